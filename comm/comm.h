@@ -1,0 +1,130 @@
+/* Communicators: a group of ranks and the collectives among them, asynchronous on lanes.
+ *
+ * Every operation is enqueued on a lane and is complete when an event recorded after it is. All
+ * members of a group issue the same collectives in the same order (per communicator); different
+ * communicators may be in flight at once. Counts are size_t; the mpi backend splits what exceeds
+ * INT_MAX. Operands are not freed or reused before completion.
+ *
+ * Errors name the group, the peer and the operation. A communicator that failed is broken: later
+ * calls return WEFT_COMM. Every operation is recorded (see record.h). In debug mode
+ * (weft_comm_set_check) ranks compare (sequence number, kind, bytes, dtype) before each
+ * collective starts and name the rank that differs.
+ *
+ * MPI types live only in comm/mpi.
+ */
+#ifndef WEFT_COMM_COMM_H
+#define WEFT_COMM_COMM_H
+
+#include <stdint.h>
+#include <stdio.h>
+
+#include <weft/device.h>
+#include <weft/status.h>
+#include <weft/tensor.h>
+
+typedef struct weft_comm weft_comm;
+
+typedef enum weft_reduce { WEFT_REDUCE_SUM, WEFT_REDUCE_MAX, WEFT_REDUCE_MIN } weft_reduce;
+
+/* Priorities of purposes, served smallest first (MoNTA §4: EP > PP > CP > DP). */
+typedef enum weft_comm_purpose {
+    WEFT_PURPOSE_CONTROL, /* tiny, latency bound: agreements, norms */
+    WEFT_PURPOSE_TENSOR,
+    WEFT_PURPOSE_EXPERT,
+    WEFT_PURPOSE_PIPELINE,
+    WEFT_PURPOSE_CONTEXT,
+    WEFT_PURPOSE_DATA,
+    WEFT_NUM_PURPOSES,
+} weft_comm_purpose;
+
+/* A group of this process alone. */
+weft_status weft_comm_create_self(weft_comm **out) WEFT_CHECKED;
+/* Starts MPI (MPI_THREAD_MULTIPLE) where needed and duplicates MPI_COMM_WORLD with
+ * MPI_ERRORS_RETURN. Refuses (WEFT_CONFIG) when the launcher's idea of the world size
+ * (OMPI_COMM_WORLD_SIZE, SLURM_NTASKS with PMIx) differs from MPI's. One world a process.
+ * Collective over the world. */
+weft_status weft_comm_create_world(weft_comm **out) WEFT_CHECKED;
+/* True when this process was started by mpirun or srun (environment only; does not start MPI). */
+bool weft_comm_launched(int *out_rank, int *out_size, int *out_local_rank, int *out_local_size);
+
+/* Members of `parent` with equal color form a group, ordered by key then parent rank. color < 0:
+ * no group, *out = NULL. `name` ("tp", "dp", ...) is copied and shows in errors and records.
+ * Groups of one rank become self communicators. Collective over parent. */
+weft_status weft_comm_split(weft_comm *parent, int color, int key, const char *name,
+                            weft_comm_purpose purpose, weft_comm **out) WEFT_CHECKED;
+/* As split, with the ranks that share memory with this one (MPI_COMM_TYPE_SHARED). */
+weft_status weft_comm_split_node(weft_comm *parent, weft_comm **out) WEFT_CHECKED;
+/* Local. The world's destroy finalizes MPI. NULL is legal. */
+void weft_comm_destroy(weft_comm *comm);
+
+int weft_comm_rank(const weft_comm *comm);
+int weft_comm_size(const weft_comm *comm);
+const char *weft_comm_name(const weft_comm *comm);
+/* The world rank of a member. */
+int weft_comm_world_rank(const weft_comm *comm, int rank);
+
+/* Collective operations. In place: `buffer` is input and result. fp32, bf16, fp64, int32, int64;
+ * bf16 sums are computed in fp32 pairwise and rounded once a step. */
+weft_status weft_all_reduce(weft_comm *comm, weft_lane *lane, void *buffer, size_t count,
+                            weft_dtype dtype, weft_reduce reduce) WEFT_CHECKED;
+/* send: size * count elements; recv: `count` elements, this rank's share. recv may be send's own
+ * share (in place). */
+weft_status weft_reduce_scatter(weft_comm *comm, weft_lane *lane, const void *send, void *recv,
+                                size_t count, weft_dtype dtype, weft_reduce reduce) WEFT_CHECKED;
+/* send: `count` elements; recv: size * count. send may be recv's own share (in place). */
+weft_status weft_all_gather(weft_comm *comm, weft_lane *lane, const void *send, void *recv,
+                            size_t count, weft_dtype dtype) WEFT_CHECKED;
+/* Bytes to and from each rank, back to back in rank order. The two arrays are host memory of
+ * weft_comm_size entries, copied at the call. A rank may send and receive nothing. */
+weft_status weft_all_to_all(weft_comm *comm, weft_lane *lane, const void *send,
+                            const size_t *send_bytes, void *recv,
+                            const size_t *recv_bytes) WEFT_CHECKED;
+weft_status weft_broadcast(weft_comm *comm, weft_lane *lane, void *buffer, size_t bytes,
+                           int root) WEFT_CHECKED;
+/* Point to point. Messages between two ranks with one tag arrive in order; a size mismatch is an
+ * error on the receiver. 0 <= tag < 1024. */
+weft_status weft_send(weft_comm *comm, weft_lane *lane, int peer, int tag, const void *buffer,
+                      size_t bytes) WEFT_CHECKED;
+weft_status weft_recv(weft_comm *comm, weft_lane *lane, int peer, int tag, void *buffer,
+                      size_t bytes) WEFT_CHECKED;
+
+/* Blocking helpers on the host, for set-up (not on a lane). */
+weft_status weft_comm_barrier(weft_comm *comm) WEFT_CHECKED;
+weft_status weft_comm_broadcast_host(weft_comm *comm, void *buffer, size_t bytes,
+                                     int root) WEFT_CHECKED;
+weft_status weft_comm_all_gather_host(weft_comm *comm, const void *send, void *recv,
+                                      size_t bytes) WEFT_CHECKED; /* bytes a rank */
+weft_status weft_comm_all_reduce_host(weft_comm *comm, void *buffer, size_t count,
+                                      weft_dtype dtype, weft_reduce reduce) WEFT_CHECKED;
+/* Ends a fallible set-up phase: every rank returns the same status, the worst one, and this
+ * thread's record holds the text of the lowest rank that had it ("rank 3: ..."). Collective. */
+weft_status weft_comm_agree(weft_comm *comm, weft_status status) WEFT_CHECKED;
+
+/* Takes the whole job down (MPI_Abort with the status' exit code); self: exits. Callable from any
+ * thread. The caller has printed the reason. */
+void weft_comm_abort(weft_comm *comm, weft_status status);
+
+/* Debug mode for all communicators: compare signatures before each collective. */
+void weft_comm_set_check(bool on);
+
+/* The record of operations: the last WEFT_COMM_MAX_RECORDS of this process. */
+typedef struct weft_comm_record {
+    char group[16];
+    const char *kind;  /* static: "all_reduce", ... */
+    uint64_t sequence; /* in that group, from 0 */
+    size_t bytes;
+    int peer; /* -1: all */
+    double start_us, end_us; /* end 0: in flight */
+} weft_comm_record;
+enum { WEFT_COMM_MAX_RECORDS = 1024 };
+/* Copies the latest records, newest last; returns their number. */
+int weft_comm_records(weft_comm_record *out, int capacity);
+/* Totals since start, for measuring against `describe`: bytes this process passed to collectives
+ * of groups with that purpose, and their number. */
+void weft_comm_totals(weft_comm_purpose purpose, uint64_t *out_bytes, uint64_t *out_count);
+
+/* A backend's table: all slots required. Each runs on a lane's thread or on the progress thread;
+ * the wrappers above check, record, compare signatures and enqueue. */
+typedef struct weft_comm_ops weft_comm_ops;
+
+#endif

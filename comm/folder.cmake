@@ -1,0 +1,1 @@
+target_link_libraries(weft_comm PUBLIC MPI::MPI_C)

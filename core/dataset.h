@@ -1,0 +1,64 @@
+/* Token datasets in Megatron's indexed format (.bin + .idx), memory-mapped, and the sample order.
+ *
+ * A sample is seq_length + 1 consecutive tokens of the concatenated documents; sample i and i + 1
+ * share one token. The order is a pure function of (seed, epoch): sample number n of a run is
+ * position weft_rng_permute(seed, epoch) of the split, so a rank finds its samples from the step
+ * number alone and nothing is stored. Files are read where they lie; nothing is copied. */
+#ifndef WEFT_CORE_DATASET_H
+#define WEFT_CORE_DATASET_H
+
+#include <stdint.h>
+#include <stdio.h>
+
+#include <weft/status.h>
+
+/* One .bin/.idx pair. */
+typedef struct weft_dataset weft_dataset;
+
+/* Opens prefix.bin and prefix.idx. Everything in the index is checked against the sizes of both
+ * files: WEFT_FILE names the file and what is wrong with it. */
+weft_status weft_dataset_open(const char *prefix, weft_dataset **out) WEFT_CHECKED;
+/* Random tokens below vocab_size from Philox, for speed runs. */
+weft_status weft_dataset_open_mock(uint64_t num_tokens, int32_t vocab_size, uint64_t seed,
+                                   weft_dataset **out) WEFT_CHECKED;
+void weft_dataset_close(weft_dataset *dataset);
+
+uint64_t weft_dataset_num_tokens(const weft_dataset *dataset);
+uint64_t weft_dataset_num_sequences(const weft_dataset *dataset);
+uint64_t weft_dataset_num_documents(const weft_dataset *dataset);
+size_t weft_dataset_token_bytes(const weft_dataset *dataset);
+/* Reads tokens [first, first + count) of the concatenated sequences. Token ids outside
+ * [0, 2^31) are WEFT_FILE. */
+weft_status weft_dataset_read(const weft_dataset *dataset, uint64_t first, size_t count,
+                              int32_t *out) WEFT_CHECKED;
+/* The largest token id in the file, scanned once (for refusing a model whose vocabulary is too
+ * small). */
+weft_status weft_dataset_max_token(const weft_dataset *dataset, int32_t *out) WEFT_CHECKED;
+
+/* A contiguous share of the samples: train, valid or test. */
+typedef struct weft_split {
+    uint64_t first_sample, num_samples; /* of floor((tokens - 1) / seq_length) */
+    int64_t seq_length;
+} weft_split;
+
+/* Divides the samples by weights such as {969, 30, 1}. A split with weight > 0 gets at least one
+ * sample, else WEFT_CONFIG. */
+weft_status weft_dataset_split(const weft_dataset *dataset, int64_t seq_length,
+                               const double weights[3], weft_split out[3]) WEFT_CHECKED;
+/* Reads the run's sample number `number` (0-based over all epochs) of a split, shuffled by
+ * (seed, epoch) when `shuffle`, else in order: seq_length tokens and their next tokens. */
+weft_status weft_split_read(const weft_dataset *dataset, const weft_split *split, uint64_t seed,
+                            bool shuffle, uint64_t number, int32_t *tokens,
+                            int32_t *labels) WEFT_CHECKED;
+
+/* Writing: documents are appended, the index is written at finish, and both files appear under
+ * their names only then. dtype is u16 when vocab_size < 65,500, else i32. */
+typedef struct weft_dataset_writer weft_dataset_writer;
+weft_status weft_dataset_writer_create(const char *prefix, int64_t vocab_size,
+                                       weft_dataset_writer **out) WEFT_CHECKED;
+weft_status weft_dataset_writer_add(weft_dataset_writer *writer, const int32_t *tokens,
+                                    size_t count) WEFT_CHECKED; /* one document */
+weft_status weft_dataset_writer_finish(weft_dataset_writer *writer) WEFT_CHECKED;
+void weft_dataset_writer_destroy(weft_dataset_writer *writer); /* unfinished: removes both files */
+
+#endif

@@ -1,0 +1,1 @@
+target_link_libraries(weft_core PUBLIC PkgConfig::CJSON)

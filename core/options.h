@@ -1,0 +1,79 @@
+/* Options from JSON through one row table per struct.
+ *
+ * The rows stand with the struct's owner; the parser, `--help`, docs and the errors with the
+ * nearest right key all derive from them. Comments (// and C style) are allowed in the file. An
+ * unknown or duplicate key, a wrong type or a value out of range is one clear line:
+ * `FILE:line:column: model.num_layer: unknown key; did you mean model.num_layers?` */
+#ifndef WEFT_CORE_OPTIONS_H
+#define WEFT_CORE_OPTIONS_H
+
+#include <stdint.h>
+#include <stdio.h>
+
+#include <weft/status.h>
+
+#include "core/arena.h"
+
+typedef enum weft_option_type {
+    WEFT_OPTION_BOOL,     /* bool */
+    WEFT_OPTION_INT,      /* int64_t; accepts a string of digits beyond 2^53 */
+    WEFT_OPTION_DOUBLE,   /* double */
+    WEFT_OPTION_STRING,   /* const char *, from the arena */
+    WEFT_OPTION_CHOICE,   /* int: index into `choices` */
+    WEFT_OPTION_INT_LIST, /* weft_int_list: a number N, or an array of them */
+    WEFT_OPTION_STRINGS,  /* weft_string_list: a string, or an array of strings and numbers */
+} weft_option_type;
+
+typedef struct weft_int_list {
+    const int64_t *values;
+    size_t count;
+    bool is_array; /* false: a bare number (count 1) */
+} weft_int_list;
+
+typedef struct weft_string_list {
+    const char *const *values;
+    size_t count;
+} weft_string_list;
+
+typedef struct weft_option_row {
+    const char *key;
+    weft_option_type type;
+    size_t offset;        /* of the field in the struct */
+    const char *initial;  /* default, as JSON text: "8", "true", "\"rope\"", "[]" or NULL: null */
+    double min, max;      /* numbers; both 0: no bounds */
+    const char *choices;  /* WEFT_OPTION_CHOICE: "a|b|c", the index is the enum's value */
+    const char *unit;     /* "tokens", "bytes", ... or NULL */
+    const char *help;     /* one line */
+} weft_option_row;
+
+typedef struct weft_option_section {
+    const char *name; /* "model" */
+    const weft_option_row *rows;
+    size_t num_rows;
+    void *target; /* the struct to fill */
+    const char *help;
+} weft_option_section;
+
+/* Fills every section: defaults, then the file's JSON `text` (NULL: none), then the overrides
+ * ("key=value" or "section.key=value", value as JSON or a bare string; an unqualified key must be
+ * unique). `file` names the text in errors. Strings live in the arena. Errors: WEFT_CONFIG,
+ * WEFT_MEMORY. */
+weft_status weft_options_parse(const weft_option_section *sections, size_t num_sections,
+                               const char *file, const char *text, const char *const *overrides,
+                               size_t num_overrides, weft_arena *arena) WEFT_CHECKED;
+/* Line and column (1-based) where `path` ("model.num_layers") stands in the last parsed text, for
+ * errors found after parsing (an impossible mesh). Returns false where the file does not set it. */
+bool weft_options_locate(const char *text, const char *path, int *line, int *column);
+/* Writes the resolved values as JSON that parses back to the same values. */
+weft_status weft_options_write(const weft_option_section *sections, size_t num_sections,
+                               FILE *out) WEFT_CHECKED;
+/* `--help`: a line an option: key, default, bounds, unit, help. markdown: as tables for docs. */
+void weft_options_help(const weft_option_section *sections, size_t num_sections, bool markdown,
+                       FILE *out);
+/* The closest of `count` names to `name` by edit distance, or NULL when none is near. */
+const char *weft_nearest_name(const char *name, const char *const *names, size_t count);
+/* Reads a whole file into the arena, NUL-terminated. */
+weft_status weft_read_file(const char *path, weft_arena *arena, char **out,
+                           size_t *out_bytes) WEFT_CHECKED;
+
+#endif

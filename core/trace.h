@@ -1,0 +1,42 @@
+/* Timelines: one writer for measured and for priced ones.
+ *
+ * A trace is a list of slices (track, name, start, end, and integer arguments); tracks are
+ * (rank, lane). Written as Chrome/Perfetto JSON or drawn as SVG. Adding is thread-safe; slices of
+ * one track do not overlap. */
+#ifndef WEFT_CORE_TRACE_H
+#define WEFT_CORE_TRACE_H
+
+#include <stdint.h>
+#include <stdio.h>
+
+#include <weft/status.h>
+
+typedef struct weft_slice {
+    int rank, lane;          /* the track */
+    char name[24];           /* "F3", "send 3", ... */
+    char category[16];       /* "forward", "backward", "send": chooses the colour */
+    double start_us, end_us; /* since the trace's origin */
+    int micro_batch, stage;  /* -1: none */
+} weft_slice;
+
+typedef struct weft_trace weft_trace;
+
+weft_status weft_trace_create(weft_trace **out) WEFT_CHECKED;
+void weft_trace_destroy(weft_trace *trace);
+/* Microseconds on the monotonic clock. */
+double weft_now_us(void);
+weft_status weft_trace_add(weft_trace *trace, const weft_slice *slice) WEFT_CHECKED;
+void weft_trace_clear(weft_trace *trace);
+size_t weft_trace_count(const weft_trace *trace);
+const weft_slice *weft_trace_slices(const weft_trace *trace); /* borrowed, in order of adding */
+/* Names a lane index for both writers: `names[lane]`. Borrowed. */
+void weft_trace_name_lanes(weft_trace *trace, const char *const *names, int count);
+
+/* Chrome trace JSON ("traceEvents", complete events, process = rank, thread = lane). */
+weft_status weft_trace_write_json(const weft_trace *trace, FILE *out) WEFT_CHECKED;
+/* An SVG of at most `width` pixels: a row a track, a box a slice with its name where it fits, a
+ * time axis and a legend of categories. Readable in light and dark. */
+weft_status weft_trace_write_svg(const weft_trace *trace, const char *title, int width,
+                                 FILE *out) WEFT_CHECKED;
+
+#endif

@@ -1,0 +1,95 @@
+/* Devices, lanes and events.
+ *
+ * A device owns memory with a budget and a high-water mark. A lane is an ordered queue of work
+ * with a priority: a CUDA stream, or on the CPU a worker thread with a FIFO. An event is a point
+ * on a lane that other lanes and the host can wait for. Overlap is therefore real on both kinds.
+ *
+ * Invariants: work submitted to one lane runs in order; lanes run beside each other. An error on
+ * a lane poisons it: everything submitted later is skipped, and the first error is returned by the
+ * next submit, wait_host or sync on it. Operands of submitted work stay valid until an event
+ * recorded after it has completed. Any thread may submit; one lane has one submitter at a time.
+ */
+#ifndef WEFT_DEVICE_H
+#define WEFT_DEVICE_H
+
+#include <stdint.h>
+
+#include "status.h"
+#include "tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct weft_device weft_device;
+typedef struct weft_lane weft_lane;
+typedef struct weft_event weft_event;
+
+typedef enum weft_space {
+    WEFT_SPACE_DEVICE, /* counted against the budget */
+    WEFT_SPACE_PINNED, /* host memory that the device copies to and from at full speed */
+} weft_space;
+
+typedef struct weft_device_stats {
+    size_t bytes_now, bytes_peak; /* WEFT_SPACE_DEVICE */
+    size_t pinned_bytes_now, pinned_bytes_peak;
+    size_t budget_bytes;    /* 0: no limit */
+    uint64_t num_allocs;    /* calls so far, so that a test can show that a step makes none */
+} weft_device_stats;
+
+/* Creates the CPU device. `num_threads`: OpenMP threads a kernel may use (0: all cores this
+ * process is bound to). `budget_bytes`: limit of WEFT_SPACE_DEVICE (0: none). */
+weft_status weft_device_create_cpu(int num_threads, size_t budget_bytes,
+                                   weft_device **out) WEFT_CHECKED;
+void weft_device_destroy(weft_device *device);
+
+const char *weft_device_name(const weft_device *device);
+void weft_device_get_stats(const weft_device *device, weft_device_stats *out);
+/* Sets the high-water marks to what is in use now. */
+void weft_device_reset_peak(weft_device *device);
+
+/* Memory is 64-byte aligned and not cleared. `purpose` (static string) names the allocation in
+ * the error that says what did not fit: WEFT_MEMORY with asked, in use, budget. */
+weft_status weft_device_alloc(weft_device *device, weft_space space, size_t bytes,
+                              const char *purpose, void **out) WEFT_CHECKED;
+void weft_device_free(weft_device *device, weft_space space, void *memory, size_t bytes);
+
+/* `priority`: 0 is served first, larger numbers later (a CUDA stream priority, a thread's nice
+ * value). `name` is borrowed and shows in traces and thread lists. */
+weft_status weft_lane_create(weft_device *device, int priority, const char *name,
+                             weft_lane **out) WEFT_CHECKED;
+void weft_lane_destroy(weft_lane *lane); /* waits for what was submitted */
+weft_device *weft_lane_device(const weft_lane *lane);
+const char *weft_lane_name(const weft_lane *lane);
+
+weft_status weft_event_create(weft_device *device, weft_event **out) WEFT_CHECKED;
+void weft_event_destroy(weft_event *event);
+
+/* Marks this point of the lane; recording again moves the event. */
+weft_status weft_lane_record(weft_lane *lane, weft_event *event) WEFT_CHECKED;
+/* Work submitted to `lane` from now on starts after the event's last recorded point. An event
+ * never recorded is complete. The point is fixed at the call: recording the event again later
+ * does not move this wait. */
+weft_status weft_lane_wait(weft_lane *lane, const weft_event *event) WEFT_CHECKED;
+/* Blocks the calling thread until the event's recorded point has passed; returns that lane's error. */
+weft_status weft_event_wait_host(const weft_event *event) WEFT_CHECKED;
+/* Blocks until everything submitted to the lane is done; returns its error. */
+weft_status weft_lane_sync(weft_lane *lane) WEFT_CHECKED;
+
+/* Copies on the lane, any space to any space. Areas must not overlap. */
+weft_status weft_lane_copy(weft_lane *lane, void *to, const void *from, size_t bytes) WEFT_CHECKED;
+weft_status weft_lane_zero(weft_lane *lane, void *to, size_t bytes) WEFT_CHECKED;
+
+/* A function that runs on the lane's own thread (CPU) or in a host callback. `args` points at a
+ * copy made at submit time. Its error poisons the lane. */
+typedef weft_status (*weft_lane_function)(const void *args);
+enum { WEFT_LANE_MAX_ARGS_BYTES = 320 };
+/* Enqueues function(copy of args). num_bytes <= WEFT_LANE_MAX_ARGS_BYTES. `label` (static string)
+ * names it in traces. */
+weft_status weft_lane_submit(weft_lane *lane, const char *label, weft_lane_function function,
+                             const void *args, size_t num_bytes) WEFT_CHECKED;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,127 @@
+/* Layers: a struct and an ops table. No autograd; backward stands beside forward.
+ *
+ * A layer maps hidden states x [S_local * B, H] to y of the same shape (the head maps to the
+ * loss). Everything it enqueues goes to the pass's lane. The life of a layer: `describe` (pure) is
+ * asked for costs; `init` declares parameters; then forward and backward run once a micro-batch
+ * each, forward's needs kept in the pass until its backward.
+ *
+ * Invariants: forward writes y; backward writes dx and adds parameter gradients (the first
+ * micro-batch of a step overwrites: weft_pass_overwrite). x and y stay valid until the backward of
+ * the micro-batch; dy until backward's work is done. Layers never allocate in forward or backward:
+ * they take memory from the pass. One thread drives a model.
+ */
+#ifndef WEFT_LAYER_H
+#define WEFT_LAYER_H
+
+#include <stdint.h>
+
+#include "device.h"
+#include "parameter.h"
+#include "status.h"
+#include "tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct weft_layer weft_layer;
+typedef struct weft_pass weft_pass;
+typedef struct weft_build weft_build;
+
+/* The shape a layer is asked about: everything describe may depend on. */
+typedef struct weft_shape {
+    size_t seq, batch, hidden; /* global sequence, micro-batch, hidden */
+    size_t vocab;
+    int tp, cp, ep, etp;
+    bool sequence_parallel;
+    int binding; /* 0 tp, 1 dp */
+    weft_dtype dtype;
+    bool training;
+} weft_shape;
+
+/* Per rank, per micro-batch. FLOPs count 2mnk a GEMM. Communication volumes are bytes passed to
+ * the named group's collectives, forward and backward. For MoE: balanced routing. */
+typedef struct weft_layer_cost {
+    uint64_t num_params;       /* global */
+    uint64_t local_params;     /* held here */
+    uint64_t param_bytes;      /* local weights, activation dtype */
+    uint64_t activation_bytes; /* stashed between forward and backward */
+    uint64_t scratch_bytes;    /* peak scratch inside forward or backward */
+    uint64_t forward_flops, backward_flops;
+    uint64_t tp_forward_bytes, tp_backward_bytes;
+    uint64_t ep_forward_bytes, ep_backward_bytes;
+} weft_layer_cost;
+
+typedef struct weft_layer_ops {
+    const char *kind; /* "attention", "moe", ... */
+    size_t state_bytes; /* of the per-pass struct that weft_pass_state gives, zeroed at forward */
+    void (*describe)(const weft_layer *, const weft_shape *, weft_layer_cost *out);
+    weft_status (*init)(weft_layer *, weft_build *);
+    weft_status (*forward)(weft_layer *, weft_pass *, const weft_tensor *x, weft_tensor *y);
+    weft_status (*backward)(weft_layer *, weft_pass *, const weft_tensor *dy, weft_tensor *dx);
+    void (*destroy)(weft_layer *); /* frees the layer */
+} weft_layer_ops;
+
+/* A layer embeds this as its first member. */
+struct weft_layer {
+    const weft_layer_ops *ops;
+    int index;  /* position in the model: set by the model */
+    char name[48]; /* "decoder.layers.3": set by the model; shows in errors */
+};
+
+/* --- init: declaring parameters ------------------------------------------------------------ */
+
+/* The shape the model is being built for. */
+const weft_shape *weft_build_shape(const weft_build *build);
+weft_device *weft_build_device(const weft_build *build);
+/* Declares a parameter of this layer; *out stays valid and gets its memory before the first
+ * forward. Errors: WEFT_CONFIG when a dimension cannot be split so. */
+weft_status weft_build_parameter(weft_build *build, const weft_parameter_spec *spec,
+                                 weft_parameter **out) WEFT_CHECKED;
+
+/* --- the pass: one micro-batch ------------------------------------------------------------- */
+
+weft_lane *weft_pass_lane(const weft_pass *pass);
+bool weft_pass_training(const weft_pass *pass);  /* false: no backward follows, no dropout */
+bool weft_pass_overwrite(const weft_pass *pass); /* first micro-batch of the step */
+const weft_shape *weft_pass_shape(const weft_pass *pass);
+/* Rows of hidden states here: S_local * B (S_local = S / tp under sequence parallel). */
+size_t weft_pass_rows(const weft_pass *pass);
+uint64_t weft_pass_seed(const weft_pass *pass);
+/* A dropout stream of (step, layer, `use`), the same on every mesh. */
+uint64_t weft_pass_stream(const weft_pass *pass, const weft_layer *layer, int use);
+/* Global index of this micro-batch's first sample in the step, for counters. */
+uint64_t weft_pass_first_sample(const weft_pass *pass);
+/* d(total loss) / d(this micro-batch's mean loss): 1 / (micro-batches of the global batch). */
+float weft_pass_loss_scale(const weft_pass *pass);
+/* Tokens, labels int32 [S, B] and mask fp32 [S, B] (NULL: all ones), device memory. */
+const int32_t *weft_pass_tokens(const weft_pass *pass);
+const int32_t *weft_pass_labels(const weft_pass *pass);
+const float *weft_pass_mask(const weft_pass *pass);
+
+/* The layer's struct of ops->state_bytes in this pass, for what backward needs. */
+void *weft_pass_state(weft_pass *pass, const weft_layer *layer);
+/* Memory that lives from forward to the end of this micro-batch's backward. Shapes as given. */
+weft_status weft_pass_stash(weft_pass *pass, weft_dtype dtype, size_t d0, size_t d1,
+                            weft_tensor *out) WEFT_CHECKED;
+/* Memory that lives until weft_pass_release to `mark`; work enqueued on the lane may still use it
+ * after release, since later users come later on the same lane. */
+weft_status weft_pass_scratch(weft_pass *pass, weft_dtype dtype, size_t d0, size_t d1,
+                              weft_tensor *out) WEFT_CHECKED;
+size_t weft_pass_mark(const weft_pass *pass);
+void weft_pass_release(weft_pass *pass, size_t mark);
+
+/* Tensor-parallel regions (Megatron-LM's f and g; with sequence parallel Korthikanti et al. 2022):
+ * enter makes the full [S*B, H] from what is here (identity, or all-gather of rows); exit sums the
+ * partial y over the TP group (all-reduce in place, or reduce-scatter of rows). The backward of
+ * enter is exit's communication and the other way round. `full` may come back as x itself. */
+weft_status weft_pass_enter(weft_pass *pass, const weft_tensor *x, weft_tensor *full) WEFT_CHECKED;
+weft_status weft_pass_exit(weft_pass *pass, weft_tensor *partial, weft_tensor *y) WEFT_CHECKED;
+
+/* Adds to the step's metrics (host, after the lane has passed the value): see launcher/metrics. */
+weft_status weft_pass_count(weft_pass *pass, const char *metric, double value) WEFT_CHECKED;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

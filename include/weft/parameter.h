@@ -1,0 +1,55 @@
+/* Parameters: declared by global name, shape and shard; from that alone follow initial values,
+ * gradient groups, ZeRO sharding and checkpoints. */
+#ifndef WEFT_PARAMETER_H
+#define WEFT_PARAMETER_H
+
+#include "status.h"
+#include "tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* How a dimension is split. */
+typedef enum weft_split_axis {
+    WEFT_SPLIT_NONE,
+    WEFT_SPLIT_TP,  /* over the tensor-parallel group */
+    WEFT_SPLIT_EP,  /* over the expert-parallel group: the leading axis of experts */
+    WEFT_SPLIT_ETP, /* over the expert-tensor-parallel group */
+} weft_split_axis;
+
+typedef enum weft_init_kind { WEFT_INIT_NORMAL, WEFT_INIT_ZERO, WEFT_INIT_ONE } weft_init_kind;
+
+enum { WEFT_MAX_NAME_BYTES = 96 };
+
+typedef struct weft_parameter_spec {
+    const char *name; /* within the layer: "mlp.linear_fc1.weight"; the model puts
+                         "decoder.layers.N." before it */
+    int num_dims;
+    size_t dims[WEFT_MAX_DIMS]; /* global */
+    weft_split_axis split[WEFT_MAX_DIMS];
+    weft_init_kind init;
+    float init_std;
+    bool no_weight_decay; /* biases and norms */
+    bool is_expert;       /* gradient group edp instead of dp x cp */
+    bool sum_over_tp;     /* its local gradient is a partial sum over the TP group */
+    bool is_embedding;    /* tied word embedding: gradients are summed between the first and the
+                             last stage, which hold a copy each */
+} weft_parameter_spec;
+
+/* A parameter as this rank holds it. `weight` (activation dtype) and `grad` (fp32) are views of
+ * buffers of the model; layers borrow them for the model's lifetime. */
+typedef struct weft_parameter {
+    char name[WEFT_MAX_NAME_BYTES]; /* global */
+    weft_parameter_spec spec;       /* spec.name points at name */
+    weft_tensor weight;             /* local shape */
+    float *grad;                    /* local shape */
+    size_t valid_rows;              /* of dimension 0, where padding follows */
+    bool tied_copy; /* the last stage's copy of the word embedding: not counted in norms, not
+                       saved */
+} weft_parameter;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,93 @@
+/* Status codes and the thread-local error record.
+ *
+ * Every fallible function returns a weft_status. The first function that finds out what went
+ * wrong writes the text with WEFT_ERROR; callers pass it on with WEFT_TRY, which adds a frame
+ * and never replaces the text. Nobody logs on the way up: the top of the program prints once.
+ *
+ * The record is thread-local. Work that fails on a lane's thread is moved to the thread that
+ * waits for it with weft_error_take and weft_error_put.
+ */
+#ifndef WEFT_STATUS_H
+#define WEFT_STATUS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* name, process exit code, text */
+#define WEFT_STATUS_LIST(X)                                                                        \
+    X(OK, 0, "success")                                                                            \
+    X(CONFIG, 2, "bad configuration")                                                              \
+    X(MEMORY, 3, "out of memory")                                                                  \
+    X(DEVICE, 4, "device call failed")                                                             \
+    X(COMM, 5, "communication failed")                                                             \
+    X(FILE, 6, "bad file")                                                                         \
+    X(INTERNAL, 7, "broken invariant: a bug")
+
+typedef enum weft_status {
+#define WEFT_STATUS_ENUM(name, code, text) WEFT_##name,
+    WEFT_STATUS_LIST(WEFT_STATUS_ENUM)
+#undef WEFT_STATUS_ENUM
+} weft_status;
+
+#if defined(__GNUC__)
+#define WEFT_PRINTF(format_index, first_index)                                                     \
+    __attribute__((format(printf, format_index, first_index)))
+#define WEFT_CHECKED __attribute__((warn_unused_result))
+#else
+#define WEFT_PRINTF(format_index, first_index)
+#define WEFT_CHECKED
+#endif
+
+enum { WEFT_ERROR_TEXT_BYTES = 512, WEFT_ERROR_MAX_FRAMES = 8 };
+
+typedef struct weft_error_where {
+    const char *file; /* static strings */
+    int line;
+    const char *function;
+} weft_error_where;
+
+/* What went wrong. Plain data: copyable between threads, fixed size so that running out of
+ * memory can be reported too. */
+typedef struct weft_error {
+    weft_status status;
+    char text[WEFT_ERROR_TEXT_BYTES];
+    int num_frames;
+    weft_error_where frames[WEFT_ERROR_MAX_FRAMES];
+} weft_error;
+
+/* Starts a new record on this thread and returns `status`, so that it can be returned at once. */
+weft_status weft_error_set(const char *file, int line, const char *function, weft_status status,
+                           const char *format, ...) WEFT_PRINTF(5, 6);
+/* Adds a frame to the current record; returns `status`. */
+weft_status weft_error_frame(const char *file, int line, const char *function, weft_status status);
+/* Puts "context: " before the record's text, such as "layer 12 moe". Returns `status`. */
+weft_status weft_error_context(weft_status status, const char *format, ...) WEFT_PRINTF(2, 3);
+
+/* The record of this thread; its status is WEFT_OK when there is none. Borrowed. */
+const weft_error *weft_error_get(void);
+void weft_error_clear(void);
+/* Moves this thread's record out (and clears it), or in. */
+void weft_error_take(weft_error *out);
+weft_status weft_error_put(const weft_error *error);
+
+const char *weft_status_text(weft_status status);
+int weft_status_exit_code(weft_status status);
+
+#define WEFT_ERROR(status, ...)                                                                    \
+    weft_error_set(__FILE__, __LINE__, __func__, (status), __VA_ARGS__)
+
+#define WEFT_TRY(call)                                                                             \
+    do {                                                                                           \
+        weft_status weft_try_ = (call);                                                            \
+        if (weft_try_ != WEFT_OK)                                                                  \
+            return weft_error_frame(__FILE__, __LINE__, __func__, weft_try_);                      \
+    } while (0)
+
+#ifdef __cplusplus
+}
+#endif
+#endif

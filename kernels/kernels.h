@@ -1,0 +1,23 @@
+/* What a backend gives: one slot a kernel, all of them required. The wrappers in kernels.c check
+ * arguments and call the slot of the lane's device. */
+#ifndef WEFT_KERNELS_KERNELS_H
+#define WEFT_KERNELS_KERNELS_H
+
+#include <weft/kernels.h>
+
+typedef struct weft_kernel_ops {
+    const char *name;
+#define WEFT_KERNEL_SLOT(name) weft_status (*name)(weft_lane *, const weft_##name##_args *);
+    WEFT_KERNEL_LIST(WEFT_KERNEL_SLOT)
+#undef WEFT_KERNEL_SLOT
+} weft_kernel_ops;
+
+extern const weft_kernel_ops weft_kernel_ops_cpu;
+
+/* FLOPs of the GEMMs that this process has run (2mnk each), for MFU checks and benches. */
+uint64_t weft_gemm_flops(void);
+/* The instruction set that the CPU kernels chose ("avx512", "avx2", "baseline"). The environment
+ * variable WEFT_CPU_ISA lowers it. */
+const char *weft_kernels_cpu_isa(void);
+
+#endif

@@ -1,0 +1,90 @@
+/* The mesh: two grids that tile the same ranks (Megatron's parallel folding).
+ *
+ *   dense:  tp x cp x dp x pp        expert:  etp x ep x edp x pp
+ *
+ * Both give the same pipeline groups. EP is an alternative tiling, never an extra factor. The
+ * order string (default "tp-cp-ep-dp-pp", left varies fastest) is Megatron's. Pure: no MPI.
+ *
+ * Expert binding: `tp` (PPMoE §3.3: EP tiles the TP group; ep = tp, etp = 1, edp = cp * dp) or
+ * `dp` (GShard; EP tiles DP; etp is 1 or tp). */
+#ifndef WEFT_PARALLEL_MESH_H
+#define WEFT_PARALLEL_MESH_H
+
+#include <stdint.h>
+
+#include <weft/status.h>
+
+#include "core/arena.h"
+#include "core/options.h"
+
+typedef enum weft_expert_binding { WEFT_BINDING_TP, WEFT_BINDING_DP } weft_expert_binding;
+typedef enum weft_schedule_choice { WEFT_SCHEDULE_1F1B, WEFT_SCHEDULE_GPIPE } weft_schedule_choice;
+
+typedef struct weft_parallel_options { /* section "parallel" */
+    int64_t tensor_model_parallel_size, pipeline_model_parallel_size, context_parallel_size;
+    int64_t expert_model_parallel_size;  /* 0: tp for binding tp; dp binding: 1 */
+    int64_t expert_tensor_parallel_size; /* 0: 1 */
+    int64_t data_parallel_size;          /* 0: what is left of the ranks */
+    int expert_binding;                  /* weft_expert_binding */
+    bool sequence_parallel;
+    bool use_distributed_optimizer;      /* ZeRO-1 */
+    bool overlap_grad_reduce;
+    int64_t ddp_bucket_size;             /* elements */
+    int pipeline_schedule;               /* weft_schedule_choice */
+    const char *order;                   /* "tp-cp-ep-dp-pp" */
+    bool allow_tp_across_nodes;
+} weft_parallel_options;
+extern const weft_option_row weft_parallel_rows[];
+extern const size_t weft_num_parallel_rows;
+
+/* Axes of the two grids. */
+typedef enum weft_axis {
+    WEFT_AXIS_NONE,
+    WEFT_AXIS_TP,
+    WEFT_AXIS_CP,
+    WEFT_AXIS_DP,
+    WEFT_AXIS_PP,
+    WEFT_AXIS_EP,
+    WEFT_AXIS_ETP,
+    WEFT_AXIS_EDP,
+    WEFT_AXIS_DP_CP, /* dense gradient group: dp x cp */
+    WEFT_NUM_AXES
+} weft_axis;
+const char *weft_axis_text(weft_axis axis);
+
+typedef struct weft_mesh {
+    int world, tp, cp, dp, pp, ep, etp, edp;
+    weft_expert_binding binding;
+    bool sequence_parallel;
+    char order[24];
+} weft_mesh;
+
+/* This rank's coordinates on every axis (WEFT_AXIS_DP_CP: dp * cp + cp rank), and group sizes. */
+typedef struct weft_coords {
+    int rank;
+    int at[WEFT_NUM_AXES];
+    int size[WEFT_NUM_AXES];
+} weft_coords;
+
+/* Builds and validates: sizes multiply to world, dp and edp come out whole, both grids give the
+ * same pipeline groups, num_experts divides by ep, sequence_parallel needs tp > 1, etp is 1 or tp,
+ * binding tp needs ep == tp. num_experts 0: a dense model. Errors: WEFT_CONFIG, saying which rule
+ * breaks and which sizes would fit. */
+weft_status weft_mesh_build(const weft_parallel_options *options, int world, int64_t num_experts,
+                            weft_mesh *out) WEFT_CHECKED;
+weft_coords weft_mesh_coords(const weft_mesh *mesh, int rank);
+/* The rank at these coordinates of the dense grid. */
+int weft_mesh_rank(const weft_mesh *mesh, int tp, int cp, int dp, int pp);
+/* The colour of `rank`'s group along `axis` (equal in one group, different otherwise) and the key
+ * that orders it. */
+int weft_mesh_color(const weft_mesh *mesh, weft_axis axis, int rank);
+/* The world ranks of `rank`'s group in order; returns their number (at most `capacity` written). */
+int weft_mesh_group(const weft_mesh *mesh, weft_axis axis, int rank, int *out, int capacity);
+/* Applies "tp=2,pp=2,ep=4" (also cp, dp, etp, binding=tp|dp, sp=0|1, zero=0|1, schedule=...,
+ * order=...) over the options: the mesh given there replaces the file's sizes. */
+weft_status weft_mesh_apply_alias(const char *text, weft_arena *arena,
+                                  weft_parallel_options *options) WEFT_CHECKED;
+/* One line: "tp 2, pp 2, dp 1, ep 2 (binding tp)". */
+void weft_mesh_print(const weft_mesh *mesh, char *out, size_t capacity);
+
+#endif

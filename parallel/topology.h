@@ -1,0 +1,42 @@
+/* Where the ranks run: hwloc for this machine, MPI_COMM_TYPE_SHARED for nodes.
+ *
+ * hwloc types live only in topology.c. */
+#ifndef WEFT_PARALLEL_TOPOLOGY_H
+#define WEFT_PARALLEL_TOPOLOGY_H
+
+#include <stdint.h>
+
+#include <weft/status.h>
+
+#include "comm/comm.h"
+#include "parallel/mesh.h"
+
+/* This machine, as hwloc sees it (or a synthetic/XML description for tests). */
+typedef struct weft_machine {
+    int num_cores, num_processing_units, num_numa_nodes;
+    uint64_t memory_bytes;
+    char hostname[64];
+    char cpu_model[96];
+} weft_machine;
+
+/* `synthetic`: NULL for this machine, else an hwloc synthetic description such as
+ * "numa:2 core:8 pu:1". */
+weft_status weft_machine_discover(const char *synthetic, weft_machine *out) WEFT_CHECKED;
+/* Cores this process may run on (its binding), from hwloc. */
+int weft_machine_allowed_cores(void);
+
+/* The node of each rank. */
+typedef struct weft_topology {
+    int world, num_nodes;
+    int *node_of; /* [world], from the arena */
+} weft_topology;
+
+/* Collective over world. */
+weft_status weft_topology_discover(weft_comm *world, weft_arena *arena,
+                                   weft_topology *out) WEFT_CHECKED;
+/* TP must lie inside a node: WEFT_CONFIG naming the first rank that breaks it, its node, its
+ * peers' node, and the largest tp that would fit. `allow` turns the refusal into a warning. Pure. */
+weft_status weft_topology_check(const weft_topology *topology, const weft_mesh *mesh,
+                                bool allow) WEFT_CHECKED;
+
+#endif

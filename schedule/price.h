@@ -1,0 +1,31 @@
+/* Pricing: a discrete-event simulation of a set of programs, one a stage.
+ *
+ * Lanes are FIFOs, waits are honoured, and a message takes its time on the receiver's RECEIVE
+ * lane from the moment both sides are ready (the SEND task occupies its lane as long). Pure. */
+#ifndef WEFT_SCHEDULE_PRICE_H
+#define WEFT_SCHEDULE_PRICE_H
+
+#include "core/trace.h"
+#include "schedule/program.h"
+
+/* Microseconds a task takes alone; for SEND and RECEIVE the transfer's time, asked once for each
+ * matched pair (of the SEND). */
+typedef double (*weft_task_cost)(const void *context, int stage, const weft_task *task);
+
+typedef struct weft_price {
+    double makespan_us;
+    double *busy_us;      /* [num_stages] of the COMPUTE lane, from the arena */
+    double bubble_share;  /* 1 - sum busy / (num_stages * makespan) over COMPUTE lanes */
+} weft_price;
+
+/* `trace` optional: gets a slice a task (rank = stage). Errors: WEFT_INTERNAL when the programs
+ * deadlock. */
+weft_status weft_program_price(const weft_program *programs, int num_stages, weft_task_cost cost,
+                               const void *context, weft_arena *arena, weft_trace *trace,
+                               weft_price *out) WEFT_CHECKED;
+
+/* Fills a slice's name, category, micro_batch and stage for a task: measured and priced timelines
+ * look alike. */
+void weft_slice_of_task(const weft_task *task, weft_slice *out);
+
+#endif
