@@ -1,0 +1,59 @@
+/* Distributed checkpoints: a folder a step, any mesh loads any checkpoint.
+ *
+ *   DIR/step-N/model.h5       global datasets: model/<name>, optimizer/exp_avg/<name>,
+ *                             optimizer/exp_avg_sq/<name>, fp32; experts share one dataset with a
+ *                             leading expert axis. h5dump and h5py read it as it is
+ *   DIR/step-N/shards.json    a row a hyperslab written: dataset, start, count, xxh64 of its bytes
+ *   DIR/step-N/config.json    the resolved config, as given by the caller
+ *   DIR/step-N/manifest.json  written last: format version, step, consumed samples, every dataset
+ *                             with its shape, every file with size and xxh64
+ *   DIR/latest                a text file: "step-N"
+ *
+ * Each rank writes and reads its own hyperslabs independently (parallel HDF5, contiguous, no
+ * filter). Written under a temporary name, closed, reopened and verified, fsynced, manifest last,
+ * renamed into place, then `latest` moved by rename: a reader never sees half a checkpoint.
+ * HDF5 types live only in checkpoint*.c. All functions are collective over groups->world; all
+ * ranks return the same status. Errors: WEFT_FILE naming file, dataset and fault. */
+#ifndef WEFT_PARALLEL_CHECKPOINT_H
+#define WEFT_PARALLEL_CHECKPOINT_H
+
+#include <stdio.h>
+
+#include "parallel/optimizer.h"
+
+typedef struct weft_checkpoint_info {
+    int64_t step;
+    int64_t consumed_samples;
+    uint64_t seed;
+} weft_checkpoint_info;
+
+/* Saves under `dir` (made where missing). config_text: the resolved config as JSON.
+ * `tokenizer_text`: JSON of the tokenizer description, or NULL. */
+weft_status weft_checkpoint_save(const char *dir, const weft_checkpoint_info *info,
+                                 const weft_parameters *parameters, const weft_optimizer *optimizer,
+                                 const char *config_text, const char *tokenizer_text) WEFT_CHECKED;
+/* The folder that `path` means: itself when it holds a manifest, else path/latest's, else
+ * path/checkpoints/latest's. Rank-local. WEFT_FILE when there is none. */
+weft_status weft_checkpoint_resolve(const char *path, weft_arena *arena,
+                                    const char **out_folder) WEFT_CHECKED;
+/* Checks the manifest and the files' sizes and hashes (rank 0 hashes; config and shards always,
+ * model.h5 through the per-shard hashes of what each rank reads). */
+weft_status weft_checkpoint_read_info(const char *folder, weft_checkpoint_info *out) WEFT_CHECKED;
+/* Reads the manifest's config text into the arena. */
+weft_status weft_checkpoint_read_config(const char *folder, weft_arena *arena,
+                                        const char **out_text) WEFT_CHECKED;
+/* NULL where the checkpoint has none. */
+weft_status weft_checkpoint_read_tokenizer(const char *folder, weft_arena *arena,
+                                           const char **out_text) WEFT_CHECKED;
+/* Fills the optimizer's pieces (masters and moments), then weft_optimizer_reload. A dataset that
+ * is missing, of another shape or left over is an error naming it. */
+weft_status weft_checkpoint_load(const char *folder, weft_parameters *parameters,
+                                 weft_optimizer *optimizer, weft_lane *lane) WEFT_CHECKED;
+/* Fills weights alone, for generate. */
+weft_status weft_checkpoint_load_weights(const char *folder, weft_parameters *parameters,
+                                         weft_lane *lane) WEFT_CHECKED;
+/* Prints what is in it: step, mesh-free list of datasets with shapes and parameter count; verifies
+ * every hash. json: as JSON. Rank-local. */
+weft_status weft_checkpoint_inspect(const char *folder, bool json, FILE *out) WEFT_CHECKED;
+
+#endif

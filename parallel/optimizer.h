@@ -1,0 +1,75 @@
+/* Data-parallel gradient reduction and the AdamW optimizer, sharded (ZeRO-1) or not.
+ *
+ * A step: each layer's backward of the last micro-batch is followed by
+ * weft_optimizer_layer_done, which starts the reduction of every bucket that is now complete on
+ * the reduce lane while backward goes on; weft_optimizer_reduce_finish starts what is left (the
+ * sums over TP and between tied embeddings stand before their data-parallel reduction);
+ * weft_optimizer_step waits for all, takes the global norm over every axis (each parameter element
+ * counted once over the world), clips, updates this rank's shares, and with ZeRO-1 all-gathers the
+ * weights. Reductions are sums: the loss is scaled beforehand (weft_pass_loss_scale).
+ *
+ * fp32 training: the weights are the master weights. bf16: fp32 masters are kept, with ZeRO-1 only
+ * of this rank's shares. Nothing is allocated after create. */
+#ifndef WEFT_PARALLEL_OPTIMIZER_H
+#define WEFT_PARALLEL_OPTIMIZER_H
+
+#include "parallel/parameters.h"
+
+typedef struct weft_optimizer_options {
+    double adam_beta1, adam_beta2, adam_eps, weight_decay;
+    double clip_grad;  /* global norm; 0: no clipping */
+    bool distributed;  /* ZeRO-1 */
+    bool overlap;      /* reduce buckets during the last backward */
+} weft_optimizer_options;
+
+typedef struct weft_optimizer weft_optimizer;
+
+/* Collective over the world (agreement). Masters are taken from the weights at
+ * weft_optimizer_reload. */
+weft_status weft_optimizer_create(weft_parameters *parameters,
+                                  const weft_optimizer_options *options,
+                                  weft_optimizer **out) WEFT_CHECKED;
+void weft_optimizer_destroy(weft_optimizer *optimizer);
+
+/* Initialises weights and masters for a fresh start: masters get the fp32 initial values, weights
+ * their rounding; moments 0. */
+weft_status weft_optimizer_initialize(weft_optimizer *optimizer, weft_lane *lane,
+                                      uint64_t seed) WEFT_CHECKED;
+
+/* Gradients of layer `layer` are final on `compute` from here on (last micro-batch). */
+weft_status weft_optimizer_layer_done(weft_optimizer *optimizer, int layer, weft_lane *compute,
+                                      weft_lane *reduce) WEFT_CHECKED;
+/* All layers are done. Enqueues on `reduce`. */
+weft_status weft_optimizer_reduce_finish(weft_optimizer *optimizer, weft_lane *compute,
+                                         weft_lane *reduce) WEFT_CHECKED;
+/* Enqueues norm, clip, AdamW and weight all-gather on `lane`, after the reductions. `step` from 1.
+ * *grad_norm (host-readable double inside the optimizer, see weft_optimizer_grad_norm) is there
+ * once the lane has passed. A norm that is not finite makes the lane's status WEFT_INTERNAL with
+ * the name of the first parameter whose gradient is not finite; no rank steps. */
+weft_status weft_optimizer_step(weft_optimizer *optimizer, weft_lane *lane, weft_lane *reduce,
+                                int64_t step, double lr) WEFT_CHECKED;
+/* The global norm before clipping of the last step; valid after the lane passed it. */
+double weft_optimizer_grad_norm(const weft_optimizer *optimizer);
+
+/* State as checkpoints see it: for each parameter and each kind, this rank's pieces. */
+typedef enum weft_state_kind {
+    WEFT_STATE_MASTER, /* fp32 master weight */
+    WEFT_STATE_EXP_AVG,
+    WEFT_STATE_EXP_AVG_SQ,
+    WEFT_NUM_STATES
+} weft_state_kind;
+
+/* A run of local elements of one parameter whose state lives on this rank. */
+typedef struct weft_state_piece {
+    const weft_placed *placed;
+    size_t first, count; /* local elements of the parameter */
+    float *data[WEFT_NUM_STATES];
+    bool writer; /* exactly one rank of the world has it true for each element; replicas: false */
+} weft_state_piece;
+int weft_optimizer_num_pieces(const weft_optimizer *optimizer);
+weft_state_piece weft_optimizer_piece(const weft_optimizer *optimizer, int index);
+/* After a load has filled the pieces: weights follow from the masters (round, all-gather).
+ * Collective. */
+weft_status weft_optimizer_reload(weft_optimizer *optimizer, weft_lane *lane) WEFT_CHECKED;
+
+#endif
