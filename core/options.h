@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include <weft/list.h>
 #include <weft/status.h>
 
 #include "core/arena.h"
@@ -23,17 +24,6 @@ typedef enum weft_option_type {
     WEFT_OPTION_INT_LIST, /* weft_int_list: a number N, or an array of them */
     WEFT_OPTION_STRINGS,  /* weft_string_list: a string, or an array of strings and numbers */
 } weft_option_type;
-
-typedef struct weft_int_list {
-    const int64_t *values;
-    size_t count;
-    bool is_array; /* false: a bare number (count 1) */
-} weft_int_list;
-
-typedef struct weft_string_list {
-    const char *const *values;
-    size_t count;
-} weft_string_list;
 
 typedef struct weft_option_row {
     const char *key;

@@ -28,6 +28,15 @@ typedef struct weft_layer weft_layer;
 typedef struct weft_pass weft_pass;
 typedef struct weft_build weft_build;
 
+/* Sums over a step's micro-batches on this rank. Cleared at the step's start. */
+typedef struct weft_metrics {
+    double loss_sum;   /* of token losses; counted where the head runs on TP rank 0 */
+    double aux_loss;   /* sum over micro-batches and MoE layers of what they add to the mean loss */
+    double load_sum;   /* sum over micro-batches and MoE layers of max / mean tokens an expert */
+    double load_count; /* number of terms in load_sum */
+    double dropped;    /* token choices dropped by capacity */
+} weft_metrics;
+
 /* The shape a layer is asked about: everything describe may depend on. */
 typedef struct weft_shape {
     size_t seq, batch, hidden; /* global sequence, micro-batch, hidden */
@@ -78,6 +87,9 @@ weft_device *weft_build_device(const weft_build *build);
  * forward. Errors: WEFT_CONFIG when a dimension cannot be split so. */
 weft_status weft_build_parameter(weft_build *build, const weft_parameter_spec *spec,
                                  weft_parameter **out) WEFT_CHECKED;
+/* Registers a layer inside this one: names its parameters under `prefix` ("self_attention."),
+ * gives it its own per-pass state and calls its init. The parent owns the child. */
+weft_status weft_build_child(weft_build *build, const char *prefix, weft_layer *child) WEFT_CHECKED;
 
 /* --- the pass: one micro-batch ------------------------------------------------------------- */
 
@@ -94,10 +106,11 @@ uint64_t weft_pass_stream(const weft_pass *pass, const weft_layer *layer, int us
 uint64_t weft_pass_first_sample(const weft_pass *pass);
 /* d(total loss) / d(this micro-batch's mean loss): 1 / (micro-batches of the global batch). */
 float weft_pass_loss_scale(const weft_pass *pass);
-/* Tokens, labels int32 [S, B] and mask fp32 [S, B] (NULL: all ones), device memory. */
+/* Tokens and labels int32 [S, B], device-readable. */
 const int32_t *weft_pass_tokens(const weft_pass *pass);
 const int32_t *weft_pass_labels(const weft_pass *pass);
-const float *weft_pass_mask(const weft_pass *pass);
+/* The step's sums, host memory that kernels may add to: see weft_metrics. */
+weft_metrics *weft_pass_metrics(weft_pass *pass);
 
 /* The layer's struct of ops->state_bytes in this pass, for what backward needs. */
 void *weft_pass_state(weft_pass *pass, const weft_layer *layer);
@@ -111,15 +124,24 @@ weft_status weft_pass_scratch(weft_pass *pass, weft_dtype dtype, size_t d0, size
 size_t weft_pass_mark(const weft_pass *pass);
 void weft_pass_release(weft_pass *pass, size_t mark);
 
-/* Tensor-parallel regions (Megatron-LM's f and g; with sequence parallel Korthikanti et al. 2022):
- * enter makes the full [S*B, H] from what is here (identity, or all-gather of rows); exit sums the
- * partial y over the TP group (all-reduce in place, or reduce-scatter of rows). The backward of
- * enter is exit's communication and the other way round. `full` may come back as x itself. */
-weft_status weft_pass_enter(weft_pass *pass, const weft_tensor *x, weft_tensor *full) WEFT_CHECKED;
-weft_status weft_pass_exit(weft_pass *pass, weft_tensor *partial, weft_tensor *y) WEFT_CHECKED;
+/* Pinned host memory that lives like a stash, for counts that the host reads. */
+weft_status weft_pass_host(weft_pass *pass, size_t bytes, void **out) WEFT_CHECKED;
 
-/* Adds to the step's metrics (host, after the lane has passed the value): see launcher/metrics. */
-weft_status weft_pass_count(weft_pass *pass, const char *metric, double value) WEFT_CHECKED;
+/* --- tensor-parallel regions --------------------------------------------------------------- */
+
+/* Megatron-LM's f and g (Shoeybi et al. 2019, Fig. 3); with sequence parallelism Korthikanti et al.
+ * 2022, Fig. 5. Inside a region every TP rank sees all S * B rows and makes a partial sum.
+ *
+ * enter: the full [S*B, H] from what is here: x itself, or under sequence parallelism an
+ *   all-gather of rows into scratch.
+ * partial: where the region's partial result [S*B, H] goes: y itself, or scratch.
+ * exit: sums the partials over TP into y: all-reduce, or reduce-scatter of rows.
+ * The backward of enter is partial + exit on gradients, and the other way round. */
+weft_status weft_pass_enter(weft_pass *pass, const weft_tensor *x, weft_tensor *full) WEFT_CHECKED;
+weft_status weft_pass_partial(weft_pass *pass, const weft_tensor *y,
+                              weft_tensor *partial) WEFT_CHECKED;
+weft_status weft_pass_exit(weft_pass *pass, const weft_tensor *partial,
+                           weft_tensor *y) WEFT_CHECKED;
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,100 @@
+/* Models: a list of layers cut into pipeline stages, and the layers Weft brings.
+ *
+ * A model in C is a function that adds layers:
+ *
+ *     static weft_status build(weft_model *model, const weft_model_options *options)
+ *     {
+ *         WEFT_TRY(weft_model_add_embedding(model, options));
+ *         for (int64_t i = 0; i < options->num_layers; i++)
+ *             WEFT_TRY(weft_model_add_block(model, options, weft_attention_create(options),
+ *                                           weft_mlp_create(options)));
+ *         return weft_model_add_head(model, options);
+ *     }
+ *
+ * The first layer stays on the first stage and the last on the last; what stands between is
+ * divided evenly over the stages. Every rank calls the function with all layers; only those of its
+ * stage are initialised. */
+#ifndef WEFT_MODEL_H
+#define WEFT_MODEL_H
+
+#include "layer.h"
+#include "list.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct weft_model weft_model;
+
+typedef enum weft_normalization { WEFT_LAYERNORM, WEFT_RMSNORM } weft_normalization;
+typedef enum weft_position_embedding {
+    WEFT_POSITION_LEARNED,
+    WEFT_POSITION_ROPE,
+    WEFT_POSITION_NONE,
+} weft_position_embedding;
+
+/* Section "model" of a config; Megatron's names. Zero where "0:" names a default. */
+typedef struct weft_model_options {
+    int64_t num_layers, hidden_size;
+    int64_t ffn_hidden_size; /* 0: 4 * hidden_size */
+    int64_t num_attention_heads;
+    int64_t num_query_groups; /* 0: num_attention_heads */
+    int64_t kv_channels;      /* head dimension; 0: hidden_size / num_attention_heads */
+    int64_t seq_length;
+    int64_t max_position_embeddings; /* 0: seq_length */
+    int64_t vocab_size;              /* 0: from the data's tokenizer */
+    int64_t make_vocab_size_divisible_by;
+    int normalization; /* weft_normalization */
+    double norm_epsilon;
+    bool swiglu;
+    bool disable_bias_linear;
+    bool add_qkv_bias;
+    int position_embedding_type; /* weft_position_embedding */
+    double rotary_base, rotary_percent;
+    bool untie_embeddings_and_output_weights;
+    double hidden_dropout, attention_dropout;
+    double init_method_std;
+    int64_t num_experts; /* 0: dense */
+    int64_t moe_router_topk;
+    weft_int_list moe_layer_freq; /* N: every N-th layer, from the first; or a 0/1 a layer */
+    int64_t moe_ffn_hidden_size;  /* 0: ffn_hidden_size */
+    bool moe_router_pre_softmax;
+    double moe_aux_loss_coeff, moe_z_loss_coeff;
+    double moe_expert_capacity_factor; /* 0: dropless */
+    int moe_token_drop_policy;         /* weft_drop_policy */
+    int64_t moe_shared_expert_intermediate_size; /* 0: none */
+} weft_model_options;
+
+/* Layers. The create functions return NULL when memory is short; NULL may be handed on to
+ * weft_block_create and weft_model_add, which then report WEFT_MEMORY. */
+weft_layer *weft_embedding_create(const weft_model_options *options);
+weft_layer *weft_attention_create(const weft_model_options *options);
+weft_layer *weft_mlp_create(const weft_model_options *options);
+weft_layer *weft_moe_create(const weft_model_options *options);
+/* x + attention(norm(x)), then + mlp(norm(.)); owns both. `mlp` is any layer that maps
+ * [rows, H] to [rows, H]: the MLP, an MoE layer or one of the user's own. */
+weft_layer *weft_block_create(const weft_model_options *options, weft_layer *attention,
+                              weft_layer *mlp);
+/* Final norm, output projection (tied or not), vocabulary-parallel cross-entropy. */
+weft_layer *weft_head_create(const weft_model_options *options);
+/* Frees a layer that no model owns. NULL is legal. */
+void weft_layer_destroy(weft_layer *layer);
+
+/* Adds a layer; the model owns it from here on, also on failure. */
+weft_status weft_model_add(weft_model *model, weft_layer *layer) WEFT_CHECKED;
+weft_status weft_model_add_embedding(weft_model *model,
+                                     const weft_model_options *options) WEFT_CHECKED;
+weft_status weft_model_add_block(weft_model *model, const weft_model_options *options,
+                                 weft_layer *attention, weft_layer *mlp) WEFT_CHECKED;
+weft_status weft_model_add_head(weft_model *model, const weft_model_options *options) WEFT_CHECKED;
+/* Whether decoder layer `index` is an MoE layer by moe_layer_freq. */
+bool weft_model_is_moe_layer(const weft_model_options *options, int64_t index);
+
+typedef weft_status (*weft_model_function)(weft_model *model, const weft_model_options *options);
+/* The model that the options describe: GPT-2-, Llama- and Mixtral-shaped stacks. */
+weft_status weft_model_build_gpt(weft_model *model, const weft_model_options *options) WEFT_CHECKED;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

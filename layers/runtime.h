@@ -1,0 +1,80 @@
+/* Models at run time: what the trainer drives. See include/weft/model.h for building them. */
+#ifndef WEFT_LAYERS_RUNTIME_H
+#define WEFT_LAYERS_RUNTIME_H
+
+#include <weft/model.h>
+
+#include "core/options.h"
+#include "parallel/parameters.h"
+
+extern const weft_option_row weft_model_rows[];
+extern const size_t weft_num_model_rows;
+/* Fills the fields where 0 means a default and checks what the rows cannot: WEFT_CONFIG. */
+weft_status weft_model_options_resolve(weft_model_options *options) WEFT_CHECKED;
+
+/* The shape that every layer of this mesh is asked about. Pure. */
+weft_shape weft_model_shape(const weft_model_options *options, const weft_mesh *mesh,
+                            int64_t micro_batch_size, weft_dtype dtype, bool training);
+
+typedef struct weft_model_setup {
+    const weft_model_options *options; /* resolved; copied */
+    const weft_groups *groups;         /* borrowed */
+    weft_device *device;               /* borrowed */
+    weft_dtype dtype;
+    int64_t micro_batch_size;
+    size_t bucket_elements;
+    bool training;   /* false: weights alone */
+    int num_passes;  /* micro-batches in flight on this stage */
+    uint64_t seed;
+} weft_model_setup;
+
+/* Runs `build`, cuts the list into stages, initialises this stage's layers, lays out parameters and
+ * reserves the passes' memory from `describe`. Rank-local; follow with weft_comm_agree. */
+weft_status weft_model_create(const weft_model_setup *setup, weft_model_function build,
+                              weft_model **out) WEFT_CHECKED;
+void weft_model_destroy(weft_model *model);
+
+weft_parameters *weft_model_parameters(weft_model *model);
+const weft_shape *weft_model_get_shape(const weft_model *model);
+/* All layers of the model (every rank has the list), and this stage's range [first, end). */
+int weft_model_num_layers(const weft_model *model);
+const weft_layer *weft_model_layer(const weft_model *model, int index);
+void weft_model_stage_range(const weft_model *model, int stage, int *first, int *end);
+/* Cost of a layer (with its children) for this shape. Pure. */
+void weft_layer_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out);
+/* Sum over all layers: FLOPs of forward and backward of one micro-batch on the whole model (not
+ * divided by tp), and global parameters. */
+void weft_model_totals(const weft_model *model, uint64_t *out_params, double *out_flops);
+
+/* One micro-batch. */
+typedef struct weft_micro_batch {
+    const int32_t *tokens, *labels; /* int32 [S, B]; device-readable until backward is done */
+    int64_t step;
+    uint64_t first_sample; /* index in the global batch */
+    bool overwrite;        /* first of the step on this rank */
+    bool last;             /* last backward of the step: layers announce their gradients */
+    float loss_scale;      /* 1 / micro-batches in the global batch */
+    bool training;
+} weft_micro_batch;
+
+/* Forward of this stage into pass `slot`. x: input of the stage (NULL on the first stage, which
+ * reads tokens); y: where the stage's output goes (NULL on the last stage). x must stay valid until
+ * the backward. Enqueued on `lane`. */
+weft_status weft_model_forward(weft_model *model, int slot, const weft_micro_batch *micro_batch,
+                               weft_lane *lane, const weft_tensor *x, weft_tensor *y) WEFT_CHECKED;
+/* Called after a layer's backward of the step's last micro-batch was enqueued. */
+typedef weft_status (*weft_layer_done_function)(void *context, int layer, weft_lane *lane);
+/* Backward of pass `slot`. dy NULL on the last stage, dx NULL on the first. */
+weft_status weft_model_backward(weft_model *model, int slot, weft_lane *lane,
+                                const weft_tensor *dy, weft_tensor *dx,
+                                weft_layer_done_function done, void *context) WEFT_CHECKED;
+/* Rows of hidden states that travel between stages (S_local * B), and the activation's bytes. */
+size_t weft_model_boundary_bytes(const weft_model *model);
+/* The step's sums on this rank; valid when the lane is idle. */
+weft_metrics *weft_model_metrics(weft_model *model);
+/* Logits [S * B, V local] of the last forward in `slot` without training (last stage). */
+weft_status weft_model_logits(weft_model *model, int slot, weft_tensor *out) WEFT_CHECKED;
+/* Bytes that pass `slot` has stashed now (for tests against describe). */
+size_t weft_model_stash_bytes(const weft_model *model, int slot);
+
+#endif
