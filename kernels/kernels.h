@@ -16,6 +16,8 @@ extern const weft_kernel_ops weft_kernel_ops_cpu;
 
 /* FLOPs of the GEMMs that this process has run (2mnk each), for MFU checks and benches. */
 uint64_t weft_gemm_flops(void);
+/* For backends: counts GEMMs that have run. Any thread. */
+void weft_gemm_flops_add(uint64_t flops);
 /* The instruction set that the CPU kernels chose ("avx512", "avx2", "baseline"). The environment
  * variable WEFT_CPU_ISA lowers it. */
 const char *weft_kernels_cpu_isa(void);

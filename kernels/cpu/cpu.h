@@ -1,0 +1,66 @@
+/* The CPU backend, seen from inside.
+ *
+ * Each kernel is one function, weft_cpu_<kernel>(args), that does the whole work on the calling
+ * thread and the OpenMP threads it starts. backend.c submits it to a lane, with a copy of its
+ * arguments; tests and benches may call it directly. Before a kernel runs on a lane, the number
+ * of OpenMP threads is set to that of the lane's device, so kernels just write
+ * `#pragma omp parallel for` (omp_get_max_threads() tells how many there will be).
+ *
+ * Instruction sets. The files vector_*.c are compiled once an instruction set, with WEFT_ISA
+ * defined as baseline, avx2 or avx512 (folder.cmake), and nothing but static functions and
+ * WEFT_VECTOR(...) in them:
+ *
+ *     weft_status WEFT_VECTOR(add)(const weft_add_args *args) { ... }
+ *
+ * defines weft_cpu_add_avx512 and so on. A row in WEFT_VECTOR_KERNEL_LIST makes backend.c define
+ * the dispatcher weft_cpu_add(), which calls the variant of the best instruction set that the
+ * processor and the operating system support, lowered by the environment variable WEFT_CPU_ISA.
+ * A kernel without a row defines weft_cpu_<kernel>() itself, in a file of any other name. Code
+ * there may use intrinsics under #ifdef __AVX512F__ and alike; every such piece needs its plain C
+ * form beside it. Results may differ between instruction sets by rounding only.
+ */
+#ifndef WEFT_KERNELS_CPU_H
+#define WEFT_KERNELS_CPU_H
+
+#include "kernels/kernels.h"
+
+/* Kernels that vector_*.c define, once an instruction set. */
+#define WEFT_VECTOR_KERNEL_LIST(X)                                                                 \
+    X(attention_forward)                                                                           \
+    X(attention_backward)
+
+#define WEFT_CPU_ISA_LIST(X)                                                                       \
+    X(baseline)                                                                                    \
+    X(avx2)                                                                                        \
+    X(avx512)
+
+typedef enum weft_cpu_isa {
+#define WEFT_CPU_ISA_ENUM(name) WEFT_CPU_ISA_##name,
+    WEFT_CPU_ISA_LIST(WEFT_CPU_ISA_ENUM)
+#undef WEFT_CPU_ISA_ENUM
+} weft_cpu_isa;
+
+/* The chosen instruction set; fixed at the first call. Any thread. */
+weft_cpu_isa weft_cpu_isa_get(void);
+/* Whether AVX512_BF16's dot products may be used: the processor has them and the chosen
+ * instruction set is avx512. */
+bool weft_cpu_has_bf16_dot(void);
+
+#define WEFT_CPU_DECLARE(kernel) weft_status weft_cpu_##kernel(const weft_##kernel##_args *args);
+WEFT_KERNEL_LIST(WEFT_CPU_DECLARE)
+#undef WEFT_CPU_DECLARE
+
+#define WEFT_CPU_DECLARE_VARIANTS(kernel)                                                          \
+    weft_status weft_cpu_##kernel##_baseline(const weft_##kernel##_args *args);                    \
+    weft_status weft_cpu_##kernel##_avx2(const weft_##kernel##_args *args);                        \
+    weft_status weft_cpu_##kernel##_avx512(const weft_##kernel##_args *args);
+WEFT_VECTOR_KERNEL_LIST(WEFT_CPU_DECLARE_VARIANTS)
+#undef WEFT_CPU_DECLARE_VARIANTS
+
+#ifdef WEFT_ISA
+#define WEFT_VECTOR_JOIN_(kernel, isa) weft_cpu_##kernel##_##isa
+#define WEFT_VECTOR_JOIN(kernel, isa) WEFT_VECTOR_JOIN_(kernel, isa)
+#define WEFT_VECTOR(kernel) WEFT_VECTOR_JOIN(kernel, WEFT_ISA)
+#endif
+
+#endif

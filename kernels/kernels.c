@@ -1,0 +1,435 @@
+#include "kernels/kernels.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+static _Atomic uint64_t gemm_flops;
+
+uint64_t weft_gemm_flops(void)
+{
+    return atomic_load_explicit(&gemm_flops, memory_order_relaxed);
+}
+
+void weft_gemm_flops_add(uint64_t flops)
+{
+    atomic_fetch_add_explicit(&gemm_flops, flops, memory_order_relaxed);
+}
+
+/* What is wrong with a kernel's arguments, or NULL. Operands may be NULL where the work is empty:
+ * a rank without tokens still calls its kernels. Values on the device are not looked at. */
+
+static bool is_activation(weft_dtype dtype)
+{
+    return dtype == WEFT_F32 || dtype == WEFT_BF16;
+}
+
+static const char *const wrong_dtype = "dtype must be fp32 or bf16";
+
+static const char *check_gemm(const weft_gemm_args *a)
+{
+    if (!is_activation(a->dtype))
+        return wrong_dtype;
+    if (a->c_dtype != a->dtype && a->c_dtype != WEFT_F32)
+        return "c_dtype must be dtype or fp32";
+    if (a->m == 0 || a->n == 0)
+        return NULL;
+    if (!a->c || (a->k > 0 && (!a->a || !a->b)))
+        return "a, b and c are required";
+    if (a->lda && a->lda < (a->transpose_a ? a->m : a->k))
+        return "lda is shorter than a row of a";
+    if (a->ldb && a->ldb < (a->transpose_b ? a->k : a->n))
+        return "ldb is shorter than a row of b";
+    if (a->ldc && a->ldc < a->n)
+        return "ldc is shorter than a row of c";
+    return NULL;
+}
+
+static const char *check_grouped_gemm(const weft_grouped_gemm_args *a)
+{
+    if (!is_activation(a->dtype))
+        return wrong_dtype;
+    if (a->kind != WEFT_GROUPED_FORWARD && a->kind != WEFT_GROUPED_DGRAD &&
+        a->kind != WEFT_GROUPED_WGRAD)
+        return "unknown kind";
+    if (a->num_groups == 0 || a->in == 0 || a->out == 0)
+        return NULL;
+    if (!a->row_offsets)
+        return "row_offsets is required";
+    if (a->kind == WEFT_GROUPED_WGRAD ? !a->wgrad : !a->w)
+        return "the weight (or wgrad) is required";
+    return NULL;
+}
+
+static const char *check_bias_gradient(const weft_bias_gradient_args *a)
+{
+    if (!is_activation(a->dtype))
+        return wrong_dtype;
+    if (a->num_groups > 0 && !a->row_offsets)
+        return "row_offsets is required with groups";
+    if (a->cols > 0 && (!a->db || (a->rows > 0 && !a->dy)))
+        return "dy and db are required";
+    return NULL;
+}
+
+static const char *check_norm_forward(const weft_norm_forward_args *a)
+{
+    if (!is_activation(a->dtype))
+        return wrong_dtype;
+    if (a->kind != WEFT_NORM_LAYER && a->kind != WEFT_NORM_RMS)
+        return "unknown kind";
+    if (a->kind == WEFT_NORM_RMS && a->bias)
+        return "RMSNorm has no bias";
+    if (a->rows == 0 || a->cols == 0)
+        return NULL;
+    if (!a->x || !a->weight || !a->y || !a->rstd)
+        return "x, weight, y and rstd are required";
+    if (a->residual && !a->sum)
+        return "sum is required with a residual";
+    return NULL;
+}
+
+static const char *check_norm_backward(const weft_norm_backward_args *a)
+{
+    if (!is_activation(a->dtype))
+        return wrong_dtype;
+    if (a->kind != WEFT_NORM_LAYER && a->kind != WEFT_NORM_RMS)
+        return "unknown kind";
+    if (a->kind == WEFT_NORM_RMS && a->dbias)
+        return "RMSNorm has no bias";
+    if (a->cols == 0)
+        return NULL;
+    if (!a->weight || !a->dweight)
+        return "weight and dweight are required";
+    if (a->rows > 0 && (!a->dy || !a->x || !a->rstd || !a->dx))
+        return "dy, x, rstd and dx are required";
+    if (a->rows > 0 && a->kind == WEFT_NORM_LAYER && !a->mean)
+        return "LayerNorm's backward needs the mean";
+    return NULL;
+}
+
+static bool is_activation_kind(weft_activation_kind kind)
+{
+    return kind == WEFT_ACTIVATION_GELU || kind == WEFT_ACTIVATION_SWIGLU ||
+           kind == WEFT_ACTIVATION_SILU || kind == WEFT_ACTIVATION_RELU;
+}
+
+static const char *check_activation_forward(const weft_activation_forward_args *a)
+{
+    if (!is_activation(a->dtype))
+        return wrong_dtype;
+    if (!is_activation_kind(a->kind))
+        return "unknown kind";
+    if (a->rows > 0 && a->cols > 0 && (!a->x || !a->y))
+        return "x and y are required";
+    return NULL;
+}
+
+static const char *check_activation_backward(const weft_activation_backward_args *a)
+{
+    if (!is_activation(a->dtype))
+        return wrong_dtype;
+    if (!is_activation_kind(a->kind))
+        return "unknown kind";
+    if (a->rows > 0 && a->cols > 0 && (!a->x || !a->dy || !a->dx))
+        return "x, dy and dx are required";
+    return NULL;
+}
+
+static const char *check_rope(const weft_rope_args *a)
+{
+    if (!is_activation(a->dtype))
+        return wrong_dtype;
+    if (a->rotary_dim > a->head_dim || (a->rotary_dim ? a->rotary_dim : a->head_dim) % 2)
+        return "rotary_dim must be even and within head_dim";
+    if (!(a->base > 0))
+        return "base must be positive";
+    if (a->seq > 0 && a->batch > 0 && a->heads > 0 && !a->x)
+        return "x is required";
+    return NULL;
+}
+
+static const char *check_attention_shape(const weft_attention_shape *s, weft_dtype dtype)
+{
+    if (!is_activation(dtype))
+        return wrong_dtype;
+    if (s->heads == 0 || s->groups == 0 || s->heads % s->groups)
+        return "heads must be a multiple of groups";
+    if (s->head_dim == 0)
+        return "head_dim must be positive";
+    if (!(s->dropout >= 0 && s->dropout < 1))
+        return "dropout must be in [0, 1)";
+    if (s->seq_k == 0 && s->seq_q > 0)
+        return "queries need keys";
+    if (s->q_token_stride < s->heads / s->groups * s->head_dim || s->k_token_stride < s->head_dim)
+        return "a token stride is shorter than what a token holds";
+    if (s->dropout > 0 && (s->total_heads < s->first_head + s->heads || s->total_seq < s->seq_k ||
+                           s->total_seq < s->first_query + s->seq_q))
+        return "total_heads or total_seq is smaller than what is computed here";
+    return NULL;
+}
+
+static const char *check_attention_forward(const weft_attention_forward_args *a)
+{
+    const char *wrong = check_attention_shape(&a->shape, a->dtype);
+    if (wrong)
+        return wrong;
+    if (a->shape.seq_q > 0 && a->shape.batch > 0 && (!a->q || !a->k || !a->v || !a->out || !a->lse))
+        return "q, k, v, out and lse are required";
+    return NULL;
+}
+
+static const char *check_attention_backward(const weft_attention_backward_args *a)
+{
+    const char *wrong = check_attention_shape(&a->shape, a->dtype);
+    if (wrong)
+        return wrong;
+    if (a->shape.seq_q == 0 || a->shape.batch == 0)
+        return NULL;
+    if (!a->q || !a->k || !a->v || !a->out || !a->dout || !a->lse || !a->delta)
+        return "q, k, v, out, dout, lse and delta are required";
+    if (!a->dq || !a->dk || !a->dv)
+        return "dq, dk and dv are required";
+    return NULL;
+}
+
+static const char *check_embedding_forward(const weft_embedding_forward_args *a)
+{
+    if (!is_activation(a->dtype))
+        return wrong_dtype;
+    if (a->batch == 0)
+        return "batch must be positive";
+    if (!a->table && !a->positions)
+        return "table or positions is required";
+    if (a->num_tokens > 0 && a->cols > 0 && (!a->y || (a->table && !a->tokens)))
+        return "tokens and y are required";
+    return NULL;
+}
+
+static const char *check_embedding_backward(const weft_embedding_backward_args *a)
+{
+    if (!is_activation(a->dtype))
+        return wrong_dtype;
+    if (a->batch == 0)
+        return "batch must be positive";
+    if (a->num_tokens > 0 && a->cols > 0 && (!a->dy || (a->dtable && !a->tokens)))
+        return "tokens and dy are required";
+    return NULL;
+}
+
+static const char *check_cross_entropy_stats(const weft_cross_entropy_stats_args *a)
+{
+    if (!is_activation(a->dtype))
+        return wrong_dtype;
+    if (a->pass != WEFT_CROSS_ENTROPY_MAX && a->pass != WEFT_CROSS_ENTROPY_SUM &&
+        a->pass != WEFT_CROSS_ENTROPY_FUSED)
+        return "unknown pass";
+    if (a->valid_cols > a->cols)
+        return "valid_cols exceeds cols";
+    if (a->rows == 0)
+        return NULL;
+    if ((!a->logits && a->cols > 0) || !a->row_max)
+        return "logits and row_max are required";
+    if (a->pass != WEFT_CROSS_ENTROPY_MAX && (!a->labels || !a->row_sum || !a->target))
+        return "labels, row_sum and target are required";
+    return NULL;
+}
+
+static const char *check_cross_entropy_loss(const weft_cross_entropy_loss_args *a)
+{
+    if (!a->loss_sum)
+        return "loss_sum is required";
+    if (a->rows > 0 && (!a->row_max || !a->row_sum || !a->target))
+        return "row_max, row_sum and target are required";
+    return NULL;
+}
+
+static const char *check_cross_entropy_backward(const weft_cross_entropy_backward_args *a)
+{
+    if (!is_activation(a->dtype))
+        return wrong_dtype;
+    if (a->valid_cols > a->cols)
+        return "valid_cols exceeds cols";
+    if (a->rows > 0 && a->cols > 0 && (!a->logits || !a->labels || !a->row_max || !a->row_sum))
+        return "logits, labels, row_max and row_sum are required";
+    return NULL;
+}
+
+static const char *check_dropout(const weft_dropout_args *a)
+{
+    if (!is_activation(a->dtype))
+        return wrong_dtype;
+    if (!(a->p >= 0 && a->p < 1))
+        return "p must be in [0, 1)";
+    if (a->rows > 0 && a->cols > 0 && (!a->x || !a->y))
+        return "x and y are required";
+    return NULL;
+}
+
+static const char *check_add(const weft_add_args *a)
+{
+    if (!is_activation(a->dtype))
+        return wrong_dtype;
+    if (a->count > 0 && (!a->a || !a->b || !a->y))
+        return "a, b and y are required";
+    return NULL;
+}
+
+static bool is_castable(weft_dtype dtype)
+{
+    return is_activation(dtype) || dtype == WEFT_F16;
+}
+
+static const char *check_cast(const weft_cast_args *a)
+{
+    if (!is_castable(a->from_dtype) || !is_castable(a->to_dtype))
+        return "casts are between fp32, bf16 and fp16";
+    if (a->count > 0 && (!a->from || !a->to))
+        return "from and to are required";
+    return NULL;
+}
+
+static const char *check_route(const weft_route_args *a)
+{
+    if (a->topk == 0 || a->topk > a->num_experts)
+        return "topk must be from 1 to num_experts";
+    if (!a->counts || !a->score_sums || !a->z_sum)
+        return "counts, score_sums and z_sum are required";
+    if (a->num_tokens > 0 && (!a->logits || !a->scores || !a->top_index || !a->top_prob))
+        return "logits, scores, top_index and top_prob are required";
+    return NULL;
+}
+
+static const char *check_route_backward(const weft_route_backward_args *a)
+{
+    if (a->topk == 0 || a->topk > a->num_experts)
+        return "topk must be from 1 to num_experts";
+    if (a->aux_scale != 0 && !a->fraction)
+        return "fraction is required with aux_scale";
+    if (a->num_tokens == 0)
+        return NULL;
+    if (!a->logits || !a->scores || !a->top_index || !a->top_prob || !a->dtop_prob || !a->dlogits)
+        return "logits, scores, top_index, top_prob, dtop_prob and dlogits are required";
+    return NULL;
+}
+
+static const char *check_dispatch_plan(const weft_dispatch_plan_args *a)
+{
+    if (a->topk == 0 || a->topk > a->num_experts)
+        return "topk must be from 1 to num_experts";
+    if (a->first_expert + a->num_local > a->num_experts)
+        return "the local experts reach beyond num_experts";
+    if (a->policy != WEFT_DROP_PROBS && a->policy != WEFT_DROP_POSITION)
+        return "unknown policy";
+    if (!a->counts || (a->capacity > 0 && !a->dropped))
+        return "counts (and dropped, with a capacity) are required";
+    if (a->num_tokens == 0)
+        return NULL;
+    if (!a->top_index || !a->row_of || !a->token_of || !a->scratch)
+        return "top_index, row_of, token_of and scratch are required";
+    if (a->capacity > 0 && a->policy == WEFT_DROP_PROBS && !a->top_prob)
+        return "top_prob is required to drop by it";
+    return NULL;
+}
+
+static const char *check_permute(const weft_permute_args *a)
+{
+    if (!is_activation(a->dtype))
+        return wrong_dtype;
+    if (a->num_rows > 0 && a->cols > 0 && (!a->x || !a->token_of || !a->rows))
+        return "x, token_of and rows are required";
+    return NULL;
+}
+
+/* drows may be NULL: a rank that no token chose has no rows. */
+static const char *check_permute_backward(const weft_permute_backward_args *a)
+{
+    if (!is_activation(a->dtype))
+        return wrong_dtype;
+    if (a->num_tokens > 0 && a->cols > 0 && (!a->row_of || !a->dx))
+        return "row_of and dx are required";
+    return NULL;
+}
+
+static const char *check_combine(const weft_combine_args *a)
+{
+    if (!is_activation(a->dtype))
+        return wrong_dtype;
+    if (a->num_tokens > 0 && a->cols > 0 && (!a->row_of || !a->top_prob || !a->y))
+        return "row_of, top_prob and y are required";
+    return NULL;
+}
+
+static const char *check_combine_backward(const weft_combine_backward_args *a)
+{
+    if (!is_activation(a->dtype))
+        return wrong_dtype;
+    if (a->num_tokens > 0 && (!a->row_of || !a->top_prob || !a->dtop_prob))
+        return "row_of, top_prob and dtop_prob are required";
+    if (a->num_tokens > 0 && a->cols > 0 && !a->dy)
+        return "dy is required";
+    return NULL;
+}
+
+static const char *check_adamw(const weft_adamw_args *a)
+{
+    if (a->step < 1)
+        return "steps count from 1";
+    if (a->weight && !is_castable(a->dtype))
+        return "weight must be fp32, bf16 or fp16";
+    if (a->count > 0 && (!a->master || !a->m || !a->v || !a->grad))
+        return "master, m, v and grad are required";
+    return NULL;
+}
+
+static const char *check_sum_squares(const weft_sum_squares_args *a)
+{
+    return !a->sum || (a->count > 0 && !a->x) ? "x and sum are required" : NULL;
+}
+
+static const char *check_scale(const weft_scale_args *a)
+{
+    if (!is_activation(a->dtype))
+        return wrong_dtype;
+    return a->count > 0 && !a->x ? "x is required" : NULL;
+}
+
+static const char *check_random_normal(const weft_random_normal_args *a)
+{
+    if (a->num_dims < 0 || a->num_dims > WEFT_MAX_DIMS)
+        return "too many dims";
+    if (!is_castable(a->dtype))
+        return "dtype must be fp32, bf16 or fp16";
+    size_t count = 1;
+    for (int d = 0; d < a->num_dims; d++)
+        count *= a->local_dims[d];
+    return count > 0 && !a->x ? "x is required" : NULL;
+}
+
+/* Backends by the name of their devices. */
+static const weft_kernel_ops *const backends[] = {
+    &weft_kernel_ops_cpu,
+};
+
+static const weft_kernel_ops *backend_of(const weft_lane *lane)
+{
+    const char *name = weft_device_name(weft_lane_device(lane));
+    for (size_t i = 0; i < sizeof backends / sizeof backends[0]; i++)
+        if (!strcmp(name, backends[i]->name))
+            return backends[i];
+    return NULL;
+}
+
+#define WRAPPER(kernel)                                                                            \
+    weft_status weft_##kernel(weft_lane *lane, const weft_##kernel##_args *args)                   \
+    {                                                                                              \
+        const char *wrong = check_##kernel(args);                                                  \
+        if (wrong)                                                                                 \
+            return WEFT_ERROR(WEFT_INTERNAL, #kernel ": %s", wrong);                               \
+        const weft_kernel_ops *ops = backend_of(lane);                                             \
+        if (!ops)                                                                                  \
+            return WEFT_ERROR(WEFT_DEVICE, #kernel ": no kernels for device %s",                   \
+                              weft_device_name(weft_lane_device(lane)));                           \
+        return ops->kernel(lane, args);                                                            \
+    }
+WEFT_KERNEL_LIST(WRAPPER)
+#undef WRAPPER
