@@ -1,0 +1,205 @@
+#include "parallel/mesh.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "parallel/mesh_internal.h"
+
+enum { NUM_LETTERS = 5 };
+
+const char *weft_axis_text(weft_axis axis)
+{
+    static const char *const texts[WEFT_NUM_AXES] = {
+        [WEFT_AXIS_NONE] = "none", [WEFT_AXIS_TP] = "tp",   [WEFT_AXIS_CP] = "cp",
+        [WEFT_AXIS_DP] = "dp",     [WEFT_AXIS_PP] = "pp",   [WEFT_AXIS_EP] = "ep",
+        [WEFT_AXIS_ETP] = "etp",   [WEFT_AXIS_EDP] = "edp", [WEFT_AXIS_DP_CP] = "dp-cp",
+    };
+    return axis >= 0 && axis < WEFT_NUM_AXES ? texts[axis] : "?";
+}
+
+/* Axes and sizes, the fastest first. */
+typedef struct grid {
+    int num_axes;
+    weft_axis axis[NUM_LETTERS];
+    int size[NUM_LETTERS];
+} grid;
+
+static int axis_size(const weft_mesh *mesh, weft_axis axis)
+{
+    switch (axis) {
+    case WEFT_AXIS_TP:
+        return mesh->tp;
+    case WEFT_AXIS_CP:
+        return mesh->cp;
+    case WEFT_AXIS_DP:
+        return mesh->dp;
+    case WEFT_AXIS_PP:
+        return mesh->pp;
+    case WEFT_AXIS_EP:
+        return mesh->ep;
+    case WEFT_AXIS_ETP:
+        return mesh->etp;
+    case WEFT_AXIS_EDP:
+        return mesh->edp;
+    case WEFT_AXIS_DP_CP:
+        return mesh->dp * mesh->cp;
+    default:
+        return 1;
+    }
+}
+
+/* The axis that a letter pair of the order stands for; NONE: it does not count in that grid. */
+static weft_axis letter_axis(const char *letters, bool expert)
+{
+    static const struct {
+        char letters[3];
+        weft_axis dense, expert;
+    } table[NUM_LETTERS] = {
+        {"tp", WEFT_AXIS_TP, WEFT_AXIS_ETP},  {"cp", WEFT_AXIS_CP, WEFT_AXIS_NONE},
+        {"ep", WEFT_AXIS_NONE, WEFT_AXIS_EP}, {"dp", WEFT_AXIS_DP, WEFT_AXIS_EDP},
+        {"pp", WEFT_AXIS_PP, WEFT_AXIS_PP},
+    };
+    for (int i = 0; i < NUM_LETTERS; i++)
+        if (!strncmp(letters, table[i].letters, 2))
+            return expert ? table[i].expert : table[i].dense;
+    return WEFT_AXIS_NONE;
+}
+
+static grid make_grid(const weft_mesh *mesh, bool expert)
+{
+    grid made = {0};
+    for (int i = 0; i < NUM_LETTERS; i++) {
+        weft_axis axis = letter_axis(mesh->order + 3 * i, expert);
+        if (axis == WEFT_AXIS_NONE)
+            continue;
+        made.axis[made.num_axes] = axis;
+        made.size[made.num_axes++] = axis_size(mesh, axis);
+    }
+    return made;
+}
+
+/* How far apart neighbours along `axis` are. */
+static int grid_stride(const grid *g, weft_axis axis)
+{
+    int stride = 1;
+    for (int i = 0; i < g->num_axes && g->axis[i] != axis; i++)
+        stride *= g->size[i];
+    return stride;
+}
+
+/* The same grid inside one pipeline stage. */
+static grid grid_of_stage(const grid *whole)
+{
+    grid stage = {0};
+    for (int i = 0; i < whole->num_axes; i++) {
+        if (whole->axis[i] == WEFT_AXIS_PP)
+            continue;
+        stage.axis[stage.num_axes] = whole->axis[i];
+        stage.size[stage.num_axes++] = whole->size[i];
+    }
+    return stage;
+}
+
+static void unravel(const grid *g, int index, int *at)
+{
+    for (int i = 0; i < g->num_axes; i++) {
+        at[g->axis[i]] = index % g->size[i];
+        index /= g->size[i];
+    }
+}
+
+weft_coords weft_mesh_coords(const weft_mesh *mesh, int rank)
+{
+    assert(rank >= 0 && rank < mesh->world);
+    weft_coords coords = {.rank = rank};
+    for (int axis = 0; axis < WEFT_NUM_AXES; axis++)
+        coords.size[axis] = axis_size(mesh, (weft_axis)axis);
+
+    grid dense = make_grid(mesh, false);
+    unravel(&dense, rank, coords.at);
+    coords.at[WEFT_AXIS_DP_CP] = coords.at[WEFT_AXIS_DP] * mesh->cp + coords.at[WEFT_AXIS_CP];
+
+    if (mesh->binding == WEFT_BINDING_TP) {
+        coords.at[WEFT_AXIS_EP] = coords.at[WEFT_AXIS_TP];
+        coords.at[WEFT_AXIS_EDP] = coords.at[WEFT_AXIS_DP_CP];
+        return coords;
+    }
+    /* The expert grid counts the ranks of one stage, which both grids share. */
+    int stride = grid_stride(&dense, WEFT_AXIS_PP);
+    int index = rank % stride + rank / (stride * mesh->pp) * stride;
+    grid expert = make_grid(mesh, true);
+    grid stage = grid_of_stage(&expert);
+    unravel(&stage, index, coords.at);
+    return coords;
+}
+
+int weft_mesh_stride(const weft_mesh *mesh, bool expert, weft_axis axis)
+{
+    grid g = make_grid(mesh, expert);
+    return grid_stride(&g, axis);
+}
+
+int weft_mesh_rank(const weft_mesh *mesh, int tp, int cp, int dp, int pp)
+{
+    int at[WEFT_NUM_AXES] = {0};
+    at[WEFT_AXIS_TP] = tp;
+    at[WEFT_AXIS_CP] = cp;
+    at[WEFT_AXIS_DP] = dp;
+    at[WEFT_AXIS_PP] = pp;
+    grid dense = make_grid(mesh, false);
+    int rank = 0;
+    for (int i = 0; i < dense.num_axes; i++)
+        rank += at[dense.axis[i]] * grid_stride(&dense, dense.axis[i]);
+    return rank;
+}
+
+/* Numbers the groups along `axis` by the coordinates on the other axes of its grid. */
+static int group_color(const weft_coords *coords, weft_axis axis)
+{
+    static const weft_axis dense[] = {WEFT_AXIS_TP, WEFT_AXIS_CP, WEFT_AXIS_DP, WEFT_AXIS_PP};
+    static const weft_axis expert[] = {WEFT_AXIS_ETP, WEFT_AXIS_EP, WEFT_AXIS_EDP, WEFT_AXIS_PP};
+    if (axis == WEFT_AXIS_NONE)
+        return coords->rank;
+    bool is_expert = axis == WEFT_AXIS_EP || axis == WEFT_AXIS_ETP || axis == WEFT_AXIS_EDP;
+    const weft_axis *axes = is_expert ? expert : dense;
+    int color = 0;
+    for (int i = 0; i < 4; i++) {
+        bool inside = axes[i] == axis || (axis == WEFT_AXIS_DP_CP &&
+                                          (axes[i] == WEFT_AXIS_DP || axes[i] == WEFT_AXIS_CP));
+        if (!inside)
+            color = color * coords->size[axes[i]] + coords->at[axes[i]];
+    }
+    return color;
+}
+
+int weft_mesh_color(const weft_mesh *mesh, weft_axis axis, int rank)
+{
+    weft_coords coords = weft_mesh_coords(mesh, rank);
+    return group_color(&coords, axis);
+}
+
+int weft_mesh_group(const weft_mesh *mesh, weft_axis axis, int rank, int *out, int capacity)
+{
+    int color = weft_mesh_color(mesh, axis, rank);
+    for (int other = 0; other < mesh->world; other++) {
+        weft_coords coords = weft_mesh_coords(mesh, other);
+        if (group_color(&coords, axis) == color && coords.at[axis] < capacity)
+            out[coords.at[axis]] = other;
+    }
+    return axis_size(mesh, axis);
+}
+
+void weft_mesh_print(const weft_mesh *mesh, char *out, size_t capacity)
+{
+    char context[24] = "", experts[64] = "", split[24] = "";
+    if (mesh->cp > 1)
+        snprintf(context, sizeof context, ", cp %d", mesh->cp);
+    if (mesh->etp > 1)
+        snprintf(split, sizeof split, ", etp %d", mesh->etp);
+    if (mesh->ep > 1 || mesh->etp > 1)
+        snprintf(experts, sizeof experts, ", ep %d%s (binding %s)", mesh->ep, split,
+                 mesh->binding == WEFT_BINDING_TP ? "tp" : "dp");
+    snprintf(out, capacity, "tp %d, pp %d, dp %d%s%s%s", mesh->tp, mesh->pp, mesh->dp, context,
+             experts, mesh->sequence_parallel ? ", sequence parallel" : "");
+}

@@ -1,0 +1,183 @@
+#include "parallel/mesh.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_SIZE = 1 << 20 };
+
+#define ROW(field, kind, value, lowest, highest, text_unit, text)                                  \
+    {                                                                                              \
+        .key = #field, .type = WEFT_OPTION_##kind,                                                 \
+        .offset = offsetof(weft_parallel_options, field), .initial = (value), .min = (lowest),     \
+        .max = (highest), .unit = (text_unit), .help = (text)                                      \
+    }
+#define CHOICE(field, value, names, text)                                                          \
+    {                                                                                              \
+        .key = #field, .type = WEFT_OPTION_CHOICE,                                                 \
+        .offset = offsetof(weft_parallel_options, field), .initial = (value), .choices = (names),  \
+        .help = (text)                                                                             \
+    }
+
+const weft_option_row weft_parallel_rows[] = {
+    ROW(tensor_model_parallel_size, INT, "1", 1, MAX_SIZE, "ranks",
+        "tp: each layer's matrices split over this many ranks of one node"),
+    ROW(pipeline_model_parallel_size, INT, "1", 1, MAX_SIZE, "ranks",
+        "pp: layers split into this many stages"),
+    ROW(context_parallel_size, INT, "1", 1, MAX_SIZE, "ranks",
+        "cp: the sequence split over this many ranks; 1 in this version"),
+    ROW(expert_model_parallel_size, INT, "0", 0, MAX_SIZE, "ranks",
+        "ep: experts split over this many ranks; 0: tp with expert_binding tp, else 1"),
+    ROW(expert_tensor_parallel_size, INT, "0", 0, MAX_SIZE, "ranks",
+        "etp: each expert split over this many ranks: 1, or tp with expert_binding dp; 0: 1"),
+    ROW(data_parallel_size, INT, "0", 0, MAX_SIZE, "ranks",
+        "dp: replicas of the model; 0: what tp, cp and pp leave of the ranks"),
+    CHOICE(expert_binding, "\"dp\"", "tp|dp",
+           "where ep lies: in the tensor-parallel group (PPMoE) or over the data-parallel ranks"),
+    ROW(sequence_parallel, BOOL, "false", 0, 0, NULL,
+        "split activations between the tensor-parallel regions along the sequence"),
+    ROW(use_distributed_optimizer, BOOL, "true", 0, 0, NULL,
+        "shard optimizer state over the data-parallel ranks (ZeRO-1)"),
+    ROW(overlap_grad_reduce, BOOL, "true", 0, 0, NULL,
+        "reduce gradients bucket by bucket while backward runs"),
+    ROW(ddp_bucket_size, INT, "8388608", 1, 1e12, "elements", "gradients reduced at a time"),
+    CHOICE(pipeline_schedule, "\"1f1b\"", "1f1b|gpipe", "order of the micro-batches in a stage"),
+    ROW(order, STRING, "\"tp-cp-ep-dp-pp\"", 0, 0, NULL,
+        "how ranks count through the axes, the fastest first"),
+    ROW(allow_tp_across_nodes, BOOL, "false", 0, 0, NULL,
+        "let tensor-parallel groups span nodes (slow)"),
+};
+const size_t weft_num_parallel_rows = sizeof(weft_parallel_rows) / sizeof(weft_parallel_rows[0]);
+
+/* The short names of --mesh and the rows they stand for. */
+static const struct alias {
+    const char *name, *key;
+} aliases[] = {
+    {"tp", "tensor_model_parallel_size"},
+    {"pp", "pipeline_model_parallel_size"},
+    {"cp", "context_parallel_size"},
+    {"ep", "expert_model_parallel_size"},
+    {"etp", "expert_tensor_parallel_size"},
+    {"dp", "data_parallel_size"},
+    {"binding", "expert_binding"},
+    {"sp", "sequence_parallel"},
+    {"zero", "use_distributed_optimizer"},
+    {"schedule", "pipeline_schedule"},
+    {"order", "order"},
+};
+enum { NUM_ALIASES = sizeof(aliases) / sizeof(aliases[0]) };
+
+static const weft_option_row *find_row(const char *key)
+{
+    for (size_t i = 0; i < weft_num_parallel_rows; i++)
+        if (!strcmp(weft_parallel_rows[i].key, key))
+            return &weft_parallel_rows[i];
+    return NULL;
+}
+
+static weft_status parse_size(const weft_option_row *row, const char *name, const char *value,
+                              int64_t *out)
+{
+    char *end = NULL;
+    long long number = *value >= '0' && *value <= '9' ? strtoll(value, &end, 10) : -1;
+    if (!end || *end || number < (long long)row->min || number > (long long)row->max)
+        return WEFT_ERROR(WEFT_CONFIG, "--mesh %s=%s: %s is a whole number from %d to %d", name,
+                          value, row->key, (int)row->min, (int)row->max);
+    *out = number;
+    return WEFT_OK;
+}
+
+static weft_status parse_choice(const weft_option_row *row, const char *name, const char *value,
+                                int *out)
+{
+    const char *choice = row->choices;
+    for (int index = 0;; index++) {
+        size_t length = strcspn(choice, "|");
+        if (strlen(value) == length && !strncmp(choice, value, length)) {
+            *out = index;
+            return WEFT_OK;
+        }
+        if (!choice[length])
+            break;
+        choice += length + 1;
+    }
+    return WEFT_ERROR(WEFT_CONFIG, "--mesh %s=%s: %s is one of %s", name, value, row->key,
+                      row->choices);
+}
+
+static weft_status apply(const weft_option_row *row, const char *name, const char *value,
+                         weft_parallel_options *options)
+{
+    void *field = (char *)options + row->offset;
+    switch (row->type) {
+    case WEFT_OPTION_INT:
+        return parse_size(row, name, value, field);
+    case WEFT_OPTION_CHOICE:
+        return parse_choice(row, name, value, field);
+    case WEFT_OPTION_BOOL:
+        if (strcmp(value, "0") && strcmp(value, "1"))
+            return WEFT_ERROR(WEFT_CONFIG, "--mesh %s=%s: %s is 0 or 1", name, value, row->key);
+        *(bool *)field = *value == '1';
+        return WEFT_OK;
+    default: /* order; checked with the rest of the mesh */
+        *(const char **)field = value;
+        return WEFT_OK;
+    }
+}
+
+/* Applies one "name=value", which it may write into. */
+static weft_status apply_item(char *item, bool *given, weft_parallel_options *options)
+{
+    const char *names[NUM_ALIASES];
+    for (int i = 0; i < NUM_ALIASES; i++)
+        names[i] = aliases[i].name;
+    char *value = strchr(item, '=');
+    if (!value || !value[1])
+        return WEFT_ERROR(WEFT_CONFIG, "--mesh '%s': not name=value, such as tp=2,pp=2", item);
+    *value++ = '\0';
+    int i = 0;
+    while (i < NUM_ALIASES && strcmp(item, names[i]))
+        i++;
+    if (i == NUM_ALIASES) {
+        const char *nearest = weft_nearest_name(item, names, NUM_ALIASES);
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "--mesh %s: unknown name%s%s; the names are tp, pp, cp, ep, etp, dp, "
+                          "binding, sp, zero, schedule, order",
+                          item, nearest ? "; did you mean " : "", nearest ? nearest : "");
+    }
+    if (given[i])
+        return WEFT_ERROR(WEFT_CONFIG, "--mesh %s: given twice", item);
+    given[i] = true;
+    return apply(find_row(aliases[i].key), item, value, options);
+}
+
+weft_status weft_mesh_apply_alias(const char *text, weft_arena *arena,
+                                  weft_parallel_options *options)
+{
+    weft_parallel_options made = *options;
+    made.tensor_model_parallel_size = 1;
+    made.pipeline_model_parallel_size = 1;
+    made.context_parallel_size = 1;
+    made.expert_model_parallel_size = 0;
+    made.expert_tensor_parallel_size = 0;
+    made.data_parallel_size = 0;
+
+    bool given[NUM_ALIASES] = {false};
+    char *copy = NULL;
+    WEFT_TRY(weft_arena_alloc(arena, strlen(text) + 1, (void **)&copy));
+    memcpy(copy, text, strlen(text) + 1);
+    for (char *item = copy; item;) {
+        char *comma = strchr(item, ',');
+        if (comma)
+            *comma = '\0';
+        WEFT_TRY(apply_item(item, given, &made));
+        item = comma ? comma + 1 : NULL;
+    }
+    /* A file's sequence_parallel belongs to the file's tp: it must not make tp=1 impossible. */
+    bool sequence_given = false;
+    for (int i = 0; i < NUM_ALIASES; i++)
+        sequence_given |= given[i] && !strcmp(aliases[i].name, "sp");
+    if (!sequence_given && made.tensor_model_parallel_size == 1)
+        made.sequence_parallel = false;
+    *options = made;
+    return WEFT_OK;
+}

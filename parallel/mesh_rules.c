@@ -1,0 +1,262 @@
+#include "parallel/mesh_internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { NUM_LETTERS = 5, MAX_WORLD = 1 << 20, MAX_FITS = 16 };
+
+static const char *const default_order = "tp-cp-ep-dp-pp";
+
+/* The divisors of `number` that also divide `other` (0: any), written as "1, 2 or 4". */
+typedef struct fits {
+    int count;
+    char text[160];
+} fits;
+
+static fits divisors_of(int64_t number, int64_t other)
+{
+    fits made = {0};
+    int64_t found[MAX_FITS];
+    for (int64_t i = 1; i <= number; i++)
+        if (number % i == 0 && other % i == 0 && made.count++ < MAX_FITS)
+            found[made.count - 1] = i;
+    size_t used = 0;
+    for (int i = 0; i < made.count && i < MAX_FITS; i++) {
+        const char *between = i == 0 ? "" : i + 1 == made.count ? " or " : ", ";
+        used += (size_t)snprintf(made.text + used, sizeof made.text - used, "%s%lld", between,
+                                 (long long)found[i]);
+    }
+    if (made.count > MAX_FITS)
+        snprintf(made.text + used, sizeof made.text - used, ", ...");
+    return made;
+}
+
+static weft_status check_bounds(const weft_parallel_options *o, int world)
+{
+    const struct {
+        const char *key;
+        int64_t value, min;
+    } sizes[] = {
+        {"tensor_model_parallel_size", o->tensor_model_parallel_size, 1},
+        {"pipeline_model_parallel_size", o->pipeline_model_parallel_size, 1},
+        {"context_parallel_size", o->context_parallel_size, 1},
+        {"expert_model_parallel_size", o->expert_model_parallel_size, 0},
+        {"expert_tensor_parallel_size", o->expert_tensor_parallel_size, 0},
+        {"data_parallel_size", o->data_parallel_size, 0},
+    };
+    if (world < 1 || world > MAX_WORLD)
+        return WEFT_ERROR(WEFT_CONFIG, "a mesh of %d ranks: 1 to %d are possible", world,
+                          MAX_WORLD);
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        if (sizes[i].value < sizes[i].min)
+            return WEFT_ERROR(WEFT_CONFIG, "%s %lld: at least %lld", sizes[i].key,
+                              (long long)sizes[i].value, (long long)sizes[i].min);
+        if (sizes[i].value > MAX_WORLD)
+            return WEFT_ERROR(WEFT_CONFIG, "%s %lld is more than the %d ranks", sizes[i].key,
+                              (long long)sizes[i].value, world);
+    }
+    return WEFT_OK;
+}
+
+static weft_status check_order(const char *order)
+{
+    bool seen[NUM_LETTERS] = {false};
+    bool good = strlen(order) == strlen(default_order);
+    for (int i = 0; good && i < NUM_LETTERS; i++) {
+        int letter = 0;
+        while (letter < NUM_LETTERS && strncmp(order + 3 * i, default_order + 3 * letter, 2))
+            letter++;
+        good = letter < NUM_LETTERS && !seen[letter] && (order[3 * i + 2] == '-' || i == 4);
+        if (good)
+            seen[letter] = true;
+    }
+    if (!good)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "order '%.40s': each of tp, cp, ep, dp and pp once, joined by '-', such "
+                          "as %s",
+                          order, default_order);
+    return WEFT_OK;
+}
+
+/* tp x cp x pp must divide the ranks: names the product and what would fit. */
+static weft_status refuse_product(const weft_parallel_options *o, int world)
+{
+    int64_t tp = o->tensor_model_parallel_size, pp = o->pipeline_model_parallel_size;
+    int64_t cp = o->context_parallel_size;
+    char context[48] = "";
+    if (cp > 1)
+        snprintf(context, sizeof context, " x context %lld", (long long)cp);
+    fits tp_fits = world % (pp * cp) == 0 ? divisors_of(world / (pp * cp), 0) : (fits){0};
+    fits pp_fits = world % (tp * cp) == 0 ? divisors_of(world / (tp * cp), 0) : (fits){0};
+    if (!tp_fits.count && pp_fits.count)
+        return WEFT_ERROR(
+            WEFT_CONFIG,
+            "pipeline_model_parallel_size %lld x tensor %lld%s = %lld does not divide "
+            "%d ranks; pp %s would",
+            (long long)pp, (long long)tp, context, (long long)(tp * cp * pp), world, pp_fits.text);
+    const char *what = tp_fits.count ? "tp" : "tp and pp from";
+    fits shown = tp_fits.count ? tp_fits : divisors_of(world, 0);
+    const char *also = tp_fits.count && pp_fits.count ? ", or pp " : "";
+    return WEFT_ERROR(WEFT_CONFIG,
+                      "tensor_model_parallel_size %lld x pipeline %lld%s = %lld does not divide %d "
+                      "ranks; %s %s%s%s would",
+                      (long long)tp, (long long)pp, context, (long long)(tp * cp * pp), world, what,
+                      shown.text, also, *also ? pp_fits.text : "");
+}
+
+static weft_status check_dense(const weft_parallel_options *o, int world, bool allow_context,
+                               weft_mesh *mesh)
+{
+    int64_t tp = o->tensor_model_parallel_size, pp = o->pipeline_model_parallel_size;
+    int64_t cp = o->context_parallel_size;
+    if (cp > 1 && !allow_context)
+        return WEFT_ERROR(
+            WEFT_CONFIG,
+            "context_parallel_size %lld: context parallelism is not available in this "
+            "version",
+            (long long)cp);
+    /* bounded by 2^20 each: two of them cannot overflow, the third is compared first */
+    if (tp * pp > world || tp * pp * cp > world || world % (tp * pp * cp))
+        return refuse_product(o, world);
+    mesh->tp = (int)tp;
+    mesh->cp = (int)cp;
+    mesh->pp = (int)pp;
+    mesh->dp = (int)(world / (tp * pp * cp));
+    if (o->data_parallel_size && o->data_parallel_size != mesh->dp)
+        return WEFT_ERROR(
+            WEFT_CONFIG,
+            "data_parallel_size %lld: tensor %d x context %d x pipeline %d leave %d of "
+            "%d ranks; give %d, or leave it out",
+            (long long)o->data_parallel_size, mesh->tp, mesh->cp, mesh->pp, mesh->dp, world,
+            mesh->dp);
+    if (o->sequence_parallel && tp == 1)
+        return WEFT_ERROR(WEFT_CONFIG, "sequence_parallel has no effect with "
+                                       "tensor_model_parallel_size 1; it needs tp above 1");
+    return WEFT_OK;
+}
+
+/* Experts in the tensor-parallel group (PPMoE §3.3.2): N experts a rank, N x tp = E. */
+static weft_status check_binding_tp(const weft_parallel_options *o, int64_t num_experts,
+                                    weft_mesh *mesh)
+{
+    int64_t ep = o->expert_model_parallel_size, etp = o->expert_tensor_parallel_size;
+    if (ep && ep != mesh->tp)
+        return WEFT_ERROR(
+            WEFT_CONFIG,
+            "expert_model_parallel_size %lld: expert_binding tp puts the experts on the "
+            "tensor-parallel ranks, so ep is tp, %d; leave it out, or choose "
+            "expert_binding dp",
+            (long long)ep, mesh->tp);
+    if (etp > 1)
+        return WEFT_ERROR(
+            WEFT_CONFIG,
+            "expert_tensor_parallel_size %lld: with expert_binding tp every expert is "
+            "whole on one rank, so etp is 1; expert_binding dp can split experts",
+            (long long)etp);
+    if (num_experts % mesh->tp)
+        return WEFT_ERROR(
+            WEFT_CONFIG,
+            "tensor_model_parallel_size %d: expert_binding tp spreads num_experts %lld over "
+            "the tensor-parallel ranks, which does not come out even; tp %s would, or "
+            "expert_binding dp",
+            mesh->tp, (long long)num_experts, divisors_of(mesh->tp * mesh->dp, num_experts).text);
+    mesh->ep = mesh->tp;
+    mesh->etp = 1;
+    mesh->edp = mesh->cp * mesh->dp;
+    return WEFT_OK;
+}
+
+/* Experts over the data-parallel ranks, or over all ranks of a stage when they are whole. */
+static weft_status check_binding_dp(const weft_parallel_options *o, int64_t num_experts,
+                                    weft_mesh *mesh)
+{
+    int64_t ep = o->expert_model_parallel_size ? o->expert_model_parallel_size : 1;
+    int64_t etp = o->expert_tensor_parallel_size ? o->expert_tensor_parallel_size : 1;
+    if (etp != 1 && etp != mesh->tp)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "expert_tensor_parallel_size %lld: 1 (experts whole) or "
+                          "tensor_model_parallel_size, %d",
+                          (long long)etp, mesh->tp);
+    int64_t stage = mesh->world / mesh->pp;
+    fits ep_fits = divisors_of(stage / etp, num_experts);
+    if (ep > stage || stage % (ep * etp))
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "expert_model_parallel_size %lld x expert tensor %lld = %lld does not "
+                          "divide the %lld ranks of a pipeline stage; ep %s would",
+                          (long long)ep, (long long)etp, (long long)(ep * etp), (long long)stage,
+                          ep_fits.text);
+    if (num_experts % ep)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "expert_model_parallel_size %lld does not divide num_experts %lld; ep %s "
+                          "would",
+                          (long long)ep, (long long)num_experts, ep_fits.text);
+    mesh->ep = (int)ep;
+    mesh->etp = (int)etp;
+    mesh->edp = (int)(stage / (ep * etp));
+    return WEFT_OK;
+}
+
+/* Where the order lets the two grids part: pipeline groups must be the same in both (Megatron
+ * asserts this too), and a sharded expert must lie on exactly one tensor-parallel group, whose
+ * ranks hold the same tokens. */
+static weft_status check_grids(const weft_mesh *mesh)
+{
+    if (mesh->pp > 1 &&
+        weft_mesh_stride(mesh, false, WEFT_AXIS_PP) != weft_mesh_stride(mesh, true, WEFT_AXIS_PP))
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "order %s: the dense grid (tp %d, cp %d, dp %d) and the expert grid (etp "
+                          "%d, ep %d, edp %d) would get different pipeline groups; put pp last",
+                          mesh->order, mesh->tp, mesh->cp, mesh->dp, mesh->etp, mesh->ep,
+                          mesh->edp);
+    if (mesh->etp > 1 &&
+        weft_mesh_stride(mesh, false, WEFT_AXIS_TP) != weft_mesh_stride(mesh, true, WEFT_AXIS_ETP))
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "order %s: with expert_tensor_parallel_size %d the expert's shards would "
+                          "not lie on one tensor-parallel group; put tp first",
+                          mesh->order, mesh->etp);
+    return WEFT_OK;
+}
+
+weft_status weft_mesh_build_context(const weft_parallel_options *options, int world,
+                                    int64_t num_experts, bool allow_context, weft_mesh *out)
+{
+    const char *order = options->order ? options->order : default_order;
+    weft_mesh mesh = {.world = world, .sequence_parallel = options->sequence_parallel};
+    WEFT_TRY(check_bounds(options, world));
+    if (num_experts < 0)
+        return WEFT_ERROR(WEFT_CONFIG, "num_experts %lld: at least 0", (long long)num_experts);
+    WEFT_TRY(check_order(order));
+    memcpy(mesh.order, order, strlen(order) + 1);
+    WEFT_TRY(check_dense(options, world, allow_context, &mesh));
+
+    if (!num_experts) { /* no expert grid: one group of every stage's ranks stands in for it */
+        if (options->expert_model_parallel_size > 1)
+            return WEFT_ERROR(WEFT_CONFIG,
+                              "expert_model_parallel_size %lld: the model has no experts "
+                              "(num_experts 0)",
+                              (long long)options->expert_model_parallel_size);
+        if (options->expert_tensor_parallel_size > 1)
+            return WEFT_ERROR(WEFT_CONFIG,
+                              "expert_tensor_parallel_size %lld: the model has no experts "
+                              "(num_experts 0)",
+                              (long long)options->expert_tensor_parallel_size);
+        mesh.binding = WEFT_BINDING_DP;
+        mesh.ep = mesh.etp = 1;
+        mesh.edp = world / mesh.pp;
+    } else if (options->expert_binding == WEFT_BINDING_TP) {
+        mesh.binding = WEFT_BINDING_TP;
+        WEFT_TRY(check_binding_tp(options, num_experts, &mesh));
+    } else {
+        mesh.binding = WEFT_BINDING_DP;
+        WEFT_TRY(check_binding_dp(options, num_experts, &mesh));
+        WEFT_TRY(check_grids(&mesh));
+    }
+    *out = mesh;
+    return WEFT_OK;
+}
+
+weft_status weft_mesh_build(const weft_parallel_options *options, int world, int64_t num_experts,
+                            weft_mesh *out)
+{
+    return weft_mesh_build_context(options, world, num_experts, false, out);
+}

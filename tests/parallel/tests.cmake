@@ -1,0 +1,1 @@
+include(parallel/state.cmake OPTIONAL)
