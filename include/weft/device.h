@@ -44,6 +44,8 @@ weft_status weft_device_create_cpu(int num_threads, size_t budget_bytes,
 void weft_device_destroy(weft_device *device);
 
 const char *weft_device_name(const weft_device *device);
+/* Threads a CPU kernel may use. */
+int weft_device_num_threads(const weft_device *device);
 void weft_device_get_stats(const weft_device *device, weft_device_stats *out);
 /* Sets the high-water marks to what is in use now. */
 void weft_device_reset_peak(weft_device *device);
@@ -61,6 +63,9 @@ weft_status weft_lane_create(weft_device *device, int priority, const char *name
 void weft_lane_destroy(weft_lane *lane); /* waits for what was submitted */
 weft_device *weft_lane_device(const weft_lane *lane);
 const char *weft_lane_name(const weft_lane *lane);
+/* The device whose lane the calling thread is, NULL on other threads: a CPU kernel asks it for its
+ * number of threads. */
+const weft_device *weft_lane_current_device(void);
 
 weft_status weft_event_create(weft_device *device, weft_event **out) WEFT_CHECKED;
 void weft_event_destroy(weft_event *event);

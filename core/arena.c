@@ -1,0 +1,126 @@
+#include "core/arena.h"
+
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ALIGNMENT = 16, MIN_BLOCK_BYTES = 64 * 1024 };
+
+struct weft_arena_block {
+    weft_arena_block *next;
+    size_t size, used; /* bytes of `data` */
+    _Alignas(ALIGNMENT) unsigned char data[];
+};
+
+static atomic_int allocations_until_failure; /* 0: never */
+
+void weft_alloc_fail_after(int n)
+{
+    atomic_store(&allocations_until_failure, n);
+}
+
+bool weft_alloc_should_fail(void)
+{
+    int left = atomic_load_explicit(&allocations_until_failure, memory_order_relaxed);
+    while (left > 0)
+        if (atomic_compare_exchange_weak(&allocations_until_failure, &left, left - 1))
+            return left == 1;
+    return false;
+}
+
+static void *take(weft_arena_block *block, size_t bytes)
+{
+    void *memory = block->data + block->used;
+    block->used += bytes;
+    return memset(memory, 0, bytes);
+}
+
+weft_status weft_arena_alloc(weft_arena *arena, size_t bytes, void **out)
+{
+    if (weft_alloc_should_fail())
+        return WEFT_ERROR(WEFT_MEMORY, "out of host memory: asked %zu bytes", bytes);
+    if (bytes > SIZE_MAX / 2)
+        return WEFT_ERROR(WEFT_MEMORY, "out of host memory: asked %zu bytes", bytes);
+    size_t rounded = bytes ? (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT : ALIGNMENT;
+
+    /* Blocks behind `current` are kept from before a reset and are empty. */
+    for (weft_arena_block *block = arena->current; block; block = block->next)
+        if (block->size - block->used >= rounded) {
+            arena->current = block;
+            *out = take(block, rounded);
+            return WEFT_OK;
+        }
+
+    size_t size = rounded > MIN_BLOCK_BYTES ? rounded : MIN_BLOCK_BYTES;
+    weft_arena_block *block = aligned_alloc(ALIGNMENT, sizeof *block + size);
+    if (!block)
+        return WEFT_ERROR(WEFT_MEMORY, "out of host memory: asked %zu bytes", bytes);
+    block->size = size;
+    block->used = 0;
+    if (arena->current) {
+        block->next = arena->current->next;
+        arena->current->next = block;
+    } else {
+        block->next = NULL;
+        arena->first = block;
+    }
+    arena->current = block;
+    *out = take(block, rounded);
+    return WEFT_OK;
+}
+
+weft_status weft_arena_alloc_array(weft_arena *arena, size_t count, size_t size, void **out)
+{
+    if (size && count > SIZE_MAX / size)
+        return WEFT_ERROR(WEFT_MEMORY, "out of host memory: asked %zu times %zu bytes", count,
+                          size);
+    return weft_arena_alloc(arena, count * size, out);
+}
+
+weft_status weft_arena_strdup(weft_arena *arena, const char *text, const char **out)
+{
+    size_t bytes = strlen(text) + 1;
+    void *copy;
+    WEFT_TRY(weft_arena_alloc(arena, bytes, &copy));
+    *out = memcpy(copy, text, bytes);
+    return WEFT_OK;
+}
+
+weft_status weft_arena_printf(weft_arena *arena, const char **out, const char *format, ...)
+{
+    va_list args, again;
+    va_start(args, format);
+    va_copy(again, args);
+    int length = vsnprintf(NULL, 0, format, args);
+    va_end(args);
+    void *text = NULL;
+    weft_status status = length < 0
+                             ? WEFT_ERROR(WEFT_INTERNAL, "format \"%s\" cannot be printed", format)
+                             : weft_arena_alloc(arena, (size_t)length + 1, &text);
+    if (status == WEFT_OK) {
+        vsnprintf(text, (size_t)length + 1, format, again);
+        *out = text;
+    }
+    va_end(again);
+    return status;
+}
+
+void weft_arena_reset(weft_arena *arena)
+{
+    for (weft_arena_block *block = arena->first; block; block = block->next)
+        block->used = 0;
+    arena->current = arena->first;
+}
+
+void weft_arena_release(weft_arena *arena)
+{
+    for (weft_arena_block *block = arena->first; block;) {
+        weft_arena_block *next = block->next;
+        free(block);
+        block = next;
+    }
+    *arena = (weft_arena){0};
+}

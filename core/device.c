@@ -1,0 +1,203 @@
+#include <weft/device.h>
+
+#include <assert.h>
+#include <stdio.h>
+
+#include "core/arena.h"
+#include "core/device_ops.h"
+
+void weft_device_destroy(weft_device *device)
+{
+    if (device)
+        device->ops->destroy(device);
+}
+
+const char *weft_device_name(const weft_device *device)
+{
+    return device->ops->name;
+}
+
+int weft_device_num_threads(const weft_device *device)
+{
+    return device->num_threads;
+}
+
+void weft_device_get_stats(const weft_device *device, weft_device_stats *out)
+{
+    const weft_device_usage *memory = &device->usage[WEFT_SPACE_DEVICE];
+    const weft_device_usage *pinned = &device->usage[WEFT_SPACE_PINNED];
+    *out = (weft_device_stats){
+        .bytes_now = atomic_load(&memory->now),
+        .bytes_peak = atomic_load(&memory->peak),
+        .pinned_bytes_now = atomic_load(&pinned->now),
+        .pinned_bytes_peak = atomic_load(&pinned->peak),
+        .budget_bytes = device->budget_bytes,
+        .num_allocs = atomic_load(&device->num_allocs),
+    };
+}
+
+void weft_device_reset_peak(weft_device *device)
+{
+    for (int space = 0; space < 2; space++)
+        atomic_store(&device->usage[space].peak, atomic_load(&device->usage[space].now));
+}
+
+/* "1.5 GiB", "4 GiB", "96 bytes". */
+static const char *format_bytes(size_t bytes, char text[32])
+{
+    static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB"};
+    double value = (double)bytes;
+    size_t unit = 0;
+    while (value >= 1024 && unit + 1 < sizeof units / sizeof units[0]) {
+        value /= 1024;
+        unit++;
+    }
+    double tenths = value * 10 - (double)(long long)(value + 0.05) * 10;
+    bool whole = tenths > -0.5 && tenths < 0.5;
+    snprintf(text, 32, whole ? "%.0f %s" : "%.1f %s", value, units[unit]);
+    return text;
+}
+
+static weft_status refuse(const weft_device *device, weft_space space, size_t bytes,
+                          const char *purpose, const char *why)
+{
+    char asked[32], used[32], budget[32];
+    bool limited = space == WEFT_SPACE_DEVICE && device->budget_bytes > 0;
+    return WEFT_ERROR(WEFT_MEMORY, "out of memory: %s asked %s, %s in use, %s%s%s", purpose,
+                      format_bytes(bytes, asked),
+                      format_bytes(atomic_load(&device->usage[space].now), used),
+                      limited ? "budget " : "no budget",
+                      limited ? format_bytes(device->budget_bytes, budget) : "", why);
+}
+
+weft_status weft_device_alloc(weft_device *device, weft_space space, size_t bytes,
+                              const char *purpose, void **out)
+{
+    weft_device_usage *usage = &device->usage[space];
+    size_t limit = SIZE_MAX;
+    if (space == WEFT_SPACE_DEVICE && device->budget_bytes > 0)
+        limit = device->budget_bytes;
+
+    atomic_fetch_add(&device->num_allocs, 1);
+    size_t now = atomic_load(&usage->now);
+    do {
+        if (bytes > limit || now > limit - bytes)
+            return refuse(device, space, bytes, purpose, "");
+    } while (!atomic_compare_exchange_weak(&usage->now, &now, now + bytes));
+
+    void *memory = weft_alloc_should_fail() ? NULL : device->ops->alloc(device, space, bytes);
+    if (!memory) {
+        atomic_fetch_sub(&usage->now, bytes);
+        return refuse(device, space, bytes, purpose, ", and the machine has no more");
+    }
+    size_t peak = atomic_load(&usage->peak);
+    while (peak < now + bytes && !atomic_compare_exchange_weak(&usage->peak, &peak, now + bytes))
+        continue;
+    *out = memory;
+    return WEFT_OK;
+}
+
+void weft_device_free(weft_device *device, weft_space space, void *memory, size_t bytes)
+{
+    if (!memory)
+        return;
+    size_t before = atomic_fetch_sub(&device->usage[space].now, bytes);
+    assert(before >= bytes);
+    (void)before;
+    device->ops->free(device, space, memory, bytes);
+}
+
+weft_status weft_lane_create(weft_device *device, int priority, const char *name, weft_lane **out)
+{
+    if (priority < 0)
+        return WEFT_ERROR(WEFT_INTERNAL, "lane %s: priority %d is below 0", name, priority);
+    WEFT_TRY(device->ops->lane_create(device, priority, name, out));
+    return WEFT_OK;
+}
+
+void weft_lane_destroy(weft_lane *lane)
+{
+    if (lane)
+        lane->device->ops->lane_destroy(lane);
+}
+
+weft_device *weft_lane_device(const weft_lane *lane)
+{
+    return lane->device;
+}
+
+const char *weft_lane_name(const weft_lane *lane)
+{
+    return lane->name;
+}
+
+weft_status weft_event_create(weft_device *device, weft_event **out)
+{
+    WEFT_TRY(device->ops->event_create(device, out));
+    return WEFT_OK;
+}
+
+void weft_event_destroy(weft_event *event)
+{
+    if (event)
+        event->device->ops->event_destroy(event);
+}
+
+weft_status weft_lane_record(weft_lane *lane, weft_event *event)
+{
+    assert(lane->device == event->device);
+    WEFT_TRY(lane->device->ops->record(lane, event));
+    return WEFT_OK;
+}
+
+weft_status weft_lane_wait(weft_lane *lane, const weft_event *event)
+{
+    assert(lane->device == event->device);
+    WEFT_TRY(lane->device->ops->wait(lane, event));
+    return WEFT_OK;
+}
+
+weft_status weft_event_wait_host(const weft_event *event)
+{
+    WEFT_TRY(event->device->ops->wait_host(event));
+    return WEFT_OK;
+}
+
+weft_status weft_lane_sync(weft_lane *lane)
+{
+    WEFT_TRY(lane->device->ops->sync(lane));
+    return WEFT_OK;
+}
+
+weft_status weft_lane_copy(weft_lane *lane, void *to, const void *from, size_t bytes)
+{
+    if (bytes == 0)
+        return WEFT_OK;
+    uintptr_t a = (uintptr_t)to, b = (uintptr_t)from;
+    if (!to || !from || (a < b ? b - a : a - b) < bytes)
+        return WEFT_ERROR(WEFT_INTERNAL, "lane %s: copy of %zu bytes from %p to %p: %s", lane->name,
+                          bytes, from, to, to && from ? "the areas overlap" : "no memory");
+    WEFT_TRY(lane->device->ops->copy(lane, to, from, bytes));
+    return WEFT_OK;
+}
+
+weft_status weft_lane_zero(weft_lane *lane, void *to, size_t bytes)
+{
+    if (bytes == 0)
+        return WEFT_OK;
+    if (!to)
+        return WEFT_ERROR(WEFT_INTERNAL, "lane %s: zero of %zu bytes: no memory", lane->name,
+                          bytes);
+    WEFT_TRY(lane->device->ops->zero(lane, to, bytes));
+    return WEFT_OK;
+}
+
+weft_status weft_lane_submit(weft_lane *lane, const char *label, weft_lane_function function,
+                             const void *args, size_t num_bytes)
+{
+    if (!function || num_bytes > WEFT_LANE_MAX_ARGS_BYTES)
+        return WEFT_ERROR(WEFT_INTERNAL, "lane %s: %s with %zu bytes of arguments: %s", lane->name,
+                          label, num_bytes, function ? "at most 320 fit" : "no function");
+    WEFT_TRY(lane->device->ops->submit(lane, label, function, args, num_bytes));
+    return WEFT_OK;
+}

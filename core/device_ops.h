@@ -1,0 +1,55 @@
+/* What a device backend is: base structs to embed as first members and one const table.
+ *
+ * The public functions in device.c are the only callers of a slot. They check arguments, keep the
+ * budget and the high-water marks, and fail allocations on a test's demand, so a backend contains
+ * only what is particular to it. All slots are required. */
+#ifndef WEFT_CORE_DEVICE_OPS_H
+#define WEFT_CORE_DEVICE_OPS_H
+
+#include <stdatomic.h>
+
+#include <weft/device.h>
+
+typedef struct weft_device_ops {
+    const char *name;
+    /* 64-byte aligned; bytes may be 0. The error for a host or device that is full is written by
+     * the caller: a slot returns NULL. */
+    void *(*alloc)(weft_device *, weft_space, size_t bytes);
+    void (*free)(weft_device *, weft_space, void *, size_t bytes);
+    weft_status (*lane_create)(weft_device *, int priority, const char *name, weft_lane **out);
+    void (*lane_destroy)(weft_lane *);
+    weft_status (*event_create)(weft_device *, weft_event **out);
+    void (*event_destroy)(weft_event *);
+    weft_status (*record)(weft_lane *, weft_event *);
+    weft_status (*wait)(weft_lane *, const weft_event *);
+    weft_status (*wait_host)(const weft_event *);
+    weft_status (*sync)(weft_lane *);
+    weft_status (*copy)(weft_lane *, void *to, const void *from, size_t bytes);
+    weft_status (*zero)(weft_lane *, void *to, size_t bytes);
+    weft_status (*submit)(weft_lane *, const char *label, weft_lane_function, const void *args,
+                          size_t num_bytes);
+    void (*destroy)(weft_device *);
+} weft_device_ops;
+
+typedef struct weft_device_usage { /* of one space */
+    atomic_size_t now, peak;
+} weft_device_usage;
+
+struct weft_device {
+    const weft_device_ops *ops;
+    int num_threads;
+    size_t budget_bytes;
+    weft_device_usage usage[2]; /* by weft_space */
+    atomic_uint_least64_t num_allocs;
+};
+
+struct weft_lane {
+    weft_device *device;
+    const char *name;
+};
+
+struct weft_event {
+    weft_device *device;
+};
+
+#endif
