@@ -17,15 +17,15 @@
 
 typedef struct weft_optimizer_options {
     double adam_beta1, adam_beta2, adam_eps, weight_decay;
-    double clip_grad;  /* global norm; 0: no clipping */
-    bool distributed;  /* ZeRO-1 */
-    bool overlap;      /* reduce buckets during the last backward */
+    double clip_grad; /* global norm; 0: no clipping */
+    bool distributed; /* ZeRO-1 */
+    bool overlap;     /* reduce buckets during the last backward */
 } weft_optimizer_options;
 
 typedef struct weft_optimizer weft_optimizer;
 
-/* Collective over the world (agreement). Masters are taken from the weights at
- * weft_optimizer_reload. */
+/* Collective over the world (agreement). `parameters` is borrowed and has gradients. Masters of
+ * bf16 weights are zero until weft_optimizer_initialize or a load; moments are zero. */
 weft_status weft_optimizer_create(weft_parameters *parameters,
                                   const weft_optimizer_options *options,
                                   weft_optimizer **out) WEFT_CHECKED;
@@ -36,22 +36,27 @@ void weft_optimizer_destroy(weft_optimizer *optimizer);
 weft_status weft_optimizer_initialize(weft_optimizer *optimizer, weft_lane *lane,
                                       uint64_t seed) WEFT_CHECKED;
 
-/* Gradients of layer `layer` are final on `compute` from here on (last micro-batch). */
+/* Gradients of `layer` and of all layers after it are final on `compute` from here on (last
+ * micro-batch). All ranks of a stage call it with the same layers in the same order. Without
+ * options.overlap it does nothing. */
 weft_status weft_optimizer_layer_done(weft_optimizer *optimizer, int layer, weft_lane *compute,
                                       weft_lane *reduce) WEFT_CHECKED;
 /* All layers are done. Enqueues on `reduce`. */
 weft_status weft_optimizer_reduce_finish(weft_optimizer *optimizer, weft_lane *compute,
                                          weft_lane *reduce) WEFT_CHECKED;
 /* Enqueues norm, clip, AdamW and weight all-gather on `lane`, after the reductions. `step` from 1.
- * *grad_norm (host-readable double inside the optimizer, see weft_optimizer_grad_norm) is there
- * once the lane has passed. A norm that is not finite makes the lane's status WEFT_INTERNAL with
- * the name of the first parameter whose gradient is not finite; no rank steps. */
+ * Clipping is Megatron-LM's: gradients times clip_grad / (norm + 1e-6) where that is below 1. The
+ * norm is there once the lane has passed (weft_optimizer_grad_norm). A norm that is not finite
+ * makes the lane's status WEFT_INTERNAL on every rank, with the first parameter whose gradient is
+ * not finite and its rank; no rank steps. Later forwards and backwards come after this on the same
+ * lane, or wait for it. Collective over the world. */
 weft_status weft_optimizer_step(weft_optimizer *optimizer, weft_lane *lane, weft_lane *reduce,
                                 int64_t step, double lr) WEFT_CHECKED;
 /* The global norm before clipping of the last step; valid after the lane passed it. */
 double weft_optimizer_grad_norm(const weft_optimizer *optimizer);
 
-/* State as checkpoints see it: for each parameter and each kind, this rank's pieces. */
+/* State as checkpoints see it: for each parameter and each kind, this rank's pieces: its shares
+ * under ZeRO-1, whole local parameters otherwise. */
 typedef enum weft_state_kind {
     WEFT_STATE_MASTER, /* fp32 master weight */
     WEFT_STATE_EXP_AVG,
@@ -69,7 +74,7 @@ typedef struct weft_state_piece {
 int weft_optimizer_num_pieces(const weft_optimizer *optimizer);
 weft_state_piece weft_optimizer_piece(const weft_optimizer *optimizer, int index);
 /* After a load has filled the pieces: weights follow from the masters (round, all-gather).
- * Collective. */
+ * Collective over the gradient groups; enqueues on `lane`. */
 weft_status weft_optimizer_reload(weft_optimizer *optimizer, weft_lane *lane) WEFT_CHECKED;
 
 #endif

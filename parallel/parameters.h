@@ -12,7 +12,7 @@
  * reverse order of declaration (backward makes the last layer's gradients first). A bucket's
  * length is padded to a multiple of its gradient group's size, so that reduce-scatter gives every
  * rank an equal *share* of each bucket (ZeRO-1, Rajbhandari et al. 2020, as Megatron's distributed
- * optimizer lays it out).
+ * optimizer lays it out). Parameters and shares start at multiples of 32 elements.
  *
  * One thread uses a set. */
 #ifndef WEFT_PARALLEL_PARAMETERS_H
@@ -52,8 +52,8 @@ typedef struct weft_bucket {
 } weft_bucket;
 
 typedef struct weft_section {
-    size_t count; /* elements, padding included */
-    void *weights;  /* activation dtype */
+    size_t count;  /* elements, padding included */
+    void *weights; /* activation dtype */
     float *grads;
     weft_bucket *buckets;
     int num_buckets;
@@ -61,27 +61,32 @@ typedef struct weft_section {
 } weft_section;
 
 /* `groups` and `device` are borrowed. dtype: of the weights. */
-weft_status weft_parameters_create(const weft_groups *groups, weft_device *device,
-                                   weft_dtype dtype, weft_parameters **out) WEFT_CHECKED;
+weft_status weft_parameters_create(const weft_groups *groups, weft_device *device, weft_dtype dtype,
+                                   weft_parameters **out) WEFT_CHECKED;
 void weft_parameters_destroy(weft_parameters *parameters);
 
 /* Declares `spec` under the global name prefix + spec->name. *out is valid for the set's life; its
  * weight and grad point at memory after weft_parameters_allocate. Errors: WEFT_CONFIG for a
- * duplicate name, or a dimension that does not divide by its axis (dimension 0 split over TP of an
- * is_embedding or output weight may be uneven: padding). */
+ * duplicate or unfit name (letters, digits, '.', '_', '-'), a dimension that does not divide by its
+ * axis (dimension 0 may where spec.may_pad or spec.is_embedding is set: rows are padded), a split
+ * over an axis of the other grid, a tied embedding on a middle stage. The prefix is empty for a
+ * name that is already global: the last stage's copy of a tied embedding has the first's name. */
 weft_status weft_parameters_declare(weft_parameters *parameters, const char *prefix,
                                     const weft_parameter_spec *spec, int layer,
                                     weft_parameter **out) WEFT_CHECKED;
 /* The parameter of that global name on this rank, or NULL. */
 weft_parameter *weft_parameters_find(const weft_parameters *parameters, const char *name);
 
-/* Lays out and allocates. bucket_elements: see above. with_grads false: weights alone (generate).
- * Device memory; gradients are not cleared. */
+/* Lays out, allocates device memory and clears it once (padding has to be zero). bucket_elements:
+ * see above; 0: one bucket a section. with_grads false: weights alone (generate). */
 weft_status weft_parameters_allocate(weft_parameters *parameters, size_t bucket_elements,
                                      bool with_grads) WEFT_CHECKED;
 /* Initial values by spec.init from Philox over global indices: every mesh starts bit-identical. */
 weft_status weft_parameters_initialize(weft_parameters *parameters, weft_lane *lane,
                                        uint64_t seed) WEFT_CHECKED;
+/* The same for one parameter, into `out`: local shape, of `dtype`. */
+weft_status weft_parameters_fill(const weft_placed *placed, weft_lane *lane, uint64_t seed,
+                                 weft_dtype dtype, void *out) WEFT_CHECKED;
 
 int weft_parameters_count(const weft_parameters *parameters);
 weft_placed *weft_parameters_at(const weft_parameters *parameters, int index);

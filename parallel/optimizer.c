@@ -1,0 +1,302 @@
+#include "parallel/optimizer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include <weft/kernels.h>
+
+#include "parallel/optimizer_internal.h"
+
+void weft_optimizer_share(const weft_optimizer *o, weft_section_kind kind, int bucket,
+                          size_t *first, size_t *count)
+{
+    const weft_section *section = weft_parameters_section(o->parameters, kind);
+    const weft_bucket *b = &section->buckets[bucket];
+    *first = b->offset;
+    *count = b->count;
+    if (o->options.distributed) {
+        *count = b->count / (size_t)weft_comm_size(section->group);
+        *first += *count * (size_t)weft_comm_rank(section->group);
+    }
+}
+
+/* Whether this rank stands for its replicas: of the ranks that hold the same elements of the
+ * parameter and its state, exactly one does. */
+static bool stands_for_replicas(const weft_optimizer *o, const weft_placed *placed)
+{
+    const weft_coords *coords = &weft_parameters_groups(o->parameters)->coords;
+    bool is_expert = placed->parameter.spec.is_expert;
+    const weft_axis axes[2] = {is_expert ? WEFT_AXIS_EP : WEFT_AXIS_TP,
+                               is_expert ? WEFT_AXIS_ETP : WEFT_AXIS_NONE};
+
+    if (placed->parameter.tied_copy)
+        return false;
+    for (int a = 0; a < 2 && axes[a] != WEFT_AXIS_NONE; a++) {
+        bool is_split = false;
+        for (int d = 0; d < placed->shard.num_dims; d++)
+            is_split = is_split || placed->shard.axis[d] == axes[a];
+        if (!is_split && coords->at[axes[a]] != 0)
+            return false;
+    }
+    const weft_section *section = weft_parameters_section(o->parameters, placed->section);
+    return o->options.distributed || weft_comm_rank(section->group) == 0;
+}
+
+static void add_piece(weft_optimizer *o, const weft_owned *owned, const weft_placed *placed)
+{
+    size_t first = placed->offset > owned->first ? placed->offset : owned->first;
+    size_t placed_end = placed->offset + placed->count, owned_end = owned->first + owned->count;
+    size_t end = placed_end < owned_end ? placed_end : owned_end;
+
+    if (first >= end)
+        return;
+    o->pieces[o->num_pieces++] = (weft_owned_piece){.placed = placed,
+                                                    .first = first - placed->offset,
+                                                    .count = end - first,
+                                                    .at = first,
+                                                    .state = owned->state + first - owned->first,
+                                                    .counted = stands_for_replicas(o, placed)};
+}
+
+/* One AdamW call for each run of pieces with one weight decay. The padding after a piece goes with
+ * it: weights and gradients are zero there and stay so. */
+static void add_updates(weft_optimizer *o, const weft_owned *owned, int first_piece)
+{
+    for (int i = first_piece; i < o->num_pieces; i++) {
+        const weft_owned_piece *piece = &o->pieces[i];
+        bool last = i + 1 == o->num_pieces;
+        size_t end = last ? owned->first + owned->count : o->pieces[i + 1].at;
+        float decay =
+            piece->placed->parameter.spec.no_weight_decay ? 0.0f : (float)o->options.weight_decay;
+        weft_update *previous = i > first_piece ? &o->updates[o->num_updates - 1] : NULL;
+        if (previous && previous->weight_decay == decay)
+            previous->count = end - previous->first;
+        else
+            o->updates[o->num_updates++] = (weft_update){.section = owned->section,
+                                                         .first = piece->at,
+                                                         .count = end - piece->at,
+                                                         .state = piece->state,
+                                                         .weight_decay = decay};
+    }
+}
+
+/* Cuts what this rank updates into owned ranges, pieces and AdamW calls. */
+static weft_status lay_out(weft_optimizer *o)
+{
+    int num_parameters = weft_parameters_count(o->parameters), num_buckets = 0;
+    for (int kind = 0; kind < WEFT_NUM_SECTIONS; kind++)
+        num_buckets += weft_parameters_section(o->parameters, (weft_section_kind)kind)->num_buckets;
+
+    void *owned, *pieces, *updates;
+    size_t capacity = (size_t)num_parameters + 1;
+    WEFT_TRY(weft_arena_alloc_array(&o->arena, (size_t)num_buckets + 1, sizeof *o->owned, &owned));
+    WEFT_TRY(weft_arena_alloc_array(&o->arena, capacity, sizeof *o->pieces, &pieces));
+    WEFT_TRY(weft_arena_alloc_array(&o->arena, capacity, sizeof *o->updates, &updates));
+    o->owned = owned;
+    o->pieces = pieces;
+    o->updates = updates;
+
+    for (int kind = 0; kind < WEFT_NUM_SECTIONS; kind++) {
+        const weft_section *section =
+            weft_parameters_section(o->parameters, (weft_section_kind)kind);
+        int parameter = num_parameters - 1; /* a section holds them in reverse order */
+        for (int b = 0; b < section->num_buckets; b++) {
+            weft_owned *range = &o->owned[o->num_owned++];
+            *range = (weft_owned){
+                .section = (weft_section_kind)kind, .bucket = b, .state = o->state_count};
+            weft_optimizer_share(o, range->section, b, &range->first, &range->count);
+            o->state_count += range->count;
+            int first_piece = o->num_pieces;
+            for (; parameter >= 0; parameter--) {
+                const weft_placed *placed = weft_parameters_at(o->parameters, parameter);
+                if (placed->section != range->section)
+                    continue;
+                if (placed->bucket != b)
+                    break;
+                add_piece(o, range, placed);
+            }
+            add_updates(o, range, first_piece);
+        }
+    }
+    return WEFT_OK;
+}
+
+static size_t norm_sums_bytes(const weft_optimizer *o)
+{
+    return ((size_t)o->num_pieces + 1) * sizeof(double);
+}
+
+static weft_status allocate_norm(weft_optimizer *o, weft_space space, weft_norm_buffers *out)
+{
+    size_t world = (size_t)weft_comm_size(weft_parameters_groups(o->parameters)->world);
+    size_t record_bytes = world * sizeof(weft_norm_record);
+    void *memory;
+
+    out->bytes = norm_sums_bytes(o) + record_bytes + sizeof(float);
+    WEFT_TRY(weft_device_alloc(weft_parameters_device(o->parameters), space, out->bytes,
+                               "gradient norm", &memory));
+    out->sums = memory;
+    out->records = (weft_norm_record *)((char *)memory + norm_sums_bytes(o));
+    out->grad_scale = (float *)((char *)memory + norm_sums_bytes(o) + record_bytes);
+    return WEFT_OK;
+}
+
+static weft_status allocate(weft_optimizer *o)
+{
+    weft_device *device = weft_parameters_device(o->parameters);
+    static const char *const purposes[WEFT_NUM_STATES] = {
+        "fp32 master weights", "optimizer exp_avg", "optimizer exp_avg_sq"};
+
+    for (int kind = 0; kind < WEFT_NUM_STATES; kind++) {
+        bool is_weight =
+            kind == WEFT_STATE_MASTER && weft_parameters_dtype(o->parameters) == WEFT_F32;
+        void *memory;
+        if (is_weight || o->state_count == 0)
+            continue;
+        WEFT_TRY(weft_device_alloc(device, WEFT_SPACE_DEVICE, o->state_count * sizeof(float),
+                                   purposes[kind], &memory));
+        o->state[kind] = memory;
+    }
+    WEFT_TRY(allocate_norm(o, WEFT_SPACE_DEVICE, &o->device_norm));
+    WEFT_TRY(allocate_norm(o, WEFT_SPACE_PINNED, &o->host_norm));
+    WEFT_TRY(weft_event_create(device, &o->compute_done));
+    return weft_event_create(device, &o->reduced);
+}
+
+static weft_status clear_state(weft_optimizer *o, weft_lane *lane, weft_state_kind first)
+{
+    for (int kind = first; kind < WEFT_NUM_STATES; kind++) {
+        if (o->state[kind])
+            WEFT_TRY(weft_lane_zero(lane, o->state[kind], o->state_count * sizeof(float)));
+    }
+    return WEFT_OK;
+}
+
+static weft_status init(weft_optimizer *o)
+{
+    weft_lane *lane;
+    WEFT_TRY(lay_out(o));
+    WEFT_TRY(allocate(o));
+    WEFT_TRY(weft_lane_create(weft_parameters_device(o->parameters), 0, "optimizer", &lane));
+    weft_status status = clear_state(o, lane, WEFT_STATE_MASTER);
+    if (status == WEFT_OK)
+        status = weft_lane_sync(lane);
+    weft_lane_destroy(lane);
+    return status;
+}
+
+weft_status weft_optimizer_create(weft_parameters *parameters,
+                                  const weft_optimizer_options *options, weft_optimizer **out)
+{
+    weft_comm *world = weft_parameters_groups(parameters)->world;
+    weft_optimizer *o = calloc(1, sizeof *o);
+    weft_status status;
+
+    if (o) {
+        o->parameters = parameters;
+        o->options = *options;
+        status = init(o);
+    } else {
+        status = WEFT_ERROR(WEFT_MEMORY, "no memory for an optimizer");
+    }
+    status = weft_comm_agree(world, status);
+    if (status != WEFT_OK) {
+        weft_optimizer_destroy(o);
+        return status;
+    }
+    *out = o;
+    return WEFT_OK;
+}
+
+void weft_optimizer_destroy(weft_optimizer *o)
+{
+    if (!o)
+        return;
+    weft_device *device = weft_parameters_device(o->parameters);
+    for (int kind = 0; kind < WEFT_NUM_STATES; kind++) {
+        if (o->state[kind])
+            weft_device_free(device, WEFT_SPACE_DEVICE, o->state[kind],
+                             o->state_count * sizeof(float));
+    }
+    if (o->device_norm.sums)
+        weft_device_free(device, WEFT_SPACE_DEVICE, o->device_norm.sums, o->device_norm.bytes);
+    if (o->host_norm.sums)
+        weft_device_free(device, WEFT_SPACE_PINNED, o->host_norm.sums, o->host_norm.bytes);
+    weft_event_destroy(o->compute_done);
+    weft_event_destroy(o->reduced);
+    weft_arena_release(&o->arena);
+    free(o);
+}
+
+/* bf16: the fp32 values are made in the gradients, which are free before the first step, so that
+ * starting needs no memory of its own. */
+static weft_status initialize_masters(weft_optimizer *o, weft_lane *lane, uint64_t seed)
+{
+    for (int i = 0; i < weft_parameters_count(o->parameters); i++) {
+        const weft_placed *placed = weft_parameters_at(o->parameters, i);
+        const weft_parameter *parameter = &placed->parameter;
+        WEFT_TRY(weft_parameters_fill(placed, lane, seed, WEFT_F32, parameter->grad));
+        WEFT_TRY(weft_cast(lane, &(weft_cast_args){.count = placed->count,
+                                                   .from_dtype = WEFT_F32,
+                                                   .to_dtype = parameter->weight.dtype,
+                                                   .from = parameter->grad,
+                                                   .to = parameter->weight.data}));
+    }
+    for (int i = 0; i < o->num_pieces; i++) {
+        const weft_owned_piece *piece = &o->pieces[i];
+        WEFT_TRY(weft_lane_copy(lane, o->state[WEFT_STATE_MASTER] + piece->state,
+                                piece->placed->parameter.grad + piece->first,
+                                piece->count * sizeof(float)));
+    }
+    for (int kind = 0; kind < WEFT_NUM_SECTIONS; kind++) {
+        weft_section *s = weft_parameters_section(o->parameters, (weft_section_kind)kind);
+        if (s->count)
+            WEFT_TRY(weft_lane_zero(lane, s->grads, s->count * sizeof(float)));
+    }
+    return WEFT_OK;
+}
+
+weft_status weft_optimizer_initialize(weft_optimizer *o, weft_lane *lane, uint64_t seed)
+{
+    WEFT_TRY(clear_state(o, lane, WEFT_STATE_EXP_AVG));
+    if (weft_parameters_dtype(o->parameters) == WEFT_F32)
+        return weft_parameters_initialize(o->parameters, lane, seed);
+    return initialize_masters(o, lane, seed);
+}
+
+int weft_optimizer_num_pieces(const weft_optimizer *o)
+{
+    return o->num_pieces;
+}
+
+weft_state_piece weft_optimizer_piece(const weft_optimizer *o, int index)
+{
+    const weft_owned_piece *piece = &o->pieces[index];
+    weft_state_piece out = {.placed = piece->placed,
+                            .first = piece->first,
+                            .count = piece->count,
+                            .writer = piece->counted};
+    for (int kind = 0; kind < WEFT_NUM_STATES; kind++) {
+        if (o->state[kind])
+            out.data[kind] = o->state[kind] + piece->state;
+        else
+            out.data[kind] = (float *)piece->placed->parameter.weight.data + piece->first;
+    }
+    return out;
+}
+
+weft_status weft_optimizer_reload(weft_optimizer *o, weft_lane *lane)
+{
+    const size_t weight_bytes = weft_dtype_bytes(weft_parameters_dtype(o->parameters));
+    for (int i = 0; o->state[WEFT_STATE_MASTER] && i < o->num_owned; i++) {
+        const weft_owned *owned = &o->owned[i];
+        weft_section *s = weft_parameters_section(o->parameters, owned->section);
+        WEFT_TRY(weft_cast(
+            lane, &(weft_cast_args){.count = owned->count,
+                                    .from_dtype = WEFT_F32,
+                                    .to_dtype = weft_parameters_dtype(o->parameters),
+                                    .from = o->state[WEFT_STATE_MASTER] + owned->state,
+                                    .to = (char *)s->weights + owned->first * weight_bytes}));
+    }
+    return weft_optimizer_gather_weights(o, lane);
+}

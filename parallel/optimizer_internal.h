@@ -1,0 +1,73 @@
+/* What optimizer.c, optimizer_reduce.c and optimizer_step.c share. */
+#ifndef WEFT_PARALLEL_OPTIMIZER_INTERNAL_H
+#define WEFT_PARALLEL_OPTIMIZER_INTERNAL_H
+
+#include "core/arena.h"
+#include "parallel/optimizer.h"
+
+/* The part of one bucket that this rank updates: its share with ZeRO-1, else the whole. */
+typedef struct weft_owned {
+    weft_section_kind section;
+    int bucket;
+    size_t first, count; /* elements of the section */
+    size_t state;        /* where its elements start in the state arrays */
+} weft_owned;
+
+/* The part of one parameter inside an owned range. */
+typedef struct weft_owned_piece {
+    const weft_placed *placed;
+    size_t first, count; /* local elements of the parameter */
+    size_t at, state;    /* elements from the section's start, and in the state arrays */
+    bool counted;        /* in the global norm, and written to checkpoints */
+} weft_owned_piece;
+
+/* A run of owned elements with one weight decay: one AdamW call. */
+typedef struct weft_update {
+    weft_section_kind section;
+    size_t first, count, state;
+    float weight_decay;
+} weft_update;
+
+/* What a rank tells all others about its gradients. `name` is the first parameter whose gradient
+ * is not finite, empty where all are. */
+typedef struct weft_norm_record {
+    double sum_squares;
+    char name[WEFT_MAX_NAME_BYTES];
+} weft_norm_record;
+
+/* Memory of both kinds that one step's norm passes through. */
+typedef struct weft_norm_buffers {
+    double *sums;              /* [num_pieces] */
+    weft_norm_record *records; /* [world] */
+    float *grad_scale;         /* [1] */
+    size_t bytes;
+} weft_norm_buffers;
+
+struct weft_optimizer {
+    weft_parameters *parameters;
+    weft_optimizer_options options;
+    weft_arena arena;
+
+    weft_owned *owned;
+    int num_owned;
+    weft_owned_piece *pieces;
+    int num_pieces;
+    weft_update *updates;
+    int num_updates;
+
+    float *state[WEFT_NUM_STATES]; /* device, [state_count]; no masters for fp32 weights */
+    size_t state_count;
+    weft_norm_buffers device_norm, host_norm;
+    double grad_norm;
+
+    weft_event *compute_done, *reduced;
+    int next_bucket[WEFT_NUM_SECTIONS]; /* first one whose reduction has not started */
+};
+
+/* The first element and the number of elements of a bucket that this rank owns. */
+void weft_optimizer_share(const weft_optimizer *optimizer, weft_section_kind kind, int bucket,
+                          size_t *first, size_t *count);
+/* Gives every rank of the gradient groups the weights that their owners hold (ZeRO-1). */
+weft_status weft_optimizer_gather_weights(weft_optimizer *optimizer, weft_lane *lane);
+
+#endif

@@ -1,0 +1,139 @@
+#include <math.h>
+#include <string.h>
+
+#include <weft/kernels.h>
+
+#include "parallel/optimizer_internal.h"
+
+_Static_assert(sizeof(weft_norm_record) % sizeof(double) == 0, "records travel as doubles");
+
+/* Adds this rank's sums in the order of its pieces. */
+static weft_status sum_pieces(const void *args)
+{
+    weft_optimizer *o = *(weft_optimizer *const *)args;
+    weft_norm_record *record = &o->host_norm.records[0];
+
+    memset(record, 0, sizeof *record);
+    for (int i = 0; i < o->num_pieces; i++) {
+        double sum = o->host_norm.sums[i];
+        if (!isfinite(sum) && !record->name[0])
+            memcpy(record->name, o->pieces[i].placed->parameter.name, sizeof record->name);
+        record->sum_squares += sum;
+    }
+    return WEFT_OK;
+}
+
+/* Adds all ranks' sums in rank order, so that every rank gets the same bits. */
+static weft_status finish_norm(const void *args)
+{
+    weft_optimizer *o = *(weft_optimizer *const *)args;
+    int world = weft_comm_size(weft_parameters_groups(o->parameters)->world);
+    double sum = 0.0;
+
+    for (int rank = 0; rank < world; rank++) {
+        const weft_norm_record *record = &o->host_norm.records[rank];
+        if (record->name[0])
+            return WEFT_ERROR(WEFT_INTERNAL,
+                              "gradient norm is not finite; first in %.*s on rank %d",
+                              (int)sizeof record->name - 1, record->name, rank);
+        sum += record->sum_squares;
+    }
+    o->grad_norm = sqrt(sum);
+    double clip = o->options.clip_grad > 0.0 ? o->options.clip_grad / (o->grad_norm + 1e-6) : 1.0;
+    *o->host_norm.grad_scale = clip < 1.0 ? (float)clip : 1.0f;
+    return WEFT_OK;
+}
+
+/* Each element of each global parameter is counted once over the world: see
+ * weft_owned_piece.counted. */
+static weft_status enqueue_norm(weft_optimizer *o, weft_lane *lane)
+{
+    weft_comm *world = weft_parameters_groups(o->parameters)->world;
+    const size_t record_bytes = sizeof(weft_norm_record);
+    const weft_norm_buffers *device = &o->device_norm, *host = &o->host_norm;
+    weft_norm_record *own = device->records + weft_comm_rank(world);
+
+    if (o->num_pieces)
+        WEFT_TRY(weft_lane_zero(lane, device->sums, (size_t)o->num_pieces * sizeof(double)));
+    for (int i = 0; i < o->num_pieces; i++) {
+        const weft_owned_piece *piece = &o->pieces[i];
+        if (!piece->counted)
+            continue;
+        WEFT_TRY(weft_sum_squares(
+            lane, &(weft_sum_squares_args){.count = piece->count,
+                                           .x = piece->placed->parameter.grad + piece->first,
+                                           .sum = device->sums + i}));
+    }
+    if (o->num_pieces)
+        WEFT_TRY(
+            weft_lane_copy(lane, host->sums, device->sums, (size_t)o->num_pieces * sizeof(double)));
+    WEFT_TRY(
+        weft_lane_submit(lane, "sum gradient squares", sum_pieces, &o, sizeof(weft_optimizer *)));
+    WEFT_TRY(weft_lane_copy(lane, own, host->records, record_bytes));
+    WEFT_TRY(weft_all_gather(world, lane, own, device->records, record_bytes / sizeof(double),
+                             WEFT_F64));
+    WEFT_TRY(weft_lane_copy(lane, host->records, device->records,
+                            (size_t)weft_comm_size(world) * record_bytes));
+    WEFT_TRY(weft_lane_submit(lane, "gradient norm", finish_norm, &o, sizeof(weft_optimizer *)));
+    return weft_lane_copy(lane, device->grad_scale, host->grad_scale, sizeof(float));
+}
+
+static weft_status enqueue_adamw(weft_optimizer *o, weft_lane *lane, int64_t step, double lr)
+{
+    const weft_dtype dtype = weft_parameters_dtype(o->parameters);
+    for (int i = 0; i < o->num_updates; i++) {
+        const weft_update *update = &o->updates[i];
+        weft_section *section = weft_parameters_section(o->parameters, update->section);
+        void *weight = (char *)section->weights + update->first * weft_dtype_bytes(dtype);
+        float *master = o->state[WEFT_STATE_MASTER];
+        weft_adamw_args args = {.count = update->count,
+                                .master = master ? master + update->state : weight,
+                                .m = o->state[WEFT_STATE_EXP_AVG] + update->state,
+                                .v = o->state[WEFT_STATE_EXP_AVG_SQ] + update->state,
+                                .grad = section->grads + update->first,
+                                .grad_scale = o->device_norm.grad_scale,
+                                .weight = master ? weight : NULL,
+                                .dtype = dtype,
+                                .lr = (float)lr,
+                                .beta1 = (float)o->options.adam_beta1,
+                                .beta2 = (float)o->options.adam_beta2,
+                                .epsilon = (float)o->options.adam_eps,
+                                .weight_decay = update->weight_decay,
+                                .step = step};
+        WEFT_TRY(weft_adamw(lane, &args));
+    }
+    return WEFT_OK;
+}
+
+weft_status weft_optimizer_gather_weights(weft_optimizer *o, weft_lane *lane)
+{
+    const weft_dtype dtype = weft_parameters_dtype(o->parameters);
+    const size_t element_bytes = weft_dtype_bytes(dtype);
+
+    for (int i = 0; o->options.distributed && i < o->num_owned; i++) {
+        const weft_owned *owned = &o->owned[i];
+        weft_section *section = weft_parameters_section(o->parameters, owned->section);
+        char *weights = section->weights;
+        if (weft_comm_size(section->group) == 1)
+            continue;
+        WEFT_TRY(weft_all_gather(section->group, lane, weights + owned->first * element_bytes,
+                                 weights + section->buckets[owned->bucket].offset * element_bytes,
+                                 owned->count, dtype));
+    }
+    return WEFT_OK;
+}
+
+weft_status weft_optimizer_step(weft_optimizer *o, weft_lane *lane, weft_lane *reduce, int64_t step,
+                                double lr)
+{
+    WEFT_TRY(weft_lane_record(reduce, o->reduced));
+    WEFT_TRY(weft_lane_wait(lane, o->reduced));
+    WEFT_TRY(enqueue_norm(o, lane));
+    WEFT_TRY(enqueue_adamw(o, lane, step, lr));
+    return weft_optimizer_gather_weights(o, lane);
+}
+
+double weft_optimizer_grad_norm(const weft_optimizer *o)
+{
+    return o->grad_norm;
+}

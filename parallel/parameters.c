@@ -1,0 +1,359 @@
+#include "parallel/parameters.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <weft/kernels.h>
+
+#include "core/arena.h"
+#include "core/rng.h"
+
+/* Offsets and shares are multiples of this many elements: 64 bytes of bf16, 128 of fp32. */
+enum { ALIGN_ELEMENTS = 32 };
+
+struct weft_parameters {
+    const weft_groups *groups;
+    weft_device *device;
+    weft_dtype dtype;
+    weft_arena arena;
+    weft_placed **placed;
+    int count, capacity;
+    bool laid_out;
+    weft_section sections[WEFT_NUM_SECTIONS];
+};
+
+static size_t round_up(size_t value, size_t multiple)
+{
+    return (value + multiple - 1) / multiple * multiple;
+}
+
+weft_status weft_parameters_create(const weft_groups *groups, weft_device *device, weft_dtype dtype,
+                                   weft_parameters **out)
+{
+    weft_parameters *p = calloc(1, sizeof *p);
+    if (!p)
+        return WEFT_ERROR(WEFT_MEMORY, "no memory for a parameter set");
+    p->groups = groups;
+    p->device = device;
+    p->dtype = dtype;
+    for (int kind = 0; kind < WEFT_NUM_SECTIONS; kind++) {
+        weft_axis axis = kind == WEFT_SECTION_EXPERT ? WEFT_AXIS_EDP : WEFT_AXIS_DP_CP;
+        p->sections[kind].group = groups->by_axis[axis];
+    }
+    *out = p;
+    return WEFT_OK;
+}
+
+void weft_parameters_destroy(weft_parameters *p)
+{
+    if (!p)
+        return;
+    for (int kind = 0; kind < WEFT_NUM_SECTIONS; kind++) {
+        weft_section *s = &p->sections[kind];
+        if (s->weights)
+            weft_device_free(p->device, WEFT_SPACE_DEVICE, s->weights,
+                             s->count * weft_dtype_bytes(p->dtype));
+        if (s->grads)
+            weft_device_free(p->device, WEFT_SPACE_DEVICE, s->grads, s->count * sizeof(float));
+    }
+    weft_arena_release(&p->arena);
+    free(p);
+}
+
+/* Names go into HDF5 paths and JSON as they are. */
+static bool is_name(const char *name)
+{
+    for (; *name; name++) {
+        if (!isalnum((unsigned char)*name) && !strchr("._-", *name))
+            return false;
+    }
+    return true;
+}
+
+/* The axis that a split means for this parameter; refuses those of the other grid. */
+static weft_status split_axis(const weft_parameter_spec *spec, const char *name, int dim,
+                              weft_axis *out)
+{
+    switch (spec->split[dim]) {
+    case WEFT_SPLIT_NONE:
+        *out = WEFT_AXIS_NONE;
+        return WEFT_OK;
+    case WEFT_SPLIT_TP:
+        if (!spec->is_expert) {
+            *out = WEFT_AXIS_TP;
+            return WEFT_OK;
+        }
+        break;
+    case WEFT_SPLIT_EP:
+    case WEFT_SPLIT_ETP:
+        if (spec->is_expert) {
+            *out = spec->split[dim] == WEFT_SPLIT_EP ? WEFT_AXIS_EP : WEFT_AXIS_ETP;
+            return WEFT_OK;
+        }
+        break;
+    }
+    return WEFT_ERROR(WEFT_CONFIG, "parameter %s: dimension %d is split over %s", name, dim,
+                      spec->is_expert ? "tp, but an expert's splits over ep or etp"
+                                      : "the expert grid, but it is not an expert's");
+}
+
+static weft_status make_shard(const weft_parameters *p, const weft_parameter_spec *spec,
+                              const char *name, weft_shard *out)
+{
+    weft_shard shard = {.num_dims = spec->num_dims};
+    size_t elements = 1;
+
+    if (spec->num_dims < 1 || spec->num_dims > WEFT_MAX_DIMS)
+        return WEFT_ERROR(WEFT_CONFIG, "parameter %s: %d dimensions, 1 to %d are possible", name,
+                          spec->num_dims, WEFT_MAX_DIMS);
+    for (int d = 0; d < spec->num_dims; d++) {
+        size_t dim = spec->dims[d];
+        if (dim == 0 || dim > SIZE_MAX / 16 / elements)
+            return WEFT_ERROR(WEFT_CONFIG, "parameter %s: dimension %d has size %zu", name, d, dim);
+        elements *= dim;
+        shard.global_dims[d] = dim;
+        WEFT_TRY(split_axis(spec, name, d, &shard.axis[d]));
+        int parts = shard.axis[d] == WEFT_AXIS_NONE ? 1 : p->groups->coords.size[shard.axis[d]];
+        bool may_pad = d == 0 && (spec->may_pad || spec->is_embedding);
+        if (dim % (size_t)parts != 0 && !may_pad)
+            return WEFT_ERROR(WEFT_CONFIG,
+                              "parameter %s: dimension %d of size %zu does not divide over %s %d",
+                              name, d, dim, weft_axis_text(shard.axis[d]), parts);
+    }
+    *out = shard;
+    return WEFT_OK;
+}
+
+static weft_status choose_section(const weft_parameters *p, const weft_parameter_spec *spec,
+                                  const char *name, weft_section_kind *out)
+{
+    bool tied = spec->is_embedding && p->groups->mesh.pp > 1;
+    if (spec->sum_over_tp && (spec->is_expert || tied))
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "parameter %s: sum_over_tp is for dense parameters that are not tied",
+                          name);
+    if (tied && !p->groups->embedding)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "parameter %s: a tied embedding stands on the first and last stage, "
+                          "this is stage %d of %d",
+                          name, p->groups->coords.at[WEFT_AXIS_PP], p->groups->mesh.pp);
+    *out = spec->is_expert     ? WEFT_SECTION_EXPERT
+           : tied              ? WEFT_SECTION_EMBEDDING
+           : spec->sum_over_tp ? WEFT_SECTION_DENSE_SUM
+                               : WEFT_SECTION_DENSE;
+    return WEFT_OK;
+}
+
+static weft_status append(weft_parameters *p, weft_placed *placed)
+{
+    if (p->count == p->capacity) {
+        int capacity = p->capacity ? 2 * p->capacity : 64;
+        void *grown;
+        WEFT_TRY(weft_arena_alloc_array(&p->arena, (size_t)capacity, sizeof *p->placed, &grown));
+        if (p->count)
+            memcpy(grown, p->placed, (size_t)p->count * sizeof *p->placed);
+        p->placed = grown;
+        p->capacity = capacity;
+    }
+    p->placed[p->count++] = placed;
+    return WEFT_OK;
+}
+
+weft_status weft_parameters_declare(weft_parameters *p, const char *prefix,
+                                    const weft_parameter_spec *spec, int layer,
+                                    weft_parameter **out)
+{
+    char name[WEFT_MAX_NAME_BYTES];
+    int length = snprintf(name, sizeof name, "%s%s", prefix, spec->name);
+    if (length <= 0 || (size_t)length >= sizeof name || !is_name(name))
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "parameter name \"%s%s\": 1 to %zu letters, digits, '.', '_' and '-'",
+                          prefix, spec->name, sizeof name - 1);
+    if (weft_parameters_find(p, name))
+        return WEFT_ERROR(WEFT_CONFIG, "parameter %s is declared twice", name);
+    if (p->laid_out)
+        return WEFT_ERROR(WEFT_INTERNAL, "parameter %s is declared after the layout", name);
+
+    weft_shard shard;
+    weft_section_kind section = WEFT_SECTION_DENSE;
+    WEFT_TRY(make_shard(p, spec, name, &shard));
+    WEFT_TRY(choose_section(p, spec, name, &section));
+
+    void *memory;
+    WEFT_TRY(weft_arena_alloc(&p->arena, sizeof(weft_placed), &memory));
+    weft_placed *placed = memory;
+    weft_box box = weft_shard_box(&shard, &p->groups->coords);
+    const weft_coords *coords = &p->groups->coords;
+    *placed = (weft_placed){.shard = shard,
+                            .box = box,
+                            .layer = layer,
+                            .section = section,
+                            .count = weft_box_count(&box)};
+    weft_parameter *parameter = &placed->parameter;
+    memcpy(parameter->name, name, sizeof name);
+    parameter->spec = *spec;
+    parameter->spec.name = parameter->name;
+    parameter->valid_rows = box.valid[0];
+    parameter->tied_copy = section == WEFT_SECTION_EMBEDDING &&
+                           coords->at[WEFT_AXIS_PP] == coords->size[WEFT_AXIS_PP] - 1;
+    parameter->weight.dtype = p->dtype;
+    parameter->weight.num_dims = box.num_dims;
+    memcpy(parameter->weight.dims, box.local, sizeof box.local);
+    WEFT_TRY(append(p, placed));
+    *out = parameter;
+    return WEFT_OK;
+}
+
+weft_parameter *weft_parameters_find(const weft_parameters *p, const char *name)
+{
+    for (int i = 0; i < p->count; i++) {
+        if (strcmp(p->placed[i]->parameter.name, name) == 0)
+            return &p->placed[i]->parameter;
+    }
+    return NULL;
+}
+
+/* Places the parameters of one section; the result depends on declarations and group sizes alone,
+ * so all ranks of a gradient group agree on it. */
+static weft_status lay_out(weft_parameters *p, weft_section_kind kind, size_t bucket_elements)
+{
+    weft_section *section = &p->sections[kind];
+    size_t share_align = ALIGN_ELEMENTS * (size_t)weft_comm_size(section->group);
+    size_t used = 0;
+    void *buckets;
+    weft_bucket *bucket = NULL;
+
+    WEFT_TRY(
+        weft_arena_alloc_array(&p->arena, (size_t)p->count + 1, sizeof(weft_bucket), &buckets));
+    section->buckets = buckets;
+    for (int i = p->count - 1; i >= 0; i--) {
+        weft_placed *placed = p->placed[i];
+        if (placed->section != kind)
+            continue;
+        if (!bucket ||
+            (bucket_elements && used - bucket->offset + placed->count > bucket_elements)) {
+            if (bucket) {
+                bucket->count = round_up(used - bucket->offset, share_align);
+                used = bucket->offset + bucket->count;
+            }
+            bucket = &section->buckets[section->num_buckets++];
+            *bucket = (weft_bucket){.offset = used, .first_layer = placed->layer};
+        }
+        placed->bucket = section->num_buckets - 1;
+        placed->offset = used;
+        if (placed->layer < bucket->first_layer)
+            bucket->first_layer = placed->layer;
+        used += round_up(placed->count, ALIGN_ELEMENTS);
+    }
+    if (bucket) {
+        bucket->count = round_up(used - bucket->offset, share_align);
+        section->count = bucket->offset + bucket->count;
+    }
+    return WEFT_OK;
+}
+
+/* Padding between parameters takes part in reductions and updates, so it has to start at zero. */
+static weft_status clear_sections(weft_parameters *p, weft_lane *lane)
+{
+    for (int kind = 0; kind < WEFT_NUM_SECTIONS; kind++) {
+        weft_section *s = &p->sections[kind];
+        if (s->weights)
+            WEFT_TRY(weft_lane_zero(lane, s->weights, s->count * weft_dtype_bytes(p->dtype)));
+        if (s->grads)
+            WEFT_TRY(weft_lane_zero(lane, s->grads, s->count * sizeof(float)));
+    }
+    return weft_lane_sync(lane);
+}
+
+weft_status weft_parameters_allocate(weft_parameters *p, size_t bucket_elements, bool with_grads)
+{
+    if (p->laid_out)
+        return WEFT_ERROR(WEFT_INTERNAL, "the parameters are already laid out");
+    p->laid_out = true;
+    for (int kind = 0; kind < WEFT_NUM_SECTIONS; kind++) {
+        weft_section *s = &p->sections[kind];
+        WEFT_TRY(lay_out(p, (weft_section_kind)kind, bucket_elements));
+        if (s->count == 0)
+            continue;
+        WEFT_TRY(weft_device_alloc(p->device, WEFT_SPACE_DEVICE,
+                                   s->count * weft_dtype_bytes(p->dtype), "weights", &s->weights));
+        if (with_grads) {
+            void *grads;
+            WEFT_TRY(weft_device_alloc(p->device, WEFT_SPACE_DEVICE, s->count * sizeof(float),
+                                       "gradients", &grads));
+            s->grads = grads;
+        }
+    }
+    for (int i = 0; i < p->count; i++) {
+        weft_placed *placed = p->placed[i];
+        weft_section *s = &p->sections[placed->section];
+        placed->parameter.weight.data =
+            (char *)s->weights + placed->offset * weft_dtype_bytes(p->dtype);
+        placed->parameter.grad = s->grads ? s->grads + placed->offset : NULL;
+    }
+    weft_lane *lane;
+    WEFT_TRY(weft_lane_create(p->device, 0, "parameters", &lane));
+    weft_status status = clear_sections(p, lane);
+    weft_lane_destroy(lane);
+    return status;
+}
+
+weft_status weft_parameters_fill(const weft_placed *placed, weft_lane *lane, uint64_t seed,
+                                 weft_dtype dtype, void *out)
+{
+    const weft_parameter_spec *spec = &placed->parameter.spec;
+    if (spec->init == WEFT_INIT_ZERO)
+        return weft_lane_zero(lane, out, placed->count * weft_dtype_bytes(dtype));
+
+    weft_random_normal_args args = {.num_dims = placed->box.num_dims,
+                                    .seed = seed,
+                                    .stream = weft_rng_stream_of(placed->parameter.name),
+                                    .mean = spec->init == WEFT_INIT_ONE ? 1.0f : 0.0f,
+                                    .std = spec->init == WEFT_INIT_ONE ? 0.0f : spec->init_std,
+                                    .dtype = dtype,
+                                    .x = out};
+    memcpy(args.global_dims, placed->box.global_dims, sizeof args.global_dims);
+    memcpy(args.start, placed->box.start, sizeof args.start);
+    memcpy(args.local_dims, placed->box.local, sizeof args.local_dims);
+    return weft_random_normal(lane, &args);
+}
+
+weft_status weft_parameters_initialize(weft_parameters *p, weft_lane *lane, uint64_t seed)
+{
+    for (int i = 0; i < p->count; i++)
+        WEFT_TRY(weft_parameters_fill(p->placed[i], lane, seed, p->dtype,
+                                      p->placed[i]->parameter.weight.data));
+    return WEFT_OK;
+}
+
+int weft_parameters_count(const weft_parameters *p)
+{
+    return p->count;
+}
+
+weft_placed *weft_parameters_at(const weft_parameters *p, int index)
+{
+    return p->placed[index];
+}
+
+weft_section *weft_parameters_section(const weft_parameters *p, weft_section_kind kind)
+{
+    return (weft_section *)&p->sections[kind];
+}
+
+const weft_groups *weft_parameters_groups(const weft_parameters *p)
+{
+    return p->groups;
+}
+
+weft_device *weft_parameters_device(const weft_parameters *p)
+{
+    return p->device;
+}
+
+weft_dtype weft_parameters_dtype(const weft_parameters *p)
+{
+    return p->dtype;
+}
