@@ -12,7 +12,8 @@ typedef struct weft_curve {
     double time_us[WEFT_CURVE_MAX_POINTS];
 } weft_curve;
 
-/* time = latency + volume / rate: the two-point curve. `rate` is volume per microsecond. */
+/* time = latency + volume / rate: the two-point curve. `rate` is volume per microsecond; a rate of 0
+ * or infinity leaves the latency alone. */
 weft_curve weft_curve_linear(double latency_us, double rate_per_us);
 /* Interpolates; below the first point the first time, beyond the last the last slope. */
 double weft_curve_time_us(const weft_curve *curve, double volume);

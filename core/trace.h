@@ -31,10 +31,12 @@ size_t weft_trace_count(const weft_trace *trace);
 const weft_slice *weft_trace_slices(const weft_trace *trace); /* borrowed, in order of adding */
 /* Names a lane index for both writers: `names[lane]`. Borrowed. */
 void weft_trace_name_lanes(weft_trace *trace, const char *const *names, int count);
+/* The name of a lane index; NULL where none was given. */
+const char *weft_trace_lane_name(const weft_trace *trace, int lane);
 
 /* Chrome trace JSON ("traceEvents", complete events, process = rank, thread = lane). */
 weft_status weft_trace_write_json(const weft_trace *trace, FILE *out) WEFT_CHECKED;
-/* An SVG of at most `width` pixels: a row a track, a box a slice with its name where it fits, a
+/* An SVG `width` pixels wide (at least 320): a row a track, a box a slice with its name where it fits, a
  * time axis and a legend of categories. Readable in light and dark. */
 weft_status weft_trace_write_svg(const weft_trace *trace, const char *title, int width,
                                  FILE *out) WEFT_CHECKED;
