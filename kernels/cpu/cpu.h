@@ -27,7 +27,30 @@
 /* Kernels that vector_*.c define, once an instruction set. */
 #define WEFT_VECTOR_KERNEL_LIST(X)                                                                 \
     X(attention_forward)                                                                           \
-    X(attention_backward)
+    X(attention_backward)                                                                          \
+    X(bias_gradient)                                                                               \
+    X(norm_forward)                                                                                \
+    X(norm_backward)                                                                               \
+    X(activation_forward)                                                                          \
+    X(activation_backward)                                                                         \
+    X(rope)                                                                                        \
+    X(embedding_forward)                                                                           \
+    X(embedding_backward)                                                                          \
+    X(cross_entropy_stats)                                                                         \
+    X(cross_entropy_loss)                                                                          \
+    X(cross_entropy_backward)                                                                      \
+    X(dropout)                                                                                     \
+    X(add)                                                                                         \
+    X(cast)                                                                                        \
+    X(route)                                                                                       \
+    X(route_backward)                                                                              \
+    X(permute)                                                                                     \
+    X(permute_backward)                                                                            \
+    X(combine)                                                                                     \
+    X(combine_backward)                                                                            \
+    X(adamw)                                                                                       \
+    X(sum_squares)                                                                                 \
+    X(scale)
 
 #define WEFT_CPU_ISA_LIST(X)                                                                       \
     X(baseline)                                                                                    \

@@ -1,0 +1,205 @@
+#include "kernels/cpu/cpu.h"
+
+#include <math.h>
+
+#include "kernels/cpu/vector_math.h"
+
+/* GELU's tanh form: 0.5 x (1 + tanh u) = x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3). */
+static const float gelu_slope = 1.5957691216f; /* 2 sqrt(2 / pi) */
+static const float gelu_cubic = 1.5957691216f * 0.044715f;
+
+WEFT_INLINE float activate(float x, const weft_activation_kind kind)
+{
+    switch (kind) {
+    case WEFT_ACTIVATION_GELU:
+        return x * weft_vector_sigmoid(x * (gelu_slope + gelu_cubic * x * x));
+    case WEFT_ACTIVATION_RELU:
+        return x > 0.0f ? x : 0.0f;
+    default:
+        return x * weft_vector_sigmoid(x);
+    }
+}
+
+WEFT_INLINE float slope_of(float x, const weft_activation_kind kind)
+{
+    switch (kind) {
+    case WEFT_ACTIVATION_GELU: {
+        float s = weft_vector_sigmoid(x * (gelu_slope + gelu_cubic * x * x));
+        return s + x * s * (1.0f - s) * (gelu_slope + 3.0f * gelu_cubic * x * x);
+    }
+    case WEFT_ACTIVATION_RELU:
+        return x > 0.0f ? 1.0f : 0.0f;
+    default: {
+        float s = weft_vector_sigmoid(x);
+        return s + x * s * (1.0f - s);
+    }
+    }
+}
+
+WEFT_INLINE void forward(const void *x, void *y, size_t num, const weft_activation_kind kind,
+                         const weft_dtype dtype)
+{
+#pragma omp simd
+    for (size_t i = 0; i < num; i++)
+        weft_vector_store(y, i, activate(weft_vector_load(x, i, dtype), kind), dtype);
+}
+
+WEFT_INLINE void forward_gated(const void *gate, const void *up, void *y, size_t num,
+                               const weft_dtype dtype)
+{
+#pragma omp simd
+    for (size_t i = 0; i < num; i++)
+        weft_vector_store(y, i,
+                          activate(weft_vector_load(gate, i, dtype), WEFT_ACTIVATION_SILU) *
+                              weft_vector_load(up, i, dtype),
+                          dtype);
+}
+
+WEFT_INLINE void backward(const void *x, const void *dy, void *dx, size_t num,
+                          const weft_activation_kind kind, const weft_dtype dtype)
+{
+#pragma omp simd
+    for (size_t i = 0; i < num; i++)
+        weft_vector_store(
+            dx, i, weft_vector_load(dy, i, dtype) * slope_of(weft_vector_load(x, i, dtype), kind),
+            dtype);
+}
+
+WEFT_INLINE void backward_gated(const void *gate, const void *up, const void *dy, void *dgate,
+                                void *dup, size_t num, const weft_dtype dtype)
+{
+#pragma omp simd
+    for (size_t i = 0; i < num; i++) {
+        float g = weft_vector_load(gate, i, dtype), u = weft_vector_load(up, i, dtype);
+        float d = weft_vector_load(dy, i, dtype);
+        float s = weft_vector_sigmoid(g);
+        weft_vector_store(dgate, i, d * u * (s + g * s * (1.0f - s)), dtype);
+        weft_vector_store(dup, i, d * g * s, dtype);
+    }
+}
+
+#define BY_KIND_AND_DTYPE(call, kind, dtype, ...)                                                  \
+    do {                                                                                           \
+        if ((dtype) == WEFT_F32) {                                                                 \
+            if ((kind) == WEFT_ACTIVATION_GELU)                                                    \
+                call(__VA_ARGS__, WEFT_ACTIVATION_GELU, WEFT_F32);                                 \
+            else if ((kind) == WEFT_ACTIVATION_RELU)                                               \
+                call(__VA_ARGS__, WEFT_ACTIVATION_RELU, WEFT_F32);                                 \
+            else                                                                                   \
+                call(__VA_ARGS__, WEFT_ACTIVATION_SILU, WEFT_F32);                                 \
+        } else {                                                                                   \
+            if ((kind) == WEFT_ACTIVATION_GELU)                                                    \
+                call(__VA_ARGS__, WEFT_ACTIVATION_GELU, WEFT_BF16);                                \
+            else if ((kind) == WEFT_ACTIVATION_RELU)                                               \
+                call(__VA_ARGS__, WEFT_ACTIVATION_RELU, WEFT_BF16);                                \
+            else                                                                                   \
+                call(__VA_ARGS__, WEFT_ACTIVATION_SILU, WEFT_BF16);                                \
+        }                                                                                          \
+    } while (0)
+
+weft_status WEFT_VECTOR(activation_forward)(const weft_activation_forward_args *args)
+{
+    const size_t count = args->rows * args->cols, cols = args->cols;
+    const weft_dtype dtype = args->dtype;
+    if (args->kind == WEFT_ACTIVATION_SWIGLU) {
+#pragma omp parallel for schedule(static) if (count > WEFT_VECTOR_SERIAL)
+        for (size_t row = 0; row < args->rows; row++) {
+            const void *gate = weft_vector_from(args->x, 2 * row * cols, dtype);
+            const void *up = weft_vector_from(gate, cols, dtype);
+            void *y = weft_vector_at(args->y, row * cols, dtype);
+            if (dtype == WEFT_F32)
+                forward_gated(gate, up, y, cols, WEFT_F32);
+            else
+                forward_gated(gate, up, y, cols, WEFT_BF16);
+        }
+        return WEFT_OK;
+    }
+#pragma omp parallel for schedule(static) if (count > WEFT_VECTOR_SERIAL)
+    for (size_t first = 0; first < count; first += WEFT_VECTOR_CHUNK) {
+        const size_t num = weft_vector_min(WEFT_VECTOR_CHUNK, count - first);
+        const void *x = weft_vector_from(args->x, first, dtype);
+        void *y = weft_vector_at(args->y, first, dtype);
+        BY_KIND_AND_DTYPE(forward, args->kind, dtype, x, y, num);
+    }
+    return WEFT_OK;
+}
+
+weft_status WEFT_VECTOR(activation_backward)(const weft_activation_backward_args *args)
+{
+    const size_t count = args->rows * args->cols, cols = args->cols;
+    const weft_dtype dtype = args->dtype;
+    if (args->kind == WEFT_ACTIVATION_SWIGLU) {
+#pragma omp parallel for schedule(static) if (count > WEFT_VECTOR_SERIAL)
+        for (size_t row = 0; row < args->rows; row++) {
+            const void *gate = weft_vector_from(args->x, 2 * row * cols, dtype);
+            const void *up = weft_vector_from(gate, cols, dtype);
+            const void *dy = weft_vector_from(args->dy, row * cols, dtype);
+            void *dgate = weft_vector_at(args->dx, 2 * row * cols, dtype);
+            void *dup = weft_vector_at(dgate, cols, dtype);
+            if (dtype == WEFT_F32)
+                backward_gated(gate, up, dy, dgate, dup, cols, WEFT_F32);
+            else
+                backward_gated(gate, up, dy, dgate, dup, cols, WEFT_BF16);
+        }
+        return WEFT_OK;
+    }
+#pragma omp parallel for schedule(static) if (count > WEFT_VECTOR_SERIAL)
+    for (size_t first = 0; first < count; first += WEFT_VECTOR_CHUNK) {
+        const size_t num = weft_vector_min(WEFT_VECTOR_CHUNK, count - first);
+        const void *x = weft_vector_from(args->x, first, dtype);
+        const void *dy = weft_vector_from(args->dy, first, dtype);
+        void *dx = weft_vector_at(args->dx, first, dtype);
+        BY_KIND_AND_DTYPE(backward, args->kind, dtype, x, dy, dx, num);
+    }
+    return WEFT_OK;
+}
+
+enum { ROPE_PAIRS = 256 }; /* rotated pairs of a head whose angles are kept on the stack */
+
+WEFT_INLINE void rotate(void *first, void *second, size_t num, const float *restrict sine,
+                        const float *restrict cosine, const weft_dtype dtype)
+{
+#pragma omp simd
+    for (size_t i = 0; i < num; i++) {
+        float a = weft_vector_load(first, i, dtype), b = weft_vector_load(second, i, dtype);
+        weft_vector_store(first, i, a * cosine[i] - b * sine[i], dtype);
+        weft_vector_store(second, i, b * cosine[i] + a * sine[i], dtype);
+    }
+}
+
+weft_status WEFT_VECTOR(rope)(const weft_rope_args *args)
+{
+    const size_t half = (args->rotary_dim ? args->rotary_dim : args->head_dim) / 2;
+    const weft_dtype dtype = args->dtype;
+    for (size_t first = 0; first < half; first += ROPE_PAIRS) {
+        const size_t num = weft_vector_min(ROPE_PAIRS, half - first);
+        double frequency[ROPE_PAIRS];
+        for (size_t i = 0; i < num; i++) {
+            frequency[i] = pow((double)args->base, -(double)(first + i) / (double)half);
+            if (args->inverse)
+                frequency[i] = -frequency[i];
+        }
+#pragma omp parallel for schedule(static) if (args->seq * args->batch * args->heads * half >       \
+                                              WEFT_VECTOR_SERIAL)
+        for (size_t s = 0; s < args->seq; s++) {
+            const double position = (double)(args->first_position + s);
+            float sine[ROPE_PAIRS], cosine[ROPE_PAIRS];
+#pragma omp simd
+            for (size_t i = 0; i < num; i++)
+                weft_vector_sincos(position * frequency[i], &sine[i], &cosine[i]);
+            for (size_t b = 0; b < args->batch; b++) {
+                for (size_t h = 0; h < args->heads; h++) {
+                    void *x = weft_vector_at(args->x,
+                                             (s * args->batch + b) * args->token_stride +
+                                                 h * args->head_stride + first,
+                                             dtype);
+                    if (dtype == WEFT_F32)
+                        rotate(x, weft_vector_at(x, half, dtype), num, sine, cosine, WEFT_F32);
+                    else
+                        rotate(x, weft_vector_at(x, half, dtype), num, sine, cosine, WEFT_BF16);
+                }
+            }
+        }
+    }
+    return WEFT_OK;
+}
