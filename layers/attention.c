@@ -1,0 +1,211 @@
+/* Self-attention, tensor-parallel over heads (Shoeybi et al. 2019, §3): QKV is column-parallel and
+ * packed by query group as Megatron does ([q..., k, v] a group), the projection row-parallel. */
+#include "layers/layers.h"
+
+typedef struct attention {
+    weft_layer_common common;
+    weft_linear qkv, proj;
+    weft_dims dims;
+} attention;
+
+typedef struct attention_state {
+    weft_tensor x;        /* borrowed: the normalised input */
+    weft_tensor qkv, out; /* [S*B, qkv], [S*B, heads * head_dim] */
+    float *lse;
+} attention_state;
+
+static void attention_describe(const weft_layer *layer, const weft_shape *shape,
+                               weft_layer_cost *out)
+{
+    weft_describe_attention(&((const weft_layer_common *)layer)->options, shape, out);
+}
+
+static weft_status attention_init(weft_layer *layer, weft_build *build)
+{
+    attention *a = (attention *)layer;
+    const weft_model_options *o = &a->common.options;
+    a->dims = weft_dims_of(o, weft_build_shape(build));
+    const weft_dims *d = &a->dims;
+    size_t qkv_all = (d->heads_all + 2 * d->groups_all) * d->head_dim;
+    size_t proj_all = d->heads_all * d->head_dim;
+
+    weft_parameter_spec spec = {.name = "linear_qkv.weight",
+                                .num_dims = 2,
+                                .dims = {qkv_all, d->hidden},
+                                .split = {WEFT_SPLIT_TP},
+                                .init_std = (float)o->init_method_std};
+    a->qkv = (weft_linear){.in = d->hidden, .out = d->qkv};
+    WEFT_TRY(weft_build_parameter(build, &spec, &a->qkv.weight));
+    if (!o->disable_bias_linear || o->add_qkv_bias) {
+        spec = (weft_parameter_spec){.name = "linear_qkv.bias",
+                                     .num_dims = 1,
+                                     .dims = {qkv_all},
+                                     .split = {WEFT_SPLIT_TP},
+                                     .init = WEFT_INIT_ZERO,
+                                     .no_weight_decay = true};
+        WEFT_TRY(weft_build_parameter(build, &spec, &a->qkv.bias));
+    }
+    spec = (weft_parameter_spec){.name = "linear_proj.weight",
+                                 .num_dims = 2,
+                                 .dims = {d->hidden, proj_all},
+                                 .split = {WEFT_SPLIT_NONE, WEFT_SPLIT_TP},
+                                 .init_std = weft_output_init_std(o)};
+    a->proj = (weft_linear){.in = d->heads * d->head_dim, .out = d->hidden};
+    WEFT_TRY(weft_build_parameter(build, &spec, &a->proj.weight));
+    if (!o->disable_bias_linear) {
+        spec = (weft_parameter_spec){.name = "linear_proj.bias",
+                                     .num_dims = 1,
+                                     .dims = {d->hidden},
+                                     .init = WEFT_INIT_ZERO,
+                                     .no_weight_decay = true};
+        WEFT_TRY(weft_build_parameter(build, &spec, &a->proj.bias));
+    }
+    return WEFT_OK;
+}
+
+/* Where q, k and v stand in the packed rows, and what dropout counts by. */
+static weft_attention_shape shape_of(const attention *a, weft_pass *pass)
+{
+    const weft_dims *d = &a->dims;
+    const weft_shape *shape = weft_pass_shape(pass);
+    size_t group_stride = (d->heads / d->groups + 2) * d->head_dim;
+    int tp_rank = weft_pass_groups(pass)->coords.at[WEFT_AXIS_TP];
+    return (weft_attention_shape){
+        .seq_q = shape->seq,
+        .seq_k = shape->seq,
+        .batch = shape->batch,
+        .heads = d->heads,
+        .groups = d->groups,
+        .head_dim = d->head_dim,
+        .q_token_stride = d->qkv,
+        .q_group_stride = group_stride,
+        .k_token_stride = d->qkv,
+        .k_group_stride = group_stride,
+        .causal = true,
+        .dropout =
+            weft_pass_training(pass) ? (float)a->common.options.attention_dropout : 0.0f,
+        .seed = weft_pass_seed(pass),
+        .stream = weft_pass_stream(pass, &a->common.base, 0),
+        .first_head = (size_t)tp_rank * d->heads,
+        .total_heads = d->heads_all,
+        .total_seq = shape->seq,
+    };
+}
+
+/* The k and v of the first group, after its queries. */
+static void *packed(const attention *a, const weft_tensor *qkv, size_t part)
+{
+    const weft_dims *d = &a->dims;
+    size_t offset = part == 0 ? 0 : (d->heads / d->groups + part - 1) * d->head_dim;
+    return (char *)qkv->data + offset * weft_dtype_bytes(qkv->dtype);
+}
+
+/* Rotates all heads in one call: a group's queries and its key lie back to back. */
+static weft_status rotate(const attention *a, weft_pass *pass, const weft_tensor *qkv,
+                          bool inverse)
+{
+    const weft_model_options *o = &a->common.options;
+    const weft_dims *d = &a->dims;
+    if (o->position_embedding_type != WEFT_POSITION_ROPE)
+        return WEFT_OK;
+    size_t in_group = d->heads / d->groups + 1;
+    size_t bytes = weft_dtype_bytes(qkv->dtype);
+    for (size_t g = 0; g < d->groups; g++)
+        WEFT_TRY(weft_rope(
+            weft_pass_lane(pass),
+            &(weft_rope_args){.seq = weft_pass_shape(pass)->seq,
+                              .batch = weft_pass_shape(pass)->batch,
+                              .heads = in_group,
+                              .head_dim = d->head_dim,
+                              .token_stride = d->qkv,
+                              .head_stride = d->head_dim,
+                              .rotary_dim = (size_t)((double)d->head_dim * o->rotary_percent) & ~1u,
+                              .base = (float)o->rotary_base,
+                              .dtype = qkv->dtype,
+                              .x = (char *)qkv->data + g * (in_group + 1) * d->head_dim * bytes,
+                              .inverse = inverse}));
+    return WEFT_OK;
+}
+
+static weft_status attention_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
+                                     weft_tensor *y)
+{
+    attention *a = (attention *)layer;
+    attention_state *state = weft_pass_state(pass, layer);
+    const weft_dims *d = &a->dims;
+    size_t mark = weft_pass_mark(pass);
+    weft_tensor full, partial, lse;
+    state->x = *x;
+    WEFT_TRY(weft_pass_enter(pass, x, &full));
+    WEFT_TRY(weft_pass_stash(pass, x->dtype, d->rows_full, d->qkv, &state->qkv));
+    WEFT_TRY(weft_pass_stash(pass, x->dtype, d->rows_full, a->proj.in, &state->out));
+    WEFT_TRY(weft_pass_stash(pass, WEFT_F32, d->heads, d->rows_full, &lse));
+    state->lse = lse.data;
+    WEFT_TRY(weft_linear_forward(pass, &a->qkv, &full, true, &state->qkv));
+    WEFT_TRY(rotate(a, pass, &state->qkv, false));
+    WEFT_TRY(weft_attention_forward(
+        weft_pass_lane(pass), &(weft_attention_forward_args){.shape = shape_of(a, pass),
+                                                             .dtype = x->dtype,
+                                                             .q = packed(a, &state->qkv, 0),
+                                                             .k = packed(a, &state->qkv, 1),
+                                                             .v = packed(a, &state->qkv, 2),
+                                                             .out = state->out.data,
+                                                             .lse = state->lse}));
+    WEFT_TRY(weft_pass_partial(pass, y, &partial));
+    /* One rank's partial sum carries the bias, so that the sum has it once. */
+    bool with_bias = weft_pass_groups(pass)->coords.at[WEFT_AXIS_TP] == 0;
+    WEFT_TRY(weft_linear_forward(pass, &a->proj, &state->out, with_bias, &partial));
+    WEFT_TRY(weft_pass_exit(pass, &partial, y));
+    weft_pass_release(pass, mark);
+    return WEFT_OK;
+}
+
+static weft_status attention_backward(weft_layer *layer, weft_pass *pass, const weft_tensor *dy,
+                                      weft_tensor *dx)
+{
+    attention *a = (attention *)layer;
+    attention_state *state = weft_pass_state(pass, layer);
+    const weft_dims *d = &a->dims;
+    size_t mark = weft_pass_mark(pass);
+    weft_tensor dy_full, dout, dqkv, delta, x_full, partial;
+    WEFT_TRY(weft_pass_enter(pass, dy, &dy_full));
+    WEFT_TRY(weft_pass_scratch(pass, dy->dtype, d->rows_full, a->proj.in, &dout));
+    WEFT_TRY(weft_pass_scratch(pass, dy->dtype, d->rows_full, d->qkv, &dqkv));
+    WEFT_TRY(weft_pass_scratch(pass, WEFT_F32, d->heads, d->rows_full, &delta));
+    WEFT_TRY(weft_linear_backward(pass, &a->proj, &state->out, &dy_full, &dout));
+    WEFT_TRY(weft_attention_backward(
+        weft_pass_lane(pass), &(weft_attention_backward_args){.shape = shape_of(a, pass),
+                                                              .dtype = dy->dtype,
+                                                              .q = packed(a, &state->qkv, 0),
+                                                              .k = packed(a, &state->qkv, 1),
+                                                              .v = packed(a, &state->qkv, 2),
+                                                              .out = state->out.data,
+                                                              .dout = dout.data,
+                                                              .lse = state->lse,
+                                                              .delta = delta.data,
+                                                              .dq = packed(a, &dqkv, 0),
+                                                              .dk = packed(a, &dqkv, 1),
+                                                              .dv = packed(a, &dqkv, 2)}));
+    WEFT_TRY(rotate(a, pass, &dqkv, true));
+    WEFT_TRY(weft_pass_enter(pass, &state->x, &x_full));
+    WEFT_TRY(weft_pass_partial(pass, dx, &partial));
+    WEFT_TRY(weft_linear_backward(pass, &a->qkv, &x_full, &dqkv, &partial));
+    WEFT_TRY(weft_pass_exit(pass, &partial, dx));
+    weft_pass_release(pass, mark);
+    return WEFT_OK;
+}
+
+const weft_layer_ops weft_attention_ops = {
+    .kind = "attention",
+    .state_bytes = sizeof(attention_state),
+    .describe = attention_describe,
+    .init = attention_init,
+    .forward = attention_forward,
+    .backward = attention_backward,
+    .destroy = weft_layer_free,
+};
+
+weft_layer *weft_attention_create(const weft_model_options *options)
+{
+    return weft_layer_new(&weft_attention_ops, sizeof(attention), options);
+}

@@ -1,0 +1,157 @@
+/* The pre-norm transformer block: x + attention(norm(x)), then + mlp(norm(.)). Dropout, where there
+ * is any, stands on both branches before the residual is added. */
+#include <stdlib.h>
+
+#include "layers/layers.h"
+
+typedef struct block {
+    weft_layer_common common;
+    weft_layer *attention, *mlp; /* owned */
+    weft_norm norm1, norm2;
+} block;
+
+typedef struct block_state {
+    weft_tensor x;             /* borrowed: the block's input */
+    weft_tensor norm1, middle, norm2;
+    weft_norm_stats stats1, stats2;
+} block_state;
+
+static void block_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
+{
+    const block *b = (const block *)layer;
+    weft_describe_block(&b->common.options, shape, out);
+    weft_layer_cost child;
+    const weft_layer *children[] = {b->attention, b->mlp};
+    for (int i = 0; i < 2; i++) {
+        children[i]->ops->describe(children[i], shape, &child);
+        weft_cost_add(out, &child);
+    }
+}
+
+static weft_status block_init(weft_layer *layer, weft_build *build)
+{
+    block *b = (block *)layer;
+    if (!b->attention || !b->mlp)
+        return WEFT_ERROR(WEFT_MEMORY, "out of memory for a block's layers");
+    WEFT_TRY(weft_norm_init(build, &b->common.options, "input_layernorm", &b->norm1));
+    WEFT_TRY(weft_build_child(build, "self_attention.", b->attention));
+    WEFT_TRY(weft_norm_init(build, &b->common.options, "pre_mlp_layernorm", &b->norm2));
+    return weft_build_child(build, "mlp.", b->mlp);
+}
+
+/* to = residual + dropout(branch); to may be branch. The backward drops gradients alike. */
+static weft_status drop(const block *b, weft_pass *pass, int use, const weft_tensor *branch,
+                        const weft_tensor *residual, weft_tensor *to)
+{
+    int tp_rank = weft_pass_groups(pass)->coords.at[WEFT_AXIS_TP];
+    bool shards = weft_pass_shape(pass)->sequence_parallel;
+    return weft_dropout(weft_pass_lane(pass),
+                        &(weft_dropout_args){.rows = branch->dims[0],
+                                             .cols = branch->dims[1],
+                                             .first_row = shards ? (uint64_t)tp_rank *
+                                                                       branch->dims[0]
+                                                                 : 0,
+                                             .dtype = branch->dtype,
+                                             .x = branch->data,
+                                             .residual = residual ? residual->data : NULL,
+                                             .y = to->data,
+                                             .p = (float)b->common.options.hidden_dropout,
+                                             .seed = weft_pass_seed(pass),
+                                             .stream =
+                                                 weft_pass_stream(pass, &b->common.base, use)});
+}
+
+static bool drops(const block *b, const weft_pass *pass)
+{
+    return b->common.options.hidden_dropout > 0 && weft_pass_training(pass);
+}
+
+static weft_status block_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
+                                 weft_tensor *y)
+{
+    block *b = (block *)layer;
+    block_state *state = weft_pass_state(pass, layer);
+    state->x = *x;
+    weft_tensor *pieces[] = {&state->norm1, &state->middle, &state->norm2};
+    for (int i = 0; i < 3; i++)
+        WEFT_TRY(weft_pass_stash(pass, x->dtype, x->dims[0], x->dims[1], pieces[i]));
+
+    WEFT_TRY(weft_norm_run(pass, &b->norm1, x, NULL, NULL, &state->norm1, &state->stats1));
+    WEFT_TRY(b->attention->ops->forward(b->attention, pass, &state->norm1, &state->middle));
+    if (drops(b, pass))
+        WEFT_TRY(drop(b, pass, 0, &state->middle, NULL, &state->middle));
+    WEFT_TRY(weft_norm_run(pass, &b->norm2, &state->middle, x, &state->middle, &state->norm2,
+                           &state->stats2));
+    WEFT_TRY(b->mlp->ops->forward(b->mlp, pass, &state->norm2, y));
+    if (drops(b, pass))
+        return drop(b, pass, 1, y, &state->middle, y);
+    return weft_add(weft_pass_lane(pass), &(weft_add_args){.count = weft_tensor_count(y),
+                                                           .dtype = y->dtype,
+                                                           .a = y->data,
+                                                           .b = state->middle.data,
+                                                           .y = y->data});
+}
+
+static weft_status block_backward(weft_layer *layer, weft_pass *pass, const weft_tensor *dy,
+                                  weft_tensor *dx)
+{
+    block *b = (block *)layer;
+    block_state *state = weft_pass_state(pass, layer);
+    size_t mark = weft_pass_mark(pass);
+    size_t rows = state->x.dims[0], cols = state->x.dims[1];
+    weft_tensor branch, dropped;
+    WEFT_TRY(weft_pass_scratch(pass, dy->dtype, rows, cols, &branch));
+
+    dropped = *dy;
+    if (drops(b, pass)) {
+        WEFT_TRY(weft_pass_scratch(pass, dy->dtype, rows, cols, &dropped));
+        WEFT_TRY(drop(b, pass, 1, dy, NULL, &dropped));
+    }
+    WEFT_TRY(b->mlp->ops->backward(b->mlp, pass, &dropped, &branch));
+    /* dx collects dy (the residual) and both norms' gradients. */
+    WEFT_TRY(weft_lane_copy(weft_pass_lane(pass), dx->data, dy->data, weft_tensor_bytes(dy)));
+    WEFT_TRY(weft_norm_run_backward(pass, &b->norm2, &branch, &state->middle, &state->stats2, true,
+                                    dx));
+    if (drops(b, pass))
+        WEFT_TRY(drop(b, pass, 0, dx, NULL, &dropped));
+    else
+        dropped = *dx;
+    WEFT_TRY(b->attention->ops->backward(b->attention, pass, &dropped, &branch));
+    WEFT_TRY(weft_norm_run_backward(pass, &b->norm1, &branch, &state->x, &state->stats1, true, dx));
+    weft_pass_release(pass, mark);
+    return WEFT_OK;
+}
+
+static void block_destroy(weft_layer *layer)
+{
+    block *b = (block *)layer;
+    weft_layer_destroy(b->attention);
+    weft_layer_destroy(b->mlp);
+    free(layer);
+}
+
+const weft_layer_ops weft_block_ops = {
+    .kind = "block",
+    .state_bytes = sizeof(block_state),
+    .describe = block_describe,
+    .init = block_init,
+    .forward = block_forward,
+    .backward = block_backward,
+    .destroy = block_destroy,
+};
+
+weft_layer *weft_block_create(const weft_model_options *options, weft_layer *attention,
+                              weft_layer *mlp)
+{
+    block *b = NULL;
+    if (attention && mlp)
+        b = (block *)weft_layer_new(&weft_block_ops, sizeof *b, options);
+    if (!b) {
+        weft_layer_destroy(attention);
+        weft_layer_destroy(mlp);
+        return NULL;
+    }
+    b->attention = attention;
+    b->mlp = mlp;
+    return &b->common.base;
+}

@@ -1,0 +1,140 @@
+/* Token and learned position embedding, vocabulary-parallel (Shoeybi et al. 2019, §3): every TP rank
+ * looks up the rows it holds and the region's exit sums them. */
+#include "layers/layers.h"
+
+typedef struct embedding {
+    weft_layer_common common;
+    weft_parameter *words, *positions;
+    bool shared_with_head; /* tied on one stage: the head's backward wrote the gradient first */
+} embedding;
+
+static void embedding_describe(const weft_layer *layer, const weft_shape *shape,
+                               weft_layer_cost *out)
+{
+    weft_describe_embedding(&((const weft_layer_common *)layer)->options, shape, out);
+}
+
+static weft_status embedding_init(weft_layer *layer, weft_build *build)
+{
+    embedding *e = (embedding *)layer;
+    const weft_model_options *o = &e->common.options;
+    bool tied = !o->untie_embeddings_and_output_weights;
+    e->shared_with_head = tied && weft_build_groups(build)->mesh.pp == 1;
+    weft_parameter_spec spec = {.name = WEFT_WORD_EMBEDDINGS,
+                                .num_dims = 2,
+                                .dims = {(size_t)o->vocab_size, (size_t)o->hidden_size},
+                                .split = {WEFT_SPLIT_TP},
+                                .init_std = (float)o->init_method_std,
+                                .is_embedding = tied};
+    WEFT_TRY(weft_build_global_parameter(build, &spec, &e->words));
+    if (o->position_embedding_type == WEFT_POSITION_LEARNED) {
+        spec = (weft_parameter_spec){.name = "embedding.position_embeddings.weight",
+                                     .num_dims = 2,
+                                     .dims = {(size_t)o->max_position_embeddings,
+                                              (size_t)o->hidden_size},
+                                     .init_std = (float)o->init_method_std};
+        WEFT_TRY(weft_build_global_parameter(build, &spec, &e->positions));
+    }
+    return WEFT_OK;
+}
+
+static weft_status drop(const embedding *e, weft_pass *pass, const weft_tensor *x, weft_tensor *y)
+{
+    int tp_rank = weft_pass_groups(pass)->coords.at[WEFT_AXIS_TP];
+    bool shards = weft_pass_shape(pass)->sequence_parallel;
+    return weft_dropout(
+        weft_pass_lane(pass),
+        &(weft_dropout_args){.rows = x->dims[0],
+                             .cols = x->dims[1],
+                             .first_row = shards ? (uint64_t)tp_rank * x->dims[0] : 0,
+                             .dtype = x->dtype,
+                             .x = x->data,
+                             .y = y->data,
+                             .p = (float)e->common.options.hidden_dropout,
+                             .seed = weft_pass_seed(pass),
+                             .stream = weft_pass_stream(pass, &e->common.base, 0)});
+}
+
+static bool drops(const embedding *e, const weft_pass *pass)
+{
+    return e->common.options.hidden_dropout > 0 && weft_pass_training(pass);
+}
+
+static weft_status embedding_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
+                                     weft_tensor *y)
+{
+    (void)x;
+    embedding *e = (embedding *)layer;
+    const weft_shape *shape = weft_pass_shape(pass);
+    int tp_rank = weft_pass_groups(pass)->coords.at[WEFT_AXIS_TP];
+    size_t mark = weft_pass_mark(pass), rows = e->words->weight.dims[0];
+    weft_tensor partial;
+    WEFT_TRY(weft_pass_partial(pass, y, &partial));
+    WEFT_TRY(weft_embedding_forward(
+        weft_pass_lane(pass),
+        &(weft_embedding_forward_args){
+            .num_tokens = shape->seq * shape->batch,
+            .batch = shape->batch,
+            .cols = shape->hidden,
+            .tokens = weft_pass_tokens(pass),
+            .first_row = (size_t)tp_rank * rows,
+            .num_rows = rows,
+            .dtype = y->dtype,
+            .table = e->words->weight.data,
+            .positions = e->positions && tp_rank == 0 ? e->positions->weight.data : NULL,
+            .y = partial.data}));
+    WEFT_TRY(weft_pass_exit(pass, &partial, y));
+    weft_pass_release(pass, mark);
+    return drops(e, pass) ? drop(e, pass, y, y) : WEFT_OK;
+}
+
+static weft_status embedding_backward(weft_layer *layer, weft_pass *pass, const weft_tensor *dy,
+                                      weft_tensor *dx)
+{
+    (void)dx;
+    embedding *e = (embedding *)layer;
+    const weft_shape *shape = weft_pass_shape(pass);
+    int tp_rank = weft_pass_groups(pass)->coords.at[WEFT_AXIS_TP];
+    size_t mark = weft_pass_mark(pass), rows = e->words->weight.dims[0];
+    weft_tensor dropped = *dy, full;
+    if (drops(e, pass)) {
+        WEFT_TRY(weft_pass_scratch(pass, dy->dtype, dy->dims[0], dy->dims[1], &dropped));
+        WEFT_TRY(drop(e, pass, dy, &dropped));
+    }
+    WEFT_TRY(weft_pass_enter(pass, &dropped, &full));
+    weft_embedding_backward_args args = {.num_tokens = shape->seq * shape->batch,
+                                         .batch = shape->batch,
+                                         .cols = shape->hidden,
+                                         .tokens = weft_pass_tokens(pass),
+                                         .first_row = (size_t)tp_rank * rows,
+                                         .num_rows = rows,
+                                         .dtype = dy->dtype,
+                                         .dy = full.data,
+                                         .dtable = e->words->grad,
+                                         .overwrite = weft_pass_overwrite(pass) &&
+                                                      !e->shared_with_head};
+    WEFT_TRY(weft_embedding_backward(weft_pass_lane(pass), &args));
+    if (e->positions) {
+        args.dtable = NULL;
+        args.dpositions = e->positions->grad;
+        args.num_positions = e->positions->weight.dims[0];
+        args.overwrite = weft_pass_overwrite(pass);
+        WEFT_TRY(weft_embedding_backward(weft_pass_lane(pass), &args));
+    }
+    weft_pass_release(pass, mark);
+    return WEFT_OK;
+}
+
+const weft_layer_ops weft_embedding_ops = {
+    .kind = "embedding",
+    .describe = embedding_describe,
+    .init = embedding_init,
+    .forward = embedding_forward,
+    .backward = embedding_backward,
+    .destroy = weft_layer_free,
+};
+
+weft_layer *weft_embedding_create(const weft_model_options *options)
+{
+    return weft_layer_new(&weft_embedding_ops, sizeof(embedding), options);
+}

@@ -1,0 +1,70 @@
+/* The structs of Weft's own layers and what they share. Private to layers/. */
+#ifndef WEFT_LAYERS_LAYERS_H
+#define WEFT_LAYERS_LAYERS_H
+
+#include <weft/kernels.h>
+#include <weft/model.h>
+
+#include "layers/describe.h"
+#include "parallel/groups.h"
+
+/* y[rows, out] = x[rows, in] W^T + b. W is [out..., in]; out is what W's other dimensions hold. */
+typedef struct weft_linear {
+    weft_parameter *weight, *bias; /* bias optional */
+    size_t in, out;                /* local */
+} weft_linear;
+weft_status weft_linear_forward(weft_pass *pass, const weft_linear *linear, const weft_tensor *x,
+                                bool with_bias, weft_tensor *y) WEFT_CHECKED;
+/* dx[rows, in] is written where given; weight and bias gradients are added. */
+weft_status weft_linear_backward(weft_pass *pass, const weft_linear *linear, const weft_tensor *x,
+                                 const weft_tensor *dy, weft_tensor *dx) WEFT_CHECKED;
+
+typedef struct weft_norm {
+    weft_norm_kind kind;
+    float epsilon;
+    weft_parameter *weight, *bias; /* bias: LayerNorm */
+} weft_norm;
+weft_status weft_norm_init(weft_build *build, const weft_model_options *options, const char *name,
+                           weft_norm *out) WEFT_CHECKED;
+/* Statistics, kept for backward. */
+typedef struct weft_norm_stats {
+    float *mean, *rstd;
+} weft_norm_stats;
+/* y = norm(x), or norm(sum = x + residual). Stashes y's statistics. */
+weft_status weft_norm_run(weft_pass *pass, const weft_norm *norm, const weft_tensor *x,
+                          const weft_tensor *residual, weft_tensor *sum, weft_tensor *y,
+                          weft_norm_stats *stats) WEFT_CHECKED;
+weft_status weft_norm_run_backward(weft_pass *pass, const weft_norm *norm, const weft_tensor *dy,
+                                   const weft_tensor *x, const weft_norm_stats *stats,
+                                   bool accumulate, weft_tensor *dx) WEFT_CHECKED;
+
+/* Communicators and coordinates of the mesh the model runs on. */
+const weft_groups *weft_build_groups(const weft_build *build);
+const weft_groups *weft_pass_groups(const weft_pass *pass);
+/* A parameter of this stage declared earlier, by global name; NULL when it is not here. */
+weft_parameter *weft_build_find(const weft_build *build, const char *name);
+/* Declares under the name as it stands, without the layer's prefix. */
+weft_status weft_build_global_parameter(weft_build *build, const weft_parameter_spec *spec,
+                                        weft_parameter **out) WEFT_CHECKED;
+
+extern const weft_layer_ops weft_embedding_ops, weft_attention_ops, weft_mlp_ops, weft_moe_ops,
+    weft_block_ops, weft_head_ops;
+
+#define WEFT_WORD_EMBEDDINGS "embedding.word_embeddings.weight"
+
+/* Standard deviation of the projections that end a residual branch: init_method_std /
+ * sqrt(2 num_layers), as GPT-2 and Megatron scale them. */
+float weft_output_init_std(const weft_model_options *options);
+weft_activation_kind weft_activation_of(const weft_model_options *options);
+
+/* Allocates a zeroed layer whose first member is the base and second the options. */
+weft_layer *weft_layer_new(const weft_layer_ops *ops, size_t bytes,
+                           const weft_model_options *options);
+void weft_layer_free(weft_layer *layer);
+
+typedef struct weft_layer_common { /* the head of every layer of ours */
+    weft_layer base;
+    weft_model_options options;
+} weft_layer_common;
+
+#endif

@@ -1,0 +1,168 @@
+/* Linear maps, norms and the allocation of layers: what several layers share. */
+#include "layers/layers.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+weft_layer *weft_layer_new(const weft_layer_ops *ops, size_t bytes,
+                           const weft_model_options *options)
+{
+    weft_layer_common *layer = calloc(1, bytes);
+    if (!layer)
+        return NULL;
+    layer->base.ops = ops;
+    layer->options = *options;
+    return &layer->base;
+}
+
+void weft_layer_free(weft_layer *layer)
+{
+    free(layer);
+}
+
+void weft_layer_destroy(weft_layer *layer)
+{
+    if (layer)
+        layer->ops->destroy(layer);
+}
+
+float weft_output_init_std(const weft_model_options *options)
+{
+    return (float)(options->init_method_std / sqrt(2.0 * (double)options->num_layers));
+}
+
+weft_activation_kind weft_activation_of(const weft_model_options *options)
+{
+    return options->swiglu ? WEFT_ACTIVATION_SWIGLU : WEFT_ACTIVATION_GELU;
+}
+
+weft_status weft_linear_forward(weft_pass *pass, const weft_linear *linear, const weft_tensor *x,
+                                bool with_bias, weft_tensor *y)
+{
+    return weft_gemm(weft_pass_lane(pass),
+                     &(weft_gemm_args){.m = x->dims[0],
+                                       .n = linear->out,
+                                       .k = linear->in,
+                                       .transpose_b = true,
+                                       .dtype = x->dtype,
+                                       .c_dtype = y->dtype,
+                                       .a = x->data,
+                                       .b = linear->weight->weight.data,
+                                       .c = y->data,
+                                       .alpha = 1,
+                                       .bias = with_bias && linear->bias
+                                                   ? linear->bias->weight.data
+                                                   : NULL});
+}
+
+weft_status weft_linear_backward(weft_pass *pass, const weft_linear *linear, const weft_tensor *x,
+                                 const weft_tensor *dy, weft_tensor *dx)
+{
+    weft_lane *lane = weft_pass_lane(pass);
+    size_t rows = dy->dims[0];
+    bool overwrite = weft_pass_overwrite(pass);
+    if (dx)
+        WEFT_TRY(weft_gemm(lane, &(weft_gemm_args){.m = rows,
+                                                   .n = linear->in,
+                                                   .k = linear->out,
+                                                   .dtype = dy->dtype,
+                                                   .c_dtype = dx->dtype,
+                                                   .a = dy->data,
+                                                   .b = linear->weight->weight.data,
+                                                   .c = dx->data,
+                                                   .alpha = 1}));
+    WEFT_TRY(weft_gemm(lane, &(weft_gemm_args){.m = linear->out,
+                                               .n = linear->in,
+                                               .k = rows,
+                                               .transpose_a = true,
+                                               .dtype = dy->dtype,
+                                               .c_dtype = WEFT_F32,
+                                               .a = dy->data,
+                                               .b = x->data,
+                                               .c = linear->weight->grad,
+                                               .alpha = 1,
+                                               .beta = overwrite ? 0.0f : 1.0f}));
+    if (linear->bias)
+        WEFT_TRY(weft_bias_gradient(lane, &(weft_bias_gradient_args){.rows = rows,
+                                                                     .cols = linear->out,
+                                                                     .dtype = dy->dtype,
+                                                                     .dy = dy->data,
+                                                                     .db = linear->bias->grad,
+                                                                     .overwrite = overwrite}));
+    return WEFT_OK;
+}
+
+weft_status weft_norm_init(weft_build *build, const weft_model_options *options, const char *name,
+                           weft_norm *out)
+{
+    out->kind = options->normalization == WEFT_RMSNORM ? WEFT_NORM_RMS : WEFT_NORM_LAYER;
+    out->epsilon = (float)options->norm_epsilon;
+    /* Under sequence parallelism every TP rank sees its own rows only. */
+    bool sum = weft_build_shape(build)->sequence_parallel;
+    char text[WEFT_MAX_NAME_BYTES];
+    snprintf(text, sizeof text, "%s.weight", name);
+    weft_parameter_spec spec = {.name = text,
+                                .num_dims = 1,
+                                .dims = {(size_t)options->hidden_size},
+                                .init = WEFT_INIT_ONE,
+                                .no_weight_decay = true,
+                                .sum_over_tp = sum};
+    WEFT_TRY(weft_build_parameter(build, &spec, &out->weight));
+    out->bias = NULL;
+    if (out->kind == WEFT_NORM_LAYER) {
+        snprintf(text, sizeof text, "%s.bias", name);
+        spec.init = WEFT_INIT_ZERO;
+        WEFT_TRY(weft_build_parameter(build, &spec, &out->bias));
+    }
+    return WEFT_OK;
+}
+
+weft_status weft_norm_run(weft_pass *pass, const weft_norm *norm, const weft_tensor *x,
+                          const weft_tensor *residual, weft_tensor *sum, weft_tensor *y,
+                          weft_norm_stats *stats)
+{
+    weft_tensor mean = {0}, rstd;
+    if (norm->kind == WEFT_NORM_LAYER)
+        WEFT_TRY(weft_pass_stash(pass, WEFT_F32, x->dims[0], 1, &mean));
+    WEFT_TRY(weft_pass_stash(pass, WEFT_F32, x->dims[0], 1, &rstd));
+    stats->mean = mean.data;
+    stats->rstd = rstd.data;
+    return weft_norm_forward(weft_pass_lane(pass),
+                             &(weft_norm_forward_args){.kind = norm->kind,
+                                                       .rows = x->dims[0],
+                                                       .cols = x->dims[1],
+                                                       .dtype = x->dtype,
+                                                       .x = x->data,
+                                                       .residual = residual ? residual->data : NULL,
+                                                       .sum = residual ? sum->data : NULL,
+                                                       .weight = norm->weight->weight.data,
+                                                       .bias = norm->bias ? norm->bias->weight.data
+                                                                          : NULL,
+                                                       .y = y->data,
+                                                       .mean = stats->mean,
+                                                       .rstd = stats->rstd,
+                                                       .epsilon = norm->epsilon});
+}
+
+weft_status weft_norm_run_backward(weft_pass *pass, const weft_norm *norm, const weft_tensor *dy,
+                                   const weft_tensor *x, const weft_norm_stats *stats,
+                                   bool accumulate, weft_tensor *dx)
+{
+    return weft_norm_backward(
+        weft_pass_lane(pass),
+        &(weft_norm_backward_args){.kind = norm->kind,
+                                   .rows = x->dims[0],
+                                   .cols = x->dims[1],
+                                   .dtype = x->dtype,
+                                   .dy = dy->data,
+                                   .x = x->data,
+                                   .weight = norm->weight->weight.data,
+                                   .mean = stats->mean,
+                                   .rstd = stats->rstd,
+                                   .dx = dx->data,
+                                   .accumulate = accumulate,
+                                   .dweight = norm->weight->grad,
+                                   .dbias = norm->bias ? norm->bias->grad : NULL,
+                                   .overwrite = weft_pass_overwrite(pass)});
+}

@@ -1,0 +1,143 @@
+/* The MLP: column-parallel, activation, row-parallel (Shoeybi et al. 2019, §3). GELU, or SwiGLU with
+ * fc1 = [gate | up] as a global [2, ffn, hidden] split inside, so that resharding is a hyperslab. */
+#include "layers/mlp.h"
+
+typedef struct mlp_state {
+    weft_tensor x;            /* borrowed */
+    weft_tensor hidden, act;  /* [S*B, gates * ffn], [S*B, ffn] */
+} mlp_state;
+
+static void mlp_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
+{
+    const weft_mlp *mlp = (const weft_mlp *)layer;
+    weft_describe_mlp(&mlp->common.options, shape, mlp->ffn_all, out);
+}
+
+static weft_status mlp_init(weft_layer *layer, weft_build *build)
+{
+    weft_mlp *mlp = (weft_mlp *)layer;
+    const weft_model_options *o = &mlp->common.options;
+    size_t hidden = (size_t)o->hidden_size, tp = (size_t)weft_build_shape(build)->tp;
+    if (mlp->ffn_all % tp != 0)
+        return WEFT_ERROR(WEFT_CONFIG, "MLP width %zu does not divide by tensor parallel size %zu",
+                          mlp->ffn_all, tp);
+    mlp->ffn = mlp->ffn_all / tp;
+    mlp->gates = o->swiglu ? 2 : 1;
+
+    weft_parameter_spec spec = {.name = "linear_fc1.weight",
+                                .num_dims = 2,
+                                .dims = {mlp->ffn_all, hidden},
+                                .split = {WEFT_SPLIT_TP},
+                                .init_std = (float)o->init_method_std};
+    if (o->swiglu)
+        spec = (weft_parameter_spec){.name = "linear_fc1.weight",
+                                     .num_dims = 3,
+                                     .dims = {2, mlp->ffn_all, hidden},
+                                     .split = {WEFT_SPLIT_NONE, WEFT_SPLIT_TP},
+                                     .init_std = (float)o->init_method_std};
+    mlp->fc1 = (weft_linear){.in = hidden, .out = mlp->gates * mlp->ffn};
+    WEFT_TRY(weft_build_parameter(build, &spec, &mlp->fc1.weight));
+    if (!o->disable_bias_linear) {
+        spec.name = "linear_fc1.bias";
+        spec.num_dims--;
+        spec.init = WEFT_INIT_ZERO;
+        spec.no_weight_decay = true;
+        WEFT_TRY(weft_build_parameter(build, &spec, &mlp->fc1.bias));
+    }
+    spec = (weft_parameter_spec){.name = "linear_fc2.weight",
+                                 .num_dims = 2,
+                                 .dims = {hidden, mlp->ffn_all},
+                                 .split = {WEFT_SPLIT_NONE, WEFT_SPLIT_TP},
+                                 .init_std = weft_output_init_std(o)};
+    mlp->fc2 = (weft_linear){.in = mlp->ffn, .out = hidden};
+    WEFT_TRY(weft_build_parameter(build, &spec, &mlp->fc2.weight));
+    if (!o->disable_bias_linear) {
+        spec = (weft_parameter_spec){.name = "linear_fc2.bias",
+                                     .num_dims = 1,
+                                     .dims = {hidden},
+                                     .init = WEFT_INIT_ZERO,
+                                     .no_weight_decay = true};
+        WEFT_TRY(weft_build_parameter(build, &spec, &mlp->fc2.bias));
+    }
+    return WEFT_OK;
+}
+
+static weft_status mlp_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
+                               weft_tensor *y)
+{
+    weft_mlp *mlp = (weft_mlp *)layer;
+    mlp_state *state = weft_pass_state(pass, layer);
+    size_t mark = weft_pass_mark(pass), rows;
+    weft_tensor full, partial;
+    state->x = *x;
+    WEFT_TRY(weft_pass_enter(pass, x, &full));
+    rows = full.dims[0];
+    WEFT_TRY(weft_pass_stash(pass, x->dtype, rows, mlp->fc1.out, &state->hidden));
+    WEFT_TRY(weft_pass_stash(pass, x->dtype, rows, mlp->ffn, &state->act));
+    WEFT_TRY(weft_linear_forward(pass, &mlp->fc1, &full, true, &state->hidden));
+    WEFT_TRY(weft_activation_forward(
+        weft_pass_lane(pass),
+        &(weft_activation_forward_args){.kind = weft_activation_of(&mlp->common.options),
+                                        .rows = rows,
+                                        .cols = mlp->ffn,
+                                        .dtype = x->dtype,
+                                        .x = state->hidden.data,
+                                        .y = state->act.data}));
+    WEFT_TRY(weft_pass_partial(pass, y, &partial));
+    bool with_bias = weft_pass_groups(pass)->coords.at[WEFT_AXIS_TP] == 0;
+    WEFT_TRY(weft_linear_forward(pass, &mlp->fc2, &state->act, with_bias, &partial));
+    WEFT_TRY(weft_pass_exit(pass, &partial, y));
+    weft_pass_release(pass, mark);
+    return WEFT_OK;
+}
+
+static weft_status mlp_backward(weft_layer *layer, weft_pass *pass, const weft_tensor *dy,
+                                weft_tensor *dx)
+{
+    weft_mlp *mlp = (weft_mlp *)layer;
+    mlp_state *state = weft_pass_state(pass, layer);
+    size_t mark = weft_pass_mark(pass), rows = state->act.dims[0];
+    weft_tensor dy_full, dact, x_full, partial;
+    WEFT_TRY(weft_pass_enter(pass, dy, &dy_full));
+    WEFT_TRY(weft_pass_scratch(pass, dy->dtype, rows, mlp->ffn, &dact));
+    WEFT_TRY(weft_linear_backward(pass, &mlp->fc2, &state->act, &dy_full, &dact));
+    /* The hidden's gradient takes its place: nothing needs it any more. */
+    WEFT_TRY(weft_activation_backward(
+        weft_pass_lane(pass),
+        &(weft_activation_backward_args){.kind = weft_activation_of(&mlp->common.options),
+                                         .rows = rows,
+                                         .cols = mlp->ffn,
+                                         .dtype = dy->dtype,
+                                         .x = state->hidden.data,
+                                         .dy = dact.data,
+                                         .dx = state->hidden.data}));
+    WEFT_TRY(weft_pass_enter(pass, &state->x, &x_full));
+    WEFT_TRY(weft_pass_partial(pass, dx, &partial));
+    WEFT_TRY(weft_linear_backward(pass, &mlp->fc1, &x_full, &state->hidden, &partial));
+    WEFT_TRY(weft_pass_exit(pass, &partial, dx));
+    weft_pass_release(pass, mark);
+    return WEFT_OK;
+}
+
+const weft_layer_ops weft_mlp_ops = {
+    .kind = "mlp",
+    .state_bytes = sizeof(mlp_state),
+    .describe = mlp_describe,
+    .init = mlp_init,
+    .forward = mlp_forward,
+    .backward = mlp_backward,
+    .destroy = weft_layer_free,
+};
+
+weft_layer *weft_mlp_create_wide(const weft_model_options *options, size_t ffn)
+{
+    weft_mlp *mlp = (weft_mlp *)weft_layer_new(&weft_mlp_ops, sizeof *mlp, options);
+    if (mlp)
+        mlp->ffn_all = ffn;
+    return (weft_layer *)mlp;
+}
+
+weft_layer *weft_mlp_create(const weft_model_options *options)
+{
+    return weft_mlp_create_wide(options, (size_t)options->ffn_hidden_size);
+}

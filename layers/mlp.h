@@ -1,0 +1,16 @@
+/* The MLP's struct: the MoE layer's shared expert is one too. Private to layers/. */
+#ifndef WEFT_LAYERS_MLP_H
+#define WEFT_LAYERS_MLP_H
+
+#include "layers/layers.h"
+
+typedef struct weft_mlp {
+    weft_layer_common common;
+    weft_linear fc1, fc2;
+    size_t ffn_all, ffn, gates; /* whole width, this TP rank's, 2 for SwiGLU */
+} weft_mlp;
+
+/* An MLP of global width `ffn`; NULL when memory is short. */
+weft_layer *weft_mlp_create_wide(const weft_model_options *options, size_t ffn);
+
+#endif

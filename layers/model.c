@@ -1,0 +1,396 @@
+/* The list of layers, its cut into stages, and the passes through this stage. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "layers/head.h"
+#include "layers/pass.h"
+
+/* --- building ------------------------------------------------------------------------------ */
+
+weft_status weft_model_add(weft_model *model, weft_layer *layer)
+{
+    if (!layer)
+        return WEFT_ERROR(WEFT_MEMORY, "out of memory for layer %d", model->num_layers);
+    if (model->num_layers == model->capacity) {
+        int capacity = model->capacity ? 2 * model->capacity : 16;
+        weft_layer **layers = realloc(model->layers, (size_t)capacity * sizeof *layers);
+        if (!layers) {
+            weft_layer_destroy(layer);
+            return WEFT_ERROR(WEFT_MEMORY, "out of memory for layer %d", model->num_layers);
+        }
+        model->layers = layers;
+        model->capacity = capacity;
+    }
+    model->layers[model->num_layers++] = layer;
+    return WEFT_OK;
+}
+
+weft_status weft_model_add_embedding(weft_model *model, const weft_model_options *options)
+{
+    return weft_model_add(model, weft_embedding_create(options));
+}
+
+weft_status weft_model_add_block(weft_model *model, const weft_model_options *options,
+                                 weft_layer *attention, weft_layer *mlp)
+{
+    return weft_model_add(model, weft_block_create(options, attention, mlp));
+}
+
+weft_status weft_model_add_head(weft_model *model, const weft_model_options *options)
+{
+    return weft_model_add(model, weft_head_create(options));
+}
+
+weft_status weft_model_build_gpt(weft_model *model, const weft_model_options *options)
+{
+    WEFT_TRY(weft_model_add_embedding(model, options));
+    for (int64_t i = 0; i < options->num_layers; i++) {
+        weft_layer *mlp = weft_model_is_moe_layer(options, i) ? weft_moe_create(options)
+                                                              : weft_mlp_create(options);
+        WEFT_TRY(weft_model_add_block(model, options, weft_attention_create(options), mlp));
+    }
+    return weft_model_add_head(model, options);
+}
+
+void weft_model_stage_range(const weft_model *model, int stage, int *first, int *end)
+{
+    int pp = model->setup.groups->mesh.pp, between = model->num_layers - 2;
+    int each = between / pp, more = between % pp;
+    int before = stage * each + (stage < more ? stage : more);
+    *first = stage == 0 ? 0 : 1 + before;
+    *end = 1 + before + each + (stage < more ? 1 : 0);
+    if (stage == pp - 1)
+        *end = model->num_layers;
+}
+
+weft_status weft_model_register(weft_model *model, weft_layer *layer, const char *prefix,
+                                int list_index)
+{
+    if (model->num_registered == model->registered_capacity) {
+        int capacity = model->registered_capacity ? 2 * model->registered_capacity : 64;
+        size_t *offsets = realloc(model->state_offset, (size_t)capacity * sizeof *offsets);
+        if (!offsets)
+            return WEFT_ERROR(WEFT_MEMORY, "out of memory for the list of layers");
+        model->state_offset = offsets;
+        model->registered_capacity = capacity;
+    }
+    layer->index = model->num_registered++;
+    snprintf(layer->name, sizeof layer->name, "%.*s", (int)strlen(prefix) - 1, prefix);
+    model->state_offset[layer->index] = model->states_bytes;
+    model->states_bytes += weft_piece_bytes(WEFT_U8, layer->ops->state_bytes, 1);
+    weft_build build = {.model = model, .layer = list_index};
+    snprintf(build.prefix, sizeof build.prefix, "%s", prefix);
+    return layer->ops->init(layer, &build);
+}
+
+const weft_shape *weft_build_shape(const weft_build *build)
+{
+    return &build->model->shape;
+}
+
+weft_device *weft_build_device(const weft_build *build)
+{
+    return build->model->setup.device;
+}
+
+const weft_groups *weft_build_groups(const weft_build *build)
+{
+    return build->model->setup.groups;
+}
+
+weft_status weft_build_parameter(weft_build *build, const weft_parameter_spec *spec,
+                                 weft_parameter **out)
+{
+    return weft_parameters_declare(build->model->parameters, build->prefix, spec, build->layer,
+                                   out);
+}
+
+weft_status weft_build_global_parameter(weft_build *build, const weft_parameter_spec *spec,
+                                        weft_parameter **out)
+{
+    return weft_parameters_declare(build->model->parameters, "", spec, build->layer, out);
+}
+
+weft_parameter *weft_build_find(const weft_build *build, const char *name)
+{
+    return weft_parameters_find(build->model->parameters, name);
+}
+
+weft_status weft_build_child(weft_build *build, const char *prefix, weft_layer *child)
+{
+    char name[64];
+    if (snprintf(name, sizeof name, "%s%s", build->prefix, prefix) >= (int)sizeof name)
+        return WEFT_ERROR(WEFT_CONFIG, "layer name %s%s is too long", build->prefix, prefix);
+    return weft_model_register(build->model, child, name, build->layer);
+}
+
+/* Megatron's names: the layers between embedding and head are decoder.layers.0, 1, ... */
+static void layer_prefix(const weft_model *model, int index, char *out, size_t capacity)
+{
+    if (index == 0)
+        snprintf(out, capacity, "embedding.");
+    else if (index == model->num_layers - 1)
+        snprintf(out, capacity, "decoder.");
+    else
+        snprintf(out, capacity, "decoder.layers.%d.", index - 1);
+}
+
+static weft_status init_layers(weft_model *model)
+{
+    for (int i = model->first; i < model->end; i++) {
+        char prefix[64];
+        layer_prefix(model, i, prefix, sizeof prefix);
+        weft_status status = weft_model_register(model, model->layers[i], prefix, i);
+        if (status != WEFT_OK)
+            return weft_error_context(status, "layer %d (%s)", i, model->layers[i]->ops->kind);
+    }
+    return WEFT_OK;
+}
+
+/* Reserves what describe says that a pass stashes, so that a step allocates nothing. */
+static weft_status create_passes(weft_model *model)
+{
+    weft_layer_cost sum = {0}, cost;
+    for (int i = model->first; i < model->end; i++) {
+        weft_layer_describe(model->layers[i], &model->shape, &cost);
+        weft_cost_add(&sum, &cost);
+    }
+    int count = model->setup.num_passes;
+    model->passes = calloc((size_t)count, sizeof *model->passes);
+    if (!model->passes)
+        return WEFT_ERROR(WEFT_MEMORY, "out of memory for %d passes", count);
+    for (int i = 0; i < count; i++) {
+        weft_pass *pass = &model->passes[i];
+        pass->model = model;
+        pass->stash = (weft_stack){.device = model->setup.device, .purpose = "activations"};
+        pass->host = (weft_stack){.device = model->setup.device,
+                                  .space = WEFT_SPACE_PINNED,
+                                  .purpose = "routing counts"};
+        WEFT_TRY(weft_stack_reserve(&pass->stash, sum.activation_bytes));
+        pass->states = calloc(1, model->states_bytes + 1);
+        if (!pass->states)
+            return WEFT_ERROR(WEFT_MEMORY, "out of memory for the state of %d layers",
+                              model->num_registered);
+    }
+    model->scratch = (weft_stack){.device = model->setup.device, .purpose = "scratch"};
+    void *metrics;
+    WEFT_TRY(weft_device_alloc(model->setup.device, WEFT_SPACE_PINNED, sizeof *model->metrics,
+                               "metrics", &metrics));
+    model->metrics = metrics;
+    memset(metrics, 0, sizeof *model->metrics);
+    return WEFT_OK;
+}
+
+static weft_status check_mesh(const weft_model *model)
+{
+    const weft_model_options *o = &model->options;
+    const weft_mesh *mesh = &model->setup.groups->mesh;
+    int between = model->num_layers - 2;
+    if (between < 0)
+        return WEFT_ERROR(WEFT_CONFIG, "a model needs at least a first and a last layer");
+    if (between < mesh->pp && mesh->pp > 1)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "parallel.pipeline_model_parallel_size: %d stages for %d layers; at most "
+                          "%d fit",
+                          mesh->pp, between, between);
+    if (o->num_query_groups % mesh->tp != 0)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "parallel.tensor_model_parallel_size: %lld query groups do not divide by "
+                          "tp %d",
+                          (long long)o->num_query_groups, mesh->tp);
+    if (mesh->sequence_parallel && o->seq_length % mesh->tp != 0)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "parallel.sequence_parallel: seq_length %lld does not divide by tp %d",
+                          (long long)o->seq_length, mesh->tp);
+    if (o->ffn_hidden_size % mesh->tp != 0)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "parallel.tensor_model_parallel_size: ffn_hidden_size %lld does not divide "
+                          "by tp %d",
+                          (long long)o->ffn_hidden_size, mesh->tp);
+    return WEFT_OK;
+}
+
+static weft_status init(weft_model *model, weft_model_function build)
+{
+    const weft_model_setup *s = &model->setup;
+    WEFT_TRY(build(model, &model->options));
+    WEFT_TRY(check_mesh(model));
+    weft_model_stage_range(model, s->groups->coords.at[WEFT_AXIS_PP], &model->first, &model->end);
+    WEFT_TRY(weft_parameters_create(s->groups, s->device, s->dtype, &model->parameters));
+    WEFT_TRY(init_layers(model));
+    WEFT_TRY(weft_parameters_allocate(model->parameters, s->bucket_elements, s->training));
+    return create_passes(model);
+}
+
+weft_status weft_model_create(const weft_model_setup *setup, weft_model_function build,
+                              weft_model **out)
+{
+    weft_model *model = calloc(1, sizeof *model);
+    if (!model)
+        return WEFT_ERROR(WEFT_MEMORY, "out of memory for the model");
+    model->setup = *setup;
+    model->options = *setup->options;
+    model->shape = weft_model_shape(&model->options, &setup->groups->mesh,
+                                    setup->micro_batch_size, setup->dtype, setup->training);
+    weft_status status = init(model, build ? build : weft_model_build_gpt);
+    if (status != WEFT_OK) {
+        weft_model_destroy(model);
+        return weft_error_frame(__FILE__, __LINE__, __func__, status);
+    }
+    *out = model;
+    return WEFT_OK;
+}
+
+void weft_model_destroy(weft_model *model)
+{
+    if (!model)
+        return;
+    for (int i = 0; model->passes && i < model->setup.num_passes; i++) {
+        weft_stack_release(&model->passes[i].stash);
+        weft_stack_release(&model->passes[i].host);
+        free(model->passes[i].states);
+    }
+    free(model->passes);
+    weft_stack_release(&model->scratch);
+    if (model->metrics)
+        weft_device_free(model->setup.device, WEFT_SPACE_PINNED, model->metrics,
+                         sizeof *model->metrics);
+    for (int i = 0; i < model->num_layers; i++)
+        weft_layer_destroy(model->layers[i]);
+    free(model->layers);
+    free(model->state_offset);
+    weft_parameters_destroy(model->parameters);
+    free(model);
+}
+
+/* --- asking -------------------------------------------------------------------------------- */
+
+weft_parameters *weft_model_parameters(weft_model *model)
+{
+    return model->parameters;
+}
+
+const weft_shape *weft_model_get_shape(const weft_model *model)
+{
+    return &model->shape;
+}
+
+int weft_model_num_layers(const weft_model *model)
+{
+    return model->num_layers;
+}
+
+const weft_layer *weft_model_layer(const weft_model *model, int index)
+{
+    return model->layers[index];
+}
+
+void weft_layer_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
+{
+    memset(out, 0, sizeof *out);
+    layer->ops->describe(layer, shape, out);
+}
+
+void weft_model_totals(const weft_model *model, uint64_t *out_params, double *out_flops)
+{
+    weft_shape whole = model->shape;
+    whole.tp = whole.cp = whole.ep = whole.etp = 1;
+    whole.sequence_parallel = false;
+    uint64_t params = 0;
+    double flops = 0;
+    for (int i = 0; i < model->num_layers; i++) {
+        weft_layer_cost cost;
+        weft_layer_describe(model->layers[i], &whole, &cost);
+        params += cost.num_params;
+        flops += (double)cost.forward_flops + (double)cost.backward_flops;
+    }
+    *out_params = params;
+    *out_flops = flops;
+}
+
+weft_metrics *weft_model_metrics(weft_model *model)
+{
+    return model->metrics;
+}
+
+size_t weft_model_boundary_bytes(const weft_model *model)
+{
+    return weft_pass_rows(&model->passes[0]) * model->shape.hidden *
+           weft_dtype_bytes(model->shape.dtype);
+}
+
+size_t weft_model_stash_bytes(const weft_model *model, int slot)
+{
+    return model->passes[slot].stash.used_bytes;
+}
+
+weft_status weft_model_logits(weft_model *model, int slot, weft_tensor *out)
+{
+    if (model->end != model->num_layers)
+        return WEFT_ERROR(WEFT_INTERNAL, "logits are on the last stage");
+    const weft_layer *head = model->layers[model->num_layers - 1];
+    if (head->ops != &weft_head_ops)
+        return WEFT_ERROR(WEFT_CONFIG, "the model's last layer (%s) gives no logits",
+                          head->ops->kind);
+    *out = *weft_head_logits(&model->passes[slot], head);
+    return WEFT_OK;
+}
+
+/* --- running ------------------------------------------------------------------------------- */
+
+weft_status weft_model_forward(weft_model *model, int slot, const weft_micro_batch *micro_batch,
+                               weft_lane *lane, const weft_tensor *x, weft_tensor *y)
+{
+    weft_pass *pass = &model->passes[slot];
+    size_t rows = weft_pass_rows(pass), mark = weft_pass_mark(pass);
+    pass->lane = lane;
+    pass->micro_batch = *micro_batch;
+    weft_stack_rewind(&pass->stash, 0);
+    weft_stack_rewind(&pass->host, 0);
+    memset(pass->states, 0, model->states_bytes);
+    weft_tensor in = {0}, out;
+    if (x)
+        in = *x;
+    for (int i = model->first; i < model->end; i++) {
+        weft_layer *layer = model->layers[i];
+        bool is_head = i == model->num_layers - 1;
+        if (!is_head && i == model->end - 1)
+            out = *y;
+        else if (!is_head)
+            WEFT_TRY(weft_pass_stash(pass, model->shape.dtype, rows, model->shape.hidden, &out));
+        weft_status status = layer->ops->forward(layer, pass, &in, is_head ? NULL : &out);
+        if (status != WEFT_OK)
+            return weft_error_context(status, "%s forward", layer->name);
+        in = out;
+    }
+    weft_pass_release(pass, mark);
+    return WEFT_OK;
+}
+
+weft_status weft_model_backward(weft_model *model, int slot, weft_lane *lane,
+                                const weft_tensor *dy, weft_tensor *dx,
+                                weft_layer_done_function done, void *context)
+{
+    weft_pass *pass = &model->passes[slot];
+    size_t rows = weft_pass_rows(pass), mark = weft_pass_mark(pass);
+    weft_tensor pair[2], to;
+    pass->lane = lane;
+    for (int i = 0; i < 2; i++)
+        WEFT_TRY(weft_pass_scratch(pass, model->shape.dtype, rows, model->shape.hidden, &pair[i]));
+    weft_tensor from = {0};
+    if (dy)
+        from = *dy;
+    for (int i = model->end - 1; i >= model->first; i--) {
+        weft_layer *layer = model->layers[i];
+        to = i == model->first && dx ? *dx : pair[i % 2];
+        weft_status status = layer->ops->backward(layer, pass, &from, &to);
+        if (status != WEFT_OK)
+            return weft_error_context(status, "%s backward", layer->name);
+        if (pass->micro_batch.last && done)
+            WEFT_TRY(done(context, i, lane));
+        from = to;
+    }
+    weft_pass_release(pass, mark);
+    return WEFT_OK;
+}

@@ -1,0 +1,139 @@
+/* The rows of section "model" and the checks that a row cannot make. */
+#include <stddef.h>
+
+#include "layers/runtime.h"
+
+#define ROW(key, type, initial, min, max, choices, unit, help)                                     \
+    {#key, type, offsetof(weft_model_options, key), initial, min, max, choices, unit, help}
+#define SIZE(key, initial, min, unit, help)                                                        \
+    ROW(key, WEFT_OPTION_INT, initial, min, 1e12, NULL, unit, help)
+#define FLAG(key, help) ROW(key, WEFT_OPTION_BOOL, "false", 0, 0, NULL, NULL, help)
+#define REAL(key, initial, min, max, help)                                                         \
+    ROW(key, WEFT_OPTION_DOUBLE, initial, min, max, NULL, NULL, help)
+#define CHOICE(key, initial, choices, help)                                                        \
+    ROW(key, WEFT_OPTION_CHOICE, initial, 0, 0, choices, NULL, help)
+
+const weft_option_row weft_model_rows[] = {
+    SIZE(num_layers, "12", 1, NULL, "decoder layers"),
+    SIZE(hidden_size, "768", 1, NULL, "width of the residual stream"),
+    SIZE(ffn_hidden_size, "0", 0, NULL, "MLP width; 0: 4 * hidden_size"),
+    SIZE(num_attention_heads, "12", 1, NULL, "query heads"),
+    SIZE(num_query_groups, "0", 0, NULL, "key/value heads (GQA); 0: num_attention_heads"),
+    SIZE(kv_channels, "0", 0, NULL, "head dimension; 0: hidden_size / num_attention_heads"),
+    SIZE(seq_length, "1024", 1, "tokens", "sequence length"),
+    SIZE(max_position_embeddings, "0", 0, "tokens", "learned positions; 0: seq_length"),
+    SIZE(vocab_size, "0", 0, "tokens", "vocabulary; 0: the tokenizer's"),
+    CHOICE(normalization, "\"LayerNorm\"", "LayerNorm|RMSNorm", "kind of norm"),
+    REAL(norm_epsilon, "1e-5", 1e-12, 1, "added to the variance"),
+    FLAG(swiglu, "gated MLP: silu(gate) * up instead of GELU"),
+    FLAG(disable_bias_linear, "no biases in linear layers"),
+    FLAG(add_qkv_bias, "a bias on QKV even without the others"),
+    CHOICE(position_embedding_type, "\"learned_absolute\"", "learned_absolute|rope|none",
+           "how positions enter"),
+    REAL(rotary_base, "10000", 1, 1e12, "base of the rotary frequencies"),
+    REAL(rotary_percent, "1.0", 0.01, 1, "share of the head dimension that rotates"),
+    FLAG(untie_embeddings_and_output_weights, "give the output layer weights of its own"),
+    REAL(hidden_dropout, "0", 0, 0.999999, "dropout on residual branches and the embedding"),
+    REAL(attention_dropout, "0", 0, 0.999999, "dropout of attention probabilities"),
+    REAL(init_method_std, "0.02", 0, 10, "standard deviation of initial weights"),
+    SIZE(num_experts, "0", 0, NULL, "experts an MoE layer; 0: a dense model"),
+    SIZE(moe_router_topk, "2", 1, NULL, "experts a token goes to"),
+    {"moe_layer_freq", WEFT_OPTION_INT_LIST, offsetof(weft_model_options, moe_layer_freq), "1", 0,
+     1e6, NULL, NULL, "every N-th layer is MoE, from the first; or a list of 0 and 1, one a layer"},
+    SIZE(moe_ffn_hidden_size, "0", 0, NULL, "an expert's width; 0: ffn_hidden_size"),
+    FLAG(moe_router_pre_softmax, "softmax over all experts before the choice, not over the chosen"),
+    REAL(moe_aux_loss_coeff, "0", 0, 1e6, "weight of the load-balancing loss"),
+    REAL(moe_z_loss_coeff, "0", 0, 1e6, "weight of the router's z-loss"),
+    REAL(moe_expert_capacity_factor, "0", 0, 1e6, "rows an expert keeps over the mean; 0: dropless"),
+    CHOICE(moe_token_drop_policy, "\"probs\"", "probs|position",
+           "which choices beyond the capacity go: the least likely, or the last"),
+    SIZE(moe_shared_expert_intermediate_size, "0", 0, NULL, "width of the shared expert; 0: none"),
+};
+const size_t weft_num_model_rows = sizeof weft_model_rows / sizeof *weft_model_rows;
+
+bool weft_model_is_moe_layer(const weft_model_options *o, int64_t index)
+{
+    const weft_int_list *freq = &o->moe_layer_freq;
+    if (o->num_experts == 0)
+        return false;
+    if (freq->is_array)
+        return freq->values[index] != 0;
+    int64_t every = freq->count ? freq->values[0] : 1;
+    return index % every == 0;
+}
+
+static weft_status check_moe(const weft_model_options *o)
+{
+    const weft_int_list *freq = &o->moe_layer_freq;
+    if (o->num_experts == 0)
+        return WEFT_OK;
+    if (o->moe_router_topk > o->num_experts)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "model.moe_router_topk: %lld experts a token, but there are only %lld",
+                          (long long)o->moe_router_topk, (long long)o->num_experts);
+    if (o->moe_router_topk > 16 || o->num_experts > 1024)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "model.num_experts: at most 1024 experts and moe_router_topk 16");
+    if (freq->is_array && (int64_t)freq->count != o->num_layers)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "model.moe_layer_freq: %zu entries for %lld layers", freq->count,
+                          (long long)o->num_layers);
+    for (size_t i = 0; i < freq->count; i++)
+        if (freq->is_array ? freq->values[i] != 0 && freq->values[i] != 1 : freq->values[i] < 1)
+            return WEFT_ERROR(WEFT_CONFIG,
+                              "model.moe_layer_freq: %lld is neither a period nor 0 or 1 in a list",
+                              (long long)freq->values[i]);
+    return WEFT_OK;
+}
+
+weft_status weft_model_options_resolve(weft_model_options *o)
+{
+    if (o->ffn_hidden_size == 0)
+        o->ffn_hidden_size = 4 * o->hidden_size;
+    if (o->moe_ffn_hidden_size == 0)
+        o->moe_ffn_hidden_size = o->ffn_hidden_size;
+    if (o->num_query_groups == 0)
+        o->num_query_groups = o->num_attention_heads;
+    if (o->kv_channels == 0) {
+        if (o->hidden_size % o->num_attention_heads != 0)
+            return WEFT_ERROR(
+                WEFT_CONFIG,
+                "model.num_attention_heads: hidden_size %lld does not divide by %lld heads; give "
+                "kv_channels or another number of heads",
+                (long long)o->hidden_size, (long long)o->num_attention_heads);
+        o->kv_channels = o->hidden_size / o->num_attention_heads;
+    }
+    if (o->num_attention_heads % o->num_query_groups != 0)
+        return WEFT_ERROR(
+            WEFT_CONFIG, "model.num_query_groups: %lld heads do not divide by %lld query groups",
+            (long long)o->num_attention_heads, (long long)o->num_query_groups);
+    if (o->max_position_embeddings == 0)
+        o->max_position_embeddings = o->seq_length;
+    if (o->position_embedding_type == WEFT_POSITION_LEARNED &&
+        o->max_position_embeddings < o->seq_length)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "model.max_position_embeddings: %lld positions for seq_length %lld",
+                          (long long)o->max_position_embeddings, (long long)o->seq_length);
+    if (o->position_embedding_type == WEFT_POSITION_ROPE && o->kv_channels % 2 != 0)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "model.kv_channels: rotary positions need an even head dimension, not %lld",
+                          (long long)o->kv_channels);
+    return check_moe(o);
+}
+
+weft_shape weft_model_shape(const weft_model_options *o, const weft_mesh *mesh,
+                            int64_t micro_batch_size, weft_dtype dtype, bool training)
+{
+    return (weft_shape){.seq = (size_t)o->seq_length,
+                        .batch = (size_t)micro_batch_size,
+                        .hidden = (size_t)o->hidden_size,
+                        .vocab = (size_t)o->vocab_size,
+                        .tp = mesh->tp,
+                        .cp = mesh->cp,
+                        .ep = mesh->ep,
+                        .etp = mesh->etp,
+                        .sequence_parallel = mesh->sequence_parallel,
+                        .binding = mesh->binding == WEFT_BINDING_TP ? 0 : 1,
+                        .dtype = dtype,
+                        .training = training};
+}

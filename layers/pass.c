@@ -1,0 +1,218 @@
+#include "layers/pass.h"
+
+#include <stdint.h>
+#include <string.h>
+
+#include "core/rng.h"
+
+enum { STACK_MIN_BLOCK_BYTES = 1 << 20 };
+
+weft_status weft_stack_reserve(weft_stack *stack, size_t bytes)
+{
+    if (bytes == 0)
+        return WEFT_OK;
+    if (stack->num_blocks == WEFT_STACK_MAX_BLOCKS)
+        return WEFT_ERROR(WEFT_MEMORY, "%s grew too often", stack->purpose);
+    void *base;
+    WEFT_TRY(weft_device_alloc(stack->device, stack->space, bytes, stack->purpose, &base));
+    stack->blocks[stack->num_blocks].base = base;
+    stack->blocks[stack->num_blocks].size = bytes;
+    stack->blocks[stack->num_blocks].used = 0;
+    stack->num_blocks++;
+    return WEFT_OK;
+}
+
+weft_status weft_stack_alloc(weft_stack *stack, size_t bytes, void **out)
+{
+    bytes = weft_piece_bytes(WEFT_U8, bytes, 1);
+    for (; stack->current < stack->num_blocks; stack->current++) {
+        int b = stack->current;
+        if (stack->blocks[b].size - stack->blocks[b].used >= bytes)
+            break;
+        if (b + 1 < stack->num_blocks)
+            stack->blocks[b + 1].used = 0;
+    }
+    if (stack->current == stack->num_blocks)
+        WEFT_TRY(weft_stack_reserve(
+            stack, bytes > STACK_MIN_BLOCK_BYTES ? bytes + bytes / 4 : STACK_MIN_BLOCK_BYTES));
+    *out = stack->blocks[stack->current].base + stack->blocks[stack->current].used;
+    stack->blocks[stack->current].used += bytes;
+    stack->used_bytes += bytes;
+    return WEFT_OK;
+}
+
+/* A mark is (block, offset): offsets stay below 2^48. */
+size_t weft_stack_mark(const weft_stack *stack)
+{
+    if (stack->num_blocks == 0 || stack->current == stack->num_blocks)
+        return (size_t)stack->current << 48;
+    return (size_t)stack->current << 48 | stack->blocks[stack->current].used;
+}
+
+void weft_stack_rewind(weft_stack *stack, size_t mark)
+{
+    int block = (int)(mark >> 48);
+    size_t used = mark & (((size_t)1 << 48) - 1);
+    for (int b = block; b <= stack->current && b < stack->num_blocks; b++) {
+        size_t keep = b == block ? used : 0;
+        stack->used_bytes -= stack->blocks[b].used - keep;
+        stack->blocks[b].used = keep;
+    }
+    stack->current = block;
+}
+
+void weft_stack_release(weft_stack *stack)
+{
+    for (int b = 0; b < stack->num_blocks; b++)
+        weft_device_free(stack->device, stack->space, stack->blocks[b].base,
+                         stack->blocks[b].size);
+    stack->num_blocks = stack->current = 0;
+}
+
+weft_lane *weft_pass_lane(const weft_pass *pass)
+{
+    return pass->lane;
+}
+
+bool weft_pass_training(const weft_pass *pass)
+{
+    return pass->micro_batch.training;
+}
+
+bool weft_pass_overwrite(const weft_pass *pass)
+{
+    return pass->micro_batch.overwrite;
+}
+
+const weft_shape *weft_pass_shape(const weft_pass *pass)
+{
+    return &pass->model->shape;
+}
+
+size_t weft_pass_rows(const weft_pass *pass)
+{
+    const weft_shape *shape = &pass->model->shape;
+    return shape->seq * shape->batch / (shape->sequence_parallel ? (size_t)shape->tp : 1);
+}
+
+uint64_t weft_pass_seed(const weft_pass *pass)
+{
+    return pass->model->setup.seed;
+}
+
+uint64_t weft_pass_stream(const weft_pass *pass, const weft_layer *layer, int use)
+{
+    uint64_t stream = weft_rng_stream_of(layer->name);
+    stream = weft_rng_stream_mix(stream, (uint64_t)pass->micro_batch.step);
+    stream = weft_rng_stream_mix(stream, pass->micro_batch.first_sample);
+    return weft_rng_stream_mix(stream, (uint64_t)use);
+}
+
+uint64_t weft_pass_first_sample(const weft_pass *pass)
+{
+    return pass->micro_batch.first_sample;
+}
+
+float weft_pass_loss_scale(const weft_pass *pass)
+{
+    return pass->micro_batch.loss_scale;
+}
+
+const int32_t *weft_pass_tokens(const weft_pass *pass)
+{
+    return pass->micro_batch.tokens;
+}
+
+const int32_t *weft_pass_labels(const weft_pass *pass)
+{
+    return pass->micro_batch.labels;
+}
+
+weft_metrics *weft_pass_metrics(weft_pass *pass)
+{
+    return pass->model->metrics;
+}
+
+const weft_groups *weft_pass_groups(const weft_pass *pass)
+{
+    return pass->model->setup.groups;
+}
+
+void *weft_pass_state(weft_pass *pass, const weft_layer *layer)
+{
+    return pass->states + pass->model->state_offset[layer->index];
+}
+
+static weft_status take(weft_stack *stack, weft_dtype dtype, size_t d0, size_t d1,
+                        weft_tensor *out)
+{
+    void *data;
+    WEFT_TRY(weft_stack_alloc(stack, d0 * d1 * weft_dtype_bytes(dtype), &data));
+    *out = weft_tensor_2d(data, dtype, d0, d1);
+    return WEFT_OK;
+}
+
+weft_status weft_pass_stash(weft_pass *pass, weft_dtype dtype, size_t d0, size_t d1,
+                            weft_tensor *out)
+{
+    return take(&pass->stash, dtype, d0, d1, out);
+}
+
+weft_status weft_pass_scratch(weft_pass *pass, weft_dtype dtype, size_t d0, size_t d1,
+                              weft_tensor *out)
+{
+    return take(&pass->model->scratch, dtype, d0, d1, out);
+}
+
+weft_status weft_pass_host(weft_pass *pass, size_t bytes, void **out)
+{
+    return weft_stack_alloc(&pass->host, bytes, out);
+}
+
+size_t weft_pass_mark(const weft_pass *pass)
+{
+    return weft_stack_mark(&pass->model->scratch);
+}
+
+void weft_pass_release(weft_pass *pass, size_t mark)
+{
+    weft_stack_rewind(&pass->model->scratch, mark);
+}
+
+weft_status weft_pass_enter(weft_pass *pass, const weft_tensor *x, weft_tensor *full)
+{
+    const weft_shape *shape = &pass->model->shape;
+    if (!shape->sequence_parallel) {
+        *full = *x;
+        return WEFT_OK;
+    }
+    weft_tensor gathered;
+    WEFT_TRY(weft_pass_scratch(pass, x->dtype, x->dims[0] * (size_t)shape->tp, x->dims[1],
+                               &gathered));
+    WEFT_TRY(weft_all_gather(weft_pass_groups(pass)->by_axis[WEFT_AXIS_TP], pass->lane, x->data,
+                             gathered.data, weft_tensor_count(x), x->dtype));
+    *full = gathered;
+    return WEFT_OK;
+}
+
+weft_status weft_pass_partial(weft_pass *pass, const weft_tensor *y, weft_tensor *partial)
+{
+    const weft_shape *shape = &pass->model->shape;
+    if (!shape->sequence_parallel) {
+        *partial = *y;
+        return WEFT_OK;
+    }
+    return weft_pass_scratch(pass, y->dtype, y->dims[0] * (size_t)shape->tp, y->dims[1], partial);
+}
+
+weft_status weft_pass_exit(weft_pass *pass, const weft_tensor *partial, weft_tensor *y)
+{
+    weft_comm *tp = weft_pass_groups(pass)->by_axis[WEFT_AXIS_TP];
+    if (pass->model->shape.sequence_parallel)
+        return weft_reduce_scatter(tp, pass->lane, partial->data, y->data, weft_tensor_count(y),
+                                   y->dtype, WEFT_REDUCE_SUM);
+    if (pass->model->shape.tp > 1)
+        return weft_all_reduce(tp, pass->lane, y->data, weft_tensor_count(y), y->dtype,
+                               WEFT_REDUCE_SUM);
+    return WEFT_OK;
+}

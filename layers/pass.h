@@ -1,0 +1,65 @@
+/* The pass's own struct and the stacks that give it memory. Private to layers/. */
+#ifndef WEFT_LAYERS_PASS_H
+#define WEFT_LAYERS_PASS_H
+
+#include "layers/layers.h"
+#include "layers/runtime.h"
+
+/* A stack over a few device blocks. Reserved once from `describe`; it grows only when an MoE layer
+ * gets more rows than ever before, and keeps what it grew. */
+enum { WEFT_STACK_MAX_BLOCKS = 24 };
+typedef struct weft_stack {
+    weft_device *device;
+    weft_space space;
+    const char *purpose;
+    struct {
+        char *base;
+        size_t size, used;
+    } blocks[WEFT_STACK_MAX_BLOCKS];
+    int num_blocks, current;
+    size_t used_bytes; /* handed out since reset */
+} weft_stack;
+
+weft_status weft_stack_reserve(weft_stack *stack, size_t bytes) WEFT_CHECKED;
+weft_status weft_stack_alloc(weft_stack *stack, size_t bytes, void **out) WEFT_CHECKED;
+size_t weft_stack_mark(const weft_stack *stack);
+void weft_stack_rewind(weft_stack *stack, size_t mark);
+void weft_stack_release(weft_stack *stack);
+
+enum { WEFT_MODEL_MAX_LAYERS = 4096 };
+
+struct weft_pass {
+    weft_model *model;
+    weft_lane *lane;
+    weft_micro_batch micro_batch;
+    weft_stack stash, host;
+    char *states; /* every layer's state struct, back to back */
+};
+
+struct weft_model {
+    weft_model_setup setup;
+    weft_model_options options;
+    weft_shape shape;
+    weft_layer **layers; /* the whole list */
+    int num_layers, capacity;
+    int first, end; /* this stage */
+    weft_parameters *parameters;
+    size_t *state_offset; /* by layer index, children included */
+    int num_registered, registered_capacity;
+    size_t states_bytes;
+    weft_pass *passes;
+    weft_stack scratch; /* shared: all passes run on one compute lane */
+    weft_metrics *metrics;
+};
+
+struct weft_build {
+    weft_model *model;
+    char prefix[64];
+    int layer; /* index in the list, for parameters */
+};
+
+/* Gives a layer (or child) its index and state, and calls its init under `prefix`. */
+weft_status weft_model_register(weft_model *model, weft_layer *layer, const char *prefix,
+                                int list_index) WEFT_CHECKED;
+
+#endif
