@@ -3,7 +3,10 @@
  * The rows stand with the struct's owner; the parser, `--help`, docs and the errors with the
  * nearest right key all derive from them. Comments (// and C style) are allowed in the file. An
  * unknown or duplicate key, a wrong type or a value out of range is one clear line:
- * `FILE:line:column: model.num_layer: unknown key; did you mean model.num_layers?` */
+ * `FILE:line:column: model.num_layer: unknown key; did you mean model.num_layers?`
+ *
+ * A row whose default is null may be set to null: the field is then zero, NULL or an empty list
+ * (a choice: -1), and such a value is written as null. */
 #ifndef WEFT_CORE_OPTIONS_H
 #define WEFT_CORE_OPTIONS_H
 

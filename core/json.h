@@ -1,0 +1,53 @@
+/* A strict reader that walks JSON text where it lies, so that every key and value keeps its line
+ * and column. Comments (// to the end of the line, and C style) count as white space.
+ *
+ * It is stricter than cJSON, which accepts leading zeros, raw control characters, text after the
+ * end and "\u0000": weft_json_check first, and a walk over text that passed cannot fail. Values
+ * are spans of the text, so that integers keep all their digits. */
+#ifndef WEFT_CORE_JSON_H
+#define WEFT_CORE_JSON_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <weft/status.h>
+
+#include "core/arena.h"
+
+typedef enum weft_json_kind {
+    WEFT_JSON_NULL,
+    WEFT_JSON_BOOL,
+    WEFT_JSON_NUMBER,
+    WEFT_JSON_STRING,
+    WEFT_JSON_ARRAY,
+    WEFT_JSON_OBJECT,
+} weft_json_kind;
+
+/* A value as it stands in the text; strings with their quotes. */
+typedef struct weft_json_span {
+    const char *start;
+    size_t bytes;
+} weft_json_span;
+
+/* The first thing wrong with a text; `reason` is a static string. */
+typedef struct weft_json_fault {
+    const char *reason;
+    const char *at;
+} weft_json_fault;
+
+/* Whether `text` is exactly one JSON value; `root` is its span. Otherwise fills `fault`. */
+bool weft_json_check(const char *text, weft_json_span *root, weft_json_fault *fault);
+/* Steps through the members of an object (or, with key NULL, the elements of an array) of a
+ * checked text. `cursor` starts as NULL; false after the last one. */
+bool weft_json_next(weft_json_span parent, const char **cursor, weft_json_span *key,
+                    weft_json_span *value);
+weft_json_kind weft_json_kind_of(weft_json_span value);
+/* What stands there, for errors: "a string", "an integer", "null"... */
+const char *weft_json_kind_text(weft_json_span value);
+/* A string's characters, unescaped, in the arena. A lone surrogate is WEFT_CONFIG. */
+weft_status weft_json_string(weft_json_span value, weft_arena *arena,
+                             const char **out) WEFT_CHECKED;
+/* 1-based line and column (in characters of UTF-8) of a place in the text. */
+void weft_json_position(const char *text, const char *at, int *line, int *column);
+
+#endif
