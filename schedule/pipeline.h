@@ -3,7 +3,8 @@
  * Slots of a stage (num_slots in all): ring `activation` of max_in_flight slots: slot
  * a(m) = m % ring holds micro-batch m's input of this stage and everything its backward needs;
  * ring `output` of two slots for activations being sent on; ring `gradient` of two slots for
- * gradients received; ring `input gradient` of two slots for gradients being sent back.
+ * gradients received; ring `input gradient` of two slots for gradients being sent back. Rings of
+ * two let the next micro-batch be computed or received while this one is still sent or used.
  *
  * A step of one stage: for its m micro-batches forwards and backwards in the schedule's order,
  * RECEIVE and SEND where a neighbour exists, then one REDUCE (gradient reduction; it overlaps the
@@ -21,9 +22,10 @@ typedef struct weft_pipeline_shape {
     bool forward_only; /* evaluation: no backward, reduce or step */
 } weft_pipeline_shape;
 
-/* The slots, for executors. */
+/* The slots, for executors: the first slot of each ring, -1 where the stage has no use for it (no
+ * such neighbour, or forward_only). */
 typedef struct weft_pipeline_slots {
-    int activation, num_activation; /* first slot, ring length */
+    int activation, num_activation;       /* num_activation is the ring's length */
     int output, gradient, input_gradient; /* rings of two each */
     int num_slots;
 } weft_pipeline_slots;
@@ -31,7 +33,8 @@ weft_pipeline_slots weft_pipeline_slots_of(const weft_pipeline_shape *shape, int
 
 /* 1F1B (PipeDream-flush; Narayanan et al. 2021, §2.2): stage i runs p - i - 1 forwards first, then
  * one forward one backward; at most p - i micro-batches in flight. GPipe (Huang et al. 2019): all
- * forwards, then all backwards; m in flight. Errors: WEFT_CONFIG for a shape without stages or
+ * forwards, then all backwards; m in flight. forward_only: two activation slots, so that one
+ * micro-batch arrives while another is computed. Errors: WEFT_CONFIG for a shape without stages or
  * micro-batches, WEFT_MEMORY. */
 weft_status weft_program_pipeline(const weft_pipeline_shape *shape, int stage, weft_arena *arena,
                                   weft_program *out) WEFT_CHECKED;

@@ -14,18 +14,18 @@ typedef double (*weft_task_cost)(const void *context, int stage, const weft_task
 
 typedef struct weft_price {
     double makespan_us;
-    double *busy_us;      /* [num_stages] of the COMPUTE lane, from the arena */
-    double bubble_share;  /* 1 - sum busy / (num_stages * makespan) over COMPUTE lanes */
+    double *busy_us;     /* [num_stages] of the COMPUTE lane, from the arena */
+    double bubble_share; /* 1 - sum busy / (num_stages * makespan) over COMPUTE lanes */
 } weft_price;
 
-/* `trace` optional: gets a slice a task (rank = stage). Errors: WEFT_INTERNAL when the programs
- * deadlock. */
+/* `programs`: well-formed, as built or parsed. `trace` optional: gets a slice a task (rank = stage)
+ * and the lanes' names. Errors: WEFT_INTERNAL when the programs deadlock. */
 weft_status weft_program_price(const weft_program *programs, int num_stages, weft_task_cost cost,
                                const void *context, weft_arena *arena, weft_trace *trace,
                                weft_price *out) WEFT_CHECKED;
 
-/* Fills a slice's name, category, micro_batch and stage for a task: measured and priced timelines
- * look alike. */
+/* Fills a slice's lane, name, category, micro_batch and stage for a task: measured and priced
+ * timelines look alike. The rest is zero. */
 void weft_slice_of_task(const weft_task *task, weft_slice *out);
 
 #endif

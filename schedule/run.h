@@ -10,16 +10,18 @@
 /* Enqueues the task's work on `lane`; returns before it is done. */
 typedef weft_status (*weft_task_function)(void *context, const weft_task *task, weft_lane *lane);
 
+/* Zero is valid; fill in lanes, run and context, then prepare. */
 typedef struct weft_executor {
-    weft_lane *lanes[WEFT_NUM_LANES];            /* NULL: no task may use it */
+    weft_lane *lanes[WEFT_NUM_LANES];            /* borrowed; NULL: no task may use it */
     weft_task_function run[WEFT_NUM_TASK_KINDS]; /* NULL: no such task may occur */
     void *context;
-    weft_event **done;  /* one event a task, made by weft_executor_prepare */
-    uint32_t num_done;
-    weft_device *device;
-    weft_trace *trace;  /* optional: a slice a task is added (start and end as its lane saw them) */
-    double trace_origin_us;
+    weft_trace *trace;      /* optional: a slice a task is added, as its lane saw it */
+    double trace_origin_us; /* weft_now_us at the trace's zero */
     int trace_rank;
+
+    weft_event **done; /* one event a task; these belong to prepare and release */
+    double *seen_us;   /* a start and an end a task */
+    uint32_t num_done;
 } weft_executor;
 
 /* Makes the events for programs of up to max_tasks tasks, so that running allocates nothing. */
@@ -27,8 +29,9 @@ weft_status weft_executor_prepare(weft_executor *executor, weft_device *device,
                                   uint32_t max_tasks) WEFT_CHECKED;
 void weft_executor_release(weft_executor *executor);
 
-/* Enqueues all tasks and returns when all lanes have finished them. On an error the lanes may
- * still hold work that will never complete (a receive whose sender died): the caller aborts. */
+/* Enqueues all tasks and returns when all lanes have finished them. One caller at a time. On an
+ * error the lanes may still hold work that will never complete (a receive whose sender died): the
+ * caller aborts. */
 weft_status weft_program_run(const weft_program *program, weft_executor *executor) WEFT_CHECKED;
 
 #endif

@@ -1,0 +1,94 @@
+#include "schedule/run.h"
+
+#include <stdlib.h>
+
+#include "schedule/price.h"
+
+weft_status weft_executor_prepare(weft_executor *executor, weft_device *device, uint32_t max_tasks)
+{
+    weft_executor_release(executor);
+    executor->done = calloc(max_tasks ? max_tasks : 1, sizeof(*executor->done));
+    executor->seen_us = calloc(max_tasks ? max_tasks : 1, 2 * sizeof(*executor->seen_us));
+    if (!executor->done || !executor->seen_us)
+        return WEFT_ERROR(WEFT_MEMORY, "out of host memory for %u tasks", max_tasks);
+    while (executor->num_done < max_tasks) {
+        WEFT_TRY(weft_event_create(device, &executor->done[executor->num_done]));
+        executor->num_done++;
+    }
+    return WEFT_OK;
+}
+
+void weft_executor_release(weft_executor *executor)
+{
+    while (executor->num_done > 0)
+        weft_event_destroy(executor->done[--executor->num_done]);
+    free(executor->done);
+    free(executor->seen_us);
+    executor->done = NULL;
+    executor->seen_us = NULL;
+}
+
+/* Nothing is enqueued for a program that cannot be finished. */
+static weft_status check_executor(const weft_program *program, const weft_executor *executor)
+{
+    if (program->num_tasks > executor->num_done)
+        return WEFT_ERROR(WEFT_INTERNAL, "a program of %u tasks, prepared for %u",
+                          program->num_tasks, executor->num_done);
+    for (uint32_t i = 0; i < program->num_tasks; i++) {
+        const weft_task *task = &program->tasks[i];
+        if (!executor->lanes[task->lane] || !executor->run[task->kind])
+            return WEFT_ERROR(WEFT_INTERNAL, "task %u: the executor has no %s for %s", i,
+                              executor->lanes[task->lane] ? "function" : "lane",
+                              weft_task_kind_text(task->kind));
+    }
+    return WEFT_OK;
+}
+
+static weft_status stamp(const void *args)
+{
+    double *const *seen_us = args;
+    **seen_us = weft_now_us();
+    return WEFT_OK;
+}
+
+/* Notes the time at this point of the lane, on the lane itself. */
+static weft_status note_time(const weft_executor *executor, weft_lane *lane, double *seen_us)
+{
+    if (executor->trace)
+        WEFT_TRY(weft_lane_submit(lane, "time stamp", stamp, &seen_us, sizeof(seen_us)));
+    return WEFT_OK;
+}
+
+static weft_status add_slices(const weft_program *program, const weft_executor *executor)
+{
+    for (uint32_t i = 0; executor->trace && i < program->num_tasks; i++) {
+        weft_slice slice;
+        weft_slice_of_task(&program->tasks[i], &slice);
+        slice.rank = executor->trace_rank;
+        slice.start_us = executor->seen_us[2 * i] - executor->trace_origin_us;
+        slice.end_us = executor->seen_us[2 * i + 1] - executor->trace_origin_us;
+        WEFT_TRY(weft_trace_add(executor->trace, &slice));
+    }
+    return WEFT_OK;
+}
+
+weft_status weft_program_run(const weft_program *program, weft_executor *executor)
+{
+    WEFT_TRY(check_executor(program, executor));
+    for (uint32_t i = 0; i < program->num_tasks; i++) {
+        const weft_task *task = &program->tasks[i];
+        const uint32_t *waits = program->waits + task->first_wait;
+        weft_lane *lane = executor->lanes[task->lane];
+        for (uint32_t w = 0; w < task->num_waits; w++)
+            WEFT_TRY(weft_lane_wait(lane, executor->done[waits[w]]));
+        WEFT_TRY(note_time(executor, lane, &executor->seen_us[2 * i]));
+        WEFT_TRY(executor->run[task->kind](executor->context, task, lane));
+        WEFT_TRY(note_time(executor, lane, &executor->seen_us[2 * i + 1]));
+        WEFT_TRY(weft_lane_record(lane, executor->done[i]));
+    }
+    for (int lane = 0; lane < WEFT_NUM_LANES; lane++)
+        if (executor->lanes[lane])
+            WEFT_TRY(weft_lane_sync(executor->lanes[lane]));
+    WEFT_TRY(add_slices(program, executor));
+    return WEFT_OK;
+}

@@ -1,0 +1,158 @@
+#include "schedule/walk.h"
+
+#include <string.h>
+
+static uint32_t next_on_lane(const weft_program *program, int lane, uint32_t from)
+{
+    while (from < program->num_tasks && program->tasks[from].lane != lane)
+        from++;
+    return from;
+}
+
+weft_status weft_walk_start(weft_walk *walk, const weft_program *programs, int num_stages,
+                            weft_arena *scratch)
+{
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)num_stages, sizeof(weft_walk_stage), &memory));
+    *walk = (weft_walk){.programs = programs, .num_stages = num_stages, .stages = memory};
+    for (int stage = 0; stage < num_stages; stage++) {
+        WEFT_TRY(weft_arena_alloc_array(scratch, programs[stage].num_tasks, sizeof(bool), &memory));
+        walk->stages[stage].done = memory;
+        for (int lane = 0; lane < WEFT_NUM_LANES; lane++)
+            walk->stages[stage].head[lane] = next_on_lane(&programs[stage], lane, 0);
+    }
+    return WEFT_OK;
+}
+
+/* The first wait of a task that is not done yet, or the task's own index. */
+static uint32_t unmet_wait(const weft_walk *walk, int stage, uint32_t index)
+{
+    const weft_program *program = &walk->programs[stage];
+    const weft_task *task = &program->tasks[index];
+    for (uint32_t w = 0; w < task->num_waits; w++) {
+        const uint32_t earlier = program->waits[task->first_wait + w];
+        if (!walk->stages[stage].done[earlier])
+            return earlier;
+    }
+    return index;
+}
+
+static bool ready(const weft_walk *walk, int stage, uint32_t index)
+{
+    return index < walk->programs[stage].num_tasks && unmet_wait(walk, stage, index) == index;
+}
+
+static bool same_message(const weft_task *send, int sender, const weft_task *receive)
+{
+    return receive->kind == WEFT_TASK_RECEIVE && receive->peer == sender &&
+           receive->flow == send->flow && receive->micro_batch == send->micro_batch;
+}
+
+static void finish_task(weft_walk *walk, int stage, uint32_t index)
+{
+    const weft_program *program = &walk->programs[stage];
+    const int lane = program->tasks[index].lane;
+    walk->stages[stage].done[index] = true;
+    walk->stages[stage].head[lane] = next_on_lane(program, lane, index + 1);
+}
+
+/* Finds the peer's RECEIVE for a SEND, if it stands at the head of its lane and is ready. */
+static bool find_receive(const weft_walk *walk, int stage, const weft_task *send,
+                         uint32_t *out_receive)
+{
+    if (send->peer < 0 || send->peer >= walk->num_stages || send->peer == stage)
+        return false;
+    const weft_program *peer = &walk->programs[send->peer];
+    const uint32_t receive = walk->stages[send->peer].head[WEFT_LANE_RECEIVE];
+    *out_receive = receive;
+    return ready(walk, send->peer, receive) && same_message(send, stage, &peer->tasks[receive]);
+}
+
+bool weft_walk_next(weft_walk *walk, weft_walk_step *out)
+{
+    const int num_lanes = walk->num_stages * WEFT_NUM_LANES;
+    for (int tried = 0; tried < num_lanes; tried++) {
+        const int stage = walk->cursor / WEFT_NUM_LANES;
+        const uint32_t index = walk->stages[stage].head[walk->cursor % WEFT_NUM_LANES];
+        const weft_task *task = &walk->programs[stage].tasks[index];
+        weft_walk_step step = {.stage = stage, .peer = -1, .task = index};
+        bool runs = ready(walk, stage, index) && task->kind != WEFT_TASK_RECEIVE;
+        if (runs && task->kind == WEFT_TASK_SEND) {
+            step.peer = task->peer;
+            runs = find_receive(walk, stage, task, &step.receive);
+        }
+        if (runs) {
+            finish_task(walk, stage, index);
+            if (step.peer >= 0)
+                finish_task(walk, step.peer, step.receive);
+            *out = step;
+            return true;
+        }
+        walk->cursor = (walk->cursor + 1) % num_lanes;
+    }
+    return false;
+}
+
+/* Who keeps the head of a lane from running: the head of another lane, as `*stage` and the
+ * returned lane, or -1 when that lane has nothing left. */
+static int blocker(const weft_walk *walk, int *stage, int lane)
+{
+    const weft_program *program = &walk->programs[*stage];
+    const uint32_t index = walk->stages[*stage].head[lane];
+    const weft_task *task = &program->tasks[index];
+    const uint32_t earlier = unmet_wait(walk, *stage, index);
+    if (earlier != index)
+        return program->tasks[earlier].lane;
+    if (task->peer < 0 || task->peer >= walk->num_stages)
+        return -1;
+    const int other = task->kind == WEFT_TASK_SEND ? WEFT_LANE_RECEIVE : WEFT_LANE_SEND;
+    *stage = task->peer;
+    return walk->stages[*stage].head[other] < walk->programs[*stage].num_tasks ? other : -1;
+}
+
+static void describe(const weft_walk *walk, int stage, int lane, char *text, size_t bytes)
+{
+    const weft_program *program = &walk->programs[stage];
+    const uint32_t index = walk->stages[stage].head[lane];
+    const weft_task *task = &program->tasks[index];
+    const size_t used = strlen(text);
+    snprintf(text + used, bytes - used, "%sstage %d task %u (%s %s%s%d)", used ? " waits for " : "",
+             stage, index, weft_task_kind_text(task->kind), weft_flow_text((int)task->flow),
+             task->flow ? " " : "", task->micro_batch);
+}
+
+weft_status weft_walk_finish(const weft_walk *walk)
+{
+    int stage = 0, lane = 0, num_left = 0;
+    for (int i = walk->num_stages * WEFT_NUM_LANES - 1; i >= 0; i--)
+        if (walk->stages[i / WEFT_NUM_LANES].head[i % WEFT_NUM_LANES] <
+            walk->programs[i / WEFT_NUM_LANES].num_tasks) {
+            stage = i / WEFT_NUM_LANES;
+            lane = i % WEFT_NUM_LANES;
+            num_left++;
+        }
+    if (num_left == 0)
+        return WEFT_OK;
+
+    /* Every blocked head is blocked by one other: following them ends in a cycle, or at a lane
+     * that has run dry. After as many steps as there are heads we stand in the cycle. */
+    for (int i = 0; i < num_left; i++) {
+        int next_stage = stage;
+        const int next = blocker(walk, &next_stage, lane);
+        if (next < 0)
+            break;
+        stage = next_stage;
+        lane = next;
+    }
+    char text[WEFT_ERROR_TEXT_BYTES - 64] = "";
+    const int first_stage = stage, first_lane = lane;
+    do {
+        describe(walk, stage, lane, text, sizeof(text));
+        lane = blocker(walk, &stage, lane);
+    } while (lane >= 0 && (stage != first_stage || lane != first_lane));
+    if (lane < 0)
+        return WEFT_ERROR(WEFT_INTERNAL,
+                          "deadlock: %s waits for stage %d, which has no more messages", text,
+                          stage);
+    return WEFT_ERROR(WEFT_INTERNAL, "deadlock: %s waits for the first again", text);
+}

@@ -1,0 +1,37 @@
+/* Walks a set of programs, one a stage, in an order in which they can really run: lanes are FIFOs,
+ * waits are honoured, and a message happens when its SEND and its RECEIVE both stand at the head
+ * of their lanes (rendezvous). Nothing but order is decided here, so the checker uses the walk to
+ * prove that the programs come to an end, and the price to hang times on it. Every order that
+ * honours the rules gets equally far, because finishing one task never stops another. */
+#ifndef WEFT_SCHEDULE_WALK_H
+#define WEFT_SCHEDULE_WALK_H
+
+#include "schedule/program.h"
+
+typedef struct weft_walk_stage {
+    uint32_t head[WEFT_NUM_LANES]; /* next task of the lane; num_tasks: none is left */
+    bool *done;                    /* [num_tasks] */
+} weft_walk_stage;
+
+typedef struct weft_walk {
+    const weft_program *programs;
+    int num_stages;
+    weft_walk_stage *stages;
+    int cursor; /* the (stage, lane) looked at next */
+} weft_walk;
+
+/* A task, or a message: then `task` is its SEND and `receive` its RECEIVE on stage `peer`. */
+typedef struct weft_walk_step {
+    int stage, peer; /* peer -1: no message */
+    uint32_t task, receive;
+} weft_walk_step;
+
+/* The programs must be well-formed (the builder's ranges; waits on earlier tasks). */
+weft_status weft_walk_start(weft_walk *walk, const weft_program *programs, int num_stages,
+                            weft_arena *scratch) WEFT_CHECKED;
+/* The next step, which is done from now on; false when nothing more can run. */
+bool weft_walk_next(weft_walk *walk, weft_walk_step *out);
+/* After the last step: WEFT_INTERNAL, saying who waits for whom, unless every task is done. */
+weft_status weft_walk_finish(const weft_walk *walk) WEFT_CHECKED;
+
+#endif
