@@ -140,9 +140,10 @@ static weft_status apply_item(char *item, bool *given, weft_parallel_options *op
     if (i == NUM_ALIASES) {
         const char *nearest = weft_nearest_name(item, names, NUM_ALIASES);
         return WEFT_ERROR(WEFT_CONFIG,
-                          "--mesh %s: unknown name%s%s; the names are tp, pp, cp, ep, etp, dp, "
-                          "binding, sp, zero, schedule, order",
-                          item, nearest ? "; did you mean " : "", nearest ? nearest : "");
+                          "--mesh %s: unknown name%s%s%s (tp, pp, cp, ep, etp, dp, binding, sp, "
+                          "zero, schedule, order)",
+                          item, nearest ? "; did you mean " : "", nearest ? nearest : "",
+                          nearest ? "?" : "");
     }
     if (given[i])
         return WEFT_ERROR(WEFT_CONFIG, "--mesh %s: given twice", item);

@@ -1,0 +1,368 @@
+/* The mesh against a second, independent count of Megatron's rank groups. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <string.h>
+
+#include "parallel/mesh.h"
+#include "parallel/mesh_internal.h"
+
+enum { MAX_RANKS = 64 };
+
+static weft_parallel_options plain(void)
+{
+    return (weft_parallel_options){.tensor_model_parallel_size = 1,
+                                   .pipeline_model_parallel_size = 1,
+                                   .context_parallel_size = 1,
+                                   .expert_binding = WEFT_BINDING_DP,
+                                   .order = "tp-cp-ep-dp-pp"};
+}
+
+static void assert_builds(const weft_parallel_options *options, int world, int64_t num_experts,
+                          weft_mesh *out)
+{
+    weft_status status = weft_mesh_build_context(options, world, num_experts, true, out);
+    if (status != WEFT_OK)
+        fail_msg("%s", weft_error_get()->text);
+}
+
+/* The reference: sizes by name, counted through an order string. */
+
+typedef struct sizes {
+    int tp, cp, ep, dp, pp;
+} sizes;
+
+static int size_named(const sizes *s, const char *name)
+{
+    return !strncmp(name, "tp", 2)   ? s->tp
+           : !strncmp(name, "cp", 2) ? s->cp
+           : !strncmp(name, "ep", 2) ? s->ep
+           : !strncmp(name, "dp", 2) ? s->dp
+                                     : s->pp;
+}
+
+/* The smallest rank of `rank`'s group along the axes in `mask` ("tp", "cp-dp"): its digits on them
+ * set to zero. Ranks of one group, and only they, have it in common. */
+static int reference_base(const char *order, const sizes *s, const char *mask, int rank)
+{
+    int stride = 1, base = rank;
+    for (const char *name = order;; name += 3) {
+        int size = size_named(s, name);
+        char letters[3] = {name[0], name[1], '\0'};
+        if (strstr(mask, letters))
+            base -= rank / stride % size * stride;
+        stride *= size;
+        if (!name[2])
+            return base;
+    }
+}
+
+static void assert_groups_are(const weft_mesh *mesh, weft_axis axis, const char *order,
+                              const sizes *s, const char *mask)
+{
+    int color_of_base[MAX_RANKS], members[MAX_RANKS] = {0};
+    memset(color_of_base, -1, sizeof color_of_base);
+    for (int rank = 0; rank < mesh->world; rank++) {
+        int base = reference_base(order, s, mask, rank);
+        int color = weft_mesh_color(mesh, axis, rank);
+        assert_true(color >= 0 && color < mesh->world);
+        if (color_of_base[base] < 0) { /* no other group may have this colour */
+            for (int other = 0; other < mesh->world; other++)
+                assert_int_not_equal(color_of_base[other], color);
+            color_of_base[base] = color;
+        }
+        assert_int_equal(color_of_base[base], color);
+        members[base]++;
+    }
+    int size = weft_mesh_coords(mesh, 0).size[axis];
+    for (int base = 0; base < mesh->world; base++)
+        assert_true(members[base] == 0 || members[base] == size);
+}
+
+/* Groups list their members in the order of their coordinates, every rank in exactly one. */
+static void assert_group_lists(const weft_mesh *mesh, weft_axis axis)
+{
+    bool seen[MAX_RANKS] = {false};
+    for (int rank = 0; rank < mesh->world; rank++) {
+        weft_coords coords = weft_mesh_coords(mesh, rank);
+        int group[MAX_RANKS];
+        int size = weft_mesh_group(mesh, axis, rank, group, MAX_RANKS);
+        assert_int_equal(size, coords.size[axis]);
+        assert_int_equal(group[coords.at[axis]], rank);
+        if (coords.at[axis] != 0)
+            continue;
+        for (int i = 0; i < size; i++) {
+            assert_false(seen[group[i]]);
+            seen[group[i]] = true;
+        }
+    }
+    for (int rank = 0; rank < mesh->world; rank++)
+        assert_true(seen[rank]);
+}
+
+static void assert_bijection(const weft_mesh *mesh)
+{
+    for (int rank = 0; rank < mesh->world; rank++) {
+        weft_coords c = weft_mesh_coords(mesh, rank);
+        for (int axis = 0; axis < WEFT_NUM_AXES; axis++)
+            assert_true(c.at[axis] >= 0 && c.at[axis] < c.size[axis]);
+        assert_int_equal(weft_mesh_rank(mesh, c.at[WEFT_AXIS_TP], c.at[WEFT_AXIS_CP],
+                                        c.at[WEFT_AXIS_DP], c.at[WEFT_AXIS_PP]),
+                         rank);
+        assert_int_equal(c.at[WEFT_AXIS_DP_CP], c.at[WEFT_AXIS_DP] * mesh->cp + c.at[WEFT_AXIS_CP]);
+    }
+}
+
+static void assert_dense_groups(const weft_mesh *mesh)
+{
+    sizes dense = {mesh->tp, mesh->cp, 1, mesh->dp, mesh->pp};
+    assert_int_equal(mesh->tp * mesh->cp * mesh->dp * mesh->pp, mesh->world);
+    assert_bijection(mesh);
+    assert_groups_are(mesh, WEFT_AXIS_TP, mesh->order, &dense, "tp");
+    assert_groups_are(mesh, WEFT_AXIS_CP, mesh->order, &dense, "cp");
+    assert_groups_are(mesh, WEFT_AXIS_DP, mesh->order, &dense, "dp");
+    assert_groups_are(mesh, WEFT_AXIS_PP, mesh->order, &dense, "pp");
+    assert_groups_are(mesh, WEFT_AXIS_DP_CP, mesh->order, &dense, "dp-cp");
+}
+
+static void assert_expert_groups(const weft_mesh *mesh)
+{
+    sizes expert = {mesh->etp, 1, mesh->ep, mesh->edp, mesh->pp};
+    assert_int_equal(mesh->etp * mesh->ep * mesh->edp * mesh->pp, mesh->world);
+    assert_groups_are(mesh, WEFT_AXIS_ETP, mesh->order, &expert, "tp");
+    assert_groups_are(mesh, WEFT_AXIS_EP, mesh->order, &expert, "ep");
+    assert_groups_are(mesh, WEFT_AXIS_EDP, mesh->order, &expert, "dp");
+    /* the same pipeline groups in both grids */
+    assert_groups_are(mesh, WEFT_AXIS_PP, mesh->order, &expert, "pp");
+}
+
+static void test_every_mesh_of_up_to_64_ranks(void **state)
+{
+    (void)state;
+    int meshes = 0;
+    for (int world = 1; world <= MAX_RANKS; world++)
+        for (int tp = 1; tp <= world; tp++)
+            for (int cp = 1; cp * tp <= world; cp++)
+                for (int pp = 1; pp * cp * tp <= world; pp++) {
+                    if (world % (tp * cp * pp))
+                        continue;
+                    weft_parallel_options o = plain();
+                    weft_mesh mesh;
+                    o.tensor_model_parallel_size = tp;
+                    o.context_parallel_size = cp;
+                    o.pipeline_model_parallel_size = pp;
+                    assert_builds(&o, world, 0, &mesh);
+                    assert_dense_groups(&mesh);
+                    assert_expert_groups(&mesh);
+
+                    o.expert_binding = WEFT_BINDING_TP;
+                    assert_builds(&o, world, 4 * tp, &mesh);
+                    assert_int_equal(mesh.ep, tp);
+                    assert_int_equal(mesh.etp, 1);
+                    assert_expert_groups(&mesh);
+                    sizes dense = {tp, cp, 1, mesh.dp, pp};
+                    assert_groups_are(&mesh, WEFT_AXIS_EP, mesh.order, &dense, "tp");
+
+                    o.expert_binding = WEFT_BINDING_DP;
+                    int stage = world / pp;
+                    for (int etp = 1; etp <= tp; etp += tp > 1 ? tp - 1 : 1)
+                        for (int ep = 1; ep * etp <= stage; ep++) {
+                            if (stage % (ep * etp))
+                                continue;
+                            o.expert_tensor_parallel_size = etp;
+                            o.expert_model_parallel_size = ep;
+                            assert_builds(&o, world, 2 * ep, &mesh);
+                            assert_int_equal(mesh.ep, ep);
+                            assert_int_equal(mesh.etp, etp);
+                            assert_expert_groups(&mesh);
+                            if (etp > 1) /* a split expert lies on one tensor-parallel group */
+                                assert_groups_are(&mesh, WEFT_AXIS_ETP, mesh.order, &dense, "tp");
+                            meshes++;
+                        }
+                }
+    assert_true(meshes > 3000);
+}
+
+/* Calls `visit` with each of the 120 orders. */
+static void each_order(void (*visit)(const char *order, int world), int world)
+{
+    static const char *const names[] = {"tp", "cp", "ep", "dp", "pp"};
+    for (int code = 0; code < 3125; code++) {
+        int pick[5], used = 0;
+        for (int i = 0, rest = code; i < 5; i++, rest /= 5) {
+            pick[i] = rest % 5;
+            used |= 1 << pick[i];
+        }
+        if (used != 31)
+            continue;
+        char order[16];
+        snprintf(order, sizeof order, "%s-%s-%s-%s-%s", names[pick[0]], names[pick[1]],
+                 names[pick[2]], names[pick[3]], names[pick[4]]);
+        visit(order, world);
+    }
+}
+
+/* Megatron accepts an order exactly when both grids give the same pipeline groups; a split expert
+ * must further lie on one tensor-parallel group. */
+static bool same_groups(const char *order, int world, const sizes *a, const sizes *b,
+                        const char *mask)
+{
+    for (int rank = 0; rank < world; rank++)
+        if (reference_base(order, a, mask, rank) != reference_base(order, b, mask, rank))
+            return false;
+    return true;
+}
+
+static int orders_accepted, orders_refused;
+
+static void check_order_on(const char *order, int world)
+{
+    for (int tp = 1; tp <= world; tp++)
+        for (int cp = 1; cp * tp <= world; cp++)
+            for (int pp = 1; pp * cp * tp <= world; pp++) {
+                if (world % (tp * cp * pp))
+                    continue;
+                weft_parallel_options o = plain();
+                weft_mesh mesh;
+                o.order = order;
+                o.tensor_model_parallel_size = tp;
+                o.context_parallel_size = cp;
+                o.pipeline_model_parallel_size = pp;
+                assert_builds(&o, world, 0, &mesh);
+                assert_dense_groups(&mesh);
+                o.expert_binding = WEFT_BINDING_TP;
+                assert_builds(&o, world, tp, &mesh);
+                sizes dense = {tp, cp, 1, mesh.dp, pp};
+                assert_groups_are(&mesh, WEFT_AXIS_EP, order, &dense, "tp");
+                assert_groups_are(&mesh, WEFT_AXIS_EDP, order, &dense, "dp-cp");
+
+                o.expert_binding = WEFT_BINDING_DP;
+                int stage = world / pp;
+                for (int etp = 1; etp <= tp; etp += tp > 1 ? tp - 1 : 1)
+                    for (int ep = 1; ep * etp <= stage; ep++) {
+                        if (stage % (ep * etp))
+                            continue;
+                        sizes expert = {etp, 1, ep, stage / (ep * etp), pp};
+                        bool legal = same_groups(order, world, &dense, &expert, "pp") &&
+                                     (etp == 1 || same_groups(order, world, &dense, &expert, "tp"));
+                        o.expert_tensor_parallel_size = etp;
+                        o.expert_model_parallel_size = ep;
+                        weft_status status = weft_mesh_build_context(&o, world, ep, true, &mesh);
+                        assert_int_equal(status, legal ? WEFT_OK : WEFT_CONFIG);
+                        if (legal)
+                            assert_expert_groups(&mesh);
+                        else
+                            assert_non_null(strstr(weft_error_get()->text, order));
+                        *(legal ? &orders_accepted : &orders_refused) += 1;
+                    }
+            }
+}
+
+static void test_every_order(void **state)
+{
+    (void)state;
+    each_order(check_order_on, 8);
+    each_order(check_order_on, 12);
+    assert_true(orders_accepted > 1000);
+    assert_true(orders_refused > 1000);
+}
+
+static void test_group_lists(void **state)
+{
+    (void)state;
+    static const char *const orders[] = {"tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp", "dp-tp-cp-ep-pp"};
+    for (size_t i = 0; i < sizeof orders / sizeof orders[0]; i++) {
+        weft_parallel_options o = plain();
+        weft_mesh mesh;
+        o.order = orders[i];
+        o.tensor_model_parallel_size = 2;
+        o.context_parallel_size = 3;
+        o.pipeline_model_parallel_size = 2;
+        o.expert_binding = WEFT_BINDING_TP;
+        assert_builds(&o, 24, 4, &mesh);
+        for (int axis = WEFT_AXIS_NONE; axis < WEFT_NUM_AXES; axis++)
+            assert_group_lists(&mesh, (weft_axis)axis);
+    }
+}
+
+/* Megatron-LM's worked example: 16 ranks, tp 2, cp 2, dp 2, pp 2; etp 1, ep 4. */
+static void test_worked_example(void **state)
+{
+    (void)state;
+    weft_parallel_options o = plain();
+    weft_mesh mesh;
+    o.tensor_model_parallel_size = 2;
+    o.context_parallel_size = 2;
+    o.pipeline_model_parallel_size = 2;
+    o.expert_model_parallel_size = 4;
+    o.expert_tensor_parallel_size = 1;
+    assert_builds(&o, 16, 8, &mesh);
+    assert_int_equal(mesh.dp, 2);
+    assert_int_equal(mesh.edp, 2);
+    static const struct {
+        weft_axis axis;
+        int rank, count, members[4];
+    } rows[] = {
+        {WEFT_AXIS_TP, 0, 2, {0, 1}},
+        {WEFT_AXIS_TP, 15, 2, {14, 15}},
+        {WEFT_AXIS_CP, 0, 2, {0, 2}},
+        {WEFT_AXIS_CP, 5, 2, {5, 7}},
+        {WEFT_AXIS_DP, 0, 2, {0, 4}},
+        {WEFT_AXIS_DP, 5, 2, {1, 5}},
+        {WEFT_AXIS_DP, 10, 2, {10, 14}},
+        {WEFT_AXIS_PP, 0, 2, {0, 8}},
+        {WEFT_AXIS_PP, 13, 2, {5, 13}},
+        {WEFT_AXIS_EP, 0, 4, {0, 1, 2, 3}},
+        {WEFT_AXIS_EP, 6, 4, {4, 5, 6, 7}},
+        {WEFT_AXIS_EP, 8, 4, {8, 9, 10, 11}},
+        {WEFT_AXIS_EDP, 0, 2, {0, 4}},
+        {WEFT_AXIS_EDP, 7, 2, {3, 7}},
+        {WEFT_AXIS_ETP, 9, 1, {9}},
+        {WEFT_AXIS_DP_CP, 0, 4, {0, 2, 4, 6}},
+        {WEFT_AXIS_DP_CP, 9, 4, {9, 11, 13, 15}},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        int group[16];
+        assert_int_equal(weft_mesh_group(&mesh, rows[i].axis, rows[i].rank, group, 16),
+                         rows[i].count);
+        assert_memory_equal(group, rows[i].members, (size_t)rows[i].count * sizeof(int));
+    }
+}
+
+/* PPMoE §3.3.2: the experts of a layer on one tensor-parallel group, N x T = E. */
+static void test_binding_tp_is_the_tensor_group(void **state)
+{
+    (void)state;
+    weft_parallel_options o = plain();
+    weft_mesh mesh;
+    o.tensor_model_parallel_size = 4;
+    o.pipeline_model_parallel_size = 2;
+    o.expert_binding = WEFT_BINDING_TP;
+    assert_int_equal(weft_mesh_build(&o, 16, 8, &mesh), WEFT_OK);
+    int expert[4], tensor[4];
+    for (int rank = 0; rank < 16; rank++) {
+        assert_int_equal(weft_mesh_group(&mesh, WEFT_AXIS_EP, rank, expert, 4), 4);
+        assert_int_equal(weft_mesh_group(&mesh, WEFT_AXIS_TP, rank, tensor, 4), 4);
+        assert_memory_equal(expert, tensor, sizeof tensor);
+    }
+    char line[128];
+    weft_mesh_print(&mesh, line, sizeof line);
+    assert_string_equal(line, "tp 4, pp 2, dp 2, ep 4 (binding tp)");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_mesh_of_up_to_64_ranks),
+        cmocka_unit_test(test_every_order),
+        cmocka_unit_test(test_group_lists),
+        cmocka_unit_test(test_worked_example),
+        cmocka_unit_test(test_binding_tp_is_the_tensor_group),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

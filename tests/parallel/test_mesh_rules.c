@@ -1,0 +1,308 @@
+/* What makes a mesh legal, what a refusal says, and the --mesh shorthand. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "parallel/mesh.h"
+
+static weft_parallel_options plain(void)
+{
+    return (weft_parallel_options){.tensor_model_parallel_size = 1,
+                                   .pipeline_model_parallel_size = 1,
+                                   .context_parallel_size = 1,
+                                   .expert_binding = WEFT_BINDING_DP,
+                                   .order = "tp-cp-ep-dp-pp"};
+}
+
+typedef struct refusal {
+    weft_parallel_options options; /* fields left zero take plain()'s value */
+    int world;
+    int64_t num_experts;
+    const char *text;
+} refusal;
+
+static const refusal refusals[] = {
+    {{.tensor_model_parallel_size = 3, .pipeline_model_parallel_size = 2},
+     8,
+     0,
+     "tensor_model_parallel_size 3 x pipeline 2 = 6 does not divide 8 ranks; tp 1, 2 or 4 would"},
+    {{.pipeline_model_parallel_size = 3},
+     8,
+     0,
+     "pipeline_model_parallel_size 3 x tensor 1 = 3 does not divide 8 ranks; pp 1, 2, 4 or 8 "
+     "would"},
+    {{.tensor_model_parallel_size = 3, .pipeline_model_parallel_size = 3},
+     8,
+     0,
+     "tensor_model_parallel_size 3 x pipeline 3 = 9 does not divide 8 ranks; tp and pp from 1, 2, "
+     "4 "
+     "or 8 would"},
+    {{.tensor_model_parallel_size = 2, .pipeline_model_parallel_size = 4},
+     4,
+     0,
+     "tensor_model_parallel_size 2 x pipeline 4 = 8 does not divide 4 ranks; tp 1, or pp 1 or 2 "
+     "would"},
+    {{.tensor_model_parallel_size = -2}, 4, 0, "tensor_model_parallel_size -2: at least 1"},
+    {{.data_parallel_size = -1}, 4, 0, "data_parallel_size -1: at least 0"},
+    {{.tensor_model_parallel_size = INT64_MAX, .pipeline_model_parallel_size = INT64_MAX},
+     4,
+     0,
+     "is more than the 4 ranks"},
+    {{.tensor_model_parallel_size = 2, .data_parallel_size = 3},
+     8,
+     0,
+     "data_parallel_size 3: tensor 2 x context 1 x pipeline 1 leave 4 of 8 ranks; give 4"},
+    {{.context_parallel_size = 2},
+     8,
+     0,
+     "context_parallel_size 2: context parallelism is not available in this version"},
+    {{.sequence_parallel = true},
+     8,
+     0,
+     "sequence_parallel has no effect with tensor_model_parallel_size 1; it needs tp above 1"},
+    {{.tensor_model_parallel_size = 2,
+      .expert_binding = WEFT_BINDING_TP,
+      .expert_model_parallel_size = 4},
+     8,
+     8,
+     "expert_model_parallel_size 4: expert_binding tp puts the experts on the tensor-parallel "
+     "ranks, "
+     "so ep is tp, 2"},
+    {{.tensor_model_parallel_size = 2,
+      .expert_binding = WEFT_BINDING_TP,
+      .expert_tensor_parallel_size = 2},
+     8,
+     8,
+     "expert_tensor_parallel_size 2: with expert_binding tp"},
+    {{.tensor_model_parallel_size = 4, .expert_binding = WEFT_BINDING_TP},
+     8,
+     6,
+     "tensor_model_parallel_size 4: expert_binding tp spreads num_experts 6 over the "
+     "tensor-parallel ranks, which does not come out even; tp 1 or 2 would"},
+    {{.tensor_model_parallel_size = 4,
+      .expert_tensor_parallel_size = 2,
+      .expert_binding = WEFT_BINDING_DP},
+     8,
+     8,
+     "expert_tensor_parallel_size 2: 1 (experts whole) or tensor_model_parallel_size, 4"},
+    {{.expert_model_parallel_size = 3, .expert_binding = WEFT_BINDING_DP},
+     8,
+     6,
+     "expert_model_parallel_size 3 x expert tensor 1 = 3 does not divide the 8 ranks of a pipeline "
+     "stage; ep 1 or 2 would"},
+    {{.expert_model_parallel_size = 4, .expert_binding = WEFT_BINDING_DP},
+     8,
+     6,
+     "expert_model_parallel_size 4 does not divide num_experts 6; ep 1 or 2 would"},
+    {{.expert_model_parallel_size = INT64_C(1) << 20, .expert_binding = WEFT_BINDING_DP},
+     8,
+     6,
+     "does not divide the 8 ranks of a pipeline stage"},
+    {{.expert_model_parallel_size = 2, .expert_binding = WEFT_BINDING_DP},
+     8,
+     0,
+     "expert_model_parallel_size 2: the model has no experts (num_experts 0)"},
+    {{.tensor_model_parallel_size = 2,
+      .expert_tensor_parallel_size = 2,
+      .expert_binding = WEFT_BINDING_DP},
+     8,
+     0,
+     "expert_tensor_parallel_size 2: the model has no experts (num_experts 0)"},
+    {{.order = "tp-dp-pp"}, 8, 0, "order 'tp-dp-pp': each of tp, cp, ep, dp and pp once"},
+    {{.order = "tp-cp-ep-dp-dp"}, 8, 0, "order 'tp-cp-ep-dp-dp': each of"},
+    {{.order = "tp-cp-ep-dp-xx"}, 8, 0, "order 'tp-cp-ep-dp-xx': each of"},
+    {{.order = "tp_cp-ep-dp-pp"}, 8, 0, "order 'tp_cp-ep-dp-pp': each of"},
+    {{.order = ""}, 8, 0, "order '': each of"},
+    {{.order = "tp-cp-ep-dp-pp-pp-pp-pp-pp-pp-pp-pp"}, 8, 0, "each of"},
+    {{.tensor_model_parallel_size = 2,
+      .pipeline_model_parallel_size = 2,
+      .expert_model_parallel_size = 4,
+      .expert_binding = WEFT_BINDING_DP,
+      .order = "tp-cp-ep-pp-dp"},
+     8,
+     8,
+     "order tp-cp-ep-pp-dp: the dense grid (tp 2, cp 1, dp 2) and the expert grid (etp 1, ep 4, "
+     "edp "
+     "1) would get different pipeline groups; put pp last"},
+    {{.tensor_model_parallel_size = 2,
+      .expert_model_parallel_size = 2,
+      .expert_tensor_parallel_size = 2,
+      .expert_binding = WEFT_BINDING_DP,
+      .order = "ep-tp-cp-dp-pp"},
+     8,
+     8,
+     "order ep-tp-cp-dp-pp: with expert_tensor_parallel_size 2 the expert's shards would not lie "
+     "on "
+     "one tensor-parallel group; put tp first"},
+    {{0}, 0, 0, "a mesh of 0 ranks"},
+    {{0}, 4, -1, "num_experts -1"},
+};
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof refusals / sizeof refusals[0]; i++) {
+        weft_parallel_options o = refusals[i].options, base = plain();
+        if (!o.tensor_model_parallel_size)
+            o.tensor_model_parallel_size = base.tensor_model_parallel_size;
+        if (!o.pipeline_model_parallel_size)
+            o.pipeline_model_parallel_size = base.pipeline_model_parallel_size;
+        if (!o.context_parallel_size)
+            o.context_parallel_size = base.context_parallel_size;
+        weft_mesh mesh = {.world = -7};
+        assert_int_equal(weft_mesh_build(&o, refusals[i].world, refusals[i].num_experts, &mesh),
+                         WEFT_CONFIG);
+        if (!strstr(weft_error_get()->text, refusals[i].text))
+            fail_msg("\"%s\" lacks \"%s\"", weft_error_get()->text, refusals[i].text);
+        assert_null(strchr(weft_error_get()->text, '\n'));
+        assert_int_equal(mesh.world, -7); /* written on success only */
+    }
+}
+
+/* Reads "NAME 1, 2 or 4" out of a refusal; returns how many numbers follow. */
+static int suggestions(const char *text, const char *name, int64_t *out)
+{
+    const char *at = strstr(text, name);
+    int count = 0;
+    at = at ? at + strlen(name) : "";
+    for (char *end; *at >= '0' && *at <= '9'; at = end) {
+        out[count++] = strtoll(at, &end, 10);
+        end += !strncmp(end, ", ", 2) ? 2 : !strncmp(end, " or ", 4) ? 4 : 0;
+    }
+    return count;
+}
+
+/* What a refusal says would fit, fits; what it leaves out, does not. */
+static void test_suggestions_hold(void **state)
+{
+    (void)state;
+    int refused = 0;
+    for (int world = 1; world <= 24; world++)
+        for (int tp = 1; tp <= 6; tp++)
+            for (int ep = 1; ep <= 9; ep++) {
+                weft_parallel_options o = plain();
+                weft_mesh mesh;
+                int64_t fits[64];
+                o.tensor_model_parallel_size = tp;
+                o.pipeline_model_parallel_size = 2;
+                if (world % 2)
+                    continue;
+                if (weft_mesh_build(&o, world, 0, &mesh) != WEFT_OK) {
+                    int count = suggestions(weft_error_get()->text, "; tp ", fits);
+                    assert_true(count > 0);
+                    for (int other = 1, i = 0; other <= world; other++) {
+                        o.tensor_model_parallel_size = other;
+                        bool builds = weft_mesh_build(&o, world, 0, &mesh) == WEFT_OK;
+                        assert_int_equal(builds, i < count && fits[i] == other);
+                        i += builds;
+                    }
+                    refused++;
+                    continue;
+                }
+                o.expert_model_parallel_size = ep;
+                o.expert_tensor_parallel_size = ep % 2 ? tp : 1;
+                if (weft_mesh_build(&o, world, 12, &mesh) == WEFT_OK)
+                    continue;
+                int count = suggestions(weft_error_get()->text, "; ep ", fits);
+                assert_true(count > 0);
+                for (int other = 1, i = 0; other <= world; other++) {
+                    o.expert_model_parallel_size = other;
+                    bool builds = weft_mesh_build(&o, world, 12, &mesh) == WEFT_OK;
+                    assert_int_equal(builds, i < count && fits[i] == other);
+                    i += builds;
+                }
+                refused++;
+            }
+    assert_true(refused > 100);
+}
+
+static void test_alias(void **state)
+{
+    (void)state;
+    weft_arena arena = {0};
+    weft_parallel_options o = plain();
+    o.tensor_model_parallel_size = 2;
+    o.pipeline_model_parallel_size = 3;
+    o.expert_model_parallel_size = 2;
+    o.data_parallel_size = 5;
+    o.sequence_parallel = true;
+    o.expert_binding = WEFT_BINDING_TP;
+    assert_int_equal(weft_mesh_apply_alias("tp=1", &arena, &o), WEFT_OK);
+    assert_int_equal(o.tensor_model_parallel_size, 1);
+    assert_int_equal(o.pipeline_model_parallel_size, 1);
+    assert_int_equal(o.expert_model_parallel_size, 0);
+    assert_int_equal(o.data_parallel_size, 0);
+    assert_false(o.sequence_parallel);
+    assert_int_equal(o.expert_binding, WEFT_BINDING_TP); /* not a size: stays */
+
+    assert_int_equal(weft_mesh_apply_alias("tp=4,pp=2,cp=1,ep=8,etp=4,dp=3,binding=dp,sp=1,zero=0,"
+                                           "schedule=gpipe,order=tp-cp-ep-pp-dp",
+                                           &arena, &o),
+                     WEFT_OK);
+    assert_int_equal(o.tensor_model_parallel_size, 4);
+    assert_int_equal(o.pipeline_model_parallel_size, 2);
+    assert_int_equal(o.context_parallel_size, 1);
+    assert_int_equal(o.expert_model_parallel_size, 8);
+    assert_int_equal(o.expert_tensor_parallel_size, 4);
+    assert_int_equal(o.data_parallel_size, 3);
+    assert_int_equal(o.expert_binding, WEFT_BINDING_DP);
+    assert_true(o.sequence_parallel);
+    assert_false(o.use_distributed_optimizer);
+    assert_int_equal(o.pipeline_schedule, WEFT_SCHEDULE_GPIPE);
+    assert_string_equal(o.order, "tp-cp-ep-pp-dp");
+
+    /* a larger tp keeps the file's sequence_parallel */
+    assert_int_equal(weft_mesh_apply_alias("tp=2", &arena, &o), WEFT_OK);
+    assert_true(o.sequence_parallel);
+    weft_arena_release(&arena);
+}
+
+static void test_alias_refusals(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *alias, *text;
+    } rows[] = {
+        {"tp=0", "tensor_model_parallel_size is a whole number from 1 to"},
+        {"tp=two", "--mesh tp=two: tensor_model_parallel_size is a whole number"},
+        {"tp=2x", "--mesh tp=2x:"},
+        {"tp= 2", "--mesh tp= 2:"},
+        {"tp=-1", "--mesh tp=-1:"},
+        {"tp=99999999999999999999", "--mesh tp=99999999999999999999:"},
+        {"tp", "--mesh 'tp': not name=value"},
+        {"tp=", "--mesh 'tp=': not name=value"},
+        {"", "--mesh '': not name=value"},
+        {"tp=2,,pp=2", "--mesh '': not name=value"},
+        {"tp=2,tp=2", "--mesh tp: given twice"},
+        {"bindin=tp", "--mesh bindin: unknown name; did you mean binding?"},
+        {"sp=yes", "--mesh sp=yes: sequence_parallel is 0 or 1"},
+        {"binding=pp", "--mesh binding=pp: expert_binding is one of tp|dp"},
+        {"schedule=1f", "--mesh schedule=1f: pipeline_schedule is one of 1f1b|gpipe"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        weft_arena arena = {0};
+        weft_parallel_options o = plain(), before = o;
+        assert_int_equal(weft_mesh_apply_alias(rows[i].alias, &arena, &o), WEFT_CONFIG);
+        weft_arena_release(&arena);
+        if (!strstr(weft_error_get()->text, rows[i].text))
+            fail_msg("\"%s\" lacks \"%s\"", weft_error_get()->text, rows[i].text);
+        assert_memory_equal(&o, &before, sizeof o);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_suggestions_hold),
+        cmocka_unit_test(test_alias),
+        cmocka_unit_test(test_alias_refusals),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,202 @@
+/* Machines from descriptions, this process' share of this one, and where TP may lie. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/log.h"
+#include "parallel/topology.h"
+#include "parallel/topology_internal.h"
+
+static void test_synthetic_machine(void **state)
+{
+    (void)state;
+    weft_machine machine;
+    assert_int_equal(
+        weft_machine_discover("package:2 numa:1(memory=1073741824) core:8 pu:2", &machine),
+        WEFT_OK);
+    assert_int_equal(machine.num_numa_nodes, 2);
+    assert_int_equal(machine.num_cores, 16);
+    assert_int_equal(machine.num_processing_units, 32);
+    assert_int_equal(machine.memory_bytes, UINT64_C(2) << 30);
+    assert_string_equal(machine.hostname, "synthetic");
+
+    assert_int_equal(weft_machine_discover("pu:3", &machine), WEFT_OK);
+    assert_int_equal(machine.num_cores, 3); /* no core level: its threads are counted */
+}
+
+static void test_bad_synthetic_machine(void **state)
+{
+    (void)state;
+    weft_machine machine = {.num_cores = -7};
+    assert_int_equal(weft_machine_discover("cores of gold", &machine), WEFT_CONFIG);
+    assert_non_null(strstr(weft_error_get()->text, "'cores of gold'"));
+    assert_int_equal(machine.num_cores, -7);
+}
+
+static void test_this_machine(void **state)
+{
+    (void)state;
+    weft_machine machine;
+    char hostname[64] = "";
+    assert_int_equal(weft_machine_discover(NULL, &machine), WEFT_OK);
+    assert_true(machine.num_cores >= 1);
+    assert_true(machine.num_processing_units >= machine.num_cores);
+    assert_true(machine.memory_bytes > UINT64_C(64) << 20);
+    assert_int_equal(gethostname(hostname, sizeof hostname - 1), 0);
+    assert_string_equal(machine.hostname, hostname);
+}
+
+/* Bound to one processor, one core is allowed. */
+static void test_allowed_cores_follow_the_binding(void **state)
+{
+    (void)state;
+    cpu_set_t before, one;
+    assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
+    int all = weft_machine_allowed_cores();
+    assert_true(all >= 1 && all <= CPU_COUNT(&before));
+    int first = 0;
+    while (!CPU_ISSET(first, &before))
+        first++;
+    CPU_ZERO(&one);
+    CPU_SET(first, &one);
+    assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+    int bound = weft_machine_allowed_cores();
+    assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
+    assert_int_equal(bound, 1);
+    assert_int_equal(weft_machine_allowed_cores(), all);
+}
+
+static void write_file(const char *root, const char *path, const char *text)
+{
+    char full[512];
+    snprintf(full, sizeof full, "%s%s", root, path);
+    for (char *slash = strchr(full + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        assert_true(!mkdir(full, 0700) || errno == EEXIST);
+        *slash = '/';
+    }
+    FILE *file = fopen(full, "w");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
+}
+
+static void remove_tree(const char *root)
+{
+    char command[512];
+    snprintf(command, sizeof command, "rm -rf '%s'", root);
+    assert_int_equal(system(command), 0);
+}
+
+static void test_cpu_quota(void **state)
+{
+    (void)state;
+    char root[] = "/tmp/weft-quota-XXXXXX";
+    assert_non_null(mkdtemp(root));
+    assert_int_equal(weft_cpu_quota(root), 0); /* no control groups at all */
+
+    write_file(root, "/proc/self/cgroup", "0::/slice/job\n");
+    assert_int_equal(weft_cpu_quota(root), 0);
+    write_file(root, "/sys/fs/cgroup/slice/job/cpu.max", "max 100000\n");
+    assert_int_equal(weft_cpu_quota(root), 0);
+    write_file(root, "/sys/fs/cgroup/slice/cpu.max", "250000 100000\n");
+    assert_int_equal(weft_cpu_quota(root), 3); /* the group above limits; rounded up */
+    write_file(root, "/sys/fs/cgroup/slice/job/cpu.max", "200000 100000\n");
+    assert_int_equal(weft_cpu_quota(root), 2);
+    write_file(root, "/sys/fs/cgroup/cpu.max", "50000 100000\n");
+    assert_int_equal(weft_cpu_quota(root), 1);
+    write_file(root, "/sys/fs/cgroup/cpu.max", "damaged");
+    assert_int_equal(weft_cpu_quota(root), 2);
+
+    /* version 1, beside an empty version 2 */
+    write_file(root, "/proc/self/cgroup", "0::/\n5:memory:/m\n4:cpu,cpuacct:/job\n");
+    write_file(root, "/sys/fs/cgroup/cpu/job/cpu.cfs_quota_us", "-1\n");
+    write_file(root, "/sys/fs/cgroup/cpu/job/cpu.cfs_period_us", "100000\n");
+    assert_int_equal(weft_cpu_quota(root), 0);
+    write_file(root, "/sys/fs/cgroup/cpu/job/cpu.cfs_quota_us", "400000\n");
+    assert_int_equal(weft_cpu_quota(root), 4);
+    remove_tree(root);
+}
+
+static weft_mesh mesh_of(int world, int tp, int pp)
+{
+    weft_parallel_options o = {.tensor_model_parallel_size = tp,
+                               .pipeline_model_parallel_size = pp,
+                               .context_parallel_size = 1};
+    weft_mesh mesh = {0};
+    assert_int_equal(weft_mesh_build(&o, world, 0, &mesh), WEFT_OK);
+    return mesh;
+}
+
+static void test_check_inside_nodes(void **state)
+{
+    (void)state;
+    int node_of[] = {0, 0, 0, 0, 1, 1, 1, 1};
+    weft_topology two_nodes = {.world = 8, .num_nodes = 2, .node_of = node_of};
+    for (int tp = 1; tp <= 4; tp *= 2) {
+        weft_mesh mesh = mesh_of(8, tp, 1);
+        assert_int_equal(weft_topology_check(&two_nodes, &mesh, false), WEFT_OK);
+    }
+    weft_mesh mesh = mesh_of(8, 8, 1);
+    assert_int_equal(weft_topology_check(&two_nodes, &mesh, false), WEFT_CONFIG);
+    const char *text = weft_error_get()->text;
+    assert_non_null(strstr(text, "tensor_model_parallel_size 8: rank 4 is on node 1, but rank 0 of "
+                                 "its tensor-parallel group is on node 0"));
+    assert_non_null(strstr(text, "tp 4 is the largest that fits"));
+}
+
+/* Nodes of 3 ranks: groups of 2 straddle the border, only 1 and 3 fit. */
+static void test_check_odd_nodes(void **state)
+{
+    (void)state;
+    int node_of[] = {0, 0, 0, 1, 1, 1};
+    weft_topology topology = {.world = 6, .num_nodes = 2, .node_of = node_of};
+    weft_mesh mesh = mesh_of(6, 2, 1);
+    assert_int_equal(weft_topology_check(&topology, &mesh, false), WEFT_CONFIG);
+    assert_non_null(strstr(weft_error_get()->text, "rank 3 is on node 1, but rank 2"));
+    assert_non_null(strstr(weft_error_get()->text, "tp 1 is the largest that fits"));
+    mesh = mesh_of(6, 6, 1);
+    assert_int_equal(weft_topology_check(&topology, &mesh, false), WEFT_CONFIG);
+    assert_non_null(strstr(weft_error_get()->text, "tp 3 is the largest that fits"));
+    mesh = mesh_of(6, 3, 2);
+    assert_int_equal(weft_topology_check(&topology, &mesh, false), WEFT_OK);
+}
+
+static void test_check_allowed(void **state)
+{
+    (void)state;
+    int node_of[] = {0, 1};
+    weft_topology topology = {.world = 2, .num_nodes = 2, .node_of = node_of};
+    weft_mesh mesh = mesh_of(2, 2, 1);
+    weft_log_set_rank(1); /* the warning is rank 0's */
+    assert_int_equal(weft_topology_check(&topology, &mesh, true), WEFT_OK);
+    assert_int_equal(weft_topology_check(&topology, &mesh, false), WEFT_CONFIG);
+    mesh = mesh_of(4, 1, 1);
+    assert_int_equal(weft_topology_check(&topology, &mesh, false), WEFT_INTERNAL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_synthetic_machine),
+        cmocka_unit_test(test_bad_synthetic_machine),
+        cmocka_unit_test(test_this_machine),
+        cmocka_unit_test(test_allowed_cores_follow_the_binding),
+        cmocka_unit_test(test_cpu_quota),
+        cmocka_unit_test(test_check_inside_nodes),
+        cmocka_unit_test(test_check_odd_nodes),
+        cmocka_unit_test(test_check_allowed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
