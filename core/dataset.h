@@ -23,6 +23,8 @@ weft_status weft_dataset_open_mock(uint64_t num_tokens, int32_t vocab_size, uint
                                    weft_dataset **out) WEFT_CHECKED;
 void weft_dataset_close(weft_dataset *dataset);
 
+/* The prefix it was opened by, for messages. Borrowed. */
+const char *weft_dataset_name(const weft_dataset *dataset);
 uint64_t weft_dataset_num_tokens(const weft_dataset *dataset);
 uint64_t weft_dataset_num_sequences(const weft_dataset *dataset);
 uint64_t weft_dataset_num_documents(const weft_dataset *dataset);
@@ -31,8 +33,8 @@ size_t weft_dataset_token_bytes(const weft_dataset *dataset);
  * [0, 2^31) are WEFT_FILE. */
 weft_status weft_dataset_read(const weft_dataset *dataset, uint64_t first, size_t count,
                               int32_t *out) WEFT_CHECKED;
-/* The largest token id in the file, scanned once (for refusing a model whose vocabulary is too
- * small). */
+/* The largest token id, by reading the whole file: for refusing a model whose vocabulary is too
+ * small. */
 weft_status weft_dataset_max_token(const weft_dataset *dataset, int32_t *out) WEFT_CHECKED;
 
 /* A contiguous share of the samples: train, valid or test. */

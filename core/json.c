@@ -271,11 +271,7 @@ const char *weft_json_kind_text(weft_json_span value)
     case WEFT_JSON_NUMBER:
         break;
     }
-    for (size_t i = 0; i < value.bytes; i++) {
-        if (strchr(".eE", value.start[i]))
-            return "a fraction";
-    }
-    return "an integer";
+    return "a number";
 }
 
 weft_status weft_json_string(weft_json_span value, weft_arena *arena, const char **out)

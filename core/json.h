@@ -42,7 +42,7 @@ bool weft_json_check(const char *text, weft_json_span *root, weft_json_fault *fa
 bool weft_json_next(weft_json_span parent, const char **cursor, weft_json_span *key,
                     weft_json_span *value);
 weft_json_kind weft_json_kind_of(weft_json_span value);
-/* What stands there, for errors: "a string", "an integer", "null"... */
+/* What stands there, for errors: "a string", "a number", "null"... */
 const char *weft_json_kind_text(weft_json_span value);
 /* A string's characters, unescaped, in the arena. A lone surrogate is WEFT_CONFIG. */
 weft_status weft_json_string(weft_json_span value, weft_arena *arena,

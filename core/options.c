@@ -49,7 +49,8 @@ static weft_status unknown_section(const parse *p, const weft_option_source *sou
     weft_option_place(source, at, name, NULL, where);
     const weft_option_section *owner = section_with_key(p, name);
     if (owner)
-        return WEFT_ERROR(WEFT_CONFIG, "%s: %s belongs to section %s", where, name, owner->name);
+        return WEFT_ERROR(WEFT_CONFIG, "%s: unknown section; %s belongs to section %s", where, name,
+                          owner->name);
     const char *names[32];
     size_t count = p->num_sections < 32 ? p->num_sections : 32;
     for (size_t i = 0; i < count; i++)

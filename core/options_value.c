@@ -83,7 +83,8 @@ static weft_status bad_value(const place *p, weft_json_span value, const char *e
     bool show = kind == WEFT_JSON_STRING || kind == WEFT_JSON_NUMBER;
     copy_printable(value.start, value.bytes, shown, sizeof(shown));
     return WEFT_ERROR(WEFT_CONFIG, "%s: expected %s, got %s%s%s", where, expected,
-                      weft_json_kind_text(value), show ? " " : "", show ? shown : "");
+                      kind == WEFT_JSON_NUMBER ? "" : weft_json_kind_text(value),
+                      kind == WEFT_JSON_STRING ? " " : "", show ? shown : "");
 }
 
 static weft_status check_bounds(const place *p, weft_json_span value, double number)

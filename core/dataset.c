@@ -1,0 +1,387 @@
+#include "core/dataset.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/dataset_internal.h"
+#include "core/file.h"
+#include "core/rng.h"
+
+/* Sequences that lie back to back in the .bin. A file as Megatron writes it is one extent, so
+ * that finding a token needs no table of sequences. */
+typedef struct extent {
+    uint64_t first_token, offset_bytes;
+} extent;
+
+struct weft_dataset {
+    char *prefix; /* for errors */
+    weft_file_map bin, idx;
+    weft_index_dtype dtype;
+    size_t token_bytes;
+    uint64_t num_tokens, num_sequences, num_documents;
+    extent *extents;
+    size_t num_extents, capacity_extents;
+    bool is_mock;
+    int32_t mock_vocab_size;
+    uint64_t mock_seed, mock_stream;
+};
+
+static uint64_t load_u64(const unsigned char *at)
+{
+    uint64_t value;
+    memcpy(&value, at, sizeof(value));
+    return value;
+}
+
+static int32_t load_i32(const unsigned char *at)
+{
+    int32_t value;
+    memcpy(&value, at, sizeof(value));
+    return value;
+}
+
+/* 0: not a dtype of tokens. */
+static size_t bytes_of(weft_index_dtype dtype)
+{
+    switch (dtype) {
+    case WEFT_INDEX_U8:
+    case WEFT_INDEX_I8:
+        return 1;
+    case WEFT_INDEX_I16:
+    case WEFT_INDEX_U16:
+        return 2;
+    case WEFT_INDEX_I32:
+        return 4;
+    case WEFT_INDEX_I64:
+        return 8;
+    case WEFT_INDEX_F64:
+    case WEFT_INDEX_F32:
+        break;
+    }
+    return 0;
+}
+
+/* Everything in the fixed part of the index; the file's length must follow from it exactly. */
+static weft_status check_header(weft_dataset *d)
+{
+    const unsigned char *data = d->idx.data;
+    if (d->idx.bytes < WEFT_INDEX_HEADER_BYTES)
+        return WEFT_ERROR(WEFT_FILE, "%s.idx: %zu bytes are too few for an index", d->prefix,
+                          d->idx.bytes);
+    if (memcmp(data, WEFT_INDEX_MAGIC, WEFT_INDEX_MAGIC_BYTES) != 0)
+        return WEFT_ERROR(
+            WEFT_FILE, "%s.idx: not a Megatron index (it does not start with MMIDIDX)", d->prefix);
+    uint64_t version = load_u64(data + 9);
+    if (version != WEFT_INDEX_VERSION)
+        return WEFT_ERROR(WEFT_FILE, "%s.idx: version %" PRIu64 "; this reader knows version 1",
+                          d->prefix, version);
+    d->dtype = (weft_index_dtype)data[17];
+    if (d->dtype == WEFT_INDEX_F64 || d->dtype == WEFT_INDEX_F32)
+        return WEFT_ERROR(WEFT_FILE, "%s.idx: holds floating-point numbers, not tokens", d->prefix);
+    d->token_bytes = bytes_of(d->dtype);
+    if (d->token_bytes == 0)
+        return WEFT_ERROR(WEFT_FILE, "%s.idx: unknown dtype code %d", d->prefix, (int)data[17]);
+    uint64_t sequences = load_u64(data + 18), boundaries = load_u64(data + 26);
+    uint64_t room = d->idx.bytes - WEFT_INDEX_HEADER_BYTES;
+    if (sequences > room / 12 || boundaries > room / 8)
+        return WEFT_ERROR(WEFT_FILE,
+                          "%s.idx: cut short: %" PRIu64 " sequences and %" PRIu64
+                          " document boundaries do not fit in %zu bytes",
+                          d->prefix, sequences, boundaries, d->idx.bytes);
+    uint64_t expected = 12 * sequences + 8 * boundaries;
+    if (room != expected && room != expected + sequences)
+        return WEFT_ERROR(WEFT_FILE,
+                          "%s.idx: %zu bytes, where %" PRIu64 " sequences and %" PRIu64
+                          " document boundaries make %" PRIu64,
+                          d->prefix, d->idx.bytes, sequences, boundaries,
+                          expected + WEFT_INDEX_HEADER_BYTES);
+    if (boundaries == 0)
+        return WEFT_ERROR(WEFT_FILE, "%s.idx: no document boundaries", d->prefix);
+    d->num_sequences = sequences;
+    d->num_documents = boundaries - 1;
+    return WEFT_OK;
+}
+
+static weft_status add_extent(weft_dataset *d, uint64_t offset_bytes)
+{
+    if (d->num_extents == d->capacity_extents) {
+        size_t capacity = d->capacity_extents ? 2 * d->capacity_extents : 1;
+        extent *larger = realloc(d->extents, capacity * sizeof(*larger));
+        if (!larger)
+            return WEFT_ERROR(WEFT_MEMORY, "%s.idx: no memory for its %zu extents", d->prefix,
+                              capacity);
+        d->extents = larger;
+        d->capacity_extents = capacity;
+    }
+    d->extents[d->num_extents++] = (extent){d->num_tokens, offset_bytes};
+    return WEFT_OK;
+}
+
+static weft_status check_sequences(weft_dataset *d)
+{
+    const unsigned char *lengths = d->idx.data + WEFT_INDEX_HEADER_BYTES;
+    const unsigned char *offsets = lengths + 4 * d->num_sequences;
+    uint64_t end = 0; /* of the sequence before, in bytes of the .bin */
+    for (uint64_t i = 0; i < d->num_sequences; i++) {
+        int32_t length = load_i32(lengths + 4 * i);
+        uint64_t offset = load_u64(offsets + 8 * i);
+        if (length < 0)
+            return WEFT_ERROR(WEFT_FILE, "%s.idx: sequence %" PRIu64 " has %" PRId32 " tokens",
+                              d->prefix, i, length);
+        uint64_t bytes = (uint64_t)length * d->token_bytes;
+        if (offset > d->bin.bytes || bytes > d->bin.bytes - offset)
+            return WEFT_ERROR(WEFT_FILE,
+                              "%s.bin: %zu bytes; sequence %" PRIu64 " should lie at %" PRIu64
+                              " with %" PRIu64 " bytes",
+                              d->prefix, d->bin.bytes, i, offset, bytes);
+        if (offset % d->token_bytes != 0)
+            return WEFT_ERROR(WEFT_FILE,
+                              "%s.idx: sequence %" PRIu64 " starts at byte %" PRIu64
+                              ", inside a token of %zu bytes",
+                              d->prefix, i, offset, d->token_bytes);
+        if (offset < end)
+            return WEFT_ERROR(WEFT_FILE,
+                              "%s.idx: sequence %" PRIu64 " starts at byte %" PRIu64
+                              ", before the one ahead of it ends (%" PRIu64 ")",
+                              d->prefix, i, offset, end);
+        if (length > 0 && (d->num_extents == 0 || offset != end))
+            WEFT_TRY(add_extent(d, offset));
+        d->num_tokens += (uint64_t)length;
+        end = length > 0 ? offset + bytes : end;
+    }
+    return WEFT_OK;
+}
+
+static weft_status check_documents(const weft_dataset *d)
+{
+    const unsigned char *boundaries = d->idx.data + WEFT_INDEX_HEADER_BYTES + 12 * d->num_sequences;
+    uint64_t before = 0;
+    for (uint64_t i = 0; i <= d->num_documents; i++) {
+        uint64_t boundary = load_u64(boundaries + 8 * i);
+        if (boundary < before || boundary > d->num_sequences || (i == 0 && boundary != 0))
+            return WEFT_ERROR(WEFT_FILE,
+                              "%s.idx: document boundary %" PRIu64 " is %" PRIu64
+                              ", outside [%" PRIu64 ", %" PRIu64 "]",
+                              d->prefix, i, boundary, before, i ? d->num_sequences : 0);
+        before = boundary;
+    }
+    if (before != d->num_sequences)
+        return WEFT_ERROR(WEFT_FILE,
+                          "%s.idx: the documents end at sequence %" PRIu64 " of %" PRIu64,
+                          d->prefix, before, d->num_sequences);
+    return WEFT_OK;
+}
+
+static weft_status open_part(const char *prefix, const char *suffix, weft_file_map *out)
+{
+    char path[4096];
+    int bytes = snprintf(path, sizeof(path), "%s%s", prefix, suffix);
+    if (bytes < 0 || (size_t)bytes >= sizeof(path))
+        return WEFT_ERROR(WEFT_FILE, "%.200s...: the path is too long", prefix);
+    WEFT_TRY(weft_file_map_open(path, out));
+    return WEFT_OK;
+}
+
+static weft_status open_files(weft_dataset *d)
+{
+    size_t bytes = strlen(d->prefix);
+    weft_status status = open_part(d->prefix, ".idx", &d->idx);
+    if (status != WEFT_OK) {
+        const char *end = d->prefix + (bytes > 4 ? bytes - 4 : 0);
+        if (strcmp(end, ".bin") == 0 || strcmp(end, ".idx") == 0)
+            return WEFT_ERROR(WEFT_FILE, "%s: give a dataset without its %s", d->prefix, end);
+        return status;
+    }
+    WEFT_TRY(open_part(d->prefix, ".bin", &d->bin));
+    WEFT_TRY(check_header(d));
+    WEFT_TRY(check_sequences(d));
+    WEFT_TRY(check_documents(d));
+    /* Only the extents are needed from here on. */
+    weft_file_map_close(&d->idx);
+    return WEFT_OK;
+}
+
+weft_status weft_dataset_open(const char *prefix, weft_dataset **out)
+{
+    weft_dataset *d = calloc(1, sizeof(*d));
+    if (d)
+        d->prefix = strdup(prefix);
+    if (!d || !d->prefix) {
+        free(d);
+        return WEFT_ERROR(WEFT_MEMORY, "%s: no memory to open it", prefix);
+    }
+    weft_status status = open_files(d);
+    if (status != WEFT_OK) {
+        weft_dataset_close(d);
+        return status;
+    }
+    *out = d;
+    return WEFT_OK;
+}
+
+weft_status weft_dataset_open_mock(uint64_t num_tokens, int32_t vocab_size, uint64_t seed,
+                                   weft_dataset **out)
+{
+    if (vocab_size < 1)
+        return WEFT_ERROR(WEFT_CONFIG, "mock data: a vocabulary of %" PRId32, vocab_size);
+    weft_dataset *d = calloc(1, sizeof(*d));
+    if (d)
+        d->prefix = strdup("mock data");
+    if (!d || !d->prefix) {
+        free(d);
+        return WEFT_ERROR(WEFT_MEMORY, "mock data: no memory");
+    }
+    d->is_mock = true;
+    d->token_bytes = sizeof(int32_t);
+    d->num_tokens = num_tokens;
+    d->num_sequences = 1;
+    d->num_documents = 1;
+    d->mock_vocab_size = vocab_size;
+    d->mock_seed = seed;
+    d->mock_stream = weft_rng_stream_of("mock data");
+    *out = d;
+    return WEFT_OK;
+}
+
+void weft_dataset_close(weft_dataset *dataset)
+{
+    if (!dataset)
+        return;
+    weft_file_map_close(&dataset->bin);
+    weft_file_map_close(&dataset->idx);
+    free(dataset->extents);
+    free(dataset->prefix);
+    free(dataset);
+}
+
+const char *weft_dataset_name(const weft_dataset *dataset)
+{
+    return dataset->prefix;
+}
+
+uint64_t weft_dataset_num_tokens(const weft_dataset *dataset)
+{
+    return dataset->num_tokens;
+}
+
+uint64_t weft_dataset_num_sequences(const weft_dataset *dataset)
+{
+    return dataset->num_sequences;
+}
+
+uint64_t weft_dataset_num_documents(const weft_dataset *dataset)
+{
+    return dataset->num_documents;
+}
+
+size_t weft_dataset_token_bytes(const weft_dataset *dataset)
+{
+    return dataset->token_bytes;
+}
+
+static void read_mock(const weft_dataset *d, uint64_t first, size_t count, int32_t *out)
+{
+    for (size_t i = 0; i < count;) {
+        uint64_t index = first + i;
+        uint32_t words[4];
+        weft_rng_block(d->mock_seed, d->mock_stream, index / 4, words);
+        for (uint64_t word = index % 4; word < 4 && i < count; word++)
+            out[i++] = (int32_t)(((uint64_t)words[word] * (uint64_t)d->mock_vocab_size) >> 32);
+    }
+}
+
+/* Widens tokens of one type. Returns how many were read before one outside [0, 2^31). Offsets are
+ * whole tokens and mappings page-aligned, so that the typed pointers are aligned. */
+#define WIDEN(type)                                                                                \
+    do {                                                                                           \
+        const type *tokens = (const type *)(const void *)at;                                       \
+        for (size_t i = 0; i < count; i++) {                                                       \
+            int64_t token = (int64_t)tokens[i];                                                    \
+            if (token < 0 || token > INT32_MAX)                                                    \
+                return i;                                                                          \
+            out[i] = (int32_t)token;                                                               \
+        }                                                                                          \
+        return count;                                                                              \
+    } while (0)
+
+static size_t widen(weft_index_dtype dtype, const unsigned char *at, size_t count, int32_t *out)
+{
+    switch (dtype) {
+    case WEFT_INDEX_U8:
+        WIDEN(uint8_t);
+    case WEFT_INDEX_I8:
+        WIDEN(int8_t);
+    case WEFT_INDEX_U16:
+        WIDEN(uint16_t);
+    case WEFT_INDEX_I16:
+        WIDEN(int16_t);
+    case WEFT_INDEX_I32:
+        WIDEN(int32_t);
+    case WEFT_INDEX_I64:
+        WIDEN(int64_t);
+    case WEFT_INDEX_F64:
+    case WEFT_INDEX_F32:
+        break;
+    }
+    return 0;
+}
+
+/* The last extent that starts at or before token `first`. */
+static size_t find_extent(const weft_dataset *d, uint64_t first)
+{
+    size_t low = 0, high = d->num_extents;
+    while (high - low > 1) {
+        size_t middle = low + (high - low) / 2;
+        if (d->extents[middle].first_token <= first)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+weft_status weft_dataset_read(const weft_dataset *d, uint64_t first, size_t count, int32_t *out)
+{
+    if (first > d->num_tokens || count > d->num_tokens - first)
+        return WEFT_ERROR(WEFT_INTERNAL, "%s: tokens %" PRIu64 " to %" PRIu64 " of %" PRIu64,
+                          d->prefix, first, first + count, d->num_tokens);
+    if (d->is_mock) {
+        read_mock(d, first, count, out);
+        return WEFT_OK;
+    }
+    for (size_t e = count > 0 ? find_extent(d, first) : 0; count > 0; e++) {
+        uint64_t end = e + 1 < d->num_extents ? d->extents[e + 1].first_token : d->num_tokens;
+        size_t part = end - first < count ? (size_t)(end - first) : count;
+        uint64_t skipped = first - d->extents[e].first_token;
+        const unsigned char *at =
+            d->bin.data + d->extents[e].offset_bytes + skipped * d->token_bytes;
+        size_t read = widen(d->dtype, at, part, out);
+        if (read < part)
+            return WEFT_ERROR(WEFT_FILE, "%s.bin: token %" PRIu64 " is outside [0, 2^31)",
+                              d->prefix, first + read);
+        first += part;
+        out += part;
+        count -= part;
+    }
+    return WEFT_OK;
+}
+
+weft_status weft_dataset_max_token(const weft_dataset *dataset, int32_t *out)
+{
+    int32_t tokens[4096], max = 0;
+    if (dataset->is_mock) {
+        *out = dataset->mock_vocab_size - 1;
+        return WEFT_OK;
+    }
+    for (uint64_t first = 0; first < dataset->num_tokens;) {
+        uint64_t left = dataset->num_tokens - first;
+        size_t count = left < 4096 ? (size_t)left : 4096;
+        WEFT_TRY(weft_dataset_read(dataset, first, count, tokens));
+        for (size_t i = 0; i < count; i++)
+            max = tokens[i] > max ? tokens[i] : max;
+        first += count;
+    }
+    *out = max;
+    return WEFT_OK;
+}

@@ -1,0 +1,69 @@
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "core/dataset.h"
+#include "core/rng.h"
+
+weft_status weft_dataset_split(const weft_dataset *dataset, int64_t seq_length,
+                               const double weights[3], weft_split out[3])
+{
+    double total = 0;
+    uint64_t num_wanted = 0;
+    for (int k = 0; k < 3; k++) {
+        if (!(weights[k] >= 0) || isinf(weights[k]))
+            return WEFT_ERROR(WEFT_CONFIG, "split weight %g is not a number of at least 0",
+                              weights[k]);
+        total += weights[k];
+        num_wanted += weights[k] > 0;
+    }
+    if (seq_length < 1 || !(total > 0))
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "cannot split into samples of %" PRId64
+                          " tokens by weights that sum to %g",
+                          seq_length, total);
+    uint64_t tokens = weft_dataset_num_tokens(dataset);
+    uint64_t samples = tokens > 0 ? (tokens - 1) / (uint64_t)seq_length : 0;
+    if (samples < num_wanted)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "%s: %" PRIu64 " tokens make %" PRIu64 " samples of %" PRId64
+                          " + 1 tokens; %" PRIu64 " splits want one each",
+                          weft_dataset_name(dataset), tokens, samples, seq_length, num_wanted);
+    /* Rounded boundaries, then pushed apart where a wanted split came out empty. */
+    uint64_t bounds[4] = {0};
+    double sum = 0;
+    for (int k = 0; k < 3; k++) {
+        sum += weights[k];
+        bounds[k + 1] = (uint64_t)llround((double)samples * (sum / total));
+        uint64_t least = bounds[k] + (weights[k] > 0);
+        if (bounds[k + 1] < least)
+            bounds[k + 1] = least;
+    }
+    bounds[3] = samples;
+    for (int k = 2; k > 0; k--) {
+        uint64_t most = bounds[k + 1] - (weights[k] > 0);
+        if (bounds[k] > most)
+            bounds[k] = most;
+    }
+    for (int k = 0; k < 3; k++)
+        out[k] = (weft_split){bounds[k], bounds[k + 1] - bounds[k], seq_length};
+    return WEFT_OK;
+}
+
+weft_status weft_split_read(const weft_dataset *dataset, const weft_split *split, uint64_t seed,
+                            bool shuffle, uint64_t number, int32_t *tokens, int32_t *labels)
+{
+    if (split->num_samples == 0)
+        return WEFT_ERROR(WEFT_CONFIG, "%s: this split has no samples", weft_dataset_name(dataset));
+    uint64_t epoch = number / split->num_samples, position = number % split->num_samples;
+    if (shuffle) {
+        uint64_t stream = weft_rng_stream_mix(weft_rng_stream_of("sample order"), epoch);
+        position = weft_rng_permute(seed, stream, split->num_samples, position);
+    }
+    size_t length = (size_t)split->seq_length;
+    uint64_t first = (split->first_sample + position) * (uint64_t)split->seq_length;
+    WEFT_TRY(weft_dataset_read(dataset, first, length, tokens));
+    memcpy(labels, tokens + 1, (length - 1) * sizeof(*labels));
+    WEFT_TRY(weft_dataset_read(dataset, first + length, 1, labels + length - 1));
+    return WEFT_OK;
+}
