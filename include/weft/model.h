@@ -43,7 +43,6 @@ typedef struct weft_model_options {
     int64_t seq_length;
     int64_t max_position_embeddings; /* 0: seq_length */
     int64_t vocab_size;              /* 0: from the data's tokenizer */
-    int64_t make_vocab_size_divisible_by;
     int normalization; /* weft_normalization */
     double norm_epsilon;
     bool swiglu;

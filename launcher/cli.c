@@ -1,0 +1,64 @@
+/* weft_main: finds the verb. */
+#include <stdio.h>
+#include <string.h>
+
+#include <weft/weft.h>
+
+#include "core/options.h"
+#include "launcher/verbs.h"
+
+static const char *const verb_names[] = {"train", "prepare", "generate", "inspect", "doctor"};
+enum { NUM_VERBS = sizeof verb_names / sizeof *verb_names };
+
+static void usage(FILE *out, const char *program)
+{
+    fprintf(out,
+            "usage: %s VERB ...\n"
+            "  train    CONFIG --out RUN         train; starts mpirun itself for a larger mesh\n"
+            "  prepare  TEXT... --out PREFIX     turn text into a token dataset\n"
+            "  generate CHECKPOINT --prompt TEXT continue a text\n"
+            "  inspect  CHECKPOINT|DATASET       say what a file holds, and check it\n"
+            "  doctor                            say what this machine has, and whether it works\n"
+            "Every verb has --help and --json.\n",
+            program);
+}
+
+int weft_verb_fail(const char *verb)
+{
+    const weft_error *error = weft_error_get();
+    fprintf(stderr, "weft %s: %s\n", verb, error->text);
+    return weft_status_exit_code(error->status);
+}
+
+int weft_main(int argc, char **argv, weft_model_function build)
+{
+    if (argc < 2) {
+        usage(stderr, argv[0]);
+        return weft_status_exit_code(WEFT_CONFIG);
+    }
+    const char *verb = argv[1];
+    int rest = argc - 1;
+    char **args = argv + 1;
+    if (strcmp(verb, "--help") == 0 || strcmp(verb, "-h") == 0 || strcmp(verb, "help") == 0) {
+        usage(stdout, argv[0]);
+        return 0;
+    }
+    if (strcmp(verb, "--version") == 0) {
+        printf("weft %s\n", WEFT_VERSION);
+        return 0;
+    }
+    if (strcmp(verb, "train") == 0)
+        return weft_verb_train(rest, args, build);
+    if (strcmp(verb, "generate") == 0)
+        return weft_verb_generate(rest, args, build);
+    if (strcmp(verb, "prepare") == 0)
+        return weft_verb_prepare(rest, args);
+    if (strcmp(verb, "inspect") == 0)
+        return weft_verb_inspect(rest, args);
+    if (strcmp(verb, "doctor") == 0)
+        return weft_verb_doctor(rest, args);
+    const char *nearest = weft_nearest_name(verb, verb_names, NUM_VERBS);
+    fprintf(stderr, "weft: unknown verb \"%s\"%s%s%s\n", verb, nearest ? "; did you mean " : "",
+            nearest ? nearest : "", nearest ? "?" : "");
+    return weft_status_exit_code(WEFT_CONFIG);
+}

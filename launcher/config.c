@@ -1,0 +1,250 @@
+#include "launcher/config.h"
+
+#include <ctype.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "layers/runtime.h"
+
+#define INT(owner, key, initial, min, unit, help)                                                  \
+    {#key, WEFT_OPTION_INT, offsetof(owner, key), initial, min, 1e15, NULL, unit, help}
+#define REAL(owner, key, initial, min, max, help)                                                  \
+    {#key, WEFT_OPTION_DOUBLE, offsetof(owner, key), initial, min, max, NULL, NULL, help}
+#define FLAG(owner, key, initial, help)                                                            \
+    {#key, WEFT_OPTION_BOOL, offsetof(owner, key), initial, 0, 0, NULL, NULL, help}
+#define TEXT(owner, key, initial, help)                                                            \
+    {#key, WEFT_OPTION_STRING, offsetof(owner, key), initial, 0, 0, NULL, NULL, help}
+#define CHOICE(owner, key, initial, choices, help)                                                 \
+    {#key, WEFT_OPTION_CHOICE, offsetof(owner, key), initial, 0, 0, choices, NULL, help}
+
+#define T weft_train_options
+static const weft_option_row train_rows[] = {
+    INT(T, micro_batch_size, "1", 1, "samples", "samples a rank takes at once"),
+    INT(T, global_batch_size, "8", 1, "samples", "samples a step, over all ranks"),
+    INT(T, train_iters, "100", 0, "steps", "optimizer steps"),
+    REAL(T, lr, "3e-4", 0, 1e3, "peak learning rate"),
+    REAL(T, min_lr, "0", 0, 1e3, "learning rate at the end of the decay"),
+    CHOICE(T, lr_decay_style, "\"cosine\"", "constant|linear|cosine|WSD", "learning-rate schedule"),
+    INT(T, lr_warmup_iters, "0", 0, "steps", "linear warm-up"),
+    INT(T, lr_decay_iters, "0", 0, "steps", "step at which min_lr is reached; 0: train_iters"),
+    INT(T, lr_wsd_decay_iters, "0", 0, "steps",
+        "length of WSD's decay; 0: a fifth of lr_decay_iters"),
+    REAL(T, weight_decay, "0.1", 0, 10, "AdamW's weight decay (matrices only)"),
+    REAL(T, adam_beta1, "0.9", 0, 0.99999999, "AdamW's first moment"),
+    REAL(T, adam_beta2, "0.95", 0, 0.99999999, "AdamW's second moment"),
+    REAL(T, adam_eps, "1e-8", 1e-30, 1, "AdamW's epsilon"),
+    REAL(T, clip_grad, "1.0", 0, 1e9, "limit of the global gradient norm; 0: none"),
+    INT(T, seed, "1234", 0, NULL, "seed of weights, sample order and dropout"),
+    CHOICE(T, precision, "\"fp32\"", "fp32|bf16",
+           "activations and weights; bf16 keeps fp32 master weights and gradients"),
+    INT(T, eval_interval, "0", 0, "steps", "steps between evaluations; 0: none"),
+    INT(T, eval_iters, "4", 1, "batches", "global batches an evaluation"),
+};
+#undef T
+#define T weft_data_options
+static const weft_option_row data_rows[] = {
+    TEXT(T, data_path, NULL, "prefix of the dataset's .bin and .idx"),
+    TEXT(T, split, "\"969,30,1\"", "weights of train, valid and test"),
+    FLAG(T, mock_data, "false", "random tokens, for speed runs (needs model.vocab_size)"),
+};
+#undef T
+#define T weft_checkpoint_options
+static const weft_option_row checkpoint_rows[] = {
+    TEXT(T, load, NULL, "checkpoint to start from, of any mesh"),
+    INT(T, save_interval, "0", 0, "steps", "steps between checkpoints; 0: only at the end"),
+    FLAG(T, no_save, "false", "write no checkpoint at all"),
+};
+#undef T
+#define T weft_device_options
+static const weft_option_row device_rows[] = {
+    CHOICE(T, kind, "\"cpu\"", "cpu", "what computes"),
+    INT(T, memory_limit, "0", 0, "bytes", "device memory a rank may use; 0: no limit"),
+    INT(T, num_threads, "0", 0, "threads", "threads a rank; 0: its share of the cores"),
+    REAL(T, peak_flops, "0", 0, 1e20, "peak FLOP/s a rank, for MFU; 0: measured at the start"),
+};
+#undef T
+#define T weft_log_options
+static const weft_option_row log_rows[] = {
+    CHOICE(T, level, "\"info\"", "error|warn|info|debug|trace", "what is logged"),
+    INT(T, log_interval, "10", 1, "steps", "steps between plain progress lines"),
+    INT(T, trace_step, "3", 0, NULL, "step whose timeline is kept in trace.json; 0: none"),
+    FLAG(T, check_collectives, "false", "compare all ranks' calls before each collective"),
+};
+#undef T
+
+#define COUNT(rows) (sizeof(rows) / sizeof *(rows))
+
+void weft_config_sections(weft_config *config, weft_option_section out[7])
+{
+    const weft_option_section sections[7] = {
+        {"model", weft_model_rows, weft_num_model_rows, &config->model, "the network"},
+        {"parallel", weft_parallel_rows, weft_num_parallel_rows, &config->parallel, "the mesh"},
+        {"train", train_rows, COUNT(train_rows), &config->train, "batches, optimizer, schedule"},
+        {"data", data_rows, COUNT(data_rows), &config->data, "where tokens come from"},
+        {"checkpoint", checkpoint_rows, COUNT(checkpoint_rows), &config->checkpoint,
+         "saving and loading"},
+        {"device", device_rows, COUNT(device_rows), &config->device, "what computes"},
+        {"log", log_rows, COUNT(log_rows), &config->log, "what is written while it runs"},
+    };
+    memcpy(out, sections, sizeof sections);
+}
+
+/* An error whose text starts "section.key" gets file, line and column before it, where the file
+ * sets that key. */
+static weft_status locate(const weft_config_source *source, const char *text, weft_status status)
+{
+    char path[96] = "";
+    const char *message = weft_error_get()->text;
+    size_t n = 0;
+    while (n + 1 < sizeof path && (isalnum((unsigned char)message[n]) || message[n] == '_' ||
+                                   message[n] == '.'))
+        n++;
+    memcpy(path, message, n);
+    path[n] = '\0';
+    int line, column;
+    if (text && strchr(path, '.') && weft_options_locate(text, path, &line, &column))
+        return weft_error_context(status, "%s:%d:%d", source->file, line, column);
+    return weft_error_context(status, "%s", source->file);
+}
+
+static weft_status check_train(const weft_config *c)
+{
+    const weft_train_options *t = &c->train;
+    double weights[3];
+    if (t->min_lr > t->lr)
+        return WEFT_ERROR(WEFT_CONFIG, "train.min_lr: %g is above lr %g", t->min_lr, t->lr);
+    if (t->global_batch_size % t->micro_batch_size != 0)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "train.global_batch_size: %lld does not divide by micro_batch_size %lld",
+                          (long long)t->global_batch_size, (long long)t->micro_batch_size);
+    if (!c->data.mock_data && !c->data.data_path)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "data.data_path: missing; make a dataset with weft prepare, or set "
+                          "data.mock_data");
+    if (c->data.mock_data && c->model.vocab_size == 0)
+        return WEFT_ERROR(WEFT_CONFIG, "model.vocab_size: mock data needs one");
+    if (sscanf(c->data.split, "%lf,%lf,%lf", &weights[0], &weights[1], &weights[2]) != 3 ||
+        weights[0] <= 0 || weights[1] < 0 || weights[2] < 0)
+        return WEFT_ERROR(WEFT_CONFIG, "data.split: \"%s\" is not three weights such as 969,30,1",
+                          c->data.split);
+    return WEFT_OK;
+}
+
+static weft_status resolve(weft_config *c, const char *mesh, weft_arena *arena)
+{
+    if (mesh)
+        WEFT_TRY(weft_mesh_apply_alias(mesh, arena, &c->parallel));
+    weft_train_options *t = &c->train;
+    if (t->lr_decay_iters == 0)
+        t->lr_decay_iters = t->train_iters;
+    if (t->lr_wsd_decay_iters == 0)
+        t->lr_wsd_decay_iters = t->lr_decay_iters / 5;
+    WEFT_TRY(weft_model_options_resolve(&c->model));
+    return check_train(c);
+}
+
+static weft_status source_text(const weft_config_source *source, weft_arena *arena,
+                               const char **out)
+{
+    char *read;
+    size_t bytes;
+    *out = source->text;
+    if (!source->text && source->file) {
+        WEFT_TRY(weft_read_file(source->file, arena, &read, &bytes));
+        *out = read;
+    }
+    return WEFT_OK;
+}
+
+weft_status weft_config_load(const weft_config_source *source, weft_arena *arena, weft_config *out)
+{
+    weft_config config = {0};
+    weft_option_section sections[WEFT_NUM_SECTIONS_IN_CONFIG];
+    const char *text;
+    weft_status read = source_text(source, arena, &text);
+    if (read != WEFT_OK) /* a config that cannot be read is a usage error */
+        return WEFT_ERROR(WEFT_CONFIG, "%s", weft_error_get()->text);
+    weft_config_sections(&config, sections);
+    WEFT_TRY(weft_options_parse(sections, WEFT_NUM_SECTIONS_IN_CONFIG, source->file, text,
+                                source->set, source->num_set, arena));
+    weft_status status = resolve(&config, source->mesh, arena);
+    if (status != WEFT_OK)
+        return locate(source, text, status);
+    *out = config;
+    return WEFT_OK;
+}
+
+static int64_t at_least_one(int64_t value)
+{
+    return value > 0 ? value : 1;
+}
+
+int weft_config_world(const weft_config *config)
+{
+    const weft_parallel_options *p = &config->parallel;
+    int64_t inner = at_least_one(p->tensor_model_parallel_size) *
+                    at_least_one(p->context_parallel_size);
+    int64_t expert = 1, dp = p->data_parallel_size;
+    if (p->expert_binding == WEFT_BINDING_DP)
+        expert = at_least_one(p->expert_model_parallel_size) *
+                 at_least_one(p->expert_tensor_parallel_size);
+    if (dp == 0)
+        for (dp = 1; inner * dp % expert != 0 && dp < expert; dp++)
+            ;
+    return (int)(inner * dp * at_least_one(p->pipeline_model_parallel_size));
+}
+
+static weft_status check_world(const weft_config *c, int world, weft_mesh *out)
+{
+    WEFT_TRY(weft_mesh_build(&c->parallel, world, c->model.num_experts, out));
+    const weft_train_options *t = &c->train;
+    int64_t runs = t->micro_batch_size * out->dp;
+    if (t->global_batch_size % runs != 0)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "train.global_batch_size: %lld does not divide by micro_batch_size %lld x "
+                          "dp %d",
+                          (long long)t->global_batch_size, (long long)t->micro_batch_size, out->dp);
+    return WEFT_OK;
+}
+
+weft_status weft_config_mesh(const weft_config *config, const weft_config_source *source, int world,
+                             weft_mesh *out)
+{
+    weft_status status = check_world(config, world, out);
+    if (status != WEFT_OK) {
+        weft_arena arena = {0};
+        const char *text = NULL;
+        weft_error error;
+        weft_error_take(&error);
+        if (source_text(source, &arena, &text) != WEFT_OK)
+            text = NULL;
+        status = weft_error_put(&error);
+        status = locate(source, text, status);
+        weft_arena_release(&arena);
+    }
+    return status;
+}
+
+weft_status weft_config_text(const weft_config *config, weft_arena *arena, const char **out)
+{
+    weft_config copy = *config;
+    weft_option_section sections[WEFT_NUM_SECTIONS_IN_CONFIG];
+    weft_config_sections(&copy, sections);
+    char *text = NULL;
+    size_t bytes;
+    FILE *stream = open_memstream(&text, &bytes);
+    if (!stream)
+        return WEFT_ERROR(WEFT_MEMORY, "out of memory for the config's text");
+    weft_status status = weft_options_write(sections, WEFT_NUM_SECTIONS_IN_CONFIG, stream);
+    fclose(stream);
+    if (status == WEFT_OK)
+        status = weft_arena_strdup(arena, text, out);
+    free(text);
+    return status;
+}
+
+weft_dtype weft_config_dtype(const weft_config *config)
+{
+    return config->train.precision == WEFT_PRECISION_BF16 ? WEFT_BF16 : WEFT_F32;
+}

@@ -1,0 +1,94 @@
+/* The whole config: one JSON file of seven sections, and what the command line puts over it.
+ *
+ * Sections belong to their owners (model: layers, parallel: parallel/mesh); train, data,
+ * checkpoint, device and log are the launcher's. Everything that can be known wrong without a
+ * rank at work is refused by weft_config_load: one line with file, line and column, WEFT_CONFIG. */
+#ifndef WEFT_LAUNCHER_CONFIG_H
+#define WEFT_LAUNCHER_CONFIG_H
+
+#include <stdio.h>
+
+#include <weft/model.h>
+
+#include "core/options.h"
+#include "parallel/mesh.h"
+
+typedef enum weft_precision { WEFT_PRECISION_FP32, WEFT_PRECISION_BF16 } weft_precision;
+
+typedef struct weft_train_options { /* section "train" */
+    int64_t micro_batch_size, global_batch_size, train_iters;
+    double lr, min_lr;
+    int lr_decay_style; /* weft_lr_decay_style */
+    int64_t lr_warmup_iters;
+    int64_t lr_decay_iters;     /* 0: train_iters */
+    int64_t lr_wsd_decay_iters; /* 0: a fifth of lr_decay_iters */
+    double weight_decay, adam_beta1, adam_beta2, adam_eps, clip_grad;
+    int64_t seed;
+    int precision; /* weft_precision */
+    int64_t eval_interval, eval_iters;
+} weft_train_options;
+
+typedef struct weft_data_options { /* section "data" */
+    const char *data_path;         /* prefix of .bin and .idx; NULL with mock_data */
+    const char *split;             /* "969,30,1" */
+    bool mock_data;
+} weft_data_options;
+
+typedef struct weft_checkpoint_options { /* section "checkpoint" */
+    const char *load;                    /* start from this checkpoint; NULL: afresh */
+    int64_t save_interval;               /* 0: only at the end */
+    bool no_save;
+} weft_checkpoint_options;
+
+typedef struct weft_device_options { /* section "device" */
+    int kind;                        /* 0: cpu */
+    int64_t memory_limit;            /* bytes; 0: none */
+    int64_t num_threads;             /* 0: this rank's share of the cores */
+    double peak_flops;               /* a rank; 0: measured at the start */
+} weft_device_options;
+
+typedef struct weft_log_options { /* section "log" */
+    int level;                    /* weft_log_level */
+    int64_t log_interval;         /* steps between plain progress lines */
+    int64_t trace_step;           /* step whose timeline is kept; 0: none */
+    bool check_collectives;       /* compare signatures before each collective */
+} weft_log_options;
+
+typedef struct weft_config {
+    weft_model_options model;
+    weft_parallel_options parallel;
+    weft_train_options train;
+    weft_data_options data;
+    weft_checkpoint_options checkpoint;
+    weft_device_options device;
+    weft_log_options log;
+} weft_config;
+
+enum { WEFT_NUM_SECTIONS_IN_CONFIG = 7 };
+/* The sections with their rows, targets inside `config`. */
+void weft_config_sections(weft_config *config, weft_option_section out[7]);
+
+typedef struct weft_config_source {
+    const char *file;       /* path, for errors; the file to read when text is NULL */
+    const char *text;       /* optional: the JSON itself (a checkpoint's config) */
+    const char *const *set; /* --set key=value */
+    size_t num_set;
+    const char *mesh; /* --mesh, or NULL */
+} weft_config_source;
+
+/* Parses, resolves defaults and checks everything that needs no data and no ranks. Strings live in
+ * the arena. */
+weft_status weft_config_load(const weft_config_source *source, weft_arena *arena,
+                             weft_config *out) WEFT_CHECKED;
+/* The number of ranks the config asks for when no launcher says: tp * cp * pp * dp, with dp the
+ * smallest that the expert grid allows when it is not given. */
+int weft_config_world(const weft_config *config);
+/* Mesh and batch against `world` ranks: builds the mesh. Errors point into the file. */
+weft_status weft_config_mesh(const weft_config *config, const weft_config_source *source, int world,
+                             weft_mesh *out) WEFT_CHECKED;
+/* The resolved config as JSON text, in the arena. */
+weft_status weft_config_text(const weft_config *config, weft_arena *arena,
+                             const char **out) WEFT_CHECKED;
+weft_dtype weft_config_dtype(const weft_config *config);
+
+#endif
