@@ -1,0 +1,334 @@
+#include "launcher/setup.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cjson/cJSON.h>
+
+#include <weft/kernels.h>
+
+#include "core/log.h"
+#include "parallel/checkpoint.h"
+#include "parallel/topology.h"
+#include "schedule/check.h"
+
+weft_status weft_setup_tokenizer_text(const weft_config *config, weft_arena *arena,
+                                      const char **out)
+{
+    *out = NULL;
+    if (config->data.mock_data)
+        return WEFT_OK;
+    const char *path;
+    char *text;
+    size_t bytes;
+    WEFT_TRY(weft_arena_printf(arena, &path, "%s.json", config->data.data_path));
+    if (access(path, R_OK) != 0) /* Megatron's datasets have none */
+        return WEFT_OK;
+    WEFT_TRY(weft_read_file(path, arena, &text, &bytes));
+    *out = text;
+    return WEFT_OK;
+}
+
+weft_status weft_setup_vocabulary(weft_config *config)
+{
+    weft_arena arena = {0};
+    const char *text;
+    int64_t size = 0;
+    weft_status status = weft_setup_tokenizer_text(config, &arena, &text);
+    if (status == WEFT_OK && text) {
+        cJSON *json = cJSON_Parse(text);
+        const cJSON *value = cJSON_GetObjectItemCaseSensitive(json, "vocab_size");
+        if (cJSON_IsNumber(value))
+            size = (int64_t)value->valuedouble;
+        else
+            status = WEFT_ERROR(WEFT_FILE, "%s.json: no vocab_size in it", config->data.data_path);
+        cJSON_Delete(json);
+    }
+    weft_arena_release(&arena);
+    WEFT_TRY(status);
+    if (config->model.vocab_size == 0)
+        config->model.vocab_size = size;
+    if (config->model.vocab_size == 0)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "model.vocab_size: missing, and %s.json, which would say, is not there",
+                          config->data.data_path);
+    if (config->model.vocab_size < size)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "model.vocab_size: %lld is less than the dataset's vocabulary of %lld",
+                          (long long)config->model.vocab_size, (long long)size);
+    return WEFT_OK;
+}
+
+weft_status weft_setup_device(const weft_config *config, weft_device **out)
+{
+    int rank, size, local_rank, local_size = 1;
+    if (!weft_comm_launched(&rank, &size, &local_rank, &local_size) || local_size < 1)
+        local_size = 1;
+    int threads = (int)config->device.num_threads;
+    if (threads == 0)
+        threads = weft_machine_allowed_cores() / local_size;
+    return weft_device_create_cpu(threads < 1 ? 1 : threads,
+                                  (size_t)config->device.memory_limit, out);
+}
+
+weft_status weft_setup_measure_peak(weft_lane *lane, weft_device *device, weft_dtype dtype,
+                                    double *out)
+{
+    enum { N = 1024, RUNS = 4 };
+    size_t bytes = (size_t)N * N * weft_dtype_bytes(dtype);
+    void *memory[3] = {NULL, NULL, NULL};
+    weft_status status = WEFT_OK;
+    double best = 0;
+    for (int i = 0; i < 3 && status == WEFT_OK; i++) {
+        status = weft_device_alloc(device, WEFT_SPACE_PINNED, bytes, "measuring", &memory[i]);
+        if (status == WEFT_OK)
+            status = weft_lane_zero(lane, memory[i], bytes);
+    }
+    for (int i = 0; i < RUNS && status == WEFT_OK; i++) {
+        double start = weft_now_us();
+        status = weft_gemm(lane, &(weft_gemm_args){.m = N,
+                                                   .n = N,
+                                                   .k = N,
+                                                   .transpose_b = true,
+                                                   .dtype = dtype,
+                                                   .c_dtype = dtype,
+                                                   .a = memory[0],
+                                                   .b = memory[1],
+                                                   .c = memory[2],
+                                                   .alpha = 1});
+        if (status == WEFT_OK)
+            status = weft_lane_sync(lane);
+        double rate = 2.0 * N * N * N / ((weft_now_us() - start) * 1e-6);
+        if (rate > best)
+            best = rate;
+    }
+    for (int i = 0; i < 3; i++)
+        if (memory[i])
+            weft_device_free(device, WEFT_SPACE_PINNED, memory[i], bytes);
+    *out = best;
+    return status;
+}
+
+/* --- the trainer --------------------------------------------------------------------------- */
+
+static weft_status open_data(weft_trainer *t)
+{
+    weft_config *c = &t->config;
+    double weights[3];
+    if (c->data.mock_data) {
+        uint64_t samples = (uint64_t)c->train.global_batch_size * 64;
+        WEFT_TRY(weft_dataset_open_mock(samples * (uint64_t)c->model.seq_length + 1,
+                                        (int32_t)c->model.vocab_size, (uint64_t)c->train.seed,
+                                        &t->dataset));
+    } else {
+        WEFT_TRY(weft_dataset_open(c->data.data_path, &t->dataset));
+        int32_t most;
+        WEFT_TRY(weft_dataset_max_token(t->dataset, &most));
+        if (most >= c->model.vocab_size)
+            return WEFT_ERROR(WEFT_CONFIG,
+                              "model.vocab_size: %lld, but %s.bin holds token %d",
+                              (long long)c->model.vocab_size, c->data.data_path, most);
+    }
+    if (sscanf(c->data.split, "%lf,%lf,%lf", &weights[0], &weights[1], &weights[2]) != 3)
+        return WEFT_ERROR(WEFT_CONFIG, "data.split: \"%s\" is not three weights", c->data.split);
+    if (c->train.eval_interval > 0 && weights[1] <= 0)
+        return WEFT_ERROR(WEFT_CONFIG, "data.split: evaluation needs a validation share");
+    return weft_dataset_split(t->dataset, c->model.seq_length, weights, t->splits);
+}
+
+/* All stages' programs are made and checked on every rank: pure, and a few microseconds each. */
+static weft_status make_programs(weft_trainer *t)
+{
+    const weft_mesh *mesh = &t->groups.mesh;
+    int stage = t->groups.coords.at[WEFT_AXIS_PP];
+    weft_pipeline_kind kind = t->config.parallel.pipeline_schedule == WEFT_SCHEDULE_GPIPE
+                                  ? WEFT_PIPELINE_GPIPE
+                                  : WEFT_PIPELINE_1F1B;
+    int batches = (int)(t->config.train.global_batch_size / t->config.train.micro_batch_size /
+                        mesh->dp);
+    t->shape = (weft_pipeline_shape){kind, mesh->pp, batches, false};
+    t->eval_shape = (weft_pipeline_shape){kind, mesh->pp, batches, true};
+    weft_pipeline_shape *shapes[2] = {&t->shape, &t->eval_shape};
+    weft_program *mine[2] = {&t->program, &t->eval_program};
+    weft_pipeline_slots *slots[2] = {&t->slots, &t->eval_slots};
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(t->arena, (size_t)mesh->pp, sizeof(weft_program), &memory));
+    weft_program *all = memory;
+    for (int i = 0; i < 2; i++) {
+        for (int s = 0; s < mesh->pp; s++)
+            WEFT_TRY(weft_program_pipeline(shapes[i], s, t->arena, &all[s]));
+        WEFT_TRY(weft_program_check(all, mesh->pp, batches, shapes[i]->forward_only));
+        *mine[i] = all[stage];
+        *slots[i] = weft_pipeline_slots_of(shapes[i], stage);
+    }
+    return WEFT_OK;
+}
+
+/* Memory for what travels between stages. The two programs use their slots in turn. */
+static weft_status allocate_slots(weft_trainer *t)
+{
+    t->num_slots = t->slots.num_slots > t->eval_slots.num_slots ? t->slots.num_slots
+                                                                : t->eval_slots.num_slots;
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(t->arena, (size_t)t->num_slots + 1, sizeof(void *), &memory));
+    t->slot_memory = memory;
+    bool first = t->groups.coords.at[WEFT_AXIS_PP] == 0;
+    for (int i = 0; i < t->num_slots && t->groups.mesh.pp > 1; i++) {
+        bool is_input = i >= t->slots.activation &&
+                        i < t->slots.activation + t->slots.num_activation &&
+                        i < t->eval_slots.activation + t->eval_slots.num_activation;
+        if (first && is_input) /* the first stage reads tokens */
+            continue;
+        WEFT_TRY(weft_device_alloc(t->device, WEFT_SPACE_DEVICE,
+                                   weft_model_boundary_bytes(t->model), "pipeline slots",
+                                   &t->slot_memory[i]));
+    }
+    return WEFT_OK;
+}
+
+static weft_status allocate_batches(weft_trainer *t)
+{
+    size_t seq = (size_t)t->config.model.seq_length;
+    t->batch_tokens = seq * (size_t)t->config.train.micro_batch_size;
+    t->num_batches = t->shape.num_micro_batches;
+    size_t count = (size_t)t->num_batches * t->batch_tokens + 2 * seq;
+    void *tokens, *labels;
+    WEFT_TRY(weft_device_alloc(t->device, WEFT_SPACE_PINNED, count * sizeof(int32_t), "tokens",
+                               &tokens));
+    t->tokens = tokens;
+    WEFT_TRY(weft_device_alloc(t->device, WEFT_SPACE_PINNED, count * sizeof(int32_t), "labels",
+                               &labels));
+    t->labels = labels;
+    return WEFT_OK;
+}
+
+static weft_status create_model(weft_trainer *t, weft_model_function build)
+{
+    const weft_train_options *train = &t->config.train;
+    int passes = t->slots.num_activation > t->eval_slots.num_activation
+                     ? t->slots.num_activation
+                     : t->eval_slots.num_activation;
+    WEFT_TRY(weft_model_create(&(weft_model_setup){.options = &t->config.model,
+                                                   .groups = &t->groups,
+                                                   .device = t->device,
+                                                   .dtype = weft_config_dtype(&t->config),
+                                                   .micro_batch_size = train->micro_batch_size,
+                                                   .bucket_elements = (size_t)t->config.parallel
+                                                                          .ddp_bucket_size,
+                                                   .training = true,
+                                                   .num_passes = passes,
+                                                   .seed = (uint64_t)train->seed},
+                               build, &t->model));
+    double flops;
+    weft_model_totals(t->model, &t->num_params, &flops);
+    t->flops_per_sample = flops / (double)train->micro_batch_size;
+    return WEFT_OK;
+}
+
+static weft_status create_lanes(weft_trainer *t)
+{
+    static const int priorities[WEFT_NUM_LANES] = {
+        [WEFT_LANE_SEND] = WEFT_PURPOSE_PIPELINE,
+        [WEFT_LANE_RECEIVE] = WEFT_PURPOSE_PIPELINE,
+        [WEFT_LANE_REDUCE] = WEFT_PURPOSE_DATA,
+    };
+    for (int i = 0; i < WEFT_NUM_LANES; i++)
+        WEFT_TRY(weft_lane_create(t->device, priorities[i], weft_lane_kind_text(i), &t->lanes[i]));
+    weft_trainer_bind_tasks(t);
+    t->executor.trace_rank = weft_comm_rank(t->world);
+    uint32_t most = t->program.num_tasks > t->eval_program.num_tasks ? t->program.num_tasks
+                                                                     : t->eval_program.num_tasks;
+    WEFT_TRY(weft_executor_prepare(&t->executor, t->device, most));
+    WEFT_TRY(weft_trace_create(&t->trace));
+    weft_trace_name_lanes(t->trace, weft_lane_kind_texts(), WEFT_NUM_LANES);
+    return WEFT_OK;
+}
+
+static weft_status create_mesh(weft_trainer *t, const weft_config_source *source, weft_mesh *mesh)
+{
+    weft_topology topology;
+    WEFT_TRY(weft_config_mesh(&t->config, source, weft_comm_size(t->world), mesh));
+    WEFT_TRY(weft_topology_discover(t->world, t->arena, &topology));
+    return weft_topology_check(&topology, mesh, t->config.parallel.allow_tp_across_nodes);
+}
+
+static weft_status create_local(weft_trainer *t, weft_model_function build)
+{
+    WEFT_TRY(open_data(t));
+    WEFT_TRY(make_programs(t));
+    WEFT_TRY(create_model(t, build));
+    WEFT_TRY(allocate_slots(t));
+    WEFT_TRY(allocate_batches(t));
+    return create_lanes(t);
+}
+
+static weft_status create_optimizer(weft_trainer *t)
+{
+    const weft_train_options *train = &t->config.train;
+    t->lr = (weft_lr_schedule){.style = (weft_lr_decay_style)train->lr_decay_style,
+                               .lr = train->lr,
+                               .min_lr = train->min_lr,
+                               .warmup_iters = train->lr_warmup_iters,
+                               .decay_iters = train->lr_decay_iters,
+                               .wsd_decay_iters = train->lr_wsd_decay_iters};
+    WEFT_TRY(weft_optimizer_create(
+        weft_model_parameters(t->model),
+        &(weft_optimizer_options){.adam_beta1 = train->adam_beta1,
+                                  .adam_beta2 = train->adam_beta2,
+                                  .adam_eps = train->adam_eps,
+                                  .weight_decay = train->weight_decay,
+                                  .clip_grad = train->clip_grad,
+                                  .distributed = t->config.parallel.use_distributed_optimizer,
+                                  .overlap = t->config.parallel.overlap_grad_reduce},
+        &t->optimizer));
+    t->peak_flops = t->config.device.peak_flops;
+    if (t->peak_flops > 0)
+        return WEFT_OK;
+    WEFT_TRY(weft_comm_barrier(t->world));
+    return weft_setup_measure_peak(t->lanes[WEFT_LANE_COMPUTE], t->device,
+                                   weft_config_dtype(&t->config), &t->peak_flops);
+}
+
+weft_status weft_trainer_create(weft_trainer *t, const weft_config *config,
+                                const weft_config_source *source, weft_comm *world,
+                                weft_arena *arena, weft_model_function build)
+{
+    memset(t, 0, sizeof *t);
+    t->config = *config;
+    t->arena = arena;
+    t->world = world;
+    weft_mesh mesh = {0};
+    weft_status status = weft_setup_vocabulary(&t->config);
+    if (status == WEFT_OK)
+        status = weft_setup_device(&t->config, &t->device);
+    WEFT_TRY(weft_comm_agree(world, status));
+    WEFT_TRY(weft_comm_agree(world, create_mesh(t, source, &mesh)));
+    WEFT_TRY(weft_groups_create(world, &mesh, &t->groups));
+    WEFT_TRY(weft_comm_agree(world, create_local(t, build)));
+    return create_optimizer(t);
+}
+
+void weft_trainer_release(weft_trainer *t)
+{
+    for (int i = 0; i < WEFT_NUM_LANES; i++)
+        weft_lane_destroy(t->lanes[i]);
+    weft_executor_release(&t->executor);
+    weft_trace_destroy(t->trace);
+    weft_optimizer_destroy(t->optimizer);
+    size_t boundary_bytes = t->model ? weft_model_boundary_bytes(t->model) : 0;
+    for (int i = 0; t->slot_memory && i < t->num_slots; i++)
+        if (t->slot_memory[i])
+            weft_device_free(t->device, WEFT_SPACE_DEVICE, t->slot_memory[i], boundary_bytes);
+    size_t seq = (size_t)t->config.model.seq_length;
+    size_t count = (size_t)t->num_batches * t->batch_tokens + 2 * seq;
+    if (t->tokens)
+        weft_device_free(t->device, WEFT_SPACE_PINNED, t->tokens, count * sizeof(int32_t));
+    if (t->labels)
+        weft_device_free(t->device, WEFT_SPACE_PINNED, t->labels, count * sizeof(int32_t));
+    weft_model_destroy(t->model);
+    weft_dataset_close(t->dataset);
+    weft_groups_release(&t->groups);
+    weft_device_destroy(t->device);
+    memset(t, 0, sizeof *t);
+}

@@ -1,0 +1,21 @@
+/* Parts of the trainer's set-up. Private to launcher/. */
+#ifndef WEFT_LAUNCHER_SETUP_H
+#define WEFT_LAUNCHER_SETUP_H
+
+#include "launcher/trainer.h"
+
+/* The tokenizer description beside the dataset (PREFIX.json), NULL when there is none. */
+weft_status weft_setup_tokenizer_text(const weft_config *config, weft_arena *arena,
+                                      const char **out) WEFT_CHECKED;
+/* model.vocab_size from the dataset's tokenizer where the config leaves it 0; refuses a dataset
+ * whose description asks for more. Rank-local. */
+weft_status weft_setup_vocabulary(weft_config *config) WEFT_CHECKED;
+/* The CPU device with this rank's share of the cores. */
+weft_status weft_setup_device(const weft_config *config, weft_device **out) WEFT_CHECKED;
+/* FLOP/s of a large GEMM on this device in `dtype`, all ranks at once. */
+weft_status weft_setup_measure_peak(weft_lane *lane, weft_device *device, weft_dtype dtype,
+                                    double *out) WEFT_CHECKED;
+/* Fills executor.run and lanes with the trainer's tasks. */
+void weft_trainer_bind_tasks(weft_trainer *trainer);
+
+#endif

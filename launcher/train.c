@@ -1,0 +1,313 @@
+/* weft train. */
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/log.h"
+#include "launcher/launch.h"
+#include "launcher/progress.h"
+#include "launcher/trainer.h"
+#include "launcher/verbs.h"
+#include "parallel/checkpoint.h"
+
+typedef struct arguments {
+    weft_config_source source;
+    const char *out;
+    bool resume, json;
+} arguments;
+
+enum { MAX_SETS = 128 };
+
+static void help(void)
+{
+    weft_config config;
+    weft_option_section sections[WEFT_NUM_SECTIONS_IN_CONFIG];
+    printf("usage: weft train CONFIG --out RUN [options]\n"
+           "\n"
+           "  --out RUN            folder for config.json, metrics.jsonl, checkpoints/, trace.json\n"
+           "  --set KEY=VALUE      override a key of the config; may be repeated\n"
+           "  --mesh AXES          such as tp=2,pp=2,ep=4,binding=dp: replaces the file's mesh\n"
+           "  --resume             go on from RUN's latest checkpoint\n"
+           "  --json               metrics as JSON lines on stdout\n"
+           "\n"
+           "A mesh of more than one rank starts mpirun, unless a launcher already has.\n"
+           "SIGTERM and SIGUSR1 make a run save a checkpoint and end after its step.\n"
+           "\n"
+           "Keys of the config, with their defaults:\n\n");
+    memset(&config, 0, sizeof config);
+    weft_config_sections(&config, sections);
+    weft_options_help(sections, WEFT_NUM_SECTIONS_IN_CONFIG, false, stdout);
+}
+
+/* Returns -1 to go on, else the exit code. */
+static int parse_arguments(int argc, char **argv, arguments *args)
+{
+    static const char *sets[MAX_SETS];
+    static const struct option options[] = {{"out", required_argument, NULL, 'o'},
+                                            {"set", required_argument, NULL, 's'},
+                                            {"mesh", required_argument, NULL, 'm'},
+                                            {"resume", no_argument, NULL, 'r'},
+                                            {"json", no_argument, NULL, 'j'},
+                                            {"help", no_argument, NULL, 'h'},
+                                            {NULL, 0, NULL, 0}};
+    args->source.set = sets;
+    int option;
+    optind = 1;
+    opterr = 0;
+    while ((option = getopt_long(argc, argv, "h", options, NULL)) != -1) {
+        if (option == 'o') {
+            args->out = optarg;
+        } else if (option == 's' && args->source.num_set < MAX_SETS) {
+            sets[args->source.num_set++] = optarg;
+        } else if (option == 'm') {
+            args->source.mesh = optarg;
+        } else if (option == 'r') {
+            args->resume = true;
+        } else if (option == 'j') {
+            args->json = true;
+        } else if (option == 'h') {
+            help();
+            return 0;
+        } else {
+            WEFT_ERROR(WEFT_CONFIG, "%s: unknown option or missing value; see weft train --help",
+                       argv[optind - 1]);
+            return weft_verb_fail("train");
+        }
+    }
+    if (argc - optind != 1 || !args->out) {
+        WEFT_ERROR(WEFT_CONFIG, "%s; see weft train --help",
+                   !args->out ? "--out RUN is missing" : "one CONFIG is needed");
+        return weft_verb_fail("train");
+    }
+    args->source.file = argv[optind];
+    return -1;
+}
+
+static weft_status make_folder(const char *path)
+{
+    if (mkdir(path, 0777) != 0 && errno != EEXIST)
+        return WEFT_ERROR(WEFT_FILE, "%s: cannot make the folder: %s", path, strerror(errno));
+    return WEFT_OK;
+}
+
+/* Where the run starts from: its own latest checkpoint, checkpoint.load, or nothing. A run that has
+ * checkpoints is never started over by accident. */
+static weft_status find_start(const arguments *args, const weft_config *config, weft_arena *arena,
+                              const char **out)
+{
+    const char *own = NULL;
+    *out = NULL;
+    if (weft_checkpoint_resolve(args->out, arena, &own) != WEFT_OK) {
+        own = NULL;
+        weft_error_clear();
+    }
+    if (args->resume) {
+        if (!own)
+            return WEFT_ERROR(WEFT_CONFIG, "%s: no checkpoint to resume from", args->out);
+        *out = own;
+        return WEFT_OK;
+    }
+    if (own)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "%s: holds checkpoints already; give --resume to go on, or another --out",
+                          args->out);
+    if (config->checkpoint.load)
+        return weft_checkpoint_resolve(config->checkpoint.load, arena, out);
+    return WEFT_OK;
+}
+
+/* The resolved config beside the run's other files; rank 0. */
+static weft_status write_config(const arguments *args, const weft_config *config,
+                                weft_arena *arena)
+{
+    const char *path, *text;
+    WEFT_TRY(weft_arena_printf(arena, &path, "%s/config.json", args->out));
+    WEFT_TRY(weft_config_text(config, arena, &text));
+    FILE *out = fopen(path, "w");
+    if (!out)
+        return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", path, strerror(errno));
+    int bad = fputs(text, out) < 0;
+    if ((fclose(out) != 0) | bad)
+        return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", path, strerror(errno));
+    return WEFT_OK;
+}
+
+static void print_start(const weft_trainer *t, const char *start)
+{
+    char mesh[128];
+    weft_mesh_print(&t->groups.mesh, mesh, sizeof mesh);
+    printf("%.1f M parameters, %d ranks: %s; %s; %d micro-batches a step and replica\n",
+           (double)t->num_params / 1e6, t->groups.mesh.world, mesh,
+           weft_dtype_text(weft_config_dtype(&t->config)), t->shape.num_micro_batches);
+    if (start)
+        printf("starting from %s (step %" PRId64 ")\n", start, t->step);
+    fflush(stdout);
+}
+
+typedef struct job {
+    const arguments *args;
+    weft_trainer trainer;
+    weft_progress progress;
+    const char *checkpoints; /* RUN/checkpoints */
+    bool speaks;             /* rank 0 */
+} job;
+
+static weft_status save(job *j)
+{
+    if (j->trainer.config.checkpoint.no_save)
+        return WEFT_OK;
+    WEFT_TRY(weft_trainer_save(&j->trainer, j->checkpoints));
+    if (j->speaks)
+        weft_progress_note(&j->progress, "checkpoint: %s/step-%" PRId64, j->checkpoints,
+                           j->trainer.step);
+    return WEFT_OK;
+}
+
+static weft_status evaluate(job *j)
+{
+    double loss;
+    WEFT_TRY(weft_trainer_evaluate(&j->trainer, &loss));
+    if (j->speaks)
+        weft_progress_note(&j->progress, "step %" PRId64 "  validation loss %.4f",
+                           j->trainer.step, loss);
+    return WEFT_OK;
+}
+
+static weft_status steps(job *j)
+{
+    weft_trainer *t = &j->trainer;
+    const weft_config *c = &t->config;
+    weft_step_result result = {0};
+    int64_t saved = -1;
+    while (t->step < c->train.train_iters && !result.stop) {
+        WEFT_TRY(weft_trainer_step(t, &result));
+        if (j->speaks)
+            WEFT_TRY(weft_progress_step(&j->progress, &result));
+        if (c->train.eval_interval > 0 && t->step % c->train.eval_interval == 0)
+            WEFT_TRY(evaluate(j));
+        if (t->step == c->log.trace_step)
+            WEFT_TRY(weft_trainer_write_trace(t, j->args->out));
+        if (c->checkpoint.save_interval > 0 && t->step % c->checkpoint.save_interval == 0) {
+            WEFT_TRY(save(j));
+            saved = t->step;
+        }
+    }
+    if (saved != t->step)
+        WEFT_TRY(save(j));
+    if (result.stop && j->speaks)
+        weft_progress_note(&j->progress, "stopped as asked after step %" PRId64, t->step);
+    return WEFT_OK;
+}
+
+/* Everything up to the first step; all ranks return the same status. */
+static weft_status set_up(job *j, const weft_config *config, weft_comm *world, weft_arena *arena,
+                          weft_model_function build)
+{
+    const char *start = NULL;
+    weft_status status = WEFT_OK;
+    j->speaks = weft_comm_rank(world) == 0;
+    if (j->speaks)
+        status = make_folder(j->args->out);
+    WEFT_TRY(weft_comm_agree(world, status));
+    status = find_start(j->args, config, arena, &start);
+    if (status == WEFT_OK)
+        status = weft_arena_printf(arena, &j->checkpoints, "%s/checkpoints", j->args->out);
+    WEFT_TRY(weft_comm_agree(world, status));
+    WEFT_TRY(weft_trainer_create(&j->trainer, config, &j->args->source, world, arena, build));
+    WEFT_TRY(weft_trainer_start(&j->trainer, start));
+    if (j->speaks) {
+        const weft_config *resolved = &j->trainer.config;
+        status = write_config(j->args, resolved, arena);
+        if (status == WEFT_OK)
+            status = weft_progress_open(&j->progress, j->args->out, j->trainer.step,
+                                        resolved->train.train_iters, resolved->log.log_interval,
+                                        j->args->json);
+        if (!j->args->json)
+            print_start(&j->trainer, start);
+    }
+    return weft_comm_agree(world, status);
+}
+
+static void asked_to_stop(int signal)
+{
+    (void)signal;
+    weft_trainer_ask_to_stop();
+}
+
+static void catch_signals(void)
+{
+    struct sigaction action = {.sa_handler = asked_to_stop, .sa_flags = SA_RESTART};
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGUSR1, &action, NULL);
+}
+
+static int run_job(const arguments *args, const weft_config *config, weft_comm *world,
+                   weft_arena *arena, weft_model_function build)
+{
+    job j = {.args = args};
+    catch_signals();
+    weft_log_set_level((weft_log_level)config->log.level);
+    weft_comm_set_check(config->log.check_collectives);
+    weft_status status = set_up(&j, config, world, arena, build);
+    if (status != WEFT_OK) { /* agreed on: one rank speaks, all leave */
+        int code = weft_status_exit_code(status);
+        if (j.speaks)
+            weft_verb_fail("train");
+        weft_progress_close(&j.progress);
+        weft_trainer_release(&j.trainer);
+        return code;
+    }
+    status = steps(&j);
+    if (status != WEFT_OK) { /* this rank may be the only one that knows */
+        weft_log_error_record();
+        weft_comm_abort(world, status);
+    }
+    if (j.speaks && !args->json) {
+        printf("metrics: %s/metrics.jsonl\n", args->out);
+        if (config->log.trace_step > 0 && config->log.trace_step <= j.trainer.step)
+            printf("timeline: %s/trace.json, %s/trace.svg\n", args->out, args->out);
+        fflush(stdout);
+    }
+    weft_progress_close(&j.progress);
+    weft_trainer_release(&j.trainer);
+    return 0;
+}
+
+int weft_verb_train(int argc, char **argv, weft_model_function build)
+{
+    arguments args = {0};
+    weft_arena arena = {0};
+    weft_config config;
+    weft_mesh mesh;
+    weft_comm *world = NULL;
+    int rank = 0, size = 1, local_rank, local_size, code;
+    code = parse_arguments(argc, argv, &args);
+    if (code >= 0)
+        return code;
+    bool launched = weft_comm_launched(&rank, &size, &local_rank, &local_size);
+    weft_log_set_rank(rank);
+    weft_status status = weft_config_load(&args.source, &arena, &config);
+    if (!launched)
+        size = status == WEFT_OK ? weft_config_world(&config) : 1;
+    if (status == WEFT_OK)
+        status = weft_config_mesh(&config, &args.source, size, &mesh);
+    if (status == WEFT_OK && !launched && size > 1)
+        status = weft_launch_mpirun(size, argc + 1, argv - 1);
+    if (status == WEFT_OK)
+        status = size > 1 || launched ? weft_comm_create_world(&world)
+                                      : weft_comm_create_self(&world);
+    if (status != WEFT_OK) {
+        code = rank == 0 ? weft_verb_fail("train") : weft_status_exit_code(status);
+    } else {
+        code = run_job(&args, &config, world, &arena, build);
+    }
+    weft_comm_destroy(world);
+    weft_arena_release(&arena);
+    return code;
+}

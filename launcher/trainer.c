@@ -1,0 +1,318 @@
+#include "launcher/trainer.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/log.h"
+#include "launcher/setup.h"
+#include "parallel/checkpoint.h"
+
+static volatile sig_atomic_t stop_asked;
+
+void weft_trainer_ask_to_stop(void)
+{
+    stop_asked = 1;
+}
+
+/* --- tasks --------------------------------------------------------------------------------- */
+
+/* The slot of a ring among the task's slots; -1: none. */
+static int slot_of(const weft_task *task, int first, int length)
+{
+    const int32_t slots[4] = {task->reads[0], task->reads[1], task->writes[0], task->writes[1]};
+    for (int i = 0; i < 4; i++)
+        if (first >= 0 && slots[i] >= first && slots[i] < first + length)
+            return slots[i];
+    return -1;
+}
+
+static weft_tensor boundary(const weft_trainer *t, int slot)
+{
+    const weft_shape *shape = weft_model_get_shape(t->model);
+    size_t rows = shape->seq * shape->batch / (size_t)(shape->sequence_parallel ? shape->tp : 1);
+    return weft_tensor_2d(slot < 0 ? NULL : t->slot_memory[slot], shape->dtype, rows,
+                          shape->hidden);
+}
+
+static int stage_of(const weft_trainer *t)
+{
+    return t->groups.coords.at[WEFT_AXIS_PP];
+}
+
+/* Rank-local micro-batch m is number m * dp + dp_rank of the global batch. */
+static uint64_t global_micro_batch(const weft_trainer *t, int m)
+{
+    return (uint64_t)m * (uint64_t)t->groups.mesh.dp + (uint64_t)t->groups.coords.at[WEFT_AXIS_DP];
+}
+
+static weft_status run_forward(void *context, const weft_task *task, weft_lane *lane)
+{
+    weft_trainer *t = context;
+    const weft_pipeline_slots *slots = t->running_slots;
+    int m = task->micro_batch, stage = stage_of(t);
+    int activation = slot_of(task, slots->activation, slots->num_activation);
+    size_t at = (size_t)m * t->batch_tokens;
+    weft_micro_batch micro_batch = {
+        .tokens = t->tokens + at,
+        .labels = t->labels + at,
+        .step = t->running_step,
+        .first_sample = global_micro_batch(t, m) * (uint64_t)t->config.train.micro_batch_size,
+        .overwrite = m == 0,
+        .last = m == t->shape.num_micro_batches - 1,
+        .loss_scale = 1.0f / (float)t->running_batches,
+        .training = !t->running_eval};
+    weft_tensor x = boundary(t, activation);
+    weft_tensor y = boundary(t, slot_of(task, slots->output, 2));
+    return weft_model_forward(t->model, activation - slots->activation, &micro_batch, lane,
+                              stage > 0 ? &x : NULL,
+                              stage < t->groups.mesh.pp - 1 ? &y : NULL);
+}
+
+static weft_status layer_done(void *context, int layer, weft_lane *lane)
+{
+    weft_trainer *t = context;
+    return weft_optimizer_layer_done(t->optimizer, layer, lane, t->lanes[WEFT_LANE_REDUCE]);
+}
+
+static weft_status run_backward(void *context, const weft_task *task, weft_lane *lane)
+{
+    weft_trainer *t = context;
+    const weft_pipeline_slots *slots = t->running_slots;
+    int stage = stage_of(t);
+    weft_tensor dy = boundary(t, slot_of(task, slots->gradient, 2));
+    weft_tensor dx = boundary(t, slot_of(task, slots->input_gradient, 2));
+    return weft_model_backward(
+        t->model, slot_of(task, slots->activation, slots->num_activation) - slots->activation,
+        lane, stage < t->groups.mesh.pp - 1 ? &dy : NULL, stage > 0 ? &dx : NULL, layer_done, t);
+}
+
+static weft_status run_send(void *context, const weft_task *task, weft_lane *lane)
+{
+    weft_trainer *t = context;
+    return weft_send(t->groups.by_axis[WEFT_AXIS_PP], lane, task->peer, (int)task->flow,
+                     t->slot_memory[task->reads[0]], weft_model_boundary_bytes(t->model));
+}
+
+static weft_status run_receive(void *context, const weft_task *task, weft_lane *lane)
+{
+    weft_trainer *t = context;
+    return weft_recv(t->groups.by_axis[WEFT_AXIS_PP], lane, task->peer, (int)task->flow,
+                     t->slot_memory[task->writes[0]], weft_model_boundary_bytes(t->model));
+}
+
+static weft_status run_reduce(void *context, const weft_task *task, weft_lane *lane)
+{
+    (void)task;
+    weft_trainer *t = context;
+    return weft_optimizer_reduce_finish(t->optimizer, t->lanes[WEFT_LANE_COMPUTE], lane);
+}
+
+static weft_status run_step(void *context, const weft_task *task, weft_lane *lane)
+{
+    (void)task;
+    weft_trainer *t = context;
+    return weft_optimizer_step(t->optimizer, lane, t->lanes[WEFT_LANE_REDUCE], t->running_step,
+                               weft_lr_at(&t->lr, t->running_step));
+}
+
+void weft_trainer_bind_tasks(weft_trainer *t)
+{
+    weft_executor *ex = &t->executor;
+    memcpy(ex->lanes, t->lanes, sizeof ex->lanes);
+    ex->run[WEFT_TASK_FORWARD] = run_forward;
+    ex->run[WEFT_TASK_BACKWARD] = run_backward;
+    ex->run[WEFT_TASK_SEND] = run_send;
+    ex->run[WEFT_TASK_RECEIVE] = run_receive;
+    ex->run[WEFT_TASK_REDUCE] = run_reduce;
+    ex->run[WEFT_TASK_STEP] = run_step;
+    ex->context = t;
+}
+
+/* --- steps --------------------------------------------------------------------------------- */
+
+/* Reads this rank's micro-batches of the global batch that starts at `first_sample`. Every rank
+ * finds its samples from the number alone. Token t = s * B + b. */
+static weft_status read_batch(weft_trainer *t, const weft_split *split, bool shuffle,
+                              uint64_t first_sample)
+{
+    size_t seq = (size_t)t->config.model.seq_length;
+    size_t batch = (size_t)t->config.train.micro_batch_size;
+    int stage = stage_of(t);
+    if (stage > 0 && stage < t->groups.mesh.pp - 1)
+        return WEFT_OK;
+    int32_t *row = t->tokens + (size_t)t->num_batches * t->batch_tokens; /* 2 * seq of scratch */
+    for (int m = 0; m < t->num_batches; m++)
+        for (size_t b = 0; b < batch; b++) {
+            uint64_t number = first_sample + global_micro_batch(t, m) * batch + b;
+            WEFT_TRY(weft_split_read(t->dataset, split, (uint64_t)t->config.train.seed, shuffle,
+                                     number, row, row + seq));
+            size_t at = (size_t)m * t->batch_tokens + b;
+            for (size_t s = 0; s < seq; s++) {
+                t->tokens[at + s * batch] = row[s];
+                t->labels[at + s * batch] = row[seq + s];
+            }
+        }
+    return WEFT_OK;
+}
+
+static int batches_of(const weft_trainer *t)
+{
+    return (int)(t->config.train.global_batch_size / t->config.train.micro_batch_size);
+}
+
+/* Runs the training or the evaluation program once. */
+static weft_status run(weft_trainer *t, bool eval, int64_t step)
+{
+    t->running_eval = eval;
+    t->running_slots = eval ? &t->eval_slots : &t->slots;
+    t->running_step = step;
+    t->running_batches = batches_of(t);
+    memset(weft_model_metrics(t->model), 0, sizeof(weft_metrics));
+    return weft_program_run(eval ? &t->eval_program : &t->program, &t->executor);
+}
+
+/* Sums and maxima over the world, in fixed order of fields. */
+static weft_status reduce_result(weft_trainer *t, double step_ms, weft_step_result *out)
+{
+    const weft_metrics *m = weft_model_metrics(t->model);
+    weft_device_stats stats;
+    weft_device_get_stats(t->device, &stats);
+    double sums[5] = {m->loss_sum, m->aux_loss, m->load_sum, m->load_count, m->dropped};
+    double most[3] = {step_ms, (double)stats.bytes_peak, (double)stop_asked};
+    WEFT_TRY(weft_comm_all_reduce_host(t->world, sums, 5, WEFT_F64, WEFT_REDUCE_SUM));
+    WEFT_TRY(weft_comm_all_reduce_host(t->world, most, 3, WEFT_F64, WEFT_REDUCE_MAX));
+    const weft_train_options *train = &t->config.train;
+    out->tokens = (double)(train->global_batch_size * t->config.model.seq_length);
+    out->loss = sums[0] / out->tokens;
+    out->aux_loss = sums[1] / batches_of(t);
+    out->expert_load = sums[3] > 0 ? sums[2] / sums[3] : 0;
+    out->dropped_tokens = sums[4];
+    out->step_ms = most[0];
+    out->tokens_per_s = out->tokens / (out->step_ms / 1e3);
+    out->mfu = t->flops_per_sample * (double)train->global_batch_size /
+               (out->step_ms / 1e3 * t->peak_flops * t->groups.mesh.world);
+    out->device_bytes_peak = most[1];
+    out->stop = most[2] != 0;
+    return WEFT_OK;
+}
+
+weft_status weft_trainer_step(weft_trainer *t, weft_step_result *out)
+{
+    int64_t step = t->step + 1;
+    *out = (weft_step_result){.step = step, .lr = weft_lr_at(&t->lr, step)};
+    double start = weft_now_us();
+    WEFT_TRY(read_batch(t, &t->splits[0], true, (uint64_t)t->consumed_samples));
+    bool traced = step == t->config.log.trace_step;
+    if (traced) {
+        WEFT_TRY(weft_comm_barrier(t->world));
+        t->executor.trace_origin_us = weft_now_us();
+        t->executor.trace = t->trace;
+    }
+    weft_status status = run(t, false, step);
+    t->executor.trace = NULL;
+    if (status != WEFT_OK)
+        return weft_error_context(status, "step %lld", (long long)step);
+    out->grad_norm = weft_optimizer_grad_norm(t->optimizer);
+    t->step = step;
+    t->consumed_samples += t->config.train.global_batch_size;
+    return reduce_result(t, (weft_now_us() - start) / 1e3, out);
+}
+
+weft_status weft_trainer_evaluate(weft_trainer *t, double *out_loss)
+{
+    double loss = 0;
+    weft_step_result result;
+    int64_t batch = t->config.train.global_batch_size;
+    for (int64_t i = 0; i < t->config.train.eval_iters; i++) {
+        WEFT_TRY(read_batch(t, &t->splits[1], false, (uint64_t)(i * batch)));
+        WEFT_TRY(run(t, true, t->step));
+        WEFT_TRY(reduce_result(t, 1, &result));
+        loss += result.loss;
+    }
+    *out_loss = loss / (double)t->config.train.eval_iters;
+    return WEFT_OK;
+}
+
+/* --- state --------------------------------------------------------------------------------- */
+
+weft_status weft_trainer_start(weft_trainer *t, const char *checkpoint)
+{
+    weft_lane *lane = t->lanes[WEFT_LANE_COMPUTE];
+    if (!checkpoint) {
+        WEFT_TRY(weft_optimizer_initialize(t->optimizer, lane, (uint64_t)t->config.train.seed));
+        return weft_lane_sync(lane);
+    }
+    weft_checkpoint_info info;
+    weft_status status = weft_checkpoint_read_info(checkpoint, &info);
+    WEFT_TRY(weft_comm_agree(t->world, status));
+    WEFT_TRY(weft_checkpoint_load(checkpoint, weft_model_parameters(t->model), t->optimizer, lane));
+    t->step = info.step;
+    t->consumed_samples = info.consumed_samples;
+    return weft_lane_sync(lane);
+}
+
+weft_status weft_trainer_save(weft_trainer *t, const char *dir)
+{
+    const char *config, *tokenizer = NULL;
+    weft_arena arena = {0};
+    weft_status status = weft_config_text(&t->config, &arena, &config);
+    if (status == WEFT_OK)
+        status = weft_setup_tokenizer_text(&t->config, &arena, &tokenizer);
+    status = weft_comm_agree(t->world, status);
+    if (status == WEFT_OK)
+        status = weft_checkpoint_save(dir,
+                                      &(weft_checkpoint_info){.step = t->step,
+                                                              .consumed_samples =
+                                                                  t->consumed_samples,
+                                                              .seed =
+                                                                  (uint64_t)t->config.train.seed},
+                                      weft_model_parameters(t->model), t->optimizer, config,
+                                      tokenizer);
+    weft_arena_release(&arena);
+    return status;
+}
+
+static weft_status write_files(const weft_trace *trace, const char *dir)
+{
+    char path[1024];
+    for (int svg = 0; svg < 2; svg++) {
+        snprintf(path, sizeof path, "%s/trace.%s", dir, svg ? "svg" : "json");
+        FILE *out = fopen(path, "w");
+        if (!out)
+            return WEFT_ERROR(WEFT_FILE, "%s: cannot write", path);
+        weft_status status = svg ? weft_trace_write_svg(trace, "one step", 1200, out)
+                                 : weft_trace_write_json(trace, out);
+        if (fclose(out) != 0 && status == WEFT_OK)
+            status = WEFT_ERROR(WEFT_FILE, "%s: cannot write", path);
+        WEFT_TRY(status);
+    }
+    return WEFT_OK;
+}
+
+weft_status weft_trainer_write_trace(weft_trainer *t, const char *dir)
+{
+    int64_t count = (int64_t)weft_trace_count(t->trace), most = count;
+    size_t world = (size_t)t->groups.mesh.world;
+    WEFT_TRY(weft_comm_all_reduce_host(t->world, &most, 1, WEFT_I64, WEFT_REDUCE_MAX));
+    if (most == 0)
+        return WEFT_OK;
+    weft_slice *mine = calloc((size_t)most, sizeof *mine);
+    weft_slice *all = calloc(world * (size_t)most, sizeof *all);
+    weft_status status = mine && all ? WEFT_OK : WEFT_ERROR(WEFT_MEMORY, "out of memory: trace");
+    if (status == WEFT_OK) {
+        memcpy(mine, weft_trace_slices(t->trace), (size_t)count * sizeof *mine);
+        status = weft_comm_all_gather_host(t->world, mine, all, (size_t)most * sizeof *mine);
+    }
+    if (status == WEFT_OK && weft_comm_rank(t->world) == 0) {
+        weft_trace_clear(t->trace);
+        for (size_t i = 0; i < world * (size_t)most && status == WEFT_OK; i++)
+            if (all[i].name[0]) /* ranks with fewer slices left the rest zero */
+                status = weft_trace_add(t->trace, &all[i]);
+        if (status == WEFT_OK)
+            status = write_files(t->trace, dir);
+    }
+    free(mine);
+    free(all);
+    return weft_comm_agree(t->world, status);
+}

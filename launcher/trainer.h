@@ -1,0 +1,87 @@
+/* The trainer: one rank's part of a training job.
+ *
+ * Set-up phases end in agreement over the world, so that every rank returns the same status. A
+ * step runs this stage's pipeline program; an error inside a step is printed by the rank that found
+ * it, which then takes the job down. */
+#ifndef WEFT_LAUNCHER_TRAINER_H
+#define WEFT_LAUNCHER_TRAINER_H
+
+#include "comm/comm.h"
+#include "core/dataset.h"
+#include "core/trace.h"
+#include "launcher/config.h"
+#include "layers/runtime.h"
+#include "parallel/lr_schedule.h"
+#include "parallel/optimizer.h"
+#include "schedule/pipeline.h"
+#include "schedule/run.h"
+
+/* What a step gave, the same on every rank. */
+typedef struct weft_step_result {
+    int64_t step;
+    double loss, aux_loss, grad_norm, lr;
+    double tokens;           /* of the global batch */
+    double step_ms;          /* slowest rank */
+    double tokens_per_s;
+    double mfu;              /* model FLOPs / (time * peak * ranks) */
+    double device_bytes_peak; /* largest of all ranks */
+    double expert_load;      /* max over mean, averaged; 0: no MoE layer */
+    double dropped_tokens;
+    bool stop; /* a rank was asked to stop (SIGTERM, SIGUSR1) */
+} weft_step_result;
+
+typedef struct weft_trainer {
+    weft_config config;
+    weft_arena *arena; /* job lifetime; borrowed */
+    weft_comm *world;  /* borrowed */
+    weft_device *device;
+    weft_groups groups;
+    weft_model *model;
+    weft_optimizer *optimizer;
+    weft_lr_schedule lr;
+    weft_dataset *dataset;
+    weft_split splits[3];
+    weft_lane *lanes[WEFT_NUM_LANES];
+    weft_executor executor;
+    weft_pipeline_shape shape, eval_shape;
+    weft_pipeline_slots slots, eval_slots;
+    weft_program program, eval_program;
+    void **slot_memory; /* boundary activations and gradients, by slot; NULL: the pass's own */
+    int num_slots;
+    int32_t *tokens, *labels; /* pinned: [micro-batches of this rank][S * B] */
+    size_t batch_tokens;
+    int num_batches; /* capacity of tokens and labels, in micro-batches */
+    weft_trace *trace;
+    int64_t step; /* last one done */
+    int64_t consumed_samples;
+    uint64_t num_params;
+    double flops_per_sample, peak_flops;
+    /* of the run in progress */
+    const weft_pipeline_slots *running_slots;
+    bool running_eval;
+    int64_t running_step;
+    int running_batches; /* micro-batches of the global batch */
+} weft_trainer;
+
+/* Device, mesh, data, model, optimizer, programs. config.model.vocab_size 0 is filled from the
+ * dataset's tokenizer; build NULL: the model that the config describes. Collective over world. */
+weft_status weft_trainer_create(weft_trainer *trainer, const weft_config *config,
+                                const weft_config_source *source, weft_comm *world,
+                                weft_arena *arena, weft_model_function build) WEFT_CHECKED;
+void weft_trainer_release(weft_trainer *trainer);
+
+/* Fresh weights, or those of a checkpoint folder. Collective. */
+weft_status weft_trainer_start(weft_trainer *trainer, const char *checkpoint) WEFT_CHECKED;
+/* One optimizer step. Collective. */
+weft_status weft_trainer_step(weft_trainer *trainer, weft_step_result *out) WEFT_CHECKED;
+/* Mean loss over eval_iters global batches of the validation split. Collective. */
+weft_status weft_trainer_evaluate(weft_trainer *trainer, double *out_loss) WEFT_CHECKED;
+/* Saves under `dir`/step-N. Collective. */
+weft_status weft_trainer_save(weft_trainer *trainer, const char *dir) WEFT_CHECKED;
+/* Writes the kept timeline of all ranks as trace.json and trace.svg in `dir`. Collective. */
+weft_status weft_trainer_write_trace(weft_trainer *trainer, const char *dir) WEFT_CHECKED;
+
+/* Set by the signal handlers of the train verb; read at the end of each step. */
+void weft_trainer_ask_to_stop(void);
+
+#endif
