@@ -1,10 +1,12 @@
 #include "parallel/topology.h"
 
 #include <hwloc.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "parallel/probe.h"
 #include "parallel/topology_internal.h"
 
 static weft_status load(const char *synthetic, hwloc_topology_t *out)
@@ -118,4 +120,23 @@ weft_status weft_topology_discover(weft_comm *world, weft_arena *arena, weft_top
     }
     *out = topology;
     return WEFT_OK;
+}
+
+void weft_probe_hwloc(weft_probe *out)
+{
+    unsigned found = hwloc_get_api_version();
+    char version[32];
+    snprintf(version, sizeof version, "API %u.%u.%u", found >> 16, found >> 8 & 0xff, found & 0xff);
+    weft_machine machine;
+    if (found >> 16 != HWLOC_API_VERSION >> 16)
+        weft_probe_say(out, WEFT_PROBE_BROKEN, version, "compiled for version %d",
+                       HWLOC_API_VERSION >> 16);
+    else if (weft_machine_discover(NULL, &machine) != WEFT_OK)
+        weft_probe_say_error(out, version);
+    else
+        weft_probe_say(out, WEFT_PROBE_WORKS, version,
+                       "%d cores (%d for this process), %d threads, %d NUMA nodes, %" PRIu64 " GiB",
+                       machine.num_cores, weft_machine_allowed_cores(),
+                       machine.num_processing_units, machine.num_numa_nodes,
+                       machine.memory_bytes >> 30);
 }

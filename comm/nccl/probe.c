@@ -1,0 +1,32 @@
+#include "comm/probe.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+
+void weft_probe_nccl(weft_probe *out)
+{
+    int (*get)(int *) = NULL;
+    int code = 0;
+    char version[32];
+    void *library = dlopen("libnccl.so.2", RTLD_NOW);
+    if (!library) {
+        weft_probe_say(out, WEFT_PROBE_ABSENT, "", "%s", dlerror());
+        return;
+    }
+    void *symbol = dlsym(library, "ncclGetVersion");
+    memcpy(&get, &symbol, sizeof get);
+    if (!get || get(&code)) {
+        weft_probe_say(out, WEFT_PROBE_BROKEN, "", "libnccl.so.2 does not tell its version");
+        return;
+    }
+    /* 2.8 and older count 1000 to a major version, later ones 10000 */
+    int unit = code < 10000 ? 1000 : 10000;
+    int minor = code % unit / 100, patch = code % 100;
+    snprintf(version, sizeof version, "%d.%d.%d", code / unit, minor, patch);
+    if (code / unit == 2 && minor == 28 && patch >= 3 && patch <= 8)
+        weft_probe_say(out, WEFT_PROBE_BROKEN, version,
+                       "2.28.3 to 2.28.8 can hang; NVIDIA's resiliency tools refuse them too");
+    else
+        weft_probe_say(out, WEFT_PROBE_WORKS, version, "loads");
+}

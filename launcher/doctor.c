@@ -1,0 +1,290 @@
+/* weft doctor: one screen that says what this machine has and whether it works. */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cjson/cJSON.h>
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+#include "comm/comm.h"
+#include "comm/probe.h"
+#include "core/probe.h"
+#include "kernels/kernels.h"
+#include "kernels/probe.h"
+#include "launcher/verbs.h"
+#include "parallel/probe.h"
+#include "parallel/topology.h"
+
+enum { SECONDS_A_PROBE = 30 };
+
+static void probe_compiler(weft_probe *out)
+{
+#if defined(__clang__)
+    weft_probe_say(out, WEFT_PROBE_WORKS, "clang " __clang_version__, "built Weft " WEFT_VERSION);
+#elif defined(__GNUC__)
+    weft_probe_say(out, WEFT_PROBE_WORKS, "gcc " __VERSION__, "built Weft " WEFT_VERSION);
+#else
+    weft_probe_say(out, WEFT_PROBE_WORKS, "", "built Weft " WEFT_VERSION);
+#endif
+}
+
+static void probe_cpu(weft_probe *out)
+{
+    weft_machine machine;
+    if (weft_machine_discover(NULL, &machine) != WEFT_OK)
+        weft_probe_say_error(out, "");
+    else
+        weft_probe_say(out, WEFT_PROBE_WORKS, weft_kernels_cpu_isa(), "kernels for %s",
+                       *machine.cpu_model ? machine.cpu_model : "an unnamed model");
+}
+
+/* What the split of GPT-2's tokenizer needs: letters of all scripts, and lookahead. */
+static void probe_pcre2(weft_probe *out)
+{
+    static const char text[] = "na\xc3\xafve  cat";
+    char version[64] = "";
+    int error = 0;
+    PCRE2_SIZE at = 0;
+    pcre2_config(PCRE2_CONFIG_VERSION, version);
+    version[strcspn(version, " ")] = '\0';
+    pcre2_code *code = pcre2_compile((PCRE2_SPTR) "\\p{L}+(?=\\s)", PCRE2_ZERO_TERMINATED,
+                                     PCRE2_UTF | PCRE2_UCP, &error, &at, NULL);
+    pcre2_match_data *match = code ? pcre2_match_data_create_from_pattern(code, NULL) : NULL;
+    bool right =
+        match && pcre2_match(code, (PCRE2_SPTR)text, sizeof text - 1, 0, 0, match, NULL) == 1 &&
+        pcre2_get_ovector_pointer(match)[0] == 0 && pcre2_get_ovector_pointer(match)[1] == 6;
+    pcre2_match_data_free(match);
+    pcre2_code_free(code);
+    if (right)
+        weft_probe_say(out, WEFT_PROBE_WORKS, version, "matches letters of all scripts");
+    else
+        weft_probe_say(out, WEFT_PROBE_BROKEN, version, "no Unicode support");
+}
+
+static int pair_main(void)
+{
+    weft_comm *world = NULL;
+    double sum = 1;
+    weft_status status = weft_comm_create_world(&world);
+    if (status == WEFT_OK)
+        status = weft_comm_all_reduce_host(world, &sum, 1, WEFT_F64, WEFT_REDUCE_SUM);
+    if (status == WEFT_OK && weft_comm_rank(world) == 0)
+        printf("weft pair %d %g\n", weft_comm_size(world), sum);
+    if (status != WEFT_OK)
+        return weft_verb_fail("doctor");
+    weft_comm_destroy(world);
+    return 0;
+}
+
+/* Starts this program on two ranks, which add up a number. */
+static void probe_mpirun(weft_probe *out)
+{
+    char self[4096] = "", line[256] = "", wanted[] = "weft pair 2 2\n";
+    bool right = false;
+    int ends[2];
+    if (readlink("/proc/self/exe", self, sizeof self - 1) < 0 || pipe(ends)) {
+        weft_probe_say(out, WEFT_PROBE_BROKEN, "", "%s", strerror(errno));
+        return;
+    }
+    pid_t child = fork();
+    if (child == 0) {
+        dup2(ends[1], STDOUT_FILENO);
+        close(ends[0]);
+        close(ends[1]);
+        setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
+        setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+        setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 1);
+        execlp("mpirun", "mpirun", "-n", "2", self, "doctor", "--pair", (char *)NULL);
+        _exit(127);
+    }
+    close(ends[1]);
+    FILE *lines = fdopen(ends[0], "r");
+    while (lines && fgets(line, sizeof line, lines))
+        right = right || !strcmp(line, wanted);
+    if (lines)
+        fclose(lines);
+    int status = 0;
+    if (child < 0 || waitpid(child, &status, 0) < 0)
+        weft_probe_say(out, WEFT_PROBE_BROKEN, "", "%s", strerror(errno));
+    else if (WIFEXITED(status) && WEXITSTATUS(status) == 127)
+        weft_probe_say(out, WEFT_PROBE_ABSENT, "", "no mpirun on PATH; one rank works without");
+    else if (status || !right)
+        weft_probe_say(out, WEFT_PROBE_BROKEN, "",
+                       "two ranks did not add up a number; --verbose shows what mpirun says");
+    else
+        weft_probe_say(out, WEFT_PROBE_WORKS, "", "two ranks added up a number");
+}
+
+static const struct check {
+    const char *name;
+    bool required;
+    void (*probe)(weft_probe *out);
+} checks[] = {
+    {"compiler", true, probe_compiler},
+    {"CPU", true, probe_cpu},
+    {"hwloc", true, weft_probe_hwloc},
+    {"oneDNN", true, weft_probe_onednn},
+    {"MPI", true, weft_probe_mpi},
+    {"mpirun", false, probe_mpirun},
+    {"HDF5", true, weft_probe_hdf5},
+    {"PCRE2", true, probe_pcre2},
+    {"cJSON", true, weft_probe_cjson},
+    {"xxHash", true, weft_probe_xxhash},
+    {"huge pages", false, weft_probe_huge_pages},
+    {"shared memory", false, weft_probe_shared_memory},
+    {"CUDA", false, weft_probe_cuda},
+    {"NCCL", false, weft_probe_nccl},
+};
+enum { NUM_CHECKS = sizeof checks / sizeof checks[0] };
+
+/* Under mpirun or srun every process would take part in the launcher's job; a probe is alone. */
+static void leave_launcher(void)
+{
+    extern char **environ;
+    static const char *const prefixes[] = {"OMPI_", "PMIX_", "PMI_", "SLURM_"};
+    if (!weft_comm_launched(NULL, NULL, NULL, NULL))
+        return;
+    for (char **entry = environ; *entry;) {
+        char name[256];
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(*entry, "="), *entry);
+        bool drop = false;
+        for (size_t i = 0; i < sizeof prefixes / sizeof prefixes[0]; i++)
+            drop = drop || !strncmp(name, prefixes[i], strlen(prefixes[i]));
+        if (!drop || unsetenv(name))
+            entry++;
+    }
+}
+
+static void child_main(const struct check *check, int out, bool verbose)
+{
+    weft_probe found = {0};
+    setpgid(0, 0); /* so that what it starts ends with it */
+    alarm(SECONDS_A_PROBE);
+    if (!freopen("/dev/null", "r", stdin) || !freopen("/dev/null", "w", stdout) ||
+        (!verbose && !freopen("/dev/null", "w", stderr)))
+        _exit(1);
+    leave_launcher();
+    check->probe(&found);
+    _exit(write(out, &found, sizeof found) != (ssize_t)sizeof found);
+}
+
+/* Runs one probe in a process of its own and says how that process ended if it did not answer. */
+static void run_check(const struct check *check, bool verbose, weft_probe *out)
+{
+    int ends[2], status = 0;
+    if (pipe2(ends, O_CLOEXEC)) { /* what a probe starts must not keep it open */
+        weft_probe_say(out, WEFT_PROBE_BROKEN, "", "pipe: %s", strerror(errno));
+        return;
+    }
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        close(ends[0]);
+        child_main(check, ends[1], verbose);
+    }
+    close(ends[1]);
+    ssize_t got = child > 0 ? read(ends[0], out, sizeof *out) : -1; /* small: written at once */
+    close(ends[0]);
+    if (child < 0 || waitpid(child, &status, 0) < 0) {
+        weft_probe_say(out, WEFT_PROBE_BROKEN, "", "%s", strerror(errno));
+        return;
+    }
+    kill(-child, SIGKILL);
+    if (got == (ssize_t)sizeof *out)
+        return;
+    if (WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM)
+        weft_probe_say(out, WEFT_PROBE_BROKEN, "", "no answer in %d s", SECONDS_A_PROBE);
+    else if (WIFSIGNALED(status))
+        weft_probe_say(out, WEFT_PROBE_BROKEN, "", "crashed: %s", strsignal(WTERMSIG(status)));
+    else
+        weft_probe_say(out, WEFT_PROBE_BROKEN, "",
+                       "ended the process with exit code %d; --verbose shows what it says",
+                       WEXITSTATUS(status));
+}
+
+static const char *state_text(weft_probe_state state)
+{
+    return state == WEFT_PROBE_WORKS ? "works" : state == WEFT_PROBE_ABSENT ? "absent" : "broken";
+}
+
+static void print_json(const weft_probe *found, bool healthy)
+{
+    cJSON *root = cJSON_CreateObject();
+    cJSON_AddStringToObject(root, "weft", WEFT_VERSION);
+    cJSON_AddBoolToObject(root, "healthy", healthy);
+    cJSON *list = cJSON_AddArrayToObject(root, "checks");
+    for (int i = 0; i < NUM_CHECKS; i++) {
+        cJSON *item = cJSON_CreateObject();
+        cJSON_AddStringToObject(item, "name", checks[i].name);
+        cJSON_AddBoolToObject(item, "required", checks[i].required);
+        cJSON_AddStringToObject(item, "state", state_text(found[i].state));
+        cJSON_AddStringToObject(item, "version", found[i].version);
+        cJSON_AddStringToObject(item, "note", found[i].note);
+        cJSON_AddItemToArray(list, item);
+    }
+    char *text = cJSON_Print(root);
+    printf("%s\n", text ? text : "{}");
+    cJSON_free(text);
+    cJSON_Delete(root);
+}
+
+static void print_help(void)
+{
+    printf("usage: weft doctor [--json] [--verbose]\n"
+           "Says what this machine has for Weft, tries each thing, and exits with 0 when all that\n"
+           "is required works, else with %d.\n"
+           "  --json     the same as JSON\n"
+           "  --verbose  let the libraries print what they have to say\n"
+           "  --pair     what doctor starts under mpirun: two ranks add up a number\n",
+           weft_status_exit_code(WEFT_DEVICE));
+}
+
+int weft_verb_doctor(int argc, char **argv)
+{
+    bool json = false, verbose = false, pair = false;
+    for (int i = 1; i < argc; i++) {
+        if (!strcmp(argv[i], "--help")) {
+            print_help();
+            return 0;
+        }
+        json = json || !strcmp(argv[i], "--json");
+        verbose = verbose || !strcmp(argv[i], "--verbose");
+        pair = pair || !strcmp(argv[i], "--pair");
+        if (strcmp(argv[i], "--json") && strcmp(argv[i], "--verbose") &&
+            strcmp(argv[i], "--pair")) {
+            fprintf(stderr, "weft doctor: unknown argument %s (--json, --verbose, --help)\n",
+                    argv[i]);
+            return weft_status_exit_code(WEFT_CONFIG);
+        }
+    }
+    if (pair)
+        return pair_main();
+    int rank = 0;
+    if (weft_comm_launched(&rank, NULL, NULL, NULL) && rank != 0)
+        return 0; /* one report is enough */
+
+    weft_probe found[NUM_CHECKS] = {{0}};
+    bool healthy = true;
+    for (int i = 0; i < NUM_CHECKS; i++) {
+        run_check(&checks[i], verbose, &found[i]);
+        healthy = healthy && (!checks[i].required || found[i].state == WEFT_PROBE_WORKS);
+        if (!json)
+            printf("%-13s  %-6s  %-16s  %s\n", checks[i].name, state_text(found[i].state),
+                   *found[i].version ? found[i].version : "-", found[i].note);
+    }
+    if (json)
+        print_json(found, healthy);
+    else if (healthy)
+        printf("All that Weft needs works.\n");
+    else
+        for (int i = 0; i < NUM_CHECKS; i++)
+            if (checks[i].required && found[i].state != WEFT_PROBE_WORKS)
+                printf("Weft needs %s.\n", checks[i].name);
+    return healthy ? 0 : weft_status_exit_code(WEFT_DEVICE);
+}
