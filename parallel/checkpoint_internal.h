@@ -1,0 +1,158 @@
+/* What the checkpoint*.c files share: the datasets, their hyperslabs ("shards" in the files), the
+ * manifest, and the folder they lie in. */
+#ifndef WEFT_PARALLEL_CHECKPOINT_INTERNAL_H
+#define WEFT_PARALLEL_CHECKPOINT_INTERNAL_H
+
+#include <inttypes.h>
+
+#include "core/arena.h"
+#include "parallel/checkpoint.h"
+
+enum {
+    WEFT_SHARD_MAX_ELEMENTS = 4 << 20, /* a shard is read, written and hashed in one piece */
+    WEFT_STORED_NAME_BYTES = WEFT_MAX_NAME_BYTES + 32,
+};
+
+/* One dataset of model.h5: fp32, contiguous. */
+typedef struct weft_stored {
+    char name[WEFT_STORED_NAME_BYTES]; /* "optimizer/exp_avg/decoder.layers.0..." */
+    int num_dims;
+    size_t dims[WEFT_MAX_DIMS];
+    uint64_t offset; /* bytes from the start of the file; known once written */
+} weft_stored;
+
+/* Sorted by name, names unique. */
+typedef struct weft_stored_list {
+    weft_stored *items;
+    int count;
+} weft_stored_list;
+
+uint64_t weft_stored_elements(const weft_stored *stored);
+/* The dataset's index, or -1. */
+int weft_stored_find(const weft_stored_list *list, const char *name);
+/* "model/", "optimizer/exp_avg/", ... before the parameter's name. */
+void weft_stored_name(weft_state_kind kind, const char *parameter,
+                      char out[WEFT_STORED_NAME_BYTES]);
+/* The datasets of the whole model: the union over pipeline stages. num_kinds 1: weights alone.
+ * Collective over the pipeline group. */
+weft_status weft_stored_collect(const weft_parameters *parameters, int num_kinds, weft_arena *arena,
+                                weft_stored_list *out) WEFT_CHECKED;
+
+/* A hyperslab as it was written, and the xxh64 of its bytes in row-major order. */
+typedef struct weft_stored_shard {
+    int64_t dataset; /* index in the list */
+    size_t start[WEFT_MAX_DIMS], count[WEFT_MAX_DIMS];
+    uint64_t hash;
+} weft_stored_shard;
+
+typedef struct weft_shard_list {
+    weft_stored_shard *items;
+    size_t count, capacity;
+} weft_shard_list;
+
+size_t weft_shard_elements(const weft_stored_shard *shard, int num_dims);
+/* "[0:4, 8:16]". */
+void weft_shard_print(const weft_stored_shard *shard, int num_dims, char *out, size_t capacity);
+/* Memory from the arena. */
+weft_status weft_shard_append(weft_shard_list *list, weft_arena *arena,
+                              const weft_stored_shard *shard) WEFT_CHECKED;
+/* Whether the shards hold every element: WEFT_FILE naming the dataset that lacks some. */
+weft_status weft_shards_check_cover(const char *path, const weft_stored_list *datasets,
+                                    const weft_shard_list *shards) WEFT_CHECKED;
+
+/* Visits local elements [first, first + count) of a parameter in runs of at most
+ * WEFT_SHARD_MAX_ELEMENTS, of whole rows where rows are shorter. */
+typedef weft_status (*weft_run_function)(void *context, size_t first, size_t count);
+weft_status weft_runs_visit(const weft_box *box, size_t first, size_t count,
+                            weft_run_function visit, void *context) WEFT_CHECKED;
+
+/* --- model.h5 ------------------------------------------------------------------------------ */
+
+typedef struct weft_tensor_file weft_tensor_file;
+
+/* Creates the file and its datasets. Collective over world (which may be a self group: then
+ * without MPI). `list` is borrowed until close. */
+weft_status weft_tensor_file_create(const char *path, weft_comm *world,
+                                    const weft_stored_list *list,
+                                    weft_tensor_file **out) WEFT_CHECKED;
+/* Opens for reading, rank-local; each dataset of the list must be there with its shape. */
+weft_status weft_tensor_file_open(const char *path, const weft_stored_list *list,
+                                  weft_tensor_file **out) WEFT_CHECKED;
+/* Independent of other ranks. data: the shard's elements, host memory. */
+weft_status weft_tensor_file_write(weft_tensor_file *file, const weft_stored_shard *shard,
+                                   const float *data) WEFT_CHECKED;
+weft_status weft_tensor_file_read(weft_tensor_file *file, const weft_stored_shard *shard,
+                                  float *data) WEFT_CHECKED;
+/* Where the dataset's elements lie in the file. */
+weft_status weft_tensor_file_offset(weft_tensor_file *file, int dataset,
+                                    uint64_t *out) WEFT_CHECKED;
+/* Closes and frees; NULL is legal. After create: collective. */
+weft_status weft_tensor_file_close(weft_tensor_file *file) WEFT_CHECKED;
+
+/* Reads each shard whose index % stride == first and compares its hash. WEFT_FILE names the file,
+ * the dataset and the shard. */
+weft_status weft_shards_verify(weft_tensor_file *file, const char *path,
+                               const weft_stored_list *datasets, const weft_shard_list *shards,
+                               size_t first, size_t stride) WEFT_CHECKED;
+
+/* --- the texts beside it ------------------------------------------------------------------- */
+
+#define WEFT_CHECKPOINT_FORMAT "weft-checkpoint"
+enum { WEFT_CHECKPOINT_VERSION = 1 };
+
+typedef enum weft_part {
+    WEFT_PART_MODEL,
+    WEFT_PART_SHARDS,
+    WEFT_PART_CONFIG,
+    WEFT_PART_TOKENIZER, /* may be missing */
+    WEFT_NUM_PARTS
+} weft_part;
+extern const char *const weft_part_names[WEFT_NUM_PARTS];
+
+typedef struct weft_manifest {
+    weft_checkpoint_info info;
+    weft_stored_list datasets;
+    struct {
+        bool present;
+        uint64_t bytes;
+        uint64_t hash; /* of model.h5: of the bytes outside its datasets, so that HDF5 is never
+                          given damaged structures; the datasets have their shards' */
+    } parts[WEFT_NUM_PARTS];
+} weft_manifest;
+
+/* Size and hash of the file at `path`; of WEFT_PART_MODEL see above (needs the datasets' offsets).
+ */
+weft_status weft_part_hash(const char *path, const weft_manifest *manifest, int part,
+                           uint64_t *out_bytes, uint64_t *out_hash) WEFT_CHECKED;
+/* Fills parts[] from the files in the folder. */
+weft_status weft_manifest_measure(const char *folder, weft_manifest *manifest) WEFT_CHECKED;
+weft_status weft_manifest_write(const char *folder, const weft_manifest *manifest) WEFT_CHECKED;
+/* Reads and checks the manifest, and the sizes and hashes of all parts. */
+weft_status weft_manifest_read(const char *folder, weft_arena *arena,
+                               weft_manifest *out) WEFT_CHECKED;
+weft_status weft_shards_write(const char *folder, const weft_stored_list *datasets,
+                              const weft_shard_list *shards) WEFT_CHECKED;
+weft_status weft_shards_read(const char *folder, const weft_stored_list *datasets,
+                             weft_arena *arena, weft_shard_list *out) WEFT_CHECKED;
+
+/* --- the folder ---------------------------------------------------------------------------- */
+
+#define WEFT_MANIFEST_NAME "manifest.json"
+
+/* Makes `path` and what is missing above it. */
+weft_status weft_folder_make(const char *path) WEFT_CHECKED;
+bool weft_folder_exists(const char *path);
+/* Removes a folder and the files in it, as far as that goes. */
+void weft_folder_remove(const char *path);
+/* Opens folder/name for writing. */
+weft_status weft_folder_create_file(const char *folder, const char *name, FILE **out) WEFT_CHECKED;
+/* Flushes, fsyncs and closes; tells of any write that failed before. */
+weft_status weft_folder_finish_file(const char *folder, const char *name, FILE *file) WEFT_CHECKED;
+/* fsync of a file or a folder. */
+weft_status weft_folder_sync(const char *path) WEFT_CHECKED;
+/* Renames `temporary` to `target`, replacing a folder that is there. */
+weft_status weft_folder_publish(const char *temporary, const char *target) WEFT_CHECKED;
+/* Makes `link` (a text file in `dir`) say `text`, by rename. */
+weft_status weft_folder_point(const char *dir, const char *link, const char *text) WEFT_CHECKED;
+
+#endif

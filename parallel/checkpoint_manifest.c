@@ -1,0 +1,161 @@
+#include <stdlib.h>
+
+#include <xxhash.h>
+
+#include "core/file.h"
+#include "parallel/checkpoint_internal.h"
+
+const char *const weft_part_names[WEFT_NUM_PARTS] = {"model.h5", "shards.json", "config.json",
+                                                     "tokenizer.json"};
+
+static int compare_offsets(const void *a, const void *b)
+{
+    const weft_stored *x = *(const weft_stored *const *)a, *y = *(const weft_stored *const *)b;
+    return x->offset < y->offset ? -1 : x->offset > y->offset;
+}
+
+/* The xxh64 of what lies outside the datasets. */
+static weft_status hash_between(const char *path, const weft_file_map *map,
+                                const weft_stored **by_offset, int count, uint64_t *out)
+{
+    XXH64_state_t *state = XXH64_createState();
+    uint64_t at = 0;
+    if (!state)
+        return WEFT_ERROR(WEFT_MEMORY, "%s: no memory for a hash", path);
+    XXH64_reset(state, 0);
+    for (int i = 0; i < count; i++) {
+        uint64_t offset = by_offset[i]->offset;
+        uint64_t bytes = weft_stored_elements(by_offset[i]) * sizeof(float);
+        if (offset < at || offset > map->bytes || bytes > map->bytes - offset) {
+            XXH64_freeState(state);
+            return WEFT_ERROR(WEFT_FILE, "%s: %s lies outside the file or over another dataset",
+                              path, by_offset[i]->name);
+        }
+        XXH64_update(state, map->data + at, offset - at);
+        at = offset + bytes;
+    }
+    XXH64_update(state, map->data + at, map->bytes - at);
+    *out = XXH64_digest(state);
+    XXH64_freeState(state);
+    return WEFT_OK;
+}
+
+static weft_status hash_model(const char *path, const weft_file_map *map,
+                              const weft_stored_list *datasets, uint64_t *out)
+{
+    const weft_stored **by_offset = calloc((size_t)datasets->count + 1, sizeof *by_offset);
+    if (!by_offset)
+        return WEFT_ERROR(WEFT_MEMORY, "%s: no memory for a hash", path);
+    for (int i = 0; i < datasets->count; i++)
+        by_offset[i] = &datasets->items[i];
+    qsort(by_offset, (size_t)datasets->count, sizeof(const weft_stored *), compare_offsets);
+    weft_status status = hash_between(path, map, by_offset, datasets->count, out);
+    free(by_offset);
+    return status;
+}
+
+weft_status weft_part_hash(const char *path, const weft_manifest *manifest, int part,
+                           uint64_t *out_bytes, uint64_t *out_hash)
+{
+    weft_file_map map;
+    weft_status status = WEFT_OK;
+    WEFT_TRY(weft_file_map_open(path, &map));
+    *out_bytes = map.bytes;
+    if (part == WEFT_PART_MODEL)
+        status = hash_model(path, &map, &manifest->datasets, out_hash);
+    else
+        *out_hash = XXH64(map.data, map.bytes, 0);
+    weft_file_map_close(&map);
+    return status;
+}
+
+static weft_status measure_part(const char *folder, weft_manifest *manifest, int part,
+                                weft_arena *arena)
+{
+    const char *path;
+    WEFT_TRY(weft_arena_printf(arena, &path, "%s/%s", folder, weft_part_names[part]));
+    return weft_part_hash(path, manifest, part, &manifest->parts[part].bytes,
+                          &manifest->parts[part].hash);
+}
+
+weft_status weft_manifest_measure(const char *folder, weft_manifest *manifest)
+{
+    weft_arena arena = {0};
+    weft_status status = WEFT_OK;
+    for (int part = 0; status == WEFT_OK && part < WEFT_NUM_PARTS; part++) {
+        if (manifest->parts[part].present)
+            status = measure_part(folder, manifest, part, &arena);
+    }
+    weft_arena_release(&arena);
+    return status;
+}
+
+/* Names need no escapes: weft_parameters_declare admits no other. */
+static void write_sizes(FILE *file, const char *key, const size_t *sizes, int count)
+{
+    fprintf(file, "\"%s\": [", key);
+    for (int d = 0; d < count; d++)
+        fprintf(file, "%s%zu", d ? ", " : "", sizes[d]);
+    fprintf(file, "]");
+}
+
+static void write_parts(FILE *file, const weft_manifest *manifest)
+{
+    const char *separator = "";
+    fprintf(file, "  \"files\": [");
+    for (int part = 0; part < WEFT_NUM_PARTS; part++) {
+        if (!manifest->parts[part].present)
+            continue;
+        fprintf(file,
+                "%s\n    {\"name\": \"%s\", \"bytes\": %" PRIu64 ", \"%s\": \"%016" PRIx64 "\"}",
+                separator, weft_part_names[part], manifest->parts[part].bytes,
+                part == WEFT_PART_MODEL ? "xxh64_outside_datasets" : "xxh64",
+                manifest->parts[part].hash);
+        separator = ",";
+    }
+    fprintf(file, "\n  ],\n");
+}
+
+weft_status weft_manifest_write(const char *folder, const weft_manifest *manifest)
+{
+    FILE *file;
+    WEFT_TRY(weft_folder_create_file(folder, WEFT_MANIFEST_NAME, &file));
+    /* The seed has 64 bits, more than most readers' numbers: a string. */
+    fprintf(file,
+            "{\n  \"format\": \"" WEFT_CHECKPOINT_FORMAT
+            "\",\n  \"version\": %d,\n  \"step\": %" PRId64 ",\n  \"consumed_samples\": %" PRId64
+            ",\n  \"seed\": \"%" PRIu64 "\",\n",
+            WEFT_CHECKPOINT_VERSION, manifest->info.step, manifest->info.consumed_samples,
+            manifest->info.seed);
+    write_parts(file, manifest);
+    fprintf(file, "  \"datasets\": [");
+    for (int i = 0; i < manifest->datasets.count; i++) {
+        const weft_stored *stored = &manifest->datasets.items[i];
+        fprintf(file, "%s\n    {\"name\": \"%s\", \"offset\": %" PRIu64 ", ", i ? "," : "",
+                stored->name, stored->offset);
+        write_sizes(file, "shape", stored->dims, stored->num_dims);
+        fprintf(file, "}");
+    }
+    fprintf(file, "\n  ]\n}\n");
+    return weft_folder_finish_file(folder, WEFT_MANIFEST_NAME, file);
+}
+
+weft_status weft_shards_write(const char *folder, const weft_stored_list *datasets,
+                              const weft_shard_list *shards)
+{
+    FILE *file;
+    const char *name = weft_part_names[WEFT_PART_SHARDS];
+    WEFT_TRY(weft_folder_create_file(folder, name, &file));
+    fprintf(file, "[");
+    for (size_t i = 0; i < shards->count; i++) {
+        const weft_stored_shard *shard = &shards->items[i];
+        const weft_stored *stored = &datasets->items[shard->dataset];
+        fprintf(file, "%s\n  {\"dataset\": \"%s\", ", i ? "," : "", stored->name);
+        write_sizes(file, "start", shard->start, stored->num_dims);
+        fprintf(file, ", ");
+        write_sizes(file, "count", shard->count, stored->num_dims);
+        fprintf(file, ", \"xxh64\": \"%016" PRIx64 "\"}", shard->hash);
+    }
+    fprintf(file, "\n]\n");
+    return weft_folder_finish_file(folder, name, file);
+}
