@@ -1,0 +1,70 @@
+#include "tests/layers/harness.h"
+
+#include <string.h>
+
+weft_status harness_options(const char *json, weft_arena *arena, weft_model_options *out)
+{
+    weft_option_section section = {"model", weft_model_rows, weft_num_model_rows, out, ""};
+    WEFT_TRY(weft_options_parse(&section, 1, "test", json, NULL, 0, arena));
+    return weft_model_options_resolve(out);
+}
+
+weft_status harness_create(harness *h, weft_comm *world, const weft_model_options *options,
+                           const char *mesh_text, size_t batch, weft_dtype dtype,
+                           weft_model_function build)
+{
+    memset(h, 0, sizeof *h);
+    weft_parallel_options parallel = {0};
+    weft_arena arena = {0};
+    weft_option_section section = {"parallel", weft_parallel_rows, weft_num_parallel_rows,
+                                   &parallel, ""};
+    weft_mesh mesh;
+    h->world = world;
+    h->options = *options;
+    h->batch = batch;
+    h->tokens = batch * (size_t)options->seq_length;
+    WEFT_TRY(weft_options_parse(&section, 1, "test", NULL, NULL, 0, &arena));
+    if (mesh_text)
+        WEFT_TRY(weft_mesh_apply_alias(mesh_text, &arena, &parallel));
+    WEFT_TRY(weft_mesh_build(&parallel, weft_comm_size(world), options->num_experts, &mesh));
+    weft_arena_release(&arena);
+    WEFT_TRY(weft_groups_create(world, &mesh, &h->groups));
+    WEFT_TRY(weft_device_create_cpu(1, 0, &h->device));
+    WEFT_TRY(weft_lane_create(h->device, 0, "compute", &h->lane));
+    WEFT_TRY(weft_model_create(&(weft_model_setup){.options = &h->options,
+                                                   .groups = &h->groups,
+                                                   .device = h->device,
+                                                   .dtype = dtype,
+                                                   .micro_batch_size = (int64_t)batch,
+                                                   .bucket_elements = 1 << 20,
+                                                   .training = true,
+                                                   .num_passes = 1,
+                                                   .seed = 7},
+                               build, &h->model));
+    WEFT_TRY(weft_parameters_initialize(weft_model_parameters(h->model), h->lane, 7));
+    return weft_lane_sync(h->lane);
+}
+
+void harness_release(harness *h)
+{
+    weft_model_destroy(h->model);
+    weft_lane_destroy(h->lane);
+    weft_groups_release(&h->groups);
+    weft_device_destroy(h->device);
+}
+
+weft_status harness_pass(harness *h, const int32_t *tokens, const int32_t *labels, bool training,
+                         bool overwrite)
+{
+    memset(weft_model_metrics(h->model), 0, sizeof(weft_metrics));
+    weft_micro_batch micro_batch = {.tokens = tokens,
+                                    .labels = labels,
+                                    .step = 1,
+                                    .overwrite = overwrite,
+                                    .loss_scale = 1.0f,
+                                    .training = training};
+    WEFT_TRY(weft_model_forward(h->model, 0, &micro_batch, h->lane, NULL, NULL));
+    if (training)
+        WEFT_TRY(weft_model_backward(h->model, 0, h->lane, NULL, NULL, NULL, NULL));
+    return weft_lane_sync(h->lane);
+}

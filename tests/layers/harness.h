@@ -1,0 +1,32 @@
+/* A model on a mesh without a trainer: what layer tests stand on. */
+#ifndef WEFT_TESTS_LAYERS_HARNESS_H
+#define WEFT_TESTS_LAYERS_HARNESS_H
+
+#include <weft/weft.h>
+
+#include "layers/runtime.h"
+#include "parallel/optimizer.h"
+
+typedef struct harness {
+    weft_comm *world; /* borrowed */
+    weft_groups groups;
+    weft_device *device;
+    weft_lane *lane;
+    weft_model_options options;
+    weft_model *model;
+    size_t batch, tokens; /* micro-batch; S * B */
+} harness;
+
+/* Options of a JSON text such as {"model": {...}}; strings live in the arena. */
+weft_status harness_options(const char *json, weft_arena *arena, weft_model_options *out);
+/* mesh: "tp=2,..." or NULL. build NULL: the stack that the options describe. */
+weft_status harness_create(harness *h, weft_comm *world, const weft_model_options *options,
+                           const char *mesh, size_t batch, weft_dtype dtype,
+                           weft_model_function build);
+void harness_release(harness *h);
+/* One forward and (training) backward of one micro-batch on a mesh without pipeline stages; waits.
+ * The loss' gradient is that of the micro-batch's mean. */
+weft_status harness_pass(harness *h, const int32_t *tokens, const int32_t *labels, bool training,
+                         bool overwrite);
+
+#endif
