@@ -1,0 +1,241 @@
+#include "probe.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum {
+    POOL_BYTES = 48 << 20,
+    REFERENCE_BYTES = 256 << 20,
+    GUARD_BYTES = 64,
+    GUARD = 0x5a,
+    MAX_BUFFERS = 256,
+    NUM_SAMPLES = 64,
+};
+
+static weft_device *devices[PROBE_NUM_RUNS];
+static weft_lane *lanes[PROBE_NUM_RUNS];
+static unsigned char *pool, *initial, *first_result, *reference;
+static size_t pool_used, reference_used, guards[MAX_BUFFERS];
+static int num_guards;
+
+int probe_setup(void **state)
+{
+    (void)state;
+    pool = aligned_alloc(64, POOL_BYTES);
+    initial = malloc(POOL_BYTES);
+    first_result = malloc(POOL_BYTES);
+    reference = aligned_alloc(64, REFERENCE_BYTES);
+    if (!pool || !initial || !first_result || !reference)
+        return -1;
+    for (int run = 0; run < PROBE_NUM_RUNS; run++) {
+        if (weft_device_create_cpu(run + 1, 0, &devices[run]) != WEFT_OK ||
+            weft_lane_create(devices[run], 0, "probe", &lanes[run]) != WEFT_OK) {
+            fprintf(stderr, "%s\n", weft_error_get()->text);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+int probe_teardown(void **state)
+{
+    (void)state;
+    for (int run = 0; run < PROBE_NUM_RUNS; run++) {
+        weft_lane_destroy(lanes[run]);
+        weft_device_destroy(devices[run]);
+    }
+    free(pool);
+    free(initial);
+    free(first_result);
+    free(reference);
+    return 0;
+}
+
+int probe_start(void **state)
+{
+    (void)state;
+    pool_used = reference_used = 0;
+    num_guards = 0;
+    return 0;
+}
+
+void *probe_alloc(size_t bytes)
+{
+    size_t padded = (bytes + 63) / 64 * 64;
+    if (num_guards == MAX_BUFFERS || padded + GUARD_BYTES > POOL_BYTES - pool_used)
+        fail_msg("the probe's pool is too small");
+    void *out = pool + pool_used;
+    memset(out, 0xff, bytes);
+    memset(pool + pool_used + bytes, GUARD, padded - bytes + GUARD_BYTES);
+    guards[num_guards++] = pool_used + bytes;
+    pool_used += padded + GUARD_BYTES;
+    return out;
+}
+
+double *probe_doubles(size_t count)
+{
+    size_t bytes = (count * sizeof(double) + 63) / 64 * 64;
+    if (bytes > REFERENCE_BYTES - reference_used)
+        fail_msg("the probe's reference memory is too small");
+    double *out = (double *)(void *)(reference + reference_used);
+    memset(out, 0, bytes);
+    reference_used += bytes;
+    return out;
+}
+
+static uint64_t next(uint64_t *state)
+{
+    *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    uint64_t x = *state ^ (*state >> 29);
+    x *= UINT64_C(0xbf58476d1ce4e5b9);
+    return x ^ (x >> 32);
+}
+
+size_t probe_pick(uint64_t *state, size_t below)
+{
+    return (size_t)(next(state) % below);
+}
+
+double probe_normal(uint64_t *state)
+{
+    double sum = -6.0;
+    for (int i = 0; i < 12; i++)
+        sum += (double)(next(state) >> 11) * 0x1p-53;
+    return sum;
+}
+
+double probe_round(double x, weft_dtype dtype)
+{
+    if (x == 0.0 || !isfinite(x) || dtype == WEFT_F64)
+        return x;
+    const int digits = dtype == WEFT_BF16 ? 8 : dtype == WEFT_F16 ? 11 : 24;
+    const int smallest = dtype == WEFT_F16 ? -24 : dtype == WEFT_BF16 ? -133 : -149;
+    const double limit = dtype == WEFT_F16 ? 65536.0 : 0x1p128;
+    int exponent;
+    frexp(x, &exponent);
+    int place = exponent - digits < smallest ? smallest : exponent - digits;
+    double rounded = ldexp(nearbyint(ldexp(x, -place)), place);
+    return fabs(rounded) >= limit ? copysign(INFINITY, x) : rounded;
+}
+
+static void write_one(void *to, size_t i, double x, weft_dtype dtype)
+{
+    float value = (float)probe_round(x, dtype);
+    if (dtype == WEFT_F32) {
+        ((float *)to)[i] = value;
+    } else {
+        uint32_t bits;
+        memcpy(&bits, &value, sizeof bits);
+        ((uint16_t *)to)[i] = (uint16_t)(bits >> 16);
+    }
+}
+
+void *probe_random(size_t count, weft_dtype dtype, double spread, uint64_t seed)
+{
+    void *out = probe_alloc(count * weft_dtype_bytes(dtype));
+    uint64_t state = seed * 977 + 5;
+    for (size_t i = 0; i < count; i++)
+        write_one(out, i, spread * probe_normal(&state), dtype);
+    return out;
+}
+
+float *probe_constant(size_t count, float value)
+{
+    float *out = probe_alloc(count * sizeof *out);
+    for (size_t i = 0; i < count; i++)
+        out[i] = value;
+    return out;
+}
+
+double *probe_read(const void *x, size_t count, weft_dtype dtype)
+{
+    double *out = probe_doubles(count);
+    for (size_t i = 0; i < count; i++) {
+        if (dtype == WEFT_F32) {
+            out[i] = (double)((const float *)x)[i];
+        } else {
+            uint32_t bits = (uint32_t)((const uint16_t *)x)[i] << 16;
+            float value;
+            memcpy(&value, &bits, sizeof value);
+            out[i] = (double)value;
+        }
+    }
+    return out;
+}
+
+weft_lane *probe_lane(int run)
+{
+    return lanes[run];
+}
+
+void probe_before(int run)
+{
+    if (run == 0)
+        memcpy(initial, pool, pool_used);
+    else
+        memcpy(pool, initial, pool_used);
+}
+
+void probe_after(int run, weft_status status, const char *kernel)
+{
+    if (status == WEFT_OK)
+        status = weft_lane_sync(lanes[run]);
+    if (status != WEFT_OK)
+        fail_msg("%s: %s", kernel, weft_error_get()->text);
+    for (int i = 0; i < num_guards; i++) {
+        size_t end = i + 1 < num_guards ? (guards[i] + 63) / 64 * 64 + GUARD_BYTES : pool_used;
+        for (size_t at = guards[i]; at < end; at++) {
+            if (pool[at] != GUARD)
+                fail_msg("%s wrote beyond the end of buffer %d", kernel, i);
+        }
+    }
+    if (run == 0)
+        memcpy(first_result, pool, pool_used);
+    else if (memcmp(first_result, pool, pool_used))
+        fail_msg("%s differs between 1 and %d threads", kernel, run + 1);
+}
+
+double probe_tolerance(weft_dtype dtype, double fp32)
+{
+    return dtype == WEFT_BF16 ? 1e-2 : fp32;
+}
+
+void probe_close(const double *got, const double *expected, size_t count, double tolerance,
+                 const char *what)
+{
+    double size = 0.0, error = 0.0, mean = 0.0;
+    for (size_t i = 0; i < count; i++) {
+        size += expected[i] * expected[i];
+        error += (got[i] - expected[i]) * (got[i] - expected[i]);
+        mean += fabs(expected[i]) / (double)count;
+    }
+    if (!(sqrt(error) <= tolerance * sqrt(size) + 1e-30))
+        fail_msg("%s: relative error %g over %zu elements, allowed %g", what, sqrt(error / size),
+                 count, tolerance);
+    for (size_t i = 0; i < count; i++) {
+        if (!(fabs(got[i] - expected[i]) <= 100 * tolerance * (fabs(expected[i]) + mean) + 1e-30))
+            fail_msg("%s: element %zu is %.9g, expected %.9g", what, i, got[i], expected[i]);
+    }
+}
+
+void probe_gradient(probe_loss loss, const void *context, double *x, size_t count,
+                    const double *gradient, const double *before, double tolerance,
+                    const char *what)
+{
+    double got[NUM_SAMPLES], expected[NUM_SAMPLES];
+    uint64_t state = count;
+    const size_t num = count < NUM_SAMPLES ? count : NUM_SAMPLES;
+    for (size_t s = 0; s < num; s++) {
+        const size_t i = num == count ? s : probe_pick(&state, count);
+        const double kept = x[i], step = 1e-5 * (1.0 + fabs(kept));
+        x[i] = kept + step;
+        double above = loss(context);
+        x[i] = kept - step;
+        double below = loss(context);
+        x[i] = kept;
+        expected[s] = (above - below) / (2 * step);
+        got[s] = gradient[i] - (before ? before[i] : 0.0);
+    }
+    probe_close(got, expected, num, tolerance, what);
+}

@@ -1,0 +1,224 @@
+/* LayerNorm, RMSNorm and the bias gradient against fp64 and finite differences. */
+#include "probe.h"
+
+#include <math.h>
+#include <stdio.h>
+
+typedef struct norm_case {
+    weft_norm_kind kind;
+    size_t rows, cols;
+    double *x, *weight, *bias, *dy; /* bias may be NULL */
+    double epsilon;
+} norm_case;
+
+static void normalise_row(const norm_case *n, size_t row, double *y, double *mean, double *rstd)
+{
+    const double *x = n->x + row * n->cols;
+    double sum = 0.0, square = 0.0;
+    for (size_t c = 0; c < n->cols; c++)
+        sum += x[c];
+    *mean = n->kind == WEFT_NORM_LAYER ? sum / (double)n->cols : 0.0;
+    for (size_t c = 0; c < n->cols; c++)
+        square += (x[c] - *mean) * (x[c] - *mean);
+    *rstd = 1.0 / sqrt(square / (double)n->cols + n->epsilon);
+    for (size_t c = 0; c < n->cols; c++)
+        y[c] = (x[c] - *mean) * *rstd * n->weight[c] + (n->bias ? n->bias[c] : 0.0);
+}
+
+static double row_scratch[16384];
+
+static double norm_loss(const void *context)
+{
+    const norm_case *n = context;
+    double loss = 0.0, mean, rstd;
+    for (size_t row = 0; row < n->rows; row++) {
+        normalise_row(n, row, row_scratch, &mean, &rstd);
+        for (size_t c = 0; c < n->cols; c++)
+            loss += n->dy[row * n->cols + c] * row_scratch[c];
+    }
+    return loss;
+}
+
+static const struct size {
+    size_t rows, cols;
+} sizes[] = {{1, 1}, {3, 5}, {2, 17}, {37, 1031}, {70, 384}};
+
+static void check_forward(weft_norm_kind kind, struct size size, weft_dtype dtype, bool has_bias,
+                          int residual_form)
+{
+    probe_start(NULL);
+    const size_t rows = size.rows, cols = size.cols, count = rows * cols;
+    const size_t bytes = weft_dtype_bytes(dtype);
+    void *x = probe_random(count, dtype, 2.0, 1);
+    void *residual = residual_form ? probe_random(count, dtype, 1.0, 2) : NULL;
+    void *sum = residual_form == 2 ? x : residual_form ? probe_alloc(count * bytes) : NULL;
+    void *weight = probe_random(cols, dtype, 1.0, 3);
+    void *bias = has_bias ? probe_random(cols, dtype, 1.0, 4) : NULL;
+    void *y = probe_alloc(count * bytes);
+    float *mean = kind == WEFT_NORM_LAYER ? probe_alloc(rows * sizeof *mean) : NULL;
+    float *rstd = probe_alloc(rows * sizeof *rstd);
+    norm_case n = {.kind = kind,
+                   .rows = rows,
+                   .cols = cols,
+                   .x = probe_read(x, count, dtype),
+                   .weight = probe_read(weight, cols, dtype),
+                   .bias = has_bias ? probe_read(bias, cols, dtype) : NULL,
+                   .epsilon = (double)1e-5f};
+    if (residual) {
+        double *r = probe_read(residual, count, dtype);
+        for (size_t i = 0; i < count; i++)
+            n.x[i] = probe_round((double)((float)n.x[i] + (float)r[i]), dtype);
+    }
+    PROBE_RUN(norm_forward, .kind = kind, .rows = rows, .cols = cols, .dtype = dtype, .x = x,
+              .residual = residual, .sum = sum, .weight = weight, .bias = bias, .y = y,
+              .mean = mean, .rstd = rstd, .epsilon = 1e-5f);
+    double *expected = probe_doubles(count);
+    double *means = probe_doubles(rows), *rstds = probe_doubles(rows);
+    for (size_t row = 0; row < rows; row++)
+        normalise_row(&n, row, expected + row * cols, &means[row], &rstds[row]);
+    char what[64];
+    snprintf(what, sizeof what, "norm kind %d %zux%zu %s", (int)kind, rows, cols,
+             weft_dtype_text(dtype));
+    probe_close(probe_read(y, count, dtype), expected, count, probe_tolerance(dtype, 1e-6), what);
+    probe_close(probe_read(rstd, rows, WEFT_F32), rstds, rows, 1e-6, "rstd");
+    if (mean)
+        probe_close(probe_read(mean, rows, WEFT_F32), means, rows, 1e-5, "mean");
+    if (sum)
+        probe_close(probe_read(sum, count, dtype), n.x, count, 0.0, "sum");
+}
+
+static void forward_equals_fp64(void **state)
+{
+    (void)state;
+    for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+        for (int dtype = 0; dtype < 2; dtype++) {
+            for (int residual = 0; residual < 3; residual++) {
+                weft_dtype type = dtype ? WEFT_BF16 : WEFT_F32;
+                check_forward(WEFT_NORM_LAYER, sizes[s], type, true, residual);
+                check_forward(WEFT_NORM_LAYER, sizes[s], type, false, residual);
+                check_forward(WEFT_NORM_RMS, sizes[s], type, false, residual);
+            }
+        }
+    }
+}
+
+static void check_backward(weft_norm_kind kind, struct size size, weft_dtype dtype, bool accumulate,
+                           bool overwrite)
+{
+    probe_start(NULL);
+    const size_t rows = size.rows, cols = size.cols, count = rows * cols;
+    void *dy = probe_random(count, dtype, 1.0, 1), *x = probe_random(count, dtype, 2.0, 2);
+    void *weight = probe_random(cols, dtype, 1.0, 3);
+    void *dx = accumulate ? probe_random(count, dtype, 1.0, 4)
+                          : probe_alloc(count * weft_dtype_bytes(dtype));
+    float *dweight =
+        overwrite ? probe_alloc(cols * sizeof *dweight) : probe_random(cols, WEFT_F32, 1.0, 5);
+    float *dbias = NULL;
+    if (kind == WEFT_NORM_LAYER)
+        dbias =
+            overwrite ? probe_alloc(cols * sizeof *dbias) : probe_random(cols, WEFT_F32, 1.0, 6);
+    float *mean = probe_alloc(rows * sizeof *mean), *rstd = probe_alloc(rows * sizeof *rstd);
+    double *dx_before = accumulate ? probe_read(dx, count, dtype) : NULL;
+    double *dweight_before = overwrite ? NULL : probe_read(dweight, cols, WEFT_F32);
+    double *dbias_before = overwrite || !dbias ? NULL : probe_read(dbias, cols, WEFT_F32);
+    norm_case n = {.kind = kind,
+                   .rows = rows,
+                   .cols = cols,
+                   .x = probe_read(x, count, dtype),
+                   .weight = probe_read(weight, cols, dtype),
+                   .bias = probe_doubles(cols),
+                   .dy = probe_read(dy, count, dtype),
+                   .epsilon = (double)1e-5f};
+    for (size_t row = 0; row < rows; row++) {
+        double m, r;
+        normalise_row(&n, row, row_scratch, &m, &r);
+        mean[row] = (float)m;
+        rstd[row] = (float)r;
+    }
+    PROBE_RUN(norm_backward, .kind = kind, .rows = rows, .cols = cols, .dtype = dtype, .dy = dy,
+              .x = x, .weight = weight, .mean = kind == WEFT_NORM_LAYER ? mean : NULL, .rstd = rstd,
+              .dx = dx, .accumulate = accumulate, .dweight = dweight, .dbias = dbias,
+              .overwrite = overwrite);
+    const double tolerance = probe_tolerance(dtype, 1e-5);
+    probe_gradient(norm_loss, &n, n.x, count, probe_read(dx, count, dtype), dx_before, tolerance,
+                   "dx");
+    probe_gradient(norm_loss, &n, n.weight, cols, probe_read(dweight, cols, WEFT_F32),
+                   dweight_before, 1e-5, "dweight");
+    if (dbias)
+        probe_gradient(norm_loss, &n, n.bias, cols, probe_read(dbias, cols, WEFT_F32), dbias_before,
+                       1e-5, "dbias");
+}
+
+static void backward_equals_finite_differences(void **state)
+{
+    (void)state;
+    static const struct size backward_sizes[] = {{3, 5}, {2, 17}, {37, 531}, {70, 257}};
+    for (size_t s = 0; s < sizeof backward_sizes / sizeof backward_sizes[0]; s++) {
+        for (int form = 0; form < 8; form++)
+            check_backward(form & 1 ? WEFT_NORM_LAYER : WEFT_NORM_RMS, backward_sizes[s],
+                           form & 2 ? WEFT_BF16 : WEFT_F32, form & 4, !(form & 4));
+    }
+    /* More columns than the scratch of one pass. */
+    check_backward(WEFT_NORM_LAYER, (struct size){3, 8197}, WEFT_F32, false, true);
+    check_backward(WEFT_NORM_RMS, (struct size){3, 8197}, WEFT_F32, true, false);
+}
+
+static void backward_without_rows_clears(void **state)
+{
+    (void)state;
+    float *weight = probe_constant(7, 1.0f), *dweight = probe_alloc(7 * sizeof *dweight);
+    float *dbias = probe_alloc(7 * sizeof *dbias);
+    PROBE_RUN(norm_backward, .kind = WEFT_NORM_LAYER, .rows = 0, .cols = 7, .weight = weight,
+              .dweight = dweight, .dbias = dbias, .overwrite = true);
+    for (int c = 0; c < 7; c++)
+        assert_true(dweight[c] == 0.0f && dbias[c] == 0.0f);
+}
+
+static void check_bias(size_t rows, size_t cols, weft_dtype dtype, bool overwrite,
+                       size_t num_groups, const int64_t *offsets)
+{
+    probe_start(NULL);
+    const size_t groups = num_groups ? num_groups : 1;
+    void *dy = probe_random(rows * cols, dtype, 1.0, 1);
+    float *db = overwrite ? probe_alloc(groups * cols * sizeof *db)
+                          : probe_random(groups * cols, WEFT_F32, 1.0, 2);
+    double *expected =
+        overwrite ? probe_doubles(groups * cols) : probe_read(db, groups * cols, WEFT_F32);
+    double *d = probe_read(dy, rows * cols, dtype);
+    for (size_t row = 0; row < rows; row++) {
+        size_t g = 0;
+        while (num_groups && (int64_t)row >= offsets[g + 1])
+            g++;
+        for (size_t c = 0; c < cols; c++)
+            expected[g * cols + c] += d[row * cols + c];
+    }
+    PROBE_RUN(bias_gradient, .rows = rows, .cols = cols, .dtype = dtype, .dy = dy, .db = db,
+              .overwrite = overwrite, .num_groups = num_groups, .row_offsets = offsets);
+    probe_close(probe_read(db, groups * cols, WEFT_F32), expected, groups * cols, 1e-6,
+                "bias gradient");
+}
+
+static void bias_gradient_equals_fp64(void **state)
+{
+    (void)state;
+    static const int64_t offsets[] = {0, 0, 20, 21, 21, 101, 101};
+    for (int form = 0; form < 4; form++) {
+        weft_dtype dtype = form & 1 ? WEFT_BF16 : WEFT_F32;
+        check_bias(1, 1, dtype, form & 2, 0, NULL);
+        check_bias(0, 9, dtype, form & 2, 0, NULL);
+        check_bias(101, 37, dtype, form & 2, 6, offsets);
+        check_bias(101, 3001, dtype, form & 2, 0, NULL);
+        check_bias(101, 531, dtype, form & 2, 6, offsets);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        PROBE_TEST(forward_equals_fp64),
+        PROBE_TEST(backward_equals_finite_differences),
+        PROBE_TEST(backward_without_rows_clears),
+        PROBE_TEST(bias_gradient_equals_fp64),
+    };
+    return cmocka_run_group_tests(tests, probe_setup, probe_teardown);
+}
