@@ -1,0 +1,162 @@
+/* weft doctor, run as a user runs it, with healthy and with broken libraries. The driver libraries
+ * are stand-ins built by this test (fake_cuda.c); their folder is the second argument. */
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cjson/cJSON.h>
+
+#include "expect.h"
+#include "launcher/verbs.h"
+
+typedef struct answer {
+    int code;
+    char text[16384];
+} answer;
+
+/* Runs this program as `weft doctor ARGUMENTS` with the environment given as "A=b C=d". */
+static answer run(const char *environment, const char *arguments)
+{
+    static char self[4096], command[8192];
+    answer made = {.code = -1};
+    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+    self[length > 0 ? length : 0] = '\0';
+    snprintf(command, sizeof command, "env %s '%s' doctor %s 2>&1", environment, self, arguments);
+    FILE *lines = popen(command, "r");
+    if (lines) {
+        made.text[fread(made.text, 1, sizeof made.text - 1, lines)] = '\0';
+        int status = pclose(lines);
+        made.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    }
+    return made;
+}
+
+static const cJSON *find(const cJSON *root, const char *name)
+{
+    const cJSON *item;
+    cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(root, "checks"))
+    {
+        const cJSON *found = cJSON_GetObjectItemCaseSensitive(item, "name");
+        if (cJSON_IsString(found) && !strcmp(found->valuestring, name))
+            return item;
+    }
+    return NULL;
+}
+
+static const char *field(const cJSON *root, const char *name, const char *key)
+{
+    const cJSON *value = cJSON_GetObjectItemCaseSensitive(find(root, name), key);
+    return cJSON_IsString(value) ? value->valuestring : "?";
+}
+
+static void expect_state(const cJSON *root, const char *name, const char *state)
+{
+    EXPECT(!strcmp(field(root, name, "state"), state), "%s is %s (%s)", name,
+           field(root, name, "state"), field(root, name, "note"));
+}
+
+static void test_this_machine(void)
+{
+    static const char *const required[] = {"compiler", "CPU",   "hwloc", "oneDNN", "MPI",
+                                           "HDF5",     "PCRE2", "cJSON", "xxHash"};
+    answer json = run("", "--json");
+    cJSON *root = cJSON_Parse(json.text);
+    EXPECT(root != NULL, "not JSON: %s", json.text);
+    EXPECT(json.code == 0, "exit code %d", json.code);
+    EXPECT(cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(root, "healthy")), "not healthy");
+    for (size_t i = 0; i < sizeof required / sizeof required[0]; i++) {
+        expect_state(root, required[i], "works");
+        EXPECT(*field(root, required[i], "version"), "%s has no version", required[i]);
+        EXPECT(cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(find(root, required[i]), "required")),
+               "%s is optional", required[i]);
+    }
+    expect_state(root, "mpirun", "works");
+    cJSON_Delete(root);
+
+    answer table = run("", "");
+    EXPECT(table.code == 0, "exit code %d", table.code);
+    for (size_t i = 0; i < sizeof required / sizeof required[0]; i++)
+        EXPECT(strstr(table.text, required[i]) != NULL, "the table lacks %s", required[i]);
+    EXPECT(strstr(table.text, "All that Weft needs works.") != NULL, "%s", table.text);
+    int lines = 0;
+    for (const char *at = table.text; (at = strchr(at, '\n')); at++)
+        lines++;
+    EXPECT(lines <= 24, "%d lines are more than a screen", lines);
+}
+
+/* A folder for files that does not exist breaks HDF5's test; the rest goes on. */
+static void test_broken_requirement(void)
+{
+    answer json = run("TMPDIR=/nowhere/at/all", "--json");
+    cJSON *root = cJSON_Parse(json.text);
+    EXPECT(json.code == 4, "exit code %d", json.code);
+    EXPECT(cJSON_IsFalse(cJSON_GetObjectItemCaseSensitive(root, "healthy")), "healthy");
+    expect_state(root, "HDF5", "broken");
+    EXPECT(strstr(field(root, "HDF5", "note"), "/nowhere/at/all") != NULL, "%s",
+           field(root, "HDF5", "note"));
+    expect_state(root, "oneDNN", "works");
+    expect_state(root, "xxHash", "works");
+    cJSON_Delete(root);
+}
+
+/* A PATH without mpirun: absent, and not required. */
+static void test_without_mpirun(void)
+{
+    answer json = run("PATH=/nowhere", "--json");
+    cJSON *root = cJSON_Parse(json.text);
+    EXPECT(json.code == 0, "exit code %d", json.code);
+    expect_state(root, "mpirun", "absent");
+    expect_state(root, "MPI", "works");
+    cJSON_Delete(root);
+}
+
+static void test_cuda(const char *folder)
+{
+    static const struct {
+        const char *mode, *state, *version, *note;
+    } rows[] = {
+        {"two", "works", "driver 13.0", "2 x Stand-in"},
+        {"none", "absent", "driver 13.0", "no device"},
+        {"refuse", "broken", "driver 13.0", "cuInit: CUDA_ERROR_STANDIN (999)"},
+        {"forget", "broken", "driver 13.0", "other bytes"},
+        {"crash", "broken", "", "crashed: Killed"},
+        {"exit", "broken", "", "ended the process with exit code 3"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        char environment[4096];
+        snprintf(environment, sizeof environment, "LD_LIBRARY_PATH='%s' FAKE_CUDA=%s", folder,
+                 rows[i].mode);
+        answer json = run(environment, "--json");
+        cJSON *root = cJSON_Parse(json.text);
+        EXPECT(json.code == 0, "%s: exit code %d; CUDA is not required", rows[i].mode, json.code);
+        expect_state(root, "CUDA", rows[i].state);
+        EXPECT(!strcmp(field(root, "CUDA", "version"), rows[i].version), "%s: version %s",
+               rows[i].mode, field(root, "CUDA", "version"));
+        EXPECT(strstr(field(root, "CUDA", "note"), rows[i].note) != NULL, "%s: %s", rows[i].mode,
+               field(root, "CUDA", "note"));
+        cJSON_Delete(root);
+    }
+}
+
+static void test_arguments(void)
+{
+    answer help = run("", "--help");
+    EXPECT(help.code == 0 && strstr(help.text, "usage: weft doctor") != NULL, "%d %s", help.code,
+           help.text);
+    answer wrong = run("", "--jsn");
+    EXPECT(wrong.code == 2 && strstr(wrong.text, "unknown argument --jsn") != NULL, "%d %s",
+           wrong.code, wrong.text);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1 && !strcmp(argv[1], "doctor"))
+        return weft_verb_doctor(argc - 1, argv + 1);
+    test_arguments();
+    test_this_machine();
+    test_broken_requirement();
+    test_without_mpirun();
+    if (argc > 1)
+        test_cuda(argv[1]);
+    return expect_finish();
+}
