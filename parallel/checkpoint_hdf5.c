@@ -1,0 +1,252 @@
+#include <hdf5.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/mpi/handle.h"
+#include "parallel/checkpoint_internal.h"
+
+struct weft_tensor_file {
+    const char *path;
+    const weft_stored_list *list;
+    hid_t file;
+    hid_t *datasets; /* [list->count], H5I_INVALID_HID where not open */
+};
+
+/* The innermost message says what the system said. */
+static herr_t take_innermost(unsigned index, const H5E_error2_t *error, void *context)
+{
+    if (index == 0)
+        snprintf(context, 256, "%s", error->desc ? error->desc : "no reason given");
+    return 0;
+}
+
+static weft_status hdf5_error(const char *path, const char *dataset, const char *what)
+{
+    char text[256] = "no reason given";
+    H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, take_innermost, text);
+    text[strcspn(text, "\n")] = '\0';
+    return WEFT_ERROR(WEFT_FILE, "%s: %s%s%s: %s", path, dataset ? dataset : "",
+                      dataset ? ": " : "", what, text);
+}
+
+static weft_status allocate(const char *path, const weft_stored_list *list, weft_tensor_file **out)
+{
+    weft_tensor_file *file = calloc(1, sizeof *file);
+    hid_t *datasets = malloc(((size_t)list->count + 1) * sizeof *datasets);
+    if (!file || !datasets) {
+        free(file);
+        free(datasets);
+        return WEFT_ERROR(WEFT_MEMORY, "%s: no memory for %d dataset handles", path, list->count);
+    }
+    for (int i = 0; i < list->count; i++)
+        datasets[i] = H5I_INVALID_HID;
+    *file = (weft_tensor_file){
+        .path = path, .list = list, .file = H5I_INVALID_HID, .datasets = datasets};
+    /* Errors are told by our own messages, not on stderr. */
+    H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
+    *out = file;
+    return WEFT_OK;
+}
+
+/* Shapes in HDF5's own type. */
+static void to_hdf5(const size_t *from, int num_dims, hsize_t to[WEFT_MAX_DIMS])
+{
+    for (int d = 0; d < num_dims; d++)
+        to[d] = from[d];
+}
+
+static weft_status create_datasets(weft_tensor_file *file)
+{
+    hid_t create = H5Pcreate(H5P_DATASET_CREATE), link = H5Pcreate(H5P_LINK_CREATE);
+    weft_status status = WEFT_OK;
+
+    if (H5Pset_alloc_time(create, H5D_ALLOC_TIME_EARLY) < 0 ||
+        H5Pset_fill_time(create, H5D_FILL_TIME_NEVER) < 0 ||
+        H5Pset_create_intermediate_group(link, 1) < 0)
+        status = hdf5_error(file->path, NULL, "cannot set up");
+    for (int i = 0; status == WEFT_OK && i < file->list->count; i++) {
+        const weft_stored *stored = &file->list->items[i];
+        hsize_t dims[WEFT_MAX_DIMS];
+        to_hdf5(stored->dims, stored->num_dims, dims);
+        hid_t space = H5Screate_simple(stored->num_dims, dims, NULL);
+        file->datasets[i] =
+            H5Dcreate2(file->file, stored->name, H5T_IEEE_F32LE, space, link, create, H5P_DEFAULT);
+        if (file->datasets[i] < 0)
+            status = hdf5_error(file->path, stored->name, "cannot create the dataset");
+        H5Sclose(space);
+    }
+    H5Pclose(create);
+    H5Pclose(link);
+    return status;
+}
+
+static weft_status create_file(weft_tensor_file *file, weft_comm *world)
+{
+    hid_t access = H5Pcreate(H5P_FILE_ACCESS);
+    weft_status status = WEFT_OK;
+    if (weft_comm_size(world) > 1 &&
+        H5Pset_fapl_mpio(access, weft_comm_mpi_handle(world), MPI_INFO_NULL) < 0)
+        status = hdf5_error(file->path, NULL, "cannot set up parallel HDF5");
+    if (status == WEFT_OK) {
+        file->file = H5Fcreate(file->path, H5F_ACC_TRUNC, H5P_DEFAULT, access);
+        if (file->file < 0)
+            status = hdf5_error(file->path, NULL, "cannot create");
+    }
+    H5Pclose(access);
+    return status;
+}
+
+/* Closes and frees when a create or an open got only half way; keeps its error. */
+static void abandon(weft_tensor_file *file)
+{
+    weft_error error;
+    weft_error_take(&error);
+    if (weft_tensor_file_close(file) != WEFT_OK)
+        weft_error_clear();
+    weft_error_put(&error);
+}
+
+weft_status weft_tensor_file_create(const char *path, weft_comm *world,
+                                    const weft_stored_list *list, weft_tensor_file **out)
+{
+    weft_tensor_file *file;
+    WEFT_TRY(allocate(path, list, &file));
+    weft_status status = create_file(file, world);
+    if (status == WEFT_OK)
+        status = create_datasets(file);
+    if (status != WEFT_OK) {
+        abandon(file);
+        return status;
+    }
+    *out = file;
+    return WEFT_OK;
+}
+
+/* The dataset has the type and shape that the list says. */
+static weft_status check_dataset(const weft_tensor_file *file, int index)
+{
+    const weft_stored *stored = &file->list->items[index];
+    hid_t type = H5Dget_type(file->datasets[index]), space = H5Dget_space(file->datasets[index]);
+    hsize_t dims[WEFT_MAX_DIMS] = {0};
+    weft_status status = WEFT_OK;
+
+    if (H5Tequal(type, H5T_IEEE_F32LE) <= 0)
+        status = WEFT_ERROR(WEFT_FILE, "%s: %s: not a dataset of 32-bit floats", file->path,
+                            stored->name);
+    int num_dims = H5Sget_simple_extent_ndims(space);
+    bool same = num_dims == stored->num_dims && num_dims <= WEFT_MAX_DIMS &&
+                H5Sget_simple_extent_dims(space, dims, NULL) == num_dims;
+    for (int d = 0; same && d < num_dims; d++)
+        same = dims[d] == stored->dims[d];
+    if (status == WEFT_OK && !same)
+        status = WEFT_ERROR(WEFT_FILE, "%s: %s: its shape is not the manifest's", file->path,
+                            stored->name);
+    H5Tclose(type);
+    H5Sclose(space);
+    return status;
+}
+
+static weft_status open_datasets(weft_tensor_file *file)
+{
+    file->file = H5Fopen(file->path, H5F_ACC_RDONLY, H5P_DEFAULT);
+    if (file->file < 0)
+        return hdf5_error(file->path, NULL, "cannot open");
+    for (int i = 0; i < file->list->count; i++) {
+        file->datasets[i] = H5Dopen2(file->file, file->list->items[i].name, H5P_DEFAULT);
+        if (file->datasets[i] < 0)
+            return hdf5_error(file->path, file->list->items[i].name, "cannot open the dataset");
+        WEFT_TRY(check_dataset(file, i));
+    }
+    return WEFT_OK;
+}
+
+weft_status weft_tensor_file_open(const char *path, const weft_stored_list *list,
+                                  weft_tensor_file **out)
+{
+    weft_tensor_file *file;
+    WEFT_TRY(allocate(path, list, &file));
+    weft_status status = open_datasets(file);
+    if (status != WEFT_OK) {
+        abandon(file);
+        return status;
+    }
+    *out = file;
+    return WEFT_OK;
+}
+
+/* The file's and the memory's view of one shard. */
+typedef struct selection {
+    hid_t file_space, memory_space;
+} selection;
+
+static bool select_shard(const weft_tensor_file *file, const weft_stored_shard *shard,
+                         selection *out)
+{
+    const weft_stored *stored = &file->list->items[shard->dataset];
+    hsize_t start[WEFT_MAX_DIMS], count[WEFT_MAX_DIMS];
+    hsize_t elements = weft_shard_elements(shard, stored->num_dims);
+    to_hdf5(shard->start, stored->num_dims, start);
+    to_hdf5(shard->count, stored->num_dims, count);
+    out->file_space = H5Dget_space(file->datasets[shard->dataset]);
+    out->memory_space = H5Screate_simple(1, &elements, NULL);
+    return out->memory_space >= 0 &&
+           H5Sselect_hyperslab(out->file_space, H5S_SELECT_SET, start, NULL, count, NULL) >= 0;
+}
+
+static void release_selection(const selection *s)
+{
+    H5Sclose(s->file_space);
+    H5Sclose(s->memory_space);
+}
+
+weft_status weft_tensor_file_write(weft_tensor_file *file, const weft_stored_shard *shard,
+                                   const float *data)
+{
+    selection s;
+    weft_status status = WEFT_OK;
+    if (!select_shard(file, shard, &s) ||
+        H5Dwrite(file->datasets[shard->dataset], H5T_NATIVE_FLOAT, s.memory_space, s.file_space,
+                 H5P_DEFAULT, data) < 0)
+        status = hdf5_error(file->path, file->list->items[shard->dataset].name, "cannot write");
+    release_selection(&s);
+    return status;
+}
+
+weft_status weft_tensor_file_read(weft_tensor_file *file, const weft_stored_shard *shard,
+                                  float *data)
+{
+    selection s;
+    weft_status status = WEFT_OK;
+    if (!select_shard(file, shard, &s) ||
+        H5Dread(file->datasets[shard->dataset], H5T_NATIVE_FLOAT, s.memory_space, s.file_space,
+                H5P_DEFAULT, data) < 0)
+        status = hdf5_error(file->path, file->list->items[shard->dataset].name, "cannot read");
+    release_selection(&s);
+    return status;
+}
+
+weft_status weft_tensor_file_offset(weft_tensor_file *file, int dataset, uint64_t *out)
+{
+    haddr_t offset = H5Dget_offset(file->datasets[dataset]);
+    if (offset == HADDR_UNDEF)
+        return hdf5_error(file->path, file->list->items[dataset].name,
+                          "the dataset is not contiguous");
+    *out = offset;
+    return WEFT_OK;
+}
+
+weft_status weft_tensor_file_close(weft_tensor_file *file)
+{
+    weft_status status = WEFT_OK;
+    if (!file)
+        return WEFT_OK;
+    for (int i = 0; i < file->list->count; i++) {
+        if (file->datasets[i] >= 0 && H5Dclose(file->datasets[i]) < 0 && status == WEFT_OK)
+            status = hdf5_error(file->path, file->list->items[i].name, "cannot close the dataset");
+    }
+    if (file->file >= 0 && H5Fclose(file->file) < 0 && status == WEFT_OK)
+        status = hdf5_error(file->path, NULL, "cannot close");
+    free(file->datasets);
+    free(file);
+    return status;
+}
