@@ -1,0 +1,383 @@
+/* The wrappers: every operation passes here, is checked, numbered, recorded and queued. */
+#include "comm/comm_ops.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/fold.h"
+
+enum { NUM_TAGS = 1024 };
+
+static atomic_bool checking;
+
+void weft_comm_set_check(bool on)
+{
+    atomic_store(&checking, on);
+}
+
+bool weft_comm_checking(void)
+{
+    return atomic_load(&checking);
+}
+
+const char *weft_comm_kind_text(weft_comm_kind kind)
+{
+    static const char *const texts[] = {
+#define KIND_TEXT(name, text) text,
+        WEFT_COMM_KIND_LIST(KIND_TEXT)
+#undef KIND_TEXT
+    };
+    return texts[kind];
+}
+
+/* The base object. */
+
+weft_status weft_comm_base_init(weft_comm *comm, const weft_comm_ops *ops, const char *name,
+                                weft_comm_purpose purpose, int rank, int size, int *world_ranks,
+                                void (*abort)(int))
+{
+    int error = pthread_mutex_init(&comm->lock, NULL);
+    if (error)
+        return WEFT_ERROR(WEFT_MEMORY, "no mutex (error %d)", error);
+    comm->ops = ops;
+    snprintf(comm->name, sizeof comm->name, "%s", name);
+    comm->purpose = purpose;
+    comm->rank = rank;
+    comm->size = size;
+    comm->world_ranks = world_ranks;
+    comm->abort = abort;
+    atomic_init(&comm->num_collectives, 0);
+    atomic_init(&comm->num_messages, 0);
+    atomic_init(&comm->broken, false);
+    return WEFT_OK;
+}
+
+void weft_comm_base_release(weft_comm *comm)
+{
+    while (comm->owned_rows) {
+        weft_comm_rows *rows = comm->owned_rows;
+        comm->owned_rows = rows->next_owned;
+        free(rows);
+    }
+    free(comm->world_ranks);
+    pthread_mutex_destroy(&comm->lock);
+}
+
+void weft_comm_destroy(weft_comm *comm)
+{
+    if (comm)
+        comm->ops->destroy(comm);
+}
+
+int weft_comm_rank(const weft_comm *comm)
+{
+    return comm->rank;
+}
+
+int weft_comm_size(const weft_comm *comm)
+{
+    return comm->size;
+}
+
+const char *weft_comm_name(const weft_comm *comm)
+{
+    return comm->name;
+}
+
+int weft_comm_world_rank(const weft_comm *comm, int rank)
+{
+    return rank >= 0 && rank < comm->size ? comm->world_ranks[rank] : -1;
+}
+
+weft_status weft_comm_split(weft_comm *parent, int color, int key, const char *name,
+                            weft_comm_purpose purpose, weft_comm **out)
+{
+    return parent->ops->split(parent, color, key, name, purpose, out);
+}
+
+weft_status weft_comm_split_node(weft_comm *parent, weft_comm **out)
+{
+    return parent->ops->split_node(parent, out);
+}
+
+void weft_comm_abort(weft_comm *comm, weft_status status)
+{
+    comm->abort(weft_status_exit_code(status));
+}
+
+/* Rows of sizes are lent from the communicator, so that a steady state allocates nothing and what
+ * a poisoned lane skipped is freed with the communicator. */
+
+static weft_comm_rows *rows_take(weft_comm *comm)
+{
+    pthread_mutex_lock(&comm->lock);
+    weft_comm_rows *rows = comm->free_rows;
+    if (rows) {
+        comm->free_rows = rows->next_free;
+    } else {
+        rows = malloc(sizeof *rows + 2 * (size_t)comm->size * sizeof rows->bytes[0]);
+        if (rows) {
+            rows->next_owned = comm->owned_rows;
+            comm->owned_rows = rows;
+        }
+    }
+    pthread_mutex_unlock(&comm->lock);
+    return rows;
+}
+
+static void rows_give_back(weft_comm *comm, weft_comm_rows *rows)
+{
+    pthread_mutex_lock(&comm->lock);
+    rows->next_free = comm->free_rows;
+    comm->free_rows = rows;
+    pthread_mutex_unlock(&comm->lock);
+}
+
+/* Issuing and running. */
+
+static weft_status check_broken(weft_comm *comm)
+{
+    if (!atomic_load(&comm->broken))
+        return WEFT_OK;
+    char by[sizeof comm->broken_by];
+    pthread_mutex_lock(&comm->lock);
+    memcpy(by, comm->broken_by, sizeof by);
+    pthread_mutex_unlock(&comm->lock);
+    return WEFT_ERROR(WEFT_COMM, "group %s is broken since its %s failed", comm->name, by);
+}
+
+static void set_broken(const weft_comm_op *op)
+{
+    weft_comm *comm = op->comm;
+    pthread_mutex_lock(&comm->lock);
+    if (!atomic_load(&comm->broken))
+        snprintf(comm->broken_by, sizeof comm->broken_by, "%s %" PRIu64,
+                 weft_comm_kind_text(op->kind), op->sequence);
+    atomic_store(&comm->broken, true);
+    pthread_mutex_unlock(&comm->lock);
+}
+
+weft_status weft_comm_run_here(const weft_comm_op *op)
+{
+    WEFT_TRY(check_broken(op->comm));
+    uint64_t ticket = weft_comm_record_begin(op);
+    weft_status status = op->comm->ops->run(op);
+    if (status != WEFT_OK) {
+        set_broken(op);
+        return weft_error_context(status, "group %s, rank %d of %d, %s %" PRIu64, op->comm->name,
+                                  op->comm->rank, op->comm->size, weft_comm_kind_text(op->kind),
+                                  op->sequence);
+    }
+    weft_comm_record_end(ticket);
+    if (op->rows)
+        rows_give_back(op->comm, op->rows);
+    return WEFT_OK;
+}
+
+static weft_status run_on_lane(const void *args)
+{
+    return weft_comm_run_here(args);
+}
+
+weft_status weft_comm_run_on_lane(weft_lane *lane, const weft_comm_op *op)
+{
+    _Static_assert(sizeof *op <= WEFT_LANE_MAX_ARGS_BYTES, "an operation must fit a lane's slot");
+    return weft_lane_submit(lane, weft_comm_kind_text(op->kind), run_on_lane, op, sizeof *op);
+}
+
+/* Numbers the operation, then queues it, or runs it here when `lane` is NULL. */
+static weft_status issue(weft_lane *lane, weft_comm_op *op)
+{
+    WEFT_TRY(check_broken(op->comm));
+    bool message = op->kind == WEFT_COMM_SEND || op->kind == WEFT_COMM_RECV;
+    op->sequence =
+        atomic_fetch_add(message ? &op->comm->num_messages : &op->comm->num_collectives, 1);
+    return lane ? op->comm->ops->enqueue(lane, op) : weft_comm_run_here(op);
+}
+
+/* The failing wrapper names the group, as all later errors do. */
+static weft_status refuse_dtype(const weft_comm *comm, weft_comm_kind kind, weft_dtype dtype)
+{
+    return WEFT_ERROR(WEFT_INTERNAL, "group %s: %s cannot reduce %s", comm->name,
+                      weft_comm_kind_text(kind), weft_dtype_text(dtype));
+}
+
+static weft_status checked_bytes(const weft_comm *comm, weft_comm_kind kind, size_t count,
+                                 size_t element_bytes, size_t num_shares, size_t *out)
+{
+    if (element_bytes == 0 || count > SIZE_MAX / element_bytes / num_shares)
+        return WEFT_ERROR(WEFT_INTERNAL, "group %s: %s of %zu elements overflows", comm->name,
+                          weft_comm_kind_text(kind), count);
+    *out = count * element_bytes * num_shares;
+    return WEFT_OK;
+}
+
+static weft_status issue_all_reduce(weft_comm *comm, weft_lane *lane, void *buffer, size_t count,
+                                    weft_dtype dtype, weft_reduce reduce)
+{
+    if (!weft_fold_supports(dtype))
+        return refuse_dtype(comm, WEFT_COMM_ALL_REDUCE, dtype);
+    weft_comm_op op = {.comm = comm,
+                       .kind = WEFT_COMM_ALL_REDUCE,
+                       .send = buffer,
+                       .recv = buffer,
+                       .count = count,
+                       .dtype = dtype,
+                       .reduce = reduce,
+                       .peer = -1};
+    WEFT_TRY(checked_bytes(comm, op.kind, count, weft_dtype_bytes(dtype), 1, &op.bytes));
+    return issue(lane, &op);
+}
+
+weft_status weft_all_reduce(weft_comm *comm, weft_lane *lane, void *buffer, size_t count,
+                            weft_dtype dtype, weft_reduce reduce)
+{
+    return issue_all_reduce(comm, lane, buffer, count, dtype, reduce);
+}
+
+weft_status weft_comm_all_reduce_host(weft_comm *comm, void *buffer, size_t count, weft_dtype dtype,
+                                      weft_reduce reduce)
+{
+    return issue_all_reduce(comm, NULL, buffer, count, dtype, reduce);
+}
+
+weft_status weft_reduce_scatter(weft_comm *comm, weft_lane *lane, const void *send, void *recv,
+                                size_t count, weft_dtype dtype, weft_reduce reduce)
+{
+    if (!weft_fold_supports(dtype))
+        return refuse_dtype(comm, WEFT_COMM_REDUCE_SCATTER, dtype);
+    weft_comm_op op = {.comm = comm,
+                       .kind = WEFT_COMM_REDUCE_SCATTER,
+                       .send = send,
+                       .recv = recv,
+                       .count = count,
+                       .dtype = dtype,
+                       .reduce = reduce,
+                       .peer = -1};
+    WEFT_TRY(checked_bytes(comm, op.kind, count, weft_dtype_bytes(dtype), (size_t)comm->size,
+                           &op.bytes));
+    return issue(lane, &op);
+}
+
+static weft_status issue_all_gather(weft_comm *comm, weft_lane *lane, const void *send, void *recv,
+                                    size_t count, weft_dtype dtype)
+{
+    weft_comm_op op = {.comm = comm,
+                       .kind = WEFT_COMM_ALL_GATHER,
+                       .send = send,
+                       .recv = recv,
+                       .count = count,
+                       .dtype = dtype,
+                       .peer = -1};
+    WEFT_TRY(checked_bytes(comm, op.kind, count, weft_dtype_bytes(dtype), (size_t)comm->size,
+                           &op.bytes));
+    return issue(lane, &op);
+}
+
+weft_status weft_all_gather(weft_comm *comm, weft_lane *lane, const void *send, void *recv,
+                            size_t count, weft_dtype dtype)
+{
+    return issue_all_gather(comm, lane, send, recv, count, dtype);
+}
+
+weft_status weft_comm_all_gather_host(weft_comm *comm, const void *send, void *recv, size_t bytes)
+{
+    return issue_all_gather(comm, NULL, send, recv, bytes, WEFT_U8);
+}
+
+weft_status weft_comm_barrier(weft_comm *comm)
+{
+    return issue_all_gather(comm, NULL, NULL, NULL, 0, WEFT_U8);
+}
+
+weft_status weft_all_to_all(weft_comm *comm, weft_lane *lane, const void *send,
+                            const size_t *send_bytes, void *recv, const size_t *recv_bytes)
+{
+    size_t size = (size_t)comm->size, total = 0;
+    for (size_t i = 0; i < size; i++)
+        total += send_bytes[i];
+    if (send_bytes[comm->rank] != recv_bytes[comm->rank])
+        return WEFT_ERROR(WEFT_INTERNAL,
+                          "group %s: all_to_all sends %zu bytes to this rank itself and "
+                          "receives %zu",
+                          comm->name, send_bytes[comm->rank], recv_bytes[comm->rank]);
+    weft_comm_op op = {.comm = comm,
+                       .kind = WEFT_COMM_ALL_TO_ALL,
+                       .send = send,
+                       .recv = recv,
+                       .bytes = total,
+                       .dtype = WEFT_U8,
+                       .peer = -1,
+                       .rows = rows_take(comm)};
+    if (!op.rows)
+        return WEFT_ERROR(WEFT_MEMORY, "no memory for the rows of an all_to_all");
+    memcpy(op.rows->bytes, send_bytes, size * sizeof *send_bytes);
+    memcpy(op.rows->bytes + size, recv_bytes, size * sizeof *recv_bytes);
+    return issue(lane, &op);
+}
+
+static weft_status issue_broadcast(weft_comm *comm, weft_lane *lane, void *buffer, size_t bytes,
+                                   int root)
+{
+    if (root < 0 || root >= comm->size)
+        return WEFT_ERROR(WEFT_INTERNAL, "group %s: broadcast from rank %d of %d", comm->name, root,
+                          comm->size);
+    weft_comm_op op = {.comm = comm,
+                       .kind = WEFT_COMM_BROADCAST,
+                       .send = buffer,
+                       .recv = buffer,
+                       .bytes = bytes,
+                       .dtype = WEFT_U8,
+                       .peer = root};
+    return issue(lane, &op);
+}
+
+weft_status weft_broadcast(weft_comm *comm, weft_lane *lane, void *buffer, size_t bytes, int root)
+{
+    return issue_broadcast(comm, lane, buffer, bytes, root);
+}
+
+weft_status weft_comm_broadcast_host(weft_comm *comm, void *buffer, size_t bytes, int root)
+{
+    return issue_broadcast(comm, NULL, buffer, bytes, root);
+}
+
+static weft_status issue_message(weft_comm *comm, weft_lane *lane, const weft_comm_op *message)
+{
+    weft_comm_op op = *message;
+    const char *kind = weft_comm_kind_text(op.kind);
+    if (op.peer < 0 || op.peer >= comm->size || op.peer == comm->rank)
+        return WEFT_ERROR(WEFT_INTERNAL, "group %s: %s on rank %d of %d with rank %d", comm->name,
+                          kind, comm->rank, comm->size, op.peer);
+    if (op.tag < 0 || op.tag >= NUM_TAGS)
+        return WEFT_ERROR(WEFT_INTERNAL, "group %s: %s with rank %d: tag %d is not in 0..%d",
+                          comm->name, kind, op.peer, op.tag, NUM_TAGS - 1);
+    return issue(lane, &op);
+}
+
+weft_status weft_send(weft_comm *comm, weft_lane *lane, int peer, int tag, const void *buffer,
+                      size_t bytes)
+{
+    weft_comm_op op = {.comm = comm,
+                       .kind = WEFT_COMM_SEND,
+                       .send = buffer,
+                       .bytes = bytes,
+                       .dtype = WEFT_U8,
+                       .peer = peer,
+                       .tag = tag};
+    return issue_message(comm, lane, &op);
+}
+
+weft_status weft_recv(weft_comm *comm, weft_lane *lane, int peer, int tag, void *buffer,
+                      size_t bytes)
+{
+    weft_comm_op op = {.comm = comm,
+                       .kind = WEFT_COMM_RECV,
+                       .recv = buffer,
+                       .bytes = bytes,
+                       .dtype = WEFT_U8,
+                       .peer = peer,
+                       .tag = tag};
+    return issue_message(comm, lane, &op);
+}

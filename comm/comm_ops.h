@@ -1,0 +1,100 @@
+/* What a backend implements, and the base that its communicators embed as first member.
+ *
+ * The wrappers (comm.c) check arguments, number the operation, record it and keep the broken flag;
+ * a backend only runs it. Private to comm/. */
+#ifndef WEFT_COMM_COMM_OPS_H
+#define WEFT_COMM_COMM_OPS_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "comm/comm.h"
+
+/* name, text; collectives first */
+#define WEFT_COMM_KIND_LIST(X)                                                                     \
+    X(ALL_REDUCE, "all_reduce")                                                                    \
+    X(REDUCE_SCATTER, "reduce_scatter")                                                            \
+    X(ALL_GATHER, "all_gather")                                                                    \
+    X(ALL_TO_ALL, "all_to_all")                                                                    \
+    X(BROADCAST, "broadcast")                                                                      \
+    X(SEND, "send")                                                                                \
+    X(RECV, "recv")
+
+typedef enum weft_comm_kind {
+#define WEFT_COMM_KIND_ENUM(name, text) WEFT_COMM_##name,
+    WEFT_COMM_KIND_LIST(WEFT_COMM_KIND_ENUM)
+#undef WEFT_COMM_KIND_ENUM
+} weft_comm_kind;
+
+const char *weft_comm_kind_text(weft_comm_kind kind);
+
+/* The two rows of sizes of one all_to_all: `size` entries sent, then `size` received. */
+typedef struct weft_comm_rows {
+    struct weft_comm_rows *next_free, *next_owned;
+    size_t bytes[]; /* 2 * size */
+} weft_comm_rows;
+
+/* One operation: small enough to travel by value to a lane. */
+typedef struct weft_comm_op {
+    weft_comm *comm;
+    weft_comm_kind kind;
+    uint64_t sequence; /* collectives and messages are numbered apart */
+    const void *send;
+    void *recv;       /* the buffer of all_reduce and broadcast */
+    size_t count;     /* elements: all_reduce the buffer, reduce_scatter and all_gather a share */
+    size_t bytes;     /* as recorded; broadcast, send, recv: the message */
+    weft_dtype dtype; /* broadcast, messages and all_to_all: WEFT_U8 */
+    weft_reduce reduce;
+    int peer;             /* root, or the other end; -1 */
+    int tag;              /* messages */
+    weft_comm_rows *rows; /* all_to_all */
+} weft_comm_op;
+
+struct weft_comm_ops {
+    const char *name;
+    /* Queues the operation on a lane: weft_comm_run_on_lane for backends that run on the host. */
+    weft_status (*enqueue)(weft_lane *lane, const weft_comm_op *op);
+    /* Runs it to its end on the calling thread. */
+    weft_status (*run)(const weft_comm_op *op);
+    weft_status (*split)(weft_comm *parent, int color, int key, const char *name,
+                         weft_comm_purpose purpose, weft_comm **out);
+    weft_status (*split_node)(weft_comm *parent, weft_comm **out);
+    void (*destroy)(weft_comm *comm); /* frees the whole object */
+};
+
+struct weft_comm {
+    const weft_comm_ops *ops;
+    char name[16];
+    weft_comm_purpose purpose;
+    int rank, size;
+    int *world_ranks; /* size entries; owned */
+    /* How to end the job: a group of one that was split from a world must end that world. */
+    void (*abort)(int exit_code);
+    atomic_uint_least64_t num_collectives, num_messages;
+    atomic_bool broken;
+    pthread_mutex_t lock;
+    weft_comm_rows *free_rows, *owned_rows; /* guarded by lock */
+    char broken_by[48];                     /* "all_reduce 12"; guarded by lock */
+};
+
+/* For backends. The base takes over `world_ranks` (malloc'ed) on success. */
+weft_status weft_comm_base_init(weft_comm *comm, const weft_comm_ops *ops, const char *name,
+                                weft_comm_purpose purpose, int rank, int size, int *world_ranks,
+                                void (*abort)(int)) WEFT_CHECKED;
+void weft_comm_base_release(weft_comm *comm);
+/* Runs an operation with its record and the broken flag, on this thread or as work of a lane. */
+weft_status weft_comm_run_here(const weft_comm_op *op) WEFT_CHECKED;
+weft_status weft_comm_run_on_lane(weft_lane *lane, const weft_comm_op *op) WEFT_CHECKED;
+
+/* A self communicator with the given identity, as a split to one rank leaves it. */
+weft_status weft_comm_self_make(const char *name, weft_comm_purpose purpose, int world_rank,
+                                void (*abort)(int), weft_comm **out) WEFT_CHECKED;
+
+/* Debug mode is on. */
+bool weft_comm_checking(void);
+
+/* Opens a record and returns its ticket; closes it. Thread-safe. */
+uint64_t weft_comm_record_begin(const weft_comm_op *op);
+void weft_comm_record_end(uint64_t ticket);
+
+#endif

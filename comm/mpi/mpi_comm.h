@@ -1,0 +1,125 @@
+/* The mpi backend's own structures.
+ *
+ * All collectives are made of MPI_Isend and MPI_Irecv, driven by the progress engine: pieces of
+ * bounded size, two rounds in flight. Tags carry the operation's number, so operations of one
+ * group cannot be confused even when they run on different lanes. */
+#ifndef WEFT_COMM_MPI_MPI_COMM_H
+#define WEFT_COMM_MPI_MPI_COMM_H
+
+#include <mpi.h>
+
+#include "comm/comm_ops.h"
+#include "comm/mpi/engine.h"
+
+/* MPI's answer as a status, with MPI's own text. */
+#define WEFT_MPI(call) weft_mpi_status(__FILE__, __LINE__, __func__, #call, (call))
+weft_status weft_mpi_status(const char *file, int line, const char *function, const char *call,
+                            int code) WEFT_CHECKED;
+
+/* Sizes that the algorithms cut by. The same on every rank. */
+typedef struct weft_mpi_limits {
+    size_t message_bytes; /* point to point; below INT_MAX */
+    size_t piece_bytes;   /* one round of a collective, a peer */
+    size_t direct_bytes;  /* an all_reduce that brings this much or less in goes in one round */
+} weft_mpi_limits;
+/* For tests: NULL restores the defaults. No operation may be in flight. */
+void weft_mpi_set_limits(const weft_mpi_limits *limits);
+const weft_mpi_limits *weft_mpi_get_limits(void);
+
+/* A set of messages in flight together. */
+typedef struct weft_mpi_message {
+    int peer;
+    size_t bytes;
+    bool receive;
+} weft_mpi_message;
+
+typedef struct weft_mpi_batch {
+    MPI_Request *requests; /* capacity entries each */
+    weft_mpi_message *messages;
+    MPI_Status *statuses;
+    int *indices;
+    int count, num_pending, capacity;
+} weft_mpi_batch;
+
+typedef struct weft_mpi_slot {
+    weft_mpi_batch batch;
+    void *scratch; /* what peers send in a reduction */
+    size_t scratch_bytes;
+    uint64_t round;
+    int phase; /* -1: idle */
+} weft_mpi_slot;
+
+enum {
+    WEFT_MPI_NUM_SLOTS = 2,
+    WEFT_MPI_FIRST_COLLECTIVE_TAG = 1024, /* below: messages */
+    WEFT_MPI_TAGS_PER_COLLECTIVE = 8,     /* signatures, then two phases a slot */
+};
+
+/* What one running operation needs; lent from the communicator and used again. */
+typedef struct weft_mpi_work {
+    struct weft_mpi_work *next_free, *next_owned;
+    bool abandoned;
+    weft_mpi_slot slots[WEFT_MPI_NUM_SLOTS];
+    size_t *offsets;     /* 2 * size: where rows start */
+    const void **inputs; /* size: what a fold reads */
+} weft_mpi_work;
+
+typedef struct weft_mpi_comm {
+    weft_comm base;
+    MPI_Comm handle;
+    weft_mpi_work *free_work, *owned_work; /* guarded by base.lock */
+} weft_mpi_comm;
+
+/* batch.c. Both name the peer in their errors; test also when sizes differ. */
+weft_status weft_mpi_post_send(const weft_mpi_comm *comm, weft_mpi_batch *batch, int peer, int tag,
+                               const void *buffer, size_t bytes) WEFT_CHECKED;
+weft_status weft_mpi_post_recv(const weft_mpi_comm *comm, weft_mpi_batch *batch, int peer, int tag,
+                               void *buffer, size_t bytes) WEFT_CHECKED;
+weft_status weft_mpi_batch_test(weft_mpi_batch *batch, bool *out_moved,
+                                bool *out_done) WEFT_CHECKED;
+
+/* work.c */
+weft_status weft_mpi_work_take(weft_mpi_comm *comm, weft_mpi_work **out) WEFT_CHECKED;
+void weft_mpi_work_give_back(weft_mpi_comm *comm, weft_mpi_work *work);
+/* For work with messages in flight: MPI may still write to it, so it is never freed or used again.
+ */
+void weft_mpi_work_abandon(weft_mpi_work *work);
+bool weft_mpi_work_any_abandoned(void);
+void weft_mpi_work_release(weft_mpi_comm *comm); /* at destroy */
+weft_status weft_mpi_slot_reserve(weft_mpi_slot *slot, size_t bytes) WEFT_CHECKED;
+
+/* An operation cut in rounds; round r runs in slot r % 2, so that messages of one tag are posted in
+ * order. A step is called with the slot's phase 0 to post its round's first messages, and again
+ * with the next phase each time all posted messages have arrived; a step that posts nothing ends
+ * the round. */
+typedef struct weft_mpi_run weft_mpi_run;
+typedef weft_status (*weft_mpi_step)(weft_mpi_run *run, weft_mpi_slot *slot);
+struct weft_mpi_run {
+    weft_mpi_comm *comm;
+    const weft_comm_op *op;
+    weft_mpi_work *work;
+    weft_mpi_step step;
+    int first_tag;
+    uint64_t num_rounds, num_started, num_ended;
+    size_t piece;     /* bytes, or elements in a reduction */
+    void *signatures; /* check.c */
+};
+
+/* run.c: lends the work, then runs the prepared rounds through the engine and gives it back. */
+weft_status weft_mpi_run_init(weft_mpi_run *run, const weft_comm_op *op) WEFT_CHECKED;
+weft_status weft_mpi_run_rounds(weft_mpi_run *run) WEFT_CHECKED;
+/* The tag of the messages of a slot's phase, or of the signatures. */
+int weft_mpi_tag(const weft_mpi_run *run, const weft_mpi_slot *slot);
+weft_status weft_mpi_run_op(const weft_comm_op *op) WEFT_CHECKED;
+
+/* collectives.c: fills in step, num_rounds and piece. */
+void weft_mpi_prepare(weft_mpi_run *run);
+
+/* check.c: compares the signatures of a collective. */
+weft_status weft_mpi_check(const weft_comm_op *op) WEFT_CHECKED;
+
+/* world.c: the engine of this process, and after how many collectives tags are used again. */
+weft_engine *weft_mpi_engine(void);
+uint64_t weft_mpi_num_sequences(void);
+
+#endif

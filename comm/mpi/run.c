@@ -1,0 +1,90 @@
+/* Running one operation: its rounds, advanced by whoever drives the engine. */
+#include "comm/mpi/mpi_comm.h"
+
+int weft_mpi_tag(const weft_mpi_run *run, const weft_mpi_slot *slot)
+{
+    if (run->op->kind == WEFT_COMM_SEND || run->op->kind == WEFT_COMM_RECV)
+        return run->op->tag;
+    if (run->signatures)
+        return run->first_tag;
+    return run->first_tag + 1 + 2 * (int)(slot - run->work->slots) + slot->phase;
+}
+
+/* Starts a round that an idle slot may take, or moves a busy slot's round on. */
+static weft_status advance_slot(weft_mpi_run *run, weft_mpi_slot *slot, bool *out_moved)
+{
+    if (slot->phase < 0) {
+        uint64_t index = (uint64_t)(slot - run->work->slots);
+        if (run->num_started == run->num_rounds || run->num_started % WEFT_MPI_NUM_SLOTS != index)
+            return WEFT_OK;
+        slot->round = run->num_started++;
+        slot->phase = 0;
+    } else {
+        bool done = false;
+        WEFT_TRY(weft_mpi_batch_test(&slot->batch, out_moved, &done));
+        if (!done)
+            return WEFT_OK;
+        slot->phase++;
+    }
+    *out_moved = true;
+    slot->batch.count = slot->batch.num_pending = 0;
+    WEFT_TRY(run->step(run, slot));
+    if (slot->batch.count == 0) {
+        slot->phase = -1;
+        run->num_ended++;
+    }
+    return WEFT_OK;
+}
+
+static weft_status advance(void *operation, bool *out_moved, bool *out_done)
+{
+    weft_mpi_run *run = operation;
+    for (int i = 0; i < WEFT_MPI_NUM_SLOTS; i++)
+        WEFT_TRY(advance_slot(run, &run->work->slots[i], out_moved));
+    *out_done = run->num_ended == run->num_rounds;
+    return WEFT_OK;
+}
+
+static void end_work(weft_mpi_run *run)
+{
+    int num_pending = 0;
+    for (int i = 0; i < WEFT_MPI_NUM_SLOTS; i++)
+        num_pending += run->work->slots[i].batch.num_pending;
+    if (num_pending == 0)
+        weft_mpi_work_give_back(run->comm, run->work);
+    else
+        weft_mpi_work_abandon(run->work);
+}
+
+weft_status weft_mpi_run_rounds(weft_mpi_run *run)
+{
+    int priority = (int)run->comm->base.purpose;
+    weft_status status = weft_engine_run(weft_mpi_engine(), priority, advance, run);
+    end_work(run);
+    WEFT_TRY(status);
+    return WEFT_OK;
+}
+
+weft_status weft_mpi_run_init(weft_mpi_run *run, const weft_comm_op *op)
+{
+    uint64_t number = op->sequence % weft_mpi_num_sequences();
+    *run = (weft_mpi_run){
+        .comm = (weft_mpi_comm *)op->comm,
+        .op = op,
+        .first_tag = WEFT_MPI_FIRST_COLLECTIVE_TAG + WEFT_MPI_TAGS_PER_COLLECTIVE * (int)number,
+    };
+    WEFT_TRY(weft_mpi_work_take(run->comm, &run->work));
+    return WEFT_OK;
+}
+
+weft_status weft_mpi_run_op(const weft_comm_op *op)
+{
+    bool message = op->kind == WEFT_COMM_SEND || op->kind == WEFT_COMM_RECV;
+    if (!message && weft_comm_checking() && op->comm->size > 1)
+        WEFT_TRY(weft_mpi_check(op));
+    weft_mpi_run run;
+    WEFT_TRY(weft_mpi_run_init(&run, op));
+    weft_mpi_prepare(&run);
+    WEFT_TRY(weft_mpi_run_rounds(&run));
+    return WEFT_OK;
+}

@@ -1,0 +1,260 @@
+/* Starting and ending MPI, and making groups. */
+#include "comm/mpi/mpi_comm.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "comm/mpi/handle.h"
+
+/* MPI is one a process, hence so is this. */
+static struct {
+    bool alive;       /* a world exists */
+    bool started_mpi; /* and shall end it */
+    uint64_t num_sequences;
+    weft_engine engine;
+    /* Freed when the world ends: MPI_Comm_free is collective, destroying a group is not. Guarded
+     * by the lock. */
+    pthread_mutex_t lock;
+    MPI_Comm *handles;
+    size_t num_handles, capacity;
+} world = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+weft_engine *weft_mpi_engine(void)
+{
+    return &world.engine;
+}
+
+uint64_t weft_mpi_num_sequences(void)
+{
+    return world.num_sequences;
+}
+
+static weft_status keep_handle(MPI_Comm handle)
+{
+    weft_status status = WEFT_OK;
+    pthread_mutex_lock(&world.lock);
+    if (world.num_handles == world.capacity) {
+        size_t capacity = world.capacity ? 2 * world.capacity : 16;
+        MPI_Comm *handles = realloc(world.handles, capacity * sizeof *handles);
+        if (handles) {
+            world.handles = handles;
+            world.capacity = capacity;
+        } else {
+            status = WEFT_ERROR(WEFT_MEMORY, "no memory for %zu communicators", capacity);
+        }
+    }
+    if (status == WEFT_OK)
+        world.handles[world.num_handles++] = handle;
+    pthread_mutex_unlock(&world.lock);
+    return status;
+}
+
+static void mpi_abort(int exit_code)
+{
+    MPI_Abort(MPI_COMM_WORLD, exit_code);
+    _exit(exit_code);
+}
+
+/* Ends MPI, unless requests are pending that a failed peer will never meet: MPI_Finalize would
+ * then wait for ever. */
+static void end_mpi(void)
+{
+    if (!weft_mpi_work_any_abandoned()) {
+        MPI_Barrier(MPI_COMM_WORLD);
+        while (world.num_handles > 0)
+            MPI_Comm_free(&world.handles[--world.num_handles]);
+        if (world.started_mpi)
+            MPI_Finalize();
+    }
+    free(world.handles);
+    world.handles = NULL;
+    world.num_handles = world.capacity = 0;
+    weft_engine_release(&world.engine);
+    world.alive = false;
+}
+
+static void mpi_destroy(weft_comm *base)
+{
+    weft_mpi_comm *comm = (weft_mpi_comm *)base;
+    bool is_world = world.num_handles > 0 && comm->handle == world.handles[0];
+    weft_mpi_work_release(comm);
+    weft_comm_base_release(base);
+    free(comm);
+    if (is_world)
+        end_mpi();
+}
+
+static weft_status mpi_split(weft_comm *parent, int color, int key, const char *name,
+                             weft_comm_purpose purpose, weft_comm **out);
+static weft_status mpi_split_node(weft_comm *parent, weft_comm **out);
+
+static const weft_comm_ops mpi_ops = {
+    .name = "mpi",
+    .enqueue = weft_comm_run_on_lane,
+    .run = weft_mpi_run_op,
+    .split = mpi_split,
+    .split_node = mpi_split_node,
+    .destroy = mpi_destroy,
+};
+
+/* The world ranks of a group's members; malloc'ed. */
+static weft_status find_world_ranks(MPI_Comm handle, int size, int **out)
+{
+    MPI_Group world_group, group;
+    int *ranks = malloc((size_t)size * 2 * sizeof *ranks);
+    if (!ranks)
+        return WEFT_ERROR(WEFT_MEMORY, "no memory for a group of %d", size);
+    for (int i = 0; i < size; i++)
+        ranks[size + i] = i;
+    weft_status status = WEFT_MPI(MPI_Comm_group(MPI_COMM_WORLD, &world_group));
+    if (status == WEFT_OK)
+        status = WEFT_MPI(MPI_Comm_group(handle, &group));
+    if (status == WEFT_OK)
+        status = WEFT_MPI(MPI_Group_translate_ranks(group, size, ranks + size, world_group, ranks));
+    if (status != WEFT_OK) {
+        free(ranks);
+        return status;
+    }
+    MPI_Group_free(&group);
+    MPI_Group_free(&world_group);
+    *out = ranks;
+    return WEFT_OK;
+}
+
+static weft_status wrap(MPI_Comm handle, const char *name, weft_comm_purpose purpose, int rank,
+                        int size, int *world_ranks, weft_comm **out)
+{
+    weft_mpi_comm *comm = calloc(1, sizeof *comm);
+    if (!comm)
+        return WEFT_ERROR(WEFT_MEMORY, "no memory for group %s", name);
+    weft_status status = weft_comm_base_init(&comm->base, &mpi_ops, name, purpose, rank, size,
+                                             world_ranks, mpi_abort);
+    if (status != WEFT_OK) {
+        free(comm);
+        return status;
+    }
+    comm->handle = handle;
+    *out = &comm->base;
+    return WEFT_OK;
+}
+
+/* Makes the object for a new MPI communicator, which world.handles keeps. */
+static weft_status adopt(MPI_Comm handle, const char *name, weft_comm_purpose purpose,
+                         weft_comm **out)
+{
+    int rank, size, *world_ranks = NULL;
+    WEFT_TRY(keep_handle(handle));
+    WEFT_TRY(WEFT_MPI(MPI_Comm_set_errhandler(handle, MPI_ERRORS_RETURN)));
+    WEFT_TRY(WEFT_MPI(MPI_Comm_rank(handle, &rank)));
+    WEFT_TRY(WEFT_MPI(MPI_Comm_size(handle, &size)));
+    WEFT_TRY(find_world_ranks(handle, size, &world_ranks));
+    bool is_world = world.num_handles == 1;
+    weft_status status;
+    if (size == 1 && !is_world) {
+        status = weft_comm_self_make(name, purpose, world_ranks[0], mpi_abort, out);
+        free(world_ranks);
+    } else {
+        status = wrap(handle, name, purpose, rank, size, world_ranks, out);
+        if (status != WEFT_OK)
+            free(world_ranks);
+    }
+    return status;
+}
+
+static weft_status mpi_split(weft_comm *parent, int color, int key, const char *name,
+                             weft_comm_purpose purpose, weft_comm **out)
+{
+    MPI_Comm handle, from = ((weft_mpi_comm *)parent)->handle;
+    int mpi_color = color < 0 ? MPI_UNDEFINED : color;
+    weft_status status = WEFT_MPI(MPI_Comm_split(from, mpi_color, key, &handle));
+    if (status != WEFT_OK)
+        return weft_error_context(status, "group %s of %s", name, parent->name);
+    if (color < 0) {
+        *out = NULL;
+        return WEFT_OK;
+    }
+    WEFT_TRY(adopt(handle, name, purpose, out));
+    return WEFT_OK;
+}
+
+static weft_status mpi_split_node(weft_comm *parent, weft_comm **out)
+{
+    MPI_Comm handle, from = ((weft_mpi_comm *)parent)->handle;
+    weft_status status = WEFT_MPI(
+        MPI_Comm_split_type(from, MPI_COMM_TYPE_SHARED, parent->rank, MPI_INFO_NULL, &handle));
+    if (status != WEFT_OK)
+        return weft_error_context(status, "group node of %s", parent->name);
+    WEFT_TRY(adopt(handle, "node", WEFT_PURPOSE_CONTROL, out));
+    return WEFT_OK;
+}
+
+static weft_status start_mpi(void)
+{
+    int running = 0, provided = MPI_THREAD_SINGLE;
+    WEFT_TRY(WEFT_MPI(MPI_Initialized(&running)));
+    if (running) {
+        WEFT_TRY(WEFT_MPI(MPI_Query_thread(&provided)));
+    } else {
+        /* A rank that waits gives its core away; a user's own setting stands. */
+        setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
+        WEFT_TRY(WEFT_MPI(MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided)));
+        world.started_mpi = true;
+    }
+    if (provided < MPI_THREAD_MULTIPLE)
+        return WEFT_ERROR(
+            WEFT_COMM, "this MPI gives thread level %d; MPI_THREAD_MULTIPLE is needed", provided);
+    return WEFT_OK;
+}
+
+static weft_status check_world_size(void)
+{
+    int size, launched_size;
+    WEFT_TRY(WEFT_MPI(MPI_Comm_size(MPI_COMM_WORLD, &size)));
+    if (weft_comm_launched(NULL, &launched_size, NULL, NULL) && launched_size != size)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "the launcher started %d ranks but MPI sees %d: is it the launcher of "
+                          "the MPI that this program was built with (srun: --mpi=pmix)?",
+                          launched_size, size);
+    return WEFT_OK;
+}
+
+static weft_status find_num_sequences(void)
+{
+    int found, *upper_bound;
+    WEFT_TRY(WEFT_MPI(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &upper_bound, &found)));
+    int last = found ? *upper_bound : 32767; /* what the standard promises */
+    world.num_sequences =
+        (uint64_t)(last - WEFT_MPI_FIRST_COLLECTIVE_TAG) / WEFT_MPI_TAGS_PER_COLLECTIVE;
+    return WEFT_OK;
+}
+
+weft_status weft_comm_create_world(weft_comm **out)
+{
+    if (world.alive)
+        return WEFT_ERROR(WEFT_INTERNAL, "a process has one world communicator");
+    WEFT_TRY(start_mpi());
+    weft_status status = check_world_size();
+    if (status != WEFT_OK) {
+        if (world.started_mpi)
+            MPI_Finalize();
+        return status;
+    }
+    WEFT_TRY(find_num_sequences());
+    WEFT_TRY(weft_engine_init(&world.engine));
+    MPI_Comm handle;
+    WEFT_TRY(WEFT_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &handle)));
+    WEFT_TRY(adopt(handle, "world", WEFT_PURPOSE_CONTROL, out));
+    world.alive = true;
+    return WEFT_OK;
+}
+
+MPI_Comm weft_comm_mpi_handle(const weft_comm *comm)
+{
+    if (comm->ops == &mpi_ops)
+        return ((const weft_mpi_comm *)comm)->handle;
+    int started = 0, ended = 0;
+    MPI_Initialized(&started);
+    MPI_Finalized(&ended);
+    return started && !ended ? MPI_COMM_SELF : MPI_COMM_NULL;
+}
