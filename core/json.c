@@ -284,6 +284,18 @@ weft_status weft_json_string(weft_json_span value, weft_arena *arena, const char
     return status;
 }
 
+weft_status weft_json_quote(const char *text, weft_arena *arena, const char **out)
+{
+    cJSON *item = cJSON_CreateStringReference(text);
+    char *quoted = item ? cJSON_PrintUnformatted(item) : NULL;
+    cJSON_Delete(item);
+    if (!quoted)
+        return WEFT_ERROR(WEFT_MEMORY, "no memory to quote a string");
+    weft_status status = weft_arena_strdup(arena, quoted, out);
+    cJSON_free(quoted);
+    return status;
+}
+
 void weft_json_position(const char *text, const char *at, int *line, int *column)
 {
     *line = 1;

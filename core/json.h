@@ -47,6 +47,8 @@ const char *weft_json_kind_text(weft_json_span value);
 /* A string's characters, unescaped, in the arena. A lone surrogate is WEFT_CONFIG. */
 weft_status weft_json_string(weft_json_span value, weft_arena *arena,
                              const char **out) WEFT_CHECKED;
+/* Text as a JSON string with its quotes, in the arena. */
+weft_status weft_json_quote(const char *text, weft_arena *arena, const char **out) WEFT_CHECKED;
 /* 1-based line and column (in characters of UTF-8) of a place in the text. */
 void weft_json_position(const char *text, const char *at, int *line, int *column);
 

@@ -223,24 +223,9 @@ static weft_status override_value(const parse *p, const weft_option_row *row, co
         if (!wants_text || is_text)
             return WEFT_OK;
     }
-    /* Quoting doubles a byte at most, or makes \u00XX of a control character. */
-    size_t bytes = strlen(text), used = 0;
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(p->arena, bytes + 1, 6, &memory));
-    char *quoted = memory;
-    quoted[used++] = '"';
-    for (size_t i = 0; i < bytes; i++) {
-        unsigned char c = (unsigned char)text[i];
-        if (c < 0x20) {
-            used += (size_t)snprintf(quoted + used, 7, "\\u%04x", c);
-        } else {
-            if (c == '"' || c == '\\')
-                quoted[used++] = '\\';
-            quoted[used++] = (char)c;
-        }
-    }
-    quoted[used++] = '"';
-    *out = (weft_json_span){quoted, used};
+    const char *quoted;
+    WEFT_TRY(weft_json_quote(text, p->arena, &quoted));
+    *out = (weft_json_span){quoted, strlen(quoted)};
     return WEFT_OK;
 }
 

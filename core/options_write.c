@@ -3,21 +3,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <cjson/cJSON.h>
-
 #include "core/options.h"
 #include "core/options_value.h"
 
 static weft_status write_string(const char *text, FILE *out)
 {
-    cJSON *item = cJSON_CreateStringReference(text);
-    char *quoted = item ? cJSON_PrintUnformatted(item) : NULL;
-    cJSON_Delete(item);
-    if (!quoted)
-        return WEFT_ERROR(WEFT_MEMORY, "no memory to write an option");
-    fputs(quoted, out);
-    cJSON_free(quoted);
-    return WEFT_OK;
+    weft_arena arena = {0};
+    const char *quoted;
+    weft_status status = weft_json_quote(text, &arena, &quoted);
+    if (status == WEFT_OK)
+        fputs(quoted, out);
+    weft_arena_release(&arena);
+    return status;
 }
 
 /* The shortest digits that read back as the same double. */
