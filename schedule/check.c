@@ -281,17 +281,17 @@ static weft_status check_write(const stage_check *check, const past *before, uin
                                int32_t slot, const slot_state *state)
 {
     const weft_task *tasks = check->program->tasks;
-    if (state->writer && before->upto[tasks[state->writer - 1].lane] < state->writer)
-        return wrong(check, index,
-                     "may overwrite slot %d before task %u has written it: no wait "
-                     "says otherwise",
-                     slot, state->writer - 1);
     for (int lane = 0; lane < WEFT_NUM_LANES; lane++)
         if (before->upto[lane] < state->readers[lane])
             return wrong(check, index,
                          "may overwrite slot %d while task %u still reads it: no "
                          "wait says otherwise",
                          slot, state->readers[lane] - 1);
+    if (state->writer && before->upto[tasks[state->writer - 1].lane] < state->writer)
+        return wrong(check, index,
+                     "may overwrite slot %d before task %u has written it: no wait "
+                     "says otherwise",
+                     slot, state->writer - 1);
     return WEFT_OK;
 }
 

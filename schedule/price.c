@@ -38,8 +38,9 @@ void weft_slice_of_task(const weft_task *task, weft_slice *out)
 {
     *out = (weft_slice){.lane = task->lane, .micro_batch = task->micro_batch, .stage = task->stage};
     const char *letter = weft_task_kind_letter(task->kind);
+    const char *flow = task->flow == WEFT_FLOW_GRADIENT ? "g" : "";
     if (task->micro_batch >= 0)
-        snprintf(out->name, sizeof(out->name), "%s%d", letter, task->micro_batch);
+        snprintf(out->name, sizeof(out->name), "%s%s%d", letter, flow, task->micro_batch);
     else
         snprintf(out->name, sizeof(out->name), "%s", letter);
     snprintf(out->category, sizeof(out->category), "%s", weft_task_kind_text(task->kind));

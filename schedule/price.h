@@ -25,7 +25,8 @@ weft_status weft_program_price(const weft_program *programs, int num_stages, wef
                                weft_price *out) WEFT_CHECKED;
 
 /* Fills a slice's lane, name, category, micro_batch and stage for a task: measured and priced
- * timelines look alike. The rest is zero. */
+ * timelines look alike. Names: F3 and B3, s3 and r3 (a message's ends), sg3 and rg3 when it is
+ * a gradient, R, S. The rest is zero. */
 void weft_slice_of_task(const weft_task *task, weft_slice *out);
 
 #endif

@@ -1,0 +1,165 @@
+#include "tests/schedule/programs.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "schedule/check.h"
+
+program_set make_set(weft_pipeline_kind kind, int num_stages, int num_micro_batches,
+                     bool forward_only)
+{
+    program_set set = {.shape = {kind, num_stages, num_micro_batches, forward_only}};
+    for (int stage = 0; stage < num_stages; stage++)
+        ASSERT_OK(weft_program_pipeline(&set.shape, stage, &set.arena, &set.programs[stage]));
+    return set;
+}
+
+void release_set(program_set *set)
+{
+    weft_arena_release(&set->arena);
+}
+
+weft_status check_set(const program_set *set)
+{
+    return weft_program_check(set->programs, set->shape.num_stages, set->shape.num_micro_batches,
+                              set->shape.forward_only);
+}
+
+bool same_program(const weft_program *a, const weft_program *b)
+{
+    return a->num_tasks == b->num_tasks && a->num_waits == b->num_waits &&
+           a->num_slots == b->num_slots && a->max_in_flight == b->max_in_flight &&
+           memcmp(a->tasks, b->tasks, a->num_tasks * sizeof(weft_task)) == 0 &&
+           memcmp(a->waits, b->waits, a->num_waits * sizeof(uint32_t)) == 0;
+}
+
+char *text_of(const weft_program *program)
+{
+    char *text = NULL;
+    size_t length = 0;
+    FILE *file = open_memstream(&text, &length);
+    assert_non_null(file);
+    ASSERT_OK(weft_program_print(program, file));
+    fclose(file);
+    return text;
+}
+
+char *read_golden(const char *name)
+{
+    const char *root = getenv("WEFT_SOURCE_DIR");
+    char path[1024];
+    snprintf(path, sizeof(path), "%s/tests/schedule/golden/%s", root ? root : ".", name);
+    FILE *file = fopen(path, "rb");
+    if (!file)
+        fail_msg("cannot open %s", path);
+    char *text = calloc(1, 65536);
+    assert_non_null(text);
+    assert_true(fread(text, 1, 65535, file) < 65535);
+    fclose(file);
+    return text;
+}
+
+uint32_t find_task(const weft_program *program, weft_task_kind kind, weft_flow flow,
+                   int micro_batch)
+{
+    for (uint32_t i = 0; i < program->num_tasks; i++)
+        if (program->tasks[i].kind == kind && program->tasks[i].flow == flow &&
+            program->tasks[i].micro_batch == micro_batch)
+            return i;
+    fail_msg("no %s %s %d", weft_task_kind_text(kind), weft_flow_text((int)flow), micro_batch);
+    return 0;
+}
+
+void edit_open(const program_set *set, int stage, edit *out)
+{
+    const weft_program *program = &set->programs[stage];
+    assert_true(program->num_tasks < MAX_EDIT_TASKS);
+    out->stage = stage;
+    out->num_tasks = program->num_tasks;
+    for (uint32_t i = 0; i < program->num_tasks; i++) {
+        out->tasks[i] = program->tasks[i];
+        for (uint32_t w = 0; w < program->tasks[i].num_waits; w++)
+            out->waits[i][w] = program->waits[program->tasks[i].first_wait + w];
+    }
+}
+
+void edit_close(const edit *edited, program_set *set)
+{
+    void *tasks, *waits;
+    ASSERT_OK(weft_arena_alloc_array(&set->arena, edited->num_tasks, sizeof(weft_task), &tasks));
+    ASSERT_OK(weft_arena_alloc_array(&set->arena, edited->num_tasks * WEFT_TASK_MAX_WAITS,
+                                     sizeof(uint32_t), &waits));
+    uint32_t num_waits = 0;
+    for (uint32_t i = 0; i < edited->num_tasks; i++) {
+        weft_task *task = &((weft_task *)tasks)[i];
+        *task = edited->tasks[i];
+        task->first_wait = num_waits;
+        for (uint32_t w = 0; w < task->num_waits; w++)
+            ((uint32_t *)waits)[num_waits++] = edited->waits[i][w];
+    }
+    weft_program *program = &set->programs[edited->stage];
+    program->tasks = tasks;
+    program->waits = waits;
+    program->num_tasks = edited->num_tasks;
+    program->num_waits = num_waits;
+}
+
+void drop_wait(edit *edited, uint32_t task, uint32_t which)
+{
+    assert_true(which < edited->tasks[task].num_waits);
+    edited->tasks[task].num_waits--;
+    for (uint32_t w = which; w < edited->tasks[task].num_waits; w++)
+        edited->waits[task][w] = edited->waits[task][w + 1];
+}
+
+void drop_task(edit *edited, uint32_t task)
+{
+    edited->num_tasks--;
+    for (uint32_t i = task; i < edited->num_tasks; i++) {
+        edited->tasks[i] = edited->tasks[i + 1];
+        memcpy(edited->waits[i], edited->waits[i + 1], sizeof(edited->waits[i]));
+    }
+    for (uint32_t i = 0; i < edited->num_tasks; i++)
+        for (uint32_t w = edited->tasks[i].num_waits; w-- > 0;) {
+            if (edited->waits[i][w] == task)
+                drop_wait(edited, i, w);
+            else if (edited->waits[i][w] > task)
+                edited->waits[i][w]--;
+        }
+}
+
+void swap_tasks(edit *edited, uint32_t a, uint32_t b)
+{
+    const weft_task task = edited->tasks[a];
+    uint32_t waits[WEFT_TASK_MAX_WAITS];
+    memcpy(waits, edited->waits[a], sizeof(waits));
+    edited->tasks[a] = edited->tasks[b];
+    memcpy(edited->waits[a], edited->waits[b], sizeof(waits));
+    edited->tasks[b] = task;
+    memcpy(edited->waits[b], waits, sizeof(waits));
+    for (uint32_t i = 0; i < edited->num_tasks; i++)
+        for (uint32_t w = 0; w < edited->tasks[i].num_waits; w++) {
+            uint32_t *wait = &edited->waits[i][w];
+            *wait = *wait == a ? b : *wait == b ? a : *wait;
+        }
+}
+
+void insert_task(edit *edited, uint32_t at, const weft_task *task)
+{
+    assert_true(edited->num_tasks < MAX_EDIT_TASKS);
+    for (uint32_t i = edited->num_tasks++; i > at; i--) {
+        edited->tasks[i] = edited->tasks[i - 1];
+        memcpy(edited->waits[i], edited->waits[i - 1], sizeof(edited->waits[i]));
+    }
+    edited->tasks[at] = *task;
+    edited->tasks[at].num_waits = 0;
+    for (uint32_t i = 0; i < edited->num_tasks; i++)
+        for (uint32_t w = 0; w < edited->tasks[i].num_waits; w++)
+            edited->waits[i][w] += edited->waits[i][w] >= at;
+}
+
+uint32_t next_random(uint64_t *state, uint32_t bound)
+{
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)((*state >> 33) % bound);
+}

@@ -1,0 +1,72 @@
+/* Sets of programs for tests, and a way to damage them. */
+#ifndef WEFT_TESTS_SCHEDULE_PROGRAMS_H
+#define WEFT_TESTS_SCHEDULE_PROGRAMS_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "schedule/pipeline.h"
+
+enum { MAX_STAGES = 32, MAX_EDIT_TASKS = 512 };
+
+/* The call must succeed; prints the error record otherwise. */
+#define ASSERT_OK(call)                                                                            \
+    do {                                                                                           \
+        if ((call) != WEFT_OK)                                                                     \
+            fail_msg("%s: %s", #call, weft_error_get()->text);                                     \
+    } while (0)
+
+/* The call must fail with this status and a text that contains `part`. */
+#define ASSERT_ERROR(call, wanted, part)                                                           \
+    do {                                                                                           \
+        const weft_status got_ = (call);                                                           \
+        if (got_ != (wanted) || !strstr(weft_error_get()->text, (part)))                           \
+            fail_msg("%s: status %d, text \"%s\"", #call, (int)got_, weft_error_get()->text);      \
+        weft_error_clear();                                                                        \
+    } while (0)
+
+typedef struct program_set {
+    weft_arena arena;
+    weft_pipeline_shape shape;
+    weft_program programs[MAX_STAGES];
+} program_set;
+
+program_set make_set(weft_pipeline_kind kind, int num_stages, int num_micro_batches,
+                     bool forward_only);
+void release_set(program_set *set);
+weft_status check_set(const program_set *set) WEFT_CHECKED;
+/* Equal tasks, waits and bounds, byte for byte. */
+bool same_program(const weft_program *a, const weft_program *b);
+/* The program's text; the caller frees it. */
+char *text_of(const weft_program *program);
+/* A file of tests/schedule/golden; the caller frees it. */
+char *read_golden(const char *name);
+/* The index of the task, or a failed test. flow: WEFT_FLOW_NONE for tasks without one. */
+uint32_t find_task(const weft_program *program, weft_task_kind kind, weft_flow flow,
+                   int micro_batch);
+
+/* A program taken apart: every task with its own waits. */
+typedef struct edit {
+    int stage;
+    uint32_t num_tasks;
+    weft_task tasks[MAX_EDIT_TASKS];
+    uint32_t waits[MAX_EDIT_TASKS][WEFT_TASK_MAX_WAITS];
+} edit;
+
+void edit_open(const program_set *set, int stage, edit *out);
+/* Puts the edited program into the set in place of the stage's. */
+void edit_close(const edit *edited, program_set *set);
+void drop_wait(edit *edited, uint32_t task, uint32_t which);
+/* Waits of other tasks keep meaning the same tasks. */
+void drop_task(edit *edited, uint32_t task);
+void swap_tasks(edit *edited, uint32_t a, uint32_t b);
+void insert_task(edit *edited, uint32_t at, const weft_task *task);
+
+/* Reproducible random numbers, below `bound`. */
+uint32_t next_random(uint64_t *state, uint32_t bound);
+
+#endif

@@ -1,0 +1,393 @@
+/* The checker must refuse every program that can go wrong. Each class of mistake is made once by
+ * hand, with the text that it must get; then thousands are made at random, and an independent
+ * machine judges what the checker lets pass. */
+#include "tests/schedule/machine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "schedule/check.h"
+
+static edit edited;
+
+/* 1F1B, four stages, six micro-batches, with stage `stage` open for editing. */
+static program_set open_1f1b(int stage)
+{
+    program_set set = make_set(WEFT_PIPELINE_1F1B, 4, 6, false);
+    edit_open(&set, stage, &edited);
+    return set;
+}
+
+static void refuse(program_set *set, const char *text)
+{
+    edit_close(&edited, set);
+    ASSERT_ERROR(check_set(set), WEFT_INTERNAL, text);
+    release_set(set);
+}
+
+static weft_task *at(weft_task_kind kind, weft_flow flow, int micro_batch)
+{
+    for (uint32_t i = 0; i < edited.num_tasks; i++)
+        if (edited.tasks[i].kind == kind && edited.tasks[i].flow == flow &&
+            edited.tasks[i].micro_batch == micro_batch)
+            return &edited.tasks[i];
+    fail_msg("no %s %d", weft_task_kind_text(kind), micro_batch);
+    return NULL;
+}
+
+static uint32_t index_of(const weft_task *task)
+{
+    return (uint32_t)(task - edited.tasks);
+}
+
+/* Stage 1's program is golden/1f1b_p4_m6_stage1.txt. */
+static void form(void **state)
+{
+    (void)state;
+    program_set set = open_1f1b(1);
+    at(WEFT_TASK_FORWARD, 0, 2)->kind = 77;
+    refuse(&set, "stage 1, task 7 is malformed: kind 77, 2 waits");
+
+    set = open_1f1b(1);
+    edited.waits[7][0] = 7;
+    refuse(&set, "stage 1, task 7 (forward compute mb=2 stage=1 reads=2 writes=2,3 waits=7,6) "
+                 "waits for task 7, which is not an earlier one");
+
+    set = open_1f1b(1);
+    edited.waits[7][1] = 4000000000u;
+    refuse(&set, "waits for task 4000000000, which is not an earlier one");
+
+    set = open_1f1b(1);
+    at(WEFT_TASK_FORWARD, 0, 2)->lane = WEFT_LANE_REDUCE;
+    refuse(&set, "(forward reduce mb=2 stage=1 reads=2 writes=2,3 waits=2,6) is not on the "
+                 "compute lane");
+
+    set = open_1f1b(1);
+    at(WEFT_TASK_FORWARD, 0, 2)->stage = 2;
+    refuse(&set, "serves another stage");
+
+    set = open_1f1b(1);
+    at(WEFT_TASK_SEND, WEFT_FLOW_GRADIENT, 2)->flow = WEFT_FLOW_NONE;
+    refuse(&set, "carries nothing");
+
+    set = open_1f1b(1);
+    at(WEFT_TASK_BACKWARD, 0, 2)->flow = WEFT_FLOW_GRADIENT;
+    refuse(&set, "is no message");
+
+    set = open_1f1b(1);
+    at(WEFT_TASK_SEND, WEFT_FLOW_GRADIENT, 2)->peer = 2;
+    refuse(&set, "stage 1, task 23 (send send gradient mb=2 stage=1 peer=2 reads=7 waits=22) has "
+                 "no such neighbour: stage 1 of 4");
+
+    set = open_1f1b(1);
+    at(WEFT_TASK_FORWARD, 0, 2)->micro_batch = 6;
+    refuse(&set, "serves a micro-batch that is not one of 6");
+
+    set = open_1f1b(1);
+    at(WEFT_TASK_REDUCE, 0, -1)->micro_batch = 0;
+    refuse(&set, "serves a micro-batch that is not one of 6");
+
+    set = open_1f1b(1);
+    at(WEFT_TASK_FORWARD, 0, 2)->reads[0] = -1;
+    refuse(&set, "must read the activation received, but names slot -1");
+
+    set = open_1f1b(1);
+    at(WEFT_TASK_SEND, WEFT_FLOW_ACTIVATION, 2)->writes[0] = 1;
+    refuse(&set, "must write nothing, but names slot 1");
+
+    set = open_1f1b(1);
+    at(WEFT_TASK_BACKWARD, 0, 2)->writes[0] = 9;
+    refuse(&set, "names slot 9, but there are 9");
+
+    set = open_1f1b(1);
+    at(WEFT_TASK_FORWARD, 0, 2)->writes[1] = at(WEFT_TASK_FORWARD, 0, 2)->writes[0];
+    refuse(&set, "writes two values to one slot");
+
+    set = make_set(WEFT_PIPELINE_1F1B, 1, 1, false);
+    set.programs[0].num_slots = -1;
+    ASSERT_ERROR(check_set(&set), WEFT_INTERNAL, "stage 0 has -1 slots");
+    ASSERT_ERROR(weft_program_check(set.programs, 0, 1, false), WEFT_INTERNAL, "no programs");
+    ASSERT_ERROR(weft_program_check(set.programs, 1, 0, false), WEFT_INTERNAL, "no programs");
+    release_set(&set);
+}
+
+static void once_and_in_order(void **state)
+{
+    (void)state;
+    program_set set = open_1f1b(1);
+    const weft_task again = *at(WEFT_TASK_FORWARD, 0, 2);
+    insert_task(&edited, 8, &again);
+    refuse(&set, "stage 1, task 8 (forward compute mb=2 stage=1 reads=2 writes=2,3) does again "
+                 "what task 7 did");
+
+    set = open_1f1b(1);
+    drop_task(&edited, index_of(at(WEFT_TASK_BACKWARD, 0, 5)));
+    refuse(&set, "stage 1 has no backward of micro-batch 5");
+
+    set = open_1f1b(1);
+    drop_task(&edited, index_of(at(WEFT_TASK_SEND, WEFT_FLOW_ACTIVATION, 3)));
+    refuse(&set, "stage 1 has no send activation of micro-batch 3");
+
+    set = open_1f1b(1);
+    drop_task(&edited, index_of(at(WEFT_TASK_RECEIVE, WEFT_FLOW_GRADIENT, 0)));
+    refuse(&set, "stage 1 has no receive gradient of micro-batch 0");
+
+    set = open_1f1b(2);
+    drop_task(&edited, index_of(at(WEFT_TASK_STEP, 0, -1)));
+    refuse(&set, "stage 2 has no step");
+
+    set = open_1f1b(2);
+    drop_task(&edited, index_of(at(WEFT_TASK_REDUCE, 0, -1)));
+    refuse(&set, "stage 2 has no reduce");
+
+    set = open_1f1b(3);
+    swap_tasks(&edited, index_of(at(WEFT_TASK_FORWARD, 0, 2)),
+               index_of(at(WEFT_TASK_BACKWARD, 0, 2)));
+    refuse(&set, " comes before its forward");
+
+    /* A training step is not an evaluation, nor the other way round. */
+    set = make_set(WEFT_PIPELINE_1F1B, 2, 2, false);
+    ASSERT_ERROR(weft_program_check(set.programs, 2, 2, true), WEFT_INTERNAL,
+                 "has no place in this step");
+    release_set(&set);
+    set = make_set(WEFT_PIPELINE_1F1B, 2, 2, true);
+    ASSERT_ERROR(weft_program_check(set.programs, 2, 2, false), WEFT_INTERNAL,
+                 "stage 0 has no backward of micro-batch 0");
+    release_set(&set);
+}
+
+static void slots_and_waits(void **state)
+{
+    (void)state;
+    program_set set = open_1f1b(1); /* a forward that does not wait for its activation */
+    drop_wait(&edited, 7, 1);
+    refuse(&set, "stage 1, task 7 (forward compute mb=2 stage=1 reads=2 writes=2,3 waits=2) may "
+                 "read slot 2 before task 6 has written it: no wait says otherwise");
+
+    set = open_1f1b(1); /* an output slot reused while it is being sent */
+    drop_wait(&edited, 7, 0);
+    refuse(&set, "may overwrite slot 3 while task 2 still reads it: no wait says otherwise");
+
+    set = open_1f1b(1); /* an activation received over a stash that a backward needs */
+    drop_wait(&edited, 12, 0);
+    refuse(&set, "stage 1, task 12 (receive receive activation mb=3 stage=1 peer=0 writes=0) may "
+                 "overwrite slot 0 while task 10 still reads it");
+
+    set = open_1f1b(1); /* a send that does not wait for what it sends */
+    drop_wait(&edited, 11, 0);
+    refuse(&set, "task 11 (send send gradient mb=0 stage=1 peer=0 reads=7) may read slot 7 before "
+                 "task 10 has written it");
+
+    set = open_1f1b(1); /* received into a slot whose stash is still needed */
+    at(WEFT_TASK_RECEIVE, WEFT_FLOW_ACTIVATION, 3)->writes[0] = 1;
+    at(WEFT_TASK_FORWARD, 0, 3)->reads[0] = 1;
+    at(WEFT_TASK_FORWARD, 0, 3)->writes[0] = 1;
+    at(WEFT_TASK_BACKWARD, 0, 3)->reads[0] = 1;
+    refuse(&set, "task 16 (backward compute mb=1 stage=1 reads=1,6 writes=8 waits=15) needs the "
+                 "stash of the forward of micro-batch 1 from slot 1, which holds the stash of the "
+                 "forward of micro-batch 3");
+
+    set = open_1f1b(1); /* the same, ordered by a wait: now it is lost for certain */
+    at(WEFT_TASK_RECEIVE, WEFT_FLOW_ACTIVATION, 3)->writes[0] = 1;
+    edited.waits[12][0] = 4;
+    refuse(&set, "needs the activation received of micro-batch 3 from slot 0, which holds the "
+                 "stash of the forward of micro-batch 0");
+
+    set = open_1f1b(1); /* the other output slot, which holds an older output */
+    at(WEFT_TASK_SEND, WEFT_FLOW_ACTIVATION, 2)->reads[0] = 4;
+    refuse(&set, "task 8 (send send activation mb=2 stage=1 peer=2 reads=4 waits=7) needs the "
+                 "output of micro-batch 2 from slot 4, which holds the output of micro-batch 1");
+
+    set = open_1f1b(1); /* the activation instead of the output */
+    at(WEFT_TASK_SEND, WEFT_FLOW_ACTIVATION, 2)->reads[0] = 2;
+    refuse(&set, "needs the output of micro-batch 2 from slot 2, which holds the stash of the "
+                 "forward of micro-batch 2");
+
+    set = open_1f1b(1); /* a slot that nobody has written */
+    at(WEFT_TASK_BACKWARD, 0, 0)->reads[1] = 6;
+    refuse(&set, "reads slot 6 before anything is written to it");
+
+    set = open_1f1b(0);
+    edited.tasks[edited.num_tasks - 2].num_waits = 0;
+    refuse(&set, "(reduce reduce stage=0) may start before the backward in task");
+
+    set = open_1f1b(0);
+    edited.tasks[edited.num_tasks - 1].num_waits = 0;
+    refuse(&set, "(step compute stage=0) may start before the reduce in task");
+}
+
+static void in_flight(void **state)
+{
+    (void)state;
+    program_set set = make_set(WEFT_PIPELINE_1F1B, 4, 6, false);
+    set.programs[1].max_in_flight = 2;
+    ASSERT_ERROR(check_set(&set), WEFT_INTERNAL,
+                 "stage 1, task 7 (forward compute mb=2 stage=1 reads=2 writes=2,3 waits=2,6) "
+                 "puts 3 micro-batches in flight, at most 2 may be");
+    release_set(&set);
+}
+
+/* Moves a task that nobody waits for to behind another one; returns its new index. */
+static uint32_t move_behind(uint32_t from, uint32_t to)
+{
+    for (uint32_t i = from; i < to; i++)
+        swap_tasks(&edited, i, i + 1);
+    return to;
+}
+
+static void messages_and_deadlock(void **state)
+{
+    (void)state;
+    /* Stage 0 of one kind, stage 1 of another: GPipe and 1F1B agree on the order of messages but
+     * with two slots GPipe's forwards run ahead of what 1F1B takes before it sends gradients. */
+    program_set set = make_set(WEFT_PIPELINE_1F1B, 2, 9, false);
+    program_set gpipe = make_set(WEFT_PIPELINE_GPIPE, 2, 9, false);
+    set.programs[0] = gpipe.programs[0];
+    ASSERT_ERROR(check_set(&set), WEFT_INTERNAL,
+                 "deadlock: stage 1 task 20 (receive activation 5) waits for stage 1 task 18 "
+                 "(backward 4) waits for stage 1 task 11 (send gradient 2) waits for stage 0 task "
+                 "22 (receive gradient 2) waits for stage 0 task 14 (forward 7) waits for stage 0 "
+                 "task 11 (send activation 5) waits for the first again");
+    release_set(&gpipe);
+    release_set(&set);
+
+    /* Two sends in the other order: the peer receives something else. */
+    set = open_1f1b(0);
+    move_behind(index_of(at(WEFT_TASK_SEND, WEFT_FLOW_ACTIVATION, 4)),
+                index_of(at(WEFT_TASK_SEND, WEFT_FLOW_ACTIVATION, 5)));
+    refuse(
+        &set,
+        "task 14 (send send activation mb=5 stage=0 peer=1 reads=5 waits=13) meets stage 1, task "
+        "18 (receive receive activation mb=4 stage=1 peer=0 writes=1 waits=16)");
+
+    /* A send that waits for the gradient of what it sends. Orders match on every pair of stages,
+     * waits point backwards, and yet each stage waits for the other. */
+    set = make_set(WEFT_PIPELINE_1F1B, 2, 2, false);
+    edit_open(&set, 0, &edited);
+    const uint32_t gradient = index_of(at(WEFT_TASK_RECEIVE, WEFT_FLOW_GRADIENT, 1));
+    const uint32_t late =
+        move_behind(index_of(at(WEFT_TASK_SEND, WEFT_FLOW_ACTIVATION, 1)), gradient);
+    edited.waits[late][edited.tasks[late].num_waits++] = gradient - 1;
+    refuse(&set, "deadlock: stage 1 task 5 (forward 1) waits for stage 1 task 4 (receive "
+                 "activation 1) waits for stage 0 task 6 (send activation 1) waits for stage 0 "
+                 "task 5 (receive gradient 1) waits for stage 1 task 7 (send gradient 1) waits "
+                 "for the first again");
+}
+
+/* Random damage of every class. */
+static void damage(program_set *set, uint64_t *random)
+{
+    const int stage = (int)next_random(random, (uint32_t)set->shape.num_stages);
+    edit_open(set, stage, &edited);
+    if (edited.num_tasks == 0)
+        return;
+    const uint32_t t = next_random(random, edited.num_tasks);
+    weft_task *task = &edited.tasks[t];
+    const uint32_t other = next_random(random, edited.num_tasks);
+    switch (next_random(random, 9)) {
+    case 0: /* a wait less */
+        if (task->num_waits)
+            drop_wait(&edited, t, next_random(random, task->num_waits));
+        break;
+    case 1: /* neighbours swapped */
+        if (t + 1 < edited.num_tasks)
+            swap_tasks(&edited, t, t + 1);
+        break;
+    case 2: /* two tasks swapped */
+        swap_tasks(&edited, t, other);
+        break;
+    case 3: { /* another slot */
+        int32_t *const slots[4] = {&task->reads[0], &task->reads[1], &task->writes[0],
+                                   &task->writes[1]};
+        *slots[next_random(random, 4)] =
+            (int32_t)next_random(random, (uint32_t)set->programs[stage].num_slots + 1) - 1;
+        break;
+    }
+    case 4: /* a task less */
+        drop_task(&edited, t);
+        break;
+    case 5: { /* a task twice */
+        const weft_task again = *task;
+        insert_task(&edited, other, &again);
+        break;
+    }
+    case 6: /* a wait more */
+        if (t && task->num_waits < WEFT_TASK_MAX_WAITS)
+            edited.waits[t][task->num_waits++] = next_random(random, t);
+        break;
+    case 7: /* a wait on another task */
+        if (t && task->num_waits)
+            edited.waits[t][next_random(random, task->num_waits)] = next_random(random, t);
+        break;
+    default: /* another micro-batch */
+        task->micro_batch = (int32_t)next_random(random, (uint32_t)set->shape.num_micro_batches);
+    }
+    edit_close(&edited, set);
+}
+
+/* Soundness: what the checker accepts runs well in any order that the machine tries. And the
+ * machine itself finds a good part of what the checker refuses, so it is a judge. */
+static void random_damage(void **state)
+{
+    (void)state;
+    enum { ROUNDS = 6000, RUNS = 12 };
+    uint64_t random = 2024;
+    int num_accepted = 0, num_refused = 0, num_confirmed = 0;
+    for (int round = 0; round < ROUNDS; round++) {
+        program_set set = make_set(next_random(&random, 3) == 0, 1 + (int)next_random(&random, 4),
+                                   1 + (int)next_random(&random, 7), next_random(&random, 4) == 0);
+        for (uint32_t times = 1 + next_random(&random, 2); times > 0; times--)
+            damage(&set, &random);
+        const bool accepted = check_set(&set) == WEFT_OK;
+        char text[WEFT_ERROR_TEXT_BYTES];
+        snprintf(text, sizeof(text), "%s", accepted ? "" : weft_error_get()->text);
+        const char *went_wrong = NULL;
+        for (int run = 0; run < RUNS && !went_wrong; run++)
+            went_wrong = run_machine(&set, random + (uint64_t)run);
+        if (accepted && went_wrong) {
+            for (int stage = 0; stage < set.shape.num_stages; stage++)
+                ASSERT_OK(weft_program_print(&set.programs[stage], stderr));
+            fail_msg("round %d: accepted, but the machine says: %s", round, went_wrong);
+        }
+        if (!accepted)
+            assert_true(strstr(text, "stage") != NULL);
+        num_accepted += accepted;
+        num_refused += !accepted;
+        num_confirmed += !accepted && went_wrong;
+        release_set(&set);
+    }
+    print_message("%d refused (%d seen to go wrong), %d accepted\n", num_refused, num_confirmed,
+                  num_accepted);
+    assert_true(num_refused > ROUNDS / 2 && num_accepted > ROUNDS / 20);
+    assert_true(num_confirmed > num_refused / 2);
+}
+
+static void generated_programs_run_well(void **state)
+{
+    (void)state;
+    for (int p = 1; p <= 6; p++)
+        for (int m = 1; m <= 8; m++)
+            for (int i = 0; i < 4; i++) {
+                program_set set = make_set(i / 2, p, m, i % 2);
+                for (uint64_t seed = 0; seed < 10; seed++) {
+                    const char *went_wrong = run_machine(&set, seed);
+                    if (went_wrong)
+                        fail_msg("p=%d m=%d: %s", p, m, went_wrong);
+                }
+                release_set(&set);
+            }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(form),
+        cmocka_unit_test(once_and_in_order),
+        cmocka_unit_test(slots_and_waits),
+        cmocka_unit_test(in_flight),
+        cmocka_unit_test(messages_and_deadlock),
+        cmocka_unit_test(generated_programs_run_well),
+        cmocka_unit_test(random_damage),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,188 @@
+/* Properties of the generators, over all small shapes and random larger ones. */
+#include "tests/schedule/programs.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "schedule/check.h"
+
+/* The most micro-batches between their forward and their backward, counted along the program. */
+static int most_in_flight(const weft_program *program)
+{
+    int now = 0, most = 0;
+    for (uint32_t i = 0; i < program->num_tasks; i++) {
+        now += program->tasks[i].kind == WEFT_TASK_FORWARD;
+        now -= program->tasks[i].kind == WEFT_TASK_BACKWARD;
+        most = now > most ? now : most;
+    }
+    return most;
+}
+
+static int smaller(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+static void check_shape(weft_pipeline_kind kind, int p, int m, bool forward_only)
+{
+    program_set set = make_set(kind, p, m, forward_only),
+                again = make_set(kind, p, m, forward_only);
+    if (check_set(&set) != WEFT_OK)
+        fail_msg("%s p=%d m=%d forward_only=%d: %s", kind ? "GPipe" : "1F1B", p, m, forward_only,
+                 weft_error_get()->text);
+    for (int i = 0; i < p; i++) {
+        const weft_program *program = &set.programs[i];
+        assert_true(same_program(program, &again.programs[i]));
+
+        const weft_pipeline_slots slots = weft_pipeline_slots_of(&set.shape, i);
+        assert_int_equal(program->num_slots, slots.num_slots);
+        assert_int_equal(program->max_in_flight, slots.num_activation);
+        if (!forward_only) {
+            const int bound = kind == WEFT_PIPELINE_1F1B ? smaller(p - i, m) : m;
+            assert_int_equal(program->max_in_flight, bound);
+            assert_int_equal(most_in_flight(program), bound);
+        }
+
+        char *text = text_of(program);
+        weft_program parsed;
+        ASSERT_OK(weft_program_parse(text, &set.arena, &parsed));
+        assert_true(same_program(program, &parsed));
+        char *text_again = text_of(&parsed);
+        assert_string_equal(text, text_again);
+        free(text);
+        free(text_again);
+    }
+    release_set(&set);
+    release_set(&again);
+}
+
+static void small_shapes(void **state)
+{
+    (void)state;
+    for (int p = 1; p <= 8; p++)
+        for (int m = 1; m <= 16; m++)
+            for (int forward_only = 0; forward_only < 2; forward_only++) {
+                check_shape(WEFT_PIPELINE_1F1B, p, m, forward_only);
+                check_shape(WEFT_PIPELINE_GPIPE, p, m, forward_only);
+            }
+}
+
+static void random_larger_shapes(void **state)
+{
+    (void)state;
+    uint64_t random = 11;
+    for (int i = 0; i < 60; i++) {
+        const int p = 1 + (int)next_random(&random, MAX_STAGES);
+        const int m = 1 + (int)next_random(&random, 64);
+        check_shape(next_random(&random, 2) ? WEFT_PIPELINE_GPIPE : WEFT_PIPELINE_1F1B, p, m,
+                    next_random(&random, 4) == 0);
+    }
+}
+
+/* The order of a stage's compute, written down from the papers: Narayanan et al. 2021, figure 4,
+ * for four stages and eight micro-batches; Huang et al. 2019, figure 2. */
+static void compute_order(void **state)
+{
+    (void)state;
+    static const struct {
+        weft_pipeline_kind kind;
+        int p, m, stage;
+        const char *order;
+    } cases[] = {
+        {WEFT_PIPELINE_1F1B, 4, 8, 0, "F0F1F2F3B0F4B1F5B2F6B3F7B4B5B6B7"},
+        {WEFT_PIPELINE_1F1B, 4, 8, 2, "F0F1B0F2B1F3B2F4B3F5B4F6B5F7B6B7"},
+        {WEFT_PIPELINE_1F1B, 4, 8, 3, "F0B0F1B1F2B2F3B3F4B4F5B5F6B6F7B7"},
+        {WEFT_PIPELINE_1F1B, 4, 2, 0, "F0F1B0B1"},
+        {WEFT_PIPELINE_GPIPE, 4, 4, 1, "F0F1F2F3B0B1B2B3"},
+        {WEFT_PIPELINE_1F1B, 1, 3, 0, "F0B0F1B1F2B2"},
+    };
+    for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++) {
+        program_set set = make_set(cases[c].kind, cases[c].p, cases[c].m, false);
+        const weft_program *program = &set.programs[cases[c].stage];
+        char order[256] = "";
+        for (uint32_t i = 0; i < program->num_tasks; i++) {
+            const weft_task *task = &program->tasks[i];
+            if (task->kind == WEFT_TASK_FORWARD || task->kind == WEFT_TASK_BACKWARD)
+                snprintf(order + strlen(order), sizeof(order) - strlen(order), "%s%d",
+                         weft_task_kind_letter(task->kind), task->micro_batch);
+        }
+        assert_string_equal(order, cases[c].order);
+        release_set(&set);
+    }
+}
+
+/* Every single wait is needed: without it the checker finds a race. */
+static void no_wait_too_many(void **state)
+{
+    (void)state;
+    static edit edited;
+    for (int p = 1; p <= 5; p++)
+        for (int m = 1; m <= 9; m++)
+            for (int kind = 0; kind < 2; kind++)
+                for (int forward_only = 0; forward_only < 2; forward_only++) {
+                    program_set set = make_set(kind, p, m, forward_only);
+                    for (int i = 0; i < p; i++) {
+                        const weft_program whole = set.programs[i];
+                        for (uint32_t t = 0; t < whole.num_tasks; t++)
+                            for (uint32_t w = 0; w < whole.tasks[t].num_waits; w++) {
+                                edit_open(&set, i, &edited);
+                                drop_wait(&edited, t, w);
+                                edit_close(&edited, &set);
+                                ASSERT_ERROR(check_set(&set), WEFT_INTERNAL, " may ");
+                                set.programs[i] = whole;
+                            }
+                    }
+                    release_set(&set);
+                }
+}
+
+static void refuses_no_pipeline(void **state)
+{
+    (void)state;
+    weft_arena arena = {0};
+    weft_program program;
+    const weft_pipeline_shape shapes[] = {{WEFT_PIPELINE_1F1B, 0, 4, false},
+                                          {WEFT_PIPELINE_1F1B, 4, 0, false},
+                                          {WEFT_PIPELINE_GPIPE, 4, -1, true}};
+    for (int i = 0; i < 3; i++)
+        ASSERT_ERROR(weft_program_pipeline(&shapes[i], 0, &arena, &program), WEFT_CONFIG,
+                     "no pipeline program for stage 0 of");
+    const weft_pipeline_shape shape = {WEFT_PIPELINE_1F1B, 4, 4, false};
+    ASSERT_ERROR(weft_program_pipeline(&shape, 4, &arena, &program), WEFT_CONFIG, "stage 4 of 4");
+    ASSERT_ERROR(weft_program_pipeline(&shape, -1, &arena, &program), WEFT_CONFIG, "stage -1 of");
+    weft_arena_release(&arena);
+}
+
+/* Wherever memory ends, it is said and nothing leaks. */
+static void out_of_memory(void **state)
+{
+    (void)state;
+    const weft_pipeline_shape shape = {WEFT_PIPELINE_1F1B, 2, 40, false};
+    weft_status status = WEFT_MEMORY;
+    int failures = 0;
+    for (int n = 1; status != WEFT_OK; n++) {
+        weft_arena arena = {0};
+        weft_program programs[2];
+        weft_alloc_fail_after(n);
+        status = weft_program_pipeline(&shape, 0, &arena, &programs[0]);
+        if (status == WEFT_OK)
+            status = weft_program_pipeline(&shape, 1, &arena, &programs[1]);
+        if (status == WEFT_OK)
+            status = weft_program_check(programs, 2, 40, false);
+        weft_alloc_fail_after(0);
+        weft_arena_release(&arena);
+        assert_true(status == WEFT_OK || status == WEFT_MEMORY);
+        failures += status != WEFT_OK;
+    }
+    assert_true(failures > 10);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(small_shapes),        cmocka_unit_test(random_larger_shapes),
+        cmocka_unit_test(compute_order),       cmocka_unit_test(no_wait_too_many),
+        cmocka_unit_test(refuses_no_pipeline), cmocka_unit_test(out_of_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,249 @@
+/* Prices against formulas and against a reference that relaxes every constraint until none moves.
+ */
+#include "tests/schedule/programs.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "schedule/price.h"
+
+/* Whole microseconds, so that every sum is exact. */
+typedef struct costs {
+    double forward_us, backward_us, message_us;
+    uint64_t seed; /* 0: the same everywhere; else every task costs its own */
+} costs;
+
+static double cost_of(const void *context, int stage, const weft_task *task)
+{
+    const costs *c = context;
+    uint64_t random = c->seed + (uint64_t)stage * 1000003u + task->kind * 10007u +
+                      task->flow * 101u + (uint64_t)(task->micro_batch + 1) * 17u;
+    const double more = c->seed ? (double)next_random(&random, 20) : 0;
+    switch (task->kind) {
+    case WEFT_TASK_FORWARD:
+        return c->forward_us + more;
+    case WEFT_TASK_BACKWARD:
+        return c->backward_us + more;
+    case WEFT_TASK_SEND:
+        return c->message_us + more;
+    case WEFT_TASK_RECEIVE:
+        fail_msg("a message's time is asked of its SEND");
+        return 0;
+    default:
+        return more;
+    }
+}
+
+static weft_price price_of(program_set *set, const costs *c, weft_trace *trace)
+{
+    weft_price price = {0};
+    ASSERT_OK(weft_program_price(set->programs, set->shape.num_stages, cost_of, c, &set->arena,
+                                 trace, &price));
+    return price;
+}
+
+/* Free messages: (m + p - 1)(F + B), and the bubble's share is (p - 1) / (m + p - 1), for GPipe and
+ * 1F1B alike (Narayanan et al. 2021, section 2.2: t_pb / t_id = (p - 1) / m). */
+static void ideal_pipeline(void **state)
+{
+    (void)state;
+    const costs cases[] = {{1, 2, 0, 0}, {1, 1, 0, 0}, {3, 1, 0, 0}, {2, 5, 0, 0}};
+    for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++)
+        for (int p = 1; p <= 8; p++)
+            for (int m = 1; m <= 16; m++)
+                for (int kind = 0; kind < 2; kind++) {
+                    program_set set = make_set(kind, p, m, false);
+                    const weft_price price = price_of(&set, &cases[c], NULL);
+                    const double one = cases[c].forward_us + cases[c].backward_us;
+                    assert_true(price.makespan_us == (m + p - 1) * one);
+                    assert_true(fabs(price.bubble_share - (p - 1.0) / (m + p - 1)) < 1e-15 * m);
+                    for (int i = 0; i < p; i++)
+                        assert_true(price.busy_us[i] == m * one);
+                    release_set(&set);
+                }
+}
+
+static void ideal_evaluation(void **state)
+{
+    (void)state;
+    const costs free_messages = {3, 0, 0, 0};
+    for (int p = 1; p <= 8; p++)
+        for (int m = 1; m <= 16; m++) {
+            program_set set = make_set(WEFT_PIPELINE_1F1B, p, m, true);
+            assert_true(price_of(&set, &free_messages, NULL).makespan_us == (m + p - 1) * 3);
+            release_set(&set);
+        }
+}
+
+/* The reference: start times as the least solution of "no earlier than" constraints, by raising
+ * them until none is broken. Returns the makespan; starts[stage][task]. */
+static double relax(const program_set *set, const costs *c, double starts[][MAX_EDIT_TASKS])
+{
+    const int p = set->shape.num_stages;
+    static double durations[MAX_STAGES][MAX_EDIT_TASKS];
+    static int32_t other[MAX_STAGES]
+                        [MAX_EDIT_TASKS]; /* the receive of a send, the send of a receive */
+    for (int s = 0; s < p; s++)
+        for (uint32_t i = 0; i < set->programs[s].num_tasks; i++) {
+            const weft_task *task = &set->programs[s].tasks[i];
+            starts[s][i] = 0;
+            other[s][i] = -1;
+            if (task->kind == WEFT_TASK_SEND || task->kind == WEFT_TASK_RECEIVE) {
+                other[s][i] = (int32_t)find_task(&set->programs[task->peer],
+                                                 task->kind == WEFT_TASK_SEND ? WEFT_TASK_RECEIVE
+                                                                              : WEFT_TASK_SEND,
+                                                 task->flow, task->micro_batch);
+                const bool sends = task->kind == WEFT_TASK_SEND;
+                durations[s][i] =
+                    cost_of(c, sends ? s : task->peer,
+                            sends ? task : &set->programs[task->peer].tasks[other[s][i]]);
+            } else
+                durations[s][i] = cost_of(c, s, task);
+        }
+    double makespan = 0;
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (int s = 0; s < p; s++) {
+            const weft_program *program = &set->programs[s];
+            for (uint32_t i = 0; i < program->num_tasks; i++) {
+                const weft_task *task = &program->tasks[i];
+                double least = starts[s][i];
+                for (uint32_t j = 0; j < i; j++) {
+                    bool before = program->tasks[j].lane == task->lane;
+                    for (uint32_t w = 0; w < task->num_waits; w++)
+                        before |= program->waits[task->first_wait + w] == j;
+                    if (before)
+                        least = fmax(least, starts[s][j] + durations[s][j]);
+                }
+                if (other[s][i] >= 0)
+                    least = fmax(least, starts[task->peer][other[s][i]]);
+                moved |= least > starts[s][i];
+                starts[s][i] = least;
+                makespan = fmax(makespan, least + durations[s][i]);
+            }
+        }
+    }
+    return makespan;
+}
+
+static void against_reference(void **state)
+{
+    (void)state;
+    static double starts[MAX_STAGES][MAX_EDIT_TASKS];
+    uint64_t random = 3;
+    for (int round = 0; round < 150; round++) {
+        program_set set = make_set(next_random(&random, 2), 1 + (int)next_random(&random, 6),
+                                   1 + (int)next_random(&random, 10), next_random(&random, 4) == 0);
+        const costs c = {next_random(&random, 9), next_random(&random, 9), next_random(&random, 9),
+                         next_random(&random, 2) * (uint64_t)(round + 1)};
+        weft_trace *trace;
+        ASSERT_OK(weft_trace_create(&trace));
+        const weft_price price = price_of(&set, &c, trace);
+        assert_true(price.makespan_us == relax(&set, &c, starts));
+
+        /* A slice for every task, where the reference puts it. */
+        size_t num_tasks = 0;
+        for (int s = 0; s < set.shape.num_stages; s++)
+            num_tasks += set.programs[s].num_tasks;
+        assert_int_equal(weft_trace_count(trace), num_tasks);
+        for (size_t i = 0; i < num_tasks; i++) {
+            const weft_slice *slice = &weft_trace_slices(trace)[i];
+            const weft_program *program = &set.programs[slice->rank];
+            uint32_t t = 0;
+            for (; t < program->num_tasks; t++)
+                if (starts[slice->rank][t] == slice->start_us &&
+                    program->tasks[t].lane == slice->lane &&
+                    program->tasks[t].micro_batch == slice->micro_batch &&
+                    strcmp(weft_task_kind_text(program->tasks[t].kind), slice->category) == 0)
+                    break;
+            assert_true(t < program->num_tasks);
+            assert_int_equal(slice->stage, slice->rank);
+        }
+        weft_trace_destroy(trace);
+        release_set(&set);
+    }
+}
+
+/* How many micro-batches of a stage are alive at once on the timeline, from the start of their
+ * forward to the end of their backward. */
+static int peak_alive(const weft_trace *trace, int stage)
+{
+    int peak = 0;
+    const weft_slice *slices = weft_trace_slices(trace);
+    for (size_t i = 0; i < weft_trace_count(trace); i++) {
+        if (slices[i].rank != stage || strcmp(slices[i].category, "forward") != 0)
+            continue;
+        int alive = 0;
+        for (size_t j = 0; j < weft_trace_count(trace); j++) {
+            if (slices[j].rank != stage)
+                continue;
+            alive += strcmp(slices[j].category, "forward") == 0 &&
+                     slices[j].start_us <= slices[i].start_us;
+            alive -= strcmp(slices[j].category, "backward") == 0 &&
+                     slices[j].end_us <= slices[i].start_us;
+        }
+        peak = alive > peak ? alive : peak;
+    }
+    return peak;
+}
+
+/* Same time, but 1F1B keeps p - i micro-batches and GPipe all m. */
+static void peak_activations(void **state)
+{
+    (void)state;
+    const costs c = {1, 2, 0, 0};
+    for (int kind = 0; kind < 2; kind++)
+        for (int p = 1; p <= 5; p++)
+            for (int m = 1; m <= 9; m += 2) {
+                program_set set = make_set(kind, p, m, false);
+                weft_trace *trace;
+                ASSERT_OK(weft_trace_create(&trace));
+                (void)price_of(&set, &c, trace);
+                for (int i = 0; i < p; i++) {
+                    const int bound = kind == WEFT_PIPELINE_GPIPE || p - i > m ? m : p - i;
+                    assert_int_equal(weft_pipeline_slots_of(&set.shape, i).num_activation, bound);
+                    assert_int_equal(peak_alive(trace, i), bound);
+                }
+                weft_trace_destroy(trace);
+                release_set(&set);
+            }
+}
+
+static void deadlock_and_memory(void **state)
+{
+    (void)state;
+    static edit edited;
+    const costs c = {1, 2, 1, 0};
+    program_set set = make_set(WEFT_PIPELINE_1F1B, 3, 4, false);
+    edit_open(&set, 1, &edited);
+    drop_task(&edited, find_task(&set.programs[1], WEFT_TASK_SEND, WEFT_FLOW_GRADIENT, 3));
+    edit_close(&edited, &set);
+    weft_price price;
+    ASSERT_ERROR(weft_program_price(set.programs, 3, cost_of, &c, &set.arena, NULL, &price),
+                 WEFT_INTERNAL, "deadlock: stage 0 task ");
+    release_set(&set);
+
+    set = make_set(WEFT_PIPELINE_1F1B, 3, 4, false);
+    weft_status status = WEFT_MEMORY;
+    int failures = 0;
+    for (int n = 1; status != WEFT_OK; n++) {
+        weft_alloc_fail_after(n);
+        status = weft_program_price(set.programs, 3, cost_of, &c, &set.arena, NULL, &price);
+        weft_alloc_fail_after(0);
+        assert_true(status == WEFT_OK || status == WEFT_MEMORY);
+        failures += status != WEFT_OK;
+    }
+    assert_true(failures > 5);
+    release_set(&set);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ideal_pipeline),      cmocka_unit_test(ideal_evaluation),
+        cmocka_unit_test(against_reference),   cmocka_unit_test(peak_activations),
+        cmocka_unit_test(deadlock_and_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,346 @@
+/* The builder and the text form. With an argument DIR it writes the golden files there instead. */
+#include "tests/schedule/programs.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "schedule/check.h"
+
+static const struct {
+    const char *name;
+    weft_pipeline_kind kind;
+    int p, m;
+} goldens[] = {{"1f1b_p4_m6", WEFT_PIPELINE_1F1B, 4, 6},
+               {"gpipe_p2_m3", WEFT_PIPELINE_GPIPE, 2, 3}};
+enum { NUM_GOLDENS = sizeof(goldens) / sizeof(goldens[0]) };
+
+static void golden_files(void **state)
+{
+    (void)state;
+    for (int g = 0; g < NUM_GOLDENS; g++) {
+        program_set set = make_set(goldens[g].kind, goldens[g].p, goldens[g].m, false), read = set;
+        for (int stage = 0; stage < goldens[g].p; stage++) {
+            char name[64];
+            snprintf(name, sizeof(name), "%s_stage%d.txt", goldens[g].name, stage);
+            char *golden = read_golden(name), *text = text_of(&set.programs[stage]);
+            assert_string_equal(golden, text);
+            ASSERT_OK(weft_program_parse(golden, &set.arena, &read.programs[stage]));
+            assert_true(same_program(&set.programs[stage], &read.programs[stage]));
+            free(golden);
+            free(text);
+        }
+        ASSERT_OK(check_set(&read));
+        release_set(&set);
+    }
+}
+
+static weft_task task_on(weft_lane_kind lane, int read, int written)
+{
+    return (weft_task){.kind = WEFT_TASK_FORWARD,
+                       .lane = lane,
+                       .micro_batch = -1,
+                       .stage = -1,
+                       .peer = -1,
+                       .reads = {read, -1},
+                       .writes = {written, -1}};
+}
+
+static void assert_waits(const weft_program *program, uint32_t task, uint32_t count,
+                         const uint32_t *waits)
+{
+    assert_int_equal(program->tasks[task].num_waits, count);
+    for (uint32_t w = 0; w < count; w++)
+        assert_int_equal(program->waits[program->tasks[task].first_wait + w], waits[w]);
+}
+
+/* Waits come from slots: after the writer for a reader, after readers and writer for a writer;
+ * and nothing that is implied. */
+static void waits_from_slots(void **state)
+{
+    (void)state;
+    weft_arena arena = {0};
+    weft_program_builder *builder;
+    weft_program program;
+    ASSERT_OK(weft_program_builder_create(&arena, &builder));
+    const weft_task tasks[] = {
+        task_on(WEFT_LANE_RECEIVE, -1, 0), /* 0 writes a */
+        task_on(WEFT_LANE_COMPUTE, 0, 1),  /* 1 reads a, writes b: waits for 0 */
+        task_on(WEFT_LANE_SEND, 1, -1),    /* 2 reads b: waits for 1 */
+        task_on(WEFT_LANE_COMPUTE, 0, -1), /* 3 reads a: its lane knows 0 is done */
+        task_on(WEFT_LANE_REDUCE, 0, -1),  /* 4 reads a: waits for 0 */
+        task_on(WEFT_LANE_RECEIVE, -1, 0), /* 5 overwrites a: waits for both readers, 3 and 4 */
+        task_on(WEFT_LANE_COMPUTE, 0, 1),  /* 6 reads a, overwrites b: waits for 2 and 5 */
+        task_on(WEFT_LANE_SEND, 0, -1),    /* 7 reads a: waits for 5 */
+        task_on(WEFT_LANE_REDUCE, 1, 0),   /* 8 reads b, overwrites a: 7 implies 5; 6 is not */
+    };
+    for (uint32_t i = 0; i < sizeof(tasks) / sizeof(tasks[0]); i++) {
+        uint32_t index;
+        ASSERT_OK(weft_program_append(builder, &tasks[i], NULL, 0, &index));
+        assert_int_equal(index, i);
+    }
+    const weft_task last = task_on(WEFT_LANE_COMPUTE, -1, -1);
+    const uint32_t after[] = {0, 5, 7, 8};
+    ASSERT_OK(weft_program_append(builder, &last, after, 4, NULL)); /* 9: 8 implies the others */
+    ASSERT_OK(weft_program_finish(builder, 2, 1, &program));
+    assert_int_equal(program.num_tasks, 10);
+    assert_int_equal(program.num_slots, 2);
+    assert_int_equal(program.max_in_flight, 1);
+    assert_waits(&program, 0, 0, NULL);
+    assert_waits(&program, 1, 1, (const uint32_t[]){0});
+    assert_waits(&program, 2, 1, (const uint32_t[]){1});
+    assert_waits(&program, 3, 0, NULL);
+    assert_waits(&program, 4, 1, (const uint32_t[]){0});
+    assert_waits(&program, 5, 2, (const uint32_t[]){3, 4});
+    assert_waits(&program, 6, 2, (const uint32_t[]){2, 5});
+    assert_waits(&program, 7, 1, (const uint32_t[]){5});
+    assert_waits(&program, 8, 2, (const uint32_t[]){6, 7});
+    assert_waits(&program, 9, 1, (const uint32_t[]){8});
+    weft_arena_release(&arena);
+}
+
+static void builder_refuses(void **state)
+{
+    (void)state;
+    weft_arena arena = {0};
+    weft_program_builder *builder;
+    ASSERT_OK(weft_program_builder_create(&arena, &builder));
+    const weft_task good = task_on(WEFT_LANE_COMPUTE, 0, 1);
+    const uint32_t waits[WEFT_TASK_MAX_WAITS + 1] = {0};
+    ASSERT_ERROR(weft_program_add(builder, &good, waits, 1, NULL), WEFT_CONFIG,
+                 "task 0 waits for task 0, which is not an earlier one");
+    ASSERT_OK(weft_program_add(builder, &good, NULL, 0, NULL));
+    ASSERT_ERROR(weft_program_add(builder, &good, waits, WEFT_TASK_MAX_WAITS + 1, NULL),
+                 WEFT_CONFIG, "waits for 9 others");
+    const uint32_t ahead = 1;
+    ASSERT_ERROR(weft_program_append(builder, &good, &ahead, 1, NULL), WEFT_CONFIG,
+                 "task 1 waits for task 1");
+    weft_task bad = good;
+    bad.kind = WEFT_NUM_TASK_KINDS;
+    ASSERT_ERROR(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "kind 6");
+    bad = good;
+    bad.lane = WEFT_NUM_LANES;
+    ASSERT_ERROR(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "lane 4");
+    bad = good;
+    bad.flow = WEFT_NUM_FLOWS;
+    ASSERT_ERROR(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "flow 3");
+    bad = good;
+    bad.peer = -2;
+    ASSERT_ERROR(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "peer -2");
+    bad = good;
+    bad.writes[1] = WEFT_PROGRAM_MAX_SLOTS;
+    ASSERT_ERROR(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "slot 65536");
+    weft_arena_release(&arena);
+}
+
+/* Any task that the builder takes comes back from its text. */
+static void any_task_round_trips(void **state)
+{
+    (void)state;
+    uint64_t random = 5;
+    for (int round = 0; round < 200; round++) {
+        weft_arena arena = {0};
+        weft_program_builder *builder;
+        weft_program program, parsed;
+        ASSERT_OK(weft_program_builder_create(&arena, &builder));
+        for (uint32_t i = 0; i < 50; i++) {
+            const int32_t large = next_random(&random, 2) ? 3 : WEFT_PROGRAM_MAX_SLOTS - 1;
+            int32_t values[7];
+            for (int v = 0; v < 7; v++)
+                values[v] = (int32_t)next_random(&random, (uint32_t)large + 1) - 1;
+            const weft_task task = {
+                .kind = (uint16_t)next_random(&random, WEFT_NUM_TASK_KINDS),
+                .lane = (uint16_t)next_random(&random, WEFT_NUM_LANES),
+                .flow = next_random(&random, WEFT_NUM_FLOWS),
+                .micro_batch = next_random(&random, 9) ? values[0] : INT32_MAX,
+                .stage = next_random(&random, 9) ? values[1] : INT32_MAX,
+                .peer = next_random(&random, 9) ? values[2] : INT32_MAX,
+                .reads = {values[3], values[4]},
+                .writes = {values[5], values[6]},
+            };
+            uint32_t waits[WEFT_TASK_MAX_WAITS];
+            const uint32_t num_waits = i ? next_random(&random, WEFT_TASK_MAX_WAITS + 1) : 0;
+            for (uint32_t w = 0; w < num_waits; w++)
+                waits[w] = next_random(&random, i);
+            ASSERT_OK(weft_program_add(builder, &task, waits, num_waits, NULL));
+        }
+        ASSERT_OK(weft_program_finish(builder, (int32_t)next_random(&random, 99), -1, &program));
+        char *text = text_of(&program);
+        ASSERT_OK(weft_program_parse(text, &arena, &parsed));
+        assert_true(same_program(&program, &parsed));
+        free(text);
+        weft_arena_release(&arena);
+    }
+}
+
+static void parser_refuses(void **state)
+{
+    (void)state;
+#define HEAD "program slots=2 in_flight=1\n"
+    static const struct {
+        const char *text, *error;
+    } cases[] = {
+        {"", "line 1: the line does not end"},
+        {"\n", "line 1: \"\" should read \"program slots=0 in_flight=0\""},
+        {"program slots=2 in_flight=01\n", "line 1: "},
+        {"program slots=2 in_flight=99999999999\n", "line 1: "},
+        {HEAD "0 forward compute mb=0", "line 2: the line does not end"},
+        {HEAD "\n", "line 2: \"\" is no task"},
+        {HEAD "0 forwards compute\n", "line 2: \"0 forwards compute\" is no task"},
+        {HEAD "0 forward gpu\n", "line 2: \"0 forward gpu\" is no task"},
+        {HEAD "1 forward compute\n", "should read \"0 forward compute\""},
+        {HEAD "0 forward  compute\n", "should read \"0 forward compute\""},
+        {HEAD "0 forward compute \n", "should read \"0 forward compute\""},
+        {HEAD "0 forward compute mb=03\n", "should read \"0 forward compute mb=3\""},
+        {HEAD "0 forward compute mb=-1\n", "should read \"0 forward compute\""},
+        {HEAD "0 forward compute mb=-2\n", "line 2: a task has micro-batch -2"},
+        {HEAD "0 forward compute mb=4294967296\n", "should read"},
+        {HEAD "0 forward compute mb=1,2\n", "should read"},
+        {HEAD "0 forward compute stage=1 mb=1\n", "should read"},
+        {HEAD "0 forward compute mb=1 mb=1\n", "should read"},
+        {HEAD "0 forward compute reads=1,2,3\n", "should read"},
+        {HEAD "0 forward compute reads=1,-1\n", "should read \"0 forward compute reads=1\""},
+        {HEAD "0 forward compute reads=70000\n", "line 2: a task uses slot 70000"},
+        {HEAD "0 forward compute colour=red\n", "should read \"0 forward compute\""},
+        {HEAD "0 forward compute sideways\n", "should read \"0 forward compute\""},
+        {HEAD "0 forward compute waits=0\n", "line 2: task 0 waits for task 0"},
+        {HEAD "0 forward compute waits=\n", "line 2: "},
+        {HEAD "0 forward compute\n1 forward compute waits=0,0,0,0,0,0,0,0,0\n", "line 3: "},
+        {HEAD "0 forward compute\n\n", "line 3: \"\" is no task"},
+        {HEAD "0 forward compute\n" HEAD, "line 3: \"program slots=2 in_flight=1\" is no task"},
+        {HEAD "0 forward compute\r\n", "line 2: "},
+    };
+    for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++) {
+        weft_arena arena = {0};
+        weft_program program;
+        ASSERT_ERROR(weft_program_parse(cases[c].text, &arena, &program), WEFT_CONFIG,
+                     cases[c].error);
+        weft_arena_release(&arena);
+    }
+    char longest[600];
+    memset(longest, 'x', sizeof(longest));
+    strcpy(longest + 500, "\n");
+    weft_arena arena = {0};
+    weft_program program;
+    ASSERT_ERROR(weft_program_parse(longest, &arena, &program), WEFT_CONFIG,
+                 "line 1: longer than any task");
+    weft_arena_release(&arena);
+#undef HEAD
+}
+
+static void print_reports_a_full_disk(void **state)
+{
+    (void)state;
+    FILE *full = fopen("/dev/full", "w");
+    if (!full)
+        skip();
+    program_set set = make_set(WEFT_PIPELINE_1F1B, 2, 3, false);
+    ASSERT_ERROR(weft_program_print(&set.programs[0], full), WEFT_FILE, "cannot write a program");
+    fclose(full);
+    release_set(&set);
+}
+
+/* Damages a text in one of a few ways that keep it looking like a program. */
+static void damage(char *text, size_t room, uint64_t *random)
+{
+    const size_t length = strlen(text), at = next_random(random, (uint32_t)length);
+    switch (next_random(random, 6)) {
+    case 0:
+        text[at] = (char)(1 + next_random(random, 255));
+        break;
+    case 1:
+        memmove(text + at, text + at + 1, length - at);
+        break;
+    case 2:
+        if (length + 1 < room) {
+            memmove(text + at + 1, text + at, length - at + 1);
+            text[at] = "0123456789,= \n-"[next_random(random, 15)];
+        }
+        break;
+    case 3: /* a digit becomes another */
+        for (size_t i = at; i < length; i++)
+            if (text[i] >= '0' && text[i] <= '9') {
+                text[i] = (char)('0' + next_random(random, 10));
+                break;
+            }
+        break;
+    case 4:
+        text[at] = '\0';
+        break;
+    default: { /* a stretch is copied over another */
+        const size_t from = next_random(random, (uint32_t)length);
+        const size_t most = length - (at > from ? at : from);
+        memmove(text + at, text + from, next_random(random, (uint32_t)most + 1));
+    }
+    }
+}
+
+/* Damaged golden files: an error, or a program that prints as exactly what was read; and whatever
+ * is read, the checker copes with it. */
+static void damaged_texts(void **state)
+{
+    (void)state;
+    enum { ROUNDS = 20000, ROOM = 16384 };
+    static char text[ROOM];
+    uint64_t random = 99;
+    int num_parsed = 0, num_accepted = 0;
+    for (int g = 0; g < NUM_GOLDENS; g++) {
+        program_set set = make_set(goldens[g].kind, goldens[g].p, goldens[g].m, false);
+        for (int round = 0; round < ROUNDS / NUM_GOLDENS; round++) {
+            const int stage = (int)next_random(&random, (uint32_t)goldens[g].p);
+            const weft_program whole = set.programs[stage];
+            char *golden = text_of(&whole);
+            snprintf(text, sizeof(text), "%s", golden);
+            for (uint32_t times = 1 + next_random(&random, 3); times > 0; times--)
+                if (*text)
+                    damage(text, sizeof(text), &random);
+            weft_arena arena = {0};
+            const weft_status status = weft_program_parse(text, &arena, &set.programs[stage]);
+            if (status == WEFT_OK) {
+                num_parsed++;
+                char *printed = text_of(&set.programs[stage]);
+                assert_string_equal(printed, text);
+                if (check_set(&set) == WEFT_OK)
+                    num_accepted++;
+                free(printed);
+            } else
+                assert_int_equal(status, WEFT_CONFIG);
+            set.programs[stage] = whole;
+            weft_arena_release(&arena);
+            free(golden);
+        }
+        release_set(&set);
+    }
+    print_message("%d texts: %d parsed, %d accepted\n", ROUNDS, num_parsed, num_accepted);
+    assert_in_range(num_parsed, ROUNDS / 50, ROUNDS / 2);
+    assert_in_range(num_accepted, 1, num_parsed - 1);
+}
+
+static int write_goldens(const char *folder)
+{
+    for (int g = 0; g < NUM_GOLDENS; g++) {
+        program_set set = make_set(goldens[g].kind, goldens[g].p, goldens[g].m, false);
+        for (int stage = 0; stage < goldens[g].p; stage++) {
+            char path[1024];
+            snprintf(path, sizeof(path), "%s/%s_stage%d.txt", folder, goldens[g].name, stage);
+            FILE *file = fopen(path, "w");
+            if (!file || weft_program_print(&set.programs[stage], file) != WEFT_OK)
+                return 1;
+            fclose(file);
+        }
+        release_set(&set);
+    }
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1)
+        return write_goldens(argv[1]);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(golden_files),    cmocka_unit_test(waits_from_slots),
+        cmocka_unit_test(builder_refuses), cmocka_unit_test(any_task_round_trips),
+        cmocka_unit_test(parser_refuses),  cmocka_unit_test(print_reports_a_full_disk),
+        cmocka_unit_test(damaged_texts),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,403 @@
+/* The executor on real CPU lanes: a thread a stage in one process, messages that wait for both of
+ * their ends, random delays, and numbers that come out right only if every task saw its data.
+ *
+ * Stage i multiplies by its weight: y = w_i x. With the loss sum(y_last) * (micro-batch + 1), the
+ * gradient of w_i is known in closed form. */
+#include "tests/schedule/programs.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "schedule/run.h"
+
+enum { WIDTH = 16, RUN_STAGES = 4, NUM_STEPS = 3 };
+
+/* One direction between two stages: the sender waits until the receiver stands there. */
+typedef struct channel {
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    double *to; /* where the receiver wants it; NULL: it is not there */
+} channel;
+
+typedef struct pipe_stage {
+    const weft_program *program;
+    weft_executor executor;
+    weft_pipeline_shape shape;
+    int index, delay_us, num_steps_done;
+    double weight, gradient, reduced;
+    double (*slots)[WIDTH];
+    channel *up[2], *down[2]; /* to and from the stage before; to and from the stage after */
+    uint64_t random;          /* only for delays, drawn while enqueuing */
+    double sum_outputs;       /* of the last stage */
+    weft_status status;
+    char error[WEFT_ERROR_TEXT_BYTES];
+} pipe_stage;
+
+static void channel_send(channel *c, const double *from)
+{
+    pthread_mutex_lock(&c->mutex);
+    while (!c->to)
+        pthread_cond_wait(&c->changed, &c->mutex);
+    memcpy(c->to, from, sizeof(double[WIDTH]));
+    c->to = NULL;
+    pthread_cond_broadcast(&c->changed);
+    pthread_mutex_unlock(&c->mutex);
+}
+
+static void channel_receive(channel *c, double *to)
+{
+    pthread_mutex_lock(&c->mutex);
+    c->to = to;
+    pthread_cond_broadcast(&c->changed);
+    while (c->to)
+        pthread_cond_wait(&c->changed, &c->mutex);
+    pthread_mutex_unlock(&c->mutex);
+}
+
+/* A task as its lane runs it. */
+typedef struct work {
+    pipe_stage *stage;
+    weft_task task;
+    int delay_us;
+} work;
+
+static weft_status do_work(const void *args)
+{
+    const work *w = args;
+    pipe_stage *stage = w->stage;
+    const weft_task *task = &w->task;
+    const bool first = stage->index == 0, last = stage->index == stage->shape.num_stages - 1;
+    const int mb = task->micro_batch;
+    double(*slots)[WIDTH] = stage->slots;
+    if (w->delay_us)
+        usleep((unsigned)w->delay_us);
+    switch (task->kind) {
+    case WEFT_TASK_FORWARD: {
+        double *stash = slots[task->writes[0]];
+        for (int i = 0; i < WIDTH && first; i++)
+            stash[i] = mb * 10 + i;
+        for (int i = 0; i < WIDTH; i++) {
+            if (last)
+                stage->sum_outputs += stage->weight * stash[i];
+            else
+                slots[task->writes[1]][i] = stage->weight * stash[i];
+        }
+        break;
+    }
+    case WEFT_TASK_BACKWARD:
+        for (int i = 0; i < WIDTH; i++) {
+            const double dy = last ? mb + 1 : slots[task->reads[1]][i];
+            stage->gradient += dy * slots[task->reads[0]][i];
+            if (!first)
+                slots[task->writes[0]][i] = dy * stage->weight;
+        }
+        break;
+    case WEFT_TASK_SEND:
+        channel_send(task->flow == WEFT_FLOW_ACTIVATION ? stage->down[0] : stage->up[0],
+                     slots[task->reads[0]]);
+        break;
+    case WEFT_TASK_RECEIVE:
+        channel_receive(task->flow == WEFT_FLOW_ACTIVATION ? stage->up[1] : stage->down[1],
+                        slots[task->writes[0]]);
+        break;
+    case WEFT_TASK_REDUCE:
+        stage->reduced = stage->gradient;
+        break;
+    default:
+        stage->weight -= 1e-6 * stage->reduced;
+        stage->gradient = 0;
+        stage->num_steps_done++;
+    }
+    return WEFT_OK;
+}
+
+static weft_status enqueue(void *context, const weft_task *task, weft_lane *lane)
+{
+    pipe_stage *stage = context;
+    work w = {.stage = stage, .task = *task};
+    if (stage->delay_us)
+        w.delay_us = (int)next_random(&stage->random, (uint32_t)stage->delay_us);
+    return weft_lane_submit(lane, weft_task_kind_text(task->kind), do_work, &w, sizeof(w));
+}
+
+static void *run_stage(void *context)
+{
+    pipe_stage *stage = context;
+    stage->status = weft_program_run(stage->program, &stage->executor);
+    if (stage->status != WEFT_OK)
+        snprintf(stage->error, sizeof(stage->error), "%s", weft_error_get()->text);
+    return NULL;
+}
+
+/* A whole pipeline in this process. */
+typedef struct pipeline {
+    program_set set;
+    weft_device *device;
+    pipe_stage stages[RUN_STAGES];
+    channel channels[2 * RUN_STAGES];
+} pipeline;
+
+static void start_pipeline(pipeline *pipe, weft_pipeline_kind kind, int p, int m, bool forward_only,
+                           int delay_us)
+{
+    memset(pipe, 0, sizeof(*pipe));
+    pipe->set = make_set(kind, p, m, forward_only);
+    ASSERT_OK(weft_device_create_cpu(1, 0, &pipe->device));
+    for (int i = 0; i < 2 * p; i++) {
+        pthread_mutex_init(&pipe->channels[i].mutex, NULL);
+        pthread_cond_init(&pipe->channels[i].changed, NULL);
+    }
+    for (int i = 0; i < p; i++) {
+        pipe_stage *stage = &pipe->stages[i];
+        stage->program = &pipe->set.programs[i];
+        stage->shape = pipe->set.shape;
+        stage->index = i;
+        stage->delay_us = delay_us;
+        stage->weight = 1 + 0.25 * i;
+        stage->random = (uint64_t)(i + 1);
+        stage->slots = calloc((size_t)stage->program->num_slots, sizeof(*stage->slots));
+        stage->down[0] = &pipe->channels[2 * i];
+        stage->down[1] = &pipe->channels[2 * i + 1];
+        if (i > 0) {
+            stage->up[0] = pipe->stages[i - 1].down[1];
+            stage->up[1] = pipe->stages[i - 1].down[0];
+        }
+        stage->executor.context = stage;
+        for (int kind_index = 0; kind_index < WEFT_NUM_TASK_KINDS; kind_index++)
+            stage->executor.run[kind_index] = enqueue;
+        for (int lane = 0; lane < WEFT_NUM_LANES; lane++)
+            ASSERT_OK(weft_lane_create(pipe->device, 0, weft_lane_kind_text(lane),
+                                       &stage->executor.lanes[lane]));
+        ASSERT_OK(weft_executor_prepare(&stage->executor, pipe->device, stage->program->num_tasks));
+    }
+}
+
+static void run_step(pipeline *pipe)
+{
+    pthread_t threads[RUN_STAGES];
+    for (int i = 0; i < pipe->set.shape.num_stages; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, run_stage, &pipe->stages[i]), 0);
+    for (int i = 0; i < pipe->set.shape.num_stages; i++)
+        pthread_join(threads[i], NULL);
+    for (int i = 0; i < pipe->set.shape.num_stages; i++)
+        if (pipe->stages[i].status != WEFT_OK)
+            fail_msg("stage %d: %s", i, pipe->stages[i].error);
+}
+
+static void end_pipeline(pipeline *pipe)
+{
+    for (int i = 0; i < pipe->set.shape.num_stages; i++) {
+        for (int lane = 0; lane < WEFT_NUM_LANES; lane++)
+            weft_lane_destroy(pipe->stages[i].executor.lanes[lane]);
+        weft_executor_release(&pipe->stages[i].executor);
+        free(pipe->stages[i].slots);
+    }
+    for (int i = 0; i < 2 * pipe->set.shape.num_stages; i++) {
+        pthread_mutex_destroy(&pipe->channels[i].mutex);
+        pthread_cond_destroy(&pipe->channels[i].changed);
+    }
+    weft_device_destroy(pipe->device);
+    release_set(&pipe->set);
+}
+
+static void assert_close(double a, double b)
+{
+    const double scale = b < 0 ? -b : b;
+    if (!(a - b <= 1e-9 * scale && b - a <= 1e-9 * scale))
+        fail_msg("%.17g against %.17g", a, b);
+}
+
+/* dL/dw_i = sum over micro-batches of (mb + 1) * sum(x) * product of the other weights. */
+static double expected_gradient(const double *weights, int p, int m, int of_stage)
+{
+    double others = 1, sum = 0;
+    for (int i = 0; i < p; i++)
+        others *= i == of_stage ? 1 : weights[i];
+    for (int mb = 0; mb < m; mb++)
+        for (int i = 0; i < WIDTH; i++)
+            sum += (mb + 1) * (mb * 10.0 + i);
+    return sum * others;
+}
+
+static void numbers_come_out_right(void **state)
+{
+    (void)state;
+    static pipeline pipe;
+    for (int p = 1; p <= RUN_STAGES; p++)
+        for (int m = 1; m <= 9; m += 2)
+            for (int kind = 0; kind < 2; kind++)
+                for (int delay_us = 0; delay_us <= 300; delay_us += 300) {
+                    start_pipeline(&pipe, kind, p, m, false, delay_us);
+                    for (int step = 0; step < NUM_STEPS; step++) {
+                        double weights[RUN_STAGES];
+                        for (int i = 0; i < p; i++)
+                            weights[i] = pipe.stages[i].weight;
+                        run_step(&pipe);
+                        for (int i = 0; i < p; i++) {
+                            const double gradient = expected_gradient(weights, p, m, i);
+                            assert_close(pipe.stages[i].reduced, gradient);
+                            assert_close(pipe.stages[i].weight, weights[i] - 1e-6 * gradient);
+                            assert_int_equal(pipe.stages[i].num_steps_done, step + 1);
+                        }
+                    }
+                    end_pipeline(&pipe);
+                }
+}
+
+static void evaluation(void **state)
+{
+    (void)state;
+    static pipeline pipe;
+    for (int p = 1; p <= RUN_STAGES; p++) {
+        const int m = 7;
+        start_pipeline(&pipe, WEFT_PIPELINE_1F1B, p, m, true, 200);
+        run_step(&pipe);
+        double expected = 0, product = 1;
+        for (int i = 0; i < p; i++)
+            product *= pipe.stages[i].weight;
+        for (int mb = 0; mb < m; mb++)
+            for (int i = 0; i < WIDTH; i++)
+                expected += product * (mb * 10.0 + i);
+        assert_close(pipe.stages[p - 1].sum_outputs, expected);
+        assert_int_equal(pipe.stages[0].num_steps_done, 0);
+        end_pipeline(&pipe);
+    }
+}
+
+/* Every task has a slice, in program order; its waits and its lane's earlier task ended before it
+ * began; sends and receives of one message overlap. */
+static void measured_timeline(void **state)
+{
+    (void)state;
+    static pipeline pipe;
+    const int p = 3, m = 5;
+    start_pipeline(&pipe, WEFT_PIPELINE_1F1B, p, m, false, 200);
+    run_step(&pipe); /* without a trace */
+    const double origin_us = weft_now_us();
+    weft_trace *traces[RUN_STAGES];
+    for (int i = 0; i < p; i++) {
+        ASSERT_OK(weft_trace_create(&traces[i]));
+        pipe.stages[i].executor.trace = traces[i];
+        pipe.stages[i].executor.trace_origin_us = origin_us;
+        pipe.stages[i].executor.trace_rank = 10 + i;
+    }
+    run_step(&pipe);
+    const double now_us = weft_now_us() - origin_us;
+    for (int s = 0; s < p; s++) {
+        const weft_program *program = pipe.stages[s].program;
+        const weft_slice *slices = weft_trace_slices(traces[s]);
+        assert_int_equal(weft_trace_count(traces[s]), program->num_tasks);
+        double lane_end_us[WEFT_NUM_LANES] = {0};
+        for (uint32_t i = 0; i < program->num_tasks; i++) {
+            const weft_task *task = &program->tasks[i];
+            assert_int_equal(slices[i].rank, 10 + s);
+            assert_int_equal(slices[i].lane, task->lane);
+            assert_int_equal(slices[i].stage, s);
+            assert_int_equal(slices[i].micro_batch, task->micro_batch);
+            assert_string_equal(slices[i].category, weft_task_kind_text(task->kind));
+            assert_true(slices[i].start_us >= lane_end_us[task->lane]);
+            assert_true(slices[i].end_us >= slices[i].start_us && slices[i].end_us <= now_us);
+            for (uint32_t w = 0; w < task->num_waits; w++)
+                assert_true(slices[program->waits[task->first_wait + w]].end_us <=
+                            slices[i].start_us);
+            lane_end_us[task->lane] = slices[i].end_us;
+            if (task->kind != WEFT_TASK_SEND)
+                continue;
+            const weft_slice *receive = &weft_trace_slices(traces[task->peer])[find_task(
+                pipe.stages[task->peer].program, WEFT_TASK_RECEIVE, task->flow, task->micro_batch)];
+            assert_true(slices[i].start_us <= receive->end_us);
+            assert_true(receive->start_us <= slices[i].end_us);
+        }
+    }
+    const weft_program *second = pipe.stages[1].program;
+    const weft_slice *slices = weft_trace_slices(traces[1]);
+    assert_string_equal(slices[find_task(second, WEFT_TASK_FORWARD, 0, 3)].name, "F3");
+    assert_string_equal(slices[find_task(second, WEFT_TASK_SEND, WEFT_FLOW_ACTIVATION, 3)].name,
+                        "s3");
+    assert_string_equal(slices[find_task(second, WEFT_TASK_RECEIVE, WEFT_FLOW_GRADIENT, 4)].name,
+                        "rg4");
+    assert_string_equal(slices[find_task(second, WEFT_TASK_STEP, 0, -1)].name, "S");
+    end_pipeline(&pipe);
+    for (int i = 0; i < p; i++)
+        weft_trace_destroy(traces[i]);
+}
+
+static weft_status fail_on_lane(const void *args)
+{
+    const int *mb = args;
+    return *mb == 1 ? WEFT_ERROR(WEFT_DEVICE, "micro-batch %d caught fire", *mb) : WEFT_OK;
+}
+
+static weft_status enqueue_failing(void *context, const weft_task *task, weft_lane *lane)
+{
+    (void)context;
+    return weft_lane_submit(lane, "failing", fail_on_lane, &task->micro_batch, sizeof(int32_t));
+}
+
+static weft_status refuse_to_enqueue(void *context, const weft_task *task, weft_lane *lane)
+{
+    (void)context;
+    (void)lane;
+    return WEFT_ERROR(WEFT_CONFIG, "no micro-batch %d today", task->micro_batch);
+}
+
+static void errors_come_back(void **state)
+{
+    (void)state;
+    static pipeline pipe;
+    start_pipeline(&pipe, WEFT_PIPELINE_1F1B, 1, 3, false, 0);
+    weft_executor *executor = &pipe.stages[0].executor;
+    const weft_program *program = pipe.stages[0].program;
+
+    executor->run[WEFT_TASK_STEP] = NULL;
+    ASSERT_ERROR(weft_program_run(program, executor), WEFT_INTERNAL,
+                 "task 7: the executor has no function for step");
+    executor->run[WEFT_TASK_STEP] = enqueue;
+    weft_lane *lane = executor->lanes[WEFT_LANE_REDUCE];
+    executor->lanes[WEFT_LANE_REDUCE] = NULL;
+    ASSERT_ERROR(weft_program_run(program, executor), WEFT_INTERNAL,
+                 "task 6: the executor has no lane for reduce");
+    executor->lanes[WEFT_LANE_REDUCE] = lane;
+    ASSERT_OK(weft_executor_prepare(executor, pipe.device, 7));
+    ASSERT_ERROR(weft_program_run(program, executor), WEFT_INTERNAL,
+                 "a program of 8 tasks, prepared for 7");
+    ASSERT_OK(weft_executor_prepare(executor, pipe.device, 20));
+    assert_int_equal(pipe.stages[0].num_steps_done, 0); /* nothing was enqueued so far */
+
+    executor->run[WEFT_TASK_BACKWARD] = refuse_to_enqueue;
+    ASSERT_ERROR(weft_program_run(program, executor), WEFT_CONFIG, "no micro-batch 0 today");
+    executor->run[WEFT_TASK_BACKWARD] = enqueue_failing;
+    ASSERT_ERROR(weft_program_run(program, executor), WEFT_DEVICE, "micro-batch 1 caught fire");
+    assert_int_equal(pipe.stages[0].num_steps_done, 0); /* what comes after an error is skipped */
+    end_pipeline(&pipe);
+}
+
+/* Running again and again takes no device memory and no host memory from arenas. */
+static void runs_without_allocating(void **state)
+{
+    (void)state;
+    static pipeline pipe;
+    start_pipeline(&pipe, WEFT_PIPELINE_GPIPE, 2, 4, false, 0);
+    run_step(&pipe);
+    weft_device_stats before, after;
+    weft_device_get_stats(pipe.device, &before);
+    weft_alloc_fail_after(1);
+    run_step(&pipe);
+    weft_alloc_fail_after(0);
+    weft_device_get_stats(pipe.device, &after);
+    assert_int_equal(before.num_allocs, after.num_allocs);
+    assert_int_equal(pipe.stages[1].num_steps_done, 2);
+    end_pipeline(&pipe);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(numbers_come_out_right),  cmocka_unit_test(evaluation),
+        cmocka_unit_test(measured_timeline),       cmocka_unit_test(errors_come_back),
+        cmocka_unit_test(runs_without_allocating),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,10 @@
+weft_add_test(NAME schedule_program CMOCKA
+  SOURCES schedule/test_program.c schedule/programs.c)
+weft_add_test(NAME schedule_pipeline CMOCKA
+  SOURCES schedule/test_pipeline.c schedule/programs.c)
+weft_add_test(NAME schedule_check CMOCKA
+  SOURCES schedule/test_check.c schedule/machine.c schedule/programs.c)
+weft_add_test(NAME schedule_price CMOCKA
+  SOURCES schedule/test_price.c schedule/programs.c)
+weft_add_test(NAME schedule_run CMOCKA LABELS tsan
+  SOURCES schedule/test_run.c schedule/programs.c)
