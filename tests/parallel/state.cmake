@@ -1,0 +1,9 @@
+weft_add_test(NAME lr_schedule SOURCES parallel/test_lr_schedule.c CMOCKA LABELS parallel pure)
+weft_add_test(NAME parameters SOURCES parallel/test_parameters.c LABELS parallel)
+weft_add_test_run(NAME parameters_4 PROGRAM $<TARGET_FILE:test_parameters> RANKS 4
+  LABELS parallel mpi)
+weft_add_test(NAME optimizer SOURCES parallel/test_optimizer.c LABELS parallel)
+foreach(ranks 2 4 8)
+  weft_add_test_run(NAME optimizer_${ranks} PROGRAM $<TARGET_FILE:test_optimizer> RANKS ${ranks}
+    LABELS parallel mpi)
+endforeach()

@@ -1,0 +1,105 @@
+/* Learning rates against values worked out by hand. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "parallel/lr_schedule.h"
+
+static void near(double got, double wanted)
+{
+    double difference = got - wanted;
+    if (difference < 0)
+        difference = -difference;
+    if (difference > 1e-15)
+        fail_msg("%.17g, not %.17g", got, wanted);
+}
+
+static weft_lr_schedule schedule_of(weft_lr_decay_style style)
+{
+    return (weft_lr_schedule){.style = style,
+                              .lr = 1e-3,
+                              .min_lr = 1e-4,
+                              .warmup_iters = 10,
+                              .decay_iters = 110,
+                              .wsd_decay_iters = 20};
+}
+
+static void test_warmup(void **state)
+{
+    (void)state;
+    for (int style = WEFT_LR_CONSTANT; style <= WEFT_LR_WSD; style++) {
+        weft_lr_schedule s = schedule_of((weft_lr_decay_style)style);
+        near(weft_lr_at(&s, 1), 1e-4);
+        near(weft_lr_at(&s, 5), 5e-4);
+        near(weft_lr_at(&s, 10), 1e-3);
+    }
+}
+
+static void test_constant(void **state)
+{
+    (void)state;
+    weft_lr_schedule s = schedule_of(WEFT_LR_CONSTANT);
+    near(weft_lr_at(&s, 11), 1e-3);
+    near(weft_lr_at(&s, 1000000), 1e-3);
+}
+
+static void test_linear(void **state)
+{
+    (void)state;
+    weft_lr_schedule s = schedule_of(WEFT_LR_LINEAR);
+    near(weft_lr_at(&s, 11), 1e-3 - 9e-6);
+    near(weft_lr_at(&s, 60), 5.5e-4);
+    near(weft_lr_at(&s, 110), 1e-4);
+    near(weft_lr_at(&s, 111), 1e-4);
+}
+
+static void test_cosine(void **state)
+{
+    (void)state;
+    weft_lr_schedule s = schedule_of(WEFT_LR_COSINE);
+    near(weft_lr_at(&s, 60), 5.5e-4);
+    near(weft_lr_at(&s, 35), 1e-4 + 9e-4 * 0.85355339059327373);
+    near(weft_lr_at(&s, 110), 1e-4);
+    near(weft_lr_at(&s, 500), 1e-4);
+}
+
+static void test_wsd(void **state)
+{
+    (void)state;
+    weft_lr_schedule s = schedule_of(WEFT_LR_WSD);
+    near(weft_lr_at(&s, 11), 1e-3);
+    near(weft_lr_at(&s, 90), 1e-3);
+    near(weft_lr_at(&s, 95), 1e-4 + 9e-4 * 0.75);
+    near(weft_lr_at(&s, 109), 1e-4 + 9e-4 * 0.05);
+    near(weft_lr_at(&s, 110), 1e-4);
+}
+
+static void test_edges(void **state)
+{
+    (void)state;
+    weft_lr_schedule s = schedule_of(WEFT_LR_LINEAR);
+    s.warmup_iters = 0;
+    near(weft_lr_at(&s, 55), 5.5e-4);
+    s.warmup_iters = s.decay_iters = 20; /* no step left to decay in */
+    near(weft_lr_at(&s, 20), 1e-3);
+    near(weft_lr_at(&s, 21), 1e-4);
+    s.warmup_iters = 30; /* decay ends inside the warm-up */
+    near(weft_lr_at(&s, 25), 1e-3 * 25 / 30);
+    near(weft_lr_at(&s, 31), 1e-4);
+    s = schedule_of(WEFT_LR_WSD);
+    s.wsd_decay_iters = 0;
+    near(weft_lr_at(&s, 109), 1e-3);
+    near(weft_lr_at(&s, 110), 1e-4);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_warmup), cmocka_unit_test(test_constant),
+        cmocka_unit_test(test_linear), cmocka_unit_test(test_cosine),
+        cmocka_unit_test(test_wsd),    cmocka_unit_test(test_edges),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

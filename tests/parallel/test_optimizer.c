@@ -1,0 +1,316 @@
+/* The same global gradients give, on every mesh, with and without ZeRO-1 and overlap, in fp32 and
+ * bf16, the weights of a plain AdamW with clipping in fp64. */
+#include <weft/kernels.h>
+
+#include "state_model.h"
+
+enum { STEPS = 5 };
+
+static const weft_optimizer_options base_options = {.adam_beta1 = 0.9,
+                                                    .adam_beta2 = 0.95,
+                                                    .adam_eps = 1e-2, /* so that clipping shows */
+                                                    .weight_decay = 0.1,
+                                                    .clip_grad = 30.0};
+
+static double rate_of(int step)
+{
+    return 0.02 / step;
+}
+
+static float gradient(const char *name, uint64_t index, int step)
+{
+    uint64_t stream = weft_rng_stream_mix(weft_rng_stream_of(name), (uint64_t)step);
+    return (float)step * weft_rng_normal(STATE_SEED + 1, stream, index);
+}
+
+/* --- the reference ------------------------------------------------------------------------- */
+
+typedef struct reference_tensor {
+    char name[WEFT_MAX_NAME_BYTES];
+    size_t count;
+    double decay, *weight, *m, *v;
+} reference_tensor;
+
+typedef struct reference {
+    reference_tensor tensors[64];
+    int count;
+    double norms[STEPS + 1];
+} reference;
+
+static void reference_add(reference *r, const weft_placed *p)
+{
+    reference_tensor *t = &r->tensors[r->count];
+    for (int i = 0; i < r->count; i++) {
+        if (!strcmp(r->tensors[i].name, p->parameter.name))
+            return;
+    }
+    r->count++;
+    strcpy(t->name, p->parameter.name);
+    t->count = 1;
+    for (int d = 0; d < p->box.num_dims; d++)
+        t->count *= p->box.global_dims[d];
+    t->decay = p->parameter.spec.no_weight_decay ? 0.0 : base_options.weight_decay;
+    t->weight = calloc(3 * t->count, sizeof(double));
+    t->m = t->weight + t->count;
+    t->v = t->m + t->count;
+    const weft_parameter_spec *spec = &p->parameter.spec;
+    for (size_t i = 0; i < t->count; i++) {
+        float normal = weft_rng_normal(STATE_SEED, weft_rng_stream_of(t->name), i);
+        t->weight[i] = spec->init == WEFT_INIT_ZERO  ? 0.0
+                       : spec->init == WEFT_INIT_ONE ? 1.0
+                                                     : (double)(spec->init_std * normal);
+    }
+}
+
+static void reference_step(reference *r, int step)
+{
+    double sum = 0.0;
+    const weft_optimizer_options *o = &base_options;
+    for (int k = 0; k < r->count; k++) {
+        for (size_t i = 0; i < r->tensors[k].count; i++)
+            sum += pow(gradient(r->tensors[k].name, i, step), 2.0);
+    }
+    r->norms[step] = sqrt(sum);
+    double clip = o->clip_grad / (r->norms[step] + 1e-6);
+    clip = clip < 1.0 ? clip : 1.0;
+    for (int k = 0; k < r->count; k++) {
+        reference_tensor *t = &r->tensors[k];
+        for (size_t i = 0; i < t->count; i++) {
+            double g = clip * gradient(t->name, i, step);
+            t->m[i] = o->adam_beta1 * t->m[i] + (1.0 - o->adam_beta1) * g;
+            t->v[i] = o->adam_beta2 * t->v[i] + (1.0 - o->adam_beta2) * g * g;
+            double m = t->m[i] / (1.0 - pow(o->adam_beta1, step));
+            double v = t->v[i] / (1.0 - pow(o->adam_beta2, step));
+            t->weight[i] -= rate_of(step) * (m / (sqrt(v) + o->adam_eps) + t->decay * t->weight[i]);
+        }
+    }
+}
+
+/* The whole model, from a world of this process alone. */
+static void reference_make(reference *r)
+{
+    weft_comm *self;
+    state_model m;
+    memset(r, 0, sizeof *r);
+    EXPECT_OK(weft_comm_create_self(&self));
+    if (state_model_create(&m, self, "tp=1", WEFT_F32, NULL)) {
+        for (int i = 0; i < weft_parameters_count(m.parameters); i++)
+            reference_add(r, weft_parameters_at(m.parameters, i));
+    }
+    state_model_release(&m);
+    weft_comm_destroy(self);
+    for (int step = 1; step <= STEPS; step++)
+        reference_step(r, step);
+}
+
+static const reference_tensor *reference_find(const reference *r, const char *name)
+{
+    for (int i = 0; i < r->count; i++) {
+        if (!strcmp(r->tensors[i].name, name))
+            return &r->tensors[i];
+    }
+    return NULL;
+}
+
+/* --- a run --------------------------------------------------------------------------------- */
+
+/* A rank's part of a sum, different on each rank so that a sum over a wrong group shows. */
+static float part_of(int rank, int size)
+{
+    return 2.0f * (float)(rank + 1) / (float)(size * (size + 1));
+}
+
+static float local_part(const state_model *m, const weft_placed *p)
+{
+    const weft_coords *c = &m->groups.coords;
+    weft_axis axis = p->parameter.spec.is_expert ? WEFT_AXIS_EDP : WEFT_AXIS_DP_CP;
+    float part = part_of(c->at[axis], c->size[axis]);
+    if (p->parameter.spec.sum_over_tp)
+        part *= part_of(c->at[WEFT_AXIS_TP], c->size[WEFT_AXIS_TP]);
+    if (p->section == WEFT_SECTION_EMBEDDING)
+        part *= p->parameter.tied_copy ? 0.75f : 0.25f;
+    return part;
+}
+
+typedef struct fill {
+    const state_model *m;
+    int layer, step;
+} fill;
+
+/* Stands for a layer's backward; runs on the compute lane. */
+static weft_status fill_gradients(const void *args)
+{
+    const fill *f = args;
+    for (int i = 0; i < weft_parameters_count(f->m->parameters); i++) {
+        const weft_placed *p = weft_parameters_at(f->m->parameters, i);
+        float part = local_part(f->m, p);
+        for (size_t e = 0; p->layer == f->layer && e < p->count; e++) {
+            uint64_t index;
+            bool valid = state_global_index(&p->box, e, &index);
+            p->parameter.grad[e] =
+                valid ? part * gradient(p->parameter.name, index, f->step) : 0.0f;
+        }
+    }
+    return WEFT_OK;
+}
+
+static void run_step(state_model *m, int step)
+{
+    for (int layer = STATE_LAYERS + 2; layer >= 0; layer--) {
+        fill f = {m, layer, step};
+        EXPECT_OK(weft_lane_submit(m->compute, "backward", fill_gradients, &f, sizeof f));
+        EXPECT_OK(weft_optimizer_layer_done(m->optimizer, layer, m->compute, m->reduce));
+    }
+    EXPECT_OK(weft_optimizer_reduce_finish(m->optimizer, m->compute, m->reduce));
+    EXPECT_OK(weft_optimizer_step(m->optimizer, m->compute, m->reduce, step, rate_of(step)));
+}
+
+static void check_weights(const state_model *m, const reference *r)
+{
+    bool is_bf16 = weft_parameters_dtype(m->parameters) == WEFT_BF16;
+    for (int i = 0; i < weft_parameters_count(m->parameters); i++) {
+        const weft_placed *p = weft_parameters_at(m->parameters, i);
+        const reference_tensor *t = reference_find(r, p->parameter.name);
+        double worst = 0.0;
+        for (size_t e = 0; t && e < p->count; e++) {
+            uint64_t index;
+            double wanted = state_global_index(&p->box, e, &index) ? t->weight[index] : 0.0;
+            double slack = is_bf16 ? fabs(wanted) / 256.0 : 0.0;
+            double error = fabs((double)state_weight(p, e) - wanted) - slack;
+            worst = error > worst ? error : worst;
+        }
+        EXPECT(t && worst <= 1e-6, "%s is off by %g", p->parameter.name, worst);
+    }
+}
+
+/* Masters are within 1e-6, weights are their rounding, and each element of the model has exactly
+ * one writer. */
+static void check_pieces(const state_model *m, const reference *r, weft_comm *world)
+{
+    double written[64] = {0};
+    for (int i = 0; i < weft_optimizer_num_pieces(m->optimizer); i++) {
+        weft_state_piece piece = weft_optimizer_piece(m->optimizer, i);
+        const weft_placed *p = piece.placed;
+        const reference_tensor *t = reference_find(r, p->parameter.name);
+        bool is_bf16 = weft_parameters_dtype(m->parameters) == WEFT_BF16;
+        size_t num_unlike = 0;
+        double worst = 0.0;
+        for (size_t e = 0; t && e < piece.count; e++) {
+            uint64_t index;
+            if (!state_global_index(&p->box, piece.first + e, &index))
+                continue;
+            float master = piece.data[WEFT_STATE_MASTER][e];
+            double errors[WEFT_NUM_STATES] = {
+                fabs(master - t->weight[index]),
+                fabs(piece.data[WEFT_STATE_EXP_AVG][e] - t->m[index]),
+                fabs(piece.data[WEFT_STATE_EXP_AVG_SQ][e] - t->v[index])};
+            for (int kind = 0; kind < WEFT_NUM_STATES; kind++)
+                worst = errors[kind] > worst ? errors[kind] : worst;
+            float weight = is_bf16 ? state_bf16(master) : master;
+            num_unlike += weight != state_weight(p, piece.first + e);
+            written[t - r->tensors] += piece.writer;
+        }
+        EXPECT(t && worst <= 1e-6, "%s: state is off by %g", p->parameter.name, worst);
+        EXPECT(num_unlike == 0, "%s: %zu weights are not their master's rounding",
+               p->parameter.name, num_unlike);
+    }
+    EXPECT_OK(weft_comm_all_reduce_host(world, written, 64, WEFT_F64, WEFT_REDUCE_SUM));
+    for (int i = 0; i < r->count; i++)
+        EXPECT(written[i] == (double)r->tensors[i].count, "%s: %g of %zu elements have a writer",
+               r->tensors[i].name, written[i], r->tensors[i].count);
+}
+
+static void check_run(weft_comm *world, const reference *r, const char *mesh, weft_dtype dtype,
+                      bool distributed, bool overlap)
+{
+    state_model m;
+    int before = expect_failures;
+    weft_optimizer_options options = base_options;
+    options.distributed = distributed;
+    options.overlap = overlap;
+    if (state_model_create(&m, world, mesh, dtype, &options)) {
+        EXPECT_OK(weft_optimizer_initialize(m.optimizer, m.compute, STATE_SEED));
+        for (int step = 1; step <= STEPS; step++) {
+            run_step(&m, step);
+            EXPECT_OK(weft_lane_sync(m.compute));
+            double norm = weft_optimizer_grad_norm(m.optimizer);
+            EXPECT(fabs(norm / r->norms[step] - 1.0) < 1e-6, "norm %.9g, not %.9g", norm,
+                   r->norms[step]);
+        }
+        check_weights(&m, r);
+        check_pieces(&m, r, world);
+    }
+    EXPECT(before == expect_failures, "on mesh %s, %s, zero %d, overlap %d", mesh,
+           weft_dtype_text(dtype), distributed, overlap);
+    state_model_release(&m);
+}
+
+/* A gradient that is not finite on one rank stops all ranks before any steps. */
+static void check_not_finite(weft_comm *world, const char *mesh, bool distributed)
+{
+    state_model m;
+    int rank = weft_comm_rank(world), size = weft_comm_size(world);
+    weft_optimizer_options options = base_options;
+    options.distributed = distributed;
+    if (state_model_create(&m, world, mesh, WEFT_F32, &options)) {
+        EXPECT_OK(weft_optimizer_initialize(m.optimizer, m.compute, STATE_SEED));
+        for (int layer = 0; layer <= STATE_LAYERS + 2; layer++) {
+            fill f = {&m, layer, 1};
+            EXPECT_OK(weft_lane_submit(m.compute, "backward", fill_gradients, &f, sizeof f));
+        }
+        EXPECT_OK(weft_lane_sync(m.compute));
+        const char *name = "decoder.layers.3.experts.fc1";
+        weft_parameter *bad = weft_parameters_find(m.parameters, name);
+        if (bad && rank == size - 1)
+            bad->grad[5] = (float)NAN;
+        EXPECT_OK(weft_optimizer_reduce_finish(m.optimizer, m.compute, m.reduce));
+        const weft_placed *p = weft_parameters_at(m.parameters, 0);
+        float before = state_weight(p, 0);
+        weft_status status = weft_optimizer_step(m.optimizer, m.compute, m.reduce, 1, 0.1);
+        if (status == WEFT_OK)
+            status = weft_lane_sync(m.compute);
+        EXPECT_ERROR(status, WEFT_INTERNAL,
+                     "gradient norm is not finite; first in decoder.layers.3.experts.fc1 on rank");
+        EXPECT(before == state_weight(p, 0), "rank %d stepped", rank);
+    }
+    state_model_release(&m);
+}
+
+static const char *const meshes_of_1[] = {"tp=1", NULL};
+static const char *const meshes_of_2[] = {"tp=2", "pp=2", "dp=2", "dp=2,ep=2", "tp=2,binding=tp",
+                                          NULL};
+static const char *const meshes_of_4[] = {
+    "tp=2,pp=2",      "tp=2,dp=2,binding=tp",           "dp=4,ep=2", "tp=2,dp=2,ep=2,etp=2",
+    "tp=2,dp=2,ep=4", "pp=2,dp=2,order=dp-pp-tp-cp-ep", "pp=4",      NULL};
+static const char *const meshes_of_8[] = {"tp=2,pp=2,dp=2,binding=tp", "tp=2,pp=2,dp=2,ep=4",
+                                          "tp=4,dp=2,ep=2", NULL};
+
+int main(void)
+{
+    weft_comm *world;
+    static reference r;
+    if (weft_comm_create_world(&world) != WEFT_OK) {
+        fprintf(stderr, "%s\n", weft_error_get()->text);
+        return 1;
+    }
+    int size = weft_comm_size(world);
+    const char *const *meshes = size == 1   ? meshes_of_1
+                                : size == 2 ? meshes_of_2
+                                : size == 4 ? meshes_of_4
+                                            : meshes_of_8;
+    reference_make(&r);
+    for (int i = 0; meshes[i]; i++) {
+        check_run(world, &r, meshes[i], WEFT_F32, true, true);
+        check_run(world, &r, meshes[i], WEFT_BF16, true, i % 2);
+        check_run(world, &r, meshes[i], i % 2 ? WEFT_F32 : WEFT_BF16, false, i % 2 == 0);
+        if (size < 8)
+            check_run(world, &r, meshes[i], i % 2 ? WEFT_BF16 : WEFT_F32, false, i % 2);
+    }
+    check_not_finite(world, meshes[0], true);
+    if (size < 8)
+        check_not_finite(world, meshes[0], false);
+    for (int i = 0; i < r.count; i++)
+        free(r.tensors[i].weight);
+    weft_comm_destroy(world);
+    return expect_finish();
+}

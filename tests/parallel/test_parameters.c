@@ -1,0 +1,184 @@
+/* The layout's properties on several meshes, the refusals, and the first values. */
+#include "state_model.h"
+
+static void check_bucket(const state_model *m, int kind, int b)
+{
+    const weft_section *s = weft_parameters_section(m->parameters, (weft_section_kind)kind);
+    const weft_bucket *bucket = &s->buckets[b];
+    size_t shares = (size_t)weft_comm_size(s->group), used = 0;
+    int parameters = 0, first_layer = 1000;
+
+    EXPECT(bucket->count % (shares * 16) == 0, "section %d bucket %d: %zu elements for %zu", kind,
+           b, bucket->count, shares);
+    size_t start = b ? s->buckets[b - 1].offset + s->buckets[b - 1].count : 0;
+    EXPECT(bucket->offset == start, "section %d bucket %d begins at %zu, not %zu", kind, b,
+           bucket->offset, start);
+    for (int i = 0; i < weft_parameters_count(m->parameters); i++) {
+        const weft_placed *p = weft_parameters_at(m->parameters, i);
+        if ((int)p->section != kind || p->bucket != b)
+            continue;
+        parameters++;
+        used += p->count;
+        first_layer = p->layer < first_layer ? p->layer : first_layer;
+        EXPECT(p->offset >= bucket->offset &&
+                   p->offset + p->count <= bucket->offset + bucket->count,
+               "%s is not inside its bucket", p->parameter.name);
+    }
+    EXPECT(parameters > 0, "section %d bucket %d is empty", kind, b);
+    EXPECT(parameters == 1 || used <= STATE_BUCKET, "section %d bucket %d: %zu elements in %d",
+           kind, b, used, parameters);
+    EXPECT(bucket->first_layer == first_layer, "section %d bucket %d: layer %d, not %d", kind, b,
+           bucket->first_layer, first_layer);
+}
+
+/* No two parameters share an element, and views point where the layout says. */
+static void check_places(const state_model *m)
+{
+    for (int i = 0; i < weft_parameters_count(m->parameters); i++) {
+        const weft_placed *p = weft_parameters_at(m->parameters, i);
+        const weft_section *s = weft_parameters_section(m->parameters, p->section);
+        size_t bytes = weft_dtype_bytes(weft_parameters_dtype(m->parameters));
+        EXPECT(p->parameter.grad == s->grads + p->offset, "%s's gradient", p->parameter.name);
+        EXPECT(p->parameter.weight.data == (char *)s->weights + p->offset * bytes, "%s's weight",
+               p->parameter.name);
+        EXPECT((uintptr_t)p->parameter.weight.data % 64 == 0, "%s's weight at %p",
+               p->parameter.name, p->parameter.weight.data);
+        EXPECT(weft_tensor_count(&p->parameter.weight) == p->count, "%s's shape",
+               p->parameter.name);
+        EXPECT(weft_parameters_find(m->parameters, p->parameter.name) == &p->parameter,
+               "%s is not found", p->parameter.name);
+        for (int k = 0; k < i; k++) {
+            const weft_placed *q = weft_parameters_at(m->parameters, k);
+            bool apart = p->section != q->section || p->offset >= q->offset + q->count ||
+                         q->offset >= p->offset + p->count;
+            EXPECT(apart, "%s lies over %s", p->parameter.name, q->parameter.name);
+        }
+    }
+}
+
+/* Layouts agree in each gradient group, else reductions would add different parameters. */
+static void check_agreement(const state_model *m)
+{
+    for (int kind = 0; kind < WEFT_NUM_SECTIONS; kind++) {
+        const weft_section *s = weft_parameters_section(m->parameters, (weft_section_kind)kind);
+        int64_t low = (int64_t)s->count, high;
+        for (int b = 0; b < s->num_buckets; b++)
+            low = low * 31 + (int64_t)(s->buckets[b].offset ^ s->buckets[b].count << 20);
+        high = low;
+        EXPECT_OK(weft_comm_all_reduce_host(s->group, &low, 1, WEFT_I64, WEFT_REDUCE_MIN));
+        EXPECT_OK(weft_comm_all_reduce_host(s->group, &high, 1, WEFT_I64, WEFT_REDUCE_MAX));
+        EXPECT(low == high, "section %d differs between ranks", kind);
+    }
+}
+
+static float first_value(const weft_placed *p, uint64_t index)
+{
+    const weft_parameter_spec *spec = &p->parameter.spec;
+    float normal = weft_rng_normal(STATE_SEED, weft_rng_stream_of(p->parameter.name), index);
+    if (spec->init == WEFT_INIT_ZERO)
+        return 0.0f;
+    return spec->init == WEFT_INIT_ONE ? 1.0f : spec->init_std * normal;
+}
+
+static void check_values(state_model *m)
+{
+    EXPECT_OK(weft_parameters_initialize(m->parameters, m->compute, STATE_SEED));
+    EXPECT_OK(weft_lane_sync(m->compute));
+    for (int i = 0; i < weft_parameters_count(m->parameters); i++) {
+        const weft_placed *p = weft_parameters_at(m->parameters, i);
+        bool is_bf16 = weft_parameters_dtype(m->parameters) == WEFT_BF16;
+        for (size_t e = 0; e < p->count; e++) {
+            uint64_t index;
+            float wanted = state_global_index(&p->box, e, &index) ? first_value(p, index) : 0.0f;
+            /* vector code and the scalar reference may differ in the last bit */
+            float slack = 4e-7f + (is_bf16 ? 0.008f * fabsf(wanted) : 0.0f);
+            EXPECT(fabsf(state_weight(p, e) - wanted) <= slack, "%s[%zu] is %g, not %g",
+                   p->parameter.name, e, (double)state_weight(p, e), (double)wanted);
+        }
+        EXPECT(p->parameter.valid_rows == p->box.valid[0], "%s: %zu rows", p->parameter.name,
+               p->parameter.valid_rows);
+    }
+}
+
+static void check_mesh(weft_comm *world, const char *mesh, weft_dtype dtype)
+{
+    state_model m;
+    int before = expect_failures;
+    if (state_model_create(&m, world, mesh, dtype, NULL)) {
+        for (int kind = 0; kind < WEFT_NUM_SECTIONS; kind++) {
+            const weft_section *s = weft_parameters_section(m.parameters, (weft_section_kind)kind);
+            for (int b = 0; b < s->num_buckets; b++)
+                check_bucket(&m, kind, b);
+        }
+        check_places(&m);
+        check_agreement(&m);
+        check_values(&m);
+    }
+    EXPECT(before == expect_failures, "on mesh %s", mesh);
+    state_model_release(&m);
+}
+
+static void check_refusals(weft_comm *world, const char *mesh)
+{
+    state_model m;
+    weft_parameter *out;
+    if (!state_model_create(&m, world, mesh, WEFT_F32, NULL)) {
+        state_model_release(&m);
+        return;
+    }
+    weft_parameters *p;
+    EXPECT_OK(weft_parameters_create(&m.groups, m.device, WEFT_F32, &p));
+    weft_parameter_spec spec = {.name = "a", .num_dims = 1, .dims = {7}};
+    EXPECT_OK(weft_parameters_declare(p, "x.", &spec, 0, &out));
+    EXPECT_ERROR(weft_parameters_declare(p, "x.", &spec, 0, &out), WEFT_CONFIG,
+                 "x.a is declared twice");
+    EXPECT_ERROR(weft_parameters_declare(p, "x/", &spec, 0, &out), WEFT_CONFIG, "\"x/a\"");
+    spec.split[0] = WEFT_SPLIT_TP;
+    EXPECT_ERROR(weft_parameters_declare(p, "y.", &spec, 0, &out), WEFT_CONFIG,
+                 "y.a: dimension 0 of size 7 does not divide over tp 2");
+    spec.may_pad = true;
+    EXPECT_OK(weft_parameters_declare(p, "y.", &spec, 0, &out));
+    EXPECT(out->weight.dims[0] == 4 &&
+               out->valid_rows == (m.groups.coords.at[WEFT_AXIS_TP] ? 3 : 4),
+           "%zu rows, %zu valid", out->weight.dims[0], out->valid_rows);
+    spec.split[0] = WEFT_SPLIT_EP;
+    EXPECT_ERROR(weft_parameters_declare(p, "z.", &spec, 0, &out), WEFT_CONFIG, "not an expert");
+    spec.is_expert = true;
+    spec.sum_over_tp = true;
+    EXPECT_ERROR(weft_parameters_declare(p, "z.", &spec, 0, &out), WEFT_CONFIG, "sum_over_tp");
+    spec.sum_over_tp = false;
+    spec.split[0] = WEFT_SPLIT_TP;
+    EXPECT_ERROR(weft_parameters_declare(p, "z.", &spec, 0, &out), WEFT_CONFIG, "ep or etp");
+    spec = (weft_parameter_spec){.name = "b", .num_dims = 2, .dims = {3}};
+    EXPECT_ERROR(weft_parameters_declare(p, "", &spec, 0, &out), WEFT_CONFIG,
+                 "dimension 1 has size 0");
+    spec.num_dims = 5;
+    EXPECT_ERROR(weft_parameters_declare(p, "", &spec, 0, &out), WEFT_CONFIG, "5 dimensions");
+    EXPECT_OK(weft_parameters_allocate(p, 0, false));
+    EXPECT(!weft_parameters_at(p, 0)->parameter.grad, "gradients that nobody asked for");
+    weft_parameters_destroy(p);
+    state_model_release(&m);
+}
+
+int main(void)
+{
+    weft_comm *world;
+    if (weft_comm_create_world(&world) != WEFT_OK) {
+        fprintf(stderr, "%s\n", weft_error_get()->text);
+        return 1;
+    }
+    if (weft_comm_size(world) == 4) {
+        check_mesh(world, "tp=2,dp=2", WEFT_F32);
+        check_mesh(world, "tp=2,pp=2", WEFT_BF16);
+        check_mesh(world, "tp=2,ep=2,binding=tp", WEFT_BF16);
+        check_mesh(world, "pp=4", WEFT_F32);
+        check_mesh(world, "dp=4,ep=4", WEFT_BF16);
+        check_mesh(world, "tp=2,ep=2,etp=2", WEFT_F32);
+        check_refusals(world, "tp=2");
+    } else {
+        check_mesh(world, "tp=1", WEFT_F32);
+        check_mesh(world, "tp=1", WEFT_BF16);
+    }
+    weft_comm_destroy(world);
+    return expect_finish();
+}
