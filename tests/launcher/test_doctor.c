@@ -6,7 +6,7 @@
 
 #include <cjson/cJSON.h>
 
-#include "expect.h"
+#include "tests/expect.h"
 #include "launcher/verbs.h"
 
 typedef struct answer {

@@ -1,7 +1,7 @@
 /* The communicators of several meshes of 8 ranks have the members that the mesh says. */
 #include <stdlib.h>
 
-#include "expect.h"
+#include "tests/expect.h"
 #include "parallel/groups.h"
 #include "parallel/topology.h"
 
