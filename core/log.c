@@ -79,10 +79,10 @@ void weft_log(weft_log_level level, const char *format, ...)
     size_t length = (size_t)start + (rest > 0 ? (size_t)rest : 0);
     if (length > sizeof line - 1) {
         length = sizeof line - 1;
-        memcpy(line + length - 4, "...", 3);
+        memcpy(line + length - 3, "...", 3);
     }
-    line[length == sizeof line - 1 ? length - 1 : length] = '\n';
-    write_all(line, length == sizeof line - 1 ? length : length + 1);
+    line[length] = '\n';
+    write_all(line, length + 1);
 }
 
 void weft_log_error_record(void)

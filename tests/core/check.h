@@ -1,0 +1,34 @@
+/* cmocka with the headers it wants before it, and a check of a call's status. */
+#ifndef WEFT_TESTS_CORE_CHECK_H
+#define WEFT_TESTS_CORE_CHECK_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <weft/status.h>
+
+/* The call must succeed; says what went wrong otherwise. */
+#define OK(call)                                                                                   \
+    do {                                                                                           \
+        if ((call) != WEFT_OK)                                                                     \
+            fail_msg("%s: %s", #call, weft_error_get()->text);                                     \
+    } while (0)
+
+/* The call must fail with this status and a text that contains `part`. */
+#define FAILS(call, wanted, part)                                                                  \
+    do {                                                                                           \
+        weft_error_clear();                                                                        \
+        assert_int_equal((call), (wanted));                                                        \
+        assert_int_equal(weft_error_get()->status, (wanted));                                      \
+        if (!strstr(weft_error_get()->text, (part)))                                               \
+            fail_msg("\"%s\" lacks \"%s\"", weft_error_get()->text, (part));                       \
+        weft_error_clear();                                                                        \
+    } while (0)
+
+#endif

@@ -1,0 +1,153 @@
+/* Device memory: budget, high-water marks, and the refusal that says what did not fit. */
+#include <weft/device.h>
+
+#include <pthread.h>
+
+#include "core/arena.h"
+#include "tests/core/check.h"
+
+enum { MIB = 1024 * 1024 };
+
+static weft_device_stats stats_of(const weft_device *device)
+{
+    weft_device_stats stats;
+    weft_device_get_stats(device, &stats);
+    return stats;
+}
+
+static void marks_follow_use(void **state)
+{
+    (void)state;
+    weft_device *device;
+    void *a, *b, *c;
+    OK(weft_device_create_cpu(0, 0, &device));
+    assert_string_equal(weft_device_name(device), "cpu");
+    assert_true(weft_device_num_threads(device) >= 1);
+    OK(weft_device_alloc(device, WEFT_SPACE_DEVICE, 1000, "a", &a));
+    OK(weft_device_alloc(device, WEFT_SPACE_DEVICE, 9 * MIB, "b", &b));
+    OK(weft_device_alloc(device, WEFT_SPACE_PINNED, 77, "c", &c));
+    weft_device_stats stats = stats_of(device);
+    assert_int_equal(stats.bytes_now, 1000 + 9 * MIB);
+    assert_int_equal(stats.pinned_bytes_now, 77);
+    assert_int_equal(stats.num_allocs, 3);
+    weft_device_free(device, WEFT_SPACE_DEVICE, b, 9 * MIB);
+    weft_device_free(device, WEFT_SPACE_PINNED, c, 77);
+    weft_device_free(device, WEFT_SPACE_DEVICE, NULL, 5);
+    stats = stats_of(device);
+    assert_int_equal(stats.bytes_now, 1000);
+    assert_int_equal(stats.bytes_peak, 1000 + 9 * MIB);
+    assert_int_equal(stats.pinned_bytes_now, 0);
+    assert_int_equal(stats.pinned_bytes_peak, 77);
+    weft_device_reset_peak(device);
+    stats = stats_of(device);
+    assert_int_equal(stats.bytes_peak, 1000);
+    assert_int_equal(stats.pinned_bytes_peak, 0);
+    weft_device_free(device, WEFT_SPACE_DEVICE, a, 1000);
+    weft_device_destroy(device);
+}
+
+static void memory_is_aligned_and_writable(void **state)
+{
+    (void)state;
+    static const size_t sizes[] = {
+        0, 1, 63, 64, 65, 4 * MIB - 1, 4 * MIB, 4 * MIB + 1, 7 * MIB + 123, 33 * MIB};
+    weft_device *device;
+    OK(weft_device_create_cpu(1, 0, &device));
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        void *memory;
+        OK(weft_device_alloc(device, WEFT_SPACE_DEVICE, sizes[i], "x", &memory));
+        assert_non_null(memory);
+        assert_int_equal((uintptr_t)memory % 64, 0);
+        memset(memory, 0x5a, sizes[i]);
+        weft_device_free(device, WEFT_SPACE_DEVICE, memory, sizes[i]);
+    }
+    assert_int_equal(stats_of(device).bytes_now, 0);
+    weft_device_destroy(device);
+}
+
+static void the_budget_holds(void **state)
+{
+    (void)state;
+    weft_device *device;
+    void *a, *b = &device, *pinned;
+    OK(weft_device_create_cpu(1, 4 * MIB, &device));
+    OK(weft_device_alloc(device, WEFT_SPACE_DEVICE, 3 * MIB + MIB / 4, "weights", &a));
+    FAILS(weft_device_alloc(device, WEFT_SPACE_DEVICE, 3 * MIB / 2, "activations", &b), WEFT_MEMORY,
+          "out of memory: activations asked 1.5 MiB, 3.2 MiB in use, budget 4 MiB");
+    assert_ptr_equal(b, &device);
+    assert_int_equal(stats_of(device).bytes_now, 3 * MIB + MIB / 4);
+    assert_int_equal(stats_of(device).budget_bytes, 4 * MIB);
+    FAILS(weft_device_alloc(device, WEFT_SPACE_DEVICE, SIZE_MAX, "all", &b), WEFT_MEMORY,
+          "all asked");
+    /* Exactly what is left fits; pinned memory does not count. */
+    OK(weft_device_alloc(device, WEFT_SPACE_DEVICE, MIB - MIB / 4, "rest", &b));
+    FAILS(weft_device_alloc(device, WEFT_SPACE_DEVICE, 1, "one", &pinned), WEFT_MEMORY,
+          "one asked 1 bytes, 4 MiB in use");
+    OK(weft_device_alloc(device, WEFT_SPACE_PINNED, 8 * MIB, "stage", &pinned));
+    weft_device_free(device, WEFT_SPACE_PINNED, pinned, 8 * MIB);
+    weft_device_free(device, WEFT_SPACE_DEVICE, b, MIB - MIB / 4);
+    weft_device_free(device, WEFT_SPACE_DEVICE, a, 3 * MIB + MIB / 4);
+    weft_device_destroy(device);
+}
+
+static void a_full_machine_is_told_apart(void **state)
+{
+    (void)state;
+    weft_device *device;
+    void *memory;
+    OK(weft_device_create_cpu(1, 0, &device));
+    FAILS(weft_device_alloc(device, WEFT_SPACE_DEVICE, SIZE_MAX / 2 + 9, "vast", &memory),
+          WEFT_MEMORY, "no budget, and the machine has no more");
+    weft_alloc_fail_after(2);
+    OK(weft_device_alloc(device, WEFT_SPACE_DEVICE, 10, "first", &memory));
+    weft_device_free(device, WEFT_SPACE_DEVICE, memory, 10);
+    FAILS(weft_device_alloc(device, WEFT_SPACE_PINNED, 10, "second", &memory), WEFT_MEMORY,
+          "second asked 10 bytes, 0 bytes in use");
+    assert_int_equal(stats_of(device).bytes_now, 0);
+    assert_int_equal(stats_of(device).pinned_bytes_now, 0);
+    FAILS(weft_device_create_cpu(-1, 0, &device), WEFT_CONFIG, "-1 threads");
+    weft_device_destroy(device);
+}
+
+enum { NUM_THREADS = 4, PART = 1000, FIT = 3 };
+
+static void *fight(void *arg)
+{
+    weft_device *device = arg;
+    for (int i = 0; i < 3000; i++) {
+        void *memory;
+        if (weft_device_alloc(device, WEFT_SPACE_DEVICE, PART, "part", &memory) == WEFT_OK)
+            weft_device_free(device, WEFT_SPACE_DEVICE, memory, PART);
+    }
+    weft_error_clear();
+    return NULL;
+}
+
+static void threads_never_pass_the_budget(void **state)
+{
+    (void)state;
+    weft_device *device;
+    pthread_t threads[NUM_THREADS];
+    OK(weft_device_create_cpu(1, FIT * PART, &device));
+    for (int i = 0; i < NUM_THREADS; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, fight, device), 0);
+    for (int i = 0; i < NUM_THREADS; i++)
+        pthread_join(threads[i], NULL);
+    weft_device_stats stats = stats_of(device);
+    assert_int_equal(stats.bytes_now, 0);
+    assert_true(stats.bytes_peak >= PART && stats.bytes_peak <= FIT * PART);
+    assert_int_equal(stats.num_allocs, NUM_THREADS * 3000);
+    weft_device_destroy(device);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(marks_follow_use),
+        cmocka_unit_test(memory_is_aligned_and_writable),
+        cmocka_unit_test(the_budget_holds),
+        cmocka_unit_test(a_full_machine_is_told_apart),
+        cmocka_unit_test(threads_never_pass_the_budget),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

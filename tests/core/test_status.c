@@ -1,0 +1,141 @@
+#include <pthread.h>
+
+#include "tests/core/check.h"
+
+static weft_status innermost(int n)
+{
+    return WEFT_ERROR(WEFT_FILE, "corpus.idx: %d bytes are missing", n);
+}
+
+static weft_status middle(int n)
+{
+    WEFT_TRY(innermost(n));
+    return WEFT_OK;
+}
+
+static weft_status deep(int levels)
+{
+    if (levels == 0)
+        return WEFT_ERROR(WEFT_COMM, "bottom");
+    WEFT_TRY(deep(levels - 1));
+    return WEFT_OK;
+}
+
+static void frames_follow_the_way_up(void **state)
+{
+    (void)state;
+    weft_error_clear();
+    assert_int_equal(weft_error_get()->status, WEFT_OK);
+    assert_int_equal(middle(7), WEFT_FILE);
+    const weft_error *error = weft_error_get();
+    assert_int_equal(error->status, WEFT_FILE);
+    assert_string_equal(error->text, "corpus.idx: 7 bytes are missing");
+    assert_int_equal(error->num_frames, 2);
+    assert_string_equal(error->frames[0].function, "innermost");
+    assert_string_equal(error->frames[1].function, "middle");
+    assert_true(error->frames[1].line > error->frames[0].line);
+    assert_non_null(strstr(error->frames[0].file, "test_status.c"));
+}
+
+static void only_the_first_frames_are_kept(void **state)
+{
+    (void)state;
+    assert_int_equal(deep(40), WEFT_COMM);
+    assert_int_equal(weft_error_get()->num_frames, WEFT_ERROR_MAX_FRAMES);
+    assert_string_equal(weft_error_get()->text, "bottom");
+}
+
+static void a_new_error_replaces_the_record(void **state)
+{
+    (void)state;
+    assert_int_equal(middle(1), WEFT_FILE);
+    /* The old text may be an argument of the new one. */
+    assert_int_equal(WEFT_ERROR(WEFT_CONFIG, "wrapped <%s>", weft_error_get()->text), WEFT_CONFIG);
+    assert_string_equal(weft_error_get()->text, "wrapped <corpus.idx: 1 bytes are missing>");
+    assert_int_equal(weft_error_get()->num_frames, 1);
+}
+
+static void context_goes_before_the_text(void **state)
+{
+    (void)state;
+    assert_int_equal(weft_error_context(middle(3), "layer %d %s", 12, "moe"), WEFT_FILE);
+    assert_string_equal(weft_error_get()->text, "layer 12 moe: corpus.idx: 3 bytes are missing");
+    weft_error_clear();
+    assert_int_equal(weft_error_context(WEFT_OK, "nothing happened"), WEFT_OK);
+    assert_int_equal(weft_error_get()->status, WEFT_OK);
+}
+
+static void a_long_text_is_cut_not_overrun(void **state)
+{
+    (void)state;
+    char longer[2 * WEFT_ERROR_TEXT_BYTES];
+    memset(longer, 'x', sizeof longer - 1);
+    longer[sizeof longer - 1] = '\0';
+    (void)WEFT_ERROR(WEFT_FILE, "%s", longer);
+    assert_int_equal(strlen(weft_error_get()->text), WEFT_ERROR_TEXT_BYTES - 1);
+    (void)weft_error_context(WEFT_FILE, "rank 3");
+    assert_int_equal(strlen(weft_error_get()->text), WEFT_ERROR_TEXT_BYTES - 1);
+    assert_memory_equal(weft_error_get()->text, "rank 3: xxxx", 12);
+    (void)weft_error_context(WEFT_FILE, "%s", longer);
+    assert_true(strlen(weft_error_get()->text) < WEFT_ERROR_TEXT_BYTES);
+}
+
+static void a_status_without_a_record_gets_one(void **state)
+{
+    (void)state;
+    weft_error_clear();
+    assert_int_equal(weft_error_frame("a.c", 4, "f", WEFT_MEMORY), WEFT_MEMORY);
+    assert_int_equal(weft_error_get()->status, WEFT_MEMORY);
+    assert_string_equal(weft_error_get()->text, "out of memory");
+    weft_error_clear();
+    assert_int_equal(weft_error_context(WEFT_DEVICE, "gpu 1"), WEFT_DEVICE);
+    assert_string_equal(weft_error_get()->text, "gpu 1: device call failed");
+}
+
+static void *fail_elsewhere(void *arg)
+{
+    if (middle(9) == WEFT_FILE)
+        weft_error_take(arg);
+    return weft_error_get()->status == WEFT_OK ? arg : NULL;
+}
+
+static void records_travel_between_threads(void **state)
+{
+    (void)state;
+    weft_error carried;
+    pthread_t thread;
+    void *emptied;
+    weft_error_clear();
+    assert_int_equal(pthread_create(&thread, NULL, fail_elsewhere, &carried), 0);
+    assert_int_equal(pthread_join(thread, &emptied), 0);
+    assert_non_null(emptied);                            /* take leaves nothing behind */
+    assert_int_equal(weft_error_get()->status, WEFT_OK); /* records are a thread's own */
+    assert_int_equal(weft_error_put(&carried), WEFT_FILE);
+    assert_string_equal(weft_error_get()->text, "corpus.idx: 9 bytes are missing");
+    assert_int_equal(weft_error_get()->num_frames, 2);
+}
+
+static void exit_codes_and_texts(void **state)
+{
+    (void)state;
+    assert_int_equal(weft_status_exit_code(WEFT_OK), 0);
+    assert_int_equal(weft_status_exit_code(WEFT_CONFIG), 2);
+    assert_int_equal(weft_status_exit_code(WEFT_INTERNAL), 7);
+    assert_string_equal(weft_status_text(WEFT_COMM), "communication failed");
+    assert_int_equal(weft_status_exit_code((weft_status)99), 7);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(frames_follow_the_way_up),
+        cmocka_unit_test(only_the_first_frames_are_kept),
+        cmocka_unit_test(a_new_error_replaces_the_record),
+        cmocka_unit_test(context_goes_before_the_text),
+        cmocka_unit_test(a_long_text_is_cut_not_overrun),
+        cmocka_unit_test(a_status_without_a_record_gets_one),
+        cmocka_unit_test(records_travel_between_threads),
+        cmocka_unit_test(exit_codes_and_texts),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
