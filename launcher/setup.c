@@ -4,11 +4,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <cjson/cJSON.h>
-
 #include <weft/kernels.h>
 
 #include "core/log.h"
+#include "launcher/tokenizer.h"
 #include "parallel/checkpoint.h"
 #include "parallel/topology.h"
 #include "schedule/check.h"
@@ -33,18 +32,16 @@ weft_status weft_setup_tokenizer_text(const weft_config *config, weft_arena *are
 weft_status weft_setup_vocabulary(weft_config *config)
 {
     weft_arena arena = {0};
-    const char *text;
-    int64_t size = 0;
-    weft_status status = weft_setup_tokenizer_text(config, &arena, &text);
-    if (status == WEFT_OK && text) {
-        cJSON *json = cJSON_Parse(text);
-        const cJSON *value = cJSON_GetObjectItemCaseSensitive(json, "vocab_size");
-        if (cJSON_IsNumber(value))
-            size = (int64_t)value->valuedouble;
-        else
-            status = WEFT_ERROR(WEFT_FILE, "%s.json: no vocab_size in it", config->data.data_path);
-        cJSON_Delete(json);
+    const char *path;
+    weft_tokenizer_info info = {0};
+    weft_prepared prepared;
+    weft_status status = WEFT_OK;
+    if (!config->data.mock_data) {
+        status = weft_arena_printf(&arena, &path, "%s.json", config->data.data_path);
+        if (status == WEFT_OK && access(path, R_OK) == 0)
+            status = weft_prepared_read(path, &arena, &info, &prepared);
     }
+    int64_t size = info.vocab_size;
     weft_arena_release(&arena);
     WEFT_TRY(status);
     if (config->model.vocab_size == 0)

@@ -1,0 +1,300 @@
+/* weft generate: continues a text with a checkpoint's model, on one rank whatever mesh trained it. */
+#include <getopt.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+
+#include "core/log.h"
+#include "core/rng.h"
+#include "launcher/config.h"
+#include "launcher/setup.h"
+#include "launcher/tokenizer.h"
+#include "launcher/verbs.h"
+#include "parallel/checkpoint.h"
+
+typedef struct arguments {
+    const char *checkpoint, *prompt;
+    int64_t num_tokens, seed;
+    double temperature;
+    int64_t top_k;
+    bool json;
+} arguments;
+
+typedef struct generator {
+    weft_config config;
+    weft_comm *self;
+    weft_groups groups;
+    weft_device *device;
+    weft_lane *lane;
+    weft_model *model;
+    weft_tokenizer *tokenizer;
+} generator;
+
+static void help(void)
+{
+    printf("usage: weft generate CHECKPOINT --prompt TEXT [options]\n"
+           "\n"
+           "CHECKPOINT: a run's folder, its checkpoints folder, or one step-N folder.\n"
+           "  --prompt TEXT       what to continue\n"
+           "  --num-tokens N      tokens to add (default 128)\n"
+           "  --temperature T     0 takes the likeliest token (default 0.8)\n"
+           "  --top-k K           sample among the K likeliest; 0: all (default 40)\n"
+           "  --seed S            same seed, same text (default 1)\n"
+           "  --json              text, tokens and settings as one JSON object\n");
+}
+
+static int parse_arguments(int argc, char **argv, arguments *args)
+{
+    static const struct option options[] = {{"prompt", required_argument, NULL, 'p'},
+                                            {"num-tokens", required_argument, NULL, 'n'},
+                                            {"temperature", required_argument, NULL, 't'},
+                                            {"top-k", required_argument, NULL, 'k'},
+                                            {"seed", required_argument, NULL, 's'},
+                                            {"json", no_argument, NULL, 'j'},
+                                            {"help", no_argument, NULL, 'h'},
+                                            {NULL, 0, NULL, 0}};
+    *args = (arguments){.num_tokens = 128, .seed = 1, .temperature = 0.8, .top_k = 40};
+    int option;
+    char *end = NULL;
+    optind = 1;
+    opterr = 0;
+    while ((option = getopt_long(argc, argv, "h", options, NULL)) != -1) {
+        end = NULL;
+        if (option == 'p')
+            args->prompt = optarg;
+        else if (option == 'n')
+            args->num_tokens = strtoll(optarg, &end, 10);
+        else if (option == 't')
+            args->temperature = strtod(optarg, &end);
+        else if (option == 'k')
+            args->top_k = strtoll(optarg, &end, 10);
+        else if (option == 's')
+            args->seed = strtoll(optarg, &end, 10);
+        else if (option == 'j')
+            args->json = true;
+        else if (option == 'h') {
+            help();
+            return 0;
+        }
+        if (option == '?' || (end && (*end || end == optarg))) {
+            WEFT_ERROR(WEFT_CONFIG, "%s: unknown option or bad value; see weft generate --help",
+                       argv[optind - 1]);
+            return weft_verb_fail("generate");
+        }
+    }
+    if (argc - optind != 1 || !args->prompt || args->num_tokens < 1 || args->temperature < 0 ||
+        args->top_k < 0) {
+        WEFT_ERROR(WEFT_CONFIG, "needs one CHECKPOINT and --prompt TEXT; see weft generate --help");
+        return weft_verb_fail("generate");
+    }
+    args->checkpoint = argv[optind];
+    return -1;
+}
+
+static weft_status open_tokenizer(const char *folder, weft_arena *arena, weft_tokenizer **out)
+{
+    const char *text;
+    weft_tokenizer_info info = {0};
+    weft_prepared prepared = {0};
+    weft_option_section sections[2];
+    WEFT_TRY(weft_checkpoint_read_tokenizer(folder, arena, &text));
+    if (!text)
+        return WEFT_ERROR(WEFT_FILE,
+                          "%s: holds no tokenizer (its dataset had none): cannot read the prompt",
+                          folder);
+    weft_prepared_sections(&info, &prepared, sections);
+    WEFT_TRY(weft_options_parse(sections, 2, folder, text, NULL, 0, arena));
+    return weft_tokenizer_open(&info, out);
+}
+
+static weft_status open_model(generator *g, const char *folder, weft_arena *arena,
+                              weft_model_function build)
+{
+    const char *text;
+    weft_mesh mesh;
+    WEFT_TRY(weft_checkpoint_read_config(folder, arena, &text));
+    /* The mesh, the device and the data of the training run do not bind this one. */
+    static const char *const one_rank[] = {
+        "parallel.sequence_parallel=false", "device.memory_limit=0", "device.num_threads=0"};
+    weft_config_source source = {.file = folder,
+                                 .text = text,
+                                 .set = one_rank,
+                                 .num_set = sizeof one_rank / sizeof *one_rank,
+                                 .mesh = "tp=1,pp=1,dp=1,ep=1,etp=1"};
+    WEFT_TRY(weft_config_load(&source, arena, &g->config));
+    WEFT_TRY(weft_mesh_build(&g->config.parallel, 1, g->config.model.num_experts, &mesh));
+    WEFT_TRY(weft_comm_create_self(&g->self));
+    WEFT_TRY(weft_groups_create(g->self, &mesh, &g->groups));
+    WEFT_TRY(weft_setup_device(&g->config, &g->device));
+    WEFT_TRY(weft_lane_create(g->device, 0, "compute", &g->lane));
+    WEFT_TRY(weft_model_create(&(weft_model_setup){.options = &g->config.model,
+                                                   .groups = &g->groups,
+                                                   .device = g->device,
+                                                   .dtype = weft_config_dtype(&g->config),
+                                                   .micro_batch_size = 1,
+                                                   .bucket_elements = (size_t)g->config.parallel
+                                                                          .ddp_bucket_size,
+                                                   .training = false,
+                                                   .num_passes = 1,
+                                                   .seed = 1},
+                               build, &g->model));
+    WEFT_TRY(weft_checkpoint_load_weights(folder, weft_model_parameters(g->model), g->lane));
+    return weft_lane_sync(g->lane);
+}
+
+static float logit_at(const weft_tensor *logits, size_t row, size_t v)
+{
+    size_t i = row * logits->dims[1] + v;
+    if (logits->dtype == WEFT_F32)
+        return ((const float *)logits->data)[i];
+    uint32_t bits = (uint32_t)((const uint16_t *)logits->data)[i] << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* Samples from softmax(logits / temperature) over the top_k likeliest. */
+static int32_t sample(const arguments *args, const weft_tensor *logits, size_t row, size_t vocab,
+                      int64_t position)
+{
+    size_t best = 0, kept = 0;
+    float limit = -INFINITY;
+    for (size_t v = 1; v < vocab; v++)
+        if (logit_at(logits, row, v) > logit_at(logits, row, best))
+            best = v;
+    if (args->temperature <= 0)
+        return (int32_t)best;
+    /* The k-th largest logit, by lowering the bar one distinct value at a time. */
+    if (args->top_k > 0 && (size_t)args->top_k < vocab) {
+        float bar = INFINITY;
+        while (kept < (size_t)args->top_k) {
+            float next = -INFINITY;
+            for (size_t v = 0; v < vocab; v++) {
+                float x = logit_at(logits, row, v);
+                if (x < bar && x > next)
+                    next = x;
+            }
+            for (size_t v = 0; v < vocab; v++)
+                kept += logit_at(logits, row, v) == next;
+            bar = limit = next;
+        }
+    }
+    double total = 0, top = logit_at(logits, row, best);
+    for (size_t v = 0; v < vocab; v++)
+        if (logit_at(logits, row, v) >= limit)
+            total += exp((logit_at(logits, row, v) - top) / args->temperature);
+    double left = total * weft_rng_uniform((uint64_t)args->seed, weft_rng_stream_of("generate"),
+                                           (uint64_t)position);
+    for (size_t v = 0; v < vocab; v++) {
+        if (logit_at(logits, row, v) < limit)
+            continue;
+        left -= exp((logit_at(logits, row, v) - top) / args->temperature);
+        if (left <= 0)
+            return (int32_t)v;
+    }
+    return (int32_t)best;
+}
+
+/* Adds tokens one by one; the model sees the last seq_length of them. Attention is causal, so what
+ * stands behind the last token does not matter. */
+static weft_status extend(generator *g, const arguments *args, weft_tokens *tokens)
+{
+    size_t seq = (size_t)g->config.model.seq_length, prompt = tokens->count;
+    int32_t eod = (int32_t)weft_tokenizer_get_info(g->tokenizer)->eod;
+    void *memory;
+    WEFT_TRY(weft_device_alloc(g->device, WEFT_SPACE_PINNED, seq * sizeof(int32_t), "tokens",
+                               &memory));
+    int32_t *window = memory;
+    weft_status status = WEFT_OK;
+    while (status == WEFT_OK && tokens->count < prompt + (size_t)args->num_tokens) {
+        size_t shown = tokens->count < seq ? tokens->count : seq;
+        memset(window, 0, seq * sizeof *window);
+        memcpy(window, tokens->ids + tokens->count - shown, shown * sizeof *window);
+        weft_micro_batch micro_batch = {.tokens = window, .loss_scale = 1};
+        weft_tensor logits;
+        status = weft_model_forward(g->model, 0, &micro_batch, g->lane, NULL, NULL);
+        if (status == WEFT_OK)
+            status = weft_lane_sync(g->lane);
+        if (status == WEFT_OK)
+            status = weft_model_logits(g->model, 0, &logits);
+        if (status != WEFT_OK)
+            break;
+        int32_t next = sample(args, &logits, shown - 1, (size_t)g->config.model.vocab_size,
+                              (int64_t)tokens->count);
+        if (next == eod)
+            break;
+        status = weft_tokens_add(tokens, next);
+    }
+    weft_device_free(g->device, WEFT_SPACE_PINNED, memory, seq * sizeof(int32_t));
+    return status;
+}
+
+static weft_status print_text(const generator *g, const arguments *args, const char *folder,
+                              const weft_tokens *tokens, weft_arena *arena)
+{
+    char *text;
+    size_t bytes;
+    WEFT_TRY(weft_tokenizer_decode(g->tokenizer, tokens->ids, tokens->count, arena, &text, &bytes));
+    if (!args->json) {
+        fwrite(text, 1, bytes, stdout);
+        putchar('\n');
+        return WEFT_OK;
+    }
+    cJSON *json = cJSON_CreateObject();
+    cJSON_AddStringToObject(json, "checkpoint", folder);
+    cJSON_AddStringToObject(json, "text", text);
+    cJSON_AddNumberToObject(json, "tokens", (double)tokens->count);
+    cJSON_AddNumberToObject(json, "temperature", args->temperature);
+    cJSON_AddNumberToObject(json, "seed", (double)args->seed);
+    char *printed = cJSON_Print(json);
+    cJSON_Delete(json);
+    if (!printed)
+        return WEFT_ERROR(WEFT_MEMORY, "out of memory for the text");
+    puts(printed);
+    free(printed);
+    return WEFT_OK;
+}
+
+static weft_status generate(generator *g, const arguments *args, weft_arena *arena,
+                            weft_model_function build)
+{
+    const char *folder;
+    weft_tokens tokens = {0};
+    WEFT_TRY(weft_checkpoint_resolve(args->checkpoint, arena, &folder));
+    WEFT_TRY(open_tokenizer(folder, arena, &g->tokenizer));
+    WEFT_TRY(open_model(g, folder, arena, build));
+    weft_status status =
+        weft_tokenizer_encode(g->tokenizer, args->prompt, strlen(args->prompt), &tokens);
+    if (status == WEFT_OK && tokens.count == 0)
+        status = WEFT_ERROR(WEFT_CONFIG, "--prompt: the text has no tokens");
+    if (status == WEFT_OK)
+        status = extend(g, args, &tokens);
+    if (status == WEFT_OK)
+        status = print_text(g, args, folder, &tokens, arena);
+    weft_tokens_release(&tokens);
+    return status;
+}
+
+int weft_verb_generate(int argc, char **argv, weft_model_function build)
+{
+    arguments args;
+    generator g = {0};
+    weft_arena arena = {0};
+    int code = parse_arguments(argc, argv, &args);
+    if (code >= 0)
+        return code;
+    weft_status status = generate(&g, &args, &arena, build);
+    code = status == WEFT_OK ? 0 : weft_verb_fail("generate");
+    weft_model_destroy(g.model);
+    weft_lane_destroy(g.lane);
+    weft_groups_release(&g.groups);
+    weft_device_destroy(g.device);
+    weft_comm_destroy(g.self);
+    weft_tokenizer_destroy(g.tokenizer);
+    weft_arena_release(&arena);
+    return code;
+}
