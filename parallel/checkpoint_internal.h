@@ -127,6 +127,9 @@ weft_status weft_part_hash(const char *path, const weft_manifest *manifest, int 
 /* Fills parts[] from the files in the folder. */
 weft_status weft_manifest_measure(const char *folder, weft_manifest *manifest) WEFT_CHECKED;
 weft_status weft_manifest_write(const char *folder, const weft_manifest *manifest) WEFT_CHECKED;
+/* How a manifest ends whose text before the end is `text`: with the hash of that. */
+enum { WEFT_MANIFEST_END_BYTES = 35 };
+void weft_manifest_print_end(const char *text, size_t bytes, char out[WEFT_MANIFEST_END_BYTES]);
 /* Reads and checks the manifest, and the sizes and hashes of all parts. */
 weft_status weft_manifest_read(const char *folder, weft_arena *arena,
                                weft_manifest *out) WEFT_CHECKED;

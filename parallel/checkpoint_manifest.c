@@ -116,10 +116,8 @@ static void write_parts(FILE *file, const weft_manifest *manifest)
     fprintf(file, "\n  ],\n");
 }
 
-weft_status weft_manifest_write(const char *folder, const weft_manifest *manifest)
+static void write_manifest(FILE *file, const weft_manifest *manifest)
 {
-    FILE *file;
-    WEFT_TRY(weft_folder_create_file(folder, WEFT_MANIFEST_NAME, &file));
     /* The seed has 64 bits, more than most readers' numbers: a string. */
     fprintf(file,
             "{\n  \"format\": \"" WEFT_CHECKPOINT_FORMAT
@@ -136,8 +134,34 @@ weft_status weft_manifest_write(const char *folder, const weft_manifest *manifes
         write_sizes(file, "shape", stored->dims, stored->num_dims);
         fprintf(file, "}");
     }
-    fprintf(file, "\n  ]\n}\n");
-    return weft_folder_finish_file(folder, WEFT_MANIFEST_NAME, file);
+    fprintf(file, "\n  ]");
+}
+
+void weft_manifest_print_end(const char *text, size_t bytes, char out[WEFT_MANIFEST_END_BYTES])
+{
+    snprintf(out, WEFT_MANIFEST_END_BYTES, ",\n  \"xxh64\": \"%016" PRIx64 "\"\n}\n",
+             (uint64_t)XXH64(text, bytes, 0));
+}
+
+weft_status weft_manifest_write(const char *folder, const weft_manifest *manifest)
+{
+    char *text = NULL, end[WEFT_MANIFEST_END_BYTES];
+    size_t bytes = 0;
+    FILE *memory = open_memstream(&text, &bytes), *file;
+    if (memory)
+        write_manifest(memory, manifest);
+    if (!memory || fclose(memory) != 0) {
+        free(text);
+        return WEFT_ERROR(WEFT_MEMORY, "%s: no memory for the manifest", folder);
+    }
+    weft_manifest_print_end(text, bytes, end);
+    weft_status status = weft_folder_create_file(folder, WEFT_MANIFEST_NAME, &file);
+    if (status == WEFT_OK) {
+        fprintf(file, "%s%s", text, end);
+        status = weft_folder_finish_file(folder, WEFT_MANIFEST_NAME, file);
+    }
+    free(text);
+    return status;
 }
 
 weft_status weft_shards_write(const char *folder, const weft_stored_list *datasets,

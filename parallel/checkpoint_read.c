@@ -244,6 +244,19 @@ static weft_status check_part(const char *folder, const weft_manifest *manifest,
     return WEFT_OK;
 }
 
+/* The manifest ends with a hash of all its text before it. */
+static weft_status check_end(const reader *r)
+{
+    char end[WEFT_MANIFEST_END_BYTES];
+    size_t bytes = strlen(r->text), end_bytes = sizeof end - 1;
+    if (bytes > end_bytes) {
+        weft_manifest_print_end(r->text, bytes - end_bytes, end);
+        if (strcmp(r->text + bytes - end_bytes, end) == 0)
+            return WEFT_OK;
+    }
+    return WEFT_ERROR(WEFT_FILE, "%s: damaged: its own hash differs", r->path);
+}
+
 weft_status weft_manifest_read(const char *folder, weft_arena *arena, weft_manifest *out)
 {
     reader r = {.arena = arena};
@@ -252,6 +265,7 @@ weft_status weft_manifest_read(const char *folder, weft_arena *arena, weft_manif
     WEFT_TRY(weft_arena_printf(arena, &r.path, "%s/" WEFT_MANIFEST_NAME, folder));
     WEFT_TRY(load_text(&r, &root));
     WEFT_TRY(read_head(&r, root, &out->info));
+    WEFT_TRY(check_end(&r));
     WEFT_TRY(read_parts(&r, root, out));
     WEFT_TRY(read_datasets(&r, root, &out->datasets));
     for (int part = 0; part < WEFT_NUM_PARTS; part++) {

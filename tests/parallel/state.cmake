@@ -7,3 +7,8 @@ foreach(ranks 2 4 8)
   weft_add_test_run(NAME optimizer_${ranks} PROGRAM $<TARGET_FILE:test_optimizer> RANKS ${ranks}
     LABELS parallel mpi)
 endforeach()
+weft_add_test(NAME checkpoint SOURCES parallel/test_checkpoint.c LABELS parallel)
+foreach(ranks 2 4 8)
+  weft_add_test_run(NAME checkpoint_${ranks} PROGRAM $<TARGET_FILE:test_checkpoint> RANKS ${ranks}
+    LABELS parallel mpi)
+endforeach()

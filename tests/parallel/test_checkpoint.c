@@ -1,0 +1,233 @@
+/* A checkpoint saved on one mesh is loaded bit for bit on another, also of another size; damage
+ * and impossible folders are the same error on every rank. */
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "parallel/checkpoint.h"
+#include "state_model.h"
+
+typedef struct layout {
+    int world;
+    const char *mesh;
+    weft_dtype dtype;
+    bool distributed;
+} layout;
+
+/* Each is saved, and loaded as the next one. */
+static const layout layouts[] = {
+    {1, "tp=1", WEFT_F32, true},
+    {8, "tp=2,pp=2,dp=2,binding=tp", WEFT_BF16, true},
+    {4, "tp=2,dp=2,ep=2,etp=2", WEFT_BF16, false},
+    {2, "pp=2", WEFT_F32, true},
+    {8, "tp=2,dp=4,ep=8", WEFT_F32, true},
+    {8, "dp=8,ep=4", WEFT_BF16, true},
+    {4, "pp=4", WEFT_BF16, true},
+    {4, "dp=4", WEFT_F32, false},
+    {2, "tp=2,binding=tp", WEFT_BF16, true},
+    {8, "tp=4,pp=2", WEFT_F32, true},
+};
+enum { NUM_LAYOUTS = sizeof layouts / sizeof layouts[0] };
+
+static float value_of(const char *name, int kind, uint64_t index, int64_t step)
+{
+    uint64_t stream = weft_rng_stream_mix(weft_rng_stream_of(name), (uint64_t)kind);
+    return weft_rng_normal((uint64_t)step, stream, index);
+}
+
+static void fill_state(const state_model *m, int64_t step)
+{
+    for (int i = 0; i < weft_optimizer_num_pieces(m->optimizer); i++) {
+        weft_state_piece piece = weft_optimizer_piece(m->optimizer, i);
+        for (int kind = 0; kind < WEFT_NUM_STATES; kind++) {
+            for (size_t e = 0; e < piece.count; e++) {
+                uint64_t index;
+                if (state_global_index(&piece.placed->box, piece.first + e, &index))
+                    piece.data[kind][e] = value_of(piece.placed->parameter.name, kind, index, step);
+            }
+        }
+    }
+}
+
+static size_t count_unlike(const state_model *m, int64_t step)
+{
+    size_t unlike = 0;
+    uint64_t index;
+    for (int i = 0; i < weft_optimizer_num_pieces(m->optimizer); i++) {
+        weft_state_piece piece = weft_optimizer_piece(m->optimizer, i);
+        for (int kind = 0; kind < WEFT_NUM_STATES; kind++) {
+            for (size_t e = 0; e < piece.count; e++) {
+                bool valid = state_global_index(&piece.placed->box, piece.first + e, &index);
+                float wanted =
+                    valid ? value_of(piece.placed->parameter.name, kind, index, step) : 0.0f;
+                unlike += piece.data[kind][e] != wanted;
+            }
+        }
+    }
+    return unlike;
+}
+
+static size_t count_unlike_weights(const state_model *m, int64_t step)
+{
+    size_t unlike = 0;
+    for (int i = 0; i < weft_parameters_count(m->parameters); i++) {
+        const weft_placed *p = weft_parameters_at(m->parameters, i);
+        for (size_t e = 0; e < p->count; e++) {
+            uint64_t index;
+            float wanted = state_global_index(&p->box, e, &index)
+                               ? value_of(p->parameter.name, WEFT_STATE_MASTER, index, step)
+                               : 0.0f;
+            if (p->parameter.weight.dtype == WEFT_BF16)
+                wanted = state_bf16(wanted);
+            unlike += state_weight(p, e) != wanted;
+        }
+    }
+    return unlike;
+}
+
+static weft_status save_step(const char *dir, const state_model *m, int64_t step)
+{
+    weft_checkpoint_info info = {.step = step, .consumed_samples = 10 * step, .seed = 77};
+    return weft_checkpoint_save(dir, &info, m->parameters, m->optimizer, "{\"a\": 1}", NULL);
+}
+
+/* The first `size` ranks as a world of their own; NULL on the others. */
+static weft_comm *sub_world(weft_comm *world, int size)
+{
+    weft_comm *sub = NULL;
+    int rank = weft_comm_rank(world);
+    EXPECT_OK(
+        weft_comm_split(world, rank < size ? 0 : -1, rank, "sub", WEFT_PURPOSE_CONTROL, &sub));
+    return sub;
+}
+
+static void save_on(weft_comm *world, const char *dir, const layout *l, int64_t step)
+{
+    weft_comm *sub = sub_world(world, l->world);
+    state_model m;
+    weft_optimizer_options options = {.distributed = l->distributed};
+    if (sub && state_model_create(&m, sub, l->mesh, l->dtype, &options)) {
+        fill_state(&m, step);
+        EXPECT_OK(save_step(dir, &m, step));
+    }
+    if (sub)
+        state_model_release(&m);
+    weft_comm_destroy(sub);
+    EXPECT_OK(weft_comm_barrier(world));
+}
+
+static void load_on(weft_comm *world, const char *dir, const layout *l, int64_t step)
+{
+    weft_comm *sub = sub_world(world, l->world);
+    state_model m;
+    weft_optimizer_options options = {.distributed = l->distributed};
+    int before = expect_failures;
+    if (sub && state_model_create(&m, sub, l->mesh, l->dtype, &options)) {
+        const char *folder = "";
+        weft_checkpoint_info info = {0};
+        EXPECT_OK(weft_checkpoint_resolve(dir, &m.arena, &folder));
+        EXPECT_OK(weft_checkpoint_read_info(folder, &info));
+        EXPECT(info.step == step && info.consumed_samples == 10 * step && info.seed == 77,
+               "step %lld", (long long)info.step);
+        EXPECT_OK(weft_checkpoint_load_weights(folder, m.parameters, m.compute));
+        EXPECT(count_unlike_weights(&m, step) == 0, "%zu weights alone differ",
+               count_unlike_weights(&m, step));
+        fill_state(&m, step + 1000);
+        EXPECT_OK(weft_checkpoint_load(folder, m.parameters, m.optimizer, m.compute));
+        EXPECT(count_unlike(&m, step) == 0, "%zu elements differ", count_unlike(&m, step));
+        EXPECT(count_unlike_weights(&m, step) == 0, "%zu weights differ",
+               count_unlike_weights(&m, step));
+    }
+    EXPECT(before == expect_failures, "loading step %lld on %d ranks, mesh %s", (long long)step,
+           l->world, l->mesh);
+    if (sub)
+        state_model_release(&m);
+    weft_comm_destroy(sub);
+    EXPECT_OK(weft_comm_barrier(world));
+}
+
+static void flip_bit(const char *path, off_t at)
+{
+    char byte = 0;
+    int fd = open(path, O_RDWR);
+    EXPECT(fd >= 0 && pread(fd, &byte, 1, at) == 1, "cannot read %s", path);
+    byte ^= 4;
+    EXPECT(pwrite(fd, &byte, 1, at) == 1, "cannot write %s", path);
+    close(fd);
+}
+
+/* Every rank gets the same error, which names the file and the dataset. */
+static void check_errors(weft_comm *world, const char *dir)
+{
+    state_model m;
+    char path[600];
+    struct stat info = {0};
+    weft_optimizer_options options = {.distributed = true};
+    const char *mesh = weft_comm_size(world) > 1 ? "tp=2,binding=tp" : "tp=1";
+    if (!state_model_create(&m, world, mesh, WEFT_BF16, &options)) {
+        state_model_release(&m);
+        return;
+    }
+    fill_state(&m, 500);
+    EXPECT_OK(save_step(dir, &m, 500));
+    snprintf(path, sizeof path, "%s/step-500/config.json/below", dir);
+    EXPECT_ERROR(save_step(path, &m, 501), WEFT_FILE, "config.json");
+    fill_state(&m, 502);
+    EXPECT_OK(save_step(dir, &m, 500)); /* over the one that is there */
+    fill_state(&m, 503);
+    const char *folder = "";
+    EXPECT_OK(weft_checkpoint_resolve(dir, &m.arena, &folder));
+    EXPECT_OK(weft_checkpoint_load(folder, m.parameters, m.optimizer, m.compute));
+    EXPECT(count_unlike(&m, 502) == 0, "the second save of a step is not what is loaded");
+
+    snprintf(path, sizeof path, "%s/step-500/model.h5", dir);
+    EXPECT_OK(weft_comm_barrier(world));
+    if (weft_comm_rank(world) == 0) {
+        EXPECT(stat(path, &info) == 0, "%s", path);
+        flip_bit(path, info.st_size - 5); /* the last dataset's */
+    }
+    EXPECT_OK(weft_comm_barrier(world));
+    EXPECT_ERROR(weft_checkpoint_load(folder, m.parameters, m.optimizer, m.compute), WEFT_FILE,
+                 "model.h5: ");
+    EXPECT_OK(weft_comm_barrier(world));
+    if (weft_comm_rank(world) == 0)
+        EXPECT(truncate(path, info.st_size / 2) == 0, "%s", path);
+    EXPECT_OK(weft_comm_barrier(world));
+    EXPECT_ERROR(weft_checkpoint_load(folder, m.parameters, m.optimizer, m.compute), WEFT_FILE,
+                 "model.h5: ");
+    state_model_release(&m);
+}
+
+int main(void)
+{
+    weft_comm *world;
+    char dir[] = "test_checkpoint_XXXXXX", command[64];
+    if (weft_comm_create_world(&world) != WEFT_OK) {
+        fprintf(stderr, "%s\n", weft_error_get()->text);
+        return 1;
+    }
+    if (weft_comm_rank(world) == 0)
+        EXPECT(mkdtemp(dir), "no folder");
+    EXPECT_OK(weft_comm_broadcast_host(world, dir, sizeof dir, 0));
+    const layout *last = NULL;
+    for (int i = 0; i < NUM_LAYOUTS; i++) {
+        const layout *l = &layouts[i], *next = NULL;
+        if (l->world > weft_comm_size(world))
+            continue;
+        for (int k = 1; k <= NUM_LAYOUTS && !next; k++) {
+            const layout *other = &layouts[(i + k) % NUM_LAYOUTS];
+            next = other->world <= weft_comm_size(world) ? other : NULL;
+        }
+        save_on(world, dir, l, i + 1);
+        load_on(world, dir, next, i + 1);
+        last = l;
+    }
+    EXPECT(last != NULL, "nothing was saved");
+    check_errors(world, dir);
+    EXPECT_OK(weft_comm_barrier(world));
+    snprintf(command, sizeof command, "rm -r %s", dir);
+    if (weft_comm_rank(world) == 0)
+        EXPECT(system(command) == 0, "%s", command);
+    weft_comm_destroy(world);
+    return expect_finish();
+}
