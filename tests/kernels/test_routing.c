@@ -1,0 +1,237 @@
+/* The router's selection and its backward against fp64 and finite differences. */
+#include "probe.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* scores[E] = softmax of logits; returns log sum exp. */
+static double softmax(const double *logits, size_t num, double *scores)
+{
+    double max = -INFINITY, sum = 0.0;
+    for (size_t e = 0; e < num; e++)
+        max = fmax(max, logits[e]);
+    for (size_t e = 0; e < num; e++)
+        sum += scores[e] = exp(logits[e] - max);
+    for (size_t e = 0; e < num; e++)
+        scores[e] /= sum;
+    return max + log(sum);
+}
+
+/* By repeated search: the largest not yet taken, the first of equals. */
+static void select_naive(const double *logits, size_t num_experts, size_t k, size_t *chosen)
+{
+    for (size_t i = 0; i < k; i++) {
+        size_t best = num_experts;
+        for (size_t e = 0; e < num_experts; e++) {
+            bool taken = false;
+            for (size_t j = 0; j < i; j++)
+                taken = taken || chosen[j] == e;
+            if (!taken && (best == num_experts || logits[e] > logits[best]))
+                best = e;
+        }
+        chosen[i] = best;
+    }
+}
+
+static void probabilities(const double *logits, const double *scores, const size_t *chosen,
+                          size_t k, bool pre_softmax, double *prob)
+{
+    double sum = 0.0;
+    for (size_t i = 0; i < k; i++)
+        sum += prob[i] =
+            pre_softmax ? scores[chosen[i]] : exp(logits[chosen[i]] - logits[chosen[0]]);
+    for (size_t i = 0; i < k && !pre_softmax; i++)
+        prob[i] /= sum;
+}
+
+static void check_route(size_t num_tokens, size_t num_experts, size_t k, bool pre_softmax,
+                        double spread)
+{
+    probe_start(NULL);
+    const size_t count = num_tokens * num_experts, num_choices = num_tokens * k;
+    float *logits = probe_random(count, WEFT_F32, spread, 1);
+    for (size_t i = 0; i < count; i += 5) /* ties, also at the edge of the selection */
+        logits[i] = rintf(logits[i]);
+    float *scores = probe_alloc(count * sizeof *scores);
+    int32_t *top_index = probe_alloc(num_choices * sizeof *top_index);
+    float *top_prob = probe_alloc(num_choices * sizeof *top_prob);
+    float *counts = probe_constant(num_experts, 3.0f);
+    float *score_sums = probe_constant(num_experts, 1.0f), *z_sum = probe_constant(1, 2.0f);
+    double *x = probe_read(logits, count, WEFT_F32), *s = probe_doubles(count);
+    double *expected_counts = probe_doubles(num_experts),
+           *expected_sums = probe_doubles(num_experts);
+    double *prob = probe_doubles(num_choices), z = 2.0;
+    size_t chosen[16];
+    PROBE_RUN(route, .num_tokens = num_tokens, .num_experts = num_experts, .topk = k,
+              .pre_softmax = pre_softmax, .logits = logits, .scores = scores,
+              .top_index = top_index, .top_prob = top_prob, .counts = counts,
+              .score_sums = score_sums, .z_sum = z_sum);
+    for (size_t e = 0; e < num_experts; e++) {
+        expected_counts[e] = 3.0;
+        expected_sums[e] = 1.0;
+    }
+    for (size_t t = 0; t < num_tokens; t++) {
+        double lse = softmax(x + t * num_experts, num_experts, s + t * num_experts);
+        z += lse * lse;
+        select_naive(x + t * num_experts, num_experts, k, chosen);
+        probabilities(x + t * num_experts, s + t * num_experts, chosen, k, pre_softmax,
+                      prob + t * k);
+        for (size_t i = 0; i < k; i++) {
+            assert_int_equal(top_index[t * k + i], chosen[i]);
+            expected_counts[chosen[i]] += 1.0;
+        }
+        for (size_t e = 0; e < num_experts; e++)
+            expected_sums[e] += s[t * num_experts + e];
+    }
+    double got_z = (double)*z_sum;
+    probe_close(probe_read(scores, count, WEFT_F32), s, count, 1e-6, "scores");
+    probe_close(probe_read(top_prob, num_choices, WEFT_F32), prob, num_choices, 1e-6, "top_prob");
+    probe_close(probe_read(counts, num_experts, WEFT_F32), expected_counts, num_experts, 0.0,
+                "counts");
+    probe_close(probe_read(score_sums, num_experts, WEFT_F32), expected_sums, num_experts, 1e-6,
+                "score sums");
+    probe_close(&got_z, &z, 1, 1e-5, "z");
+}
+
+static void route_equals_fp64(void **state)
+{
+    (void)state;
+    for (int pre = 0; pre < 2; pre++) {
+        check_route(1, 1, 1, pre, 1.0);
+        check_route(5, 4, 1, pre, 2.0);
+        check_route(70, 8, 2, pre, 2.0);
+        check_route(33, 6, 6, pre, 5.0);
+        check_route(2500, 8, 2, pre, 1.0);
+        check_route(130, 129, 7, pre, 3.0);
+        check_route(70, 1024, 16, pre, 20.0);
+    }
+}
+
+/* Every logit equal: the first k experts, each with the same share. */
+static void ties_go_to_the_lower_index(void **state)
+{
+    (void)state;
+    float *logits = probe_constant(12, 0.5f), *scores = probe_alloc(12 * 4);
+    int32_t *top_index = probe_alloc(6 * 4);
+    float *top_prob = probe_alloc(6 * 4), *counts = probe_constant(6, 0.0f);
+    float *sums = probe_constant(6, 0.0f), *z = probe_constant(1, 0.0f);
+    PROBE_RUN(route, .num_tokens = 2, .num_experts = 6, .topk = 3, .logits = logits,
+              .scores = scores, .top_index = top_index, .top_prob = top_prob, .counts = counts,
+              .score_sums = sums, .z_sum = z);
+    for (int i = 0; i < 6; i++) {
+        assert_int_equal(top_index[i], i % 3);
+        assert_true(fabsf(top_prob[i] - 1.0f / 3.0f) < 1e-6f);
+    }
+}
+
+/* Logits that are not numbers still choose k different experts. */
+static void selection_survives_nan(void **state)
+{
+    (void)state;
+    float *logits = probe_alloc(8 * 4), *scores = probe_alloc(8 * 4);
+    int32_t *top_index = probe_alloc(3 * 4);
+    float *top_prob = probe_alloc(3 * 4), *counts = probe_constant(8, 0.0f);
+    float *sums = probe_constant(8, 0.0f), *z = probe_constant(1, 0.0f);
+    logits[5] = 1.0f; /* all others are NaN */
+    PROBE_RUN(route, .num_tokens = 1, .num_experts = 8, .topk = 3, .logits = logits,
+              .scores = scores, .top_index = top_index, .top_prob = top_prob, .counts = counts,
+              .score_sums = sums, .z_sum = z);
+    assert_int_equal(top_index[0], 5);
+    assert_int_equal(top_index[1], 0);
+    assert_int_equal(top_index[2], 1);
+}
+
+typedef struct route_case {
+    size_t num_tokens, num_experts, topk;
+    bool pre_softmax;
+    double *logits, *dtop_prob, *fraction, *scores;
+    const int32_t *top_index;
+    double aux, z; /* coefficients of the two losses */
+} route_case;
+
+/* sum dtop_prob top_prob + aux E sum_e f_e mean_t(scores) + z mean_t(logsumexp^2), with the
+ * selection and the counts held. */
+static double route_loss(const void *context)
+{
+    const route_case *r = context;
+    const double tokens = (double)r->num_tokens, experts = (double)r->num_experts;
+    double loss = 0.0, prob[16];
+    size_t chosen[16];
+    for (size_t t = 0; t < r->num_tokens; t++) {
+        const double *logits = r->logits + t * r->num_experts;
+        double lse = softmax(logits, r->num_experts, r->scores);
+        for (size_t i = 0; i < r->topk; i++)
+            chosen[i] = (size_t)r->top_index[t * r->topk + i];
+        probabilities(logits, r->scores, chosen, r->topk, r->pre_softmax, prob);
+        for (size_t i = 0; i < r->topk; i++)
+            loss += r->dtop_prob[t * r->topk + i] * prob[i];
+        for (size_t e = 0; e < r->num_experts; e++)
+            loss += r->aux * experts * r->fraction[e] * r->scores[e] / tokens;
+        loss += r->z / tokens * lse * lse;
+    }
+    return loss;
+}
+
+static void check_route_backward(size_t num_tokens, size_t num_experts, size_t k, bool pre_softmax,
+                                 float aux, float z)
+{
+    probe_start(NULL);
+    const size_t count = num_tokens * num_experts, num_choices = num_tokens * k;
+    float *logits = probe_random(count, WEFT_F32, 2.0, 1);
+    float *scores = probe_alloc(count * sizeof *scores),
+          *dlogits = probe_alloc(count * sizeof *dlogits);
+    int32_t *top_index = probe_alloc(num_choices * sizeof *top_index);
+    float *top_prob = probe_alloc(num_choices * sizeof *top_prob);
+    float *counts = probe_constant(num_experts, 0.0f), *sums = probe_constant(num_experts, 0.0f);
+    float *z_sum = probe_constant(1, 0.0f);
+    float *dtop_prob = probe_random(num_choices, WEFT_F32, 1.0, 2);
+    float *fraction = probe_alloc(num_experts * sizeof *fraction);
+    PROBE_RUN(route, .num_tokens = num_tokens, .num_experts = num_experts, .topk = k,
+              .pre_softmax = pre_softmax, .logits = logits, .scores = scores,
+              .top_index = top_index, .top_prob = top_prob, .counts = counts, .score_sums = sums,
+              .z_sum = z_sum);
+    for (size_t e = 0; e < num_experts; e++)
+        fraction[e] = counts[e] / (float)num_choices;
+    PROBE_RUN(route_backward, .num_tokens = num_tokens, .num_experts = num_experts, .topk = k,
+              .pre_softmax = pre_softmax, .logits = logits, .scores = scores,
+              .top_index = top_index, .top_prob = top_prob, .dtop_prob = dtop_prob,
+              .fraction = aux != 0.0f ? fraction : NULL,
+              .aux_scale = aux * (float)num_experts / (float)num_tokens,
+              .z_scale = z / (float)num_tokens, .dlogits = dlogits);
+    route_case r = {.num_tokens = num_tokens,
+                    .num_experts = num_experts,
+                    .topk = k,
+                    .pre_softmax = pre_softmax,
+                    .logits = probe_read(logits, count, WEFT_F32),
+                    .dtop_prob = probe_read(dtop_prob, num_choices, WEFT_F32),
+                    .fraction = probe_read(fraction, num_experts, WEFT_F32),
+                    .scores = probe_doubles(num_experts),
+                    .top_index = top_index,
+                    .aux = (double)aux,
+                    .z = (double)z};
+    probe_gradient(route_loss, &r, r.logits, count, probe_read(dlogits, count, WEFT_F32), NULL,
+                   1e-5, "dlogits of the router");
+}
+
+static void route_backward_equals_finite_differences(void **state)
+{
+    (void)state;
+    for (int form = 0; form < 8; form++) {
+        const float aux = form & 2 ? 0.7f : 0.0f, z = form & 4 ? 0.3f : 0.0f;
+        check_route_backward(3, 4, 1, form & 1, aux, z);
+        check_route_backward(11, 5, 5, form & 1, aux, z);
+        check_route_backward(37, 8, 2, form & 1, aux, z);
+        check_route_backward(40, 512, 6, form & 1, aux, z);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        PROBE_TEST(route_equals_fp64),
+        PROBE_TEST(ties_go_to_the_lower_index),
+        PROBE_TEST(selection_survives_nan),
+        PROBE_TEST(route_backward_equals_finite_differences),
+    };
+    return cmocka_run_group_tests(tests, probe_setup, probe_teardown);
+}
