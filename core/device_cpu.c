@@ -16,32 +16,21 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "core/counter.h"
 #include "core/device_ops.h"
-#include "core/trace.h"
 
 enum {
     RING_SLOTS = 1024,
-    CACHE_LINE = 64,
     HUGE_PAGE = 2 * 1024 * 1024,
     /* From this size on memory is mapped apart, in huge pages: faulting in small ones costs more
      * than much of the arithmetic done in them. */
     MAPPED_BYTES = 4 * 1024 * 1024,
-    MAX_SPIN_US = 50,
-    MIN_SPIN_US = 2,
 };
-
-/* A number that rises, and threads that sleep until it reaches theirs. */
-typedef struct counter {
-    _Alignas(CACHE_LINE) atomic_uint_least64_t value;
-    atomic_uint_least64_t wake_at; /* the lowest number slept for; UINT64_MAX: nobody sleeps */
-    pthread_mutex_t mutex;
-    pthread_cond_t reached;
-} counter;
 
 /* The part of a lane that events point to. It is counted, since an event or another lane's wait
  * may outlive the lane. */
 typedef struct timeline {
-    counter done;
+    weft_counter done;
     atomic_int num_owners;
     atomic_uint_least64_t failed_at; /* points from here on failed; UINT64_MAX: none */
     weft_error error;                /* written once, before failed_at */
@@ -58,7 +47,7 @@ typedef struct cpu_lane {
     timeline *line;
     pthread_t thread;
     int priority;
-    counter submitted;
+    weft_counter submitted;
     slot slots[RING_SLOTS];
 } cpu_lane;
 
@@ -75,87 +64,13 @@ const weft_device *weft_lane_current_device(void)
     return current_device;
 }
 
-static void counter_init(counter *c)
-{
-    atomic_init(&c->value, 0);
-    atomic_init(&c->wake_at, UINT64_MAX);
-    pthread_mutex_init(&c->mutex, NULL);
-    pthread_cond_init(&c->reached, NULL);
-}
-
-static void counter_release(counter *c)
-{
-    pthread_mutex_destroy(&c->mutex);
-    pthread_cond_destroy(&c->reached);
-}
-
-/* Only one thread raises a counter. The store and the load of wake_at, and a sleeper's store of
- * wake_at and load of value, are sequentially consistent: one of the two sees the other. */
-static void counter_raise(counter *c, uint64_t value)
-{
-    atomic_store(&c->value, value);
-    if (value < atomic_load(&c->wake_at))
-        return;
-    pthread_mutex_lock(&c->mutex);
-    atomic_store(&c->wake_at, UINT64_MAX);
-    pthread_cond_broadcast(&c->reached);
-    pthread_mutex_unlock(&c->mutex);
-}
-
-static void pause_briefly(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    for (int i = 0; i < 16; i++)
-        __builtin_ia32_pause();
-#else
-    sched_yield();
-#endif
-}
-
-/* A hand-off through a sleeping thread costs tens of microseconds, so a waiter first looks for a
- * while. How long is learnt, a thread for itself: looking that paid off makes it look longer, and
- * looking in vain (idle lanes, more ranks than cores) soon makes it hardly look at all. */
-static bool counter_spin(counter *c, uint64_t target)
-{
-    static _Thread_local int spin_us = MAX_SPIN_US;
-    double start = weft_now_us(), spent = 0;
-    while (spent < spin_us) {
-        if (spent < MIN_SPIN_US)
-            pause_briefly();
-        else
-            sched_yield();
-        if (atomic_load(&c->value) >= target) {
-            spin_us = spin_us * 2 < MAX_SPIN_US ? spin_us * 2 : MAX_SPIN_US;
-            return true;
-        }
-        spent = weft_now_us() - start;
-    }
-    spin_us = spin_us / 2 > MIN_SPIN_US ? spin_us / 2 : MIN_SPIN_US;
-    return false;
-}
-
-static void counter_wait(counter *c, uint64_t target)
-{
-    if (atomic_load(&c->value) >= target || counter_spin(c, target))
-        return;
-    pthread_mutex_lock(&c->mutex);
-    for (;;) {
-        if (target < atomic_load(&c->wake_at))
-            atomic_store(&c->wake_at, target);
-        if (atomic_load(&c->value) >= target)
-            break;
-        pthread_cond_wait(&c->reached, &c->mutex);
-    }
-    pthread_mutex_unlock(&c->mutex);
-}
-
 static timeline *timeline_create(void)
 {
-    timeline *line = aligned_alloc(CACHE_LINE, sizeof *line);
+    timeline *line = aligned_alloc(WEFT_CACHE_LINE, sizeof *line);
     if (!line)
         return NULL;
     memset(line, 0, sizeof *line);
-    counter_init(&line->done);
+    weft_counter_init(&line->done);
     atomic_init(&line->num_owners, 1);
     atomic_init(&line->failed_at, UINT64_MAX);
     return line;
@@ -172,7 +87,7 @@ static void timeline_release(timeline *line)
 {
     if (!line || atomic_fetch_sub(&line->num_owners, 1) > 1)
         return;
-    counter_release(&line->done);
+    weft_counter_release(&line->done);
     free(line);
 }
 
@@ -196,7 +111,7 @@ static weft_status run_wait(const void *args)
 {
     const wait_args *a = args;
     weft_status status = WEFT_OK;
-    counter_wait(&a->line->done, a->point);
+    weft_counter_wait(&a->line->done, a->point);
     if (atomic_load(&a->line->failed_at) <= a->point)
         status = weft_error_put(&a->line->error);
     timeline_release(a->line);
@@ -237,7 +152,7 @@ static void *lane_main(void *arg)
     current_device = lane->base.device;
 
     for (uint64_t n = 0;; n++) {
-        counter_wait(&lane->submitted, n + 1);
+        weft_counter_wait(&lane->submitted, n + 1);
         const slot *s = &lane->slots[n % RING_SLOTS];
         if (!s->function)
             return NULL;
@@ -247,7 +162,7 @@ static void *lane_main(void *arg)
             weft_error_take(&line->error);
             atomic_store(&line->failed_at, n + 1);
         }
-        counter_raise(&line->done, n + 1);
+        weft_counter_raise(&line->done, n + 1);
     }
 }
 
@@ -255,15 +170,15 @@ static void *lane_main(void *arg)
 static void push(cpu_lane *lane, const char *label, weft_lane_function function, const void *args,
                  size_t num_bytes)
 {
-    uint64_t n = atomic_load_explicit(&lane->submitted.value, memory_order_relaxed);
+    uint64_t n = weft_counter_value(&lane->submitted);
     if (n >= RING_SLOTS)
-        counter_wait(&lane->line->done, n - RING_SLOTS + 1);
+        weft_counter_wait(&lane->line->done, n - RING_SLOTS + 1);
     slot *s = &lane->slots[n % RING_SLOTS];
     s->function = function;
     s->label = label;
     if (num_bytes > 0)
         memcpy(s->args, args, num_bytes);
-    counter_raise(&lane->submitted, n + 1);
+    weft_counter_raise(&lane->submitted, n + 1);
 }
 
 static weft_status cpu_submit(weft_lane *base, const char *label, weft_lane_function function,
@@ -283,7 +198,7 @@ static weft_status cpu_record(weft_lane *base, weft_event *base_event)
         timeline_release(event->line);
         event->line = timeline_retain(lane->line);
     }
-    event->point = atomic_load(&lane->submitted.value);
+    event->point = weft_counter_value(&lane->submitted);
     return timeline_status(lane->line);
 }
 
@@ -296,7 +211,7 @@ static weft_status cpu_wait(weft_lane *base, const weft_event *base_event)
     /* A lane's own points come before what it runs next, and a point that passed well holds nobody
      * up. */
     if (!line || line == lane->line ||
-        (atomic_load(&line->done.value) >= event->point && !timeline_failed(line)))
+        (weft_counter_value(&line->done) >= event->point && !timeline_failed(line)))
         return WEFT_OK;
     wait_args args = {.line = timeline_retain(line), .point = event->point};
     push(lane, "wait", run_wait, &args, sizeof args);
@@ -308,14 +223,14 @@ static weft_status cpu_wait_host(const weft_event *base)
     const cpu_event *event = (const cpu_event *)base;
     if (!event->line)
         return WEFT_OK;
-    counter_wait(&event->line->done, event->point);
+    weft_counter_wait(&event->line->done, event->point);
     return timeline_status(event->line);
 }
 
 static weft_status cpu_sync(weft_lane *base)
 {
     cpu_lane *lane = (cpu_lane *)base;
-    counter_wait(&lane->line->done, atomic_load(&lane->submitted.value));
+    weft_counter_wait(&lane->line->done, weft_counter_value(&lane->submitted));
     return timeline_status(lane->line);
 }
 
@@ -367,7 +282,7 @@ static int start_thread(cpu_lane *lane)
 static weft_status cpu_lane_create(weft_device *device, int priority, const char *name,
                                    weft_lane **out)
 {
-    cpu_lane *lane = aligned_alloc(CACHE_LINE, sizeof *lane);
+    cpu_lane *lane = aligned_alloc(WEFT_CACHE_LINE, sizeof *lane);
     timeline *line = timeline_create();
     if (!lane || !line) {
         free(lane);
@@ -378,10 +293,10 @@ static weft_status cpu_lane_create(weft_device *device, int priority, const char
     lane->base = (weft_lane){.device = device, .name = name};
     lane->line = line;
     lane->priority = priority;
-    counter_init(&lane->submitted);
+    weft_counter_init(&lane->submitted);
     int error = start_thread(lane);
     if (error) {
-        counter_release(&lane->submitted);
+        weft_counter_release(&lane->submitted);
         timeline_release(line);
         free(lane);
         return WEFT_ERROR(WEFT_DEVICE, "lane %s: no thread: %s", name, strerror(error));
@@ -395,7 +310,7 @@ static void cpu_lane_destroy(weft_lane *base)
     cpu_lane *lane = (cpu_lane *)base;
     push(lane, "end", NULL, NULL, 0);
     pthread_join(lane->thread, NULL);
-    counter_release(&lane->submitted);
+    weft_counter_release(&lane->submitted);
     timeline_release(lane->line);
     free(lane);
 }
@@ -428,7 +343,8 @@ static void *cpu_alloc(weft_device *device, weft_space space, size_t bytes)
     if (bytes > SIZE_MAX / 2)
         return NULL;
     if (bytes < MAPPED_BYTES)
-        return aligned_alloc(CACHE_LINE, bytes / CACHE_LINE * CACHE_LINE + CACHE_LINE);
+        return aligned_alloc(WEFT_CACHE_LINE,
+                             bytes / WEFT_CACHE_LINE * WEFT_CACHE_LINE + WEFT_CACHE_LINE);
 
     size_t length = mapped_bytes(bytes);
     unsigned char *map =

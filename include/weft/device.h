@@ -57,7 +57,7 @@ weft_status weft_device_alloc(weft_device *device, weft_space space, size_t byte
 void weft_device_free(weft_device *device, weft_space space, void *memory, size_t bytes);
 
 /* `priority`: 0 is served first, larger numbers later (a CUDA stream priority, a thread's nice
- * value). `name` is borrowed and shows in traces and thread lists. */
+ * value). `name` is borrowed and shows in errors and thread lists. */
 weft_status weft_lane_create(weft_device *device, int priority, const char *name,
                              weft_lane **out) WEFT_CHECKED;
 void weft_lane_destroy(weft_lane *lane); /* waits for what was submitted */
@@ -90,7 +90,7 @@ weft_status weft_lane_zero(weft_lane *lane, void *to, size_t bytes) WEFT_CHECKED
 typedef weft_status (*weft_lane_function)(const void *args);
 enum { WEFT_LANE_MAX_ARGS_BYTES = 320 };
 /* Enqueues function(copy of args). num_bytes <= WEFT_LANE_MAX_ARGS_BYTES. `label` (static string)
- * names it in traces. */
+ * names it in the error that it may end in. */
 weft_status weft_lane_submit(weft_lane *lane, const char *label, weft_lane_function function,
                              const void *args, size_t num_bytes) WEFT_CHECKED;
 
