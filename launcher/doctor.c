@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -212,13 +213,15 @@ static const char *state_text(weft_probe_state state)
     return state == WEFT_PROBE_WORKS ? "works" : state == WEFT_PROBE_ABSENT ? "absent" : "broken";
 }
 
-static void print_json(const weft_probe *found, bool healthy)
+static void print_json(const weft_probe *found, const bool *asked, bool healthy)
 {
     cJSON *root = cJSON_CreateObject();
     cJSON_AddStringToObject(root, "weft", WEFT_VERSION);
     cJSON_AddBoolToObject(root, "healthy", healthy);
     cJSON *list = cJSON_AddArrayToObject(root, "checks");
     for (int i = 0; i < NUM_CHECKS; i++) {
+        if (!asked[i])
+            continue;
         cJSON *item = cJSON_CreateObject();
         cJSON_AddStringToObject(item, "name", checks[i].name);
         cJSON_AddBoolToObject(item, "required", checks[i].required);
@@ -235,34 +238,59 @@ static void print_json(const weft_probe *found, bool healthy)
 
 static void print_help(void)
 {
-    printf("usage: weft doctor [--json] [--verbose]\n"
+    printf("usage: weft doctor [--json] [--verbose] [NAME...]\n"
            "Says what this machine has for Weft, tries each thing, and exits with 0 when all that\n"
-           "is required works, else with %d.\n"
+           "is required works, else with %d. NAME: only these, as the first column has them.\n"
            "  --json     the same as JSON\n"
            "  --verbose  let the libraries print what they have to say\n"
            "  --pair     what doctor starts under mpirun: two ranks add up a number\n",
            weft_status_exit_code(WEFT_DEVICE));
 }
 
+typedef struct request {
+    bool help, json, verbose, pair;
+    bool asked[NUM_CHECKS];
+} request;
+
+static weft_status parse(int argc, char **argv, request *out)
+{
+    bool any = false;
+    for (int i = 1; i < argc; i++) {
+        const char *text = argv[i];
+        int check = 0;
+        while (check < NUM_CHECKS && strcasecmp(text, checks[check].name))
+            check++;
+        if (!strcmp(text, "--help") || !strcmp(text, "-h"))
+            out->help = true;
+        else if (!strcmp(text, "--json"))
+            out->json = true;
+        else if (!strcmp(text, "--verbose"))
+            out->verbose = true;
+        else if (!strcmp(text, "--pair"))
+            out->pair = true;
+        else if (check < NUM_CHECKS)
+            any = out->asked[check] = true;
+        else
+            return WEFT_ERROR(WEFT_CONFIG,
+                              "%s is neither an option (--json, --verbose, --help) nor the name of "
+                              "a check",
+                              text);
+    }
+    for (int i = 0; i < NUM_CHECKS && !any; i++)
+        out->asked[i] = true;
+    return WEFT_OK;
+}
+
 int weft_verb_doctor(int argc, char **argv)
 {
-    bool json = false, verbose = false, pair = false;
-    for (int i = 1; i < argc; i++) {
-        if (!strcmp(argv[i], "--help")) {
-            print_help();
-            return 0;
-        }
-        json = json || !strcmp(argv[i], "--json");
-        verbose = verbose || !strcmp(argv[i], "--verbose");
-        pair = pair || !strcmp(argv[i], "--pair");
-        if (strcmp(argv[i], "--json") && strcmp(argv[i], "--verbose") &&
-            strcmp(argv[i], "--pair")) {
-            fprintf(stderr, "weft doctor: unknown argument %s (--json, --verbose, --help)\n",
-                    argv[i]);
-            return weft_status_exit_code(WEFT_CONFIG);
-        }
+    request wanted = {0};
+    if (parse(argc, argv, &wanted) != WEFT_OK)
+        return weft_verb_fail("doctor");
+    if (wanted.help) {
+        print_help();
+        return 0;
     }
-    if (pair)
+    if (wanted.pair)
         return pair_main();
     int rank = 0;
     if (weft_comm_launched(&rank, NULL, NULL, NULL) && rank != 0)
@@ -271,19 +299,20 @@ int weft_verb_doctor(int argc, char **argv)
     weft_probe found[NUM_CHECKS] = {{0}};
     bool healthy = true;
     for (int i = 0; i < NUM_CHECKS; i++) {
-        run_check(&checks[i], verbose, &found[i]);
-        healthy = healthy && (!checks[i].required || found[i].state == WEFT_PROBE_WORKS);
-        if (!json)
-            printf("%-13s  %-6s  %-16s  %s\n", checks[i].name, state_text(found[i].state),
-                   *found[i].version ? found[i].version : "-", found[i].note);
+        if (!wanted.asked[i])
+            continue;
+        run_check(&checks[i], wanted.verbose, &found[i]);
+        bool works = found[i].state == WEFT_PROBE_WORKS;
+        healthy = healthy && (works || !checks[i].required);
+        if (!wanted.json)
+            printf("%-13s  %-6s  %-16s  %s%s\n", checks[i].name, state_text(found[i].state),
+                   *found[i].version ? found[i].version : "-", found[i].note,
+                   works || !checks[i].required ? "" : " (Weft needs it)");
     }
-    if (json)
-        print_json(found, healthy);
-    else if (healthy)
-        printf("All that Weft needs works.\n");
+    if (wanted.json)
+        print_json(found, wanted.asked, healthy);
     else
-        for (int i = 0; i < NUM_CHECKS; i++)
-            if (checks[i].required && found[i].state != WEFT_PROBE_WORKS)
-                printf("Weft needs %s.\n", checks[i].name);
+        printf(healthy ? "All that Weft needs works.\n"
+                       : "Something that Weft needs is missing.\n");
     return healthy ? 0 : weft_status_exit_code(WEFT_DEVICE);
 }

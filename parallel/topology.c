@@ -48,6 +48,10 @@ weft_status weft_machine_discover(const char *synthetic, weft_machine *out)
 
     hwloc_obj_t root = hwloc_get_root_obj(topology);
     machine.memory_bytes = root->total_memory;
+    /* Memory plugged in while running may be missing from the nodes that hwloc reads. */
+    uint64_t physical = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    if (!synthetic && physical > machine.memory_bytes)
+        machine.memory_bytes = physical;
     hwloc_obj_t package = hwloc_get_obj_by_type(topology, HWLOC_OBJ_PACKAGE, 0);
     const char *model = package ? hwloc_obj_get_info_by_name(package, "CPUModel") : NULL;
     if (!model)
@@ -126,7 +130,11 @@ void weft_probe_hwloc(weft_probe *out)
 {
     unsigned found = hwloc_get_api_version();
     char version[32];
-    snprintf(version, sizeof version, "API %u.%u.%u", found >> 16, found >> 8 & 0xff, found & 0xff);
+    if (found == HWLOC_API_VERSION) /* the library tells its interface's version alone */
+        snprintf(version, sizeof version, "%s", HWLOC_VERSION);
+    else
+        snprintf(version, sizeof version, "API %u.%u.%u", found >> 16, found >> 8 & 0xff,
+                 found & 0xff);
     weft_machine machine;
     if (found >> 16 != HWLOC_API_VERSION >> 16)
         weft_probe_say(out, WEFT_PROBE_BROKEN, version, "compiled for version %d",
@@ -135,8 +143,9 @@ void weft_probe_hwloc(weft_probe *out)
         weft_probe_say_error(out, version);
     else
         weft_probe_say(out, WEFT_PROBE_WORKS, version,
-                       "%d cores (%d for this process), %d threads, %d NUMA nodes, %" PRIu64 " GiB",
+                       "%d cores (%d for this process), %d threads, %d NUMA node%s, %" PRIu64
+                       " GiB",
                        machine.num_cores, weft_machine_allowed_cores(),
                        machine.num_processing_units, machine.num_numa_nodes,
-                       machine.memory_bytes >> 30);
+                       machine.num_numa_nodes == 1 ? "" : "s", machine.memory_bytes >> 30);
 }
