@@ -27,11 +27,11 @@ typedef struct weft_parallel_options { /* section "parallel" */
     int64_t data_parallel_size;          /* 0: what is left of the ranks */
     int expert_binding;                  /* weft_expert_binding */
     bool sequence_parallel;
-    bool use_distributed_optimizer;      /* ZeRO-1 */
+    bool use_distributed_optimizer; /* ZeRO-1 */
     bool overlap_grad_reduce;
-    int64_t ddp_bucket_size;             /* elements */
-    int pipeline_schedule;               /* weft_schedule_choice */
-    const char *order;                   /* "tp-cp-ep-dp-pp" */
+    int64_t ddp_bucket_size; /* elements */
+    int pipeline_schedule;   /* weft_schedule_choice */
+    const char *order;       /* "tp-cp-ep-dp-pp" */
     bool allow_tp_across_nodes;
 } weft_parallel_options;
 extern const weft_option_row weft_parallel_rows[];
