@@ -1,0 +1,60 @@
+/* What the communicator tests share: a group (self on one rank, the world under a launcher), a
+ * device and lanes. */
+#ifndef WEFT_TESTS_COMM_COMM_TEST_H
+#define WEFT_TESTS_COMM_COMM_TEST_H
+
+#include <stdlib.h>
+
+#include "comm/comm.h"
+#include "tests/expect.h"
+
+enum { TEST_NUM_LANES = 4 };
+
+typedef struct test_setup {
+    weft_comm *comm;
+    weft_device *device;
+    weft_lane *lanes[TEST_NUM_LANES];
+    int rank, size;
+} test_setup;
+
+/* A test that cannot start takes the others down with it. */
+static inline void setup_must(weft_status status)
+{
+    if (status == WEFT_OK)
+        return;
+    fprintf(stderr, "setup: %s\n", weft_error_get()->text);
+    exit(1);
+}
+
+static inline void test_setup_init(test_setup *t)
+{
+    static const char *const names[TEST_NUM_LANES] = {"a", "b", "c", "d"};
+    if (weft_comm_launched(NULL, NULL, NULL, NULL))
+        setup_must(weft_comm_create_world(&t->comm));
+    else
+        setup_must(weft_comm_create_self(&t->comm));
+    setup_must(weft_device_create_cpu(1, 0, &t->device));
+    for (int i = 0; i < TEST_NUM_LANES; i++)
+        setup_must(weft_lane_create(t->device, 0, names[i], &t->lanes[i]));
+    t->rank = weft_comm_rank(t->comm);
+    t->size = weft_comm_size(t->comm);
+}
+
+static inline int test_setup_finish(test_setup *t)
+{
+    for (int i = 0; i < TEST_NUM_LANES; i++)
+        weft_lane_destroy(t->lanes[i]);
+    weft_device_destroy(t->device);
+    weft_comm_destroy(t->comm);
+    return expect_finish();
+}
+
+/* A number that every rank can compute for every rank. */
+static inline uint64_t test_hash(uint64_t a, uint64_t b)
+{
+    uint64_t x = (a + 1) * 0x9e3779b97f4a7c15u ^ (b + 1) * 0xc2b2ae3d27d4eb4fu;
+    x = (x ^ (x >> 31)) * 0xbf58476d1ce4e5b9u;
+    return x ^ (x >> 29);
+}
+
+#endif

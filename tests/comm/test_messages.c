@@ -1,0 +1,131 @@
+/* Messages between two ranks, and what happens when the ends disagree. */
+#include "comm/mpi/mpi_comm.h"
+#include "tests/comm/comm_test.h"
+
+static void fill(uint8_t *data, size_t bytes, int seed)
+{
+    for (size_t i = 0; i < bytes; i++)
+        data[i] = (uint8_t)test_hash((uint64_t)seed, i);
+}
+
+static size_t num_wrong(const uint8_t *data, size_t bytes, int seed)
+{
+    size_t wrong = 0;
+    for (size_t i = 0; i < bytes; i++)
+        wrong += data[i] != (uint8_t)test_hash((uint64_t)seed, i);
+    return wrong;
+}
+
+/* Every rank sends to both neighbours and receives from both, all at once, on two lanes. */
+static void test_crossing(test_setup *t, size_t bytes)
+{
+    int next = (t->rank + 1) % t->size, previous = (t->rank + t->size - 1) % t->size;
+    uint8_t *out[2], *in[2];
+    for (int k = 0; k < 2; k++) {
+        out[k] = malloc(bytes + 1);
+        in[k] = malloc(bytes + 1);
+        fill(out[k], bytes, 2 * t->rank + k);
+        memset(in[k], 0x5a, bytes + 1);
+    }
+    EXPECT_OK(weft_send(t->comm, t->lanes[0], next, 3, out[0], bytes));
+    EXPECT_OK(weft_send(t->comm, t->lanes[1], previous, 4, out[1], bytes));
+    EXPECT_OK(weft_recv(t->comm, t->lanes[2], previous, 3, in[0], bytes));
+    EXPECT_OK(weft_recv(t->comm, t->lanes[3], next, 4, in[1], bytes));
+    for (int i = 0; i < TEST_NUM_LANES; i++)
+        EXPECT_OK(weft_lane_sync(t->lanes[i]));
+    EXPECT(num_wrong(in[0], bytes, 2 * previous) == 0, "from the previous rank, %zu bytes", bytes);
+    EXPECT(num_wrong(in[1], bytes, 2 * next + 1) == 0, "from the next rank, %zu bytes", bytes);
+    EXPECT(in[0][bytes] == 0x5a && in[1][bytes] == 0x5a, "wrote past the end");
+    for (int k = 0; k < 2; k++) {
+        free(out[k]);
+        free(in[k]);
+    }
+}
+
+/* Messages of one tag keep their order; another tag may overtake. */
+static void test_order(test_setup *t)
+{
+    enum { NUM = 50 };
+    int sent[NUM], got[NUM] = {0}, late = -1, sign = 7;
+    if (t->rank == 0) {
+        for (int i = 0; i < NUM; i++) {
+            sent[i] = 1000 + i;
+            EXPECT_OK(weft_send(t->comm, t->lanes[0], 1, 9, &sent[i], sizeof sent[i]));
+        }
+        EXPECT_OK(weft_send(t->comm, t->lanes[1], 1, 1023, &sign, sizeof sign));
+    } else if (t->rank == 1) {
+        EXPECT_OK(weft_recv(t->comm, t->lanes[0], 0, 1023, &late, sizeof late));
+        for (int i = 0; i < NUM; i++)
+            EXPECT_OK(weft_recv(t->comm, t->lanes[0], 0, 9, &got[i], sizeof got[i]));
+    }
+    EXPECT_OK(weft_lane_sync(t->lanes[0]));
+    EXPECT_OK(weft_lane_sync(t->lanes[1]));
+    for (int i = 0; t->rank == 1 && i < NUM; i++)
+        EXPECT(got[i] == 1000 + i, "message %d is %d", i, got[i]);
+    EXPECT(t->rank != 1 || late == 7, "got %d", late);
+}
+
+/* The receiver of another size than was sent learns both sizes; the group is broken there. `cut`:
+ * both in pieces, which differ at the last. */
+static void test_size_mismatch(test_setup *t, size_t sent, size_t received, const char *text)
+{
+    weft_comm *group;
+    weft_lane *lane;
+    uint8_t data[4096] = {0};
+    EXPECT_OK(
+        weft_comm_split(t->comm, t->rank < 2 ? 0 : -1, 0, "pair", WEFT_PURPOSE_PIPELINE, &group));
+    if (!group)
+        return;
+    EXPECT_OK(weft_lane_create(t->device, 0, "mismatch", &lane));
+    if (t->rank == 0) {
+        EXPECT_OK(weft_send(group, lane, 1, 5, data, sent));
+        EXPECT_OK(weft_lane_sync(lane));
+    } else {
+        EXPECT_OK(weft_recv(group, lane, 0, 5, data, received));
+        EXPECT_ERROR(weft_lane_sync(lane), WEFT_COMM, text);
+        EXPECT_ERROR(weft_comm_barrier(group), WEFT_COMM, "group pair is broken since its recv 0");
+    }
+    weft_lane_destroy(lane);
+    weft_comm_destroy(group);
+}
+
+static void test_refusals(test_setup *t)
+{
+    char data[8] = {0};
+    weft_lane *lane = t->lanes[0];
+    EXPECT_ERROR(weft_send(t->comm, lane, t->rank, 0, data, 8), WEFT_INTERNAL, "send on rank");
+    EXPECT_ERROR(weft_recv(t->comm, lane, t->size, 0, data, 8), WEFT_INTERNAL, "recv on rank");
+    EXPECT_ERROR(weft_recv(t->comm, lane, -1, 0, data, 8), WEFT_INTERNAL, "with rank -1");
+    if (t->size > 1) {
+        int other = t->rank == 0 ? 1 : 0;
+        EXPECT_ERROR(weft_send(t->comm, lane, other, 1024, data, 8), WEFT_INTERNAL, "tag 1024");
+        EXPECT_ERROR(weft_send(t->comm, lane, other, -1, data, 8), WEFT_INTERNAL, "tag -1");
+    }
+}
+
+int main(void)
+{
+    test_setup t;
+    test_setup_init(&t);
+    test_refusals(&t);
+    if (t.size > 1) {
+        static const size_t sizes[] = {0, 1, 4096, 100000, (size_t)3 << 20};
+        for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+            test_crossing(&t, sizes[i]);
+        test_order(&t);
+        test_size_mismatch(&t, 100, 200, "rank 0 sent 100 bytes where 200 are received here");
+        test_size_mismatch(&t, 200, 100, "where 100 are received here");
+        test_size_mismatch(&t, 0, 8, "rank 0 sent 0 bytes where 8 are received here");
+        test_size_mismatch(&t, 8, 0, "where 0 are received here");
+        EXPECT_OK(weft_comm_barrier(t.comm));
+        weft_mpi_set_limits(
+            &(weft_mpi_limits){.message_bytes = 128, .piece_bytes = 128, .direct_bytes = 8});
+        static const size_t cut_sizes[] = {127, 128, 129, 256, 100001};
+        for (size_t i = 0; i < sizeof cut_sizes / sizeof cut_sizes[0]; i++)
+            test_crossing(&t, cut_sizes[i]);
+        /* The same number of full pieces on both sides, but for what ends the message. */
+        test_size_mismatch(&t, 256, 300, "rank 0 sent 0 bytes where 44 are received here");
+        EXPECT_OK(weft_comm_barrier(t.comm));
+    }
+    return test_setup_finish(&t);
+}

@@ -1,0 +1,17 @@
+# One program of conformance for every number of ranks; a rank alone is the self backend, which never
+# starts MPI.
+foreach(suite collectives groups messages check)
+  weft_add_test(NAME comm_${suite} SOURCES comm/test_${suite}.c LABELS comm tsan)
+  foreach(ranks 2 3 4 8)
+    weft_add_test_run(NAME comm_${suite}_${ranks} PROGRAM $<TARGET_FILE:test_comm_${suite}>
+      RANKS ${ranks} LABELS comm)
+  endforeach()
+endforeach()
+foreach(ranks 2 3)
+  weft_add_test_run(NAME comm_collectives_pieces_${ranks}
+    PROGRAM $<TARGET_FILE:test_comm_collectives> RANKS ${ranks} LABELS comm ARGS pieces)
+endforeach()
+weft_add_test(NAME comm_world_size SOURCES comm/test_world_size.c RANKS 2 LABELS comm)
+weft_add_test(NAME comm_launched SOURCES comm/test_launched.c CMOCKA LABELS comm)
+# No MPI inside: clean under ThreadSanitizer.
+weft_add_test(NAME comm_engine SOURCES comm/test_engine.c CMOCKA LABELS comm tsan)
