@@ -1,9 +1,10 @@
 /* The checker proves a set of programs, one a stage, right before anything runs:
- *  1. form: waits point backwards, slots in range, kinds have the slots and peers they need;
+ *  1. form: waits point backwards, slots in range, kinds have the lane, slots and peers they need;
  *  2. every (micro-batch, stage) is forwarded once and, unless forward_only, backwarded once,
- *     after its forward;
- *  3. no slot is overwritten while a task that reads it may not have run (ordering by lanes and
- *     waits alone, not by luck), and nothing is read before it is written;
+ *     after its forward; then gradients are reduced once, then the optimizer steps once;
+ *  3. every task reads the value that is meant for it, and no slot is overwritten while a task
+ *     that reads it may not have run, nor read before it is written (ordering by lanes and waits
+ *     alone, not by luck);
  *  4. sends match receives: same order of (flow, micro-batch) on each directed pair of stages;
  *  5. no cycle across ranks, with lanes as FIFOs and every send blocking until its receive starts
  *     (rendezvous), so the program is deadlock-free whatever the transport buffers;

@@ -238,8 +238,46 @@ static void deadlock_and_memory(void **state)
     release_set(&set);
 }
 
-int main(void)
+static double drawn_cost(const void *context, int stage, const weft_task *task)
 {
+    static const double costs_us[WEFT_NUM_TASK_KINDS] = {
+        [WEFT_TASK_FORWARD] = 10, [WEFT_TASK_BACKWARD] = 20, [WEFT_TASK_SEND] = 1,
+        [WEFT_TASK_REDUCE] = 8,   [WEFT_TASK_STEP] = 6,
+    };
+    (void)context;
+    (void)stage;
+    return costs_us[task->kind];
+}
+
+static int draw(const char *folder)
+{
+    static const char *const names[] = {"1f1b", "gpipe"};
+    static const char *const titles[] = {"1F1B, 4 stages, 6 micro-batches",
+                                         "GPipe, 4 stages, 6 micro-batches"};
+    for (int kind = 0; kind < 2; kind++) {
+        program_set set = make_set(kind, 4, 6, false);
+        weft_trace *trace;
+        weft_price price;
+        char path[1024];
+        snprintf(path, sizeof(path), "%s/schedules-%s.svg", folder, names[kind]);
+        FILE *file = fopen(path, "w");
+        if (!file || weft_trace_create(&trace) != WEFT_OK ||
+            weft_program_price(set.programs, 4, drawn_cost, NULL, &set.arena, trace, &price) !=
+                WEFT_OK ||
+            weft_trace_write_svg(trace, titles[kind], 960, file) != WEFT_OK)
+            return 1;
+        printf("%s: %g us, bubble %.3f\n", titles[kind], price.makespan_us, price.bubble_share);
+        fclose(file);
+        weft_trace_destroy(trace);
+        release_set(&set);
+    }
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1)
+        return draw(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ideal_pipeline),      cmocka_unit_test(ideal_evaluation),
         cmocka_unit_test(against_reference),   cmocka_unit_test(peak_activations),
