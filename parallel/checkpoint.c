@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <xxhash.h>
 
@@ -17,7 +18,7 @@ typedef struct save {
     const char *dir, *name, *temporary, *target, *model;
     weft_stored_list datasets;
     weft_shard_list shards;
-    weft_tensor_file *file;
+    weft_raw_file file;
     weft_lane *lane;
     float *staging; /* pinned, WEFT_SHARD_MAX_ELEMENTS */
 } save;
@@ -71,7 +72,7 @@ static weft_status write_slab(void *context, const weft_slab *slab)
     memcpy(shard.start, slab->start, (size_t)num_dims * sizeof shard.start[0]);
     memcpy(shard.count, slab->count, (size_t)num_dims * sizeof shard.count[0]);
     shard.hash = XXH64(data, weft_shard_elements(&shard, num_dims) * sizeof *data, 0);
-    WEFT_TRY(weft_tensor_file_write(s->file, &shard, data));
+    WEFT_TRY(weft_raw_write(&s->file, &s->datasets.items[r->dataset], &shard, data));
     return weft_shard_append(&s->shards, &s->arena, &shard);
 }
 
@@ -101,17 +102,30 @@ static weft_status write_pieces(save *s)
     return WEFT_OK;
 }
 
+/* Rank 0 makes the file; the others learn where its datasets lie. */
+static weft_status create_model(save *s)
+{
+    weft_status status = WEFT_OK;
+    if (weft_comm_rank(s->world) == 0) {
+        status = weft_raw_reserve(s->model, &s->datasets);
+        if (status == WEFT_OK)
+            status = weft_tensor_file_create(s->model, &s->datasets);
+    }
+    WEFT_TRY(weft_comm_agree(s->world, status));
+    return weft_comm_broadcast_host(s->world, s->datasets.items,
+                                    (size_t)s->datasets.count * sizeof *s->datasets.items, 0);
+}
+
 static weft_status write_model(save *s)
 {
-    WEFT_TRY(weft_comm_agree(s->world,
-                             weft_tensor_file_create(s->model, s->world, &s->datasets, &s->file)));
-    weft_status status = weft_comm_agree(s->world, write_pieces(s));
-    /* Closing is collective: after a failure too. */
-    weft_error error;
-    weft_error_take(&error);
-    weft_status closed = weft_comm_agree(s->world, weft_tensor_file_close(s->file));
-    s->file = NULL;
-    return status == WEFT_OK ? closed : weft_error_put(&error);
+    WEFT_TRY(create_model(s));
+    weft_status status = weft_raw_open(s->model, &s->file);
+    if (status == WEFT_OK) {
+        status = write_pieces(s);
+        if (status == WEFT_OK)
+            status = weft_raw_close(&s->file);
+    }
+    return weft_comm_agree(s->world, status);
 }
 
 static int compare_shards(const void *a, const void *b)
@@ -151,22 +165,15 @@ static weft_status gather_shards(save *s)
     return WEFT_OK;
 }
 
-static weft_status read_back(save *s, weft_tensor_file *file)
-{
-    for (int i = 0; i < s->datasets.count; i++)
-        WEFT_TRY(weft_tensor_file_offset(file, i, &s->datasets.items[i].offset));
-    return weft_shards_verify(file, s->model, &s->datasets, &s->shards,
-                              (size_t)weft_comm_rank(s->world), (size_t)weft_comm_size(s->world));
-}
-
 /* That the file opens proves nothing: what was written is read back, a part on each rank. */
 static weft_status verify_model(save *s)
 {
     weft_tensor_file *file;
-    WEFT_TRY(weft_folder_sync(s->model));
     WEFT_TRY(weft_shards_check_cover(s->model, &s->datasets, &s->shards));
     WEFT_TRY(weft_tensor_file_open(s->model, &s->datasets, &file));
-    weft_status status = read_back(s, file);
+    weft_status status =
+        weft_shards_verify(file, s->model, &s->datasets, &s->shards,
+                           (size_t)weft_comm_rank(s->world), (size_t)weft_comm_size(s->world));
     weft_status closed = weft_tensor_file_close(file);
     return status == WEFT_OK ? closed : status;
 }
@@ -212,18 +219,6 @@ static weft_status save_phases(save *s, const char *config_text, const char *tok
     return weft_comm_agree(s->world, status);
 }
 
-/* After a failure; keeps its error. */
-static void clean_up(save *s)
-{
-    weft_error error;
-    weft_error_take(&error);
-    if (weft_tensor_file_close(s->file) != WEFT_OK)
-        weft_error_clear();
-    if (s->temporary && weft_comm_rank(s->world) == 0)
-        weft_folder_remove(s->temporary);
-    weft_error_put(&error);
-}
-
 weft_status weft_checkpoint_save(const char *dir, const weft_checkpoint_info *info,
                                  const weft_parameters *parameters, const weft_optimizer *optimizer,
                                  const char *config_text, const char *tokenizer_text)
@@ -232,10 +227,13 @@ weft_status weft_checkpoint_save(const char *dir, const weft_checkpoint_info *in
               .parameters = parameters,
               .optimizer = optimizer,
               .world = weft_parameters_groups(parameters)->world,
-              .dir = dir};
+              .dir = dir,
+              .file = {.fd = -1}};
     weft_status status = save_phases(&s, config_text, tokenizer_text);
-    if (status != WEFT_OK)
-        clean_up(&s);
+    if (s.file.fd >= 0)
+        close(s.file.fd); /* a write failed */
+    if (status != WEFT_OK && s.temporary && weft_comm_rank(s.world) == 0)
+        weft_folder_remove(s.temporary);
     weft_lane_destroy(s.lane);
     if (s.staging)
         weft_device_free(weft_parameters_device(parameters), WEFT_SPACE_PINNED, s.staging,

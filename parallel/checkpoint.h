@@ -5,15 +5,20 @@
  *                             leading expert axis. h5dump and h5py read it as it is
  *   DIR/step-N/shards.json    a row a hyperslab written: dataset, start, count, xxh64 of its bytes
  *   DIR/step-N/config.json    the resolved config, as given by the caller
+ *   DIR/step-N/tokenizer.json the tokenizer's description, where there is one
  *   DIR/step-N/manifest.json  written last: format version, step, consumed samples, every dataset
- *                             with its shape, every file with size and xxh64
+ *                             with its shape and place in model.h5, every file with size and xxh64
+ *                             (of model.h5: of what lies outside the datasets), its own xxh64
  *   DIR/latest                a text file: "step-N"
  *
- * Each rank writes and reads its own hyperslabs independently (parallel HDF5, contiguous, no
- * filter). Written under a temporary name, closed, reopened and verified, fsynced, manifest last,
- * renamed into place, then `latest` moved by rename: a reader never sees half a checkpoint.
- * HDF5 types live only in checkpoint*.c. All functions are collective over groups->world; all
- * ranks return the same status. Errors: WEFT_FILE naming file, dataset and fault. */
+ * Rank 0 makes model.h5 with HDF5; then each rank writes its own hyperslabs with plain writes at
+ * the datasets' offsets (contiguous, no filter): see docs/checkpoints.md. Written under a temporary
+ * name, reopened and verified, fsynced, manifest last, renamed into place, then `latest` moved by
+ * rename: a reader never sees half a checkpoint. HDF5 types live only in checkpoint_hdf5.c.
+ *
+ * save, load and load_weights are collective over groups->world: all ranks return the same status.
+ * The others are rank-local. HDF5 is called on the calling thread alone, which has to be the only
+ * one that uses it. Errors: WEFT_FILE naming file, dataset and fault. */
 #ifndef WEFT_PARALLEL_CHECKPOINT_H
 #define WEFT_PARALLEL_CHECKPOINT_H
 
@@ -27,8 +32,10 @@ typedef struct weft_checkpoint_info {
     uint64_t seed;
 } weft_checkpoint_info;
 
-/* Saves under `dir` (made where missing). config_text: the resolved config as JSON.
- * `tokenizer_text`: JSON of the tokenizer description, or NULL. */
+/* Saves under `dir` (made where missing; seen by all ranks), replacing a checkpoint of the same
+ * step. config_text: the resolved config as JSON. tokenizer_text: JSON of the tokenizer
+ * description, or NULL. Lanes that write the state have been synced. After an error, such as a full
+ * disk, what was there before is untouched. */
 weft_status weft_checkpoint_save(const char *dir, const weft_checkpoint_info *info,
                                  const weft_parameters *parameters, const weft_optimizer *optimizer,
                                  const char *config_text, const char *tokenizer_text) WEFT_CHECKED;
@@ -36,8 +43,7 @@ weft_status weft_checkpoint_save(const char *dir, const weft_checkpoint_info *in
  * path/checkpoints/latest's. Rank-local. WEFT_FILE when there is none. */
 weft_status weft_checkpoint_resolve(const char *path, weft_arena *arena,
                                     const char **out_folder) WEFT_CHECKED;
-/* Checks the manifest and the files' sizes and hashes (rank 0 hashes; config and shards always,
- * model.h5 through the per-shard hashes of what each rank reads). */
+/* Checks the manifest, and all files' sizes and hashes but for the elements in model.h5. */
 weft_status weft_checkpoint_read_info(const char *folder, weft_checkpoint_info *out) WEFT_CHECKED;
 /* Reads the manifest's config text into the arena. */
 weft_status weft_checkpoint_read_config(const char *folder, weft_arena *arena,
@@ -45,11 +51,12 @@ weft_status weft_checkpoint_read_config(const char *folder, weft_arena *arena,
 /* NULL where the checkpoint has none. */
 weft_status weft_checkpoint_read_tokenizer(const char *folder, weft_arena *arena,
                                            const char **out_text) WEFT_CHECKED;
-/* Fills the optimizer's pieces (masters and moments), then weft_optimizer_reload. A dataset that
- * is missing, of another shape or left over is an error naming it. */
+/* Verifies every shard's hash (each rank a part of them), fills the optimizer's pieces (masters and
+ * moments), then weft_optimizer_reload. A dataset that is missing, of another shape or left over is
+ * an error naming it; then nothing has been filled. Synced on return. */
 weft_status weft_checkpoint_load(const char *folder, weft_parameters *parameters,
                                  weft_optimizer *optimizer, weft_lane *lane) WEFT_CHECKED;
-/* Fills weights alone, for generate. */
+/* Fills weights alone, for generate; verifies the shards of weights. */
 weft_status weft_checkpoint_load_weights(const char *folder, weft_parameters *parameters,
                                          weft_lane *lane) WEFT_CHECKED;
 /* Prints what is in it: step, mesh-free list of datasets with shapes and parameter count; verifies

@@ -2,7 +2,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/mpi/handle.h"
 #include "parallel/checkpoint_internal.h"
 
 struct weft_tensor_file {
@@ -42,6 +41,8 @@ static weft_status allocate(const char *path, const weft_stored_list *list, weft
         datasets[i] = H5I_INVALID_HID;
     *file = (weft_tensor_file){
         .path = path, .list = list, .file = H5I_INVALID_HID, .datasets = datasets};
+    /* Everything is closed by hand; HDF5 1.10 crashes at exit over a file whose close failed. */
+    H5dont_atexit();
     /* Errors are told by our own messages, not on stderr. */
     H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
     *out = file;
@@ -55,44 +56,32 @@ static void to_hdf5(const size_t *from, int num_dims, hsize_t to[WEFT_MAX_DIMS])
         to[d] = from[d];
 }
 
-static weft_status create_datasets(weft_tensor_file *file)
+/* Creates the datasets, whose space is given out at once and never filled: their elements are
+ * written past HDF5, at the offsets that it chose. */
+static weft_status create_datasets(weft_tensor_file *file, weft_stored_list *list)
 {
-    hid_t create = H5Pcreate(H5P_DATASET_CREATE), link = H5Pcreate(H5P_LINK_CREATE);
+    hid_t create = H5Pcreate(H5P_DATASET_CREATE), links = H5Pcreate(H5P_LINK_CREATE);
     weft_status status = WEFT_OK;
 
     if (H5Pset_alloc_time(create, H5D_ALLOC_TIME_EARLY) < 0 ||
         H5Pset_fill_time(create, H5D_FILL_TIME_NEVER) < 0 ||
-        H5Pset_create_intermediate_group(link, 1) < 0)
+        H5Pset_create_intermediate_group(links, 1) < 0)
         status = hdf5_error(file->path, NULL, "cannot set up");
-    for (int i = 0; status == WEFT_OK && i < file->list->count; i++) {
-        const weft_stored *stored = &file->list->items[i];
+    for (int i = 0; status == WEFT_OK && i < list->count; i++) {
+        weft_stored *stored = &list->items[i];
         hsize_t dims[WEFT_MAX_DIMS];
         to_hdf5(stored->dims, stored->num_dims, dims);
         hid_t space = H5Screate_simple(stored->num_dims, dims, NULL);
         file->datasets[i] =
-            H5Dcreate2(file->file, stored->name, H5T_IEEE_F32LE, space, link, create, H5P_DEFAULT);
+            H5Dcreate2(file->file, stored->name, H5T_IEEE_F32LE, space, links, create, H5P_DEFAULT);
         if (file->datasets[i] < 0)
             status = hdf5_error(file->path, stored->name, "cannot create the dataset");
+        else
+            stored->offset = H5Dget_offset(file->datasets[i]);
         H5Sclose(space);
     }
     H5Pclose(create);
-    H5Pclose(link);
-    return status;
-}
-
-static weft_status create_file(weft_tensor_file *file, weft_comm *world)
-{
-    hid_t access = H5Pcreate(H5P_FILE_ACCESS);
-    weft_status status = WEFT_OK;
-    if (weft_comm_size(world) > 1 &&
-        H5Pset_fapl_mpio(access, weft_comm_mpi_handle(world), MPI_INFO_NULL) < 0)
-        status = hdf5_error(file->path, NULL, "cannot set up parallel HDF5");
-    if (status == WEFT_OK) {
-        file->file = H5Fcreate(file->path, H5F_ACC_TRUNC, H5P_DEFAULT, access);
-        if (file->file < 0)
-            status = hdf5_error(file->path, NULL, "cannot create");
-    }
-    H5Pclose(access);
+    H5Pclose(links);
     return status;
 }
 
@@ -106,20 +95,23 @@ static void abandon(weft_tensor_file *file)
     weft_error_put(&error);
 }
 
-weft_status weft_tensor_file_create(const char *path, weft_comm *world,
-                                    const weft_stored_list *list, weft_tensor_file **out)
+weft_status weft_tensor_file_create(const char *path, weft_stored_list *list)
 {
     weft_tensor_file *file;
     WEFT_TRY(allocate(path, list, &file));
-    weft_status status = create_file(file, world);
-    if (status == WEFT_OK)
-        status = create_datasets(file);
+    weft_status status = WEFT_OK;
+    file->file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+    if (file->file < 0)
+        status = hdf5_error(path, NULL, "cannot create");
+    else if (H5Tequal(H5T_NATIVE_FLOAT, H5T_IEEE_F32LE) <= 0)
+        status = WEFT_ERROR(WEFT_FILE, "%s: this machine's floats are not little-endian", path);
+    else
+        status = create_datasets(file, list);
     if (status != WEFT_OK) {
         abandon(file);
         return status;
     }
-    *out = file;
-    return WEFT_OK;
+    return weft_tensor_file_close(file);
 }
 
 /* The dataset has the type and shape that the list says. */
@@ -140,6 +132,9 @@ static weft_status check_dataset(const weft_tensor_file *file, int index)
         same = dims[d] == stored->dims[d];
     if (status == WEFT_OK && !same)
         status = WEFT_ERROR(WEFT_FILE, "%s: %s: its shape is not the manifest's", file->path,
+                            stored->name);
+    if (status == WEFT_OK && H5Dget_offset(file->datasets[index]) != stored->offset)
+        status = WEFT_ERROR(WEFT_FILE, "%s: %s: its place is not the manifest's", file->path,
                             stored->name);
     H5Tclose(type);
     H5Sclose(space);
@@ -199,19 +194,6 @@ static void release_selection(const selection *s)
     H5Sclose(s->memory_space);
 }
 
-weft_status weft_tensor_file_write(weft_tensor_file *file, const weft_stored_shard *shard,
-                                   const float *data)
-{
-    selection s;
-    weft_status status = WEFT_OK;
-    if (!select_shard(file, shard, &s) ||
-        H5Dwrite(file->datasets[shard->dataset], H5T_NATIVE_FLOAT, s.memory_space, s.file_space,
-                 H5P_DEFAULT, data) < 0)
-        status = hdf5_error(file->path, file->list->items[shard->dataset].name, "cannot write");
-    release_selection(&s);
-    return status;
-}
-
 weft_status weft_tensor_file_read(weft_tensor_file *file, const weft_stored_shard *shard,
                                   float *data)
 {
@@ -223,16 +205,6 @@ weft_status weft_tensor_file_read(weft_tensor_file *file, const weft_stored_shar
         status = hdf5_error(file->path, file->list->items[shard->dataset].name, "cannot read");
     release_selection(&s);
     return status;
-}
-
-weft_status weft_tensor_file_offset(weft_tensor_file *file, int dataset, uint64_t *out)
-{
-    haddr_t offset = H5Dget_offset(file->datasets[dataset]);
-    if (offset == HADDR_UNDEF)
-        return hdf5_error(file->path, file->list->items[dataset].name,
-                          "the dataset is not contiguous");
-    *out = offset;
-    return WEFT_OK;
 }
 
 weft_status weft_tensor_file_close(weft_tensor_file *file)

@@ -70,24 +70,34 @@ weft_status weft_runs_visit(const weft_box *box, size_t first, size_t count,
 
 typedef struct weft_tensor_file weft_tensor_file;
 
-/* Creates the file and its datasets. Collective over world (which may be a self group: then
- * without MPI). `list` is borrowed until close. */
-weft_status weft_tensor_file_create(const char *path, weft_comm *world,
-                                    const weft_stored_list *list,
-                                    weft_tensor_file **out) WEFT_CHECKED;
-/* Opens for reading, rank-local; each dataset of the list must be there with its shape. */
+/* Creates the file with its datasets, their elements not written, and closes it. Fills the list's
+ * offsets. Rank-local: one rank does it. */
+weft_status weft_tensor_file_create(const char *path, weft_stored_list *list) WEFT_CHECKED;
+/* Opens for reading, rank-local; each dataset of the list must be there with its type, shape and
+ * offset. `list` is borrowed until close. */
 weft_status weft_tensor_file_open(const char *path, const weft_stored_list *list,
                                   weft_tensor_file **out) WEFT_CHECKED;
-/* Independent of other ranks. data: the shard's elements, host memory. */
-weft_status weft_tensor_file_write(weft_tensor_file *file, const weft_stored_shard *shard,
-                                   const float *data) WEFT_CHECKED;
+/* data: the shard's elements, host memory. */
 weft_status weft_tensor_file_read(weft_tensor_file *file, const weft_stored_shard *shard,
                                   float *data) WEFT_CHECKED;
-/* Where the dataset's elements lie in the file. */
-weft_status weft_tensor_file_offset(weft_tensor_file *file, int dataset,
-                                    uint64_t *out) WEFT_CHECKED;
-/* Closes and frees; NULL is legal. After create: collective. */
+/* Closes and frees; NULL is legal. */
 weft_status weft_tensor_file_close(weft_tensor_file *file) WEFT_CHECKED;
+
+/* Elements are written with plain writes at the datasets' offsets, by any number of ranks at once:
+ * an error is the system's own (a full disk says so), and HDF5 never holds an open file that it
+ * cannot finish. */
+typedef struct weft_raw_file {
+    const char *path;
+    int fd;
+} weft_raw_file;
+
+/* Makes sure that the disk has room for the datasets, where the file system can say so. */
+weft_status weft_raw_reserve(const char *path, const weft_stored_list *list) WEFT_CHECKED;
+weft_status weft_raw_open(const char *path, weft_raw_file *out) WEFT_CHECKED;
+weft_status weft_raw_write(const weft_raw_file *file, const weft_stored *dataset,
+                           const weft_stored_shard *shard, const float *data) WEFT_CHECKED;
+/* Flushes to the disk and closes. */
+weft_status weft_raw_close(weft_raw_file *file) WEFT_CHECKED;
 
 /* Reads each shard whose index % stride == first and compares its hash. WEFT_FILE names the file,
  * the dataset and the shard. */

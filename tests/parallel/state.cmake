@@ -12,3 +12,4 @@ foreach(ranks 2 4 8)
   weft_add_test_run(NAME checkpoint_${ranks} PROGRAM $<TARGET_FILE:test_checkpoint> RANKS ${ranks}
     LABELS parallel mpi)
 endforeach()
+weft_add_test(NAME checkpoint_faults SOURCES parallel/test_checkpoint_faults.c LABELS parallel)

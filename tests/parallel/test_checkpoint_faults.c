@@ -1,0 +1,406 @@
+/* Damaged, foreign and unfitting checkpoints are refused by name; a save that is killed or cannot
+ * write leaves the last one as it was. One process, no MPI. */
+#include <dirent.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/json.h"
+#include "core/options.h"
+#include "core/rng.h"
+#include "expect.h"
+#include "parallel/checkpoint.h"
+
+/* What the model of a test looks like. */
+typedef enum variant { PLAIN, EXTRA, LACKING, OTHER_SHAPE, LARGE } variant;
+
+typedef struct tiny {
+    weft_comm *world;
+    weft_groups groups;
+    weft_device *device;
+    weft_lane *lane;
+    weft_parameters *parameters;
+    weft_optimizer *optimizer;
+} tiny;
+
+static void declare(tiny *t, const char *name, int num_dims, size_t d0, size_t d1)
+{
+    weft_parameter *out;
+    weft_parameter_spec spec = {.name = name, .num_dims = num_dims, .dims = {d0, d1}};
+    EXPECT_OK(weft_parameters_declare(t->parameters, "", &spec, 0, &out));
+}
+
+static bool tiny_create(tiny *t, variant v)
+{
+    weft_parallel_options parallel = {.tensor_model_parallel_size = 1,
+                                      .pipeline_model_parallel_size = 1,
+                                      .context_parallel_size = 1,
+                                      .expert_binding = WEFT_BINDING_DP,
+                                      .order = "tp-cp-ep-dp-pp"};
+    weft_mesh mesh;
+    weft_optimizer_options options = {.distributed = true};
+    int before = expect_failures;
+    memset(t, 0, sizeof *t);
+    EXPECT_OK(weft_mesh_build(&parallel, 1, 0, &mesh));
+    EXPECT_OK(weft_comm_create_self(&t->world));
+    EXPECT_OK(weft_device_create_cpu(1, 0, &t->device));
+    EXPECT_OK(weft_groups_create(t->world, &mesh, &t->groups));
+    EXPECT_OK(weft_lane_create(t->device, 0, "test", &t->lane));
+    EXPECT_OK(weft_parameters_create(&t->groups, t->device, WEFT_F32, &t->parameters));
+    if (expect_failures != before)
+        return false;
+    declare(t, "alpha", 2, v == OTHER_SHAPE ? 6 : 5, v == LARGE ? 100000 : 7);
+    if (v != LACKING)
+        declare(t, "beta", 1, 3, 0);
+    if (v == EXTRA)
+        declare(t, "gamma", 1, 2, 0);
+    EXPECT_OK(weft_parameters_allocate(t->parameters, 0, true));
+    EXPECT_OK(weft_optimizer_create(t->parameters, &options, &t->optimizer));
+    return expect_failures == before;
+}
+
+static void tiny_release(tiny *t)
+{
+    weft_lane_destroy(t->lane);
+    weft_optimizer_destroy(t->optimizer);
+    weft_parameters_destroy(t->parameters);
+    weft_groups_release(&t->groups);
+    weft_device_destroy(t->device);
+    weft_comm_destroy(t->world);
+}
+
+/* Sets the state of step `step`, or counts what differs from it. */
+static size_t visit_state(tiny *t, int64_t step, bool set)
+{
+    size_t unlike = 0;
+    for (int i = 0; i < weft_optimizer_num_pieces(t->optimizer); i++) {
+        weft_state_piece piece = weft_optimizer_piece(t->optimizer, i);
+        for (int kind = 0; kind < WEFT_NUM_STATES; kind++) {
+            for (size_t e = 0; e < piece.count; e++) {
+                float value = weft_rng_uniform((uint64_t)step, (uint64_t)kind, e);
+                unlike += piece.data[kind][e] != value;
+                if (set)
+                    piece.data[kind][e] = value;
+            }
+        }
+    }
+    return unlike;
+}
+
+static weft_status save_step(tiny *t, const char *dir, int64_t step)
+{
+    weft_checkpoint_info info = {step, 4 * step, UINT64_MAX - 1};
+    visit_state(t, step, true);
+    return weft_checkpoint_save(dir, &info, t->parameters, t->optimizer, "{\"model\": {}}",
+                                "{\"kind\": \"bytes\"}");
+}
+
+static weft_status load(tiny *t, const char *folder)
+{
+    return weft_checkpoint_load(folder, t->parameters, t->optimizer, t->lane);
+}
+
+static int count_entries(const char *path)
+{
+    DIR *dir = opendir(path);
+    int count = 0;
+    for (const struct dirent *entry; dir && (entry = readdir(dir));)
+        count += strcmp(entry->d_name, ".") && strcmp(entry->d_name, "..");
+    if (dir)
+        closedir(dir);
+    return count;
+}
+
+static void remove_tree(const char *path)
+{
+    char command[256];
+    snprintf(command, sizeof command, "rm -rf '%s'", path);
+    EXPECT(system(command) == 0, "%s", command);
+}
+
+/* --- what is there ------------------------------------------------------------------------- */
+
+static void test_texts(const char *dir)
+{
+    tiny t;
+    weft_arena arena = {0};
+    const char *folder, *text;
+    weft_checkpoint_info info;
+    char path[300];
+    if (tiny_create(&t, PLAIN)) {
+        EXPECT_ERROR(weft_checkpoint_resolve(dir, &arena, &folder), WEFT_FILE,
+                     "no checkpoint there");
+        snprintf(path, sizeof path, "%s/deep/checkpoints", dir);
+        EXPECT_OK(save_step(&t, path, 7));
+        snprintf(path, sizeof path, "%s/deep", dir);
+        EXPECT_OK(weft_checkpoint_resolve(path, &arena, &folder));
+        EXPECT(strstr(folder, "deep/checkpoints/step-7"), "%s", folder);
+        EXPECT_OK(weft_checkpoint_resolve(folder, &arena, &text));
+        EXPECT(!strcmp(folder, text), "%s is not itself", folder);
+        EXPECT_OK(weft_checkpoint_read_info(folder, &info));
+        EXPECT(info.step == 7 && info.consumed_samples == 28 && info.seed == UINT64_MAX - 1,
+               "other numbers");
+        EXPECT_OK(weft_checkpoint_read_config(folder, &arena, &text));
+        EXPECT(!strcmp(text, "{\"model\": {}}"), "%s", text);
+        EXPECT_OK(weft_checkpoint_read_tokenizer(folder, &arena, &text));
+        EXPECT(text && !strcmp(text, "{\"kind\": \"bytes\"}"), "%s", text);
+
+        snprintf(path, sizeof path, "%s/deep/checkpoints/latest", dir);
+        FILE *latest = fopen(path, "w");
+        fputs("step-8\n", latest);
+        fclose(latest);
+        snprintf(path, sizeof path, "%s/deep", dir);
+        EXPECT_ERROR(weft_checkpoint_resolve(path, &arena, &folder), WEFT_FILE, "names step-8");
+        snprintf(path, sizeof path, "%s/deep/checkpoints/latest", dir);
+        latest = fopen(path, "w");
+        fputs("../../etc\n", latest);
+        fclose(latest);
+        snprintf(path, sizeof path, "%s/deep", dir);
+        EXPECT_ERROR(weft_checkpoint_resolve(path, &arena, &folder), WEFT_FILE,
+                     "should say \"step-N\"");
+    }
+    weft_arena_release(&arena);
+    tiny_release(&t);
+}
+
+static void test_inspect(const char *folder)
+{
+    char *text = NULL;
+    size_t bytes;
+    weft_json_span root;
+    weft_json_fault fault;
+    for (int json = 0; json < 2; json++) {
+        FILE *out = open_memstream(&text, &bytes);
+        EXPECT_OK(weft_checkpoint_inspect(folder, json, out));
+        fclose(out);
+        EXPECT(strstr(text, json ? "\"step\": 1," : "step 1,"), "%s", text);
+        EXPECT(strstr(text, json ? "\"num_parameters\": 38," : "38 parameters"), "%s", text);
+        EXPECT(strstr(text, "alpha") && strstr(text, "[5, 7]"), "%s", text);
+        EXPECT(!json || weft_json_check(text, &root, &fault), "not JSON: %s", text);
+        free(text);
+    }
+}
+
+/* --- refusals ------------------------------------------------------------------------------ */
+
+static const char *const files[] = {"model.h5", "shards.json", "config.json", "tokenizer.json",
+                                    "manifest.json"};
+enum { NUM_FILES = 5 };
+
+static char *read_bytes(const char *path, size_t *out)
+{
+    FILE *file = fopen(path, "rb");
+    fseek(file, 0, SEEK_END);
+    *out = (size_t)ftell(file);
+    rewind(file);
+    char *bytes = malloc(*out + 1);
+    EXPECT(fread(bytes, 1, *out, file) == *out, "%s", path);
+    fclose(file);
+    return bytes;
+}
+
+static void write_bytes(const char *path, const char *bytes, size_t count)
+{
+    FILE *file = fopen(path, "wb");
+    EXPECT(fwrite(bytes, 1, count, file) == count, "%s", path);
+    fclose(file);
+}
+
+static void test_one_file(tiny *t, const char *folder, const char *name)
+{
+    char path[300];
+    size_t count;
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    char *good = read_bytes(path, &count), *bad = malloc(count + 1);
+    bool is_manifest = !strcmp(name, "manifest.json");
+
+    const size_t lengths[] = {0, 1, count / 2, count - 1};
+    for (int i = 0; i < 4; i++) {
+        write_bytes(path, good, lengths[i]);
+        EXPECT_ERROR(load(t, folder), WEFT_FILE, name);
+        FILE *nowhere = fopen("/dev/null", "w");
+        EXPECT_ERROR(weft_checkpoint_inspect(folder, false, nowhere), WEFT_FILE, name);
+        fclose(nowhere);
+    }
+    memset(bad, 'x', count); /* a foreign file of the same size */
+    write_bytes(path, bad, count);
+    EXPECT_ERROR(load(t, folder), WEFT_FILE, name);
+    unlink(path);
+    EXPECT_ERROR(load(t, folder), WEFT_FILE, name);
+    for (int i = 0; i < 150; i++) {
+        size_t at = (size_t)(weft_rng_uniform(5, (uint64_t)count, (uint64_t)i) * (float)count);
+        memcpy(bad, good, count);
+        bad[at] ^= (char)(1 << i % 8);
+        write_bytes(path, bad, count);
+        weft_checkpoint_info info;
+        weft_status status = load(t, folder);
+        EXPECT(status == WEFT_FILE && strstr(weft_error_get()->text, name),
+               "%s byte %zu: status %d, \"%s\"", name, at, status, weft_error_get()->text);
+        weft_error_clear();
+        if (is_manifest)
+            EXPECT_ERROR(weft_checkpoint_read_info(folder, &info), WEFT_FILE, name);
+    }
+    write_bytes(path, good, count);
+    EXPECT_OK(load(t, folder));
+    free(good);
+    free(bad);
+}
+
+static void test_damage(const char *folder)
+{
+    tiny t;
+    if (tiny_create(&t, PLAIN)) {
+        for (int i = 0; i < NUM_FILES; i++)
+            test_one_file(&t, folder, files[i]);
+        EXPECT(visit_state(&t, 1, false) == 0, "the state differs in the end");
+    }
+    tiny_release(&t);
+}
+
+static void test_unfitting(const char *folder)
+{
+    static const struct {
+        variant v;
+        const char *text;
+    } cases[] = {{EXTRA, "lacks model/gamma, which the model has"},
+                 {LACKING, "has model/beta, which the model lacks"},
+                 {OTHER_SHAPE, "model/alpha has shape [5, 7], the model wants [6, 7]"}};
+    for (int i = 0; i < 3; i++) {
+        tiny t;
+        if (tiny_create(&t, cases[i].v)) {
+            EXPECT_ERROR(weft_checkpoint_load_weights(folder, t.parameters, t.lane), WEFT_FILE,
+                         cases[i].text);
+            EXPECT_ERROR(load(&t, folder), WEFT_FILE, "model.h5: ");
+        }
+        tiny_release(&t);
+    }
+}
+
+/* --- saves that fail ----------------------------------------------------------------------- */
+
+/* The last good checkpoint is there, and nothing else is. */
+static void check_untouched(tiny *t, const char *dir, int64_t step)
+{
+    weft_arena arena = {0};
+    const char *folder = "";
+    visit_state(t, step + 100, true);
+    EXPECT_OK(weft_checkpoint_resolve(dir, &arena, &folder));
+    EXPECT_OK(load(t, folder));
+    EXPECT(visit_state(t, step, false) == 0, "%s is not step %lld", folder, (long long)step);
+    EXPECT(count_entries(dir) == 2, "%d entries in %s", count_entries(dir), dir);
+    weft_arena_release(&arena);
+}
+
+/* A limit on the size of files stands for a disk that is full. */
+static void test_no_space(const char *dir)
+{
+    tiny t;
+    struct rlimit limit, old;
+    if (tiny_create(&t, LARGE)) {
+        EXPECT_OK(save_step(&t, dir, 1));
+        signal(SIGXFSZ, SIG_IGN);
+        getrlimit(RLIMIT_FSIZE, &old);
+        limit = old;
+        const rlim_t limits[] = {0, 100, 4096, 1000000, 5000000};
+        for (int i = 0; i < 5; i++) {
+            limit.rlim_cur = limits[i];
+            setrlimit(RLIMIT_FSIZE, &limit);
+            weft_status status = save_step(&t, dir, 2);
+            setrlimit(RLIMIT_FSIZE, &old);
+            EXPECT_ERROR(status, WEFT_FILE, ".step-2.saving/");
+            check_untouched(&t, dir, 1);
+        }
+        EXPECT_OK(save_step(&t, dir, 2));
+    }
+    tiny_release(&t);
+}
+
+static void test_not_a_folder(const char *dir)
+{
+    tiny t;
+    char path[300];
+    snprintf(path, sizeof path, "%s/file", dir);
+    write_bytes(path, "x", 1);
+    if (tiny_create(&t, PLAIN)) {
+        EXPECT_ERROR(save_step(&t, path, 1), WEFT_FILE, "/file");
+        snprintf(path, sizeof path, "%s/file/below", dir);
+        EXPECT_ERROR(save_step(&t, path, 1), WEFT_FILE, "/file");
+    }
+    tiny_release(&t);
+}
+
+/* Saves one step after the other until it is killed. */
+static void save_forever(const char *dir, int64_t first)
+{
+    tiny t;
+    if (tiny_create(&t, PLAIN)) {
+        for (int64_t step = first; save_step(&t, dir, step) == WEFT_OK; step++)
+            continue;
+    }
+    _exit(1);
+}
+
+static void test_killed(const char *dir)
+{
+    int64_t last = 0;
+    for (int round = 0; round < 20; round++) {
+        pid_t child = fork();
+        if (child == 0)
+            save_forever(dir, last + 1);
+        struct timespec wait = {0,
+                                15000000 + (long)(weft_rng_uniform(3, 3, (uint64_t)round) * 6e7f)};
+        nanosleep(&wait, NULL);
+        kill(child, SIGKILL);
+        int status;
+        EXPECT(waitpid(child, &status, 0) == child && WIFSIGNALED(status), "the saver stopped");
+
+        weft_arena arena = {0};
+        const char *folder;
+        tiny t;
+        if (tiny_create(&t, PLAIN) && weft_checkpoint_resolve(dir, &arena, &folder) == WEFT_OK) {
+            weft_checkpoint_info info = {0};
+            EXPECT_OK(weft_checkpoint_read_info(folder, &info));
+            EXPECT(info.step >= last, "step %lld after %lld", (long long)info.step,
+                   (long long)last);
+            last = info.step;
+            EXPECT_OK(load(&t, folder));
+            EXPECT(visit_state(&t, last, false) == 0, "step %lld is not whole", (long long)last);
+        } else {
+            EXPECT(last == 0, "no checkpoint after step %lld: %s", (long long)last,
+                   weft_error_get()->text);
+            weft_error_clear();
+        }
+        tiny_release(&t);
+        weft_arena_release(&arena);
+    }
+    EXPECT(last > 0, "nothing was ever saved");
+}
+
+int main(void)
+{
+    char root[] = "test_checkpoint_faults_XXXXXX", dir[64], folder[128];
+    tiny t;
+    if (!mkdtemp(root))
+        return 1;
+    snprintf(dir, sizeof dir, "%s/killed", root);
+    test_killed(dir);
+    snprintf(dir, sizeof dir, "%s/space", root);
+    test_no_space(dir);
+    test_not_a_folder(root);
+    test_texts(root);
+    snprintf(dir, sizeof dir, "%s/damage", root);
+    if (tiny_create(&t, PLAIN))
+        EXPECT_OK(save_step(&t, dir, 1));
+    tiny_release(&t);
+    snprintf(folder, sizeof folder, "%s/step-1", dir);
+    test_inspect(folder);
+    test_unfitting(folder);
+    test_damage(folder);
+    remove_tree(root);
+    return expect_finish();
+}
