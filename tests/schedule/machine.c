@@ -77,9 +77,8 @@ static void hold_for_writing(machine *m, int stage, const weft_task *task, int32
     held->value = 0;
 }
 
-static void leave(machine *m, int stage, const weft_task *task, int32_t slot, uint32_t value)
+static void leave(machine *m, int stage, int32_t slot, uint32_t value)
 {
-    (void)task;
     if (slot < 0 || slot >= MACHINE_SLOTS)
         return;
     m->stages[stage].slots[slot].num_writers--;
@@ -151,18 +150,18 @@ static void finish_task(machine *m, int stage, uint32_t index, uint32_t received
             here->slots[task->reads[k]].num_readers--;
     switch (task->kind) {
     case WEFT_TASK_FORWARD:
-        leave(m, stage, task, task->writes[0], value_of("stash", stage, mb));
+        leave(m, stage, task->writes[0], value_of("stash", stage, mb));
         if (stage < last)
-            leave(m, stage, task, task->writes[1], value_of("activation", stage + 1, mb));
+            leave(m, stage, task->writes[1], value_of("activation", stage + 1, mb));
         break;
     case WEFT_TASK_BACKWARD:
         here->in_flight--;
         here->num_backwards++;
         if (stage > 0)
-            leave(m, stage, task, task->writes[0], value_of("gradient", stage - 1, mb));
+            leave(m, stage, task->writes[0], value_of("gradient", stage - 1, mb));
         break;
     case WEFT_TASK_RECEIVE:
-        leave(m, stage, task, task->writes[0], received);
+        leave(m, stage, task->writes[0], received);
         break;
     case WEFT_TASK_REDUCE:
         here->num_reduces++; /* 2: done */
