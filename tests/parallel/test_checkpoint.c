@@ -1,10 +1,13 @@
 /* A checkpoint saved on one mesh is loaded bit for bit on another, also of another size; damage
  * and impossible folders are the same error on every rank. */
 #include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "parallel/checkpoint.h"
+#include "parallel/checkpoint_internal.h"
 #include "state_model.h"
 
 typedef struct layout {
@@ -156,6 +159,30 @@ static void flip_bit(const char *path, off_t at)
     close(fd);
 }
 
+/* One rank cannot write: every rank's save fails, and what was there stays. */
+static void check_one_rank_full(weft_comm *world, const char *dir, const state_model *m)
+{
+    struct rlimit old, limit;
+    char path[600];
+    int last = weft_comm_size(world) - 1;
+    signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &old);
+    limit = old;
+    limit.rlim_cur = 100;
+    if (last && weft_comm_rank(world) == last)
+        setrlimit(RLIMIT_FSIZE, &limit);
+    weft_status status = save_step(dir, m, 501);
+    setrlimit(RLIMIT_FSIZE, &old);
+    snprintf(path, sizeof path, "rank %d: %s/.step-501.saving/model.h5: cannot write: ", last, dir);
+    if (last)
+        EXPECT_ERROR(status, WEFT_FILE, path);
+    else
+        EXPECT_OK(status);
+    snprintf(path, sizeof path, "%s/.step-501.saving", dir);
+    EXPECT_OK(weft_comm_barrier(world));
+    EXPECT(access(path, F_OK) != 0, "%s is left over", path);
+}
+
 /* Every rank gets the same error, which names the file and the dataset. */
 static void check_errors(weft_comm *world, const char *dir)
 {
@@ -170,6 +197,7 @@ static void check_errors(weft_comm *world, const char *dir)
     }
     fill_state(&m, 500);
     EXPECT_OK(save_step(dir, &m, 500));
+    check_one_rank_full(world, dir, &m);
     snprintf(path, sizeof path, "%s/step-500/config.json/below", dir);
     EXPECT_ERROR(save_step(path, &m, 501), WEFT_FILE, "config.json");
     fill_state(&m, 502);
@@ -198,6 +226,44 @@ static void check_errors(weft_comm *world, const char *dir)
     state_model_release(&m);
 }
 
+typedef struct runs {
+    size_t next, unit;
+    int count;
+} runs;
+
+static weft_status see_run(void *context, size_t first, size_t count)
+{
+    runs *r = context;
+    EXPECT(first == r->next, "a run begins at %zu, not %zu", first, r->next);
+    EXPECT(count > 0 && count <= WEFT_SHARD_MAX_ELEMENTS, "a run of %zu", count);
+    EXPECT(r->count == 0 || first % r->unit == 0, "a run begins inside a row, at %zu", first);
+    r->next = first + count;
+    r->count++;
+    return WEFT_OK;
+}
+
+/* Runs cover a range in order, cut between rows where a row fits in one. */
+static void check_runs(void)
+{
+    static const struct {
+        size_t dims[2], first, count, unit;
+        int runs;
+    } cases[] = {{{3000, 1000}, 0, 3000000, 1000, 1},
+                 {{9000, 1000}, 1500, 8998000, 1000, 3},
+                 {{2, 6000000}, 5, 11999990, 1, 3},
+                 {{7, 3000000}, 0, 21000000, 3000000, 7},
+                 {{5, 5}, 24, 1, 5, 1},
+                 {{5, 5}, 3, 0, 5, 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        weft_box box = {.num_dims = 2};
+        runs r = {.next = cases[i].first, .unit = cases[i].unit};
+        memcpy(box.local, cases[i].dims, sizeof cases[i].dims);
+        EXPECT_OK(weft_runs_visit(&box, cases[i].first, cases[i].count, see_run, &r));
+        EXPECT(r.next == cases[i].first + cases[i].count, "case %zu ends at %zu", i, r.next);
+        EXPECT(r.count == cases[i].runs, "case %zu: %d runs", i, r.count);
+    }
+}
+
 int main(void)
 {
     weft_comm *world;
@@ -224,6 +290,7 @@ int main(void)
     }
     EXPECT(last != NULL, "nothing was saved");
     check_errors(world, dir);
+    check_runs();
     EXPECT_OK(weft_comm_barrier(world));
     snprintf(command, sizeof command, "rm -r %s", dir);
     if (weft_comm_rank(world) == 0)
