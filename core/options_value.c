@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* Beyond this a bound is there for its other end alone. */
-#define NO_BOUND 9.2e18
+#define NO_BOUND 1e15
 
 /* Everything that an error about one value needs to say where it stands. */
 typedef struct place {
@@ -149,35 +149,38 @@ static weft_status read_string(const place *p, weft_json_span value, weft_arena 
     return status == WEFT_OK ? WEFT_OK : weft_error_context(status, "%s", where);
 }
 
-/* "a, b or c" and the choice nearest to what was given. */
+/* Not one of the choices: lists them, and says which is nearest to `given` (NULL: not a string). */
 static weft_status bad_choice(const place *p, weft_json_span value, const char *given)
 {
     enum { MAX_CHOICES = 16 };
     char where[WEFT_OPTION_PLACE_BYTES], shown[48], list[160] = "", names[MAX_CHOICES][32];
     const char *pointers[MAX_CHOICES];
-    int count = 0;
+    size_t count = 0, used = 0;
     for (; count < MAX_CHOICES; count++) {
-        weft_json_span choice = weft_option_choice(p->row, count);
+        weft_json_span choice = weft_option_choice(p->row, (int)count);
         if (choice.bytes == 0)
             break;
         snprintf(names[count], sizeof(names[count]), "%.*s", (int)choice.bytes, choice.start);
         pointers[count] = names[count];
     }
-    size_t used = 0;
-    for (int i = 0; i < count && used < sizeof(list); i++) {
+    for (size_t i = 0; i < count && used < sizeof(list); i++) {
         const char *between = i == 0 ? "" : i == count - 1 ? " or " : ", ";
         used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%s", between, names[i]);
     }
+    const char *near = given ? weft_nearest_name(given, pointers, count) : NULL;
+    if (!near)
+        return bad_value(p, value, list);
     weft_option_place(p->source, value.start, p->section, p->row->key, where);
     copy_printable(given, strlen(given), shown, sizeof(shown));
-    const char *near = weft_nearest_name(given, pointers, (size_t)count);
-    return WEFT_ERROR(WEFT_CONFIG, "%s: expected %s, got \"%s\"%s%s%s", where, list, shown,
-                      near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+    return WEFT_ERROR(WEFT_CONFIG, "%s: expected %s, got \"%s\"; did you mean %s?", where, list,
+                      shown, near);
 }
 
 static weft_status read_choice(const place *p, weft_json_span value, weft_arena *arena, int *out)
 {
     const char *given;
+    if (weft_json_kind_of(value) != WEFT_JSON_STRING)
+        return bad_choice(p, value, NULL);
     WEFT_TRY(read_string(p, value, arena, &given));
     size_t bytes = strlen(given);
     for (int i = 0;; i++) {

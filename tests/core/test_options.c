@@ -1,0 +1,381 @@
+#include <stdlib.h>
+
+#include "tests/core/check.h"
+#include "tests/core/options_sample.h"
+
+/* The whole line that each mistake gives. */
+typedef struct mistake {
+    const char *text, *line;
+} mistake;
+
+static const mistake mistakes_in_files[] = {
+    {"", "run.json:1:1: not valid JSON: the text is empty"},
+    {"// nothing\n", "run.json:2:1: not valid JSON: the text is empty"},
+    {"{\"model\": {\n  \"num_layers\": 2,\n}}",
+     "run.json:2:18: not valid JSON: nothing follows this comma"},
+    {"{\"model\": {\"num_layers\": 01}}",
+     "run.json:1:26: not valid JSON: a number cannot start with 0"},
+    {"{\"model\": {\"num_layers\": 1.}}",
+     "run.json:1:26: not valid JSON: a number wants digits after the point"},
+    {"{\"model\": {\"num_layers\": 2e}}",
+     "run.json:1:26: not valid JSON: a number wants digits after the exponent sign"},
+    {"{\"model\": {\"num_layers\": 0x10}}", "run.json:1:26: not valid JSON: not a number"},
+    {"{\"model\": {\"num_layers\": -}}", "run.json:1:26: not valid JSON: a number wants digits"},
+    {"{\"model\": {\"swiglu\": True}}", "run.json:1:22: not valid JSON: expected a value"},
+    {"{\"train\": {\"lr\": NaN}}", "run.json:1:18: not valid JSON: expected a value"},
+    {"{\"train\": {\"name\": 'x'}}",
+     "run.json:1:20: not valid JSON: strings stand in double quotes"},
+    {"{model: {}}", "run.json:1:2: not valid JSON: expected a key in double quotes"},
+    {"{\"model\" {}}", "run.json:1:10: not valid JSON: expected ':' after the key"},
+    {"{\"model\": {} \"train\": {}}", "run.json:1:14: not valid JSON: expected ',' or '}'"},
+    {"{\"model\": {\"layer_freq\": [1 2]}}", "run.json:1:29: not valid JSON: expected ',' or ']'"},
+    {"{\"model\": {\"num_layers\": 2}", "run.json:1:1: not valid JSON: this '{' is never closed"},
+    {"{\"model\": {}} {}", "run.json:1:15: not valid JSON: text after the end"},
+    {"{\"train\": {\"name\": \"a\nb\"}}",
+     "run.json:1:20: not valid JSON: the string is never closed"},
+    {"{\"train\": {\"name\": \"a\tb\"}}",
+     "run.json:1:22: not valid JSON: raw control character in a string"},
+    {"{\"train\": {\"name\": \"\\x41\"}}",
+     "run.json:1:21: not valid JSON: unknown escape in a string"},
+    {"{\"train\": {\"name\": \"\\u00g1\"}}",
+     "run.json:1:21: not valid JSON: \\u wants four hexadecimal digits"},
+    {"{\"train\": {\"name\": \"a\\u0000b\"}}",
+     "run.json:1:22: not valid JSON: \\u0000 cannot stand in a string"},
+    {"{\"train\": {\"name\": \"\\ud800\"}}",
+     "run.json:1:20: train.name: a \\u escape is half of a surrogate pair"},
+    {"{} /* open", "run.json:1:4: not valid JSON: the comment is never closed"},
+    {"[1]", "run.json:1:1: expected an object of sections, got an array"},
+    {"{\"modle\": {}}", "run.json:1:2: modle: unknown section; did you mean model?"},
+    {"{\"optimizer\": {}}",
+     "run.json:1:2: optimizer: unknown section; the sections are model, train"},
+    {"{\"num_layers\": 4}",
+     "run.json:1:2: num_layers: unknown section; num_layers belongs to section model"},
+    {"{\"model\": 3}", "run.json:1:11: model: expected an object, got a number"},
+    {"{\"model\": {}, \"model\": {}}",
+     "run.json:1:15: model: given twice; first at line 1, column 2"},
+    {"{\"model\": {\n  \"num_layer\": 3}}",
+     "run.json:2:3: model.num_layer: unknown key; did you mean model.num_layers?"},
+    {"{\"train\": {\"num_layers\": 3}}",
+     "run.json:1:12: train.num_layers: num_layers belongs to section model"},
+    {"{\"model\": {\"Num_Layers\": 3}}",
+     "run.json:1:12: model.Num_Layers: unknown key; did you mean model.num_layers?"},
+    {"{\"model\": {\"wieght_decay\": 3}}",
+     "run.json:1:12: model.wieght_decay: unknown key; did you mean train.weight_decay?"},
+    {"{\"model\": {\"bananas\": 3}}", "run.json:1:12: model.bananas: unknown key"},
+    {"{\"train\": {\"lr\": 1,\n /* c */ \"lr\": 1}}",
+     "run.json:2:10: train.lr: given twice; first at line 1, column 12"},
+    {"{\"model\": {\"num_layers\": \"x\"}}",
+     "run.json:1:26: model.num_layers: expected an integer, got a string \"x\""},
+    {"{\"model\": {\"num_layers\": 1.5}}",
+     "run.json:1:26: model.num_layers: expected an integer, got 1.5"},
+    {"{\"model\": {\"num_layers\": true}}",
+     "run.json:1:26: model.num_layers: expected an integer, got true"},
+    {"{\"model\": {\"num_layers\": null}}",
+     "run.json:1:26: model.num_layers: expected a value (its default is not null), got null"},
+    {"{\"model\": {\"num_layers\": 0}}",
+     "run.json:1:26: model.num_layers: 0 is out of range: 1 to 1000 layers"},
+    {"{\"train\": {\"num_steps\": -1}}",
+     "run.json:1:25: train.num_steps: -1 is out of range: at least 0 steps"},
+    {"{\"train\": {\"seed\": 9223372036854775808}}",
+     "run.json:1:20: train.seed: expected an integer of 64 bits, got 9223372036854775808"},
+    {"{\"train\": {\"seed\": 1e300}}", "run.json:1:20: train.seed: expected an integer, got 1e300"},
+    {"{\"train\": {\"lr\": 1e999}}",
+     "run.json:1:18: train.lr: expected a number that a double can hold, got 1e999"},
+    {"{\"train\": {\"lr\": \"0.1\"}}",
+     "run.json:1:18: train.lr: expected a number, got a string \"0.1\""},
+    {"{\"train\": {\"lr\": 11}}", "run.json:1:18: train.lr: 11 is out of range: 0 to 10"},
+    {"{\"model\": {\"swiglu\": 1}}", "run.json:1:22: model.swiglu: expected true or false, got 1"},
+    {"{\"train\": {\"name\": 5}}", "run.json:1:20: train.name: expected a string, got 5"},
+    {"{\"model\": {\"position\": \"ropes\"}}", "run.json:1:24: model.position: expected learned, "
+                                               "rope or none, got \"ropes\"; did you mean rope?"},
+    {"{\"model\": {\"position\": 1}}",
+     "run.json:1:24: model.position: expected learned, rope or none, got 1"},
+    {"{\"model\": {\"layer_freq\": [1, \"a\"]}}",
+     "run.json:1:30: model.layer_freq: expected an integer or an array of integers, got a string "
+     "\"a\""},
+    {"{\"model\": {\"layer_freq\": [1, 65]}}",
+     "run.json:1:30: model.layer_freq: 65 is out of range: 0 to 64"},
+    {"{\"train\": {\"blend\": 3}}",
+     "run.json:1:21: train.blend: expected a string or an array of strings and numbers, got 3"},
+    {"{\"train\": {\"blend\": [\"a\", {}]}}",
+     "run.json:1:27: train.blend: expected strings and numbers, got an object"},
+    /* Columns count characters, not bytes, and a byte order mark is neither. */
+    {"\xef\xbb\xbf{\"train\": {\"name\": \"\xc3\xa9\", \"lr\": \"a\"}}",
+     "run.json:1:31: train.lr: expected a number, got a string \"a\""},
+};
+
+static const mistake mistakes_in_overrides[] = {
+    {"num_layer=8", "--set num_layer=8: unknown key; did you mean model.num_layers?"},
+    {"model.num_layer=8", "--set model.num_layer=8: unknown key; did you mean model.num_layers?"},
+    {"train.num_layers=8", "--set train.num_layers=8: num_layers belongs to section model"},
+    {"modell.num_layers=8", "--set modell.num_layers=8: unknown section; did you mean model?"},
+    {"num_layers", "--set num_layers: expected key=value"},
+    {"=3", "--set =3: expected key=value"},
+    {"num_layers=", "--set num_layers=: expected an integer, got a string \"\""},
+    {"num_layers=two", "--set num_layers=two: expected an integer, got a string \"two\""},
+    {"num_layers=0", "--set num_layers=0: 0 is out of range: 1 to 1000 layers"},
+    {"swiglu=yes", "--set swiglu=yes: expected true or false, got a string \"yes\""},
+    {"position=rop",
+     "--set position=rop: expected learned, rope or none, got \"rop\"; did you mean rope?"},
+    {"lr=\x1b[2J\n", "--set lr=?[2J?: expected a number, got a string \"\\u001b[2J\\n\""},
+};
+
+static void expect_line(const mistake *m, weft_status status)
+{
+    assert_int_equal(status, WEFT_CONFIG);
+    assert_int_equal(weft_status_exit_code(status), 2);
+    assert_string_equal(weft_error_get()->text, m->line);
+    weft_error_clear();
+}
+
+static void mistakes_give_one_clear_line(void **state)
+{
+    (void)state;
+    weft_arena arena = {0};
+    sample target;
+    for (size_t i = 0; i < sizeof mistakes_in_files / sizeof *mistakes_in_files; i++) {
+        const mistake *m = &mistakes_in_files[i];
+        expect_line(m, sample_parse(&target, &arena, m->text, NULL));
+    }
+    for (size_t i = 0; i < sizeof mistakes_in_overrides / sizeof *mistakes_in_overrides; i++) {
+        const mistake *m = &mistakes_in_overrides[i];
+        expect_line(m, sample_parse(&target, &arena, "{}", m->text));
+    }
+    weft_arena_release(&arena);
+}
+
+static void an_override_in_two_sections_is_ambiguous(void **state)
+{
+    (void)state;
+    int64_t a, b;
+    weft_option_row row = {"seed", WEFT_OPTION_INT, 0, "1", 0, 0, NULL, NULL, "seed"};
+    weft_option_section sections[2] = {{"train", &row, 1, &a, NULL}, {"data", &row, 1, &b, NULL}};
+    const char *bare = "seed=7", *full = "data.seed=7";
+    weft_arena arena = {0};
+    FAILS(weft_options_parse(sections, 2, NULL, NULL, &bare, 1, &arena), WEFT_CONFIG,
+          "--set seed=7: seed stands in sections train and data: say which");
+    OK(weft_options_parse(sections, 2, NULL, NULL, &full, 1, &arena));
+    assert_int_equal(a, 1);
+    assert_int_equal(b, 7);
+    weft_arena_release(&arena);
+}
+
+static void values_arrive(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "{ // layers\n  \"model\": {\"num_layers\": 3, /* \" */ \"swiglu\": true,\n    "
+        "\"position\": \"none\", \"layer_freq\": [0, 1, 64],\n    \"num_query_groups\": 2.0e1, "
+        "\"kind\": \"sparse\"},\n  \"train\": {\"lr\": 2.5e-4, \"seed\": -9223372036854775808,\n   "
+        " \"data_path\": \"a//b\\\\\\u00e9\\ud83d\\ude42\",\n    \"blend\": [0.30, \"x\", 7, "
+        "\"y\"], \"tags\": \"one\",\n    \"num_steps\": \"900719925474099301\"}\n}\n";
+    weft_arena arena = {0};
+    sample s;
+    OK(sample_parse(&s, &arena, text, NULL));
+    assert_int_equal(s.model.num_layers, 3);
+    assert_int_equal(s.model.num_query_groups, 20);
+    assert_true(s.model.swiglu);
+    assert_int_equal(s.model.position, 2);
+    assert_int_equal(s.model.kind, 1);
+    assert_true(s.model.layer_freq.is_array);
+    assert_int_equal(s.model.layer_freq.count, 3);
+    assert_int_equal(s.model.layer_freq.values[2], 64);
+    assert_true(s.train.lr == 2.5e-4);
+    assert_true(s.train.weight_decay == 0.01);
+    assert_true(s.train.seed == INT64_MIN);
+    assert_string_equal(s.train.data_path, "a//b\\\xc3\xa9\xf0\x9f\x99\x82");
+    assert_string_equal(s.train.name, "run");
+    assert_int_equal(s.train.blend.count, 4);
+    assert_string_equal(s.train.blend.values[0], "0.30");
+    assert_string_equal(s.train.blend.values[3], "y");
+    assert_int_equal(s.train.tags.count, 1);
+    assert_true(s.train.num_steps == INT64_C(900719925474099301));
+    weft_arena_release(&arena);
+}
+
+static void defaults_and_nulls(void **state)
+{
+    (void)state;
+    weft_arena arena = {0};
+    sample s;
+    memset(&s, 0xff, sizeof(s));
+    OK(sample_parse(&s, &arena, NULL, NULL));
+    assert_int_equal(s.model.num_layers, 8);
+    assert_int_equal(s.model.num_query_groups, 0);
+    assert_int_equal(s.model.position, 1);
+    assert_int_equal(s.model.kind, -1);
+    assert_false(s.model.layer_freq.is_array);
+    assert_int_equal(s.model.layer_freq.values[0], 1);
+    assert_null(s.train.data_path);
+    assert_int_equal(s.train.tags.count, 0);
+    assert_int_equal(s.train.blend.count, 0);
+    OK(sample_parse(&s, &arena, "{\"train\": {\"data_path\": null, \"blend\": null}}", NULL));
+    assert_null(s.train.data_path);
+    weft_arena_release(&arena);
+}
+
+static void overrides_come_last(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "{\"model\": {\"num_layers\": 3}, \"train\": {\"data_path\": \"a\"}}";
+    weft_arena arena = {0};
+    sample s;
+    weft_option_section sections[2];
+    sample_sections(&s, sections);
+    const char *overrides[] = {"num_layers=4",       "model.num_layers=5", "train.lr=0.5",
+                               "data_path=123",      "position=learned",   "layer_freq=[2,3]",
+                               "tags=969,30,1",      "name=a \"b\" \\c",   "swiglu=true",
+                               "blend=[0.5, \"p\"]", "seed=0777"};
+    OK(weft_options_parse(sections, 2, "run.json", text, overrides,
+                          sizeof overrides / sizeof *overrides, &arena));
+    assert_int_equal(s.model.num_layers, 5);
+    assert_true(s.train.lr == 0.5);
+    assert_string_equal(s.train.data_path, "123");
+    assert_int_equal(s.model.position, 0);
+    assert_int_equal(s.model.layer_freq.count, 2);
+    assert_int_equal(s.train.tags.count, 1);
+    assert_string_equal(s.train.tags.values[0], "969,30,1");
+    assert_string_equal(s.train.name, "a \"b\" \\c");
+    assert_true(s.model.swiglu);
+    assert_string_equal(s.train.blend.values[0], "0.5");
+    assert_int_equal(s.train.seed, 777);
+    OK(sample_parse(&s, &arena, text, "data_path=null"));
+    assert_null(s.train.data_path);
+    weft_arena_release(&arena);
+}
+
+static char *written(sample *s)
+{
+    char *text = NULL;
+    size_t bytes;
+    weft_option_section sections[2];
+    sample_sections(s, sections);
+    FILE *file = open_memstream(&text, &bytes);
+    assert_non_null(file);
+    OK(weft_options_write(sections, 2, file));
+    fclose(file);
+    return text;
+}
+
+static void what_is_written_reads_back(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {
+        "{}",
+        "{\"model\": {\"num_layers\": 7, \"layer_freq\": [], \"kind\": \"dense\"}}",
+        ("{\"train\": {\"lr\": 0.1, \"weight_decay\": 3.0000000000000004e-310, \"seed\": "
+         "9223372036854775807, \"name\": \"\\\"\\n\\u0001\xc3\xa9\"}}"),
+        "{\"train\": {\"lr\": 0.30000000000000004, \"tags\": [\"1\", 2, \"x\"], \"blend\": \"b\"}}",
+    };
+    weft_arena arena = {0};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        sample first, second;
+        OK(sample_parse(&first, &arena, texts[i], NULL));
+        char *text = written(&first);
+        OK(sample_parse(&second, &arena, text, NULL));
+        char *again = written(&second);
+        assert_string_equal(text, again);
+        assert_true(first.train.lr == second.train.lr);
+        assert_true(first.train.weight_decay == second.train.weight_decay);
+        assert_true(first.train.seed == second.train.seed);
+        assert_string_equal(first.train.name, second.train.name);
+        assert_int_equal(first.train.tags.count, second.train.tags.count);
+        assert_int_equal(first.model.layer_freq.is_array, second.model.layer_freq.is_array);
+        free(text);
+        free(again);
+    }
+    weft_arena_release(&arena);
+}
+
+static void places_are_found(void **state)
+{
+    (void)state;
+    static const char text[] = "// top\n{\"train\": {\"seed\": 1},\n  \"model\": {\n    "
+                               "\"swiglu\": true, \"num_layers\": 3}}";
+    int line = 0, column = 0;
+    assert_true(weft_options_locate(text, "model.num_layers", &line, &column));
+    assert_int_equal(line, 4);
+    assert_int_equal(column, 21);
+    assert_true(weft_options_locate(text, "model", &line, &column));
+    assert_int_equal(line, 3);
+    assert_int_equal(column, 3);
+    assert_false(weft_options_locate(text, "model.seed", &line, &column));
+    assert_false(weft_options_locate(text, "train.seed.x", &line, &column));
+    assert_false(weft_options_locate(text, "", &line, &column));
+    assert_false(weft_options_locate("{\"model\"", "model", &line, &column));
+}
+
+static void help_names_every_option(void **state)
+{
+    (void)state;
+    sample s;
+    weft_option_section sections[2];
+    sample_sections(&s, sections);
+    for (int markdown = 0; markdown < 2; markdown++) {
+        char *text = NULL;
+        size_t bytes;
+        FILE *file = open_memstream(&text, &bytes);
+        weft_options_help(sections, 2, markdown, file);
+        fclose(file);
+        for (size_t i = 0; i < 2; i++) {
+            for (size_t j = 0; j < sections[i].num_rows; j++) {
+                assert_non_null(strstr(text, sections[i].rows[j].key));
+                assert_non_null(strstr(text, sections[i].rows[j].help));
+            }
+        }
+        assert_non_null(strstr(text, "1 to 1000"));
+        assert_non_null(strstr(text, markdown ? "learned, rope, none" : "learned|rope|none"));
+        free(text);
+    }
+}
+
+static void nearest_names(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"lr", "tp", "num_layers", "num_experts", "hidden_size"};
+    assert_string_equal(weft_nearest_name("num-layers", names, 5), "num_layers");
+    assert_string_equal(weft_nearest_name("num_laeyrs", names, 5), "num_layers");
+    assert_string_equal(weft_nearest_name("HiddenSize", names, 5), "hidden_size");
+    assert_string_equal(weft_nearest_name("numexpert", names, 5), "num_experts");
+    assert_string_equal(weft_nearest_name("l", names, 5), "lr");
+    assert_null(weft_nearest_name("zz", names, 5));
+    assert_null(weft_nearest_name("", names, 5));
+    assert_null(weft_nearest_name("optimizer_state", names, 5));
+    assert_null(weft_nearest_name("lr", names, 0));
+}
+
+static void running_out_of_memory_is_reported(void **state)
+{
+    (void)state;
+    static const char text[] = "{\"train\": {\"name\": \"abc\", \"blend\": [1, \"b\"]}}";
+    for (int n = 1; n < 200; n++) {
+        weft_arena arena = {0};
+        sample s;
+        weft_alloc_fail_after(n);
+        weft_status status = sample_parse(&s, &arena, text, "tags=[\"x\", \"y\"]");
+        weft_alloc_fail_after(0);
+        weft_arena_release(&arena);
+        if (status == WEFT_OK)
+            return;
+        assert_int_equal(status, WEFT_MEMORY);
+    }
+    fail_msg("parsing never succeeded");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(mistakes_give_one_clear_line),
+        cmocka_unit_test(an_override_in_two_sections_is_ambiguous),
+        cmocka_unit_test(values_arrive),
+        cmocka_unit_test(defaults_and_nulls),
+        cmocka_unit_test(overrides_come_last),
+        cmocka_unit_test(what_is_written_reads_back),
+        cmocka_unit_test(places_are_found),
+        cmocka_unit_test(help_names_every_option),
+        cmocka_unit_test(nearest_names),
+        cmocka_unit_test(running_out_of_memory_is_reported),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
