@@ -25,6 +25,7 @@ static weft_status embedding_init(weft_layer *layer, weft_build *build)
                                 .dims = {(size_t)o->vocab_size, (size_t)o->hidden_size},
                                 .split = {WEFT_SPLIT_TP},
                                 .init_std = (float)o->init_method_std,
+                                .may_pad = true,
                                 .is_embedding = tied};
     WEFT_TRY(weft_build_global_parameter(build, &spec, &e->words));
     if (o->position_embedding_type == WEFT_POSITION_LEARNED) {

@@ -33,6 +33,7 @@ static weft_status head_init(weft_layer *layer, weft_build *build)
                                 .dims = {(size_t)o->vocab_size, (size_t)o->hidden_size},
                                 .split = {WEFT_SPLIT_TP},
                                 .init_std = (float)o->init_method_std,
+                                .may_pad = true,
                                 .is_embedding = tied};
     if (tied && weft_build_groups(build)->mesh.pp == 1) {
         h->output = weft_build_find(build, WEFT_WORD_EMBEDDINGS);

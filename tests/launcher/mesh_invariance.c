@@ -1,0 +1,236 @@
+/* Mesh invariance: every mesh gives the single-rank losses over 20 steps (1e-5 relative) and every
+ * parameter after them (1e-4 relative), in fp32, auxiliary and z-loss gradients included.
+ *
+ * Runs under mpirun with 8 ranks; a mesh of n ranks uses the first n, the others wait. Parameters
+ * are compared through the checkpoints, as HDF5 sees them. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <hdf5.h>
+
+#include "launcher/trainer.h"
+#include "tests/expect.h"
+
+enum { STEPS = 20 };
+
+typedef struct model_case {
+    const char *name, *json;
+} model_case;
+
+#define COMMON                                                                                     \
+    "\"num_attention_heads\": 4, \"seq_length\": 16, \"vocab_size\": 61, \"init_method_std\": 0.1"
+#define MOE                                                                                        \
+    "\"num_layers\": 4, \"hidden_size\": 24, \"ffn_hidden_size\": 32, \"num_experts\": 4, "        \
+    "\"moe_aux_loss_coeff\": 0.02, \"moe_z_loss_coeff\": 0.005, " COMMON
+
+static const model_case models[] = {
+    {"gpt2-tied", "{\"num_layers\": 4, \"hidden_size\": 24, " COMMON "}"},
+    {"llama-untied",
+     "{\"num_layers\": 4, \"hidden_size\": 24, \"num_query_groups\": 4, \"normalization\": "
+     "\"RMSNorm\", \"swiglu\": true, \"position_embedding_type\": \"rope\", "
+     "\"disable_bias_linear\": true, \"untie_embeddings_and_output_weights\": true, "
+     "\"ffn_hidden_size\": 48, " COMMON "}"},
+    {"moe-top2-tied",
+     "{\"moe_router_topk\": 2, \"swiglu\": true, \"normalization\": \"RMSNorm\", "
+     "\"position_embedding_type\": \"rope\", " MOE "}"},
+    {"moe-top1-untied",
+     "{\"moe_router_topk\": 1, \"moe_router_pre_softmax\": true, "
+     "\"untie_embeddings_and_output_weights\": true, "
+     "\"moe_layer_freq\": [0, 1, 0, 1], \"moe_shared_expert_intermediate_size\": 16, "
+     "\"hidden_dropout\": 0.1, \"attention_dropout\": 0.1, " MOE "}"},
+};
+
+typedef struct mesh_case {
+    int model, world;
+    const char *mesh;
+} mesh_case;
+
+/* Each axis, binding and option alone and together. */
+static const mesh_case meshes[] = {
+    {0, 2, "tp=2"},
+    {0, 2, "dp=2"},
+    {0, 2, "pp=2"},
+    {0, 2, "dp=2,zero=1"},
+    {0, 4, "tp=2,sp=1,pp=2"},
+    {0, 4, "pp=4,schedule=gpipe"},
+    {0, 8, "tp=2,pp=2,dp=2,sp=1,zero=1"},
+    {1, 2, "tp=2,sp=1"},
+    {1, 4, "tp=4"},
+    {1, 4, "pp=2,dp=2,zero=1"},
+    {1, 8, "tp=4,pp=2,sp=1"},
+    {2, 2, "tp=2,binding=tp"},
+    {2, 2, "dp=2,binding=dp,ep=2"},
+    {2, 2, "dp=2,binding=dp,ep=1,zero=1"},
+    {2, 4, "tp=2,pp=2,binding=tp"},
+    {2, 4, "tp=2,dp=2,binding=dp,ep=4"},
+    {2, 4, "tp=2,dp=2,binding=dp,ep=2,etp=2"},
+    {2, 4, "tp=2,dp=2,binding=dp,ep=4,sp=1,zero=1"},
+    {2, 4, "tp=4,binding=tp,sp=1"},
+    {2, 8, "tp=2,pp=2,dp=2,binding=dp,ep=2,etp=2,sp=1,zero=1"},
+    {2, 8, "pp=2,dp=4,binding=dp,ep=4,schedule=gpipe"},
+    {3, 2, "tp=2,binding=tp,sp=1"},
+    {3, 2, "pp=2"},
+    {3, 4, "dp=4,binding=dp,ep=2,zero=1"},
+    {3, 4, "tp=2,dp=2,binding=dp,ep=2"},
+    {3, 4, "tp=2,pp=2,binding=tp,schedule=gpipe"},
+    {3, 8, "tp=2,pp=2,dp=2,binding=tp,sp=1,zero=1"},
+    {3, 8, "tp=2,dp=4,binding=dp,ep=4,etp=2,zero=1"},
+};
+enum { NUM_MESHES = sizeof meshes / sizeof *meshes, NUM_MODELS = sizeof models / sizeof *models };
+
+static char folder[256];
+
+/* Trains and leaves losses and a checkpoint in folder/name; the world's ranks alone. Adam's epsilon
+ * is well above rounding: the key biases have no gradient in exact arithmetic (softmax does not see
+ * them), and a tiny epsilon would make steps of their rounding errors. */
+static void train(weft_comm *world, const model_case *model, const char *mesh, const char *name,
+                  double losses[STEPS])
+{
+    weft_arena arena = {0};
+    weft_config config;
+    weft_trainer trainer;
+    char text[2048], path[512];
+    snprintf(text, sizeof text,
+             "{\"model\": %s, \"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 8, "
+             "\"train_iters\": %d, \"lr\": 2e-3, \"lr_warmup_iters\": 3, \"seed\": 5, "
+             "\"adam_eps\": 1e-5}, "
+             "\"parallel\": {\"ddp_bucket_size\": 3000}, \"data\": {\"mock_data\": true}, "
+             "\"device\": {\"peak_flops\": 1e9, \"num_threads\": 1}, "
+             "\"log\": {\"check_collectives\": true, \"trace_step\": 0}}",
+             model->json, STEPS);
+    weft_config_source source = {.file = name, .text = text, .mesh = mesh};
+    EXPECT_OK(weft_config_load(&source, &arena, &config));
+    weft_comm_set_check(true);
+    weft_status status = weft_trainer_create(&trainer, &config, &source, world, &arena, NULL);
+    EXPECT(status == WEFT_OK, "%s: %s", name, weft_error_get()->text);
+    if (status != WEFT_OK)
+        weft_comm_abort(world, status);
+    EXPECT_OK(weft_trainer_start(&trainer, NULL));
+    for (int i = 0; i < STEPS; i++) {
+        weft_step_result result;
+        status = weft_trainer_step(&trainer, &result);
+        EXPECT(status == WEFT_OK, "%s step %d: %s", name, i + 1, weft_error_get()->text);
+        if (status != WEFT_OK)
+            weft_comm_abort(world, status);
+        losses[i] = result.loss;
+    }
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    EXPECT_OK(weft_trainer_save(&trainer, path));
+    weft_trainer_release(&trainer);
+    weft_arena_release(&arena);
+}
+
+typedef struct comparison {
+    hid_t reference;
+    const char *name;
+    double worst;
+    int count;
+} comparison;
+
+static float *read_all(hid_t file, const char *path, size_t *count)
+{
+    hid_t set = H5Dopen2(file, path, H5P_DEFAULT);
+    if (set < 0)
+        return NULL;
+    hid_t space = H5Dget_space(set);
+    *count = (size_t)H5Sget_simple_extent_npoints(space);
+    float *data = malloc((*count + 1) * sizeof *data);
+    H5Dread(set, H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, data);
+    H5Sclose(space);
+    H5Dclose(set);
+    return data;
+}
+
+static herr_t compare_one(hid_t file, const char *path, const H5O_info_t *info, void *context)
+{
+    comparison *c = context;
+    size_t count, reference_count = 0;
+    if (info->type != H5O_TYPE_DATASET || strncmp(path, "model/", 6) != 0)
+        return 0;
+    float *data = read_all(file, path, &count);
+    float *reference = read_all(c->reference, path, &reference_count);
+    double difference = 0, norm = 0;
+    EXPECT(reference && count == reference_count, "%s: %s is not in the reference", c->name, path);
+    for (size_t i = 0; reference && i < count; i++) {
+        difference += pow((double)data[i] - (double)reference[i], 2);
+        norm += pow((double)reference[i], 2);
+    }
+    double relative = sqrt(difference / (norm + 1e-30));
+    EXPECT(relative <= 1e-4, "%s: %s is off by %.3g", c->name, path, relative);
+    if (relative > c->worst)
+        c->worst = relative;
+    c->count++;
+    free(data);
+    free(reference);
+    return 0;
+}
+
+static void compare(const char *name, const char *reference, double *worst, int *count)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s/step-%d/model.h5", folder, reference, STEPS);
+    comparison c = {.reference = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT), .name = name};
+    snprintf(path, sizeof path, "%s/%s/step-%d/model.h5", folder, name, STEPS);
+    hid_t file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT);
+    EXPECT(file >= 0 && c.reference >= 0, "%s: no checkpoint", name);
+    H5Ovisit(file, H5_INDEX_NAME, H5_ITER_NATIVE, compare_one, &c);
+    H5Fclose(file);
+    H5Fclose(c.reference);
+    *worst = c.worst;
+    *count = c.count;
+}
+
+int main(void)
+{
+    weft_comm *world, *part;
+    double reference[NUM_MODELS][STEPS], losses[STEPS];
+    EXPECT_OK(weft_comm_create_world(&world));
+    int rank = weft_comm_rank(world);
+    EXPECT(weft_comm_size(world) == 8, "run with 8 ranks");
+    if (rank == 0) {
+        snprintf(folder, sizeof folder, "/tmp/weft-mesh-XXXXXX");
+        EXPECT(mkdtemp(folder) != NULL, "%s", folder);
+    }
+    EXPECT_OK(weft_comm_broadcast_host(world, folder, sizeof folder, 0));
+
+    EXPECT_OK(weft_comm_split(world, rank == 0 ? 0 : -1, 0, "single", WEFT_PURPOSE_CONTROL, &part));
+    for (int m = 0; m < NUM_MODELS && part; m++)
+        train(part, &models[m], "tp=1,pp=1,dp=1,ep=1,etp=1", models[m].name, reference[m]);
+    weft_comm_destroy(part);
+
+    for (int i = 0; i < NUM_MESHES; i++) {
+        const mesh_case *c = &meshes[i];
+        char name[32];
+        snprintf(name, sizeof name, "mesh-%d", i);
+        EXPECT_OK(weft_comm_split(world, rank < c->world ? 0 : -1, rank, "part",
+                                  WEFT_PURPOSE_CONTROL, &part));
+        if (part)
+            train(part, &models[c->model], c->mesh, name, losses);
+        weft_comm_destroy(part);
+        if (rank != 0)
+            continue;
+        double worst_loss = 0, worst;
+        int count;
+        for (int s = 0; s < STEPS; s++) {
+            double r = reference[c->model][s], relative = fabs(losses[s] - r) / r;
+            EXPECT(relative <= 1e-5, "%s on %s: step %d loss %.9g against %.9g",
+                   models[c->model].name, c->mesh, s + 1, losses[s], r);
+            worst_loss = relative > worst_loss ? relative : worst_loss;
+        }
+        compare(name, models[c->model].name, &worst, &count);
+        printf("%-16s %d ranks %-48s loss %.1e  %d tensors %.1e\n", models[c->model].name, c->world,
+               c->mesh, worst_loss, count, worst);
+        fflush(stdout);
+    }
+    if (rank == 0) {
+        char command[300];
+        snprintf(command, sizeof command, "rm -rf %s", folder);
+        EXPECT(system(command) == 0, "%s", command);
+    }
+    EXPECT_OK(weft_comm_barrier(world));
+    weft_comm_destroy(world);
+    return expect_finish();
+}
