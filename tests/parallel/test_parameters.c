@@ -61,10 +61,10 @@ static void check_agreement(const state_model *m)
 {
     for (int kind = 0; kind < WEFT_NUM_SECTIONS; kind++) {
         const weft_section *s = weft_parameters_section(m->parameters, (weft_section_kind)kind);
-        int64_t low = (int64_t)s->count, high;
+        uint64_t hash = s->count;
         for (int b = 0; b < s->num_buckets; b++)
-            low = low * 31 + (int64_t)(s->buckets[b].offset ^ s->buckets[b].count << 20);
-        high = low;
+            hash = hash * 31 + (s->buckets[b].offset ^ s->buckets[b].count << 20);
+        int64_t low = (int64_t)(hash >> 1), high = low;
         EXPECT_OK(weft_comm_all_reduce_host(s->group, &low, 1, WEFT_I64, WEFT_REDUCE_MIN));
         EXPECT_OK(weft_comm_all_reduce_host(s->group, &high, 1, WEFT_I64, WEFT_REDUCE_MAX));
         EXPECT(low == high, "section %d differs between ranks", kind);
