@@ -1,13 +1,19 @@
 /* Communicators: a group of ranks and the collectives among them, asynchronous on lanes.
  *
  * Every operation is enqueued on a lane and is complete when an event recorded after it is. All
- * members of a group issue the same collectives in the same order (per communicator); different
- * communicators may be in flight at once. Counts are size_t; the mpi backend splits what exceeds
- * INT_MAX. Operands are not freed or reused before completion.
+ * members of a group issue the same collectives in the same order (per communicator, whatever the
+ * lanes); different communicators may be in flight at once. A lane runs its operations one after
+ * the other, so the orders in which ranks queue *different* groups on one lane must not contradict
+ * each other, and two ranks that send to each other do so beside receiving, on another lane. Counts
+ * are size_t; the mpi backend splits what exceeds INT_MAX. Operands are not freed or reused before
+ * completion.
+ *
+ * Reductions fold in rank order: the same bits on every rank and in every run.
  *
  * Errors name the group, the peer and the operation. A communicator that failed is broken: later
- * calls return WEFT_COMM. Every operation is recorded (see record.h). In debug mode
- * (weft_comm_set_check) ranks compare (sequence number, kind, bytes, dtype) before each
+ * calls return WEFT_COMM, and the job has to be aborted, since peers may wait and MPI may still
+ * write to the failed operation's buffers. Every operation is recorded (weft_comm_records). In
+ * debug mode (weft_comm_set_check) ranks compare (sequence number, kind, bytes, dtype) before each
  * collective starts and name the rank that differs.
  *
  * MPI types live only in comm/mpi.
@@ -41,7 +47,7 @@ typedef enum weft_comm_purpose {
 weft_status weft_comm_create_self(weft_comm **out) WEFT_CHECKED;
 /* Starts MPI (MPI_THREAD_MULTIPLE) where needed and duplicates MPI_COMM_WORLD with
  * MPI_ERRORS_RETURN. Refuses (WEFT_CONFIG) when the launcher's idea of the world size
- * (OMPI_COMM_WORLD_SIZE, SLURM_NTASKS with PMIx) differs from MPI's. One world a process.
+ * (OMPI_COMM_WORLD_SIZE, PMI_SIZE, SLURM_NTASKS of a step) differs from MPI's. One world a process.
  * Collective over the world. */
 weft_status weft_comm_create_world(weft_comm **out) WEFT_CHECKED;
 /* True when this process was started by mpirun or srun (environment only; does not start MPI). */
@@ -54,7 +60,8 @@ weft_status weft_comm_split(weft_comm *parent, int color, int key, const char *n
                             weft_comm_purpose purpose, weft_comm **out) WEFT_CHECKED;
 /* As split, with the ranks that share memory with this one (MPI_COMM_TYPE_SHARED). */
 weft_status weft_comm_split_node(weft_comm *parent, weft_comm **out) WEFT_CHECKED;
-/* Local. The world's destroy finalizes MPI. NULL is legal. */
+/* Local, but for the world's, which waits for the other ranks and finalizes MPI (unless operations
+ * that failed are still pending there). NULL is legal. */
 void weft_comm_destroy(weft_comm *comm);
 
 int weft_comm_rank(const weft_comm *comm);
@@ -64,7 +71,8 @@ const char *weft_comm_name(const weft_comm *comm);
 int weft_comm_world_rank(const weft_comm *comm, int rank);
 
 /* Collective operations. In place: `buffer` is input and result. fp32, bf16, fp64, int32, int64;
- * bf16 sums are computed in fp32 pairwise and rounded once a step. */
+ * bf16 is accumulated in fp32 and rounded once, to nearest even. Maximum and minimum pass a NaN
+ * on. */
 weft_status weft_all_reduce(weft_comm *comm, weft_lane *lane, void *buffer, size_t count,
                             weft_dtype dtype, weft_reduce reduce) WEFT_CHECKED;
 /* send: size * count elements; recv: `count` elements, this rank's share. recv may be send's own
@@ -75,14 +83,15 @@ weft_status weft_reduce_scatter(weft_comm *comm, weft_lane *lane, const void *se
 weft_status weft_all_gather(weft_comm *comm, weft_lane *lane, const void *send, void *recv,
                             size_t count, weft_dtype dtype) WEFT_CHECKED;
 /* Bytes to and from each rank, back to back in rank order. The two arrays are host memory of
- * weft_comm_size entries, copied at the call. A rank may send and receive nothing. */
+ * weft_comm_size entries, copied at the call. A rank may send and receive nothing. The areas do
+ * not overlap. */
 weft_status weft_all_to_all(weft_comm *comm, weft_lane *lane, const void *send,
                             const size_t *send_bytes, void *recv,
                             const size_t *recv_bytes) WEFT_CHECKED;
 weft_status weft_broadcast(weft_comm *comm, weft_lane *lane, void *buffer, size_t bytes,
                            int root) WEFT_CHECKED;
 /* Point to point. Messages between two ranks with one tag arrive in order; a size mismatch is an
- * error on the receiver. 0 <= tag < 1024. */
+ * error on the receiver. 0 <= tag < 1024; peer is another rank. A send may wait for its receive. */
 weft_status weft_send(weft_comm *comm, weft_lane *lane, int peer, int tag, const void *buffer,
                       size_t bytes) WEFT_CHECKED;
 weft_status weft_recv(weft_comm *comm, weft_lane *lane, int peer, int tag, void *buffer,
@@ -94,17 +103,19 @@ weft_status weft_comm_broadcast_host(weft_comm *comm, void *buffer, size_t bytes
                                      int root) WEFT_CHECKED;
 weft_status weft_comm_all_gather_host(weft_comm *comm, const void *send, void *recv,
                                       size_t bytes) WEFT_CHECKED; /* bytes a rank */
-weft_status weft_comm_all_reduce_host(weft_comm *comm, void *buffer, size_t count,
-                                      weft_dtype dtype, weft_reduce reduce) WEFT_CHECKED;
+weft_status weft_comm_all_reduce_host(weft_comm *comm, void *buffer, size_t count, weft_dtype dtype,
+                                      weft_reduce reduce) WEFT_CHECKED;
 /* Ends a fallible set-up phase: every rank returns the same status, the worst one, and this
- * thread's record holds the text of the lowest rank that had it ("rank 3: ..."). Collective. */
+ * thread's record holds the text of the lowest rank that had it ("rank 3: ...", its world rank; a
+ * group of one keeps its text as it is). Collective. */
 weft_status weft_comm_agree(weft_comm *comm, weft_status status) WEFT_CHECKED;
 
 /* Takes the whole job down (MPI_Abort with the status' exit code); self: exits. Callable from any
  * thread. The caller has printed the reason. */
 void weft_comm_abort(weft_comm *comm, weft_status status);
 
-/* Debug mode for all communicators: compare signatures before each collective. */
+/* Debug mode for all communicators: compare signatures before each collective. Set alike on every
+ * rank, while no operation is in flight. */
 void weft_comm_set_check(bool on);
 
 /* The record of operations: the last WEFT_COMM_MAX_RECORDS of this process. */
@@ -113,18 +124,19 @@ typedef struct weft_comm_record {
     const char *kind;  /* static: "all_reduce", ... */
     uint64_t sequence; /* in that group, from 0 */
     size_t bytes;
-    int peer; /* -1: all */
-    double start_us, end_us; /* end 0: in flight */
+    int peer;                /* -1: all */
+    double start_us, end_us; /* end 0: in flight, or failed */
 } weft_comm_record;
 enum { WEFT_COMM_MAX_RECORDS = 1024 };
 /* Copies the latest records, newest last; returns their number. */
 int weft_comm_records(weft_comm_record *out, int capacity);
-/* Totals since start, for measuring against `describe`: bytes this process passed to collectives
- * of groups with that purpose, and their number. */
+/* Totals since start, for measuring against `describe`: bytes this process passed to operations of
+ * groups with that purpose, and their number. An all_reduce or broadcast counts its buffer,
+ * reduce_scatter and all_gather the buffer of all ranks' shares, all_to_all what is sent, a message
+ * its bytes where it is sent. */
 void weft_comm_totals(weft_comm_purpose purpose, uint64_t *out_bytes, uint64_t *out_count);
 
-/* A backend's table: all slots required. Each runs on a lane's thread or on the progress thread;
- * the wrappers above check, record, compare signatures and enqueue. */
+/* A backend's table (comm_ops.h): the wrappers above check, number, record and enqueue. */
 typedef struct weft_comm_ops weft_comm_ops;
 
 #endif

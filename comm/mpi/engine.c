@@ -5,7 +5,7 @@
 
 /* Polls without a move before the driver sleeps, and the bounds of its naps. Yielding answers
  * fastest while the peers run; naps leave the cores to compute when the wait is long. */
-enum { NUM_YIELDS = 200, MIN_NAP_NS = 20000, MAX_NAP_NS = 100000 };
+enum { NUM_YIELDS = 100, MIN_NAP_NS = 20000, MAX_NAP_NS = 100000 };
 
 static weft_status cond_init(pthread_cond_t *cond)
 {
