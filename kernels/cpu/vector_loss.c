@@ -4,7 +4,7 @@
 
 #include "kernels/cpu/vector_math.h"
 
-enum { LANES = 64, COLS = 2048 }; /* a chunk of logits stays in the first-level cache */
+enum { LANES = 64, COLS = 4096 }; /* a chunk of logits stays in the first-level cache */
 
 /* Compilers do not vectorise a floating-point maximum written as one scalar: NaN would not stay
  * where it was. LANES separate maxima have no such question. */
@@ -25,10 +25,10 @@ WEFT_INLINE float largest(const void *x, size_t num, const weft_dtype dtype)
         float value = weft_vector_load(x, i, dtype);
         lanes[l] = value > lanes[l] ? value : lanes[l];
     }
-    float max = -INFINITY;
-    for (size_t l = 0; l < LANES; l++)
-        max = lanes[l] > max ? lanes[l] : max;
-    return max;
+    for (size_t half = LANES / 2; half > 0; half /= 2)
+        for (size_t l = 0; l < half; l++)
+            lanes[l] = lanes[l + half] > lanes[l] ? lanes[l + half] : lanes[l];
+    return lanes[0];
 }
 
 WEFT_INLINE float sum_exp(const void *x, size_t num, float shift, const weft_dtype dtype)
