@@ -1,0 +1,256 @@
+/* weft prepare, as a process: files, what it prints, exit codes. */
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include <cjson/cJSON.h>
+
+#include "core/dataset.h"
+#include "launcher/tokenizer.h"
+#include "launcher/verbs.h"
+#include "tests/core/check.h"
+#include "tests/core/temporary.h"
+#include "tests/launcher/vocabulary.h"
+
+enum { MAX_ARGUMENTS = 16, MAX_OUTPUT = 8192 };
+
+static char printed[MAX_OUTPUT], complained[MAX_OUTPUT];
+
+static void read_output(const char *name, char out[MAX_OUTPUT])
+{
+    size_t bytes;
+    unsigned char *data = temporary_read(temporary_path(name), &bytes);
+    assert_in_range(bytes, 0, MAX_OUTPUT - 1);
+    memcpy(out, data, bytes);
+    out[bytes] = '\0';
+    free(data);
+}
+
+/* Runs the verb in a process of its own; returns its exit code. */
+static int run(const char *const *arguments)
+{
+    char *argv[MAX_ARGUMENTS + 1] = {"prepare"};
+    int argc = 1;
+    for (; arguments[argc - 1]; argc++)
+        argv[argc] = strdup(arguments[argc - 1]);
+    fflush(NULL);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        if (!freopen(temporary_path("stdout"), "w", stdout) ||
+            !freopen(temporary_path("stderr"), "w", stderr))
+            _exit(99);
+        int code = weft_verb_prepare(argc, argv);
+        fflush(NULL);
+        _exit(code);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    for (int i = 1; i < argc; i++)
+        free(argv[i]);
+    read_output("stdout", printed);
+    read_output("stderr", complained);
+    return WEXITSTATUS(status);
+}
+
+#define RUN(...) run((const char *const[]){__VA_ARGS__, NULL})
+
+static char text_path[256], more_path[256], out_path[256];
+
+static int create_texts(void **state)
+{
+    static const char text[] = "one\ntwo\n\n \t\nthree\n", more[] = "\n\nfour \xff\n\nfive";
+    if (temporary_create(state) != 0)
+        return -1;
+    snprintf(text_path, sizeof(text_path), "%s", temporary_path("text.txt"));
+    snprintf(more_path, sizeof(more_path), "%s", temporary_path("more.txt"));
+    snprintf(out_path, sizeof(out_path), "%s", temporary_path("out"));
+    temporary_write(text_path, text, sizeof(text) - 1);
+    temporary_write(more_path, more, sizeof(more) - 1);
+    return 0;
+}
+
+/* The dataset's tokens as text, with the end of a document as '|'. */
+static void expect_tokens(const char *wanted, uint64_t documents)
+{
+    weft_dataset *dataset;
+    char got[256];
+    int32_t tokens[256];
+    OK(weft_dataset_open(out_path, &dataset));
+    assert_int_equal(weft_dataset_num_documents(dataset), documents);
+    size_t count = (size_t)weft_dataset_num_tokens(dataset);
+    assert_in_range(count, 1, 255);
+    OK(weft_dataset_read(dataset, 0, count, tokens));
+    for (size_t i = 0; i < count; i++)
+        got[i] = tokens[i] == 256 ? '|' : (char)tokens[i];
+    got[count] = '\0';
+    assert_string_equal(got, wanted);
+    weft_dataset_close(dataset);
+}
+
+static void each_file_is_a_document(void **state)
+{
+    (void)state;
+    assert_int_equal(RUN(text_path, more_path, "--out", out_path), 0);
+    assert_string_equal(complained, "");
+    assert_non_null(strstr(printed, "documents 2, tokens 32 (1.00 bytes each), vocabulary 257 "
+                                    "(bytes)\n"));
+    assert_non_null(strstr(printed, "out.bin"));
+    expect_tokens("one\ntwo\n\n \t\nthree\n\n\nfour \xff\n\nfive", 2);
+    assert_int_equal(RUN(text_path, "--append-eod", more_path, "--out", out_path), 0);
+    expect_tokens("one\ntwo\n\n \t\nthree\n|\n\nfour \xff\n\nfive|", 2);
+}
+
+static void blank_lines_divide(void **state)
+{
+    (void)state;
+    assert_int_equal(RUN(text_path, more_path, "--split-blank-lines", "--append-eod", "--json",
+                         "--out", out_path),
+                     0);
+    expect_tokens("one\ntwo\n|three\n|four \xff\n|five|", 4);
+    cJSON *json = cJSON_Parse(printed);
+    assert_non_null(json);
+    assert_int_equal(cJSON_GetObjectItem(json, "documents")->valueint, 4);
+    assert_int_equal(cJSON_GetObjectItem(json, "tokens")->valueint, 29);
+    assert_int_equal(cJSON_GetObjectItem(json, "text_bytes")->valueint, 25);
+    assert_int_equal(cJSON_GetObjectItem(json, "vocab_size")->valueint, 257);
+    assert_string_equal(cJSON_GetObjectItem(json, "tokenizer")->valuestring, "bytes");
+    cJSON *files = cJSON_GetObjectItem(json, "files"), *file;
+    assert_int_equal(cJSON_GetArraySize(files), 3);
+    cJSON_ArrayForEach(file, files) assert_int_equal(access(file->valuestring, R_OK), 0);
+    cJSON_Delete(json);
+}
+
+static void the_description_leads_to_the_tokenizer(void **state)
+{
+    (void)state;
+    static vocabulary trained;
+    vocabulary_train(&trained, vocabulary_text);
+    assert_int_equal(mkdir(temporary_path("v"), 0700), 0);
+    vocabulary_write(&trained, temporary_path("v/e.json"), temporary_path("v/m.bpe"));
+    assert_int_equal(RUN(text_path, "--tokenizer", "gpt2", "--vocab-file",
+                         temporary_path("v/e.json"), "--merge-file", temporary_path("v/m.bpe"),
+                         "--out", temporary_path("v/d")),
+                     0);
+    weft_arena arena = {0};
+    weft_tokenizer_info info;
+    weft_prepared prepared;
+    weft_tokenizer *tokenizer;
+    OK(weft_prepared_read(temporary_path("v/d.json"), &arena, &info, &prepared));
+    assert_int_equal(prepared.documents, 1);
+    assert_false(prepared.append_eod);
+    assert_int_equal(info.vocab_size, VOCABULARY_EOD + 1);
+    weft_dataset *dataset;
+    OK(weft_dataset_open(temporary_path("v/d"), &dataset));
+    assert_int_equal(weft_dataset_num_tokens(dataset), prepared.tokens);
+    int32_t tokens[64];
+    char *text;
+    size_t bytes;
+    OK(weft_dataset_read(dataset, 0, (size_t)prepared.tokens, tokens));
+    OK(weft_tokenizer_open(&info, &tokenizer));
+    OK(weft_tokenizer_decode(tokenizer, tokens, (size_t)prepared.tokens, &arena, &text, &bytes));
+    assert_string_equal(text, "one\ntwo\n\n \t\nthree\n");
+    weft_tokenizer_destroy(tokenizer);
+    weft_dataset_close(dataset);
+    /* A dataset may move, with its vocabulary beside it... */
+    assert_int_equal(rename(temporary_path("v"), temporary_path("w")), 0);
+    OK(weft_prepared_read(temporary_path("w/d.json"), &arena, &info, &prepared));
+    OK(weft_tokenizer_open(&info, &tokenizer));
+    weft_tokenizer_destroy(tokenizer);
+    /* ...but the vocabulary may not change. */
+    FILE *file = fopen(temporary_path("w/m.bpe"), "a");
+    fputs("\n", file);
+    fclose(file);
+    FAILS(weft_tokenizer_open(&info, &tokenizer), WEFT_FILE, "m.bpe: not the file that");
+    temporary_write(temporary_path("w/d.json"), "{\"tokenizer\": {\"nam\": 1}}", 26);
+    FAILS(weft_prepared_read(temporary_path("w/d.json"), &arena, &info, &prepared), WEFT_CONFIG,
+          "d.json:1:16: tokenizer.nam: unknown key; did you mean tokenizer.name?");
+    weft_arena_release(&arena);
+}
+
+static void expect_refusal(int code, int wanted, const char *line)
+{
+    assert_int_equal(code, wanted);
+    assert_string_equal(printed, "");
+    if (strncmp(complained, "weft prepare: ", 14) != 0 || !strstr(complained, line) ||
+        strchr(complained, '\n') != complained + strlen(complained) - 1)
+        fail_msg("\"%s\" is not the one line with \"%s\"", complained, line);
+}
+
+static void mistakes_are_one_line(void **state)
+{
+    (void)state;
+    expect_refusal(RUN(NULL), 2, "no text files given");
+    expect_refusal(RUN("--out", out_path), 2, "no text files given");
+    expect_refusal(RUN(text_path), 2, "--out PREFIX is missing");
+    expect_refusal(RUN(text_path, "--out"), 2, "--out wants a value");
+    expect_refusal(RUN(text_path, "--outt", out_path), 2,
+                   "unknown option --outt; did you mean "
+                   "--out?");
+    expect_refusal(RUN(text_path, "-x"), 2, "unknown option -x");
+    expect_refusal(RUN(text_path, "--out", out_path, "--tokenizer", "gpt"), 2,
+                   "unknown tokenizer \"gpt\"; expected bytes or gpt2; did you mean gpt2?");
+    expect_refusal(RUN(text_path, "--out", out_path, "--tokenizer", "gpt2"), 2,
+                   "wants its vocabulary (encoder.json) and merges (vocab.bpe)");
+    expect_refusal(RUN(text_path, "--out", out_path, "--vocab-file", text_path), 2,
+                   "has no vocabulary");
+    expect_refusal(RUN(text_path, "--out", temporary_path("no/such/out")), 6, "no/such/out.bin");
+    expect_refusal(RUN(temporary_path("absent"), "--out", out_path), 6, "absent: No such file");
+    expect_refusal(RUN(temporary_folder, "--out", out_path), 6, "Is a directory");
+}
+
+/* A refusal leaves the files of the time before as they are, and none of its own. */
+static void a_failure_keeps_the_old_dataset(void **state)
+{
+    (void)state;
+    temporary_write(temporary_path("empty.txt"), "\n \n", 3);
+    assert_int_equal(RUN(more_path, "--out", out_path), 0);
+    expect_refusal(RUN(text_path, temporary_path("absent"), "--out", out_path), 6, "absent");
+    expect_refusal(RUN(temporary_path("empty.txt"), "--split-blank-lines", "--out", out_path), 2,
+                   "no text in the 1 ");
+    expect_tokens("\n\nfour \xff\n\nfive", 1);
+    assert_int_equal(access(temporary_path("out.json"), R_OK), 0);
+    char command[400];
+    snprintf(command, sizeof(command), "ls %s | grep -c part >/dev/null", temporary_folder);
+    assert_int_not_equal(system(command), 0);
+}
+
+static void a_pipe_is_a_text(void **state)
+{
+    (void)state;
+    char pipe[256];
+    snprintf(pipe, sizeof(pipe), "%s", temporary_path("pipe"));
+    assert_int_equal(mkfifo(pipe, 0600), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        int fd = open(pipe, O_WRONLY);
+        _exit(write(fd, "piped", 5) == 5 ? 0 : 1);
+    }
+    assert_int_equal(RUN(pipe, "--out", out_path), 0);
+    waitpid(child, NULL, 0);
+    expect_tokens("piped", 1);
+}
+
+static void help_is_printed(void **state)
+{
+    (void)state;
+    assert_int_equal(RUN("--help"), 0);
+    assert_non_null(strstr(printed, "usage: weft prepare TEXT... --out PREFIX"));
+    assert_non_null(strstr(printed, "--split-blank-lines"));
+    assert_string_equal(complained, "");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_file_is_a_document),
+        cmocka_unit_test(blank_lines_divide),
+        cmocka_unit_test(the_description_leads_to_the_tokenizer),
+        cmocka_unit_test(mistakes_are_one_line),
+        cmocka_unit_test(a_failure_keeps_the_old_dataset),
+        cmocka_unit_test(a_pipe_is_a_text),
+        cmocka_unit_test(help_is_printed),
+    };
+    return cmocka_run_group_tests(tests, create_texts, temporary_remove);
+}
