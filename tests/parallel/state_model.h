@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 #include "core/rng.h"
-#include "expect.h"
+#include "tests/expect.h"
 #include "parallel/optimizer.h"
 
 enum {
