@@ -1,4 +1,9 @@
 weft_add_test(NAME mesh_invariance SOURCES launcher/mesh_invariance.c RANKS 8 TIMEOUT 600
   LABELS launcher mesh)
+weft_add_test(NAME resume SOURCES launcher/resume.c launcher/weights.c RANKS 4 TIMEOUT 300
+  LABELS launcher)
+weft_add_test(NAME killed SOURCES launcher/killed.c launcher/child.c TIMEOUT 300 LABELS launcher)
+add_dependencies(test_killed weft_binary)
+set_tests_properties(killed PROPERTIES PROCESSORS 2)
 include(${CMAKE_CURRENT_LIST_DIR}/data.cmake OPTIONAL)
 include(${CMAKE_CURRENT_LIST_DIR}/doctor.cmake OPTIONAL)

@@ -1,0 +1,208 @@
+#include "tests/launcher/child.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MAX_DESCENDANTS = 64 };
+
+char *child_read(const char *path)
+{
+    FILE *file = fopen(path, "rb");
+    if (!file)
+        return NULL;
+    size_t used = 0, capacity = 4096;
+    char *text = malloc(capacity);
+    while (text) {
+        size_t got = fread(text + used, 1, capacity - used - 1, file);
+        if (got == 0)
+            break;
+        used += got;
+        if (used + 1 == capacity) {
+            char *larger = realloc(text, capacity *= 2);
+            if (!larger)
+                break;
+            text = larger;
+        }
+    }
+    if (text)
+        text[used] = '\0';
+    fclose(file);
+    return text;
+}
+
+bool child_write(const char *path, const char *text)
+{
+    FILE *file = fopen(path, "wb");
+    if (!file)
+        return false;
+    bool good = fputs(text, file) >= 0;
+    return (fclose(file) == 0) & good;
+}
+
+bool child_folder_enter(char folder[32])
+{
+    strcpy(folder, "/tmp/weft-test-XXXXXX");
+    return mkdtemp(folder) && chdir(folder) == 0;
+}
+
+void child_folder_leave(const char *folder)
+{
+    char command[64];
+    snprintf(command, sizeof command, "rm -rf %s", folder);
+    if (chdir("/") != 0 || system(command) != 0)
+        perror(folder);
+}
+
+/* In the child. */
+static void redirect(const char *path, int to)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    if (fd < 0 || dup2(fd, to) < 0)
+        _exit(126);
+    close(fd);
+}
+
+bool child_start(child *c, const char *const *args, const char *const *environment)
+{
+    static int number;
+    static char binary[1024];
+    const char *argv[CHILD_MAX_ARGS + 2] = {binary};
+    memset(c, 0, sizeof *c);
+    const char *built = getenv("WEFT_BINARY_DIR");
+    snprintf(binary, sizeof binary, "%s/weft", built ? built : ".");
+    for (int i = 0; args[i]; i++) {
+        if (i == CHILD_MAX_ARGS)
+            return false;
+        argv[i + 1] = args[i];
+    }
+    snprintf(c->out_path, sizeof c->out_path, "/tmp/weft-child-%d-%d.out", (int)getpid(), number);
+    snprintf(c->err_path, sizeof c->err_path, "/tmp/weft-child-%d-%d.err", (int)getpid(), number);
+    number++;
+    c->pid = fork();
+    if (c->pid != 0)
+        return c->pid > 0;
+    redirect("/dev/null", STDIN_FILENO);
+    redirect(c->out_path, STDOUT_FILENO);
+    redirect(c->err_path, STDERR_FILENO);
+    for (int i = 0; environment && environment[i]; i++)
+        putenv((char *)(uintptr_t)environment[i]);
+    execv(binary, (char **)(uintptr_t)argv);
+    _exit(127);
+}
+
+static void ended(child *c, int status)
+{
+    c->exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    c->pid = 0;
+    c->out = child_read(c->out_path);
+    c->err = child_read(c->err_path);
+    unlink(c->out_path);
+    unlink(c->err_path);
+}
+
+bool child_wait(child *c, double seconds)
+{
+    struct timespec pause = {.tv_nsec = 2000000};
+    struct timespec start, now;
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    for (;;) {
+        int status;
+        if (c->pid == 0)
+            return true;
+        if (waitpid(c->pid, &status, WNOHANG) == c->pid) {
+            ended(c, status);
+            return true;
+        }
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        if ((double)(now.tv_sec - start.tv_sec) + 1e-9 * (double)(now.tv_nsec - start.tv_nsec) >
+            seconds)
+            return false;
+        nanosleep(&pause, NULL);
+    }
+}
+
+/* Appends the descendants of `pid`, parents first. */
+static int descendants(pid_t pid, pid_t *out, int count, int capacity)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)pid, (int)pid);
+    char *text = child_read(path);
+    int first = count;
+    for (char *at = text, *end; at && count < capacity; at = end) {
+        long number = strtol(at, &end, 10);
+        if (end == at)
+            break;
+        out[count++] = (pid_t)number;
+    }
+    free(text);
+    int last = count;
+    for (int i = first; i < last; i++)
+        count = descendants(out[i], out, count, capacity);
+    return count;
+}
+
+int child_ranks(const child *c, pid_t *out, int capacity)
+{
+    pid_t all[MAX_DESCENDANTS];
+    int count = descendants(c->pid, all, 0, MAX_DESCENDANTS), found = 0;
+    for (int i = 0; i < count && found < capacity; i++) {
+        char path[64];
+        snprintf(path, sizeof path, "/proc/%d/comm", (int)all[i]);
+        char *name = child_read(path);
+        if (name && strcmp(name, "weft\n") == 0)
+            out[found++] = all[i];
+        free(name);
+    }
+    return found;
+}
+
+/* Gone, or a zombie that its new parent has yet to reap. */
+static bool is_gone(pid_t pid)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    char *text = child_read(path), *after = text ? strrchr(text, ')') : NULL;
+    bool gone = !after || after[1] == '\0' || after[2] == 'Z' || after[2] == 'X';
+    free(text);
+    return gone;
+}
+
+void child_kill(child *c)
+{
+    pid_t all[MAX_DESCENDANTS];
+    if (c->pid == 0)
+        return;
+    kill(c->pid, SIGSTOP); /* so that it starts no more */
+    int count = descendants(c->pid, all, 0, MAX_DESCENDANTS);
+    for (int i = 0; i < count; i++)
+        kill(all[i], SIGKILL);
+    kill(c->pid, SIGKILL);
+    child_wait(c, 30);
+    struct timespec pause = {.tv_nsec = 2000000};
+    for (int i = 0; i < count; i++)
+        for (int tries = 0; tries < 5000 && !is_gone(all[i]); tries++)
+            nanosleep(&pause, NULL);
+}
+
+void child_release(child *c)
+{
+    child_kill(c);
+    free(c->out);
+    free(c->err);
+    memset(c, 0, sizeof *c);
+}
+
+void child_run(child *c, const char *const *args, const char *const *environment)
+{
+    if (!child_start(c, args, environment))
+        return;
+    if (!child_wait(c, 60))
+        child_kill(c);
+}

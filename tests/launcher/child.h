@@ -1,0 +1,40 @@
+/* Running the weft command as a child process. */
+#ifndef WEFT_TESTS_LAUNCHER_CHILD_H
+#define WEFT_TESTS_LAUNCHER_CHILD_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+typedef struct child {
+    pid_t pid;       /* 0: not running */
+    int exit_code;   /* 128 + signal when a signal ended it */
+    char *out, *err; /* what it wrote; set when it has ended, freed by child_release */
+    char out_path[64], err_path[64];
+} child;
+
+enum { CHILD_MAX_ARGS = 24 };
+
+/* Starts WEFT_BINARY_DIR/weft with these arguments (argv[0] left out, NULL at the end) in the
+ * current folder; `environment`: "NAME=value" strings set over this process' own, NULL at the end,
+ * or NULL. Returns false when it cannot. */
+bool child_start(child *c, const char *const *args, const char *const *environment);
+/* True when it ended within the time; else it still runs. */
+bool child_wait(child *c, double seconds);
+/* SIGKILL to it and to all of its descendants, such as mpirun's ranks; waits for it. */
+void child_kill(child *c);
+/* The pids of its grandchildren or children that run weft as ranks; their number. */
+int child_ranks(const child *c, pid_t *out, int capacity);
+void child_release(child *c);
+
+/* start, wait (killed after 60 s) in one. */
+void child_run(child *c, const char *const *args, const char *const *environment);
+
+/* Makes a folder under /tmp and goes there; removes it. */
+bool child_folder_enter(char folder[32]);
+void child_folder_leave(const char *folder);
+/* Writes a file; false on failure. */
+bool child_write(const char *path, const char *text);
+/* The file's text, malloc'd; NULL: cannot be read. */
+char *child_read(const char *path);
+
+#endif

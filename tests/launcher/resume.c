@@ -1,0 +1,155 @@
+/* Stopping and going on. Six steps at a stretch against three steps, a checkpoint, a trainer made
+ * anew and three more: the same bits in every loss, weight and moment on the same mesh; 1e-5 (the
+ * bound of mesh invariance) where another mesh loads the checkpoint. Dropout is on, so that its
+ * streams have to go on where they were. */
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "launcher/trainer.h"
+#include "tests/expect.h"
+#include "tests/launcher/weights.h"
+
+enum { STEPS = 6, HALF = 3 };
+
+static char folder[64];
+
+typedef struct run_case {
+    const char *mesh;
+    int world;
+    const char *precision;
+} run_case;
+
+static void abort_on(weft_comm *world, weft_status status, const char *what)
+{
+    EXPECT(status == WEFT_OK, "%s: %s", what, weft_error_get()->text);
+    if (status != WEFT_OK)
+        weft_comm_abort(world, status);
+}
+
+/* Steps first + 1 .. last, from `start` where given, and a checkpoint in folder/name. */
+static void train(weft_comm *world, const run_case *c, const char *start, int first, int last,
+                  const char *name, weft_step_result *out)
+{
+    weft_arena arena = {0};
+    weft_config config;
+    weft_trainer trainer;
+    char text[1024], from[128], to[128];
+    snprintf(text, sizeof text,
+             "{\"model\": {\"num_layers\": 4, \"hidden_size\": 16, \"num_attention_heads\": 4, "
+             "\"ffn_hidden_size\": 24, \"seq_length\": 12, \"vocab_size\": 53, \"num_experts\": 4, "
+             "\"moe_layer_freq\": 2, \"moe_aux_loss_coeff\": 0.02, \"moe_z_loss_coeff\": 0.001, "
+             "\"init_method_std\": 0.1, \"hidden_dropout\": 0.1, \"attention_dropout\": 0.1}, "
+             "\"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 8, \"train_iters\": %d, "
+             "\"lr\": 2e-3, \"lr_warmup_iters\": 2, \"adam_eps\": 1e-5, \"seed\": 9, "
+             "\"precision\": \"%s\"}, "
+             "\"parallel\": {\"ddp_bucket_size\": 2000}, \"data\": {\"mock_data\": true}, "
+             "\"device\": {\"peak_flops\": 1e9, \"num_threads\": 1}, "
+             "\"log\": {\"trace_step\": 0}}",
+             STEPS, c->precision);
+    weft_config_source source = {.file = name, .text = text, .mesh = c->mesh};
+    abort_on(world, weft_config_load(&source, &arena, &config), name);
+    abort_on(world, weft_trainer_create(&trainer, &config, &source, world, &arena, NULL), name);
+    if (start)
+        snprintf(from, sizeof from, "%s/%s/step-%d", folder, start, first);
+    abort_on(world, weft_trainer_start(&trainer, start ? from : NULL), name);
+    EXPECT(trainer.step == first, "%s starts after step %d", name, (int)trainer.step);
+    for (int i = first; i < last; i++)
+        abort_on(world, weft_trainer_step(&trainer, &out[i]), name);
+    snprintf(to, sizeof to, "%s/%s", folder, name);
+    abort_on(world, weft_trainer_save(&trainer, to), name);
+    weft_trainer_release(&trainer);
+    weft_arena_release(&arena);
+}
+
+static void compare_states(const char *a, const char *b, bool same_bits, double bound)
+{
+    char path[2][128];
+    snprintf(path[0], sizeof path[0], "%s/%s/step-%d", folder, a, STEPS);
+    snprintf(path[1], sizeof path[1], "%s/%s/step-%d", folder, b, STEPS);
+    weights_difference d = weights_compare(path[0], path[1], same_bits ? "" : "model/");
+    EXPECT(d.count > 20, "%s: %d datasets", a, d.count);
+    EXPECT(d.worst <= bound, "%s against %s: %s is off by %.3g", a, b, d.where, d.worst);
+    EXPECT(!same_bits || d.num_unequal == 0, "%s against %s: %d datasets differ, such as %s", a, b,
+           d.num_unequal, d.where);
+}
+
+/* Straight through, then in two halves. */
+static void check_same_mesh(weft_comm *world, const run_case *c, int number)
+{
+    weft_step_result straight[STEPS] = {{0}}, halves[STEPS] = {{0}};
+    char name[3][32];
+    snprintf(name[0], sizeof name[0], "straight-%d", number);
+    snprintf(name[1], sizeof name[1], "half-%d", number);
+    snprintf(name[2], sizeof name[2], "whole-%d", number);
+    train(world, c, NULL, 0, STEPS, name[0], straight);
+    train(world, c, NULL, 0, HALF, name[1], halves);
+    train(world, c, name[1], HALF, STEPS, name[2], halves);
+    for (int i = 0; i < STEPS; i++)
+        EXPECT(straight[i].loss == halves[i].loss && straight[i].aux_loss == halves[i].aux_loss &&
+                   straight[i].grad_norm == halves[i].grad_norm && straight[i].lr == halves[i].lr,
+               "%s %s: step %d: loss %.17g against %.17g", c->mesh, c->precision, i + 1,
+               halves[i].loss, straight[i].loss);
+    EXPECT(straight[STEPS - 1].loss != straight[HALF].loss, "the losses stand still");
+    if (weft_comm_rank(world) == 0)
+        compare_states(name[2], name[0], true, 0);
+}
+
+/* Half number 0 goes on where `c` says. */
+static void check_other_mesh(weft_comm *world, const run_case *c, const weft_step_result *straight)
+{
+    weft_comm *part;
+    weft_step_result result[STEPS];
+    int rank = weft_comm_rank(world);
+    EXPECT_OK(weft_comm_split(world, rank < c->world ? 0 : -1, rank, "part", WEFT_PURPOSE_CONTROL,
+                              &part));
+    if (part) {
+        train(part, c, "half-0", HALF, STEPS, c->mesh, result);
+        for (int i = HALF; i < STEPS; i++)
+            EXPECT(fabs(result[i].loss / straight[i].loss - 1) <= 1e-5,
+                   "on %s: step %d: loss %.9g against %.9g", c->mesh, i + 1, result[i].loss,
+                   straight[i].loss);
+        if (rank == 0)
+            compare_states(c->mesh, "straight-0", false, 1e-5);
+    }
+    weft_comm_destroy(part);
+}
+
+int main(void)
+{
+    static const run_case same[] = {
+        {"tp=2,pp=2,binding=tp", 4, "fp32"},
+        {"tp=2,pp=2,binding=tp", 4, "bf16"},
+        {"dp=4,binding=dp,ep=2,zero=1", 4, "fp32"},
+        {"dp=4,binding=dp,ep=2,zero=1", 4, "bf16"},
+        {"tp=2,dp=2,sp=1,binding=dp,ep=2,etp=2,zero=0", 4, "fp32"},
+    };
+    static const run_case other[] = {
+        {"dp=1", 1, "fp32"},
+        {"dp=2,binding=dp,ep=2,zero=1", 2, "fp32"},
+        {"tp=4,sp=1,binding=tp", 4, "fp32"},
+        {"pp=4", 4, "fp32"},
+    };
+    weft_comm *world;
+    EXPECT_OK(weft_comm_create_world(&world));
+    int rank = weft_comm_rank(world);
+    EXPECT(weft_comm_size(world) == 4, "run with 4 ranks");
+    if (rank == 0) {
+        snprintf(folder, sizeof folder, "/tmp/weft-resume-XXXXXX");
+        EXPECT(mkdtemp(folder) != NULL, "%s", folder);
+    }
+    EXPECT_OK(weft_comm_broadcast_host(world, folder, sizeof folder, 0));
+    for (int i = 0; i < (int)(sizeof same / sizeof *same); i++)
+        check_same_mesh(world, &same[i], i);
+    weft_step_result straight[STEPS];
+    train(world, &same[0], NULL, 0, STEPS, "straight-0", straight);
+    for (size_t i = 0; i < sizeof other / sizeof *other; i++)
+        check_other_mesh(world, &other[i], straight);
+    EXPECT_OK(weft_comm_barrier(world));
+    if (rank == 0) {
+        char command[128];
+        snprintf(command, sizeof command, "rm -rf %s", folder);
+        EXPECT(system(command) == 0, "%s", command);
+    }
+    weft_comm_destroy(world);
+    return expect_finish();
+}
