@@ -33,9 +33,8 @@ static const model_case models[] = {
      "\"RMSNorm\", \"swiglu\": true, \"position_embedding_type\": \"rope\", "
      "\"disable_bias_linear\": true, \"untie_embeddings_and_output_weights\": true, "
      "\"ffn_hidden_size\": 48, " COMMON "}"},
-    {"moe-top2-tied",
-     "{\"moe_router_topk\": 2, \"swiglu\": true, \"normalization\": \"RMSNorm\", "
-     "\"position_embedding_type\": \"rope\", " MOE "}"},
+    {"moe-top2-tied", "{\"moe_router_topk\": 2, \"swiglu\": true, \"normalization\": \"RMSNorm\", "
+                      "\"position_embedding_type\": \"rope\", " MOE "}"},
     {"moe-top1-untied",
      "{\"moe_router_topk\": 1, \"moe_router_pre_softmax\": true, "
      "\"untie_embeddings_and_output_weights\": true, "
