@@ -14,32 +14,11 @@
 #include <string.h>
 
 #include "layers/mlp.h"
-
-typedef struct moe {
-    weft_layer_common common;
-    weft_parameter *router, *fc1, *fc2;
-    weft_layer *shared; /* owned; optional */
-    weft_moe_dims dims;
-} moe;
-
-typedef struct moe_state {
-    weft_tensor x;                           /* borrowed: the layer's input */
-    weft_tensor logits, scores, index, prob; /* [T, E], [T, E], [T, K], [T, K] */
-    float *sums;        /* host: counts[E], score_sums[E], z_sum */
-    int64_t *counts;    /* host: [E] of this rank's plan, then [1] dropped */
-    int64_t *received;  /* host: [ep][local_experts] */
-    int64_t *offsets;   /* host: [local_experts + 1] */
-    size_t *send_bytes, *recv_bytes; /* host: [ep] */
-    int32_t *row_of, *token_of;
-    int32_t *order, *inverse; /* expert-major row -> received row and back; NULL: the same */
-    size_t num_sent, num_rows;
-    weft_tensor in, hidden, act, out; /* at the experts: [R, H], [R, gates ffn], [R, ffn], [R, H] */
-    weft_tensor returned;             /* at home: [num_sent, H] */
-} moe_state;
+#include "layers/moe.h"
 
 static void moe_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
 {
-    const moe *m = (const moe *)layer;
+    const weft_moe *m = (const weft_moe *)layer;
     weft_describe_moe(&m->common.options, shape, out);
     if (m->shared) {
         weft_layer_cost child;
@@ -50,7 +29,7 @@ static void moe_describe(const weft_layer *layer, const weft_shape *shape, weft_
 
 static weft_status moe_init(weft_layer *layer, weft_build *build)
 {
-    moe *m = (moe *)layer;
+    weft_moe *m = (weft_moe *)layer;
     const weft_model_options *o = &m->common.options;
     const weft_shape *shape = weft_build_shape(build);
     m->dims = weft_moe_dims_of(o, shape);
@@ -78,13 +57,12 @@ static weft_status moe_init(weft_layer *layer, weft_build *build)
                                  .init_std = (float)o->init_method_std,
                                  .is_expert = true};
     if (o->swiglu)
-        spec = (weft_parameter_spec){
-            .name = "experts.linear_fc1.weight",
-            .num_dims = 4,
-            .dims = {d->experts, 2, d->ffn_all, hidden},
-            .split = {WEFT_SPLIT_EP, WEFT_SPLIT_NONE, WEFT_SPLIT_ETP},
-            .init_std = (float)o->init_method_std,
-            .is_expert = true};
+        spec = (weft_parameter_spec){.name = "experts.linear_fc1.weight",
+                                     .num_dims = 4,
+                                     .dims = {d->experts, 2, d->ffn_all, hidden},
+                                     .split = {WEFT_SPLIT_EP, WEFT_SPLIT_NONE, WEFT_SPLIT_ETP},
+                                     .init_std = (float)o->init_method_std,
+                                     .is_expert = true};
     WEFT_TRY(weft_build_parameter(build, &spec, &m->fc1));
     spec = (weft_parameter_spec){.name = "experts.linear_fc2.weight",
                                  .num_dims = 3,
@@ -102,7 +80,7 @@ static int tp_rank_of(const weft_pass *pass)
 }
 
 /* The rows this rank routes, from the layer's input: all of them, or this rank's slice. */
-static weft_status routed_rows(const moe *m, weft_pass *pass, const weft_tensor *x,
+static weft_status routed_rows(const weft_moe *m, weft_pass *pass, const weft_tensor *x,
                                weft_tensor *out)
 {
     if (m->dims.full)
@@ -116,7 +94,7 @@ static weft_status routed_rows(const moe *m, weft_pass *pass, const weft_tensor 
 }
 
 /* Where this rank's part of the result goes, and how it becomes y. */
-static weft_status result_rows(const moe *m, weft_pass *pass, const weft_tensor *y,
+static weft_status result_rows(const weft_moe *m, weft_pass *pass, const weft_tensor *y,
                                weft_tensor *part)
 {
     if (m->dims.full)
@@ -124,7 +102,7 @@ static weft_status result_rows(const moe *m, weft_pass *pass, const weft_tensor 
     return routed_rows(m, pass, y, part);
 }
 
-static weft_status finish_rows(const moe *m, weft_pass *pass, const weft_tensor *part,
+static weft_status finish_rows(const weft_moe *m, weft_pass *pass, const weft_tensor *part,
                                weft_tensor *y)
 {
     const weft_shape *shape = weft_pass_shape(pass);
@@ -171,7 +149,8 @@ static weft_status add_aux_metrics(const void *raw)
 }
 
 /* Router GEMM in fp32, selection, sums for the auxiliary losses. */
-static weft_status route(moe *m, weft_pass *pass, moe_state *state, const weft_tensor *rows)
+static weft_status route(weft_moe *m, weft_pass *pass, weft_moe_state *state,
+                         const weft_tensor *rows)
 {
     const weft_moe_dims *d = &m->dims;
     const weft_model_options *o = &m->common.options;
@@ -214,7 +193,7 @@ static weft_status route(moe *m, weft_pass *pass, moe_state *state, const weft_t
     return WEFT_OK;
 }
 
-static weft_status route_gradients(moe *m, weft_pass *pass, moe_state *state,
+static weft_status route_gradients(weft_moe *m, weft_pass *pass, weft_moe_state *state,
                                    const weft_tensor *rows, const weft_tensor *dprob,
                                    const weft_tensor *dx)
 {
@@ -284,7 +263,7 @@ static weft_status route_gradients(moe *m, weft_pass *pass, moe_state *state,
 /* --- dispatch ------------------------------------------------------------------------------ */
 
 /* Sorts the choices by expert, exchanges the counts and gives the host all sizes. */
-static weft_status plan(moe *m, weft_pass *pass, moe_state *state)
+static weft_status plan(weft_moe *m, weft_pass *pass, weft_moe_state *state)
 {
     const weft_moe_dims *d = &m->dims;
     const weft_model_options *o = &m->common.options;
@@ -329,7 +308,8 @@ static weft_status plan(moe *m, weft_pass *pass, moe_state *state)
                                          .dropped = state->counts + d->experts,
                                          .scratch = scratch.data}));
     weft_pass_release(pass, mark);
-    /* Every TP rank knows the losses' values: one counts them. Drops are of the rows routed here. */
+    /* Every TP rank knows the losses' values: one counts them. Drops are of the rows routed here.
+     */
     bool counts = tp_rank_of(pass) == 0;
     WEFT_TRY(weft_lane_submit(
         lane, "moe metrics", add_aux_metrics,
@@ -369,13 +349,13 @@ static weft_status plan(moe *m, weft_pass *pass, moe_state *state)
         state->num_rows += (size_t)received;
     }
     if (choices < state->num_sent)
-        return WEFT_ERROR(WEFT_INTERNAL, "dispatch plan keeps %zu of %zu choices",
-                          state->num_sent, choices);
+        return WEFT_ERROR(WEFT_INTERNAL, "dispatch plan keeps %zu of %zu choices", state->num_sent,
+                          choices);
     return WEFT_OK;
 }
 
 /* Rows come sorted by sender, then expert; experts want theirs together. */
-static weft_status order_rows(moe *m, weft_pass *pass, moe_state *state)
+static weft_status order_rows(weft_moe *m, weft_pass *pass, weft_moe_state *state)
 {
     size_t local = m->dims.local_experts;
     size_t peers = m->dims.exchange ? (size_t)weft_pass_groups(pass)->mesh.ep : 1;
@@ -422,8 +402,9 @@ static weft_status select_rows(weft_pass *pass, const weft_tensor *from, const i
                                                                    .rows = to->data});
 }
 
-/* Rows in sending order at home -> expert-major rows at the experts. `to` is written; uses scratch. */
-static weft_status to_experts(weft_pass *pass, moe_state *state, const weft_tensor *home,
+/* Rows in sending order at home -> expert-major rows at the experts. `to` is written; uses scratch.
+ */
+static weft_status to_experts(weft_pass *pass, weft_moe_state *state, const weft_tensor *home,
                               weft_tensor *to)
 {
     weft_tensor arrived = *to;
@@ -434,7 +415,7 @@ static weft_status to_experts(weft_pass *pass, moe_state *state, const weft_tens
     return state->order ? select_rows(pass, &arrived, state->order, to) : WEFT_OK;
 }
 
-static weft_status to_home(weft_pass *pass, moe_state *state, const weft_tensor *expert,
+static weft_status to_home(weft_pass *pass, weft_moe_state *state, const weft_tensor *expert,
                            weft_tensor *to)
 {
     weft_tensor leaving = *expert;
@@ -448,25 +429,25 @@ static weft_status to_home(weft_pass *pass, moe_state *state, const weft_tensor 
 
 /* --- experts ------------------------------------------------------------------------------- */
 
-static weft_status grouped(moe *m, weft_pass *pass, moe_state *state, weft_grouped_kind kind,
-                           weft_parameter *w, const weft_tensor *x, const weft_tensor *y)
+static weft_status grouped(weft_moe *m, weft_pass *pass, weft_moe_state *state,
+                           weft_grouped_kind kind, weft_parameter *w, const weft_tensor *x,
+                           const weft_tensor *y)
 {
-    return weft_grouped_gemm(
-        weft_pass_lane(pass),
-        &(weft_grouped_gemm_args){.kind = kind,
-                                  .num_groups = m->dims.local_experts,
-                                  .in = x->dims[1],
-                                  .out = y->dims[1],
-                                  .row_offsets = state->offsets,
-                                  .dtype = x->dtype,
-                                  .x = x->data,
-                                  .w = w->weight.data,
-                                  .y = y->data,
-                                  .wgrad = w->grad,
-                                  .overwrite = weft_pass_overwrite(pass)});
+    return weft_grouped_gemm(weft_pass_lane(pass),
+                             &(weft_grouped_gemm_args){.kind = kind,
+                                                       .num_groups = m->dims.local_experts,
+                                                       .in = x->dims[1],
+                                                       .out = y->dims[1],
+                                                       .row_offsets = state->offsets,
+                                                       .dtype = x->dtype,
+                                                       .x = x->data,
+                                                       .w = w->weight.data,
+                                                       .y = y->data,
+                                                       .wgrad = w->grad,
+                                                       .overwrite = weft_pass_overwrite(pass)});
 }
 
-static weft_status experts_forward(moe *m, weft_pass *pass, moe_state *state)
+static weft_status experts_forward(weft_moe *m, weft_pass *pass, weft_moe_state *state)
 {
     const weft_moe_dims *d = &m->dims;
     weft_dtype dtype = state->in.dtype;
@@ -486,7 +467,7 @@ static weft_status experts_forward(moe *m, weft_pass *pass, moe_state *state)
 }
 
 /* dout is the gradient of the experts' output rows; din is written. */
-static weft_status experts_backward(moe *m, weft_pass *pass, moe_state *state,
+static weft_status experts_backward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
                                     const weft_tensor *dout, weft_tensor *din)
 {
     weft_tensor dact;
@@ -511,8 +492,8 @@ static weft_status experts_backward(moe *m, weft_pass *pass, moe_state *state,
 static weft_status moe_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
                                weft_tensor *y)
 {
-    moe *m = (moe *)layer;
-    moe_state *state = weft_pass_state(pass, layer);
+    weft_moe *m = (weft_moe *)layer;
+    weft_moe_state *state = weft_pass_state(pass, layer);
     const weft_moe_dims *d = &m->dims;
     size_t mark = weft_pass_mark(pass), hidden = x->dims[1];
     weft_tensor rows, sorted, part;
@@ -565,8 +546,8 @@ static weft_status moe_forward(weft_layer *layer, weft_pass *pass, const weft_te
 static weft_status moe_backward(weft_layer *layer, weft_pass *pass, const weft_tensor *dy,
                                 weft_tensor *dx)
 {
-    moe *m = (moe *)layer;
-    moe_state *state = weft_pass_state(pass, layer);
+    weft_moe *m = (weft_moe *)layer;
+    weft_moe_state *state = weft_pass_state(pass, layer);
     const weft_moe_dims *d = &m->dims;
     weft_lane *lane = weft_pass_lane(pass);
     size_t mark = weft_pass_mark(pass), hidden = dy->dims[1];
@@ -574,17 +555,17 @@ static weft_status moe_backward(weft_layer *layer, weft_pass *pass, const weft_t
     weft_tensor dy_rows, dprob, dout, din, dhome, rows, part;
     WEFT_TRY(routed_rows(m, pass, dy, &dy_rows));
     WEFT_TRY(weft_pass_scratch(pass, WEFT_F32, d->tokens, topk, &dprob));
-    WEFT_TRY(weft_combine_backward(
-        lane, &(weft_combine_backward_args){.num_tokens = d->tokens,
-                                            .topk = topk,
-                                            .cols = hidden,
-                                            .dtype = dy->dtype,
-                                            .dy = dy_rows.data,
-                                            .rows = state->returned.data,
-                                            .row_of = state->row_of,
-                                            .top_prob = state->prob.data,
-                                            .drows = state->returned.data,
-                                            .dtop_prob = dprob.data}));
+    WEFT_TRY(
+        weft_combine_backward(lane, &(weft_combine_backward_args){.num_tokens = d->tokens,
+                                                                  .topk = topk,
+                                                                  .cols = hidden,
+                                                                  .dtype = dy->dtype,
+                                                                  .dy = dy_rows.data,
+                                                                  .rows = state->returned.data,
+                                                                  .row_of = state->row_of,
+                                                                  .top_prob = state->prob.data,
+                                                                  .drows = state->returned.data,
+                                                                  .dtop_prob = dprob.data}));
     dout = state->returned;
     if (d->exchange) {
         WEFT_TRY(weft_pass_scratch(pass, dy->dtype, state->num_rows, hidden, &dout));
@@ -624,13 +605,13 @@ static weft_status moe_backward(weft_layer *layer, weft_pass *pass, const weft_t
 
 static void moe_destroy(weft_layer *layer)
 {
-    weft_layer_destroy(((moe *)layer)->shared);
+    weft_layer_destroy(((weft_moe *)layer)->shared);
     free(layer);
 }
 
 const weft_layer_ops weft_moe_ops = {
     .kind = "moe",
-    .state_bytes = sizeof(moe_state),
+    .state_bytes = sizeof(weft_moe_state),
     .describe = moe_describe,
     .init = moe_init,
     .forward = moe_forward,
@@ -640,10 +621,10 @@ const weft_layer_ops weft_moe_ops = {
 
 weft_layer *weft_moe_create(const weft_model_options *options)
 {
-    moe *m = (moe *)weft_layer_new(&weft_moe_ops, sizeof *m, options);
+    weft_moe *m = (weft_moe *)weft_layer_new(&weft_moe_ops, sizeof *m, options);
     if (m && options->moe_shared_expert_intermediate_size > 0) {
-        m->shared = weft_mlp_create_wide(options,
-                                         (size_t)options->moe_shared_expert_intermediate_size);
+        m->shared =
+            weft_mlp_create_wide(options, (size_t)options->moe_shared_expert_intermediate_size);
         if (!m->shared) {
             weft_layer_free(&m->common.base);
             return NULL;
