@@ -19,8 +19,8 @@ weft_status weft_arena_alloc(weft_arena *arena, size_t bytes, void **out) WEFT_C
 weft_status weft_arena_alloc_array(weft_arena *arena, size_t count, size_t size,
                                    void **out) WEFT_CHECKED;
 weft_status weft_arena_strdup(weft_arena *arena, const char *text, const char **out) WEFT_CHECKED;
-weft_status weft_arena_printf(weft_arena *arena, const char **out, const char *format,
-                              ...) WEFT_PRINTF(3, 4) WEFT_CHECKED;
+weft_status weft_arena_printf(weft_arena *arena, const char **out, const char *format, ...)
+    WEFT_PRINTF(3, 4) WEFT_CHECKED;
 void weft_arena_reset(weft_arena *arena);   /* keeps the blocks for reuse */
 void weft_arena_release(weft_arena *arena); /* frees them; the arena is empty and usable again */
 

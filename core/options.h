@@ -31,12 +31,12 @@ typedef enum weft_option_type {
 typedef struct weft_option_row {
     const char *key;
     weft_option_type type;
-    size_t offset;        /* of the field in the struct */
-    const char *initial;  /* default, as JSON text: "8", "true", "\"rope\"", "[]" or NULL: null */
-    double min, max;      /* numbers; both 0: no bounds */
-    const char *choices;  /* WEFT_OPTION_CHOICE: "a|b|c", the index is the enum's value */
-    const char *unit;     /* "tokens", "bytes", ... or NULL */
-    const char *help;     /* one line */
+    size_t offset;       /* of the field in the struct */
+    const char *initial; /* default, as JSON text: "8", "true", "\"rope\"", "[]" or NULL: null */
+    double min, max;     /* numbers; both 0: no bounds */
+    const char *choices; /* WEFT_OPTION_CHOICE: "a|b|c", the index is the enum's value */
+    const char *unit;    /* "tokens", "bytes", ... or NULL */
+    const char *help;    /* one line */
 } weft_option_row;
 
 typedef struct weft_option_section {

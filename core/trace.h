@@ -36,8 +36,8 @@ const char *weft_trace_lane_name(const weft_trace *trace, int lane);
 
 /* Chrome trace JSON ("traceEvents", complete events, process = rank, thread = lane). */
 weft_status weft_trace_write_json(const weft_trace *trace, FILE *out) WEFT_CHECKED;
-/* An SVG `width` pixels wide (at least 320): a row a track, a box a slice with its name where it fits, a
- * time axis and a legend of categories. Readable in light and dark. */
+/* An SVG `width` pixels wide (at least 320): a row a track, a box a slice with its name where it
+ * fits, a time axis and a legend of categories. Readable in light and dark. */
 weft_status weft_trace_write_svg(const weft_trace *trace, const char *title, int width,
                                  FILE *out) WEFT_CHECKED;
 

@@ -1,4 +1,5 @@
-/* weft generate: continues a text with a checkpoint's model, on one rank whatever mesh trained it. */
+/* weft generate: continues a text with a checkpoint's model, on one rank whatever mesh trained it.
+ */
 #include <getopt.h>
 #include <inttypes.h>
 #include <math.h>
@@ -118,8 +119,8 @@ static weft_status open_model(generator *g, const char *folder, weft_arena *aren
     weft_mesh mesh;
     WEFT_TRY(weft_checkpoint_read_config(folder, arena, &text));
     /* The mesh, the device and the data of the training run do not bind this one. */
-    static const char *const one_rank[] = {
-        "parallel.sequence_parallel=false", "device.memory_limit=0", "device.num_threads=0"};
+    static const char *const one_rank[] = {"parallel.sequence_parallel=false",
+                                           "device.memory_limit=0", "device.num_threads=0"};
     weft_config_source source = {.file = folder,
                                  .text = text,
                                  .set = one_rank,
@@ -131,17 +132,17 @@ static weft_status open_model(generator *g, const char *folder, weft_arena *aren
     WEFT_TRY(weft_groups_create(g->self, &mesh, &g->groups));
     WEFT_TRY(weft_setup_device(&g->config, &g->device));
     WEFT_TRY(weft_lane_create(g->device, 0, "compute", &g->lane));
-    WEFT_TRY(weft_model_create(&(weft_model_setup){.options = &g->config.model,
-                                                   .groups = &g->groups,
-                                                   .device = g->device,
-                                                   .dtype = weft_config_dtype(&g->config),
-                                                   .micro_batch_size = 1,
-                                                   .bucket_elements = (size_t)g->config.parallel
-                                                                          .ddp_bucket_size,
-                                                   .training = false,
-                                                   .num_passes = 1,
-                                                   .seed = 1},
-                               build, &g->model));
+    WEFT_TRY(weft_model_create(
+        &(weft_model_setup){.options = &g->config.model,
+                            .groups = &g->groups,
+                            .device = g->device,
+                            .dtype = weft_config_dtype(&g->config),
+                            .micro_batch_size = 1,
+                            .bucket_elements = (size_t)g->config.parallel.ddp_bucket_size,
+                            .training = false,
+                            .num_passes = 1,
+                            .seed = 1},
+        build, &g->model));
     WEFT_TRY(weft_checkpoint_load_weights(folder, weft_model_parameters(g->model), g->lane));
     return weft_lane_sync(g->lane);
 }
@@ -206,8 +207,8 @@ static weft_status extend(generator *g, const arguments *args, weft_tokens *toke
     size_t seq = (size_t)g->config.model.seq_length, prompt = tokens->count;
     int32_t eod = (int32_t)weft_tokenizer_get_info(g->tokenizer)->eod;
     void *memory;
-    WEFT_TRY(weft_device_alloc(g->device, WEFT_SPACE_PINNED, seq * sizeof(int32_t), "tokens",
-                               &memory));
+    WEFT_TRY(
+        weft_device_alloc(g->device, WEFT_SPACE_PINNED, seq * sizeof(int32_t), "tokens", &memory));
     int32_t *window = memory;
     weft_status status = WEFT_OK;
     while (status == WEFT_OK && tokens->count < prompt + (size_t)args->num_tokens) {

@@ -11,11 +11,12 @@
 
 static void help(void)
 {
-    printf("usage: weft inspect CHECKPOINT|DATASET [--json]\n"
-           "\n"
-           "CHECKPOINT: a run's folder, its checkpoints folder, or one step-N folder: lists its\n"
-           "tensors and verifies every hash. DATASET: a prefix of .bin and .idx: counts and checks\n"
-           "its tokens.\n");
+    printf(
+        "usage: weft inspect CHECKPOINT|DATASET [--json]\n"
+        "\n"
+        "CHECKPOINT: a run's folder, its checkpoints folder, or one step-N folder: lists its\n"
+        "tensors and verifies every hash. DATASET: a prefix of .bin and .idx: counts and checks\n"
+        "its tokens.\n");
 }
 
 static weft_status inspect_dataset(const char *prefix, bool json)

@@ -19,15 +19,25 @@ weft_status weft_launch_mpirun(int world, int argc, char **argv)
     snprintf(ranks, sizeof ranks, "%d", world);
     /* More ranks than cores are fine here: waiting ranks yield. Without CMA, in containers, Open
      * MPI's single-copy path fails loudly; copying twice always works. */
-    const char *fixed[] = {"mpirun", "-n", ranks, "--oversubscribe", "--bind-to", "none",
-                           "--mca", "mpi_yield_when_idle", "1", "--mca",
-                           "btl_vader_single_copy_mechanism", "none", self};
+    const char *fixed[] = {"mpirun",
+                           "-n",
+                           ranks,
+                           "--oversubscribe",
+                           "--bind-to",
+                           "none",
+                           "--mca",
+                           "mpi_yield_when_idle",
+                           "1",
+                           "--mca",
+                           "btl_vader_single_copy_mechanism",
+                           "none",
+                           self};
     char *args[MAX_ARGS];
     int count = 0;
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) {
         args[count++] = (char *)(uintptr_t)fixed[i];
         if (i == 0 && geteuid() == 0)
-            args[count++] = (char *)(uintptr_t)"--allow-run-as-root";
+            args[count++] = (char *)(uintptr_t) "--allow-run-as-root";
     }
     if (argc + count > MAX_ARGS)
         return WEFT_ERROR(WEFT_CONFIG, "too many arguments: %d", argc);

@@ -97,8 +97,8 @@ weft_status weft_progress_step(weft_progress *p, const weft_step_result *r)
     double each = (weft_now_us() - p->start_us) / 1e6 / (double)(r->step - p->first_step);
     time_text(each * (double)(p->last_step - r->step), left, sizeof left);
     printf("%sstep %" PRId64 "/%" PRId64 "  loss %.4f  %.0f tokens/s  %.0f %% of peak  %s left%s",
-           p->live ? "\r\033[K" : "", r->step, p->last_step, r->loss, r->tokens_per_s,
-           100 * r->mfu, left, p->live ? "" : "\n");
+           p->live ? "\r\033[K" : "", r->step, p->last_step, r->loss, r->tokens_per_s, 100 * r->mfu,
+           left, p->live ? "" : "\n");
     if (p->live && r->step == p->last_step)
         putchar('\n');
     fflush(stdout);

@@ -7,9 +7,9 @@
 #include "launcher/trainer.h"
 
 typedef struct weft_progress {
-    FILE *metrics;      /* metrics.jsonl; NULL: none */
-    bool live;          /* a terminal: one line that rewrites itself */
-    bool json;          /* metrics lines on stdout instead of text */
+    FILE *metrics; /* metrics.jsonl; NULL: none */
+    bool live;     /* a terminal: one line that rewrites itself */
+    bool json;     /* metrics lines on stdout instead of text */
     int64_t first_step, last_step, interval;
     double start_us;
 } weft_progress;

@@ -1,5 +1,6 @@
 #include "launcher/setup.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -29,7 +30,7 @@ weft_status weft_setup_tokenizer_text(const weft_config *config, weft_arena *are
     return WEFT_OK;
 }
 
-weft_status weft_setup_vocabulary(weft_config *config)
+static weft_status fill_vocabulary(weft_config *config)
 {
     weft_arena arena = {0};
     const char *path;
@@ -57,6 +58,60 @@ weft_status weft_setup_vocabulary(weft_config *config)
     return WEFT_OK;
 }
 
+static weft_status check_tokens(const weft_config *config, const weft_dataset *dataset)
+{
+    int32_t most;
+    WEFT_TRY(weft_dataset_max_token(dataset, &most));
+    if (most >= config->model.vocab_size)
+        return WEFT_ERROR(WEFT_CONFIG, "model.vocab_size: %lld, but %s.bin holds token %d",
+                          (long long)config->model.vocab_size, config->data.data_path, most);
+    return WEFT_OK;
+}
+
+static weft_status open_dataset(const weft_config *c, bool whole, weft_dataset **out)
+{
+    if (c->data.mock_data)
+        return weft_dataset_open_mock(
+            (uint64_t)c->train.global_batch_size * 64 * (uint64_t)c->model.seq_length + 1,
+            (int32_t)c->model.vocab_size, (uint64_t)c->train.seed, out);
+    weft_arena arena = {0};
+    const char *index;
+    weft_status status = weft_arena_printf(&arena, &index, "%s.idx", c->data.data_path);
+    if (status == WEFT_OK && access(index, F_OK) != 0)
+        status = WEFT_ERROR(WEFT_CONFIG, "data.data_path: %s: %s; weft prepare makes datasets",
+                            index, strerror(errno));
+    weft_arena_release(&arena);
+    WEFT_TRY(status);
+    WEFT_TRY(weft_dataset_open(c->data.data_path, out));
+    return whole ? check_tokens(c, *out) : WEFT_OK;
+}
+
+weft_status weft_setup_data(weft_config *config, const weft_config_source *source, bool whole,
+                            weft_dataset **out, weft_split splits[3])
+{
+    double weights[3];
+    weft_status status = fill_vocabulary(config);
+    if (status == WEFT_OK)
+        status = open_dataset(config, whole, out);
+    if (status == WEFT_OK)
+        status = weft_config_split(config, weights);
+    WEFT_TRY(weft_config_locate(source, status));
+    status = weft_dataset_split(*out, config->model.seq_length, weights, splits);
+    if (status == WEFT_CONFIG)
+        weft_error_context(status, "data.data_path");
+    return weft_config_locate(source, status);
+}
+
+weft_status weft_setup_check_data(const weft_config *config, const weft_config_source *source)
+{
+    weft_config copy = *config;
+    weft_dataset *dataset = NULL;
+    weft_split splits[3];
+    weft_status status = weft_setup_data(&copy, source, true, &dataset, splits);
+    weft_dataset_close(dataset);
+    return status;
+}
+
 weft_status weft_setup_device(const weft_config *config, weft_device **out)
 {
     int rank, size, local_rank, local_size = 1;
@@ -65,8 +120,8 @@ weft_status weft_setup_device(const weft_config *config, weft_device **out)
     int threads = (int)config->device.num_threads;
     if (threads == 0)
         threads = weft_machine_allowed_cores() / local_size;
-    return weft_device_create_cpu(threads < 1 ? 1 : threads,
-                                  (size_t)config->device.memory_limit, out);
+    return weft_device_create_cpu(threads < 1 ? 1 : threads, (size_t)config->device.memory_limit,
+                                  out);
 }
 
 weft_status weft_setup_measure_peak(weft_lane *lane, weft_device *device, weft_dtype dtype,
@@ -109,31 +164,6 @@ weft_status weft_setup_measure_peak(weft_lane *lane, weft_device *device, weft_d
 
 /* --- the trainer --------------------------------------------------------------------------- */
 
-static weft_status open_data(weft_trainer *t)
-{
-    weft_config *c = &t->config;
-    double weights[3];
-    if (c->data.mock_data) {
-        uint64_t samples = (uint64_t)c->train.global_batch_size * 64;
-        WEFT_TRY(weft_dataset_open_mock(samples * (uint64_t)c->model.seq_length + 1,
-                                        (int32_t)c->model.vocab_size, (uint64_t)c->train.seed,
-                                        &t->dataset));
-    } else {
-        WEFT_TRY(weft_dataset_open(c->data.data_path, &t->dataset));
-        int32_t most;
-        WEFT_TRY(weft_dataset_max_token(t->dataset, &most));
-        if (most >= c->model.vocab_size)
-            return WEFT_ERROR(WEFT_CONFIG,
-                              "model.vocab_size: %lld, but %s.bin holds token %d",
-                              (long long)c->model.vocab_size, c->data.data_path, most);
-    }
-    if (sscanf(c->data.split, "%lf,%lf,%lf", &weights[0], &weights[1], &weights[2]) != 3)
-        return WEFT_ERROR(WEFT_CONFIG, "data.split: \"%s\" is not three weights", c->data.split);
-    if (c->train.eval_interval > 0 && weights[1] <= 0)
-        return WEFT_ERROR(WEFT_CONFIG, "data.split: evaluation needs a validation share");
-    return weft_dataset_split(t->dataset, c->model.seq_length, weights, t->splits);
-}
-
 /* All stages' programs are made and checked on every rank: pure, and a few microseconds each. */
 static weft_status make_programs(weft_trainer *t)
 {
@@ -142,8 +172,8 @@ static weft_status make_programs(weft_trainer *t)
     weft_pipeline_kind kind = t->config.parallel.pipeline_schedule == WEFT_SCHEDULE_GPIPE
                                   ? WEFT_PIPELINE_GPIPE
                                   : WEFT_PIPELINE_1F1B;
-    int batches = (int)(t->config.train.global_batch_size / t->config.train.micro_batch_size /
-                        mesh->dp);
+    int batches =
+        (int)(t->config.train.global_batch_size / t->config.train.micro_batch_size / mesh->dp);
     t->shape = (weft_pipeline_shape){kind, mesh->pp, batches, false};
     t->eval_shape = (weft_pipeline_shape){kind, mesh->pp, batches, true};
     weft_pipeline_shape *shapes[2] = {&t->shape, &t->eval_shape};
@@ -165,8 +195,8 @@ static weft_status make_programs(weft_trainer *t)
 /* Memory for what travels between stages. The two programs use their slots in turn. */
 static weft_status allocate_slots(weft_trainer *t)
 {
-    t->num_slots = t->slots.num_slots > t->eval_slots.num_slots ? t->slots.num_slots
-                                                                : t->eval_slots.num_slots;
+    t->num_slots =
+        t->slots.num_slots > t->eval_slots.num_slots ? t->slots.num_slots : t->eval_slots.num_slots;
     void *memory;
     WEFT_TRY(weft_arena_alloc_array(t->arena, (size_t)t->num_slots + 1, sizeof(void *), &memory));
     t->slot_memory = memory;
@@ -206,17 +236,17 @@ static weft_status create_model(weft_trainer *t, weft_model_function build)
     int passes = t->slots.num_activation > t->eval_slots.num_activation
                      ? t->slots.num_activation
                      : t->eval_slots.num_activation;
-    WEFT_TRY(weft_model_create(&(weft_model_setup){.options = &t->config.model,
-                                                   .groups = &t->groups,
-                                                   .device = t->device,
-                                                   .dtype = weft_config_dtype(&t->config),
-                                                   .micro_batch_size = train->micro_batch_size,
-                                                   .bucket_elements = (size_t)t->config.parallel
-                                                                          .ddp_bucket_size,
-                                                   .training = true,
-                                                   .num_passes = passes,
-                                                   .seed = (uint64_t)train->seed},
-                               build, &t->model));
+    WEFT_TRY(weft_model_create(
+        &(weft_model_setup){.options = &t->config.model,
+                            .groups = &t->groups,
+                            .device = t->device,
+                            .dtype = weft_config_dtype(&t->config),
+                            .micro_batch_size = train->micro_batch_size,
+                            .bucket_elements = (size_t)t->config.parallel.ddp_bucket_size,
+                            .training = true,
+                            .num_passes = passes,
+                            .seed = (uint64_t)train->seed},
+        build, &t->model));
     double flops;
     weft_model_totals(t->model, &t->num_params, &flops);
     t->flops_per_sample = flops / (double)train->micro_batch_size;
@@ -250,9 +280,15 @@ static weft_status create_mesh(weft_trainer *t, const weft_config_source *source
     return weft_topology_check(&topology, mesh, t->config.parallel.allow_tp_across_nodes);
 }
 
+/* One rank reads the whole file: they all agree on what it finds. */
+static weft_status create_data(weft_trainer *t, const weft_config_source *source)
+{
+    bool whole = weft_comm_rank(t->world) == 0;
+    return weft_setup_data(&t->config, source, whole, &t->dataset, t->splits);
+}
+
 static weft_status create_local(weft_trainer *t, weft_model_function build)
 {
-    WEFT_TRY(open_data(t));
     WEFT_TRY(make_programs(t));
     WEFT_TRY(create_model(t, build));
     WEFT_TRY(allocate_slots(t));
@@ -296,7 +332,7 @@ weft_status weft_trainer_create(weft_trainer *t, const weft_config *config,
     t->arena = arena;
     t->world = world;
     weft_mesh mesh = {0};
-    weft_status status = weft_setup_vocabulary(&t->config);
+    weft_status status = create_data(t, source);
     if (status == WEFT_OK)
         status = weft_setup_device(&t->config, &t->device);
     WEFT_TRY(weft_comm_agree(world, status));

@@ -28,18 +28,19 @@ static void help(void)
 {
     weft_config config;
     weft_option_section sections[WEFT_NUM_SECTIONS_IN_CONFIG];
-    printf("usage: weft train CONFIG --out RUN [options]\n"
-           "\n"
-           "  --out RUN            folder for config.json, metrics.jsonl, checkpoints/, trace.json\n"
-           "  --set KEY=VALUE      override a key of the config; may be repeated\n"
-           "  --mesh AXES          such as tp=2,pp=2,ep=4,binding=dp: replaces the file's mesh\n"
-           "  --resume             go on from RUN's latest checkpoint\n"
-           "  --json               metrics as JSON lines on stdout\n"
-           "\n"
-           "A mesh of more than one rank starts mpirun, unless a launcher already has.\n"
-           "SIGTERM and SIGUSR1 make a run save a checkpoint and end after its step.\n"
-           "\n"
-           "Keys of the config, with their defaults:\n\n");
+    printf(
+        "usage: weft train CONFIG --out RUN [options]\n"
+        "\n"
+        "  --out RUN            folder for config.json, metrics.jsonl, checkpoints/, trace.json\n"
+        "  --set KEY=VALUE      override a key of the config; may be repeated\n"
+        "  --mesh AXES          such as tp=2,pp=2,ep=4,binding=dp: replaces the file's mesh\n"
+        "  --resume             go on from RUN's latest checkpoint\n"
+        "  --json               metrics as JSON lines on stdout\n"
+        "\n"
+        "A mesh of more than one rank starts mpirun, unless a launcher already has.\n"
+        "SIGTERM and SIGUSR1 make a run save a checkpoint and end after its step.\n"
+        "\n"
+        "Keys of the config, with their defaults:\n\n");
     memset(&config, 0, sizeof config);
     weft_config_sections(&config, sections);
     weft_options_help(sections, WEFT_NUM_SECTIONS_IN_CONFIG, false, stdout);
@@ -123,8 +124,7 @@ static weft_status find_start(const arguments *args, const weft_config *config, 
 }
 
 /* The resolved config beside the run's other files; rank 0. */
-static weft_status write_config(const arguments *args, const weft_config *config,
-                                weft_arena *arena)
+static weft_status write_config(const arguments *args, const weft_config *config, weft_arena *arena)
 {
     const char *path, *text;
     WEFT_TRY(weft_arena_printf(arena, &path, "%s/config.json", args->out));
@@ -174,8 +174,8 @@ static weft_status evaluate(job *j)
     double loss;
     WEFT_TRY(weft_trainer_evaluate(&j->trainer, &loss));
     if (j->speaks)
-        weft_progress_note(&j->progress, "step %" PRId64 "  validation loss %.4f",
-                           j->trainer.step, loss);
+        weft_progress_note(&j->progress, "step %" PRId64 "  validation loss %.4f", j->trainer.step,
+                           loss);
     return WEFT_OK;
 }
 
@@ -300,8 +300,8 @@ int weft_verb_train(int argc, char **argv, weft_model_function build)
     if (status == WEFT_OK && !launched && size > 1)
         status = weft_launch_mpirun(size, argc + 1, argv - 1);
     if (status == WEFT_OK)
-        status = size > 1 || launched ? weft_comm_create_world(&world)
-                                      : weft_comm_create_self(&world);
+        status =
+            size > 1 || launched ? weft_comm_create_world(&world) : weft_comm_create_self(&world);
     if (status != WEFT_OK) {
         code = rank == 0 ? weft_verb_fail("train") : weft_status_exit_code(status);
     } else {

@@ -53,20 +53,19 @@ static weft_status run_forward(void *context, const weft_task *task, weft_lane *
     int m = task->micro_batch, stage = stage_of(t);
     int activation = slot_of(task, slots->activation, slots->num_activation);
     size_t at = (size_t)m * t->batch_tokens;
-    weft_micro_batch micro_batch = {
-        .tokens = t->tokens + at,
-        .labels = t->labels + at,
-        .step = t->running_step,
-        .first_sample = global_micro_batch(t, m) * (uint64_t)t->config.train.micro_batch_size,
-        .overwrite = m == 0,
-        .last = m == t->shape.num_micro_batches - 1,
-        .loss_scale = 1.0f / (float)t->running_batches,
-        .training = !t->running_eval};
+    weft_micro_batch micro_batch = {.tokens = t->tokens + at,
+                                    .labels = t->labels + at,
+                                    .step = t->running_step,
+                                    .first_sample = global_micro_batch(t, m) *
+                                                    (uint64_t)t->config.train.micro_batch_size,
+                                    .overwrite = m == 0,
+                                    .last = m == t->shape.num_micro_batches - 1,
+                                    .loss_scale = 1.0f / (float)t->running_batches,
+                                    .training = !t->running_eval};
     weft_tensor x = boundary(t, activation);
     weft_tensor y = boundary(t, slot_of(task, slots->output, 2));
     return weft_model_forward(t->model, activation - slots->activation, &micro_batch, lane,
-                              stage > 0 ? &x : NULL,
-                              stage < t->groups.mesh.pp - 1 ? &y : NULL);
+                              stage > 0 ? &x : NULL, stage < t->groups.mesh.pp - 1 ? &y : NULL);
 }
 
 static weft_status layer_done(void *context, int layer, weft_lane *lane)
@@ -83,8 +82,8 @@ static weft_status run_backward(void *context, const weft_task *task, weft_lane 
     weft_tensor dy = boundary(t, slot_of(task, slots->gradient, 2));
     weft_tensor dx = boundary(t, slot_of(task, slots->input_gradient, 2));
     return weft_model_backward(
-        t->model, slot_of(task, slots->activation, slots->num_activation) - slots->activation,
-        lane, stage < t->groups.mesh.pp - 1 ? &dy : NULL, stage > 0 ? &dx : NULL, layer_done, t);
+        t->model, slot_of(task, slots->activation, slots->num_activation) - slots->activation, lane,
+        stage < t->groups.mesh.pp - 1 ? &dy : NULL, stage > 0 ? &dx : NULL, layer_done, t);
 }
 
 static weft_status run_send(void *context, const weft_task *task, weft_lane *lane)
@@ -261,14 +260,12 @@ weft_status weft_trainer_save(weft_trainer *t, const char *dir)
         status = weft_setup_tokenizer_text(&t->config, &arena, &tokenizer);
     status = weft_comm_agree(t->world, status);
     if (status == WEFT_OK)
-        status = weft_checkpoint_save(dir,
-                                      &(weft_checkpoint_info){.step = t->step,
-                                                              .consumed_samples =
-                                                                  t->consumed_samples,
-                                                              .seed =
-                                                                  (uint64_t)t->config.train.seed},
-                                      weft_model_parameters(t->model), t->optimizer, config,
-                                      tokenizer);
+        status =
+            weft_checkpoint_save(dir,
+                                 &(weft_checkpoint_info){.step = t->step,
+                                                         .consumed_samples = t->consumed_samples,
+                                                         .seed = (uint64_t)t->config.train.seed},
+                                 weft_model_parameters(t->model), t->optimizer, config, tokenizer);
     weft_arena_release(&arena);
     return status;
 }

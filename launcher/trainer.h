@@ -20,12 +20,12 @@
 typedef struct weft_step_result {
     int64_t step;
     double loss, aux_loss, grad_norm, lr;
-    double tokens;           /* of the global batch */
-    double step_ms;          /* slowest rank */
+    double tokens;  /* of the global batch */
+    double step_ms; /* slowest rank */
     double tokens_per_s;
-    double mfu;              /* model FLOPs / (time * peak * ranks) */
+    double mfu;               /* model FLOPs / (time * peak * ranks) */
     double device_bytes_peak; /* largest of all ranks */
-    double expert_load;      /* max over mean, averaged; 0: no MoE layer */
+    double expert_load;       /* max over mean, averaged; 0: no MoE layer */
     double dropped_tokens;
     bool stop; /* a rank was asked to stop (SIGTERM, SIGUSR1) */
 } weft_step_result;

@@ -82,8 +82,7 @@ static weft_attention_shape shape_of(const attention *a, weft_pass *pass)
         .k_token_stride = d->qkv,
         .k_group_stride = group_stride,
         .causal = true,
-        .dropout =
-            weft_pass_training(pass) ? (float)a->common.options.attention_dropout : 0.0f,
+        .dropout = weft_pass_training(pass) ? (float)a->common.options.attention_dropout : 0.0f,
         .seed = weft_pass_seed(pass),
         .stream = weft_pass_stream(pass, &a->common.base, 0),
         .first_head = (size_t)tp_rank * d->heads,
@@ -101,8 +100,7 @@ static void *packed(const attention *a, const weft_tensor *qkv, size_t part)
 }
 
 /* Rotates all heads in one call: a group's queries and its key lie back to back. */
-static weft_status rotate(const attention *a, weft_pass *pass, const weft_tensor *qkv,
-                          bool inverse)
+static weft_status rotate(const attention *a, weft_pass *pass, const weft_tensor *qkv, bool inverse)
 {
     const weft_model_options *o = &a->common.options;
     const weft_dims *d = &a->dims;
@@ -143,14 +141,14 @@ static weft_status attention_forward(weft_layer *layer, weft_pass *pass, const w
     state->lse = lse.data;
     WEFT_TRY(weft_linear_forward(pass, &a->qkv, &full, true, &state->qkv));
     WEFT_TRY(rotate(a, pass, &state->qkv, false));
-    WEFT_TRY(weft_attention_forward(
-        weft_pass_lane(pass), &(weft_attention_forward_args){.shape = shape_of(a, pass),
-                                                             .dtype = x->dtype,
-                                                             .q = packed(a, &state->qkv, 0),
-                                                             .k = packed(a, &state->qkv, 1),
-                                                             .v = packed(a, &state->qkv, 2),
-                                                             .out = state->out.data,
-                                                             .lse = state->lse}));
+    WEFT_TRY(weft_attention_forward(weft_pass_lane(pass),
+                                    &(weft_attention_forward_args){.shape = shape_of(a, pass),
+                                                                   .dtype = x->dtype,
+                                                                   .q = packed(a, &state->qkv, 0),
+                                                                   .k = packed(a, &state->qkv, 1),
+                                                                   .v = packed(a, &state->qkv, 2),
+                                                                   .out = state->out.data,
+                                                                   .lse = state->lse}));
     WEFT_TRY(weft_pass_partial(pass, y, &partial));
     /* One rank's partial sum carries the bias, so that the sum has it once. */
     bool with_bias = weft_pass_groups(pass)->coords.at[WEFT_AXIS_TP] == 0;
@@ -173,19 +171,19 @@ static weft_status attention_backward(weft_layer *layer, weft_pass *pass, const 
     WEFT_TRY(weft_pass_scratch(pass, dy->dtype, d->rows_full, d->qkv, &dqkv));
     WEFT_TRY(weft_pass_scratch(pass, WEFT_F32, d->heads, d->rows_full, &delta));
     WEFT_TRY(weft_linear_backward(pass, &a->proj, &state->out, &dy_full, &dout));
-    WEFT_TRY(weft_attention_backward(
-        weft_pass_lane(pass), &(weft_attention_backward_args){.shape = shape_of(a, pass),
-                                                              .dtype = dy->dtype,
-                                                              .q = packed(a, &state->qkv, 0),
-                                                              .k = packed(a, &state->qkv, 1),
-                                                              .v = packed(a, &state->qkv, 2),
-                                                              .out = state->out.data,
-                                                              .dout = dout.data,
-                                                              .lse = state->lse,
-                                                              .delta = delta.data,
-                                                              .dq = packed(a, &dqkv, 0),
-                                                              .dk = packed(a, &dqkv, 1),
-                                                              .dv = packed(a, &dqkv, 2)}));
+    WEFT_TRY(weft_attention_backward(weft_pass_lane(pass),
+                                     &(weft_attention_backward_args){.shape = shape_of(a, pass),
+                                                                     .dtype = dy->dtype,
+                                                                     .q = packed(a, &state->qkv, 0),
+                                                                     .k = packed(a, &state->qkv, 1),
+                                                                     .v = packed(a, &state->qkv, 2),
+                                                                     .out = state->out.data,
+                                                                     .dout = dout.data,
+                                                                     .lse = state->lse,
+                                                                     .delta = delta.data,
+                                                                     .dq = packed(a, &dqkv, 0),
+                                                                     .dk = packed(a, &dqkv, 1),
+                                                                     .dv = packed(a, &dqkv, 2)}));
     WEFT_TRY(rotate(a, pass, &dqkv, true));
     WEFT_TRY(weft_pass_enter(pass, &state->x, &x_full));
     WEFT_TRY(weft_pass_partial(pass, dx, &partial));

@@ -11,7 +11,7 @@ typedef struct block {
 } block;
 
 typedef struct block_state {
-    weft_tensor x;             /* borrowed: the block's input */
+    weft_tensor x; /* borrowed: the block's input */
     weft_tensor norm1, middle, norm2;
     weft_norm_stats stats1, stats2;
 } block_state;
@@ -45,20 +45,18 @@ static weft_status drop(const block *b, weft_pass *pass, int use, const weft_ten
 {
     int tp_rank = weft_pass_groups(pass)->coords.at[WEFT_AXIS_TP];
     bool shards = weft_pass_shape(pass)->sequence_parallel;
-    return weft_dropout(weft_pass_lane(pass),
-                        &(weft_dropout_args){.rows = branch->dims[0],
-                                             .cols = branch->dims[1],
-                                             .first_row = shards ? (uint64_t)tp_rank *
-                                                                       branch->dims[0]
-                                                                 : 0,
-                                             .dtype = branch->dtype,
-                                             .x = branch->data,
-                                             .residual = residual ? residual->data : NULL,
-                                             .y = to->data,
-                                             .p = (float)b->common.options.hidden_dropout,
-                                             .seed = weft_pass_seed(pass),
-                                             .stream =
-                                                 weft_pass_stream(pass, &b->common.base, use)});
+    return weft_dropout(
+        weft_pass_lane(pass),
+        &(weft_dropout_args){.rows = branch->dims[0],
+                             .cols = branch->dims[1],
+                             .first_row = shards ? (uint64_t)tp_rank * branch->dims[0] : 0,
+                             .dtype = branch->dtype,
+                             .x = branch->data,
+                             .residual = residual ? residual->data : NULL,
+                             .y = to->data,
+                             .p = (float)b->common.options.hidden_dropout,
+                             .seed = weft_pass_seed(pass),
+                             .stream = weft_pass_stream(pass, &b->common.base, use)});
 }
 
 static bool drops(const block *b, const weft_pass *pass)
@@ -110,8 +108,8 @@ static weft_status block_backward(weft_layer *layer, weft_pass *pass, const weft
     WEFT_TRY(b->mlp->ops->backward(b->mlp, pass, &dropped, &branch));
     /* dx collects dy (the residual) and both norms' gradients. */
     WEFT_TRY(weft_lane_copy(weft_pass_lane(pass), dx->data, dy->data, weft_tensor_bytes(dy)));
-    WEFT_TRY(weft_norm_run_backward(pass, &b->norm2, &branch, &state->middle, &state->stats2, true,
-                                    dx));
+    WEFT_TRY(
+        weft_norm_run_backward(pass, &b->norm2, &branch, &state->middle, &state->stats2, true, dx));
     if (drops(b, pass))
         WEFT_TRY(drop(b, pass, 0, dx, NULL, &dropped));
     else

@@ -193,15 +193,14 @@ void weft_describe_moe(const weft_model_options *o, const weft_shape *shape, wef
     }
 }
 
-void weft_describe_block(const weft_model_options *o, const weft_shape *shape,
-                         weft_layer_cost *out)
+void weft_describe_block(const weft_model_options *o, const weft_shape *shape, weft_layer_cost *out)
 {
     memset(out, 0, sizeof *out);
     weft_dims d = weft_dims_of(o, shape);
     add_params(out, shape, 2 * norm_params(o), 2 * norm_params(o));
     /* both norms' outputs, the sum between them, and the block's own output */
-    out->activation_bytes = 4 * weft_piece_bytes(shape->dtype, d.rows, d.hidden) +
-                            2 * norm_stats_bytes(o, d.rows);
+    out->activation_bytes =
+        4 * weft_piece_bytes(shape->dtype, d.rows, d.hidden) + 2 * norm_stats_bytes(o, d.rows);
 }
 
 void weft_describe_head(const weft_model_options *o, const weft_shape *shape, weft_layer_cost *out)
@@ -211,11 +210,10 @@ void weft_describe_head(const weft_model_options *o, const weft_shape *shape, we
     add_params(out, shape, norm_params(o), norm_params(o));
     if (o->untie_embeddings_and_output_weights)
         add_params(out, shape, shape->vocab * d.hidden, d.vocab_rows * d.hidden);
-    out->activation_bytes = weft_piece_bytes(shape->dtype, d.rows, d.hidden) +
-                            norm_stats_bytes(o, d.rows) +
-                            weft_piece_bytes(shape->dtype, d.rows_full, d.vocab_rows) +
-                            weft_piece_bytes(WEFT_F32, d.rows_full, 1) +
-                            weft_piece_bytes(WEFT_F32, 2, d.rows_full);
+    out->activation_bytes =
+        weft_piece_bytes(shape->dtype, d.rows, d.hidden) + norm_stats_bytes(o, d.rows) +
+        weft_piece_bytes(shape->dtype, d.rows_full, d.vocab_rows) +
+        weft_piece_bytes(WEFT_F32, d.rows_full, 1) + weft_piece_bytes(WEFT_F32, 2, d.rows_full);
     out->forward_flops = 2 * d.rows_full * d.hidden * d.vocab_rows;
     out->backward_flops = 2 * out->forward_flops;
     out->tp_forward_bytes = enter_bytes(shape);

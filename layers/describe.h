@@ -11,26 +11,26 @@ size_t weft_piece_bytes(weft_dtype dtype, size_t d0, size_t d1);
 
 /* Local sizes that layers and describe share. */
 typedef struct weft_dims {
-    size_t rows, rows_full;     /* S_local * B; S * B */
+    size_t rows, rows_full; /* S_local * B; S * B */
     size_t hidden, head_dim;
-    size_t heads, groups;       /* of this TP rank */
+    size_t heads, groups; /* of this TP rank */
     size_t heads_all, groups_all;
-    size_t qkv;                 /* (heads + 2 groups) * head_dim, local */
-    size_t ffn, gates;          /* MLP width of this TP rank; 2 for SwiGLU, else 1 */
+    size_t qkv;        /* (heads + 2 groups) * head_dim, local */
+    size_t ffn, gates; /* MLP width of this TP rank; 2 for SwiGLU, else 1 */
     size_t ffn_all;
-    size_t vocab_rows;          /* of this TP rank, padding included */
+    size_t vocab_rows; /* of this TP rank, padding included */
 } weft_dims;
 weft_dims weft_dims_of(const weft_model_options *options, const weft_shape *shape);
 
 /* How tokens of an MoE layer reach its experts on this mesh. */
 typedef struct weft_moe_dims {
-    bool full;           /* all S * B rows are routed on every TP rank; else each routes 1 / tp */
-    bool exchange;       /* all-to-all over EP (binding dp, ep > 1) */
-    size_t tokens;       /* routed on this rank */
+    bool full;     /* all S * B rows are routed on every TP rank; else each routes 1 / tp */
+    bool exchange; /* all-to-all over EP (binding dp, ep > 1) */
+    size_t tokens; /* routed on this rank */
     size_t experts, local_experts;
     size_t ffn, ffn_all; /* expert width on this rank; whole */
     size_t gates;
-    size_t capacity;     /* 0: dropless */
+    size_t capacity; /* 0: dropless */
 } weft_moe_dims;
 weft_moe_dims weft_moe_dims_of(const weft_model_options *options, const weft_shape *shape);
 

@@ -1,5 +1,5 @@
-/* Token and learned position embedding, vocabulary-parallel (Shoeybi et al. 2019, §3): every TP rank
- * looks up the rows it holds and the region's exit sums them. */
+/* Token and learned position embedding, vocabulary-parallel (Shoeybi et al. 2019, §3): every TP
+ * rank looks up the rows it holds and the region's exit sums them. */
 #include "layers/layers.h"
 
 typedef struct embedding {
@@ -29,11 +29,11 @@ static weft_status embedding_init(weft_layer *layer, weft_build *build)
                                 .is_embedding = tied};
     WEFT_TRY(weft_build_global_parameter(build, &spec, &e->words));
     if (o->position_embedding_type == WEFT_POSITION_LEARNED) {
-        spec = (weft_parameter_spec){.name = "embedding.position_embeddings.weight",
-                                     .num_dims = 2,
-                                     .dims = {(size_t)o->max_position_embeddings,
-                                              (size_t)o->hidden_size},
-                                     .init_std = (float)o->init_method_std};
+        spec = (weft_parameter_spec){
+            .name = "embedding.position_embeddings.weight",
+            .num_dims = 2,
+            .dims = {(size_t)o->max_position_embeddings, (size_t)o->hidden_size},
+            .init_std = (float)o->init_method_std};
         WEFT_TRY(weft_build_global_parameter(build, &spec, &e->positions));
     }
     return WEFT_OK;
@@ -112,8 +112,8 @@ static weft_status embedding_backward(weft_layer *layer, weft_pass *pass, const 
                                          .dtype = dy->dtype,
                                          .dy = full.data,
                                          .dtable = e->words->grad,
-                                         .overwrite = weft_pass_overwrite(pass) &&
-                                                      !e->shared_with_head};
+                                         .overwrite =
+                                             weft_pass_overwrite(pass) && !e->shared_with_head};
     WEFT_TRY(weft_embedding_backward(weft_pass_lane(pass), &args));
     if (e->positions) {
         args.dtable = NULL;

@@ -38,7 +38,8 @@ static weft_status head_init(weft_layer *layer, weft_build *build)
     if (tied && weft_build_groups(build)->mesh.pp == 1) {
         h->output = weft_build_find(build, WEFT_WORD_EMBEDDINGS);
         if (!h->output)
-            return WEFT_ERROR(WEFT_CONFIG, "a tied output layer needs an embedding layer before it");
+            return WEFT_ERROR(WEFT_CONFIG,
+                              "a tied output layer needs an embedding layer before it");
         return WEFT_OK;
     }
     WEFT_TRY(weft_build_global_parameter(build, &spec, &h->output));

@@ -40,20 +40,19 @@ weft_activation_kind weft_activation_of(const weft_model_options *options)
 weft_status weft_linear_forward(weft_pass *pass, const weft_linear *linear, const weft_tensor *x,
                                 bool with_bias, weft_tensor *y)
 {
-    return weft_gemm(weft_pass_lane(pass),
-                     &(weft_gemm_args){.m = x->dims[0],
-                                       .n = linear->out,
-                                       .k = linear->in,
-                                       .transpose_b = true,
-                                       .dtype = x->dtype,
-                                       .c_dtype = y->dtype,
-                                       .a = x->data,
-                                       .b = linear->weight->weight.data,
-                                       .c = y->data,
-                                       .alpha = 1,
-                                       .bias = with_bias && linear->bias
-                                                   ? linear->bias->weight.data
-                                                   : NULL});
+    return weft_gemm(
+        weft_pass_lane(pass),
+        &(weft_gemm_args){.m = x->dims[0],
+                          .n = linear->out,
+                          .k = linear->in,
+                          .transpose_b = true,
+                          .dtype = x->dtype,
+                          .c_dtype = y->dtype,
+                          .a = x->data,
+                          .b = linear->weight->weight.data,
+                          .c = y->data,
+                          .alpha = 1,
+                          .bias = with_bias && linear->bias ? linear->bias->weight.data : NULL});
 }
 
 weft_status weft_linear_backward(weft_pass *pass, const weft_linear *linear, const weft_tensor *x,
@@ -128,21 +127,21 @@ weft_status weft_norm_run(weft_pass *pass, const weft_norm *norm, const weft_ten
     WEFT_TRY(weft_pass_stash(pass, WEFT_F32, x->dims[0], 1, &rstd));
     stats->mean = mean.data;
     stats->rstd = rstd.data;
-    return weft_norm_forward(weft_pass_lane(pass),
-                             &(weft_norm_forward_args){.kind = norm->kind,
-                                                       .rows = x->dims[0],
-                                                       .cols = x->dims[1],
-                                                       .dtype = x->dtype,
-                                                       .x = x->data,
-                                                       .residual = residual ? residual->data : NULL,
-                                                       .sum = residual ? sum->data : NULL,
-                                                       .weight = norm->weight->weight.data,
-                                                       .bias = norm->bias ? norm->bias->weight.data
-                                                                          : NULL,
-                                                       .y = y->data,
-                                                       .mean = stats->mean,
-                                                       .rstd = stats->rstd,
-                                                       .epsilon = norm->epsilon});
+    return weft_norm_forward(
+        weft_pass_lane(pass),
+        &(weft_norm_forward_args){.kind = norm->kind,
+                                  .rows = x->dims[0],
+                                  .cols = x->dims[1],
+                                  .dtype = x->dtype,
+                                  .x = x->data,
+                                  .residual = residual ? residual->data : NULL,
+                                  .sum = residual ? sum->data : NULL,
+                                  .weight = norm->weight->weight.data,
+                                  .bias = norm->bias ? norm->bias->weight.data : NULL,
+                                  .y = y->data,
+                                  .mean = stats->mean,
+                                  .rstd = stats->rstd,
+                                  .epsilon = norm->epsilon});
 }
 
 weft_status weft_norm_run_backward(weft_pass *pass, const weft_norm *norm, const weft_tensor *dy,

@@ -1,10 +1,11 @@
-/* The MLP: column-parallel, activation, row-parallel (Shoeybi et al. 2019, §3). GELU, or SwiGLU with
- * fc1 = [gate | up] as a global [2, ffn, hidden] split inside, so that resharding is a hyperslab. */
+/* The MLP: column-parallel, activation, row-parallel (Shoeybi et al. 2019, §3). GELU, or SwiGLU
+ * with fc1 = [gate | up] as a global [2, ffn, hidden] split inside, so that resharding is a
+ * hyperslab. */
 #include "layers/mlp.h"
 
 typedef struct mlp_state {
-    weft_tensor x;            /* borrowed */
-    weft_tensor hidden, act;  /* [S*B, gates * ffn], [S*B, ffn] */
+    weft_tensor x;           /* borrowed */
+    weft_tensor hidden, act; /* [S*B, gates * ffn], [S*B, ffn] */
 } mlp_state;
 
 static void mlp_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)

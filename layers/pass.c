@@ -33,8 +33,8 @@ weft_status weft_stack_alloc(weft_stack *stack, size_t bytes, void **out)
             stack->blocks[b + 1].used = 0;
     }
     if (stack->current == stack->num_blocks)
-        WEFT_TRY(weft_stack_reserve(
-            stack, bytes > STACK_MIN_BLOCK_BYTES ? bytes + bytes / 4 : STACK_MIN_BLOCK_BYTES));
+        WEFT_TRY(weft_stack_reserve(stack, bytes > STACK_MIN_BLOCK_BYTES ? bytes + bytes / 4
+                                                                         : STACK_MIN_BLOCK_BYTES));
     *out = stack->blocks[stack->current].base + stack->blocks[stack->current].used;
     stack->blocks[stack->current].used += bytes;
     stack->used_bytes += bytes;
@@ -64,8 +64,7 @@ void weft_stack_rewind(weft_stack *stack, size_t mark)
 void weft_stack_release(weft_stack *stack)
 {
     for (int b = 0; b < stack->num_blocks; b++)
-        weft_device_free(stack->device, stack->space, stack->blocks[b].base,
-                         stack->blocks[b].size);
+        weft_device_free(stack->device, stack->space, stack->blocks[b].base, stack->blocks[b].size);
     stack->num_blocks = stack->current = 0;
 }
 
@@ -143,8 +142,7 @@ void *weft_pass_state(weft_pass *pass, const weft_layer *layer)
     return pass->states + pass->model->state_offset[layer->index];
 }
 
-static weft_status take(weft_stack *stack, weft_dtype dtype, size_t d0, size_t d1,
-                        weft_tensor *out)
+static weft_status take(weft_stack *stack, weft_dtype dtype, size_t d0, size_t d1, weft_tensor *out)
 {
     void *data;
     WEFT_TRY(weft_stack_alloc(stack, d0 * d1 * weft_dtype_bytes(dtype), &data));
@@ -187,8 +185,8 @@ weft_status weft_pass_enter(weft_pass *pass, const weft_tensor *x, weft_tensor *
         return WEFT_OK;
     }
     weft_tensor gathered;
-    WEFT_TRY(weft_pass_scratch(pass, x->dtype, x->dims[0] * (size_t)shape->tp, x->dims[1],
-                               &gathered));
+    WEFT_TRY(
+        weft_pass_scratch(pass, x->dtype, x->dims[0] * (size_t)shape->tp, x->dims[1], &gathered));
     WEFT_TRY(weft_all_gather(weft_pass_groups(pass)->by_axis[WEFT_AXIS_TP], pass->lane, x->data,
                              gathered.data, weft_tensor_count(x), x->dtype));
     *full = gathered;

@@ -33,8 +33,8 @@ typedef enum weft_space {
 typedef struct weft_device_stats {
     size_t bytes_now, bytes_peak; /* WEFT_SPACE_DEVICE */
     size_t pinned_bytes_now, pinned_bytes_peak;
-    size_t budget_bytes;    /* 0: no limit */
-    uint64_t num_allocs;    /* calls so far, so that a test can show that a step makes none */
+    size_t budget_bytes; /* 0: no limit */
+    uint64_t num_allocs; /* calls so far, so that a test can show that a step makes none */
 } weft_device_stats;
 
 /* Creates the CPU device. `num_threads`: OpenMP threads a kernel may use (0: all cores this
@@ -76,7 +76,8 @@ weft_status weft_lane_record(weft_lane *lane, weft_event *event) WEFT_CHECKED;
  * never recorded is complete. The point is fixed at the call: recording the event again later
  * does not move this wait. */
 weft_status weft_lane_wait(weft_lane *lane, const weft_event *event) WEFT_CHECKED;
-/* Blocks the calling thread until the event's recorded point has passed; returns that lane's error. */
+/* Blocks the calling thread until the event's recorded point has passed; returns that lane's error.
+ */
 weft_status weft_event_wait_host(const weft_event *event) WEFT_CHECKED;
 /* Blocks until everything submitted to the lane is done; returns its error. */
 weft_status weft_lane_sync(weft_lane *lane) WEFT_CHECKED;

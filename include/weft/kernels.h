@@ -140,10 +140,10 @@ typedef struct weft_norm_backward_args {
     const void *weight;
     const float *mean, *rstd;
     void *dx;
-    bool accumulate;       /* dx += (the residual's gradient is already there) */
-    float *dweight;        /* [cols] */
-    float *dbias;          /* optional */
-    bool overwrite;        /* of dweight, dbias */
+    bool accumulate; /* dx += (the residual's gradient is already there) */
+    float *dweight;  /* [cols] */
+    float *dbias;    /* optional */
+    bool overwrite;  /* of dweight, dbias */
 } weft_norm_backward_args;
 
 /* GELU (tanh form) and SiLU take x[rows, cols]; SwiGLU takes x[rows, 2 cols] = [gate | up] and
@@ -346,9 +346,9 @@ typedef struct weft_route_args {
 /* dlogits = Jacobian of top_prob times dtop_prob
  *         + aux_scale * d/dlogits sum_e fraction[e] * mean-score[e]  (fraction: given, constant)
  *         + z_scale * d/dlogits sum_t logsumexp^2.
- * For the aux loss L = coeff * E * sum_e f_e * P_e with f_e = counts[e] / (T K), P_e = score_sums[e]
- * / T, pass fraction = f and aux_scale = coeff * E / T * loss scale: dL/dscores[t,e] =
- * aux_scale * fraction[e]. For z: z_scale = coeff / T * loss scale. */
+ * For the aux loss L = coeff * E * sum_e f_e * P_e with f_e = counts[e] / (T K), P_e =
+ * score_sums[e] / T, pass fraction = f and aux_scale = coeff * E / T * loss scale: dL/dscores[t,e]
+ * = aux_scale * fraction[e]. For z: z_scale = coeff / T * loss scale. */
 typedef struct weft_route_backward_args {
     size_t num_tokens, num_experts, topk;
     bool pre_softmax;

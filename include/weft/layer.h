@@ -62,7 +62,7 @@ typedef struct weft_layer_cost {
 } weft_layer_cost;
 
 typedef struct weft_layer_ops {
-    const char *kind; /* "attention", "moe", ... */
+    const char *kind;   /* "attention", "moe", ... */
     size_t state_bytes; /* of the per-pass struct that weft_pass_state gives, zeroed at forward */
     void (*describe)(const weft_layer *, const weft_shape *, weft_layer_cost *out);
     weft_status (*init)(weft_layer *, weft_build *);
@@ -74,7 +74,7 @@ typedef struct weft_layer_ops {
 /* A layer embeds this as its first member. */
 struct weft_layer {
     const weft_layer_ops *ops;
-    int index;  /* position in the model: set by the model */
+    int index;     /* position in the model: set by the model */
     char name[48]; /* "decoder.layers.3": set by the model; shows in errors */
 };
 

@@ -43,7 +43,7 @@ typedef struct weft_model_options {
     int64_t seq_length;
     int64_t max_position_embeddings; /* 0: seq_length */
     int64_t vocab_size;              /* 0: from the data's tokenizer */
-    int normalization; /* weft_normalization */
+    int normalization;               /* weft_normalization */
     double norm_epsilon;
     bool swiglu;
     bool disable_bias_linear;
@@ -59,8 +59,8 @@ typedef struct weft_model_options {
     int64_t moe_ffn_hidden_size;  /* 0: ffn_hidden_size */
     bool moe_router_pre_softmax;
     double moe_aux_loss_coeff, moe_z_loss_coeff;
-    double moe_expert_capacity_factor; /* 0: dropless */
-    int moe_token_drop_policy;         /* weft_drop_policy */
+    double moe_expert_capacity_factor;           /* 0: dropless */
+    int moe_token_drop_policy;                   /* weft_drop_policy */
     int64_t moe_shared_expert_intermediate_size; /* 0: none */
 } weft_model_options;
 

@@ -33,9 +33,9 @@ typedef struct weft_parameter_spec {
     bool no_weight_decay; /* biases and norms */
     bool is_expert;       /* gradient group edp instead of dp x cp */
     bool sum_over_tp;     /* its local gradient is a partial sum over the TP group */
-    bool may_pad;         /* dimension 0 may not divide by its axis: a vocabulary; rows are padded */
-    bool is_embedding;    /* tied word embedding: gradients are summed between the first and the
-                             last stage, which hold a copy each */
+    bool may_pad;      /* dimension 0 may not divide by its axis: a vocabulary; rows are padded */
+    bool is_embedding; /* tied word embedding: gradients are summed between the first and the
+                          last stage, which hold a copy each */
 } weft_parameter_spec;
 
 /* A parameter as this rank holds it. `weight` (activation dtype) and `grad` (fp32) are views of

@@ -77,8 +77,7 @@ weft_status weft_error_put(const weft_error *error);
 const char *weft_status_text(weft_status status);
 int weft_status_exit_code(weft_status status);
 
-#define WEFT_ERROR(status, ...)                                                                    \
-    weft_error_set(__FILE__, __LINE__, __func__, (status), __VA_ARGS__)
+#define WEFT_ERROR(status, ...) weft_error_set(__FILE__, __LINE__, __func__, (status), __VA_ARGS__)
 
 #define WEFT_TRY(call)                                                                             \
     do {                                                                                           \

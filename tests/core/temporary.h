@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "tests/core/check.h"
+
 static char temporary_folder[64];
 
 static inline int temporary_create(void **state)

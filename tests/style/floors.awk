@@ -1,0 +1,131 @@
+# Reads every #include of the files given and names those that the floors forbid:
+#   file:line: what it includes, and why not
+# A floor may include itself and those listed for it; a public header belongs to the floor that
+# implements it. Libraries have homes. Anything not named here is refused, so that a new library
+# has to find its home first. Exit code 1 when something was refused.
+BEGIN {
+    floors["core"] = "core"
+    floors["comm"] = "comm core"
+    floors["kernels"] = "kernels core"
+    floors["schedule"] = "schedule core"
+    floors["parallel"] = "parallel core comm kernels"
+    floors["layers"] = "layers core comm kernels schedule parallel"
+    floors["launcher"] = "launcher core comm kernels schedule parallel layers"
+    floors["examples"] = ""
+    floors["bench"] = floors["tests"] = floors["launcher"] " bench tests"
+
+    split("status tensor device list", names, " ")
+    for (i in names)
+        public_floor[names[i]] = "core"
+    public_floor["kernels"] = "kernels"
+    public_floor["parameter"] = "parallel"
+    public_floor["layer"] = public_floor["model"] = "layers"
+    public_floor["weft"] = "launcher"
+
+    # A library's headers, and the paths that may include them.
+    home["^mpi\\.h$"] = "^comm/mpi/|^parallel/checkpoint_hdf5"
+    home["^nccl\\.h$"] = "^comm/nccl/"
+    home["^hdf5\\.h$"] = "^parallel/checkpoint"
+    home["^hwloc\\.h$"] = "^parallel/topology"
+    home["^(oneapi/|omp\\.h$|immintrin\\.h$)"] = "^kernels/"
+    home["^cu(blas|blasLt|dnn)[A-Za-z_0-9]*\\.h$"] = "^kernels/cuda/"
+    home["^cuda[A-Za-z_0-9]*\\.h$"] = "^core/[a-z_]*_cuda\\.|^kernels/cuda/|^comm/nccl/"
+    home["^Random123/"] = "^core/"
+    home["^cjson/"] = "^core/|^launcher/"
+    home["^xxhash\\.h$"] = "^parallel/|^launcher/"
+    home["^pcre2\\.h$"] = "^launcher/"
+    split("arpa/inet assert complex ctype dirent dlfcn errno fcntl fenv float fnmatch ftw getopt " \
+          "glob inttypes libgen limits locale math netdb netinet/in poll pthread pwd regex sched " \
+          "semaphore setjmp signal spawn stdalign stdarg stdatomic stdbool stddef stdint stdio " \
+          "stdlib stdnoreturn string strings tgmath threads time unistd wchar wctype", names, " ")
+    for (i in names)
+        libc[names[i] ".h"] = 1
+}
+
+function refuse(why) {
+    printf "%s:%d: includes %s: %s\n", file, FNR, wanted, why
+    num_refused++
+}
+
+function may_include(floor, other) {
+    return index(" " floors[floor] " ", " " other " ") > 0
+}
+
+function check_public(name) {
+    if (!(name in public_floor))
+        refuse("no public header of that name is known to tests/style/floors.awk")
+    else if (file ~ /^include\//) {
+        if (!(own in public_floor))
+            refuse("this public header's floor is not known to tests/style/floors.awk")
+        else if (!may_include(public_floor[own], public_floor[name]))
+            refuse(public_floor[own] " may not include " public_floor[name])
+    } else if (floor != "examples" && !may_include(floor, public_floor[name]))
+        refuse(floor " may not include " public_floor[name])
+}
+
+function check_project(path,    other) {
+    other = path
+    if (sub(/\/.*/, "", other) == 0) {
+        if (floor == "tests" || floor == "bench") # a neighbour
+            return
+        refuse("a quoted path starts at the root: folder/file.h")
+    } else if (floor == "examples")
+        refuse("examples see <weft/...> alone")
+    else if (!may_include(floor, other))
+        refuse(floor " may not include " other)
+    else if (floor != other && floor != "tests" && path ~ /^comm\/(mpi|nccl|self)\// &&
+             !(path == "comm/mpi/handle.h" && floor == "parallel"))
+        refuse("a backend's own header; comm/comm.h is the door")
+    else if (floor != other && floor != "tests" && path ~ /^kernels\/(cpu|cuda)\//)
+        refuse("a backend's own header; kernels/kernels.h is the door")
+}
+
+function check_library(path,    pattern) {
+    if (path in libc || path ~ /^sys\/[a-z_]+\.h$/)
+        return
+    for (pattern in home)
+        if (path ~ pattern) {
+            if (floor != "tests" && file !~ home[pattern])
+                refuse("its home is " home[pattern])
+            return
+        }
+    if (floor != "tests" || path !~ /^cmocka\.h$/)
+        refuse("a library without a home in tests/style/floors.awk")
+}
+
+FNR == 1 {
+    file = FILENAME
+    sub(/^\.\//, "", file)
+    own = floor = file
+    sub(/\/.*/, "", floor)
+    sub(/.*\//, "", own)
+    sub(/\.h$/, "", own)
+    num_files++
+    if (floor != "include" && !(floor in floors)) {
+        wanted = "something"
+        refuse("a source outside the known folders")
+    }
+}
+
+/^[ \t]*#[ \t]*include/ {
+    num_includes++
+    wanted = $0
+    sub(/^[ \t]*#[ \t]*include[ \t]*/, "", wanted)
+    sub(/[ \t]*(\/\*.*|\/\/.*)?$/, "", wanted)
+    path = substr(wanted, 2, length(wanted) - 2)
+    if (wanted !~ /^(<.*>|".*")$/)
+        refuse("a computed include cannot be judged")
+    else if (wanted ~ /^<weft\/.*\.h>$/ || (floor == "include" && wanted ~ /^"/)) {
+        sub(/^weft\//, "", path)
+        sub(/\.h$/, "", path)
+        check_public(path)
+    } else if (wanted ~ /^"/)
+        check_project(path)
+    else
+        check_library(path)
+}
+
+END {
+    printf "%d files, %d includes, %d refused\n", num_files, num_includes, num_refused
+    exit num_refused > 0
+}

@@ -1,0 +1,29 @@
+function(weft_style_test name)
+  cmake_parse_arguments(T "" "" "LABELS;COMMAND" ${ARGN})
+  add_test(NAME style_${name} COMMAND ${T_COMMAND} WORKING_DIRECTORY ${CMAKE_BINARY_DIR}
+    COMMAND_EXPAND_LISTS)
+  set_tests_properties(style_${name} PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77
+    LABELS "style;${T_LABELS}")
+endfunction()
+
+set(style ${CMAKE_CURRENT_LIST_DIR})
+weft_style_test(floors COMMAND bash ${style}/floors)
+weft_style_test(floors_refuses COMMAND bash ${style}/floors refuses)
+weft_style_test(text COMMAND bash ${style}/text)
+weft_style_test(text_refuses COMMAND bash ${style}/text refuses)
+weft_style_test(format COMMAND bash ${CMAKE_SOURCE_DIR}/scripts/format --check)
+find_program(WEFT_CXX NAMES $ENV{CXX} g++ c++)
+weft_style_test(headers COMMAND bash ${style}/headers ${CMAKE_C_COMPILER} ${WEFT_CXX}
+  $<TARGET_PROPERTY:weft,INTERFACE_INCLUDE_DIRECTORIES>
+  $<TARGET_PROPERTY:PkgConfig::CMOCKA,INTERFACE_INCLUDE_DIRECTORIES>)
+
+# The pure set, from the objects that the library itself is made of.
+set(pure_layers "$<FILTER:$<TARGET_OBJECTS:weft_layers>,INCLUDE,/describe[.]c[.]>")
+set(pure_parallel
+  "$<FILTER:$<TARGET_OBJECTS:weft_parallel>,INCLUDE,/(mesh|mesh_[a-z]+|shard|lr_schedule)[.]c[.]>")
+add_executable(link_pure style/link_pure.c $<TARGET_OBJECTS:weft_core>
+  $<TARGET_OBJECTS:weft_schedule> ${pure_parallel} ${pure_layers})
+target_link_libraries(link_pure PRIVATE weft_flags PkgConfig::CJSON)
+weft_style_test(link_pure LABELS pure COMMAND link_pure)
+weft_style_test(link_pure_needed LABELS pure
+  COMMAND bash ${style}/needed $<TARGET_FILE:link_pure> $<TARGET_FILE:weft_binary>)
