@@ -79,7 +79,8 @@ static void check(const char *name)
         if (weight)
             memcpy(p->weight.data, weight, count * sizeof(float));
     }
-    int32_t *tokens = malloc(h.tokens * sizeof *tokens), *labels = malloc(h.tokens * sizeof *labels);
+    int32_t *tokens = malloc(h.tokens * sizeof *tokens),
+            *labels = malloc(h.tokens * sizeof *labels);
     const float *from = golden_find(&g, "tokens", "", &count);
     const float *to = golden_find(&g, "labels", "", &count);
     for (size_t t = 0; t < h.tokens; t++) {
