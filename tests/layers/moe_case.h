@@ -14,11 +14,19 @@ typedef enum moe_form {
     MOE_HUGE,         /* logits in the ten thousands */
 } moe_form;
 
+/* Of relative errors between meshes in fp32. */
+typedef enum moe_bound {
+    MOE_TIGHT,   /* 5e-6 */
+    MOE_CANCELS, /* 2e-4: a probability near 1 has hardly a slope, and the router's gradient is what
+                    cancellation leaves of larger terms */
+} moe_bound;
+
 typedef struct moe_case {
     const char *name;
     const char *json; /* fields of section "model"; norms, attention and vocabulary do not matter */
     size_t batch;
     moe_form form;
+    moe_bound bound;
 } moe_case;
 
 /* y, auxiliary loss, drops and rows an expert against fp64; gradients of x and of every weight

@@ -117,21 +117,22 @@ static const moe_case cases[] = {
     {"top-1",
      SHAPE "\"ffn_hidden_size\": 24, \"moe_router_topk\": 1, "
            "\"moe_router_pre_softmax\": true" LOSSES,
-     3, MOE_SPREAD},
-    {"top-2 swiglu", SHAPE "\"ffn_hidden_size\": 16, \"swiglu\": true" LOSSES, 2, MOE_SPREAD},
+     3, MOE_SPREAD, MOE_TIGHT},
+    {"top-2 swiglu", SHAPE "\"ffn_hidden_size\": 16, \"swiglu\": true" LOSSES, 2, MOE_SPREAD,
+     MOE_TIGHT},
     {"top-2 shared expert",
      SHAPE "\"moe_ffn_hidden_size\": 12, \"ffn_hidden_size\": 24, "
            "\"moe_shared_expert_intermediate_size\": 8" LOSSES,
-     2, MOE_SPREAD},
+     2, MOE_SPREAD, MOE_TIGHT},
     {"top-1 drops by position",
      SHAPE "\"moe_router_topk\": 1, \"moe_router_pre_softmax\": true, "
            "\"moe_expert_capacity_factor\": 0.75, "
            "\"moe_token_drop_policy\": \"position\"",
-     3, MOE_SPREAD},
+     3, MOE_SPREAD, MOE_TIGHT},
     {"top-2 drops by likelihood",
      SHAPE "\"moe_expert_capacity_factor\": 0.6, \"swiglu\": true, "
            "\"moe_token_drop_policy\": \"probs\"",
-     3, MOE_SPREAD},
+     3, MOE_SPREAD, MOE_TIGHT},
 };
 enum { NUM_CASES = sizeof cases / sizeof *cases };
 
