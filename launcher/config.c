@@ -1,6 +1,7 @@
 #include "launcher/config.h"
 
 #include <ctype.h>
+#include <limits.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,20 +9,34 @@
 #include "layers/runtime.h"
 
 #define INT(owner, key, initial, min, unit, help)                                                  \
-    {#key, WEFT_OPTION_INT, offsetof(owner, key), initial, min, 1e15, NULL, unit, help}
+    {                                                                                              \
+#key, WEFT_OPTION_INT, offsetof(owner, key), initial, min, 1e15, NULL, unit, help          \
+    }
+#define BATCH(owner, key, initial, max, help)                                                      \
+    {                                                                                              \
+#key, WEFT_OPTION_INT, offsetof(owner, key), initial, 1, max, NULL, "samples", help        \
+    }
 #define REAL(owner, key, initial, min, max, help)                                                  \
-    {#key, WEFT_OPTION_DOUBLE, offsetof(owner, key), initial, min, max, NULL, NULL, help}
+    {                                                                                              \
+#key, WEFT_OPTION_DOUBLE, offsetof(owner, key), initial, min, max, NULL, NULL, help        \
+    }
 #define FLAG(owner, key, initial, help)                                                            \
-    {#key, WEFT_OPTION_BOOL, offsetof(owner, key), initial, 0, 0, NULL, NULL, help}
+    {                                                                                              \
+#key, WEFT_OPTION_BOOL, offsetof(owner, key), initial, 0, 0, NULL, NULL, help              \
+    }
 #define TEXT(owner, key, initial, help)                                                            \
-    {#key, WEFT_OPTION_STRING, offsetof(owner, key), initial, 0, 0, NULL, NULL, help}
+    {                                                                                              \
+#key, WEFT_OPTION_STRING, offsetof(owner, key), initial, 0, 0, NULL, NULL, help            \
+    }
 #define CHOICE(owner, key, initial, choices, help)                                                 \
-    {#key, WEFT_OPTION_CHOICE, offsetof(owner, key), initial, 0, 0, choices, NULL, help}
+    {                                                                                              \
+#key, WEFT_OPTION_CHOICE, offsetof(owner, key), initial, 0, 0, choices, NULL, help         \
+    }
 
 #define T weft_train_options
 static const weft_option_row train_rows[] = {
-    INT(T, micro_batch_size, "1", 1, "samples", "samples a rank takes at once"),
-    INT(T, global_batch_size, "8", 1, "samples", "samples a step, over all ranks"),
+    BATCH(T, micro_batch_size, "1", 1e5, "samples a rank takes at once"),
+    BATCH(T, global_batch_size, "8", 1e7, "samples a step, over all ranks"),
     INT(T, train_iters, "100", 0, "steps", "optimizer steps"),
     REAL(T, lr, "3e-4", 0, 1e3, "peak learning rate"),
     REAL(T, min_lr, "0", 0, 1e3, "learning rate at the end of the decay"),
@@ -90,22 +105,79 @@ void weft_config_sections(weft_config *config, weft_option_section out[7])
     memcpy(out, sections, sizeof sections);
 }
 
-/* An error whose text starts "section.key" gets file, line and column before it, where the file
- * sets that key. */
-static weft_status locate(const weft_config_source *source, const char *text, weft_status status)
+/* The override that sets `path` ("section.key"); NULL: none. */
+static const char *find_override(const weft_config_source *source, const char *path)
+{
+    const char *key = strchr(path, '.') + 1;
+    for (size_t i = source->num_set; i-- > 0;) {
+        size_t bytes = strcspn(source->set[i], "=");
+        bool same = (strlen(path) == bytes && memcmp(path, source->set[i], bytes) == 0) ||
+                    (strlen(key) == bytes && memcmp(key, source->set[i], bytes) == 0);
+        if (same)
+            return source->set[i];
+    }
+    return NULL;
+}
+
+/* --mesh replaces the sizes of section "parallel", whatever it names. */
+static bool is_mesh_size(const char *path)
+{
+    static const char section[] = "parallel.", end[] = "_parallel_size";
+    size_t bytes = strlen(path);
+    return strncmp(path, section, sizeof section - 1) == 0 && bytes > sizeof end - 1 &&
+           strcmp(path + bytes - (sizeof end - 1), end) == 0;
+}
+
+static bool is_section(const char *path)
+{
+    weft_config unused;
+    weft_option_section sections[WEFT_NUM_SECTIONS_IN_CONFIG];
+    const char *dot = strchr(path, '.');
+    weft_config_sections(&unused, sections);
+    for (int i = 0; dot && i < WEFT_NUM_SECTIONS_IN_CONFIG; i++)
+        if (strlen(sections[i].name) == (size_t)(dot - path) &&
+            strncmp(sections[i].name, path, (size_t)(dot - path)) == 0)
+            return true;
+    return false;
+}
+
+/* The record of this thread, with the place that its key was given at before it. */
+static weft_status put_place(const weft_config_source *source, const char *text, weft_status status)
 {
     char path[96] = "";
-    const char *message = weft_error_get()->text;
+    const char *message = weft_error_get()->text, *override;
     size_t n = 0;
-    while (n + 1 < sizeof path && (isalnum((unsigned char)message[n]) || message[n] == '_' ||
-                                   message[n] == '.'))
+    while (n + 1 < sizeof path &&
+           (isalnum((unsigned char)message[n]) || message[n] == '_' || message[n] == '.'))
         n++;
     memcpy(path, message, n);
     path[n] = '\0';
     int line, column;
-    if (text && strchr(path, '.') && weft_options_locate(text, path, &line, &column))
+    if (!is_section(path))
+        return status;
+    if (source->mesh && is_mesh_size(path))
+        return weft_error_context(status, "--mesh %s", source->mesh);
+    if ((override = find_override(source, path)) != NULL)
+        return weft_error_context(status, "--set %s", override);
+    if (text && weft_options_locate(text, path, &line, &column))
         return weft_error_context(status, "%s:%d:%d", source->file, line, column);
+    if (source->mesh && strncmp(path, "parallel.", 9) == 0)
+        return weft_error_context(status, "--mesh %s", source->mesh);
     return weft_error_context(status, "%s", source->file);
+}
+
+weft_status weft_config_split(const weft_config *config, double out[3])
+{
+    const char *text = config->data.split;
+    int used = 0;
+    bool good = text && sscanf(text, "%lf,%lf,%lf%n", &out[0], &out[1], &out[2], &used) == 3 &&
+                text[used] == '\0';
+    for (int i = 0; i < 3; i++)
+        good = good && out[i] >= (i == 0 ? 1e-9 : 0) && out[i] < 1e15;
+    if (!good)
+        return WEFT_ERROR(WEFT_CONFIG, "data.split: \"%s\" is not three weights such as 969,30,1",
+                          text ? text : "");
+    return WEFT_OK;
 }
 
 static weft_status check_train(const weft_config *c)
@@ -124,9 +196,9 @@ static weft_status check_train(const weft_config *c)
                           "data.mock_data");
     if (c->data.mock_data && c->model.vocab_size == 0)
         return WEFT_ERROR(WEFT_CONFIG, "model.vocab_size: mock data needs one");
-    if (sscanf(c->data.split, "%lf,%lf,%lf", &weights[0], &weights[1], &weights[2]) != 3 ||
-        weights[0] <= 0 || weights[1] < 0 || weights[2] < 0)
-        return WEFT_ERROR(WEFT_CONFIG, "data.split: \"%s\" is not three weights such as 969,30,1",
+    WEFT_TRY(weft_config_split(c, weights));
+    if (t->eval_interval > 0 && !(weights[1] > 0))
+        return WEFT_ERROR(WEFT_CONFIG, "data.split: evaluation needs a validation share, not %s",
                           c->data.split);
     return WEFT_OK;
 }
@@ -157,6 +229,22 @@ static weft_status source_text(const weft_config_source *source, weft_arena *are
     return WEFT_OK;
 }
 
+weft_status weft_config_locate(const weft_config_source *source, weft_status status)
+{
+    weft_arena arena = {0};
+    weft_error error;
+    const char *text = NULL;
+    if (status != WEFT_CONFIG)
+        return status;
+    weft_error_take(&error);
+    if (source_text(source, &arena, &text) != WEFT_OK)
+        text = NULL;
+    weft_error_put(&error);
+    put_place(source, text, status);
+    weft_arena_release(&arena);
+    return status;
+}
+
 weft_status weft_config_load(const weft_config_source *source, weft_arena *arena, weft_config *out)
 {
     weft_config config = {0};
@@ -168,9 +256,7 @@ weft_status weft_config_load(const weft_config_source *source, weft_arena *arena
     weft_config_sections(&config, sections);
     WEFT_TRY(weft_options_parse(sections, WEFT_NUM_SECTIONS_IN_CONFIG, source->file, text,
                                 source->set, source->num_set, arena));
-    weft_status status = resolve(&config, source->mesh, arena);
-    if (status != WEFT_OK)
-        return locate(source, text, status);
+    WEFT_TRY(weft_config_locate(source, resolve(&config, source->mesh, arena)));
     *out = config;
     return WEFT_OK;
 }
@@ -180,50 +266,64 @@ static int64_t at_least_one(int64_t value)
     return value > 0 ? value : 1;
 }
 
+static int64_t common_divisor(int64_t a, int64_t b)
+{
+    while (b != 0) {
+        int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
 int weft_config_world(const weft_config *config)
 {
     const weft_parallel_options *p = &config->parallel;
-    int64_t inner = at_least_one(p->tensor_model_parallel_size) *
-                    at_least_one(p->context_parallel_size);
+    int64_t inner =
+        at_least_one(p->tensor_model_parallel_size) * at_least_one(p->context_parallel_size);
     int64_t expert = 1, dp = p->data_parallel_size;
     if (p->expert_binding == WEFT_BINDING_DP)
         expert = at_least_one(p->expert_model_parallel_size) *
                  at_least_one(p->expert_tensor_parallel_size);
     if (dp == 0)
-        for (dp = 1; inner * dp % expert != 0 && dp < expert; dp++)
-            ;
-    return (int)(inner * dp * at_least_one(p->pipeline_model_parallel_size));
+        dp = expert / common_divisor(inner, expert);
+    double world =
+        (double)inner * (double)dp * (double)at_least_one(p->pipeline_model_parallel_size);
+    return world < INT_MAX ? (int)world : INT_MAX; /* refused with the mesh */
+}
+
+/* The rules of the mesh name their keys without the section. */
+static weft_status name_section(weft_status status)
+{
+    const char *text = weft_error_get()->text;
+    size_t bytes = strcspn(text, " :");
+    for (size_t i = 0; status == WEFT_CONFIG && i < weft_num_parallel_rows; i++) {
+        const char *key = weft_parallel_rows[i].key;
+        if (strlen(key) == bytes && strncmp(key, text, bytes) == 0)
+            return WEFT_ERROR(WEFT_CONFIG, "parallel.%s", text);
+    }
+    return status;
 }
 
 static weft_status check_world(const weft_config *c, int world, weft_mesh *out)
 {
-    WEFT_TRY(weft_mesh_build(&c->parallel, world, c->model.num_experts, out));
     const weft_train_options *t = &c->train;
+    WEFT_TRY(name_section(weft_mesh_build(&c->parallel, world, c->model.num_experts, out)));
+    WEFT_TRY(weft_model_check_mesh(&c->model, out, c->model.num_layers, t->micro_batch_size));
     int64_t runs = t->micro_batch_size * out->dp;
     if (t->global_batch_size % runs != 0)
-        return WEFT_ERROR(WEFT_CONFIG,
-                          "train.global_batch_size: %lld does not divide by micro_batch_size %lld x "
-                          "dp %d",
-                          (long long)t->global_batch_size, (long long)t->micro_batch_size, out->dp);
+        return WEFT_ERROR(
+            WEFT_CONFIG,
+            "train.global_batch_size: %lld does not divide by micro_batch_size %lld x "
+            "dp %d",
+            (long long)t->global_batch_size, (long long)t->micro_batch_size, out->dp);
     return WEFT_OK;
 }
 
 weft_status weft_config_mesh(const weft_config *config, const weft_config_source *source, int world,
                              weft_mesh *out)
 {
-    weft_status status = check_world(config, world, out);
-    if (status != WEFT_OK) {
-        weft_arena arena = {0};
-        const char *text = NULL;
-        weft_error error;
-        weft_error_take(&error);
-        if (source_text(source, &arena, &text) != WEFT_OK)
-            text = NULL;
-        status = weft_error_put(&error);
-        status = locate(source, text, status);
-        weft_arena_release(&arena);
-    }
-    return status;
+    return weft_config_locate(source, check_world(config, world, out));
 }
 
 weft_status weft_config_text(const weft_config *config, weft_arena *arena, const char **out)

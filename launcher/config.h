@@ -80,10 +80,15 @@ typedef struct weft_config_source {
  * the arena. */
 weft_status weft_config_load(const weft_config_source *source, weft_arena *arena,
                              weft_config *out) WEFT_CHECKED;
+/* data.split as weights of train, valid and test; train's is above 0. */
+weft_status weft_config_split(const weft_config *config, double out[3]) WEFT_CHECKED;
+/* Where the error record is WEFT_CONFIG and starts with a key ("train.lr: ..."): puts before it
+ * where that key was given: FILE:line:column, --set or --mesh. Returns `status`. */
+weft_status weft_config_locate(const weft_config_source *source, weft_status status) WEFT_CHECKED;
 /* The number of ranks the config asks for when no launcher says: tp * cp * pp * dp, with dp the
  * smallest that the expert grid allows when it is not given. */
 int weft_config_world(const weft_config *config);
-/* Mesh and batch against `world` ranks: builds the mesh. Errors point into the file. */
+/* Mesh, model and batch against `world` ranks: builds the mesh. Errors point into the file. */
 weft_status weft_config_mesh(const weft_config *config, const weft_config_source *source, int world,
                              weft_mesh *out) WEFT_CHECKED;
 /* The resolved config as JSON text, in the arena. */

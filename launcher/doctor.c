@@ -101,7 +101,8 @@ static void probe_mpirun(weft_probe *out)
         dup2(ends[1], STDOUT_FILENO);
         close(ends[0]);
         close(ends[1]);
-        _exit(weft_launch_mpirun(2, 3, arguments) == WEFT_OK ? 0 : 127);
+        int code = 0;
+        _exit(weft_launch_mpirun(2, 3, arguments, &code) == WEFT_OK ? code : 127);
     }
     close(ends[1]);
     FILE *lines = fdopen(ends[0], "r");

@@ -1,15 +1,114 @@
 #include "launcher/launch.h"
 
 #include <errno.h>
+#include <signal.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
-enum { MAX_ARGS = 256 };
+enum { MAX_ARGS = 256, MAX_BLOCK_BYTES = 4096, NOT_STARTED = 127 };
 
-weft_status weft_launch_mpirun(int world, int argc, char **argv)
+static volatile sig_atomic_t mpirun_pid;
+
+static void pass_on(int number)
+{
+    (void)number;
+    if (mpirun_pid > 0)
+        kill((pid_t)mpirun_pid, SIGUSR1);
+}
+
+/* --- what mpirun says ---------------------------------------------------------------------- */
+
+/* Open MPI's own words come as blocks between two lines of dashes. */
+typedef struct listener {
+    bool in_block;
+    char block[MAX_BLOCK_BYTES];
+    bool explained; /* a line says why the job ended */
+} listener;
+
+static bool is_ruler(const char *line)
+{
+    size_t dashes = strspn(line, "-");
+    return dashes >= 60 && (line[dashes] == '\n' || line[dashes] == '\0');
+}
+
+/* Text as one line: breaks become spaces. */
+static void print_flat(const char *text)
+{
+    fputs("weft train: mpirun: ", stderr);
+    bool space = true;
+    for (; *text; text++) {
+        bool blank = *text == '\n' || *text == ' ';
+        if (!(blank && space))
+            fputc(blank ? ' ' : *text, stderr);
+        space = blank;
+    }
+    fputc('\n', stderr);
+}
+
+static void end_block(listener *l)
+{
+    int rank, number;
+    char node[256];
+    const char *noticed = strstr(l->block, "process rank ");
+    if (noticed && sscanf(noticed, "process rank %d with PID %*d on node %255s exited on signal %d",
+                          &rank, node, &number) == 3) {
+        fprintf(stderr, "weft train: rank %d on %s was killed by signal %d (%s)\n", rank, node,
+                number, strsignal(number));
+        l->explained = true;
+    } else if (!strstr(l->block, "Primary job  terminated normally") &&
+               !strstr(l->block, "exited with non-zero status") &&
+               !strstr(l->block, "MPI_ABORT was invoked")) {
+        print_flat(l->block);
+        l->explained = true;
+    }
+    l->block[0] = '\0';
+}
+
+static void take_line(listener *l, const char *line)
+{
+    if (is_ruler(line)) {
+        if (l->in_block)
+            end_block(l);
+        l->in_block = !l->in_block;
+    } else if (l->in_block) {
+        strncat(l->block, line, sizeof l->block - strlen(l->block) - 1);
+    } else if (strncmp(line, "mpirun: Forwarding signal", 25) != 0) {
+        fputs(line, stderr);
+        l->explained = true;
+    }
+}
+
+/* Until mpirun and its children have closed their end. */
+static void listen_to(int fd, listener *l)
+{
+    FILE *in = fdopen(fd, "r");
+    char *line = NULL;
+    size_t capacity = 0;
+    if (!in) {
+        close(fd);
+        return;
+    }
+    while (getline(&line, &capacity, in) > 0 || (ferror(in) && errno == EINTR)) {
+        if (ferror(in))
+            clearerr(in);
+        else
+            take_line(l, line);
+    }
+    if (l->block[0])
+        end_block(l);
+    free(line);
+    fclose(in);
+}
+
+/* --- running it ---------------------------------------------------------------------------- */
+
+static weft_status make_arguments(int world, int argc, char **argv, char *args[MAX_ARGS])
 {
     static char ranks[16], self[4096];
     ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
@@ -32,7 +131,6 @@ weft_status weft_launch_mpirun(int world, int argc, char **argv)
                            "btl_vader_single_copy_mechanism",
                            "none",
                            self};
-    char *args[MAX_ARGS];
     int count = 0;
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) {
         args[count++] = (char *)(uintptr_t)fixed[i];
@@ -44,7 +142,57 @@ weft_status weft_launch_mpirun(int world, int argc, char **argv)
     for (int i = 1; i < argc; i++)
         args[count++] = argv[i];
     args[count] = NULL;
+    return WEFT_OK;
+}
+
+/* In the child. mpirun ends with this process, even where that is killed. */
+static void become_mpirun(char **args, int to)
+{
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
     setenv("WEFT_TTY", isatty(STDOUT_FILENO) ? "1" : "0", 1);
+    dup2(to, STDERR_FILENO);
+    close(to);
     execvp(args[0], args);
-    return WEFT_ERROR(WEFT_COMM, "cannot start mpirun for %d ranks: %s", world, strerror(errno));
+    _exit(NOT_STARTED);
+}
+
+static int wait_for(pid_t pid)
+{
+    int status;
+    while (waitpid(pid, &status, 0) < 0)
+        if (errno != EINTR)
+            return weft_status_exit_code(WEFT_COMM);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+weft_status weft_launch_mpirun(int world, int argc, char **argv, int *exit_code)
+{
+    struct sigaction forward = {.sa_handler = pass_on}, ignore = {.sa_handler = SIG_IGN};
+    char *args[MAX_ARGS];
+    int ends[2];
+    listener l = {0};
+    WEFT_TRY(make_arguments(world, argc, argv, args));
+    if (pipe(ends) != 0)
+        return WEFT_ERROR(WEFT_COMM, "cannot start mpirun: %s", strerror(errno));
+    pid_t pid = fork();
+    if (pid == 0) {
+        close(ends[0]);
+        become_mpirun(args, ends[1]);
+    }
+    close(ends[1]);
+    if (pid < 0) {
+        close(ends[0]);
+        return WEFT_ERROR(WEFT_COMM, "cannot start mpirun: %s", strerror(errno));
+    }
+    mpirun_pid = pid;
+    sigaction(SIGTERM, &forward, NULL);
+    sigaction(SIGUSR1, &forward, NULL);
+    sigaction(SIGINT, &ignore, NULL); /* the terminal sends it to mpirun too */
+    listen_to(ends[0], &l);
+    *exit_code = wait_for(pid);
+    if (*exit_code == NOT_STARTED)
+        return WEFT_ERROR(WEFT_COMM, "cannot start mpirun for %d ranks: is it on PATH?", world);
+    if (*exit_code != 0 && !l.explained)
+        fprintf(stderr, "weft train: mpirun ended with exit code %d\n", *exit_code);
+    return WEFT_OK;
 }

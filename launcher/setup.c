@@ -41,6 +41,8 @@ static weft_status fill_vocabulary(weft_config *config)
         status = weft_arena_printf(&arena, &path, "%s.json", config->data.data_path);
         if (status == WEFT_OK && access(path, R_OK) == 0)
             status = weft_prepared_read(path, &arena, &info, &prepared);
+        if (status == WEFT_CONFIG) /* not the user's config: a file that belongs to the dataset */
+            status = WEFT_ERROR(WEFT_FILE, "%s", weft_error_get()->text);
     }
     int64_t size = info.vocab_size;
     weft_arena_release(&arena);

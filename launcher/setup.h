@@ -7,9 +7,15 @@
 /* The tokenizer description beside the dataset (PREFIX.json), NULL when there is none. */
 weft_status weft_setup_tokenizer_text(const weft_config *config, weft_arena *arena,
                                       const char **out) WEFT_CHECKED;
-/* model.vocab_size from the dataset's tokenizer where the config leaves it 0; refuses a dataset
- * whose description asks for more. Rank-local. */
-weft_status weft_setup_vocabulary(weft_config *config) WEFT_CHECKED;
+/* Opens the dataset and divides its samples; fills model.vocab_size from the dataset's tokenizer
+ * where the config leaves it 0, and refuses a dataset that asks for more. whole: reads every token
+ * to be sure. *out is the caller's, also after an error where it is not NULL. Rank-local; errors
+ * point into the config. */
+weft_status weft_setup_data(weft_config *config, const weft_config_source *source, bool whole,
+                            weft_dataset **out, weft_split splits[3]) WEFT_CHECKED;
+/* The same before any rank is there; nothing is kept. */
+weft_status weft_setup_check_data(const weft_config *config,
+                                  const weft_config_source *source) WEFT_CHECKED;
 /* The CPU device with this rank's share of the cores. */
 weft_status weft_setup_device(const weft_config *config, weft_device **out) WEFT_CHECKED;
 /* FLOP/s of a large GEMM on this device in `dtype`, all ranks at once. */

@@ -12,6 +12,7 @@
 #include "core/log.h"
 #include "launcher/launch.h"
 #include "launcher/progress.h"
+#include "launcher/setup.h"
 #include "launcher/trainer.h"
 #include "launcher/verbs.h"
 #include "parallel/checkpoint.h"
@@ -98,29 +99,33 @@ static weft_status make_folder(const char *path)
 }
 
 /* Where the run starts from: its own latest checkpoint, checkpoint.load, or nothing. A run that has
- * checkpoints is never started over by accident. */
+ * checkpoints is never started over by accident, nor where `latest` cannot be followed. */
 static weft_status find_start(const arguments *args, const weft_config *config, weft_arena *arena,
                               const char **out)
 {
-    const char *own = NULL;
+    const char *latest;
     *out = NULL;
-    if (weft_checkpoint_resolve(args->out, arena, &own) != WEFT_OK) {
-        own = NULL;
-        weft_error_clear();
-    }
-    if (args->resume) {
-        if (!own)
-            return WEFT_ERROR(WEFT_CONFIG, "%s: no checkpoint to resume from", args->out);
-        *out = own;
-        return WEFT_OK;
-    }
-    if (own)
+    WEFT_TRY(weft_arena_printf(arena, &latest, "%s/checkpoints/latest", args->out));
+    bool has_own = access(latest, F_OK) == 0;
+    if (args->resume && !has_own)
+        return WEFT_ERROR(WEFT_CONFIG, "%s: no checkpoint to resume from", args->out);
+    if (args->resume)
+        return weft_checkpoint_resolve(args->out, arena, out);
+    if (has_own)
         return WEFT_ERROR(WEFT_CONFIG,
                           "%s: holds checkpoints already; give --resume to go on, or another --out",
                           args->out);
     if (config->checkpoint.load)
         return weft_checkpoint_resolve(config->checkpoint.load, arena, out);
     return WEFT_OK;
+}
+
+/* What can be known wrong before any rank starts. */
+static weft_status check_before(const arguments *args, const weft_config *config, weft_arena *arena)
+{
+    const char *start;
+    WEFT_TRY(weft_setup_check_data(config, &args->source));
+    return find_start(args, config, arena, &start);
 }
 
 /* The resolved config beside the run's other files; rank 0. */
@@ -210,12 +215,8 @@ static weft_status set_up(job *j, const weft_config *config, weft_comm *world, w
                           weft_model_function build)
 {
     const char *start = NULL;
-    weft_status status = WEFT_OK;
     j->speaks = weft_comm_rank(world) == 0;
-    if (j->speaks)
-        status = make_folder(j->args->out);
-    WEFT_TRY(weft_comm_agree(world, status));
-    status = find_start(j->args, config, arena, &start);
+    weft_status status = find_start(j->args, config, arena, &start);
     if (status == WEFT_OK)
         status = weft_arena_printf(arena, &j->checkpoints, "%s/checkpoints", j->args->out);
     WEFT_TRY(weft_comm_agree(world, status));
@@ -223,12 +224,14 @@ static weft_status set_up(job *j, const weft_config *config, weft_comm *world, w
     WEFT_TRY(weft_trainer_start(&j->trainer, start));
     if (j->speaks) {
         const weft_config *resolved = &j->trainer.config;
-        status = write_config(j->args, resolved, arena);
+        status = make_folder(j->args->out); /* not before all else is known to be good */
+        if (status == WEFT_OK)
+            status = write_config(j->args, resolved, arena);
         if (status == WEFT_OK)
             status = weft_progress_open(&j->progress, j->args->out, j->trainer.step,
                                         resolved->train.train_iters, resolved->log.log_interval,
                                         j->args->json);
-        if (!j->args->json)
+        if (status == WEFT_OK && !j->args->json)
             print_start(&j->trainer, start);
     }
     return weft_comm_agree(world, status);
@@ -251,7 +254,6 @@ static int run_job(const arguments *args, const weft_config *config, weft_comm *
                    weft_arena *arena, weft_model_function build)
 {
     job j = {.args = args};
-    catch_signals();
     weft_log_set_level((weft_log_level)config->log.level);
     weft_comm_set_check(config->log.check_collectives);
     weft_status status = set_up(&j, config, world, arena, build);
@@ -290,23 +292,28 @@ int weft_verb_train(int argc, char **argv, weft_model_function build)
     code = parse_arguments(argc, argv, &args);
     if (code >= 0)
         return code;
-    bool launched = weft_comm_launched(&rank, &size, &local_rank, &local_size);
+    bool launched = weft_comm_launched(&rank, &size, &local_rank, &local_size), starts = false;
     weft_log_set_rank(rank);
     weft_status status = weft_config_load(&args.source, &arena, &config);
     if (!launched)
         size = status == WEFT_OK ? weft_config_world(&config) : 1;
     if (status == WEFT_OK)
         status = weft_config_mesh(&config, &args.source, size, &mesh);
-    if (status == WEFT_OK && !launched && size > 1)
-        status = weft_launch_mpirun(size, argc + 1, argv - 1);
-    if (status == WEFT_OK)
+    if (status == WEFT_OK && !launched && size > 1) {
+        starts = true;
+        status = check_before(&args, &config, &arena);
+        if (status == WEFT_OK)
+            status = weft_launch_mpirun(size, argc + 1, argv - 1, &code);
+    }
+    if (status == WEFT_OK && !starts) {
+        catch_signals();
         status =
             size > 1 || launched ? weft_comm_create_world(&world) : weft_comm_create_self(&world);
-    if (status != WEFT_OK) {
-        code = rank == 0 ? weft_verb_fail("train") : weft_status_exit_code(status);
-    } else {
-        code = run_job(&args, &config, world, &arena, build);
     }
+    if (status != WEFT_OK)
+        code = rank == 0 ? weft_verb_fail("train") : weft_status_exit_code(status);
+    else if (!starts)
+        code = run_job(&args, &config, world, &arena, build);
     weft_comm_destroy(world);
     weft_arena_release(&arena);
     return code;

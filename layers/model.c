@@ -164,9 +164,8 @@ static weft_status create_passes(weft_model *model)
         weft_pass *pass = &model->passes[i];
         pass->model = model;
         pass->stash = (weft_stack){.device = model->setup.device, .purpose = "activations"};
-        pass->host = (weft_stack){.device = model->setup.device,
-                                  .space = WEFT_SPACE_PINNED,
-                                  .purpose = "routing counts"};
+        pass->host = (weft_stack){
+            .device = model->setup.device, .space = WEFT_SPACE_PINNED, .purpose = "routing counts"};
         WEFT_TRY(weft_stack_reserve(&pass->stash, sum.activation_bytes));
         pass->states = calloc(1, model->states_bytes + 1);
         if (!pass->states)
@@ -182,40 +181,14 @@ static weft_status create_passes(weft_model *model)
     return WEFT_OK;
 }
 
-static weft_status check_mesh(const weft_model *model)
-{
-    const weft_model_options *o = &model->options;
-    const weft_mesh *mesh = &model->setup.groups->mesh;
-    int between = model->num_layers - 2;
-    if (between < 0)
-        return WEFT_ERROR(WEFT_CONFIG, "a model needs at least a first and a last layer");
-    if (between < mesh->pp && mesh->pp > 1)
-        return WEFT_ERROR(WEFT_CONFIG,
-                          "parallel.pipeline_model_parallel_size: %d stages for %d layers; at most "
-                          "%d fit",
-                          mesh->pp, between, between);
-    if (o->num_query_groups % mesh->tp != 0)
-        return WEFT_ERROR(WEFT_CONFIG,
-                          "parallel.tensor_model_parallel_size: %lld query groups do not divide by "
-                          "tp %d",
-                          (long long)o->num_query_groups, mesh->tp);
-    if (mesh->sequence_parallel && o->seq_length % mesh->tp != 0)
-        return WEFT_ERROR(WEFT_CONFIG,
-                          "parallel.sequence_parallel: seq_length %lld does not divide by tp %d",
-                          (long long)o->seq_length, mesh->tp);
-    if (o->ffn_hidden_size % mesh->tp != 0)
-        return WEFT_ERROR(WEFT_CONFIG,
-                          "parallel.tensor_model_parallel_size: ffn_hidden_size %lld does not divide "
-                          "by tp %d",
-                          (long long)o->ffn_hidden_size, mesh->tp);
-    return WEFT_OK;
-}
-
 static weft_status init(weft_model *model, weft_model_function build)
 {
     const weft_model_setup *s = &model->setup;
     WEFT_TRY(build(model, &model->options));
-    WEFT_TRY(check_mesh(model));
+    if (model->num_layers < 2)
+        return WEFT_ERROR(WEFT_CONFIG, "a model needs at least a first and a last layer");
+    WEFT_TRY(weft_model_check_mesh(&model->options, &s->groups->mesh, model->num_layers - 2,
+                                   s->micro_batch_size));
     weft_model_stage_range(model, s->groups->coords.at[WEFT_AXIS_PP], &model->first, &model->end);
     WEFT_TRY(weft_parameters_create(s->groups, s->device, s->dtype, &model->parameters));
     WEFT_TRY(init_layers(model));
@@ -231,8 +204,8 @@ weft_status weft_model_create(const weft_model_setup *setup, weft_model_function
         return WEFT_ERROR(WEFT_MEMORY, "out of memory for the model");
     model->setup = *setup;
     model->options = *setup->options;
-    model->shape = weft_model_shape(&model->options, &setup->groups->mesh,
-                                    setup->micro_batch_size, setup->dtype, setup->training);
+    model->shape = weft_model_shape(&model->options, &setup->groups->mesh, setup->micro_batch_size,
+                                    setup->dtype, setup->training);
     weft_status status = init(model, build ? build : weft_model_build_gpt);
     if (status != WEFT_OK) {
         weft_model_destroy(model);
@@ -368,9 +341,8 @@ weft_status weft_model_forward(weft_model *model, int slot, const weft_micro_bat
     return WEFT_OK;
 }
 
-weft_status weft_model_backward(weft_model *model, int slot, weft_lane *lane,
-                                const weft_tensor *dy, weft_tensor *dx,
-                                weft_layer_done_function done, void *context)
+weft_status weft_model_backward(weft_model *model, int slot, weft_lane *lane, const weft_tensor *dy,
+                                weft_tensor *dx, weft_layer_done_function done, void *context)
 {
     weft_pass *pass = &model->passes[slot];
     size_t rows = weft_pass_rows(pass), mark = weft_pass_mark(pass);

@@ -1,10 +1,13 @@
 /* The rows of section "model" and the checks that a row cannot make. */
 #include <stddef.h>
 
+#include "layers/describe.h"
 #include "layers/runtime.h"
 
 #define ROW(key, type, initial, min, max, choices, unit, help)                                     \
-    {#key, type, offsetof(weft_model_options, key), initial, min, max, choices, unit, help}
+    {                                                                                              \
+#key, type, offsetof(weft_model_options, key), initial, min, max, choices, unit, help      \
+    }
 #define SIZE(key, initial, min, unit, help)                                                        \
     ROW(key, WEFT_OPTION_INT, initial, min, 1e12, NULL, unit, help)
 #define FLAG(key, help) ROW(key, WEFT_OPTION_BOOL, "false", 0, 0, NULL, NULL, help)
@@ -14,7 +17,7 @@
     ROW(key, WEFT_OPTION_CHOICE, initial, 0, 0, choices, NULL, help)
 
 const weft_option_row weft_model_rows[] = {
-    SIZE(num_layers, "12", 1, NULL, "decoder layers"),
+    ROW(num_layers, WEFT_OPTION_INT, "12", 1, 1e5, NULL, NULL, "decoder layers"),
     SIZE(hidden_size, "768", 1, NULL, "width of the residual stream"),
     SIZE(ffn_hidden_size, "0", 0, NULL, "MLP width; 0: 4 * hidden_size"),
     SIZE(num_attention_heads, "12", 1, NULL, "query heads"),
@@ -22,7 +25,7 @@ const weft_option_row weft_model_rows[] = {
     SIZE(kv_channels, "0", 0, NULL, "head dimension; 0: hidden_size / num_attention_heads"),
     SIZE(seq_length, "1024", 1, "tokens", "sequence length"),
     SIZE(max_position_embeddings, "0", 0, "tokens", "learned positions; 0: seq_length"),
-    SIZE(vocab_size, "0", 0, "tokens", "vocabulary; 0: the tokenizer's"),
+    ROW(vocab_size, WEFT_OPTION_INT, "0", 0, 1e9, NULL, "tokens", "vocabulary; 0: the tokenizer's"),
     CHOICE(normalization, "\"LayerNorm\"", "LayerNorm|RMSNorm", "kind of norm"),
     REAL(norm_epsilon, "1e-5", 1e-12, 1, "added to the variance"),
     FLAG(swiglu, "gated MLP: silu(gate) * up instead of GELU"),
@@ -44,7 +47,8 @@ const weft_option_row weft_model_rows[] = {
     FLAG(moe_router_pre_softmax, "softmax over all experts before the choice, not over the chosen"),
     REAL(moe_aux_loss_coeff, "0", 0, 1e6, "weight of the load-balancing loss"),
     REAL(moe_z_loss_coeff, "0", 0, 1e6, "weight of the router's z-loss"),
-    REAL(moe_expert_capacity_factor, "0", 0, 1e6, "rows an expert keeps over the mean; 0: dropless"),
+    REAL(moe_expert_capacity_factor, "0", 0, 1e6,
+         "rows an expert keeps over the mean; 0: dropless"),
     CHOICE(moe_token_drop_policy, "\"probs\"", "probs|position",
            "which choices beyond the capacity go: the least likely, or the last"),
     SIZE(moe_shared_expert_intermediate_size, "0", 0, NULL, "width of the shared expert; 0: none"),
@@ -75,9 +79,8 @@ static weft_status check_moe(const weft_model_options *o)
         return WEFT_ERROR(WEFT_CONFIG,
                           "model.num_experts: at most 1024 experts and moe_router_topk 16");
     if (freq->is_array && (int64_t)freq->count != o->num_layers)
-        return WEFT_ERROR(WEFT_CONFIG,
-                          "model.moe_layer_freq: %zu entries for %lld layers", freq->count,
-                          (long long)o->num_layers);
+        return WEFT_ERROR(WEFT_CONFIG, "model.moe_layer_freq: %zu entries for %lld layers",
+                          freq->count, (long long)o->num_layers);
     for (size_t i = 0; i < freq->count; i++)
         if (freq->is_array ? freq->values[i] != 0 && freq->values[i] != 1 : freq->values[i] < 1)
             return WEFT_ERROR(WEFT_CONFIG,
@@ -104,9 +107,9 @@ weft_status weft_model_options_resolve(weft_model_options *o)
         o->kv_channels = o->hidden_size / o->num_attention_heads;
     }
     if (o->num_attention_heads % o->num_query_groups != 0)
-        return WEFT_ERROR(
-            WEFT_CONFIG, "model.num_query_groups: %lld heads do not divide by %lld query groups",
-            (long long)o->num_attention_heads, (long long)o->num_query_groups);
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "model.num_query_groups: %lld heads do not divide by %lld query groups",
+                          (long long)o->num_attention_heads, (long long)o->num_query_groups);
     if (o->max_position_embeddings == 0)
         o->max_position_embeddings = o->seq_length;
     if (o->position_embedding_type == WEFT_POSITION_LEARNED &&
@@ -115,10 +118,85 @@ weft_status weft_model_options_resolve(weft_model_options *o)
                           "model.max_position_embeddings: %lld positions for seq_length %lld",
                           (long long)o->max_position_embeddings, (long long)o->seq_length);
     if (o->position_embedding_type == WEFT_POSITION_ROPE && o->kv_channels % 2 != 0)
-        return WEFT_ERROR(WEFT_CONFIG,
-                          "model.kv_channels: rotary positions need an even head dimension, not %lld",
-                          (long long)o->kv_channels);
+        return WEFT_ERROR(
+            WEFT_CONFIG,
+            "model.kv_channels: rotary positions need an even head dimension, not %lld",
+            (long long)o->kv_channels);
     return check_moe(o);
+}
+
+static weft_status check_divides(const char *key, const char *what, int64_t value, int parts)
+{
+    if (value % parts == 0)
+        return WEFT_OK;
+    return WEFT_ERROR(WEFT_CONFIG, "parallel.%s: %s %lld does not divide by %d", key, what,
+                      (long long)value, parts);
+}
+
+/* Byte counts of the whole model have to stay below 2^63, with room for what goes with an element:
+ * gradients, moments, both directions of a pass. */
+static weft_status check_countable(const weft_model_options *o, int64_t num_layers,
+                                   int64_t micro_batch_size)
+{
+    const double widths[] = {
+        (double)o->hidden_size,
+        (double)o->num_attention_heads * (double)o->kv_channels * 3,
+        (double)o->ffn_hidden_size * 2,
+        (double)o->moe_ffn_hidden_size * 2 * (double)(o->num_experts + 1),
+        (double)o->moe_shared_expert_intermediate_size * 2,
+        (double)o->vocab_size,
+        (double)o->max_position_embeddings,
+    };
+    double widest = 1, rows = (double)o->seq_length * (double)micro_batch_size;
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
+        widest = widths[i] > widest ? widths[i] : widest;
+    double elements = (rows + (double)o->hidden_size) * widest * (double)(num_layers + 2);
+    if (elements * 256 < 9e18)
+        return WEFT_OK;
+    return WEFT_ERROR(WEFT_CONFIG,
+                      "model.hidden_size: %g elements of weights and activations are more than any "
+                      "memory",
+                      elements);
+}
+
+/* The layers that are MoE, on their grid. */
+static weft_status check_moe_mesh(const weft_model_options *o, const weft_mesh *mesh,
+                                  int64_t micro_batch_size)
+{
+    weft_shape shape = weft_model_shape(o, mesh, micro_batch_size, WEFT_F32, true);
+    WEFT_TRY(check_divides("expert_tensor_parallel_size", "moe_ffn_hidden_size",
+                           o->moe_ffn_hidden_size, mesh->etp));
+    WEFT_TRY(check_divides("tensor_model_parallel_size", "moe_shared_expert_intermediate_size",
+                           o->moe_shared_expert_intermediate_size, mesh->tp));
+    if (!weft_moe_dims_of(o, &shape).full) /* each rank routes its share of the rows */
+        WEFT_TRY(check_divides("tensor_model_parallel_size", "seq_length x micro_batch_size",
+                               o->seq_length * micro_batch_size, mesh->tp));
+    return WEFT_OK;
+}
+
+weft_status weft_model_check_mesh(const weft_model_options *o, const weft_mesh *mesh,
+                                  int64_t num_layers, int64_t micro_batch_size)
+{
+    bool has_dense = false, has_moe = false;
+    WEFT_TRY(check_countable(o, num_layers, micro_batch_size));
+    for (int64_t i = 0; i < o->num_layers; i++) {
+        has_moe |= weft_model_is_moe_layer(o, i);
+        has_dense |= !weft_model_is_moe_layer(o, i);
+    }
+    if (mesh->pp > 1 && num_layers < mesh->pp)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "parallel.pipeline_model_parallel_size: %d stages for %lld layers",
+                          mesh->pp, (long long)num_layers);
+    WEFT_TRY(check_divides("tensor_model_parallel_size", "num_attention_heads",
+                           o->num_attention_heads, mesh->tp));
+    WEFT_TRY(check_divides("tensor_model_parallel_size", "num_query_groups", o->num_query_groups,
+                           mesh->tp));
+    if (mesh->sequence_parallel)
+        WEFT_TRY(check_divides("sequence_parallel", "seq_length", o->seq_length, mesh->tp));
+    if (has_dense)
+        WEFT_TRY(check_divides("tensor_model_parallel_size", "ffn_hidden_size", o->ffn_hidden_size,
+                               mesh->tp));
+    return has_moe ? check_moe_mesh(o, mesh, micro_batch_size) : WEFT_OK;
 }
 
 weft_shape weft_model_shape(const weft_model_options *o, const weft_mesh *mesh,

@@ -16,6 +16,12 @@ weft_status weft_model_options_resolve(weft_model_options *options) WEFT_CHECKED
 weft_shape weft_model_shape(const weft_model_options *options, const weft_mesh *mesh,
                             int64_t micro_batch_size, weft_dtype dtype, bool training);
 
+/* Whether the model fits the mesh: a layer a stage, and heads, query groups, widths and sequence
+ * divide as tp and etp need. options: resolved; num_layers: those between the first and the last.
+ * Pure. WEFT_CONFIG, the text starting with the key of section "parallel" that is too large. */
+weft_status weft_model_check_mesh(const weft_model_options *options, const weft_mesh *mesh,
+                                  int64_t num_layers, int64_t micro_batch_size) WEFT_CHECKED;
+
 typedef struct weft_model_setup {
     const weft_model_options *options; /* resolved; copied */
     const weft_groups *groups;         /* borrowed */
@@ -23,8 +29,8 @@ typedef struct weft_model_setup {
     weft_dtype dtype;
     int64_t micro_batch_size;
     size_t bucket_elements;
-    bool training;   /* false: weights alone */
-    int num_passes;  /* micro-batches in flight on this stage */
+    bool training;  /* false: weights alone */
+    int num_passes; /* micro-batches in flight on this stage */
     uint64_t seed;
 } weft_model_setup;
 
@@ -65,9 +71,9 @@ weft_status weft_model_forward(weft_model *model, int slot, const weft_micro_bat
 /* Called after a layer's backward of the step's last micro-batch was enqueued. */
 typedef weft_status (*weft_layer_done_function)(void *context, int layer, weft_lane *lane);
 /* Backward of pass `slot`. dy NULL on the last stage, dx NULL on the first. */
-weft_status weft_model_backward(weft_model *model, int slot, weft_lane *lane,
-                                const weft_tensor *dy, weft_tensor *dx,
-                                weft_layer_done_function done, void *context) WEFT_CHECKED;
+weft_status weft_model_backward(weft_model *model, int slot, weft_lane *lane, const weft_tensor *dy,
+                                weft_tensor *dx, weft_layer_done_function done,
+                                void *context) WEFT_CHECKED;
 /* Rows of hidden states that travel between stages (S_local * B), and the activation's bytes. */
 size_t weft_model_boundary_bytes(const weft_model *model);
 /* The step's sums on this rank; valid when the lane is idle. */
