@@ -53,10 +53,9 @@ bool weft_option_has_bounds(const weft_option_row *row)
 
 void weft_option_bounds_text(const weft_option_row *row, char out[64])
 {
-    const char *format = row->type == WEFT_OPTION_DOUBLE ? "%.10g" : "%.0f";
     char low[28], high[28];
-    snprintf(low, sizeof(low), format, row->min);
-    snprintf(high, sizeof(high), format, row->max);
+    snprintf(low, sizeof(low), "%.10g", row->min);
+    snprintf(high, sizeof(high), row->max < 1e10 ? "%.10g" : "%.3g", row->max);
     if (row->max >= NO_BOUND)
         snprintf(out, 64, "at least %s", low);
     else if (row->min <= -NO_BOUND)

@@ -26,4 +26,35 @@ typedef struct weft_moe_state {
     weft_tensor returned;             /* at home: [num_sent, H] */
 } weft_moe_state;
 
+/* Logits, choice and probabilities of rows [T, H], and the sums of the auxiliary losses over the
+ * micro-batch. Collective over TP where each rank routes its own rows. */
+weft_status weft_moe_route(weft_moe *m, weft_pass *pass, weft_moe_state *state,
+                           const weft_tensor *rows) WEFT_CHECKED;
+/* Adds losses, load and drops to the pass's metrics, on the lane; after the dispatch plan. */
+weft_status weft_moe_count(weft_moe *m, weft_pass *pass, weft_moe_state *state) WEFT_CHECKED;
+/* Router gradients from dprob [T, K] and the auxiliary losses; the rows' own are added to dx. */
+weft_status weft_moe_route_backward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
+                                    const weft_tensor *rows, const weft_tensor *dprob,
+                                    const weft_tensor *dx) WEFT_CHECKED;
+
+/* Sorts the choices by expert, exchanges the counts and gives the host all sizes; waits for the
+ * lane. Collective over EP with binding dp. */
+weft_status weft_moe_dispatch_plan(weft_moe *m, weft_pass *pass,
+                                   weft_moe_state *state) WEFT_CHECKED;
+/* to[i] = from[index[i]], rows. */
+weft_status weft_moe_select(weft_pass *pass, const weft_tensor *from, const int32_t *index,
+                            weft_tensor *to) WEFT_CHECKED;
+/* Dispatch: rows in sending order at home -> expert-major rows at the experts; and combine's way
+ * back. `to` is written; scratch is used. Collective over EP. */
+weft_status weft_moe_to_experts(weft_pass *pass, weft_moe_state *state, const weft_tensor *home,
+                                weft_tensor *to) WEFT_CHECKED;
+weft_status weft_moe_to_home(weft_pass *pass, weft_moe_state *state, const weft_tensor *expert,
+                             weft_tensor *to) WEFT_CHECKED;
+
+/* state->in -> state->out, stashing what backward needs. */
+weft_status weft_moe_experts(weft_moe *m, weft_pass *pass, weft_moe_state *state) WEFT_CHECKED;
+/* dout is the gradient of the experts' output rows; din is written, the weights' are added. */
+weft_status weft_moe_experts_backward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
+                                      const weft_tensor *dout, weft_tensor *din) WEFT_CHECKED;
+
 #endif

@@ -1,0 +1,170 @@
+/* The router: a GEMM in fp32, the choice of experts, the auxiliary losses, and backward.
+ *
+ * Switch Transformer's load-balancing loss (Fedus et al. 2021, eq. 4) over each micro-batch's
+ * tokens, and ST-MoE's z-loss (Zoph et al. 2022, eq. 5). */
+#include "layers/moe.h"
+
+typedef struct aux_args {
+    weft_metrics *metrics;
+    const float *sums;
+    const int64_t *dropped;
+    size_t experts;
+    double tokens, topk, aux_coeff, z_coeff;
+    bool count_losses, count_drops;
+} aux_args;
+
+/* On the lane: the auxiliary losses' values and the load, from the routing sums. */
+static weft_status add_aux_metrics(const void *raw)
+{
+    const aux_args *a = raw;
+    if (a->count_drops)
+        a->metrics->dropped += (double)*a->dropped;
+    if (!a->count_losses)
+        return WEFT_OK;
+    double balance = 0, most = 0, total = 0;
+    for (size_t e = 0; e < a->experts; e++) {
+        double count = a->sums[e];
+        balance += count / (a->tokens * a->topk) * (a->sums[a->experts + e] / a->tokens);
+        total += count;
+        if (count > most)
+            most = count;
+    }
+    a->metrics->aux_loss += a->aux_coeff * (double)a->experts * balance +
+                            a->z_coeff * a->sums[2 * a->experts] / a->tokens;
+    a->metrics->load_sum += total > 0 ? most * (double)a->experts / total : 1;
+    a->metrics->load_count += 1;
+    return WEFT_OK;
+}
+
+/* Router GEMM in fp32, selection, sums for the auxiliary losses. */
+weft_status weft_moe_route(weft_moe *m, weft_pass *pass, weft_moe_state *state,
+                           const weft_tensor *rows)
+{
+    const weft_moe_dims *d = &m->dims;
+    const weft_model_options *o = &m->common.options;
+    const weft_shape *shape = weft_pass_shape(pass);
+    weft_lane *lane = weft_pass_lane(pass);
+    size_t tokens = d->tokens, topk = (size_t)o->moe_router_topk;
+    void *sums;
+    WEFT_TRY(weft_pass_stash(pass, WEFT_F32, tokens, d->experts, &state->logits));
+    WEFT_TRY(weft_pass_stash(pass, WEFT_F32, tokens, d->experts, &state->scores));
+    WEFT_TRY(weft_pass_stash(pass, WEFT_I32, tokens, topk, &state->index));
+    WEFT_TRY(weft_pass_stash(pass, WEFT_F32, tokens, topk, &state->prob));
+    WEFT_TRY(weft_pass_host(pass, (2 * d->experts + 1) * sizeof(float), &sums));
+    state->sums = sums;
+    WEFT_TRY(weft_lane_zero(lane, sums, (2 * d->experts + 1) * sizeof(float)));
+    WEFT_TRY(weft_gemm(lane, &(weft_gemm_args){.m = tokens,
+                                               .n = d->experts,
+                                               .k = rows->dims[1],
+                                               .transpose_b = true,
+                                               .dtype = rows->dtype,
+                                               .c_dtype = WEFT_F32,
+                                               .a = rows->data,
+                                               .b = m->router->weight.data,
+                                               .c = state->logits.data,
+                                               .alpha = 1}));
+    WEFT_TRY(weft_route(lane, &(weft_route_args){.num_tokens = tokens,
+                                                 .num_experts = d->experts,
+                                                 .topk = topk,
+                                                 .pre_softmax = o->moe_router_pre_softmax,
+                                                 .logits = state->logits.data,
+                                                 .scores = state->scores.data,
+                                                 .top_index = state->index.data,
+                                                 .top_prob = state->prob.data,
+                                                 .counts = state->sums,
+                                                 .score_sums = state->sums + d->experts,
+                                                 .z_sum = state->sums + 2 * d->experts}));
+    /* The losses are of the whole micro-batch, whoever routed its rows. */
+    if (!d->full && shape->tp > 1)
+        WEFT_TRY(weft_all_reduce(weft_pass_groups(pass)->by_axis[WEFT_AXIS_TP], lane, sums,
+                                 2 * d->experts + 1, WEFT_F32, WEFT_REDUCE_SUM));
+    return WEFT_OK;
+}
+
+weft_status weft_moe_count(weft_moe *m, weft_pass *pass, weft_moe_state *state)
+{
+    const weft_moe_dims *d = &m->dims;
+    const weft_model_options *o = &m->common.options;
+    /* Every TP rank knows the losses: one counts them. Drops are of the rows routed here. */
+    bool counts = weft_pass_groups(pass)->coords.at[WEFT_AXIS_TP] == 0;
+    return weft_lane_submit(
+        weft_pass_lane(pass), "moe metrics", add_aux_metrics,
+        &(aux_args){.metrics = weft_pass_metrics(pass),
+                    .sums = state->sums,
+                    .dropped = state->counts + d->experts,
+                    .experts = d->experts,
+                    .tokens = (double)(weft_pass_shape(pass)->seq * weft_pass_shape(pass)->batch),
+                    .topk = (double)o->moe_router_topk,
+                    .aux_coeff = o->moe_aux_loss_coeff,
+                    .z_coeff = o->moe_z_loss_coeff,
+                    .count_losses = counts,
+                    .count_drops = counts || !d->full},
+        sizeof(aux_args));
+}
+
+weft_status weft_moe_route_backward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
+                                    const weft_tensor *rows, const weft_tensor *dprob,
+                                    const weft_tensor *dx)
+{
+    const weft_moe_dims *d = &m->dims;
+    const weft_model_options *o = &m->common.options;
+    const weft_shape *shape = weft_pass_shape(pass);
+    weft_lane *lane = weft_pass_lane(pass);
+    double total = (double)(shape->seq * shape->batch), topk = (double)o->moe_router_topk;
+    double scale = weft_pass_loss_scale(pass) / (d->full ? (double)shape->tp : 1.0);
+    weft_tensor dlogits;
+    WEFT_TRY(weft_pass_scratch(pass, WEFT_F32, d->tokens, d->experts, &dlogits));
+    WEFT_TRY(weft_route_backward(
+        lane, &(weft_route_backward_args){
+                  .num_tokens = d->tokens,
+                  .num_experts = d->experts,
+                  .topk = (size_t)o->moe_router_topk,
+                  .pre_softmax = o->moe_router_pre_softmax,
+                  .logits = state->logits.data,
+                  .scores = state->scores.data,
+                  .top_index = state->index.data,
+                  .top_prob = state->prob.data,
+                  .dtop_prob = dprob->data,
+                  .fraction = state->sums, /* counts: the scale makes fractions of them */
+                  .aux_scale = (float)(o->moe_aux_loss_coeff * (double)d->experts / total /
+                                       (total * topk) * scale),
+                  .z_scale = (float)(o->moe_z_loss_coeff / total * scale),
+                  .dlogits = dlogits.data}));
+    /* The weight's gradient stays fp32 all through; dx is of the activations' precision. */
+    weft_tensor rows32 = *rows, dlogits_act = dlogits;
+    if (rows->dtype != WEFT_F32) {
+        WEFT_TRY(weft_pass_scratch(pass, WEFT_F32, rows->dims[0], rows->dims[1], &rows32));
+        WEFT_TRY(weft_cast(lane, &(weft_cast_args){.count = weft_tensor_count(rows),
+                                                   .from_dtype = rows->dtype,
+                                                   .to_dtype = WEFT_F32,
+                                                   .from = rows->data,
+                                                   .to = rows32.data}));
+        WEFT_TRY(weft_pass_scratch(pass, rows->dtype, d->tokens, d->experts, &dlogits_act));
+        WEFT_TRY(weft_cast(lane, &(weft_cast_args){.count = weft_tensor_count(&dlogits),
+                                                   .from_dtype = WEFT_F32,
+                                                   .to_dtype = rows->dtype,
+                                                   .from = dlogits.data,
+                                                   .to = dlogits_act.data}));
+    }
+    WEFT_TRY(weft_gemm(lane, &(weft_gemm_args){.m = d->experts,
+                                               .n = rows->dims[1],
+                                               .k = d->tokens,
+                                               .transpose_a = true,
+                                               .dtype = WEFT_F32,
+                                               .c_dtype = WEFT_F32,
+                                               .a = dlogits.data,
+                                               .b = rows32.data,
+                                               .c = m->router->grad,
+                                               .alpha = 1,
+                                               .beta = weft_pass_overwrite(pass) ? 0.0f : 1.0f}));
+    return weft_gemm(lane, &(weft_gemm_args){.m = d->tokens,
+                                             .n = rows->dims[1],
+                                             .k = d->experts,
+                                             .dtype = rows->dtype,
+                                             .c_dtype = rows->dtype,
+                                             .a = dlogits_act.data,
+                                             .b = m->router->weight.data,
+                                             .c = dx->data,
+                                             .alpha = 1,
+                                             .beta = 1});
+}
