@@ -1,11 +1,14 @@
 #include "comm/mpi/engine.h"
 
 #include <sched.h>
+#include <stdint.h>
 #include <time.h>
 
-/* Polls without a move before the driver sleeps, and the bounds of its naps. Yielding answers
- * fastest while the peers run; naps leave the cores to compute when the wait is long. */
-enum { NUM_YIELDS = 100, MIN_NAP_NS = 20000, MAX_NAP_NS = 100000 };
+/* How the driver waits while nothing moves. At first it yields between polls: that answers fastest
+ * while the peers run. Then it naps, for a share of the time already waited, so that a wait grows
+ * by little and a long one leaves the cores to those that compute. Polls are counted, not timed:
+ * where ranks outnumber cores a yield may take long, and a nap would take longer. */
+enum { NUM_YIELDS = 100, MIN_NAP_NS = 20000, MAX_NAP_NS = 500000, NAP_SHARE = 16 };
 
 static weft_status cond_init(pthread_cond_t *cond)
 {
@@ -86,40 +89,42 @@ static bool advance_all(weft_engine *engine)
     return any_moved;
 }
 
-/* Sleeps until a new operation arrives or the nap ends. Locked. */
-static void nap(weft_engine *engine, long nap_ns)
+static int64_t now_ns(void)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += nap_ns;
-    if (until.tv_nsec >= 1000000000L) {
-        until.tv_nsec -= 1000000000L;
-        until.tv_sec++;
-    }
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
+/* Sleeps until a new operation arrives or the nap ends. Locked. */
+static void nap(weft_engine *engine, int64_t until_ns)
+{
+    struct timespec until = {.tv_sec = until_ns / 1000000000, .tv_nsec = until_ns % 1000000000};
     pthread_cond_timedwait(&engine->nap, &engine->lock, &until);
 }
 
 /* Drives until `mine` is complete. Locked on entry and exit. */
 static void drive(weft_engine *engine, const weft_engine_item *mine)
 {
-    int num_idle = 0;
-    long nap_ns = MIN_NAP_NS;
+    int num_yields = 0;
+    int64_t idle_since_ns = 0;
     while (!mine->done) {
         take_incoming(engine);
         pthread_mutex_unlock(&engine->lock);
         bool moved = advance_all(engine);
         if (moved) {
-            num_idle = 0;
-            nap_ns = MIN_NAP_NS;
-        } else if (num_idle < NUM_YIELDS) {
-            num_idle++;
+            num_yields = 0;
+        } else if (num_yields < NUM_YIELDS) {
+            if (num_yields++ == 0)
+                idle_since_ns = now_ns();
             sched_yield();
         }
         pthread_mutex_lock(&engine->lock);
-        if (!mine->done && !engine->incoming && num_idle >= NUM_YIELDS) {
-            nap(engine, nap_ns);
-            nap_ns = nap_ns * 2 < MAX_NAP_NS ? nap_ns * 2 : MAX_NAP_NS;
-        }
+        if (mine->done || engine->incoming || num_yields < NUM_YIELDS)
+            continue;
+        int64_t now = now_ns(), nap_ns = (now - idle_since_ns) / NAP_SHARE;
+        nap_ns = nap_ns < MIN_NAP_NS ? MIN_NAP_NS : nap_ns > MAX_NAP_NS ? MAX_NAP_NS : nap_ns;
+        nap(engine, now + nap_ns);
     }
 }
 

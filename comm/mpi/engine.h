@@ -5,8 +5,8 @@
  * role to another waiting thread. So MPI is progressed whenever anybody waits, a lone small
  * operation costs no thread switch, and operations of different groups never block each other.
  *
- * The driver polls, yields the core when nothing moves, and after a while sleeps in short naps that
- * a new operation ends at once. The engine knows nothing of MPI. */
+ * The driver polls, yields the core when nothing moves, and after a while sleeps in naps that a
+ * new operation ends at once. The engine knows nothing of MPI. */
 #ifndef WEFT_COMM_MPI_ENGINE_H
 #define WEFT_COMM_MPI_ENGINE_H
 

@@ -56,12 +56,38 @@ static void mpi_abort(int exit_code)
     _exit(exit_code);
 }
 
+typedef struct meeting {
+    MPI_Comm handle;
+    MPI_Request request;
+    bool started;
+} meeting;
+
+static weft_status meeting_advance(void *operation, bool *out_moved, bool *out_done)
+{
+    meeting *m = operation;
+    int done = 0;
+    if (!m->started) {
+        WEFT_TRY(WEFT_MPI(MPI_Ibarrier(m->handle, &m->request)));
+        m->started = *out_moved = true;
+    }
+    WEFT_TRY(WEFT_MPI(MPI_Test(&m->request, &done, MPI_STATUS_IGNORE)));
+    *out_done = done;
+    return WEFT_OK;
+}
+
+/* Waits for the others before a call of MPI's own that blocks: MPI would poll all the while, and
+ * the wait is long where ranks come from different work. */
+static weft_status meet(MPI_Comm handle)
+{
+    meeting m = {.handle = handle};
+    return weft_engine_run(&world.engine, (int)WEFT_PURPOSE_CONTROL, meeting_advance, &m);
+}
+
 /* Ends MPI, unless requests are pending that a failed peer will never meet: MPI_Finalize would
  * then wait for ever. */
 static void end_mpi(void)
 {
-    if (!weft_mpi_work_any_abandoned()) {
-        MPI_Barrier(MPI_COMM_WORLD);
+    if (!weft_mpi_work_any_abandoned() && meet(MPI_COMM_WORLD) == WEFT_OK) {
         while (world.num_handles > 0)
             MPI_Comm_free(&world.handles[--world.num_handles]);
         if (world.started_mpi)
@@ -167,7 +193,9 @@ static weft_status mpi_split(weft_comm *parent, int color, int key, const char *
 {
     MPI_Comm handle, from = ((weft_mpi_comm *)parent)->handle;
     int mpi_color = color < 0 ? MPI_UNDEFINED : color;
-    weft_status status = WEFT_MPI(MPI_Comm_split(from, mpi_color, key, &handle));
+    weft_status status = meet(from);
+    if (status == WEFT_OK)
+        status = WEFT_MPI(MPI_Comm_split(from, mpi_color, key, &handle));
     if (status != WEFT_OK)
         return weft_error_context(status, "group %s of %s", name, parent->name);
     if (color < 0) {
@@ -181,8 +209,10 @@ static weft_status mpi_split(weft_comm *parent, int color, int key, const char *
 static weft_status mpi_split_node(weft_comm *parent, weft_comm **out)
 {
     MPI_Comm handle, from = ((weft_mpi_comm *)parent)->handle;
-    weft_status status = WEFT_MPI(
-        MPI_Comm_split_type(from, MPI_COMM_TYPE_SHARED, parent->rank, MPI_INFO_NULL, &handle));
+    weft_status status = meet(from);
+    if (status == WEFT_OK)
+        status = WEFT_MPI(
+            MPI_Comm_split_type(from, MPI_COMM_TYPE_SHARED, parent->rank, MPI_INFO_NULL, &handle));
     if (status != WEFT_OK)
         return weft_error_context(status, "group node of %s", parent->name);
     WEFT_TRY(adopt(handle, "node", WEFT_PURPOSE_CONTROL, out));
