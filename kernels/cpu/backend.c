@@ -49,15 +49,6 @@ weft_cpu_isa weft_cpu_isa_get(void)
     return (weft_cpu_isa)isa;
 }
 
-bool weft_cpu_has_bf16_dot(void)
-{
-#if defined(__x86_64__)
-    return weft_cpu_isa_get() == WEFT_CPU_ISA_avx512 && __builtin_cpu_supports("avx512bf16");
-#else
-    return false;
-#endif
-}
-
 const char *weft_kernels_cpu_isa(void)
 {
     return isa_names[weft_cpu_isa_get()];

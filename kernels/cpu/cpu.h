@@ -50,7 +50,9 @@
     X(combine_backward)                                                                            \
     X(adamw)                                                                                       \
     X(sum_squares)                                                                                 \
-    X(scale)
+    X(scale)                                                                                       \
+    X(matrix_widen)                                                                                \
+    X(matrix_finish)
 
 #define WEFT_CPU_ISA_LIST(X)                                                                       \
     X(baseline)                                                                                    \
@@ -65,13 +67,37 @@ typedef enum weft_cpu_isa {
 
 /* The chosen instruction set; fixed at the first call. Any thread. */
 weft_cpu_isa weft_cpu_isa_get(void);
-/* Whether AVX512_BF16's dot products may be used: the processor has them and the chosen
- * instruction set is avx512. */
-bool weft_cpu_has_bf16_dot(void);
+
+/* Two steps around a GEMM, which no caller outside this folder sees. Row-major; leading dimensions
+ * in elements. */
+
+/* to[rows, cols] in fp32 from bf16. */
+typedef struct weft_matrix_widen_args {
+    size_t rows, cols;
+    const void *from;
+    float *to;
+    size_t ld_from, ld_to;
+} weft_matrix_widen_args;
+
+/* c[rows, cols] = product + beta * c + bias[cols]; c is not read where beta is 0. */
+typedef struct weft_matrix_finish_args {
+    size_t rows, cols;
+    const float *product; /* optional */
+    size_t ld_product;
+    void *c;
+    size_t ldc;
+    weft_dtype c_dtype;
+    float beta;
+    const void *bias; /* optional */
+    weft_dtype bias_dtype;
+} weft_matrix_finish_args;
 
 #define WEFT_CPU_DECLARE(kernel) weft_status weft_cpu_##kernel(const weft_##kernel##_args *args);
 WEFT_KERNEL_LIST(WEFT_CPU_DECLARE)
 #undef WEFT_CPU_DECLARE
+
+weft_status weft_cpu_matrix_widen(const weft_matrix_widen_args *args);
+weft_status weft_cpu_matrix_finish(const weft_matrix_finish_args *args);
 
 #define WEFT_CPU_DECLARE_VARIANTS(kernel)                                                          \
     weft_status weft_cpu_##kernel##_baseline(const weft_##kernel##_args *args);                    \

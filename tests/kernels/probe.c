@@ -177,7 +177,7 @@ void probe_before(int run)
         memcpy(pool, initial, pool_used);
 }
 
-void probe_after(int run, weft_status status, const char *kernel)
+void probe_finish(int run, weft_status status, const char *kernel)
 {
     if (status == WEFT_OK)
         status = weft_lane_sync(lanes[run]);
@@ -190,6 +190,11 @@ void probe_after(int run, weft_status status, const char *kernel)
                 fail_msg("%s wrote beyond the end of buffer %d", kernel, i);
         }
     }
+}
+
+void probe_after(int run, weft_status status, const char *kernel)
+{
+    probe_finish(run, status, kernel);
     if (run == 0)
         memcpy(first_result, pool, pool_used);
     else if (memcmp(first_result, pool, pool_used))

@@ -40,6 +40,9 @@ double probe_round(double x, weft_dtype dtype);
 weft_lane *probe_lane(int run);
 void probe_before(int run);
 void probe_after(int run, weft_status status, const char *kernel);
+/* The part of probe_after() that looks at one run alone: it succeeded and touched no guard. For
+ * kernels whose rounding may depend on the number of threads. */
+void probe_finish(int run, weft_status status, const char *kernel);
 
 #define PROBE_RUN(kernel, ...)                                                                     \
     do {                                                                                           \

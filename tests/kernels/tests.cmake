@@ -1,1 +1,19 @@
 include(${CMAKE_CURRENT_LIST_DIR}/elementwise.cmake OPTIONAL)
+include(${CMAKE_CURRENT_LIST_DIR}/attention.cmake OPTIONAL)
+
+# GEMM: as this processor chooses, in both bf16 forms (skipped where there is no native one), with
+# the conversions of other instruction sets, and with oneDNN as it is on a processor without bf16.
+weft_add_test(NAME kernels_gemm CMOCKA LABELS kernels
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/test_gemm.c ${CMAKE_CURRENT_LIST_DIR}/probe.c)
+function(add_gemm_run name args)
+  weft_add_test_run(NAME kernels_gemm_${name} PROGRAM $<TARGET_FILE:test_kernels_gemm>
+    LABELS kernels ARGS ${args})
+  set_property(TEST kernels_gemm_${name} APPEND PROPERTY ENVIRONMENT ${ARGN})
+endfunction()
+add_gemm_run(native "" WEFT_CPU_BF16=native)
+add_gemm_run(widen "" WEFT_CPU_BF16=widen)
+add_gemm_run(widen_baseline "" WEFT_CPU_BF16=widen WEFT_CPU_ISA=baseline)
+add_gemm_run(widen_avx2 "" WEFT_CPU_BF16=widen WEFT_CPU_ISA=avx2)
+add_gemm_run(without_bf16 "" ONEDNN_MAX_CPU_ISA=AVX2)
+add_gemm_run(unknown_form refused WEFT_CPU_BF16=fast)
+add_gemm_run(native_refused refused WEFT_CPU_BF16=native ONEDNN_MAX_CPU_ISA=AVX2)
