@@ -20,10 +20,12 @@ static void block_describe(const weft_layer *layer, const weft_shape *shape, wef
 {
     const block *b = (const block *)layer;
     weft_describe_block(&b->common.options, shape, out);
-    weft_layer_cost child;
     const weft_layer *children[] = {b->attention, b->mlp};
+    uint64_t own_scratch_bytes = out->scratch_bytes;
     for (int i = 0; i < 2; i++) {
+        weft_layer_cost child = {0};
         children[i]->ops->describe(children[i], shape, &child);
+        child.scratch_bytes += own_scratch_bytes;
         weft_cost_add(out, &child);
     }
 }

@@ -69,6 +69,8 @@ void weft_cost_add(weft_layer_cost *sum, const weft_layer_cost *other)
     sum->tp_backward_bytes += other->tp_backward_bytes;
     sum->ep_forward_bytes += other->ep_forward_bytes;
     sum->ep_backward_bytes += other->ep_backward_bytes;
+    if (other->scratch_bytes > sum->scratch_bytes)
+        sum->scratch_bytes = other->scratch_bytes;
 }
 
 static void add_params(weft_layer_cost *cost, const weft_shape *shape, size_t global, size_t local)
@@ -89,9 +91,15 @@ static size_t exit_bytes(const weft_shape *shape)
 /* The all-gather of rows that sequence parallelism enters with. */
 static size_t enter_bytes(const weft_shape *shape)
 {
+    return shape->sequence_parallel ? exit_bytes(shape) : 0;
+}
+
+/* The whole rows that sequence parallelism gathers into scratch, or a partial sum of them. */
+static size_t region_bytes(const weft_shape *shape)
+{
     if (!shape->sequence_parallel)
         return 0;
-    return exit_bytes(shape) / (size_t)shape->tp;
+    return weft_piece_bytes(shape->dtype, shape->seq * shape->batch, shape->hidden);
 }
 
 static size_t norm_params(const weft_model_options *o)
@@ -115,6 +123,9 @@ void weft_describe_embedding(const weft_model_options *o, const weft_shape *shap
         add_params(out, shape, positions, positions);
     }
     out->activation_bytes = weft_piece_bytes(shape->dtype, d.rows, d.hidden);
+    out->scratch_bytes = region_bytes(shape);
+    if (shape->training && o->hidden_dropout > 0)
+        out->scratch_bytes += weft_piece_bytes(shape->dtype, d.rows, d.hidden);
     out->tp_forward_bytes = exit_bytes(shape);
     out->tp_backward_bytes = enter_bytes(shape);
 }
@@ -133,6 +144,9 @@ void weft_describe_attention(const weft_model_options *o, const weft_shape *shap
     out->activation_bytes = weft_piece_bytes(shape->dtype, d.rows_full, d.qkv) +
                             weft_piece_bytes(shape->dtype, d.rows_full, proj_in) +
                             weft_piece_bytes(WEFT_F32, d.heads, d.rows_full);
+    out->scratch_bytes = (shape->training ? 3 : 2) * region_bytes(shape);
+    if (shape->training) /* the stashed pieces' gradients */
+        out->scratch_bytes += out->activation_bytes;
     /* Scores and values count whole, causal or not, as model FLOPs usually do. */
     out->forward_flops = 2 * d.rows_full * d.hidden * (d.qkv + proj_in) +
                          4 * shape->batch * shape->seq * shape->seq * proj_in;
@@ -152,10 +166,39 @@ void weft_describe_mlp(const weft_model_options *o, const weft_shape *shape, siz
     add_params(out, shape, d.hidden * (ffn_all + bias), d.hidden * (ffn + bias));
     out->activation_bytes = weft_piece_bytes(shape->dtype, d.rows_full, d.gates * ffn) +
                             weft_piece_bytes(shape->dtype, d.rows_full, ffn);
+    out->scratch_bytes = (shape->training ? 3 : 2) * region_bytes(shape);
+    if (shape->training)
+        out->scratch_bytes += weft_piece_bytes(shape->dtype, d.rows_full, ffn);
     out->forward_flops = 2 * d.rows_full * d.hidden * ffn * (d.gates + 1);
     out->backward_flops = 2 * out->forward_flops;
     out->tp_forward_bytes = enter_bytes(shape) + exit_bytes(shape);
     out->tp_backward_bytes = 2 * enter_bytes(shape) + exit_bytes(shape);
+}
+
+/* Scratch of the pass's larger half; `rows` at the experts. */
+static size_t moe_scratch_bytes(const weft_model_options *o, const weft_shape *shape,
+                                const weft_moe_dims *d, size_t rows)
+{
+    bool reorder = d->exchange && d->local_experts > 1;
+    size_t row_pieces = d->exchange ? (reorder ? 4 : 2) : (shape->training ? 1 : 0);
+    size_t bytes = row_pieces * weft_piece_bytes(shape->dtype, rows, shape->hidden);
+    if (d->full)
+        bytes += (shape->training ? 3 : 2) * region_bytes(shape);
+    if (shape->training) {
+        bytes += weft_piece_bytes(WEFT_F32, d->tokens, (size_t)o->moe_router_topk) +
+                 weft_piece_bytes(shape->dtype, rows, d->ffn) +
+                 weft_piece_bytes(WEFT_F32, d->tokens, d->experts);
+        if (shape->dtype != WEFT_F32)
+            bytes += weft_piece_bytes(WEFT_F32, d->tokens, shape->hidden) +
+                     weft_piece_bytes(shape->dtype, d->tokens, d->experts);
+    }
+    if (o->moe_shared_expert_intermediate_size > 0) {
+        weft_layer_cost shared;
+        weft_describe_mlp(o, shape, (size_t)o->moe_shared_expert_intermediate_size, &shared);
+        bytes += shared.scratch_bytes +
+                 weft_piece_bytes(shape->dtype, weft_dims_of(o, shape).rows, shape->hidden);
+    }
+    return bytes;
 }
 
 void weft_describe_moe(const weft_model_options *o, const weft_shape *shape, weft_layer_cost *out)
@@ -165,6 +208,8 @@ void weft_describe_moe(const weft_model_options *o, const weft_shape *shape, wef
     size_t hidden = shape->hidden, topk = (size_t)o->moe_router_topk;
     size_t bytes = weft_dtype_bytes(shape->dtype);
     size_t choices = d.tokens * topk;
+    if (d.capacity > 0 && d.experts * d.capacity < choices)
+        choices = d.experts * d.capacity;
     /* Balanced: an exchange brings as many rows as it takes away; without one this rank keeps its
      * experts' share of the choices. */
     size_t rows = d.exchange ? choices : choices / (size_t)shape->ep;
@@ -176,6 +221,7 @@ void weft_describe_moe(const weft_model_options *o, const weft_shape *shape, wef
                             2 * weft_piece_bytes(shape->dtype, rows, hidden) +
                             weft_piece_bytes(shape->dtype, rows, d.gates * d.ffn) +
                             weft_piece_bytes(shape->dtype, rows, d.ffn);
+    out->scratch_bytes = moe_scratch_bytes(o, shape, &d, rows);
     out->forward_flops =
         2 * d.tokens * d.experts * hidden + 2 * rows * hidden * d.ffn * (d.gates + 1);
     out->backward_flops = 2 * out->forward_flops;
@@ -187,9 +233,9 @@ void weft_describe_moe(const weft_model_options *o, const weft_shape *shape, wef
         out->tp_forward_bytes = enter_bytes(shape) + exit_bytes(shape);
         out->tp_backward_bytes = 2 * enter_bytes(shape) + exit_bytes(shape);
     } else if (shape->tp > 1) {
-        size_t slice = shape->sequence_parallel ? 0 : d.tokens * hidden * bytes;
-        out->tp_forward_bytes = (2 * d.experts + 1) * sizeof(float) + slice;
-        out->tp_backward_bytes = slice;
+        size_t slices = shape->sequence_parallel ? 0 : exit_bytes(shape);
+        out->tp_forward_bytes = (2 * d.experts + 1) * sizeof(float) + slices;
+        out->tp_backward_bytes = slices;
     }
 }
 
@@ -201,6 +247,9 @@ void weft_describe_block(const weft_model_options *o, const weft_shape *shape, w
     /* both norms' outputs, the sum between them, and the block's own output */
     out->activation_bytes =
         4 * weft_piece_bytes(shape->dtype, d.rows, d.hidden) + 2 * norm_stats_bytes(o, d.rows);
+    if (shape->training)
+        out->scratch_bytes =
+            (o->hidden_dropout > 0 ? 2 : 1) * weft_piece_bytes(shape->dtype, d.rows, d.hidden);
 }
 
 void weft_describe_head(const weft_model_options *o, const weft_shape *shape, weft_layer_cost *out)
@@ -210,10 +259,16 @@ void weft_describe_head(const weft_model_options *o, const weft_shape *shape, we
     add_params(out, shape, norm_params(o), norm_params(o));
     if (o->untie_embeddings_and_output_weights)
         add_params(out, shape, shape->vocab * d.hidden, d.vocab_rows * d.hidden);
+    else if (shape->pp > 1) /* a copy of the first stage's */
+        add_params(out, shape, 0, d.vocab_rows * d.hidden);
     out->activation_bytes =
         weft_piece_bytes(shape->dtype, d.rows, d.hidden) + norm_stats_bytes(o, d.rows) +
         weft_piece_bytes(shape->dtype, d.rows_full, d.vocab_rows) +
         weft_piece_bytes(WEFT_F32, d.rows_full, 1) + weft_piece_bytes(WEFT_F32, 2, d.rows_full);
+    out->scratch_bytes = region_bytes(shape);
+    if (shape->training)
+        out->scratch_bytes +=
+            region_bytes(shape) + weft_piece_bytes(shape->dtype, d.rows, d.hidden);
     out->forward_flops = 2 * d.rows_full * d.hidden * d.vocab_rows;
     out->backward_flops = 2 * out->forward_flops;
     out->tp_forward_bytes = enter_bytes(shape);

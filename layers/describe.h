@@ -40,9 +40,11 @@ void weft_describe_attention(const weft_model_options *, const weft_shape *, wef
 void weft_describe_mlp(const weft_model_options *, const weft_shape *, size_t ffn,
                        weft_layer_cost *out);
 void weft_describe_moe(const weft_model_options *, const weft_shape *, weft_layer_cost *out);
-/* The block's own norms, sums and output, without its children. */
+/* The block's own norms, sums and output, without its children. Its scratch stands beside theirs.
+ */
 void weft_describe_block(const weft_model_options *, const weft_shape *, weft_layer_cost *out);
 void weft_describe_head(const weft_model_options *, const weft_shape *, weft_layer_cost *out);
+/* Adds all but scratch, which layers use one after the other: the larger one counts. */
 void weft_cost_add(weft_layer_cost *sum, const weft_layer_cost *other);
 
 #endif

@@ -173,6 +173,11 @@ static weft_status create_passes(weft_model *model)
                               model->num_registered);
     }
     model->scratch = (weft_stack){.device = model->setup.device, .purpose = "scratch"};
+    size_t row_bytes = weft_piece_bytes(model->shape.dtype, weft_pass_rows(&model->passes[0]),
+                                        model->shape.hidden);
+    /* Backward's gradients between layers lie below the layers' own. */
+    WEFT_TRY(weft_stack_reserve(&model->scratch,
+                                sum.scratch_bytes + (model->setup.training ? 2 * row_bytes : 0)));
     void *metrics;
     WEFT_TRY(weft_device_alloc(model->setup.device, WEFT_SPACE_PINNED, sizeof *model->metrics,
                                "metrics", &metrics));
@@ -268,7 +273,7 @@ void weft_layer_describe(const weft_layer *layer, const weft_shape *shape, weft_
 void weft_model_totals(const weft_model *model, uint64_t *out_params, double *out_flops)
 {
     weft_shape whole = model->shape;
-    whole.tp = whole.cp = whole.ep = whole.etp = 1;
+    whole.tp = whole.cp = whole.ep = whole.etp = whole.pp = 1;
     whole.sequence_parallel = false;
     uint64_t params = 0;
     double flops = 0;

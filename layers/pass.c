@@ -38,6 +38,8 @@ weft_status weft_stack_alloc(weft_stack *stack, size_t bytes, void **out)
     *out = stack->blocks[stack->current].base + stack->blocks[stack->current].used;
     stack->blocks[stack->current].used += bytes;
     stack->used_bytes += bytes;
+    if (stack->used_bytes > stack->peak_bytes)
+        stack->peak_bytes = stack->used_bytes;
     return WEFT_OK;
 }
 

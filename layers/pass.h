@@ -17,7 +17,7 @@ typedef struct weft_stack {
         size_t size, used;
     } blocks[WEFT_STACK_MAX_BLOCKS];
     int num_blocks, current;
-    size_t used_bytes; /* handed out since reset */
+    size_t used_bytes, peak_bytes; /* handed out now; most ever */
 } weft_stack;
 
 weft_status weft_stack_reserve(weft_stack *stack, size_t bytes) WEFT_CHECKED;

@@ -41,7 +41,7 @@ typedef struct weft_metrics {
 typedef struct weft_shape {
     size_t seq, batch, hidden; /* global sequence, micro-batch, hidden */
     size_t vocab;
-    int tp, cp, ep, etp;
+    int tp, cp, ep, etp, pp;
     bool sequence_parallel;
     int binding; /* 0 tp, 1 dp */
     weft_dtype dtype;
@@ -49,7 +49,8 @@ typedef struct weft_shape {
 } weft_shape;
 
 /* Per rank, per micro-batch. FLOPs count 2mnk a GEMM. Communication volumes are bytes passed to
- * the named group's collectives, forward and backward. For MoE: balanced routing. */
+ * the named group's collectives (of a gather, what all ranks give), forward and backward. For MoE:
+ * balanced routing. */
 typedef struct weft_layer_cost {
     uint64_t num_params;       /* global */
     uint64_t local_params;     /* held here */

@@ -3,3 +3,9 @@ set(moe_case layers/moe_case.c layers/moe_reference.c layers/rig.c layers/harnes
 weft_add_test(NAME ppmoe SOURCES layers/ppmoe.c ${moe_case} RANKS 4 LABELS layers)
 weft_add_test(NAME extremes SOURCES layers/extremes.c ${moe_case} layers/training.c RANKS 4
   LABELS layers)
+weft_add_test(NAME no_allocation SOURCES layers/no_allocation.c layers/training.c RANKS 2
+  LABELS layers)
+weft_add_test(NAME precision SOURCES layers/precision.c layers/training.c layers/harness.c
+  LABELS layers)
+weft_add_test(NAME describe SOURCES layers/describe.c layers/rig.c layers/harness.c RANKS 4
+  LABELS layers)

@@ -1,0 +1,309 @@
+/* What `describe` says is what a pass does: parameters declared, bytes stashed, the scratch's high
+ * water, FLOPs of the GEMMs and bytes handed to TP's and EP's collectives, for every layer alone
+ * and for whole stacks, in fp32 and bf16. Runs with 4 ranks. */
+#include <stdlib.h>
+
+#include "kernels/kernels.h"
+#include "tests/expect.h"
+#include "tests/layers/rig.h"
+
+typedef struct cost_case {
+    const char *name, *json;
+    rig_create_function layer; /* NULL: a stack */
+    weft_model_function build; /* of the stack */
+    int attentions;            /* how many: their scores are no GEMM of the kernels' */
+    bool has_output;           /* describe counts the layer's output as its own */
+} cost_case;
+
+static weft_layer *block_of_mlp(const weft_model_options *o)
+{
+    return weft_block_create(o, weft_attention_create(o), weft_mlp_create(o));
+}
+
+static weft_layer *block_of_moe(const weft_model_options *o)
+{
+    return weft_block_create(o, weft_attention_create(o), weft_moe_create(o));
+}
+
+static weft_status build_ends(weft_model *model, const weft_model_options *options)
+{
+    WEFT_TRY(weft_model_add_embedding(model, options));
+    return weft_model_add_head(model, options);
+}
+
+#define SHAPE                                                                                      \
+    "\"hidden_size\": 16, \"ffn_hidden_size\": 40, \"num_attention_heads\": 4, "                   \
+    "\"seq_length\": 8, \"vocab_size\": 29"
+#define GPT2 SHAPE ", \"num_layers\": 2"
+#define LLAMA                                                                                      \
+    SHAPE ", \"num_layers\": 2, \"normalization\": \"RMSNorm\", \"swiglu\": true, "                \
+          "\"position_embedding_type\": \"rope\", \"disable_bias_linear\": true, "                 \
+          "\"untie_embeddings_and_output_weights\": true"
+#define MOE ", \"num_experts\": 4, \"moe_router_topk\": 2"
+#define DROPOUT ", \"hidden_dropout\": 0.1"
+
+static const cost_case dense_cases[] = {
+    {"attention", GPT2, weft_attention_create, NULL, 1, false},
+    {"attention, grouped", LLAMA ", \"num_query_groups\": 2, \"add_qkv_bias\": true",
+     weft_attention_create, NULL, 1, false},
+    {"mlp", GPT2, weft_mlp_create, NULL, 0, false},
+    {"mlp, swiglu", LLAMA, weft_mlp_create, NULL, 0, false},
+    {"block", GPT2, block_of_mlp, NULL, 1, true},
+    {"block, dropout", LLAMA DROPOUT, block_of_mlp, NULL, 1, true},
+    {"embedding and head, tied", GPT2, NULL, build_ends, 0, false},
+    {"embedding and head, untied", LLAMA DROPOUT, NULL, build_ends, 0, false},
+    {"a GPT-2", GPT2, NULL, weft_model_build_gpt, 2, false},
+    {"a Llama", LLAMA, NULL, weft_model_build_gpt, 2, false},
+};
+static const cost_case moe_cases[] = {
+    {"moe", GPT2 MOE, weft_moe_create, NULL, 0, false},
+    {"moe, swiglu, shared expert", LLAMA MOE ", \"moe_shared_expert_intermediate_size\": 24",
+     weft_moe_create, NULL, 0, false},
+    {"moe, half the room", GPT2 MOE ", \"moe_expert_capacity_factor\": 0.5", weft_moe_create, NULL,
+     0, false},
+    {"block of moe", LLAMA MOE DROPOUT, block_of_moe, NULL, 1, true},
+};
+
+typedef struct costs {
+    uint64_t num_params, local_params, param_bytes, activation_bytes, scratch_bytes;
+    uint64_t flops[2], tp_bytes[2], ep_bytes[2]; /* forward, backward */
+} costs;
+
+static const struct {
+    const char *name;
+    size_t offset;
+} fields[] = {
+    {"global parameters", offsetof(costs, num_params)},
+    {"local parameters", offsetof(costs, local_params)},
+    {"parameter bytes", offsetof(costs, param_bytes)},
+    {"activation bytes", offsetof(costs, activation_bytes)},
+    {"scratch bytes", offsetof(costs, scratch_bytes)},
+    {"forward FLOPs", offsetof(costs, flops[0])},
+    {"backward FLOPs", offsetof(costs, flops[1])},
+    {"forward TP bytes", offsetof(costs, tp_bytes[0])},
+    {"backward TP bytes", offsetof(costs, tp_bytes[1])},
+    {"forward EP bytes", offsetof(costs, ep_bytes[0])},
+    {"backward EP bytes", offsetof(costs, ep_bytes[1])},
+};
+
+static void measure_parameters(weft_model *model, costs *out)
+{
+    weft_parameters *parameters = weft_model_parameters(model);
+    for (int i = 0; i < weft_parameters_count(parameters); i++) {
+        const weft_placed *p = weft_parameters_at(parameters, i);
+        uint64_t global = 1;
+        for (int d = 0; d < p->shard.num_dims; d++)
+            global *= p->shard.global_dims[d];
+        out->num_params += p->parameter.tied_copy ? 0 : global;
+        out->local_params += p->count;
+        out->param_bytes += weft_tensor_bytes(&p->parameter.weight);
+    }
+}
+
+static uint64_t total(int kind)
+{
+    uint64_t bytes, count;
+    if (kind == 0)
+        return weft_gemm_flops();
+    weft_comm_totals(kind == 1 ? WEFT_PURPOSE_TENSOR : WEFT_PURPOSE_EXPERT, &bytes, &count);
+    return bytes;
+}
+
+static void measure(harness *h, const int32_t *tokens, const int32_t *labels, costs *out)
+{
+    uint64_t at[3][3];
+    weft_micro_batch micro_batch = {.tokens = tokens,
+                                    .labels = labels,
+                                    .step = 1,
+                                    .overwrite = true,
+                                    .loss_scale = 1,
+                                    .training = true};
+    memset(out, 0, sizeof *out);
+    measure_parameters(h->model, out);
+    for (int stop = 0; stop < 3; stop++) {
+        if (stop == 1)
+            EXPECT_OK(weft_model_forward(h->model, 0, &micro_batch, h->lane, NULL, NULL));
+        if (stop == 2)
+            EXPECT_OK(weft_model_backward(h->model, 0, h->lane, NULL, NULL, NULL, NULL));
+        EXPECT_OK(weft_lane_sync(h->lane));
+        EXPECT_OK(weft_comm_barrier(h->world));
+        for (int kind = 0; kind < 3; kind++)
+            at[stop][kind] = total(kind);
+    }
+    for (int half = 0; half < 2; half++) {
+        out->flops[half] = at[half + 1][0] - at[half][0];
+        out->tp_bytes[half] = at[half + 1][1] - at[half][1];
+        out->ep_bytes[half] = at[half + 1][2] - at[half][2];
+    }
+    out->activation_bytes = weft_model_stash_bytes(h->model, 0);
+    out->scratch_bytes = h->model->scratch.peak_bytes;
+}
+
+/* The layers' sum, and what the model adds: two gradients between layers, and in a rig the rows at
+ * both sides of the layer. */
+static void expected(const cost_case *c, const harness *h, int first, int end, costs *out)
+{
+    weft_layer_cost sum = {0}, cost;
+    const weft_shape *shape = weft_model_get_shape(h->model);
+    for (int i = first; i < end; i++) {
+        weft_layer_describe(weft_model_layer(h->model, i), shape, &cost);
+        weft_cost_add(&sum, &cost);
+    }
+    const weft_mesh *mesh = &h->groups.mesh;
+    size_t rows = h->tokens / (size_t)(mesh->sequence_parallel ? mesh->tp : 1);
+    size_t piece = weft_piece_bytes(shape->dtype, rows, shape->hidden);
+    uint64_t width = (uint64_t)(h->options.num_attention_heads * h->options.kv_channels / mesh->tp);
+    uint64_t scores = 4 * (uint64_t)c->attentions * shape->batch * shape->seq * shape->seq * width;
+    *out = (costs){
+        .num_params = sum.num_params,
+        .local_params = sum.local_params,
+        .param_bytes = sum.param_bytes,
+        .activation_bytes = sum.activation_bytes + (c->layer ? (c->has_output ? 1 : 2) * piece : 0),
+        .scratch_bytes = sum.scratch_bytes + 2 * piece,
+        .flops = {sum.forward_flops - scores, sum.backward_flops - 2 * scores},
+        .tp_bytes = {sum.tp_forward_bytes, sum.tp_backward_bytes},
+        .ep_bytes = {sum.ep_forward_bytes, sum.ep_backward_bytes},
+    };
+}
+
+static void compare(const cost_case *c, const char *mesh, weft_dtype dtype, const costs *got,
+                    const costs *wanted, size_t num_fields)
+{
+    for (size_t f = 0; f < num_fields; f++) {
+        uint64_t a, b;
+        memcpy(&a, (const char *)got + fields[f].offset, sizeof a);
+        memcpy(&b, (const char *)wanted + fields[f].offset, sizeof b);
+        EXPECT(a == b, "%s in %s on %s: %s: %llu, described %llu", c->name, weft_dtype_text(dtype),
+               mesh, fields[f].name, (unsigned long long)a, (unsigned long long)b);
+    }
+}
+
+/* Token t asks for experts t k, t k + 1, ..., so that any run of E / k tokens is balanced. */
+static void balance(rig *r, float *x)
+{
+    weft_parameter *router = rig_parameter(r, "router.weight");
+    if (!router)
+        router = rig_parameter(r, "mlp.router.weight");
+    if (!router)
+        return;
+    size_t experts = router->weight.dims[0], topk = (size_t)r->h.options.moe_router_topk;
+    memset(router->weight.data, 0, weft_tensor_bytes(&router->weight));
+    for (size_t e = 0; e < experts; e++) {
+        size_t at = e * r->hidden + e;
+        if (router->weight.dtype == WEFT_F32)
+            ((float *)router->weight.data)[at] = 1;
+        else
+            ((uint16_t *)router->weight.data)[at] = 0x3f80;
+    }
+    for (size_t t = 0; t < r->rows_full; t++)
+        for (size_t k = 0; k < topk; k++)
+            x[t * r->hidden + (t * topk + k) % experts] = 40;
+}
+
+static void check(const cost_case *c, weft_comm *part, const char *mesh, weft_dtype dtype)
+{
+    enum { BATCH = 3, MAX_ROWS = 64 };
+    static const int32_t tokens[MAX_ROWS];
+    weft_arena arena = {0};
+    weft_model_options options = {0};
+    char text[1024];
+    snprintf(text, sizeof text, "{\"model\": {%s}}", c->json);
+    EXPECT_OK(harness_options(text, &arena, &options));
+    costs got, wanted;
+    rig r;
+    harness h;
+    weft_status status = c->layer
+                             ? rig_create(&r, part, &options, mesh, BATCH, dtype, c->layer)
+                             : harness_create(&h, part, &options, mesh, BATCH, dtype, c->build);
+    EXPECT(status == WEFT_OK, "%s on %s: %s", c->name, mesh, weft_error_get()->text);
+    if (status != WEFT_OK)
+        weft_comm_abort(part, status);
+    harness *of = c->layer ? &r.h : &h;
+    float *x = calloc(2 * of->tokens * (size_t)options.hidden_size, sizeof *x);
+    if (c->layer) {
+        rig_random(x, of->tokens * r.hidden, 0.1, 3);
+        balance(&r, x);
+        r.x = x;
+        r.dy = x + of->tokens * r.hidden;
+    }
+    measure(of, tokens, tokens, &got);
+    const weft_model *model = of->model;
+    EXPECT(model->scratch.num_blocks == 1 && (c->layer || model->passes[0].stash.num_blocks == 1),
+           "%s on %s: what was reserved did not do", c->name, mesh);
+    expected(c, of, 0, weft_model_num_layers(of->model), &wanted);
+    compare(c, mesh, dtype, &got, &wanted, sizeof fields / sizeof *fields);
+    free(x);
+    if (c->layer)
+        rig_release(&r);
+    else
+        harness_release(of);
+    weft_arena_release(&arena);
+}
+
+/* A stage's parameters, the last one's copy of a tied embedding included. */
+static void check_stage(const cost_case *c, weft_comm *part, const char *mesh)
+{
+    weft_arena arena = {0};
+    weft_model_options options = {0};
+    harness h;
+    char text[1024];
+    int first, end;
+    snprintf(text, sizeof text, "{\"model\": {%s}}", c->json);
+    EXPECT_OK(harness_options(text, &arena, &options));
+    EXPECT_OK(harness_create(&h, part, &options, mesh, 1, WEFT_F32, c->build));
+    costs got = {0}, wanted;
+    measure_parameters(h.model, &got);
+    weft_model_stage_range(h.model, h.groups.coords.at[WEFT_AXIS_PP], &first, &end);
+    expected(c, &h, first, end, &wanted);
+    compare(c, mesh, WEFT_F32, &got, &wanted, 3);
+    harness_release(&h);
+    weft_arena_release(&arena);
+}
+
+static void check_on(const cost_case *cases, size_t num, weft_comm *world, int ranks,
+                     const char *mesh)
+{
+    weft_comm *part;
+    int rank = weft_comm_rank(world);
+    EXPECT_OK(
+        weft_comm_split(world, rank < ranks ? 0 : -1, rank, "part", WEFT_PURPOSE_CONTROL, &part));
+    if (!part)
+        return;
+    for (size_t i = 0; i < num; i++)
+        for (int bf16 = 0; bf16 < 2; bf16++)
+            check(&cases[i], part, mesh, bf16 ? WEFT_BF16 : WEFT_F32);
+    weft_comm_destroy(part);
+}
+
+int main(void)
+{
+    enum {
+        NUM_DENSE = sizeof dense_cases / sizeof *dense_cases,
+        NUM_MOE = sizeof moe_cases / sizeof *moe_cases
+    };
+    weft_comm *world;
+    EXPECT_OK(weft_comm_create_world(&world));
+    EXPECT(weft_comm_size(world) == 4, "run with 4 ranks");
+    static const struct {
+        int ranks;
+        const char *mesh;
+    } dense[] = {{1, "tp=1"}, {2, "tp=2"}, {2, "tp=2,sp=1"}},
+      moe[] = {{1, "tp=1,binding=tp"},
+               {2, "tp=2,binding=tp"},
+               {2, "tp=2,binding=tp,sp=1"},
+               {2, "dp=2,binding=dp,ep=2"},
+               {2, "tp=2,binding=dp,ep=2"},
+               {2, "tp=2,binding=dp,ep=2,sp=1"},
+               {2, "tp=2,binding=dp,ep=1,etp=2"},
+               {4, "tp=2,dp=2,binding=dp,ep=2,etp=2,sp=1"},
+               {4, "tp=2,dp=2,binding=dp,ep=4"}};
+    for (size_t m = 0; m < sizeof dense / sizeof *dense; m++)
+        check_on(dense_cases, NUM_DENSE, world, dense[m].ranks, dense[m].mesh);
+    for (size_t m = 0; m < sizeof moe / sizeof *moe; m++)
+        check_on(moe_cases, NUM_MOE, world, moe[m].ranks, moe[m].mesh);
+    check_stage(&dense_cases[NUM_DENSE - 2], world, "tp=2,pp=2");
+    check_stage(&dense_cases[NUM_DENSE - 1], world, "dp=2,pp=2");
+    EXPECT_OK(weft_comm_barrier(world));
+    weft_comm_destroy(world);
+    return expect_finish();
+}
