@@ -1,0 +1,20 @@
+/* Scratch for threads inside a kernel. A block is made at first use, grows to the largest size that
+ * was asked of it and is kept for the life of the process, so that kernels allocate nothing once
+ * they are warm. Any thread. */
+#ifndef WEFT_KERNELS_CPU_SCRATCH_H
+#define WEFT_KERNELS_CPU_SCRATCH_H
+
+#include <stddef.h>
+
+typedef struct weft_scratch {
+    void *memory; /* page-aligned, not cleared; NULL when memory is out */
+    int slot;
+} weft_scratch;
+
+/* `wish`: where the search for a free block begins. The OpenMP thread number gives a thread the
+ * block that its core has in cache. */
+weft_scratch weft_scratch_take(int wish, size_t bytes);
+/* Also of a scratch without memory. */
+void weft_scratch_give(weft_scratch scratch);
+
+#endif

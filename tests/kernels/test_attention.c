@@ -1,0 +1,442 @@
+/* Attention against fp64 with whole matrices, and its gradients against finite differences. */
+#include "probe.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#include "core/rng.h"
+#include "kernels/cpu/scratch.h"
+
+/* Queries, keys and values as fp64, with the strides of the kernel's. */
+typedef struct operands {
+    weft_attention_shape s;
+    const double *q, *k, *v, *dout;
+} operands;
+
+static size_t query_index(const weft_attention_shape *s, size_t b, size_t h, size_t i)
+{
+    const size_t each = s->heads / s->groups;
+    return (i * s->batch + b) * s->q_token_stride + h / each * s->q_group_stride +
+           h % each * s->head_dim;
+}
+
+static size_t key_index(const weft_attention_shape *s, size_t b, size_t h, size_t j)
+{
+    return (j * s->batch + b) * s->k_token_stride + h / (s->heads / s->groups) * s->k_group_stride;
+}
+
+static double scale_of(const weft_attention_shape *s)
+{
+    return s->scale != 0 ? (double)s->scale : 1 / sqrt((double)s->head_dim);
+}
+
+static double sum_of_products(const double *x, const double *y, size_t num)
+{
+    double sum = 0;
+    for (size_t d = 0; d < num; d++)
+        sum += x[d] * y[d];
+    return sum;
+}
+
+/* A query's probabilities before dropout, and what dropout multiplies each by. Returns its lse. */
+static double probabilities(const operands *o, size_t b, size_t h, size_t i, double *p,
+                            double *keep)
+{
+    const weft_attention_shape *s = &o->s;
+    double top = -INFINITY, sum = 0;
+    for (size_t j = 0; j < s->seq_k; j++) {
+        const bool is_seen = !s->causal || j <= s->first_query + i;
+        p[j] = is_seen ? scale_of(s) * sum_of_products(o->q + query_index(s, b, h, i),
+                                                       o->k + key_index(s, b, h, j), s->head_dim)
+                       : -INFINITY;
+        top = fmax(top, p[j]);
+        uint64_t element = s->first_sample + b;
+        element = element * s->total_heads + s->first_head + h;
+        element = element * s->total_seq + s->first_query + i;
+        element = element * s->total_seq + j;
+        keep[j] = 1;
+        if (s->dropout > 0)
+            keep[j] = weft_rng_uniform(s->seed, s->stream, element) < s->dropout
+                          ? 0
+                          : 1 / (1 - (double)s->dropout);
+    }
+    for (size_t j = 0; j < s->seq_k; j++)
+        sum += p[j] = exp(p[j] - top);
+    for (size_t j = 0; j < s->seq_k; j++)
+        p[j] /= sum;
+    return top + log(sum);
+}
+
+enum { MAX_KEYS = 1024 };
+static double p[MAX_KEYS], keep[MAX_KEYS], dp[MAX_KEYS];
+
+static void reference_forward(const operands *o, double *out, double *lse)
+{
+    const weft_attention_shape *s = &o->s;
+    for (size_t b = 0; b < s->batch; b++)
+        for (size_t h = 0; h < s->heads; h++)
+            for (size_t i = 0; i < s->seq_q; i++) {
+                double *row = out + ((i * s->batch + b) * s->heads + h) * s->head_dim;
+                lse[(b * s->heads + h) * s->seq_q + i] = probabilities(o, b, h, i, p, keep);
+                for (size_t d = 0; d < s->head_dim; d++)
+                    row[d] = 0;
+                for (size_t j = 0; j < s->seq_k; j++)
+                    for (size_t d = 0; d < s->head_dim; d++)
+                        row[d] += p[j] * keep[j] * o->v[key_index(s, b, h, j) + d];
+            }
+}
+
+/* dq, dk, dv start as zeros. */
+static void reference_backward(const operands *o, double *dq, double *dk, double *dv)
+{
+    const weft_attention_shape *s = &o->s;
+    for (size_t b = 0; b < s->batch; b++)
+        for (size_t h = 0; h < s->heads; h++)
+            for (size_t i = 0; i < s->seq_q; i++) {
+                const size_t query = query_index(s, b, h, i);
+                const double *dout = o->dout + ((i * s->batch + b) * s->heads + h) * s->head_dim;
+                double mean = 0;
+                (void)probabilities(o, b, h, i, p, keep);
+                for (size_t j = 0; j < s->seq_k; j++) {
+                    dp[j] =
+                        keep[j] * sum_of_products(dout, o->v + key_index(s, b, h, j), s->head_dim);
+                    mean += p[j] * dp[j];
+                }
+                for (size_t j = 0; j < s->seq_k; j++) {
+                    const size_t key = key_index(s, b, h, j);
+                    const double ds = scale_of(s) * p[j] * (dp[j] - mean);
+                    for (size_t d = 0; d < s->head_dim; d++) {
+                        dv[key + d] += p[j] * keep[j] * dout[d];
+                        dq[query + d] += ds * o->k[key + d];
+                        dk[key + d] += ds * o->q[query + d];
+                    }
+                }
+            }
+}
+
+/* Where the parts of a test's tensors stand. Packed: one row a token holds [q..., k, v] a group, as
+ * the attention layer has it. Otherwise three tensors whose rows end in a gap. */
+typedef struct layout {
+    bool is_packed;
+    size_t num_q, num_k; /* elements of q, and of k and v; packed: num_q is all */
+    size_t k_offset, v_offset;
+} layout;
+
+enum { GAP = 3 };
+
+static layout lay_out(weft_attention_shape *s, bool is_packed)
+{
+    const size_t each = s->heads / s->groups;
+    if (is_packed) {
+        s->q_group_stride = s->k_group_stride = (each + 2) * s->head_dim;
+        s->q_token_stride = s->k_token_stride = s->groups * s->q_group_stride;
+        return (layout){.is_packed = true,
+                        .num_q = s->seq_q * s->batch * s->q_token_stride,
+                        .k_offset = each * s->head_dim,
+                        .v_offset = (each + 1) * s->head_dim};
+    }
+    s->q_group_stride = each * s->head_dim;
+    s->k_group_stride = s->head_dim;
+    s->q_token_stride = s->heads * s->head_dim + GAP;
+    s->k_token_stride = s->groups * s->head_dim + GAP;
+    return (layout){.num_q = s->seq_q * s->batch * s->q_token_stride,
+                    .num_k = s->seq_k * s->batch * s->k_token_stride};
+}
+
+/* Three tensors, or three places in the first. */
+typedef struct tensors {
+    void *q, *k, *v;
+} tensors;
+
+static tensors place(const layout *l, void *q, void *k, void *v, size_t bytes)
+{
+    if (l->is_packed)
+        return (tensors){q, (char *)q + l->k_offset * bytes, (char *)q + l->v_offset * bytes};
+    return (tensors){q, k, v};
+}
+
+/* The gaps hold what they held: the poison that all results start as. */
+static void check_gaps(const weft_attention_shape *s, const void *x, size_t tokens, size_t stride,
+                       weft_dtype dtype)
+{
+    static const unsigned char poison[GAP * sizeof(float)] = {0xff, 0xff, 0xff, 0xff, 0xff, 0xff,
+                                                              0xff, 0xff, 0xff, 0xff, 0xff, 0xff};
+    const size_t bytes = weft_dtype_bytes(dtype);
+    for (size_t t = 0; t < tokens; t++)
+        if (memcmp((const char *)x + ((t + 1) * stride - GAP) * bytes, poison, GAP * bytes))
+            fail_msg("head_dim %zu: token %zu was written beyond its end", s->head_dim, t);
+}
+
+/* Compares gradients without the gaps, which are NaN: the reference's are 0. */
+static void close_gradient(double *got, const double *expected, size_t tokens, size_t stride,
+                           size_t gap, double tolerance, const char *what)
+{
+    for (size_t t = 0; t < tokens; t++)
+        for (size_t i = stride - gap; i < stride; i++)
+            got[t * stride + i] = 0;
+    probe_close(got, expected, tokens * stride, tolerance, what);
+}
+
+typedef struct attention_case {
+    weft_attention_shape s;
+    bool is_packed;
+    double spread; /* of queries and keys; 0: 1 */
+} attention_case;
+
+/* Runs forward and backward and compares both with the reference, or the gradient with finite
+ * differences of the reference's forward. */
+static double *out_of_loss, *lse_of_loss;
+
+static double attention_loss(const void *context)
+{
+    const operands *o = context;
+    reference_forward(o, out_of_loss, lse_of_loss);
+    return sum_of_products(out_of_loss, o->dout,
+                           o->s.seq_q * o->s.batch * o->s.heads * o->s.head_dim);
+}
+
+static void check(const attention_case *c, weft_dtype dtype, bool by_differences)
+{
+    probe_start(NULL);
+    weft_attention_shape s = c->s;
+    const layout l = lay_out(&s, c->is_packed);
+    const size_t bytes = weft_dtype_bytes(dtype), tokens_q = s.seq_q * s.batch;
+    const size_t tokens_k = s.seq_k * s.batch, num_out = tokens_q * s.heads * s.head_dim;
+    const size_t num_lse = tokens_q * s.heads;
+    const double spread = c->spread > 0 ? c->spread : 1;
+    char what[128];
+    snprintf(what, sizeof what, "%zu x %zu, batch %zu, heads %zu / %zu of %zu, %s, %s", s.seq_q,
+             s.seq_k, s.batch, s.heads, s.groups, s.head_dim, s.causal ? "causal" : "full",
+             weft_dtype_text(dtype));
+
+    const tensors x =
+        place(&l, probe_random(l.num_q, dtype, spread, 1), probe_random(l.num_k, dtype, spread, 2),
+              probe_random(l.num_k, dtype, 1, 3), bytes);
+    void *dout = probe_random(num_out, dtype, 1, 4), *out = probe_alloc(num_out * bytes);
+    float *lse = probe_alloc(num_lse * sizeof *lse), *delta = probe_alloc(num_lse * sizeof *delta);
+    void *parts[3] = {probe_alloc(l.num_q * bytes), probe_alloc(l.num_k * bytes),
+                      probe_alloc(l.num_k * bytes)};
+    const tensors dx = place(&l, parts[0], parts[1], parts[2], bytes);
+    PROBE_RUN(attention_forward, .shape = s, .dtype = dtype, .q = x.q, .k = x.k, .v = x.v,
+              .out = out, .lse = lse);
+    PROBE_RUN(attention_backward, .shape = s, .dtype = dtype, .q = x.q, .k = x.k, .v = x.v,
+              .out = out, .dout = dout, .lse = lse, .delta = delta, .dq = dx.q, .dk = dx.k,
+              .dv = dx.v);
+
+    double *q = probe_read(x.q, l.num_q, dtype), *dq = probe_doubles(l.num_q);
+    double *k = q + l.k_offset, *v = q + l.v_offset, *dk = dq + l.k_offset, *dv = dq + l.v_offset;
+    if (!l.is_packed) {
+        k = probe_read(x.k, l.num_k, dtype);
+        v = probe_read(x.v, l.num_k, dtype);
+        dk = probe_doubles(l.num_k);
+        dv = probe_doubles(l.num_k);
+    }
+    const operands o = {s, q, k, v, probe_read(dout, num_out, dtype)};
+    double *expected = probe_doubles(num_out), *expected_lse = probe_doubles(num_lse);
+    const double tolerance = probe_tolerance(dtype, spread > 1 ? 5e-5 : 5e-6);
+    if (by_differences) {
+        out_of_loss = expected;
+        lse_of_loss = expected_lse;
+        probe_gradient(attention_loss, &o, q, l.num_q, probe_read(dx.q, l.num_q, dtype), NULL,
+                       tolerance, what);
+        return;
+    }
+    reference_forward(&o, expected, expected_lse);
+    reference_backward(&o, dq, dk, dv);
+    probe_close(probe_read(out, num_out, dtype), expected, num_out, tolerance, what);
+    probe_close(probe_read(lse, num_lse, WEFT_F32), expected_lse, num_lse, 5e-6, what);
+    close_gradient(probe_read(dx.q, l.num_q, dtype), dq, tokens_q, s.q_token_stride,
+                   l.is_packed ? 0 : GAP, tolerance, what);
+    if (l.is_packed)
+        return;
+    close_gradient(probe_read(dx.k, l.num_k, dtype), dk, tokens_k, s.k_token_stride, GAP, tolerance,
+                   what);
+    close_gradient(probe_read(dx.v, l.num_k, dtype), dv, tokens_k, s.k_token_stride, GAP, tolerance,
+                   what);
+    check_gaps(&s, dx.q, tokens_q, s.q_token_stride, dtype);
+    check_gaps(&s, dx.k, tokens_k, s.k_token_stride, dtype);
+    check_gaps(&s, dx.v, tokens_k, s.k_token_stride, dtype);
+}
+
+static void check_all(const attention_case *cases, size_t num)
+{
+    for (size_t i = 0; i < num; i++) {
+        check(&cases[i], WEFT_F32, false);
+        check(&cases[i], WEFT_BF16, false);
+    }
+}
+
+#define CHECK_ALL(cases) check_all(cases, sizeof(cases) / sizeof(cases)[0])
+
+/* seq_q, seq_k, batch, heads, groups, head_dim */
+#define SHAPE(...) .s = {__VA_ARGS__}
+
+static void layers_layout_equals_fp64(void **state)
+{
+    (void)state;
+    static const attention_case cases[] = {
+        {SHAPE(1, 1, 1, 1, 1, 1, .causal = true), .is_packed = true},
+        {SHAPE(72, 72, 2, 4, 4, 20, .causal = true), .is_packed = true},
+        {SHAPE(130, 130, 2, 6, 2, 16, .causal = true), .is_packed = true},
+        {SHAPE(97, 97, 1, 4, 1, 64, .causal = true), .is_packed = true},
+        {SHAPE(40, 40, 3, 2, 2, 33, .causal = false), .is_packed = true},
+        {SHAPE(300, 300, 1, 2, 2, 8, .causal = true), .is_packed = true},
+    };
+    CHECK_ALL(cases);
+}
+
+static void separate_tensors_equal_fp64(void **state)
+{
+    (void)state;
+    static const attention_case cases[] = {
+        {SHAPE(33, 150, 2, 2, 1, 24)},
+        {SHAPE(150, 33, 1, 3, 3, 65)},
+        {SHAPE(20, 140, 2, 4, 2, 16, .causal = true, .first_query = 120)},
+        {SHAPE(40, 200, 1, 2, 2, 12, .causal = true, .first_query = 17)}, /* keys none sees */
+        {SHAPE(1, 251, 3, 4, 2, 40, .causal = true, .first_query = 250)},
+        {SHAPE(5, 5, 2, 2, 2, 130, .causal = true)},
+        {SHAPE(30, 30, 1, 2, 1, 16, .scale = 0.7f)},
+        {SHAPE(64, 64, 1, 2, 2, 32, .causal = true), .spread = 8}, /* one key takes nearly all */
+    };
+    CHECK_ALL(cases);
+}
+
+/* Blocks are of 128 queries and 96 or 112 keys; panels of 8, 16 or 32 queries. */
+static void lengths_around_blocks_equal_fp64(void **state)
+{
+    (void)state;
+    static const size_t queries[] = {7, 8, 9, 15, 17, 31, 33, 127, 128, 129, 257};
+    static const size_t keys[] = {95, 96, 97, 111, 112, 113, 193, 225};
+    for (size_t i = 0; i < sizeof queries / sizeof queries[0]; i++)
+        for (size_t j = 0; j < sizeof keys / sizeof keys[0]; j++) {
+            attention_case c = {SHAPE(queries[i], keys[j], 1, 2, 1, 5)};
+            check(&c, WEFT_F32, false);
+            c.s.causal = true;
+            c.s.first_query = keys[j] > queries[i] ? keys[j] - queries[i] : 0;
+            check(&c, WEFT_F32, false);
+        }
+}
+
+static void dropout_equals_its_definition(void **state)
+{
+    (void)state;
+    static const attention_case cases[] = {
+        {SHAPE(72, 72, 2, 4, 2, 20, .causal = true, .dropout = 0.1f, .seed = 5, .stream = 9,
+               .total_heads = 4, .total_seq = 72),
+         .is_packed = true},
+        {SHAPE(130, 130, 1, 2, 2, 16, .causal = true, .dropout = 0.5f, .seed = UINT64_C(1) << 40,
+               .stream = UINT64_C(3) << 50, .first_sample = 123456789, .first_head = 2,
+               .total_heads = 7, .total_seq = 131),
+         .is_packed = true},
+        {SHAPE(37, 203, 2, 2, 1, 24, .first_query = 150, .dropout = 0.25f, .seed = 1,
+               .first_sample = 3, .first_head = 1, .total_heads = 3, .total_seq = 203)},
+    };
+    CHECK_ALL(cases);
+}
+
+static void gradients_equal_differences(void **state)
+{
+    (void)state;
+    static const attention_case cases[] = {
+        {SHAPE(9, 9, 2, 4, 2, 6, .causal = true), .is_packed = true},
+        {SHAPE(35, 35, 1, 3, 1, 5, .causal = true, .dropout = 0.2f, .seed = 7, .total_heads = 3,
+               .total_seq = 35),
+         .is_packed = true},
+        {SHAPE(12, 12, 1, 2, 2, 20), .is_packed = true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        check(&cases[i], WEFT_F32, true);
+}
+
+/* A head's results do not depend on the heads beside it, which other ranks may hold. */
+static void heads_split_over_ranks_agree(void **state)
+{
+    (void)state;
+    enum { SEQ = 70, HEADS = 4, DIM = 16, NUM = SEQ * HEADS * DIM };
+    weft_attention_shape s = {.seq_q = SEQ,
+                              .seq_k = SEQ,
+                              .batch = 1,
+                              .heads = HEADS,
+                              .groups = HEADS,
+                              .head_dim = DIM,
+                              .q_token_stride = HEADS * DIM,
+                              .k_token_stride = HEADS * DIM,
+                              .q_group_stride = DIM,
+                              .k_group_stride = DIM,
+                              .causal = true,
+                              .dropout = 0.3f,
+                              .seed = 3,
+                              .total_heads = HEADS,
+                              .total_seq = SEQ};
+    float *q = probe_random(NUM, WEFT_F32, 1, 1), *k = probe_random(NUM, WEFT_F32, 1, 2);
+    float *v = probe_random(NUM, WEFT_F32, 1, 3), *lse = probe_alloc(SEQ * HEADS * sizeof *lse);
+    float *whole = probe_alloc(NUM * sizeof *whole), *part = probe_alloc(NUM / 4 * sizeof *part);
+    float *part_lse = probe_alloc(SEQ * sizeof *part_lse);
+    PROBE_RUN(attention_forward, .shape = s, .q = q, .k = k, .v = v, .out = whole, .lse = lse);
+    s.heads = s.groups = 1;
+    for (size_t h = 0; h < HEADS; h++) {
+        s.first_head = h;
+        PROBE_RUN(attention_forward, .shape = s, .q = q + h * DIM, .k = k + h * DIM,
+                  .v = v + h * DIM, .out = part, .lse = part_lse);
+        for (size_t i = 0; i < SEQ; i++)
+            assert_memory_equal(part + i * DIM, whole + (i * HEADS + h) * DIM, DIM * sizeof *part);
+        assert_memory_equal(part_lse, lse + h * SEQ, SEQ * sizeof *lse);
+    }
+}
+
+static void no_queries_make_no_gradient(void **state)
+{
+    (void)state;
+    weft_attention_shape s = {.seq_k = 5,
+                              .batch = 2,
+                              .heads = 2,
+                              .groups = 1,
+                              .head_dim = 4,
+                              .q_token_stride = 8,
+                              .k_token_stride = 4,
+                              .q_group_stride = 8,
+                              .k_group_stride = 4,
+                              .causal = true};
+    float *x = probe_random(40, WEFT_F32, 1, 1), *dk = probe_alloc(40 * sizeof *dk);
+    float *dv = probe_alloc(40 * sizeof *dv);
+    PROBE_RUN(attention_forward, .shape = s, .q = x, .k = x, .v = x, .out = x, .lse = x);
+    PROBE_RUN(attention_backward, .shape = s, .q = x, .k = x, .v = x, .out = x, .dout = x, .lse = x,
+              .delta = x, .dq = x, .dk = dk, .dv = dv);
+    for (size_t i = 0; i < 40; i++)
+        assert_true(dk[i] == 0 && dv[i] == 0);
+    s.batch = 0;
+    PROBE_RUN(attention_backward, .shape = s);
+}
+
+static void scratch_is_kept_and_grows(void **state)
+{
+    (void)state;
+    weft_scratch a = weft_scratch_take(1000, 100), b = weft_scratch_take(1000, 100);
+    assert_non_null(a.memory);
+    assert_non_null(b.memory);
+    assert_int_not_equal(a.slot, b.slot);
+    assert_int_equal((uintptr_t)a.memory % 4096, 0);
+    weft_scratch_give(a);
+    weft_scratch again = weft_scratch_take(1000, 4096);
+    assert_ptr_equal(again.memory, a.memory);
+    weft_scratch_give(again);
+    a = weft_scratch_take(1000, 1 << 20);
+    assert_int_equal(a.slot, again.slot);
+    memset(a.memory, 1, 1 << 20);
+    weft_scratch_give(a);
+    weft_scratch_give(b);
+    a = weft_scratch_take(1000, SIZE_MAX / 2 / 4096 * 4096);
+    assert_null(a.memory);
+    weft_scratch_give(a);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        PROBE_TEST(layers_layout_equals_fp64),        PROBE_TEST(separate_tensors_equal_fp64),
+        PROBE_TEST(lengths_around_blocks_equal_fp64), PROBE_TEST(dropout_equals_its_definition),
+        PROBE_TEST(gradients_equal_differences),      PROBE_TEST(heads_split_over_ranks_agree),
+        PROBE_TEST(no_queries_make_no_gradient),      PROBE_TEST(scratch_is_kept_and_grows),
+    };
+    return cmocka_run_group_tests(tests, probe_setup, probe_teardown);
+}
