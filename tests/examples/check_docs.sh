@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# check_docs.sh ROOT: every relative link and every path in backquotes or shell blocks of the Markdown
+# files exists, and the README's line counts hold.
+set -euo pipefail
+cd "$1"
+. tests/style/sources.sh
+bad=0
+complain() {
+    echo "$1" >&2
+    bad=1
+}
+
+while IFS= read -r page; do
+    folder=$(dirname "$page")
+    # [text](target) and ![text](target), targets without a scheme, anchors cut off
+    while IFS= read -r target; do
+        [ -z "$target" ] || [ -e "$folder/$target" ] || complain "$page: no $target to link to"
+    done < <(sed '/^```/,/^```/d' "$page" | grep -oE '\]\([^)]+\)' | sed -E 's/^\]\(//; s/\)$//; s/#.*//' |
+        grep -vE '^[a-z]+:' || true)
+    # `folder/file.ext` in prose: names a file of the tree, from its root or from the page
+    while IFS= read -r path; do
+        compgen -G "$path" >/dev/null || compgen -G "$folder/$path" >/dev/null ||
+            complain "$page: no $path"
+    done < <(sed '/^```/,/^```/d' "$page" |
+        grep -oE '`(core|comm|kernels|schedule|parallel|layers|launcher|include|examples|tests|bench|docs|scripts)/[A-Za-z0-9_./*-]*`' |
+        tr -d '`' || true)
+done < <(sources '*.md')
+
+# | [file](file) | lines | what |: within 10 of the truth, 1,500 in all
+total=0
+while IFS='|' read -r _ link stated _; do
+    file=$(sed -E 's/.*\]\(([^)]*)\).*/\1/' <<<"$link")
+    lines=$(wc -l <"$file")
+    total=$((total + lines))
+    difference=$((lines - stated))
+    [ "${difference#-}" -le 10 ] || complain "README.md: $file has $lines lines, not $stated"
+done < <(grep -E '^\| \[[a-z_/.]+\]\([a-z_/.]+\) \| +[0-9]+ \|' README.md)
+[ "$total" -gt 0 ] || complain "README.md: no table of files to read"
+[ "$total" -le 1500 ] || complain "README.md: $total lines to read first, more than 1500"
+exit "$bad"

@@ -1,0 +1,86 @@
+/* docs/config.md between its two markers is what the option tables say. `test_config_page --write`
+ * brings the page up to date. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "launcher/config.h"
+
+static const char begin[] = "<!-- tables: made by test_config_page --write -->\n";
+static const char end[] = "<!-- end of tables -->\n";
+
+static char *page_path(char path[1024])
+{
+    const char *root = getenv("WEFT_SOURCE_DIR");
+    snprintf(path, 1024, "%s/docs/config.md", root ? root : ".");
+    return path;
+}
+
+/* The tables as they should be; to be freed. */
+static char *make_tables(void)
+{
+    static weft_config config;
+    weft_option_section sections[WEFT_NUM_SECTIONS_IN_CONFIG];
+    char *text = NULL;
+    size_t bytes;
+    FILE *out = open_memstream(&text, &bytes);
+    if (!out)
+        abort();
+    weft_config_sections(&config, sections);
+    weft_options_help(sections, WEFT_NUM_SECTIONS_IN_CONFIG, true, out);
+    fclose(out);
+    return text;
+}
+
+/* The page, its tables' place in *from and *to. */
+static char *read_page(weft_arena *arena, size_t *from, size_t *to)
+{
+    char path[1024], *page;
+    size_t bytes;
+    if (weft_read_file(page_path(path), arena, &page, &bytes) != WEFT_OK)
+        return NULL;
+    char *first = strstr(page, begin), *last = strstr(page, end);
+    if (!first || !last || last < first)
+        return NULL;
+    *from = (size_t)(first - page) + sizeof begin - 1;
+    *to = (size_t)(last - page);
+    return page;
+}
+
+static void test_tables(void **state)
+{
+    (void)state;
+    weft_arena arena = {0};
+    size_t from, to;
+    char *page = read_page(&arena, &from, &to), *tables = make_tables();
+    assert_non_null(page);
+    page[to] = '\0';
+    if (strcmp(page + from, tables) != 0)
+        fail_msg("docs/config.md is not what the options are: run test_config_page --write");
+    free(tables);
+    weft_arena_release(&arena);
+}
+
+static int write_page(void)
+{
+    weft_arena arena = {0};
+    size_t from, to;
+    char path[1024], *page = read_page(&arena, &from, &to), *tables = make_tables();
+    FILE *out = page ? fopen(page_path(path), "w") : NULL;
+    if (!out)
+        return 1;
+    fprintf(out, "%.*s%s%s", (int)from, page, tables, page + to);
+    return fclose(out) != 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1 && strcmp(argv[1], "--write") == 0)
+        return write_page();
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_tables)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

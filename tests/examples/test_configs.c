@@ -1,0 +1,118 @@
+/* Every config under examples/: accepted as it stands, with as many parameters as the model whose
+ * shape it has, a mesh of the size its comment names, and trained for two steps at a small size. */
+#include <dirent.h>
+
+#include "launcher/config.h"
+#include "layers/describe.h"
+#include "layers/runtime.h"
+#include "tests/examples/run.h"
+
+/* Parameters: published for the models these have the shape of; else counted by hand:
+ *   llama-small: 257*192 + 6*(192*(192+2*64) + 192*192 + 3*192*512 + 2*192) + 192 + 257*192
+ *   mixtral-small: 257*192 + 4*(192*(192+2*64) + 192*192 + 8*192 + 8*3*192*384 + 2*192) + 192
+ *                  + 257*192
+ *   moe-small: 50304*512 + 256*512 + 4*(1536*513 + 512*513 + 8*512 + 8*2*512*2048 + 4*512) + 2*512
+ *   demo: 257*128 + 4*(4*128*128 + 8*128 + 8*3*128*256 + 2*128) + 128 */
+static const struct {
+    const char *name;
+    uint64_t vocab, params;
+    int world;
+} wanted[] = {
+    {"demo.json", 257, 3446016, 4},
+    {"gpt2-124m.json", 50257, 124439808, 1},
+    {"llama-1b.json", 128256, 1235814400, 4},
+    {"llama-small.json", 257, 2460480, 1},
+    {"mixtral-8x7b.json", 32000, 46702792704, 128},
+    {"mixtral-small.json", 257, 7577664, 4},
+    {"moe-small.json", 50304, 97223680, 1},
+};
+enum { NUM_WANTED = sizeof wanted / sizeof *wanted };
+
+/* The stack that the options describe, counted by what its layers say of themselves. */
+static uint64_t count_params(const weft_model_options *options, const weft_shape *shape)
+{
+    weft_layer_cost cost;
+    uint64_t sum = 0;
+    weft_describe_embedding(options, shape, &cost);
+    sum += cost.num_params;
+    for (int64_t i = 0; i < options->num_layers; i++) {
+        weft_describe_block(options, shape, &cost);
+        sum += cost.num_params;
+        weft_describe_attention(options, shape, &cost);
+        sum += cost.num_params;
+        if (weft_model_is_moe_layer(options, i))
+            weft_describe_moe(options, shape, &cost);
+        else
+            weft_describe_mlp(options, shape, (size_t)options->ffn_hidden_size, &cost);
+        sum += cost.num_params;
+    }
+    weft_describe_head(options, shape, &cost);
+    return sum + cost.num_params;
+}
+
+static void check_file(const char *path, int w)
+{
+    weft_arena arena = {0};
+    weft_config config;
+    weft_mesh mesh, one = {.tp = 1, .cp = 1, .ep = 1, .etp = 1};
+    weft_config_source source = {.file = path};
+    static const char *const set[] = {"data.data_path=corpus"};
+    source.set = set;
+    source.num_set = 1;
+    EXPECT_OK(weft_config_load(&source, &arena, &config));
+    int world = weft_config_world(&config);
+    EXPECT(world == wanted[w].world, "%s: %d ranks, not %d", path, world, wanted[w].world);
+    EXPECT_OK(weft_config_mesh(&config, &source, world, &mesh));
+    if (config.model.vocab_size == 0) /* the byte tokenizer's */
+        config.model.vocab_size = 257;
+    weft_shape shape = weft_model_shape(&config.model, &one, 1, WEFT_F32, true);
+    uint64_t params = count_params(&config.model, &shape);
+    EXPECT(shape.vocab == wanted[w].vocab && params == wanted[w].params,
+           "%s: %llu parameters, not %llu", path, (unsigned long long)params,
+           (unsigned long long)wanted[w].params);
+    weft_arena_release(&arena);
+}
+
+static void train_small(const char *bin, const char *path)
+{
+    int code = run("%s/weft train %s --out run --mesh tp=1 --set train_iters=2 --set num_layers=2 "
+                   "--set hidden_size=192 --set ffn_hidden_size=96 --set seq_length=32 "
+                   "--set vocab_size=131 --set global_batch_size=8 --set mock_data=true "
+                   "--set lr_warmup_iters=0 --set eval_interval=2 --set eval_iters=1 "
+                   "--set num_threads=1 --set peak_flops=1e10 && %s/weft inspect run && rm -r run",
+                   bin, path, bin);
+    EXPECT(code == 0 && strstr(run_output, "step 2/2  loss 4.") &&
+               strstr(run_output, "validation loss"),
+           "%s: exit code %d: %s", path, code, run_output);
+}
+
+int main(void)
+{
+    const char *bin = getenv("WEFT_BINARY_DIR"), *root = getenv("WEFT_SOURCE_DIR");
+    char folder[32], path[1024];
+    int found = 0;
+    run_enter(folder);
+    snprintf(path, sizeof path, "%s/examples", root);
+    DIR *examples = opendir(path);
+    EXPECT(examples != NULL, "%s", path);
+    for (struct dirent *entry; examples && (entry = readdir(examples));) {
+        size_t length = strlen(entry->d_name);
+        if (length < 5 || strcmp(entry->d_name + length - 5, ".json") != 0)
+            continue;
+        int w = 0;
+        while (w < NUM_WANTED && strcmp(wanted[w].name, entry->d_name) != 0)
+            w++;
+        EXPECT(w < NUM_WANTED, "%s is not known here", entry->d_name);
+        if (w == NUM_WANTED)
+            continue;
+        found++;
+        snprintf(path, sizeof path, "%s/examples/%.200s", root, entry->d_name);
+        check_file(path, w);
+        train_small(bin, path);
+    }
+    EXPECT(found == NUM_WANTED, "%d configs, not %d", found, NUM_WANTED);
+    if (examples)
+        closedir(examples);
+    run_leave(folder);
+    return expect_finish();
+}
