@@ -12,6 +12,8 @@
 
 enum { MAX_DESCENDANTS = 64 };
 
+const char *child_program;
+
 char *child_read(const char *path)
 {
     FILE *file = fopen(path, "rb");
@@ -77,6 +79,8 @@ bool child_start(child *c, const char *const *args, const char *const *environme
     memset(c, 0, sizeof *c);
     const char *built = getenv("WEFT_BINARY_DIR");
     snprintf(binary, sizeof binary, "%s/weft", built ? built : ".");
+    if (child_program)
+        snprintf(binary, sizeof binary, "%s", child_program);
     for (int i = 0; args[i]; i++) {
         if (i == CHILD_MAX_ARGS)
             return false;
@@ -148,19 +152,33 @@ static int descendants(pid_t pid, pid_t *out, int count, int capacity)
     return count;
 }
 
+/* The file that a process runs; empty: gone, or not ours to see. */
+static void program_of(pid_t pid, char out[1024])
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/exe", (int)pid);
+    ssize_t length = readlink(path, out, 1023);
+    out[length > 0 ? length : 0] = '\0';
+}
+
 int child_ranks(const child *c, pid_t *out, int capacity)
 {
     pid_t all[MAX_DESCENDANTS];
+    char own[1024], other[1024];
     int count = descendants(c->pid, all, 0, MAX_DESCENDANTS), found = 0;
+    program_of(c->pid, own);
     for (int i = 0; i < count && found < capacity; i++) {
-        char path[64];
-        snprintf(path, sizeof path, "/proc/%d/comm", (int)all[i]);
-        char *name = child_read(path);
-        if (name && strcmp(name, "weft\n") == 0)
+        program_of(all[i], other);
+        if (own[0] && strcmp(own, other) == 0)
             out[found++] = all[i];
-        free(name);
     }
     return found;
+}
+
+bool child_is_line(const char *text)
+{
+    const char *end = text ? strchr(text, '\n') : NULL;
+    return end && end != text && end[1] == '\0';
 }
 
 /* Gone, or a zombie that its new parent has yet to reap. */
@@ -177,10 +195,16 @@ static bool is_gone(pid_t pid)
 void child_kill(child *c)
 {
     pid_t all[MAX_DESCENDANTS];
+    int count = 0, before = -1;
     if (c->pid == 0)
         return;
-    kill(c->pid, SIGSTOP); /* so that it starts no more */
-    int count = descendants(c->pid, all, 0, MAX_DESCENDANTS);
+    kill(c->pid, SIGSTOP);
+    while (count != before) { /* what is stopped starts no more */
+        before = count;
+        count = descendants(c->pid, all, 0, MAX_DESCENDANTS);
+        for (int i = 0; i < count; i++)
+            kill(all[i], SIGSTOP);
+    }
     for (int i = 0; i < count; i++)
         kill(all[i], SIGKILL);
     kill(c->pid, SIGKILL);

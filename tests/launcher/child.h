@@ -14,6 +14,9 @@ typedef struct child {
 
 enum { CHILD_MAX_ARGS = 24 };
 
+/* What child_start runs instead of WEFT_BINARY_DIR/weft; NULL: that. */
+extern const char *child_program;
+
 /* Starts WEFT_BINARY_DIR/weft with these arguments (argv[0] left out, NULL at the end) in the
  * current folder; `environment`: "NAME=value" strings set over this process' own, NULL at the end,
  * or NULL. Returns false when it cannot. */
@@ -22,12 +25,15 @@ bool child_start(child *c, const char *const *args, const char *const *environme
 bool child_wait(child *c, double seconds);
 /* SIGKILL to it and to all of its descendants, such as mpirun's ranks; waits for it. */
 void child_kill(child *c);
-/* The pids of its grandchildren or children that run weft as ranks; their number. */
+/* The pids of its descendants that run the same program, rank 0's first; their number. */
 int child_ranks(const child *c, pid_t *out, int capacity);
 void child_release(child *c);
 
 /* start, wait (killed after 60 s) in one. */
 void child_run(child *c, const char *const *args, const char *const *environment);
+
+/* The text is one line, newline at its end. */
+bool child_is_line(const char *text);
 
 /* Makes a folder under /tmp and goes there; removes it. */
 bool child_folder_enter(char folder[32]);

@@ -1,6 +1,9 @@
-/* Killed anywhere, resumed: `weft train` is a child that gets SIGKILL (its ranks too) at random
- * moments: while it starts, in steps, in saves. Resumed until done, metrics.jsonl holds every step
- * once, with the bits of an undisturbed run, and at every moment the latest checkpoint is whole. */
+/* Killed anywhere, resumed: `weft train` is a child that is killed whole (mpirun and ranks too) at
+ * random moments, or loses one rank in a step or in a save, or is asked to stop. Resumed until
+ * done, metrics.jsonl holds every step once, with the bits of an undisturbed run, and at every
+ * moment the latest checkpoint is whole. */
+#include <dirent.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <time.h>
@@ -9,16 +12,22 @@
 #include "tests/expect.h"
 #include "tests/launcher/child.h"
 
-enum { STEPS = 60, KILLS = 6 };
+enum { STEPS = 100 };
 
 static const char config[] =
     "{\"model\": {\"num_layers\": 2, \"hidden_size\": 16, \"num_attention_heads\": 2, "
     "\"seq_length\": 12, \"vocab_size\": 53, \"num_experts\": 4, \"moe_aux_loss_coeff\": 0.01, "
     "\"hidden_dropout\": 0.1},\n"
-    "\"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 4, \"train_iters\": 60, "
+    "\"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 4, \"train_iters\": 100, "
     "\"lr\": 1e-3},\n"
     "\"checkpoint\": {\"save_interval\": 1}, \"data\": {\"mock_data\": true},\n"
     "\"device\": {\"peak_flops\": 1e9, \"num_threads\": 1}, \"log\": {\"trace_step\": 0}}\n";
+
+/* One run that is disturbed, and the mesh it has. */
+typedef struct run {
+    const char *name, *mesh;
+    int ranks;
+} run;
 
 static uint64_t random_state;
 
@@ -38,132 +47,238 @@ static void pause_for(double seconds)
     nanosleep(&time, NULL);
 }
 
-/* What of each metrics line must not depend on time: step to lr. [step - 1]; NULL: none. */
-static void read_metrics(const char *run, char *lines[STEPS])
+static char *read_in(const run *r, const char *name)
 {
-    char path[64];
-    snprintf(path, sizeof path, "%s/metrics.jsonl", run);
-    char *text = child_read(path);
-    EXPECT(text != NULL, "%s: cannot read", path);
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", r->name, name);
+    return child_read(path);
+}
+
+/* What of each metrics line must not depend on time: step to lr. [step - 1]; NULL: none. Returns
+ * the last step. */
+static int read_metrics(const run *r, char *lines[STEPS])
+{
+    int last = 0;
+    char *text = read_in(r, "metrics.jsonl");
+    EXPECT(text != NULL, "%s: no metrics", r->name);
     for (char *line = text ? strtok(text, "\n") : NULL; line; line = strtok(NULL, "\n")) {
         int step = 0;
         char *rest = strstr(line, ", \"tokens\"");
         bool good = sscanf(line, "{\"step\": %d, \"loss\"", &step) == 1 && rest && step >= 1 &&
                     step <= STEPS;
-        EXPECT(good, "%s: odd line %s", run, line);
+        EXPECT(good, "%s: odd line %s", r->name, line);
         if (!good)
             continue;
-        EXPECT(!lines[step - 1], "%s: step %d is there twice", run, step);
+        EXPECT(step == last + 1, "%s: step %d after step %d", r->name, step, last);
         *rest = '\0';
         free(lines[step - 1]);
         lines[step - 1] = strdup(line);
+        last = step;
     }
     free(text);
+    return last;
 }
 
-static bool has_checkpoint(const char *run)
+static bool has_checkpoint(const run *r)
 {
     char path[64];
-    snprintf(path, sizeof path, "%s/checkpoints/latest", run);
+    snprintf(path, sizeof path, "%s/checkpoints/latest", r->name);
     return access(path, F_OK) == 0;
 }
 
-/* Waits until the run has got to writing metrics, or has ended. */
-static void wait_for_progress(child *c, const char *run, long before)
+/* A save is in progress, or was when the run was killed. */
+static bool has_half_checkpoint(const run *r)
 {
     char path[64];
-    snprintf(path, sizeof path, "%s/metrics.jsonl", run);
-    for (int i = 0; i < 20000 && !child_wait(c, 0); i++) {
-        char *text = child_read(path);
-        long length = text ? (long)strlen(text) : 0;
-        free(text);
-        if (length > before)
-            return;
-    }
+    snprintf(path, sizeof path, "%s/checkpoints", r->name);
+    DIR *folder = opendir(path);
+    bool found = false;
+    for (const struct dirent *entry; folder && !found && (entry = readdir(folder));)
+        found = strncmp(entry->d_name, ".step-", 6) == 0;
+    if (folder)
+        closedir(folder);
+    return found;
 }
 
-static void check_checkpoint(const char *run)
+static bool start(const run *r, child *c)
 {
-    child c;
-    child_run(&c, (const char *[]){"inspect", run, NULL}, NULL);
-    EXPECT(c.exit_code == 0, "%s: after a kill: %s", run, c.err ? c.err : "no start");
-    child_release(&c);
-}
-
-/* Starts or resumes `run` and kills it; false when it ended by itself. */
-static bool run_and_kill(const char *run, const char *mesh, bool in_steps)
-{
-    const char *args[] = {"train", "c.json", "--out", run, "--mesh", mesh, NULL, NULL};
-    char path[64];
-    child c;
-    if (has_checkpoint(run))
+    const char *args[] = {"train", "c.json", "--out", r->name, "--mesh", r->mesh, NULL, NULL};
+    if (has_checkpoint(r))
         args[6] = "--resume";
-    snprintf(path, sizeof path, "%s/metrics.jsonl", run);
-    EXPECT(child_start(&c, args, NULL), "cannot start weft");
-    if (in_steps) { /* resuming first drops what is beyond the checkpoint */
-        char *text = child_read(path);
-        long before = text ? (long)strlen(text) : 0;
-        free(text);
-        wait_for_progress(&c, run, before);
-        pause_for(0.06 * uniform());
-    } else {
-        pause_for(0.8 * uniform());
-    }
-    bool done = child_wait(&c, 0);
-    if (done)
-        EXPECT(c.exit_code == 0, "%s: exit %d: %s", run, c.exit_code, c.err);
-    child_release(&c);
-    return !done;
+    bool good = child_start(c, args, NULL);
+    EXPECT(good, "cannot start weft");
+    return good;
 }
 
-static void check(const char *mesh, const char *straight, const char *disturbed)
+static size_t metrics_length(const run *r)
+{
+    char *text = read_in(r, "metrics.jsonl");
+    size_t length = text ? strlen(text) : 0;
+    free(text);
+    return length;
+}
+
+/* Waits until the run has written metrics beyond `before`; false: it has ended. */
+static bool wait_for_steps(child *c, const run *r, size_t before)
+{
+    for (int i = 0; i < 60000 && !child_wait(c, 0); i++) {
+        if (metrics_length(r) > before)
+            return true;
+        pause_for(0.0005);
+    }
+    return false;
+}
+
+static void check_checkpoint(const run *r)
+{
+    child c;
+    if (!has_checkpoint(r))
+        return;
+    child_run(&c, (const char *[]){"inspect", r->name, NULL}, NULL);
+    EXPECT(c.exit_code == 0, "%s: after a kill: %s", r->name, c.err ? c.err : "no start");
+    child_release(&c);
+}
+
+/* Kills the whole tree while it starts or in its steps and saves. */
+static void kill_whole(const run *r, bool in_steps)
+{
+    child c;
+    size_t before = metrics_length(r);
+    if (!start(r, &c))
+        return;
+    if (in_steps && wait_for_steps(&c, r, before))
+        pause_for(0.06 * uniform());
+    else if (!in_steps)
+        pause_for(0.5 * uniform());
+    if (child_wait(&c, 0))
+        EXPECT(c.exit_code == 0, "%s: exit %d: %s", r->name, c.exit_code, c.err);
+    child_release(&c);
+    check_checkpoint(r);
+}
+
+/* Stops rank 0, which makes the folder and publishes it, until that is in a save. What an earlier
+ * kill left is gone when that step is saved again. */
+static void stop_in_save(const run *r, pid_t rank)
+{
+    for (int i = 0; i < 2000 && has_half_checkpoint(r); i++)
+        pause_for(0.0005);
+    for (int i = 0; i < 2000; i++) {
+        kill(rank, SIGSTOP);
+        if (has_half_checkpoint(r))
+            return;
+        kill(rank, SIGCONT);
+        pause_for(0.003 * uniform());
+    }
+    EXPECT(false, "%s: no save found", r->name);
+}
+
+/* Kills one rank: rank 0 in a save, or the last one in a step. The job must end by itself and say
+ * why in one line. */
+static void kill_rank(const run *r, bool in_save)
+{
+    child c;
+    char wanted[64];
+    pid_t ranks[8];
+    size_t before = metrics_length(r);
+    if (!start(r, &c))
+        return;
+    bool running = wait_for_steps(&c, r, before);
+    int rank = in_save ? 0 : r->ranks - 1;
+    int count = running ? child_ranks(&c, ranks, 8) : 0;
+    EXPECT(count == r->ranks, "%s: %d ranks; exit %d", r->name, count, c.exit_code);
+    running = count == r->ranks;
+    if (running && in_save)
+        stop_in_save(r, ranks[0]);
+    if (running)
+        kill(ranks[rank], SIGKILL);
+    EXPECT(child_wait(&c, 20), "%s: still there 20 s after rank %d was killed", r->name, rank);
+    snprintf(wanted, sizeof wanted, "weft train: rank %d on ", rank);
+    bool good = c.err && c.exit_code == 128 + SIGKILL && child_is_line(c.err) &&
+                strncmp(c.err, wanted, strlen(wanted)) == 0 &&
+                strstr(c.err, " was killed by signal 9 (Killed)\n");
+    EXPECT(good, "%s: rank %d killed: exit %d, %s", r->name, rank, c.exit_code, c.err);
+    EXPECT(!in_save || has_half_checkpoint(r), "%s: the save was finished", r->name);
+    child_release(&c);
+    check_checkpoint(r);
+}
+
+/* Asks for a stop: saves what it has done and ends well. */
+static void stop(const run *r, int number)
+{
+    child c;
+    char wanted[64], *lines[STEPS] = {NULL};
+    size_t before = metrics_length(r);
+    if (!start(r, &c))
+        return;
+    if (wait_for_steps(&c, r, before))
+        kill(c.pid, number);
+    EXPECT(child_wait(&c, 20), "%s: goes on after signal %d", r->name, number);
+    int last = read_metrics(r, lines);
+    char *latest = read_in(r, "checkpoints/latest");
+    snprintf(wanted, sizeof wanted, "step-%d\n", last);
+    EXPECT(latest && strcmp(latest, wanted) == 0, "%s: latest is %s", r->name, latest);
+    snprintf(wanted, sizeof wanted, "stopped as asked after step %d\n", last);
+    EXPECT(c.exit_code == 0 && c.err && !*c.err && (last == STEPS || strstr(c.out, wanted)),
+           "%s: signal %d: exit %d, %s%s", r->name, number, c.exit_code, c.out, c.err);
+    for (int i = 0; i < STEPS; i++)
+        free(lines[i]);
+    free(latest);
+    child_release(&c);
+}
+
+/* Reports the first step that differs. */
+static void compare(const run *straight, const run *disturbed)
 {
     char *wanted[STEPS] = {NULL}, *got[STEPS] = {NULL};
-    child c;
-    child_run(&c, (const char *[]){"train", "c.json", "--out", straight, "--mesh", mesh, NULL},
-              NULL);
-    EXPECT(c.exit_code == 0, "%s: exit %d: %s", mesh, c.exit_code, c.err);
-    child_release(&c);
-    int kills = 0;
-    while (kills < KILLS && run_and_kill(disturbed, mesh, kills % 3 != 1)) {
-        kills++;
-        if (has_checkpoint(disturbed))
-            check_checkpoint(disturbed);
-    }
-    EXPECT(kills >= 3, "%s: only %d kills before it was done", mesh, kills);
-    if (kills == KILLS) {
-        const char *args[] = {"train",
-                              "c.json",
-                              "--out",
-                              disturbed,
-                              "--mesh",
-                              mesh,
-                              has_checkpoint(disturbed) ? "--resume" : NULL,
-                              NULL};
-        child_run(&c, args, NULL);
-        EXPECT(c.exit_code == 0, "%s: resumed: exit %d: %s", mesh, c.exit_code, c.err);
-        child_release(&c);
-    }
+    bool same = true;
     read_metrics(straight, wanted);
     read_metrics(disturbed, got);
     for (int i = 0; i < STEPS; i++) {
-        EXPECT(wanted[i] && got[i] && strcmp(wanted[i], got[i]) == 0,
-               "%s: step %d:\n%s\nagainst undisturbed\n%s", mesh, i + 1, got[i] ? got[i] : "none",
-               wanted[i] ? wanted[i] : "none");
+        bool differs = !wanted[i] || !got[i] || strcmp(wanted[i], got[i]) != 0;
+        EXPECT(!same || !differs, "%s: step %d:\n%s\nagainst undisturbed\n%s", disturbed->mesh,
+               i + 1, got[i] ? got[i] : "none", wanted[i] ? wanted[i] : "none");
+        same = same && !differs;
         free(wanted[i]);
         free(got[i]);
     }
-    printf("%s: %d kills\n", mesh, kills);
+}
+
+static void run_to_end(const run *r)
+{
+    child c;
+    if (!start(r, &c))
+        return;
+    EXPECT(child_wait(&c, 60), "%s: does not end", r->name);
+    EXPECT(c.exit_code == 0, "%s: exit %d: %s", r->name, c.exit_code, c.err);
+    child_release(&c);
 }
 
 int main(void)
 {
+    static const run alone[] = {{"straight-1", "dp=1", 1}, {"disturbed-1", "dp=1", 1}};
+    static const run pair[] = {{"straight-2", "tp=2,binding=tp", 2},
+                               {"disturbed-2", "tp=2,binding=tp", 2}};
     char folder[32];
     random_state = (uint64_t)time(NULL) * 0x9e3779b97f4a7c15u | 1;
     EXPECT(child_folder_enter(folder), "no folder");
     EXPECT(child_write("c.json", config), "c.json");
-    check("dp=1", "straight-1", "disturbed-1");
-    check("tp=2,binding=tp", "straight-2", "disturbed-2");
+
+    run_to_end(&alone[0]);
+    for (int i = 0; i < 4; i++)
+        kill_whole(&alone[1], i % 3 != 1);
+    stop(&alone[1], SIGTERM);
+    run_to_end(&alone[1]);
+    compare(&alone[0], &alone[1]);
+
+    run_to_end(&pair[0]);
+    for (int i = 0; i < 3; i++)
+        kill_whole(&pair[1], i % 2 == 0);
+    kill_rank(&pair[1], false);
+    kill_rank(&pair[1], true);
+    stop(&pair[1], SIGTERM);
+    stop(&pair[1], SIGUSR1);
+    run_to_end(&pair[1]);
+    compare(&pair[0], &pair[1]);
     if (!expect_failures)
         child_folder_leave(folder);
     else
