@@ -70,20 +70,27 @@ static weft_status check_tokens(const weft_config *config, const weft_dataset *d
     return WEFT_OK;
 }
 
+/* Before its description is asked for anything: a wrong path should be called one. */
+static weft_status find_dataset(const weft_config *c)
+{
+    weft_arena arena = {0};
+    const char *index;
+    if (c->data.mock_data)
+        return WEFT_OK;
+    weft_status status = weft_arena_printf(&arena, &index, "%s.idx", c->data.data_path);
+    if (status == WEFT_OK && access(index, F_OK) != 0)
+        status = WEFT_ERROR(WEFT_CONFIG, "data.data_path: %s: %s; weft prepare makes datasets",
+                            index, strerror(errno));
+    weft_arena_release(&arena);
+    return status;
+}
+
 static weft_status open_dataset(const weft_config *c, bool whole, weft_dataset **out)
 {
     if (c->data.mock_data)
         return weft_dataset_open_mock(
             (uint64_t)c->train.global_batch_size * 64 * (uint64_t)c->model.seq_length + 1,
             (int32_t)c->model.vocab_size, (uint64_t)c->train.seed, out);
-    weft_arena arena = {0};
-    const char *index;
-    weft_status status = weft_arena_printf(&arena, &index, "%s.idx", c->data.data_path);
-    if (status == WEFT_OK && access(index, F_OK) != 0)
-        status = WEFT_ERROR(WEFT_CONFIG, "data.data_path: %s: %s; weft prepare makes datasets",
-                            index, strerror(errno));
-    weft_arena_release(&arena);
-    WEFT_TRY(status);
     WEFT_TRY(weft_dataset_open(c->data.data_path, out));
     return whole ? check_tokens(c, *out) : WEFT_OK;
 }
@@ -92,7 +99,9 @@ weft_status weft_setup_data(weft_config *config, const weft_config_source *sourc
                             weft_dataset **out, weft_split splits[3])
 {
     double weights[3];
-    weft_status status = fill_vocabulary(config);
+    weft_status status = find_dataset(config);
+    if (status == WEFT_OK)
+        status = fill_vocabulary(config);
     if (status == WEFT_OK)
         status = open_dataset(config, whole, out);
     if (status == WEFT_OK)
