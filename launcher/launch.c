@@ -70,6 +70,17 @@ static void end_block(listener *l)
     l->block[0] = '\0';
 }
 
+/* Lines of mpirun about its own words. */
+static bool is_chatter(const char *line)
+{
+    static const char *const parts[] = {"sent help message help-mpi", "orte_base_help_aggregate",
+                                        "/show_help.c at line"};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (line[0] == '[' && strstr(line, parts[i]))
+            return true;
+    return strncmp(line, "mpirun: Forwarding signal", 25) == 0;
+}
+
 static void take_line(listener *l, const char *line)
 {
     if (is_ruler(line)) {
@@ -78,7 +89,7 @@ static void take_line(listener *l, const char *line)
         l->in_block = !l->in_block;
     } else if (l->in_block) {
         strncat(l->block, line, sizeof l->block - strlen(l->block) - 1);
-    } else if (strncmp(line, "mpirun: Forwarding signal", 25) != 0) {
+    } else if (!is_chatter(line)) {
         fputs(line, stderr);
         l->explained = true;
     }

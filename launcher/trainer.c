@@ -1,5 +1,6 @@
 #include "launcher/trainer.h"
 
+#include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -215,7 +216,10 @@ weft_status weft_trainer_step(weft_trainer *t, weft_step_result *out)
     out->grad_norm = weft_optimizer_grad_norm(t->optimizer);
     t->step = step;
     t->consumed_samples += t->config.train.global_batch_size;
-    return reduce_result(t, (weft_now_us() - start) / 1e3, out);
+    WEFT_TRY(reduce_result(t, (weft_now_us() - start) / 1e3, out));
+    if (!isfinite(out->loss)) /* every rank has the same sum: all stop */
+        return WEFT_ERROR(WEFT_INTERNAL, "step %lld: loss is %g", (long long)step, out->loss);
+    return WEFT_OK;
 }
 
 weft_status weft_trainer_evaluate(weft_trainer *t, double *out_loss)
@@ -230,6 +234,9 @@ weft_status weft_trainer_evaluate(weft_trainer *t, double *out_loss)
         loss += result.loss;
     }
     *out_loss = loss / (double)t->config.train.eval_iters;
+    if (!isfinite(*out_loss))
+        return WEFT_ERROR(WEFT_INTERNAL, "step %lld: validation loss is %g", (long long)t->step,
+                          *out_loss);
     return WEFT_OK;
 }
 

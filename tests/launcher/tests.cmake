@@ -4,6 +4,7 @@ weft_add_test(NAME resume SOURCES launcher/resume.c launcher/weights.c RANKS 4 T
   LABELS launcher)
 weft_add_test(NAME killed SOURCES launcher/killed.c launcher/child.c TIMEOUT 300 LABELS launcher)
 add_dependencies(test_killed weft_binary)
-set_tests_properties(killed PROPERTIES PROCESSORS 2)
+weft_add_test(NAME nonfinite SOURCES launcher/nonfinite.c launcher/child.c LABELS launcher)
+set_tests_properties(killed nonfinite PROPERTIES PROCESSORS 2)
 include(${CMAKE_CURRENT_LIST_DIR}/data.cmake OPTIONAL)
 include(${CMAKE_CURRENT_LIST_DIR}/doctor.cmake OPTIONAL)

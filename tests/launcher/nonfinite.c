@@ -1,0 +1,176 @@
+/* Numbers that are no numbers: a layer of a user's own, in a user's own program, gives a NaN
+ * gradient at step 3 on one rank, or a NaN output in evaluation. The job ends within seconds with a
+ * line that says at which step, and for a gradient in which parameter, and the checkpoint before is
+ * there. The test starts itself as that program. */
+#include <math.h>
+#include <stdlib.h>
+
+#include <weft/weft.h>
+
+#include "tests/expect.h"
+#include "tests/launcher/child.h"
+
+enum { BAD_STEP = 3 };
+
+static const char config[] =
+    "{\"model\": {\"num_layers\": 2, \"hidden_size\": 16, \"num_attention_heads\": 2, "
+    "\"seq_length\": 12, \"vocab_size\": 53},\n"
+    "\"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 4, \"train_iters\": 6},\n"
+    "\"checkpoint\": {\"save_interval\": 1}, \"data\": {\"mock_data\": true},\n"
+    "\"device\": {\"peak_flops\": 1e9, \"num_threads\": 1}, \"log\": {\"trace_step\": 0}}\n";
+
+/* y = x, with a parameter that nothing depends on but for its gradient. */
+typedef struct poison {
+    weft_layer base;
+    size_t hidden;
+    weft_parameter *bias;
+    int step; /* of training, counted here */
+} poison;
+
+static weft_status poison_init(weft_layer *layer, weft_build *build)
+{
+    poison *p = (poison *)layer;
+    weft_parameter_spec spec = {.name = "bias", .num_dims = 1, .dims = {p->hidden}};
+    return weft_build_parameter(build, &spec, &p->bias);
+}
+
+static void poison_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
+{
+    const poison *p = (const poison *)layer;
+    *out = (weft_layer_cost){.num_params = p->hidden,
+                             .local_params = p->hidden,
+                             .param_bytes = p->hidden * weft_dtype_bytes(shape->dtype)};
+}
+
+typedef struct fill_args {
+    float *to;
+    size_t count;
+    float value;
+} fill_args;
+
+static weft_status fill(const void *raw)
+{
+    const fill_args *args = raw;
+    for (size_t i = 0; i < args->count; i++)
+        args->to[i] = args->value;
+    return WEFT_OK;
+}
+
+static weft_status submit_fill(weft_pass *pass, void *to, size_t count, float value)
+{
+    fill_args args = {to, count, value};
+    return weft_lane_submit(weft_pass_lane(pass), "fill", fill, &args, sizeof args);
+}
+
+static bool asked_for(const char *what)
+{
+    const char *poisoned = getenv("POISON");
+    return poisoned && strcmp(poisoned, what) == 0;
+}
+
+static weft_status poison_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
+                                  weft_tensor *y)
+{
+    poison *p = (poison *)layer;
+    if (weft_pass_training(pass) && weft_pass_overwrite(pass))
+        p->step++;
+    if (!weft_pass_training(pass) && asked_for("evaluation"))
+        return submit_fill(pass, y->data, weft_tensor_count(y), NAN);
+    return weft_lane_copy(weft_pass_lane(pass), y->data, x->data,
+                          weft_tensor_count(x) * weft_dtype_bytes(x->dtype));
+}
+
+static weft_status poison_backward(weft_layer *layer, weft_pass *pass, const weft_tensor *dy,
+                                   weft_tensor *dx)
+{
+    poison *p = (poison *)layer;
+    const char *rank = getenv("OMPI_COMM_WORLD_RANK");
+    bool bad = asked_for("gradient") && p->step == BAD_STEP && (!rank || strcmp(rank, "1") == 0);
+    WEFT_TRY(submit_fill(pass, p->bias->grad, p->hidden, bad ? NAN : 0));
+    return weft_lane_copy(weft_pass_lane(pass), dx->data, dy->data,
+                          weft_tensor_count(dy) * weft_dtype_bytes(dy->dtype));
+}
+
+static void poison_destroy(weft_layer *layer)
+{
+    free(layer);
+}
+
+static const weft_layer_ops poison_ops = {.kind = "poison",
+                                          .describe = poison_describe,
+                                          .init = poison_init,
+                                          .forward = poison_forward,
+                                          .backward = poison_backward,
+                                          .destroy = poison_destroy};
+
+static weft_status build(weft_model *model, const weft_model_options *options)
+{
+    WEFT_TRY(weft_model_add_embedding(model, options));
+    WEFT_TRY(weft_model_add_block(model, options, weft_attention_create(options),
+                                  weft_mlp_create(options)));
+    poison *p = calloc(1, sizeof *p);
+    if (p) {
+        p->base.ops = &poison_ops;
+        p->hidden = (size_t)options->hidden_size;
+    }
+    WEFT_TRY(weft_model_add(model, p ? &p->base : NULL));
+    return weft_model_add_head(model, options);
+}
+
+/* Every line of the ranks' words has `part`; there is at least one. */
+static void check_lines(const char *mesh, const child *c, const char *part)
+{
+    int count = 0;
+    char *text = strdup(c->err ? c->err : "");
+    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n"), count++)
+        EXPECT(strstr(line, part), "%s: \"%s\" lacks \"%s\"", mesh, line, part);
+    EXPECT(count > 0, "%s: nothing on stderr", mesh);
+    free(text);
+}
+
+static void check(const char *run, const char *mesh, const char *poisoned, const char *eval,
+                  int exit_code, const char *part, const char *latest)
+{
+    char path[64];
+    child c;
+    child_run(
+        &c, (const char *[]){"train", "c.json", "--out", run, "--mesh", mesh, "--set", eval, NULL},
+        (const char *[]){poisoned, NULL});
+    EXPECT(c.exit_code == exit_code, "%s: exit %d: %s", mesh, c.exit_code, c.err);
+    if (part)
+        check_lines(mesh, &c, part);
+    child_release(&c);
+    snprintf(path, sizeof path, "%s/checkpoints/latest", run);
+    char *text = child_read(path);
+    EXPECT(text && strcmp(text, latest) == 0, "%s: latest is %s", mesh, text);
+    free(text);
+}
+
+int main(int argc, char **argv)
+{
+    char folder[32];
+    if (argc > 1)
+        return weft_main(argc, argv, build);
+    child_program = "/proc/self/exe";
+    EXPECT(child_folder_enter(folder), "no folder");
+    EXPECT(child_write("c.json", config), "c.json");
+    check("good", "dp=2", "POISON=", "eval_interval=2", 0, NULL, "step-6\n");
+    /* Named by the rank that holds the sum: rank 0's share of the bucket under ZeRO. */
+    check("alone", "dp=1", "POISON=gradient", "eval_interval=0", 7,
+          "error step 3: lane compute, gradient norm: gradient norm is not finite; first in "
+          "decoder.layers.1.bias on rank 0",
+          "step-2\n");
+    check("stages", "pp=2", "POISON=gradient", "eval_interval=0", 7,
+          "error step 3: lane compute, gradient norm: gradient norm is not finite; first in "
+          "decoder.layers.1.bias on rank 1",
+          "step-2\n");
+    check("replicas", "dp=2", "POISON=gradient", "eval_interval=0", 7,
+          "error step 3: lane compute, gradient norm: gradient norm is not finite; first in "
+          "decoder.layers.1.bias on rank ",
+          "step-2\n");
+    check("evaluated", "dp=2", "POISON=evaluation", "eval_interval=4", 7,
+          "error step 4: validation loss is nan", "step-3\n");
+    if (!expect_failures)
+        child_folder_leave(folder);
+    return expect_finish();
+}
