@@ -6,5 +6,6 @@ weft_add_test(NAME killed SOURCES launcher/killed.c launcher/child.c TIMEOUT 300
 add_dependencies(test_killed weft_binary)
 weft_add_test(NAME nonfinite SOURCES launcher/nonfinite.c launcher/child.c LABELS launcher)
 set_tests_properties(killed nonfinite PROPERTIES PROCESSORS 2)
+weft_add_test(NAME wrong_configs SOURCES launcher/wrong_configs.c launcher/child.c LABELS launcher)
 include(${CMAKE_CURRENT_LIST_DIR}/data.cmake OPTIONAL)
 include(${CMAKE_CURRENT_LIST_DIR}/doctor.cmake OPTIONAL)

@@ -1,0 +1,432 @@
+/* One of each kind of mistake in a config or on a command line: exit code 2, one line on stderr
+ * that names the place and the key, nothing on stdout, no run folder. mpirun is not on PATH here:
+ * what is found before any rank starts cannot have needed it. */
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "tests/expect.h"
+#include "tests/launcher/child.h"
+
+/* Cases replace a part of it; line and column are counted in what comes out. */
+static const char good_config[] = "{\n"
+                                  "  \"model\": {\n"
+                                  "    \"num_layers\": 2,\n"
+                                  "    \"hidden_size\": 16,\n"
+                                  "    \"ffn_hidden_size\": 32,\n"
+                                  "    \"num_attention_heads\": 4,\n"
+                                  "    \"num_query_groups\": 2,\n"
+                                  "    \"seq_length\": 12,\n"
+                                  "    \"num_experts\": 4,\n"
+                                  "    \"moe_router_topk\": 2\n"
+                                  "  },\n"
+                                  "  \"parallel\": {\n"
+                                  "    \"tensor_model_parallel_size\": 1,\n"
+                                  "    \"expert_binding\": \"dp\"\n"
+                                  "  },\n"
+                                  "  \"train\": {\n"
+                                  "    \"global_batch_size\": 4,\n"
+                                  "    \"train_iters\": 2\n"
+                                  "  },\n"
+                                  "  \"data\": {\n"
+                                  "    \"data_path\": \"corpus\"\n"
+                                  "  },\n"
+                                  "  \"device\": { \"peak_flops\": 1e9, \"num_threads\": 1 }\n"
+                                  "}\n";
+
+enum { MAX_ARGS = 6 };
+
+/* weft train c.json --out run ARGS, with `from` in the config replaced by `to`. */
+typedef struct mistake {
+    const char *from, *to; /* NULL: the config is good */
+    const char *args[MAX_ARGS];
+    const char *wanted; /* the line is this, or begins so, after "weft train: " */
+} mistake;
+
+static const mistake mistakes[] = {
+    /* --- the text of the file */
+    {"\"num_layers\": 2,",
+     "\"num_layer\": 2,",
+     {0},
+     "c.json:3:5: model.num_layer: unknown key; did you mean model.num_layers?"},
+    {"\"train\"", "\"trian\"", {0}, "c.json:16:3: trian: unknown section; did you mean train?"},
+    {"\"num_layers\": 2,", "\"lr\": 2,", {0}, "c.json:3:5: model.lr: lr belongs to section train"},
+    {"\"train_iters\": 2",
+     "\"global_batch_size\": 4",
+     {0},
+     "c.json:18:5: train.global_batch_size: given twice; first at line 17, column 5"},
+    {"\"device\"", "\"model\"", {0}, "c.json:23:3: model: given twice; first at line 2, column 3"},
+    {"\"hidden_size\": 16",
+     "\"hidden_size\": \"16x\"",
+     {0},
+     "c.json:4:20: model.hidden_size: expected"},
+    {"\"hidden_size\": 16",
+     "\"hidden_size\": 16.5",
+     {0},
+     "c.json:4:20: model.hidden_size: expected"},
+    {"\"hidden_size\": 16",
+     "\"hidden_size\": [16]",
+     {0},
+     "c.json:4:20: model.hidden_size: expected"},
+    {"\"hidden_size\": 16",
+     "\"hidden_size\": null",
+     {0},
+     "c.json:4:20: model.hidden_size: expected"},
+    {"\"num_layers\": 2",
+     "\"num_layers\": 0",
+     {0},
+     "c.json:3:19: model.num_layers: 0 is out of range"},
+    {"\"num_layers\": 2",
+     "\"num_layers\": -2",
+     {0},
+     "c.json:3:19: model.num_layers: -2 is out of range"},
+    {"\"num_layers\": 2",
+     "\"hidden_dropout\": 1.5",
+     {0},
+     "c.json:3:23: model.hidden_dropout: 1.5 is out of range"},
+    {"\"num_layers\": 2", "\"swiglu\": \"yes\"", {0}, "c.json:3:15: model.swiglu: expected"},
+    {"\"num_layers\": 2",
+     "\"normalization\": \"rmsnorm\"",
+     {0},
+     "c.json:3:22: model.normalization: "},
+    {"\"expert_binding\": \"dp\"",
+     "\"expert_binding\": \"pp\"",
+     {0},
+     "c.json:14:23: parallel.expert_binding: "},
+    {"\"model\": {", "\"model\": 3, \"x\": {", {0}, "c.json:2:12: model: expected an object"},
+    {"\"num_layers\": 2,", "\"num_layers\": 2", {0}, "c.json:4:5: not valid JSON: "},
+    {"\"num_threads\": 1 }\n}\n",
+     "\"num_threads\": 1 }\n}\n{}\n",
+     {0},
+     "c.json:25:1: not valid JSON: "},
+    {"\"num_threads\": 1 }\n}\n",
+     "\"num_threads\": 1 }\n",
+     {0},
+     "c.json:1:1: not valid JSON: this '{' is never closed"},
+    {"\"num_layers\": 2", "\"num_layers\": 02", {0}, "c.json:3:"},
+    {good_config, "[]", {0}, "c.json:1:1: expected an object of sections"},
+    {good_config, "", {0}, "c.json:1:1: not valid JSON: "},
+    {"\"num_layers\": 2", "\"num_layers\": 2 /* no end", {0}, "c.json:3:"},
+    /* --- the model */
+    {"\"num_attention_heads\": 4",
+     "\"num_attention_heads\": 6",
+     {0},
+     "c.json:6:5: model.num_attention_heads: hidden_size 16 does not divide by 6 heads"},
+    {"\"num_query_groups\": 2",
+     "\"num_query_groups\": 3",
+     {0},
+     "c.json:7:5: model.num_query_groups: 4 heads do not divide by 3 query groups"},
+    {"\"moe_router_topk\": 2",
+     "\"moe_router_topk\": 5",
+     {0},
+     "c.json:10:5: model.moe_router_topk: 5 experts a token, but there are only 4"},
+    {"\"moe_router_topk\": 2",
+     "\"moe_layer_freq\": [1, 0, 1]",
+     {0},
+     "c.json:10:5: model.moe_layer_freq: 3 entries for 2 layers"},
+    {"\"moe_router_topk\": 2",
+     "\"moe_layer_freq\": [1, 2]",
+     {0},
+     "c.json:10:5: model.moe_layer_freq: 2 is neither"},
+    {"\"seq_length\": 12",
+     "\"seq_length\": 12, \"max_position_embeddings\": 8",
+     {0},
+     "c.json:8:23: model.max_position_embeddings: 8 positions for seq_length 12"},
+    {"\"seq_length\": 12",
+     "\"seq_length\": 12, \"position_embedding_type\": \"rope\", \"kv_channels\": 5",
+     {0},
+     "c.json:8:58: model.kv_channels: rotary positions need an even head dimension, not 5"},
+    {"\"hidden_size\": 16",
+     "\"hidden_size\": 400000000000",
+     {0},
+     "c.json:4:5: model.hidden_size: "},
+    /* --- the mesh, in the file */
+    {"\"tensor_model_parallel_size\": 1",
+     "\"tensor_model_parallel_size\": 3",
+     {0},
+     "c.json:13:5: parallel.tensor_model_parallel_size: num_attention_heads 4 does not divide by "
+     "3"},
+    {"\"tensor_model_parallel_size\": 1",
+     "\"tensor_model_parallel_size\": 4",
+     {0},
+     "c.json:13:5: parallel.tensor_model_parallel_size: num_query_groups 2 does not divide by 4"},
+    {"\"tensor_model_parallel_size\": 1",
+     "\"pipeline_model_parallel_size\": 3",
+     {0},
+     "c.json:13:5: parallel.pipeline_model_parallel_size: 3 stages for 2 layers"},
+    {"\"tensor_model_parallel_size\": 1",
+     "\"context_parallel_size\": 2",
+     {0},
+     "c.json:13:5: parallel.context_parallel_size 2: context parallelism is not available in this "
+     "version"},
+    {"\"tensor_model_parallel_size\": 1",
+     "\"data_parallel_size\": 3",
+     {0},
+     "c.json:17:5: train.global_batch_size: 4 does not divide by micro_batch_size 1 x dp 3"},
+    {"\"tensor_model_parallel_size\": 1",
+     "\"sequence_parallel\": true",
+     {0},
+     "c.json:13:5: parallel.sequence_parallel has no effect with tensor_model_parallel_size 1"},
+    {"\"tensor_model_parallel_size\": 1",
+     "\"order\": \"tp-pp-dp\"",
+     {0},
+     "c.json:13:5: parallel.order 'tp-pp-dp': "},
+    {"\"tensor_model_parallel_size\": 1",
+     "\"expert_model_parallel_size\": 3",
+     {0},
+     "c.json:13:5: parallel.expert_model_parallel_size 3 does not divide num_experts 4; ep "},
+    {"\"tensor_model_parallel_size\": 1",
+     "\"expert_tensor_parallel_size\": 2",
+     {0},
+     "c.json:13:5: parallel.expert_tensor_parallel_size 2: 1 (experts whole) or "},
+    {"\"tensor_model_parallel_size\": 1,\n    \"expert_binding\": \"dp\"",
+     "\"expert_model_parallel_size\": 2,\n    \"expert_binding\": \"tp\"",
+     {0},
+     "c.json:13:5: parallel.expert_model_parallel_size 2: expert_binding tp puts the experts on"},
+    {"\"expert_binding\": \"dp\"",
+     "\"expert_binding\": \"tp\", \"expert_tensor_parallel_size\": 2",
+     {0},
+     "c.json:14:29: parallel.expert_tensor_parallel_size 2: with expert_binding tp every expert "
+     "is"},
+    {"\"tensor_model_parallel_size\": 1",
+     "\"pipeline_schedule\": \"interleaved\"",
+     {0},
+     "c.json:13:26: parallel.pipeline_schedule: "},
+    {"\"num_experts\": 4",
+     "\"num_experts\": 0",
+     {"--mesh", "dp=2,ep=2"},
+     "--mesh dp=2,ep=2: parallel.expert_model_parallel_size 2: the model has no experts"},
+    /* --- the mesh, on the command line */
+    {NULL, NULL, {"--mesh", "tp=3"}, "--mesh tp=3: parallel.tensor_model_parallel_size: num_att"},
+    {NULL, NULL, {"--mesh", "pp=3"}, "--mesh pp=3: parallel.pipeline_model_parallel_size: 3 stag"},
+    {NULL,
+     NULL,
+     {"--mesh", "tp=2,sp=1", "--set", "seq_length=11"},
+     "--mesh tp=2,sp=1: parallel.sequence_parallel: seq_length 11 does not divide by 2"},
+    {NULL,
+     NULL,
+     {"--mesh", "tp=2", "--set", "num_experts=0", "--set", "ffn_hidden_size=31"},
+     "--mesh tp=2: parallel.tensor_model_parallel_size: ffn_hidden_size 31 does not divide by 2"},
+    {NULL,
+     NULL,
+     {"--mesh", "tp=2,dp=1,ep=1,etp=2", "--set", "moe_ffn_hidden_size=33"},
+     "--mesh tp=2,dp=1,ep=1,etp=2: parallel.expert_tensor_parallel_size: moe_ffn_hidden_size 33"},
+    {NULL,
+     NULL,
+     {"--mesh", "tp=2", "--set", "seq_length=11"},
+     "--mesh tp=2: parallel.tensor_model_parallel_size: seq_length x micro_batch_size 11"},
+    {NULL,
+     NULL,
+     {"--mesh", "dp=3"},
+     "c.json:17:5: train.global_batch_size: 4 does not divide by micro_batch_size 1 x dp 3"},
+    {NULL, NULL, {"--mesh", "pt=2"}, "--mesh pt: unknown name; did you mean tp?"},
+    {NULL, NULL, {"--mesh", "tp=2,tp=2"}, "--mesh tp: given twice"},
+    {NULL, NULL, {"--mesh", "tp"}, "--mesh 'tp': not name=value"},
+    {NULL, NULL, {"--mesh", "tp=two"}, "--mesh tp=two: tensor_model_parallel_size is a whole num"},
+    {NULL, NULL, {"--mesh", "binding=pp"}, "--mesh binding=pp: expert_binding is one of tp|dp"},
+    {NULL, NULL, {"--mesh", "tp=1048576,pp=1048576,dp=1048576"}, "a mesh of 2147483647 ranks"},
+    {NULL, NULL, {"--mesh", ""}, "--mesh '': not name=value"},
+    /* --- batches, optimizer, data */
+    {"\"train_iters\": 2",
+     "\"micro_batch_size\": 3",
+     {0},
+     "c.json:17:5: train.global_batch_size: 4 does not divide by micro_batch_size 3"},
+    {"\"train_iters\": 2",
+     "\"lr\": 1e-4, \"min_lr\": 1e-3",
+     {0},
+     "c.json:18:17: train.min_lr: 0.001 is above lr 0.0001"},
+    {"\"train_iters\": 2", "\"adam_beta2\": 1", {0}, "c.json:18:19: train.adam_beta2: 1 is out of"},
+    {"\"data_path\": \"corpus\"", "", {0}, "c.json: data.data_path: missing"},
+    {"\"data_path\": \"corpus\"",
+     "\"data_path\": \"corpse\"",
+     {0},
+     "c.json:21:5: data.data_path: corpse.idx: No such file or directory"},
+    {"\"data_path\": \"corpus\"",
+     "\"data_path\": \"corpse\"",
+     {"--mesh", "dp=2"},
+     "c.json:21:5: data.data_path: corpse.idx: No such file or directory"},
+    {"\"data_path\": \"corpus\"",
+     "\"mock_data\": true",
+     {0},
+     "c.json: model.vocab_size: mock data needs one"},
+    {"\"data_path\": \"corpus\"",
+     "\"data_path\": \"corpus\", \"split\": \"9,a\"",
+     {0},
+     "c.json:21:28: data.split: \"9,a\" is not three weights"},
+    {"\"data_path\": \"corpus\"",
+     "\"data_path\": \"corpus\", \"split\": \"1,0,0\"",
+     {"--set", "eval_interval=1"},
+     "c.json:21:28: data.split: evaluation needs a validation share"},
+    {"\"data_path\": \"corpus\"",
+     "\"data_path\": \"corpus.bin\"",
+     {0},
+     "c.json:21:5: data.data_path: corpus.bin.idx: No such file or directory"},
+    {"\"hidden_size\": 16",
+     "\"hidden_size\": 16, \"vocab_size\": 100",
+     {"--mesh", "dp=2"},
+     "c.json:4:24: model.vocab_size: 100 is less than the dataset's vocabulary of 257"},
+    {"\"data_path\": \"corpus\"",
+     "\"data_path\": \"bare\"",
+     {"--mesh", "dp=2"},
+     "c.json: model.vocab_size: missing, and bare.json, which would say, is not there"},
+    {"\"data_path\": \"corpus\"",
+     "\"data_path\": \"bare\"",
+     {"--mesh", "dp=2", "--set", "vocab_size=50"},
+     "--set vocab_size=50: model.vocab_size: 50, but bare.bin holds token "},
+    {"\"seq_length\": 12",
+     "\"seq_length\": 100000",
+     {"--mesh", "dp=2"},
+     "c.json:21:5: data.data_path: corpus: "},
+    /* --- the command line */
+    {NULL,
+     NULL,
+     {"--set", "num_layer=2"},
+     "--set num_layer=2: unknown key; did you mean model.num_layers?"},
+    {NULL,
+     NULL,
+     {"--set", "modle.num_layers=2"},
+     "--set modle.num_layers=2: unknown section; did you mean model?"},
+    {NULL,
+     NULL,
+     {"--set", "train.num_layers=2"},
+     "--set train.num_layers=2: num_layers belongs to section model"},
+    {NULL, NULL, {"--set", "num_layers"}, "--set num_layers: expected key=value"},
+    {NULL, NULL, {"--set", "num_layers=two"}, "--set num_layers=two: expected"},
+    {NULL,
+     NULL,
+     {"--set", "num_attention_heads=5"},
+     "--set num_attention_heads=5: model.num_attention_heads: hidden_size 16 does not divide"},
+    {NULL, NULL, {"--frobnicate"}, "--frobnicate: unknown option or missing value; see weft train"},
+    {NULL, NULL, {"--mesh"}, "--mesh: unknown option or missing value; see weft train --help"},
+    {NULL, NULL, {"second.json"}, "one CONFIG is needed; see weft train --help"},
+    {NULL, NULL, {"--resume"}, "run: no checkpoint to resume from"},
+    {NULL, NULL, {"--resume", "--mesh", "dp=2"}, "run: no checkpoint to resume from"},
+};
+
+/* Other verbs and what train needs besides; the whole command line. */
+typedef struct misuse {
+    const char *args[8];
+    const char *wanted;
+} misuse;
+
+static const misuse misuses[] = {
+    {{"trian", "c.json"}, "weft: unknown verb \"trian\"; did you mean train?\n"},
+    {{"train", "c.json"}, "weft train: --out RUN is missing; see weft train --help\n"},
+    {{"train", "--out", "run"}, "weft train: one CONFIG is needed; see weft train --help\n"},
+    {{"train", "none.json", "--out", "run"}, "weft train: none.json: "},
+    {{"train", ".", "--out", "run"}, "weft train: .: "},
+    {{"generate", "run"}, "weft generate: needs one CHECKPOINT and --prompt TEXT"},
+    {{"generate", "run", "--prompt", "a", "--num-tokens", "x"}, "weft generate: x: "},
+    {{"generate", "run", "--prompt", "a", "--num-tokens", "0"}, "weft generate: "},
+    {{"inspect"}, "weft inspect: needs one CHECKPOINT or DATASET"},
+    {{"inspect", "a", "b"}, "weft inspect: needs one CHECKPOINT or DATASET"},
+    {{"inspect", "--deep", "a"}, "weft inspect: --deep: unknown option"},
+    {{"prepare", "text.txt"}, "weft prepare: "},
+    {{"prepare", "--out", "x"}, "weft prepare: "},
+    {{"prepare", "text.txt", "--out", "x", "--tokenizer", "gpt3"},
+     "weft prepare: unknown tokenizer \"gpt3\"; expected bytes or gpt2; did you mean gpt2?\n"},
+};
+
+static const char *const no_mpirun[] = {"PATH=/nonexistent", NULL};
+static bool make_files(void)
+{
+    char text[2001], line[] = "the quick brown fox jumps over the lazy dog\n";
+    child c;
+    for (size_t i = 0; i < sizeof text - 1; i++)
+        text[i] = line[i % (sizeof line - 1)];
+    text[sizeof text - 1] = '\0';
+    bool good = child_write("text.txt", text);
+    for (int i = 0; i < 2; i++) {
+        child_run(&c, (const char *[]){"prepare", "text.txt", "--out", i ? "bare" : "corpus", NULL},
+                  NULL);
+        good = good && c.exit_code == 0;
+        child_release(&c);
+    }
+    return good && unlink("bare.json") == 0;
+}
+
+/* The base with a part replaced. */
+static bool write_config(const mistake *m)
+{
+    static char text[4096];
+    const char *at = m->from ? strstr(good_config, m->from) : NULL;
+    if (!m->from)
+        return child_write("c.json", good_config);
+    if (!at)
+        return false;
+    snprintf(text, sizeof text, "%.*s%s%s", (int)(at - good_config), good_config, m->to,
+             at + strlen(m->from));
+    return child_write("c.json", text);
+}
+
+static void check(const char *const *args, const char *const *environment, const char *name,
+                  int exit_code, const char *wanted)
+{
+    child c;
+    child_run(&c, args, environment);
+    const char *err = c.err ? c.err : "nothing";
+    EXPECT(c.exit_code == exit_code, "%s: exit %d: %s", name, c.exit_code, err);
+    EXPECT(child_is_line(c.err) && strncmp(err, wanted, strlen(wanted)) == 0,
+           "%s: got\n  %sfor\n  %s", name, err, wanted);
+    EXPECT(c.out && !*c.out, "%s: wrote to stdout: %s", name, c.out);
+    EXPECT(access("run", F_OK) != 0, "%s: made the run folder", name);
+    child_release(&c);
+}
+
+static void check_mistake(const mistake *m)
+{
+    const char *args[16] = {"train", "c.json", "--out", "run"};
+    char wanted[400];
+    for (int i = 0; i < MAX_ARGS; i++)
+        args[4 + i] = m->args[i];
+    EXPECT(write_config(m), "c.json: no %s", m->from ? m->from : "folder");
+    snprintf(wanted, sizeof wanted, "weft train: %s", m->wanted);
+    check(args, no_mpirun, m->to ? m->to : m->args[1] ? m->args[1] : m->args[0], 2, wanted);
+}
+
+/* As under `mpirun -n 3`: rank 0 speaks, the others leave with the same code and no word. */
+static void check_launched(void)
+{
+    static const char *const args[] = {"train", "c.json", "--out", "run", "--mesh", "tp=2", NULL};
+    const char *environment[] = {
+        "PATH=/nonexistent",      "OMPI_COMM_WORLD_SIZE=3",       "OMPI_COMM_WORLD_LOCAL_SIZE=3",
+        "OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_LOCAL_RANK=0", NULL};
+    child c;
+    EXPECT(child_write("c.json", good_config), "c.json");
+    check(
+        args, environment, "3 ranks", 2,
+        "weft train: --mesh tp=2: parallel.tensor_model_parallel_size 2 x pipeline 1 = 2 does not "
+        "divide 3 ranks; tp 1 or 3 would");
+    environment[3] = "OMPI_COMM_WORLD_RANK=1";
+    child_run(&c, args, environment);
+    EXPECT(c.exit_code == 2 && c.err && !*c.err && !*c.out, "rank 1: exit %d: %s", c.exit_code,
+           c.err);
+    child_release(&c);
+}
+
+/* Found by ranks at work: they agree, and one of them speaks. */
+static void check_memory(const char *mesh, const char *wanted)
+{
+    const char *args[] = {
+        "train", "c.json", "--out", "run", "--mesh", mesh, "--set", "memory_limit=20000", NULL};
+    check(args, NULL, "memory_limit", 3, wanted);
+}
+
+int main(void)
+{
+    const int num_mistakes = sizeof mistakes / sizeof *mistakes;
+    const int num_misuses = sizeof misuses / sizeof *misuses;
+    char folder[32];
+    EXPECT(child_folder_enter(folder), "no folder");
+    EXPECT(make_files(), "weft prepare failed");
+    for (int i = 0; i < num_mistakes; i++)
+        check_mistake(&mistakes[i]);
+    for (int i = 0; i < num_misuses; i++)
+        check(misuses[i].args, no_mpirun, misuses[i].args[0], 2, misuses[i].wanted);
+    check_launched();
+    check_memory("dp=1", "weft train: out of memory: ");
+    check_memory("dp=2", "weft train: rank 0: out of memory: ");
+    printf("%d mistakes\n", num_mistakes + num_misuses);
+    if (!expect_failures)
+        child_folder_leave(folder);
+    return expect_finish();
+}
