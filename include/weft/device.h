@@ -38,14 +38,18 @@ typedef struct weft_device_stats {
 } weft_device_stats;
 
 /* Creates the CPU device. `num_threads`: OpenMP threads a kernel may use (0: all cores this
- * process is bound to). `budget_bytes`: limit of WEFT_SPACE_DEVICE (0: none). */
+ * process is bound to). `budget_bytes`: limit of WEFT_SPACE_DEVICE (0: none). Errors: WEFT_CONFIG
+ * (a negative number of threads), WEFT_MEMORY. */
 weft_status weft_device_create_cpu(int num_threads, size_t budget_bytes,
                                    weft_device **out) WEFT_CHECKED;
+/* Its lanes and events are destroyed and its memory is freed before. NULL is legal. */
 void weft_device_destroy(weft_device *device);
 
+/* "cpu". Static. */
 const char *weft_device_name(const weft_device *device);
 /* Threads a CPU kernel may use. */
 int weft_device_num_threads(const weft_device *device);
+/* What is in use now and was at most; any thread. */
 void weft_device_get_stats(const weft_device *device, weft_device_stats *out);
 /* Sets the high-water marks to what is in use now. */
 void weft_device_reset_peak(weft_device *device);
@@ -54,20 +58,25 @@ void weft_device_reset_peak(weft_device *device);
  * the error that says what did not fit: WEFT_MEMORY with asked, in use, budget. */
 weft_status weft_device_alloc(weft_device *device, weft_space space, size_t bytes,
                               const char *purpose, void **out) WEFT_CHECKED;
+/* `bytes` as it was asked for. NULL is legal. */
 void weft_device_free(weft_device *device, weft_space space, void *memory, size_t bytes);
 
 /* `priority`: 0 is served first, larger numbers later (a CUDA stream priority, a thread's nice
- * value). `name` is borrowed and shows in errors and thread lists. */
+ * value). `name` is borrowed and shows in errors and thread lists. Errors: WEFT_MEMORY, WEFT_DEVICE
+ * (no thread), WEFT_INTERNAL (a negative priority). */
 weft_status weft_lane_create(weft_device *device, int priority, const char *name,
                              weft_lane **out) WEFT_CHECKED;
-void weft_lane_destroy(weft_lane *lane); /* waits for what was submitted */
+void weft_lane_destroy(weft_lane *lane); /* waits for what was submitted; NULL is legal */
+/* Borrowed. */
 weft_device *weft_lane_device(const weft_lane *lane);
 const char *weft_lane_name(const weft_lane *lane);
 /* The device whose lane the calling thread is, NULL on other threads: a CPU kernel asks it for its
  * number of threads. */
 const weft_device *weft_lane_current_device(void);
 
+/* An event of this device's lanes, complete until it is recorded. Errors: WEFT_MEMORY. */
 weft_status weft_event_create(weft_device *device, weft_event **out) WEFT_CHECKED;
+/* When nothing waits for it. NULL is legal. */
 void weft_event_destroy(weft_event *event);
 
 /* Marks this point of the lane; recording again moves the event. */
@@ -82,7 +91,8 @@ weft_status weft_event_wait_host(const weft_event *event) WEFT_CHECKED;
 /* Blocks until everything submitted to the lane is done; returns its error. */
 weft_status weft_lane_sync(weft_lane *lane) WEFT_CHECKED;
 
-/* Copies on the lane, any space to any space. Areas must not overlap. */
+/* Enqueue a copy, any space to any space, of areas that do not overlap; or zero bytes. Errors:
+ * WEFT_INTERNAL (no memory given), or the lane's own. */
 weft_status weft_lane_copy(weft_lane *lane, void *to, const void *from, size_t bytes) WEFT_CHECKED;
 weft_status weft_lane_zero(weft_lane *lane, void *to, size_t bytes) WEFT_CHECKED;
 
@@ -91,7 +101,8 @@ weft_status weft_lane_zero(weft_lane *lane, void *to, size_t bytes) WEFT_CHECKED
 typedef weft_status (*weft_lane_function)(const void *args);
 enum { WEFT_LANE_MAX_ARGS_BYTES = 320 };
 /* Enqueues function(copy of args). num_bytes <= WEFT_LANE_MAX_ARGS_BYTES. `label` (static string)
- * names it in the error that it may end in. */
+ * names it in the error that it may end in. Errors: WEFT_INTERNAL (too many bytes), or the lane's
+ * own. */
 weft_status weft_lane_submit(weft_lane *lane, const char *label, weft_lane_function function,
                              const void *args, size_t num_bytes) WEFT_CHECKED;
 

@@ -4,10 +4,13 @@
  *
  *     WEFT_TRY(weft_gemm(lane, &(weft_gemm_args){ .m = T, .n = N, .k = H, .a = x, ... }));
  *
- * The wrapper checks the arguments and calls the slot of the lane's device. Nothing allocates.
- * All matrices are row-major. Legend: T tokens (rows), H hidden size, V vocabulary rows held
- * here, E experts, K experts a token (top-k), S sequence, B micro-batch, D head dimension.
- * Tokens are ordered sequence first: row t = s * B + b.
+ * The wrapper checks the arguments (WEFT_INTERNAL: the caller's mistake, at once) and calls the
+ * slot of the lane's device; what goes wrong later poisons the lane. The struct is copied at the
+ * call, what it points to is not. Nothing allocates.
+ *
+ * All matrices are row-major. Legend: T tokens (rows), H hidden size, V vocabulary rows held here,
+ * E experts, K experts a token (top-k), S sequence, B micro-batch, D head dimension. Tokens are
+ * ordered sequence first: row t = s * B + b.
  *
  * Invariants: activations are of `dtype` (fp32 or bf16) and computed in fp32; gradients of
  * activations are *written* unless a field says `accumulate`; gradients of parameters are always
@@ -65,8 +68,8 @@ extern "C" {
 
 /* C[m,n] = alpha * op(A)[m,k] * op(B)[k,n] + beta * C, plus bias[n] where given.
  * transpose_a: A is stored [k,m]; transpose_b: B is stored [n,k]. Leading dimensions are in
- * elements; 0 means dense. A, B of `dtype`; C of `c_dtype` (dtype or fp32). batch > 1 repeats with
- * the given strides in elements. bias is of `dtype`. alpha is 1 unless set (0 is read as 1). */
+ * elements; 0 means dense. A, B of `dtype`; C of `c_dtype` (dtype or fp32). bias is of `dtype`.
+ * alpha is 1 unless set (0 is read as 1); with beta 0 C is not read. */
 typedef struct weft_gemm_args {
     size_t m, n, k;
     bool transpose_a, transpose_b;
@@ -114,7 +117,10 @@ typedef struct weft_bias_gradient_args {
 
 typedef enum weft_norm_kind { WEFT_NORM_LAYER, WEFT_NORM_RMS } weft_norm_kind;
 
-/* y = norm(x) * weight + bias. With residual: x is first replaced by sum = x + residual, written
+/* LayerNorm (Ba et al. 2016) or RMSNorm (Zhang and Sennrich 2019) of each row:
+ *   y = (x - mean) * rstd * weight + bias, rstd = 1 / sqrt(variance + epsilon)
+ *   y = x * rstd * weight,                 rstd = 1 / sqrt(mean of x^2 + epsilon)
+ * With residual: x is first replaced by sum = x + residual, written
  * to `sum`. mean (LayerNorm) and rstd are kept for backward, fp32 [rows]. */
 typedef struct weft_norm_forward_args {
     weft_norm_kind kind;
@@ -131,7 +137,8 @@ typedef struct weft_norm_forward_args {
     float epsilon;
 } weft_norm_forward_args;
 
-/* dx (or dx += where accumulate) from dy; dweight, dbias in fp32. x is the normalised input. */
+/* dx (or dx += where accumulate) from dy; dweight, dbias in fp32. x is what forward normalised: its
+ * input, or its sum. dy, x, dx: [rows, cols]; mean, rstd as forward left them. */
 typedef struct weft_norm_backward_args {
     weft_norm_kind kind;
     size_t rows, cols;
@@ -146,8 +153,8 @@ typedef struct weft_norm_backward_args {
     bool overwrite;  /* of dweight, dbias */
 } weft_norm_backward_args;
 
-/* GELU (tanh form) and SiLU take x[rows, cols]; SwiGLU takes x[rows, 2 cols] = [gate | up] and
- * gives silu(gate) * up. */
+/* GELU (Hendrycks and Gimpel 2016, its tanh form), SiLU and ReLU take x[rows, cols]; SwiGLU
+ * (Shazeer 2020) takes x[rows, 2 cols] = [gate | up] and gives silu(gate) * up. */
 typedef enum weft_activation_kind {
     WEFT_ACTIVATION_GELU,
     WEFT_ACTIVATION_SWIGLU,
@@ -172,9 +179,9 @@ typedef struct weft_activation_backward_args {
     void *dx;       /* like x; may be x itself */
 } weft_activation_backward_args;
 
-/* Rotary positions (half-rotation form, as Llama and Megatron) in place on `heads` heads of
- * `head_dim` at x + t * token_stride + h * head_stride (elements) for tokens t = s * batch + b,
- * position first_position + s. inverse: the backward. */
+/* Rotary positions (Su et al. 2021; half-rotation form, as Llama and Megatron) in place on `heads`
+ * heads of `head_dim` at x + t * token_stride + h * head_stride (elements) for tokens t = s * batch
+ * + b, position first_position + s. inverse: the backward. */
 typedef struct weft_rope_args {
     size_t seq, batch, heads, head_dim;
     size_t token_stride, head_stride;
@@ -225,8 +232,8 @@ typedef struct weft_attention_backward_args {
     void *dq, *dk, *dv;
 } weft_attention_backward_args;
 
-/* y[t] = table[tokens[t] - first_row] (zero where that row is held elsewhere), plus
- * positions[first_position + t / batch] where given. */
+/* y[num_tokens, cols]: y[t] = table[tokens[t] - first_row], table [num_rows, cols] (zero where that
+ * row is held elsewhere), plus positions[first_position + t / batch] where given. */
 typedef struct weft_embedding_forward_args {
     size_t num_tokens, batch, cols;
     const int32_t *tokens;
@@ -238,8 +245,9 @@ typedef struct weft_embedding_forward_args {
     void *y;
 } weft_embedding_forward_args;
 
-/* dtable += (always), dpositions += (always): both fp32; overwrite zeroes them first. The order of
- * additions is fixed, so results are bit-reproducible at any thread count. */
+/* From dy[num_tokens, cols]: dtable[num_rows, cols] += and dpositions[num_positions, cols] +=
+ * (always), both fp32; overwrite zeroes them first. The order of additions is fixed, so results are
+ * bit-reproducible at any thread count. */
 typedef struct weft_embedding_backward_args {
     size_t num_tokens, batch, cols;
     const int32_t *tokens;
@@ -261,7 +269,9 @@ typedef struct weft_embedding_backward_args {
  *   loss:     loss[t] = (log(row_sum) + row_max - target) * mask[t];
  *             *loss_sum += their sum over t (fp64)
  *   backward: logits become (softmax - onehot) * mask[t] * scale, in place.
- * Columns from valid_cols on are padding: excluded, and their gradient is 0. */
+ * logits [rows, cols]; labels [rows], global ids, of which this rank holds first_col to first_col +
+ * valid_cols; row_max, row_sum, target, mask fp32 [rows]. Columns from valid_cols on are padding:
+ * excluded, and their gradient is 0. */
 typedef enum weft_cross_entropy_pass {
     WEFT_CROSS_ENTROPY_MAX,
     WEFT_CROSS_ENTROPY_SUM,

@@ -50,7 +50,7 @@ typedef struct weft_shape {
 
 /* Per rank, per micro-batch. FLOPs count 2mnk a GEMM. Communication volumes are bytes passed to
  * the named group's collectives (of a gather, what all ranks give), forward and backward. For MoE:
- * balanced routing. */
+ * balanced routing. Activations and scratch are sums of pieces, each rounded up to 64 bytes. */
 typedef struct weft_layer_cost {
     uint64_t num_params;       /* global */
     uint64_t local_params;     /* held here */
@@ -62,6 +62,9 @@ typedef struct weft_layer_cost {
     uint64_t ep_forward_bytes, ep_backward_bytes;
 } weft_layer_cost;
 
+/* What a layer can do; all are required. x, y, dy, dx: [S_local * B, H] of the activation dtype,
+ * borrowed. A model's first layer gets an empty x and its dx is not used; its last gets y NULL and
+ * an empty dy. Errors of forward and backward end the job. */
 typedef struct weft_layer_ops {
     const char *kind;   /* "attention", "moe", ... */
     size_t state_bytes; /* of the per-pass struct that weft_pass_state gives, zeroed at forward */
@@ -75,7 +78,7 @@ typedef struct weft_layer_ops {
 /* A layer embeds this as its first member. */
 struct weft_layer {
     const weft_layer_ops *ops;
-    int index;     /* position in the model: set by the model */
+    int index;     /* number among the layers of its stage, children too: set by the model */
     char name[48]; /* "decoder.layers.3": set by the model; shows in errors */
 };
 
@@ -84,8 +87,9 @@ struct weft_layer {
 /* The shape the model is being built for. */
 const weft_shape *weft_build_shape(const weft_build *build);
 weft_device *weft_build_device(const weft_build *build);
-/* Declares a parameter of this layer; *out stays valid and gets its memory before the first
- * forward. Errors: WEFT_CONFIG when a dimension cannot be split so. */
+/* Declares a parameter of this layer; *out is the model's, and gets its memory before the first
+ * forward. Errors: WEFT_CONFIG when a dimension cannot be split so, or the name is taken or not of
+ * letters, digits, '.', '_' and '-'; WEFT_MEMORY. */
 weft_status weft_build_parameter(weft_build *build, const weft_parameter_spec *spec,
                                  weft_parameter **out) WEFT_CHECKED;
 /* Registers a layer inside this one: names its parameters under `prefix` ("self_attention."),
@@ -113,13 +117,15 @@ const int32_t *weft_pass_labels(const weft_pass *pass);
 /* The step's sums, host memory that kernels may add to: see weft_metrics. */
 weft_metrics *weft_pass_metrics(weft_pass *pass);
 
-/* The layer's struct of ops->state_bytes in this pass, for what backward needs. */
+/* The layer's struct of ops->state_bytes in this pass, for what backward needs. Borrowed. */
 void *weft_pass_state(weft_pass *pass, const weft_layer *layer);
-/* Memory that lives from forward to the end of this micro-batch's backward. Shapes as given. */
+/* Memory that lives from forward to the end of this micro-batch's backward: a tensor [d0, d1], not
+ * cleared, 64-byte aligned. `describe` has it reserved; more than it said is allocated now and kept
+ * (WEFT_MEMORY). */
 weft_status weft_pass_stash(weft_pass *pass, weft_dtype dtype, size_t d0, size_t d1,
                             weft_tensor *out) WEFT_CHECKED;
 /* Memory that lives until weft_pass_release to `mark`; work enqueued on the lane may still use it
- * after release, since later users come later on the same lane. */
+ * after release, since later users come later on the same lane. Otherwise as a stash. */
 weft_status weft_pass_scratch(weft_pass *pass, weft_dtype dtype, size_t d0, size_t d1,
                               weft_tensor *out) WEFT_CHECKED;
 size_t weft_pass_mark(const weft_pass *pass);
@@ -137,7 +143,8 @@ weft_status weft_pass_host(weft_pass *pass, size_t bytes, void **out) WEFT_CHECK
  *   all-gather of rows into scratch.
  * partial: where the region's partial result [S*B, H] goes: y itself, or scratch.
  * exit: sums the partials over TP into y: all-reduce, or reduce-scatter of rows.
- * The backward of enter is partial + exit on gradients, and the other way round. */
+ * The backward of enter is partial + exit on gradients, and the other way round. enter and exit are
+ * collective over the TP group: all its ranks call them in the same order. */
 weft_status weft_pass_enter(weft_pass *pass, const weft_tensor *x, weft_tensor *full) WEFT_CHECKED;
 weft_status weft_pass_partial(weft_pass *pass, const weft_tensor *y,
                               weft_tensor *partial) WEFT_CHECKED;

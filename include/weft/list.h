@@ -1,4 +1,5 @@
-/* Small borrowed lists, as options hold them. */
+/* Small lists, as options hold them. The values belong to whoever parsed them (a config's arena)
+ * and outlive the model. */
 #ifndef WEFT_LIST_H
 #define WEFT_LIST_H
 

@@ -64,11 +64,17 @@ typedef struct weft_model_options {
     int64_t moe_shared_expert_intermediate_size; /* 0: none */
 } weft_model_options;
 
-/* Layers. The create functions return NULL when memory is short; NULL may be handed on to
- * weft_block_create and weft_model_add, which then report WEFT_MEMORY. */
+/* Layers. They copy the options. The caller owns what it gets until a block or a model takes it.
+ * The create functions return NULL when memory is short; NULL may be handed on to weft_block_create
+ * and weft_model_add, which then report WEFT_MEMORY. docs/layers.md has shapes and formulas. */
+
+/* Tokens to hidden states: the vocabulary's table, learned positions where the options say so. */
 weft_layer *weft_embedding_create(const weft_model_options *options);
+/* Causal self-attention with grouped queries; rotary positions where the options say so. */
 weft_layer *weft_attention_create(const weft_model_options *options);
+/* GELU or SwiGLU of width ffn_hidden_size. */
 weft_layer *weft_mlp_create(const weft_model_options *options);
+/* Router, experts and, where the options say so, a shared expert; num_experts is above 0. */
 weft_layer *weft_moe_create(const weft_model_options *options);
 /* x + attention(norm(x)), then + mlp(norm(.)); owns both. `mlp` is any layer that maps
  * [rows, H] to [rows, H]: the MLP, an MoE layer or one of the user's own. */
@@ -79,7 +85,7 @@ weft_layer *weft_head_create(const weft_model_options *options);
 /* Frees a layer that no model owns. NULL is legal. */
 void weft_layer_destroy(weft_layer *layer);
 
-/* Adds a layer; the model owns it from here on, also on failure. */
+/* Adds a layer; the model owns it from here on, also on failure. Errors: WEFT_MEMORY. */
 weft_status weft_model_add(weft_model *model, weft_layer *layer) WEFT_CHECKED;
 weft_status weft_model_add_embedding(weft_model *model,
                                      const weft_model_options *options) WEFT_CHECKED;
@@ -89,6 +95,7 @@ weft_status weft_model_add_head(weft_model *model, const weft_model_options *opt
 /* Whether decoder layer `index` is an MoE layer by moe_layer_freq. */
 bool weft_model_is_moe_layer(const weft_model_options *options, int64_t index);
 
+/* Adds all layers of a model, the same on every rank. Its errors end the job before a step. */
 typedef weft_status (*weft_model_function)(weft_model *model, const weft_model_options *options);
 /* The model that the options describe: GPT-2-, Llama- and Mixtral-shaped stacks. */
 weft_status weft_model_build_gpt(weft_model *model, const weft_model_options *options) WEFT_CHECKED;

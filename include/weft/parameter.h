@@ -10,7 +10,7 @@
 extern "C" {
 #endif
 
-/* How a dimension is split. */
+/* Over which group a dimension is split, in equal parts in rank order. */
 typedef enum weft_split_axis {
     WEFT_SPLIT_NONE,
     WEFT_SPLIT_TP,  /* over the tensor-parallel group */
@@ -18,10 +18,13 @@ typedef enum weft_split_axis {
     WEFT_SPLIT_ETP, /* over the expert-tensor-parallel group */
 } weft_split_axis;
 
+/* Initial values: normal with init_std around 0, a pure function of (seed, name, global index); or
+ * constant. */
 typedef enum weft_init_kind { WEFT_INIT_NORMAL, WEFT_INIT_ZERO, WEFT_INIT_ONE } weft_init_kind;
 
 enum { WEFT_MAX_NAME_BYTES = 96 };
 
+/* What a layer declares. Copied at the declaration, `name` too. */
 typedef struct weft_parameter_spec {
     const char *name; /* within the layer: "mlp.linear_fc1.weight"; the model puts
                          "decoder.layers.N." before it */

@@ -44,6 +44,7 @@ typedef enum weft_status {
 
 enum { WEFT_ERROR_TEXT_BYTES = 512, WEFT_ERROR_MAX_FRAMES = 8 };
 
+/* A place in the source that an error passed. */
 typedef struct weft_error_where {
     const char *file; /* static strings */
     int line;
@@ -67,18 +68,22 @@ weft_status weft_error_frame(const char *file, int line, const char *function, w
 /* Puts "context: " before the record's text, such as "layer 12 moe". Returns `status`. */
 weft_status weft_error_context(weft_status status, const char *format, ...) WEFT_PRINTF(2, 3);
 
-/* The record of this thread; its status is WEFT_OK when there is none. Borrowed. */
+/* The record of this thread; its status is WEFT_OK when there is none. Borrowed, and overwritten by
+ * the thread's next error. */
 const weft_error *weft_error_get(void);
 void weft_error_clear(void);
-/* Moves this thread's record out (and clears it), or in. */
+/* Moves this thread's record out (and clears it), or in; put returns the record's status. */
 void weft_error_take(weft_error *out);
 weft_status weft_error_put(const weft_error *error);
 
+/* Of WEFT_STATUS_LIST: the text (static), and the exit code of a process that ends with it. */
 const char *weft_status_text(weft_status status);
 int weft_status_exit_code(weft_status status);
 
+/* Writes the record and is the status: return WEFT_ERROR(WEFT_CONFIG, "model.x: %d is odd", x); */
 #define WEFT_ERROR(status, ...) weft_error_set(__FILE__, __LINE__, __func__, (status), __VA_ARGS__)
 
+/* Returns from the calling function, which returns a weft_status, when the call fails. */
 #define WEFT_TRY(call)                                                                             \
     do {                                                                                           \
         weft_status weft_try_ = (call);                                                            \

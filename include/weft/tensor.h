@@ -36,6 +36,7 @@ typedef struct weft_tensor {
     size_t dims[WEFT_MAX_DIMS]; /* slowest first; dims beyond num_dims are ignored */
 } weft_tensor;
 
+/* Bytes an element; the name used in files and messages ("fp32"), static. */
 size_t weft_dtype_bytes(weft_dtype dtype);
 const char *weft_dtype_text(weft_dtype dtype);
 
@@ -45,7 +46,7 @@ weft_tensor weft_tensor_2d(void *data, weft_dtype dtype, size_t d0, size_t d1);
 weft_tensor weft_tensor_3d(void *data, weft_dtype dtype, size_t d0, size_t d1, size_t d2);
 
 size_t weft_tensor_count(const weft_tensor *tensor); /* elements; 1 for num_dims 0 */
-size_t weft_tensor_bytes(const weft_tensor *tensor);
+size_t weft_tensor_bytes(const weft_tensor *tensor); /* count times the element's bytes */
 
 #ifdef __cplusplus
 }
