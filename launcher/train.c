@@ -161,6 +161,7 @@ typedef struct job {
     weft_progress progress;
     const char *checkpoints; /* RUN/checkpoints */
     bool speaks;             /* rank 0 */
+    bool traced;
 } job;
 
 static weft_status save(job *j)
@@ -196,8 +197,10 @@ static weft_status steps(job *j)
             WEFT_TRY(weft_progress_step(&j->progress, &result));
         if (c->train.eval_interval > 0 && t->step % c->train.eval_interval == 0)
             WEFT_TRY(evaluate(j));
-        if (t->step == c->log.trace_step)
+        if (t->step == c->log.trace_step) {
             WEFT_TRY(weft_trainer_write_trace(t, j->args->out));
+            j->traced = true;
+        }
         if (c->checkpoint.save_interval > 0 && t->step % c->checkpoint.save_interval == 0) {
             WEFT_TRY(save(j));
             saved = t->step;
@@ -272,7 +275,7 @@ static int run_job(const arguments *args, const weft_config *config, weft_comm *
     }
     if (j.speaks && !args->json) {
         printf("metrics: %s/metrics.jsonl\n", args->out);
-        if (config->log.trace_step > 0 && config->log.trace_step <= j.trainer.step)
+        if (j.traced)
             printf("timeline: %s/trace.json, %s/trace.svg\n", args->out, args->out);
         fflush(stdout);
     }

@@ -1,0 +1,286 @@
+/* The command as a user meets it: prepare a text, train on 4 ranks, look at what came out, let it
+ * write, go on with other meshes. */
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cjson/cJSON.h>
+
+#include "tests/expect.h"
+#include "tests/launcher/child.h"
+
+enum { STEPS = 12, MAX_STEPS = 16 };
+
+static const char config[] =
+    "{ // comments are fine\n"
+    "  \"model\": {\"num_layers\": 4, \"hidden_size\": 16, \"num_attention_heads\": 4,\n"
+    "            \"seq_length\": 16, \"num_experts\": 4, \"moe_aux_loss_coeff\": 0.01},\n"
+    "  \"train\": {\"global_batch_size\": 8, \"train_iters\": 12, \"lr\": 1e-2, "
+    "\"lr_decay_style\": \"constant\"},\n"
+    "  \"data\": {\"data_path\": \"corpus\"}, \"checkpoint\": {\"save_interval\": 6},\n"
+    "  \"device\": {\"peak_flops\": 1e9, \"num_threads\": 1}\n"
+    "}\n";
+
+/* Runs weft, which must end well and be silent on stderr; the caller releases it. */
+static void run_weft(child *c, const char *const *args)
+{
+    child_run(c, args, NULL);
+    EXPECT(c->exit_code == 0 && c->err && !*c->err, "weft %s: exit %d: %s", args[0], c->exit_code,
+           c->err);
+    EXPECT(c->out && *c->out && c->out[strlen(c->out) - 1] == '\n', "weft %s: no last newline: %s",
+           args[0], c->out);
+}
+
+static void expect_part(const child *c, const char *part)
+{
+    EXPECT(c->out && strstr(c->out, part), "no \"%s\" in\n%s", part, c->out);
+}
+
+static double number_of(const cJSON *object, const char *key)
+{
+    const cJSON *value = cJSON_GetObjectItemCaseSensitive(object, key);
+    return cJSON_IsNumber(value) ? value->valuedouble : NAN;
+}
+
+/* One line of metrics: every field, and what they have to do with each other. */
+static double check_metrics_line(const char *line, int step)
+{
+    static const char *const keys[] = {"step",
+                                       "loss",
+                                       "aux_loss",
+                                       "grad_norm",
+                                       "lr",
+                                       "tokens",
+                                       "tokens_per_s",
+                                       "step_ms",
+                                       "model_flops_utilization",
+                                       "device_bytes_peak",
+                                       "expert_load_max_over_mean",
+                                       "dropped_tokens"};
+    const int num_keys = sizeof keys / sizeof *keys;
+    cJSON *json = cJSON_Parse(line);
+    EXPECT(cJSON_GetArraySize(json) == num_keys, "not %d fields: %s", num_keys, line);
+    for (int i = 0; i < num_keys; i++)
+        EXPECT(isfinite(number_of(json, keys[i])), "%s: %s", keys[i], line);
+    double loss = number_of(json, "loss"), load = number_of(json, "expert_load_max_over_mean");
+    double rate = number_of(json, "tokens") / number_of(json, "step_ms") * 1e3;
+    EXPECT(number_of(json, "step") == step, "not step %d: %s", step, line);
+    EXPECT(number_of(json, "tokens") == 8 * 16, "tokens: %s", line);
+    EXPECT(number_of(json, "lr") == 1e-2, "lr: %s", line);
+    EXPECT(number_of(json, "aux_loss") > 0 && number_of(json, "grad_norm") > 0, "%s", line);
+    EXPECT(fabs(number_of(json, "tokens_per_s") / rate - 1) < 1e-9, "tokens_per_s: %s", line);
+    EXPECT(number_of(json, "model_flops_utilization") > 0, "%s", line);
+    EXPECT(load >= 1 && load <= 4, "expert load %g: %s", load, line);
+    EXPECT(number_of(json, "dropped_tokens") == 0, "dropless: %s", line);
+    EXPECT(number_of(json, "device_bytes_peak") > 1e4, "%s", line);
+    cJSON_Delete(json);
+    return loss;
+}
+
+/* Returns the number of lines, and the losses. */
+static int check_metrics(char *text, double losses[MAX_STEPS])
+{
+    int count = 0;
+    EXPECT(text != NULL, "no metrics");
+    for (char *line = text ? strtok(text, "\n") : NULL; line && count < MAX_STEPS;
+         line = strtok(NULL, "\n"), count++)
+        losses[count] = check_metrics_line(line, count + 1);
+    return count;
+}
+
+static int check_metrics_file(const char *path, double losses[MAX_STEPS])
+{
+    char *text = child_read(path);
+    int count = check_metrics(text, losses);
+    free(text);
+    return count;
+}
+
+static void check_timeline(void)
+{
+    int slices[4] = {0};
+    char *text = child_read("run/trace.json"), *svg = child_read("run/trace.svg");
+    cJSON *json = cJSON_Parse(text), *events = cJSON_GetObjectItem(json, "traceEvents"), *event;
+    cJSON_ArrayForEach(event, events)
+    {
+        double rank = number_of(event, "pid");
+        const cJSON *kind = cJSON_GetObjectItem(event, "ph");
+        if (cJSON_IsString(kind) && strcmp(kind->valuestring, "X") == 0 && rank >= 0 && rank < 4) {
+            EXPECT(number_of(event, "dur") >= 0, "a slice without a length");
+            slices[(int)rank]++;
+        }
+    }
+    /* 8 micro-batches: a forward and a backward each, sends and receives, reduce and step. */
+    for (int rank = 0; rank < 4; rank++)
+        EXPECT(slices[rank] >= 8 * 4, "rank %d: %d slices", rank, slices[rank]);
+    EXPECT(svg && strncmp(svg, "<svg", 4) == 0 && strstr(svg, "</svg>"), "trace.svg is no SVG");
+    cJSON_Delete(json);
+    free(text);
+    free(svg);
+}
+
+static void check_prepare(void)
+{
+    static const char sentence[] = "the quick brown fox jumps over the lazy dog\n";
+    char text[4401];
+    child c;
+    for (size_t i = 0; i < sizeof text - 1; i++)
+        text[i] = sentence[i % (sizeof sentence - 1)];
+    text[sizeof text - 1] = '\0';
+    EXPECT(child_write("text.txt", text), "text.txt");
+    run_weft(&c, (const char *[]){"prepare", "text.txt", "--out", "corpus", NULL});
+    expect_part(&c, "documents 1, tokens 4400 ");
+    child_release(&c);
+    run_weft(&c, (const char *[]){"inspect", "corpus", NULL});
+    expect_part(&c, "  tokens     4400\n");
+    child_release(&c);
+}
+
+static void check_train(double losses[MAX_STEPS])
+{
+    child c;
+    run_weft(&c, (const char *[]){"train", "c.json", "--out", "run", "--mesh",
+                                  "tp=2,pp=2,binding=tp", NULL});
+    expect_part(&c, " parameters, 4 ranks: tp 2, pp 2, dp 1, ep 2 (binding tp); fp32; 8 micro-");
+    expect_part(&c, "\nstep 1/12  loss 5.");
+    expect_part(&c, "\nstep 10/12  loss ");
+    expect_part(&c, "\nstep 12/12  loss ");
+    expect_part(&c, "\ncheckpoint: run/checkpoints/step-6\n");
+    expect_part(&c, "\ncheckpoint: run/checkpoints/step-12\n");
+    expect_part(&c, "\nmetrics: run/metrics.jsonl\ntimeline: run/trace.json, run/trace.svg\n");
+    EXPECT(!strchr(c.out, '\r') && !strchr(c.out, '\033'), "control characters without terminal");
+    EXPECT(!strstr(c.out, "\nstep 2/12"), "a line a step, log_interval is 10");
+    child_release(&c);
+    int count = check_metrics_file("run/metrics.jsonl", losses);
+    EXPECT(count == STEPS, "%d lines of metrics", count);
+    EXPECT(losses[STEPS - 1] < losses[0] - 0.5, "loss %g to %g: nothing learned", losses[0],
+           losses[STEPS - 1]);
+    check_timeline();
+}
+
+static void check_inspect(void)
+{
+    child c;
+    run_weft(&c, (const char *[]){"inspect", "run", NULL});
+    expect_part(&c,
+                "checkpoint run/checkpoints/step-12\nstep 12, 96 samples consumed, seed 1234\n");
+    expect_part(&c, "every hash is right");
+    expect_part(&c, "decoder.layers.3.mlp.experts.linear_fc1.weight                   [4, 64, 16]");
+    child_release(&c);
+    run_weft(&c, (const char *[]){"inspect", "run/checkpoints/step-6", "--json", NULL});
+    cJSON *json = cJSON_Parse(c.out);
+    EXPECT(number_of(json, "step") == 6 && number_of(json, "consumed_samples") == 48, "%s", c.out);
+    cJSON_Delete(json);
+    child_release(&c);
+}
+
+static void check_generate(void)
+{
+    const char *args[] = {"generate", "run",    "--prompt", "the quick", "--num-tokens",
+                          "20",       "--json", "--seed",   "5",         NULL};
+    char *texts[3] = {NULL};
+    child c;
+    for (int i = 0; i < 3; i++) {
+        args[8] = i < 2 ? "5" : "6";
+        run_weft(&c, args);
+        cJSON *json = cJSON_Parse(c.out);
+        const cJSON *text = cJSON_GetObjectItem(json, "text");
+        EXPECT(number_of(json, "tokens") == 29, "%s", c.out);
+        texts[i] = strdup(cJSON_IsString(text) ? text->valuestring : "");
+        EXPECT(strncmp(texts[i], "the quick", 9) == 0, "does not go on: %s", texts[i]);
+        cJSON_Delete(json);
+        child_release(&c);
+    }
+    EXPECT(strcmp(texts[0], texts[1]) == 0, "seed 5 gives %s and %s", texts[0], texts[1]);
+    EXPECT(strcmp(texts[0], texts[2]) != 0, "seeds 5 and 6 give the same");
+    for (int i = 0; i < 3; i++)
+        free(texts[i]);
+}
+
+/* On another mesh, from the resolved config that the run left. */
+static void check_resume(void)
+{
+    double losses[MAX_STEPS];
+    child c;
+    child_run(&c, (const char *[]){"train", "c.json", "--out", "run", NULL}, NULL);
+    EXPECT(c.exit_code == 2 && c.err &&
+               strcmp(c.err, "weft train: run: holds checkpoints already; give --resume to go on, "
+                             "or another --out\n") == 0,
+           "exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
+    run_weft(&c, (const char *[]){"train", "run/config.json", "--out", "run", "--resume", "--mesh",
+                                  "dp=2,ep=2,binding=dp", "--set", "train_iters=14", NULL});
+    expect_part(&c, "2 ranks: tp 1, pp 1, dp 2, ep 2 (binding dp)");
+    expect_part(&c, "\nstarting from run/checkpoints/step-12 (step 12)\nstep 13/14  loss ");
+    EXPECT(!strstr(c.out, "timeline:"), "no step was traced:\n%s", c.out);
+    child_release(&c);
+    int count = check_metrics_file("run/metrics.jsonl", losses);
+    EXPECT(count == 14, "%d lines of metrics", count);
+}
+
+/* One rank, from the start: the same losses, and metrics on stdout. */
+static void check_json(const double losses[MAX_STEPS])
+{
+    double alone[MAX_STEPS];
+    child c;
+    run_weft(&c, (const char *[]){"train", "c.json", "--out", "alone", "--json", "--set",
+                                  "checkpoint.no_save=true", NULL});
+    char *text = child_read("alone/metrics.jsonl");
+    EXPECT(text && strcmp(text, c.out) == 0, "stdout is not metrics.jsonl");
+    int count = check_metrics(text, alone);
+    EXPECT(count == STEPS, "%d lines of metrics", count);
+    for (int i = 0; i < count && i < STEPS; i++)
+        EXPECT(fabs(alone[i] / losses[i] - 1) < 1e-5, "step %d: %.9g on 4 ranks, %.9g on one",
+               i + 1, losses[i], alone[i]);
+    EXPECT(access("alone/checkpoints", F_OK) != 0, "checkpoints in spite of no_save");
+    free(text);
+    child_release(&c);
+}
+
+static void check_help(void)
+{
+    static const char *const verbs[] = {"train", "prepare", "generate", "inspect", "doctor"};
+    char usage[64];
+    child c;
+    run_weft(&c, (const char *[]){"--help", NULL});
+    for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++) {
+        snprintf(usage, sizeof usage, "\n  %s ", verbs[i]);
+        expect_part(&c, usage);
+    }
+    child_release(&c);
+    child_run(&c, (const char *[]){NULL}, NULL);
+    EXPECT(c.exit_code == 2 && c.out && !*c.out && strncmp(c.err, "usage: ", 7) == 0,
+           "without a verb: exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
+    for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++) {
+        run_weft(&c, (const char *[]){verbs[i], "--help", NULL});
+        snprintf(usage, sizeof usage, "usage: weft %s", verbs[i]);
+        EXPECT(strncmp(c.out, usage, strlen(usage)) == 0, "%s --help: %s", verbs[i], c.out);
+        expect_part(&c, "--json");
+        for (const char *line = c.out, *end; (end = strchr(line, '\n')) != NULL; line = end + 1)
+            EXPECT(end - line <= 110, "%s --help: a line of %d", verbs[i], (int)(end - line));
+        child_release(&c);
+    }
+    run_weft(&c, (const char *[]){"train", "--help", NULL});
+    expect_part(&c, "  model.num_layers = 12 (integer, 1 to ");
+    expect_part(&c, "  parallel.expert_binding = \"dp\" (tp|dp)\n");
+    expect_part(&c, "  checkpoint.save_interval = 0 (integer, ");
+    child_release(&c);
+}
+
+int main(void)
+{
+    double losses[MAX_STEPS] = {0};
+    char folder[32];
+    EXPECT(child_folder_enter(folder), "no folder");
+    EXPECT(child_write("c.json", config), "c.json");
+    check_help();
+    check_prepare();
+    check_train(losses);
+    check_inspect();
+    check_generate();
+    check_resume();
+    check_json(losses);
+    if (!expect_failures)
+        child_folder_leave(folder);
+    return expect_finish();
+}
