@@ -13,6 +13,7 @@ BEGIN {
     floors["launcher"] = "launcher core comm kernels schedule parallel layers"
     floors["examples"] = ""
     floors["bench"] = floors["tests"] = floors["launcher"] " bench tests"
+    floors["tests"] = floors["tests"] " examples"
 
     split("status tensor device list", names, " ")
     for (i in names)
