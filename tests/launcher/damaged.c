@@ -1,0 +1,268 @@
+/* Damaged and foreign files of a dataset and of a checkpoint, as every verb that reads them meets
+ * them: exit code 6, one line that names the file, nothing on stdout, nothing trained. */
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cjson/cJSON.h>
+#include <hdf5.h>
+
+#include "tests/expect.h"
+#include "tests/launcher/child.h"
+
+static const char config[] =
+    "{\"model\": {\"num_layers\": 2, \"hidden_size\": 16, \"num_attention_heads\": 4, "
+    "\"seq_length\": 16},\n"
+    " \"train\": {\"global_batch_size\": 2, \"train_iters\": 2}, "
+    "\"data\": {\"data_path\": \"corpus\"},\n"
+    " \"device\": {\"peak_flops\": 1e9, \"num_threads\": 1}, \"log\": {\"trace_step\": 0}}\n";
+
+typedef struct bytes {
+    unsigned char *data;
+    size_t count;
+} bytes;
+
+static bytes read_bytes(const char *path)
+{
+    bytes b = {NULL, 0};
+    FILE *file = fopen(path, "rb");
+    EXPECT(file != NULL, "%s: cannot read", path);
+    if (!file)
+        return b;
+    fseek(file, 0, SEEK_END);
+    b.count = (size_t)ftell(file);
+    rewind(file);
+    b.data = malloc(b.count + 4); /* room to grow */
+    EXPECT(b.data && fread(b.data, 1, b.count, file) == b.count, "%s: cannot read", path);
+    fclose(file);
+    return b;
+}
+
+static void write_bytes(const char *path, const void *data, size_t count)
+{
+    FILE *file = fopen(path, "wb");
+    bool good = file && fwrite(data, 1, count, file) == count;
+    EXPECT(file && (fclose(file) == 0) & good, "%s: cannot write", path);
+}
+
+/* --- what is asked of the verbs ------------------------------------------------------------ */
+
+static const char *const inspect_run[] = {"inspect", "run", NULL};
+static const char *const resume[] = {"train",    "c.json", "--out",         "run",
+                                     "--resume", "--set",  "train_iters=4", NULL};
+static const char *const resume_pair[] = {"train",  "c.json", "--out", "run",           "--resume",
+                                          "--mesh", "dp=2",   "--set", "train_iters=4", NULL};
+static const char *const generate[] = {"generate",     "run", "--prompt", "the",
+                                       "--num-tokens", "2",   NULL};
+static const char *const inspect_corpus[] = {"inspect", "corpus", NULL};
+static const char *const train[] = {"train", "c.json", "--out", "fresh", NULL};
+static const char *const train_pair[] = {"train",  "c.json", "--out", "fresh",
+                                         "--mesh", "dp=2",   NULL};
+
+static void refuse(const char *const *args, const char *file, const char *how)
+{
+    child c;
+    child_run(&c, args, NULL);
+    EXPECT(c.exit_code == 6, "%s %s: weft %s: exit %d: %s%s", file, how, args[0], c.exit_code,
+           c.err, c.out);
+    EXPECT(child_is_line(c.err) && strncmp(c.err, "weft ", 5) == 0 && strstr(c.err, file),
+           "%s %s: weft %s says %s", file, how, args[0], c.err);
+    EXPECT(c.out && !*c.out, "%s %s: weft %s wrote %s", file, how, args[0], c.out);
+    EXPECT(access("fresh", F_OK) != 0, "%s %s: made a run folder", file, how);
+    child_release(&c);
+}
+
+static void accept(const char *const *args)
+{
+    child c;
+    child_run(&c, args, NULL);
+    EXPECT(c.exit_code == 0, "weft %s: exit %d: %s", args[0], c.exit_code, c.err);
+    child_release(&c);
+}
+
+typedef const char *const *command;
+
+/* --- damages ------------------------------------------------------------------------------- */
+
+typedef enum damage_kind {
+    OTHER_KIND,
+    TEXT,
+    EMPTY,
+    CUT,
+    CUT_BY_A_BYTE,
+    LONGER,
+    FLIPPED,
+    MISSING,
+    NUM_DAMAGES
+} damage_kind;
+
+static void do_damage(damage_kind kind, const char *path, bytes *b, size_t flip)
+{
+    switch (kind) {
+    case OTHER_KIND:
+        write_bytes(path, "{\"hello\": [1, 2, 3]}\n", 21);
+        break;
+    case TEXT:
+        write_bytes(path, "hello\n", 6);
+        break;
+    case EMPTY:
+        write_bytes(path, "", 0);
+        break;
+    case CUT:
+        write_bytes(path, b->data, b->count / 2);
+        break;
+    case CUT_BY_A_BYTE:
+        write_bytes(path, b->data, b->count - 1);
+        break;
+    case LONGER:
+        memcpy(b->data + b->count, "abc", 3);
+        write_bytes(path, b->data, b->count + 3);
+        break;
+    case FLIPPED:
+        b->data[flip] ^= 4;
+        write_bytes(path, b->data, b->count);
+        b->data[flip] ^= 4;
+        break;
+    default:
+        unlink(path);
+    }
+}
+
+/* The first `num_damages` in turn, each met by the commands; then the file is as it was. `flip`:
+ * the byte that gets one bit flipped. */
+static void damage(const char *path, const char *name, size_t flip, int num_damages,
+                   const command *commands, int num_commands)
+{
+    static const char *const how[NUM_DAMAGES] = {
+        "of another kind", "of text", "empty",   "cut",
+        "cut by a byte",   "longer",  "flipped", "missing"};
+    bytes b = read_bytes(path);
+    for (int i = 0; b.data && i < num_damages; i++) {
+        do_damage((damage_kind)i, path, &b, flip);
+        for (int j = 0; j < num_commands; j++)
+            refuse(commands[j], name, how[i]);
+    }
+    if (b.data)
+        write_bytes(path, b.data, b.count);
+    free(b.data);
+}
+
+/* The byte in the middle of a weight, by the manifest's word. */
+static size_t offset_of_weight(const char *folder)
+{
+    char path[64];
+    snprintf(path, sizeof path, "%s/manifest.json", folder);
+    char *text = child_read(path);
+    size_t offset = 0;
+    cJSON *json = cJSON_Parse(text), *entry;
+    cJSON_ArrayForEach(entry, cJSON_GetObjectItem(json, "datasets"))
+    {
+        const cJSON *name = cJSON_GetObjectItem(entry, "name");
+        const cJSON *at = cJSON_GetObjectItem(entry, "offset");
+        if (cJSON_IsString(name) && cJSON_IsNumber(at) &&
+            strcmp(name->valuestring, "model/decoder.layers.1.mlp.linear_fc1.weight") == 0)
+            offset = (size_t)at->valuedouble + 64 * 16 * 2 + 1;
+    }
+    EXPECT(offset > 0, "%s names no such weight", path);
+    cJSON_Delete(json);
+    free(text);
+    return offset;
+}
+
+static void check_checkpoint(void)
+{
+    static const command readers[] = {inspect_run, resume, generate};
+    static const char *const names[] = {"manifest.json", "model.h5", "shards.json", "config.json",
+                                        "tokenizer.json"};
+    static const char folder[] = "run/checkpoints/step-2";
+    char path[64];
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+        size_t flip = i == 1 ? offset_of_weight(folder) : 40;
+        damage(path, names[i], flip, NUM_DAMAGES, readers, 3);
+    }
+
+    /* HDF5, but somebody else's. */
+    snprintf(path, sizeof path, "%s/model.h5", folder);
+    bytes b = read_bytes(path);
+    hid_t file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+    EXPECT(file >= 0 && H5Fclose(file) >= 0, "%s: cannot create", path);
+    for (int i = 0; i < 3; i++)
+        refuse(readers[i], "model.h5", "another's HDF5");
+    /* Two ranks agree on it, and one speaks. */
+    refuse(resume_pair, "model.h5", "another's HDF5, two ranks");
+    write_bytes(path, b.data, b.count);
+    free(b.data);
+}
+
+static void check_latest(void)
+{
+    static const char *const texts[] = {"", "hello\n", "step-99\n", "step-2x\n", "../step-2\n"};
+    static const command readers[] = {inspect_run, resume, generate, resume_pair};
+    child c;
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        EXPECT(child_write("run/checkpoints/latest", texts[i]), "latest");
+        for (int j = 0; j < 4; j++)
+            refuse(readers[j], "run/checkpoints/latest", texts[i]);
+        /* Nor is the run started over. */
+        child_run(&c, (const char *[]){"train", "c.json", "--out", "run", NULL}, NULL);
+        EXPECT(c.exit_code == 2 && child_is_line(c.err), "exit %d: %s", c.exit_code, c.err);
+        child_release(&c);
+    }
+    EXPECT(child_write("run/checkpoints/latest", "step-2\n"), "latest");
+}
+
+static void check_dataset(void)
+{
+    static const command index_readers[] = {inspect_corpus, train, train_pair};
+    static const command description_readers[] = {train, train_pair};
+    bytes b = read_bytes("corpus.bin");
+    /* A dataset that is not there at all is a mistake in the config. */
+    damage("corpus.idx", "corpus.idx", 3, MISSING, index_readers, 3);
+    damage("corpus.idx", "corpus.idx", 3, NUM_DAMAGES, index_readers, 1);
+    /* A .bin has no header and no hash: what can be seen is that tokens are missing. */
+    for (int i = 0; i < 3; i++) {
+        write_bytes("corpus.bin", b.data, i == 0 ? 0 : i == 1 ? b.count / 2 : b.count - 1);
+        for (int j = 0; j < 3; j++)
+            refuse(index_readers[j], "corpus.bin", "cut");
+    }
+    unlink("corpus.bin");
+    for (int j = 0; j < 3; j++)
+        refuse(index_readers[j], "corpus.bin", "missing");
+    write_bytes("corpus.bin", b.data, b.count);
+    free(b.data);
+
+    static const char *const texts[] = {"", "{\"hello\": 1}", "{", "hello"};
+    b = read_bytes("corpus.json");
+    for (int i = 0; i < 4; i++) {
+        EXPECT(child_write("corpus.json", texts[i]), "corpus.json");
+        for (int j = 0; j < 2; j++)
+            refuse(description_readers[j], "corpus.json", texts[i]);
+    }
+    write_bytes("corpus.json", b.data, b.count);
+    free(b.data);
+}
+
+int main(void)
+{
+    static const char line[] = "the quick brown fox jumps over the lazy dog\n";
+    char folder[32], text[1200];
+    for (size_t i = 0; i < sizeof text - 1; i++)
+        text[i] = line[i % (sizeof line - 1)];
+    text[sizeof text - 1] = '\0';
+    H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
+    EXPECT(child_folder_enter(folder), "no folder");
+    EXPECT(child_write("c.json", config) && child_write("text.txt", text), "no files");
+    accept((const char *[]){"prepare", "text.txt", "--out", "corpus", NULL});
+    accept((const char *[]){"train", "c.json", "--out", "run", NULL});
+    check_dataset();
+    check_checkpoint();
+    check_latest();
+    /* Nothing of all that has changed the files: they are good again. */
+    accept(inspect_run);
+    accept(inspect_corpus);
+    accept(generate);
+    accept(resume);
+    if (!expect_failures)
+        child_folder_leave(folder);
+    return expect_finish();
+}
