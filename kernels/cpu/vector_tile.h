@@ -144,26 +144,29 @@ static void weft_panel_load(float *to, size_t jump, const void *from, size_t str
     }
 }
 
+WEFT_INLINE void weft_panel_store_row(void *to, const float *from, size_t jump, size_t cols,
+                                      float factor, const weft_dtype dtype)
+{
+    size_t col = 0;
+    for (; col + WEFT_PANEL <= cols; col += WEFT_PANEL, from += jump) {
+#pragma omp simd
+        for (int i = 0; i < WEFT_PANEL; i++)
+            weft_vector_store(to, col + (size_t)i, factor * from[i], dtype);
+    }
+    for (size_t i = 0; col + i < cols; i++)
+        weft_vector_store(to, col + i, factor * from[i], dtype);
+}
+
 /* The other way round, each row times factor[row * factor_step]. */
 static void weft_panel_store(void *to, size_t stride, const float *from, size_t jump, size_t rows,
                              size_t cols, const float *factor, size_t factor_step, weft_dtype dtype)
 {
     for (size_t row = 0; row < rows; row++, from += WEFT_PANEL) {
-        const float by = factor[row * factor_step];
-        const float *panel = from;
-        for (size_t col = 0; col < cols; col += WEFT_PANEL, panel += jump) {
-            const size_t num = weft_vector_min(cols - col, WEFT_PANEL);
-            void *line = weft_vector_at(to, row * stride + col, dtype);
-            if (dtype == WEFT_F32) {
-#pragma omp simd
-                for (size_t i = 0; i < num; i++)
-                    weft_vector_store(line, i, by * panel[i], WEFT_F32);
-            } else {
-#pragma omp simd
-                for (size_t i = 0; i < num; i++)
-                    weft_vector_store(line, i, by * panel[i], WEFT_BF16);
-            }
-        }
+        void *line = weft_vector_at(to, row * stride, dtype);
+        if (dtype == WEFT_F32)
+            weft_panel_store_row(line, from, jump, cols, factor[row * factor_step], WEFT_F32);
+        else
+            weft_panel_store_row(line, from, jump, cols, factor[row * factor_step], WEFT_BF16);
     }
 }
 
