@@ -20,7 +20,7 @@ static const char config[] =
     "\"hidden_dropout\": 0.1},\n"
     "\"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 4, \"train_iters\": 100, "
     "\"lr\": 1e-3},\n"
-    "\"checkpoint\": {\"save_interval\": 1}, \"data\": {\"mock_data\": true},\n"
+    "\"checkpoint\": {\"save_interval\": 2}, \"data\": {\"mock_data\": true},\n"
     "\"device\": {\"peak_flops\": 1e9, \"num_threads\": 1}, \"log\": {\"trace_step\": 0}}\n";
 
 /* One run that is disturbed, and the mesh it has. */
