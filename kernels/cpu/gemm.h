@@ -11,9 +11,9 @@
  * all. The choice looks at the processor alone and never at a clock, so that a run repeats bit by
  * bit; the environment variable WEFT_CPU_BF16 (native, widen) overrules it.
  *
- * Both forms keep what they need (scratch; primitives and a stream) with the calling thread, from
- * its first use to its end: any number of threads may multiply at once, without a lock between
- * them, and a warm thread allocates nothing here. Device memory budgets do not include it. */
+ * Any number of threads may multiply at once: widening takes a block of scratch, and each thread
+ * has native primitives and a stream of its own, until it ends. What is warm allocates nothing
+ * here. Device memory budgets do not include it. */
 #ifndef WEFT_KERNELS_CPU_GEMM_H
 #define WEFT_KERNELS_CPU_GEMM_H
 

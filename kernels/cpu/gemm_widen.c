@@ -1,48 +1,15 @@
 /* bf16 GEMM as fp32 GEMMs over blocks of widened operands. */
 #include "kernels/cpu/gemm.h"
 
-#include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/scratch.h"
 
 enum {
     /* The longest edge of a block. Converting two operands of this edge costs a few percent of
-     * multiplying them; a fourth of it would cost four times as much, beside sgemm's own packing.
-     */
+     * multiplying them; a fourth of it would cost four times as much. */
     EDGE = 1024,
-    BLOCK = EDGE * EDGE,
-    ALIGNMENT = 2 << 20, /* a huge page */
+    LINE = 16, /* floats in a cache line */
 };
-
-/* One block each of A, B and the sum. */
-static pthread_key_t scratch_key;
-static pthread_once_t scratch_once = PTHREAD_ONCE_INIT;
-static int scratch_key_error;
-
-static void create_key(void)
-{
-    scratch_key_error = pthread_key_create(&scratch_key, free);
-}
-
-static weft_status thread_scratch(float **out)
-{
-    pthread_once(&scratch_once, create_key);
-    float *scratch = scratch_key_error ? NULL : pthread_getspecific(scratch_key);
-    if (!scratch) {
-        const size_t bytes = 3 * BLOCK * sizeof *scratch;
-        scratch = aligned_alloc(ALIGNMENT, bytes);
-        if (!scratch || scratch_key_error || pthread_setspecific(scratch_key, scratch)) {
-            free(scratch);
-            return WEFT_ERROR(WEFT_MEMORY, "no %zu bytes for a thread's bf16 GEMMs", bytes);
-        }
-        (void)madvise(scratch, bytes, MADV_HUGEPAGE);
-    }
-    *out = scratch;
-    return WEFT_OK;
-}
 
 /* A dimension cut into equal blocks, but for the last. */
 typedef struct cut {
@@ -52,7 +19,7 @@ typedef struct cut {
 static cut cut_of(size_t length)
 {
     size_t num = (length + EDGE - 1) / EDGE;
-    return (cut){length, num, ((length + num - 1) / num + 15) / 16 * 16};
+    return (cut){length, num, ((length + num - 1) / num + LINE - 1) / LINE * LINE};
 }
 
 static size_t cut_at(const cut *c, size_t block)
@@ -64,6 +31,18 @@ static size_t cut_length(const cut *c, size_t block)
 {
     size_t rest = c->length - block * c->edge;
     return rest < c->edge ? rest : c->edge;
+}
+
+/* The leading dimension in scratch: an odd number of cache lines, so that a column's elements lie
+ * in different sets of the caches. sgemm loses up to a fifth on powers of two. */
+static size_t spread(size_t cols)
+{
+    return ((cols + LINE - 1) / LINE | 1) * LINE;
+}
+
+static size_t block_floats(const cut *rows, const cut *cols, bool transpose)
+{
+    return transpose ? cols->edge * spread(rows->edge) : rows->edge * spread(cols->edge);
 }
 
 /* One operand, and which of its blocks its scratch holds. */
@@ -91,7 +70,7 @@ static weft_status hold(operand *x, const cut *rows, size_t row, const cut *cols
     }
     args.ld_from = x->ld;
     args.to = x->block;
-    args.ld_to = x->ld_block = args.cols;
+    args.ld_to = x->ld_block = spread(args.cols);
     return weft_cpu_matrix_widen(&args);
 }
 
@@ -104,7 +83,7 @@ static weft_status multiply(const weft_gemm_args *args, operand *a, operand *b, 
     const size_t at = cut_at(m, row) * args->ldc + cut_at(n, col);
     const bool direct = args->c_dtype == WEFT_F32 && !args->bias;
     float *to = direct ? (float *)args->c + at : sum;
-    const size_t ld = direct ? args->ldc : cols;
+    const size_t ld = direct ? args->ldc : spread(cols);
     for (size_t block = 0; block < k->num; block++) {
         WEFT_TRY(hold(a, m, row, k, block));
         WEFT_TRY(hold(b, k, block, n, col));
@@ -132,17 +111,27 @@ static weft_status multiply(const weft_gemm_args *args, operand *a, operand *b, 
 
 weft_status weft_gemm_widen(const weft_gemm_args *args)
 {
-    float *scratch = NULL;
-    WEFT_TRY(thread_scratch(&scratch));
-    operand a = {args->a, args->lda, args->transpose_a, scratch, 0, SIZE_MAX, SIZE_MAX};
-    operand b = {args->b, args->ldb, args->transpose_b, scratch + BLOCK, 0, SIZE_MAX, SIZE_MAX};
     const cut m = cut_of(args->m), n = cut_of(args->n), k = cut_of(args->k);
+    const size_t a_floats = block_floats(&m, &k, args->transpose_a);
+    const size_t b_floats = block_floats(&k, &n, args->transpose_b);
+    const size_t bytes = (a_floats + b_floats + block_floats(&m, &n, false)) * sizeof(float);
+    const weft_scratch scratch = weft_scratch_take(0, bytes);
+    if (!scratch.memory) {
+        weft_scratch_give(scratch);
+        return WEFT_ERROR(WEFT_MEMORY, "no %zu bytes to widen bf16 operands in", bytes);
+    }
+    float *memory = scratch.memory;
+    operand a = {args->a, args->lda, args->transpose_a, memory, 0, SIZE_MAX, SIZE_MAX};
+    operand b = {args->b, args->ldb, args->transpose_b, memory + a_floats, 0, SIZE_MAX, SIZE_MAX};
+    float *sum = memory + a_floats + b_floats;
     /* Where k is one block, the operand of the outer loop is converted once, and the other once
      * for each of the outer loop's blocks. */
     const bool by_rows = args->m < args->n;
-    for (size_t i = 0; i < m.num * n.num; i++) {
+    weft_status status = WEFT_OK;
+    for (size_t i = 0; i < m.num * n.num && status == WEFT_OK; i++) {
         size_t row = by_rows ? i / n.num : i % m.num, col = by_rows ? i % n.num : i / m.num;
-        WEFT_TRY(multiply(args, &a, &b, scratch + 2 * BLOCK, &m, row, &n, col, &k));
+        status = multiply(args, &a, &b, sum, &m, row, &n, col, &k);
     }
-    return WEFT_OK;
+    weft_scratch_give(scratch);
+    return status;
 }
