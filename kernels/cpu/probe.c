@@ -3,6 +3,8 @@
 #include <oneapi/dnnl/dnnl.h>
 #include <stdio.h>
 
+#include "kernels/cpu/gemm.h"
+
 static const char *isa_text(dnnl_cpu_isa_t isa)
 {
     switch (isa) {
@@ -56,6 +58,12 @@ void weft_probe_onednn(weft_probe *out)
             return;
         }
     }
-    weft_probe_say(out, WEFT_PROBE_WORKS, version, "matrix product right; uses %s",
-                   isa_text(dnnl_get_effective_cpu_isa()));
+    weft_gemm_bf16_form form;
+    if (weft_gemm_bf16_form_get(&form) != WEFT_OK) {
+        weft_probe_say(out, WEFT_PROBE_BROKEN, version, "%s", weft_error_get()->text);
+        return;
+    }
+    weft_probe_say(out, WEFT_PROBE_WORKS, version, "matrix product right; uses %s; bf16 %s",
+                   isa_text(dnnl_get_effective_cpu_isa()),
+                   form == WEFT_GEMM_NATIVE ? "as it is" : "by way of fp32");
 }
