@@ -1,5 +1,6 @@
 /* The pre-norm transformer block: x + attention(norm(x)), then + mlp(norm(.)). Dropout, where there
- * is any, stands on both branches before the residual is added. */
+ * is any, stands on both branches before the residual is added. The norms' outputs are not kept:
+ * all blocks of a stage write theirs to one place, and backward makes them there again. */
 #include <stdlib.h>
 
 #include "layers/layers.h"
@@ -12,7 +13,7 @@ typedef struct block {
 
 typedef struct block_state {
     weft_tensor x; /* borrowed: the block's input */
-    weft_tensor norm1, middle, norm2;
+    weft_tensor middle;
     weft_norm_stats stats1, stats2;
 } block_state;
 
@@ -72,17 +73,16 @@ static weft_status block_forward(weft_layer *layer, weft_pass *pass, const weft_
     block *b = (block *)layer;
     block_state *state = weft_pass_state(pass, layer);
     state->x = *x;
-    weft_tensor *pieces[] = {&state->norm1, &state->middle, &state->norm2};
-    for (int i = 0; i < 3; i++)
-        WEFT_TRY(weft_pass_stash(pass, x->dtype, x->dims[0], x->dims[1], pieces[i]));
+    const weft_tensor *normed = weft_pass_normed(pass);
+    WEFT_TRY(weft_pass_stash(pass, x->dtype, x->dims[0], x->dims[1], &state->middle));
 
-    WEFT_TRY(weft_norm_run(pass, &b->norm1, x, NULL, NULL, &state->norm1, &state->stats1));
-    WEFT_TRY(b->attention->ops->forward(b->attention, pass, &state->norm1, &state->middle));
+    WEFT_TRY(weft_norm_run(pass, &b->norm1, x, NULL, NULL, normed, &state->stats1));
+    WEFT_TRY(b->attention->ops->forward(b->attention, pass, normed, &state->middle));
     if (drops(b, pass))
         WEFT_TRY(drop(b, pass, 0, &state->middle, NULL, &state->middle));
-    WEFT_TRY(weft_norm_run(pass, &b->norm2, &state->middle, x, &state->middle, &state->norm2,
-                           &state->stats2));
-    WEFT_TRY(b->mlp->ops->forward(b->mlp, pass, &state->norm2, y));
+    WEFT_TRY(
+        weft_norm_run(pass, &b->norm2, &state->middle, x, &state->middle, normed, &state->stats2));
+    WEFT_TRY(b->mlp->ops->forward(b->mlp, pass, normed, y));
     if (drops(b, pass))
         return drop(b, pass, 1, y, &state->middle, y);
     return weft_add(weft_pass_lane(pass), &(weft_add_args){.count = weft_tensor_count(y),
@@ -107,6 +107,7 @@ static weft_status block_backward(weft_layer *layer, weft_pass *pass, const weft
         WEFT_TRY(weft_pass_scratch(pass, dy->dtype, rows, cols, &dropped));
         WEFT_TRY(drop(b, pass, 1, dy, NULL, &dropped));
     }
+    WEFT_TRY(weft_norm_rerun(pass, &b->norm2, &state->middle, &state->stats2));
     WEFT_TRY(b->mlp->ops->backward(b->mlp, pass, &dropped, &branch));
     /* dx collects dy (the residual) and both norms' gradients. */
     WEFT_TRY(weft_lane_copy(weft_pass_lane(pass), dx->data, dy->data, weft_tensor_bytes(dy)));
@@ -116,6 +117,7 @@ static weft_status block_backward(weft_layer *layer, weft_pass *pass, const weft
         WEFT_TRY(drop(b, pass, 0, dx, NULL, &dropped));
     else
         dropped = *dx;
+    WEFT_TRY(weft_norm_rerun(pass, &b->norm1, &state->x, &state->stats1));
     WEFT_TRY(b->attention->ops->backward(b->attention, pass, &dropped, &branch));
     WEFT_TRY(weft_norm_run_backward(pass, &b->norm1, &branch, &state->x, &state->stats1, true, dx));
     weft_pass_release(pass, mark);

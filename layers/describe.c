@@ -164,11 +164,9 @@ void weft_describe_mlp(const weft_model_options *o, const weft_shape *shape, siz
     add_params(out, shape, d.gates * ffn_all * (d.hidden + bias),
                d.gates * ffn * (d.hidden + bias));
     add_params(out, shape, d.hidden * (ffn_all + bias), d.hidden * (ffn + bias));
-    out->activation_bytes = weft_piece_bytes(shape->dtype, d.rows_full, d.gates * ffn) +
-                            weft_piece_bytes(shape->dtype, d.rows_full, ffn);
-    out->scratch_bytes = (shape->training ? 3 : 2) * region_bytes(shape);
-    if (shape->training)
-        out->scratch_bytes += weft_piece_bytes(shape->dtype, d.rows_full, ffn);
+    out->activation_bytes = weft_piece_bytes(shape->dtype, d.rows_full, d.gates * ffn);
+    out->scratch_bytes = (shape->training ? 3 : 2) * region_bytes(shape) +
+                         weft_piece_bytes(shape->dtype, d.rows_full, ffn);
     out->forward_flops = 2 * d.rows_full * d.hidden * ffn * (d.gates + 1);
     out->backward_flops = 2 * out->forward_flops;
     out->tp_forward_bytes = enter_bytes(shape) + exit_bytes(shape);
@@ -181,12 +179,12 @@ static size_t moe_scratch_bytes(const weft_model_options *o, const weft_shape *s
 {
     bool reorder = d->exchange && d->local_experts > 1;
     size_t row_pieces = d->exchange ? (reorder ? 4 : 2) : (shape->training ? 1 : 0);
-    size_t bytes = row_pieces * weft_piece_bytes(shape->dtype, rows, shape->hidden);
+    size_t bytes = row_pieces * weft_piece_bytes(shape->dtype, rows, shape->hidden) +
+                   weft_piece_bytes(shape->dtype, rows, d->ffn);
     if (d->full)
         bytes += (shape->training ? 3 : 2) * region_bytes(shape);
     if (shape->training) {
         bytes += weft_piece_bytes(WEFT_F32, d->tokens, (size_t)o->moe_router_topk) +
-                 weft_piece_bytes(shape->dtype, rows, d->ffn) +
                  weft_piece_bytes(WEFT_F32, d->tokens, d->experts);
         if (shape->dtype != WEFT_F32)
             bytes += weft_piece_bytes(WEFT_F32, d->tokens, shape->hidden) +
@@ -219,8 +217,7 @@ void weft_describe_moe(const weft_model_options *o, const weft_shape *shape, wef
     out->activation_bytes = 2 * weft_piece_bytes(WEFT_F32, d.tokens, d.experts) +
                             4 * weft_piece_bytes(WEFT_F32, d.tokens, topk) +
                             2 * weft_piece_bytes(shape->dtype, rows, hidden) +
-                            weft_piece_bytes(shape->dtype, rows, d.gates * d.ffn) +
-                            weft_piece_bytes(shape->dtype, rows, d.ffn);
+                            weft_piece_bytes(shape->dtype, rows, d.gates * d.ffn);
     out->scratch_bytes = moe_scratch_bytes(o, shape, &d, rows);
     out->forward_flops =
         2 * d.tokens * d.experts * hidden + 2 * rows * hidden * d.ffn * (d.gates + 1);
@@ -244,12 +241,19 @@ void weft_describe_block(const weft_model_options *o, const weft_shape *shape, w
     memset(out, 0, sizeof *out);
     weft_dims d = weft_dims_of(o, shape);
     add_params(out, shape, 2 * norm_params(o), 2 * norm_params(o));
-    /* both norms' outputs, the sum between them, and the block's own output */
+    /* the sum between attention and MLP, and the block's own output */
     out->activation_bytes =
-        4 * weft_piece_bytes(shape->dtype, d.rows, d.hidden) + 2 * norm_stats_bytes(o, d.rows);
+        2 * weft_piece_bytes(shape->dtype, d.rows, d.hidden) + 2 * norm_stats_bytes(o, d.rows);
     if (shape->training)
         out->scratch_bytes =
             (o->hidden_dropout > 0 ? 2 : 1) * weft_piece_bytes(shape->dtype, d.rows, d.hidden);
+}
+
+size_t weft_head_chunk_rows(const weft_shape *shape)
+{
+    enum { CHUNK_ROWS = 256 }; /* enough for GEMMs to run at their full rate */
+    size_t rows = shape->seq * shape->batch;
+    return shape->training && rows > CHUNK_ROWS ? CHUNK_ROWS : rows;
 }
 
 void weft_describe_head(const weft_model_options *o, const weft_shape *shape, weft_layer_cost *out)
@@ -261,18 +265,23 @@ void weft_describe_head(const weft_model_options *o, const weft_shape *shape, we
         add_params(out, shape, shape->vocab * d.hidden, d.vocab_rows * d.hidden);
     else if (shape->pp > 1) /* a copy of the first stage's */
         add_params(out, shape, 0, d.vocab_rows * d.hidden);
-    out->activation_bytes =
-        weft_piece_bytes(shape->dtype, d.rows, d.hidden) + norm_stats_bytes(o, d.rows) +
-        weft_piece_bytes(shape->dtype, d.rows_full, d.vocab_rows) +
-        weft_piece_bytes(WEFT_F32, d.rows_full, 1) + weft_piece_bytes(WEFT_F32, 2, d.rows_full);
-    out->scratch_bytes = region_bytes(shape);
-    if (shape->training)
-        out->scratch_bytes +=
-            region_bytes(shape) + weft_piece_bytes(shape->dtype, d.rows, d.hidden);
+    size_t chunk = weft_head_chunk_rows(shape);
+    size_t logits_bytes = weft_piece_bytes(shape->dtype, chunk, d.vocab_rows);
+    out->activation_bytes = norm_stats_bytes(o, d.rows);
+    out->scratch_bytes =
+        weft_piece_bytes(WEFT_F32, chunk, 1) + weft_piece_bytes(WEFT_F32, 2, chunk);
     out->forward_flops = 2 * d.rows_full * d.hidden * d.vocab_rows;
-    out->backward_flops = 2 * out->forward_flops;
     out->tp_forward_bytes = enter_bytes(shape);
     if (shape->tp > 1)
         out->tp_forward_bytes += 3 * d.rows_full * sizeof(float);
-    out->tp_backward_bytes = enter_bytes(shape) + exit_bytes(shape);
+    if (!shape->training) {
+        out->activation_bytes += logits_bytes;
+        out->scratch_bytes += region_bytes(shape);
+        return;
+    }
+    /* Forward makes the gradients too. */
+    out->activation_bytes += weft_piece_bytes(shape->dtype, d.rows, d.hidden);
+    out->scratch_bytes += logits_bytes + 2 * region_bytes(shape);
+    out->forward_flops *= 3;
+    out->tp_forward_bytes += exit_bytes(shape);
 }

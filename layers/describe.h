@@ -43,6 +43,8 @@ void weft_describe_moe(const weft_model_options *, const weft_shape *, weft_laye
 /* The block's own norms, sums and output, without its children. Its scratch stands beside theirs.
  */
 void weft_describe_block(const weft_model_options *, const weft_shape *, weft_layer_cost *out);
+/* Rows of logits that the head holds at a time. */
+size_t weft_head_chunk_rows(const weft_shape *shape);
 void weft_describe_head(const weft_model_options *, const weft_shape *, weft_layer_cost *out);
 /* Adds all but scratch, which layers use one after the other: the larger one counts. */
 void weft_cost_add(weft_layer_cost *sum, const weft_layer_cost *other);

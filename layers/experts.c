@@ -1,4 +1,5 @@
-/* The experts: grouped GEMMs over the rows that each got. */
+/* The experts: grouped GEMMs over the rows that each got. The activation's output is not kept:
+ * backward makes it again. */
 #include "layers/mlp.h"
 #include "layers/moe.h"
 
@@ -20,33 +21,39 @@ static weft_status grouped(weft_moe *m, weft_pass *pass, weft_moe_state *state,
                                                        .overwrite = weft_pass_overwrite(pass)});
 }
 
-weft_status weft_moe_experts(weft_moe *m, weft_pass *pass, weft_moe_state *state)
+/* act = activation(state->hidden), in scratch. */
+static weft_status activate(const weft_moe *m, weft_pass *pass, const weft_moe_state *state,
+                            weft_tensor *act)
 {
-    const weft_moe_dims *d = &m->dims;
-    weft_dtype dtype = state->in.dtype;
-    size_t rows = state->num_rows;
-    WEFT_TRY(weft_pass_stash(pass, dtype, rows, d->gates * d->ffn, &state->hidden));
-    WEFT_TRY(weft_pass_stash(pass, dtype, rows, d->ffn, &state->act));
-    WEFT_TRY(grouped(m, pass, state, WEFT_GROUPED_FORWARD, m->fc1, &state->in, &state->hidden));
-    WEFT_TRY(weft_activation_forward(
+    WEFT_TRY(weft_pass_scratch(pass, state->in.dtype, state->num_rows, m->dims.ffn, act));
+    return weft_activation_forward(
         weft_pass_lane(pass),
         &(weft_activation_forward_args){.kind = weft_activation_of(&m->common.options),
-                                        .rows = rows,
-                                        .cols = d->ffn,
-                                        .dtype = dtype,
+                                        .rows = act->dims[0],
+                                        .cols = act->dims[1],
+                                        .dtype = act->dtype,
                                         .x = state->hidden.data,
-                                        .y = state->act.data}));
-    return grouped(m, pass, state, WEFT_GROUPED_FORWARD, m->fc2, &state->act, &state->out);
+                                        .y = act->data});
 }
 
-/* dout is the gradient of the experts' output rows; din is written. */
+weft_status weft_moe_experts(weft_moe *m, weft_pass *pass, weft_moe_state *state)
+{
+    weft_tensor act;
+    WEFT_TRY(weft_pass_stash(pass, state->in.dtype, state->num_rows, m->dims.gates * m->dims.ffn,
+                             &state->hidden));
+    WEFT_TRY(grouped(m, pass, state, WEFT_GROUPED_FORWARD, m->fc1, &state->in, &state->hidden));
+    WEFT_TRY(activate(m, pass, state, &act));
+    return grouped(m, pass, state, WEFT_GROUPED_FORWARD, m->fc2, &act, &state->out);
+}
+
 weft_status weft_moe_experts_backward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
                                       const weft_tensor *dout, weft_tensor *din)
 {
-    weft_tensor dact;
-    WEFT_TRY(weft_pass_scratch(pass, dout->dtype, state->num_rows, m->dims.ffn, &dact));
-    WEFT_TRY(grouped(m, pass, state, WEFT_GROUPED_WGRAD, m->fc2, &state->act, dout));
-    WEFT_TRY(grouped(m, pass, state, WEFT_GROUPED_DGRAD, m->fc2, &dact, dout));
+    weft_tensor act;
+    WEFT_TRY(activate(m, pass, state, &act));
+    WEFT_TRY(grouped(m, pass, state, WEFT_GROUPED_WGRAD, m->fc2, &act, dout));
+    /* The activation's gradient takes its place. */
+    WEFT_TRY(grouped(m, pass, state, WEFT_GROUPED_DGRAD, m->fc2, &act, dout));
     WEFT_TRY(weft_activation_backward(
         weft_pass_lane(pass),
         &(weft_activation_backward_args){.kind = weft_activation_of(&m->common.options),
@@ -54,7 +61,7 @@ weft_status weft_moe_experts_backward(weft_moe *m, weft_pass *pass, weft_moe_sta
                                          .cols = m->dims.ffn,
                                          .dtype = dout->dtype,
                                          .x = state->hidden.data,
-                                         .dy = dact.data,
+                                         .dy = act.data,
                                          .dx = state->hidden.data}));
     WEFT_TRY(grouped(m, pass, state, WEFT_GROUPED_WGRAD, m->fc1, &state->in, &state->hidden));
     return grouped(m, pass, state, WEFT_GROUPED_DGRAD, m->fc1, din, &state->hidden);

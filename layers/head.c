@@ -1,7 +1,11 @@
 /* The end of the model: final norm, output projection (tied to the word embedding or its own) and
  * vocabulary-parallel cross-entropy. The reductions over TP stand between the loss kernels, so that
- * no rank ever holds more than its share of the logits, and backward turns them into their gradient
- * in place. */
+ * no rank ever holds more than its share of the logits.
+ *
+ * Logits are the largest activation by far, so training never has them whole: forward takes the
+ * rows in chunks, turns a chunk's logits into their gradient in place, and those into the gradients
+ * of the weight and of the norm's output, which is all that is kept. Backward is the norm's alone.
+ */
 #include "layers/head.h"
 
 typedef struct head {
@@ -12,9 +16,9 @@ typedef struct head {
 
 typedef struct head_state {
     weft_tensor x; /* borrowed */
-    weft_tensor normed, logits;
     weft_norm_stats stats;
-    float *row_max, *row_sum;
+    weft_tensor dnormed; /* training: the gradient of the norm's output */
+    weft_tensor logits;  /* else: [S*B, V local] */
 } head_state;
 
 static void head_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
@@ -54,35 +58,101 @@ static weft_linear linear_of(const head *h)
                          .out = h->output->weight.dims[0]};
 }
 
+/* Rows first..first + num of the head's input on their way to the loss and back. */
+typedef struct chunk {
+    size_t first, num;
+    weft_tensor logits, max, sums; /* [num, V local], [num], [2, num] in fp32 */
+} chunk;
+
 /* row_max, row_sum and target over the whole vocabulary. */
-static weft_status reduce_stats(head *h, weft_pass *pass, const weft_tensor *logits,
-                                weft_tensor *max, weft_tensor *sums)
+static weft_status reduce_stats(head *h, weft_pass *pass, const chunk *c)
 {
     weft_lane *lane = weft_pass_lane(pass);
     const weft_groups *groups = weft_pass_groups(pass);
     weft_comm *tp = groups->by_axis[WEFT_AXIS_TP];
-    size_t rows = logits->dims[0], cols = logits->dims[1];
+    size_t cols = c->logits.dims[1];
     weft_cross_entropy_stats_args args = {
         .pass = WEFT_CROSS_ENTROPY_FUSED,
-        .rows = rows,
+        .rows = c->num,
         .cols = cols,
         .valid_cols = h->output->valid_rows,
         .first_col = (size_t)groups->coords.at[WEFT_AXIS_TP] * cols,
-        .dtype = logits->dtype,
-        .logits = logits->data,
-        .labels = weft_pass_labels(pass),
-        .row_max = max->data,
-        .row_sum = sums->data,
-        .target = (float *)sums->data + rows,
+        .dtype = c->logits.dtype,
+        .logits = c->logits.data,
+        .labels = weft_pass_labels(pass) + c->first,
+        .row_max = c->max.data,
+        .row_sum = c->sums.data,
+        .target = (float *)c->sums.data + c->num,
     };
     if (groups->mesh.tp == 1)
         return weft_cross_entropy_stats(lane, &args);
     args.pass = WEFT_CROSS_ENTROPY_MAX;
     WEFT_TRY(weft_cross_entropy_stats(lane, &args));
-    WEFT_TRY(weft_all_reduce(tp, lane, max->data, rows, WEFT_F32, WEFT_REDUCE_MAX));
+    WEFT_TRY(weft_all_reduce(tp, lane, c->max.data, c->num, WEFT_F32, WEFT_REDUCE_MAX));
     args.pass = WEFT_CROSS_ENTROPY_SUM;
     WEFT_TRY(weft_cross_entropy_stats(lane, &args));
-    return weft_all_reduce(tp, lane, sums->data, 2 * rows, WEFT_F32, WEFT_REDUCE_SUM);
+    return weft_all_reduce(tp, lane, c->sums.data, 2 * c->num, WEFT_F32, WEFT_REDUCE_SUM);
+}
+
+static weft_status add_loss(head *h, weft_pass *pass, const chunk *c)
+{
+    WEFT_TRY(reduce_stats(h, pass, c));
+    if (weft_pass_groups(pass)->coords.at[WEFT_AXIS_TP] != 0)
+        return WEFT_OK;
+    return weft_cross_entropy_loss(
+        weft_pass_lane(pass),
+        &(weft_cross_entropy_loss_args){.rows = c->num,
+                                        .row_max = c->max.data,
+                                        .row_sum = c->sums.data,
+                                        .target = (float *)c->sums.data + c->num,
+                                        .loss_sum = &weft_pass_metrics(pass)->loss_sum});
+}
+
+/* The chunk's logits become their gradient, which gives the weight's and dx. */
+static weft_status differentiate(head *h, weft_pass *pass, const chunk *c, const weft_tensor *x,
+                                 weft_tensor *dx)
+{
+    const weft_shape *shape = weft_pass_shape(pass);
+    const weft_linear linear = linear_of(h);
+    size_t cols = c->logits.dims[1];
+    WEFT_TRY(weft_cross_entropy_backward(
+        weft_pass_lane(pass),
+        &(weft_cross_entropy_backward_args){
+            .rows = c->num,
+            .cols = cols,
+            .valid_cols = h->output->valid_rows,
+            .first_col = (size_t)weft_pass_groups(pass)->coords.at[WEFT_AXIS_TP] * cols,
+            .dtype = c->logits.dtype,
+            .logits = c->logits.data,
+            .labels = weft_pass_labels(pass) + c->first,
+            .row_max = c->max.data,
+            .row_sum = c->sums.data,
+            .scale = weft_pass_loss_scale(pass) / (float)(shape->seq * shape->batch)}));
+    bool overwrite = weft_pass_overwrite(pass) && c->first == 0;
+    return weft_linear_backward_to(pass, &linear, x, &c->logits, overwrite, dx);
+}
+
+static weft_tensor rows_of(const weft_tensor *x, const chunk *c)
+{
+    weft_tensor rows = *x;
+    rows.dims[0] = c->num;
+    rows.data = (char *)x->data + c->first * x->dims[1] * weft_dtype_bytes(x->dtype);
+    return rows;
+}
+
+/* Memory for chunks of `rows` rows. Logits that are asked for later are stashed. */
+static weft_status allocate(head *h, weft_pass *pass, size_t rows, weft_dtype dtype, chunk *c)
+{
+    head_state *state = weft_pass_state(pass, &h->common.base);
+    size_t cols = h->output->weight.dims[0];
+    if (weft_pass_shape(pass)->training) {
+        WEFT_TRY(weft_pass_scratch(pass, dtype, rows, cols, &c->logits));
+    } else {
+        WEFT_TRY(weft_pass_stash(pass, dtype, rows, cols, &c->logits));
+        state->logits = c->logits;
+    }
+    WEFT_TRY(weft_pass_scratch(pass, WEFT_F32, rows, 1, &c->max));
+    return weft_pass_scratch(pass, WEFT_F32, 2, rows, &c->sums);
 }
 
 static weft_status head_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
@@ -91,33 +161,36 @@ static weft_status head_forward(weft_layer *layer, weft_pass *pass, const weft_t
     (void)y;
     head *h = (head *)layer;
     head_state *state = weft_pass_state(pass, layer);
-    const weft_shape *shape = weft_pass_shape(pass);
-    size_t rows = shape->seq * shape->batch, mark = weft_pass_mark(pass);
-    weft_linear linear = linear_of(h);
-    weft_tensor full, max, sums;
+    const weft_linear linear = linear_of(h);
+    size_t mark = weft_pass_mark(pass);
+    bool training = weft_pass_training(pass);
+    weft_tensor full, partial;
+    chunk c = {0};
     state->x = *x;
-    WEFT_TRY(weft_pass_stash(pass, x->dtype, x->dims[0], x->dims[1], &state->normed));
-    WEFT_TRY(weft_norm_run(pass, &h->norm, x, NULL, NULL, &state->normed, &state->stats));
-    WEFT_TRY(weft_pass_enter(pass, &state->normed, &full));
-    WEFT_TRY(weft_pass_stash(pass, x->dtype, rows, linear.out, &state->logits));
-    WEFT_TRY(weft_linear_forward(pass, &linear, &full, false, &state->logits));
-    WEFT_TRY(weft_pass_stash(pass, WEFT_F32, rows, 1, &max));
-    WEFT_TRY(weft_pass_stash(pass, WEFT_F32, 2, rows, &sums));
-    state->row_max = max.data;
-    state->row_sum = sums.data;
+    WEFT_TRY(weft_norm_run(pass, &h->norm, x, NULL, NULL, weft_pass_normed(pass), &state->stats));
+    WEFT_TRY(weft_pass_enter(pass, weft_pass_normed(pass), &full));
+    if (training) {
+        WEFT_TRY(weft_pass_stash(pass, x->dtype, x->dims[0], x->dims[1], &state->dnormed));
+        WEFT_TRY(weft_pass_partial(pass, &state->dnormed, &partial));
+    }
+    size_t rows = full.dims[0], most = weft_head_chunk_rows(weft_pass_shape(pass));
+    WEFT_TRY(allocate(h, pass, most, x->dtype, &c));
+    for (; c.first < rows; c.first += c.num) {
+        c.num = rows - c.first < most ? rows - c.first : most;
+        c.logits.dims[0] = c.num;
+        weft_tensor in = rows_of(&full, &c);
+        WEFT_TRY(weft_linear_forward(pass, &linear, &in, false, &c.logits));
+        if (weft_pass_labels(pass))
+            WEFT_TRY(add_loss(h, pass, &c));
+        if (training) {
+            weft_tensor din = rows_of(&partial, &c);
+            WEFT_TRY(differentiate(h, pass, &c, &in, &din));
+        }
+    }
+    if (training)
+        WEFT_TRY(weft_pass_exit(pass, &partial, &state->dnormed));
     weft_pass_release(pass, mark);
-    if (!weft_pass_labels(pass))
-        return WEFT_OK;
-    WEFT_TRY(reduce_stats(h, pass, &state->logits, &max, &sums));
-    if (weft_pass_groups(pass)->coords.at[WEFT_AXIS_TP] != 0)
-        return WEFT_OK;
-    return weft_cross_entropy_loss(
-        weft_pass_lane(pass),
-        &(weft_cross_entropy_loss_args){.rows = rows,
-                                        .row_max = state->row_max,
-                                        .row_sum = state->row_sum,
-                                        .target = state->row_sum + rows,
-                                        .loss_sum = &weft_pass_metrics(pass)->loss_sum});
+    return WEFT_OK;
 }
 
 static weft_status head_backward(weft_layer *layer, weft_pass *pass, const weft_tensor *dy,
@@ -126,31 +199,8 @@ static weft_status head_backward(weft_layer *layer, weft_pass *pass, const weft_
     (void)dy;
     head *h = (head *)layer;
     head_state *state = weft_pass_state(pass, layer);
-    size_t rows = state->logits.dims[0], cols = state->logits.dims[1];
-    size_t mark = weft_pass_mark(pass);
-    weft_linear linear = linear_of(h);
-    weft_tensor full, dnormed, partial;
-    WEFT_TRY(weft_cross_entropy_backward(
-        weft_pass_lane(pass),
-        &(weft_cross_entropy_backward_args){
-            .rows = rows,
-            .cols = cols,
-            .valid_cols = h->output->valid_rows,
-            .first_col = (size_t)weft_pass_groups(pass)->coords.at[WEFT_AXIS_TP] * cols,
-            .dtype = state->logits.dtype,
-            .logits = state->logits.data,
-            .labels = weft_pass_labels(pass),
-            .row_max = state->row_max,
-            .row_sum = state->row_sum,
-            .scale = weft_pass_loss_scale(pass) / (float)rows}));
-    WEFT_TRY(weft_pass_enter(pass, &state->normed, &full));
-    WEFT_TRY(weft_pass_scratch(pass, dx->dtype, dx->dims[0], dx->dims[1], &dnormed));
-    WEFT_TRY(weft_pass_partial(pass, &dnormed, &partial));
-    WEFT_TRY(weft_linear_backward(pass, &linear, &full, &state->logits, &partial));
-    WEFT_TRY(weft_pass_exit(pass, &partial, &dnormed));
-    WEFT_TRY(weft_norm_run_backward(pass, &h->norm, &dnormed, &state->x, &state->stats, false, dx));
-    weft_pass_release(pass, mark);
-    return WEFT_OK;
+    return weft_norm_run_backward(pass, &h->norm, &state->dnormed, &state->x, &state->stats, false,
+                                  dx);
 }
 
 const weft_layer_ops weft_head_ops = {

@@ -4,7 +4,7 @@
 
 #include "layers/layers.h"
 
-/* Logits [S * B, V local] of the pass's forward. */
+/* Logits [S * B, V local] of the pass's forward, on a model that does not train. */
 const weft_tensor *weft_head_logits(weft_pass *pass, const weft_layer *layer);
 
 #endif

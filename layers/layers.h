@@ -15,9 +15,14 @@ typedef struct weft_linear {
 } weft_linear;
 weft_status weft_linear_forward(weft_pass *pass, const weft_linear *linear, const weft_tensor *x,
                                 bool with_bias, weft_tensor *y) WEFT_CHECKED;
-/* dx[rows, in] is written where given; weight and bias gradients are added. */
+/* dx[rows, in] is written where given, last, and may take x's place; weight and bias gradients are
+ * added. */
 weft_status weft_linear_backward(weft_pass *pass, const weft_linear *linear, const weft_tensor *x,
                                  const weft_tensor *dy, weft_tensor *dx) WEFT_CHECKED;
+/* The same, where the caller knows whether the weight's gradients are the first of the step. */
+weft_status weft_linear_backward_to(weft_pass *pass, const weft_linear *linear,
+                                    const weft_tensor *x, const weft_tensor *dy, bool overwrite,
+                                    weft_tensor *dx) WEFT_CHECKED;
 
 typedef struct weft_norm {
     weft_norm_kind kind;
@@ -32,8 +37,14 @@ typedef struct weft_norm_stats {
 } weft_norm_stats;
 /* y = norm(x), or norm(sum = x + residual). Stashes y's statistics. */
 weft_status weft_norm_run(weft_pass *pass, const weft_norm *norm, const weft_tensor *x,
-                          const weft_tensor *residual, weft_tensor *sum, weft_tensor *y,
+                          const weft_tensor *residual, weft_tensor *sum, const weft_tensor *y,
                           weft_norm_stats *stats) WEFT_CHECKED;
+/* Where blocks keep the norms' outputs: rows [S*B, H] (its TP shard under sequence parallelism) at
+ * an address that all blocks of the stage share. It holds the norm that ran last. */
+const weft_tensor *weft_pass_normed(const weft_pass *pass);
+/* Makes weft_pass_normed what the norm's forward run with x made it, to the bit. */
+weft_status weft_norm_rerun(weft_pass *pass, const weft_norm *norm, const weft_tensor *x,
+                            const weft_norm_stats *stats) WEFT_CHECKED;
 weft_status weft_norm_run_backward(weft_pass *pass, const weft_norm *norm, const weft_tensor *dy,
                                    const weft_tensor *x, const weft_norm_stats *stats,
                                    bool accumulate, weft_tensor *dx) WEFT_CHECKED;

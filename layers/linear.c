@@ -58,19 +58,15 @@ weft_status weft_linear_forward(weft_pass *pass, const weft_linear *linear, cons
 weft_status weft_linear_backward(weft_pass *pass, const weft_linear *linear, const weft_tensor *x,
                                  const weft_tensor *dy, weft_tensor *dx)
 {
+    return weft_linear_backward_to(pass, linear, x, dy, weft_pass_overwrite(pass), dx);
+}
+
+weft_status weft_linear_backward_to(weft_pass *pass, const weft_linear *linear,
+                                    const weft_tensor *x, const weft_tensor *dy, bool overwrite,
+                                    weft_tensor *dx)
+{
     weft_lane *lane = weft_pass_lane(pass);
     size_t rows = dy->dims[0];
-    bool overwrite = weft_pass_overwrite(pass);
-    if (dx)
-        WEFT_TRY(weft_gemm(lane, &(weft_gemm_args){.m = rows,
-                                                   .n = linear->in,
-                                                   .k = linear->out,
-                                                   .dtype = dy->dtype,
-                                                   .c_dtype = dx->dtype,
-                                                   .a = dy->data,
-                                                   .b = linear->weight->weight.data,
-                                                   .c = dx->data,
-                                                   .alpha = 1}));
     WEFT_TRY(weft_gemm(lane, &(weft_gemm_args){.m = linear->out,
                                                .n = linear->in,
                                                .k = rows,
@@ -89,6 +85,16 @@ weft_status weft_linear_backward(weft_pass *pass, const weft_linear *linear, con
                                                                      .dy = dy->data,
                                                                      .db = linear->bias->grad,
                                                                      .overwrite = overwrite}));
+    if (dx)
+        WEFT_TRY(weft_gemm(lane, &(weft_gemm_args){.m = rows,
+                                                   .n = linear->in,
+                                                   .k = linear->out,
+                                                   .dtype = dy->dtype,
+                                                   .c_dtype = dx->dtype,
+                                                   .a = dy->data,
+                                                   .b = linear->weight->weight.data,
+                                                   .c = dx->data,
+                                                   .alpha = 1}));
     return WEFT_OK;
 }
 
@@ -117,16 +123,10 @@ weft_status weft_norm_init(weft_build *build, const weft_model_options *options,
     return WEFT_OK;
 }
 
-weft_status weft_norm_run(weft_pass *pass, const weft_norm *norm, const weft_tensor *x,
-                          const weft_tensor *residual, weft_tensor *sum, weft_tensor *y,
-                          weft_norm_stats *stats)
+static weft_status run(weft_pass *pass, const weft_norm *norm, const weft_tensor *x,
+                       const weft_tensor *residual, weft_tensor *sum, const weft_tensor *y,
+                       const weft_norm_stats *stats)
 {
-    weft_tensor mean = {0}, rstd;
-    if (norm->kind == WEFT_NORM_LAYER)
-        WEFT_TRY(weft_pass_stash(pass, WEFT_F32, x->dims[0], 1, &mean));
-    WEFT_TRY(weft_pass_stash(pass, WEFT_F32, x->dims[0], 1, &rstd));
-    stats->mean = mean.data;
-    stats->rstd = rstd.data;
     return weft_norm_forward(
         weft_pass_lane(pass),
         &(weft_norm_forward_args){.kind = norm->kind,
@@ -142,6 +142,25 @@ weft_status weft_norm_run(weft_pass *pass, const weft_norm *norm, const weft_ten
                                   .mean = stats->mean,
                                   .rstd = stats->rstd,
                                   .epsilon = norm->epsilon});
+}
+
+weft_status weft_norm_run(weft_pass *pass, const weft_norm *norm, const weft_tensor *x,
+                          const weft_tensor *residual, weft_tensor *sum, const weft_tensor *y,
+                          weft_norm_stats *stats)
+{
+    weft_tensor mean = {0}, rstd;
+    if (norm->kind == WEFT_NORM_LAYER)
+        WEFT_TRY(weft_pass_stash(pass, WEFT_F32, x->dims[0], 1, &mean));
+    WEFT_TRY(weft_pass_stash(pass, WEFT_F32, x->dims[0], 1, &rstd));
+    stats->mean = mean.data;
+    stats->rstd = rstd.data;
+    return run(pass, norm, x, residual, sum, y, stats);
+}
+
+weft_status weft_norm_rerun(weft_pass *pass, const weft_norm *norm, const weft_tensor *x,
+                            const weft_norm_stats *stats)
+{
+    return run(pass, norm, x, NULL, NULL, weft_pass_normed(pass), stats);
 }
 
 weft_status weft_norm_run_backward(weft_pass *pass, const weft_norm *norm, const weft_tensor *dy,

@@ -1,11 +1,11 @@
 /* The MLP: column-parallel, activation, row-parallel (Shoeybi et al. 2019, §3). GELU, or SwiGLU
  * with fc1 = [gate | up] as a global [2, ffn, hidden] split inside, so that resharding is a
- * hyperslab. */
+ * hyperslab. The activation's output is not kept: backward makes it again. */
 #include "layers/mlp.h"
 
 typedef struct mlp_state {
-    weft_tensor x;           /* borrowed */
-    weft_tensor hidden, act; /* [S*B, gates * ffn], [S*B, ffn] */
+    weft_tensor x;      /* borrowed */
+    weft_tensor hidden; /* [S*B, gates * ffn] */
 } mlp_state;
 
 static void mlp_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
@@ -63,30 +63,36 @@ static weft_status mlp_init(weft_layer *layer, weft_build *build)
     return WEFT_OK;
 }
 
+/* act = activation(hidden), in scratch. */
+static weft_status activate(const weft_mlp *mlp, weft_pass *pass, const weft_tensor *hidden,
+                            weft_tensor *act)
+{
+    WEFT_TRY(weft_pass_scratch(pass, hidden->dtype, hidden->dims[0], mlp->ffn, act));
+    return weft_activation_forward(
+        weft_pass_lane(pass),
+        &(weft_activation_forward_args){.kind = weft_activation_of(&mlp->common.options),
+                                        .rows = act->dims[0],
+                                        .cols = act->dims[1],
+                                        .dtype = act->dtype,
+                                        .x = hidden->data,
+                                        .y = act->data});
+}
+
 static weft_status mlp_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
                                weft_tensor *y)
 {
     weft_mlp *mlp = (weft_mlp *)layer;
     mlp_state *state = weft_pass_state(pass, layer);
-    size_t mark = weft_pass_mark(pass), rows;
-    weft_tensor full, partial;
+    size_t mark = weft_pass_mark(pass);
+    weft_tensor full, act, partial;
     state->x = *x;
     WEFT_TRY(weft_pass_enter(pass, x, &full));
-    rows = full.dims[0];
-    WEFT_TRY(weft_pass_stash(pass, x->dtype, rows, mlp->fc1.out, &state->hidden));
-    WEFT_TRY(weft_pass_stash(pass, x->dtype, rows, mlp->ffn, &state->act));
+    WEFT_TRY(weft_pass_stash(pass, x->dtype, full.dims[0], mlp->fc1.out, &state->hidden));
     WEFT_TRY(weft_linear_forward(pass, &mlp->fc1, &full, true, &state->hidden));
-    WEFT_TRY(weft_activation_forward(
-        weft_pass_lane(pass),
-        &(weft_activation_forward_args){.kind = weft_activation_of(&mlp->common.options),
-                                        .rows = rows,
-                                        .cols = mlp->ffn,
-                                        .dtype = x->dtype,
-                                        .x = state->hidden.data,
-                                        .y = state->act.data}));
+    WEFT_TRY(activate(mlp, pass, &state->hidden, &act));
     WEFT_TRY(weft_pass_partial(pass, y, &partial));
     bool with_bias = weft_pass_groups(pass)->coords.at[WEFT_AXIS_TP] == 0;
-    WEFT_TRY(weft_linear_forward(pass, &mlp->fc2, &state->act, with_bias, &partial));
+    WEFT_TRY(weft_linear_forward(pass, &mlp->fc2, &act, with_bias, &partial));
     WEFT_TRY(weft_pass_exit(pass, &partial, y));
     weft_pass_release(pass, mark);
     return WEFT_OK;
@@ -97,20 +103,21 @@ static weft_status mlp_backward(weft_layer *layer, weft_pass *pass, const weft_t
 {
     weft_mlp *mlp = (weft_mlp *)layer;
     mlp_state *state = weft_pass_state(pass, layer);
-    size_t mark = weft_pass_mark(pass), rows = state->act.dims[0];
-    weft_tensor dy_full, dact, x_full, partial;
+    size_t mark = weft_pass_mark(pass);
+    weft_tensor dy_full, act, x_full, partial;
     WEFT_TRY(weft_pass_enter(pass, dy, &dy_full));
-    WEFT_TRY(weft_pass_scratch(pass, dy->dtype, rows, mlp->ffn, &dact));
-    WEFT_TRY(weft_linear_backward(pass, &mlp->fc2, &state->act, &dy_full, &dact));
+    WEFT_TRY(activate(mlp, pass, &state->hidden, &act));
+    /* The activation's gradient takes its place. */
+    WEFT_TRY(weft_linear_backward(pass, &mlp->fc2, &act, &dy_full, &act));
     /* The hidden's gradient takes its place: nothing needs it any more. */
     WEFT_TRY(weft_activation_backward(
         weft_pass_lane(pass),
         &(weft_activation_backward_args){.kind = weft_activation_of(&mlp->common.options),
-                                         .rows = rows,
-                                         .cols = mlp->ffn,
+                                         .rows = act.dims[0],
+                                         .cols = act.dims[1],
                                          .dtype = dy->dtype,
                                          .x = state->hidden.data,
-                                         .dy = dact.data,
+                                         .dy = act.data,
                                          .dx = state->hidden.data}));
     WEFT_TRY(weft_pass_enter(pass, &state->x, &x_full));
     WEFT_TRY(weft_pass_partial(pass, dx, &partial));

@@ -173,11 +173,17 @@ static weft_status create_passes(weft_model *model)
                               model->num_registered);
     }
     model->scratch = (weft_stack){.device = model->setup.device, .purpose = "scratch"};
-    size_t row_bytes = weft_piece_bytes(model->shape.dtype, weft_pass_rows(&model->passes[0]),
-                                        model->shape.hidden);
-    /* Backward's gradients between layers lie below the layers' own. */
+    size_t rows = weft_pass_rows(&model->passes[0]), hidden = model->shape.hidden;
+    size_t row_bytes = weft_piece_bytes(model->shape.dtype, rows, hidden);
+    /* The norms' outputs and backward's gradients between layers lie below the layers' own. */
     WEFT_TRY(weft_stack_reserve(&model->scratch,
-                                sum.scratch_bytes + (model->setup.training ? 2 * row_bytes : 0)));
+                                sum.scratch_bytes + (model->setup.training ? 3 : 1) * row_bytes));
+    weft_tensor *kept[] = {&model->normed, &model->gradients[0], &model->gradients[1]};
+    for (int i = 0; i < (model->setup.training ? 3 : 1); i++) {
+        void *data;
+        WEFT_TRY(weft_stack_alloc(&model->scratch, row_bytes, &data));
+        *kept[i] = weft_tensor_2d(data, model->shape.dtype, rows, hidden);
+    }
     void *metrics;
     WEFT_TRY(weft_device_alloc(model->setup.device, WEFT_SPACE_PINNED, sizeof *model->metrics,
                                "metrics", &metrics));
@@ -350,17 +356,14 @@ weft_status weft_model_backward(weft_model *model, int slot, weft_lane *lane, co
                                 weft_tensor *dx, weft_layer_done_function done, void *context)
 {
     weft_pass *pass = &model->passes[slot];
-    size_t rows = weft_pass_rows(pass), mark = weft_pass_mark(pass);
-    weft_tensor pair[2], to;
+    weft_tensor to;
     pass->lane = lane;
-    for (int i = 0; i < 2; i++)
-        WEFT_TRY(weft_pass_scratch(pass, model->shape.dtype, rows, model->shape.hidden, &pair[i]));
     weft_tensor from = {0};
     if (dy)
         from = *dy;
     for (int i = model->end - 1; i >= model->first; i--) {
         weft_layer *layer = model->layers[i];
-        to = i == model->first && dx ? *dx : pair[i % 2];
+        to = i == model->first && dx ? *dx : model->gradients[i % 2];
         weft_status status = layer->ops->backward(layer, pass, &from, &to);
         if (status != WEFT_OK)
             return weft_error_context(status, "%s backward", layer->name);
@@ -368,6 +371,5 @@ weft_status weft_model_backward(weft_model *model, int slot, weft_lane *lane, co
             WEFT_TRY(done(context, i, lane));
         from = to;
     }
-    weft_pass_release(pass, mark);
     return WEFT_OK;
 }

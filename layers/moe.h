@@ -22,8 +22,8 @@ typedef struct weft_moe_state {
     int32_t *row_of, *token_of;
     int32_t *order, *inverse; /* expert-major row -> received row and back; NULL: the same */
     size_t num_sent, num_rows;
-    weft_tensor in, hidden, act, out; /* at the experts: [R, H], [R, gates ffn], [R, ffn], [R, H] */
-    weft_tensor returned;             /* at home: [num_sent, H] */
+    weft_tensor in, hidden, out; /* at the experts: [R, H], [R, gates ffn], [R, H] */
+    weft_tensor returned;        /* at home: [num_sent, H] */
 } weft_moe_state;
 
 /* Logits, choice and probabilities of rows [T, H], and the sums of the auxiliary losses over the

@@ -164,6 +164,11 @@ weft_status weft_pass_scratch(weft_pass *pass, weft_dtype dtype, size_t d0, size
     return take(&pass->model->scratch, dtype, d0, d1, out);
 }
 
+const weft_tensor *weft_pass_normed(const weft_pass *pass)
+{
+    return &pass->model->normed;
+}
+
 weft_status weft_pass_host(weft_pass *pass, size_t bytes, void **out)
 {
     return weft_stack_alloc(&pass->host, bytes, out);

@@ -48,7 +48,9 @@ struct weft_model {
     int num_registered, registered_capacity;
     size_t states_bytes;
     weft_pass *passes;
-    weft_stack scratch; /* shared: all passes run on one compute lane */
+    weft_stack scratch;       /* shared: all passes run on one compute lane; at its bottom: */
+    weft_tensor normed;       /* what blocks' norms made last */
+    weft_tensor gradients[2]; /* training: those between layers, in turn */
     weft_metrics *metrics;
 };
 

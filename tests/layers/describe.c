@@ -139,8 +139,8 @@ static void measure(harness *h, const int32_t *tokens, const int32_t *labels, co
     out->scratch_bytes = h->model->scratch.peak_bytes;
 }
 
-/* The layers' sum, and what the model adds: two gradients between layers, and in a rig the rows at
- * both sides of the layer. */
+/* The layers' sum, and what the model adds: the norms' outputs, two gradients between layers, and
+ * in a rig the rows at both sides of the layer. */
 static void expected(const cost_case *c, const harness *h, int first, int end, costs *out)
 {
     weft_layer_cost sum = {0}, cost;
@@ -159,7 +159,7 @@ static void expected(const cost_case *c, const harness *h, int first, int end, c
         .local_params = sum.local_params,
         .param_bytes = sum.param_bytes,
         .activation_bytes = sum.activation_bytes + (c->layer ? (c->has_output ? 1 : 2) * piece : 0),
-        .scratch_bytes = sum.scratch_bytes + 2 * piece,
+        .scratch_bytes = sum.scratch_bytes + 3 * piece,
         .flops = {sum.forward_flops - scores, sum.backward_flops - 2 * scores},
         .tp_bytes = {sum.tp_forward_bytes, sum.tp_backward_bytes},
         .ep_bytes = {sum.ep_forward_bytes, sum.ep_backward_bytes},
