@@ -13,16 +13,21 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(flags_avx512 -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq
     -mprefer-vector-width=512)
 endif()
-# A sanitizer's checks keep loops from becoming vectors, and clang warns of each.
-if(WEFT_SANITIZE AND CMAKE_C_COMPILER_ID MATCHES "Clang")
-  set(flags_sanitized -Wno-pass-failed)
+# A sanitizer's checks keep loops from becoming vectors, however long the compiler tries; clang warns
+# of each.
+set(flags_level -O3)
+if(WEFT_SANITIZE)
+  set(flags_level -O1)
+  if(CMAKE_C_COMPILER_ID MATCHES "Clang")
+    list(APPEND flags_level -Wno-pass-failed)
+  endif()
 endif()
 foreach(isa ${isas})
   if(vector_sources)
     add_library(weft_kernels_${isa} OBJECT ${vector_sources})
     target_link_libraries(weft_kernels_${isa} PRIVATE weft_kernels)
-    target_compile_options(weft_kernels_${isa} PRIVATE ${flags_${isa}} ${flags_sanitized}
-      -O3 -ffp-contract=fast -fno-math-errno -fno-trapping-math)
+    target_compile_options(weft_kernels_${isa} PRIVATE ${flags_${isa}} ${flags_level}
+      -ffp-contract=fast -fno-math-errno -fno-trapping-math)
     target_compile_definitions(weft_kernels_${isa} PRIVATE WEFT_ISA=${isa})
     list(APPEND WEFT_OBJECTS $<TARGET_OBJECTS:weft_kernels_${isa}>)
   endif()

@@ -43,12 +43,14 @@ static matrix poisoned_matrix(size_t count, weft_dtype dtype)
 static void reference(const weft_gemm_args *args, const double *a, const double *b,
                       const double *before, const double *bias, double *c, double *size)
 {
+    size_t k = args->k;
+    size_t a_row = args->transpose_a ? 1 : args->lda, a_column = args->transpose_a ? args->lda : 1;
+    size_t b_row = args->transpose_b ? 1 : args->ldb, b_column = args->transpose_b ? args->ldb : 1;
     for (size_t i = 0; i < args->m; i++)
         for (size_t j = 0; j < args->n; j++) {
             double sum = 0, sizes = 0;
-            for (size_t p = 0; p < args->k; p++) {
-                double term = (args->transpose_a ? a[p * args->lda + i] : a[i * args->lda + p]) *
-                              (args->transpose_b ? b[j * args->ldb + p] : b[p * args->ldb + j]);
+            for (size_t p = 0; p < k; p++) {
+                double term = a[i * a_row + p * a_column] * b[p * b_row + j * b_column];
                 sum += term;
                 sizes += fabs(term);
             }
@@ -321,9 +323,10 @@ static double linear_loss(const void *context)
     for (size_t g = 0; g < l->num_groups; g++)
         for (size_t row = (size_t)l->offsets[g]; row < (size_t)l->offsets[g + 1]; row++)
             for (size_t o = 0; o < l->out; o++) {
+                const double *x = l->x + row * l->in, *w = l->w + (g * l->out + o) * l->in;
                 double y = 0;
-                for (size_t i = 0; i < l->in; i++)
-                    y += l->x[row * l->in + i] * l->w[(g * l->out + o) * l->in + i];
+                for (size_t i = 0, in = l->in; i < in; i++)
+                    y += x[i] * w[i];
                 loss += y * l->dy[row * l->out + o];
             }
     return loss;
