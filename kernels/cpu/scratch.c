@@ -3,8 +3,9 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
-enum { NUM_SLOTS = 1024, ALIGNMENT = 4096 };
+enum { NUM_SLOTS = 1024, ALIGNMENT = 2 << 20 };
 
 static struct {
     atomic_bool taken;
@@ -24,6 +25,8 @@ weft_scratch weft_scratch_take(int wish, size_t bytes)
             slots[slot].memory = aligned_alloc(ALIGNMENT, slots[slot].bytes);
             if (!slots[slot].memory)
                 slots[slot].bytes = 0;
+            else /* huge pages, where there are any */
+                (void)madvise(slots[slot].memory, slots[slot].bytes, MADV_HUGEPAGE);
         }
         return (weft_scratch){slots[slot].memory, slot};
     }

@@ -7,7 +7,7 @@
 #include <stddef.h>
 
 typedef struct weft_scratch {
-    void *memory; /* page-aligned, not cleared; NULL when memory is out */
+    void *memory; /* aligned to a huge page, not cleared; NULL when memory is out */
     int slot;
 } weft_scratch;
 

@@ -104,15 +104,15 @@ WEFT_INLINE void weft_tiles(const bool along, size_t rows, size_t k, const float
 }
 
 /* c[rows][WEFT_PANEL] (+)= A[rows][k] * b[k][WEFT_PANEL]; A in panels `a_jump` elements apart. */
-static void weft_tiles_along(size_t rows, size_t k, const float *a, size_t a_jump, const float *b,
-                             float *c, bool add)
+static inline void weft_tiles_along(size_t rows, size_t k, const float *a, size_t a_jump,
+                                    const float *b, float *c, bool add)
 {
     weft_tiles(true, rows, k, a, a_jump, b, c, add);
 }
 
 /* c[columns][WEFT_PANEL] (+)= A[k][columns]^T * b[k][WEFT_PANEL]; A lies within one panel. */
-static void weft_tiles_across(size_t columns, size_t k, const float *a, const float *b, float *c,
-                              bool add)
+static inline void weft_tiles_across(size_t columns, size_t k, const float *a, const float *b,
+                                     float *c, bool add)
 {
     weft_tiles(false, columns, k, a, 0, b, c, add);
 }
@@ -132,8 +132,8 @@ WEFT_INLINE void weft_panel_load_row(float *to, size_t jump, const void *from, s
 }
 
 /* rows x cols, rows `stride` elements apart in `from`, into panels `jump` elements apart. */
-static void weft_panel_load(float *to, size_t jump, const void *from, size_t stride, size_t rows,
-                            size_t cols, weft_dtype dtype)
+static inline void weft_panel_load(float *to, size_t jump, const void *from, size_t stride,
+                                   size_t rows, size_t cols, weft_dtype dtype)
 {
     for (size_t row = 0; row < rows; row++, to += WEFT_PANEL) {
         const void *line = weft_vector_from(from, row * stride, dtype);
@@ -158,8 +158,9 @@ WEFT_INLINE void weft_panel_store_row(void *to, const float *from, size_t jump, 
 }
 
 /* The other way round, each row times factor[row * factor_step]. */
-static void weft_panel_store(void *to, size_t stride, const float *from, size_t jump, size_t rows,
-                             size_t cols, const float *factor, size_t factor_step, weft_dtype dtype)
+static inline void weft_panel_store(void *to, size_t stride, const float *from, size_t jump,
+                                    size_t rows, size_t cols, const float *factor,
+                                    size_t factor_step, weft_dtype dtype)
 {
     for (size_t row = 0; row < rows; row++, from += WEFT_PANEL) {
         void *line = weft_vector_at(to, row * stride, dtype);
@@ -170,18 +171,9 @@ static void weft_panel_store(void *to, size_t stride, const float *from, size_t 
     }
 }
 
+/* weft_panel_load_transposed: the transpose of rows x cols (at most WEFT_PANEL rows) into one panel
+ * [cols][WEFT_PANEL]; zeros stand for the rows that are not there. */
 #ifdef __AVX512F__
-
-/* 16 elements from `index` of which `num` follow, as fp32; zeros beyond. */
-WEFT_INLINE __m512i weft_panel_load_16(const void *from, size_t index, size_t num,
-                                       const weft_dtype dtype)
-{
-    const __mmask16 there = (__mmask16)(num >= 16 ? 0xffffu : (1u << num) - 1u);
-    if (dtype == WEFT_F32)
-        return _mm512_maskz_loadu_epi32(there, (const float *)from + index);
-    const __m256i half = _mm256_maskz_loadu_epi16(there, (const uint16_t *)from + index);
-    return _mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16);
-}
 
 WEFT_INLINE void weft_panel_transpose_16(__m512i r[16])
 {
@@ -215,23 +207,23 @@ WEFT_INLINE void weft_panel_transpose_16(__m512i r[16])
     }
 }
 
-WEFT_INLINE void weft_panel_load_transposed_of(float *to, const void *from, size_t stride,
-                                               size_t rows, size_t cols, const weft_dtype dtype)
+static inline void weft_panel_load_transposed(float *to, const float *from, size_t stride,
+                                              size_t rows, size_t cols)
 {
     for (size_t first = 0; first < WEFT_PANEL; first += 16) {
         const size_t num = rows > first ? rows - first : 0;
-        const void *lines = weft_vector_from(from, num ? first * stride : 0, dtype);
         for (size_t col = 0; col < cols; col += 16) {
+            const uint32_t left = (uint32_t)weft_vector_min(cols - col, 16);
+            const __mmask16 there = (__mmask16)((1u << left) - 1u);
             __m512i r[16];
             WEFT_UNROLL
             for (size_t i = 0; i < 16; i++)
-                r[i] = i < num ? weft_panel_load_16(weft_vector_from(lines, i * stride, dtype), col,
-                                                    cols - col, dtype)
+                r[i] = i < num ? _mm512_maskz_loadu_epi32(there, from + (first + i) * stride + col)
                                : _mm512_setzero_si512();
             weft_panel_transpose_16(r);
             WEFT_UNROLL
             for (size_t i = 0; i < 16; i++)
-                if (i < cols - col)
+                if (i < left)
                     _mm512_storeu_si512(to + (col + i) * WEFT_PANEL + first, r[i]);
         }
     }
@@ -239,26 +231,14 @@ WEFT_INLINE void weft_panel_load_transposed_of(float *to, const void *from, size
 
 #else
 
-WEFT_INLINE void weft_panel_load_transposed_of(float *to, const void *from, size_t stride,
-                                               size_t rows, size_t cols, const weft_dtype dtype)
+static inline void weft_panel_load_transposed(float *to, const float *from, size_t stride,
+                                              size_t rows, size_t cols)
 {
     for (size_t i = 0; i < WEFT_PANEL; i++)
         for (size_t col = 0; col < cols; col++)
-            to[col * WEFT_PANEL + i] =
-                i < rows ? weft_vector_load(from, i * stride + col, dtype) : 0.0f;
+            to[col * WEFT_PANEL + i] = i < rows ? from[i * stride + col] : 0.0f;
 }
 
 #endif
-
-/* The transpose of rows x cols (at most WEFT_PANEL rows) into one panel [cols][WEFT_PANEL]; zeros
- * stand for the rows that are not there. */
-static void weft_panel_load_transposed(float *to, const void *from, size_t stride, size_t rows,
-                                       size_t cols, weft_dtype dtype)
-{
-    if (dtype == WEFT_F32)
-        weft_panel_load_transposed_of(to, from, stride, rows, cols, WEFT_F32);
-    else
-        weft_panel_load_transposed_of(to, from, stride, rows, cols, WEFT_BF16);
-}
 
 #endif

@@ -1,0 +1,239 @@
+/* What attention's forward and backward share: how the problem is cut into blocks, and how blocks
+ * are loaded.
+ *
+ * Attention runs in blocks (Dao et al. 2022, FlashAttention; Dao 2023, FlashAttention-2): a block
+ * of queries meets one block of keys after the other, and no matrix is larger than a pair of
+ * blocks.
+ *
+ * Scores are held transposed, [keys][queries] in panels of queries: the softmax over keys then runs
+ * down the rows, a vector of queries at a time, and the same panels are the left operand of every
+ * later product, down their columns for the output and dQ, along their rows for dK and dV. So only
+ * queries and dout are ever transposed, once a block.
+ *
+ * All sums are fp32 and are added up block by block in one order, whatever the number of threads,
+ * so that results are the same to the bit. */
+#ifndef WEFT_KERNELS_CPU_VECTOR_ATTENTION_H
+#define WEFT_KERNELS_CPU_VECTOR_ATTENTION_H
+
+#include <math.h>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/scratch.h"
+#include "kernels/cpu/vector_random.h"
+#include "kernels/cpu/vector_tile.h"
+
+enum {
+    QUERIES = 128, /* a block's: the more, the fewer times keys and values are loaded */
+    PANELS = QUERIES / WEFT_PANEL,
+    KEYS = 112 / WEFT_TILE_ROWS * WEFT_TILE_ROWS, /* whole tiles */
+    SCORES = KEYS * WEFT_PANEL,                   /* of one panel of queries with a block's keys */
+};
+
+/* What all blocks share. */
+typedef struct problem {
+    weft_attention_shape s;
+    weft_dtype dtype;
+    const void *q, *k, *v;
+    size_t dim, chunks; /* panels that head_dim fills */
+    size_t heads_each;  /* of a group */
+    float scale, kept_factor;
+    uint32_t keep_from; /* a 24-bit number from here on keeps its element */
+} problem;
+
+static inline problem make_problem(const weft_attention_shape *s, weft_dtype dtype, const void *q,
+                                   const void *k, const void *v)
+{
+    return (problem){
+        .s = *s,
+        .dtype = dtype,
+        .q = q,
+        .k = k,
+        .v = v,
+        .dim = s->head_dim,
+        .chunks = (s->head_dim + WEFT_PANEL - 1) / WEFT_PANEL,
+        .heads_each = s->heads / s->groups,
+        .scale = s->scale != 0 ? s->scale : 1.0f / sqrtf((float)s->head_dim),
+        .kept_factor = 1.0f / (1.0f - s->dropout),
+        .keep_from = (uint32_t)ceilf(s->dropout * 0x1p24f),
+    };
+}
+
+static inline size_t blocks_of(size_t count, size_t size)
+{
+    return (count + size - 1) / size;
+}
+
+/* Elements before query i of sample b and head h, and before key j of its group. */
+static inline size_t query_at(const problem *p, size_t b, size_t h, size_t i)
+{
+    return (i * p->s.batch + b) * p->s.q_token_stride + h / p->heads_each * p->s.q_group_stride +
+           h % p->heads_each * p->dim;
+}
+
+static inline size_t key_at(const problem *p, size_t b, size_t g, size_t j)
+{
+    return (j * p->s.batch + b) * p->s.k_token_stride + g * p->s.k_group_stride;
+}
+
+static inline size_t out_at(const problem *p, size_t b, size_t h, size_t i)
+{
+    return ((i * p->s.batch + b) * p->s.heads + h) * p->dim;
+}
+
+static inline size_t stat_at(const problem *p, size_t b, size_t h, size_t i)
+{
+    return (b * p->s.heads + h) * p->s.seq_q + i;
+}
+
+/* How many of the keys j .. j + num the query i sees. */
+static inline size_t seen(const problem *p, size_t i, size_t j, size_t num)
+{
+    const size_t end = p->s.first_query + i + 1;
+    if (!p->s.causal || end >= j + num)
+        return num;
+    return end > j ? end - j : 0;
+}
+
+/* A block of queries of one head, and one of keys. */
+typedef struct query_block {
+    size_t b, h, first, num;
+} query_block;
+
+typedef struct key_block {
+    size_t first, num;
+} key_block;
+
+static inline query_block query_block_at(const problem *p, size_t b, size_t h, size_t index)
+{
+    const size_t first = index * QUERIES;
+    return (query_block){b, h, first, weft_vector_min(QUERIES, p->s.seq_q - first)};
+}
+
+static inline key_block key_block_at(const problem *p, size_t index)
+{
+    const size_t first = index * KEYS;
+    return (key_block){first, weft_vector_min(KEYS, p->s.seq_k - first)};
+}
+
+/* Key blocks of which the last query of a block sees something. */
+static inline size_t key_blocks_seen(const problem *p, const query_block *q)
+{
+    return blocks_of(seen(p, q->first + q->num - 1, 0, p->s.seq_k), KEYS);
+}
+
+static inline size_t panel_queries(const query_block *q, size_t panel)
+{
+    return weft_vector_min(WEFT_PANEL, q->num - panel * WEFT_PANEL);
+}
+
+/* Rows of a panel's scores that any of its queries sees. */
+static inline size_t panel_keys(const problem *p, const query_block *q, size_t panel,
+                                const key_block *k)
+{
+    const size_t last = q->first + panel * WEFT_PANEL + panel_queries(q, panel) - 1;
+    return seen(p, last, k->first, k->num);
+}
+
+/* Writes `value` where a query of the panel does not see a key. */
+static inline void hide(const problem *p, const query_block *q, size_t panel, const key_block *k,
+                        size_t num_keys, float *scores, float value)
+{
+    const size_t first = q->first + panel * WEFT_PANEL;
+    for (size_t j = seen(p, first, k->first, num_keys); j < num_keys; j++) {
+        const size_t num = k->first + j - (p->s.first_query + first);
+        for (size_t i = 0; i < num; i++)
+            scores[j * WEFT_PANEL + i] = value;
+    }
+}
+
+/* keep[num_keys][WEFT_PANEL]: what dropout multiplies the panel's probabilities by. `rows` is
+ * scratch of the same size. */
+static inline void dropout_factors(const problem *p, const query_block *q, size_t panel,
+                                   const key_block *k, size_t num_keys, float *rows, float *keep)
+{
+    uint32_t buffer[KEYS + WEFT_RANDOM_SLACK];
+    const weft_attention_shape *s = &p->s;
+    const size_t num = panel_queries(q, panel);
+    for (size_t i = 0; i < num; i++) {
+        const uint64_t query =
+            ((s->first_sample + q->b) * s->total_heads + s->first_head + q->h) * s->total_seq +
+            s->first_query + q->first + panel * WEFT_PANEL + i;
+        const uint32_t *words = weft_random_words(
+            s->seed, s->stream, query * s->total_seq + k->first, num_keys, buffer);
+        float *row = rows + i * KEYS;
+#pragma omp simd
+        for (size_t j = 0; j < num_keys; j++)
+            row[j] = words[j] >> 8 >= p->keep_from ? p->kept_factor : 0.0f;
+    }
+    weft_panel_load_transposed(keep, rows, KEYS, num, num_keys);
+}
+
+static inline int thread_number(void)
+{
+#ifdef _OPENMP
+    return omp_get_thread_num();
+#else
+    return 0;
+#endif
+}
+
+/* Cuts `count` floats from scratch whose first free one is *next. */
+static inline float *cut(float **next, size_t count)
+{
+    float *out = *next;
+    *next += count;
+    return out;
+}
+
+static inline weft_status out_of_scratch(size_t floats)
+{
+    return WEFT_ERROR(WEFT_MEMORY, "attention: no memory for %zu bytes of scratch a thread",
+                      floats * sizeof(float));
+}
+
+static inline void scale_all(float *x, size_t count, float by)
+{
+#pragma omp simd
+    for (size_t i = 0; i < count; i++)
+        x[i] *= by;
+}
+
+/* Into panels [chunks][KEYS] each. */
+static inline void load_keys(const problem *p, size_t b, size_t g, const key_block *block, float *k,
+                             float *v)
+{
+    const size_t at = key_at(p, b, g, block->first), stride = p->s.batch * p->s.k_token_stride;
+    weft_panel_load(k, SCORES, weft_vector_from(p->k, at, p->dtype), stride, block->num, p->dim,
+                    p->dtype);
+    weft_panel_load(v, SCORES, weft_vector_from(p->v, at, p->dtype), stride, block->num, p->dim,
+                    p->dtype);
+}
+
+/* Query rows, of any tensor that holds num x dim at `from`, into panels [chunks][QUERIES] and from
+ * there into transposed ones, [PANELS][dim]. Rows far apart in memory are so read once. */
+static inline void load_rows(const problem *p, const void *from, size_t stride, size_t num,
+                             float *rows, float *transposed)
+{
+    weft_panel_load(rows, QUERIES * WEFT_PANEL, from, stride, num, p->dim, p->dtype);
+    for (size_t first = 0; first < num; first += WEFT_PANEL)
+        for (size_t c = 0; c < p->chunks; c++)
+            weft_panel_load_transposed(transposed + first * p->dim + c * WEFT_PANEL * WEFT_PANEL,
+                                       rows + (c * QUERIES + first) * WEFT_PANEL, WEFT_PANEL,
+                                       weft_vector_min(num - first, WEFT_PANEL),
+                                       weft_vector_min(p->dim - c * WEFT_PANEL, WEFT_PANEL));
+}
+
+/* The transposed form is scaled, so that its products with keys are scores. */
+static inline void load_query_rows(const problem *p, const query_block *q, float *rows,
+                                   float *transposed)
+{
+    load_rows(p, weft_vector_from(p->q, query_at(p, q->b, q->h, q->first), p->dtype),
+              p->s.batch * p->s.q_token_stride, q->num, rows, transposed);
+    scale_all(transposed, blocks_of(q->num, WEFT_PANEL) * WEFT_PANEL * p->dim, p->scale);
+}
+
+#endif

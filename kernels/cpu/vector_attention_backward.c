@@ -1,0 +1,293 @@
+#include "kernels/cpu/vector_attention.h"
+
+#include <string.h>
+
+typedef struct backward_scratch {
+    float *qt, *dout_t;     /* [PANELS][dim][WEFT_PANEL]; qt scaled */
+    float *q, *dout, *dq;   /* [chunks][QUERIES][WEFT_PANEL] */
+    float *lse, *delta;     /* [QUERIES] */
+    float *probabilities;   /* [PANELS][KEYS][WEFT_PANEL], after dropout */
+    float *dscores;         /* alike */
+    float *rows, *keep;     /* [KEYS][WEFT_PANEL] */
+    float *k, *v, *dk, *dv; /* [key blocks held][chunks][KEYS][WEFT_PANEL] */
+} backward_scratch;
+
+static size_t backward_floats(const problem *p, size_t key_blocks)
+{
+    const size_t width = p->chunks * WEFT_PANEL;
+    return 2 * QUERIES * p->dim + 3 * QUERIES * width + 2 * QUERIES + (2 * PANELS + 2) * SCORES +
+           4 * key_blocks * KEYS * width;
+}
+
+static backward_scratch backward_cut(const problem *p, size_t key_blocks, float *memory)
+{
+    const size_t width = p->chunks * WEFT_PANEL;
+    backward_scratch w;
+    w.qt = cut(&memory, QUERIES * p->dim);
+    w.dout_t = cut(&memory, QUERIES * p->dim);
+    w.q = cut(&memory, QUERIES * width);
+    w.dout = cut(&memory, QUERIES * width);
+    w.dq = cut(&memory, QUERIES * width);
+    w.lse = cut(&memory, QUERIES);
+    w.delta = cut(&memory, QUERIES);
+    w.probabilities = cut(&memory, PANELS * SCORES);
+    w.dscores = cut(&memory, PANELS * SCORES);
+    w.rows = cut(&memory, SCORES);
+    w.keep = cut(&memory, SCORES);
+    w.k = cut(&memory, key_blocks * KEYS * width);
+    w.v = cut(&memory, key_blocks * KEYS * width);
+    w.dk = cut(&memory, key_blocks * KEYS * width);
+    w.dv = cut(&memory, key_blocks * KEYS * width);
+    return w;
+}
+
+static void load_queries(const problem *p, const weft_attention_backward_args *a,
+                         const query_block *q, const backward_scratch *w)
+{
+    load_query_rows(p, q, w->q, w->qt);
+    load_rows(p, weft_vector_from(a->dout, out_at(p, q->b, q->h, q->first), p->dtype),
+              p->s.batch * p->s.heads * p->dim, q->num, w->dout, w->dout_t);
+    const size_t stat = stat_at(p, q->b, q->h, q->first);
+    for (size_t i = 0; i < QUERIES; i++) {
+        w->lse[i] = i < q->num ? a->lse[stat + i] : INFINITY; /* no query, no probability */
+        w->delta[i] = i < q->num ? a->delta[stat + i] : 0.0f;
+    }
+}
+
+/* In: scores and the products of dout with the values. Out: probabilities after dropout, and the
+ * gradient of the scores before scaling. keep: optional. */
+static void score_gradients(float *restrict scores, float *restrict dscores, size_t num_keys,
+                            const float *restrict keep, const float *restrict lse,
+                            const float *restrict delta)
+{
+    for (size_t j = 0; j < num_keys; j++) {
+        float *restrict x = scores + j * WEFT_PANEL, *restrict dx = dscores + j * WEFT_PANEL;
+        if (keep) {
+#pragma omp simd
+            for (int i = 0; i < WEFT_PANEL; i++) {
+                const float e = weft_vector_exp(x[i] - lse[i]);
+                const float factor = keep[j * WEFT_PANEL + (size_t)i];
+                x[i] = e * factor;
+                dx[i] = e * (dx[i] * factor - delta[i]);
+            }
+        } else {
+#pragma omp simd
+            for (int i = 0; i < WEFT_PANEL; i++) {
+                const float e = weft_vector_exp(x[i] - lse[i]);
+                x[i] = e;
+                dx[i] = e * (dx[i] - delta[i]);
+            }
+        }
+    }
+}
+
+/* A loaded block of queries meets the block of keys held at `slot`: adds to dq, and to that slot's
+ * dk and dv, where wanted. */
+static void backward_pair(const problem *p, const backward_scratch *w, const query_block *q,
+                          const key_block *k, size_t slot, bool wants_dq, bool wants_dkv)
+{
+    const size_t held = slot * p->chunks * SCORES;
+    const size_t panels = blocks_of(q->num, WEFT_PANEL);
+    for (size_t panel = 0; panel < panels; panel++) {
+        const size_t num_keys = panel_keys(p, q, panel, k);
+        if (num_keys == 0)
+            continue;
+        float *scores = w->probabilities + panel * SCORES, *dscores = w->dscores + panel * SCORES;
+        weft_tiles_along(num_keys, p->dim, w->k + held, SCORES, w->qt + panel * WEFT_PANEL * p->dim,
+                         scores, false);
+        weft_tiles_along(num_keys, p->dim, w->v + held, SCORES,
+                         w->dout_t + panel * WEFT_PANEL * p->dim, dscores, false);
+        if (p->s.dropout > 0)
+            dropout_factors(p, q, panel, k, num_keys, w->rows, w->keep);
+        score_gradients(scores, dscores, num_keys, p->s.dropout > 0 ? w->keep : NULL,
+                        w->lse + panel * WEFT_PANEL, w->delta + panel * WEFT_PANEL);
+        hide(p, q, panel, k, num_keys, scores, 0.0f);
+        hide(p, q, panel, k, num_keys, dscores, 0.0f);
+        for (size_t c = 0; wants_dq && c < p->chunks; c++)
+            weft_tiles_across(panel_queries(q, panel), num_keys, dscores, w->k + held + c * SCORES,
+                              w->dq + (c * QUERIES + panel * WEFT_PANEL) * WEFT_PANEL, true);
+    }
+    /* The keys that no panel before this one saw; the later panels see them, too. */
+    size_t known = 0;
+    for (size_t panel = 0; wants_dkv && panel < panels; panel++) {
+        const size_t num_keys = panel_keys(p, q, panel, k);
+        if (num_keys == known)
+            continue;
+        const size_t left = q->num - panel * WEFT_PANEL;
+        const size_t at = panel * SCORES + known * WEFT_PANEL;
+        for (size_t c = 0; c < p->chunks; c++) {
+            const size_t from = (c * QUERIES + panel * WEFT_PANEL) * WEFT_PANEL;
+            const size_t to = held + c * SCORES + known * WEFT_PANEL;
+            weft_tiles_along(num_keys - known, left, w->dscores + at, SCORES, w->q + from,
+                             w->dk + to, true);
+            weft_tiles_along(num_keys - known, left, w->probabilities + at, SCORES, w->dout + from,
+                             w->dv + to, true);
+        }
+        known = num_keys;
+    }
+}
+
+static void clear(float *x, size_t count)
+{
+    memset(x, 0, count * sizeof *x);
+}
+
+static void store_dq(const problem *p, const weft_attention_backward_args *a, const query_block *q,
+                     const float *dq)
+{
+    weft_panel_store(weft_vector_at(a->dq, query_at(p, q->b, q->h, q->first), p->dtype),
+                     p->s.batch * p->s.q_token_stride, dq, QUERIES * WEFT_PANEL, q->num, p->dim,
+                     &p->scale, 0, p->dtype);
+}
+
+static void store_dkv(const problem *p, const weft_attention_backward_args *a, size_t b, size_t g,
+                      const key_block *k, const float *dk, const float *dv)
+{
+    const float one = 1.0f;
+    const size_t at = key_at(p, b, g, k->first), stride = p->s.batch * p->s.k_token_stride;
+    weft_panel_store(weft_vector_at(a->dk, at, p->dtype), stride, dk, SCORES, k->num, p->dim,
+                     &p->scale, 0, p->dtype);
+    weft_panel_store(weft_vector_at(a->dv, at, p->dtype), stride, dv, SCORES, k->num, p->dim, &one,
+                     0, p->dtype);
+}
+
+/* One sample and group as a whole: every pair of blocks once. */
+static void backward_group(const problem *p, const weft_attention_backward_args *a, size_t item,
+                           float *memory)
+{
+    const size_t b = item / p->s.groups, g = item % p->s.groups;
+    const size_t blocks = blocks_of(p->s.seq_k, KEYS), size = p->chunks * SCORES;
+    const backward_scratch w = backward_cut(p, blocks, memory);
+    clear(w.dk, blocks * size);
+    clear(w.dv, blocks * size);
+    for (size_t j = 0; j < blocks; j++) {
+        const key_block k = key_block_at(p, j);
+        load_keys(p, b, g, &k, w.k + j * size, w.v + j * size);
+    }
+    for (size_t h = g * p->heads_each; h < (g + 1) * p->heads_each; h++) {
+        for (size_t i = 0; i < blocks_of(p->s.seq_q, QUERIES); i++) {
+            const query_block q = query_block_at(p, b, h, i);
+            load_queries(p, a, &q, &w);
+            clear(w.dq, p->chunks * QUERIES * WEFT_PANEL);
+            for (size_t j = 0; j < key_blocks_seen(p, &q); j++) {
+                const key_block k = key_block_at(p, j);
+                backward_pair(p, &w, &q, &k, j, true, true);
+            }
+            store_dq(p, a, &q, w.dq);
+        }
+    }
+    for (size_t j = 0; j < blocks; j++) {
+        const key_block k = key_block_at(p, j);
+        store_dkv(p, a, b, g, &k, w.dk + j * size, w.dv + j * size);
+    }
+}
+
+/* dq of one block of queries. */
+static void backward_queries(const problem *p, const weft_attention_backward_args *a, size_t item,
+                             float *memory)
+{
+    const size_t blocks = blocks_of(p->s.seq_q, QUERIES), head = item / blocks;
+    const query_block q =
+        query_block_at(p, head / p->s.heads, head % p->s.heads, blocks - 1 - item % blocks);
+    const backward_scratch w = backward_cut(p, 1, memory);
+    load_queries(p, a, &q, &w);
+    clear(w.dq, p->chunks * QUERIES * WEFT_PANEL);
+    for (size_t j = 0; j < key_blocks_seen(p, &q); j++) {
+        const key_block k = key_block_at(p, j);
+        load_keys(p, q.b, q.h / p->heads_each, &k, w.k, w.v);
+        backward_pair(p, &w, &q, &k, 0, true, false);
+    }
+    store_dq(p, a, &q, w.dq);
+}
+
+/* dk and dv of one block of keys. */
+static void backward_keys(const problem *p, const weft_attention_backward_args *a, size_t item,
+                          float *memory)
+{
+    const size_t blocks = blocks_of(p->s.seq_k, KEYS), j = item % blocks;
+    const size_t b = item / blocks / p->s.groups, g = item / blocks % p->s.groups;
+    const backward_scratch w = backward_cut(p, 1, memory);
+    const key_block k = key_block_at(p, j);
+    clear(w.dk, p->chunks * SCORES);
+    clear(w.dv, p->chunks * SCORES);
+    load_keys(p, b, g, &k, w.k, w.v);
+    for (size_t h = g * p->heads_each; h < (g + 1) * p->heads_each; h++) {
+        for (size_t i = 0; i < blocks_of(p->s.seq_q, QUERIES); i++) {
+            const query_block q = query_block_at(p, b, h, i);
+            if (j >= key_blocks_seen(p, &q))
+                continue;
+            load_queries(p, a, &q, &w);
+            backward_pair(p, &w, &q, &k, 0, false, true);
+        }
+    }
+    store_dkv(p, a, b, g, &k, w.dk, w.dv);
+}
+
+WEFT_INLINE float dot(const void *x, const void *y, size_t num, const weft_dtype dtype)
+{
+    float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+    for (size_t i = 0; i < num; i++)
+        sum += weft_vector_load(x, i, dtype) * weft_vector_load(y, i, dtype);
+    return sum;
+}
+
+/* delta = the sum over d of out and dout: what the softmax's gradient subtracts from every column
+ * (FlashAttention, Algorithm 4, line 4, holds with dropout, too). */
+static void compute_delta(const problem *p, const weft_attention_backward_args *a)
+{
+    const size_t rows = p->s.seq_q * p->s.batch;
+#pragma omp parallel for schedule(static)
+    for (size_t row = 0; row < rows; row++) {
+        for (size_t h = 0; h < p->s.heads; h++) {
+            const size_t at = (row * p->s.heads + h) * p->dim;
+            const void *out = weft_vector_from(a->out, at, p->dtype);
+            const void *dout = weft_vector_from(a->dout, at, p->dtype);
+            a->delta[stat_at(p, row % p->s.batch, h, row / p->s.batch)] =
+                p->dtype == WEFT_F32 ? dot(out, dout, p->dim, WEFT_F32)
+                                     : dot(out, dout, p->dim, WEFT_BF16);
+        }
+    }
+}
+
+typedef void (*backward_part)(const problem *, const weft_attention_backward_args *, size_t,
+                              float *);
+
+static weft_status run_backward(const problem *p, const weft_attention_backward_args *a,
+                                backward_part part, size_t items, size_t floats)
+{
+    int failed = 0;
+#pragma omp parallel reduction(|| : failed)
+    {
+        const weft_scratch scratch = weft_scratch_take(thread_number(), floats * sizeof(float));
+        failed = !scratch.memory;
+#pragma omp for schedule(dynamic)
+        for (size_t item = 0; item < items; item++)
+            if (!failed)
+                part(p, a, item, scratch.memory);
+        weft_scratch_give(scratch);
+    }
+    return failed ? out_of_scratch(floats) : WEFT_OK;
+}
+
+weft_status WEFT_VECTOR(attention_backward)(const weft_attention_backward_args *a)
+{
+    const problem p = make_problem(&a->shape, a->dtype, a->q, a->k, a->v);
+    const size_t key_blocks = blocks_of(p.s.seq_k, KEYS), groups = p.s.batch * p.s.groups;
+#ifdef _OPENMP
+    const size_t threads = (size_t)omp_get_max_threads();
+#else
+    const size_t threads = 1;
+#endif
+    if (!a->dk || !a->dv) /* only where there is nothing to do */
+        return WEFT_OK;
+    compute_delta(&p, a);
+    /* Whole groups take 5 products a pair of blocks, but may leave threads idle; a pass for dq and
+     * one for dk and dv take 7 and split finely. Sums come in the same order. */
+    if (blocks_of(groups, threads) * threads * 5 <= groups * 7)
+        return run_backward(&p, a, backward_group, groups, backward_floats(&p, key_blocks));
+    WEFT_TRY(run_backward(&p, a, backward_queries,
+                          p.s.batch * p.s.heads * blocks_of(p.s.seq_q, QUERIES),
+                          backward_floats(&p, 1)));
+    return run_backward(&p, a, backward_keys, groups * key_blocks, backward_floats(&p, 1));
+}
