@@ -181,6 +181,15 @@ static inline int thread_number(void)
 #endif
 }
 
+static inline size_t max_threads(void)
+{
+#ifdef _OPENMP
+    return (size_t)omp_get_max_threads();
+#else
+    return 1;
+#endif
+}
+
 /* Cuts `count` floats from scratch whose first free one is *next. */
 static inline float *cut(float **next, size_t count)
 {

@@ -274,11 +274,7 @@ weft_status WEFT_VECTOR(attention_backward)(const weft_attention_backward_args *
 {
     const problem p = make_problem(&a->shape, a->dtype, a->q, a->k, a->v);
     const size_t key_blocks = blocks_of(p.s.seq_k, KEYS), groups = p.s.batch * p.s.groups;
-#ifdef _OPENMP
-    const size_t threads = (size_t)omp_get_max_threads();
-#else
-    const size_t threads = 1;
-#endif
+    const size_t threads = max_threads();
     if (!a->dk || !a->dv) /* only where there is nothing to do */
         return WEFT_OK;
     compute_delta(&p, a);

@@ -4,26 +4,26 @@
 
 typedef struct forward_scratch {
     float *qt;          /* [PANELS][dim][WEFT_PANEL], scaled */
-    float *k, *v;       /* [chunks][KEYS][WEFT_PANEL] */
+    float *k, *v;       /* [key blocks held][chunks][KEYS][WEFT_PANEL] */
     float *out;         /* [chunks][QUERIES][WEFT_PANEL] */
     float *scores;      /* [KEYS][WEFT_PANEL] */
     float *rows, *keep; /* alike, for dropout */
     float *top, *sum;   /* [QUERIES] */
 } forward_scratch;
 
-static size_t forward_floats(const problem *p)
+static size_t forward_floats(const problem *p, size_t key_blocks)
 {
-    return QUERIES * p->dim + p->chunks * WEFT_PANEL * (2 * KEYS + QUERIES) + 3 * SCORES +
-           2 * QUERIES;
+    return QUERIES * p->dim + p->chunks * WEFT_PANEL * (2 * key_blocks * KEYS + QUERIES) +
+           3 * SCORES + 2 * QUERIES;
 }
 
-static forward_scratch forward_cut(const problem *p, float *memory)
+static forward_scratch forward_cut(const problem *p, size_t key_blocks, float *memory)
 {
     const size_t width = p->chunks * WEFT_PANEL;
     forward_scratch w;
     w.qt = cut(&memory, QUERIES * p->dim);
-    w.k = cut(&memory, KEYS * width);
-    w.v = cut(&memory, KEYS * width);
+    w.k = cut(&memory, key_blocks * KEYS * width);
+    w.v = cut(&memory, key_blocks * KEYS * width);
     w.out = cut(&memory, QUERIES * width);
     w.scores = cut(&memory, SCORES);
     w.rows = cut(&memory, SCORES);
@@ -71,75 +71,111 @@ static void multiply(float *restrict x, const float *restrict by, size_t count)
         x[i] *= by[i];
 }
 
-/* A panel of queries meets a block of keys. */
+/* A panel of queries meets a block of keys, k and v, the first one that it sees or a later one. */
 static void forward_panel(const problem *p, const forward_scratch *w, const query_block *q,
-                          size_t panel, const key_block *k, bool is_first)
+                          size_t panel, const key_block *block, const float *k, const float *v)
 {
-    const size_t num_keys = panel_keys(p, q, panel, k), num_queries = panel_queries(q, panel);
+    const size_t num_keys = panel_keys(p, q, panel, block), num_queries = panel_queries(q, panel);
+    const bool is_first = block->first == 0;
     if (num_keys == 0)
         return;
     float factor[WEFT_PANEL];
-    weft_tiles_along(num_keys, p->dim, w->k, SCORES, w->qt + panel * WEFT_PANEL * p->dim, w->scores,
+    weft_tiles_along(num_keys, p->dim, k, SCORES, w->qt + panel * WEFT_PANEL * p->dim, w->scores,
                      false);
-    hide(p, q, panel, k, num_keys, w->scores, -INFINITY);
+    hide(p, q, panel, block, num_keys, w->scores, -INFINITY);
     online_softmax(w->scores, num_keys, w->top + panel * WEFT_PANEL, w->sum + panel * WEFT_PANEL,
                    factor);
     if (p->s.dropout > 0) {
-        dropout_factors(p, q, panel, k, num_keys, w->rows, w->keep);
+        dropout_factors(p, q, panel, block, num_keys, w->rows, w->keep);
         multiply(w->scores, w->keep, num_keys * WEFT_PANEL);
     }
     for (size_t c = 0; c < p->chunks; c++) {
         float *out = w->out + (c * QUERIES + panel * WEFT_PANEL) * WEFT_PANEL;
         for (size_t i = 0; !is_first && i < num_queries; i++)
             scale_all(out + i * WEFT_PANEL, WEFT_PANEL, factor[i]);
-        weft_tiles_across(num_queries, num_keys, w->scores, w->v + c * SCORES, out, !is_first);
+        weft_tiles_across(num_queries, num_keys, w->scores, v + c * SCORES, out, !is_first);
     }
 }
 
+/* One block of queries. holds_keys: all key blocks stand in scratch; otherwise one at a time. */
 static void forward_block(const problem *p, const weft_attention_forward_args *a,
-                          const query_block *q, float *memory)
+                          const forward_scratch *w, const query_block *q, bool holds_keys)
 {
-    const forward_scratch w = forward_cut(p, memory);
-    load_query_rows(p, q, w.out, w.qt); /* the output's place is free yet */
+    load_query_rows(p, q, w->out, w->qt); /* the output's place is free yet */
     for (size_t i = 0; i < QUERIES; i++) {
-        w.top[i] = -INFINITY;
-        w.sum[i] = 0.0f;
+        w->top[i] = -INFINITY;
+        w->sum[i] = 0.0f;
     }
     for (size_t j = 0; j < key_blocks_seen(p, q); j++) {
-        const key_block k = key_block_at(p, j);
-        load_keys(p, q->b, q->h / p->heads_each, &k, w.k, w.v);
+        const key_block block = key_block_at(p, j);
+        float *k = w->k + (holds_keys ? j : 0) * p->chunks * SCORES;
+        float *v = w->v + (holds_keys ? j : 0) * p->chunks * SCORES;
+        if (!holds_keys)
+            load_keys(p, q->b, q->h / p->heads_each, &block, k, v);
         for (size_t panel = 0; panel * WEFT_PANEL < q->num; panel++)
-            forward_panel(p, &w, q, panel, &k, j == 0);
+            forward_panel(p, w, q, panel, &block, k, v);
     }
     float *lse = a->lse + stat_at(p, q->b, q->h, q->first);
     for (size_t i = 0; i < q->num; i++) {
-        lse[i] = w.top[i] + logf(w.sum[i]);
-        w.sum[i] = 1.0f / w.sum[i];
+        lse[i] = w->top[i] + logf(w->sum[i]);
+        w->sum[i] = 1.0f / w->sum[i];
     }
     weft_panel_store(weft_vector_at(a->out, out_at(p, q->b, q->h, q->first), p->dtype),
-                     p->s.batch * p->s.heads * p->dim, w.out, QUERIES * WEFT_PANEL, q->num, p->dim,
-                     w.sum, 1, p->dtype);
+                     p->s.batch * p->s.heads * p->dim, w->out, QUERIES * WEFT_PANEL, q->num, p->dim,
+                     w->sum, 1, p->dtype);
+}
+
+/* One sample and group as a whole: every key is loaded once. */
+static void forward_group(const problem *p, const weft_attention_forward_args *a, size_t item,
+                          float *memory)
+{
+    const size_t b = item / p->s.groups, g = item % p->s.groups;
+    const size_t key_blocks = blocks_of(p->s.seq_k, KEYS), blocks = blocks_of(p->s.seq_q, QUERIES);
+    const forward_scratch w = forward_cut(p, key_blocks, memory);
+    const query_block last = query_block_at(p, b, g * p->heads_each, blocks - 1);
+    for (size_t j = 0; j < key_blocks_seen(p, &last); j++) {
+        const key_block k = key_block_at(p, j);
+        load_keys(p, b, g, &k, w.k + j * p->chunks * SCORES, w.v + j * p->chunks * SCORES);
+    }
+    for (size_t h = g * p->heads_each; h < (g + 1) * p->heads_each; h++) {
+        for (size_t i = 0; i < blocks; i++) {
+            const query_block q = query_block_at(p, b, h, i);
+            forward_block(p, a, &w, &q, true);
+        }
+    }
+}
+
+/* One block of queries of one head. */
+static void forward_queries(const problem *p, const weft_attention_forward_args *a, size_t item,
+                            float *memory)
+{
+    /* causal: the last blocks are the longest and come first */
+    const size_t all_heads = p->s.batch * p->s.heads, head = item % all_heads;
+    const query_block q = query_block_at(p, head / p->s.heads, head % p->s.heads,
+                                         blocks_of(p->s.seq_q, QUERIES) - 1 - item / all_heads);
+    const forward_scratch w = forward_cut(p, 1, memory);
+    forward_block(p, a, &w, &q, false);
 }
 
 weft_status WEFT_VECTOR(attention_forward)(const weft_attention_forward_args *a)
 {
     const problem p = make_problem(&a->shape, a->dtype, a->q, a->k, a->v);
-    const size_t blocks = blocks_of(p.s.seq_q, QUERIES), floats = forward_floats(&p);
-    const size_t items = p.s.batch * p.s.heads * blocks;
+    const size_t groups = p.s.batch * p.s.groups, threads = max_threads();
+    if (p.s.seq_q == 0)
+        return WEFT_OK;
+    /* Whole groups save about an eighth, but may leave threads idle. */
+    const bool by_group = blocks_of(groups, threads) * threads * 8 <= groups * 9;
+    const size_t items = by_group ? groups : p.s.batch * p.s.heads * blocks_of(p.s.seq_q, QUERIES);
+    const size_t floats = forward_floats(&p, by_group ? blocks_of(p.s.seq_k, KEYS) : 1);
     int failed = 0;
 #pragma omp parallel reduction(|| : failed)
     {
         const weft_scratch scratch = weft_scratch_take(thread_number(), floats * sizeof(float));
         failed = !scratch.memory;
 #pragma omp for schedule(dynamic)
-        for (size_t item = 0; item < items; item++) {
-            /* causal: the last blocks are the longest and come first */
-            const size_t head = item % (p.s.batch * p.s.heads);
-            const query_block q = query_block_at(&p, head / p.s.heads, head % p.s.heads,
-                                                 blocks - 1 - item / (p.s.batch * p.s.heads));
+        for (size_t item = 0; item < items; item++)
             if (!failed)
-                forward_block(&p, a, &q, scratch.memory);
-        }
+                (by_group ? forward_group : forward_queries)(&p, a, item, scratch.memory);
         weft_scratch_give(scratch);
     }
     return failed ? out_of_scratch(floats) : WEFT_OK;
