@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "comm/mpi/handle.h"
-
 /* MPI is one a process, hence so is this. */
 static struct {
     bool alive;       /* a world exists */
@@ -277,14 +275,4 @@ weft_status weft_comm_create_world(weft_comm **out)
     WEFT_TRY(adopt(handle, "world", WEFT_PURPOSE_CONTROL, out));
     world.alive = true;
     return WEFT_OK;
-}
-
-MPI_Comm weft_comm_mpi_handle(const weft_comm *comm)
-{
-    if (comm->ops == &mpi_ops)
-        return ((const weft_mpi_comm *)comm)->handle;
-    int started = 0, ended = 0;
-    MPI_Initialized(&started);
-    MPI_Finalized(&ended);
-    return started && !ended ? MPI_COMM_SELF : MPI_COMM_NULL;
 }
