@@ -24,7 +24,7 @@ BEGIN {
     public_floor["weft"] = "launcher"
 
     # A library's headers, and the paths that may include them.
-    home["^mpi\\.h$"] = "^comm/mpi/|^parallel/checkpoint_hdf5"
+    home["^mpi\\.h$"] = "^comm/mpi/"
     home["^nccl\\.h$"] = "^comm/nccl/"
     home["^hdf5\\.h$"] = "^parallel/checkpoint"
     home["^hwloc\\.h$"] = "^parallel/topology"
@@ -74,8 +74,7 @@ function check_project(path,    other) {
         refuse("examples see <weft/...> alone")
     else if (!may_include(floor, other))
         refuse(floor " may not include " other)
-    else if (floor != other && floor != "tests" && path ~ /^comm\/(mpi|nccl|self)\// &&
-             !(path == "comm/mpi/handle.h" && floor == "parallel"))
+    else if (floor != other && floor != "tests" && path ~ /^comm\/(mpi|nccl|self)\//)
         refuse("a backend's own header; comm/comm.h is the door")
     else if (floor != other && floor != "tests" && path ~ /^kernels\/(cpu|cuda)\//)
         refuse("a backend's own header; kernels/kernels.h is the door")
