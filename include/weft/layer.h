@@ -6,9 +6,11 @@
  * each, forward's needs kept in the pass until its backward.
  *
  * Invariants: forward writes y; backward writes dx and adds parameter gradients (the first
- * micro-batch of a step overwrites: weft_pass_overwrite). x and y stay valid until the backward of
- * the micro-batch; dy until backward's work is done. Layers never allocate in forward or backward:
- * they take memory from the pass. One thread drives a model.
+ * micro-batch of a step overwrites: weft_pass_overwrite). x is where it was, with the same values,
+ * when the lane runs the micro-batch's backward; in between other layers may use its memory. y is
+ * the caller's to change once forward's work is done; dy stays valid until backward's work is done.
+ * Layers never allocate in forward or backward: they take memory from the pass. One thread drives a
+ * model.
  */
 #ifndef WEFT_LAYER_H
 #define WEFT_LAYER_H
