@@ -1,0 +1,90 @@
+/* A cluster as numbers: what each operation costs by its volume, and how operations that run beside
+ * each other slow each other down. Measured by `weft calibrate`, or given by hand in a file.
+ *
+ * A cost is a curve volume -> time with its start-up latency (weft_curve). Costs of communication
+ * are those of all ranks of a node doing the same at once, as layers do it: they share the links.
+ * Volumes: what one rank sends to other ranks (all-to-all, point-to-point), or the whole buffer
+ * that a rank ends up with (all-gather) or holds (all-reduce), in bytes; copies in bytes; GEMM in
+ * FLOPs. Pure but for the two file functions.
+ *
+ * The file is JSON: "name", "num_nodes", "ranks_per_node", "costs": an object of
+ * {"peak": volume a second, "points": [[volume, microseconds], ...]} by the texts below (a cost
+ * may be given as {"peak": ..., "latency_us": ...} alone), and "interference": three rows of four.
+ */
+#ifndef WEFT_CORE_CLUSTER_H
+#define WEFT_CORE_CLUSTER_H
+
+#include <stdbool.h>
+
+#include <weft/status.h>
+
+#include "core/curve.h"
+
+/* name, text, unit of volume, help */
+#define WEFT_COST_LIST(X)                                                                          \
+    X(ALL_TO_ALL, "all_to_all", "bytes", "all-to-all between nodes")                               \
+    X(ALL_TO_ALL_INSIDE, "all_to_all_inside", "bytes", "all-to-all inside a node")                 \
+    X(ALL_GATHER, "all_gather", "bytes", "all-gather inside a node")                               \
+    X(ALL_REDUCE, "all_reduce", "bytes", "all-reduce inside a node")                               \
+    X(ALL_REDUCE_BETWEEN, "all_reduce_between", "bytes", "all-reduce between nodes")               \
+    X(MESSAGE, "message", "bytes", "point-to-point between nodes")                                 \
+    X(MESSAGE_INSIDE, "message_inside", "bytes", "point-to-point inside a node")                   \
+    X(COPY, "copy", "bytes", "copy on the device")                                                 \
+    X(TO_HOST, "to_host", "bytes", "copy from the device to the host")                             \
+    X(TO_DEVICE, "to_device", "bytes", "copy from the host to the device")                         \
+    X(GEMM_FP32, "gemm_fp32", "FLOPs", "GEMM in fp32")                                             \
+    X(GEMM_BF16, "gemm_bf16", "FLOPs", "GEMM in bf16")
+
+typedef enum weft_cost_kind {
+#define WEFT_COST_ENUM(name, text, unit, help) WEFT_COST_##name,
+    WEFT_COST_LIST(WEFT_COST_ENUM)
+#undef WEFT_COST_ENUM
+        WEFT_NUM_COSTS
+} weft_cost_kind;
+const char *weft_cost_text(weft_cost_kind kind);
+const char *weft_cost_unit(weft_cost_kind kind);
+const char *weft_cost_help(weft_cost_kind kind);
+
+typedef struct weft_cost {
+    weft_curve curve; /* num_points 0: not known */
+    double peak;      /* volume a second: the link's or device's own rate; the r of MoNTA's
+                         equations is volume / time / peak */
+} weft_cost;
+
+/* What runs beside what (MPMoE §II-C). */
+typedef enum weft_work_class {
+    WEFT_WORK_COMP, /* computation */
+    WEFT_WORK_COMM, /* communication */
+    WEFT_WORK_MEM,  /* copies between device and host */
+    WEFT_NUM_WORK_CLASSES,
+    WEFT_WORK_ALL = WEFT_NUM_WORK_CLASSES, /* the other two at once */
+} weft_work_class;
+const char *weft_work_class_text(int class_); /* "comp", "comm", "mem", "all" */
+
+/* alpha(y, x): the speed of y beside x, as a share of its speed alone; 1 where y == x. */
+typedef struct weft_interference {
+    double alpha[WEFT_NUM_WORK_CLASSES][WEFT_NUM_WORK_CLASSES + 1];
+} weft_interference;
+weft_interference weft_interference_none(void); /* all 1 */
+
+typedef struct weft_cluster {
+    char name[64];
+    int num_nodes, ranks_per_node;
+    weft_cost costs[WEFT_NUM_COSTS];
+    weft_interference interference;
+} weft_cluster;
+
+/* Microseconds of one operation; 0 for a volume of 0 or less. A cost that is not known is an error
+ * of the caller (weft_cluster_knows). */
+double weft_cluster_us(const weft_cluster *cluster, weft_cost_kind kind, double volume);
+bool weft_cluster_knows(const weft_cluster *cluster, weft_cost_kind kind);
+/* Share of the peak that an operation of this volume reaches: r of MoNTA's eq. 8-11, in (0, 1]. */
+double weft_cluster_efficiency(const weft_cluster *cluster, weft_cost_kind kind, double volume);
+
+/* WEFT_FILE or WEFT_CONFIG with file, line and column (core/json.h), the key's path and the nearest
+ * right key: unknown and duplicate keys, volumes that do not rise, times that are not positive. */
+weft_status weft_cluster_read(const char *path, weft_cluster *out) WEFT_CHECKED;
+/* Written beside and renamed into place. */
+weft_status weft_cluster_write(const weft_cluster *cluster, const char *path) WEFT_CHECKED;
+
+#endif

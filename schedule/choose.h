@@ -1,0 +1,78 @@
+/* Choosing (n, S) for an MoE layer: partitions and memory reuse strategy (MPMoE §IV, MPipeMoE
+ * §III-E). Two ways: measured while training (profile-based), or from the cluster's costs
+ * (model-based: a quick form, the five phases, and the exact form by pricing the program).
+ *
+ * Everything is pure and depends only on numbers that all ranks share (measured times are those of
+ * the slowest rank), so all ranks choose alike. */
+#ifndef WEFT_SCHEDULE_CHOOSE_H
+#define WEFT_SCHEDULE_CHOOSE_H
+
+#include "schedule/moe_layer.h"
+
+/* MPipeMoE eq. 10 (third term q3 v_mem / (eta W_mem)): time of forward plus backward in
+ * microseconds by the slowest stream, with the Q of its Table II. Says nothing of n. */
+double weft_moe_quick_us(const weft_cluster *cluster, const weft_moe_layer_shape *shape,
+                         weft_reuse reuse);
+
+/* MPMoE §IV-B, Fig. 8: time of one direction by paradigm and five phases P0..P4, with alpha. */
+typedef enum weft_paradigm { WEFT_PARADIGM_1 = 1, WEFT_PARADIGM_2, WEFT_PARADIGM_3 } weft_paradigm;
+weft_paradigm weft_moe_paradigm(weft_reuse reuse, bool backward);
+typedef struct weft_moe_phases {
+    double p_us[5];
+    double total_us;
+} weft_moe_phases;
+weft_moe_phases weft_moe_phases_of(const weft_moe_costs *costs, const weft_interference *alpha,
+                                   const weft_moe_pipeline *pipeline, bool backward);
+
+typedef enum weft_moe_model {
+    WEFT_MOE_MODEL_QUICK,  /* the strategy by eq. 10, then n by the phases */
+    WEFT_MOE_MODEL_PHASES, /* all (n, S) by the phases */
+    WEFT_MOE_MODEL_PRICE,  /* all (n, S) by pricing the programs */
+} weft_moe_model;
+
+typedef struct weft_moe_choice {
+    weft_moe_pipeline pipeline;
+    double us; /* forward plus backward, predicted or measured */
+    char reason[160];
+} weft_moe_choice;
+
+/* The fastest (n, S) among n in `partitions` and S in `allowed_reuses` (bit i: strategy i; 0: S1 to
+ * S4 and none). Ties of less than 1 % go to the smaller n. */
+weft_status weft_choose_moe(const weft_cluster *cluster, const weft_moe_layer_shape *shape,
+                            weft_moe_model model, const int *partitions, int num_partitions,
+                            unsigned allowed_reuses, weft_moe_choice *out) WEFT_CHECKED;
+
+/* Profile-based: MPMoE Algorithm 1 for one strategy. Ranges of B whose best n is known, a cache,
+ * and a search over n that stops at the turning point of the parabola. The caller runs what `next`
+ * asks for and reports times until `next` says that the search is over. n = 1 stays a candidate.
+ *
+ *   while (weft_granularity_next(&g, B, &n, &trial), trial)
+ *       weft_granularity_report(&g, B, n, measured_us);
+ */
+enum { WEFT_GRANULARITY_MAX_RANGES = 16, WEFT_GRANULARITY_MAX_CACHE = 256 };
+typedef struct weft_granularity_range {
+    int n;
+    double floor, ceil; /* B between them has this best n */
+} weft_granularity_range;
+typedef struct weft_granularity {
+    int candidates[WEFT_GRANULARITY_MAX_RANGES]; /* rising; the first and last bound the search */
+    int num_candidates;
+    weft_granularity_range ranges[WEFT_GRANULARITY_MAX_RANGES]; /* rising in n */
+    int num_ranges;
+    struct {
+        double tokens;
+        int n;
+    } cache[WEFT_GRANULARITY_MAX_CACHE]; /* the latest, round robin */
+    int num_cached, next_cached;
+    /* the search in progress */
+    double searching_tokens; /* 0: none */
+    int at, last;            /* candidate index tried next, and the last one allowed */
+    int best_n, num_trials;
+    double best_us;
+} weft_granularity;
+void weft_granularity_init(weft_granularity *g, const int *candidates, int num_candidates);
+/* Gives the n to use for B tokens. *out_trial: it is a trial whose time is to be reported. */
+void weft_granularity_next(weft_granularity *g, double tokens, int *out_n, bool *out_trial);
+void weft_granularity_report(weft_granularity *g, double tokens, int n, double us);
+
+#endif

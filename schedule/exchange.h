@@ -1,0 +1,77 @@
+/* The all-to-all of experts under tensor parallelism, as programs and as formulas (MoNTA,
+ * "Pipelining" and "Network-traffic-aware").
+ *
+ * I bytes a rank, t ranks inside a node that hold them alike, e ranks between which they travel.
+ *
+ *   form      what happens
+ *   baseline  every rank sends all of I between nodes
+ *   o1_paper  drop, all-to-all of I / t, all-gather of everything, copies into place
+ *   o1        the same, gathering only what came from elsewhere
+ *   o2        in N chunks along the rows: chunk i's all-gather and copy beside chunk i + 1's
+ *             all-to-all
+ *   o3        as o2, chunk i's copy also beside chunk i + 1's all-gather
+ *   direct    as o3, with the copies gone: what arrives is forwarded straight to its final place
+ *
+ * Programs: micro_batch is the chunk. dispatch (lane expert) waits for nothing but its lane;
+ * gather (lane gather) reads what dispatch wrote; place (lane gather for o1 and o2, lane place for
+ * o3) reads what gather wrote. Pure. */
+#ifndef WEFT_SCHEDULE_EXCHANGE_H
+#define WEFT_SCHEDULE_EXCHANGE_H
+
+#include "core/cluster.h"
+#include "core/trace.h"
+#include "schedule/program.h"
+
+#define WEFT_EXCHANGE_LIST(X)                                                                      \
+    X(BASELINE, "baseline")                                                                        \
+    X(O1_PAPER, "o1_paper") X(O1, "o1") X(O2, "o2") X(O3, "o3") X(DIRECT, "direct")
+typedef enum weft_exchange_form {
+#define WEFT_EXCHANGE_ENUM(name, text) WEFT_EXCHANGE_##name,
+    WEFT_EXCHANGE_LIST(WEFT_EXCHANGE_ENUM)
+#undef WEFT_EXCHANGE_ENUM
+        WEFT_NUM_EXCHANGES
+} weft_exchange_form;
+const char *weft_exchange_text(int form);
+
+enum { WEFT_EXCHANGE_MAX_CHUNKS = 256 };
+
+typedef struct weft_exchange_shape {
+    double bytes;         /* I: what a rank would send in the baseline, all blocks together */
+    int t, e;             /* ranks inside; ranks between */
+    double minimal_bytes; /* I_minimal: no chunk has a smaller slice (I / (N t)); > 0 */
+} weft_exchange_shape;
+
+/* The program of a form in num_chunks chunks (1 for baseline and both o1). Slots: staging areas,
+ * two a stage. */
+weft_status weft_program_exchange(weft_exchange_form form, int num_chunks, weft_arena *arena,
+                                  weft_program *out) WEFT_CHECKED;
+weft_status weft_program_exchange_check(weft_exchange_form form, int num_chunks,
+                                        const weft_program *program) WEFT_CHECKED;
+
+/* MoNTA eq. 8-10 for one of N chunks. AA: all-to-all, AG: all-gather, D2D: copy; microseconds.
+ * The volume of AG and D2D is what the form really moves. */
+typedef struct weft_exchange_costs {
+    double all_to_all_us, all_gather_us, copy_us;
+} weft_exchange_costs;
+weft_exchange_costs weft_exchange_costs_of(const weft_cluster *cluster,
+                                           const weft_exchange_shape *shape,
+                                           weft_exchange_form form, int num_chunks);
+/* Eq. 11 for o1 (o1_paper with its copies), Algorithm 1's and 2's T for o2, o3 and direct. */
+double weft_exchange_us(const weft_cluster *cluster, const weft_exchange_shape *shape,
+                        weft_exchange_form form, int num_chunks);
+
+typedef struct weft_exchange_choice {
+    weft_exchange_form form;
+    int num_chunks;
+    double us;
+    /* of each form: the best number of chunks and its time */
+    int best_chunks[WEFT_NUM_EXCHANGES];
+    double best_us[WEFT_NUM_EXCHANGES];
+    char reason[160]; /* one line for the log */
+} weft_exchange_choice;
+/* Algorithms 1 and 2 (with lines 18-19 as they are meant: T_min = T and N is kept) for every
+ * chunked form, and Algorithm 3 over the forms in `allowed` (bit i: form i; 0: all). */
+weft_status weft_choose_exchange(const weft_cluster *cluster, const weft_exchange_shape *shape,
+                                 unsigned allowed, weft_exchange_choice *out) WEFT_CHECKED;
+
+#endif

@@ -1,0 +1,122 @@
+/* The MoE layer as programs: micro-batch pipelining with memory reuse (MPMoE §III, MPipeMoE §III).
+ *
+ * A layer's tokens are cut into n partitions. Forward, for each partition: its rows are gathered in
+ * sending order (permute), dispatched to the experts (S), computed (C), combined back (R).
+ * Backward: the gradients are dispatched, computed, combined; what forward did not keep is restored
+ * before. S and R of different partitions alternate on one lane. n = 1 is the synchronous layer.
+ *
+ * Tensors are rings of slots, partition p in slot first + p % length:
+ *   T_DI  dispatched rows       T_M  first linear layer's output       T_DO  experts' output
+ * and in backward their gradients dT_DO, dT_M, dT_DI; home rows being sent have a ring too. Without
+ * reuse a ring is as long as n and T_DI and T_M stay from forward to backward; with reuse the rings
+ * are T_DI 2, T_M 1, T_DO 2, home rows 2, and the same for the gradients (MPMoE §III-C), and what
+ * backward needs comes back by the strategy:
+ *
+ *   strategy   T_DI              T_M
+ *   none       kept              kept
+ *   S1         offload           offload
+ *   S2         communicated      offload
+ *   S3         offload           recomputed
+ *   S4         communicated      recomputed
+ *
+ * The micro_batch of a task is its partition; stage is 0. Operands:
+ *
+ *   kind       lane      flow        reads                     writes
+ *   permute    compute                                         home rows
+ *   dispatch   expert    activation  home rows                 T_DI
+ *   dispatch   expert    gradient    home gradient             dT_DO
+ *   expert     compute   activation  T_DI                      T_M, T_DO
+ *   expert     compute   gradient    T_DI, T_M, dT_DO          dT_M, dT_DI
+ *   combine    expert    activation  T_DO                      home result
+ *   combine    expert    gradient    dT_DI                     home gradient
+ *   offload    offload   input       T_DI                      host T_DI
+ *   offload    offload   middle      T_M                       host T_M
+ *   prefetch   prefetch  input       host T_DI                 T_DI
+ *   prefetch   prefetch  middle      host T_M                  T_M
+ *   recompute  compute               T_DI                      T_M
+ *
+ * Home results, home gradients and host copies have one slot a partition. Pure. */
+#ifndef WEFT_SCHEDULE_MOE_LAYER_H
+#define WEFT_SCHEDULE_MOE_LAYER_H
+
+#include "core/cluster.h"
+#include "core/trace.h"
+#include "schedule/program.h"
+
+#define WEFT_REUSE_LIST(X) X(NONE, "none") X(S1, "s1") X(S2, "s2") X(S3, "s3") X(S4, "s4")
+typedef enum weft_reuse {
+#define WEFT_REUSE_ENUM(name, text) WEFT_REUSE_##name,
+    WEFT_REUSE_LIST(WEFT_REUSE_ENUM)
+#undef WEFT_REUSE_ENUM
+        WEFT_NUM_REUSES
+} weft_reuse;
+const char *weft_reuse_text(int reuse);
+bool weft_reuse_offloads_input(weft_reuse reuse);  /* T_DI: S1, S3 */
+bool weft_reuse_offloads_middle(weft_reuse reuse); /* T_M: S1, S2 */
+
+enum { WEFT_MOE_MAX_PARTITIONS = 64 };
+
+typedef struct weft_moe_pipeline {
+    int num_partitions; /* n: 1 to WEFT_MOE_MAX_PARTITIONS */
+    weft_reuse reuse;
+} weft_moe_pipeline;
+
+/* The first slot and the length of each ring; first -1: not used by that program. The numbers of
+ * T_DI, T_M and the host copies are the same in forward and backward. */
+typedef struct weft_slot_ring {
+    int first, length;
+} weft_slot_ring;
+typedef struct weft_moe_slots {
+    weft_slot_ring home;                       /* rows being sent */
+    weft_slot_ring dispatched, middle, output; /* T_DI, T_M, T_DO; in backward output: unused */
+    weft_slot_ring doutput, dmiddle, ddispatched;
+    weft_slot_ring result, dresult;         /* at home, one slot a partition */
+    weft_slot_ring host_input, host_middle; /* one slot a partition */
+    int num_slots;
+} weft_moe_slots;
+weft_moe_slots weft_moe_slots_of(const weft_moe_pipeline *pipeline, bool backward);
+/* The slot of partition p in a ring; -1 for a ring that is not used. */
+int weft_slot_of(weft_slot_ring ring, int partition);
+
+/* WEFT_CONFIG for n or strategy out of range; WEFT_MEMORY. */
+weft_status weft_program_moe(const weft_moe_pipeline *pipeline, bool backward, weft_arena *arena,
+                             weft_program *out) WEFT_CHECKED;
+
+/* Proves of a forward and a backward program (backward NULL: forward alone): every partition is
+ * sent, computed and combined once, in order; every task reads the value meant for it; no slot is
+ * overwritten while a task that reads it may not have run; what backward reads of T_DI and T_M is
+ * kept or restored; offloads happen before the slot is taken again. WEFT_INTERNAL with the task's
+ * index and text. */
+weft_status weft_program_moe_check(const weft_moe_pipeline *pipeline, const weft_program *forward,
+                                   const weft_program *backward) WEFT_CHECKED;
+
+/* What each task of one rank costs, in microseconds, for one partition. */
+typedef struct weft_moe_costs {
+    double permute_us, dispatch_us, combine_us; /* dispatch and combine cost the same both ways */
+    double expert_us, expert_backward_us, recompute_us;
+    double input_to_host_us, middle_to_host_us, input_to_device_us, middle_to_device_us;
+} weft_moe_costs;
+
+/* A layer on one rank, balanced routing. */
+typedef struct weft_moe_layer_shape {
+    double rows;          /* B * K: rows a rank sends, and gets, in all partitions together */
+    double hidden, ffn;   /* M; H of this rank's shard of an expert */
+    int gates;            /* 2 for SwiGLU, else 1: T_M is [rows, gates * ffn] */
+    double element_bytes; /* 4 or 2; GEMM's cost kind follows */
+    int ep;               /* of the rows, (ep - 1) / ep leave the rank */
+    bool inside;          /* EP lies inside a node */
+    double
+        exchange_factor; /* of an all-to-all's time, where a sharded form makes it cheaper; else 1
+                          */
+    double pace_flops;   /* FLOP/s of an emulated accelerator; 0: the cluster's GEMM curve */
+} weft_moe_layer_shape;
+/* Costs of a partition of 1/n of the rows, from the cluster's curves. */
+weft_moe_costs weft_moe_costs_of(const weft_cluster *cluster, const weft_moe_layer_shape *shape,
+                                 int num_partitions);
+
+/* Time of the program by simulation with interference (schedule/price.h). `trace` may be NULL. */
+weft_status weft_program_moe_price(const weft_program *program, const weft_moe_costs *costs,
+                                   const weft_interference *interference, weft_trace *trace,
+                                   double *out_us) WEFT_CHECKED;
+
+#endif
