@@ -147,13 +147,12 @@ static weft_status check_broken(weft_comm *comm)
     return WEFT_ERROR(WEFT_COMM, "group %s is broken since its %s failed", comm->name, by);
 }
 
-static void set_broken(const weft_comm_op *op)
+static void set_broken(weft_comm *comm, weft_comm_kind kind, uint64_t sequence)
 {
-    weft_comm *comm = op->comm;
     pthread_mutex_lock(&comm->lock);
     if (!atomic_load(&comm->broken))
-        snprintf(comm->broken_by, sizeof comm->broken_by, "%s %" PRIu64,
-                 weft_comm_kind_text(op->kind), op->sequence);
+        snprintf(comm->broken_by, sizeof comm->broken_by, "%s %" PRIu64, weft_comm_kind_text(kind),
+                 sequence);
     atomic_store(&comm->broken, true);
     pthread_mutex_unlock(&comm->lock);
 }
@@ -161,10 +160,14 @@ static void set_broken(const weft_comm_op *op)
 weft_status weft_comm_run_here(const weft_comm_op *op)
 {
     WEFT_TRY(check_broken(op->comm));
+    if (op->inside)
+        WEFT_TRY(check_broken(op->inside));
     uint64_t ticket = weft_comm_record_begin(op);
     weft_status status = op->comm->ops->run(op);
     if (status != WEFT_OK) {
-        set_broken(op);
+        set_broken(op->comm, op->kind, op->sequence);
+        if (op->inside)
+            set_broken(op->inside, op->kind, op->inside_sequence);
         return weft_error_context(status, "group %s, rank %d of %d, %s %" PRIu64, op->comm->name,
                                   op->comm->rank, op->comm->size, weft_comm_kind_text(op->kind),
                                   op->sequence);
@@ -190,7 +193,14 @@ weft_status weft_comm_run_on_lane(weft_lane *lane, const weft_comm_op *op)
 static weft_status issue(weft_lane *lane, weft_comm_op *op)
 {
     WEFT_TRY(check_broken(op->comm));
-    bool message = op->kind == WEFT_COMM_SEND || op->kind == WEFT_COMM_RECV;
+    bool message = weft_comm_is_message(op->kind);
+    if (op->inside) {
+        WEFT_TRY(check_broken(op->inside));
+        uint64_t num_blocks = (uint64_t)op->comm->size;
+        op->inside_sequence = atomic_fetch_add(&op->inside->num_collectives,
+                                               (num_blocks + WEFT_COMM_BLOCKS_PER_SEQUENCE - 1) /
+                                                   WEFT_COMM_BLOCKS_PER_SEQUENCE);
+    }
     op->sequence =
         atomic_fetch_add(message ? &op->comm->num_messages : &op->comm->num_collectives, 1);
     return lane ? op->comm->ops->enqueue(lane, op) : weft_comm_run_here(op);
@@ -291,30 +301,51 @@ weft_status weft_comm_barrier(weft_comm *comm)
     return issue_all_gather(comm, NULL, NULL, NULL, 0, WEFT_U8);
 }
 
+static weft_status issue_all_to_all(weft_lane *lane, weft_comm_op *op, const size_t *send_bytes,
+                                    const size_t *recv_bytes)
+{
+    weft_comm *comm = op->comm;
+    size_t size = (size_t)comm->size;
+    for (size_t i = 0; i < size; i++)
+        op->bytes += send_bytes[i];
+    if (send_bytes[comm->rank] != recv_bytes[comm->rank])
+        return WEFT_ERROR(WEFT_INTERNAL,
+                          "group %s: %s sends %zu bytes to this rank itself and receives %zu",
+                          comm->name, weft_comm_kind_text(op->kind), send_bytes[comm->rank],
+                          recv_bytes[comm->rank]);
+    op->rows = rows_take(comm);
+    if (!op->rows)
+        return WEFT_ERROR(WEFT_MEMORY, "no memory for the rows of an all_to_all");
+    memcpy(op->rows->bytes, send_bytes, size * sizeof *send_bytes);
+    memcpy(op->rows->bytes + size, recv_bytes, size * sizeof *recv_bytes);
+    return issue(lane, op);
+}
+
 weft_status weft_all_to_all(weft_comm *comm, weft_lane *lane, const void *send,
                             const size_t *send_bytes, void *recv, const size_t *recv_bytes)
 {
-    size_t size = (size_t)comm->size, total = 0;
-    for (size_t i = 0; i < size; i++)
-        total += send_bytes[i];
-    if (send_bytes[comm->rank] != recv_bytes[comm->rank])
-        return WEFT_ERROR(WEFT_INTERNAL,
-                          "group %s: all_to_all sends %zu bytes to this rank itself and "
-                          "receives %zu",
-                          comm->name, send_bytes[comm->rank], recv_bytes[comm->rank]);
     weft_comm_op op = {.comm = comm,
                        .kind = WEFT_COMM_ALL_TO_ALL,
                        .send = send,
                        .recv = recv,
-                       .bytes = total,
+                       .dtype = WEFT_U8,
+                       .peer = -1};
+    return issue_all_to_all(lane, &op, send_bytes, recv_bytes);
+}
+
+weft_status weft_all_to_all_sharded(weft_comm *between, weft_comm *inside, weft_lane *lane,
+                                    const void *send, const size_t *send_bytes, void *recv,
+                                    const size_t *recv_bytes, size_t chunk_bytes)
+{
+    weft_comm_op op = {.comm = between,
+                       .kind = WEFT_COMM_ALL_TO_ALL_SHARDED,
+                       .send = send,
+                       .recv = recv,
                        .dtype = WEFT_U8,
                        .peer = -1,
-                       .rows = rows_take(comm)};
-    if (!op.rows)
-        return WEFT_ERROR(WEFT_MEMORY, "no memory for the rows of an all_to_all");
-    memcpy(op.rows->bytes, send_bytes, size * sizeof *send_bytes);
-    memcpy(op.rows->bytes + size, recv_bytes, size * sizeof *recv_bytes);
-    return issue(lane, &op);
+                       .inside = inside,
+                       .chunk_bytes = chunk_bytes};
+    return issue_all_to_all(lane, &op, send_bytes, recv_bytes);
 }
 
 static weft_status issue_broadcast(weft_comm *comm, weft_lane *lane, void *buffer, size_t bytes,
@@ -347,7 +378,8 @@ static weft_status issue_message(weft_comm *comm, weft_lane *lane, const weft_co
 {
     weft_comm_op op = *message;
     const char *kind = weft_comm_kind_text(op.kind);
-    if (op.peer < 0 || op.peer >= comm->size || op.peer == comm->rank)
+    bool own = op.peer == comm->rank && op.kind != WEFT_COMM_SEND_RECV;
+    if (op.peer < 0 || op.peer >= comm->size || own)
         return WEFT_ERROR(WEFT_INTERNAL, "group %s: %s on rank %d of %d with rank %d", comm->name,
                           kind, comm->rank, comm->size, op.peer);
     if (op.tag < 0 || op.tag >= NUM_TAGS)
@@ -379,5 +411,34 @@ weft_status weft_recv(weft_comm *comm, weft_lane *lane, int peer, int tag, void 
                        .dtype = WEFT_U8,
                        .peer = peer,
                        .tag = tag};
+    return issue_message(comm, lane, &op);
+}
+
+weft_status weft_send_recv(weft_comm *comm, weft_lane *lane, int to, const void *send,
+                           size_t send_bytes, int from, void *recv, size_t recv_bytes, int tag)
+{
+    weft_comm_op op = {.comm = comm,
+                       .kind = WEFT_COMM_SEND_RECV,
+                       .send = send,
+                       .recv = recv,
+                       .bytes = send_bytes,
+                       .dtype = WEFT_U8,
+                       .peer = to,
+                       .tag = tag,
+                       .from = from,
+                       .from_bytes = recv_bytes};
+    if (from < 0 || from >= comm->size)
+        return WEFT_ERROR(WEFT_INTERNAL, "group %s: send_recv on rank %d of %d with rank %d",
+                          comm->name, comm->rank, comm->size, from);
+    if ((to == comm->rank) != (from == comm->rank))
+        return WEFT_ERROR(WEFT_INTERNAL,
+                          "group %s: send_recv on rank %d to rank %d and from rank %d: a rank that "
+                          "sends to itself receives that",
+                          comm->name, comm->rank, to, from);
+    if (to == comm->rank && send_bytes != recv_bytes)
+        return WEFT_ERROR(
+            WEFT_INTERNAL,
+            "group %s: send_recv sends %zu bytes to this rank itself and receives %zu", comm->name,
+            send_bytes, recv_bytes);
     return issue_message(comm, lane, &op);
 }

@@ -88,6 +88,18 @@ weft_status weft_all_gather(weft_comm *comm, weft_lane *lane, const void *send, 
 weft_status weft_all_to_all(weft_comm *comm, weft_lane *lane, const void *send,
                             const size_t *send_bytes, void *recv,
                             const size_t *recv_bytes) WEFT_CHECKED;
+/* The all-to-all of experts that are tensor-sharded too (MoNTA, "Pipelining"; O2 and O3 in one).
+ * Every rank of `inside` holds the same `send`. The result is that of weft_all_to_all over
+ * `between`, to the bit: but each rank of `inside` carries only its part of every block between the
+ * ranks of `between`, in chunks of about `chunk_bytes` a peer (0: a default), and hands each chunk
+ * that arrives on to the others of `inside`, straight to its final place. The rank's own block is
+ * copied: nothing is gathered that is already there. Sizes may differ between blocks and be 0; all
+ * ranks of `inside` pass equal sizes and chunk_bytes. Counted and recorded on `between`. Collective
+ * over the ranks that the two groups span together: every rank of `inside` is in a group `between`
+ * of its own, and all of those have one size and the same rank numbers along `inside`. */
+weft_status weft_all_to_all_sharded(weft_comm *between, weft_comm *inside, weft_lane *lane,
+                                    const void *send, const size_t *send_bytes, void *recv,
+                                    const size_t *recv_bytes, size_t chunk_bytes) WEFT_CHECKED;
 weft_status weft_broadcast(weft_comm *comm, weft_lane *lane, void *buffer, size_t bytes,
                            int root) WEFT_CHECKED;
 /* Point to point. Messages between two ranks with one tag arrive in order; a size mismatch is an
@@ -96,6 +108,12 @@ weft_status weft_send(weft_comm *comm, weft_lane *lane, int peer, int tag, const
                       size_t bytes) WEFT_CHECKED;
 weft_status weft_recv(weft_comm *comm, weft_lane *lane, int peer, int tag, void *buffer,
                       size_t bytes) WEFT_CHECKED;
+
+/* Sends to one rank and receives from another at once (either may be this rank's own number: a
+ * copy). The sizes may be 0. */
+weft_status weft_send_recv(weft_comm *comm, weft_lane *lane, int to, const void *send,
+                           size_t send_bytes, int from, void *recv, size_t recv_bytes,
+                           int tag) WEFT_CHECKED;
 
 /* Blocking helpers on the host, for set-up (not on a lane). */
 weft_status weft_comm_barrier(weft_comm *comm) WEFT_CHECKED;

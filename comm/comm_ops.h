@@ -16,9 +16,11 @@
     X(REDUCE_SCATTER, "reduce_scatter")                                                            \
     X(ALL_GATHER, "all_gather")                                                                    \
     X(ALL_TO_ALL, "all_to_all")                                                                    \
+    X(ALL_TO_ALL_SHARDED, "all_to_all_sharded")                                                    \
     X(BROADCAST, "broadcast")                                                                      \
     X(SEND, "send")                                                                                \
-    X(RECV, "recv")
+    X(RECV, "recv")                                                                                \
+    X(SEND_RECV, "send_recv")
 
 typedef enum weft_comm_kind {
 #define WEFT_COMM_KIND_ENUM(name, text) WEFT_COMM_##name,
@@ -27,6 +29,13 @@ typedef enum weft_comm_kind {
 } weft_comm_kind;
 
 const char *weft_comm_kind_text(weft_comm_kind kind);
+static inline bool weft_comm_is_message(weft_comm_kind kind)
+{
+    return kind >= WEFT_COMM_SEND;
+}
+
+/* An all_to_all_sharded takes a number in `inside` for so many blocks, whose tags lie in it. */
+enum { WEFT_COMM_BLOCKS_PER_SEQUENCE = 7 };
 
 /* The two rows of sizes of one all_to_all: `size` entries sent, then `size` received. */
 typedef struct weft_comm_rows {
@@ -42,12 +51,18 @@ typedef struct weft_comm_op {
     const void *send;
     void *recv;       /* the buffer of all_reduce and broadcast */
     size_t count;     /* elements: all_reduce the buffer, reduce_scatter and all_gather a share */
-    size_t bytes;     /* as recorded; broadcast, send, recv: the message */
+    size_t bytes;     /* as recorded; broadcast, messages: what is sent or received */
     weft_dtype dtype; /* broadcast, messages and all_to_all: WEFT_U8 */
     weft_reduce reduce;
-    int peer;             /* root, or the other end; -1 */
-    int tag;              /* messages */
-    weft_comm_rows *rows; /* all_to_all */
+    int peer; /* root, or the other end; -1 */
+    int tag;  /* messages */
+    int from; /* send_recv: the other other end, and what it sends */
+    size_t from_bytes;
+    weft_comm_rows *rows; /* all_to_all, all_to_all_sharded */
+    /* all_to_all_sharded: the other group and the first of its numbers there. */
+    weft_comm *inside;
+    uint64_t inside_sequence;
+    size_t chunk_bytes;
 } weft_comm_op;
 
 struct weft_comm_ops {

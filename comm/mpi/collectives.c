@@ -328,6 +328,35 @@ static weft_status step_message(weft_mpi_run *run, weft_mpi_slot *slot)
     return WEFT_OK;
 }
 
+static weft_status step_send_recv(weft_mpi_run *run, weft_mpi_slot *slot)
+{
+    const weft_comm_op *op = run->op;
+    size_t start = 0, bytes = 0;
+    if (slot->phase > 0)
+        return WEFT_OK;
+    if (get_piece(op->from_bytes, run->piece, slot->round, &start, &bytes))
+        WEFT_TRY(weft_mpi_post_recv(run->comm, &slot->batch, op->from, op->tag,
+                                    bytes ? (char *)op->recv + start : NULL, bytes));
+    if (get_piece(op->bytes, run->piece, slot->round, &start, &bytes))
+        WEFT_TRY(weft_mpi_post_send(run->comm, &slot->batch, op->peer, op->tag,
+                                    bytes ? (const char *)op->send + start : NULL, bytes));
+    return WEFT_OK;
+}
+
+static void prepare_send_recv(weft_mpi_run *run)
+{
+    const weft_comm_op *op = run->op;
+    if (op->peer == op->comm->rank) {
+        if (op->bytes > 0 && op->recv != op->send)
+            memcpy(op->recv, op->send, op->bytes);
+        return;
+    }
+    run->step = step_send_recv;
+    run->piece = weft_mpi_get_limits()->message_bytes;
+    size_t longer = op->bytes > op->from_bytes ? op->bytes : op->from_bytes;
+    run->num_rounds = num_pieces(longer, run->piece);
+}
+
 void weft_mpi_prepare(weft_mpi_run *run)
 {
     const weft_comm_op *op = run->op;
@@ -350,6 +379,11 @@ void weft_mpi_prepare(weft_mpi_run *run)
         run->step = step_message;
         run->piece = weft_mpi_get_limits()->message_bytes;
         run->num_rounds = num_pieces(op->bytes, run->piece);
+        break;
+    case WEFT_COMM_SEND_RECV:
+        prepare_send_recv(run);
+        break;
+    case WEFT_COMM_ALL_TO_ALL_SHARDED: /* sharded.c */
         break;
     }
 }

@@ -60,8 +60,9 @@ typedef struct weft_mpi_work {
     struct weft_mpi_work *next_free, *next_owned;
     bool abandoned;
     weft_mpi_slot slots[WEFT_MPI_NUM_SLOTS];
-    size_t *offsets;     /* 2 * size: where rows start */
-    const void **inputs; /* size: what a fold reads */
+    size_t *offsets;                  /* 2 * size: where rows start */
+    const void **inputs;              /* size: what a fold reads */
+    struct weft_mpi_sharded *sharded; /* NULL until there was such an operation */
 } weft_mpi_work;
 
 typedef struct weft_mpi_comm {
@@ -110,10 +111,15 @@ weft_status weft_mpi_run_init(weft_mpi_run *run, const weft_comm_op *op) WEFT_CH
 weft_status weft_mpi_run_rounds(weft_mpi_run *run) WEFT_CHECKED;
 /* The tag of the messages of a slot's phase, or of the signatures. */
 int weft_mpi_tag(const weft_mpi_run *run, const weft_mpi_slot *slot);
+int weft_mpi_first_tag(uint64_t sequence); /* of the tags of a collective */
 weft_status weft_mpi_run_op(const weft_comm_op *op) WEFT_CHECKED;
 
 /* collectives.c: fills in step, num_rounds and piece. */
 void weft_mpi_prepare(weft_mpi_run *run);
+
+/* sharded.c */
+weft_status weft_mpi_run_sharded(const weft_comm_op *op) WEFT_CHECKED;
+void weft_mpi_sharded_free(struct weft_mpi_sharded *state);
 
 /* check.c: compares the signatures of a collective. */
 weft_status weft_mpi_check(const weft_comm_op *op) WEFT_CHECKED;

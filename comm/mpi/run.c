@@ -1,9 +1,15 @@
 /* Running one operation: its rounds, advanced by whoever drives the engine. */
 #include "comm/mpi/mpi_comm.h"
 
+int weft_mpi_first_tag(uint64_t sequence)
+{
+    uint64_t number = sequence % weft_mpi_num_sequences();
+    return WEFT_MPI_FIRST_COLLECTIVE_TAG + WEFT_MPI_TAGS_PER_COLLECTIVE * (int)number;
+}
+
 int weft_mpi_tag(const weft_mpi_run *run, const weft_mpi_slot *slot)
 {
-    if (run->op->kind == WEFT_COMM_SEND || run->op->kind == WEFT_COMM_RECV)
+    if (weft_comm_is_message(run->op->kind))
         return run->op->tag;
     if (run->signatures)
         return run->first_tag;
@@ -67,11 +73,10 @@ weft_status weft_mpi_run_rounds(weft_mpi_run *run)
 
 weft_status weft_mpi_run_init(weft_mpi_run *run, const weft_comm_op *op)
 {
-    uint64_t number = op->sequence % weft_mpi_num_sequences();
     *run = (weft_mpi_run){
         .comm = (weft_mpi_comm *)op->comm,
         .op = op,
-        .first_tag = WEFT_MPI_FIRST_COLLECTIVE_TAG + WEFT_MPI_TAGS_PER_COLLECTIVE * (int)number,
+        .first_tag = weft_mpi_first_tag(op->sequence),
     };
     WEFT_TRY(weft_mpi_work_take(run->comm, &run->work));
     return WEFT_OK;
@@ -79,9 +84,12 @@ weft_status weft_mpi_run_init(weft_mpi_run *run, const weft_comm_op *op)
 
 weft_status weft_mpi_run_op(const weft_comm_op *op)
 {
-    bool message = op->kind == WEFT_COMM_SEND || op->kind == WEFT_COMM_RECV;
-    if (!message && weft_comm_checking() && op->comm->size > 1)
+    if (!weft_comm_is_message(op->kind) && weft_comm_checking() && op->comm->size > 1)
         WEFT_TRY(weft_mpi_check(op));
+    if (op->kind == WEFT_COMM_ALL_TO_ALL_SHARDED) {
+        WEFT_TRY(weft_mpi_run_sharded(op));
+        return WEFT_OK;
+    }
     weft_mpi_run run;
     WEFT_TRY(weft_mpi_run_init(&run, op));
     weft_mpi_prepare(&run);

@@ -23,6 +23,7 @@ static void work_free(weft_mpi_work *work)
 {
     for (int i = 0; i < WEFT_MPI_NUM_SLOTS; i++)
         slot_free(&work->slots[i]);
+    weft_mpi_sharded_free(work->sharded);
     free(work->offsets);
     free(work->inputs);
     free(work);

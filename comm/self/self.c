@@ -7,7 +7,7 @@
 
 static weft_status self_run(const weft_comm_op *op)
 {
-    size_t bytes = op->kind == WEFT_COMM_ALL_TO_ALL ? op->rows->bytes[0] : op->bytes;
+    size_t bytes = op->rows ? op->rows->bytes[0] : op->bytes;
     if (bytes > 0 && op->recv != op->send) /* in place: nothing to do */
         memcpy(op->recv, op->send, bytes);
     return WEFT_OK;

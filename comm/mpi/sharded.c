@@ -1,0 +1,394 @@
+/* The all-to-all of tensor-sharded experts as a stream of chunks (MoNTA, "Pipelining"): what O2 and
+ * O3 overlap by threads is one state machine here. Each block between two ranks is cut in chunks
+ * and each chunk in slices, one a rank of the inner group. A rank receives its slices straight into
+ * their places and hands each on to the other ranks as soon as it is there, so the links between
+ * nodes and those inside work at once and nothing is copied.
+ *
+ * Each stage of a block is a ring of chunks in flight, served in order: messages of one tag are
+ * then posted in the same order on both sides, however arrivals interleave. A block ends with a
+ * chunk shorter than full, if need be an empty one, so that a receiver that expects another size
+ * always finds out: some slice of its has another size. */
+#include "comm/mpi/mpi_comm.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    NUM_CHUNKS = 4, /* in flight in a stage of a block */
+    ALIGNMENT = 64,
+    MIN_SLICE_BYTES = 32 << 10,
+    MAX_SLICE_BYTES = 256 << 10,
+    CHUNKS_PER_BLOCK = 16,  /* as long as slices stay between the two */
+    COPIED_BYTES = 1 << 20, /* of the own block, a call of advance */
+    EXCHANGE_TAG = 1,       /* in `between`, from the operation's first tag */
+    FIRST_FORWARD_TAG = 1,  /* in `inside`, one for each block */
+};
+
+typedef struct ring {
+    weft_mpi_batch batches[NUM_CHUNKS]; /* chunk i is at i % NUM_CHUNKS */
+    uint64_t num_started, num_ended;
+} ring;
+
+/* What one rank sends to another: the same numbers on both sides. */
+typedef struct block {
+    size_t start, bytes; /* in the buffer */
+    size_t chunk_bytes;
+    uint64_t num_chunks;
+} block;
+
+typedef struct stream {
+    block out, in;
+    ring sends, receives; /* this rank's slices */
+    ring forwards;        /* of the received slices, to the others inside */
+    ring gathers;         /* the others' slices, from them */
+} stream;
+
+struct weft_mpi_sharded {
+    int size, inner_size; /* of the groups this was made for */
+    stream *streams;      /* a peer of `between` each; the own one stays idle */
+    void *parts[4];       /* what the batches point into */
+};
+
+typedef struct sharded_run {
+    weft_mpi_run base;
+    const weft_comm *inside;
+    struct weft_mpi_sharded *state;
+    size_t num_copied; /* of the own block */
+} sharded_run;
+
+/* Memory. */
+
+void weft_mpi_sharded_free(struct weft_mpi_sharded *state)
+{
+    if (!state)
+        return;
+    for (size_t i = 0; i < sizeof state->parts / sizeof state->parts[0]; i++)
+        free(state->parts[i]);
+    free(state->streams);
+    free(state);
+}
+
+static struct weft_mpi_sharded *sharded_create(int size, int inner_size)
+{
+    struct weft_mpi_sharded *state = calloc(1, sizeof *state);
+    if (!state)
+        return NULL;
+    size_t capacity = inner_size > 1 ? (size_t)inner_size - 1 : 1;
+    size_t num = (size_t)size * 4 * NUM_CHUNKS * capacity;
+    MPI_Request *requests = state->parts[0] = calloc(num, sizeof *requests);
+    weft_mpi_message *messages = state->parts[1] = calloc(num, sizeof *messages);
+    MPI_Status *statuses = state->parts[2] = calloc(num, sizeof *statuses);
+    int *indices = state->parts[3] = calloc(num, sizeof *indices);
+    state->streams = calloc((size_t)size, sizeof *state->streams);
+    if (!requests || !messages || !statuses || !indices || !state->streams) {
+        weft_mpi_sharded_free(state);
+        return NULL;
+    }
+    size_t next = 0;
+    for (int peer = 0; peer < size; peer++) {
+        stream *s = &state->streams[peer];
+        ring *const rings[] = {&s->sends, &s->receives, &s->forwards, &s->gathers};
+        for (size_t r = 0; r < sizeof rings / sizeof rings[0]; r++)
+            for (int i = 0; i < NUM_CHUNKS; i++, next += capacity)
+                rings[r]->batches[i] = (weft_mpi_batch){.requests = requests + next,
+                                                        .messages = messages + next,
+                                                        .statuses = statuses + next,
+                                                        .indices = indices + next,
+                                                        .capacity = (int)capacity};
+    }
+    state->size = size;
+    state->inner_size = inner_size;
+    return state;
+}
+
+/* The state of the lent work, which keeps it for the next operation of this kind. */
+static weft_status take_state(sharded_run *run)
+{
+    weft_mpi_work *work = run->base.work;
+    int size = run->base.op->comm->size, inner_size = run->inside->size;
+    if (work->sharded && work->sharded->inner_size != inner_size) {
+        weft_mpi_sharded_free(work->sharded);
+        work->sharded = NULL;
+    }
+    if (!work->sharded)
+        work->sharded = sharded_create(size, inner_size);
+    if (!work->sharded)
+        return WEFT_ERROR(WEFT_MEMORY, "no memory for the requests of an all-to-all in chunks");
+    run->state = work->sharded;
+    return WEFT_OK;
+}
+
+/* Chunks and slices. */
+
+static size_t round_up(size_t value, size_t unit)
+{
+    return (value + unit - 1) / unit * unit;
+}
+
+/* Never falls as `bytes` grows: two ranks that differ about a block's size then always find out. */
+static block cut(size_t start, size_t bytes, size_t chunk_bytes, int inner_size)
+{
+    size_t shares = (size_t)inner_size, slice = chunk_bytes / shares;
+    size_t most = weft_mpi_get_limits()->message_bytes / ALIGNMENT * ALIGNMENT;
+    if (chunk_bytes == 0) {
+        slice = bytes / shares / CHUNKS_PER_BLOCK;
+        slice = slice < MIN_SLICE_BYTES ? MIN_SLICE_BYTES : slice;
+        slice = slice > MAX_SLICE_BYTES ? MAX_SLICE_BYTES : slice;
+    }
+    slice = slice < most ? slice : most;
+    slice = slice > 0 ? round_up(slice, ALIGNMENT) : ALIGNMENT;
+    size_t chunk = slice * shares;
+    return (block){start, bytes, chunk, bytes / chunk + 1};
+}
+
+static size_t slice_of(const block *b, uint64_t chunk, int inner_size, int inner_rank,
+                       size_t *out_start)
+{
+    size_t start = (size_t)chunk * b->chunk_bytes, shares = (size_t)inner_size;
+    size_t bytes = b->bytes - start < b->chunk_bytes ? b->bytes - start : b->chunk_bytes;
+    size_t share = round_up(bytes / shares + (bytes % shares > 0), ALIGNMENT);
+    size_t skip = (size_t)inner_rank * share;
+    skip = skip < bytes ? skip : bytes;
+    *out_start = b->start + start + skip;
+    return bytes - skip < share ? bytes - skip : share;
+}
+
+/* The group inside, where there is anybody to exchange messages with. */
+static const weft_mpi_comm *inner_comm(const sharded_run *run)
+{
+    return (const weft_mpi_comm *)run->inside;
+}
+
+static weft_status name_inside(const sharded_run *run, weft_status status)
+{
+    if (status == WEFT_OK)
+        return WEFT_OK;
+    return weft_error_context(status, "inside group %s", run->inside->name);
+}
+
+/* Every block has a tag of its own inside, since chunks of different blocks arrive in any order. */
+static int forward_tag(const sharded_run *run, int peer)
+{
+    uint64_t sequence =
+        run->base.op->inside_sequence + (uint64_t)peer / WEFT_COMM_BLOCKS_PER_SEQUENCE;
+    return weft_mpi_first_tag(sequence) + FIRST_FORWARD_TAG + peer % WEFT_COMM_BLOCKS_PER_SEQUENCE;
+}
+
+/* Rings. */
+
+static bool ring_has_room(const ring *r)
+{
+    return r->num_started - r->num_ended < NUM_CHUNKS;
+}
+
+/* The cleared batch of the next chunk, which `ring_started` then adds. */
+static weft_mpi_batch *ring_next(ring *r)
+{
+    weft_mpi_batch *batch = &r->batches[r->num_started % NUM_CHUNKS];
+    batch->count = batch->num_pending = 0;
+    return batch;
+}
+
+/* Ends the chunks that are complete, oldest first. */
+static weft_status ring_retire(ring *r, bool *out_moved)
+{
+    bool done = true;
+    while (r->num_ended < r->num_started) {
+        WEFT_TRY(weft_mpi_batch_test(&r->batches[r->num_ended % NUM_CHUNKS], out_moved, &done));
+        if (!done)
+            break;
+        r->num_ended++;
+        *out_moved = true;
+    }
+    return WEFT_OK;
+}
+
+static int ring_num_pending(const ring *r)
+{
+    int num_pending = 0;
+    for (int i = 0; i < NUM_CHUNKS; i++)
+        num_pending += r->batches[i].num_pending;
+    return num_pending;
+}
+
+/* The stages. Empty slices are exchanged between nodes, where they end a block, but not inside. */
+
+static weft_status post_gather(sharded_run *run, int peer, stream *s)
+{
+    const weft_comm *inside = run->inside;
+    weft_mpi_batch *batch = ring_next(&s->gathers);
+    for (int step = 1; step < inside->size; step++) {
+        int from = (inside->rank + inside->size - step) % inside->size;
+        size_t start, bytes = slice_of(&s->in, s->gathers.num_started, inside->size, from, &start);
+        if (bytes > 0)
+            WEFT_TRY(weft_mpi_post_recv(inner_comm(run), batch, from, forward_tag(run, peer),
+                                        (char *)run->base.op->recv + start, bytes));
+    }
+    s->gathers.num_started++;
+    return WEFT_OK;
+}
+
+/* With `whole` false an empty message goes instead of the slice: the others then fail as well,
+ * where they would wait. */
+static weft_status post_forward(sharded_run *run, int peer, stream *s, bool whole)
+{
+    const weft_comm *inside = run->inside;
+    weft_mpi_batch *batch = ring_next(&s->forwards);
+    size_t start;
+    size_t bytes = slice_of(&s->in, s->forwards.num_started, inside->size, inside->rank, &start);
+    for (int step = 1; bytes > 0 && step < inside->size; step++)
+        WEFT_TRY(weft_mpi_post_send(
+            inner_comm(run), batch, (inside->rank + step) % inside->size, forward_tag(run, peer),
+            whole ? (char *)run->base.op->recv + start : NULL, whole ? bytes : 0));
+    s->forwards.num_started++;
+    return WEFT_OK;
+}
+
+static weft_status post_receive(sharded_run *run, int peer, stream *s)
+{
+    const weft_comm *inside = run->inside;
+    size_t start;
+    size_t bytes = slice_of(&s->in, s->receives.num_started, inside->size, inside->rank, &start);
+    WEFT_TRY(weft_mpi_post_recv(run->base.comm, ring_next(&s->receives), peer,
+                                run->base.first_tag + EXCHANGE_TAG,
+                                bytes ? (char *)run->base.op->recv + start : NULL, bytes));
+    s->receives.num_started++;
+    return WEFT_OK;
+}
+
+static weft_status post_send(sharded_run *run, int peer, stream *s)
+{
+    const weft_comm *inside = run->inside;
+    size_t start,
+        bytes = slice_of(&s->out, s->sends.num_started, inside->size, inside->rank, &start);
+    WEFT_TRY(weft_mpi_post_send(run->base.comm, ring_next(&s->sends), peer,
+                                run->base.first_tag + EXCHANGE_TAG,
+                                bytes ? (const char *)run->base.op->send + start : NULL, bytes));
+    s->sends.num_started++;
+    return WEFT_OK;
+}
+
+/* Hands on what has arrived, as long as there is room to. */
+static weft_status hand_on(sharded_run *run, int peer, stream *s, bool *out_moved)
+{
+    ring *r = &s->receives;
+    while (r->num_ended < r->num_started && ring_has_room(&s->forwards)) {
+        bool done = false;
+        weft_status status =
+            weft_mpi_batch_test(&r->batches[r->num_ended % NUM_CHUNKS], out_moved, &done);
+        if (status != WEFT_OK) {
+            weft_error error;
+            weft_error_take(&error);
+            (void)post_forward(run, peer, s, false);
+            return weft_error_put(&error);
+        }
+        if (!done)
+            break;
+        r->num_ended++;
+        *out_moved = true;
+        WEFT_TRY(name_inside(run, post_forward(run, peer, s, true)));
+    }
+    return WEFT_OK;
+}
+
+static weft_status advance_stream(sharded_run *run, int peer, stream *s, bool *out_moved)
+{
+    WEFT_TRY(name_inside(run, ring_retire(&s->forwards, out_moved)));
+    WEFT_TRY(name_inside(run, ring_retire(&s->gathers, out_moved)));
+    WEFT_TRY(ring_retire(&s->sends, out_moved));
+    WEFT_TRY(hand_on(run, peer, s, out_moved));
+    while (s->receives.num_started < s->in.num_chunks && ring_has_room(&s->receives))
+        WEFT_TRY(post_receive(run, peer, s));
+    while (s->gathers.num_started < s->in.num_chunks && ring_has_room(&s->gathers))
+        WEFT_TRY(name_inside(run, post_gather(run, peer, s)));
+    while (s->sends.num_started < s->out.num_chunks && ring_has_room(&s->sends))
+        WEFT_TRY(post_send(run, peer, s));
+    return WEFT_OK;
+}
+
+static bool stream_done(const stream *s)
+{
+    return s->sends.num_ended == s->out.num_chunks && s->receives.num_ended == s->in.num_chunks &&
+           s->forwards.num_ended == s->in.num_chunks && s->gathers.num_ended == s->in.num_chunks;
+}
+
+static void copy_own(sharded_run *run, bool *out_moved)
+{
+    const weft_comm_op *op = run->base.op;
+    const stream *own = &run->state->streams[op->comm->rank];
+    size_t bytes = own->out.bytes - run->num_copied;
+    bytes = bytes < COPIED_BYTES ? bytes : COPIED_BYTES;
+    if (bytes == 0)
+        return;
+    memcpy((char *)op->recv + own->in.start + run->num_copied,
+           (const char *)op->send + own->out.start + run->num_copied, bytes);
+    run->num_copied += bytes;
+    *out_moved = true;
+}
+
+static weft_status advance(void *operation, bool *out_moved, bool *out_done)
+{
+    sharded_run *run = operation;
+    int rank = run->base.op->comm->rank, size = run->base.op->comm->size;
+    bool done = true;
+    for (int step = 1; step < size; step++) {
+        int peer = (rank + step) % size;
+        stream *s = &run->state->streams[peer];
+        WEFT_TRY(advance_stream(run, peer, s, out_moved));
+        done = done && stream_done(s);
+    }
+    copy_own(run, out_moved);
+    *out_done = done && run->num_copied == run->state->streams[rank].out.bytes;
+    return WEFT_OK;
+}
+
+static void prepare(sharded_run *run)
+{
+    const weft_comm_op *op = run->base.op;
+    const size_t *sent = op->rows->bytes, *received = sent + op->comm->size;
+    size_t out_start = 0, in_start = 0;
+    for (int peer = 0; peer < op->comm->size; peer++) {
+        stream *s = &run->state->streams[peer];
+        s->out = cut(out_start, sent[peer], op->chunk_bytes, run->inside->size);
+        s->in = cut(in_start, received[peer], op->chunk_bytes, run->inside->size);
+        ring *const rings[] = {&s->sends, &s->receives, &s->forwards, &s->gathers};
+        for (size_t r = 0; r < sizeof rings / sizeof rings[0]; r++) {
+            rings[r]->num_started = rings[r]->num_ended = 0;
+            for (int i = 0; i < NUM_CHUNKS; i++)
+                rings[r]->batches[i].count = rings[r]->batches[i].num_pending = 0;
+        }
+        out_start += sent[peer];
+        in_start += received[peer];
+    }
+}
+
+static void end(sharded_run *run)
+{
+    int num_pending = 0;
+    for (int peer = 0; peer < run->base.op->comm->size; peer++) {
+        const stream *s = &run->state->streams[peer];
+        num_pending += ring_num_pending(&s->sends) + ring_num_pending(&s->receives) +
+                       ring_num_pending(&s->forwards) + ring_num_pending(&s->gathers);
+    }
+    if (num_pending == 0)
+        weft_mpi_work_give_back(run->base.comm, run->base.work);
+    else
+        weft_mpi_work_abandon(run->base.work);
+}
+
+weft_status weft_mpi_run_sharded(const weft_comm_op *op)
+{
+    sharded_run run = {.inside = op->inside};
+    WEFT_TRY(weft_mpi_run_init(&run.base, op));
+    weft_status status = take_state(&run);
+    if (status != WEFT_OK) {
+        weft_mpi_work_give_back(run.base.comm, run.base.work);
+        return status;
+    }
+    prepare(&run);
+    status = weft_engine_run(weft_mpi_engine(), (int)op->comm->purpose, advance, &run);
+    end(&run);
+    WEFT_TRY(status);
+    return WEFT_OK;
+}
