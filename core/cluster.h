@@ -8,13 +8,15 @@
  * FLOPs. Pure but for the two file functions.
  *
  * The file is JSON: "name", "num_nodes", "ranks_per_node", "costs": an object of
- * {"peak": volume a second, "points": [[volume, microseconds], ...]} by the texts below (a cost
- * may be given as {"peak": ..., "latency_us": ...} alone), and "interference": three rows of four.
+ * {"peak": volume a second, "points": [[volume, microseconds], ...]} by the texts below (without a
+ * peak: the best rate of its points; without points: {"peak": ..., "latency_us": ...}), and
+ * "interference": three rows of four. Only the two counts must be there.
  */
 #ifndef WEFT_CORE_CLUSTER_H
 #define WEFT_CORE_CLUSTER_H
 
 #include <stdbool.h>
+#include <stdio.h>
 
 #include <weft/status.h>
 
@@ -84,7 +86,9 @@ double weft_cluster_efficiency(const weft_cluster *cluster, weft_cost_kind kind,
 /* WEFT_FILE or WEFT_CONFIG with file, line and column (core/json.h), the key's path and the nearest
  * right key: unknown and duplicate keys, volumes that do not rise, times that are not positive. */
 weft_status weft_cluster_read(const char *path, weft_cluster *out) WEFT_CHECKED;
-/* Written beside and renamed into place. */
+/* Written beside (PATH.partial) and renamed into place. */
 weft_status weft_cluster_write(const weft_cluster *cluster, const char *path) WEFT_CHECKED;
+/* The same text to a stream. */
+weft_status weft_cluster_print(const weft_cluster *cluster, FILE *out) WEFT_CHECKED;
 
 #endif
