@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <limits.h>
+#include <time.h>
 
 static const char *error_text(int code, char text[MPI_MAX_ERROR_STRING + 1])
 {
@@ -25,22 +26,54 @@ weft_status weft_mpi_status(const char *file, int line, const char *function, co
                           error_text(code, text));
 }
 
-static void add(weft_mpi_batch *batch, int peer, size_t bytes, bool receive)
+static int64_t now_ns(void)
 {
-    batch->messages[batch->count++] =
-        (weft_mpi_message){.peer = peer, .bytes = bytes, .receive = receive};
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
+static void add(weft_mpi_batch *batch, const weft_mpi_message *message)
+{
+    batch->messages[batch->count++] = *message;
     batch->num_pending++;
+    batch->num_queued += message->queued;
+}
+
+/* Sends a queued message if it may go. */
+static weft_status send_queued(weft_mpi_batch *batch, int index, int64_t now)
+{
+    weft_mpi_message *message = &batch->messages[index];
+    if (batch->pass &&
+        !weft_gate_admit(batch->pass, message->link, message->number, message->bytes, now))
+        return WEFT_OK;
+    weft_status status =
+        WEFT_MPI(MPI_Isend(message->buffer, (int)message->bytes, MPI_BYTE, message->peer,
+                           message->tag, message->handle, &batch->requests[index]));
+    if (status != WEFT_OK)
+        return weft_error_context(status, "to rank %d", message->peer);
+    message->queued = false;
+    batch->num_queued--;
+    return WEFT_OK;
 }
 
 weft_status weft_mpi_post_send(const weft_mpi_comm *comm, weft_mpi_batch *batch, int peer, int tag,
                                const void *buffer, size_t bytes)
 {
     assert(batch->count < batch->capacity && bytes <= INT_MAX);
-    weft_status status = WEFT_MPI(MPI_Isend(buffer, (int)bytes, MPI_BYTE, peer, tag, comm->handle,
-                                            &batch->requests[batch->count]));
-    if (status != WEFT_OK)
-        return weft_error_context(status, "to rank %d", peer);
-    add(batch, peer, bytes, false);
+    int64_t now = now_ns();
+    weft_mpi_message message = {.peer = peer,
+                                .bytes = bytes,
+                                .queued = true,
+                                .tag = tag,
+                                .buffer = buffer,
+                                .handle = comm->handle,
+                                .link = weft_mpi_link(&comm->base, peer)};
+    if (batch->pass)
+        message.number = weft_gate_queue(batch->pass, message.link, now);
+    batch->requests[batch->count] = MPI_REQUEST_NULL;
+    add(batch, &message);
+    WEFT_TRY(send_queued(batch, batch->count - 1, now));
     return WEFT_OK;
 }
 
@@ -52,7 +85,7 @@ weft_status weft_mpi_post_recv(const weft_mpi_comm *comm, weft_mpi_batch *batch,
                                             &batch->requests[batch->count]));
     if (status != WEFT_OK)
         return weft_error_context(status, "from rank %d", peer);
-    add(batch, peer, bytes, true);
+    add(batch, &(weft_mpi_message){.peer = peer, .bytes = bytes, .receive = true});
     return WEFT_OK;
 }
 
@@ -85,7 +118,13 @@ static weft_status check_message(const weft_mpi_message *message, const MPI_Stat
 
 weft_status weft_mpi_batch_test(weft_mpi_batch *batch, bool *out_moved, bool *out_done)
 {
-    if (batch->num_pending > 0) {
+    int num_queued = batch->num_queued;
+    int64_t now = now_ns();
+    for (int i = 0; batch->num_queued > 0 && i < batch->count; i++)
+        if (batch->messages[i].queued)
+            WEFT_TRY(send_queued(batch, i, now));
+    *out_moved |= batch->num_queued < num_queued;
+    if (batch->num_pending > batch->num_queued) {
         int num_ended = 0;
         int code = MPI_Testsome(batch->count, batch->requests, &num_ended, batch->indices,
                                 batch->statuses);
@@ -95,8 +134,10 @@ weft_status weft_mpi_batch_test(weft_mpi_batch *batch, bool *out_moved, bool *ou
         *out_moved |= num_ended > 0;
         for (int i = 0; i < num_ended; i++) {
             int own_code = code == MPI_SUCCESS ? MPI_SUCCESS : batch->statuses[i].MPI_ERROR;
-            WEFT_TRY(
-                check_message(&batch->messages[batch->indices[i]], &batch->statuses[i], own_code));
+            const weft_mpi_message *message = &batch->messages[batch->indices[i]];
+            if (batch->pass && !message->receive)
+                weft_gate_end(batch->pass, message->link, message->bytes, now);
+            WEFT_TRY(check_message(message, &batch->statuses[i], own_code));
         }
     }
     *out_done = batch->num_pending == 0;

@@ -15,21 +15,49 @@ enum {
     MIN_FOLD_BYTES = 16 << 10,
 };
 
-static weft_mpi_limits limits = {0};
 static const weft_mpi_limits default_limits = {
     .message_bytes = (size_t)1 << 30,
     .piece_bytes = (size_t)256 << 10,
     .direct_bytes = (size_t)32 << 10,
+    .background_bytes = (size_t)128 << 10,
+    .gate = {.window_bytes =
+                 {[WEFT_LINK_INSIDE] = (size_t)512 << 10, [WEFT_LINK_BETWEEN] = (size_t)256 << 10},
+             .hold_ns = 20000000,
+             .stall_ns = 1000000000},
 };
+static weft_mpi_limits limits;
+static const weft_mpi_limits *current_limits = &default_limits;
 
 void weft_mpi_set_limits(const weft_mpi_limits *new_limits)
 {
-    limits = new_limits ? *new_limits : default_limits;
+    const weft_mpi_limits *fill = &default_limits;
+    current_limits = fill;
+    if (!new_limits)
+        return;
+    limits = *new_limits;
+    weft_gate_limits *gate = &limits.gate;
+    limits.message_bytes = limits.message_bytes ? limits.message_bytes : fill->message_bytes;
+    limits.piece_bytes = limits.piece_bytes ? limits.piece_bytes : fill->piece_bytes;
+    limits.direct_bytes = limits.direct_bytes ? limits.direct_bytes : fill->direct_bytes;
+    limits.background_bytes =
+        limits.background_bytes ? limits.background_bytes : fill->background_bytes;
+    for (int i = 0; i < WEFT_NUM_LINKS; i++)
+        if (gate->window_bytes[i] == 0)
+            gate->window_bytes[i] = fill->gate.window_bytes[i];
+    gate->hold_ns = gate->hold_ns ? gate->hold_ns : fill->gate.hold_ns;
+    gate->stall_ns = gate->stall_ns ? gate->stall_ns : fill->gate.stall_ns;
+    current_limits = &limits;
 }
 
 const weft_mpi_limits *weft_mpi_get_limits(void)
 {
-    return limits.piece_bytes ? &limits : &default_limits;
+    return current_limits;
+}
+
+size_t weft_mpi_message_bytes(const weft_comm *comm, size_t wanted)
+{
+    size_t most = current_limits->background_bytes;
+    return weft_gate_is_background(comm->purpose) && wanted > most ? most : wanted;
 }
 
 /* Pieces of something that ends with a short one. */
@@ -114,7 +142,7 @@ static void prepare_exchange(weft_mpi_run *run)
             offsets[i] = i % size == 0 ? 0 : offsets[i - 1] + op->rows->bytes[i - 1];
     }
     run->step = step_exchange;
-    run->piece = weft_mpi_get_limits()->piece_bytes;
+    run->piece = weft_mpi_message_bytes(op->comm, weft_mpi_get_limits()->piece_bytes);
     run->num_rounds = 1;
     for (int peer = 0; peer < size; peer++) {
         uint64_t sent = num_pieces(sent_row(run, peer).bytes, run->piece);
@@ -271,6 +299,7 @@ static void prepare_reduce(weft_mpi_run *run)
     size_t piece = MAX_SCRATCH_BYTES / num_peers;
     piece = piece > MIN_FOLD_BYTES ? piece : MIN_FOLD_BYTES;
     piece = piece < now->piece_bytes ? piece : now->piece_bytes;
+    piece = weft_mpi_message_bytes(op->comm, piece);
     piece /= weft_dtype_bytes(op->dtype);
     run->piece = piece > 0 ? piece : 1;
     size_t largest = op->count;
@@ -371,13 +400,13 @@ void weft_mpi_prepare(weft_mpi_run *run)
         break;
     case WEFT_COMM_BROADCAST:
         run->step = step_broadcast;
-        run->piece = weft_mpi_get_limits()->piece_bytes;
+        run->piece = weft_mpi_message_bytes(op->comm, weft_mpi_get_limits()->piece_bytes);
         run->num_rounds = num_pieces(op->bytes, run->piece);
         break;
     case WEFT_COMM_SEND:
     case WEFT_COMM_RECV:
         run->step = step_message;
-        run->piece = weft_mpi_get_limits()->message_bytes;
+        run->piece = weft_mpi_message_bytes(op->comm, weft_mpi_get_limits()->message_bytes);
         run->num_rounds = num_pieces(op->bytes, run->piece);
         break;
     case WEFT_COMM_SEND_RECV:

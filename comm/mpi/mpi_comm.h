@@ -1,8 +1,9 @@
 /* The mpi backend's own structures.
  *
  * All collectives are made of MPI_Isend and MPI_Irecv, driven by the progress engine: pieces of
- * bounded size, two rounds in flight. Tags carry the operation's number, so operations of one
- * group cannot be confused even when they run on different lanes. */
+ * bounded size, two rounds in flight, and sends of less urgent purposes by leave of the gate. Tags
+ * carry the operation's number, so operations of one group cannot be confused even when they run on
+ * different lanes. */
 #ifndef WEFT_COMM_MPI_MPI_COMM_H
 #define WEFT_COMM_MPI_MPI_COMM_H
 
@@ -10,6 +11,7 @@
 
 #include "comm/comm_ops.h"
 #include "comm/mpi/engine.h"
+#include "comm/mpi/gate.h"
 
 /* MPI's answer as a status, with MPI's own text. */
 #define WEFT_MPI(call) weft_mpi_status(__FILE__, __LINE__, __func__, #call, (call))
@@ -18,19 +20,31 @@ weft_status weft_mpi_status(const char *file, int line, const char *function, co
 
 /* Sizes that the algorithms cut by. The same on every rank. */
 typedef struct weft_mpi_limits {
-    size_t message_bytes; /* point to point; below INT_MAX */
-    size_t piece_bytes;   /* one round of a collective, a peer */
-    size_t direct_bytes;  /* an all_reduce that brings this much or less in goes in one round */
+    size_t message_bytes;    /* point to point; below INT_MAX */
+    size_t piece_bytes;      /* one round of a collective, a peer */
+    size_t direct_bytes;     /* an all_reduce that brings this much or less in goes in one round */
+    size_t background_bytes; /* the most in a message of a purpose behind EXPERT */
+    weft_gate_limits gate;
+    int ranks_per_node; /* for tests: that many neighbours in the world make a node; 0: who shares
+                           memory does */
 } weft_mpi_limits;
-/* For tests: NULL restores the defaults. No operation may be in flight. */
+/* For tests: NULL restores the defaults, as a field of 0 does. No operation may be in flight. */
 void weft_mpi_set_limits(const weft_mpi_limits *limits);
 const weft_mpi_limits *weft_mpi_get_limits(void);
+/* `wanted`, or what a message of the group's purpose may carry if that is less. */
+size_t weft_mpi_message_bytes(const weft_comm *comm, size_t wanted);
 
 /* A set of messages in flight together. */
 typedef struct weft_mpi_message {
     int peer;
     size_t bytes;
     bool receive;
+    bool queued; /* a send that waits at the gate, until when the rest is needed */
+    int tag;
+    const void *buffer;
+    MPI_Comm handle;
+    weft_link link;
+    uint64_t number; /* among the operation's sends on that link */
 } weft_mpi_message;
 
 typedef struct weft_mpi_batch {
@@ -39,6 +53,8 @@ typedef struct weft_mpi_batch {
     MPI_Status *statuses;
     int *indices;
     int count, num_pending, capacity;
+    int num_queued;       /* of the pending ones */
+    weft_gate_pass *pass; /* of the operation; NULL: past the gate */
 } weft_mpi_batch;
 
 typedef struct weft_mpi_slot {
@@ -71,7 +87,8 @@ typedef struct weft_mpi_comm {
     weft_mpi_work *free_work, *owned_work; /* guarded by base.lock */
 } weft_mpi_comm;
 
-/* batch.c. Both name the peer in their errors; test also when sizes differ. */
+/* batch.c. Both name the peer in their errors; test also when sizes differ. A receive is posted at
+ * once, a send when the gate lets it, at the latest in a later test. */
 weft_status weft_mpi_post_send(const weft_mpi_comm *comm, weft_mpi_batch *batch, int peer, int tag,
                                const void *buffer, size_t bytes) WEFT_CHECKED;
 weft_status weft_mpi_post_recv(const weft_mpi_comm *comm, weft_mpi_batch *batch, int peer, int tag,
@@ -101,6 +118,7 @@ struct weft_mpi_run {
     weft_mpi_work *work;
     weft_mpi_step step;
     int first_tag;
+    weft_gate_pass pass;
     uint64_t num_rounds, num_started, num_ended;
     size_t piece;     /* bytes, or elements in a reduction */
     void *signatures; /* check.c */
@@ -124,8 +142,12 @@ void weft_mpi_sharded_free(struct weft_mpi_sharded *state);
 /* check.c: compares the signatures of a collective. */
 weft_status weft_mpi_check(const weft_comm_op *op) WEFT_CHECKED;
 
-/* world.c: the engine of this process, and after how many collectives tags are used again. */
+/* world.c: the engine and the gate of this process, and after how many collectives tags are used
+ * again. */
 weft_engine *weft_mpi_engine(void);
 uint64_t weft_mpi_num_sequences(void);
+weft_gate *weft_mpi_gate(void);
+/* How this process reaches a member of a group. */
+weft_link weft_mpi_link(const weft_comm *comm, int rank);
 
 #endif

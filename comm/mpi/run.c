@@ -33,7 +33,7 @@ static weft_status advance_slot(weft_mpi_run *run, weft_mpi_slot *slot, bool *ou
         slot->phase++;
     }
     *out_moved = true;
-    slot->batch.count = slot->batch.num_pending = 0;
+    slot->batch.count = slot->batch.num_pending = slot->batch.num_queued = 0;
     WEFT_TRY(run->step(run, slot));
     if (slot->batch.count == 0) {
         slot->phase = -1;
@@ -45,8 +45,13 @@ static weft_status advance_slot(weft_mpi_run *run, weft_mpi_slot *slot, bool *ou
 static weft_status advance(void *operation, bool *out_moved, bool *out_done)
 {
     weft_mpi_run *run = operation;
-    for (int i = 0; i < WEFT_MPI_NUM_SLOTS; i++)
-        WEFT_TRY(advance_slot(run, &run->work->slots[i], out_moved));
+    for (int i = 0; i < WEFT_MPI_NUM_SLOTS; i++) {
+        weft_status status = advance_slot(run, &run->work->slots[i], out_moved);
+        if (status == WEFT_OK)
+            continue;
+        weft_gate_leave(&run->pass);
+        return status;
+    }
     *out_done = run->num_ended == run->num_rounds;
     return WEFT_OK;
 }
@@ -78,7 +83,10 @@ weft_status weft_mpi_run_init(weft_mpi_run *run, const weft_comm_op *op)
         .op = op,
         .first_tag = weft_mpi_first_tag(op->sequence),
     };
+    weft_gate_enter(&run->pass, weft_mpi_gate(), &weft_mpi_get_limits()->gate, op->comm->purpose);
     WEFT_TRY(weft_mpi_work_take(run->comm, &run->work));
+    for (int i = 0; i < WEFT_MPI_NUM_SLOTS; i++)
+        run->work->slots[i].batch.pass = &run->pass;
     return WEFT_OK;
 }
 

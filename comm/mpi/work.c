@@ -77,6 +77,7 @@ weft_status weft_mpi_work_take(weft_mpi_comm *comm, weft_mpi_work **out)
     for (int i = 0; i < WEFT_MPI_NUM_SLOTS; i++) {
         work->slots[i].phase = -1;
         work->slots[i].batch.count = work->slots[i].batch.num_pending = 0;
+        work->slots[i].batch.num_queued = 0;
     }
     *out = work;
     return WEFT_OK;

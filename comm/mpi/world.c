@@ -11,6 +11,8 @@ static struct {
     bool started_mpi; /* and shall end it */
     uint64_t num_sequences;
     weft_engine engine;
+    weft_gate gate; /* the engine's driver's alone */
+    bool *inside;   /* by world rank: shares memory with this process */
     /* Freed when the world ends: MPI_Comm_free is collective, destroying a group is not. Guarded
      * by the lock. */
     pthread_mutex_t lock;
@@ -26,6 +28,19 @@ weft_engine *weft_mpi_engine(void)
 uint64_t weft_mpi_num_sequences(void)
 {
     return world.num_sequences;
+}
+
+weft_gate *weft_mpi_gate(void)
+{
+    return &world.gate;
+}
+
+weft_link weft_mpi_link(const weft_comm *comm, int rank)
+{
+    int own = comm->world_ranks[comm->rank], other = comm->world_ranks[rank];
+    int in_turn = weft_mpi_get_limits()->ranks_per_node;
+    bool inside = in_turn > 0 ? own / in_turn == other / in_turn : world.inside[other];
+    return inside ? WEFT_LINK_INSIDE : WEFT_LINK_BETWEEN;
 }
 
 static weft_status keep_handle(MPI_Comm handle)
@@ -93,6 +108,8 @@ static void end_mpi(void)
     }
     free(world.handles);
     world.handles = NULL;
+    free(world.inside);
+    world.inside = NULL;
     world.num_handles = world.capacity = 0;
     weft_engine_release(&world.engine);
     world.alive = false;
@@ -143,6 +160,29 @@ static weft_status find_world_ranks(MPI_Comm handle, int size, int **out)
     MPI_Group_free(&group);
     MPI_Group_free(&world_group);
     *out = ranks;
+    return WEFT_OK;
+}
+
+/* Learns which ranks share memory with this one. Collective over the world. */
+static weft_status find_node(void)
+{
+    MPI_Comm node;
+    int size, node_size, rank, *ranks = NULL;
+    WEFT_TRY(WEFT_MPI(MPI_Comm_size(MPI_COMM_WORLD, &size)));
+    WEFT_TRY(WEFT_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &rank)));
+    world.inside = calloc((size_t)size, sizeof *world.inside);
+    if (!world.inside)
+        return WEFT_ERROR(WEFT_MEMORY, "no memory for a world of %d", size);
+    WEFT_TRY(WEFT_MPI(
+        MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node)));
+    weft_status status = WEFT_MPI(MPI_Comm_size(node, &node_size));
+    if (status == WEFT_OK)
+        status = find_world_ranks(node, node_size, &ranks);
+    MPI_Comm_free(&node);
+    WEFT_TRY(status);
+    for (int i = 0; i < node_size; i++)
+        world.inside[ranks[i]] = true;
+    free(ranks);
     return WEFT_OK;
 }
 
@@ -269,6 +309,8 @@ weft_status weft_comm_create_world(weft_comm **out)
         return status;
     }
     WEFT_TRY(find_num_sequences());
+    WEFT_TRY(find_node());
+    world.gate = (weft_gate){0};
     WEFT_TRY(weft_engine_init(&world.engine));
     MPI_Comm handle;
     WEFT_TRY(WEFT_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &handle)));

@@ -1,0 +1,106 @@
+#include "comm/mpi/gate.h"
+
+typedef struct weft_gate_lane gate_lane;
+
+bool weft_gate_is_background(weft_comm_purpose purpose)
+{
+    return purpose > WEFT_PURPOSE_EXPERT;
+}
+
+void weft_gate_enter(weft_gate_pass *pass, weft_gate *gate, const weft_gate_limits *limits,
+                     weft_comm_purpose purpose)
+{
+    *pass = (weft_gate_pass){.gate = gate, .limits = limits, .purpose = purpose};
+}
+
+static weft_gate_traffic *traffic_of(weft_gate_pass *pass, weft_link link)
+{
+    return &pass->gate->traffic[link][pass->purpose];
+}
+
+uint64_t weft_gate_queue(weft_gate_pass *pass, weft_link link, int64_t now_ns)
+{
+    weft_gate_traffic *traffic = traffic_of(pass, link);
+    traffic->num_pending++;
+    traffic->moved_ns = now_ns;
+    return pass->lanes[link].num_queued++;
+}
+
+/* Traffic that stands still (its peers are late) needs no room. */
+static bool more_urgent_moves(const weft_gate_pass *pass, weft_link link, int64_t now_ns)
+{
+    for (int purpose = 0; purpose < (int)pass->purpose; purpose++) {
+        const weft_gate_traffic *traffic = &pass->gate->traffic[link][purpose];
+        if (traffic->num_pending > 0 && now_ns - traffic->moved_ns < pass->limits->hold_ns)
+            return true;
+    }
+    return false;
+}
+
+/* Whether the lane has waited that long for this one reason. */
+static bool waited(gate_lane *lane, weft_gate_wait wait, int64_t bound_ns, int64_t now_ns)
+{
+    if (lane->wait != wait) {
+        lane->wait = wait;
+        lane->since_ns = now_ns;
+    }
+    if (now_ns - lane->since_ns < bound_ns)
+        return false;
+    lane->wait = WEFT_GATE_FREE;
+    return true;
+}
+
+static bool background_may_pass(weft_gate_pass *pass, weft_link link, size_t bytes, int64_t now_ns)
+{
+    gate_lane *lane = &pass->lanes[link];
+    size_t window = pass->limits->window_bytes[link];
+    if (lane->num_sent > lane->num_ended && lane->bytes_in_flight + bytes > window)
+        return waited(lane, WEFT_GATE_FULL, pass->limits->stall_ns, now_ns);
+    if (!more_urgent_moves(pass, link, now_ns)) {
+        lane->wait = WEFT_GATE_FREE;
+        lane->allowance = 0;
+        return true;
+    }
+    if (lane->allowance == 0) {
+        if (!waited(lane, WEFT_GATE_HELD, pass->limits->hold_ns, now_ns))
+            return false;
+        lane->allowance = window;
+    }
+    lane->allowance -= bytes < lane->allowance ? bytes : lane->allowance;
+    return true;
+}
+
+bool weft_gate_admit(weft_gate_pass *pass, weft_link link, uint64_t number, size_t bytes,
+                     int64_t now_ns)
+{
+    gate_lane *lane = &pass->lanes[link];
+    if (number != lane->num_sent)
+        return false;
+    if (weft_gate_is_background(pass->purpose) && !background_may_pass(pass, link, bytes, now_ns))
+        return false;
+    lane->num_sent++;
+    lane->bytes_in_flight += bytes;
+    traffic_of(pass, link)->moved_ns = now_ns;
+    return true;
+}
+
+void weft_gate_end(weft_gate_pass *pass, weft_link link, size_t bytes, int64_t now_ns)
+{
+    gate_lane *lane = &pass->lanes[link];
+    weft_gate_traffic *traffic = traffic_of(pass, link);
+    lane->num_ended++;
+    lane->bytes_in_flight -= bytes;
+    if (lane->wait == WEFT_GATE_FULL)
+        lane->wait = WEFT_GATE_FREE;
+    traffic->num_pending--;
+    traffic->moved_ns = now_ns;
+}
+
+void weft_gate_leave(weft_gate_pass *pass)
+{
+    for (int link = 0; link < WEFT_NUM_LINKS; link++) {
+        gate_lane *lane = &pass->lanes[link];
+        traffic_of(pass, (weft_link)link)->num_pending -= lane->num_queued - lane->num_ended;
+        *lane = (gate_lane){0};
+    }
+}

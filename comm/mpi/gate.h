@@ -1,0 +1,71 @@
+/* The gate: which queued sends may go to the network now.
+ *
+ * Messages share links, and what is on its way already cannot be called back: a transport serves
+ * in order. So operations of the background (purposes behind EXPERT) keep little in flight, and
+ * hold new sends back while a more urgent operation has moving traffic on the same link. Traffic
+ * inside the node and between nodes are links apart.
+ *
+ * Never more than delay: a held operation may send a window's worth again after `hold_ns`, however
+ * busy the link is, and a full window that nobody empties lets one more message pass after
+ * `stall_ns`. Whatever other ranks wait for, each queued send goes out in bounded time, so the gate
+ * cannot deadlock operations that would end without it. Receives never pass the gate.
+ *
+ * Sends of one operation on one link go in the order in which they were queued.
+ *
+ * Used by one thread at a time (the engine's driver). Knows nothing of MPI, nor of clocks. */
+#ifndef WEFT_COMM_MPI_GATE_H
+#define WEFT_COMM_MPI_GATE_H
+
+#include "comm/comm.h"
+
+typedef enum weft_link { WEFT_LINK_INSIDE, WEFT_LINK_BETWEEN, WEFT_NUM_LINKS } weft_link;
+
+typedef struct weft_gate_limits {
+    size_t window_bytes[WEFT_NUM_LINKS]; /* of an operation, in flight; one message may exceed it */
+    int64_t hold_ns, stall_ns;
+} weft_gate_limits;
+
+/* Unsent messages of a purpose on a link, and when one last moved. */
+typedef struct weft_gate_traffic {
+    uint64_t num_pending;
+    int64_t moved_ns;
+} weft_gate_traffic;
+
+/* One a process. Zero is valid. */
+typedef struct weft_gate {
+    weft_gate_traffic traffic[WEFT_NUM_LINKS][WEFT_NUM_PURPOSES];
+} weft_gate;
+
+typedef enum weft_gate_wait { WEFT_GATE_FREE, WEFT_GATE_FULL, WEFT_GATE_HELD } weft_gate_wait;
+
+/* One operation's place at the gate. */
+typedef struct weft_gate_pass {
+    weft_gate *gate;
+    const weft_gate_limits *limits;
+    weft_comm_purpose purpose;
+    struct weft_gate_lane {
+        uint64_t num_queued, num_sent, num_ended; /* since the operation began */
+        size_t bytes_in_flight;
+        size_t allowance; /* bytes that may still pass in spite of more urgent traffic */
+        weft_gate_wait wait;
+        int64_t since_ns;
+    } lanes[WEFT_NUM_LINKS];
+} weft_gate_pass;
+
+/* The purposes that keep out of the others' way. */
+bool weft_gate_is_background(weft_comm_purpose purpose);
+
+/* `limits` is borrowed. */
+void weft_gate_enter(weft_gate_pass *pass, weft_gate *gate, const weft_gate_limits *limits,
+                     weft_comm_purpose purpose);
+/* Queues a send; returns its number on that link. */
+uint64_t weft_gate_queue(weft_gate_pass *pass, weft_link link, int64_t now_ns);
+/* True: send it now, it counts as in flight. Asked again and again until then. */
+bool weft_gate_admit(weft_gate_pass *pass, weft_link link, uint64_t number, size_t bytes,
+                     int64_t now_ns);
+/* A send that was admitted is complete. */
+void weft_gate_end(weft_gate_pass *pass, weft_link link, size_t bytes, int64_t now_ns);
+/* At the operation's end; forgets what it leaves behind when it failed. */
+void weft_gate_leave(weft_gate_pass *pass);
+
+#endif
