@@ -264,6 +264,14 @@ static weft_status create_model(weft_trainer *t, weft_model_function build)
     return WEFT_OK;
 }
 
+static bool uses_lane(const weft_program *program, int lane)
+{
+    for (uint32_t i = 0; i < program->num_tasks; i++)
+        if (program->tasks[i].lane == lane)
+            return true;
+    return false;
+}
+
 static weft_status create_lanes(weft_trainer *t)
 {
     static const int priorities[WEFT_NUM_LANES] = {
@@ -272,7 +280,9 @@ static weft_status create_lanes(weft_trainer *t)
         [WEFT_LANE_REDUCE] = WEFT_PURPOSE_DATA,
     };
     for (int i = 0; i < WEFT_NUM_LANES; i++)
-        WEFT_TRY(weft_lane_create(t->device, priorities[i], weft_lane_kind_text(i), &t->lanes[i]));
+        if (uses_lane(&t->program, i) || uses_lane(&t->eval_program, i))
+            WEFT_TRY(
+                weft_lane_create(t->device, priorities[i], weft_lane_kind_text(i), &t->lanes[i]));
     weft_trainer_bind_tasks(t);
     t->executor.trace_rank = weft_comm_rank(t->world);
     uint32_t most = t->program.num_tasks > t->eval_program.num_tasks ? t->program.num_tasks

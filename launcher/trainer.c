@@ -21,8 +21,8 @@ void weft_trainer_ask_to_stop(void)
 /* The slot of a ring among the task's slots; -1: none. */
 static int slot_of(const weft_task *task, int first, int length)
 {
-    const int32_t slots[4] = {task->reads[0], task->reads[1], task->writes[0], task->writes[1]};
-    for (int i = 0; i < 4; i++)
+    const int32_t slots[] = {task->reads[0], task->reads[1], task->writes[0], task->writes[1]};
+    for (size_t i = 0; i < sizeof slots / sizeof slots[0]; i++)
         if (first >= 0 && slots[i] >= first && slots[i] < first + length)
             return slots[i];
     return -1;

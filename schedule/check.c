@@ -133,10 +133,10 @@ static weft_status check_form(const stage_check *check)
                    : task->micro_batch < 0 || task->micro_batch >= check->num_micro_batches)
             return wrong(check, i, "serves a micro-batch that is not one of %d",
                          check->num_micro_batches);
-        for (int k = 0; k < 2; k++) {
+        for (int k = 0; k < WEFT_TASK_MAX_READS; k++)
             WEFT_TRY(check_slot(check, i, "read", task->reads[k], value_read(check, task, k)));
+        for (int k = 0; k < WEFT_TASK_MAX_WRITES; k++)
             WEFT_TRY(check_slot(check, i, "write", task->writes[k], value_written(check, task, k)));
-        }
         if (task->writes[0] >= 0 && task->writes[0] == task->writes[1])
             return wrong(check, i, "writes two values to one slot");
     }
@@ -148,9 +148,11 @@ static bool is_needed(const stage_check *check, weft_task_kind kind, weft_flow f
 {
     const weft_task task = {.kind = (uint16_t)kind, .flow = flow};
     if (kind == WEFT_TASK_SEND || kind == WEFT_TASK_RECEIVE)
-        return flow != WEFT_FLOW_NONE && peer_of(check, &task) >= 0 &&
-               (flow == WEFT_FLOW_ACTIVATION || !check->forward_only);
-    return flow == WEFT_FLOW_NONE && (kind == WEFT_TASK_FORWARD || !check->forward_only);
+        return peer_of(check, &task) >= 0 && (flow == WEFT_FLOW_ACTIVATION ||
+                                              (flow == WEFT_FLOW_GRADIENT && !check->forward_only));
+    if (kind == WEFT_TASK_BACKWARD || kind == WEFT_TASK_REDUCE || kind == WEFT_TASK_STEP)
+        return flow == WEFT_FLOW_NONE && !check->forward_only;
+    return flow == WEFT_FLOW_NONE && kind == WEFT_TASK_FORWARD;
 }
 
 /* Where the tasks of a kind, flow and micro-batch were seen: 1 + index, 0 not yet. */
@@ -306,18 +308,18 @@ static weft_status check_slots(const stage_check *check, const past *pasts)
     slot_state *slots = memory;
     for (uint32_t i = 0; i < program->num_tasks; i++) {
         const weft_task *task = &program->tasks[i];
-        for (int k = 0; k < 2; k++) {
-            const int32_t read = task->reads[k], written = task->writes[k];
-            if (read >= 0)
-                WEFT_TRY(check_read(check, &pasts[i], i, read, value_read(check, task, k),
-                                    &slots[read]));
-            if (written >= 0)
-                WEFT_TRY(check_write(check, &pasts[i], i, written, &slots[written]));
-        }
-        for (int k = 0; k < 2; k++)
+        for (int k = 0; k < WEFT_TASK_MAX_READS; k++)
+            if (task->reads[k] >= 0)
+                WEFT_TRY(check_read(check, &pasts[i], i, task->reads[k], value_read(check, task, k),
+                                    &slots[task->reads[k]]));
+        for (int k = 0; k < WEFT_TASK_MAX_WRITES; k++)
+            if (task->writes[k] >= 0)
+                WEFT_TRY(
+                    check_write(check, &pasts[i], i, task->writes[k], &slots[task->writes[k]]));
+        for (int k = 0; k < WEFT_TASK_MAX_READS; k++)
             if (task->reads[k] >= 0)
                 slots[task->reads[k]].readers[task->lane] = i + 1;
-        for (int k = 0; k < 2; k++)
+        for (int k = 0; k < WEFT_TASK_MAX_WRITES; k++)
             if (task->writes[k] >= 0)
                 slots[task->writes[k]] = (slot_state){.held = value_written(check, task, k),
                                                       .micro_batch = task->micro_batch,

@@ -51,15 +51,9 @@ typedef struct writer {
 
 static weft_task task_of(const writer *w, weft_task_kind kind, int micro_batch)
 {
-    return (weft_task){
-        .kind = (uint16_t)kind,
-        .lane = (uint16_t)weft_task_kind_lane(kind),
-        .micro_batch = micro_batch,
-        .stage = w->stage,
-        .peer = -1,
-        .reads = {-1, -1},
-        .writes = {-1, -1},
-    };
+    weft_task task = weft_task_of(kind, micro_batch);
+    task.stage = w->stage;
+    return task;
 }
 
 static weft_status append_receive(writer *w, weft_flow flow, int micro_batch, int peer, int slot)

@@ -38,7 +38,11 @@ void weft_slice_of_task(const weft_task *task, weft_slice *out)
 {
     *out = (weft_slice){.lane = task->lane, .micro_batch = task->micro_batch, .stage = task->stage};
     const char *letter = weft_task_kind_letter(task->kind);
-    const char *flow = task->flow == WEFT_FLOW_GRADIENT ? "g" : "";
+    static const char *const flow_letters[WEFT_NUM_FLOWS] = {
+        [WEFT_FLOW_NONE] = "",   [WEFT_FLOW_ACTIVATION] = "", [WEFT_FLOW_GRADIENT] = "g",
+        [WEFT_FLOW_INPUT] = "i", [WEFT_FLOW_MIDDLE] = "m",
+    };
+    const char *flow = flow_letters[task->flow];
     if (task->micro_batch >= 0)
         snprintf(out->name, sizeof(out->name), "%s%s%d", letter, flow, task->micro_batch);
     else

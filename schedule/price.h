@@ -26,7 +26,8 @@ weft_status weft_program_price(const weft_program *programs, int num_stages, wef
 
 /* Fills a slice's lane, name, category, micro_batch and stage for a task: measured and priced
  * timelines look alike. Names: F3 and B3, s3 and r3 (a message's ends), sg3 and rg3 when it is
- * a gradient, R, S. The rest is zero. */
+ * a gradient, R, S; of an MoE layer P3, D3, E3, C3 with a g for gradients, M3, and Oi3, Om3, pi3,
+ * pm3 for T_DI and T_M offloaded and prefetched; G3 and L3. The rest is zero. */
 void weft_slice_of_task(const weft_task *task, weft_slice *out);
 
 #endif

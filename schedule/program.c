@@ -2,7 +2,8 @@
 
 #include <string.h>
 
-_Static_assert(sizeof(weft_task) == 44, "padding would make equal programs differ");
+_Static_assert(sizeof(weft_task) == 48, "padding would make equal programs differ");
+_Static_assert(WEFT_TASK_MAX_WAITS >= WEFT_NUM_LANES - 1, "a task may wait for every other lane");
 
 /* What is known to be done when a task is done: for each lane, 1 + the index of its latest such
  * task (0: none). Lanes are FIFOs, so everything before that task on its lane is done too. */
@@ -46,6 +47,19 @@ static const char *const flow_texts[WEFT_NUM_FLOWS] = {
     WEFT_FLOW_LIST(ROW)
 #undef ROW
 };
+
+weft_task weft_task_of(weft_task_kind kind, int micro_batch)
+{
+    return (weft_task){
+        .kind = (uint16_t)kind,
+        .lane = (uint16_t)weft_task_kind_lane((int)kind),
+        .micro_batch = micro_batch,
+        .stage = -1,
+        .peer = -1,
+        .reads = {-1, -1, -1},
+        .writes = {-1, -1},
+    };
+}
 
 const char *weft_task_kind_text(int kind)
 {
@@ -121,6 +135,13 @@ weft_status weft_program_builder_create(weft_arena *arena, weft_program_builder 
     return WEFT_OK;
 }
 
+enum { NUM_OPERANDS = WEFT_TASK_MAX_READS + WEFT_TASK_MAX_WRITES };
+
+static int32_t operand(const weft_task *task, int i)
+{
+    return i < WEFT_TASK_MAX_READS ? task->reads[i] : task->writes[i - WEFT_TASK_MAX_READS];
+}
+
 static weft_status check_ranges(const weft_program_builder *builder, const weft_task *task,
                                 const uint32_t *waits, uint32_t num_waits)
 {
@@ -131,10 +152,9 @@ static weft_status check_ranges(const weft_program_builder *builder, const weft_
     if (task->micro_batch < -1 || task->stage < -1 || task->peer < -1)
         return WEFT_ERROR(WEFT_CONFIG, "a task has micro-batch %d, stage %d, peer %d",
                           task->micro_batch, task->stage, task->peer);
-    const int32_t slots[4] = {task->reads[0], task->reads[1], task->writes[0], task->writes[1]};
-    for (int i = 0; i < 4; i++)
-        if (slots[i] < -1 || slots[i] >= WEFT_PROGRAM_MAX_SLOTS)
-            return WEFT_ERROR(WEFT_CONFIG, "a task uses slot %d", slots[i]);
+    for (int i = 0; i < NUM_OPERANDS; i++)
+        if (operand(task, i) < -1 || operand(task, i) >= WEFT_PROGRAM_MAX_SLOTS)
+            return WEFT_ERROR(WEFT_CONFIG, "a task uses slot %d", operand(task, i));
     if (num_waits > WEFT_TASK_MAX_WAITS)
         return WEFT_ERROR(WEFT_CONFIG, "a task waits for %u others, at most %d can be needed",
                           num_waits, WEFT_TASK_MAX_WAITS);
@@ -164,12 +184,9 @@ weft_status weft_program_add(weft_program_builder *builder, const weft_task *tas
 {
     WEFT_TRY(check_ranges(builder, task, waits, num_waits));
     uint32_t num_slots = 0;
-    for (int i = 0; i < 2; i++) {
-        if ((uint32_t)(task->reads[i] + 1) > num_slots)
-            num_slots = (uint32_t)(task->reads[i] + 1);
-        if ((uint32_t)(task->writes[i] + 1) > num_slots)
-            num_slots = (uint32_t)(task->writes[i] + 1);
-    }
+    for (int i = 0; i < NUM_OPERANDS; i++)
+        if ((uint32_t)(operand(task, i) + 1) > num_slots)
+            num_slots = (uint32_t)(operand(task, i) + 1);
     WEFT_TRY(reserve_for(builder, num_waits, num_slots));
 
     const uint32_t index = builder->num_tasks++;
@@ -185,10 +202,10 @@ weft_status weft_program_add(weft_program_builder *builder, const weft_task *tas
     builder->knowledge[index] = known;
     builder->last[task->lane] = index + 1;
 
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < WEFT_TASK_MAX_READS; i++)
         if (task->reads[i] >= 0)
             builder->slots[task->reads[i]].readers[task->lane] = index + 1;
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < WEFT_TASK_MAX_WRITES; i++)
         if (task->writes[i] >= 0)
             builder->slots[task->writes[i]] = (slot_use){.writer = index + 1};
     if (out_index)
@@ -196,9 +213,11 @@ weft_status weft_program_add(weft_program_builder *builder, const weft_task *tas
     return WEFT_OK;
 }
 
-/* The tasks that must be done before a new one, latest first. */
+/* The tasks that must be done before a new one, latest first: those it is told of, the writers of
+ * what it reads, the writers and readers of what it overwrites. */
 typedef struct predecessors {
-    uint32_t tasks[32];
+    uint32_t tasks[WEFT_TASK_MAX_WAITS + WEFT_TASK_MAX_READS +
+                   WEFT_TASK_MAX_WRITES * (1 + WEFT_NUM_LANES)];
     uint32_t count;
 } predecessors;
 
@@ -219,10 +238,13 @@ weft_status weft_program_append(weft_program_builder *builder, const weft_task *
     predecessors before = {.count = 0};
     for (uint32_t i = 0; i < num_after; i++)
         must_follow(&before, after[i] + 1);
-    for (int i = 0; i < 2; i++) {
-        const int32_t read = task->reads[i], written = task->writes[i];
+    for (int i = 0; i < WEFT_TASK_MAX_READS; i++) {
+        const int32_t read = task->reads[i];
         if (read >= 0 && (uint32_t)read < builder->max_slots)
             must_follow(&before, builder->slots[read].writer);
+    }
+    for (int i = 0; i < WEFT_TASK_MAX_WRITES; i++) {
+        const int32_t written = task->writes[i];
         if (written >= 0 && (uint32_t)written < builder->max_slots) {
             must_follow(&before, builder->slots[written].writer);
             for (int lane = 0; lane < WEFT_NUM_LANES; lane++)

@@ -15,6 +15,9 @@
  *   send      what is sent
  *   receive                                             what is received
  *
+ * Those of an MoE layer's tasks stand in schedule/moe_layer.h, those of an all-to-all's in
+ * schedule/exchange.h.
+ *
  * Text form: a line `program slots=5 in_flight=3`, then one task a line, such as
  * `7 forward compute mb=3 stage=1 reads=0 writes=0,4 waits=5,6`. The task's index comes first,
  * what a task does not have is left out. Printing and parsing are exact inverses, so golden files
@@ -30,14 +33,24 @@
 
 #include "core/arena.h"
 
-/* name, text, letter for timelines, lane it runs on, most reads, most writes, has a peer */
+/* name, text, letter for timelines, lane it runs on unless a generator says otherwise, most reads,
+ * most writes, has a peer */
 #define WEFT_TASK_LIST(X)                                                                          \
     X(FORWARD, "forward", "F", COMPUTE, 1, 2, 0)                                                   \
     X(BACKWARD, "backward", "B", COMPUTE, 2, 1, 0)                                                 \
     X(SEND, "send", "s", SEND, 1, 0, 1)                                                            \
     X(RECEIVE, "receive", "r", RECEIVE, 0, 1, 1)                                                   \
     X(REDUCE, "reduce", "R", REDUCE, 0, 0, 0)                                                      \
-    X(STEP, "step", "S", COMPUTE, 0, 0, 0)
+    X(STEP, "step", "S", COMPUTE, 0, 0, 0)                                                         \
+    X(PERMUTE, "permute", "P", COMPUTE, 0, 1, 0)                                                   \
+    X(DISPATCH, "dispatch", "D", EXPERT, 1, 1, 0)                                                  \
+    X(EXPERT, "expert", "E", COMPUTE, 3, 2, 0)                                                     \
+    X(COMBINE, "combine", "C", EXPERT, 1, 1, 0)                                                    \
+    X(OFFLOAD, "offload", "O", OFFLOAD, 1, 1, 0)                                                   \
+    X(PREFETCH, "prefetch", "p", PREFETCH, 1, 1, 0)                                                \
+    X(RECOMPUTE, "recompute", "M", COMPUTE, 1, 1, 0)                                               \
+    X(GATHER, "gather", "G", GATHER, 1, 1, 0)                                                      \
+    X(PLACE, "place", "L", PLACE, 1, 0, 0)
 
 typedef enum weft_task_kind {
 #define WEFT_TASK_ENUM(name, text, letter, lane, reads, writes, peer) WEFT_TASK_##name,
@@ -51,7 +64,12 @@ typedef enum weft_task_kind {
     X(COMPUTE, "compute")                                                                          \
     X(SEND, "send")                                                                                \
     X(RECEIVE, "receive")                                                                          \
-    X(REDUCE, "reduce")
+    X(REDUCE, "reduce")                                                                            \
+    X(EXPERT, "expert")                                                                            \
+    X(GATHER, "gather")                                                                            \
+    X(PLACE, "place")                                                                              \
+    X(OFFLOAD, "offload")                                                                          \
+    X(PREFETCH, "prefetch")
 
 typedef enum weft_lane_kind {
 #define WEFT_LANE_ENUM(name, text) WEFT_LANE_##name,
@@ -60,11 +78,14 @@ typedef enum weft_lane_kind {
         WEFT_NUM_LANES
 } weft_lane_kind;
 
-/* What a message carries: the direction of a SEND or RECEIVE. name, text */
+/* What a task moves: the direction of a message, or of an MoE layer's exchange and experts; the
+ * tensor that is offloaded or prefetched (T_DI or T_M). name, text */
 #define WEFT_FLOW_LIST(X)                                                                          \
     X(NONE, "")                                                                                    \
     X(ACTIVATION, "activation")                                                                    \
-    X(GRADIENT, "gradient")
+    X(GRADIENT, "gradient")                                                                        \
+    X(INPUT, "input")                                                                              \
+    X(MIDDLE, "middle")
 
 typedef enum weft_flow {
 #define WEFT_FLOW_ENUM(name, text) WEFT_FLOW_##name,
@@ -74,6 +95,8 @@ typedef enum weft_flow {
 } weft_flow;
 
 enum {
+    WEFT_TASK_MAX_READS = 3,
+    WEFT_TASK_MAX_WRITES = 2,
     WEFT_TASK_MAX_WAITS = 8, /* lanes are FIFOs: one wait for each other lane says everything */
     WEFT_PROGRAM_MAX_SLOTS = 65536,
     WEFT_TASK_TEXT_BYTES = 256,
@@ -81,11 +104,11 @@ enum {
 
 /* Without padding, so that equal programs are equal bytes. */
 typedef struct weft_task {
-    uint16_t kind, lane;            /* weft_task_kind, weft_lane_kind */
-    uint32_t flow;                  /* weft_flow, of SEND and RECEIVE */
-    int32_t micro_batch, stage;     /* -1: none */
-    int32_t peer;                   /* the other stage of SEND and RECEIVE; -1 none */
-    int32_t reads[2], writes[2];    /* slots; -1 none */
+    uint16_t kind, lane;        /* weft_task_kind, weft_lane_kind */
+    uint32_t flow;              /* weft_flow */
+    int32_t micro_batch, stage; /* -1: none */
+    int32_t peer;               /* the other stage of SEND and RECEIVE; -1 none */
+    int32_t reads[WEFT_TASK_MAX_READS], writes[WEFT_TASK_MAX_WRITES]; /* slots; -1 none */
     uint32_t first_wait, num_waits; /* into program.waits: indices of earlier tasks */
 } weft_task;
 
@@ -97,6 +120,9 @@ typedef struct weft_program {
     int32_t num_slots;
     int32_t max_in_flight; /* bound on micro-batches forwarded and not yet backwarded */
 } weft_program;
+
+/* A task of this kind on its kind's lane, with no flow, stage, peer, slots or waits. */
+weft_task weft_task_of(weft_task_kind kind, int micro_batch);
 
 /* Builds programs: append tasks, then finish. Everything lives in the arena. */
 typedef struct weft_program_builder weft_program_builder;

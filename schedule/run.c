@@ -59,7 +59,7 @@ static weft_status note_time(const weft_executor *executor, weft_lane *lane, dou
     return WEFT_OK;
 }
 
-static weft_status add_slices(const weft_program *program, const weft_executor *executor)
+weft_status weft_program_add_slices(const weft_program *program, const weft_executor *executor)
 {
     for (uint32_t i = 0; executor->trace && i < program->num_tasks; i++) {
         weft_slice slice;
@@ -72,7 +72,7 @@ static weft_status add_slices(const weft_program *program, const weft_executor *
     return WEFT_OK;
 }
 
-weft_status weft_program_run(const weft_program *program, weft_executor *executor)
+weft_status weft_program_enqueue(const weft_program *program, weft_executor *executor)
 {
     WEFT_TRY(check_executor(program, executor));
     for (uint32_t i = 0; i < program->num_tasks; i++) {
@@ -86,9 +86,15 @@ weft_status weft_program_run(const weft_program *program, weft_executor *executo
         WEFT_TRY(note_time(executor, lane, &executor->seen_us[2 * i + 1]));
         WEFT_TRY(weft_lane_record(lane, executor->done[i]));
     }
+    return WEFT_OK;
+}
+
+weft_status weft_program_run(const weft_program *program, weft_executor *executor)
+{
+    WEFT_TRY(weft_program_enqueue(program, executor));
     for (int lane = 0; lane < WEFT_NUM_LANES; lane++)
         if (executor->lanes[lane])
             WEFT_TRY(weft_lane_sync(executor->lanes[lane]));
-    WEFT_TRY(add_slices(program, executor));
+    WEFT_TRY(weft_program_add_slices(program, executor));
     return WEFT_OK;
 }

@@ -29,9 +29,15 @@ weft_status weft_executor_prepare(weft_executor *executor, weft_device *device,
                                   uint32_t max_tasks) WEFT_CHECKED;
 void weft_executor_release(weft_executor *executor);
 
-/* Enqueues all tasks and returns when all lanes have finished them. One caller at a time. On an
- * error the lanes may still hold work that will never complete (a receive whose sender died): the
- * caller aborts. */
+/* Enqueues all tasks and returns before they are done. One caller at a time; more programs may be
+ * enqueued behind this one. On an error the lanes may still hold work that will never complete (a
+ * receive whose sender died): the caller aborts. */
+weft_status weft_program_enqueue(const weft_program *program, weft_executor *executor) WEFT_CHECKED;
+/* Adds the slices of the program enqueued last to the executor's trace, if it has one: call it
+ * once the lanes have finished that program. */
+weft_status weft_program_add_slices(const weft_program *program,
+                                    const weft_executor *executor) WEFT_CHECKED;
+/* Enqueues all tasks, returns when all lanes have finished them, and adds the slices. */
 weft_status weft_program_run(const weft_program *program, weft_executor *executor) WEFT_CHECKED;
 
 #endif

@@ -26,12 +26,15 @@ static void put(line *out, const char *format, ...)
         out->length = out->bytes - 1;
 }
 
-static void put_slots(line *out, const char *name, const int32_t slots[2])
+/* Up to the last slot that there is. */
+static void put_slots(line *out, const char *name, const int32_t *slots, int count)
 {
-    if (slots[1] != -1)
-        put(out, " %s=%d,%d", name, slots[0], slots[1]);
-    else if (slots[0] != -1)
+    while (count > 0 && slots[count - 1] == -1)
+        count--;
+    if (count > 0)
         put(out, " %s=%d", name, slots[0]);
+    for (int i = 1; i < count; i++)
+        put(out, ",%d", slots[i]);
 }
 
 static void put_task(line *out, const weft_task *task, const uint32_t *waits)
@@ -45,8 +48,8 @@ static void put_task(line *out, const weft_task *task, const uint32_t *waits)
         put(out, " stage=%d", task->stage);
     if (task->peer != -1)
         put(out, " peer=%d", task->peer);
-    put_slots(out, "reads", task->reads);
-    put_slots(out, "writes", task->writes);
+    put_slots(out, "reads", task->reads, WEFT_TASK_MAX_READS);
+    put_slots(out, "writes", task->writes, WEFT_TASK_MAX_WRITES);
     for (uint32_t w = 0; w < task->num_waits; w++)
         put(out, w ? ",%u" : " waits=%u", waits[w]);
 }
@@ -106,8 +109,11 @@ static void read_field(const char *word, weft_task *task, uint32_t *waits)
         int32_t *to;
         int room;
     } fields[] = {
-        {"mb=", &task->micro_batch, 1}, {"stage=", &task->stage, 1},  {"peer=", &task->peer, 1},
-        {"reads=", task->reads, 2},     {"writes=", task->writes, 2},
+        {"mb=", &task->micro_batch, 1},
+        {"stage=", &task->stage, 1},
+        {"peer=", &task->peer, 1},
+        {"reads=", task->reads, WEFT_TASK_MAX_READS},
+        {"writes=", task->writes, WEFT_TASK_MAX_WRITES},
     };
     for (size_t f = 0; f < sizeof(fields) / sizeof(fields[0]); f++)
         if (strncmp(word, fields[f].name, strlen(fields[f].name)) == 0)
@@ -125,14 +131,12 @@ static weft_status read_task(const char *text, uint32_t index, weft_program_buil
     snprintf(words, sizeof(words), "%s", text);
     strtok_r(words, " ", &rest); /* the index; compared below */
     const char *kind = strtok_r(NULL, " ", &rest), *lane = strtok_r(NULL, " ", &rest);
-    weft_task task = {
-        .micro_batch = -1, .stage = -1, .peer = -1, .reads = {-1, -1}, .writes = {-1, -1}};
     uint32_t waits[WEFT_TASK_MAX_WAITS];
     const int kind_index = kind ? find(kind, weft_task_kind_text, WEFT_NUM_TASK_KINDS) : -1;
     const int lane_index = lane ? find(lane, weft_lane_kind_text, WEFT_NUM_LANES) : -1;
     if (kind_index < 0 || lane_index < 0)
         return WEFT_ERROR(WEFT_CONFIG, "\"%.80s\" is no task: expected INDEX KIND LANE ...", text);
-    task.kind = (uint16_t)kind_index;
+    weft_task task = weft_task_of((weft_task_kind)kind_index, -1);
     task.lane = (uint16_t)lane_index;
     for (const char *word; (word = strtok_r(NULL, " ", &rest));)
         read_field(word, &task, waits);

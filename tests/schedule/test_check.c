@@ -297,9 +297,9 @@ static void damage(program_set *set, uint64_t *random)
         swap_tasks(&edited, t, other);
         break;
     case 3: { /* another slot */
-        int32_t *const slots[4] = {&task->reads[0], &task->reads[1], &task->writes[0],
-                                   &task->writes[1]};
-        *slots[next_random(random, 4)] =
+        int32_t *const slots[] = {&task->reads[0], &task->reads[1], &task->reads[2],
+                                  &task->writes[0], &task->writes[1]};
+        *slots[next_random(random, sizeof slots / sizeof slots[0])] =
             (int32_t)next_random(random, (uint32_t)set->programs[stage].num_slots + 1) - 1;
         break;
     }

@@ -41,7 +41,7 @@ static weft_task task_on(weft_lane_kind lane, int read, int written)
                        .micro_batch = -1,
                        .stage = -1,
                        .peer = -1,
-                       .reads = {read, -1},
+                       .reads = {read, -1, -1},
                        .writes = {written, -1}};
 }
 
@@ -116,13 +116,13 @@ static void builder_refuses(void **state)
                  "task 1 waits for task 1");
     weft_task bad = good;
     bad.kind = WEFT_NUM_TASK_KINDS;
-    ASSERT_ERROR(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "kind 6");
+    ASSERT_ERROR(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "kind 15");
     bad = good;
     bad.lane = WEFT_NUM_LANES;
-    ASSERT_ERROR(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "lane 4");
+    ASSERT_ERROR(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "lane 9");
     bad = good;
     bad.flow = WEFT_NUM_FLOWS;
-    ASSERT_ERROR(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "flow 3");
+    ASSERT_ERROR(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "flow 5");
     bad = good;
     bad.peer = -2;
     ASSERT_ERROR(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "peer -2");
@@ -144,8 +144,8 @@ static void any_task_round_trips(void **state)
         ASSERT_OK(weft_program_builder_create(&arena, &builder));
         for (uint32_t i = 0; i < 50; i++) {
             const int32_t large = next_random(&random, 2) ? 3 : WEFT_PROGRAM_MAX_SLOTS - 1;
-            int32_t values[7];
-            for (int v = 0; v < 7; v++)
+            int32_t values[8];
+            for (int v = 0; v < 8; v++)
                 values[v] = (int32_t)next_random(&random, (uint32_t)large + 1) - 1;
             const weft_task task = {
                 .kind = (uint16_t)next_random(&random, WEFT_NUM_TASK_KINDS),
@@ -154,7 +154,7 @@ static void any_task_round_trips(void **state)
                 .micro_batch = next_random(&random, 9) ? values[0] : INT32_MAX,
                 .stage = next_random(&random, 9) ? values[1] : INT32_MAX,
                 .peer = next_random(&random, 9) ? values[2] : INT32_MAX,
-                .reads = {values[3], values[4]},
+                .reads = {values[3], values[4], values[7]},
                 .writes = {values[5], values[6]},
             };
             uint32_t waits[WEFT_TASK_MAX_WAITS];
@@ -197,7 +197,7 @@ static void parser_refuses(void **state)
         {HEAD "0 forward compute mb=1,2\n", "should read"},
         {HEAD "0 forward compute stage=1 mb=1\n", "should read"},
         {HEAD "0 forward compute mb=1 mb=1\n", "should read"},
-        {HEAD "0 forward compute reads=1,2,3\n", "should read"},
+        {HEAD "0 forward compute reads=1,2,3,4\n", "should read"},
         {HEAD "0 forward compute reads=1,-1\n", "should read \"0 forward compute reads=1\""},
         {HEAD "0 forward compute reads=70000\n", "line 2: a task uses slot 70000"},
         {HEAD "0 forward compute colour=red\n", "should read \"0 forward compute\""},
