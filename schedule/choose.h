@@ -10,11 +10,15 @@
 #include "schedule/moe_layer.h"
 
 /* MPipeMoE eq. 10 (third term q3 v_mem / (eta W_mem)): time of forward plus backward in
- * microseconds by the slowest stream, with the Q of its Table II. Says nothing of n. */
+ * microseconds by the slowest stream, with the Q of its Table II for H of any size (there H = 4 M)
+ * and gated experts. Speeds are those at the whole layer's volumes. Says nothing of n. */
 double weft_moe_quick_us(const weft_cluster *cluster, const weft_moe_layer_shape *shape,
                          weft_reuse reuse);
 
-/* MPMoE §IV-B, Fig. 8: time of one direction by paradigm and five phases P0..P4, with alpha. */
+/* MPMoE §IV-B, Fig. 8: time of one direction by paradigm and five phases P0..P4, with alpha. A
+ * phase takes the time of its slowest stream, each slowed for all of the phase by the others that
+ * have work in it. P2 is all saturated phases together, n - 2 of them; with n = 1 nothing runs
+ * beside anything but copies, and P1 and P2 are 0. Without alpha, paradigm 1 is exact. */
 typedef enum weft_paradigm { WEFT_PARADIGM_1 = 1, WEFT_PARADIGM_2, WEFT_PARADIGM_3 } weft_paradigm;
 weft_paradigm weft_moe_paradigm(weft_reuse reuse, bool backward);
 typedef struct weft_moe_phases {
@@ -37,7 +41,8 @@ typedef struct weft_moe_choice {
 } weft_moe_choice;
 
 /* The fastest (n, S) among n in `partitions` and S in `allowed_reuses` (bit i: strategy i; 0: S1 to
- * S4 and none). Ties of less than 1 % go to the smaller n. */
+ * S4 and none). Ties of less than 1 % go to the smaller n. WEFT_CONFIG for an empty or impossible
+ * choice, and naming the cost where the cluster does not know one that a strategy needs. */
 weft_status weft_choose_moe(const weft_cluster *cluster, const weft_moe_layer_shape *shape,
                             weft_moe_model model, const int *partitions, int num_partitions,
                             unsigned allowed_reuses, weft_moe_choice *out) WEFT_CHECKED;
@@ -48,7 +53,14 @@ weft_status weft_choose_moe(const weft_cluster *cluster, const weft_moe_layer_sh
  *
  *   while (weft_granularity_next(&g, B, &n, &trial), trial)
  *       weft_granularity_report(&g, B, n, measured_us);
- */
+ *
+ * A B between two ranges is searched between their n alone, so ranges stay disjoint and rise with n
+ * whatever is measured. Where the truth is not monotone (or a measurement was wrong), the search
+ * sees only that part of it and settles on the best n between the neighbours', which then is an
+ * end of the part; ranges never shrink.
+ *
+ * One B is searched at a time. Other B that come in between are answered without a trial, by their
+ * range or by the range below; a B that does not come back gives up its search. */
 enum { WEFT_GRANULARITY_MAX_RANGES = 16, WEFT_GRANULARITY_MAX_CACHE = 256 };
 typedef struct weft_granularity_range {
     int n;
@@ -60,7 +72,7 @@ typedef struct weft_granularity {
     weft_granularity_range ranges[WEFT_GRANULARITY_MAX_RANGES]; /* rising in n */
     int num_ranges;
     struct {
-        double tokens;
+        double tokens, us; /* us: the best n's time */
         int n;
     } cache[WEFT_GRANULARITY_MAX_CACHE]; /* the latest, round robin */
     int num_cached, next_cached;
@@ -68,11 +80,21 @@ typedef struct weft_granularity {
     double searching_tokens; /* 0: none */
     int at, last;            /* candidate index tried next, and the last one allowed */
     int best_n, num_trials;
+    int num_elsewhere; /* questions about other B since the last one about this */
     double best_us;
 } weft_granularity;
 void weft_granularity_init(weft_granularity *g, const int *candidates, int num_candidates);
 /* Gives the n to use for B tokens. *out_trial: it is a trial whose time is to be reported. */
 void weft_granularity_next(weft_granularity *g, double tokens, int *out_n, bool *out_trial);
+/* Times of anything but the trial asked for are ignored. */
 void weft_granularity_report(weft_granularity *g, double tokens, int n, double us);
+/* The best n's time for B tokens: measured, or of the nearest B measured in proportion to the
+ * tokens; infinity where nothing was measured yet. */
+double weft_granularity_us(const weft_granularity *g, double tokens);
+
+/* The same over strategies (MPMoE §IV-A's last paragraph): g[S] is searched for one strategy after
+ * the other in `allowed_reuses` (bits as above), then the fastest is the answer. */
+void weft_granularity_next_of(weft_granularity g[WEFT_NUM_REUSES], unsigned allowed_reuses,
+                              double tokens, weft_moe_pipeline *out, bool *out_trial);
 
 #endif

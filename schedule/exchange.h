@@ -56,7 +56,9 @@ typedef struct weft_exchange_costs {
 weft_exchange_costs weft_exchange_costs_of(const weft_cluster *cluster,
                                            const weft_exchange_shape *shape,
                                            weft_exchange_form form, int num_chunks);
-/* Eq. 11 for o1 (o1_paper with its copies), Algorithm 1's and 2's T for o2, o3 and direct. */
+/* Eq. 11 for o1 (o1_paper with its copies), Algorithm 1's and 2's T for o2, o3 and direct;
+ * Algorithm 2's also where a chunk's copy takes longer than its all-gather and all-to-all. Costs
+ * that are nothing (one node, t = 1) are not asked of the cluster. */
 double weft_exchange_us(const weft_cluster *cluster, const weft_exchange_shape *shape,
                         weft_exchange_form form, int num_chunks);
 
@@ -64,13 +66,16 @@ typedef struct weft_exchange_choice {
     weft_exchange_form form;
     int num_chunks;
     double us;
-    /* of each form: the best number of chunks and its time */
+    /* of each form allowed: the best number of chunks and its time; else 0 */
     int best_chunks[WEFT_NUM_EXCHANGES];
     double best_us[WEFT_NUM_EXCHANGES];
     char reason[160]; /* one line for the log */
 } weft_exchange_choice;
 /* Algorithms 1 and 2 (with lines 18-19 as they are meant: T_min = T and N is kept) for every
- * chunked form, and Algorithm 3 over the forms in `allowed` (bit i: form i; 0: all). */
+ * chunked form, and Algorithm 3 over the forms in `allowed` (bit i: form i; 0: all). Equal times go
+ * to fewer chunks and to the form that comes first. One chunk is a candidate whatever its size.
+ * WEFT_CONFIG for an impossible shape, and naming the cost where the cluster does not know one that
+ * an allowed form needs. */
 weft_status weft_choose_exchange(const weft_cluster *cluster, const weft_exchange_shape *shape,
                                  unsigned allowed, weft_exchange_choice *out) WEFT_CHECKED;
 

@@ -1,0 +1,159 @@
+#include "schedule/choose.h"
+
+#include <math.h>
+#include <stdio.h>
+
+static weft_status need(const weft_cluster *cluster, weft_cost_kind kind)
+{
+    if (weft_cluster_knows(cluster, kind))
+        return WEFT_OK;
+    return WEFT_ERROR(WEFT_CONFIG,
+                      "cluster \"%s\": costs.%s is not known, and choosing partitions and memory "
+                      "reuse of an MoE layer needs it",
+                      cluster->name, weft_cost_text(kind));
+}
+
+/* Everything that any allowed strategy costs. */
+static weft_status need_all(const weft_cluster *cluster, const weft_moe_layer_shape *shape,
+                            unsigned reuses)
+{
+    if (!(shape->pace_flops > 0))
+        WEFT_TRY(
+            need(cluster, shape->element_bytes < 4 ? WEFT_COST_GEMM_BF16 : WEFT_COST_GEMM_FP32));
+    if (shape->ep > 1)
+        WEFT_TRY(need(cluster, shape->inside ? WEFT_COST_ALL_TO_ALL_INSIDE : WEFT_COST_ALL_TO_ALL));
+    WEFT_TRY(need(cluster, WEFT_COST_COPY));
+    const unsigned copying = 1u << WEFT_REUSE_S1 | 1u << WEFT_REUSE_S2 | 1u << WEFT_REUSE_S3;
+    if (reuses & copying) {
+        WEFT_TRY(need(cluster, WEFT_COST_TO_HOST));
+        WEFT_TRY(need(cluster, WEFT_COST_TO_DEVICE));
+    }
+    return WEFT_OK;
+}
+
+static weft_status price_us(const weft_moe_costs *costs, const weft_interference *interference,
+                            const weft_moe_pipeline *pipeline, weft_arena *arena, double *out_us)
+{
+    *out_us = 0;
+    for (int backward = 0; backward <= 1; backward++) {
+        weft_program program;
+        double us;
+        WEFT_TRY(weft_program_moe(pipeline, backward, arena, &program));
+        WEFT_TRY(weft_program_moe_price(&program, costs, interference, NULL, &us));
+        *out_us += us;
+    }
+    return WEFT_OK;
+}
+
+/* Forward plus backward of one (n, S). */
+static weft_status predict(const weft_cluster *cluster, const weft_moe_layer_shape *shape,
+                           weft_moe_model model, const weft_moe_pipeline *pipeline, double *out_us)
+{
+    const weft_moe_costs costs = weft_moe_costs_of(cluster, shape, pipeline->num_partitions);
+    const weft_interference *alpha = &cluster->interference;
+    if (model != WEFT_MOE_MODEL_PRICE) {
+        *out_us = weft_moe_phases_of(&costs, alpha, pipeline, false).total_us +
+                  weft_moe_phases_of(&costs, alpha, pipeline, true).total_us;
+        return WEFT_OK;
+    }
+    weft_arena arena = {0};
+    const weft_status status = price_us(&costs, alpha, pipeline, &arena, out_us);
+    weft_arena_release(&arena);
+    WEFT_TRY(status);
+    return WEFT_OK;
+}
+
+static unsigned quickest(const weft_cluster *cluster, const weft_moe_layer_shape *shape,
+                         unsigned reuses)
+{
+    int best = -1;
+    double best_us = INFINITY;
+    for (int reuse = 0; reuse < WEFT_NUM_REUSES; reuse++) {
+        if (!(reuses >> reuse & 1))
+            continue;
+        const double us = weft_moe_quick_us(cluster, shape, (weft_reuse)reuse);
+        if (best < 0 || us < best_us) {
+            best = reuse;
+            best_us = us;
+        }
+    }
+    return 1u << best;
+}
+
+typedef struct candidate {
+    weft_moe_pipeline pipeline;
+    double us;
+} candidate;
+
+/* The fastest; of those that are less than 1 % behind it, the one with the smallest n. */
+static const candidate *pick(const candidate *candidates, int num_candidates)
+{
+    double least_us = INFINITY;
+    for (int i = 0; i < num_candidates; i++)
+        least_us = fmin(least_us, candidates[i].us);
+    const candidate *best = NULL;
+    for (int i = 0; i < num_candidates; i++) {
+        const candidate *c = &candidates[i];
+        if (c->us > least_us && c->us >= 1.01 * least_us)
+            continue;
+        const int n = c->pipeline.num_partitions, best_n = best ? best->pipeline.num_partitions : 0;
+        if (!best || n < best_n || (n == best_n && c->us < best->us))
+            best = c;
+    }
+    return best;
+}
+
+static void say_why(const candidate *candidates, int num_candidates, weft_moe_model model,
+                    weft_moe_choice *choice)
+{
+    static const char *const models[] = {[WEFT_MOE_MODEL_QUICK] = "equation 10 and phases",
+                                         [WEFT_MOE_MODEL_PHASES] = "phases",
+                                         [WEFT_MOE_MODEL_PRICE] = "priced programs"};
+    double synchronous_us = INFINITY;
+    for (int i = 0; i < num_candidates; i++)
+        if (candidates[i].pipeline.num_partitions == 1)
+            synchronous_us = fmin(synchronous_us, candidates[i].us);
+    int wrote = snprintf(choice->reason, sizeof(choice->reason),
+                         "%d partitions, reuse %s: %.0f us by %s of %d candidates",
+                         choice->pipeline.num_partitions, weft_reuse_text(choice->pipeline.reuse),
+                         choice->us, models[model], num_candidates);
+    if (isfinite(synchronous_us) && wrote < (int)sizeof(choice->reason))
+        snprintf(choice->reason + wrote, sizeof(choice->reason) - (size_t)wrote,
+                 "; synchronous %.0f us", synchronous_us);
+}
+
+weft_status weft_choose_moe(const weft_cluster *cluster, const weft_moe_layer_shape *shape,
+                            weft_moe_model model, const int *partitions, int num_partitions,
+                            unsigned allowed_reuses, weft_moe_choice *out)
+{
+    const unsigned all = (1u << WEFT_NUM_REUSES) - 1;
+    unsigned reuses = allowed_reuses ? allowed_reuses : all;
+    if (num_partitions < 1 || num_partitions > WEFT_MOE_MAX_PARTITIONS || reuses & ~all)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "nothing to choose from: %d numbers of partitions, "
+                          "strategies %#x",
+                          num_partitions, allowed_reuses);
+    WEFT_TRY(need_all(cluster, shape, reuses));
+    if (model == WEFT_MOE_MODEL_QUICK)
+        reuses = quickest(cluster, shape, reuses);
+
+    candidate candidates[WEFT_MOE_MAX_PARTITIONS * WEFT_NUM_REUSES];
+    int num_candidates = 0;
+    for (int i = 0; i < num_partitions; i++) {
+        if (partitions[i] < 1 || partitions[i] > WEFT_MOE_MAX_PARTITIONS)
+            return WEFT_ERROR(WEFT_CONFIG, "%d partitions of an MoE layer: 1 to %d are possible",
+                              partitions[i], WEFT_MOE_MAX_PARTITIONS);
+        for (int reuse = 0; reuse < WEFT_NUM_REUSES; reuse++) {
+            if (!(reuses >> reuse & 1))
+                continue;
+            candidate *c = &candidates[num_candidates++];
+            c->pipeline = (weft_moe_pipeline){partitions[i], (weft_reuse)reuse};
+            WEFT_TRY(predict(cluster, shape, model, &c->pipeline, &c->us));
+        }
+    }
+    const candidate *best = pick(candidates, num_candidates);
+    weft_moe_choice choice = {.pipeline = best->pipeline, .us = best->us};
+    say_why(candidates, num_candidates, model, &choice);
+    *out = choice;
+    return WEFT_OK;
+}
