@@ -20,6 +20,7 @@ static const weft_mpi_limits default_limits = {
     .piece_bytes = (size_t)256 << 10,
     .direct_bytes = (size_t)32 << 10,
     .background_bytes = (size_t)128 << 10,
+    .shared_bytes = (size_t)64 << 10,
     .gate = {.window_bytes =
                  {[WEFT_LINK_INSIDE] = (size_t)512 << 10, [WEFT_LINK_BETWEEN] = (size_t)256 << 10},
              .hold_ns = 20000000,
@@ -41,6 +42,7 @@ void weft_mpi_set_limits(const weft_mpi_limits *new_limits)
     limits.direct_bytes = limits.direct_bytes ? limits.direct_bytes : fill->direct_bytes;
     limits.background_bytes =
         limits.background_bytes ? limits.background_bytes : fill->background_bytes;
+    limits.shared_bytes = limits.shared_bytes ? limits.shared_bytes : fill->shared_bytes;
     for (int i = 0; i < WEFT_NUM_LINKS; i++)
         if (gate->window_bytes[i] == 0)
             gate->window_bytes[i] = fill->gate.window_bytes[i];

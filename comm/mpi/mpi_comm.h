@@ -24,6 +24,8 @@ typedef struct weft_mpi_limits {
     size_t piece_bytes;      /* one round of a collective, a peer */
     size_t direct_bytes;     /* an all_reduce that brings this much or less in goes in one round */
     size_t background_bytes; /* the most in a message of a purpose behind EXPERT */
+    size_t shared_bytes; /* reductions and gathers inside a node, of that much or more, go through
+                            the window (shared.h) */
     weft_gate_limits gate;
     int ranks_per_node; /* for tests: that many neighbours in the world make a node; 0: who shares
                            memory does */
@@ -84,6 +86,7 @@ typedef struct weft_mpi_work {
 typedef struct weft_mpi_comm {
     weft_comm base;
     MPI_Comm handle;
+    struct weft_mpi_window *window;        /* shared.h; NULL: none. Lent */
     weft_mpi_work *free_work, *owned_work; /* guarded by base.lock */
 } weft_mpi_comm;
 

@@ -1,5 +1,6 @@
 /* Running one operation: its rounds, advanced by whoever drives the engine. */
 #include "comm/mpi/mpi_comm.h"
+#include "comm/mpi/shared.h"
 
 int weft_mpi_first_tag(uint64_t sequence)
 {
@@ -97,6 +98,12 @@ weft_status weft_mpi_run_op(const weft_comm_op *op)
     if (op->kind == WEFT_COMM_ALL_TO_ALL_SHARDED) {
         WEFT_TRY(weft_mpi_run_sharded(op));
         return WEFT_OK;
+    }
+    if (weft_mpi_shared_serves(op)) {
+        bool served;
+        WEFT_TRY(weft_mpi_shared_run(op, &served));
+        if (served)
+            return WEFT_OK;
     }
     weft_mpi_run run;
     WEFT_TRY(weft_mpi_run_init(&run, op));

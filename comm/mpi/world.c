@@ -1,5 +1,6 @@
 /* Starting and ending MPI, and making groups. */
 #include "comm/mpi/mpi_comm.h"
+#include "comm/mpi/shared.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -101,6 +102,7 @@ static weft_status meet(MPI_Comm handle)
 static void end_mpi(void)
 {
     if (!weft_mpi_work_any_abandoned() && meet(MPI_COMM_WORLD) == WEFT_OK) {
+        weft_mpi_shared_stop();
         while (world.num_handles > 0)
             MPI_Comm_free(&world.handles[--world.num_handles]);
         if (world.started_mpi)
@@ -222,6 +224,8 @@ static weft_status adopt(MPI_Comm handle, const char *name, weft_comm_purpose pu
         status = wrap(handle, name, purpose, rank, size, world_ranks, out);
         if (status != WEFT_OK)
             free(world_ranks);
+        else
+            status = weft_mpi_shared_open((weft_mpi_comm *)*out);
     }
     return status;
 }
@@ -303,6 +307,8 @@ weft_status weft_comm_create_world(weft_comm **out)
         return WEFT_ERROR(WEFT_INTERNAL, "a process has one world communicator");
     WEFT_TRY(start_mpi());
     weft_status status = check_world_size();
+    if (status == WEFT_OK)
+        status = weft_mpi_shared_start();
     if (status != WEFT_OK) {
         if (world.started_mpi)
             MPI_Finalize();

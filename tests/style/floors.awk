@@ -24,7 +24,7 @@ BEGIN {
     public_floor["weft"] = "launcher"
 
     # A library's headers, and the paths that may include them.
-    home["^mpi\\.h$"] = "^comm/mpi/"
+    home["^mpi\\.h$"] = "^comm/mpi/|^bench/in_node"
     home["^nccl\\.h$"] = "^comm/nccl/"
     home["^hdf5\\.h$"] = "^parallel/checkpoint"
     home["^hwloc\\.h$"] = "^parallel/topology"
