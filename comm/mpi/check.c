@@ -9,7 +9,7 @@
 typedef struct signature {
     uint64_t sequence, bytes;
     int32_t kind, dtype, reduce, root;
-    uint64_t rows[]; /* 2 * size: an all_to_all's; else zeros */
+    uint64_t rows[]; /* 2 * size: an all-to-all's; else zeros */
 } signature;
 
 static size_t signature_bytes(const weft_comm *comm)
@@ -33,11 +33,8 @@ static void sign(const weft_mpi_run *run)
     mine->dtype = (int32_t)op->dtype;
     mine->reduce = (int32_t)op->reduce;
     mine->root = op->peer;
-    if (op->kind != WEFT_COMM_ALL_TO_ALL) {
-        mine->bytes = op->bytes;
-        return;
-    }
-    for (int i = 0; i < 2 * op->comm->size; i++)
+    mine->bytes = op->rows ? op->chunk_bytes : op->bytes;
+    for (int i = 0; op->rows && i < 2 * op->comm->size; i++)
         mine->rows[i] = op->rows->bytes[i];
 }
 
@@ -70,6 +67,10 @@ static const char *describe(const signature *s, char text[SIGNATURE_TEXT_BYTES])
     size_t at = (size_t)used;
     if (s->kind == WEFT_COMM_ALL_TO_ALL)
         return text;
+    if (s->kind == WEFT_COMM_ALL_TO_ALL_SHARDED && s->root < 0) {
+        snprintf(text + at, SIGNATURE_TEXT_BYTES - at, " in chunks of %" PRIu64 " bytes", s->bytes);
+        return text;
+    }
     used = snprintf(text + at, SIGNATURE_TEXT_BYTES - at, " of %" PRIu64 " bytes %s", s->bytes,
                     weft_dtype_text((weft_dtype)s->dtype));
     at += (size_t)used;
@@ -77,6 +78,8 @@ static const char *describe(const signature *s, char text[SIGNATURE_TEXT_BYTES])
         snprintf(text + at, SIGNATURE_TEXT_BYTES - at, " %s", reduces[s->reduce]);
     else if (s->kind == WEFT_COMM_BROADCAST)
         snprintf(text + at, SIGNATURE_TEXT_BYTES - at, " from rank %d", (int)s->root);
+    else if (s->kind == WEFT_COMM_ALL_TO_ALL_SHARDED)
+        snprintf(text + at, SIGNATURE_TEXT_BYTES - at, ", sizes %08x", (unsigned)s->root);
     return text;
 }
 
@@ -93,7 +96,7 @@ static weft_status compare(const weft_mpi_run *run)
         return WEFT_ERROR(WEFT_COMM, "rank %d differs: %s, where rank 0 has %s", rank,
                           describe(other, texts[0]), describe(first, texts[1]));
     }
-    for (int from = 0; first->kind == WEFT_COMM_ALL_TO_ALL && from < size; from++)
+    for (int from = 0; run->op->rows && from < size; from++)
         for (int to = 0; to < size; to++) {
             uint64_t sent = signature_of(run, from)->rows[to];
             uint64_t received = signature_of(run, to)->rows[size + from];

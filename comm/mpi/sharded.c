@@ -42,6 +42,7 @@ typedef struct stream {
     ring sends, receives; /* this rank's slices */
     ring forwards;        /* of the received slices, to the others inside */
     ring gathers;         /* the others' slices, from them */
+    weft_mpi_batch warning;
 } stream;
 
 struct weft_mpi_sharded {
@@ -75,7 +76,7 @@ static struct weft_mpi_sharded *sharded_create(int size, int inner_size)
     if (!state)
         return NULL;
     size_t capacity = inner_size > 1 ? (size_t)inner_size - 1 : 1;
-    size_t num = (size_t)size * 4 * NUM_CHUNKS * capacity;
+    size_t num = (size_t)size * (4 * NUM_CHUNKS + 1) * capacity;
     MPI_Request *requests = state->parts[0] = calloc(num, sizeof *requests);
     weft_mpi_message *messages = state->parts[1] = calloc(num, sizeof *messages);
     MPI_Status *statuses = state->parts[2] = calloc(num, sizeof *statuses);
@@ -88,14 +89,15 @@ static struct weft_mpi_sharded *sharded_create(int size, int inner_size)
     size_t next = 0;
     for (int peer = 0; peer < size; peer++) {
         stream *s = &state->streams[peer];
-        ring *const rings[] = {&s->sends, &s->receives, &s->forwards, &s->gathers};
-        for (size_t r = 0; r < sizeof rings / sizeof rings[0]; r++)
-            for (int i = 0; i < NUM_CHUNKS; i++, next += capacity)
-                rings[r]->batches[i] = (weft_mpi_batch){.requests = requests + next,
-                                                        .messages = messages + next,
-                                                        .statuses = statuses + next,
-                                                        .indices = indices + next,
-                                                        .capacity = (int)capacity};
+        weft_mpi_batch *const batches[] = {s->sends.batches, s->receives.batches,
+                                           s->forwards.batches, s->gathers.batches, &s->warning};
+        for (size_t i = 0; i < sizeof batches / sizeof batches[0]; i++)
+            for (int k = 0; k < (batches[i] == &s->warning ? 1 : NUM_CHUNKS); k++, next += capacity)
+                batches[i][k] = (weft_mpi_batch){.requests = requests + next,
+                                                 .messages = messages + next,
+                                                 .statuses = statuses + next,
+                                                 .indices = indices + next,
+                                                 .capacity = (int)capacity};
     }
     state->size = size;
     state->inner_size = inner_size;
@@ -229,19 +231,17 @@ static weft_status post_gather(sharded_run *run, int peer, stream *s)
     return WEFT_OK;
 }
 
-/* With `whole` false an empty message goes instead of the slice: the others then fail as well,
- * where they would wait. */
-static weft_status post_forward(sharded_run *run, int peer, stream *s, bool whole)
+/* A slice that was received, to the others; or as a warning an empty message in its place. */
+static weft_status post_forward(sharded_run *run, int peer, const stream *s, weft_mpi_batch *batch,
+                                bool warn)
 {
     const weft_comm *inside = run->inside;
-    weft_mpi_batch *batch = ring_next(&s->forwards);
     size_t start;
     size_t bytes = slice_of(&s->in, s->forwards.num_started, inside->size, inside->rank, &start);
     for (int step = 1; bytes > 0 && step < inside->size; step++)
         WEFT_TRY(weft_mpi_post_send(
             inner_comm(run), batch, (inside->rank + step) % inside->size, forward_tag(run, peer),
-            whole ? (char *)run->base.op->recv + start : NULL, whole ? bytes : 0));
-    s->forwards.num_started++;
+            warn ? NULL : (char *)run->base.op->recv + start, warn ? 0 : bytes));
     return WEFT_OK;
 }
 
@@ -275,21 +275,28 @@ static weft_status hand_on(sharded_run *run, int peer, stream *s, bool *out_move
     ring *r = &s->receives;
     while (r->num_ended < r->num_started && ring_has_room(&s->forwards)) {
         bool done = false;
-        weft_status status =
-            weft_mpi_batch_test(&r->batches[r->num_ended % NUM_CHUNKS], out_moved, &done);
-        if (status != WEFT_OK) {
-            weft_error error;
-            weft_error_take(&error);
-            (void)post_forward(run, peer, s, false);
-            return weft_error_put(&error);
-        }
+        WEFT_TRY(weft_mpi_batch_test(&r->batches[r->num_ended % NUM_CHUNKS], out_moved, &done));
         if (!done)
             break;
         r->num_ended++;
         *out_moved = true;
-        WEFT_TRY(name_inside(run, post_forward(run, peer, s, true)));
+        WEFT_TRY(name_inside(run, post_forward(run, peer, s, ring_next(&s->forwards), false)));
+        s->forwards.num_started++;
     }
     return WEFT_OK;
+}
+
+/* After an error. The others inside wait for what this rank would have handed on next: they get an
+ * empty message, and fail as well. */
+static void warn_inside(sharded_run *run)
+{
+    const weft_comm *between = run->base.op->comm;
+    for (int peer = 0; peer < between->size; peer++) {
+        stream *s = &run->state->streams[peer];
+        if (peer != between->rank && s->forwards.num_started < s->in.num_chunks &&
+            post_forward(run, peer, s, &s->warning, true) != WEFT_OK)
+            return; /* the first error is the one to tell */
+    }
 }
 
 static weft_status advance_stream(sharded_run *run, int peer, stream *s, bool *out_moved)
@@ -327,19 +334,33 @@ static void copy_own(sharded_run *run, bool *out_moved)
     *out_moved = true;
 }
 
-static weft_status advance(void *operation, bool *out_moved, bool *out_done)
+static weft_status advance_streams(sharded_run *run, bool *out_moved, bool *out_done)
 {
-    sharded_run *run = operation;
     int rank = run->base.op->comm->rank, size = run->base.op->comm->size;
-    bool done = true;
+    *out_done = true;
     for (int step = 1; step < size; step++) {
         int peer = (rank + step) % size;
         stream *s = &run->state->streams[peer];
         WEFT_TRY(advance_stream(run, peer, s, out_moved));
-        done = done && stream_done(s);
+        *out_done = *out_done && stream_done(s);
+    }
+    return WEFT_OK;
+}
+
+static weft_status advance(void *operation, bool *out_moved, bool *out_done)
+{
+    sharded_run *run = operation;
+    bool done = false;
+    weft_status status = advance_streams(run, out_moved, &done);
+    if (status != WEFT_OK) {
+        weft_error error;
+        weft_error_take(&error);
+        warn_inside(run);
+        return weft_error_put(&error);
     }
     copy_own(run, out_moved);
-    *out_done = done && run->num_copied == run->state->streams[rank].out.bytes;
+    const stream *own = &run->state->streams[run->base.op->comm->rank];
+    *out_done = done && run->num_copied == own->out.bytes;
     return WEFT_OK;
 }
 
@@ -352,6 +373,7 @@ static void prepare(sharded_run *run)
         stream *s = &run->state->streams[peer];
         s->out = cut(out_start, sent[peer], op->chunk_bytes, run->inside->size);
         s->in = cut(in_start, received[peer], op->chunk_bytes, run->inside->size);
+        s->warning.count = s->warning.num_pending = 0;
         ring *const rings[] = {&s->sends, &s->receives, &s->forwards, &s->gathers};
         for (size_t r = 0; r < sizeof rings / sizeof rings[0]; r++) {
             rings[r]->num_started = rings[r]->num_ended = 0;
@@ -369,7 +391,8 @@ static void end(sharded_run *run)
     for (int peer = 0; peer < run->base.op->comm->size; peer++) {
         const stream *s = &run->state->streams[peer];
         num_pending += ring_num_pending(&s->sends) + ring_num_pending(&s->receives) +
-                       ring_num_pending(&s->forwards) + ring_num_pending(&s->gathers);
+                       ring_num_pending(&s->forwards) + ring_num_pending(&s->gathers) +
+                       s->warning.num_pending;
     }
     if (num_pending == 0)
         weft_mpi_work_give_back(run->base.comm, run->base.work);
@@ -377,9 +400,26 @@ static void end(sharded_run *run)
         weft_mpi_work_abandon(run->base.work);
 }
 
+/* In debug mode: the ranks inside pass the same sizes, which show as their sum and a hash. */
+static weft_status check_inside(const weft_comm_op *op)
+{
+    uint64_t hash = op->chunk_bytes;
+    for (int i = 0; i < 2 * op->comm->size; i++)
+        hash = (hash ^ op->rows->bytes[i]) * UINT64_C(0x9e3779b97f4a7c15);
+    weft_comm_op inner = *op;
+    inner.comm = op->inside;
+    inner.sequence = op->inside_sequence;
+    inner.rows = NULL;
+    inner.peer = (int)(hash >> 33);
+    WEFT_TRY(weft_mpi_check(&inner));
+    return WEFT_OK;
+}
+
 weft_status weft_mpi_run_sharded(const weft_comm_op *op)
 {
     sharded_run run = {.inside = op->inside};
+    if (weft_comm_checking() && op->inside->size > 1)
+        WEFT_TRY(name_inside(&run, check_inside(op)));
     WEFT_TRY(weft_mpi_run_init(&run.base, op));
     weft_status status = take_state(&run);
     if (status != WEFT_OK) {

@@ -11,6 +11,15 @@ foreach(ranks 2 3)
   weft_add_test_run(NAME comm_collectives_pieces_${ranks}
     PROGRAM $<TARGET_FILE:test_comm_collectives> RANKS ${ranks} LABELS comm ARGS pieces)
 endforeach()
+weft_add_test(NAME comm_sharded SOURCES comm/test_sharded.c LABELS comm tsan)
+foreach(ranks 2 4 6 8)
+  weft_add_test_run(NAME comm_sharded_${ranks} PROGRAM $<TARGET_FILE:test_comm_sharded>
+    RANKS ${ranks} LABELS comm)
+  weft_add_test_run(NAME comm_sharded_mismatches_${ranks}
+    PROGRAM $<TARGET_FILE:test_comm_sharded> RANKS ${ranks} LABELS comm ARGS mismatches)
+  set_tests_properties(comm_sharded_mismatches_${ranks} PROPERTIES
+    PASS_REGULAR_EXPRESSION "every mismatch was found")
+endforeach()
 weft_add_test(NAME comm_world_size SOURCES comm/test_world_size.c RANKS 2 LABELS comm)
 weft_add_test(NAME comm_launched SOURCES comm/test_launched.c CMOCKA LABELS comm)
 # No MPI inside: clean under ThreadSanitizer.
