@@ -89,6 +89,67 @@ static void test_size_mismatch(test_setup *t, size_t sent, size_t received, cons
     weft_comm_destroy(group);
 }
 
+/* A ring: every rank sends to the next and receives from the previous, of other sizes, on one lane.
+ * Then each rank by itself: the sizes of a copy are equal. */
+static void test_send_recv(test_setup *t, size_t bytes)
+{
+    int next = (t->rank + 1) % t->size, previous = (t->rank + t->size - 1) % t->size;
+    size_t sent = bytes * (size_t)(t->rank + 1), received = bytes * (size_t)(previous + 1);
+    uint8_t *out = malloc(sent + 1), *in = malloc(received + 1), *copy = malloc(sent + 1);
+    fill(out, sent, t->rank);
+    memset(in, 0x5a, received + 1);
+    memset(copy, 0x5a, sent + 1);
+    EXPECT_OK(weft_send_recv(t->comm, t->lanes[0], next, out, sent, previous, in, received, 7));
+    EXPECT_OK(weft_send_recv(t->comm, t->lanes[1], t->rank, out, sent, t->rank, copy, sent, 7));
+    EXPECT_OK(weft_lane_sync(t->lanes[0]));
+    EXPECT_OK(weft_lane_sync(t->lanes[1]));
+    EXPECT(num_wrong(in, received, previous) == 0, "from the previous rank, %zu bytes", received);
+    EXPECT(num_wrong(copy, sent, t->rank) == 0, "from this rank, %zu bytes", sent);
+    EXPECT(in[received] == 0x5a && copy[sent] == 0x5a, "wrote past the end");
+    free(out);
+    free(in);
+    free(copy);
+}
+
+/* Its halves meet plain messages, and it is counted where it sends. */
+static void test_send_recv_mixed(test_setup *t)
+{
+    uint64_t bytes[2], counts[2];
+    int out[2] = {100 + t->rank, 200 + t->rank}, in[2] = {0};
+    weft_comm_totals(WEFT_PURPOSE_CONTROL, &bytes[0], &counts[0]);
+    if (t->rank == 0) {
+        EXPECT_OK(weft_send_recv(t->comm, t->lanes[0], 1, out, 8, 1, in, 4, 8));
+    } else if (t->rank == 1) {
+        EXPECT_OK(weft_send(t->comm, t->lanes[0], 0, 8, out, 4));
+        EXPECT_OK(weft_recv(t->comm, t->lanes[1], 0, 8, in, 8));
+    }
+    EXPECT_OK(weft_lane_sync(t->lanes[0]));
+    EXPECT_OK(weft_lane_sync(t->lanes[1]));
+    weft_comm_totals(WEFT_PURPOSE_CONTROL, &bytes[1], &counts[1]);
+    EXPECT(t->rank != 0 || (in[0] == 101 && bytes[1] - bytes[0] == 8 && counts[1] - counts[0] == 1),
+           "got %d; %d bytes in %d operations", in[0], (int)(bytes[1] - bytes[0]),
+           (int)(counts[1] - counts[0]));
+    EXPECT(t->rank != 1 || (in[0] == 100 && in[1] == 200), "got %d and %d", in[0], in[1]);
+}
+
+static void test_send_recv_refusals(test_setup *t)
+{
+    char data[8] = {0};
+    weft_lane *lane = t->lanes[0];
+    int own = t->rank;
+    EXPECT_ERROR(weft_send_recv(t->comm, lane, own, data, 8, own, data, 4, 0), WEFT_INTERNAL,
+                 "send_recv sends 8 bytes to this rank itself and receives 4");
+    EXPECT_ERROR(weft_send_recv(t->comm, lane, own, data, 8, t->size, data, 8, 0), WEFT_INTERNAL,
+                 "with rank");
+    EXPECT_ERROR(weft_send_recv(t->comm, lane, -1, data, 8, -1, data, 8, 0), WEFT_INTERNAL,
+                 "with rank -1");
+    EXPECT_ERROR(weft_send_recv(t->comm, lane, own, data, 8, own, data, 8, 1024), WEFT_INTERNAL,
+                 "tag 1024");
+    if (t->size > 1)
+        EXPECT_ERROR(weft_send_recv(t->comm, lane, own, data, 8, (own + 1) % t->size, data, 8, 0),
+                     WEFT_INTERNAL, "a rank that sends to itself receives that");
+}
+
 static void test_refusals(test_setup *t)
 {
     char data[8] = {0};
@@ -107,11 +168,15 @@ int main(void)
 {
     test_setup t;
     test_setup_init(&t);
+    static const size_t sizes[] = {0, 1, 4096, 100000, (size_t)3 << 20};
     test_refusals(&t);
+    test_send_recv_refusals(&t);
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        test_send_recv(&t, sizes[i] / (size_t)t.size);
     if (t.size > 1) {
-        static const size_t sizes[] = {0, 1, 4096, 100000, (size_t)3 << 20};
         for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
             test_crossing(&t, sizes[i]);
+        test_send_recv_mixed(&t);
         test_order(&t);
         test_size_mismatch(&t, 100, 200, "rank 0 sent 100 bytes where 200 are received here");
         test_size_mismatch(&t, 200, 100, "where 100 are received here");
@@ -121,8 +186,10 @@ int main(void)
         weft_mpi_set_limits(
             &(weft_mpi_limits){.message_bytes = 128, .piece_bytes = 128, .direct_bytes = 8});
         static const size_t cut_sizes[] = {127, 128, 129, 256, 100001};
-        for (size_t i = 0; i < sizeof cut_sizes / sizeof cut_sizes[0]; i++)
+        for (size_t i = 0; i < sizeof cut_sizes / sizeof cut_sizes[0]; i++) {
             test_crossing(&t, cut_sizes[i]);
+            test_send_recv(&t, cut_sizes[i] / 3);
+        }
         /* The same number of full pieces on both sides, but for what ends the message. */
         test_size_mismatch(&t, 256, 300, "rank 0 sent 0 bytes where 44 are received here");
         EXPECT_OK(weft_comm_barrier(t.comm));
