@@ -1,8 +1,6 @@
 #include "schedule/check.h"
 
-#include <stdarg.h>
-#include <string.h>
-
+#include "schedule/proof.h"
 #include "schedule/walk.h"
 
 /* What a slot holds: the value that a task leaves there for another one. */
@@ -28,29 +26,17 @@ static const char *const value_texts[] = {
 
 /* One stage of the set being checked. */
 typedef struct stage_check {
+    weft_proof proof;
     const weft_program *program;
     int stage, num_stages, num_micro_batches;
     bool forward_only;
     weft_arena *scratch;
 } stage_check;
 
-static weft_status wrong(const stage_check *check, uint32_t index, const char *format, ...)
-    WEFT_PRINTF(3, 4);
-
-static weft_status wrong(const stage_check *check, uint32_t index, const char *format, ...)
-{
-    char what[WEFT_ERROR_TEXT_BYTES / 2], task[WEFT_TASK_TEXT_BYTES];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(what, sizeof(what), format, args);
-    va_end(args);
-    return WEFT_ERROR(WEFT_INTERNAL, "stage %d, task %u (%s) %s", check->stage, index,
-                      weft_task_format(check->program, index, task, sizeof(task)), what);
-}
-
 /* The value that operand i of a task must be. */
-static value value_read(const stage_check *check, const weft_task *task, int i)
+static int value_read(const void *context, const weft_task *task, int i)
 {
+    const stage_check *check = context;
     const bool first = check->stage == 0, last = check->stage == check->num_stages - 1;
     if (task->kind == WEFT_TASK_FORWARD && i == 0 && !first)
         return VALUE_ACTIVATION;
@@ -63,8 +49,9 @@ static value value_read(const stage_check *check, const weft_task *task, int i)
     return VALUE_NOTHING;
 }
 
-static value value_written(const stage_check *check, const weft_task *task, int i)
+static int value_written(const void *context, const weft_task *task, int i)
 {
+    const stage_check *check = context;
     const bool first = check->stage == 0, last = check->stage == check->num_stages - 1;
     if (task->kind == WEFT_TASK_FORWARD && i == 0)
         return VALUE_STASH;
@@ -87,58 +74,33 @@ static int peer_of(const stage_check *check, const weft_task *task)
     return peer < check->num_stages ? peer : -1;
 }
 
-static weft_status check_slot(const stage_check *check, uint32_t index, const char *verb,
-                              int32_t slot, value needed)
-{
-    if ((slot >= 0) != (needed != VALUE_NOTHING))
-        return wrong(check, index, "must %s %s, but names slot %d", verb, value_texts[needed],
-                     slot);
-    if (slot < -1 || slot >= check->program->num_slots)
-        return wrong(check, index, "names slot %d, but there are %d", slot,
-                     check->program->num_slots);
-    return WEFT_OK;
-}
-
 /* Proof 1. */
 static weft_status check_form(const stage_check *check)
 {
     const weft_program *program = check->program;
-    if (program->num_slots < 0 || program->num_slots > WEFT_PROGRAM_MAX_SLOTS)
-        return WEFT_ERROR(WEFT_INTERNAL, "stage %d has %d slots", check->stage, program->num_slots);
+    const weft_proof *proof = &check->proof;
+    WEFT_TRY(weft_proof_num_slots(proof));
     for (uint32_t i = 0; i < program->num_tasks; i++) {
         const weft_task *task = &program->tasks[i];
-        if (task->kind >= WEFT_NUM_TASK_KINDS || task->first_wait > program->num_waits ||
-            task->num_waits > program->num_waits - task->first_wait ||
-            task->num_waits > WEFT_TASK_MAX_WAITS)
-            return WEFT_ERROR(WEFT_INTERNAL, "stage %d, task %u is malformed: kind %d, %u waits",
-                              check->stage, i, task->kind, task->num_waits);
-        for (uint32_t w = 0; w < task->num_waits; w++)
-            if (program->waits[task->first_wait + w] >= i)
-                return wrong(check, i, "waits for task %u, which is not an earlier one",
-                             program->waits[task->first_wait + w]);
+        WEFT_TRY(weft_proof_waits(proof, i));
         if (task->lane != weft_task_kind_lane(task->kind))
-            return wrong(check, i, "is not on the %s lane",
-                         weft_lane_kind_text(weft_task_kind_lane(task->kind)));
+            return weft_proof_fail(&check->proof, i, "is not on the %s lane",
+                                   weft_lane_kind_text(weft_task_kind_lane(task->kind)));
         if (task->stage != check->stage)
-            return wrong(check, i, "serves another stage");
+            return weft_proof_fail(&check->proof, i, "serves another stage");
         const bool message = task->kind == WEFT_TASK_SEND || task->kind == WEFT_TASK_RECEIVE;
         const bool update = task->kind == WEFT_TASK_REDUCE || task->kind == WEFT_TASK_STEP;
         if (message ? task->flow != WEFT_FLOW_ACTIVATION && task->flow != WEFT_FLOW_GRADIENT
                     : task->flow != WEFT_FLOW_NONE)
-            return wrong(check, i, message ? "carries nothing" : "is no message");
+            return weft_proof_fail(&check->proof, i, message ? "carries nothing" : "is no message");
         if (task->peer != peer_of(check, task) || (message && task->peer < 0))
-            return wrong(check, i, "has no such neighbour: stage %d of %d", check->stage,
-                         check->num_stages);
+            return weft_proof_fail(&check->proof, i, "has no such neighbour: stage %d of %d",
+                                   check->stage, check->num_stages);
         if (update ? task->micro_batch != -1
                    : task->micro_batch < 0 || task->micro_batch >= check->num_micro_batches)
-            return wrong(check, i, "serves a micro-batch that is not one of %d",
-                         check->num_micro_batches);
-        for (int k = 0; k < WEFT_TASK_MAX_READS; k++)
-            WEFT_TRY(check_slot(check, i, "read", task->reads[k], value_read(check, task, k)));
-        for (int k = 0; k < WEFT_TASK_MAX_WRITES; k++)
-            WEFT_TRY(check_slot(check, i, "write", task->writes[k], value_written(check, task, k)));
-        if (task->writes[0] >= 0 && task->writes[0] == task->writes[1])
-            return wrong(check, i, "writes two values to one slot");
+            return weft_proof_fail(&check->proof, i, "serves a micro-batch that is not one of %d",
+                                   check->num_micro_batches);
+        WEFT_TRY(weft_proof_operands(proof, i));
     }
     return WEFT_OK;
 }
@@ -197,141 +159,41 @@ static weft_status check_counts(const stage_check *check)
         const weft_task *task = &program->tasks[i];
         uint32_t *mine = seen_at(seen, check, task->kind, (int)task->flow, task->micro_batch);
         if (!is_needed(check, task->kind, task->flow))
-            return wrong(check, i, "has no place in this step");
+            return weft_proof_fail(&check->proof, i, "has no place in this step");
         if (*mine)
-            return wrong(check, i, "does again what task %u did", *mine - 1);
+            return weft_proof_fail(&check->proof, i, "does again what task %u did", *mine - 1);
         *mine = i + 1;
         if (check->forward_only)
             continue;
         if (task->kind == WEFT_TASK_FORWARD && ++in_flight > program->max_in_flight)
-            return wrong(check, i, "puts %d micro-batches in flight, at most %d may be", in_flight,
-                         program->max_in_flight);
+            return weft_proof_fail(&check->proof, i,
+                                   "puts %d micro-batches in flight, at most %d may be", in_flight,
+                                   program->max_in_flight);
         if (task->kind == WEFT_TASK_BACKWARD) {
             in_flight--;
             if (!*seen_at(seen, check, WEFT_TASK_FORWARD, WEFT_FLOW_NONE, task->micro_batch))
-                return wrong(check, i, "comes before its forward");
+                return weft_proof_fail(&check->proof, i, "comes before its forward");
         }
     }
     WEFT_TRY(check_missing(check, seen));
     return WEFT_OK;
 }
 
-/* What is done before a task starts, by the order of lanes and waits alone: for each lane,
- * 1 + the index of its latest such task (0: none). */
-typedef struct past {
-    uint32_t upto[WEFT_NUM_LANES];
-} past;
-
-static void include_task(past *before, const past *pasts, const weft_task *tasks, uint32_t index)
+/* Proof 3. */
+static weft_status check_slots(const stage_check *check)
 {
-    for (int lane = 0; lane < WEFT_NUM_LANES; lane++)
-        if (before->upto[lane] < pasts[index].upto[lane])
-            before->upto[lane] = pasts[index].upto[lane];
-    if (before->upto[tasks[index].lane] < index + 1)
-        before->upto[tasks[index].lane] = index + 1;
-}
-
-/* The past of every task. */
-static weft_status find_pasts(const stage_check *check, past **out)
-{
-    const weft_program *program = check->program;
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(check->scratch, program->num_tasks, sizeof(past), &memory));
-    past *pasts = memory;
-    uint32_t last[WEFT_NUM_LANES] = {0};
-    for (uint32_t i = 0; i < program->num_tasks; i++) {
-        const weft_task *task = &program->tasks[i];
-        if (last[task->lane])
-            include_task(&pasts[i], pasts, program->tasks, last[task->lane] - 1);
-        for (uint32_t w = 0; w < task->num_waits; w++)
-            include_task(&pasts[i], pasts, program->tasks, program->waits[task->first_wait + w]);
-        last[task->lane] = i + 1;
-    }
-    *out = pasts;
-    return WEFT_OK;
-}
-
-/* A slot in program order: what it holds, and 1 + index of who wrote it and of the last reader on
- * each lane since then. */
-typedef struct slot_state {
-    value held;
-    int32_t micro_batch;
-    uint32_t writer, readers[WEFT_NUM_LANES];
-} slot_state;
-
-static weft_status check_read(const stage_check *check, const past *before, uint32_t index,
-                              int32_t slot, value needed, const slot_state *state)
-{
-    const weft_task *task = &check->program->tasks[index];
-    if (state->held == VALUE_NOTHING)
-        return wrong(check, index, "reads slot %d before anything is written to it", slot);
-    if (state->held != needed || state->micro_batch != task->micro_batch)
-        return wrong(check, index,
-                     "needs %s of micro-batch %d from slot %d, which holds %s of micro-batch %d",
-                     value_texts[needed], task->micro_batch, slot, value_texts[state->held],
-                     state->micro_batch);
-    const uint32_t writer = state->writer - 1;
-    if (before->upto[check->program->tasks[writer].lane] <= writer)
-        return wrong(check, index,
-                     "may read slot %d before task %u has written it: no wait says "
-                     "otherwise",
-                     slot, writer);
-    return WEFT_OK;
-}
-
-static weft_status check_write(const stage_check *check, const past *before, uint32_t index,
-                               int32_t slot, const slot_state *state)
-{
-    const weft_task *tasks = check->program->tasks;
-    for (int lane = 0; lane < WEFT_NUM_LANES; lane++)
-        if (before->upto[lane] < state->readers[lane])
-            return wrong(check, index,
-                         "may overwrite slot %d while task %u still reads it: no "
-                         "wait says otherwise",
-                         slot, state->readers[lane] - 1);
-    if (state->writer && before->upto[tasks[state->writer - 1].lane] < state->writer)
-        return wrong(check, index,
-                     "may overwrite slot %d before task %u has written it: no wait "
-                     "says otherwise",
-                     slot, state->writer - 1);
-    return WEFT_OK;
-}
-
-/* Proof 3: replays the slots in program order, and every two tasks that touch a slot, one of them
- * writing, must be ordered by lanes and waits. Then any execution sees what the replay saw. */
-static weft_status check_slots(const stage_check *check, const past *pasts)
-{
-    const weft_program *program = check->program;
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(check->scratch, (size_t)program->num_slots, sizeof(slot_state),
-                                    &memory));
-    slot_state *slots = memory;
-    for (uint32_t i = 0; i < program->num_tasks; i++) {
-        const weft_task *task = &program->tasks[i];
-        for (int k = 0; k < WEFT_TASK_MAX_READS; k++)
-            if (task->reads[k] >= 0)
-                WEFT_TRY(check_read(check, &pasts[i], i, task->reads[k], value_read(check, task, k),
-                                    &slots[task->reads[k]]));
-        for (int k = 0; k < WEFT_TASK_MAX_WRITES; k++)
-            if (task->writes[k] >= 0)
-                WEFT_TRY(
-                    check_write(check, &pasts[i], i, task->writes[k], &slots[task->writes[k]]));
-        for (int k = 0; k < WEFT_TASK_MAX_READS; k++)
-            if (task->reads[k] >= 0)
-                slots[task->reads[k]].readers[task->lane] = i + 1;
-        for (int k = 0; k < WEFT_TASK_MAX_WRITES; k++)
-            if (task->writes[k] >= 0)
-                slots[task->writes[k]] = (slot_state){.held = value_written(check, task, k),
-                                                      .micro_batch = task->micro_batch,
-                                                      .writer = i + 1};
-    }
+    void *slots;
+    WEFT_TRY(weft_arena_alloc_array(check->scratch, (size_t)check->program->num_slots,
+                                    sizeof(weft_slot_state), &slots));
+    WEFT_TRY(weft_proof_slots(&check->proof, slots));
     return WEFT_OK;
 }
 
 /* The update's part of proof 2: REDUCE after every BACKWARD, STEP after REDUCE. */
-static weft_status check_update(const stage_check *check, const past *pasts)
+static weft_status check_update(const stage_check *check)
 {
     const weft_program *program = check->program;
+    const weft_past *pasts = check->proof.pasts;
     uint32_t last_backward = 0, reduce = 0; /* 1 + index */
     for (uint32_t i = 0; i < program->num_tasks; i++)
         if (program->tasks[i].kind == WEFT_TASK_BACKWARD)
@@ -341,10 +203,12 @@ static weft_status check_update(const stage_check *check, const past *pasts)
     for (uint32_t i = 0; i < program->num_tasks; i++) {
         const int kind = program->tasks[i].kind;
         if (kind == WEFT_TASK_REDUCE && pasts[i].upto[WEFT_LANE_COMPUTE] < last_backward)
-            return wrong(check, i, "may start before the backward in task %u is done",
-                         last_backward - 1);
+            return weft_proof_fail(&check->proof, i,
+                                   "may start before the backward in task %u is done",
+                                   last_backward - 1);
         if (kind == WEFT_TASK_STEP && pasts[i].upto[WEFT_LANE_REDUCE] < reduce)
-            return wrong(check, i, "may start before the reduce in task %u is done", reduce - 1);
+            return weft_proof_fail(&check->proof, i,
+                                   "may start before the reduce in task %u is done", reduce - 1);
     }
     return WEFT_OK;
 }
@@ -370,39 +234,46 @@ static weft_status check_messages(const stage_check *check, const weft_program *
         const weft_task *sent = &program->tasks[send], *received = &peer_program->tasks[receive];
         char text[WEFT_TASK_TEXT_BYTES];
         if (sent->flow != received->flow || sent->micro_batch != received->micro_batch)
-            return wrong(check, send, "meets stage %d, task %u (%s)", peer, receive,
-                         weft_task_format(peer_program, receive, text, sizeof(text)));
+            return weft_proof_fail(&check->proof, send, "meets stage %d, task %u (%s)", peer,
+                                   receive,
+                                   weft_task_format(peer_program, receive, text, sizeof(text)));
         send = next_message(program, WEFT_TASK_SEND, peer, send + 1);
         receive = next_message(peer_program, WEFT_TASK_RECEIVE, check->stage, receive + 1);
     }
     if (send < program->num_tasks)
-        return wrong(check, send, "has no receive left on stage %d", peer);
+        return weft_proof_fail(&check->proof, send, "has no receive left on stage %d", peer);
     if (receive < peer_program->num_tasks)
         return WEFT_ERROR(WEFT_INTERNAL, "stage %d, task %u: stage %d has no send left for it",
                           peer, receive, check->stage);
     return WEFT_OK;
 }
 
-static weft_status check_stage(const stage_check *check)
+static void select_stage(stage_check *check, const weft_program *programs, int stage)
 {
-    past *pasts = NULL;
+    check->stage = stage;
+    check->program = check->proof.program = &programs[stage];
+    snprintf(check->proof.where, sizeof(check->proof.where), "stage %d, ", stage);
+}
+
+static weft_status check_stage(stage_check *check)
+{
     WEFT_TRY(check_form(check));
     WEFT_TRY(check_counts(check));
-    WEFT_TRY(find_pasts(check, &pasts));
-    WEFT_TRY(check_slots(check, pasts));
-    WEFT_TRY(check_update(check, pasts));
+    WEFT_TRY(weft_proof_pasts(&check->proof));
+    WEFT_TRY(check_slots(check));
+    WEFT_TRY(check_update(check));
     return WEFT_OK;
 }
 
 static weft_status check_all(const weft_program *programs, stage_check *check)
 {
-    for (check->stage = 0; check->stage < check->num_stages; check->stage++) {
-        check->program = &programs[check->stage];
+    for (int stage = 0; stage < check->num_stages; stage++) {
+        select_stage(check, programs, stage);
         WEFT_TRY(check_stage(check));
     }
-    for (check->stage = 0; check->stage < check->num_stages; check->stage++) {
-        check->program = &programs[check->stage];
-        for (int peer = check->stage - 1; peer <= check->stage + 1; peer += 2)
+    for (int stage = 0; stage < check->num_stages; stage++) {
+        select_stage(check, programs, stage);
+        for (int peer = stage - 1; peer <= stage + 1; peer += 2)
             if (peer >= 0 && peer < check->num_stages)
                 WEFT_TRY(check_messages(check, &programs[peer], peer));
     }
@@ -427,6 +298,11 @@ weft_status weft_program_check(const weft_program *programs, int num_stages, int
                          .num_micro_batches = num_micro_batches,
                          .forward_only = forward_only,
                          .scratch = &scratch};
+    check.proof = (weft_proof){.read = value_read,
+                               .written = value_written,
+                               .context = &check,
+                               .value_texts = value_texts,
+                               .scratch = &scratch};
     const weft_status status = check_all(programs, &check);
     weft_arena_release(&scratch);
     WEFT_TRY(status);
