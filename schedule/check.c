@@ -252,7 +252,7 @@ static void select_stage(stage_check *check, const weft_program *programs, int s
 {
     check->stage = stage;
     check->program = check->proof.program = &programs[stage];
-    snprintf(check->proof.where, sizeof(check->proof.where), "stage %d, ", stage);
+    snprintf(check->proof.where, sizeof(check->proof.where), "stage %d", stage);
 }
 
 static weft_status check_stage(stage_check *check)

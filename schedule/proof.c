@@ -9,7 +9,7 @@ weft_status weft_proof_fail(const weft_proof *proof, uint32_t index, const char 
     va_start(args, format);
     vsnprintf(what, sizeof(what), format, args);
     va_end(args);
-    return WEFT_ERROR(WEFT_INTERNAL, "%stask %u (%s) %s", proof->where, index,
+    return WEFT_ERROR(WEFT_INTERNAL, "%s, task %u (%s) %s", proof->where, index,
                       weft_task_format(proof->program, index, task, sizeof(task)), what);
 }
 
@@ -17,7 +17,7 @@ weft_status weft_proof_num_slots(const weft_proof *proof)
 {
     const int32_t num_slots = proof->program->num_slots;
     if (num_slots < 0 || num_slots > WEFT_PROGRAM_MAX_SLOTS)
-        return WEFT_ERROR(WEFT_INTERNAL, "%s%d slots", proof->where, num_slots);
+        return WEFT_ERROR(WEFT_INTERNAL, "%s has %d slots", proof->where, num_slots);
     return WEFT_OK;
 }
 
@@ -29,7 +29,7 @@ weft_status weft_proof_waits(const weft_proof *proof, uint32_t index)
         task->first_wait > program->num_waits ||
         task->num_waits > program->num_waits - task->first_wait ||
         task->num_waits > WEFT_TASK_MAX_WAITS)
-        return WEFT_ERROR(WEFT_INTERNAL, "%stask %u is malformed: kind %d, %u waits, lane %d",
+        return WEFT_ERROR(WEFT_INTERNAL, "%s, task %u is malformed: kind %d, %u waits, lane %d",
                           proof->where, index, task->kind, task->num_waits, task->lane);
     for (uint32_t w = 0; w < task->num_waits; w++)
         if (program->waits[task->first_wait + w] >= index)

@@ -25,7 +25,7 @@ typedef struct weft_slot_state {
 
 typedef struct weft_proof {
     const weft_program *program;
-    char where[32]; /* before "task 7" in errors: "stage 2, " */
+    char where[32]; /* whose program, in errors: "stage 2" */
     weft_operand_value read, written;
     const void *context; /* of these two */
     const char *const *value_texts;
@@ -33,7 +33,7 @@ typedef struct weft_proof {
     weft_arena *scratch;
 } weft_proof;
 
-/* Sets the error "WHERE task INDEX (its text) ...". */
+/* Sets the error "WHERE, task INDEX (its text) ...". */
 weft_status weft_proof_fail(const weft_proof *proof, uint32_t index, const char *format, ...)
     WEFT_PRINTF(3, 4) WEFT_CHECKED;
 
