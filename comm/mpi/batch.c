@@ -85,7 +85,10 @@ weft_status weft_mpi_post_recv(const weft_mpi_comm *comm, weft_mpi_batch *batch,
                                             &batch->requests[batch->count]));
     if (status != WEFT_OK)
         return weft_error_context(status, "from rank %d", peer);
-    add(batch, &(weft_mpi_message){.peer = peer, .bytes = bytes, .receive = true});
+    weft_link link = weft_mpi_link(&comm->base, peer);
+    if (batch->pass)
+        weft_gate_await(batch->pass, link, now_ns());
+    add(batch, &(weft_mpi_message){.peer = peer, .bytes = bytes, .receive = true, .link = link});
     return WEFT_OK;
 }
 
@@ -135,7 +138,9 @@ weft_status weft_mpi_batch_test(weft_mpi_batch *batch, bool *out_moved, bool *ou
         for (int i = 0; i < num_ended; i++) {
             int own_code = code == MPI_SUCCESS ? MPI_SUCCESS : batch->statuses[i].MPI_ERROR;
             const weft_mpi_message *message = &batch->messages[batch->indices[i]];
-            if (batch->pass && !message->receive)
+            if (batch->pass && message->receive)
+                weft_gate_arrive(batch->pass, message->link, now);
+            else if (batch->pass)
                 weft_gate_end(batch->pass, message->link, message->bytes, now);
             WEFT_TRY(check_message(message, &batch->statuses[i], own_code));
         }

@@ -23,7 +23,8 @@ static const weft_mpi_limits default_limits = {
     .shared_bytes = (size_t)64 << 10,
     .gate = {.window_bytes =
                  {[WEFT_LINK_INSIDE] = (size_t)512 << 10, [WEFT_LINK_BETWEEN] = (size_t)256 << 10},
-             .hold_ns = 20000000,
+             .hold_ns = 50000000,
+             .quiet_ns = 20000000,
              .stall_ns = 1000000000},
 };
 static weft_mpi_limits limits;
@@ -47,6 +48,7 @@ void weft_mpi_set_limits(const weft_mpi_limits *new_limits)
         if (gate->window_bytes[i] == 0)
             gate->window_bytes[i] = fill->gate.window_bytes[i];
     gate->hold_ns = gate->hold_ns ? gate->hold_ns : fill->gate.hold_ns;
+    gate->quiet_ns = gate->quiet_ns ? gate->quiet_ns : fill->gate.quiet_ns;
     gate->stall_ns = gate->stall_ns ? gate->stall_ns : fill->gate.stall_ns;
     current_limits = &limits;
 }

@@ -18,20 +18,28 @@ static weft_gate_traffic *traffic_of(weft_gate_pass *pass, weft_link link)
     return &pass->gate->traffic[link][pass->purpose];
 }
 
-uint64_t weft_gate_queue(weft_gate_pass *pass, weft_link link, int64_t now_ns)
+static void count(weft_gate_pass *pass, weft_link link, bool begun, int64_t now_ns)
 {
     weft_gate_traffic *traffic = traffic_of(pass, link);
-    traffic->num_pending++;
+    if (begun)
+        traffic->num_pending++;
+    else
+        traffic->num_pending--;
     traffic->moved_ns = now_ns;
+}
+
+uint64_t weft_gate_queue(weft_gate_pass *pass, weft_link link, int64_t now_ns)
+{
+    count(pass, link, true, now_ns);
     return pass->lanes[link].num_queued++;
 }
 
-/* Traffic that stands still (its peers are late) needs no room. */
+/* What stands still, since its peers are late, needs no room. */
 static bool more_urgent_moves(const weft_gate_pass *pass, weft_link link, int64_t now_ns)
 {
     for (int purpose = 0; purpose < (int)pass->purpose; purpose++) {
         const weft_gate_traffic *traffic = &pass->gate->traffic[link][purpose];
-        if (traffic->num_pending > 0 && now_ns - traffic->moved_ns < pass->limits->hold_ns)
+        if (traffic->num_pending > 0 && now_ns - traffic->moved_ns < pass->limits->quiet_ns)
             return true;
     }
     return false;
@@ -87,20 +95,31 @@ bool weft_gate_admit(weft_gate_pass *pass, weft_link link, uint64_t number, size
 void weft_gate_end(weft_gate_pass *pass, weft_link link, size_t bytes, int64_t now_ns)
 {
     gate_lane *lane = &pass->lanes[link];
-    weft_gate_traffic *traffic = traffic_of(pass, link);
+    count(pass, link, false, now_ns);
     lane->num_ended++;
     lane->bytes_in_flight -= bytes;
     if (lane->wait == WEFT_GATE_FULL)
         lane->wait = WEFT_GATE_FREE;
-    traffic->num_pending--;
-    traffic->moved_ns = now_ns;
+}
+
+void weft_gate_await(weft_gate_pass *pass, weft_link link, int64_t now_ns)
+{
+    count(pass, link, true, now_ns);
+    pass->lanes[link].num_awaited++;
+}
+
+void weft_gate_arrive(weft_gate_pass *pass, weft_link link, int64_t now_ns)
+{
+    count(pass, link, false, now_ns);
+    pass->lanes[link].num_awaited--;
 }
 
 void weft_gate_leave(weft_gate_pass *pass)
 {
     for (int link = 0; link < WEFT_NUM_LINKS; link++) {
         gate_lane *lane = &pass->lanes[link];
-        traffic_of(pass, (weft_link)link)->num_pending -= lane->num_queued - lane->num_ended;
+        traffic_of(pass, (weft_link)link)->num_pending -=
+            lane->num_queued - lane->num_ended + lane->num_awaited;
         *lane = (gate_lane){0};
     }
 }

@@ -8,7 +8,9 @@
  * Never more than delay: a held operation may send a window's worth again after `hold_ns`, however
  * busy the link is, and a full window that nobody empties lets one more message pass after
  * `stall_ns`. Whatever other ranks wait for, each queued send goes out in bounded time, so the gate
- * cannot deadlock operations that would end without it. Receives never pass the gate.
+ * cannot deadlock operations that would end without it. Receives are only counted: a transport
+ * may say that a send is complete as soon as it has a copy, so that what still arrives tells best
+ * whether an exchange goes on.
  *
  * Sends of one operation on one link go in the order in which they were queued.
  *
@@ -22,10 +24,12 @@ typedef enum weft_link { WEFT_LINK_INSIDE, WEFT_LINK_BETWEEN, WEFT_NUM_LINKS } w
 
 typedef struct weft_gate_limits {
     size_t window_bytes[WEFT_NUM_LINKS]; /* of an operation, in flight; one message may exceed it */
-    int64_t hold_ns, stall_ns;
+    int64_t hold_ns;                     /* the most that an operation is held at a time */
+    int64_t quiet_ns;                    /* traffic that has not moved for so long holds nobody */
+    int64_t stall_ns; /* after so long without an end, one message more than the window */
 } weft_gate_limits;
 
-/* Unsent messages of a purpose on a link, and when one last moved. */
+/* Messages of a purpose that are under way on a link, and when one last began or ended. */
 typedef struct weft_gate_traffic {
     uint64_t num_pending;
     int64_t moved_ns;
@@ -44,7 +48,8 @@ typedef struct weft_gate_pass {
     const weft_gate_limits *limits;
     weft_comm_purpose purpose;
     struct weft_gate_lane {
-        uint64_t num_queued, num_sent, num_ended; /* since the operation began */
+        uint64_t num_queued, num_sent, num_ended; /* sends, since the operation began */
+        uint64_t num_awaited;                     /* receives, now */
         size_t bytes_in_flight;
         size_t allowance; /* bytes that may still pass in spite of more urgent traffic */
         weft_gate_wait wait;
@@ -65,6 +70,9 @@ bool weft_gate_admit(weft_gate_pass *pass, weft_link link, uint64_t number, size
                      int64_t now_ns);
 /* A send that was admitted is complete. */
 void weft_gate_end(weft_gate_pass *pass, weft_link link, size_t bytes, int64_t now_ns);
+/* A receive is posted; it is complete. */
+void weft_gate_await(weft_gate_pass *pass, weft_link link, int64_t now_ns);
+void weft_gate_arrive(weft_gate_pass *pass, weft_link link, int64_t now_ns);
 /* At the operation's end; forgets what it leaves behind when it failed. */
 void weft_gate_leave(weft_gate_pass *pass);
 
