@@ -5,6 +5,7 @@
 #ifndef WEFT_SCHEDULE_PRICE_H
 #define WEFT_SCHEDULE_PRICE_H
 
+#include "core/cluster.h"
 #include "core/trace.h"
 #include "schedule/program.h"
 
@@ -23,6 +24,18 @@ typedef struct weft_price {
 weft_status weft_program_price(const weft_program *programs, int num_stages, weft_task_cost cost,
                                const void *context, weft_arena *arena, weft_trace *trace,
                                weft_price *out) WEFT_CHECKED;
+
+/* The same with interference (MPMoE §II-C): while work of other classes runs on its stage, a task
+ * goes on at a share of its speed, alpha(its class, the other class), or alpha(its class, ALL)
+ * while both others run; a message at that of its slower end. Lanes of one class do not slow each
+ * other. busy_us is the time that COMPUTE lanes are occupied. With weft_interference_none it is the
+ * price above. Errors: WEFT_CONFIG for an alpha that is not positive. */
+weft_status weft_program_price_beside(const weft_program *programs, int num_stages,
+                                      weft_task_cost cost, const void *context,
+                                      const weft_interference *interference, weft_arena *arena,
+                                      weft_trace *trace, weft_price *out) WEFT_CHECKED;
+/* The class of what a lane does. */
+weft_work_class weft_lane_work_class(int lane);
 
 /* Fills a slice's lane, name, category, micro_batch and stage for a task: measured and priced
  * timelines look alike. Names: F3 and B3, s3 and r3 (a message's ends), sg3 and rg3 when it is

@@ -68,24 +68,34 @@ static bool find_receive(const weft_walk *walk, int stage, const weft_task *send
     return ready(walk, send->peer, receive) && same_message(send, stage, &peer->tasks[receive]);
 }
 
+bool weft_walk_head(const weft_walk *walk, int stage, int lane, weft_walk_step *out)
+{
+    const uint32_t index = walk->stages[stage].head[lane];
+    if (!ready(walk, stage, index))
+        return false;
+    const weft_task *task = &walk->programs[stage].tasks[index];
+    *out = (weft_walk_step){.stage = stage, .peer = -1, .task = index};
+    if (task->kind == WEFT_TASK_SEND) {
+        out->peer = task->peer;
+        return find_receive(walk, stage, task, &out->receive);
+    }
+    return task->kind != WEFT_TASK_RECEIVE;
+}
+
+void weft_walk_done(weft_walk *walk, const weft_walk_step *step)
+{
+    finish_task(walk, step->stage, step->task);
+    if (step->peer >= 0)
+        finish_task(walk, step->peer, step->receive);
+}
+
 bool weft_walk_next(weft_walk *walk, weft_walk_step *out)
 {
     const int num_lanes = walk->num_stages * WEFT_NUM_LANES;
     for (int tried = 0; tried < num_lanes; tried++) {
-        const int stage = walk->cursor / WEFT_NUM_LANES;
-        const uint32_t index = walk->stages[stage].head[walk->cursor % WEFT_NUM_LANES];
-        const weft_task *task = &walk->programs[stage].tasks[index];
-        weft_walk_step step = {.stage = stage, .peer = -1, .task = index};
-        bool runs = ready(walk, stage, index) && task->kind != WEFT_TASK_RECEIVE;
-        if (runs && task->kind == WEFT_TASK_SEND) {
-            step.peer = task->peer;
-            runs = find_receive(walk, stage, task, &step.receive);
-        }
-        if (runs) {
-            finish_task(walk, stage, index);
-            if (step.peer >= 0)
-                finish_task(walk, step.peer, step.receive);
-            *out = step;
+        if (weft_walk_head(walk, walk->cursor / WEFT_NUM_LANES, walk->cursor % WEFT_NUM_LANES,
+                           out)) {
+            weft_walk_done(walk, out);
             return true;
         }
         walk->cursor = (walk->cursor + 1) % num_lanes;

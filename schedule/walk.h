@@ -31,6 +31,10 @@ weft_status weft_walk_start(weft_walk *walk, const weft_program *programs, int n
                             weft_arena *scratch) WEFT_CHECKED;
 /* The next step, which is done from now on; false when nothing more can run. */
 bool weft_walk_next(weft_walk *walk, weft_walk_step *out);
+/* The two halves of it. The step at the head of this lane, a message at its SEND's; false when it
+ * cannot run yet or there is none. */
+bool weft_walk_head(const weft_walk *walk, int stage, int lane, weft_walk_step *out);
+void weft_walk_done(weft_walk *walk, const weft_walk_step *step);
 /* After the last step: WEFT_INTERNAL, saying who waits for whom, unless every task is done. */
 weft_status weft_walk_finish(const weft_walk *walk) WEFT_CHECKED;
 

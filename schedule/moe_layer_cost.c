@@ -1,0 +1,81 @@
+#include "schedule/moe_layer.h"
+#include "schedule/price.h"
+
+/* Of what an expert computes forward, fc1's part: its `gates` matrices beside fc2's one. */
+static double middle_share(const weft_moe_layer_shape *shape)
+{
+    return shape->gates / (shape->gates + 1.0);
+}
+
+static double gemm_us(const weft_cluster *cluster, const weft_moe_layer_shape *shape, double flops)
+{
+    if (shape->pace_flops > 0)
+        return 1e6 * flops / shape->pace_flops;
+    return weft_cluster_us(
+        cluster, shape->element_bytes > 2 ? WEFT_COST_GEMM_FP32 : WEFT_COST_GEMM_BF16, flops);
+}
+
+weft_moe_costs weft_moe_costs_of(const weft_cluster *cluster, const weft_moe_layer_shape *shape,
+                                 int num_partitions)
+{
+    const double rows = shape->rows / num_partitions;
+    const double input_bytes = rows * shape->hidden * shape->element_bytes; /* T_DI, T_DO */
+    const double middle_bytes = rows * shape->ffn * shape->gates * shape->element_bytes;
+    const double leaving_bytes = shape->ep > 1 ? input_bytes * (shape->ep - 1) / shape->ep : 0;
+    const double forward_flops = 2 * rows * shape->hidden * shape->ffn * (shape->gates + 1);
+    const double exchange_us =
+        weft_cluster_us(cluster, shape->inside ? WEFT_COST_ALL_TO_ALL_INSIDE : WEFT_COST_ALL_TO_ALL,
+                        leaving_bytes) *
+        shape->exchange_factor;
+    return (weft_moe_costs){
+        .permute_us = weft_cluster_us(cluster, WEFT_COST_COPY, input_bytes),
+        .dispatch_us = exchange_us,
+        .combine_us = exchange_us,
+        .expert_us = gemm_us(cluster, shape, forward_flops),
+        .expert_backward_us = gemm_us(cluster, shape, 2 * forward_flops),
+        .recompute_us = gemm_us(cluster, shape, forward_flops * middle_share(shape)),
+        .input_to_host_us = weft_cluster_us(cluster, WEFT_COST_TO_HOST, input_bytes),
+        .middle_to_host_us = weft_cluster_us(cluster, WEFT_COST_TO_HOST, middle_bytes),
+        .input_to_device_us = weft_cluster_us(cluster, WEFT_COST_TO_DEVICE, input_bytes),
+        .middle_to_device_us = weft_cluster_us(cluster, WEFT_COST_TO_DEVICE, middle_bytes),
+    };
+}
+
+static double cost_of(const void *context, int stage, const weft_task *task)
+{
+    const weft_moe_costs *costs = context;
+    (void)stage;
+    const bool gradient = task->flow == WEFT_FLOW_GRADIENT, input = task->flow == WEFT_FLOW_INPUT;
+    switch (task->kind) {
+    case WEFT_TASK_PERMUTE:
+        return costs->permute_us;
+    case WEFT_TASK_DISPATCH:
+        return costs->dispatch_us;
+    case WEFT_TASK_EXPERT:
+        return gradient ? costs->expert_backward_us : costs->expert_us;
+    case WEFT_TASK_COMBINE:
+        return costs->combine_us;
+    case WEFT_TASK_OFFLOAD:
+        return input ? costs->input_to_host_us : costs->middle_to_host_us;
+    case WEFT_TASK_PREFETCH:
+        return input ? costs->input_to_device_us : costs->middle_to_device_us;
+    case WEFT_TASK_RECOMPUTE:
+        return costs->recompute_us;
+    default:
+        return 0; /* no task of a layer */
+    }
+}
+
+weft_status weft_program_moe_price(const weft_program *program, const weft_moe_costs *costs,
+                                   const weft_interference *interference, weft_trace *trace,
+                                   double *out_us)
+{
+    weft_arena arena = {0};
+    weft_price price = {.makespan_us = 0};
+    const weft_status status =
+        weft_program_price_beside(program, 1, cost_of, costs, interference, &arena, trace, &price);
+    weft_arena_release(&arena);
+    WEFT_TRY(status);
+    *out_us = price.makespan_us;
+    return WEFT_OK;
+}
