@@ -137,14 +137,17 @@ weft_status weft_program_builder_create(weft_arena *arena, weft_program_builder 
 
 enum { NUM_OPERANDS = WEFT_TASK_MAX_READS + WEFT_TASK_MAX_WRITES };
 
-static int32_t operand(const weft_task *task, int i)
+static void get_operands(const weft_task *task, int32_t out[NUM_OPERANDS])
 {
-    return i < WEFT_TASK_MAX_READS ? task->reads[i] : task->writes[i - WEFT_TASK_MAX_READS];
+    memcpy(out, task->reads, sizeof(task->reads));
+    memcpy(out + WEFT_TASK_MAX_READS, task->writes, sizeof(task->writes));
 }
 
 static weft_status check_ranges(const weft_program_builder *builder, const weft_task *task,
                                 const uint32_t *waits, uint32_t num_waits)
 {
+    int32_t operands[NUM_OPERANDS];
+    get_operands(task, operands);
     if (task->kind >= WEFT_NUM_TASK_KINDS || task->lane >= WEFT_NUM_LANES ||
         task->flow >= WEFT_NUM_FLOWS)
         return WEFT_ERROR(WEFT_CONFIG, "a task has kind %d, lane %d, flow %u", task->kind,
@@ -153,8 +156,8 @@ static weft_status check_ranges(const weft_program_builder *builder, const weft_
         return WEFT_ERROR(WEFT_CONFIG, "a task has micro-batch %d, stage %d, peer %d",
                           task->micro_batch, task->stage, task->peer);
     for (int i = 0; i < NUM_OPERANDS; i++)
-        if (operand(task, i) < -1 || operand(task, i) >= WEFT_PROGRAM_MAX_SLOTS)
-            return WEFT_ERROR(WEFT_CONFIG, "a task uses slot %d", operand(task, i));
+        if (operands[i] < -1 || operands[i] >= WEFT_PROGRAM_MAX_SLOTS)
+            return WEFT_ERROR(WEFT_CONFIG, "a task uses slot %d", operands[i]);
     if (num_waits > WEFT_TASK_MAX_WAITS)
         return WEFT_ERROR(WEFT_CONFIG, "a task waits for %u others, at most %d can be needed",
                           num_waits, WEFT_TASK_MAX_WAITS);
@@ -184,9 +187,11 @@ weft_status weft_program_add(weft_program_builder *builder, const weft_task *tas
 {
     WEFT_TRY(check_ranges(builder, task, waits, num_waits));
     uint32_t num_slots = 0;
+    int32_t operands[NUM_OPERANDS];
+    get_operands(task, operands);
     for (int i = 0; i < NUM_OPERANDS; i++)
-        if ((uint32_t)(operand(task, i) + 1) > num_slots)
-            num_slots = (uint32_t)(operand(task, i) + 1);
+        if ((uint32_t)(operands[i] + 1) > num_slots)
+            num_slots = (uint32_t)(operands[i] + 1);
     WEFT_TRY(reserve_for(builder, num_waits, num_slots));
 
     const uint32_t index = builder->num_tasks++;
