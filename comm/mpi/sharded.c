@@ -356,6 +356,7 @@ static weft_status advance(void *operation, bool *out_moved, bool *out_done)
         weft_error error;
         weft_error_take(&error);
         warn_inside(run);
+        weft_gate_leave(&run->base.pass);
         return weft_error_put(&error);
     }
     copy_own(run, out_moved);
@@ -377,8 +378,11 @@ static void prepare(sharded_run *run)
         ring *const rings[] = {&s->sends, &s->receives, &s->forwards, &s->gathers};
         for (size_t r = 0; r < sizeof rings / sizeof rings[0]; r++) {
             rings[r]->num_started = rings[r]->num_ended = 0;
-            for (int i = 0; i < NUM_CHUNKS; i++)
-                rings[r]->batches[i].count = rings[r]->batches[i].num_pending = 0;
+            for (int i = 0; i < NUM_CHUNKS; i++) {
+                weft_mpi_batch *batch = &rings[r]->batches[i];
+                batch->count = batch->num_pending = batch->num_queued = 0;
+                batch->pass = &run->base.pass; /* a warning goes past the gate */
+            }
         }
         out_start += sent[peer];
         in_start += received[peer];
