@@ -10,6 +10,7 @@ int weft_verb_generate(int argc, char **argv, weft_model_function build);
 int weft_verb_inspect(int argc, char **argv);
 int weft_verb_prepare(int argc, char **argv);
 int weft_verb_doctor(int argc, char **argv);
+int weft_verb_calibrate(int argc, char **argv);
 
 /* Prints this thread's error record as one line on stderr ("weft train: ...") and returns the
  * status' exit code. */
