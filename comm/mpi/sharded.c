@@ -15,7 +15,7 @@
 #include <string.h>
 
 enum {
-    NUM_CHUNKS = 4, /* in flight in a stage of a block */
+    NUM_CHUNKS = 8, /* in flight in a stage of a block: a rank off its core leaves links busy */
     ALIGNMENT = 64,
     MIN_SLICE_BYTES = 32 << 10,
     MAX_SLICE_BYTES = 256 << 10,
