@@ -322,6 +322,8 @@ static const char *check_dispatch_plan(const weft_dispatch_plan_args *a)
         return "unknown policy";
     if (!a->counts || (a->capacity > 0 && !a->dropped))
         return "counts (and dropped, with a capacity) are required";
+    if (a->num_partitions > 1 && !a->partition_counts)
+        return "partition_counts are required with partitions";
     if (a->num_tokens == 0)
         return NULL;
     if (!a->top_index || !a->row_of || !a->token_of || !a->scratch)

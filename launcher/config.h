@@ -45,6 +45,7 @@ typedef struct weft_device_options { /* section "device" */
     int64_t memory_limit;            /* bytes; 0: none */
     int64_t num_threads;             /* 0: this rank's share of the cores */
     double peak_flops;               /* a rank; 0: measured at the start */
+    double pace;                     /* FLOP/s of an emulated accelerator; 0: none */
 } weft_device_options;
 
 typedef struct weft_log_options { /* section "log" */

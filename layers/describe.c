@@ -40,6 +40,7 @@ weft_moe_dims weft_moe_dims_of(const weft_model_options *o, const weft_shape *sh
     size_t all = shape->seq * shape->batch;
     d.full = by_tp || shape->etp > 1 || shape->tp == 1;
     d.exchange = !by_tp && shape->ep > 1;
+    d.summed = d.exchange && shape->etp > 1;
     d.tokens = d.full ? all : all / (size_t)shape->tp;
     d.experts = (size_t)o->num_experts;
     d.local_experts = d.experts / (size_t)shape->ep;
@@ -173,14 +174,43 @@ void weft_describe_mlp(const weft_model_options *o, const weft_shape *shape, siz
     out->tp_backward_bytes = 2 * enter_bytes(shape) + exit_bytes(shape);
 }
 
-/* Scratch of the pass's larger half; `rows` at the experts. */
+/* How the rows of one rank lie in the rings of an MoE layer's program (schedule/moe_layer.h). */
+typedef struct moe_rings {
+    size_t all, most;           /* rows of all partitions, of the largest */
+    size_t input, middle, home; /* rows of T_DI's ring, which dT_DO's and dT_DI's equal, of T_M's,
+                                   of the rows being sent */
+    size_t kept;                /* rows of T_DI and T_M that stay from forward to backward */
+    bool resent;                /* backward sends the rows again */
+} moe_rings;
+
+static moe_rings moe_rings_of(const weft_moe_dims *d, const weft_shape *shape, size_t rows)
+{
+    size_t n = d->exchange && shape->moe_partitions > 1 ? (size_t)shape->moe_partitions : 1;
+    bool reuse = d->exchange && shape->moe_reuse > 0;
+    moe_rings r = {.all = rows, .most = (rows + n - 1) / n};
+    r.input = reuse && n > 2 ? 2 * r.most : rows;
+    r.middle = reuse ? r.most : rows;
+    r.home = d->exchange ? r.input : 0;
+    r.kept = reuse ? 0 : rows;
+    r.resent = reuse && (shape->moe_reuse == 2 || shape->moe_reuse == 4);
+    return r;
+}
+
+/* Scratch of the pass's larger half. */
 static size_t moe_scratch_bytes(const weft_model_options *o, const weft_shape *shape,
-                                const weft_moe_dims *d, size_t rows)
+                                const weft_moe_dims *d, const moe_rings *r)
 {
     bool reorder = d->exchange && d->local_experts > 1;
-    size_t row_pieces = d->exchange ? (reorder ? 4 : 2) : (shape->training ? 1 : 0);
-    size_t bytes = row_pieces * weft_piece_bytes(shape->dtype, rows, shape->hidden) +
-                   weft_piece_bytes(shape->dtype, rows, d->ffn);
+    size_t hidden = shape->hidden;
+    size_t input = weft_piece_bytes(shape->dtype, r->input, hidden);
+    size_t home = weft_piece_bytes(shape->dtype, r->home, hidden);
+    size_t ordered = reorder ? weft_piece_bytes(shape->dtype, r->most, hidden) : 0;
+    size_t bytes = weft_piece_bytes(shape->dtype, r->most, d->ffn) + ordered;
+    if (r->kept == 0)
+        bytes += input + weft_piece_bytes(shape->dtype, r->middle, d->gates * d->ffn);
+    size_t forward = home + (d->exchange ? input : 0);
+    size_t backward = (d->exchange ? 2 * input : 0) + ordered + (r->resent ? home : 0);
+    bytes += shape->training && backward > forward ? backward : forward;
     if (d->full)
         bytes += (shape->training ? 3 : 2) * region_bytes(shape);
     if (shape->training) {
@@ -211,22 +241,31 @@ void weft_describe_moe(const weft_model_options *o, const weft_shape *shape, wef
     /* Balanced: an exchange brings as many rows as it takes away; without one this rank keeps its
      * experts' share of the choices. */
     size_t rows = d.exchange ? choices : choices / (size_t)shape->ep;
+    moe_rings rings = moe_rings_of(&d, shape, rows);
     add_params(out, shape, d.experts * hidden, d.experts * hidden);
     add_params(out, shape, d.experts * hidden * d.ffn_all * (d.gates + 1),
                d.local_experts * hidden * d.ffn * (d.gates + 1));
     out->activation_bytes = 2 * weft_piece_bytes(WEFT_F32, d.tokens, d.experts) +
                             4 * weft_piece_bytes(WEFT_F32, d.tokens, topk) +
-                            2 * weft_piece_bytes(shape->dtype, rows, hidden) +
-                            weft_piece_bytes(shape->dtype, rows, d.gates * d.ffn);
-    out->scratch_bytes = moe_scratch_bytes(o, shape, &d, rows);
+                            weft_piece_bytes(shape->dtype, rows, hidden) +
+                            weft_piece_bytes(shape->dtype, rings.kept, hidden) +
+                            weft_piece_bytes(shape->dtype, rings.kept, d.gates * d.ffn);
+    out->scratch_bytes = moe_scratch_bytes(o, shape, &d, &rings);
     out->forward_flops =
         2 * d.tokens * d.experts * hidden + 2 * rows * hidden * d.ffn * (d.gates + 1);
     out->backward_flops = 2 * out->forward_flops;
     if (d.exchange) {
-        out->ep_forward_bytes = 2 * rows * hidden * bytes + d.experts * sizeof(int64_t);
-        out->ep_backward_bytes = 2 * rows * hidden * bytes;
+        size_t n = shape->moe_partitions > 1 ? (size_t)shape->moe_partitions : 1;
+        size_t times = d.summed ? 3 : 2; /* the sum over ETP is one more */
+        out->ep_forward_bytes = times * rows * hidden * bytes + n * d.experts * sizeof(int64_t);
+        out->ep_backward_bytes = (times + rings.resent) * rows * hidden * bytes;
     }
-    if (d.full) {
+    if (shape->moe_reuse >= 3 && d.exchange) /* the first linear layer again */
+        out->backward_flops += 2 * rows * hidden * d.ffn * d.gates;
+    if (d.summed) {
+        out->tp_forward_bytes = enter_bytes(shape);
+        out->tp_backward_bytes = 2 * enter_bytes(shape);
+    } else if (d.full) {
         out->tp_forward_bytes = enter_bytes(shape) + exit_bytes(shape);
         out->tp_backward_bytes = 2 * enter_bytes(shape) + exit_bytes(shape);
     } else if (shape->tp > 1) {

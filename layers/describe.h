@@ -26,6 +26,8 @@ weft_dims weft_dims_of(const weft_model_options *options, const weft_shape *shap
 typedef struct weft_moe_dims {
     bool full;     /* all S * B rows are routed on every TP rank; else each routes 1 / tp */
     bool exchange; /* all-to-all over EP (binding dp, ep > 1) */
+    bool summed;   /* tensor-sharded experts whose answers are summed before they travel home:
+                      every TP rank then has the whole result, not a partial sum */
     size_t tokens; /* routed on this rank */
     size_t experts, local_experts;
     size_t ffn, ffn_all; /* expert width on this rank; whole */

@@ -1,150 +1,231 @@
-/* Where each token goes: the dispatch plan, and the exchange of rows between ranks. */
+/* The dispatch plan: where each token goes, partition by partition. */
 #include <string.h>
 
 #include "layers/moe.h"
+#include "layers/pass.h"
+
+/* What the plan is made of, while it is made. */
+typedef struct planning {
+    weft_moe *m;
+    weft_pass *pass;
+    weft_moe_state *state;
+    size_t ep;           /* ranks that tokens travel between; 1: none */
+    size_t rank;         /* this one's number among them */
+    size_t local;        /* experts here */
+    size_t kernel_parts; /* partitions that the sort knows: those by tokens */
+    bool by_peers;
+    int64_t *partition_counts; /* [kernel_parts][experts] */
+    int64_t *sent_counts;      /* [ep][kernel_parts][local] */
+} planning;
+
+static weft_status host(weft_pass *pass, size_t count, size_t size, void *out)
+{
+    void *memory;
+    WEFT_TRY(weft_pass_host(pass, count * size, &memory));
+    memcpy(out, &memory, sizeof memory);
+    return WEFT_OK;
+}
+
+static weft_status take_memory(planning *p)
+{
+    const weft_moe_dims *d = &p->m->dims;
+    weft_moe_state *s = p->state;
+    size_t parts = (size_t)s->num_parts;
+    WEFT_TRY(host(p->pass, d->experts + 1, sizeof *s->counts, &s->counts));
+    WEFT_TRY(host(p->pass, p->ep * p->kernel_parts * p->local, sizeof *s->received, &s->received));
+    p->partition_counts = s->counts;
+    p->sent_counts = s->counts;
+    if (p->kernel_parts > 1) {
+        size_t num = p->kernel_parts * d->experts;
+        WEFT_TRY(host(p->pass, num, sizeof(int64_t), &p->partition_counts));
+        WEFT_TRY(host(p->pass, num, sizeof(int64_t), &p->sent_counts));
+    }
+    WEFT_TRY(host(p->pass, parts, sizeof *s->parts, &s->parts));
+    memset(s->parts, 0, parts * sizeof *s->parts);
+    for (size_t i = 0; i < parts; i++) {
+        weft_moe_part *part = &s->parts[i];
+        WEFT_TRY(host(p->pass, 2 * p->ep, sizeof(size_t), &part->send_bytes));
+        part->recv_bytes = part->send_bytes + p->ep;
+        WEFT_TRY(host(p->pass, p->local + 1, sizeof(int64_t), &part->offsets));
+    }
+    return WEFT_OK;
+}
+
+static weft_status sort_choices(planning *p)
+{
+    weft_moe_state *s = p->state;
+    const weft_moe_dims *d = &p->m->dims;
+    const weft_model_options *o = &p->m->common.options;
+    weft_lane *lane = weft_pass_lane(p->pass);
+    size_t topk = (size_t)o->moe_router_topk, mark = weft_pass_mark(p->pass);
+    weft_tensor row_of, token_of, scratch;
+    WEFT_TRY(weft_pass_stash(p->pass, WEFT_I32, d->tokens, topk, &row_of));
+    WEFT_TRY(weft_pass_stash(p->pass, WEFT_I32, d->tokens, topk, &token_of));
+    WEFT_TRY(weft_pass_scratch(p->pass, WEFT_I32, d->tokens, topk, &scratch));
+    s->row_of = row_of.data;
+    s->token_of = token_of.data;
+    WEFT_TRY(weft_lane_zero(lane, s->counts, (d->experts + 1) * sizeof *s->counts));
+    /* Where tokens travel all choices are sorted, else only those of this rank's experts. */
+    WEFT_TRY(weft_dispatch_plan(
+        lane, &(weft_dispatch_plan_args){.num_tokens = d->tokens,
+                                         .num_experts = d->experts,
+                                         .topk = topk,
+                                         .first_expert = d->exchange ? 0 : p->rank * p->local,
+                                         .num_local = d->exchange ? d->experts : p->local,
+                                         .capacity = d->capacity,
+                                         .policy = (weft_drop_policy)o->moe_token_drop_policy,
+                                         .top_index = s->index.data,
+                                         .top_prob = s->prob.data,
+                                         .counts = s->counts,
+                                         .num_partitions = p->kernel_parts,
+                                         .partition_counts = p->partition_counts,
+                                         .row_of = s->row_of,
+                                         .token_of = s->token_of,
+                                         .dropped = s->counts + d->experts,
+                                         .scratch = scratch.data}));
+    weft_pass_release(p->pass, mark);
+    return WEFT_OK;
+}
+
+/* On the lane: [parts][ep][local] -> [ep][parts][local], what each peer is sent. */
+static weft_status arrange_counts(const void *raw)
+{
+    const planning *p = raw;
+    for (size_t peer = 0; peer < p->ep; peer++)
+        for (size_t part = 0; part < p->kernel_parts; part++)
+            memcpy(p->sent_counts + (peer * p->kernel_parts + part) * p->local,
+                   p->partition_counts + (part * p->ep + peer) * p->local,
+                   p->local * sizeof(int64_t));
+    return WEFT_OK;
+}
+
+static weft_status exchange_counts(planning *p)
+{
+    weft_lane *lane = weft_pass_lane(p->pass);
+    size_t *bytes = NULL;
+    WEFT_TRY(host(p->pass, p->ep, sizeof *bytes, &bytes));
+    for (size_t peer = 0; peer < p->ep; peer++)
+        bytes[peer] = p->kernel_parts * p->local * sizeof(int64_t);
+    if (p->kernel_parts > 1)
+        WEFT_TRY(weft_lane_submit(lane, "dispatch counts", arrange_counts, p, sizeof *p));
+    if (p->m->dims.exchange)
+        WEFT_TRY(weft_all_to_all(weft_pass_groups(p->pass)->by_axis[WEFT_AXIS_EP], lane,
+                                 p->sent_counts, bytes, p->state->received, bytes));
+    /* From here on sizes depend on the data: the host waits for them. */
+    WEFT_TRY(weft_lane_sync(lane));
+    if (!p->m->dims.exchange)
+        memcpy(p->state->received, p->state->counts + p->rank * p->local, bytes[0]);
+    return WEFT_OK;
+}
+
+/* Rows that `peer` sends in partition `part` for local expert e. */
+static int64_t received_rows(const planning *p, size_t peer, size_t part, size_t e)
+{
+    if (p->by_peers) {
+        if ((peer + part) % p->ep != p->rank)
+            return 0;
+        part = 0;
+    }
+    return p->state->received[(peer * p->kernel_parts + part) * p->local + e];
+}
+
+static int64_t sent_rows(const planning *p, size_t peer, size_t part)
+{
+    int64_t sum = 0;
+    if (p->by_peers) {
+        if ((p->rank + part) % p->ep != peer)
+            return 0;
+        part = 0;
+    }
+    size_t first = p->m->dims.exchange ? 0 : p->rank;
+    for (size_t e = 0; e < p->local; e++)
+        sum += p->partition_counts[(part * p->ep + first + peer) * p->local + e];
+    return sum;
+}
 
 /* Rows come sorted by sender, then expert; experts want theirs together. */
-static weft_status order_rows(weft_moe *m, weft_pass *pass, weft_moe_state *state)
+static weft_status order_rows(planning *p, size_t index, weft_moe_part *part)
 {
-    size_t local = m->dims.local_experts;
-    size_t peers = m->dims.exchange ? (size_t)weft_pass_groups(pass)->mesh.ep : 1;
-    state->order = state->inverse = NULL;
-    if (local > 1 && peers > 1) {
-        void *memory;
-        WEFT_TRY(weft_pass_host(pass, 2 * (state->num_rows + 1) * sizeof(int32_t), &memory));
-        state->order = memory;
-        state->inverse = state->order + state->num_rows + 1;
+    if (p->local > 1 && p->ep > 1 && !p->by_peers) {
+        WEFT_TRY(host(p->pass, 2 * (part->num_rows + 1), sizeof(int32_t), &part->order));
+        part->inverse = part->order + part->num_rows + 1;
     }
     int64_t row = 0;
-    for (size_t e = 0; e < local; e++) {
-        state->offsets[e] = row;
+    for (size_t e = 0; e < p->local; e++) {
+        part->offsets[e] = row;
         int64_t before = 0; /* rows of earlier senders and of this sender's earlier experts */
-        for (size_t p = 0; p < peers; p++) {
-            for (size_t f = 0; f < local; f++) {
-                int64_t count = state->received[p * local + f];
-                if (f == e)
-                    for (int64_t i = 0; i < count; i++, row++)
-                        if (state->order) {
-                            state->order[row] = (int32_t)(before + i);
-                            state->inverse[before + i] = (int32_t)row;
-                        }
+        for (size_t peer = 0; peer < p->ep; peer++)
+            for (size_t f = 0; f < p->local; f++) {
+                int64_t count = received_rows(p, peer, index, f);
+                for (int64_t i = 0; f == e && i < count; i++, row++)
+                    if (part->order) {
+                        part->order[row] = (int32_t)(before + i);
+                        part->inverse[before + i] = (int32_t)row;
+                    }
                 before += count;
-                if (f == e && !state->order)
-                    row = state->offsets[e] + count;
             }
-        }
     }
-    state->offsets[local] = (int64_t)state->num_rows;
+    part->offsets[p->local] = row;
+    return WEFT_OK;
+}
+
+static weft_status size_parts(planning *p)
+{
+    weft_moe_state *s = p->state;
+    const weft_shape *shape = weft_pass_shape(p->pass);
+    size_t row_bytes = shape->hidden * weft_dtype_bytes(shape->dtype);
+    s->num_sent = s->num_rows = s->max_sent = s->max_rows = 0;
+    for (size_t i = 0; i < (size_t)s->num_parts; i++) {
+        weft_moe_part *part = &s->parts[i];
+        for (size_t peer = 0; peer < p->ep; peer++) {
+            size_t sent = (size_t)sent_rows(p, peer, i), received = 0;
+            for (size_t e = 0; e < p->local; e++)
+                received += (size_t)received_rows(p, peer, i, e);
+            part->send_bytes[peer] = sent * row_bytes;
+            part->recv_bytes[peer] = received * row_bytes;
+            part->num_sent += sent;
+            part->num_rows += received;
+        }
+        part->first_sent = s->num_sent;
+        part->first_row = s->num_rows;
+        s->num_sent += part->num_sent;
+        s->num_rows += part->num_rows;
+        s->max_sent = part->num_sent > s->max_sent ? part->num_sent : s->max_sent;
+        s->max_rows = part->num_rows > s->max_rows ? part->num_rows : s->max_rows;
+        WEFT_TRY(order_rows(p, i, part));
+    }
+    /* The sort puts peers' rows one after the other, whatever partition they are. */
+    for (size_t i = 0; p->by_peers && i < p->ep; i++) {
+        size_t to = (p->rank + i) % p->ep, before = 0;
+        for (size_t e = 0; e < to * p->local; e++)
+            before += (size_t)p->partition_counts[e];
+        s->parts[i].first_sent = before;
+    }
     return WEFT_OK;
 }
 
 weft_status weft_moe_dispatch_plan(weft_moe *m, weft_pass *pass, weft_moe_state *state)
 {
-    const weft_moe_dims *d = &m->dims;
-    const weft_model_options *o = &m->common.options;
+    const weft_moe_runtime *runtime = pass->model->moe;
     const weft_groups *groups = weft_pass_groups(pass);
-    weft_lane *lane = weft_pass_lane(pass);
-    weft_comm *ep = groups->by_axis[WEFT_AXIS_EP];
-    size_t topk = (size_t)o->moe_router_topk, choices = d->tokens * topk;
-    size_t num_peers = d->exchange ? (size_t)groups->mesh.ep : 1;
-    /* With an exchange all choices are sorted, else only those of this rank's experts. */
-    size_t first = d->exchange ? 0 : (size_t)groups->coords.at[WEFT_AXIS_EP] * d->local_experts;
-    size_t planned = d->exchange ? d->experts : d->local_experts;
-    size_t num_host = d->experts + 1 + num_peers * d->local_experts + d->local_experts + 1;
-    void *host, *sizes;
-    weft_tensor row_of, token_of, scratch;
-    size_t mark = weft_pass_mark(pass);
-    WEFT_TRY(weft_pass_host(pass, num_host * sizeof(int64_t), &host));
-    WEFT_TRY(weft_pass_host(pass, 2 * num_peers * sizeof(size_t), &sizes));
-    state->counts = host;
-    state->received = state->counts + d->experts + 1;
-    state->offsets = state->received + num_peers * d->local_experts;
-    state->send_bytes = sizes;
-    state->recv_bytes = state->send_bytes + num_peers;
-    WEFT_TRY(weft_pass_stash(pass, WEFT_I32, d->tokens, topk, &row_of));
-    WEFT_TRY(weft_pass_stash(pass, WEFT_I32, d->tokens, topk, &token_of));
-    WEFT_TRY(weft_pass_scratch(pass, WEFT_I32, d->tokens, topk, &scratch));
-    state->row_of = row_of.data;
-    state->token_of = token_of.data;
-    WEFT_TRY(weft_lane_zero(lane, state->counts, (d->experts + 1) * sizeof(int64_t)));
-    WEFT_TRY(weft_dispatch_plan(
-        lane, &(weft_dispatch_plan_args){.num_tokens = d->tokens,
-                                         .num_experts = d->experts,
-                                         .topk = topk,
-                                         .first_expert = first,
-                                         .num_local = planned,
-                                         .capacity = d->capacity,
-                                         .policy = (weft_drop_policy)o->moe_token_drop_policy,
-                                         .top_index = state->index.data,
-                                         .top_prob = state->prob.data,
-                                         .counts = state->counts,
-                                         .row_of = state->row_of,
-                                         .token_of = state->token_of,
-                                         .dropped = state->counts + d->experts,
-                                         .scratch = scratch.data}));
-    weft_pass_release(pass, mark);
-    for (size_t p = 0; p < num_peers; p++)
-        state->send_bytes[p] = d->local_experts * sizeof(int64_t);
-    if (d->exchange)
-        WEFT_TRY(weft_all_to_all(ep, lane, state->counts, state->send_bytes, state->received,
-                                 state->send_bytes));
-    /* From here on sizes depend on the data: the host waits for them. */
-    WEFT_TRY(weft_lane_sync(lane));
-    if (!d->exchange)
-        memcpy(state->received, state->counts + first, d->local_experts * sizeof(int64_t));
-
-    size_t row_bytes =
-        weft_pass_shape(pass)->hidden * weft_dtype_bytes(weft_pass_shape(pass)->dtype);
-    state->num_sent = state->num_rows = 0;
-    for (size_t p = 0; p < num_peers; p++) {
-        int64_t sent = 0, received = 0;
-        for (size_t e = 0; e < d->local_experts; e++) {
-            sent += state->counts[(d->exchange ? p * d->local_experts : first) + e];
-            received += state->received[p * d->local_experts + e];
-        }
-        state->send_bytes[p] = (size_t)sent * row_bytes;
-        state->recv_bytes[p] = (size_t)received * row_bytes;
-        state->num_sent += (size_t)sent;
-        state->num_rows += (size_t)received;
-    }
+    bool by_peers = m->dims.exchange && runtime->options.split == WEFT_MOE_SPLIT_PEERS;
+    planning p = {.m = m,
+                  .pass = pass,
+                  .state = state,
+                  .ep = m->dims.exchange ? (size_t)groups->mesh.ep : 1,
+                  .rank = (size_t)groups->coords.at[WEFT_AXIS_EP],
+                  .local = m->dims.local_experts,
+                  .by_peers = by_peers};
+    state->plan = runtime->current;
+    state->num_parts = runtime->current->pipeline.num_partitions;
+    p.kernel_parts = by_peers ? 1 : (size_t)state->num_parts;
+    WEFT_TRY(take_memory(&p));
+    WEFT_TRY(sort_choices(&p));
+    WEFT_TRY(exchange_counts(&p));
+    WEFT_TRY(size_parts(&p));
+    size_t choices = m->dims.tokens * (size_t)m->common.options.moe_router_topk;
     if (choices < state->num_sent)
         return WEFT_ERROR(WEFT_INTERNAL, "dispatch plan keeps %zu of %zu choices", state->num_sent,
                           choices);
-    return order_rows(m, pass, state);
-}
-
-weft_status weft_moe_select(weft_pass *pass, const weft_tensor *from, const int32_t *index,
-                            weft_tensor *to)
-{
-    if (to->dims[0] == 0)
-        return WEFT_OK;
-    return weft_permute(weft_pass_lane(pass), &(weft_permute_args){.num_rows = to->dims[0],
-                                                                   .cols = to->dims[1],
-                                                                   .dtype = to->dtype,
-                                                                   .x = from->data,
-                                                                   .token_of = index,
-                                                                   .rows = to->data});
-}
-
-weft_status weft_moe_to_experts(weft_pass *pass, weft_moe_state *state, const weft_tensor *home,
-                                weft_tensor *to)
-{
-    weft_tensor arrived = *to;
-    if (state->order)
-        WEFT_TRY(weft_pass_scratch(pass, to->dtype, to->dims[0], to->dims[1], &arrived));
-    WEFT_TRY(weft_all_to_all(weft_pass_groups(pass)->by_axis[WEFT_AXIS_EP], weft_pass_lane(pass),
-                             home->data, state->send_bytes, arrived.data, state->recv_bytes));
-    return state->order ? weft_moe_select(pass, &arrived, state->order, to) : WEFT_OK;
-}
-
-weft_status weft_moe_to_home(weft_pass *pass, weft_moe_state *state, const weft_tensor *expert,
-                             weft_tensor *to)
-{
-    weft_tensor leaving = *expert;
-    if (state->order) {
-        WEFT_TRY(weft_pass_scratch(pass, to->dtype, expert->dims[0], expert->dims[1], &leaving));
-        WEFT_TRY(weft_moe_select(pass, expert, state->inverse, &leaving));
-    }
-    return weft_all_to_all(weft_pass_groups(pass)->by_axis[WEFT_AXIS_EP], weft_pass_lane(pass),
-                           leaving.data, state->recv_bytes, to->data, state->send_bytes);
+    return WEFT_OK;
 }

@@ -192,9 +192,31 @@ static weft_status create_passes(weft_model *model)
     return WEFT_OK;
 }
 
+/* What all MoE layers share. A model in C may hold them whatever the options say of their number of
+ * layers, but not without experts. */
+static weft_status create_moe(weft_model *model)
+{
+    weft_moe_options *o = &model->setup.moe;
+    if (model->options.num_experts == 0)
+        return WEFT_OK;
+    weft_shape *shape = &model->shape;
+    weft_moe_dims d = weft_moe_dims_of(&model->options, shape);
+    if (o->split == WEFT_MOE_SPLIT_PEERS)
+        o->pipeline = (weft_moe_pipeline){.num_partitions = d.exchange ? shape->ep : 1};
+    size_t bytes = d.tokens * (size_t)model->options.moe_router_topk * shape->hidden *
+                   weft_dtype_bytes(shape->dtype) / (size_t)shape->ep;
+    if (o->pipeline.num_partitions > 1)
+        bytes /= (size_t)o->pipeline.num_partitions;
+    WEFT_TRY(weft_moe_runtime_create(model->setup.device, o, d.exchange, bytes, &model->moe));
+    shape->moe_partitions = model->moe->current->pipeline.num_partitions;
+    shape->moe_reuse = (int)model->moe->current->pipeline.reuse;
+    return WEFT_OK;
+}
+
 static weft_status init(weft_model *model, weft_model_function build)
 {
     const weft_model_setup *s = &model->setup;
+    WEFT_TRY(create_moe(model));
     WEFT_TRY(build(model, &model->options));
     if (model->num_layers < 2)
         return WEFT_ERROR(WEFT_CONFIG, "a model needs at least a first and a last layer");
@@ -245,6 +267,7 @@ void weft_model_destroy(weft_model *model)
     free(model->layers);
     free(model->state_offset);
     weft_parameters_destroy(model->parameters);
+    weft_moe_runtime_destroy(model->moe);
     free(model);
 }
 
@@ -291,6 +314,46 @@ void weft_model_totals(const weft_model *model, uint64_t *out_params, double *ou
     }
     *out_params = params;
     *out_flops = flops;
+}
+
+bool weft_model_moe_exchanges(const weft_model *model)
+{
+    return model->moe && model->moe->exchange;
+}
+
+weft_moe_pipeline weft_model_moe_pipeline(const weft_model *model)
+{
+    return weft_model_moe_exchanges(model) ? model->moe->current->pipeline
+                                           : (weft_moe_pipeline){.num_partitions = 1};
+}
+
+weft_status weft_model_set_moe_pipeline(weft_model *model, const weft_moe_pipeline *pipeline)
+{
+    if (!weft_model_moe_exchanges(model))
+        return WEFT_OK;
+    WEFT_TRY(weft_moe_runtime_use(model->moe, pipeline));
+    model->shape.moe_partitions = pipeline->num_partitions;
+    model->shape.moe_reuse = (int)pipeline->reuse;
+    return WEFT_OK;
+}
+
+void weft_model_trace_moe(weft_model *model, weft_trace *trace, double origin_us, int rank)
+{
+    if (!model->moe)
+        return;
+    weft_executor *executors[] = {&model->moe->executor, &model->moe->exchange_executor};
+    for (int i = 0; i < 2; i++) {
+        executors[i]->trace = trace;
+        executors[i]->trace_origin_us = origin_us;
+        executors[i]->trace_rank = rank;
+    }
+}
+
+weft_status weft_model_add_moe_slices(weft_model *model, bool backward)
+{
+    if (!model->moe)
+        return WEFT_OK;
+    return weft_program_add_slices(&model->moe->current->programs[backward], &model->moe->executor);
 }
 
 weft_metrics *weft_model_metrics(weft_model *model)

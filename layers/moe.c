@@ -4,12 +4,17 @@
  *   binding tp (PPMoE §3.3): every TP rank routes all S * B rows alike and selects by index those
  *     of its own experts; the region's exit sums what the ranks made.
  *   binding dp, etp = tp (DPMoE, tensor-sharded experts): every TP rank routes all rows, an
- *     all-to-all over EP carries them, each rank makes its shard's partial sum; exit sums.
+ *     all-to-all over EP carries them (MoNTA's forms: all TP ranks send alike), each rank makes its
+ *     shard's partial sum. Where tokens travel these are summed over ETP before they go home, so
+ *     that what goes home is alike on all TP ranks again and the result is whole; with ep = 1 the
+ *     region's exit sums.
  *   binding dp, etp = 1: every rank routes its own 1 / tp of the rows (its sequence shard, or its
  *     slice), an all-to-all over EP carries them; without sequence parallelism an all-gather over
  *     TP restores the slices.
- * In the first two the router's gradients are partial sums over TP, so the auxiliary losses'
- * gradients, which every TP rank knows whole, enter as 1 / tp. Experts have no biases. */
+ * Where the exit sums, the router's gradients are partial sums over TP, so the auxiliary losses'
+ * gradients, which every TP rank knows whole, enter as 1 / tp. Experts have no biases.
+ *
+ * What happens between routing and the answers at home is a program (moe_tasks.c). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,7 +53,7 @@ static weft_status moe_init(weft_layer *layer, weft_build *build)
                                 .num_dims = 2,
                                 .dims = {d->experts, hidden},
                                 .init_std = (float)o->init_method_std,
-                                .sum_over_tp = shape->tp > 1};
+                                .sum_over_tp = shape->tp > 1 && !d->summed};
     WEFT_TRY(weft_build_parameter(build, &spec, &m->router));
     spec = (weft_parameter_spec){.name = "experts.linear_fc1.weight",
                                  .num_dims = 3,
@@ -102,6 +107,15 @@ static weft_status finish_rows(const weft_moe *m, weft_pass *pass, const weft_te
                                weft_tensor *y)
 {
     const weft_shape *shape = weft_pass_shape(pass);
+    if (m->dims
+            .summed) { /* whole on every TP rank: under sequence parallelism each keeps its rows */
+        if (!shape->sequence_parallel)
+            return WEFT_OK;
+        size_t bytes = weft_tensor_bytes(y);
+        size_t tp_rank = (size_t)weft_pass_groups(pass)->coords.at[WEFT_AXIS_TP];
+        return weft_lane_copy(weft_pass_lane(pass), y->data,
+                              (const char *)part->data + tp_rank * bytes, bytes);
+    }
     if (m->dims.full)
         return weft_pass_exit(pass, part, y);
     if (shape->sequence_parallel || shape->tp == 1)
@@ -117,27 +131,14 @@ static weft_status moe_forward(weft_layer *layer, weft_pass *pass, const weft_te
     weft_moe_state *state = weft_pass_state(pass, layer);
     const weft_moe_dims *d = &m->dims;
     size_t mark = weft_pass_mark(pass), hidden = x->dims[1];
-    weft_tensor rows, sorted, part;
+    weft_tensor rows, part;
     state->x = *x;
     WEFT_TRY(routed_rows(m, pass, x, &rows));
     WEFT_TRY(weft_moe_route(m, pass, state, &rows));
     WEFT_TRY(weft_moe_dispatch_plan(m, pass, state));
     WEFT_TRY(weft_moe_count(m, pass, state));
 
-    WEFT_TRY(weft_pass_stash(pass, x->dtype, state->num_rows, hidden, &state->in));
-    WEFT_TRY(weft_pass_stash(pass, x->dtype, state->num_sent, hidden, &state->returned));
-    state->out = state->returned;
-    if (d->exchange) {
-        WEFT_TRY(weft_pass_scratch(pass, x->dtype, state->num_sent, hidden, &sorted));
-        WEFT_TRY(weft_moe_select(pass, &rows, state->token_of, &sorted));
-        WEFT_TRY(weft_moe_to_experts(pass, state, &sorted, &state->in));
-        WEFT_TRY(weft_pass_scratch(pass, x->dtype, state->num_rows, hidden, &state->out));
-    } else {
-        WEFT_TRY(weft_moe_select(pass, &rows, state->token_of, &state->in));
-    }
-    WEFT_TRY(weft_moe_experts(m, pass, state));
-    if (d->exchange)
-        WEFT_TRY(weft_moe_to_home(pass, state, &state->out, &state->returned));
+    WEFT_TRY(weft_moe_run_forward(m, pass, state, &rows));
 
     WEFT_TRY(result_rows(m, pass, y, &part));
     WEFT_TRY(weft_combine(weft_pass_lane(pass),
@@ -173,7 +174,7 @@ static weft_status moe_backward(weft_layer *layer, weft_pass *pass, const weft_t
     weft_lane *lane = weft_pass_lane(pass);
     size_t mark = weft_pass_mark(pass), hidden = dy->dims[1];
     size_t topk = (size_t)m->common.options.moe_router_topk;
-    weft_tensor dy_rows, dprob, dout, din, dhome, rows, part;
+    weft_tensor dy_rows, dprob, rows, part;
     WEFT_TRY(routed_rows(m, pass, dy, &dy_rows));
     WEFT_TRY(weft_pass_scratch(pass, WEFT_F32, d->tokens, topk, &dprob));
     WEFT_TRY(
@@ -187,27 +188,17 @@ static weft_status moe_backward(weft_layer *layer, weft_pass *pass, const weft_t
                                                                   .top_prob = state->prob.data,
                                                                   .drows = state->returned.data,
                                                                   .dtop_prob = dprob.data}));
-    dout = state->returned;
-    if (d->exchange) {
-        WEFT_TRY(weft_pass_scratch(pass, dy->dtype, state->num_rows, hidden, &dout));
-        WEFT_TRY(weft_moe_to_experts(pass, state, &state->returned, &dout));
-    }
-    WEFT_TRY(weft_pass_scratch(pass, dy->dtype, state->num_rows, hidden, &din));
-    WEFT_TRY(weft_moe_experts_backward(m, pass, state, &dout, &din));
-    dhome = din;
-    if (d->exchange) {
-        dhome = state->returned;
-        WEFT_TRY(weft_moe_to_home(pass, state, &din, &dhome));
-    }
-    WEFT_TRY(result_rows(m, pass, dx, &part));
-    WEFT_TRY(weft_permute_backward(lane, &(weft_permute_backward_args){.num_tokens = d->tokens,
-                                                                       .topk = topk,
-                                                                       .cols = hidden,
-                                                                       .dtype = dy->dtype,
-                                                                       .drows = dhome.data,
-                                                                       .row_of = state->row_of,
-                                                                       .dx = part.data}));
     WEFT_TRY(routed_rows(m, pass, &state->x, &rows));
+    WEFT_TRY(weft_moe_run_backward(m, pass, state, &rows));
+    WEFT_TRY(result_rows(m, pass, dx, &part));
+    WEFT_TRY(
+        weft_permute_backward(lane, &(weft_permute_backward_args){.num_tokens = d->tokens,
+                                                                  .topk = topk,
+                                                                  .cols = hidden,
+                                                                  .dtype = dy->dtype,
+                                                                  .drows = state->returned.data,
+                                                                  .row_of = state->row_of,
+                                                                  .dx = part.data}));
     WEFT_TRY(weft_moe_route_backward(m, pass, state, &rows, &dprob, &part));
     WEFT_TRY(finish_rows(m, pass, &part, dx));
     if (m->shared) {

@@ -3,6 +3,7 @@
 #define WEFT_LAYERS_MOE_H
 
 #include "layers/layers.h"
+#include "layers/moe_runtime.h"
 
 typedef struct weft_moe {
     weft_layer_common common;
@@ -11,19 +12,30 @@ typedef struct weft_moe {
     weft_moe_dims dims;
 } weft_moe;
 
+/* A partition of the micro-batch: where its rows lie at home, in sending order, and at the experts,
+ * and how they travel. Everything behind the pointers is host memory. */
+typedef struct weft_moe_part {
+    size_t first_sent, num_sent;     /* rows at home */
+    size_t first_row, num_rows;      /* rows at the experts */
+    size_t *send_bytes, *recv_bytes; /* [ep]; partitions by peers: to and from that peer alone */
+    int64_t *offsets;                /* [local_experts + 1] */
+    int32_t *order, *inverse; /* expert-major row -> row as it came, and back; NULL: the same */
+} weft_moe_part;
+
 typedef struct weft_moe_state {
     weft_tensor x;                           /* borrowed: the layer's input */
     weft_tensor logits, scores, index, prob; /* [T, E], [T, E], [T, K], [T, K] */
     float *sums;                             /* host: counts[E], score_sums[E], z_sum */
     int64_t *counts;                         /* host: [E] of this rank's plan, then [1] dropped */
-    int64_t *received;                       /* host: [ep][local_experts] */
-    int64_t *offsets;                        /* host: [local_experts + 1] */
-    size_t *send_bytes, *recv_bytes;         /* host: [ep] */
+    int64_t *received;                       /* host: [ep][parts of a sender][local_experts] */
     int32_t *row_of, *token_of;
-    int32_t *order, *inverse; /* expert-major row -> received row and back; NULL: the same */
-    size_t num_sent, num_rows;
-    weft_tensor in, hidden, out; /* at the experts: [R, H], [R, gates ffn], [R, H] */
-    weft_tensor returned;        /* at home: [num_sent, H] */
+    const weft_moe_plan *plan;
+    weft_moe_part *parts; /* host: [num_parts] */
+    int num_parts;
+    size_t num_sent, num_rows, max_sent, max_rows; /* of all partitions, of the largest one */
+    weft_tensor dispatched, middle; /* T_DI, T_M: [R, H], [R, gates ffn]; kept without reuse */
+    char *host_input, *host_middle; /* what was offloaded: pinned, back to back by partition */
+    weft_tensor returned;           /* at home: [num_sent, H] */
 } weft_moe_state;
 
 /* Logits, choice and probabilities of rows [T, H], and the sums of the auxiliary losses over the
@@ -37,24 +49,48 @@ weft_status weft_moe_route_backward(weft_moe *m, weft_pass *pass, weft_moe_state
                                     const weft_tensor *rows, const weft_tensor *dprob,
                                     const weft_tensor *dx) WEFT_CHECKED;
 
-/* Sorts the choices by expert, exchanges the counts and gives the host all sizes; waits for the
- * lane. Collective over EP with binding dp. */
+/* Sorts the choices by partition and expert, exchanges the counts and gives the host all sizes;
+ * waits for the lane. Collective over EP with binding dp. */
 weft_status weft_moe_dispatch_plan(weft_moe *m, weft_pass *pass,
                                    weft_moe_state *state) WEFT_CHECKED;
+
+/* Runs the layer's program: rows [T, H] -> state->returned, the experts' answers at home in sending
+ * order. Enqueued: on return the compute lane stands behind all of it. Collective over EP. */
+weft_status weft_moe_run_forward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
+                                 const weft_tensor *rows) WEFT_CHECKED;
+/* state->returned holds the gradients of the answers; in their place come those of the rows that
+ * were sent. Weight gradients are added. */
+weft_status weft_moe_run_backward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
+                                  const weft_tensor *rows) WEFT_CHECKED;
+
+/* The experts on one partition. x, out: [R, H] as they came; T_M: [R, gates ffn]. ordered,
+ * dordered: scratch [R, H], used where rows have to be put in expert order; act: scratch [R, ffn].
+ */
+typedef struct weft_moe_expert_rows {
+    const weft_moe_part *part;
+    weft_tensor x, middle, act, ordered, dordered;
+} weft_moe_expert_rows;
+/* The first linear layer alone: x -> middle. */
+weft_status weft_moe_experts_first(weft_moe *m, weft_pass *pass,
+                                   const weft_moe_expert_rows *rows) WEFT_CHECKED;
+/* x -> middle -> out. */
+weft_status weft_moe_experts(weft_moe *m, weft_pass *pass, const weft_moe_expert_rows *rows,
+                             const weft_tensor *out) WEFT_CHECKED;
+/* dout -> din; middle becomes its own gradient. The weights' are added, or written where
+ * `overwrite`. */
+weft_status weft_moe_experts_backward(weft_moe *m, weft_pass *pass,
+                                      const weft_moe_expert_rows *rows, const weft_tensor *dout,
+                                      const weft_tensor *din, bool overwrite) WEFT_CHECKED;
+
 /* to[i] = from[index[i]], rows. */
 weft_status weft_moe_select(weft_pass *pass, const weft_tensor *from, const int32_t *index,
-                            weft_tensor *to) WEFT_CHECKED;
-/* Dispatch: rows in sending order at home -> expert-major rows at the experts; and combine's way
- * back. `to` is written; scratch is used. Collective over EP. */
-weft_status weft_moe_to_experts(weft_pass *pass, weft_moe_state *state, const weft_tensor *home,
-                                weft_tensor *to) WEFT_CHECKED;
-weft_status weft_moe_to_home(weft_pass *pass, weft_moe_state *state, const weft_tensor *expert,
-                             weft_tensor *to) WEFT_CHECKED;
+                            const weft_tensor *to) WEFT_CHECKED;
 
-/* state->in -> state->out, stashing what backward needs. */
-weft_status weft_moe_experts(weft_moe *m, weft_pass *pass, weft_moe_state *state) WEFT_CHECKED;
-/* dout is the gradient of the experts' output rows; din is written, the weights' are added. */
-weft_status weft_moe_experts_backward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
-                                      const weft_tensor *dout, weft_tensor *din) WEFT_CHECKED;
+/* All-to-all over EP on `lane`, in the form that the runtime chose where experts are tensor-sharded
+ * (MoNTA): every ETP rank holds the same `send`. Sizes as of weft_all_to_all. Staging areas come
+ * from the pass's scratch. Collective over EP and ETP. */
+weft_status weft_moe_exchange(weft_pass *pass, weft_lane *lane, const void *send,
+                              const size_t *send_bytes, void *recv,
+                              const size_t *recv_bytes) WEFT_CHECKED;
 
 #endif

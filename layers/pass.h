@@ -3,6 +3,7 @@
 #define WEFT_LAYERS_PASS_H
 
 #include "layers/layers.h"
+#include "layers/moe_runtime.h"
 #include "layers/runtime.h"
 
 /* A stack over a few device blocks. Reserved once from `describe`; it grows only when an MoE layer
@@ -52,6 +53,7 @@ struct weft_model {
     weft_tensor normed;       /* what blocks' norms made last */
     weft_tensor gradients[2]; /* training: those between layers, in turn */
     weft_metrics *metrics;
+    weft_moe_runtime *moe; /* NULL without experts */
 };
 
 struct weft_build {

@@ -111,7 +111,7 @@ weft_status weft_moe_route_backward(weft_moe *m, weft_pass *pass, weft_moe_state
     const weft_shape *shape = weft_pass_shape(pass);
     weft_lane *lane = weft_pass_lane(pass);
     double total = (double)(shape->seq * shape->batch), topk = (double)o->moe_router_topk;
-    double scale = weft_pass_loss_scale(pass) / (d->full ? (double)shape->tp : 1.0);
+    double scale = weft_pass_loss_scale(pass) / (d->full && !d->summed ? (double)shape->tp : 1.0);
     weft_tensor dlogits;
     WEFT_TRY(weft_pass_scratch(pass, WEFT_F32, d->tokens, d->experts, &dlogits));
     WEFT_TRY(weft_route_backward(

@@ -5,14 +5,17 @@
 #include <weft/model.h>
 
 #include "core/options.h"
+#include "core/trace.h"
 #include "parallel/parameters.h"
+#include "schedule/exchange.h"
+#include "schedule/moe_layer.h"
 
 extern const weft_option_row weft_model_rows[];
 extern const size_t weft_num_model_rows;
 /* Fills the fields where 0 means a default and checks what the rows cannot: WEFT_CONFIG. */
 weft_status weft_model_options_resolve(weft_model_options *options) WEFT_CHECKED;
 
-/* The shape that every layer of this mesh is asked about. Pure. */
+/* The shape that every layer of this mesh is asked about; its MoE layers are synchronous. Pure. */
 weft_shape weft_model_shape(const weft_model_options *options, const weft_mesh *mesh,
                             int64_t micro_batch_size, weft_dtype dtype, bool training);
 
@@ -21,6 +24,19 @@ weft_shape weft_model_shape(const weft_model_options *options, const weft_mesh *
  * Pure. WEFT_CONFIG, the text starting with the key of section "parallel" that is too large. */
 weft_status weft_model_check_mesh(const weft_model_options *options, const weft_mesh *mesh,
                                   int64_t num_layers, int64_t micro_batch_size) WEFT_CHECKED;
+
+/* By what a micro-batch is cut into partitions: by tokens (MPMoE), or by the peer that computes
+ * them, each exchanged point to point (as FasterMoE does; n is then ep, nothing is reused). */
+typedef enum weft_moe_split { WEFT_MOE_SPLIT_TOKENS, WEFT_MOE_SPLIT_PEERS } weft_moe_split;
+
+/* How MoE layers whose tokens travel run. Zero: synchronous, nothing reused, the plain all-to-all.
+ */
+typedef struct weft_moe_options {
+    weft_moe_pipeline pipeline; /* num_partitions 0: 1 */
+    weft_moe_split split;
+    weft_exchange_form form; /* where experts are tensor-sharded too */
+    int num_chunks;          /* of form; 0: 1, or of direct a default by size */
+} weft_moe_options;
 
 typedef struct weft_model_setup {
     const weft_model_options *options; /* resolved; copied */
@@ -32,6 +48,9 @@ typedef struct weft_model_setup {
     bool training;  /* false: weights alone */
     int num_passes; /* micro-batches in flight on this stage */
     uint64_t seed;
+    weft_moe_options moe;
+    double pace_flops; /* of an emulated accelerator: experts compute nothing and take the time that
+                          their FLOPs need at this rate; 0: they compute */
 } weft_model_setup;
 
 /* Runs `build`, cuts the list into stages, initialises this stage's layers, lays out parameters and
@@ -80,6 +99,19 @@ size_t weft_model_boundary_bytes(const weft_model *model);
 weft_metrics *weft_model_metrics(weft_model *model);
 /* Logits [S * B, V local] of the last forward in `slot` without training (last stage). */
 weft_status weft_model_logits(weft_model *model, int slot, weft_tensor *out) WEFT_CHECKED;
+/* Changes (n, S) of the MoE layers for the forwards to come; none may be in flight. Does nothing in
+ * a model without such layers. */
+weft_status weft_model_set_moe_pipeline(weft_model *model,
+                                        const weft_moe_pipeline *pipeline) WEFT_CHECKED;
+/* What it is now; n = 1 without such layers. */
+weft_moe_pipeline weft_model_moe_pipeline(const weft_model *model);
+/* Whether tokens of MoE layers travel on this mesh, so that (n, S) has a meaning. */
+bool weft_model_moe_exchanges(const weft_model *model);
+/* Keeps the times of the MoE layers' tasks, `origin_us` being the trace's zero; NULL: no more. The
+ * slices of the program enqueued last are added by the second function, when the lanes are idle. */
+void weft_model_trace_moe(weft_model *model, weft_trace *trace, double origin_us, int rank);
+weft_status weft_model_add_moe_slices(weft_model *model, bool backward) WEFT_CHECKED;
+
 /* Bytes that pass `slot` has stashed now (for tests against describe). */
 size_t weft_model_stash_bytes(const weft_model *model, int slot);
 

@@ -18,6 +18,13 @@
 #include "core/options.h"
 
 typedef enum weft_expert_binding { WEFT_BINDING_TP, WEFT_BINDING_DP } weft_expert_binding;
+/* How "auto" and 0 are filled in: by measuring while training, or by a model of the cluster. */
+typedef enum weft_moe_choice_by {
+    WEFT_MOE_CHOICE_PROFILE,
+    WEFT_MOE_CHOICE_QUICK,
+    WEFT_MOE_CHOICE_PHASES,
+    WEFT_MOE_CHOICE_PRICE,
+} weft_moe_choice_by;
 typedef enum weft_schedule_choice { WEFT_SCHEDULE_1F1B, WEFT_SCHEDULE_GPIPE } weft_schedule_choice;
 
 typedef struct weft_parallel_options { /* section "parallel" */
@@ -33,6 +40,13 @@ typedef struct weft_parallel_options { /* section "parallel" */
     int pipeline_schedule;   /* weft_schedule_choice */
     const char *order;       /* "tp-cp-ep-dp-pp" */
     bool allow_tp_across_nodes;
+    /* MoE layers whose tokens travel. The choices' numbers are those of schedule/moe_layer.h,
+     * schedule/exchange.h and layers/runtime.h, then "auto". */
+    int64_t moe_num_partitions; /* n; 0: chosen */
+    int moe_memory_reuse, moe_partition_by, moe_all_to_all;
+    int64_t moe_all_to_all_chunks; /* 0: chosen */
+    int moe_choice;                /* weft_moe_choice_by */
+    const char *cluster;           /* path of what `weft calibrate` wrote; "" none */
 } weft_parallel_options;
 extern const weft_option_row weft_parallel_rows[];
 extern const size_t weft_num_parallel_rows;

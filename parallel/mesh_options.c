@@ -45,6 +45,21 @@ const weft_option_row weft_parallel_rows[] = {
         "how ranks count through the axes, the fastest first"),
     ROW(allow_tp_across_nodes, BOOL, "false", 0, 0, NULL,
         "let tensor-parallel groups span nodes (slow)"),
+    ROW(moe_num_partitions, INT, "1", 0, 64, NULL,
+        "n: partitions in which MoE layers pipeline dispatch, experts and combine; 0: chosen"),
+    CHOICE(moe_memory_reuse, "\"none\"", "none|s1|s2|s3|s4|auto",
+           "how MoE layers share buffers between partitions and restore them in backward (MPMoE); "
+           "auto: the fastest of s1 to s4"),
+    CHOICE(moe_partition_by, "\"tokens\"", "tokens|peers",
+           "what partitions are cut by; peers: one a rank, exchanged point to point, n is ep"),
+    CHOICE(moe_all_to_all, "\"auto\"", "baseline|o1_paper|o1|o2|o3|direct|auto",
+           "form of the all-to-all of tensor-sharded experts (MoNTA)"),
+    ROW(moe_all_to_all_chunks, INT, "0", 0, 256, "chunks", "pieces it is cut in; 0: chosen"),
+    CHOICE(
+        moe_choice, "\"price\"", "profile|quick|phases|price",
+        "how n and the reuse are chosen: measured in the first steps, or from the cluster's costs"),
+    ROW(cluster, STRING, "\"\"", 0, 0, NULL,
+        "file of the cluster's costs, as weft calibrate writes it"),
 };
 const size_t weft_num_parallel_rows = sizeof(weft_parallel_rows) / sizeof(weft_parallel_rows[0]);
 

@@ -370,8 +370,9 @@ typedef struct weft_route_backward_args {
     float *dlogits; /* [T, E] written */
 } weft_route_backward_args;
 
-/* Counting sort of the (token, k) choices by expert, stable in token order; k = 0 choices of a
- * token come before its k = 1 ones only through the token order.
+/* Counting sort of the (token, k) choices by partition and expert, stable in token order; k = 0
+ * choices of a token come before its k = 1 ones only through the token order. Of n partitions,
+ * number p has tokens p T / n up to (p + 1) T / n.
  *   counts[e]: choices kept for expert e, all E experts, on the host
  *   row_of[t,k]: row of the choice in the sorted order of experts first_expert ..
  *     first_expert + num_local, or -1 (another rank's expert, or dropped)
@@ -388,11 +389,14 @@ typedef struct weft_dispatch_plan_args {
     weft_drop_policy policy;
     const int32_t *top_index;
     const float *top_prob;
-    int64_t *counts;   /* host-readable (pinned), [E] written */
-    int32_t *row_of;   /* [T, K] */
-    int32_t *token_of; /* [rows]; capacity T * K */
-    int64_t *dropped;  /* host-readable, += */
-    int32_t *scratch;  /* [T * K] */
+    int64_t *counts;           /* host-readable (pinned), [E] written */
+    size_t num_partitions;     /* 0: 1 */
+    int64_t *partition_counts; /* host-readable, [n, E] written: counts of each partition; optional
+                                  where n is 1 */
+    int32_t *row_of;           /* [T, K] */
+    int32_t *token_of;         /* [rows]; capacity T * K */
+    int64_t *dropped;          /* host-readable, += */
+    int32_t *scratch;          /* [T * K] */
 } weft_dispatch_plan_args;
 
 /* rows[i] = x[token_of[i]]. */

@@ -45,7 +45,9 @@ typedef struct weft_shape {
     size_t vocab;
     int tp, cp, ep, etp, pp;
     bool sequence_parallel;
-    int binding; /* 0 tp, 1 dp */
+    int binding;                   /* 0 tp, 1 dp */
+    int moe_partitions, moe_reuse; /* of MoE layers whose tokens travel: n (0: 1) and strategy
+                                      (0: none, else 1 to 4) */
     weft_dtype dtype;
     bool training;
 } weft_shape;

@@ -1,5 +1,7 @@
 #include "kernels/cpu/cpu.h"
 
+#include <assert.h>
+
 enum { DROPPED = -2 }; /* in row_of until the rows are numbered */
 
 /* Whether choice `a` is to be kept before choice `b`: larger probability, then earlier. */
@@ -66,6 +68,63 @@ static void drop_by_probability(const weft_dispatch_plan_args *a)
     }
 }
 
+/* Where partition p's tokens end. */
+static size_t first_token_after(const weft_dispatch_plan_args *a, size_t num_partitions, size_t p)
+{
+    return (p + 1) * a->num_tokens / num_partitions;
+}
+
+/* Gives the kept choices of the local experts their rows. `next` holds [n, E] counts, which become
+ * the next row of each and then counts again. */
+static void number_rows(const weft_dispatch_plan_args *a)
+{
+    const size_t first = a->first_expert, last = first + a->num_local, experts = a->num_experts;
+    const size_t partitions = a->num_partitions > 1 ? a->num_partitions : 1;
+    int64_t *next = partitions > 1 ? a->partition_counts : a->counts;
+    if (partitions > 1) {
+        for (size_t i = 0; i < partitions * experts; i++)
+            next[i] = 0;
+        for (size_t t = 0, p = 0; t < a->num_tokens; t++) {
+            while (t >= first_token_after(a, partitions, p))
+                p++;
+            for (size_t i = t * a->topk; i < (t + 1) * a->topk; i++)
+                if (a->row_of[i] != DROPPED)
+                    next[p * experts + (size_t)a->top_index[i]]++;
+        }
+    }
+    int64_t row = 0;
+    for (size_t p = 0; p < partitions; p++)
+        for (size_t e = first; e < last; e++) {
+            const int64_t num = next[p * experts + e];
+            next[p * experts + e] = row;
+            row += num;
+        }
+    const int64_t num_rows = row;
+    for (size_t t = 0, p = 0; t < a->num_tokens; t++) {
+        while (t >= first_token_after(a, partitions, p))
+            p++;
+        for (size_t i = t * a->topk; i < (t + 1) * a->topk; i++) {
+            const size_t e = (size_t)a->top_index[i];
+            if (a->row_of[i] == DROPPED || e < first || e >= last) {
+                a->row_of[i] = -1;
+                continue;
+            }
+            a->row_of[i] = (int32_t)next[p * experts + e];
+            a->token_of[next[p * experts + e]++] = (int32_t)t;
+        }
+    }
+    /* Every entry stands at the end of its rows now: where the next one began. */
+    int64_t begin = 0;
+    for (size_t p = 0; p < partitions; p++)
+        for (size_t e = first; e < last; e++) {
+            const int64_t end = next[p * experts + e];
+            next[p * experts + e] = end - begin;
+            begin = end;
+        }
+    assert(begin == num_rows);
+    (void)num_rows;
+}
+
 /* One thread does it: a few operations a choice, next to which waking others costs more. */
 weft_status weft_cpu_dispatch_plan(const weft_dispatch_plan_args *args)
 {
@@ -89,24 +148,6 @@ weft_status weft_cpu_dispatch_plan(const weft_dispatch_plan_args *args)
     if (args->capacity > 0 && !by_position)
         drop_by_probability(args);
 
-    /* The local experts' counts become the next row of each, then counts again. */
-    const size_t first = args->first_expert, last = first + args->num_local;
-    int64_t row = 0;
-    for (size_t e = first; e < last; e++) {
-        int64_t num = args->counts[e];
-        args->counts[e] = row;
-        row += num;
-    }
-    for (size_t i = 0; i < num_choices; i++) {
-        const size_t e = (size_t)args->top_index[i];
-        if (args->row_of[i] == DROPPED || e < first || e >= last) {
-            args->row_of[i] = -1;
-            continue;
-        }
-        args->row_of[i] = (int32_t)args->counts[e];
-        args->token_of[args->counts[e]++] = (int32_t)(i / args->topk);
-    }
-    for (size_t e = last; e-- > first;)
-        args->counts[e] -= e > first ? args->counts[e - 1] : 0;
+    number_rows(args);
     return WEFT_OK;
 }

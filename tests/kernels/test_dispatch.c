@@ -6,11 +6,11 @@
 #include <stdlib.h>
 
 typedef struct plan_case {
-    size_t num_tokens, num_experts, topk, first_expert, num_local, capacity;
+    size_t num_tokens, num_experts, topk, first_expert, num_local, capacity, num_partitions;
     weft_drop_policy policy;
     const int32_t *top_index;
     const float *top_prob;
-    int64_t *counts, *dropped;
+    int64_t *counts, *partition_counts, *dropped;
     int32_t *row_of, *token_of;
 } plan_case;
 
@@ -18,6 +18,9 @@ static plan_case make_plan(plan_case p)
 {
     const size_t num_choices = p.num_tokens * p.topk;
     p.counts = probe_alloc(p.num_experts * sizeof *p.counts);
+    if (p.num_partitions > 0)
+        p.partition_counts =
+            probe_alloc(p.num_partitions * p.num_experts * sizeof *p.partition_counts);
     p.dropped = probe_alloc(sizeof *p.dropped);
     *p.dropped = 7;
     p.row_of = probe_alloc(num_choices * sizeof *p.row_of);
@@ -25,7 +28,8 @@ static plan_case make_plan(plan_case p)
     int32_t *scratch = probe_alloc(num_choices * sizeof *scratch);
     PROBE_RUN(dispatch_plan, .num_tokens = p.num_tokens, .num_experts = p.num_experts,
               .topk = p.topk, .first_expert = p.first_expert, .num_local = p.num_local,
-              .capacity = p.capacity, .policy = p.policy, .top_index = p.top_index,
+              .capacity = p.capacity, .policy = p.policy, .num_partitions = p.num_partitions,
+              .partition_counts = p.partition_counts, .top_index = p.top_index,
               .top_prob = p.top_prob, .counts = p.counts, .row_of = p.row_of,
               .token_of = p.token_of, .dropped = p.dropped, .scratch = scratch);
     return p;
@@ -132,18 +136,26 @@ static void check_plan(plan_case p, int all_to)
     assert_memory_equal(p.counts, counts, p.num_experts * sizeof *counts);
     free(counts);
     assert_true(*p.dropped == dropped);
-    for (size_t e = 0; e < p.num_experts; e++) {
-        const bool is_local = e >= p.first_expert && e < p.first_expert + p.num_local;
-        for (size_t i = 0; i < num_choices; i++) {
-            if (top_index[i] != (int32_t)e)
-                continue;
-            if (!is_local || !is_kept(&p, i)) {
-                assert_int_equal(p.row_of[i], -1);
-                continue;
+    const size_t partitions = p.num_partitions > 1 ? p.num_partitions : 1;
+    for (size_t part = 0; part < partitions; part++) {
+        const size_t begin = part * p.num_tokens / partitions * p.topk;
+        const size_t end = (part + 1) * p.num_tokens / partitions * p.topk;
+        for (size_t e = 0; e < p.num_experts; e++) {
+            const bool is_local = e >= p.first_expert && e < p.first_expert + p.num_local;
+            const size_t first_row = row;
+            for (size_t i = begin; i < end; i++) {
+                if (top_index[i] != (int32_t)e)
+                    continue;
+                if (!is_local || !is_kept(&p, i)) {
+                    assert_int_equal(p.row_of[i], -1);
+                    continue;
+                }
+                assert_int_equal(p.row_of[i], row);
+                assert_int_equal(p.token_of[row], i / p.topk);
+                row++;
             }
-            assert_int_equal(p.row_of[i], row);
-            assert_int_equal(p.token_of[row], i / p.topk);
-            row++;
+            if (is_local && p.num_partitions > 1)
+                assert_int_equal(p.partition_counts[part * p.num_experts + e], row - first_row);
         }
     }
     assert_int_equal(row, num_rows(&p));
@@ -167,6 +179,8 @@ static void plans_equal_the_naive_sort(void **state)
                     p.first_expert = p.num_experts / 2;
                     p.num_local = p.num_experts / 3;
                 }
+                check_plan(p, form & 4 ? (int)(p.num_experts / 2) : -1);
+                p.num_partitions = 1 + (s + c) % 4; /* also more than there are tokens */
                 check_plan(p, form & 4 ? (int)(p.num_experts / 2) : -1);
             }
         }

@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+weft_moe_options harness_moe;
+
 weft_status harness_options(const char *json, weft_arena *arena, weft_model_options *out)
 {
     weft_option_section section = {"model", weft_model_rows, weft_num_model_rows, out, ""};
@@ -39,7 +41,8 @@ weft_status harness_create(harness *h, weft_comm *world, const weft_model_option
                                                    .bucket_elements = 1 << 20,
                                                    .training = true,
                                                    .num_passes = 1,
-                                                   .seed = 7},
+                                                   .seed = 7,
+                                                   .moe = harness_moe},
                                build, &h->model));
     WEFT_TRY(weft_parameters_initialize(weft_model_parameters(h->model), h->lane, 7));
     return weft_lane_sync(h->lane);

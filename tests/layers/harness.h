@@ -17,6 +17,9 @@ typedef struct harness {
     size_t batch, tokens; /* micro-batch; S * B */
 } harness;
 
+/* How the MoE layers of models made from now on run; zero: synchronous. */
+extern weft_moe_options harness_moe;
+
 /* Options of a JSON text such as {"model": {...}}; strings live in the arena. */
 weft_status harness_options(const char *json, weft_arena *arena, weft_model_options *out);
 /* mesh: "tp=2,..." or NULL. build NULL: the stack that the options describe. */

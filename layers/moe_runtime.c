@@ -1,0 +1,168 @@
+#include "layers/moe_runtime.h"
+
+#include <stdlib.h>
+
+#include "layers/moe_tasks.h"
+
+static const struct {
+    int kind;
+    int priority; /* as in device.h: communication's threads run before those that copy */
+    const char *name;
+} lane_rows[] = {
+    {WEFT_LANE_EXPERT, 0, "expert"},     {WEFT_LANE_GATHER, 0, "gather"},
+    {WEFT_LANE_PLACE, 1, "place"},       {WEFT_LANE_OFFLOAD, 1, "offload"},
+    {WEFT_LANE_PREFETCH, 1, "prefetch"},
+};
+enum { NUM_LANE_ROWS = sizeof lane_rows / sizeof *lane_rows };
+
+static weft_status create_lanes(weft_moe_runtime *r)
+{
+    WEFT_TRY(weft_event_create(r->device, &r->begin));
+    for (int i = 0; i < 2; i++)
+        WEFT_TRY(weft_event_create(r->device, &r->exchanged[i]));
+    for (int i = 0; i < NUM_LANE_ROWS; i++) {
+        int kind = lane_rows[i].kind;
+        WEFT_TRY(
+            weft_lane_create(r->device, lane_rows[i].priority, lane_rows[i].name, &r->lanes[kind]));
+        WEFT_TRY(weft_event_create(r->device, &r->ends[kind]));
+    }
+    return WEFT_OK;
+}
+
+/* Forms of one step have nothing to cut. */
+static weft_status create_exchange(weft_moe_runtime *r)
+{
+    weft_exchange_form form = r->options.form;
+    bool is_program = form != WEFT_EXCHANGE_BASELINE && form != WEFT_EXCHANGE_DIRECT;
+    if (!is_program)
+        return WEFT_OK;
+    int num_chunks = r->options.num_chunks > 0 ? r->options.num_chunks : 1;
+    WEFT_TRY(weft_program_exchange(form, num_chunks, &r->arena, &r->exchange_program));
+    WEFT_TRY(weft_program_exchange_check(form, num_chunks, &r->exchange_program));
+    WEFT_TRY(
+        weft_executor_prepare(&r->exchange_executor, r->device, r->exchange_program.num_tasks));
+    weft_moe_bind_exchange_tasks(&r->exchange_executor);
+    return WEFT_OK;
+}
+
+static weft_status init(weft_moe_runtime *r)
+{
+    weft_moe_pipeline pipeline = r->options.pipeline;
+    if (r->exchange) {
+        WEFT_TRY(create_lanes(r));
+        WEFT_TRY(create_exchange(r));
+    } else {
+        pipeline = (weft_moe_pipeline){.num_partitions = 1};
+    }
+    if (pipeline.num_partitions == 0)
+        pipeline.num_partitions = 1;
+    WEFT_TRY(weft_moe_runtime_use(r, &pipeline));
+    return WEFT_OK;
+}
+
+weft_status weft_moe_runtime_create(weft_device *device, const weft_moe_options *options,
+                                    bool exchange, size_t block_bytes, weft_moe_runtime **out)
+{
+    weft_moe_runtime *r = calloc(1, sizeof *r);
+    if (!r)
+        return WEFT_ERROR(WEFT_MEMORY, "out of memory for the MoE layers' programs");
+    r->device = device;
+    r->options = *options;
+    r->exchange = exchange;
+    if (options->num_chunks > 0)
+        r->direct_chunk_bytes = block_bytes / (size_t)options->num_chunks + 1;
+    weft_status status = init(r);
+    if (status != WEFT_OK) {
+        weft_moe_runtime_destroy(r);
+        return weft_error_frame(__FILE__, __LINE__, __func__, status);
+    }
+    *out = r;
+    return WEFT_OK;
+}
+
+void weft_moe_runtime_destroy(weft_moe_runtime *r)
+{
+    if (!r)
+        return;
+    for (int i = 0; i < WEFT_NUM_LANES; i++) {
+        weft_lane_destroy(r->lanes[i]);
+        weft_event_destroy(r->ends[i]);
+    }
+    weft_event_destroy(r->begin);
+    for (int i = 0; i < 2; i++)
+        weft_event_destroy(r->exchanged[i]);
+    weft_executor_release(&r->executor);
+    weft_executor_release(&r->exchange_executor);
+    weft_arena_release(&r->arena);
+    free(r);
+}
+
+/* Programs are proved before they run. */
+static weft_status make_plan(weft_moe_runtime *r, const weft_moe_pipeline *pipeline,
+                             weft_moe_plan *plan)
+{
+    plan->pipeline = *pipeline;
+    for (int backward = 0; backward < 2; backward++) {
+        WEFT_TRY(weft_program_moe(pipeline, backward, &r->arena, &plan->programs[backward]));
+        plan->slots[backward] = weft_moe_slots_of(pipeline, backward);
+    }
+    WEFT_TRY(weft_program_moe_check(pipeline, &plan->programs[0], &plan->programs[1]));
+    uint32_t num_tasks = plan->programs[0].num_tasks;
+    if (num_tasks < plan->programs[1].num_tasks)
+        num_tasks = plan->programs[1].num_tasks;
+    if (num_tasks > r->executor.num_done) {
+        WEFT_TRY(weft_executor_prepare(&r->executor, r->device, num_tasks));
+        weft_moe_bind_tasks(&r->executor);
+    }
+    return WEFT_OK;
+}
+
+weft_status weft_moe_runtime_use(weft_moe_runtime *r, const weft_moe_pipeline *pipeline)
+{
+    for (int i = 0; i < r->num_plans; i++)
+        if (r->plans[i].pipeline.num_partitions == pipeline->num_partitions &&
+            r->plans[i].pipeline.reuse == pipeline->reuse) {
+            r->current = &r->plans[i];
+            return WEFT_OK;
+        }
+    if (r->num_plans == WEFT_MOE_MAX_PLANS)
+        return WEFT_ERROR(WEFT_INTERNAL, "more than %d different (n, S)", WEFT_MOE_MAX_PLANS);
+    WEFT_TRY(make_plan(r, pipeline, &r->plans[r->num_plans]));
+    r->current = &r->plans[r->num_plans++];
+    return WEFT_OK;
+}
+
+static weft_status begin_lanes(weft_moe_runtime *r, weft_lane *compute)
+{
+    WEFT_TRY(weft_lane_record(compute, r->begin));
+    for (int i = 0; i < WEFT_NUM_LANES; i++)
+        if (r->lanes[i])
+            WEFT_TRY(weft_lane_wait(r->lanes[i], r->begin));
+    return WEFT_OK;
+}
+
+static weft_status end_lanes(weft_moe_runtime *r, weft_lane *compute)
+{
+    for (int i = 0; i < WEFT_NUM_LANES; i++)
+        if (r->lanes[i]) {
+            WEFT_TRY(weft_lane_record(r->lanes[i], r->ends[i]));
+            WEFT_TRY(weft_lane_wait(compute, r->ends[i]));
+        }
+    return WEFT_OK;
+}
+
+weft_status weft_moe_runtime_enqueue(weft_moe_runtime *r, const weft_moe_plan *plan, bool backward,
+                                     weft_lane *compute, bool synchronous, void *context)
+{
+    weft_executor *ex = &r->executor;
+    for (int i = 0; i < WEFT_NUM_LANES; i++)
+        ex->lanes[i] = synchronous ? compute : r->lanes[i];
+    ex->lanes[WEFT_LANE_COMPUTE] = compute;
+    ex->context = context;
+    if (!synchronous || r->exchange_program.num_tasks > 0)
+        WEFT_TRY(begin_lanes(r, compute));
+    WEFT_TRY(weft_program_enqueue(&plan->programs[backward], ex));
+    if (!synchronous || r->exchange_program.num_tasks > 0)
+        WEFT_TRY(end_lanes(r, compute));
+    return WEFT_OK;
+}

@@ -1,0 +1,53 @@
+/* What the MoE layers of a stage share: how tokens travel, the programs for that, and the lanes and
+ * executors that run them beside the compute lane. One thread drives a model. Private to layers/.
+ */
+#ifndef WEFT_LAYERS_MOE_RUNTIME_H
+#define WEFT_LAYERS_MOE_RUNTIME_H
+
+#include "layers/runtime.h"
+#include "schedule/exchange.h"
+#include "schedule/moe_layer.h"
+#include "schedule/run.h"
+
+/* The programs of one (n, S). */
+typedef struct weft_moe_plan {
+    weft_moe_pipeline pipeline;
+    weft_program programs[2]; /* forward, backward */
+    weft_moe_slots slots[2];
+} weft_moe_plan;
+
+enum { WEFT_MOE_MAX_PLANS = 64 };
+
+typedef struct weft_moe_runtime {
+    weft_device *device; /* borrowed */
+    weft_moe_options options;
+    bool exchange; /* tokens travel: the lanes below exist */
+    weft_arena arena;
+    weft_moe_plan plans[WEFT_MOE_MAX_PLANS];
+    int num_plans;
+    const weft_moe_plan *current;     /* what the next forward uses */
+    weft_program exchange_program;    /* of the form, where it is run as a program */
+    weft_lane *lanes[WEFT_NUM_LANES]; /* expert, gather, place, offload, prefetch; owned */
+    weft_executor executor, exchange_executor;
+    weft_event *begin, *ends[WEFT_NUM_LANES], *exchanged[2];
+    size_t
+        direct_chunk_bytes; /* of a block, in the direct form; the same on every rank; 0: by size */
+} weft_moe_runtime;
+
+/* exchange: the model has layers whose tokens travel. block_bytes: what a rank sends another in a
+ * balanced micro-batch, for cutting it in options.num_chunks. Errors: WEFT_CONFIG (n or form out of
+ * range), WEFT_MEMORY, WEFT_DEVICE. */
+weft_status weft_moe_runtime_create(weft_device *device, const weft_moe_options *options,
+                                    bool exchange, size_t block_bytes,
+                                    weft_moe_runtime **out) WEFT_CHECKED;
+void weft_moe_runtime_destroy(weft_moe_runtime *runtime); /* NULL is legal */
+/* Makes (n, S) what forwards use from now on. Between steps: it may allocate. */
+weft_status weft_moe_runtime_use(weft_moe_runtime *runtime,
+                                 const weft_moe_pipeline *pipeline) WEFT_CHECKED;
+/* Enqueues one of the programs of `plan` behind what `compute` holds, and makes `compute` wait for
+ * its end. synchronous: every task on `compute`. */
+weft_status weft_moe_runtime_enqueue(weft_moe_runtime *runtime, const weft_moe_plan *plan,
+                                     bool backward, weft_lane *compute, bool synchronous,
+                                     void *context) WEFT_CHECKED;
+
+#endif

@@ -1,0 +1,165 @@
+/* An MoE layer whose tokens travel gives the single rank's output and gradients whatever the
+ * partitions, the memory reuse, the split and the form of the all-to-all; and the forms give the
+ * same bits. Runs with 4 ranks. */
+#include <stdlib.h>
+
+#include "tests/expect.h"
+#include "tests/layers/moe_case.h"
+
+#define SHAPE "\"hidden_size\": 20, \"seq_length\": 8, \"num_experts\": 4, "
+#define LOSSES ", \"moe_aux_loss_coeff\": 0.05, \"moe_z_loss_coeff\": 0.01"
+
+static const moe_case cases[] = {
+    {"top-1",
+     SHAPE "\"ffn_hidden_size\": 24, \"moe_router_topk\": 1, "
+           "\"moe_router_pre_softmax\": true" LOSSES,
+     3, MOE_SPREAD, MOE_TIGHT},
+    {"top-2 swiglu", SHAPE "\"ffn_hidden_size\": 16, \"swiglu\": true" LOSSES, 2, MOE_SPREAD,
+     MOE_TIGHT},
+    {"last starved", SHAPE "\"ffn_hidden_size\": 24, \"swiglu\": true" LOSSES, 3, MOE_LAST_STARVED,
+     MOE_TIGHT},
+    {"some room", SHAPE "\"ffn_hidden_size\": 16, \"moe_expert_capacity_factor\": 0.8" LOSSES, 3,
+     MOE_SPREAD, MOE_TIGHT},
+};
+enum { NUM_CASES = sizeof cases / sizeof *cases };
+
+static const struct {
+    int ranks;
+    const char *mesh;
+    bool sharded; /* experts, over TP */
+    bool sliced;  /* each TP rank routes its own rows, and drops among them */
+} meshes[] = {
+    {2, "dp=2,binding=dp,ep=2", false, false},
+    {4, "dp=4,binding=dp,ep=4", false, false},
+    {4, "tp=2,dp=2,binding=dp,ep=4,sp=1", false, true},
+    {4, "tp=2,dp=2,binding=dp,ep=2,etp=2", true, false},
+    {4, "tp=2,dp=2,binding=dp,ep=2,etp=2,sp=1", true, false},
+};
+enum { NUM_MESHES = sizeof meshes / sizeof *meshes };
+
+static int num_runs;
+static double worst;
+
+static void run(weft_comm *part, int mesh, int form)
+{
+    if (!part)
+        return;
+    /* Not every case with everything: they take turns. */
+    const moe_case *c = &cases[(num_runs++ + form) % (NUM_CASES - meshes[mesh].sliced)];
+    double error = moe_case_check_mesh(c, part, meshes[mesh].mesh);
+    worst = error > worst ? error : worst;
+    EXPECT(error <= 5e-6, "%s on %s: n %d, reuse %s, split %d, form %s in %d chunks: %.3g", c->name,
+           meshes[mesh].mesh, harness_moe.pipeline.num_partitions,
+           weft_reuse_text((int)harness_moe.pipeline.reuse), (int)harness_moe.split,
+           weft_exchange_text((int)harness_moe.form), harness_moe.num_chunks, error);
+}
+
+static void check_pipelines(weft_comm *part, int mesh)
+{
+    static const int partitions[] = {1, 2, 3, 4, 8, 30};
+    for (int i = 0; i < 6; i++)
+        for (int reuse = 0; reuse < WEFT_NUM_REUSES; reuse++) {
+            harness_moe = (weft_moe_options){.pipeline = {partitions[i], (weft_reuse)reuse}};
+            if (meshes[mesh].sharded)
+                harness_moe.form = WEFT_EXCHANGE_DIRECT;
+            run(part, mesh, i);
+        }
+    harness_moe = (weft_moe_options){.split = WEFT_MOE_SPLIT_PEERS};
+    for (int i = 0; i < NUM_CASES && !meshes[mesh].sharded; i++)
+        run(part, mesh, 0);
+}
+
+static void check_forms(weft_comm *part, int mesh)
+{
+    static const weft_moe_pipeline pipelines[] = {{1, WEFT_REUSE_NONE}, {3, WEFT_REUSE_S4}};
+    for (int form = 0; form < WEFT_NUM_EXCHANGES; form++)
+        for (int chunks = 0; chunks < 4; chunks++)
+            for (int i = 0; i < 2; i++) {
+                bool whole = form <= WEFT_EXCHANGE_O1;
+                if (whole && chunks > 1)
+                    continue;
+                harness_moe = (weft_moe_options){.pipeline = pipelines[i],
+                                                 .form = (weft_exchange_form)form,
+                                                 .num_chunks = chunks};
+                run(part, mesh, 0);
+            }
+}
+
+/* One pass on the mesh; y and dx are the caller's to free. */
+static void one_pass(const moe_case *c, weft_comm *world, const char *mesh, float **y, float **dx,
+                     size_t *count)
+{
+    weft_arena arena = {0};
+    weft_model_options options = {0};
+    char text[1024];
+    rig r;
+    snprintf(text, sizeof text,
+             "{\"model\": {\"num_layers\": 1, \"num_attention_heads\": 4, \"vocab_size\": 7, %s}}",
+             c->json);
+    EXPECT_OK(harness_options(text, &arena, &options));
+    EXPECT_OK(rig_create(&r, world, &options, mesh, c->batch, WEFT_F32, weft_moe_create));
+    size_t whole = r.rows_full * r.hidden;
+    float *x = malloc(2 * whole * sizeof *x);
+    uint64_t replica = (uint64_t)r.h.groups.coords.at[WEFT_AXIS_DP];
+    rig_random(x, whole, 1, 11 + replica);
+    rig_random(x + whole, whole, 1, 31 + replica);
+    EXPECT_OK(rig_pass(&r, x, x + whole, true));
+    *count = r.rows * r.hidden;
+    *y = malloc(*count * sizeof **y);
+    *dx = malloc(*count * sizeof **dx);
+    memcpy(*y, r.y, *count * sizeof **y);
+    memcpy(*dx, r.dx, *count * sizeof **dx);
+    free(x);
+    rig_release(&r);
+    weft_arena_release(&arena);
+}
+
+/* Moving rows in another way changes no bit. */
+static void check_bits(weft_comm *world)
+{
+    const char *mesh = meshes[3].mesh;
+    float *y, *dx, *other_y, *other_dx;
+    size_t count, other_count;
+    harness_moe = (weft_moe_options){0};
+    one_pass(&cases[1], world, mesh, &y, &dx, &count);
+    for (int form = 1; form < WEFT_NUM_EXCHANGES; form++) {
+        harness_moe = (weft_moe_options){
+            .form = (weft_exchange_form)form,
+            .num_chunks = form >= WEFT_EXCHANGE_O2 ? 3 : 1,
+        };
+        one_pass(&cases[1], world, mesh, &other_y, &other_dx, &other_count);
+        EXPECT(count == other_count && memcmp(y, other_y, count * sizeof *y) == 0 &&
+                   memcmp(dx, other_dx, count * sizeof *dx) == 0,
+               "%s differs from the baseline", weft_exchange_text(form));
+        free(other_y);
+        free(other_dx);
+    }
+    free(y);
+    free(dx);
+}
+
+int main(void)
+{
+    weft_comm *world, *part;
+    EXPECT_OK(weft_comm_create_world(&world));
+    int rank = weft_comm_rank(world);
+    EXPECT(weft_comm_size(world) == 4, "run with 4 ranks");
+    for (int m = 0; m < NUM_MESHES; m++) {
+        EXPECT_OK(weft_comm_split(world, rank < meshes[m].ranks ? 0 : -1, rank, "part",
+                                  WEFT_PURPOSE_CONTROL, &part));
+        num_runs = 0;
+        worst = 0;
+        check_pipelines(part, m);
+        if (meshes[m].sharded)
+            check_forms(part, m);
+        if (rank == 0)
+            printf("%-40s %d runs, worst error %.1e\n", meshes[m].mesh, num_runs, worst);
+        weft_comm_destroy(part);
+    }
+    check_bits(world);
+    EXPECT_OK(weft_comm_barrier(world));
+    weft_comm_destroy(world);
+    int code = moe_case_finish();
+    int own = expect_finish();
+    return code ? code : own;
+}
