@@ -117,6 +117,18 @@ static void keep(weft_slot_state *slots, const weft_slot_state *forward, weft_sl
             (weft_slot_state){.value = forward[i].value, .micro_batch = forward[i].micro_batch};
 }
 
+/* What the layer takes from its program lies where it looks for it. */
+static weft_status check_results(const moe_check *check, const weft_slot_state *slots)
+{
+    const weft_slot_ring ring = check->backward ? check->slots.dresult : check->slots.result;
+    const int wanted = check->backward ? WEFT_MOE_TENSOR_DHOME : WEFT_MOE_TENSOR_RESULT;
+    for (int p = 0; p < ring.length; p++)
+        if (slots[ring.first + p].value != wanted || slots[ring.first + p].micro_batch != p)
+            return WEFT_ERROR(WEFT_INTERNAL, "%s leaves no %s of partition %d in slot %d",
+                              check->proof.where, value_texts[wanted], p, ring.first + p);
+    return WEFT_OK;
+}
+
 static weft_status check_direction(moe_check *check, const weft_slot_state *forward,
                                    weft_slot_state **out_slots)
 {
@@ -144,6 +156,7 @@ static weft_status check_direction(moe_check *check, const weft_slot_state *forw
         }
     }
     WEFT_TRY(weft_proof_slots(&check->proof, slots));
+    WEFT_TRY(check_results(check, slots));
     *out_slots = slots;
     return WEFT_OK;
 }

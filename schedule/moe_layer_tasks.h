@@ -8,18 +8,18 @@
 /* name, text */
 #define WEFT_MOE_TENSOR_LIST(X)                                                                    \
     X(NOTHING, "nothing")                                                                          \
-    X(HOME, "the rows to send")                                                                    \
+    X(HOME, "rows to send")                                                                        \
     X(DISPATCHED, "T_DI")                                                                          \
     X(MIDDLE, "T_M")                                                                               \
     X(OUTPUT, "T_DO")                                                                              \
-    X(RESULT, "the result")                                                                        \
+    X(RESULT, "result")                                                                            \
     X(HOST_INPUT, "T_DI on the host")                                                              \
     X(HOST_MIDDLE, "T_M on the host")                                                              \
-    X(DRESULT, "the gradient to send")                                                             \
+    X(DRESULT, "gradient to send")                                                                 \
     X(DOUTPUT, "dT_DO")                                                                            \
     X(DMIDDLE, "dT_M")                                                                             \
     X(DDISPATCHED, "dT_DI")                                                                        \
-    X(DHOME, "the gradient that came back")
+    X(DHOME, "gradient that came back")
 
 typedef enum weft_moe_tensor {
 #define WEFT_MOE_TENSOR_ENUM(name, text) WEFT_MOE_TENSOR_##name,

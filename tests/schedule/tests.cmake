@@ -8,3 +8,5 @@ weft_add_test(NAME schedule_price CMOCKA
   SOURCES schedule/test_price.c schedule/programs.c)
 weft_add_test(NAME schedule_run CMOCKA LABELS tsan
   SOURCES schedule/test_run.c schedule/programs.c)
+weft_add_test(NAME schedule_moe_layer CMOCKA
+  SOURCES schedule/test_moe_layer.c schedule/moe_machine.c schedule/programs.c)

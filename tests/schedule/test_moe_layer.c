@@ -1,0 +1,517 @@
+/* The programs of an MoE layer and their checker. With an argument DIR it writes the golden files
+ * there instead. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "schedule/moe_layer.h"
+#include "tests/schedule/moe_machine.h"
+
+enum { MOST_PARTITIONS = 16 };
+
+static weft_status check_pair(const moe_pair *pair)
+{
+    return weft_program_moe_check(&pair->pipeline, &pair->set.programs[0], &pair->set.programs[1]);
+}
+
+static void all_pairs(void (*test)(moe_pair *pair))
+{
+    for (int reuse = 0; reuse < WEFT_NUM_REUSES; reuse++)
+        for (int n = 1; n <= MOST_PARTITIONS; n++) {
+            moe_pair pair = make_pair((weft_reuse)reuse, n);
+            test(&pair);
+            release_set(&pair.set);
+        }
+}
+
+static void accepted_and_reproducible(moe_pair *pair)
+{
+    ASSERT_OK(check_pair(pair));
+    ASSERT_OK(weft_program_moe_check(&pair->pipeline, &pair->set.programs[0], NULL));
+    moe_pair again = make_pair(pair->pipeline.reuse, pair->pipeline.num_partitions);
+    for (int i = 0; i < 2; i++) {
+        weft_program read;
+        char *text = text_of(&pair->set.programs[i]);
+        ASSERT_OK(weft_program_parse(text, &again.set.arena, &read));
+        assert_true(same_program(&pair->set.programs[i], &read));
+        assert_true(same_program(&pair->set.programs[i], &again.set.programs[i]));
+        free(text);
+    }
+    release_set(&again.set);
+}
+
+/* The order of finishing does not matter: the machine judges a few orders of each. */
+static void runs_well(moe_pair *pair)
+{
+    for (uint64_t seed = 0; seed < 12; seed++) {
+        const char *went_wrong = run_moe_machine(pair, seed);
+        if (went_wrong)
+            fail_msg("%s, %d partitions: %s", weft_reuse_text(pair->pipeline.reuse),
+                     pair->pipeline.num_partitions, went_wrong);
+    }
+}
+
+static void every_wait_is_needed(moe_pair *pair)
+{
+    static edit edited;
+    for (int i = 0; i < 2; i++) {
+        const weft_program whole = pair->set.programs[i];
+        for (uint32_t t = 0; t < whole.num_tasks; t++)
+            for (uint32_t w = 0; w < whole.tasks[t].num_waits; w++) {
+                edit_open(&pair->set, i, &edited);
+                drop_wait(&edited, t, w);
+                edit_close(&edited, &pair->set);
+                ASSERT_ERROR(check_pair(pair), WEFT_INTERNAL, " may ");
+                pair->set.programs[i] = whole;
+            }
+    }
+}
+
+static void every_task_is_needed(moe_pair *pair)
+{
+    static edit edited;
+    for (int i = 0; i < 2; i++) {
+        const weft_program whole = pair->set.programs[i];
+        for (uint32_t t = 0; t < whole.num_tasks; t++) {
+            edit_open(&pair->set, i, &edited);
+            drop_task(&edited, t);
+            edit_close(&edited, &pair->set);
+            ASSERT_ERROR(check_pair(pair), WEFT_INTERNAL, i ? "backward" : "forward");
+            pair->set.programs[i] = whole;
+
+            edit_open(&pair->set, i, &edited);
+            const weft_task again = edited.tasks[t];
+            insert_task(&edited, t, &again);
+            edit_close(&edited, &pair->set);
+            ASSERT_ERROR(check_pair(pair), WEFT_INTERNAL, "where partition");
+            pair->set.programs[i] = whole;
+        }
+    }
+}
+
+/* A ring of one slot less, under the same waits: something is overwritten too early. Rings with a
+ * slot a partition hold what is needed later. */
+static void every_slot_is_needed(moe_pair *pair)
+{
+    static edit edited;
+    for (int i = 0; i < 2; i++) {
+        const weft_moe_slots slots = weft_moe_slots_of(&pair->pipeline, i);
+        const weft_slot_ring rings[] = {slots.dispatched,  slots.middle,  slots.host_input,
+                                        slots.host_middle, slots.home,    slots.output,
+                                        slots.result,      slots.doutput, slots.dmiddle,
+                                        slots.ddispatched, slots.dresult};
+        const weft_program whole = pair->set.programs[i];
+        for (size_t r = 0; r < sizeof(rings) / sizeof(rings[0]); r++) {
+            if (rings[r].length < 2 || pair->pipeline.reuse == WEFT_REUSE_NONE)
+                continue;
+            edit_open(&pair->set, i, &edited);
+            for (uint32_t t = 0; t < edited.num_tasks; t++) {
+                weft_task *task = &edited.tasks[t];
+                int32_t *const operands[] = {&task->reads[0], &task->reads[1], &task->reads[2],
+                                             &task->writes[0], &task->writes[1]};
+                for (int k = 0; k < 5; k++)
+                    if (*operands[k] == rings[r].first + rings[r].length - 1)
+                        *operands[k] = rings[r].first;
+            }
+            edit_close(&edited, &pair->set);
+            ASSERT_ERROR(check_pair(pair), WEFT_INTERNAL, "slot");
+            pair->set.programs[i] = whole;
+        }
+    }
+}
+
+static void accepted(void **state)
+{
+    (void)state;
+    all_pairs(accepted_and_reproducible);
+}
+
+static void run(void **state)
+{
+    (void)state;
+    all_pairs(runs_well);
+}
+
+static void nothing_too_much(void **state)
+{
+    (void)state;
+    all_pairs(every_wait_is_needed);
+    all_pairs(every_task_is_needed);
+    all_pairs(every_slot_is_needed);
+}
+
+/* Every ring as long as MPMoE section III-C says, in slots of its own, and what both directions
+ * share under the same numbers. */
+static void rings(void **state)
+{
+    (void)state;
+    for (int reuse = 0; reuse < WEFT_NUM_REUSES; reuse++)
+        for (int n = 1; n <= WEFT_MOE_MAX_PARTITIONS; n++) {
+            const weft_moe_pipeline pipeline = {n, (weft_reuse)reuse};
+            const weft_moe_slots f = weft_moe_slots_of(&pipeline, false),
+                                 b = weft_moe_slots_of(&pipeline, true);
+            const bool keeps = reuse == WEFT_REUSE_NONE;
+            const bool host_input = reuse == WEFT_REUSE_S1 || reuse == WEFT_REUSE_S3;
+            const bool host_middle = reuse == WEFT_REUSE_S1 || reuse == WEFT_REUSE_S2;
+            const bool again = reuse == WEFT_REUSE_S2 || reuse == WEFT_REUSE_S4;
+            const int two = keeps || n == 1 ? n : 2, one = keeps ? n : 1;
+            const struct {
+                weft_slot_ring ring;
+                int length;
+            } wanted[2][11] = {{{f.dispatched, two},
+                                {f.middle, one},
+                                {f.output, two},
+                                {f.home, two},
+                                {f.result, n},
+                                {f.host_input, host_input ? n : 0},
+                                {f.host_middle, host_middle ? n : 0},
+                                {f.doutput, 0},
+                                {f.dmiddle, 0},
+                                {f.ddispatched, 0},
+                                {f.dresult, 0}},
+                               {{b.dispatched, two},
+                                {b.middle, one},
+                                {b.output, 0},
+                                {b.home, again ? two : 0},
+                                {b.result, 0},
+                                {b.host_input, host_input ? n : 0},
+                                {b.host_middle, host_middle ? n : 0},
+                                {b.doutput, two},
+                                {b.dmiddle, one},
+                                {b.ddispatched, two},
+                                {b.dresult, n}}};
+            for (int i = 0; i < 2; i++) {
+                const int num_slots = i ? b.num_slots : f.num_slots;
+                int taken[12 * WEFT_MOE_MAX_PARTITIONS] = {0}, sum = 0;
+                for (int r = 0; r < 11; r++) {
+                    const weft_slot_ring ring = wanted[i][r].ring;
+                    assert_int_equal(ring.length, wanted[i][r].length);
+                    assert_int_equal(ring.first < 0, ring.length == 0);
+                    for (int p = 0; p < n; p++)
+                        assert_int_equal(weft_slot_of(ring, p),
+                                         ring.length ? ring.first + p % ring.length : -1);
+                    for (int s = 0; s < ring.length; s++)
+                        assert_int_equal(taken[ring.first + s]++, 0);
+                    sum += ring.length;
+                }
+                assert_int_equal(sum, num_slots);
+            }
+            assert_int_equal(f.dispatched.first, b.dispatched.first);
+            assert_int_equal(f.middle.first, b.middle.first);
+            assert_int_equal(f.host_input.first, b.host_input.first);
+            assert_int_equal(f.host_middle.first, b.host_middle.first);
+        }
+}
+
+/* A lane's tasks in their order, by name. */
+static void lane_order(const weft_program *program, int lane, char *order, size_t bytes)
+{
+    *order = '\0';
+    for (uint32_t i = 0; i < program->num_tasks; i++) {
+        const weft_task *task = &program->tasks[i];
+        const char flows[] = {'\0', '\0', 'g', 'i', 'm'};
+        const char flow[2] = {flows[task->flow], '\0'};
+        if (task->lane == lane)
+            snprintf(order + strlen(order), bytes - strlen(order), "%s%s%d",
+                     weft_task_kind_letter(task->kind), flow, task->micro_batch);
+    }
+}
+
+/* S and R alternate (MPMoE Fig. 7), the rows are permuted ahead, T_M is offloaded before the next
+ * T_DI and prefetched before it, rows come before their gradient. */
+static void lanes(void **state)
+{
+    (void)state;
+    static const struct {
+        weft_reuse reuse;
+        int n, backward;
+        weft_lane_kind lane;
+        const char *order;
+    } cases[] = {
+        {WEFT_REUSE_NONE, 1, 0, WEFT_LANE_EXPERT, "D0C0"},
+        {WEFT_REUSE_NONE, 2, 0, WEFT_LANE_EXPERT, "D0D1C0C1"},
+        {WEFT_REUSE_NONE, 4, 0, WEFT_LANE_EXPERT, "D0D1C0D2C1D3C2C3"},
+        {WEFT_REUSE_NONE, 4, 0, WEFT_LANE_COMPUTE, "P0P1E0P2E1P3E2E3"},
+        {WEFT_REUSE_NONE, 4, 0, WEFT_LANE_OFFLOAD, ""},
+        {WEFT_REUSE_NONE, 4, 1, WEFT_LANE_EXPERT, "Dg0Dg1Cg0Dg2Cg1Dg3Cg2Cg3"},
+        {WEFT_REUSE_NONE, 4, 1, WEFT_LANE_COMPUTE, "Eg0Eg1Eg2Eg3"},
+        {WEFT_REUSE_S1, 4, 0, WEFT_LANE_EXPERT, "D0D1C0D2C1D3C2C3"},
+        {WEFT_REUSE_S1, 4, 0, WEFT_LANE_OFFLOAD, "Oi0Om0Oi1Om1Oi2Om2Oi3Om3"},
+        {WEFT_REUSE_S1, 4, 1, WEFT_LANE_PREFETCH, "pi0pm0pi1pm1pi2pm2pi3pm3"},
+        {WEFT_REUSE_S1, 4, 1, WEFT_LANE_COMPUTE, "Eg0Eg1Eg2Eg3"},
+        {WEFT_REUSE_S2, 3, 0, WEFT_LANE_OFFLOAD, "Om0Om1Om2"},
+        {WEFT_REUSE_S2, 3, 1, WEFT_LANE_PREFETCH, "pm0pm1pm2"},
+        {WEFT_REUSE_S2, 3, 1, WEFT_LANE_EXPERT, "D0Dg0D1Dg1Cg0D2Dg2Cg1Cg2"},
+        {WEFT_REUSE_S3, 3, 1, WEFT_LANE_PREFETCH, "pi0pi1pi2"},
+        {WEFT_REUSE_S3, 3, 1, WEFT_LANE_COMPUTE, "M0Eg0M1Eg1M2Eg2"},
+        {WEFT_REUSE_S4, 3, 0, WEFT_LANE_OFFLOAD, ""},
+        {WEFT_REUSE_S4, 3, 1, WEFT_LANE_PREFETCH, ""},
+        {WEFT_REUSE_S4, 3, 1, WEFT_LANE_COMPUTE, "P0P1M0Eg0P2M1Eg1M2Eg2"},
+    };
+    for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++) {
+        moe_pair pair = make_pair(cases[c].reuse, cases[c].n);
+        char order[256];
+        lane_order(&pair.set.programs[cases[c].backward], cases[c].lane, order, sizeof(order));
+        assert_string_equal(order, cases[c].order);
+        release_set(&pair.set);
+    }
+}
+
+static edit edited;
+
+/* The pair of four partitions with this strategy, one direction opened. */
+static moe_pair open_pair(weft_reuse reuse, int direction)
+{
+    moe_pair pair = make_pair(reuse, 4);
+    edit_open(&pair.set, direction, &edited);
+    return pair;
+}
+
+static weft_task *at(const moe_pair *pair, weft_task_kind kind, weft_flow flow, int partition)
+{
+    return &edited.tasks[find_task(&pair->set.programs[edited.stage], kind, flow, partition)];
+}
+
+static void refuse(moe_pair *pair, const char *error)
+{
+    edit_close(&edited, &pair->set);
+    ASSERT_ERROR(check_pair(pair), WEFT_INTERNAL, error);
+    release_set(&pair->set);
+}
+
+static void says_what_is_wrong(void **state)
+{
+    (void)state;
+    moe_pair pair = open_pair(WEFT_REUSE_S1, 0);
+    at(&pair, WEFT_TASK_EXPERT, WEFT_FLOW_ACTIVATION, 1)->reads[0] = 0;
+    refuse(&pair, "forward, task 11 (expert compute activation mb=1 stage=0 reads=0 writes=2,14 "
+                  "waits=3,6) needs T_DI of micro-batch 1 from slot 0, which holds T_DI of "
+                  "micro-batch 2");
+
+    pair = open_pair(WEFT_REUSE_S1, 0);
+    at(&pair, WEFT_TASK_EXPERT, WEFT_FLOW_ACTIVATION, 1)->reads[0] = 2;
+    refuse(&pair, "has T_DI in slot 2, but its slots are 0 to 1");
+
+    pair = open_pair(WEFT_REUSE_S1, 0);
+    at(&pair, WEFT_TASK_EXPERT, WEFT_FLOW_ACTIVATION, 1)->reads[1] = 3;
+    refuse(&pair, "must read nothing, but names slot 3");
+
+    pair = open_pair(WEFT_REUSE_S1, 0);
+    at(&pair, WEFT_TASK_EXPERT, WEFT_FLOW_ACTIVATION, 1)->flow = WEFT_FLOW_GRADIENT;
+    refuse(&pair, "has no place in this program");
+
+    pair = open_pair(WEFT_REUSE_S1, 0);
+    at(&pair, WEFT_TASK_COMBINE, WEFT_FLOW_ACTIVATION, 1)->kind = WEFT_TASK_FORWARD;
+    refuse(&pair, "has no place in this program");
+
+    pair = open_pair(WEFT_REUSE_S1, 0);
+    at(&pair, WEFT_TASK_COMBINE, WEFT_FLOW_ACTIVATION, 1)->lane = WEFT_LANE_COMPUTE;
+    refuse(&pair, "is not on the expert lane");
+
+    pair = open_pair(WEFT_REUSE_S1, 0);
+    at(&pair, WEFT_TASK_COMBINE, WEFT_FLOW_ACTIVATION, 1)->peer = 0;
+    refuse(&pair, "has stage 0 and peer 0");
+
+    pair = open_pair(WEFT_REUSE_S1, 0);
+    at(&pair, WEFT_TASK_COMBINE, WEFT_FLOW_ACTIVATION, 1)->micro_batch = 4;
+    refuse(&pair, "serves a partition that is not one of 4");
+
+    pair = open_pair(WEFT_REUSE_S1, 0);
+    at(&pair, WEFT_TASK_COMBINE, WEFT_FLOW_ACTIVATION, 1)->micro_batch = 0;
+    refuse(&pair, "comes where partition 1 is due");
+
+    /* Nobody reads results here, but they must be there. */
+    pair = open_pair(WEFT_REUSE_S1, 0);
+    at(&pair, WEFT_TASK_COMBINE, WEFT_FLOW_ACTIVATION, 1)->writes[0]++;
+    refuse(&pair, "forward leaves no result of partition 1 in slot 16");
+
+    pair = open_pair(WEFT_REUSE_S1, 1);
+    at(&pair, WEFT_TASK_COMBINE, WEFT_FLOW_GRADIENT, 3)->writes[0]--;
+    refuse(&pair, "backward leaves no gradient that came back of partition 2 in slot 18");
+
+    /* Without the offload in forward, backward would prefetch nothing. */
+    pair = open_pair(WEFT_REUSE_S1, 0);
+    drop_task(&edited, find_task(&pair.set.programs[0], WEFT_TASK_OFFLOAD, WEFT_FLOW_INPUT, 3));
+    refuse(&pair, "forward has no offload input of partition 3");
+
+    /* Offloaded to another partition's place. */
+    pair = open_pair(WEFT_REUSE_S1, 0);
+    at(&pair, WEFT_TASK_OFFLOAD, WEFT_FLOW_INPUT, 3)->writes[0]--;
+    refuse(&pair, "backward, task 8 (prefetch prefetch input mb=2 stage=0 reads=5 writes=0) needs "
+                  "T_DI on the host of micro-batch 2 from slot 5, which holds T_DI on the host of "
+                  "micro-batch 3");
+
+    /* What a reused ring still holds when forward ends belongs to the next layer. */
+    pair = make_pair(WEFT_REUSE_S4, 1);
+    edit_open(&pair.set, 1, &edited);
+    drop_task(&edited, find_task(&pair.set.programs[1], WEFT_TASK_RECOMPUTE, WEFT_FLOW_NONE, 0));
+    refuse(&pair, "backward has no recompute of partition 0");
+
+    /* The programs of another strategy, and of another number of partitions. */
+    pair = make_pair(WEFT_REUSE_S4, 4);
+    pair.pipeline.reuse = WEFT_REUSE_S3;
+    ASSERT_ERROR(check_pair(&pair), WEFT_INTERNAL, "forward has 11 slots instead of 15");
+    pair.pipeline.reuse = WEFT_REUSE_S4;
+    pair.set.programs[0].max_in_flight = 1;
+    ASSERT_ERROR(check_pair(&pair), WEFT_INTERNAL, "puts 2 partitions in flight, at most 1 may be");
+    release_set(&pair.set);
+}
+
+static void refuses_no_layer(void **state)
+{
+    (void)state;
+    weft_arena arena = {0};
+    weft_program program;
+    const weft_moe_pipeline none = {0, WEFT_REUSE_NONE}, many = {65, WEFT_REUSE_S1},
+                            other = {4, WEFT_NUM_REUSES};
+    ASSERT_ERROR(weft_program_moe(&none, false, &arena, &program), WEFT_CONFIG,
+                 "an MoE layer in 0 partitions: 1 to 64 are possible");
+    ASSERT_ERROR(weft_program_moe(&many, true, &arena, &program), WEFT_CONFIG, "in 65 partitions");
+    ASSERT_ERROR(weft_program_moe(&other, false, &arena, &program), WEFT_CONFIG, "strategy 5");
+    ASSERT_ERROR(weft_program_moe_check(&none, &program, NULL), WEFT_CONFIG, "in 0 partitions");
+    assert_string_equal(weft_reuse_text(WEFT_REUSE_S3), "s3");
+    assert_string_equal(weft_reuse_text(-1), "?");
+    weft_arena_release(&arena);
+}
+
+/* Damages one of the two programs in one of a few ways. */
+static void damage(moe_pair *pair, uint64_t *random)
+{
+    const int direction = (int)next_random(random, 2);
+    edit_open(&pair->set, direction, &edited);
+    const uint32_t t = next_random(random, edited.num_tasks);
+    const uint32_t other = next_random(random, edited.num_tasks);
+    weft_task *task = &edited.tasks[t];
+    switch (next_random(random, 7)) {
+    case 0:
+        if (task->num_waits)
+            drop_wait(&edited, t, next_random(random, task->num_waits));
+        break;
+    case 1:
+        if (t + 1 < edited.num_tasks)
+            swap_tasks(&edited, t, t + 1);
+        break;
+    case 2:
+        swap_tasks(&edited, t, other);
+        break;
+    case 3: {
+        int32_t *const slots[] = {&task->reads[0], &task->reads[1], &task->reads[2],
+                                  &task->writes[0], &task->writes[1]};
+        *slots[next_random(random, 5)] =
+            (int32_t)next_random(random, (uint32_t)pair->set.programs[direction].num_slots + 1) - 1;
+        break;
+    }
+    case 4:
+        drop_task(&edited, t);
+        break;
+    case 5: {
+        const weft_task again = *task;
+        insert_task(&edited, other, &again);
+        break;
+    }
+    default:
+        if (t && task->num_waits)
+            edited.waits[t][next_random(random, task->num_waits)] = next_random(random, t);
+    }
+    edit_close(&edited, &pair->set);
+}
+
+/* What the checker accepts runs well in any order that the machine tries; and the machine finds a
+ * good part of what the checker refuses. */
+static void random_damage(void **state)
+{
+    (void)state;
+    enum { ROUNDS = 4000, RUNS = 8 };
+    uint64_t random = 77;
+    int num_accepted = 0, num_refused = 0, num_confirmed = 0;
+    for (int round = 0; round < ROUNDS; round++) {
+        moe_pair pair = make_pair((weft_reuse)next_random(&random, WEFT_NUM_REUSES),
+                                  1 + (int)next_random(&random, 6));
+        damage(&pair, &random);
+        const bool good = check_pair(&pair) == WEFT_OK;
+        const char *went_wrong = NULL;
+        for (int i = 0; i < RUNS && !went_wrong; i++)
+            went_wrong = run_moe_machine(&pair, random + (uint64_t)i);
+        if (good && went_wrong)
+            fail_msg("round %d: accepted, but the machine says: %s", round, went_wrong);
+        num_accepted += good;
+        num_refused += !good;
+        num_confirmed += !good && went_wrong;
+        release_set(&pair.set);
+    }
+    print_message("%d refused (%d seen to go wrong), %d accepted\n", num_refused, num_confirmed,
+                  num_accepted);
+    assert_true(num_refused > ROUNDS / 2 && num_accepted > ROUNDS / 20);
+    assert_true(num_confirmed > num_refused / 2);
+}
+
+static void out_of_memory(void **state)
+{
+    (void)state;
+    const weft_moe_pipeline pipeline = {16, WEFT_REUSE_S1};
+    weft_status status = WEFT_MEMORY;
+    int failures = 0;
+    for (int n = 1; status != WEFT_OK; n++) {
+        weft_arena arena = {0};
+        weft_program programs[2];
+        weft_alloc_fail_after(n);
+        status = weft_program_moe(&pipeline, false, &arena, &programs[0]);
+        if (status == WEFT_OK)
+            status = weft_program_moe(&pipeline, true, &arena, &programs[1]);
+        if (status == WEFT_OK)
+            status = weft_program_moe_check(&pipeline, &programs[0], &programs[1]);
+        weft_alloc_fail_after(0);
+        weft_arena_release(&arena);
+        assert_true(status == WEFT_OK || status == WEFT_MEMORY);
+        failures += status != WEFT_OK;
+    }
+    assert_true(failures > 3);
+}
+
+static const char *const golden_names[] = {"moe_s1_n4_forward.txt", "moe_s1_n4_backward.txt"};
+
+static void golden_files(void **state)
+{
+    (void)state;
+    moe_pair pair = make_pair(WEFT_REUSE_S1, 4);
+    for (int i = 0; i < 2; i++) {
+        char *golden = read_golden(golden_names[i]), *text = text_of(&pair.set.programs[i]);
+        assert_string_equal(golden, text);
+        free(golden);
+        free(text);
+    }
+    release_set(&pair.set);
+}
+
+static int write_goldens(const char *folder)
+{
+    moe_pair pair = make_pair(WEFT_REUSE_S1, 4);
+    for (int i = 0; i < 2; i++) {
+        char path[1024];
+        snprintf(path, sizeof(path), "%s/%s", folder, golden_names[i]);
+        FILE *file = fopen(path, "w");
+        if (!file || weft_program_print(&pair.set.programs[i], file) != WEFT_OK)
+            return 1;
+        fclose(file);
+    }
+    release_set(&pair.set);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1)
+        return write_goldens(argv[1]);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(accepted),
+        cmocka_unit_test(run),
+        cmocka_unit_test(nothing_too_much),
+        cmocka_unit_test(rings),
+        cmocka_unit_test(lanes),
+        cmocka_unit_test(says_what_is_wrong),
+        cmocka_unit_test(refuses_no_layer),
+        cmocka_unit_test(random_damage),
+        cmocka_unit_test(out_of_memory),
+        cmocka_unit_test(golden_files),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
