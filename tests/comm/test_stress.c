@@ -1,6 +1,7 @@
 /* Random programs: groups of every purpose, each with its own lane and the same random operations
- * on all members, random delays before them on each rank, and neighbours that count as nodes so
- * that the gate holds back and cuts. Whatever the delays, all must end, with the right values.
+ * on all members, random delays before them and waits between them on each rank, and neighbours
+ * that count as nodes so that the gate holds back and cuts. Whatever the delays, all must end, with
+ * the right values.
  *
  *     test_comm_stress [SECONDS [SEED]]      an even number of ranks, at least 4 */
 #include <errno.h>
@@ -36,6 +37,7 @@ typedef struct stress {
     weft_comm *groups[NUM_PLACES]; /* PP_RECV: that of PP_SEND, lent */
     weft_comm *inside;             /* of EP, for the all-to-all in chunks */
     weft_lane *lanes[NUM_PLACES];
+    weft_event *events[NUM_PLACES]; /* behind what is queued there */
     operation ops[NUM_PLACES][NUM_OPS];
     pthread_mutex_t lock; /* the watch's */
     pthread_cond_t change;
@@ -229,24 +231,41 @@ static weft_status sleep_us(const void *args)
     return WEFT_OK;
 }
 
-/* Each rank brings its operations to the lanes in another order, with other delays. */
+/* Queues the next operation of a place, now and then late, or behind what this rank has queued on
+ * another lane so far. */
+static void queue_next(stress *s, stress_place place, int index, uint64_t random)
+{
+    weft_lane *lane = s->lanes[place];
+    long us = (random >> 8) % 3 ? 0 : (long)((random >> 16) % 2000);
+    us = (random >> 40) % 64 == 0 ? 15000 : us;
+    if (us > 0)
+        EXPECT_OK(weft_lane_submit(lane, "delay", sleep_us, &us, sizeof us));
+    if ((random >> 48) % 3 == 0)
+        EXPECT_OK(weft_lane_wait(lane, s->events[(random >> 52) % NUM_PLACES]));
+    EXPECT_OK(queue(s, &s->ops[place][index]));
+}
+
+/* The order is the same on all ranks, so that whatever waits for what, it could end: delays and
+ * waits are each rank's own. Both ends of a message have one place in the order. */
 static void run_epoch(stress *s)
 {
     int next[NUM_PLACES] = {0};
+    uint64_t common = random_of(s->seed, s->epoch, 999);
     uint64_t mine = random_of(s->seed, s->epoch, 1000 + (uint64_t)s->setup.rank);
     for (int p = 0; p < NUM_PLACES; p++)
         for (int i = 0; i < NUM_OPS; i++)
             prepare(s, (stress_place)p, i);
-    for (int left = NUM_PLACES * NUM_OPS; left > 0; left--) {
-        uint64_t random = random_of(mine, (uint64_t)left, 0);
-        int p = (int)(random % NUM_PLACES);
-        while (next[p] == NUM_OPS)
+    for (int left = (NUM_PLACES - 1) * NUM_OPS; left > 0; left--) {
+        int p = (int)(random_of(common, (uint64_t)left, 0) % NUM_PLACES);
+        while (p == PP_RECV || next[p] == NUM_OPS)
             p = (p + 1) % NUM_PLACES;
-        long us = (random >> 8) % 3 ? 0 : (long)((random >> 16) % 2000);
-        us = (random >> 40) % 64 == 0 ? 15000 : us;
-        if (us > 0)
-            EXPECT_OK(weft_lane_submit(s->lanes[p], "delay", sleep_us, &us, sizeof us));
-        EXPECT_OK(queue(s, &s->ops[p][next[p]++]));
+        int index = next[p]++;
+        queue_next(s, (stress_place)p, index, random_of(mine, (uint64_t)left, 0));
+        if (p == PP_SEND) {
+            queue_next(s, PP_RECV, index, random_of(mine, (uint64_t)left, 1));
+            EXPECT_OK(weft_lane_record(s->lanes[PP_RECV], s->events[PP_RECV]));
+        }
+        EXPECT_OK(weft_lane_record(s->lanes[p], s->events[p]));
     }
     for (int p = 0; p < NUM_PLACES; p++)
         EXPECT_OK(weft_lane_sync(s->lanes[p]));
@@ -336,6 +355,7 @@ static void make_groups(stress *s)
     const int colors[NUM_PLACES] = {[TP] = rank / 2, [EP] = rank % 2, [CP] = rank % half};
     for (int p = 0; p < NUM_PLACES; p++) {
         setup_must(weft_lane_create(t->device, 0, place_texts[p], &s->lanes[p]));
+        setup_must(weft_event_create(t->device, &s->events[p]));
         if (p != PP_RECV)
             setup_must(weft_comm_split(t->comm, colors[p], rank, place_texts[p], purposes[p],
                                        &s->groups[p]));
