@@ -15,10 +15,13 @@
 double weft_moe_quick_us(const weft_cluster *cluster, const weft_moe_layer_shape *shape,
                          weft_reuse reuse);
 
-/* MPMoE §IV-B, Fig. 8: time of one direction by paradigm and five phases P0..P4, with alpha. A
- * phase takes the time of its slowest stream, each slowed for all of the phase by the others that
- * have work in it. P2 is all saturated phases together, n - 2 of them; with n = 1 nothing runs
- * beside anything but copies, and P1 and P2 are 0. Without alpha, paradigm 1 is exact. */
+/* MPMoE §IV-B, Fig. 8: time of one direction by paradigm and five phases P0..P4. A phase takes the
+ * time of its slowest stream; P2 is all saturated phases together, n - 2 of them; with n = 1 there
+ * is no P1 and P2.
+ *
+ * MPMoE divides a stream's time by its alpha for the whole phase. Here alpha holds while the others
+ * run, and what then is left runs alone: less by a third and more where streams are uneven, and
+ * paradigm 1 comes out as the program priced with interference does. */
 typedef enum weft_paradigm { WEFT_PARADIGM_1 = 1, WEFT_PARADIGM_2, WEFT_PARADIGM_3 } weft_paradigm;
 weft_paradigm weft_moe_paradigm(weft_reuse reuse, bool backward);
 typedef struct weft_moe_phases {

@@ -10,3 +10,13 @@ weft_add_test(NAME schedule_run CMOCKA LABELS tsan
   SOURCES schedule/test_run.c schedule/programs.c)
 weft_add_test(NAME schedule_moe_layer CMOCKA
   SOURCES schedule/test_moe_layer.c schedule/moe_machine.c schedule/programs.c)
+weft_add_test(NAME schedule_moe_price CMOCKA
+  SOURCES schedule/test_moe_price.c schedule/moe_machine.c schedule/programs.c)
+weft_add_test(NAME schedule_exchange_program CMOCKA
+  SOURCES schedule/test_exchange_program.c schedule/programs.c)
+weft_add_test(NAME schedule_exchange_cost CMOCKA
+  SOURCES schedule/test_exchange_cost.c schedule/programs.c)
+weft_add_test(NAME schedule_choose CMOCKA
+  SOURCES schedule/test_choose.c schedule/programs.c)
+weft_add_test(NAME schedule_granularity CMOCKA
+  SOURCES schedule/test_granularity.c schedule/programs.c)

@@ -1,0 +1,294 @@
+/* The all-to-all's formulas against numbers by hand and against a recurrence over chunks and
+ * stages, and the choice against trying everything. */
+#include "tests/schedule/programs.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "schedule/exchange.h"
+
+static void close_to(double value, double wanted)
+{
+    if (!(fabs(value - wanted) <= 1e-9 * (1 + fabs(wanted))))
+        fail_msg("%.12g instead of %.12g", value, wanted);
+}
+
+/* Between nodes 100 B/us after 100 us, inside 8 times that after 10 us, copies after 1 us. */
+static weft_cluster example(double gather_rate, double copy_rate)
+{
+    weft_cluster cluster = {.name = "example", .interference = weft_interference_none()};
+    cluster.costs[WEFT_COST_ALL_TO_ALL] =
+        (weft_cost){.curve = weft_curve_linear(100, 100), .peak = 100e6};
+    cluster.costs[WEFT_COST_ALL_GATHER] =
+        (weft_cost){.curve = weft_curve_linear(10, gather_rate), .peak = gather_rate * 1e6};
+    cluster.costs[WEFT_COST_COPY] =
+        (weft_cost){.curve = weft_curve_linear(1, copy_rate), .peak = copy_rate * 1e6};
+    return cluster;
+}
+
+static const weft_exchange_shape four_by_two = {.bytes = 4e6, .t = 4, .e = 2, .minimal_bytes = 1e5};
+
+static void hand_computed(void **state)
+{
+    (void)state;
+    const weft_cluster c = example(800, 4000);
+    const weft_exchange_shape *s = &four_by_two;
+    /* 2e6 / 100 + 100 */
+    close_to(weft_exchange_us(&c, s, WEFT_EXCHANGE_BASELINE, 1), 20100);
+    /* all-to-all 5e5 / 100 + 100, all-gather 4e6 / 800 + 10, copy 4e6 / 4000 + 1 */
+    close_to(weft_exchange_us(&c, s, WEFT_EXCHANGE_O1_PAPER, 1), 5100 + 5010 + 1001);
+    /* half of it is there already */
+    close_to(weft_exchange_us(&c, s, WEFT_EXCHANGE_O1, 1), 5100 + 2510);
+    /* two chunks: 2600, 1260, 251; the all-to-all is the slowest */
+    close_to(weft_exchange_us(&c, s, WEFT_EXCHANGE_O2, 2), 2 * 2600 + 1260 + 251);
+    close_to(weft_exchange_us(&c, s, WEFT_EXCHANGE_O3, 2), 2 * 2600 + 1260 + 251);
+    close_to(weft_exchange_us(&c, s, WEFT_EXCHANGE_DIRECT, 2), 2 * 2600 + 1260);
+    close_to(weft_exchange_us(&c, s, WEFT_EXCHANGE_DIRECT, 4), 4 * 1350 + 635);
+
+    const weft_exchange_costs costs = weft_exchange_costs_of(&c, s, WEFT_EXCHANGE_O2, 2);
+    close_to(costs.all_to_all_us, 2600);
+    close_to(costs.all_gather_us, 1260);
+    close_to(costs.copy_us, 251);
+}
+
+/* Where the node is the bottleneck, O2 and O3 differ: lines 13-17 of both algorithms. */
+static void slow_inside(void **state)
+{
+    (void)state;
+    const weft_exchange_shape *s = &four_by_two;
+    weft_cluster c = example(200, 4000); /* 2600, 5010, 251 */
+    close_to(weft_exchange_us(&c, s, WEFT_EXCHANGE_O2, 2), 2600 + 2 * (5010 + 251));
+    close_to(weft_exchange_us(&c, s, WEFT_EXCHANGE_O3, 2), 2600 + 2 * 5010 + 251);
+    close_to(weft_exchange_us(&c, s, WEFT_EXCHANGE_DIRECT, 2), 2600 + 2 * 5010);
+    c = example(800, 100); /* 2600, 1260, 10001 */
+    close_to(weft_exchange_us(&c, s, WEFT_EXCHANGE_O3, 2), 2600 + 1260 + 2 * 10001);
+}
+
+/* Equations 8-10 as they stand: volume over bandwidth times efficiency. */
+static void equations(void **state)
+{
+    (void)state;
+    const weft_cluster c = example(800, 4000);
+    const double i = four_by_two.bytes, t = four_by_two.t, e = four_by_two.e;
+    for (int n = 1; n <= 8; n++) {
+        const double sent = i / (n * t) * (e - 1) / e, all = i / n;
+        const double b1 = c.costs[WEFT_COST_ALL_TO_ALL].peak / 1e6,
+                     r1 = weft_cluster_efficiency(&c, WEFT_COST_ALL_TO_ALL, sent);
+        const weft_exchange_costs o2 =
+            weft_exchange_costs_of(&c, &four_by_two, WEFT_EXCHANGE_O2, n);
+        close_to(o2.all_to_all_us, sent / (b1 * r1));
+        if (n > 1)
+            continue;
+        const double b3 = c.costs[WEFT_COST_COPY].peak / 1e6,
+                     r3 = weft_cluster_efficiency(&c, WEFT_COST_COPY, all);
+        const weft_exchange_costs paper =
+            weft_exchange_costs_of(&c, &four_by_two, WEFT_EXCHANGE_O1_PAPER, n);
+        close_to(paper.copy_us, all / (b3 * r3));
+    }
+}
+
+static double real(uint64_t *random, double low, double high)
+{
+    return low + (high - low) * next_random(random, 100001) / 1e5;
+}
+
+static weft_curve random_curve(uint64_t *random)
+{
+    weft_curve curve = {.num_points = 2 + (int)next_random(random, 8)};
+    double volume = 0, us = real(random, 1, 200);
+    for (int i = 0; i < curve.num_points; i++) {
+        curve.volume[i] = volume += real(random, 1e3, 1e6);
+        curve.time_us[i] = us += real(random, 0, 1e4);
+    }
+    return curve;
+}
+
+static weft_cluster random_cluster(uint64_t *random)
+{
+    weft_cluster cluster = {.name = "random", .interference = weft_interference_none()};
+    for (int kind = 0; kind < WEFT_NUM_COSTS; kind++)
+        cluster.costs[kind].curve = random_curve(random);
+    return cluster;
+}
+
+static weft_exchange_shape random_shape(uint64_t *random)
+{
+    return (weft_exchange_shape){.bytes = real(random, 1e3, 1e8),
+                                 .t = 1 + (int)next_random(random, 8),
+                                 .e = 1 + (int)next_random(random, 8),
+                                 .minimal_bytes = real(random, 1, 1e6)};
+}
+
+static double later(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+/* When the last chunk leaves the last stage, chunk by chunk. */
+static double by_recurrence(weft_exchange_costs costs, bool copy_beside_gather, int num_chunks)
+{
+    double sent = 0, gathered = 0, placed = 0;
+    for (int i = 0; i < num_chunks; i++) {
+        sent += costs.all_to_all_us;
+        const double gather_free = copy_beside_gather ? gathered : placed;
+        gathered = later(sent, gather_free) + costs.all_gather_us;
+        placed = later(gathered, placed) + costs.copy_us;
+    }
+    return placed;
+}
+
+static void chunks_in_a_row(void **state)
+{
+    (void)state;
+    uint64_t random = 11;
+    for (int round = 0; round < 300; round++) {
+        const weft_cluster c = random_cluster(&random);
+        const weft_exchange_shape s = random_shape(&random);
+        for (int form = WEFT_EXCHANGE_O2; form <= WEFT_EXCHANGE_DIRECT; form++)
+            for (int n = 1; n <= 40; n += 1 + n / 4) {
+                const weft_exchange_costs costs =
+                    weft_exchange_costs_of(&c, &s, (weft_exchange_form)form, n);
+                close_to(weft_exchange_us(&c, &s, (weft_exchange_form)form, n),
+                         by_recurrence(costs, form != WEFT_EXCHANGE_O2, n));
+            }
+    }
+}
+
+static weft_exchange_choice choose(const weft_cluster *cluster, const weft_exchange_shape *shape,
+                                   unsigned allowed)
+{
+    weft_exchange_choice choice;
+    ASSERT_OK(weft_choose_exchange(cluster, shape, allowed, &choice));
+    return choice;
+}
+
+/* No allowed form and number of chunks is faster, and all slices are large enough. */
+static void best_of_all(void **state)
+{
+    (void)state;
+    uint64_t random = 5;
+    int chunked = 0;
+    for (int round = 0; round < 400; round++) {
+        const weft_cluster c = random_cluster(&random);
+        const weft_exchange_shape s = random_shape(&random);
+        const unsigned allowed = next_random(&random, 1u << WEFT_NUM_EXCHANGES);
+        const weft_exchange_choice choice = choose(&c, &s, allowed);
+        assert_true(allowed == 0 || (allowed >> choice.form & 1));
+        assert_true(choice.num_chunks == 1 ||
+                    s.bytes / (choice.num_chunks * s.t) >= s.minimal_bytes);
+        assert_true(choice.us == weft_exchange_us(&c, &s, choice.form, choice.num_chunks));
+        for (int form = 0; form < WEFT_NUM_EXCHANGES; form++) {
+            if (allowed && !(allowed >> form & 1)) {
+                assert_int_equal(choice.best_chunks[form], 0);
+                continue;
+            }
+            double least_us = INFINITY;
+            for (int n = 1; n <= (form < WEFT_EXCHANGE_O2 ? 1 : WEFT_EXCHANGE_MAX_CHUNKS); n++)
+                if (n == 1 || s.bytes / (n * s.t) >= s.minimal_bytes)
+                    least_us =
+                        fmin(least_us, weft_exchange_us(&c, &s, (weft_exchange_form)form, n));
+            assert_true(choice.best_us[form] == least_us);
+            assert_true(choice.us <= least_us);
+        }
+        chunked += choice.num_chunks > 1;
+
+        const weft_exchange_choice again = choose(&c, &s, allowed);
+        assert_true(again.form == choice.form && again.num_chunks == choice.num_chunks);
+        assert_string_equal(again.reason, choice.reason);
+    }
+    assert_true(chunked > 50); /* or nothing was tried above */
+}
+
+/* Latency a > 0 and everything linear: the best N of direct balances (N - 1) latencies of the
+ * all-to-all against the last all-gather, N* = sqrt(gather / latency). */
+static void interior_optimum(void **state)
+{
+    (void)state;
+    const weft_cluster c = example(800, 4000);
+    /* T(N) = 100 N + 5000 + 10 + 2500 / N: least at N = 5 */
+    const weft_exchange_choice choice = choose(&c, &four_by_two, 1u << WEFT_EXCHANGE_DIRECT);
+    assert_int_equal(choice.num_chunks, 5);
+    close_to(choice.us, 500 + 5000 + 10 + 500);
+
+    weft_exchange_shape coarse = four_by_two;
+    coarse.minimal_bytes = 4e5; /* slices of I / (N t) = 1e6 / N: at most 2 */
+    assert_int_equal(choose(&c, &coarse, 1u << WEFT_EXCHANGE_DIRECT).num_chunks, 2);
+    coarse.minimal_bytes = 1e9;
+    assert_int_equal(choose(&c, &coarse, 1u << WEFT_EXCHANGE_DIRECT).num_chunks, 1);
+
+    const weft_exchange_choice whole = choose(&c, &four_by_two, 0);
+    assert_int_equal(whole.form, WEFT_EXCHANGE_DIRECT);
+    assert_non_null(strstr(whole.reason, "direct x5: 6010 us (baseline 20100, o1_paper 11111, "
+                                         "o1 7610, o2 x"));
+}
+
+static void degenerate(void **state)
+{
+    (void)state;
+    const weft_cluster c = example(800, 4000);
+    weft_exchange_shape one_node = four_by_two;
+    one_node.e = 1;
+    weft_exchange_choice choice = choose(&c, &one_node, 0);
+    assert_int_equal(choice.form, WEFT_EXCHANGE_BASELINE);
+    close_to(choice.us, 0);
+    weft_exchange_shape unsharded = four_by_two;
+    unsharded.t = 1;
+    choice = choose(&c, &unsharded, 0);
+    assert_int_equal(choice.form, WEFT_EXCHANGE_BASELINE);
+    close_to(choice.us, 20100);
+    weft_exchange_shape nothing = four_by_two;
+    nothing.bytes = 0;
+    choice = choose(&c, &nothing, 0);
+    assert_int_equal(choice.form, WEFT_EXCHANGE_BASELINE);
+    close_to(choice.us, 0);
+
+    /* Slower inside a node than between nodes: everything but the baseline loses. */
+    const weft_cluster slow = example(20, 20);
+    assert_int_equal(choose(&slow, &four_by_two, 0).form, WEFT_EXCHANGE_BASELINE);
+}
+
+static void refusals(void **state)
+{
+    (void)state;
+    weft_exchange_choice choice = {.num_chunks = -7};
+    weft_cluster c = example(800, 4000);
+    c.costs[WEFT_COST_COPY] = (weft_cost){0};
+    ASSERT_ERROR(weft_choose_exchange(&c, &four_by_two, 0, &choice), WEFT_CONFIG, "costs.copy");
+    assert_int_equal(choice.num_chunks, -7);
+    /* direct and o1 need no copies, the baseline no all-gather, one node nothing */
+    const unsigned direct = 1u << WEFT_EXCHANGE_DIRECT, baseline = 1u << WEFT_EXCHANGE_BASELINE;
+    choose(&c, &four_by_two, direct | baseline | 1u << WEFT_EXCHANGE_O1);
+    c.costs[WEFT_COST_ALL_GATHER] = (weft_cost){0};
+    ASSERT_ERROR(weft_choose_exchange(&c, &four_by_two, direct, &choice), WEFT_CONFIG,
+                 "costs.all_gather is not known, and the all-to-all form direct");
+    choose(&c, &four_by_two, baseline);
+    c.costs[WEFT_COST_ALL_TO_ALL] = (weft_cost){0};
+    ASSERT_ERROR(weft_choose_exchange(&c, &four_by_two, baseline, &choice), WEFT_CONFIG,
+                 "costs.all_to_all ");
+    weft_exchange_shape one_node = four_by_two;
+    one_node.e = 1;
+    choose(&c, &one_node, baseline | direct);
+
+    weft_exchange_shape wrong = four_by_two;
+    wrong.minimal_bytes = 0;
+    ASSERT_ERROR(weft_choose_exchange(&c, &wrong, 0, &choice), WEFT_CONFIG, "at least 0 bytes");
+    wrong = four_by_two;
+    wrong.bytes = NAN;
+    ASSERT_ERROR(weft_choose_exchange(&c, &wrong, 0, &choice), WEFT_CONFIG, "no all-to-all of");
+    wrong = four_by_two;
+    wrong.t = 0;
+    ASSERT_ERROR(weft_choose_exchange(&c, &wrong, 0, &choice), WEFT_CONFIG, "over 0 ranks");
+    ASSERT_ERROR(weft_choose_exchange(&c, &four_by_two, 64, &choice), WEFT_CONFIG, "forms 0x40");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(hand_computed), cmocka_unit_test(slow_inside),
+        cmocka_unit_test(equations),     cmocka_unit_test(chunks_in_a_row),
+        cmocka_unit_test(best_of_all),   cmocka_unit_test(interior_optimum),
+        cmocka_unit_test(degenerate),    cmocka_unit_test(refusals),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
