@@ -137,6 +137,18 @@ static int value_written(const void *context, const weft_task *task, int i)
     return task->kind == WEFT_TASK_GATHER && places(check->form) ? VALUE_GATHERED : VALUE_NOTHING;
 }
 
+/* A stage stages in areas of its own: there the executor has memory of the right size for it. */
+static weft_status check_area(const exchange_check *check, uint32_t index, int32_t slot, int value)
+{
+    const staging areas = staging_of(check->form, check->num_chunks);
+    const int first = value == VALUE_ARRIVED ? areas.arrived : areas.gathered;
+    if (value != VALUE_NOTHING && (slot < first || slot >= first + areas.length))
+        return weft_proof_fail(&check->proof, index,
+                               "has %s in slot %d, but its slots are %d to %d", value_texts[value],
+                               slot, first, first + areas.length - 1);
+    return WEFT_OK;
+}
+
 static weft_status check_tasks(const exchange_check *check)
 {
     const weft_proof *proof = &check->proof;
@@ -156,6 +168,8 @@ static weft_status check_tasks(const exchange_check *check)
                                    check->num_chunks);
         seen[task->kind]++;
         WEFT_TRY(weft_proof_operands(proof, i));
+        WEFT_TRY(check_area(check, i, task->reads[0], value_read(check, task, 0)));
+        WEFT_TRY(check_area(check, i, task->writes[0], value_written(check, task, 0)));
     }
     for (int kind = 0; kind < WEFT_NUM_TASK_KINDS; kind++)
         if (has_task(check->form, kind) && seen[kind] < check->num_chunks)

@@ -1,0 +1,231 @@
+/* The programs of the all-to-all's forms. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "schedule/exchange.h"
+#include "schedule/price.h"
+#include "tests/schedule/programs.h"
+
+static int most_chunks(weft_exchange_form form)
+{
+    return form == WEFT_EXCHANGE_O2 || form == WEFT_EXCHANGE_O3 || form == WEFT_EXCHANGE_DIRECT ? 17
+                                                                                                : 1;
+}
+
+/* The form's program as the only one of a set. */
+static program_set make_exchange(weft_exchange_form form, int num_chunks)
+{
+    program_set set = {.shape = {.num_stages = 1}};
+    ASSERT_OK(weft_program_exchange(form, num_chunks, &set.arena, &set.programs[0]));
+    return set;
+}
+
+static const weft_exchange_form forms[] = {WEFT_EXCHANGE_BASELINE, WEFT_EXCHANGE_O1_PAPER,
+                                           WEFT_EXCHANGE_O1,       WEFT_EXCHANGE_O2,
+                                           WEFT_EXCHANGE_O3,       WEFT_EXCHANGE_DIRECT};
+enum { NUM_FORMS = sizeof(forms) / sizeof(forms[0]) };
+
+static void text_is(weft_exchange_form form, int num_chunks, const char *wanted)
+{
+    program_set set = make_exchange(form, num_chunks);
+    char *text = text_of(&set.programs[0]);
+    assert_string_equal(text, wanted);
+    free(text);
+    release_set(&set);
+}
+
+static void written_out(void **state)
+{
+    (void)state;
+    text_is(WEFT_EXCHANGE_BASELINE, 1,
+            "program slots=0 in_flight=1\n"
+            "0 dispatch expert mb=0 stage=0\n");
+    const char *one = "program slots=2 in_flight=1\n"
+                      "0 dispatch expert mb=0 stage=0 writes=0\n"
+                      "1 gather gather mb=0 stage=0 reads=0 writes=1 waits=0\n"
+                      "2 place gather mb=0 stage=0 reads=1\n";
+    text_is(WEFT_EXCHANGE_O1_PAPER, 1, one);
+    text_is(WEFT_EXCHANGE_O1, 1, one);
+    text_is(WEFT_EXCHANGE_O2, 1, one);
+    /* Chunk 2 arrives where chunk 0 did: when that is gathered. */
+    text_is(WEFT_EXCHANGE_O2, 3,
+            "program slots=4 in_flight=2\n"
+            "0 dispatch expert mb=0 stage=0 writes=0\n"
+            "1 gather gather mb=0 stage=0 reads=0 writes=2 waits=0\n"
+            "2 place gather mb=0 stage=0 reads=2\n"
+            "3 dispatch expert mb=1 stage=0 writes=1\n"
+            "4 gather gather mb=1 stage=0 reads=1 writes=3 waits=3\n"
+            "5 place gather mb=1 stage=0 reads=3\n"
+            "6 dispatch expert mb=2 stage=0 writes=0 waits=1\n"
+            "7 gather gather mb=2 stage=0 reads=0 writes=2 waits=6\n"
+            "8 place gather mb=2 stage=0 reads=2\n");
+    /* And it is gathered where chunk 0 was: when that is placed. */
+    text_is(WEFT_EXCHANGE_O3, 3,
+            "program slots=4 in_flight=2\n"
+            "0 dispatch expert mb=0 stage=0 writes=0\n"
+            "1 gather gather mb=0 stage=0 reads=0 writes=2 waits=0\n"
+            "2 place place mb=0 stage=0 reads=2 waits=1\n"
+            "3 dispatch expert mb=1 stage=0 writes=1\n"
+            "4 gather gather mb=1 stage=0 reads=1 writes=3 waits=3\n"
+            "5 place place mb=1 stage=0 reads=3 waits=4\n"
+            "6 dispatch expert mb=2 stage=0 writes=0 waits=1\n"
+            "7 gather gather mb=2 stage=0 reads=0 writes=2 waits=2,6\n"
+            "8 place place mb=2 stage=0 reads=2 waits=7\n");
+    text_is(WEFT_EXCHANGE_DIRECT, 3,
+            "program slots=2 in_flight=2\n"
+            "0 dispatch expert mb=0 stage=0 writes=0\n"
+            "1 gather gather mb=0 stage=0 reads=0 waits=0\n"
+            "2 dispatch expert mb=1 stage=0 writes=1\n"
+            "3 gather gather mb=1 stage=0 reads=1 waits=2\n"
+            "4 dispatch expert mb=2 stage=0 writes=0 waits=1\n"
+            "5 gather gather mb=2 stage=0 reads=0 waits=4\n");
+}
+
+/* Accepted, the same bytes every time, through text and back; and no task, wait or staging area is
+ * one too many. */
+static void exact(void **state)
+{
+    (void)state;
+    static edit edited;
+    for (int f = 0; f < NUM_FORMS; f++)
+        for (int n = 1; n <= most_chunks(forms[f]); n++) {
+            program_set set = make_exchange(forms[f], n), again = make_exchange(forms[f], n);
+            const weft_program whole = set.programs[0];
+            weft_program read;
+            ASSERT_OK(weft_program_exchange_check(forms[f], n, &whole));
+            char *text = text_of(&whole);
+            ASSERT_OK(weft_program_parse(text, &set.arena, &read));
+            assert_true(same_program(&whole, &read));
+            assert_true(same_program(&whole, &again.programs[0]));
+            free(text);
+            for (uint32_t t = 0; t < whole.num_tasks; t++) {
+                for (uint32_t w = 0; w < whole.tasks[t].num_waits; w++) {
+                    edit_open(&set, 0, &edited);
+                    drop_wait(&edited, t, w);
+                    edit_close(&edited, &set);
+                    ASSERT_ERROR(weft_program_exchange_check(forms[f], n, &set.programs[0]),
+                                 WEFT_INTERNAL, " may ");
+                    set.programs[0] = whole;
+                }
+                edit_open(&set, 0, &edited);
+                drop_task(&edited, t);
+                edit_close(&edited, &set);
+                ASSERT_ERROR(weft_program_exchange_check(forms[f], n, &set.programs[0]),
+                             WEFT_INTERNAL, weft_exchange_text((int)forms[f]));
+                set.programs[0] = whole;
+                for (int k = 0; k < 2; k++) {
+                    edit_open(&set, 0, &edited);
+                    int32_t *slot = k ? &edited.tasks[t].reads[0] : &edited.tasks[t].writes[0];
+                    *slot = *slot < 0 ? 0 : -1;
+                    edit_close(&edited, &set);
+                    ASSERT_ERROR(weft_program_exchange_check(forms[f], n, &set.programs[0]),
+                                 WEFT_INTERNAL, "slot");
+                    set.programs[0] = whole;
+                }
+            }
+            /* One area a stage would not do. */
+            edit_open(&set, 0, &edited);
+            for (uint32_t t = 0; t < edited.num_tasks; t++)
+                if (edited.tasks[t].writes[0] == 1)
+                    edited.tasks[t].writes[0] = 0;
+                else if (edited.tasks[t].reads[0] == 1)
+                    edited.tasks[t].reads[0] = 0;
+            edit_close(&edited, &set);
+            if (n > 1)
+                ASSERT_ERROR(weft_program_exchange_check(forms[f], n, &set.programs[0]),
+                             WEFT_INTERNAL, "overwrite slot 0");
+            release_set(&again);
+            release_set(&set);
+        }
+}
+
+static double cost_of(const void *context, int stage, const weft_task *task)
+{
+    const double *us = context;
+    (void)stage;
+    return us[task->kind == WEFT_TASK_DISPATCH ? 0 : task->kind == WEFT_TASK_GATHER ? 1 : 2];
+}
+
+static double largest(double a, double b, double c)
+{
+    const double ab = a > b ? a : b;
+    return ab > c ? ab : c;
+}
+
+/* What MoNTA says a form takes: the longest stage fills its lane, the others show once. */
+static void times(void **state)
+{
+    (void)state;
+    static const double cases[][3] = {{8, 2, 1}, {2, 8, 1}, {2, 3, 9}, {5, 3, 3}, {4, 4, 4}};
+    for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++)
+        for (int f = 0; f < NUM_FORMS; f++)
+            for (int n = 1; n <= most_chunks(forms[f]); n++) {
+                const double *us = cases[c];
+                const double all = us[0] + us[1] + us[2];
+                const double wanted[] = {
+                    us[0],
+                    all,
+                    all,
+                    all + (n - 1) * largest(us[0], us[1] + us[2], 0),
+                    all + (n - 1) * largest(us[0], us[1], us[2]),
+                    us[0] + us[1] + (n - 1) * largest(us[0], us[1], 0),
+                };
+                program_set set = make_exchange(forms[f], n);
+                weft_price price;
+                ASSERT_OK(
+                    weft_program_price(set.programs, 1, cost_of, us, &set.arena, NULL, &price));
+                assert_true(price.makespan_us == wanted[f]);
+                release_set(&set);
+            }
+}
+
+static void refuses(void **state)
+{
+    (void)state;
+    static edit edited;
+    weft_arena arena = {0};
+    weft_program program;
+    ASSERT_ERROR(weft_program_exchange(WEFT_EXCHANGE_O1, 2, &arena, &program), WEFT_CONFIG,
+                 "an all-to-all by o1 in 2 chunks: 1 to 1 are possible");
+    ASSERT_ERROR(weft_program_exchange(WEFT_EXCHANGE_O3, 257, &arena, &program), WEFT_CONFIG,
+                 "by o3 in 257 chunks: 1 to 256");
+    ASSERT_ERROR(weft_program_exchange(WEFT_NUM_EXCHANGES, 1, &arena, &program), WEFT_CONFIG,
+                 "no form 6");
+    assert_string_equal(weft_exchange_text(WEFT_EXCHANGE_O1_PAPER), "o1_paper");
+    weft_arena_release(&arena);
+
+    /* The copy beside the next all-gather is what o3 has over o2. */
+    program_set set = make_exchange(WEFT_EXCHANGE_O3, 3);
+    ASSERT_ERROR(weft_program_exchange_check(WEFT_EXCHANGE_O2, 3, &set.programs[0]), WEFT_INTERNAL,
+                 "is not on the gather lane");
+    ASSERT_ERROR(weft_program_exchange_check(WEFT_EXCHANGE_DIRECT, 3, &set.programs[0]),
+                 WEFT_INTERNAL,
+                 "direct, task 1 (gather gather mb=0 stage=0 reads=0 writes=2 "
+                 "waits=0) must write nothing");
+    ASSERT_ERROR(weft_program_exchange_check(WEFT_EXCHANGE_O3, 4, &set.programs[0]), WEFT_INTERNAL,
+                 "o3 has no dispatch of chunk 3");
+    ASSERT_ERROR(weft_program_exchange_check(WEFT_EXCHANGE_O3, 2, &set.programs[0]), WEFT_INTERNAL,
+                 "comes where chunk 2 of 2 is due");
+    edit_open(&set, 0, &edited);
+    edited.tasks[7].writes[0] = edited.tasks[8].reads[0] = 1;
+    edit_close(&edited, &set);
+    ASSERT_ERROR(weft_program_exchange_check(WEFT_EXCHANGE_O3, 3, &set.programs[0]), WEFT_INTERNAL,
+                 "has what was gathered in slot 1, but its slots are 2 to 3");
+    edit_open(&set, 0, &edited);
+    edited.tasks[4].kind = WEFT_TASK_EXPERT;
+    edit_close(&edited, &set);
+    ASSERT_ERROR(weft_program_exchange_check(WEFT_EXCHANGE_O3, 3, &set.programs[0]), WEFT_INTERNAL,
+                 "has no place in this program");
+    release_set(&set);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(written_out),
+        cmocka_unit_test(exact),
+        cmocka_unit_test(times),
+        cmocka_unit_test(refuses),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
