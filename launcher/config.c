@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "launcher/moe_choice.h"
 #include "layers/runtime.h"
 
 #define INT(owner, key, initial, min, unit, help)                                                  \
@@ -319,7 +320,9 @@ static weft_status check_world(const weft_config *c, int world, weft_mesh *out)
             "train.global_batch_size: %lld does not divide by micro_batch_size %lld x "
             "dp %d",
             (long long)t->global_batch_size, (long long)t->micro_batch_size, out->dp);
-    return WEFT_OK;
+    /* Whether it can be chosen, before any rank starts; what is chosen depends on the nodes. */
+    weft_moe_selection moe;
+    return weft_moe_selection_start(c, out, false, &moe);
 }
 
 weft_status weft_config_mesh(const weft_config *config, const weft_config_source *source, int world,

@@ -63,9 +63,18 @@ static void write_line(FILE *out, const weft_step_result *r)
             "{\"step\": %" PRId64 ", \"loss\": %.17g, \"aux_loss\": %.17g, \"grad_norm\": %.17g, "
             "\"lr\": %.17g, \"tokens\": %.17g, \"tokens_per_s\": %.17g, \"step_ms\": %.17g, "
             "\"model_flops_utilization\": %.17g, \"device_bytes_peak\": %.17g, "
-            "\"expert_load_max_over_mean\": %.17g, \"dropped_tokens\": %.17g}\n",
+            "\"expert_load_max_over_mean\": %.17g, \"dropped_tokens\": %.17g",
             r->step, r->loss, r->aux_loss, r->grad_norm, r->lr, r->tokens, r->tokens_per_s,
             r->step_ms, r->mfu, r->device_bytes_peak, r->expert_load, r->dropped_tokens);
+    if (r->moe.pipeline.num_partitions > 0)
+        fprintf(out,
+                ", \"moe_num_partitions\": %d, \"moe_memory_reuse\": \"%s\", "
+                "\"moe_all_to_all\": \"%s\"",
+                r->moe.pipeline.num_partitions, weft_reuse_text((int)r->moe.pipeline.reuse),
+                weft_exchange_text((int)r->moe.form));
+    if (r->moe_choice)
+        fprintf(out, ", \"moe_choice\": \"%s\"", r->moe_choice);
+    fputs("}\n", out);
 }
 
 static void time_text(double seconds, char *out, size_t capacity)

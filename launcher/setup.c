@@ -256,7 +256,9 @@ static weft_status create_model(weft_trainer *t, weft_model_function build)
                             .bucket_elements = (size_t)t->config.parallel.ddp_bucket_size,
                             .training = true,
                             .num_passes = passes,
-                            .seed = (uint64_t)train->seed},
+                            .seed = (uint64_t)train->seed,
+                            .moe = t->moe.options,
+                            .pace_flops = t->config.device.pace},
         build, &t->model));
     double flops;
     weft_model_totals(t->model, &t->num_params, &flops);
@@ -293,12 +295,27 @@ static weft_status create_lanes(weft_trainer *t)
     return WEFT_OK;
 }
 
+/* Whether every group of EP lies inside a node. */
+static bool ep_is_inside(const weft_topology *topology, const weft_mesh *mesh)
+{
+    for (int rank = 0; rank < mesh->world; rank++)
+        for (int other = rank + 1; other < mesh->world; other++)
+            if (weft_mesh_color(mesh, WEFT_AXIS_EP, rank) ==
+                    weft_mesh_color(mesh, WEFT_AXIS_EP, other) &&
+                topology->node_of[rank] != topology->node_of[other])
+                return false;
+    return true;
+}
+
 static weft_status create_mesh(weft_trainer *t, const weft_config_source *source, weft_mesh *mesh)
 {
     weft_topology topology;
     WEFT_TRY(weft_config_mesh(&t->config, source, weft_comm_size(t->world), mesh));
     WEFT_TRY(weft_topology_discover(t->world, t->arena, &topology));
-    return weft_topology_check(&topology, mesh, t->config.parallel.allow_tp_across_nodes);
+    WEFT_TRY(weft_topology_check(&topology, mesh, t->config.parallel.allow_tp_across_nodes));
+    weft_status status =
+        weft_moe_selection_start(&t->config, mesh, ep_is_inside(&topology, mesh), &t->moe);
+    return weft_config_locate(source, status);
 }
 
 /* One rank reads the whole file: they all agree on what it finds. */

@@ -197,12 +197,25 @@ static weft_status reduce_result(weft_trainer *t, double step_ms, weft_step_resu
     return WEFT_OK;
 }
 
+static void note_moe(weft_trainer *t, weft_step_result *out)
+{
+    if (!t->moe.travels)
+        return;
+    out->moe = t->moe.options;
+    out->moe.pipeline = weft_model_moe_pipeline(t->model);
+    if (!t->moe.told && t->moe.reason[0])
+        out->moe_choice = t->moe.reason;
+    weft_moe_selection_tell(&t->moe);
+}
+
 weft_status weft_trainer_step(weft_trainer *t, weft_step_result *out)
 {
     int64_t step = t->step + 1;
     *out = (weft_step_result){.step = step, .lr = weft_lr_at(&t->lr, step)};
     double start = weft_now_us();
     WEFT_TRY(read_batch(t, &t->splits[0], true, (uint64_t)t->consumed_samples));
+    WEFT_TRY(weft_moe_selection_before(&t->moe, t->model));
+    note_moe(t, out);
     bool traced = step == t->config.log.trace_step;
     if (traced) {
         WEFT_TRY(weft_comm_barrier(t->world));
@@ -217,6 +230,7 @@ weft_status weft_trainer_step(weft_trainer *t, weft_step_result *out)
     t->step = step;
     t->consumed_samples += t->config.train.global_batch_size;
     WEFT_TRY(reduce_result(t, (weft_now_us() - start) / 1e3, out));
+    weft_moe_selection_after(&t->moe, out->step_ms);
     if (!isfinite(out->loss)) /* every rank has the same sum: all stop */
         return WEFT_ERROR(WEFT_INTERNAL, "step %lld: loss is %g", (long long)step, out->loss);
     return WEFT_OK;

@@ -10,6 +10,7 @@
 #include "core/dataset.h"
 #include "core/trace.h"
 #include "launcher/config.h"
+#include "launcher/moe_choice.h"
 #include "layers/runtime.h"
 #include "parallel/lr_schedule.h"
 #include "parallel/optimizer.h"
@@ -27,7 +28,9 @@ typedef struct weft_step_result {
     double device_bytes_peak; /* largest of all ranks */
     double expert_load;       /* max over mean, averaged; 0: no MoE layer */
     double dropped_tokens;
-    bool stop; /* a rank was asked to stop (SIGTERM, SIGUSR1) */
+    weft_moe_options moe;   /* how MoE layers ran; num_partitions 0: no tokens travel */
+    const char *moe_choice; /* why, in the step that first ran so; else NULL; borrowed */
+    bool stop;              /* a rank was asked to stop (SIGTERM, SIGUSR1) */
 } weft_step_result;
 
 typedef struct weft_trainer {
@@ -36,6 +39,7 @@ typedef struct weft_trainer {
     weft_comm *world;  /* borrowed */
     weft_device *device;
     weft_groups groups;
+    weft_moe_selection moe;
     weft_model *model;
     weft_optimizer *optimizer;
     weft_lr_schedule lr;

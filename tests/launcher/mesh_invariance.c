@@ -1,5 +1,6 @@
 /* Mesh invariance: every mesh gives the single-rank losses over 20 steps (1e-5 relative) and every
- * parameter after them (1e-4 relative), in fp32, auxiliary and z-loss gradients included.
+ * parameter after them (1e-4 relative), in fp32, auxiliary and z-loss gradients included; so does
+ * every way for the tokens of MoE layers to travel.
  *
  * Runs under mpirun with 8 ranks; a mesh of n ranks uses the first n, the others wait. Parameters
  * are compared through the checkpoints, as HDF5 sees them. */
@@ -45,38 +46,48 @@ static const model_case models[] = {
 typedef struct mesh_case {
     int model, world;
     const char *mesh;
+    const char *parallel; /* more keys of section "parallel"; NULL: none */
 } mesh_case;
+
+#define PIPELINE(n, reuse) "\"moe_num_partitions\": " #n ", \"moe_memory_reuse\": \"" #reuse "\""
+#define FORM(form, chunks) "\"moe_all_to_all\": \"" #form "\", \"moe_all_to_all_chunks\": " #chunks
 
 /* Each axis, binding and option alone and together. */
 static const mesh_case meshes[] = {
-    {0, 2, "tp=2"},
-    {0, 2, "dp=2"},
-    {0, 2, "pp=2"},
-    {0, 2, "dp=2,zero=1"},
-    {0, 4, "tp=2,sp=1,pp=2"},
-    {0, 4, "pp=4,schedule=gpipe"},
-    {0, 8, "tp=2,pp=2,dp=2,sp=1,zero=1"},
-    {1, 2, "tp=2,sp=1"},
-    {1, 4, "tp=4"},
-    {1, 4, "pp=2,dp=2,zero=1"},
-    {1, 8, "tp=4,pp=2,sp=1"},
-    {2, 2, "tp=2,binding=tp"},
-    {2, 2, "dp=2,binding=dp,ep=2"},
-    {2, 2, "dp=2,binding=dp,ep=1,zero=1"},
-    {2, 4, "tp=2,pp=2,binding=tp"},
-    {2, 4, "tp=2,dp=2,binding=dp,ep=4"},
-    {2, 4, "tp=2,dp=2,binding=dp,ep=2,etp=2"},
-    {2, 4, "tp=2,dp=2,binding=dp,ep=4,sp=1,zero=1"},
-    {2, 4, "tp=4,binding=tp,sp=1"},
-    {2, 8, "tp=2,pp=2,dp=2,binding=dp,ep=2,etp=2,sp=1,zero=1"},
-    {2, 8, "pp=2,dp=4,binding=dp,ep=4,schedule=gpipe"},
-    {3, 2, "tp=2,binding=tp,sp=1"},
-    {3, 2, "pp=2"},
-    {3, 4, "dp=4,binding=dp,ep=2,zero=1"},
-    {3, 4, "tp=2,dp=2,binding=dp,ep=2"},
-    {3, 4, "tp=2,pp=2,binding=tp,schedule=gpipe"},
-    {3, 8, "tp=2,pp=2,dp=2,binding=tp,sp=1,zero=1"},
-    {3, 8, "tp=2,dp=4,binding=dp,ep=4,etp=2,zero=1"},
+    {0, 2, "tp=2", NULL},
+    {0, 2, "dp=2", NULL},
+    {0, 2, "pp=2", NULL},
+    {0, 2, "dp=2,zero=1", NULL},
+    {0, 4, "tp=2,sp=1,pp=2", NULL},
+    {0, 4, "pp=4,schedule=gpipe", NULL},
+    {0, 8, "tp=2,pp=2,dp=2,sp=1,zero=1", NULL},
+    {1, 2, "tp=2,sp=1", NULL},
+    {1, 4, "tp=4", NULL},
+    {1, 4, "pp=2,dp=2,zero=1", NULL},
+    {1, 8, "tp=4,pp=2,sp=1", NULL},
+    {2, 2, "tp=2,binding=tp", NULL},
+    {2, 2, "dp=2,binding=dp,ep=2", NULL},
+    {2, 2, "dp=2,binding=dp,ep=1,zero=1", NULL},
+    {2, 4, "tp=2,pp=2,binding=tp", NULL},
+    {2, 4, "tp=2,dp=2,binding=dp,ep=4", NULL},
+    {2, 4, "tp=2,dp=2,binding=dp,ep=2,etp=2", NULL},
+    {2, 4, "tp=2,dp=2,binding=dp,ep=4,sp=1,zero=1", NULL},
+    {2, 4, "tp=4,binding=tp,sp=1", NULL},
+    {2, 8, "tp=2,pp=2,dp=2,binding=dp,ep=2,etp=2,sp=1,zero=1", NULL},
+    {2, 8, "pp=2,dp=4,binding=dp,ep=4,schedule=gpipe", NULL},
+    {3, 2, "tp=2,binding=tp,sp=1", NULL},
+    {3, 2, "pp=2", NULL},
+    {3, 4, "dp=4,binding=dp,ep=2,zero=1", NULL},
+    {3, 4, "tp=2,dp=2,binding=dp,ep=2", NULL},
+    {3, 4, "tp=2,pp=2,binding=tp,schedule=gpipe", NULL},
+    {3, 8, "tp=2,pp=2,dp=2,binding=tp,sp=1,zero=1", NULL},
+    {3, 8, "tp=2,dp=4,binding=dp,ep=4,etp=2,zero=1", NULL},
+    {2, 2, "dp=2,binding=dp,ep=2", PIPELINE(3, s1)},
+    {2, 4, "tp=2,dp=2,binding=dp,ep=4", PIPELINE(2, none)},
+    {2, 4, "tp=2,dp=2,binding=dp,ep=2,etp=2,sp=1", PIPELINE(4, s4) ", " FORM(o2, 3)},
+    {2, 8, "pp=2,dp=4,binding=dp,ep=4", PIPELINE(8, s2)},
+    {3, 4, "dp=4,binding=dp,ep=2,zero=1", "\"moe_partition_by\": \"peers\""},
+    {3, 8, "tp=2,dp=4,binding=dp,ep=4,etp=2", PIPELINE(4, s3) ", " FORM(direct, 2)},
 };
 enum { NUM_MESHES = sizeof meshes / sizeof *meshes, NUM_MODELS = sizeof models / sizeof *models };
 
@@ -85,8 +96,8 @@ static char folder[256];
 /* Trains and leaves losses and a checkpoint in folder/name; the world's ranks alone. Adam's epsilon
  * is well above rounding: the key biases have no gradient in exact arithmetic (softmax does not see
  * them), and a tiny epsilon would make steps of their rounding errors. */
-static void train(weft_comm *world, const model_case *model, const char *mesh, const char *name,
-                  double losses[STEPS])
+static void train(weft_comm *world, const model_case *model, const mesh_case *mesh,
+                  const char *name, double losses[STEPS])
 {
     weft_arena arena = {0};
     weft_config config;
@@ -96,11 +107,11 @@ static void train(weft_comm *world, const model_case *model, const char *mesh, c
              "{\"model\": %s, \"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 8, "
              "\"train_iters\": %d, \"lr\": 2e-3, \"lr_warmup_iters\": 3, \"seed\": 5, "
              "\"adam_eps\": 1e-5}, "
-             "\"parallel\": {\"ddp_bucket_size\": 3000}, \"data\": {\"mock_data\": true}, "
+             "\"parallel\": {\"ddp_bucket_size\": 3000%s%s}, \"data\": {\"mock_data\": true}, "
              "\"device\": {\"peak_flops\": 1e9, \"num_threads\": 1}, "
              "\"log\": {\"check_collectives\": true, \"trace_step\": 0}}",
-             model->json, STEPS);
-    weft_config_source source = {.file = name, .text = text, .mesh = mesh};
+             model->json, STEPS, mesh->parallel ? ", " : "", mesh->parallel ? mesh->parallel : "");
+    weft_config_source source = {.file = name, .text = text, .mesh = mesh->mesh};
     EXPECT_OK(weft_config_load(&source, &arena, &config));
     weft_comm_set_check(true);
     weft_status status = weft_trainer_create(&trainer, &config, &source, world, &arena, NULL);
@@ -196,8 +207,9 @@ int main(void)
     EXPECT_OK(weft_comm_broadcast_host(world, folder, sizeof folder, 0));
 
     EXPECT_OK(weft_comm_split(world, rank == 0 ? 0 : -1, 0, "single", WEFT_PURPOSE_CONTROL, &part));
+    static const mesh_case single = {0, 1, "tp=1,pp=1,dp=1,ep=1,etp=1", NULL};
     for (int m = 0; m < NUM_MODELS && part; m++)
-        train(part, &models[m], "tp=1,pp=1,dp=1,ep=1,etp=1", models[m].name, reference[m]);
+        train(part, &models[m], &single, models[m].name, reference[m]);
     weft_comm_destroy(part);
 
     for (int i = 0; i < NUM_MESHES; i++) {
@@ -207,7 +219,7 @@ int main(void)
         EXPECT_OK(weft_comm_split(world, rank < c->world ? 0 : -1, rank, "part",
                                   WEFT_PURPOSE_CONTROL, &part));
         if (part)
-            train(part, &models[c->model], c->mesh, name, losses);
+            train(part, &models[c->model], c, name, losses);
         weft_comm_destroy(part);
         if (rank != 0)
             continue;

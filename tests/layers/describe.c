@@ -200,7 +200,8 @@ static void balance(rig *r, float *x)
             x[t * r->hidden + (t * topk + k) % experts] = 40;
 }
 
-static void check(const cost_case *c, weft_comm *part, const char *mesh, weft_dtype dtype)
+static void check_named(const cost_case *c, weft_comm *part, const char *mesh, const char *name,
+                        weft_dtype dtype)
 {
     enum { BATCH = 3, MAX_ROWS = 64 };
     static const int32_t tokens[MAX_ROWS];
@@ -231,13 +232,18 @@ static void check(const cost_case *c, weft_comm *part, const char *mesh, weft_dt
     EXPECT(model->scratch.num_blocks == 1 && (c->layer || model->passes[0].stash.num_blocks == 1),
            "%s on %s: what was reserved did not do", c->name, mesh);
     expected(c, of, 0, weft_model_num_layers(of->model), &wanted);
-    compare(c, mesh, dtype, &got, &wanted, sizeof fields / sizeof *fields);
+    compare(c, name, dtype, &got, &wanted, sizeof fields / sizeof *fields);
     free(x);
     if (c->layer)
         rig_release(&r);
     else
         harness_release(of);
     weft_arena_release(&arena);
+}
+
+static void check(const cost_case *c, weft_comm *part, const char *mesh, weft_dtype dtype)
+{
+    check_named(c, part, mesh, mesh, dtype);
 }
 
 /* A stage's parameters, the last one's copy of a tied embedding included. */
@@ -260,6 +266,21 @@ static void check_stage(const cost_case *c, weft_comm *part, const char *mesh)
     weft_arena_release(&arena);
 }
 
+/* Partitions of whole numbers of tokens, and of balanced runs of them. */
+static void check_pipelines(weft_comm *part, const char *mesh)
+{
+    static const cost_case c = {"moe in partitions", LLAMA MOE, weft_moe_create, NULL, 0, false};
+    for (int n = 1; n <= 3; n++)
+        for (int reuse = 0; reuse < WEFT_NUM_REUSES; reuse++)
+            for (int bf16 = 0; bf16 < 2; bf16++) {
+                char name[64];
+                snprintf(name, sizeof name, "%s, n %d, %s", mesh, n, weft_reuse_text(reuse));
+                harness_moe.pipeline = (weft_moe_pipeline){n, (weft_reuse)reuse};
+                check_named(&c, part, mesh, name, bf16 ? WEFT_BF16 : WEFT_F32);
+            }
+    harness_moe = (weft_moe_options){0};
+}
+
 static void check_on(const cost_case *cases, size_t num, weft_comm *world, int ranks,
                      const char *mesh)
 {
@@ -272,6 +293,8 @@ static void check_on(const cost_case *cases, size_t num, weft_comm *world, int r
     for (size_t i = 0; i < num; i++)
         for (int bf16 = 0; bf16 < 2; bf16++)
             check(&cases[i], part, mesh, bf16 ? WEFT_BF16 : WEFT_F32);
+    if (strstr(mesh, "binding=dp") && cases == moe_cases)
+        check_pipelines(part, mesh);
     weft_comm_destroy(part);
 }
 

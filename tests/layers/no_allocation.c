@@ -20,16 +20,19 @@ enum { WARM_UP = 3, STEPS = 6 };
 static const struct {
     const char *name, *model;
     int ranks, warm_up;
-    const char *mesh;
+    const char *mesh, *parallel;
 } cases[] = {
-    {"dense", SHAPE DROPOUT, 1, 0, "dp=1"},
-    {"dense", SHAPE DROPOUT, 2, 0, "pp=2"},
-    {"dense", SHAPE, 2, 0, "tp=2,sp=1"},
-    {"dense", SHAPE, 2, 0, "dp=2,zero=1"},
-    {"moe", MOE, 1, WARM_UP, "dp=1"},
-    {"moe", MOE DROPOUT, 2, WARM_UP, "pp=2"},
-    {"moe", MOE, 2, WARM_UP, "tp=2,binding=tp,sp=1"},
-    {"moe", MOE, 2, WARM_UP, "dp=2,binding=dp,ep=2"},
+    {"dense", SHAPE DROPOUT, 1, 0, "dp=1", NULL},
+    {"dense", SHAPE DROPOUT, 2, 0, "pp=2", NULL},
+    {"dense", SHAPE, 2, 0, "tp=2,sp=1", NULL},
+    {"dense", SHAPE, 2, 0, "dp=2,zero=1", NULL},
+    {"moe", MOE, 1, WARM_UP, "dp=1", NULL},
+    {"moe", MOE DROPOUT, 2, WARM_UP, "pp=2", NULL},
+    {"moe", MOE, 2, WARM_UP, "tp=2,binding=tp,sp=1", NULL},
+    {"moe", MOE, 2, WARM_UP, "dp=2,binding=dp,ep=2", NULL},
+    {"moe", MOE, 2, WARM_UP, "dp=2,binding=dp,ep=2",
+     "\"moe_num_partitions\": 4, \"moe_memory_reuse\": \"s1\""},
+    {"moe", MOE, 2, WARM_UP, "dp=2,binding=dp,ep=2", "\"moe_num_partitions\": 3"},
 };
 enum { NUM_CASES = sizeof cases / sizeof *cases };
 
@@ -38,6 +41,7 @@ static void check(weft_comm *part, int i, bool bf16)
     training_case c = {.name = cases[i].name,
                        .model = cases[i].model,
                        .mesh = cases[i].mesh,
+                       .parallel = cases[i].parallel,
                        .global_batch = 8,
                        .bf16 = bf16};
     training t;

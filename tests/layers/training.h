@@ -10,6 +10,7 @@ typedef struct training_case {
     const char *mesh;
     int global_batch; /* micro-batches of one sample */
     bool bf16;
+    const char *parallel; /* more fields of section "parallel"; NULL: none */
 } training_case;
 
 typedef struct training {

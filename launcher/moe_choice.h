@@ -1,0 +1,41 @@
+/* How a run's MoE layers move their tokens: what the config fixes, and what is chosen for it, from
+ * a cluster's costs before the first step or by measuring the first steps. All ranks choose alike.
+ */
+#ifndef WEFT_LAUNCHER_MOE_CHOICE_H
+#define WEFT_LAUNCHER_MOE_CHOICE_H
+
+#include "launcher/config.h"
+#include "layers/runtime.h"
+#include "schedule/choose.h"
+
+typedef struct weft_moe_selection {
+    bool travels;             /* tokens of MoE layers travel on this mesh: the rest has a meaning */
+    weft_moe_options options; /* what the model is made with */
+    char reason[512];         /* one line: what was chosen and why; empty until it is known */
+    bool told;                /* the line was logged */
+    /* measuring */
+    bool profiling;
+    double tokens;    /* B of a micro-batch */
+    unsigned allowed; /* strategies: bit i is strategy i */
+    weft_granularity searches[WEFT_NUM_REUSES];
+    weft_moe_pipeline trial;
+    bool is_trial;
+    int num_steps, num_trials;
+    double trial_ms; /* the best of the trial's repetitions so far */
+    int num_repeats;
+} weft_moe_selection;
+
+/* Reads the cluster file where the choice needs it. inside: EP groups lie inside nodes. Errors:
+ * WEFT_CONFIG with the key that asks for what is not there; those of the cluster file. Pure but for
+ * reading the file: the same on every rank. */
+weft_status weft_moe_selection_start(const weft_config *config, const weft_mesh *mesh, bool inside,
+                                     weft_moe_selection *out) WEFT_CHECKED;
+/* Before a training step: gives the model the (n, S) to measure, or the best one. */
+weft_status weft_moe_selection_before(weft_moe_selection *selection,
+                                      weft_model *model) WEFT_CHECKED;
+/* After it: step_ms of the slowest rank. */
+void weft_moe_selection_after(weft_moe_selection *selection, double step_ms);
+/* Logs the choice once, from rank 0, as soon as it is known. */
+void weft_moe_selection_tell(weft_moe_selection *selection);
+
+#endif
