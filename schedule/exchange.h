@@ -40,6 +40,7 @@ typedef struct weft_exchange_shape {
     double bytes;         /* I: what a rank would send in the baseline, all blocks together */
     int t, e;             /* ranks inside; ranks between */
     double minimal_bytes; /* I_minimal: no chunk has a smaller slice (I / (N t)); > 0 */
+    int num_chunks;       /* N of the chunked forms where it is given; 0: chosen */
 } weft_exchange_shape;
 
 /* The program of a form in num_chunks chunks (1 for baseline and both o1). Slots: staging areas,
@@ -61,9 +62,9 @@ typedef struct weft_exchange_costs {
 weft_exchange_costs weft_exchange_costs_of(const weft_cluster *cluster,
                                            const weft_exchange_shape *shape,
                                            weft_exchange_form form, int num_chunks);
-/* Eq. 11 for o1 (o1_paper with its copies), Algorithm 1's and 2's T for o2, o3 and direct;
- * Algorithm 2's also where a chunk's copy takes longer than its all-gather and all-to-all. Costs
- * that are nothing (one node, t = 1) are not asked of the cluster. */
+/* Eq. 11 and the copies into place for both o1, Algorithm 1's and 2's T for o2, o3 and direct;
+ * Algorithm 2's also where a chunk's copy takes longer than its all-gather and all-to-all: the time
+ * of the form's program. Costs that are nothing (one node, t = 1) are not asked of the cluster. */
 double weft_exchange_us(const weft_cluster *cluster, const weft_exchange_shape *shape,
                         weft_exchange_form form, int num_chunks);
 
@@ -78,7 +79,8 @@ typedef struct weft_exchange_choice {
 } weft_exchange_choice;
 /* Algorithms 1 and 2 (with lines 18-19 as they are meant: T_min = T and N is kept) for every
  * chunked form, and Algorithm 3 over the forms in `allowed` (bit i: form i; 0: all). Equal times go
- * to fewer chunks and to the form that comes first. One chunk is a candidate whatever its size.
+ * to fewer chunks and to the form that comes first. One chunk, and a given number of chunks,
+ * are candidates whatever their size.
  * WEFT_CONFIG for an impossible shape, and naming the cost where the cluster does not know one that
  * an allowed form needs. */
 weft_status weft_choose_exchange(const weft_cluster *cluster, const weft_exchange_shape *shape,

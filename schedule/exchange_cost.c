@@ -13,7 +13,7 @@ static const struct form {
 } forms[WEFT_NUM_EXCHANGES] = {
     [WEFT_EXCHANGE_BASELINE] = {0},
     [WEFT_EXCHANGE_O1_PAPER] = {.sharded = true, .gathers_all = true, .copies = true},
-    [WEFT_EXCHANGE_O1] = {.sharded = true},
+    [WEFT_EXCHANGE_O1] = {.sharded = true, .copies = true},
     [WEFT_EXCHANGE_O2] = {.sharded = true, .copies = true, .chunked = true},
     [WEFT_EXCHANGE_O3] = {.sharded = true,
                           .copies = true,
@@ -59,7 +59,7 @@ static double max(double a, double b)
 
 /* One chunk passes through all stages, and the N - 1 others follow as the slowest stage lets them:
  * lines 13-17 of Algorithm 1 (two stages) and of Algorithm 2 (three), which leaves out that the
- * copy may be the slowest. With N = 1 it is eq. 11. */
+ * copy may be the slowest. With N = 1 it is eq. 11 and the copies. */
 double weft_exchange_us(const weft_cluster *cluster, const weft_exchange_shape *shape,
                         weft_exchange_form form, int num_chunks)
 {
@@ -96,9 +96,10 @@ static weft_status need_all(const weft_cluster *cluster, const weft_exchange_sha
 static int best_chunks(const weft_cluster *cluster, const weft_exchange_shape *shape,
                        weft_exchange_form form, double *out_us)
 {
-    const int limit = forms[form].chunked ? WEFT_EXCHANGE_MAX_CHUNKS : 1;
-    int best = 1;
-    *out_us = weft_exchange_us(cluster, shape, form, 1);
+    const bool given = forms[form].chunked && shape->num_chunks > 0;
+    const int limit = forms[form].chunked && !given ? WEFT_EXCHANGE_MAX_CHUNKS : 1;
+    int best = given ? shape->num_chunks : 1;
+    *out_us = weft_exchange_us(cluster, shape, form, best);
     for (int n = 2; n <= limit; n++) {
         if (shape->bytes / ((double)n * shape->t) < shape->minimal_bytes)
             break;
@@ -139,11 +140,13 @@ weft_status weft_choose_exchange(const weft_cluster *cluster, const weft_exchang
     if (allowed == 0)
         allowed = (1u << WEFT_NUM_EXCHANGES) - 1;
     if (!(shape->bytes >= 0) || !(shape->minimal_bytes > 0) || shape->t < 1 || shape->e < 1 ||
+        shape->num_chunks < 0 || shape->num_chunks > WEFT_EXCHANGE_MAX_CHUNKS ||
         allowed >> WEFT_NUM_EXCHANGES)
         return WEFT_ERROR(WEFT_CONFIG,
                           "no all-to-all of %g bytes over %d ranks inside and %d between nodes, "
-                          "slices of at least %g bytes, forms %#x",
-                          shape->bytes, shape->t, shape->e, shape->minimal_bytes, allowed);
+                          "slices of at least %g bytes, %d chunks, forms %#x",
+                          shape->bytes, shape->t, shape->e, shape->minimal_bytes, shape->num_chunks,
+                          allowed);
 
     weft_exchange_choice choice = {.form = WEFT_NUM_EXCHANGES};
     for (int form = 0; form < WEFT_NUM_EXCHANGES; form++) {

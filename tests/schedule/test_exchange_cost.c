@@ -1,5 +1,5 @@
-/* The all-to-all's formulas against numbers by hand and against a recurrence over chunks and
- * stages, and the choice against trying everything. */
+/* The all-to-all's formulas against numbers by hand, a recurrence over chunks and stages, and
+ * priced programs; the choice against trying everything. */
 #include "tests/schedule/programs.h"
 
 #include <math.h>
@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "schedule/exchange.h"
+#include "schedule/price.h"
 
 static void close_to(double value, double wanted)
 {
@@ -39,7 +40,7 @@ static void hand_computed(void **state)
     /* all-to-all 5e5 / 100 + 100, all-gather 4e6 / 800 + 10, copy 4e6 / 4000 + 1 */
     close_to(weft_exchange_us(&c, s, WEFT_EXCHANGE_O1_PAPER, 1), 5100 + 5010 + 1001);
     /* half of it is there already */
-    close_to(weft_exchange_us(&c, s, WEFT_EXCHANGE_O1, 1), 5100 + 2510);
+    close_to(weft_exchange_us(&c, s, WEFT_EXCHANGE_O1, 1), 5100 + 2510 + 501);
     /* two chunks: 2600, 1260, 251; the all-to-all is the slowest */
     close_to(weft_exchange_us(&c, s, WEFT_EXCHANGE_O2, 2), 2 * 2600 + 1260 + 251);
     close_to(weft_exchange_us(&c, s, WEFT_EXCHANGE_O3, 2), 2 * 2600 + 1260 + 251);
@@ -155,6 +156,38 @@ static void chunks_in_a_row(void **state)
     }
 }
 
+static double task_us(const void *context, int stage, const weft_task *task)
+{
+    const weft_exchange_costs *costs = context;
+    (void)stage;
+    return task->kind == WEFT_TASK_DISPATCH ? costs->all_to_all_us
+           : task->kind == WEFT_TASK_GATHER ? costs->all_gather_us
+                                            : costs->copy_us;
+}
+
+/* The formula is the time of the form's program. */
+static void programs_take_as_long(void **state)
+{
+    (void)state;
+    uint64_t random = 21;
+    for (int round = 0; round < 60; round++) {
+        const weft_cluster c = random_cluster(&random);
+        const weft_exchange_shape s = random_shape(&random);
+        for (int form = 0; form < WEFT_NUM_EXCHANGES; form++)
+            for (int n = 1; n <= (form < WEFT_EXCHANGE_O2 ? 1 : 20); n += 1 + n / 4) {
+                const weft_exchange_costs costs =
+                    weft_exchange_costs_of(&c, &s, (weft_exchange_form)form, n);
+                weft_arena arena = {0};
+                weft_program program;
+                weft_price price;
+                ASSERT_OK(weft_program_exchange((weft_exchange_form)form, n, &arena, &program));
+                ASSERT_OK(weft_program_price(&program, 1, task_us, &costs, &arena, NULL, &price));
+                close_to(weft_exchange_us(&c, &s, (weft_exchange_form)form, n), price.makespan_us);
+                weft_arena_release(&arena);
+            }
+    }
+}
+
 static weft_exchange_choice choose(const weft_cluster *cluster, const weft_exchange_shape *shape,
                                    unsigned allowed)
 {
@@ -217,10 +250,16 @@ static void interior_optimum(void **state)
     coarse.minimal_bytes = 1e9;
     assert_int_equal(choose(&c, &coarse, 1u << WEFT_EXCHANGE_DIRECT).num_chunks, 1);
 
+    coarse.num_chunks = 7; /* given: size does not matter, and only chunked forms heed it */
+    const weft_exchange_choice given = choose(&c, &coarse, 0);
+    assert_int_equal(given.num_chunks, 7);
+    close_to(given.best_us[WEFT_EXCHANGE_O2], weft_exchange_us(&c, &coarse, WEFT_EXCHANGE_O2, 7));
+    assert_int_equal(given.best_chunks[WEFT_EXCHANGE_O1], 1);
+
     const weft_exchange_choice whole = choose(&c, &four_by_two, 0);
     assert_int_equal(whole.form, WEFT_EXCHANGE_DIRECT);
     assert_non_null(strstr(whole.reason, "direct x5: 6010 us (baseline 20100, o1_paper 11111, "
-                                         "o1 7610, o2 x"));
+                                         "o1 8111, o2 x"));
 }
 
 static void degenerate(void **state)
@@ -256,9 +295,9 @@ static void refusals(void **state)
     c.costs[WEFT_COST_COPY] = (weft_cost){0};
     ASSERT_ERROR(weft_choose_exchange(&c, &four_by_two, 0, &choice), WEFT_CONFIG, "costs.copy");
     assert_int_equal(choice.num_chunks, -7);
-    /* direct and o1 need no copies, the baseline no all-gather, one node nothing */
+    /* direct needs no copies, the baseline no all-gather, one node nothing */
     const unsigned direct = 1u << WEFT_EXCHANGE_DIRECT, baseline = 1u << WEFT_EXCHANGE_BASELINE;
-    choose(&c, &four_by_two, direct | baseline | 1u << WEFT_EXCHANGE_O1);
+    choose(&c, &four_by_two, direct | baseline);
     c.costs[WEFT_COST_ALL_GATHER] = (weft_cost){0};
     ASSERT_ERROR(weft_choose_exchange(&c, &four_by_two, direct, &choice), WEFT_CONFIG,
                  "costs.all_gather is not known, and the all-to-all form direct");
@@ -277,6 +316,9 @@ static void refusals(void **state)
     wrong.bytes = NAN;
     ASSERT_ERROR(weft_choose_exchange(&c, &wrong, 0, &choice), WEFT_CONFIG, "no all-to-all of");
     wrong = four_by_two;
+    wrong.num_chunks = 257;
+    ASSERT_ERROR(weft_choose_exchange(&c, &wrong, 0, &choice), WEFT_CONFIG, "257 chunks");
+    wrong = four_by_two;
     wrong.t = 0;
     ASSERT_ERROR(weft_choose_exchange(&c, &wrong, 0, &choice), WEFT_CONFIG, "over 0 ranks");
     ASSERT_ERROR(weft_choose_exchange(&c, &four_by_two, 64, &choice), WEFT_CONFIG, "forms 0x40");
@@ -285,10 +327,15 @@ static void refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hand_computed), cmocka_unit_test(slow_inside),
-        cmocka_unit_test(equations),     cmocka_unit_test(chunks_in_a_row),
-        cmocka_unit_test(best_of_all),   cmocka_unit_test(interior_optimum),
-        cmocka_unit_test(degenerate),    cmocka_unit_test(refusals),
+        cmocka_unit_test(hand_computed),
+        cmocka_unit_test(slow_inside),
+        cmocka_unit_test(equations),
+        cmocka_unit_test(chunks_in_a_row),
+        cmocka_unit_test(programs_take_as_long),
+        cmocka_unit_test(best_of_all),
+        cmocka_unit_test(interior_optimum),
+        cmocka_unit_test(degenerate),
+        cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
