@@ -6,16 +6,19 @@
 
 typedef struct grid {
     weft_comm *between, *inside;
-    int e, t, b, i; /* sizes, and this rank's place */
+    weft_comm_purpose purpose; /* of both: one that the gate lets pass, one that it holds */
+    int e, t, b, i;            /* sizes, and this rank's place */
 } grid;
 
 static grid grid_make(test_setup *t, int inner_size, bool inside_first)
 {
-    grid g = {.e = t->size / inner_size, .t = inner_size};
+    grid g = {.purpose = inside_first ? WEFT_PURPOSE_EXPERT : WEFT_PURPOSE_DATA,
+              .e = t->size / inner_size,
+              .t = inner_size};
     g.b = inside_first ? t->rank / g.t : t->rank % g.e;
     g.i = inside_first ? t->rank % g.t : t->rank / g.e;
-    EXPECT_OK(weft_comm_split(t->comm, g.i, t->rank, "between", WEFT_PURPOSE_EXPERT, &g.between));
-    EXPECT_OK(weft_comm_split(t->comm, g.b, t->rank, "inside", WEFT_PURPOSE_TENSOR, &g.inside));
+    EXPECT_OK(weft_comm_split(t->comm, g.i, t->rank, "between", g.purpose, &g.between));
+    EXPECT_OK(weft_comm_split(t->comm, g.b, t->rank, "inside", g.purpose, &g.inside));
     return g;
 }
 
@@ -132,12 +135,12 @@ static void test_record(test_setup *t, const grid *g)
     uint64_t bytes[2], counts[2];
     uint8_t own[2][100] = {{1}};
     rows[g->b] = sizeof own[0];
-    weft_comm_totals(WEFT_PURPOSE_EXPERT, &bytes[0], &counts[0]);
+    weft_comm_totals(g->purpose, &bytes[0], &counts[0]);
     EXPECT_OK(
         weft_all_to_all_sharded(g->between, g->inside, t->lanes[0], own[0], rows, own[1], rows, 0));
     EXPECT_OK(weft_lane_sync(t->lanes[0]));
     EXPECT(memcmp(own[0], own[1], sizeof own[0]) == 0, "the own block");
-    weft_comm_totals(WEFT_PURPOSE_EXPERT, &bytes[1], &counts[1]);
+    weft_comm_totals(g->purpose, &bytes[1], &counts[1]);
     EXPECT(bytes[1] - bytes[0] == 100 && counts[1] - counts[0] == 1, "%d bytes, %d operations",
            (int)(bytes[1] - bytes[0]), (int)(counts[1] - counts[0]));
     weft_comm_record last;
