@@ -29,9 +29,10 @@ weft_status weft_executor_prepare(weft_executor *executor, weft_device *device,
                                   uint32_t max_tasks) WEFT_CHECKED;
 void weft_executor_release(weft_executor *executor);
 
-/* Enqueues all tasks and returns before they are done. One caller at a time; more programs may be
- * enqueued behind this one. On an error the lanes may still hold work that will never complete (a
- * receive whose sender died): the caller aborts. */
+/* Enqueues all tasks and returns before they are done. One caller at a time. More programs may be
+ * enqueued behind this one; what orders tasks of two programs is only the order of each lane. On an
+ * error the lanes may still hold work that will never complete (a receive whose sender died): the
+ * caller aborts. */
 weft_status weft_program_enqueue(const weft_program *program, weft_executor *executor) WEFT_CHECKED;
 /* Adds the slices of the program enqueued last to the executor's trace, if it has one: call it
  * once the lanes have finished that program. */

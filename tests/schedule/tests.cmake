@@ -20,3 +20,5 @@ weft_add_test(NAME schedule_choose CMOCKA
   SOURCES schedule/test_choose.c schedule/programs.c)
 weft_add_test(NAME schedule_granularity CMOCKA
   SOURCES schedule/test_granularity.c schedule/programs.c)
+weft_add_test(NAME schedule_moe_run CMOCKA LABELS tsan
+  SOURCES schedule/test_moe_run.c schedule/moe_machine.c schedule/programs.c)
