@@ -11,7 +11,7 @@ enum {
     PANEL_TITLE = 26,
     PANEL_FOOT = 44,
     LEFT = 66,
-    RIGHT = 560, /* the legend stands beside it */
+    RIGHT = 530, /* the legend stands beside it */
     LEGEND_STEP = 24,
     CELL_WIDTH = 92,
     CELL_HEIGHT = 30,
@@ -170,7 +170,7 @@ static void draw_legend(const weft_cluster *cluster, weft_cost_kind kind, double
     fprintf(out,
             "<rect x=\"%d\" y=\"%.1f\" width=\"12\" height=\"12\" rx=\"2\" fill=\"%s\"/>"
             "<text x=\"%d\" y=\"%.1f\" fill=\"%s\" font-size=\"12\">%s"
-            "<tspan fill=\"%s\">  %s, from %.3g µs</tspan></text>\n",
+            "<tspan dx=\"8\" fill=\"%s\">%s, from %.3g µs</tspan></text>\n",
             RIGHT + 18, y, colour, RIGHT + 36, y + 10.5, ink, weft_cost_text(kind), faint, rate,
             cost->curve.time_us[0]);
 }
@@ -180,10 +180,11 @@ static void draw_panel(const weft_cluster *cluster, const panel *p, double y, FI
     scale s = find_scale(cluster, p, y + PANEL_TITLE);
     fprintf(out, "<text x=\"%d\" y=\"%.1f\" font-size=\"13\" font-weight=\"600\" fill=\"%s\">%s",
             MARGIN, y + 12, ink, p->title);
-    fprintf(out,
-            "<tspan font-weight=\"400\" fill=\"%s\">  share of the peak rate</tspan></text>\n"
-            "<g font-size=\"11\">\n",
-            faint);
+    fprintf(
+        out,
+        "<tspan dx=\"8\" font-weight=\"400\" fill=\"%s\">share of the peak rate</tspan></text>\n"
+        "<g font-size=\"11\">\n",
+        faint);
     draw_axes(&s, out);
     for (int i = 0, line = 0; p->kinds[i] != NO_KIND; i++) {
         weft_cost_kind kind = (weft_cost_kind)p->kinds[i];
@@ -200,7 +201,8 @@ static void draw_interference(const weft_cluster *cluster, double y, FILE *out)
 {
     fprintf(out,
             "<text x=\"%d\" y=\"%.1f\" font-size=\"13\" font-weight=\"600\" fill=\"%s\">"
-            "Interference<tspan font-weight=\"400\" fill=\"%s\">  speed of a row's work beside a "
+            "Interference<tspan dx=\"8\" font-weight=\"400\" fill=\"%s\">speed of a row's work "
+            "beside a "
             "column's, of its speed alone</tspan></text>\n<g font-size=\"12\" "
             "text-anchor=\"middle\">\n",
             MARGIN, y + 12, ink, faint);

@@ -44,14 +44,6 @@ static weft_status measure_point(weft_measure_rig *rig, weft_cost_kind kind, dou
     return WEFT_OK;
 }
 
-/* What was measured of a message holds the smallest one that answers it as well. */
-static void take_answers_off(weft_curve *curve)
-{
-    double smallest_us = curve->time_us[0] / 2;
-    for (int i = 0; i < curve->num_points; i++)
-        curve->time_us[i] = fmax(curve->time_us[i] - smallest_us, smallest_us);
-}
-
 static double best_rate(const weft_curve *curve)
 {
     double best = 0;
@@ -60,13 +52,26 @@ static double best_rate(const weft_curve *curve)
     return best;
 }
 
-/* Up to the volume that would take more than the time that is left. All ranks decide alike: from
- * times that they agreed on. */
+/* What was measured of a message holds the smallest one that answers it as well. The answers go
+ * the other way, against no traffic: what is taken off must not make a message beat the link. */
+static void take_answers_off(weft_cost *cost)
+{
+    weft_curve *curve = &cost->curve;
+    double smallest_us = curve->time_us[0] / 2;
+    for (int i = 0; i < curve->num_points; i++) {
+        double least_us = fmax(smallest_us, curve->volume[i] / cost->peak * 1e6);
+        curve->time_us[i] = fmax(curve->time_us[i] - smallest_us, least_us);
+    }
+}
+
+/* Up to the volume that would take more than the time that is left. Small volumes take only a
+ * little of it: the largest ones, which everything beyond is judged by, need most. All ranks decide
+ * alike: from times that they agreed on. */
 static weft_status measure_curve(weft_measure_rig *rig, weft_cost_kind kind, weft_cost *out)
 {
     double volumes[WEFT_CURVE_MAX_POINTS], us = 0;
     int num = weft_measure_volumes(rig, kind, volumes);
-    double left_us = rig->options.seconds * 1e6, guess_us;
+    double all_us = rig->options.seconds * 1e6, left_us = all_us, guess_us;
     weft_curve curve = {0};
     WEFT_TRY(weft_measure_train(rig, kind, volumes[0], 1, 1, &guess_us));
     for (int i = 0; i < num; i++) {
@@ -75,7 +80,7 @@ static weft_status measure_curve(weft_measure_rig *rig, weft_cost_kind kind, wef
         if (i >= 2 && guess_us * 2 * MIN_TRAINS > left_us)
             break;
         double start_us = weft_now_us();
-        WEFT_TRY(measure_point(rig, kind, volumes[i], guess_us, left_us / (num - i), &us));
+        WEFT_TRY(measure_point(rig, kind, volumes[i], guess_us, all_us * 0.04, &us));
         double spent_us = weft_now_us() - start_us;
         WEFT_TRY(weft_comm_all_reduce_host(rig->world, &spent_us, 1, WEFT_F64, WEFT_REDUCE_MAX));
         left_us -= spent_us;
@@ -86,9 +91,9 @@ static weft_status measure_curve(weft_measure_rig *rig, weft_cost_kind kind, wef
             guess_us = us * (i == 0 ? 1 : volumes[i + 1] / volumes[i]);
     }
     weft_measure_make_rise(&curve);
-    if (kind == WEFT_COST_MESSAGE || kind == WEFT_COST_MESSAGE_INSIDE)
-        take_answers_off(&curve);
     *out = (weft_cost){curve, best_rate(&curve)};
+    if (kind == WEFT_COST_MESSAGE || kind == WEFT_COST_MESSAGE_INSIDE)
+        take_answers_off(out);
     return WEFT_OK;
 }
 

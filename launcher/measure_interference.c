@@ -68,8 +68,7 @@ static weft_status queue_work(weft_measure_rig *rig, int class_, const work *w, 
     for (int i = 0; i < w->num; i++) {
         /* Copies go both ways in turn. */
         bool back = class_ == WEFT_WORK_MEM && i % 2;
-        WEFT_TRY(weft_measure_submit(rig, back ? WEFT_COST_TO_DEVICE : w->kind, lane, w->volume,
-                                     (size_t)i));
+        WEFT_TRY(weft_measure_submit(rig, back ? WEFT_COST_TO_DEVICE : w->kind, lane, w->volume));
         WEFT_TRY(weft_measure_stamp(lane, &rig->ends_us[class_][i]));
     }
     return WEFT_OK;

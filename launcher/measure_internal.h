@@ -22,6 +22,7 @@ typedef struct weft_measure_rig {
     weft_lane *gate_lane; /* holds the others back at an event, so that they start together */
     weft_event *gate_passed;
     char *send, *receive, *host; /* max_bytes each; host: pinned */
+    size_t copied_bytes;         /* where in them the next copy begins */
     void *gemm_a, *gemm_b, *gemm_c;
     size_t gemm_width;                  /* K = N */
     size_t *send_bytes, *receive_bytes; /* of an all-to-all, one a rank */
@@ -33,9 +34,9 @@ bool weft_measure_can(const weft_measure_rig *rig, weft_cost_kind kind);
 /* The volumes of a curve, rising; returns their number. */
 int weft_measure_volumes(const weft_measure_rig *rig, weft_cost_kind kind,
                          double out[WEFT_CURVE_MAX_POINTS]);
-/* Enqueues one operation, as number `index` of a row of them. */
+/* Enqueues one operation. */
 weft_status weft_measure_submit(weft_measure_rig *rig, weft_cost_kind kind, weft_lane *lane,
-                                double volume, size_t index) WEFT_CHECKED;
+                                double volume) WEFT_CHECKED;
 /* Enqueues writing the time into *at. */
 weft_status weft_measure_stamp(weft_lane *lane, double *at) WEFT_CHECKED;
 /* Microseconds of one of `num` operations back to back that follow `num_before` untimed ones; of

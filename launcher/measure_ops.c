@@ -89,12 +89,14 @@ static weft_status message(weft_measure_rig *rig, weft_comm *comm, weft_lane *la
     return weft_send(comm, lane, peer, 0, rig->send, WEFT_MEASURE_SMALLEST);
 }
 
-/* Walks through the buffers, so that small copies too come from memory and not from a cache. */
+/* Walks on through the buffers, so that small copies too come from memory and not from a cache. */
 static weft_status copy(weft_measure_rig *rig, weft_lane *lane, char *to, const char *from,
-                        size_t bytes, size_t index)
+                        size_t bytes)
 {
-    size_t step = (bytes + 63) / 64 * 64, places = rig->options.max_bytes / step;
-    size_t at = places > 1 ? index % places * step : 0;
+    size_t at = rig->copied_bytes;
+    if (at + bytes > rig->options.max_bytes)
+        at = 0;
+    rig->copied_bytes = at + (bytes + 63) / 64 * 64;
     return weft_lane_copy(lane, to + at, from + at, bytes);
 }
 
@@ -115,7 +117,7 @@ static weft_status gemm(weft_measure_rig *rig, weft_lane *lane, weft_dtype dtype
 }
 
 weft_status weft_measure_submit(weft_measure_rig *rig, weft_cost_kind kind, weft_lane *lane,
-                                double volume, size_t index)
+                                double volume)
 {
     size_t bytes = is_gemm(kind) ? 0 : (size_t)volume;
     switch (kind) {
@@ -136,11 +138,11 @@ weft_status weft_measure_submit(weft_measure_rig *rig, weft_cost_kind kind, weft
     case WEFT_COST_MESSAGE_INSIDE:
         return message(rig, rig->inside, lane, bytes);
     case WEFT_COST_COPY:
-        return copy(rig, lane, rig->receive, rig->send, bytes, index);
+        return copy(rig, lane, rig->receive, rig->send, bytes);
     case WEFT_COST_TO_HOST:
-        return copy(rig, lane, rig->host, rig->send, bytes, index);
+        return copy(rig, lane, rig->host, rig->send, bytes);
     case WEFT_COST_TO_DEVICE:
-        return copy(rig, lane, rig->receive, rig->host, bytes, index);
+        return copy(rig, lane, rig->receive, rig->host, bytes);
     case WEFT_COST_GEMM_FP32:
         return gemm(rig, lane, WEFT_F32, volume);
     case WEFT_COST_GEMM_BF16:
@@ -171,13 +173,12 @@ weft_status weft_measure_train(weft_measure_rig *rig, weft_cost_kind kind, doubl
 {
     weft_lane *lane = rig->lanes[WEFT_WORK_COMM];
     double start_us = 0, end_us = 0;
-    size_t index = 0;
     WEFT_TRY(weft_comm_barrier(rig->world));
     for (int i = 0; i < num_before; i++)
-        WEFT_TRY(weft_measure_submit(rig, kind, lane, volume, index++));
+        WEFT_TRY(weft_measure_submit(rig, kind, lane, volume));
     WEFT_TRY(weft_measure_stamp(lane, &start_us));
     for (int i = 0; i < num; i++)
-        WEFT_TRY(weft_measure_submit(rig, kind, lane, volume, index++));
+        WEFT_TRY(weft_measure_submit(rig, kind, lane, volume));
     WEFT_TRY(weft_measure_stamp(lane, &end_us));
     WEFT_TRY(weft_lane_sync(lane));
     double us = (end_us - start_us) / num;
