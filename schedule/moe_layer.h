@@ -9,8 +9,8 @@
  *   T_DI  dispatched rows       T_M  first linear layer's output       T_DO  experts' output
  * and in backward their gradients dT_DO, dT_M, dT_DI; home rows being sent have a ring too. Without
  * reuse a ring is as long as n and T_DI and T_M stay from forward to backward; with reuse the rings
- * are T_DI 2, T_M 1, T_DO 2, home rows 2, and the same for the gradients (MPMoE §III-C), and what
- * backward needs comes back by the strategy:
+ * are T_DI 2, T_M 1, T_DO 2, home rows 2 (1 each for n = 1), and the same for the gradients (MPMoE
+ * §III-C), and what backward needs comes back by the strategy:
  *
  *   strategy   T_DI              T_M
  *   none       kept              kept
@@ -35,7 +35,9 @@
  *   prefetch   prefetch  middle      host T_M                  T_M
  *   recompute  compute               T_DI                      T_M
  *
- * Home results, home gradients and host copies have one slot a partition. Pure. */
+ * Home results, home gradients and host copies have one slot a partition. When backward starts,
+ * each home gradient's slot holds the gradient to send; when it ends, the gradient that came back.
+ * Pure. */
 #ifndef WEFT_SCHEDULE_MOE_LAYER_H
 #define WEFT_SCHEDULE_MOE_LAYER_H
 
