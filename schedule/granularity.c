@@ -40,12 +40,12 @@ static int range_from(const weft_granularity *g, double tokens)
     return i;
 }
 
-static void start_search(weft_granularity *g, double tokens, int above)
+static void start_search(weft_granularity *g, double tokens, int first_n, int last_n)
 {
     g->searching_tokens = tokens;
     g->num_elsewhere = 0;
-    g->at = index_of(g, g->ranges[above - 1].n);
-    g->last = index_of(g, g->ranges[above].n);
+    g->at = index_of(g, first_n);
+    g->last = index_of(g, last_n);
     g->best_n = g->candidates[g->at];
     g->best_us = INFINITY;
     g->num_trials = 0;
@@ -70,16 +70,18 @@ void weft_granularity_next(weft_granularity *g, double tokens, int *out_n, bool 
         return;
     }
     if (g->searching_tokens != tokens)
-        start_search(g, tokens, above);
+        start_search(g, tokens, g->ranges[above - 1].n, g->ranges[above].n);
     g->num_elsewhere = 0;
     *out_n = g->candidates[g->at];
     *out_trial = true;
 }
 
-/* Lines 19 to 24. The best n lies between the neighbours', so ranges stay disjoint and rising. */
-static void settle(weft_granularity *g, double tokens, int n, double us)
+/* Lines 19 to 22. The best n lies between the neighbours', so ranges stay disjoint and rising. */
+static void widen(weft_granularity *g, double tokens, int n)
 {
-    int i = range_from(g, tokens); /* B is in the gap below it */
+    const int i = range_from(g, tokens);
+    if (i == 0 || tokens >= g->ranges[i].floor)
+        return; /* in a range already */
     if (g->ranges[i - 1].n == n) {
         g->ranges[i - 1].ceil = tokens;
     } else if (g->ranges[i].n == n) {
@@ -90,6 +92,10 @@ static void settle(weft_granularity *g, double tokens, int n, double us)
             g->ranges[j] = g->ranges[j - 1];
         g->ranges[i] = (weft_granularity_range){.n = n, .floor = tokens, .ceil = tokens};
     }
+}
+
+static void remember(weft_granularity *g, double tokens, int n, double us)
+{
     g->cache[g->next_cached].tokens = tokens;
     g->cache[g->next_cached].us = us;
     g->cache[g->next_cached].n = n;
@@ -100,7 +106,7 @@ static void settle(weft_granularity *g, double tokens, int n, double us)
 
 void weft_granularity_report(weft_granularity *g, double tokens, int n, double us)
 {
-    if (g->searching_tokens != tokens || n != g->candidates[g->at])
+    if (g->searching_tokens == 0 || g->searching_tokens != tokens || n != g->candidates[g->at])
         return;
     g->num_trials++;
     if (us < g->best_us) {
@@ -114,7 +120,8 @@ void weft_granularity_report(weft_granularity *g, double tokens, int n, double u
         return;
     }
     g->searching_tokens = 0;
-    settle(g, tokens, g->best_n, g->best_us);
+    widen(g, tokens, g->best_n);
+    remember(g, tokens, g->best_n, g->best_us);
 }
 
 double weft_granularity_us(const weft_granularity *g, double tokens)
@@ -135,6 +142,7 @@ void weft_granularity_next_of(weft_granularity g[WEFT_NUM_REUSES], unsigned allo
 {
     if (allowed_reuses == 0)
         allowed_reuses = (1u << WEFT_NUM_REUSES) - 1;
+    const bool several = allowed_reuses & (allowed_reuses - 1);
     double best_us = INFINITY;
     bool chosen = false;
     for (int reuse = 0; reuse < WEFT_NUM_REUSES; reuse++) {
@@ -142,6 +150,14 @@ void weft_granularity_next_of(weft_granularity g[WEFT_NUM_REUSES], unsigned allo
             continue;
         weft_moe_pipeline pipeline = {.reuse = (weft_reuse)reuse};
         weft_granularity_next(&g[reuse], tokens, &pipeline.num_partitions, out_trial);
+        const double searching = g[reuse].searching_tokens;
+        if (!*out_trial && several && g[reuse].num_cached == 0 && tokens > 0 &&
+            (searching == 0 || searching == tokens)) {
+            /* n is known without a search, but not what it takes beside other strategies. */
+            if (searching == 0)
+                start_search(&g[reuse], tokens, pipeline.num_partitions, pipeline.num_partitions);
+            *out_trial = true;
+        }
         if (*out_trial) {
             *out = pipeline;
             return;

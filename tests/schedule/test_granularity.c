@@ -185,6 +185,9 @@ static void odd_inputs(void **state)
     assert_true(!trial && n == 1);
     assert_true(weft_granularity_us(&g, 10) == INFINITY);
 
+    weft_granularity_report(&g, 0, 1, 5); /* nothing was asked for */
+    assert_int_equal(g.num_cached, 0);
+
     /* A flat profile ends with the smallest n, and a measurement that is no number ends a search.
      */
     for (int i = 0; i < 8; i++) {
@@ -249,13 +252,79 @@ static void strategies(void **state)
     }
 }
 
+/* One step at a time over micro-batches of many sizes: every size gets its turn, and trials end. */
+static void strategies_of_many_sizes(void **state)
+{
+    (void)state;
+    const profile of[WEFT_NUM_REUSES] = {{2, 100}, {3, 200}, {2.5, 100}, {0.5, 100}, {3, 50}};
+    const double sizes[] = {30, 200, 900, 1100, 2500, 6000};
+    weft_granularity g[WEFT_NUM_REUSES];
+    for (int reuse = 0; reuse < WEFT_NUM_REUSES; reuse++)
+        g[reuse] = fresh();
+    uint64_t random = 9;
+    int last_trial = 0;
+    for (int step = 0; step < 20000; step++) {
+        const double tokens = sizes[next_random(&random, 6)];
+        weft_moe_pipeline pipeline;
+        bool trial;
+        weft_granularity_next_of(g, 0, tokens, &pipeline, &trial);
+        if (trial) {
+            last_trial = step;
+            weft_granularity_report(&g[pipeline.reuse], tokens, pipeline.num_partitions,
+                                    time_us(&of[pipeline.reuse], tokens, pipeline.num_partitions));
+        }
+    }
+    assert_true(last_trial < 3000);
+    for (int i = 0; i < 6; i++) {
+        weft_moe_pipeline pipeline;
+        bool trial;
+        weft_granularity_next_of(g, 0, sizes[i], &pipeline, &trial);
+        assert_int_equal(pipeline.num_partitions, best_by_trying(&of[pipeline.reuse], sizes[i]));
+        if (sizes[i] >=
+            900) /* 30 and 200 may never have been measured: n is 1 for all up to there */
+            assert_int_equal(pipeline.reuse, WEFT_REUSE_S3);
+    }
+}
+
+/* With n given there is nothing to search, but strategies are still measured against each other. */
+static void strategies_of_one_n(void **state)
+{
+    (void)state;
+    const double times[WEFT_NUM_REUSES] = {50, 40, 20, 30, 60};
+    weft_granularity g[WEFT_NUM_REUSES];
+    for (int reuse = 0; reuse < WEFT_NUM_REUSES; reuse++)
+        weft_granularity_init(&g[reuse], (int[]){4}, 1);
+    weft_moe_pipeline pipeline;
+    bool trial;
+    int num_trials = 0;
+    for (; weft_granularity_next_of(g, 0, 1000, &pipeline, &trial), trial; num_trials++) {
+        assert_true(num_trials < WEFT_NUM_REUSES);
+        assert_int_equal(pipeline.num_partitions, 4);
+        weft_granularity_next_of(g, 0, 1000, &pipeline, &trial); /* asks for the same again */
+        assert_true(trial && (int)pipeline.reuse == num_trials);
+        weft_granularity_report(&g[pipeline.reuse], 1000, 4, times[pipeline.reuse]);
+    }
+    assert_int_equal(num_trials, WEFT_NUM_REUSES);
+    assert_int_equal(pipeline.reuse, WEFT_REUSE_S2);
+    assert_int_equal(pipeline.num_partitions, 4);
+    /* one strategy alone: nothing to compare, nothing to try */
+    weft_granularity_init(&g[WEFT_REUSE_S3], (int[]){4}, 1);
+    weft_granularity_next_of(g, 1u << WEFT_REUSE_S3, 1000, &pipeline, &trial);
+    assert_true(!trial && pipeline.reuse == WEFT_REUSE_S3);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_as_trying_all), cmocka_unit_test(stops_at_the_turn),
-        cmocka_unit_test(contradiction),      cmocka_unit_test(one_search_at_a_time),
-        cmocka_unit_test(odd_inputs),         cmocka_unit_test(cache_wraps),
+        cmocka_unit_test(same_as_trying_all),
+        cmocka_unit_test(stops_at_the_turn),
+        cmocka_unit_test(contradiction),
+        cmocka_unit_test(one_search_at_a_time),
+        cmocka_unit_test(odd_inputs),
+        cmocka_unit_test(cache_wraps),
         cmocka_unit_test(strategies),
+        cmocka_unit_test(strategies_of_one_n),
+        cmocka_unit_test(strategies_of_many_sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
