@@ -139,14 +139,12 @@ static void measure(const bench *b, operation what, size_t bytes, FILE *json, bo
     *first = false;
 }
 
+/* As a trainer's buffers are allocated. */
 static float *allocate(const bench *b, size_t bytes)
 {
-    float *x = aligned_alloc(4096, bytes);
-    if (!x) {
-        fprintf(stderr, "bench_in_node: no memory for %zu bytes\n", bytes);
-        MPI_Abort(MPI_COMM_WORLD, 3);
-    }
-    fill(b, x, bytes / sizeof *x); /* the pages are there */
+    void *x;
+    check(weft_device_alloc(b->device, WEFT_SPACE_DEVICE, bytes, "operands", &x));
+    fill(b, x, bytes / sizeof(float)); /* the pages are there */
     return x;
 }
 
@@ -194,8 +192,8 @@ int main(int argc, char **argv)
         fprintf(json, "\n]\n");
         fclose(json);
     }
-    free(b.send);
-    free(b.recv);
+    weft_device_free(b.device, WEFT_SPACE_DEVICE, b.send, max_bytes);
+    weft_device_free(b.device, WEFT_SPACE_DEVICE, b.recv, max_bytes);
     weft_lane_destroy(b.lane);
     weft_device_destroy(b.device);
     weft_comm_destroy(b.comm);

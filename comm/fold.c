@@ -1,88 +1,7 @@
+/* Which variant of the loops (vector_fold.c) this CPU runs. */
 #include "comm/fold.h"
 
-#include <string.h>
-
-/* Accumulators live in blocks that stay in the first-level cache; this also lets the output be one
- * of the inputs. */
-enum { BLOCK = 512 };
-
-/* Wrapping sums, without signed overflow. */
-#define ADD_FLOAT(a, b) ((a) + (b))
-#define ADD_I32(a, b) ((int32_t)((uint32_t)(a) + (uint32_t)(b)))
-#define ADD_I64(a, b) ((int64_t)((uint64_t)(a) + (uint64_t)(b)))
-
-#define DEFINE_BLOCK(name, type, add)                                                              \
-    static void block_##name(weft_reduce reduce, type *restrict acc, const type *restrict in,      \
-                             size_t count)                                                         \
-    {                                                                                              \
-        if (reduce == WEFT_REDUCE_SUM)                                                             \
-            for (size_t i = 0; i < count; i++)                                                     \
-                acc[i] = add(acc[i], in[i]);                                                       \
-        else if (reduce == WEFT_REDUCE_MAX)                                                        \
-            for (size_t i = 0; i < count; i++)                                                     \
-                acc[i] = in[i] > acc[i] || in[i] != in[i] ? in[i] : acc[i];                        \
-        else                                                                                       \
-            for (size_t i = 0; i < count; i++)                                                     \
-                acc[i] = in[i] < acc[i] || in[i] != in[i] ? in[i] : acc[i];                        \
-    }
-
-DEFINE_BLOCK(f32, float, ADD_FLOAT)
-DEFINE_BLOCK(f64, double, ADD_FLOAT)
-DEFINE_BLOCK(i32, int32_t, ADD_I32)
-DEFINE_BLOCK(i64, int64_t, ADD_I64)
-
-#define DEFINE_FOLD(name, type)                                                                    \
-    static void fold_##name(weft_reduce reduce, const void *const *inputs, int num_inputs,         \
-                            type *out, size_t count)                                               \
-    {                                                                                              \
-        type acc[BLOCK];                                                                           \
-        for (size_t at = 0; at < count; at += BLOCK) {                                             \
-            size_t n = count - at < BLOCK ? count - at : BLOCK;                                    \
-            memcpy(acc, (const type *)inputs[0] + at, n * sizeof(type));                           \
-            for (int k = 1; k < num_inputs; k++)                                                   \
-                block_##name(reduce, acc, (const type *)inputs[k] + at, n);                        \
-            memcpy(out + at, acc, n * sizeof(type));                                               \
-        }                                                                                          \
-    }
-
-DEFINE_FOLD(f32, float)
-DEFINE_FOLD(f64, double)
-DEFINE_FOLD(i32, int32_t)
-DEFINE_FOLD(i64, int64_t)
-
-static void widen(const uint16_t *restrict in, float *restrict out, size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        uint32_t bits = (uint32_t)in[i] << 16;
-        memcpy(&out[i], &bits, sizeof bits);
-    }
-}
-
-static void narrow(const float *restrict in, uint16_t *restrict out, size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        uint32_t bits;
-        memcpy(&bits, &in[i], sizeof bits);
-        uint32_t nearest = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-        uint32_t quiet_nan = (bits >> 16) | 0x40u;
-        out[i] = (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? quiet_nan : nearest);
-    }
-}
-
-static void fold_bf16(weft_reduce reduce, const void *const *inputs, int num_inputs, uint16_t *out,
-                      size_t count)
-{
-    float acc[BLOCK], in[BLOCK];
-    for (size_t at = 0; at < count; at += BLOCK) {
-        size_t n = count - at < BLOCK ? count - at : BLOCK;
-        widen((const uint16_t *)inputs[0] + at, acc, n);
-        for (int k = 1; k < num_inputs; k++) {
-            widen((const uint16_t *)inputs[k] + at, in, n);
-            block_f32(reduce, acc, in, n);
-        }
-        narrow(acc, out + at, n);
-    }
-}
+#include <stdatomic.h>
 
 bool weft_fold_supports(weft_dtype dtype)
 {
@@ -90,27 +9,37 @@ bool weft_fold_supports(weft_dtype dtype)
            dtype == WEFT_I64;
 }
 
+static weft_fold_loops find_best(void)
+{
+    int last = 0;
+    while (weft_fold_variant(last + 1))
+        last++;
+    return weft_fold_variant(last);
+}
+
+weft_fold_loops weft_fold_variant(int index)
+{
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    bool avx2 = __builtin_cpu_supports("avx2");
+    bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                  __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+    if (index == 2 && avx512)
+        return weft_fold_avx512;
+    if (index == 1 && avx2)
+        return weft_fold_avx2;
+#endif
+    return index == 0 ? weft_fold_baseline : NULL;
+}
+
 void weft_fold(weft_dtype dtype, weft_reduce reduce, const void *const *inputs, int num_inputs,
                void *out, size_t count)
 {
-    switch (dtype) {
-    case WEFT_F32:
-        fold_f32(reduce, inputs, num_inputs, out, count);
-        break;
-    case WEFT_BF16:
-        fold_bf16(reduce, inputs, num_inputs, out, count);
-        break;
-    case WEFT_F64:
-        fold_f64(reduce, inputs, num_inputs, out, count);
-        break;
-    case WEFT_I32:
-        fold_i32(reduce, inputs, num_inputs, out, count);
-        break;
-    case WEFT_I64:
-        fold_i64(reduce, inputs, num_inputs, out, count);
-        break;
-    case WEFT_F16:
-    case WEFT_U8:
-        break; /* refused by the wrappers */
+    static _Atomic(weft_fold_loops) best; /* racing first calls find the same */
+    weft_fold_loops loops = atomic_load_explicit(&best, memory_order_relaxed);
+    if (!loops) {
+        loops = find_best();
+        atomic_store_explicit(&best, loops, memory_order_relaxed);
     }
+    loops(dtype, reduce, inputs, num_inputs, out, count);
 }

@@ -13,4 +13,16 @@ bool weft_fold_supports(weft_dtype dtype);
 void weft_fold(weft_dtype dtype, weft_reduce reduce, const void *const *inputs, int num_inputs,
                void *out, size_t count);
 
+/* Its loops, compiled for several instruction sets. */
+typedef void (*weft_fold_loops)(weft_dtype dtype, weft_reduce reduce, const void *const *inputs,
+                                int num_inputs, void *out, size_t count);
+void weft_fold_baseline(weft_dtype dtype, weft_reduce reduce, const void *const *inputs,
+                        int num_inputs, void *out, size_t count);
+void weft_fold_avx2(weft_dtype dtype, weft_reduce reduce, const void *const *inputs, int num_inputs,
+                    void *out, size_t count);
+void weft_fold_avx512(weft_dtype dtype, weft_reduce reduce, const void *const *inputs,
+                      int num_inputs, void *out, size_t count);
+/* Those that this CPU can run, from 0, the best last; then NULL. */
+weft_fold_loops weft_fold_variant(int index);
+
 #endif

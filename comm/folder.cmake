@@ -1,3 +1,22 @@
 target_link_libraries(weft_comm PUBLIC MPI::MPI_C)
-# Reductions are loops over plain arrays: worth the compiler's vectoriser.
-set_source_files_properties(comm/fold.c PROPERTIES COMPILE_OPTIONS -O3)
+# Reductions and copies are loops over plain arrays: worth the compiler's vectoriser, and reductions
+# once an instruction set, chosen at run time (fold.c).
+set(fold_level -O3)
+if(WEFT_SANITIZE) # whose checks keep loops from becoming vectors
+  set(fold_level -O1)
+endif()
+set_source_files_properties(comm/copy.c PROPERTIES COMPILE_OPTIONS ${fold_level})
+set(fold_isas baseline)
+set(fold_flags_baseline "")
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  list(APPEND fold_isas avx2 avx512)
+  set(fold_flags_avx2 -mavx2)
+  set(fold_flags_avx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mprefer-vector-width=512)
+endif()
+foreach(isa ${fold_isas})
+  add_library(weft_comm_${isa} OBJECT comm/vector_fold.c)
+  target_link_libraries(weft_comm_${isa} PRIVATE weft_flags)
+  target_compile_options(weft_comm_${isa} PRIVATE ${fold_flags_${isa}} ${fold_level})
+  target_compile_definitions(weft_comm_${isa} PRIVATE WEFT_ISA=${isa})
+  list(APPEND WEFT_OBJECTS $<TARGET_OBJECTS:weft_comm_${isa}>)
+endforeach()

@@ -1,17 +1,22 @@
 /* Running one operation in a window: claiming its channel, then its pieces, stage by stage.
  *
- * all_reduce of two ranks: both show a piece and both fold it. Of more: a piece is cut in shares,
- * each rank folds its own and shows the result in the place that this share has in its slot.
- * reduce_scatter: a slot holds the piece's row for each rank, which folds its own. all_gather: a
- * slot holds a piece of the rank's share. */
+ * all_reduce: a piece is cut in shares; each rank shows the others theirs, folds its own and shows
+ * the result in the place that this share has in its slot. reduce_scatter: a slot holds the
+ * piece's row for each rank, which folds its own. all_gather: a slot holds a piece of the rank's
+ * share. */
 #include "comm/mpi/shared.h"
 
 #include <inttypes.h>
 #include <string.h>
 
+#include "comm/copy.h"
 #include "comm/fold.h"
 
-enum { MAX_BYTES_A_CALL = 256 << 10 }; /* so that others get their turn */
+enum {
+    MAX_BYTES_A_CALL = 256 << 10, /* so that others get their turn */
+    PAST_BYTES = 4 << 20,         /* gathered results from this size on go past the caches */
+    CALLS_A_PROBE = 8,
+};
 
 typedef struct shared_run {
     const weft_comm_op *op;
@@ -20,7 +25,8 @@ typedef struct shared_run {
     int tag;             /* on which nothing is ever sent */
     int channel;         /* -1: not claimed */
     bool by_messages;
-    bool direct; /* all_reduce: everybody folds everything */
+    unsigned num_calls;
+    void (*copy_out)(void *to, const void *from, size_t bytes); /* all_gather's results */
     size_t element;
     size_t piece; /* elements; reduce_scatter and all_gather: of a share */
     int num_stages;
@@ -164,21 +170,16 @@ static size_t work_all_reduce(shared_run *run, int stage, uint64_t piece)
 {
     const weft_comm *comm = run->op->comm;
     size_t count = piece_count(run, piece), bytes = count * run->element, start;
-    char *at = (char *)run->op->recv + (size_t)piece * run->piece * run->element;
-    char *slot = slot_of(run, comm->rank, piece);
-    if (run->direct) {
-        if (stage == 0)
-            memcpy(slot, at, bytes);
-        else
-            fold(run, piece, 0, at, at, count);
-        return bytes;
-    }
+    size_t before = (size_t)piece * run->piece * run->element;
+    size_t after = run->op->bytes - before - bytes;
+    char *at = (char *)run->op->recv + before, *slot = slot_of(run, comm->rank, piece);
     size_t share_bytes = share_of(run, count, comm->rank, &start) * run->element;
     start *= run->element;
+    size_t end = start + share_bytes;
     switch (stage) {
     case 0:
-        memcpy(slot, at, start);
-        memcpy(slot + start + share_bytes, at + start + share_bytes, bytes - start - share_bytes);
+        weft_copy_ahead(slot, at, start, bytes + after - start);
+        weft_copy_ahead(slot + end, at + end, bytes - end, after);
         break;
     case 1:
         fold(run, piece, start, at + start, at + start, share_bytes / run->element);
@@ -189,7 +190,7 @@ static size_t work_all_reduce(shared_run *run, int stage, uint64_t piece)
             int peer = (comm->rank + step) % comm->size;
             share_bytes = share_of(run, count, peer, &start) * run->element;
             start *= run->element;
-            memcpy(at + start, slot_of(run, peer, piece) + start, share_bytes);
+            weft_copy_ahead(at + start, slot_of(run, peer, piece) + start, share_bytes, 0);
         }
     }
     return bytes;
@@ -200,37 +201,39 @@ static size_t work_reduce_scatter(shared_run *run, int stage, uint64_t piece)
     const weft_comm_op *op = run->op;
     size_t rank = (size_t)op->comm->rank, size = (size_t)op->comm->size;
     size_t count = piece_count(run, piece), share = op->count * run->element;
-    size_t row = run->piece * run->element, start = (size_t)piece * row;
+    size_t bytes = count * run->element, row = run->piece * run->element;
+    size_t start = (size_t)piece * row, after = share - start - bytes;
     const char *send = op->send;
     if (stage == 0) {
         for (size_t step = 1; step < size; step++) {
             size_t peer = (rank + step) % size;
-            memcpy(slot_of(run, op->comm->rank, piece) + peer * row, send + peer * share + start,
-                   count * run->element);
+            weft_copy_ahead(slot_of(run, op->comm->rank, piece) + peer * row,
+                            send + peer * share + start, bytes, after);
         }
     } else {
         fold(run, piece, rank * row, send + rank * share + start, (char *)op->recv + start, count);
     }
-    return count * run->element * size;
+    return bytes * size;
 }
 
 static size_t work_all_gather(shared_run *run, int stage, uint64_t piece)
 {
     const weft_comm_op *op = run->op;
     size_t rank = (size_t)op->comm->rank, size = (size_t)op->comm->size;
-    size_t bytes = piece_count(run, piece) * run->element, share = op->count * run->element;
-    size_t start = (size_t)piece * run->piece * run->element;
+    size_t share = op->count * run->element, bytes = piece_count(run, piece) * run->element;
+    size_t start = (size_t)piece * run->piece * run->element, after = share - start - bytes;
     const char *send = op->send;
     char *recv = op->recv;
+    char *slot = slot_of(run, op->comm->rank, piece);
     if (stage == 0) {
-        memcpy(slot_of(run, op->comm->rank, piece), send + start, bytes);
+        weft_copy_ahead(slot, send + start, bytes, after);
         if (recv + rank * share != send)
-            memcpy(recv + rank * share + start, send + start, bytes);
+            run->copy_out(recv + rank * share + start, slot, bytes);
         return bytes;
     }
     for (size_t step = 1; step < size; step++) {
         size_t peer = (rank + step) % size;
-        memcpy(recv + peer * share + start, slot_of(run, (int)peer, piece), bytes);
+        run->copy_out(recv + peer * share + start, slot_of(run, (int)peer, piece), bytes);
     }
     return bytes * (size - 1);
 }
@@ -298,6 +301,15 @@ static weft_status check_failed(const shared_run *run)
     return WEFT_OK;
 }
 
+/* Messages that this process has sent move only while MPI is called. Now and then: a call gives the
+ * core away where MPI yields. */
+static weft_status progress_messages(const shared_run *run)
+{
+    int found;
+    return WEFT_MPI(MPI_Iprobe(MPI_ANY_SOURCE, run->tag, ((weft_mpi_comm *)run->op->comm)->handle,
+                               &found, MPI_STATUS_IGNORE));
+}
+
 static weft_status advance(void *operation, bool *out_moved, bool *out_done)
 {
     shared_run *run = operation;
@@ -315,11 +327,14 @@ static weft_status advance(void *operation, bool *out_moved, bool *out_done)
         }
         WEFT_TRY(check_failed(run));
     }
-    /* Messages that this process has sent move only while MPI is called. */
-    int found;
-    WEFT_TRY(WEFT_MPI(MPI_Iprobe(MPI_ANY_SOURCE, run->tag, ((weft_mpi_comm *)run->op->comm)->handle,
-                                 &found, MPI_STATUS_IGNORE)));
+    if (run->num_calls++ % CALLS_A_PROBE == 0)
+        WEFT_TRY(progress_messages(run));
     return WEFT_OK;
+}
+
+static void copy_near(void *to, const void *from, size_t bytes)
+{
+    weft_copy_ahead(to, from, bytes, 0);
 }
 
 static void prepare(shared_run *run)
@@ -334,8 +349,8 @@ static void prepare(shared_run *run)
     run->element = weft_dtype_bytes(op->dtype);
     run->piece = bytes / run->element;
     run->num_pieces = (op->count + run->piece - 1) / run->piece;
-    run->direct = size == 2;
-    run->num_stages = op->kind == WEFT_COMM_ALL_REDUCE && !run->direct ? 3 : 2;
+    run->copy_out = op->bytes < PAST_BYTES ? copy_near : weft_copy_past;
+    run->num_stages = op->kind == WEFT_COMM_ALL_REDUCE ? 3 : 2;
 }
 
 weft_status weft_mpi_shared_run(const weft_comm_op *op, bool *out_served)

@@ -1,6 +1,7 @@
 /* Conformance of every collective on any backend and any number of ranks: each result is compared
  * with one computed here, from numbers that every rank can make for every rank. With the argument
- * "pieces" everything is cut as if counts could not pass a few bytes. */
+ * "pieces" everything is cut as if counts could not pass a few bytes; with "window" and "messages"
+ * reductions and gathers all go that way, where it is else a matter of size. */
 #include "comm/mpi/mpi_comm.h"
 #include "tests/comm/comm_test.h"
 
@@ -281,10 +282,22 @@ int main(int argc, char **argv)
 {
     test_setup t;
     test_setup_init(&t);
-    bool pieces = argc > 1 && strcmp(argv[1], "pieces") == 0;
+    bool pieces = false;
+    weft_mpi_limits limits = {0};
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "messages") == 0)
+            limits.shared_bytes = SIZE_MAX;
+        else if (strcmp(argv[i], "window") == 0)
+            limits.shared_bytes = 1;
+        else if (strcmp(argv[i], "pieces") == 0)
+            pieces = true;
+    }
     if (pieces)
-        weft_mpi_set_limits(
-            &(weft_mpi_limits){.message_bytes = 128, .piece_bytes = 128, .direct_bytes = 8});
+        limits = (weft_mpi_limits){.message_bytes = 128,
+                                   .piece_bytes = 128,
+                                   .direct_bytes = 8,
+                                   .shared_bytes = limits.shared_bytes};
+    weft_mpi_set_limits(&limits);
     size_t num_counts = pieces ? NUM_COUNTS - 1 : NUM_COUNTS;
 
     for (size_t c = 0; c < num_counts; c++) {

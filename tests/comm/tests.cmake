@@ -20,6 +20,26 @@ foreach(ranks 2 4 6 8)
   set_tests_properties(comm_sharded_mismatches_${ranks} PROPERTIES
     PASS_REGULAR_EXPRESSION "every mismatch was found")
 endforeach()
+foreach(ranks 2 3 4 8)
+  weft_add_test_run(NAME comm_collectives_window_${ranks}
+    PROGRAM $<TARGET_FILE:test_comm_collectives> RANKS ${ranks} LABELS comm ARGS window)
+  weft_add_test_run(NAME comm_collectives_messages_${ranks}
+    PROGRAM $<TARGET_FILE:test_comm_collectives> RANKS ${ranks} LABELS comm ARGS messages)
+endforeach()
+foreach(ranks 2 3)
+  weft_add_test_run(NAME comm_collectives_window_pieces_${ranks}
+    PROGRAM $<TARGET_FILE:test_comm_collectives> RANKS ${ranks} LABELS comm ARGS window pieces)
+endforeach()
+weft_add_test(NAME comm_shared SOURCES comm/test_shared.c LABELS comm tsan)
+foreach(ranks 2 3 4 8)
+  weft_add_test_run(NAME comm_shared_${ranks} PROGRAM $<TARGET_FILE:test_comm_shared>
+    RANKS ${ranks} LABELS comm)
+endforeach()
+weft_add_test_run(NAME comm_shared_off PROGRAM $<TARGET_FILE:test_comm_shared> RANKS 4 LABELS comm
+  ARGS off)
+weft_add_test_run(NAME comm_shared_disagree PROGRAM $<TARGET_FILE:test_comm_shared> RANKS 2
+  LABELS comm ARGS disagree)
+weft_add_test(NAME comm_fold SOURCES comm/test_fold.c CMOCKA LABELS comm)
 weft_add_test(NAME comm_world_size SOURCES comm/test_world_size.c RANKS 2 LABELS comm)
 weft_add_test(NAME comm_launched SOURCES comm/test_launched.c CMOCKA LABELS comm)
 weft_add_test(NAME comm_stress SOURCES comm/test_stress.c RANKS 8 LABELS comm)

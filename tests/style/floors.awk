@@ -24,7 +24,8 @@ BEGIN {
     public_floor["weft"] = "launcher"
 
     # A library's headers, and the paths that may include them.
-    home["^mpi\\.h$"] = "^comm/mpi/|^bench/in_node"
+    home["^mpi\\.h$"] = "^comm/mpi/|^bench/(in_node|priority)"
+    home["^emmintrin\\.h$"] = "^comm/copy\\."
     home["^nccl\\.h$"] = "^comm/nccl/"
     home["^hdf5\\.h$"] = "^parallel/checkpoint"
     home["^hwloc\\.h$"] = "^parallel/topology"
