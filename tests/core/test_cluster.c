@@ -257,7 +257,7 @@ static void damage_never_crashes(void **state)
     OK(weft_cluster_write(&good, path));
     char *whole = (char *)temporary_read(path, &bytes), text[8192];
     assert_true(bytes < sizeof text / 2);
-    for (int round = 0; round < 4000; round++) {
+    for (int round = 0; round < 1500; round++) {
         weft_cluster c, back;
         memcpy(text, whole, bytes);
         temporary_write(path, text, damage(text, bytes, sizeof text));
@@ -283,7 +283,7 @@ static void damage_never_crashes(void **state)
     }
     free(whole);
     /* Both ways through must have been seen, or the damage is of no use. */
-    assert_true(accepted > 100 && refused > 1000);
+    assert_true(accepted > 50 && refused > 500);
 }
 
 int main(void)

@@ -13,3 +13,4 @@ weft_add_test(NAME damaged SOURCES launcher/damaged.c launcher/child.c LABELS la
 include(${CMAKE_CURRENT_LIST_DIR}/data.cmake OPTIONAL)
 include(${CMAKE_CURRENT_LIST_DIR}/doctor.cmake OPTIONAL)
 include(${CMAKE_CURRENT_LIST_DIR}/netlab.cmake OPTIONAL)
+include(${CMAKE_CURRENT_LIST_DIR}/calibrate.cmake OPTIONAL)

@@ -1,0 +1,6 @@
+weft_add_test(NAME calibrate SOURCES launcher/test_calibrate.c launcher/child.c CMOCKA
+  LABELS launcher)
+add_dependencies(test_calibrate weft_binary)
+weft_add_test(NAME calibrate_ranks SOURCES launcher/calibrate.c RANKS 4 LABELS launcher mpi)
+weft_add_test_run(NAME calibrate_odd_ranks PROGRAM $<TARGET_FILE:test_calibrate_ranks> RANKS 3
+  LABELS launcher mpi)

@@ -1,0 +1,217 @@
+/* The arithmetic of measuring, the drawing, and the verb on one rank. */
+#include <math.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "launcher/calibrate.h"
+#include "launcher/measure.h"
+#include "tests/core/check.h"
+#include "tests/launcher/child.h"
+#include "tests/launcher/svg.h"
+
+/* --- arithmetic ---------------------------------------------------------------------------- */
+
+static void retransmissions_are_left_out(void **state)
+{
+    (void)state;
+    double odd[] = {30e3, 10e3, 20e3};
+    assert_true(weft_measure_typical_us(odd, 3) == 20e3);
+    double even[] = {40e3, 10e3, 20e3, 30e3};
+    assert_true(weft_measure_typical_us(even, 4) == 25e3);
+    double one[] = {5};
+    assert_true(weft_measure_typical_us(one, 1) == 5);
+    /* Most of them were held up: a plain median would take one that was. */
+    double late[] = {221e3, 20e3, 222e3, 22e3, 421e3};
+    assert_true(weft_measure_typical_us(late, 5) == 21e3);
+    /* Long trains may differ by as much without having lost a thing. */
+    double slow[] = {2.0e6, 2.2e6, 2.25e6};
+    assert_true(weft_measure_typical_us(slow, 3) == 2.2e6);
+    double slow_late[] = {1.0e6, 1.05e6, 1.25e6, 1.26e6};
+    assert_true(weft_measure_typical_us(slow_late, 4) == 1.025e6);
+}
+
+static void times_are_made_to_rise(void **state)
+{
+    (void)state;
+    weft_curve curve = {
+        .num_points = 7, .volume = {1, 2, 4, 8, 16, 32, 64}, .time_us = {5, 7, 3, 10, 12, 11, 7}};
+    static const double wanted[] = {5, 5, 5, 10, 10, 10, 10};
+    weft_measure_make_rise(&curve);
+    for (int i = 0; i < 7; i++)
+        assert_true(fabs(curve.time_us[i] - wanted[i]) < 1e-12);
+    weft_curve same = curve; /* what rises stays as it is */
+    weft_measure_make_rise(&curve);
+    assert_memory_equal(&same, &curve, sizeof same);
+    weft_curve none = {0};
+    weft_measure_make_rise(&none);
+    assert_int_equal(none.num_points, 0);
+}
+
+static void progress_counts_shares(void **state)
+{
+    (void)state;
+    static const double ends[] = {20, 30, 70};
+    static const struct {
+        double at, done;
+    } cases[] = {{0, 0},  {10, 0},    {15, 0.5}, {20, 1}, {25, 1.5},
+                 {30, 2}, {60, 2.75}, {70, 3},   {90, 3}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_true(fabs(weft_measure_done_at(10, ends, 3, cases[i].at) - cases[i].done) < 1e-12);
+    static const double at_once[] = {10, 10};
+    assert_true(weft_measure_done_at(10, at_once, 2, 10) == 2);
+}
+
+/* --- drawing ------------------------------------------------------------------------------- */
+
+static char *drawn(const weft_cluster *cluster)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&text, &bytes);
+    assert_non_null(out);
+    OK(weft_calibrate_draw(cluster, out));
+    fclose(out);
+    if (!svg_is_well_formed(text) || strstr(text, "nan") || strstr(text, "inf"))
+        fail_msg("not well-formed: %s", text);
+    return text;
+}
+
+static void drawings_are_well_formed(void **state)
+{
+    (void)state;
+    weft_cluster c = {.name = "a < b & \"c\"", .num_nodes = 2, .ranks_per_node = 4};
+    c.interference = weft_interference_none();
+    free(drawn(&c)); /* nothing known */
+    /* Half the peak at 4 and 64 KiB, all of it at 1 MiB: to scale. */
+    c.costs[WEFT_COST_MESSAGE] = (weft_cost){.peak = 1e9,
+                                             .curve = {.num_points = 3,
+                                                       .volume = {4096, 65536, 1048576},
+                                                       .time_us = {8.192, 131.072, 1048.576}}};
+    char *text = drawn(&c);
+    double x[3], y[3];
+    const char *line = strstr(text, "<polyline");
+    assert_non_null(line);
+    assert_int_equal(sscanf(strstr(line, "points="), "points=\"%lf,%lf %lf,%lf %lf,%lf", &x[0],
+                            &y[0], &x[1], &y[1], &x[2], &y[2]),
+                     6);
+    assert_true(fabs((x[1] - x[0]) - (x[2] - x[1])) < 0.2); /* a logarithmic axis */
+    assert_true(y[2] < y[0] && fabs(y[0] - y[1]) < 0.2);
+    assert_non_null(strstr(text, "a &lt; b &amp; \"c\": 2 × 4 ranks"));
+    assert_non_null(strstr(text, ">64 KiB</text>"));
+    free(text);
+    /* One point, one of volume 0, and every cost at once. */
+    for (int i = 0; i < WEFT_NUM_COSTS; i++)
+        c.costs[i] = (weft_cost){
+            .peak = 1, .curve = {.num_points = 1, .volume = {i % 2 ? 0 : 7}, .time_us = {3}}};
+    c.costs[WEFT_COST_COPY].curve = weft_curve_linear(2, 1e-6);
+    free(drawn(&c));
+}
+
+/* --- the verb ------------------------------------------------------------------------------ */
+
+static void one_rank_measures_what_it_can(void **state)
+{
+    (void)state;
+    child c;
+    weft_cluster cluster;
+    child_run(&c,
+              (const char *[]){"calibrate", "--out", "a.json", "--svg", "a.svg", "--quick",
+                               "--name", "here", NULL},
+              NULL);
+    if (c.exit_code != 0)
+        fail_msg("exit %d: %s", c.exit_code, c.err);
+    assert_non_null(strstr(c.err, "all-to-all between nodes: cannot be measured with 1 node"));
+    assert_non_null(strstr(c.out, "not measured: all_to_all, "));
+    assert_non_null(strstr(c.out, "gemm_fp32: GEMM in fp32, peak "));
+    child_release(&c);
+    OK(weft_cluster_read("a.json", &cluster));
+    assert_string_equal(cluster.name, "here");
+    assert_int_equal(cluster.num_nodes * cluster.ranks_per_node, 1);
+    for (int i = 0; i < WEFT_NUM_COSTS; i++)
+        assert_int_equal(weft_cluster_knows(&cluster, (weft_cost_kind)i), i >= WEFT_COST_COPY);
+    char *svg = child_read("a.svg");
+    assert_non_null(svg);
+    assert_true(svg_is_well_formed(svg));
+    free(svg);
+    /* --json is the file; --only leaves the rest out. */
+    child_run(&c,
+              (const char *[]){"calibrate", "--out", "b.json", "--quick", "--json", "--only",
+                               "copy,gemm_bf16", "--no-interference", "--max-bytes", "4k", NULL},
+              NULL);
+    char *text = child_read("b.json");
+    assert_non_null(text);
+    assert_string_equal(c.out, text);
+    free(text);
+    child_release(&c);
+    OK(weft_cluster_read("b.json", &cluster));
+    for (int i = 0; i < WEFT_NUM_COSTS; i++)
+        assert_int_equal(weft_cluster_knows(&cluster, (weft_cost_kind)i),
+                         i == WEFT_COST_COPY || i == WEFT_COST_GEMM_BF16);
+    const weft_curve *copy = &cluster.costs[WEFT_COST_COPY].curve;
+    assert_true(copy->volume[copy->num_points - 1] == 4096);
+    assert_true(cluster.interference.alpha[0][2] == 1);
+}
+
+static const struct misuse {
+    const char *args[8];
+    int exit_code;
+    const char *wanted;
+} misuses[] = {
+    {{"calibrate"}, 2, "weft calibrate: --out CLUSTER is missing; see weft calibrate --help"},
+    {{"calibrate", "--out"}, 2, "weft calibrate: --out: unknown option or missing value"},
+    {{"calibrate", "--fast"}, 2, "weft calibrate: --fast: unknown option"},
+    {{"calibrate", "--out", "x", "y"}, 2, "weft calibrate: y: unexpected"},
+    {{"calibrate", "--out", "x", "--seconds", "0"}, 2, "weft calibrate: --seconds 0: not a number"},
+    {{"calibrate", "--out", "x", "--seconds", "nan"}, 2, "weft calibrate: --seconds nan: not a"},
+    {{"calibrate", "--out", "x", "--max-bytes", "1"}, 2, "weft calibrate: --max-bytes 1: not a wh"},
+    {{"calibrate", "--out", "x", "--max-bytes", "4T"}, 2, "weft calibrate: --max-bytes 4T: not a"},
+    {{"calibrate", "--out", "x", "--threads", "0"}, 2, "weft calibrate: --threads 0: not a whole"},
+    {{"calibrate", "--out", "x", "--only", "coppy"},
+     2,
+     "weft calibrate: --only coppy: no such cost; did you mean copy?"},
+    {{"calibrate", "--out", "x", "--only", ","}, 2, "weft calibrate: --only: no cost is named"},
+    {{"calibrate", "--out", "x", "--quick", "--ranks-per-node", "2"},
+     2,
+     "weft calibrate: 1 ranks do not divide into nodes of 2"},
+    {{"calibrate", "--out", "none/x"}, 6, "weft calibrate: none/x: cannot write: "},
+    {{"calibrate", "--out", "x", "--svg", "none/x"}, 6, "weft calibrate: none/x: cannot write: "},
+};
+
+static void misuse_is_one_line_and_writes_nothing(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof misuses / sizeof *misuses; i++) {
+        child c;
+        child_run(&c, misuses[i].args, NULL);
+        if (c.exit_code != misuses[i].exit_code || !child_is_line(c.err) ||
+            strncmp(c.err, misuses[i].wanted, strlen(misuses[i].wanted)) != 0)
+            fail_msg("exit %d: %sfor %s", c.exit_code, c.err, misuses[i].wanted);
+        assert_string_equal(c.out, "");
+        assert_int_equal(access("x", F_OK), -1);
+        child_release(&c);
+    }
+    child c;
+    child_run(&c, (const char *[]){"calibrate", "--help", NULL}, NULL);
+    assert_int_equal(c.exit_code, 0);
+    for (int i = 0; i < WEFT_NUM_COSTS; i++)
+        assert_non_null(strstr(c.out, weft_cost_text((weft_cost_kind)i)));
+    child_release(&c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(retransmissions_are_left_out),
+        cmocka_unit_test(times_are_made_to_rise),
+        cmocka_unit_test(progress_counts_shares),
+        cmocka_unit_test(drawings_are_well_formed),
+        cmocka_unit_test(one_rank_measures_what_it_can),
+        cmocka_unit_test(misuse_is_one_line_and_writes_nothing),
+    };
+    char folder[32];
+    if (!child_folder_enter(folder))
+        return 1;
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    child_folder_leave(folder);
+    return failed;
+}
