@@ -56,7 +56,8 @@ typedef struct weft_bars {
 } weft_bars;
 weft_status weft_bars_write_svg(const weft_bars *bars, FILE *out) WEFT_CHECKED;
 
-/* Writes a JSON object to `path` ("-": stdout); and opens a file for the SVG. WEFT_FILE. */
+/* Write to `path` ("-": stdout); a file is written beside and renamed. WEFT_FILE, WEFT_MEMORY. */
 weft_status weft_bench_write_json(const cJSON *json, const char *path) WEFT_CHECKED;
+weft_status weft_bench_write_svg(const weft_bars *bars, const char *path) WEFT_CHECKED;
 
 #endif
