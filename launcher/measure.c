@@ -44,6 +44,14 @@ static weft_status measure_point(weft_measure_rig *rig, weft_cost_kind kind, dou
     return WEFT_OK;
 }
 
+/* Five digits: more than is known, few enough to read. */
+static double rounded(double us)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%.5g", us);
+    return strtod(text, NULL);
+}
+
 static double best_rate(const weft_curve *curve)
 {
     double best = 0;
@@ -60,7 +68,7 @@ static void take_answers_off(weft_cost *cost)
     double smallest_us = curve->time_us[0] / 2;
     for (int i = 0; i < curve->num_points; i++) {
         double least_us = fmax(smallest_us, curve->volume[i] / cost->peak * 1e6);
-        curve->time_us[i] = fmax(curve->time_us[i] - smallest_us, least_us);
+        curve->time_us[i] = rounded(fmax(curve->time_us[i] - smallest_us, least_us));
     }
 }
 
@@ -91,7 +99,9 @@ static weft_status measure_curve(weft_measure_rig *rig, weft_cost_kind kind, wef
             guess_us = us * (i == 0 ? 1 : volumes[i + 1] / volumes[i]);
     }
     weft_measure_make_rise(&curve);
-    *out = (weft_cost){curve, best_rate(&curve)};
+    for (int i = 0; i < curve.num_points; i++)
+        curve.time_us[i] = rounded(curve.time_us[i]);
+    *out = (weft_cost){curve, ceil(best_rate(&curve))};
     if (kind == WEFT_COST_MESSAGE || kind == WEFT_COST_MESSAGE_INSIDE)
         take_answers_off(out);
     return WEFT_OK;

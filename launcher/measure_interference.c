@@ -177,7 +177,7 @@ weft_status weft_measure_interference(weft_measure_rig *rig, weft_interference *
         for (int x = 0; x <= WEFT_WORK_ALL; x++) {
             double alpha = mean.alpha[y][x] / weft_comm_size(rig->world);
             /* Nothing runs faster for company, and nothing stands still: noise. */
-            out->alpha[y][x] = fmin(fmax(alpha, 0.01), 1);
+            out->alpha[y][x] = fmin(fmax(round(alpha * 1000) / 1000, 0.01), 1);
         }
     return WEFT_OK;
 }

@@ -37,7 +37,7 @@ static void check_cost(const weft_cluster *c, weft_cost_kind kind)
                "%s %d: %g us of %g after %g us of %g", weft_cost_text(kind), i, curve->time_us[i],
                curve->volume[i], curve->time_us[i - 1], curve->volume[i - 1]);
         double rate = curve->volume[i] / (curve->time_us[i] * 1e-6);
-        EXPECT(rate <= c->costs[kind].peak * 1.000001, "%s %d: %g beats the peak of %g",
+        EXPECT(rate <= c->costs[kind].peak * 1.0001, "%s %d: %g beats the peak of %g",
                weft_cost_text(kind), i, rate, c->costs[kind].peak);
     }
 }
