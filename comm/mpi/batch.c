@@ -70,7 +70,7 @@ weft_status weft_mpi_post_send(const weft_mpi_comm *comm, weft_mpi_batch *batch,
                                 .handle = comm->handle,
                                 .link = weft_mpi_link(&comm->base, peer)};
     if (batch->pass)
-        message.number = weft_gate_queue(batch->pass, message.link, now);
+        message.number = weft_gate_queue(batch->pass, message.link, bytes, now);
     batch->requests[batch->count] = MPI_REQUEST_NULL;
     add(batch, &message);
     WEFT_TRY(send_queued(batch, batch->count - 1, now));
@@ -87,7 +87,7 @@ weft_status weft_mpi_post_recv(const weft_mpi_comm *comm, weft_mpi_batch *batch,
         return weft_error_context(status, "from rank %d", peer);
     weft_link link = weft_mpi_link(&comm->base, peer);
     if (batch->pass)
-        weft_gate_await(batch->pass, link, now_ns());
+        weft_gate_await(batch->pass, link, bytes, now_ns());
     add(batch, &(weft_mpi_message){.peer = peer, .bytes = bytes, .receive = true, .link = link});
     return WEFT_OK;
 }
@@ -139,7 +139,7 @@ weft_status weft_mpi_batch_test(weft_mpi_batch *batch, bool *out_moved, bool *ou
             int own_code = code == MPI_SUCCESS ? MPI_SUCCESS : batch->statuses[i].MPI_ERROR;
             const weft_mpi_message *message = &batch->messages[batch->indices[i]];
             if (batch->pass && message->receive)
-                weft_gate_arrive(batch->pass, message->link, now);
+                weft_gate_arrive(batch->pass, message->link, message->bytes, now);
             else if (batch->pass)
                 weft_gate_end(batch->pass, message->link, message->bytes, now);
             WEFT_TRY(check_message(message, &batch->statuses[i], own_code));

@@ -21,7 +21,8 @@ static const weft_mpi_limits default_limits = {
     .direct_bytes = (size_t)32 << 10,
     .background_bytes = (size_t)128 << 10,
     .shared_bytes = (size_t)64 << 10,
-    .gate = {.window_bytes =
+    .gate = {.small_bytes = 4096,
+             .window_bytes =
                  {[WEFT_LINK_INSIDE] = (size_t)512 << 10, [WEFT_LINK_BETWEEN] = (size_t)256 << 10},
              .hold_ns = 50000000,
              .quiet_ns = 20000000,
@@ -47,6 +48,7 @@ void weft_mpi_set_limits(const weft_mpi_limits *new_limits)
     for (int i = 0; i < WEFT_NUM_LINKS; i++)
         if (gate->window_bytes[i] == 0)
             gate->window_bytes[i] = fill->gate.window_bytes[i];
+    gate->small_bytes = gate->small_bytes ? gate->small_bytes : fill->gate.small_bytes;
     gate->hold_ns = gate->hold_ns ? gate->hold_ns : fill->gate.hold_ns;
     gate->quiet_ns = gate->quiet_ns ? gate->quiet_ns : fill->gate.quiet_ns;
     gate->stall_ns = gate->stall_ns ? gate->stall_ns : fill->gate.stall_ns;

@@ -18,19 +18,34 @@ static weft_gate_traffic *traffic_of(weft_gate_pass *pass, weft_link link)
     return &pass->gate->traffic[link][pass->purpose];
 }
 
-static void count(weft_gate_pass *pass, weft_link link, bool begun, int64_t now_ns)
+static bool is_small(const weft_gate_pass *pass, size_t bytes)
 {
-    weft_gate_traffic *traffic = traffic_of(pass, link);
-    if (begun)
-        traffic->num_pending++;
-    else
-        traffic->num_pending--;
-    traffic->moved_ns = now_ns;
+    return bytes <= pass->limits->small_bytes;
 }
 
-uint64_t weft_gate_queue(weft_gate_pass *pass, weft_link link, int64_t now_ns)
+static void begin(weft_gate_pass *pass, weft_link link, size_t bytes, int64_t now_ns)
 {
-    count(pass, link, true, now_ns);
+    if (is_small(pass, bytes))
+        return;
+    weft_gate_traffic *traffic = traffic_of(pass, link);
+    traffic->num_pending++;
+    traffic->moved_ns = now_ns;
+    pass->lanes[link].num_pending++;
+}
+
+static void end(weft_gate_pass *pass, weft_link link, size_t bytes, int64_t now_ns)
+{
+    if (is_small(pass, bytes))
+        return;
+    weft_gate_traffic *traffic = traffic_of(pass, link);
+    traffic->num_pending--;
+    traffic->moved_ns = now_ns;
+    pass->lanes[link].num_pending--;
+}
+
+uint64_t weft_gate_queue(weft_gate_pass *pass, weft_link link, size_t bytes, int64_t now_ns)
+{
+    begin(pass, link, bytes, now_ns);
     return pass->lanes[link].num_queued++;
 }
 
@@ -62,7 +77,7 @@ static bool background_may_pass(weft_gate_pass *pass, weft_link link, size_t byt
 {
     gate_lane *lane = &pass->lanes[link];
     size_t window = pass->limits->window_bytes[link];
-    if (lane->num_sent > lane->num_ended && lane->bytes_in_flight + bytes > window)
+    if (lane->bytes_in_flight > 0 && lane->bytes_in_flight + bytes > window)
         return waited(lane, WEFT_GATE_FULL, pass->limits->stall_ns, now_ns);
     if (!more_urgent_moves(pass, link, now_ns)) {
         lane->wait = WEFT_GATE_FREE;
@@ -84,42 +99,43 @@ bool weft_gate_admit(weft_gate_pass *pass, weft_link link, uint64_t number, size
     gate_lane *lane = &pass->lanes[link];
     if (number != lane->num_sent)
         return false;
-    if (weft_gate_is_background(pass->purpose) && !background_may_pass(pass, link, bytes, now_ns))
-        return false;
+    if (!is_small(pass, bytes)) {
+        if (weft_gate_is_background(pass->purpose) &&
+            !background_may_pass(pass, link, bytes, now_ns))
+            return false;
+        lane->bytes_in_flight += bytes;
+        traffic_of(pass, link)->moved_ns = now_ns;
+    }
     lane->num_sent++;
-    lane->bytes_in_flight += bytes;
-    traffic_of(pass, link)->moved_ns = now_ns;
     return true;
 }
 
 void weft_gate_end(weft_gate_pass *pass, weft_link link, size_t bytes, int64_t now_ns)
 {
     gate_lane *lane = &pass->lanes[link];
-    count(pass, link, false, now_ns);
-    lane->num_ended++;
+    end(pass, link, bytes, now_ns);
+    if (is_small(pass, bytes))
+        return;
     lane->bytes_in_flight -= bytes;
     if (lane->wait == WEFT_GATE_FULL)
         lane->wait = WEFT_GATE_FREE;
 }
 
-void weft_gate_await(weft_gate_pass *pass, weft_link link, int64_t now_ns)
+void weft_gate_await(weft_gate_pass *pass, weft_link link, size_t bytes, int64_t now_ns)
 {
-    count(pass, link, true, now_ns);
-    pass->lanes[link].num_awaited++;
+    begin(pass, link, bytes, now_ns);
 }
 
-void weft_gate_arrive(weft_gate_pass *pass, weft_link link, int64_t now_ns)
+void weft_gate_arrive(weft_gate_pass *pass, weft_link link, size_t bytes, int64_t now_ns)
 {
-    count(pass, link, false, now_ns);
-    pass->lanes[link].num_awaited--;
+    end(pass, link, bytes, now_ns);
 }
 
 void weft_gate_leave(weft_gate_pass *pass)
 {
     for (int link = 0; link < WEFT_NUM_LINKS; link++) {
         gate_lane *lane = &pass->lanes[link];
-        traffic_of(pass, (weft_link)link)->num_pending -=
-            lane->num_queued - lane->num_ended + lane->num_awaited;
+        traffic_of(pass, (weft_link)link)->num_pending -= lane->num_pending;
         *lane = (gate_lane){0};
     }
 }

@@ -12,6 +12,9 @@
  * may say that a send is complete as soon as it has a copy, so that what still arrives tells best
  * whether an exchange goes on.
  *
+ * Small messages neither hold nor are held: they cost a link nothing, and who waits for one often
+ * waits for a rank that is late.
+ *
  * Sends of one operation on one link go in the order in which they were queued.
  *
  * Used by one thread at a time (the engine's driver). Knows nothing of MPI, nor of clocks. */
@@ -23,13 +26,15 @@
 typedef enum weft_link { WEFT_LINK_INSIDE, WEFT_LINK_BETWEEN, WEFT_NUM_LINKS } weft_link;
 
 typedef struct weft_gate_limits {
+    size_t small_bytes;                  /* the most in a small message */
     size_t window_bytes[WEFT_NUM_LINKS]; /* of an operation, in flight; one message may exceed it */
     int64_t hold_ns;                     /* the most that an operation is held at a time */
     int64_t quiet_ns;                    /* traffic that has not moved for so long holds nobody */
     int64_t stall_ns; /* after so long without an end, one message more than the window */
 } weft_gate_limits;
 
-/* Messages of a purpose that are under way on a link, and when one last began or ended. */
+/* Messages of a purpose, but for small ones, that are under way on a link, and when one last began
+ * or ended. */
 typedef struct weft_gate_traffic {
     uint64_t num_pending;
     int64_t moved_ns;
@@ -48,9 +53,9 @@ typedef struct weft_gate_pass {
     const weft_gate_limits *limits;
     weft_comm_purpose purpose;
     struct weft_gate_lane {
-        uint64_t num_queued, num_sent, num_ended; /* sends, since the operation began */
-        uint64_t num_awaited;                     /* receives, now */
-        size_t bytes_in_flight;
+        uint64_t num_queued, num_sent; /* since the operation began */
+        uint64_t num_pending;          /* in the traffic */
+        size_t bytes_in_flight;        /* but for small messages */
         size_t allowance; /* bytes that may still pass in spite of more urgent traffic */
         weft_gate_wait wait;
         int64_t since_ns;
@@ -64,15 +69,15 @@ bool weft_gate_is_background(weft_comm_purpose purpose);
 void weft_gate_enter(weft_gate_pass *pass, weft_gate *gate, const weft_gate_limits *limits,
                      weft_comm_purpose purpose);
 /* Queues a send; returns its number on that link. */
-uint64_t weft_gate_queue(weft_gate_pass *pass, weft_link link, int64_t now_ns);
+uint64_t weft_gate_queue(weft_gate_pass *pass, weft_link link, size_t bytes, int64_t now_ns);
 /* True: send it now, it counts as in flight. Asked again and again until then. */
 bool weft_gate_admit(weft_gate_pass *pass, weft_link link, uint64_t number, size_t bytes,
                      int64_t now_ns);
 /* A send that was admitted is complete. */
 void weft_gate_end(weft_gate_pass *pass, weft_link link, size_t bytes, int64_t now_ns);
 /* A receive is posted; it is complete. */
-void weft_gate_await(weft_gate_pass *pass, weft_link link, int64_t now_ns);
-void weft_gate_arrive(weft_gate_pass *pass, weft_link link, int64_t now_ns);
+void weft_gate_await(weft_gate_pass *pass, weft_link link, size_t bytes, int64_t now_ns);
+void weft_gate_arrive(weft_gate_pass *pass, weft_link link, size_t bytes, int64_t now_ns);
 /* At the operation's end; forgets what it leaves behind when it failed. */
 void weft_gate_leave(weft_gate_pass *pass);
 

@@ -9,9 +9,18 @@
 
 #include "comm/mpi/gate.h"
 
-enum { HOLD = 1000, QUIET = 300, STALL = 5000, WINDOW = 256, INNER_WINDOW = 1024 };
+enum {
+    SMALL = 8,
+    BULK = 9,
+    HOLD = 1000,
+    QUIET = 300,
+    STALL = 5000,
+    WINDOW = 256,
+    INNER_WINDOW = 1024
+};
 
 static const weft_gate_limits limits = {
+    .small_bytes = SMALL,
     .window_bytes = {[WEFT_LINK_INSIDE] = INNER_WINDOW, [WEFT_LINK_BETWEEN] = WINDOW},
     .hold_ns = HOLD,
     .quiet_ns = QUIET,
@@ -33,9 +42,9 @@ static void test_urgent_is_free(void **state)
         weft_gate gate = {0};
         weft_gate_pass more_urgent = enter(&gate, WEFT_PURPOSE_CONTROL);
         weft_gate_pass pass = enter(&gate, (weft_comm_purpose)purpose);
-        weft_gate_await(&more_urgent, between, 0);
+        weft_gate_await(&more_urgent, between, BULK, 0);
         for (uint64_t i = 0; i < 100; i++) {
-            assert_int_equal(weft_gate_queue(&pass, between, 0), i);
+            assert_int_equal(weft_gate_queue(&pass, between, BULK, 0), i);
             assert_true(weft_gate_admit(&pass, between, i, 10 * WINDOW, 0));
         }
     }
@@ -47,24 +56,24 @@ static void test_window(void **state)
     weft_gate gate = {0};
     weft_gate_pass pass = enter(&gate, WEFT_PURPOSE_DATA);
     for (int i = 0; i < 6; i++)
-        weft_gate_queue(&pass, between, 0);
+        weft_gate_queue(&pass, between, BULK, 0);
     assert_true(weft_gate_admit(&pass, between, 0, WINDOW / 2, 1));
     assert_true(weft_gate_admit(&pass, between, 1, WINDOW / 2, 2));
     assert_false(weft_gate_admit(&pass, between, 2, WINDOW / 2, 3));
     weft_gate_end(&pass, between, WINDOW / 2, 4);
     assert_true(weft_gate_admit(&pass, between, 2, WINDOW / 2, 5));
-    assert_false(weft_gate_admit(&pass, between, 3, 1, 6));
+    assert_false(weft_gate_admit(&pass, between, 3, BULK, 6));
     weft_gate_end(&pass, between, WINDOW / 2, 7);
     /* More than a window waits until nothing else is in flight. */
     assert_false(weft_gate_admit(&pass, between, 3, 2 * WINDOW, 8));
     weft_gate_end(&pass, between, WINDOW / 2, 9);
     assert_true(weft_gate_admit(&pass, between, 3, 2 * WINDOW, 10));
-    assert_false(weft_gate_admit(&pass, between, 4, 1, 11));
+    assert_false(weft_gate_admit(&pass, between, 4, BULK, 11));
     /* The other link, and another operation, have windows of their own. */
-    assert_int_equal(weft_gate_queue(&pass, within, 12), 0);
+    assert_int_equal(weft_gate_queue(&pass, within, BULK, 12), 0);
     assert_true(weft_gate_admit(&pass, within, 0, INNER_WINDOW, 12));
     weft_gate_pass other = enter(&gate, WEFT_PURPOSE_DATA);
-    weft_gate_queue(&other, between, 13);
+    weft_gate_queue(&other, between, BULK, 13);
     assert_true(weft_gate_admit(&other, between, 0, WINDOW, 13));
 }
 
@@ -74,12 +83,12 @@ static void test_order(void **state)
     weft_gate gate = {0};
     weft_gate_pass pass = enter(&gate, WEFT_PURPOSE_PIPELINE);
     for (int i = 0; i < 3; i++)
-        weft_gate_queue(&pass, between, 0);
-    assert_false(weft_gate_admit(&pass, between, 1, 1, 1));
+        weft_gate_queue(&pass, between, BULK, 0);
+    assert_false(weft_gate_admit(&pass, between, 1, BULK, 1));
     assert_true(weft_gate_admit(&pass, between, 0, WINDOW, 1));
     /* The second does not fit, and is not overtaken by one that would. */
     assert_false(weft_gate_admit(&pass, between, 1, WINDOW, 2));
-    assert_false(weft_gate_admit(&pass, between, 2, 0, 2));
+    assert_false(weft_gate_admit(&pass, between, 2, SMALL, 2));
 }
 
 /* An exchange that moves all the time holds the background for HOLD, which then sends a window. */
@@ -91,13 +100,13 @@ static void test_hold_is_bounded(void **state)
     weft_gate_pass pass = enter(&gate, WEFT_PURPOSE_DATA);
     int64_t admitted[8];
     int num_admitted = 0;
-    weft_gate_await(&urgent, between, 0);
+    weft_gate_await(&urgent, between, BULK, 0);
     for (int i = 0; i < 8; i++)
-        weft_gate_queue(&pass, between, 0);
+        weft_gate_queue(&pass, between, BULK, 0);
     for (int64_t now = 1; now < 10 * HOLD && num_admitted < 8; now++) {
         if (now % (QUIET - 1) == 0) {
-            weft_gate_await(&urgent, between, now);
-            weft_gate_arrive(&urgent, between, now);
+            weft_gate_await(&urgent, between, BULK, now);
+            weft_gate_arrive(&urgent, between, BULK, now);
         }
         if (weft_gate_admit(&pass, between, (uint64_t)num_admitted, WINDOW / 2, now)) {
             admitted[num_admitted++] = now;
@@ -108,9 +117,9 @@ static void test_hold_is_bounded(void **state)
     for (int i = 0; i < 8; i++)
         assert_in_range(admitted[i], (i / 2 + 1) * HOLD, (i / 2 + 1) * HOLD + 8);
     /* It ends: nobody is held. */
-    weft_gate_arrive(&urgent, between, 10 * HOLD);
+    weft_gate_arrive(&urgent, between, BULK, 10 * HOLD);
     for (int i = 8; i < 12; i++) {
-        assert_int_equal(weft_gate_queue(&pass, between, 10 * HOLD), i);
+        assert_int_equal(weft_gate_queue(&pass, between, BULK, 10 * HOLD), i);
         assert_true(weft_gate_admit(&pass, between, (uint64_t)i, WINDOW / 4, 10 * HOLD));
     }
 }
@@ -124,14 +133,14 @@ static void test_who_holds_whom(void **state)
                 weft_gate gate = {0};
                 weft_gate_pass first = enter(&gate, (weft_comm_purpose)a);
                 weft_gate_pass second = enter(&gate, (weft_comm_purpose)b);
-                weft_gate_queue(&first, between, 0);
-                assert_true(weft_gate_admit(&first, between, 0, 1, 0));
-                weft_gate_queue(&second, (weft_link)link, 1);
-                bool held = !weft_gate_admit(&second, (weft_link)link, 0, 1, 1);
+                weft_gate_queue(&first, between, BULK, 0);
+                assert_true(weft_gate_admit(&first, between, 0, BULK, 0));
+                weft_gate_queue(&second, (weft_link)link, BULK, 1);
+                bool held = !weft_gate_admit(&second, (weft_link)link, 0, BULK, 1);
                 assert_int_equal(held, b > WEFT_PURPOSE_EXPERT && a < b && link == between);
                 /* Traffic that stands still holds nobody. */
                 if (held)
-                    assert_true(weft_gate_admit(&second, (weft_link)link, 0, 1, QUIET));
+                    assert_true(weft_gate_admit(&second, (weft_link)link, 0, BULK, QUIET));
             }
 }
 
@@ -142,7 +151,7 @@ static void test_stall(void **state)
     weft_gate gate = {0};
     weft_gate_pass pass = enter(&gate, WEFT_PURPOSE_DATA);
     for (int i = 0; i < 4; i++)
-        weft_gate_queue(&pass, between, 0);
+        weft_gate_queue(&pass, between, BULK, 0);
     assert_true(weft_gate_admit(&pass, between, 0, WINDOW, 10));
     assert_false(weft_gate_admit(&pass, between, 1, WINDOW, 10));
     assert_false(weft_gate_admit(&pass, between, 1, WINDOW, 10 + STALL - 1));
@@ -156,10 +165,35 @@ static void test_stall(void **state)
     assert_false(weft_gate_admit(&pass, between, 3, WINDOW, now));
     for (int i = 0; i < 3; i++)
         weft_gate_end(&pass, between, WINDOW, now + HOLD);
-    weft_gate_await(&urgent, between, now + HOLD);
+    weft_gate_await(&urgent, between, BULK, now + HOLD);
     assert_false(weft_gate_admit(&pass, between, 3, WINDOW, now + HOLD));
-    weft_gate_arrive(&urgent, between, now + HOLD);
+    weft_gate_arrive(&urgent, between, BULK, now + HOLD);
     assert_true(weft_gate_admit(&pass, between, 3, WINDOW, now + HOLD));
+}
+
+/* Neither held nor holding, but in order. */
+static void test_small_messages(void **state)
+{
+    (void)state;
+    weft_gate gate = {0};
+    weft_gate_pass urgent = enter(&gate, WEFT_PURPOSE_EXPERT);
+    weft_gate_pass pass = enter(&gate, WEFT_PURPOSE_DATA);
+    weft_gate_await(&urgent, between, SMALL, 0);
+    weft_gate_queue(&urgent, between, SMALL, 0);
+    assert_true(weft_gate_admit(&urgent, between, 0, SMALL, 0));
+    weft_gate_queue(&pass, between, WINDOW, 1);
+    assert_true(weft_gate_admit(&pass, between, 0, WINDOW, 1));
+    weft_gate_queue(&pass, between, SMALL, 2);
+    assert_true(weft_gate_admit(&pass, between, 1, SMALL, 2));
+    weft_gate_queue(&pass, between, BULK, 3);
+    weft_gate_queue(&pass, between, SMALL, 3);
+    assert_false(weft_gate_admit(&pass, between, 2, BULK, 3));
+    assert_false(weft_gate_admit(&pass, between, 3, SMALL, 3));
+    weft_gate_end(&pass, between, SMALL, 4);
+    assert_false(weft_gate_admit(&pass, between, 2, BULK, 4));
+    weft_gate_end(&pass, between, WINDOW, 5);
+    assert_true(weft_gate_admit(&pass, between, 2, BULK, 5));
+    assert_true(weft_gate_admit(&pass, between, 3, SMALL, 5));
 }
 
 static void test_leave(void **state)
@@ -168,14 +202,14 @@ static void test_leave(void **state)
     weft_gate gate = {0}, empty = {0};
     weft_gate_pass urgent = enter(&gate, WEFT_PURPOSE_TENSOR);
     weft_gate_pass pass = enter(&gate, WEFT_PURPOSE_CONTEXT);
-    weft_gate_queue(&urgent, between, 0);
-    weft_gate_queue(&urgent, between, 0);
-    weft_gate_await(&urgent, between, 0);
-    assert_true(weft_gate_admit(&urgent, between, 0, 1, 0));
-    weft_gate_queue(&pass, between, 0);
-    assert_false(weft_gate_admit(&pass, between, 0, 1, 0));
+    weft_gate_queue(&urgent, between, BULK, 0);
+    weft_gate_queue(&urgent, between, BULK, 0);
+    weft_gate_await(&urgent, between, BULK, 0);
+    assert_true(weft_gate_admit(&urgent, between, 0, BULK, 0));
+    weft_gate_queue(&pass, between, BULK, 0);
+    assert_false(weft_gate_admit(&pass, between, 0, BULK, 0));
     weft_gate_leave(&urgent);
-    assert_true(weft_gate_admit(&pass, between, 0, 1, 0));
+    assert_true(weft_gate_admit(&pass, between, 0, BULK, 0));
     weft_gate_leave(&pass);
     assert_memory_equal(&gate, &empty, sizeof gate);
 }
@@ -201,7 +235,7 @@ static void test_random(void **state)
                 x = x * 6364136223846793005u + 1442695040888963407u;
                 bytes[i][k] = (x >> 40) % (WINDOW + WINDOW / 4);
                 ends[i][k] = -1;
-                weft_gate_queue(&passes[i], between, 0);
+                weft_gate_queue(&passes[i], between, bytes[i][k], 0);
             }
         }
         for (int64_t now = 0; num_done < NUM * SENDS; now++) {
@@ -224,7 +258,7 @@ static void test_random(void **state)
                 size_t in_flight = 0;
                 int num_in_flight = 0;
                 for (uint64_t k = 0; k < next[i]; k++)
-                    if (ends[i][k] > now) {
+                    if (ends[i][k] > now && bytes[i][k] > SMALL) {
                         in_flight += bytes[i][k];
                         num_in_flight++;
                     }
@@ -241,7 +275,8 @@ int main(void)
         cmocka_unit_test(test_urgent_is_free), cmocka_unit_test(test_window),
         cmocka_unit_test(test_order),          cmocka_unit_test(test_hold_is_bounded),
         cmocka_unit_test(test_who_holds_whom), cmocka_unit_test(test_stall),
-        cmocka_unit_test(test_leave),          cmocka_unit_test(test_random),
+        cmocka_unit_test(test_small_messages), cmocka_unit_test(test_leave),
+        cmocka_unit_test(test_random),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -299,7 +299,8 @@ static void set_limits(const stress *s)
         limits.message_bytes = limits.piece_bytes = 8192;
         limits.background_bytes = 4096;
         limits.shared_bytes = SIZE_MAX;
-        limits.gate = (weft_gate_limits){.window_bytes = {8192, 4096 + s->epoch % 4 * 4096},
+        limits.gate = (weft_gate_limits){.small_bytes = 256,
+                                         .window_bytes = {8192, 4096 + s->epoch % 4 * 4096},
                                          .hold_ns = 2000000,
                                          .quiet_ns = 1000000};
     }
