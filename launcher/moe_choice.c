@@ -35,7 +35,8 @@ static weft_status choose_form(const weft_config *config, const weft_cluster *cl
     weft_exchange_shape exchange = {.bytes = shape->rows * shape->hidden * shape->element_bytes,
                                     .t = etp,
                                     .e = shape->ep,
-                                    .minimal_bytes = 64 << 10};
+                                    .minimal_bytes = 64 << 10,
+                                    .num_chunks = s->options.num_chunks};
     weft_exchange_choice choice = {.reason = "as configured"};
     if (cluster) {
         unsigned allowed = is_auto ? 1u << WEFT_EXCHANGE_O1 | 1u << WEFT_EXCHANGE_O2 |

@@ -337,6 +337,19 @@ weft_status weft_model_set_moe_pipeline(weft_model *model, const weft_moe_pipeli
     return WEFT_OK;
 }
 
+weft_status weft_model_set_moe_programs(weft_model *model, const weft_moe_pipeline *pipeline,
+                                        const weft_program programs[2])
+{
+    WEFT_TRY(weft_model_set_moe_pipeline(model, pipeline));
+    return weft_model_moe_exchanges(model) ? weft_moe_runtime_replace(model->moe, programs)
+                                           : WEFT_OK;
+}
+
+void weft_model_set_pace(weft_model *model, double flops)
+{
+    model->setup.pace_flops = flops;
+}
+
 void weft_model_trace_moe(weft_model *model, weft_trace *trace, double origin_us, int rank)
 {
     if (!model->moe)

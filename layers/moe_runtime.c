@@ -1,6 +1,7 @@
 #include "layers/moe_runtime.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "layers/moe_tasks.h"
 
@@ -97,6 +98,18 @@ void weft_moe_runtime_destroy(weft_moe_runtime *r)
     free(r);
 }
 
+static weft_status prepare_executor(weft_moe_runtime *r, const weft_program programs[2])
+{
+    uint32_t num_tasks = programs[0].num_tasks;
+    if (num_tasks < programs[1].num_tasks)
+        num_tasks = programs[1].num_tasks;
+    if (num_tasks <= r->executor.num_done)
+        return WEFT_OK;
+    WEFT_TRY(weft_executor_prepare(&r->executor, r->device, num_tasks));
+    weft_moe_bind_tasks(&r->executor);
+    return WEFT_OK;
+}
+
 /* Programs are proved before they run. */
 static weft_status make_plan(weft_moe_runtime *r, const weft_moe_pipeline *pipeline,
                              weft_moe_plan *plan)
@@ -107,14 +120,7 @@ static weft_status make_plan(weft_moe_runtime *r, const weft_moe_pipeline *pipel
         plan->slots[backward] = weft_moe_slots_of(pipeline, backward);
     }
     WEFT_TRY(weft_program_moe_check(pipeline, &plan->programs[0], &plan->programs[1]));
-    uint32_t num_tasks = plan->programs[0].num_tasks;
-    if (num_tasks < plan->programs[1].num_tasks)
-        num_tasks = plan->programs[1].num_tasks;
-    if (num_tasks > r->executor.num_done) {
-        WEFT_TRY(weft_executor_prepare(&r->executor, r->device, num_tasks));
-        weft_moe_bind_tasks(&r->executor);
-    }
-    return WEFT_OK;
+    return prepare_executor(r, plan->programs);
 }
 
 weft_status weft_moe_runtime_use(weft_moe_runtime *r, const weft_moe_pipeline *pipeline)
@@ -130,6 +136,14 @@ weft_status weft_moe_runtime_use(weft_moe_runtime *r, const weft_moe_pipeline *p
     WEFT_TRY(make_plan(r, pipeline, &r->plans[r->num_plans]));
     r->current = &r->plans[r->num_plans++];
     return WEFT_OK;
+}
+
+weft_status weft_moe_runtime_replace(weft_moe_runtime *r, const weft_program programs[2])
+{
+    r->replaced = *r->current;
+    memcpy(r->replaced.programs, programs, sizeof r->replaced.programs);
+    r->current = &r->replaced;
+    return prepare_executor(r, programs);
 }
 
 static weft_status begin_lanes(weft_moe_runtime *r, weft_lane *compute)

@@ -26,12 +26,12 @@ typedef struct weft_moe_runtime {
     weft_moe_plan plans[WEFT_MOE_MAX_PLANS];
     int num_plans;
     const weft_moe_plan *current;     /* what the next forward uses */
+    weft_moe_plan replaced;           /* current, where programs were replaced */
     weft_program exchange_program;    /* of the form, where it is run as a program */
     weft_lane *lanes[WEFT_NUM_LANES]; /* expert, gather, place, offload, prefetch; owned */
     weft_executor executor, exchange_executor;
     weft_event *begin, *ends[WEFT_NUM_LANES], *exchanged[2];
-    size_t
-        direct_chunk_bytes; /* of a block, in the direct form; the same on every rank; 0: by size */
+    size_t direct_chunk_bytes; /* of a block, the same on every rank; 0: by size */
 } weft_moe_runtime;
 
 /* exchange: the model has layers whose tokens travel. block_bytes: what a rank sends another in a
@@ -44,6 +44,9 @@ void weft_moe_runtime_destroy(weft_moe_runtime *runtime); /* NULL is legal */
 /* Makes (n, S) what forwards use from now on. Between steps: it may allocate. */
 weft_status weft_moe_runtime_use(weft_moe_runtime *runtime,
                                  const weft_moe_pipeline *pipeline) WEFT_CHECKED;
+/* Puts other programs into the current pipeline's place, until the next use; borrowed. */
+weft_status weft_moe_runtime_replace(weft_moe_runtime *runtime,
+                                     const weft_program programs[2]) WEFT_CHECKED;
 /* Enqueues one of the programs of `plan` behind what `compute` holds, and makes `compute` wait for
  * its end. synchronous: every task on `compute`. */
 weft_status weft_moe_runtime_enqueue(weft_moe_runtime *runtime, const weft_moe_plan *plan,

@@ -103,6 +103,13 @@ weft_status weft_model_logits(weft_model *model, int slot, weft_tensor *out) WEF
  * a model without such layers. */
 weft_status weft_model_set_moe_pipeline(weft_model *model,
                                         const weft_moe_pipeline *pipeline) WEFT_CHECKED;
+/* The same with other programs (forward, backward) on that pipeline's slots, as measurements make
+ * them: tasks left out, waits dropped. They are not proved and need not give right results.
+ * Borrowed. */
+weft_status weft_model_set_moe_programs(weft_model *model, const weft_moe_pipeline *pipeline,
+                                        const weft_program programs[2]) WEFT_CHECKED;
+/* Changes setup.pace_flops for what is enqueued from now on. */
+void weft_model_set_pace(weft_model *model, double flops);
 /* What it is now; n = 1 without such layers. */
 weft_moe_pipeline weft_model_moe_pipeline(const weft_model *model);
 /* Whether tokens of MoE layers travel on this mesh, so that (n, S) has a meaning. */
