@@ -5,14 +5,14 @@
  * A block (what one EP rank sends another) is cut into chunks, a chunk into a slice for each ETP
  * rank; both ends cut alike, since a cut depends only on the block's size. Slices are padded to the
  * first one's size where an all-gather wants equal shares. */
-#include <string.h>
+#include "layers/exchange.h"
 
 #include "layers/moe.h"
 #include "layers/moe_tasks.h"
 #include "layers/pass.h"
 
 typedef struct movement {
-    weft_pass *pass;
+    const weft_exchange_memory *memory;
     weft_comm *ep, *etp;
     const char *send;
     char *recv;
@@ -84,18 +84,19 @@ static weft_status take_staging(movement *m, int num_areas)
 {
     size_t t = (size_t)weft_comm_size(m->etp), ep = (size_t)weft_comm_size(m->ep);
     size_t sent = share_bytes(m, m->send_bytes, 0), came = share_bytes(m, m->recv_bytes, 0);
+    const weft_exchange_memory *memory = m->memory;
     void *sizes;
-    WEFT_TRY(weft_pass_host(m->pass, 2 * ep * sizeof(size_t), &sizes));
+    WEFT_TRY(memory->host(memory->context, 2 * ep * sizeof(size_t), &sizes));
     m->sent = sizes;
     m->came = m->sent + ep;
     for (int i = 0; i < num_areas; i++) {
-        weft_tensor packed, arrived, gathered;
-        WEFT_TRY(weft_pass_scratch(m->pass, WEFT_U8, 1, sent, &packed));
-        WEFT_TRY(weft_pass_scratch(m->pass, WEFT_U8, 1, came, &arrived));
-        WEFT_TRY(weft_pass_scratch(m->pass, WEFT_U8, t, came, &gathered));
-        m->packed[i] = packed.data;
-        m->arrived[i] = arrived.data;
-        m->gathered[i] = gathered.data;
+        void *packed, *arrived, *gathered;
+        WEFT_TRY(memory->device(memory->context, sent, &packed));
+        WEFT_TRY(memory->device(memory->context, came, &arrived));
+        WEFT_TRY(memory->device(memory->context, t * came, &gathered));
+        m->packed[i] = packed;
+        m->arrived[i] = arrived;
+        m->gathered[i] = gathered;
     }
     for (int i = num_areas; i < 2; i++) {
         m->packed[i] = m->packed[0];
@@ -190,14 +191,14 @@ static weft_status run_program(weft_moe_runtime *r, movement *m, weft_lane *lane
     return WEFT_OK;
 }
 
-weft_status weft_moe_exchange(weft_pass *pass, weft_lane *lane, const void *send,
-                              const size_t *send_bytes, void *recv, const size_t *recv_bytes)
+weft_status weft_moe_exchange_over(weft_moe_runtime *r, weft_comm *ep, weft_comm *etp,
+                                   const weft_exchange_memory *memory, weft_lane *lane,
+                                   const void *send, const size_t *send_bytes, void *recv,
+                                   const size_t *recv_bytes)
 {
-    const weft_groups *groups = weft_pass_groups(pass);
-    weft_moe_runtime *r = pass->model->moe;
-    movement m = {.pass = pass,
-                  .ep = groups->by_axis[WEFT_AXIS_EP],
-                  .etp = groups->by_axis[WEFT_AXIS_ETP],
+    movement m = {.memory = memory,
+                  .ep = ep,
+                  .etp = etp,
                   .send = send,
                   .recv = recv,
                   .send_bytes = send_bytes,
@@ -210,4 +211,27 @@ weft_status weft_moe_exchange(weft_pass *pass, weft_lane *lane, const void *send
         return run_program(r, &m, lane);
     return weft_all_to_all_sharded(m.ep, m.etp, lane, send, send_bytes, recv, recv_bytes,
                                    r->direct_chunk_bytes);
+}
+
+static weft_status scratch(void *context, size_t bytes, void **out)
+{
+    weft_tensor area;
+    WEFT_TRY(weft_pass_scratch(context, WEFT_U8, 1, bytes, &area));
+    *out = area.data;
+    return WEFT_OK;
+}
+
+static weft_status host(void *context, size_t bytes, void **out)
+{
+    return weft_pass_host(context, bytes, out);
+}
+
+weft_status weft_moe_exchange(weft_pass *pass, weft_lane *lane, const void *send,
+                              const size_t *send_bytes, void *recv, const size_t *recv_bytes)
+{
+    const weft_groups *groups = weft_pass_groups(pass);
+    weft_exchange_memory memory = {.context = pass, .device = scratch, .host = host};
+    return weft_moe_exchange_over(pass->model->moe, groups->by_axis[WEFT_AXIS_EP],
+                                  groups->by_axis[WEFT_AXIS_ETP], &memory, lane, send, send_bytes,
+                                  recv, recv_bytes);
 }
