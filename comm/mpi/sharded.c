@@ -18,7 +18,11 @@ enum {
     NUM_CHUNKS = 8, /* in flight in a stage of a block: a rank off its core leaves links busy */
     ALIGNMENT = 64,
     MIN_SLICE_BYTES = 32 << 10,
-    MAX_SLICE_BYTES = 256 << 10,
+    MAX_SLICE_BYTES = 192 << 10,
+    /* Between these lies the size (64 KiB) from which Open MPI asks over TCP before it sends, where
+     * messages are slowest. */
+    BELOW_EAGER_BYTES = 48 << 10,
+    ABOVE_EAGER_BYTES = 96 << 10,
     CHUNKS_PER_BLOCK = 16,  /* as long as slices stay between the two */
     COPIED_BYTES = 1 << 20, /* of the own block, a call of advance */
     EXCHANGE_TAG = 1,       /* in `between`, from the operation's first tag */
@@ -137,6 +141,8 @@ static block cut(size_t start, size_t bytes, size_t chunk_bytes, int inner_size)
         slice = bytes / shares / CHUNKS_PER_BLOCK;
         slice = slice < MIN_SLICE_BYTES ? MIN_SLICE_BYTES : slice;
         slice = slice > MAX_SLICE_BYTES ? MAX_SLICE_BYTES : slice;
+        if (slice > BELOW_EAGER_BYTES && slice < ABOVE_EAGER_BYTES)
+            slice = BELOW_EAGER_BYTES;
     }
     slice = slice < most ? slice : most;
     slice = slice > 0 ? round_up(slice, ALIGNMENT) : ALIGNMENT;
