@@ -132,11 +132,12 @@ static size_t round_up(size_t value, size_t unit)
     return (value + unit - 1) / unit * unit;
 }
 
-/* Never falls as `bytes` grows: two ranks that differ about a block's size then always find out. */
-static block cut(size_t start, size_t bytes, size_t chunk_bytes, int inner_size)
+/* With slices of at most `most` bytes. Chunks never get smaller as `bytes` grows: two ranks that
+ * differ about a block's size then always find out. */
+static block cut(size_t start, size_t bytes, size_t chunk_bytes, int inner_size, size_t most)
 {
     size_t shares = (size_t)inner_size, slice = chunk_bytes / shares;
-    size_t most = weft_mpi_get_limits()->message_bytes / ALIGNMENT * ALIGNMENT;
+    most = most / ALIGNMENT * ALIGNMENT;
     if (chunk_bytes == 0) {
         slice = bytes / shares / CHUNKS_PER_BLOCK;
         slice = slice < MIN_SLICE_BYTES ? MIN_SLICE_BYTES : slice;
@@ -375,11 +376,12 @@ static void prepare(sharded_run *run)
 {
     const weft_comm_op *op = run->base.op;
     const size_t *sent = op->rows->bytes, *received = sent + op->comm->size;
-    size_t out_start = 0, in_start = 0;
+    size_t out_start = 0, in_start = 0, most = weft_mpi_get_limits()->message_bytes;
+    most = weft_mpi_message_bytes(op->comm, weft_mpi_message_bytes(run->inside, most));
     for (int peer = 0; peer < op->comm->size; peer++) {
         stream *s = &run->state->streams[peer];
-        s->out = cut(out_start, sent[peer], op->chunk_bytes, run->inside->size);
-        s->in = cut(in_start, received[peer], op->chunk_bytes, run->inside->size);
+        s->out = cut(out_start, sent[peer], op->chunk_bytes, run->inside->size, most);
+        s->in = cut(in_start, received[peer], op->chunk_bytes, run->inside->size, most);
         s->warning.count = s->warning.num_pending = 0;
         ring *const rings[] = {&s->sends, &s->receives, &s->forwards, &s->gathers};
         for (size_t r = 0; r < sizeof rings / sizeof rings[0]; r++) {
