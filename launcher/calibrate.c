@@ -32,7 +32,7 @@ static void help(void)
            "  --svg FILE            draw the curves and the interference\n"
            "  --json                the cluster's JSON on stdout instead of tables\n"
            "  --max-bytes N         largest volume of communication and copies (64M)\n"
-           "  --seconds S           time for one curve; larger volumes are left out (2)\n"
+           "  --seconds S           time for one curve; larger volumes are left out (4)\n"
            "  --only COST[,COST]    only these curves, by their names in the file\n"
            "  --no-interference     leave it at 1\n"
            "  --ranks-per-node N    take N consecutive ranks for a node\n"

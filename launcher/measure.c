@@ -9,39 +9,39 @@
 
 #include "core/arena.h"
 #include "core/log.h"
-#include "core/trace.h"
 #include "launcher/measure_internal.h"
 #include "parallel/topology.h"
 
 /* --- curves -------------------------------------------------------------------------------- */
 
-enum { MAX_TRAINS = 9, MIN_TRAINS = 3, MAX_TRAIN_OPERATIONS = 256, MIN_TRAIN_OPERATIONS = 4 };
+enum { MAX_SWEEPS = 9, MIN_SWEEPS = 3, MAX_TRAIN_OPERATIONS = 256, MIN_TRAIN_OPERATIONS = 4 };
 
 static int clamp(double value, int low, int high)
 {
     return value < low ? low : value > high ? high : (int)value;
 }
 
-/* One volume. `guess_us`: about what an operation takes. Short ones run in trains long enough for a
- * link's burst and the clock's grain not to matter; where one operation alone takes longer than
- * that, a train is a few of them, at the least one behind another. */
-static weft_status measure_point(weft_measure_rig *rig, weft_cost_kind kind, double volume,
-                                 double guess_us, double budget_us, double *out_us)
+static bool is_link(weft_cost_kind kind)
 {
-    double train_us[MAX_TRAINS], long_us = rig->options.quick ? 1e3 : 20e3;
-    int num = clamp(ceil(long_us / guess_us), 1, MAX_TRAIN_OPERATIONS);
-    if (num < MIN_TRAIN_OPERATIONS &&
-        guess_us * MIN_TRAIN_OPERATIONS * 1.5 * MIN_TRAINS < budget_us)
-        num = MIN_TRAIN_OPERATIONS;
-    int num_before = (num + 3) / 4;
-    int trains = clamp(budget_us / (guess_us * (num + num_before)), MIN_TRAINS,
-                       rig->options.quick ? MIN_TRAINS : MAX_TRAINS);
-    for (int i = 0; i < trains; i++) {
-        WEFT_TRY(weft_measure_train(rig, kind, volume, num_before, num, &train_us[i]));
-        train_us[i] *= num;
-    }
-    *out_us = weft_measure_typical_us(train_us, trains) / num;
-    return WEFT_OK;
+    return kind == WEFT_COST_ALL_TO_ALL || kind == WEFT_COST_ALL_REDUCE_BETWEEN ||
+           kind == WEFT_COST_MESSAGE;
+}
+
+/* Operations in a train where one takes about us: for so long that a link's burst and the clock's
+ * grain do not matter; of slow ones a few, at the least one, which follows an untimed one. */
+static int train_length(const weft_measure_rig *rig, weft_cost_kind kind, double us)
+{
+    double long_us = rig->options.quick ? 1e3 : is_link(kind) ? 40e3 : 20e3;
+    double share_us = rig->options.seconds * 1e6 * 0.04;
+    int num = clamp(ceil(long_us / us), 1, MAX_TRAIN_OPERATIONS);
+    bool affords = us * MIN_TRAIN_OPERATIONS * 2 * MIN_SWEEPS < share_us;
+    return num < MIN_TRAIN_OPERATIONS && affords ? MIN_TRAIN_OPERATIONS : num;
+}
+
+/* Untimed operations before it: on a link as many again, which use up what it lets pass at once. */
+static int num_before(weft_cost_kind kind, int length)
+{
+    return is_link(kind) ? length : (length + 3) / 4;
 }
 
 /* Five digits: more than is known, few enough to read. */
@@ -72,31 +72,62 @@ static void take_answers_off(weft_cost *cost)
     }
 }
 
-/* Up to the volume that would take more than the time that is left. Small volumes take only a
- * little of it: the largest ones, which everything beyond is judged by, need most. All ranks decide
- * alike: from times that they agreed on. */
+typedef struct sweeps {
+    int num_volumes, length[WEFT_CURVE_MAX_POINTS];
+    double volume[WEFT_CURVE_MAX_POINTS];
+    double train_us[WEFT_CURVE_MAX_POINTS][MAX_SWEEPS];
+} sweeps;
+
+/* One train. */
+static weft_status sweep_volume(weft_measure_rig *rig, weft_cost_kind kind, sweeps *s, int volume,
+                                int sweep)
+{
+    int length = s->length[volume];
+    double *us = &s->train_us[volume][sweep];
+    WEFT_TRY(
+        weft_measure_train(rig, kind, s->volume[volume], num_before(kind, length), length, us));
+    *us *= length;
+    return WEFT_OK;
+}
+
+/*/* The first sweep finds the largest volume that there is time for, and what a sweep takes. All
+ * ranks decide alike: from times that they agreed on. */
+static weft_status first_sweep(weft_measure_rig *rig, weft_cost_kind kind, sweeps *s,
+                               double *out_us)
+{
+    double us = 0, sweep_us = 0, all_us = rig->options.seconds * 1e6;
+    int num = weft_measure_volumes(rig, kind, s->volume);
+    WEFT_TRY(weft_measure_train(rig, kind, s->volume[0], 1, 1, &us));
+    for (int i = 0; i < num; i++) {
+        us = fmax(us * (i < 2 ? 1 : s->volume[i] / s->volume[i - 1]), 0.1);
+        if (i >= 2 && MIN_SWEEPS * (sweep_us + 2 * us) > all_us)
+            break;
+        s->length[i] = train_length(rig, kind, us);
+        WEFT_TRY(sweep_volume(rig, kind, s, i, 0));
+        us = s->train_us[i][0] / s->length[i];
+        sweep_us += us * (s->length[i] + num_before(kind, s->length[i]));
+        s->num_volumes = i + 1;
+    }
+    *out_us = sweep_us;
+    return WEFT_OK;
+}
+
+/* All volumes in turn, again and again: what disturbs the machine for a while then meets one train
+ * of many points and not all trains of one. */
 static weft_status measure_curve(weft_measure_rig *rig, weft_cost_kind kind, weft_cost *out)
 {
-    double volumes[WEFT_CURVE_MAX_POINTS], us = 0;
-    int num = weft_measure_volumes(rig, kind, volumes);
-    double all_us = rig->options.seconds * 1e6, left_us = all_us, guess_us;
-    weft_curve curve = {0};
-    WEFT_TRY(weft_measure_train(rig, kind, volumes[0], 1, 1, &guess_us));
-    for (int i = 0; i < num; i++) {
-        guess_us = fmax(guess_us, 0.1);
-        /* A train is one operation behind another at the least. */
-        if (i >= 2 && guess_us * 2 * MIN_TRAINS > left_us)
-            break;
-        double start_us = weft_now_us();
-        WEFT_TRY(measure_point(rig, kind, volumes[i], guess_us, all_us * 0.04, &us));
-        double spent_us = weft_now_us() - start_us;
-        WEFT_TRY(weft_comm_all_reduce_host(rig->world, &spent_us, 1, WEFT_F64, WEFT_REDUCE_MAX));
-        left_us -= spent_us;
-        curve.volume[i] = volumes[i];
-        curve.time_us[i] = fmax(us, 1e-3);
-        curve.num_points = i + 1;
-        if (i + 1 < num)
-            guess_us = us * (i == 0 ? 1 : volumes[i + 1] / volumes[i]);
+    sweeps s = {0};
+    double sweep_us = 0;
+    WEFT_TRY(first_sweep(rig, kind, &s, &sweep_us));
+    int count = clamp(rig->options.seconds * 1e6 / fmax(sweep_us, 1), MIN_SWEEPS,
+                      rig->options.quick ? MIN_SWEEPS : MAX_SWEEPS);
+    for (int sweep = 1; sweep < count; sweep++)
+        for (int i = 0; i < s.num_volumes; i++)
+            WEFT_TRY(sweep_volume(rig, kind, &s, i, sweep));
+    weft_curve curve = {.num_points = s.num_volumes};
+    for (int i = 0; i < s.num_volumes; i++) {
+        curve.volume[i] = s.volume[i];
+        curve.time_us[i] = fmax(weft_measure_typical_us(s.train_us[i], count) / s.length[i], 1e-3);
     }
     weft_measure_make_rise(&curve);
     for (int i = 0; i < curve.num_points; i++)
@@ -131,7 +162,7 @@ static void resolve(const weft_measure_options *given, weft_measure_options *out
     if (out->max_bytes < WEFT_MEASURE_SMALLEST)
         out->max_bytes = WEFT_MEASURE_SMALLEST;
     if (!(out->seconds > 0))
-        out->seconds = out->quick ? 0.2 : 2;
+        out->seconds = out->quick ? 0.2 : 4;
     if (!out->kinds)
         out->kinds = (1u << WEFT_NUM_COSTS) - 1;
 }

@@ -17,7 +17,7 @@
 /* Zero means the default of each. */
 typedef struct weft_measure_options {
     size_t max_bytes;     /* largest volume of communication and copies; 64 MiB */
-    double seconds;       /* a curve stops at the volume that would exceed this; 2 */
+    double seconds;       /* a curve stops at the volume that would exceed this; 4 */
     int ranks_per_node;   /* consecutive ranks taken for a node; those that share memory */
     bool quick;           /* few and small volumes, short trains: to try it out */
     bool no_interference; /* leave it at 1 */

@@ -42,7 +42,7 @@ int weft_measure_volumes(const weft_measure_rig *rig, weft_cost_kind kind,
     while (bytes <= rig->options.max_bytes && count < WEFT_CURVE_MAX_POINTS) {
         out[count++] = (double)bytes;
         /* Small ones cost their latency, and nearly the same. */
-        bytes *= quick ? 16 : bytes < 16384 ? 4 : 2;
+        bytes *= quick ? 16 : bytes < 65536 ? 4 : 2;
     }
     return count;
 }
