@@ -7,8 +7,8 @@
 #include "core/options.h"
 #include "launcher/verbs.h"
 
-static const char *const verb_names[] = {"train",   "prepare", "generate",
-                                         "inspect", "doctor",  "calibrate"};
+static const char *const verb_names[] = {"train",  "prepare",   "generate", "inspect",
+                                         "doctor", "calibrate", "bench"};
 enum { NUM_VERBS = sizeof verb_names / sizeof *verb_names };
 
 static void usage(FILE *out, const char *program)
@@ -21,6 +21,7 @@ static void usage(FILE *out, const char *program)
             "  inspect  CHECKPOINT|DATASET       say what a file holds, and check it\n"
             "  doctor                            say what this machine has, and whether it works\n"
             "  calibrate --out CLUSTER           measure what links, copies and GEMMs cost\n"
+            "  bench    WHAT                     measure a part of Weft; bench --help lists them\n"
             "Every verb has --help and --json.\n",
             program);
 }
@@ -61,6 +62,8 @@ int weft_main(int argc, char **argv, weft_model_function build)
         return weft_verb_doctor(rest, args);
     if (strcmp(verb, "calibrate") == 0)
         return weft_verb_calibrate(rest, args);
+    if (strcmp(verb, "bench") == 0)
+        return weft_verb_bench(rest, args);
     const char *nearest = weft_nearest_name(verb, verb_names, NUM_VERBS);
     fprintf(stderr, "weft: unknown verb \"%s\"%s%s%s\n", verb, nearest ? "; did you mean " : "",
             nearest ? nearest : "", nearest ? "?" : "");

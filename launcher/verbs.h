@@ -11,6 +11,7 @@ int weft_verb_inspect(int argc, char **argv);
 int weft_verb_prepare(int argc, char **argv);
 int weft_verb_doctor(int argc, char **argv);
 int weft_verb_calibrate(int argc, char **argv);
+int weft_verb_bench(int argc, char **argv); /* weft bench WHAT: launcher/bench.h */
 
 /* Prints this thread's error record as one line on stderr ("weft train: ...") and returns the
  * status' exit code. */

@@ -1,0 +1,439 @@
+/* weft bench all-to-all: its options, and what is measured in which order. */
+#include <errno.h>
+#include <getopt.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/log.h"
+#include "core/options.h"
+#include "launcher/bench_exchange.h"
+#include "launcher/measure.h"
+#include "launcher/verbs.h"
+
+enum { MAX_ROUNDS = 1000, MAX_TRAIN = 64 };
+/* A measurement takes about this: a link's burst and the clock's grain then do not show. */
+static const double train_us = 200e3;
+
+typedef struct arguments {
+    weft_bench_options common;
+    double sizes[WEFT_BENCH_MAX_SIZES];
+    int num_sizes;
+    int chunks[WEFT_BENCH_MAX_CHUNKS];
+    int num_chunks;
+    unsigned forms; /* bit i: form i */
+    int inside;
+    double minimal_bytes, seconds;
+    bool uneven;
+    const char *cluster;
+} arguments;
+
+static void help(void)
+{
+    printf("usage: weft bench all-to-all [options]\n"
+           "\n"
+           "The all-to-all of experts that are tensor-sharded, in all its forms. The t ranks of a\n"
+           "node hold the same tokens, rank j of each node exchanges them with rank j of the\n"
+           "others. Every form is timed in turn, round by round, beside the bare all-to-all of\n"
+           "I / t, and its data checked. What the links cost is measured before, and the model's\n"
+           "time and choice stand beside what was measured. Needs two nodes of two ranks.\n"
+           "\n"
+           "  --sizes I[,I]    bytes a rank sends in the baseline, its own block included: 4MiB,\n"
+           "                   64k (4MiB,16MiB,64MiB)\n"
+           "  --chunks N[,N]   chunks that o2, o3 and direct are tried with, besides those chosen\n"
+           "                   (1,2,4,8,16)\n"
+           "  --forms F[,F]    baseline, o1_paper, o1, o2, o3, direct (all)\n"
+           "  --uneven         blocks of different sizes, as popular experts make them\n"
+           "  --inside N       take N consecutive ranks for a node (those that share memory)\n"
+           "  --cluster FILE   the costs, by weft calibrate, instead of measuring them\n"
+           "  --seconds S      time for measuring a cost (3)\n"
+           "  --minimal I      smallest slice that the model may choose (64KiB)\n"
+           "  --rounds N       measured rounds, after one untimed (9)\n"
+           "  --json FILE      all numbers (-: stdout)\n"
+           "  --svg FILE       a drawing\n");
+}
+
+static weft_status parse_number(const char *option, const char *text, bool is_bytes, double low,
+                                double high, double *out)
+{
+    static const char *const units[] = {"", "k", "M", "G"};
+    char *end;
+    errno = 0;
+    double value = strtod(text, &end);
+    for (int i = 1; is_bytes && i < 4; i++) {
+        size_t length = strlen(end);
+        bool named = (*end == *units[i] || (i == 1 && *end == 'K')) &&
+                     (length == 1 || strcmp(end + 1, "iB") == 0);
+        if (end != text && named) {
+            value *= pow(1024, i);
+            end += length;
+            break;
+        }
+    }
+    if (end == text || *end || value != floor(value) || !(value >= low && value <= high))
+        return WEFT_ERROR(WEFT_CONFIG, "--%s %.40s: not a whole number of %.0f to %.0f", option,
+                          text, low, high);
+    *out = value;
+    return WEFT_OK;
+}
+
+/* "a,b": at most `capacity` numbers. */
+static weft_status parse_list(const char *option, char *text, bool is_bytes, double low,
+                              double high, int capacity, double *out, int *out_num)
+{
+    int num = 0;
+    for (char *save = NULL, *word = strtok_r(text, ",", &save); word;
+         word = strtok_r(NULL, ",", &save)) {
+        if (num == capacity)
+            return WEFT_ERROR(WEFT_CONFIG, "--%s: more than %d", option, capacity);
+        WEFT_TRY(parse_number(option, word, is_bytes, low, high, &out[num++]));
+    }
+    *out_num = num;
+    return num > 0 ? WEFT_OK : WEFT_ERROR(WEFT_CONFIG, "--%s: nothing is named", option);
+}
+
+static weft_status parse_forms(char *text, unsigned *out)
+{
+    const char *names[WEFT_NUM_EXCHANGES];
+    *out = 0;
+    for (int i = 0; i < WEFT_NUM_EXCHANGES; i++)
+        names[i] = weft_exchange_text(i);
+    for (char *save = NULL, *name = strtok_r(text, ",", &save); name;
+         name = strtok_r(NULL, ",", &save)) {
+        int i = 0;
+        while (i < WEFT_NUM_EXCHANGES && strcmp(names[i], name) != 0)
+            i++;
+        if (i == WEFT_NUM_EXCHANGES) {
+            const char *near = weft_nearest_name(name, names, WEFT_NUM_EXCHANGES);
+            return WEFT_ERROR(WEFT_CONFIG, "--forms %.40s: no such form%s%s%s", name,
+                              near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+        }
+        *out |= 1u << i;
+    }
+    return *out ? WEFT_OK : WEFT_ERROR(WEFT_CONFIG, "--forms: nothing is named");
+}
+
+static weft_status parse_option(int option, char *value, arguments *args)
+{
+    double number, list[WEFT_BENCH_MAX_CHUNKS];
+    switch (option) {
+    case 's':
+        return parse_list("sizes", value, true, 1024, 17179869184.0, WEFT_BENCH_MAX_SIZES,
+                          args->sizes, &args->num_sizes);
+    case 'c':
+        WEFT_TRY(parse_list("chunks", value, false, 1, WEFT_EXCHANGE_MAX_CHUNKS,
+                            WEFT_BENCH_MAX_CHUNKS, list, &args->num_chunks));
+        for (int i = 0; i < args->num_chunks; i++)
+            args->chunks[i] = (int)list[i];
+        return WEFT_OK;
+    case 'f':
+        return parse_forms(value, &args->forms);
+    case 'u':
+        args->uneven = true;
+        return WEFT_OK;
+    case 'i':
+        WEFT_TRY(parse_number("inside", value, false, 2, 1e6, &number));
+        args->inside = (int)number;
+        return WEFT_OK;
+    case 'k':
+        args->cluster = value;
+        return WEFT_OK;
+    case 't':
+        return parse_number("seconds", value, false, 1, 3600, &args->seconds);
+    case 'm':
+        return parse_number("minimal", value, true, 1, 17179869184.0, &args->minimal_bytes);
+    case 'r':
+        WEFT_TRY(parse_number("rounds", value, false, 1, MAX_ROUNDS, &number));
+        args->common.rounds = (int)number;
+        return WEFT_OK;
+    case 'j':
+        args->common.json = value;
+        return WEFT_OK;
+    case 'v':
+        args->common.svg = value;
+        return WEFT_OK;
+    default:
+        return WEFT_ERROR(WEFT_INTERNAL, "option %d", option);
+    }
+}
+
+static weft_status parse_arguments(int argc, char **argv, arguments *args, bool *out_help)
+{
+    static const struct option options[] = {{"sizes", required_argument, NULL, 's'},
+                                            {"chunks", required_argument, NULL, 'c'},
+                                            {"forms", required_argument, NULL, 'f'},
+                                            {"uneven", no_argument, NULL, 'u'},
+                                            {"inside", required_argument, NULL, 'i'},
+                                            {"cluster", required_argument, NULL, 'k'},
+                                            {"seconds", required_argument, NULL, 't'},
+                                            {"minimal", required_argument, NULL, 'm'},
+                                            {"rounds", required_argument, NULL, 'r'},
+                                            {"json", required_argument, NULL, 'j'},
+                                            {"svg", required_argument, NULL, 'v'},
+                                            {"help", no_argument, NULL, 'h'},
+                                            {NULL, 0, NULL, 0}};
+    int option;
+    optind = 1;
+    opterr = 0;
+    while ((option = getopt_long(argc, argv, "h", options, NULL)) != -1) {
+        if (option == 'h') {
+            *out_help = true;
+            return WEFT_OK;
+        }
+        if (option == '?')
+            return WEFT_ERROR(
+                WEFT_CONFIG,
+                "%s: unknown option or missing value; see weft bench all-to-all --help",
+                argv[optind - 1]);
+        WEFT_TRY(parse_option(option, optarg, args));
+    }
+    if (optind < argc)
+        return WEFT_ERROR(WEFT_CONFIG, "%s: unexpected; see weft bench all-to-all --help",
+                          argv[optind]);
+    return WEFT_OK;
+}
+
+static double largest_of(const arguments *args)
+{
+    double largest = 0;
+    for (int i = 0; i < args->num_sizes; i++)
+        largest = fmax(largest, args->sizes[i]);
+    return largest;
+}
+
+/* --- one size ------------------------------------------------------------------------------ */
+
+static weft_exchange_shape shape_of(const arguments *args, const weft_exchange_rig *rig,
+                                    double bytes)
+{
+    return (weft_exchange_shape){.bytes = bytes,
+                                 .t = weft_comm_size(rig->inside),
+                                 .e = weft_comm_size(rig->between),
+                                 .minimal_bytes = args->minimal_bytes};
+}
+
+static weft_status add_variant(weft_exchange_result *result, weft_exchange_variant variant,
+                               int rounds)
+{
+    for (int i = 0; i < result->num_variants; i++) {
+        weft_exchange_variant *v = &result->variants[i];
+        if (v->is_bare == variant.is_bare && v->form == variant.form &&
+            v->num_chunks == variant.num_chunks) {
+            v->tried = v->tried || variant.tried;
+            return WEFT_OK;
+        }
+    }
+    variant.us = calloc((size_t)rounds, sizeof(double));
+    if (!variant.us)
+        return WEFT_ERROR(WEFT_MEMORY, "out of host memory: bench all-to-all");
+    result->variants[result->num_variants++] = variant;
+    return WEFT_OK;
+}
+
+/* The bare one first, then the forms: one of no chunks once, the others in each count to try and
+ * in the model's. */
+static weft_status list_variants(const arguments *args, weft_exchange_result *result)
+{
+    int rounds = args->common.rounds;
+    WEFT_TRY(add_variant(result, (weft_exchange_variant){.is_bare = true}, rounds));
+    for (int form = 0; form < WEFT_NUM_EXCHANGES; form++) {
+        weft_exchange_variant v = {.form = (weft_exchange_form)form, .num_chunks = 1};
+        if (!(args->forms >> form & 1))
+            continue;
+        if (form < WEFT_EXCHANGE_O2) {
+            v.tried = true;
+            WEFT_TRY(add_variant(result, v, rounds));
+            continue;
+        }
+        v.num_chunks = result->choice.best_chunks[form];
+        WEFT_TRY(add_variant(result, v, rounds));
+        v.tried = true;
+        for (int i = 0; i < args->num_chunks; i++) {
+            v.num_chunks = args->chunks[i];
+            WEFT_TRY(add_variant(result, v, rounds));
+        }
+    }
+    return WEFT_OK;
+}
+
+static int find_variant(const weft_exchange_result *result, bool is_bare, weft_exchange_form form,
+                        int num_chunks)
+{
+    for (int i = 0; i < result->num_variants; i++) {
+        const weft_exchange_variant *v = &result->variants[i];
+        if (v->is_bare == is_bare && (is_bare || (v->form == form && v->num_chunks == num_chunks)))
+            return i;
+    }
+    return -1;
+}
+
+static weft_status measure_rounds(const arguments *args, weft_exchange_rig *rig,
+                                  weft_exchange_result *result)
+{
+    double us, bare_us = 0;
+    for (int i = 0; i < result->num_variants; i++) {
+        WEFT_TRY(weft_exchange_rig_check(rig, &result->variants[i]));
+        WEFT_TRY(weft_exchange_rig_time(rig, &result->variants[i], 1, &us));
+        if (result->variants[i].is_bare)
+            bare_us = fmax(us, 1);
+    }
+    result->train = (int)fmin(fmax(ceil(train_us / bare_us), 1), MAX_TRAIN);
+    for (int round = 0; round < args->common.rounds; round++)
+        for (int i = 0; i < result->num_variants; i++)
+            WEFT_TRY(weft_exchange_rig_time(rig, &result->variants[i], result->train,
+                                            &result->variants[i].us[round]));
+    return WEFT_OK;
+}
+
+/* Ratios are of one round: what slows a round down slows all of it down. */
+static void find_speeds(weft_exchange_result *result, const weft_exchange_variant *against,
+                        int which, int rounds)
+{
+    double ratios[MAX_ROUNDS];
+    for (int i = 0; against && i < result->num_variants; i++) {
+        for (int round = 0; round < rounds; round++)
+            ratios[round] = against->us[round] / result->variants[i].us[round];
+        result->variants[i].speed[which] = weft_spread_of(ratios, rounds);
+    }
+}
+
+static void judge(weft_exchange_result *result, int rounds)
+{
+    int at[3] = {find_variant(result, false, WEFT_EXCHANGE_BASELINE, 1),
+                 find_variant(result, false, WEFT_EXCHANGE_O1_PAPER, 1),
+                 find_variant(result, true, WEFT_EXCHANGE_BASELINE, 0)};
+    for (int which = 0; which < 3; which++)
+        find_speeds(result, at[which] < 0 ? NULL : &result->variants[at[which]], which, rounds);
+    result->best = -1;
+    for (int i = 0; i < result->num_variants; i++) {
+        weft_exchange_variant *v = &result->variants[i];
+        double sorted[MAX_ROUNDS]; /* rounds stay in their order for the ratios */
+        memcpy(sorted, v->us, (size_t)rounds * sizeof *sorted);
+        v->time = weft_spread_of(sorted, rounds);
+        if (!v->is_bare &&
+            (result->best < 0 || v->time.median < result->variants[result->best].time.median))
+            result->best = i;
+    }
+    result->chosen = find_variant(result, false, result->choice.form, result->choice.num_chunks);
+}
+
+static weft_status measure_size(const arguments *args, weft_exchange_rig *rig,
+                                const weft_cluster *cluster, weft_exchange_result *result)
+{
+    WEFT_TRY(weft_exchange_rig_load(rig, result->bytes, &result->model_bytes));
+    weft_exchange_shape shape = shape_of(args, rig, result->model_bytes);
+    WEFT_TRY(weft_choose_exchange(cluster, &shape, args->forms, &result->choice));
+    WEFT_TRY(weft_comm_agree(rig->world, list_variants(args, result)));
+    for (int i = 0; i < result->num_variants; i++) {
+        weft_exchange_variant *v = &result->variants[i];
+        if (!v->is_bare)
+            v->predicted_us = weft_exchange_us(cluster, &shape, v->form, v->num_chunks);
+    }
+    WEFT_TRY(measure_rounds(args, rig, result));
+    judge(result, args->common.rounds);
+    return WEFT_OK;
+}
+
+/* --- all of it ----------------------------------------------------------------------------- */
+
+static weft_status get_cluster(const arguments *args, weft_exchange_rig *rig, weft_cluster *out)
+{
+    if (args->cluster)
+        return weft_comm_agree(rig->world, weft_cluster_read(args->cluster, out));
+    weft_measure_options options = {.max_bytes = (size_t)(2 * largest_of(args)),
+                                    .seconds = args->seconds,
+                                    .ranks_per_node = weft_comm_size(rig->inside),
+                                    .no_interference = true,
+                                    .kinds = 1u << WEFT_COST_ALL_TO_ALL |
+                                             1u << WEFT_COST_ALL_GATHER | 1u << WEFT_COST_COPY,
+                                    .report_progress = true};
+    return weft_measure_cluster(rig->world, rig->device, &options, out);
+}
+
+static weft_status show(const arguments *args, const weft_exchange_report *report)
+{
+    bool json_only = args->common.json && strcmp(args->common.json, "-") == 0;
+    if (!json_only)
+        WEFT_TRY(weft_exchange_print(report, stdout));
+    if (args->common.json)
+        WEFT_TRY(weft_exchange_json(report, args->common.json));
+    if (args->common.svg)
+        WEFT_TRY(weft_exchange_svg(report, args->common.svg));
+    return WEFT_OK;
+}
+
+static weft_status measure_all(const arguments *args, weft_exchange_rig *rig,
+                               weft_exchange_result *results)
+{
+    weft_cluster cluster;
+    WEFT_TRY(get_cluster(args, rig, &cluster));
+    for (int i = 0; i < args->num_sizes; i++) {
+        results[i].bytes = args->sizes[i];
+        WEFT_TRY(measure_size(args, rig, &cluster, &results[i]));
+        weft_log(WEFT_LOG_INFO, "%.0f bytes: %d ways measured", args->sizes[i],
+                 results[i].num_variants);
+    }
+    weft_exchange_report report = {.rig = rig,
+                                   .cluster = &cluster,
+                                   .results = results,
+                                   .num_results = args->num_sizes,
+                                   .rounds = args->common.rounds};
+    bool speaks = weft_comm_rank(rig->world) == 0;
+    return weft_comm_agree(rig->world, speaks ? show(args, &report) : WEFT_OK);
+}
+
+static weft_status run(const arguments *args, weft_comm *world)
+{
+    static weft_exchange_result results[WEFT_BENCH_MAX_SIZES];
+    weft_exchange_rig rig = {0};
+    weft_device *device = NULL;
+    weft_status status = weft_comm_agree(world, weft_device_create_cpu(1, 0, &device));
+    if (status == WEFT_OK)
+        status = weft_exchange_rig_init(&rig, world, device, args->inside, largest_of(args),
+                                        args->uneven);
+    if (status == WEFT_OK)
+        status = measure_all(args, &rig, results);
+    if (status == WEFT_COMM || status == WEFT_DEVICE) {
+        weft_log_error_record(); /* this rank may be the only one that knows */
+        weft_comm_abort(world, status);
+    }
+    for (int i = 0; i < WEFT_BENCH_MAX_SIZES; i++)
+        for (int j = 0; j < results[i].num_variants; j++)
+            free(results[i].variants[j].us);
+    if (device)
+        weft_exchange_rig_release(&rig);
+    weft_device_destroy(device);
+    return status;
+}
+
+int weft_bench_all_to_all(int argc, char **argv)
+{
+    arguments args = {.common.rounds = 9,
+                      .sizes = {4 << 20, 16 << 20, 64 << 20},
+                      .num_sizes = 3,
+                      .chunks = {1, 2, 4, 8, 16},
+                      .num_chunks = 5,
+                      .forms = (1u << WEFT_NUM_EXCHANGES) - 1,
+                      .minimal_bytes = 64 << 10,
+                      .seconds = 3};
+    weft_comm *world = NULL;
+    bool wants_help = false;
+    int rank = 0, size, local_rank, local_size;
+    bool launched = weft_comm_launched(&rank, &size, &local_rank, &local_size);
+    weft_log_set_rank(rank);
+    weft_status status = parse_arguments(argc, argv, &args, &wants_help);
+    if (wants_help) {
+        if (rank == 0)
+            help();
+        return 0;
+    }
+    if (status == WEFT_OK)
+        status = launched ? weft_comm_create_world(&world) : weft_comm_create_self(&world);
+    if (status == WEFT_OK)
+        status = run(&args, world);
+    int code = status == WEFT_OK ? 0
+               : rank == 0       ? weft_verb_fail("bench all-to-all")
+                                 : weft_status_exit_code(status);
+    weft_comm_destroy(world);
+    return code;
+}
