@@ -23,7 +23,7 @@ enum {
      * messages are slowest. */
     BELOW_EAGER_BYTES = 48 << 10,
     ABOVE_EAGER_BYTES = 96 << 10,
-    CHUNKS_PER_BLOCK = 16,  /* as long as slices stay between the two */
+    CHUNKS_PER_BLOCK = 12,  /* as long as slices stay between the two */
     COPIED_BYTES = 1 << 20, /* of the own block, a call of advance */
     EXCHANGE_TAG = 1,       /* in `between`, from the operation's first tag */
     FIRST_FORWARD_TAG = 1,  /* in `inside`, one for each block */
