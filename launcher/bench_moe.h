@@ -10,7 +10,8 @@ enum { WEFT_BENCH_MAX_CASES = 64, WEFT_BENCH_MAX_ROUNDS = 200 };
 
 typedef enum weft_bench_mode {
     WEFT_BENCH_SYNCHRONOUS, /* n = 1, as FastMoE */
-    WEFT_BENCH_PEERS,       /* as FasterMoE */
+    WEFT_BENCH_PEERS,       /* as FasterMoE, a partition a peer */
+    WEFT_BENCH_NODES,       /* the same, a partition a node's peers */
     WEFT_BENCH_PIPELINED,
     WEFT_BENCH_FREE, /* a pipelined program without its waits: the same work, in any order */
 } weft_bench_mode;

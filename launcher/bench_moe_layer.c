@@ -242,6 +242,7 @@ static void fill_row(weft_table *t, const weft_bench_point *p, const weft_bench_
 {
     const weft_bench_case *sync = weft_bench_find(p, WEFT_BENCH_SYNCHRONOUS, NULL);
     const weft_bench_case *peers = weft_bench_find(p, WEFT_BENCH_PEERS, NULL);
+    const weft_bench_case *nodes = weft_bench_find(p, WEFT_BENCH_NODES, NULL);
     double us = c->us[2].median;
     char text[48];
     weft_table_cell(t, 0, "%s", weft_bench_case_text(c, text, sizeof text));
@@ -250,11 +251,13 @@ static void fill_row(weft_table *t, const weft_bench_point *p, const weft_bench_
     weft_table_cell(t, 3, "%.2f", us / 1e3);
     weft_table_cell(t, 4, "%.2f-%.2f", c->us[2].low / 1e3, c->us[2].high / 1e3);
     weft_table_cell(t, 5, "%.2f", sync->us[2].median / us);
-    weft_table_cell(t, 6, "%.2f", peers ? peers->us[2].median / us : NAN);
-    weft_table_cell(t, 7, "%.0f %%", 100 * bound_us(p) / us);
+    weft_table_cell(t, 6, "%.2f", peers->us[2].median / us);
+    if (nodes)
+        weft_table_cell(t, 7, "%.2f", nodes->us[2].median / us);
+    weft_table_cell(t, 8, "%.0f %%", 100 * bound_us(p) / us);
     if (c->predicted_us > 0) {
-        weft_table_cell(t, 8, "%.2f", c->predicted_us / 1e3);
-        weft_table_cell(t, 9, "%+.0f %%", 100 * (c->predicted_us / us - 1));
+        weft_table_cell(t, 9, "%.2f", c->predicted_us / 1e3);
+        weft_table_cell(t, 10, "%+.0f %%", 100 * (c->predicted_us / us - 1));
     }
 }
 

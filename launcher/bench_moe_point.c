@@ -7,13 +7,14 @@
 #include "core/trace.h"
 #include "launcher/bench_moe.h"
 #include "layers/describe.h"
+#include "parallel/topology.h"
 
 enum { WARM_UP = 2, PROBES = 3, RATIO_STEPS = 3 };
 
 char *weft_bench_case_text(const weft_bench_case *c, char *text, size_t bytes)
 {
-    static const char *const names[] = {"synchronous", "by peers", "", "no waits, "};
-    if (c->mode == WEFT_BENCH_SYNCHRONOUS || c->mode == WEFT_BENCH_PEERS)
+    static const char *const names[] = {"synchronous", "by peers", "by nodes", "", "no waits, "};
+    if (c->mode < WEFT_BENCH_PIPELINED)
         snprintf(text, bytes, "%s", names[c->mode]);
     else
         snprintf(text, bytes, "%sn %d, %s", names[c->mode], c->pipeline.num_partitions,
@@ -170,12 +171,13 @@ static void add_case(weft_bench_point *p, weft_bench_mode mode, int n, weft_reus
     c->pipeline = (weft_moe_pipeline){n, reuse};
 }
 
-static void list_cases(const weft_bench_moe_options *o, weft_bench_point *p)
+static void list_cases(const weft_bench_moe_options *o, weft_bench_point *p, bool by_nodes)
 {
     p->num_cases = 0;
     add_case(p, WEFT_BENCH_SYNCHRONOUS, 1, WEFT_REUSE_NONE);
-    if (!o->shape.mesh || !strstr(o->shape.mesh, "etp"))
-        add_case(p, WEFT_BENCH_PEERS, 1, WEFT_REUSE_NONE);
+    add_case(p, WEFT_BENCH_PEERS, 1, WEFT_REUSE_NONE);
+    if (by_nodes)
+        add_case(p, WEFT_BENCH_NODES, 1, WEFT_REUSE_NONE);
     for (int i = 0; i < o->num_partitions; i++)
         for (int reuse = 0; reuse < WEFT_NUM_REUSES; reuse++)
             if (o->reuses & 1u << reuse)
@@ -183,18 +185,21 @@ static void list_cases(const weft_bench_moe_options *o, weft_bench_point *p)
 }
 
 typedef struct layers {
-    weft_bench_layer *main, *peers;
+    weft_bench_layer *main, *peers, *nodes; /* nodes: NULL without several ranks on several nodes */
     weft_arena arena;
     weft_program free_programs[2];
 } layers;
 
 static weft_status run_case(layers *l, weft_bench_case *c, int round)
 {
-    weft_bench_layer *layer = c->mode == WEFT_BENCH_PEERS ? l->peers : l->main;
+    bool by_peers = c->mode == WEFT_BENCH_PEERS || c->mode == WEFT_BENCH_NODES;
+    weft_bench_layer *layer = !by_peers                     ? l->main
+                              : c->mode == WEFT_BENCH_PEERS ? l->peers
+                                                            : l->nodes;
     double us[2];
     if (c->mode == WEFT_BENCH_FREE)
         WEFT_TRY(weft_model_set_moe_programs(layer->model, &c->pipeline, l->free_programs));
-    else if (c->mode != WEFT_BENCH_PEERS)
+    else if (!by_peers)
         WEFT_TRY(weft_model_set_moe_pipeline(layer->model, &c->pipeline));
     WEFT_TRY(weft_bench_layer_run(layer, us));
     if (round < 0)
@@ -220,7 +225,7 @@ static weft_status run_rounds(layers *l, weft_bench_point *p, int first, int num
  */
 static weft_status measure(layers *l, const weft_bench_moe_options *o, weft_bench_point *p)
 {
-    list_cases(o, p);
+    list_cases(o, p, l->nodes != NULL);
     WEFT_TRY(run_rounds(l, p, 0, o->common.rounds));
     const weft_bench_case *best = weft_bench_best(p);
     if (!best || o->num_grid > 0)
@@ -233,7 +238,7 @@ static weft_status measure(layers *l, const weft_bench_moe_options *o, weft_benc
 /* --- choosing ------------------------------------------------------------------------------ */
 
 static weft_moe_layer_shape layer_shape(const weft_bench_layer *layer, const weft_bench_point *p,
-                                        bool inside)
+                                        int ep_inside)
 {
     const weft_shape *shape = weft_model_get_shape(layer->model);
     weft_moe_dims d = weft_moe_dims_of(&layer->options, shape);
@@ -244,10 +249,22 @@ static weft_moe_layer_shape layer_shape(const weft_bench_layer *layer, const wef
         .gates = (int)d.gates,
         .element_bytes = (double)weft_dtype_bytes(shape->dtype),
         .ep = shape->ep,
-        .inside = inside,
+        .ep_inside = ep_inside,
         .exchange_factor = 1,
         .pace_flops = p->pace_flops[0],
     };
+}
+
+/* The fewest ranks that one of EP's groups has on one node. */
+static weft_status count_ep_inside(const weft_bench_layer *layer, int *out)
+{
+    weft_arena arena = {0};
+    weft_topology topology;
+    weft_status status = weft_topology_discover(layer->world, &arena, &topology);
+    if (status == WEFT_OK)
+        *out = weft_topology_inside(&topology, &layer->groups.mesh, WEFT_AXIS_EP);
+    weft_arena_release(&arena);
+    return status;
 }
 
 /* The paces of the two directions may differ: the costs of each with its own. */
@@ -267,6 +284,7 @@ static weft_status predict(const weft_cluster *cluster, const weft_moe_layer_sha
                            weft_bench_point *p)
 {
     weft_arena arena = {0};
+    weft_interference beside = weft_moe_interference(cluster, shape);
     weft_status status = WEFT_OK;
     for (int i = 0; i < p->num_cases && status == WEFT_OK; i++) {
         weft_bench_case *c = &p->cases[i];
@@ -360,19 +378,29 @@ static weft_status write_trace(layers *l, const weft_bench_moe_options *o,
     return weft_comm_agree(l->main->world, status);
 }
 
+static weft_status make_by_peers(const weft_bench_layer *main, const weft_bench_point *p, int group,
+                                 weft_bench_layer **out)
+{
+    weft_bench_layer_shape shape = p->shape;
+    shape.moe = (weft_moe_options){.split = WEFT_MOE_SPLIT_PEERS, .peer_group = group};
+    WEFT_TRY(weft_bench_layer_create(main->world, &shape, out));
+    memcpy((*out)->pace_flops, p->pace_flops, sizeof p->pace_flops);
+    return WEFT_OK;
+}
+
 static weft_status run_point(weft_comm *world, const weft_bench_moe_options *o,
                              const weft_cluster *cluster, weft_bench_point *p, layers *l)
 {
     WEFT_TRY(make_layer(world, o, p, &l->main));
     if (!weft_model_moe_exchanges(l->main->model))
         return WEFT_ERROR(WEFT_CONFIG, "no tokens travel on this mesh: nothing to measure");
-    weft_bench_layer_shape shape = p->shape;
-    shape.moe = (weft_moe_options){.split = WEFT_MOE_SPLIT_PEERS};
-    WEFT_TRY(weft_bench_layer_create(world, &shape, &l->peers));
-    memcpy(l->peers->pace_flops, p->pace_flops, sizeof p->pace_flops);
+    int ep_inside;
+    WEFT_TRY(count_ep_inside(l->main, &ep_inside));
+    WEFT_TRY(make_by_peers(l->main, p, 1, &l->peers));
+    if (ep_inside > 1 && ep_inside < l->main->groups.mesh.ep)
+        WEFT_TRY(make_by_peers(l->main, p, ep_inside, &l->nodes));
     WEFT_TRY(measure(l, o, p));
-    bool inside = !cluster || !weft_cluster_knows(cluster, WEFT_COST_ALL_TO_ALL);
-    weft_moe_layer_shape layer = layer_shape(l->main, p, inside);
+    weft_moe_layer_shape layer = layer_shape(l->main, p, ep_inside);
     WEFT_TRY(choose(o, cluster, &layer, p));
     return write_trace(l, o, p);
 }
@@ -384,6 +412,7 @@ weft_status weft_bench_moe_point(weft_comm *world, const weft_bench_moe_options 
     weft_status status = run_point(world, options, cluster, out, &l);
     weft_bench_layer_destroy(l.main);
     weft_bench_layer_destroy(l.peers);
+    weft_bench_layer_destroy(l.nodes);
     weft_arena_release(&l.arena);
     return status;
 }

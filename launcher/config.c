@@ -322,7 +322,7 @@ static weft_status check_world(const weft_config *c, int world, weft_mesh *out)
             (long long)t->global_batch_size, (long long)t->micro_batch_size, out->dp);
     /* Whether it can be chosen, before any rank starts; what is chosen depends on the nodes. */
     weft_moe_selection moe;
-    return weft_moe_selection_start(c, out, false, &moe);
+    return weft_moe_selection_start(c, out, 1, &moe);
 }
 
 weft_status weft_config_mesh(const weft_config *config, const weft_config_source *source, int world,

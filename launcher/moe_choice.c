@@ -142,7 +142,7 @@ static weft_status choose_pipeline(const weft_config *config, const weft_cluster
 }
 
 static weft_moe_layer_shape layer_shape(const weft_config *config, const weft_shape *shape,
-                                        const weft_moe_dims *d, bool inside)
+                                        const weft_moe_dims *d, int ep_inside)
 {
     return (weft_moe_layer_shape){
         .rows = (double)d->tokens * (double)config->model.moe_router_topk,
@@ -151,14 +151,14 @@ static weft_moe_layer_shape layer_shape(const weft_config *config, const weft_sh
         .gates = (int)d->gates,
         .element_bytes = (double)weft_dtype_bytes(shape->dtype),
         .ep = shape->ep,
-        .inside = inside,
+        .ep_inside = ep_inside,
         .exchange_factor = 1,
         .pace_flops = config->device.pace,
     };
 }
 
-weft_status weft_moe_selection_start(const weft_config *config, const weft_mesh *mesh, bool inside,
-                                     weft_moe_selection *out)
+weft_status weft_moe_selection_start(const weft_config *config, const weft_mesh *mesh,
+                                     int ep_inside, weft_moe_selection *out)
 {
     weft_moe_selection s = {.options = {.pipeline = {.num_partitions = 1}}};
     const weft_parallel_options *p = &config->parallel;
@@ -171,6 +171,7 @@ weft_status weft_moe_selection_start(const weft_config *config, const weft_mesh 
     s.travels = d.exchange;
     s.tokens = (double)d.tokens;
     s.options.split = (weft_moe_split)p->moe_partition_by;
+    s.options.peer_group = (int)p->moe_peer_group_size;
     if (!s.travels) {
         *out = s;
         return WEFT_OK;
@@ -179,14 +180,15 @@ weft_status weft_moe_selection_start(const weft_config *config, const weft_mesh 
     bool has_cluster = p->cluster && p->cluster[0];
     if (has_cluster)
         WEFT_TRY(weft_cluster_read(p->cluster, &cluster));
-    weft_moe_layer_shape layer = layer_shape(config, &shape, &d, inside);
+    weft_moe_layer_shape layer = layer_shape(config, &shape, &d, ep_inside);
     weft_moe_selection form = s; /* its sentence comes after the one on n and S */
     WEFT_TRY(choose_form(config, has_cluster ? &cluster : NULL, &layer, mesh->etp, &form,
                          &layer.exchange_factor));
     s.options.form = form.options.form;
     s.options.num_chunks = form.options.num_chunks;
     if (s.options.split == WEFT_MOE_SPLIT_PEERS)
-        snprintf(s.reason, sizeof s.reason, "%d partitions, one a peer (as configured)", mesh->ep);
+        snprintf(s.reason, sizeof s.reason, "partitions by peers, %d each (as configured)",
+                 s.options.peer_group);
     else
         WEFT_TRY(choose_pipeline(config, has_cluster ? &cluster : NULL, &layer, &s));
     if (s.reason[0]) {

@@ -25,11 +25,12 @@ typedef struct weft_moe_selection {
     int num_repeats;
 } weft_moe_selection;
 
-/* Reads the cluster file where the choice needs it. inside: EP groups lie inside nodes. Errors:
+/* Reads the cluster file where the choice needs it. ep_inside: ranks of an EP
+ * group on one node. Errors:
  * WEFT_CONFIG with the key that asks for what is not there; those of the cluster file. Pure but for
  * reading the file: the same on every rank. */
-weft_status weft_moe_selection_start(const weft_config *config, const weft_mesh *mesh, bool inside,
-                                     weft_moe_selection *out) WEFT_CHECKED;
+weft_status weft_moe_selection_start(const weft_config *config, const weft_mesh *mesh,
+                                     int ep_inside, weft_moe_selection *out) WEFT_CHECKED;
 /* Before a training step: gives the model the (n, S) to measure, or the best one. */
 weft_status weft_moe_selection_before(weft_moe_selection *selection,
                                       weft_model *model) WEFT_CHECKED;

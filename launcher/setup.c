@@ -295,26 +295,14 @@ static weft_status create_lanes(weft_trainer *t)
     return WEFT_OK;
 }
 
-/* Whether every group of EP lies inside a node. */
-static bool ep_is_inside(const weft_topology *topology, const weft_mesh *mesh)
-{
-    for (int rank = 0; rank < mesh->world; rank++)
-        for (int other = rank + 1; other < mesh->world; other++)
-            if (weft_mesh_color(mesh, WEFT_AXIS_EP, rank) ==
-                    weft_mesh_color(mesh, WEFT_AXIS_EP, other) &&
-                topology->node_of[rank] != topology->node_of[other])
-                return false;
-    return true;
-}
-
 static weft_status create_mesh(weft_trainer *t, const weft_config_source *source, weft_mesh *mesh)
 {
     weft_topology topology;
     WEFT_TRY(weft_config_mesh(&t->config, source, weft_comm_size(t->world), mesh));
     WEFT_TRY(weft_topology_discover(t->world, t->arena, &topology));
     WEFT_TRY(weft_topology_check(&topology, mesh, t->config.parallel.allow_tp_across_nodes));
-    weft_status status =
-        weft_moe_selection_start(&t->config, mesh, ep_is_inside(&topology, mesh), &t->moe);
+    weft_status status = weft_moe_selection_start(
+        &t->config, mesh, weft_topology_inside(&topology, mesh, WEFT_AXIS_EP), &t->moe);
     return weft_config_locate(source, status);
 }
 

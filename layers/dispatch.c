@@ -14,6 +14,7 @@ typedef struct planning {
     size_t local;        /* experts here */
     size_t kernel_parts; /* partitions that the sort knows: those by tokens */
     bool by_peers;
+    size_t group;              /* ranks that are one partition when cut by peers */
     int64_t *partition_counts; /* [kernel_parts][experts] */
     int64_t *sent_counts;      /* [ep][kernel_parts][local] */
 } planning;
@@ -118,11 +119,17 @@ static weft_status exchange_counts(planning *p)
     return WEFT_OK;
 }
 
+/* Cut by peers, partition i of a rank goes to the i-th group of ranks after its own. */
+static size_t group_of_part(const planning *p, size_t rank, size_t part)
+{
+    return (rank / p->group + part) % (p->ep / p->group);
+}
+
 /* Rows that `peer` sends in partition `part` for local expert e. */
 static int64_t received_rows(const planning *p, size_t peer, size_t part, size_t e)
 {
     if (p->by_peers) {
-        if ((peer + part) % p->ep != p->rank)
+        if (group_of_part(p, peer, part) != p->rank / p->group)
             return 0;
         part = 0;
     }
@@ -133,7 +140,7 @@ static int64_t sent_rows(const planning *p, size_t peer, size_t part)
 {
     int64_t sum = 0;
     if (p->by_peers) {
-        if ((p->rank + part) % p->ep != peer)
+        if (group_of_part(p, p->rank, part) != peer / p->group)
             return 0;
         part = 0;
     }
@@ -146,7 +153,7 @@ static int64_t sent_rows(const planning *p, size_t peer, size_t part)
 /* Rows come sorted by sender, then expert; experts want theirs together. */
 static weft_status order_rows(planning *p, size_t index, weft_moe_part *part)
 {
-    if (p->local > 1 && p->ep > 1 && !p->by_peers) {
+    if (p->local > 1 && p->ep > 1 && (!p->by_peers || p->group > 1)) {
         WEFT_TRY(host(p->pass, 2 * (part->num_rows + 1), sizeof(int32_t), &part->order));
         part->inverse = part->order + part->num_rows + 1;
     }
@@ -195,8 +202,8 @@ static weft_status size_parts(planning *p)
         WEFT_TRY(order_rows(p, i, part));
     }
     /* The sort puts peers' rows one after the other, whatever partition they are. */
-    for (size_t i = 0; p->by_peers && i < p->ep; i++) {
-        size_t to = (p->rank + i) % p->ep, before = 0;
+    for (size_t i = 0; p->by_peers && i < (size_t)s->num_parts; i++) {
+        size_t to = group_of_part(p, p->rank, i) * p->group, before = 0;
         for (size_t e = 0; e < to * p->local; e++)
             before += (size_t)p->partition_counts[e];
         s->parts[i].first_sent = before;
@@ -215,7 +222,8 @@ weft_status weft_moe_dispatch_plan(weft_moe *m, weft_pass *pass, weft_moe_state 
                   .ep = m->dims.exchange ? (size_t)groups->mesh.ep : 1,
                   .rank = (size_t)groups->coords.at[WEFT_AXIS_EP],
                   .local = m->dims.local_experts,
-                  .by_peers = by_peers};
+                  .by_peers = by_peers,
+                  .group = (size_t)runtime->options.peer_group};
     state->plan = runtime->current;
     state->num_parts = runtime->current->pipeline.num_partitions;
     p.kernel_parts = by_peers ? 1 : (size_t)state->num_parts;

@@ -201,8 +201,19 @@ static weft_status create_moe(weft_model *model)
         return WEFT_OK;
     weft_shape *shape = &model->shape;
     weft_moe_dims d = weft_moe_dims_of(&model->options, shape);
-    if (o->split == WEFT_MOE_SPLIT_PEERS)
-        o->pipeline = (weft_moe_pipeline){.num_partitions = d.exchange ? shape->ep : 1};
+    if (o->peer_group == 0)
+        o->peer_group = 1;
+    if (o->split == WEFT_MOE_SPLIT_PEERS) {
+        if (!d.exchange)
+            o->peer_group = shape->ep; /* no tokens travel: one partition */
+        if (shape->ep % o->peer_group != 0)
+            return WEFT_ERROR(
+                WEFT_CONFIG,
+                "parallel.moe_peer_group_size: groups of %d do not divide %d ranks of "
+                "expert parallelism",
+                o->peer_group, shape->ep);
+        o->pipeline = (weft_moe_pipeline){shape->ep / o->peer_group, WEFT_REUSE_NONE};
+    }
     size_t bytes = d.tokens * (size_t)model->options.moe_router_topk * shape->hidden *
                    weft_dtype_bytes(shape->dtype) / (size_t)shape->ep;
     if (o->pipeline.num_partitions > 1)

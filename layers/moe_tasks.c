@@ -104,6 +104,36 @@ static weft_status run_permute(void *context, const weft_task *task, weft_lane *
                            &to);
 }
 
+static size_t sum_of(const size_t *bytes, int first, int end)
+{
+    size_t sum = 0;
+    for (int i = first; i < end; i++)
+        sum += bytes[i];
+    return sum;
+}
+
+/* Partition p with the p-th group of ranks ahead, what comes being from as many behind; a message
+ * to each. */
+static weft_status move_by_peers(const work *w, weft_lane *lane, int p, const char *from,
+                                 const size_t *out_bytes, char *to, const size_t *in_bytes,
+                                 bool to_experts)
+{
+    weft_comm *ep = weft_pass_groups(w->pass)->by_axis[WEFT_AXIS_EP];
+    int group = w->pass->model->moe->options.peer_group, rank = weft_comm_rank(ep);
+    int num_groups = weft_comm_size(ep) / group, mine = rank / group;
+    int ahead = (mine + p) % num_groups * group;
+    int behind = (mine + num_groups - p) % num_groups * group;
+    int out = to_experts ? ahead : behind, in = to_experts ? behind : ahead;
+    for (int k = 0; k < group; k++) {
+        int receiver = out + (rank % group + k) % group;
+        int sender = in + (rank % group + group - k) % group;
+        WEFT_TRY(weft_send_recv(ep, lane, receiver, from + sum_of(out_bytes, out, receiver),
+                                out_bytes[receiver], sender, to + sum_of(in_bytes, in, sender),
+                                in_bytes[sender], p));
+    }
+    return WEFT_OK;
+}
+
 /* Between home and the experts, either way. */
 static weft_status move(const work *w, weft_lane *lane, int p, const weft_tensor *from,
                         const weft_tensor *to, bool to_experts)
@@ -115,12 +145,7 @@ static weft_status move(const work *w, weft_lane *lane, int p, const weft_tensor
         return WEFT_OK;
     if (w->pass->model->moe->options.split == WEFT_MOE_SPLIT_TOKENS)
         return weft_moe_exchange(w->pass, lane, from->data, out_bytes, to->data, in_bytes);
-    weft_comm *ep = weft_pass_groups(w->pass)->by_axis[WEFT_AXIS_EP];
-    int size = weft_comm_size(ep), rank = weft_comm_rank(ep);
-    int ahead = (rank + p) % size, behind = (rank + size - p) % size;
-    int peer = to_experts ? ahead : behind, sender = to_experts ? behind : ahead;
-    return weft_send_recv(ep, lane, peer, from->data, out_bytes[peer], sender, to->data,
-                          in_bytes[sender], p);
+    return move_by_peers(w, lane, p, from->data, out_bytes, to->data, in_bytes, to_experts);
 }
 
 static weft_status run_dispatch(void *context, const weft_task *task, weft_lane *lane)

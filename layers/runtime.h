@@ -25,8 +25,8 @@ weft_shape weft_model_shape(const weft_model_options *options, const weft_mesh *
 weft_status weft_model_check_mesh(const weft_model_options *options, const weft_mesh *mesh,
                                   int64_t num_layers, int64_t micro_batch_size) WEFT_CHECKED;
 
-/* By what a micro-batch is cut into partitions: by tokens (MPMoE), or by the peer that computes
- * them, each exchanged point to point (as FasterMoE does; n is then ep, nothing is reused). */
+/* By what a micro-batch is cut into partitions: by tokens (MPMoE), or by the group of peers that
+ * computes them, exchanged point to point (as FasterMoE does; nothing is reused). */
 typedef enum weft_moe_split { WEFT_MOE_SPLIT_TOKENS, WEFT_MOE_SPLIT_PEERS } weft_moe_split;
 
 /* How MoE layers whose tokens travel run. Zero: synchronous, nothing reused, the plain all-to-all.
@@ -34,6 +34,7 @@ typedef enum weft_moe_split { WEFT_MOE_SPLIT_TOKENS, WEFT_MOE_SPLIT_PEERS } weft
 typedef struct weft_moe_options {
     weft_moe_pipeline pipeline; /* num_partitions 0: 1 */
     weft_moe_split split;
+    int peer_group; /* consecutive EP ranks that are one partition when cut by peers; 0: 1 */
     weft_exchange_form form; /* where experts are tensor-sharded too */
     int num_chunks;          /* of form; 0: 1, or of direct a default by size */
 } weft_moe_options;

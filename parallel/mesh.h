@@ -44,6 +44,7 @@ typedef struct weft_parallel_options { /* section "parallel" */
      * schedule/exchange.h and layers/runtime.h, then "auto". */
     int64_t moe_num_partitions; /* n; 0: chosen */
     int moe_memory_reuse, moe_partition_by, moe_all_to_all;
+    int64_t moe_peer_group_size;
     int64_t moe_all_to_all_chunks; /* 0: chosen */
     int moe_choice;                /* weft_moe_choice_by */
     const char *cluster;           /* path of what `weft calibrate` wrote; "" none */

@@ -51,7 +51,9 @@ const weft_option_row weft_parallel_rows[] = {
            "how MoE layers share buffers between partitions and restore them in backward (MPMoE); "
            "auto: the fastest of s1 to s4"),
     CHOICE(moe_partition_by, "\"tokens\"", "tokens|peers",
-           "what partitions are cut by; peers: one a rank, exchanged point to point, n is ep"),
+           "what partitions are cut by; peers: a group of ranks each, exchanged point to point"),
+    ROW(moe_peer_group_size, INT, "1", 1, MAX_SIZE, "ranks",
+        "ranks that are one partition when cut by peers"),
     CHOICE(moe_all_to_all, "\"auto\"", "baseline|o1_paper|o1|o2|o3|direct|auto",
            "form of the all-to-all of tensor-sharded experts (MoNTA)"),
     ROW(moe_all_to_all_chunks, INT, "0", 0, 256, "chunks", "pieces it is cut in; 0: chosen"),

@@ -39,5 +39,7 @@ weft_status weft_topology_discover(weft_comm *world, weft_arena *arena,
  */
 weft_status weft_topology_check(const weft_topology *topology, const weft_mesh *mesh,
                                 bool allow) WEFT_CHECKED;
+/* The fewest ranks that a group along `axis` has on one of its nodes. Pure. */
+int weft_topology_inside(const weft_topology *topology, const weft_mesh *mesh, weft_axis axis);
 
 #endif

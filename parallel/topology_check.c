@@ -49,3 +49,16 @@ weft_status weft_topology_check(const weft_topology *topology, const weft_mesh *
                       mesh->tp, rank, topology->node_of[rank], leader, topology->node_of[leader],
                       smaller.tp);
 }
+
+int weft_topology_inside(const weft_topology *topology, const weft_mesh *mesh, weft_axis axis)
+{
+    int fewest = mesh->world;
+    for (int rank = 0; rank < mesh->world; rank++) {
+        int near = 0, color = weft_mesh_color(mesh, axis, rank);
+        for (int other = 0; other < mesh->world; other++)
+            near += weft_mesh_color(mesh, axis, other) == color &&
+                    topology->node_of[other] == topology->node_of[rank];
+        fewest = near < fewest ? near : fewest;
+    }
+    return fewest;
+}

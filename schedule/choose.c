@@ -20,8 +20,10 @@ static weft_status need_all(const weft_cluster *cluster, const weft_moe_layer_sh
     if (!(shape->pace_flops > 0))
         WEFT_TRY(
             need(cluster, shape->element_bytes < 4 ? WEFT_COST_GEMM_BF16 : WEFT_COST_GEMM_FP32));
-    if (shape->ep > 1)
-        WEFT_TRY(need(cluster, shape->inside ? WEFT_COST_ALL_TO_ALL_INSIDE : WEFT_COST_ALL_TO_ALL));
+    if (shape->ep > 1 && shape->ep > shape->ep_inside)
+        WEFT_TRY(need(cluster, WEFT_COST_ALL_TO_ALL));
+    if (shape->ep_inside > 1)
+        WEFT_TRY(need(cluster, WEFT_COST_ALL_TO_ALL_INSIDE));
     WEFT_TRY(need(cluster, WEFT_COST_COPY));
     const unsigned copying = 1u << WEFT_REUSE_S1 | 1u << WEFT_REUSE_S2 | 1u << WEFT_REUSE_S3;
     if (reuses & copying) {
@@ -50,7 +52,7 @@ static weft_status predict(const weft_cluster *cluster, const weft_moe_layer_sha
                            weft_moe_model model, const weft_moe_pipeline *pipeline, double *out_us)
 {
     const weft_moe_costs costs = weft_moe_costs_of(cluster, shape, pipeline->num_partitions);
-    const weft_interference *alpha = &cluster->interference;
+    const weft_interference beside = weft_moe_interference(cluster, shape), *alpha = &beside;
     if (model != WEFT_MOE_MODEL_PRICE) {
         *out_us = weft_moe_phases_of(&costs, alpha, pipeline, false).total_us +
                   weft_moe_phases_of(&costs, alpha, pipeline, true).total_us;

@@ -45,11 +45,8 @@ double weft_moe_quick_us(const weft_cluster *cluster, const weft_moe_layer_shape
 {
     const double bytes = shape->rows * shape->hidden * shape->element_bytes;
     const double gemm = gemm_us(cluster, shape);
-    const double exchange =
-        shape->exchange_factor *
-        weft_cluster_us(cluster, shape->inside ? WEFT_COST_ALL_TO_ALL_INSIDE : WEFT_COST_ALL_TO_ALL,
-                        bytes * (shape->ep - 1) / shape->ep);
-    const weft_interference *i = &cluster->interference;
+    const double exchange = weft_moe_exchange_us(cluster, shape, bytes);
+    const weft_interference beside = weft_moe_interference(cluster, shape), *i = &beside;
     double us = 0;
     for (int backward = 0; backward <= 1; backward++) {
         const amounts q = amounts_of(shape, reuse, backward);

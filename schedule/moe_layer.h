@@ -101,17 +101,23 @@ typedef struct weft_moe_costs {
 
 /* A layer on one rank, balanced routing. */
 typedef struct weft_moe_layer_shape {
-    double rows;          /* B * K: rows a rank sends, and gets, in all partitions together */
-    double hidden, ffn;   /* M; H of this rank's shard of an expert */
-    int gates;            /* 2 for SwiGLU, else 1: T_M is [rows, gates * ffn] */
-    double element_bytes; /* 4 or 2; GEMM's cost kind follows */
-    int ep;               /* of the rows, (ep - 1) / ep leave the rank */
-    bool inside;          /* EP lies inside a node */
-    double
-        exchange_factor; /* of an all-to-all's time, where a sharded form makes it cheaper; else 1
-                          */
-    double pace_flops;   /* FLOP/s of an emulated accelerator; 0: the cluster's GEMM curve */
+    double rows;            /* B * K: rows a rank sends, and gets, in all partitions together */
+    double hidden, ffn;     /* M; H of this rank's shard of an expert */
+    int gates;              /* 2 for SwiGLU, else 1: T_M is [rows, gates * ffn] */
+    double element_bytes;   /* 4 or 2; GEMM's cost kind follows */
+    int ep;                 /* of the rows, (ep - 1) / ep leave the rank */
+    int ep_inside;          /* ranks of EP on the rank's own node, itself among them: what goes to
+                               them does not take the links between nodes. 0: 1 */
+    double exchange_factor; /* times an all-to-all's time: below 1 where a sharded form is used */
+    double pace_flops;      /* FLOP/s of an emulated accelerator; 0: the cluster's GEMM curve */
 } weft_moe_layer_shape;
+/* Microseconds of an all-to-all of `bytes` of rows: the slower of what leaves the node and what
+ * stays inside, which travel at once; times exchange_factor. */
+double weft_moe_exchange_us(const weft_cluster *cluster, const weft_moe_layer_shape *shape,
+                            double bytes);
+/* The cluster's interference; an emulated accelerator neither slows others nor is slowed. */
+weft_interference weft_moe_interference(const weft_cluster *cluster,
+                                        const weft_moe_layer_shape *shape);
 /* Costs of a partition of 1/n of the rows, from the cluster's curves. */
 weft_moe_costs weft_moe_costs_of(const weft_cluster *cluster, const weft_moe_layer_shape *shape,
                                  int num_partitions);

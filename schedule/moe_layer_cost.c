@@ -15,18 +15,43 @@ static double gemm_us(const weft_cluster *cluster, const weft_moe_layer_shape *s
         cluster, shape->element_bytes > 2 ? WEFT_COST_GEMM_FP32 : WEFT_COST_GEMM_BF16, flops);
 }
 
+double weft_moe_exchange_us(const weft_cluster *cluster, const weft_moe_layer_shape *shape,
+                            double bytes)
+{
+    const int given = shape->ep_inside > 1 ? shape->ep_inside : 1;
+    const int near = given < shape->ep ? given : shape->ep;
+    double between = 0, inside = 0;
+    if (shape->ep > near)
+        between =
+            weft_cluster_us(cluster, WEFT_COST_ALL_TO_ALL, bytes * (shape->ep - near) / shape->ep);
+    if (near > 1)
+        inside =
+            weft_cluster_us(cluster, WEFT_COST_ALL_TO_ALL_INSIDE, bytes * (near - 1) / shape->ep);
+    return shape->exchange_factor * (between > inside ? between : inside);
+}
+
+weft_interference weft_moe_interference(const weft_cluster *cluster,
+                                        const weft_moe_layer_shape *shape)
+{
+    weft_interference i = cluster->interference;
+    if (!(shape->pace_flops > 0))
+        return i;
+    for (int x = 0; x <= WEFT_NUM_WORK_CLASSES; x++)
+        i.alpha[WEFT_WORK_COMP][x] = 1;
+    i.alpha[WEFT_WORK_COMM][WEFT_WORK_COMP] = i.alpha[WEFT_WORK_MEM][WEFT_WORK_COMP] = 1;
+    i.alpha[WEFT_WORK_COMM][WEFT_WORK_ALL] = i.alpha[WEFT_WORK_COMM][WEFT_WORK_MEM];
+    i.alpha[WEFT_WORK_MEM][WEFT_WORK_ALL] = i.alpha[WEFT_WORK_MEM][WEFT_WORK_COMM];
+    return i;
+}
+
 weft_moe_costs weft_moe_costs_of(const weft_cluster *cluster, const weft_moe_layer_shape *shape,
                                  int num_partitions)
 {
     const double rows = shape->rows / num_partitions;
     const double input_bytes = rows * shape->hidden * shape->element_bytes; /* T_DI, T_DO */
     const double middle_bytes = rows * shape->ffn * shape->gates * shape->element_bytes;
-    const double leaving_bytes = shape->ep > 1 ? input_bytes * (shape->ep - 1) / shape->ep : 0;
     const double forward_flops = 2 * rows * shape->hidden * shape->ffn * (shape->gates + 1);
-    const double exchange_us =
-        weft_cluster_us(cluster, shape->inside ? WEFT_COST_ALL_TO_ALL_INSIDE : WEFT_COST_ALL_TO_ALL,
-                        leaving_bytes) *
-        shape->exchange_factor;
+    const double exchange_us = weft_moe_exchange_us(cluster, shape, input_bytes);
     return (weft_moe_costs){
         .permute_us = weft_cluster_us(cluster, WEFT_COST_COPY, input_bytes),
         .dispatch_us = exchange_us,

@@ -64,9 +64,10 @@ static void check_pipelines(weft_comm *part, int mesh)
                 harness_moe.form = WEFT_EXCHANGE_DIRECT;
             run(part, mesh, i);
         }
-    harness_moe = (weft_moe_options){.split = WEFT_MOE_SPLIT_PEERS};
-    for (int i = 0; i < NUM_CASES && !meshes[mesh].sharded; i++)
-        run(part, mesh, 0);
+    for (int i = 0; i < 2 * NUM_CASES && !meshes[mesh].sharded; i++) {
+        harness_moe = (weft_moe_options){.split = WEFT_MOE_SPLIT_PEERS, .peer_group = 1 + i % 2};
+        run(part, mesh, i / 2);
+    }
 }
 
 static void check_forms(weft_comm *part, int mesh)

@@ -325,7 +325,7 @@ static void costs_from_curves(void **state)
     /* SwiGLU has two matrices before T_M, in bf16, inside a node, exchanged in a cheaper form. */
     shape.gates = 2;
     shape.element_bytes = 2;
-    shape.inside = true;
+    shape.ep_inside = shape.ep;
     shape.exchange_factor = 0.25;
     costs = weft_moe_costs_of(&cluster, &shape, 4);
     ASSERT_US(costs.dispatch_us, 0.25 * line_us(WEFT_COST_ALL_TO_ALL_INSIDE, input / 2 * 3 / 4));
