@@ -296,8 +296,7 @@ static weft_status predict(const weft_cluster *cluster, const weft_moe_layer_sha
             double us = 0;
             status = weft_program_moe(&c->pipeline, backward, &arena, &program);
             if (status == WEFT_OK)
-                status =
-                    weft_program_moe_price(&program, &costs, &cluster->interference, NULL, &us);
+                status = weft_program_moe_price(&program, &costs, &beside, NULL, &us);
             c->predicted_us += us;
         }
     }
