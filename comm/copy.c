@@ -7,27 +7,9 @@
 #include <emmintrin.h>
 #endif
 
+#ifdef __SSE2__
 enum { LINE_BYTES = 64, CHUNK_BYTES = 2048, DISTANCE_BYTES = 8192 };
 
-/* Asks for the chunk that lies DISTANCE_BYTES behind the one at `from + at`, as far as `end`. */
-static void prefetch(const char *from, size_t at, size_t end)
-{
-    at += DISTANCE_BYTES;
-    end = end < at + CHUNK_BYTES ? end : at + CHUNK_BYTES;
-    for (; at < end; at += LINE_BYTES)
-        __builtin_prefetch(from + at);
-}
-
-void weft_copy_ahead(void *to, const void *from, size_t bytes, size_t ahead_bytes)
-{
-    for (size_t at = 0; at < bytes; at += CHUNK_BYTES) {
-        size_t n = bytes - at < CHUNK_BYTES ? bytes - at : CHUNK_BYTES;
-        prefetch(from, at, bytes + ahead_bytes);
-        memcpy((char *)to + at, (const char *)from + at, n);
-    }
-}
-
-#ifdef __SSE2__
 /* Whole lines; the target begins one. */
 static void stream(char *to, const char *from, size_t bytes)
 {
@@ -49,7 +31,9 @@ void weft_copy_past(void *to, const void *from, size_t bytes)
     memcpy(out, in, head);
     size_t end = head + (bytes - head) / LINE_BYTES * LINE_BYTES;
     for (size_t at = head; at < end; at += CHUNK_BYTES) {
-        prefetch(in, at, bytes);
+        size_t early = at + DISTANCE_BYTES, stop = early + CHUNK_BYTES;
+        for (; early < stop && early < bytes; early += LINE_BYTES)
+            __builtin_prefetch(in + early);
         stream(out + at, in + at, end - at < CHUNK_BYTES ? end - at : CHUNK_BYTES);
     }
     memcpy(out + end, in + end, bytes - end);

@@ -1,14 +1,11 @@
-/* Copies of long arrays in pieces. */
+/* Copies of what is larger than the caches. */
 #ifndef WEFT_COMM_COPY_H
 #define WEFT_COMM_COPY_H
 
 #include <stddef.h>
 
-/* memcpy that asks for what it reads early, and also for the first part of the `ahead_bytes` that
- * follow in the source, which the caller copies next. */
-void weft_copy_ahead(void *to, const void *from, size_t bytes, size_t ahead_bytes);
-/* memcpy past the caches, where the CPU can: for results that are larger than the caches. Twice to
- * three times as fast there, for the target is not read before it is written. */
+/* memcpy past the caches, where the CPU can: two to three times as fast into memory that is in no
+ * cache, for it is not read before it is written. Slower into what is. */
 void weft_copy_past(void *to, const void *from, size_t bytes);
 
 #endif

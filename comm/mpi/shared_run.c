@@ -26,7 +26,7 @@ typedef struct shared_run {
     int channel;         /* -1: not claimed */
     bool by_messages;
     unsigned num_calls;
-    void (*copy_out)(void *to, const void *from, size_t bytes); /* all_gather's results */
+    bool past_caches; /* all_gather's results */
     size_t element;
     size_t piece; /* elements; reduce_scatter and all_gather: of a share */
     int num_stages;
@@ -170,27 +170,25 @@ static size_t work_all_reduce(shared_run *run, int stage, uint64_t piece)
 {
     const weft_comm *comm = run->op->comm;
     size_t count = piece_count(run, piece), bytes = count * run->element, start;
-    size_t before = (size_t)piece * run->piece * run->element;
-    size_t after = run->op->bytes - before - bytes;
-    char *at = (char *)run->op->recv + before, *slot = slot_of(run, comm->rank, piece);
+    char *at = (char *)run->op->recv + (size_t)piece * run->piece * run->element;
+    char *slot = slot_of(run, comm->rank, piece);
     size_t share_bytes = share_of(run, count, comm->rank, &start) * run->element;
     start *= run->element;
     size_t end = start + share_bytes;
     switch (stage) {
     case 0:
-        weft_copy_ahead(slot, at, start, bytes + after - start);
-        weft_copy_ahead(slot + end, at + end, bytes - end, after);
+        memcpy(slot, at, start);
+        memcpy(slot + end, at + end, bytes - end);
         break;
     case 1:
-        fold(run, piece, start, at + start, at + start, share_bytes / run->element);
-        memcpy(slot + start, at + start, share_bytes);
+        fold(run, piece, start, at + start, slot + start, share_bytes / run->element);
         break;
     default:
-        for (int step = 1; step < comm->size; step++) {
+        for (int step = 0; step < comm->size; step++) {
             int peer = (comm->rank + step) % comm->size;
             share_bytes = share_of(run, count, peer, &start) * run->element;
             start *= run->element;
-            weft_copy_ahead(at + start, slot_of(run, peer, piece) + start, share_bytes, 0);
+            memcpy(at + start, slot_of(run, peer, piece) + start, share_bytes);
         }
     }
     return bytes;
@@ -202,13 +200,13 @@ static size_t work_reduce_scatter(shared_run *run, int stage, uint64_t piece)
     size_t rank = (size_t)op->comm->rank, size = (size_t)op->comm->size;
     size_t count = piece_count(run, piece), share = op->count * run->element;
     size_t bytes = count * run->element, row = run->piece * run->element;
-    size_t start = (size_t)piece * row, after = share - start - bytes;
+    size_t start = (size_t)piece * row;
     const char *send = op->send;
     if (stage == 0) {
         for (size_t step = 1; step < size; step++) {
             size_t peer = (rank + step) % size;
-            weft_copy_ahead(slot_of(run, op->comm->rank, piece) + peer * row,
-                            send + peer * share + start, bytes, after);
+            memcpy(slot_of(run, op->comm->rank, piece) + peer * row, send + peer * share + start,
+                   bytes);
         }
     } else {
         fold(run, piece, rank * row, send + rank * share + start, (char *)op->recv + start, count);
@@ -221,21 +219,22 @@ static size_t work_all_gather(shared_run *run, int stage, uint64_t piece)
     const weft_comm_op *op = run->op;
     size_t rank = (size_t)op->comm->rank, size = (size_t)op->comm->size;
     size_t share = op->count * run->element, bytes = piece_count(run, piece) * run->element;
-    size_t start = (size_t)piece * run->piece * run->element, after = share - start - bytes;
+    size_t start = (size_t)piece * run->piece * run->element;
     const char *send = op->send;
     char *recv = op->recv;
-    char *slot = slot_of(run, op->comm->rank, piece);
     if (stage == 0) {
-        weft_copy_ahead(slot, send + start, bytes, after);
-        if (recv + rank * share != send)
-            run->copy_out(recv + rank * share + start, slot, bytes);
+        memcpy(slot_of(run, op->comm->rank, piece), send + start, bytes);
         return bytes;
     }
-    for (size_t step = 1; step < size; step++) {
+    for (size_t step = recv + rank * share == send; step < size; step++) {
         size_t peer = (rank + step) % size;
-        run->copy_out(recv + peer * share + start, slot_of(run, (int)peer, piece), bytes);
+        const char *shown = slot_of(run, (int)peer, piece);
+        if (run->past_caches)
+            weft_copy_past(recv + peer * share + start, shown, bytes);
+        else
+            memcpy(recv + peer * share + start, shown, bytes);
     }
-    return bytes * (size - 1);
+    return bytes * size;
 }
 
 static size_t work(shared_run *run, int stage, uint64_t piece)
@@ -332,11 +331,6 @@ static weft_status advance(void *operation, bool *out_moved, bool *out_done)
     return WEFT_OK;
 }
 
-static void copy_near(void *to, const void *from, size_t bytes)
-{
-    weft_copy_ahead(to, from, bytes, 0);
-}
-
 static void prepare(shared_run *run)
 {
     const weft_comm_op *op = run->op;
@@ -349,7 +343,7 @@ static void prepare(shared_run *run)
     run->element = weft_dtype_bytes(op->dtype);
     run->piece = bytes / run->element;
     run->num_pieces = (op->count + run->piece - 1) / run->piece;
-    run->copy_out = op->bytes < PAST_BYTES ? copy_near : weft_copy_past;
+    run->past_caches = op->bytes >= PAST_BYTES;
     run->num_stages = op->kind == WEFT_COMM_ALL_REDUCE ? 3 : 2;
 }
 
