@@ -19,10 +19,10 @@ enum {
  * nodes at 1 Gbit/s; docs/communication.md):
  * - message_bytes: inside a node, 4 MiB as one message took 19 ms, since the driver naps while it
  *   sees nothing end; in messages of 512 KiB 0.41 ms, of 128 KiB or 1 MiB 0.6 ms;
- * - background_bytes, window_bytes: two messages keep a link busy (89 to 95 % of its rate for a
+ * - background_bytes, window_bytes: two messages keep a link busy (about 90 % of its rate for a
  *   reduction); messages of 64 KiB lost a tenth of that;
  * - hold_ns: longer than the exchanges that matter. With 20 ms a 4 MiB all-to-all of 35 ms took
- *   1.15 to 1.19 times as long beside a reduction, with 50 ms 1.08 to 1.10. */
+ *   1.15 to 1.19 times as long beside a reduction, with 50 ms 1.08 to 1.13. */
 static const weft_mpi_limits default_limits = {
     .message_bytes = (size_t)512 << 10,
     .piece_bytes = (size_t)256 << 10,
