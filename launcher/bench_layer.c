@@ -250,7 +250,7 @@ void weft_bench_layer_destroy(weft_bench_layer *layer)
     free(layer);
 }
 
-static weft_status run(weft_bench_layer *layer, bool traced, double out_us[2])
+weft_status weft_bench_layer_run(weft_bench_layer *layer, double out_us[2])
 {
     weft_micro_batch micro_batch = {.tokens = layer->tokens,
                                     .labels = layer->tokens,
@@ -268,20 +268,8 @@ static weft_status run(weft_bench_layer *layer, bool traced, double out_us[2])
             WEFT_TRY(weft_model_backward(layer->model, 0, layer->lane, NULL, NULL, NULL, NULL));
         WEFT_TRY(weft_lane_sync(layer->lane));
         out_us[half] = weft_now_us() - start;
-        if (traced)
-            WEFT_TRY(weft_model_add_moe_slices(layer->model, half));
     }
     return weft_comm_all_reduce_host(layer->world, out_us, 2, WEFT_F64, WEFT_REDUCE_MAX);
-}
-
-weft_status weft_bench_layer_run(weft_bench_layer *layer, double out_us[2])
-{
-    return run(layer, false, out_us);
-}
-
-weft_status weft_bench_layer_run_traced(weft_bench_layer *layer, double out_us[2])
-{
-    return run(layer, true, out_us);
 }
 
 weft_status weft_bench_layer_peak(weft_bench_layer *layer, double *out_bytes)

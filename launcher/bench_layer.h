@@ -34,8 +34,6 @@ void weft_bench_layer_destroy(weft_bench_layer *layer); /* NULL is legal */
 /* One forward and backward; the slowest rank's microseconds of each. A pass' inputs are always the
  * same. Collective. */
 weft_status weft_bench_layer_run(weft_bench_layer *layer, double out_us[2]) WEFT_CHECKED;
-/* The same, adding the slices of each half's program to the trace that the model was given. */
-weft_status weft_bench_layer_run_traced(weft_bench_layer *layer, double out_us[2]) WEFT_CHECKED;
 /* High-water mark of device memory since it was created, the largest of all ranks. */
 weft_status weft_bench_layer_peak(weft_bench_layer *layer, double *out_bytes) WEFT_CHECKED;
 

@@ -359,10 +359,17 @@ static weft_status write_trace(layers *l, const weft_bench_moe_options *o,
         return WEFT_OK;
     WEFT_TRY(weft_model_set_moe_pipeline(l->main->model, &best->pipeline));
     WEFT_TRY(weft_trace_create(&trace));
-    weft_trace_name_lanes(trace, weft_lane_kind_texts(), WEFT_NUM_LANES);
-    weft_model_trace_moe(l->main->model, trace, weft_now_us(), weft_comm_rank(l->main->world));
-    weft_status status = weft_bench_layer_run_traced(l->main, us);
-    weft_model_trace_moe(l->main->model, NULL, 0, 0);
+    int num_tracks;
+    const char *const *tracks = weft_model_track_names(&num_tracks);
+    weft_trace_name_lanes(trace, tracks, num_tracks);
+    weft_status status = weft_model_keep_spans(l->main->model, true);
+    double origin_us = weft_now_us();
+    if (status == WEFT_OK)
+        status = weft_bench_layer_run(l->main, us);
+    if (status == WEFT_OK)
+        status = weft_model_add_spans(l->main->model, trace, origin_us, 0);
+    if (status == WEFT_OK)
+        status = weft_model_keep_spans(l->main->model, false);
     if (status == WEFT_OK && weft_comm_rank(l->main->world) == 0) {
         FILE *out = fopen(o->trace, "w");
         char title[96], text[48];

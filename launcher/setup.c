@@ -291,7 +291,9 @@ static weft_status create_lanes(weft_trainer *t)
                                                                      : t->eval_program.num_tasks;
     WEFT_TRY(weft_executor_prepare(&t->executor, t->device, most));
     WEFT_TRY(weft_trace_create(&t->trace));
-    weft_trace_name_lanes(t->trace, weft_lane_kind_texts(), WEFT_NUM_LANES);
+    int num_tracks;
+    const char *const *tracks = weft_model_track_names(&num_tracks);
+    weft_trace_name_lanes(t->trace, tracks, num_tracks);
     return WEFT_OK;
 }
 

@@ -279,6 +279,7 @@ void weft_model_destroy(weft_model *model)
     free(model->state_offset);
     weft_parameters_destroy(model->parameters);
     weft_moe_runtime_destroy(model->moe);
+    free(model->spans);
     free(model);
 }
 
@@ -361,25 +362,6 @@ void weft_model_set_pace(weft_model *model, double flops)
     model->setup.pace_flops = flops;
 }
 
-void weft_model_trace_moe(weft_model *model, weft_trace *trace, double origin_us, int rank)
-{
-    if (!model->moe)
-        return;
-    weft_executor *executors[] = {&model->moe->executor, &model->moe->exchange_executor};
-    for (int i = 0; i < 2; i++) {
-        executors[i]->trace = trace;
-        executors[i]->trace_origin_us = origin_us;
-        executors[i]->trace_rank = rank;
-    }
-}
-
-weft_status weft_model_add_moe_slices(weft_model *model, bool backward)
-{
-    if (!model->moe)
-        return WEFT_OK;
-    return weft_program_add_slices(&model->moe->current->programs[backward], &model->moe->executor);
-}
-
 weft_metrics *weft_model_metrics(weft_model *model)
 {
     return model->metrics;
@@ -416,6 +398,7 @@ weft_status weft_model_forward(weft_model *model, int slot, const weft_micro_bat
     weft_pass *pass = &model->passes[slot];
     size_t rows = weft_pass_rows(pass), mark = weft_pass_mark(pass);
     pass->lane = lane;
+    pass->backward = false;
     pass->micro_batch = *micro_batch;
     weft_stack_rewind(&pass->stash, 0);
     weft_stack_rewind(&pass->host, 0);
@@ -445,6 +428,7 @@ weft_status weft_model_backward(weft_model *model, int slot, weft_lane *lane, co
     weft_pass *pass = &model->passes[slot];
     weft_tensor to;
     pass->lane = lane;
+    pass->backward = true;
     weft_tensor from = {0};
     if (dy)
         from = *dy;

@@ -20,6 +20,7 @@
 
 #include "layers/mlp.h"
 #include "layers/moe.h"
+#include "layers/span.h"
 
 static void moe_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
 {
@@ -132,10 +133,14 @@ static weft_status moe_forward(weft_layer *layer, weft_pass *pass, const weft_te
     const weft_moe_dims *d = &m->dims;
     size_t mark = weft_pass_mark(pass), hidden = x->dims[1];
     weft_tensor rows, part;
+    int whole, gating;
     state->x = *x;
+    WEFT_TRY(weft_span_begin(pass, weft_pass_lane(pass), WEFT_SPAN_MOE, -1, &whole));
     WEFT_TRY(routed_rows(m, pass, x, &rows));
+    WEFT_TRY(weft_span_begin(pass, weft_pass_lane(pass), WEFT_SPAN_GATING, -1, &gating));
     WEFT_TRY(weft_moe_route(m, pass, state, &rows));
     WEFT_TRY(weft_moe_dispatch_plan(m, pass, state));
+    WEFT_TRY(weft_span_end(pass, weft_pass_lane(pass), gating));
     WEFT_TRY(weft_moe_count(m, pass, state));
 
     WEFT_TRY(weft_moe_run_forward(m, pass, state, &rows));
@@ -162,7 +167,7 @@ static weft_status moe_forward(weft_layer *layer, weft_pass *pass, const weft_te
                                                                  .y = y->data}));
     }
     weft_pass_release(pass, mark);
-    return WEFT_OK;
+    return weft_span_end(pass, weft_pass_lane(pass), whole);
 }
 
 static weft_status moe_backward(weft_layer *layer, weft_pass *pass, const weft_tensor *dy,
@@ -175,6 +180,8 @@ static weft_status moe_backward(weft_layer *layer, weft_pass *pass, const weft_t
     size_t mark = weft_pass_mark(pass), hidden = dy->dims[1];
     size_t topk = (size_t)m->common.options.moe_router_topk;
     weft_tensor dy_rows, dprob, rows, part;
+    int whole;
+    WEFT_TRY(weft_span_begin(pass, lane, WEFT_SPAN_MOE, -1, &whole));
     WEFT_TRY(routed_rows(m, pass, dy, &dy_rows));
     WEFT_TRY(weft_pass_scratch(pass, WEFT_F32, d->tokens, topk, &dprob));
     WEFT_TRY(
@@ -212,7 +219,7 @@ static weft_status moe_backward(weft_layer *layer, weft_pass *pass, const weft_t
                                                  .y = dx->data}));
     }
     weft_pass_release(pass, mark);
-    return WEFT_OK;
+    return weft_span_end(pass, lane, whole);
 }
 
 static void moe_destroy(weft_layer *layer)

@@ -10,6 +10,7 @@
 
 #include "layers/moe.h"
 #include "layers/pass.h"
+#include "layers/span.h"
 
 /* What the running program works on. */
 typedef struct work {
@@ -230,12 +231,38 @@ static weft_status run_prefetch(void *context, const weft_task *task, weft_lane 
     return weft_lane_copy(lane, t.data, host, weft_tensor_bytes(&t));
 }
 
+/* The task's function between two stamps on its lane. */
+static weft_status run_spanned(void *context, const weft_task *task, weft_lane *lane,
+                               weft_span_kind kind, weft_task_function run_task)
+{
+    const work *w = context;
+    int span;
+    WEFT_TRY(weft_span_begin(w->pass, lane, kind, task->micro_batch, &span));
+    WEFT_TRY(run_task(context, task, lane));
+    return weft_span_end(w->pass, lane, span);
+}
+
+static weft_status spanned_dispatch(void *context, const weft_task *task, weft_lane *lane)
+{
+    return run_spanned(context, task, lane, WEFT_SPAN_DISPATCH, run_dispatch);
+}
+
+static weft_status spanned_combine(void *context, const weft_task *task, weft_lane *lane)
+{
+    return run_spanned(context, task, lane, WEFT_SPAN_COMBINE, run_combine);
+}
+
+static weft_status spanned_expert(void *context, const weft_task *task, weft_lane *lane)
+{
+    return run_spanned(context, task, lane, WEFT_SPAN_EXPERT, run_expert);
+}
+
 void weft_moe_bind_tasks(weft_executor *executor)
 {
     executor->run[WEFT_TASK_PERMUTE] = run_permute;
-    executor->run[WEFT_TASK_DISPATCH] = run_dispatch;
-    executor->run[WEFT_TASK_EXPERT] = run_expert;
-    executor->run[WEFT_TASK_COMBINE] = run_combine;
+    executor->run[WEFT_TASK_DISPATCH] = spanned_dispatch;
+    executor->run[WEFT_TASK_EXPERT] = spanned_expert;
+    executor->run[WEFT_TASK_COMBINE] = spanned_combine;
     executor->run[WEFT_TASK_RECOMPUTE] = run_recompute;
     executor->run[WEFT_TASK_OFFLOAD] = run_offload;
     executor->run[WEFT_TASK_PREFETCH] = run_prefetch;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/rng.h"
+#include "layers/span.h"
 
 enum { STACK_MIN_BLOCK_BYTES = 1 << 20 };
 
@@ -194,8 +195,11 @@ weft_status weft_pass_enter(weft_pass *pass, const weft_tensor *x, weft_tensor *
     weft_tensor gathered;
     WEFT_TRY(
         weft_pass_scratch(pass, x->dtype, x->dims[0] * (size_t)shape->tp, x->dims[1], &gathered));
+    int span;
+    WEFT_TRY(weft_span_begin(pass, pass->lane, WEFT_SPAN_TENSOR, -1, &span));
     WEFT_TRY(weft_all_gather(weft_pass_groups(pass)->by_axis[WEFT_AXIS_TP], pass->lane, x->data,
                              gathered.data, weft_tensor_count(x), x->dtype));
+    WEFT_TRY(weft_span_end(pass, pass->lane, span));
     *full = gathered;
     return WEFT_OK;
 }
@@ -213,11 +217,15 @@ weft_status weft_pass_partial(weft_pass *pass, const weft_tensor *y, weft_tensor
 weft_status weft_pass_exit(weft_pass *pass, const weft_tensor *partial, weft_tensor *y)
 {
     weft_comm *tp = weft_pass_groups(pass)->by_axis[WEFT_AXIS_TP];
+    int span;
+    if (pass->model->shape.tp == 1)
+        return WEFT_OK;
+    WEFT_TRY(weft_span_begin(pass, pass->lane, WEFT_SPAN_TENSOR, -1, &span));
     if (pass->model->shape.sequence_parallel)
-        return weft_reduce_scatter(tp, pass->lane, partial->data, y->data, weft_tensor_count(y),
-                                   y->dtype, WEFT_REDUCE_SUM);
-    if (pass->model->shape.tp > 1)
-        return weft_all_reduce(tp, pass->lane, y->data, weft_tensor_count(y), y->dtype,
-                               WEFT_REDUCE_SUM);
-    return WEFT_OK;
+        WEFT_TRY(weft_reduce_scatter(tp, pass->lane, partial->data, y->data, weft_tensor_count(y),
+                                     y->dtype, WEFT_REDUCE_SUM));
+    else
+        WEFT_TRY(weft_all_reduce(tp, pass->lane, y->data, weft_tensor_count(y), y->dtype,
+                                 WEFT_REDUCE_SUM));
+    return weft_span_end(pass, pass->lane, span);
 }

@@ -27,12 +27,15 @@ size_t weft_stack_mark(const weft_stack *stack);
 void weft_stack_rewind(weft_stack *stack, size_t mark);
 void weft_stack_release(weft_stack *stack);
 
+typedef struct weft_span_log weft_span_log;
+
 enum { WEFT_MODEL_MAX_LAYERS = 4096 };
 
 struct weft_pass {
     weft_model *model;
     weft_lane *lane;
     weft_micro_batch micro_batch;
+    bool backward; /* what is being enqueued */
     weft_stack stash, host;
     char *states; /* every layer's state struct, back to back */
 };
@@ -53,7 +56,8 @@ struct weft_model {
     weft_tensor normed;       /* what blocks' norms made last */
     weft_tensor gradients[2]; /* training: those between layers, in turn */
     weft_metrics *metrics;
-    weft_moe_runtime *moe; /* NULL without experts */
+    weft_moe_runtime *moe;       /* NULL without experts */
+    struct weft_span_log *spans; /* NULL: none are kept */
 };
 
 struct weft_build {

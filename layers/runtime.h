@@ -115,10 +115,12 @@ void weft_model_set_pace(weft_model *model, double flops);
 weft_moe_pipeline weft_model_moe_pipeline(const weft_model *model);
 /* Whether tokens of MoE layers travel on this mesh, so that (n, S) has a meaning. */
 bool weft_model_moe_exchanges(const weft_model *model);
-/* Keeps the times of the MoE layers' tasks, `origin_us` being the trace's zero; NULL: no more. The
- * slices of the program enqueued last are added by the second function, when the lanes are idle. */
-void weft_model_trace_moe(weft_model *model, weft_trace *trace, double origin_us, int rank);
-weft_status weft_model_add_moe_slices(weft_model *model, bool backward) WEFT_CHECKED;
+/* Whether to keep when the parts of layers run, from now on; and what was kept as slices, when the
+ * lanes are idle: `origin_us` is the trace's zero. Tracks are those of the lanes and some more. */
+weft_status weft_model_keep_spans(weft_model *model, bool keep) WEFT_CHECKED;
+weft_status weft_model_add_spans(const weft_model *model, weft_trace *trace, double origin_us,
+                                 int rank) WEFT_CHECKED;
+const char *const *weft_model_track_names(int *out_count); /* static */
 
 /* Bytes that pass `slot` has stashed now (for tests against describe). */
 size_t weft_model_stash_bytes(const weft_model *model, int slot);
