@@ -6,8 +6,9 @@
  * under mpirun. Each rank sends M MiB (4) to the others, in equal shares, every MS milliseconds
  * (100); beside it ranks all-reduce G MiB (16) of fp32 again and again. A round measures N (15)
  * all-to-alls alone, the reduction alone, both, and the same all-to-all beside MPI_Iallreduce of
- * the same data, which a thread of its own completes. R rounds (3). An all-to-all's time is the
- * slowest rank's, from a barrier; all contents are checked. */
+ * the same data, which a thread of its own completes. R rounds (3). An all-to-all starts at one
+ * time on all ranks, by the clock, which therefore must be one: a machine's, with emulated nodes.
+ * Its time is the slowest rank's; all contents are checked. */
 #include <mpi.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -140,15 +141,17 @@ static double background_rate(const background *b, double from, double to)
     return 1e-6 * bytes / (b->ends[last] - b->ends[first]);
 }
 
-static void exchange(bench *b, int turn, double *out_ms)
+/* Returns when the last rank was done. */
+static double exchange(bench *b, int turn, double start, double *out_ms)
 {
     size_t share = b->bytes[b->size - 1 - (b->rank == b->size - 1)];
     memset(b->send, 1 + (b->rank + turn) % 100, b->options.bytes);
-    check(weft_comm_barrier(b->world));
-    double start = seconds();
+    require(seconds() < start, "not ready in time");
+    sleep_until(start);
     check(weft_all_to_all(b->experts, b->lane, b->send, b->bytes, b->recv, b->bytes));
     check(weft_lane_sync(b->lane));
-    *out_ms = 1e3 * (seconds() - start);
+    double end = seconds();
+    *out_ms = 1e3 * (end - start);
     for (int peer = 0, at = 0; peer < b->size; peer++) {
         if (peer == b->rank)
             continue;
@@ -157,6 +160,16 @@ static void exchange(bench *b, int turn, double *out_ms)
         require(got[0] == wanted && got[share / 2] == wanted && got[share - 1] == wanted,
                 "a wrong byte");
     }
+    check(weft_comm_all_reduce_host(b->world, &end, 1, WEFT_F64, WEFT_REDUCE_MAX));
+    return end;
+}
+
+static void check_clock(bench *b)
+{
+    check(weft_comm_barrier(b->world));
+    double now[2] = {seconds(), -seconds()};
+    check(weft_comm_all_reduce_host(b->world, now, 2, WEFT_F64, WEFT_REDUCE_MAX));
+    require(now[0] + now[1] < 1, "the ranks share no clock: run them on one machine");
 }
 
 static void measure(bench *b, bench_mode mode, int round)
@@ -166,17 +179,21 @@ static void measure(bench *b, bench_mode mode, int round)
     beside->mode = mode;
     beside->num_ends = 0;
     atomic_store(&beside->stop, false);
-    check(weft_comm_barrier(b->world));
+    double from = seconds() + 4 * period;
+    check(weft_comm_broadcast_host(b->world, &from, sizeof from, 0));
     if (mode != ALONE)
         require(pthread_create(&beside->thread, NULL, run_background, beside) == 0, "no thread");
-    sleep_until(seconds() + 3 * period);
-    double from = seconds(), next = from;
+    double next = from;
+    sleep_until(from - period / 2);
     for (int i = 0; i < b->options.count; i++) {
-        if (mode != REDUCTION)
-            exchange(b, i, &b->samples[mode][b->num_samples[mode]++]);
-        next += period;
-        if (seconds() < next)
+        if (mode == REDUCTION) {
             sleep_until(next);
+            next += period;
+            continue;
+        }
+        double end = exchange(b, i, next, &b->samples[mode][b->num_samples[mode]++]);
+        while (next < end + period / 4)
+            next += period;
     }
     double to = seconds();
     if (mode == ALONE)
@@ -310,6 +327,7 @@ int main(int argc, char **argv)
     require(beside->gradient && b.send && b.recv && b.bytes, "no memory");
     for (int peer = 0; peer < b.size; peer++)
         b.bytes[peer] = peer == b.rank ? 0 : b.options.bytes / (size_t)(b.size - 1);
+    check_clock(&b);
     for (int round = 0; round < b.options.rounds; round++) {
         measure(&b, ALONE, round);
         measure(&b, REDUCTION, round);
