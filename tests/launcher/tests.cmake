@@ -14,3 +14,14 @@ include(${CMAKE_CURRENT_LIST_DIR}/data.cmake OPTIONAL)
 include(${CMAKE_CURRENT_LIST_DIR}/doctor.cmake OPTIONAL)
 include(${CMAKE_CURRENT_LIST_DIR}/netlab.cmake OPTIONAL)
 include(${CMAKE_CURRENT_LIST_DIR}/calibrate.cmake OPTIONAL)
+weft_add_test(NAME bench SOURCES launcher/test_bench.c launcher/child.c CMOCKA LABELS launcher)
+add_dependencies(test_bench weft_binary)
+weft_add_test(NAME bench_all_to_all SOURCES launcher/bench_all_to_all.c launcher/child.c RANKS 4
+  LABELS launcher mpi)
+weft_add_test_run(NAME bench_all_to_all_uneven PROGRAM $<TARGET_FILE:test_bench_all_to_all> RANKS 4
+  ARGS uneven LABELS launcher mpi)
+weft_add_test(NAME bench_moe_layer SOURCES launcher/bench_moe_layer.c launcher/child.c RANKS 4
+  LABELS launcher mpi)
+weft_add_test_run(NAME bench_moe_layer_memory PROGRAM $<TARGET_FILE:test_bench_moe_layer> RANKS 4
+  ARGS memory LABELS launcher mpi)
+weft_add_test(NAME moe_choice SOURCES launcher/moe_choice.c RANKS 2 LABELS launcher mpi)

@@ -186,6 +186,20 @@ static void test_check_allowed(void **state)
     assert_int_equal(weft_topology_check(&topology, &mesh, false), WEFT_INTERNAL);
 }
 
+static void test_inside(void **state)
+{
+    (void)state;
+    int node_of[] = {0, 0, 0, 1, 1, 1, 1, 1};
+    weft_topology topology = {.world = 8, .num_nodes = 2, .node_of = node_of};
+    weft_mesh mesh = mesh_of(8, 1, 1);
+    assert_int_equal(weft_topology_inside(&topology, &mesh, WEFT_AXIS_DP), 3);
+    mesh = mesh_of(8, 2, 1); /* dp groups: 0 2 4 6 and 1 3 5 7 */
+    assert_int_equal(weft_topology_inside(&topology, &mesh, WEFT_AXIS_DP), 1);
+    assert_int_equal(weft_topology_inside(&topology, &mesh, WEFT_AXIS_TP), 1);
+    mesh = mesh_of(8, 1, 8);
+    assert_int_equal(weft_topology_inside(&topology, &mesh, WEFT_AXIS_DP), 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -197,6 +211,7 @@ int main(void)
         cmocka_unit_test(test_check_inside_nodes),
         cmocka_unit_test(test_check_odd_nodes),
         cmocka_unit_test(test_check_allowed),
+        cmocka_unit_test(test_inside),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,144 @@
+/* What a run chooses for its MoE layers: from a cluster's costs before the first step, by measuring
+ * the first steps, or nothing where no tokens travel. Runs with 2 ranks. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "core/log.h"
+#include "launcher/trainer.h"
+#include "tests/expect.h"
+
+/* Links so slow that computation is free beside them, or the other way round. */
+static weft_cluster cluster_of(double bytes_per_us, double flops_per_us)
+{
+    weft_cluster c = {.name = "made up", .num_nodes = 1, .ranks_per_node = 2};
+    c.interference = weft_interference_none();
+    for (int kind = 0; kind < WEFT_NUM_COSTS; kind++) {
+        double rate = kind >= WEFT_COST_GEMM_FP32 ? flops_per_us : bytes_per_us;
+        c.costs[kind] = (weft_cost){.curve = weft_curve_linear(1, rate), .peak = rate * 1e6};
+    }
+    return c;
+}
+
+static weft_status start(weft_trainer *t, weft_comm *world, weft_arena *arena, const char *mesh,
+                         const char *parallel)
+{
+    weft_config config;
+    char text[1024];
+    snprintf(text, sizeof text,
+             "{\"model\": {\"num_layers\": 2, \"hidden_size\": 32, \"num_attention_heads\": 4, "
+             "\"seq_length\": 32, \"vocab_size\": 61, \"num_experts\": 4}, "
+             "\"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 4, "
+             "\"train_iters\": 100, \"lr\": 1e-3, \"seed\": 5}, "
+             "\"parallel\": {%s}, \"data\": {\"mock_data\": true}, "
+             "\"device\": {\"peak_flops\": 1e9, \"num_threads\": 1}, "
+             "\"log\": {\"trace_step\": 0, \"level\": \"warn\"}}",
+             parallel);
+    weft_config_source source = {.file = "choice", .text = text, .mesh = mesh};
+    weft_mesh built;
+    WEFT_TRY(weft_config_load(&source, arena, &config));
+    WEFT_TRY(weft_config_mesh(&config, &source, weft_comm_size(world), &built));
+    WEFT_TRY(weft_trainer_create(t, &config, &source, world, arena, NULL));
+    return weft_trainer_start(t, NULL);
+}
+
+/* Steps until the choice is told; its step's result. */
+static weft_step_result run(weft_trainer *t, int most)
+{
+    weft_step_result result = {0};
+    int told = 0, first_told = -1;
+    for (int i = 0; i < most; i++) {
+        EXPECT_OK(weft_trainer_step(t, &result));
+        told += result.moe_choice != NULL;
+        if (result.moe_choice && first_told < 0)
+            first_told = i;
+        if (first_told >= 0 && i > first_told + 2)
+            break;
+    }
+    EXPECT(told <= 1, "told %d times", told);
+    return result;
+}
+
+static void check_model(weft_comm *world, const char *path, double bytes_per_us,
+                        double flops_per_us, bool many)
+{
+    weft_trainer t = {0};
+    weft_arena arena = {0};
+    weft_cluster cluster = cluster_of(bytes_per_us, flops_per_us);
+    char parallel[400];
+    if (weft_comm_rank(world) == 0)
+        EXPECT_OK(weft_cluster_write(&cluster, path));
+    EXPECT_OK(weft_comm_barrier(world));
+    snprintf(parallel, sizeof parallel,
+             "\"moe_num_partitions\": 0, \"moe_memory_reuse\": \"auto\", \"cluster\": \"%s\"",
+             path);
+    weft_status status = start(&t, world, &arena, "dp=2,binding=dp,ep=2", parallel);
+    EXPECT(status == WEFT_OK, "%s", weft_error_get()->text);
+    if (status != WEFT_OK)
+        weft_comm_abort(world, status);
+    weft_step_result result = run(&t, 3);
+    weft_moe_pipeline chosen = result.moe.pipeline;
+    EXPECT((chosen.num_partitions > 1) == many, "n %d", chosen.num_partitions);
+    EXPECT(chosen.reuse >= WEFT_REUSE_S1, "reuse %s", weft_reuse_text((int)chosen.reuse));
+    EXPECT(strstr(t.moe.reason, weft_reuse_text((int)chosen.reuse)) != NULL, "%s", t.moe.reason);
+    weft_trainer_release(&t);
+    weft_arena_release(&arena);
+}
+
+static void check_profile(weft_comm *world)
+{
+    weft_trainer t = {0};
+    weft_arena arena = {0};
+    weft_status status = start(&t, world, &arena, "dp=2,binding=dp,ep=2",
+                               "\"moe_num_partitions\": 0, \"moe_memory_reuse\": \"auto\", "
+                               "\"moe_choice\": \"profile\"");
+    EXPECT(status == WEFT_OK, "%s", weft_error_get()->text);
+    if (status != WEFT_OK)
+        weft_comm_abort(world, status);
+    weft_step_result result = run(&t, 100);
+    weft_moe_pipeline now = weft_model_moe_pipeline(t.model);
+    int64_t n = now.num_partitions, least = n, most = n;
+    EXPECT(t.moe.reason[0] && !t.moe.profiling, "still measuring after %d steps", (int)t.step);
+    EXPECT(now.num_partitions == t.moe.options.pipeline.num_partitions &&
+               now.reuse == t.moe.options.pipeline.reuse && result.moe.pipeline.reuse == now.reuse,
+           "what was chosen runs");
+    EXPECT(t.moe.num_trials >= 2 * 4, "%d trials", t.moe.num_trials);
+    EXPECT_OK(weft_comm_all_reduce_host(world, &least, 1, WEFT_I64, WEFT_REDUCE_MIN));
+    EXPECT_OK(weft_comm_all_reduce_host(world, &most, 1, WEFT_I64, WEFT_REDUCE_MAX));
+    EXPECT(least == most, "ranks chose %d and %d", (int)least, (int)most);
+    weft_trainer_release(&t);
+    weft_arena_release(&arena);
+}
+
+static void check_nothing_travels(weft_comm *world)
+{
+    weft_trainer t = {0};
+    weft_arena arena = {0};
+    EXPECT_OK(start(&t, world, &arena, "tp=2,binding=tp", "\"moe_num_partitions\": 4"));
+    weft_step_result result = run(&t, 2);
+    EXPECT(result.moe.pipeline.num_partitions == 0 && !result.moe_choice, "nothing is said");
+    EXPECT(weft_model_moe_pipeline(t.model).num_partitions == 1, "synchronous");
+    weft_trainer_release(&t);
+    weft_arena_release(&arena);
+}
+
+int main(void)
+{
+    weft_comm *world;
+    char path[64];
+    EXPECT_OK(weft_comm_create_world(&world));
+    weft_log_set_level(WEFT_LOG_WARN);
+    long long pid = getpid();
+    EXPECT_OK(weft_comm_broadcast_host(world, &pid, sizeof pid, 0));
+    snprintf(path, sizeof path, "/tmp/weft-cluster-%lld.json", pid);
+    check_model(world, path, 1, 128, true);    /* both worth hiding */
+    check_model(world, path, 1e9, 1e9, false); /* only latencies */
+    check_profile(world);
+    check_nothing_travels(world);
+    if (weft_comm_rank(world) == 0)
+        unlink(path);
+    EXPECT_OK(weft_comm_barrier(world));
+    weft_comm_destroy(world);
+    return expect_finish();
+}
