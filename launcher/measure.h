@@ -42,8 +42,9 @@ weft_status weft_measure_cluster(weft_comm *world, weft_device *device,
 /* Median of the trains' times, those left out that took over a tenth and 100 ms longer than the
  * fastest: a retransmission. num >= 1. Sorts `us`. */
 double weft_measure_typical_us(double *us, int num);
-/* Makes the times of a curve rise with the volume, by replacing runs that fall with their means
- * (isotonic regression). */
+/* Makes the times of a curve, all above 0, rise with the volume: runs that fall are replaced by
+ * their means (isotonic regression), and one at the end, where a slope of nothing would go on for
+ * ever, by a line through its mean at the curve's best rate. */
 void weft_measure_make_rise(weft_curve *curve);
 /* How many operations a lane had done at `us`, the one in progress counted by its share of time:
  * the first starts at start_us, number i ends at end_us[i]. */
