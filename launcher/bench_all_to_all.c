@@ -11,8 +11,8 @@
 #include "launcher/measure.h"
 #include "launcher/verbs.h"
 
-enum { MAX_ROUNDS = 1000, MAX_TRAIN = 64 };
-/* A measurement takes about this: a link's burst and the clock's grain then do not show. */
+enum { MAX_ROUNDS = 1000 };
+/* The timed operations of a measurement take about this: the clock's grain then does not show. */
 static const double train_us = 200e3;
 
 typedef struct arguments {
@@ -277,7 +277,7 @@ static weft_status measure_rounds(const arguments *args, weft_exchange_rig *rig,
         if (result->variants[i].is_bare)
             bare_us = fmax(us, 1);
     }
-    result->train = (int)fmin(fmax(ceil(train_us / bare_us), 1), MAX_TRAIN);
+    result->train = (int)fmin(fmax(ceil(train_us / bare_us), 1), WEFT_BENCH_MAX_TRAIN);
     for (int round = 0; round < args->common.rounds; round++)
         for (int i = 0; i < result->num_variants; i++)
             WEFT_TRY(weft_exchange_rig_time(rig, &result->variants[i], result->train,

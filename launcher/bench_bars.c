@@ -11,7 +11,7 @@ enum {
     BAR_STEP = 22,
     BAR_HEIGHT = 14,
     LEFT = 190,  /* labels end before it */
-    RIGHT = 680, /* the longest bar ends here; its numbers stand behind */
+    RIGHT = 640, /* the longest bar ends here; its numbers stand behind */
 };
 
 static const char ink[] = "#1c2333", faint[] = "#5b6678", fill[] = "#3b76d1";

@@ -1,6 +1,7 @@
 /* Runs and times the forms of the experts' all-to-all, without a model. */
 #include "launcher/bench_exchange.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -230,46 +231,42 @@ static weft_status make_runtime(weft_exchange_rig *rig, const weft_exchange_vari
                                    total / (size_t)weft_comm_size(rig->between), out);
 }
 
-typedef struct stamp_args {
-    double *at;
-} stamp_args;
-
-static weft_status stamp(const void *args)
+/* From when all ranks are there until the last one has what it was sent. */
+static weft_status time_one(weft_exchange_rig *rig, const weft_exchange_variant *variant,
+                            weft_moe_runtime *runtime, double *out_us)
 {
-    *((const stamp_args *)args)->at = weft_now_us();
+    WEFT_TRY(weft_comm_barrier(rig->world));
+    double start_us = weft_now_us();
+    WEFT_TRY(submit(rig, variant, runtime));
+    WEFT_TRY(weft_lane_sync(rig->lane));
+    *out_us = weft_now_us() - start_us;
     return WEFT_OK;
 }
 
 static weft_status run_train(weft_exchange_rig *rig, const weft_exchange_variant *variant,
-                             weft_moe_runtime *runtime, int train, double ends_us[2])
+                             weft_moe_runtime *runtime, int train, double *out_us)
 {
-    for (int i = 0; i < 1 + train; i++) {
-        WEFT_TRY(submit(rig, variant, runtime));
-        if (i == 0 || i == train)
-            WEFT_TRY(weft_lane_submit(rig->lane, "time stamp", stamp,
-                                      &(stamp_args){&ends_us[i > 0]}, sizeof(stamp_args)));
-    }
-    return weft_lane_sync(rig->lane);
+    double times_us[1 + WEFT_BENCH_MAX_TRAIN], sum_us = 0;
+    for (int i = 0; i < 1 + train; i++)
+        WEFT_TRY(time_one(rig, variant, runtime, &times_us[i]));
+    WEFT_TRY(weft_comm_all_reduce_host(rig->world, times_us, 1 + (size_t)train, WEFT_F64,
+                                       WEFT_REDUCE_MAX));
+    for (int i = 1; i < 1 + train; i++)
+        sum_us += times_us[i];
+    *out_us = sum_us / train;
+    return WEFT_OK;
 }
 
 weft_status weft_exchange_rig_time(weft_exchange_rig *rig, const weft_exchange_variant *variant,
                                    int train, double *out_us)
 {
-    double ends_us[2] = {0};
     weft_moe_runtime *runtime = NULL;
+    assert(train >= 1 && train <= WEFT_BENCH_MAX_TRAIN);
     if (!variant->is_bare)
         WEFT_TRY(make_runtime(rig, variant, &runtime));
-    weft_status status = weft_comm_barrier(rig->world);
-    double start_us = weft_now_us();
-    if (status == WEFT_OK)
-        status = run_train(rig, variant, runtime, train, ends_us);
+    weft_status status = run_train(rig, variant, runtime, train, out_us);
     weft_moe_runtime_destroy(runtime);
-    WEFT_TRY(status);
-    for (int i = 0; i < 2; i++)
-        ends_us[i] -= start_us;
-    WEFT_TRY(weft_comm_all_reduce_host(rig->world, ends_us, 2, WEFT_F64, WEFT_REDUCE_MAX));
-    *out_us = (ends_us[1] - ends_us[0]) / train;
-    return WEFT_OK;
+    return status;
 }
 
 weft_status weft_exchange_rig_check(weft_exchange_rig *rig, const weft_exchange_variant *variant)

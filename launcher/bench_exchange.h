@@ -8,6 +8,7 @@
 enum {
     WEFT_BENCH_MAX_SIZES = 8,
     WEFT_BENCH_MAX_CHUNKS = 8, /* counts to try */
+    WEFT_BENCH_MAX_TRAIN = 64,
     /* the bare all-to-all; three forms of one chunk; the others with every count and the chosen */
     WEFT_BENCH_MAX_VARIANTS = 1 + 3 + 3 * (WEFT_BENCH_MAX_CHUNKS + 1),
 };
@@ -60,9 +61,10 @@ void weft_exchange_rig_release(weft_exchange_rig *rig);
  * have to move to load the busiest rank alike. */
 weft_status weft_exchange_rig_load(weft_exchange_rig *rig, double bytes,
                                    double *out_bytes) WEFT_CHECKED;
-/* One untimed operation, then `train` timed ones back to back; *out_us is the time of one: from
- * when the last rank had ended the first until the last rank had ended all, so that a shaper's
- * burst and the ranks' starts are left out. The same on all ranks. Collective over the world. */
+/* One untimed operation, which empties a shaper's burst, then `train` timed ones close behind, a
+ * barrier before each. *out_us: the mean of their times, each from the barrier until the slowest
+ * rank is done. 1 <= train <= WEFT_BENCH_MAX_TRAIN. The same on all ranks. Collective over the
+ * world. */
 weft_status weft_exchange_rig_time(weft_exchange_rig *rig, const weft_exchange_variant *variant,
                                    int train, double *out_us) WEFT_CHECKED;
 /* Runs it once and compares what came with what was sent, byte by byte. WEFT_INTERNAL on all ranks

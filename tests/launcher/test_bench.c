@@ -1,0 +1,172 @@
+/* What benches share, and how the verb answers wrong words. */
+#include <math.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "launcher/bench.h"
+#include "tests/core/check.h"
+#include "tests/launcher/child.h"
+#include "tests/launcher/svg.h"
+
+static void expect_spread(double *values, int num, double low, double median, double high)
+{
+    weft_spread s = weft_spread_of(values, num);
+    assert_int_equal(s.count, num);
+    assert_true(fabs(s.low - low) < 1e-12);
+    assert_true(fabs(s.median - median) < 1e-12);
+    assert_true(fabs(s.high - high) < 1e-12);
+}
+
+static void spreads_are_medians_and_quartiles(void **state)
+{
+    (void)state;
+    double one[] = {7}, two[] = {4, 2}, four[] = {4, 1, 3, 2};
+    double nine[] = {9, 1, 8, 2, 7, 3, 6, 4, 1e9};
+    expect_spread(one, 1, 7, 7, 7);
+    expect_spread(two, 2, 2.5, 3, 3.5);
+    expect_spread(four, 4, 1.75, 2.5, 3.25);
+    expect_spread(nine, 9, 3, 6, 8); /* 1 2 3 4 6 7 8 9 and one far out */
+    assert_true(nine[0] == 1 && nine[8] == 1e9);
+}
+
+static char *printed(const weft_table *table)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&text, &bytes);
+    weft_table_print(table, out);
+    fclose(out);
+    return text;
+}
+
+static void tables_line_up(void **state)
+{
+    (void)state;
+    static const char *const heads[] = {"form", "ms", "µ", "note"};
+    weft_table table;
+    OK(weft_table_begin(&table, heads, 4));
+    char *text = printed(&table);
+    assert_string_equal(text, "form  ms  µ  note\n");
+    free(text);
+    OK(weft_table_row(&table));
+    weft_table_cell(&table, 0, "o%d", 2);
+    weft_table_cell(&table, 1, "%.2f", 12.345);
+    weft_table_cell(&table, 2, "-1");
+    weft_table_cell(&table, 3, "best");
+    OK(weft_table_row(&table));
+    weft_table_cell(&table, 0, "baseline");
+    weft_table_cell(&table, 1, "9");
+    text = printed(&table);
+    assert_string_equal(text, "form         ms   µ  note\n"
+                              "o2        12.35  -1  best\n"
+                              "baseline      9      \n");
+    free(text);
+    weft_table_release(&table);
+}
+
+static void tables_grow_and_cut_long_cells(void **state)
+{
+    (void)state;
+    static const char *const heads[] = {"n"};
+    weft_table table;
+    OK(weft_table_begin(&table, heads, 1));
+    for (int i = 0; i < 100; i++) {
+        OK(weft_table_row(&table));
+        weft_table_cell(&table, 0, "%d", i);
+    }
+    assert_int_equal(table.num_rows, 101);
+    assert_string_equal(table.cells[1][0], "0");
+    assert_string_equal(table.cells[100][0], "99");
+    weft_table_cell(&table, 0, "%080d", 1);
+    assert_int_equal(strlen(table.cells[100][0]), WEFT_TABLE_CELL_BYTES - 1);
+    weft_table_release(&table);
+}
+
+static void bars_are_drawn_to_scale(void **state)
+{
+    (void)state;
+    static const char *const groups[] = {"a < b & c", "second"}, *const labels[] = {"one", "two"};
+    static const weft_spread values[] = {{10, 9, 12, 5}, {6, 6, 6, 5}, {.count = 0}, {1, 1, 1, 1}};
+    weft_bars bars = {"Title", "ms", 2, 2, groups, labels, values};
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&text, &bytes);
+    OK(weft_bars_write_svg(&bars, out));
+    fclose(out);
+    assert_true(svg_is_well_formed(text));
+    assert_non_null(strstr(text, "a &lt; b &amp; c"));
+    /* The bars alone have this colour: 10, 6 and 1; the one of no value is not drawn. */
+    double widths[4];
+    int num = 0;
+    for (const char *at = text; (at = strstr(at, "<rect")) != NULL; at++) {
+        const char *width = strstr(at, "width=\""), *end = strstr(at, "/>");
+        const char *fill = strstr(at, "#3b76d1");
+        if (fill && fill < end && num < 4)
+            widths[num++] = strtod(width + 7, NULL);
+    }
+    assert_int_equal(num, 3);
+    assert_true(fabs(widths[1] / widths[0] - 0.6) < 1e-3);
+    assert_true(widths[2] > widths[0]); /* longest of its group */
+    free(text);
+}
+
+static void files_are_written_whole_or_not_at_all(void **state)
+{
+    (void)state;
+    char folder[32];
+    assert_true(child_folder_enter(folder));
+    cJSON *json = cJSON_CreateObject();
+    cJSON_AddNumberToObject(json, "x", 0.1);
+    OK(weft_bench_write_json(json, "out.json"));
+    char *text = child_read("out.json");
+    cJSON *back = cJSON_ParseWithOpts(text, NULL, 1);
+    assert_true(cJSON_GetObjectItem(back, "x")->valuedouble == 0.1);
+    cJSON_Delete(back);
+    free(text);
+    assert_int_equal(access("out.json.partial", F_OK), -1);
+    FAILS(weft_bench_write_json(json, "nowhere/out.json"), WEFT_FILE,
+          "nowhere/out.json: cannot write");
+    cJSON_Delete(json);
+    child_folder_leave(folder);
+}
+
+static void expect_refusal(const char *const *args, const char *wanted)
+{
+    child c;
+    child_run(&c, args, NULL);
+    assert_int_equal(c.exit_code, 2);
+    assert_true(child_is_line(c.err));
+    assert_non_null(strstr(c.err, wanted));
+    child_release(&c);
+}
+
+static void wrong_words_are_answered_with_near_ones(void **state)
+{
+    (void)state;
+    child c;
+    child_run(&c, (const char *[]){"bench", "--help", NULL}, NULL);
+    assert_int_equal(c.exit_code, 0);
+    assert_non_null(strstr(c.out, "all-to-all"));
+    assert_non_null(strstr(c.out, "moe-layer"));
+    child_release(&c);
+    expect_refusal((const char *[]){"bench", "all-to-al", NULL}, "did you mean all-to-all?");
+    expect_refusal((const char *[]){"bench", "all-to-all", "--forms", "o1_papr", NULL},
+                   "did you mean o1_paper?");
+    expect_refusal((const char *[]){"bench", "all-to-all", "--sizes", "4MB", NULL}, "--sizes 4MB");
+    expect_refusal((const char *[]){"bench", "all-to-all", "--chunks", "0", NULL}, "--chunks 0");
+    /* One rank has nobody to exchange with. */
+    expect_refusal((const char *[]){"bench", "all-to-all", NULL}, "two ranks are needed");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(spreads_are_medians_and_quartiles),
+        cmocka_unit_test(tables_line_up),
+        cmocka_unit_test(tables_grow_and_cut_long_cells),
+        cmocka_unit_test(bars_are_drawn_to_scale),
+        cmocka_unit_test(files_are_written_whole_or_not_at_all),
+        cmocka_unit_test(wrong_words_are_answered_with_near_ones),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
