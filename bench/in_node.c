@@ -1,6 +1,6 @@
 /* Collectives of Weft beside Open MPI's, on ranks of one node.
  *
- *     mpirun -n RANKS bench_in_node [--json FILE] [--rounds N] [--max-mib M]
+ *     mpirun -n RANKS bench_in_node [--json FILE] [--rounds N] [--min-kib K] [--max-kib K]
  *
  * Each size is measured in turn, ours then MPI's, N times (21 unless told) after two of each that
  * do not count. A time is the slowest rank's, from a common start to the completion of an operation
@@ -16,7 +16,7 @@
 
 #include "comm/comm.h"
 
-enum { DEFAULT_ROUNDS = 21, WARM_UPS = 2, FIRST_BYTES = 64 << 10, MAX_ROUNDS = 1000 };
+enum { DEFAULT_ROUNDS = 21, WARM_UPS = 2, MAX_ROUNDS = 1000 };
 
 typedef enum operation { ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, NUM_OPERATIONS } operation;
 static const char *const names[] = {"all_reduce", "all_gather", "reduce_scatter"};
@@ -46,7 +46,7 @@ static void check(weft_status status)
 static void usage(void)
 {
     fprintf(stderr, "usage: mpirun -n RANKS bench_in_node [--json FILE] [--rounds N] "
-                    "[--max-mib M]\n");
+                    "[--min-kib K] [--max-kib K]\n");
     exit(2);
 }
 
@@ -152,19 +152,21 @@ int main(int argc, char **argv)
 {
     bench b = {.rounds = DEFAULT_ROUNDS};
     const char *json_path = NULL;
-    size_t max_bytes = (size_t)64 << 20;
+    size_t min_bytes = (size_t)64 << 10, max_bytes = (size_t)64 << 20;
     for (int i = 1; i < argc; i++) {
         bool more = i + 1 < argc;
         if (strcmp(argv[i], "--json") == 0 && more)
             json_path = argv[++i];
         else if (strcmp(argv[i], "--rounds") == 0 && more)
             b.rounds = atoi(argv[++i]);
-        else if (strcmp(argv[i], "--max-mib") == 0 && more)
-            max_bytes = (size_t)atoi(argv[++i]) << 20;
+        else if (strcmp(argv[i], "--min-kib") == 0 && more)
+            min_bytes = (size_t)atoi(argv[++i]) << 10;
+        else if (strcmp(argv[i], "--max-kib") == 0 && more)
+            max_bytes = (size_t)atoi(argv[++i]) << 10;
         else
             usage();
     }
-    if (b.rounds < 1 || b.rounds > MAX_ROUNDS || max_bytes < FIRST_BYTES ||
+    if (b.rounds < 1 || b.rounds > MAX_ROUNDS || min_bytes == 0 || max_bytes < min_bytes ||
         max_bytes > (size_t)1 << 30)
         usage();
     check(weft_comm_create_world(&b.comm));
@@ -186,7 +188,7 @@ int main(int argc, char **argv)
     if (json)
         fprintf(json, "[");
     for (int what = 0; what < NUM_OPERATIONS; what++)
-        for (size_t bytes = FIRST_BYTES; bytes <= max_bytes; bytes *= 4)
+        for (size_t bytes = min_bytes; bytes <= max_bytes; bytes *= 4)
             measure(&b, (operation)what, bytes, json, &first);
     if (json) {
         fprintf(json, "\n]\n");
