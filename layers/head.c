@@ -8,6 +8,8 @@
  */
 #include "layers/head.h"
 
+#include "layers/span.h"
+
 typedef struct head {
     weft_layer_common common;
     weft_norm norm;
@@ -64,12 +66,21 @@ typedef struct chunk {
     weft_tensor logits, max, sums; /* [num, V local], [num], [2, num] in fp32 */
 } chunk;
 
+static weft_status reduce_over_tp(weft_pass *pass, void *data, size_t count, weft_reduce reduce)
+{
+    weft_lane *lane = weft_pass_lane(pass);
+    int span;
+    WEFT_TRY(weft_span_begin(pass, lane, WEFT_SPAN_TENSOR, -1, &span));
+    WEFT_TRY(weft_all_reduce(weft_pass_groups(pass)->by_axis[WEFT_AXIS_TP], lane, data, count,
+                             WEFT_F32, reduce));
+    return weft_span_end(pass, lane, span);
+}
+
 /* row_max, row_sum and target over the whole vocabulary. */
 static weft_status reduce_stats(head *h, weft_pass *pass, const chunk *c)
 {
     weft_lane *lane = weft_pass_lane(pass);
     const weft_groups *groups = weft_pass_groups(pass);
-    weft_comm *tp = groups->by_axis[WEFT_AXIS_TP];
     size_t cols = c->logits.dims[1];
     weft_cross_entropy_stats_args args = {
         .pass = WEFT_CROSS_ENTROPY_FUSED,
@@ -88,10 +99,10 @@ static weft_status reduce_stats(head *h, weft_pass *pass, const chunk *c)
         return weft_cross_entropy_stats(lane, &args);
     args.pass = WEFT_CROSS_ENTROPY_MAX;
     WEFT_TRY(weft_cross_entropy_stats(lane, &args));
-    WEFT_TRY(weft_all_reduce(tp, lane, c->max.data, c->num, WEFT_F32, WEFT_REDUCE_MAX));
+    WEFT_TRY(reduce_over_tp(pass, c->max.data, c->num, WEFT_REDUCE_MAX));
     args.pass = WEFT_CROSS_ENTROPY_SUM;
     WEFT_TRY(weft_cross_entropy_stats(lane, &args));
-    return weft_all_reduce(tp, lane, c->sums.data, 2 * c->num, WEFT_F32, WEFT_REDUCE_SUM);
+    return reduce_over_tp(pass, c->sums.data, 2 * c->num, WEFT_REDUCE_SUM);
 }
 
 static weft_status add_loss(head *h, weft_pass *pass, const chunk *c)

@@ -121,8 +121,11 @@ static weft_status finish_rows(const weft_moe *m, weft_pass *pass, const weft_te
         return weft_pass_exit(pass, part, y);
     if (shape->sequence_parallel || shape->tp == 1)
         return WEFT_OK;
-    return weft_all_gather(weft_pass_groups(pass)->by_axis[WEFT_AXIS_TP], weft_pass_lane(pass),
-                           part->data, y->data, weft_tensor_count(part), y->dtype);
+    int span;
+    WEFT_TRY(weft_span_begin(pass, weft_pass_lane(pass), WEFT_SPAN_TENSOR, -1, &span));
+    WEFT_TRY(weft_all_gather(weft_pass_groups(pass)->by_axis[WEFT_AXIS_TP], weft_pass_lane(pass),
+                             part->data, y->data, weft_tensor_count(part), y->dtype));
+    return weft_span_end(pass, weft_pass_lane(pass), span);
 }
 
 static weft_status moe_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
@@ -180,7 +183,7 @@ static weft_status moe_backward(weft_layer *layer, weft_pass *pass, const weft_t
     size_t mark = weft_pass_mark(pass), hidden = dy->dims[1];
     size_t topk = (size_t)m->common.options.moe_router_topk;
     weft_tensor dy_rows, dprob, rows, part;
-    int whole;
+    int whole, gating;
     WEFT_TRY(weft_span_begin(pass, lane, WEFT_SPAN_MOE, -1, &whole));
     WEFT_TRY(routed_rows(m, pass, dy, &dy_rows));
     WEFT_TRY(weft_pass_scratch(pass, WEFT_F32, d->tokens, topk, &dprob));
@@ -206,7 +209,9 @@ static weft_status moe_backward(weft_layer *layer, weft_pass *pass, const weft_t
                                                                   .drows = state->returned.data,
                                                                   .row_of = state->row_of,
                                                                   .dx = part.data}));
+    WEFT_TRY(weft_span_begin(pass, lane, WEFT_SPAN_GATING, -1, &gating));
     WEFT_TRY(weft_moe_route_backward(m, pass, state, &rows, &dprob, &part));
+    WEFT_TRY(weft_span_end(pass, lane, gating));
     WEFT_TRY(finish_rows(m, pass, &part, dx));
     if (m->shared) {
         weft_tensor shared;

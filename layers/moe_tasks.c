@@ -168,9 +168,13 @@ static weft_status run_combine(void *context, const weft_task *task, weft_lane *
     weft_tensor from = gradient ? ring_at(w, w->slots->ddispatched, &w->ddispatched, p, false)
                                 : ring_at(w, w->slots->output, &w->output, p, false);
     weft_tensor to = home_at(w, p);
-    if (w->m->dims.summed)
+    if (w->m->dims.summed) {
+        int span;
+        WEFT_TRY(weft_span_begin(w->pass, lane, WEFT_SPAN_TENSOR, p, &span));
         WEFT_TRY(weft_all_reduce(weft_pass_groups(w->pass)->by_axis[WEFT_AXIS_ETP], lane, from.data,
                                  weft_tensor_count(&from), from.dtype, WEFT_REDUCE_SUM));
+        WEFT_TRY(weft_span_end(w->pass, lane, span));
+    }
     return move(w, lane, p, &from, &to, false);
 }
 
@@ -242,6 +246,16 @@ static weft_status run_spanned(void *context, const weft_task *task, weft_lane *
     return weft_span_end(w->pass, lane, span);
 }
 
+static weft_status spanned_permute(void *context, const weft_task *task, weft_lane *lane)
+{
+    return run_spanned(context, task, lane, WEFT_SPAN_PERMUTE, run_permute);
+}
+
+static weft_status spanned_recompute(void *context, const weft_task *task, weft_lane *lane)
+{
+    return run_spanned(context, task, lane, WEFT_SPAN_RECOMPUTE, run_recompute);
+}
+
 static weft_status spanned_dispatch(void *context, const weft_task *task, weft_lane *lane)
 {
     return run_spanned(context, task, lane, WEFT_SPAN_DISPATCH, run_dispatch);
@@ -259,11 +273,11 @@ static weft_status spanned_expert(void *context, const weft_task *task, weft_lan
 
 void weft_moe_bind_tasks(weft_executor *executor)
 {
-    executor->run[WEFT_TASK_PERMUTE] = run_permute;
+    executor->run[WEFT_TASK_PERMUTE] = spanned_permute;
     executor->run[WEFT_TASK_DISPATCH] = spanned_dispatch;
     executor->run[WEFT_TASK_EXPERT] = spanned_expert;
     executor->run[WEFT_TASK_COMBINE] = spanned_combine;
-    executor->run[WEFT_TASK_RECOMPUTE] = run_recompute;
+    executor->run[WEFT_TASK_RECOMPUTE] = spanned_recompute;
     executor->run[WEFT_TASK_OFFLOAD] = run_offload;
     executor->run[WEFT_TASK_PREFETCH] = run_prefetch;
 }

@@ -12,7 +12,10 @@
 #define WEFT_SPAN_LIST(X)                                                                          \
     X(MOE, "moe", LAYERS)                                                                          \
     X(GATING, "gating", PARTS)                                                                     \
+    X(PERMUTE, "permute", PARTS)                                                                   \
     X(EXPERT, "expert", PARTS)                                                                     \
+    X(RECOMPUTE, "recompute", PARTS)                                                               \
+    X(COUNTS, "counts", EXCHANGE)                                                                  \
     X(DISPATCH, "dispatch", EXCHANGE)                                                              \
     X(COMBINE, "combine", EXCHANGE)                                                                \
     X(TENSOR, "tensor", TENSOR)

@@ -47,9 +47,10 @@ const weft_option_row weft_parallel_rows[] = {
         "let tensor-parallel groups span nodes (slow)"),
     ROW(moe_num_partitions, INT, "1", 0, 64, NULL,
         "n: partitions in which MoE layers pipeline dispatch, experts and combine; 0: chosen"),
-    CHOICE(moe_memory_reuse, "\"none\"", "none|s1|s2|s3|s4|auto",
-           "how MoE layers share buffers between partitions and restore them in backward (MPMoE); "
-           "auto: the fastest of s1 to s4"),
+    CHOICE(
+        moe_memory_reuse, "\"none\"", "none|s1|s2|s3|s4|auto",
+        "how MoE layers share partitions' buffers and restore them (MPMoE); auto: the fastest of "
+        "s1 to s4"),
     CHOICE(moe_partition_by, "\"tokens\"", "tokens|peers",
            "what partitions are cut by; peers: a group of ranks each, exchanged point to point"),
     ROW(moe_peer_group_size, INT, "1", 1, MAX_SIZE, "ranks",

@@ -30,6 +30,15 @@ static void run_weft(child *c, const char *const *args)
            args[0], c->out);
 }
 
+/* The same on a mesh where tokens travel: how, is told once. */
+static void run_weft_travelling(child *c, const char *const *args)
+{
+    child_run(c, args, NULL);
+    EXPECT(c->exit_code == 0 && child_is_line(c->err) &&
+               strstr(c->err, " rank 0 info MoE layers: "),
+           "weft %s: exit %d: %s", args[0], c->exit_code, c->err);
+}
+
 static void expect_part(const child *c, const char *part)
 {
     EXPECT(c->out && strstr(c->out, part), "no \"%s\" in\n%s", part, c->out);
@@ -41,8 +50,26 @@ static double number_of(const cJSON *object, const char *key)
     return cJSON_IsNumber(value) ? value->valuedouble : NAN;
 }
 
-/* One line of metrics: every field, and what they have to do with each other. */
-static double check_metrics_line(const char *line, int step)
+/* How MoE layers ran: with every step where tokens travel, and why with the run's first one. */
+static int check_moe_fields(const cJSON *json, const char *line, bool travels, bool first)
+{
+    static const char *const keys[] = {"moe_num_partitions", "moe_memory_reuse", "moe_all_to_all",
+                                       "moe_choice"};
+    int expected = !travels ? 0 : first ? 4 : 3;
+    for (int i = 0; i < 4; i++) {
+        const cJSON *value = cJSON_GetObjectItemCaseSensitive(json, keys[i]);
+        EXPECT((value != NULL) == (i < expected), "%s: %s", keys[i], line);
+        if (value && i == 0)
+            EXPECT(number_of(json, keys[0]) >= 1, "%s", line);
+        else if (value)
+            EXPECT(cJSON_IsString(value) && value->valuestring[0], "%s: %s", keys[i], line);
+    }
+    return expected;
+}
+
+/* One line of metrics: every field, and what they have to do with each other. moe_step: the first
+ * step of a run in which tokens travel; 0: they do not. */
+static double check_metrics_line(const char *line, int step, int moe_step)
 {
     static const char *const keys[] = {"step",
                                        "loss",
@@ -58,7 +85,9 @@ static double check_metrics_line(const char *line, int step)
                                        "dropped_tokens"};
     const int num_keys = sizeof keys / sizeof *keys;
     cJSON *json = cJSON_Parse(line);
-    EXPECT(cJSON_GetArraySize(json) == num_keys, "not %d fields: %s", num_keys, line);
+    int num_moe = check_moe_fields(json, line, moe_step > 0 && step >= moe_step, step == moe_step);
+    EXPECT(cJSON_GetArraySize(json) == num_keys + num_moe, "not %d fields: %s", num_keys + num_moe,
+           line);
     for (int i = 0; i < num_keys; i++)
         EXPECT(isfinite(number_of(json, keys[i])), "%s: %s", keys[i], line);
     double loss = number_of(json, "loss"), load = number_of(json, "expert_load_max_over_mean");
@@ -77,20 +106,20 @@ static double check_metrics_line(const char *line, int step)
 }
 
 /* Returns the number of lines, and the losses. */
-static int check_metrics(char *text, double losses[MAX_STEPS])
+static int check_metrics(char *text, int moe_step, double losses[MAX_STEPS])
 {
     int count = 0;
     EXPECT(text != NULL, "no metrics");
     for (char *line = text ? strtok(text, "\n") : NULL; line && count < MAX_STEPS;
          line = strtok(NULL, "\n"), count++)
-        losses[count] = check_metrics_line(line, count + 1);
+        losses[count] = check_metrics_line(line, count + 1, moe_step);
     return count;
 }
 
-static int check_metrics_file(const char *path, double losses[MAX_STEPS])
+static int check_metrics_file(const char *path, int moe_step, double losses[MAX_STEPS])
 {
     char *text = child_read(path);
-    int count = check_metrics(text, losses);
+    int count = check_metrics(text, moe_step, losses);
     free(text);
     return count;
 }
@@ -150,7 +179,7 @@ static void check_train(double losses[MAX_STEPS])
     EXPECT(!strchr(c.out, '\r') && !strchr(c.out, '\033'), "control characters without terminal");
     EXPECT(!strstr(c.out, "\nstep 2/12"), "a line a step, log_interval is 10");
     child_release(&c);
-    int count = check_metrics_file("run/metrics.jsonl", losses);
+    int count = check_metrics_file("run/metrics.jsonl", 0, losses);
     EXPECT(count == STEPS, "%d lines of metrics", count);
     EXPECT(losses[STEPS - 1] < losses[0] - 0.5, "loss %g to %g: nothing learned", losses[0],
            losses[STEPS - 1]);
@@ -207,13 +236,14 @@ static void check_resume(void)
                              "or another --out\n") == 0,
            "exit %d: %s", c.exit_code, c.err);
     child_release(&c);
-    run_weft(&c, (const char *[]){"train", "run/config.json", "--out", "run", "--resume", "--mesh",
-                                  "dp=2,ep=2,binding=dp", "--set", "train_iters=14", NULL});
+    run_weft_travelling(&c, (const char *[]){"train", "run/config.json", "--out", "run", "--resume",
+                                             "--mesh", "dp=2,ep=2,binding=dp", "--set",
+                                             "train_iters=14", NULL});
     expect_part(&c, "2 ranks: tp 1, pp 1, dp 2, ep 2 (binding dp)");
     expect_part(&c, "\nstarting from run/checkpoints/step-12 (step 12)\nstep 13/14  loss ");
     EXPECT(!strstr(c.out, "timeline:"), "no step was traced:\n%s", c.out);
     child_release(&c);
-    int count = check_metrics_file("run/metrics.jsonl", losses);
+    int count = check_metrics_file("run/metrics.jsonl", 13, losses);
     EXPECT(count == 14, "%d lines of metrics", count);
 }
 
@@ -226,7 +256,7 @@ static void check_json(const double losses[MAX_STEPS])
                                   "checkpoint.no_save=true", NULL});
     char *text = child_read("alone/metrics.jsonl");
     EXPECT(text && strcmp(text, c.out) == 0, "stdout is not metrics.jsonl");
-    int count = check_metrics(text, alone);
+    int count = check_metrics(text, 0, alone);
     EXPECT(count == STEPS, "%d lines of metrics", count);
     for (int i = 0; i < count && i < STEPS; i++)
         EXPECT(fabs(alone[i] / losses[i] - 1) < 1e-5, "step %d: %.9g on 4 ranks, %.9g on one",
@@ -234,6 +264,66 @@ static void check_json(const double losses[MAX_STEPS])
     EXPECT(access("alone/checkpoints", F_OK) != 0, "checkpoints in spite of no_save");
     free(text);
     child_release(&c);
+}
+
+/* The parts of an MoE layer whose tokens travel, in the timeline of every rank. */
+static void check_expert_timeline(void)
+{
+    static const char *const parts[] = {
+        "moe",           "gating",      "counts",       "permute",    "dispatch",
+        "expert",        "combine",     "tensor",       "moe back",   "gating back",
+        "dispatch back", "expert back", "combine back", "tensor back"};
+    enum {
+        NUM_PARTS = sizeof parts / sizeof *parts,
+        LAYERS = 2,
+        MICRO_BATCHES = 4,
+        PARTITIONS = 2
+    };
+    int found[4][NUM_PARTS] = {{0}};
+    char *text = child_read("expert/trace.json");
+    cJSON *json = cJSON_Parse(text), *event;
+    cJSON_ArrayForEach(event, cJSON_GetObjectItem(json, "traceEvents"))
+    {
+        double rank = number_of(event, "pid");
+        const cJSON *category = cJSON_GetObjectItem(event, "cat");
+        for (int i = 0; i < NUM_PARTS && cJSON_IsString(category) && rank >= 0 && rank < 4; i++)
+            found[(int)rank][i] += strcmp(category->valuestring, parts[i]) == 0;
+    }
+    for (int rank = 0; rank < 4; rank++)
+        for (int i = 0; i < NUM_PARTS; i++) {
+            bool by_partition = strncmp(parts[i], "dispatch", 8) == 0 ||
+                                strncmp(parts[i], "combine", 7) == 0 ||
+                                strncmp(parts[i], "expert", 6) == 0;
+            int layers = LAYERS * MICRO_BATCHES,
+                expected = layers * (by_partition ? PARTITIONS : 1);
+            bool several = strncmp(parts[i], "tensor", 6) == 0 || strcmp(parts[i], "permute") == 0;
+            EXPECT(several ? found[rank][i] > expected : found[rank][i] == expected,
+                   "rank %d: %d slices of %s, not %d", rank, found[rank][i], parts[i], expected);
+        }
+    cJSON_Delete(json);
+    free(text);
+}
+
+/* Tensor-sharded experts between the nodes, in two partitions: metrics and timeline say so. */
+static void check_expert_parallel(void)
+{
+    double losses[MAX_STEPS];
+    child c;
+    run_weft_travelling(&c, (const char *[]){"train", "c.json", "--out", "expert", "--mesh",
+                                             "tp=2,dp=2,ep=2,etp=2,binding=dp", "--set",
+                                             "train_iters=3", "--set", "num_layers=2", "--set",
+                                             "moe_num_partitions=2", "--set",
+                                             "moe_all_to_all=direct", "--set", "log.trace_step=2",
+                                             "--set", "checkpoint.no_save=true", NULL});
+    child_release(&c);
+    char *text = child_read("expert/metrics.jsonl");
+    for (const char *line = text; line && *line; line = strchr(line, '\n'), line += line != NULL)
+        EXPECT(strstr(line, "\"moe_num_partitions\": 2, \"moe_memory_reuse\": \"none\", "
+                            "\"moe_all_to_all\": \"direct\""),
+               "%s", line);
+    free(text);
+    EXPECT(check_metrics_file("expert/metrics.jsonl", 1, losses) == 3, "not 3 lines of metrics");
+    check_expert_timeline();
 }
 
 static void check_help(void)
@@ -280,6 +370,7 @@ int main(void)
     check_generate();
     check_resume();
     check_json(losses);
+    check_expert_parallel();
     if (!expect_failures)
         child_folder_leave(folder);
     return expect_finish();
