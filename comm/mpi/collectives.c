@@ -19,6 +19,9 @@ enum {
  * nodes at 1 Gbit/s; docs/communication.md):
  * - message_bytes: inside a node, 4 MiB as one message took 19 ms, since the driver naps while it
  *   sees nothing end; in messages of 512 KiB 0.41 ms, of 128 KiB or 1 MiB 0.6 ms;
+ * - row_bytes: over TCP what is a little longer than 64 KiB leaves as a long segment and a short
+ *   one, which queues behind other ranks' traffic once more: all-to-alls of 66 KiB rows on a busy
+ *   link took twice the time of those of 60 KiB, and rows of 128 KiB gain a little when cut;
  * - background_bytes, window_bytes: two messages keep a link busy (about 90 % of its rate for a
  *   reduction); messages of 64 KiB lost a tenth of that;
  * - hold_ns: longer than the exchanges that matter. With 20 ms a 4 MiB all-to-all of 35 ms took
@@ -26,6 +29,7 @@ enum {
 static const weft_mpi_limits default_limits = {
     .message_bytes = (size_t)512 << 10,
     .piece_bytes = (size_t)256 << 10,
+    .row_bytes = (size_t)60 << 10,
     .direct_bytes = (size_t)32 << 10,
     .background_bytes = (size_t)128 << 10,
     .shared_bytes = 64, /* faster at every size measured, from there on */
@@ -49,6 +53,7 @@ void weft_mpi_set_limits(const weft_mpi_limits *new_limits)
     weft_gate_limits *gate = &limits.gate;
     limits.message_bytes = limits.message_bytes ? limits.message_bytes : fill->message_bytes;
     limits.piece_bytes = limits.piece_bytes ? limits.piece_bytes : fill->piece_bytes;
+    limits.row_bytes = limits.row_bytes ? limits.row_bytes : fill->row_bytes;
     limits.direct_bytes = limits.direct_bytes ? limits.direct_bytes : fill->direct_bytes;
     limits.background_bytes =
         limits.background_bytes ? limits.background_bytes : fill->background_bytes;
@@ -116,6 +121,14 @@ static row received_row(const weft_mpi_run *run, int peer)
     return (row){run->work->offsets[i], op->rows->bytes[i]};
 }
 
+/* What a row to or from this rank is cut in: both ends know whether they share a node. */
+static size_t row_piece(const weft_mpi_run *run, int peer)
+{
+    size_t most = weft_mpi_get_limits()->row_bytes;
+    bool between = weft_mpi_link(run->op->comm, peer) == WEFT_LINK_BETWEEN;
+    return between && most < run->piece ? most : run->piece;
+}
+
 static weft_status step_exchange(weft_mpi_run *run, weft_mpi_slot *slot)
 {
     if (slot->phase > 0)
@@ -128,21 +141,21 @@ static weft_status step_exchange(weft_mpi_run *run, weft_mpi_slot *slot)
     for (int step = 1; step < size; step++) {
         int peer = (rank + size - step) % size;
         row from = received_row(run, peer);
-        if (get_piece(from.bytes, run->piece, slot->round, &start, &bytes))
+        if (get_piece(from.bytes, row_piece(run, peer), slot->round, &start, &bytes))
             WEFT_TRY(weft_mpi_post_recv(run->comm, &slot->batch, peer, tag,
                                         bytes ? recv + from.start + start : NULL, bytes));
     }
     for (int step = 1; step < size; step++) {
         int peer = (rank + step) % size;
         row to = sent_row(run, peer);
-        if (get_piece(to.bytes, run->piece, slot->round, &start, &bytes))
+        if (get_piece(to.bytes, row_piece(run, peer), slot->round, &start, &bytes))
             WEFT_TRY(weft_mpi_post_send(run->comm, &slot->batch, peer, tag,
                                         bytes ? send + to.start + start : NULL, bytes));
     }
     if (slot->round + 1 == run->num_rounds)
         weft_gate_all_queued(&run->pass);
     row from = sent_row(run, rank), to = received_row(run, rank);
-    if (get_piece(from.bytes, run->piece, slot->round, &start, &bytes) && bytes > 0 &&
+    if (get_piece(from.bytes, row_piece(run, rank), slot->round, &start, &bytes) && bytes > 0 &&
         recv + to.start != send + from.start)
         memcpy(recv + to.start + start, send + from.start + start, bytes);
     return WEFT_OK;
@@ -161,8 +174,8 @@ static void prepare_exchange(weft_mpi_run *run)
     run->piece = weft_mpi_message_bytes(op->comm, weft_mpi_get_limits()->piece_bytes);
     run->num_rounds = 1;
     for (int peer = 0; peer < size; peer++) {
-        uint64_t sent = num_pieces(sent_row(run, peer).bytes, run->piece);
-        uint64_t received = num_pieces(received_row(run, peer).bytes, run->piece);
+        uint64_t sent = num_pieces(sent_row(run, peer).bytes, row_piece(run, peer));
+        uint64_t received = num_pieces(received_row(run, peer).bytes, row_piece(run, peer));
         run->num_rounds = sent > run->num_rounds ? sent : run->num_rounds;
         run->num_rounds = received > run->num_rounds ? received : run->num_rounds;
     }

@@ -22,6 +22,7 @@ weft_status weft_mpi_status(const char *file, int line, const char *function, co
 typedef struct weft_mpi_limits {
     size_t message_bytes;    /* point to point; below INT_MAX */
     size_t piece_bytes;      /* one round of a collective, a peer */
+    size_t row_bytes;        /* the same of a row between nodes, in an all_gather or all_to_all */
     size_t direct_bytes;     /* an all_reduce that brings this much or less in goes in one round */
     size_t background_bytes; /* the most in a message of a purpose behind EXPERT */
     size_t shared_bytes; /* reductions and gathers inside a node, of that much or more, go through
