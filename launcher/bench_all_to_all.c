@@ -350,11 +350,8 @@ static weft_status get_cluster(const arguments *args, weft_exchange_rig *rig, we
     return weft_measure_cluster(rig->world, rig->device, &options, out);
 }
 
-static weft_status show(const arguments *args, const weft_exchange_report *report)
+static weft_status write_files(const arguments *args, const weft_exchange_report *report)
 {
-    bool json_only = args->common.json && strcmp(args->common.json, "-") == 0;
-    if (!json_only)
-        WEFT_TRY(weft_exchange_print(report, stdout));
     if (args->common.json)
         WEFT_TRY(weft_exchange_json(report, args->common.json));
     if (args->common.svg)
@@ -362,24 +359,24 @@ static weft_status show(const arguments *args, const weft_exchange_report *repor
     return WEFT_OK;
 }
 
+/* Each size is shown as soon as it is measured. */
 static weft_status measure_all(const arguments *args, weft_exchange_rig *rig,
                                weft_exchange_result *results)
 {
     weft_cluster cluster;
+    weft_exchange_report report = {
+        .rig = rig, .cluster = &cluster, .results = results, .rounds = args->common.rounds};
+    bool writes = weft_comm_rank(rig->world) == 0;
+    bool prints = writes && !(args->common.json && strcmp(args->common.json, "-") == 0);
     WEFT_TRY(get_cluster(args, rig, &cluster));
     for (int i = 0; i < args->num_sizes; i++) {
         results[i].bytes = args->sizes[i];
         WEFT_TRY(measure_size(args, rig, &cluster, &results[i]));
-        weft_log(WEFT_LOG_INFO, "%.0f bytes: %d ways measured", args->sizes[i],
-                 results[i].num_variants);
+        report.num_results = i + 1;
+        WEFT_TRY(weft_comm_agree(rig->world,
+                                 prints ? weft_exchange_print_last(&report, stdout) : WEFT_OK));
     }
-    weft_exchange_report report = {.rig = rig,
-                                   .cluster = &cluster,
-                                   .results = results,
-                                   .num_results = args->num_sizes,
-                                   .rounds = args->common.rounds};
-    bool speaks = weft_comm_rank(rig->world) == 0;
-    return weft_comm_agree(rig->world, speaks ? show(args, &report) : WEFT_OK);
+    return weft_comm_agree(rig->world, writes ? write_files(args, &report) : WEFT_OK);
 }
 
 static weft_status run(const arguments *args, weft_comm *world)

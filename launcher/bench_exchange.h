@@ -81,7 +81,8 @@ typedef struct weft_exchange_report {
     const weft_exchange_result *results;
     int num_results, rounds;
 } weft_exchange_report;
-weft_status weft_exchange_print(const weft_exchange_report *report, FILE *out) WEFT_CHECKED;
+/* The table of the last result; before that of the first, what the tables are about. */
+weft_status weft_exchange_print_last(const weft_exchange_report *report, FILE *out) WEFT_CHECKED;
 weft_status weft_exchange_json(const weft_exchange_report *report, const char *path) WEFT_CHECKED;
 weft_status weft_exchange_svg(const weft_exchange_report *report, const char *path) WEFT_CHECKED;
 

@@ -61,33 +61,33 @@ static void print_verdict(const weft_exchange_result *r, FILE *out)
         fprintf(out, ", %.2f times the baseline", v->speed[WEFT_BENCH_BASELINE].median);
     if (v->speed[WEFT_BENCH_O1_PAPER].count > 0)
         fprintf(out, ", %.2f times o1_paper", v->speed[WEFT_BENCH_O1_PAPER].median);
-    fprintf(out, ", %.1f %% longer than the bare I/t, %.1f %% than the fastest\n\n",
+    fprintf(out, ", time against the bare I/t %+.1f %%, against the fastest %+.1f %%\n\n",
             100 * (1 / v->speed[WEFT_BENCH_BARE].median - 1), 100 * behind_best(r));
 }
 
-weft_status weft_exchange_print(const weft_exchange_report *report, FILE *out)
+weft_status weft_exchange_print_last(const weft_exchange_report *report, FILE *out)
 {
     static const char *const heads[] = {
         "form",       "ms",     "quartile",     "quartile", "x baseline",
         "x o1_paper", "x bare", "predicted ms", "error %",  ""};
     const weft_exchange_rig *rig = report->rig;
-    fprintf(out, "\n%d nodes x %d ranks%s; medians of %d paired rounds\n\n",
-            weft_comm_size(rig->between), weft_comm_size(rig->inside),
-            rig->uneven ? ", uneven blocks" : "", report->rounds);
-    for (int i = 0; i < report->num_results; i++) {
-        const weft_exchange_result *r = &report->results[i];
-        weft_table table;
-        char text[32];
-        WEFT_TRY(weft_table_begin(&table, heads, sizeof heads / sizeof *heads));
-        weft_status status = fill_table(&table, r);
+    const weft_exchange_result *r = &report->results[report->num_results - 1];
+    weft_table table;
+    char text[32];
+    if (report->num_results == 1)
+        fprintf(out, "\n%d nodes x %d ranks%s; medians of %d paired rounds\n\n",
+                weft_comm_size(rig->between), weft_comm_size(rig->inside),
+                rig->uneven ? ", uneven blocks" : "", report->rounds);
+    WEFT_TRY(weft_table_begin(&table, heads, sizeof heads / sizeof *heads));
+    weft_status status = fill_table(&table, r);
+    if (status == WEFT_OK) {
         size_text(r->bytes, text);
         fprintf(out, "I = %s (%d a measurement)\n", text, r->train);
-        if (status == WEFT_OK)
-            weft_table_print(&table, out);
-        weft_table_release(&table);
-        WEFT_TRY(status);
+        weft_table_print(&table, out);
         print_verdict(r, out);
     }
+    weft_table_release(&table);
+    WEFT_TRY(status);
     return fflush(out) == 0 ? WEFT_OK : WEFT_ERROR(WEFT_FILE, "the table could not be written");
 }
 

@@ -3,8 +3,8 @@
  * Every operation runs as layers run it: on a lane, on all ranks at once, through comm/comm.h and
  * the kernels. A point of a curve is the median over several *trains*: operations back to back, so
  * that latencies add up and a shaped or buffered link shows its own rate and not its burst. A train
- * takes as long as its slowest rank; one that a TCP retransmission held up (200 ms and more) is
- * left out. All ranks end with the same numbers. */
+ * takes as long as its slowest rank, of collectives as long as its ranks on average; one that a TCP
+ * retransmission held up (200 ms and more) is left out. All ranks end with the same numbers. */
 #ifndef WEFT_LAUNCHER_MEASURE_H
 #define WEFT_LAUNCHER_MEASURE_H
 

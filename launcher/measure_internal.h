@@ -39,9 +39,10 @@ weft_status weft_measure_submit(weft_measure_rig *rig, weft_cost_kind kind, weft
                                 double volume) WEFT_CHECKED;
 /* Enqueues writing the time into *at. */
 weft_status weft_measure_stamp(weft_lane *lane, double *at) WEFT_CHECKED;
-/* Microseconds of one of `num` operations back to back that follow `num_before` untimed ones: from
- * when ranks had done those, on average, until the slowest had done all. The same on all ranks.
- * Collective over the world. */
+/* Microseconds of one of `num` operations back to back: of the slowest rank, of collectives the
+ * mean over the ranks. `num_before` untimed ones come before them and as many behind: ranks that
+ * share a link get through their operations at different times, and who is ahead must neither begin
+ * nor end with the link to himself. Collective over the world. */
 weft_status weft_measure_train(weft_measure_rig *rig, weft_cost_kind kind, double volume,
                                int num_before, int num, double *out_us) WEFT_CHECKED;
 /* alpha between the classes that can be measured, 1 elsewhere. Collective over the world. */
