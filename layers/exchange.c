@@ -110,7 +110,7 @@ static weft_status take_staging(movement *m, int num_areas)
 static weft_status run_dispatch(void *context, const weft_task *task, weft_lane *lane)
 {
     movement *m = context;
-    size_t chunk = (size_t)task->micro_batch, to = 0, from = 0, at = 0;
+    size_t chunk = (size_t)task->micro_batch, to = 0, at = 0;
     size_t rank = (size_t)weft_comm_rank(m->etp);
     char *packed = m->packed[chunk % 2];
     for (int peer = 0; peer < weft_comm_size(m->ep); peer++) {
@@ -122,7 +122,6 @@ static weft_status run_dispatch(void *context, const weft_task *task, weft_lane 
             WEFT_TRY(weft_lane_copy(lane, packed + at, m->send + to + s.start, s.bytes));
         at += m->sent[peer];
         to += m->send_bytes[peer];
-        from += m->recv_bytes[peer];
     }
     return weft_all_to_all(m->ep, lane, packed, m->sent, m->arrived[chunk % 2], m->came);
 }
