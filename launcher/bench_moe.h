@@ -41,9 +41,10 @@ typedef struct weft_bench_moe_options {
     weft_bench_layer_shape shape;
     int partitions[16], num_partitions;
     unsigned reuses;
-    double ratio;  /* computation : communication; 0: as the shape gives it */
-    bool pace;     /* by an emulated accelerator */
-    bool balanced; /* ratio holds forward and backward each, not over both together */
+    double ratio;      /* computation : communication; 0: as the shape gives it */
+    bool pace;         /* by an emulated accelerator */
+    double pace_flops; /* of this rate; 0: of the rate that gives the ratio */
+    bool balanced;     /* ratio holds forward and backward each, not over both together */
     bool memory;
     const char *cluster, *trace;
     int64_t grid[64][3]; /* tokens, M, H */

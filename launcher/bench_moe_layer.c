@@ -25,6 +25,7 @@ static void help(void)
         "  --reuse none,s1,...             the strategies to try (default none,s1,s2,s3,s4)\n"
         "  --ratio R                       bring computation to R times communication: by H, or\n"
         "  --pace                          by an accelerator that only takes its time, no CPU\n"
+        "  --pace-flops F                  the same at a given rate, whatever the ratio\n"
         "  --balance sum|each              the ratio over both directions (default), or each\n"
         "  --grid B:M:H,B:M:H,...          several layers, a line each: choice against the best\n"
         "  --memory                        device memory by n and strategy, nothing timed\n"
@@ -139,6 +140,10 @@ static bool take_option(weft_bench_moe_options *o, int option, const char *value
     case 'p':
         o->pace = true;
         return true;
+    case 'F':
+        o->pace = true;
+        o->pace_flops = strtod(value, &end);
+        return end != value && *end == '\0' && o->pace_flops > 0 && isfinite(o->pace_flops);
     case 'b':
         o->balanced = strcmp(value, "each") == 0;
         return o->balanced || strcmp(value, "sum") == 0;
@@ -181,6 +186,7 @@ static int parse(int argc, char **argv, weft_bench_moe_options *o)
                                             {"reuse", required_argument, NULL, 'S'},
                                             {"ratio", required_argument, NULL, 'r'},
                                             {"pace", no_argument, NULL, 'p'},
+                                            {"pace-flops", required_argument, NULL, 'F'},
                                             {"balance", required_argument, NULL, 'b'},
                                             {"grid", required_argument, NULL, 'G'},
                                             {"memory", no_argument, NULL, 'Y'},

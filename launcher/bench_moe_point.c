@@ -147,7 +147,9 @@ static weft_status make_layer(weft_comm *world, const weft_bench_moe_options *o,
         for (int half = 0; half < 2; half++) {
             double us = o->balanced ? point->comm_us[half] : comm;
             point->pace_flops[half] =
-                (o->balanced ? flops[half] : flops[0] + flops[1]) / (ratio * us) * 1e6;
+                o->pace_flops > 0
+                    ? o->pace_flops
+                    : (o->balanced ? flops[half] : flops[0] + flops[1]) / (ratio * us) * 1e6;
             layer->pace_flops[half] = point->pace_flops[half];
         }
         status = probe(layer, KEEP_COMPUTATION, point->comp_us);
