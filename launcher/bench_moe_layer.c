@@ -284,8 +284,8 @@ static void print_choices(const weft_bench_point *p)
 static weft_status print_point(const weft_bench_point *p)
 {
     static const char *const heads[] = {
-        "form",          "forward ms", "backward ms",  "both ms",      "quartiles",
-        "x synchronous", "x by peers", "of the bound", "predicted ms", "error"};
+        "form",       "forward ms", "backward ms",  "both ms",      "quartiles", "x synchronous",
+        "x by peers", "x by nodes", "of the bound", "predicted ms", "error"};
     weft_table table = {0};
     WEFT_TRY(weft_table_begin(&table, heads, sizeof heads / sizeof *heads));
     print_head(p);
