@@ -157,6 +157,17 @@ static weft_moe_layer_shape layer_shape(const weft_config *config, const weft_sh
     };
 }
 
+/* A file that cannot be used is a mistake of the key that names it. */
+static weft_status read_cluster(const char *path, weft_cluster *out)
+{
+    weft_status status = weft_cluster_read(path, out);
+    if (status != WEFT_CONFIG && status != WEFT_FILE)
+        return status;
+    char text[WEFT_ERROR_TEXT_BYTES - 32];
+    snprintf(text, sizeof text, "%.*s", (int)sizeof text - 1, weft_error_get()->text);
+    return WEFT_ERROR(WEFT_CONFIG, "parallel.cluster: %s", text);
+}
+
 weft_status weft_moe_selection_start(const weft_config *config, const weft_mesh *mesh,
                                      int ep_inside, weft_moe_selection *out)
 {
@@ -179,7 +190,7 @@ weft_status weft_moe_selection_start(const weft_config *config, const weft_mesh 
     weft_cluster cluster;
     bool has_cluster = p->cluster && p->cluster[0];
     if (has_cluster)
-        WEFT_TRY(weft_cluster_read(p->cluster, &cluster));
+        WEFT_TRY(read_cluster(p->cluster, &cluster));
     weft_moe_layer_shape layer = layer_shape(config, &shape, &d, ep_inside);
     weft_moe_selection form = s; /* its sentence comes after the one on n and S */
     WEFT_TRY(choose_form(config, has_cluster ? &cluster : NULL, &layer, mesh->etp, &form,
