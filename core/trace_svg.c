@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/svg.h"
 #include "core/trace_tracks.h"
 
 enum {
@@ -64,22 +65,6 @@ static const colour *colour_of(const char *category)
     for (const char *c = category; *c; c++)
         hash = hash * 31 + (unsigned char)*c;
     return &others[hash % NUM_OTHERS];
-}
-
-static void write_text(const char *text, FILE *out)
-{
-    for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
-        if (*c == '<')
-            fputs("&lt;", out);
-        else if (*c == '>')
-            fputs("&gt;", out);
-        else if (*c == '&')
-            fputs("&amp;", out);
-        else if (*c == '"')
-            fputs("&quot;", out);
-        else if (*c >= 0x20) /* XML has no way to write the others */
-            fputc(*c, out);
-    }
 }
 
 /* Width of a text in the diagram's font, near enough to fit it into a box. */
@@ -178,7 +163,7 @@ static void draw_rows(const drawing *d)
                 "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%d\" rx=\"2\" "
                 "fill=\"#eceff4\"/>\n<text x=\"%d\" y=\"%.1f\">",
                 d->left, y, d->right - d->left, ROW_HEIGHT, MARGIN, y + ROW_HEIGHT / 2.0 + 4);
-        write_text(label, d->out);
+        weft_svg_write_text(label, d->out);
         fprintf(d->out, "</text>\n");
     }
     fprintf(d->out, "</g>\n");
@@ -216,9 +201,9 @@ static void draw_slice(const drawing *d, const weft_slice *slice, double y, doub
     const colour *paint = colour_of(slice->category);
     double x = time_x(d, slice->start_us), width = time_x(d, slice->end_us) - x;
     fprintf(d->out, "<g><title>");
-    write_text(slice->name, d->out);
+    weft_svg_write_text(slice->name, d->out);
     fprintf(d->out, " ");
-    write_text(slice->category, d->out);
+    weft_svg_write_text(slice->category, d->out);
     fprintf(d->out, ": %.1f to %.1f µs</title>", slice->start_us - d->first_us,
             slice->end_us - d->first_us);
     /* The white line between neighbours is given up where it would hide a narrow box. */
@@ -231,7 +216,7 @@ static void draw_slice(const drawing *d, const weft_slice *slice, double y, doub
     if (text_width(slice->name, 11) + 2 <= width) {
         fprintf(d->out, "<text x=\"%.2f\" y=\"%.1f\" fill=\"%s\">", x + (width - gap) / 2,
                 y + ROW_HEIGHT / 2.0 + 4, opacity < 0.7 ? "#14213d" : paint->text);
-        write_text(slice->name, d->out);
+        weft_svg_write_text(slice->name, d->out);
         fprintf(d->out, "</text>");
     }
     fprintf(d->out, "</g>\n");
@@ -272,7 +257,7 @@ static double legend(const drawing *d, double y, bool draw)
                     "<rect x=\"%.1f\" y=\"%.1f\" width=\"12\" height=\"12\" rx=\"2\" fill=\"%s\"/>"
                     "<text x=\"%.1f\" y=\"%.1f\" fill=\"#2b3445\" font-size=\"12\">",
                     x, y, colour_of(d->categories[i])->fill, x + 18, y + 10.5);
-            write_text(d->categories[i], d->out);
+            weft_svg_write_text(d->categories[i], d->out);
             fprintf(d->out, "</text>\n");
         }
         x += width;
@@ -304,7 +289,7 @@ static weft_status draw(drawing *d, const char *title, int width)
             "stroke=\"#cfd6e0\"/>\n"
             "<text x=\"%d\" y=\"%d\" font-size=\"15\" font-weight=\"600\" fill=\"#1c2333\">",
             width, height, width, height, width - 1, height - 1, MARGIN, MARGIN + 14);
-    write_text(title, d->out);
+    weft_svg_write_text(title, d->out);
     fprintf(d->out, "</text>\n");
     draw_rows(d);
     draw_axis(d);

@@ -2,6 +2,8 @@
 
 #include <math.h>
 
+#include "core/svg.h"
+
 enum {
     WIDTH = 860,
     MARGIN = 20,
@@ -15,20 +17,6 @@ enum {
 };
 
 static const char ink[] = "#1c2333", faint[] = "#5b6678", fill[] = "#3b76d1";
-
-static void write_text(const char *text, FILE *out)
-{
-    for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
-        if (*c == '<')
-            fputs("&lt;", out);
-        else if (*c == '>')
-            fputs("&gt;", out);
-        else if (*c == '&')
-            fputs("&amp;", out);
-        else if (*c >= 0x20) /* XML has no way to write the others */
-            fputc(*c, out);
-    }
-}
 
 static double longest_of(const weft_spread *values, int num)
 {
@@ -45,7 +33,7 @@ static void draw_bar(const weft_bars *bars, const weft_spread *value, const char
     double scale = (RIGHT - LEFT) / longest, middle = y + BAR_HEIGHT / 2.0;
     fprintf(out, "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\" fill=\"%s\">", LEFT - 8, middle + 4,
             ink);
-    write_text(label, out);
+    weft_svg_write_text(label, out);
     fprintf(out, "</text>");
     if (value->count == 0) {
         fprintf(out, "<text x=\"%d\" y=\"%.1f\" fill=\"%s\">-</text>\n", LEFT + 4, middle + 4,
@@ -60,7 +48,7 @@ static void draw_bar(const weft_bars *bars, const weft_spread *value, const char
             middle, LEFT + value->high * scale, LEFT + value->low * scale, middle - 4,
             LEFT + value->high * scale, middle - 4, ink,
             LEFT + fmax(value->median, value->high) * scale + 8, middle + 4, ink, value->median);
-    write_text(bars->unit, out);
+    weft_svg_write_text(bars->unit, out);
     fprintf(out, "<tspan dx=\"6\" fill=\"%s\">%.4g to %.4g</tspan></text>\n", faint, value->low,
             value->high);
 }
@@ -79,7 +67,7 @@ weft_status weft_bars_write_svg(const weft_bars *bars, FILE *out)
             "stroke=\"#cfd6e0\"/>\n"
             "<text x=\"%d\" y=\"%d\" font-size=\"15\" font-weight=\"600\" fill=\"%s\">",
             WIDTH, height, WIDTH, height, WIDTH - 1, height - 1, MARGIN, MARGIN + 12, ink);
-    write_text(bars->title, out);
+    weft_svg_write_text(bars->title, out);
     fprintf(out,
             "</text>\n<text x=\"%d\" y=\"%d\" fill=\"%s\">medians and quartiles; each group has a "
             "scale of its own</text>\n",
@@ -89,7 +77,7 @@ weft_status weft_bars_write_svg(const weft_bars *bars, FILE *out)
         double longest = longest_of(values, bars->num_bars);
         fprintf(out, "<text x=\"%d\" y=\"%.1f\" font-size=\"13\" font-weight=\"600\" fill=\"%s\">",
                 MARGIN, y + 14, ink);
-        write_text(bars->groups[g], out);
+        weft_svg_write_text(bars->groups[g], out);
         fprintf(out, "</text>\n");
         y += GROUP_TITLE;
         for (int b = 0; b < bars->num_bars; b++, y += BAR_STEP)

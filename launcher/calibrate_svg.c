@@ -1,6 +1,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/svg.h"
 #include "launcher/calibrate.h"
 
 enum {
@@ -45,20 +46,6 @@ static bool is_shown(const weft_cluster *cluster, const panel *p)
         if (weft_cluster_knows(cluster, (weft_cost_kind)p->kinds[i]))
             return true;
     return false;
-}
-
-static void write_text(const char *text, FILE *out)
-{
-    for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
-        if (*c == '<')
-            fputs("&lt;", out);
-        else if (*c == '>')
-            fputs("&gt;", out);
-        else if (*c == '&')
-            fputs("&amp;", out);
-        else if (*c >= 0x20) /* XML has no way to write the others */
-            fputc(*c, out);
-    }
 }
 
 static void scaled_text(double value, double step, const char *unit, char out[32])
@@ -246,7 +233,7 @@ weft_status weft_calibrate_draw(const weft_cluster *cluster, FILE *out)
             "stroke=\"#cfd6e0\"/>\n"
             "<text x=\"%d\" y=\"%d\" font-size=\"15\" font-weight=\"600\" fill=\"%s\">",
             WIDTH, height, WIDTH, height, WIDTH - 1, height - 1, MARGIN, MARGIN + 14, ink);
-    write_text(*cluster->name ? cluster->name : "A cluster", out);
+    weft_svg_write_text(*cluster->name ? cluster->name : "A cluster", out);
     fprintf(out, ": %d × %d ranks</text>\n", cluster->num_nodes, cluster->ranks_per_node);
     for (int i = 0; i < NUM_PANELS; i++) {
         if (!is_shown(cluster, &panels[i]))

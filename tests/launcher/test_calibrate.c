@@ -109,7 +109,7 @@ static void drawings_are_well_formed(void **state)
                      6);
     assert_true(fabs((x[1] - x[0]) - (x[2] - x[1])) < 0.2); /* a logarithmic axis */
     assert_true(y[2] < y[0] && fabs(y[0] - y[1]) < 0.2);
-    assert_non_null(strstr(text, "a &lt; b &amp; \"c\": 2 × 4 ranks"));
+    assert_non_null(strstr(text, "a &lt; b &amp; &quot;c&quot;: 2 × 4 ranks"));
     assert_non_null(strstr(text, ">64 KiB</text>"));
     free(text);
     /* One point, one of volume 0, and every cost at once. */
