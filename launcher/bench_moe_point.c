@@ -6,6 +6,7 @@
 #include "core/log.h"
 #include "core/trace.h"
 #include "launcher/bench_moe.h"
+#include "launcher/moe_choice.h"
 #include "layers/describe.h"
 #include "parallel/topology.h"
 
@@ -111,7 +112,7 @@ static void expert_flops(const weft_bench_layer *layer, double out[2])
     out[1] = 2 * out[0];
 }
 
-/* What is neither: routing, the exchange of counts, combine's sums. */
+/* Communication and computation alone; routing and the exchange of counts are in both. */
 static weft_status probe_all(weft_bench_layer *layer, weft_bench_point *point)
 {
     WEFT_TRY(probe(layer, KEEP_COMMUNICATION, point->comm_us));
@@ -223,8 +224,7 @@ static weft_status run_rounds(layers *l, weft_bench_point *p, int first, int num
     return WEFT_OK;
 }
 
-/* All cases, then the best one beside itself without waits and the synchronous one again, paired.
- */
+/* All cases in turn, round by round; then, after them, the best one without waits. */
 static weft_status measure(layers *l, const weft_bench_moe_options *o, weft_bench_point *p)
 {
     list_cases(o, p, l->nodes != NULL);
@@ -238,24 +238,6 @@ static weft_status measure(layers *l, const weft_bench_moe_options *o, weft_benc
 }
 
 /* --- choosing ------------------------------------------------------------------------------ */
-
-static weft_moe_layer_shape layer_shape(const weft_bench_layer *layer, const weft_bench_point *p,
-                                        int ep_inside)
-{
-    const weft_shape *shape = weft_model_get_shape(layer->model);
-    weft_moe_dims d = weft_moe_dims_of(&layer->options, shape);
-    return (weft_moe_layer_shape){
-        .rows = (double)d.tokens * (double)layer->options.moe_router_topk,
-        .hidden = (double)shape->hidden,
-        .ffn = (double)d.ffn,
-        .gates = (int)d.gates,
-        .element_bytes = (double)weft_dtype_bytes(shape->dtype),
-        .ep = shape->ep,
-        .ep_inside = ep_inside,
-        .exchange_factor = 1,
-        .pace_flops = p->pace_flops[0],
-    };
-}
 
 /* The fewest ranks that one of EP's groups has on one node. */
 static weft_status count_ep_inside(const weft_bench_layer *layer, int *out)
@@ -408,7 +390,8 @@ static weft_status run_point(weft_comm *world, const weft_bench_moe_options *o,
     if (ep_inside > 1 && ep_inside < l->main->groups.mesh.ep)
         WEFT_TRY(make_by_peers(l->main, p, ep_inside, &l->nodes));
     WEFT_TRY(measure(l, o, p));
-    weft_moe_layer_shape layer = layer_shape(l->main, p, ep_inside);
+    weft_moe_layer_shape layer = weft_moe_layer_shape_of(
+        &l->main->options, weft_model_get_shape(l->main->model), ep_inside, p->pace_flops[0]);
     WEFT_TRY(choose(o, cluster, &layer, p));
     return write_trace(l, o, p);
 }

@@ -141,19 +141,21 @@ static weft_status choose_pipeline(const weft_config *config, const weft_cluster
     return WEFT_OK;
 }
 
-static weft_moe_layer_shape layer_shape(const weft_config *config, const weft_shape *shape,
-                                        const weft_moe_dims *d, int ep_inside)
+weft_moe_layer_shape weft_moe_layer_shape_of(const weft_model_options *options,
+                                             const weft_shape *shape, int ep_inside,
+                                             double pace_flops)
 {
+    weft_moe_dims d = weft_moe_dims_of(options, shape);
     return (weft_moe_layer_shape){
-        .rows = (double)d->tokens * (double)config->model.moe_router_topk,
+        .rows = (double)d.tokens * (double)options->moe_router_topk,
         .hidden = (double)shape->hidden,
-        .ffn = (double)d->ffn,
-        .gates = (int)d->gates,
+        .ffn = (double)d.ffn,
+        .gates = (int)d.gates,
         .element_bytes = (double)weft_dtype_bytes(shape->dtype),
         .ep = shape->ep,
         .ep_inside = ep_inside,
         .exchange_factor = 1,
-        .pace_flops = config->device.pace,
+        .pace_flops = pace_flops,
     };
 }
 
@@ -191,7 +193,8 @@ weft_status weft_moe_selection_start(const weft_config *config, const weft_mesh 
     bool has_cluster = p->cluster && p->cluster[0];
     if (has_cluster)
         WEFT_TRY(read_cluster(p->cluster, &cluster));
-    weft_moe_layer_shape layer = layer_shape(config, &shape, &d, ep_inside);
+    weft_moe_layer_shape layer =
+        weft_moe_layer_shape_of(&config->model, &shape, ep_inside, config->device.pace);
     weft_moe_selection form = s; /* its sentence comes after the one on n and S */
     WEFT_TRY(choose_form(config, has_cluster ? &cluster : NULL, &layer, mesh->etp, &form,
                          &layer.exchange_factor));

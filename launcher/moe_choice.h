@@ -25,6 +25,11 @@ typedef struct weft_moe_selection {
     int num_repeats;
 } weft_moe_selection;
 
+/* What the cost models are asked about, for a layer of these options: balanced routing, no cheaper
+ * form of the all-to-all. ep_inside, pace_flops: as in the struct. Pure. */
+weft_moe_layer_shape weft_moe_layer_shape_of(const weft_model_options *options,
+                                             const weft_shape *shape, int ep_inside,
+                                             double pace_flops);
 /* Reads the cluster file where the choice needs it. ep_inside: ranks of an EP
  * group on one node. Errors:
  * WEFT_CONFIG with the key that asks for what is not there; those of the cluster file. Pure but for
