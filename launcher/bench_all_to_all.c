@@ -1,5 +1,4 @@
 /* weft bench all-to-all: its options, and what is measured in which order. */
-#include <errno.h>
 #include <getopt.h>
 #include <math.h>
 #include <stdlib.h>
@@ -7,6 +6,7 @@
 
 #include "core/log.h"
 #include "core/options.h"
+#include "launcher/arguments.h"
 #include "launcher/bench_exchange.h"
 #include "launcher/measure.h"
 #include "launcher/verbs.h"
@@ -53,30 +53,6 @@ static void help(void)
            "  --svg FILE       a drawing\n");
 }
 
-static weft_status parse_number(const char *option, const char *text, bool is_bytes, double low,
-                                double high, double *out)
-{
-    static const char *const units[] = {"", "k", "M", "G"};
-    char *end;
-    errno = 0;
-    double value = strtod(text, &end);
-    for (int i = 1; is_bytes && i < 4; i++) {
-        size_t length = strlen(end);
-        bool named = (*end == *units[i] || (i == 1 && *end == 'K')) &&
-                     (length == 1 || strcmp(end + 1, "iB") == 0);
-        if (end != text && named) {
-            value *= pow(1024, i);
-            end += length;
-            break;
-        }
-    }
-    if (end == text || *end || value != floor(value) || !(value >= low && value <= high))
-        return WEFT_ERROR(WEFT_CONFIG, "--%s %.40s: not a whole number of %.0f to %.0f", option,
-                          text, low, high);
-    *out = value;
-    return WEFT_OK;
-}
-
 /* "a,b": at most `capacity` numbers. */
 static weft_status parse_list(const char *option, char *text, bool is_bytes, double low,
                               double high, int capacity, double *out, int *out_num)
@@ -86,7 +62,7 @@ static weft_status parse_list(const char *option, char *text, bool is_bytes, dou
          word = strtok_r(NULL, ",", &save)) {
         if (num == capacity)
             return WEFT_ERROR(WEFT_CONFIG, "--%s: more than %d", option, capacity);
-        WEFT_TRY(parse_number(option, word, is_bytes, low, high, &out[num++]));
+        WEFT_TRY(weft_parse_count(option, word, is_bytes, low, high, &out[num++]));
     }
     *out_num = num;
     return num > 0 ? WEFT_OK : WEFT_ERROR(WEFT_CONFIG, "--%s: nothing is named", option);
@@ -132,18 +108,18 @@ static weft_status parse_option(int option, char *value, arguments *args)
         args->uneven = true;
         return WEFT_OK;
     case 'i':
-        WEFT_TRY(parse_number("inside", value, false, 2, 1e6, &number));
+        WEFT_TRY(weft_parse_count("inside", value, false, 2, 1e6, &number));
         args->inside = (int)number;
         return WEFT_OK;
     case 'k':
         args->cluster = value;
         return WEFT_OK;
     case 't':
-        return parse_number("seconds", value, false, 1, 3600, &args->seconds);
+        return weft_parse_count("seconds", value, false, 1, 3600, &args->seconds);
     case 'm':
-        return parse_number("minimal", value, true, 1, 17179869184.0, &args->minimal_bytes);
+        return weft_parse_count("minimal", value, true, 1, 17179869184.0, &args->minimal_bytes);
     case 'r':
-        WEFT_TRY(parse_number("rounds", value, false, 1, MAX_ROUNDS, &number));
+        WEFT_TRY(weft_parse_count("rounds", value, false, 1, MAX_ROUNDS, &number));
         args->common.rounds = (int)number;
         return WEFT_OK;
     case 'j':

@@ -1,13 +1,13 @@
 /* weft calibrate: measures what operations cost here and writes the cluster's file. */
 #include <errno.h>
 #include <getopt.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "core/log.h"
 #include "core/options.h"
+#include "launcher/arguments.h"
 #include "launcher/calibrate.h"
 #include "launcher/measure.h"
 #include "launcher/verbs.h"
@@ -44,24 +44,6 @@ static void help(void)
     for (int i = 0; i < WEFT_NUM_COSTS; i++)
         printf("  %-20s  %s\n", weft_cost_text((weft_cost_kind)i),
                weft_cost_help((weft_cost_kind)i));
-}
-
-/* A whole number, with k, M or G for powers of 1024 where `scaled`. */
-static weft_status parse_count(const char *option, const char *text, bool scaled, double low,
-                               double high, double *out)
-{
-    char *end;
-    errno = 0;
-    double value = strtod(text, &end);
-    if (scaled && end != text && (*end == 'k' || *end == 'K' || *end == 'M' || *end == 'G')) {
-        value *= *end == 'M' ? 1048576.0 : *end == 'G' ? 1073741824.0 : 1024.0;
-        end++;
-    }
-    if (end == text || *end || value != floor(value) || !(value >= low && value <= high))
-        return WEFT_ERROR(WEFT_CONFIG, "--%s %.40s: not a whole number of %g to %g", option, text,
-                          low, high);
-    *out = value;
-    return WEFT_OK;
 }
 
 static weft_status parse_kinds(char *text, unsigned *out)
@@ -107,7 +89,7 @@ static weft_status parse_option(int option, char *value, arguments *args)
         args->json = true;
         return WEFT_OK;
     case 'b':
-        WEFT_TRY(parse_count("max-bytes", value, true, 256, 68719476736.0, &number));
+        WEFT_TRY(weft_parse_count("max-bytes", value, true, 256, 68719476736.0, &number));
         args->measure.max_bytes = (size_t)number;
         return WEFT_OK;
     case 's':
@@ -118,11 +100,11 @@ static weft_status parse_option(int option, char *value, arguments *args)
         args->measure.no_interference = true;
         return WEFT_OK;
     case 'r':
-        WEFT_TRY(parse_count("ranks-per-node", value, false, 1, 1e6, &number));
+        WEFT_TRY(weft_parse_count("ranks-per-node", value, false, 1, 1e6, &number));
         args->measure.ranks_per_node = (int)number;
         return WEFT_OK;
     case 't':
-        WEFT_TRY(parse_count("threads", value, false, 1, 4096, &number));
+        WEFT_TRY(weft_parse_count("threads", value, false, 1, 4096, &number));
         args->num_threads = (int)number;
         return WEFT_OK;
     case 'n':
