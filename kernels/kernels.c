@@ -410,6 +410,9 @@ static const char *check_random_normal(const weft_random_normal_args *a)
 /* Backends by the name of their devices. */
 static const weft_kernel_ops *const backends[] = {
     &weft_kernel_ops_cpu,
+#ifdef WEFT_HAS_CUDA
+    &weft_kernel_ops_cuda,
+#endif
 };
 
 static const weft_kernel_ops *backend_of(const weft_lane *lane)

@@ -13,6 +13,7 @@ typedef struct weft_kernel_ops {
 } weft_kernel_ops;
 
 extern const weft_kernel_ops weft_kernel_ops_cpu;
+extern const weft_kernel_ops weft_kernel_ops_cuda; /* where CUDA is built in */
 
 /* FLOPs of the GEMMs that this process has run (2mnk each), for MFU checks and benches. */
 uint64_t weft_gemm_flops(void);

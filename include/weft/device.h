@@ -42,10 +42,16 @@ typedef struct weft_device_stats {
  * (a negative number of threads), WEFT_MEMORY. */
 weft_status weft_device_create_cpu(int num_threads, size_t budget_bytes,
                                    weft_device **out) WEFT_CHECKED;
+/* Creates the device of CUDA's number `index` (as CUDA_VISIBLE_DEVICES numbers them). The errors
+ * say which is missing: WEFT_CONFIG (this build has no CUDA; no such index), WEFT_DEVICE (no driver
+ * or no GPU, with CUDA's own words). */
+weft_status weft_device_create_cuda(int index, size_t budget_bytes, weft_device **out) WEFT_CHECKED;
+/* How many there are; 0 without CUDA, a driver or a GPU, and then why (static, NULL: unwanted). */
+int weft_device_num_cuda(const char **out_why);
 /* Its lanes and events are destroyed and its memory is freed before. NULL is legal. */
 void weft_device_destroy(weft_device *device);
 
-/* "cpu". Static. */
+/* "cpu", "cuda". Static. */
 const char *weft_device_name(const weft_device *device);
 /* Threads a CPU kernel may use. */
 int weft_device_num_threads(const weft_device *device);

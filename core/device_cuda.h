@@ -1,0 +1,51 @@
+/* The CUDA device, seen from inside: what the CUDA kernels and communicators need of a lane.
+ *
+ * A lane is a CUDA stream of the device's with a priority, and a worker thread for the functions
+ * submitted to it: the worker waits until the stream has reached the function, runs it, and writes
+ * a counter in pinned memory on which the stream waits meanwhile. So a function may block (for a
+ * peer, say) without holding up other lanes, which callbacks of the CUDA driver would.
+ *
+ * Memory of WEFT_SPACE_DEVICE comes from one stream-ordered pool. The runtime is linked statically
+ * and finds the driver at run time; cuBLASLt and NCCL are looked for by dlopen, so that one binary
+ * also starts, and says what is missing, on machines without them.
+ */
+#ifndef WEFT_CORE_DEVICE_CUDA_H
+#define WEFT_CORE_DEVICE_CUDA_H
+
+#include <cuda_runtime_api.h>
+
+#include <weft/device.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* WEFT_OK, or WEFT_DEVICE with the call, CUDA's name for the error and its text:
+ *     WEFT_TRY(WEFT_CUDA(cudaMemcpyAsync(...))); */
+#define WEFT_CUDA(call) weft_cuda_status(__FILE__, __LINE__, __func__, #call, (call))
+weft_status weft_cuda_status(const char *file, int line, const char *function, const char *call,
+                             cudaError_t error) WEFT_CHECKED;
+
+/* True for lanes of a CUDA device. */
+bool weft_lane_is_cuda(const weft_lane *lane);
+/* The stream of a CUDA lane. Borrowed. Also makes the lane's device current on this thread. */
+cudaStream_t weft_cuda_stream(weft_lane *lane);
+/* The device's number, and its multiprocessors. */
+int weft_cuda_index(const weft_device *device);
+int weft_cuda_num_multiprocessors(const weft_device *device);
+
+/* Device memory that belongs to the lane, for kernels' partial results and workspaces: the same at
+ * every call, WEFT_CUDA_WORKSPACE_BYTES of it, allocated (and counted) at the first. What is
+ * enqueued later on this lane may overwrite it. Errors: WEFT_MEMORY, WEFT_INTERNAL (more asked than
+ * there is). */
+enum { WEFT_CUDA_WORKSPACE_BYTES = 32 << 20 };
+weft_status weft_cuda_workspace(weft_lane *lane, size_t bytes, void **out) WEFT_CHECKED;
+/* Pinned memory of the lane's, likewise, which grows: growing waits until the lane is idle. */
+weft_status weft_cuda_pinned_workspace(weft_lane *lane, size_t bytes, void **out) WEFT_CHECKED;
+/* True for memory that only the device can read: false for pinned and ordinary host memory. */
+bool weft_cuda_is_device_memory(const void *memory);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,16 @@
+/* What a build without CUDA says when a CUDA device is asked for. */
+#include <weft/device.h>
+
+weft_status weft_device_create_cuda(int index, size_t budget_bytes, weft_device **out)
+{
+    (void)index, (void)budget_bytes, (void)out;
+    return WEFT_ERROR(WEFT_CONFIG,
+                      "no CUDA device: Weft was built without CUDA (no nvcc was found)");
+}
+
+int weft_device_num_cuda(const char **out_why)
+{
+    if (out_why)
+        *out_why = "Weft was built without CUDA";
+    return 0;
+}

@@ -1,0 +1,137 @@
+/* What every CUDA source here starts from: numbers of three types, sums over warps and blocks, and
+ * launches.
+ *
+ * The sources compile as CUDA, and as plain C++ for the emulation in tests/cuda, which runs a
+ * kernel's threads on the CPU so that machines without a GPU test what the kernels compute. Hence:
+ * launches go through WEFT_LAUNCH, dynamic shared memory through WEFT_DYNAMIC_SHARED, instructions
+ * written in PTX stand in one header with their meaning in C++ beside them (mma.cuh), and nothing
+ * else of CUDA's C++ library is included.
+ */
+#ifndef WEFT_KERNELS_CUDA_CUH
+#define WEFT_KERNELS_CUDA_CUH
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#include <stdint.h>
+
+#include "kernels/cuda/cuda.h"
+
+#ifdef WEFT_CUDA_EMULATED
+#include "tests/cuda/emulate.h"
+#else
+/* WEFT_LAUNCH(kernel, blocks, threads, shared bytes, stream, arguments...) gives a weft_status. A
+ * kernel that is a template of several parameters goes in parentheses. */
+#define WEFT_LAUNCH(kernel, blocks, threads, shared, stream, ...)                                  \
+    (kernel<<<(blocks), (threads), (shared), (stream)>>>(__VA_ARGS__),                             \
+     weft_cuda_status(__FILE__, __LINE__, __func__, #kernel, cudaGetLastError()))
+/* Declares `type *name` at the start of the block's dynamic shared memory. */
+#define WEFT_DYNAMIC_SHARED(type, name)                                                            \
+    extern __shared__ __align__(128) unsigned char weft_dynamic_shared_memory[];                   \
+    type *name = reinterpret_cast<type *>(weft_dynamic_shared_memory)
+#endif
+
+constexpr unsigned WARP = 32;
+constexpr unsigned WHOLE_WARP = 0xffffffffu;
+
+static __device__ inline float to_float(float x)
+{
+    return x;
+}
+static __device__ inline float to_float(__nv_bfloat16 x)
+{
+    return __bfloat162float(x);
+}
+static __device__ inline float to_float(__half x)
+{
+    return __half2float(x);
+}
+
+/* Nearest, ties to even. */
+template <typename T> static __device__ inline T from_float(float x);
+template <> __device__ inline float from_float<float>(float x)
+{
+    return x;
+}
+template <> __device__ inline __nv_bfloat16 from_float<__nv_bfloat16>(float x)
+{
+    return __float2bfloat16(x);
+}
+template <> __device__ inline __half from_float<__half>(float x)
+{
+    return __float2half(x);
+}
+
+/* `count` numbers that are loaded and stored by one instruction; the address is aligned to them. */
+template <typename T, int count> struct __align__(sizeof(T) * count) pack
+{
+    T at[count];
+};
+
+/* The sum (the maximum) over the warp, in every thread. */
+static __device__ inline float warp_sum(float x)
+{
+    for (int offset = 16; offset > 0; offset /= 2)
+        x += __shfl_xor_sync(WHOLE_WARP, x, offset);
+    return x;
+}
+
+static __device__ inline float warp_max(float x)
+{
+    for (int offset = 16; offset > 0; offset /= 2)
+        x = fmaxf(x, __shfl_xor_sync(WHOLE_WARP, x, offset));
+    return x;
+}
+
+/* The sum (the maximum) over the block, in every thread. `shared` holds 32 floats; all threads of
+ * the block call, a multiple of 32 of them. */
+static __device__ inline float block_sum(float x, float *shared)
+{
+    const unsigned lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    x = warp_sum(x);
+    __syncthreads();
+    if (lane == 0)
+        shared[warp] = x;
+    __syncthreads();
+    return warp_sum(lane < blockDim.x / WARP ? shared[lane] : 0.0f);
+}
+
+static __device__ inline float block_max(float x, float *shared)
+{
+    const unsigned lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    x = warp_max(x);
+    __syncthreads();
+    if (lane == 0)
+        shared[warp] = x;
+    __syncthreads();
+    return warp_max(lane < blockDim.x / WARP ? shared[lane] : -INFINITY);
+}
+
+/* Runs `call` with T bound to the C++ type of an activation's dtype; gives its weft_status:
+ *     return WITH_DTYPE(args->dtype, launch<T>(lane, args)); */
+#define WITH_DTYPE(dtype, call)                                                                    \
+    ([&]() -> weft_status {                                                                        \
+        switch (dtype) {                                                                           \
+        case WEFT_F32: {                                                                           \
+            using T = float;                                                                       \
+            return call;                                                                           \
+        }                                                                                          \
+        case WEFT_BF16: {                                                                          \
+            using T = __nv_bfloat16;                                                               \
+            return call;                                                                           \
+        }                                                                                          \
+        case WEFT_F16: {                                                                           \
+            using T = __half;                                                                      \
+            return call;                                                                           \
+        }                                                                                          \
+        default:                                                                                   \
+            return WEFT_ERROR(WEFT_INTERNAL, "%s: no kernel for this dtype", __func__);            \
+        }                                                                                          \
+    }())
+
+static inline unsigned num_blocks(size_t count, size_t per_block)
+{
+    return static_cast<unsigned>((count + per_block - 1) / per_block);
+}
+
+#endif
