@@ -18,17 +18,23 @@ void weft_gemm_flops_add(uint64_t flops)
 /* What is wrong with a kernel's arguments, or NULL. Operands may be NULL where the work is empty:
  * a rank without tokens still calls its kernels. Values on the device are not looked at. */
 
-static bool is_activation(weft_dtype dtype)
+/* NULL, or what is wrong with activations of `dtype` on this lane's device. */
+static const char *wrong_dtype(const weft_lane *lane, weft_dtype dtype)
 {
-    return dtype == WEFT_F32 || dtype == WEFT_BF16;
+    if (dtype == WEFT_F32 || dtype == WEFT_BF16)
+        return NULL;
+    if (dtype != WEFT_F16)
+        return "dtype must be fp32, bf16 or fp16";
+    return strcmp(weft_device_name(weft_lane_device(lane)), "cuda")
+               ? "dtype must be fp32 or bf16: only CUDA devices compute in fp16"
+               : NULL;
 }
 
-static const char *const wrong_dtype = "dtype must be fp32 or bf16";
-
-static const char *check_gemm(const weft_gemm_args *a)
+static const char *check_gemm(const weft_lane *lane, const weft_gemm_args *a)
 {
-    if (!is_activation(a->dtype))
-        return wrong_dtype;
+    const char *wrong = wrong_dtype(lane, a->dtype);
+    if (wrong)
+        return wrong;
     if (a->c_dtype != a->dtype && a->c_dtype != WEFT_F32)
         return "c_dtype must be dtype or fp32";
     if (a->m == 0 || a->n == 0)
@@ -44,10 +50,11 @@ static const char *check_gemm(const weft_gemm_args *a)
     return NULL;
 }
 
-static const char *check_grouped_gemm(const weft_grouped_gemm_args *a)
+static const char *check_grouped_gemm(const weft_lane *lane, const weft_grouped_gemm_args *a)
 {
-    if (!is_activation(a->dtype))
-        return wrong_dtype;
+    const char *wrong = wrong_dtype(lane, a->dtype);
+    if (wrong)
+        return wrong;
     if (a->kind != WEFT_GROUPED_FORWARD && a->kind != WEFT_GROUPED_DGRAD &&
         a->kind != WEFT_GROUPED_WGRAD)
         return "unknown kind";
@@ -60,10 +67,11 @@ static const char *check_grouped_gemm(const weft_grouped_gemm_args *a)
     return NULL;
 }
 
-static const char *check_bias_gradient(const weft_bias_gradient_args *a)
+static const char *check_bias_gradient(const weft_lane *lane, const weft_bias_gradient_args *a)
 {
-    if (!is_activation(a->dtype))
-        return wrong_dtype;
+    const char *wrong = wrong_dtype(lane, a->dtype);
+    if (wrong)
+        return wrong;
     if (a->num_groups > 0 && !a->row_offsets)
         return "row_offsets is required with groups";
     if (a->cols > 0 && (!a->db || (a->rows > 0 && !a->dy)))
@@ -71,10 +79,11 @@ static const char *check_bias_gradient(const weft_bias_gradient_args *a)
     return NULL;
 }
 
-static const char *check_norm_forward(const weft_norm_forward_args *a)
+static const char *check_norm_forward(const weft_lane *lane, const weft_norm_forward_args *a)
 {
-    if (!is_activation(a->dtype))
-        return wrong_dtype;
+    const char *wrong = wrong_dtype(lane, a->dtype);
+    if (wrong)
+        return wrong;
     if (a->kind != WEFT_NORM_LAYER && a->kind != WEFT_NORM_RMS)
         return "unknown kind";
     if (a->kind == WEFT_NORM_RMS && a->bias)
@@ -88,10 +97,11 @@ static const char *check_norm_forward(const weft_norm_forward_args *a)
     return NULL;
 }
 
-static const char *check_norm_backward(const weft_norm_backward_args *a)
+static const char *check_norm_backward(const weft_lane *lane, const weft_norm_backward_args *a)
 {
-    if (!is_activation(a->dtype))
-        return wrong_dtype;
+    const char *wrong = wrong_dtype(lane, a->dtype);
+    if (wrong)
+        return wrong;
     if (a->kind != WEFT_NORM_LAYER && a->kind != WEFT_NORM_RMS)
         return "unknown kind";
     if (a->kind == WEFT_NORM_RMS && a->dbias)
@@ -113,10 +123,12 @@ static bool is_activation_kind(weft_activation_kind kind)
            kind == WEFT_ACTIVATION_SILU || kind == WEFT_ACTIVATION_RELU;
 }
 
-static const char *check_activation_forward(const weft_activation_forward_args *a)
+static const char *check_activation_forward(const weft_lane *lane,
+                                            const weft_activation_forward_args *a)
 {
-    if (!is_activation(a->dtype))
-        return wrong_dtype;
+    const char *wrong = wrong_dtype(lane, a->dtype);
+    if (wrong)
+        return wrong;
     if (!is_activation_kind(a->kind))
         return "unknown kind";
     if (a->rows > 0 && a->cols > 0 && (!a->x || !a->y))
@@ -124,10 +136,12 @@ static const char *check_activation_forward(const weft_activation_forward_args *
     return NULL;
 }
 
-static const char *check_activation_backward(const weft_activation_backward_args *a)
+static const char *check_activation_backward(const weft_lane *lane,
+                                             const weft_activation_backward_args *a)
 {
-    if (!is_activation(a->dtype))
-        return wrong_dtype;
+    const char *wrong = wrong_dtype(lane, a->dtype);
+    if (wrong)
+        return wrong;
     if (!is_activation_kind(a->kind))
         return "unknown kind";
     if (a->rows > 0 && a->cols > 0 && (!a->x || !a->dy || !a->dx))
@@ -135,10 +149,11 @@ static const char *check_activation_backward(const weft_activation_backward_args
     return NULL;
 }
 
-static const char *check_rope(const weft_rope_args *a)
+static const char *check_rope(const weft_lane *lane, const weft_rope_args *a)
 {
-    if (!is_activation(a->dtype))
-        return wrong_dtype;
+    const char *wrong = wrong_dtype(lane, a->dtype);
+    if (wrong)
+        return wrong;
     if (a->rotary_dim > a->head_dim || (a->rotary_dim ? a->rotary_dim : a->head_dim) % 2)
         return "rotary_dim must be even and within head_dim";
     if (!(a->base > 0))
@@ -148,10 +163,12 @@ static const char *check_rope(const weft_rope_args *a)
     return NULL;
 }
 
-static const char *check_attention_shape(const weft_attention_shape *s, weft_dtype dtype)
+static const char *check_attention_shape(const weft_lane *lane, const weft_attention_shape *s,
+                                         weft_dtype dtype)
 {
-    if (!is_activation(dtype))
-        return wrong_dtype;
+    const char *wrong = wrong_dtype(lane, dtype);
+    if (wrong)
+        return wrong;
     if (s->heads == 0 || s->groups == 0 || s->heads % s->groups)
         return "heads must be a multiple of groups";
     if (s->head_dim == 0)
@@ -168,9 +185,10 @@ static const char *check_attention_shape(const weft_attention_shape *s, weft_dty
     return NULL;
 }
 
-static const char *check_attention_forward(const weft_attention_forward_args *a)
+static const char *check_attention_forward(const weft_lane *lane,
+                                           const weft_attention_forward_args *a)
 {
-    const char *wrong = check_attention_shape(&a->shape, a->dtype);
+    const char *wrong = check_attention_shape(lane, &a->shape, a->dtype);
     if (wrong)
         return wrong;
     if (a->shape.seq_q > 0 && a->shape.batch > 0 && (!a->q || !a->k || !a->v || !a->out || !a->lse))
@@ -178,9 +196,10 @@ static const char *check_attention_forward(const weft_attention_forward_args *a)
     return NULL;
 }
 
-static const char *check_attention_backward(const weft_attention_backward_args *a)
+static const char *check_attention_backward(const weft_lane *lane,
+                                            const weft_attention_backward_args *a)
 {
-    const char *wrong = check_attention_shape(&a->shape, a->dtype);
+    const char *wrong = check_attention_shape(lane, &a->shape, a->dtype);
     if (wrong)
         return wrong;
     if (a->shape.seq_q == 0 || a->shape.batch == 0)
@@ -192,10 +211,12 @@ static const char *check_attention_backward(const weft_attention_backward_args *
     return NULL;
 }
 
-static const char *check_embedding_forward(const weft_embedding_forward_args *a)
+static const char *check_embedding_forward(const weft_lane *lane,
+                                           const weft_embedding_forward_args *a)
 {
-    if (!is_activation(a->dtype))
-        return wrong_dtype;
+    const char *wrong = wrong_dtype(lane, a->dtype);
+    if (wrong)
+        return wrong;
     if (a->batch == 0)
         return "batch must be positive";
     if (!a->table && !a->positions)
@@ -205,10 +226,12 @@ static const char *check_embedding_forward(const weft_embedding_forward_args *a)
     return NULL;
 }
 
-static const char *check_embedding_backward(const weft_embedding_backward_args *a)
+static const char *check_embedding_backward(const weft_lane *lane,
+                                            const weft_embedding_backward_args *a)
 {
-    if (!is_activation(a->dtype))
-        return wrong_dtype;
+    const char *wrong = wrong_dtype(lane, a->dtype);
+    if (wrong)
+        return wrong;
     if (a->batch == 0)
         return "batch must be positive";
     if (a->num_tokens > 0 && a->cols > 0 && (!a->dy || (a->dtable && !a->tokens)))
@@ -216,10 +239,12 @@ static const char *check_embedding_backward(const weft_embedding_backward_args *
     return NULL;
 }
 
-static const char *check_cross_entropy_stats(const weft_cross_entropy_stats_args *a)
+static const char *check_cross_entropy_stats(const weft_lane *lane,
+                                             const weft_cross_entropy_stats_args *a)
 {
-    if (!is_activation(a->dtype))
-        return wrong_dtype;
+    const char *wrong = wrong_dtype(lane, a->dtype);
+    if (wrong)
+        return wrong;
     if (a->pass != WEFT_CROSS_ENTROPY_MAX && a->pass != WEFT_CROSS_ENTROPY_SUM &&
         a->pass != WEFT_CROSS_ENTROPY_FUSED)
         return "unknown pass";
@@ -234,8 +259,10 @@ static const char *check_cross_entropy_stats(const weft_cross_entropy_stats_args
     return NULL;
 }
 
-static const char *check_cross_entropy_loss(const weft_cross_entropy_loss_args *a)
+static const char *check_cross_entropy_loss(const weft_lane *lane,
+                                            const weft_cross_entropy_loss_args *a)
 {
+    (void)lane;
     if (!a->loss_sum)
         return "loss_sum is required";
     if (a->rows > 0 && (!a->row_max || !a->row_sum || !a->target))
@@ -243,10 +270,12 @@ static const char *check_cross_entropy_loss(const weft_cross_entropy_loss_args *
     return NULL;
 }
 
-static const char *check_cross_entropy_backward(const weft_cross_entropy_backward_args *a)
+static const char *check_cross_entropy_backward(const weft_lane *lane,
+                                                const weft_cross_entropy_backward_args *a)
 {
-    if (!is_activation(a->dtype))
-        return wrong_dtype;
+    const char *wrong = wrong_dtype(lane, a->dtype);
+    if (wrong)
+        return wrong;
     if (a->valid_cols > a->cols)
         return "valid_cols exceeds cols";
     if (a->rows > 0 && a->cols > 0 && (!a->logits || !a->labels || !a->row_max || !a->row_sum))
@@ -254,10 +283,11 @@ static const char *check_cross_entropy_backward(const weft_cross_entropy_backwar
     return NULL;
 }
 
-static const char *check_dropout(const weft_dropout_args *a)
+static const char *check_dropout(const weft_lane *lane, const weft_dropout_args *a)
 {
-    if (!is_activation(a->dtype))
-        return wrong_dtype;
+    const char *wrong = wrong_dtype(lane, a->dtype);
+    if (wrong)
+        return wrong;
     if (!(a->p >= 0 && a->p < 1))
         return "p must be in [0, 1)";
     if (a->rows > 0 && a->cols > 0 && (!a->x || !a->y))
@@ -265,10 +295,11 @@ static const char *check_dropout(const weft_dropout_args *a)
     return NULL;
 }
 
-static const char *check_add(const weft_add_args *a)
+static const char *check_add(const weft_lane *lane, const weft_add_args *a)
 {
-    if (!is_activation(a->dtype))
-        return wrong_dtype;
+    const char *wrong = wrong_dtype(lane, a->dtype);
+    if (wrong)
+        return wrong;
     if (a->count > 0 && (!a->a || !a->b || !a->y))
         return "a, b and y are required";
     return NULL;
@@ -276,11 +307,12 @@ static const char *check_add(const weft_add_args *a)
 
 static bool is_castable(weft_dtype dtype)
 {
-    return is_activation(dtype) || dtype == WEFT_F16;
+    return dtype == WEFT_F32 || dtype == WEFT_BF16 || dtype == WEFT_F16;
 }
 
-static const char *check_cast(const weft_cast_args *a)
+static const char *check_cast(const weft_lane *lane, const weft_cast_args *a)
 {
+    (void)lane;
     if (!is_castable(a->from_dtype) || !is_castable(a->to_dtype))
         return "casts are between fp32, bf16 and fp16";
     if (a->count > 0 && (!a->from || !a->to))
@@ -288,8 +320,9 @@ static const char *check_cast(const weft_cast_args *a)
     return NULL;
 }
 
-static const char *check_route(const weft_route_args *a)
+static const char *check_route(const weft_lane *lane, const weft_route_args *a)
 {
+    (void)lane;
     if (a->topk == 0 || a->topk > a->num_experts)
         return "topk must be from 1 to num_experts";
     if (!a->counts || !a->score_sums || !a->z_sum)
@@ -299,8 +332,9 @@ static const char *check_route(const weft_route_args *a)
     return NULL;
 }
 
-static const char *check_route_backward(const weft_route_backward_args *a)
+static const char *check_route_backward(const weft_lane *lane, const weft_route_backward_args *a)
 {
+    (void)lane;
     if (a->topk == 0 || a->topk > a->num_experts)
         return "topk must be from 1 to num_experts";
     if (a->aux_scale != 0 && !a->fraction)
@@ -312,8 +346,9 @@ static const char *check_route_backward(const weft_route_backward_args *a)
     return NULL;
 }
 
-static const char *check_dispatch_plan(const weft_dispatch_plan_args *a)
+static const char *check_dispatch_plan(const weft_lane *lane, const weft_dispatch_plan_args *a)
 {
+    (void)lane;
     if (a->topk == 0 || a->topk > a->num_experts)
         return "topk must be from 1 to num_experts";
     if (a->first_expert + a->num_local > a->num_experts)
@@ -333,38 +368,44 @@ static const char *check_dispatch_plan(const weft_dispatch_plan_args *a)
     return NULL;
 }
 
-static const char *check_permute(const weft_permute_args *a)
+static const char *check_permute(const weft_lane *lane, const weft_permute_args *a)
 {
-    if (!is_activation(a->dtype))
-        return wrong_dtype;
+    const char *wrong = wrong_dtype(lane, a->dtype);
+    if (wrong)
+        return wrong;
     if (a->num_rows > 0 && a->cols > 0 && (!a->x || !a->token_of || !a->rows))
         return "x, token_of and rows are required";
     return NULL;
 }
 
 /* drows may be NULL: a rank that no token chose has no rows. */
-static const char *check_permute_backward(const weft_permute_backward_args *a)
+static const char *check_permute_backward(const weft_lane *lane,
+                                          const weft_permute_backward_args *a)
 {
-    if (!is_activation(a->dtype))
-        return wrong_dtype;
+    const char *wrong = wrong_dtype(lane, a->dtype);
+    if (wrong)
+        return wrong;
     if (a->num_tokens > 0 && a->cols > 0 && (!a->row_of || !a->dx))
         return "row_of and dx are required";
     return NULL;
 }
 
-static const char *check_combine(const weft_combine_args *a)
+static const char *check_combine(const weft_lane *lane, const weft_combine_args *a)
 {
-    if (!is_activation(a->dtype))
-        return wrong_dtype;
+    const char *wrong = wrong_dtype(lane, a->dtype);
+    if (wrong)
+        return wrong;
     if (a->num_tokens > 0 && a->cols > 0 && (!a->row_of || !a->top_prob || !a->y))
         return "row_of, top_prob and y are required";
     return NULL;
 }
 
-static const char *check_combine_backward(const weft_combine_backward_args *a)
+static const char *check_combine_backward(const weft_lane *lane,
+                                          const weft_combine_backward_args *a)
 {
-    if (!is_activation(a->dtype))
-        return wrong_dtype;
+    const char *wrong = wrong_dtype(lane, a->dtype);
+    if (wrong)
+        return wrong;
     if (a->num_tokens > 0 && (!a->row_of || !a->top_prob || !a->dtop_prob))
         return "row_of, top_prob and dtop_prob are required";
     if (a->num_tokens > 0 && a->cols > 0 && !a->dy)
@@ -372,8 +413,9 @@ static const char *check_combine_backward(const weft_combine_backward_args *a)
     return NULL;
 }
 
-static const char *check_adamw(const weft_adamw_args *a)
+static const char *check_adamw(const weft_lane *lane, const weft_adamw_args *a)
 {
+    (void)lane;
     if (a->step < 1)
         return "steps count from 1";
     if (a->weight && !is_castable(a->dtype))
@@ -383,20 +425,23 @@ static const char *check_adamw(const weft_adamw_args *a)
     return NULL;
 }
 
-static const char *check_sum_squares(const weft_sum_squares_args *a)
+static const char *check_sum_squares(const weft_lane *lane, const weft_sum_squares_args *a)
 {
+    (void)lane;
     return !a->sum || (a->count > 0 && !a->x) ? "x and sum are required" : NULL;
 }
 
-static const char *check_scale(const weft_scale_args *a)
+static const char *check_scale(const weft_lane *lane, const weft_scale_args *a)
 {
-    if (!is_activation(a->dtype))
-        return wrong_dtype;
+    const char *wrong = wrong_dtype(lane, a->dtype);
+    if (wrong)
+        return wrong;
     return a->count > 0 && !a->x ? "x is required" : NULL;
 }
 
-static const char *check_random_normal(const weft_random_normal_args *a)
+static const char *check_random_normal(const weft_lane *lane, const weft_random_normal_args *a)
 {
+    (void)lane;
     if (a->num_dims < 0 || a->num_dims > WEFT_MAX_DIMS)
         return "too many dims";
     if (!is_castable(a->dtype))
@@ -427,7 +472,7 @@ static const weft_kernel_ops *backend_of(const weft_lane *lane)
 #define WRAPPER(kernel)                                                                            \
     weft_status weft_##kernel(weft_lane *lane, const weft_##kernel##_args *args)                   \
     {                                                                                              \
-        const char *wrong = check_##kernel(args);                                                  \
+        const char *wrong = check_##kernel(lane, args);                                            \
         if (wrong)                                                                                 \
             return WEFT_ERROR(WEFT_INTERNAL, #kernel ": %s", wrong);                               \
         const weft_kernel_ops *ops = backend_of(lane);                                             \

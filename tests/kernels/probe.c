@@ -13,39 +13,79 @@ enum {
     NUM_SAMPLES = 64,
 };
 
-static weft_device *devices[PROBE_NUM_RUNS];
+static weft_device *devices[PROBE_NUM_RUNS]; /* with CUDA: one */
 static weft_lane *lanes[PROBE_NUM_RUNS];
 static unsigned char *pool, *initial, *first_result, *reference;
 static size_t pool_used, reference_used, guards[MAX_BUFFERS];
 static int num_guards;
 
+bool probe_on_cuda(void)
+{
+    const char *device = getenv("WEFT_TEST_DEVICE");
+    return device && !strcmp(device, "cuda");
+}
+
+int probe_num_dtypes(void)
+{
+    return probe_on_cuda() ? 3 : 2;
+}
+
+weft_dtype probe_dtype(int i)
+{
+    static const weft_dtype dtypes[] = {WEFT_F32, WEFT_BF16, WEFT_F16};
+    return dtypes[i];
+}
+
+static weft_status create_lanes(void)
+{
+    const char *why = NULL;
+    if (!probe_on_cuda()) {
+        for (int run = 0; run < PROBE_NUM_RUNS; run++) {
+            WEFT_TRY(weft_device_create_cpu(run + 1, 0, &devices[run]));
+            WEFT_TRY(weft_lane_create(devices[run], 0, "probe", &lanes[run]));
+        }
+        pool = aligned_alloc(64, POOL_BYTES);
+        return WEFT_OK;
+    }
+    if (weft_device_num_cuda(&why) == 0) {
+        printf("skipped: no CUDA device: %s\n", why);
+        exit(77);
+    }
+    WEFT_TRY(weft_device_create_cuda(0, 0, &devices[0]));
+    for (int run = 0; run < PROBE_NUM_RUNS; run++)
+        WEFT_TRY(weft_lane_create(devices[0], 0, "probe", &lanes[run]));
+    void *pinned;
+    WEFT_TRY(weft_device_alloc(devices[0], WEFT_SPACE_PINNED, POOL_BYTES, "probe", &pinned));
+    pool = pinned;
+    return WEFT_OK;
+}
+
 int probe_setup(void **state)
 {
     (void)state;
-    pool = aligned_alloc(64, POOL_BYTES);
+    if (create_lanes() != WEFT_OK) {
+        fprintf(stderr, "%s\n", weft_error_get()->text);
+        return -1;
+    }
     initial = malloc(POOL_BYTES);
     first_result = malloc(POOL_BYTES);
     reference = aligned_alloc(64, REFERENCE_BYTES);
     if (!pool || !initial || !first_result || !reference)
         return -1;
-    for (int run = 0; run < PROBE_NUM_RUNS; run++) {
-        if (weft_device_create_cpu(run + 1, 0, &devices[run]) != WEFT_OK ||
-            weft_lane_create(devices[run], 0, "probe", &lanes[run]) != WEFT_OK) {
-            fprintf(stderr, "%s\n", weft_error_get()->text);
-            return -1;
-        }
-    }
     return 0;
 }
 
 int probe_teardown(void **state)
 {
     (void)state;
-    for (int run = 0; run < PROBE_NUM_RUNS; run++) {
+    for (int run = 0; run < PROBE_NUM_RUNS; run++)
         weft_lane_destroy(lanes[run]);
+    if (probe_on_cuda())
+        weft_device_free(devices[0], WEFT_SPACE_PINNED, pool, POOL_BYTES);
+    else
+        free(pool);
+    for (int run = 0; run < PROBE_NUM_RUNS; run++)
         weft_device_destroy(devices[run]);
-    }
-    free(pool);
     free(initial);
     free(first_result);
     free(reference);
@@ -119,11 +159,38 @@ double probe_round(double x, weft_dtype dtype)
     return fabs(rounded) >= limit ? copysign(INFINITY, x) : rounded;
 }
 
+/* The fp16 bits of a number that is one, and back. */
+static uint16_t half_of(double x)
+{
+    const uint16_t sign = signbit(x) ? 0x8000 : 0;
+    int exponent;
+    x = fabs(x);
+    if (!isfinite(x))
+        return sign | (isnan(x) ? 0x7e00 : 0x7c00);
+    if (x < 0x1p-14)
+        return sign | (uint16_t)ldexp(x, 24);
+    const double fraction = frexp(x, &exponent) * 2.0 - 1.0;
+    return (uint16_t)(sign | (unsigned)(exponent + 14) << 10 | (unsigned)ldexp(fraction, 10));
+}
+
+static double value_of_half(uint16_t bits)
+{
+    const int exponent = bits >> 10 & 31, mantissa = bits & 1023;
+    double x;
+    if (exponent == 31)
+        x = mantissa ? (double)NAN : (double)INFINITY;
+    else
+        x = exponent ? ldexp(1024 + mantissa, exponent - 25) : ldexp(mantissa, -24);
+    return bits & 0x8000 ? -x : x;
+}
+
 static void write_one(void *to, size_t i, double x, weft_dtype dtype)
 {
     float value = (float)probe_round(x, dtype);
     if (dtype == WEFT_F32) {
         ((float *)to)[i] = value;
+    } else if (dtype == WEFT_F16) {
+        ((uint16_t *)to)[i] = half_of((double)value);
     } else {
         uint32_t bits;
         memcpy(&bits, &value, sizeof bits);
@@ -154,6 +221,8 @@ double *probe_read(const void *x, size_t count, weft_dtype dtype)
     for (size_t i = 0; i < count; i++) {
         if (dtype == WEFT_F32) {
             out[i] = (double)((const float *)x)[i];
+        } else if (dtype == WEFT_F16) {
+            out[i] = value_of_half(((const uint16_t *)x)[i]);
         } else {
             uint32_t bits = (uint32_t)((const uint16_t *)x)[i] << 16;
             float value;
@@ -198,12 +267,13 @@ void probe_after(int run, weft_status status, const char *kernel)
     if (run == 0)
         memcpy(first_result, pool, pool_used);
     else if (memcmp(first_result, pool, pool_used))
-        fail_msg("%s differs between 1 and %d threads", kernel, run + 1);
+        fail_msg("%s differs between %s 1 and %d", kernel, probe_on_cuda() ? "lanes" : "threads",
+                 run + 1);
 }
 
 double probe_tolerance(weft_dtype dtype, double fp32)
 {
-    return dtype == WEFT_BF16 ? 1e-2 : fp32;
+    return dtype != WEFT_F32 ? 1e-2 : probe_on_cuda() ? fmax(fp32, 1e-5) : fp32;
 }
 
 /* `floor`: an absolute error that an element may always have. */

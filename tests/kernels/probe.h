@@ -3,7 +3,11 @@
  *
  * Buffers come from one pool. They start as NaN (every byte 0xff), stand between guards, and
  * PROBE_RUN runs a kernel with 1, 2 and 3 threads from the same state of the whole pool: it fails
- * when any byte differs between these runs, or a guard was touched. */
+ * when any byte differs between these runs, or a guard was touched.
+ *
+ * With WEFT_TEST_DEVICE=cuda the runs are on three lanes of the first CUDA device instead, with the
+ * pool in pinned memory, which both sides read; where there is no such device the program says so
+ * and is skipped. */
 #ifndef WEFT_TESTS_KERNELS_PROBE_H
 #define WEFT_TESTS_KERNELS_PROBE_H
 
@@ -19,6 +23,12 @@
 #include <weft/kernels.h>
 
 enum { PROBE_NUM_RUNS = 3 };
+
+/* True where kernels run on a CUDA device: tests of what only the CPU has skip themselves. */
+bool probe_on_cuda(void);
+/* The dtypes of activations that the device has: probe_dtype(0) .. (probe_num_dtypes() - 1). */
+int probe_num_dtypes(void);
+weft_dtype probe_dtype(int i);
 
 int probe_setup(void **state); /* once a program: devices with 1, 2 and 3 threads */
 int probe_teardown(void **state);
@@ -58,7 +68,7 @@ void probe_finish(int run, weft_status status, const char *kernel);
  * off by more than 100 times that of its size plus the mean size. */
 void probe_close(const double *got, const double *expected, size_t count, double tolerance,
                  const char *what);
-/* The tolerance of probe_close: `fp32` for fp32, 1e-2 for bf16. */
+/* The tolerance of probe_close: `fp32` for fp32 (on CUDA at least 1e-5), 1e-2 for bf16 and fp16. */
 double probe_tolerance(weft_dtype dtype, double fp32);
 
 /* A loss in fp64 that reads x through its context. */

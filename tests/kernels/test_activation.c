@@ -82,9 +82,9 @@ static void activations_equal_fp64_and_finite_differences(void **state)
     static const size_t sizes[][2] = {{1, 1}, {3, 5}, {67, 515}};
     for (int k = 0; k < NUM_KINDS; k++)
         for (int s = 0; s < 3; s++)
-            for (int form = 0; form < 4; form++)
-                check_activation(kinds[k], sizes[s][0], sizes[s][1],
-                                 form & 1 ? WEFT_BF16 : WEFT_F32, form & 2);
+            for (int form = 0; form < 2 * probe_num_dtypes(); form++)
+                check_activation(kinds[k], sizes[s][0], sizes[s][1], probe_dtype(form / 2),
+                                 form & 1);
 }
 
 /* Where the exponential overflows or vanishes, values and slopes stay finite and exact. */
@@ -178,8 +178,8 @@ static void check_rope(rope_case r, weft_dtype dtype)
 static void rope_equals_fp64_and_finite_differences(void **state)
 {
     (void)state;
-    for (int form = 0; form < 2; form++) {
-        weft_dtype dtype = form ? WEFT_BF16 : WEFT_F32;
+    for (int form = 0; form < probe_num_dtypes(); form++) {
+        weft_dtype dtype = probe_dtype(form);
         check_rope((rope_case){.seq = 1,
                                .batch = 1,
                                .heads = 1,

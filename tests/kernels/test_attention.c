@@ -244,7 +244,8 @@ static void check(const attention_case *c, weft_dtype dtype, bool by_differences
     reference_forward(&o, expected, expected_lse);
     reference_backward(&o, dq, dk, dv);
     probe_close(probe_read(out, num_out, dtype), expected, num_out, tolerance, what);
-    probe_close(probe_read(lse, num_lse, WEFT_F32), expected_lse, num_lse, 5e-6, what);
+    probe_close(probe_read(lse, num_lse, WEFT_F32), expected_lse, num_lse,
+                probe_tolerance(WEFT_F32, 5e-6), what);
     close_gradient(probe_read(dx.q, l.num_q, dtype), dq, tokens_q, s.q_token_stride,
                    l.is_packed ? 0 : GAP, tolerance, what);
     if (l.is_packed)
@@ -261,8 +262,8 @@ static void check(const attention_case *c, weft_dtype dtype, bool by_differences
 static void check_all(const attention_case *cases, size_t num)
 {
     for (size_t i = 0; i < num; i++) {
-        check(&cases[i], WEFT_F32, false);
-        check(&cases[i], WEFT_BF16, false);
+        for (int d = 0; d < probe_num_dtypes(); d++)
+            check(&cases[i], probe_dtype(d), false);
     }
 }
 

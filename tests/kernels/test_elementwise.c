@@ -85,19 +85,19 @@ static void check_embedding(embedding_case e, weft_dtype dtype, int tables, bool
 static void embedding_equals_fp64_and_finite_differences(void **state)
 {
     (void)state;
-    for (int form = 0; form < 12; form++) {
-        weft_dtype dtype = form & 1 ? WEFT_BF16 : WEFT_F32;
-        int tables = 1 + form / 4;
+    for (int form = 0; form < 6 * probe_num_dtypes(); form++) {
+        weft_dtype dtype = probe_dtype(form / 6);
+        int tables = 1 + form % 3;
         check_embedding((embedding_case){.num_tokens = 1, .batch = 1, .cols = 1, .num_rows = 23},
-                        dtype, tables, form & 2);
+                        dtype, tables, form & 1);
         check_embedding(
             (embedding_case){
                 .num_tokens = 12, .batch = 3, .cols = 37, .num_rows = 23, .first_position = 2},
-            dtype, tables, form & 2);
+            dtype, tables, form & 1);
         check_embedding(
             (embedding_case){
                 .num_tokens = 66, .batch = 2, .cols = 301, .first_row = 1, .num_rows = 7},
-            dtype, tables, form & 2);
+            dtype, tables, form & 1);
     }
 }
 
@@ -129,10 +129,10 @@ static void add_and_scale(void **state)
 {
     (void)state;
     static const size_t counts[] = {0, 1, 31, 40001};
-    for (int form = 0; form < 8; form++) {
+    for (int form = 0; form < 4 * probe_num_dtypes(); form++) {
         probe_start(NULL);
-        const weft_dtype dtype = form & 1 ? WEFT_BF16 : WEFT_F32;
-        const size_t count = counts[form / 2];
+        const weft_dtype dtype = probe_dtype(form / 4);
+        const size_t count = counts[form % 4];
         void *a = probe_random(count, dtype, 1.0, 1), *b = probe_random(count, dtype, 1.0, 2);
         void *y = probe_alloc(count * weft_dtype_bytes(dtype));
         double *x = probe_read(a, count, dtype), *z = probe_read(b, count, dtype);

@@ -80,7 +80,8 @@ static void check_forward(weft_norm_kind kind, struct size size, weft_dtype dtyp
     snprintf(what, sizeof what, "norm kind %d %zux%zu %s", (int)kind, rows, cols,
              weft_dtype_text(dtype));
     probe_close(probe_read(y, count, dtype), expected, count, probe_tolerance(dtype, 3e-6), what);
-    probe_close(probe_read(rstd, rows, WEFT_F32), rstds, rows, 5e-6, "rstd");
+    probe_close(probe_read(rstd, rows, WEFT_F32), rstds, rows, probe_tolerance(WEFT_F32, 5e-6),
+                "rstd");
     if (mean)
         probe_close(probe_read(mean, rows, WEFT_F32), means, rows, 1e-5, "mean");
     if (sum)
@@ -91,9 +92,9 @@ static void forward_equals_fp64(void **state)
 {
     (void)state;
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
-        for (int dtype = 0; dtype < 2; dtype++) {
+        for (int dtype = 0; dtype < probe_num_dtypes(); dtype++) {
             for (int residual = 0; residual < 3; residual++) {
-                weft_dtype type = dtype ? WEFT_BF16 : WEFT_F32;
+                weft_dtype type = probe_dtype(dtype);
                 check_forward(WEFT_NORM_LAYER, sizes[s], type, true, residual);
                 check_forward(WEFT_NORM_LAYER, sizes[s], type, false, residual);
                 check_forward(WEFT_NORM_RMS, sizes[s], type, false, residual);
@@ -154,9 +155,9 @@ static void backward_equals_finite_differences(void **state)
     (void)state;
     static const struct size backward_sizes[] = {{3, 5}, {2, 17}, {37, 531}, {70, 257}};
     for (size_t s = 0; s < sizeof backward_sizes / sizeof backward_sizes[0]; s++) {
-        for (int form = 0; form < 8; form++)
+        for (int form = 0; form < 4 * probe_num_dtypes(); form++)
             check_backward(form & 1 ? WEFT_NORM_LAYER : WEFT_NORM_RMS, backward_sizes[s],
-                           form & 2 ? WEFT_BF16 : WEFT_F32, form & 4, !(form & 4));
+                           probe_dtype(form / 4), form & 2, !(form & 2));
     }
     /* More columns than the scratch of one pass. */
     check_backward(WEFT_NORM_LAYER, (struct size){3, 8197}, WEFT_F32, false, true);
@@ -194,21 +195,21 @@ static void check_bias(size_t rows, size_t cols, weft_dtype dtype, bool overwrit
     }
     PROBE_RUN(bias_gradient, .rows = rows, .cols = cols, .dtype = dtype, .dy = dy, .db = db,
               .overwrite = overwrite, .num_groups = num_groups, .row_offsets = offsets);
-    probe_close(probe_read(db, groups * cols, WEFT_F32), expected, groups * cols, 1e-6,
-                "bias gradient");
+    probe_close(probe_read(db, groups * cols, WEFT_F32), expected, groups * cols,
+                probe_tolerance(WEFT_F32, 1e-6), "bias gradient");
 }
 
 static void bias_gradient_equals_fp64(void **state)
 {
     (void)state;
     static const int64_t offsets[] = {0, 0, 20, 21, 21, 101, 101};
-    for (int form = 0; form < 4; form++) {
-        weft_dtype dtype = form & 1 ? WEFT_BF16 : WEFT_F32;
-        check_bias(1, 1, dtype, form & 2, 0, NULL);
-        check_bias(0, 9, dtype, form & 2, 0, NULL);
-        check_bias(101, 37, dtype, form & 2, 6, offsets);
-        check_bias(101, 3001, dtype, form & 2, 0, NULL);
-        check_bias(101, 531, dtype, form & 2, 6, offsets);
+    for (int form = 0; form < 2 * probe_num_dtypes(); form++) {
+        weft_dtype dtype = probe_dtype(form / 2);
+        check_bias(1, 1, dtype, form & 1, 0, NULL);
+        check_bias(0, 9, dtype, form & 1, 0, NULL);
+        check_bias(101, 37, dtype, form & 1, 6, offsets);
+        check_bias(101, 3001, dtype, form & 1, 0, NULL);
+        check_bias(101, 531, dtype, form & 1, 6, offsets);
     }
 }
 

@@ -60,15 +60,15 @@ static void dropout_draws_the_scalar_numbers(void **state)
     (void)state;
     /* Rows start at every remainder of a Philox block, and one call crosses 2^32 blocks. */
     const uint64_t crossing = (UINT64_C(1) << 34) / 1031;
-    for (int form = 0; form < 6; form++) {
-        weft_dtype dtype = form & 1 ? WEFT_BF16 : WEFT_F32;
+    for (int form = 0; form < 3 * probe_num_dtypes(); form++) {
+        weft_dtype dtype = probe_dtype(form / 3);
         for (uint64_t first = 0; first < 5; first++) {
-            check_dropout(1, 1, first, 0.5f, dtype, form / 2);
-            check_dropout(3, 7, first, 0.1f, dtype, form / 2);
+            check_dropout(1, 1, first, 0.5f, dtype, form % 3);
+            check_dropout(3, 7, first, 0.1f, dtype, form % 3);
         }
-        check_dropout(37, 1031, crossing - 18, 0.1f, dtype, form / 2);
-        check_dropout(5, 33, 11, 0.0f, dtype, form / 2);
-        check_dropout(5, 33, 11, 0.999f, dtype, form / 2);
+        check_dropout(37, 1031, crossing - 18, 0.1f, dtype, form % 3);
+        check_dropout(5, 33, 11, 0.0f, dtype, form % 3);
+        check_dropout(5, 33, 11, 0.999f, dtype, form % 3);
     }
 }
 
@@ -151,8 +151,8 @@ static void check_shards(const size_t *global, const size_t *local, int num_dims
 static void shards_reassemble_bit_for_bit(void **state)
 {
     (void)state;
-    for (int form = 0; form < 2; form++) {
-        weft_dtype dtype = form ? WEFT_BF16 : WEFT_F32;
+    for (int form = 0; form < probe_num_dtypes(); form++) {
+        weft_dtype dtype = probe_dtype(form);
         check_shards((size_t[]){17}, (size_t[]){5}, 1, dtype);
         check_shards((size_t[]){20001}, (size_t[]){9001}, 1, dtype);
         check_shards((size_t[]){13, 33}, (size_t[]){4, 33}, 2, dtype);

@@ -84,12 +84,14 @@ static void check_route(size_t num_tokens, size_t num_experts, size_t k, bool pr
             expected_sums[e] += s[t * num_experts + e];
     }
     double got_z = (double)*z_sum;
-    probe_close(probe_read(scores, count, WEFT_F32), s, count, 1e-6, "scores");
-    probe_close(probe_read(top_prob, num_choices, WEFT_F32), prob, num_choices, 1e-6, "top_prob");
+    probe_close(probe_read(scores, count, WEFT_F32), s, count, probe_tolerance(WEFT_F32, 1e-6),
+                "scores");
+    probe_close(probe_read(top_prob, num_choices, WEFT_F32), prob, num_choices,
+                probe_tolerance(WEFT_F32, 1e-6), "top_prob");
     probe_close(probe_read(counts, num_experts, WEFT_F32), expected_counts, num_experts, 0.0,
                 "counts");
-    probe_close(probe_read(score_sums, num_experts, WEFT_F32), expected_sums, num_experts, 1e-6,
-                "score sums");
+    probe_close(probe_read(score_sums, num_experts, WEFT_F32), expected_sums, num_experts,
+                probe_tolerance(WEFT_F32, 1e-6), "score sums");
     probe_close(&got_z, &z, 1, 1e-5, "z");
 }
 

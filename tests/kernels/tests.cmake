@@ -1,3 +1,11 @@
+# Another run of a program of kernel tests, on the first CUDA device (skipped where there is none).
+function(weft_add_cuda_run name)
+  weft_add_test_run(NAME kernels_${name}_cuda PROGRAM $<TARGET_FILE:test_kernels_${name}>
+    LABELS kernels cuda)
+  set_property(TEST kernels_${name}_cuda APPEND PROPERTY ENVIRONMENT WEFT_TEST_DEVICE=cuda)
+  set_tests_properties(kernels_${name}_cuda PROPERTIES RESOURCE_LOCK gpu)
+endfunction()
+
 include(${CMAKE_CURRENT_LIST_DIR}/elementwise.cmake OPTIONAL)
 include(${CMAKE_CURRENT_LIST_DIR}/attention.cmake OPTIONAL)
 
@@ -17,3 +25,4 @@ add_gemm_run(widen_avx2 "" WEFT_CPU_BF16=widen WEFT_CPU_ISA=avx2)
 add_gemm_run(without_bf16 "" ONEDNN_MAX_CPU_ISA=AVX2)
 add_gemm_run(unknown_form refused WEFT_CPU_BF16=fast)
 add_gemm_run(native_refused refused WEFT_CPU_BF16=native ONEDNN_MAX_CPU_ISA=AVX2)
+weft_add_cuda_run(gemm)
