@@ -5,7 +5,7 @@ weft_status weft_device_create_cuda(int index, size_t budget_bytes, weft_device 
 {
     (void)index, (void)budget_bytes, (void)out;
     return WEFT_ERROR(WEFT_CONFIG,
-                      "no CUDA device: Weft was built without CUDA (no nvcc was found)");
+                      "no CUDA device: this Weft was built without CUDA (cmake -DWEFT_CUDA=on)");
 }
 
 int weft_device_num_cuda(const char **out_why)

@@ -1,0 +1,369 @@
+/* The CUDA device: memory, lanes and events. */
+#include "core/device_cuda.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/device_cuda_internal.h"
+
+/* --- memory -------------------------------------------------------------------------------- */
+
+/* Ready for every lane at return, hence the wait for the pool's own stream, where nothing but
+ * allocations stand. */
+static void *alloc_device(cuda_device *device, size_t bytes)
+{
+    void *memory = NULL;
+    cudaError_t error =
+        cudaMallocFromPoolAsync(&memory, bytes ? bytes : 1, device->pool, device->pool_stream);
+    if (error == cudaSuccess)
+        error = cudaStreamSynchronize(device->pool_stream);
+    return error == cudaSuccess ? memory : NULL;
+}
+
+static void *cuda_alloc(weft_device *base, weft_space space, size_t bytes)
+{
+    cuda_device *device = (cuda_device *)base;
+    void *memory = NULL;
+    if (bytes > SIZE_MAX / 2)
+        return NULL;
+    weft_cuda_enter(device);
+    if (space == WEFT_SPACE_DEVICE)
+        memory = alloc_device(device, bytes);
+    else if (cudaHostAlloc(&memory, bytes ? bytes : 1,
+                           cudaHostAllocPortable | cudaHostAllocMapped) != cudaSuccess)
+        memory = NULL;
+    if (!memory)
+        (void)cudaGetLastError(); /* or the next launch would be blamed for it */
+    return memory;
+}
+
+static void cuda_free(weft_device *base, weft_space space, void *memory, size_t bytes)
+{
+    cuda_device *device = (cuda_device *)base;
+    (void)bytes;
+    weft_cuda_enter(device);
+    if (space == WEFT_SPACE_DEVICE)
+        (void)cudaFreeAsync(memory, device->pool_stream);
+    else
+        (void)cudaFreeHost(memory);
+}
+
+bool weft_cuda_is_device_memory(const void *memory)
+{
+    struct cudaPointerAttributes attributes;
+    if (cudaPointerGetAttributes(&attributes, memory) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return false;
+    }
+    return attributes.type == cudaMemoryTypeDevice;
+}
+
+weft_status weft_cuda_workspace(weft_lane *base, size_t bytes, void **out)
+{
+    cuda_lane *lane = (cuda_lane *)base;
+    if (bytes > WEFT_CUDA_WORKSPACE_BYTES)
+        return WEFT_ERROR(WEFT_INTERNAL, "lane %s: a kernel asks %zu bytes of the workspace's %d",
+                          base->name, bytes, (int)WEFT_CUDA_WORKSPACE_BYTES);
+    if (!lane->workspace)
+        WEFT_TRY(weft_device_alloc(base->device, WEFT_SPACE_DEVICE, WEFT_CUDA_WORKSPACE_BYTES,
+                                   "CUDA workspace", &lane->workspace));
+    *out = lane->workspace;
+    return WEFT_OK;
+}
+
+weft_status weft_cuda_pinned_workspace(weft_lane *base, size_t bytes, void **out)
+{
+    cuda_lane *lane = (cuda_lane *)base;
+    if (bytes > lane->pinned_bytes) {
+        size_t room = 4096;
+        void *memory;
+        while (room < bytes)
+            room *= 2;
+        WEFT_TRY(weft_lane_sync(base));
+        WEFT_TRY(weft_device_alloc(base->device, WEFT_SPACE_PINNED, room, "CUDA pinned workspace",
+                                   &memory));
+        weft_device_free(base->device, WEFT_SPACE_PINNED, lane->pinned, lane->pinned_bytes);
+        lane->pinned = memory;
+        lane->pinned_bytes = room;
+    }
+    *out = lane->pinned;
+    return WEFT_OK;
+}
+
+/* --- lanes --------------------------------------------------------------------------------- */
+
+bool weft_lane_is_cuda(const weft_lane *lane)
+{
+    return lane->device->ops == &weft_cuda_device_ops;
+}
+
+cudaStream_t weft_cuda_stream(weft_lane *lane)
+{
+    weft_cuda_enter((cuda_device *)lane->device);
+    return ((cuda_lane *)lane)->stream;
+}
+
+/* CUDA's numbers fall as priority rises. */
+static int stream_priority(int priority)
+{
+    int least = 0, greatest = 0;
+    if (cudaDeviceGetStreamPriorityRange(&least, &greatest) != cudaSuccess)
+        return 0;
+    return priority < least - greatest ? greatest + priority : least;
+}
+
+static void cuda_lane_destroy(weft_lane *base)
+{
+    cuda_lane *lane = (cuda_lane *)base;
+    weft_cuda_enter((cuda_device *)base->device);
+    if (lane->stream)
+        (void)cudaStreamSynchronize(lane->stream);
+    weft_worker_destroy(lane->worker);
+    for (int i = 0; lane->reached && i < WEFT_WORKER_SLOTS; i++)
+        if (lane->reached[i])
+            (void)cudaEventDestroy(lane->reached[i]);
+    free(lane->reached);
+    if (lane->passed)
+        (void)cudaFreeHost((void *)lane->passed);
+    weft_device_free(base->device, WEFT_SPACE_DEVICE, lane->workspace, WEFT_CUDA_WORKSPACE_BYTES);
+    weft_device_free(base->device, WEFT_SPACE_PINNED, lane->pinned, lane->pinned_bytes);
+    if (lane->stream)
+        (void)cudaStreamDestroy(lane->stream);
+    weft_timeline_release(lane->line);
+    free(lane);
+}
+
+static weft_status lane_init(cuda_lane *lane, int priority)
+{
+    lane->line = weft_timeline_create();
+    if (!lane->line)
+        return WEFT_ERROR(WEFT_MEMORY, "out of host memory: lane %s", lane->base.name);
+    weft_cuda_enter((cuda_device *)lane->base.device);
+    WEFT_TRY(WEFT_CUDA(cudaStreamCreateWithPriority(&lane->stream, cudaStreamNonBlocking,
+                                                    stream_priority(priority))));
+    return WEFT_OK;
+}
+
+static weft_status cuda_lane_create(weft_device *device, int priority, const char *name,
+                                    weft_lane **out)
+{
+    cuda_lane *lane = calloc(1, sizeof *lane);
+    if (!lane)
+        return WEFT_ERROR(WEFT_MEMORY, "out of host memory: lane %s", name);
+    lane->base = (weft_lane){.device = device, .name = name};
+    weft_status status = lane_init(lane, priority);
+    if (status != WEFT_OK) {
+        cuda_lane_destroy(&lane->base);
+        return status;
+    }
+    *out = &lane->base;
+    return WEFT_OK;
+}
+
+/* What a call on the lane's stream ended in: the lane's own error comes first. */
+static weft_status lane_status(cuda_lane *lane, weft_status status)
+{
+    WEFT_TRY(weft_timeline_status(lane->line));
+    return weft_error_context(status, "lane %s", lane->base.name);
+}
+
+/* --- functions submitted to a lane --------------------------------------------------------- */
+
+static weft_status wait_for_stream(weft_lane *base, uint64_t n)
+{
+    cuda_lane *lane = (cuda_lane *)base;
+    weft_cuda_enter((cuda_device *)base->device);
+    return WEFT_CUDA(cudaEventSynchronize(lane->reached[n % WEFT_WORKER_SLOTS]));
+}
+
+static void let_stream_pass(weft_lane *base, uint64_t n)
+{
+    cuda_lane *lane = (cuda_lane *)base;
+    atomic_store_explicit(lane->passed, n + 1, memory_order_release);
+}
+
+static weft_status start_worker(cuda_lane *lane)
+{
+    void *counter, *address;
+    if (lane->worker)
+        return WEFT_OK;
+    if (!lane->passed) {
+        WEFT_TRY(WEFT_CUDA(cudaHostAlloc(&counter, sizeof *lane->passed,
+                                         cudaHostAllocPortable | cudaHostAllocMapped)));
+        lane->passed = counter;
+        atomic_init(lane->passed, 0);
+    }
+    WEFT_TRY(WEFT_CUDA(cudaHostGetDevicePointer(&address, (void *)lane->passed, 0)));
+    lane->passed_address = (CUdeviceptr)(uintptr_t)address;
+    if (!lane->reached)
+        lane->reached = calloc(WEFT_WORKER_SLOTS, sizeof(cudaEvent_t));
+    if (!lane->reached)
+        return WEFT_ERROR(WEFT_MEMORY, "out of host memory");
+    for (int i = 0; i < WEFT_WORKER_SLOTS; i++)
+        if (!lane->reached[i])
+            WEFT_TRY(WEFT_CUDA(cudaEventCreateWithFlags(
+                &lane->reached[i], cudaEventDisableTiming | cudaEventBlockingSync)));
+    return weft_worker_create(&lane->base, lane->line, 0,
+                              (weft_worker_hooks){wait_for_stream, let_stream_pass}, &lane->worker);
+}
+
+static weft_status enqueue(cuda_lane *lane, const char *label, weft_lane_function function,
+                           const void *args, size_t num_bytes)
+{
+    const cuda_device *device = (const cuda_device *)lane->base.device;
+    WEFT_TRY(start_worker(lane));
+    uint64_t n = weft_worker_make_room(lane->worker);
+    WEFT_TRY(WEFT_CUDA(cudaEventRecord(lane->reached[n % WEFT_WORKER_SLOTS], lane->stream)));
+    weft_worker_push(lane->worker, label, function, args, num_bytes);
+    /* The driver's results have the runtime's numbers. */
+    return weft_cuda_status(__FILE__, __LINE__, __func__, "cuStreamWaitValue64",
+                            (cudaError_t)device->wait_value(lane->stream, lane->passed_address,
+                                                            n + 1, CU_STREAM_WAIT_VALUE_GEQ));
+}
+
+static weft_status cuda_submit(weft_lane *base, const char *label, weft_lane_function function,
+                               const void *args, size_t num_bytes)
+{
+    cuda_lane *lane = (cuda_lane *)base;
+    WEFT_TRY(weft_timeline_status(lane->line));
+    weft_cuda_enter((cuda_device *)base->device);
+    return lane_status(lane, enqueue(lane, label, function, args, num_bytes));
+}
+
+/* --- events -------------------------------------------------------------------------------- */
+
+static weft_status cuda_event_create(weft_device *device, weft_event **out)
+{
+    cuda_event *event = calloc(1, sizeof *event);
+    if (!event)
+        return WEFT_ERROR(WEFT_MEMORY, "out of host memory: event");
+    event->base.device = device;
+    weft_cuda_enter((cuda_device *)device);
+    weft_status status = WEFT_CUDA(
+        cudaEventCreateWithFlags(&event->event, cudaEventDisableTiming | cudaEventBlockingSync));
+    if (status != WEFT_OK) {
+        free(event);
+        return status;
+    }
+    *out = &event->base;
+    return WEFT_OK;
+}
+
+static void cuda_event_destroy(weft_event *base)
+{
+    cuda_event *event = (cuda_event *)base;
+    weft_cuda_enter((cuda_device *)base->device);
+    (void)cudaEventDestroy(event->event);
+    weft_timeline_release(event->line);
+    free(event);
+}
+
+static weft_status cuda_record(weft_lane *base, weft_event *base_event)
+{
+    cuda_lane *lane = (cuda_lane *)base;
+    cuda_event *event = (cuda_event *)base_event;
+    if (event->line != lane->line) {
+        weft_timeline_release(event->line);
+        event->line = weft_timeline_retain(lane->line);
+    }
+    event->point = weft_worker_pushed(lane->worker);
+    weft_cuda_enter((cuda_device *)base->device);
+    return lane_status(lane, WEFT_CUDA(cudaEventRecord(event->event, lane->stream)));
+}
+
+/* The stream waits for the work, and the worker, where the other lane has functions that may still
+ * fail, for their error. */
+static weft_status cuda_wait(weft_lane *base, const weft_event *base_event)
+{
+    cuda_lane *lane = (cuda_lane *)base;
+    const cuda_event *event = (const cuda_event *)base_event;
+    WEFT_TRY(weft_timeline_status(lane->line));
+    if (!event->line || event->line == lane->line)
+        return WEFT_OK;
+    weft_cuda_enter((cuda_device *)base->device);
+    weft_status status = WEFT_OK;
+    if (!weft_timeline_passed(event->line, event->point)) {
+        status = start_worker(lane);
+        if (status == WEFT_OK)
+            weft_worker_push_wait(lane->worker, event->line, event->point);
+    }
+    if (status == WEFT_OK)
+        status = WEFT_CUDA(cudaStreamWaitEvent(lane->stream, event->event, 0));
+    return lane_status(lane, status);
+}
+
+static weft_status cuda_wait_host(const weft_event *base)
+{
+    const cuda_event *event = (const cuda_event *)base;
+    if (!event->line)
+        return WEFT_OK;
+    weft_cuda_enter((cuda_device *)base->device);
+    weft_status status = WEFT_CUDA(cudaEventSynchronize(event->event));
+    weft_counter_wait(&event->line->done, event->point);
+    WEFT_TRY(weft_timeline_status(event->line));
+    return status;
+}
+
+static weft_status cuda_sync(weft_lane *base)
+{
+    cuda_lane *lane = (cuda_lane *)base;
+    weft_cuda_enter((cuda_device *)base->device);
+    weft_status status = WEFT_CUDA(cudaStreamSynchronize(lane->stream));
+    weft_counter_wait(&lane->line->done, weft_worker_pushed(lane->worker));
+    return lane_status(lane, status);
+}
+
+/* --- copies -------------------------------------------------------------------------------- */
+
+typedef struct copy_args {
+    void *to;
+    const void *from;
+    size_t bytes;
+} copy_args;
+
+static weft_status run_copy(const void *args)
+{
+    const copy_args *a = args;
+    memcpy(a->to, a->from, a->bytes);
+    return WEFT_OK;
+}
+
+/* CUDA would hold the caller up with a copy from host to host. */
+static weft_status cuda_copy(weft_lane *base, void *to, const void *from, size_t bytes)
+{
+    cuda_lane *lane = (cuda_lane *)base;
+    WEFT_TRY(weft_timeline_status(lane->line));
+    weft_cuda_enter((cuda_device *)base->device);
+    if (!weft_cuda_is_device_memory(to) && !weft_cuda_is_device_memory(from)) {
+        copy_args args = {.to = to, .from = from, .bytes = bytes};
+        return cuda_submit(base, "copy", run_copy, &args, sizeof args);
+    }
+    return lane_status(
+        lane, WEFT_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, lane->stream)));
+}
+
+static weft_status cuda_zero(weft_lane *base, void *to, size_t bytes)
+{
+    cuda_lane *lane = (cuda_lane *)base;
+    WEFT_TRY(weft_timeline_status(lane->line));
+    weft_cuda_enter((cuda_device *)base->device);
+    return lane_status(lane, WEFT_CUDA(cudaMemsetAsync(to, 0, bytes, lane->stream)));
+}
+
+const weft_device_ops weft_cuda_device_ops = {
+    .name = "cuda",
+    .alloc = cuda_alloc,
+    .free = cuda_free,
+    .lane_create = cuda_lane_create,
+    .lane_destroy = cuda_lane_destroy,
+    .event_create = cuda_event_create,
+    .event_destroy = cuda_event_destroy,
+    .record = cuda_record,
+    .wait = cuda_wait,
+    .wait_host = cuda_wait_host,
+    .sync = cuda_sync,
+    .copy = cuda_copy,
+    .zero = cuda_zero,
+    .submit = cuda_submit,
+    .destroy = weft_cuda_device_destroy,
+};

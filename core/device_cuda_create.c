@@ -1,0 +1,162 @@
+/* Finding CUDA devices, opening and closing them, and what CUDA's errors read like. */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/device_cuda_internal.h"
+
+weft_status weft_cuda_status(const char *file, int line, const char *function, const char *call,
+                             cudaError_t error)
+{
+    if (error == cudaSuccess)
+        return WEFT_OK;
+    (void)cudaGetLastError();             /* reported here, so it is not the next call's */
+    int length = (int)strcspn(call, "("); /* without the arguments, unless it begins with one */
+    return weft_error_set(file, line, function, WEFT_DEVICE, "%.*s: %s (%s)",
+                          length ? length : (int)strlen(call), call, cudaGetErrorString(error),
+                          cudaGetErrorName(error));
+}
+
+/* A stream in which a function stands must not hold up streams that have nothing to do with it, as
+ * it would if they shared one of the driver's queues. Read by the driver when it starts. */
+static void separate_queues(void)
+{
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+}
+
+static const char *why_none(cudaError_t error)
+{
+    int driver = 0;
+    if (error == cudaErrorNoDevice)
+        return "the machine has no NVIDIA GPU, or CUDA_VISIBLE_DEVICES hides it";
+    if (error != cudaErrorInsufficientDriver)
+        return cudaGetErrorString(error);
+    if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0)
+        return "the machine has no NVIDIA driver (libcuda.so.1)";
+    return "the machine's NVIDIA driver is older than the CUDA that Weft was built with";
+}
+
+int weft_device_num_cuda(const char **out_why)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    int count = 0;
+    pthread_once(&once, separate_queues);
+    cudaError_t error = cudaGetDeviceCount(&count);
+    if (error == cudaSuccess && count > 0)
+        return count;
+    (void)cudaGetLastError();
+    if (out_why)
+        *out_why = why_none(error == cudaSuccess ? cudaErrorNoDevice : error);
+    return 0;
+}
+
+void weft_cuda_enter(const cuda_device *device)
+{
+    static _Thread_local int current = -1;
+    if (current == device->index)
+        return;
+    if (cudaSetDevice(device->index) == cudaSuccess) /* else the next call says what is wrong */
+        current = device->index;
+}
+
+int weft_cuda_index(const weft_device *device)
+{
+    return ((const cuda_device *)device)->index;
+}
+
+int weft_cuda_num_multiprocessors(const weft_device *device)
+{
+    return ((const cuda_device *)device)->num_multiprocessors;
+}
+
+static weft_status check_capability(int index)
+{
+    int major = 0, minor = 0, pools = 0;
+    WEFT_TRY(WEFT_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index)));
+    WEFT_TRY(WEFT_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index)));
+    WEFT_TRY(WEFT_CUDA(cudaDeviceGetAttribute(&pools, cudaDevAttrMemoryPoolsSupported, index)));
+    if (major < 8)
+        return WEFT_ERROR(WEFT_DEVICE, "compute capability %d.%d, but Weft needs 8.0 or later",
+                          major, minor);
+    if (!pools)
+        return WEFT_ERROR(WEFT_DEVICE, "no memory pools (cudaDevAttrMemoryPoolsSupported)");
+    return WEFT_OK;
+}
+
+/* Freed memory stays with the pool: a training step asks for the same again. */
+static weft_status create_pool(cuda_device *device)
+{
+    uint64_t keep = UINT64_MAX;
+    struct cudaMemPoolProps props;
+    memset(&props, 0, sizeof props);
+    props.allocType = cudaMemAllocationTypePinned;
+    props.location.type = cudaMemLocationTypeDevice;
+    props.location.id = device->index;
+    WEFT_TRY(WEFT_CUDA(cudaMemPoolCreate(&device->pool, &props)));
+    WEFT_TRY(
+        WEFT_CUDA(cudaMemPoolSetAttribute(device->pool, cudaMemPoolAttrReleaseThreshold, &keep)));
+    return WEFT_CUDA(cudaStreamCreateWithFlags(&device->pool_stream, cudaStreamNonBlocking));
+}
+
+static weft_status find_wait_value(cuda_device *device)
+{
+    void *symbol = NULL;
+    enum cudaDriverEntryPointQueryResult found;
+    WEFT_TRY(WEFT_CUDA(cudaGetDriverEntryPointByVersion("cuStreamWaitValue64", &symbol, 12000,
+                                                        cudaEnableDefault, &found)));
+    if (found != cudaDriverEntryPointSuccess || !symbol)
+        return WEFT_ERROR(WEFT_DEVICE, "the NVIDIA driver lacks cuStreamWaitValue64");
+    memcpy(&device->wait_value, &symbol, sizeof symbol);
+    return WEFT_OK;
+}
+
+static weft_status device_init(cuda_device *device)
+{
+    int index = device->index;
+    WEFT_TRY(check_capability(index));
+    WEFT_TRY(WEFT_CUDA(cudaSetDevice(index)));
+    weft_cuda_enter(device);
+    WEFT_TRY(WEFT_CUDA(cudaDeviceGetAttribute(&device->num_multiprocessors,
+                                              cudaDevAttrMultiProcessorCount, index)));
+    WEFT_TRY(create_pool(device));
+    return find_wait_value(device);
+}
+
+void weft_cuda_device_destroy(weft_device *base)
+{
+    cuda_device *device = (cuda_device *)base;
+    weft_cuda_enter(device);
+    if (device->pool_stream) {
+        (void)cudaStreamSynchronize(device->pool_stream);
+        (void)cudaStreamDestroy(device->pool_stream);
+    }
+    if (device->pool)
+        (void)cudaMemPoolDestroy(device->pool);
+    free(device);
+}
+
+weft_status weft_device_create_cuda(int index, size_t budget_bytes, weft_device **out)
+{
+    const char *why = "";
+    int count = weft_device_num_cuda(&why);
+    if (count == 0)
+        return WEFT_ERROR(WEFT_DEVICE, "no CUDA device: %s", why);
+    if (index < 0 || index >= count)
+        return WEFT_ERROR(WEFT_CONFIG, "no CUDA device %d: the machine has %d, counted from 0",
+                          index, count);
+    cuda_device *device = calloc(1, sizeof *device);
+    if (!device)
+        return WEFT_ERROR(WEFT_MEMORY, "out of host memory: cuda device");
+    device->base.ops = &weft_cuda_device_ops;
+    device->base.num_threads = 1;
+    device->base.budget_bytes = budget_bytes;
+    device->index = index;
+    weft_status status = device_init(device);
+    if (status != WEFT_OK) {
+        weft_error_context(status, "CUDA device %d", index);
+        weft_cuda_device_destroy(&device->base);
+        return status;
+    }
+    *out = &device->base;
+    return WEFT_OK;
+}

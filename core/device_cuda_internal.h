@@ -1,0 +1,47 @@
+/* Structs of the CUDA device; only device_cuda*.c include this. */
+#ifndef WEFT_CORE_DEVICE_CUDA_INTERNAL_H
+#define WEFT_CORE_DEVICE_CUDA_INTERNAL_H
+
+#include <cuda.h>
+#include <stdatomic.h>
+
+#include "core/device_cuda.h"
+#include "core/device_ops.h"
+#include "core/worker.h"
+
+typedef CUresult (*cuda_wait_value)(CUstream, CUdeviceptr, cuuint64_t, unsigned flags);
+
+typedef struct cuda_device {
+    weft_device base;
+    int index, num_multiprocessors;
+    cudaMemPool_t pool;
+    cudaStream_t pool_stream; /* orders the pool's allocations and frees */
+    cuda_wait_value wait_value;
+} cuda_device;
+
+typedef struct cuda_lane {
+    weft_lane base;
+    weft_timeline *line; /* its points are the worker's slots; kernels make none */
+    cudaStream_t stream;
+    weft_worker *worker;           /* NULL until something needs it, as are the next three */
+    cudaEvent_t *reached;          /* [WEFT_WORKER_SLOTS]: the stream has come to the function */
+    atomic_uint_least64_t *passed; /* pinned: slots done, for which the stream waits */
+    CUdeviceptr passed_address;
+    void *workspace, *pinned;
+    size_t pinned_bytes;
+} cuda_lane;
+
+typedef struct cuda_event {
+    weft_event base;
+    cudaEvent_t event;
+    weft_timeline *line; /* NULL: never recorded */
+    uint64_t point;
+} cuda_event;
+
+extern const weft_device_ops weft_cuda_device_ops;
+
+/* Makes the device current on the calling thread. */
+void weft_cuda_enter(const cuda_device *device);
+void weft_cuda_device_destroy(weft_device *device);
+
+#endif

@@ -1,0 +1,60 @@
+/* What the lanes of all devices are made of: a timeline, which events point to, and a worker thread
+ * that runs the functions submitted to the lane.
+ *
+ * The worker is fed by a ring of fixed slots with one producer and one consumer. Both ends are
+ * counters that only rise: what was pushed, and the timeline's `done`. A point on a lane, hence an
+ * event, is a value of `done`; whoever waits for work, for room or for a point waits for a counter
+ * to reach a value. After the first function that fails the slots are only emptied.
+ */
+#ifndef WEFT_CORE_WORKER_H
+#define WEFT_CORE_WORKER_H
+
+#include <weft/device.h>
+
+#include "core/counter.h"
+
+/* Counted, since an event or another lane's wait may outlive the lane. */
+typedef struct weft_timeline {
+    weft_counter done;
+    atomic_int num_owners;
+    atomic_uint_least64_t failed_at; /* points from here on failed; UINT64_MAX: none */
+    weft_error error;                /* written once, before failed_at */
+} weft_timeline;
+
+weft_timeline *weft_timeline_create(void); /* one owner; NULL: out of memory */
+weft_timeline *weft_timeline_retain(weft_timeline *line);
+void weft_timeline_release(weft_timeline *line); /* NULL is legal */
+/* The lane's first error as this thread's own, WEFT_OK when there is none. */
+weft_status weft_timeline_status(const weft_timeline *line) WEFT_CHECKED;
+/* True where nobody has to wait for this point: it passed, and the lane is well. */
+bool weft_timeline_passed(const weft_timeline *line, uint64_t point);
+
+typedef struct weft_worker weft_worker;
+
+enum { WEFT_WORKER_SLOTS = 1024 };
+
+/* What a device does on the worker's thread around the function in slot n (of all, from 0); both
+ * may be NULL. */
+typedef struct weft_worker_hooks {
+    weft_status (*before)(weft_lane *lane, uint64_t n); /* its error is the function's */
+    void (*after)(weft_lane *lane, uint64_t n);         /* of every slot, also of a skipped one */
+} weft_worker_hooks;
+
+/* Starts the thread, named as the lane and `nice` less urgent than its maker. Errors: WEFT_MEMORY,
+ * WEFT_DEVICE (no thread). */
+weft_status weft_worker_create(weft_lane *lane, weft_timeline *line, int nice,
+                               weft_worker_hooks hooks, weft_worker **out) WEFT_CHECKED;
+/* Runs what was pushed, then ends the thread. NULL is legal. */
+void weft_worker_destroy(weft_worker *worker);
+
+/* Number of slots pushed so far, hence the lane's newest point; 0 for NULL. */
+uint64_t weft_worker_pushed(const weft_worker *worker);
+/* Waits until the next slot is free and returns its number: the next push does not block. */
+uint64_t weft_worker_make_room(weft_worker *worker);
+/* Copies the work into the next slot, once that is free. */
+void weft_worker_push(weft_worker *worker, const char *label, weft_lane_function function,
+                      const void *args, size_t num_bytes);
+/* Has the worker wait for another lane's point; it takes over that lane's error. */
+void weft_worker_push_wait(weft_worker *worker, weft_timeline *line, uint64_t point);
+
+#endif
