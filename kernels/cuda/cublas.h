@@ -1,0 +1,87 @@
+/* NVIDIA's cuBLASLt and cuBLAS, looked for when first needed, so that the program starts and says
+ * what is missing where they are not. libcublasLt.so.13 or .12 and libcublas.so of the same number,
+ * where dlopen looks; the environment variables WEFT_CUBLASLT_LIBRARY and WEFT_CUBLAS_LIBRARY name
+ * other files. Functions and handles, one a device, last as long as the process. Any thread. */
+#ifndef WEFT_KERNELS_CUDA_CUBLAS_H
+#define WEFT_KERNELS_CUDA_CUBLAS_H
+
+#include <cublasLt.h>
+#include <cublas_v2.h>
+
+#include "kernels/cuda/cuda.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define WEFT_CUBLASLT_LIST(X)                                                                      \
+    X(cublasLtGetStatusName)                                                                       \
+    X(cublasLtGetVersion)                                                                          \
+    X(cublasLtCreate)                                                                              \
+    X(cublasLtMatmulDescInit_internal)                                                             \
+    X(cublasLtMatmulDescSetAttribute)                                                              \
+    X(cublasLtMatrixLayoutInit_internal)                                                           \
+    X(cublasLtMatmulPreferenceInit_internal)                                                       \
+    X(cublasLtMatmulPreferenceSetAttribute)                                                        \
+    X(cublasLtMatmulAlgoGetHeuristic)                                                              \
+    X(cublasLtMatmul)
+
+#define WEFT_CUBLAS_LIST(X)                                                                        \
+    X(cublasCreate_v2)                                                                             \
+    X(cublasSetStream_v2)                                                                          \
+    X(cublasSetWorkspace_v2)                                                                       \
+    X(cublasGemmGroupedBatchedEx)
+
+#define WEFT_CUBLAS_MEMBER(function) __typeof__(&function) function;
+typedef struct weft_cublaslt {
+    WEFT_CUBLASLT_LIST(WEFT_CUBLAS_MEMBER)
+} weft_cublaslt;
+typedef struct weft_cublas {
+    WEFT_CUBLAS_LIST(WEFT_CUBLAS_MEMBER)
+} weft_cublas;
+#undef WEFT_CUBLAS_MEMBER
+
+/* WEFT_OK, or WEFT_DEVICE with the call and cuBLAS' name for its status:
+ *     WEFT_TRY(WEFT_CUBLAS(lt->cublasLtMatmul(...))); */
+#define WEFT_CUBLAS(call) weft_cublas_status(__FILE__, __LINE__, __func__, #call, (call))
+weft_status weft_cublas_status(const char *file, int line, const char *function, const char *call,
+                               cublasStatus_t status) WEFT_CHECKED;
+
+/* cuBLASLt's functions and the handle of the lane's device. Errors: WEFT_DEVICE: the library cannot
+ * be had, with dlopen's words, or refuses. */
+weft_status weft_cublaslt_get(weft_lane *lane, const weft_cublaslt **out_functions,
+                              cublasLtHandle_t *out_handle) WEFT_CHECKED;
+
+/* Likewise cuBLAS'. *out_functions is NULL where there is no cuBLAS of cuBLASLt's number or it has
+ * no grouped GEMM (before 12.5). A handle serves one thread at a time: between lock and unlock. */
+weft_status weft_cublas_get(weft_lane *lane, const weft_cublas **out_functions,
+                            cublasHandle_t *out_handle) WEFT_CHECKED;
+void weft_cublas_lock(void);
+void weft_cublas_unlock(void);
+
+cudaDataType_t weft_cublas_type(weft_dtype dtype);
+
+/* The lane's workspace in two: `bytes` for the caller, 256-byte aligned, and what is left,
+ * likewise, for the library. */
+typedef struct weft_cublas_workspace {
+    void *own, *rest;
+    size_t rest_bytes;
+} weft_cublas_workspace;
+weft_status weft_cublas_workspace_get(weft_lane *lane, size_t bytes,
+                                      weft_cublas_workspace *out) WEFT_CHECKED;
+
+/* Which dimension of a GEMM changes from call to call, as the rows of an expert do: its algorithm
+ * is looked up by a rounded value, so that not every number of rows asks the library anew. */
+typedef enum weft_ragged { WEFT_RAGGED_NONE, WEFT_RAGGED_M, WEFT_RAGGED_K } weft_ragged;
+/* weft_cuda_gemm() with that. */
+weft_status weft_cuda_gemm_ragged(weft_lane *lane, const weft_gemm_args *args,
+                                  weft_ragged ragged) WEFT_CHECKED;
+
+/* Enqueues to[i] = pointers[i], to: device memory. */
+weft_status weft_cuda_store_pointers(weft_lane *lane, const void *const *pointers, size_t count,
+                                     const void **to) WEFT_CHECKED;
+
+#ifdef __cplusplus
+}
+#endif
+#endif
