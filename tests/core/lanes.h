@@ -8,6 +8,7 @@
 #include <weft/device.h>
 
 #include "tests/core/check.h"
+#include "tests/core/device_under_test.h"
 
 typedef struct bench {
     weft_device *device;
@@ -19,7 +20,7 @@ static inline int bench_open(void **state)
 {
     static bench shared;
     shared = (bench){0};
-    OK(weft_device_create_cpu(3, 0, &shared.device));
+    OK(device_under_test(3, 0, &shared.device));
     OK(weft_lane_create(shared.device, 0, "alpha", &shared.a));
     OK(weft_lane_create(shared.device, 1, "beta", &shared.b));
     OK(weft_event_create(shared.device, &shared.x));

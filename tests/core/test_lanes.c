@@ -199,24 +199,70 @@ static void copies_and_zeroes(void **state)
 {
     bench *t = *state;
     enum { NUM = 3 * 1000 * 1000 };
-    void *from, *to;
+    void *from, *between, *to;
     OK(weft_device_alloc(t->device, WEFT_SPACE_PINNED, NUM, "from", &from));
-    OK(weft_device_alloc(t->device, WEFT_SPACE_DEVICE, NUM, "to", &to));
+    OK(weft_device_alloc(t->device, WEFT_SPACE_DEVICE, NUM, "between", &between));
+    OK(weft_device_alloc(t->device, WEFT_SPACE_PINNED, NUM, "to", &to));
     for (int i = 0; i < NUM; i++)
         ((unsigned char *)from)[i] = (unsigned char)(i * 7 + i / 256);
-    OK(weft_lane_copy(t->a, to, from, NUM));
+    OK(weft_lane_copy(t->a, between, from, NUM));
     OK(weft_lane_zero(t->a, from, NUM / 2));
     OK(weft_lane_copy(t->a, NULL, NULL, 0));
     OK(weft_lane_zero(t->a, NULL, 0));
+    OK(weft_lane_copy(t->a, to, between, NUM));
+    OK(weft_lane_zero(t->a, between, NUM / 3));
+    OK(weft_lane_copy(t->a, (char *)to + NUM / 2, between, NUM / 2));
     OK(weft_lane_sync(t->a));
     for (int i = 0; i < NUM; i++) {
-        unsigned char wanted = (unsigned char)(i * 7 + i / 256);
-        if (((unsigned char *)to)[i] != wanted ||
-            ((unsigned char *)from)[i] != (i < NUM / 2 ? 0 : wanted))
+        int at = i < NUM / 2 ? i : i - NUM / 2; /* what the second copy from `between` brought */
+        unsigned char first = (unsigned char)(i * 7 + i / 256);
+        unsigned char again = at < NUM / 3 ? 0 : (unsigned char)(at * 7 + at / 256);
+        if (((unsigned char *)to)[i] != (i < NUM / 2 ? first : again) ||
+            ((unsigned char *)from)[i] != (i < NUM / 2 ? 0 : first))
             fail_msg("byte %d", i);
     }
     weft_device_free(t->device, WEFT_SPACE_PINNED, from, NUM);
-    weft_device_free(t->device, WEFT_SPACE_DEVICE, to, NUM);
+    weft_device_free(t->device, WEFT_SPACE_DEVICE, between, NUM);
+    weft_device_free(t->device, WEFT_SPACE_PINNED, to, NUM);
+}
+
+typedef struct swap_args {
+    int *seen, *next, value;
+} swap_args;
+
+static weft_status lane_swap(const void *args)
+{
+    const swap_args *a = args;
+    sleep_us(200); /* so that work behind it would overtake it if it could */
+    if (*a->seen != a->value)
+        return WEFT_ERROR(WEFT_INTERNAL, "read %d in place of %d", *a->seen, a->value);
+    *a->next = a->value + 1;
+    return WEFT_OK;
+}
+
+/* Copies before and behind a function: it sees what they brought, and they what it wrote. */
+static void functions_stand_among_copies(void **state)
+{
+    bench *t = *state;
+    enum { ROUNDS = 40 };
+    void *memory, *next;
+    OK(weft_device_alloc(t->device, WEFT_SPACE_PINNED, 2 * sizeof(int), "host", &memory));
+    OK(weft_device_alloc(t->device, WEFT_SPACE_DEVICE, sizeof(int), "next", &next));
+    int *host = memory;
+    OK(weft_lane_zero(t->a, next, sizeof(int)));
+    for (int i = 0; i < ROUNDS; i++) {
+        swap_args args = {.seen = &host[0], .next = &host[1], .value = i};
+        OK(weft_lane_copy(t->a, &host[0], next, sizeof(int)));
+        OK(SUBMIT(t->a, lane_swap, args));
+        OK(weft_lane_copy(t->a, next, &host[1], sizeof(int)));
+    }
+    OK(weft_lane_sync(t->a));
+    assert_int_equal(host[1], ROUNDS);
+    OK(weft_lane_copy(t->b, &host[0], &host[1], sizeof(int))); /* from host to host */
+    OK(weft_lane_sync(t->b));
+    assert_int_equal(host[0], ROUNDS);
+    weft_device_free(t->device, WEFT_SPACE_PINNED, memory, 2 * sizeof(int));
+    weft_device_free(t->device, WEFT_SPACE_DEVICE, next, sizeof(int));
 }
 
 typedef struct who {
@@ -241,7 +287,7 @@ static void work_runs_on_the_lanes_own_thread(void **state)
     OK(weft_lane_sync(t->a));
     OK(weft_lane_sync(t->b));
     assert_ptr_equal(first.device, t->device);
-    assert_int_equal(weft_device_num_threads(first.device), 3);
+    assert_int_equal(weft_device_num_threads(first.device), on_cuda() ? 1 : 3);
     assert_null(weft_lane_current_device());
     assert_false(pthread_equal(first.thread, second.thread));
     assert_false(pthread_equal(first.thread, pthread_self()));
@@ -313,6 +359,7 @@ static void sleeping_waiters_wake(void **state)
 
 int main(void)
 {
+    skip_without_device();
     const struct CMUnitTest tests[] = {
         TEST(a_lane_runs_in_order),
         TEST(two_lanes_overlap),
@@ -325,6 +372,7 @@ int main(void)
         TEST(destroy_finishes_the_work),
         TEST(an_event_outlives_its_lane),
         TEST(copies_and_zeroes),
+        TEST(functions_stand_among_copies),
         TEST(work_runs_on_the_lanes_own_thread),
         TEST(eight_lanes_in_a_ring),
         TEST(sleeping_waiters_wake),

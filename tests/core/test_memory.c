@@ -5,6 +5,7 @@
 
 #include "core/arena.h"
 #include "tests/core/check.h"
+#include "tests/core/device_under_test.h"
 
 enum { MIB = 1024 * 1024 };
 
@@ -20,8 +21,8 @@ static void marks_follow_use(void **state)
     (void)state;
     weft_device *device;
     void *a, *b, *c;
-    OK(weft_device_create_cpu(0, 0, &device));
-    assert_string_equal(weft_device_name(device), "cpu");
+    OK(device_under_test(0, 0, &device));
+    assert_string_equal(weft_device_name(device), on_cuda() ? "cuda" : "cpu");
     assert_true(weft_device_num_threads(device) >= 1);
     OK(weft_device_alloc(device, WEFT_SPACE_DEVICE, 1000, "a", &a));
     OK(weft_device_alloc(device, WEFT_SPACE_DEVICE, 9 * MIB, "b", &b));
@@ -52,15 +53,19 @@ static void memory_is_aligned_and_writable(void **state)
     static const size_t sizes[] = {
         0, 1, 63, 64, 65, 4 * MIB - 1, 4 * MIB, 4 * MIB + 1, 7 * MIB + 123, 33 * MIB};
     weft_device *device;
-    OK(weft_device_create_cpu(1, 0, &device));
+    weft_lane *lane;
+    OK(device_under_test(1, 0, &device));
+    OK(weft_lane_create(device, 0, "writer", &lane));
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         void *memory;
         OK(weft_device_alloc(device, WEFT_SPACE_DEVICE, sizes[i], "x", &memory));
         assert_non_null(memory);
         assert_int_equal((uintptr_t)memory % 64, 0);
-        memset(memory, 0x5a, sizes[i]);
+        OK(weft_lane_zero(lane, memory, sizes[i]));
+        OK(weft_lane_sync(lane));
         weft_device_free(device, WEFT_SPACE_DEVICE, memory, sizes[i]);
     }
+    weft_lane_destroy(lane);
     assert_int_equal(stats_of(device).bytes_now, 0);
     weft_device_destroy(device);
 }
@@ -70,7 +75,7 @@ static void the_budget_holds(void **state)
     (void)state;
     weft_device *device;
     void *a, *b = &device, *pinned;
-    OK(weft_device_create_cpu(1, 4 * MIB, &device));
+    OK(device_under_test(1, 4 * MIB, &device));
     OK(weft_device_alloc(device, WEFT_SPACE_DEVICE, 3 * MIB + MIB / 4, "weights", &a));
     FAILS(weft_device_alloc(device, WEFT_SPACE_DEVICE, 3 * MIB / 2, "activations", &b), WEFT_MEMORY,
           "out of memory: activations asked 1.5 MiB, 3.2 MiB in use, budget 4 MiB");
@@ -95,7 +100,7 @@ static void a_full_machine_is_told_apart(void **state)
     (void)state;
     weft_device *device;
     void *memory;
-    OK(weft_device_create_cpu(1, 0, &device));
+    OK(device_under_test(1, 0, &device));
     FAILS(weft_device_alloc(device, WEFT_SPACE_DEVICE, SIZE_MAX / 2 + 9, "vast", &memory),
           WEFT_MEMORY, "no budget, and the machine has no more");
     weft_alloc_fail_after(2);
@@ -128,7 +133,7 @@ static void threads_never_pass_the_budget(void **state)
     (void)state;
     weft_device *device;
     pthread_t threads[NUM_THREADS];
-    OK(weft_device_create_cpu(1, FIT * PART, &device));
+    OK(device_under_test(1, FIT * PART, &device));
     for (int i = 0; i < NUM_THREADS; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, fight, device), 0);
     for (int i = 0; i < NUM_THREADS; i++)
@@ -142,6 +147,7 @@ static void threads_never_pass_the_budget(void **state)
 
 int main(void)
 {
+    skip_without_device();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(marks_follow_use),
         cmocka_unit_test(memory_is_aligned_and_writable),
