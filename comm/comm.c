@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "comm/fold.h"
+#include "comm/staging.h"
 
 enum { NUM_TAGS = 1024 };
 
@@ -186,7 +187,11 @@ static weft_status run_on_lane(const void *args)
 weft_status weft_comm_run_on_lane(weft_lane *lane, const weft_comm_op *op)
 {
     _Static_assert(sizeof *op <= WEFT_LANE_MAX_ARGS_BYTES, "an operation must fit a lane's slot");
-    return weft_lane_submit(lane, weft_comm_kind_text(op->kind), run_on_lane, op, sizeof *op);
+    weft_staging staging;
+    WEFT_TRY(weft_staging_begin(lane, op, &staging));
+    WEFT_TRY(weft_lane_submit(lane, weft_comm_kind_text(op->kind), run_on_lane, &staging.op,
+                              sizeof staging.op));
+    return weft_staging_end(lane, &staging);
 }
 
 /* Numbers the operation, then queues it, or runs it here when `lane` is NULL. */

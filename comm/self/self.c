@@ -4,18 +4,31 @@
 #include <unistd.h>
 
 #include "comm/comm_ops.h"
+#include "comm/staging.h"
+
+static size_t copied_bytes(const weft_comm_op *op)
+{
+    return op->rows ? op->rows->bytes[0] : op->bytes;
+}
 
 static weft_status self_run(const weft_comm_op *op)
 {
-    size_t bytes = op->rows ? op->rows->bytes[0] : op->bytes;
+    size_t bytes = copied_bytes(op);
     if (bytes > 0 && op->recv != op->send) /* in place: nothing to do */
         memcpy(op->recv, op->send, bytes);
     return WEFT_OK;
 }
 
-/* What is in place needs no lane: a group of one costs next to nothing. */
+/* What is in place needs no lane: a group of one costs next to nothing. A GPU's lane copies by
+ * itself. */
 static weft_status self_enqueue(weft_lane *lane, const weft_comm_op *op)
 {
+    if (op->recv != op->send && weft_staging_is_needed(lane)) {
+        weft_comm_op copied = *op;
+        WEFT_TRY(weft_lane_copy(lane, op->recv, op->send, copied_bytes(op)));
+        copied.recv = (void *)op->send;
+        return weft_comm_run_here(&copied);
+    }
     return op->recv == op->send ? weft_comm_run_here(op) : weft_comm_run_on_lane(lane, op);
 }
 

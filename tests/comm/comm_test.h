@@ -1,5 +1,6 @@
 /* What the communicator tests share: a group (self on one rank, the world under a launcher), a
- * device and lanes. */
+ * device and lanes. With WEFT_TEST_DEVICE=cuda that is the first GPU, which all ranks share, and
+ * operands lie in its memory. */
 #ifndef WEFT_TESTS_COMM_COMM_TEST_H
 #define WEFT_TESTS_COMM_COMM_TEST_H
 
@@ -14,6 +15,7 @@ typedef struct test_setup {
     weft_comm *comm;
     weft_device *device;
     weft_lane *lanes[TEST_NUM_LANES];
+    weft_lane *copies; /* NULL: operands are the host's own arrays */
     int rank, size;
 } test_setup;
 
@@ -26,14 +28,30 @@ static inline void setup_must(weft_status status)
     exit(1);
 }
 
+static inline void test_setup_device(test_setup *t)
+{
+    const char *device = getenv("WEFT_TEST_DEVICE"), *why = NULL;
+    t->copies = NULL;
+    if (!device || strcmp(device, "cuda") != 0) {
+        setup_must(weft_device_create_cpu(1, 0, &t->device));
+        return;
+    }
+    if (weft_device_num_cuda(&why) == 0) {
+        printf("skipped: no CUDA device: %s\n", why);
+        exit(77);
+    }
+    setup_must(weft_device_create_cuda(0, 0, &t->device));
+    setup_must(weft_lane_create(t->device, 0, "copies", &t->copies));
+}
+
 static inline void test_setup_init(test_setup *t)
 {
     static const char *const names[TEST_NUM_LANES] = {"a", "b", "c", "d"};
+    test_setup_device(t);
     if (weft_comm_launched(NULL, NULL, NULL, NULL))
         setup_must(weft_comm_create_world(&t->comm));
     else
         setup_must(weft_comm_create_self(&t->comm));
-    setup_must(weft_device_create_cpu(1, 0, &t->device));
     for (int i = 0; i < TEST_NUM_LANES; i++)
         setup_must(weft_lane_create(t->device, 0, names[i], &t->lanes[i]));
     t->rank = weft_comm_rank(t->comm);
@@ -44,9 +62,32 @@ static inline int test_setup_finish(test_setup *t)
 {
     for (int i = 0; i < TEST_NUM_LANES; i++)
         weft_lane_destroy(t->lanes[i]);
+    weft_lane_destroy(t->copies);
     weft_device_destroy(t->device);
     weft_comm_destroy(t->comm);
     return expect_finish();
+}
+
+/* An array as an operand: itself, or a copy of it on the GPU. */
+static inline void *test_to_device(test_setup *t, void *array, size_t bytes)
+{
+    void *operand;
+    if (!t->copies)
+        return array;
+    setup_must(weft_device_alloc(t->device, WEFT_SPACE_DEVICE, bytes, "operand", &operand));
+    setup_must(weft_lane_copy(t->copies, operand, array, bytes));
+    setup_must(weft_lane_sync(t->copies));
+    return operand;
+}
+
+/* What the operand has become, in the array; frees the operand. */
+static inline void test_from_device(test_setup *t, void *array, void *operand, size_t bytes)
+{
+    if (!t->copies)
+        return;
+    setup_must(weft_lane_copy(t->copies, array, operand, bytes));
+    setup_must(weft_lane_sync(t->copies));
+    weft_device_free(t->device, WEFT_SPACE_DEVICE, operand, bytes);
 }
 
 /* A number that every rank can compute for every rank. */

@@ -128,8 +128,11 @@ static size_t num_wrong_reduced(weft_dtype dtype, weft_reduce reduce, int size, 
 static void test_all_reduce(test_setup *t, weft_dtype dtype, weft_reduce reduce, size_t count)
 {
     char *buffer = input_of(dtype, t->rank, 0, count);
-    EXPECT_OK(weft_all_reduce(t->comm, t->lanes[0], buffer, count, dtype, reduce));
+    size_t bytes = count * weft_dtype_bytes(dtype);
+    void *operand = test_to_device(t, buffer, bytes);
+    EXPECT_OK(weft_all_reduce(t->comm, t->lanes[0], operand, count, dtype, reduce));
     EXPECT_OK(weft_lane_sync(t->lanes[0]));
+    test_from_device(t, buffer, operand, bytes);
     size_t num_wrong = num_wrong_reduced(dtype, reduce, t->size, 0, count, buffer);
     EXPECT(num_wrong == 0, "all_reduce %s %d of %zu on %d ranks: %zu wrong", weft_dtype_text(dtype),
            reduce, count, t->size, num_wrong);
@@ -140,11 +143,17 @@ static void test_reduce_scatter(test_setup *t, weft_dtype dtype, weft_reduce red
                                 bool in_place)
 {
     size_t element = weft_dtype_bytes(dtype), first = (size_t)t->rank * count;
+    size_t bytes = count * element, all_bytes = bytes * (size_t)t->size;
     char *send = input_of(dtype, t->rank, 0, count * (size_t)t->size);
-    char *apart = malloc(count * element + 1);
+    char *apart = calloc(1, bytes + 1);
     char *recv = in_place ? send + first * element : apart;
-    EXPECT_OK(weft_reduce_scatter(t->comm, t->lanes[0], send, recv, count, dtype, reduce));
+    char *sent = test_to_device(t, send, all_bytes), *received = test_to_device(t, apart, bytes);
+    EXPECT_OK(weft_reduce_scatter(t->comm, t->lanes[0], sent,
+                                  in_place ? sent + first * element : received, count, dtype,
+                                  reduce));
     EXPECT_OK(weft_lane_sync(t->lanes[0]));
+    test_from_device(t, send, sent, all_bytes);
+    test_from_device(t, apart, received, bytes);
     size_t num_wrong = num_wrong_reduced(dtype, reduce, t->size, first, count, recv);
     EXPECT(num_wrong == 0, "reduce_scatter %s %d of %zu on %d ranks, in place %d: %zu wrong",
            weft_dtype_text(dtype), reduce, count, t->size, in_place, num_wrong);
@@ -161,8 +170,13 @@ static void test_all_gather(test_setup *t, weft_dtype dtype, size_t count, bool 
     memset(recv, 0x5a, bytes * (size_t)t->size + 1);
     if (in_place)
         memcpy(own, apart, bytes);
-    EXPECT_OK(weft_all_gather(t->comm, t->lanes[0], in_place ? own : apart, recv, count, dtype));
+    size_t recv_bytes = bytes * (size_t)t->size + 1;
+    char *sent = test_to_device(t, apart, bytes), *received = test_to_device(t, recv, recv_bytes);
+    EXPECT_OK(weft_all_gather(t->comm, t->lanes[0], in_place ? received + (own - recv) : sent,
+                              received, count, dtype));
     EXPECT_OK(weft_lane_sync(t->lanes[0]));
+    test_from_device(t, apart, sent, bytes);
+    test_from_device(t, recv, received, recv_bytes);
     for (int rank = 0; rank < t->size; rank++) {
         char *wanted = input_of(dtype, rank, 0, count);
         EXPECT(memcmp(recv + (size_t)rank * bytes, wanted, bytes) == 0,
@@ -200,13 +214,17 @@ static void test_all_to_all(test_setup *t, uint64_t pattern)
     for (int rank = 0; rank < t->size; rank++)
         for (size_t i = 0; i < send_bytes[rank]; i++)
             *at++ = (uint8_t)test_hash((uint64_t)(t->rank * 64 + rank), i);
-    EXPECT_OK(weft_all_to_all(t->comm, t->lanes[0], send, send_bytes, recv, recv_bytes));
+    void *from = test_to_device(t, send, sent), *to = test_to_device(t, recv, received + 1);
+    EXPECT_OK(weft_all_to_all(t->comm, t->lanes[0], from, send_bytes, to, recv_bytes));
     memset(send_bytes, 0xff, (size_t)t->size * sizeof *send_bytes); /* copied at the call */
+    memset(recv_bytes, 0xff, (size_t)t->size * sizeof *recv_bytes);
     EXPECT_OK(weft_lane_sync(t->lanes[0]));
+    test_from_device(t, send, from, sent);
+    test_from_device(t, recv, to, received + 1);
     size_t num_wrong = 0;
     at = recv;
     for (int rank = 0; rank < t->size; rank++)
-        for (size_t i = 0; i < recv_bytes[rank]; i++)
+        for (size_t i = 0; i < row_bytes(pattern, rank, t->rank, t->size); i++)
             num_wrong += *at++ != (uint8_t)test_hash((uint64_t)(rank * 64 + t->rank), i);
     EXPECT(num_wrong == 0, "all_to_all %d on %d ranks: %zu wrong", (int)pattern, t->size,
            num_wrong);
@@ -222,8 +240,10 @@ static void test_broadcast(test_setup *t, int root, size_t bytes)
     uint8_t *buffer = malloc(bytes + 1);
     for (size_t i = 0; i < bytes; i++)
         buffer[i] = t->rank == root ? (uint8_t)test_hash((uint64_t)root, i) : 0x5a;
-    EXPECT_OK(weft_broadcast(t->comm, t->lanes[0], buffer, bytes, root));
+    void *operand = test_to_device(t, buffer, bytes);
+    EXPECT_OK(weft_broadcast(t->comm, t->lanes[0], operand, bytes, root));
     EXPECT_OK(weft_lane_sync(t->lanes[0]));
+    test_from_device(t, buffer, operand, bytes);
     size_t num_wrong = 0;
     for (size_t i = 0; i < bytes; i++)
         num_wrong += buffer[i] != (uint8_t)test_hash((uint64_t)root, i);

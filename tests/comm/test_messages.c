@@ -21,18 +21,25 @@ static void test_crossing(test_setup *t, size_t bytes)
 {
     int next = (t->rank + 1) % t->size, previous = (t->rank + t->size - 1) % t->size;
     uint8_t *out[2], *in[2];
+    void *sent[2], *received[2];
     for (int k = 0; k < 2; k++) {
         out[k] = malloc(bytes + 1);
         in[k] = malloc(bytes + 1);
         fill(out[k], bytes, 2 * t->rank + k);
         memset(in[k], 0x5a, bytes + 1);
+        sent[k] = test_to_device(t, out[k], bytes);
+        received[k] = test_to_device(t, in[k], bytes + 1);
     }
-    EXPECT_OK(weft_send(t->comm, t->lanes[0], next, 3, out[0], bytes));
-    EXPECT_OK(weft_send(t->comm, t->lanes[1], previous, 4, out[1], bytes));
-    EXPECT_OK(weft_recv(t->comm, t->lanes[2], previous, 3, in[0], bytes));
-    EXPECT_OK(weft_recv(t->comm, t->lanes[3], next, 4, in[1], bytes));
+    EXPECT_OK(weft_send(t->comm, t->lanes[0], next, 3, sent[0], bytes));
+    EXPECT_OK(weft_send(t->comm, t->lanes[1], previous, 4, sent[1], bytes));
+    EXPECT_OK(weft_recv(t->comm, t->lanes[2], previous, 3, received[0], bytes));
+    EXPECT_OK(weft_recv(t->comm, t->lanes[3], next, 4, received[1], bytes));
     for (int i = 0; i < TEST_NUM_LANES; i++)
         EXPECT_OK(weft_lane_sync(t->lanes[i]));
+    for (int k = 0; k < 2; k++) {
+        test_from_device(t, out[k], sent[k], bytes);
+        test_from_device(t, in[k], received[k], bytes + 1);
+    }
     EXPECT(num_wrong(in[0], bytes, 2 * previous) == 0, "from the previous rank, %zu bytes", bytes);
     EXPECT(num_wrong(in[1], bytes, 2 * next + 1) == 0, "from the next rank, %zu bytes", bytes);
     EXPECT(in[0][bytes] == 0x5a && in[1][bytes] == 0x5a, "wrote past the end");
@@ -47,19 +54,22 @@ static void test_order(test_setup *t)
 {
     enum { NUM = 50 };
     int sent[NUM], got[NUM] = {0}, late = -1, sign = 7;
+    for (int i = 0; i < NUM; i++)
+        sent[i] = 1000 + i;
+    int *out = test_to_device(t, sent, sizeof sent), *in = test_to_device(t, got, sizeof got);
     if (t->rank == 0) {
-        for (int i = 0; i < NUM; i++) {
-            sent[i] = 1000 + i;
-            EXPECT_OK(weft_send(t->comm, t->lanes[0], 1, 9, &sent[i], sizeof sent[i]));
-        }
+        for (int i = 0; i < NUM; i++)
+            EXPECT_OK(weft_send(t->comm, t->lanes[0], 1, 9, out + i, sizeof *out));
         EXPECT_OK(weft_send(t->comm, t->lanes[1], 1, 1023, &sign, sizeof sign));
     } else if (t->rank == 1) {
         EXPECT_OK(weft_recv(t->comm, t->lanes[0], 0, 1023, &late, sizeof late));
         for (int i = 0; i < NUM; i++)
-            EXPECT_OK(weft_recv(t->comm, t->lanes[0], 0, 9, &got[i], sizeof got[i]));
+            EXPECT_OK(weft_recv(t->comm, t->lanes[0], 0, 9, in + i, sizeof *in));
     }
     EXPECT_OK(weft_lane_sync(t->lanes[0]));
     EXPECT_OK(weft_lane_sync(t->lanes[1]));
+    test_from_device(t, sent, out, sizeof sent);
+    test_from_device(t, got, in, sizeof got);
     for (int i = 0; t->rank == 1 && i < NUM; i++)
         EXPECT(got[i] == 1000 + i, "message %d is %d", i, got[i]);
     EXPECT(t->rank != 1 || late == 7, "got %d", late);
@@ -71,12 +81,13 @@ static void test_size_mismatch(test_setup *t, size_t sent, size_t received, cons
 {
     weft_comm *group;
     weft_lane *lane;
-    uint8_t data[4096] = {0};
+    uint8_t array[4096] = {0};
     EXPECT_OK(
         weft_comm_split(t->comm, t->rank < 2 ? 0 : -1, 0, "pair", WEFT_PURPOSE_PIPELINE, &group));
     if (!group)
         return;
     EXPECT_OK(weft_lane_create(t->device, 0, "mismatch", &lane));
+    uint8_t *data = test_to_device(t, array, sizeof array);
     if (t->rank == 0) {
         EXPECT_OK(weft_send(group, lane, 1, 5, data, sent));
         EXPECT_OK(weft_lane_sync(lane));
@@ -86,6 +97,7 @@ static void test_size_mismatch(test_setup *t, size_t sent, size_t received, cons
         EXPECT_ERROR(weft_comm_barrier(group), WEFT_COMM, "group pair is broken since its recv 0");
     }
     weft_lane_destroy(lane);
+    test_from_device(t, array, data, sizeof array);
     weft_comm_destroy(group);
 }
 
@@ -99,10 +111,15 @@ static void test_send_recv(test_setup *t, size_t bytes)
     fill(out, sent, t->rank);
     memset(in, 0x5a, received + 1);
     memset(copy, 0x5a, sent + 1);
-    EXPECT_OK(weft_send_recv(t->comm, t->lanes[0], next, out, sent, previous, in, received, 7));
-    EXPECT_OK(weft_send_recv(t->comm, t->lanes[1], t->rank, out, sent, t->rank, copy, sent, 7));
+    void *from = test_to_device(t, out, sent), *to = test_to_device(t, in, received + 1);
+    void *copied = test_to_device(t, copy, sent + 1);
+    EXPECT_OK(weft_send_recv(t->comm, t->lanes[0], next, from, sent, previous, to, received, 7));
+    EXPECT_OK(weft_send_recv(t->comm, t->lanes[1], t->rank, from, sent, t->rank, copied, sent, 7));
     EXPECT_OK(weft_lane_sync(t->lanes[0]));
     EXPECT_OK(weft_lane_sync(t->lanes[1]));
+    test_from_device(t, out, from, sent);
+    test_from_device(t, in, to, received + 1);
+    test_from_device(t, copy, copied, sent + 1);
     EXPECT(num_wrong(in, received, previous) == 0, "from the previous rank, %zu bytes", received);
     EXPECT(num_wrong(copy, sent, t->rank) == 0, "from this rank, %zu bytes", sent);
     EXPECT(in[received] == 0x5a && copy[sent] == 0x5a, "wrote past the end");
@@ -111,7 +128,8 @@ static void test_send_recv(test_setup *t, size_t bytes)
     free(copy);
 }
 
-/* Its halves meet plain messages, and it is counted where it sends. */
+/* Its halves meet plain messages, and it is counted where it sends. Its operands are the host's:
+ * lanes of any device serve them. */
 static void test_send_recv_mixed(test_setup *t)
 {
     uint64_t bytes[2], counts[2];

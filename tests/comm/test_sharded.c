@@ -55,21 +55,21 @@ static size_t block_bytes(int round, int from, int to, size_t chunk_bytes)
 
 typedef struct exchange {
     uint8_t *send, *recv, *wanted;
-    size_t *send_bytes, *recv_bytes, received;
+    void *operands[3]; /* these three */
+    size_t *send_bytes, *recv_bytes, sent, received;
 } exchange;
 
 enum { GUARD = 0x5a, NUM_GUARDS = 64 };
 
-static exchange exchange_make(const grid *g, int round, size_t chunk_bytes)
+static exchange exchange_make(test_setup *t, const grid *g, int round, size_t chunk_bytes)
 {
     exchange x = {.send_bytes = calloc((size_t)g->e, sizeof(size_t)),
                   .recv_bytes = calloc((size_t)g->e, sizeof(size_t))};
-    size_t sent = 0;
     for (int peer = 0; peer < g->e; peer++) {
-        sent += x.send_bytes[peer] = block_bytes(round, g->b, peer, chunk_bytes);
+        x.sent += x.send_bytes[peer] = block_bytes(round, g->b, peer, chunk_bytes);
         x.received += x.recv_bytes[peer] = block_bytes(round, peer, g->b, chunk_bytes);
     }
-    x.send = malloc(sent + 1);
+    x.send = malloc(x.sent + 1);
     x.recv = malloc(x.received + NUM_GUARDS);
     x.wanted = malloc(x.received + NUM_GUARDS);
     memset(x.recv, GUARD, x.received + NUM_GUARDS);
@@ -78,11 +78,18 @@ static exchange exchange_make(const grid *g, int round, size_t chunk_bytes)
     for (int peer = 0; peer < g->e; peer++)
         for (size_t k = 0; k < x.send_bytes[peer]; k++)
             *at++ = byte_of(round, g->b, peer, k);
+    x.operands[0] = test_to_device(t, x.send, x.sent);
+    x.operands[1] = test_to_device(t, x.recv, x.received + NUM_GUARDS);
+    x.operands[2] = test_to_device(t, x.wanted, x.received + NUM_GUARDS);
     return x;
 }
 
-static void exchange_check(const grid *g, const exchange *x, int round, size_t chunk_bytes)
+static void exchange_check(test_setup *t, const grid *g, const exchange *x, int round,
+                           size_t chunk_bytes)
 {
+    test_from_device(t, x->send, x->operands[0], x->sent);
+    test_from_device(t, x->recv, x->operands[1], x->received + NUM_GUARDS);
+    test_from_device(t, x->wanted, x->operands[2], x->received + NUM_GUARDS);
     EXPECT(memcmp(x->recv, x->wanted, x->received + NUM_GUARDS) == 0,
            "round %d, %d x %d, chunks of %zu: differs from the plain form", round, g->e, g->t,
            chunk_bytes);
@@ -111,18 +118,19 @@ static void test_equal(test_setup *t, const grid *g, size_t chunk_bytes, int fir
     int ranks[TEST_NUM_LANES][64];
     for (int k = 0; k < TEST_NUM_LANES; k++) {
         exchange *x = &all[k];
-        *x = exchange_make(g, first_round + k, chunk_bytes);
-        EXPECT_OK(weft_all_to_all_sharded(g->between, g->inside, t->lanes[k], x->send,
-                                          x->send_bytes, x->recv, x->recv_bytes, chunk_bytes));
-        EXPECT_OK(weft_all_to_all(g->between, t->lanes[(k + 1) % TEST_NUM_LANES], x->send,
-                                  x->send_bytes, x->wanted, x->recv_bytes));
+        *x = exchange_make(t, g, first_round + k, chunk_bytes);
+        EXPECT_OK(weft_all_to_all_sharded(g->between, g->inside, t->lanes[k], x->operands[0],
+                                          x->send_bytes, x->operands[1], x->recv_bytes,
+                                          chunk_bytes));
+        EXPECT_OK(weft_all_to_all(g->between, t->lanes[(k + 1) % TEST_NUM_LANES], x->operands[0],
+                                  x->send_bytes, x->operands[2], x->recv_bytes));
         EXPECT_OK(weft_all_gather(g->inside, t->lanes[(k + 2) % TEST_NUM_LANES], &g->i, ranks[k],
                                   sizeof g->i, WEFT_U8));
     }
     for (int k = 0; k < TEST_NUM_LANES; k++)
         EXPECT_OK(weft_lane_sync(t->lanes[k]));
     for (int k = 0; k < TEST_NUM_LANES; k++) {
-        exchange_check(g, &all[k], first_round + k, chunk_bytes);
+        exchange_check(t, g, &all[k], first_round + k, chunk_bytes);
         for (int i = 0; i < g->t; i++)
             EXPECT(ranks[k][i] == i, "gathered %d from rank %d", ranks[k][i], i);
         exchange_free(&all[k]);
@@ -165,7 +173,8 @@ static void test_mismatch(test_setup *t, int inner_size, size_t sent, size_t rec
     weft_lane *lane;
     EXPECT_OK(weft_lane_create(t->device, 0, "mismatch", &lane));
     size_t *rows = calloc((size_t)g.e * 2, sizeof *rows);
-    uint8_t *data = calloc(sent + received + 1, 1);
+    uint8_t *array = calloc(sent + received + 1, 1);
+    uint8_t *data = test_to_device(t, array, sent + received + 1);
     if (g.b == 0)
         rows[1] = sent;
     if (g.b == 1)
@@ -190,7 +199,8 @@ static void test_mismatch(test_setup *t, int inner_size, size_t sent, size_t rec
     EXPECT(received > sent ? failed == g.t : failed >= 1 && failed <= g.t,
            "%d of %d found %zu bytes for %zu", failed, g.t, sent, received);
     free(rows);
-    free(data);
+    test_from_device(t, array, data, sent + received + 1);
+    free(array);
     weft_lane_destroy(lane);
     grid_release(&g);
 }

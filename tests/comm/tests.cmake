@@ -46,3 +46,20 @@ weft_add_test(NAME comm_stress SOURCES comm/test_stress.c RANKS 8 LABELS comm)
 # No MPI inside: clean under ThreadSanitizer.
 weft_add_test(NAME comm_engine SOURCES comm/test_engine.c CMOCKA LABELS comm tsan)
 weft_add_test(NAME comm_gate SOURCES comm/test_gate.c CMOCKA LABELS comm tsan)
+# The same programs with operands in the memory of a GPU that all ranks share.
+function(weft_add_comm_cuda_run name suite ranks)
+  weft_add_test_run(NAME comm_${name}_cuda_${ranks} PROGRAM $<TARGET_FILE:test_comm_${suite}>
+    RANKS ${ranks} LABELS comm cuda ARGS ${ARGN})
+  set_property(TEST comm_${name}_cuda_${ranks} APPEND PROPERTY ENVIRONMENT WEFT_TEST_DEVICE=cuda)
+  set_tests_properties(comm_${name}_cuda_${ranks} PROPERTIES RESOURCE_LOCK gpu)
+endfunction()
+foreach(suite collectives messages sharded)
+  foreach(ranks 1 2 4)
+    weft_add_comm_cuda_run(${suite} ${suite} ${ranks})
+  endforeach()
+endforeach()
+weft_add_comm_cuda_run(collectives_window collectives 3 window)
+weft_add_comm_cuda_run(collectives_messages collectives 3 messages)
+weft_add_comm_cuda_run(sharded_mismatches sharded 4 mismatches)
+set_tests_properties(comm_sharded_mismatches_cuda_4 PROPERTIES
+  PASS_REGULAR_EXPRESSION "every mismatch was found" SKIP_REGULAR_EXPRESSION "no CUDA device")
