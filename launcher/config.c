@@ -52,8 +52,15 @@ static const weft_option_row train_rows[] = {
     REAL(T, adam_eps, "1e-8", 1e-30, 1, "AdamW's epsilon"),
     REAL(T, clip_grad, "1.0", 0, 1e9, "limit of the global gradient norm; 0: none"),
     INT(T, seed, "1234", 0, NULL, "seed of weights, sample order and dropout"),
-    CHOICE(T, precision, "\"fp32\"", "fp32|bf16",
-           "activations and weights; bf16 keeps fp32 master weights and gradients"),
+    CHOICE(T, precision, "\"fp32\"", "fp32|bf16|fp16",
+           "activations and weights; fp32 master weights beside those of 16 bits"),
+    REAL(T, initial_loss_scale, "4294967296", 1e-9, 1e30,
+         "fp16: what the loss is multiplied by at first"),
+    REAL(T, min_loss_scale, "1", 1e-9, 1e30, "fp16: the lowest loss scale"),
+    INT(T, loss_scale_window, "1000", 1, "steps",
+        "fp16: good steps in a row until the loss scale is doubled"),
+    INT(T, hysteresis, "2", 1, "steps",
+        "fp16: steps whose gradients overflow until the loss scale is halved"),
     INT(T, eval_interval, "0", 0, "steps", "steps between evaluations; 0: none"),
     INT(T, eval_iters, "4", 1, "batches", "global batches an evaluation"),
 };
@@ -74,9 +81,10 @@ static const weft_option_row checkpoint_rows[] = {
 #undef T
 #define T weft_device_options
 static const weft_option_row device_rows[] = {
-    CHOICE(T, kind, "\"cpu\"", "cpu", "what computes"),
+    CHOICE(T, kind, "\"cpu\"", "cpu|cuda",
+           "what computes: the cores of this machine, or its NVIDIA GPUs, one a rank in turn"),
     INT(T, memory_limit, "0", 0, "bytes", "device memory a rank may use; 0: no limit"),
-    INT(T, num_threads, "0", 0, "threads", "threads a rank; 0: its share of the cores"),
+    INT(T, num_threads, "0", 0, "threads", "threads a rank computes with on the cpu; 0: its share of the cores"),
     REAL(T, peak_flops, "0", 0, 1e20, "peak FLOP/s a rank, for MFU; 0: measured at the start"),
     REAL(T, pace, "0", 0, 1e20,
          "FLOP/s of an emulated accelerator: experts compute nothing and take that long; 0: none"),
@@ -187,6 +195,13 @@ static weft_status check_train(const weft_config *c)
 {
     const weft_train_options *t = &c->train;
     double weights[3];
+    if (t->precision == WEFT_PRECISION_FP16 && c->device.kind == 0)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "train.precision: fp16 needs device.kind \"cuda\"; the CPU has fp32 and "
+                          "bf16");
+    if (t->min_loss_scale > t->initial_loss_scale)
+        return WEFT_ERROR(WEFT_CONFIG, "train.min_loss_scale: %g is above initial_loss_scale %g",
+                          t->min_loss_scale, t->initial_loss_scale);
     if (t->min_lr > t->lr)
         return WEFT_ERROR(WEFT_CONFIG, "train.min_lr: %g is above lr %g", t->min_lr, t->lr);
     if (t->global_batch_size % t->micro_batch_size != 0)
@@ -351,5 +366,8 @@ weft_status weft_config_text(const weft_config *config, weft_arena *arena, const
 
 weft_dtype weft_config_dtype(const weft_config *config)
 {
-    return config->train.precision == WEFT_PRECISION_BF16 ? WEFT_BF16 : WEFT_F32;
+    static const weft_dtype dtypes[] = {[WEFT_PRECISION_FP32] = WEFT_F32,
+                                        [WEFT_PRECISION_BF16] = WEFT_BF16,
+                                        [WEFT_PRECISION_FP16] = WEFT_F16};
+    return dtypes[config->train.precision];
 }

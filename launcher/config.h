@@ -13,7 +13,11 @@
 #include "core/options.h"
 #include "parallel/mesh.h"
 
-typedef enum weft_precision { WEFT_PRECISION_FP32, WEFT_PRECISION_BF16 } weft_precision;
+typedef enum weft_precision {
+    WEFT_PRECISION_FP32,
+    WEFT_PRECISION_BF16,
+    WEFT_PRECISION_FP16,
+} weft_precision;
 
 typedef struct weft_train_options { /* section "train" */
     int64_t micro_batch_size, global_batch_size, train_iters;
@@ -25,6 +29,8 @@ typedef struct weft_train_options { /* section "train" */
     double weight_decay, adam_beta1, adam_beta2, adam_eps, clip_grad;
     int64_t seed;
     int precision; /* weft_precision */
+    double initial_loss_scale, min_loss_scale;
+    int64_t loss_scale_window, hysteresis;
     int64_t eval_interval, eval_iters;
 } weft_train_options;
 
@@ -40,8 +46,10 @@ typedef struct weft_checkpoint_options { /* section "checkpoint" */
     bool no_save;
 } weft_checkpoint_options;
 
+typedef enum weft_device_kind { WEFT_DEVICE_KIND_CPU, WEFT_DEVICE_KIND_CUDA } weft_device_kind;
+
 typedef struct weft_device_options { /* section "device" */
-    int kind;                        /* 0: cpu */
+    int kind;                        /* weft_device_kind */
     int64_t memory_limit;            /* bytes; 0: none */
     int64_t num_threads;             /* 0: this rank's share of the cores */
     double peak_flops;               /* a rank; 0: measured at the start */

@@ -9,6 +9,8 @@
 
 #include <cjson/cJSON.h>
 
+#include <weft/kernels.h>
+
 #include "core/log.h"
 #include "core/rng.h"
 #include "launcher/config.h"
@@ -147,25 +149,13 @@ static weft_status open_model(generator *g, const char *folder, weft_arena *aren
     return weft_lane_sync(g->lane);
 }
 
-static float logit_at(const weft_tensor *logits, size_t row, size_t v)
-{
-    size_t i = row * logits->dims[1] + v;
-    if (logits->dtype == WEFT_F32)
-        return ((const float *)logits->data)[i];
-    uint32_t bits = (uint32_t)((const uint16_t *)logits->data)[i] << 16;
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
 /* Samples from softmax(logits / temperature) over the top_k likeliest. */
-static int32_t sample(const arguments *args, const weft_tensor *logits, size_t row, size_t vocab,
-                      int64_t position)
+static int32_t sample(const arguments *args, const float *logits, size_t vocab, int64_t position)
 {
     size_t best = 0, kept = 0;
     float limit = -INFINITY;
     for (size_t v = 1; v < vocab; v++)
-        if (logit_at(logits, row, v) > logit_at(logits, row, best))
+        if (logits[v] > logits[best])
             best = v;
     if (args->temperature <= 0)
         return (int32_t)best;
@@ -175,62 +165,86 @@ static int32_t sample(const arguments *args, const weft_tensor *logits, size_t r
         while (kept < (size_t)args->top_k) {
             float next = -INFINITY;
             for (size_t v = 0; v < vocab; v++) {
-                float x = logit_at(logits, row, v);
+                float x = logits[v];
                 if (x < bar && x > next)
                     next = x;
             }
             for (size_t v = 0; v < vocab; v++)
-                kept += logit_at(logits, row, v) == next;
+                kept += logits[v] == next;
             bar = limit = next;
         }
     }
-    double total = 0, top = logit_at(logits, row, best);
+    double total = 0, top = logits[best];
     for (size_t v = 0; v < vocab; v++)
-        if (logit_at(logits, row, v) >= limit)
-            total += exp((logit_at(logits, row, v) - top) / args->temperature);
+        if (logits[v] >= limit)
+            total += exp((logits[v] - top) / args->temperature);
     double left = total * weft_rng_uniform((uint64_t)args->seed, weft_rng_stream_of("generate"),
                                            (uint64_t)position);
     for (size_t v = 0; v < vocab; v++) {
-        if (logit_at(logits, row, v) < limit)
+        if (logits[v] < limit)
             continue;
-        left -= exp((logit_at(logits, row, v) - top) / args->temperature);
+        left -= exp((logits[v] - top) / args->temperature);
         if (left <= 0)
             return (int32_t)v;
     }
     return (int32_t)best;
 }
 
-/* Adds tokens one by one; the model sees the last seq_length of them. Attention is causal, so what
- * stands behind the last token does not matter. */
-static weft_status extend(generator *g, const arguments *args, weft_tokens *tokens)
+/* The logits of one token, where the host can read them. */
+static weft_status read_logits(generator *g, size_t row, float *to)
+{
+    weft_tensor logits;
+    size_t vocab = (size_t)g->config.model.vocab_size;
+    WEFT_TRY(weft_model_logits(g->model, 0, &logits));
+    const char *from =
+        (const char *)logits.data + row * logits.dims[1] * weft_dtype_bytes(logits.dtype);
+    if (logits.dtype == WEFT_F32)
+        WEFT_TRY(weft_lane_copy(g->lane, to, from, vocab * sizeof *to));
+    else
+        WEFT_TRY(weft_cast(g->lane, &(weft_cast_args){.count = vocab,
+                                                      .from_dtype = logits.dtype,
+                                                      .to_dtype = WEFT_F32,
+                                                      .from = from,
+                                                      .to = to}));
+    return weft_lane_sync(g->lane);
+}
+
+/* Adds tokens one by one; the model sees the last seq_length of them, in `window`. Attention is
+ * causal, so what stands behind the last token does not matter. */
+static weft_status extend_in(generator *g, const arguments *args, int32_t *window, float *logits,
+                             weft_tokens *tokens)
 {
     size_t seq = (size_t)g->config.model.seq_length, prompt = tokens->count;
     int32_t eod = (int32_t)weft_tokenizer_get_info(g->tokenizer)->eod;
-    void *memory;
-    WEFT_TRY(
-        weft_device_alloc(g->device, WEFT_SPACE_PINNED, seq * sizeof(int32_t), "tokens", &memory));
-    int32_t *window = memory;
-    weft_status status = WEFT_OK;
-    while (status == WEFT_OK && tokens->count < prompt + (size_t)args->num_tokens) {
+    while (tokens->count < prompt + (size_t)args->num_tokens) {
         size_t shown = tokens->count < seq ? tokens->count : seq;
         memset(window, 0, seq * sizeof *window);
         memcpy(window, tokens->ids + tokens->count - shown, shown * sizeof *window);
         weft_micro_batch micro_batch = {.tokens = window, .loss_scale = 1};
-        weft_tensor logits;
-        status = weft_model_forward(g->model, 0, &micro_batch, g->lane, NULL, NULL);
-        if (status == WEFT_OK)
-            status = weft_lane_sync(g->lane);
-        if (status == WEFT_OK)
-            status = weft_model_logits(g->model, 0, &logits);
-        if (status != WEFT_OK)
-            break;
-        int32_t next = sample(args, &logits, shown - 1, (size_t)g->config.model.vocab_size,
-                              (int64_t)tokens->count);
+        WEFT_TRY(weft_model_forward(g->model, 0, &micro_batch, g->lane, NULL, NULL));
+        WEFT_TRY(read_logits(g, shown - 1, logits));
+        int32_t next =
+            sample(args, logits, (size_t)g->config.model.vocab_size, (int64_t)tokens->count);
         if (next == eod)
             break;
-        status = weft_tokens_add(tokens, next);
+        WEFT_TRY(weft_tokens_add(tokens, next));
     }
-    weft_device_free(g->device, WEFT_SPACE_PINNED, memory, seq * sizeof(int32_t));
+    return WEFT_OK;
+}
+
+static weft_status extend(generator *g, const arguments *args, weft_tokens *tokens)
+{
+    size_t window_bytes = (size_t)g->config.model.seq_length * sizeof(int32_t);
+    size_t logits_bytes = (size_t)g->config.model.vocab_size * sizeof(float);
+    void *window = NULL, *logits = NULL;
+    weft_status status =
+        weft_device_alloc(g->device, WEFT_SPACE_PINNED, window_bytes, "tokens", &window);
+    if (status == WEFT_OK)
+        status = weft_device_alloc(g->device, WEFT_SPACE_PINNED, logits_bytes, "logits", &logits);
+    if (status == WEFT_OK)
+        status = extend_in(g, args, window, logits, tokens);
+    weft_device_free(g->device, WEFT_SPACE_PINNED, window, window ? window_bytes : 0);
+    weft_device_free(g->device, WEFT_SPACE_PINNED, logits, logits ? logits_bytes : 0);
     return status;
 }
 

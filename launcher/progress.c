@@ -59,13 +59,19 @@ weft_status weft_progress_open(weft_progress *p, const char *run_dir, int64_t st
 
 static void write_line(FILE *out, const weft_step_result *r)
 {
+    char grad_norm[32] = "null"; /* of a skipped step: infinite, which JSON does not know */
+    if (!r->skipped)
+        snprintf(grad_norm, sizeof grad_norm, "%.17g", r->grad_norm);
     fprintf(out,
-            "{\"step\": %" PRId64 ", \"loss\": %.17g, \"aux_loss\": %.17g, \"grad_norm\": %.17g, "
+            "{\"step\": %" PRId64 ", \"loss\": %.17g, \"aux_loss\": %.17g, \"grad_norm\": %s, "
             "\"lr\": %.17g, \"tokens\": %.17g, \"tokens_per_s\": %.17g, \"step_ms\": %.17g, "
             "\"model_flops_utilization\": %.17g, \"device_bytes_peak\": %.17g, "
             "\"expert_load_max_over_mean\": %.17g, \"dropped_tokens\": %.17g",
-            r->step, r->loss, r->aux_loss, r->grad_norm, r->lr, r->tokens, r->tokens_per_s,
-            r->step_ms, r->mfu, r->device_bytes_peak, r->expert_load, r->dropped_tokens);
+            r->step, r->loss, r->aux_loss, grad_norm, r->lr, r->tokens, r->tokens_per_s, r->step_ms,
+            r->mfu, r->device_bytes_peak, r->expert_load, r->dropped_tokens);
+    if (r->loss_scale > 0)
+        fprintf(out, ", \"loss_scale\": %.17g, \"skipped_steps\": %" PRId64, r->loss_scale,
+                r->skipped_steps);
     if (r->moe.pipeline.num_partitions > 0)
         fprintf(out,
                 ", \"moe_num_partitions\": %d, \"moe_memory_reuse\": \"%s\", "
@@ -105,9 +111,9 @@ weft_status weft_progress_step(weft_progress *p, const weft_step_result *r)
     char left[32];
     double each = (weft_now_us() - p->start_us) / 1e6 / (double)(r->step - p->first_step);
     time_text(each * (double)(p->last_step - r->step), left, sizeof left);
-    printf("%sstep %" PRId64 "/%" PRId64 "  loss %.4f  %.0f tokens/s  %.0f %% of peak  %s left%s",
+    printf("%sstep %" PRId64 "/%" PRId64 "  loss %.4f  %.0f tokens/s  %.0f %% of peak  %s left%s%s",
            p->live ? "\r\033[K" : "", r->step, p->last_step, r->loss, r->tokens_per_s, 100 * r->mfu,
-           left, p->live ? "" : "\n");
+           left, r->skipped ? "  (skipped: gradients overflow)" : "", p->live ? "" : "\n");
     if (p->live && r->step == p->last_step)
         putchar('\n');
     fflush(stdout);

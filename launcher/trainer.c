@@ -54,15 +54,15 @@ static weft_status run_forward(void *context, const weft_task *task, weft_lane *
     int m = task->micro_batch, stage = stage_of(t);
     int activation = slot_of(task, slots->activation, slots->num_activation);
     size_t at = (size_t)m * t->batch_tokens;
-    weft_micro_batch micro_batch = {.tokens = t->tokens + at,
-                                    .labels = t->labels + at,
-                                    .step = t->running_step,
-                                    .first_sample = global_micro_batch(t, m) *
-                                                    (uint64_t)t->config.train.micro_batch_size,
-                                    .overwrite = m == 0,
-                                    .last = m == t->shape.num_micro_batches - 1,
-                                    .loss_scale = 1.0f / (float)t->running_batches,
-                                    .training = !t->running_eval};
+    weft_micro_batch micro_batch = {
+        .tokens = t->tokens + at,
+        .labels = t->labels + at,
+        .step = t->running_step,
+        .first_sample = global_micro_batch(t, m) * (uint64_t)t->config.train.micro_batch_size,
+        .overwrite = m == 0,
+        .last = m == t->shape.num_micro_batches - 1,
+        .loss_scale = (float)(weft_loss_scale_factor(&t->running_scale) / t->running_batches),
+        .training = !t->running_eval};
     weft_tensor x = boundary(t, activation);
     weft_tensor y = boundary(t, slot_of(task, slots->output, 2));
     return weft_model_forward(t->model, activation - slots->activation, &micro_batch, lane,
@@ -108,12 +108,19 @@ static weft_status run_reduce(void *context, const weft_task *task, weft_lane *l
     return weft_optimizer_reduce_finish(t->optimizer, t->lanes[WEFT_LANE_COMPUTE], lane);
 }
 
+/* The number that AdamW and the learning rate know a step by: skipped ones do not count. */
+static int64_t update_number(const weft_trainer *t, int64_t step)
+{
+    return step - weft_optimizer_loss_scale(t->optimizer)->skipped_steps;
+}
+
 static weft_status run_step(void *context, const weft_task *task, weft_lane *lane)
 {
     (void)task;
     weft_trainer *t = context;
-    return weft_optimizer_step(t->optimizer, lane, t->lanes[WEFT_LANE_REDUCE], t->running_step,
-                               weft_lr_at(&t->lr, t->running_step));
+    int64_t update = update_number(t, t->running_step);
+    return weft_optimizer_step(t->optimizer, lane, t->lanes[WEFT_LANE_REDUCE], update,
+                               weft_lr_at(&t->lr, update));
 }
 
 void weft_trainer_bind_tasks(weft_trainer *t)
@@ -168,6 +175,7 @@ static weft_status run(weft_trainer *t, bool eval, int64_t step)
     t->running_slots = eval ? &t->eval_slots : &t->slots;
     t->running_step = step;
     t->running_batches = batches_of(t);
+    t->running_scale = *weft_optimizer_loss_scale(t->optimizer);
     memset(weft_model_metrics(t->model), 0, sizeof(weft_metrics));
     return weft_program_run(eval ? &t->eval_program : &t->program, &t->executor);
 }
@@ -211,7 +219,7 @@ static void note_moe(weft_trainer *t, weft_step_result *out)
 weft_status weft_trainer_step(weft_trainer *t, weft_step_result *out)
 {
     int64_t step = t->step + 1;
-    *out = (weft_step_result){.step = step, .lr = weft_lr_at(&t->lr, step)};
+    *out = (weft_step_result){.step = step, .lr = weft_lr_at(&t->lr, update_number(t, step))};
     double start = weft_now_us();
     WEFT_TRY(read_batch(t, &t->splits[0], true, (uint64_t)t->consumed_samples));
     WEFT_TRY(weft_moe_selection_before(&t->moe, t->model));
@@ -233,6 +241,9 @@ weft_status weft_trainer_step(weft_trainer *t, weft_step_result *out)
     if (status != WEFT_OK)
         return weft_error_context(status, "step %lld", (long long)step);
     out->grad_norm = weft_optimizer_grad_norm(t->optimizer);
+    out->loss_scale = t->running_scale.scale;
+    out->skipped_steps = weft_optimizer_loss_scale(t->optimizer)->skipped_steps;
+    out->skipped = out->skipped_steps > t->running_scale.skipped_steps;
     t->step = step;
     t->consumed_samples += t->config.train.global_batch_size;
     WEFT_TRY(reduce_result(t, (weft_now_us() - start) / 1e3, out));
@@ -275,6 +286,9 @@ weft_status weft_trainer_start(weft_trainer *t, const char *checkpoint)
     WEFT_TRY(weft_checkpoint_load(checkpoint, weft_model_parameters(t->model), t->optimizer, lane));
     t->step = info.step;
     t->consumed_samples = info.consumed_samples;
+    weft_loss_scale *scale = weft_optimizer_loss_scale(t->optimizer);
+    if (weft_loss_scale_is_on(scale) && weft_loss_scale_is_on(&info.loss_scale))
+        *scale = info.loss_scale;
     return weft_lane_sync(lane);
 }
 
@@ -287,12 +301,13 @@ weft_status weft_trainer_save(weft_trainer *t, const char *dir)
         status = weft_setup_tokenizer_text(&t->config, &arena, &tokenizer);
     status = weft_comm_agree(t->world, status);
     if (status == WEFT_OK)
-        status =
-            weft_checkpoint_save(dir,
-                                 &(weft_checkpoint_info){.step = t->step,
-                                                         .consumed_samples = t->consumed_samples,
-                                                         .seed = (uint64_t)t->config.train.seed},
-                                 weft_model_parameters(t->model), t->optimizer, config, tokenizer);
+        status = weft_checkpoint_save(
+            dir,
+            &(weft_checkpoint_info){.step = t->step,
+                                    .consumed_samples = t->consumed_samples,
+                                    .seed = (uint64_t)t->config.train.seed,
+                                    .loss_scale = *weft_optimizer_loss_scale(t->optimizer)},
+            weft_model_parameters(t->model), t->optimizer, config, tokenizer);
     weft_arena_release(&arena);
     return status;
 }

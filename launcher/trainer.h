@@ -28,6 +28,9 @@ typedef struct weft_step_result {
     double device_bytes_peak; /* largest of all ranks */
     double expert_load;       /* max over mean, averaged; 0: no MoE layer */
     double dropped_tokens;
+    double loss_scale;      /* of this step; 0: none */
+    int64_t skipped_steps;  /* by overflow, in all */
+    bool skipped;           /* this one: grad_norm is not finite, the weights stayed */
     weft_moe_options moe;   /* how MoE layers ran; num_partitions 0: no tokens travel */
     const char *moe_choice; /* why, in the step that first ran so; else NULL; borrowed */
     bool stop;              /* a rank was asked to stop (SIGTERM, SIGUSR1) */
@@ -65,6 +68,7 @@ typedef struct weft_trainer {
     bool running_eval;
     int64_t running_step;
     int running_batches; /* micro-batches of the global batch */
+    weft_loss_scale running_scale;
 } weft_trainer;
 
 /* Device, mesh, data, model, optimizer, programs. config.model.vocab_size 0 is filled from the

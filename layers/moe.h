@@ -42,8 +42,9 @@ typedef struct weft_moe_state {
  * micro-batch. Collective over TP where each rank routes its own rows. */
 weft_status weft_moe_route(weft_moe *m, weft_pass *pass, weft_moe_state *state,
                            const weft_tensor *rows) WEFT_CHECKED;
-/* Adds losses, load and drops to the pass's metrics, on the lane; after the dispatch plan. */
-weft_status weft_moe_count(weft_moe *m, weft_pass *pass, weft_moe_state *state) WEFT_CHECKED;
+/* Adds losses, load and drops to the pass's metrics; after the dispatch plan, which waited for the
+ * sums that they are made of. */
+void weft_moe_count(const weft_moe *m, weft_pass *pass, const weft_moe_state *state);
 /* Router gradients from dprob [T, K] and the auxiliary losses; the rows' own are added to dx. */
 weft_status weft_moe_route_backward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
                                     const weft_tensor *rows, const weft_tensor *dprob,

@@ -4,38 +4,6 @@
  * tokens, and ST-MoE's z-loss (Zoph et al. 2022, eq. 5). */
 #include "layers/moe.h"
 
-typedef struct aux_args {
-    weft_metrics *metrics;
-    const float *sums;
-    const int64_t *dropped;
-    size_t experts;
-    double tokens, topk, aux_coeff, z_coeff;
-    bool count_losses, count_drops;
-} aux_args;
-
-/* On the lane: the auxiliary losses' values and the load, from the routing sums. */
-static weft_status add_aux_metrics(const void *raw)
-{
-    const aux_args *a = raw;
-    if (a->count_drops)
-        a->metrics->dropped += (double)*a->dropped;
-    if (!a->count_losses)
-        return WEFT_OK;
-    double balance = 0, most = 0, total = 0;
-    for (size_t e = 0; e < a->experts; e++) {
-        double count = a->sums[e];
-        balance += count / (a->tokens * a->topk) * (a->sums[a->experts + e] / a->tokens);
-        total += count;
-        if (count > most)
-            most = count;
-    }
-    a->metrics->aux_loss += a->aux_coeff * (double)a->experts * balance +
-                            a->z_coeff * a->sums[2 * a->experts] / a->tokens;
-    a->metrics->load_sum += total > 0 ? most * (double)a->experts / total : 1;
-    a->metrics->load_count += 1;
-    return WEFT_OK;
-}
-
 /* Router GEMM in fp32, selection, sums for the auxiliary losses. */
 weft_status weft_moe_route(weft_moe *m, weft_pass *pass, weft_moe_state *state,
                            const weft_tensor *rows)
@@ -81,25 +49,31 @@ weft_status weft_moe_route(weft_moe *m, weft_pass *pass, weft_moe_state *state,
     return WEFT_OK;
 }
 
-weft_status weft_moe_count(weft_moe *m, weft_pass *pass, weft_moe_state *state)
+void weft_moe_count(const weft_moe *m, weft_pass *pass, const weft_moe_state *state)
 {
-    const weft_moe_dims *d = &m->dims;
     const weft_model_options *o = &m->common.options;
+    const weft_shape *shape = weft_pass_shape(pass);
+    weft_metrics *metrics = weft_pass_metrics(pass);
+    const float *counts = state->sums, *score_sums = counts + m->dims.experts;
+    const double experts = (double)m->dims.experts, tokens = (double)(shape->seq * shape->batch);
     /* Every TP rank knows the losses: one counts them. Drops are of the rows routed here. */
-    bool counts = weft_pass_groups(pass)->coords.at[WEFT_AXIS_TP] == 0;
-    return weft_lane_submit(
-        weft_pass_lane(pass), "moe metrics", add_aux_metrics,
-        &(aux_args){.metrics = weft_pass_metrics(pass),
-                    .sums = state->sums,
-                    .dropped = state->counts + d->experts,
-                    .experts = d->experts,
-                    .tokens = (double)(weft_pass_shape(pass)->seq * weft_pass_shape(pass)->batch),
-                    .topk = (double)o->moe_router_topk,
-                    .aux_coeff = o->moe_aux_loss_coeff,
-                    .z_coeff = o->moe_z_loss_coeff,
-                    .count_losses = counts,
-                    .count_drops = counts || !d->full},
-        sizeof(aux_args));
+    bool counts_losses = weft_pass_groups(pass)->coords.at[WEFT_AXIS_TP] == 0;
+    if (counts_losses || !m->dims.full)
+        metrics->dropped += (double)state->counts[m->dims.experts];
+    if (!counts_losses)
+        return;
+    double balance = 0, most = 0, total = 0;
+    for (size_t e = 0; e < m->dims.experts; e++) {
+        double count = counts[e];
+        balance += count / (tokens * (double)o->moe_router_topk) * (score_sums[e] / tokens);
+        total += count;
+        if (count > most)
+            most = count;
+    }
+    metrics->aux_loss += o->moe_aux_loss_coeff * experts * balance +
+                         o->moe_z_loss_coeff * score_sums[m->dims.experts] / tokens;
+    metrics->load_sum += total > 0 ? most * experts / total : 1;
+    metrics->load_count += 1;
 }
 
 weft_status weft_moe_route_backward(weft_moe *m, weft_pass *pass, weft_moe_state *state,

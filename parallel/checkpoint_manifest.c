@@ -125,6 +125,12 @@ static void write_manifest(FILE *file, const weft_manifest *manifest)
             ",\n  \"seed\": \"%" PRIu64 "\",\n",
             WEFT_CHECKPOINT_VERSION, manifest->info.step, manifest->info.consumed_samples,
             manifest->info.seed);
+    const weft_loss_scale *scale = &manifest->info.loss_scale;
+    if (weft_loss_scale_is_on(scale))
+        fprintf(file,
+                "  \"loss_scale\": {\"scale\": %.17g, \"good_steps\": %" PRId64
+                ", \"overflows_left\": %" PRId64 ", \"skipped_steps\": %" PRId64 "},\n",
+                scale->scale, scale->good_steps, scale->overflows_left, scale->skipped_steps);
     write_parts(file, manifest);
     fprintf(file, "  \"datasets\": [");
     for (int i = 0; i < manifest->datasets.count; i++) {

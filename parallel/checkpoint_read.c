@@ -1,3 +1,4 @@
+#include <float.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -44,19 +45,24 @@ static weft_status want_kind(const reader *r, weft_json_span value, weft_json_ki
     return WEFT_OK;
 }
 
+static bool find_member(weft_json_span object, const char *name, weft_json_span *out)
+{
+    const char *cursor = NULL;
+    weft_json_span key;
+    size_t length = strlen(name);
+    while (weft_json_next(object, &cursor, &key, out)) {
+        if (key.bytes == length + 2 && memcmp(key.start + 1, name, length) == 0)
+            return true;
+    }
+    return false;
+}
+
 static weft_status member(const reader *r, weft_json_span object, const char *name,
                           weft_json_kind kind, weft_json_span *out)
 {
-    const char *cursor = NULL;
-    weft_json_span key, value;
-    size_t length = strlen(name);
     WEFT_TRY(want_kind(r, object, WEFT_JSON_OBJECT));
-    while (weft_json_next(object, &cursor, &key, &value)) {
-        if (key.bytes == length + 2 && memcmp(key.start + 1, name, length) == 0) {
-            *out = value;
-            return want_kind(r, value, kind);
-        }
-    }
+    if (find_member(object, name, out))
+        return want_kind(r, *out, kind);
     int line, column;
     weft_json_position(r->text, object.start, &line, &column);
     return WEFT_ERROR(WEFT_FILE, "%s:%d:%d: \"%s\" is missing", r->path, line, column, name);
@@ -202,6 +208,25 @@ static weft_status read_parts(const reader *r, weft_json_span root, weft_manifes
     return WEFT_OK;
 }
 
+/* Runs without a loss scale have none. */
+static weft_status read_loss_scale(const reader *r, weft_json_span root, weft_loss_scale *out)
+{
+    weft_json_span object, scale;
+    uint64_t good, left, skipped;
+    *out = (weft_loss_scale){0};
+    if (!find_member(root, "loss_scale", &object))
+        return WEFT_OK;
+    WEFT_TRY(member(r, object, "scale", WEFT_JSON_NUMBER, &scale));
+    WEFT_TRY(number_member(r, object, "good_steps", INT64_MAX, &good));
+    WEFT_TRY(number_member(r, object, "overflows_left", INT64_MAX, &left));
+    WEFT_TRY(number_member(r, object, "skipped_steps", INT64_MAX, &skipped));
+    double value = strtod(scale.start, NULL);
+    if (!(value > 0 && value <= DBL_MAX))
+        return wrong(r, scale.start, "not a loss scale");
+    *out = (weft_loss_scale){value, (int64_t)good, (int64_t)left, (int64_t)skipped};
+    return WEFT_OK;
+}
+
 static weft_status read_head(const reader *r, weft_json_span root, weft_checkpoint_info *out)
 {
     const char *format;
@@ -221,7 +246,7 @@ static weft_status read_head(const reader *r, weft_json_span root, weft_checkpoi
     WEFT_TRY(whole_number(r, seed, UINT64_MAX, &out->seed));
     out->step = (int64_t)step;
     out->consumed_samples = (int64_t)samples;
-    return WEFT_OK;
+    return read_loss_scale(r, root, &out->loss_scale);
 }
 
 static weft_status check_part(const char *folder, const weft_manifest *manifest, int part,

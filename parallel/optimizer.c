@@ -195,6 +195,8 @@ weft_status weft_optimizer_create(weft_parameters *parameters,
     if (o) {
         o->parameters = parameters;
         o->options = *options;
+        if (options->loss_scale.initial > 0)
+            o->loss_scale = weft_loss_scale_start(&options->loss_scale);
         status = init(o);
     } else {
         status = WEFT_ERROR(WEFT_MEMORY, "no memory for an optimizer");
@@ -228,8 +230,8 @@ void weft_optimizer_destroy(weft_optimizer *o)
     free(o);
 }
 
-/* bf16: the fp32 values are made in the gradients, which are free before the first step, so that
- * starting needs no memory of its own. */
+/* 16-bit weights: the fp32 values are made in the gradients, which are free before the first step,
+ * so that starting needs no memory of its own. */
 static weft_status initialize_masters(weft_optimizer *o, weft_lane *lane, uint64_t seed)
 {
     for (int i = 0; i < weft_parameters_count(o->parameters); i++) {

@@ -8,24 +8,28 @@
  * counted once over the world), clips, updates this rank's shares, and with ZeRO-1 all-gathers the
  * weights. Reductions are sums: the loss is scaled beforehand (weft_pass_loss_scale).
  *
- * fp32 training: the weights are the master weights. bf16: fp32 masters are kept, with ZeRO-1 only
- * of this rank's shares. Nothing is allocated after create. */
+ * fp32 training: the weights are the master weights. bf16 and fp16: fp32 masters are kept, with
+ * ZeRO-1 only of this rank's shares. With a loss scale (fp16) the gradients that arrive here carry
+ * it, and a step whose gradients overflow changes nothing but the scale. Nothing is allocated after
+ * create. */
 #ifndef WEFT_PARALLEL_OPTIMIZER_H
 #define WEFT_PARALLEL_OPTIMIZER_H
 
+#include "parallel/loss_scale.h"
 #include "parallel/parameters.h"
 
 typedef struct weft_optimizer_options {
     double adam_beta1, adam_beta2, adam_eps, weight_decay;
-    double clip_grad; /* global norm; 0: no clipping */
-    bool distributed; /* ZeRO-1 */
-    bool overlap;     /* reduce buckets during the last backward */
+    double clip_grad;                   /* global norm; 0: no clipping */
+    bool distributed;                   /* ZeRO-1 */
+    bool overlap;                       /* reduce buckets during the last backward */
+    weft_loss_scale_options loss_scale; /* initial 0: none */
 } weft_optimizer_options;
 
 typedef struct weft_optimizer weft_optimizer;
 
 /* Collective over the world (agreement). `parameters` is borrowed and has gradients. Masters of
- * bf16 weights are zero until weft_optimizer_initialize or a load; moments are zero. */
+ * 16-bit weights are zero until weft_optimizer_initialize or a load; moments are zero. */
 weft_status weft_optimizer_create(weft_parameters *parameters,
                                   const weft_optimizer_options *options,
                                   weft_optimizer **out) WEFT_CHECKED;
@@ -44,16 +48,22 @@ weft_status weft_optimizer_layer_done(weft_optimizer *optimizer, int layer, weft
 /* All layers are done. Enqueues on `reduce`. */
 weft_status weft_optimizer_reduce_finish(weft_optimizer *optimizer, weft_lane *compute,
                                          weft_lane *reduce) WEFT_CHECKED;
-/* Enqueues norm, clip, AdamW and weight all-gather on `lane`, after the reductions. `step` from 1.
+/* Enqueues norm, clip, AdamW and weight all-gather on `lane`, after the reductions. `step` from 1,
+ * as AdamW counts: steps that were skipped are none.
  * Clipping is Megatron-LM's: gradients times clip_grad / (norm + 1e-6) where that is below 1. The
  * norm is there once the lane has passed (weft_optimizer_grad_norm). A norm that is not finite
  * makes the lane's status WEFT_INTERNAL on every rank, with the first parameter whose gradient is
- * not finite and its rank; no rank steps. Later forwards and backwards come after this on the same
- * lane, or wait for it. Collective over the world. */
+ * not finite and its rank; no rank steps. With a loss scale it waits for the norm, and where that
+ * is not finite skips the step on every rank; the error comes when the scale cannot be lowered.
+ * Later forwards and backwards come after this on the same lane, or wait for it. Collective over
+ * the world. */
 weft_status weft_optimizer_step(weft_optimizer *optimizer, weft_lane *lane, weft_lane *reduce,
                                 int64_t step, double lr) WEFT_CHECKED;
 /* The global norm before clipping of the last step; valid after the lane passed it. */
 double weft_optimizer_grad_norm(const weft_optimizer *optimizer);
+/* The loss scale, to read and, from a checkpoint, to restore; all zero without one. Changes in
+ * weft_optimizer_step alone. */
+weft_loss_scale *weft_optimizer_loss_scale(weft_optimizer *optimizer);
 
 /* State as checkpoints see it: for each parameter and each kind, this rank's pieces: its shares
  * under ZeRO-1, whole local parameters otherwise. */

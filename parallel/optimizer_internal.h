@@ -59,6 +59,8 @@ struct weft_optimizer {
     size_t state_count;
     weft_norm_buffers device_norm, host_norm;
     double grad_norm;
+    weft_loss_scale loss_scale;
+    bool overflowed; /* in the last step */
 
     weft_event *compute_done, *reduced;
     int next_bucket[WEFT_NUM_SECTIONS]; /* first one whose reduction has not started */

@@ -23,24 +23,34 @@ static weft_status sum_pieces(const void *args)
     return WEFT_OK;
 }
 
+static weft_status not_finite(weft_optimizer *o, const weft_norm_record *record, int rank)
+{
+    if (weft_loss_scale_is_on(&o->loss_scale)) {
+        o->overflowed = true;
+        o->grad_norm = INFINITY;
+        return WEFT_OK;
+    }
+    return WEFT_ERROR(WEFT_INTERNAL, "gradient norm is not finite; first in %.*s on rank %d",
+                      (int)sizeof record->name - 1, record->name, rank);
+}
+
 /* Adds all ranks' sums in rank order, so that every rank gets the same bits. */
 static weft_status finish_norm(const void *args)
 {
     weft_optimizer *o = *(weft_optimizer *const *)args;
     int world = weft_comm_size(weft_parameters_groups(o->parameters)->world);
-    double sum = 0.0;
+    double sum = 0.0, scale = weft_loss_scale_factor(&o->loss_scale);
 
+    o->overflowed = false;
     for (int rank = 0; rank < world; rank++) {
         const weft_norm_record *record = &o->host_norm.records[rank];
         if (record->name[0])
-            return WEFT_ERROR(WEFT_INTERNAL,
-                              "gradient norm is not finite; first in %.*s on rank %d",
-                              (int)sizeof record->name - 1, record->name, rank);
+            return not_finite(o, record, rank);
         sum += record->sum_squares;
     }
-    o->grad_norm = sqrt(sum);
+    o->grad_norm = sqrt(sum) / scale;
     double clip = o->options.clip_grad > 0.0 ? o->options.clip_grad / (o->grad_norm + 1e-6) : 1.0;
-    *o->host_norm.grad_scale = clip < 1.0 ? (float)clip : 1.0f;
+    *o->host_norm.grad_scale = (float)((clip < 1.0 ? clip : 1.0) / scale);
     return WEFT_OK;
 }
 
@@ -123,12 +133,33 @@ weft_status weft_optimizer_gather_weights(weft_optimizer *o, weft_lane *lane)
     return WEFT_OK;
 }
 
+/* Waits for the norm and sets the next step's scale. Every rank has the same norm, so all step or
+ * none does. */
+static weft_status adjust_scale(weft_optimizer *o, weft_lane *lane)
+{
+    WEFT_TRY(weft_lane_sync(lane));
+    if (weft_loss_scale_update(&o->loss_scale, &o->options.loss_scale, o->overflowed))
+        return WEFT_OK;
+    const weft_norm_record *record = o->host_norm.records;
+    int rank = 0;
+    while (!record[rank].name[0])
+        rank++;
+    return WEFT_ERROR(WEFT_INTERNAL,
+                      "gradients overflow at the lowest loss scale, %g; first in %.*s on rank %d",
+                      o->loss_scale.scale, (int)sizeof record->name - 1, record[rank].name, rank);
+}
+
 weft_status weft_optimizer_step(weft_optimizer *o, weft_lane *lane, weft_lane *reduce, int64_t step,
                                 double lr)
 {
     WEFT_TRY(weft_lane_record(reduce, o->reduced));
     WEFT_TRY(weft_lane_wait(lane, o->reduced));
     WEFT_TRY(enqueue_norm(o, lane));
+    if (weft_loss_scale_is_on(&o->loss_scale)) {
+        WEFT_TRY(adjust_scale(o, lane));
+        if (o->overflowed)
+            return WEFT_OK;
+    }
     WEFT_TRY(enqueue_adamw(o, lane, step, lr));
     return weft_optimizer_gather_weights(o, lane);
 }
@@ -136,4 +167,9 @@ weft_status weft_optimizer_step(weft_optimizer *o, weft_lane *lane, weft_lane *r
 double weft_optimizer_grad_norm(const weft_optimizer *o)
 {
     return o->grad_norm;
+}
+
+weft_loss_scale *weft_optimizer_loss_scale(weft_optimizer *o)
+{
+    return &o->loss_scale;
 }

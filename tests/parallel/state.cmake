@@ -1,4 +1,5 @@
 weft_add_test(NAME lr_schedule SOURCES parallel/test_lr_schedule.c CMOCKA LABELS parallel pure)
+weft_add_test(NAME loss_scale SOURCES parallel/test_loss_scale.c CMOCKA LABELS parallel pure)
 weft_add_test(NAME parameters SOURCES parallel/test_parameters.c LABELS parallel)
 weft_add_test_run(NAME parameters_4 PROGRAM $<TARGET_FILE:test_parameters> RANKS 4
   LABELS parallel mpi)

@@ -130,7 +130,8 @@ static void load_on(weft_comm *world, const char *dir, const layout *l, int64_t 
         weft_checkpoint_info info = {0};
         EXPECT_OK(weft_checkpoint_resolve(dir, &m.arena, &folder));
         EXPECT_OK(weft_checkpoint_read_info(folder, &info));
-        EXPECT(info.step == step && info.consumed_samples == 10 * step && info.seed == 77,
+        EXPECT(info.step == step && info.consumed_samples == 10 * step && info.seed == 77 &&
+                   !weft_loss_scale_is_on(&info.loss_scale),
                "step %lld", (long long)info.step);
         EXPECT_OK(weft_checkpoint_load_weights(folder, m.parameters, m.compute));
         EXPECT(count_unlike_weights(&m, step) == 0, "%zu weights alone differ",

@@ -94,7 +94,7 @@ static size_t visit_state(tiny *t, int64_t step, bool set)
 
 static weft_status save_step(tiny *t, const char *dir, int64_t step)
 {
-    weft_checkpoint_info info = {step, 4 * step, UINT64_MAX - 1};
+    weft_checkpoint_info info = {step, 4 * step, UINT64_MAX - 1, {1.0 / 3, step, 1, 9}};
     visit_state(t, step, true);
     return weft_checkpoint_save(dir, &info, t->parameters, t->optimizer, "{\"model\": {}}",
                                 "{\"kind\": \"bytes\"}");
@@ -145,6 +145,10 @@ static void test_texts(const char *dir)
         EXPECT_OK(weft_checkpoint_read_info(folder, &info));
         EXPECT(info.step == 7 && info.consumed_samples == 28 && info.seed == UINT64_MAX - 1,
                "other numbers");
+        const weft_loss_scale *scale = &info.loss_scale;
+        EXPECT(scale->scale == 1.0 / 3 && scale->good_steps == 7 && scale->overflows_left == 1 &&
+                   scale->skipped_steps == 9,
+               "another loss scale: %g", scale->scale);
         EXPECT_OK(weft_checkpoint_read_config(folder, &arena, &text));
         EXPECT(!strcmp(text, "{\"model\": {}}"), "%s", text);
         EXPECT_OK(weft_checkpoint_read_tokenizer(folder, &arena, &text));

@@ -1,5 +1,6 @@
 /* The same global gradients give, on every mesh, with and without ZeRO-1 and overlap, in fp32 and
- * bf16, the weights of a plain AdamW with clipping in fp64. */
+ * bf16, and with a loss scale whose overflows skip steps, the weights of a plain AdamW with
+ * clipping in fp64. */
 #include <weft/kernels.h>
 
 #include "state_model.h"
@@ -135,6 +136,8 @@ static float local_part(const state_model *m, const weft_placed *p)
 typedef struct fill {
     const state_model *m;
     int layer, step;
+    float scale;   /* the loss scale */
+    bool overflow; /* the layer's gradients do */
 } fill;
 
 /* Stands for a layer's backward; runs on the compute lane. */
@@ -143,7 +146,7 @@ static weft_status fill_gradients(const void *args)
     const fill *f = args;
     for (int i = 0; i < weft_parameters_count(f->m->parameters); i++) {
         const weft_placed *p = weft_parameters_at(f->m->parameters, i);
-        float part = local_part(f->m, p);
+        float part = f->overflow ? INFINITY : f->scale * local_part(f->m, p);
         for (size_t e = 0; p->layer == f->layer && e < p->count; e++) {
             uint64_t index;
             bool valid = state_global_index(&p->box, e, &index);
@@ -154,15 +157,20 @@ static weft_status fill_gradients(const void *args)
     return WEFT_OK;
 }
 
-static void run_step(state_model *m, int step)
+static weft_status take_step(state_model *m, int step, int overflow_layer)
 {
     for (int layer = STATE_LAYERS + 2; layer >= 0; layer--) {
-        fill f = {m, layer, step};
+        fill f = {.m = m,
+                  .layer = layer,
+                  .step = step,
+                  .scale = (float)weft_loss_scale_factor(weft_optimizer_loss_scale(m->optimizer)),
+                  .overflow = layer == overflow_layer};
         EXPECT_OK(weft_lane_submit(m->compute, "backward", fill_gradients, &f, sizeof f));
         EXPECT_OK(weft_optimizer_layer_done(m->optimizer, layer, m->compute, m->reduce));
     }
     EXPECT_OK(weft_optimizer_reduce_finish(m->optimizer, m->compute, m->reduce));
-    EXPECT_OK(weft_optimizer_step(m->optimizer, m->compute, m->reduce, step, rate_of(step)));
+    WEFT_TRY(weft_optimizer_step(m->optimizer, m->compute, m->reduce, step, rate_of(step)));
+    return weft_lane_sync(m->compute);
 }
 
 static void check_weights(const state_model *m, const reference *r)
@@ -231,8 +239,7 @@ static void check_run(weft_comm *world, const reference *r, const char *mesh, we
     if (state_model_create(&m, world, mesh, dtype, &options)) {
         EXPECT_OK(weft_optimizer_initialize(m.optimizer, m.compute, STATE_SEED));
         for (int step = 1; step <= STEPS; step++) {
-            run_step(&m, step);
-            EXPECT_OK(weft_lane_sync(m.compute));
+            EXPECT_OK(take_step(&m, step, -1));
             double norm = weft_optimizer_grad_norm(m.optimizer);
             EXPECT(fabs(norm / r->norms[step] - 1.0) < 1e-6, "norm %.9g, not %.9g", norm,
                    r->norms[step]);
@@ -255,7 +262,7 @@ static void check_not_finite(weft_comm *world, const char *mesh, bool distribute
     if (state_model_create(&m, world, mesh, WEFT_F32, &options)) {
         EXPECT_OK(weft_optimizer_initialize(m.optimizer, m.compute, STATE_SEED));
         for (int layer = 0; layer <= STATE_LAYERS + 2; layer++) {
-            fill f = {&m, layer, 1};
+            fill f = {.m = &m, .layer = layer, .step = 1, .scale = 1};
             EXPECT_OK(weft_lane_submit(m.compute, "backward", fill_gradients, &f, sizeof f));
         }
         EXPECT_OK(weft_lane_sync(m.compute));
@@ -273,6 +280,39 @@ static void check_not_finite(weft_comm *world, const char *mesh, bool distribute
                      "gradient norm is not finite; first in decoder.layers.3.experts.fc1 on rank");
         EXPECT(before == state_weight(p, 0), "rank %d stepped", rank);
     }
+    state_model_release(&m);
+}
+
+/* Steps that overflow on one rank are taken by none; the others are as without a scale. */
+static void check_scaled(weft_comm *world, const reference *r, const char *mesh, bool distributed)
+{
+    state_model m;
+    int rank = weft_comm_rank(world), size = weft_comm_size(world), before = expect_failures;
+    int overflows = rank == size - 1 ? 1 : -1; /* layer 1 of the last rank */
+    weft_optimizer_options options = base_options;
+    options.distributed = distributed;
+    options.loss_scale =
+        (weft_loss_scale_options){.initial = 4096, .min = 1024, .window = 2, .hysteresis = 1};
+    if (state_model_create(&m, world, mesh, WEFT_BF16, &options)) {
+        weft_loss_scale *scale = weft_optimizer_loss_scale(m.optimizer);
+        EXPECT_OK(weft_optimizer_initialize(m.optimizer, m.compute, STATE_SEED));
+        for (int step = 1; step <= STEPS; step++) {
+            if (step % 2 == 1)
+                EXPECT_OK(take_step(&m, step, overflows));
+            EXPECT_OK(take_step(&m, step, -1));
+            double norm = weft_optimizer_grad_norm(m.optimizer);
+            EXPECT(fabs(norm / r->norms[step] - 1.0) < 1e-6, "norm %.9g, not %.9g", norm,
+                   r->norms[step]);
+        }
+        EXPECT(scale->skipped_steps == 3 && scale->scale == 2048, "%lld steps skipped, scale %g",
+               (long long)scale->skipped_steps, scale->scale);
+        check_weights(&m, r);
+        check_pieces(&m, r, world);
+        EXPECT_OK(take_step(&m, 1, overflows));
+        EXPECT_ERROR(take_step(&m, 1, overflows), WEFT_INTERNAL,
+                     "gradients overflow at the lowest loss scale, 1024; first in ");
+    }
+    EXPECT(before == expect_failures, "with a loss scale on mesh %s, zero %d", mesh, distributed);
     state_model_release(&m);
 }
 
@@ -309,6 +349,8 @@ int main(void)
     check_not_finite(world, meshes[0], true);
     if (size < 8)
         check_not_finite(world, meshes[0], false);
+    for (int i = 0; meshes[i] && i < 3; i++)
+        check_scaled(world, &r, meshes[i], i % 2 == 0);
     for (int i = 0; i < r.count; i++)
         free(r.tensors[i].weight);
     weft_comm_destroy(world);
