@@ -1,0 +1,279 @@
+/* The router: a warp takes a token, a lane every 32nd of its experts. Sums over tokens go from
+ * warps to blocks to one row of partial sums a block, which a second kernel adds up in order, so
+ * that they are the same at every run. */
+#include "kernels/cuda/cuda.cuh"
+
+constexpr unsigned WARPS = 8;
+constexpr unsigned THREADS = WARPS * WARP;
+constexpr unsigned MAX_BLOCKS = 512; /* of the kernel that routes: bounds the partial sums */
+constexpr size_t MAX_EXPERTS = 1024;
+constexpr size_t MAX_TOPK = WARP; /* a lane keeps one choice */
+
+/* A logit and its expert: the better one is larger or, where equal, of the lower index. A candidate
+ * that is NaN is better than none. */
+struct candidate {
+    float value;
+    int expert;
+};
+
+static __device__ inline candidate better(candidate a, candidate b)
+{
+    return b.value > a.value || (b.value == a.value && b.expert < a.expert) ? b : a;
+}
+
+/* Partial sums of a block: [E] counts, [E] sums of scores, the sum of logsumexp^2. */
+template <int PER_LANE>
+static __global__ void __launch_bounds__(THREADS)
+    route_tokens(weft_route_args a, unsigned tokens_per_block, float *partials)
+{
+    WEFT_DYNAMIC_SHARED(float, shared); /* score sums [WARPS][E], counts [E] */
+    __shared__ float z_sums[WARPS];
+    const unsigned lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    const unsigned num_experts = unsigned(a.num_experts), topk = unsigned(a.topk);
+    float *score_sums = shared + warp * num_experts;
+    int *counts = reinterpret_cast<int *>(shared + WARPS * num_experts);
+    for (unsigned e = lane; e < num_experts; e += WARP)
+        score_sums[e] = 0.0f;
+    for (unsigned e = threadIdx.x; e < num_experts; e += THREADS)
+        counts[e] = 0;
+    __syncthreads();
+
+    const size_t first = size_t(blockIdx.x) * tokens_per_block;
+    const size_t end = min(first + tokens_per_block, a.num_tokens);
+    float z_sum = 0.0f;
+    for (size_t t = first + warp; t < end; t += WARPS) {
+        const float *logits = a.logits + t * num_experts;
+        float value[PER_LANE], left[PER_LANE]; /* NaN in `left`: chosen before, or no expert */
+#pragma unroll
+        for (int i = 0; i < PER_LANE; i++) {
+            const unsigned e = unsigned(i) * WARP + lane;
+            value[i] = e < num_experts ? logits[e] : -INFINITY;
+        }
+#pragma unroll
+        for (int i = 0; i < PER_LANE; i++) {
+            const bool is_expert = unsigned(i) * WARP + lane < num_experts;
+            left[i] = value[i] == value[i] ? value[i] : -INFINITY; /* as the smallest */
+            left[i] = is_expert ? left[i] : NAN;
+        }
+
+        candidate mine = {0.0f, 0}; /* lane k keeps choice k */
+        for (unsigned k = 0; k < topk; k++) {
+            candidate best = {-INFINITY, INT32_MAX};
+#pragma unroll
+            for (int i = 0; i < PER_LANE; i++)
+                best = better(best, {left[i], int(unsigned(i) * WARP + lane)});
+            for (int offset = 16; offset > 0; offset /= 2) {
+                const float other = __shfl_xor_sync(WHOLE_WARP, best.value, offset);
+                const int expert = __shfl_xor_sync(WHOLE_WARP, best.expert, offset);
+                best = better(best, {other, expert});
+            }
+#pragma unroll
+            for (int i = 0; i < PER_LANE; i++)
+                left[i] = int(unsigned(i) * WARP + lane) == best.expert ? NAN : left[i];
+            if (lane == k)
+                mine = best;
+        }
+
+        const float max = __shfl_sync(WHOLE_WARP, mine.value, 0);
+        float sum = 0.0f;
+#pragma unroll
+        for (int i = 0; i < PER_LANE; i++) {
+            const bool is_expert = unsigned(i) * WARP + lane < num_experts;
+            value[i] = is_expert ? expf(value[i] - max) : 0.0f;
+            sum += value[i];
+        }
+        sum = warp_sum(sum);
+        const float inverse = 1.0f / sum;
+        float *scores = a.scores + t * num_experts;
+#pragma unroll
+        for (int i = 0; i < PER_LANE; i++) {
+            const unsigned e = unsigned(i) * WARP + lane;
+            if (e < num_experts) {
+                scores[e] = value[i] * inverse;
+                score_sums[e] += value[i] * inverse;
+            }
+        }
+        const float lse = max + logf(sum);
+        z_sum += lse * lse;
+
+        float prob = lane < topk ? expf(mine.value - max) : 0.0f;
+        prob = a.pre_softmax ? prob * inverse : prob / warp_sum(prob);
+        if (lane < topk) {
+            a.top_index[t * topk + lane] = mine.expert;
+            a.top_prob[t * topk + lane] = prob;
+            atomicAdd(&counts[mine.expert], 1);
+        }
+    }
+    if (lane == 0)
+        z_sums[warp] = z_sum;
+    __syncthreads();
+
+    float *partial = partials + blockIdx.x * size_t(2 * num_experts + 1);
+    for (unsigned e = threadIdx.x; e < num_experts; e += THREADS) {
+        float score_sum = 0.0f;
+        for (unsigned w = 0; w < WARPS; w++)
+            score_sum += shared[w * num_experts + e];
+        partial[e] = float(counts[e]);
+        partial[num_experts + e] = score_sum;
+    }
+    if (threadIdx.x == 0) {
+        float z = 0.0f;
+        for (unsigned w = 0; w < WARPS; w++)
+            z += z_sums[w];
+        partial[2 * num_experts] = z;
+    }
+}
+
+/* A block takes 32 columns of the partial sums, a warp every 32nd row. */
+static __global__ void __launch_bounds__(WARP *WARP)
+    add_partials(weft_route_args a, const float *partials, unsigned num_partials)
+{
+    __shared__ float shared[WARP][WARP];
+    const unsigned lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    const unsigned num_experts = unsigned(a.num_experts), num_columns = 2 * num_experts + 1;
+    const unsigned column = blockIdx.x * WARP + lane;
+    float sum = 0.0f;
+    if (column < num_columns)
+        for (unsigned row = warp; row < num_partials; row += WARP)
+            sum += partials[size_t(row) * num_columns + column];
+    shared[warp][lane] = sum;
+    __syncthreads();
+    if (warp > 0 || column >= num_columns)
+        return;
+    for (unsigned w = 1; w < WARP; w++)
+        sum += shared[w][lane];
+    if (column < num_experts)
+        a.counts[column] += sum;
+    else if (column < 2 * num_experts)
+        a.score_sums[column - num_experts] += sum;
+    else
+        *a.z_sum += sum;
+}
+
+/* The softmax's Jacobian is diag(s) - s s^T; logsumexp's gradient is s. */
+template <int PER_LANE>
+static __global__ void __launch_bounds__(THREADS) route_backward_token(weft_route_backward_args a)
+{
+    const unsigned lane = threadIdx.x % WARP;
+    const size_t t = size_t(blockIdx.x) * WARPS + threadIdx.x / WARP;
+    if (t >= a.num_tokens) /* the whole warp */
+        return;
+    const unsigned num_experts = unsigned(a.num_experts), topk = unsigned(a.topk);
+    const float *scores = a.scores + t * num_experts;
+    float *dlogits = a.dlogits + t * num_experts;
+    float score[PER_LANE];
+#pragma unroll
+    for (int i = 0; i < PER_LANE; i++) {
+        const unsigned e = unsigned(i) * WARP + lane;
+        score[i] = e < num_experts ? scores[e] : 0.0f;
+    }
+    unsigned chosen = 0; /* lane k: choice k */
+    float prob = 0.0f, dprob = 0.0f;
+    if (lane < topk) {
+        chosen = unsigned(a.top_index[t * topk + lane]);
+        prob = a.top_prob[t * topk + lane];
+        dprob = a.dtop_prob[t * topk + lane];
+    }
+    /* dscores . scores: what the chosen experts and the auxiliary loss put on the scores */
+    const float from_chosen = warp_sum(prob * dprob);
+    float uniform = a.pre_softmax ? -from_chosen : 0.0f;
+    if (a.aux_scale != 0.0f) {
+        float along = 0.0f;
+#pragma unroll
+        for (int i = 0; i < PER_LANE; i++) {
+            const unsigned e = unsigned(i) * WARP + lane;
+            along += e < num_experts ? score[i] * a.fraction[e] : 0.0f;
+        }
+        uniform -= a.aux_scale * warp_sum(along);
+    }
+    const float chosen_score = lane < topk ? scores[chosen] : 1.0f;
+    if (a.z_scale != 0.0f) { /* the largest score is at least 1 / E: a safe logarithm */
+        const float lse =
+            lane == 0 ? a.logits[t * num_experts + chosen] - logf(chosen_score) : 0.0f;
+        uniform += 2.0f * a.z_scale * __shfl_sync(WHOLE_WARP, lse, 0);
+    }
+#pragma unroll
+    for (int i = 0; i < PER_LANE; i++) {
+        const unsigned e = unsigned(i) * WARP + lane;
+        if (e < num_experts) {
+            const float on_score = a.aux_scale != 0.0f ? a.aux_scale * a.fraction[e] : 0.0f;
+            dlogits[e] = score[i] * (on_score + uniform);
+        }
+    }
+    __syncwarp(); /* the chosen experts' gradients are written anew, by other lanes */
+    if (lane < topk) {
+        const float on_score = a.aux_scale != 0.0f ? a.aux_scale * a.fraction[chosen] : 0.0f;
+        dlogits[chosen] = chosen_score * (on_score + uniform) +
+                          prob * (dprob - (a.pre_softmax ? 0.0f : from_chosen));
+    }
+}
+
+static weft_status check_limits(size_t num_experts, size_t topk)
+{
+    if (num_experts > MAX_EXPERTS)
+        return WEFT_ERROR(WEFT_CONFIG, "%zu experts: the router handles at most %zu", num_experts,
+                          MAX_EXPERTS);
+    if (topk > MAX_TOPK)
+        return WEFT_ERROR(WEFT_CONFIG, "%zu experts a token: the router handles at most %zu", topk,
+                          MAX_TOPK);
+    return WEFT_OK;
+}
+
+template <int PER_LANE>
+static weft_status launch_route(weft_lane *lane, const weft_route_args *args)
+{
+    const size_t columns = 2 * args->num_experts + 1;
+    const unsigned most = num_blocks(args->num_tokens, WARPS);
+    const unsigned rounds = num_blocks(most, MAX_BLOCKS); /* of tokens, in a block */
+    const unsigned blocks = num_blocks(most, rounds);
+    void *partials = NULL;
+    WEFT_TRY(weft_cuda_workspace(lane, blocks * columns * sizeof(float), &partials));
+    cudaStream_t stream = weft_cuda_stream(lane);
+    const size_t shared = (WARPS + 1) * args->num_experts * sizeof(float);
+    WEFT_TRY(WEFT_LAUNCH(route_tokens<PER_LANE>, blocks, THREADS, shared, stream, *args,
+                         rounds * WARPS, static_cast<float *>(partials)));
+    return WEFT_LAUNCH(add_partials, num_blocks(columns, WARP), WARP * WARP, 0, stream, *args,
+                       static_cast<const float *>(partials), blocks);
+}
+
+template <int PER_LANE>
+static weft_status launch_route_backward(weft_lane *lane, const weft_route_backward_args *args)
+{
+    return WEFT_LAUNCH(route_backward_token<PER_LANE>, num_blocks(args->num_tokens, WARPS), THREADS,
+                       0, weft_cuda_stream(lane), *args);
+}
+
+/* Calls `launch` with the smallest number of experts a lane that suffices. */
+#define WITH_EXPERTS(num_experts, launch, lane, args)                                              \
+    ((num_experts) <= 1 * WARP    ? launch<1>((lane), (args))                                      \
+     : (num_experts) <= 2 * WARP  ? launch<2>((lane), (args))                                      \
+     : (num_experts) <= 4 * WARP  ? launch<4>((lane), (args))                                      \
+     : (num_experts) <= 8 * WARP  ? launch<8>((lane), (args))                                      \
+     : (num_experts) <= 16 * WARP ? launch<16>((lane), (args))                                     \
+                                  : launch<32>((lane), (args)))
+
+weft_status weft_cuda_route(weft_lane *lane, const weft_route_args *args)
+{
+    WEFT_TRY(check_limits(args->num_experts, args->topk));
+    if (args->num_tokens == 0)
+        return WEFT_OK;
+    return WITH_EXPERTS(args->num_experts, launch_route, lane, args);
+}
+
+weft_status weft_cuda_route_backward(weft_lane *lane, const weft_route_backward_args *args)
+{
+    WEFT_TRY(check_limits(args->num_experts, args->topk));
+    if (args->num_tokens == 0)
+        return WEFT_OK;
+    weft_route_backward_args local = *args;
+    /* Every token's warp reads the fractions, which the host may own: over the bus once, then. */
+    if (args->aux_scale != 0.0f && !weft_cuda_is_device_memory(args->fraction)) {
+        const size_t bytes = args->num_experts * sizeof(float);
+        void *copy = NULL;
+        WEFT_TRY(weft_cuda_workspace(lane, bytes, &copy));
+        WEFT_TRY(WEFT_CUDA(cudaMemcpyAsync(copy, args->fraction, bytes, cudaMemcpyDefault,
+                                           weft_cuda_stream(lane))));
+        local.fraction = static_cast<const float *>(copy);
+    }
+    return WITH_EXPERTS(args->num_experts, launch_route_backward, lane, &local);
+}
