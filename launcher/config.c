@@ -84,7 +84,8 @@ static const weft_option_row device_rows[] = {
     CHOICE(T, kind, "\"cpu\"", "cpu|cuda",
            "what computes: the cores of this machine, or its NVIDIA GPUs, one a rank in turn"),
     INT(T, memory_limit, "0", 0, "bytes", "device memory a rank may use; 0: no limit"),
-    INT(T, num_threads, "0", 0, "threads", "threads a rank computes with on the cpu; 0: its share of the cores"),
+    INT(T, num_threads, "0", 0, "threads",
+        "threads a rank computes with on the cpu; 0: its share of the cores"),
     REAL(T, peak_flops, "0", 0, 1e20, "peak FLOP/s a rank, for MFU; 0: measured at the start"),
     REAL(T, pace, "0", 0, 1e20,
          "FLOP/s of an emulated accelerator: experts compute nothing and take that long; 0: none"),
@@ -195,7 +196,7 @@ static weft_status check_train(const weft_config *c)
 {
     const weft_train_options *t = &c->train;
     double weights[3];
-    if (t->precision == WEFT_PRECISION_FP16 && c->device.kind == 0)
+    if (t->precision == WEFT_PRECISION_FP16 && c->device.kind == WEFT_DEVICE_KIND_CPU)
         return WEFT_ERROR(WEFT_CONFIG,
                           "train.precision: fp16 needs device.kind \"cuda\"; the CPU has fp32 and "
                           "bf16");

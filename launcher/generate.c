@@ -114,21 +114,33 @@ static weft_status open_tokenizer(const char *folder, weft_arena *arena, weft_to
     return weft_tokenizer_open(&info, out);
 }
 
+/* The mesh, the device and the data of the training run do not bind this one: a checkpoint from a
+ * GPU is read on the CPU where there is none, which knows no fp16. */
+static weft_status load_config(generator *g, const char *folder, weft_arena *arena)
+{
+    static const char *const settings[] = {
+        "parallel.sequence_parallel=false",
+        "device.memory_limit=0",
+        "device.num_threads=0",
+        "device.kind=cpu",
+        "train.precision=fp32",
+    };
+    enum { ANYWHERE = 3, ON_CPU = 4, ON_CPU_IN_FP32 = 5 };
+    weft_config_source source = {
+        .file = folder, .set = settings, .num_set = ANYWHERE, .mesh = "tp=1,pp=1,dp=1,ep=1,etp=1"};
+    WEFT_TRY(weft_checkpoint_read_config(folder, arena, &source.text));
+    WEFT_TRY(weft_config_load(&source, arena, &g->config));
+    if (g->config.device.kind == WEFT_DEVICE_KIND_CPU || weft_device_num_cuda(NULL) > 0)
+        return WEFT_OK;
+    source.num_set = weft_config_dtype(&g->config) == WEFT_F16 ? ON_CPU_IN_FP32 : ON_CPU;
+    return weft_config_load(&source, arena, &g->config);
+}
+
 static weft_status open_model(generator *g, const char *folder, weft_arena *arena,
                               weft_model_function build)
 {
-    const char *text;
     weft_mesh mesh;
-    WEFT_TRY(weft_checkpoint_read_config(folder, arena, &text));
-    /* The mesh, the device and the data of the training run do not bind this one. */
-    static const char *const one_rank[] = {"parallel.sequence_parallel=false",
-                                           "device.memory_limit=0", "device.num_threads=0"};
-    weft_config_source source = {.file = folder,
-                                 .text = text,
-                                 .set = one_rank,
-                                 .num_set = sizeof one_rank / sizeof *one_rank,
-                                 .mesh = "tp=1,pp=1,dp=1,ep=1,etp=1"};
-    WEFT_TRY(weft_config_load(&source, arena, &g->config));
+    WEFT_TRY(load_config(g, folder, arena));
     WEFT_TRY(weft_mesh_build(&g->config.parallel, 1, g->config.model.num_experts, &mesh));
     WEFT_TRY(weft_comm_create_self(&g->self));
     WEFT_TRY(weft_groups_create(g->self, &mesh, &g->groups));
