@@ -19,7 +19,7 @@ enum {
     WEFT_MPI_LINE_BYTES = 64,
     WEFT_MPI_NUM_CHANNELS = 4,
     WEFT_MPI_NUM_BUFFERS = 4, /* slots a rank and channel: pieces that may be part way */
-    WEFT_MPI_SLOT_BYTES = 64 << 10,
+    WEFT_MPI_SLOT_BYTES = 256 << 10,
     WEFT_MPI_NUM_CLAIMS = 64,
     WEFT_MPI_MAX_STAGES = 3,
     WEFT_MPI_MAX_WINDOW_RANKS = WEFT_MPI_SLOT_BYTES / WEFT_MPI_LINE_BYTES,

@@ -1,9 +1,10 @@
 /* Running one operation in a window: claiming its channel, then its pieces, stage by stage.
  *
- * all_reduce: a piece is cut in shares; each rank shows the others theirs, folds its own and shows
- * the result in the place that this share has in its slot. reduce_scatter: a slot holds the
- * piece's row for each rank, which folds its own. all_gather: a slot holds a piece of the rank's
- * share. */
+ * all_reduce of two ranks: each shows the other its piece and folds both. Of more: a piece is cut
+ * in shares; each rank shows the others theirs, folds its own and shows the result in the place
+ * that this share has in its slot, which moves less where ranks are many. reduce_scatter: a slot
+ * holds the piece's row for each rank, which folds its own. all_gather: a slot holds a piece of the
+ * rank's share. */
 #include "comm/mpi/shared.h"
 
 #include <inttypes.h>
@@ -166,6 +167,17 @@ static void fold(const shared_run *run, uint64_t piece, size_t offset, const voi
     weft_fold(run->op->dtype, run->op->reduce, run->inputs, comm->size, out, count);
 }
 
+static size_t work_all_reduce_of_two(shared_run *run, int stage, uint64_t piece)
+{
+    size_t count = piece_count(run, piece), bytes = count * run->element;
+    char *at = (char *)run->op->recv + (size_t)piece * run->piece * run->element;
+    if (stage == 0)
+        memcpy(slot_of(run, run->op->comm->rank, piece), at, bytes);
+    else
+        fold(run, piece, 0, at, at, count);
+    return bytes;
+}
+
 static size_t work_all_reduce(shared_run *run, int stage, uint64_t piece)
 {
     const weft_comm *comm = run->op->comm;
@@ -241,7 +253,8 @@ static size_t work(shared_run *run, int stage, uint64_t piece)
 {
     switch (run->op->kind) {
     case WEFT_COMM_ALL_REDUCE:
-        return work_all_reduce(run, stage, piece);
+        return run->op->comm->size == 2 ? work_all_reduce_of_two(run, stage, piece)
+                                        : work_all_reduce(run, stage, piece);
     case WEFT_COMM_REDUCE_SCATTER:
         return work_reduce_scatter(run, stage, piece);
     default:
@@ -344,7 +357,7 @@ static void prepare(shared_run *run)
     run->piece = bytes / run->element;
     run->num_pieces = (op->count + run->piece - 1) / run->piece;
     run->past_caches = op->bytes >= PAST_BYTES;
-    run->num_stages = op->kind == WEFT_COMM_ALL_REDUCE ? 3 : 2;
+    run->num_stages = op->kind == WEFT_COMM_ALL_REDUCE && size > 2 ? 3 : 2;
 }
 
 weft_status weft_mpi_shared_run(const weft_comm_op *op, bool *out_served)
