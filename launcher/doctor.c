@@ -25,14 +25,20 @@
 
 enum { SECONDS_A_PROBE = 30 };
 
+#ifdef WEFT_HAS_CUDA
+#define BUILT "built Weft " WEFT_VERSION " with CUDA"
+#else
+#define BUILT "built Weft " WEFT_VERSION " without CUDA"
+#endif
+
 static void probe_compiler(weft_probe *out)
 {
 #if defined(__clang__)
-    weft_probe_say(out, WEFT_PROBE_WORKS, "clang " __clang_version__, "built Weft " WEFT_VERSION);
+    weft_probe_say(out, WEFT_PROBE_WORKS, "clang " __clang_version__, BUILT);
 #elif defined(__GNUC__)
-    weft_probe_say(out, WEFT_PROBE_WORKS, "gcc " __VERSION__, "built Weft " WEFT_VERSION);
+    weft_probe_say(out, WEFT_PROBE_WORKS, "gcc " __VERSION__, BUILT);
 #else
-    weft_probe_say(out, WEFT_PROBE_WORKS, "", "built Weft " WEFT_VERSION);
+    weft_probe_say(out, WEFT_PROBE_WORKS, "", BUILT);
 #endif
 }
 

@@ -1,12 +1,9 @@
 #include "launcher/setup.h"
 
 #include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <weft/kernels.h>
 
 #include "core/log.h"
 #include "launcher/tokenizer.h"
@@ -134,8 +131,7 @@ weft_status weft_setup_check_device(const weft_config *config, const weft_config
     return weft_config_locate(source, weft_error_context(status, "device.kind"));
 }
 
-weft_status weft_setup_device(const weft_config *config, const weft_config_source *source,
-                              weft_device **out)
+weft_status weft_setup_device(const weft_config *config, weft_device **out)
 {
     int rank, size, local_rank, local_size;
     size_t budget = (size_t)config->device.memory_limit;
@@ -144,7 +140,6 @@ weft_status weft_setup_device(const weft_config *config, const weft_config_sourc
         local_size = 1;
     }
     if (config->device.kind == WEFT_DEVICE_KIND_CUDA) {
-        WEFT_TRY(weft_setup_check_device(config, source));
         int count = weft_device_num_cuda(NULL);
         return weft_device_create_cuda(count > 0 ? local_rank % count : 0, budget, out);
     }
@@ -152,105 +147,6 @@ weft_status weft_setup_device(const weft_config *config, const weft_config_sourc
     if (threads == 0)
         threads = weft_machine_allowed_cores() / local_size;
     return weft_device_create_cpu(threads < 1 ? 1 : threads, budget, out);
-}
-
-/* What a GEMM of n x n x n is measured in. On the CPU pinned memory, which no budget limits. */
-typedef struct gemm_memory {
-    weft_device *device;
-    weft_space space;
-    size_t bytes;
-    void *at[3]; /* a, b, c */
-} gemm_memory;
-
-static void gemm_memory_release(gemm_memory *memory)
-{
-    for (int i = 0; i < 3; i++)
-        weft_device_free(memory->device, memory->space, memory->at[i], memory->bytes);
-}
-
-/* Random numbers: on zeros a GPU draws less power, hence runs faster than it ever will. */
-static weft_status gemm_memory_init(gemm_memory *memory, weft_lane *lane, weft_dtype dtype,
-                                    size_t n)
-{
-    memory->bytes = n * n * weft_dtype_bytes(dtype);
-    for (int i = 0; i < 3; i++)
-        WEFT_TRY(weft_device_alloc(memory->device, memory->space, memory->bytes, "measuring",
-                                   &memory->at[i]));
-    for (int i = 0; i < 2; i++)
-        WEFT_TRY(weft_random_normal(lane, &(weft_random_normal_args){.num_dims = 1,
-                                                                     .global_dims = {n * n},
-                                                                     .local_dims = {n * n},
-                                                                     .seed = (uint64_t)i,
-                                                                     .std = 1,
-                                                                     .dtype = dtype,
-                                                                     .x = memory->at[i]}));
-    return weft_lane_sync(lane);
-}
-
-/* The best of some runs, each of `repeats` GEMMs one after the other. */
-static weft_status time_gemm(const gemm_memory *memory, weft_lane *lane, weft_dtype dtype,
-                             size_t n, int repeats, double *out_us)
-{
-    enum { RUNS = 4 };
-    double best = INFINITY;
-    for (int run = 0; run < RUNS; run++) {
-        double start = weft_now_us();
-        for (int i = 0; i < repeats; i++)
-            WEFT_TRY(weft_gemm(lane, &(weft_gemm_args){.m = n,
-                                                       .n = n,
-                                                       .k = n,
-                                                       .transpose_b = true,
-                                                       .dtype = dtype,
-                                                       .c_dtype = dtype,
-                                                       .a = memory->at[0],
-                                                       .b = memory->at[1],
-                                                       .c = memory->at[2],
-                                                       .alpha = 1}));
-        WEFT_TRY(weft_lane_sync(lane));
-        best = fmin(best, (weft_now_us() - start) / repeats);
-    }
-    *out_us = best;
-    return WEFT_OK;
-}
-
-static weft_status measure_gemm(weft_lane *lane, weft_device *device, weft_space space,
-                                weft_dtype dtype, size_t n, int repeats, double *out_us)
-{
-    gemm_memory memory = {.device = device, .space = space};
-    weft_status status = gemm_memory_init(&memory, lane, dtype, n);
-    if (status == WEFT_OK)
-        status = time_gemm(&memory, lane, dtype, n, repeats, out_us);
-    gemm_memory_release(&memory);
-    return status;
-}
-
-/* A GPU needs a large GEMM to show what it can do. The size grows while a GEMM takes less than a
- * millisecond, and its memory fits. */
-weft_status weft_setup_measure_peak(weft_lane *lane, weft_device *device, weft_dtype dtype,
-                                    double *out)
-{
-    enum { CPU_SIZE = 1024, FIRST = 512, LAST = 8192, REPEATS = 8, LONG_US = 1000 };
-    bool on_cpu = strcmp(weft_device_name(device), "cpu") == 0;
-    double best = 0, us = 0;
-    weft_status status = WEFT_OK;
-    if (on_cpu)
-        status = measure_gemm(lane, device, WEFT_SPACE_PINNED, dtype, CPU_SIZE, 1, &us);
-    if (on_cpu && status == WEFT_OK)
-        best = 2.0 * CPU_SIZE * CPU_SIZE * CPU_SIZE / (us * 1e-6);
-    for (size_t n = FIRST; !on_cpu && n <= LAST && us < LONG_US; n *= 2) {
-        status = measure_gemm(lane, device, WEFT_SPACE_DEVICE, dtype, n, REPEATS, &us);
-        if (status == WEFT_MEMORY && best > 0) {
-            weft_error_clear();
-            status = WEFT_OK;
-            break;
-        }
-        if (status != WEFT_OK)
-            break;
-        best = fmax(best, 2.0 * (double)n * (double)n * (double)n / (us * 1e-6));
-    }
-    weft_device_reset_peak(device);
-    *out = best;
-    return status;
 }
 
 /* --- the trainer --------------------------------------------------------------------------- */
@@ -453,7 +349,9 @@ weft_status weft_trainer_create(weft_trainer *t, const weft_config *config,
     weft_mesh mesh = {0};
     weft_status status = create_data(t, source);
     if (status == WEFT_OK)
-        status = weft_setup_device(&t->config, source, &t->device);
+        status = weft_setup_check_device(&t->config, source);
+    if (status == WEFT_OK)
+        status = weft_setup_device(&t->config, &t->device);
     WEFT_TRY(weft_comm_agree(world, status));
     WEFT_TRY(weft_comm_agree(world, create_mesh(t, source, &mesh)));
     WEFT_TRY(weft_groups_create(world, &mesh, &t->groups));

@@ -16,9 +16,15 @@ weft_status weft_setup_data(weft_config *config, const weft_config_source *sourc
 /* The same before any rank is there; nothing is kept. */
 weft_status weft_setup_check_data(const weft_config *config,
                                   const weft_config_source *source) WEFT_CHECKED;
-/* The CPU device with this rank's share of the cores. */
+/* Whether this machine has what device.kind asks for, before any rank is there. Errors: WEFT_CONFIG
+ * (built without it), WEFT_DEVICE (no driver or no GPU). */
+weft_status weft_setup_check_device(const weft_config *config,
+                                    const weft_config_source *source) WEFT_CHECKED;
+/* The device of device.kind: the CPU with this rank's share of the cores, or the GPU that the
+ * rank's number on this machine falls to; more ranks than GPUs share them in turn. */
 weft_status weft_setup_device(const weft_config *config, weft_device **out) WEFT_CHECKED;
-/* FLOP/s of a large GEMM on this device in `dtype`, all ranks at once. */
+/* FLOP/s of a large GEMM on this device in `dtype`, all ranks at once. A CUDA device's high-water
+ * marks start anew: what measuring took is not the run's. */
 weft_status weft_setup_measure_peak(weft_lane *lane, weft_device *device, weft_dtype dtype,
                                     double *out) WEFT_CHECKED;
 /* Fills executor.run and lanes with the trainer's tasks. */

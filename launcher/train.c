@@ -124,6 +124,7 @@ static weft_status find_start(const arguments *args, const weft_config *config, 
 static weft_status check_before(const arguments *args, const weft_config *config, weft_arena *arena)
 {
     const char *start;
+    WEFT_TRY(weft_setup_check_device(config, &args->source));
     WEFT_TRY(weft_setup_check_data(config, &args->source));
     return find_start(args, config, arena, &start);
 }
