@@ -1,0 +1,162 @@
+/* AdamW and the sum of squares. */
+#include <math.h>
+
+#include "kernels/cuda/each.cuh"
+
+namespace
+{
+
+/* With bias corrections c1 = 1 / (1 - b1^t) and c2 = 1 / (1 - b2^t):
+ * rate = lr c1, second_scale = sqrt(c2), decay = 1 - lr weight_decay. */
+struct adamw_constants {
+    float beta1, beta2, epsilon, decay, rate, second_scale;
+};
+
+template <typename T, int n, bool has_weight> struct adamw_op {
+    static constexpr int width = n;
+    struct operands {
+        pack<float, n> master, m, v, grad;
+    };
+    float *master, *m, *v;
+    const float *grad, *grad_scale;
+    T *weight;
+    adamw_constants k;
+
+    __device__ operands load(size_t i) const
+    {
+        return {load_pack<n>(master + i), load_pack<n>(m + i), load_pack<n>(v + i),
+                load_pack<n>(grad + i)};
+    }
+    __device__ void store(size_t i, operands x) const
+    {
+        const float scale = grad_scale ? *grad_scale : 1.0f;
+        pack<T, n> narrowed;
+#pragma unroll
+        for (int j = 0; j < n; j++) {
+            const float g = x.grad.at[j] * scale;
+            x.m.at[j] = k.beta1 * x.m.at[j] + (1.0f - k.beta1) * g;
+            x.v.at[j] = k.beta2 * x.v.at[j] + (1.0f - k.beta2) * g * g;
+            const float step = k.rate * x.m.at[j] / (sqrtf(x.v.at[j]) * k.second_scale + k.epsilon);
+            x.master.at[j] = x.master.at[j] * k.decay - step;
+            narrowed.at[j] = from_float<T>(x.master.at[j]);
+        }
+        store_pack(m + i, x.m);
+        store_pack(v + i, x.v);
+        store_pack(master + i, x.master);
+        if (has_weight)
+            store_pack(weight + i, narrowed);
+    }
+};
+
+template <typename T, bool has_weight>
+weft_status adamw(weft_lane *lane, const weft_adamw_args *args)
+{
+    const double first_rest = 1.0 - pow(double(args->beta1), double(args->step));
+    const double second_rest = 1.0 - pow(double(args->beta2), double(args->step));
+    const adamw_constants k = {args->beta1,
+                               args->beta2,
+                               args->epsilon,
+                               1.0f - args->lr * args->weight_decay,
+                               float(double(args->lr) / first_rest),
+                               float(sqrt(1.0 / second_rest))};
+    T *weight = static_cast<T *>(args->weight);
+    const bool aligned = is_aligned(16, args->master, args->m, args->v, args->grad) &&
+                         (!has_weight || is_aligned(4 * sizeof(T), weight));
+    return launch_each(lane, args->count, aligned,
+                       adamw_op<T, 4, has_weight>{args->master, args->m, args->v, args->grad,
+                                                  args->grad_scale, weight, k},
+                       adamw_op<T, 1, has_weight>{args->master, args->m, args->v, args->grad,
+                                                  args->grad_scale, weight, k});
+}
+
+constexpr unsigned SUM_THREADS = 512;
+constexpr unsigned SUM_BLOCKS = 1024; /* at most: the cut, and so the sum's bits, are the count's */
+constexpr unsigned SUM_PACKS = 8; /* of a thread, at least, where there is more than one block */
+
+/* The block's sum, in thread 0, in fixed order. */
+__device__ double sum_of_block(double x, double *shared)
+{
+    for (int offset = 16; offset > 0; offset /= 2)
+        x += __shfl_down_sync(WHOLE_WARP, x, offset);
+    if (threadIdx.x % WARP == 0)
+        shared[threadIdx.x / WARP] = x;
+    __syncthreads();
+    if (threadIdx.x < WARP) {
+        x = threadIdx.x < SUM_THREADS / WARP ? shared[threadIdx.x] : 0.0;
+        for (int offset = 16; offset > 0; offset /= 2)
+            x += __shfl_down_sync(WHOLE_WARP, x, offset);
+    }
+    return x;
+}
+
+/* Adds its squares to what each block finds in `sums` (accumulate), or writes them there. */
+template <int n>
+__global__ void __launch_bounds__(SUM_THREADS)
+    sum_squares(const float *x, size_t count, double *sums, bool accumulate)
+{
+    __shared__ double shared[WARP];
+    const size_t stride = size_t(gridDim.x) * SUM_THREADS;
+    double sum[4] = {0.0, 0.0, 0.0, 0.0}; /* several chains of additions hide their latency */
+    size_t i = size_t(blockIdx.x) * SUM_THREADS + threadIdx.x;
+    for (; (i + 3 * stride) * n + n <= count; i += 4 * stride) {
+        pack<float, n> values[4];
+#pragma unroll
+        for (int u = 0; u < 4; u++)
+            values[u] = load_pack<n>(x + (i + u * stride) * n);
+#pragma unroll
+        for (int u = 0; u < 4; u++)
+#pragma unroll
+            for (int k = 0; k < n; k++)
+                sum[k % 4] += double(values[u].at[k]) * double(values[u].at[k]);
+    }
+    for (; i * n < count; i += stride)
+        for (size_t at = i * n; at < i * n + n && at < count; at++)
+            sum[0] += double(x[at]) * double(x[at]);
+    const double total = sum_of_block(sum[0] + sum[1] + (sum[2] + sum[3]), shared);
+    if (threadIdx.x == 0)
+        sums[blockIdx.x] = accumulate ? sums[blockIdx.x] + total : total;
+}
+
+__global__ void __launch_bounds__(SUM_THREADS)
+    add_sums(const double *sums, unsigned num, double *total)
+{
+    __shared__ double shared[WARP];
+    double sum = 0.0;
+    for (unsigned i = threadIdx.x; i < num; i += SUM_THREADS)
+        sum += sums[i];
+    sum = sum_of_block(sum, shared);
+    if (threadIdx.x == 0)
+        *total += sum;
+}
+
+template <int n> weft_status launch_sum(weft_lane *lane, const weft_sum_squares_args *args)
+{
+    cudaStream_t stream = weft_cuda_stream(lane);
+    unsigned blocks = num_blocks(args->count, size_t(n) * SUM_PACKS * SUM_THREADS);
+    if (blocks == 1) /* many parameters are small: one launch does */
+        return WEFT_LAUNCH(sum_squares<n>, 1, SUM_THREADS, 0, stream, args->x, args->count,
+                           args->sum, true);
+    blocks = blocks < SUM_BLOCKS ? blocks : SUM_BLOCKS;
+    void *workspace;
+    WEFT_TRY(weft_cuda_workspace(lane, blocks * sizeof(double), &workspace));
+    double *sums = static_cast<double *>(workspace);
+    WEFT_TRY(WEFT_LAUNCH(sum_squares<n>, blocks, SUM_THREADS, 0, stream, args->x, args->count, sums,
+                         false));
+    return WEFT_LAUNCH(add_sums, 1, SUM_THREADS, 0, stream, sums, blocks, args->sum);
+}
+
+} // namespace
+
+weft_status weft_cuda_adamw(weft_lane *lane, const weft_adamw_args *args)
+{
+    if (!args->weight || args->weight == static_cast<void *>(args->master))
+        return adamw<float, false>(lane, args);
+    return WITH_DTYPE(args->dtype, (adamw<T, true>(lane, args)));
+}
+
+weft_status weft_cuda_sum_squares(weft_lane *lane, const weft_sum_squares_args *args)
+{
+    if (args->count == 0)
+        return WEFT_OK;
+    return is_aligned(16, args->x) ? launch_sum<4>(lane, args) : launch_sum<1>(lane, args);
+}
