@@ -5,9 +5,22 @@
  * a counter in pinned memory on which the stream waits meanwhile. So a function may block (for a
  * peer, say) without holding up other lanes, which callbacks of the CUDA driver would.
  *
- * Memory of WEFT_SPACE_DEVICE comes from one stream-ordered pool. The runtime is linked statically
- * and finds the driver at run time; cuBLASLt and NCCL are looked for by dlopen, so that one binary
- * also starts, and says what is missing, on machines without them.
+ * A function that fails poisons its lane as on the CPU: functions and copies submitted later are
+ * refused or skipped, and the first error comes back from the next submit, copy, zero, record,
+ * sync, and from waiting for the lane's events, on other lanes too. What differs: kernels and
+ * copies that the stream already holds run on, and what they compute is void; the streams of
+ * poisoned lanes still wait for each other, so that memory is idle after a sync whatever it
+ * returned. An error of CUDA's own that ends the context (an illegal address, say) comes back from
+ * every later call.
+ *
+ * A waiting function must get along without CUDA calls that wait for the whole device (cudaMalloc,
+ * cudaFree), on any thread, until it returns: its stream stands still. Streams are given queues of
+ * their own (CUDA_DEVICE_MAX_CONNECTIONS is set to 32 where the environment does not set it), since
+ * a stream that shared one with a waiting lane would wait too.
+ *
+ * Memory of WEFT_SPACE_DEVICE comes from one stream-ordered pool, which keeps what is freed. The
+ * runtime is linked statically and finds the driver at run time; cuBLASLt and NCCL are looked for
+ * by dlopen, so that one binary also starts, and says what is missing, on machines without them.
  */
 #ifndef WEFT_CORE_DEVICE_CUDA_H
 #define WEFT_CORE_DEVICE_CUDA_H

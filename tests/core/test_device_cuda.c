@@ -1,0 +1,150 @@
+/* What a CUDA device has beyond the common contract: workspaces, kinds of memory, and errors that
+ * say what is missing. */
+#include "core/device_cuda.h"
+#include "tests/core/lanes.h"
+
+static size_t bytes_in_use(const weft_device *device)
+{
+    weft_device_stats stats;
+    weft_device_get_stats(device, &stats);
+    return stats.bytes_now;
+}
+
+static void a_workspace_is_the_lanes_own(void **state)
+{
+    bench *t = *state;
+    void *first, *again, *other, *none = &first;
+    assert_int_equal(bytes_in_use(t->device), 0);
+    OK(weft_cuda_workspace(t->a, 100, &first));
+    assert_int_equal(bytes_in_use(t->device), WEFT_CUDA_WORKSPACE_BYTES);
+    OK(weft_cuda_workspace(t->a, WEFT_CUDA_WORKSPACE_BYTES, &again));
+    assert_ptr_equal(again, first);
+    OK(weft_cuda_workspace(t->b, 0, &other));
+    assert_ptr_not_equal(other, first);
+    assert_int_equal(bytes_in_use(t->device), 2 * WEFT_CUDA_WORKSPACE_BYTES);
+    assert_true(weft_cuda_is_device_memory(first));
+    assert_int_equal((uintptr_t)first % 256, 0);
+    FAILS(weft_cuda_workspace(t->a, WEFT_CUDA_WORKSPACE_BYTES + 1, &none), WEFT_INTERNAL,
+          "lane alpha: a kernel asks 33554433 bytes");
+    assert_ptr_equal(none, &first);
+}
+
+static void a_workspace_needs_room_in_the_budget(void **state)
+{
+    (void)state;
+    weft_device *device;
+    weft_lane *lane;
+    void *memory;
+    OK(weft_device_create_cuda(0, 1000, &device));
+    OK(weft_lane_create(device, 0, "narrow", &lane));
+    FAILS(weft_cuda_workspace(lane, 1, &memory), WEFT_MEMORY, "CUDA workspace asked 32 MiB");
+    weft_lane_destroy(lane);
+    weft_device_destroy(device);
+}
+
+typedef struct fill_args {
+    unsigned char *to;
+    size_t count;
+} fill_args;
+
+static weft_status lane_fill(const void *args)
+{
+    const fill_args *a = args;
+    sleep_us(5000);
+    memset(a->to, 7, a->count);
+    return WEFT_OK;
+}
+
+static void a_pinned_workspace_grows_when_its_lane_is_idle(void **state)
+{
+    bench *t = *state;
+    void *small, *same, *large;
+    weft_device_stats stats;
+    OK(weft_cuda_pinned_workspace(t->a, 1000, &small));
+    OK(weft_cuda_pinned_workspace(t->a, 4096, &same));
+    assert_ptr_equal(small, same);
+    fill_args fill = {.to = small, .count = 4096}; /* must be over before the memory goes */
+    OK(SUBMIT(t->a, lane_fill, fill));
+    OK(weft_cuda_pinned_workspace(t->a, 100000, &large));
+    memset(large, 1, 100000);
+    assert_false(weft_cuda_is_device_memory(large));
+    OK(weft_lane_sync(t->a));
+    weft_device_get_stats(t->device, &stats);
+    assert_int_equal(stats.pinned_bytes_now, 128 * 1024);
+}
+
+static void memory_is_told_apart(void **state)
+{
+    bench *t = *state;
+    void *device, *pinned;
+    int ordinary;
+    OK(weft_device_alloc(t->device, WEFT_SPACE_DEVICE, 5000, "device", &device));
+    OK(weft_device_alloc(t->device, WEFT_SPACE_PINNED, 5000, "pinned", &pinned));
+    assert_true(weft_cuda_is_device_memory(device));
+    assert_true(weft_cuda_is_device_memory((char *)device + 4999));
+    assert_false(weft_cuda_is_device_memory(pinned));
+    assert_false(weft_cuda_is_device_memory(&ordinary));
+    assert_false(weft_cuda_is_device_memory(NULL));
+    weft_device_free(t->device, WEFT_SPACE_DEVICE, device, 5000);
+    weft_device_free(t->device, WEFT_SPACE_PINNED, pinned, 5000);
+}
+
+static void lanes_are_streams(void **state)
+{
+    bench *t = *state;
+    weft_device *cpu;
+    weft_lane *lane;
+    OK(weft_device_create_cpu(1, 0, &cpu));
+    OK(weft_lane_create(cpu, 0, "plain", &lane));
+    assert_true(weft_lane_is_cuda(t->a));
+    assert_false(weft_lane_is_cuda(lane));
+    assert_ptr_not_equal(weft_cuda_stream(t->a), weft_cuda_stream(t->b));
+    assert_int_equal(weft_cuda_index(t->device), 0);
+    assert_true(weft_cuda_num_multiprocessors(t->device) > 0);
+    weft_lane_destroy(lane);
+    weft_device_destroy(cpu);
+}
+
+static void two_devices_share_a_gpu(void **state)
+{
+    bench *t = *state;
+    weft_device *second;
+    void *memory;
+    OK(weft_device_create_cuda(0, 2000, &second));
+    OK(weft_device_alloc(second, WEFT_SPACE_DEVICE, 2000, "all", &memory));
+    assert_int_equal(bytes_in_use(second), 2000);
+    assert_int_equal(bytes_in_use(t->device), 0);
+    weft_device_free(second, WEFT_SPACE_DEVICE, memory, 2000);
+    weft_device_destroy(second);
+}
+
+static void what_is_missing_is_said(void **state)
+{
+    (void)state;
+    weft_device *device = NULL;
+    FAILS(weft_device_create_cuda(99, 0, &device), WEFT_CONFIG, "no CUDA device 99");
+    FAILS(weft_device_create_cuda(-1, 0, &device), WEFT_CONFIG, "no CUDA device -1");
+    assert_null(device);
+    OK(WEFT_CUDA(cudaSuccess));
+    FAILS(weft_cuda_status(__FILE__, __LINE__, __func__, "cudaThing(a, b)", cudaErrorInvalidValue),
+          WEFT_DEVICE, "cudaThing: invalid argument (cudaErrorInvalidValue)");
+    FAILS(weft_cuda_status(__FILE__, __LINE__, __func__, "(kernel<T>)", cudaErrorInvalidValue),
+          WEFT_DEVICE, "(kernel<T>): invalid argument");
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, bench_open, bench_close)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(a_workspace_is_the_lanes_own),
+        cmocka_unit_test(a_workspace_needs_room_in_the_budget),
+        TEST(a_pinned_workspace_grows_when_its_lane_is_idle),
+        TEST(memory_is_told_apart),
+        TEST(lanes_are_streams),
+        TEST(two_devices_share_a_gpu),
+        cmocka_unit_test(what_is_missing_is_said),
+    };
+    skip_without_device();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
