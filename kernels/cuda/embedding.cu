@@ -1,0 +1,419 @@
+/* Embedding: gathers rows, and adds gradients to them in a fixed order.
+ *
+ * The gradient of a table's row is the sum of those of the tokens that chose it. Tokens are sorted
+ * by row first, equal ones in their order; then a block a stretch of equal tokens adds them up. A
+ * token that occurs often has several stretches, whose sums a last kernel joins in order. */
+#include "kernels/cuda/each.cuh"
+
+namespace
+{
+
+/* The row of the table that token t chose: -1 where it is held elsewhere. */
+__device__ int64_t row_of(int32_t token, size_t first_row, size_t num_rows)
+{
+    const int64_t row = int64_t(token) - int64_t(first_row);
+    return row >= 0 && row < int64_t(num_rows) ? row : -1;
+}
+
+/* Either table may be missing. Elements are counted as y's are, packs in 32 bits. */
+template <typename T, int n> struct gather_op {
+    static constexpr int width = n;
+    struct operands {
+        pack<T, n> row, position;
+    };
+    const T *table, *positions;
+    const int32_t *tokens;
+    T *y;
+    size_t first_row, num_rows, first_position, first_token;
+    uint32_t batch, packs_per_row;
+
+    __device__ operands load(size_t i) const
+    {
+        const uint32_t t = uint32_t(i / n) / packs_per_row;
+        const size_t col = size_t(uint32_t(i / n) % packs_per_row) * n;
+        const size_t cols = size_t(packs_per_row) * n;
+        operands loaded;
+        const int64_t row = table ? row_of(tokens[t], first_row, num_rows) : -1;
+        if (row >= 0)
+            loaded.row = load_pack<n>(table + size_t(row) * cols + col);
+        else
+            for (int k = 0; k < n; k++)
+                loaded.row.at[k] = from_float<T>(0.0f);
+        if (positions)
+            loaded.position =
+                load_pack<n>(positions + (first_position + (first_token + t) / batch) * cols + col);
+        return loaded;
+    }
+    __device__ void store(size_t i, operands loaded) const
+    {
+        if (positions)
+#pragma unroll
+            for (int k = 0; k < n; k++)
+                loaded.row.at[k] =
+                    from_float<T>(to_float(loaded.row.at[k]) + to_float(loaded.position.at[k]));
+        store_pack(y + i, loaded.row);
+    }
+};
+
+template <typename T> weft_status gather(weft_lane *lane, const weft_embedding_forward_args *args)
+{
+    constexpr int n = WIDTH<T>;
+    const size_t cols = args->cols, most = (size_t(1) << 31) / cols;
+    const size_t step = args->num_tokens < most || most == 0 ? args->num_tokens : most;
+    gather_op<T, n> wide = {static_cast<const T *>(args->table),
+                            static_cast<const T *>(args->positions),
+                            args->tokens,
+                            static_cast<T *>(args->y),
+                            args->first_row,
+                            args->num_rows,
+                            args->first_position,
+                            0,
+                            static_cast<uint32_t>(args->batch),
+                            static_cast<uint32_t>(cols / n)};
+    const bool aligned = is_aligned(16, wide.table, wide.positions, wide.y) && cols % n == 0;
+    for (size_t first = 0; first < args->num_tokens; first += step) {
+        const size_t num = step < args->num_tokens - first ? step : args->num_tokens - first;
+        wide.tokens = args->tokens ? args->tokens + first : nullptr;
+        wide.y = static_cast<T *>(args->y) + first * cols;
+        wide.first_token = first;
+        WEFT_TRY(launch_each(lane, num * cols, aligned, wide,
+                             gather_op<T, 1>{wide.table, wide.positions, wide.tokens, wide.y,
+                                             wide.first_row, wide.num_rows, wide.first_position,
+                                             wide.first_token, wide.batch,
+                                             static_cast<uint32_t>(cols)}));
+    }
+    return WEFT_OK;
+}
+
+/* dpositions[s] += sum over the batch, in its order. Elements are those of the positions. */
+template <typename T, int n> struct add_positions_op {
+    static constexpr int width = n;
+    using operands = pack<float, n>;
+    const T *dy;
+    float *dpositions; /* of the first token's position */
+    size_t num_tokens, batch, cols;
+
+    __device__ operands load(size_t i) const
+    {
+        return load_pack<n>(dpositions + i);
+    }
+    __device__ void store(size_t i, operands sum) const
+    {
+        const size_t s = i / cols, col = i % cols;
+        const size_t end = (s + 1) * batch < num_tokens ? (s + 1) * batch : num_tokens;
+        for (size_t t = s * batch; t < end; t++) {
+            const pack<T, n> values = load_pack<n>(dy + t * cols + col);
+#pragma unroll
+            for (int k = 0; k < n; k++)
+                sum.at[k] += to_float(values.at[k]);
+        }
+        store_pack(dpositions + i, sum);
+    }
+};
+
+template <typename T>
+weft_status add_positions(weft_lane *lane, const weft_embedding_backward_args *args)
+{
+    constexpr int n = WIDTH<T>;
+    const size_t cols = args->cols, num = (args->num_tokens + args->batch - 1) / args->batch;
+    const T *dy = static_cast<const T *>(args->dy);
+    float *dpositions = args->dpositions + args->first_position * cols;
+    const bool aligned =
+        is_aligned(16, dy) && is_aligned(n * sizeof(float), dpositions) && cols % n == 0;
+    return launch_each(lane, num * cols, aligned,
+                       add_positions_op<T, n>{dy, dpositions, args->num_tokens, args->batch, cols},
+                       add_positions_op<T, 1>{dy, dpositions, args->num_tokens, args->batch, cols});
+}
+
+/* A token in sorted order: its number, and the places that equal tokens have. */
+struct sorted_token {
+    int32_t token, begin, end;
+};
+
+constexpr unsigned SORT_THREADS = 1024;
+constexpr unsigned SORT_UNROLL = 4; /* tokens that a thread loads together */
+constexpr unsigned SORT_STEP = SORT_UNROLL * SORT_THREADS;
+constexpr unsigned SORT_BLOCKS = 256; /* at least, so that all multiprocessors have one */
+constexpr unsigned SORT_ROWS = 2048;  /* at most, of one block */
+
+/* Of the block's threads in their order: the sum of `mine` over earlier ones, and over all. */
+__device__ unsigned sum_of_earlier(unsigned mine, unsigned *shared, unsigned *all)
+{
+    const unsigned lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    unsigned sum = mine;
+    for (unsigned offset = 1; offset < WARP; offset *= 2) {
+        const unsigned before = __shfl_up_sync(WHOLE_WARP, sum, offset);
+        sum += lane >= offset ? before : 0;
+    }
+    __syncthreads();
+    if (lane == WARP - 1)
+        shared[warp] = sum;
+    __syncthreads();
+    unsigned warps = shared[lane];
+    for (unsigned offset = 1; offset < WARP; offset *= 2) {
+        const unsigned before = __shfl_up_sync(WHOLE_WARP, warps, offset);
+        warps += lane >= offset ? before : 0;
+    }
+    *all = __shfl_sync(WHOLE_WARP, warps, WARP - 1);
+    const unsigned earlier = __shfl_sync(WHOLE_WARP, warps, warp ? warp - 1 : 0);
+    return (warp ? earlier : 0) + sum - mine;
+}
+
+/* Each block places the tokens of its `per_block` rows. Every block looks at all tokens, twice:
+ * they are few beside what is added up later. `num_sorted`: the tokens that have a row here. */
+__global__ void __launch_bounds__(SORT_THREADS)
+    sort_tokens(const int32_t *tokens, unsigned num_tokens, size_t first_row, size_t num_rows,
+                unsigned per_block, sorted_token *sorted, unsigned *num_sorted)
+{
+    __shared__ unsigned count[SORT_ROWS], next[SORT_ROWS], found[SORT_STEP];
+    __shared__ unsigned shared[WARP];
+    const int64_t low = int64_t(blockIdx.x) * per_block, high = low + per_block;
+    for (unsigned i = threadIdx.x; i < per_block; i += SORT_THREADS)
+        count[i] = 0;
+    __syncthreads();
+    unsigned below = 0, total;
+    for (unsigned first = 0; first < num_tokens; first += SORT_STEP) {
+        int64_t rows[SORT_UNROLL];
+#pragma unroll
+        for (unsigned u = 0; u < SORT_UNROLL; u++) {
+            const unsigned t = first + u * SORT_THREADS + threadIdx.x;
+            rows[u] = t < num_tokens ? row_of(tokens[t], first_row, num_rows) : -1;
+        }
+#pragma unroll
+        for (unsigned u = 0; u < SORT_UNROLL; u++) {
+            below += rows[u] >= 0 && rows[u] < low;
+            if (rows[u] >= low && rows[u] < high)
+                atomicAdd(&count[rows[u] - low], 1u);
+        }
+    }
+    sum_of_earlier(below, shared, &total); /* total: where this block's tokens begin */
+    for (unsigned first = 0; first < per_block; first += SORT_THREADS) {
+        const unsigned i = first + threadIdx.x;
+        unsigned sum;
+        const unsigned earlier = sum_of_earlier(i < per_block ? count[i] : 0, shared, &sum);
+        if (i < per_block)
+            next[i] = total + earlier;
+        total += sum;
+    }
+    if (blockIdx.x == gridDim.x - 1 && threadIdx.x == 0)
+        *num_sorted = total;
+    for (unsigned first = 0; first < num_tokens; first += SORT_STEP) {
+        unsigned num_mine = 0, num_found, mine[SORT_UNROLL]; /* a thread has neighbours */
+#pragma unroll
+        for (unsigned u = 0; u < SORT_UNROLL; u++) {
+            const unsigned t = first + threadIdx.x * SORT_UNROLL + u;
+            const int64_t row = t < num_tokens ? row_of(tokens[t], first_row, num_rows) : -1;
+            mine[u] = row >= low && row < high;
+            num_mine += mine[u];
+        }
+        unsigned place = sum_of_earlier(num_mine, shared, &num_found);
+#pragma unroll
+        for (unsigned u = 0; u < SORT_UNROLL; u++)
+            if (mine[u])
+                found[place++] = first + threadIdx.x * SORT_UNROLL + u;
+        __syncthreads();
+        /* One warp goes through them: those of one row that come before in the same 32, and then
+         * the row's place moves on. */
+        for (unsigned f = 0; f < num_found && threadIdx.x < WARP; f += WARP) {
+            const bool is = f + threadIdx.x < num_found;
+            const unsigned token = is ? found[f + threadIdx.x] : 0;
+            const unsigned own =
+                is ? unsigned(row_of(tokens[token], first_row, num_rows) - low) : SORT_ROWS;
+            unsigned earlier = 0, equal = 0;
+            for (unsigned l = 0; l < WARP; l++) {
+                const bool same = __shfl_sync(WHOLE_WARP, own, int(l)) == own;
+                earlier += same && l < threadIdx.x;
+                equal += same;
+            }
+            const unsigned begin = is ? next[own] : 0; /* how far the row has come */
+            __syncwarp();
+            if (is) {
+                sorted[begin + earlier].token = int32_t(token);
+                if (earlier == 0)
+                    next[own] = begin + equal;
+            }
+            __syncwarp();
+        }
+        __syncthreads();
+    }
+    /* All are placed, so that `next` is where each row ends. */
+    for (unsigned i = threadIdx.x / WARP; i < per_block; i += SORT_THREADS / WARP) {
+        const unsigned end = next[i], begin = end - count[i];
+        for (unsigned at = begin + threadIdx.x % WARP; at < end; at += WARP) {
+            sorted[at].begin = int32_t(begin);
+            sorted[at].end = int32_t(end);
+        }
+    }
+}
+
+struct row_sums {
+    const sorted_token *sorted;
+    const unsigned *num_sorted;
+    const int32_t *tokens;
+    size_t first_row, cols;
+    unsigned stretch;
+    float *dtable, *partials; /* [2 stretches, cols] */
+};
+
+/* Where the sum of the stretch from `at` on is kept until its row's sums are joined. Stretches that
+ * are not their row's last are whole: no two of them begin in the same window of that many places,
+ * nor do two last ones of rows that have several. */
+__device__ size_t partial_of(unsigned at, bool is_last, unsigned stretch)
+{
+    return size_t(at / stretch) * 2 + is_last;
+}
+
+/* A block a place, which works where a stretch begins. */
+template <typename T, int n> __global__ void add_stretches(const T *dy, row_sums r)
+{
+    const unsigned at = blockIdx.x;
+    if (at >= *r.num_sorted)
+        return;
+    const sorted_token first = r.sorted[at];
+    const unsigned begin = unsigned(first.begin), end = unsigned(first.end);
+    if ((at - begin) % r.stretch)
+        return;
+    const bool is_last = end - at <= r.stretch, is_whole = is_last && at == begin;
+    const unsigned num = is_last ? end - at : r.stretch;
+    float *to = is_whole ? r.dtable + (size_t(r.tokens[first.token]) - r.first_row) * r.cols
+                         : r.partials + partial_of(at, is_last, r.stretch) * r.cols;
+    for (size_t col = size_t(threadIdx.x) * n; col < r.cols; col += size_t(blockDim.x) * n) {
+        pack<float, n> sum;
+        if (is_whole)
+            sum = load_pack<n>(to + col);
+        else
+            for (int k = 0; k < n; k++)
+                sum.at[k] = 0.0f;
+#pragma unroll 4
+        for (unsigned i = 0; i < num; i++) {
+            const size_t token = size_t(r.sorted[at + i].token);
+            const pack<T, n> values = load_pack<n>(dy + token * r.cols + col);
+#pragma unroll
+            for (int k = 0; k < n; k++)
+                sum.at[k] += to_float(values.at[k]);
+        }
+        store_pack(to + col, sum);
+    }
+}
+
+/* A block a window of `stretch` places, which works where a row begins that has several stretches:
+ * there is at most one. */
+template <int n> __global__ void join_stretches(row_sums r)
+{
+    __shared__ unsigned found;
+    if (threadIdx.x == 0)
+        found = ~0u;
+    __syncthreads();
+    const unsigned num_sorted = *r.num_sorted, window = blockIdx.x * r.stretch;
+    for (unsigned i = threadIdx.x; i < r.stretch && window + i < num_sorted; i += blockDim.x) {
+        const sorted_token here = r.sorted[window + i];
+        if (unsigned(here.begin) == window + i && unsigned(here.end - here.begin) > r.stretch)
+            found = window + i;
+    }
+    __syncthreads();
+    if (found == ~0u)
+        return;
+    const sorted_token first = r.sorted[found];
+    float *row = r.dtable + (size_t(r.tokens[first.token]) - r.first_row) * r.cols;
+    for (size_t col = size_t(threadIdx.x) * n; col < r.cols; col += size_t(blockDim.x) * n) {
+        pack<float, n> sum = load_pack<n>(row + col);
+        for (unsigned at = unsigned(first.begin); at < unsigned(first.end); at += r.stretch) {
+            const bool is_last = unsigned(first.end) - at <= r.stretch;
+            const pack<float, n> part =
+                load_pack<n>(r.partials + partial_of(at, is_last, r.stretch) * r.cols + col);
+#pragma unroll
+            for (int k = 0; k < n; k++)
+                sum.at[k] += part.at[k];
+        }
+        store_pack(row + col, sum);
+    }
+}
+
+constexpr size_t TOKENS_AT_ONCE = 1 << 19; /* whose order and partial sums the workspace holds */
+constexpr unsigned ADD_THREADS = 256;      /* at most, for the columns of one row */
+
+/* The shortest stretch of at least 64 tokens whose sums fit beside the order. */
+unsigned choose_stretch(size_t num_tokens, size_t cols, size_t bytes)
+{
+    size_t stretch = 64;
+    while (stretch < num_tokens &&
+           2 * ((num_tokens + stretch - 1) / stretch) * cols * sizeof(float) > bytes)
+        stretch *= 2;
+    return static_cast<unsigned>(stretch);
+}
+
+template <typename T>
+weft_status add_rows(weft_lane *lane, const weft_embedding_backward_args *args, size_t first,
+                     size_t num)
+{
+    constexpr int n = WIDTH<T>;
+    cudaStream_t stream = weft_cuda_stream(lane);
+    const unsigned count = static_cast<unsigned>(num);
+    const size_t head = 128, order = (num * sizeof(sorted_token) + 127) / 128 * 128;
+    const size_t rest = WEFT_CUDA_WORKSPACE_BYTES - head - order;
+    const unsigned stretch = choose_stretch(num, args->cols, rest);
+    const size_t partials = 2 * size_t(num_blocks(num, stretch)) * args->cols * sizeof(float);
+    void *workspace;
+    WEFT_TRY(weft_cuda_workspace(lane, head + order + partials, &workspace));
+    unsigned *num_sorted = static_cast<unsigned *>(workspace);
+    char *memory = static_cast<char *>(workspace) + head;
+    sorted_token *sorted = reinterpret_cast<sorted_token *>(memory);
+
+    const size_t fair = (args->num_rows + SORT_BLOCKS - 1) / SORT_BLOCKS;
+    const unsigned per_block = static_cast<unsigned>(fair < SORT_ROWS ? fair : SORT_ROWS);
+    WEFT_TRY(WEFT_LAUNCH(sort_tokens, num_blocks(args->num_rows, per_block), SORT_THREADS, 0,
+                         stream, args->tokens + first, count, args->first_row, args->num_rows,
+                         per_block, sorted, num_sorted));
+    const T *dy = static_cast<const T *>(args->dy) + first * args->cols;
+    const row_sums sums = {
+        sorted,     num_sorted, args->tokens + first, args->first_row,
+        args->cols, stretch,    args->dtable,         reinterpret_cast<float *>(memory + order)};
+    const bool aligned =
+        is_aligned(16, dy) && is_aligned(n * sizeof(float), args->dtable) && args->cols % n == 0;
+    unsigned threads = num_blocks(args->cols, size_t(aligned ? n : 1) * WARP) * WARP;
+    threads = threads < ADD_THREADS ? threads : ADD_THREADS;
+    if (aligned)
+        WEFT_TRY(WEFT_LAUNCH((add_stretches<T, n>), count, threads, 0, stream, dy, sums));
+    else
+        WEFT_TRY(WEFT_LAUNCH((add_stretches<T, 1>), count, threads, 0, stream, dy, sums));
+    if (num <= stretch) /* no row has several stretches */
+        return WEFT_OK;
+    if (aligned)
+        return WEFT_LAUNCH(join_stretches<n>, num_blocks(num, stretch), threads, 0, stream, sums);
+    return WEFT_LAUNCH(join_stretches<1>, num_blocks(num, stretch), threads, 0, stream, sums);
+}
+
+template <typename T>
+weft_status backward(weft_lane *lane, const weft_embedding_backward_args *args)
+{
+    if (args->dpositions)
+        WEFT_TRY(add_positions<T>(lane, args));
+    if (!args->dtable || args->num_rows == 0)
+        return WEFT_OK;
+    for (size_t first = 0; first < args->num_tokens; first += TOKENS_AT_ONCE) {
+        const size_t rest = args->num_tokens - first;
+        WEFT_TRY(add_rows<T>(lane, args, first, rest < TOKENS_AT_ONCE ? rest : TOKENS_AT_ONCE));
+    }
+    return WEFT_OK;
+}
+
+} // namespace
+
+weft_status weft_cuda_embedding_forward(weft_lane *lane, const weft_embedding_forward_args *args)
+{
+    if (args->num_tokens == 0 || args->cols == 0)
+        return WEFT_OK;
+    return WITH_DTYPE(args->dtype, gather<T>(lane, args));
+}
+
+weft_status weft_cuda_embedding_backward(weft_lane *lane, const weft_embedding_backward_args *args)
+{
+    const size_t row_bytes = args->cols * sizeof(float);
+    if (args->overwrite && args->dtable)
+        WEFT_TRY(weft_lane_zero(lane, args->dtable, args->num_rows * row_bytes));
+    if (args->overwrite && args->dpositions)
+        WEFT_TRY(weft_lane_zero(lane, args->dpositions, args->num_positions * row_bytes));
+    if (args->num_tokens == 0 || args->cols == 0)
+        return WEFT_OK;
+    return WITH_DTYPE(args->dtype, backward<T>(lane, args));
+}
