@@ -1,0 +1,329 @@
+/* Allocation in stream order, copies, and the driver's waits for values in memory. */
+#include <cuda.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "tests/cuda/emulate_runtime.h"
+
+cudaError_t cudaMalloc(void **out, size_t bytes)
+{
+    if (!weft_emulate_num_devices())
+        return weft_emulate_error(cudaErrorNoDevice);
+    *out = NULL;
+    return weft_emulate_error(bytes ? weft_emulate_alloc(weft_emulate_device(), bytes, out)
+                                    : cudaSuccess);
+}
+
+cudaError_t cudaFree(void *memory)
+{
+    if (!memory)
+        return cudaSuccess;
+    const cudaError_t error = cudaDeviceSynchronize();
+    return error ? error : weft_emulate_error(weft_emulate_free(memory));
+}
+
+struct CUmemPoolHandle_st {
+    int device;
+    size_t max_bytes; /* 0: no limit */
+};
+
+cudaError_t cudaMemPoolCreate(cudaMemPool_t *out, const struct cudaMemPoolProps *props)
+{
+    if (!weft_emulate_num_devices())
+        return weft_emulate_error(cudaErrorNoDevice);
+    if (props->allocType != cudaMemAllocationTypePinned ||
+        props->location.type != cudaMemLocationTypeDevice || props->location.id < 0 ||
+        props->location.id >= weft_emulate_num_devices())
+        return weft_emulate_error(cudaErrorInvalidValue);
+    cudaMemPool_t pool = calloc(1, sizeof *pool);
+    if (!pool)
+        return weft_emulate_error(cudaErrorMemoryAllocation);
+    pool->device = props->location.id;
+    pool->max_bytes = props->maxSize;
+    *out = pool;
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool)
+{
+    free(pool);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t bytes)
+{
+    (void)bytes;
+    return weft_emulate_error(pool ? cudaSuccess : cudaErrorInvalidValue);
+}
+
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, enum cudaMemPoolAttr attribute, void *value)
+{
+    return weft_emulate_error(pool && value && attribute <= cudaMemPoolAttrUsedMemHigh
+                                  ? cudaSuccess
+                                  : cudaErrorInvalidValue);
+}
+
+cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *out, int device)
+{
+    static struct CUmemPoolHandle_st pools[WEFT_EMULATE_MAX_DEVICES];
+    if (device < 0 || device >= weft_emulate_num_devices())
+        return weft_emulate_error(cudaErrorInvalidDevice);
+    pools[device].device = device;
+    *out = &pools[device];
+    return cudaSuccess;
+}
+
+cudaError_t cudaMallocFromPoolAsync(void **out, size_t bytes, cudaMemPool_t pool,
+                                    cudaStream_t stream)
+{
+    *out = NULL;
+    if (!weft_emulate_stream_valid(stream))
+        return weft_emulate_error(cudaErrorInvalidResourceHandle);
+    if (!pool)
+        return weft_emulate_error(cudaErrorInvalidValue);
+    if (!bytes)
+        return cudaSuccess;
+    if (pool->max_bytes && bytes > pool->max_bytes)
+        return weft_emulate_error(cudaErrorMemoryAllocation);
+    return weft_emulate_error(weft_emulate_alloc(pool->device, bytes, out));
+}
+
+cudaError_t cudaMallocAsync(void **out, size_t bytes, cudaStream_t stream)
+{
+    cudaMemPool_t pool = NULL;
+    const cudaError_t error = cudaDeviceGetDefaultMemPool(&pool, weft_emulate_device());
+    return error ? error : cudaMallocFromPoolAsync(out, bytes, pool, stream);
+}
+
+static void run_free(void *memory)
+{
+    if (weft_emulate_free(memory))
+        weft_emulate_die("cudaFreeAsync of %p, which is not allocated", memory);
+}
+
+cudaError_t cudaFreeAsync(void *memory, cudaStream_t stream)
+{
+    return memory ? weft_emulate_error(weft_emulate_enqueue(stream, run_free, memory, false))
+                  : cudaSuccess;
+}
+
+typedef struct copy {
+    void *to;
+    const void *from; /* NULL: set to `value` */
+    size_t bytes;
+    int value;
+} copy;
+
+static void run_copy(void *argument)
+{
+    copy *c = argument;
+    if (c->from)
+        memcpy(c->to, c->from, c->bytes);
+    else
+        memset(c->to, c->value, c->bytes);
+    free(c);
+}
+
+static cudaError_t enqueue_copy(copy c, cudaStream_t stream)
+{
+    if (!c.bytes)
+        return weft_emulate_stream_valid(stream) ? cudaSuccess : cudaErrorInvalidResourceHandle;
+    copy *kept = malloc(sizeof *kept);
+    if (!kept)
+        return cudaErrorMemoryAllocation;
+    *kept = c;
+    const cudaError_t error = weft_emulate_enqueue(stream, run_copy, kept, true);
+    if (error)
+        free(kept);
+    return error;
+}
+
+/* True where a kind names memory as it is. */
+static bool fits(weft_emulate_kind kind, bool device)
+{
+    return (kind == WEFT_EMULATE_DEVICE) == device;
+}
+
+static cudaError_t check_kind(weft_emulate_kind to, weft_emulate_kind from,
+                              enum cudaMemcpyKind kind)
+{
+    bool right = false;
+    switch (kind) {
+    case cudaMemcpyHostToHost:
+        right = fits(to, false) && fits(from, false);
+        break;
+    case cudaMemcpyHostToDevice:
+        right = fits(to, true) && fits(from, false);
+        break;
+    case cudaMemcpyDeviceToHost:
+        right = fits(to, false) && fits(from, true);
+        break;
+    case cudaMemcpyDeviceToDevice:
+        right = fits(to, true) && fits(from, true);
+        break;
+    case cudaMemcpyDefault:
+        right = true;
+    }
+    return right ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+/* Memory that is not pinned is copied before the call returns. */
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
+                            cudaStream_t stream)
+{
+    const weft_emulate_kind to_kind = weft_emulate_find(to, NULL);
+    const weft_emulate_kind from_kind = weft_emulate_find(from, NULL);
+    cudaError_t error = bytes ? check_kind(to_kind, from_kind, kind) : cudaSuccess;
+    if (!error)
+        error = enqueue_copy((copy){.to = to, .from = from, .bytes = bytes}, stream);
+    if (!error && (to_kind == WEFT_EMULATE_PAGEABLE || from_kind == WEFT_EMULATE_PAGEABLE))
+        error = cudaStreamSynchronize(stream);
+    return weft_emulate_error(error);
+}
+
+cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind)
+{
+    const cudaError_t error = cudaMemcpyAsync(to, from, bytes, kind, NULL);
+    return error ? error : cudaStreamSynchronize(NULL);
+}
+
+cudaError_t cudaMemsetAsync(void *memory, int value, size_t bytes, cudaStream_t stream)
+{
+    if (bytes && weft_emulate_find(memory, NULL) == WEFT_EMULATE_PAGEABLE)
+        return weft_emulate_error(cudaErrorInvalidValue);
+    return weft_emulate_error(
+        enqueue_copy((copy){.to = memory, .value = value, .bytes = bytes}, stream));
+}
+
+cudaError_t cudaMemset(void *memory, int value, size_t bytes)
+{
+    const cudaError_t error = cudaMemsetAsync(memory, value, bytes, NULL);
+    return error ? error : cudaStreamSynchronize(NULL);
+}
+
+/* A value in memory that a stream waits for, or writes. */
+typedef struct word {
+    uint64_t address, value, seen;
+    unsigned flags;
+    bool wide, write;
+} word;
+
+static void access_word(void *argument)
+{
+    word *w = argument;
+    void *address = (void *)(uintptr_t)w->address;
+    if (w->write && w->wide)
+        __atomic_store_n((uint64_t *)address, w->value, __ATOMIC_RELEASE);
+    else if (w->write)
+        __atomic_store_n((uint32_t *)address, (uint32_t)w->value, __ATOMIC_RELEASE);
+    else if (w->wide)
+        w->seen = __atomic_load_n((uint64_t *)address, __ATOMIC_ACQUIRE);
+    else
+        w->seen = __atomic_load_n((uint32_t *)address, __ATOMIC_ACQUIRE);
+}
+
+static bool arrived(const word *w)
+{
+    const uint64_t difference = w->seen - w->value;
+    switch (w->flags & 3) {
+    case CU_STREAM_WAIT_VALUE_GEQ:
+        return w->wide ? (int64_t)difference >= 0 : (int32_t)difference >= 0;
+    case CU_STREAM_WAIT_VALUE_EQ:
+        return !difference;
+    case CU_STREAM_WAIT_VALUE_AND:
+        return (w->seen & w->value) != 0;
+    default:
+        return (~(w->seen | w->value) & (w->wide ? UINT64_MAX : UINT32_MAX)) != 0;
+    }
+}
+
+static void run_word(void *argument)
+{
+    word *w = argument;
+    const bool device =
+        weft_emulate_find((void *)(uintptr_t)w->address, NULL) == WEFT_EMULATE_DEVICE;
+    const struct timespec pause = {.tv_nsec = 20000};
+    for (;;) {
+        if (device)
+            weft_emulate_on_device(access_word, w);
+        else
+            access_word(w);
+        if (w->write || arrived(w))
+            break;
+        nanosleep(&pause, NULL);
+    }
+    free(w);
+}
+
+static CUresult enqueue_word(CUstream stream, word w)
+{
+    const void *address = (const void *)(uintptr_t)w.address;
+    if (w.address % (w.wide ? 8 : 4) || weft_emulate_find(address, NULL) == WEFT_EMULATE_PAGEABLE)
+        return CUDA_ERROR_INVALID_VALUE;
+    word *kept = malloc(sizeof *kept);
+    if (!kept)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *kept = w;
+    if (!weft_emulate_enqueue(stream, run_word, kept, false))
+        return CUDA_SUCCESS;
+    free(kept);
+    return CUDA_ERROR_INVALID_HANDLE;
+}
+
+static CUresult wait_32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags)
+{
+    return enqueue_word(stream, (word){.address = address, .value = value, .flags = flags});
+}
+
+static CUresult wait_64(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags)
+{
+    return enqueue_word(stream,
+                        (word){.address = address, .value = value, .flags = flags, .wide = true});
+}
+
+static CUresult write_32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags)
+{
+    return enqueue_word(stream,
+                        (word){.address = address, .value = value, .flags = flags, .write = true});
+}
+
+static CUresult write_64(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags)
+{
+    return enqueue_word(
+        stream,
+        (word){.address = address, .value = value, .flags = flags, .wide = true, .write = true});
+}
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **out, unsigned version,
+                                             unsigned long long flags,
+                                             enum cudaDriverEntryPointQueryResult *out_result)
+{
+    static CUresult (*const narrow[])(CUstream, CUdeviceptr, cuuint32_t, unsigned) = {wait_32,
+                                                                                      write_32};
+    static CUresult (*const wide[])(CUstream, CUdeviceptr, cuuint64_t, unsigned) = {wait_64,
+                                                                                    write_64};
+    static const struct {
+        const char *name;
+        const void *function; /* the address of a pointer */
+    } functions[] = {{"cuStreamWaitValue32", &narrow[0]},
+                     {"cuStreamWriteValue32", &narrow[1]},
+                     {"cuStreamWaitValue64", &wide[0]},
+                     {"cuStreamWriteValue64", &wide[1]}};
+    (void)version;
+    (void)flags;
+    *out = NULL;
+    for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++)
+        if (!strcmp(symbol, functions[i].name))
+            memcpy(out, functions[i].function, sizeof *out);
+    if (out_result)
+        *out_result = *out ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+    return cudaSuccess;
+}
+
+#undef cudaGetDriverEntryPoint
+cudaError_t cudaGetDriverEntryPoint(const char *symbol, void **out, unsigned long long flags,
+                                    enum cudaDriverEntryPointQueryResult *out_result)
+{
+    return cudaGetDriverEntryPointByVersion(symbol, out, CUDART_VERSION, flags, out_result);
+}
