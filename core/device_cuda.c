@@ -160,11 +160,20 @@ static weft_status cuda_lane_create(weft_device *device, int priority, const cha
     return WEFT_OK;
 }
 
-/* What a call on the lane's stream ended in: the lane's own error comes first. */
-static weft_status lane_status(cuda_lane *lane, weft_status status)
+/* What enqueuing ended in. Where that failed, the lane's own error comes first. */
+static weft_status enqueued(const cuda_lane *lane, weft_status status)
 {
+    if (status == WEFT_OK)
+        return WEFT_OK;
     WEFT_TRY(weft_timeline_status(lane->line));
     return weft_error_context(status, "lane %s", lane->base.name);
+}
+
+/* The lane's own error, else what CUDA says. */
+static weft_status lane_status(const cuda_lane *lane, weft_status status)
+{
+    WEFT_TRY(weft_timeline_status(lane->line));
+    return enqueued(lane, status);
 }
 
 /* --- functions submitted to a lane --------------------------------------------------------- */
@@ -227,7 +236,7 @@ static weft_status cuda_submit(weft_lane *base, const char *label, weft_lane_fun
     cuda_lane *lane = (cuda_lane *)base;
     WEFT_TRY(weft_timeline_status(lane->line));
     weft_cuda_enter((cuda_device *)base->device);
-    return lane_status(lane, enqueue(lane, label, function, args, num_bytes));
+    return enqueued(lane, enqueue(lane, label, function, args, num_bytes));
 }
 
 /* --- events -------------------------------------------------------------------------------- */
@@ -289,7 +298,7 @@ static weft_status cuda_wait(weft_lane *base, const weft_event *base_event)
     }
     if (status == WEFT_OK)
         status = WEFT_CUDA(cudaStreamWaitEvent(lane->stream, event->event, 0));
-    return lane_status(lane, status);
+    return enqueued(lane, status);
 }
 
 static weft_status cuda_wait_host(const weft_event *base)
@@ -338,8 +347,8 @@ static weft_status cuda_copy(weft_lane *base, void *to, const void *from, size_t
         copy_args args = {.to = to, .from = from, .bytes = bytes};
         return cuda_submit(base, "copy", run_copy, &args, sizeof args);
     }
-    return lane_status(
-        lane, WEFT_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, lane->stream)));
+    return enqueued(lane,
+                    WEFT_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, lane->stream)));
 }
 
 static weft_status cuda_zero(weft_lane *base, void *to, size_t bytes)
@@ -347,7 +356,7 @@ static weft_status cuda_zero(weft_lane *base, void *to, size_t bytes)
     cuda_lane *lane = (cuda_lane *)base;
     WEFT_TRY(weft_timeline_status(lane->line));
     weft_cuda_enter((cuda_device *)base->device);
-    return lane_status(lane, WEFT_CUDA(cudaMemsetAsync(to, 0, bytes, lane->stream)));
+    return enqueued(lane, WEFT_CUDA(cudaMemsetAsync(to, 0, bytes, lane->stream)));
 }
 
 const weft_device_ops weft_cuda_device_ops = {

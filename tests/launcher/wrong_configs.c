@@ -316,6 +316,12 @@ static const mistake mistakes[] = {
      {"--set", "num_attention_heads=5"},
      "--set num_attention_heads=5: model.num_attention_heads: hidden_size 16 does not divide"},
     {NULL, NULL, {"--frobnicate"}, "--frobnicate: unknown option or missing value; see weft train"},
+#ifndef WEFT_HAS_CUDA
+    {NULL,
+     NULL,
+     {"--set", "device.kind=cuda", "--mesh", "dp=2"},
+     "--set device.kind=cuda: device.kind: no CUDA device: this Weft was built without CUDA"},
+#endif
     {NULL, NULL, {"--mesh"}, "--mesh: unknown option or missing value; see weft train --help"},
     {NULL, NULL, {"second.json"}, "one CONFIG is needed; see weft train --help"},
     {NULL, NULL, {"--resume"}, "run: no checkpoint to resume from"},
