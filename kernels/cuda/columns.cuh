@@ -1,0 +1,30 @@
+/* Sums over the rows of a matrix of partial sums, in fixed order. */
+#ifndef WEFT_KERNELS_CUDA_COLUMNS_CUH
+#define WEFT_KERNELS_CUDA_COLUMNS_CUH
+
+#include "kernels/cuda/each.cuh"
+
+constexpr unsigned SUM_COLUMNS_ROWS = 16;
+/* A block of so many threads sums WARP columns. */
+#define SUM_COLUMNS_BLOCK dim3(WARP, SUM_COLUMNS_ROWS)
+
+/* The sum of column `col` over rows begin .. end, in the threads of threadIdx.y 0; 0 for a column
+ * beyond `stride`. All threads of the block call. */
+static __device__ inline float sum_of_column(const float *partials, size_t stride, unsigned begin,
+                                             unsigned end, size_t col)
+{
+    __shared__ float shared[SUM_COLUMNS_ROWS][WARP];
+    float sum = 0.0f;
+    if (col < stride)
+#pragma unroll 4
+        for (unsigned row = begin + threadIdx.y; row < end; row += SUM_COLUMNS_ROWS)
+            sum += partials[row * stride + col];
+    shared[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    sum = 0.0f;
+    for (unsigned y = 0; y < SUM_COLUMNS_ROWS && threadIdx.y == 0; y++)
+        sum += shared[y][threadIdx.x];
+    return sum;
+}
+
+#endif
