@@ -1,0 +1,164 @@
+/* What all attention kernels share (FlashAttention, Dao et al. 2022; FlashAttention-2, Dao 2023):
+ * where rows stand, which keys a query sees, and dropout.
+ *
+ * A block owns some rows, queries or, for their gradients, keys, and goes over tiles of the others.
+ * With 16-bit numbers products are tensor cores' (attention_tiles.cuh), with fp32 they are not
+ * (attention_plain.cuh). No float is added atomically and all loops have one order: results are the
+ * same to the bit every time. */
+#ifndef WEFT_KERNELS_CUDA_ATTENTION_CUH
+#define WEFT_KERNELS_CUDA_ATTENTION_CUH
+
+#include "kernels/cuda/cuda.cuh"
+#include "kernels/cuda/random.cuh"
+
+constexpr float LOG2_E = 1.44269504088896340736f;
+
+struct problem {
+    weft_attention_shape s;
+    int dim, heads_each; /* of a group */
+    int seq_q, seq_k;
+    int first_query; /* at most seq_k, which says the same of what is seen */
+    float scale, kept_factor;
+    uint32_t keep_from; /* a 24-bit number from here on keeps its element */
+    bool is_aligned;    /* every row starts at, and holds, a multiple of 16 bytes */
+    bool is_even;       /* four keys in a row that begin at a multiple of 4 share random words */
+};
+
+/* Elements before query i of sample b and head h, and before key j of its group. */
+static __device__ inline size_t query_at(const problem &p, int b, int h, int i)
+{
+    return (size_t(i) * p.s.batch + b) * p.s.q_token_stride +
+           h / p.heads_each * p.s.q_group_stride + h % p.heads_each * size_t(p.dim);
+}
+
+static __device__ inline size_t key_at(const problem &p, int b, int g, int j)
+{
+    return (size_t(j) * p.s.batch + b) * p.s.k_token_stride + g * p.s.k_group_stride;
+}
+
+static __device__ inline size_t out_at(const problem &p, int b, int h, int i)
+{
+    return ((size_t(i) * p.s.batch + b) * p.s.heads + h) * p.dim;
+}
+
+static __device__ inline size_t stat_at(const problem &p, int b, int h, int i)
+{
+    return (size_t(b) * p.s.heads + h) * p.seq_q + i;
+}
+
+/* The rows of a head: row i stands at `at` + i * stride. */
+template <typename T> struct rows {
+    T *at;
+    size_t stride;
+};
+
+template <typename T>
+static __device__ inline rows<T> query_rows(const problem &p, T *q, int b, int h)
+{
+    return {q + query_at(p, b, h, 0), p.s.batch * p.s.q_token_stride};
+}
+
+template <typename T>
+static __device__ inline rows<T> key_rows(const problem &p, T *k, int b, int g)
+{
+    return {k + key_at(p, b, g, 0), p.s.batch * p.s.k_token_stride};
+}
+
+template <typename T>
+static __device__ inline rows<T> out_rows(const problem &p, T *x, int b, int h)
+{
+    return {x + out_at(p, b, h, 0), p.s.batch * p.s.heads * p.dim};
+}
+
+/* The query sees the keys before this one. */
+static __device__ inline int end_of_keys(const problem &p, int query)
+{
+    return p.s.causal ? min(p.seq_k, p.first_query + query + 1) : p.seq_k;
+}
+
+/* The first query that sees the key, which may be none of them. */
+static __device__ inline int first_to_see(const problem &p, int key)
+{
+    return p.s.causal ? max(0, key - p.first_query) : 0;
+}
+
+/* The element of the random stream that drops key 0 for query 0 of a head. */
+static __device__ inline uint64_t first_element(const problem &p, int b, int h)
+{
+    const uint64_t head = (p.s.first_sample + b) * p.s.total_heads + p.s.first_head + h;
+    return (head * p.s.total_seq + p.s.first_query) * p.s.total_seq;
+}
+
+static __device__ inline bool is_kept(const problem &p, uint64_t first, int query, int key)
+{
+    const uint64_t element = first + query * p.s.total_seq + key;
+    uint32_t words[4];
+    random_block(p.s.seed, p.s.stream, element / 4, words);
+    const unsigned i = element % 4;
+    const uint32_t word = i < 2 ? i == 0 ? words[0] : words[1] : i == 2 ? words[2] : words[3];
+    return word >> 8 >= p.keep_from;
+}
+
+/* What the host knows of a call; `operands` are all its matrices, whose alignment counts. */
+template <typename... P>
+static inline problem make_problem(const weft_attention_shape &s, weft_dtype dtype,
+                                   const P *...operands)
+{
+    problem p = {};
+    p.s = s;
+    p.dim = int(s.head_dim);
+    p.heads_each = int(s.heads / s.groups);
+    p.seq_q = int(s.seq_q);
+    p.seq_k = int(s.seq_k);
+    p.first_query = int(s.first_query < s.seq_k ? s.first_query : s.seq_k);
+    p.scale = s.scale != 0 ? s.scale : 1.0f / sqrtf(float(s.head_dim));
+    p.kept_factor = 1.0f / (1.0f - s.dropout);
+    p.keep_from = keep_from(s.dropout);
+    p.is_even = s.total_seq % 4 == 0;
+    size_t odd =
+        s.head_dim | s.q_token_stride | s.q_group_stride | s.k_token_stride | s.k_group_stride;
+    odd *= weft_dtype_bytes(dtype);
+    ((odd |= reinterpret_cast<uintptr_t>(operands)), ...);
+    p.is_aligned = odd % 16 == 0;
+    return p;
+}
+
+constexpr int MAX_COLUMNS = 256;
+
+static inline weft_status check_problem(const problem &p)
+{
+    if (p.s.head_dim > MAX_COLUMNS)
+        return WEFT_ERROR(WEFT_CONFIG, "attention: head_dim %zu, on CUDA at most %d", p.s.head_dim,
+                          MAX_COLUMNS);
+    if (!(p.scale > 0))
+        return WEFT_ERROR(WEFT_INTERNAL, "attention: on CUDA scale must be positive, is %g",
+                          double(p.scale));
+    if ((p.s.seq_q | p.s.seq_k | p.s.batch * p.s.heads) > INT32_MAX / 2)
+        return WEFT_ERROR(WEFT_INTERNAL, "attention: more than 2^30 of something");
+    return WEFT_OK;
+}
+
+/* Launches a kernel whose blocks' shared memory may need to be asked for. */
+#define LAUNCH_WITH_SHARED(kernel, blocks, threads, shared, stream, ...)                           \
+    ([&]() -> weft_status {                                                                        \
+        WEFT_TRY(WEFT_CUDA(cudaFuncSetAttribute(                                                   \
+            kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared))));                   \
+        return WEFT_LAUNCH((kernel), blocks, threads, shared, stream, __VA_ARGS__);                \
+    }())
+
+/* Runs `call` with COLUMNS bound to what a row of `dim` numbers is padded to. */
+#define WITH_COLUMNS(dim, call)                                                                    \
+    ([&]() -> weft_status {                                                                        \
+        if ((dim) <= 64) {                                                                         \
+            constexpr int COLUMNS = 64;                                                            \
+            return call;                                                                           \
+        }                                                                                          \
+        if ((dim) <= 128) {                                                                        \
+            constexpr int COLUMNS = 128;                                                           \
+            return call;                                                                           \
+        }                                                                                          \
+        constexpr int COLUMNS = MAX_COLUMNS;                                                       \
+        return call;                                                                               \
+    }())
+
+#endif

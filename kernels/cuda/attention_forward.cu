@@ -1,0 +1,258 @@
+#include "kernels/cuda/attention_plain.cuh"
+#include "kernels/cuda/attention_tiles.cuh"
+
+/* With 16-bit numbers: each warp owns 16 * times queries, whose scores, probabilities and sums stay
+ * in registers. */
+template <int columns> struct forward_tiling {
+    static constexpr int times = columns <= 128 ? 2 : 1;
+    static constexpr int num_threads = 128;
+    static constexpr int queries = num_threads / 32 * 16 * times;
+    static constexpr int keys = 64;
+    static constexpr bool holds_queries = columns <= 64; /* in registers */
+    static constexpr size_t shared_bytes = (queries + 2 * keys) * columns * 2;
+};
+
+/* Scores become exp(scale * (score - top)), top being the greatest so far, or a little less: it
+ * follows only when it would fall behind by more than 2^8, so that the output seldom has to be
+ * scaled. Sums of this thread's columns are added to `sum`. Returns in `factor` what sums over
+ * earlier keys are worth beside these. */
+template <int times, int keys>
+static __device__ inline void online_softmax(results<times, keys> &scores, float scale,
+                                             float (&top)[times][2], float (&sum)[times][2],
+                                             float (&factor)[times][2])
+{
+#pragma unroll
+    for (int m = 0; m < times; m++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            float high = scores.at[m][0][2 * i];
+#pragma unroll
+            for (int n = 0; n < keys / 8; n++)
+                high = fmaxf(high, fmaxf(scores.at[m][n][2 * i], scores.at[m][n][2 * i + 1]));
+            high = fmaxf(high, __shfl_xor_sync(WHOLE_WARP, high, 1));
+            high = fmaxf(high, __shfl_xor_sync(WHOLE_WARP, high, 2));
+            high = (high - top[m][i]) * scale <= 8.0f ? top[m][i] : high;
+            factor[m][i] = power_of_two((top[m][i] - high) * scale);
+            top[m][i] = high;
+            float total = 0.0f;
+#pragma unroll
+            for (int n = 0; n < keys / 8; n++)
+#pragma unroll
+                for (int e = 2 * i; e < 2 * i + 2; e++) {
+                    scores.at[m][n][e] =
+                        power_of_two(fmaf(scores.at[m][n][e], scale, -high * scale));
+                    total += scores.at[m][n][e];
+                }
+            sum[m][i] = sum[m][i] * factor[m][i] + total;
+        }
+}
+
+template <int times, int columns>
+static __device__ inline void scale_rows(results<times, columns> &x,
+                                         const float (&factor)[times][2])
+{
+    bool changes = false;
+#pragma unroll
+    for (int m = 0; m < times; m++)
+        changes = changes || factor[m][0] != 1.0f || factor[m][1] != 1.0f;
+    if (!__any_sync(WHOLE_WARP, changes))
+        return;
+#pragma unroll
+    for (int m = 0; m < times; m++)
+#pragma unroll
+        for (int n = 0; n < columns / 8; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                x.at[m][n][e] *= factor[m][e / 2];
+}
+
+/* Blocks: tiles of queries, the last of all heads first, for they see the most keys. */
+template <typename T, int columns>
+static __global__ void __launch_bounds__(forward_tiling<columns>::num_threads, 2)
+    forward(problem p, const T *q, const T *k, const T *v, T *out, float *lse)
+{
+    using tiling = forward_tiling<columns>;
+    constexpr int times = tiling::times, threads = tiling::num_threads, keys = tiling::keys;
+    WEFT_DYNAMIC_SHARED(T, shared);
+    T *q_tile = shared, *k_tile = q_tile + tiling::queries * columns;
+    T *v_tile = k_tile + keys * columns;
+
+    const int num_heads = p.s.batch * p.s.heads, head = blockIdx.x % num_heads;
+    const int b = head / int(p.s.heads), h = head % int(p.s.heads), g = h / p.heads_each;
+    const int first = (gridDim.x / num_heads - 1 - blockIdx.x / num_heads) * tiling::queries;
+    const int row = threadIdx.x / WARP * (16 * times); /* the warp's first */
+    const rows<const T> k_rows = key_rows(p, k, b, g), v_rows = key_rows(p, v, b, g);
+    const float scale = p.scale * LOG2_E;
+
+    const int end = end_of_keys(p, min(first + tiling::queries, p.seq_q) - 1);
+    const int warp_end = end_of_keys(p, first + row + 16 * times - 1);
+    const int all_see = end_of_keys(p, first + row);
+    results<times, columns> sums;
+    results<times, keys> scores;
+    float top[times][2], sum[times][2], factor[times][2];
+    sums.clear();
+    for (int m = 0; m < times; m++)
+        for (int i = 0; i < 2; i++) {
+            top[m][i] = -INFINITY;
+            sum[m][i] = 0.0f;
+        }
+
+    load_tile<tiling::queries, columns, threads>(p, q_tile, query_rows(p, q, b, h), first, p.seq_q);
+    load_tile<keys, columns, threads>(p, k_tile, k_rows, 0, p.seq_k);
+    operand<times, tiling::holds_queries ? columns : 16> held;
+    for (int key = 0; key < end; key += keys) {
+        const bool sees = key < warp_end;
+        wait_for_copies();
+        __syncthreads();
+        if (tiling::holds_queries && key == 0) {
+#pragma unroll
+            for (int m = 0; m < times; m++)
+#pragma unroll
+                for (int chunk = 0; chunk < columns / 8; chunk += 2)
+                    load_left<columns>(held.at[m][chunk / 2], q_tile, row + 16 * m, chunk);
+        }
+        load_tile<keys, columns, threads>(p, v_tile, v_rows, key, p.seq_k);
+        if (sees)
+            multiply_rows<columns>(
+                scores,
+                [&](uint32_t(&to)[4], int m, int chunk) {
+                    if constexpr (tiling::holds_queries)
+                        memcpy(to, held.at[m][chunk / 2], sizeof to);
+                    else
+                        load_left<columns>(to, q_tile, row + 16 * m, chunk);
+                },
+                k_tile, 0);
+        wait_for_copies();
+        __syncthreads();
+        if (key + keys < end)
+            load_tile<keys, columns, threads>(p, k_tile, k_rows, key + keys, p.seq_k);
+        if (!sees)
+            continue;
+        if (key + keys > all_see)
+            hide<false>(p, scores, first + row, key);
+        online_softmax(scores, scale, top, sum, factor);
+        if (p.s.dropout > 0)
+            drop<false>(p, scores, first_element(p, b, h), first + row, key);
+        scale_rows(sums, factor);
+        operand<times, keys> probabilities;
+        round_results<T>(probabilities, scores);
+        multiply_add<columns>(sums, probabilities, v_tile, 0, 0);
+    }
+
+#pragma unroll
+    for (int m = 0; m < times; m++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            sum[m][i] += __shfl_xor_sync(WHOLE_WARP, sum[m][i], 1);
+            sum[m][i] += __shfl_xor_sync(WHOLE_WARP, sum[m][i], 2);
+            const int query = first + row + 16 * m + 8 * i + int(warp_thread() / 4);
+            if (warp_thread() % 4 == 0 && query < p.seq_q)
+                lse[stat_at(p, b, h, query)] = top[m][i] * p.scale + logf(sum[m][i]);
+            factor[m][i] = p.kept_factor / sum[m][i];
+        }
+    __syncwarp(); /* each warp has these rows of the tile for itself */
+    store_results<columns>(q_tile, row, 0, sums, factor);
+    __syncthreads();
+    store_tile<tiling::queries, columns, threads>(p, out_rows(p, out, b, h), q_tile, first,
+                                                  p.seq_q);
+}
+
+/* The same in fp32. */
+template <int columns>
+static __global__ void __launch_bounds__(PLAIN_THREADS)
+    forward_plain(problem p, const float *q, const float *k, const float *v, float *out, float *lse)
+{
+    using tiling = plain_tiling<columns>;
+    constexpr int each = tiling::each, side = tiling::side;
+    WEFT_DYNAMIC_SHARED(float, q_tile);
+    float *k_tile = q_tile + tiling::tile, *v_tile = k_tile + tiling::tile;
+    float *probabilities = v_tile + tiling::tile;
+
+    const int num_heads = p.s.batch * p.s.heads, head = blockIdx.x % num_heads;
+    const int b = head / int(p.s.heads), h = head % int(p.s.heads), g = h / p.heads_each;
+    const int first = (gridDim.x / num_heads - 1 - blockIdx.x / num_heads) * side;
+    const int x = threadIdx.x % 16, y = threadIdx.x / 16;
+    const uint64_t element = first_element(p, b, h);
+    float sums[each][columns / 16] = {}, top[each], sum[each] = {}, factor[each];
+    for (int i = 0; i < each; i++)
+        top[i] = -INFINITY;
+
+    load_plain<columns>(p, q_tile, query_rows(p, q, b, h), first, p.seq_q);
+    const int end = end_of_keys(p, min(first + side, p.seq_q) - 1);
+    for (int key = 0; key < end; key += side) {
+        __syncthreads();
+        load_plain<columns>(p, k_tile, key_rows(p, k, b, g), key, p.seq_k);
+        load_plain<columns>(p, v_tile, key_rows(p, v, b, g), key, p.seq_k);
+        __syncthreads();
+        float scores[each][each];
+        multiply_plain_rows<columns>(p, scores, q_tile, k_tile);
+#pragma unroll
+        for (int i = 0; i < each; i++) {
+            const int query = first + y + 16 * i, num = end_of_keys(p, query) - key;
+            float high = top[i], total = 0.0f;
+            for (int j = 0; j < each; j++) {
+                scores[i][j] = x + 16 * j < num ? scores[i][j] * p.scale : -INFINITY;
+                high = fmaxf(high, scores[i][j]);
+            }
+            for (int offset = 8; offset > 0; offset /= 2)
+                high = fmaxf(high, __shfl_xor_sync(WHOLE_WARP, high, offset));
+            factor[i] = expf(top[i] - high);
+            top[i] = high;
+            for (int j = 0; j < each; j++) {
+                scores[i][j] = expf(scores[i][j] - high);
+                total += scores[i][j];
+                if (p.s.dropout > 0 && !is_kept(p, element, query, key + x + 16 * j))
+                    scores[i][j] = 0.0f;
+            }
+            sum[i] = sum[i] * factor[i] + total;
+#pragma unroll
+            for (int j = 0; j < columns / 16; j++)
+                sums[i][j] *= factor[i];
+        }
+        store_plain_scores(probabilities, scores);
+        __syncthreads();
+        multiply_plain_add<columns>(sums, probabilities, v_tile);
+    }
+
+#pragma unroll
+    for (int i = 0; i < each; i++) {
+        for (int offset = 8; offset > 0; offset /= 2)
+            sum[i] += __shfl_xor_sync(WHOLE_WARP, sum[i], offset);
+        const int query = first + y + 16 * i;
+        if (x == 0 && query < p.seq_q)
+            lse[stat_at(p, b, h, query)] = top[i] + logf(sum[i]);
+        factor[i] = p.kept_factor / sum[i];
+    }
+    store_plain(p, out_rows(p, out, b, h), sums, factor, first, p.seq_q);
+}
+
+template <typename T, int columns>
+static weft_status launch(weft_lane *lane, const problem &p, const weft_attention_forward_args *a)
+{
+    const cudaStream_t stream = weft_cuda_stream(lane);
+    const size_t num_heads = p.s.batch * p.s.heads;
+    const T *q = static_cast<const T *>(a->q), *k = static_cast<const T *>(a->k);
+    const T *v = static_cast<const T *>(a->v);
+    T *out = static_cast<T *>(a->out);
+    if constexpr (sizeof(T) == sizeof(float)) {
+        using tiling = plain_tiling<columns>;
+        return LAUNCH_WITH_SHARED(
+            forward_plain<columns>, num_blocks(p.seq_q, tiling::side) * num_heads, PLAIN_THREADS,
+            (3 * tiling::tile + tiling::scores) * sizeof(float), stream, p, q, k, v, out, a->lse);
+    } else {
+        using tiling = forward_tiling<columns>;
+        return LAUNCH_WITH_SHARED(
+            (forward<T, columns>), num_blocks(p.seq_q, tiling::queries) * num_heads,
+            tiling::num_threads, tiling::shared_bytes, stream, p, q, k, v, out, a->lse);
+    }
+}
+
+extern "C" weft_status weft_cuda_attention_forward(weft_lane *lane,
+                                                   const weft_attention_forward_args *a)
+{
+    const problem p = make_problem(a->shape, a->dtype, a->q, a->k, a->v, a->out);
+    if (p.seq_q == 0 || p.s.batch == 0)
+        return WEFT_OK;
+    WEFT_TRY(check_problem(p));
+    return WITH_DTYPE(a->dtype, WITH_COLUMNS(p.dim, (launch<T, COLUMNS>(lane, p, a))));
+}
