@@ -161,6 +161,13 @@ static void check_plan(plan_case p, int all_to)
     assert_int_equal(row, num_rows(&p));
 }
 
+/* Of the eight forms that three bits make, four in which any two bits meet in every way: an
+ * emulated device is slow. */
+static bool is_left_out(int form)
+{
+    return probe_on_cuda() && ((form ^ form >> 1 ^ form >> 2) & 1);
+}
+
 static void plans_equal_the_naive_sort(void **state)
 {
     (void)state;
@@ -169,6 +176,8 @@ static void plans_equal_the_naive_sort(void **state)
     for (size_t s = 0; s < 5; s++) {
         for (size_t c = 0; c < 5; c++) {
             for (int form = 0; form < 8; form++) {
+                if (is_left_out(form))
+                    continue;
                 plan_case p = {.num_tokens = shapes[s][0],
                                .num_experts = shapes[s][1],
                                .topk = shapes[s][2],
@@ -188,34 +197,51 @@ static void plans_equal_the_naive_sort(void **state)
     check_plan((plan_case){.num_experts = 4, .topk = 2, .num_local = 4}, -1);
 }
 
+/* More than one block of threads sorts these. */
+static void larger_plans_equal_the_naive_sort(void **state)
+{
+    (void)state;
+    static const size_t shapes[][4] = {{3000, 70, 2, 60}, {200, 1024, 16, 5}};
+    for (size_t s = 0; s < 2; s++) {
+        for (int form = 0; form < 6; form++) {
+            plan_case p = {.num_tokens = shapes[s][0],
+                           .num_experts = shapes[s][1],
+                           .topk = shapes[s][2],
+                           .capacity = form < 2 ? 0 : shapes[s][3],
+                           .policy = form < 4 ? WEFT_DROP_POSITION : WEFT_DROP_PROBS,
+                           .first_expert = 3,
+                           .num_local = shapes[s][1] / 2,
+                           .num_partitions = form % 2 ? 3 : 1};
+            check_plan(p, form % 2 ? 5 : -1);
+        }
+    }
+}
+
 static void a_wrong_expert_is_refused(void **state)
 {
     (void)state;
-    if (probe_on_cuda()) /* its kernels look at no value on the way */
-        skip();
     weft_lane *lane = NULL;
-    weft_device *device = NULL;
-    assert_int_equal(weft_device_create_cpu(1, 0, &device), WEFT_OK);
-    assert_int_equal(weft_lane_create(device, 0, "wrong", &lane), WEFT_OK);
-    int32_t top_index[2] = {0, 4}, row_of[2], token_of[2], scratch[2];
-    int64_t counts[4], dropped = 0;
-    weft_status status = weft_dispatch_plan(lane, &(weft_dispatch_plan_args){.num_tokens = 2,
-                                                                             .num_experts = 4,
-                                                                             .topk = 1,
-                                                                             .num_local = 4,
-                                                                             .top_index = top_index,
-                                                                             .counts = counts,
-                                                                             .row_of = row_of,
-                                                                             .token_of = token_of,
-                                                                             .dropped = &dropped,
-                                                                             .scratch = scratch});
+    assert_int_equal(weft_lane_create(weft_lane_device(probe_lane(0)), 0, "wrong", &lane), WEFT_OK);
+    int32_t *top_index = probe_alloc(2 * sizeof *top_index);
+    top_index[0] = 0;
+    top_index[1] = 4;
+    weft_status status = weft_dispatch_plan(
+        lane, &(weft_dispatch_plan_args){.num_tokens = 2,
+                                         .num_experts = 4,
+                                         .topk = 1,
+                                         .num_local = 4,
+                                         .top_index = top_index,
+                                         .counts = probe_alloc(4 * sizeof(int64_t)),
+                                         .row_of = probe_alloc(2 * sizeof(int32_t)),
+                                         .token_of = probe_alloc(2 * sizeof(int32_t)),
+                                         .dropped = probe_alloc(sizeof(int64_t)),
+                                         .scratch = probe_alloc(2 * sizeof(int32_t))});
     if (status == WEFT_OK)
         status = weft_lane_sync(lane);
     assert_int_equal(status, WEFT_INTERNAL);
-    assert_non_null(strstr(weft_error_get()->text, "expert 4 of 4"));
+    assert_non_null(strstr(weft_error_get()->text, "choice 0 of token 1 is expert 4 of 4"));
     weft_error_clear();
     weft_lane_destroy(lane);
-    weft_device_destroy(device);
 }
 
 typedef struct move_case {
@@ -332,10 +358,13 @@ static void moves_equal_fp64_and_finite_differences(void **state)
     (void)state;
     for (int form = 0; form < 8 * probe_num_dtypes(); form++) {
         weft_dtype dtype = probe_dtype(form / 8);
+        if (is_left_out(form & 7))
+            continue;
         check_moves(1, 2, 1, 1, dtype, form & 3, form & 4, form & 4);
         check_moves(11, 4, 1, 7, dtype, form & 3, form & 4, form & 4);
         check_moves(37, 8, 2, 531, dtype, form & 3, form & 4, form & 4);
         check_moves(19, 6, 3, 1031, dtype, form & 3, form & 4, form & 4);
+        check_moves(9, 6, 3, 1160, dtype, form & 3, form & 4, form & 4); /* aligned rows */
     }
 }
 
@@ -344,6 +373,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         PROBE_TEST(the_example_of_ppmoe),
         PROBE_TEST(plans_equal_the_naive_sort),
+        PROBE_TEST(larger_plans_equal_the_naive_sort),
         PROBE_TEST(a_wrong_expert_is_refused),
         PROBE_TEST(moves_equal_fp64_and_finite_differences),
     };

@@ -112,6 +112,7 @@ static void whole_vocabulary(void **state)
         check_whole(6, 65, 65, dtype, form & 1, 10.0);
         check_whole(7, 5003, 4999, dtype, form & 1, 3.0);
         check_whole(5, 4100, 4097, dtype, form & 1, 40.0);
+        check_whole(2, 20011, 20003, dtype, form & 1, 3.0);
     }
 }
 
