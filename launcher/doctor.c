@@ -18,6 +18,7 @@
 #include "core/probe.h"
 #include "kernels/kernels.h"
 #include "kernels/probe.h"
+#include "launcher/doctor.h"
 #include "launcher/launch.h"
 #include "launcher/verbs.h"
 #include "parallel/probe.h"
@@ -147,6 +148,7 @@ static const struct check {
     {"shared memory", false, weft_probe_shared_memory},
     {"CUDA", false, weft_probe_cuda},
     {"NCCL", false, weft_probe_nccl},
+    {"GPU", false, weft_doctor_gpu},
 };
 enum { NUM_CHECKS = sizeof checks / sizeof checks[0] };
 

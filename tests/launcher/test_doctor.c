@@ -143,6 +143,25 @@ static void test_cuda(const char *folder)
     }
 }
 
+/* Not required; absent with a reason, or at work. */
+static void test_gpu(void)
+{
+    answer json = run("", "--json gpu");
+    cJSON *root = cJSON_Parse(json.text);
+    EXPECT(json.code == 0, "exit code %d", json.code);
+#ifdef WEFT_HAS_CUDA
+    const char *note = field(root, "GPU", "note");
+    bool works = strstr(note, "device.kind: cuda finds ") != NULL;
+    expect_state(root, "GPU", works ? "works" : "absent");
+    EXPECT(*note, "no reason is given");
+#else
+    expect_state(root, "GPU", "absent");
+    EXPECT(strstr(field(root, "GPU", "note"), "built without CUDA") != NULL, "%s",
+           field(root, "GPU", "note"));
+#endif
+    cJSON_Delete(root);
+}
+
 static void test_arguments(void)
 {
     answer help = run("", "--help");
@@ -161,6 +180,7 @@ int main(int argc, char **argv)
     test_this_machine();
     test_broken_requirement();
     test_without_mpirun();
+    test_gpu();
     if (argc > 1)
         test_cuda(argv[1]);
     return expect_finish();
