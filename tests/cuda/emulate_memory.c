@@ -12,13 +12,13 @@
 
 /* Addresses of a device's memory; how much of them it may use is WEFT_EMULATE_MEMORY_MIB. Between
  * blocks stay bytes that nobody may touch. */
-enum { ALIGNMENT = 512, REDZONE = 512, GROWTH = 1 << 20 };
+enum { ALIGNMENT = 512, REDZONE = 512, GROWTH = 2 << 20 };
 static const size_t ADDRESSES = (size_t)64 << 30;
 
 typedef struct block {
     struct block *next; /* of the device, by address; adjacent */
     size_t offset, bytes, used_bytes;
-    bool used;
+    bool used, leaving; /* is being freed */
 } block;
 
 typedef struct pinned {
@@ -53,7 +53,7 @@ void weft_emulate_die(const char *format, ...)
 }
 
 /* The block in which an address lies. Not locked: also for the handler of a signal. */
-static const block *find_block(const unsigned char *address, int *out_device)
+static block *find_block(const unsigned char *address, int *out_device)
 {
     for (int d = 0; d < WEFT_EMULATE_MAX_DEVICES; d++) {
         const struct memory *m = &memories[d];
@@ -61,7 +61,7 @@ static const block *find_block(const unsigned char *address, int *out_device)
             continue;
         const size_t offset = (size_t)(address - m->base);
         *out_device = d;
-        for (const block *b = m->blocks; b; b = b->next)
+        for (block *b = m->blocks; b; b = b->next)
             if (offset >= b->offset && offset < b->offset + b->bytes)
                 return b;
     }
@@ -79,16 +79,24 @@ static void on_fault(int signal, siginfo_t *info, void *context)
     sigaction(signal, &previous_action, NULL); /* comes again */
 }
 
+static size_t round_up(size_t bytes, size_t to)
+{
+    return (bytes + to - 1) / to * to;
+}
+
 static void start(void)
 {
     const char *text = getenv("WEFT_EMULATE_MEMORY_MIB");
     const size_t total = (text && *text ? strtoull(text, NULL, 10) : 8192) << 20;
     const struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO};
     for (int d = 0; d < weft_emulate_num_devices(); d++) {
-        memories[d].base =
-            mmap(NULL, ADDRESSES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (memories[d].base == MAP_FAILED)
+        unsigned char *memory = mmap(NULL, ADDRESSES + GROWTH, PROT_NONE,
+                                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (memory == MAP_FAILED)
             weft_emulate_die("cannot reserve addresses for device %d", d);
+        /* Large pages, where there are any: protection changes often, and costs by the page. */
+        memories[d].base = (unsigned char *)round_up((uintptr_t)memory, GROWTH);
+        madvise(memories[d].base, ADDRESSES, MADV_HUGEPAGE);
         memories[d].total = total;
     }
     sigaction(SIGSEGV, &action, &previous_action);
@@ -96,9 +104,11 @@ static void start(void)
 
 static void protect(int how)
 {
+    pthread_mutex_lock(&lock);
     for (int d = 0; d < weft_emulate_num_devices(); d++)
         if (memories[d].grown && mprotect(memories[d].base, memories[d].grown, how))
             weft_emulate_die("cannot change the protection of device memory");
+    pthread_mutex_unlock(&lock);
 }
 
 void weft_emulate_on_device(void (*run)(void *), void *argument)
@@ -109,11 +119,6 @@ void weft_emulate_on_device(void (*run)(void *), void *argument)
     run(argument);
     protect(PROT_NONE);
     pthread_mutex_unlock(&device);
-}
-
-static size_t round_up(size_t bytes, size_t to)
-{
-    return (bytes + to - 1) / to * to;
 }
 
 /* A free block of at least these bytes, at the end if there is none between. Locked. */
@@ -133,6 +138,7 @@ static block *find_free(struct memory *m, size_t bytes)
         return NULL;
     }
     memset(m->base + m->grown, 0xff, growth);
+    mprotect(m->base + m->grown, growth, PROT_NONE);
     forbid_access(m->base + m->grown, growth);
     m->grown += growth;
     if (last)
@@ -142,46 +148,29 @@ static block *find_free(struct memory *m, size_t bytes)
     return b;
 }
 
-/* An allocation, seen from the thread that is on the device. */
-typedef struct request {
-    int device;
-    size_t bytes;
-    unsigned char *memory;
-    cudaError_t error;
-} request;
-
-static void alloc_on_device(void *argument)
+cudaError_t weft_emulate_alloc(int device_index, size_t bytes, void **out)
 {
-    request *r = argument;
-    struct memory *m = &memories[r->device];
-    const size_t bytes = round_up(r->bytes, ALIGNMENT) + REDZONE;
-    r->error = cudaErrorMemoryAllocation;
+    const size_t block_bytes = round_up(bytes, ALIGNMENT) + REDZONE;
+    pthread_once(&once, start);
     pthread_mutex_lock(&lock);
-    block *b = r->bytes <= m->total - m->used ? find_free(m, bytes) : NULL;
-    block *rest = b && b->bytes > bytes ? calloc(1, sizeof *rest) : NULL;
+    struct memory *m = &memories[device_index];
+    block *b = bytes <= m->total - m->used ? find_free(m, block_bytes) : NULL;
+    block *rest = b && b->bytes > block_bytes ? calloc(1, sizeof *rest) : NULL;
     if (rest) {
-        *rest = (block){.next = b->next, .offset = b->offset + bytes, .bytes = b->bytes - bytes};
+        *rest = (block){
+            .next = b->next, .offset = b->offset + block_bytes, .bytes = b->bytes - block_bytes};
         b->next = rest;
-        b->bytes = bytes;
+        b->bytes = block_bytes;
     }
     if (b) {
         b->used = true;
-        b->used_bytes = r->bytes;
-        m->used += r->bytes;
-        r->memory = m->base + b->offset;
-        allow_access(r->memory, r->bytes);
-        r->error = cudaSuccess;
+        b->used_bytes = bytes;
+        m->used += bytes;
+        allow_access(m->base + b->offset, bytes);
+        *out = m->base + b->offset;
     }
     pthread_mutex_unlock(&lock);
-}
-
-cudaError_t weft_emulate_alloc(int device_index, size_t bytes, void **out)
-{
-    request r = {.device = device_index, .bytes = bytes};
-    weft_emulate_on_device(alloc_on_device, &r);
-    if (!r.error)
-        *out = r.memory;
-    return r.error;
+    return b ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 
 /* Joins what follows, while it is free. */
@@ -195,31 +184,40 @@ static void join(block *b)
     }
 }
 
-static void free_on_device(void *argument)
+typedef struct fill {
+    unsigned char *memory;
+    size_t used_bytes, bytes;
+} fill;
+
+static void run_fill(void *argument)
 {
-    request *r = argument;
-    r->error = cudaErrorInvalidValue;
-    pthread_mutex_lock(&lock);
-    block *b = (block *)(uintptr_t)find_block(r->memory, &r->device);
-    struct memory *m = &memories[r->device];
-    if (b && b->used && r->memory == m->base + b->offset) {
-        memset(r->memory, 0xff, b->used_bytes);
-        forbid_access(r->memory, b->bytes);
-        b->used = false;
-        m->used -= b->used_bytes;
-        for (b = m->blocks; b; b = b->next)
-            if (!b->used)
-                join(b);
-        r->error = cudaSuccess;
-    }
-    pthread_mutex_unlock(&lock);
+    const fill *f = argument;
+    memset(f->memory, 0xff, f->used_bytes);
+    forbid_access(f->memory, f->bytes);
 }
 
 cudaError_t weft_emulate_free(void *memory)
 {
-    request r = {.memory = memory};
-    weft_emulate_on_device(free_on_device, &r);
-    return r.error;
+    int d = -1;
+    pthread_mutex_lock(&lock);
+    block *b = find_block(memory, &d);
+    struct memory *m = d < 0 ? NULL : &memories[d];
+    if (!b || !b->used || b->leaving || memory != m->base + b->offset) {
+        pthread_mutex_unlock(&lock);
+        return cudaErrorInvalidValue;
+    }
+    b->leaving = true;
+    pthread_mutex_unlock(&lock);
+    fill request = {m->base + b->offset, b->used_bytes, b->bytes};
+    weft_emulate_on_device(run_fill, &request);
+    pthread_mutex_lock(&lock);
+    b->used = b->leaving = false;
+    m->used -= b->used_bytes;
+    for (b = m->blocks; b; b = b->next)
+        if (!b->used)
+            join(b);
+    pthread_mutex_unlock(&lock);
+    return cudaSuccess;
 }
 
 size_t weft_emulate_available(int device_index, size_t *out_total)
