@@ -186,8 +186,8 @@ static __device__ inline void store_results(T *tile, int row, int chunk,
             for (int i = 0; i < 2; i++) {
                 const float *x = &from.at[m][n][2 * i];
                 const uint32_t pair = pack_pair<T>(x[0] * factor[m][i], x[1] * factor[m][i]);
-                memcpy(tile + chunk_at<tile_columns>(row + 16 * m + 8 * i + r, chunk + n) + 2 * t,
-                       &pair, sizeof pair);
+                T *to = tile + chunk_at<tile_columns>(row + 16 * m + 8 * i + r, chunk + n) + 2 * t;
+                memcpy(static_cast<void *>(to), &pair, sizeof pair);
             }
 }
 

@@ -1,0 +1,405 @@
+/* Gradients of attention from its log-sum-exps (FlashAttention, Algorithm 4), in two passes: one
+ * for queries and one for keys and values. Each computes all probabilities again, which costs 7
+ * products where 5 would do, and needs no sum over blocks, so that the result is always the same.
+ *
+ * Both passes are one kernel. Blocks own rows of `first` and `second`: queries and the gradient of
+ * the output or, for keys, keys and values; they meet tiles of the other two. With
+ *   S = scale * first others_first^T,  P = exp(S - lse),
+ *   dP = second others_second^T,       dS = P * (dP - delta),
+ * the gradients are dS others_first for the first and, for keys, P others_second for the second. */
+#include "kernels/cuda/attention_plain.cuh"
+#include "kernels/cuda/attention_tiles.cuh"
+
+template <typename T> struct tensors {
+    const T *q, *k, *v, *dout;
+    const float *lse, *delta;
+    T *dq, *dk, *dv;
+};
+
+/* The rows `first` .. `end` that a block owns at most, of a sample b and a head or group, and the
+ * tiles that it meets: `tiles` of each of its heads, from `begin` on. */
+struct block_work {
+    int b, g, head, first, end;
+    int begin, tiles, num_heads;
+};
+
+/* Blocks with the most work come first: the last queries, the first keys. */
+template <bool for_keys, int num_own, int num_others>
+static __device__ inline block_work find_work(const problem &p)
+{
+    block_work w;
+    const int each = for_keys ? p.s.groups : p.s.heads, all = p.s.batch * each;
+    const int i = blockIdx.x % all, tile = blockIdx.x / all;
+    w.b = i / each;
+    if (for_keys) {
+        w.g = i % each;
+        w.head = w.g * p.heads_each;
+        w.first = tile * num_own;
+        w.end = p.seq_k;
+        w.begin = first_to_see(p, w.first) / num_others * num_others;
+        w.tiles = max(0, (p.seq_q - w.begin + num_others - 1) / num_others);
+        w.num_heads = p.heads_each;
+    } else {
+        w.head = i % each;
+        w.g = w.head / p.heads_each;
+        w.first = (gridDim.x / all - 1 - tile) * num_own;
+        w.end = p.seq_q;
+        w.begin = 0;
+        w.tiles =
+            (end_of_keys(p, min(w.first + num_own, p.seq_q) - 1) + num_others - 1) / num_others;
+        w.num_heads = 1;
+    }
+    return w;
+}
+
+template <bool keys, typename T>
+static __device__ inline rows<const T> first_rows(const problem &p, const tensors<T> &x,
+                                                  const block_work &w, int head)
+{
+    return keys ? key_rows(p, x.k, w.b, w.g) : query_rows(p, x.q, w.b, head);
+}
+
+template <bool keys, typename T>
+static __device__ inline rows<const T> second_rows(const problem &p, const tensors<T> &x,
+                                                   const block_work &w, int head)
+{
+    return keys ? key_rows(p, x.v, w.b, w.g) : out_rows(p, x.dout, w.b, head);
+}
+
+template <int columns, bool for_keys> struct backward_tiling {
+    static constexpr int times = columns <= (for_keys ? 64 : 128) ? 2 : 1;
+    static constexpr int splits = columns > 128 && for_keys ? 2 : 1; /* warps that share rows */
+    static constexpr int num_threads = 128 * splits;
+    static constexpr int own = 4 * 16 * times;
+    static constexpr int others = columns <= 64 ? 64 : 32; /* a tile's */
+    static constexpr int at_once = 32;                     /* of these, in registers */
+    static constexpr int blocks = columns <= 128 ? 2 : 1;  /* of a multiprocessor, at least */
+    static constexpr size_t shared_bytes =
+        2 * (own + 2 * others) * columns * 2 + 2 * 2 * others * sizeof(float);
+};
+
+/* log-sum-exps and deltas of the rows of C fragments, or of their columns. */
+template <bool of_columns, int times, int columns> struct statistics;
+template <int times, int columns> struct statistics<false, times, columns> {
+    float lse[times][2], delta[times][2];
+    __device__ inline void get(int m, int, int e, float &lse_of, float &delta_of) const
+    {
+        lse_of = lse[m][e / 2];
+        delta_of = delta[m][e / 2];
+    }
+};
+template <int times, int columns> struct statistics<true, times, columns> {
+    const float *lse, *delta; /* shared */
+    __device__ inline void get(int, int n, int e, float &lse_of, float &delta_of) const
+    {
+        const int at = 8 * n + 2 * (warp_thread() % 4) + e % 2;
+        lse_of = lse[at];
+        delta_of = delta[at];
+    }
+};
+
+/* In: scores before scaling, and dP. Out: probabilities, to be multiplied by kept_factor, and dS.
+ */
+template <bool for_keys, int times, int columns>
+static __device__ inline void score_gradients(const problem &p, results<times, columns> &scores,
+                                              results<times, columns> &gradients,
+                                              const statistics<for_keys, times, columns> &stats,
+                                              uint64_t element, int row, int col)
+{
+    const float scale = p.scale * LOG2_E;
+#pragma unroll
+    for (int m = 0; m < times; m++)
+#pragma unroll
+        for (int n = 0; n < columns / 8; n++) {
+            unsigned kept = 15;
+            if (p.s.dropout > 0)
+                kept = kept_of<for_keys>(p, element, row + 16 * m, col + 8 * n);
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                float &x = scores.at[m][n][e], &dx = gradients.at[m][n][e], lse, delta;
+                stats.get(m, n, e, lse, delta);
+                x = power_of_two(fmaf(x, scale, -lse * LOG2_E));
+                dx = x * ((kept >> e & 1 ? dx * p.kept_factor : 0.0f) - delta);
+                if (!(kept >> e & 1))
+                    x = 0.0f;
+            }
+        }
+}
+
+template <typename T, int columns, bool for_keys>
+static __global__ void __launch_bounds__(backward_tiling<columns, for_keys>::num_threads,
+                                         backward_tiling<columns, for_keys>::blocks)
+    backward(problem p, tensors<T> x)
+{
+    using tiling = backward_tiling<columns, for_keys>;
+    constexpr int times = tiling::times, threads = tiling::num_threads, others = tiling::others;
+    constexpr int at_once = tiling::at_once, own = tiling::own, width = columns / tiling::splits;
+    WEFT_DYNAMIC_SHARED(T, first);
+    T *second = first + own * columns, *tiles = second + own * columns;
+    float *stats_tiles = reinterpret_cast<float *>(tiles + 2 * 2 * others * columns);
+
+    const block_work w = find_work<for_keys, own, others>(p);
+    const int warp = threadIdx.x / WARP, row = warp / tiling::splits * (16 * times);
+    const int chunk = warp % tiling::splits * (width / 8);
+
+    /* Tile i of all heads', into one of two places. */
+    const auto load = [&](int i) {
+        const int head = w.head + i / w.tiles, start = w.begin + i % w.tiles * others;
+        const int end = for_keys ? p.seq_q : p.seq_k;
+        T *to = tiles + i % 2 * (2 * others * columns);
+        load_tile<others, columns, threads>(p, to, first_rows<!for_keys>(p, x, w, head), start,
+                                            end);
+        load_tile<others, columns, threads>(p, to + others * columns,
+                                            second_rows<!for_keys>(p, x, w, head), start, end);
+        if (for_keys && threadIdx.x < 2 * others) {
+            const int at = start + threadIdx.x % others;
+            const float *from = threadIdx.x < others ? x.lse : x.delta;
+            copy_4_bytes(stats_tiles + i % 2 * (2 * others) + threadIdx.x,
+                         from + stat_at(p, w.b, head, 0) + at, at < end);
+        }
+    };
+
+    statistics<for_keys, times, at_once> stats;
+    if constexpr (!for_keys)
+        for (int m = 0; m < times; m++)
+            for (int i = 0; i < 2; i++) {
+                const int query = w.first + row + 16 * m + 8 * i + int(warp_thread() / 4);
+                const bool is_there = query < p.seq_q;
+                stats.lse[m][i] = is_there ? x.lse[stat_at(p, w.b, w.head, query)] : 0.0f;
+                stats.delta[m][i] = is_there ? x.delta[stat_at(p, w.b, w.head, query)] : 0.0f;
+            }
+
+    results<times, width> first_sums, second_sums; /* the second's only for keys */
+    first_sums.clear();
+    second_sums.clear();
+    load_tile<own, columns, threads>(p, first, first_rows<for_keys>(p, x, w, w.head), w.first,
+                                     w.end);
+    load_tile<own, columns, threads>(p, second, second_rows<for_keys>(p, x, w, w.head), w.first,
+                                     w.end);
+    if (w.tiles > 0)
+        load(0);
+    for (int i = 0; i < w.num_heads * w.tiles; i++) {
+        wait_for_copies();
+        __syncthreads();
+        if (i + 1 < w.num_heads * w.tiles)
+            load(i + 1);
+        const int head = w.head + i / w.tiles, start = w.begin + i % w.tiles * others;
+        const T *others_first = tiles + i % 2 * (2 * others * columns);
+        const T *others_second = others_first + others * columns;
+#pragma unroll 1
+        for (int part = 0; part < others; part += at_once) {
+            const int own_row = w.first + row, col = start + part;
+            bool sees, all_see; /* any, all of these queries of these keys */
+            if (for_keys) {
+                sees = col < p.seq_q && own_row < end_of_keys(p, col + at_once - 1);
+                all_see = own_row + 16 * times <= end_of_keys(p, col);
+            } else {
+                sees = col < end_of_keys(p, own_row + 16 * times - 1);
+                all_see = col + at_once <= end_of_keys(p, own_row);
+            }
+            if (!sees)
+                continue;
+            results<times, at_once> scores, gradients;
+            multiply_rows<columns>(
+                scores,
+                [&](uint32_t(&to)[4], int m, int c) {
+                    load_left<columns>(to, first, row + 16 * m, c);
+                },
+                others_first, part);
+            multiply_rows<columns>(
+                gradients,
+                [&](uint32_t(&to)[4], int m, int c) {
+                    load_left<columns>(to, second, row + 16 * m, c);
+                },
+                others_second, part);
+            if (!all_see)
+                hide<for_keys>(p, scores, own_row, col);
+            if constexpr (for_keys) {
+                stats.lse = stats_tiles + i % 2 * (2 * others) + part;
+                stats.delta = stats.lse + others;
+            }
+            score_gradients<for_keys>(p, scores, gradients, stats, first_element(p, w.b, head),
+                                      own_row, col);
+            operand<times, at_once> rounded;
+            if constexpr (for_keys) {
+                round_results<T>(rounded, scores);
+                multiply_add<columns>(second_sums, rounded, others_second, part, chunk);
+            }
+            round_results<T>(rounded, gradients);
+            multiply_add<columns>(first_sums, rounded, others_first, part, chunk);
+        }
+    }
+
+    float factor[times][2];
+    const auto set_factor = [&](float value) {
+        for (int m = 0; m < times; m++)
+            factor[m][0] = factor[m][1] = value;
+    };
+    wait_for_copies();
+    __syncthreads();
+    set_factor(p.scale);
+    store_results<columns>(first, row, chunk, first_sums, factor);
+    if constexpr (for_keys) {
+        set_factor(p.kept_factor);
+        store_results<columns>(second, row, chunk, second_sums, factor);
+    }
+    __syncthreads();
+    if constexpr (for_keys) {
+        store_tile<own, columns, threads>(p, key_rows(p, x.dk, w.b, w.g), first, w.first, w.end);
+        store_tile<own, columns, threads>(p, key_rows(p, x.dv, w.b, w.g), second, w.first, w.end);
+    } else {
+        store_tile<own, columns, threads>(p, query_rows(p, x.dq, w.b, w.head), first, w.first,
+                                          w.end);
+    }
+}
+
+/* The same in fp32. */
+template <int columns, bool for_keys>
+static __global__ void __launch_bounds__(PLAIN_THREADS) backward_plain(problem p, tensors<float> t)
+{
+    using tiling = plain_tiling<columns>;
+    constexpr int each = tiling::each, side = tiling::side;
+    WEFT_DYNAMIC_SHARED(float, first);
+    float *second = first + tiling::tile, *others_first = second + tiling::tile;
+    float *others_second = others_first + tiling::tile;
+    float *probabilities = others_second + tiling::tile, *dscores = probabilities + tiling::scores;
+
+    const block_work w = find_work<for_keys, side, side>(p);
+    const int x = threadIdx.x % 16, y = threadIdx.x / 16;
+    float first_sums[each][columns / 16] = {}, second_sums[each][columns / 16] = {}, factor[each];
+    load_plain<columns>(p, first, first_rows<for_keys>(p, t, w, w.head), w.first, w.end);
+    load_plain<columns>(p, second, second_rows<for_keys>(p, t, w, w.head), w.first, w.end);
+    for (int i = 0; i < w.num_heads * w.tiles; i++) {
+        const int head = w.head + i / w.tiles, start = w.begin + i % w.tiles * side;
+        const int end = for_keys ? p.seq_q : p.seq_k;
+        const uint64_t element = first_element(p, w.b, head);
+        __syncthreads();
+        load_plain<columns>(p, others_first, first_rows<!for_keys>(p, t, w, head), start, end);
+        load_plain<columns>(p, others_second, second_rows<!for_keys>(p, t, w, head), start, end);
+        __syncthreads();
+        float scores[each][each], gradients[each][each];
+        multiply_plain_rows<columns>(p, scores, first, others_first);
+        multiply_plain_rows<columns>(p, gradients, second, others_second);
+#pragma unroll
+        for (int a = 0; a < each; a++)
+#pragma unroll
+            for (int c = 0; c < each; c++) {
+                const int own_row = w.first + y + 16 * a, other_row = start + x + 16 * c;
+                const int query = for_keys ? other_row : own_row;
+                const int key = for_keys ? own_row : other_row;
+                const bool is_seen = query < p.seq_q && key < end_of_keys(p, query);
+                const size_t stat = is_seen ? stat_at(p, w.b, head, query) : 0;
+                const float e = is_seen ? expf(scores[a][c] * p.scale - t.lse[stat]) : 0.0f;
+                const float kept =
+                    p.s.dropout > 0 && !is_kept(p, element, query, key) ? 0.0f : p.kept_factor;
+                scores[a][c] = e * kept;
+                gradients[a][c] = is_seen ? e * (gradients[a][c] * kept - t.delta[stat]) : 0.0f;
+            }
+        store_plain_scores(dscores, gradients);
+        if (for_keys)
+            store_plain_scores(probabilities, scores);
+        __syncthreads();
+        multiply_plain_add<columns>(first_sums, dscores, others_first);
+        if (for_keys)
+            multiply_plain_add<columns>(second_sums, probabilities, others_second);
+    }
+    for (int a = 0; a < each; a++)
+        factor[a] = p.scale;
+    if constexpr (for_keys) {
+        store_plain(p, key_rows(p, t.dk, w.b, w.g), first_sums, factor, w.first, w.end);
+        for (int a = 0; a < each; a++)
+            factor[a] = 1.0f;
+        store_plain(p, key_rows(p, t.dv, w.b, w.g), second_sums, factor, w.first, w.end);
+    } else {
+        store_plain(p, query_rows(p, t.dq, w.b, w.head), first_sums, factor, w.first, w.end);
+    }
+}
+
+/* delta = the sum over d of out and dout: what the softmax's gradient subtracts everywhere (line 4
+ * of Algorithm 4 holds with dropout, too). Eight threads take a head of a token. */
+template <typename T>
+static __global__ void __launch_bounds__(256)
+    compute_delta(problem p, const T *out, const T *dout, float *delta)
+{
+    constexpr int count = 16 / sizeof(T);
+    const size_t all = size_t(p.seq_q) * p.s.batch * p.s.heads;
+    const size_t i = (size_t(blockIdx.x) * blockDim.x + threadIdx.x) / 8;
+    const int part = threadIdx.x % 8;
+    float sum = 0.0f;
+    if (i < all) {
+        const T *x = out + i * p.dim, *y = dout + i * p.dim;
+        if (p.is_aligned) {
+#pragma unroll 2
+            for (int d = part * count; d < p.dim; d += 8 * count) {
+                const auto a = *reinterpret_cast<const pack<T, count> *>(x + d);
+                const auto b = *reinterpret_cast<const pack<T, count> *>(y + d);
+                for (int e = 0; e < count; e++)
+                    sum = fmaf(to_float(a.at[e]), to_float(b.at[e]), sum);
+            }
+        } else {
+            for (int d = part; d < p.dim; d += 8)
+                sum = fmaf(to_float(x[d]), to_float(y[d]), sum);
+        }
+    }
+    for (int offset = 4; offset > 0; offset /= 2)
+        sum += __shfl_xor_sync(WHOLE_WARP, sum, offset);
+    if (i < all && part == 0) {
+        const int h = i % p.s.heads;
+        const size_t token = i / p.s.heads;
+        delta[stat_at(p, token % p.s.batch, h, token / p.s.batch)] = sum;
+    }
+}
+
+template <typename T, int columns, bool for_keys>
+static weft_status launch_pass(cudaStream_t stream, const problem &p, const tensors<T> &x)
+{
+    const size_t rows = for_keys ? p.s.seq_k : p.s.seq_q;
+    const size_t each = p.s.batch * (for_keys ? p.s.groups : p.s.heads);
+    if (rows == 0)
+        return WEFT_OK;
+    if constexpr (sizeof(T) == sizeof(float)) {
+        using tiling = plain_tiling<columns>;
+        return LAUNCH_WITH_SHARED(
+            (backward_plain<columns, for_keys>), num_blocks(rows, tiling::side) * each,
+            PLAIN_THREADS, (4 * tiling::tile + 2 * tiling::scores) * sizeof(float), stream, p, x);
+    } else {
+        using tiling = backward_tiling<columns, for_keys>;
+        return LAUNCH_WITH_SHARED((backward<T, columns, for_keys>),
+                                  num_blocks(rows, tiling::own) * each, tiling::num_threads,
+                                  tiling::shared_bytes, stream, p, x);
+    }
+}
+
+template <typename T, int columns>
+static weft_status launch(weft_lane *lane, const problem &p, const weft_attention_backward_args *a)
+{
+    const cudaStream_t stream = weft_cuda_stream(lane);
+    const T *out = static_cast<const T *>(a->out), *dout = static_cast<const T *>(a->dout);
+    const tensors<T> x = {
+        static_cast<const T *>(a->q),
+        static_cast<const T *>(a->k),
+        static_cast<const T *>(a->v),
+        dout,
+        a->lse,
+        a->delta,
+        static_cast<T *>(a->dq),
+        static_cast<T *>(a->dk),
+        static_cast<T *>(a->dv),
+    };
+    if (p.seq_q > 0)
+        WEFT_TRY(WEFT_LAUNCH(compute_delta<T>, num_blocks(p.s.seq_q * p.s.batch * p.s.heads, 32),
+                             256, 0, stream, p, out, dout, a->delta));
+    WEFT_TRY((launch_pass<T, columns, false>(stream, p, x)));
+    return launch_pass<T, columns, true>(stream, p, x);
+}
+
+extern "C" weft_status weft_cuda_attention_backward(weft_lane *lane,
+                                                    const weft_attention_backward_args *a)
+{
+    const problem p =
+        make_problem(a->shape, a->dtype, a->q, a->k, a->v, a->out, a->dout, a->dq, a->dk, a->dv);
+    if (p.s.batch == 0 || !a->dk || !a->dv) /* only where there is nothing to do */
+        return WEFT_OK;
+    WEFT_TRY(check_problem(p));
+    return WITH_DTYPE(a->dtype, WITH_COLUMNS(p.dim, (launch<T, COLUMNS>(lane, p, a))));
+}
