@@ -7,7 +7,7 @@
 
 #include "tests/cuda/emulate_runtime.h"
 
-enum { BLOCK_ROWS = 4, BLOCK_COLS = 16 };
+enum { BLOCK_ROWS = 8, BLOCK_COLS = 4 }; /* of d */
 
 static float from_bf16(uint16_t x)
 {
@@ -66,6 +66,11 @@ static void store(void *x, size_t i, cudaDataType_t type, float value)
         ((uint16_t *)x)[i] = type == CUDA_R_16BF ? to_bf16(value) : to_half(value);
 }
 
+static size_t round_up(size_t x, size_t step)
+{
+    return (x + step - 1) / step * step;
+}
+
 static float *allocate(size_t count)
 {
     float *out = calloc(count, sizeof *out);
@@ -74,35 +79,36 @@ static float *allocate(size_t count)
     return out;
 }
 
-/* op(x)[rows, cols] to fp32, row-major, in rows of `stride`. */
+/* op(x)[rows, cols] to fp32 in panels of `width` rows, zeros below the last: each has its first
+ * column, then its second. */
 static float *pack(const void *x, cudaDataType_t type, bool transposed, size_t rows, size_t cols,
-                   size_t x_stride, size_t padded_rows, size_t stride)
+                   size_t stride, size_t width)
 {
-    float *out = allocate(padded_rows * stride);
+    float *out = allocate(round_up(rows, width) * cols);
     for (size_t i = 0; i < rows; i++)
         for (size_t j = 0; j < cols; j++)
-            out[i * stride + j] = load(x, transposed ? j + i * x_stride : i + j * x_stride, type);
+            out[(i / width * cols + j) * width + i % width] =
+                load(x, transposed ? j + i * stride : i + j * stride, type);
     return out;
 }
 
-/* out[4][16] = a[4 rows of length k] b[k][16 cols] */
-static void multiply_block(const float *restrict a, size_t k, const float *restrict b,
-                           size_t b_stride, float out[BLOCK_ROWS][BLOCK_COLS])
+/* out[i][j] = a's column i times b's row j, of one panel each. */
+static void multiply_block(const float *restrict a, const float *restrict b, size_t k,
+                           float out[BLOCK_COLS][BLOCK_ROWS])
 {
-    float sum[BLOCK_ROWS][BLOCK_COLS] = {{0}};
+    float sum[BLOCK_COLS][BLOCK_ROWS] = {{0}};
     for (size_t p = 0; p < k; p++)
-        for (int i = 0; i < BLOCK_ROWS; i++)
-            for (int j = 0; j < BLOCK_COLS; j++)
-                sum[i][j] += a[(size_t)i * k + p] * b[p * b_stride + (size_t)j];
+        for (int i = 0; i < BLOCK_COLS; i++)
+            for (int j = 0; j < BLOCK_ROWS; j++)
+                sum[i][j] += b[p * BLOCK_COLS + (size_t)i] * a[p * BLOCK_ROWS + (size_t)j];
     memcpy(out, sum, sizeof sum);
 }
 
-/* Rows of a block are columns of d, whose neighbours are neighbours in memory. */
 static void write_block(const emulated_product *t, size_t row, size_t col,
-                        float sum[BLOCK_ROWS][BLOCK_COLS])
+                        float sum[BLOCK_COLS][BLOCK_ROWS])
 {
-    for (size_t j = col; j < col + BLOCK_ROWS && j < t->n; j++)
-        for (size_t i = row; i < row + BLOCK_COLS && i < t->m; i++) {
+    for (size_t j = col; j < col + BLOCK_COLS && j < t->n; j++)
+        for (size_t i = row; i < row + BLOCK_ROWS && i < t->m; i++) {
             const size_t at = i + j * t->stride_d;
             float value = t->alpha * sum[j - col][i - row];
             if (t->beta != 0)
@@ -113,20 +119,14 @@ static void write_block(const emulated_product *t, size_t row, size_t col,
         }
 }
 
-static size_t round_up(size_t x, size_t step)
-{
-    return (x + step - 1) / step * step;
-}
-
 void emulated_product_run(const emulated_product *t)
 {
-    const size_t m = round_up(t->m, BLOCK_COLS), n = round_up(t->n, BLOCK_ROWS);
-    float *a = pack(t->a, t->type, !t->transpose_a, t->k, t->m, t->stride_a, t->k ? t->k : 1, m);
-    float *b = pack(t->b, t->type, !t->transpose_b, t->n, t->k, t->stride_b, n, t->k ? t->k : 1);
-    float sum[BLOCK_ROWS][BLOCK_COLS];
-    for (size_t col = 0; col < t->n; col += BLOCK_ROWS)
-        for (size_t row = 0; row < t->m; row += BLOCK_COLS) {
-            multiply_block(b + col * t->k, t->k, a + row, m, sum);
+    float *a = pack(t->a, t->type, t->transpose_a, t->m, t->k, t->stride_a, BLOCK_ROWS);
+    float *b = pack(t->b, t->type, !t->transpose_b, t->n, t->k, t->stride_b, BLOCK_COLS);
+    float sum[BLOCK_COLS][BLOCK_ROWS];
+    for (size_t col = 0; col < t->n; col += BLOCK_COLS)
+        for (size_t row = 0; row < t->m; row += BLOCK_ROWS) {
+            multiply_block(a + row * t->k, b + col * t->k, t->k, sum);
             write_block(t, row, col, sum);
         }
     free(a);

@@ -1,6 +1,6 @@
 /* GEMMs alone and by groups against triple loops and finite differences in fp64, with 1, 2 and 3
- * threads. Called as `test_gemm refused`, it instead expects that bf16 is refused because of
- * WEFT_CPU_BF16. */
+ * threads. `test_gemm groups` has those by groups alone; `test_gemm refused` instead expects that
+ * bf16 is refused because of WEFT_CPU_BF16. */
 #include "probe.h"
 
 #include <math.h>
@@ -10,6 +10,8 @@
 #include "kernels/cpu/gemm.h"
 
 static const weft_dtype dtypes[] = {WEFT_F32, WEFT_BF16, WEFT_F16};
+
+enum { MAX_GROUPS = 140 };
 
 /* Every case has numbers of its own. */
 static uint64_t next_seed;
@@ -419,7 +421,8 @@ static void groups_of_one_kind(weft_grouped_gemm_args args, size_t first, int ru
 
 static void groups(const size_t *rows, size_t num_groups, size_t in, size_t out, size_t first)
 {
-    int64_t offsets[16] = {(int64_t)first};
+    int64_t offsets[MAX_GROUPS + 1] = {(int64_t)first};
+    assert_true(num_groups <= MAX_GROUPS);
     for (size_t g = 0; g < num_groups; g++)
         offsets[g + 1] = offsets[g] + (int64_t)rows[g];
     const weft_grouped_gemm_args kinds[] = {
@@ -453,6 +456,18 @@ static void groups_of_uneven_rows(void **state)
     groups((const size_t[]){40, 0, 29, 1, 17, 14, 50, 3}, 8, 24, 30, 0);
     groups((const size_t[]){100, 5}, 2, 13, 20, 3);
     groups((const size_t[]){1, 1300, 0}, 3, 4, 6, 1);
+}
+
+/* Rows of all matrices are multiples of 16 bytes, as where libraries do all groups in one launch.
+ */
+static void groups_of_aligned_rows(void **state)
+{
+    (void)state;
+    groups((const size_t[]){5, 0, 16, 33, 1}, 5, 16, 24, 2);
+    size_t many[MAX_GROUPS];
+    for (size_t g = 0; g < MAX_GROUPS; g++)
+        many[g] = g % 5 == 3 ? 0 : 1 + g % 3;
+    groups(many, MAX_GROUPS, 8, 16, 1);
 }
 
 static void groups_of_nothing(void **state)
@@ -500,6 +515,15 @@ int main(int argc, char **argv)
         puts("skipped: oneDNN multiplies no bf16 on this processor");
         return 77;
     }
+    if (argc > 1 && !strcmp(argv[1], "groups")) {
+        const struct CMUnitTest tests[] = {
+            PROBE_TEST(groups_of_few_rows),
+            PROBE_TEST(groups_of_uneven_rows),
+            PROBE_TEST(groups_of_aligned_rows),
+            PROBE_TEST(groups_of_nothing),
+        };
+        return cmocka_run_group_tests(tests, probe_setup, probe_teardown);
+    }
     const struct CMUnitTest tests[] = {
         PROBE_TEST(gemm_of_small_and_odd_sizes),
         PROBE_TEST(gemm_of_middle_sizes),
@@ -512,6 +536,7 @@ int main(int argc, char **argv)
         PROBE_TEST(gradients_are_those_of_the_loss),
         PROBE_TEST(groups_of_few_rows),
         PROBE_TEST(groups_of_uneven_rows),
+        PROBE_TEST(groups_of_aligned_rows),
         PROBE_TEST(groups_of_nothing),
     };
     return cmocka_run_group_tests(tests, probe_setup, probe_teardown);

@@ -26,3 +26,7 @@ add_gemm_run(without_bf16 "" ONEDNN_MAX_CPU_ISA=AVX2)
 add_gemm_run(unknown_form refused WEFT_CPU_BF16=fast)
 add_gemm_run(native_refused refused WEFT_CPU_BF16=native ONEDNN_MAX_CPU_ISA=AVX2)
 weft_add_cuda_run(gemm)
+foreach(form together each) # of the groups' products, whatever their size
+  add_gemm_run(cuda_${form} groups WEFT_TEST_DEVICE=cuda WEFT_CUDA_GROUPED_GEMM=${form})
+  set_tests_properties(kernels_gemm_cuda_${form} PROPERTIES RESOURCE_LOCK gpu)
+endforeach()
