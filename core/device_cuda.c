@@ -71,22 +71,24 @@ weft_status weft_cuda_workspace(weft_lane *base, size_t bytes, void **out)
     return WEFT_OK;
 }
 
+static size_t pinned_bytes(int size)
+{
+    return (size_t)4096 << size;
+}
+
+/* Smaller ones stay: work may be under way there, and freeing pinned memory waits for the whole
+ * device, hence for functions on other lanes, which may wait for a peer that waits as well. */
 weft_status weft_cuda_pinned_workspace(weft_lane *base, size_t bytes, void **out)
 {
     cuda_lane *lane = (cuda_lane *)base;
-    if (bytes > lane->pinned_bytes) {
-        size_t room = 4096;
-        void *memory;
-        while (room < bytes)
-            room *= 2;
-        WEFT_TRY(weft_lane_sync(base));
-        WEFT_TRY(weft_device_alloc(base->device, WEFT_SPACE_PINNED, room, "CUDA pinned workspace",
-                                   &memory));
-        weft_device_free(base->device, WEFT_SPACE_PINNED, lane->pinned, lane->pinned_bytes);
-        lane->pinned = memory;
-        lane->pinned_bytes = room;
-    }
-    *out = lane->pinned;
+    int size = lane->pinned_size;
+    while (size < NUM_PINNED_SIZES - 1 && pinned_bytes(size) < bytes)
+        size++;
+    if (!lane->pinned[size])
+        WEFT_TRY(weft_device_alloc(base->device, WEFT_SPACE_PINNED, pinned_bytes(size),
+                                   "CUDA pinned workspace", &lane->pinned[size]));
+    lane->pinned_size = size;
+    *out = lane->pinned[size];
     return WEFT_OK;
 }
 
@@ -126,7 +128,8 @@ static void cuda_lane_destroy(weft_lane *base)
     if (lane->passed)
         (void)cudaFreeHost((void *)lane->passed);
     weft_device_free(base->device, WEFT_SPACE_DEVICE, lane->workspace, WEFT_CUDA_WORKSPACE_BYTES);
-    weft_device_free(base->device, WEFT_SPACE_PINNED, lane->pinned, lane->pinned_bytes);
+    for (int size = 0; size < NUM_PINNED_SIZES; size++)
+        weft_device_free(base->device, WEFT_SPACE_PINNED, lane->pinned[size], pinned_bytes(size));
     if (lane->stream)
         (void)cudaStreamDestroy(lane->stream);
     weft_timeline_release(lane->line);

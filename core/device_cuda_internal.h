@@ -19,6 +19,8 @@ typedef struct cuda_device {
     cuda_wait_value wait_value;
 } cuda_device;
 
+enum { NUM_PINNED_SIZES = 48 };
+
 typedef struct cuda_lane {
     weft_lane base;
     weft_timeline *line; /* its points are the worker's slots; kernels make none */
@@ -27,8 +29,9 @@ typedef struct cuda_lane {
     cudaEvent_t *reached;          /* [WEFT_WORKER_SLOTS]: the stream has come to the function */
     atomic_uint_least64_t *passed; /* pinned: slots done, for which the stream waits */
     CUdeviceptr passed_address;
-    void *workspace, *pinned;
-    size_t pinned_bytes;
+    void *workspace;
+    void *pinned[NUM_PINNED_SIZES]; /* by powers of two */
+    int pinned_size;                /* the largest one so far, which serves */
 } cuda_lane;
 
 typedef struct cuda_event {
