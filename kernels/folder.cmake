@@ -47,17 +47,7 @@ if(cuda_sources AND NOT WEFT_CUDA STREQUAL off)
     endif()
   else()
     set_source_files_properties(${cuda_sources} PROPERTIES LANGUAGE CXX)
-    target_compile_definitions(weft_kernels_cuda PRIVATE WEFT_CUDA_EMULATED)
-    target_include_directories(weft_kernels_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
-    # Without exceptions, for programs link as C; #pragma unroll is nvcc's; and gcc does not follow
-    # registers of which only some threads load all, nor lets numbers of 16 bits be copied as bytes.
-    target_compile_options(weft_kernels_cuda PRIVATE -x c++ -Wall -Wextra -Werror
-      -Wno-unknown-pragmas -Wno-psabi -fno-exceptions -fno-rtti
-      "$<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized;-Wno-class-memaccess>")
-    if(WEFT_SANITIZE)
-      target_compile_options(weft_kernels_cuda PRIVATE -fsanitize=${WEFT_SANITIZE}
-        -fno-omit-frame-pointer)
-    endif()
+    target_link_libraries(weft_kernels_cuda PRIVATE weft_emulate_flags)
   endif()
   list(APPEND WEFT_OBJECTS $<TARGET_OBJECTS:weft_kernels_cuda>)
 endif()

@@ -4,3 +4,25 @@ file(GLOB emulate_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/emulate_*.
 add_library(weft_emulated_cuda SHARED ${emulate_sources})
 target_include_directories(weft_emulated_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
 target_link_libraries(weft_emulated_cuda PRIVATE weft_flags)
+
+# Flags for CUDA sources as C++: without exceptions, for programs link as C; #pragma unroll is
+# nvcc's; and gcc does not follow registers of which only some threads load all, nor lets numbers of
+# 16 bits be copied as bytes.
+add_library(weft_emulate_flags INTERFACE)
+target_compile_definitions(weft_emulate_flags INTERFACE WEFT_CUDA_EMULATED)
+target_compile_features(weft_emulate_flags INTERFACE cxx_std_17)
+target_include_directories(weft_emulate_flags INTERFACE ${CMAKE_SOURCE_DIR}
+  ${CMAKE_SOURCE_DIR}/include)
+target_include_directories(weft_emulate_flags SYSTEM INTERFACE ${CUDAToolkit_INCLUDE_DIRS})
+target_compile_options(weft_emulate_flags INTERFACE -x c++ -Wall -Wextra -Wno-unknown-pragmas
+  -Wno-psabi -fno-exceptions -fno-rtti
+  "$<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized;-Wno-class-memaccess>")
+if(WEFT_WERROR)
+  target_compile_options(weft_emulate_flags INTERFACE -Werror)
+endif()
+if(WEFT_SANITIZE)
+  target_compile_options(weft_emulate_flags INTERFACE -fsanitize=${WEFT_SANITIZE}
+    -fno-omit-frame-pointer)
+endif()
+
+include(${CMAKE_CURRENT_LIST_DIR}/cublas.cmake)

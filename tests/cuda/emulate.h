@@ -38,10 +38,12 @@ constexpr int warpSize = 32;
 
 #define WEFT_DYNAMIC_SHARED(type, name) type *name = reinterpret_cast<type *>(weft_emulate_shared())
 
+/* As CUDA's launches tell of errors, so do these: an earlier one that nobody asked for is reported
+ * too. */
 #define WEFT_LAUNCH(kernel, blocks, threads, shared, stream, ...)                                  \
-    weft_cuda_status(                                                                              \
-        __FILE__, __LINE__, __func__, #kernel,                                                     \
-        emulate_launch(#kernel, kernel, (blocks), (threads), (shared), (stream), ##__VA_ARGS__))
+    (static_cast<void>(                                                                            \
+         emulate_launch(#kernel, kernel, (blocks), (threads), (shared), (stream), ##__VA_ARGS__)), \
+     weft_cuda_status(__FILE__, __LINE__, __func__, #kernel, cudaGetLastError()))
 
 template <typename T> struct emulate_same {
     using type = T;

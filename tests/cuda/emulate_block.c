@@ -56,7 +56,8 @@ weft_emulate_position weft_emulate_here;
 static struct {
     const launch *launch;
     fiber scheduler;
-    thread *thread; /* that runs */
+    thread *thread; /* that runs, if any does */
+    pthread_t served_by;
     unsigned num_threads, num_left;
     bool backward;
     barrier barriers[MAX_BARRIERS];
@@ -109,6 +110,12 @@ static _Noreturn void die(const thread *t, const thread *other, const char *why)
     weft_emulate_die("kernel %s, block (%u,%u,%u): %s%s%s%s%s", now.launch->kernel, b.x, b.y, b.z,
                      describe(t, first, sizeof first), other ? ", " : "", second, *why ? ": " : "",
                      why);
+}
+
+void weft_emulate_blame_kernel(const char *why)
+{
+    if (now.thread && pthread_equal(now.served_by, pthread_self()))
+        die(now.thread, NULL, why);
 }
 
 /* Nobody can run: names a thread that waits and one that it waits for. */
@@ -267,6 +274,7 @@ static void run_launch(void *argument)
     if (!now.started)
         start();
     now.launch = l;
+    now.served_by = pthread_self();
     now.num_threads = l->threads.x * l->threads.y * l->threads.z;
     weft_emulate_here.grid = l->blocks;
     weft_emulate_here.block = l->threads;
@@ -287,6 +295,7 @@ static void run_launch(void *argument)
             poison_shared(l);
         run_block();
     }
+    now.thread = NULL;
     free(l->arguments);
     free(l);
 }

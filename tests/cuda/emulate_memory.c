@@ -72,6 +72,9 @@ static void on_fault(int signal, siginfo_t *info, void *context)
 {
     (void)context;
     int d = -1;
+    char text[64];
+    snprintf(text, sizeof text, "it touched %p, where there is nothing", info->si_addr);
+    weft_emulate_blame_kernel(text);
     const block *b = find_block(info->si_addr, &d);
     if (d >= 0)
         weft_emulate_die("the host touched device memory at %p (allocated %zu bytes)",

@@ -29,6 +29,9 @@ cudaError_t weft_emulate_enqueue(cudaStream_t stream, void (*run)(void *argument
 /* Ends the process with "CUDA emulation: " and the text. */
 _Noreturn void weft_emulate_die(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* Names the kernel, block and thread that run, if any do on this thread, and ends the process. */
+void weft_emulate_blame_kernel(const char *why);
+
 /* Sets this thread's last error and gives it back. */
 cudaError_t weft_emulate_error(cudaError_t error);
 
