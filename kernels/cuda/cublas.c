@@ -109,15 +109,19 @@ static weft_status require(void)
     return WEFT_OK;
 }
 
+/* "a->b.cublasX(...)" is reported as cublasX. */
 weft_status weft_cublas_status(const char *file, int line, const char *function, const char *call,
                                cublasStatus_t status)
 {
     if (status == CUBLAS_STATUS_SUCCESS)
         return WEFT_OK;
-    return weft_error_set(file, line, function,
-                          status == CUBLAS_STATUS_ALLOC_FAILED ? WEFT_MEMORY : WEFT_DEVICE,
-                          "cuBLAS: %s from %.*s", library.lt.cublasLtGetStatusName(status),
-                          (int)strcspn(call, "("), call);
+    const size_t end = strcspn(call, "(");
+    size_t start = end;
+    while (start > 0 && !strchr(">.", call[start - 1]))
+        start--;
+    return weft_error_set(
+        file, line, function, status == CUBLAS_STATUS_ALLOC_FAILED ? WEFT_MEMORY : WEFT_DEVICE,
+        "%.*s: %s", (int)(end - start), call + start, library.lt.cublasLtGetStatusName(status));
 }
 
 static weft_status find_device(weft_lane *lane, int *out)

@@ -41,9 +41,12 @@ typedef struct weft_cublas {
 } weft_cublas;
 #undef WEFT_CUBLAS_MEMBER
 
-/* WEFT_OK, or WEFT_DEVICE with the call and cuBLAS' name for its status:
- *     WEFT_TRY(WEFT_CUBLAS(lt->cublasLtMatmul(...))); */
-#define WEFT_CUBLAS(call) weft_cublas_status(__FILE__, __LINE__, __func__, #call, (call))
+/* WEFT_OK, or WEFT_DEVICE (WEFT_MEMORY) with the call and cuBLAS' name for its status:
+ *     WEFT_TRY(WEFT_CUBLAS(lt->cublasLtMatmul(...)));
+ * For a status that was looked at before: WEFT_CUBLAS_FROM("cublasLtMatmul", status). */
+#define WEFT_CUBLAS(call) WEFT_CUBLAS_FROM(#call, call)
+#define WEFT_CUBLAS_FROM(call, status)                                                             \
+    weft_cublas_status(__FILE__, __LINE__, __func__, (call), (status))
 weft_status weft_cublas_status(const char *file, int line, const char *function, const char *call,
                                cublasStatus_t status) WEFT_CHECKED;
 

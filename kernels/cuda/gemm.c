@@ -134,7 +134,7 @@ static weft_status choose_algorithm(const weft_cublaslt *lt, cublasLtHandle_t ha
                           a->transpose_b ? "T" : "N", weft_dtype_text(a->dtype),
                           weft_dtype_text(a->c_dtype), a->bias ? ", with bias" : "");
     *out = result.algo;
-    return WEFT_CUBLAS(status);
+    return WEFT_CUBLAS_FROM("cublasLtMatmulAlgoGetHeuristic", status);
 }
 
 /* The key's place, or the free one where it would go. */
@@ -234,7 +234,7 @@ static weft_status multiply(weft_lane *lane, const weft_gemm_args *a, weft_ragge
          * before it enqueues anything. */
         if (!again ||
             (status != CUBLAS_STATUS_NOT_SUPPORTED && status != CUBLAS_STATUS_INVALID_VALUE))
-            return WEFT_CUBLAS(status);
+            return WEFT_CUBLAS_FROM("cublasLtMatmul", status);
         WEFT_TRY(find_algorithm(lt, handle, device, a, workspace->rest_bytes, &algo));
     }
 }
