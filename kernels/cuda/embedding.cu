@@ -133,8 +133,9 @@ struct sorted_token {
 constexpr unsigned SORT_THREADS = 1024;
 constexpr unsigned SORT_UNROLL = 4; /* tokens that a thread loads together */
 constexpr unsigned SORT_STEP = SORT_UNROLL * SORT_THREADS;
-constexpr unsigned SORT_BLOCKS = 256; /* at least, so that all multiprocessors have one */
-constexpr unsigned SORT_ROWS = 2048;  /* at most, of one block */
+constexpr size_t SORT_BLOCKS = 256; /* so many, so that all multiprocessors have one, where a */
+constexpr size_t SORT_FEW = 32;     /* block has as many rows, */
+constexpr size_t SORT_ROWS = 2048;  /* and more where it has too many */
 
 /* Of the block's threads in their order: the sum of `mine` over earlier ones, and over all. */
 __device__ unsigned sum_of_earlier(unsigned mine, unsigned *shared, unsigned *all)
@@ -217,8 +218,8 @@ __global__ void __launch_bounds__(SORT_THREADS)
         for (unsigned f = 0; f < num_found && threadIdx.x < WARP; f += WARP) {
             const bool is = f + threadIdx.x < num_found;
             const unsigned token = is ? found[f + threadIdx.x] : 0;
-            const unsigned own =
-                is ? unsigned(row_of(tokens[token], first_row, num_rows) - low) : SORT_ROWS;
+            const unsigned own = is ? unsigned(row_of(tokens[token], first_row, num_rows) - low)
+                                    : unsigned(SORT_ROWS);
             unsigned earlier = 0, equal = 0;
             for (unsigned l = 0; l < WARP; l++) {
                 const bool same = __shfl_sync(WHOLE_WARP, own, int(l)) == own;
@@ -360,7 +361,9 @@ weft_status add_rows(weft_lane *lane, const weft_embedding_backward_args *args, 
     sorted_token *sorted = reinterpret_cast<sorted_token *>(memory);
 
     const size_t fair = (args->num_rows + SORT_BLOCKS - 1) / SORT_BLOCKS;
-    const unsigned per_block = static_cast<unsigned>(fair < SORT_ROWS ? fair : SORT_ROWS);
+    const unsigned per_block = static_cast<unsigned>(fair < SORT_FEW    ? SORT_FEW
+                                                     : fair < SORT_ROWS ? fair
+                                                                        : SORT_ROWS);
     WEFT_TRY(WEFT_LAUNCH(sort_tokens, num_blocks(args->num_rows, per_block), SORT_THREADS, 0,
                          stream, args->tokens + first, count, args->first_row, args->num_rows,
                          per_block, sorted, num_sorted));

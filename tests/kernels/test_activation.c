@@ -79,9 +79,9 @@ static void check_activation(weft_activation_kind kind, size_t rows, size_t cols
 static void activations_equal_fp64_and_finite_differences(void **state)
 {
     (void)state;
-    static const size_t sizes[][2] = {{1, 1}, {3, 5}, {67, 515}};
+    static const size_t sizes[][2] = {{1, 1}, {3, 5}, {7, 64}, {67, 515}};
     for (int k = 0; k < NUM_KINDS; k++)
-        for (int s = 0; s < 3; s++)
+        for (int s = 0; s < 4; s++)
             for (int form = 0; form < 2 * probe_num_dtypes(); form++)
                 check_activation(kinds[k], sizes[s][0], sizes[s][1], probe_dtype(form / 2),
                                  form & 1);

@@ -34,14 +34,14 @@ static double embedding_loss(const void *context)
 /* `tables`: bit 0 the token table, bit 1 the positions. */
 static void check_embedding(embedding_case e, weft_dtype dtype, int tables, bool overwrite)
 {
-    enum { VOCABULARY = 23 };
+    const size_t vocabulary = e.num_rows > 23 ? e.num_rows : 23;
     probe_start(NULL);
     const size_t count = e.num_tokens * e.cols;
     const size_t num_positions = e.first_position + e.num_tokens / e.batch + 2;
     int32_t *tokens = probe_alloc(e.num_tokens * sizeof *tokens);
     uint64_t random = 9;
     for (size_t t = 0; t < e.num_tokens; t++) /* a few tokens repeat often */
-        tokens[t] = (int32_t)probe_pick(&random, t % 3 ? VOCABULARY : 2);
+        tokens[t] = (int32_t)probe_pick(&random, t % 3 ? vocabulary : 2);
     void *table = tables & 1 ? probe_random(e.num_rows * e.cols, dtype, 1.0, 1) : NULL;
     void *positions = tables & 2 ? probe_random(num_positions * e.cols, dtype, 1.0, 2) : NULL;
     void *y = probe_alloc(count * weft_dtype_bytes(dtype));
@@ -98,6 +98,10 @@ static void embedding_equals_fp64_and_finite_differences(void **state)
             (embedding_case){
                 .num_tokens = 66, .batch = 2, .cols = 301, .first_row = 1, .num_rows = 7},
             dtype, tables, form & 1);
+        /* Rows that very many tokens chose. */
+        check_embedding(
+            (embedding_case){.num_tokens = 611, .batch = 5, .cols = 16, .num_rows = 300}, dtype,
+            tables, form & 1);
     }
 }
 
