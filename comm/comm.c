@@ -94,7 +94,15 @@ int weft_comm_world_rank(const weft_comm *comm, int rank)
 weft_status weft_comm_split(weft_comm *parent, int color, int key, const char *name,
                             weft_comm_purpose purpose, weft_comm **out)
 {
-    return parent->ops->split(parent, color, key, name, purpose, out);
+    weft_comm *group = NULL;
+    WEFT_TRY(parent->ops->split(parent, color, key, name, purpose, &group));
+    weft_status status = group ? weft_comm_adopt(&group) : WEFT_OK;
+    if (status != WEFT_OK) {
+        weft_comm_destroy(group);
+        return status;
+    }
+    *out = group;
+    return WEFT_OK;
 }
 
 weft_status weft_comm_split_node(weft_comm *parent, weft_comm **out)
@@ -127,11 +135,14 @@ static weft_comm_rows *rows_take(weft_comm *comm)
     return rows;
 }
 
-static void rows_give_back(weft_comm *comm, weft_comm_rows *rows)
+void weft_comm_rows_give_back(const weft_comm_op *op)
 {
+    weft_comm *comm = op->comm;
+    if (!op->rows)
+        return;
     pthread_mutex_lock(&comm->lock);
-    rows->next_free = comm->free_rows;
-    comm->free_rows = rows;
+    op->rows->next_free = comm->free_rows;
+    comm->free_rows = op->rows;
     pthread_mutex_unlock(&comm->lock);
 }
 
@@ -158,6 +169,16 @@ static void set_broken(weft_comm *comm, weft_comm_kind kind, uint64_t sequence)
     pthread_mutex_unlock(&comm->lock);
 }
 
+weft_status weft_comm_fail(const weft_comm_op *op, weft_status status)
+{
+    set_broken(op->comm, op->kind, op->sequence);
+    if (op->inside)
+        set_broken(op->inside, op->kind, op->inside_sequence);
+    return weft_error_context(status, "group %s, rank %d of %d, %s %" PRIu64, op->comm->name,
+                              op->comm->rank, op->comm->size, weft_comm_kind_text(op->kind),
+                              op->sequence);
+}
+
 weft_status weft_comm_run_here(const weft_comm_op *op)
 {
     WEFT_TRY(check_broken(op->comm));
@@ -165,17 +186,10 @@ weft_status weft_comm_run_here(const weft_comm_op *op)
         WEFT_TRY(check_broken(op->inside));
     uint64_t ticket = weft_comm_record_begin(op);
     weft_status status = op->comm->ops->run(op);
-    if (status != WEFT_OK) {
-        set_broken(op->comm, op->kind, op->sequence);
-        if (op->inside)
-            set_broken(op->inside, op->kind, op->inside_sequence);
-        return weft_error_context(status, "group %s, rank %d of %d, %s %" PRIu64, op->comm->name,
-                                  op->comm->rank, op->comm->size, weft_comm_kind_text(op->kind),
-                                  op->sequence);
-    }
+    if (status != WEFT_OK)
+        return weft_comm_fail(op, status);
     weft_comm_record_end(ticket);
-    if (op->rows)
-        rows_give_back(op->comm, op->rows);
+    weft_comm_rows_give_back(op);
     return WEFT_OK;
 }
 

@@ -16,7 +16,22 @@
  * debug mode (weft_comm_set_check) ranks compare (sequence number, kind, bytes, dtype) before each
  * collective starts and name the rank that differs.
  *
- * MPI types live only in comm/mpi.
+ * Operands of a GPU's lane may be the GPU's memory, pinned or the host's own; of one operation
+ * either all ranks' are the GPU's memory or none's. MPI takes them through the lane's pinned
+ * workspace, which grows to the operation's size. NCCL (weft_comm_use_nccl) differs in this:
+ *  - What a reduction's bits are follows from the order that NCCL chose for the ranks. They are the
+ *    same on every rank, and in every run with the same machines, NCCL and environment (switches do
+ *    not sum, see weft_comm_use_nccl), but not those of a fold in rank order. bf16 is rounded at
+ * each addition. A maximum or minimum may lose a NaN.
+ *  - All ranks enqueue the operations of the groups that they share in one order, whatever the
+ *    lanes: kernels start in the order of the calls. Any thread may call.
+ *  - A send or receive goes by NCCL in groups of purpose PIPELINE between neighbours in the ring,
+ * by MPI elsewhere. By NCCL messages match in order among those whose tags are both even or both
+ *    odd, sizes that differ are not found, and a send_recv meets send_recvs alone.
+ *  - A record ends when the watchdog sees it, milliseconds later. An error on the GPU, or an
+ *    operation that does not end in half an hour, ends the job with one line.
+ *
+ * MPI types live only in comm/mpi, NCCL's in comm/nccl.
  */
 #ifndef WEFT_COMM_COMM_H
 #define WEFT_COMM_COMM_H
@@ -43,6 +58,13 @@ typedef enum weft_comm_purpose {
     WEFT_NUM_PURPOSES,
 } weft_comm_purpose;
 
+/* What moves the operands of GPU lanes between ranks. */
+typedef enum weft_comm_choice {
+    WEFT_COMM_BY_ANY,
+    WEFT_COMM_BY_MPI,
+    WEFT_COMM_BY_NCCL
+} weft_comm_choice;
+
 /* A group of this process alone. */
 weft_status weft_comm_create_self(weft_comm **out) WEFT_CHECKED;
 /* Starts MPI (MPI_THREAD_MULTIPLE) where needed and duplicates MPI_COMM_WORLD with
@@ -60,6 +82,16 @@ weft_status weft_comm_split(weft_comm *parent, int color, int key, const char *n
                             weft_comm_purpose purpose, weft_comm **out) WEFT_CHECKED;
 /* As split, with the ranks that share memory with this one (MPI_COMM_TYPE_SHARED). */
 weft_status weft_comm_split_node(weft_comm *parent, weft_comm **out) WEFT_CHECKED;
+/* Decides for the groups split from now on: NCCL, if `device` is a GPU, each rank has one of its
+ * own and NCCL is there and fit on all of them; else MPI with copies in pinned memory. Groups of
+ * purpose CONTROL and the world stay with MPI. `wanted` and the answer are the same on every rank;
+ * rank 0 logs the answer. *out_why (static, NULL: unwanted) is the reason, such as "ranks 0 and 1
+ * share a GPU". `device` is borrowed as long as groups are split. Before NCCL is loaded,
+ * NCCL_LAUNCH_ORDER_IMPLICIT=1, NCCL_NVLS_ENABLE=0 and NCCL_RUNTIME_CONNECT=0 are set where the
+ * environment does not have them. Errors: WEFT_CONFIG (NCCL is wanted and cannot be had).
+ * Collective over the world. */
+weft_status weft_comm_use_nccl(weft_comm *world, weft_device *device, weft_comm_choice wanted,
+                               const char **out_why) WEFT_CHECKED;
 /* Local, but for the world's, which waits for the other ranks and finalizes MPI (unless operations
  * that failed are still pending there). NULL is legal. */
 void weft_comm_destroy(weft_comm *comm);

@@ -75,6 +75,8 @@ struct weft_comm_ops {
                          weft_comm_purpose purpose, weft_comm **out);
     weft_status (*split_node)(weft_comm *parent, weft_comm **out);
     void (*destroy)(weft_comm *comm); /* frees the whole object */
+    /* Optional. In debug mode a backend that enqueues compares signatures by it. */
+    weft_status (*check)(const weft_comm_op *op);
 };
 
 struct weft_comm {
@@ -97,9 +99,20 @@ weft_status weft_comm_base_init(weft_comm *comm, const weft_comm_ops *ops, const
                                 weft_comm_purpose purpose, int rank, int size, int *world_ranks,
                                 void (*abort)(int)) WEFT_CHECKED;
 void weft_comm_base_release(weft_comm *comm);
+/* After an operation failed: its groups are broken from now on, and the error names it. Returns
+ * `status`. */
+weft_status weft_comm_fail(const weft_comm_op *op, weft_status status);
+/* After one that needs its rows no longer; without rows nothing. */
+void weft_comm_rows_give_back(const weft_comm_op *op);
 /* Runs an operation with its record and the broken flag, on this thread or as work of a lane. */
 weft_status weft_comm_run_here(const weft_comm_op *op) WEFT_CHECKED;
 weft_status weft_comm_run_on_lane(weft_lane *lane, const weft_comm_op *op) WEFT_CHECKED;
+
+/* backend.c. Puts another backend in the place of a new group, or before it, where one was chosen
+ * for groups like it (weft_comm_use_nccl). Collective over the group. */
+weft_status weft_comm_adopt(weft_comm **group) WEFT_CHECKED;
+/* When the world ends, before MPI does. Collective. */
+void weft_comm_stop_backends(void);
 
 /* A self communicator with the given identity, as a split to one rank leaves it. */
 weft_status weft_comm_self_make(const char *name, weft_comm_purpose purpose, int world_rank,

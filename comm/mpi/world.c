@@ -102,6 +102,7 @@ static weft_status meet(MPI_Comm handle)
 static void end_mpi(void)
 {
     if (!weft_mpi_work_any_abandoned() && meet(MPI_COMM_WORLD) == WEFT_OK) {
+        weft_comm_stop_backends();
         weft_mpi_shared_stop();
         while (world.num_handles > 0)
             MPI_Comm_free(&world.handles[--world.num_handles]);
@@ -139,6 +140,7 @@ static const weft_comm_ops mpi_ops = {
     .split = mpi_split,
     .split_node = mpi_split_node,
     .destroy = mpi_destroy,
+    .check = weft_mpi_check,
 };
 
 /* The world ranks of a group's members; malloc'ed. */

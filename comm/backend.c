@@ -1,0 +1,82 @@
+/* Which backend serves a group. */
+#include <stdio.h>
+#include <string.h>
+
+#include "comm/comm_ops.h"
+#include "core/log.h"
+
+#ifdef WEFT_HAS_CUDA
+#include "comm/nccl/nccl_comm.h"
+
+static weft_status use_nccl(weft_comm *world, weft_device *device, char *why, size_t why_bytes,
+                            bool *out_used)
+{
+    return weft_nccl_use(world, device, why, why_bytes, out_used);
+}
+
+static void use_no_nccl(void)
+{
+    weft_nccl_use_none();
+}
+
+weft_status weft_comm_adopt(weft_comm **group)
+{
+    return weft_nccl_adopt(group);
+}
+
+void weft_comm_stop_backends(void)
+{
+    weft_nccl_stop();
+}
+
+#else
+
+static weft_status use_nccl(weft_comm *world, weft_device *device, char *why, size_t why_bytes,
+                            bool *out_used)
+{
+    (void)world;
+    (void)device;
+    snprintf(why, why_bytes, "Weft was built without CUDA");
+    *out_used = false;
+    return WEFT_OK;
+}
+
+static void use_no_nccl(void)
+{
+}
+
+weft_status weft_comm_adopt(weft_comm **group)
+{
+    (void)group;
+    return WEFT_OK;
+}
+
+void weft_comm_stop_backends(void)
+{
+}
+
+#endif
+
+weft_status weft_comm_use_nccl(weft_comm *world, weft_device *device, weft_comm_choice wanted,
+                               const char **out_why)
+{
+    static char why[256];
+    bool on_gpu = strcmp(weft_device_name(device), "cuda") == 0, used = false;
+    use_no_nccl();
+    if (!on_gpu)
+        snprintf(why, sizeof why, "the device is no GPU");
+    else if (wanted == WEFT_COMM_BY_MPI)
+        snprintf(why, sizeof why, "as the configuration says");
+    else if (world->size == 1)
+        snprintf(why, sizeof why, "there is one rank");
+    else
+        WEFT_TRY(use_nccl(world, device, why, sizeof why, &used));
+    if (wanted == WEFT_COMM_BY_NCCL && !used && (world->size > 1 || !on_gpu))
+        return WEFT_ERROR(WEFT_CONFIG, "no communication by NCCL: %s", why);
+    if (on_gpu && world->size > 1)
+        weft_log(WEFT_LOG_INFO, "groups communicate by %s: %s",
+                 used ? "nccl" : "mpi with copies in pinned memory", why);
+    if (out_why)
+        *out_why = why;
+    return WEFT_OK;
+}

@@ -1,0 +1,258 @@
+/* Enqueuing operations. */
+#include "comm/nccl/nccl_comm.h"
+
+pthread_mutex_t weft_nccl_order = PTHREAD_MUTEX_INITIALIZER;
+
+/* --- which way an operation goes ----------------------------------------------------------- */
+
+/* The operation as the mpi groups of the same ranks run it. Its numbers are this group's, which
+ * alone uses them there. */
+static weft_comm_op on_host(const weft_comm_op *op)
+{
+    weft_comm_op host = *op;
+    host.comm = weft_nccl_of(op->comm)->host;
+    if (op->inside && weft_nccl_of(op->inside))
+        host.inside = weft_nccl_of(op->inside)->host;
+    return host;
+}
+
+weft_status weft_nccl_run_on_host(const weft_comm_op *op)
+{
+    weft_comm_op host = on_host(op);
+    return host.comm->ops->run(&host);
+}
+
+static const weft_nccl_pair *pair_with(const weft_nccl_comm *comm, int peer)
+{
+    for (int i = 0; i < 2; i++)
+        if (comm->pairs[i].peer == peer)
+            return &comm->pairs[i];
+    return NULL;
+}
+
+/* Alike on all ranks, since an operation's operands are device memory on all of them or on none. */
+static bool goes_by_nccl(const weft_lane *lane, const weft_comm_op *op)
+{
+    if (!weft_lane_is_cuda(lane))
+        return false;
+    if ((op->kind == WEFT_COMM_SEND || op->kind == WEFT_COMM_RECV) &&
+        !pair_with((weft_nccl_comm *)op->comm, op->peer))
+        return false;
+    if (op->inside && op->inside->size > 1 && !weft_nccl_of(op->inside))
+        return false;
+    if (!op->send && !op->recv)
+        return true;
+    return (op->send && weft_cuda_is_device_memory(op->send)) ||
+           (op->recv && weft_cuda_is_device_memory(op->recv));
+}
+
+/* --- calls --------------------------------------------------------------------------------- */
+
+static ncclDataType_t type_of(weft_dtype dtype)
+{
+    switch (dtype) {
+    case WEFT_F32:
+        return ncclFloat32;
+    case WEFT_BF16:
+        return ncclBfloat16;
+    case WEFT_F16:
+        return ncclFloat16;
+    case WEFT_F64:
+        return ncclFloat64;
+    case WEFT_I32:
+        return ncclInt32;
+    case WEFT_I64:
+        return ncclInt64;
+    case WEFT_U8:
+        break;
+    }
+    return ncclUint8;
+}
+
+static ncclRedOp_t reduction_of(weft_reduce reduce)
+{
+    switch (reduce) {
+    case WEFT_REDUCE_MAX:
+        return ncclMax;
+    case WEFT_REDUCE_MIN:
+        return ncclMin;
+    case WEFT_REDUCE_SUM:
+        break;
+    }
+    return ncclSum;
+}
+
+weft_status weft_nccl_begin_group(void)
+{
+    return WEFT_NCCL(weft_nccl()->GroupStart());
+}
+
+weft_status weft_nccl_end_group(ncclComm_t handle, weft_status status)
+{
+    weft_error error;
+    if (status != WEFT_OK)
+        weft_error_take(&error);
+    weft_status ended = WEFT_NCCL(weft_nccl()->GroupEnd());
+    if (status != WEFT_OK)
+        return weft_error_put(&error);
+    WEFT_TRY(ended);
+    return weft_nccl_settle(handle);
+}
+
+static weft_status copy_own(void *to, const void *from, size_t bytes, cudaStream_t stream)
+{
+    if (bytes == 0 || to == from)
+        return WEFT_OK;
+    return WEFT_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream));
+}
+
+static weft_status post_collective(weft_nccl_comm *comm, const weft_comm_op *op,
+                                   cudaStream_t stream)
+{
+    const weft_nccl_api *api = weft_nccl();
+    ncclDataType_t type = type_of(op->dtype);
+    ncclRedOp_t reduction = reduction_of(op->reduce);
+    ncclResult_t result = ncclInvalidUsage;
+    if (op->bytes == 0)
+        return WEFT_OK;
+    switch (op->kind) {
+    case WEFT_COMM_ALL_REDUCE:
+        result =
+            api->AllReduce(op->send, op->recv, op->count, type, reduction, comm->handle, stream);
+        break;
+    case WEFT_COMM_REDUCE_SCATTER:
+        result = api->ReduceScatter(op->send, op->recv, op->count, type, reduction, comm->handle,
+                                    stream);
+        break;
+    case WEFT_COMM_ALL_GATHER:
+        result = api->AllGather(op->send, op->recv, op->count, type, comm->handle, stream);
+        break;
+    case WEFT_COMM_BROADCAST:
+        result =
+            api->Broadcast(op->recv, op->recv, op->bytes, type, op->peer, comm->handle, stream);
+        break;
+    default:
+        break;
+    }
+    WEFT_TRY(weft_nccl_status(__FILE__, __LINE__, __func__, weft_comm_kind_text(op->kind), result));
+    return weft_nccl_settle(comm->handle);
+}
+
+/* Rows that are empty on both sides are not exchanged. */
+static weft_status post_rows(weft_nccl_comm *comm, const weft_comm_op *op, cudaStream_t stream)
+{
+    const weft_nccl_api *api = weft_nccl();
+    int size = op->comm->size, rank = op->comm->rank;
+    const size_t *sent = op->rows->bytes, *received = sent + size;
+    const char *from = op->send;
+    char *to = op->recv;
+    weft_status status = WEFT_OK;
+    WEFT_TRY(weft_nccl_begin_group());
+    for (int peer = 0; status == WEFT_OK && peer < size; peer++) {
+        bool own = peer == rank;
+        if (own)
+            status = copy_own(to, from, sent[peer], stream);
+        if (!own && sent[peer] > 0)
+            status = WEFT_NCCL(api->Send(from, sent[peer], ncclUint8, peer, comm->handle, stream));
+        if (status == WEFT_OK && !own && received[peer] > 0)
+            status =
+                WEFT_NCCL(api->Recv(to, received[peer], ncclUint8, peer, comm->handle, stream));
+        from = from ? from + sent[peer] : NULL;
+        to = to ? to + received[peer] : NULL;
+    }
+    return weft_nccl_end_group(comm->handle, status);
+}
+
+static weft_status post_send_recv(weft_nccl_comm *comm, const weft_comm_op *op, cudaStream_t stream)
+{
+    const weft_nccl_api *api = weft_nccl();
+    if (op->peer == op->comm->rank)
+        return copy_own(op->recv, op->send, op->bytes, stream);
+    weft_status status = WEFT_OK;
+    WEFT_TRY(weft_nccl_begin_group());
+    if (op->bytes > 0)
+        status =
+            WEFT_NCCL(api->Send(op->send, op->bytes, ncclUint8, op->peer, comm->handle, stream));
+    if (status == WEFT_OK && op->from_bytes > 0)
+        status = WEFT_NCCL(
+            api->Recv(op->recv, op->from_bytes, ncclUint8, op->from, comm->handle, stream));
+    return weft_nccl_end_group(comm->handle, status);
+}
+
+/* The channel of a message: `up` is the lower rank's way to send and the upper one's to receive. */
+static ncclComm_t channel_of(const weft_nccl_comm *comm, const weft_comm_op *op)
+{
+    const weft_nccl_pair *pair = pair_with(comm, op->peer);
+    int class = op->tag % WEFT_NCCL_NUM_TAG_CLASSES;
+    bool up = pair->lower == (op->kind == WEFT_COMM_SEND);
+    return up ? pair->up[class] : pair->down[class];
+}
+
+static weft_status post_message(weft_nccl_comm *comm, const weft_comm_op *op, cudaStream_t stream)
+{
+    const weft_nccl_api *api = weft_nccl();
+    ncclComm_t handle = channel_of(comm, op);
+    int peer = pair_with(comm, op->peer)->lower ? 1 : 0;
+    if (op->bytes == 0)
+        return WEFT_OK;
+    if (op->kind == WEFT_COMM_SEND)
+        WEFT_TRY(WEFT_NCCL(api->Send(op->send, op->bytes, ncclUint8, peer, handle, stream)));
+    else
+        WEFT_TRY(WEFT_NCCL(api->Recv(op->recv, op->bytes, ncclUint8, peer, handle, stream)));
+    return weft_nccl_settle(handle);
+}
+
+static weft_status post(weft_nccl_comm *comm, const weft_comm_op *op, cudaStream_t stream)
+{
+    switch (op->kind) {
+    case WEFT_COMM_ALL_TO_ALL:
+        return post_rows(comm, op, stream);
+    case WEFT_COMM_ALL_TO_ALL_SHARDED:
+        if (op->inside->size == 1)
+            return post_rows(comm, op, stream);
+        return weft_nccl_post_sharded(comm, weft_nccl_of(op->inside), op, stream);
+    case WEFT_COMM_SEND:
+    case WEFT_COMM_RECV:
+        return post_message(comm, op, stream);
+    case WEFT_COMM_SEND_RECV:
+        return post_send_recv(comm, op, stream);
+    default:
+        return post_collective(comm, op, stream);
+    }
+}
+
+/* --- enqueuing ----------------------------------------------------------------------------- */
+
+/* Debug mode: here and now, before NCCL sees the operation. */
+static weft_status check(const weft_comm_op *op)
+{
+    weft_comm_op host = on_host(op);
+    return host.comm->ops->check ? host.comm->ops->check(&host) : WEFT_OK;
+}
+
+static weft_status post_and_watch(weft_nccl_comm *comm, const weft_comm_op *op, cudaStream_t stream)
+{
+    uint64_t ticket = weft_comm_record_begin(op);
+    bool message = op->kind == WEFT_COMM_SEND || op->kind == WEFT_COMM_RECV;
+    WEFT_TRY(post(comm, op, stream));
+    return weft_nccl_watch(comm, message ? channel_of(comm, op) : comm->handle, op, stream, ticket);
+}
+
+weft_status weft_nccl_enqueue(weft_lane *lane, const weft_comm_op *op)
+{
+    if (!goes_by_nccl(lane, op))
+        return weft_comm_run_on_lane(lane, op);
+    weft_status status = WEFT_OK;
+    if (weft_comm_checking() && !weft_comm_is_message(op->kind))
+        status = check(op);
+    if (status == WEFT_OK) {
+        cudaStream_t stream = weft_cuda_stream(lane);
+        pthread_mutex_lock(&weft_nccl_order);
+        status = post_and_watch((weft_nccl_comm *)op->comm, op, stream);
+        pthread_mutex_unlock(&weft_nccl_order);
+    }
+    if (status != WEFT_OK)
+        return weft_comm_fail(op, status);
+    weft_comm_rows_give_back(op);
+    return WEFT_OK;
+}
