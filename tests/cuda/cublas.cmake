@@ -11,4 +11,6 @@ set_target_properties(weft_cublas_emulated PROPERTIES PREFIX "" OUTPUT_NAME libc
   SUFFIX .13 LIBRARY_OUTPUT_DIRECTORY $<TARGET_FILE_DIR:weft_emulated_cuda>)
 add_custom_command(TARGET weft_cublas_emulated POST_BUILD COMMAND ${CMAKE_COMMAND} -E create_symlink
   libcublasLt.so.13 $<TARGET_FILE_DIR:weft_emulated_cuda>/libcublas.so.13)
+# An RPATH also counts where a sanitizer's dlopen stands in between, a RUNPATH does not.
+target_link_options(weft_emulated_cuda INTERFACE LINKER:--disable-new-dtags)
 cmake_language(DEFER CALL add_dependencies weft weft_cublas_emulated)
