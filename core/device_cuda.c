@@ -136,6 +136,19 @@ static void cuda_lane_destroy(weft_lane *base)
     free(lane);
 }
 
+/* Now, and not with the worker: other lanes may stand still then, and pinning may wait for them. */
+static weft_status create_counter(cuda_lane *lane)
+{
+    void *counter, *address;
+    WEFT_TRY(WEFT_CUDA(cudaHostAlloc(&counter, sizeof *lane->passed,
+                                     cudaHostAllocPortable | cudaHostAllocMapped)));
+    lane->passed = counter;
+    atomic_init(lane->passed, 0);
+    WEFT_TRY(WEFT_CUDA(cudaHostGetDevicePointer(&address, counter, 0)));
+    lane->passed_address = (CUdeviceptr)(uintptr_t)address;
+    return WEFT_OK;
+}
+
 static weft_status lane_init(cuda_lane *lane, int priority)
 {
     lane->line = weft_timeline_create();
@@ -144,7 +157,7 @@ static weft_status lane_init(cuda_lane *lane, int priority)
     weft_cuda_enter((cuda_device *)lane->base.device);
     WEFT_TRY(WEFT_CUDA(cudaStreamCreateWithPriority(&lane->stream, cudaStreamNonBlocking,
                                                     stream_priority(priority))));
-    return WEFT_OK;
+    return create_counter(lane);
 }
 
 static weft_status cuda_lane_create(weft_device *device, int priority, const char *name,
@@ -196,17 +209,8 @@ static void let_stream_pass(weft_lane *base, uint64_t n)
 
 static weft_status start_worker(cuda_lane *lane)
 {
-    void *counter, *address;
     if (lane->worker)
         return WEFT_OK;
-    if (!lane->passed) {
-        WEFT_TRY(WEFT_CUDA(cudaHostAlloc(&counter, sizeof *lane->passed,
-                                         cudaHostAllocPortable | cudaHostAllocMapped)));
-        lane->passed = counter;
-        atomic_init(lane->passed, 0);
-    }
-    WEFT_TRY(WEFT_CUDA(cudaHostGetDevicePointer(&address, (void *)lane->passed, 0)));
-    lane->passed_address = (CUdeviceptr)(uintptr_t)address;
     if (!lane->reached)
         lane->reached = calloc(WEFT_WORKER_SLOTS, sizeof(cudaEvent_t));
     if (!lane->reached)

@@ -25,10 +25,10 @@ typedef struct cuda_lane {
     weft_lane base;
     weft_timeline *line; /* its points are the worker's slots; kernels make none */
     cudaStream_t stream;
-    weft_worker *worker;           /* NULL until something needs it, as are the next three */
-    cudaEvent_t *reached;          /* [WEFT_WORKER_SLOTS]: the stream has come to the function */
     atomic_uint_least64_t *passed; /* pinned: slots done, for which the stream waits */
     CUdeviceptr passed_address;
+    weft_worker *worker;  /* NULL until something needs it, as is the next */
+    cudaEvent_t *reached; /* [WEFT_WORKER_SLOTS]: the stream has come to the function */
     void *workspace;
     void *pinned[NUM_PINNED_SIZES]; /* by powers of two */
     int pinned_size;                /* the largest one so far, which serves */

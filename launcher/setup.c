@@ -131,6 +131,14 @@ weft_status weft_setup_check_device(const weft_config *config, const weft_config
     return weft_config_locate(source, weft_error_context(status, "device.kind"));
 }
 
+/* By default a kernel is loaded at its first launch, which may wait for all streams; one of them
+ * may wait for a rank that cannot go on before that launch. */
+void weft_setup_driver(const weft_config *config, int num_ranks)
+{
+    if (config->device.kind == WEFT_DEVICE_KIND_CUDA && num_ranks > 1)
+        setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+}
+
 weft_status weft_setup_device(const weft_config *config, weft_device **out)
 {
     int rank, size, local_rank, local_size;
