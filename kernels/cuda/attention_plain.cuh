@@ -46,7 +46,7 @@ static __device__ inline void multiply_plain_rows(const problem &p, float (&c)[e
         }
         for (int i = 0; i < each; i++)
             for (int j = 0; j < each; j++)
-                c[i][j] = fmaf(left[i], right[j], c[i][j]);
+                c[i][j] += left[i] * right[j];
     }
 }
 
@@ -66,7 +66,7 @@ static __device__ inline void multiply_plain_add(float (&c)[each][columns / 16],
         for (int j = 0; j < columns / 16; j++) {
             const float right = b[k * (columns + 1) + x + 16 * j];
             for (int i = 0; i < each; i++)
-                c[i][j] = fmaf(left[i], right, c[i][j]);
+                c[i][j] += left[i] * right;
         }
     }
 }

@@ -129,17 +129,22 @@ template <typename T>
 static inline void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
     struct registers {
-        uint32_t a[4], b[2];
-    };
-    const registers mine = {{a[0], a[1], a[2], a[3]}, {b0, b1}};
+        float a[4][2], b[2][2];
+    } mine;
+    for (int i = 0; i < 2; i++) {
+        for (int j = 0; j < 4; j++)
+            mine.a[j][i] = unpack<T>(a[j], i);
+        mine.b[0][i] = unpack<T>(b0, i);
+        mine.b[1][i] = unpack<T>(b1, i);
+    }
     const unsigned row = warp_thread() / 4, column = warp_thread() % 4 * 2;
     emulate_warp(mine, [&](const registers *const *threads) {
-        for (unsigned e = 0; e < 4; e++) {
-            for (unsigned k = 0; k < 16; k++) {
-                const unsigned pair = k % 8 / 2;
-                const uint32_t left = threads[row * 4 + pair]->a[e / 2 + k / 8 * 2];
-                const uint32_t right = threads[(column + e % 2) * 4 + pair]->b[k / 8];
-                c[e] += unpack<T>(left, k % 2) * unpack<T>(right, k % 2);
+        for (unsigned k = 0; k < 16; k += 2) {
+            const registers &left = *threads[row * 4 + k % 8 / 2];
+            for (unsigned e = 0; e < 4; e++) {
+                const float *x = left.a[e / 2 + k / 8 * 2];
+                const float *y = threads[(column + e % 2) * 4 + k % 8 / 2]->b[k / 8];
+                c[e] += x[0] * y[0] + x[1] * y[1];
             }
         }
     });

@@ -188,12 +188,19 @@ static inline int __all_sync(unsigned mask, int predicate)
  *     emulate_warp(registers, [&](const auto *const *lanes) { out = ... lanes[l]->a[0] ...; }); */
 template <typename Registers, typename F> void emulate_warp(const Registers &mine, F meaning)
 {
+    /* Two places, in turn: lanes may read one still while others come with what is next. */
+    static Registers places[2][1024];
+    static bool turns[1024];
+    const unsigned linear = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+    Registers *place = &places[turns[linear]][linear];
+    turns[linear] = !turns[linear];
+    *place = mine;
+    weft_emulate_warp(WEFT_EMULATE_PUBLISH, 0xffffffffu, reinterpret_cast<uint64_t>(place), 0);
+    void *const *published = weft_emulate_published();
     const Registers *lanes[32];
-    weft_emulate_warp(WEFT_EMULATE_PUBLISH, 0xffffffffu, reinterpret_cast<uint64_t>(&mine), 0);
     for (int lane = 0; lane < 32; lane++)
-        lanes[lane] = static_cast<const Registers *>(weft_emulate_published()[lane]);
+        lanes[lane] = static_cast<const Registers *>(published[lane]);
     meaning(static_cast<const Registers *const *>(lanes));
-    __syncwarp();
 }
 
 /* Atomics: other kernels and the host may use the same memory, fibers cannot interrupt each other.
