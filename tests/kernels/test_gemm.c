@@ -4,6 +4,7 @@
 #include "probe.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -317,6 +318,54 @@ static void gemm_on_several_lanes_at_once(void **state)
     }
 }
 
+/* A thread a lane: each multiplies the first rows of a by b, one row more each time. */
+typedef struct submitter {
+    weft_gemm_args args;
+    matrix c[40];
+    int run;
+    weft_status status;
+} submitter;
+
+static void *submit(void *argument)
+{
+    submitter *s = argument;
+    for (size_t i = 0; i < sizeof s->c / sizeof s->c[0] && s->status == WEFT_OK; i++) {
+        s->args.m = i + 1, s->args.c = s->c[i].data;
+        s->status = weft_gemm(probe_lane(s->run), &s->args);
+    }
+    if (s->status == WEFT_OK)
+        s->status = weft_lane_sync(probe_lane(s->run));
+    return NULL;
+}
+
+static void gemm_from_several_threads(void **state)
+{
+    (void)state;
+    enum { M = 40, N = 33, K = 50 };
+    submitter submitters[PROBE_NUM_RUNS];
+    pthread_t threads[PROBE_NUM_RUNS];
+    const matrix a = random_matrix(M * K, WEFT_BF16), b = random_matrix(N * K, WEFT_BF16);
+    weft_gemm_args args = {.m = M, .n = N, .k = K, .dtype = WEFT_BF16, .c_dtype = WEFT_F32};
+    args.lda = K, args.ldb = args.ldc = N, args.a = a.data, args.b = b.data;
+    double *expected = probe_doubles(M * N), *size = probe_doubles(M * N);
+    reference(&args, a.values, b.values, NULL, NULL, expected, size);
+    for (int t = 0; t < PROBE_NUM_RUNS; t++) {
+        submitters[t] = (submitter){.args = args, .run = t};
+        for (size_t i = 0; i < M; i++)
+            submitters[t].c[i] = poisoned_matrix((i + 1) * N, WEFT_F32);
+    }
+    for (int t = 0; t < PROBE_NUM_RUNS; t++)
+        assert_int_equal(pthread_create(&threads[t], NULL, submit, &submitters[t]), 0);
+    for (int t = 0; t < PROBE_NUM_RUNS; t++)
+        assert_int_equal(pthread_join(threads[t], NULL), 0);
+    for (int t = 0; t < PROBE_NUM_RUNS; t++) {
+        assert_int_equal(submitters[t].status, WEFT_OK);
+        for (size_t i = 0; i < M; i++)
+            within_bounds(probe_read(submitters[t].c[i].data, (i + 1) * N, WEFT_F32), expected,
+                          size, (i + 1) * N, K, WEFT_F32, "several threads");
+    }
+}
+
 /* A linear layer by groups, in fp64, and the loss sum(y * dy). */
 typedef struct linear {
     const int64_t *offsets;
@@ -533,6 +582,7 @@ int main(int argc, char **argv)
         PROBE_TEST(gemm_repeats_bit_by_bit),
         PROBE_TEST(gemm_of_very_many_shapes),
         PROBE_TEST(gemm_on_several_lanes_at_once),
+        PROBE_TEST(gemm_from_several_threads),
         PROBE_TEST(gradients_are_those_of_the_loss),
         PROBE_TEST(groups_of_few_rows),
         PROBE_TEST(groups_of_uneven_rows),
