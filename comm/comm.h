@@ -21,8 +21,8 @@
  * workspace, which grows to the operation's size. NCCL (weft_comm_use_nccl) differs in this:
  *  - What a reduction's bits are follows from the order that NCCL chose for the ranks. They are the
  *    same on every rank, and in every run with the same machines, NCCL and environment (switches do
- *    not sum, see weft_comm_use_nccl), but not those of a fold in rank order. bf16 is rounded at
- * each addition. A maximum or minimum may lose a NaN.
+ *    not sum, see weft_comm_use_nccl), but not those of a fold in rank order. bf16 and fp16 are
+ * rounded at each addition. A maximum or minimum may lose a NaN.
  *  - All ranks enqueue the operations of the groups that they share in one order, whatever the
  *    lanes: kernels start in the order of the calls. Any thread may call.
  *  - A send or receive goes by NCCL in groups of purpose PIPELINE between neighbours in the ring,
@@ -102,9 +102,9 @@ const char *weft_comm_name(const weft_comm *comm);
 /* The world rank of a member. */
 int weft_comm_world_rank(const weft_comm *comm, int rank);
 
-/* Collective operations. In place: `buffer` is input and result. fp32, bf16, fp64, int32, int64;
- * bf16 is accumulated in fp32 and rounded once, to nearest even. Maximum and minimum pass a NaN
- * on. */
+/* Collective operations. In place: `buffer` is input and result. fp32, bf16, fp16, fp64, int32,
+ * int64; bf16 and fp16 are accumulated in fp32 and rounded once, to nearest even. Maximum and
+ * minimum pass a NaN on. */
 weft_status weft_all_reduce(weft_comm *comm, weft_lane *lane, void *buffer, size_t count,
                             weft_dtype dtype, weft_reduce reduce) WEFT_CHECKED;
 /* send: size * count elements; recv: `count` elements, this rank's share. recv may be send's own

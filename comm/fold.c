@@ -5,8 +5,7 @@
 
 bool weft_fold_supports(weft_dtype dtype)
 {
-    return dtype == WEFT_F32 || dtype == WEFT_BF16 || dtype == WEFT_F64 || dtype == WEFT_I32 ||
-           dtype == WEFT_I64;
+    return dtype != WEFT_U8;
 }
 
 static weft_fold_loops find_best(void)

@@ -66,7 +66,7 @@ DEFINE_FOLD(f64, double)
 DEFINE_FOLD(i32, int32_t)
 DEFINE_FOLD(i64, int64_t)
 
-static void widen(const uint16_t *restrict in, float *restrict out, size_t count)
+static void widen_bf16(const uint16_t *restrict in, float *restrict out, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         uint32_t bits = (uint32_t)in[i] << 16;
@@ -74,7 +74,7 @@ static void widen(const uint16_t *restrict in, float *restrict out, size_t count
     }
 }
 
-static void narrow(const float *restrict in, uint16_t *restrict out, size_t count)
+static void narrow_bf16(const float *restrict in, uint16_t *restrict out, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         uint32_t bits;
@@ -85,21 +85,60 @@ static void narrow(const float *restrict in, uint16_t *restrict out, size_t coun
     }
 }
 
-static void fold_bf16(weft_reduce reduce, const void *const *inputs, int num_inputs, uint16_t *out,
-                      size_t count)
+/* fp16's exponents lie 112 lower: a product moves them, which makes its subnormals normal. */
+static void widen_f16(const uint16_t *restrict in, float *restrict out, size_t count)
 {
-    float acc[BLOCK], in[BLOCK];
-    for (size_t at = 0; at < count; at += BLOCK) {
-        size_t n = count - at < BLOCK ? count - at : BLOCK;
-        prefetch_next(inputs, num_inputs, at, count, sizeof *out);
-        widen((const uint16_t *)inputs[0] + at, acc, n);
-        for (int k = 1; k < num_inputs; k++) {
-            widen((const uint16_t *)inputs[k] + at, in, n);
-            block_f32(reduce, acc, in, n);
-        }
-        narrow(acc, out + at, n);
+    for (size_t i = 0; i < count; i++) {
+        uint32_t magnitude = in[i] & 0x7fffu, shifted = magnitude << 13, bits;
+        float moved;
+        memcpy(&moved, &shifted, sizeof moved);
+        moved *= 0x1p112f;
+        memcpy(&bits, &moved, sizeof bits);
+        bits = magnitude >= 0x7c00u ? shifted | 0x7f800000u : bits; /* infinite, or no number */
+        bits |= (uint32_t)(in[i] & 0x8000u) << 16;
+        memcpy(&out[i], &bits, sizeof bits);
     }
 }
+
+/* To nearest even. What is subnormal in fp16 is rounded by adding 0.5, whose last bit is fp16's
+ * smallest number. */
+static void narrow_f16(const float *restrict in, uint16_t *restrict out, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        uint32_t bits, small;
+        memcpy(&bits, &in[i], sizeof bits);
+        uint32_t magnitude = bits & 0x7fffffffu, sign = (bits >> 16) & 0x8000u;
+        float rounded;
+        memcpy(&rounded, &magnitude, sizeof rounded);
+        rounded += 0.5f;
+        memcpy(&small, &rounded, sizeof small);
+        uint32_t nearest = (magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
+        uint32_t normal = magnitude >= 0x47800000u || nearest > 0x7c00u ? 0x7c00u : nearest;
+        uint32_t number = magnitude < 0x38800000u ? small - 0x3f000000u : normal;
+        uint32_t quiet_nan = 0x7e00u | ((magnitude >> 13) & 0x3ffu);
+        out[i] = (uint16_t)(sign | (magnitude > 0x7f800000u ? quiet_nan : number));
+    }
+}
+
+#define DEFINE_NARROW_FOLD(name)                                                                   \
+    static void fold_##name(weft_reduce reduce, const void *const *inputs, int num_inputs,         \
+                            uint16_t *out, size_t count)                                           \
+    {                                                                                              \
+        float acc[BLOCK], in[BLOCK];                                                               \
+        for (size_t at = 0; at < count; at += BLOCK) {                                             \
+            size_t n = count - at < BLOCK ? count - at : BLOCK;                                    \
+            prefetch_next(inputs, num_inputs, at, count, sizeof *out);                             \
+            widen_##name((const uint16_t *)inputs[0] + at, acc, n);                                \
+            for (int k = 1; k < num_inputs; k++) {                                                 \
+                widen_##name((const uint16_t *)inputs[k] + at, in, n);                             \
+                block_f32(reduce, acc, in, n);                                                     \
+            }                                                                                      \
+            narrow_##name(acc, out + at, n);                                                       \
+        }                                                                                          \
+    }
+
+DEFINE_NARROW_FOLD(bf16)
+DEFINE_NARROW_FOLD(f16)
 
 #define JOIN_(name, isa) name##_##isa
 #define JOIN(name, isa) JOIN_(name, isa)
@@ -124,6 +163,8 @@ void JOIN(weft_fold, WEFT_ISA)(weft_dtype dtype, weft_reduce reduce, const void 
         fold_i64(reduce, inputs, num_inputs, out, count);
         break;
     case WEFT_F16:
+        fold_f16(reduce, inputs, num_inputs, out, count);
+        break;
     case WEFT_U8:
         break; /* refused by the wrappers */
     }

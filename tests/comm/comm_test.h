@@ -90,6 +90,28 @@ static inline void test_from_device(test_setup *t, void *array, void *operand, s
     weft_device_free(t->device, WEFT_SPACE_DEVICE, operand, bytes);
 }
 
+/* The value of fp16 bits, and the bits nearest to a value that is a number: by definition, one at a
+ * time. */
+static inline double test_half_value(uint16_t bits)
+{
+    int exponent = bits >> 10 & 31, mantissa = bits & 1023;
+    double value = exponent ? ldexp(1024 + mantissa, exponent - 25) : ldexp(mantissa, -24);
+    if (exponent == 31)
+        value = mantissa ? (double)NAN : (double)INFINITY;
+    return bits & 0x8000 ? -value : value;
+}
+
+static inline uint16_t test_half_nearest(double value)
+{
+    uint16_t sign = signbit(value) ? 0x8000 : 0;
+    double size = fabs(value);
+    if (size >= 65520)
+        return (uint16_t)(sign | 0x7c00);
+    int exponent = size < 0x1p-14 ? -14 : ilogb(size);
+    double steps = nearbyint(ldexp(size, 10 - exponent)); /* 1024 and more where it is normal */
+    return (uint16_t)(sign | (uint16_t)((exponent + 14) * 1024 + (int)steps));
+}
+
 /* A number that every rank can compute for every rank. */
 static inline uint64_t test_hash(uint64_t a, uint64_t b)
 {

@@ -5,7 +5,7 @@
 #include "comm/mpi/mpi_comm.h"
 #include "tests/comm/comm_test.h"
 
-static const weft_dtype dtypes[] = {WEFT_F32, WEFT_BF16, WEFT_F64, WEFT_I32, WEFT_I64};
+static const weft_dtype dtypes[] = {WEFT_F32, WEFT_BF16, WEFT_F16, WEFT_F64, WEFT_I32, WEFT_I64};
 static const size_t counts[] = {0, 1, 3, 7, 64, 1000, 20001};
 enum { MAX_COUNT = 20001, NUM_COUNTS = sizeof counts / sizeof counts[0] };
 
@@ -56,6 +56,8 @@ static void put_input(weft_dtype dtype, int rank, size_t i, void *at)
         *(int64_t *)at = (int64_t)hash;
         break;
     case WEFT_F16:
+        *(uint16_t *)at = test_half_nearest((double)(float)real);
+        break;
     case WEFT_U8:
         *(uint8_t *)at = (uint8_t)hash;
         break;
@@ -74,13 +76,14 @@ static void put_reduced(weft_dtype dtype, weft_reduce reduce, int size, size_t i
 {
     union {
         float f32;
-        uint16_t bf16;
+        uint16_t bits;
         double f64;
         int32_t i32;
         int64_t i64;
     } in, acc;
     put_input(dtype, 0, i, &acc);
-    float wide = dtype == WEFT_BF16 ? bf16_value(acc.bf16) : 0;
+    bool half = dtype == WEFT_F16, narrow = half || dtype == WEFT_BF16;
+    float wide = half ? (float)test_half_value(acc.bits) : bf16_value(acc.bits);
     bool sum = reduce == WEFT_REDUCE_SUM;
     for (int rank = 1; rank < size; rank++) {
         put_input(dtype, rank, i, &in);
@@ -88,9 +91,9 @@ static void put_reduced(weft_dtype dtype, weft_reduce reduce, int size, size_t i
             acc.f32 = sum ? acc.f32 + in.f32 : (float)combine(reduce, acc.f32, in.f32);
         if (dtype == WEFT_F64)
             acc.f64 = sum ? acc.f64 + in.f64 : combine(reduce, acc.f64, in.f64);
-        if (dtype == WEFT_BF16)
-            wide = sum ? wide + bf16_value(in.bf16)
-                       : (float)combine(reduce, wide, bf16_value(in.bf16));
+        float next = half ? (float)test_half_value(in.bits) : bf16_value(in.bits);
+        if (narrow)
+            wide = sum ? wide + next : (float)combine(reduce, wide, next);
         if (dtype == WEFT_I32)
             acc.i32 = sum ? (int32_t)((uint32_t)acc.i32 + (uint32_t)in.i32)
                           : (int32_t)combine(reduce, acc.i32, in.i32);
@@ -99,8 +102,8 @@ static void put_reduced(weft_dtype dtype, weft_reduce reduce, int size, size_t i
         if (dtype == WEFT_I64 && !sum && (in.i64 > acc.i64) == (reduce == WEFT_REDUCE_MAX))
             acc.i64 = in.i64;
     }
-    if (dtype == WEFT_BF16)
-        acc.bf16 = bf16_nearest(wide);
+    if (narrow)
+        acc.bits = half ? test_half_nearest((double)wide) : bf16_nearest(wide);
     memcpy(at, &acc, weft_dtype_bytes(dtype));
 }
 
@@ -288,8 +291,8 @@ static void test_refusals(test_setup *t)
 {
     char data[64] = {0};
     weft_lane *lane = t->lanes[0];
-    EXPECT_ERROR(weft_all_reduce(t->comm, lane, data, 1, WEFT_F16, WEFT_REDUCE_SUM), WEFT_INTERNAL,
-                 "all_reduce cannot reduce fp16");
+    EXPECT_ERROR(weft_all_reduce(t->comm, lane, data, 1, WEFT_U8, WEFT_REDUCE_SUM), WEFT_INTERNAL,
+                 "all_reduce cannot reduce uint8");
     EXPECT_ERROR(weft_reduce_scatter(t->comm, lane, data, data, 1, WEFT_U8, WEFT_REDUCE_MAX),
                  WEFT_INTERNAL, "reduce_scatter cannot reduce uint8");
     EXPECT_ERROR(weft_all_gather(t->comm, lane, data, data, SIZE_MAX / 2, WEFT_F64), WEFT_INTERNAL,

@@ -13,7 +13,7 @@
 #include "tests/comm/comm_test.h"
 
 enum { COUNT = 2000, MAX_INPUTS = 5 };
-static const weft_dtype dtypes[] = {WEFT_F32, WEFT_BF16, WEFT_F64, WEFT_I32, WEFT_I64};
+static const weft_dtype dtypes[] = {WEFT_F32, WEFT_BF16, WEFT_F16, WEFT_F64, WEFT_I32, WEFT_I64};
 
 static double value_of(weft_dtype dtype, const void *x, size_t i)
 {
@@ -21,13 +21,16 @@ static double value_of(weft_dtype dtype, const void *x, size_t i)
         return ((const float *)x)[i];
     if (dtype == WEFT_F64)
         return ((const double *)x)[i];
+    if (dtype == WEFT_F16)
+        return test_half_value(((const uint16_t *)x)[i]);
     uint32_t bits = (uint32_t)((const uint16_t *)x)[i] << 16;
     float value;
     memcpy(&value, &bits, sizeof value);
     return value;
 }
 
-/* One element, one step: floats as the type adds them, bf16 in fp32 as it is accumulated. */
+/* One element, one step: floats as the type adds them, bf16 and fp16 in fp32 as it is accumulated.
+ */
 static double step(weft_dtype dtype, weft_reduce reduce, double a, double b)
 {
     if (reduce == WEFT_REDUCE_MAX)
@@ -64,11 +67,11 @@ static void expect_element(weft_dtype dtype, weft_reduce reduce, void *const *in
     double wanted = value_of(dtype, inputs[0], i), got = value_of(dtype, out, i);
     for (int k = 1; k < n; k++)
         wanted = step(dtype, reduce, wanted, value_of(dtype, inputs[k], i));
-    if (dtype != WEFT_BF16) {
+    if (dtype != WEFT_BF16 && dtype != WEFT_F16) {
         assert_true(wanted == got);
         return;
     }
-    /* No bf16 number lies nearer to the sum. */
+    /* No number of the type lies nearer to the sum. */
     uint16_t bits = ((const uint16_t *)out)[i];
     for (int side = -1; side <= 1; side += 2) {
         uint16_t neighbour = (uint16_t)(bits + side);
@@ -90,6 +93,8 @@ static void fill(weft_dtype dtype, void *x, uint64_t seed)
             ((double *)x)[i] = real;
         else if (dtype == WEFT_BF16)
             ((uint16_t *)x)[i] = (uint16_t)(bits >> 16);
+        else if (dtype == WEFT_F16)
+            ((uint16_t *)x)[i] = test_half_nearest(real);
         else if (dtype == WEFT_I32)
             ((uint32_t *)x)[i] = (uint32_t)hash;
         else
@@ -129,6 +134,35 @@ static void test_variants(void **state)
     free(out);
 }
 
+/* Every fp16 number alone, and sums of any two. */
+static void test_halves(void **state)
+{
+    (void)state;
+    enum { NUM = 1 << 16 };
+    uint16_t *a = malloc(NUM * 2), *b = malloc(NUM * 2), *out = malloc(NUM * 2);
+    for (int v = 0; weft_fold_variant(v); v++) {
+        for (int i = 0; i < NUM; i++) {
+            a[i] = (uint16_t)i;
+            b[i] = (uint16_t)test_hash((uint64_t)v, (uint64_t)i);
+        }
+        weft_fold_variant(v)(WEFT_F16, WEFT_REDUCE_SUM, (const void *const[]){a}, 1, out, NUM);
+        for (int i = 0; i < NUM; i++)
+            assert_true(isnan(test_half_value(a[i])) ? isnan(test_half_value(out[i]))
+                                                     : out[i] == a[i]);
+        weft_fold_variant(v)(WEFT_F16, WEFT_REDUCE_SUM, (const void *const[]){a, b}, 2, out, NUM);
+        for (int i = 0; i < NUM; i++) {
+            float sum = (float)(test_half_value(a[i]) + test_half_value(b[i]));
+            if (isnan(sum))
+                assert_true(isnan(test_half_value(out[i])));
+            else
+                assert_int_equal(out[i], test_half_nearest((double)sum));
+        }
+    }
+    free(a);
+    free(b);
+    free(out);
+}
+
 static void test_copies(void **state)
 {
     (void)state;
@@ -153,6 +187,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_variants),
+        cmocka_unit_test(test_halves),
         cmocka_unit_test(test_copies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
