@@ -53,7 +53,7 @@ void weft_device_destroy(weft_device *device);
 
 /* "cpu", "cuda". Static. */
 const char *weft_device_name(const weft_device *device);
-/* Threads a CPU kernel may use. */
+/* Threads a CPU kernel may use; 1 on a CUDA device. */
 int weft_device_num_threads(const weft_device *device);
 /* What is in use now and was at most; any thread. */
 void weft_device_get_stats(const weft_device *device, weft_device_stats *out);
@@ -102,8 +102,8 @@ weft_status weft_lane_sync(weft_lane *lane) WEFT_CHECKED;
 weft_status weft_lane_copy(weft_lane *lane, void *to, const void *from, size_t bytes) WEFT_CHECKED;
 weft_status weft_lane_zero(weft_lane *lane, void *to, size_t bytes) WEFT_CHECKED;
 
-/* A function that runs on the lane's own thread (CPU) or in a host callback. `args` points at a
- * copy made at submit time. Its error poisons the lane. */
+/* A function that runs on the lane's own thread, once all that was enqueued before it is done; it
+ * may block. `args` points at a copy made at submit time. Its error poisons the lane. */
 typedef weft_status (*weft_lane_function)(const void *args);
 enum { WEFT_LANE_MAX_ARGS_BYTES = 320 };
 /* Enqueues function(copy of args). num_bytes <= WEFT_LANE_MAX_ARGS_BYTES. `label` (static string)
