@@ -31,7 +31,7 @@ BEGIN {
     home["^hwloc\\.h$"] = "^parallel/topology"
     home["^(oneapi/|omp\\.h$|immintrin\\.h$)"] = "^kernels/"
     home["^cu(blas|blasLt|dnn)[A-Za-z_0-9]*\\.h$"] = "^kernels/cuda/"
-    home["^cuda[A-Za-z_0-9]*\\.h$"] = "^core/[a-z_]*_cuda\\.|^kernels/cuda/|^comm/nccl/"
+    home["^cuda[A-Za-z_0-9]*\\.h$"] = "^core/[a-z_]*_cuda[a-z_]*\\.|^kernels/cuda/|^comm/nccl/"
     home["^Random123/"] = "^core/"
     home["^cjson/"] = "^core/|^launcher/"
     home["^xxhash\\.h$"] = "^parallel/|^launcher/"
