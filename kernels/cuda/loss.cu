@@ -2,7 +2,7 @@
  * and the sum of exponentials run along together, the sum rescaled where the maximum grows (Milakov
  * and Gimelshein 2018). The gradient takes the logits' place, so that it reads and writes a row
  * once. */
-#include "kernels/cuda/cuda.cuh"
+#include "kernels/cuda/each.cuh"
 
 constexpr unsigned THREADS = 512; /* a row of a vocabulary's logits */
 constexpr unsigned UNROLL = 4;    /* loads of a thread that are under way together */
@@ -125,7 +125,6 @@ static __global__ void __launch_bounds__(THREADS) backward_row(weft_cross_entrop
         const float max = a.row_max[row], factor = weight / a.row_sum[row];
         const int64_t label = int64_t(a.labels[row]) - int64_t(a.first_col);
         each_pack<T>(logits, a.valid_cols, [&](size_t col, auto values) {
-            using numbers = decltype(values);
             constexpr unsigned COUNT = sizeof values / sizeof(T);
             const uint64_t place = uint64_t(label) - col; /* below COUNT: the label is among them */
             float gradient[COUNT];
@@ -140,7 +139,7 @@ static __global__ void __launch_bounds__(THREADS) backward_row(weft_cross_entrop
 #pragma unroll
             for (unsigned i = 0; i < COUNT; i++)
                 values.at[i] = from_float<T>(gradient[i]);
-            *reinterpret_cast<numbers *>(logits + col) = values;
+            store_pack(logits + col, values);
         });
         written = a.valid_cols;
     }
