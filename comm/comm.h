@@ -22,12 +22,12 @@
  *  - What a reduction's bits are follows from the order that NCCL chose for the ranks. They are the
  *    same on every rank, and in every run with the same machines, NCCL and environment (switches do
  *    not sum, see weft_comm_use_nccl), but not those of a fold in rank order. bf16 and fp16 are
- * rounded at each addition. A maximum or minimum may lose a NaN.
+ *    rounded at each addition. A maximum or minimum may lose a NaN.
  *  - All ranks enqueue the operations of the groups that they share in one order, whatever the
  *    lanes: kernels start in the order of the calls. Any thread may call.
- *  - A send or receive goes by NCCL in groups of purpose PIPELINE between neighbours in the ring,
- * by MPI elsewhere. By NCCL messages match in order among those whose tags are both even or both
- *    odd, sizes that differ are not found, and a send_recv meets send_recvs alone.
+ *  - A send or receive goes by NCCL between neighbours in the ring of a group of purpose PIPELINE,
+ *    by MPI elsewhere. By NCCL, messages whose tags are both even or both odd match in order, sizes
+ *    that differ are not found, and a send_recv meets send_recvs alone.
  *  - A record ends when the watchdog sees it, milliseconds later. An error on the GPU, or an
  *    operation that does not end in half an hour, ends the job with one line.
  *

@@ -1,6 +1,7 @@
 /* What the communicator tests share: a group (self on one rank, the world under a launcher), a
  * device and lanes. With WEFT_TEST_DEVICE=cuda that is the first GPU, which all ranks share, and
- * operands lie in its memory. */
+ * operands lie in its memory; with nccl, each rank has a GPU of its own, and the group is NCCL's.
+ */
 #ifndef WEFT_TESTS_COMM_COMM_TEST_H
 #define WEFT_TESTS_COMM_COMM_TEST_H
 
@@ -12,11 +13,12 @@
 enum { TEST_NUM_LANES = 4 };
 
 typedef struct test_setup {
-    weft_comm *comm;
+    weft_comm *comm, *world; /* the same one without NCCL */
     weft_device *device;
     weft_lane *lanes[TEST_NUM_LANES];
     weft_lane *copies; /* NULL: operands are the host's own arrays */
     int rank, size;
+    bool nccl;
 } test_setup;
 
 /* A test that cannot start takes the others down with it. */
@@ -31,17 +33,33 @@ static inline void setup_must(weft_status status)
 static inline void test_setup_device(test_setup *t)
 {
     const char *device = getenv("WEFT_TEST_DEVICE"), *why = NULL;
+    int index = 0, num_wanted = 1, num;
     t->copies = NULL;
-    if (!device || strcmp(device, "cuda") != 0) {
+    t->nccl = device && strcmp(device, "nccl") == 0;
+    if (!device || (strcmp(device, "cuda") != 0 && !t->nccl)) {
         setup_must(weft_device_create_cpu(1, 0, &t->device));
         return;
     }
-    if (weft_device_num_cuda(&why) == 0) {
-        printf("skipped: no CUDA device: %s\n", why);
+    if (t->nccl)
+        weft_comm_launched(NULL, NULL, &index, &num_wanted);
+    num = weft_device_num_cuda(&why);
+    if (num < num_wanted) {
+        printf("skipped: no CUDA device%s: %s\n", num ? " for each rank" : "",
+               num ? "too few" : why);
         exit(77);
     }
-    setup_must(weft_device_create_cuda(0, 0, &t->device));
+    setup_must(weft_device_create_cuda(index, 0, &t->device));
     setup_must(weft_lane_create(t->device, 0, "copies", &t->copies));
+}
+
+/* For pipelines, so that all kinds of operations go by NCCL. */
+static inline void test_setup_group(test_setup *t)
+{
+    t->comm = t->world;
+    if (!t->nccl)
+        return;
+    setup_must(weft_comm_use_nccl(t->world, t->device, WEFT_COMM_BY_NCCL, NULL));
+    setup_must(weft_comm_split(t->world, 0, 0, "test", WEFT_PURPOSE_PIPELINE, &t->comm));
 }
 
 static inline void test_setup_init(test_setup *t)
@@ -49,9 +67,10 @@ static inline void test_setup_init(test_setup *t)
     static const char *const names[TEST_NUM_LANES] = {"a", "b", "c", "d"};
     test_setup_device(t);
     if (weft_comm_launched(NULL, NULL, NULL, NULL))
-        setup_must(weft_comm_create_world(&t->comm));
+        setup_must(weft_comm_create_world(&t->world));
     else
-        setup_must(weft_comm_create_self(&t->comm));
+        setup_must(weft_comm_create_self(&t->world));
+    test_setup_group(t);
     for (int i = 0; i < TEST_NUM_LANES; i++)
         setup_must(weft_lane_create(t->device, 0, names[i], &t->lanes[i]));
     t->rank = weft_comm_rank(t->comm);
@@ -64,7 +83,9 @@ static inline int test_setup_finish(test_setup *t)
         weft_lane_destroy(t->lanes[i]);
     weft_lane_destroy(t->copies);
     weft_device_destroy(t->device);
-    weft_comm_destroy(t->comm);
+    if (t->comm != t->world)
+        weft_comm_destroy(t->comm);
+    weft_comm_destroy(t->world);
     return expect_finish();
 }
 

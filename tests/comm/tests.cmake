@@ -46,6 +46,8 @@ weft_add_test(NAME comm_stress SOURCES comm/test_stress.c RANKS 8 LABELS comm)
 # No MPI inside: clean under ThreadSanitizer.
 weft_add_test(NAME comm_engine SOURCES comm/test_engine.c CMOCKA LABELS comm tsan)
 weft_add_test(NAME comm_gate SOURCES comm/test_gate.c CMOCKA LABELS comm tsan)
+weft_add_test(NAME comm_backend SOURCES comm/test_backend.c LABELS comm)
+weft_add_test_run(NAME comm_backend_2 PROGRAM $<TARGET_FILE:test_comm_backend> RANKS 2 LABELS comm)
 # The same programs with operands in the memory of a GPU that all ranks share.
 function(weft_add_comm_cuda_run name suite ranks)
   weft_add_test_run(NAME comm_${name}_cuda_${ranks} PROGRAM $<TARGET_FILE:test_comm_${suite}>
@@ -53,7 +55,7 @@ function(weft_add_comm_cuda_run name suite ranks)
   set_property(TEST comm_${name}_cuda_${ranks} APPEND PROPERTY ENVIRONMENT WEFT_TEST_DEVICE=cuda)
   set_tests_properties(comm_${name}_cuda_${ranks} PROPERTIES RESOURCE_LOCK gpu)
 endfunction()
-foreach(suite collectives messages sharded)
+foreach(suite backend collectives messages sharded)
   foreach(ranks 1 2 4)
     weft_add_comm_cuda_run(${suite} ${suite} ${ranks})
   endforeach()
@@ -63,3 +65,15 @@ weft_add_comm_cuda_run(collectives_messages collectives 3 messages)
 weft_add_comm_cuda_run(sharded_mismatches sharded 4 mismatches)
 set_tests_properties(comm_sharded_mismatches_cuda_4 PROPERTIES
   PASS_REGULAR_EXPRESSION "every mismatch was found" SKIP_REGULAR_EXPRESSION "no CUDA device")
+# And with a GPU for each rank. Two ranks: sums of more have other bits than a fold in rank order.
+function(weft_add_comm_nccl_run suite ranks)
+  weft_add_test_run(NAME comm_${suite}_nccl_${ranks} PROGRAM $<TARGET_FILE:test_comm_${suite}>
+    RANKS ${ranks} LABELS comm cuda)
+  set_property(TEST comm_${suite}_nccl_${ranks} APPEND PROPERTY ENVIRONMENT WEFT_TEST_DEVICE=nccl)
+  set_tests_properties(comm_${suite}_nccl_${ranks} PROPERTIES RESOURCE_LOCK gpu)
+endfunction()
+weft_add_comm_nccl_run(collectives 2)
+weft_add_comm_nccl_run(messages 2)
+weft_add_comm_nccl_run(messages 4)
+weft_add_comm_nccl_run(sharded 2)
+weft_add_comm_nccl_run(sharded 4)
