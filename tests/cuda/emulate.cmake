@@ -20,9 +20,9 @@ target_compile_options(weft_emulate_flags INTERFACE -x c++ -Wall -Wextra -Wno-un
 if(WEFT_WERROR)
   target_compile_options(weft_emulate_flags INTERFACE -Werror)
 endif()
-if(WEFT_SANITIZE)
+if(WEFT_SANITIZE) # what the checks add takes long to optimise further
   target_compile_options(weft_emulate_flags INTERFACE -fsanitize=${WEFT_SANITIZE}
-    -fno-omit-frame-pointer)
+    -fno-omit-frame-pointer -O1)
 endif()
 
 include(${CMAKE_CURRENT_LIST_DIR}/cublas.cmake)
