@@ -20,11 +20,12 @@ weft_status weft_nccl_status(const char *file, int line, const char *function, c
 {
     if (result == ncclSuccess || result == ncclInProgress)
         return WEFT_OK;
-    const char *name = strncmp(call, "weft_nccl()->", 13) == 0 ? call + 13 : call;
+    /* "weft_nccl()->Send(...)" is ncclSend; without an arrow it is a text. */
+    const char *arrow = strstr(call, "->"), *name = arrow ? arrow + 2 : call;
     const char *more = api.GetLastError(NULL);
-    return weft_error_set(file, line, function, WEFT_COMM, "nccl%.*s: %s%s%s",
-                          (int)strcspn(name, "("), name, api.GetErrorString(result),
-                          more && *more ? ": " : "", more ? more : "");
+    return weft_error_set(file, line, function, WEFT_COMM, "%s%.*s: %s%s%s",
+                          arrow ? "nccl" : "NCCL, ", (int)strcspn(name, "("), name,
+                          api.GetErrorString(result), more && *more ? ": " : "", more ? more : "");
 }
 
 /* What NCCL reads when its first communicator is made; a user's own settings stand. */

@@ -134,7 +134,7 @@ static weft_status post_collective(weft_nccl_comm *comm, const weft_comm_op *op,
     default:
         break;
     }
-    WEFT_TRY(weft_nccl_status(__FILE__, __LINE__, __func__, weft_comm_kind_text(op->kind), result));
+    WEFT_TRY(weft_nccl_status(__FILE__, __LINE__, __func__, "an operation", result));
     return weft_nccl_settle(comm->handle);
 }
 
