@@ -1,0 +1,166 @@
+/* The same config trains alike on the CPU and on a CUDA device: 20 steps of a small model on one
+ * mesh in fp32, losses within 1e-4, the CUDA run saved in the middle and resumed. The ranks
+ * share one device. bf16 and fp16: in that precision, on one rank, within 1e-2. overflow: fp16's
+ * gradients do.
+ *   test_cuda_training dense|moe [MESH] | bf16 | fp16 | overflow */
+#include <math.h>
+#include <stdlib.h>
+
+#include "launcher/trainer.h"
+#include "tests/expect.h"
+
+enum { STEPS = 20, HALF = 10 };
+
+static char folder[64];
+
+typedef struct run_case {
+    const char *mesh, *model, *precision;
+    double bound;     /* of a loss */
+    const char *more; /* settings of section train, each after a comma; NULL: none */
+} run_case;
+
+static void abort_on(weft_comm *world, weft_status status, const char *what)
+{
+    EXPECT(status == WEFT_OK, "%s: %s", what, weft_error_get()->text);
+    if (status != WEFT_OK)
+        weft_comm_abort(world, status);
+}
+
+static void create(weft_comm *world, const run_case *c, const char *device, weft_arena *arena,
+                   weft_trainer *out)
+{
+    char text[1400];
+    weft_config config;
+    snprintf(text, sizeof text,
+             "{\"model\": {\"num_layers\": 2, \"hidden_size\": 16, \"num_attention_heads\": 4, "
+             "\"ffn_hidden_size\": 24, \"seq_length\": 8, \"vocab_size\": 53, "
+             "\"init_method_std\": 0.1%s}, "
+             "\"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 4, \"train_iters\": %d, "
+             "\"lr\": 1e-2, \"lr_warmup_iters\": 2, \"adam_eps\": 1e-5, \"seed\": 9, "
+             "\"precision\": \"%s\"%s}, \"data\": {\"mock_data\": true}, "
+             "\"device\": {\"kind\": \"%s\", \"peak_flops\": 1e9, \"num_threads\": 1}, "
+             "\"log\": {\"trace_step\": 0}}",
+             c->model, STEPS, c->precision, c->more ? c->more : "", device);
+    weft_config_source source = {.file = device, .text = text, .mesh = c->mesh};
+    abort_on(world, weft_config_load(&source, arena, &config), device);
+    abort_on(world, weft_trainer_create(out, &config, &source, world, arena, NULL), device);
+}
+
+/* Steps first + 1 .. last, from first's checkpoint unless that is 0; saved at the end. */
+static void train(weft_comm *world, const run_case *c, const char *device, int first, int last,
+                  double *out_losses)
+{
+    weft_arena arena = {0};
+    weft_trainer trainer;
+    weft_step_result result;
+    char dir[128], from[160];
+    snprintf(dir, sizeof dir, "%s/%s", folder, device);
+    snprintf(from, sizeof from, "%s/step-%d", dir, first);
+    create(world, c, device, &arena, &trainer);
+    abort_on(world, weft_trainer_start(&trainer, first ? from : NULL), device);
+    for (int i = first; i < last; i++) {
+        abort_on(world, weft_trainer_step(&trainer, &result), device);
+        out_losses[i] = result.loss + result.aux_loss;
+    }
+    abort_on(world, weft_trainer_save(&trainer, dir), device);
+    weft_trainer_release(&trainer);
+    weft_arena_release(&arena);
+}
+
+static void check_alike(weft_comm *world, const run_case *c)
+{
+    double cpu[STEPS], cuda[STEPS], worst = 0, moved = 0;
+    run_case reference = *c;
+    if (strcmp(c->precision, "fp16") == 0) /* which the CPU has not */
+        reference.precision = "fp32";
+    train(world, &reference, "cpu", 0, STEPS, cpu);
+    train(world, c, "cuda", 0, HALF, cuda);
+    train(world, c, "cuda", HALF, STEPS, cuda);
+    for (int i = 0; i < STEPS; i++) {
+        worst = fmax(worst, fabs(cuda[i] - cpu[i]));
+        moved = fmax(moved, fabs(cpu[i] - cpu[0]));
+    }
+    EXPECT(worst <= c->bound, "%s on %s: losses are off by %.3g", c->precision, c->mesh, worst);
+    EXPECT(moved > 5 * c->bound, "the losses stand still at %g", cpu[0]);
+}
+
+/* Overflows skip steps and lower the scale until gradients fit; then training goes on, and so it
+ * does from a checkpoint. */
+static void check_overflow(weft_comm *world)
+{
+    run_case c = {"dp=1", "", "fp16", 0, ", \"hysteresis\": 1"};
+    weft_arena arena = {0};
+    weft_trainer trainer;
+    weft_step_result result;
+    int64_t skipped = 0;
+    double scale = pow(2, 32);
+    create(world, &c, "cuda", &arena, &trainer);
+    abort_on(world, weft_trainer_start(&trainer, NULL), "overflow");
+    do {
+        abort_on(world, weft_trainer_step(&trainer, &result), "overflow");
+        skipped += result.skipped;
+        EXPECT(result.loss_scale == scale && result.skipped_steps == skipped,
+               "scale %g, %lld skipped", result.loss_scale, (long long)result.skipped_steps);
+        EXPECT(!result.skipped || !isfinite(result.grad_norm), "a skipped step has a norm");
+        scale /= 2;
+    } while (result.skipped && result.step < 40);
+    EXPECT(skipped > 3 && !result.skipped && isfinite(result.grad_norm), "%lld skipped",
+           (long long)skipped);
+    abort_on(world, weft_trainer_save(&trainer, folder), "overflow");
+    weft_loss_scale saved = *weft_optimizer_loss_scale(trainer.optimizer);
+    weft_trainer_release(&trainer);
+
+    char from[128];
+    snprintf(from, sizeof from, "%s/step-%lld", folder, (long long)result.step);
+    c.more = NULL;
+    create(world, &c, "cuda", &arena, &trainer);
+    abort_on(world, weft_trainer_start(&trainer, from), "overflow");
+    const weft_loss_scale *loaded = weft_optimizer_loss_scale(trainer.optimizer);
+    EXPECT(loaded->scale == saved.scale && loaded->skipped_steps == skipped &&
+               loaded->good_steps == 1,
+           "scale %g after loading", loaded->scale);
+    abort_on(world, weft_trainer_step(&trainer, &result), "overflow");
+    EXPECT(!result.skipped && result.loss_scale == saved.scale, "scale %g", result.loss_scale);
+    weft_trainer_release(&trainer);
+    weft_arena_release(&arena);
+}
+
+int main(int argc, char **argv)
+{
+    static const char experts[] = ", \"num_experts\": 4, \"moe_router_topk\": 2, "
+                                  "\"moe_aux_loss_coeff\": 0.02, \"moe_z_loss_coeff\": 0.001";
+    static const char no_overflow[] = ", \"initial_loss_scale\": 1024";
+    const char *why = NULL, *model = argc > 1 ? argv[1] : "";
+    weft_comm *world;
+    EXPECT_OK(weft_comm_create_world(&world));
+    int rank = weft_comm_rank(world);
+    if (weft_device_num_cuda(&why) == 0) {
+        if (rank == 0)
+            printf("skipped: no CUDA device: %s\n", why);
+        weft_comm_destroy(world);
+        return 77;
+    }
+    if (rank == 0) {
+        snprintf(folder, sizeof folder, "/tmp/weft-cuda-XXXXXX");
+        EXPECT(mkdtemp(folder) != NULL, "%s", folder);
+    }
+    EXPECT_OK(weft_comm_broadcast_host(world, folder, sizeof folder, 0));
+    if (strcmp(model, "bf16") == 0)
+        check_alike(world, &(run_case){"dp=1", "", "bf16", 1e-2, NULL});
+    else if (strcmp(model, "fp16") == 0)
+        check_alike(world, &(run_case){"dp=1", experts, "fp16", 1e-2, no_overflow});
+    else if (strcmp(model, "overflow") == 0)
+        check_overflow(world);
+    else
+        check_alike(world,
+                    &(run_case){argc > 2 ? argv[2] : "dp=1",
+                                strcmp(model, "moe") == 0 ? experts : "", "fp32", 1e-4, NULL});
+    EXPECT_OK(weft_comm_barrier(world));
+    if (rank == 0) {
+        char command[128];
+        snprintf(command, sizeof command, "rm -rf %s", folder);
+        EXPECT(system(command) == 0, "%s", command);
+    }
+    weft_comm_destroy(world);
+    return expect_finish();
+}
