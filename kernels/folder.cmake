@@ -33,7 +33,7 @@ foreach(isa ${isas})
   endif()
 endforeach()
 
-# CUDA kernels, or the same sources as C++ (tests/cuda/emulate.h).
+# CUDA kernels, or the same sources as C++ (tests/cuda/emulate.cuh).
 file(GLOB cuda_sources CONFIGURE_DEPENDS kernels/cuda/*.cu)
 if(cuda_sources AND NOT WEFT_CUDA STREQUAL off)
   add_library(weft_kernels_cuda OBJECT ${cuda_sources})

@@ -346,6 +346,18 @@ static weft_status create_optimizer(weft_trainer *t)
                                    weft_config_dtype(&t->config), &t->peak_flops);
 }
 
+/* For the groups that are made from now on. Collective over the world. */
+static weft_status choose_comm(weft_trainer *t, const weft_config_source *source)
+{
+    const weft_device_options *o = &t->config.device;
+    if (o->kind != WEFT_DEVICE_KIND_CUDA && o->comm != WEFT_COMM_BY_NCCL)
+        return WEFT_OK;
+    weft_status status = weft_comm_use_nccl(t->world, t->device, (weft_comm_choice)o->comm, NULL);
+    if (status == WEFT_CONFIG)
+        weft_error_context(status, "device.comm");
+    return weft_config_locate(source, status);
+}
+
 weft_status weft_trainer_create(weft_trainer *t, const weft_config *config,
                                 const weft_config_source *source, weft_comm *world,
                                 weft_arena *arena, weft_model_function build)
@@ -361,6 +373,7 @@ weft_status weft_trainer_create(weft_trainer *t, const weft_config *config,
     if (status == WEFT_OK)
         status = weft_setup_device(&t->config, &t->device);
     WEFT_TRY(weft_comm_agree(world, status));
+    WEFT_TRY(choose_comm(t, source));
     WEFT_TRY(weft_comm_agree(world, create_mesh(t, source, &mesh)));
     WEFT_TRY(weft_groups_create(world, &mesh, &t->groups));
     WEFT_TRY(weft_comm_agree(world, create_local(t, build)));

@@ -17,9 +17,7 @@
 
 #include "kernels/cuda/cuda.h"
 
-#ifdef WEFT_CUDA_EMULATED
-#include "tests/cuda/emulate.h"
-#else
+#ifndef WEFT_CUDA_EMULATED /* which then comes before any source and defines these itself */
 /* WEFT_LAUNCH(kernel, blocks, threads, shared bytes, stream, arguments...) gives a weft_status. A
  * kernel that is a template of several parameters goes in parentheses. */
 #define WEFT_LAUNCH(kernel, blocks, threads, shared, stream, ...)                                  \

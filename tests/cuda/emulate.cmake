@@ -14,7 +14,8 @@ target_compile_features(weft_emulate_flags INTERFACE cxx_std_17)
 target_include_directories(weft_emulate_flags INTERFACE ${CMAKE_SOURCE_DIR}
   ${CMAKE_SOURCE_DIR}/include)
 target_include_directories(weft_emulate_flags SYSTEM INTERFACE ${CUDAToolkit_INCLUDE_DIRS})
-target_compile_options(weft_emulate_flags INTERFACE -x c++ -Wall -Wextra -Wno-unknown-pragmas
+target_compile_options(weft_emulate_flags INTERFACE -x c++
+  "SHELL:-include ${CMAKE_CURRENT_LIST_DIR}/emulate.cuh" -Wall -Wextra -Wno-unknown-pragmas
   -Wno-psabi -fno-exceptions -fno-rtti
   "$<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized;-Wno-class-memaccess>")
 if(WEFT_WERROR)

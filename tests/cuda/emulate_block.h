@@ -1,4 +1,4 @@
-/* The emulation of CUDA on the CPU, seen by kernels compiled as C++ (emulate.h) and by the stand-in
+/* The emulation of CUDA on the CPU, seen by kernels compiled as C++ (emulate.cuh) and by the stand-in
  * for the runtime library: blocks of threads, and what those threads do together.
  *
  * One kernel runs at a time, block after block; the threads of a block are fibers of the operating

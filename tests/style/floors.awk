@@ -34,7 +34,9 @@ BEGIN {
     home["^cuda[A-Za-z_0-9]*\\.h$"] = "^core/[a-z_]*_cuda[a-z_]*\\.|^kernels/cuda/|^comm/nccl/"
     home["^Random123/"] = "^core/"
     home["^cjson/"] = "^core/|^launcher/"
-    home["^xxhash\\.h$"] = "^parallel/|^launcher/"
+    home["^xxhash\\.h$"] = "^parallel/|^launcher/|^kernels/cuda/"
+    home["^(new|tuple|type_traits|utility)$|^(elf|link|ucontext|library_types)\\.h$|^sanitizer/"] = \
+        "^tests/"
     home["^pcre2\\.h$"] = "^launcher/"
     split("arpa/inet assert complex ctype dirent dlfcn errno fcntl fenv float fnmatch ftw getopt " \
           "glob inttypes libgen limits locale math netdb netinet/in poll pthread pwd regex sched " \

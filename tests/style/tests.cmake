@@ -15,7 +15,7 @@ weft_style_test(format COMMAND bash ${CMAKE_SOURCE_DIR}/scripts/format --check)
 find_program(WEFT_CXX NAMES $ENV{CXX} g++ c++)
 weft_style_test(headers COMMAND bash ${style}/headers ${CMAKE_C_COMPILER} ${WEFT_CXX}
   $<TARGET_PROPERTY:weft,INTERFACE_INCLUDE_DIRECTORIES>
-  $<TARGET_PROPERTY:PkgConfig::CMOCKA,INTERFACE_INCLUDE_DIRECTORIES>)
+  $<TARGET_PROPERTY:PkgConfig::CMOCKA,INTERFACE_INCLUDE_DIRECTORIES> ${CUDAToolkit_INCLUDE_DIRS})
 
 # The pure set, from the objects that the library itself is made of.
 set(pure_layers "$<FILTER:$<TARGET_OBJECTS:weft_layers>,INCLUDE,/describe[.]c[.]>")

@@ -1,11 +1,14 @@
 /* CUDA C++ for kernels that are compiled as plain C++ and run on the CPU (emulate_block.h): the
- * built-in variables, functions and qualifiers that the project's kernels use. Included by
- * kernels/cuda/cuda.cuh after the toolkit's own headers, whose types, host functions and
- * arithmetic of half precision it keeps. Nothing here knows the kernels.
+ * built-in variables, functions and qualifiers that the project's kernels use. The build includes
+ * it before every CUDA source. Of the toolkit's own headers it keeps types, host functions and the
+ * arithmetic of half precision. Nothing here knows the kernels.
  */
-#ifndef WEFT_TESTS_CUDA_EMULATE_H
-#define WEFT_TESTS_CUDA_EMULATE_H
+#ifndef WEFT_TESTS_CUDA_EMULATE_CUH
+#define WEFT_TESTS_CUDA_EMULATE_CUH
 
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
 #include <float.h>
 #include <limits.h>
 #include <math.h>
