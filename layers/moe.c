@@ -39,6 +39,8 @@ static weft_status moe_init(weft_layer *layer, weft_build *build)
     const weft_model_options *o = &m->common.options;
     const weft_shape *shape = weft_build_shape(build);
     m->dims = weft_moe_dims_of(o, shape);
+    if (o->moe_router_forced_load > 0)
+        WEFT_TRY(weft_moe_force_load(m, weft_build_device(build)));
     const weft_moe_dims *d = &m->dims;
     size_t hidden = (size_t)o->hidden_size;
     if (d->ffn_all % (size_t)shape->etp != 0)
@@ -229,6 +231,7 @@ static weft_status moe_backward(weft_layer *layer, weft_pass *pass, const weft_t
 
 static void moe_destroy(weft_layer *layer)
 {
+    weft_moe_release_forced((weft_moe *)layer);
     weft_layer_destroy(((weft_moe *)layer)->shared);
     free(layer);
 }

@@ -10,6 +10,8 @@ typedef struct weft_moe {
     weft_parameter *router, *fc1, *fc2;
     weft_layer *shared; /* owned; optional */
     weft_moe_dims dims;
+    weft_device *device;
+    float *forced; /* pinned, [T, E]: added to the logits; NULL: nothing */
 } weft_moe;
 
 /* A partition of the micro-batch: where its rows lie at home, in sending order, and at the experts,
@@ -37,6 +39,11 @@ typedef struct weft_moe_state {
     char *host_input, *host_middle; /* what was offloaded: pinned, back to back by partition */
     weft_tensor returned;           /* at home: [num_sent, H] */
 } weft_moe_state;
+
+/* What moe_router_forced_load adds to the logits so that each token's experts are given and the
+ * first expert gets that many times the mean, or as much as one choice a token allows. */
+weft_status weft_moe_force_load(weft_moe *m, weft_device *device) WEFT_CHECKED;
+void weft_moe_release_forced(weft_moe *m);
 
 /* Logits, choice and probabilities of rows [T, H], and the sums of the auxiliary losses over the
  * micro-batch. Collective over TP where each rank routes its own rows. */

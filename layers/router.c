@@ -4,6 +4,46 @@
  * tokens, and ST-MoE's z-loss (Zoph et al. 2022, eq. 5). */
 #include "layers/moe.h"
 
+#include <math.h>
+#include <string.h>
+
+/* Far above what logits differ by, so that it alone chooses; all chosen get it alike, so that
+ * their probabilities are the logits' own. */
+static const float forced_logit = 1000;
+
+static size_t forced_bytes(const weft_moe *m)
+{
+    return m->dims.tokens * m->dims.experts * sizeof(float);
+}
+
+weft_status weft_moe_force_load(weft_moe *m, weft_device *device)
+{
+    size_t experts = m->dims.experts, topk = (size_t)m->common.options.moe_router_topk, next = 0;
+    double load = m->common.options.moe_router_forced_load * (double)topk / (double)experts;
+    void *memory;
+    WEFT_TRY(
+        weft_device_alloc(device, WEFT_SPACE_PINNED, forced_bytes(m), "forced logits", &memory));
+    m->device = device;
+    m->forced = memory;
+    memset(m->forced, 0, forced_bytes(m));
+    load = topk == experts ? 1 : fmin(load, 1);
+    for (size_t t = 0; t < m->dims.tokens; t++) {
+        float *logits = m->forced + t * experts;
+        size_t first = floor((double)(t + 1) * load) > floor((double)t * load);
+        if (first > 0)
+            logits[0] = forced_logit;
+        for (size_t k = first; k < topk; k++) /* the others in turn */
+            logits[1 + next++ % (experts - 1)] = forced_logit;
+    }
+    return WEFT_OK;
+}
+
+void weft_moe_release_forced(weft_moe *m)
+{
+    if (m->forced)
+        weft_device_free(m->device, WEFT_SPACE_PINNED, m->forced, forced_bytes(m));
+}
+
 /* Router GEMM in fp32, selection, sums for the auxiliary losses. */
 weft_status weft_moe_route(weft_moe *m, weft_pass *pass, weft_moe_state *state,
                            const weft_tensor *rows)
@@ -21,6 +61,8 @@ weft_status weft_moe_route(weft_moe *m, weft_pass *pass, weft_moe_state *state,
     WEFT_TRY(weft_pass_host(pass, (2 * d->experts + 1) * sizeof(float), &sums));
     state->sums = sums;
     WEFT_TRY(weft_lane_zero(lane, sums, (2 * d->experts + 1) * sizeof(float)));
+    if (m->forced)
+        WEFT_TRY(weft_lane_copy(lane, state->logits.data, m->forced, forced_bytes(m)));
     WEFT_TRY(weft_gemm(lane, &(weft_gemm_args){.m = tokens,
                                                .n = d->experts,
                                                .k = rows->dims[1],
@@ -30,7 +72,8 @@ weft_status weft_moe_route(weft_moe *m, weft_pass *pass, weft_moe_state *state,
                                                .a = rows->data,
                                                .b = m->router->weight.data,
                                                .c = state->logits.data,
-                                               .alpha = 1}));
+                                               .alpha = 1,
+                                               .beta = m->forced ? 1.0f : 0.0f}));
     WEFT_TRY(weft_route(lane, &(weft_route_args){.num_tokens = tokens,
                                                  .num_experts = d->experts,
                                                  .topk = topk,

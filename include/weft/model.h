@@ -62,6 +62,7 @@ typedef struct weft_model_options {
     double moe_expert_capacity_factor;           /* 0: dropless */
     int moe_token_drop_policy;                   /* weft_drop_policy */
     int64_t moe_shared_expert_intermediate_size; /* 0: none */
+    double moe_router_forced_load;               /* for measurements; 0: the router decides */
 } weft_model_options;
 
 /* Layers. They copy the options. The caller owns what it gets until a block or a model takes it.
