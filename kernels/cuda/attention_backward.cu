@@ -52,6 +52,18 @@ static __device__ inline block_work find_work(const problem &p)
     return w;
 }
 
+/* Of tile i of all heads' (queries meet keys once): the head and the first row. */
+template <bool for_keys> static __device__ inline int head_of(const block_work &w, int i)
+{
+    return for_keys ? w.head + i / w.tiles : w.head;
+}
+
+template <bool for_keys>
+static __device__ inline int start_of(const block_work &w, int i, int num_others)
+{
+    return for_keys ? w.begin + i % w.tiles * num_others : i * num_others;
+}
+
 template <bool keys, typename T>
 static __device__ inline rows<const T> first_rows(const problem &p, const tensors<T> &x,
                                                   const block_work &w, int head)
@@ -74,27 +86,21 @@ template <int columns, bool for_keys> struct backward_tiling {
     static constexpr int others = columns <= 64 ? 64 : 32; /* a tile's */
     static constexpr int at_once = 32;                     /* of these, in registers */
     static constexpr int blocks = columns <= 128 ? 2 : 1;  /* of a multiprocessor, at least */
-    static constexpr size_t shared_bytes =
-        2 * (own + 2 * others) * columns * 2 + 2 * 2 * others * sizeof(float);
+    static constexpr size_t shared_bytes = 2 * (own + 2 * others) * columns * 2 +
+                                           (for_keys ? 2 * 2 * others : 2 * own) * sizeof(float);
 };
 
-/* log-sum-exps and deltas of the rows of C fragments, or of their columns. */
-template <bool of_columns, int times, int columns> struct statistics;
-template <int times, int columns> struct statistics<false, times, columns> {
-    float lse[times][2], delta[times][2];
-    __device__ inline void get(int m, int, int e, float &lse_of, float &delta_of) const
+/* In shared memory, log-sum-exps of the rows of C fragments, or of their columns, and as many from
+ * `num` on their deltas. */
+template <bool of_columns> struct statistics {
+    const float *lse;
+    int num;
+    __device__ inline void get(int m, int n, int e, float &lse_of, float &delta_of) const
     {
-        lse_of = lse[m][e / 2];
-        delta_of = delta[m][e / 2];
-    }
-};
-template <int times, int columns> struct statistics<true, times, columns> {
-    const float *lse, *delta; /* shared */
-    __device__ inline void get(int, int n, int e, float &lse_of, float &delta_of) const
-    {
-        const int at = 8 * n + 2 * (warp_thread() % 4) + e % 2;
+        const int t = warp_thread() % 4, r = warp_thread() / 4;
+        const int at = of_columns ? 8 * n + 2 * t + e % 2 : 16 * m + r + 8 * (e / 2);
         lse_of = lse[at];
-        delta_of = delta[at];
+        delta_of = lse[num + at];
     }
 };
 
@@ -103,27 +109,28 @@ template <int times, int columns> struct statistics<true, times, columns> {
 template <bool for_keys, int times, int columns>
 static __device__ inline void score_gradients(const problem &p, results<times, columns> &scores,
                                               results<times, columns> &gradients,
-                                              const statistics<for_keys, times, columns> &stats,
-                                              uint64_t element, int row, int col)
+                                              const statistics<for_keys> &stats, int b, int head,
+                                              int row, int col)
 {
     const float scale = p.scale * LOG2_E;
+    element_bits<times, columns> kept = 0;
+    if (p.s.dropout > 0) {
+        kept = kept_of<for_keys, times, columns>(p, b, head, row, col);
+        drop(gradients, kept, p.kept_factor);
+    }
 #pragma unroll
     for (int m = 0; m < times; m++)
 #pragma unroll
-        for (int n = 0; n < columns / 8; n++) {
-            unsigned kept = 15;
-            if (p.s.dropout > 0)
-                kept = kept_of<for_keys>(p, element, row + 16 * m, col + 8 * n);
+        for (int n = 0; n < columns / 8; n++)
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 float &x = scores.at[m][n][e], &dx = gradients.at[m][n][e], lse, delta;
                 stats.get(m, n, e, lse, delta);
                 x = power_of_two(fmaf(x, scale, -lse * LOG2_E));
-                dx = x * ((kept >> e & 1 ? dx * p.kept_factor : 0.0f) - delta);
-                if (!(kept >> e & 1))
-                    x = 0.0f;
+                dx = x * (dx - delta);
             }
-        }
+    if (for_keys && p.s.dropout > 0)
+        drop(scores, kept, 1.0f);
 }
 
 template <typename T, int columns, bool for_keys>
@@ -144,7 +151,7 @@ static __global__ void __launch_bounds__(backward_tiling<columns, for_keys>::num
 
     /* Tile i of all heads', into one of two places. */
     const auto load = [&](int i) {
-        const int head = w.head + i / w.tiles, start = w.begin + i % w.tiles * others;
+        const int head = head_of<for_keys>(w, i), start = start_of<for_keys>(w, i, others);
         const int end = for_keys ? p.seq_q : p.seq_k;
         T *to = tiles + i % 2 * (2 * others * columns);
         load_tile<others, columns, threads>(p, to, first_rows<!for_keys>(p, x, w, head), start,
@@ -159,15 +166,12 @@ static __global__ void __launch_bounds__(backward_tiling<columns, for_keys>::num
         }
     };
 
-    statistics<for_keys, times, at_once> stats;
-    if constexpr (!for_keys)
-        for (int m = 0; m < times; m++)
-            for (int i = 0; i < 2; i++) {
-                const int query = w.first + row + 16 * m + 8 * i + int(warp_thread() / 4);
-                const bool is_there = query < p.seq_q;
-                stats.lse[m][i] = is_there ? x.lse[stat_at(p, w.b, w.head, query)] : 0.0f;
-                stats.delta[m][i] = is_there ? x.delta[stat_at(p, w.b, w.head, query)] : 0.0f;
-            }
+    if (!for_keys)
+        for (int i = threadIdx.x; i < 2 * own; i += threads) {
+            const int query = w.first + i % own;
+            const float *from = i < own ? x.lse : x.delta;
+            copy_4_bytes(stats_tiles + i, from + stat_at(p, w.b, w.head, 0) + query, query < w.end);
+        }
 
     results<times, width> first_sums, second_sums; /* the second's only for keys */
     first_sums.clear();
@@ -183,7 +187,7 @@ static __global__ void __launch_bounds__(backward_tiling<columns, for_keys>::num
         __syncthreads();
         if (i + 1 < w.num_heads * w.tiles)
             load(i + 1);
-        const int head = w.head + i / w.tiles, start = w.begin + i % w.tiles * others;
+        const int head = head_of<for_keys>(w, i), start = start_of<for_keys>(w, i, others);
         const T *others_first = tiles + i % 2 * (2 * others * columns);
         const T *others_second = others_first + others * columns;
 #pragma unroll 1
@@ -214,12 +218,10 @@ static __global__ void __launch_bounds__(backward_tiling<columns, for_keys>::num
                 others_second, part);
             if (!all_see)
                 hide<for_keys>(p, scores, own_row, col);
-            if constexpr (for_keys) {
-                stats.lse = stats_tiles + i % 2 * (2 * others) + part;
-                stats.delta = stats.lse + others;
-            }
-            score_gradients<for_keys>(p, scores, gradients, stats, first_element(p, w.b, head),
-                                      own_row, col);
+            const statistics<for_keys> stats = {stats_tiles +
+                                                    (for_keys ? i % 2 * (2 * others) + part : row),
+                                                for_keys ? others : own};
+            score_gradients<for_keys>(p, scores, gradients, stats, w.b, head, own_row, col);
             operand<times, at_once> rounded;
             if constexpr (for_keys) {
                 round_results<T>(rounded, scores);
@@ -270,7 +272,7 @@ static __global__ void __launch_bounds__(PLAIN_THREADS) backward_plain(problem p
     load_plain<columns>(p, first, first_rows<for_keys>(p, t, w, w.head), w.first, w.end);
     load_plain<columns>(p, second, second_rows<for_keys>(p, t, w, w.head), w.first, w.end);
     for (int i = 0; i < w.num_heads * w.tiles; i++) {
-        const int head = w.head + i / w.tiles, start = w.begin + i % w.tiles * side;
+        const int head = head_of<for_keys>(w, i), start = start_of<for_keys>(w, i, side);
         const int end = for_keys ? p.seq_q : p.seq_k;
         const uint64_t element = first_element(p, w.b, head);
         __syncthreads();

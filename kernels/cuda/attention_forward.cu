@@ -132,7 +132,7 @@ static __global__ void __launch_bounds__(forward_tiling<columns>::num_threads, 2
             hide<false>(p, scores, first + row, key);
         online_softmax(scores, scale, top, sum, factor);
         if (p.s.dropout > 0)
-            drop<false>(p, scores, first_element(p, b, h), first + row, key);
+            drop(scores, kept_of<false, times, keys>(p, b, h, first + row, key), 1.0f);
         scale_rows(sums, factor);
         operand<times, keys> probabilities;
         round_results<T>(probabilities, scores);

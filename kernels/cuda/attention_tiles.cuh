@@ -214,16 +214,18 @@ static __device__ inline void hide(const problem &p, results<times, columns> &sc
 /* Of the elements that this thread holds of a C fragment whose corner is (row, col), those kept, a
  * bit each. Rows are queries and columns keys, or the other way about. All of the warp call. */
 template <bool rows_are_keys>
-static __device__ inline unsigned kept_of(const problem &p, uint64_t first, int row, int col)
+static __device__ inline unsigned kept_of_fragment(const problem &p, uint64_t first, int row,
+                                                   int col)
 {
     const int t = warp_thread() % 4, r = warp_thread() / 4;
     unsigned kept = 0;
     if (!p.is_even) {
+#pragma unroll 1
         for (int e = 0; e < 4; e++) {
             const int at_row = row + r + e / 2 * 8, at_col = col + 2 * t + e % 2;
-            kept |=
-                is_kept(p, first, rows_are_keys ? at_col : at_row, rows_are_keys ? at_row : at_col)
-                << e;
+            kept |= unsigned(is_kept(p, first, rows_are_keys ? at_col : at_row,
+                                     rows_are_keys ? at_row : at_col))
+                    << e;
         }
         return kept;
     }
@@ -234,7 +236,7 @@ static __device__ inline unsigned kept_of(const problem &p, uint64_t first, int 
     uint32_t words[4];
     random_block(p.s.seed, p.s.stream, (first + query * p.s.total_seq + key) / 4, words);
     for (int i = 0; i < 4; i++)
-        kept |= (words[i] >> 8 >= p.keep_from) << i;
+        kept |= unsigned(words[i] >> 8 >= p.keep_from) << i;
     if (rows_are_keys) {
         unsigned all = kept << (r % 4 * 4); /* by the element of the fragment, then by the row */
         all |= __shfl_xor_sync(WHOLE_WARP, all, 4);
@@ -247,21 +249,45 @@ static __device__ inline unsigned kept_of(const problem &p, uint64_t first, int 
     return (above >> t % 2 * 2 & 3) | (below >> t % 2 * 2 & 3) << 2;
 }
 
-/* Probabilities of dropped elements become 0. */
+template <bool are_few> struct bits {
+    using type = uint64_t;
+};
+template <> struct bits<true> {
+    using type = uint32_t;
+};
+/* A bit for each element of results. */
+template <int times, int columns> using element_bits = typename bits<times * columns <= 64>::type;
+
+/* The same of scores whose corner is (row, col), of sample b and head h: four bits a fragment. */
 template <bool rows_are_keys, int times, int columns>
-static __device__ inline void drop(const problem &p, results<times, columns> &x, uint64_t first,
-                                   int row, int col)
+static __device__ inline element_bits<times, columns> kept_of(const problem &p, int b, int h,
+                                                              int row, int col)
+{
+    using kept_bits = element_bits<times, columns>;
+    static_assert(times * columns / 2 <= 64, "a bit an element");
+    const uint64_t first = first_element(p, b, h);
+    kept_bits kept = 0;
+#pragma unroll 1
+    for (int i = 0; i < times * columns / 8; i++)
+        kept |= kept_bits(kept_of_fragment<rows_are_keys>(p, first, row + i / (columns / 8) * 16,
+                                                          col + i % (columns / 8) * 8))
+                << 4 * i;
+    return kept;
+}
+
+/* Elements that are kept are multiplied, and those dropped become 0. */
+template <int times, int columns>
+static __device__ inline void drop(results<times, columns> &x, element_bits<times, columns> kept,
+                                   float factor)
 {
 #pragma unroll
     for (int m = 0; m < times; m++)
 #pragma unroll
-        for (int n = 0; n < columns / 8; n++) {
-            const unsigned kept = kept_of<rows_are_keys>(p, first, row + 16 * m, col + 8 * n);
+        for (int n = 0; n < columns / 8; n++)
 #pragma unroll
             for (int e = 0; e < 4; e++)
-                if (!(kept >> e & 1))
-                    x.at[m][n][e] = 0.0f;
-        }
+                x.at[m][n][e] =
+                    kept >> (4 * (m * (columns / 8) + n) + e) & 1 ? x.at[m][n][e] * factor : 0.0f;
 }
 
 #endif
