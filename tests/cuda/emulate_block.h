@@ -1,5 +1,5 @@
-/* The emulation of CUDA on the CPU, seen by kernels compiled as C++ (emulate.cuh) and by the stand-in
- * for the runtime library: blocks of threads, and what those threads do together.
+/* The emulation of CUDA on the CPU, seen by kernels compiled as C++ (emulate.cuh) and by the
+ * stand-in for the runtime library: blocks of threads, and what those threads do together.
  *
  * One kernel runs at a time, block after block; the threads of a block are fibers of the operating
  * system's thread that serves the stream, each with a stack of its own. A fiber runs until it

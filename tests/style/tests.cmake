@@ -21,7 +21,8 @@ weft_style_test(headers COMMAND bash ${style}/headers ${CMAKE_C_COMPILER} ${WEFT
 set(pure_layers "$<FILTER:$<TARGET_OBJECTS:weft_layers>,INCLUDE,/describe[.]c[.]>")
 set(pure_parallel
   "$<FILTER:$<TARGET_OBJECTS:weft_parallel>,INCLUDE,/(mesh|mesh_[a-z]+|shard|lr_schedule)[.]c[.]>")
-add_executable(link_pure style/link_pure.c $<TARGET_OBJECTS:weft_core>
+set(pure_core "$<FILTER:$<TARGET_OBJECTS:weft_core>,EXCLUDE,/device_cuda[a-z_]*[.]c[.]>")
+add_executable(link_pure style/link_pure.c ${pure_core}
   $<TARGET_OBJECTS:weft_schedule> ${pure_parallel} ${pure_layers})
 target_link_libraries(link_pure PRIVATE weft_flags PkgConfig::CJSON)
 weft_style_test(link_pure LABELS pure COMMAND link_pure)
