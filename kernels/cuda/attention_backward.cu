@@ -104,19 +104,26 @@ template <bool of_columns> struct statistics {
     }
 };
 
-/* In: scores before scaling, and dP. Out: probabilities, to be multiplied by kept_factor, and dS.
- */
+/* In: scores before scaling, and dP. Out: probabilities before dropout, and dS. Returns, with
+ * dropout, which elements it keeps. */
 template <bool for_keys, int times, int columns>
-static __device__ inline void score_gradients(const problem &p, results<times, columns> &scores,
-                                              results<times, columns> &gradients,
-                                              const statistics<for_keys> &stats, int b, int head,
-                                              int row, int col)
+static __device__ inline element_bits<times, columns>
+score_gradients(const problem &p, results<times, columns> &scores,
+                results<times, columns> &gradients, const statistics<for_keys> &stats, int b,
+                int head, int row, int col)
 {
     const float scale = p.scale * LOG2_E;
     element_bits<times, columns> kept = 0;
     if (p.s.dropout > 0) {
         kept = kept_of<for_keys, times, columns>(p, b, head, row, col);
-        drop(gradients, kept, p.kept_factor);
+#pragma unroll
+        for (int m = 0; m < times; m++)
+#pragma unroll
+            for (int n = 0; n < columns / 8; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    gradients.at[m][n][e] *=
+                        kept >> (4 * (m * (columns / 8) + n) + e) & 1 ? p.kept_factor : 0.0f;
     }
 #pragma unroll
     for (int m = 0; m < times; m++)
@@ -129,8 +136,7 @@ static __device__ inline void score_gradients(const problem &p, results<times, c
                 x = power_of_two(fmaf(x, scale, -lse * LOG2_E));
                 dx = x * (dx - delta);
             }
-    if (for_keys && p.s.dropout > 0)
-        drop(scores, kept, 1.0f);
+    return kept;
 }
 
 template <typename T, int columns, bool for_keys>
@@ -221,10 +227,13 @@ static __global__ void __launch_bounds__(backward_tiling<columns, for_keys>::num
             const statistics<for_keys> stats = {stats_tiles +
                                                     (for_keys ? i % 2 * (2 * others) + part : row),
                                                 for_keys ? others : own};
-            score_gradients<for_keys>(p, scores, gradients, stats, w.b, head, own_row, col);
+            const auto kept =
+                score_gradients<for_keys>(p, scores, gradients, stats, w.b, head, own_row, col);
             operand<times, at_once> rounded;
             if constexpr (for_keys) {
                 round_results<T>(rounded, scores);
+                if (p.s.dropout > 0)
+                    drop(rounded, kept);
                 multiply_add<columns>(second_sums, rounded, others_second, part, chunk);
             }
             round_results<T>(rounded, gradients);

@@ -131,11 +131,11 @@ static __global__ void __launch_bounds__(forward_tiling<columns>::num_threads, 2
         if (key + keys > all_see)
             hide<false>(p, scores, first + row, key);
         online_softmax(scores, scale, top, sum, factor);
-        if (p.s.dropout > 0)
-            drop(scores, kept_of<false, times, keys>(p, b, h, first + row, key), 1.0f);
         scale_rows(sums, factor);
         operand<times, keys> probabilities;
         round_results<T>(probabilities, scores);
+        if (p.s.dropout > 0)
+            drop(probabilities, kept_of<false, times, keys>(p, b, h, first + row, key));
         multiply_add<columns>(sums, probabilities, v_tile, 0, 0);
     }
 

@@ -275,19 +275,19 @@ static __device__ inline element_bits<times, columns> kept_of(const problem &p, 
     return kept;
 }
 
-/* Elements that are kept are multiplied, and those dropped become 0. */
+/* Elements not kept become 0. */
 template <int times, int columns>
-static __device__ inline void drop(results<times, columns> &x, element_bits<times, columns> kept,
-                                   float factor)
+static __device__ inline void drop(operand<times, columns> &x, element_bits<times, columns> kept)
 {
 #pragma unroll
     for (int m = 0; m < times; m++)
 #pragma unroll
         for (int n = 0; n < columns / 8; n++)
 #pragma unroll
-            for (int e = 0; e < 4; e++)
-                x.at[m][n][e] =
-                    kept >> (4 * (m * (columns / 8) + n) + e) & 1 ? x.at[m][n][e] * factor : 0.0f;
+            for (int i = 0; i < 2; i++) {
+                const unsigned pair = kept >> (4 * (m * (columns / 8) + n) + 2 * i) & 3;
+                x.at[m][n / 2][n % 2 * 2 + i] &= (pair & 1) * 0xffffu + (pair >> 1) * 0xffff0000u;
+            }
 }
 
 #endif
