@@ -53,7 +53,7 @@ const weft_option_row weft_model_rows[] = {
            "which choices beyond the capacity go: the least likely, or the last"),
     SIZE(moe_shared_expert_intermediate_size, "0", 0, NULL, "width of the shared expert; 0: none"),
     REAL(moe_router_forced_load, "0", 0, 1024,
-         "to measure with: the first expert's load over the mean; 0: the router decides"),
+         "to measure: the first expert's load over the mean; 0: as routed"),
 };
 const size_t weft_num_model_rows = sizeof weft_model_rows / sizeof *weft_model_rows;
 

@@ -80,18 +80,50 @@ static void add_updates(weft_optimizer *o, const weft_owned *owned, int first_pi
     }
 }
 
-/* Cuts what this rank updates into owned ranges, pieces and AdamW calls. */
+/* One sum of squares for each run of pieces that count. Gradients of padding are zero. */
+static void add_norm_runs(weft_optimizer *o, int first_piece)
+{
+    for (int i = first_piece; i < o->num_pieces; i++) {
+        const weft_owned_piece *piece = &o->pieces[i];
+        const float *grad = piece->placed->parameter.grad + piece->first;
+        if (!piece->counted)
+            continue;
+        if (i == first_piece || !piece[-1].counted)
+            o->norm_runs[o->num_norm_runs++] = (weft_norm_run){.grad = grad, .first_piece = i};
+        weft_norm_run *run = &o->norm_runs[o->num_norm_runs - 1];
+        run->count = (size_t)(grad - run->grad) + piece->count;
+        run->end_piece = i + 1;
+    }
+}
+
+/* The owned parts of a bucket's parameters, in the order in which they lie. */
+static void add_pieces(weft_optimizer *o, const weft_owned *range)
+{
+    for (int decays = 1; decays >= 0; decays--) {
+        for (int i = weft_parameters_count(o->parameters) - 1; i >= 0; i--) {
+            const weft_placed *placed = weft_parameters_at(o->parameters, i);
+            if (placed->section == range->section && placed->bucket == range->bucket &&
+                placed->parameter.spec.no_weight_decay != decays)
+                add_piece(o, range, placed);
+        }
+    }
+}
+
+/* Cuts what this rank updates into owned ranges, pieces, sums of squares and AdamW calls.
+ */
 static weft_status lay_out(weft_optimizer *o)
 {
     int num_parameters = weft_parameters_count(o->parameters), num_buckets = 0;
     for (int kind = 0; kind < WEFT_NUM_SECTIONS; kind++)
         num_buckets += weft_parameters_section(o->parameters, (weft_section_kind)kind)->num_buckets;
 
-    void *owned, *pieces, *updates;
+    void *owned, *pieces, *updates, *norm_runs;
     size_t capacity = (size_t)num_parameters + 1;
     WEFT_TRY(weft_arena_alloc_array(&o->arena, (size_t)num_buckets + 1, sizeof *o->owned, &owned));
     WEFT_TRY(weft_arena_alloc_array(&o->arena, capacity, sizeof *o->pieces, &pieces));
     WEFT_TRY(weft_arena_alloc_array(&o->arena, capacity, sizeof *o->updates, &updates));
+    WEFT_TRY(weft_arena_alloc_array(&o->arena, capacity, sizeof *o->norm_runs, &norm_runs));
+    o->norm_runs = norm_runs;
     o->owned = owned;
     o->pieces = pieces;
     o->updates = updates;
@@ -99,7 +131,6 @@ static weft_status lay_out(weft_optimizer *o)
     for (int kind = 0; kind < WEFT_NUM_SECTIONS; kind++) {
         const weft_section *section =
             weft_parameters_section(o->parameters, (weft_section_kind)kind);
-        int parameter = num_parameters - 1; /* a section holds them in reverse order */
         for (int b = 0; b < section->num_buckets; b++) {
             weft_owned *range = &o->owned[o->num_owned++];
             *range = (weft_owned){
@@ -107,15 +138,9 @@ static weft_status lay_out(weft_optimizer *o)
             weft_optimizer_share(o, range->section, b, &range->first, &range->count);
             o->state_count += range->count;
             int first_piece = o->num_pieces;
-            for (; parameter >= 0; parameter--) {
-                const weft_placed *placed = weft_parameters_at(o->parameters, parameter);
-                if (placed->section != range->section)
-                    continue;
-                if (placed->bucket != b)
-                    break;
-                add_piece(o, range, placed);
-            }
+            add_pieces(o, range);
             add_updates(o, range, first_piece);
+            add_norm_runs(o, first_piece);
         }
     }
     return WEFT_OK;
@@ -123,7 +148,7 @@ static weft_status lay_out(weft_optimizer *o)
 
 static size_t norm_sums_bytes(const weft_optimizer *o)
 {
-    return ((size_t)o->num_pieces + 1) * sizeof(double);
+    return ((size_t)o->num_norm_runs + 1) * sizeof(double);
 }
 
 static weft_status allocate_norm(weft_optimizer *o, weft_space space, weft_norm_buffers *out)

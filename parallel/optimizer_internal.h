@@ -21,6 +21,13 @@ typedef struct weft_owned_piece {
     bool counted;        /* in the global norm, and written to checkpoints */
 } weft_owned_piece;
 
+/* Counted pieces that lie one after the other, with the padding between: one sum of squares. */
+typedef struct weft_norm_run {
+    const float *grad;
+    size_t count;
+    int first_piece, end_piece;
+} weft_norm_run;
+
 /* A run of owned elements with one weight decay: one AdamW call. */
 typedef struct weft_update {
     weft_section_kind section;
@@ -37,7 +44,7 @@ typedef struct weft_norm_record {
 
 /* Memory of both kinds that one step's norm passes through. */
 typedef struct weft_norm_buffers {
-    double *sums;              /* [num_pieces] */
+    double *sums;              /* [num_norm_runs] */
     weft_norm_record *records; /* [world] */
     float *grad_scale;         /* [1] */
     size_t bytes;
@@ -54,6 +61,8 @@ struct weft_optimizer {
     int num_pieces;
     weft_update *updates;
     int num_updates;
+    weft_norm_run *norm_runs;
+    int num_norm_runs;
 
     float *state[WEFT_NUM_STATES]; /* device, [state_count]; no masters for fp32 weights */
     size_t state_count;

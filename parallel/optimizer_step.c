@@ -7,20 +7,56 @@
 
 _Static_assert(sizeof(weft_norm_record) % sizeof(double) == 0, "records travel as doubles");
 
+static weft_status sum_squares(weft_lane *lane, const float *x, size_t count, double *sum)
+{
+    return weft_sum_squares(lane, &(weft_sum_squares_args){.count = count, .x = x, .sum = sum});
+}
+
+/* The first piece of a run whose sum is not finite, on a lane of its own: the optimizer's stands
+ * still meanwhile. */
+static weft_status find_not_finite(weft_optimizer *o, const weft_norm_run *run, weft_lane *lane,
+                                   char out[WEFT_MAX_NAME_BYTES])
+{
+    double *device = o->device_norm.sums, *host = o->host_norm.sums;
+    for (int i = run->first_piece; i < run->end_piece; i++) {
+        const weft_owned_piece *piece = &o->pieces[i];
+        const weft_parameter *parameter = &piece->placed->parameter;
+        WEFT_TRY(weft_lane_zero(lane, device, sizeof *device));
+        WEFT_TRY(sum_squares(lane, parameter->grad + piece->first, piece->count, device));
+        WEFT_TRY(weft_lane_copy(lane, host, device, sizeof *host));
+        WEFT_TRY(weft_lane_sync(lane));
+        memcpy(out, parameter->name, WEFT_MAX_NAME_BYTES);
+        if (!isfinite(*host))
+            break;
+    }
+    return WEFT_OK;
+}
+
+static weft_status name_not_finite(weft_optimizer *o, const weft_norm_run *run,
+                                   char out[WEFT_MAX_NAME_BYTES])
+{
+    weft_lane *lane;
+    WEFT_TRY(weft_lane_create(weft_parameters_device(o->parameters), 0, "not finite", &lane));
+    weft_status status = find_not_finite(o, run, lane, out);
+    weft_lane_destroy(lane);
+    return status;
+}
+
 /* Adds this rank's sums in the order of its pieces. */
-static weft_status sum_pieces(const void *args)
+static weft_status sum_runs(const void *args)
 {
     weft_optimizer *o = *(weft_optimizer *const *)args;
     weft_norm_record *record = &o->host_norm.records[0];
+    const weft_norm_run *bad = NULL;
 
     memset(record, 0, sizeof *record);
-    for (int i = 0; i < o->num_pieces; i++) {
+    for (int i = 0; i < o->num_norm_runs; i++) {
         double sum = o->host_norm.sums[i];
-        if (!isfinite(sum) && !record->name[0])
-            memcpy(record->name, o->pieces[i].placed->parameter.name, sizeof record->name);
+        if (!isfinite(sum) && !bad)
+            bad = &o->norm_runs[i];
         record->sum_squares += sum;
     }
-    return WEFT_OK;
+    return bad ? name_not_finite(o, bad, record->name) : WEFT_OK;
 }
 
 static weft_status not_finite(weft_optimizer *o, const weft_norm_record *record, int rank)
@@ -63,22 +99,15 @@ static weft_status enqueue_norm(weft_optimizer *o, weft_lane *lane)
     const weft_norm_buffers *device = &o->device_norm, *host = &o->host_norm;
     weft_norm_record *own = device->records + weft_comm_rank(world);
 
-    if (o->num_pieces)
-        WEFT_TRY(weft_lane_zero(lane, device->sums, (size_t)o->num_pieces * sizeof(double)));
-    for (int i = 0; i < o->num_pieces; i++) {
-        const weft_owned_piece *piece = &o->pieces[i];
-        if (!piece->counted)
-            continue;
-        WEFT_TRY(weft_sum_squares(
-            lane, &(weft_sum_squares_args){.count = piece->count,
-                                           .x = piece->placed->parameter.grad + piece->first,
-                                           .sum = device->sums + i}));
-    }
-    if (o->num_pieces)
-        WEFT_TRY(
-            weft_lane_copy(lane, host->sums, device->sums, (size_t)o->num_pieces * sizeof(double)));
+    size_t sums_bytes = (size_t)o->num_norm_runs * sizeof(double);
+    if (sums_bytes > 0)
+        WEFT_TRY(weft_lane_zero(lane, device->sums, sums_bytes));
+    for (int i = 0; i < o->num_norm_runs; i++)
+        WEFT_TRY(sum_squares(lane, o->norm_runs[i].grad, o->norm_runs[i].count, device->sums + i));
+    if (sums_bytes > 0)
+        WEFT_TRY(weft_lane_copy(lane, host->sums, device->sums, sums_bytes));
     WEFT_TRY(
-        weft_lane_submit(lane, "sum gradient squares", sum_pieces, &o, sizeof(weft_optimizer *)));
+        weft_lane_submit(lane, "sum gradient squares", sum_runs, &o, sizeof(weft_optimizer *)));
     WEFT_TRY(weft_lane_copy(lane, own, host->records, record_bytes));
     WEFT_TRY(weft_all_gather(world, lane, own, device->records, record_bytes / sizeof(double),
                              WEFT_F64));

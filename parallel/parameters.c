@@ -215,6 +215,24 @@ weft_parameter *weft_parameters_find(const weft_parameters *p, const char *name)
     return NULL;
 }
 
+/* Places the parameters of one bucket: those with weight decay before those without, so that the
+ * optimizer has few runs of one decay. */
+static void place(weft_parameters *p, weft_section_kind kind, int bucket)
+{
+    size_t used = p->sections[kind].buckets[bucket].offset;
+    for (int decays = 1; decays >= 0; decays--) {
+        for (int i = p->count - 1; i >= 0; i--) {
+            weft_placed *placed = p->placed[i];
+            bool is_next = placed->section == kind && placed->bucket == bucket &&
+                           placed->parameter.spec.no_weight_decay != decays;
+            if (is_next) {
+                placed->offset = used;
+                used += round_up(placed->count, ALIGN_ELEMENTS);
+            }
+        }
+    }
+}
+
 /* Places the parameters of one section; the result depends on declarations and group sizes alone,
  * so all ranks of a gradient group agree on it. */
 static weft_status lay_out(weft_parameters *p, weft_section_kind kind, size_t bucket_elements)
@@ -242,7 +260,6 @@ static weft_status lay_out(weft_parameters *p, weft_section_kind kind, size_t bu
             *bucket = (weft_bucket){.offset = used, .first_layer = placed->layer};
         }
         placed->bucket = section->num_buckets - 1;
-        placed->offset = used;
         if (placed->layer < bucket->first_layer)
             bucket->first_layer = placed->layer;
         used += round_up(placed->count, ALIGN_ELEMENTS);
@@ -251,6 +268,8 @@ static weft_status lay_out(weft_parameters *p, weft_section_kind kind, size_t bu
         bucket->count = round_up(used - bucket->offset, share_align);
         section->count = bucket->offset + bucket->count;
     }
+    for (int b = 0; b < section->num_buckets; b++)
+        place(p, kind, b);
     return WEFT_OK;
 }
 
