@@ -83,10 +83,8 @@ static const weft_option_row checkpoint_rows[] = {
 static const weft_option_row device_rows[] = {
     CHOICE(T, kind, "\"cpu\"", "cpu|cuda",
            "what computes: the cores of this machine, or its NVIDIA GPUs, one a rank in turn"),
-    CHOICE(
-        T, comm, "\"auto\"", "auto|mpi|nccl",
-        "what moves data between GPUs: NCCL, MPI through pinned memory, or NCCL where every rank "
-        "has a GPU of its own"),
+    CHOICE(T, comm, "\"auto\"", "auto|mpi|nccl",
+           "what moves data between GPUs; auto: NCCL where every rank has its own, else MPI"),
     INT(T, memory_limit, "0", 0, "bytes", "device memory a rank may use; 0: no limit"),
     INT(T, num_threads, "0", 0, "threads",
         "threads a rank computes with on the cpu; 0: its share of the cores"),
