@@ -48,8 +48,8 @@ weft_status weft_optimizer_layer_done(weft_optimizer *optimizer, int layer, weft
 /* All layers are done. Enqueues on `reduce`. */
 weft_status weft_optimizer_reduce_finish(weft_optimizer *optimizer, weft_lane *compute,
                                          weft_lane *reduce) WEFT_CHECKED;
-/* Enqueues norm, clip, AdamW and weight all-gather on `lane`, after the reductions. `step` from 1,
- * as AdamW counts: steps that were skipped are none.
+/* Enqueues norm, clip, AdamW and weight all-gather on `lane`, after the reductions, and waits for
+ * this rank's part of the norm. `step` from 1, as AdamW counts: steps that were skipped are none.
  * Clipping is Megatron-LM's: gradients times clip_grad / (norm + 1e-6) where that is below 1. The
  * norm is there once the lane has passed (weft_optimizer_grad_norm). A norm that is not finite
  * makes the lane's status WEFT_INTERNAL on every rank, with the first parameter whose gradient is

@@ -12,9 +12,8 @@ static weft_status sum_squares(weft_lane *lane, const float *x, size_t count, do
     return weft_sum_squares(lane, &(weft_sum_squares_args){.count = count, .x = x, .sum = sum});
 }
 
-/* The first piece of a run whose sum is not finite, on a lane of its own: the optimizer's stands
- * still meanwhile. */
-static weft_status find_not_finite(weft_optimizer *o, const weft_norm_run *run, weft_lane *lane,
+/* The first piece of a run whose sum is not finite. */
+static weft_status name_not_finite(weft_optimizer *o, const weft_norm_run *run, weft_lane *lane,
                                    char out[WEFT_MAX_NAME_BYTES])
 {
     double *device = o->device_norm.sums, *host = o->host_norm.sums;
@@ -32,23 +31,22 @@ static weft_status find_not_finite(weft_optimizer *o, const weft_norm_run *run, 
     return WEFT_OK;
 }
 
-static weft_status name_not_finite(weft_optimizer *o, const weft_norm_run *run,
-                                   char out[WEFT_MAX_NAME_BYTES])
+/* Fills this rank's record, the runs' sums added in their order. Waits for them: what is told of a
+ * gradient that is not finite takes a second look. */
+static weft_status sum_own(weft_optimizer *o, weft_lane *lane)
 {
-    weft_lane *lane;
-    WEFT_TRY(weft_lane_create(weft_parameters_device(o->parameters), 0, "not finite", &lane));
-    weft_status status = find_not_finite(o, run, lane, out);
-    weft_lane_destroy(lane);
-    return status;
-}
-
-/* Adds this rank's sums in the order of its pieces. */
-static weft_status sum_runs(const void *args)
-{
-    weft_optimizer *o = *(weft_optimizer *const *)args;
     weft_norm_record *record = &o->host_norm.records[0];
     const weft_norm_run *bad = NULL;
+    size_t bytes = (size_t)o->num_norm_runs * sizeof(double);
 
+    if (bytes > 0)
+        WEFT_TRY(weft_lane_zero(lane, o->device_norm.sums, bytes));
+    for (int i = 0; i < o->num_norm_runs; i++)
+        WEFT_TRY(sum_squares(lane, o->norm_runs[i].grad, o->norm_runs[i].count,
+                             o->device_norm.sums + i));
+    if (bytes > 0)
+        WEFT_TRY(weft_lane_copy(lane, o->host_norm.sums, o->device_norm.sums, bytes));
+    WEFT_TRY(weft_lane_sync(lane));
     memset(record, 0, sizeof *record);
     for (int i = 0; i < o->num_norm_runs; i++) {
         double sum = o->host_norm.sums[i];
@@ -56,7 +54,7 @@ static weft_status sum_runs(const void *args)
             bad = &o->norm_runs[i];
         record->sum_squares += sum;
     }
-    return bad ? name_not_finite(o, bad, record->name) : WEFT_OK;
+    return bad ? name_not_finite(o, bad, lane, record->name) : WEFT_OK;
 }
 
 static weft_status not_finite(weft_optimizer *o, const weft_norm_record *record, int rank)
@@ -99,15 +97,7 @@ static weft_status enqueue_norm(weft_optimizer *o, weft_lane *lane)
     const weft_norm_buffers *device = &o->device_norm, *host = &o->host_norm;
     weft_norm_record *own = device->records + weft_comm_rank(world);
 
-    size_t sums_bytes = (size_t)o->num_norm_runs * sizeof(double);
-    if (sums_bytes > 0)
-        WEFT_TRY(weft_lane_zero(lane, device->sums, sums_bytes));
-    for (int i = 0; i < o->num_norm_runs; i++)
-        WEFT_TRY(sum_squares(lane, o->norm_runs[i].grad, o->norm_runs[i].count, device->sums + i));
-    if (sums_bytes > 0)
-        WEFT_TRY(weft_lane_copy(lane, host->sums, device->sums, sums_bytes));
-    WEFT_TRY(
-        weft_lane_submit(lane, "sum gradient squares", sum_runs, &o, sizeof(weft_optimizer *)));
+    WEFT_TRY(sum_own(o, lane));
     WEFT_TRY(weft_lane_copy(lane, own, host->records, record_bytes));
     WEFT_TRY(weft_all_gather(world, lane, own, device->records, record_bytes / sizeof(double),
                              WEFT_F64));
