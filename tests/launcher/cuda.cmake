@@ -13,6 +13,18 @@ foreach(run "dense tp=2,dp=2,sp=1,zero=1" "dense pp=2,dp=2" "moe dp=4,binding=dp
     TIMEOUT 300 ARGS ${args} LABELS launcher cuda mpi)
   list(APPEND cuda_training cuda_training_${name})
 endforeach()
+# MoE layers whose parts overlap, and tensor-sharded experts' all-to-all.
+function(add_moe name mesh parallel)
+  weft_add_test_run(NAME cuda_training_moe_${name} PROGRAM $<TARGET_FILE:test_cuda_training> RANKS 4
+    TIMEOUT 300 ARGS moe ${mesh} "${parallel}" LABELS launcher cuda mpi)
+  list(APPEND cuda_training cuda_training_moe_${name})
+  set(cuda_training ${cuda_training} PARENT_SCOPE)
+endfunction()
+add_moe(s1 dp=4,binding=dp,ep=4 "\"moe_num_partitions\": 3, \"moe_memory_reuse\": \"s1\"")
+add_moe(s4 dp=4,binding=dp,ep=4 "\"moe_num_partitions\": 2, \"moe_memory_reuse\": \"s4\"")
+add_moe(o3 tp=2,binding=dp,ep=2,etp=2 "\"moe_all_to_all\": \"o3\", \"moe_all_to_all_chunks\": 2")
+add_moe(direct tp=2,binding=dp,ep=2,etp=2
+  "\"moe_all_to_all\": \"direct\", \"moe_num_partitions\": 2")
 set_tests_properties(cuda_training ${cuda_training} PROPERTIES RESOURCE_LOCK gpu)
 weft_add_test(NAME cuda_command SOURCES launcher/cuda_command.c launcher/child.c
   LABELS launcher cuda)

@@ -2,7 +2,7 @@
  * mesh in fp32, losses within 1e-4, the CUDA run saved in the middle and resumed. The ranks
  * share one device. bf16 and fp16: in that precision, on one rank, within 1e-2. overflow: fp16's
  * gradients do.
- *   test_cuda_training dense|moe [MESH] | bf16 | fp16 | overflow */
+ *   test_cuda_training dense|moe [MESH [PARALLEL]] | bf16 | fp16 | overflow */
 #include <math.h>
 #include <stdlib.h>
 
@@ -15,8 +15,9 @@ static char folder[64];
 
 typedef struct run_case {
     const char *mesh, *model, *precision;
-    double bound;     /* of a loss */
-    const char *more; /* settings of section train, each after a comma; NULL: none */
+    double bound;         /* of a loss */
+    const char *more;     /* settings of section train, each after a comma; NULL: none */
+    const char *parallel; /* settings of that section; NULL: none */
 } run_case;
 
 static void abort_on(weft_comm *world, weft_status status, const char *what)
@@ -37,10 +38,11 @@ static void create(weft_comm *world, const run_case *c, const char *device, weft
              "\"init_method_std\": 0.1%s}, "
              "\"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 4, \"train_iters\": %d, "
              "\"lr\": 1e-2, \"lr_warmup_iters\": 2, \"adam_eps\": 1e-5, \"seed\": 9, "
-             "\"precision\": \"%s\"%s}, \"data\": {\"mock_data\": true}, "
+             "\"precision\": \"%s\"%s}, \"parallel\": {%s}, \"data\": {\"mock_data\": true}, "
              "\"device\": {\"kind\": \"%s\", \"peak_flops\": 1e9, \"num_threads\": 1}, "
              "\"log\": {\"trace_step\": 0}}",
-             c->model, STEPS, c->precision, c->more ? c->more : "", device);
+             c->model, STEPS, c->precision, c->more ? c->more : "", c->parallel ? c->parallel : "",
+             device);
     weft_config_source source = {.file = device, .text = text, .mesh = c->mesh};
     abort_on(world, weft_config_load(&source, arena, &config), device);
     abort_on(world, weft_trainer_create(out, &config, &source, world, arena, NULL), device);
@@ -88,7 +90,7 @@ static void check_alike(weft_comm *world, const run_case *c)
  * does from a checkpoint. */
 static void check_overflow(weft_comm *world)
 {
-    run_case c = {"dp=1", "", "fp16", 0, ", \"hysteresis\": 1"};
+    run_case c = {"dp=1", "", "fp16", 0, ", \"hysteresis\": 1", NULL};
     weft_arena arena = {0};
     weft_trainer trainer;
     weft_step_result result;
@@ -146,15 +148,15 @@ int main(int argc, char **argv)
     }
     EXPECT_OK(weft_comm_broadcast_host(world, folder, sizeof folder, 0));
     if (strcmp(model, "bf16") == 0)
-        check_alike(world, &(run_case){"dp=1", "", "bf16", 1e-2, NULL});
+        check_alike(world, &(run_case){"dp=1", "", "bf16", 1e-2, NULL, NULL});
     else if (strcmp(model, "fp16") == 0)
-        check_alike(world, &(run_case){"dp=1", experts, "fp16", 1e-2, no_overflow});
+        check_alike(world, &(run_case){"dp=1", experts, "fp16", 1e-2, no_overflow, NULL});
     else if (strcmp(model, "overflow") == 0)
         check_overflow(world);
     else
-        check_alike(world,
-                    &(run_case){argc > 2 ? argv[2] : "dp=1",
-                                strcmp(model, "moe") == 0 ? experts : "", "fp32", 1e-4, NULL});
+        check_alike(world, &(run_case){argc > 2 ? argv[2] : "dp=1",
+                                       strcmp(model, "moe") == 0 ? experts : "", "fp32", 1e-4, NULL,
+                                       argc > 3 ? argv[3] : NULL});
     EXPECT_OK(weft_comm_barrier(world));
     if (rank == 0) {
         char command[128];
