@@ -24,8 +24,7 @@ typedef struct cpu_lane {
 
 typedef struct cpu_event {
     weft_event base;
-    weft_timeline *line; /* NULL: never recorded */
-    uint64_t point;
+    weft_mark mark;
 } cpu_event;
 
 static weft_status cpu_submit(weft_lane *base, const char *label, weft_lane_function function,
@@ -41,11 +40,7 @@ static weft_status cpu_record(weft_lane *base, weft_event *base_event)
 {
     cpu_lane *lane = (cpu_lane *)base;
     cpu_event *event = (cpu_event *)base_event;
-    if (event->line != lane->line) {
-        weft_timeline_release(event->line);
-        event->line = weft_timeline_retain(lane->line);
-    }
-    event->point = weft_worker_pushed(lane->worker);
+    weft_mark_record(&event->mark, lane->line, lane->worker);
     return weft_timeline_status(lane->line);
 }
 
@@ -54,22 +49,22 @@ static weft_status cpu_wait(weft_lane *base, const weft_event *base_event)
     cpu_lane *lane = (cpu_lane *)base;
     const cpu_event *event = (const cpu_event *)base_event;
     WEFT_TRY(weft_timeline_status(lane->line));
-    weft_timeline *line = event->line;
+    weft_timeline *line = event->mark.line;
     /* A lane's own points come before what it runs next, and a point that passed well holds nobody
      * up. */
-    if (!line || line == lane->line || weft_timeline_passed(line, event->point))
+    if (!line || line == lane->line || weft_timeline_passed(line, event->mark.point))
         return WEFT_OK;
-    weft_worker_push_wait(lane->worker, line, event->point);
+    weft_worker_push_wait(lane->worker, line, event->mark.point);
     return WEFT_OK;
 }
 
 static weft_status cpu_wait_host(const weft_event *base)
 {
     const cpu_event *event = (const cpu_event *)base;
-    if (!event->line)
+    if (!event->mark.line)
         return WEFT_OK;
-    weft_counter_wait(&event->line->done, event->point);
-    return weft_timeline_status(event->line);
+    weft_counter_wait(&event->mark.line->done, event->mark.point);
+    return weft_timeline_status(event->mark.line);
 }
 
 static weft_status cpu_sync(weft_lane *base)
@@ -79,35 +74,22 @@ static weft_status cpu_sync(weft_lane *base)
     return weft_timeline_status(lane->line);
 }
 
-typedef struct copy_args {
-    void *to;
-    const void *from; /* unused by zero */
-    size_t bytes;
-} copy_args;
-
-static weft_status run_copy(const void *args)
-{
-    const copy_args *a = args;
-    memcpy(a->to, a->from, a->bytes);
-    return WEFT_OK;
-}
-
 static weft_status run_zero(const void *args)
 {
-    const copy_args *a = args;
+    const weft_copy_args *a = args;
     memset(a->to, 0, a->bytes);
     return WEFT_OK;
 }
 
 static weft_status cpu_copy(weft_lane *lane, void *to, const void *from, size_t bytes)
 {
-    copy_args args = {.to = to, .from = from, .bytes = bytes};
-    return cpu_submit(lane, "copy", run_copy, &args, sizeof args);
+    weft_copy_args args = {.to = to, .from = from, .bytes = bytes};
+    return cpu_submit(lane, "copy", weft_run_copy, &args, sizeof args);
 }
 
 static weft_status cpu_zero(weft_lane *lane, void *to, size_t bytes)
 {
-    copy_args args = {.to = to, .bytes = bytes};
+    weft_copy_args args = {.to = to, .bytes = bytes};
     return cpu_submit(lane, "zero", run_zero, &args, sizeof args);
 }
 
@@ -154,7 +136,7 @@ static weft_status cpu_event_create(weft_device *device, weft_event **out)
 static void cpu_event_destroy(weft_event *base)
 {
     cpu_event *event = (cpu_event *)base;
-    weft_timeline_release(event->line);
+    weft_timeline_release(event->mark.line);
     free(event);
 }
 

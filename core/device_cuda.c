@@ -2,7 +2,6 @@
 #include "core/device_cuda.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "core/device_cuda_internal.h"
 
@@ -270,7 +269,7 @@ static void cuda_event_destroy(weft_event *base)
     cuda_event *event = (cuda_event *)base;
     weft_cuda_enter((cuda_device *)base->device);
     (void)cudaEventDestroy(event->event);
-    weft_timeline_release(event->line);
+    weft_timeline_release(event->mark.line);
     free(event);
 }
 
@@ -278,11 +277,7 @@ static weft_status cuda_record(weft_lane *base, weft_event *base_event)
 {
     cuda_lane *lane = (cuda_lane *)base;
     cuda_event *event = (cuda_event *)base_event;
-    if (event->line != lane->line) {
-        weft_timeline_release(event->line);
-        event->line = weft_timeline_retain(lane->line);
-    }
-    event->point = weft_worker_pushed(lane->worker);
+    weft_mark_record(&event->mark, lane->line, lane->worker);
     weft_cuda_enter((cuda_device *)base->device);
     return lane_status(lane, WEFT_CUDA(cudaEventRecord(event->event, lane->stream)));
 }
@@ -294,14 +289,14 @@ static weft_status cuda_wait(weft_lane *base, const weft_event *base_event)
     cuda_lane *lane = (cuda_lane *)base;
     const cuda_event *event = (const cuda_event *)base_event;
     WEFT_TRY(weft_timeline_status(lane->line));
-    if (!event->line || event->line == lane->line)
+    if (!event->mark.line || event->mark.line == lane->line)
         return WEFT_OK;
     weft_cuda_enter((cuda_device *)base->device);
     weft_status status = WEFT_OK;
-    if (!weft_timeline_passed(event->line, event->point)) {
+    if (!weft_timeline_passed(event->mark.line, event->mark.point)) {
         status = start_worker(lane);
         if (status == WEFT_OK)
-            weft_worker_push_wait(lane->worker, event->line, event->point);
+            weft_worker_push_wait(lane->worker, event->mark.line, event->mark.point);
     }
     if (status == WEFT_OK)
         status = WEFT_CUDA(cudaStreamWaitEvent(lane->stream, event->event, 0));
@@ -311,12 +306,12 @@ static weft_status cuda_wait(weft_lane *base, const weft_event *base_event)
 static weft_status cuda_wait_host(const weft_event *base)
 {
     const cuda_event *event = (const cuda_event *)base;
-    if (!event->line)
+    if (!event->mark.line)
         return WEFT_OK;
     weft_cuda_enter((cuda_device *)base->device);
     weft_status status = WEFT_CUDA(cudaEventSynchronize(event->event));
-    weft_counter_wait(&event->line->done, event->point);
-    WEFT_TRY(weft_timeline_status(event->line));
+    weft_counter_wait(&event->mark.line->done, event->mark.point);
+    WEFT_TRY(weft_timeline_status(event->mark.line));
     return status;
 }
 
@@ -331,19 +326,6 @@ static weft_status cuda_sync(weft_lane *base)
 
 /* --- copies -------------------------------------------------------------------------------- */
 
-typedef struct copy_args {
-    void *to;
-    const void *from;
-    size_t bytes;
-} copy_args;
-
-static weft_status run_copy(const void *args)
-{
-    const copy_args *a = args;
-    memcpy(a->to, a->from, a->bytes);
-    return WEFT_OK;
-}
-
 /* CUDA would hold the caller up with a copy from host to host. */
 static weft_status cuda_copy(weft_lane *base, void *to, const void *from, size_t bytes)
 {
@@ -351,8 +333,8 @@ static weft_status cuda_copy(weft_lane *base, void *to, const void *from, size_t
     WEFT_TRY(weft_timeline_status(lane->line));
     weft_cuda_enter((cuda_device *)base->device);
     if (!weft_cuda_is_device_memory(to) && !weft_cuda_is_device_memory(from)) {
-        copy_args args = {.to = to, .from = from, .bytes = bytes};
-        return cuda_submit(base, "copy", run_copy, &args, sizeof args);
+        weft_copy_args args = {.to = to, .from = from, .bytes = bytes};
+        return cuda_submit(base, "copy", weft_run_copy, &args, sizeof args);
     }
     return enqueued(lane,
                     WEFT_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, lane->stream)));

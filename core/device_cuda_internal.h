@@ -37,8 +37,7 @@ typedef struct cuda_lane {
 typedef struct cuda_event {
     weft_event base;
     cudaEvent_t event;
-    weft_timeline *line; /* NULL: never recorded */
-    uint64_t point;
+    weft_mark mark;
 } cuda_event;
 
 extern const weft_device_ops weft_cuda_device_ops;

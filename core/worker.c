@@ -78,6 +78,15 @@ bool weft_timeline_passed(const weft_timeline *line, uint64_t point)
     return weft_counter_value(&line->done) >= point && !failed(line);
 }
 
+void weft_mark_record(weft_mark *mark, weft_timeline *line, const weft_worker *worker)
+{
+    if (mark->line != line) {
+        weft_timeline_release(mark->line);
+        mark->line = weft_timeline_retain(line);
+    }
+    mark->point = weft_worker_pushed(worker);
+}
+
 /* --- the thread ---------------------------------------------------------------------------- */
 
 typedef struct wait_args {
@@ -223,4 +232,11 @@ void weft_worker_push_wait(weft_worker *worker, weft_timeline *line, uint64_t po
 {
     wait_args args = {.line = weft_timeline_retain(line), .point = point};
     weft_worker_push(worker, "wait", run_wait, &args, sizeof args);
+}
+
+weft_status weft_run_copy(const void *args)
+{
+    const weft_copy_args *a = args;
+    memcpy(a->to, a->from, a->bytes);
+    return WEFT_OK;
 }

@@ -31,6 +31,23 @@ bool weft_timeline_passed(const weft_timeline *line, uint64_t point);
 
 typedef struct weft_worker weft_worker;
 
+/* A point on a lane, what an event is on every device. Zero is valid: never recorded. */
+typedef struct weft_mark {
+    weft_timeline *line; /* owned; NULL: never recorded */
+    uint64_t point;
+} weft_mark;
+
+/* The newest point of the lane with that timeline and worker, which may be NULL. */
+void weft_mark_record(weft_mark *mark, weft_timeline *line, const weft_worker *worker);
+
+/* A copy in host memory, as a lane's function. */
+typedef struct weft_copy_args {
+    void *to;
+    const void *from;
+    size_t bytes;
+} weft_copy_args;
+weft_status weft_run_copy(const void *args) WEFT_CHECKED; /* of a weft_copy_args */
+
 enum { WEFT_WORKER_SLOTS = 1024 };
 
 /* What a device does on the worker's thread around the function in slot n (of all, from 0); both

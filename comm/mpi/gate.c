@@ -28,8 +28,8 @@ static void begin(weft_gate_pass *pass, weft_link link, size_t bytes, int64_t no
     if (is_small(pass, bytes))
         return;
     weft_gate_traffic *traffic = traffic_of(pass, link);
-    traffic->num_pending++;
-    traffic->moved_ns = now_ns;
+    atomic_fetch_add(&traffic->num_pending, 1);
+    atomic_store(&traffic->moved_ns, now_ns);
     pass->lanes[link].num_pending++;
 }
 
@@ -38,8 +38,8 @@ static void end(weft_gate_pass *pass, weft_link link, size_t bytes, int64_t now_
     if (is_small(pass, bytes))
         return;
     weft_gate_traffic *traffic = traffic_of(pass, link);
-    traffic->num_pending--;
-    traffic->moved_ns = now_ns;
+    atomic_fetch_sub(&traffic->num_pending, 1);
+    atomic_store(&traffic->moved_ns, now_ns);
     pass->lanes[link].num_pending--;
 }
 
@@ -53,8 +53,9 @@ uint64_t weft_gate_queue(weft_gate_pass *pass, weft_link link, size_t bytes, int
 static bool more_urgent_moves(const weft_gate_pass *pass, weft_link link, int64_t now_ns)
 {
     for (int purpose = 0; purpose < (int)pass->purpose; purpose++) {
-        const weft_gate_traffic *traffic = &pass->gate->traffic[link][purpose];
-        if (traffic->num_pending > 0 && now_ns - traffic->moved_ns < pass->limits->quiet_ns)
+        weft_gate_traffic *traffic = &pass->gate->traffic[link][purpose];
+        if (atomic_load(&traffic->num_pending) > 0 &&
+            now_ns - atomic_load(&traffic->moved_ns) < pass->limits->quiet_ns)
             return true;
     }
     return false;
@@ -104,7 +105,7 @@ bool weft_gate_admit(weft_gate_pass *pass, weft_link link, uint64_t number, size
             !background_may_pass(pass, link, bytes, now_ns))
             return false;
         lane->bytes_in_flight += bytes;
-        traffic_of(pass, link)->moved_ns = now_ns;
+        atomic_store(&traffic_of(pass, link)->moved_ns, now_ns);
     }
     lane->num_sent++;
     return true;
@@ -142,7 +143,7 @@ void weft_gate_all_queued(weft_gate_pass *pass)
     pass->all_queued = true;
     for (int link = 0; link < WEFT_NUM_LINKS; link++) {
         gate_lane *lane = &pass->lanes[link];
-        traffic_of(pass, (weft_link)link)->num_pending -= lane->num_awaited;
+        atomic_fetch_sub(&traffic_of(pass, (weft_link)link)->num_pending, lane->num_awaited);
         lane->num_pending -= lane->num_awaited;
         lane->num_awaited = 0;
     }
@@ -152,7 +153,7 @@ void weft_gate_leave(weft_gate_pass *pass)
 {
     for (int link = 0; link < WEFT_NUM_LINKS; link++) {
         gate_lane *lane = &pass->lanes[link];
-        traffic_of(pass, (weft_link)link)->num_pending -= lane->num_pending;
+        atomic_fetch_sub(&traffic_of(pass, (weft_link)link)->num_pending, lane->num_pending);
         *lane = (gate_lane){0};
     }
 }

@@ -5,6 +5,8 @@
  * hold new sends back while a more urgent operation has moving traffic on the same link. Traffic
  * inside the node and between nodes are links apart.
  *
+ * Ranks of a node share its links, hence the gate: each sees what is urgent to any of them.
+ *
  * Never more than delay: a held operation may send a window's worth again after `hold_ns`, however
  * busy the link is, and a full window that nobody empties lets one more message pass after
  * `stall_ns`. Whatever other ranks wait for, each queued send goes out in bounded time, so the gate
@@ -17,9 +19,12 @@
  *
  * Sends of one operation on one link go in the order in which they were queued.
  *
- * Used by one thread at a time (the engine's driver). Knows nothing of MPI, nor of clocks. */
+ * A pass is used by one thread at a time (the engine's driver), a gate by any process that maps it.
+ * Knows nothing of MPI, nor of clocks. */
 #ifndef WEFT_COMM_MPI_GATE_H
 #define WEFT_COMM_MPI_GATE_H
+
+#include <stdatomic.h>
 
 #include "comm/comm.h"
 
@@ -36,11 +41,11 @@ typedef struct weft_gate_limits {
 /* Messages of a purpose, but for small ones, that are under way on a link, and when one last began
  * or ended. */
 typedef struct weft_gate_traffic {
-    uint64_t num_pending;
-    int64_t moved_ns;
+    atomic_uint_least64_t num_pending;
+    atomic_int_least64_t moved_ns;
 } weft_gate_traffic;
 
-/* One a process. Zero is valid. */
+/* One a node, in memory that its ranks share, or one a process. Zero is valid. */
 typedef struct weft_gate {
     weft_gate_traffic traffic[WEFT_NUM_LINKS][WEFT_NUM_PURPOSES];
 } weft_gate;

@@ -10,9 +10,10 @@
 static struct {
     bool wanted;
     weft_mpi_window *newest;
+    MPI_Win gate; /* MPI_WIN_NULL: none */
     bool warned;
     pthread_mutex_t lock; /* guards newest and warned */
-} shared = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} shared = {.gate = MPI_WIN_NULL, .lock = PTHREAD_MUTEX_INITIALIZER};
 
 enum { UNCLEAR = 2 };
 
@@ -51,6 +52,8 @@ void weft_mpi_shared_stop(void)
         MPI_Win_free(&window->handle);
         free(window);
     }
+    if (shared.gate != MPI_WIN_NULL)
+        MPI_Win_free(&shared.gate);
 }
 
 static bool on_one_node(const weft_comm *comm)
@@ -64,10 +67,10 @@ static bool on_one_node(const weft_comm *comm)
 enum { PAGE_BYTES = _Alignof(weft_mpi_segment) };
 
 /* MPI may put a segment anywhere in its mapping; mappings begin at pages in every process. */
-static weft_mpi_segment *aligned(void *base)
+static void *aligned(void *base)
 {
     uintptr_t at = (uintptr_t)base;
-    return (weft_mpi_segment *)((at + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES);
+    return (void *)((at + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES);
 }
 
 static weft_status allocate(weft_mpi_window *window, MPI_Comm handle, int size)
@@ -133,5 +136,33 @@ weft_status weft_mpi_shared_open(weft_mpi_comm *comm)
     shared.newest = window;
     pthread_mutex_unlock(&shared.lock);
     comm->window = window;
+    return WEFT_OK;
+}
+
+weft_status weft_mpi_shared_gate(MPI_Comm node, weft_gate **out)
+{
+    int size, rank, unit;
+    void *base = NULL;
+    MPI_Aint bytes;
+    WEFT_TRY(WEFT_MPI(MPI_Comm_size(node, &size)));
+    WEFT_TRY(WEFT_MPI(MPI_Comm_rank(node, &rank)));
+    if (!shared.wanted || size == 1)
+        return WEFT_OK;
+    weft_error_clear();
+    bytes = rank == 0 ? (MPI_Aint)sizeof(weft_gate) + PAGE_BYTES : 0;
+    weft_status status =
+        WEFT_MPI(MPI_Win_allocate_shared(bytes, 1, MPI_INFO_NULL, node, &base, &shared.gate));
+    if (status == WEFT_OK && rank == 0)
+        memset(aligned(base), 0, sizeof(weft_gate));
+    if (status == WEFT_OK)
+        status = WEFT_MPI(MPI_Win_shared_query(shared.gate, 0, &bytes, &unit, &base));
+    int ok = status == WEFT_OK, all_ok = 0;
+    WEFT_TRY(WEFT_MPI(MPI_Allreduce(&ok, &all_ok, 1, MPI_INT, MPI_MIN, node)));
+    if (all_ok) {
+        *out = aligned(base);
+        return WEFT_OK;
+    }
+    shared.gate = MPI_WIN_NULL;
+    warn_once(rank);
     return WEFT_OK;
 }

@@ -67,6 +67,9 @@ typedef struct weft_mpi_window {
 weft_status weft_mpi_shared_start(void) WEFT_CHECKED;
 /* Frees all windows. Collective over MPI_COMM_WORLD. */
 void weft_mpi_shared_stop(void);
+/* The gate that the ranks of a node share: `*out` stays as it is where they have no such memory or
+ * a rank is alone. Valid until weft_mpi_shared_stop. Collective over `node`. */
+weft_status weft_mpi_shared_gate(MPI_Comm node, weft_gate **out) WEFT_CHECKED;
 /* Gives a new group its window, to be freed by weft_mpi_shared_stop, if the group needs and can
  * have one. Memory that cannot be had is a warning, once. Collective over the group. */
 weft_status weft_mpi_shared_open(weft_mpi_comm *comm) WEFT_CHECKED;

@@ -12,8 +12,9 @@ static struct {
     bool started_mpi; /* and shall end it */
     uint64_t num_sequences;
     weft_engine engine;
-    weft_gate gate; /* the engine's driver's alone */
-    bool *inside;   /* by world rank: shares memory with this process */
+    weft_gate own_gate;
+    weft_gate *gate; /* the node's, or the own one */
+    bool *inside;    /* by world rank: shares memory with this process */
     /* Freed when the world ends: MPI_Comm_free is collective, destroying a group is not. Guarded
      * by the lock. */
     pthread_mutex_t lock;
@@ -33,7 +34,7 @@ uint64_t weft_mpi_num_sequences(void)
 
 weft_gate *weft_mpi_gate(void)
 {
-    return &world.gate;
+    return world.gate;
 }
 
 weft_link weft_mpi_link(const weft_comm *comm, int rank)
@@ -167,7 +168,7 @@ static weft_status find_world_ranks(MPI_Comm handle, int size, int **out)
     return WEFT_OK;
 }
 
-/* Learns which ranks share memory with this one. Collective over the world. */
+/* Learns which ranks share memory with this one, and their gate. Collective over the world. */
 static weft_status find_node(void)
 {
     MPI_Comm node;
@@ -182,6 +183,10 @@ static weft_status find_node(void)
     weft_status status = WEFT_MPI(MPI_Comm_size(node, &node_size));
     if (status == WEFT_OK)
         status = find_world_ranks(node, node_size, &ranks);
+    world.own_gate = (weft_gate){0};
+    world.gate = &world.own_gate;
+    if (status == WEFT_OK)
+        status = weft_mpi_shared_gate(node, &world.gate);
     MPI_Comm_free(&node);
     WEFT_TRY(status);
     for (int i = 0; i < node_size; i++)
@@ -318,7 +323,6 @@ weft_status weft_comm_create_world(weft_comm **out)
     }
     WEFT_TRY(find_num_sequences());
     WEFT_TRY(find_node());
-    world.gate = (weft_gate){0};
     WEFT_TRY(weft_engine_init(&world.engine));
     MPI_Comm handle;
     WEFT_TRY(WEFT_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &handle)));

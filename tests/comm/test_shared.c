@@ -264,6 +264,31 @@ static int test_disagreement(void)
     return expect_finish();
 }
 
+/* What is urgent to one rank holds back the others of its node. */
+static void test_gate(test_setup *t, bool on)
+{
+    enum { BULK = 1 << 20 };
+    const weft_link link = WEFT_LINK_BETWEEN;
+    const weft_gate_limits *limits = &weft_mpi_get_limits()->gate;
+    bool urgent_here = t->rank == 0, free = !on && !urgent_here;
+    weft_gate_pass urgent, pass;
+    if (t->size == 1)
+        return; /* no MPI */
+    EXPECT_OK(weft_comm_agree(t->comm, WEFT_OK));
+    weft_gate_enter(&urgent, weft_mpi_gate(), limits, WEFT_PURPOSE_EXPERT);
+    weft_gate_enter(&pass, weft_mpi_gate(), limits, WEFT_PURPOSE_DATA);
+    if (urgent_here)
+        weft_gate_await(&urgent, link, BULK, 0);
+    EXPECT_OK(weft_comm_agree(t->comm, WEFT_OK));
+    weft_gate_queue(&pass, link, BULK, 0);
+    EXPECT(weft_gate_admit(&pass, link, 0, BULK, 0) == free, "rank %d", t->rank);
+    EXPECT_OK(weft_comm_agree(t->comm, WEFT_OK));
+    weft_gate_leave(&urgent);
+    EXPECT_OK(weft_comm_agree(t->comm, WEFT_OK));
+    EXPECT(free || weft_gate_admit(&pass, link, 0, BULK, 0), "rank %d: still held", t->rank);
+    weft_gate_leave(&pass);
+}
+
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
@@ -274,6 +299,7 @@ int main(int argc, char **argv)
     test_setup t;
     test_setup_init(&t);
     test_who(&t, on);
+    test_gate(&t, on);
     test_bits(&t, BY_WINDOW);
     if (on) {
         weft_comm *groups[] = {t.comm, split(t.comm, t.rank % 2, t.rank, "half"),

@@ -1,13 +1,16 @@
-/* How near to the GPU's limits its kernels run.
+/* How near to a device's limits its kernels run.
  *
- *     bench_kernels_gpu [--device N] [--tokens T] [--dtype bf16|fp16|fp32] [--only NAME] [--json]
+ *     bench_kernels [--device cpu|cuda] [--threads N] [--tokens T] [--dtype bf16|fp16|fp32]
+ *                   [--only NAME] [--json]
  *
- * Shapes are those of a GPT-2 of 1558M parameters (hidden 1600, 25 heads of 64, vocabulary 50304),
- * of a Llama of 1B (heads of 64 in 8 groups, SwiGLU) and of a layer of 8 experts, top 2. Bytes are
- * what a kernel must read and write at least, beside a copy of device memory (read and written);
- * FLOPs are those of attention's unmasked pairs and of GEMMs, beside a large square GEMM; both
- * ceilings are measured in the same run. Medians of 9 samples; a sample is as many launches as fill
- * some milliseconds, so that the time of launching does not show. */
+ * With a GPU by default on the first of them, in bf16; without on the CPU with N threads (all), in
+ * fp32. Shapes are those of a GPT-2 of 1558M parameters (hidden 1600, 25 heads of 64, vocabulary
+ * 50304), of a Llama of 1B (heads of 64 in 8 groups, SwiGLU) and of a layer of 8 experts, top 2.
+ * Bytes are what a kernel must read and write at least, beside a copy of device memory (read and
+ * written); FLOPs are those of attention's unmasked pairs and of GEMMs, beside a large square GEMM;
+ * both ceilings are measured in the same run. T scales all of it (32768 on a GPU, 8192 on the CPU).
+ * Medians of 9 samples; a sample is as many launches as fill some milliseconds, so that the time of
+ * launching does not show. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,7 +58,7 @@ static void check(weft_status status)
 {
     if (status == WEFT_OK)
         return;
-    fprintf(stderr, "bench_kernels_gpu: %s\n", weft_error_get()->text);
+    fprintf(stderr, "bench_kernels: %s\n", weft_error_get()->text);
     exit(weft_status_exit_code(status));
 }
 
@@ -64,7 +67,7 @@ static void *allocate(weft_space space, size_t bytes)
 {
     void *memory = NULL;
     if (num_buffers == MAX_BUFFERS) {
-        fprintf(stderr, "bench_kernels_gpu: too many buffers\n");
+        fprintf(stderr, "bench_kernels: too many buffers\n");
         exit(weft_status_exit_code(WEFT_INTERNAL));
     }
     check(weft_device_alloc(device, space, bytes, "bench", &memory));
@@ -169,7 +172,7 @@ static void report(const char *name, weft_dtype dtype, bool is_bytes, double wor
                work, seconds * 1e6, is_bytes ? "gb_per_s" : "tflops",
                rate * (is_bytes ? 1e-9 : 1e-12), is_bytes ? "copy" : "matmul", share);
     else
-        printf("%-28s %-5s %10.1f %-5s %10.1f us %9.1f %-8s %5.0f %% of %s\n", name,
+        printf("%-28s %-5s %10.1f %-5s %10.1f us %9.4g %-8s %5.0f %% of %s\n", name,
                weft_dtype_text(dtype), work * (is_bytes ? 1e-6 : 1e-9), is_bytes ? "MB" : "GFLOP",
                seconds * 1e6, rate * (is_bytes ? 1e-9 : 1e-12), is_bytes ? "GB/s" : "TFLOP/s",
                100 * share, is_bytes ? "copy" : "matmul");
@@ -189,10 +192,22 @@ static void report(const char *name, weft_dtype dtype, bool is_bytes, double wor
 #define FLOPS(name, kernel, element, work, ...)                                                    \
     BENCH(name, kernel, element, false, work, __VA_ARGS__)
 
-static void measure_copy(size_t bytes)
+/* By all threads on the CPU, where a lane's own copy is one's. */
+static weft_status copy(bool is_gpu, void *to, const void *from, size_t bytes)
+{
+    if (is_gpu)
+        return weft_lane_copy(lane, to, from, bytes);
+    return weft_cast(lane, &(weft_cast_args){.count = bytes / sizeof(float),
+                                             .from_dtype = WEFT_F32,
+                                             .to_dtype = WEFT_F32,
+                                             .from = from,
+                                             .to = to});
+}
+
+static void measure_copy(bool is_gpu, size_t bytes)
 {
     char *from = on_device(bytes), *to = on_device(bytes);
-    MEASURE(weft_lane_copy(lane, to, from, bytes));
+    MEASURE(copy(is_gpu, to, from, bytes));
     copy_rate = 2.0 * (double)bytes / seconds_;
     release_all();
 }
@@ -434,55 +449,88 @@ static weft_dtype dtype_named(const char *name)
     for (int i = 0; i < 3; i++)
         if (!strcmp(name, weft_dtype_text(dtypes[i])))
             return dtypes[i];
-    fprintf(stderr, "bench_kernels_gpu: --dtype is bf16, fp16 or fp32, not %s\n", name);
+    fprintf(stderr, "bench_kernels: --dtype is bf16, fp16 or fp32, not %s\n", name);
     exit(2);
 }
 
-int main(int argc, char **argv)
+typedef struct options {
+    const char *device; /* NULL: a GPU where there is one */
+    int threads;
+    size_t tokens; /* 0: by the device */
+    const char *dtype;
+} options;
+
+static void read_options(options *o, int argc, char **argv)
 {
-    int index = 0;
-    size_t tokens = 32768;
-    weft_dtype dtype = WEFT_BF16;
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--json")) {
             is_json = true;
         } else if (i + 1 < argc && !strcmp(argv[i], "--device")) {
-            index = atoi(argv[++i]);
+            o->device = argv[++i];
+        } else if (i + 1 < argc && !strcmp(argv[i], "--threads")) {
+            o->threads = atoi(argv[++i]);
         } else if (i + 1 < argc && !strcmp(argv[i], "--tokens")) {
-            tokens = (size_t)strtoul(argv[++i], NULL, 10);
+            o->tokens = (size_t)strtoul(argv[++i], NULL, 10);
         } else if (i + 1 < argc && !strcmp(argv[i], "--dtype")) {
-            dtype = dtype_named(argv[++i]);
+            o->dtype = argv[++i];
         } else if (i + 1 < argc && !strcmp(argv[i], "--only")) {
             only = argv[++i];
         } else {
             fprintf(stderr,
-                    "usage: %s [--device N] [--tokens T] [--dtype bf16|fp16|fp32] "
-                    "[--only NAME] [--json]\n",
+                    "usage: %s [--device cpu|cuda] [--threads N] [--tokens T] "
+                    "[--dtype bf16|fp16|fp32] [--only NAME] [--json]\n",
                     argv[0]);
-            return 2;
+            exit(2);
         }
     }
+    if (o->device && strcmp(o->device, "cpu") != 0 && strcmp(o->device, "cuda") != 0) {
+        fprintf(stderr, "bench_kernels: --device is cpu or cuda, not %s\n", o->device);
+        exit(2);
+    }
+}
+
+/* Makes the device and the lane; returns whether it is a GPU. */
+static bool open_device(const options *o)
+{
+    const char *why = NULL;
+    bool is_gpu = weft_device_num_cuda(&why) > 0;
+    if (o->device && !strcmp(o->device, "cuda") && !is_gpu) {
+        printf("skipped: no CUDA device: %s\n", why);
+        exit(77);
+    }
+    is_gpu = is_gpu && !(o->device && !strcmp(o->device, "cpu"));
+    if (is_gpu)
+        check(weft_device_create_cuda(0, 0, &device));
+    else
+        check(weft_device_create_cpu(o->threads, 0, &device));
+    check(weft_lane_create(device, 0, "bench", &lane));
+    return is_gpu;
+}
+
+int main(int argc, char **argv)
+{
+    options o = {0};
+    read_options(&o, argc, argv);
+    const bool is_gpu = open_device(&o);
+    const char *name = is_gpu ? "cuda" : "cpu";
+    const size_t tokens = o.tokens ? o.tokens : is_gpu ? 32768 : 8192;
+    const weft_dtype dtype = o.dtype ? dtype_named(o.dtype) : is_gpu ? WEFT_BF16 : WEFT_F32;
     if (tokens < 16) {
-        fprintf(stderr, "bench_kernels_gpu: --tokens must be at least 16\n");
+        fprintf(stderr, "bench_kernels: --tokens must be at least 16\n");
         return 2;
     }
-    const char *why = NULL;
-    if (weft_device_num_cuda(&why) == 0) {
-        printf("skipped: no CUDA device: %s\n", why);
-        return 77;
-    }
-    check(weft_device_create_cuda(index, 0, &device));
-    check(weft_lane_create(device, 0, "bench", &lane));
-    const size_t square = tokens < 8192 ? tokens : 8192;
-    measure_copy(tokens << 15);
+    const size_t square = tokens / 4 < 8192 ? tokens / 4 : 8192;
+    measure_copy(is_gpu, tokens << 15);
     measure_matmul(square, dtype);
     if (is_json)
-        printf("{\"tokens\": %zu, \"copy_gb_per_s\": %.3f, \"matmul_tflops\": %.3f, "
-               "\"kernels\": [",
-               tokens, copy_rate * 1e-9, matmul_rate * 1e-12);
+        printf("{\"device\": \"%s\", \"tokens\": %zu, \"copy_gb_per_s\": %.3f, "
+               "\"matmul_tflops\": %.3f, \"kernels\": [",
+               name, tokens, copy_rate * 1e-9, matmul_rate * 1e-12);
     else
-        printf("copy of %zu MB: %.1f GB/s (read and written); %s GEMM of %zu^3: %.1f TFLOP/s\n",
-               tokens >> 5, copy_rate * 1e-9, weft_dtype_text(dtype), square, matmul_rate * 1e-12);
+        printf("%s: copy of %zu MB: %.1f GB/s (read and written); %s GEMM of %zu^3: %.4g "
+               "TFLOP/s\n",
+               name, tokens >> 5, copy_rate * 1e-9, weft_dtype_text(dtype), square,
+               matmul_rate * 1e-12);
     bench_activations(tokens, dtype);
     bench_vocabulary(tokens / 4, dtype);
     bench_experts(tokens, dtype);
