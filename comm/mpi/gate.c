@@ -74,11 +74,30 @@ static bool waited(gate_lane *lane, weft_gate_wait wait, int64_t bound_ns, int64
     return true;
 }
 
+/* Each operation may have a message in flight; more where there is room. */
+static bool window_is_full(const weft_gate_pass *pass, weft_link link, size_t bytes)
+{
+    const size_t own = pass->lanes[link].bytes_in_flight;
+    const size_t all = link == WEFT_LINK_BETWEEN ? atomic_load(&pass->gate->bytes_between) : own;
+    return own > 0 && all + bytes > pass->limits->window_bytes[link];
+}
+
+static void count_in_flight(weft_gate_pass *pass, weft_link link, size_t bytes, bool begins)
+{
+    size_t *own = &pass->lanes[link].bytes_in_flight;
+    *own = begins ? *own + bytes : *own - bytes;
+    if (link != WEFT_LINK_BETWEEN || !weft_gate_is_background(pass->purpose))
+        return;
+    if (begins)
+        atomic_fetch_add(&pass->gate->bytes_between, bytes);
+    else
+        atomic_fetch_sub(&pass->gate->bytes_between, bytes);
+}
+
 static bool background_may_pass(weft_gate_pass *pass, weft_link link, size_t bytes, int64_t now_ns)
 {
     gate_lane *lane = &pass->lanes[link];
-    size_t window = pass->limits->window_bytes[link];
-    if (lane->bytes_in_flight > 0 && lane->bytes_in_flight + bytes > window)
+    if (window_is_full(pass, link, bytes))
         return waited(lane, WEFT_GATE_FULL, pass->limits->stall_ns, now_ns);
     if (!more_urgent_moves(pass, link, now_ns)) {
         lane->wait = WEFT_GATE_FREE;
@@ -88,7 +107,7 @@ static bool background_may_pass(weft_gate_pass *pass, weft_link link, size_t byt
     if (lane->allowance == 0) {
         if (!waited(lane, WEFT_GATE_HELD, pass->limits->hold_ns, now_ns))
             return false;
-        lane->allowance = window;
+        lane->allowance = pass->limits->window_bytes[link];
     }
     lane->allowance -= bytes < lane->allowance ? bytes : lane->allowance;
     return true;
@@ -104,7 +123,7 @@ bool weft_gate_admit(weft_gate_pass *pass, weft_link link, uint64_t number, size
         if (weft_gate_is_background(pass->purpose) &&
             !background_may_pass(pass, link, bytes, now_ns))
             return false;
-        lane->bytes_in_flight += bytes;
+        count_in_flight(pass, link, bytes, true);
         atomic_store(&traffic_of(pass, link)->moved_ns, now_ns);
     }
     lane->num_sent++;
@@ -117,7 +136,7 @@ void weft_gate_end(weft_gate_pass *pass, weft_link link, size_t bytes, int64_t n
     end(pass, link, bytes, now_ns);
     if (is_small(pass, bytes))
         return;
-    lane->bytes_in_flight -= bytes;
+    count_in_flight(pass, link, bytes, false);
     if (lane->wait == WEFT_GATE_FULL)
         lane->wait = WEFT_GATE_FREE;
 }
@@ -154,6 +173,7 @@ void weft_gate_leave(weft_gate_pass *pass)
     for (int link = 0; link < WEFT_NUM_LINKS; link++) {
         gate_lane *lane = &pass->lanes[link];
         atomic_fetch_sub(&traffic_of(pass, (weft_link)link)->num_pending, lane->num_pending);
+        count_in_flight(pass, (weft_link)link, lane->bytes_in_flight, false);
         *lane = (gate_lane){0};
     }
 }

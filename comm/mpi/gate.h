@@ -32,7 +32,8 @@ typedef enum weft_link { WEFT_LINK_INSIDE, WEFT_LINK_BETWEEN, WEFT_NUM_LINKS } w
 
 typedef struct weft_gate_limits {
     size_t small_bytes;                  /* the most in a small message */
-    size_t window_bytes[WEFT_NUM_LINKS]; /* of an operation, in flight; one message may exceed it */
+    size_t window_bytes[WEFT_NUM_LINKS]; /* in flight, of an operation inside a node, of all of a
+                                            node's between; one message each may exceed it */
     int64_t hold_ns;                     /* the most that an operation is held at a time */
     int64_t quiet_ns;                    /* traffic that has not moved for so long holds nobody */
     int64_t stall_ns; /* after so long without an end, one message more than the window */
@@ -48,6 +49,7 @@ typedef struct weft_gate_traffic {
 /* One a node, in memory that its ranks share, or one a process. Zero is valid. */
 typedef struct weft_gate {
     weft_gate_traffic traffic[WEFT_NUM_LINKS][WEFT_NUM_PURPOSES];
+    atomic_uint_least64_t bytes_between; /* of the background, in flight between nodes */
 } weft_gate;
 
 typedef enum weft_gate_wait { WEFT_GATE_FREE, WEFT_GATE_FULL, WEFT_GATE_HELD } weft_gate_wait;

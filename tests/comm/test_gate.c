@@ -77,6 +77,31 @@ static void test_window(void **state)
     assert_true(weft_gate_admit(&other, between, 0, WINDOW, 13));
 }
 
+/* Between nodes all operations share the window, but for a message each; inside each has its own.
+ */
+static void test_shared_window(void **state)
+{
+    (void)state;
+    for (weft_link link = 0; link < WEFT_NUM_LINKS; link++) {
+        weft_gate gate = {0};
+        size_t window = limits.window_bytes[link];
+        weft_gate_pass one = enter(&gate, WEFT_PURPOSE_DATA);
+        weft_gate_pass other = enter(&gate, WEFT_PURPOSE_DATA);
+        for (int i = 0; i < 3; i++) {
+            weft_gate_queue(&one, link, window / 2, 0);
+            weft_gate_queue(&other, link, window / 2, 0);
+        }
+        assert_true(weft_gate_admit(&one, link, 0, window / 2, 0));
+        assert_true(weft_gate_admit(&one, link, 1, window / 2, 0));
+        assert_true(weft_gate_admit(&other, link, 0, window / 2, 0));
+        bool passed = weft_gate_admit(&other, link, 1, window / 2, 0);
+        assert_true(passed == (link == within));
+        weft_gate_end(&one, link, window / 2, 0);
+        weft_gate_end(&one, link, window / 2, 0);
+        assert_true(passed || weft_gate_admit(&other, link, 1, window / 2, 0));
+    }
+}
+
 static void test_order(void **state)
 {
     (void)state;
@@ -295,11 +320,12 @@ static void test_random(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_urgent_is_free), cmocka_unit_test(test_window),
-        cmocka_unit_test(test_order),          cmocka_unit_test(test_hold_is_bounded),
-        cmocka_unit_test(test_who_holds_whom), cmocka_unit_test(test_stall),
-        cmocka_unit_test(test_small_messages), cmocka_unit_test(test_leave),
-        cmocka_unit_test(test_all_queued),     cmocka_unit_test(test_random),
+        cmocka_unit_test(test_urgent_is_free),  cmocka_unit_test(test_window),
+        cmocka_unit_test(test_shared_window),   cmocka_unit_test(test_order),
+        cmocka_unit_test(test_hold_is_bounded), cmocka_unit_test(test_who_holds_whom),
+        cmocka_unit_test(test_stall),           cmocka_unit_test(test_small_messages),
+        cmocka_unit_test(test_leave),           cmocka_unit_test(test_all_queued),
+        cmocka_unit_test(test_random),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
