@@ -15,6 +15,36 @@ void weft_gemm_flops_add(uint64_t flops)
     atomic_fetch_add_explicit(&gemm_flops, flops, memory_order_relaxed);
 }
 
+weft_activation_forward_args weft_gemm_gelu(const weft_gemm_args *a)
+{
+    return (weft_activation_forward_args){.kind = WEFT_ACTIVATION_GELU,
+                                          .rows = a->m,
+                                          .cols = a->n,
+                                          .dtype = a->c_dtype,
+                                          .x = a->pre,
+                                          .y = a->c};
+}
+
+weft_activation_backward_args weft_gemm_gelu_backward(const weft_gemm_args *a)
+{
+    return (weft_activation_backward_args){.kind = WEFT_ACTIVATION_GELU,
+                                           .rows = a->m,
+                                           .cols = a->n,
+                                           .dtype = a->c_dtype,
+                                           .x = a->pre,
+                                           .dy = a->c,
+                                           .dx = a->c};
+}
+
+weft_gemm_args weft_gemm_without_epilogue(const weft_gemm_args *a)
+{
+    weft_gemm_args product = *a;
+    product.epilogue = WEFT_GEMM_PLAIN;
+    if (a->epilogue == WEFT_GEMM_GELU)
+        product.c = a->pre;
+    return product;
+}
+
 /* What is wrong with a kernel's arguments, or NULL. Operands may be NULL where the work is empty:
  * a rank without tokens still calls its kernels. Values on the device are not looked at. */
 
@@ -30,6 +60,23 @@ static const char *wrong_dtype(const weft_lane *lane, weft_dtype dtype)
                : NULL;
 }
 
+static const char *wrong_epilogue(const weft_gemm_args *a)
+{
+    if (a->epilogue == WEFT_GEMM_PLAIN)
+        return NULL;
+    if (a->epilogue != WEFT_GEMM_GELU && a->epilogue != WEFT_GEMM_GELU_BACKWARD)
+        return "unknown epilogue";
+    if (a->beta != 0)
+        return "beta must be 0 with an epilogue";
+    if (a->ldc && a->ldc != a->n)
+        return "c must be dense with an epilogue";
+    if (a->epilogue == WEFT_GEMM_GELU_BACKWARD && a->bias)
+        return "GELU's backward takes no bias";
+    if (a->m > 0 && a->n > 0 && (!a->pre || a->pre == a->c))
+        return "an epilogue needs pre, apart from c";
+    return NULL;
+}
+
 static const char *check_gemm(const weft_lane *lane, const weft_gemm_args *a)
 {
     const char *wrong = wrong_dtype(lane, a->dtype);
@@ -37,6 +84,8 @@ static const char *check_gemm(const weft_lane *lane, const weft_gemm_args *a)
         return wrong;
     if (a->c_dtype != a->dtype && a->c_dtype != WEFT_F32)
         return "c_dtype must be dtype or fp32";
+    if ((wrong = wrong_epilogue(a)))
+        return wrong;
     if (a->m == 0 || a->n == 0)
         return NULL;
     if (!a->c || (a->k > 0 && (!a->a || !a->b)))

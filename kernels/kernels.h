@@ -19,6 +19,12 @@ extern const weft_kernel_ops weft_kernel_ops_cuda; /* where CUDA is built in */
 uint64_t weft_gemm_flops(void);
 /* For backends: counts GEMMs that have run. Any thread. */
 void weft_gemm_flops_add(uint64_t flops);
+/* A GEMM with an epilogue in two: the product, written to pre (GELU) or c (GELU_BACKWARD), and the
+ * activation's kernel after it, which for GELU_BACKWARD is in place. */
+weft_gemm_args weft_gemm_without_epilogue(const weft_gemm_args *a);
+weft_activation_forward_args weft_gemm_gelu(const weft_gemm_args *a);
+weft_activation_backward_args weft_gemm_gelu_backward(const weft_gemm_args *a);
+
 /* The instruction set that the CPU kernels chose ("avx512", "avx2", "baseline"). The environment
  * variable WEFT_CPU_ISA lowers it. */
 const char *weft_kernels_cpu_isa(void);

@@ -15,11 +15,21 @@ typedef struct weft_linear {
 } weft_linear;
 weft_status weft_linear_forward(weft_pass *pass, const weft_linear *linear, const weft_tensor *x,
                                 bool with_bias, weft_tensor *y) WEFT_CHECKED;
+/* pre = x W^T + b, y = gelu(pre): one GEMM. */
+weft_status weft_linear_gelu_forward(weft_pass *pass, const weft_linear *linear,
+                                     const weft_tensor *x, weft_tensor *pre,
+                                     weft_tensor *y) WEFT_CHECKED;
 /* dx[rows, in] is written where given, last, and may take x's place; weight and bias gradients are
  * added. */
 weft_status weft_linear_backward(weft_pass *pass, const weft_linear *linear, const weft_tensor *x,
                                  const weft_tensor *dy, weft_tensor *dx) WEFT_CHECKED;
-/* The same, where the caller knows whether the weight's gradients are the first of the step. */
+/* The same where x = gelu(pre), pre [rows, in]: dpre, pre's gradient, may take x's place, not
+ * pre's. */
+weft_status weft_linear_gelu_backward(weft_pass *pass, const weft_linear *linear,
+                                      const weft_tensor *x, const weft_tensor *dy,
+                                      const weft_tensor *pre, weft_tensor *dpre) WEFT_CHECKED;
+/* weft_linear_backward(), where the caller knows whether the weight's gradients are the first of
+ * the step. */
 weft_status weft_linear_backward_to(weft_pass *pass, const weft_linear *linear,
                                     const weft_tensor *x, const weft_tensor *dy, bool overwrite,
                                     weft_tensor *dx) WEFT_CHECKED;

@@ -37,33 +37,40 @@ weft_activation_kind weft_activation_of(const weft_model_options *options)
     return options->swiglu ? WEFT_ACTIVATION_SWIGLU : WEFT_ACTIVATION_GELU;
 }
 
+static weft_gemm_args forward_of(const weft_linear *linear, const weft_tensor *x, bool with_bias,
+                                 const weft_tensor *y)
+{
+    return (weft_gemm_args){.m = x->dims[0],
+                            .n = linear->out,
+                            .k = linear->in,
+                            .transpose_b = true,
+                            .dtype = x->dtype,
+                            .c_dtype = y->dtype,
+                            .a = x->data,
+                            .b = linear->weight->weight.data,
+                            .c = y->data,
+                            .alpha = 1,
+                            .bias = with_bias && linear->bias ? linear->bias->weight.data : NULL};
+}
+
 weft_status weft_linear_forward(weft_pass *pass, const weft_linear *linear, const weft_tensor *x,
                                 bool with_bias, weft_tensor *y)
 {
-    return weft_gemm(
-        weft_pass_lane(pass),
-        &(weft_gemm_args){.m = x->dims[0],
-                          .n = linear->out,
-                          .k = linear->in,
-                          .transpose_b = true,
-                          .dtype = x->dtype,
-                          .c_dtype = y->dtype,
-                          .a = x->data,
-                          .b = linear->weight->weight.data,
-                          .c = y->data,
-                          .alpha = 1,
-                          .bias = with_bias && linear->bias ? linear->bias->weight.data : NULL});
+    const weft_gemm_args args = forward_of(linear, x, with_bias, y);
+    return weft_gemm(weft_pass_lane(pass), &args);
 }
 
-weft_status weft_linear_backward(weft_pass *pass, const weft_linear *linear, const weft_tensor *x,
-                                 const weft_tensor *dy, weft_tensor *dx)
+weft_status weft_linear_gelu_forward(weft_pass *pass, const weft_linear *linear,
+                                     const weft_tensor *x, weft_tensor *pre, weft_tensor *y)
 {
-    return weft_linear_backward_to(pass, linear, x, dy, weft_pass_overwrite(pass), dx);
+    weft_gemm_args args = forward_of(linear, x, true, y);
+    args.epilogue = WEFT_GEMM_GELU;
+    args.pre = pre->data;
+    return weft_gemm(weft_pass_lane(pass), &args);
 }
 
-weft_status weft_linear_backward_to(weft_pass *pass, const weft_linear *linear,
-                                    const weft_tensor *x, const weft_tensor *dy, bool overwrite,
-                                    weft_tensor *dx)
+static weft_status parameters_backward(weft_pass *pass, const weft_linear *linear,
+                                       const weft_tensor *x, const weft_tensor *dy, bool overwrite)
 {
     weft_lane *lane = weft_pass_lane(pass);
     size_t rows = dy->dims[0];
@@ -78,24 +85,56 @@ weft_status weft_linear_backward_to(weft_pass *pass, const weft_linear *linear,
                                                .c = linear->weight->grad,
                                                .alpha = 1,
                                                .beta = overwrite ? 0.0f : 1.0f}));
-    if (linear->bias)
-        WEFT_TRY(weft_bias_gradient(lane, &(weft_bias_gradient_args){.rows = rows,
-                                                                     .cols = linear->out,
-                                                                     .dtype = dy->dtype,
-                                                                     .dy = dy->data,
-                                                                     .db = linear->bias->grad,
-                                                                     .overwrite = overwrite}));
-    if (dx)
-        WEFT_TRY(weft_gemm(lane, &(weft_gemm_args){.m = rows,
-                                                   .n = linear->in,
-                                                   .k = linear->out,
-                                                   .dtype = dy->dtype,
-                                                   .c_dtype = dx->dtype,
-                                                   .a = dy->data,
-                                                   .b = linear->weight->weight.data,
-                                                   .c = dx->data,
-                                                   .alpha = 1}));
-    return WEFT_OK;
+    if (!linear->bias)
+        return WEFT_OK;
+    return weft_bias_gradient(lane, &(weft_bias_gradient_args){.rows = rows,
+                                                               .cols = linear->out,
+                                                               .dtype = dy->dtype,
+                                                               .dy = dy->data,
+                                                               .db = linear->bias->grad,
+                                                               .overwrite = overwrite});
+}
+
+static weft_gemm_args input_backward_of(const weft_linear *linear, const weft_tensor *dy,
+                                        const weft_tensor *dx)
+{
+    return (weft_gemm_args){.m = dy->dims[0],
+                            .n = linear->in,
+                            .k = linear->out,
+                            .dtype = dy->dtype,
+                            .c_dtype = dx->dtype,
+                            .a = dy->data,
+                            .b = linear->weight->weight.data,
+                            .c = dx->data,
+                            .alpha = 1};
+}
+
+weft_status weft_linear_backward(weft_pass *pass, const weft_linear *linear, const weft_tensor *x,
+                                 const weft_tensor *dy, weft_tensor *dx)
+{
+    return weft_linear_backward_to(pass, linear, x, dy, weft_pass_overwrite(pass), dx);
+}
+
+weft_status weft_linear_backward_to(weft_pass *pass, const weft_linear *linear,
+                                    const weft_tensor *x, const weft_tensor *dy, bool overwrite,
+                                    weft_tensor *dx)
+{
+    WEFT_TRY(parameters_backward(pass, linear, x, dy, overwrite));
+    if (!dx)
+        return WEFT_OK;
+    const weft_gemm_args args = input_backward_of(linear, dy, dx);
+    return weft_gemm(weft_pass_lane(pass), &args);
+}
+
+weft_status weft_linear_gelu_backward(weft_pass *pass, const weft_linear *linear,
+                                      const weft_tensor *x, const weft_tensor *dy,
+                                      const weft_tensor *pre, weft_tensor *dpre)
+{
+    WEFT_TRY(parameters_backward(pass, linear, x, dy, weft_pass_overwrite(pass)));
+    weft_gemm_args args = input_backward_of(linear, dy, dpre);
+    args.epilogue = WEFT_GEMM_GELU_BACKWARD;
+    args.pre = pre->data;
+    return weft_gemm(weft_pass_lane(pass), &args);
 }
 
 weft_status weft_norm_init(weft_build *build, const weft_model_options *options, const char *name,

@@ -1,6 +1,7 @@
 /* The MLP: column-parallel, activation, row-parallel (Shoeybi et al. 2019, §3). GELU, or SwiGLU
  * with fc1 = [gate | up] as a global [2, ffn, hidden] split inside, so that resharding is a
- * hyperslab. The activation's output is not kept: backward makes it again. */
+ * hyperslab. The activation's output is not kept: backward makes it again. GELU and its backward
+ * are epilogues of the GEMMs beside them. */
 #include "layers/mlp.h"
 
 typedef struct mlp_state {
@@ -63,11 +64,21 @@ static weft_status mlp_init(weft_layer *layer, weft_build *build)
     return WEFT_OK;
 }
 
-/* act = activation(hidden), in scratch. */
+static bool has_gelu(const weft_mlp *mlp)
+{
+    return weft_activation_of(&mlp->common.options) == WEFT_ACTIVATION_GELU;
+}
+
+/* In scratch; activations or their gradients. */
+static weft_status take_act(const weft_mlp *mlp, weft_pass *pass, const weft_tensor *hidden,
+                            weft_tensor *act)
+{
+    return weft_pass_scratch(pass, hidden->dtype, hidden->dims[0], mlp->ffn, act);
+}
+
 static weft_status activate(const weft_mlp *mlp, weft_pass *pass, const weft_tensor *hidden,
                             weft_tensor *act)
 {
-    WEFT_TRY(weft_pass_scratch(pass, hidden->dtype, hidden->dims[0], mlp->ffn, act));
     return weft_activation_forward(
         weft_pass_lane(pass),
         &(weft_activation_forward_args){.kind = weft_activation_of(&mlp->common.options),
@@ -76,6 +87,35 @@ static weft_status activate(const weft_mlp *mlp, weft_pass *pass, const weft_ten
                                         .dtype = act->dtype,
                                         .x = hidden->data,
                                         .y = act->data});
+}
+
+/* hidden = fc1(x), act = activation(hidden). */
+static weft_status fc1_forward(const weft_mlp *mlp, weft_pass *pass, const weft_tensor *x,
+                               weft_tensor *hidden, weft_tensor *act)
+{
+    if (has_gelu(mlp))
+        return weft_linear_gelu_forward(pass, &mlp->fc1, x, hidden, act);
+    WEFT_TRY(weft_linear_forward(pass, &mlp->fc1, x, true, hidden));
+    return activate(mlp, pass, hidden, act);
+}
+
+/* dhidden takes the place of act, or of hidden: nothing needs them any more. */
+static weft_status fc2_backward(const weft_mlp *mlp, weft_pass *pass, weft_tensor *act,
+                                const weft_tensor *dy, weft_tensor *hidden, weft_tensor *dhidden)
+{
+    *dhidden = has_gelu(mlp) ? *act : *hidden;
+    if (has_gelu(mlp))
+        return weft_linear_gelu_backward(pass, &mlp->fc2, act, dy, hidden, dhidden);
+    WEFT_TRY(weft_linear_backward(pass, &mlp->fc2, act, dy, act));
+    return weft_activation_backward(
+        weft_pass_lane(pass),
+        &(weft_activation_backward_args){.kind = weft_activation_of(&mlp->common.options),
+                                         .rows = act->dims[0],
+                                         .cols = act->dims[1],
+                                         .dtype = act->dtype,
+                                         .x = hidden->data,
+                                         .dy = act->data,
+                                         .dx = dhidden->data});
 }
 
 static weft_status mlp_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
@@ -88,8 +128,8 @@ static weft_status mlp_forward(weft_layer *layer, weft_pass *pass, const weft_te
     state->x = *x;
     WEFT_TRY(weft_pass_enter(pass, x, &full));
     WEFT_TRY(weft_pass_stash(pass, x->dtype, full.dims[0], mlp->fc1.out, &state->hidden));
-    WEFT_TRY(weft_linear_forward(pass, &mlp->fc1, &full, true, &state->hidden));
-    WEFT_TRY(activate(mlp, pass, &state->hidden, &act));
+    WEFT_TRY(take_act(mlp, pass, &state->hidden, &act));
+    WEFT_TRY(fc1_forward(mlp, pass, &full, &state->hidden, &act));
     WEFT_TRY(weft_pass_partial(pass, y, &partial));
     bool with_bias = weft_pass_groups(pass)->coords.at[WEFT_AXIS_TP] == 0;
     WEFT_TRY(weft_linear_forward(pass, &mlp->fc2, &act, with_bias, &partial));
@@ -104,24 +144,14 @@ static weft_status mlp_backward(weft_layer *layer, weft_pass *pass, const weft_t
     weft_mlp *mlp = (weft_mlp *)layer;
     mlp_state *state = weft_pass_state(pass, layer);
     size_t mark = weft_pass_mark(pass);
-    weft_tensor dy_full, act, x_full, partial;
+    weft_tensor dy_full, act, dhidden, x_full, partial;
     WEFT_TRY(weft_pass_enter(pass, dy, &dy_full));
+    WEFT_TRY(take_act(mlp, pass, &state->hidden, &act));
     WEFT_TRY(activate(mlp, pass, &state->hidden, &act));
-    /* The activation's gradient takes its place. */
-    WEFT_TRY(weft_linear_backward(pass, &mlp->fc2, &act, &dy_full, &act));
-    /* The hidden's gradient takes its place: nothing needs it any more. */
-    WEFT_TRY(weft_activation_backward(
-        weft_pass_lane(pass),
-        &(weft_activation_backward_args){.kind = weft_activation_of(&mlp->common.options),
-                                         .rows = act.dims[0],
-                                         .cols = act.dims[1],
-                                         .dtype = dy->dtype,
-                                         .x = state->hidden.data,
-                                         .dy = act.data,
-                                         .dx = state->hidden.data}));
+    WEFT_TRY(fc2_backward(mlp, pass, &act, &dy_full, &state->hidden, &dhidden));
     WEFT_TRY(weft_pass_enter(pass, &state->x, &x_full));
     WEFT_TRY(weft_pass_partial(pass, dx, &partial));
-    WEFT_TRY(weft_linear_backward(pass, &mlp->fc1, &x_full, &state->hidden, &partial));
+    WEFT_TRY(weft_linear_backward(pass, &mlp->fc1, &x_full, &dhidden, &partial));
     WEFT_TRY(weft_pass_exit(pass, &partial, dx));
     weft_pass_release(pass, mark);
     return WEFT_OK;

@@ -66,10 +66,23 @@ extern "C" {
     X(scale)                                                                                       \
     X(random_normal)
 
+/* What a GEMM does to its result before it writes it. GELU is its tanh form, as in
+ * weft_activation_kind.
+ *   GELU:          pre = alpha * op(A) * op(B) + bias, C = gelu(pre)
+ *   GELU_BACKWARD: C = (alpha * op(A) * op(B)) * gelu'(pre); pre is read, there is no bias
+ * The CPU gives what the GEMM and the activation's kernel give one after the other, bit by bit. A
+ * GPU may instead apply GELU to sums that were not rounded to c_dtype yet. */
+typedef enum weft_gemm_epilogue {
+    WEFT_GEMM_PLAIN,
+    WEFT_GEMM_GELU,
+    WEFT_GEMM_GELU_BACKWARD,
+} weft_gemm_epilogue;
+
 /* C[m,n] = alpha * op(A)[m,k] * op(B)[k,n] + beta * C, plus bias[n] where given.
  * transpose_a: A is stored [k,m]; transpose_b: B is stored [n,k]. Leading dimensions are in
  * elements; 0 means dense. A, B of `dtype`; C of `c_dtype` (dtype or fp32). bias is of `dtype`.
- * alpha is 1 unless set (0 is read as 1); with beta 0 C is not read. */
+ * alpha is 1 unless set (0 is read as 1); with beta 0 C is not read. With an epilogue beta is 0, C
+ * is dense and no other operand's memory. */
 typedef struct weft_gemm_args {
     size_t m, n, k;
     bool transpose_a, transpose_b;
@@ -79,6 +92,8 @@ typedef struct weft_gemm_args {
     size_t lda, ldb, ldc;
     float alpha, beta;
     const void *bias; /* optional, [n] */
+    weft_gemm_epilogue epilogue;
+    void *pre; /* [m, n] of c_dtype, dense: GELU's input, where there is an epilogue */
 } weft_gemm_args;
 
 /* One GEMM a group (expert) over rows sorted by group, without padding. Group g has rows
@@ -176,7 +191,7 @@ typedef struct weft_activation_backward_args {
     weft_dtype dtype;
     const void *x;  /* forward's input */
     const void *dy; /* [rows, cols] */
-    void *dx;       /* like x; may be x itself */
+    void *dx;       /* like x; may be x itself or, but for SwiGLU, dy */
 } weft_activation_backward_args;
 
 /* Rotary positions (Su et al. 2021; half-rotation form, as Llama and Megatron) in place on `heads`

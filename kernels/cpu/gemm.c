@@ -90,7 +90,7 @@ static weft_status half(const weft_gemm_args *a)
     return form == WEFT_GEMM_NATIVE ? weft_gemm_native(a) : weft_gemm_widen(a);
 }
 
-weft_status weft_cpu_gemm(const weft_gemm_args *args)
+static weft_status multiply(const weft_gemm_args *args)
 {
     weft_gemm_args a = *args;
     a.lda = a.lda ? a.lda : a.transpose_a ? a.m : a.k;
@@ -103,6 +103,21 @@ weft_status weft_cpu_gemm(const weft_gemm_args *args)
         return without_product(&a);
     WEFT_TRY(a.dtype == WEFT_F32 ? single(&a) : half(&a));
     weft_gemm_flops_add(2 * (uint64_t)a.m * a.n * a.k);
+    return WEFT_OK;
+}
+
+weft_status weft_cpu_gemm(const weft_gemm_args *args)
+{
+    const weft_gemm_args product = weft_gemm_without_epilogue(args);
+    WEFT_TRY(multiply(&product));
+    if (args->epilogue == WEFT_GEMM_GELU) {
+        const weft_activation_forward_args gelu = weft_gemm_gelu(args);
+        return weft_cpu_activation_forward(&gelu);
+    }
+    if (args->epilogue == WEFT_GEMM_GELU_BACKWARD) {
+        const weft_activation_backward_args backward = weft_gemm_gelu_backward(args);
+        return weft_cpu_activation_backward(&backward);
+    }
     return WEFT_OK;
 }
 
@@ -133,7 +148,7 @@ weft_status weft_cpu_grouped_gemm(const weft_grouped_gemm_args *args)
                 continue;
             break;
         }
-        WEFT_TRY(weft_cpu_gemm(&gemm));
+        WEFT_TRY(multiply(&gemm));
     }
     return WEFT_OK;
 }

@@ -5,7 +5,11 @@
  * fp32 is multiplied as fp32 (TF32 would keep 10 bits of 23); bf16 and fp16 add in fp32. The
  * library is asked once a shape for its best algorithm. The choice depends on the shape and on how
  * far the operands are aligned, up to the 16 bytes of the widest access, and never on a clock, so
- * that a run repeats bit by bit. */
+ * that a run repeats bit by bit.
+ *
+ * GELU and its backward are epilogues of cuBLASLt's where it has an algorithm with them, else our
+ * kernels, after the product. How exactly cuBLASLt computes GELU is not documented: results in
+ * fp32, which must be exact to 1e-5, have ours. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,15 +20,18 @@
 /* Everything that decides on an algorithm. Hashed and compared as bytes. */
 typedef struct plan_key {
     uint64_t m, n, k, lda, ldb, ldc, workspace_bytes;
-    uint8_t device, transposes, dtype, c_dtype;
-    uint8_t alignment_a, alignment_b, alignment_c, alignment_bias; /* bytes; bias: 0 without */
+    uint8_t device;
+    uint8_t operation; /* transposes and epilogue */
+    uint8_t dtypes;    /* of A and C */
+    uint8_t alignment_a, alignment_b, alignment_c;
+    uint8_t alignment_bias, alignment_pre; /* bytes; 0 without */
 } plan_key;
 _Static_assert(sizeof(plan_key) == 7 * 8 + 8, "padding has no defined value");
 
 typedef struct plan {
     plan_key key;
     cublasLtMatmulAlgo_t algo;
-    bool used;
+    bool used, is_possible; /* possible: cuBLASLt has an algorithm */
 } plan;
 
 /* Open addressing; the capacity is a power of two. */
@@ -69,6 +76,34 @@ static weft_status lay_out(const weft_cublaslt *lt, cublasLtMatrixLayoutOpaque_t
         layout, sizeof *layout, weft_cublas_type(dtype), rows, cols, (int64_t)stride));
 }
 
+static uint32_t epilogue_of(const weft_gemm_args *a)
+{
+    switch (a->epilogue) {
+    case WEFT_GEMM_GELU:
+        return a->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    case WEFT_GEMM_GELU_BACKWARD:
+        return CUBLASLT_EPILOGUE_DGELU;
+    default:
+        return a->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    }
+}
+
+static weft_status set_epilogue(const weft_cublaslt *lt, const weft_gemm_args *a,
+                                cublasLtMatmulDescOpaque_t *product)
+{
+    const uint32_t epilogue = epilogue_of(a);
+    const int64_t ld_pre = (int64_t)a->n;
+    WEFT_TRY(set_product(lt, product, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
+    if (a->bias)
+        WEFT_TRY(
+            set_product(lt, product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &a->bias, sizeof a->bias));
+    if (a->epilogue == WEFT_GEMM_PLAIN)
+        return WEFT_OK;
+    WEFT_TRY(set_product(lt, product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &a->pre,
+                         sizeof a->pre));
+    return set_product(lt, product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &ld_pre, sizeof ld_pre);
+}
+
 static weft_status describe(const weft_cublaslt *lt, const weft_gemm_args *a, description *out)
 {
     const int32_t operation_a = a->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -79,13 +114,7 @@ static weft_status describe(const weft_cublaslt *lt, const weft_gemm_args *a, de
                          sizeof operation_a));
     WEFT_TRY(set_product(lt, &out->product, CUBLASLT_MATMUL_DESC_TRANSB, &operation_b,
                          sizeof operation_b));
-    if (a->bias) {
-        const uint32_t epilogue = CUBLASLT_EPILOGUE_BIAS;
-        WEFT_TRY(set_product(lt, &out->product, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
-                             sizeof epilogue));
-        WEFT_TRY(set_product(lt, &out->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &a->bias,
-                             sizeof a->bias));
-    }
+    WEFT_TRY(set_epilogue(lt, a, &out->product));
     WEFT_TRY(lay_out(lt, &out->a, a->dtype, a->transpose_b ? a->k : a->n,
                      a->transpose_b ? a->n : a->k, a->ldb));
     WEFT_TRY(lay_out(lt, &out->b, a->dtype, a->transpose_a ? a->m : a->k,
@@ -99,11 +128,17 @@ typedef struct preference {
     size_t bytes;
 } preference;
 
+/* What cuBLASLt asks of pre, and what is left to it at all. */
+static bool may_fuse(const weft_gemm_args *a)
+{
+    return a->c_dtype != WEFT_F32 && a->n % 8 == 0 && alignment_of(a->pre) == 16;
+}
+
 /* Little-endian: an attribute of four bytes is the lower half of its value. */
 static weft_status choose_algorithm(const weft_cublaslt *lt, cublasLtHandle_t handle,
-                                    const plan_key *key, const weft_gemm_args *a,
-                                    cublasLtMatmulAlgo_t *out)
+                                    const plan_key *key, const weft_gemm_args *a, plan *out)
 {
+    const bool with_epilogue = a->epilogue != WEFT_GEMM_PLAIN;
     /* Partial sums of parts of k stay in fp32, whatever the type of C. */
     const uint64_t reductions = a->c_dtype == WEFT_F32 ? CUBLASLT_REDUCTION_SCHEME_MASK
                                                        : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
@@ -117,6 +152,9 @@ static weft_status choose_algorithm(const weft_cublaslt *lt, cublasLtHandle_t ha
     };
     cublasLtMatmulPreferenceOpaque_t wish;
     description d;
+    out->is_possible = false;
+    if (with_epilogue && !may_fuse(a))
+        return WEFT_OK;
     WEFT_TRY(describe(lt, a, &d));
     WEFT_TRY(WEFT_CUBLAS(lt->cublasLtMatmulPreferenceInit_internal(&wish, sizeof wish)));
     for (size_t i = 0; i < sizeof preferences / sizeof preferences[0]; i++)
@@ -126,15 +164,23 @@ static weft_status choose_algorithm(const weft_cublaslt *lt, cublasLtHandle_t ha
     int count = 0;
     const cublasStatus_t status = lt->cublasLtMatmulAlgoGetHeuristic(
         handle, &d.product, &d.a, &d.b, &d.c, &d.c, &wish, 1, &result, &count);
+    /* With an epilogue it may call values invalid that it cannot combine. Those that are wrong by
+     * themselves are refused again with the product alone. */
     if (status == CUBLAS_STATUS_NOT_SUPPORTED ||
-        (status == CUBLAS_STATUS_SUCCESS && (count == 0 || result.state != CUBLAS_STATUS_SUCCESS)))
-        return WEFT_ERROR(WEFT_DEVICE,
-                          "cuBLASLt %zu knows no way to multiply %zux%zux%zu %s%s, %s to %s%s",
-                          lt->cublasLtGetVersion(), a->m, a->n, a->k, a->transpose_a ? "T" : "N",
-                          a->transpose_b ? "T" : "N", weft_dtype_text(a->dtype),
-                          weft_dtype_text(a->c_dtype), a->bias ? ", with bias" : "");
-    *out = result.algo;
+        (with_epilogue && status == CUBLAS_STATUS_INVALID_VALUE))
+        return WEFT_OK;
+    out->algo = result.algo;
+    out->is_possible = count > 0 && result.state == CUBLAS_STATUS_SUCCESS;
     return WEFT_CUBLAS_FROM("cublasLtMatmulAlgoGetHeuristic", status);
+}
+
+static weft_status no_way(const weft_cublaslt *lt, const weft_gemm_args *a)
+{
+    return WEFT_ERROR(WEFT_DEVICE,
+                      "cuBLASLt %zu knows no way to multiply %zux%zux%zu %s%s, %s to %s%s",
+                      lt->cublasLtGetVersion(), a->m, a->n, a->k, a->transpose_a ? "T" : "N",
+                      a->transpose_b ? "T" : "N", weft_dtype_text(a->dtype),
+                      weft_dtype_text(a->c_dtype), a->bias ? ", with bias" : "");
 }
 
 /* The key's place, or the free one where it would go. */
@@ -166,25 +212,23 @@ static weft_status make_room(void)
 }
 
 /* Under the table's lock. */
-static weft_status find_algorithm_locked(const weft_cublaslt *lt, cublasLtHandle_t handle,
-                                         const plan_key *key, const weft_gemm_args *a,
-                                         cublasLtMatmulAlgo_t *out)
+static weft_status find_plan_locked(const weft_cublaslt *lt, cublasLtHandle_t handle,
+                                    const plan_key *key, const weft_gemm_args *a, plan *out)
 {
     WEFT_TRY(make_room());
     plan *p = find(key);
     if (!p->used) {
-        WEFT_TRY(choose_algorithm(lt, handle, key, a, &p->algo));
+        WEFT_TRY(choose_algorithm(lt, handle, key, a, p));
         p->key = *key;
         p->used = true;
         table.count++;
     }
-    *out = p->algo;
+    *out = *p;
     return WEFT_OK;
 }
 
-static weft_status find_algorithm(const weft_cublaslt *lt, cublasLtHandle_t handle, int device,
-                                  const weft_gemm_args *a, size_t workspace_bytes,
-                                  cublasLtMatmulAlgo_t *out)
+static weft_status find_plan(const weft_cublaslt *lt, cublasLtHandle_t handle, int device,
+                             const weft_gemm_args *a, size_t workspace_bytes, plan *out)
 {
     const plan_key key = {
         .m = a->m,
@@ -195,18 +239,35 @@ static weft_status find_algorithm(const weft_cublaslt *lt, cublasLtHandle_t hand
         .ldc = a->ldc,
         .workspace_bytes = workspace_bytes,
         .device = (uint8_t)device,
-        .transposes = (uint8_t)(a->transpose_a | a->transpose_b << 1),
-        .dtype = (uint8_t)a->dtype,
-        .c_dtype = (uint8_t)a->c_dtype,
+        .operation = (uint8_t)(a->transpose_a | a->transpose_b << 1 | (int)a->epilogue << 2),
+        .dtypes = (uint8_t)((int)a->dtype | (int)a->c_dtype << 4),
         .alignment_a = alignment_of(a->a),
         .alignment_b = alignment_of(a->b),
         .alignment_c = alignment_of(a->c),
         .alignment_bias = a->bias ? alignment_of(a->bias) : 0,
+        .alignment_pre = a->epilogue ? alignment_of(a->pre) : 0,
     };
     pthread_mutex_lock(&table.lock);
-    const weft_status status = find_algorithm_locked(lt, handle, &key, a, out);
+    const weft_status status = find_plan_locked(lt, handle, &key, a, out);
     pthread_mutex_unlock(&table.lock);
     return status;
+}
+
+static weft_status multiply(weft_lane *lane, const weft_gemm_args *a, weft_ragged ragged,
+                            const weft_cublas_workspace *workspace);
+
+/* The product, then the activation's kernel. */
+static weft_status multiply_apart(weft_lane *lane, const weft_gemm_args *a, weft_ragged ragged,
+                                  const weft_cublas_workspace *workspace)
+{
+    const weft_gemm_args product = weft_gemm_without_epilogue(a);
+    WEFT_TRY(multiply(lane, &product, ragged, workspace));
+    if (a->epilogue == WEFT_GEMM_GELU) {
+        const weft_activation_forward_args gelu = weft_gemm_gelu(a);
+        return weft_cuda_activation_forward(lane, &gelu);
+    }
+    const weft_activation_backward_args backward = weft_gemm_gelu_backward(a);
+    return weft_cuda_activation_backward(lane, &backward);
 }
 
 /* All leading dimensions and alpha set, no dimension 0, bias of c_dtype. */
@@ -215,7 +276,7 @@ static weft_status multiply(weft_lane *lane, const weft_gemm_args *a, weft_ragge
 {
     const weft_cublaslt *lt;
     cublasLtHandle_t handle;
-    cublasLtMatmulAlgo_t algo;
+    plan p;
     description d;
     const int device = weft_cuda_index(weft_lane_device(lane));
     WEFT_TRY(weft_cublaslt_get(lane, &lt, &handle));
@@ -224,18 +285,22 @@ static weft_status multiply(weft_lane *lane, const weft_gemm_args *a, weft_ragge
         rounded.m = round_rows(a->m);
     if (ragged == WEFT_RAGGED_K)
         rounded.k = round_rows(a->k);
-    WEFT_TRY(find_algorithm(lt, handle, device, &rounded, workspace->rest_bytes, &algo));
+    WEFT_TRY(find_plan(lt, handle, device, &rounded, workspace->rest_bytes, &p));
+    if (!p.is_possible)
+        return a->epilogue ? multiply_apart(lane, a, ragged, workspace) : no_way(lt, &rounded);
     WEFT_TRY(describe(lt, a, &d));
     for (bool again = ragged != WEFT_RAGGED_NONE;; again = false) {
         const cublasStatus_t status = lt->cublasLtMatmul(
             handle, &d.product, &a->alpha, a->b, &d.a, a->a, &d.b, &a->beta, a->c, &d.c, a->c, &d.c,
-            &algo, workspace->rest, workspace->rest_bytes, weft_cuda_stream(lane));
+            &p.algo, workspace->rest, workspace->rest_bytes, weft_cuda_stream(lane));
         /* The rounded shape's algorithm may not do for this one: the library checks, and says so
          * before it enqueues anything. */
         if (!again ||
             (status != CUBLAS_STATUS_NOT_SUPPORTED && status != CUBLAS_STATUS_INVALID_VALUE))
             return WEFT_CUBLAS_FROM("cublasLtMatmul", status);
-        WEFT_TRY(find_algorithm(lt, handle, device, a, workspace->rest_bytes, &algo));
+        WEFT_TRY(find_plan(lt, handle, device, a, workspace->rest_bytes, &p));
+        if (!p.is_possible)
+            return no_way(lt, a);
     }
 }
 
@@ -249,7 +314,7 @@ weft_status weft_cuda_gemm_ragged(weft_lane *lane, const weft_gemm_args *args, w
     a.ldb = a.ldb ? a.ldb : a.transpose_b ? a.k : a.n;
     a.ldc = a.ldc ? a.ldc : a.n;
     a.alpha = a.alpha == 0 ? 1.0f : a.alpha;
-    if (a.k == 0 && a.beta == 0 && !a.bias && a.ldc == a.n)
+    if (a.k == 0 && a.beta == 0 && !a.bias && a.ldc == a.n && a.epilogue == WEFT_GEMM_PLAIN)
         return WEFT_CUDA(cudaMemsetAsync(a.c, 0, a.m * a.n * weft_dtype_bytes(a.c_dtype),
                                          weft_cuda_stream(lane)));
 
@@ -272,6 +337,7 @@ weft_status weft_cuda_gemm_ragged(weft_lane *lane, const weft_gemm_args *args, w
         WEFT_TRY(WEFT_CUDA(cudaMemsetAsync(zeros, 0, zero_bytes, weft_cuda_stream(lane))));
         a.a = a.b = zeros;
         a.k = a.lda = 1;
+        a.alpha = 1; /* the sign of zeros */
         a.ldb = a.n;
         a.transpose_a = a.transpose_b = false;
     }

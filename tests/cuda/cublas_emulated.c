@@ -6,9 +6,10 @@
  * fault or silently compute something else. An algorithm holds the alignments and the workspace
  * that it was chosen for, and here it also serves only an n and k that are as even as those it was
  * chosen for (up to 4), since no algorithm need serve another shape; a workspace is overwritten
- * with NaN, so that nobody keeps anything in it. */
+ * with NaN, so that nobody keeps anything in it. With GELU it has algorithms for even k alone. */
 #include <cublasLt.h>
 #include <cublas_v2.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,6 +38,8 @@ typedef struct product {
     int32_t compute, scale, transpose_a, transpose_b, magic;
     uint32_t epilogue;
     const void *bias;
+    void *aux;
+    int64_t stride_aux;
 } product;
 typedef struct layout {
     int32_t type, magic;
@@ -151,6 +154,10 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
         return set(&p->epilogue, sizeof p->epilogue, value, bytes);
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
         return set(&p->bias, sizeof p->bias, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
+        return set(&p->aux, sizeof p->aux, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
+        return set(&p->stride_aux, sizeof p->stride_aux, value, bytes);
     default:
         weft_emulate_die("cuBLASLt: attribute %d of products is not emulated", (int)attribute);
     }
@@ -217,6 +224,26 @@ static bool has_types(const product *p, const layout *a, const layout *b, const 
            (c->type == CUDA_R_32F || c->type == a->type) && (is_half || a->type == CUDA_R_32F);
 }
 
+static cublasStatus_t understand_epilogue(const product *p, emulated_product *out)
+{
+    const uint32_t form = p->epilogue & ~(uint32_t)CUBLASLT_EPILOGUE_BIAS;
+    const bool has_bias = form != p->epilogue;
+    if (has_bias && !p->bias)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    out->bias = has_bias ? p->bias : NULL;
+    if (p->epilogue == CUBLASLT_EPILOGUE_DEFAULT || p->epilogue == CUBLASLT_EPILOGUE_BIAS)
+        return CUBLAS_STATUS_SUCCESS;
+    if (form != CUBLASLT_EPILOGUE_GELU_AUX && p->epilogue != CUBLASLT_EPILOGUE_DGELU)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (!p->aux || p->stride_aux % 8 != 0 || p->stride_aux < (int64_t)out->m)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    out->epilogue = form == CUBLASLT_EPILOGUE_GELU_AUX ? EMULATED_GELU : EMULATED_GELU_BACKWARD;
+    out->aux = p->aux;
+    out->stride_aux = (size_t)p->stride_aux;
+    return (uintptr_t)p->aux % 16 != 0 || out->k % 2 != 0 ? CUBLAS_STATUS_NOT_SUPPORTED
+                                                          : CUBLAS_STATUS_SUCCESS;
+}
+
 /* The product without its memory. */
 static cublasStatus_t understand(const product *p, const layout *a, const layout *b,
                                  const layout *c, const layout *d, emulated_product *out)
@@ -242,13 +269,7 @@ static cublasStatus_t understand(const product *p, const layout *a, const layout
     if ((transpose_a ? a->cols : a->rows) != out->m ||
         (transpose_b ? b->cols : b->rows) != out->k || (transpose_b ? b->rows : b->cols) != out->n)
         return CUBLAS_STATUS_INVALID_VALUE;
-    if (p->epilogue == CUBLASLT_EPILOGUE_BIAS)
-        out->bias = p->bias;
-    if (!has_types(p, a, b, c) ||
-        (p->epilogue != CUBLASLT_EPILOGUE_DEFAULT && p->epilogue != CUBLASLT_EPILOGUE_BIAS))
-        return CUBLAS_STATUS_NOT_SUPPORTED;
-    return p->epilogue == CUBLASLT_EPILOGUE_BIAS && !p->bias ? CUBLAS_STATUS_INVALID_VALUE
-                                                             : CUBLAS_STATUS_SUCCESS;
+    return has_types(p, a, b, c) ? understand_epilogue(p, out) : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
 /* The largest power of two up to 4 that divides x. */
@@ -344,6 +365,13 @@ static void run_lt(void *argument)
     free(c);
 }
 
+static _Atomic size_t num_gelu;
+
+size_t weft_emulated_num_gelu(void)
+{
+    return num_gelu;
+}
+
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha,
                               const void *a, cublasLtMatrixLayout_t a_layout, const void *b,
                               cublasLtMatrixLayout_t b_layout, const void *beta, const void *c,
@@ -375,6 +403,12 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     check_operand("D", d, chosen.alignment[3]);
     if (t.bias)
         check_operand("the bias", t.bias, size_of(t.d_type));
+    if (t.epilogue != EMULATED_PLAIN) {
+        check_operand("the auxiliary matrix", t.aux, 16);
+        if (t.aux == d)
+            weft_emulate_die("cuBLASLt: the auxiliary matrix is D");
+        num_gelu++;
+    }
     if (chosen.workspace_bytes > 0)
         check_operand("the workspace", workspace, 16);
     call *work = new_call(1);

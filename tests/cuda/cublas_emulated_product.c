@@ -104,6 +104,30 @@ static void multiply_block(const float *restrict a, const float *restrict b, siz
     memcpy(out, sum, sizeof sum);
 }
 
+/* GELU's tanh form. */
+static float gelu(float x)
+{
+    return 0.5f * x * (1.0f + tanhf(0.79788456f * (x + 0.044715f * x * x * x)));
+}
+
+static float gelu_slope(float x)
+{
+    const float t = tanhf(0.79788456f * (x + 0.044715f * x * x * x));
+    return 0.5f * (1.0f + t) +
+           0.5f * x * (1.0f - t * t) * 0.79788456f * (1.0f + 3.0f * 0.044715f * x * x);
+}
+
+static float finish(const emulated_product *t, size_t row, size_t col, float value)
+{
+    const size_t at = row + col * t->stride_aux;
+    if (t->epilogue == EMULATED_GELU) {
+        store(t->aux, at, t->d_type, value);
+        return gelu(value);
+    }
+    return t->epilogue == EMULATED_GELU_BACKWARD ? value * gelu_slope(load(t->aux, at, t->d_type))
+                                                 : value;
+}
+
 static void write_block(const emulated_product *t, size_t row, size_t col,
                         float sum[BLOCK_COLS][BLOCK_ROWS])
 {
@@ -115,7 +139,7 @@ static void write_block(const emulated_product *t, size_t row, size_t col,
                 value += t->beta * load(t->d, at, t->d_type);
             if (t->bias)
                 value += load(t->bias, i, t->d_type);
-            store(t->d, at, t->d_type, value);
+            store(t->d, at, t->d_type, finish(t, i, j, value));
         }
 }
 

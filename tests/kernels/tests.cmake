@@ -30,3 +30,8 @@ foreach(form together each) # of the groups' products, whatever their size
   add_gemm_run(cuda_${form} groups WEFT_TEST_DEVICE=cuda WEFT_CUDA_GROUPED_GEMM=${form})
   set_tests_properties(kernels_gemm_cuda_${form} PROPERTIES RESOURCE_LOCK gpu)
 endforeach()
+
+weft_add_test(NAME kernels_gemm_epilogue CMOCKA LABELS kernels
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/test_gemm_epilogue.c ${CMAKE_CURRENT_LIST_DIR}/probe.c
+  LIBRARIES ${CMAKE_DL_LIBS})
+weft_add_cuda_run(gemm_epilogue)
