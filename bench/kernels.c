@@ -374,6 +374,25 @@ static void bench_experts(size_t tokens, weft_dtype dtype)
     release_all();
 }
 
+/* An MLP's products, with the activation as an epilogue. */
+static void bench_gemm(size_t tokens, weft_dtype dtype)
+{
+    const size_t e = weft_dtype_bytes(dtype);
+    const double flops = 2.0 * (double)tokens * HIDDEN * WIDE;
+    void *x = random_numbers(tokens * HIDDEN, dtype), *pre = on_device(tokens * WIDE * e);
+    void *w = random_numbers((size_t)HIDDEN * WIDE, dtype), *bias = random_numbers(WIDE, dtype);
+    void *y = on_device(tokens * WIDE * e);
+    FLOPS("GEMM", gemm, dtype, flops, .m = tokens, .n = WIDE, .k = HIDDEN, .transpose_b = true,
+          .dtype = dtype, .c_dtype = dtype, .a = x, .b = w, .c = y, .bias = bias);
+    FLOPS("GEMM + GELU", gemm, dtype, flops, .m = tokens, .n = WIDE, .k = HIDDEN,
+          .transpose_b = true, .dtype = dtype, .c_dtype = dtype, .a = x, .b = w, .c = y,
+          .bias = bias, .epilogue = WEFT_GEMM_GELU, .pre = pre);
+    FLOPS("GEMM + GELU backward", gemm, dtype, flops, .m = tokens, .n = WIDE, .k = HIDDEN,
+          .dtype = dtype, .c_dtype = dtype, .a = x, .b = w, .c = y,
+          .epilogue = WEFT_GEMM_GELU_BACKWARD, .pre = pre);
+    release_all();
+}
+
 static void bench_grouped(size_t tokens, weft_dtype dtype)
 {
     const size_t e = weft_dtype_bytes(dtype), rows = tokens * TOPK;
@@ -534,6 +553,7 @@ int main(int argc, char **argv)
     bench_activations(tokens, dtype);
     bench_vocabulary(tokens / 4, dtype);
     bench_experts(tokens, dtype);
+    bench_gemm(tokens / 4, dtype);
     bench_grouped(tokens / 4, dtype);
     bench_attention("attention, GPT-2", "attention backward, GPT-2",
                     tokens / 16 < 1024 ? tokens / 16 : 1024, 16, HEADS, HEADS, dtype);
