@@ -152,8 +152,6 @@ static weft_status step_exchange(weft_mpi_run *run, weft_mpi_slot *slot)
             WEFT_TRY(weft_mpi_post_send(run->comm, &slot->batch, peer, tag,
                                         bytes ? send + to.start + start : NULL, bytes));
     }
-    if (slot->round + 1 == run->num_rounds)
-        weft_gate_all_queued(&run->pass);
     row from = sent_row(run, rank), to = received_row(run, rank);
     if (get_piece(from.bytes, row_piece(run, rank), slot->round, &start, &bytes) && bytes > 0 &&
         recv + to.start != send + from.start)
@@ -378,7 +376,7 @@ static weft_status step_message(weft_mpi_run *run, weft_mpi_slot *slot)
         return WEFT_OK;
     get_piece(op->bytes, run->piece, slot->round, &start, &bytes);
     if (op->kind == WEFT_COMM_RECV)
-        weft_gate_all_queued(&run->pass);
+        weft_gate_only_receives(&run->pass);
     if (op->kind == WEFT_COMM_SEND)
         WEFT_TRY(weft_mpi_post_send(run->comm, &slot->batch, op->peer, op->tag,
                                     bytes ? (const char *)op->send + start : NULL, bytes));

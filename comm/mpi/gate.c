@@ -141,31 +141,21 @@ void weft_gate_end(weft_gate_pass *pass, weft_link link, size_t bytes, int64_t n
         lane->wait = WEFT_GATE_FREE;
 }
 
+void weft_gate_only_receives(weft_gate_pass *pass)
+{
+    pass->only_receives = true;
+}
+
 void weft_gate_await(weft_gate_pass *pass, weft_link link, size_t bytes, int64_t now_ns)
 {
-    if (pass->all_queued || is_small(pass, bytes))
-        return;
-    begin(pass, link, bytes, now_ns);
-    pass->lanes[link].num_awaited++;
+    if (!pass->only_receives)
+        begin(pass, link, bytes, now_ns);
 }
 
 void weft_gate_arrive(weft_gate_pass *pass, weft_link link, size_t bytes, int64_t now_ns)
 {
-    if (pass->all_queued || is_small(pass, bytes))
-        return;
-    end(pass, link, bytes, now_ns);
-    pass->lanes[link].num_awaited--;
-}
-
-void weft_gate_all_queued(weft_gate_pass *pass)
-{
-    pass->all_queued = true;
-    for (int link = 0; link < WEFT_NUM_LINKS; link++) {
-        gate_lane *lane = &pass->lanes[link];
-        atomic_fetch_sub(&traffic_of(pass, (weft_link)link)->num_pending, lane->num_awaited);
-        lane->num_pending -= lane->num_awaited;
-        lane->num_awaited = 0;
-    }
+    if (!pass->only_receives)
+        end(pass, link, bytes, now_ns);
 }
 
 void weft_gate_leave(weft_gate_pass *pass)

@@ -10,9 +10,9 @@
  * Never more than delay: a held operation may send a window's worth again after `hold_ns`, however
  * busy the link is, and a full window that nobody empties lets one more message pass after
  * `stall_ns`. Whatever other ranks wait for, each queued send goes out in bounded time, so the gate
- * cannot deadlock operations that would end without it. Receives are only counted, while sends of
- * their operation may follow: a transport may say that a send is complete as soon as it has a copy,
- * so that what still arrives tells best whether an exchange goes on.
+ * cannot deadlock operations that would end without it. Receives of operations that send too are
+ * counted as traffic: a transport may say that a send is complete as soon as it has a copy, so that
+ * what still arrives tells best whether an exchange goes on.
  *
  * Small messages neither hold nor are held: they cost a link nothing, and who waits for one often
  * waits for a rank that is late.
@@ -59,11 +59,10 @@ typedef struct weft_gate_pass {
     weft_gate *gate;
     const weft_gate_limits *limits;
     weft_comm_purpose purpose;
-    bool all_queued; /* no more sends will come */
+    bool only_receives;
     struct weft_gate_lane {
         uint64_t num_queued, num_sent; /* since the operation began */
         uint64_t num_pending;          /* in the traffic: sends and receives */
-        uint64_t num_awaited;          /* receives of those */
         size_t bytes_in_flight;        /* but for small messages */
         size_t allowance; /* bytes that may still pass in spite of more urgent traffic */
         weft_gate_wait wait;
@@ -87,8 +86,8 @@ void weft_gate_end(weft_gate_pass *pass, weft_link link, size_t bytes, int64_t n
 /* A receive is posted; it is complete. */
 void weft_gate_await(weft_gate_pass *pass, weft_link link, size_t bytes, int64_t now_ns);
 void weft_gate_arrive(weft_gate_pass *pass, weft_link link, size_t bytes, int64_t now_ns);
-/* The operation queues no more sends: its receives hold nobody any longer. */
-void weft_gate_all_queued(weft_gate_pass *pass);
+/* Before its first: the operation sends nothing, and its receives hold nobody. */
+void weft_gate_only_receives(weft_gate_pass *pass);
 /* At the operation's end; forgets what it leaves behind when it failed. */
 void weft_gate_leave(weft_gate_pass *pass);
 
