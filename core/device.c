@@ -169,6 +169,39 @@ weft_status weft_lane_sync(weft_lane *lane)
     return WEFT_OK;
 }
 
+bool weft_device_has_graphs(const weft_device *device)
+{
+    return device->ops->graph_begin != NULL;
+}
+
+weft_status weft_graph_begin(weft_lane *lane)
+{
+    if (!weft_device_has_graphs(lane->device))
+        return WEFT_ERROR(WEFT_INTERNAL, "lane %s: a %s device keeps no graphs", lane->name,
+                          lane->device->ops->name);
+    WEFT_TRY(lane->device->ops->graph_begin(lane));
+    return WEFT_OK;
+}
+
+weft_status weft_graph_end(weft_lane *lane, weft_graph **out)
+{
+    WEFT_TRY(lane->device->ops->graph_end(lane, out));
+    return WEFT_OK;
+}
+
+weft_status weft_graph_replay(weft_graph *graph, weft_lane *lane)
+{
+    assert(lane->device == graph->device);
+    WEFT_TRY(lane->device->ops->graph_replay(graph, lane));
+    return WEFT_OK;
+}
+
+void weft_graph_destroy(weft_graph *graph)
+{
+    if (graph)
+        graph->device->ops->graph_destroy(graph);
+}
+
 weft_status weft_lane_copy(weft_lane *lane, void *to, const void *from, size_t bytes)
 {
     if (bytes == 0)

@@ -241,6 +241,7 @@ static weft_status cuda_submit(weft_lane *base, const char *label, weft_lane_fun
 {
     cuda_lane *lane = (cuda_lane *)base;
     WEFT_TRY(weft_timeline_status(lane->line));
+    WEFT_TRY(weft_cuda_graph_refuses(lane, label));
     weft_cuda_enter((cuda_device *)base->device);
     return enqueued(lane, enqueue(lane, label, function, args, num_bytes));
 }
@@ -277,6 +278,7 @@ static weft_status cuda_record(weft_lane *base, weft_event *base_event)
 {
     cuda_lane *lane = (cuda_lane *)base;
     cuda_event *event = (cuda_event *)base_event;
+    WEFT_TRY(weft_cuda_graph_refuses(lane, "an event"));
     weft_mark_record(&event->mark, lane->line, lane->worker);
     weft_cuda_enter((cuda_device *)base->device);
     return lane_status(lane, WEFT_CUDA(cudaEventRecord(event->event, lane->stream)));
@@ -289,6 +291,7 @@ static weft_status cuda_wait(weft_lane *base, const weft_event *base_event)
     cuda_lane *lane = (cuda_lane *)base;
     const cuda_event *event = (const cuda_event *)base_event;
     WEFT_TRY(weft_timeline_status(lane->line));
+    WEFT_TRY(weft_cuda_graph_refuses(lane, "a wait"));
     if (!event->mark.line || event->mark.line == lane->line)
         return WEFT_OK;
     weft_cuda_enter((cuda_device *)base->device);
@@ -318,6 +321,7 @@ static weft_status cuda_wait_host(const weft_event *base)
 static weft_status cuda_sync(weft_lane *base)
 {
     cuda_lane *lane = (cuda_lane *)base;
+    WEFT_TRY(weft_cuda_graph_refuses(lane, "a sync"));
     weft_cuda_enter((cuda_device *)base->device);
     weft_status status = WEFT_CUDA(cudaStreamSynchronize(lane->stream));
     weft_counter_wait(&lane->line->done, weft_worker_pushed(lane->worker));
@@ -364,4 +368,8 @@ const weft_device_ops weft_cuda_device_ops = {
     .zero = cuda_zero,
     .submit = cuda_submit,
     .destroy = weft_cuda_device_destroy,
+    .graph_begin = weft_cuda_graph_begin,
+    .graph_end = weft_cuda_graph_end,
+    .graph_replay = weft_cuda_graph_replay,
+    .graph_destroy = weft_cuda_graph_destroy,
 };

@@ -32,6 +32,7 @@ typedef struct cuda_lane {
     void *workspace;
     void *pinned[NUM_PINNED_SIZES]; /* by powers of two */
     int pinned_size;                /* the largest one so far, which serves */
+    bool capturing;                 /* a graph */
 } cuda_lane;
 
 typedef struct cuda_event {
@@ -41,6 +42,14 @@ typedef struct cuda_event {
 } cuda_event;
 
 extern const weft_device_ops weft_cuda_device_ops;
+
+/* The slots of graphs. */
+weft_status weft_cuda_graph_begin(weft_lane *lane) WEFT_CHECKED;
+weft_status weft_cuda_graph_end(weft_lane *lane, weft_graph **out) WEFT_CHECKED;
+weft_status weft_cuda_graph_replay(weft_graph *graph, weft_lane *lane) WEFT_CHECKED;
+void weft_cuda_graph_destroy(weft_graph *graph);
+/* WEFT_INTERNAL while a graph takes the lane's work: `what` is nothing that it could repeat. */
+weft_status weft_cuda_graph_refuses(const cuda_lane *lane, const char *what) WEFT_CHECKED;
 
 /* Makes the device current on the calling thread. */
 void weft_cuda_enter(const cuda_device *device);

@@ -2,13 +2,15 @@
  *
  * The public functions in device.c are the only callers of a slot. They check arguments, keep the
  * budget and the high-water marks, and fail allocations on a test's demand, so a backend contains
- * only what is particular to it. All slots are required. */
+ * only what is particular to it. All slots are required, but those of graphs. */
 #ifndef WEFT_CORE_DEVICE_OPS_H
 #define WEFT_CORE_DEVICE_OPS_H
 
 #include <stdatomic.h>
 
 #include <weft/device.h>
+
+#include "core/graph.h"
 
 typedef struct weft_device_ops {
     const char *name;
@@ -29,6 +31,11 @@ typedef struct weft_device_ops {
     weft_status (*submit)(weft_lane *, const char *label, weft_lane_function, const void *args,
                           size_t num_bytes);
     void (*destroy)(weft_device *);
+    /* All four or none. */
+    weft_status (*graph_begin)(weft_lane *);
+    weft_status (*graph_end)(weft_lane *, weft_graph **out);
+    weft_status (*graph_replay)(weft_graph *, weft_lane *);
+    void (*graph_destroy)(weft_graph *);
 } weft_device_ops;
 
 typedef struct weft_device_usage { /* of one space */
@@ -49,6 +56,10 @@ struct weft_lane {
 };
 
 struct weft_event {
+    weft_device *device;
+};
+
+struct weft_graph {
     weft_device *device;
 };
 

@@ -51,6 +51,7 @@ typedef enum weft_device_kind { WEFT_DEVICE_KIND_CPU, WEFT_DEVICE_KIND_CUDA } we
 typedef struct weft_device_options { /* section "device" */
     int kind;                        /* weft_device_kind */
     int comm;                        /* weft_comm_choice, between GPUs */
+    bool cuda_graphs;                /* where layers are static */
     int64_t memory_limit;            /* bytes; 0: none */
     int64_t num_threads;             /* 0: this rank's share of the cores */
     double peak_flops;               /* a rank; 0: measured at the start */

@@ -242,6 +242,7 @@ static weft_status create_model(weft_trainer *t, weft_model_function build)
                             .num_passes = passes,
                             .seed = (uint64_t)train->seed,
                             .moe = t->moe.options,
+                            .graphs = t->config.device.cuda_graphs,
                             .pace_flops = t->config.device.pace},
         build, &t->model));
     double flops;

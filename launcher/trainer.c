@@ -84,7 +84,8 @@ static weft_status run_backward(void *context, const weft_task *task, weft_lane 
     weft_tensor dx = boundary(t, slot_of(task, slots->input_gradient, 2));
     return weft_model_backward(
         t->model, slot_of(task, slots->activation, slots->num_activation) - slots->activation, lane,
-        stage < t->groups.mesh.pp - 1 ? &dy : NULL, stage > 0 ? &dx : NULL, layer_done, t);
+        stage < t->groups.mesh.pp - 1 ? &dy : NULL, stage > 0 ? &dx : NULL,
+        weft_optimizer_overlaps(t->optimizer) ? layer_done : NULL, t);
 }
 
 static weft_status run_send(void *context, const weft_task *task, weft_lane *lane)

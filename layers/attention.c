@@ -193,6 +193,11 @@ static weft_status attention_backward(weft_layer *layer, weft_pass *pass, const 
     return WEFT_OK;
 }
 
+static bool attention_is_static(const weft_layer *layer)
+{
+    return ((const attention *)layer)->common.options.attention_dropout == 0;
+}
+
 const weft_layer_ops weft_attention_ops = {
     .kind = "attention",
     .state_bytes = sizeof(attention_state),
@@ -201,6 +206,7 @@ const weft_layer_ops weft_attention_ops = {
     .forward = attention_forward,
     .backward = attention_backward,
     .destroy = weft_layer_free,
+    .is_static = attention_is_static,
 };
 
 weft_layer *weft_attention_create(const weft_model_options *options)

@@ -31,6 +31,13 @@ static void block_describe(const weft_layer *layer, const weft_shape *shape, wef
     }
 }
 
+static bool block_is_static(const weft_layer *layer)
+{
+    const block *b = (const block *)layer;
+    return b->common.options.hidden_dropout == 0 && weft_layer_is_static(b->attention) &&
+           weft_layer_is_static(b->mlp);
+}
+
 static weft_status block_init(weft_layer *layer, weft_build *build)
 {
     block *b = (block *)layer;
@@ -140,6 +147,7 @@ const weft_layer_ops weft_block_ops = {
     .forward = block_forward,
     .backward = block_backward,
     .destroy = block_destroy,
+    .is_static = block_is_static,
 };
 
 weft_layer *weft_block_create(const weft_model_options *options, weft_layer *attention,

@@ -126,6 +126,11 @@ static weft_status embedding_backward(weft_layer *layer, weft_pass *pass, const 
     return WEFT_OK;
 }
 
+static bool embedding_is_static(const weft_layer *layer)
+{
+    return ((const embedding *)layer)->common.options.hidden_dropout == 0;
+}
+
 const weft_layer_ops weft_embedding_ops = {
     .kind = "embedding",
     .describe = embedding_describe,
@@ -133,6 +138,7 @@ const weft_layer_ops weft_embedding_ops = {
     .forward = embedding_forward,
     .backward = embedding_backward,
     .destroy = weft_layer_free,
+    .is_static = embedding_is_static,
 };
 
 weft_layer *weft_embedding_create(const weft_model_options *options)

@@ -222,6 +222,7 @@ const weft_layer_ops weft_head_ops = {
     .forward = head_forward,
     .backward = head_backward,
     .destroy = weft_layer_free,
+    .is_static = weft_layer_always_static,
 };
 
 weft_layer *weft_head_create(const weft_model_options *options)

@@ -82,6 +82,9 @@ weft_activation_kind weft_activation_of(const weft_model_options *options);
 weft_layer *weft_layer_new(const weft_layer_ops *ops, size_t bytes,
                            const weft_model_options *options);
 void weft_layer_free(weft_layer *layer);
+/* ops->is_static, which may be NULL; and one that is always true. */
+bool weft_layer_is_static(const weft_layer *layer);
+bool weft_layer_always_static(const weft_layer *layer);
 
 typedef struct weft_layer_common { /* the head of every layer of ours */
     weft_layer base;

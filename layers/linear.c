@@ -21,6 +21,17 @@ void weft_layer_free(weft_layer *layer)
     free(layer);
 }
 
+bool weft_layer_is_static(const weft_layer *layer)
+{
+    return layer->ops->is_static && layer->ops->is_static(layer);
+}
+
+bool weft_layer_always_static(const weft_layer *layer)
+{
+    (void)layer;
+    return true;
+}
+
 void weft_layer_destroy(weft_layer *layer)
 {
     if (layer)

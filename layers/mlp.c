@@ -165,6 +165,7 @@ const weft_layer_ops weft_mlp_ops = {
     .forward = mlp_forward,
     .backward = mlp_backward,
     .destroy = weft_layer_free,
+    .is_static = weft_layer_always_static,
 };
 
 weft_layer *weft_mlp_create_wide(const weft_model_options *options, size_t ffn)

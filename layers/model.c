@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "layers/graphs.h"
 #include "layers/head.h"
 #include "layers/pass.h"
 
@@ -237,7 +238,8 @@ static weft_status init(weft_model *model, weft_model_function build)
     WEFT_TRY(weft_parameters_create(s->groups, s->device, s->dtype, &model->parameters));
     WEFT_TRY(init_layers(model));
     WEFT_TRY(weft_parameters_allocate(model->parameters, s->bucket_elements, s->training));
-    return create_passes(model);
+    WEFT_TRY(create_passes(model));
+    return s->graphs && weft_graphs_fit(model) ? weft_graphs_create(model) : WEFT_OK;
 }
 
 weft_status weft_model_create(const weft_model_setup *setup, weft_model_function build,
@@ -263,6 +265,7 @@ void weft_model_destroy(weft_model *model)
 {
     if (!model)
         return;
+    weft_graphs_destroy(model);
     for (int i = 0; model->passes && i < model->setup.num_passes; i++) {
         weft_stack_release(&model->passes[i].stash);
         weft_stack_release(&model->passes[i].host);
@@ -392,25 +395,22 @@ weft_status weft_model_logits(weft_model *model, int slot, weft_tensor *out)
 
 /* --- running ------------------------------------------------------------------------------- */
 
-weft_status weft_model_forward(weft_model *model, int slot, const weft_micro_batch *micro_batch,
-                               weft_lane *lane, const weft_tensor *x, weft_tensor *y)
+static weft_status enqueue_forward(const weft_pass_call *call)
 {
-    weft_pass *pass = &model->passes[slot];
+    weft_pass *pass = call->pass;
+    weft_model *model = pass->model;
     size_t rows = weft_pass_rows(pass), mark = weft_pass_mark(pass);
-    pass->lane = lane;
-    pass->backward = false;
-    pass->micro_batch = *micro_batch;
     weft_stack_rewind(&pass->stash, 0);
     weft_stack_rewind(&pass->host, 0);
     memset(pass->states, 0, model->states_bytes);
     weft_tensor in = {0}, out;
-    if (x)
-        in = *x;
+    if (call->from)
+        in = *call->from;
     for (int i = model->first; i < model->end; i++) {
         weft_layer *layer = model->layers[i];
         bool is_head = i == model->num_layers - 1;
         if (!is_head && i == model->end - 1)
-            out = *y;
+            out = *call->to;
         else if (!is_head)
             WEFT_TRY(weft_pass_stash(pass, model->shape.dtype, rows, model->shape.hidden, &out));
         weft_status status = layer->ops->forward(layer, pass, &in, is_head ? NULL : &out);
@@ -422,25 +422,56 @@ weft_status weft_model_forward(weft_model *model, int slot, const weft_micro_bat
     return WEFT_OK;
 }
 
+static weft_status enqueue_backward(const weft_pass_call *call)
+{
+    weft_pass *pass = call->pass;
+    weft_model *model = pass->model;
+    weft_tensor from = {0}, to;
+    if (call->from)
+        from = *call->from;
+    for (int i = model->end - 1; i >= model->first; i--) {
+        weft_layer *layer = model->layers[i];
+        to = i == model->first && call->to ? *call->to : model->gradients[i % 2];
+        weft_status status = layer->ops->backward(layer, pass, &from, &to);
+        if (status != WEFT_OK)
+            return weft_error_context(status, "%s backward", layer->name);
+        if (call->done)
+            WEFT_TRY(call->done(call->context, i, pass->lane));
+        from = to;
+    }
+    return WEFT_OK;
+}
+
+/* Spans take functions on the lane, and `done` other lanes: neither is kept as a graph. */
+static weft_status run(const weft_pass_call *call, weft_pass_enqueue enqueue)
+{
+    const weft_model *model = call->pass->model;
+    return model->graphs && !model->spans && !call->done ? weft_graphs_run(call, enqueue)
+                                                         : enqueue(call);
+}
+
+weft_status weft_model_forward(weft_model *model, int slot, const weft_micro_batch *micro_batch,
+                               weft_lane *lane, const weft_tensor *x, weft_tensor *y)
+{
+    weft_pass *pass = &model->passes[slot];
+    pass->lane = lane;
+    pass->backward = false;
+    pass->micro_batch = *micro_batch;
+    if (model->graphs)
+        WEFT_TRY(weft_graphs_take_tokens(pass));
+    return run(&(weft_pass_call){.pass = pass, .from = x, .to = y}, enqueue_forward);
+}
+
 weft_status weft_model_backward(weft_model *model, int slot, weft_lane *lane, const weft_tensor *dy,
                                 weft_tensor *dx, weft_layer_done_function done, void *context)
 {
     weft_pass *pass = &model->passes[slot];
-    weft_tensor to;
     pass->lane = lane;
     pass->backward = true;
-    weft_tensor from = {0};
-    if (dy)
-        from = *dy;
-    for (int i = model->end - 1; i >= model->first; i--) {
-        weft_layer *layer = model->layers[i];
-        to = i == model->first && dx ? *dx : model->gradients[i % 2];
-        weft_status status = layer->ops->backward(layer, pass, &from, &to);
-        if (status != WEFT_OK)
-            return weft_error_context(status, "%s backward", layer->name);
-        if (pass->micro_batch.last && done)
-            WEFT_TRY(done(context, i, lane));
-        from = to;
-    }
-    return WEFT_OK;
+    return run(&(weft_pass_call){.pass = pass,
+                                 .from = dy,
+                                 .to = dx,
+                                 .done = pass->micro_batch.last ? done : NULL,
+                                 .context = context},
+               enqueue_backward);
 }

@@ -28,6 +28,7 @@ void weft_stack_rewind(weft_stack *stack, size_t mark);
 void weft_stack_release(weft_stack *stack);
 
 typedef struct weft_span_log weft_span_log;
+typedef struct weft_graphs weft_graphs;
 
 enum { WEFT_MODEL_MAX_LAYERS = 4096 };
 
@@ -37,7 +38,8 @@ struct weft_pass {
     weft_micro_batch micro_batch;
     bool backward; /* what is being enqueued */
     weft_stack stash, host;
-    char *states; /* every layer's state struct, back to back */
+    char *states;       /* every layer's state struct, back to back */
+    int32_t *tokens[2]; /* with graphs: device memory for tokens and labels */
 };
 
 struct weft_model {
@@ -56,8 +58,9 @@ struct weft_model {
     weft_tensor normed;       /* what blocks' norms made last */
     weft_tensor gradients[2]; /* training: those between layers, in turn */
     weft_metrics *metrics;
-    weft_moe_runtime *moe;       /* NULL without experts */
-    struct weft_span_log *spans; /* NULL: none are kept */
+    weft_moe_runtime *moe; /* NULL without experts */
+    weft_span_log *spans;  /* NULL: none are kept */
+    weft_graphs *graphs;   /* NULL: nothing is kept as graphs */
 };
 
 struct weft_build {

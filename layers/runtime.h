@@ -50,6 +50,7 @@ typedef struct weft_model_setup {
     int num_passes; /* micro-batches in flight on this stage */
     uint64_t seed;
     weft_moe_options moe;
+    bool graphs;       /* where device and layers can: forward and backward as CUDA graphs */
     double pace_flops; /* of an emulated accelerator: experts compute nothing and take the time that
                           their FLOPs need at this rate; 0: they compute */
 } weft_model_setup;
@@ -121,6 +122,9 @@ weft_status weft_model_keep_spans(weft_model *model, bool keep) WEFT_CHECKED;
 weft_status weft_model_add_spans(const weft_model *model, weft_trace *trace, double origin_us,
                                  int rank) WEFT_CHECKED;
 const char *const *weft_model_track_names(int *out_count); /* static */
+
+/* Forwards and backwards so far that were enqueued as graphs. */
+uint64_t weft_model_num_replays(const weft_model *model);
 
 /* Bytes that pass `slot` has stashed now (for tests against describe). */
 size_t weft_model_stash_bytes(const weft_model *model, int slot);

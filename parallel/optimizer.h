@@ -40,6 +40,8 @@ void weft_optimizer_destroy(weft_optimizer *optimizer);
 weft_status weft_optimizer_initialize(weft_optimizer *optimizer, weft_lane *lane,
                                       uint64_t seed) WEFT_CHECKED;
 
+/* Whether layer_done starts anything on this rank; else it need not be called. */
+bool weft_optimizer_overlaps(const weft_optimizer *optimizer);
 /* Gradients of `layer` and of all layers after it are final on `compute` from here on (last
  * micro-batch). All ranks of a stage call it with the same layers in the same order. Without
  * options.overlap it does nothing. */

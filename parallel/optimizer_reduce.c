@@ -42,6 +42,18 @@ static weft_status after_compute(weft_optimizer *o, weft_lane *compute, weft_lan
     return weft_lane_wait(reduce, o->compute_done);
 }
 
+static bool is_summed(const weft_optimizer *o, weft_section_kind kind)
+{
+    const weft_section *section = weft_parameters_section(o->parameters, kind);
+    return section->num_buckets > 0 && weft_comm_size(section->group) > 1;
+}
+
+bool weft_optimizer_overlaps(const weft_optimizer *o)
+{
+    return o->options.overlap &&
+           (is_summed(o, WEFT_SECTION_DENSE) || is_summed(o, WEFT_SECTION_EXPERT));
+}
+
 /* The sections that are summed over another group first wait for the end: a sum between the first
  * and the last stage would hold up the buckets behind it. */
 weft_status weft_optimizer_layer_done(weft_optimizer *o, int layer, weft_lane *compute,

@@ -66,9 +66,9 @@ typedef struct weft_layer_cost {
     uint64_t ep_forward_bytes, ep_backward_bytes;
 } weft_layer_cost;
 
-/* What a layer can do; all are required. x, y, dy, dx: [S_local * B, H] of the activation dtype,
- * borrowed. A model's first layer gets an empty x and its dx is not used; its last gets y NULL and
- * an empty dy. Errors of forward and backward end the job. */
+/* What a layer can do; all but is_static are required. x, y, dy, dx: [S_local * B, H] of the
+ * activation dtype, borrowed. A model's first layer gets an empty x and its dx is not used; its
+ * last gets y NULL and an empty dy. Errors of forward and backward end the job. */
 typedef struct weft_layer_ops {
     const char *kind;   /* "attention", "moe", ... */
     size_t state_bytes; /* of the per-pass struct that weft_pass_state gives, zeroed at forward */
@@ -77,6 +77,10 @@ typedef struct weft_layer_ops {
     weft_status (*forward)(weft_layer *, weft_pass *, const weft_tensor *x, weft_tensor *y);
     weft_status (*backward)(weft_layer *, weft_pass *, const weft_tensor *dy, weft_tensor *dx);
     void (*destroy)(weft_layer *); /* frees the layer */
+    /* Whether forward and backward enqueue the same kernels, copies and zeroing each micro-batch,
+     * and nothing else, with arguments that depend on nothing but where the pass's memory lies,
+     * weft_pass_training, _overwrite and _loss_scale: then CUDA graphs repeat them. NULL: no. */
+    bool (*is_static)(const weft_layer *);
 } weft_layer_ops;
 
 /* A layer embeds this as its first member. */

@@ -1,6 +1,7 @@
 /* What a CUDA device has beyond the common contract: workspaces, kinds of memory, and errors that
  * say what is missing. */
 #include "core/device_cuda.h"
+#include "core/graph.h"
 #include "tests/core/lanes.h"
 
 static size_t bytes_in_use(const weft_device *device)
@@ -131,6 +132,65 @@ static void two_devices_share_a_gpu(void **state)
     weft_device_destroy(second);
 }
 
+static weft_status do_nothing(const void *args)
+{
+    (void)args;
+    return WEFT_OK;
+}
+
+/* Two copies by way of the device, the second over zeroed bytes. */
+static void a_graph_repeats_what_was_enqueued(void **state)
+{
+    bench *t = *state;
+    enum { BYTES = 64 };
+    void *memory, *pinned;
+    weft_graph *graph;
+    OK(weft_device_alloc(t->device, WEFT_SPACE_DEVICE, BYTES, "between", &memory));
+    OK(weft_device_alloc(t->device, WEFT_SPACE_PINNED, 2 * BYTES, "ends", &pinned));
+    unsigned char *from = pinned, *to = from + BYTES;
+    memset(pinned, 5, 2 * BYTES);
+
+    OK(weft_graph_begin(t->a));
+    OK(weft_lane_copy(t->a, memory, from, BYTES));
+    OK(weft_lane_zero(t->a, memory, BYTES / 2));
+    OK(weft_lane_copy(t->a, to, memory, BYTES));
+    OK(weft_graph_end(t->a, &graph));
+    OK(weft_lane_sync(t->a));
+    assert_int_equal(to[0], 5); /* nothing ran */
+    for (int value = 1; value <= 3; value++) {
+        memset(from, value, BYTES);
+        OK(weft_graph_replay(graph, value == 2 ? t->b : t->a));
+        OK(weft_lane_sync(t->a));
+        OK(weft_lane_sync(t->b));
+        assert_int_equal(to[0], 0);
+        assert_int_equal(to[BYTES - 1], value);
+    }
+    weft_graph_destroy(graph);
+    weft_device_free(t->device, WEFT_SPACE_PINNED, pinned, 2 * BYTES);
+    weft_device_free(t->device, WEFT_SPACE_DEVICE, memory, BYTES);
+}
+
+static void a_graph_refuses_what_it_cannot_repeat(void **state)
+{
+    bench *t = *state;
+    weft_event *event;
+    OK(weft_event_create(t->device, &event));
+    OK(weft_lane_record(t->b, event));
+    OK(weft_graph_begin(t->a));
+    FAILS(weft_lane_submit(t->a, "nothing", do_nothing, NULL, 0), WEFT_INTERNAL,
+          "lane alpha: nothing while a graph takes its work");
+    FAILS(weft_lane_record(t->a, event), WEFT_INTERNAL, "lane alpha: an event while");
+    FAILS(weft_lane_wait(t->a, event), WEFT_INTERNAL, "lane alpha: a wait while");
+    FAILS(weft_lane_sync(t->a), WEFT_INTERNAL, "lane alpha: a sync while");
+    FAILS(weft_graph_begin(t->a), WEFT_INTERNAL, "lane alpha: another graph while");
+    OK(weft_lane_submit(t->b, "nothing", do_nothing, NULL, 0)); /* other lanes go on */
+    OK(weft_lane_sync(t->b));
+    OK(weft_graph_end(t->a, NULL));
+    OK(weft_lane_submit(t->a, "nothing", do_nothing, NULL, 0));
+    OK(weft_lane_sync(t->a));
+    weft_event_destroy(event);
+}
+
 static void what_is_missing_is_said(void **state)
 {
     (void)state;
@@ -156,6 +216,8 @@ int main(void)
         TEST(memory_is_told_apart),
         TEST(lanes_are_streams),
         TEST(two_devices_share_a_gpu),
+        TEST(a_graph_repeats_what_was_enqueued),
+        TEST(a_graph_refuses_what_it_cannot_repeat),
         cmocka_unit_test(what_is_missing_is_said),
     };
     skip_without_device();

@@ -341,13 +341,26 @@ typedef struct call {
     emulated_product products[];
 } call;
 
+static size_t call_bytes(size_t count)
+{
+    return sizeof(call) + count * sizeof(emulated_product);
+}
+
 static call *new_call(size_t count)
 {
-    call *out = calloc(1, sizeof *out + count * sizeof out->products[0]);
+    call *out = calloc(1, call_bytes(count));
     if (!out)
         weft_emulate_die("cuBLAS: out of memory");
     out->count = count;
     return out;
+}
+
+static cublasStatus_t enqueue(cudaStream_t stream, void (*run)(void *), call *work)
+{
+    const cudaError_t error =
+        weft_emulate_enqueue(stream, run, work, call_bytes(work->count), true);
+    free(work);
+    return error ? CUBLAS_STATUS_EXECUTION_FAILED : CUBLAS_STATUS_SUCCESS;
 }
 
 static void spoil(const call *c)
@@ -362,7 +375,6 @@ static void run_lt(void *argument)
     spoil(c);
     emulated_product_run(&c->products[0]);
     spoil(c);
-    free(c);
 }
 
 static _Atomic size_t num_gelu;
@@ -415,9 +427,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     work->products[0] = t;
     work->workspace = workspace;
     work->workspace_bytes = chosen.workspace_bytes;
-    return weft_emulate_enqueue(stream, run_lt, work, true) == cudaSuccess
-               ? CUBLAS_STATUS_SUCCESS
-               : CUBLAS_STATUS_EXECUTION_FAILED;
+    return enqueue(stream, run_lt, work);
 }
 
 /* cuBLAS. */
@@ -470,7 +480,6 @@ static void run_grouped(void *argument)
         emulated_product_run(t);
     }
     spoil(c);
-    free(c);
 }
 
 static bool is_operation(cublasOperation_t operation)
@@ -526,7 +535,5 @@ cublasGemmGroupedBatchedEx(cublasHandle_t handle, const cublasOperation_t operat
     work->a = a, work->b = b, work->c = c;
     work->workspace = handle->workspace;
     work->workspace_bytes = handle->workspace_bytes < LT_WORKSPACE_BYTES ? 0 : LT_WORKSPACE_BYTES;
-    return weft_emulate_enqueue(handle->stream, run_grouped, work, true) == cudaSuccess
-               ? CUBLAS_STATUS_SUCCESS
-               : CUBLAS_STATUS_EXECUTION_FAILED;
+    return enqueue(handle->stream, run_grouped, work);
 }

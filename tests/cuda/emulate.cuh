@@ -72,17 +72,14 @@ cudaError_t emulate_launch(const char *name, void (*kernel)(P...), dim3 blocks, 
     };
     static_assert((std::is_trivially_copyable_v<P> && ...), "a kernel's arguments are copied");
     const void *pointers[] = {emulate_pointer(arguments)..., nullptr};
-    void *memory = malloc(sizeof(call));
-    if (!memory)
-        return cudaErrorMemoryAllocation;
-    new (memory) call{kernel, {arguments...}};
+    const call made{kernel, {arguments...}};
     return weft_emulate_launch(
         name, reinterpret_cast<const void *>(kernel), blocks, threads, shared_bytes, stream,
-        [](void *self) {
+        [](const void *self) {
             const call *c = static_cast<const call *>(self);
             std::apply(c->kernel, c->arguments);
         },
-        memory, pointers, static_cast<int>(sizeof...(P)));
+        &made, sizeof made, pointers, static_cast<int>(sizeof...(P)));
 }
 
 /* The toolkit has these for nvcc only. */

@@ -46,8 +46,8 @@ typedef struct launch {
     const char *kernel;
     dim3 blocks, threads;
     size_t shared_bytes;
-    void (*call)(void *);
-    void *arguments;
+    void (*call)(const void *);
+    _Alignas(16) unsigned char arguments[];
 } launch;
 
 weft_emulate_position weft_emulate_here;
@@ -296,8 +296,6 @@ static void run_launch(void *argument)
         run_block();
     }
     now.thread = NULL;
-    free(l->arguments);
-    free(l);
 }
 
 static cudaError_t check(const void *function, dim3 blocks, dim3 block, size_t shared_bytes)
@@ -311,30 +309,26 @@ static cudaError_t check(const void *function, dim3 blocks, dim3 block, size_t s
 }
 
 cudaError_t weft_emulate_launch(const char *kernel, const void *function, dim3 blocks, dim3 block,
-                                size_t shared_bytes, cudaStream_t stream, void (*call)(void *),
-                                void *arguments, const void *const *pointers, int num_pointers)
+                                size_t shared_bytes, cudaStream_t stream,
+                                void (*call)(const void *), const void *arguments, size_t bytes,
+                                const void *const *pointers, int num_pointers)
 {
     cudaError_t error = check(function, blocks, block, shared_bytes);
     for (int i = 0; i < num_pointers; i++)
         if (pointers[i] && weft_emulate_find(pointers[i], NULL) == WEFT_EMULATE_PAGEABLE)
             weft_emulate_die("kernel %s is given %p, which is host memory that is not pinned",
                              kernel, pointers[i]);
-    launch *l = error ? NULL : malloc(sizeof *l);
-    if (!l) {
-        free(arguments);
+    launch *l = error ? NULL : malloc(sizeof *l + bytes);
+    if (!l)
         return weft_emulate_error(error ? error : cudaErrorMemoryAllocation);
-    }
     *l = (launch){.kernel = kernel,
                   .blocks = blocks,
                   .threads = block,
                   .shared_bytes = shared_bytes,
-                  .call = call,
-                  .arguments = arguments};
-    error = weft_emulate_enqueue(stream, run_launch, l, true);
-    if (error) {
-        free(arguments);
-        free(l);
-    }
+                  .call = call};
+    memcpy(l->arguments, arguments, bytes);
+    error = weft_emulate_enqueue(stream, run_launch, l, sizeof *l + bytes, true);
+    free(l);
     return weft_emulate_error(error);
 }
 

@@ -29,13 +29,14 @@ typedef struct weft_emulate_position {
 } weft_emulate_position;
 extern weft_emulate_position weft_emulate_here;
 
-/* Enqueues a kernel: `call` runs it for one thread with `arguments`, from malloc, which are freed
- * here, also after an error. Refuses what CUDA refuses: cudaErrorInvalidConfiguration or
- * cudaErrorInvalidValue. `pointers` are those among the arguments: one to host memory that is not
- * pinned ends the process, for a GPU could not read it. */
+/* Enqueues a kernel: `call` runs it for one thread with a copy of the `bytes` of `arguments`.
+ * Refuses what CUDA refuses: cudaErrorInvalidConfiguration or cudaErrorInvalidValue. `pointers` are
+ * those among the arguments: one to host memory that is not pinned ends the process, for a GPU
+ * could not read it. */
 cudaError_t weft_emulate_launch(const char *kernel, const void *function, dim3 blocks, dim3 threads,
-                                size_t shared_bytes, cudaStream_t stream, void (*call)(void *),
-                                void *arguments, const void *const *pointers, int num_pointers);
+                                size_t shared_bytes, cudaStream_t stream,
+                                void (*call)(const void *), const void *arguments, size_t bytes,
+                                const void *const *pointers, int num_pointers);
 
 /* The start of the running block's dynamic shared memory. */
 void *weft_emulate_shared(void);

@@ -11,6 +11,8 @@ cudaError_t cudaMalloc(void **out, size_t bytes)
     if (!weft_emulate_num_devices())
         return weft_emulate_error(cudaErrorNoDevice);
     *out = NULL;
+    if (weft_emulate_spoils_capture())
+        return weft_emulate_error(cudaErrorStreamCaptureUnsupported);
     return weft_emulate_error(bytes ? weft_emulate_alloc(weft_emulate_device(), bytes, out)
                                     : cudaSuccess);
 }
@@ -96,15 +98,18 @@ cudaError_t cudaMallocAsync(void **out, size_t bytes, cudaStream_t stream)
     return error ? error : cudaMallocFromPoolAsync(out, bytes, pool, stream);
 }
 
-static void run_free(void *memory)
+static void run_free(void *argument)
 {
+    void *memory;
+    memcpy(&memory, argument, sizeof memory);
     if (weft_emulate_free(memory))
         weft_emulate_die("cudaFreeAsync of %p, which is not allocated", memory);
 }
 
 cudaError_t cudaFreeAsync(void *memory, cudaStream_t stream)
 {
-    return memory ? weft_emulate_error(weft_emulate_enqueue(stream, run_free, memory, false))
+    return memory ? weft_emulate_error(
+                        weft_emulate_enqueue(stream, run_free, &memory, sizeof memory, false))
                   : cudaSuccess;
 }
 
@@ -122,21 +127,13 @@ static void run_copy(void *argument)
         memcpy(c->to, c->from, c->bytes);
     else
         memset(c->to, c->value, c->bytes);
-    free(c);
 }
 
 static cudaError_t enqueue_copy(copy c, cudaStream_t stream)
 {
     if (!c.bytes)
         return weft_emulate_stream_valid(stream) ? cudaSuccess : cudaErrorInvalidResourceHandle;
-    copy *kept = malloc(sizeof *kept);
-    if (!kept)
-        return cudaErrorMemoryAllocation;
-    *kept = c;
-    const cudaError_t error = weft_emulate_enqueue(stream, run_copy, kept, true);
-    if (error)
-        free(kept);
-    return error;
+    return weft_emulate_enqueue(stream, run_copy, &c, sizeof c, true);
 }
 
 /* True where a kind names memory as it is. */
@@ -253,7 +250,6 @@ static void run_word(void *argument)
             break;
         nanosleep(&pause, NULL);
     }
-    free(w);
 }
 
 static CUresult enqueue_word(CUstream stream, word w)
@@ -261,14 +257,8 @@ static CUresult enqueue_word(CUstream stream, word w)
     const void *address = (const void *)(uintptr_t)w.address;
     if (w.address % (w.wide ? 8 : 4) || weft_emulate_find(address, NULL) == WEFT_EMULATE_PAGEABLE)
         return CUDA_ERROR_INVALID_VALUE;
-    word *kept = malloc(sizeof *kept);
-    if (!kept)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    *kept = w;
-    if (!weft_emulate_enqueue(stream, run_word, kept, false))
-        return CUDA_SUCCESS;
-    free(kept);
-    return CUDA_ERROR_INVALID_HANDLE;
+    return weft_emulate_enqueue(stream, run_word, &w, sizeof w, false) ? CUDA_ERROR_INVALID_HANDLE
+                                                                       : CUDA_SUCCESS;
 }
 
 static CUresult wait_32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags)

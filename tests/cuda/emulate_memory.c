@@ -287,6 +287,8 @@ cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned flags)
     if (!weft_emulate_num_devices())
         return weft_emulate_error(cudaErrorNoDevice);
     *out = NULL;
+    if (weft_emulate_spoils_capture())
+        return weft_emulate_error(cudaErrorStreamCaptureUnsupported);
     if (!bytes)
         return cudaSuccess;
     void *memory = aligned_alloc(4096, round_up(bytes, 4096));

@@ -65,6 +65,9 @@ cudaError_t cudaPeekAtLastError(void)
     X(ErrorIllegalAddress, "an illegal memory access was encountered")                             \
     X(ErrorLaunchFailure, "unspecified launch failure")                                            \
     X(ErrorNotSupported, "operation not supported")                                                \
+    X(ErrorIllegalState, "the operation cannot be performed in the present state")                 \
+    X(ErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing")           \
+    X(ErrorStreamCaptureInvalidated, "operation failed due to a previous error during capture")    \
     X(ErrorUnknown, "unknown error")
 
 const char *cudaGetErrorName(cudaError_t error)

@@ -20,11 +20,15 @@ enum {
     WEFT_EMULATE_SHARED_UNASKED = 48 * 1024 /* more only after cudaFuncSetAttribute */
 };
 
-/* Enqueues `run(argument)`: on_device as a kernel would run (device memory may be used, nothing
- * else is on the device meanwhile), otherwise as a host function would. Callable from any thread.
- * Errors: cudaErrorInvalidResourceHandle. */
-cudaError_t weft_emulate_enqueue(cudaStream_t stream, void (*run)(void *argument), void *argument,
-                                 bool on_device);
+/* Enqueues `run` of a copy of the argument's `bytes`, 16-byte aligned: on_device as a kernel would
+ * run (device memory may be used, nothing else is on the device meanwhile), otherwise as a host
+ * function would. A graph that is captured runs it once a launch. Callable from any thread. Errors:
+ * cudaErrorInvalidResourceHandle, cudaErrorMemoryAllocation. */
+cudaError_t weft_emulate_enqueue(cudaStream_t stream, void (*run)(void *argument),
+                                 const void *argument, size_t bytes, bool on_device);
+/* Whether this thread captures a stream, and therefore must not allocate or wait. Such a call
+ * spoils the capture. */
+bool weft_emulate_spoils_capture(void);
 
 /* Ends the process with "CUDA emulation: " and the text. */
 _Noreturn void weft_emulate_die(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -6,15 +6,21 @@
 
 #include "tests/cuda/emulate_runtime.h"
 
-/* An entry of a stream's queue. */
+/* An entry of a stream's queue, or of a graph. */
 typedef struct operation {
     struct operation *next;
     void (*run)(void *argument);
-    void *argument;
     bool on_device;
     cudaStream_t other; /* waits until this stream has done so many operations */
     uint64_t num_done;
+    size_t bytes;
+    _Alignas(16) unsigned char argument[];
 } operation;
+
+/* Both are this list. */
+struct CUgraph_st {
+    operation *first, **end;
+};
 
 /* Streams are never freed, so that events may point to them: a destroyed one is used again, and
  * goes on counting. */
@@ -25,8 +31,13 @@ struct CUstream_st {
     pthread_cond_t work;
     unsigned flags;
     int device, priority;
-    bool live, served; /* has a thread */
+    bool live, served;     /* has a thread */
+    cudaGraph_t capturing; /* what is enqueued goes here; NULL: to the queue */
+    bool spoiled;          /* by something that cannot be captured */
 };
+
+/* The stream that this thread captures. */
+static _Thread_local cudaStream_t captured;
 
 struct CUevent_st {
     cudaStream_t stream; /* NULL before it is recorded */
@@ -138,10 +149,37 @@ bool weft_emulate_stream_valid(cudaStream_t stream)
 static void append(cudaStream_t s, operation *op)
 {
     op->next = NULL;
+    if (s->capturing) {
+        *s->capturing->end = op;
+        s->capturing->end = &op->next;
+        return;
+    }
     *s->end = op;
     s->end = &op->next;
     s->num_enqueued++;
     pthread_cond_signal(&s->work);
+}
+
+/* With a copy of the argument. */
+static operation *make_operation(void (*run)(void *), const void *argument, size_t bytes,
+                                 bool on_device)
+{
+    operation *op = malloc(sizeof *op + bytes);
+    if (!op)
+        return NULL;
+    *op = (operation){.run = run, .bytes = bytes, .on_device = on_device};
+    if (bytes > 0)
+        memcpy(op->argument, argument, bytes);
+    return op;
+}
+
+/* Locked. A wait for what is not in the graph cannot be captured. */
+static cudaError_t refuse_captured(cudaStream_t s)
+{
+    if (!s->capturing)
+        return cudaSuccess;
+    s->spoiled = true;
+    return cudaErrorStreamCaptureUnsupported;
 }
 
 /* Locked. */
@@ -149,7 +187,10 @@ static cudaError_t append_wait(cudaStream_t s, cudaStream_t other, uint64_t num_
 {
     if (s == other || other->num_done >= num_done)
         return cudaSuccess;
-    operation *op = calloc(1, sizeof *op);
+    const cudaError_t error = refuse_captured(s);
+    if (error)
+        return error;
+    operation *op = make_operation(NULL, NULL, 0, false);
     if (!op)
         return cudaErrorMemoryAllocation;
     op->other = other;
@@ -176,29 +217,29 @@ static cudaError_t order_with_default(cudaStream_t s)
 }
 
 /* Locked. */
-static cudaError_t enqueue(cudaStream_t handle, void (*run)(void *), void *argument, bool on_device)
+static cudaError_t enqueue(cudaStream_t handle, void (*run)(void *), const void *argument,
+                           size_t bytes, bool on_device)
 {
     if (!weft_emulate_num_devices())
         return cudaErrorNoDevice;
     cudaStream_t s = find(handle);
     if (!s)
         return cudaErrorInvalidResourceHandle;
-    operation *op = malloc(sizeof *op);
+    operation *op = make_operation(run, argument, bytes, on_device);
     const cudaError_t error = op ? order_with_default(s) : cudaErrorMemoryAllocation;
     if (error) {
         free(op);
         return error;
     }
-    *op = (operation){.run = run, .argument = argument, .on_device = on_device};
     append(s, op);
     return cudaSuccess;
 }
 
-cudaError_t weft_emulate_enqueue(cudaStream_t stream, void (*run)(void *), void *argument,
-                                 bool on_device)
+cudaError_t weft_emulate_enqueue(cudaStream_t stream, void (*run)(void *), const void *argument,
+                                 size_t bytes, bool on_device)
 {
     pthread_mutex_lock(&lock);
-    const cudaError_t error = enqueue(stream, run, argument, on_device);
+    const cudaError_t error = enqueue(stream, run, argument, bytes, on_device);
     pthread_mutex_unlock(&lock);
     return error;
 }
@@ -241,10 +282,11 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
     pthread_mutex_lock(&lock);
     cudaStream_t s = weft_emulate_num_devices() ? find(stream) : NULL;
-    if (s && !order_with_default(s))
+    cudaError_t error = s ? refuse_captured(s) : cudaErrorInvalidResourceHandle;
+    if (!error && !order_with_default(s))
         await(s, s->num_enqueued);
     pthread_mutex_unlock(&lock);
-    return weft_emulate_error(s ? cudaSuccess : cudaErrorInvalidResourceHandle);
+    return weft_emulate_error(error);
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t stream)
@@ -272,6 +314,8 @@ cudaError_t cudaDeviceSynchronize(void)
 {
     if (!weft_emulate_num_devices())
         return weft_emulate_error(cudaErrorNoDevice);
+    if (weft_emulate_spoils_capture())
+        return weft_emulate_error(cudaErrorStreamCaptureUnsupported);
     const int device = weft_emulate_device();
     pthread_mutex_lock(&lock);
     for (cudaStream_t s = streams; s; s = s->next)
@@ -281,32 +325,148 @@ cudaError_t cudaDeviceSynchronize(void)
     return cudaSuccess;
 }
 
+typedef struct host_call {
+    cudaHostFn_t function;
+    void *data;
+} host_call;
+
 static void run_host_function(void *argument)
 {
-    struct {
-        cudaHostFn_t function;
-        void *data;
-    } call;
-    memcpy(&call, argument, sizeof call);
-    free(argument);
-    call.function(call.data);
+    const host_call *call = argument;
+    call->function(call->data);
 }
 
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *data)
 {
-    const struct {
-        cudaHostFn_t function;
-        void *data;
-    } call = {function, data};
-    void *copy = function ? malloc(sizeof call) : NULL;
-    if (!copy)
-        return weft_emulate_error(function ? cudaErrorMemoryAllocation : cudaErrorInvalidValue);
-    memcpy(copy, &call, sizeof call);
-    const cudaError_t error = weft_emulate_enqueue(stream, run_host_function, copy, false);
+    const host_call call = {function, data};
+    return weft_emulate_error(
+        function ? weft_emulate_enqueue(stream, run_host_function, &call, sizeof call, false)
+                 : cudaErrorInvalidValue);
+}
+
+/* --- graphs -------------------------------------------------------------------------------- */
+
+bool weft_emulate_spoils_capture(void)
+{
+    if (captured)
+        captured->spoiled = true;
+    return captured;
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode)
+{
+    cudaError_t error = cudaSuccess;
+    cudaGraph_t graph = calloc(1, sizeof *graph);
+    pthread_mutex_lock(&lock);
+    cudaStream_t s = weft_emulate_num_devices() && stream ? find(stream) : NULL;
+    if (!s || mode != cudaStreamCaptureModeThreadLocal)
+        error = cudaErrorInvalidValue;
+    else if (captured || s->capturing)
+        error = cudaErrorIllegalState;
+    else if (!graph)
+        error = cudaErrorMemoryAllocation;
+    else {
+        graph->end = &graph->first;
+        captured = s;
+        s->capturing = graph;
+        s->spoiled = false;
+    }
+    pthread_mutex_unlock(&lock);
     if (error)
-        free(copy);
+        free(graph);
     return weft_emulate_error(error);
 }
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph)
+{
+    if (!graph)
+        return weft_emulate_error(cudaErrorInvalidValue);
+    for (operation *op = graph->first, *next; op; op = next) {
+        next = op->next;
+        free(op);
+    }
+    free(graph);
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out)
+{
+    cudaGraph_t graph = NULL;
+    bool spoiled = false;
+    pthread_mutex_lock(&lock);
+    cudaStream_t s = weft_emulate_num_devices() ? find(stream) : NULL;
+    if (s && s == captured) {
+        graph = s->capturing;
+        spoiled = s->spoiled;
+        s->capturing = NULL;
+        captured = NULL;
+    }
+    pthread_mutex_unlock(&lock);
+    *out = NULL;
+    if (!graph)
+        return weft_emulate_error(cudaErrorIllegalState);
+    if (spoiled) {
+        cudaGraphDestroy(graph);
+        return weft_emulate_error(cudaErrorStreamCaptureInvalidated);
+    }
+    *out = graph;
+    return cudaSuccess;
+}
+
+/* Appends copies of the list. */
+static cudaError_t append_copies(cudaStream_t s, const operation *list)
+{
+    for (const operation *op = list; op; op = op->next) {
+        operation *copy = make_operation(op->run, op->argument, op->bytes, op->on_device);
+        if (!copy)
+            return cudaErrorMemoryAllocation;
+        append(s, copy);
+    }
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long flags)
+{
+    struct CUstream_st taker = {0};
+    (void)flags;
+    if (!graph)
+        return weft_emulate_error(cudaErrorInvalidValue);
+    cudaGraph_t copy = calloc(1, sizeof *copy);
+    if (!copy)
+        return weft_emulate_error(cudaErrorMemoryAllocation);
+    copy->end = &copy->first;
+    taker.capturing = copy;
+    const cudaError_t error = append_copies(&taker, graph->first);
+    if (error)
+        cudaGraphDestroy(copy);
+    else
+        *out = (cudaGraphExec_t)copy;
+    return weft_emulate_error(error);
+}
+
+cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t stream)
+{
+    return weft_emulate_error(exec && weft_emulate_stream_valid(stream) ? cudaSuccess
+                                                                        : cudaErrorInvalidValue);
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
+{
+    pthread_mutex_lock(&lock);
+    cudaStream_t s = weft_emulate_num_devices() ? find(stream) : NULL;
+    cudaError_t error = s && exec ? order_with_default(s) : cudaErrorInvalidValue;
+    if (!error)
+        error = append_copies(s, ((cudaGraph_t)exec)->first);
+    pthread_mutex_unlock(&lock);
+    return weft_emulate_error(error);
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
+{
+    return cudaGraphDestroy((cudaGraph_t)exec);
+}
+
+/* --- events -------------------------------------------------------------------------------- */
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags)
 {
@@ -327,8 +487,9 @@ cudaError_t cudaEventCreate(cudaEvent_t *out)
 
 static void stamp(void *argument)
 {
-    cudaEvent_t event = argument;
+    cudaEvent_t event;
     struct timespec t;
+    memcpy(&event, argument, sizeof event);
     clock_gettime(CLOCK_MONOTONIC, &t);
     pthread_mutex_lock(&lock);
     event->seconds = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
@@ -354,10 +515,12 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
     pthread_mutex_lock(&lock);
-    const cudaError_t error =
-        event ? enqueue(stream, stamp, event, false) : cudaErrorInvalidResourceHandle;
+    cudaStream_t s = weft_emulate_num_devices() ? find(stream) : NULL;
+    cudaError_t error = s && event ? refuse_captured(s) : cudaErrorInvalidResourceHandle;
+    if (!error)
+        error = enqueue(stream, stamp, &event, sizeof event, false);
     if (!error) {
-        event->stream = find(stream);
+        event->stream = s;
         event->ticket = event->stream->num_enqueued;
         event->num_pending++;
     }

@@ -565,6 +565,36 @@ static void mistakes_end_the_process()
                  [](int *device, int *) { MUST(cudaFreeAsync(device + 1, stream)); });
 }
 
+static void graphs_keep_kernels()
+{
+    int *x;
+    void *memory;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    MUST(cudaMallocHost(reinterpret_cast<void **>(&x), sizeof *x));
+    x[0] = 0;
+    MUST(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    EXPECT_OK(WEFT_LAUNCH(store, 1, 1, 0, stream, x, 4));
+    MUST(cudaStreamEndCapture(stream, &graph));
+    MUST(cudaGraphInstantiate(&exec, graph, 0));
+    MUST(cudaGraphDestroy(graph));
+    MUST(cudaStreamSynchronize(stream));
+    EXPECT(x[0] == 0, "what is captured ran");
+    for (int turn = 0; turn < 2; turn++) {
+        x[0] = 0;
+        MUST(cudaGraphLaunch(exec, stream));
+        MUST(cudaStreamSynchronize(stream));
+        EXPECT(x[0] == 4, "turn %d: x is %d", turn, x[0]);
+    }
+    MUST(cudaGraphExecDestroy(exec));
+    MUST(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    EXPECT(cudaMalloc(&memory, 4) == cudaErrorStreamCaptureUnsupported, "allocated");
+    EXPECT(cudaStreamEndCapture(stream, &graph) == cudaErrorStreamCaptureInvalidated && !graph,
+           "captured");
+    (void)cudaGetLastError();
+    MUST(cudaFreeHost(x));
+}
+
 int main()
 {
     mistakes_end_the_process(); /* first: a child has no streams of its parent's */
@@ -581,5 +611,6 @@ int main()
     events_order_streams();
     the_driver_waits_for_values();
     memory_is_told_apart();
+    graphs_keep_kernels();
     return expect_finish();
 }

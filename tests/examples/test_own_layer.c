@@ -157,10 +157,18 @@ static weft_status sink_backward(weft_layer *layer, weft_pass *pass, const weft_
     return WEFT_OK;
 }
 
-static const weft_layer_ops source_ops = {
-    "source", 0, no_cost, no_init, source_forward, source_backward, primer_destroy};
-static const weft_layer_ops sink_ops = {
-    "sink", 0, no_cost, no_init, sink_forward, sink_backward, primer_destroy};
+static const weft_layer_ops source_ops = {.kind = "source",
+                                          .describe = no_cost,
+                                          .init = no_init,
+                                          .forward = source_forward,
+                                          .backward = source_backward,
+                                          .destroy = primer_destroy};
+static const weft_layer_ops sink_ops = {.kind = "sink",
+                                        .describe = no_cost,
+                                        .init = no_init,
+                                        .forward = sink_forward,
+                                        .backward = sink_backward,
+                                        .destroy = primer_destroy};
 
 static weft_status add(weft_model *model, const weft_layer_ops *ops)
 {

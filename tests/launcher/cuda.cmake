@@ -1,12 +1,12 @@
 # Training on a CUDA device: skipped where there is none. Ranks share one.
 weft_add_test(NAME cuda_training SOURCES launcher/cuda_training.c ARGS dense LABELS launcher cuda)
-foreach(run moe bf16 fp16 overflow)
+foreach(run moe bf16 fp16 overflow graphs)
   weft_add_test_run(NAME cuda_training_${run} PROGRAM $<TARGET_FILE:test_cuda_training> ARGS ${run}
     LABELS launcher cuda)
   list(APPEND cuda_training cuda_training_${run})
 endforeach()
 foreach(run "dense tp=2,dp=2,sp=1,zero=1" "dense pp=2,dp=2" "moe dp=4,binding=dp,ep=4"
-    "moe tp=2,pp=2,binding=tp")
+    "moe tp=2,pp=2,binding=tp" "graphs pp=2,dp=2")
   string(REPLACE " " ";" args ${run})
   string(REGEX REPLACE "[ =,]+" "_" name ${run})
   weft_add_test_run(NAME cuda_training_${name} PROGRAM $<TARGET_FILE:test_cuda_training> RANKS 4

@@ -1,23 +1,25 @@
 /* The same config trains alike on the CPU and on a CUDA device: 20 steps of a small model on one
  * mesh in fp32, losses within 1e-4, the CUDA run saved in the middle and resumed. The ranks
  * share one device. bf16 and fp16: in that precision, on one rank, within 1e-2. overflow: fp16's
- * gradients do.
- *   test_cuda_training dense|moe [MESH [PARALLEL]] | bf16 | fp16 | overflow */
+ * gradients do. graphs: with CUDA graphs and without, the same bits.
+ *   test_cuda_training dense|moe [MESH [PARALLEL]] | bf16 | fp16 | overflow | graphs [MESH] */
 #include <math.h>
 #include <stdlib.h>
 
 #include "launcher/trainer.h"
 #include "tests/expect.h"
 
-enum { STEPS = 20, HALF = 10 };
+enum { STEPS = 20, HALF = 10, GRAPH_STEPS = 8 };
 
 static char folder[64];
 
 typedef struct run_case {
     const char *mesh, *model, *precision;
-    double bound;         /* of a loss */
-    const char *more;     /* settings of section train, each after a comma; NULL: none */
-    const char *parallel; /* settings of that section; NULL: none */
+    double bound;          /* of a loss */
+    const char *more;      /* settings of section train, each after a comma; NULL: none */
+    const char *parallel;  /* settings of that section; NULL: none */
+    bool kernel_by_kernel; /* no graphs */
+    int trace_step;
 } run_case;
 
 static void abort_on(weft_comm *world, weft_status status, const char *what)
@@ -39,10 +41,10 @@ static void create(weft_comm *world, const run_case *c, const char *device, weft
              "\"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 4, \"train_iters\": %d, "
              "\"lr\": 1e-2, \"lr_warmup_iters\": 2, \"adam_eps\": 1e-5, \"seed\": 9, "
              "\"precision\": \"%s\"%s}, \"parallel\": {%s}, \"data\": {\"mock_data\": true}, "
-             "\"device\": {\"kind\": \"%s\", \"peak_flops\": 1e9, \"num_threads\": 1}, "
-             "\"log\": {\"trace_step\": 0}}",
+             "\"device\": {\"kind\": \"%s\", \"cuda_graphs\": %s, \"peak_flops\": 1e9, "
+             "\"num_threads\": 1}, \"log\": {\"trace_step\": %d}}",
              c->model, STEPS, c->precision, c->more ? c->more : "", c->parallel ? c->parallel : "",
-             device);
+             device, c->kernel_by_kernel ? "false" : "true", c->trace_step);
     weft_config_source source = {.file = device, .text = text, .mesh = c->mesh};
     abort_on(world, weft_config_load(&source, arena, &config), device);
     abort_on(world, weft_trainer_create(out, &config, &source, world, arena, NULL), device);
@@ -90,7 +92,7 @@ static void check_alike(weft_comm *world, const run_case *c)
  * does from a checkpoint. */
 static void check_overflow(weft_comm *world)
 {
-    run_case c = {"dp=1", "", "fp16", 0, ", \"hysteresis\": 1", NULL};
+    run_case c = {.mesh = "dp=1", .model = "", .precision = "fp16", .more = ", \"hysteresis\": 1"};
     weft_arena arena = {0};
     weft_trainer trainer;
     weft_step_result result;
@@ -127,6 +129,48 @@ static void check_overflow(weft_comm *world)
     weft_arena_release(&arena);
 }
 
+/* Losses of steps, and of an evaluation after each third. */
+static void train_and_evaluate(weft_comm *world, const run_case *c, double *out_losses,
+                               uint64_t *out_replays)
+{
+    weft_arena arena = {0};
+    weft_trainer trainer;
+    weft_step_result result;
+    create(world, c, "cuda", &arena, &trainer);
+    abort_on(world, weft_trainer_start(&trainer, NULL), "graphs");
+    for (int i = 0; i < GRAPH_STEPS; i++) {
+        abort_on(world, weft_trainer_step(&trainer, &result), "graphs");
+        out_losses[2 * i] = result.loss;
+        out_losses[2 * i + 1] = result.grad_norm;
+        if (i % 3 == 2)
+            abort_on(world, weft_trainer_evaluate(&trainer, &out_losses[2 * i + 1]), "graphs");
+    }
+    *out_replays = weft_model_num_replays(trainer.model);
+    weft_trainer_release(&trainer);
+    weft_arena_release(&arena);
+}
+
+/* fp16's scale changes every fourth step. Nothing is replayed in the first step, the traced one and
+ * the first two evaluations' batches. */
+static void check_graphs(weft_comm *world, const char *mesh)
+{
+    run_case c = {.mesh = mesh,
+                  .model = "",
+                  .precision = "fp16",
+                  .more = ", \"initial_loss_scale\": 64, \"loss_scale_window\": 4",
+                  .trace_step = 6};
+    double kept[2 * GRAPH_STEPS], one_by_one[2 * GRAPH_STEPS];
+    uint64_t replays, none;
+    train_and_evaluate(world, &c, kept, &replays);
+    c.kernel_by_kernel = true;
+    train_and_evaluate(world, &c, one_by_one, &none);
+    for (int i = 0; i < 2 * GRAPH_STEPS; i++)
+        EXPECT(kept[i] == one_by_one[i], "%s: number %d is %.17g by graphs, else %.17g", mesh, i,
+               kept[i], one_by_one[i]);
+    EXPECT(replays > GRAPH_STEPS && none == 0, "%s: %llu and %llu replays", mesh,
+           (unsigned long long)replays, (unsigned long long)none);
+}
+
 int main(int argc, char **argv)
 {
     static const char experts[] = ", \"num_experts\": 4, \"moe_router_topk\": 2, "
@@ -148,15 +192,24 @@ int main(int argc, char **argv)
     }
     EXPECT_OK(weft_comm_broadcast_host(world, folder, sizeof folder, 0));
     if (strcmp(model, "bf16") == 0)
-        check_alike(world, &(run_case){"dp=1", "", "bf16", 1e-2, NULL, NULL});
+        check_alike(world,
+                    &(run_case){.mesh = "dp=1", .model = "", .precision = "bf16", .bound = 1e-2});
     else if (strcmp(model, "fp16") == 0)
-        check_alike(world, &(run_case){"dp=1", experts, "fp16", 1e-2, no_overflow, NULL});
+        check_alike(world, &(run_case){.mesh = "dp=1",
+                                       .model = experts,
+                                       .precision = "fp16",
+                                       .bound = 1e-2,
+                                       .more = no_overflow});
+    else if (strcmp(model, "graphs") == 0)
+        check_graphs(world, argc > 2 ? argv[2] : "dp=1");
     else if (strcmp(model, "overflow") == 0)
         check_overflow(world);
     else
-        check_alike(world, &(run_case){argc > 2 ? argv[2] : "dp=1",
-                                       strcmp(model, "moe") == 0 ? experts : "", "fp32", 1e-4, NULL,
-                                       argc > 3 ? argv[3] : NULL});
+        check_alike(world, &(run_case){.mesh = argc > 2 ? argv[2] : "dp=1",
+                                       .model = strcmp(model, "moe") == 0 ? experts : "",
+                                       .precision = "fp32",
+                                       .bound = 1e-4,
+                                       .parallel = argc > 3 ? argv[3] : NULL});
     EXPECT_OK(weft_comm_barrier(world));
     if (rank == 0) {
         char command[128];
