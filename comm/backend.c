@@ -5,7 +5,7 @@
 #include "comm/comm_ops.h"
 #include "core/log.h"
 
-#ifdef WEFT_HAS_CUDA
+#ifdef WEFT_HAS_NCCL
 #include "comm/nccl/nccl_comm.h"
 
 static weft_status use_nccl(weft_comm *world, weft_device *device, char *why, size_t why_bytes,
@@ -36,7 +36,7 @@ static weft_status use_nccl(weft_comm *world, weft_device *device, char *why, si
 {
     (void)world;
     (void)device;
-    snprintf(why, why_bytes, "Weft was built without CUDA");
+    snprintf(why, why_bytes, "Weft was built without NCCL's header nccl.h");
     *out_used = false;
     return WEFT_OK;
 }
