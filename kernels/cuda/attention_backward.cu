@@ -52,16 +52,22 @@ static __device__ inline block_work find_work(const problem &p)
     return w;
 }
 
-/* Of tile i of all heads' (queries meet keys once): the head and the first row. */
-template <bool for_keys> static __device__ inline int head_of(const block_work &w, int i)
-{
-    return for_keys ? w.head + i / w.tiles : w.head;
-}
+/* Where a block is: the head and the first row of the tile that it meets. It steps on without a
+ * division, which would be in the way of the next tile's loads. */
+struct tile_place {
+    int head, start;
+};
 
-template <bool for_keys>
-static __device__ inline int start_of(const block_work &w, int i, int num_others)
+/* Queries meet the keys once, keys the queries of one head after the other. */
+template <bool for_keys, int num_others>
+static __device__ inline tile_place next_place(const problem &p, const block_work &w, tile_place at)
 {
-    return for_keys ? w.begin + i % w.tiles * num_others : i * num_others;
+    at.start += num_others;
+    if (for_keys && at.start >= p.seq_q) {
+        at.start = w.begin;
+        at.head++;
+    }
+    return at;
 }
 
 template <bool keys, typename T>
@@ -86,6 +92,8 @@ template <int columns, bool for_keys> struct backward_tiling {
     static constexpr int others = columns <= 64 ? 64 : 32; /* a tile's */
     static constexpr int at_once = 32;                     /* of these, in registers */
     static constexpr int blocks = columns <= 128 ? 2 : 1;  /* of a multiprocessor, at least */
+    static constexpr bool holds_first = columns <= 64 && !for_keys; /* its own, in registers */
+    static constexpr bool holds_second = columns == (for_keys ? 128 : 64);
     static constexpr size_t shared_bytes = 2 * (own + 2 * others) * columns * 2 +
                                            (for_keys ? 2 * 2 * others : 2 * own) * sizeof(float);
 };
@@ -156,9 +164,8 @@ static __global__ void __launch_bounds__(backward_tiling<columns, for_keys>::num
     const int chunk = warp % tiling::splits * (width / 8);
 
     /* Tile i of all heads', into one of two places. */
-    const auto load = [&](int i) {
-        const int head = head_of<for_keys>(w, i), start = start_of<for_keys>(w, i, others);
-        const int end = for_keys ? p.seq_q : p.seq_k;
+    const auto load = [&](int i, tile_place from) {
+        const int head = from.head, start = from.start, end = for_keys ? p.seq_q : p.seq_k;
         T *to = tiles + i % 2 * (2 * others * columns);
         load_tile<others, columns, threads>(p, to, first_rows<!for_keys>(p, x, w, head), start,
                                             end);
@@ -166,9 +173,9 @@ static __global__ void __launch_bounds__(backward_tiling<columns, for_keys>::num
                                             second_rows<!for_keys>(p, x, w, head), start, end);
         if (for_keys && threadIdx.x < 2 * others) {
             const int at = start + threadIdx.x % others;
-            const float *from = threadIdx.x < others ? x.lse : x.delta;
+            const float *stats = threadIdx.x < others ? x.lse : x.delta;
             copy_4_bytes(stats_tiles + i % 2 * (2 * others) + threadIdx.x,
-                         from + stat_at(p, w.b, head, 0) + at, at < end);
+                         stats + stat_at(p, w.b, head, 0) + at, at < end);
         }
     };
 
@@ -186,16 +193,24 @@ static __global__ void __launch_bounds__(backward_tiling<columns, for_keys>::num
                                      w.end);
     load_tile<own, columns, threads>(p, second, second_rows<for_keys>(p, x, w, w.head), w.first,
                                      w.end);
+    tile_place next = {w.head, w.begin};
     if (w.tiles > 0)
-        load(0);
+        load(0, next);
+    left_rows<times, columns, tiling::holds_first, T> own_first = {first, row, {}};
+    left_rows<times, columns, tiling::holds_second, T> own_second = {second, row, {}};
     for (int i = 0; i < w.num_heads * w.tiles; i++) {
         wait_for_copies();
         __syncthreads();
+        const int head = next.head, start = next.start;
+        next = next_place<for_keys, others>(p, w, next);
         if (i + 1 < w.num_heads * w.tiles)
-            load(i + 1);
-        const int head = head_of<for_keys>(w, i), start = start_of<for_keys>(w, i, others);
+            load(i + 1, next);
         const T *others_first = tiles + i % 2 * (2 * others * columns);
         const T *others_second = others_first + others * columns;
+        if (i == 0) {
+            own_first.hold();
+            own_second.hold();
+        }
 #pragma unroll 1
         for (int part = 0; part < others; part += at_once) {
             const int own_row = w.first + row, col = start + part;
@@ -210,18 +225,8 @@ static __global__ void __launch_bounds__(backward_tiling<columns, for_keys>::num
             if (!sees)
                 continue;
             results<times, at_once> scores, gradients;
-            multiply_rows<columns>(
-                scores,
-                [&](uint32_t(&to)[4], int m, int c) {
-                    load_left<columns>(to, first, row + 16 * m, c);
-                },
-                others_first, part);
-            multiply_rows<columns>(
-                gradients,
-                [&](uint32_t(&to)[4], int m, int c) {
-                    load_left<columns>(to, second, row + 16 * m, c);
-                },
-                others_second, part);
+            multiply_rows(scores, own_first, others_first, part);
+            multiply_rows(gradients, own_second, others_second, part);
             if (!all_see)
                 hide<for_keys>(p, scores, own_row, col);
             const statistics<for_keys> stats = {stats_tiles +
@@ -280,9 +285,10 @@ static __global__ void __launch_bounds__(PLAIN_THREADS) backward_plain(problem p
     float first_sums[each][columns / 16] = {}, second_sums[each][columns / 16] = {}, factor[each];
     load_plain<columns>(p, first, first_rows<for_keys>(p, t, w, w.head), w.first, w.end);
     load_plain<columns>(p, second, second_rows<for_keys>(p, t, w, w.head), w.first, w.end);
+    tile_place next = {w.head, w.begin};
     for (int i = 0; i < w.num_heads * w.tiles; i++) {
-        const int head = head_of<for_keys>(w, i), start = start_of<for_keys>(w, i, side);
-        const int end = for_keys ? p.seq_q : p.seq_k;
+        const int head = next.head, start = next.start, end = for_keys ? p.seq_q : p.seq_k;
+        next = next_place<for_keys, side>(p, w, next);
         const uint64_t element = first_element(p, w.b, head);
         __syncthreads();
         load_plain<columns>(p, others_first, first_rows<!for_keys>(p, t, w, head), start, end);

@@ -99,29 +99,16 @@ static __global__ void __launch_bounds__(forward_tiling<columns>::num_threads, 2
 
     load_tile<tiling::queries, columns, threads>(p, q_tile, query_rows(p, q, b, h), first, p.seq_q);
     load_tile<keys, columns, threads>(p, k_tile, k_rows, 0, p.seq_k);
-    operand<times, tiling::holds_queries ? columns : 16> held;
+    left_rows<times, columns, tiling::holds_queries, T> queries = {q_tile, row, {}};
     for (int key = 0; key < end; key += keys) {
         const bool sees = key < warp_end;
         wait_for_copies();
         __syncthreads();
-        if (tiling::holds_queries && key == 0) {
-#pragma unroll
-            for (int m = 0; m < times; m++)
-#pragma unroll
-                for (int chunk = 0; chunk < columns / 8; chunk += 2)
-                    load_left<columns>(held.at[m][chunk / 2], q_tile, row + 16 * m, chunk);
-        }
+        if (tiling::holds_queries && key == 0)
+            queries.hold();
         load_tile<keys, columns, threads>(p, v_tile, v_rows, key, p.seq_k);
         if (sees)
-            multiply_rows<columns>(
-                scores,
-                [&](uint32_t(&to)[4], int m, int chunk) {
-                    if constexpr (tiling::holds_queries)
-                        memcpy(to, held.at[m][chunk / 2], sizeof to);
-                    else
-                        load_left<columns>(to, q_tile, row + 16 * m, chunk);
-                },
-                k_tile, 0);
+            multiply_rows(scores, queries, k_tile, 0);
         wait_for_copies();
         __syncthreads();
         if (key + keys < end)

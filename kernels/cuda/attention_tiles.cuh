@@ -126,9 +126,38 @@ static __device__ inline void round_results(operand<times, columns> &to,
                     pack_pair<T>(from.at[m][n][e], from.at[m][n][e + 1]);
 }
 
-/* c = A B^T, B the rows of a tile from `row` on; load(to, m, chunk) gives the fragments of A. */
-template <int columns, typename T, int times, int others, typename F>
-static __device__ inline void multiply_rows(results<times, others> &c, F load, const T *b, int row)
+/* The rows of a tile from `row` on as left operand of multiply_rows: the warp loads fragments where
+ * they are needed or, where registers suffice, all of them once. */
+template <int times, int columns, bool holds, typename T> struct left_rows {
+    const T *tile;
+    int row;
+    operand<times, holds ? columns : 16> held;
+
+    /* The tile is there. */
+    __device__ inline void hold()
+    {
+        if constexpr (holds)
+#pragma unroll
+            for (int m = 0; m < times; m++)
+#pragma unroll
+                for (int chunk = 0; chunk < columns / 8; chunk += 2)
+                    load_left<columns>(held.at[m][chunk / 2], tile, row + 16 * m, chunk);
+    }
+
+    __device__ inline void operator()(uint32_t (&to)[4], int m, int chunk) const
+    {
+        if constexpr (holds)
+            memcpy(to, held.at[m][chunk / 2], sizeof to);
+        else
+            load_left<columns>(to, tile, row + 16 * m, chunk);
+    }
+};
+
+/* c = A B^T, B the rows of a tile from `row` on. */
+template <int columns, bool holds, typename T, int times, int others>
+static __device__ inline void multiply_rows(results<times, others> &c,
+                                            const left_rows<times, columns, holds, T> &a,
+                                            const T *b, int row)
 {
     c.clear();
 #pragma unroll
@@ -136,7 +165,7 @@ static __device__ inline void multiply_rows(results<times, others> &c, F load, c
         uint32_t left[times][4], right[4];
 #pragma unroll
         for (int m = 0; m < times; m++)
-            load(left[m], m, chunk);
+            a(left[m], m, chunk);
 #pragma unroll
         for (int n = 0; n < others / 8; n += 2) {
             load_right_of_rows<columns>(right, b, row + n * 8, chunk);
