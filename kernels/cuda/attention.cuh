@@ -133,7 +133,9 @@ static inline weft_status check_problem(const problem &p)
     if (!(p.scale > 0))
         return WEFT_ERROR(WEFT_INTERNAL, "attention: on CUDA scale must be positive, is %g",
                           double(p.scale));
-    if ((p.s.seq_q | p.s.seq_k | p.s.batch * p.s.heads) > INT32_MAX / 2)
+    const size_t num_heads = p.s.batch * p.s.heads;
+    if ((p.s.seq_q | p.s.seq_k | num_heads) > INT32_MAX / 2 ||
+        p.s.seq_q * num_heads > INT32_MAX / 2)
         return WEFT_ERROR(WEFT_INTERNAL, "attention: more than 2^30 of something");
     return WEFT_OK;
 }

@@ -312,9 +312,9 @@ static __global__ void __launch_bounds__(PLAIN_THREADS) backward_plain(problem p
                 scores[a][c] = e * kept;
                 gradients[a][c] = is_seen ? e * (gradients[a][c] * kept - t.delta[stat]) : 0.0f;
             }
-        store_plain_scores(dscores, gradients);
+        store_plain_scores<columns>(dscores, gradients);
         if (for_keys)
-            store_plain_scores(probabilities, scores);
+            store_plain_scores<columns>(probabilities, scores);
         __syncthreads();
         multiply_plain_add<columns>(first_sums, dscores, others_first);
         if (for_keys)
@@ -339,12 +339,12 @@ static __global__ void __launch_bounds__(256)
     compute_delta(problem p, const T *out, const T *dout, float *delta)
 {
     constexpr int count = 16 / sizeof(T);
-    const size_t all = size_t(p.seq_q) * p.s.batch * p.s.heads;
-    const size_t i = (size_t(blockIdx.x) * blockDim.x + threadIdx.x) / 8;
+    const unsigned heads = p.s.heads, batch = p.s.batch, all = p.seq_q * batch * heads;
+    const unsigned i = blockIdx.x * (blockDim.x / 8) + threadIdx.x / 8;
     const int part = threadIdx.x % 8;
     float sum = 0.0f;
     if (i < all) {
-        const T *x = out + i * p.dim, *y = dout + i * p.dim;
+        const T *x = out + size_t(i) * p.dim, *y = dout + size_t(i) * p.dim;
         if (p.is_aligned) {
 #pragma unroll 2
             for (int d = part * count; d < p.dim; d += 8 * count) {
@@ -361,9 +361,8 @@ static __global__ void __launch_bounds__(256)
     for (int offset = 4; offset > 0; offset /= 2)
         sum += __shfl_xor_sync(WHOLE_WARP, sum, offset);
     if (i < all && part == 0) {
-        const int h = i % p.s.heads;
-        const size_t token = i / p.s.heads;
-        delta[stat_at(p, token % p.s.batch, h, token / p.s.batch)] = sum;
+        const unsigned token = i / heads;
+        delta[stat_at(p, token % batch, i % heads, token / batch)] = sum;
     }
 }
 

@@ -196,7 +196,7 @@ static __global__ void __launch_bounds__(PLAIN_THREADS)
             for (int j = 0; j < columns / 16; j++)
                 sums[i][j] *= factor[i];
         }
-        store_plain_scores(probabilities, scores);
+        store_plain_scores<columns>(probabilities, scores);
         __syncthreads();
         multiply_plain_add<columns>(sums, probabilities, v_tile);
     }

@@ -9,11 +9,13 @@
 
 constexpr int PLAIN_THREADS = 256;
 
-/* Tiles have `side` rows of `columns` numbers, or `side` scores, and one unused. */
+/* Tiles have `side` rows of `columns` numbers and one unused, or of `side` scores and 16 unused: a
+ * warp stores 16 scores of two rows at once, which then lie in different banks. */
 template <int columns> struct plain_tiling {
     static constexpr int each = columns <= 64 ? 4 : 2; /* rows (scores) of a thread */
     static constexpr int side = 16 * each;
-    static constexpr int tile = side * (columns + 1), scores = side * (side + 1);
+    static constexpr int tile = side * (columns + 1);
+    static constexpr int score_stride = side + 16, scores = side * score_stride;
 };
 
 template <int columns>
@@ -55,13 +57,13 @@ template <int columns, int each>
 static __device__ inline void multiply_plain_add(float (&c)[each][columns / 16],
                                                  const float *scores, const float *b)
 {
-    constexpr int side = 16 * each;
+    constexpr int side = 16 * each, stride = plain_tiling<columns>::score_stride;
     const int x = threadIdx.x % 16, y = threadIdx.x / 16;
 #pragma unroll 4
     for (int k = 0; k < side; k++) {
         float left[each];
         for (int i = 0; i < each; i++)
-            left[i] = scores[(y + 16 * i) * (side + 1) + k];
+            left[i] = scores[(y + 16 * i) * stride + k];
 #pragma unroll
         for (int j = 0; j < columns / 16; j++) {
             const float right = b[k * (columns + 1) + x + 16 * j];
@@ -71,13 +73,13 @@ static __device__ inline void multiply_plain_add(float (&c)[each][columns / 16],
     }
 }
 
-template <int each>
+template <int columns, int each>
 static __device__ inline void store_plain_scores(float *scores, const float (&from)[each][each])
 {
     const int x = threadIdx.x % 16, y = threadIdx.x / 16;
     for (int i = 0; i < each; i++)
         for (int j = 0; j < each; j++)
-            scores[(y + 16 * i) * (16 * each + 1) + x + 16 * j] = from[i][j];
+            scores[(y + 16 * i) * plain_tiling<columns>::score_stride + x + 16 * j] = from[i][j];
 }
 
 /* Results to rows first + y + 16 i of memory; factor[i]: of such a row. */
