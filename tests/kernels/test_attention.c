@@ -181,8 +181,17 @@ typedef struct attention_case {
     weft_attention_shape s;
     bool is_packed;
     double spread; /* of queries and keys; 0: 1 */
-    bool is_large; /* left out on CUDA, which may be an emulation, for which this is too much */
+    bool is_large; /* too much for the emulation of a GPU */
 } attention_case;
+
+static bool is_emulated(void)
+{
+#ifdef WEFT_CUDA_EMULATED
+    return probe_on_cuda();
+#else
+    return false;
+#endif
+}
 
 /* Runs forward and backward and compares both with the reference, or the gradient with finite
  * differences of the reference's forward. */
@@ -263,7 +272,7 @@ static void check(const attention_case *c, weft_dtype dtype, bool by_differences
 static void check_all(const attention_case *cases, size_t num)
 {
     for (size_t i = 0; i < num; i++)
-        for (int d = 0; d < probe_num_dtypes() && !(probe_on_cuda() && cases[i].is_large); d++)
+        for (int d = 0; d < probe_num_dtypes() && !(is_emulated() && cases[i].is_large); d++)
             check(&cases[i], probe_dtype(d), false);
 }
 
@@ -318,6 +327,11 @@ static void lengths_around_tiles_equal_fp64(void **state)
         {.s = {SIZES(20, 140, 1, 2, 1, 96), .causal = true, .first_query = 120}},
         {.s = {SIZES(150, 31, 1, 1, 1, 65)}},
         {.s = {SIZES(64, 128, 2, 1, 1, 16), .causal = true, .first_query = 61}},
+        /* more tiles than two, of several heads a group */
+        {.s = {SIZES(520, 520, 1, 4, 2, 64), .causal = true}, .is_packed = true, .is_large = true},
+        {.s = {SIZES(300, 400, 1, 4, 2, 128)}, .is_large = true},
+        {.s = {SIZES(200, 330, 1, 3, 1, 192), .causal = true, .first_query = 130},
+         .is_large = true},
     };
     CHECK_ALL(cases);
 }
@@ -326,7 +340,7 @@ static void lengths_around_tiles_equal_fp64(void **state)
 static void lengths_around_blocks_equal_fp64(void **state)
 {
     (void)state;
-    if (probe_on_cuda())
+    if (is_emulated())
         skip();
     static const size_t queries[] = {7, 8, 9, 15, 17, 31, 33, 127, 128, 129, 257};
     static const size_t keys[] = {107, 108, 109, 111, 112, 113, 217, 225};
