@@ -21,6 +21,7 @@ struct problem {
     float scale, kept_factor;
     uint32_t keep_from; /* a 24-bit number from here on keeps its element */
     bool is_aligned;    /* every row starts at, and holds, a multiple of 16 bytes */
+    int heads_at_once;  /* whose blocks run together (heads_at_once()) */
     bool is_even;       /* four keys in a row that begin at a multiple of 4 share random words */
 };
 
@@ -97,6 +98,35 @@ static __device__ inline bool is_kept(const problem &p, uint64_t first, int quer
     const unsigned i = element % 4;
     const uint32_t word = i < 2 ? i == 0 ? words[0] : words[1] : i == 2 ? words[2] : words[3];
     return word >> 8 >= p.keep_from;
+}
+
+/* The head (or group) and the tile of its rows, counted from the one with the most work, that a
+ * block has. Blocks start in their order: of some heads at once, which so find in the second-level
+ * cache what others of the same head have read, all tiles with much work before those with less,
+ * so that no long one is left for the end. */
+struct block_place {
+    int head, tile;
+};
+
+static __host__ __device__ inline block_place place_of_block(int block, int num_heads,
+                                                             int num_tiles, int heads_at_once)
+{
+    const int together = heads_at_once * num_tiles, first = block / together * heads_at_once;
+    const int left = num_heads - first, heads = left < heads_at_once ? left : heads_at_once;
+    const int i = block % together;
+    return {first + i % heads, i / heads};
+}
+
+/* How many: parts of about the same number of heads, each of which reads `bytes` of others' rows.
+ * A few hundred blocks must be among them, lest long ones wait for each other. */
+static inline int heads_at_once(size_t num_heads, size_t num_tiles, size_t bytes)
+{
+    constexpr size_t cached_bytes = size_t(16) << 20, enough_blocks = 512;
+    size_t most = cached_bytes / (bytes > 0 ? bytes : 1);
+    if (most < enough_blocks / num_tiles + 1)
+        most = enough_blocks / num_tiles + 1;
+    const size_t parts = (num_heads + most - 1) / most;
+    return int((num_heads + parts - 1) / parts);
 }
 
 /* What the host knows of a call; `operands` are all its matrices, whose alignment counts. */

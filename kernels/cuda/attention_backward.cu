@@ -29,20 +29,21 @@ static __device__ inline block_work find_work(const problem &p)
 {
     block_work w;
     const int each = for_keys ? p.s.groups : p.s.heads, all = p.s.batch * each;
-    const int i = blockIdx.x % all, tile = blockIdx.x / all;
-    w.b = i / each;
+    const int num_tiles = gridDim.x / all;
+    const block_place at = place_of_block(blockIdx.x, all, num_tiles, p.heads_at_once);
+    w.b = at.head / each;
     if (for_keys) {
-        w.g = i % each;
+        w.g = at.head % each;
         w.head = w.g * p.heads_each;
-        w.first = tile * num_own;
+        w.first = at.tile * num_own;
         w.end = p.seq_k;
         w.begin = first_to_see(p, w.first) / num_others * num_others;
         w.tiles = max(0, (p.seq_q - w.begin + num_others - 1) / num_others);
         w.num_heads = p.heads_each;
     } else {
-        w.head = i % each;
+        w.head = at.head % each;
         w.g = w.head / p.heads_each;
-        w.first = (gridDim.x / all - 1 - tile) * num_own;
+        w.first = (num_tiles - 1 - at.tile) * num_own;
         w.end = p.seq_q;
         w.begin = 0;
         w.tiles =
@@ -367,22 +368,28 @@ static __global__ void __launch_bounds__(256)
 }
 
 template <typename T, int columns, bool for_keys>
-static weft_status launch_pass(cudaStream_t stream, const problem &p, const tensors<T> &x)
+static weft_status launch_pass(cudaStream_t stream, problem p, const tensors<T> &x)
 {
     const size_t rows = for_keys ? p.s.seq_k : p.s.seq_q;
     const size_t each = p.s.batch * (for_keys ? p.s.groups : p.s.heads);
+    const size_t row_bytes = 2 * p.s.head_dim * sizeof(T);
+    const size_t other_bytes =
+        for_keys ? p.s.seq_q * row_bytes * p.heads_each : p.s.seq_k * row_bytes / p.heads_each;
     if (rows == 0)
         return WEFT_OK;
     if constexpr (sizeof(T) == sizeof(float)) {
         using tiling = plain_tiling<columns>;
+        const size_t num_tiles = num_blocks(rows, tiling::side);
+        p.heads_at_once = heads_at_once(each, num_tiles, other_bytes);
         return LAUNCH_WITH_SHARED(
-            (backward_plain<columns, for_keys>), num_blocks(rows, tiling::side) * each,
-            PLAIN_THREADS, (4 * tiling::tile + 2 * tiling::scores) * sizeof(float), stream, p, x);
+            (backward_plain<columns, for_keys>), num_tiles * each, PLAIN_THREADS,
+            (4 * tiling::tile + 2 * tiling::scores) * sizeof(float), stream, p, x);
     } else {
         using tiling = backward_tiling<columns, for_keys>;
-        return LAUNCH_WITH_SHARED((backward<T, columns, for_keys>),
-                                  num_blocks(rows, tiling::own) * each, tiling::num_threads,
-                                  tiling::shared_bytes, stream, p, x);
+        const size_t num_tiles = num_blocks(rows, tiling::own);
+        p.heads_at_once = heads_at_once(each, num_tiles, other_bytes);
+        return LAUNCH_WITH_SHARED((backward<T, columns, for_keys>), num_tiles * each,
+                                  tiling::num_threads, tiling::shared_bytes, stream, p, x);
     }
 }
 

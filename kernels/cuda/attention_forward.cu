@@ -66,7 +66,7 @@ static __device__ inline void scale_rows(results<times, columns> &x,
                 x.at[m][n][e] *= factor[m][e / 2];
 }
 
-/* Blocks: tiles of queries, the last of all heads first, for they see the most keys. */
+/* Blocks: tiles of queries, the last first, for they see the most keys. */
 template <typename T, int columns>
 static __global__ void __launch_bounds__(forward_tiling<columns>::num_threads, 2)
     forward(problem p, const T *q, const T *k, const T *v, T *out, float *lse)
@@ -77,9 +77,10 @@ static __global__ void __launch_bounds__(forward_tiling<columns>::num_threads, 2
     T *q_tile = shared, *k_tile = q_tile + tiling::queries * columns;
     T *v_tile = k_tile + keys * columns;
 
-    const int num_heads = p.s.batch * p.s.heads, head = blockIdx.x % num_heads;
-    const int b = head / int(p.s.heads), h = head % int(p.s.heads), g = h / p.heads_each;
-    const int first = (gridDim.x / num_heads - 1 - blockIdx.x / num_heads) * tiling::queries;
+    const int num_heads = p.s.batch * p.s.heads, num_tiles = gridDim.x / num_heads;
+    const block_place at = place_of_block(blockIdx.x, num_heads, num_tiles, p.heads_at_once);
+    const int b = at.head / int(p.s.heads), h = at.head % int(p.s.heads), g = h / p.heads_each;
+    const int first = (num_tiles - 1 - at.tile) * tiling::queries;
     const int row = threadIdx.x / WARP * (16 * times); /* the warp's first */
     const rows<const T> k_rows = key_rows(p, k, b, g), v_rows = key_rows(p, v, b, g);
     const float scale = p.scale * LOG2_E;
@@ -155,9 +156,10 @@ static __global__ void __launch_bounds__(PLAIN_THREADS)
     float *k_tile = q_tile + tiling::tile, *v_tile = k_tile + tiling::tile;
     float *probabilities = v_tile + tiling::tile;
 
-    const int num_heads = p.s.batch * p.s.heads, head = blockIdx.x % num_heads;
-    const int b = head / int(p.s.heads), h = head % int(p.s.heads), g = h / p.heads_each;
-    const int first = (gridDim.x / num_heads - 1 - blockIdx.x / num_heads) * side;
+    const int num_heads = p.s.batch * p.s.heads, num_tiles = gridDim.x / num_heads;
+    const block_place at = place_of_block(blockIdx.x, num_heads, num_tiles, p.heads_at_once);
+    const int b = at.head / int(p.s.heads), h = at.head % int(p.s.heads), g = h / p.heads_each;
+    const int first = (num_tiles - 1 - at.tile) * side;
     const int x = threadIdx.x % 16, y = threadIdx.x / 16;
     const uint64_t element = first_element(p, b, h);
     float sums[each][columns / 16] = {}, top[each], sum[each] = {}, factor[each];
@@ -214,23 +216,27 @@ static __global__ void __launch_bounds__(PLAIN_THREADS)
 }
 
 template <typename T, int columns>
-static weft_status launch(weft_lane *lane, const problem &p, const weft_attention_forward_args *a)
+static weft_status launch(weft_lane *lane, problem p, const weft_attention_forward_args *a)
 {
     const cudaStream_t stream = weft_cuda_stream(lane);
     const size_t num_heads = p.s.batch * p.s.heads;
+    const size_t key_bytes = 2 * p.s.seq_k * p.s.head_dim * sizeof(T) / p.heads_each;
     const T *q = static_cast<const T *>(a->q), *k = static_cast<const T *>(a->k);
     const T *v = static_cast<const T *>(a->v);
     T *out = static_cast<T *>(a->out);
     if constexpr (sizeof(T) == sizeof(float)) {
         using tiling = plain_tiling<columns>;
-        return LAUNCH_WITH_SHARED(
-            forward_plain<columns>, num_blocks(p.seq_q, tiling::side) * num_heads, PLAIN_THREADS,
-            (3 * tiling::tile + tiling::scores) * sizeof(float), stream, p, q, k, v, out, a->lse);
+        const size_t num_tiles = num_blocks(p.seq_q, tiling::side);
+        p.heads_at_once = heads_at_once(num_heads, num_tiles, key_bytes);
+        return LAUNCH_WITH_SHARED(forward_plain<columns>, num_tiles * num_heads, PLAIN_THREADS,
+                                  (3 * tiling::tile + tiling::scores) * sizeof(float), stream, p, q,
+                                  k, v, out, a->lse);
     } else {
         using tiling = forward_tiling<columns>;
-        return LAUNCH_WITH_SHARED(
-            (forward<T, columns>), num_blocks(p.seq_q, tiling::queries) * num_heads,
-            tiling::num_threads, tiling::shared_bytes, stream, p, q, k, v, out, a->lse);
+        const size_t num_tiles = num_blocks(p.seq_q, tiling::queries);
+        p.heads_at_once = heads_at_once(num_heads, num_tiles, key_bytes);
+        return LAUNCH_WITH_SHARED((forward<T, columns>), num_tiles * num_heads, tiling::num_threads,
+                                  tiling::shared_bytes, stream, p, q, k, v, out, a->lse);
     }
 }
 
