@@ -1,5 +1,5 @@
 """What bench/gpu_train and bench/gpu_moe share: one Weft and one PyTorch process on the same config,
-and the ratios between them."""
+and the ratios between them. What is measured is in the file of --json after every process."""
 import json
 import os
 import shutil
@@ -7,8 +7,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
 WARM_UP = 4  # steps of a process that do not count: compilation, first allocations
+SIDES = ("weft", "pytorch")
 
 
 def need_gpu(name):
@@ -18,118 +20,184 @@ def need_gpu(name):
         sys.exit(f"{name}: needs an NVIDIA GPU, and PyTorch with CUDA; none is here")
 
 
-def arguments(parser):
+def arguments(parser, accumulate):
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=16)
-    parser.add_argument("--batch", type=int, help="sequences a step; default: by the model")
+    parser.add_argument("--batch", type=int, help="sequences a micro-batch; default: by the model")
+    parser.add_argument("--accumulate", type=int, default=accumulate, help="micro-batches a step")
+    parser.add_argument("--sides", default=",".join(SIDES), help="which of the two to run")
+    parser.add_argument("--seconds", type=float, default=float("inf"),
+                        help="start no process after these, and end one that runs longer")
+    parser.add_argument("--peak", type=float, help="FLOP/s of the matrix product, if known")
     parser.add_argument("--python", default="python3", help="one with PyTorch")
     parser.add_argument("--weft", default="build/weft")
     parser.add_argument("--json", help="file to write")
 
 
-def config_of(model, batch, steps, peak):
+def config_of(model, batch, accumulate, steps, peak):
     return {"model": model,
-            "train": {"micro_batch_size": batch, "global_batch_size": batch, "lr": 1e-4,
-                      "train_iters": steps, "precision": "bf16"},
+            "train": {"micro_batch_size": batch, "global_batch_size": batch * accumulate,
+                      "lr": 1e-4, "train_iters": steps, "precision": "bf16"},
             "data": {"mock_data": True}, "checkpoint": {"no_save": True},
             "device": {"kind": "cuda", "peak_flops": peak}, "log": {"trace_step": 0}}
-
-
-def last_line(text):
-    lines = text.strip().splitlines()
-    return lines[-1] if lines else "no message"
 
 
 def script():
     return os.path.join(os.path.dirname(os.path.abspath(__file__)), "pytorch_step.py")
 
 
-def matmul_peak(args):
-    run = subprocess.run([args.python, script(), "peak", "bf16", "--device", "cuda"],
-                         capture_output=True, text=True)
-    if run.returncode != 0:
-        sys.exit(f"PyTorch: {last_line(run.stderr)}")
-    return json.loads(run.stdout)
+def last_lines(text):
+    """Of an error's text: what matters is rarely the very last line."""
+    lines = [line for line in (text or "").splitlines() if line.strip()]
+    return " | ".join(lines[-4:]) or "no message"
 
 
-def weft(args, config):
-    with tempfile.TemporaryDirectory() as folder:
-        with open(f"{folder}/config.json", "w") as out:
-            json.dump(config, out)
-        run = subprocess.run([args.weft, "train", f"{folder}/config.json", "--out", f"{folder}/run",
-                              "--json"], capture_output=True, text=True)
-    if run.returncode != 0:
-        return {"error": last_line(run.stderr)}
-    lines = [json.loads(line) for line in run.stdout.splitlines()]
-    return {"step_ms": [line["step_ms"] for line in lines],
-            "mfu": statistics.median(line["model_flops_utilization"] for line in lines[WARM_UP:]),
-            "load": lines[-1]["expert_load_max_over_mean"],
-            "peak_mib": max(line["device_bytes_peak"] for line in lines) / 2 ** 20}
+class Runner:
+    """Runs processes within the time that there is, and keeps the report on disk."""
+
+    def __init__(self, args, **report):
+        self.args = args
+        self.end = time.monotonic() + args.seconds
+        self.report = {**report, "rows": []}
+        self.sides = args.sides.split(",")
+        if not set(self.sides) <= set(SIDES):
+            sys.exit(f"--sides: {args.sides}: of {', '.join(SIDES)}")
+        if args.steps <= WARM_UP:
+            sys.exit(f"--steps: {args.steps}: the first {WARM_UP} do not count")
+
+    def process(self, command):
+        """(stdout, None) or (None, what went wrong)."""
+        left = self.end - time.monotonic()
+        if left < 1:
+            return None, "not run: out of --seconds"
+        try:
+            run = subprocess.run(command, capture_output=True, text=True,
+                                 timeout=None if left == float("inf") else left)
+        except subprocess.TimeoutExpired:
+            return None, "ended: out of --seconds"
+        except OSError as error:
+            return None, str(error)
+        if run.returncode != 0:
+            return None, f"exit code {run.returncode}: {last_lines(run.stderr)}"
+        return run.stdout, None
+
+    def add_row(self, row):
+        self.report["rows"].append(row)
+        return row
+
+    def save(self):
+        if self.args.json:
+            with open(self.args.json + ".new", "w") as out:
+                json.dump(self.report, out, indent=1)
+            os.replace(self.args.json + ".new", self.args.json)
+
+    def matmul_peak(self):
+        """The card, PyTorch's version and FLOP/s of a large product; to the report as well."""
+        if self.args.peak:
+            peak = {"gpu": "GPU", "version": "?", "peak_flops": self.args.peak}
+        else:
+            text, error = self.process([self.args.python, script(), "peak", "bf16", "--device",
+                                        "cuda"])
+            if error:
+                sys.exit(f"PyTorch: {error}")
+            peak = json.loads(text)
+        self.report.update(peak)
+        self.save()
+        return peak
+
+    def weft(self, config, folder):
+        text, error = self.process([self.args.weft, "train", config, "--out", f"{folder}/run",
+                                    "--json"])
+        if error:
+            return {"error": error}
+        lines = [json.loads(line) for line in text.splitlines()]
+        return {"step_ms": [line["step_ms"] for line in lines], "loss": lines[-1]["loss"],
+                "mfu": statistics.median(line["model_flops_utilization"]
+                                         for line in lines[WARM_UP:]),
+                "load": lines[-1]["expert_load_max_over_mean"],
+                "peak_mib": max(line["device_bytes_peak"] for line in lines) / 2 ** 20}
+
+    def pytorch(self, config, batch):
+        text, error = self.process([self.args.python, script(), config, "bf16", "--device", "cuda",
+                                    "--batch", str(batch), "--steps", str(self.args.steps),
+                                    "--accumulate", str(self.args.accumulate)])
+        return {"error": error} if error else json.loads(text)
+
+    def side(self, name, config, batch):
+        with tempfile.TemporaryDirectory() as folder:
+            with open(f"{folder}/config.json", "w") as out:
+                json.dump(config, out)
+            if name == "weft":
+                return self.weft(out.name, folder)
+            return self.pytorch(out.name, batch)
+
+    def paired(self, name, model, batch):
+        """Both in turn, round by round, as a row of the report. A side that failed is not tried
+        again."""
+        config = config_of(model, batch, self.args.accumulate, self.args.steps,
+                           self.report["peak_flops"])
+        tokens = batch * self.args.accumulate * model["seq_length"]
+        row = self.add_row({"model": name, "batch": batch, "tokens": tokens})
+        runs = {side: [] for side in self.sides}
+        for _ in range(self.args.rounds):
+            for side, done in runs.items():
+                if done and "error" in done[-1]:
+                    continue
+                done.append(self.side(side, config, batch))
+                summarize(row, runs)
+                self.save()
+        return row
 
 
-def pytorch(args, config, batch):
-    with tempfile.TemporaryDirectory() as folder:
-        with open(f"{folder}/config.json", "w") as out:
-            json.dump(config, out)
-        run = subprocess.run([args.python, script(), f"{folder}/config.json", "bf16", "--device",
-                              "cuda", "--batch", str(batch), "--steps", str(args.steps)],
-                             capture_output=True, text=True)
-    if run.returncode != 0:
-        return {"error": last_line(run.stderr)}
-    return json.loads(run.stdout)
+def median_step(runs):
+    return statistics.median(t for run in runs for t in run["step_ms"][WARM_UP:])
 
 
-def counted(runs):
-    return [t for run in runs for t in run["step_ms"][WARM_UP:]]
-
-
-def paired(args, model, batch, peak):
-    """Both in turn, round by round. Tokens a second by the median step; `error` where one failed."""
-    config = config_of(model, batch, args.steps, peak)
-    ours, theirs = [], []
-    for _ in range(args.rounds):
-        ours.append(weft(args, config))
-        theirs.append(pytorch(args, config, batch))
-    row = {"batch": batch, "tokens": batch * model["seq_length"]}
-    for name, runs in (("weft", ours), ("pytorch", theirs)):
-        errors = [run["error"] for run in runs if "error" in run]
-        if errors:
-            row[name] = {"error": errors[0]}
+def summarize(row, runs):
+    """Sets in the row what follows from the runs so far. Tokens a second by the median step;
+    `error` where the first run of a side failed, `ended` where a later one did."""
+    for side, done in runs.items():
+        good = [run for run in done if "error" not in run]
+        bad = [run["error"] for run in done if "error" in run]
+        if bad and not good:
+            row[side] = {"error": bad[0]}
+        if not good:
             continue
-        row[name] = {"tokens_per_s": row["tokens"] / statistics.median(counted(runs)) * 1e3,
-                     "peak_mib": max(run["peak_mib"] for run in runs),
-                     "step_ms": [run["step_ms"] for run in runs]}
-    if "error" not in row["weft"]:
-        row["weft"]["mfu"] = statistics.median(run["mfu"] for run in ours)
-        row["weft"]["load"] = ours[0]["load"]
-    if "error" not in row["weft"] and "error" not in row["pytorch"]:
-        row["ratio"] = row["weft"]["tokens_per_s"] / row["pytorch"]["tokens_per_s"]
-        row["ratio_rounds"] = [statistics.median(b["step_ms"][WARM_UP:]) /
-                               statistics.median(a["step_ms"][WARM_UP:])
-                               for a, b in zip(ours, theirs)]
-        row["memory_ratio"] = row["weft"]["peak_mib"] / row["pytorch"]["peak_mib"]
-        row["pytorch"]["mfu"] = row["weft"]["mfu"] / row["ratio"]
-    return row
+        row[side] = {"tokens_per_s": row["tokens"] / median_step(good) * 1e3,
+                     "peak_mib": max(run["peak_mib"] for run in good), "loss": good[-1]["loss"],
+                     "step_ms": [run["step_ms"] for run in good]}
+        if bad:
+            row[side]["ended"] = bad[0]
+        if side == "weft":
+            row[side]["mfu"] = statistics.median(run["mfu"] for run in good)
+            row[side]["load"] = good[0]["load"]
+    if not all("tokens_per_s" in row.get(side, {}) for side in SIDES):
+        return
+    ours, theirs = row["weft"], row["pytorch"]
+    row["ratio"] = ours["tokens_per_s"] / theirs["tokens_per_s"]
+    row["ratio_rounds"] = [statistics.median(b[WARM_UP:]) / statistics.median(a[WARM_UP:])
+                           for a, b in zip(ours["step_ms"], theirs["step_ms"])]
+    row["memory_ratio"] = ours["peak_mib"] / theirs["peak_mib"]
+    theirs["mfu"] = ours["mfu"] / row["ratio"]
 
 
 HEADING = (f"{'model':22} {'batch':>5} {'Weft tok/s':>11} {'PyTorch':>9} {'ratio':>6} "
-           f"{'per round':>15} {'MFU':>6} {'PyTorch':>7} {'GiB':>6} {'PyTorch':>7} {'memory':>7}")
+           f"{'per round':>15} {'MFU %':>6} {'PyTorch':>7} {'GiB':>6} {'PyTorch':>7} {'memory':>7}")
 
 
-def print_row(name, row):
-    errors = [f"{who}: {row[who]['error']}" for who in ("weft", "pytorch") if "error" in row[who]]
-    if errors:
-        print(f"{name:22} {row['batch']:5} {'; '.join(errors)}", flush=True)
-        return
-    a, b = row["weft"], row["pytorch"]
-    rounds = "/".join(f"{r:.2f}" for r in row["ratio_rounds"])
-    print(f"{name:22} {row['batch']:5} {a['tokens_per_s']:11.0f} {b['tokens_per_s']:9.0f} "
-          f"{row['ratio']:6.2f} {rounds:>15} {100 * a['mfu']:5.1f}% {100 * b['mfu']:6.1f}% "
-          f"{a['peak_mib'] / 1024:6.1f} {b['peak_mib'] / 1024:7.1f} {row['memory_ratio']:7.2f}",
+def print_row(row):
+    def side(name, key, form, scale=1):
+        value = row.get(name, {}).get(key)
+        return "-" if value is None else format(value * scale, form)
+
+    rounds = "/".join(f"{r:.2f}" for r in row.get("ratio_rounds", [])) or "-"
+    print(f"{row['model']:22} {row['batch']:5} {side('weft', 'tokens_per_s', '.0f'):>11} "
+          f"{side('pytorch', 'tokens_per_s', '.0f'):>9} {row.get('ratio', 0):6.2f} {rounds:>15} "
+          f"{side('weft', 'mfu', '.1f', 100):>6} {side('pytorch', 'mfu', '.1f', 100):>7} "
+          f"{side('weft', 'peak_mib', '.1f', 1 / 1024):>6} "
+          f"{side('pytorch', 'peak_mib', '.1f', 1 / 1024):>7} {row.get('memory_ratio', 0):7.2f}",
           flush=True)
-
-
-def write(args, report):
-    if args.json:
-        with open(args.json, "w") as out:
-            json.dump(report, out, indent=1)
+    for name in SIDES:
+        for key in ("error", "ended"):
+            if key in row.get(name, {}):
+                print(f"{'':22} {name}: {row[name][key]}", flush=True)

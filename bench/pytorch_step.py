@@ -237,6 +237,7 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--seq", type=int, default=256)
+    parser.add_argument("--accumulate", type=int, default=1, help="micro-batches a step")
     args = parser.parse_args()
     on_gpu = args.device == "cuda"
     if args.model == "peak":
@@ -263,14 +264,15 @@ def main():
     shape = (args.batch, args.seq)
     times = []
     for _ in range(args.steps):
-        tokens = torch.randint(c["vocab"], shape)
-        labels = torch.randint(c["vocab"], shape)
+        batches = [(torch.randint(c["vocab"], shape), torch.randint(c["vocab"], shape))
+                   for _ in range(args.accumulate)]
         if on_gpu:
             torch.cuda.synchronize()
         start = time.perf_counter()
-        with torch.autocast(args.device, torch.bfloat16, enabled=args.precision == "bf16"):
-            loss = run(tokens, labels)
-        loss.backward()
+        for tokens, labels in batches:
+            with torch.autocast(args.device, torch.bfloat16, enabled=args.precision == "bf16"):
+                loss = run(tokens, labels)
+            (loss if args.accumulate == 1 else loss / args.accumulate).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
