@@ -290,9 +290,10 @@ void weft_describe_block(const weft_model_options *o, const weft_shape *shape, w
 
 size_t weft_head_chunk_rows(const weft_shape *shape)
 {
-    enum { CHUNK_ROWS = 256 }; /* enough for GEMMs to run at their full rate */
+    enum { CPU_ROWS = 256 }; /* enough for a CPU's GEMMs to run at their full rate */
     size_t rows = shape->seq * shape->batch;
-    return shape->training && rows > CHUNK_ROWS ? CHUNK_ROWS : rows;
+    size_t most = shape->logit_rows ? shape->logit_rows : CPU_ROWS;
+    return shape->training && rows > most ? most : rows;
 }
 
 void weft_describe_head(const weft_model_options *o, const weft_shape *shape, weft_layer_cost *out)

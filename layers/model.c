@@ -193,6 +193,15 @@ static weft_status create_passes(weft_model *model)
     return WEFT_OK;
 }
 
+/* Each chunk of rows reads the whole output matrix twice and adds to its whole fp32 gradient. A GPU
+ * multiplies so much faster than it moves bytes that the adding hides behind the products of
+ * thousands of rows only. */
+static size_t logit_rows_of(weft_device *device)
+{
+    enum { CUDA_ROWS = 8192 };
+    return strcmp(weft_device_name(device), "cuda") == 0 ? CUDA_ROWS : 0;
+}
+
 /* What all MoE layers share. A model in C may hold them whatever the options say of their number of
  * layers, but not without experts. */
 static weft_status create_moe(weft_model *model)
@@ -252,6 +261,7 @@ weft_status weft_model_create(const weft_model_setup *setup, weft_model_function
     model->options = *setup->options;
     model->shape = weft_model_shape(&model->options, &setup->groups->mesh, setup->micro_batch_size,
                                     setup->dtype, setup->training);
+    model->shape.logit_rows = logit_rows_of(setup->device);
     weft_status status = init(model, build ? build : weft_model_build_gpt);
     if (status != WEFT_OK) {
         weft_model_destroy(model);

@@ -50,6 +50,7 @@ typedef struct weft_shape {
                                       (0: none, else 1 to 4) */
     weft_dtype dtype;
     bool training;
+    size_t logit_rows; /* training: rows whose logits exist at a time; 0: 256 */
 } weft_shape;
 
 /* Per rank, per micro-batch. FLOPs count 2mnk a GEMM. Communication volumes are bytes passed to

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "kernels/kernels.h"
+#include "layers/describe.h"
 #include "tests/expect.h"
 #include "tests/layers/rig.h"
 
@@ -298,6 +299,32 @@ static void check_on(const cost_case *cases, size_t num, weft_comm *world, int r
     weft_comm_destroy(part);
 }
 
+/* As many rows of logits as the shape says, or as there are; their bytes are the head's scratch. */
+static void check_logit_rows(void)
+{
+    const weft_model_options o = {.hidden_size = 16, .num_attention_heads = 4, .num_layers = 1};
+    const size_t limits[] = {0, 8192, 100000}, rows[] = {256, 8192, 16384};
+    weft_shape shape = {.seq = 1024,
+                        .batch = 16,
+                        .hidden = 16,
+                        .vocab = 64,
+                        .tp = 1,
+                        .cp = 1,
+                        .ep = 1,
+                        .etp = 1,
+                        .pp = 1,
+                        .dtype = WEFT_BF16,
+                        .training = true};
+    for (int i = 0; i < 3; i++) {
+        weft_layer_cost cost;
+        shape.logit_rows = limits[i];
+        weft_describe_head(&o, &shape, &cost);
+        EXPECT(weft_head_chunk_rows(&shape) == rows[i], "%zu rows", weft_head_chunk_rows(&shape));
+        EXPECT(cost.scratch_bytes == rows[i] * (64 * 2 + 3 * 4), "%zu rows: %zu bytes", rows[i],
+               (size_t)cost.scratch_bytes);
+    }
+}
+
 int main(void)
 {
     enum {
@@ -307,6 +334,7 @@ int main(void)
     weft_comm *world;
     EXPECT_OK(weft_comm_create_world(&world));
     EXPECT(weft_comm_size(world) == 4, "run with 4 ranks");
+    check_logit_rows();
     static const struct {
         int ranks;
         const char *mesh;
