@@ -116,8 +116,10 @@ static weft_status block_backward(weft_layer *layer, weft_pass *pass, const weft
     }
     WEFT_TRY(weft_norm_rerun(pass, &b->norm2, &state->middle, &state->stats2));
     WEFT_TRY(b->mlp->ops->backward(b->mlp, pass, &dropped, &branch));
-    /* dx collects dy (the residual) and both norms' gradients. */
-    WEFT_TRY(weft_lane_copy(weft_pass_lane(pass), dx->data, dy->data, weft_tensor_bytes(dy)));
+    /* dx collects dy (the residual) and both norms' gradients; the model may give one place for
+     * both. */
+    if (dx->data != dy->data)
+        WEFT_TRY(weft_lane_copy(weft_pass_lane(pass), dx->data, dy->data, weft_tensor_bytes(dy)));
     WEFT_TRY(
         weft_norm_run_backward(pass, &b->norm2, &branch, &state->middle, &state->stats2, true, dx));
     if (drops(b, pass))

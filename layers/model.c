@@ -432,6 +432,19 @@ static weft_status enqueue_forward(const weft_pass_call *call)
     return WEFT_OK;
 }
 
+/* Where a layer's gradient goes: dx at the stage's first; a block's in place of the one it comes
+ * from, where that is the model's own; else to the other of its two. */
+static weft_tensor gradient_place(const weft_model *model, int layer, const weft_tensor *from,
+                                  const weft_tensor *dx)
+{
+    const weft_tensor *own = model->gradients;
+    if (layer == model->first && dx)
+        return *dx;
+    if (from->data != own[0].data && from->data != own[1].data)
+        return own[0];
+    return model->layers[layer]->ops == &weft_block_ops ? *from : own[from->data == own[0].data];
+}
+
 static weft_status enqueue_backward(const weft_pass_call *call)
 {
     weft_pass *pass = call->pass;
@@ -441,7 +454,7 @@ static weft_status enqueue_backward(const weft_pass_call *call)
         from = *call->from;
     for (int i = model->end - 1; i >= model->first; i--) {
         weft_layer *layer = model->layers[i];
-        to = i == model->first && call->to ? *call->to : model->gradients[i % 2];
+        to = gradient_place(model, i, &from, call->to);
         weft_status status = layer->ops->backward(layer, pass, &from, &to);
         if (status != WEFT_OK)
             return weft_error_context(status, "%s backward", layer->name);
