@@ -374,7 +374,7 @@ static void bench_experts(size_t tokens, weft_dtype dtype)
     release_all();
 }
 
-/* An MLP's products, with the activation as an epilogue. */
+/* An MLP's products, with the activation as an epilogue, and their gradients. */
 static void bench_gemm(size_t tokens, weft_dtype dtype)
 {
     const size_t e = weft_dtype_bytes(dtype);
@@ -382,6 +382,7 @@ static void bench_gemm(size_t tokens, weft_dtype dtype)
     void *x = random_numbers(tokens * HIDDEN, dtype), *pre = on_device(tokens * WIDE * e);
     void *w = random_numbers((size_t)HIDDEN * WIDE, dtype), *bias = random_numbers(WIDE, dtype);
     void *y = on_device(tokens * WIDE * e);
+    float *gradient = on_device((size_t)HIDDEN * WIDE * 4);
     FLOPS("GEMM", gemm, dtype, flops, .m = tokens, .n = WIDE, .k = HIDDEN, .transpose_b = true,
           .dtype = dtype, .c_dtype = dtype, .a = x, .b = w, .c = y, .bias = bias);
     FLOPS("GEMM + GELU", gemm, dtype, flops, .m = tokens, .n = WIDE, .k = HIDDEN,
@@ -390,6 +391,13 @@ static void bench_gemm(size_t tokens, weft_dtype dtype)
     FLOPS("GEMM + GELU backward", gemm, dtype, flops, .m = tokens, .n = WIDE, .k = HIDDEN,
           .dtype = dtype, .c_dtype = dtype, .a = x, .b = w, .c = y,
           .epilogue = WEFT_GEMM_GELU_BACKWARD, .pre = pre);
+    FLOPS("GEMM, input gradient", gemm, dtype, flops, .m = tokens, .n = HIDDEN, .k = WIDE,
+          .dtype = dtype, .c_dtype = dtype, .a = y, .b = w, .c = x);
+    FLOPS("GEMM, weight gradient", gemm, dtype, flops, .m = WIDE, .n = HIDDEN, .k = tokens,
+          .transpose_a = true, .dtype = dtype, .c_dtype = WEFT_F32, .a = y, .b = x, .c = gradient);
+    FLOPS("GEMM, weight gradient added", gemm, dtype, flops, .m = WIDE, .n = HIDDEN, .k = tokens,
+          .transpose_a = true, .dtype = dtype, .c_dtype = WEFT_F32, .a = y, .b = x, .c = gradient,
+          .beta = 1.0f);
     release_all();
 }
 
