@@ -1,9 +1,15 @@
 /* The CUDA device: memory, lanes and events. */
 #include "core/device_cuda.h"
 
+#include <sched.h>
+#include <stddef.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "core/device_cuda_internal.h"
+#include "core/trace.h"
+
+enum { SPIN_US = 20, POLL_NS = 20000 };
 
 /* --- memory -------------------------------------------------------------------------------- */
 
@@ -104,6 +110,14 @@ cudaStream_t weft_cuda_stream(weft_lane *lane)
     return ((cuda_lane *)lane)->stream;
 }
 
+/* What waiting for a stream ended in. Where that is an error, the workers must not wait on. */
+static cudaError_t noticed(weft_device *device, cudaError_t error)
+{
+    if (error != cudaSuccess)
+        atomic_store(&((cuda_device *)device)->lost, (int)error);
+    return error;
+}
+
 /* CUDA's numbers fall as priority rises. */
 static int stream_priority(int priority)
 {
@@ -117,15 +131,11 @@ static void cuda_lane_destroy(weft_lane *base)
 {
     cuda_lane *lane = (cuda_lane *)base;
     weft_cuda_enter((cuda_device *)base->device);
-    if (lane->stream)
-        (void)cudaStreamSynchronize(lane->stream);
+    if (lane->stream && noticed(base->device, cudaStreamSynchronize(lane->stream)) != cudaSuccess)
+        (void)cudaGetLastError();
     weft_worker_destroy(lane->worker);
-    for (int i = 0; lane->reached && i < WEFT_WORKER_SLOTS; i++)
-        if (lane->reached[i])
-            (void)cudaEventDestroy(lane->reached[i]);
-    free(lane->reached);
-    if (lane->passed)
-        (void)cudaFreeHost((void *)lane->passed);
+    if (lane->counters)
+        (void)cudaFreeHost(lane->counters);
     weft_device_free(base->device, WEFT_SPACE_DEVICE, lane->workspace, WEFT_CUDA_WORKSPACE_BYTES);
     for (int size = 0; size < NUM_PINNED_SIZES; size++)
         weft_device_free(base->device, WEFT_SPACE_PINNED, lane->pinned[size], pinned_bytes(size));
@@ -136,15 +146,17 @@ static void cuda_lane_destroy(weft_lane *base)
 }
 
 /* Now, and not with the worker: other lanes may stand still then, and pinning may wait for them. */
-static weft_status create_counter(cuda_lane *lane)
+static weft_status create_counters(cuda_lane *lane)
 {
-    void *counter, *address;
-    WEFT_TRY(WEFT_CUDA(cudaHostAlloc(&counter, sizeof *lane->passed,
+    void *counters, *address;
+    WEFT_TRY(WEFT_CUDA(cudaHostAlloc(&counters, sizeof *lane->counters,
                                      cudaHostAllocPortable | cudaHostAllocMapped)));
-    lane->passed = counter;
-    atomic_init(lane->passed, 0);
-    WEFT_TRY(WEFT_CUDA(cudaHostGetDevicePointer(&address, counter, 0)));
-    lane->passed_address = (CUdeviceptr)(uintptr_t)address;
+    lane->counters = counters;
+    atomic_init(&lane->counters->reached, 0);
+    atomic_init(&lane->counters->passed, 0);
+    WEFT_TRY(WEFT_CUDA(cudaHostGetDevicePointer(&address, counters, 0)));
+    lane->reached_address = (CUdeviceptr)(uintptr_t)address + offsetof(cuda_counters, reached);
+    lane->passed_address = (CUdeviceptr)(uintptr_t)address + offsetof(cuda_counters, passed);
     return WEFT_OK;
 }
 
@@ -156,7 +168,7 @@ static weft_status lane_init(cuda_lane *lane, int priority)
     weft_cuda_enter((cuda_device *)lane->base.device);
     WEFT_TRY(WEFT_CUDA(cudaStreamCreateWithPriority(&lane->stream, cudaStreamNonBlocking,
                                                     stream_priority(priority))));
-    return create_counter(lane);
+    return create_counters(lane);
 }
 
 static weft_status cuda_lane_create(weft_device *device, int priority, const char *name,
@@ -193,47 +205,77 @@ static weft_status lane_status(const cuda_lane *lane, weft_status status)
 
 /* --- functions submitted to a lane --------------------------------------------------------- */
 
+static bool has_come(const cuda_lane *lane, uint64_t n)
+{
+    return atomic_load_explicit(&lane->counters->reached, memory_order_acquire) > n;
+}
+
+/* By looking at memory, and without any call to CUDA: while some thread loads a kernel, the driver
+ * keeps the others out until all streams are idle, also the one that stands here. */
 static weft_status wait_for_stream(weft_lane *base, uint64_t n)
 {
-    cuda_lane *lane = (cuda_lane *)base;
-    weft_cuda_enter((cuda_device *)base->device);
-    return WEFT_CUDA(cudaEventSynchronize(lane->reached[n % WEFT_WORKER_SLOTS]));
+    const cuda_lane *lane = (const cuda_lane *)base;
+    const cuda_device *device = (const cuda_device *)base->device;
+    const double soon_us = weft_now_us() + SPIN_US;
+    while (!has_come(lane, n)) {
+        const cudaError_t error = (cudaError_t)atomic_load(&device->lost);
+        if (error != cudaSuccess && !has_come(lane, n))
+            return weft_cuda_status(__FILE__, __LINE__, __func__, "before its turn", error);
+        if (weft_now_us() < soon_us)
+            sched_yield();
+        else
+            nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
+    }
+    return WEFT_OK;
 }
 
 static void let_stream_pass(weft_lane *base, uint64_t n)
 {
     cuda_lane *lane = (cuda_lane *)base;
-    atomic_store_explicit(lane->passed, n + 1, memory_order_release);
+    atomic_store_explicit(&lane->counters->passed, n + 1, memory_order_release);
 }
 
 static weft_status start_worker(cuda_lane *lane)
 {
     if (lane->worker)
         return WEFT_OK;
-    if (!lane->reached)
-        lane->reached = calloc(WEFT_WORKER_SLOTS, sizeof(cudaEvent_t));
-    if (!lane->reached)
-        return WEFT_ERROR(WEFT_MEMORY, "out of host memory");
-    for (int i = 0; i < WEFT_WORKER_SLOTS; i++)
-        if (!lane->reached[i])
-            WEFT_TRY(WEFT_CUDA(cudaEventCreateWithFlags(
-                &lane->reached[i], cudaEventDisableTiming | cudaEventBlockingSync)));
     return weft_worker_create(&lane->base, lane->line, 0,
                               (weft_worker_hooks){wait_for_stream, let_stream_pass}, &lane->worker);
 }
 
+/* Until a slot is free, or CUDA has an error: then none may ever be. */
+static weft_status wait_for_room(cuda_lane *lane)
+{
+    while (weft_worker_is_full(lane->worker)) {
+        const cudaError_t error = cudaStreamQuery(lane->stream);
+        if (error != cudaErrorNotReady)
+            WEFT_TRY(WEFT_CUDA(noticed(lane->base.device, error)));
+        nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
+    }
+    return WEFT_OK;
+}
+
+static weft_status value_status(const char *call, CUresult result)
+{
+    /* The driver's results have the runtime's numbers. */
+    return weft_cuda_status(__FILE__, __LINE__, __func__, call, (cudaError_t)result);
+}
+
+/* The stream announces that it has come here, and waits until the function is done. */
 static weft_status enqueue(cuda_lane *lane, const char *label, weft_lane_function function,
                            const void *args, size_t num_bytes)
 {
     const cuda_device *device = (const cuda_device *)lane->base.device;
     WEFT_TRY(start_worker(lane));
-    uint64_t n = weft_worker_make_room(lane->worker);
-    WEFT_TRY(WEFT_CUDA(cudaEventRecord(lane->reached[n % WEFT_WORKER_SLOTS], lane->stream)));
+    WEFT_TRY(wait_for_room(lane));
+    const uint64_t n = weft_worker_pushed(lane->worker);
+    WEFT_TRY(value_status("cuStreamWriteValue64",
+                          device->write_value(lane->stream, lane->reached_address, n + 1,
+                                              CU_STREAM_WRITE_VALUE_DEFAULT)));
     weft_worker_push(lane->worker, label, function, args, num_bytes);
-    /* The driver's results have the runtime's numbers. */
-    return weft_cuda_status(__FILE__, __LINE__, __func__, "cuStreamWaitValue64",
-                            (cudaError_t)device->wait_value(lane->stream, lane->passed_address,
-                                                            n + 1, CU_STREAM_WAIT_VALUE_GEQ));
+    return value_status(
+        "cuStreamWaitValue64",
+        device->wait_value(lane->stream, lane->passed_address, n + 1, CU_STREAM_WAIT_VALUE_GEQ));
 }
 
 static weft_status cuda_submit(weft_lane *base, const char *label, weft_lane_function function,
@@ -299,6 +341,8 @@ static weft_status cuda_wait(weft_lane *base, const weft_event *base_event)
     if (!weft_timeline_passed(event->mark.line, event->mark.point)) {
         status = start_worker(lane);
         if (status == WEFT_OK)
+            status = wait_for_room(lane);
+        if (status == WEFT_OK)
             weft_worker_push_wait(lane->worker, event->mark.line, event->mark.point);
     }
     if (status == WEFT_OK)
@@ -312,7 +356,7 @@ static weft_status cuda_wait_host(const weft_event *base)
     if (!event->mark.line)
         return WEFT_OK;
     weft_cuda_enter((cuda_device *)base->device);
-    weft_status status = WEFT_CUDA(cudaEventSynchronize(event->event));
+    weft_status status = WEFT_CUDA(noticed(base->device, cudaEventSynchronize(event->event)));
     weft_counter_wait(&event->mark.line->done, event->mark.point);
     WEFT_TRY(weft_timeline_status(event->mark.line));
     return status;
@@ -323,7 +367,7 @@ static weft_status cuda_sync(weft_lane *base)
     cuda_lane *lane = (cuda_lane *)base;
     WEFT_TRY(weft_cuda_graph_refuses(lane, "a sync"));
     weft_cuda_enter((cuda_device *)base->device);
-    weft_status status = WEFT_CUDA(cudaStreamSynchronize(lane->stream));
+    weft_status status = WEFT_CUDA(noticed(base->device, cudaStreamSynchronize(lane->stream)));
     weft_counter_wait(&lane->line->done, weft_worker_pushed(lane->worker));
     return lane_status(lane, status);
 }

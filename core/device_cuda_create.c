@@ -98,15 +98,15 @@ static weft_status create_pool(cuda_device *device)
     return WEFT_CUDA(cudaStreamCreateWithFlags(&device->pool_stream, cudaStreamNonBlocking));
 }
 
-static weft_status find_wait_value(cuda_device *device)
+static weft_status find_function(const char *name, cuda_stream_value *out)
 {
     void *symbol = NULL;
     enum cudaDriverEntryPointQueryResult found;
-    WEFT_TRY(WEFT_CUDA(cudaGetDriverEntryPointByVersion("cuStreamWaitValue64", &symbol, 12000,
-                                                        cudaEnableDefault, &found)));
+    WEFT_TRY(WEFT_CUDA(
+        cudaGetDriverEntryPointByVersion(name, &symbol, 12000, cudaEnableDefault, &found)));
     if (found != cudaDriverEntryPointSuccess || !symbol)
-        return WEFT_ERROR(WEFT_DEVICE, "the NVIDIA driver lacks cuStreamWaitValue64");
-    memcpy(&device->wait_value, &symbol, sizeof symbol);
+        return WEFT_ERROR(WEFT_DEVICE, "the NVIDIA driver lacks %s", name);
+    memcpy(out, &symbol, sizeof symbol);
     return WEFT_OK;
 }
 
@@ -119,7 +119,8 @@ static weft_status device_init(cuda_device *device)
     WEFT_TRY(WEFT_CUDA(cudaDeviceGetAttribute(&device->num_multiprocessors,
                                               cudaDevAttrMultiProcessorCount, index)));
     WEFT_TRY(create_pool(device));
-    return find_wait_value(device);
+    WEFT_TRY(find_function("cuStreamWaitValue64", &device->wait_value));
+    return find_function("cuStreamWriteValue64", &device->write_value);
 }
 
 void weft_cuda_device_destroy(weft_device *base)

@@ -9,15 +9,23 @@
 #include "core/device_ops.h"
 #include "core/worker.h"
 
-typedef CUresult (*cuda_wait_value)(CUstream, CUdeviceptr, cuuint64_t, unsigned flags);
+/* cuStreamWaitValue64, cuStreamWriteValue64 */
+typedef CUresult (*cuda_stream_value)(CUstream, CUdeviceptr, cuuint64_t, unsigned flags);
 
 typedef struct cuda_device {
     weft_device base;
     int index, num_multiprocessors;
     cudaMemPool_t pool;
     cudaStream_t pool_stream; /* orders the pool's allocations and frees */
-    cuda_wait_value wait_value;
+    cuda_stream_value wait_value, write_value;
+    atomic_int lost; /* cudaError_t that waiting for a stream ended in: none comes any further */
 } cuda_device;
+
+/* Pinned, a line each: the GPU writes the one and reads the other. */
+typedef struct cuda_counters {
+    _Alignas(WEFT_CACHE_LINE) atomic_uint_least64_t reached; /* slots that the stream has come to */
+    _Alignas(WEFT_CACHE_LINE) atomic_uint_least64_t passed;  /* slots done: the stream waits */
+} cuda_counters;
 
 enum { NUM_PINNED_SIZES = 48 };
 
@@ -25,10 +33,9 @@ typedef struct cuda_lane {
     weft_lane base;
     weft_timeline *line; /* its points are the worker's slots; kernels make none */
     cudaStream_t stream;
-    atomic_uint_least64_t *passed; /* pinned: slots done, for which the stream waits */
-    CUdeviceptr passed_address;
-    weft_worker *worker;  /* NULL until something needs it, as is the next */
-    cudaEvent_t *reached; /* [WEFT_WORKER_SLOTS]: the stream has come to the function */
+    cuda_counters *counters;
+    CUdeviceptr reached_address, passed_address;
+    weft_worker *worker; /* NULL until something needs it */
     void *workspace;
     void *pinned[NUM_PINNED_SIZES]; /* by powers of two */
     int pinned_size;                /* the largest one so far, which serves */

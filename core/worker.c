@@ -208,18 +208,18 @@ uint64_t weft_worker_pushed(const weft_worker *worker)
     return worker ? weft_counter_value(&worker->pushed) : 0;
 }
 
-uint64_t weft_worker_make_room(weft_worker *worker)
+bool weft_worker_is_full(const weft_worker *worker)
 {
-    uint64_t n = weft_counter_value(&worker->pushed);
-    if (n >= WEFT_WORKER_SLOTS)
-        weft_counter_wait(&worker->line->done, n - WEFT_WORKER_SLOTS + 1);
-    return n;
+    const uint64_t pushed = weft_counter_value(&worker->pushed);
+    return pushed - weft_counter_value(&worker->line->done) >= WEFT_WORKER_SLOTS;
 }
 
 void weft_worker_push(weft_worker *worker, const char *label, weft_lane_function function,
                       const void *args, size_t num_bytes)
 {
-    uint64_t n = weft_worker_make_room(worker);
+    uint64_t n = weft_counter_value(&worker->pushed);
+    if (n >= WEFT_WORKER_SLOTS)
+        weft_counter_wait(&worker->line->done, n - WEFT_WORKER_SLOTS + 1);
     slot *s = &worker->slots[n % WEFT_WORKER_SLOTS];
     s->function = function;
     s->label = label;

@@ -66,8 +66,8 @@ void weft_worker_destroy(weft_worker *worker);
 
 /* Number of slots pushed so far, hence the lane's newest point; 0 for NULL. */
 uint64_t weft_worker_pushed(const weft_worker *worker);
-/* Waits until the next slot is free and returns its number: the next push does not block. */
-uint64_t weft_worker_make_room(weft_worker *worker);
+/* True where the next push would wait for a slot. */
+bool weft_worker_is_full(const weft_worker *worker);
 /* Copies the work into the next slot, once that is free. */
 void weft_worker_push(weft_worker *worker, const char *label, weft_lane_function function,
                       const void *args, size_t num_bytes);
