@@ -1,6 +1,9 @@
 /* What a CUDA device has beyond the common contract: workspaces, kinds of memory, and errors that
  * say what is missing. */
 #include "core/device_cuda.h"
+
+#include <weft/kernels.h>
+
 #include "core/graph.h"
 #include "tests/core/lanes.h"
 
@@ -85,6 +88,37 @@ static void a_pinned_workspace_grows_while_its_lane_is_busy(void **state)
     OK(weft_lane_sync(t->a));
     weft_device_get_stats(t->device, &stats);
     assert_int_equal(stats.pinned_bytes_now, 4096 + 128 * 1024);
+}
+
+/* The first product of a shape may load a kernel, for which the driver waits until all streams are
+ * idle while it keeps other threads out: the second function has to get through meanwhile. */
+static void functions_run_while_a_kernel_is_loaded(void **state)
+{
+    enum { NUM = 5 };
+    bench *t = *state;
+    unsigned char bytes[16] = {0};
+    const fill_args fill = {.to = bytes, .count = sizeof bytes};
+    void *memory;
+    OK(weft_device_alloc(t->device, WEFT_SPACE_DEVICE, 3 * 64 * 64 * sizeof(float), "matrices",
+                         &memory));
+    float *a = memory, *b = a + 64 * 64, *c = b + 64 * 64;
+    OK(weft_lane_zero(t->b, memory, 3 * 64 * 64 * sizeof(float)));
+    for (size_t i = 1; i <= NUM; i++) {
+        OK(SUBMIT(t->a, lane_fill, fill));
+        OK(SUBMIT(t->a, lane_fill, fill));
+        OK(weft_gemm(t->b, &(weft_gemm_args){.dtype = WEFT_F32,
+                                             .c_dtype = WEFT_F32,
+                                             .m = 8 * i,
+                                             .n = 16 + 8 * i,
+                                             .k = 64 - 8 * i,
+                                             .a = a,
+                                             .b = b,
+                                             .c = c}));
+        OK(weft_lane_sync(t->b));
+    }
+    OK(weft_lane_sync(t->a));
+    assert_int_equal(bytes[15], 7);
+    weft_device_free(t->device, WEFT_SPACE_DEVICE, memory, 3 * 64 * 64 * sizeof(float));
 }
 
 static void memory_is_told_apart(void **state)
@@ -213,6 +247,7 @@ int main(void)
         TEST(a_workspace_is_the_lanes_own),
         cmocka_unit_test(a_workspace_needs_room_in_the_budget),
         TEST(a_pinned_workspace_grows_while_its_lane_is_busy),
+        TEST(functions_run_while_a_kernel_is_loaded),
         TEST(memory_is_told_apart),
         TEST(lanes_are_streams),
         TEST(two_devices_share_a_gpu),

@@ -384,6 +384,21 @@ size_t weft_emulated_num_gelu(void)
     return num_gelu;
 }
 
+/* Which kernel does what is the library's affair: here each shape has its own. */
+static void load_kernel(const emulated_product *t)
+{
+    const uint64_t shape[] = {t->m,
+                              t->n,
+                              t->k,
+                              (uint64_t)t->type << 8 | (uint64_t)t->d_type,
+                              (uint64_t)t->transpose_a << 8 | t->transpose_b,
+                              (uint64_t)t->epilogue};
+    uint64_t key = 0;
+    for (size_t i = 0; i < sizeof shape / sizeof shape[0]; i++)
+        key = (key ^ shape[i]) * 0x9e3779b97f4a7c15u;
+    weft_emulate_load(key, true);
+}
+
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha,
                               const void *a, cublasLtMatrixLayout_t a_layout, const void *b,
                               cublasLtMatrixLayout_t b_layout, const void *beta, const void *c,
@@ -427,6 +442,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     work->products[0] = t;
     work->workspace = workspace;
     work->workspace_bytes = chosen.workspace_bytes;
+    load_kernel(&t);
     return enqueue(stream, run_lt, work);
 }
 
@@ -535,5 +551,7 @@ cublasGemmGroupedBatchedEx(cublasHandle_t handle, const cublasOperation_t operat
     work->a = a, work->b = b, work->c = c;
     work->workspace = handle->workspace;
     work->workspace_bytes = handle->workspace_bytes < LT_WORKSPACE_BYTES ? 0 : LT_WORKSPACE_BYTES;
+    if (count > 0)
+        load_kernel(&work->products[0]);
     return enqueue(handle->stream, run_grouped, work);
 }

@@ -327,6 +327,7 @@ cudaError_t weft_emulate_launch(const char *kernel, const void *function, dim3 b
                   .shared_bytes = shared_bytes,
                   .call = call};
     memcpy(l->arguments, arguments, bytes);
+    weft_emulate_load((uint64_t)(uintptr_t)function, false);
     error = weft_emulate_enqueue(stream, run_launch, l, sizeof *l + bytes, true);
     free(l);
     return weft_emulate_error(error);

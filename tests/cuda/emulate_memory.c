@@ -283,6 +283,7 @@ static cudaError_t remove_pinned(void *memory, bool registered)
 
 cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned flags)
 {
+    weft_emulate_enter();
     (void)flags;
     if (!weft_emulate_num_devices())
         return weft_emulate_error(cudaErrorNoDevice);
@@ -345,6 +346,7 @@ cudaError_t cudaHostGetDevicePointer(void **out, void *memory, unsigned flags)
 
 cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *out, const void *memory)
 {
+    weft_emulate_enter();
     static const enum cudaMemoryType types[] = {[WEFT_EMULATE_PAGEABLE] =
                                                     cudaMemoryTypeUnregistered,
                                                 [WEFT_EMULATE_PINNED] = cudaMemoryTypeHost,

@@ -96,6 +96,7 @@ const char *cudaGetErrorString(cudaError_t error)
 
 static cudaError_t check_device(int device)
 {
+    weft_emulate_enter();
     if (!has_driver())
         return weft_emulate_error(cudaErrorInsufficientDriver);
     if (!weft_emulate_num_devices())

@@ -43,6 +43,14 @@ cudaError_t weft_emulate_error(cudaError_t error);
 int weft_emulate_num_devices(void);
 int weft_emulate_device(void);
 
+/* Every call to CUDA passes here first: it waits while another thread loads a kernel. */
+void weft_emulate_enter(void);
+/* Loads what has this key, unless that was done. Libraries that load their kernels by themselves do
+ * so whatever CUDA_MODULE_LOADING says. */
+void weft_emulate_load(uint64_t key, bool by_library);
+/* Waits for all that the device's streams were given so far. */
+void weft_emulate_drain(int device);
+
 /* Runs `run(argument)` now, on the device. */
 void weft_emulate_on_device(void (*run)(void *argument), void *argument);
 

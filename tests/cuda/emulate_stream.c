@@ -238,6 +238,7 @@ static cudaError_t enqueue(cudaStream_t handle, void (*run)(void *), const void 
 cudaError_t weft_emulate_enqueue(cudaStream_t stream, void (*run)(void *), const void *argument,
                                  size_t bytes, bool on_device)
 {
+    weft_emulate_enter();
     pthread_mutex_lock(&lock);
     const cudaError_t error = enqueue(stream, run, argument, bytes, on_device);
     pthread_mutex_unlock(&lock);
@@ -268,6 +269,7 @@ cudaError_t cudaStreamCreate(cudaStream_t *out)
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
+    weft_emulate_enter();
     pthread_mutex_lock(&lock);
     cudaStream_t s = stream ? find(stream) : NULL;
     if (s) {
@@ -280,6 +282,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
+    weft_emulate_enter();
     pthread_mutex_lock(&lock);
     cudaStream_t s = weft_emulate_num_devices() ? find(stream) : NULL;
     cudaError_t error = s ? refuse_captured(s) : cudaErrorInvalidResourceHandle;
@@ -291,6 +294,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 
 cudaError_t cudaStreamQuery(cudaStream_t stream)
 {
+    weft_emulate_enter();
     pthread_mutex_lock(&lock);
     cudaStream_t s = weft_emulate_num_devices() ? find(stream) : NULL;
     const bool idle = s && s->num_done == s->num_enqueued;
@@ -310,18 +314,23 @@ cudaError_t cudaStreamGetPriority(cudaStream_t stream, int *out)
     return weft_emulate_error(s ? cudaSuccess : cudaErrorInvalidResourceHandle);
 }
 
+void weft_emulate_drain(int device)
+{
+    pthread_mutex_lock(&lock);
+    for (cudaStream_t s = streams; s; s = s->next)
+        if (s->device == device)
+            await(s, s->num_enqueued);
+    pthread_mutex_unlock(&lock);
+}
+
 cudaError_t cudaDeviceSynchronize(void)
 {
     if (!weft_emulate_num_devices())
         return weft_emulate_error(cudaErrorNoDevice);
     if (weft_emulate_spoils_capture())
         return weft_emulate_error(cudaErrorStreamCaptureUnsupported);
-    const int device = weft_emulate_device();
-    pthread_mutex_lock(&lock);
-    for (cudaStream_t s = streams; s; s = s->next)
-        if (s->device == device)
-            await(s, s->num_enqueued);
-    pthread_mutex_unlock(&lock);
+    weft_emulate_enter();
+    weft_emulate_drain(weft_emulate_device());
     return cudaSuccess;
 }
 
@@ -501,6 +510,7 @@ static void stamp(void *argument)
 
 cudaError_t cudaEventDestroy(cudaEvent_t event)
 {
+    weft_emulate_enter();
     if (!event)
         return weft_emulate_error(cudaErrorInvalidResourceHandle);
     pthread_mutex_lock(&lock);
@@ -514,6 +524,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
+    weft_emulate_enter();
     pthread_mutex_lock(&lock);
     cudaStream_t s = weft_emulate_num_devices() ? find(stream) : NULL;
     cudaError_t error = s && event ? refuse_captured(s) : cudaErrorInvalidResourceHandle;
@@ -531,6 +542,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags)
 {
     (void)flags;
+    weft_emulate_enter();
     pthread_mutex_lock(&lock);
     cudaStream_t s = weft_emulate_num_devices() ? find(stream) : NULL;
     cudaError_t error = s && event ? order_with_default(s) : cudaErrorInvalidResourceHandle;
@@ -542,6 +554,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
+    weft_emulate_enter();
     if (!event)
         return weft_emulate_error(cudaErrorInvalidResourceHandle);
     pthread_mutex_lock(&lock);
@@ -559,6 +572,7 @@ static bool reached(cudaEvent_t event)
 
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
+    weft_emulate_enter();
     if (!event)
         return weft_emulate_error(cudaErrorInvalidResourceHandle);
     pthread_mutex_lock(&lock);
