@@ -13,10 +13,16 @@
  * returned. An error of CUDA's own that ends the context (an illegal address, say) comes back from
  * every later call.
  *
- * A waiting function must get along without CUDA calls that wait for the whole device (cudaMalloc,
- * cudaFree), on any thread, until it returns: its stream stands still. Streams are given queues of
- * their own (CUDA_DEVICE_MAX_CONNECTIONS is set to 32 where the environment does not set it), since
- * a stream that shared one with a waiting lane would wait too.
+ * Some calls wait until all streams are idle, and keep other threads out of the driver meanwhile:
+ * the first launch of a kernel that is not loaded (cuBLASLt loads its own one by one, whatever
+ * CUDA_MODULE_LOADING says), cudaFree, cudaFreeHost, making handles. Hence, while a function stands
+ * on a lane,
+ *  - neither it nor its worker makes any call to CUDA: the worker learns from a counter in pinned
+ *    memory, which the stream writes, that its turn has come;
+ *  - whoever launches must not owe another rank something: schedules keep running when each
+ *    computation begins only after the messages posted before it have come (tests/schedule).
+ * Streams have queues of their own (CUDA_DEVICE_MAX_CONNECTIONS is set to 32 where the environment
+ * does not set it), since a stream that shared one with a waiting lane would wait too.
  *
  * Memory of WEFT_SPACE_DEVICE comes from one stream-ordered pool, which keeps what is freed. The
  * runtime is linked statically and finds the driver at run time; cuBLASLt and NCCL are looked for

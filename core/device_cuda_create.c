@@ -17,11 +17,15 @@ weft_status weft_cuda_status(const char *file, int line, const char *function, c
                           cudaGetErrorName(error));
 }
 
-/* A stream in which a function stands must not hold up streams that have nothing to do with it, as
- * it would if they shared one of the driver's queues. Read by the driver when it starts. */
-static void separate_queues(void)
+/* For streams in which a function stands, and which must not hold up what has nothing to do with
+ * it. Read by the driver when it starts, hence before anything else asks CUDA. */
+static void prepare_driver(void)
 {
+    /* Queues of their own: streams that share one of the driver's wait for each other. */
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+    /* By default a kernel is loaded at its first launch, which waits for all streams, also for one
+     * that waits for a rank which cannot go on before that launch. */
+    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
 }
 
 static const char *why_none(cudaError_t error)
@@ -40,7 +44,7 @@ int weft_device_num_cuda(const char **out_why)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     int count = 0;
-    pthread_once(&once, separate_queues);
+    pthread_once(&once, prepare_driver);
     cudaError_t error = cudaGetDeviceCount(&count);
     if (error == cudaSuccess && count > 0)
         return count;

@@ -131,12 +131,12 @@ weft_status weft_setup_check_device(const weft_config *config, const weft_config
     return weft_config_locate(source, weft_error_context(status, "device.kind"));
 }
 
-/* By default a kernel is loaded at its first launch, which may wait for all streams; one of them
- * may wait for a rank that cannot go on before that launch. */
-void weft_setup_driver(const weft_config *config, int num_ranks)
+/* Before MPI, which may start the driver as well: what the device wants of the environment is read
+ * then. */
+void weft_setup_driver(const weft_config *config)
 {
-    if (config->device.kind == WEFT_DEVICE_KIND_CUDA && num_ranks > 1)
-        setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+    if (config->device.kind == WEFT_DEVICE_KIND_CUDA)
+        (void)weft_device_num_cuda(NULL);
 }
 
 weft_status weft_setup_device(const weft_config *config, weft_device **out)

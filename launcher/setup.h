@@ -20,8 +20,8 @@ weft_status weft_setup_check_data(const weft_config *config,
  * (built without it), WEFT_DEVICE (no driver or no GPU). */
 weft_status weft_setup_check_device(const weft_config *config,
                                     const weft_config_source *source) WEFT_CHECKED;
-/* Settings of the CUDA driver for a run of `num_ranks`, before anything touches CUDA. */
-void weft_setup_driver(const weft_config *config, int num_ranks);
+/* Starts the CUDA driver where it is going to be used, with the device's settings. */
+void weft_setup_driver(const weft_config *config);
 /* The device of device.kind: the CPU with this rank's share of the cores, or the GPU that the
  * rank's number on this machine falls to; more ranks than GPUs share them in turn. */
 weft_status weft_setup_device(const weft_config *config, weft_device **out) WEFT_CHECKED;

@@ -311,7 +311,7 @@ int weft_verb_train(int argc, char **argv, weft_model_function build)
     }
     if (status == WEFT_OK && !starts) {
         catch_signals();
-        weft_setup_driver(&config, size);
+        weft_setup_driver(&config);
         status =
             size > 1 || launched ? weft_comm_create_world(&world) : weft_comm_create_self(&world);
     }
