@@ -2,6 +2,7 @@
  * say what is missing. */
 #include "core/device_cuda.h"
 
+#include <dlfcn.h>
 #include <weft/kernels.h>
 
 #include "core/graph.h"
@@ -119,6 +120,32 @@ static void functions_run_while_a_kernel_is_loaded(void **state)
     OK(weft_lane_sync(t->a));
     assert_int_equal(bytes[15], 7);
     weft_device_free(t->device, WEFT_SPACE_DEVICE, memory, 3 * 64 * 64 * sizeof(float));
+}
+
+/* The worker looks for a sign that will never come, until someone tells it. */
+static void a_fault_on_the_device_ends_the_wait(void **state)
+{
+    bench *t = *state;
+    unsigned char bytes[16];
+    const fill_args fill = {.to = bytes, .count = sizeof bytes};
+    void *symbol = dlsym(RTLD_DEFAULT, "weft_emulate_break");
+    void (*break_device)(cudaError_t);
+    if (!symbol)
+        skip(); /* a GPU's context could not be mended */
+    memcpy(&break_device, &symbol, sizeof symbol);
+    for (int full = 0; full < 2; full++) {
+        weft_lane *lane;
+        OK(weft_lane_create(t->device, 0, "gamma", &lane));
+        OK(SUBMIT(lane, lane_fill, fill));
+        OK(SUBMIT(lane, lane_fill, fill));
+        break_device(cudaErrorIllegalAddress);
+        weft_status status = WEFT_OK;
+        for (int i = 0; full && status == WEFT_OK; i++)
+            status = SUBMIT(lane, lane_fill, fill);
+        FAILS(weft_lane_sync(lane), WEFT_DEVICE, "illegal memory access");
+        break_device(cudaSuccess);
+        weft_lane_destroy(lane);
+    }
 }
 
 static void memory_is_told_apart(void **state)
@@ -248,6 +275,7 @@ int main(void)
         cmocka_unit_test(a_workspace_needs_room_in_the_budget),
         TEST(a_pinned_workspace_grows_while_its_lane_is_busy),
         TEST(functions_run_while_a_kernel_is_loaded),
+        TEST(a_fault_on_the_device_ends_the_wait),
         TEST(memory_is_told_apart),
         TEST(lanes_are_streams),
         TEST(two_devices_share_a_gpu),

@@ -241,7 +241,7 @@ static void run_word(void *argument)
     const bool device =
         weft_emulate_find((void *)(uintptr_t)w->address, NULL) == WEFT_EMULATE_DEVICE;
     const struct timespec pause = {.tv_nsec = 20000};
-    for (;;) {
+    while (!weft_emulate_broken()) {
         if (device)
             weft_emulate_on_device(access_word, w);
         else

@@ -1,8 +1,10 @@
-/* Loading kernels, as the driver does it: at the first launch, unless CUDA_MODULE_LOADING was EAGER
- * when the program first came to CUDA. The thread that loads waits until all streams of the device
- * are idle, and keeps every other thread out of the driver meanwhile. */
+/* What the driver does between calls. Loading kernels: at the first launch, unless
+ * CUDA_MODULE_LOADING was EAGER when the program first came to CUDA. The thread that loads waits
+ * until all streams of the device are idle, and keeps every other thread out of the driver
+ * meanwhile. */
 #include <pthread.h>
 #include <search.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,6 +14,7 @@ static pthread_rwlock_t door = PTHREAD_RWLOCK_INITIALIZER;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static void *loaded; /* a tree of keys */
 static bool is_eager;
+static atomic_int broken;
 
 static void read_mode(void)
 {
@@ -57,4 +60,14 @@ void weft_emulate_load(uint64_t key, bool by_library)
     pthread_rwlock_wrlock(&door);
     weft_emulate_drain(weft_emulate_device());
     pthread_rwlock_unlock(&door);
+}
+
+void weft_emulate_break(cudaError_t error)
+{
+    atomic_store(&broken, (int)error);
+}
+
+cudaError_t weft_emulate_broken(void)
+{
+    return (cudaError_t)atomic_load(&broken);
 }

@@ -48,6 +48,10 @@ void weft_emulate_enter(void);
 /* Loads what has this key, unless that was done. Libraries that load their kernels by themselves do
  * so whatever CUDA_MODULE_LOADING says. */
 void weft_emulate_load(uint64_t key, bool by_library);
+/* From now on nothing is announced on streams, and who waits for one gets this error, as after a
+ * fault on the device; cudaSuccess mends it. For tests, which find it by name. */
+void weft_emulate_break(cudaError_t error);
+cudaError_t weft_emulate_broken(void);
 /* Waits for all that the device's streams were given so far. */
 void weft_emulate_drain(int device);
 

@@ -289,7 +289,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
     if (!error && !order_with_default(s))
         await(s, s->num_enqueued);
     pthread_mutex_unlock(&lock);
-    return weft_emulate_error(error);
+    return weft_emulate_error(error ? error : weft_emulate_broken());
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t stream)
@@ -299,6 +299,8 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
     cudaStream_t s = weft_emulate_num_devices() ? find(stream) : NULL;
     const bool idle = s && s->num_done == s->num_enqueued;
     pthread_mutex_unlock(&lock);
+    if (weft_emulate_broken())
+        return weft_emulate_error(weft_emulate_broken());
     if (s && !idle)
         return cudaErrorNotReady; /* not an error to be remembered */
     return weft_emulate_error(s ? cudaSuccess : cudaErrorInvalidResourceHandle);
@@ -561,7 +563,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
     if (event->stream)
         await(event->stream, event->ticket);
     pthread_mutex_unlock(&lock);
-    return cudaSuccess;
+    return weft_emulate_error(weft_emulate_broken());
 }
 
 /* Locked. */
