@@ -9,15 +9,18 @@
  * and alignments alone, so that a run repeats bit by bit. */
 #include <limits.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/log.h"
 #include "kernels/cuda/cublas.h"
 
 enum { MAX_TOGETHER = 128, TILE = 128 };
 
 static enum { BY_SIZE, TOGETHER, EACH, WRONG } form;
 static const char *wish;
+static atomic_bool refused[3]; /* of fp32, bf16, fp16, once cuBLAS said so */
 
 static void choose_form(void)
 {
@@ -90,6 +93,12 @@ static bool fits_together(const weft_grouped_gemm_args *a)
            a->row_offsets[a->num_groups] - a->row_offsets[0] <= INT_MAX;
 }
 
+static weft_status each(weft_lane *lane, const weft_grouped_gemm_args *a, const weft_gemm_args *one)
+{
+    return weft_cuda_gemm_ragged(lane, one,
+                                 a->kind == WEFT_GROUPED_WGRAD ? WEFT_RAGGED_K : WEFT_RAGGED_M);
+}
+
 /* What the grouped call reads on the host, a value a group. As in gemm.c its A is our B. */
 typedef struct batch {
     cublasOperation_t operation_a[MAX_TOGETHER], operation_b[MAX_TOGETHER];
@@ -97,12 +106,14 @@ typedef struct batch {
     int lda[MAX_TOGETHER], ldb[MAX_TOGETHER], ldc[MAX_TOGETHER], one[MAX_TOGETHER];
     float alpha[MAX_TOGETHER], beta[MAX_TOGETHER];
     const void *pointers[3 * MAX_TOGETHER]; /* a of each, b of each, c of each */
+    size_t groups[MAX_TOGETHER];
     int count;
 } batch;
 
-static void append(batch *b, const weft_gemm_args *g)
+static void append(batch *b, size_t index, const weft_gemm_args *g)
 {
     const int i = b->count++;
+    b->groups[i] = index;
     b->operation_a[i] = g->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     b->operation_b[i] = g->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     b->m[i] = (int)g->n, b->n[i] = (int)g->m, b->k[i] = (int)g->k;
@@ -113,9 +124,10 @@ static void append(batch *b, const weft_gemm_args *g)
     b->pointers[2 * MAX_TOGETHER + i] = g->c;
 }
 
+/* The library may lack kernels for this GPU: then *out_refused, and nothing was enqueued. */
 static weft_status run_batch_locked(weft_lane *lane, const weft_cublas *cublas,
                                     cublasHandle_t handle, weft_dtype dtype, const batch *b,
-                                    const weft_cublas_workspace *workspace)
+                                    const weft_cublas_workspace *workspace, bool *out_refused)
 {
     const cudaDataType_t type = weft_cublas_type(dtype);
     const void **at = workspace->own;
@@ -123,26 +135,43 @@ static weft_status run_batch_locked(weft_lane *lane, const weft_cublas *cublas,
     WEFT_TRY(WEFT_CUBLAS(cublas->cublasSetStream_v2(handle, weft_cuda_stream(lane))));
     WEFT_TRY(
         WEFT_CUBLAS(cublas->cublasSetWorkspace_v2(handle, workspace->rest, workspace->rest_bytes)));
-    return WEFT_CUBLAS(cublas->cublasGemmGroupedBatchedEx(
+    const cublasStatus_t status = cublas->cublasGemmGroupedBatchedEx(
         handle, b->operation_a, b->operation_b, b->m, b->n, b->k, b->alpha, at, type, b->lda,
         at + MAX_TOGETHER, type, b->ldb, b->beta, (void *const *)(at + 2 * MAX_TOGETHER), type,
-        b->ldc, b->count, b->one, CUBLAS_COMPUTE_32F));
+        b->ldc, b->count, b->one, CUBLAS_COMPUTE_32F);
+    *out_refused = status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_ARCH_MISMATCH;
+    return *out_refused ? WEFT_OK : WEFT_CUBLAS_FROM("cublasGemmGroupedBatchedEx", status);
 }
 
 static weft_status run_batch(weft_lane *lane, const weft_cublas *cublas, cublasHandle_t handle,
-                             weft_dtype dtype, const batch *b)
+                             const weft_grouped_gemm_args *a, const batch *b)
 {
     weft_cublas_workspace workspace;
+    bool is_refused = atomic_load(&refused[a->dtype]);
     if (b->count == 0)
         return WEFT_OK;
-    WEFT_TRY(weft_cublas_workspace_get(lane, sizeof b->pointers, &workspace));
-    WEFT_TRY(weft_cuda_store_pointers(lane, b->pointers, 3 * MAX_TOGETHER, workspace.own));
-    weft_cublas_lock();
-    const weft_status status = run_batch_locked(lane, cublas, handle, dtype, b, &workspace);
-    weft_cublas_unlock();
-    for (int i = 0; i < b->count && status == WEFT_OK; i++)
-        weft_gemm_flops_add(2 * (uint64_t)b->m[i] * (uint64_t)b->n[i] * (uint64_t)b->k[i]);
-    return status;
+    if (!is_refused) {
+        WEFT_TRY(weft_cublas_workspace_get(lane, sizeof b->pointers, &workspace));
+        WEFT_TRY(weft_cuda_store_pointers(lane, b->pointers, 3 * MAX_TOGETHER, workspace.own));
+        weft_cublas_lock();
+        const weft_status status =
+            run_batch_locked(lane, cublas, handle, a->dtype, b, &workspace, &is_refused);
+        weft_cublas_unlock();
+        WEFT_TRY(status);
+        if (is_refused && !atomic_exchange(&refused[a->dtype], true))
+            weft_log(WEFT_LOG_WARN,
+                     "expert GEMMs run one by one: cuBLAS has no grouped ones in %s "
+                     "for this GPU",
+                     weft_dtype_text(a->dtype));
+    }
+    for (int i = 0; i < b->count; i++) {
+        const weft_gemm_args gemm = group(a, b->groups[i]);
+        if (is_refused)
+            WEFT_TRY(each(lane, a, &gemm));
+        else
+            weft_gemm_flops_add(2 * (uint64_t)gemm.m * gemm.n * gemm.k);
+    }
+    return WEFT_OK;
 }
 
 /* Groups without rows leave nothing to multiply: of these only a gradient that is overwritten is
@@ -157,13 +186,13 @@ static weft_status run_together(weft_lane *lane, const weft_cublas *cublas, cubl
             WEFT_TRY(weft_cuda_gemm(lane, &gemm));
             continue;
         }
-        append(&b, &gemm);
+        append(&b, g, &gemm);
         if (b.count == MAX_TOGETHER) {
-            WEFT_TRY(run_batch(lane, cublas, handle, a->dtype, &b));
+            WEFT_TRY(run_batch(lane, cublas, handle, a, &b));
             b.count = 0;
         }
     }
-    return run_batch(lane, cublas, handle, a->dtype, &b);
+    return run_batch(lane, cublas, handle, a, &b);
 }
 
 weft_status weft_cuda_grouped_gemm(weft_lane *lane, const weft_grouped_gemm_args *args)
@@ -180,10 +209,9 @@ weft_status weft_cuda_grouped_gemm(weft_lane *lane, const weft_grouped_gemm_args
         WEFT_TRY(weft_cublas_get(lane, &cublas, &handle));
     if (cublas)
         return run_together(lane, cublas, handle, args);
-    const weft_ragged ragged = args->kind == WEFT_GROUPED_WGRAD ? WEFT_RAGGED_K : WEFT_RAGGED_M;
     for (size_t g = 0; g < args->num_groups; g++) {
         const weft_gemm_args gemm = group(args, g);
-        WEFT_TRY(weft_cuda_gemm_ragged(lane, &gemm, ragged));
+        WEFT_TRY(each(lane, args, &gemm));
     }
     return WEFT_OK;
 }

@@ -517,6 +517,8 @@ cublasGemmGroupedBatchedEx(cublasHandle_t handle, const cublasOperation_t operat
     if (!operation_a || !operation_b || !m || !n || !k || !alpha || !lda || !ldb || !beta || !ldc ||
         !group_size || count < 0)
         return CUBLAS_STATUS_INVALID_VALUE;
+    if (getenv("WEFT_EMULATE_NO_GROUPS")) /* as on a GPU that the library has no kernels for */
+        return CUBLAS_STATUS_NOT_SUPPORTED;
     if (compute != CUBLAS_COMPUTE_32F || a_type != b_type || a_type != c_type ||
         (a_type != CUDA_R_32F && a_type != CUDA_R_16BF && a_type != CUDA_R_16F))
         return CUBLAS_STATUS_NOT_SUPPORTED;

@@ -31,6 +31,11 @@ foreach(form together each) # of the groups' products, whatever their size
   set_tests_properties(kernels_gemm_cuda_${form} PROPERTIES RESOURCE_LOCK gpu)
 endforeach()
 
+if(WEFT_CUDA STREQUAL emulated)
+  add_gemm_run(cuda_without_groups groups WEFT_TEST_DEVICE=cuda WEFT_CUDA_GROUPED_GEMM=together
+    WEFT_EMULATE_NO_GROUPS=1)
+endif()
+
 weft_add_test(NAME kernels_gemm_epilogue CMOCKA LABELS kernels
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/test_gemm_epilogue.c ${CMAKE_CURRENT_LIST_DIR}/probe.c
   LIBRARIES ${CMAKE_DL_LIBS})
