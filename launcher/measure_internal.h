@@ -6,7 +6,7 @@
 
 enum {
     /* Of one lane in one span of interference: a lane holds a thousand entries, two to each. */
-    WEFT_MEASURE_MAX_OPERATIONS = 400,
+    WEFT_MEASURE_MAX_OPERATIONS = 100,
     WEFT_MEASURE_MAX_GEMM_ROWS = 4096,
     WEFT_MEASURE_SMALLEST = 256, /* bytes; also of the answer to a message */
 };

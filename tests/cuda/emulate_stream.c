@@ -6,6 +6,8 @@
 
 #include "tests/cuda/emulate_runtime.h"
 
+enum { QUEUE_LENGTH = 1000 };
+
 /* An entry of a stream's queue, or of a graph. */
 typedef struct operation {
     struct operation *next;
@@ -154,6 +156,9 @@ static void append(cudaStream_t s, operation *op)
         s->capturing->end = &op->next;
         return;
     }
+    /* As far as a GPU's queue reaches: then the driver lets the caller wait. */
+    if (s->num_enqueued - s->num_done >= QUEUE_LENGTH)
+        await(s, s->num_enqueued - QUEUE_LENGTH + 1);
     *s->end = op;
     s->end = &op->next;
     s->num_enqueued++;
