@@ -33,6 +33,12 @@ foreach(isa ${isas})
   endif()
 endforeach()
 
+# Where dlopen does not look of itself.
+if(WEFT_CUDA STREQUAL on AND CUDAToolkit_LIBRARY_DIR)
+  set_source_files_properties(kernels/cuda/cublas.c PROPERTIES
+    COMPILE_DEFINITIONS WEFT_CUDA_LIBRARY_FOLDER="${CUDAToolkit_LIBRARY_DIR}")
+endif()
+
 # CUDA kernels, or the same sources as C++ (tests/cuda/emulate.cuh).
 file(GLOB cuda_sources CONFIGURE_DEPENDS kernels/cuda/*.cu)
 if(cuda_sources AND NOT WEFT_CUDA STREQUAL off)

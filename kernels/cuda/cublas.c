@@ -49,6 +49,19 @@ static const char *find_symbols(void *handle, const symbol *symbols, void *table
     return NULL;
 }
 
+/* Where dlopen looks, else in the toolkit that this was built with. */
+static void *open_file(const char *file)
+{
+    void *handle = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+#ifdef WEFT_CUDA_LIBRARY_FOLDER
+    char path[400];
+    if (!handle &&
+        snprintf(path, sizeof path, WEFT_CUDA_LIBRARY_FOLDER "/%s", file) < (int)sizeof path)
+        handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+#endif
+    return handle;
+}
+
 /* dlopen's words for each file that was tried go to `why`. */
 static void *open_library(const char *variable, const char *name, const char *const *tried,
                           size_t num_tried, size_t *out_index, char *why, size_t capacity)
@@ -64,7 +77,7 @@ static void *open_library(const char *variable, const char *name, const char *co
     for (size_t i = 0; i < num_tried; i++) {
         char file[64];
         snprintf(file, sizeof file, "%s.so.%s", name, tried[i]);
-        void *handle = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+        void *handle = open_file(file);
         if (handle) {
             *out_index = i;
             return handle;

@@ -1,7 +1,8 @@
 /* NVIDIA's cuBLASLt and cuBLAS, looked for when first needed, so that the program starts and says
  * what is missing where they are not. libcublasLt.so.13 or .12 and libcublas.so of the same number,
- * where dlopen looks; the environment variables WEFT_CUBLASLT_LIBRARY and WEFT_CUBLAS_LIBRARY name
- * other files. Functions and handles, one a device, last as long as the process. Any thread. */
+ * where dlopen looks or in the toolkit's folder at build time; the environment variables
+ * WEFT_CUBLASLT_LIBRARY and WEFT_CUBLAS_LIBRARY name other files. Functions and handles, one a
+ * device, last as long as the process. Any thread. */
 #ifndef WEFT_KERNELS_CUDA_CUBLAS_H
 #define WEFT_KERNELS_CUDA_CUBLAS_H
 
