@@ -59,8 +59,9 @@ int weft_cuda_num_multiprocessors(const weft_device *device);
  * there is). */
 enum { WEFT_CUDA_WORKSPACE_BYTES = 32 << 20 };
 weft_status weft_cuda_workspace(weft_lane *lane, size_t bytes, void **out) WEFT_CHECKED;
-/* Pinned memory of the lane's, likewise, which grows by powers of two and waits for nothing: what
- * it was before stays until the lane is destroyed. */
+/* Pinned memory of the lane's, likewise, which grows by powers of two: what it was before stays
+ * until the lane is destroyed, as freeing it would wait for all streams. Growing pins memory;
+ * should a driver wait for streams to do that, what was posted before must be able to end. */
 weft_status weft_cuda_pinned_workspace(weft_lane *lane, size_t bytes, void **out) WEFT_CHECKED;
 /* True for memory that only the device can read: false for pinned and ordinary host memory. */
 bool weft_cuda_is_device_memory(const void *memory);

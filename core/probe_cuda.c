@@ -83,6 +83,7 @@ static weft_status try_device(const driver *cuda, int index, char *out_name, int
     weft_status status = check(cuda, cuda->set_context(context), "cuCtxSetCurrent");
     if (status == WEFT_OK)
         status = round_trip(cuda, index);
+    cuda->set_context(NULL); /* or the runtime would find a context that is gone */
     cuda->release(device);
     return status;
 }

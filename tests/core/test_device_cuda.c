@@ -64,8 +64,10 @@ static atomic_bool may_fill;
 
 static weft_status fill_when_allowed(const void *args)
 {
-    while (!atomic_load(&may_fill))
+    for (int i = 0; i < 50000 && !atomic_load(&may_fill); i++)
         sleep_us(100);
+    if (!atomic_load(&may_fill))
+        return WEFT_ERROR(WEFT_DEVICE, "pinning memory waits for the lane");
     return lane_fill(args);
 }
 

@@ -292,6 +292,8 @@ cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned flags)
         return weft_emulate_error(cudaErrorStreamCaptureUnsupported);
     if (!bytes)
         return cudaSuccess;
+    if (getenv("WEFT_EMULATE_PINNING_WAITS")) /* as older drivers do */
+        weft_emulate_drain(weft_emulate_device());
     void *memory = aligned_alloc(4096, round_up(bytes, 4096));
     cudaError_t error = memory ? add_pinned(memory, bytes, false) : cudaErrorMemoryAllocation;
     if (error) {
