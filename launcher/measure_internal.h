@@ -5,7 +5,8 @@
 #include "launcher/measure.h"
 
 enum {
-    /* Of one lane in one span of interference: a lane holds a thousand entries, two to each. */
+    /* Of one lane in one span of interference: a CUDA stream holds about a thousand entries, and an
+     * operation with its time stamp is several. */
     WEFT_MEASURE_MAX_OPERATIONS = 100,
     WEFT_MEASURE_MAX_GEMM_ROWS = 4096,
     WEFT_MEASURE_SMALLEST = 256, /* bytes; also of the answer to a message */
