@@ -105,6 +105,35 @@ static __device__ inline float block_max(float x, float *shared)
     return warp_max(lane < blockDim.x / WARP ? shared[lane] : -INFINITY);
 }
 
+/* The lanes of this warp whose `key`, below num_keys, is the same. */
+static __device__ inline unsigned equal_lanes(unsigned key, unsigned num_keys)
+{
+    unsigned equal = WHOLE_WARP;
+    for (unsigned bit = 1; bit < num_keys; bit *= 2) {
+        const unsigned set = __ballot_sync(WHOLE_WARP, (key & bit) != 0);
+        equal &= key & bit ? set : ~set;
+    }
+    return equal;
+}
+
+/* For what every block of a kernel reads: where *data lies on the host, from where each reader
+ * would fetch it over the bus, it becomes a copy in the lane's workspace, `offset` bytes behind its
+ * start. */
+template <typename T>
+static inline weft_status bring_near(weft_lane *lane, size_t offset, size_t count, const T **data)
+{
+    if (!*data || weft_cuda_is_device_memory(*data))
+        return WEFT_OK;
+    const size_t bytes = count * sizeof(T);
+    void *workspace;
+    WEFT_TRY(weft_cuda_workspace(lane, offset + bytes, &workspace));
+    char *near = static_cast<char *>(workspace) + offset;
+    WEFT_TRY(
+        WEFT_CUDA(cudaMemcpyAsync(near, *data, bytes, cudaMemcpyDefault, weft_cuda_stream(lane))));
+    *data = reinterpret_cast<const T *>(near);
+    return WEFT_OK;
+}
+
 /* Runs `call` with T bound to the C++ type of an activation's dtype; gives its weft_status:
  *     return WITH_DTYPE(args->dtype, launch<T>(lane, args)); */
 #define WITH_DTYPE(dtype, call)                                                                    \

@@ -214,17 +214,6 @@ static __global__ void __launch_bounds__(BLOCK) number_rows(sorting s, results o
         *out.dropped += int64_t(s.num_tokens * s.topk) - int64_t(dropped);
 }
 
-/* The lanes of this warp whose `key` is the same. */
-static __device__ inline unsigned equal_lanes(unsigned key, unsigned num_keys)
-{
-    unsigned equal = WHOLE_WARP;
-    for (unsigned bit = 1; bit < num_keys; bit *= 2) {
-        const unsigned set = __ballot_sync(WHOLE_WARP, (key & bit) != 0);
-        equal &= key & bit ? set : ~set;
-    }
-    return equal;
-}
-
 /* Gives a chunk's choices their rows. Each warp takes a run of the chunk and keeps count of its own
  * next place in each expert's list. */
 static __global__ void __launch_bounds__(THREADS) place_choices(sorting s)

@@ -8,6 +8,8 @@
 namespace
 {
 
+constexpr size_t TOKENS_AT_ONCE = 1 << 19; /* that the workspace holds, in order, beside sums */
+
 /* The row of the table that token t chose: -1 where it is held elsewhere. */
 __device__ int64_t row_of(int32_t token, size_t first_row, size_t num_rows)
 {
@@ -24,8 +26,8 @@ template <typename T, int n> struct gather_op {
     const T *table, *positions;
     const int32_t *tokens;
     T *y;
-    size_t first_row, num_rows, first_position, first_token;
-    uint32_t batch, packs_per_row;
+    size_t first_row, num_rows, first_position;
+    uint32_t first_token, batch, packs_per_row; /* the first token is of the first position */
 
     __device__ operands load(size_t i) const
     {
@@ -59,14 +61,15 @@ template <typename T> weft_status gather(weft_lane *lane, const weft_embedding_f
 {
     constexpr int n = WIDTH<T>;
     const size_t cols = args->cols, most = (size_t(1) << 31) / cols;
-    const size_t step = args->num_tokens < most || most == 0 ? args->num_tokens : most;
+    const size_t fits = most == 0 ? 1 : most < TOKENS_AT_ONCE ? most : TOKENS_AT_ONCE;
+    const size_t step = args->num_tokens < fits ? args->num_tokens : fits;
     gather_op<T, n> wide = {static_cast<const T *>(args->table),
                             static_cast<const T *>(args->positions),
                             args->tokens,
                             static_cast<T *>(args->y),
                             args->first_row,
                             args->num_rows,
-                            args->first_position,
+                            0,
                             0,
                             static_cast<uint32_t>(args->batch),
                             static_cast<uint32_t>(cols / n)};
@@ -74,8 +77,10 @@ template <typename T> weft_status gather(weft_lane *lane, const weft_embedding_f
     for (size_t first = 0; first < args->num_tokens; first += step) {
         const size_t num = step < args->num_tokens - first ? step : args->num_tokens - first;
         wide.tokens = args->tokens ? args->tokens + first : nullptr;
+        WEFT_TRY(bring_near(lane, 0, num, &wide.tokens));
         wide.y = static_cast<T *>(args->y) + first * cols;
-        wide.first_token = first;
+        wide.first_position = args->first_position + first / args->batch;
+        wide.first_token = static_cast<uint32_t>(first % args->batch);
         WEFT_TRY(launch_each(lane, num * cols, aligned, wide,
                              gather_op<T, 1>{wide.table, wide.positions, wide.tokens, wide.y,
                                              wide.first_row, wide.num_rows, wide.first_position,
@@ -136,6 +141,8 @@ constexpr unsigned SORT_STEP = SORT_UNROLL * SORT_THREADS;
 constexpr size_t SORT_BLOCKS = 256; /* so many, so that all multiprocessors have one, where a */
 constexpr size_t SORT_FEW = 32;     /* block has as many rows, */
 constexpr size_t SORT_ROWS = 2048;  /* and more where it has too many */
+constexpr unsigned ROW_BITS = 11;   /* a row of a block's, beside the token in one number */
+static_assert(SORT_ROWS <= 1 << ROW_BITS && TOKENS_AT_ONCE - 1 <= ~0u >> ROW_BITS);
 
 /* Of the block's threads in their order: the sum of `mine` over earlier ones, and over all. */
 __device__ unsigned sum_of_earlier(unsigned mine, unsigned *shared, unsigned *all)
@@ -200,38 +207,34 @@ __global__ void __launch_bounds__(SORT_THREADS)
         *num_sorted = total;
     for (unsigned first = 0; first < num_tokens; first += SORT_STEP) {
         unsigned num_mine = 0, num_found, mine[SORT_UNROLL]; /* a thread has neighbours */
+        int64_t rows[SORT_UNROLL];
 #pragma unroll
         for (unsigned u = 0; u < SORT_UNROLL; u++) {
             const unsigned t = first + threadIdx.x * SORT_UNROLL + u;
-            const int64_t row = t < num_tokens ? row_of(tokens[t], first_row, num_rows) : -1;
-            mine[u] = row >= low && row < high;
+            rows[u] = t < num_tokens ? row_of(tokens[t], first_row, num_rows) : -1;
+            mine[u] = rows[u] >= low && rows[u] < high;
             num_mine += mine[u];
         }
         unsigned place = sum_of_earlier(num_mine, shared, &num_found);
 #pragma unroll
         for (unsigned u = 0; u < SORT_UNROLL; u++)
             if (mine[u])
-                found[place++] = first + threadIdx.x * SORT_UNROLL + u;
+                found[place++] =
+                    (first + threadIdx.x * SORT_UNROLL + u) << ROW_BITS | unsigned(rows[u] - low);
         __syncthreads();
         /* One warp goes through them: those of one row that come before in the same 32, and then
          * the row's place moves on. */
         for (unsigned f = 0; f < num_found && threadIdx.x < WARP; f += WARP) {
             const bool is = f + threadIdx.x < num_found;
-            const unsigned token = is ? found[f + threadIdx.x] : 0;
-            const unsigned own = is ? unsigned(row_of(tokens[token], first_row, num_rows) - low)
-                                    : unsigned(SORT_ROWS);
-            unsigned earlier = 0, equal = 0;
-            for (unsigned l = 0; l < WARP; l++) {
-                const bool same = __shfl_sync(WHOLE_WARP, own, int(l)) == own;
-                earlier += same && l < threadIdx.x;
-                equal += same;
-            }
+            const unsigned own = is ? found[f + threadIdx.x] % (1u << ROW_BITS) : per_block;
+            const unsigned equal = equal_lanes(own, per_block + 1);
+            const unsigned earlier = unsigned(__popc(equal & ((1u << threadIdx.x) - 1)));
             const unsigned begin = is ? next[own] : 0; /* how far the row has come */
             __syncwarp();
             if (is) {
-                sorted[begin + earlier].token = int32_t(token);
+                sorted[begin + earlier].token = int32_t(found[f + threadIdx.x] >> ROW_BITS);
                 if (earlier == 0)
-                    next[own] = begin + equal;
+                    next[own] = begin + unsigned(__popc(equal));
             }
             __syncwarp();
         }
@@ -330,8 +333,7 @@ template <int n> __global__ void join_stretches(row_sums r)
     }
 }
 
-constexpr size_t TOKENS_AT_ONCE = 1 << 19; /* whose order and partial sums the workspace holds */
-constexpr unsigned ADD_THREADS = 256;      /* at most, for the columns of one row */
+constexpr unsigned ADD_THREADS = 256; /* at most, for the columns of one row */
 
 /* The shortest stretch of at least 64 tokens whose sums fit beside the order. */
 unsigned choose_stretch(size_t num_tokens, size_t cols, size_t bytes)
@@ -350,7 +352,8 @@ weft_status add_rows(weft_lane *lane, const weft_embedding_backward_args *args, 
     constexpr int n = WIDTH<T>;
     cudaStream_t stream = weft_cuda_stream(lane);
     const unsigned count = static_cast<unsigned>(num);
-    const size_t head = 128, order = (num * sizeof(sorted_token) + 127) / 128 * 128;
+    const size_t order = (num * sizeof(sorted_token) + 127) / 128 * 128;
+    const size_t head = 128 + (num * sizeof(int32_t) + 127) / 128 * 128;
     const size_t rest = WEFT_CUDA_WORKSPACE_BYTES - head - order;
     const unsigned stretch = choose_stretch(num, args->cols, rest);
     const size_t partials = 2 * size_t(num_blocks(num, stretch)) * args->cols * sizeof(float);
@@ -359,18 +362,20 @@ weft_status add_rows(weft_lane *lane, const weft_embedding_backward_args *args, 
     unsigned *num_sorted = static_cast<unsigned *>(workspace);
     char *memory = static_cast<char *>(workspace) + head;
     sorted_token *sorted = reinterpret_cast<sorted_token *>(memory);
+    const int32_t *tokens = args->tokens + first;
+    WEFT_TRY(bring_near(lane, 128, num, &tokens));
 
     const size_t fair = (args->num_rows + SORT_BLOCKS - 1) / SORT_BLOCKS;
     const unsigned per_block = static_cast<unsigned>(fair < SORT_FEW    ? SORT_FEW
                                                      : fair < SORT_ROWS ? fair
                                                                         : SORT_ROWS);
     WEFT_TRY(WEFT_LAUNCH(sort_tokens, num_blocks(args->num_rows, per_block), SORT_THREADS, 0,
-                         stream, args->tokens + first, count, args->first_row, args->num_rows,
-                         per_block, sorted, num_sorted));
+                         stream, tokens, count, args->first_row, args->num_rows, per_block, sorted,
+                         num_sorted));
     const T *dy = static_cast<const T *>(args->dy) + first * args->cols;
     const row_sums sums = {
-        sorted,     num_sorted, args->tokens + first, args->first_row,
-        args->cols, stretch,    args->dtable,         reinterpret_cast<float *>(memory + order)};
+        sorted,     num_sorted, tokens,       args->first_row,
+        args->cols, stretch,    args->dtable, reinterpret_cast<float *>(memory + order)};
     const bool aligned =
         is_aligned(16, dy) && is_aligned(n * sizeof(float), args->dtable) && args->cols % n == 0;
     unsigned threads = num_blocks(args->cols, size_t(aligned ? n : 1) * WARP) * WARP;

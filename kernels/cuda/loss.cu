@@ -111,7 +111,10 @@ weft_status weft_cuda_cross_entropy_stats(weft_lane *lane,
 {
     if (args->rows == 0)
         return WEFT_OK;
-    return WITH_DTYPE(args->dtype, launch_stats<T>(lane, args));
+    weft_cross_entropy_stats_args local = *args;
+    if (args->pass != WEFT_CROSS_ENTROPY_MAX) /* a batch's labels are as the host wrote them */
+        WEFT_TRY(bring_near(lane, 0, args->rows, &local.labels));
+    return WITH_DTYPE(args->dtype, launch_stats<T>(lane, &local));
 }
 
 template <typename T>
@@ -160,7 +163,10 @@ weft_status weft_cuda_cross_entropy_backward(weft_lane *lane,
 {
     if (args->rows == 0 || args->cols == 0)
         return WEFT_OK;
-    return WITH_DTYPE(args->dtype, launch_backward<T>(lane, args));
+    weft_cross_entropy_backward_args local = *args;
+    WEFT_TRY(bring_near(lane, 0, args->rows, &local.labels));
+    WEFT_TRY(bring_near(lane, args->rows * sizeof(int32_t), args->rows, &local.mask));
+    return WITH_DTYPE(args->dtype, launch_backward<T>(lane, &local));
 }
 
 /* The block's sum of doubles, in thread 0. */

@@ -266,14 +266,7 @@ weft_status weft_cuda_route_backward(weft_lane *lane, const weft_route_backward_
     if (args->num_tokens == 0)
         return WEFT_OK;
     weft_route_backward_args local = *args;
-    /* Every token's warp reads the fractions, which the host may own: over the bus once, then. */
-    if (args->aux_scale != 0.0f && !weft_cuda_is_device_memory(args->fraction)) {
-        const size_t bytes = args->num_experts * sizeof(float);
-        void *copy = NULL;
-        WEFT_TRY(weft_cuda_workspace(lane, bytes, &copy));
-        WEFT_TRY(WEFT_CUDA(cudaMemcpyAsync(copy, args->fraction, bytes, cudaMemcpyDefault,
-                                           weft_cuda_stream(lane))));
-        local.fraction = static_cast<const float *>(copy);
-    }
+    if (args->aux_scale != 0.0f)
+        WEFT_TRY(bring_near(lane, 0, args->num_experts, &local.fraction));
     return WITH_EXPERTS(args->num_experts, launch_route_backward, lane, &local);
 }
