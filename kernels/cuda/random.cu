@@ -123,7 +123,7 @@ weft_status random_normal(weft_lane *lane, const weft_random_normal_args *args, 
     const settle_args settling = {static_cast<unsure_list *>(on_host), args->seed, args->stream};
     for (; p.first < count; p.first += PIECE) {
         p.num = static_cast<unsigned>(count - p.first < PIECE ? count - p.first : PIECE);
-        WEFT_TRY(weft_lane_zero(lane, p.list, sizeof p.list->count));
+        WEFT_TRY(weft_lane_zero(lane, p.list, sizeof *p.list)); /* all of it is copied below */
         WEFT_TRY(WEFT_LAUNCH(fill<T>, num_blocks(p.num, THREADS), THREADS, 0, stream, p));
         WEFT_TRY(weft_lane_copy(lane, on_host, on_device, sizeof(unsure_list)));
         WEFT_TRY(weft_lane_submit(lane, "random normal", settle, &settling, sizeof settling));
