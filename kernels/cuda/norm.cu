@@ -181,11 +181,19 @@ template <typename T> weft_status forward(weft_lane *lane, const weft_norm_forwa
 }
 
 /* With h = (x - mean) rstd and g = dy weight: dx = rstd (g - mean(g) - h mean(g h)), where RMSNorm
- * has neither mean. */
+ * has neither mean. Of the row, as its elements need it: h = x rstd + shift,
+ * dx = g rstd + h along + sum. */
 struct row_terms {
-    float mean, rstd; /* of forward */
-    float sum, along; /* mean(g), mean(g h) */
+    float rstd, shift, along, sum;
 };
+
+/* `per_col` is 1 / cols, the sums are over the row. */
+template <weft_norm_kind KIND>
+__device__ row_terms terms_of(float rstd, float shift, float sum_g, float sum_gh, float per_col)
+{
+    const float factor = -rstd * per_col;
+    return {rstd, shift, sum_gh * factor, KIND == WEFT_NORM_LAYER ? sum_g * factor : 0.0f};
+}
 
 template <typename T, int n, weft_norm_kind KIND>
 __device__ void store_gradient(const weft_norm_backward_args &a, const pack<T, n> &dy,
@@ -196,8 +204,8 @@ __device__ void store_gradient(const weft_norm_backward_args &a, const pack<T, n
     pack<T, n> dx;
 #pragma unroll
     for (int k = 0; k < n; k++) {
-        const float d = to_float(dy.at[k]), h = (to_float(x.at[k]) - r.mean) * r.rstd;
-        float value = r.rstd * (d * to_float(weight.at[k]) - r.sum - h * r.along);
+        const float d = to_float(dy.at[k]), h = to_float(x.at[k]) * r.rstd + r.shift;
+        float value = d * to_float(weight.at[k]) * r.rstd + (h * r.along + r.sum);
         if (a.accumulate)
             value += to_float(before.at[k]);
         dx.at[k] = from_float<T>(value);
@@ -208,21 +216,24 @@ __device__ void store_gradient(const weft_norm_backward_args &a, const pack<T, n
     store_pack(static_cast<T *>(a.dx) + at, dx);
 }
 
-constexpr unsigned BACKWARD_THREADS = 512; /* of a block, at most */
+constexpr int BACKWARD_PACKS = 2;          /* of a thread: fewer are too few for what a row costs */
+constexpr unsigned BACKWARD_THREADS = 512; /* of a row, at most */
+constexpr unsigned ROWS_THREADS = 256;     /* of a block that has several rows at once */
 
-/* blockDim.y rows at once, each with blockDim.x threads of `packs` packs; the next ones are on
- * their way meanwhile. Leaves this block's sums, dweight and then dbias, in its row of `partials`.
- */
-template <typename T, int n, int packs, weft_norm_kind KIND>
-__global__ void __launch_bounds__(BACKWARD_THREADS, packs == 1 ? 2 : 1)
+/* blockDim.y rows at once, each with blockDim.x threads; the next ones are on their way meanwhile.
+ * Leaves this block's sums, dweight and then dbias, in its row of `partials`. */
+template <typename T, int n, weft_norm_kind KIND>
+__global__ void __launch_bounds__(BACKWARD_THREADS)
     backward_rows(weft_norm_backward_args a, float *partials)
 {
+    constexpr int packs = BACKWARD_PACKS;
     struct loaded {
         pack<T, n> dy[packs], x[packs];
-        float mean, rstd;
+        float rstd, shift;
     };
     __shared__ float2 sums[2][BACKWARD_THREADS / WARP];
     const size_t cols = a.cols;
+    const float per_col = 1.0f / float(cols);
     const unsigned warps = blockDim.x / WARP, first_warp = threadIdx.y * warps;
     const T *dy = static_cast<const T *>(a.dy), *x = static_cast<const T *>(a.x);
     const T *weight = static_cast<const T *>(a.weight), *dx = static_cast<const T *>(a.dx);
@@ -238,8 +249,8 @@ __global__ void __launch_bounds__(BACKWARD_THREADS, packs == 1 ? 2 : 1)
                 to.x[p] = load_pack<n>(x + at);
             }
         }
-        to.mean = KIND == WEFT_NORM_LAYER ? a.mean[row] : 0.0f;
         to.rstd = a.rstd[row];
+        to.shift = KIND == WEFT_NORM_LAYER ? a.mean[row] : 0.0f; /* until it is needed */
     };
     pack<T, n> weights[packs];
     float dweight[packs][n] = {}, dbias[packs][n] = {};
@@ -257,6 +268,7 @@ __global__ void __launch_bounds__(BACKWARD_THREADS, packs == 1 ? 2 : 1)
         float2 sum = {0.0f, 0.0f};
         pack<T, n> before[packs];
         if (row < a.rows) {
+            now.shift *= -now.rstd;
 #pragma unroll
             for (int p = 0; p < packs; p++)
                 if (a.accumulate && col_of(p) < cols)
@@ -268,25 +280,24 @@ __global__ void __launch_bounds__(BACKWARD_THREADS, packs == 1 ? 2 : 1)
                     for (int k = 0; k < n; k++) {
                         const float g = to_float(now.dy[p].at[k]) * to_float(weights[p].at[k]);
                         sum.x += g;
-                        sum.y += g * (to_float(now.x[p].at[k]) - now.mean);
+                        sum.y += g * (to_float(now.x[p].at[k]) * now.rstd + now.shift);
                     }
                 }
             }
         }
-        sum.x = warp_sum(sum.x);
+        sum.x = KIND == WEFT_NORM_LAYER ? warp_sum(sum.x) : 0.0f;
         sum.y = warp_sum(sum.y);
         if (threadIdx.x % WARP == 0)
             sums[parity][first_warp + threadIdx.x / WARP] = sum;
         __syncthreads(); /* one a row: the next one's sums go to the other half */
         sum = {0.0f, 0.0f};
+#pragma unroll 4
         for (unsigned w = 0; w < warps; w++) {
             sum.x += sums[parity][first_warp + w].x;
             sum.y += sums[parity][first_warp + w].y;
         }
         parity ^= 1;
-        const row_terms r = {now.mean, now.rstd,
-                             KIND == WEFT_NORM_LAYER ? sum.x / float(cols) : 0.0f,
-                             sum.y * now.rstd / float(cols)};
+        const row_terms r = terms_of<KIND>(now.rstd, now.shift, sum.x, sum.y, per_col);
         if (row < a.rows) {
 #pragma unroll
             for (int p = 0; p < packs; p++)
@@ -310,10 +321,11 @@ __global__ void __launch_bounds__(BACKWARD_THREADS, packs == 1 ? 2 : 1)
     __syncthreads();
     if (threadIdx.y > 0)
         return;
+#pragma unroll 1
+    for (unsigned y = 0; y + 1 < blockDim.y; y++) {
+        const float *other = others + y * stride + threadIdx.x;
 #pragma unroll
-    for (int i = 0; i < packs * n; i++) {
-        for (unsigned y = 0; y + 1 < blockDim.y; y++) {
-            const float *other = others + y * stride + threadIdx.x;
+        for (int i = 0; i < packs * n; i++) {
             dweight[i / n][i % n] += other[i * blockDim.x];
             dbias[i / n][i % n] += other[(packs * n + i) * blockDim.x];
         }
@@ -347,18 +359,21 @@ __global__ void __launch_bounds__(LONG_THREADS)
     for (size_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
         const T *dy = static_cast<const T *>(a.dy) + row * cols;
         const T *x = static_cast<const T *>(a.x) + row * cols;
-        row_terms r = {KIND == WEFT_NORM_LAYER ? a.mean[row] : 0.0f, a.rstd[row], 0.0f, 0.0f};
+        const float rstd = a.rstd[row],
+                    shift = KIND == WEFT_NORM_LAYER ? -a.mean[row] * rstd : 0.0f;
+        float sum_g = 0.0f, sum_gh = 0.0f;
         for (size_t col = start; col < cols; col += step) {
             const pack<T, n> d = load_pack<n>(dy + col), values = load_pack<n>(x + col);
             const pack<T, n> weights = load_pack<n>(weight + col);
             for (int k = 0; k < n; k++) {
                 const float g = to_float(d.at[k]) * to_float(weights.at[k]);
-                r.sum += g;
-                r.along += g * (to_float(values.at[k]) - r.mean);
+                sum_g += g;
+                sum_gh += g * (to_float(values.at[k]) * rstd + shift);
             }
         }
-        r.sum = KIND == WEFT_NORM_LAYER ? block_sum(r.sum, shared) / float(cols) : 0.0f;
-        r.along = block_sum(r.along, shared) * r.rstd / float(cols);
+        sum_g = KIND == WEFT_NORM_LAYER ? block_sum(sum_g, shared) : 0.0f;
+        sum_gh = block_sum(sum_gh, shared);
+        const row_terms r = terms_of<KIND>(rstd, shift, sum_g, sum_gh, 1.0f / float(cols));
         for (size_t col = start; col < cols; col += step) {
             const T *dx = static_cast<const T *>(a.dx) + row * cols + col;
             pack<T, n> before = {};
@@ -396,11 +411,10 @@ weft_status backward_kind(weft_lane *lane, const weft_norm_backward_args *args)
     constexpr int n = WIDTH<T>;
     const size_t packs = args->cols / n, sums_bytes = 2 * args->cols * sizeof(float);
     cudaStream_t stream = weft_cuda_stream(lane);
-    const bool is_short = args->cols % n == 0 && packs <= 2 * BACKWARD_THREADS &&
+    const bool is_short = args->cols % n == 0 && packs <= BACKWARD_PACKS * BACKWARD_THREADS &&
                           is_aligned(16, args->x, args->dy, args->dx, args->weight);
-    const unsigned each = packs <= BACKWARD_THREADS ? 1 : 2;
-    const unsigned threads = is_short ? threads_for(packs, each) : LONG_THREADS;
-    const unsigned rows_at_once = is_short ? BACKWARD_THREADS / threads : 1;
+    const unsigned threads = is_short ? threads_for(packs, BACKWARD_PACKS) : LONG_THREADS;
+    const unsigned rows_at_once = threads < ROWS_THREADS ? ROWS_THREADS / threads : 1;
     size_t blocks = 2 * static_cast<size_t>(weft_cuda_num_multiprocessors(weft_lane_device(lane)));
     if (blocks > WEFT_CUDA_WORKSPACE_BYTES / sums_bytes)
         blocks = WEFT_CUDA_WORKSPACE_BYTES / sums_bytes;
@@ -413,14 +427,12 @@ weft_status backward_kind(weft_lane *lane, const weft_norm_backward_args *args)
     WEFT_TRY(weft_cuda_workspace(lane, num * sums_bytes, &workspace));
     float *partials = static_cast<float *>(workspace);
     const dim3 block(threads, rows_at_once);
-    const size_t shared = size_t(rows_at_once - 1) * 2 * each * n * threads * sizeof(float);
+    const size_t shared =
+        size_t(rows_at_once - 1) * 2 * BACKWARD_PACKS * n * threads * sizeof(float);
     if (num == 0) { /* no rows: nothing is added up */
-    } else if (is_short && each == 1) {
-        WEFT_TRY(WEFT_LAUNCH((backward_rows<T, n, 1, KIND>), num, block, shared, stream, *args,
-                             partials));
     } else if (is_short) {
-        WEFT_TRY(WEFT_LAUNCH((backward_rows<T, n, 2, KIND>), num, block, shared, stream, *args,
-                             partials));
+        WEFT_TRY(
+            WEFT_LAUNCH((backward_rows<T, n, KIND>), num, block, shared, stream, *args, partials));
     } else if (args->cols % n == 0 && is_aligned(16, args->x, args->dy, args->dx, args->weight)) {
         WEFT_TRY(WEFT_LAUNCH((backward_long_rows<T, n, KIND>), num, LONG_THREADS, 0, stream, *args,
                              partials));
