@@ -4,7 +4,8 @@
 
 #include "kernels/cuda/each.cuh"
 
-constexpr unsigned SUM_COLUMNS_ROWS = 16;
+constexpr unsigned SUM_COLUMNS_ROWS = 32;
+constexpr unsigned SUM_COLUMNS_UNROLL = 4; /* rows of a thread that are under way together */
 /* A block of so many threads sums WARP columns. */
 #define SUM_COLUMNS_BLOCK dim3(WARP, SUM_COLUMNS_ROWS)
 
@@ -15,10 +16,18 @@ static __device__ inline float sum_of_column(const float *partials, size_t strid
 {
     __shared__ float shared[SUM_COLUMNS_ROWS][WARP];
     float sum = 0.0f;
-    if (col < stride)
-#pragma unroll 4
-        for (unsigned row = begin + threadIdx.y; row < end; row += SUM_COLUMNS_ROWS)
-            sum += partials[row * stride + col];
+    for (size_t row = begin + threadIdx.y; row < end && col < stride;
+         row += SUM_COLUMNS_UNROLL * SUM_COLUMNS_ROWS) {
+        float values[SUM_COLUMNS_UNROLL];
+#pragma unroll
+        for (unsigned u = 0; u < SUM_COLUMNS_UNROLL; u++) {
+            const size_t at = row + u * SUM_COLUMNS_ROWS;
+            values[u] = at < end ? partials[at * stride + col] : 0.0f;
+        }
+#pragma unroll
+        for (unsigned u = 0; u < SUM_COLUMNS_UNROLL; u++)
+            sum += values[u];
+    }
     shared[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
     sum = 0.0f;
