@@ -17,75 +17,80 @@ __device__ int64_t row_of(int32_t token, size_t first_row, size_t num_rows)
     return row >= 0 && row < int64_t(num_rows) ? row : -1;
 }
 
-/* Either table may be missing. Elements are counted as y's are, packs in 32 bits. */
-template <typename T, int n> struct gather_op {
-    static constexpr int width = n;
-    struct operands {
-        pack<T, n> row, position;
-    };
-    const T *table, *positions;
+struct gather {
+    const void *table, *positions; /* either may be missing */
     const int32_t *tokens;
-    T *y;
-    size_t first_row, num_rows, first_position;
-    uint32_t first_token, batch, packs_per_row; /* the first token is of the first position */
-
-    __device__ operands load(size_t i) const
-    {
-        const uint32_t t = uint32_t(i / n) / packs_per_row;
-        const size_t col = size_t(uint32_t(i / n) % packs_per_row) * n;
-        const size_t cols = size_t(packs_per_row) * n;
-        operands loaded;
-        const int64_t row = table ? row_of(tokens[t], first_row, num_rows) : -1;
-        if (row >= 0)
-            loaded.row = load_pack<n>(table + size_t(row) * cols + col);
-        else
-            for (int k = 0; k < n; k++)
-                loaded.row.at[k] = from_float<T>(0.0f);
-        if (positions)
-            loaded.position =
-                load_pack<n>(positions + (first_position + (first_token + t) / batch) * cols + col);
-        return loaded;
-    }
-    __device__ void store(size_t i, operands loaded) const
-    {
-        if (positions)
-#pragma unroll
-            for (int k = 0; k < n; k++)
-                loaded.row.at[k] =
-                    from_float<T>(to_float(loaded.row.at[k]) + to_float(loaded.position.at[k]));
-        store_pack(y + i, loaded.row);
-    }
+    void *y;
+    size_t num_tokens, cols, first_row, num_rows;
+    size_t first_position, first_token; /* the first token is so far into its position's batch */
+    size_t batch;
 };
 
-template <typename T> weft_status gather(weft_lane *lane, const weft_embedding_forward_args *args)
+constexpr unsigned GATHER_WARPS = 8;
+constexpr unsigned GATHER_UNROLL = 4; /* packs of a lane that are under way together */
+
+/* A warp takes a token. */
+template <typename T, int n>
+__global__ void __launch_bounds__(GATHER_WARPS *WARP) gather_rows(gather g)
+{
+    const size_t t = size_t(blockIdx.x) * GATHER_WARPS + threadIdx.x / WARP;
+    if (t >= g.num_tokens)
+        return;
+    const int64_t row = g.table ? row_of(g.tokens[t], g.first_row, g.num_rows) : -1;
+    const size_t position = g.first_position + (g.first_token + t) / g.batch;
+    const T *words = static_cast<const T *>(g.table) + size_t(row < 0 ? 0 : row) * g.cols;
+    const T *positions = static_cast<const T *>(g.positions) + position * g.cols;
+    T *y = static_cast<T *>(g.y) + t * g.cols;
+    constexpr size_t stride = size_t(WARP) * n;
+    for (size_t first = threadIdx.x % WARP * n; first < g.cols; first += GATHER_UNROLL * stride) {
+        pack<T, n> word[GATHER_UNROLL] = {}, other[GATHER_UNROLL] = {};
+#pragma unroll
+        for (unsigned u = 0; u < GATHER_UNROLL; u++) {
+            const size_t col = first + u * stride;
+            if (row >= 0 && col < g.cols)
+                word[u] = load_pack<n>(words + col);
+            if (g.positions && col < g.cols)
+                other[u] = load_pack<n>(positions + col);
+        }
+#pragma unroll
+        for (unsigned u = 0; u < GATHER_UNROLL; u++) {
+            const size_t col = first + u * stride;
+#pragma unroll
+            for (int k = 0; k < n; k++)
+                word[u].at[k] = from_float<T>(to_float(word[u].at[k]) + to_float(other[u].at[k]));
+            if (col < g.cols)
+                store_pack(y + col, word[u]);
+        }
+    }
+}
+
+template <typename T>
+weft_status gather_table(weft_lane *lane, const weft_embedding_forward_args *args)
 {
     constexpr int n = WIDTH<T>;
-    const size_t cols = args->cols, most = (size_t(1) << 31) / cols;
-    const size_t fits = most == 0 ? 1 : most < TOKENS_AT_ONCE ? most : TOKENS_AT_ONCE;
-    const size_t step = args->num_tokens < fits ? args->num_tokens : fits;
-    gather_op<T, n> wide = {static_cast<const T *>(args->table),
-                            static_cast<const T *>(args->positions),
-                            args->tokens,
-                            static_cast<T *>(args->y),
-                            args->first_row,
-                            args->num_rows,
-                            0,
-                            0,
-                            static_cast<uint32_t>(args->batch),
-                            static_cast<uint32_t>(cols / n)};
-    const bool aligned = is_aligned(16, wide.table, wide.positions, wide.y) && cols % n == 0;
-    for (size_t first = 0; first < args->num_tokens; first += step) {
-        const size_t num = step < args->num_tokens - first ? step : args->num_tokens - first;
-        wide.tokens = args->tokens ? args->tokens + first : nullptr;
-        WEFT_TRY(bring_near(lane, 0, num, &wide.tokens));
-        wide.y = static_cast<T *>(args->y) + first * cols;
-        wide.first_position = args->first_position + first / args->batch;
-        wide.first_token = static_cast<uint32_t>(first % args->batch);
-        WEFT_TRY(launch_each(lane, num * cols, aligned, wide,
-                             gather_op<T, 1>{wide.table, wide.positions, wide.tokens, wide.y,
-                                             wide.first_row, wide.num_rows, wide.first_position,
-                                             wide.first_token, wide.batch,
-                                             static_cast<uint32_t>(cols)}));
+    const size_t cols = args->cols;
+    const bool aligned = is_aligned(16, args->table, args->positions, args->y) && cols % n == 0;
+    for (size_t first = 0; first < args->num_tokens; first += TOKENS_AT_ONCE) {
+        const size_t rest = args->num_tokens - first;
+        const size_t num = rest < TOKENS_AT_ONCE ? rest : TOKENS_AT_ONCE;
+        gather g = {args->table,
+                    args->positions,
+                    args->tokens ? args->tokens + first : nullptr,
+                    static_cast<T *>(args->y) + first * cols,
+                    num,
+                    cols,
+                    args->first_row,
+                    args->num_rows,
+                    args->first_position + first / args->batch,
+                    first % args->batch,
+                    args->batch};
+        WEFT_TRY(bring_near(lane, 0, num, &g.tokens));
+        const unsigned blocks = num_blocks(num, GATHER_WARPS), threads = GATHER_WARPS * WARP;
+        cudaStream_t stream = weft_cuda_stream(lane);
+        if (aligned)
+            WEFT_TRY(WEFT_LAUNCH((gather_rows<T, n>), blocks, threads, 0, stream, g));
+        else
+            WEFT_TRY(WEFT_LAUNCH((gather_rows<T, 1>), blocks, threads, 0, stream, g));
     }
     return WEFT_OK;
 }
@@ -411,7 +416,7 @@ weft_status weft_cuda_embedding_forward(weft_lane *lane, const weft_embedding_fo
 {
     if (args->num_tokens == 0 || args->cols == 0)
         return WEFT_OK;
-    return WITH_DTYPE(args->dtype, gather<T>(lane, args));
+    return WITH_DTYPE(args->dtype, gather_table<T>(lane, args));
 }
 
 weft_status weft_cuda_embedding_backward(weft_lane *lane, const weft_embedding_backward_args *args)

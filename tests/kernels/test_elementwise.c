@@ -98,6 +98,9 @@ static void embedding_equals_fp64_and_finite_differences(void **state)
             (embedding_case){
                 .num_tokens = 66, .batch = 2, .cols = 301, .first_row = 1, .num_rows = 7},
             dtype, tables, form & 1);
+        check_embedding(/* several packs a thread */
+                        (embedding_case){.num_tokens = 7, .batch = 2, .cols = 1608, .num_rows = 23},
+                        dtype, tables, form & 1);
         /* Rows that very many tokens chose. */
         check_embedding(
             (embedding_case){.num_tokens = 611, .batch = 5, .cols = 16, .num_rows = 300}, dtype,
