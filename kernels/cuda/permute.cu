@@ -24,18 +24,17 @@ static __global__ void __launch_bounds__(THREADS)
         return;
     const Unit *from = x + size_t(token_of[row]) * units;
     Unit *to = rows + row * units;
-    size_t i = lane;
-    for (; i + (UNROLL - 1) * WARP < units; i += UNROLL * WARP) {
+    for (size_t i = lane; i < units; i += UNROLL * WARP) {
         Unit loaded[UNROLL];
 #pragma unroll
         for (unsigned u = 0; u < UNROLL; u++)
-            loaded[u] = from[i + u * WARP];
+            if (i + u * WARP < units)
+                loaded[u] = from[i + u * WARP];
 #pragma unroll
         for (unsigned u = 0; u < UNROLL; u++)
-            to[i + u * WARP] = loaded[u];
+            if (i + u * WARP < units)
+                to[i + u * WARP] = loaded[u];
     }
-    for (; i < units; i += WARP)
-        to[i] = from[i];
 }
 
 /* True where rows of `row_bytes` from each of these on can be read 16 bytes at a time. */
@@ -78,12 +77,67 @@ struct gather {
     bool accumulate;
 };
 
-template <typename T, int WIDTH>
-static __global__ void __launch_bounds__(THREADS) gather_tokens(gather g)
+/* One token's y. Of its rows `together` at once are on their way, `across` packs of each. Lane k
+ * holds row k of `num` and its weight. All lanes of the warp call. */
+template <typename T, int WIDTH, unsigned together, unsigned across>
+static __device__ inline void add_rows(const gather &g, size_t t, unsigned num, int32_t row,
+                                       float weight)
 {
     using numbers = pack<T, WIDTH>;
+    const size_t units = g.cols / WIDTH;
+    const numbers *rows = static_cast<const numbers *>(g.rows);
+    numbers *y = static_cast<numbers *>(g.y) + t * units;
+    for (size_t first = 0; first < units; first += across * WARP) {
+        const size_t i = first + threadIdx.x % WARP;
+        float sum[across][WIDTH] = {};
+#pragma unroll
+        for (unsigned u = 0; u < across; u++) {
+            if (g.accumulate && i + u * WARP < units) {
+                const numbers before = y[i + u * WARP];
+#pragma unroll
+                for (int c = 0; c < WIDTH; c++)
+                    sum[u][c] = to_float(before.at[c]);
+            }
+        }
+        for (unsigned k = 0; k < num; k += together) {
+            numbers loaded[together][across];
+            float weights[together];
+#pragma unroll
+            for (unsigned j = 0; j < together; j++) {
+                const int source = int((k + j) % WARP);
+                const size_t from = size_t(__shfl_sync(WHOLE_WARP, row, source)) * units + i;
+                weights[j] = __shfl_sync(WHOLE_WARP, weight, source);
+#pragma unroll
+                for (unsigned u = 0; u < across; u++)
+                    if (k + j < num && i + u * WARP < units)
+                        loaded[j][u] = rows[from + u * WARP];
+            }
+#pragma unroll
+            for (unsigned j = 0; j < together; j++)
+#pragma unroll
+                for (unsigned u = 0; u < across; u++)
+#pragma unroll
+                    for (int c = 0; c < WIDTH; c++)
+                        if (k + j < num)
+                            sum[u][c] += weights[j] * to_float(loaded[j][u].at[c]);
+        }
+#pragma unroll
+        for (unsigned u = 0; u < across; u++) {
+            numbers result;
+#pragma unroll
+            for (int c = 0; c < WIDTH; c++)
+                result.at[c] = from_float<T>(sum[u][c]);
+            if (i + u * WARP < units)
+                y[i + u * WARP] = result;
+        }
+    }
+}
+
+template <typename T, int WIDTH>
+static __global__ void __launch_bounds__(THREADS, 3) gather_tokens(gather g)
+{
     const unsigned lane = threadIdx.x % WARP;
-    const size_t t = warp_index(), units = g.cols / WIDTH;
+    const size_t t = warp_index();
     if (t >= g.num_tokens) /* the whole warp */
         return;
     /* Lane k holds choice k, then the k-th of those that have a row. */
@@ -96,46 +150,10 @@ static __global__ void __launch_bounds__(THREADS) gather_tokens(gather g)
         source = k == lane ? unsigned(__ffs(int(present))) - 1 : source;
     row = __shfl_sync(WHOLE_WARP, row, int(source));
     weight = __shfl_sync(WHOLE_WARP, weight, int(source));
-
-    const numbers *rows = static_cast<const numbers *>(g.rows);
-    numbers *y = static_cast<numbers *>(g.y) + t * units;
-    for (size_t first = 0; first < units; first += WARP) { /* all lanes: they shuffle */
-        const size_t i = first + lane;
-        const bool is_mine = i < units;
-        float sum[WIDTH] = {};
-        if (g.accumulate && is_mine) {
-            const numbers before = y[i];
-#pragma unroll
-            for (int c = 0; c < WIDTH; c++)
-                sum[c] = to_float(before.at[c]);
-        }
-        for (unsigned k = 0; k < num; k += 2) { /* two loads together */
-            const size_t row0 = size_t(__shfl_sync(WHOLE_WARP, row, int(k)));
-            const size_t row1 = size_t(__shfl_sync(WHOLE_WARP, row, int(k + 1) % int(WARP)));
-            const float weight0 = __shfl_sync(WHOLE_WARP, weight, int(k));
-            const float weight1 = __shfl_sync(WHOLE_WARP, weight, int(k + 1) % int(WARP));
-            if (!is_mine)
-                continue;
-            const bool has_second = k + 1 < num;
-            const numbers one = rows[row0 * units + i];
-            const numbers two = rows[(has_second ? row1 : row0) * units + i];
-#pragma unroll
-            for (int c = 0; c < WIDTH; c++)
-                sum[c] += weight0 * to_float(one.at[c]);
-            if (has_second) {
-#pragma unroll
-                for (int c = 0; c < WIDTH; c++)
-                    sum[c] += weight1 * to_float(two.at[c]);
-            }
-        }
-        if (is_mine) {
-            numbers result;
-#pragma unroll
-            for (int c = 0; c < WIDTH; c++)
-                result.at[c] = from_float<T>(sum[c]);
-            y[i] = result;
-        }
-    }
+    if (num > 1)
+        add_rows<T, WIDTH, 2, 2>(g, t, num, row, weight);
+    else
+        add_rows<T, WIDTH, 1, 4>(g, t, num, row, weight);
 }
 
 template <typename T> static weft_status launch_gather(weft_lane *lane, const gather &g)
@@ -205,21 +223,19 @@ static __global__ void __launch_bounds__(THREADS) combine_backward_row(weft_comb
             }
             to[i] = result;
         };
-        size_t i = lane;
-        for (; i + (TOGETHER - 1) * WARP < units; i += TOGETHER * WARP) {
+        for (size_t i = lane; i < units; i += TOGETHER * WARP) {
             numbers d[TOGETHER], x[TOGETHER];
 #pragma unroll
             for (unsigned u = 0; u < TOGETHER; u++) {
-                d[u] = dy[i + u * WARP];
-                x[u] = from[i + u * WARP];
+                if (i + u * WARP < units) {
+                    d[u] = dy[i + u * WARP];
+                    x[u] = from[i + u * WARP];
+                }
             }
 #pragma unroll
             for (unsigned u = 0; u < TOGETHER; u++)
-                use(i + u * WARP, d[u], x[u]);
-        }
-        for (; i < units; i += WARP) {
-            const numbers d = dy[i], x = from[i];
-            use(i, d, x);
+                if (i + u * WARP < units)
+                    use(i + u * WARP, d[u], x[u]);
         }
     }
     dot = warp_sum(dot);

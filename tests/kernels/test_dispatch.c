@@ -365,6 +365,7 @@ static void moves_equal_fp64_and_finite_differences(void **state)
         check_moves(37, 8, 2, 531, dtype, form & 3, form & 4, form & 4);
         check_moves(19, 6, 3, 1031, dtype, form & 3, form & 4, form & 4);
         check_moves(9, 6, 3, 1160, dtype, form & 3, form & 4, form & 4); /* aligned rows */
+        check_moves(5, 4, 1, 1608, dtype, form & 3, form & 4, form & 4); /* of one choice */
     }
 }
 
