@@ -12,27 +12,22 @@ namespace
 {
 
 constexpr unsigned WARP_ROW_THREADS = 128; /* of a block whose warps have a row each */
-constexpr int WARP_ROW_PACKS = 4;
+constexpr int WARP_ROW_PACKS = 8; /* a lane; a warp needs no barriers and little else beside */
 constexpr unsigned LONG_THREADS = 512;
 
-/* What a thread stores of a row, and where its mean and rstd are known. */
+/* Stores a pack of y = (x rstd + shift) weight + bias. */
 template <typename T, int n>
-__device__ void store_normed(const weft_norm_forward_args &a, const pack<T, n> &x, size_t row,
-                             size_t col, float mean, float rstd)
+__device__ void store_normed(const weft_norm_forward_args &a, const float (&x)[n], size_t row,
+                             size_t col, float rstd, float shift)
 {
     const pack<T, n> weight = load_pack<n>(static_cast<const T *>(a.weight) + col);
-    pack<T, n> y;
-    if (a.bias) {
-        const pack<T, n> bias = load_pack<n>(static_cast<const T *>(a.bias) + col);
+    pack<T, n> y, bias = {};
+    if (a.bias)
+        bias = load_pack<n>(static_cast<const T *>(a.bias) + col);
 #pragma unroll
-        for (int k = 0; k < n; k++)
-            y.at[k] = from_float<T>((to_float(x.at[k]) - mean) * rstd * to_float(weight.at[k]) +
-                                    to_float(bias.at[k]));
-    } else {
-#pragma unroll
-        for (int k = 0; k < n; k++)
-            y.at[k] = from_float<T>((to_float(x.at[k]) - mean) * rstd * to_float(weight.at[k]));
-    }
+    for (int k = 0; k < n; k++)
+        y.at[k] =
+            from_float<T>((x[k] * rstd + shift) * to_float(weight.at[k]) + to_float(bias.at[k]));
     store_pack(static_cast<T *>(a.y) + row * a.cols + col, y);
 }
 
@@ -51,8 +46,9 @@ __device__ void add_residual(const weft_norm_forward_args &a, pack<T, n> &x,
 
 /* A row of a warp (IS_WARP) or of a block, `packs` of it in each thread. */
 template <typename T, int n, int packs, bool IS_WARP, weft_norm_kind KIND>
-__global__ void __launch_bounds__(packs > 2 && !IS_WARP ? 1024 : 512)
-    forward_row(weft_norm_forward_args a)
+__global__ void __launch_bounds__(IS_WARP     ? WARP_ROW_THREADS
+                                  : packs > 2 ? 1024
+                                              : 512) forward_row(weft_norm_forward_args a)
 {
     __shared__ float shared[WARP];
     const unsigned threads = IS_WARP ? WARP : blockDim.x;
@@ -73,15 +69,17 @@ __global__ void __launch_bounds__(packs > 2 && !IS_WARP ? 1024 : 512)
                 residual[p] = load_pack<n>(static_cast<const T *>(a.residual) + at + col);
         }
     }
-    float mean = 0.0f, square = 0.0f;
+    float mean = 0.0f, square = 0.0f, numbers[packs][n];
 #pragma unroll
     for (int p = 0; p < packs; p++) {
         const size_t col = size_t(p * threads + thread) * n;
         if (col < cols) {
             add_residual(a, x[p], residual[p], at + col);
 #pragma unroll
-            for (int k = 0; k < n; k++)
-                mean += to_float(x[p].at[k]);
+            for (int k = 0; k < n; k++) {
+                numbers[p][k] = to_float(x[p].at[k]);
+                mean += numbers[p][k];
+            }
         }
     }
     mean = KIND == WEFT_NORM_LAYER ? sum_of_row(mean) / float(cols) : 0.0f;
@@ -91,7 +89,7 @@ __global__ void __launch_bounds__(packs > 2 && !IS_WARP ? 1024 : 512)
         if (col < cols) {
 #pragma unroll
             for (int k = 0; k < n; k++) {
-                const float centred = to_float(x[p].at[k]) - mean;
+                const float centred = numbers[p][k] - mean;
                 square += centred * centred;
             }
         }
@@ -101,7 +99,7 @@ __global__ void __launch_bounds__(packs > 2 && !IS_WARP ? 1024 : 512)
     for (int p = 0; p < packs; p++) {
         const size_t col = size_t(p * threads + thread) * n;
         if (col < cols)
-            store_normed(a, x[p], row, col, mean, rstd);
+            store_normed<T, n>(a, numbers[p], row, col, rstd, -mean * rstd);
     }
     if (thread == 0) {
         if (KIND == WEFT_NORM_LAYER && a.mean)
@@ -136,8 +134,13 @@ __global__ void __launch_bounds__(LONG_THREADS) forward_long_row(weft_norm_forwa
         }
     }
     const float rstd = 1.0f / sqrtf(block_sum(square, shared) / float(cols) + a.epsilon);
-    for (size_t col = start; col < cols; col += step)
-        store_normed(a, load_pack<n>(x + col), row, col, mean, rstd);
+    for (size_t col = start; col < cols; col += step) {
+        const pack<T, n> values = load_pack<n>(x + col);
+        float numbers[n];
+        for (int k = 0; k < n; k++)
+            numbers[k] = to_float(values.at[k]);
+        store_normed<T, n>(a, numbers, row, col, rstd, -mean * rstd);
+    }
     if (threadIdx.x == 0) {
         if (KIND == WEFT_NORM_LAYER && a.mean)
             a.mean[row] = mean;
@@ -161,10 +164,13 @@ weft_status forward_kind(weft_lane *lane, const weft_norm_forward_args *args)
     if (args->cols % n ||
         !is_aligned(16, args->x, args->residual, args->sum, args->weight, args->bias, args->y))
         return WEFT_LAUNCH((forward_long_row<T, 1, KIND>), rows, LONG_THREADS, 0, stream, *args);
+    const unsigned warp_blocks = num_blocks(rows, WARP_ROW_THREADS / WARP);
+    if (packs <= WARP_ROW_PACKS / 2 * WARP)
+        return WEFT_LAUNCH((forward_row<T, n, WARP_ROW_PACKS / 2, true, KIND>), warp_blocks,
+                           WARP_ROW_THREADS, 0, stream, *args);
     if (packs <= WARP_ROW_PACKS * WARP)
-        return WEFT_LAUNCH((forward_row<T, n, WARP_ROW_PACKS, true, KIND>),
-                           num_blocks(rows, WARP_ROW_THREADS / WARP), WARP_ROW_THREADS, 0, stream,
-                           *args);
+        return WEFT_LAUNCH((forward_row<T, n, WARP_ROW_PACKS, true, KIND>), warp_blocks,
+                           WARP_ROW_THREADS, 0, stream, *args);
     if (packs <= 2 * 512)
         return WEFT_LAUNCH((forward_row<T, n, 2, false, KIND>), rows, threads_for(packs, 2), 0,
                            stream, *args);

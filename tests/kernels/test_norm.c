@@ -41,7 +41,8 @@ static double norm_loss(const void *context)
 
 static const struct size {
     size_t rows, cols;
-} sizes[] = {{1, 1}, {3, 5}, {2, 17}, {9, 1031}, {70, 384}, {5, 2056}, {2, 8200}, {2, 16640}};
+} sizes[] = {{1, 1},    {3, 5},    {2, 17},   {9, 1031}, {70, 384},
+             {6, 1000}, {5, 1600}, {5, 2056}, {2, 8200}, {2, 16640}};
 
 static void check_forward(weft_norm_kind kind, struct size size, weft_dtype dtype, bool has_bias,
                           int residual_form)
@@ -153,8 +154,8 @@ static void check_backward(weft_norm_kind kind, struct size size, weft_dtype dty
 static void backward_equals_finite_differences(void **state)
 {
     (void)state;
-    static const struct size backward_sizes[] = {{3, 5},    {2, 17},   {13, 531},
-                                                 {70, 257}, {23, 384}, {3, 4160}};
+    static const struct size backward_sizes[] = {{3, 5},    {2, 17},   {13, 531}, {70, 257},
+                                                 {23, 384}, {9, 1600}, {3, 4160}};
     for (size_t s = 0; s < sizeof backward_sizes / sizeof backward_sizes[0]; s++) {
         for (int form = 0; form < 4 * probe_num_dtypes(); form++)
             check_backward(form & 1 ? WEFT_NORM_LAYER : WEFT_NORM_RMS, backward_sizes[s],
