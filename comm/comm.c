@@ -208,6 +208,13 @@ weft_status weft_comm_run_on_lane(weft_lane *lane, const weft_comm_op *op)
     return weft_staging_end(lane, &staging);
 }
 
+weft_status weft_comm_reserve(const weft_comm *comm, weft_lane *lane, size_t bytes)
+{
+    if (comm->ops->enqueue != weft_comm_run_on_lane || !weft_staging_is_needed(lane))
+        return WEFT_OK;
+    return weft_staging_reserve(lane, bytes);
+}
+
 /* Numbers the operation, then queues it, or runs it here when `lane` is NULL. */
 static weft_status issue(weft_lane *lane, weft_comm_op *op)
 {

@@ -102,6 +102,12 @@ const char *weft_comm_name(const weft_comm *comm);
 /* The world rank of a member. */
 int weft_comm_world_rank(const weft_comm *comm, int rank);
 
+/* Where the group's operations on GPU lanes go through pinned memory: makes the lane's workspace
+ * large enough for one that sends and receives `bytes` in all. Workspaces grow by themselves too,
+ * but pinning memory may wait for all that the GPU has been given, and so, amid a step, for a peer
+ * that waits as well. Elsewhere nothing. Local. Errors: WEFT_MEMORY. */
+weft_status weft_comm_reserve(const weft_comm *comm, weft_lane *lane, size_t bytes) WEFT_CHECKED;
+
 /* Collective operations. In place: `buffer` is input and result. fp32, bf16, fp16, fp64, int32,
  * int64; bf16 and fp16 are accumulated in fp32 and rounded once, to nearest even. Maximum and
  * minimum pass a NaN on. */

@@ -54,6 +54,12 @@ static size_t round_up(size_t bytes)
     return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
+/* Of an operation's copies of so many bytes, each rounded up. */
+static size_t workspace_bytes(size_t bytes)
+{
+    return bytes > MIN_WORKSPACE_BYTES ? bytes : MIN_WORKSPACE_BYTES;
+}
+
 weft_status weft_staging_begin(weft_lane *lane, const weft_comm_op *op, weft_staging *out)
 {
     weft_staging staging = {.op = *op};
@@ -69,8 +75,7 @@ weft_status weft_staging_begin(weft_lane *lane, const weft_comm_op *op, weft_sta
     size_t bytes = recv_start + received;
     bytes = bytes > sent ? bytes : sent;
     void *memory = NULL;
-    WEFT_TRY(weft_cuda_pinned_workspace(
-        lane, bytes > MIN_WORKSPACE_BYTES ? bytes : MIN_WORKSPACE_BYTES, &memory));
+    WEFT_TRY(weft_cuda_pinned_workspace(lane, workspace_bytes(bytes), &memory));
     char *workspace = memory;
     if (sends) {
         staging.op.send = workspace;
@@ -85,6 +90,12 @@ weft_status weft_staging_begin(weft_lane *lane, const weft_comm_op *op, weft_sta
         staging.op.send = staging.op.recv = workspace;
     *out = staging;
     return WEFT_OK;
+}
+
+weft_status weft_staging_reserve(weft_lane *lane, size_t bytes)
+{
+    void *memory;
+    return weft_cuda_pinned_workspace(lane, workspace_bytes(bytes + ALIGNMENT), &memory);
 }
 
 weft_status weft_staging_end(weft_lane *lane, const weft_staging *staging)
@@ -111,6 +122,12 @@ weft_status weft_staging_end(weft_lane *lane, const weft_staging *staging)
     (void)lane;
     (void)staging;
     return WEFT_OK;
+}
+
+weft_status weft_staging_reserve(weft_lane *lane, size_t bytes)
+{
+    return WEFT_ERROR(WEFT_INTERNAL, "lane %s: %zu bytes of pinned memory, but there is no GPU",
+                      weft_lane_name(lane), bytes);
 }
 
 bool weft_staging_is_needed(const weft_lane *lane)

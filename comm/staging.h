@@ -23,6 +23,8 @@ weft_status weft_staging_begin(weft_lane *lane, const weft_comm_op *op,
                                weft_staging *out) WEFT_CHECKED;
 /* Enqueues the copy back, behind out->op. */
 weft_status weft_staging_end(weft_lane *lane, const weft_staging *staging) WEFT_CHECKED;
+/* Makes the lane's workspace so large now. On lanes where none is needed, an error. */
+weft_status weft_staging_reserve(weft_lane *lane, size_t bytes) WEFT_CHECKED;
 /* True where the lane's device keeps operands that the host cannot read. */
 bool weft_staging_is_needed(const weft_lane *lane);
 

@@ -319,6 +319,19 @@ static weft_loss_scale_options loss_scale_of(const weft_train_options *train)
                                      .hysteresis = train->hysteresis};
 }
 
+/* Before anything stands on the lanes. */
+static weft_status reserve(weft_trainer *t)
+{
+    weft_comm *pp = t->groups.by_axis[WEFT_AXIS_PP];
+    size_t boundary_bytes = weft_model_boundary_bytes(t->model);
+    for (int i = WEFT_LANE_SEND; i <= WEFT_LANE_RECEIVE; i++)
+        if (t->lanes[i])
+            WEFT_TRY(weft_comm_reserve(pp, t->lanes[i], boundary_bytes));
+    WEFT_TRY(weft_model_reserve(t->model, t->lanes[WEFT_LANE_COMPUTE]));
+    return weft_optimizer_reserve(t->optimizer, t->lanes[WEFT_LANE_COMPUTE],
+                                  t->lanes[WEFT_LANE_REDUCE]);
+}
+
 static weft_status create_optimizer(weft_trainer *t)
 {
     const weft_train_options *train = &t->config.train;
@@ -339,6 +352,7 @@ static weft_status create_optimizer(weft_trainer *t)
                                   .overlap = t->config.parallel.overlap_grad_reduce,
                                   .loss_scale = loss_scale_of(train)},
         &t->optimizer));
+    WEFT_TRY(reserve(t));
     t->peak_flops = t->config.device.peak_flops;
     if (t->peak_flops > 0)
         return WEFT_OK;

@@ -370,6 +370,22 @@ weft_status weft_model_set_moe_programs(weft_model *model, const weft_moe_pipeli
                                            : WEFT_OK;
 }
 
+/* Of TP: full rows gathered from shares. Of EP: what balanced routing sends and receives. */
+weft_status weft_model_reserve(weft_model *model, weft_lane *compute)
+{
+    const weft_shape *shape = &model->shape;
+    const weft_groups *groups = model->setup.groups;
+    size_t row_bytes = shape->hidden * weft_dtype_bytes(shape->dtype);
+    WEFT_TRY(weft_comm_reserve(groups->by_axis[WEFT_AXIS_TP], compute,
+                               2 * shape->seq * shape->batch * row_bytes));
+    if (!weft_model_moe_exchanges(model))
+        return WEFT_OK;
+    size_t tokens = weft_moe_dims_of(&model->options, shape).tokens;
+    return weft_moe_runtime_reserve(model->moe, groups->by_axis[WEFT_AXIS_EP], compute,
+                                    2 * tokens * (size_t)model->options.moe_router_topk *
+                                        row_bytes);
+}
+
 void weft_model_set_pace(weft_model *model, double flops)
 {
     model->setup.pace_flops = flops;

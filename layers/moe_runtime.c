@@ -98,6 +98,16 @@ void weft_moe_runtime_destroy(weft_moe_runtime *r)
     free(r);
 }
 
+weft_status weft_moe_runtime_reserve(const weft_moe_runtime *r, const weft_comm *ep,
+                                     weft_lane *compute, size_t bytes)
+{
+    WEFT_TRY(weft_comm_reserve(ep, compute, bytes));
+    for (int i = 0; i < WEFT_NUM_LANES; i++)
+        if (r->lanes[i])
+            WEFT_TRY(weft_comm_reserve(ep, r->lanes[i], bytes));
+    return WEFT_OK;
+}
+
 static weft_status prepare_executor(weft_moe_runtime *r, const weft_program programs[2])
 {
     uint32_t num_tasks = programs[0].num_tasks;

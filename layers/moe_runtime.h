@@ -41,6 +41,9 @@ weft_status weft_moe_runtime_create(weft_device *device, const weft_moe_options 
                                     bool exchange, size_t block_bytes,
                                     weft_moe_runtime **out) WEFT_CHECKED;
 void weft_moe_runtime_destroy(weft_moe_runtime *runtime); /* NULL is legal */
+/* weft_comm_reserve on the compute lane and on the runtime's own. */
+weft_status weft_moe_runtime_reserve(const weft_moe_runtime *runtime, const weft_comm *ep,
+                                     weft_lane *compute, size_t bytes) WEFT_CHECKED;
 /* Makes (n, S) what forwards use from now on. Between steps: it may allocate. */
 weft_status weft_moe_runtime_use(weft_moe_runtime *runtime,
                                  const weft_moe_pipeline *pipeline) WEFT_CHECKED;

@@ -110,6 +110,9 @@ weft_status weft_model_set_moe_pipeline(weft_model *model,
  * Borrowed. */
 weft_status weft_model_set_moe_programs(weft_model *model, const weft_moe_pipeline *pipeline,
                                         const weft_program programs[2]) WEFT_CHECKED;
+/* Pins what one operation of this model's on `compute`, and on lanes of its own, may need
+ * (weft_comm_reserve); a routing that is uneven may need more, later. */
+weft_status weft_model_reserve(weft_model *model, weft_lane *compute) WEFT_CHECKED;
 /* Changes setup.pace_flops for what is enqueued from now on. */
 void weft_model_set_pace(weft_model *model, double flops);
 /* What it is now; n = 1 without such layers. */

@@ -40,6 +40,9 @@ void weft_optimizer_destroy(weft_optimizer *optimizer);
 weft_status weft_optimizer_initialize(weft_optimizer *optimizer, weft_lane *lane,
                                       uint64_t seed) WEFT_CHECKED;
 
+/* Pins what the largest reduction and gather of a bucket need (weft_comm_reserve). */
+weft_status weft_optimizer_reserve(const weft_optimizer *optimizer, weft_lane *compute,
+                                   weft_lane *reduce) WEFT_CHECKED;
 /* Whether layer_done starts anything on this rank; else it need not be called. */
 bool weft_optimizer_overlaps(const weft_optimizer *optimizer);
 /* Gradients of `layer` and of all layers after it are final on `compute` from here on (last

@@ -42,6 +42,27 @@ static weft_status after_compute(weft_optimizer *o, weft_lane *compute, weft_lan
     return weft_lane_wait(reduce, o->compute_done);
 }
 
+weft_status weft_optimizer_reserve(const weft_optimizer *o, weft_lane *compute, weft_lane *reduce)
+{
+    const weft_groups *groups = weft_parameters_groups(o->parameters);
+    const weft_section *shared = weft_parameters_section(o->parameters, WEFT_SECTION_EMBEDDING);
+    size_t element_bytes = weft_dtype_bytes(weft_parameters_dtype(o->parameters));
+    if (groups->embedding && shared->count > 0)
+        WEFT_TRY(weft_comm_reserve(groups->embedding, reduce, shared->count * sizeof(float)));
+    for (int kind = 0; kind < WEFT_NUM_SECTIONS; kind++) {
+        const weft_section *section = weft_parameters_section(o->parameters, kind);
+        size_t most = 0;
+        for (int b = 0; b < section->num_buckets; b++)
+            most = most < section->buckets[b].count ? section->buckets[b].count : most;
+        if (most == 0)
+            continue;
+        WEFT_TRY(weft_comm_reserve(section->group, reduce, 2 * most * sizeof(float)));
+        if (o->options.distributed)
+            WEFT_TRY(weft_comm_reserve(section->group, compute, 2 * most * element_bytes));
+    }
+    return WEFT_OK;
+}
+
 static bool is_summed(const weft_optimizer *o, weft_section_kind kind)
 {
     const weft_section *section = weft_parameters_section(o->parameters, kind);

@@ -10,7 +10,7 @@
 #include "comm/comm.h"
 #include "tests/expect.h"
 
-enum { TEST_NUM_LANES = 4 };
+enum { TEST_NUM_LANES = 4, TEST_PINNED_BYTES = 4 << 20 };
 
 typedef struct test_setup {
     weft_comm *comm, *world; /* the same one without NCCL */
@@ -71,8 +71,10 @@ static inline void test_setup_init(test_setup *t)
     else
         setup_must(weft_comm_create_self(&t->world));
     test_setup_group(t);
-    for (int i = 0; i < TEST_NUM_LANES; i++)
+    for (int i = 0; i < TEST_NUM_LANES; i++) {
         setup_must(weft_lane_create(t->device, 0, names[i], &t->lanes[i]));
+        setup_must(weft_comm_reserve(t->comm, t->lanes[i], TEST_PINNED_BYTES));
+    }
     t->rank = weft_comm_rank(t->comm);
     t->size = weft_comm_size(t->comm);
 }

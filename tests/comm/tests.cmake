@@ -52,7 +52,8 @@ weft_add_test_run(NAME comm_backend_2 PROGRAM $<TARGET_FILE:test_comm_backend> R
 function(weft_add_comm_cuda_run name suite ranks)
   weft_add_test_run(NAME comm_${name}_cuda_${ranks} PROGRAM $<TARGET_FILE:test_comm_${suite}>
     RANKS ${ranks} LABELS comm cuda ARGS ${ARGN})
-  set_property(TEST comm_${name}_cuda_${ranks} APPEND PROPERTY ENVIRONMENT WEFT_TEST_DEVICE=cuda)
+  set_property(TEST comm_${name}_cuda_${ranks} APPEND PROPERTY ENVIRONMENT WEFT_TEST_DEVICE=cuda
+    WEFT_EMULATE_PINNING_WAITS=1)
   set_tests_properties(comm_${name}_cuda_${ranks} PROPERTIES RESOURCE_LOCK gpu)
 endfunction()
 foreach(suite backend collectives messages sharded)

@@ -26,6 +26,9 @@ add_moe(o3 tp=2,binding=dp,ep=2,etp=2 "\"moe_all_to_all\": \"o3\", \"moe_all_to_
 add_moe(direct tp=2,binding=dp,ep=2,etp=2
   "\"moe_all_to_all\": \"direct\", \"moe_num_partitions\": 2")
 set_tests_properties(cuda_training ${cuda_training} PROPERTIES RESOURCE_LOCK gpu)
+# Emulated, pinning memory waits for all streams, as it may on a GPU.
+set_property(TEST cuda_training ${cuda_training} APPEND PROPERTY ENVIRONMENT
+  WEFT_EMULATE_PINNING_WAITS=1)
 weft_add_test(NAME cuda_command SOURCES launcher/cuda_command.c launcher/child.c
   LABELS launcher cuda)
 set_tests_properties(cuda_command PROPERTIES RESOURCE_LOCK gpu)

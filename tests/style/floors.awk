@@ -40,7 +40,7 @@ BEGIN {
     home["^pcre2\\.h$"] = "^launcher/"
     split("arpa/inet assert complex ctype dirent dlfcn errno fcntl fenv float fnmatch ftw getopt " \
           "glob inttypes libgen limits locale math netdb netinet/in poll pthread pwd regex sched " \
-          "semaphore setjmp signal spawn stdalign stdarg stdatomic stdbool stddef stdint stdio " \
+          "search semaphore setjmp signal spawn stdalign stdarg stdatomic stdbool stddef stdint stdio " \
           "stdlib stdnoreturn string strings tgmath threads time unistd wchar wctype", names, " ")
     for (i in names)
         libc[names[i] ".h"] = 1
