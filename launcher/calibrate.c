@@ -10,13 +10,13 @@
 #include "launcher/arguments.h"
 #include "launcher/calibrate.h"
 #include "launcher/measure.h"
+#include "launcher/setup.h"
 #include "launcher/verbs.h"
-#include "parallel/topology.h"
 
 typedef struct arguments {
     weft_measure_options measure;
     const char *out, *svg;
-    int num_threads;
+    weft_config config; /* of its options those of the device */
     bool json;
 } arguments;
 
@@ -36,6 +36,7 @@ static void help(void)
            "  --only COST[,COST]    only these curves, by their names in the file\n"
            "  --no-interference     leave it at 1\n"
            "  --ranks-per-node N    take N consecutive ranks for a node\n"
+           "  --device cpu|cuda     what computes, and whose memory is copied and sent (cpu)\n"
            "  --threads N           threads a rank computes with (its share of the cores)\n"
            "  --name NAME           the cluster's name (the host's)\n"
            "  --quick               few, small volumes: to see whether it works\n"
@@ -105,7 +106,13 @@ static weft_status parse_option(int option, char *value, arguments *args)
         return WEFT_OK;
     case 't':
         WEFT_TRY(weft_parse_count("threads", value, false, 1, 4096, &number));
-        args->num_threads = (int)number;
+        args->config.device.num_threads = (int)number;
+        return WEFT_OK;
+    case 'd':
+        if (strcmp(value, "cpu") != 0 && strcmp(value, "cuda") != 0)
+            return WEFT_ERROR(WEFT_CONFIG, "--device %.40s: neither cpu nor cuda", value);
+        args->config.device.kind =
+            strcmp(value, "cuda") == 0 ? WEFT_DEVICE_KIND_CUDA : WEFT_DEVICE_KIND_CPU;
         return WEFT_OK;
     case 'n':
         if (strlen(value) >= sizeof(((weft_cluster *)0)->name))
@@ -132,6 +139,7 @@ static weft_status parse_arguments(int argc, char **argv, arguments *args, bool 
                                             {"only", required_argument, NULL, 'k'},
                                             {"no-interference", no_argument, NULL, 'i'},
                                             {"ranks-per-node", required_argument, NULL, 'r'},
+                                            {"device", required_argument, NULL, 'd'},
                                             {"threads", required_argument, NULL, 't'},
                                             {"name", required_argument, NULL, 'n'},
                                             {"quick", no_argument, NULL, 'q'},
@@ -210,16 +218,8 @@ static weft_status show(const arguments *args, const weft_cluster *cluster)
     return WEFT_OK;
 }
 
-static weft_status create_device(const arguments *args, int ranks_here, weft_device **out)
-{
-    int threads = args->num_threads;
-    if (threads == 0)
-        threads = weft_machine_allowed_cores() / (ranks_here < 1 ? 1 : ranks_here);
-    return weft_device_create_cpu(threads < 1 ? 1 : threads, 0, out);
-}
-
 /* Agreed on by all ranks up to measuring, and again behind it. */
-static weft_status calibrate(const arguments *args, weft_comm *world, int ranks_here)
+static weft_status calibrate(const arguments *args, weft_comm *world)
 {
     bool speaks = weft_comm_rank(world) == 0;
     weft_device *device = NULL;
@@ -228,8 +228,10 @@ static weft_status calibrate(const arguments *args, weft_comm *world, int ranks_
     if (status == WEFT_OK && speaks)
         status = check_writable(args->svg);
     if (status == WEFT_OK)
-        status = create_device(args, ranks_here, &device);
+        status = weft_setup_device(&args->config, &device);
     status = weft_comm_agree(world, status);
+    if (status == WEFT_OK)
+        status = weft_comm_use_nccl(world, device, WEFT_COMM_BY_ANY, NULL);
     if (status == WEFT_OK)
         status = weft_measure_cluster(world, device, &args->measure, &cluster);
     weft_device_destroy(device);
@@ -246,8 +248,8 @@ int weft_verb_calibrate(int argc, char **argv)
     arguments args = {.measure.report_progress = true};
     weft_comm *world = NULL;
     bool wants_help = false;
-    int rank = 0, size, local_rank, local_size = 1;
-    bool launched = weft_comm_launched(&rank, &size, &local_rank, &local_size);
+    int rank = 0;
+    bool launched = weft_comm_launched(&rank, NULL, NULL, NULL);
     weft_log_set_rank(rank);
     weft_status status = parse_arguments(argc, argv, &args, &wants_help);
     if (wants_help) {
@@ -255,10 +257,11 @@ int weft_verb_calibrate(int argc, char **argv)
             help();
         return 0;
     }
+    weft_setup_driver(&args.config);
     if (status == WEFT_OK)
         status = launched ? weft_comm_create_world(&world) : weft_comm_create_self(&world);
     if (status == WEFT_OK)
-        status = calibrate(&args, world, launched ? local_size : 1);
+        status = calibrate(&args, world);
     int code = status == WEFT_OK ? 0
                : rank == 0       ? weft_verb_fail("calibrate")
                                  : weft_status_exit_code(status);

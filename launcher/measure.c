@@ -233,6 +233,13 @@ static weft_status fill_random(weft_lane *lane, void *x, size_t count)
                                                                .x = x});
 }
 
+/* Wide enough that a GPU's rate does not end with the launch. */
+static size_t gemm_width(const weft_measure_rig *rig)
+{
+    bool on_gpu = strcmp(weft_device_name(rig->device), "cuda") == 0;
+    return rig->options.quick ? 128 : on_gpu ? 4096 : 1024;
+}
+
 static size_t gemm_rows(const weft_measure_rig *rig)
 {
     return rig->options.quick ? 256 : WEFT_MEASURE_MAX_GEMM_ROWS;
@@ -241,8 +248,7 @@ static size_t gemm_rows(const weft_measure_rig *rig)
 static weft_status allocate(weft_measure_rig *rig)
 {
     static const char what[] = "calibration";
-    size_t bytes = rig->options.max_bytes,
-           width = rig->gemm_width = rig->options.quick ? 128 : 1024;
+    size_t bytes = rig->options.max_bytes, width = rig->gemm_width = gemm_width(rig);
     size_t ranks = (size_t)weft_comm_size(rig->world), rows = gemm_rows(rig);
     weft_lane *lane;
     void *memory;
@@ -255,7 +261,11 @@ static weft_status allocate(weft_measure_rig *rig)
     }
     WEFT_TRY(weft_lane_create(rig->device, 0, "gate", &rig->gate_lane));
     WEFT_TRY(weft_event_create(rig->device, &rig->gate_passed));
-    lane = rig->lanes[0];
+    lane = rig->lanes[WEFT_WORK_COMM];
+    if (rig->inside)
+        WEFT_TRY(weft_comm_reserve(rig->inside, lane, 2 * bytes));
+    if (rig->between)
+        WEFT_TRY(weft_comm_reserve(rig->between, lane, 2 * bytes));
     WEFT_TRY(weft_device_alloc(rig->device, WEFT_SPACE_DEVICE, bytes, what, &memory));
     rig->send = memory;
     WEFT_TRY(weft_device_alloc(rig->device, WEFT_SPACE_DEVICE, bytes, what, &memory));

@@ -5,6 +5,7 @@
 #include "core/log.h"
 #include "launcher/calibrate.h"
 #include "launcher/measure.h"
+#include "tests/core/device_under_test.h"
 #include "tests/expect.h"
 #include "tests/launcher/svg.h"
 
@@ -116,8 +117,9 @@ int main(void)
     weft_comm *world;
     weft_device *device;
     weft_cluster c = {.num_nodes = 77};
+    skip_without_device();
     EXPECT_OK(weft_comm_create_world(&world));
-    EXPECT_OK(weft_device_create_cpu(1, 0, &device));
+    EXPECT_OK(device_under_test(1, 0, &device));
     int size = weft_comm_size(world);
     check_nodes_of(world, device, 0);
     check_nodes_of(world, device, 1);
@@ -128,7 +130,7 @@ int main(void)
                  WEFT_CONFIG, "do not divide into nodes of");
     /* Too large for the device: all ranks say so. */
     weft_device *small;
-    EXPECT_OK(weft_device_create_cpu(1, weft_comm_rank(world) == size - 1 ? 4096 : 0, &small));
+    EXPECT_OK(device_under_test(1, weft_comm_rank(world) == size - 1 ? 4096 : 0, &small));
     EXPECT_ERROR(weft_measure_cluster(world, small, &(weft_measure_options){.quick = true}, &c),
                  WEFT_MEMORY, "calibration");
     EXPECT(c.num_nodes == 77, "written by a call that failed");

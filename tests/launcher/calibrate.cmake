@@ -2,5 +2,9 @@ weft_add_test(NAME calibrate SOURCES launcher/test_calibrate.c launcher/child.c 
   LABELS launcher)
 add_dependencies(test_calibrate weft_binary)
 weft_add_test(NAME calibrate_ranks SOURCES launcher/calibrate.c RANKS 4 LABELS launcher mpi)
+weft_add_test_run(NAME calibrate_cuda PROGRAM $<TARGET_FILE:test_calibrate_ranks> RANKS 2
+  LABELS launcher cuda mpi)
+set_property(TEST calibrate_cuda APPEND PROPERTY ENVIRONMENT WEFT_TEST_DEVICE=cuda)
+set_tests_properties(calibrate_cuda PROPERTIES RESOURCE_LOCK gpu)
 weft_add_test_run(NAME calibrate_odd_ranks PROGRAM $<TARGET_FILE:test_calibrate_ranks> RANKS 3
   LABELS launcher mpi)
