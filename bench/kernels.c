@@ -265,10 +265,12 @@ static void bench_activations(size_t tokens, weft_dtype dtype)
     BYTES("swiglu backward", activation_backward, dtype, 5 * wide * e,
           .kind = WEFT_ACTIVATION_SWIGLU, .rows = tokens, .cols = WIDE, .dtype = dtype, .x = x,
           .dy = z, .dx = y);
-    BYTES("rope", rope, dtype, 2 * tokens * LLAMA_HEADS * HEAD_DIM * e, .seq = tokens / 4,
-          .batch = 4, .heads = LLAMA_HEADS, .head_dim = HEAD_DIM,
-          .token_stride = (size_t)LLAMA_HEADS * HEAD_DIM, .head_stride = HEAD_DIM, .base = 10000.0f,
-          .dtype = dtype, .x = y);
+    /* Packed by query group, values between. */
+    BYTES("rope", rope, dtype, 2 * tokens * (LLAMA_HEADS + GROUPS) * HEAD_DIM * e,
+          .seq = tokens / 4, .batch = 4, .heads = LLAMA_HEADS / GROUPS + 1, .head_dim = HEAD_DIM,
+          .token_stride = (size_t)(LLAMA_HEADS + 2 * GROUPS) * HEAD_DIM, .head_stride = HEAD_DIM,
+          .groups = GROUPS, .group_stride = (size_t)(LLAMA_HEADS / GROUPS + 2) * HEAD_DIM,
+          .base = 10000.0f, .dtype = dtype, .x = y);
     BYTES("dropout", dropout, dtype, 2 * wide * e, .rows = tokens, .cols = WIDE, .dtype = dtype,
           .x = x, .y = y, .p = 0.1f, .seed = 1);
     BYTES("dropout + residual", dropout, dtype, 3 * wide * e, .rows = tokens, .cols = WIDE,

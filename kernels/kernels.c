@@ -207,6 +207,8 @@ static const char *check_rope(const weft_lane *lane, const weft_rope_args *a)
         return "rotary_dim must be even and within head_dim";
     if (!(a->base > 0))
         return "base must be positive";
+    if (a->groups > 1 && a->group_stride == 0)
+        return "several groups need a group_stride";
     if (a->seq > 0 && a->batch > 0 && a->heads > 0 && !a->x)
         return "x is required";
     return NULL;

@@ -99,7 +99,7 @@ static void *packed(const attention *a, const weft_tensor *qkv, size_t part)
     return (char *)qkv->data + offset * weft_dtype_bytes(qkv->dtype);
 }
 
-/* Rotates all heads in one call: a group's queries and its key lie back to back. */
+/* A group's queries and its key lie back to back, its value between them and the next group's. */
 static weft_status rotate(const attention *a, weft_pass *pass, const weft_tensor *qkv, bool inverse)
 {
     const weft_model_options *o = &a->common.options;
@@ -107,22 +107,21 @@ static weft_status rotate(const attention *a, weft_pass *pass, const weft_tensor
     if (o->position_embedding_type != WEFT_POSITION_ROPE)
         return WEFT_OK;
     size_t in_group = d->heads / d->groups + 1;
-    size_t bytes = weft_dtype_bytes(qkv->dtype);
-    for (size_t g = 0; g < d->groups; g++)
-        WEFT_TRY(weft_rope(
-            weft_pass_lane(pass),
-            &(weft_rope_args){.seq = weft_pass_shape(pass)->seq,
-                              .batch = weft_pass_shape(pass)->batch,
-                              .heads = in_group,
-                              .head_dim = d->head_dim,
-                              .token_stride = d->qkv,
-                              .head_stride = d->head_dim,
-                              .rotary_dim = (size_t)((double)d->head_dim * o->rotary_percent) & ~1u,
-                              .base = (float)o->rotary_base,
-                              .dtype = qkv->dtype,
-                              .x = (char *)qkv->data + g * (in_group + 1) * d->head_dim * bytes,
-                              .inverse = inverse}));
-    return WEFT_OK;
+    size_t rotary_dim = (size_t)((double)d->head_dim * o->rotary_percent) & ~1u;
+    return weft_rope(weft_pass_lane(pass),
+                     &(weft_rope_args){.seq = weft_pass_shape(pass)->seq,
+                                       .batch = weft_pass_shape(pass)->batch,
+                                       .heads = in_group,
+                                       .head_dim = d->head_dim,
+                                       .token_stride = d->qkv,
+                                       .head_stride = d->head_dim,
+                                       .groups = d->groups,
+                                       .group_stride = (in_group + 1) * d->head_dim,
+                                       .rotary_dim = rotary_dim,
+                                       .base = (float)o->rotary_base,
+                                       .dtype = qkv->dtype,
+                                       .x = qkv->data,
+                                       .inverse = inverse});
 }
 
 static weft_status attention_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,

@@ -195,12 +195,14 @@ typedef struct weft_activation_backward_args {
 } weft_activation_backward_args;
 
 /* Rotary positions (Su et al. 2021; half-rotation form, as Llama and Megatron) in place on `heads`
- * heads of `head_dim` at x + t * token_stride + h * head_stride (elements) for tokens t = s * batch
- * + b, position first_position + s. inverse: the backward. */
+ * heads of `head_dim` in each of `groups` groups, at x + t * token_stride + g * group_stride + h *
+ * head_stride (elements) for tokens t = s * batch + b, position first_position + s. No two heads
+ * overlap. inverse: the backward. */
 typedef struct weft_rope_args {
     size_t seq, batch, heads, head_dim;
     size_t token_stride, head_stride;
-    size_t rotary_dim; /* <= head_dim, even; 0: head_dim */
+    size_t groups, group_stride; /* of packed q, k and v, where values lie between; 0: one group */
+    size_t rotary_dim;           /* <= head_dim, even; 0: head_dim */
     size_t first_position;
     float base; /* 10000 */
     weft_dtype dtype;

@@ -170,6 +170,7 @@ WEFT_INLINE void rotate(void *first, void *second, size_t num, const float *rest
 weft_status WEFT_VECTOR(rope)(const weft_rope_args *args)
 {
     const size_t half = (args->rotary_dim ? args->rotary_dim : args->head_dim) / 2;
+    const size_t heads = args->heads * (args->groups ? args->groups : 1);
     const weft_dtype dtype = args->dtype;
     for (size_t first = 0; first < half; first += ROPE_PAIRS) {
         const size_t num = weft_vector_min(ROPE_PAIRS, half - first);
@@ -179,7 +180,7 @@ weft_status WEFT_VECTOR(rope)(const weft_rope_args *args)
             if (args->inverse)
                 frequency[i] = -frequency[i];
         }
-#pragma omp parallel for schedule(static) if (args->seq * args->batch * args->heads * half >       \
+#pragma omp parallel for schedule(static) if (args->seq * args->batch * heads * half >             \
                                               WEFT_VECTOR_SERIAL)
         for (size_t s = 0; s < args->seq; s++) {
             const double position = (double)(args->first_position + s);
@@ -188,10 +189,11 @@ weft_status WEFT_VECTOR(rope)(const weft_rope_args *args)
             for (size_t i = 0; i < num; i++)
                 weft_vector_sincos(position * frequency[i], &sine[i], &cosine[i]);
             for (size_t b = 0; b < args->batch; b++) {
-                for (size_t h = 0; h < args->heads; h++) {
+                for (size_t h = 0; h < heads; h++) {
                     void *x = weft_vector_at(args->x,
                                              (s * args->batch + b) * args->token_stride +
-                                                 h * args->head_stride + first,
+                                                 h / args->heads * args->group_stride +
+                                                 h % args->heads * args->head_stride + first,
                                              dtype);
                     if (dtype == WEFT_F32)
                         rotate(x, weft_vector_at(x, half, dtype), num, sine, cosine, WEFT_F32);

@@ -237,9 +237,9 @@ constexpr int ROPE_UNROLL = 4;
 constexpr size_t ROPE_PAIRS = 2048; /* whose angles a block keeps */
 
 struct rope_shape {
-    uint32_t batch, heads, packs; /* packs of rotated pairs of a head */
+    uint32_t batch, groups, heads, packs; /* heads of a group; packs of rotated pairs of a head */
     uint32_t first_pair, num_pairs, half;
-    size_t token_stride, head_stride;
+    size_t token_stride, group_stride, head_stride;
     uint64_t first_position;
     double log2_base, direction; /* 1, or -1: back */
 };
@@ -253,7 +253,7 @@ __global__ void __launch_bounds__(ROPE_THREADS) rope(T *x, rope_shape shape)
     WEFT_DYNAMIC_SHARED(float, table); /* [num_pairs] cosines, [num_pairs] sines */
     float *cosines = table, *sines = table + shape.num_pairs;
     const uint32_t s = blockIdx.x, packs = shape.packs;
-    const uint32_t num = shape.batch * shape.heads * packs;
+    const uint32_t num = shape.batch * shape.groups * shape.heads * packs;
     T *const tokens = x + size_t(s) * shape.batch * shape.token_stride + shape.first_pair;
     for (uint32_t first = threadIdx.x; first == threadIdx.x || first < num;
          first += ROPE_UNROLL * blockDim.x) {
@@ -261,8 +261,9 @@ __global__ void __launch_bounds__(ROPE_THREADS) rope(T *x, rope_shape shape)
         T *at[ROPE_UNROLL];
 #pragma unroll
         for (int u = 0; u < ROPE_UNROLL; u++) {
-            const uint32_t i = first + u * blockDim.x, head = i / packs;
-            at[u] = tokens + size_t(head / shape.heads) * shape.token_stride +
+            const uint32_t i = first + u * blockDim.x, head = i / packs, group = head / shape.heads;
+            at[u] = tokens + group / shape.groups * shape.token_stride +
+                    group % shape.groups * shape.group_stride +
                     head % shape.heads * shape.head_stride + i % packs * n;
             if (i < num) {
                 low[u] = load_pack<n>(at[u]);
@@ -303,24 +304,26 @@ template <typename T> weft_status launch_rope(weft_lane *lane, const weft_rope_a
     constexpr int n = WIDTH<T>;
     const size_t half = (args->rotary_dim ? args->rotary_dim : args->head_dim) / 2;
     const bool aligned = is_aligned(16, args->x) && half % n == 0 && args->token_stride % n == 0 &&
-                         args->head_stride % n == 0;
+                         args->group_stride % n == 0 && args->head_stride % n == 0;
     T *x = static_cast<T *>(args->x);
     for (size_t first = 0; first < half; first += ROPE_PAIRS) {
         const size_t num = half - first < ROPE_PAIRS ? half - first : ROPE_PAIRS;
         const rope_shape shape = {static_cast<uint32_t>(args->batch),
+                                  static_cast<uint32_t>(args->groups ? args->groups : 1),
                                   static_cast<uint32_t>(args->heads),
                                   static_cast<uint32_t>(aligned ? num / n : num),
                                   static_cast<uint32_t>(first),
                                   static_cast<uint32_t>(num),
                                   static_cast<uint32_t>(half),
                                   args->token_stride,
+                                  args->group_stride,
                                   args->head_stride,
                                   args->first_position,
                                   log2(static_cast<double>(args->base)),
                                   args->inverse ? -1.0 : 1.0};
         const unsigned blocks = static_cast<unsigned>(args->seq);
-        unsigned threads =
-            num_blocks(size_t(shape.batch) * shape.heads * shape.packs, ROPE_UNROLL * WARP) * WARP;
+        const size_t packs = size_t(shape.batch) * shape.groups * shape.heads * shape.packs;
+        unsigned threads = num_blocks(packs, ROPE_UNROLL * WARP) * WARP;
         threads = threads < 64 ? 64 : threads < ROPE_THREADS ? threads : ROPE_THREADS;
         const size_t shared = 2 * num * sizeof(float);
         cudaStream_t stream = weft_cuda_stream(lane);

@@ -117,7 +117,8 @@ static void extreme_inputs_saturate(void **state)
 }
 
 typedef struct rope_case {
-    size_t seq, batch, heads, head_dim, token_stride, head_stride, rotary_dim, first_position;
+    size_t seq, batch, heads, head_dim, token_stride, head_stride, groups, group_stride;
+    size_t rotary_dim, first_position;
     double base, *x, *dy, *y;
     size_t count;
 } rope_case;
@@ -127,14 +128,15 @@ static void rope_forward(const rope_case *r)
     memcpy(r->y, r->x, r->count * sizeof *r->y);
     const size_t half = r->rotary_dim / 2;
     for (size_t t = 0; t < r->seq * r->batch; t++) {
-        for (size_t h = 0; h < r->heads; h++) {
+        for (size_t h = 0; h < r->heads * (r->groups ? r->groups : 1); h++) {
+            const size_t head = t * r->token_stride + h / r->heads * r->group_stride +
+                                h % r->heads * r->head_stride;
             for (size_t i = 0; i < half; i++) {
                 double angle = (double)(r->first_position + t / r->batch) *
                                pow(r->base, -2.0 * (double)i / (double)r->rotary_dim);
-                size_t at = t * r->token_stride + h * r->head_stride + i;
-                double a = r->x[at], b = r->x[at + half];
-                r->y[at] = a * cos(angle) - b * sin(angle);
-                r->y[at + half] = b * cos(angle) + a * sin(angle);
+                double a = r->x[head + i], b = r->x[head + i + half];
+                r->y[head + i] = a * cos(angle) - b * sin(angle);
+                r->y[head + i + half] = b * cos(angle) + a * sin(angle);
             }
         }
     }
@@ -163,12 +165,14 @@ static void check_rope(rope_case r, weft_dtype dtype)
     if (rotary == 0)
         r.rotary_dim = r.head_dim;
     PROBE_RUN(rope, .seq = r.seq, .batch = r.batch, .heads = r.heads, .head_dim = r.head_dim,
-              .token_stride = r.token_stride, .head_stride = r.head_stride, .rotary_dim = rotary,
+              .token_stride = r.token_stride, .head_stride = r.head_stride, .groups = r.groups,
+              .group_stride = r.group_stride, .rotary_dim = rotary,
               .first_position = r.first_position, .base = 10000.0f, .dtype = dtype, .x = x);
     rope_forward(&r);
     probe_close(probe_read(x, r.count, dtype), r.y, r.count, probe_tolerance(dtype, 1e-6), "rope");
     PROBE_RUN(rope, .seq = r.seq, .batch = r.batch, .heads = r.heads, .head_dim = r.head_dim,
-              .token_stride = r.token_stride, .head_stride = r.head_stride, .rotary_dim = rotary,
+              .token_stride = r.token_stride, .head_stride = r.head_stride, .groups = r.groups,
+              .group_stride = r.group_stride, .rotary_dim = rotary,
               .first_position = r.first_position, .base = 10000.0f, .dtype = dtype, .x = dy,
               .inverse = true);
     probe_gradient(rope_loss, &r, r.x, r.count, probe_read(dy, r.count, dtype), NULL,
@@ -204,6 +208,36 @@ static void rope_equals_fp64_and_finite_differences(void **state)
                                .head_stride = 64,
                                .first_position = 131071},
                    dtype);
+        /* Packed by query group; groups within heads; groups that start unaligned. */
+        check_rope((rope_case){.seq = 9,
+                               .batch = 3,
+                               .heads = 5,
+                               .head_dim = 64,
+                               .token_stride = 8 * 7 * 64,
+                               .head_stride = 64,
+                               .groups = 8,
+                               .group_stride = 7 * 64,
+                               .first_position = 1},
+                   dtype);
+        check_rope((rope_case){.seq = 4,
+                               .batch = 2,
+                               .heads = 3,
+                               .head_dim = 16,
+                               .token_stride = 112,
+                               .head_stride = 32,
+                               .groups = 2,
+                               .group_stride = 16,
+                               .rotary_dim = 8},
+                   dtype);
+        check_rope((rope_case){.seq = 3,
+                               .batch = 2,
+                               .heads = 2,
+                               .head_dim = 16,
+                               .token_stride = 104,
+                               .head_stride = 16,
+                               .groups = 3,
+                               .group_stride = 33},
+                   dtype);
         /* More pairs than the table of angles. */
         check_rope((rope_case){.seq = 2,
                                .batch = 1,
@@ -216,12 +250,53 @@ static void rope_equals_fp64_and_finite_differences(void **state)
     }
 }
 
+static void rope_of_groups_equals_calls_of_one_group(void **state)
+{
+    (void)state;
+    enum { SEQ = 7, BATCH = 2, GROUPS = 3, HEADS = 3, DIM = 16, STRIDE = (HEADS + 1) * DIM };
+    const size_t count = (size_t)SEQ * BATCH * GROUPS * STRIDE;
+    for (int form = 0; form < probe_num_dtypes(); form++) {
+        weft_dtype dtype = probe_dtype(form);
+        probe_start(NULL);
+        char *together = probe_random(count, dtype, 1.0, 1);
+        char *apart = probe_random(count, dtype, 1.0, 1);
+        PROBE_RUN(rope, .seq = SEQ, .batch = BATCH, .heads = HEADS, .head_dim = DIM,
+                  .token_stride = (size_t)GROUPS * STRIDE, .head_stride = DIM, .groups = GROUPS,
+                  .group_stride = STRIDE, .base = 10000.0f, .dtype = dtype, .x = together);
+        for (size_t g = 0; g < GROUPS; g++)
+            PROBE_RUN(rope, .seq = SEQ, .batch = BATCH, .heads = HEADS, .head_dim = DIM,
+                      .token_stride = (size_t)GROUPS * STRIDE, .head_stride = DIM, .base = 10000.0f,
+                      .dtype = dtype, .x = apart + g * STRIDE * weft_dtype_bytes(dtype));
+        assert_memory_equal(together, apart, count * weft_dtype_bytes(dtype));
+    }
+}
+
+static void rope_refuses_groups_that_coincide(void **state)
+{
+    (void)state;
+    float x[4] = {0};
+    weft_rope_args args = {.seq = 1,
+                           .batch = 1,
+                           .heads = 1,
+                           .head_dim = 2,
+                           .token_stride = 4,
+                           .head_stride = 2,
+                           .groups = 2,
+                           .base = 10000.0f,
+                           .x = x};
+    assert_int_equal(weft_rope(probe_lane(0), &args), WEFT_INTERNAL);
+    assert_non_null(strstr(weft_error_get()->text, "several groups need a group_stride"));
+    weft_error_clear();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         PROBE_TEST(activations_equal_fp64_and_finite_differences),
         PROBE_TEST(extreme_inputs_saturate),
         PROBE_TEST(rope_equals_fp64_and_finite_differences),
+        PROBE_TEST(rope_of_groups_equals_calls_of_one_group),
+        PROBE_TEST(rope_refuses_groups_that_coincide),
     };
     return cmocka_run_group_tests(tests, probe_setup, probe_teardown);
 }
