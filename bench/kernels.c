@@ -325,6 +325,7 @@ static void bench_experts(size_t tokens, weft_dtype dtype)
     float *prob = on_device(choices * 4), *dprob = on_device(choices * 4);
     int64_t *counts = allocate(WEFT_SPACE_PINNED, EXPERTS * sizeof *counts);
     int64_t *dropped = allocate(WEFT_SPACE_PINNED, sizeof *dropped);
+    weft_wrong_choice *wrong = allocate(WEFT_SPACE_PINNED, sizeof *wrong);
     void *x = random_numbers(tokens * HIDDEN, dtype), *y = on_device(tokens * HIDDEN * e);
     void *rows = on_device(row_bytes), *drows = on_device(row_bytes);
     const weft_route_args route = {.num_tokens = tokens,
@@ -347,9 +348,12 @@ static void bench_experts(size_t tokens, weft_dtype dtype)
                                           .row_of = row_of,
                                           .token_of = token_of,
                                           .dropped = dropped,
+                                          .wrong = wrong,
                                           .scratch = scratch};
     check(weft_route(lane, &route)); /* so that --only finds what they give */
     check(weft_dispatch_plan(lane, &plan));
+    check(weft_lane_sync(lane));
+    check(weft_dispatch_plan_check(&plan));
     if (is_wanted("route")) {
         MEASURE(weft_route(lane, &route));
         report("route", WEFT_F32, true, (double)(2 * logit_bytes + 8 * choices), seconds_);

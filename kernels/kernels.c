@@ -408,6 +408,8 @@ static const char *check_dispatch_plan(const weft_lane *lane, const weft_dispatc
         return "unknown policy";
     if (!a->counts || (a->capacity > 0 && !a->dropped))
         return "counts (and dropped, with a capacity) are required";
+    if (!a->wrong)
+        return "wrong is required";
     if (a->num_partitions > 1 && !a->partition_counts)
         return "partition_counts are required with partitions";
     if (a->num_tokens == 0)
@@ -534,3 +536,13 @@ static const weft_kernel_ops *backend_of(const weft_lane *lane)
     }
 WEFT_KERNEL_LIST(WRAPPER)
 #undef WRAPPER
+
+weft_status weft_dispatch_plan_check(const weft_dispatch_plan_args *args)
+{
+    if (args->wrong->choice < 0)
+        return WEFT_OK;
+    size_t choice = (size_t)args->wrong->choice;
+    return WEFT_ERROR(WEFT_INTERNAL, "choice %zu of token %zu is expert %d of %zu",
+                      choice % args->topk, choice / args->topk, (int)args->wrong->expert,
+                      args->num_experts);
+}

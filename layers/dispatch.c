@@ -18,6 +18,7 @@ typedef struct planning {
     size_t group;              /* ranks that are one partition when cut by peers */
     int64_t *partition_counts; /* [kernel_parts][experts] */
     int64_t *sent_counts;      /* [ep][kernel_parts][local] */
+    weft_dispatch_plan_args sort;
 } planning;
 
 static weft_status host(weft_pass *pass, size_t count, size_t size, void *out)
@@ -34,6 +35,7 @@ static weft_status take_memory(planning *p)
     weft_moe_state *s = p->state;
     size_t parts = (size_t)s->num_parts;
     WEFT_TRY(host(p->pass, d->experts + 1, sizeof *s->counts, &s->counts));
+    WEFT_TRY(host(p->pass, 1, sizeof *p->sort.wrong, &p->sort.wrong));
     WEFT_TRY(host(p->pass, p->ep * p->kernel_parts * p->local, sizeof *s->received, &s->received));
     p->partition_counts = s->counts;
     p->sent_counts = s->counts;
@@ -68,23 +70,24 @@ static weft_status sort_choices(planning *p)
     s->token_of = token_of.data;
     WEFT_TRY(weft_lane_zero(lane, s->counts, (d->experts + 1) * sizeof *s->counts));
     /* Where tokens travel all choices are sorted, else only those of this rank's experts. */
-    WEFT_TRY(weft_dispatch_plan(
-        lane, &(weft_dispatch_plan_args){.num_tokens = d->tokens,
-                                         .num_experts = d->experts,
-                                         .topk = topk,
-                                         .first_expert = d->exchange ? 0 : p->rank * p->local,
-                                         .num_local = d->exchange ? d->experts : p->local,
-                                         .capacity = d->capacity,
-                                         .policy = (weft_drop_policy)o->moe_token_drop_policy,
-                                         .top_index = s->index.data,
-                                         .top_prob = s->prob.data,
-                                         .counts = s->counts,
-                                         .num_partitions = p->kernel_parts,
-                                         .partition_counts = p->partition_counts,
-                                         .row_of = s->row_of,
-                                         .token_of = s->token_of,
-                                         .dropped = s->counts + d->experts,
-                                         .scratch = scratch.data}));
+    p->sort = (weft_dispatch_plan_args){.num_tokens = d->tokens,
+                                        .num_experts = d->experts,
+                                        .topk = topk,
+                                        .first_expert = d->exchange ? 0 : p->rank * p->local,
+                                        .num_local = d->exchange ? d->experts : p->local,
+                                        .capacity = d->capacity,
+                                        .policy = (weft_drop_policy)o->moe_token_drop_policy,
+                                        .top_index = s->index.data,
+                                        .top_prob = s->prob.data,
+                                        .counts = s->counts,
+                                        .num_partitions = p->kernel_parts,
+                                        .partition_counts = p->partition_counts,
+                                        .row_of = s->row_of,
+                                        .token_of = s->token_of,
+                                        .dropped = s->counts + d->experts,
+                                        .wrong = p->sort.wrong,
+                                        .scratch = scratch.data};
+    WEFT_TRY(weft_dispatch_plan(lane, &p->sort));
     weft_pass_release(p->pass, mark);
     return WEFT_OK;
 }
@@ -119,6 +122,7 @@ static weft_status exchange_counts(planning *p)
     }
     /* From here on sizes depend on the data: the host waits for them. */
     WEFT_TRY(weft_lane_sync(lane));
+    WEFT_TRY(weft_dispatch_plan_check(&p->sort));
     if (!p->m->dims.exchange)
         memcpy(p->state->received, p->state->counts + p->rank * p->local, bytes[0]);
     return WEFT_OK;

@@ -396,8 +396,15 @@ typedef struct weft_route_backward_args {
  *   token_of[row]: t. num_rows = sum of the local counts.
  * capacity > 0: an expert keeps at most that many choices; drop policy "position" keeps the
  * earliest tokens, "probs" those of largest probability (ties: earliest). dropped += their
- * number over all E. */
+ * number over all E.
+ *   wrong: the first choice of an expert that there is not. It fails a CPU's lane. A GPU's kernels
+ *     cannot, and go on as if it were not there (row -1): whoever has waited for the counts asks
+ *     weft_dispatch_plan_check() before using them. */
 typedef enum weft_drop_policy { WEFT_DROP_PROBS, WEFT_DROP_POSITION } weft_drop_policy;
+
+typedef struct weft_wrong_choice {
+    int64_t choice, expert; /* t * K + k, or -1: none is wrong */
+} weft_wrong_choice;
 
 typedef struct weft_dispatch_plan_args {
     size_t num_tokens, num_experts, topk;
@@ -413,6 +420,7 @@ typedef struct weft_dispatch_plan_args {
     int32_t *row_of;           /* [T, K] */
     int32_t *token_of;         /* [rows]; capacity T * K */
     int64_t *dropped;          /* host-readable, += */
+    weft_wrong_choice *wrong;  /* host-readable, written */
     int32_t *scratch;          /* [T * K] */
 } weft_dispatch_plan_args;
 
@@ -503,6 +511,9 @@ typedef struct weft_random_normal_args {
     weft_status weft_##name(weft_lane *lane, const weft_##name##_args *args) WEFT_CHECKED;
 WEFT_KERNEL_LIST(WEFT_KERNEL_DECLARE)
 #undef WEFT_KERNEL_DECLARE
+
+/* On the host, after waiting for a plan: WEFT_INTERNAL with the first wrong choice, if any. */
+weft_status weft_dispatch_plan_check(const weft_dispatch_plan_args *args) WEFT_CHECKED;
 
 #ifdef __cplusplus
 }

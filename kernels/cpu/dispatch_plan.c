@@ -130,13 +130,16 @@ weft_status weft_cpu_dispatch_plan(const weft_dispatch_plan_args *args)
 {
     const size_t num_choices = args->num_tokens * args->topk;
     const bool by_position = args->capacity > 0 && args->policy == WEFT_DROP_POSITION;
+    args->wrong->choice = args->wrong->expert = -1;
     for (size_t e = 0; e < args->num_experts; e++)
         args->counts[e] = 0;
     for (size_t i = 0; i < num_choices; i++) {
         int32_t e = args->top_index[i];
-        if (e < 0 || (size_t)e >= args->num_experts)
-            return WEFT_ERROR(WEFT_INTERNAL, "choice %zu of token %zu is expert %d of %zu",
-                              i % args->topk, i / args->topk, (int)e, args->num_experts);
+        if (e < 0 || (size_t)e >= args->num_experts) {
+            args->wrong->choice = (int64_t)i;
+            args->wrong->expert = e;
+            return weft_dispatch_plan_check(args);
+        }
         args->row_of[i] = 0;
         if (by_position && (uint64_t)args->counts[e] == args->capacity) {
             args->row_of[i] = DROPPED;

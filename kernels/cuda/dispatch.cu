@@ -43,11 +43,7 @@ struct sorting {
 /* What the plan leaves on the host. */
 struct results {
     int64_t *counts, *partition_counts, *dropped;
-    struct fault *fault;
-};
-
-struct fault {
-    int64_t choice, expert; /* -1: none */
+    weft_wrong_choice *wrong;
 };
 
 /* Larger goes first: larger probability (NaN: least of all), then earlier. No two are equal. */
@@ -208,8 +204,8 @@ static __global__ void __launch_bounds__(BLOCK) number_rows(sorting s, results o
     if (threadIdx.x > 0)
         return;
     const bool is_faulty = wrong < INT32_MAX;
-    out.fault->choice = is_faulty ? wrong : -1;
-    out.fault->expert = is_faulty ? s.top_index[wrong] : -1;
+    out.wrong->choice = is_faulty ? wrong : -1;
+    out.wrong->expert = is_faulty ? s.top_index[wrong] : -1;
     if (out.dropped)
         *out.dropped += int64_t(s.num_tokens * s.topk) - int64_t(dropped);
 }
@@ -358,23 +354,6 @@ static size_t lay_out(sorting *s, char *memory)
     return (num_before + num_base + num_chunks) * sizeof(int32_t);
 }
 
-/* Runs on the lane after the plan. */
-struct fault_check {
-    const fault *found;
-    size_t topk, num_experts;
-};
-
-static weft_status report_fault(const void *raw)
-{
-    const fault_check *check = static_cast<const fault_check *>(raw);
-    if (check->found->choice < 0)
-        return WEFT_OK;
-    const size_t choice = size_t(check->found->choice);
-    return WEFT_ERROR(WEFT_INTERNAL, "choice %zu of token %zu is expert %d of %zu",
-                      choice % check->topk, choice / check->topk, int(check->found->expert),
-                      check->num_experts);
-}
-
 weft_status weft_cuda_dispatch_plan(weft_lane *lane, const weft_dispatch_plan_args *args)
 {
     if (args->num_experts > MAX_EXPERTS)
@@ -408,9 +387,8 @@ weft_status weft_cuda_dispatch_plan(weft_lane *lane, const weft_dispatch_plan_ar
     grouping.grouped = args->scratch;
     const size_t threshold_bytes = plan.num_experts * sizeof(uint64_t);
     const size_t bytes = max(lay_out(&plan, NULL), lay_out(&grouping, NULL));
-    void *workspace = NULL, *pinned = NULL;
+    void *workspace = NULL;
     WEFT_TRY(weft_cuda_workspace(lane, threshold_bytes + bytes, &workspace));
-    WEFT_TRY(weft_cuda_pinned_workspace(lane, sizeof(fault), &pinned));
     char *memory = static_cast<char *>(workspace);
     uint64_t *threshold = reinterpret_cast<uint64_t *>(memory);
     lay_out(&plan, memory + threshold_bytes);
@@ -421,8 +399,5 @@ weft_status weft_cuda_dispatch_plan(weft_lane *lane, const weft_dispatch_plan_ar
                              weft_cuda_stream(lane), grouping, capacity, threshold));
         plan.threshold = threshold;
     }
-    fault *found = static_cast<fault *>(pinned);
-    WEFT_TRY(sort(lane, plan, {args->counts, args->partition_counts, args->dropped, found}));
-    const fault_check check = {found, args->topk, args->num_experts};
-    return weft_lane_submit(lane, "dispatch_plan", report_fault, &check, sizeof check);
+    return sort(lane, plan, {args->counts, args->partition_counts, args->dropped, args->wrong});
 }

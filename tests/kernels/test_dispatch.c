@@ -23,6 +23,7 @@ static plan_case make_plan(plan_case p)
             probe_alloc(p.num_partitions * p.num_experts * sizeof *p.partition_counts);
     p.dropped = probe_alloc(sizeof *p.dropped);
     *p.dropped = 7;
+    weft_wrong_choice *wrong = probe_alloc(sizeof *wrong);
     p.row_of = probe_alloc(num_choices * sizeof *p.row_of);
     p.token_of = probe_alloc(num_choices * sizeof *p.token_of);
     int32_t *scratch = probe_alloc(num_choices * sizeof *scratch);
@@ -31,7 +32,8 @@ static plan_case make_plan(plan_case p)
               .capacity = p.capacity, .policy = p.policy, .num_partitions = p.num_partitions,
               .partition_counts = p.partition_counts, .top_index = p.top_index,
               .top_prob = p.top_prob, .counts = p.counts, .row_of = p.row_of,
-              .token_of = p.token_of, .dropped = p.dropped, .scratch = scratch);
+              .token_of = p.token_of, .dropped = p.dropped, .wrong = wrong, .scratch = scratch);
+    assert_true(wrong->choice == -1 && wrong->expert == -1);
     return p;
 }
 
@@ -217,31 +219,66 @@ static void larger_plans_equal_the_naive_sort(void **state)
     }
 }
 
+/* A plan of 1500 tokens where some choices are wrong: the lane fails, or the check says so. */
+static void check_wrong(weft_dispatch_plan_args args, int32_t first, const char *text)
+{
+    enum { TOKENS = 1500, EXPERTS = 4, TOPK = 2, WRONG = 2801 };
+    probe_start(NULL);
+    weft_lane *lane = NULL;
+    assert_int_equal(weft_lane_create(weft_lane_device(probe_lane(0)), 0, "wrong", &lane), WEFT_OK);
+    int32_t *top_index = probe_alloc(TOKENS * TOPK * sizeof *top_index);
+    for (int i = 0; i < TOKENS * TOPK; i++)
+        top_index[i] = i % EXPERTS;
+    top_index[WRONG] = first;
+    top_index[WRONG + 2] = INT32_MAX;
+    args.num_tokens = TOKENS;
+    args.num_experts = args.num_local = EXPERTS;
+    args.topk = TOPK;
+    args.top_index = top_index;
+    args.top_prob = probe_random(TOKENS * TOPK, WEFT_F32, 1.0, 1);
+    args.counts = probe_alloc(EXPERTS * sizeof *args.counts);
+    args.partition_counts = probe_alloc(3 * EXPERTS * sizeof *args.partition_counts);
+    args.row_of = probe_alloc(TOKENS * TOPK * sizeof *args.row_of);
+    args.token_of = probe_alloc(TOKENS * TOPK * sizeof *args.token_of);
+    args.dropped = probe_alloc(sizeof *args.dropped);
+    args.wrong = probe_alloc(sizeof *args.wrong);
+    args.scratch = probe_alloc(TOKENS * TOPK * sizeof *args.scratch);
+    weft_status status = weft_dispatch_plan(lane, &args);
+    if (status == WEFT_OK)
+        status = weft_lane_sync(lane);
+    if (probe_on_cuda()) { /* whose rows are those without the wrong choices */
+        assert_int_equal(status, WEFT_OK);
+        int64_t num_rows = 0;
+        for (int e = 0; e < EXPERTS; e++)
+            num_rows += args.counts[e];
+        assert_true(num_rows <= TOKENS * TOPK - 2);
+        for (int i = 0; i < TOKENS * TOPK; i++)
+            assert_true(args.row_of[i] >= -1 && args.row_of[i] < num_rows);
+        assert_int_equal(args.row_of[WRONG], -1);
+        assert_int_equal(args.row_of[WRONG + 2], -1);
+        for (int64_t row = 0; row < num_rows; row++)
+            assert_in_range(args.token_of[row], 0, TOKENS - 1);
+        status = weft_dispatch_plan_check(&args);
+    }
+    assert_int_equal(status, WEFT_INTERNAL);
+    assert_non_null(strstr(weft_error_get()->text, text));
+    weft_error_clear();
+    assert_int_equal(weft_dispatch_plan_check(&args), WEFT_INTERNAL);
+    weft_error_clear();
+    weft_lane_destroy(lane);
+}
+
 static void a_wrong_expert_is_refused(void **state)
 {
     (void)state;
-    weft_lane *lane = NULL;
-    assert_int_equal(weft_lane_create(weft_lane_device(probe_lane(0)), 0, "wrong", &lane), WEFT_OK);
-    int32_t *top_index = probe_alloc(2 * sizeof *top_index);
-    top_index[0] = 0;
-    top_index[1] = 4;
-    weft_status status = weft_dispatch_plan(
-        lane, &(weft_dispatch_plan_args){.num_tokens = 2,
-                                         .num_experts = 4,
-                                         .topk = 1,
-                                         .num_local = 4,
-                                         .top_index = top_index,
-                                         .counts = probe_alloc(4 * sizeof(int64_t)),
-                                         .row_of = probe_alloc(2 * sizeof(int32_t)),
-                                         .token_of = probe_alloc(2 * sizeof(int32_t)),
-                                         .dropped = probe_alloc(sizeof(int64_t)),
-                                         .scratch = probe_alloc(2 * sizeof(int32_t))});
-    if (status == WEFT_OK)
-        status = weft_lane_sync(lane);
-    assert_int_equal(status, WEFT_INTERNAL);
-    assert_non_null(strstr(weft_error_get()->text, "choice 0 of token 1 is expert 4 of 4"));
-    weft_error_clear();
-    weft_lane_destroy(lane);
+    static const char *const text[] = {"choice 1 of token 1400 is expert 4 of 4",
+                                       "choice 1 of token 1400 is expert -1 of 4"};
+    for (int form = 0; form < 4; form++)
+        check_wrong(
+            (weft_dispatch_plan_args){.capacity = form < 2 ? 0 : 600,
+                                      .policy = form < 3 ? WEFT_DROP_POSITION : WEFT_DROP_PROBS,
+                                      .num_partitions = form % 2 ? 3 : 1},
+            form % 2 ? -1 : 4, text[form % 2]);
 }
 
 typedef struct move_case {
