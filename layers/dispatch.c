@@ -68,7 +68,6 @@ static weft_status sort_choices(planning *p)
     WEFT_TRY(weft_pass_scratch(p->pass, WEFT_I32, d->tokens, topk, &scratch));
     s->row_of = row_of.data;
     s->token_of = token_of.data;
-    WEFT_TRY(weft_lane_zero(lane, s->counts, (d->experts + 1) * sizeof *s->counts));
     /* Where tokens travel all choices are sorted, else only those of this rank's experts. */
     p->sort = (weft_dispatch_plan_args){.num_tokens = d->tokens,
                                         .num_experts = d->experts,

@@ -395,7 +395,7 @@ typedef struct weft_route_backward_args {
  *     first_expert + num_local, or -1 (another rank's expert, or dropped)
  *   token_of[row]: t. num_rows = sum of the local counts.
  * capacity > 0: an expert keeps at most that many choices; drop policy "position" keeps the
- * earliest tokens, "probs" those of largest probability (ties: earliest). dropped += their
+ * earliest tokens, "probs" those of largest probability (ties: earliest). dropped = their
  * number over all E.
  *   wrong: the first choice of an expert that there is not. It fails a CPU's lane. A GPU's kernels
  *     cannot, and go on as if it were not there (row -1): whoever has waited for the counts asks
@@ -419,7 +419,7 @@ typedef struct weft_dispatch_plan_args {
                                   where n is 1 */
     int32_t *row_of;           /* [T, K] */
     int32_t *token_of;         /* [rows]; capacity T * K */
-    int64_t *dropped;          /* host-readable, += */
+    int64_t *dropped;          /* host-readable, written; optional where capacity is 0 */
     weft_wrong_choice *wrong;  /* host-readable, written */
     int32_t *scratch;          /* [T * K] */
 } weft_dispatch_plan_args;

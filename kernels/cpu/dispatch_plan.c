@@ -131,6 +131,8 @@ weft_status weft_cpu_dispatch_plan(const weft_dispatch_plan_args *args)
     const size_t num_choices = args->num_tokens * args->topk;
     const bool by_position = args->capacity > 0 && args->policy == WEFT_DROP_POSITION;
     args->wrong->choice = args->wrong->expert = -1;
+    if (args->dropped)
+        *args->dropped = 0;
     for (size_t e = 0; e < args->num_experts; e++)
         args->counts[e] = 0;
     for (size_t i = 0; i < num_choices; i++) {

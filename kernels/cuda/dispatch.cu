@@ -207,7 +207,7 @@ static __global__ void __launch_bounds__(BLOCK) number_rows(sorting s, results o
     out.wrong->choice = is_faulty ? wrong : -1;
     out.wrong->expert = is_faulty ? s.top_index[wrong] : -1;
     if (out.dropped)
-        *out.dropped += int64_t(s.num_tokens * s.topk) - int64_t(dropped);
+        *out.dropped = int64_t(s.num_tokens * s.topk) - int64_t(dropped);
 }
 
 /* Gives a chunk's choices their rows. Each warp takes a run of the chunk and keeps count of its own
