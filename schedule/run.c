@@ -72,19 +72,30 @@ weft_status weft_program_add_slices(const weft_program *program, const weft_exec
     return WEFT_OK;
 }
 
+/* Then its order is all that tasks wait for: an event a task would be for nobody. */
+static bool is_on_one_lane(const weft_program *program, const weft_executor *executor)
+{
+    for (uint32_t i = 1; i < program->num_tasks; i++)
+        if (executor->lanes[program->tasks[i].lane] != executor->lanes[program->tasks[0].lane])
+            return false;
+    return true;
+}
+
 weft_status weft_program_enqueue(const weft_program *program, weft_executor *executor)
 {
     WEFT_TRY(check_executor(program, executor));
+    const bool is_ordered = is_on_one_lane(program, executor);
     for (uint32_t i = 0; i < program->num_tasks; i++) {
         const weft_task *task = &program->tasks[i];
         const uint32_t *waits = program->waits + task->first_wait;
         weft_lane *lane = executor->lanes[task->lane];
-        for (uint32_t w = 0; w < task->num_waits; w++)
+        for (uint32_t w = 0; !is_ordered && w < task->num_waits; w++)
             WEFT_TRY(weft_lane_wait(lane, executor->done[waits[w]]));
         WEFT_TRY(note_time(executor, lane, &executor->seen_us[2 * i]));
         WEFT_TRY(executor->run[task->kind](executor->context, task, lane));
         WEFT_TRY(note_time(executor, lane, &executor->seen_us[2 * i + 1]));
-        WEFT_TRY(weft_lane_record(lane, executor->done[i]));
+        if (!is_ordered)
+            WEFT_TRY(weft_lane_record(lane, executor->done[i]));
     }
     return WEFT_OK;
 }
