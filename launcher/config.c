@@ -85,10 +85,8 @@ static const weft_option_row device_rows[] = {
            "what computes: the cores of this machine, or its NVIDIA GPUs, one a rank in turn"),
     CHOICE(T, comm, "\"auto\"", "auto|mpi|nccl",
            "what moves data between GPUs; auto: NCCL where every rank has its own, else MPI"),
-    FLAG(
-        T, cuda_graphs, "true",
-        "enqueue forward and backward as CUDA graphs where shapes are static: dense layers without "
-        "dropout, tp and cp 1"),
+    FLAG(T, cuda_graphs, "true",
+         "forward and backward as CUDA graphs: dense layers without dropout, tp and cp 1"),
     INT(T, memory_limit, "0", 0, "bytes", "device memory a rank may use; 0: no limit"),
     INT(T, num_threads, "0", 0, "threads",
         "threads a rank computes with on the cpu; 0: its share of the cores"),
