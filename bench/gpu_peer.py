@@ -11,6 +11,7 @@ import time
 
 WARM_UP = 4  # steps of a process that do not count: compilation, first allocations
 SIDES = ("weft", "pytorch")
+KERNEL_BY_KERNEL = "weft-without-graphs"  # a third side, for those who ask
 
 
 def need_gpu(name):
@@ -25,7 +26,8 @@ def arguments(parser, accumulate):
     parser.add_argument("--steps", type=int, default=16)
     parser.add_argument("--batch", type=int, help="sequences a micro-batch; default: by the model")
     parser.add_argument("--accumulate", type=int, default=accumulate, help="micro-batches a step")
-    parser.add_argument("--sides", default=",".join(SIDES), help="which of the two to run")
+    parser.add_argument("--sides", default=",".join(SIDES),
+                        help=f"which of the two to run, and {KERNEL_BY_KERNEL}")
     parser.add_argument("--seconds", type=float, default=float("inf"),
                         help="start no process after these, and end one that runs longer")
     parser.add_argument("--peak", type=float, help="FLOP/s of the matrix product, if known")
@@ -60,8 +62,8 @@ class Runner:
         self.end = time.monotonic() + args.seconds
         self.report = {**report, "rows": []}
         self.sides = args.sides.split(",")
-        if not set(self.sides) <= set(SIDES):
-            sys.exit(f"--sides: {args.sides}: of {', '.join(SIDES)}")
+        if not set(self.sides) <= {*SIDES, KERNEL_BY_KERNEL}:
+            sys.exit(f"--sides: {args.sides}: of {', '.join(SIDES)}, {KERNEL_BY_KERNEL}")
         if args.steps <= WARM_UP:
             sys.exit(f"--steps: {args.steps}: the first {WARM_UP} do not count")
 
@@ -124,12 +126,14 @@ class Runner:
         return {"error": error} if error else json.loads(text)
 
     def side(self, name, config, batch):
+        if name == KERNEL_BY_KERNEL:
+            config = {**config, "device": {**config["device"], "cuda_graphs": False}}
         with tempfile.TemporaryDirectory() as folder:
             with open(f"{folder}/config.json", "w") as out:
                 json.dump(config, out)
-            if name == "weft":
-                return self.weft(out.name, folder)
-            return self.pytorch(out.name, batch)
+            if name == "pytorch":
+                return self.pytorch(out.name, batch)
+            return self.weft(out.name, folder)
 
     def paired(self, name, model, batch):
         """Both in turn, round by round, as a row of the report. A side that failed is not tried
@@ -168,9 +172,11 @@ def summarize(row, runs):
                      "step_ms": [run["step_ms"] for run in good]}
         if bad:
             row[side]["ended"] = bad[0]
-        if side == "weft":
+        if side != "pytorch":
             row[side]["mfu"] = statistics.median(run["mfu"] for run in good)
             row[side]["load"] = good[0]["load"]
+    if all("tokens_per_s" in row.get(side, {}) for side in ("weft", KERNEL_BY_KERNEL)):
+        row["by_graphs"] = row["weft"]["tokens_per_s"] / row[KERNEL_BY_KERNEL]["tokens_per_s"]
     if not all("tokens_per_s" in row.get(side, {}) for side in SIDES):
         return
     ours, theirs = row["weft"], row["pytorch"]
@@ -197,7 +203,10 @@ def print_row(row):
           f"{side('weft', 'peak_mib', '.1f', 1 / 1024):>6} "
           f"{side('pytorch', 'peak_mib', '.1f', 1 / 1024):>7} {row.get('memory_ratio', 0):7.2f}",
           flush=True)
-    for name in SIDES:
+    if "by_graphs" in row:
+        print(f"{'':22} by graphs {row['by_graphs']:.3f} times as fast as kernel by kernel",
+              flush=True)
+    for name in (*SIDES, KERNEL_BY_KERNEL):
         for key in ("error", "ended"):
             if key in row.get(name, {}):
                 print(f"{'':22} {name}: {row[name][key]}", flush=True)
