@@ -203,7 +203,7 @@ weft_status weft_launch_mpirun(int world, int argc, char **argv, int *exit_code)
     *exit_code = wait_for(pid);
     if (*exit_code == NOT_STARTED)
         return WEFT_ERROR(WEFT_COMM, "cannot start mpirun for %d ranks: is it on PATH?", world);
-    if (*exit_code != 0 && !l.explained)
+    if (*exit_code != 0 && *exit_code != WEFT_EXIT_STOPPED && !l.explained)
         fprintf(stderr, "weft train: mpirun ended with exit code %d\n", *exit_code);
     return WEFT_OK;
 }

@@ -163,6 +163,7 @@ typedef struct job {
     const char *checkpoints; /* RUN/checkpoints */
     bool speaks;             /* rank 0 */
     bool traced;
+    bool stopped; /* as asked, before its end */
 } job;
 
 static weft_status save(job *j)
@@ -209,7 +210,8 @@ static weft_status steps(job *j)
     }
     if (saved != t->step)
         WEFT_TRY(save(j));
-    if (result.stop && j->speaks)
+    j->stopped = t->step < c->train.train_iters;
+    if (j->stopped && j->speaks)
         weft_progress_note(&j->progress, "stopped as asked after step %" PRId64, t->step);
     return WEFT_OK;
 }
@@ -282,7 +284,7 @@ static int run_job(const arguments *args, const weft_config *config, weft_comm *
     }
     weft_progress_close(&j.progress);
     weft_trainer_release(&j.trainer);
-    return 0;
+    return j.stopped ? WEFT_EXIT_STOPPED : 0;
 }
 
 int weft_verb_train(int argc, char **argv, weft_model_function build)

@@ -250,7 +250,7 @@ weft_status weft_trainer_step(weft_trainer *t, weft_step_result *out)
     WEFT_TRY(reduce_result(t, (weft_now_us() - start) / 1e3, out));
     weft_moe_selection_after(&t->moe, out->step_ms);
     if (!isfinite(out->loss)) /* every rank has the same sum: all stop */
-        return WEFT_ERROR(WEFT_INTERNAL, "step %lld: loss is %g", (long long)step, out->loss);
+        return WEFT_ERROR(WEFT_DIVERGED, "step %lld: loss is %g", (long long)step, out->loss);
     return WEFT_OK;
 }
 
@@ -267,7 +267,7 @@ weft_status weft_trainer_evaluate(weft_trainer *t, double *out_loss)
     }
     *out_loss = loss / (double)t->config.train.eval_iters;
     if (!isfinite(*out_loss))
-        return WEFT_ERROR(WEFT_INTERNAL, "step %lld: validation loss is %g", (long long)t->step,
+        return WEFT_ERROR(WEFT_DIVERGED, "step %lld: validation loss is %g", (long long)t->step,
                           *out_loss);
     return WEFT_OK;
 }

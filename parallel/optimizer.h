@@ -57,7 +57,7 @@ weft_status weft_optimizer_reduce_finish(weft_optimizer *optimizer, weft_lane *c
  * this rank's part of the norm. `step` from 1, as AdamW counts: steps that were skipped are none.
  * Clipping is Megatron-LM's: gradients times clip_grad / (norm + 1e-6) where that is below 1. The
  * norm is there once the lane has passed (weft_optimizer_grad_norm). A norm that is not finite
- * makes the lane's status WEFT_INTERNAL on every rank, with the first parameter whose gradient is
+ * makes the lane's status WEFT_DIVERGED on every rank, with the first parameter whose gradient is
  * not finite and its rank; no rank steps. With a loss scale it waits for the norm, and where that
  * is not finite skips the step on every rank; the error comes when the scale cannot be lowered.
  * Later forwards and backwards come after this on the same lane, or wait for it. Collective over

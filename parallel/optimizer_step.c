@@ -64,7 +64,7 @@ static weft_status not_finite(weft_optimizer *o, const weft_norm_record *record,
         o->grad_norm = INFINITY;
         return WEFT_OK;
     }
-    return WEFT_ERROR(WEFT_INTERNAL, "gradient norm is not finite; first in %.*s on rank %d",
+    return WEFT_ERROR(WEFT_DIVERGED, "gradient norm is not finite; first in %.*s on rank %d",
                       (int)sizeof record->name - 1, record->name, rank);
 }
 
@@ -163,7 +163,7 @@ static weft_status adjust_scale(weft_optimizer *o, weft_lane *lane)
     int rank = 0;
     while (!record[rank].name[0])
         rank++;
-    return WEFT_ERROR(WEFT_INTERNAL,
+    return WEFT_ERROR(WEFT_DIVERGED,
                       "gradients overflow at the lowest loss scale, %g; first in %.*s on rank %d",
                       o->loss_scale.scale, (int)sizeof record->name - 1, record[rank].name, rank);
 }

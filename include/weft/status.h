@@ -25,7 +25,12 @@ extern "C" {
     X(DEVICE, 4, "device call failed")                                                             \
     X(COMM, 5, "communication failed")                                                             \
     X(FILE, 6, "bad file")                                                                         \
-    X(INTERNAL, 7, "broken invariant: a bug")
+    X(INTERNAL, 7, "broken invariant: a bug")                                                      \
+    X(DIVERGED, 8, "training diverged")
+
+/* The exit code of a run that stopped as asked before its end, saved, and is to be resumed:
+ * EX_TEMPFAIL, which batch systems know. No status: nothing failed. */
+enum { WEFT_EXIT_STOPPED = 75 };
 
 typedef enum weft_status {
 #define WEFT_STATUS_ENUM(name, code, text) WEFT_##name,

@@ -121,6 +121,7 @@ static void exit_codes_and_texts(void **state)
     assert_int_equal(weft_status_exit_code(WEFT_OK), 0);
     assert_int_equal(weft_status_exit_code(WEFT_CONFIG), 2);
     assert_int_equal(weft_status_exit_code(WEFT_INTERNAL), 7);
+    assert_int_equal(weft_status_exit_code(WEFT_DIVERGED), 8);
     assert_string_equal(weft_status_text(WEFT_COMM), "communication failed");
     assert_int_equal(weft_status_exit_code((weft_status)99), 7);
 }

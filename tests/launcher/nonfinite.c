@@ -161,19 +161,19 @@ int main(int argc, char **argv)
     EXPECT(child_write("c.json", config), "c.json");
     check("good", "dp=2", "POISON=", "eval_interval=2", 0, NULL, "step-6\n");
     /* Named by the rank that holds the sum: rank 0's share of the bucket under ZeRO. */
-    check("alone", "dp=1", "POISON=gradient", "eval_interval=0", 7,
+    check("alone", "dp=1", "POISON=gradient", "eval_interval=0", 8,
           "error step 3: lane compute, gradient norm: gradient norm is not finite; first in "
           "decoder.layers.1.bias on rank 0",
           "step-2\n");
-    check("stages", "pp=2", "POISON=gradient", "eval_interval=0", 7,
+    check("stages", "pp=2", "POISON=gradient", "eval_interval=0", 8,
           "error step 3: lane compute, gradient norm: gradient norm is not finite; first in "
           "decoder.layers.1.bias on rank 1",
           "step-2\n");
-    check("replicas", "dp=2", "POISON=gradient", "eval_interval=0", 7,
+    check("replicas", "dp=2", "POISON=gradient", "eval_interval=0", 8,
           "error step 3: lane compute, gradient norm: gradient norm is not finite; first in "
           "decoder.layers.1.bias on rank ",
           "step-2\n");
-    check("evaluated", "dp=2", "POISON=evaluation", "eval_interval=4", 7,
+    check("evaluated", "dp=2", "POISON=evaluation", "eval_interval=4", 8,
           "error step 4: validation loss is nan", "step-3\n");
     if (!expect_failures)
         child_folder_leave(folder);
