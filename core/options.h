@@ -4,9 +4,7 @@
  * nearest right key all derive from them. Comments (// and C style) are allowed in the file. An
  * unknown or duplicate key, a wrong type or a value out of range is one clear line:
  * `FILE:line:column: model.num_layer: unknown key; did you mean model.num_layers?`
- *
- * A row whose default is null may be set to null: the field is then zero, NULL or an empty list
- * (a choice: -1), and such a value is written as null. */
+ * The rows are <weft/options.h>'s: programs have sections of their own. */
 #ifndef WEFT_CORE_OPTIONS_H
 #define WEFT_CORE_OPTIONS_H
 
@@ -14,30 +12,10 @@
 #include <stdio.h>
 
 #include <weft/list.h>
+#include <weft/options.h>
 #include <weft/status.h>
 
 #include "core/arena.h"
-
-typedef enum weft_option_type {
-    WEFT_OPTION_BOOL,     /* bool */
-    WEFT_OPTION_INT,      /* int64_t; accepts a string of digits beyond 2^53 */
-    WEFT_OPTION_DOUBLE,   /* double */
-    WEFT_OPTION_STRING,   /* const char *, from the arena */
-    WEFT_OPTION_CHOICE,   /* int: index into `choices` */
-    WEFT_OPTION_INT_LIST, /* weft_int_list: a number N, or an array of them */
-    WEFT_OPTION_STRINGS,  /* weft_string_list: a string, or an array of strings and numbers */
-} weft_option_type;
-
-typedef struct weft_option_row {
-    const char *key;
-    weft_option_type type;
-    size_t offset;       /* of the field in the struct */
-    const char *initial; /* default, as JSON text: "8", "true", "\"rope\"", "[]" or NULL: null */
-    double min, max;     /* numbers; both 0: no bounds */
-    const char *choices; /* WEFT_OPTION_CHOICE: "a|b|c", the index is the enum's value */
-    const char *unit;    /* "tokens", "bytes", ... or NULL */
-    const char *help;    /* one line */
-} weft_option_row;
 
 typedef struct weft_option_section {
     const char *name; /* "model" */

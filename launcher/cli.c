@@ -5,6 +5,7 @@
 #include <weft/weft.h>
 
 #include "core/options.h"
+#include "launcher/application.h"
 #include "launcher/verbs.h"
 
 static const char *const verb_names[] = {"train",  "prepare",   "generate", "inspect",
@@ -35,6 +36,17 @@ int weft_verb_fail(const char *verb)
 
 int weft_main(int argc, char **argv, weft_model_function build)
 {
+    return weft_application_main(
+        argc, argv, &(weft_application){.struct_bytes = sizeof(weft_application), .build = build});
+}
+
+int weft_application_main(int argc, char **argv, const weft_application *given)
+{
+    weft_application application;
+    if (weft_application_take(given, &application) != WEFT_OK) {
+        fprintf(stderr, "weft: %s\n", weft_error_get()->text);
+        return weft_status_exit_code(weft_error_get()->status);
+    }
     if (argc < 2) {
         usage(stderr, argv[0]);
         return weft_status_exit_code(WEFT_CONFIG);
@@ -51,9 +63,9 @@ int weft_main(int argc, char **argv, weft_model_function build)
         return 0;
     }
     if (strcmp(verb, "train") == 0)
-        return weft_verb_train(rest, args, build);
+        return weft_verb_train(rest, args, &application);
     if (strcmp(verb, "generate") == 0)
-        return weft_verb_generate(rest, args, build);
+        return weft_verb_generate(rest, args, &application);
     if (strcmp(verb, "prepare") == 0)
         return weft_verb_prepare(rest, args);
     if (strcmp(verb, "inspect") == 0)

@@ -106,8 +106,9 @@ static const weft_option_row log_rows[] = {
 
 #define COUNT(rows) (sizeof(rows) / sizeof *(rows))
 
-void weft_config_sections(weft_config *config, weft_option_section out[7])
+size_t weft_config_sections(weft_config *config, weft_option_section out[WEFT_MAX_CONFIG_SECTIONS])
 {
+    const weft_application *own = config->application;
     const weft_option_section sections[7] = {
         {"model", weft_model_rows, weft_num_model_rows, &config->model, "the network"},
         {"parallel", weft_parallel_rows, weft_num_parallel_rows, &config->parallel, "the mesh"},
@@ -119,6 +120,16 @@ void weft_config_sections(weft_config *config, weft_option_section out[7])
         {"log", log_rows, COUNT(log_rows), &config->log, "what is written while it runs"},
     };
     memcpy(out, sections, sizeof sections);
+    if (!own || !own->section)
+        return COUNT(sections);
+    out[COUNT(sections)] = (weft_option_section){own->section, own->rows, own->num_rows,
+                                                 config->own, own->section_help};
+    return COUNT(sections) + 1;
+}
+
+weft_model_function weft_config_build(const weft_config *config)
+{
+    return config->application ? config->application->build : NULL;
 }
 
 /* The override that sets `path` ("section.key"); NULL: none. */
@@ -144,13 +155,13 @@ static bool is_mesh_size(const char *path)
            strcmp(path + bytes - (sizeof end - 1), end) == 0;
 }
 
-static bool is_section(const char *path)
+static bool is_section(const weft_config_source *source, const char *path)
 {
-    weft_config unused;
-    weft_option_section sections[WEFT_NUM_SECTIONS_IN_CONFIG];
+    weft_config unused = {.application = source->application};
+    weft_option_section sections[WEFT_MAX_CONFIG_SECTIONS];
     const char *dot = strchr(path, '.');
-    weft_config_sections(&unused, sections);
-    for (int i = 0; dot && i < WEFT_NUM_SECTIONS_IN_CONFIG; i++)
+    size_t count = weft_config_sections(&unused, sections);
+    for (size_t i = 0; dot && i < count; i++)
         if (strlen(sections[i].name) == (size_t)(dot - path) &&
             strncmp(sections[i].name, path, (size_t)(dot - path)) == 0)
             return true;
@@ -169,7 +180,7 @@ static weft_status put_place(const weft_config_source *source, const char *text,
     memcpy(path, message, n);
     path[n] = '\0';
     int line, column;
-    if (!is_section(path))
+    if (!is_section(source, path))
         return status;
     if (source->mesh && is_mesh_size(path))
         return weft_error_context(status, "--mesh %s", source->mesh);
@@ -270,15 +281,17 @@ weft_status weft_config_locate(const weft_config_source *source, weft_status sta
 
 weft_status weft_config_load(const weft_config_source *source, weft_arena *arena, weft_config *out)
 {
-    weft_config config = {0};
-    weft_option_section sections[WEFT_NUM_SECTIONS_IN_CONFIG];
+    weft_config config = {.application = source->application};
+    weft_option_section sections[WEFT_MAX_CONFIG_SECTIONS];
     const char *text;
     weft_status read = source_text(source, arena, &text);
     if (read != WEFT_OK) /* a config that cannot be read is a usage error */
         return WEFT_ERROR(WEFT_CONFIG, "%s", weft_error_get()->text);
-    weft_config_sections(&config, sections);
-    WEFT_TRY(weft_options_parse(sections, WEFT_NUM_SECTIONS_IN_CONFIG, source->file, text,
-                                source->set, source->num_set, arena));
+    if (config.application && config.application->section)
+        WEFT_TRY(weft_arena_alloc(arena, config.application->options_bytes, &config.own));
+    size_t num_sections = weft_config_sections(&config, sections);
+    WEFT_TRY(weft_options_parse(sections, num_sections, source->file, text, source->set,
+                                source->num_set, arena));
     WEFT_TRY(weft_config_locate(source, resolve(&config, source->mesh, arena)));
     *out = config;
     return WEFT_OK;
@@ -354,14 +367,14 @@ weft_status weft_config_mesh(const weft_config *config, const weft_config_source
 weft_status weft_config_text(const weft_config *config, weft_arena *arena, const char **out)
 {
     weft_config copy = *config;
-    weft_option_section sections[WEFT_NUM_SECTIONS_IN_CONFIG];
-    weft_config_sections(&copy, sections);
+    weft_option_section sections[WEFT_MAX_CONFIG_SECTIONS];
+    size_t num_sections = weft_config_sections(&copy, sections);
     char *text = NULL;
     size_t bytes;
     FILE *stream = open_memstream(&text, &bytes);
     if (!stream)
         return WEFT_ERROR(WEFT_MEMORY, "out of memory for the config's text");
-    weft_status status = weft_options_write(sections, WEFT_NUM_SECTIONS_IN_CONFIG, stream);
+    weft_status status = weft_options_write(sections, num_sections, stream);
     fclose(stream);
     if (status == WEFT_OK)
         status = weft_arena_strdup(arena, text, out);

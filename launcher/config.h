@@ -1,4 +1,5 @@
-/* The whole config: one JSON file of seven sections, and what the command line puts over it.
+/* The whole config: one JSON file of seven sections and the application's own, and what the command
+ * line puts over it.
  *
  * Sections belong to their owners (model: layers, parallel: parallel/mesh); train, data,
  * checkpoint, device and log are the launcher's. Everything that can be known wrong without a
@@ -8,7 +9,7 @@
 
 #include <stdio.h>
 
-#include <weft/model.h>
+#include <weft/application.h>
 
 #include "core/options.h"
 #include "parallel/mesh.h"
@@ -73,18 +74,23 @@ typedef struct weft_config {
     weft_checkpoint_options checkpoint;
     weft_device_options device;
     weft_log_options log;
+    const weft_application *application; /* the source's; borrowed */
+    void *own; /* the application's section, application->options_bytes in the arena; NULL: none */
 } weft_config;
 
-enum { WEFT_NUM_SECTIONS_IN_CONFIG = 7 };
-/* The sections with their rows, targets inside `config`. */
-void weft_config_sections(weft_config *config, weft_option_section out[7]);
+enum { WEFT_MAX_CONFIG_SECTIONS = 8 };
+/* The sections with their rows, targets inside `config`, whose application is set; how many. */
+size_t weft_config_sections(weft_config *config, weft_option_section out[WEFT_MAX_CONFIG_SECTIONS]);
+/* The model function of the config's application; NULL: the model that the config describes. */
+weft_model_function weft_config_build(const weft_config *config);
 
 typedef struct weft_config_source {
     const char *file;       /* path, for errors; the file to read when text is NULL */
     const char *text;       /* optional: the JSON itself (a checkpoint's config) */
     const char *const *set; /* --set key=value */
     size_t num_set;
-    const char *mesh; /* --mesh, or NULL */
+    const char *mesh;                    /* --mesh, or NULL */
+    const weft_application *application; /* NULL: none */
 } weft_config_source;
 
 /* Parses, resolves defaults and checks everything that needs no data and no ranks. Strings live in

@@ -116,7 +116,8 @@ static weft_status open_tokenizer(const char *folder, weft_arena *arena, weft_to
 
 /* The mesh, the device and the data of the training run do not bind this one: a checkpoint from a
  * GPU is read on the CPU where there is none, which knows no fp16. */
-static weft_status load_config(generator *g, const char *folder, weft_arena *arena)
+static weft_status load_config(generator *g, const char *folder, weft_arena *arena,
+                               const weft_application *application)
 {
     static const char *const settings[] = {
         "parallel.sequence_parallel=false",
@@ -126,8 +127,11 @@ static weft_status load_config(generator *g, const char *folder, weft_arena *are
         "train.precision=fp32",
     };
     enum { ANYWHERE = 3, ON_CPU = 4, ON_CPU_IN_FP32 = 5 };
-    weft_config_source source = {
-        .file = folder, .set = settings, .num_set = ANYWHERE, .mesh = "tp=1,pp=1,dp=1,ep=1,etp=1"};
+    weft_config_source source = {.file = folder,
+                                 .set = settings,
+                                 .num_set = ANYWHERE,
+                                 .mesh = "tp=1,pp=1,dp=1,ep=1,etp=1",
+                                 .application = application};
     WEFT_TRY(weft_checkpoint_read_config(folder, arena, &source.text));
     WEFT_TRY(weft_config_load(&source, arena, &g->config));
     if (g->config.device.kind == WEFT_DEVICE_KIND_CPU || weft_device_num_cuda(NULL) > 0)
@@ -137,10 +141,10 @@ static weft_status load_config(generator *g, const char *folder, weft_arena *are
 }
 
 static weft_status open_model(generator *g, const char *folder, weft_arena *arena,
-                              weft_model_function build)
+                              const weft_application *application)
 {
     weft_mesh mesh;
-    WEFT_TRY(load_config(g, folder, arena));
+    WEFT_TRY(load_config(g, folder, arena, application));
     WEFT_TRY(weft_mesh_build(&g->config.parallel, 1, g->config.model.num_experts, &mesh));
     WEFT_TRY(weft_comm_create_self(&g->self));
     WEFT_TRY(weft_groups_create(g->self, &mesh, &g->groups));
@@ -148,6 +152,7 @@ static weft_status open_model(generator *g, const char *folder, weft_arena *aren
     WEFT_TRY(weft_lane_create(g->device, 0, "compute", &g->lane));
     WEFT_TRY(weft_model_create(
         &(weft_model_setup){.options = &g->config.model,
+                            .own_options = g->config.own,
                             .groups = &g->groups,
                             .device = g->device,
                             .dtype = weft_config_dtype(&g->config),
@@ -156,7 +161,7 @@ static weft_status open_model(generator *g, const char *folder, weft_arena *aren
                             .training = false,
                             .num_passes = 1,
                             .seed = 1},
-        build, &g->model));
+        weft_config_build(&g->config), &g->model));
     WEFT_TRY(weft_checkpoint_load_weights(folder, weft_model_parameters(g->model), g->lane));
     return weft_lane_sync(g->lane);
 }
@@ -287,13 +292,13 @@ static weft_status print_text(const generator *g, const arguments *args, const c
 }
 
 static weft_status generate(generator *g, const arguments *args, weft_arena *arena,
-                            weft_model_function build)
+                            const weft_application *application)
 {
     const char *folder;
     weft_tokens tokens = {0};
     WEFT_TRY(weft_checkpoint_resolve(args->checkpoint, arena, &folder));
     WEFT_TRY(open_tokenizer(folder, arena, &g->tokenizer));
-    WEFT_TRY(open_model(g, folder, arena, build));
+    WEFT_TRY(open_model(g, folder, arena, application));
     weft_status status =
         weft_tokenizer_encode(g->tokenizer, args->prompt, strlen(args->prompt), &tokens);
     if (status == WEFT_OK && tokens.count == 0)
@@ -306,7 +311,7 @@ static weft_status generate(generator *g, const arguments *args, weft_arena *are
     return status;
 }
 
-int weft_verb_generate(int argc, char **argv, weft_model_function build)
+int weft_verb_generate(int argc, char **argv, const weft_application *application)
 {
     arguments args;
     generator g = {0};
@@ -314,7 +319,7 @@ int weft_verb_generate(int argc, char **argv, weft_model_function build)
     int code = parse_arguments(argc, argv, &args);
     if (code >= 0)
         return code;
-    weft_status status = generate(&g, &args, &arena, build);
+    weft_status status = generate(&g, &args, &arena, application);
     code = status == WEFT_OK ? 0 : weft_verb_fail("generate");
     weft_model_destroy(g.model);
     weft_lane_destroy(g.lane);

@@ -225,7 +225,7 @@ static weft_status allocate_batches(weft_trainer *t)
     return WEFT_OK;
 }
 
-static weft_status create_model(weft_trainer *t, weft_model_function build)
+static weft_status create_model(weft_trainer *t)
 {
     const weft_train_options *train = &t->config.train;
     int passes = t->slots.num_activation > t->eval_slots.num_activation
@@ -233,6 +233,7 @@ static weft_status create_model(weft_trainer *t, weft_model_function build)
                      : t->eval_slots.num_activation;
     WEFT_TRY(weft_model_create(
         &(weft_model_setup){.options = &t->config.model,
+                            .own_options = t->config.own,
                             .groups = &t->groups,
                             .device = t->device,
                             .dtype = weft_config_dtype(&t->config),
@@ -244,7 +245,7 @@ static weft_status create_model(weft_trainer *t, weft_model_function build)
                             .moe = t->moe.options,
                             .graphs = t->config.device.cuda_graphs,
                             .pace_flops = t->config.device.pace},
-        build, &t->model));
+        weft_config_build(&t->config), &t->model));
     double flops;
     weft_model_totals(t->model, &t->num_params, &flops);
     t->flops_per_sample = flops / (double)train->micro_batch_size;
@@ -300,10 +301,10 @@ static weft_status create_data(weft_trainer *t, const weft_config_source *source
     return weft_setup_data(&t->config, source, whole, &t->dataset, t->splits);
 }
 
-static weft_status create_local(weft_trainer *t, weft_model_function build)
+static weft_status create_local(weft_trainer *t)
 {
     WEFT_TRY(make_programs(t));
-    WEFT_TRY(create_model(t, build));
+    WEFT_TRY(create_model(t));
     WEFT_TRY(allocate_slots(t));
     WEFT_TRY(allocate_batches(t));
     return create_lanes(t);
@@ -375,7 +376,7 @@ static weft_status choose_comm(weft_trainer *t, const weft_config_source *source
 
 weft_status weft_trainer_create(weft_trainer *t, const weft_config *config,
                                 const weft_config_source *source, weft_comm *world,
-                                weft_arena *arena, weft_model_function build)
+                                weft_arena *arena)
 {
     memset(t, 0, sizeof *t);
     t->config = *config;
@@ -391,7 +392,7 @@ weft_status weft_trainer_create(weft_trainer *t, const weft_config *config,
     WEFT_TRY(choose_comm(t, source));
     WEFT_TRY(weft_comm_agree(world, create_mesh(t, source, &mesh)));
     WEFT_TRY(weft_groups_create(world, &mesh, &t->groups));
-    WEFT_TRY(weft_comm_agree(world, create_local(t, build)));
+    WEFT_TRY(weft_comm_agree(world, create_local(t)));
     return create_optimizer(t);
 }
 

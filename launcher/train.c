@@ -25,10 +25,10 @@ typedef struct arguments {
 
 enum { MAX_SETS = 128 };
 
-static void help(void)
+static void help(const weft_application *application)
 {
-    weft_config config;
-    weft_option_section sections[WEFT_NUM_SECTIONS_IN_CONFIG];
+    weft_config config = {.application = application};
+    weft_option_section sections[WEFT_MAX_CONFIG_SECTIONS];
     printf(
         "usage: weft train CONFIG --out RUN [options]\n"
         "\n"
@@ -42,9 +42,7 @@ static void help(void)
         "SIGTERM and SIGUSR1 make a run save a checkpoint and end after its step.\n"
         "\n"
         "Keys of the config, with their defaults:\n\n");
-    memset(&config, 0, sizeof config);
-    weft_config_sections(&config, sections);
-    weft_options_help(sections, WEFT_NUM_SECTIONS_IN_CONFIG, false, stdout);
+    weft_options_help(sections, weft_config_sections(&config, sections), false, stdout);
 }
 
 /* Returns -1 to go on, else the exit code. */
@@ -74,7 +72,7 @@ static int parse_arguments(int argc, char **argv, arguments *args)
         } else if (option == 'j') {
             args->json = true;
         } else if (option == 'h') {
-            help();
+            help(args->source.application);
             return 0;
         } else {
             WEFT_ERROR(WEFT_CONFIG, "%s: unknown option or missing value; see weft train --help",
@@ -217,8 +215,7 @@ static weft_status steps(job *j)
 }
 
 /* Everything up to the first step; all ranks return the same status. */
-static weft_status set_up(job *j, const weft_config *config, weft_comm *world, weft_arena *arena,
-                          weft_model_function build)
+static weft_status set_up(job *j, const weft_config *config, weft_comm *world, weft_arena *arena)
 {
     const char *start = NULL;
     j->speaks = weft_comm_rank(world) == 0;
@@ -226,7 +223,7 @@ static weft_status set_up(job *j, const weft_config *config, weft_comm *world, w
     if (status == WEFT_OK)
         status = weft_arena_printf(arena, &j->checkpoints, "%s/checkpoints", j->args->out);
     WEFT_TRY(weft_comm_agree(world, status));
-    WEFT_TRY(weft_trainer_create(&j->trainer, config, &j->args->source, world, arena, build));
+    WEFT_TRY(weft_trainer_create(&j->trainer, config, &j->args->source, world, arena));
     WEFT_TRY(weft_trainer_start(&j->trainer, start));
     if (j->speaks) {
         const weft_config *resolved = &j->trainer.config;
@@ -257,12 +254,12 @@ static void catch_signals(void)
 }
 
 static int run_job(const arguments *args, const weft_config *config, weft_comm *world,
-                   weft_arena *arena, weft_model_function build)
+                   weft_arena *arena)
 {
     job j = {.args = args};
     weft_log_set_level((weft_log_level)config->log.level);
     weft_comm_set_check(config->log.check_collectives);
-    weft_status status = set_up(&j, config, world, arena, build);
+    weft_status status = set_up(&j, config, world, arena);
     if (status != WEFT_OK) { /* agreed on: one rank speaks, all leave */
         int code = weft_status_exit_code(status);
         if (j.speaks)
@@ -287,9 +284,9 @@ static int run_job(const arguments *args, const weft_config *config, weft_comm *
     return j.stopped ? WEFT_EXIT_STOPPED : 0;
 }
 
-int weft_verb_train(int argc, char **argv, weft_model_function build)
+int weft_verb_train(int argc, char **argv, const weft_application *application)
 {
-    arguments args = {0};
+    arguments args = {.source.application = application};
     weft_arena arena = {0};
     weft_config config;
     weft_mesh mesh;
@@ -320,7 +317,7 @@ int weft_verb_train(int argc, char **argv, weft_model_function build)
     if (status != WEFT_OK)
         code = rank == 0 ? weft_verb_fail("train") : weft_status_exit_code(status);
     else if (!starts)
-        code = run_job(&args, &config, world, &arena, build);
+        code = run_job(&args, &config, world, &arena);
     weft_comm_destroy(world);
     weft_arena_release(&arena);
     return code;

@@ -72,10 +72,10 @@ typedef struct weft_trainer {
 } weft_trainer;
 
 /* Device, mesh, data, model, optimizer, programs. config.model.vocab_size 0 is filled from the
- * dataset's tokenizer; build NULL: the model that the config describes. Collective over world. */
+ * dataset's tokenizer. Collective over world. */
 weft_status weft_trainer_create(weft_trainer *trainer, const weft_config *config,
                                 const weft_config_source *source, weft_comm *world,
-                                weft_arena *arena, weft_model_function build) WEFT_CHECKED;
+                                weft_arena *arena) WEFT_CHECKED;
 void weft_trainer_release(weft_trainer *trainer);
 
 /* Fresh weights, or those of a checkpoint folder. Collective. */

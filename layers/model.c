@@ -54,6 +54,11 @@ weft_status weft_model_build_gpt(weft_model *model, const weft_model_options *op
     return weft_model_add_head(model, options);
 }
 
+const void *weft_model_own_options(const weft_model *model)
+{
+    return model->setup.own_options;
+}
+
 void weft_model_stage_range(const weft_model *model, int stage, int *first, int *end)
 {
     int pp = model->setup.groups->mesh.pp, between = model->num_layers - 2;

@@ -41,6 +41,7 @@ typedef struct weft_moe_options {
 
 typedef struct weft_model_setup {
     const weft_model_options *options; /* resolved; copied */
+    const void *own_options;           /* of the application; NULL: none; borrowed */
     const weft_groups *groups;         /* borrowed */
     weft_device *device;               /* borrowed */
     weft_dtype dtype;

@@ -98,6 +98,9 @@ bool weft_model_is_moe_layer(const weft_model_options *options, int64_t index);
 
 /* Adds all layers of a model, the same on every rank. Its errors end the job before a step. */
 typedef weft_status (*weft_model_function)(weft_model *model, const weft_model_options *options);
+/* The struct that the application's own rows filled (<weft/application.h>); NULL: it has none.
+ * Borrowed; lives as long as the model. */
+const void *weft_model_own_options(const weft_model *model);
 /* The model that the options describe: GPT-2-, Llama- and Mixtral-shaped stacks. */
 weft_status weft_model_build_gpt(weft_model *model, const weft_model_options *options) WEFT_CHECKED;
 

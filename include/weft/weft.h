@@ -4,28 +4,21 @@
  * of the weft command (train, generate, inspect, ...):
  *
  *     int main(int argc, char **argv) { return weft_main(argc, argv, build); }
+ *
+ * or, with config keys of its own and more, to weft_application_main.
  */
 #ifndef WEFT_H
 #define WEFT_H
 
+#include "application.h"
 #include "device.h"
 #include "kernels.h"
 #include "layer.h"
 #include "list.h"
 #include "model.h"
+#include "options.h"
 #include "parameter.h"
 #include "status.h"
 #include "tensor.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
-/* Runs the command line with this model; `build` NULL: the model that the config describes.
- * Returns the process' exit code (see WEFT_STATUS_LIST). */
-int weft_main(int argc, char **argv, weft_model_function build);
-
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -24,14 +24,13 @@ static char *page_path(char path[1024])
 static char *make_tables(void)
 {
     static weft_config config;
-    weft_option_section sections[WEFT_NUM_SECTIONS_IN_CONFIG];
+    weft_option_section sections[WEFT_MAX_CONFIG_SECTIONS];
     char *text = NULL;
     size_t bytes;
     FILE *out = open_memstream(&text, &bytes);
     if (!out)
         abort();
-    weft_config_sections(&config, sections);
-    weft_options_help(sections, WEFT_NUM_SECTIONS_IN_CONFIG, true, out);
+    weft_options_help(sections, weft_config_sections(&config, sections), true, out);
     fclose(out);
     return text;
 }

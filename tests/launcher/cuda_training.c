@@ -47,7 +47,7 @@ static void create(weft_comm *world, const run_case *c, const char *device, weft
              device, c->kernel_by_kernel ? "false" : "true", c->trace_step);
     weft_config_source source = {.file = device, .text = text, .mesh = c->mesh};
     abort_on(world, weft_config_load(&source, arena, &config), device);
-    abort_on(world, weft_trainer_create(out, &config, &source, world, arena, NULL), device);
+    abort_on(world, weft_trainer_create(out, &config, &source, world, arena), device);
 }
 
 /* Steps first + 1 .. last, from first's checkpoint unless that is 0; saved at the end. */

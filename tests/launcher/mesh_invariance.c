@@ -118,7 +118,7 @@ static void train(weft_comm *world, const model_case *model, const mesh_case *me
     weft_config_source source = {.file = name, .text = text, .mesh = mesh->mesh};
     EXPECT_OK(weft_config_load(&source, &arena, &config));
     weft_comm_set_check(true);
-    weft_status status = weft_trainer_create(&trainer, &config, &source, world, &arena, NULL);
+    weft_status status = weft_trainer_create(&trainer, &config, &source, world, &arena);
     EXPECT(status == WEFT_OK, "%s: %s", name, weft_error_get()->text);
     if (status != WEFT_OK)
         weft_comm_abort(world, status);

@@ -39,7 +39,7 @@ static weft_status start(weft_trainer *t, weft_comm *world, weft_arena *arena, c
     weft_mesh built;
     WEFT_TRY(weft_config_load(&source, arena, &config));
     WEFT_TRY(weft_config_mesh(&config, &source, weft_comm_size(world), &built));
-    WEFT_TRY(weft_trainer_create(t, &config, &source, world, arena, NULL));
+    WEFT_TRY(weft_trainer_create(t, &config, &source, world, arena));
     return weft_trainer_start(t, NULL);
 }
 

@@ -48,7 +48,7 @@ static void train(weft_comm *world, const run_case *c, const char *start, int fi
              STEPS, c->precision);
     weft_config_source source = {.file = name, .text = text, .mesh = c->mesh};
     abort_on(world, weft_config_load(&source, &arena, &config), name);
-    abort_on(world, weft_trainer_create(&trainer, &config, &source, world, &arena, NULL), name);
+    abort_on(world, weft_trainer_create(&trainer, &config, &source, world, &arena), name);
     if (start)
         snprintf(from, sizeof from, "%s/%s/step-%d", folder, start, first);
     abort_on(world, weft_trainer_start(&trainer, start ? from : NULL), name);

@@ -25,7 +25,7 @@ static void check(weft_comm *self, const load_case *c)
              c->experts, c->topk, c->forced);
     weft_config_source source = {.file = "config", .text = text, .mesh = "dp=1"};
     EXPECT_OK(weft_config_load(&source, &arena, &config));
-    EXPECT_OK(weft_trainer_create(&trainer, &config, &source, self, &arena, NULL));
+    EXPECT_OK(weft_trainer_create(&trainer, &config, &source, self, &arena));
     EXPECT_OK(weft_trainer_start(&trainer, NULL));
     EXPECT_OK(weft_trainer_step(&trainer, &result));
     EXPECT(fabs(result.expert_load - c->expected) < 1e-6 && isfinite(result.loss),

@@ -31,7 +31,7 @@ void training_start(training *t, const training_case *c, weft_comm *world)
              c->parallel ? c->parallel : "");
     weft_config_source source = {.file = c->name, .text = text, .mesh = c->mesh};
     insist(weft_config_load(&source, &t->arena, &config), c, world);
-    insist(weft_trainer_create(&t->trainer, &config, &source, world, &t->arena, NULL), c, world);
+    insist(weft_trainer_create(&t->trainer, &config, &source, world, &t->arena), c, world);
     insist(weft_trainer_start(&t->trainer, NULL), c, world);
 }
 

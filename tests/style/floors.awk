@@ -15,13 +15,13 @@ BEGIN {
     floors["bench"] = floors["tests"] = floors["launcher"] " bench tests"
     floors["tests"] = floors["tests"] " examples"
 
-    split("status tensor device list", names, " ")
+    split("status tensor device list options", names, " ")
     for (i in names)
         public_floor[names[i]] = "core"
     public_floor["kernels"] = "kernels"
     public_floor["parameter"] = "parallel"
     public_floor["layer"] = public_floor["model"] = "layers"
-    public_floor["weft"] = "launcher"
+    public_floor["weft"] = public_floor["application"] = "launcher"
 
     # A library's headers, and the paths that may include them.
     home["^mpi\\.h$"] = "^comm/mpi/|^bench/(in_node|priority)"

@@ -1,0 +1,39 @@
+/* A program of one's own: what it adds to the weft command. */
+#ifndef WEFT_APPLICATION_H
+#define WEFT_APPLICATION_H
+
+#include <stddef.h>
+
+#include "model.h"
+#include "options.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Every part is optional. Borrowed until weft_application_main returns. */
+typedef struct weft_application {
+    size_t struct_bytes;       /* sizeof(weft_application) */
+    weft_model_function build; /* NULL: the model that the config describes */
+    /* A section of the config of the program's own: its name, a line for --help, its rows, and the
+     * size of the struct that they fill. The library keeps such a struct a config and fills it as
+     * it does its own; weft_model_own_options gives it to `build`. */
+    const char *section; /* NULL: none */
+    const char *section_help;
+    const weft_option_row *rows;
+    size_t num_rows;
+    size_t options_bytes;
+} weft_application;
+
+/* Runs the command line as this application. Returns the process' exit code (see
+ * WEFT_STATUS_LIST). */
+int weft_application_main(int argc, char **argv, const weft_application *application);
+
+/* The same of an application that has a model alone; `build` NULL: the model that the config
+ * describes. */
+int weft_main(int argc, char **argv, weft_model_function build);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

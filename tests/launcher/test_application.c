@@ -1,0 +1,135 @@
+/* What a program hands in: its struct's size, a section of the config of its own, and the errors
+ * that name either. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "launcher/application.h"
+#include "launcher/config.h"
+
+typedef struct task_options {
+    double weight;
+    int64_t rounds;
+    const char *name;
+} task_options;
+
+static const weft_option_row task_rows[] = {
+    {"weight", WEFT_OPTION_DOUBLE, offsetof(task_options, weight), "0.5", 0, 10, NULL, NULL,
+     "what the task's loss is multiplied by"},
+    {"rounds", WEFT_OPTION_INT, offsetof(task_options, rounds), "3", 1, 9, NULL, "rounds",
+     "how often"},
+    {"name", WEFT_OPTION_STRING, offsetof(task_options, name), NULL, 0, 0, NULL, NULL, "of it"},
+};
+
+static const weft_application task = {.struct_bytes = sizeof(weft_application),
+                                      .section = "task",
+                                      .section_help = "the task",
+                                      .rows = task_rows,
+                                      .num_rows = 3,
+                                      .options_bytes = sizeof(task_options)};
+
+static void expect_refused(weft_application app, const char *text)
+{
+    weft_application out;
+    assert_int_equal(weft_application_take(&app, &out), WEFT_CONFIG);
+    if (!strstr(weft_error_get()->text, text))
+        fail_msg("\"%s\" does not say \"%s\"", weft_error_get()->text, text);
+}
+
+static void test_sizes(void **state)
+{
+    (void)state;
+    /* an older program knows less: what follows its struct is not read */
+    unsigned char older[sizeof task];
+    weft_application out;
+    memset(older, 0xff, sizeof older);
+    memcpy(older, &task, offsetof(weft_application, section));
+    memcpy(older, &(size_t){offsetof(weft_application, section)}, sizeof(size_t));
+    assert_int_equal(weft_application_take((const weft_application *)(void *)older, &out), WEFT_OK);
+    assert_null(out.section);
+    assert_int_equal(out.struct_bytes, sizeof out);
+
+    weft_application app = task;
+    app.struct_bytes = 0;
+    expect_refused(app, "weft_application: struct_bytes is 0; set it to sizeof(weft_application)");
+    app.struct_bytes = sizeof app + 8;
+    expect_refused(app, "compiled with other headers");
+    app.struct_bytes = 3;
+    expect_refused(app, "compiled with other headers");
+    assert_int_equal(weft_application_take(NULL, &out), WEFT_CONFIG);
+}
+
+static void test_sections(void **state)
+{
+    (void)state;
+    weft_application app = task;
+    app.section = "train";
+    expect_refused(app, "section train is Weft's own");
+    app = task;
+    app.options_bytes = sizeof(double);
+    expect_refused(app, "task.rounds lies outside the 8 bytes");
+    weft_option_row twice[] = {task_rows[0], task_rows[0]};
+    app = task;
+    app.rows = twice;
+    app.num_rows = 2;
+    expect_refused(app, "two rows are named task.weight");
+}
+
+static weft_status load(const char *text, const char *set, weft_arena *arena, weft_config *out)
+{
+    weft_config_source source = {.file = "task.json",
+                                 .text = text,
+                                 .set = &set,
+                                 .num_set = set ? 1 : 0,
+                                 .application = &task};
+    return weft_config_load(&source, arena, out);
+}
+
+#define MOCK "\"data\": {\"mock_data\": true}, \"model\": {\"vocab_size\": 64}"
+
+static void expect_bad(const char *text, const char *set, const char *message)
+{
+    weft_arena arena = {0};
+    weft_config config;
+    assert_int_equal(load(text, set, &arena, &config), WEFT_CONFIG);
+    if (!strstr(weft_error_get()->text, message))
+        fail_msg("\"%s\" does not say \"%s\"", weft_error_get()->text, message);
+    weft_arena_release(&arena);
+}
+
+static void test_config(void **state)
+{
+    (void)state;
+    weft_arena arena = {0};
+    weft_config config, other, again;
+    assert_int_equal(load("{" MOCK ", \"task\": {\"name\": \"x\"}}", "weight=2", &arena, &config),
+                     WEFT_OK);
+    const task_options *own = config.own;
+    assert_true(own->weight == 2 && own->rounds == 3 && strcmp(own->name, "x") == 0);
+    /* each config has its own struct, and its text gives the same values */
+    assert_int_equal(load("{" MOCK "}", NULL, &arena, &other), WEFT_OK);
+    assert_true(own->weight == 2 && ((const task_options *)other.own)->weight == 0.5);
+    const char *text;
+    assert_int_equal(weft_config_text(&config, &arena, &text), WEFT_OK);
+    assert_int_equal(load(text, NULL, &arena, &again), WEFT_OK);
+    assert_true(((const task_options *)again.own)->weight == 2);
+    weft_arena_release(&arena);
+
+    expect_bad("{" MOCK ",\n\"task\": {\"wieght\": 1}}", NULL,
+               "task.json:2:10: task.wieght: unknown key; did you mean task.weight?");
+    expect_bad("{" MOCK ",\n\"task\": {\"rounds\": 10}}", NULL, "task.json:2:20: task.rounds:");
+    expect_bad("{" MOCK ",\n\"tsak\": {}}", NULL, "did you mean task?");
+    expect_bad("{" MOCK "}", "task.rounds=0", "--set task.rounds=0");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_sizes),
+                                       cmocka_unit_test(test_sections),
+                                       cmocka_unit_test(test_config)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
