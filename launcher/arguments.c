@@ -1,30 +1,260 @@
 #include "launcher/arguments.h"
 
+#include <ctype.h>
 #include <errno.h>
+#include <limits.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-weft_status weft_parse_count(const char *option, const char *text, bool is_bytes, double low,
-                             double high, double *out)
+#include "comm/comm.h"
+#include "core/options.h"
+#include "launcher/arguments_help.h"
+#include "launcher/verbs.h"
+
+static weft_status unexpected(const weft_argument *row, const char *text, const char *expected)
 {
-    static const char *const units[] = {"", "k", "M", "G"};
+    bool has_bounds = row->min != 0 || row->max != 0;
+    char low[32], high[32];
+    weft_argument_number(row, row->min, low);
+    weft_argument_number(row, row->max, high);
+    const char *separator = has_bounds && isfinite(row->max) ? " to " : "";
+    return WEFT_ERROR(WEFT_CONFIG, "--%s %.40s: expected %s%s%s%s%s", row->name, text, expected,
+                      !has_bounds          ? ""
+                      : isfinite(row->max) ? " of "
+                                           : " of at least ",
+                      has_bounds ? low : "", separator, *separator ? high : "");
+}
+
+static bool is_within(const weft_argument *row, double value)
+{
+    double end = row->count ? INT_MAX : INFINITY;
+    return fabs(value) <= end &&
+           ((row->min == 0 && row->max == 0) || (value >= row->min && value <= row->max));
+}
+
+static weft_status read_number(const weft_argument *row, const char *text, double *out)
+{
+    char *end;
+    *out = strtod(text, &end);
+    if (end == text || *end || isspace((unsigned char)*text) || !isfinite(*out) ||
+        !is_within(row, *out))
+        return unexpected(row, text, "a number");
+    return WEFT_OK;
+}
+
+/* Digits keep all of 64 bits; 1e6 is a whole number too. */
+static weft_status read_whole(const weft_argument *row, const char *text, int64_t *out)
+{
+    static const char *const units[] = {"k", "M", "G"};
+    const char *expected = row->is_bytes                    ? "a size in bytes"
+                           : row->min == 0 && row->max == 0 ? "a whole number of 64 bits"
+                                                            : "a whole number";
     char *end;
     errno = 0;
+    long long digits = strtoll(text, &end, 10);
+    if (end == text || isspace((unsigned char)*text))
+        return unexpected(row, text, expected);
+    if (*end == '\0' && errno == 0) {
+        *out = digits;
+        return is_within(row, (double)digits) ? WEFT_OK : unexpected(row, text, expected);
+    }
     double value = strtod(text, &end);
-    for (int i = 1; is_bytes && i < 4; i++) {
-        size_t length = strlen(end);
-        bool named = (*end == *units[i] || (i == 1 && *end == 'K')) &&
-                     (length == 1 || strcmp(end + 1, "iB") == 0);
-        if (end != text && named) {
-            value *= pow(1024, i);
-            end += length;
-            break;
+    for (int i = 0; row->is_bytes && i < 3; i++) {
+        bool named = tolower((unsigned char)*end) == tolower((unsigned char)*units[i]);
+        if (named && (end[1] == '\0' || strcmp(end + 1, "iB") == 0)) {
+            value *= pow(1024, i + 1);
+            end += strlen(end);
         }
     }
-    if (end == text || *end || value != floor(value) || !(value >= low && value <= high))
-        return WEFT_ERROR(WEFT_CONFIG, "--%s %.40s: not a whole number of %.0f to %.0f", option,
-                          text, low, high);
-    *out = value;
+    if (*end || value != floor(value) || !(fabs(value) <= 9007199254740992.0) ||
+        !is_within(row, value))
+        return unexpected(row, text, expected);
+    *out = (int64_t)value;
     return WEFT_OK;
+}
+
+static weft_status read_name(const weft_argument *row, const char *text, int *out)
+{
+    char all[256] = "";
+    size_t used = 0;
+    for (int i = 0; i < row->num_names; i++) {
+        if (strcmp(row->names[i], text) == 0) {
+            *out = i;
+            return WEFT_OK;
+        }
+        const char *between = i == 0 ? "" : i + 1 == row->num_names ? " or " : ", ";
+        if (used < sizeof all)
+            used += (size_t)snprintf(all + used, sizeof all - used, "%s%s", between, row->names[i]);
+    }
+    const char *near = weft_nearest_name(text, row->names, (size_t)row->num_names);
+    return WEFT_ERROR(WEFT_CONFIG, "--%s %.40s: expected %s%s%s%s", row->name, text, all,
+                      near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+}
+
+/* "a,b,c": one value each; names as bits, numbers as a list. */
+static weft_status read_several(const weft_argument *row, const char *text, weft_arena *arena)
+{
+    const char *copy;
+    void *memory;
+    size_t count = 0;
+    int name;
+    WEFT_TRY(weft_arena_printf(arena, &copy, "%s", text));
+    WEFT_TRY(weft_arena_alloc_array(arena, strlen(text) + 1, sizeof(int64_t), &memory));
+    int64_t *values = memory;
+    if (row->set)
+        *row->set = 0;
+    for (char *word = (char *)copy, *next = word; next; word = next) {
+        next = strchr(word, ',');
+        if (next)
+            *next++ = '\0';
+        if (row->set) {
+            WEFT_TRY(read_name(row, word, &name));
+            *row->set |= 1u << name;
+        } else if (count == row->most) {
+            return WEFT_ERROR(WEFT_CONFIG, "--%s %.40s: more than %zu", row->name, text, row->most);
+        } else {
+            WEFT_TRY(read_whole(row, word, &values[count++]));
+        }
+    }
+    if (row->list)
+        *row->list = (weft_int_list){.values = values, .count = count, .is_array = true};
+    return WEFT_OK;
+}
+
+/* `list` has room in the arena for all that argv could give. */
+static void append(weft_string_list *list, const char *text)
+{
+    ((const char **)list->values)[list->count++] = text;
+}
+
+static weft_status read_value(const weft_argument *row, const char *text, weft_arena *arena)
+{
+    int64_t whole;
+    if (row->texts)
+        append(row->texts, text);
+    else if (row->text)
+        *row->text = text;
+    else if (row->number)
+        return read_number(row, text, row->number);
+    else if (row->choice)
+        return read_name(row, text, row->choice);
+    else if (row->whole)
+        return read_whole(row, text, row->whole);
+    else if (row->set || row->list)
+        return read_several(row, text, arena);
+    else {
+        WEFT_TRY(read_whole(row, text, &whole));
+        *row->count = (int)whole;
+    }
+    return WEFT_OK;
+}
+
+static const weft_argument *find_row(const weft_arguments *a, const char *name, size_t length)
+{
+    for (size_t i = 0; i < a->num_rows; i++)
+        if (strlen(a->rows[i].name) == length && strncmp(a->rows[i].name, name, length) == 0)
+            return &a->rows[i];
+    return NULL;
+}
+
+static weft_status unknown(const weft_arguments *a, const char *text, weft_arena *arena)
+{
+    void *memory;
+    const char *name;
+    WEFT_TRY(weft_arena_alloc_array(arena, a->num_rows + 1, sizeof(char *), &memory));
+    WEFT_TRY(weft_arena_printf(arena, &name, "%.*s", (int)strcspn(text, "="), text));
+    const char **names = memory;
+    for (size_t i = 0; i < a->num_rows; i++)
+        names[i] = a->rows[i].name;
+    names[a->num_rows] = "help";
+    const char *near = weft_nearest_name(name + strspn(name, "-"), names, a->num_rows + 1);
+    if (near)
+        return WEFT_ERROR(WEFT_CONFIG, "%.60s: unknown option; did you mean --%s?", name, near);
+    return WEFT_ERROR(WEFT_CONFIG, "%.60s: unknown option; see weft %s --help", name, a->verb);
+}
+
+/* argv[*at] is an option: reads it and its value. */
+static weft_status read_option(const weft_arguments *a, int argc, char **argv, int *at, bool *given,
+                               weft_arena *arena)
+{
+    const char *text = argv[*at] + 2, *equals = strchr(text, '=');
+    size_t length = equals ? (size_t)(equals - text) : strlen(text);
+    const weft_argument *row = strncmp(argv[*at], "--", 2) == 0 ? find_row(a, text, length) : NULL;
+    if (!row)
+        return unknown(a, argv[*at], arena);
+    if (given[row - a->rows] && !row->texts)
+        return WEFT_ERROR(WEFT_CONFIG, "--%s: given twice", row->name);
+    given[row - a->rows] = true;
+    if (row->flag) {
+        *row->flag = true;
+        return equals ? WEFT_ERROR(WEFT_CONFIG, "--%s: takes no value", text) : WEFT_OK;
+    }
+    if (equals)
+        return read_value(row, equals + 1, arena);
+    const char *next = *at + 1 < argc ? argv[*at + 1] : NULL;
+    if (!next || (strncmp(next, "--", 2) == 0 && find_row(a, next + 2, strlen(next + 2))))
+        return WEFT_ERROR(WEFT_CONFIG, "--%s: its value %s is missing; see weft %s --help",
+                          row->name, row->value, a->verb);
+    ++*at;
+    return read_value(row, next, arena);
+}
+
+static weft_status check_given(const weft_arguments *a, const bool *given)
+{
+    for (size_t i = 0; i < a->num_rows; i++)
+        if (a->rows[i].required && !given[i])
+            return WEFT_ERROR(WEFT_CONFIG, "--%s %s is missing; see weft %s --help",
+                              a->rows[i].name, a->rows[i].value, a->verb);
+    size_t count = a->operands ? a->given->count : 0;
+    if (count == 0 && a->operands && *a->operands != '[')
+        return WEFT_ERROR(WEFT_CONFIG, "%s is missing; see weft %s --help", a->operands, a->verb);
+    return WEFT_OK;
+}
+
+static weft_status parse(const weft_arguments *a, int argc, char **argv, weft_arena *arena,
+                         bool *out_help)
+{
+    void *memory;
+    bool options = true;
+    WEFT_TRY(weft_arena_alloc_array(arena, a->num_rows + 1, sizeof(bool), &memory));
+    bool *given = memset(memory, 0, (a->num_rows + 1) * sizeof(bool));
+    bool several = a->operands && strstr(a->operands, "...");
+    for (size_t i = 0; i <= a->num_rows; i++) {
+        weft_string_list *list = i < a->num_rows ? a->rows[i].texts : a->given;
+        if (!list)
+            continue;
+        WEFT_TRY(weft_arena_alloc_array(arena, (size_t)argc, sizeof(char *), &memory));
+        *list = (weft_string_list){.values = memory};
+    }
+    for (int i = 1; i < argc; i++) {
+        bool is_option = options && argv[i][0] == '-' && argv[i][1] != '\0';
+        *out_help = is_option && (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0);
+        if (*out_help)
+            return WEFT_OK;
+        if (is_option && strcmp(argv[i], "--") == 0)
+            options = false;
+        else if (is_option)
+            WEFT_TRY(read_option(a, argc, argv, &i, given, arena));
+        else if (!a->operands || (!several && a->given->count > 0))
+            return WEFT_ERROR(WEFT_CONFIG, "%.60s: unexpected; see weft %s --help", argv[i],
+                              a->verb);
+        else
+            append(a->given, argv[i]);
+    }
+    return check_given(a, given);
+}
+
+int weft_arguments_parse(const weft_arguments *arguments, int argc, char **argv, weft_arena *arena)
+{
+    bool wants_help = false;
+    int rank = 0;
+    weft_comm_launched(&rank, NULL, NULL, NULL);
+    weft_status status = parse(arguments, argc, argv, arena, &wants_help);
+    if (status != WEFT_OK)
+        return rank == 0 ? weft_verb_fail(arguments->verb) : weft_status_exit_code(status);
+    if (wants_help && rank == 0)
+        weft_arguments_help(arguments);
+    return wants_help ? 0 : -1;
 }

@@ -24,7 +24,7 @@ static void help(FILE *out)
                  "Measures a part of Weft on the ranks at hand, under any launcher:\n");
     for (int i = 0; i < NUM_BENCHES; i++)
         fprintf(out, "  %-12s  %s\n", benches[i].name, benches[i].help);
-    fprintf(out, "Each has --help, --json FILE, --svg FILE and --rounds N.\n");
+    fprintf(out, "Each has --help, --json, --svg FILE and --rounds N.\n");
 }
 
 int weft_verb_bench(int argc, char **argv)

@@ -1,8 +1,8 @@
 /* weft bench WHAT: measurements of one part of Weft on the ranks at hand, on any launcher.
  *
  * Every bench runs what it compares paired: round by round all forms in turn, so that noise meets
- * all alike; it reports medians and quartiles of the slowest rank's times. Rank 0 prints a table;
- * --json FILE ("-": stdout) and --svg FILE hold the same numbers. */
+ * all alike; it reports medians and quartiles of the slowest rank's times. Rank 0 prints a table,
+ * or with --json one JSON object; --svg FILE draws the same numbers. */
 #ifndef WEFT_LAUNCHER_BENCH_H
 #define WEFT_LAUNCHER_BENCH_H
 
@@ -15,12 +15,13 @@
 
 /* Options that all benches share. */
 typedef struct weft_bench_options {
-    const char *json, *svg; /* NULL: none */
-    int rounds;             /* measured ones, after warm-up */
+    bool json;       /* instead of tables */
+    const char *svg; /* NULL: none */
+    int rounds;      /* measured ones, after warm-up */
 } weft_bench_options;
 
-/* Each parses its own options with getopt_long (the shared ones among them), starts the world,
- * runs, and returns the process' exit code. argv[0] is the bench's name. */
+/* Each parses its own options (the shared ones among them), starts the world, runs, and returns the
+ * process' exit code. argv[0] is the bench's name. */
 int weft_bench_all_to_all(int argc, char **argv);
 int weft_bench_moe_layer(int argc, char **argv);
 
@@ -56,8 +57,9 @@ typedef struct weft_bars {
 } weft_bars;
 weft_status weft_bars_write_svg(const weft_bars *bars, FILE *out) WEFT_CHECKED;
 
-/* Write to `path` ("-": stdout); a file is written beside and renamed. WEFT_FILE, WEFT_MEMORY. */
-weft_status weft_bench_write_json(const cJSON *json, const char *path) WEFT_CHECKED;
+/* One object on standard output. WEFT_FILE, WEFT_MEMORY. */
+weft_status weft_bench_print_json(const cJSON *json) WEFT_CHECKED;
+/* Written beside `path` and renamed. WEFT_FILE. */
 weft_status weft_bench_write_svg(const weft_bars *bars, const char *path) WEFT_CHECKED;
 
 #endif

@@ -1,11 +1,9 @@
 /* weft bench all-to-all: its options, and what is measured in which order. */
-#include <getopt.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/log.h"
-#include "core/options.h"
 #include "launcher/arguments.h"
 #include "launcher/bench_exchange.h"
 #include "launcher/measure.h"
@@ -17,163 +15,71 @@ static const double train_us = 200e3;
 
 typedef struct arguments {
     weft_bench_options common;
-    double sizes[WEFT_BENCH_MAX_SIZES];
-    int num_sizes;
-    int chunks[WEFT_BENCH_MAX_CHUNKS];
-    int num_chunks;
+    weft_int_list sizes, chunks;
     unsigned forms; /* bit i: form i */
     int inside;
-    double minimal_bytes, seconds;
+    int64_t minimal; /* bytes */
+    double seconds;
     bool uneven;
     const char *cluster;
 } arguments;
 
-static void help(void)
+/* Returns -1 to go on, else the exit code. */
+static int parse(int argc, char **argv, arguments *args, weft_arena *arena)
 {
-    printf("usage: weft bench all-to-all [options]\n"
-           "\n"
-           "The all-to-all of experts that are tensor-sharded, in all its forms. The t ranks of a\n"
-           "node hold the same tokens, rank j of each node exchanges them with rank j of the\n"
-           "others. Every form is timed in turn, round by round, beside the bare all-to-all of\n"
-           "I / t, and its data checked. What the links cost is measured before, and the model's\n"
-           "time and choice stand beside what was measured. Needs two nodes of two ranks.\n"
-           "\n"
-           "  --sizes I[,I]    bytes a rank sends in the baseline, its own block included: 4MiB,\n"
-           "                   64k (4MiB,16MiB,64MiB)\n"
-           "  --chunks N[,N]   chunks that o2, o3 and direct are tried with, besides those chosen\n"
-           "                   (1,2,4,8,16)\n"
-           "  --forms F[,F]    baseline, o1_paper, o1, o2, o3, direct (all)\n"
-           "  --uneven         blocks of different sizes, as popular experts make them\n"
-           "  --inside N       take N consecutive ranks for a node (those that share memory)\n"
-           "  --cluster FILE   the costs, by weft calibrate, instead of measuring them\n"
-           "  --seconds S      time for measuring a cost (3)\n"
-           "  --minimal I      smallest slice that the model may choose (64KiB)\n"
-           "  --rounds N       measured rounds, after one untimed (9)\n"
-           "  --json FILE      all numbers (-: stdout)\n"
-           "  --svg FILE       a drawing\n");
-}
-
-/* "a,b": at most `capacity` numbers. */
-static weft_status parse_list(const char *option, char *text, bool is_bytes, double low,
-                              double high, int capacity, double *out, int *out_num)
-{
-    int num = 0;
-    for (char *save = NULL, *word = strtok_r(text, ",", &save); word;
-         word = strtok_r(NULL, ",", &save)) {
-        if (num == capacity)
-            return WEFT_ERROR(WEFT_CONFIG, "--%s: more than %d", option, capacity);
-        WEFT_TRY(weft_parse_count(option, word, is_bytes, low, high, &out[num++]));
-    }
-    *out_num = num;
-    return num > 0 ? WEFT_OK : WEFT_ERROR(WEFT_CONFIG, "--%s: nothing is named", option);
-}
-
-static weft_status parse_forms(char *text, unsigned *out)
-{
-    const char *names[WEFT_NUM_EXCHANGES];
-    *out = 0;
+    static const int64_t sizes[] = {4 << 20, 16 << 20, 64 << 20}, chunks[] = {1, 2, 4, 8, 16};
+    const char *forms[WEFT_NUM_EXCHANGES];
+    const weft_argument rows[] = {
+        {"sizes", "I,...", "bytes a rank sends in the baseline, its own block included",
+         .list = &args->sizes, .is_bytes = true, .min = 1024, .max = 17179869184.0,
+         .most = WEFT_BENCH_MAX_SIZES},
+        {"chunks", "N,...", "chunks that o2, o3 and direct are tried with, besides those chosen",
+         .list = &args->chunks, .min = 1, .max = WEFT_EXCHANGE_MAX_CHUNKS,
+         .most = WEFT_BENCH_MAX_CHUNKS},
+        {"forms", "F,...", "baseline, o1_paper, o1, o2, o3, direct", .set = &args->forms,
+         .names = forms, .num_names = WEFT_NUM_EXCHANGES},
+        {"uneven", NULL, "blocks of different sizes, as popular experts make them",
+         .flag = &args->uneven},
+        {"inside", "N", "take N consecutive ranks for a node (those that share memory)",
+         .count = &args->inside, .min = 2, .max = 1e6},
+        {"cluster", "FILE", "the costs, by weft calibrate, instead of measuring them",
+         .text = &args->cluster},
+        {"seconds", "S", "time for measuring a cost", .number = &args->seconds, .min = 1,
+         .max = 3600},
+        {"minimal", "I", "smallest slice that the model may choose", .whole = &args->minimal,
+         .is_bytes = true, .min = 1, .max = 17179869184.0},
+        {"rounds", "N", "measured rounds, after one untimed", .count = &args->common.rounds,
+         .min = 1, .max = MAX_ROUNDS},
+        {"json", NULL, "all numbers as one JSON object on standard output instead of tables",
+         .flag = &args->common.json},
+        {"svg", "FILE", "a drawing", .text = &args->common.svg},
+    };
+    const weft_arguments verb = {
+        .verb = "bench all-to-all",
+        .about = "The all-to-all of experts that are tensor-sharded, in all its forms. The t ranks "
+                 "of a node hold\nthe same tokens, rank j of each node exchanges them with rank j "
+                 "of the others. Every form is\ntimed in turn, round by round, beside the bare "
+                 "all-to-all of I / t, and its data checked. What the\nlinks cost is measured "
+                 "before, and the model's time and choice stand beside what was measured.\n"
+                 "Needs two nodes of two ranks.\n",
+        .rows = rows,
+        .num_rows = sizeof rows / sizeof *rows};
+    *args = (arguments){.common.rounds = 9,
+                        .sizes = {sizes, sizeof sizes / sizeof *sizes, true},
+                        .chunks = {chunks, sizeof chunks / sizeof *chunks, true},
+                        .forms = (1u << WEFT_NUM_EXCHANGES) - 1,
+                        .minimal = 64 << 10,
+                        .seconds = 3};
     for (int i = 0; i < WEFT_NUM_EXCHANGES; i++)
-        names[i] = weft_exchange_text(i);
-    for (char *save = NULL, *name = strtok_r(text, ",", &save); name;
-         name = strtok_r(NULL, ",", &save)) {
-        int i = 0;
-        while (i < WEFT_NUM_EXCHANGES && strcmp(names[i], name) != 0)
-            i++;
-        if (i == WEFT_NUM_EXCHANGES) {
-            const char *near = weft_nearest_name(name, names, WEFT_NUM_EXCHANGES);
-            return WEFT_ERROR(WEFT_CONFIG, "--forms %.40s: no such form%s%s%s", name,
-                              near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
-        }
-        *out |= 1u << i;
-    }
-    return *out ? WEFT_OK : WEFT_ERROR(WEFT_CONFIG, "--forms: nothing is named");
-}
-
-static weft_status parse_option(int option, char *value, arguments *args)
-{
-    double number, list[WEFT_BENCH_MAX_CHUNKS];
-    switch (option) {
-    case 's':
-        return parse_list("sizes", value, true, 1024, 17179869184.0, WEFT_BENCH_MAX_SIZES,
-                          args->sizes, &args->num_sizes);
-    case 'c':
-        WEFT_TRY(parse_list("chunks", value, false, 1, WEFT_EXCHANGE_MAX_CHUNKS,
-                            WEFT_BENCH_MAX_CHUNKS, list, &args->num_chunks));
-        for (int i = 0; i < args->num_chunks; i++)
-            args->chunks[i] = (int)list[i];
-        return WEFT_OK;
-    case 'f':
-        return parse_forms(value, &args->forms);
-    case 'u':
-        args->uneven = true;
-        return WEFT_OK;
-    case 'i':
-        WEFT_TRY(weft_parse_count("inside", value, false, 2, 1e6, &number));
-        args->inside = (int)number;
-        return WEFT_OK;
-    case 'k':
-        args->cluster = value;
-        return WEFT_OK;
-    case 't':
-        return weft_parse_count("seconds", value, false, 1, 3600, &args->seconds);
-    case 'm':
-        return weft_parse_count("minimal", value, true, 1, 17179869184.0, &args->minimal_bytes);
-    case 'r':
-        WEFT_TRY(weft_parse_count("rounds", value, false, 1, MAX_ROUNDS, &number));
-        args->common.rounds = (int)number;
-        return WEFT_OK;
-    case 'j':
-        args->common.json = value;
-        return WEFT_OK;
-    case 'v':
-        args->common.svg = value;
-        return WEFT_OK;
-    default:
-        return WEFT_ERROR(WEFT_INTERNAL, "option %d", option);
-    }
-}
-
-static weft_status parse_arguments(int argc, char **argv, arguments *args, bool *out_help)
-{
-    static const struct option options[] = {{"sizes", required_argument, NULL, 's'},
-                                            {"chunks", required_argument, NULL, 'c'},
-                                            {"forms", required_argument, NULL, 'f'},
-                                            {"uneven", no_argument, NULL, 'u'},
-                                            {"inside", required_argument, NULL, 'i'},
-                                            {"cluster", required_argument, NULL, 'k'},
-                                            {"seconds", required_argument, NULL, 't'},
-                                            {"minimal", required_argument, NULL, 'm'},
-                                            {"rounds", required_argument, NULL, 'r'},
-                                            {"json", required_argument, NULL, 'j'},
-                                            {"svg", required_argument, NULL, 'v'},
-                                            {"help", no_argument, NULL, 'h'},
-                                            {NULL, 0, NULL, 0}};
-    int option;
-    optind = 1;
-    opterr = 0;
-    while ((option = getopt_long(argc, argv, "h", options, NULL)) != -1) {
-        if (option == 'h') {
-            *out_help = true;
-            return WEFT_OK;
-        }
-        if (option == '?')
-            return WEFT_ERROR(
-                WEFT_CONFIG,
-                "%s: unknown option or missing value; see weft bench all-to-all --help",
-                argv[optind - 1]);
-        WEFT_TRY(parse_option(option, optarg, args));
-    }
-    if (optind < argc)
-        return WEFT_ERROR(WEFT_CONFIG, "%s: unexpected; see weft bench all-to-all --help",
-                          argv[optind]);
-    return WEFT_OK;
+        forms[i] = weft_exchange_text(i);
+    return weft_arguments_parse(&verb, argc, argv, arena);
 }
 
 static double largest_of(const arguments *args)
 {
     double largest = 0;
-    for (int i = 0; i < args->num_sizes; i++)
-        largest = fmax(largest, args->sizes[i]);
+    for (size_t i = 0; i < args->sizes.count; i++)
+        largest = fmax(largest, (double)args->sizes.values[i]);
     return largest;
 }
 
@@ -185,7 +91,7 @@ static weft_exchange_shape shape_of(const arguments *args, const weft_exchange_r
     return (weft_exchange_shape){.bytes = bytes,
                                  .t = weft_comm_size(rig->inside),
                                  .e = weft_comm_size(rig->between),
-                                 .minimal_bytes = args->minimal_bytes};
+                                 .minimal_bytes = (double)args->minimal};
 }
 
 static weft_status add_variant(weft_exchange_result *result, weft_exchange_variant variant,
@@ -224,8 +130,8 @@ static weft_status list_variants(const arguments *args, weft_exchange_result *re
         v.num_chunks = result->choice.best_chunks[form];
         WEFT_TRY(add_variant(result, v, rounds));
         v.tried = true;
-        for (int i = 0; i < args->num_chunks; i++) {
-            v.num_chunks = args->chunks[i];
+        for (size_t i = 0; i < args->chunks.count; i++) {
+            v.num_chunks = (int)args->chunks.values[i];
             WEFT_TRY(add_variant(result, v, rounds));
         }
     }
@@ -326,10 +232,10 @@ static weft_status get_cluster(const arguments *args, weft_exchange_rig *rig, we
     return weft_measure_cluster(rig->world, rig->device, &options, out);
 }
 
-static weft_status write_files(const arguments *args, const weft_exchange_report *report)
+static weft_status write_all(const arguments *args, const weft_exchange_report *report)
 {
     if (args->common.json)
-        WEFT_TRY(weft_exchange_json(report, args->common.json));
+        WEFT_TRY(weft_exchange_json(report));
     if (args->common.svg)
         WEFT_TRY(weft_exchange_svg(report, args->common.svg));
     return WEFT_OK;
@@ -343,16 +249,16 @@ static weft_status measure_all(const arguments *args, weft_exchange_rig *rig,
     weft_exchange_report report = {
         .rig = rig, .cluster = &cluster, .results = results, .rounds = args->common.rounds};
     bool writes = weft_comm_rank(rig->world) == 0;
-    bool prints = writes && !(args->common.json && strcmp(args->common.json, "-") == 0);
+    bool prints = writes && !args->common.json;
     WEFT_TRY(get_cluster(args, rig, &cluster));
-    for (int i = 0; i < args->num_sizes; i++) {
-        results[i].bytes = args->sizes[i];
+    for (int i = 0; i < (int)args->sizes.count; i++) {
+        results[i].bytes = (double)args->sizes.values[i];
         WEFT_TRY(measure_size(args, rig, &cluster, &results[i]));
         report.num_results = i + 1;
         WEFT_TRY(weft_comm_agree(rig->world,
                                  prints ? weft_exchange_print_last(&report, stdout) : WEFT_OK));
     }
-    return weft_comm_agree(rig->world, writes ? write_files(args, &report) : WEFT_OK);
+    return weft_comm_agree(rig->world, writes ? write_all(args, &report) : WEFT_OK);
 }
 
 static weft_status run(const arguments *args, weft_comm *world)
@@ -381,32 +287,22 @@ static weft_status run(const arguments *args, weft_comm *world)
 
 int weft_bench_all_to_all(int argc, char **argv)
 {
-    arguments args = {.common.rounds = 9,
-                      .sizes = {4 << 20, 16 << 20, 64 << 20},
-                      .num_sizes = 3,
-                      .chunks = {1, 2, 4, 8, 16},
-                      .num_chunks = 5,
-                      .forms = (1u << WEFT_NUM_EXCHANGES) - 1,
-                      .minimal_bytes = 64 << 10,
-                      .seconds = 3};
+    arguments args;
+    weft_arena arena = {0};
     weft_comm *world = NULL;
-    bool wants_help = false;
-    int rank = 0, size, local_rank, local_size;
-    bool launched = weft_comm_launched(&rank, &size, &local_rank, &local_size);
+    int rank = 0, code = parse(argc, argv, &args, &arena);
+    bool launched = weft_comm_launched(&rank, NULL, NULL, NULL);
     weft_log_set_rank(rank);
-    weft_status status = parse_arguments(argc, argv, &args, &wants_help);
-    if (wants_help) {
-        if (rank == 0)
-            help();
-        return 0;
-    }
-    if (status == WEFT_OK)
-        status = launched ? weft_comm_create_world(&world) : weft_comm_create_self(&world);
-    if (status == WEFT_OK)
-        status = run(&args, world);
-    int code = status == WEFT_OK ? 0
+    if (code < 0) {
+        weft_status status =
+            launched ? weft_comm_create_world(&world) : weft_comm_create_self(&world);
+        if (status == WEFT_OK)
+            status = run(&args, world);
+        code = status == WEFT_OK ? 0
                : rank == 0       ? weft_verb_fail("bench all-to-all")
                                  : weft_status_exit_code(status);
+    }
     weft_comm_destroy(world);
+    weft_arena_release(&arena);
     return code;
 }

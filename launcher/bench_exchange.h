@@ -83,7 +83,8 @@ typedef struct weft_exchange_report {
 } weft_exchange_report;
 /* The table of the last result; before that of the first, what the tables are about. */
 weft_status weft_exchange_print_last(const weft_exchange_report *report, FILE *out) WEFT_CHECKED;
-weft_status weft_exchange_json(const weft_exchange_report *report, const char *path) WEFT_CHECKED;
+/* On standard output. */
+weft_status weft_exchange_json(const weft_exchange_report *report) WEFT_CHECKED;
 weft_status weft_exchange_svg(const weft_exchange_report *report, const char *path) WEFT_CHECKED;
 
 #endif

@@ -158,7 +158,7 @@ static weft_status add_cluster(cJSON *to, const weft_cluster *cluster)
     return status;
 }
 
-weft_status weft_exchange_json(const weft_exchange_report *report, const char *path)
+weft_status weft_exchange_json(const weft_exchange_report *report)
 {
     const weft_exchange_rig *rig = report->rig;
     cJSON *json = cJSON_CreateObject();
@@ -172,7 +172,7 @@ weft_status weft_exchange_json(const weft_exchange_report *report, const char *p
         add_result(sizes, &report->results[i], report->rounds);
     weft_status status = add_cluster(json, report->cluster);
     if (status == WEFT_OK)
-        status = weft_bench_write_json(json, path);
+        status = weft_bench_print_json(json);
     cJSON_Delete(json);
     return status;
 }

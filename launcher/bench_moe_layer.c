@@ -1,74 +1,13 @@
 /* weft bench moe-layer. */
-#include <getopt.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/log.h"
+#include "launcher/arguments.h"
 #include "launcher/bench_moe.h"
 #include "launcher/measure.h"
 #include "launcher/verbs.h"
-
-static void help(void)
-{
-    printf(
-        "usage: weft bench moe-layer [options]     on the ranks of any launcher\n"
-        "\n"
-        "One MoE layer, forward and backward, experts over all ranks: the synchronous layer, the\n"
-        "one split by peers, and every n and memory reuse asked for, paired; and what the cost\n"
-        "model and the profile would have chosen.\n"
-        "\n"
-        "  --tokens B --hidden M --ffn H   the layer (default 2048, 512, 1024)\n"
-        "  --experts E --topk K            default 2 a rank, 1\n"
-        "  --swiglu, --precision fp32|bf16, --threads N (1), --mesh AXES\n"
-        "  --partitions 1,2,4,8            the n to try\n"
-        "  --reuse none,s1,...             the strategies to try (default none,s1,s2,s3,s4)\n"
-        "  --ratio R                       bring computation to R times communication: by H, or\n"
-        "  --pace                          by an accelerator that only takes its time, no CPU\n"
-        "  --pace-flops F                  the same at a given rate, whatever the ratio\n"
-        "  --balance sum|each              the ratio over both directions (default), or each\n"
-        "  --grid B:M:H,B:M:H,...          several layers, a line each: choice against the best\n"
-        "  --memory                        device memory by n and strategy, nothing timed\n"
-        "  --cluster FILE|measure|none     costs to predict by (default measure)\n"
-        "  --rounds N                      measured rounds (default 9)\n"
-        "  --json FILE, --svg FILE         the same numbers (FILE -: stdout)\n"
-        "  --trace FILE                    rank 0's measured timeline of the best, as SVG\n");
-}
-
-static bool parse_list(const char *text, int *out, int room, int *out_count)
-{
-    *out_count = 0;
-    for (char *end; *out_count < room; text = end + 1) {
-        long value = strtol(text, &end, 10);
-        if (end == text || value < 1 || value > WEFT_MOE_MAX_PARTITIONS ||
-            (*out_count > 0 && value <= out[*out_count - 1]))
-            return false;
-        out[(*out_count)++] = (int)value;
-        if (*end == '\0')
-            return true;
-        if (*end != ',')
-            return false;
-    }
-    return false;
-}
-
-static bool parse_reuses(const char *text, unsigned *out)
-{
-    *out = 0;
-    while (*text) {
-        size_t length = strcspn(text, ",");
-        int found = -1;
-        for (int i = 0; i < WEFT_NUM_REUSES; i++)
-            if (strlen(weft_reuse_text(i)) == length &&
-                strncmp(weft_reuse_text(i), text, length) == 0)
-                found = i;
-        if (found < 0)
-            return false;
-        *out |= 1u << found;
-        text += length + (text[length] == ',');
-    }
-    return *out != 0;
-}
 
 static bool parse_grid(const char *text, weft_bench_moe_options *o)
 {
@@ -88,142 +27,86 @@ static bool parse_grid(const char *text, weft_bench_moe_options *o)
     return false;
 }
 
-static bool parse_size(const char *text, int64_t *out)
+/* Partitions rise, and the rows of the grid are three numbers each. */
+static weft_status check_lists(weft_bench_moe_options *o, const weft_int_list *partitions,
+                               const char *grid)
 {
-    char *end;
-    *out = strtoll(text, &end, 10);
-    return end != text && *end == '\0' && *out > 0;
-}
-
-/* Options by the index of `rows`. */
-static bool take_option(weft_bench_moe_options *o, int option, const char *value)
-{
-    int64_t number = 0;
-    char *end;
-    switch (option) {
-    case 'B':
-        return parse_size(value, &o->shape.tokens);
-    case 'M':
-        return parse_size(value, &o->shape.hidden);
-    case 'H':
-        return parse_size(value, &o->shape.ffn);
-    case 'E':
-        return parse_size(value, &o->shape.experts);
-    case 'K':
-        return parse_size(value, &o->shape.topk);
-    case 't':
-        if (!parse_size(value, &number) || number > 1024)
-            return false;
-        o->shape.num_threads = (int)number;
-        return true;
-    case 'N':
-        if (!parse_size(value, &number) || number > WEFT_BENCH_MAX_ROUNDS)
-            return false;
-        o->common.rounds = (int)number;
-        return true;
-    case 'g':
-        o->shape.swiglu = true;
-        return true;
-    case 'd':
-        o->shape.dtype = strcmp(value, "bf16") == 0 ? WEFT_BF16 : WEFT_F32;
-        return strcmp(value, "bf16") == 0 || strcmp(value, "fp32") == 0;
-    case 'm':
-        o->shape.mesh = value;
-        return true;
-    case 'n':
-        return parse_list(value, o->partitions, 16, &o->num_partitions);
-    case 'S':
-        return parse_reuses(value, &o->reuses);
-    case 'r':
-        o->ratio = strtod(value, &end);
-        return end != value && *end == '\0' && o->ratio > 0 && isfinite(o->ratio);
-    case 'p':
-        o->pace = true;
-        return true;
-    case 'F':
-        o->pace = true;
-        o->pace_flops = strtod(value, &end);
-        return end != value && *end == '\0' && o->pace_flops > 0 && isfinite(o->pace_flops);
-    case 'b':
-        o->balanced = strcmp(value, "each") == 0;
-        return o->balanced || strcmp(value, "sum") == 0;
-    case 'G':
-        return parse_grid(value, o);
-    case 'Y':
-        o->memory = true;
-        return true;
-    case 'c':
-        o->cluster = value;
-        return true;
-    case 'j':
-        o->common.json = value;
-        return true;
-    case 's':
-        o->common.svg = value;
-        return true;
-    case 'T':
-        o->trace = value;
-        return true;
-    default:
-        return false;
+    o->num_partitions = (int)partitions->count;
+    for (int i = 0; i < o->num_partitions; i++) {
+        o->partitions[i] = (int)partitions->values[i];
+        if (i > 0 && o->partitions[i] <= o->partitions[i - 1])
+            return WEFT_ERROR(WEFT_CONFIG, "--partitions: %d stands behind %d: they must rise",
+                              o->partitions[i], o->partitions[i - 1]);
     }
+    if (grid && !parse_grid(grid, o))
+        return WEFT_ERROR(WEFT_CONFIG, "--grid %.40s: expected up to 64 of B:M:H, with commas",
+                          grid);
+    return WEFT_OK;
 }
 
 /* Returns -1 to go on, else the exit code. */
-static int parse(int argc, char **argv, weft_bench_moe_options *o)
+static int parse(int argc, char **argv, weft_bench_moe_options *o, weft_arena *arena)
 {
-    static const struct option options[] = {{"tokens", required_argument, NULL, 'B'},
-                                            {"hidden", required_argument, NULL, 'M'},
-                                            {"ffn", required_argument, NULL, 'H'},
-                                            {"experts", required_argument, NULL, 'E'},
-                                            {"topk", required_argument, NULL, 'K'},
-                                            {"threads", required_argument, NULL, 't'},
-                                            {"rounds", required_argument, NULL, 'N'},
-                                            {"swiglu", no_argument, NULL, 'g'},
-                                            {"precision", required_argument, NULL, 'd'},
-                                            {"mesh", required_argument, NULL, 'm'},
-                                            {"partitions", required_argument, NULL, 'n'},
-                                            {"reuse", required_argument, NULL, 'S'},
-                                            {"ratio", required_argument, NULL, 'r'},
-                                            {"pace", no_argument, NULL, 'p'},
-                                            {"pace-flops", required_argument, NULL, 'F'},
-                                            {"balance", required_argument, NULL, 'b'},
-                                            {"grid", required_argument, NULL, 'G'},
-                                            {"memory", no_argument, NULL, 'Y'},
-                                            {"cluster", required_argument, NULL, 'c'},
-                                            {"json", required_argument, NULL, 'j'},
-                                            {"svg", required_argument, NULL, 's'},
-                                            {"trace", required_argument, NULL, 'T'},
-                                            {"help", no_argument, NULL, 'h'},
-                                            {NULL, 0, NULL, 0}};
+    static const char *const dtypes[] = {"fp32", "bf16"}, *const balances[] = {"sum", "each"};
+    static const int64_t default_partitions[] = {1, 2, 4, 8};
+    const char *reuses[WEFT_NUM_REUSES], *grid = NULL;
+    weft_int_list partitions = {default_partitions, 4, true};
+    int dtype = 0, balance = 0;
+    const weft_argument rows[] = {
+        {"tokens", "B", "a rank's", .whole = &o->shape.tokens, .min = 1, .max = INFINITY},
+        {"hidden", "M", "the model's width", .whole = &o->shape.hidden, .min = 1, .max = INFINITY},
+        {"ffn", "H", "an expert's width", .whole = &o->shape.ffn, .min = 1, .max = INFINITY},
+        {"experts", "E", "of the layer (2 a rank)", .whole = &o->shape.experts, .min = 1,
+         .max = INFINITY},
+        {"topk", "K", "experts a token", .whole = &o->shape.topk, .min = 1, .max = INFINITY},
+        {"swiglu", NULL, "experts with a gate", .flag = &o->shape.swiglu},
+        {"precision", "NAME", "fp32 or bf16", .choice = &dtype, .names = dtypes, .num_names = 2},
+        {"threads", "N", "a rank's", .count = &o->shape.num_threads, .min = 1, .max = 1024},
+        {"mesh", "AXES", "as train's (experts over all ranks)", .text = &o->shape.mesh},
+        {"partitions", "N,...", "the n to try", .list = &partitions, .min = 1,
+         .max = WEFT_MOE_MAX_PARTITIONS, .most = sizeof o->partitions / sizeof *o->partitions},
+        {"reuse", "S,...", "the strategies to try: none, s1, s2, s3, s4", .set = &o->reuses,
+         .names = reuses, .num_names = WEFT_NUM_REUSES},
+        {"ratio", "R", "bring computation to R times communication: by H, or as --pace says",
+         .number = &o->ratio, .min = 1e-6, .max = 1e6},
+        {"pace", NULL, "by an accelerator that only takes its time, no CPU", .flag = &o->pace},
+        {"pace-flops", "F", "the same at a given rate, whatever the ratio",
+         .number = &o->pace_flops, .min = 1, .max = 1e21},
+        {"balance", "WHAT", "the ratio holds for the sum of both directions, or for each",
+         .choice = &balance, .names = balances, .num_names = 2},
+        {"grid", "B:M:H,...", "several layers, a line each: choice against the best",
+         .text = &grid},
+        {"memory", NULL, "device memory by n and strategy, nothing timed", .flag = &o->memory},
+        {"cluster", "FILE", "costs to predict by; measure or none", .text = &o->cluster},
+        {"rounds", "N", "measured rounds", .count = &o->common.rounds, .min = 1,
+         .max = WEFT_BENCH_MAX_ROUNDS},
+        {"json", NULL, "all numbers as one JSON object on standard output instead of tables",
+         .flag = &o->common.json},
+        {"svg", "FILE", "a drawing", .text = &o->common.svg},
+        {"trace", "FILE", "rank 0's measured timeline of the best, as SVG", .text = &o->trace},
+    };
+    const weft_arguments verb = {
+        .verb = "bench moe-layer",
+        .about = "On the ranks of any launcher: one MoE layer, forward and backward, experts over "
+                 "all ranks. The\nsynchronous layer, the one split by peers, and every n and "
+                 "memory reuse asked for, paired; and\nwhat the cost model and the profile would "
+                 "have chosen.\n",
+        .rows = rows,
+        .num_rows = sizeof rows / sizeof *rows};
     *o = (weft_bench_moe_options){
         .common = {.rounds = 9},
         .shape = {.tokens = 2048, .hidden = 512, .ffn = 1024, .topk = 1, .num_threads = 1},
-        .partitions = {1, 2, 4, 8},
-        .num_partitions = 4,
         .reuses = (1u << WEFT_NUM_REUSES) - 1,
         .cluster = "measure"};
-    o->shape.dtype = WEFT_F32;
-    int option;
-    optind = 1;
-    opterr = 0;
-    while ((option = getopt_long(argc, argv, "h", options, NULL)) != -1) {
-        if (option == 'h') {
-            help();
-            return 0;
-        }
-        if (!take_option(o, option, optarg)) {
-            WEFT_ERROR(WEFT_CONFIG,
-                       "%s: unknown option or bad value; see weft bench moe-layer "
-                       "--help",
-                       argv[optind - 1]);
-            return weft_verb_fail("bench moe-layer");
-        }
-    }
-    if (optind == argc)
-        return -1;
-    WEFT_ERROR(WEFT_CONFIG, "%s: no such argument; see weft bench moe-layer --help", argv[optind]);
-    return weft_verb_fail("bench moe-layer");
+    for (int i = 0; i < WEFT_NUM_REUSES; i++)
+        reuses[i] = weft_reuse_text(i);
+    int code = weft_arguments_parse(&verb, argc, argv, arena);
+    o->shape.dtype = dtype ? WEFT_BF16 : WEFT_F32;
+    o->balanced = balance != 0;
+    o->pace = o->pace || o->pace_flops > 0;
+    if (code < 0 && check_lists(o, &partitions, grid) != WEFT_OK)
+        code = weft_verb_fail("bench moe-layer");
+    return code;
 }
 
 /* --- reporting ----------------------------------------------------------------------------- */
@@ -388,13 +271,7 @@ static weft_status write_svg(const weft_bench_moe_options *o, const weft_bench_p
                       .groups = groups,
                       .labels = labels,
                       .values = values};
-    FILE *out = fopen(o->common.svg, "w");
-    if (!out)
-        return WEFT_ERROR(WEFT_FILE, "%s: cannot write", o->common.svg);
-    weft_status status = weft_bars_write_svg(&bars, out);
-    if (fclose(out) != 0 && status == WEFT_OK)
-        status = WEFT_ERROR(WEFT_FILE, "%s: cannot write", o->common.svg);
-    return status;
+    return weft_bench_write_svg(&bars, o->common.svg);
 }
 
 /* --- running ------------------------------------------------------------------------------- */
@@ -446,9 +323,12 @@ static weft_status run_points(weft_comm *world, const weft_bench_moe_options *o,
         if (status != WEFT_OK || !speaks)
             continue;
         cJSON_AddItemToArray(points, point_json(&p));
-        status = o->num_grid > 0 ? print_grid_row(&table, &p) : print_point(&p);
+        if (o->num_grid > 0)
+            status = print_grid_row(&table, &p);
+        else if (!o->common.json)
+            status = print_point(&p);
     }
-    if (status == WEFT_OK && speaks && o->num_grid > 0)
+    if (status == WEFT_OK && speaks && o->num_grid > 0 && !o->common.json)
         weft_table_print(&table, stdout);
     weft_table_release(&table);
     if (status == WEFT_OK && speaks && o->common.svg)
@@ -465,7 +345,7 @@ static weft_status run(weft_comm *world, const weft_bench_moe_options *options)
     weft_status status =
         o.memory ? weft_bench_moe_memory(world, &o, json) : run_points(world, &o, json);
     if (status == WEFT_OK && o.common.json && weft_comm_rank(world) == 0)
-        status = weft_bench_write_json(json, o.common.json);
+        status = weft_bench_print_json(json);
     cJSON_Delete(json);
     return weft_comm_agree(world, status);
 }
@@ -473,17 +353,21 @@ static weft_status run(weft_comm *world, const weft_bench_moe_options *options)
 int weft_bench_moe_layer(int argc, char **argv)
 {
     weft_bench_moe_options options;
+    weft_arena arena = {0};
     weft_comm *world = NULL;
-    int code = parse(argc, argv, &options), rank = 0, size = 1;
-    if (code >= 0)
-        return code;
-    bool launched = weft_comm_launched(&rank, &size, NULL, NULL);
+    int rank = 0, code = parse(argc, argv, &options, &arena);
+    bool launched = weft_comm_launched(&rank, NULL, NULL, NULL);
     weft_log_set_rank(rank);
-    weft_status status = launched ? weft_comm_create_world(&world) : weft_comm_create_self(&world);
-    if (status == WEFT_OK)
-        status = run(world, &options);
-    if (status != WEFT_OK)
-        code = rank == 0 ? weft_verb_fail("bench moe-layer") : weft_status_exit_code(status);
+    if (code < 0) {
+        weft_status status =
+            launched ? weft_comm_create_world(&world) : weft_comm_create_self(&world);
+        if (status == WEFT_OK)
+            status = run(world, &options);
+        code = status == WEFT_OK ? 0
+               : rank == 0       ? weft_verb_fail("bench moe-layer")
+                                 : weft_status_exit_code(status);
+    }
     weft_comm_destroy(world);
-    return status == WEFT_OK ? 0 : code;
+    weft_arena_release(&arena);
+    return code;
 }

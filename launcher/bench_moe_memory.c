@@ -85,7 +85,7 @@ weft_status weft_bench_moe_memory(weft_comm *world, const weft_bench_moe_options
         }
         status = measure_shape(world, o, &shape, &table, rows);
     }
-    if (status == WEFT_OK && weft_comm_rank(world) == 0)
+    if (status == WEFT_OK && weft_comm_rank(world) == 0 && !o->common.json)
         weft_table_print(&table, stdout);
     weft_table_release(&table);
     return status;

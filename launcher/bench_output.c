@@ -30,63 +30,31 @@ weft_spread weft_spread_of(double *values, int num)
                          .count = num};
 }
 
-/* A file is written beside and renamed. */
-typedef struct output {
-    const char *path;
-    char temporary[4096];
-    FILE *file;
-} output;
-
-static weft_status open_output(const char *path, output *out)
+weft_status weft_bench_print_json(const cJSON *json)
 {
-    out->path = path;
-    if (strcmp(path, "-") == 0) {
-        out->file = stdout;
-        return WEFT_OK;
-    }
-    if (snprintf(out->temporary, sizeof out->temporary, "%s.partial", path) >=
-        (int)sizeof out->temporary)
-        return WEFT_ERROR(WEFT_FILE, "%.100s...: the path is too long", path);
-    out->file = fopen(out->temporary, "w");
-    if (!out->file)
-        return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", path, strerror(errno));
-    return WEFT_OK;
-}
-
-static weft_status close_output(output *out, weft_status status)
-{
-    bool failed = fflush(out->file) != 0 || ferror(out->file);
-    if (out->file != stdout) {
-        failed = fclose(out->file) != 0 || failed;
-        if (status == WEFT_OK && !failed)
-            failed = rename(out->temporary, out->path) != 0;
-        if (status != WEFT_OK || failed)
-            unlink(out->temporary);
-    }
-    if (status == WEFT_OK && failed)
-        status = WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", out->path, strerror(errno));
-    return status;
-}
-
-weft_status weft_bench_write_json(const cJSON *json, const char *path)
-{
-    output out;
     char *text = cJSON_Print(json);
     if (!text)
-        return WEFT_ERROR(WEFT_MEMORY, "out of memory for %s", path);
-    weft_status status = open_output(path, &out);
-    if (status == WEFT_OK) {
-        fprintf(out.file, "%s\n", text);
-        status = close_output(&out, WEFT_OK);
-    }
+        return WEFT_ERROR(WEFT_MEMORY, "out of memory for the JSON");
+    bool failed = puts(text) < 0 || fflush(stdout) != 0;
     cJSON_free(text);
-    return status;
+    return failed ? WEFT_ERROR(WEFT_FILE, "standard output: cannot write: %s", strerror(errno))
+                  : WEFT_OK;
 }
 
 weft_status weft_bench_write_svg(const weft_bars *bars, const char *path)
 {
-    output out;
-    WEFT_TRY(open_output(path, &out));
-    weft_status status = weft_bars_write_svg(bars, out.file);
-    return close_output(&out, status);
+    char temporary[4096];
+    if (snprintf(temporary, sizeof temporary, "%s.partial", path) >= (int)sizeof temporary)
+        return WEFT_ERROR(WEFT_FILE, "%.100s...: the path is too long", path);
+    FILE *file = fopen(temporary, "w");
+    if (!file)
+        return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", path, strerror(errno));
+    weft_status status = weft_bars_write_svg(bars, file);
+    bool failed = ferror(file) != 0;
+    failed = fclose(file) != 0 || failed;
+    if (status == WEFT_OK && (failed || rename(temporary, path) != 0))
+        status = WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", path, strerror(errno));
+    if (status != WEFT_OK)
+        unlink(temporary);
+    return status;
 }

@@ -1,12 +1,10 @@
 /* weft calibrate: measures what operations cost here and writes the cluster's file. */
 #include <errno.h>
-#include <getopt.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "core/log.h"
-#include "core/options.h"
 #include "launcher/arguments.h"
 #include "launcher/calibrate.h"
 #include "launcher/measure.h"
@@ -20,150 +18,65 @@ typedef struct arguments {
     bool json;
 } arguments;
 
-static void help(void)
+static void print_costs(const void *context)
 {
-    printf("usage: weft calibrate --out CLUSTER [options]\n"
-           "\n"
-           "Measures what communication, copies and matrix products cost on these ranks, each\n"
-           "over a range of volumes, and how they slow each other down. Run it as training runs:\n"
-           "under mpirun or srun, with the same ranks on each node; alone it measures one rank.\n"
-           "\n"
-           "  --out CLUSTER         the file to write\n"
-           "  --svg FILE            draw the curves and the interference\n"
-           "  --json                the cluster's JSON on stdout instead of tables\n"
-           "  --max-bytes N         largest volume of communication and copies (64M)\n"
-           "  --seconds S           time for one curve; larger volumes are left out (4)\n"
-           "  --only COST[,COST]    only these curves, by their names in the file\n"
-           "  --no-interference     leave it at 1\n"
-           "  --ranks-per-node N    take N consecutive ranks for a node\n"
-           "  --device cpu|cuda     what computes, and whose memory is copied and sent (cpu)\n"
-           "  --threads N           threads a rank computes with (its share of the cores)\n"
-           "  --name NAME           the cluster's name (the host's)\n"
-           "  --quick               few, small volumes: to see whether it works\n"
-           "\n"
-           "Costs:\n");
+    (void)context;
+    printf("\nCosts:\n");
     for (int i = 0; i < WEFT_NUM_COSTS; i++)
         printf("  %-20s  %s\n", weft_cost_text((weft_cost_kind)i),
                weft_cost_help((weft_cost_kind)i));
 }
 
-static weft_status parse_kinds(char *text, unsigned *out)
+/* Returns -1 to go on, else the exit code. */
+static int parse(int argc, char **argv, arguments *args, weft_arena *arena)
 {
-    const char *names[WEFT_NUM_COSTS];
+    static const char *const devices[] = {"cpu", "cuda"};
+    const char *costs[WEFT_NUM_COSTS];
+    int64_t max_bytes = 0;
+    int device = 0;
+    weft_measure_options *m = &args->measure;
+    const weft_argument rows[] = {
+        {"out", "CLUSTER", "the file to write", .text = &args->out, .required = true},
+        {"svg", "FILE", "draw the curves and the interference", .text = &args->svg},
+        {"json", NULL, "the cluster's JSON on standard output instead of tables",
+         .flag = &args->json},
+        {"max-bytes", "N", "largest volume of communication and copies (64MiB)",
+         .whole = &max_bytes, .is_bytes = true, .min = 256, .max = 68719476736.0},
+        {"seconds", "S", "time for one curve; larger volumes are left out (4)",
+         .number = &m->seconds, .min = 0.01, .max = 3600},
+        {"only", "COST,...", "only these curves, by their names in the file", .set = &m->kinds,
+         .names = costs, .num_names = WEFT_NUM_COSTS},
+        {"no-interference", NULL, "leave it at 1", .flag = &m->no_interference},
+        {"ranks-per-node", "N", "take N consecutive ranks for a node (those that share memory)",
+         .count = &m->ranks_per_node, .min = 1, .max = 1e6},
+        {"device", "NAME", "cpu or cuda: what computes, and whose memory is copied and sent",
+         .choice = &device, .names = devices, .num_names = 2},
+        {"threads", "N", "threads a rank computes with (its share of the cores)",
+         .whole = &args->config.device.num_threads, .min = 1, .max = 4096},
+        {"name", "NAME", "the cluster's name (the host's)", .text = &m->name},
+        {"quick", NULL, "few, small volumes: to see whether it works", .flag = &m->quick},
+    };
+    const weft_arguments verb = {
+        .verb = "calibrate",
+        .about = "Measures what communication, copies and matrix products cost on these ranks, "
+                 "each over a range of\nvolumes, and how they slow each other down. Run it as "
+                 "training runs: under mpirun or srun, with the\nsame ranks on each node; alone it "
+                 "measures one rank.\n",
+        .rows = rows,
+        .num_rows = sizeof rows / sizeof *rows,
+        .more = print_costs};
     for (int i = 0; i < WEFT_NUM_COSTS; i++)
-        names[i] = weft_cost_text((weft_cost_kind)i);
-    for (char *save = NULL, *name = strtok_r(text, ",", &save); name;
-         name = strtok_r(NULL, ",", &save)) {
-        int i = 0;
-        while (i < WEFT_NUM_COSTS && strcmp(names[i], name) != 0)
-            i++;
-        if (i == WEFT_NUM_COSTS) {
-            const char *near = weft_nearest_name(name, names, WEFT_NUM_COSTS);
-            return WEFT_ERROR(WEFT_CONFIG, "--only %.40s: no such cost%s%s%s", name,
-                              near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
-        }
-        *out |= 1u << i;
+        costs[i] = weft_cost_text((weft_cost_kind)i);
+    m->kinds = (1u << WEFT_NUM_COSTS) - 1;
+    int code = weft_arguments_parse(&verb, argc, argv, arena);
+    m->max_bytes = (size_t)max_bytes;
+    args->config.device.kind = device ? WEFT_DEVICE_KIND_CUDA : WEFT_DEVICE_KIND_CPU;
+    if (code < 0 && m->name && strlen(m->name) >= sizeof(((weft_cluster *)0)->name)) {
+        WEFT_ERROR(WEFT_CONFIG, "--name: longer than %zu bytes",
+                   sizeof(((weft_cluster *)0)->name) - 1);
+        code = weft_verb_fail("calibrate");
     }
-    return *out ? WEFT_OK : WEFT_ERROR(WEFT_CONFIG, "--only: no cost is named");
-}
-
-static weft_status parse_seconds(const char *text, double *out)
-{
-    char *end;
-    *out = strtod(text, &end);
-    if (end == text || *end || !(*out >= 0.01 && *out <= 3600))
-        return WEFT_ERROR(WEFT_CONFIG, "--seconds %.40s: not a number of 0.01 to 3600", text);
-    return WEFT_OK;
-}
-
-static weft_status parse_option(int option, char *value, arguments *args)
-{
-    double number;
-    switch (option) {
-    case 'o':
-        args->out = value;
-        return WEFT_OK;
-    case 'v':
-        args->svg = value;
-        return WEFT_OK;
-    case 'j':
-        args->json = true;
-        return WEFT_OK;
-    case 'b':
-        WEFT_TRY(weft_parse_count("max-bytes", value, true, 256, 68719476736.0, &number));
-        args->measure.max_bytes = (size_t)number;
-        return WEFT_OK;
-    case 's':
-        return parse_seconds(value, &args->measure.seconds);
-    case 'k':
-        return parse_kinds(value, &args->measure.kinds);
-    case 'i':
-        args->measure.no_interference = true;
-        return WEFT_OK;
-    case 'r':
-        WEFT_TRY(weft_parse_count("ranks-per-node", value, false, 1, 1e6, &number));
-        args->measure.ranks_per_node = (int)number;
-        return WEFT_OK;
-    case 't':
-        WEFT_TRY(weft_parse_count("threads", value, false, 1, 4096, &number));
-        args->config.device.num_threads = (int)number;
-        return WEFT_OK;
-    case 'd':
-        if (strcmp(value, "cpu") != 0 && strcmp(value, "cuda") != 0)
-            return WEFT_ERROR(WEFT_CONFIG, "--device %.40s: neither cpu nor cuda", value);
-        args->config.device.kind =
-            strcmp(value, "cuda") == 0 ? WEFT_DEVICE_KIND_CUDA : WEFT_DEVICE_KIND_CPU;
-        return WEFT_OK;
-    case 'n':
-        if (strlen(value) >= sizeof(((weft_cluster *)0)->name))
-            return WEFT_ERROR(WEFT_CONFIG, "--name: longer than %zu bytes",
-                              sizeof(((weft_cluster *)0)->name) - 1);
-        args->measure.name = value;
-        return WEFT_OK;
-    case 'q':
-        args->measure.quick = true;
-        return WEFT_OK;
-    default:
-        return WEFT_ERROR(WEFT_INTERNAL, "option %d", option);
-    }
-}
-
-/* *out_help: asked for. */
-static weft_status parse_arguments(int argc, char **argv, arguments *args, bool *out_help)
-{
-    static const struct option options[] = {{"out", required_argument, NULL, 'o'},
-                                            {"svg", required_argument, NULL, 'v'},
-                                            {"json", no_argument, NULL, 'j'},
-                                            {"max-bytes", required_argument, NULL, 'b'},
-                                            {"seconds", required_argument, NULL, 's'},
-                                            {"only", required_argument, NULL, 'k'},
-                                            {"no-interference", no_argument, NULL, 'i'},
-                                            {"ranks-per-node", required_argument, NULL, 'r'},
-                                            {"device", required_argument, NULL, 'd'},
-                                            {"threads", required_argument, NULL, 't'},
-                                            {"name", required_argument, NULL, 'n'},
-                                            {"quick", no_argument, NULL, 'q'},
-                                            {"help", no_argument, NULL, 'h'},
-                                            {NULL, 0, NULL, 0}};
-    int option;
-    optind = 1;
-    opterr = 0;
-    while ((option = getopt_long(argc, argv, "h", options, NULL)) != -1) {
-        if (option == 'h') {
-            *out_help = true;
-            return WEFT_OK;
-        }
-        if (option == '?')
-            return WEFT_ERROR(WEFT_CONFIG,
-                              "%s: unknown option or missing value; see weft calibrate --help",
-                              argv[optind - 1]);
-        WEFT_TRY(parse_option(option, optarg, args));
-    }
-    if (optind < argc)
-        return WEFT_ERROR(WEFT_CONFIG, "%s: unexpected; see weft calibrate --help", argv[optind]);
-    if (!args->out)
-        return WEFT_ERROR(WEFT_CONFIG, "--out CLUSTER is missing; see weft calibrate --help");
-    return WEFT_OK;
+    return code;
 }
 
 /* Written beside and renamed, as the cluster itself. */
@@ -247,24 +160,21 @@ int weft_verb_calibrate(int argc, char **argv)
 {
     arguments args = {.measure.report_progress = true};
     weft_comm *world = NULL;
-    bool wants_help = false;
+    weft_arena arena = {0};
     int rank = 0;
     bool launched = weft_comm_launched(&rank, NULL, NULL, NULL);
     weft_log_set_rank(rank);
-    weft_status status = parse_arguments(argc, argv, &args, &wants_help);
-    if (wants_help) {
-        if (rank == 0)
-            help();
-        return 0;
-    }
+    int code = parse(argc, argv, &args, &arena);
+    weft_arena_release(&arena);
+    if (code >= 0)
+        return code;
     weft_setup_driver(&args.config);
-    if (status == WEFT_OK)
-        status = launched ? weft_comm_create_world(&world) : weft_comm_create_self(&world);
+    weft_status status = launched ? weft_comm_create_world(&world) : weft_comm_create_self(&world);
     if (status == WEFT_OK)
         status = calibrate(&args, world);
-    int code = status == WEFT_OK ? 0
-               : rank == 0       ? weft_verb_fail("calibrate")
-                                 : weft_status_exit_code(status);
+    code = status == WEFT_OK ? 0
+           : rank == 0       ? weft_verb_fail("calibrate")
+                             : weft_status_exit_code(status);
     weft_comm_destroy(world);
     return code;
 }

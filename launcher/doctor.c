@@ -15,9 +15,11 @@
 
 #include "comm/comm.h"
 #include "comm/probe.h"
+#include "core/options.h"
 #include "core/probe.h"
 #include "kernels/kernels.h"
 #include "kernels/probe.h"
+#include "launcher/arguments.h"
 #include "launcher/doctor.h"
 #include "launcher/launch.h"
 #include "launcher/verbs.h"
@@ -245,60 +247,65 @@ static void print_json(const weft_probe *found, const bool *asked, bool healthy)
     cJSON_Delete(root);
 }
 
-static void print_help(void)
-{
-    printf("usage: weft doctor [--json] [--verbose] [NAME...]\n"
-           "Says what this machine has for Weft, tries each thing, and exits with 0 when all that\n"
-           "is required works, else with %d. NAME: only these, as the first column has them.\n"
-           "  --json     the same as JSON\n"
-           "  --verbose  let the libraries print what they have to say\n"
-           "  --pair     what doctor starts under mpirun: two ranks add up a number\n",
-           weft_status_exit_code(WEFT_DEVICE));
-}
-
 typedef struct request {
-    bool help, json, verbose, pair;
+    bool json, verbose, pair;
     bool asked[NUM_CHECKS];
 } request;
 
-static weft_status parse(int argc, char **argv, request *out)
+static weft_status find_checks(const weft_string_list *given, bool asked[NUM_CHECKS])
 {
-    bool any = false;
-    for (int i = 1; i < argc; i++) {
-        const char *text = argv[i];
-        int check = 0;
-        while (check < NUM_CHECKS && strcasecmp(text, checks[check].name))
-            check++;
-        if (!strcmp(text, "--help") || !strcmp(text, "-h"))
-            out->help = true;
-        else if (!strcmp(text, "--json"))
-            out->json = true;
-        else if (!strcmp(text, "--verbose"))
-            out->verbose = true;
-        else if (!strcmp(text, "--pair"))
-            out->pair = true;
-        else if (check < NUM_CHECKS)
-            any = out->asked[check] = true;
-        else
-            return WEFT_ERROR(WEFT_CONFIG,
-                              "%s is neither an option (--json, --verbose, --help) nor the name of "
-                              "a check",
-                              text);
+    const char *names[NUM_CHECKS];
+    for (int i = 0; i < NUM_CHECKS; i++) {
+        names[i] = checks[i].name;
+        asked[i] = given->count == 0;
     }
-    for (int i = 0; i < NUM_CHECKS && !any; i++)
-        out->asked[i] = true;
+    for (size_t i = 0; i < given->count; i++) {
+        int check = 0;
+        while (check < NUM_CHECKS && strcasecmp(given->values[i], names[check]))
+            check++;
+        if (check == NUM_CHECKS) {
+            const char *near = weft_nearest_name(given->values[i], names, NUM_CHECKS);
+            return WEFT_ERROR(WEFT_CONFIG, "%.60s: no such check%s%s%s", given->values[i],
+                              near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+        }
+        asked[check] = true;
+    }
     return WEFT_OK;
+}
+
+/* Returns -1 to go on, else the exit code. */
+static int parse(int argc, char **argv, request *out)
+{
+    weft_string_list given;
+    weft_arena arena = {0};
+    const weft_argument rows[] = {
+        {"json", NULL, "the same as one JSON object", .flag = &out->json},
+        {"verbose", NULL, "let the libraries print what they have to say", .flag = &out->verbose},
+        {"pair", NULL, "what doctor starts under mpirun: two ranks add up a number",
+         .flag = &out->pair},
+    };
+    const weft_arguments verb = {
+        .verb = "doctor",
+        .operands = "[NAME...]",
+        .given = &given,
+        .about = "Says what this machine has for Weft, tries each thing, and exits with 0 when all "
+                 "that is required\nworks, else with 4. NAME: only these, as the first column has "
+                 "them.\n",
+        .rows = rows,
+        .num_rows = sizeof rows / sizeof *rows};
+    int code = weft_arguments_parse(&verb, argc, argv, &arena);
+    if (code < 0 && find_checks(&given, out->asked) != WEFT_OK)
+        code = weft_verb_fail("doctor");
+    weft_arena_release(&arena);
+    return code;
 }
 
 int weft_verb_doctor(int argc, char **argv)
 {
     request wanted = {0};
-    if (parse(argc, argv, &wanted) != WEFT_OK)
-        return weft_verb_fail("doctor");
-    if (wanted.help) {
-        print_help();
-        return 0;
-    }
+    int code = parse(argc, argv, &wanted);
+    if (code >= 0)
+        return code;
     if (wanted.pair)
         return pair_main();
     int rank = 0;

@@ -1,6 +1,5 @@
 /* weft generate: continues a text with a checkpoint's model, on one rank whatever mesh trained it.
  */
-#include <getopt.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -13,6 +12,7 @@
 
 #include "core/log.h"
 #include "core/rng.h"
+#include "launcher/arguments.h"
 #include "launcher/config.h"
 #include "launcher/setup.h"
 #include "launcher/tokenizer.h"
@@ -37,65 +37,32 @@ typedef struct generator {
     weft_tokenizer *tokenizer;
 } generator;
 
-static void help(void)
+/* Returns -1 to go on, else the exit code. */
+static int parse(int argc, char **argv, arguments *args, weft_arena *arena)
 {
-    printf("usage: weft generate CHECKPOINT --prompt TEXT [options]\n"
-           "\n"
-           "CHECKPOINT: a run's folder, its checkpoints folder, or one step-N folder.\n"
-           "  --prompt TEXT       what to continue\n"
-           "  --num-tokens N      tokens to add (default 128)\n"
-           "  --temperature T     0 takes the likeliest token (default 0.8)\n"
-           "  --top-k K           sample among the K likeliest; 0: all (default 40)\n"
-           "  --seed S            same seed, same text (default 1)\n"
-           "  --json              text, tokens and settings as one JSON object\n");
-}
-
-static int parse_arguments(int argc, char **argv, arguments *args)
-{
-    static const struct option options[] = {{"prompt", required_argument, NULL, 'p'},
-                                            {"num-tokens", required_argument, NULL, 'n'},
-                                            {"temperature", required_argument, NULL, 't'},
-                                            {"top-k", required_argument, NULL, 'k'},
-                                            {"seed", required_argument, NULL, 's'},
-                                            {"json", no_argument, NULL, 'j'},
-                                            {"help", no_argument, NULL, 'h'},
-                                            {NULL, 0, NULL, 0}};
+    weft_string_list given = {0};
+    const weft_argument rows[] = {
+        {"prompt", "TEXT", "what to continue", .text = &args->prompt, .required = true},
+        {"num-tokens", "N", "tokens to add", .whole = &args->num_tokens, .min = 1, .max = 1e9},
+        {"temperature", "T", "0 takes the likeliest token", .number = &args->temperature,
+         .max = INFINITY},
+        {"top-k", "K", "sample among the K likeliest; 0: all", .whole = &args->top_k,
+         .max = INFINITY},
+        {"seed", "S", "same seed, same text", .whole = &args->seed},
+        {"json", NULL, "text, tokens and settings as one JSON object", .flag = &args->json},
+    };
+    const weft_arguments verb = {
+        .verb = "generate",
+        .operands = "CHECKPOINT",
+        .given = &given,
+        .about = "CHECKPOINT: a run's folder, its checkpoints folder, or one step-N folder.\n",
+        .rows = rows,
+        .num_rows = sizeof rows / sizeof *rows};
     *args = (arguments){.num_tokens = 128, .seed = 1, .temperature = 0.8, .top_k = 40};
-    int option;
-    char *end = NULL;
-    optind = 1;
-    opterr = 0;
-    while ((option = getopt_long(argc, argv, "h", options, NULL)) != -1) {
-        end = NULL;
-        if (option == 'p')
-            args->prompt = optarg;
-        else if (option == 'n')
-            args->num_tokens = strtoll(optarg, &end, 10);
-        else if (option == 't')
-            args->temperature = strtod(optarg, &end);
-        else if (option == 'k')
-            args->top_k = strtoll(optarg, &end, 10);
-        else if (option == 's')
-            args->seed = strtoll(optarg, &end, 10);
-        else if (option == 'j')
-            args->json = true;
-        else if (option == 'h') {
-            help();
-            return 0;
-        }
-        if (option == '?' || (end && (*end || end == optarg))) {
-            WEFT_ERROR(WEFT_CONFIG, "%s: unknown option or bad value; see weft generate --help",
-                       argv[optind - 1]);
-            return weft_verb_fail("generate");
-        }
-    }
-    if (argc - optind != 1 || !args->prompt || args->num_tokens < 1 || args->temperature < 0 ||
-        args->top_k < 0) {
-        WEFT_ERROR(WEFT_CONFIG, "needs one CHECKPOINT and --prompt TEXT; see weft generate --help");
-        return weft_verb_fail("generate");
-    }
-    args->checkpoint = argv[optind];
-    return -1;
+    int code = weft_arguments_parse(&verb, argc, argv, arena);
+    if (code < 0)
+        args->checkpoint = given.values[0];
+    return code;
 }
 
 static weft_status open_tokenizer(const char *folder, weft_arena *arena, weft_tokenizer **out)
@@ -316,9 +283,11 @@ int weft_verb_generate(int argc, char **argv, const weft_application *applicatio
     arguments args;
     generator g = {0};
     weft_arena arena = {0};
-    int code = parse_arguments(argc, argv, &args);
-    if (code >= 0)
+    int code = parse(argc, argv, &args, &arena);
+    if (code >= 0) {
+        weft_arena_release(&arena);
         return code;
+    }
     weft_status status = generate(&g, &args, &arena, application);
     code = status == WEFT_OK ? 0 : weft_verb_fail("generate");
     weft_model_destroy(g.model);

@@ -1,23 +1,13 @@
 /* weft inspect: says what a checkpoint or a dataset holds, and checks it. */
-#include <getopt.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "core/dataset.h"
+#include "launcher/arguments.h"
 #include "launcher/verbs.h"
 #include "parallel/checkpoint.h"
-
-static void help(void)
-{
-    printf(
-        "usage: weft inspect CHECKPOINT|DATASET [--json]\n"
-        "\n"
-        "CHECKPOINT: a run's folder, its checkpoints folder, or one step-N folder: lists its\n"
-        "tensors and verifies every hash. DATASET: a prefix of .bin and .idx: counts and checks\n"
-        "its tokens.\n");
-}
 
 static weft_status inspect_dataset(const char *prefix, bool json)
 {
@@ -55,27 +45,24 @@ static weft_status inspect(const char *path, bool json)
 
 int weft_verb_inspect(int argc, char **argv)
 {
-    static const struct option options[] = {
-        {"json", no_argument, NULL, 'j'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
     bool json = false;
-    int option;
-    optind = 1;
-    opterr = 0;
-    while ((option = getopt_long(argc, argv, "h", options, NULL)) != -1) {
-        if (option == 'j') {
-            json = true;
-        } else if (option == 'h') {
-            help();
-            return 0;
-        } else {
-            WEFT_ERROR(WEFT_CONFIG, "%s: unknown option; see weft inspect --help",
-                       argv[optind - 1]);
-            return weft_verb_fail("inspect");
-        }
-    }
-    if (argc - optind != 1) {
-        WEFT_ERROR(WEFT_CONFIG, "needs one CHECKPOINT or DATASET; see weft inspect --help");
-        return weft_verb_fail("inspect");
-    }
-    return inspect(argv[optind], json) == WEFT_OK ? 0 : weft_verb_fail("inspect");
+    weft_string_list given;
+    weft_arena arena = {0};
+    const weft_argument rows[] = {
+        {"json", NULL, "one JSON object on standard output", .flag = &json},
+    };
+    const weft_arguments verb = {
+        .verb = "inspect",
+        .operands = "CHECKPOINT|DATASET",
+        .given = &given,
+        .about = "CHECKPOINT: a run's folder, its checkpoints folder, or one step-N folder: lists "
+                 "its tensors\nand verifies every hash. DATASET: a prefix of .bin and .idx: counts "
+                 "and checks its tokens.\n",
+        .rows = rows,
+        .num_rows = sizeof rows / sizeof *rows};
+    int code = weft_arguments_parse(&verb, argc, argv, &arena);
+    if (code < 0)
+        code = inspect(given.values[0], json) == WEFT_OK ? 0 : weft_verb_fail("inspect");
+    weft_arena_release(&arena);
+    return code;
 }

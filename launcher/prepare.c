@@ -1,6 +1,5 @@
 /* weft prepare: text to a token dataset. */
 #include <errno.h>
-#include <getopt.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,14 +10,14 @@
 #include "core/dataset.h"
 #include "core/file.h"
 #include "core/json.h"
+#include "launcher/arguments.h"
 #include "launcher/tokenizer.h"
 #include "launcher/verbs.h"
 
 typedef struct prepare_options {
     const char *out, *tokenizer, *vocab_file, *merge_file;
     bool append_eod, split_blank_lines, json;
-    char **texts;
-    int num_texts;
+    weft_string_list texts;
 } prepare_options;
 
 /* What the work needs from its first document to its last. */
@@ -31,104 +30,30 @@ typedef struct prepare {
     uint64_t num_bytes;
 } prepare;
 
-static void print_help(FILE *out)
+/* Returns -1 to go on, else the exit code. */
+static int parse(int argc, char **argv, prepare_options *o, weft_arena *arena)
 {
-    fputs("usage: weft prepare TEXT... --out PREFIX [options]\n"
-          "Turns text files into a token dataset: PREFIX.bin and PREFIX.idx (Megatron's indexed\n"
-          "format) and PREFIX.json (the tokenizer, for training and generating).\n\n"
-          "  --out PREFIX          where to write\n"
-          "  --tokenizer NAME      bytes (default; 257 tokens) or gpt2 (50,257)\n"
-          "  --vocab-file FILE     gpt2: encoder.json\n"
-          "  --merge-file FILE     gpt2: vocab.bpe\n"
-          "  --append-eod          end each document with the end-of-document token\n"
-          "  --split-blank-lines   a document ends at a blank line; else each file is one\n"
-          "  --json                print the result as JSON\n"
-          "  --help                print this\n",
-          out);
-}
-
-enum {
-    OPTION_OUT = 256,
-    OPTION_TOKENIZER,
-    OPTION_VOCAB,
-    OPTION_MERGES,
-    OPTION_EOD,
-    OPTION_BLANK,
-    OPTION_JSON,
-    OPTION_HELP
-};
-
-static const struct option long_options[] = {
-    {"out", required_argument, NULL, OPTION_OUT},
-    {"tokenizer", required_argument, NULL, OPTION_TOKENIZER},
-    {"vocab-file", required_argument, NULL, OPTION_VOCAB},
-    {"merge-file", required_argument, NULL, OPTION_MERGES},
-    {"append-eod", no_argument, NULL, OPTION_EOD},
-    {"split-blank-lines", no_argument, NULL, OPTION_BLANK},
-    {"json", no_argument, NULL, OPTION_JSON},
-    {"help", no_argument, NULL, OPTION_HELP},
-    {0},
-};
-
-/* getopt_long refused `argument`. */
-static weft_status bad_option(int refusal, const char *argument)
-{
-    const char *names[sizeof long_options / sizeof *long_options];
-    size_t count = 0;
-    for (; long_options[count].name; count++)
-        names[count] = long_options[count].name;
-    if (refusal == ':')
-        return WEFT_ERROR(WEFT_CONFIG, "%s wants a value", argument);
-    const char *near = weft_nearest_name(argument + strspn(argument, "-"), names, count);
-    return WEFT_ERROR(WEFT_CONFIG, "unknown option %s%s%s%s", argument,
-                      near ? "; did you mean --" : "", near ? near : "", near ? "?" : "");
-}
-
-static weft_status parse_options(int argc, char **argv, prepare_options *o, bool *help)
-{
+    const weft_argument rows[] = {
+        {"out", "PREFIX", "where to write", .text = &o->out, .required = true},
+        {"tokenizer", "NAME", "bytes: 257 tokens; gpt2: 50,257", .text = &o->tokenizer},
+        {"vocab-file", "FILE", "gpt2: encoder.json", .text = &o->vocab_file},
+        {"merge-file", "FILE", "gpt2: vocab.bpe", .text = &o->merge_file},
+        {"append-eod", NULL, "end each document with the end-of-document token",
+         .flag = &o->append_eod},
+        {"split-blank-lines", NULL, "a document ends at a blank line; else each file is one",
+         .flag = &o->split_blank_lines},
+        {"json", NULL, "one JSON object on standard output", .flag = &o->json},
+    };
+    const weft_arguments verb = {
+        .verb = "prepare",
+        .operands = "TEXT...",
+        .given = &o->texts,
+        .about = "Turns text files into a token dataset: PREFIX.bin and PREFIX.idx (Megatron's "
+                 "indexed format) and\nPREFIX.json (the tokenizer, for training and generating).\n",
+        .rows = rows,
+        .num_rows = sizeof rows / sizeof *rows};
     *o = (prepare_options){.tokenizer = "bytes"};
-    *help = false;
-    optind = 0; /* starts getopt again, whoever used it before */
-    for (;;) {
-        int choice = getopt_long(argc, argv, ":", long_options, NULL);
-        if (choice == -1)
-            break;
-        switch (choice) {
-        case OPTION_OUT:
-            o->out = optarg;
-            break;
-        case OPTION_TOKENIZER:
-            o->tokenizer = optarg;
-            break;
-        case OPTION_VOCAB:
-            o->vocab_file = optarg;
-            break;
-        case OPTION_MERGES:
-            o->merge_file = optarg;
-            break;
-        case OPTION_EOD:
-            o->append_eod = true;
-            break;
-        case OPTION_BLANK:
-            o->split_blank_lines = true;
-            break;
-        case OPTION_JSON:
-            o->json = true;
-            break;
-        case OPTION_HELP:
-            *help = true;
-            return WEFT_OK;
-        default:
-            return bad_option(choice, argv[optind - 1]);
-        }
-    }
-    o->texts = argv + optind;
-    o->num_texts = argc - optind;
-    if (o->num_texts == 0)
-        return WEFT_ERROR(WEFT_CONFIG, "no text files given; see weft prepare --help");
-    if (!o->out)
-        return WEFT_ERROR(WEFT_CONFIG, "--out PREFIX is missing");
-    return WEFT_OK;
+    return weft_arguments_parse(&verb, argc, argv, arena);
 }
 
 static weft_status add_document(prepare *p, const char *text, size_t bytes)
@@ -224,11 +149,11 @@ static weft_status write_all(prepare *p, weft_arena *arena)
     const prepare_options *o = p->options;
     const char *description;
     WEFT_TRY(weft_arena_printf(arena, &description, "%s.json", o->out));
-    for (int i = 0; i < o->num_texts; i++)
-        WEFT_TRY(add_file(p, o->texts[i]));
+    for (size_t i = 0; i < o->texts.count; i++)
+        WEFT_TRY(add_file(p, o->texts.values[i]));
     if (p->prepared.tokens == 0)
-        return WEFT_ERROR(WEFT_CONFIG, "%s: no text in the %d files given", o->texts[0],
-                          o->num_texts);
+        return WEFT_ERROR(WEFT_CONFIG, "%s: no text in the %zu files given", o->texts.values[0],
+                          o->texts.count);
     /* No dataset without a description, or an older one's, is ever to be seen. */
     if (unlink(description) != 0 && errno != ENOENT)
         return WEFT_ERROR(WEFT_FILE, "%s: cannot be replaced: %s", description, strerror(errno));
@@ -284,13 +209,10 @@ static weft_status run(const prepare_options *o)
 int weft_verb_prepare(int argc, char **argv)
 {
     prepare_options options;
-    bool help;
-    weft_status status = parse_options(argc, argv, &options, &help);
-    if (status == WEFT_OK && help) {
-        print_help(stdout);
-        return 0;
-    }
-    if (status == WEFT_OK)
-        status = run(&options);
-    return status == WEFT_OK ? 0 : weft_verb_fail("prepare");
+    weft_arena arena = {0};
+    int code = parse(argc, argv, &options, &arena);
+    if (code < 0)
+        code = run(&options) == WEFT_OK ? 0 : weft_verb_fail("prepare");
+    weft_arena_release(&arena);
+    return code;
 }

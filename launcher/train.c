@@ -1,6 +1,5 @@
 /* weft train. */
 #include <errno.h>
-#include <getopt.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
@@ -10,6 +9,7 @@
 #include <unistd.h>
 
 #include "core/log.h"
+#include "launcher/arguments.h"
 #include "launcher/launch.h"
 #include "launcher/progress.h"
 #include "launcher/setup.h"
@@ -23,70 +23,42 @@ typedef struct arguments {
     bool resume, json;
 } arguments;
 
-enum { MAX_SETS = 128 };
-
-static void help(const weft_application *application)
+static void print_keys(const void *application)
 {
     weft_config config = {.application = application};
     weft_option_section sections[WEFT_MAX_CONFIG_SECTIONS];
-    printf(
-        "usage: weft train CONFIG --out RUN [options]\n"
-        "\n"
-        "  --out RUN            folder for config.json, metrics.jsonl, checkpoints/, trace.json\n"
-        "  --set KEY=VALUE      override a key of the config; may be repeated\n"
-        "  --mesh AXES          such as tp=2,pp=2,ep=4,binding=dp: replaces the file's mesh\n"
-        "  --resume             go on from RUN's latest checkpoint\n"
-        "  --json               metrics as JSON lines on stdout\n"
-        "\n"
-        "A mesh of more than one rank starts mpirun, unless a launcher already has.\n"
-        "SIGTERM and SIGUSR1 make a run save a checkpoint and end after its step.\n"
-        "\n"
-        "Keys of the config, with their defaults:\n\n");
+    printf("\nKeys of the config, with their defaults:\n\n");
     weft_options_help(sections, weft_config_sections(&config, sections), false, stdout);
 }
 
 /* Returns -1 to go on, else the exit code. */
-static int parse_arguments(int argc, char **argv, arguments *args)
+static int parse_arguments(int argc, char **argv, arguments *args, weft_arena *arena)
 {
-    static const char *sets[MAX_SETS];
-    static const struct option options[] = {{"out", required_argument, NULL, 'o'},
-                                            {"set", required_argument, NULL, 's'},
-                                            {"mesh", required_argument, NULL, 'm'},
-                                            {"resume", no_argument, NULL, 'r'},
-                                            {"json", no_argument, NULL, 'j'},
-                                            {"help", no_argument, NULL, 'h'},
-                                            {NULL, 0, NULL, 0}};
-    args->source.set = sets;
-    int option;
-    optind = 1;
-    opterr = 0;
-    while ((option = getopt_long(argc, argv, "h", options, NULL)) != -1) {
-        if (option == 'o') {
-            args->out = optarg;
-        } else if (option == 's' && args->source.num_set < MAX_SETS) {
-            sets[args->source.num_set++] = optarg;
-        } else if (option == 'm') {
-            args->source.mesh = optarg;
-        } else if (option == 'r') {
-            args->resume = true;
-        } else if (option == 'j') {
-            args->json = true;
-        } else if (option == 'h') {
-            help(args->source.application);
-            return 0;
-        } else {
-            WEFT_ERROR(WEFT_CONFIG, "%s: unknown option or missing value; see weft train --help",
-                       argv[optind - 1]);
-            return weft_verb_fail("train");
-        }
-    }
-    if (argc - optind != 1 || !args->out) {
-        WEFT_ERROR(WEFT_CONFIG, "%s; see weft train --help",
-                   !args->out ? "--out RUN is missing" : "one CONFIG is needed");
-        return weft_verb_fail("train");
-    }
-    args->source.file = argv[optind];
-    return -1;
+    weft_string_list given = {0}, sets = {0};
+    const weft_argument rows[] = {
+        {"out", "RUN", "folder for config.json, metrics.jsonl, checkpoints/, trace.json",
+         .text = &args->out, .required = true},
+        {"set", "KEY=VALUE", "override a key of the config; may be repeated", .texts = &sets},
+        {"mesh", "AXES", "such as tp=2,pp=2,ep=4,binding=dp: replaces the file's mesh",
+         .text = &args->source.mesh},
+        {"resume", NULL, "go on from RUN's latest checkpoint", .flag = &args->resume},
+        {"json", NULL, "metrics as JSON lines on standard output", .flag = &args->json},
+    };
+    const weft_arguments verb = {
+        .verb = "train",
+        .operands = "CONFIG",
+        .given = &given,
+        .about = "A mesh of more than one rank starts mpirun, unless a launcher already has.\n"
+                 "SIGTERM and SIGUSR1 make a run save a checkpoint and end after its step.\n",
+        .rows = rows,
+        .num_rows = sizeof rows / sizeof *rows,
+        .more = print_keys,
+        .context = args->source.application};
+    int code = weft_arguments_parse(&verb, argc, argv, arena);
+    args->source.set = sets.values;
+    args->source.num_set = sets.count;
+    args->source.file = given.count ? given.values[0] : NULL;
+    return code;
 }
 
 static weft_status make_folder(const char *path)
@@ -292,9 +264,11 @@ int weft_verb_train(int argc, char **argv, const weft_application *application)
     weft_mesh mesh;
     weft_comm *world = NULL;
     int rank = 0, size = 1, local_rank, local_size, code;
-    code = parse_arguments(argc, argv, &args);
-    if (code >= 0)
+    code = parse_arguments(argc, argv, &args, &arena);
+    if (code >= 0) {
+        weft_arena_release(&arena);
         return code;
+    }
     bool launched = weft_comm_launched(&rank, &size, &local_rank, &local_size), starts = false;
     weft_log_set_rank(rank);
     weft_status status = weft_config_load(&args.source, &arena, &config);

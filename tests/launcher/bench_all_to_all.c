@@ -144,16 +144,16 @@ int main(int argc, char **argv)
     snprintf(json, sizeof json, "test_bench_%ld.json", (long)getpid());
     snprintf(svg, sizeof svg, "test_bench_%ld.svg", (long)getpid());
     snprintf(rounds, sizeof rounds, "%d", ROUNDS);
-    char sizes[] = "48k,131079", chunks[] = "1,3"; /* the options' parser cuts them */
-    char *args[] = {"all-to-all", "--inside",  "2",    "--sizes",
-                    sizes,        "--chunks",  chunks, "--rounds",
-                    rounds,       "--json",    json,   "--svg",
-                    svg,          "--seconds", "1",    uneven ? "--uneven" : NULL,
+    char *args[] = {"all-to-all", "--inside", "2",         "--sizes", "48k,131079",
+                    "--chunks",   "1,3",      "--rounds",  rounds,    "--json",
+                    "--svg",      svg,        "--seconds", "1",       uneven ? "--uneven" : NULL,
                     NULL};
     int num = (int)(sizeof args / sizeof *args) - (uneven ? 1 : 2);
     weft_comm_launched(&rank, &size, &local_rank, &local_size);
+    EXPECT(freopen(json, "w", stdout) != NULL, "%s", json);
     int code = weft_bench_all_to_all(num, args);
     EXPECT(code == 0, "exit code %d", code);
+    fflush(stdout);
     if (rank == 0 && code == 0) {
         check_json(json, uneven);
         check_svg(svg);

@@ -85,13 +85,12 @@ static void check_memory(const cJSON *json)
 
 static int run_bench(bool memory)
 {
-    char *timed[] = {
-        "moe-layer",    "--tokens", "64",      "--hidden", "32",        "--ffn", "64",
-        "--partitions", "1,2,4",    "--reuse", "none,s3",  "--rounds",  "2",     "--json",
-        "out.json",     "--svg",    "out.svg", "--trace",  "trace.svg", NULL};
-    char *measured[] = {
-        "moe-layer", "--memory", "--grid", "256:64:256,128:32:64", "--partitions", "2,4,8",
-        "--json",    "out.json", NULL};
+    char *timed[] = {"moe-layer", "--tokens",     "64",    "--hidden", "32",      "--ffn",
+                     "64",        "--partitions", "1,2,4", "--reuse",  "none,s3", "--rounds",
+                     "2",         "--json",       "--svg", "out.svg",  "--trace", "trace.svg",
+                     NULL};
+    char *measured[] = {"moe-layer",    "--memory", "--grid", "256:64:256,128:32:64",
+                        "--partitions", "2,4,8",    "--json", NULL};
     return memory ? weft_bench_moe_layer(sizeof measured / sizeof *measured - 1, measured)
                   : weft_bench_moe_layer(sizeof timed / sizeof *timed - 1, timed);
 }
@@ -103,7 +102,9 @@ int main(int argc, char **argv)
     int rank = 0, size, local_rank, local_size;
     weft_comm_launched(&rank, &size, &local_rank, &local_size);
     EXPECT(child_folder_enter(folder), "a folder");
+    EXPECT(freopen("out.json", "w", stdout) != NULL, "out.json");
     EXPECT(run_bench(memory) == 0, "exit code");
+    fflush(stdout);
     if (rank == 0) {
         char *text = child_read("out.json");
         cJSON *json = cJSON_Parse(text ? text : "");

@@ -115,18 +115,19 @@ static void files_are_written_whole_or_not_at_all(void **state)
     (void)state;
     char folder[32];
     assert_true(child_folder_enter(folder));
-    cJSON *json = cJSON_CreateObject();
-    cJSON_AddNumberToObject(json, "x", 0.1);
-    OK(weft_bench_write_json(json, "out.json"));
-    char *text = child_read("out.json");
-    cJSON *back = cJSON_ParseWithOpts(text, NULL, 1);
-    assert_true(cJSON_GetObjectItem(back, "x")->valuedouble == 0.1);
-    cJSON_Delete(back);
-    free(text);
-    assert_int_equal(access("out.json.partial", F_OK), -1);
-    FAILS(weft_bench_write_json(json, "nowhere/out.json"), WEFT_FILE,
-          "nowhere/out.json: cannot write");
-    cJSON_Delete(json);
+    const char *const one[] = {"one"};
+    weft_bars bars = {.title = "t",
+                      .unit = "ms",
+                      .num_groups = 1,
+                      .num_bars = 1,
+                      .groups = one,
+                      .labels = one,
+                      .values = &(weft_spread){1, 1, 1, 1}};
+    OK(weft_bench_write_svg(&bars, "out.svg"));
+    assert_int_equal(access("out.svg", R_OK), 0);
+    assert_int_equal(access("out.svg.partial", F_OK), -1);
+    FAILS(weft_bench_write_svg(&bars, "nowhere/out.svg"), WEFT_FILE,
+          "nowhere/out.svg: cannot write");
     child_folder_leave(folder);
 }
 
@@ -153,6 +154,10 @@ static void wrong_words_are_answered_with_near_ones(void **state)
     expect_refusal((const char *[]){"bench", "all-to-all", "--forms", "o1_papr", NULL},
                    "did you mean o1_paper?");
     expect_refusal((const char *[]){"bench", "all-to-all", "--sizes", "4MB", NULL}, "--sizes 4MB");
+    expect_refusal((const char *[]){"bench", "moe-layer", "--partitions", "4,2", NULL},
+                   "--partitions: 2 stands behind 4: they must rise");
+    expect_refusal((const char *[]){"bench", "moe-layer", "--json", "x.json", NULL},
+                   "x.json: unexpected");
     expect_refusal((const char *[]){"bench", "all-to-all", "--chunks", "0", NULL}, "--chunks 0");
     /* One rank has nobody to exchange with. */
     expect_refusal((const char *[]){"bench", "all-to-all", NULL}, "two ranks are needed");

@@ -168,7 +168,10 @@ static void test_arguments(void)
     EXPECT(help.code == 0 && strstr(help.text, "usage: weft doctor") != NULL, "%d %s", help.code,
            help.text);
     answer wrong = run("", "--jsn");
-    EXPECT(wrong.code == 2 && strstr(wrong.text, "weft doctor: --jsn is neither") != NULL, "%d %s",
+    EXPECT(wrong.code == 2 && strstr(wrong.text, "--jsn: unknown option; did you mean --json?"),
+           "%d %s", wrong.code, wrong.text);
+    wrong = run("", "mpi3");
+    EXPECT(wrong.code == 2 && strstr(wrong.text, "mpi3: no such check; did you mean MPI?"), "%d %s",
            wrong.code, wrong.text);
 }
 

@@ -181,14 +181,13 @@ static void expect_refusal(int code, int wanted, const char *line)
 static void mistakes_are_one_line(void **state)
 {
     (void)state;
-    expect_refusal(RUN(NULL), 2, "no text files given");
-    expect_refusal(RUN("--out", out_path), 2, "no text files given");
+    expect_refusal(RUN(NULL), 2, "--out PREFIX is missing");
+    expect_refusal(RUN("--out", out_path), 2, "TEXT... is missing; see weft prepare --help");
     expect_refusal(RUN(text_path), 2, "--out PREFIX is missing");
-    expect_refusal(RUN(text_path, "--out"), 2, "--out wants a value");
+    expect_refusal(RUN(text_path, "--out"), 2, "--out: its value PREFIX is missing");
     expect_refusal(RUN(text_path, "--outt", out_path), 2,
-                   "unknown option --outt; did you mean "
-                   "--out?");
-    expect_refusal(RUN(text_path, "-x"), 2, "unknown option -x");
+                   "--outt: unknown option; did you mean --out?");
+    expect_refusal(RUN(text_path, "-x"), 2, "-x: unknown option");
     expect_refusal(RUN(text_path, "--out", out_path, "--tokenizer", "gpt"), 2,
                    "unknown tokenizer \"gpt\"; expected bytes or gpt2; did you mean gpt2?");
     expect_refusal(RUN(text_path, "--out", out_path, "--tokenizer", "gpt2"), 2,
