@@ -56,14 +56,15 @@ weft_status weft_optimizer_reduce_finish(weft_optimizer *optimizer, weft_lane *c
 /* Enqueues norm, clip, AdamW and weight all-gather on `lane`, after the reductions, and waits for
  * this rank's part of the norm. `step` from 1, as AdamW counts: steps that were skipped are none.
  * Clipping is Megatron-LM's: gradients times clip_grad / (norm + 1e-6) where that is below 1. The
- * norm is there once the lane has passed (weft_optimizer_grad_norm). A norm that is not finite
- * makes the lane's status WEFT_DIVERGED on every rank, with the first parameter whose gradient is
- * not finite and its rank; no rank steps. With a loss scale it waits for the norm, and where that
- * is not finite skips the step on every rank; the error comes when the scale cannot be lowered.
- * Later forwards and backwards come after this on the same lane, or wait for it. Collective over
- * the world. */
+ * norm is there once the lane has passed (weft_optimizer_grad_norm). `loss`: this rank's part of
+ * the loss, host memory that is filled when `lane` gets here; NULL: none. A loss or a norm that is
+ * not finite makes the lane's status WEFT_DIVERGED on every rank, with the rank and, of the norm,
+ * the first parameter whose gradient is not finite; no rank steps. With a loss scale it waits for
+ * the norm, and where that is not finite skips the step on every rank; the error comes when the
+ * scale cannot be lowered. Later forwards and backwards come after this on the same lane, or wait
+ * for it. Collective over the world. */
 weft_status weft_optimizer_step(weft_optimizer *optimizer, weft_lane *lane, weft_lane *reduce,
-                                int64_t step, double lr) WEFT_CHECKED;
+                                const double *loss, int64_t step, double lr) WEFT_CHECKED;
 /* The global norm before clipping of the last step; valid after the lane passed it. */
 double weft_optimizer_grad_norm(const weft_optimizer *optimizer);
 /* The loss scale, to read and, from a checkpoint, to restore; all zero without one. Changes in

@@ -35,10 +35,10 @@ typedef struct weft_update {
     float weight_decay;
 } weft_update;
 
-/* What a rank tells all others about its gradients. `name` is the first parameter whose gradient
- * is not finite, empty where all are. */
+/* What a rank tells all others about its gradients and its part of the loss. `name` is the first
+ * parameter whose gradient is not finite, empty where all are. */
 typedef struct weft_norm_record {
-    double sum_squares;
+    double sum_squares, loss;
     char name[WEFT_MAX_NAME_BYTES];
 } weft_norm_record;
 

@@ -32,8 +32,8 @@ static weft_status name_not_finite(weft_optimizer *o, const weft_norm_run *run, 
 }
 
 /* Fills this rank's record, the runs' sums added in their order. Waits for them: what is told of a
- * gradient that is not finite takes a second look. */
-static weft_status sum_own(weft_optimizer *o, weft_lane *lane)
+ * gradient that is not finite takes a second look; and the loss is there by then. */
+static weft_status sum_own(weft_optimizer *o, weft_lane *lane, const double *loss)
 {
     weft_norm_record *record = &o->host_norm.records[0];
     const weft_norm_run *bad = NULL;
@@ -48,6 +48,7 @@ static weft_status sum_own(weft_optimizer *o, weft_lane *lane)
         WEFT_TRY(weft_lane_copy(lane, o->host_norm.sums, o->device_norm.sums, bytes));
     WEFT_TRY(weft_lane_sync(lane));
     memset(record, 0, sizeof *record);
+    record->loss = loss ? *loss : 0;
     for (int i = 0; i < o->num_norm_runs; i++) {
         double sum = o->host_norm.sums[i];
         if (!isfinite(sum) && !bad)
@@ -68,7 +69,8 @@ static weft_status not_finite(weft_optimizer *o, const weft_norm_record *record,
                       (int)sizeof record->name - 1, record->name, rank);
 }
 
-/* Adds all ranks' sums in rank order, so that every rank gets the same bits. */
+/* Adds all ranks' sums in rank order, so that every rank gets the same bits. A loss that is not
+ * finite goes first: gradients follow from it. */
 static weft_status finish_norm(const void *args)
 {
     weft_optimizer *o = *(weft_optimizer *const *)args;
@@ -76,6 +78,10 @@ static weft_status finish_norm(const void *args)
     double sum = 0.0, scale = weft_loss_scale_factor(&o->loss_scale);
 
     o->overflowed = false;
+    for (int rank = 0; rank < world; rank++)
+        if (!isfinite(o->host_norm.records[rank].loss))
+            return WEFT_ERROR(WEFT_DIVERGED, "loss is %g on rank %d",
+                              fabs(o->host_norm.records[rank].loss), rank);
     for (int rank = 0; rank < world; rank++) {
         const weft_norm_record *record = &o->host_norm.records[rank];
         if (record->name[0])
@@ -90,14 +96,14 @@ static weft_status finish_norm(const void *args)
 
 /* Each element of each global parameter is counted once over the world: see
  * weft_owned_piece.counted. */
-static weft_status enqueue_norm(weft_optimizer *o, weft_lane *lane)
+static weft_status enqueue_norm(weft_optimizer *o, weft_lane *lane, const double *loss)
 {
     weft_comm *world = weft_parameters_groups(o->parameters)->world;
     const size_t record_bytes = sizeof(weft_norm_record);
     const weft_norm_buffers *device = &o->device_norm, *host = &o->host_norm;
     weft_norm_record *own = device->records + weft_comm_rank(world);
 
-    WEFT_TRY(sum_own(o, lane));
+    WEFT_TRY(sum_own(o, lane, loss));
     WEFT_TRY(weft_lane_copy(lane, own, host->records, record_bytes));
     WEFT_TRY(weft_all_gather(world, lane, own, device->records, record_bytes / sizeof(double),
                              WEFT_F64));
@@ -168,12 +174,12 @@ static weft_status adjust_scale(weft_optimizer *o, weft_lane *lane)
                       o->loss_scale.scale, (int)sizeof record->name - 1, record[rank].name, rank);
 }
 
-weft_status weft_optimizer_step(weft_optimizer *o, weft_lane *lane, weft_lane *reduce, int64_t step,
-                                double lr)
+weft_status weft_optimizer_step(weft_optimizer *o, weft_lane *lane, weft_lane *reduce,
+                                const double *loss, int64_t step, double lr)
 {
     WEFT_TRY(weft_lane_record(reduce, o->reduced));
     WEFT_TRY(weft_lane_wait(lane, o->reduced));
-    WEFT_TRY(enqueue_norm(o, lane));
+    WEFT_TRY(enqueue_norm(o, lane, loss));
     if (weft_loss_scale_is_on(&o->loss_scale)) {
         WEFT_TRY(adjust_scale(o, lane));
         if (o->overflowed)

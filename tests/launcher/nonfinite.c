@@ -1,12 +1,14 @@
 /* Numbers that are no numbers: a layer of a user's own, in a user's own program, gives a NaN
- * gradient at step 3 on one rank, or a NaN output in evaluation. The job ends within seconds with a
- * line that says at which step, and for a gradient in which parameter, and the checkpoint before is
- * there. The test starts itself as that program. */
+ * gradient or a NaN loss at step 3 on one rank, or a NaN output in evaluation. The job ends within
+ * seconds with a line that says at which step, and for a gradient in which parameter, the
+ * checkpoint before is there, and the weights are as they were before the step. The test starts
+ * itself as that program. */
 #include <math.h>
 #include <stdlib.h>
 
 #include <weft/weft.h>
 
+#include "launcher/trainer.h"
 #include "tests/expect.h"
 #include "tests/launcher/child.h"
 
@@ -68,12 +70,30 @@ static bool asked_for(const char *what)
     return poisoned && strcmp(poisoned, what) == 0;
 }
 
+/* Of the step and the rank that go wrong. */
+static bool is_bad(const poison *p)
+{
+    const char *rank = getenv("OMPI_COMM_WORLD_RANK");
+    return p->step == BAD_STEP && (!rank || strcmp(rank, "1") == 0);
+}
+
+static weft_status spoil_loss(const void *raw)
+{
+    (*(weft_metrics *const *)raw)->loss_sum += NAN;
+    return WEFT_OK;
+}
+
 static weft_status poison_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
                                   weft_tensor *y)
 {
     poison *p = (poison *)layer;
     if (weft_pass_training(pass) && weft_pass_overwrite(pass))
         p->step++;
+    if (weft_pass_training(pass) && asked_for("loss") && is_bad(p)) {
+        weft_metrics *metrics = weft_pass_metrics(pass);
+        WEFT_TRY(weft_lane_submit(weft_pass_lane(pass), "spoil", spoil_loss, &metrics,
+                                  sizeof(weft_metrics *)));
+    }
     if (!weft_pass_training(pass) && asked_for("evaluation"))
         return submit_fill(pass, y->data, weft_tensor_count(y), NAN);
     return weft_lane_copy(weft_pass_lane(pass), y->data, x->data,
@@ -84,8 +104,7 @@ static weft_status poison_backward(weft_layer *layer, weft_pass *pass, const wef
                                    weft_tensor *dx)
 {
     poison *p = (poison *)layer;
-    const char *rank = getenv("OMPI_COMM_WORLD_RANK");
-    bool bad = asked_for("gradient") && p->step == BAD_STEP && (!rank || strcmp(rank, "1") == 0);
+    bool bad = asked_for("gradient") && is_bad(p);
     WEFT_TRY(submit_fill(pass, p->bias->grad, p->hidden, bad ? NAN : 0));
     return weft_lane_copy(weft_pass_lane(pass), dx->data, dy->data,
                           weft_tensor_count(dy) * weft_dtype_bytes(dy->dtype));
@@ -151,6 +170,51 @@ static void check(const char *run, const char *mesh, const char *poisoned, const
     free(text);
 }
 
+/* Every weight and moment of this process, one after the other. */
+static size_t copy_state(const weft_optimizer *optimizer, float *out)
+{
+    size_t count = 0;
+    for (int i = 0; i < weft_optimizer_num_pieces(optimizer); i++) {
+        weft_state_piece piece = weft_optimizer_piece(optimizer, i);
+        for (int kind = 0; kind < WEFT_NUM_STATES; kind++, count += piece.count)
+            if (out)
+                memcpy(out + count, piece.data[kind], piece.count * sizeof *out);
+    }
+    return count;
+}
+
+/* One rank, in this process: nothing was updated when the step says that it failed. */
+static void check_untouched(const char *poisoned, const char *part)
+{
+    weft_arena arena = {0};
+    weft_config parsed;
+    weft_trainer t;
+    weft_step_result result;
+    weft_comm *self;
+    const weft_application application = {.struct_bytes = sizeof application, .build = build};
+    weft_config_source source = {.file = poisoned, .text = config, .application = &application};
+    setenv("POISON", poisoned, 1);
+    EXPECT_OK(weft_comm_create_self(&self));
+    EXPECT_OK(weft_config_load(&source, &arena, &parsed));
+    EXPECT_OK(weft_trainer_create(&t, &parsed, &source, self, &arena));
+    EXPECT_OK(weft_trainer_start(&t, NULL));
+    for (int step = 1; step < BAD_STEP; step++)
+        EXPECT_OK(weft_trainer_step(&t, &result));
+    size_t bytes = copy_state(t.optimizer, NULL) * sizeof(float);
+    float *before = malloc(bytes), *after = malloc(bytes);
+    EXPECT(before && after, "no memory");
+    copy_state(t.optimizer, before);
+    EXPECT_ERROR(weft_trainer_step(&t, &result), WEFT_DIVERGED, part);
+    copy_state(t.optimizer, after);
+    EXPECT(bytes > 0 && memcmp(before, after, bytes) == 0, "%s: updated", poisoned);
+    free(before);
+    free(after);
+    weft_trainer_release(&t);
+    weft_comm_destroy(self);
+    weft_arena_release(&arena);
+    unsetenv("POISON");
+}
+
 int main(int argc, char **argv)
 {
     char folder[32];
@@ -173,6 +237,10 @@ int main(int argc, char **argv)
           "error step 3: lane compute, gradient norm: gradient norm is not finite; first in "
           "decoder.layers.1.bias on rank ",
           "step-2\n");
+    check("losses", "dp=2", "POISON=loss", "eval_interval=0", 8,
+          "error step 3: lane compute, gradient norm: loss is nan on rank 1", "step-2\n");
+    check_untouched("gradient", "first in decoder.layers.1.bias on rank 0");
+    check_untouched("loss", "loss is nan on rank 0");
     check("evaluated", "dp=2", "POISON=evaluation", "eval_interval=4", 8,
           "error step 4: validation loss is nan", "step-3\n");
     if (!expect_failures)

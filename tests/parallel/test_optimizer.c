@@ -169,7 +169,7 @@ static weft_status take_step(state_model *m, int step, int overflow_layer)
         EXPECT_OK(weft_optimizer_layer_done(m->optimizer, layer, m->compute, m->reduce));
     }
     EXPECT_OK(weft_optimizer_reduce_finish(m->optimizer, m->compute, m->reduce));
-    WEFT_TRY(weft_optimizer_step(m->optimizer, m->compute, m->reduce, step, rate_of(step)));
+    WEFT_TRY(weft_optimizer_step(m->optimizer, m->compute, m->reduce, NULL, step, rate_of(step)));
     return weft_lane_sync(m->compute);
 }
 
@@ -252,8 +252,9 @@ static void check_run(weft_comm *world, const reference *r, const char *mesh, we
     state_model_release(&m);
 }
 
-/* A gradient that is not finite on one rank stops all ranks before any steps. */
-static void check_not_finite(weft_comm *world, const char *mesh, bool distributed)
+/* A gradient, or a part of the loss, that is not finite on one rank stops all ranks before any
+ * steps. */
+static void check_not_finite(weft_comm *world, const char *mesh, bool distributed, bool is_loss)
 {
     state_model m;
     int rank = weft_comm_rank(world), size = weft_comm_size(world);
@@ -268,16 +269,20 @@ static void check_not_finite(weft_comm *world, const char *mesh, bool distribute
         EXPECT_OK(weft_lane_sync(m.compute));
         const char *name = "decoder.layers.3.experts.fc1";
         weft_parameter *bad = weft_parameters_find(m.parameters, name);
-        if (bad && rank == size - 1)
+        double loss = is_loss && rank == size - 1 ? INFINITY : 1;
+        if (bad && rank == size - 1 && !is_loss)
             bad->grad[5] = (float)NAN;
         EXPECT_OK(weft_optimizer_reduce_finish(m.optimizer, m.compute, m.reduce));
         const weft_placed *p = weft_parameters_at(m.parameters, 0);
         float before = state_weight(p, 0);
-        weft_status status = weft_optimizer_step(m.optimizer, m.compute, m.reduce, 1, 0.1);
+        weft_status status = weft_optimizer_step(m.optimizer, m.compute, m.reduce, &loss, 1, 0.1);
         if (status == WEFT_OK)
             status = weft_lane_sync(m.compute);
-        EXPECT_ERROR(status, WEFT_DIVERGED,
-                     "gradient norm is not finite; first in decoder.layers.3.experts.fc1 on rank");
+        char part[96] =
+            "gradient norm is not finite; first in decoder.layers.3.experts.fc1 on rank";
+        if (is_loss)
+            snprintf(part, sizeof part, "loss is inf on rank %d", size - 1);
+        EXPECT_ERROR(status, WEFT_DIVERGED, part);
         EXPECT(before == state_weight(p, 0), "rank %d stepped", rank);
     }
     state_model_release(&m);
@@ -346,9 +351,10 @@ int main(void)
         if (size < 8)
             check_run(world, &r, meshes[i], i % 2 ? WEFT_BF16 : WEFT_F32, false, i % 2);
     }
-    check_not_finite(world, meshes[0], true);
+    check_not_finite(world, meshes[0], true, false);
+    check_not_finite(world, meshes[0], true, true);
     if (size < 8)
-        check_not_finite(world, meshes[0], false);
+        check_not_finite(world, meshes[0], false, false);
     for (int i = 0; meshes[i] && i < 3; i++)
         check_scaled(world, &r, meshes[i], i % 2 == 0);
     for (int i = 0; i < r.count; i++)
