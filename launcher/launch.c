@@ -160,7 +160,10 @@ static weft_status make_arguments(int world, int argc, char **argv, char *args[M
 static void become_mpirun(char **args, int to)
 {
     prctl(PR_SET_PDEATHSIG, SIGTERM);
-    setenv("WEFT_TTY", isatty(STDOUT_FILENO) ? "1" : "0", 1);
+    char tty[32] = "";
+    if (isatty(STDOUT_FILENO)) /* under a name that holds where /dev/pts is another */
+        snprintf(tty, sizeof tty, "/proc/%d/fd/%d", (int)getpid(), STDOUT_FILENO);
+    setenv("WEFT_TTY", tty, 1);
     dup2(to, STDERR_FILENO);
     close(to);
     execvp(args[0], args);

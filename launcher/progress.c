@@ -1,10 +1,12 @@
 #include "launcher/progress.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <cjson/cJSON.h>
@@ -37,14 +39,25 @@ static weft_status keep_until(const char *path, int64_t step)
     return WEFT_OK;
 }
 
+static int find_terminal(void)
+{
+    const char *tty = getenv("WEFT_TTY");
+    int rank, size, local_rank, local_size;
+    if (tty)
+        return tty[0] == '/' ? open(tty, O_RDONLY | O_NOCTTY | O_CLOEXEC) : -1;
+    if (weft_comm_launched(&rank, &size, &local_rank, &local_size) || !isatty(STDOUT_FILENO))
+        return -1;
+    return dup(STDOUT_FILENO);
+}
+
 weft_status weft_progress_open(weft_progress *p, const char *run_dir, int64_t step,
                                int64_t train_iters, int64_t interval, bool json)
 {
     char path[1024];
-    const char *tty = getenv("WEFT_TTY");
     memset(p, 0, sizeof *p);
     p->json = json;
-    p->live = !json && (tty ? tty[0] == '1' : isatty(STDOUT_FILENO) != 0);
+    p->terminal = json ? -1 : find_terminal();
+    p->live = p->terminal >= 0;
     p->first_step = step;
     p->last_step = train_iters;
     p->interval = interval;
@@ -94,6 +107,42 @@ static void time_text(double seconds, char *out, size_t capacity)
         snprintf(out, capacity, "%" PRId64 " h %02" PRId64 " min", s / 3600, s / 60 % 60);
 }
 
+#define REWRITE "\r\033[K" /* the line that the terminal's cursor is in */
+
+/* A line of at most this many characters does not wrap. Asked each time: terminals change. */
+static size_t room(const weft_progress *p)
+{
+    struct winsize size = {0};
+    if (!p->live)
+        return SIZE_MAX;
+    bool known = ioctl(p->terminal, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+    return (known ? size.ws_col : 80u) - 1;
+}
+
+/* The parts that there is room for; of the first as much as there is. */
+static void progress_line(const weft_progress *p, const weft_step_result *r, char line[256])
+{
+    char parts[6][40], left[32];
+    double each = (weft_now_us() - p->start_us) / 1e6 / (double)(r->step - p->first_step);
+    time_text(each * (double)(p->last_step - r->step), left, sizeof left);
+    snprintf(parts[0], sizeof *parts, "step %" PRId64 "/%" PRId64, r->step, p->last_step);
+    snprintf(parts[1], sizeof *parts, "  loss %.4f", r->loss);
+    snprintf(parts[2], sizeof *parts, "  %.0f tokens/s", r->tokens_per_s);
+    snprintf(parts[3], sizeof *parts, "  %.0f %% of peak", 100 * r->mfu);
+    snprintf(parts[4], sizeof *parts, "  %s left", left);
+    snprintf(parts[5], sizeof *parts, "%s", r->skipped ? "  (skipped: gradients overflow)" : "");
+    size_t most = room(p), used = 0;
+    for (int i = 0; i < 6; i++) {
+        size_t bytes = strlen(parts[i]);
+        if (i > 0 && bytes > most - used)
+            break;
+        bytes = bytes < most ? bytes : most;
+        memcpy(line + used, parts[i], bytes);
+        used += bytes;
+    }
+    line[used] = '\0';
+}
+
 weft_status weft_progress_step(weft_progress *p, const weft_step_result *r)
 {
     write_line(p->metrics, r);
@@ -108,14 +157,9 @@ weft_status weft_progress_step(weft_progress *p, const weft_step_result *r)
     }
     if (!p->live && !due)
         return WEFT_OK;
-    char left[32];
-    double each = (weft_now_us() - p->start_us) / 1e6 / (double)(r->step - p->first_step);
-    time_text(each * (double)(p->last_step - r->step), left, sizeof left);
-    printf("%sstep %" PRId64 "/%" PRId64 "  loss %.4f  %.0f tokens/s  %.0f %% of peak  %s left%s%s",
-           p->live ? "\r\033[K" : "", r->step, p->last_step, r->loss, r->tokens_per_s, 100 * r->mfu,
-           left, r->skipped ? "  (skipped: gradients overflow)" : "", p->live ? "" : "\n");
-    if (p->live && r->step == p->last_step)
-        putchar('\n');
+    char line[256];
+    progress_line(p, r, line);
+    printf("%s%s%s", p->live ? REWRITE : "", line, !p->live || r->step == p->last_step ? "\n" : "");
     fflush(stdout);
     return WEFT_OK;
 }
@@ -126,7 +170,7 @@ void weft_progress_note(weft_progress *p, const char *format, ...)
         return;
     va_list args;
     if (p->live)
-        fputs("\r\033[K", stdout);
+        fputs(REWRITE, stdout);
     va_start(args, format);
     vprintf(format, args);
     va_end(args);
@@ -138,5 +182,7 @@ void weft_progress_close(weft_progress *p)
 {
     if (p->metrics)
         fclose(p->metrics);
-    p->metrics = NULL;
+    if (p->live)
+        close(p->terminal);
+    memset(p, 0, sizeof *p);
 }

@@ -8,18 +8,21 @@
 
 typedef struct weft_progress {
     FILE *metrics; /* metrics.jsonl; NULL: none */
-    bool live;     /* a terminal: one line that rewrites itself */
+    bool live;     /* one line that rewrites itself, on the user's terminal */
+    int terminal;  /* to ask for its width */
     bool json;     /* metrics lines on stdout instead of text */
     int64_t first_step, last_step, interval;
     double start_us;
 } weft_progress;
 
 /* Opens RUN/metrics.jsonl for appending and drops lines after `step`: a resumed run writes them
- * anew. */
+ * anew. Finds the user's terminal: what WEFT_TTY names where weft train started the ranks, stdout
+ * where nothing did. Under a launcher of the user's own there is none: a rank's stdout may be a
+ * terminal that the launcher made. */
 weft_status weft_progress_open(weft_progress *progress, const char *run_dir, int64_t step,
                                int64_t train_iters, int64_t interval, bool json) WEFT_CHECKED;
 /* One step: a metrics line, and the progress line where it is due: step, loss, tokens/s, share of
- * peak, time left. */
+ * peak, time left; on a terminal as much of it as its width has room for. */
 weft_status weft_progress_step(weft_progress *progress,
                                const weft_step_result *result) WEFT_CHECKED;
 /* A line of its own (evaluation, checkpoints), which the live line does not overwrite. */

@@ -39,7 +39,7 @@ BEGIN {
         "^tests/"
     home["^pcre2\\.h$"] = "^launcher/"
     split("arpa/inet assert complex ctype dirent dlfcn errno fcntl fenv float fnmatch ftw getopt " \
-          "glob inttypes libgen limits locale math netdb netinet/in poll pthread pwd regex sched " \
+          "glob inttypes libgen limits locale math netdb netinet/in poll pthread pty pwd regex sched " \
           "search semaphore setjmp signal spawn stdalign stdarg stdatomic stdbool stddef stdint stdio " \
           "stdlib stdnoreturn string strings tgmath threads time unistd wchar wctype", names, " ")
     for (i in names)
