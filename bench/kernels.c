@@ -270,7 +270,7 @@ static void bench_activations(size_t tokens, weft_dtype dtype)
           .seq = tokens / 4, .batch = 4, .heads = LLAMA_HEADS / GROUPS + 1, .head_dim = HEAD_DIM,
           .token_stride = (size_t)(LLAMA_HEADS + 2 * GROUPS) * HEAD_DIM, .head_stride = HEAD_DIM,
           .groups = GROUPS, .group_stride = (size_t)(LLAMA_HEADS / GROUPS + 2) * HEAD_DIM,
-          .base = 10000.0f, .dtype = dtype, .x = y);
+          .rotary_dim = HEAD_DIM, .base = 10000.0f, .dtype = dtype, .x = y);
     BYTES("dropout", dropout, dtype, 2 * wide * e, .rows = tokens, .cols = WIDE, .dtype = dtype,
           .x = x, .y = y, .p = 0.1f, .seed = 1);
     BYTES("dropout + residual", dropout, dtype, 3 * wide * e, .rows = tokens, .cols = WIDE,

@@ -203,7 +203,7 @@ static const char *check_rope(const weft_lane *lane, const weft_rope_args *a)
     const char *wrong = wrong_dtype(lane, a->dtype);
     if (wrong)
         return wrong;
-    if (a->rotary_dim > a->head_dim || (a->rotary_dim ? a->rotary_dim : a->head_dim) % 2)
+    if (a->rotary_dim > a->head_dim || a->rotary_dim % 2)
         return "rotary_dim must be even and within head_dim";
     if (!(a->base > 0))
         return "base must be positive";

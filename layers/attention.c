@@ -104,10 +104,9 @@ static weft_status rotate(const attention *a, weft_pass *pass, const weft_tensor
 {
     const weft_model_options *o = &a->common.options;
     const weft_dims *d = &a->dims;
-    if (o->position_embedding_type != WEFT_POSITION_ROPE)
+    if (d->rotary == 0)
         return WEFT_OK;
     size_t in_group = d->heads / d->groups + 1;
-    size_t rotary_dim = (size_t)((double)d->head_dim * o->rotary_percent) & ~1u;
     return weft_rope(weft_pass_lane(pass),
                      &(weft_rope_args){.seq = weft_pass_shape(pass)->seq,
                                        .batch = weft_pass_shape(pass)->batch,
@@ -117,7 +116,7 @@ static weft_status rotate(const attention *a, weft_pass *pass, const weft_tensor
                                        .head_stride = d->head_dim,
                                        .groups = d->groups,
                                        .group_stride = (in_group + 1) * d->head_dim,
-                                       .rotary_dim = rotary_dim,
+                                       .rotary_dim = d->rotary,
                                        .base = (float)o->rotary_base,
                                        .dtype = qkv->dtype,
                                        .x = qkv->data,

@@ -13,6 +13,11 @@ static size_t or_else(int64_t value, int64_t otherwise)
     return (size_t)(value > 0 ? value : otherwise);
 }
 
+size_t weft_rotary_channels(size_t head_dim, double percent)
+{
+    return (size_t)((double)head_dim * percent * (1 + 1e-12));
+}
+
 weft_dims weft_dims_of(const weft_model_options *o, const weft_shape *shape)
 {
     weft_dims d = {0};
@@ -23,6 +28,8 @@ weft_dims weft_dims_of(const weft_model_options *o, const weft_shape *shape)
     d.heads_all = (size_t)o->num_attention_heads;
     d.groups_all = or_else(o->num_query_groups, o->num_attention_heads);
     d.head_dim = or_else(o->kv_channels, o->hidden_size / o->num_attention_heads);
+    if (o->position_embedding_type == WEFT_POSITION_ROPE)
+        d.rotary = weft_rotary_channels(d.head_dim, o->rotary_percent);
     d.heads = d.heads_all / tp;
     d.groups = d.groups_all / tp;
     d.qkv = (d.heads + 2 * d.groups) * d.head_dim;

@@ -13,6 +13,7 @@ size_t weft_piece_bytes(weft_dtype dtype, size_t d0, size_t d1);
 typedef struct weft_dims {
     size_t rows, rows_full; /* S_local * B; S * B */
     size_t hidden, head_dim;
+    size_t rotary;        /* channels of a head that rotate; 0: none */
     size_t heads, groups; /* of this TP rank */
     size_t heads_all, groups_all;
     size_t qkv;        /* (heads + 2 groups) * head_dim, local */
@@ -20,6 +21,9 @@ typedef struct weft_dims {
     size_t ffn_all;
     size_t vocab_rows; /* of this TP rank, padding included */
 } weft_dims;
+/* int(head_dim * percent), as Megatron has it, of the decimals that were written: 0.29 of 100 is
+ * 29. Legal where it is even and above 0. */
+size_t weft_rotary_channels(size_t head_dim, double percent);
 weft_dims weft_dims_of(const weft_model_options *options, const weft_shape *shape);
 
 /* How tokens of an MoE layer reach its experts on this mesh. */

@@ -1,5 +1,7 @@
 /* The rows of section "model" and the checks that a row cannot make. */
+#include <math.h>
 #include <stddef.h>
+#include <stdio.h>
 
 #include "layers/describe.h"
 #include "layers/runtime.h"
@@ -34,7 +36,8 @@ const weft_option_row weft_model_rows[] = {
     CHOICE(position_embedding_type, "\"learned_absolute\"", "learned_absolute|rope|none",
            "how positions enter"),
     REAL(rotary_base, "10000", 1, 1e12, "base of the rotary frequencies"),
-    REAL(rotary_percent, "1.0", 0.01, 1, "share of the head dimension that rotates"),
+    REAL(rotary_percent, "1.0", 0.01, 1,
+         "share of the head dimension that rotates: an even number of channels"),
     FLAG(untie_embeddings_and_output_weights, "give the output layer weights of its own"),
     REAL(hidden_dropout, "0", 0, 0.999999, "dropout on residual branches and the embedding"),
     REAL(attention_dropout, "0", 0, 0.999999, "dropout of attention probabilities"),
@@ -91,6 +94,28 @@ static weft_status check_moe(const weft_model_options *o)
     return WEFT_OK;
 }
 
+/* The least share that rotates so many channels: six digits are enough to be read back as that. */
+static double share_of(int64_t channels, int64_t all)
+{
+    return ceil((double)channels / (double)all * 1e6 - 1e-6) / 1e6;
+}
+
+static weft_status check_rotary(const weft_model_options *o)
+{
+    int64_t all = o->kv_channels;
+    int64_t channels = (int64_t)weft_rotary_channels((size_t)all, o->rotary_percent);
+    if (o->position_embedding_type != WEFT_POSITION_ROPE || (channels >= 2 && channels % 2 == 0))
+        return WEFT_OK;
+    char below[32] = "";
+    if (channels > 2)
+        snprintf(below, sizeof below, "%.6g or ", share_of(channels - 1, all));
+    return WEFT_ERROR(WEFT_CONFIG,
+                      "model.rotary_percent: %g of a head dimension of %lld is %lld channel%s, and "
+                      "an even number rotates; %s%.6g would",
+                      o->rotary_percent, (long long)all, (long long)channels,
+                      channels == 1 ? "" : "s", below, share_of(channels / 2 * 2 + 2, all));
+}
+
 weft_status weft_model_options_resolve(weft_model_options *o)
 {
     if (o->ffn_hidden_size == 0)
@@ -124,6 +149,7 @@ weft_status weft_model_options_resolve(weft_model_options *o)
             WEFT_CONFIG,
             "model.kv_channels: rotary positions need an even head dimension, not %lld",
             (long long)o->kv_channels);
+    WEFT_TRY(check_rotary(o));
     return check_moe(o);
 }
 

@@ -202,7 +202,7 @@ typedef struct weft_rope_args {
     size_t seq, batch, heads, head_dim;
     size_t token_stride, head_stride;
     size_t groups, group_stride; /* of packed q, k and v, where values lie between; 0: one group */
-    size_t rotary_dim;           /* <= head_dim, even; 0: head_dim */
+    size_t rotary_dim; /* the first channels of a head, which rotate: even, <= head_dim; 0: none */
     size_t first_position;
     float base; /* 10000 */
     weft_dtype dtype;

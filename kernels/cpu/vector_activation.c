@@ -169,7 +169,7 @@ WEFT_INLINE void rotate(void *first, void *second, size_t num, const float *rest
 
 weft_status WEFT_VECTOR(rope)(const weft_rope_args *args)
 {
-    const size_t half = (args->rotary_dim ? args->rotary_dim : args->head_dim) / 2;
+    const size_t half = args->rotary_dim / 2;
     const size_t heads = args->heads * (args->groups ? args->groups : 1);
     const weft_dtype dtype = args->dtype;
     for (size_t first = 0; first < half; first += ROPE_PAIRS) {

@@ -302,7 +302,7 @@ __global__ void __launch_bounds__(ROPE_THREADS) rope(T *x, rope_shape shape)
 template <typename T> weft_status launch_rope(weft_lane *lane, const weft_rope_args *args)
 {
     constexpr int n = WIDTH<T>;
-    const size_t half = (args->rotary_dim ? args->rotary_dim : args->head_dim) / 2;
+    const size_t half = args->rotary_dim / 2;
     const bool aligned = is_aligned(16, args->x) && half % n == 0 && args->token_stride % n == 0 &&
                          args->group_stride % n == 0 && args->head_stride % n == 0;
     T *x = static_cast<T *>(args->x);

@@ -155,24 +155,21 @@ static double rope_loss(const void *context)
 static void check_rope(rope_case r, weft_dtype dtype)
 {
     probe_start(NULL);
-    const size_t rotary = r.rotary_dim;
     r.count = r.seq * r.batch * r.token_stride;
     r.base = 10000.0;
     void *x = probe_random(r.count, dtype, 1.0, 1), *dy = probe_random(r.count, dtype, 1.0, 2);
     r.x = probe_read(x, r.count, dtype);
     r.dy = probe_read(dy, r.count, dtype);
     r.y = probe_doubles(r.count);
-    if (rotary == 0)
-        r.rotary_dim = r.head_dim;
     PROBE_RUN(rope, .seq = r.seq, .batch = r.batch, .heads = r.heads, .head_dim = r.head_dim,
               .token_stride = r.token_stride, .head_stride = r.head_stride, .groups = r.groups,
-              .group_stride = r.group_stride, .rotary_dim = rotary,
+              .group_stride = r.group_stride, .rotary_dim = r.rotary_dim,
               .first_position = r.first_position, .base = 10000.0f, .dtype = dtype, .x = x);
     rope_forward(&r);
     probe_close(probe_read(x, r.count, dtype), r.y, r.count, probe_tolerance(dtype, 1e-6), "rope");
     PROBE_RUN(rope, .seq = r.seq, .batch = r.batch, .heads = r.heads, .head_dim = r.head_dim,
               .token_stride = r.token_stride, .head_stride = r.head_stride, .groups = r.groups,
-              .group_stride = r.group_stride, .rotary_dim = rotary,
+              .group_stride = r.group_stride, .rotary_dim = r.rotary_dim,
               .first_position = r.first_position, .base = 10000.0f, .dtype = dtype, .x = dy,
               .inverse = true);
     probe_gradient(rope_loss, &r, r.x, r.count, probe_read(dy, r.count, dtype), NULL,
@@ -190,7 +187,8 @@ static void rope_equals_fp64_and_finite_differences(void **state)
                                .head_dim = 2,
                                .token_stride = 2,
                                .head_stride = 2,
-                               .first_position = 3},
+                               .first_position = 3,
+                               .rotary_dim = 2},
                    dtype);
         check_rope((rope_case){.seq = 5,
                                .batch = 3,
@@ -206,7 +204,8 @@ static void rope_equals_fp64_and_finite_differences(void **state)
                                .head_dim = 64,
                                .token_stride = 400,
                                .head_stride = 64,
-                               .first_position = 131071},
+                               .first_position = 131071,
+                               .rotary_dim = 64},
                    dtype);
         /* Packed by query group; groups within heads; groups that start unaligned. */
         check_rope((rope_case){.seq = 9,
@@ -217,7 +216,8 @@ static void rope_equals_fp64_and_finite_differences(void **state)
                                .head_stride = 64,
                                .groups = 8,
                                .group_stride = 7 * 64,
-                               .first_position = 1},
+                               .first_position = 1,
+                               .rotary_dim = 64},
                    dtype);
         check_rope((rope_case){.seq = 4,
                                .batch = 2,
@@ -236,7 +236,17 @@ static void rope_equals_fp64_and_finite_differences(void **state)
                                .token_stride = 104,
                                .head_stride = 16,
                                .groups = 3,
-                               .group_stride = 33},
+                               .group_stride = 33,
+                               .rotary_dim = 16},
+                   dtype);
+        /* No channel rotates. */
+        check_rope((rope_case){.seq = 5,
+                               .batch = 1,
+                               .heads = 2,
+                               .head_dim = 8,
+                               .token_stride = 16,
+                               .head_stride = 8,
+                               .first_position = 2},
                    dtype);
         /* More pairs than the table of angles. */
         check_rope((rope_case){.seq = 2,
@@ -245,7 +255,8 @@ static void rope_equals_fp64_and_finite_differences(void **state)
                                .head_dim = 1030,
                                .token_stride = 1030,
                                .head_stride = 1030,
-                               .first_position = 7},
+                               .first_position = 7,
+                               .rotary_dim = 1030},
                    dtype);
     }
 }
@@ -262,11 +273,13 @@ static void rope_of_groups_equals_calls_of_one_group(void **state)
         char *apart = probe_random(count, dtype, 1.0, 1);
         PROBE_RUN(rope, .seq = SEQ, .batch = BATCH, .heads = HEADS, .head_dim = DIM,
                   .token_stride = (size_t)GROUPS * STRIDE, .head_stride = DIM, .groups = GROUPS,
-                  .group_stride = STRIDE, .base = 10000.0f, .dtype = dtype, .x = together);
+                  .group_stride = STRIDE, .rotary_dim = DIM, .base = 10000.0f, .dtype = dtype,
+                  .x = together);
         for (size_t g = 0; g < GROUPS; g++)
             PROBE_RUN(rope, .seq = SEQ, .batch = BATCH, .heads = HEADS, .head_dim = DIM,
-                      .token_stride = (size_t)GROUPS * STRIDE, .head_stride = DIM, .base = 10000.0f,
-                      .dtype = dtype, .x = apart + g * STRIDE * weft_dtype_bytes(dtype));
+                      .token_stride = (size_t)GROUPS * STRIDE, .head_stride = DIM,
+                      .rotary_dim = DIM, .base = 10000.0f, .dtype = dtype,
+                      .x = apart + g * STRIDE * weft_dtype_bytes(dtype));
         assert_memory_equal(together, apart, count * weft_dtype_bytes(dtype));
     }
 }
@@ -282,6 +295,7 @@ static void rope_refuses_groups_that_coincide(void **state)
                            .token_stride = 4,
                            .head_stride = 2,
                            .groups = 2,
+                           .rotary_dim = 2,
                            .base = 10000.0f,
                            .x = x};
     assert_int_equal(weft_rope(probe_lane(0), &args), WEFT_INTERNAL);

@@ -135,6 +135,16 @@ static const mistake mistakes[] = {
      "\"seq_length\": 12, \"position_embedding_type\": \"rope\", \"kv_channels\": 5",
      {0},
      "c.json:8:58: model.kv_channels: rotary positions need an even head dimension, not 5"},
+    {"\"seq_length\": 12",
+     "\"seq_length\": 12, \"position_embedding_type\": \"rope\", \"rotary_percent\": 0.2",
+     {"--set", "kv_channels=8"},
+     "c.json:8:58: model.rotary_percent: 0.2 of a head dimension of 8 is 1 channel, and an even "
+     "number rotates; 0.25 would\n"},
+    {"\"seq_length\": 12",
+     "\"seq_length\": 12, \"position_embedding_type\": \"rope\", \"kv_channels\": 6",
+     {"--set", "rotary_percent=0.5"},
+     "--set rotary_percent=0.5: model.rotary_percent: 0.5 of a head dimension of 6 is 3 channels, "
+     "and an even number rotates; 0.333334 or 0.666667 would\n"},
     {"\"hidden_size\": 16",
      "\"hidden_size\": 400000000000",
      {0},
