@@ -55,7 +55,7 @@ weft_moe_dims weft_moe_dims_of(const weft_model_options *o, const weft_shape *sh
     d.ffn_all =
         or_else(o->moe_ffn_hidden_size, (int64_t)or_else(o->ffn_hidden_size, 4 * o->hidden_size));
     d.ffn = d.ffn_all / (size_t)shape->etp;
-    if (o->moe_expert_capacity_factor > 0) {
+    if (shape->training && o->moe_expert_capacity_factor > 0) {
         double share = (double)d.tokens * (double)o->moe_router_topk / (double)d.experts *
                        o->moe_expert_capacity_factor;
         d.capacity = (size_t)share;

@@ -36,7 +36,7 @@ typedef struct weft_moe_dims {
     size_t experts, local_experts;
     size_t ffn, ffn_all; /* expert width on this rank; whole */
     size_t gates;
-    size_t capacity; /* 0: dropless */
+    size_t capacity; /* 0: dropless, as where nothing is trained */
 } weft_moe_dims;
 weft_moe_dims weft_moe_dims_of(const weft_model_options *options, const weft_shape *shape);
 

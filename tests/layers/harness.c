@@ -3,6 +3,7 @@
 #include <string.h>
 
 weft_moe_options harness_moe;
+bool harness_generates;
 
 weft_status harness_options(const char *json, weft_arena *arena, weft_model_options *out)
 {
@@ -39,7 +40,7 @@ weft_status harness_create(harness *h, weft_comm *world, const weft_model_option
                                                    .dtype = dtype,
                                                    .micro_batch_size = (int64_t)batch,
                                                    .bucket_elements = 1 << 20,
-                                                   .training = true,
+                                                   .training = !harness_generates,
                                                    .num_passes = 1,
                                                    .seed = 7,
                                                    .moe = harness_moe},

@@ -19,6 +19,8 @@ typedef struct harness {
 
 /* How the MoE layers of models made from now on run; zero: synchronous. */
 extern weft_moe_options harness_moe;
+/* Models made from now on have weights alone, as for generating text. */
+extern bool harness_generates;
 
 /* Options of a JSON text such as {"model": {...}}; strings live in the arena. */
 weft_status harness_options(const char *json, weft_arena *arena, weft_model_options *out);

@@ -7,6 +7,7 @@ weft_add_test(NAME no_allocation SOURCES layers/no_allocation.c layers/training.
   LABELS layers)
 weft_add_test(NAME precision SOURCES layers/precision.c layers/training.c layers/harness.c
   LABELS layers)
+weft_add_test(NAME text_before SOURCES layers/text_before.c layers/harness.c LABELS layers)
 weft_add_test(NAME describe SOURCES layers/describe.c layers/rig.c layers/harness.c RANKS 4
   LABELS layers)
 weft_add_test(NAME moe_pipeline SOURCES layers/moe_pipeline.c ${moe_case} RANKS 4 LABELS layers)
