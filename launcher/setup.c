@@ -187,19 +187,17 @@ static weft_status make_programs(weft_trainer *t)
     return WEFT_OK;
 }
 
-/* Memory for what travels between stages. The two programs use their slots in turn. */
+/* Memory for what travels between stages. Evaluation uses slots of training's. */
 static weft_status allocate_slots(weft_trainer *t)
 {
-    t->num_slots =
-        t->slots.num_slots > t->eval_slots.num_slots ? t->slots.num_slots : t->eval_slots.num_slots;
+    t->num_slots = t->slots.num_slots;
     void *memory;
     WEFT_TRY(weft_arena_alloc_array(t->arena, (size_t)t->num_slots + 1, sizeof(void *), &memory));
     t->slot_memory = memory;
     bool first = t->groups.coords.at[WEFT_AXIS_PP] == 0;
     for (int i = 0; i < t->num_slots && t->groups.mesh.pp > 1; i++) {
-        bool is_input = i >= t->slots.activation &&
-                        i < t->slots.activation + t->slots.num_activation &&
-                        i < t->eval_slots.activation + t->eval_slots.num_activation;
+        bool is_input =
+            i >= t->slots.activation && i < t->slots.activation + t->slots.num_activation;
         if (first && is_input) /* the first stage reads tokens */
             continue;
         WEFT_TRY(weft_device_alloc(t->device, WEFT_SPACE_DEVICE,
@@ -228,9 +226,6 @@ static weft_status allocate_batches(weft_trainer *t)
 static weft_status create_model(weft_trainer *t)
 {
     const weft_train_options *train = &t->config.train;
-    int passes = t->slots.num_activation > t->eval_slots.num_activation
-                     ? t->slots.num_activation
-                     : t->eval_slots.num_activation;
     WEFT_TRY(weft_model_create(
         &(weft_model_setup){.options = &t->config.model,
                             .own_options = t->config.own,
@@ -240,7 +235,7 @@ static weft_status create_model(weft_trainer *t)
                             .micro_batch_size = train->micro_batch_size,
                             .bucket_elements = (size_t)t->config.parallel.ddp_bucket_size,
                             .training = true,
-                            .num_passes = passes,
+                            .num_passes = t->slots.num_activation,
                             .seed = (uint64_t)train->seed,
                             .moe = t->moe.options,
                             .graphs = t->config.device.cuda_graphs,

@@ -6,29 +6,30 @@ static int ring_slot(int first, int length, int micro_batch)
     return first < 0 ? -1 : first + micro_batch % length;
 }
 
-/* How many micro-batches may be forwarded and not yet backwarded. */
+static int smaller(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+/* How many micro-batches may be forwarded and not yet backwarded in training. */
 static int max_in_flight(const weft_pipeline_shape *shape, int stage)
 {
     const int m = shape->num_micro_batches;
-    int bound = m; /* GPipe */
-    if (shape->forward_only)
-        bound = 2; /* one is computed while the next one arrives */
-    else if (shape->kind == WEFT_PIPELINE_1F1B)
-        bound = shape->num_stages - stage;
-    return bound < m ? bound : m;
+    return shape->kind == WEFT_PIPELINE_1F1B ? smaller(shape->num_stages - stage, m) : m;
 }
 
 weft_pipeline_slots weft_pipeline_slots_of(const weft_pipeline_shape *shape, int stage)
 {
     const bool first = stage == 0, last = stage == shape->num_stages - 1;
+    const int bound = max_in_flight(shape, stage);
     weft_pipeline_slots slots = {
         .activation = 0,
-        .num_activation = max_in_flight(shape, stage),
+        .num_activation = shape->forward_only ? smaller(2, bound) : bound,
         .output = -1,
         .gradient = -1,
         .input_gradient = -1,
     };
-    slots.num_slots = slots.num_activation;
+    slots.num_slots = bound;
     int *const rings[] = {last ? NULL : &slots.output,
                           last || shape->forward_only ? NULL : &slots.gradient,
                           first || shape->forward_only ? NULL : &slots.input_gradient};

@@ -5,6 +5,8 @@ weft_add_test(NAME extremes SOURCES layers/extremes.c ${moe_case} layers/trainin
   LABELS layers)
 weft_add_test(NAME no_allocation SOURCES layers/no_allocation.c layers/training.c RANKS 2
   LABELS layers)
+weft_add_test(NAME evaluation_memory SOURCES layers/evaluation_memory.c layers/training.c RANKS 4
+  LABELS layers)
 weft_add_test(NAME precision SOURCES layers/precision.c layers/training.c layers/harness.c
   LABELS layers)
 weft_add_test(NAME text_before SOURCES layers/text_before.c layers/harness.c LABELS layers)

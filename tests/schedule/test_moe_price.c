@@ -251,7 +251,7 @@ static double message_cost(const void *context, int stage, const weft_task *task
 static void messages(void **state)
 {
     (void)state;
-    program_set set = make_set(WEFT_PIPELINE_1F1B, 2, 2, true);
+    program_set set = make_set(WEFT_PIPELINE_GPIPE, 2, 2, true);
     weft_interference alpha = weft_interference_none();
     weft_price price;
     /* F0 [0 4], F1 of stage 0 [4 8] beside its message, which takes [4 8] at half its speed; then

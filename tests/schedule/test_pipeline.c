@@ -37,8 +37,16 @@ static void check_shape(weft_pipeline_kind kind, int p, int m, bool forward_only
         const weft_pipeline_slots slots = weft_pipeline_slots_of(&set.shape, i);
         assert_int_equal(program->num_slots, slots.num_slots);
         assert_int_equal(program->max_in_flight, slots.num_activation);
-        if (!forward_only) {
-            const int bound = kind == WEFT_PIPELINE_1F1B ? smaller(p - i, m) : m;
+        const int bound = kind == WEFT_PIPELINE_1F1B ? smaller(p - i, m) : m;
+        if (forward_only) {
+            /* Of training's slots, no others. */
+            const weft_pipeline_slots training =
+                weft_pipeline_slots_of(&(weft_pipeline_shape){kind, p, m, false}, i);
+            assert_int_equal(slots.num_activation, smaller(2, bound));
+            assert_true(slots.activation == training.activation);
+            assert_true(slots.output == training.output);
+            assert_true(slots.num_slots <= training.num_slots);
+        } else {
             assert_int_equal(program->max_in_flight, bound);
             assert_int_equal(most_in_flight(program), bound);
         }
