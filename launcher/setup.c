@@ -7,6 +7,7 @@
 
 #include "core/log.h"
 #include "launcher/tokenizer.h"
+#include "layers/outline.h"
 #include "parallel/checkpoint.h"
 #include "parallel/topology.h"
 #include "schedule/check.h"
@@ -119,6 +120,21 @@ weft_status weft_setup_check_data(const weft_config *config, const weft_config_s
     weft_status status = weft_setup_data(&copy, source, true, &dataset, splits);
     weft_dataset_close(dataset);
     return status;
+}
+
+weft_status weft_setup_check_model(const weft_config *config, const weft_config_source *source,
+                                   const weft_mesh *mesh)
+{
+    weft_config copy = *config;
+    weft_outline outline;
+    WEFT_TRY(weft_config_locate(source, fill_vocabulary(&copy)));
+    weft_status status =
+        weft_model_outline(&(weft_model_setup){.options = &copy.model,
+                                               .own_options = copy.own,
+                                               .dtype = weft_config_dtype(&copy),
+                                               .micro_batch_size = copy.train.micro_batch_size},
+                           mesh, weft_config_build(&copy), &outline);
+    return weft_config_locate(source, status);
 }
 
 weft_status weft_setup_check_device(const weft_config *config, const weft_config_source *source)

@@ -16,6 +16,10 @@ weft_status weft_setup_data(weft_config *config, const weft_config_source *sourc
 /* The same before any rank is there; nothing is kept. */
 weft_status weft_setup_check_data(const weft_config *config,
                                   const weft_config_source *source) WEFT_CHECKED;
+/* Whether the application's layers make a model on this mesh, before any rank is there: its
+ * outline. Errors name the layer or point into the config. */
+weft_status weft_setup_check_model(const weft_config *config, const weft_config_source *source,
+                                   const weft_mesh *mesh) WEFT_CHECKED;
 /* Whether this machine has what device.kind asks for, before any rank is there. Errors: WEFT_CONFIG
  * (built without it), WEFT_DEVICE (no driver or no GPU). */
 weft_status weft_setup_check_device(const weft_config *config,

@@ -91,11 +91,13 @@ static weft_status find_start(const arguments *args, const weft_config *config, 
 }
 
 /* What can be known wrong before any rank starts. */
-static weft_status check_before(const arguments *args, const weft_config *config, weft_arena *arena)
+static weft_status check_before(const arguments *args, const weft_config *config,
+                                const weft_mesh *mesh, weft_arena *arena)
 {
     const char *start;
     WEFT_TRY(weft_setup_check_device(config, &args->source));
     WEFT_TRY(weft_setup_check_data(config, &args->source));
+    WEFT_TRY(weft_setup_check_model(config, &args->source, mesh));
     return find_start(args, config, arena, &start);
 }
 
@@ -278,7 +280,7 @@ int weft_verb_train(int argc, char **argv, const weft_application *application)
         status = weft_config_mesh(&config, &args.source, size, &mesh);
     if (status == WEFT_OK && !launched && size > 1) {
         starts = true;
-        status = check_before(&args, &config, &arena);
+        status = check_before(&args, &config, &mesh, &arena);
         if (status == WEFT_OK)
             status = weft_launch_mpirun(size, argc + 1, argv - 1, &code);
     }

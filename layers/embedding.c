@@ -5,7 +5,6 @@
 typedef struct embedding {
     weft_layer_common common;
     weft_parameter *words, *positions;
-    bool shared_with_head; /* tied on one stage: the head's backward wrote the gradient first */
 } embedding;
 
 static void embedding_describe(const weft_layer *layer, const weft_shape *shape,
@@ -18,15 +17,13 @@ static weft_status embedding_init(weft_layer *layer, weft_build *build)
 {
     embedding *e = (embedding *)layer;
     const weft_model_options *o = &e->common.options;
-    bool tied = !o->untie_embeddings_and_output_weights;
-    e->shared_with_head = tied && weft_build_groups(build)->mesh.pp == 1;
     weft_parameter_spec spec = {.name = WEFT_WORD_EMBEDDINGS,
                                 .num_dims = 2,
                                 .dims = {(size_t)o->vocab_size, (size_t)o->hidden_size},
                                 .split = {WEFT_SPLIT_TP},
                                 .init_std = (float)o->init_method_std,
                                 .may_pad = true,
-                                .is_embedding = tied};
+                                .is_embedding = true};
     WEFT_TRY(weft_build_global_parameter(build, &spec, &e->words));
     if (o->position_embedding_type == WEFT_POSITION_LEARNED) {
         spec = (weft_parameter_spec){
@@ -113,7 +110,7 @@ static weft_status embedding_backward(weft_layer *layer, weft_pass *pass, const 
                                          .dy = full.data,
                                          .dtable = e->words->grad,
                                          .overwrite =
-                                             weft_pass_overwrite(pass) && !e->shared_with_head};
+                                             weft_pass_overwrite(pass) && !e->words->shared};
     WEFT_TRY(weft_embedding_backward(weft_pass_lane(pass), &args));
     if (e->positions) {
         args.dtable = NULL;

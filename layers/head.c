@@ -42,15 +42,13 @@ static weft_status head_init(weft_layer *layer, weft_build *build)
                                 .may_pad = true,
                                 .is_embedding = tied};
     if (tied && weft_build_groups(build)->mesh.pp == 1) {
-        h->output = weft_build_find(build, WEFT_WORD_EMBEDDINGS);
+        WEFT_TRY(weft_build_share(build, WEFT_WORD_EMBEDDINGS, &h->output));
         if (!h->output)
-            return WEFT_ERROR(WEFT_CONFIG,
-                              "a tied output layer needs an embedding layer before it");
+            return WEFT_ERROR(WEFT_CONFIG, "ties parameter %s, which no layer before it declares",
+                              WEFT_WORD_EMBEDDINGS);
         return WEFT_OK;
     }
-    WEFT_TRY(weft_build_global_parameter(build, &spec, &h->output));
-    h->output->tied_copy = tied;
-    return WEFT_OK;
+    return weft_build_global_parameter(build, &spec, &h->output);
 }
 
 static weft_linear linear_of(const head *h)

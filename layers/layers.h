@@ -62,8 +62,10 @@ weft_status weft_norm_run_backward(weft_pass *pass, const weft_norm *norm, const
 /* Communicators and coordinates of the mesh the model runs on. */
 const weft_groups *weft_build_groups(const weft_build *build);
 const weft_groups *weft_pass_groups(const weft_pass *pass);
-/* A parameter of this stage declared earlier, by global name; NULL when it is not here. */
-weft_parameter *weft_build_find(const weft_build *build, const char *name);
+/* A parameter that an earlier layer of this stage declared, by global name, to use it too: backward
+ * of this layer runs first and writes its gradient, the other then adds. *out NULL: not here. */
+weft_status weft_build_share(weft_build *build, const char *name,
+                             weft_parameter **out) WEFT_CHECKED;
 /* Declares under the name as it stands, without the layer's prefix. */
 weft_status weft_build_global_parameter(weft_build *build, const weft_parameter_spec *spec,
                                         weft_parameter **out) WEFT_CHECKED;

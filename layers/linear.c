@@ -34,7 +34,7 @@ bool weft_layer_always_static(const weft_layer *layer)
 
 void weft_layer_destroy(weft_layer *layer)
 {
-    if (layer)
+    if (layer && layer->ops && layer->ops->destroy)
         layer->ops->destroy(layer);
 }
 

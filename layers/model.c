@@ -1,158 +1,13 @@
-/* The list of layers, its cut into stages, and the passes through this stage. */
+/* A model at run time: the memory of this stage, and the passes through it. See layers/build.c for
+ * the list of layers and its cut into stages. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "layers/graphs.h"
 #include "layers/head.h"
+#include "layers/outline.h"
 #include "layers/pass.h"
-
-/* --- building ------------------------------------------------------------------------------ */
-
-weft_status weft_model_add(weft_model *model, weft_layer *layer)
-{
-    if (!layer)
-        return WEFT_ERROR(WEFT_MEMORY, "out of memory for layer %d", model->num_layers);
-    if (model->num_layers == model->capacity) {
-        int capacity = model->capacity ? 2 * model->capacity : 16;
-        weft_layer **layers = realloc(model->layers, (size_t)capacity * sizeof *layers);
-        if (!layers) {
-            weft_layer_destroy(layer);
-            return WEFT_ERROR(WEFT_MEMORY, "out of memory for layer %d", model->num_layers);
-        }
-        model->layers = layers;
-        model->capacity = capacity;
-    }
-    model->layers[model->num_layers++] = layer;
-    return WEFT_OK;
-}
-
-weft_status weft_model_add_embedding(weft_model *model, const weft_model_options *options)
-{
-    return weft_model_add(model, weft_embedding_create(options));
-}
-
-weft_status weft_model_add_block(weft_model *model, const weft_model_options *options,
-                                 weft_layer *attention, weft_layer *mlp)
-{
-    return weft_model_add(model, weft_block_create(options, attention, mlp));
-}
-
-weft_status weft_model_add_head(weft_model *model, const weft_model_options *options)
-{
-    return weft_model_add(model, weft_head_create(options));
-}
-
-weft_status weft_model_build_gpt(weft_model *model, const weft_model_options *options)
-{
-    WEFT_TRY(weft_model_add_embedding(model, options));
-    for (int64_t i = 0; i < options->num_layers; i++) {
-        weft_layer *mlp = weft_model_is_moe_layer(options, i) ? weft_moe_create(options)
-                                                              : weft_mlp_create(options);
-        WEFT_TRY(weft_model_add_block(model, options, weft_attention_create(options), mlp));
-    }
-    return weft_model_add_head(model, options);
-}
-
-const void *weft_model_own_options(const weft_model *model)
-{
-    return model->setup.own_options;
-}
-
-void weft_model_stage_range(const weft_model *model, int stage, int *first, int *end)
-{
-    int pp = model->setup.groups->mesh.pp, between = model->num_layers - 2;
-    int each = between / pp, more = between % pp;
-    int before = stage * each + (stage < more ? stage : more);
-    *first = stage == 0 ? 0 : 1 + before;
-    *end = 1 + before + each + (stage < more ? 1 : 0);
-    if (stage == pp - 1)
-        *end = model->num_layers;
-}
-
-weft_status weft_model_register(weft_model *model, weft_layer *layer, const char *prefix,
-                                int list_index)
-{
-    if (model->num_registered == model->registered_capacity) {
-        int capacity = model->registered_capacity ? 2 * model->registered_capacity : 64;
-        size_t *offsets = realloc(model->state_offset, (size_t)capacity * sizeof *offsets);
-        if (!offsets)
-            return WEFT_ERROR(WEFT_MEMORY, "out of memory for the list of layers");
-        model->state_offset = offsets;
-        model->registered_capacity = capacity;
-    }
-    layer->index = model->num_registered++;
-    snprintf(layer->name, sizeof layer->name, "%.*s", (int)strlen(prefix) - 1, prefix);
-    model->state_offset[layer->index] = model->states_bytes;
-    model->states_bytes += weft_piece_bytes(WEFT_U8, layer->ops->state_bytes, 1);
-    weft_build build = {.model = model, .layer = list_index};
-    snprintf(build.prefix, sizeof build.prefix, "%s", prefix);
-    return layer->ops->init(layer, &build);
-}
-
-const weft_shape *weft_build_shape(const weft_build *build)
-{
-    return &build->model->shape;
-}
-
-weft_device *weft_build_device(const weft_build *build)
-{
-    return build->model->setup.device;
-}
-
-const weft_groups *weft_build_groups(const weft_build *build)
-{
-    return build->model->setup.groups;
-}
-
-weft_status weft_build_parameter(weft_build *build, const weft_parameter_spec *spec,
-                                 weft_parameter **out)
-{
-    return weft_parameters_declare(build->model->parameters, build->prefix, spec, build->layer,
-                                   out);
-}
-
-weft_status weft_build_global_parameter(weft_build *build, const weft_parameter_spec *spec,
-                                        weft_parameter **out)
-{
-    return weft_parameters_declare(build->model->parameters, "", spec, build->layer, out);
-}
-
-weft_parameter *weft_build_find(const weft_build *build, const char *name)
-{
-    return weft_parameters_find(build->model->parameters, name);
-}
-
-weft_status weft_build_child(weft_build *build, const char *prefix, weft_layer *child)
-{
-    char name[64];
-    if (snprintf(name, sizeof name, "%s%s", build->prefix, prefix) >= (int)sizeof name)
-        return WEFT_ERROR(WEFT_CONFIG, "layer name %s%s is too long", build->prefix, prefix);
-    return weft_model_register(build->model, child, name, build->layer);
-}
-
-/* Megatron's names: the layers between embedding and head are decoder.layers.0, 1, ... */
-static void layer_prefix(const weft_model *model, int index, char *out, size_t capacity)
-{
-    if (index == 0)
-        snprintf(out, capacity, "embedding.");
-    else if (index == model->num_layers - 1)
-        snprintf(out, capacity, "decoder.");
-    else
-        snprintf(out, capacity, "decoder.layers.%d.", index - 1);
-}
-
-static weft_status init_layers(weft_model *model)
-{
-    for (int i = model->first; i < model->end; i++) {
-        char prefix[64];
-        layer_prefix(model, i, prefix, sizeof prefix);
-        weft_status status = weft_model_register(model, model->layers[i], prefix, i);
-        if (status != WEFT_OK)
-            return weft_error_context(status, "layer %d (%s)", i, model->layers[i]->ops->kind);
-    }
-    return WEFT_OK;
-}
 
 /* Reserves what describe says that a pass stashes, so that a step allocates nothing. */
 static weft_status create_passes(weft_model *model)
@@ -176,7 +31,7 @@ static weft_status create_passes(weft_model *model)
         pass->states = calloc(1, model->states_bytes + 1);
         if (!pass->states)
             return WEFT_ERROR(WEFT_MEMORY, "out of memory for the state of %d layers",
-                              model->num_registered);
+                              model->num_members);
     }
     model->scratch = (weft_stack){.device = model->setup.device, .purpose = "scratch"};
     size_t rows = weft_pass_rows(&model->passes[0]), hidden = model->shape.hidden;
@@ -242,15 +97,14 @@ static weft_status create_moe(weft_model *model)
 static weft_status init(weft_model *model, weft_model_function build)
 {
     const weft_model_setup *s = &model->setup;
+    weft_outline outline;
+    WEFT_TRY(weft_model_outline(s, &s->groups->mesh, build, &outline));
+    model->tied = outline.tied;
     WEFT_TRY(create_moe(model));
-    WEFT_TRY(build(model, &model->options));
-    if (model->num_layers < 2)
-        return WEFT_ERROR(WEFT_CONFIG, "a model needs at least a first and a last layer");
-    WEFT_TRY(weft_model_check_mesh(&model->options, &s->groups->mesh, model->num_layers - 2,
-                                   s->micro_batch_size));
+    WEFT_TRY(weft_model_list_layers(model, build));
     weft_model_stage_range(model, s->groups->coords.at[WEFT_AXIS_PP], &model->first, &model->end);
     WEFT_TRY(weft_parameters_create(s->groups, s->device, s->dtype, &model->parameters));
-    WEFT_TRY(init_layers(model));
+    WEFT_TRY(weft_model_init_layers(model));
     WEFT_TRY(weft_parameters_allocate(model->parameters, s->bucket_elements, s->training));
     WEFT_TRY(create_passes(model));
     return s->graphs && weft_graphs_fit(model) ? weft_graphs_create(model) : WEFT_OK;
@@ -267,7 +121,7 @@ weft_status weft_model_create(const weft_model_setup *setup, weft_model_function
     model->shape = weft_model_shape(&model->options, &setup->groups->mesh, setup->micro_batch_size,
                                     setup->dtype, setup->training);
     model->shape.logit_rows = logit_rows_of(setup->device);
-    weft_status status = init(model, build ? build : weft_model_build_gpt);
+    weft_status status = init(model, build);
     if (status != WEFT_OK) {
         weft_model_destroy(model);
         return weft_error_frame(__FILE__, __LINE__, __func__, status);
@@ -294,7 +148,8 @@ void weft_model_destroy(weft_model *model)
     for (int i = 0; i < model->num_layers; i++)
         weft_layer_destroy(model->layers[i]);
     free(model->layers);
-    free(model->state_offset);
+    free(model->members);
+    free(model->uses);
     weft_parameters_destroy(model->parameters);
     weft_moe_runtime_destroy(model->moe);
     free(model->spans);

@@ -142,7 +142,7 @@ const weft_groups *weft_pass_groups(const weft_pass *pass)
 
 void *weft_pass_state(weft_pass *pass, const weft_layer *layer)
 {
-    return pass->states + pass->model->state_offset[layer->index];
+    return pass->states + pass->model->members[layer->index].state_offset;
 }
 
 static weft_status take(weft_stack *stack, weft_dtype dtype, size_t d0, size_t d1, weft_tensor *out)

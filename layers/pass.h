@@ -4,6 +4,7 @@
 
 #include "layers/layers.h"
 #include "layers/moe_runtime.h"
+#include "layers/outline.h"
 #include "layers/runtime.h"
 
 /* A stack over a few device blocks. Reserved once from `describe`; it grows only when an MoE layer
@@ -42,16 +43,34 @@ struct weft_pass {
     int32_t *tokens[2]; /* with graphs: device memory for tokens and labels */
 };
 
+/* A layer of this stage: of the list, or a child. */
+typedef struct weft_member {
+    weft_layer *layer;
+    int parent; /* -1: of the list */
+    size_t state_offset;
+} weft_member;
+
+/* A parameter that a layer uses: its own, or one that an earlier layer declared. */
+typedef struct weft_use {
+    weft_parameter *parameter;
+    int member;
+    bool declared;
+} weft_use;
+
 struct weft_model {
     weft_model_setup setup;
     weft_model_options options;
     weft_shape shape;
     weft_layer **layers; /* the whole list */
     int num_layers, capacity;
-    int first, end; /* this stage */
+    int first, end;       /* this stage */
+    weft_tied tied;       /* what first and last stage hold both */
+    weft_tied embeddings; /* what this stage's layers declare as embeddings */
     weft_parameters *parameters;
-    size_t *state_offset; /* by layer index, children included */
-    int num_registered, registered_capacity;
+    weft_member *members; /* by weft_layer.index */
+    int num_members, members_capacity;
+    weft_use *uses; /* in order of declaration */
+    int num_uses, uses_capacity;
     size_t states_bytes;
     weft_pass *passes;
     weft_stack scratch;       /* shared: all passes run on one compute lane; at its bottom: */
@@ -66,11 +85,13 @@ struct weft_model {
 struct weft_build {
     weft_model *model;
     char prefix[64];
-    int layer; /* index in the list, for parameters */
+    int layer;  /* index in the list, for parameters */
+    int member; /* the layer whose init runs */
 };
 
-/* Gives a layer (or child) its index and state, and calls its init under `prefix`. */
+/* Gives a layer (or the child of member `parent`) its index and state, and calls its init under
+ * `prefix`. */
 weft_status weft_model_register(weft_model *model, weft_layer *layer, const char *prefix,
-                                int list_index) WEFT_CHECKED;
+                                int list_index, int parent) WEFT_CHECKED;
 
 #endif

@@ -37,8 +37,9 @@ typedef struct weft_parameter_spec {
     bool is_expert;       /* gradient group edp instead of dp x cp */
     bool sum_over_tp;     /* its local gradient is a partial sum over the TP group */
     bool may_pad;      /* dimension 0 may not divide by its axis: a vocabulary; rows are padded */
-    bool is_embedding; /* tied word embedding: gradients are summed between the first and the
-                          last stage, which hold a copy each */
+    bool is_embedding; /* word embedding, which a last layer may tie: where first and last stage
+                          both declare it under one name, each holds a copy and their gradients
+                          are summed. Its dimension 0 may pad */
 } weft_parameter_spec;
 
 /* A parameter as this rank holds it. `weight` (activation dtype) and `grad` (fp32) are views of
@@ -49,6 +50,7 @@ typedef struct weft_parameter {
     weft_tensor weight;             /* local shape */
     float *grad;                    /* local shape */
     size_t valid_rows;              /* of dimension 0, where padding follows */
+    bool shared;    /* a later layer of this stage uses it too, and writes its gradient first */
     bool tied_copy; /* the last stage's copy of the word embedding: not counted in norms, not
                        saved */
 } weft_parameter;

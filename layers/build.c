@@ -1,0 +1,276 @@
+/* Building a model: the list of layers, its cut into stages, and what they declare. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "layers/outline.h"
+#include "layers/pass.h"
+
+/* --- building ------------------------------------------------------------------------------ */
+
+weft_status weft_model_add(weft_model *model, weft_layer *layer)
+{
+    if (!layer)
+        return WEFT_ERROR(WEFT_MEMORY, "out of memory for layer %d", model->num_layers);
+    if (model->num_layers == model->capacity) {
+        int capacity = model->capacity ? 2 * model->capacity : 16;
+        weft_layer **layers = realloc(model->layers, (size_t)capacity * sizeof *layers);
+        if (!layers) {
+            weft_layer_destroy(layer);
+            return WEFT_ERROR(WEFT_MEMORY, "out of memory for layer %d", model->num_layers);
+        }
+        model->layers = layers;
+        model->capacity = capacity;
+    }
+    model->layers[model->num_layers++] = layer;
+    return WEFT_OK;
+}
+
+weft_status weft_model_add_embedding(weft_model *model, const weft_model_options *options)
+{
+    return weft_model_add(model, weft_embedding_create(options));
+}
+
+weft_status weft_model_add_block(weft_model *model, const weft_model_options *options,
+                                 weft_layer *attention, weft_layer *mlp)
+{
+    return weft_model_add(model, weft_block_create(options, attention, mlp));
+}
+
+weft_status weft_model_add_head(weft_model *model, const weft_model_options *options)
+{
+    return weft_model_add(model, weft_head_create(options));
+}
+
+weft_status weft_model_build_gpt(weft_model *model, const weft_model_options *options)
+{
+    WEFT_TRY(weft_model_add_embedding(model, options));
+    for (int64_t i = 0; i < options->num_layers; i++) {
+        weft_layer *mlp = weft_model_is_moe_layer(options, i) ? weft_moe_create(options)
+                                                              : weft_mlp_create(options);
+        WEFT_TRY(weft_model_add_block(model, options, weft_attention_create(options), mlp));
+    }
+    return weft_model_add_head(model, options);
+}
+
+const void *weft_model_own_options(const weft_model *model)
+{
+    return model->setup.own_options;
+}
+
+void weft_model_stage_range(const weft_model *model, int stage, int *first, int *end)
+{
+    int pp = model->setup.groups->mesh.pp, between = model->num_layers - 2;
+    int each = between / pp, more = between % pp;
+    int before = stage * each + (stage < more ? stage : more);
+    *first = stage == 0 ? 0 : 1 + before;
+    *end = 1 + before + each + (stage < more ? 1 : 0);
+    if (stage == pp - 1)
+        *end = model->num_layers;
+}
+
+static const char *kind_of(const weft_layer *layer)
+{
+    return layer->ops && layer->ops->kind ? layer->ops->kind : "of no kind";
+}
+
+/* What a layer of the user's may lack. */
+static const char *missing_of(const weft_layer *layer)
+{
+    const weft_layer_ops *ops = layer->ops;
+    return !ops             ? "ops"
+           : !ops->kind     ? "ops->kind"
+           : !ops->describe ? "ops->describe"
+           : !ops->init     ? "ops->init"
+           : !ops->forward  ? "ops->forward"
+           : !ops->backward ? "ops->backward"
+           : !ops->destroy  ? "ops->destroy"
+                            : NULL;
+}
+
+static void *grown(void *array, int count, int *capacity, size_t each)
+{
+    if (count < *capacity)
+        return array;
+    int wanted = *capacity ? 2 * *capacity : 64;
+    void *larger = realloc(array, (size_t)wanted * each);
+    if (larger)
+        *capacity = wanted;
+    return larger;
+}
+
+weft_status weft_model_register(weft_model *model, weft_layer *layer, const char *prefix,
+                                int list_index, int parent)
+{
+    int name_bytes = (int)strlen(prefix) - 1;
+    if (!layer)
+        return WEFT_ERROR(WEFT_MEMORY, "out of memory for %.*s", name_bytes, prefix);
+    const char *missing = missing_of(layer);
+    if (missing)
+        return WEFT_ERROR(WEFT_CONFIG, "%.*s: %s is NULL", name_bytes, prefix, missing);
+    weft_member *members =
+        grown(model->members, model->num_members, &model->members_capacity, sizeof *members);
+    if (!members)
+        return WEFT_ERROR(WEFT_MEMORY, "out of memory for the list of layers");
+    model->members = members;
+    layer->index = model->num_members++;
+    snprintf(layer->name, sizeof layer->name, "%.*s", name_bytes, prefix);
+    members[layer->index] =
+        (weft_member){.layer = layer, .parent = parent, .state_offset = model->states_bytes};
+    model->states_bytes += weft_piece_bytes(WEFT_U8, layer->ops->state_bytes, 1);
+    weft_build build = {.model = model, .layer = list_index, .member = layer->index};
+    snprintf(build.prefix, sizeof build.prefix, "%s", prefix);
+    return layer->ops->init(layer, &build);
+}
+
+const weft_shape *weft_build_shape(const weft_build *build)
+{
+    return &build->model->shape;
+}
+
+weft_device *weft_build_device(const weft_build *build)
+{
+    return build->model->setup.device;
+}
+
+const weft_groups *weft_build_groups(const weft_build *build)
+{
+    return build->model->setup.groups;
+}
+
+static weft_status note_use(weft_build *build, weft_parameter *parameter, bool declared)
+{
+    weft_model *model = build->model;
+    weft_use *uses = grown(model->uses, model->num_uses, &model->uses_capacity, sizeof *uses);
+    if (!uses)
+        return WEFT_ERROR(WEFT_MEMORY, "out of memory for the list of parameters");
+    model->uses = uses;
+    uses[model->num_uses++] =
+        (weft_use){.parameter = parameter, .member = build->member, .declared = declared};
+    return WEFT_OK;
+}
+
+static weft_status note_embedding(weft_model *model, const char *name)
+{
+    weft_tied *embeddings = &model->embeddings;
+    if (embeddings->count == WEFT_MAX_TIED)
+        return WEFT_ERROR(WEFT_CONFIG, "parameter %s: a stage has at most %d embeddings", name,
+                          WEFT_MAX_TIED);
+    snprintf(embeddings->names[embeddings->count++], WEFT_MAX_NAME_BYTES, "%s", name);
+    return WEFT_OK;
+}
+
+/* An embedding is a tied one where first and last stage declare it: the outline knows. */
+static weft_status declare(weft_build *build, const char *prefix, const weft_parameter_spec *spec,
+                           weft_parameter **out)
+{
+    weft_model *model = build->model;
+    weft_parameter_spec own = *spec;
+    char name[WEFT_MAX_NAME_BYTES];
+    snprintf(name, sizeof name, "%s%s", prefix, spec->name);
+    own.is_embedding = spec->is_embedding && weft_tied_has(&model->tied, name);
+    own.may_pad = spec->may_pad || spec->is_embedding;
+    WEFT_TRY(weft_parameters_declare(model->parameters, prefix, &own, build->layer, out));
+    if (spec->is_embedding)
+        WEFT_TRY(note_embedding(model, name));
+    return note_use(build, *out, true);
+}
+
+weft_status weft_build_parameter(weft_build *build, const weft_parameter_spec *spec,
+                                 weft_parameter **out)
+{
+    return declare(build, build->prefix, spec, out);
+}
+
+weft_status weft_build_global_parameter(weft_build *build, const weft_parameter_spec *spec,
+                                        weft_parameter **out)
+{
+    return declare(build, "", spec, out);
+}
+
+weft_status weft_build_share(weft_build *build, const char *name, weft_parameter **out)
+{
+    *out = weft_parameters_find(build->model->parameters, name);
+    if (!*out)
+        return WEFT_OK;
+    (*out)->shared = true;
+    return note_use(build, *out, false);
+}
+
+weft_status weft_build_child(weft_build *build, const char *prefix, weft_layer *child)
+{
+    char name[64];
+    if (snprintf(name, sizeof name, "%s%s", build->prefix, prefix) >= (int)sizeof name)
+        return WEFT_ERROR(WEFT_CONFIG, "layer name %s%s is too long", build->prefix, prefix);
+    return weft_model_register(build->model, child, name, build->layer, build->member);
+}
+
+/* Megatron's names: the layers between embedding and head are decoder.layers.0, 1, ... */
+static void layer_prefix(const weft_model *model, int index, char *out, size_t capacity)
+{
+    if (index == 0)
+        snprintf(out, capacity, "embedding.");
+    else if (index == model->num_layers - 1)
+        snprintf(out, capacity, "decoder.");
+    else
+        snprintf(out, capacity, "decoder.layers.%d.", index - 1);
+}
+
+weft_status weft_model_init_layers(weft_model *model)
+{
+    for (int i = model->first; i < model->end; i++) {
+        char prefix[64];
+        layer_prefix(model, i, prefix, sizeof prefix);
+        weft_status status = weft_model_register(model, model->layers[i], prefix, i, -1);
+        if (status != WEFT_OK)
+            return weft_error_context(status, "layer %d (%s)", i, kind_of(model->layers[i]));
+    }
+    return WEFT_OK;
+}
+
+/* Where Weft's own layers may stand. Layers of the user's read tokens or make the loss as they
+ * like. */
+static const char *misplaced(const weft_layer *layer, bool is_first, bool is_last)
+{
+    const weft_layer_ops *ops = layer->ops;
+    bool is_embedding = ops == &weft_embedding_ops, is_head = ops == &weft_head_ops;
+    bool is_inner = ops == &weft_block_ops || ops == &weft_attention_ops || ops == &weft_mlp_ops ||
+                    ops == &weft_moe_ops;
+    if (is_embedding && !is_first)
+        return "an embedding is a model's first layer";
+    if (is_head && !is_last)
+        return "a head is a model's last layer";
+    if (is_first && (is_inner || is_head))
+        return "it reads no tokens, as a model's first layer does; an embedding is missing";
+    if (is_last && (is_inner || is_embedding))
+        return "it makes no loss, as a model's last layer does; a head is missing";
+    return NULL;
+}
+
+static weft_status check_list(const weft_model *model)
+{
+    int last = model->num_layers - 1;
+    if (model->num_layers == 0)
+        return WEFT_ERROR(WEFT_CONFIG, "the model has no layers: its build function added none");
+    for (int i = 0; i <= last; i++) {
+        const weft_layer *layer = model->layers[i];
+        const char *missing = missing_of(layer);
+        if (missing)
+            return WEFT_ERROR(WEFT_CONFIG, "layer %d (%s): %s is NULL", i, kind_of(layer), missing);
+        const char *why = misplaced(layer, i == 0, i == last);
+        if (why)
+            return WEFT_ERROR(WEFT_CONFIG, "layer %d (%s) of %d: %s", i, kind_of(layer), last + 1,
+                              why);
+    }
+    if (last == 0)
+        return WEFT_ERROR(WEFT_CONFIG, "layer 0 (%s): a model needs a first and a last layer",
+                          kind_of(model->layers[0]));
+    return weft_model_check_mesh(&model->options, &model->setup.groups->mesh, last - 1,
+                                 model->setup.micro_batch_size);
+}
+
+weft_status weft_model_list_layers(weft_model *model, weft_model_function build)
+{
+    WEFT_TRY((build ? build : weft_model_build_gpt)(model, &model->options));
+    return check_list(model);
+}

@@ -1,0 +1,40 @@
+/* The outline: what a model in C is before it has memory. `build` runs and every layer declares its
+ * parameters, without a communicator and without the model's device, so that mistakes are found
+ * before ranks start and all ranks know alike what the stages share. */
+#ifndef WEFT_LAYERS_OUTLINE_H
+#define WEFT_LAYERS_OUTLINE_H
+
+#include "layers/runtime.h"
+
+enum { WEFT_MAX_TIED = 8 };
+
+/* Names of parameters declared with is_embedding. */
+typedef struct weft_tied {
+    int count;
+    char names[WEFT_MAX_TIED][WEFT_MAX_NAME_BYTES];
+} weft_tied;
+
+typedef struct weft_outline {
+    int num_layers;
+    weft_tied tied; /* pp > 1: what the last stage holds a copy of; follows from what it declares */
+} weft_outline;
+
+/* Runs `build` (NULL: what the options describe) and lets each layer declare its parameters on one
+ * rank of its stage. Of the setup: options and own_options, micro_batch_size, dtype. Pure but for
+ * what `build` and the layers' init do. Errors name the layer:
+ * WEFT_CONFIG for a list that is no model (empty; built-in layers at places that are not theirs;
+ * fewer layers than stages; missing ops) or whose stages do not tie the same parameters, and those
+ * of `build` and of init. */
+weft_status weft_model_outline(const weft_model_setup *setup, const weft_mesh *mesh,
+                               weft_model_function build, weft_outline *out) WEFT_CHECKED;
+
+bool weft_tied_has(const weft_tied *tied, const char *name);
+
+/* --- what the outline and the model share (layers/build.c) --------------------------------- */
+
+/* Runs `build` and checks the list; NULL: what the options describe. */
+weft_status weft_model_list_layers(weft_model *model, weft_model_function build) WEFT_CHECKED;
+/* Initialises the layers [first, end): they declare their parameters. */
+weft_status weft_model_init_layers(weft_model *model) WEFT_CHECKED;
+
+#endif

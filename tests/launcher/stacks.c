@@ -1,0 +1,249 @@
+/* Models in C that are no models: each is one line that names the layer, exit code 2, before any
+ * rank starts (mpirun is not on PATH) and in generate too. And what a model ties follows from its
+ * layers: one whose last layer does not tie the embedding trains alike on any mesh. */
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <weft/weft.h>
+
+#include "tests/expect.h"
+#include "tests/launcher/child.h"
+
+/* --- the program under test: WEFT_STACK says what it builds -------------------------------- */
+
+/* A layer that passes its input on. */
+static void plain_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
+{
+    (void)layer;
+    (void)shape;
+    *out = (weft_layer_cost){0};
+}
+
+static weft_status plain_init(weft_layer *layer, weft_build *build)
+{
+    (void)layer;
+    (void)build;
+    return WEFT_OK;
+}
+
+static weft_status plain_pass(weft_layer *layer, weft_pass *pass, const weft_tensor *from,
+                              weft_tensor *to)
+{
+    (void)layer;
+    return to && from->data
+               ? weft_lane_copy(weft_pass_lane(pass), to->data, from->data, weft_tensor_bytes(from))
+               : WEFT_OK;
+}
+
+static void plain_destroy(weft_layer *layer)
+{
+    free(layer);
+}
+
+static weft_layer_ops plain = {"plain",    0,          plain_describe, plain_init,
+                               plain_pass, plain_pass, plain_destroy,  NULL};
+
+static weft_layer *own_layer(bool with_ops)
+{
+    weft_layer *layer = calloc(1, sizeof *layer);
+    if (layer)
+        layer->ops = with_ops ? &plain : NULL;
+    return layer;
+}
+
+/* Steps of a stack: E embedding, B block, O block around an own layer, P own layer, N own layer
+ * without ops, A attention, H head, U head that does not tie. */
+static weft_status build(weft_model *model, const weft_model_options *options)
+{
+    weft_model_options untied = *options;
+    untied.untie_embeddings_and_output_weights = true;
+    for (const char *step = getenv("WEFT_STACK"); *step; step++) {
+        weft_layer *own = strchr("OPN", *step) ? own_layer(*step != 'N') : NULL;
+        weft_layer *layer =
+            *step == 'E'   ? weft_embedding_create(options)
+            : *step == 'B' ? weft_block_create(options, weft_attention_create(options),
+                                               weft_mlp_create(options))
+            : *step == 'O' ? weft_block_create(options, weft_attention_create(options), own)
+            : *step == 'A' ? weft_attention_create(options)
+            : *step == 'H' ? weft_head_create(options)
+            : *step == 'U' ? weft_head_create(&untied)
+                           : own;
+        WEFT_TRY(weft_model_add(model, layer));
+    }
+    return WEFT_OK;
+}
+
+static int be_the_program(int argc, char **argv)
+{
+    const char *missing = getenv("WEFT_MISSING");
+    switch (missing ? *missing : 0) {
+    case 'k':
+        plain.kind = NULL;
+        break;
+    case 'd':
+        plain.describe = NULL;
+        break;
+    case 'i':
+        plain.init = NULL;
+        break;
+    case 'f':
+        plain.forward = NULL;
+        break;
+    case 'b':
+        plain.backward = NULL;
+        break;
+    case 'x':
+        plain.destroy = NULL;
+        break;
+    }
+    return weft_main(argc, argv, build);
+}
+
+/* --- the test ------------------------------------------------------------------------------ */
+
+typedef struct mistake {
+    const char *stack, *missing, *wanted;
+} mistake;
+
+static const mistake mistakes[] = {
+    {"", "", "the model has no layers"},
+    {"E", "", "layer 0 (embedding) of 1: it makes no loss"},
+    {"P", "", "layer 0 (plain): a model needs a first and a last layer"},
+    {"EBB", "", "layer 2 (block) of 3: it makes no loss, as a model's last layer does"},
+    {"BBH", "", "layer 0 (block) of 3: it reads no tokens, as a model's first layer does"},
+    {"EBHBH", "", "layer 2 (head) of 5: a head is a model's last layer"},
+    {"EBEH", "", "layer 2 (embedding) of 4: an embedding is a model's first layer"},
+    {"PBBH", "", "layer 3 (head): ties parameter embedding.word_embeddings.weight, which no layer"},
+    {"ENBH", "", "layer 1 (of no kind): ops is NULL"},
+    {"EPBH", "k", "layer 1 (of no kind): ops->kind is NULL"},
+    {"EPBH", "d", "layer 1 (plain): ops->describe is NULL"},
+    {"EBPH", "x", "layer 2 (plain): ops->destroy is NULL"},
+    {"EOBH", "k", "layer 1 (block): decoder.layers.0.mlp: ops->kind is NULL"},
+    {"EOBH", "d", "layer 1 (block): decoder.layers.0.mlp: ops->describe is NULL"},
+    {"EBOH", "i", "layer 2 (block): decoder.layers.1.mlp: ops->init is NULL"},
+    {"EOBH", "f", "layer 1 (block): decoder.layers.0.mlp: ops->forward is NULL"},
+    {"EOBH", "b", "layer 1 (block): decoder.layers.0.mlp: ops->backward is NULL"},
+    {"EOBH", "x", "layer 1 (block): decoder.layers.0.mlp: ops->destroy is NULL"},
+};
+
+static const char config[] =
+    "{\"model\": {\"num_layers\": 2, \"hidden_size\": 16, \"num_attention_heads\": 2,\n"
+    "  \"seq_length\": 8},\n"
+    "\"train\": {\"global_batch_size\": 4, \"train_iters\": 3, \"lr\": 1e-2},\n"
+    "\"data\": {\"data_path\": \"corpus\"}, \"log\": {\"trace_step\": 0},\n"
+    "\"device\": {\"peak_flops\": 1e9, \"num_threads\": 1}}\n";
+
+static void with_stack(child *c, const char *const *args, const char *stack, const char *missing,
+                       bool with_mpirun)
+{
+    char stack_text[32], missing_text[32];
+    snprintf(stack_text, sizeof stack_text, "WEFT_STACK=%s", stack);
+    snprintf(missing_text, sizeof missing_text, "WEFT_MISSING=%s", missing);
+    const char *environment[] = {stack_text, missing_text, with_mpirun ? NULL : "PATH=/nonexistent",
+                                 NULL};
+    child_run(c, args, environment);
+}
+
+static void check_refused(const char *const *args, const mistake *m, const char *verb)
+{
+    child c;
+    with_stack(&c, args, m->stack, m->missing, false);
+    EXPECT(c.exit_code == 2 && child_is_line(c.err) && strstr(c.err, m->wanted),
+           "%s of \"%s\" without \"%s\": exit %d, \"%s\", for \"%s\"", verb, m->stack, m->missing,
+           c.exit_code, c.err ? c.err : "", m->wanted);
+    EXPECT(access("run", F_OK) != 0, "%s: made the run folder", m->stack);
+    child_release(&c);
+}
+
+/* The last step's loss and gradient norm, which know all earlier gradients. */
+static void train(const char *stack, const char *run, const char *mesh, double out[2])
+{
+    const char *args[] = {"train", "c.json", "--out", run, "--mesh", mesh, NULL};
+    char path[64];
+    child c;
+    with_stack(&c, args, stack, "", true);
+    EXPECT(c.exit_code == 0, "%s on %s: exit %d: %s", stack, mesh, c.exit_code, c.err);
+    child_release(&c);
+    snprintf(path, sizeof path, "%s/metrics.jsonl", run);
+    char *text = child_read(path), *line = text ? strstr(text, "{\"step\": 3") : NULL;
+    char *norm = line ? strstr(line, "\"grad_norm\": ") : NULL;
+    EXPECT(norm && sscanf(line, "{\"step\": 3, \"loss\": %lf", &out[0]) == 1 &&
+               sscanf(norm, "\"grad_norm\": %lf", &out[1]) == 1,
+           "%s: no step 3", path);
+    free(text);
+}
+
+static void check_untied(void)
+{
+    static const char *const meshes[] = {"tp=1", "pp=2", "tp=2"};
+    double wanted[2] = {0}, got[2] = {0}, tied[2] = {0};
+    for (int m = 0; m < 3; m++) {
+        char run[16];
+        snprintf(run, sizeof run, "untied-%d", m);
+        train("EBBU", run, meshes[m], m ? got : wanted);
+        for (int i = 0; m && i < 2; i++)
+            EXPECT(fabs(got[i] - wanted[i]) <= 1e-5 * fabs(wanted[i]), "on %s: %.9g, on one %.9g",
+                   meshes[m], got[i], wanted[i]);
+    }
+    train("EBBH", "tied", "pp=2", tied);
+    EXPECT(fabs(tied[0] - wanted[0]) > 1e-4, "tied and untied models train alike: %g", tied[0]);
+}
+
+/* The single-rank reference of the untied model: the option says what its layers do. */
+static void check_option(void)
+{
+    const char *args[] = {"train",  "c.json", "--out",
+                          "option", "--set",  "untie_embeddings_and_output_weights=true",
+                          NULL};
+    child c;
+    with_stack(&c, args, "EBBH", "", true);
+    EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
+    char *option = child_read("option/metrics.jsonl"), *own = child_read("untied-0/metrics.jsonl");
+    const char *a = option ? strstr(option, "{\"step\": 3") : NULL;
+    const char *b = own ? strstr(own, "{\"step\": 3") : NULL;
+    EXPECT(a && b && strncmp(a, b, strcspn(b, "l") + 30) == 0, "by option %s, by layers %s", a, b);
+    free(option);
+    free(own);
+}
+
+int main(int argc, char **argv)
+{
+    static const char *const refused[] = {"train",  "c.json", "--out", "run",
+                                          "--mesh", "pp=2",   NULL};
+    static const char *const generate[] = {"generate", "tied", "--prompt", "a", NULL};
+    static const char *const stages[] = {"train", "c.json", "--out",        "run", "--mesh",
+                                         "pp=3",  "--set",  "num_layers=3", NULL};
+    char folder[32];
+    child c;
+    if (argc > 1)
+        return be_the_program(argc, argv);
+    EXPECT(child_folder_enter(folder), "%s", folder);
+    EXPECT(child_write("c.json", config), "c.json");
+    char text[4001];
+    for (size_t i = 0; i < sizeof text - 1; i++)
+        text[i] = "a few words of text\n"[i % 20];
+    text[sizeof text - 1] = '\0';
+    EXPECT(child_write("text.txt", text), "text.txt");
+    char self[4096];
+    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+    EXPECT(length > 0, "no path to this program");
+    self[length > 0 ? length : 0] = '\0';
+    child_program = self;
+    with_stack(&c, (const char *[]){"prepare", "text.txt", "--out", "corpus", NULL}, "E", "", true);
+    EXPECT(c.exit_code == 0, "prepare: exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
+    check_untied();
+    check_option();
+    for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++) {
+        check_refused(refused, &mistakes[i], "train");
+        check_refused(generate, &mistakes[i], "generate");
+    }
+    check_refused(stages,
+                  &(mistake){"EBBH", "",
+                             "--mesh pp=3: parallel.pipeline_model_parallel_"
+                             "size: 3 stages for 2 layers"},
+                  "train");
+    child_folder_leave(folder);
+    return expect_finish();
+}
