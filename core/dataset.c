@@ -16,7 +16,7 @@ typedef struct extent {
 
 struct weft_dataset {
     char *prefix; /* for errors */
-    weft_file_map bin, idx;
+    weft_file bin;
     weft_index_dtype dtype;
     size_t token_bytes;
     uint64_t num_tokens, num_sequences, num_documents;
@@ -30,13 +30,6 @@ struct weft_dataset {
 static uint64_t load_u64(const unsigned char *at)
 {
     uint64_t value;
-    memcpy(&value, at, sizeof(value));
-    return value;
-}
-
-static int32_t load_i32(const unsigned char *at)
-{
-    int32_t value;
     memcpy(&value, at, sizeof(value));
     return value;
 }
@@ -63,12 +56,13 @@ static size_t bytes_of(weft_index_dtype dtype)
 }
 
 /* Everything in the fixed part of the index; the file's length must follow from it exactly. */
-static weft_status check_header(weft_dataset *d)
+static weft_status check_header(weft_dataset *d, const weft_file *idx)
 {
-    const unsigned char *data = d->idx.data;
-    if (d->idx.bytes < WEFT_INDEX_HEADER_BYTES)
-        return WEFT_ERROR(WEFT_FILE, "%s.idx: %zu bytes are too few for an index", d->prefix,
-                          d->idx.bytes);
+    unsigned char data[WEFT_INDEX_HEADER_BYTES];
+    if (idx->bytes < WEFT_INDEX_HEADER_BYTES)
+        return WEFT_ERROR(WEFT_FILE, "%s.idx: %" PRIu64 " bytes are too few for an index",
+                          d->prefix, idx->bytes);
+    WEFT_TRY(weft_file_read(idx, 0, data, sizeof data));
     if (memcmp(data, WEFT_INDEX_MAGIC, WEFT_INDEX_MAGIC_BYTES) != 0)
         return WEFT_ERROR(
             WEFT_FILE, "%s.idx: not a Megatron index (it does not start with MMIDIDX)", d->prefix);
@@ -83,18 +77,18 @@ static weft_status check_header(weft_dataset *d)
     if (d->token_bytes == 0)
         return WEFT_ERROR(WEFT_FILE, "%s.idx: unknown dtype code %d", d->prefix, (int)data[17]);
     uint64_t sequences = load_u64(data + 18), boundaries = load_u64(data + 26);
-    uint64_t room = d->idx.bytes - WEFT_INDEX_HEADER_BYTES;
+    uint64_t room = idx->bytes - WEFT_INDEX_HEADER_BYTES;
     if (sequences > room / 12 || boundaries > room / 8)
         return WEFT_ERROR(WEFT_FILE,
                           "%s.idx: cut short: %" PRIu64 " sequences and %" PRIu64
-                          " document boundaries do not fit in %zu bytes",
-                          d->prefix, sequences, boundaries, d->idx.bytes);
+                          " document boundaries do not fit in %" PRIu64 " bytes",
+                          d->prefix, sequences, boundaries, idx->bytes);
     uint64_t expected = 12 * sequences + 8 * boundaries;
     if (room != expected && room != expected + sequences)
         return WEFT_ERROR(WEFT_FILE,
-                          "%s.idx: %zu bytes, where %" PRIu64 " sequences and %" PRIu64
+                          "%s.idx: %" PRIu64 " bytes, where %" PRIu64 " sequences and %" PRIu64
                           " document boundaries make %" PRIu64,
-                          d->prefix, d->idx.bytes, sequences, boundaries,
+                          d->prefix, idx->bytes, sequences, boundaries,
                           expected + WEFT_INDEX_HEADER_BYTES);
     if (boundaries == 0)
         return WEFT_ERROR(WEFT_FILE, "%s.idx: no document boundaries", d->prefix);
@@ -118,47 +112,70 @@ static weft_status add_extent(weft_dataset *d, uint64_t offset_bytes)
     return WEFT_OK;
 }
 
-static weft_status check_sequences(weft_dataset *d)
+/* Checks sequence i, and makes it part of an extent. `end`: of the sequence before, in bytes of the
+ * .bin. */
+static weft_status take_sequence(weft_dataset *d, uint64_t i, int32_t length, uint64_t offset,
+                                 uint64_t *end)
 {
-    const unsigned char *lengths = d->idx.data + WEFT_INDEX_HEADER_BYTES;
-    const unsigned char *offsets = lengths + 4 * d->num_sequences;
-    uint64_t end = 0; /* of the sequence before, in bytes of the .bin */
-    for (uint64_t i = 0; i < d->num_sequences; i++) {
-        int32_t length = load_i32(lengths + 4 * i);
-        uint64_t offset = load_u64(offsets + 8 * i);
-        if (length < 0)
-            return WEFT_ERROR(WEFT_FILE, "%s.idx: sequence %" PRIu64 " has %" PRId32 " tokens",
-                              d->prefix, i, length);
-        uint64_t bytes = (uint64_t)length * d->token_bytes;
-        if (offset > d->bin.bytes || bytes > d->bin.bytes - offset)
-            return WEFT_ERROR(WEFT_FILE,
-                              "%s.bin: %zu bytes; sequence %" PRIu64 " should lie at %" PRIu64
-                              " with %" PRIu64 " bytes",
-                              d->prefix, d->bin.bytes, i, offset, bytes);
-        if (offset % d->token_bytes != 0)
-            return WEFT_ERROR(WEFT_FILE,
-                              "%s.idx: sequence %" PRIu64 " starts at byte %" PRIu64
-                              ", inside a token of %zu bytes",
-                              d->prefix, i, offset, d->token_bytes);
-        if (offset < end)
-            return WEFT_ERROR(WEFT_FILE,
-                              "%s.idx: sequence %" PRIu64 " starts at byte %" PRIu64
-                              ", before the one ahead of it ends (%" PRIu64 ")",
-                              d->prefix, i, offset, end);
-        if (length > 0 && (d->num_extents == 0 || offset != end))
-            WEFT_TRY(add_extent(d, offset));
-        d->num_tokens += (uint64_t)length;
-        end = length > 0 ? offset + bytes : end;
+    if (length < 0)
+        return WEFT_ERROR(WEFT_FILE, "%s.idx: sequence %" PRIu64 " has %" PRId32 " tokens",
+                          d->prefix, i, length);
+    uint64_t bytes = (uint64_t)length * d->token_bytes;
+    if (offset > d->bin.bytes || bytes > d->bin.bytes - offset)
+        return WEFT_ERROR(WEFT_FILE,
+                          "%s.bin: %" PRIu64 " bytes; sequence %" PRIu64 " should lie at %" PRIu64
+                          " with %" PRIu64 " bytes",
+                          d->prefix, d->bin.bytes, i, offset, bytes);
+    if (offset % d->token_bytes != 0)
+        return WEFT_ERROR(WEFT_FILE,
+                          "%s.idx: sequence %" PRIu64 " starts at byte %" PRIu64
+                          ", inside a token of %zu bytes",
+                          d->prefix, i, offset, d->token_bytes);
+    if (offset < *end)
+        return WEFT_ERROR(WEFT_FILE,
+                          "%s.idx: sequence %" PRIu64 " starts at byte %" PRIu64
+                          ", before the one ahead of it ends (%" PRIu64 ")",
+                          d->prefix, i, offset, *end);
+    if (length > 0 && (d->num_extents == 0 || offset != *end))
+        WEFT_TRY(add_extent(d, offset));
+    d->num_tokens += (uint64_t)length;
+    *end = length > 0 ? offset + bytes : *end;
+    return WEFT_OK;
+}
+
+/* Of the index, so many entries are in memory at once. */
+enum { INDEX_BLOCK = 1024 };
+
+static size_t block_of(uint64_t left)
+{
+    return left < INDEX_BLOCK ? (size_t)left : INDEX_BLOCK;
+}
+
+static weft_status check_sequences(weft_dataset *d, const weft_file *idx)
+{
+    const uint64_t lengths_at = WEFT_INDEX_HEADER_BYTES;
+    const uint64_t offsets_at = lengths_at + 4 * d->num_sequences;
+    int32_t lengths[INDEX_BLOCK];
+    uint64_t offsets[INDEX_BLOCK], end = 0;
+    for (uint64_t first = 0; first < d->num_sequences; first += INDEX_BLOCK) {
+        size_t count = block_of(d->num_sequences - first);
+        WEFT_TRY(weft_file_read(idx, lengths_at + 4 * first, lengths, 4 * count));
+        WEFT_TRY(weft_file_read(idx, offsets_at + 8 * first, offsets, 8 * count));
+        for (size_t i = 0; i < count; i++)
+            WEFT_TRY(take_sequence(d, first + i, lengths[i], offsets[i], &end));
     }
     return WEFT_OK;
 }
 
-static weft_status check_documents(const weft_dataset *d)
+static weft_status check_documents(const weft_dataset *d, const weft_file *idx)
 {
-    const unsigned char *boundaries = d->idx.data + WEFT_INDEX_HEADER_BYTES + 12 * d->num_sequences;
-    uint64_t before = 0;
+    const uint64_t boundaries_at = WEFT_INDEX_HEADER_BYTES + 12 * d->num_sequences;
+    uint64_t boundaries[INDEX_BLOCK], before = 0;
     for (uint64_t i = 0; i <= d->num_documents; i++) {
-        uint64_t boundary = load_u64(boundaries + 8 * i);
+        if (i % INDEX_BLOCK == 0)
+            WEFT_TRY(weft_file_read(idx, boundaries_at + 8 * i, boundaries,
+                                    8 * block_of(d->num_documents + 1 - i)));
+        uint64_t boundary = boundaries[i % INDEX_BLOCK];
         if (boundary < before || boundary > d->num_sequences || (i == 0 && boundary != 0))
             return WEFT_ERROR(WEFT_FILE,
                               "%s.idx: document boundary %" PRIu64 " is %" PRIu64
@@ -173,33 +190,38 @@ static weft_status check_documents(const weft_dataset *d)
     return WEFT_OK;
 }
 
-static weft_status open_part(const char *prefix, const char *suffix, weft_file_map *out)
+static weft_status open_part(const char *prefix, const char *suffix, weft_file *out)
 {
     char path[4096];
     int bytes = snprintf(path, sizeof(path), "%s%s", prefix, suffix);
     if (bytes < 0 || (size_t)bytes >= sizeof(path))
         return WEFT_ERROR(WEFT_FILE, "%.200s...: the path is too long", prefix);
-    WEFT_TRY(weft_file_map_open(path, out));
-    return WEFT_OK;
+    return weft_file_open(path, out);
 }
 
+static weft_status check_index(weft_dataset *d, const weft_file *idx)
+{
+    WEFT_TRY(open_part(d->prefix, ".bin", &d->bin));
+    WEFT_TRY(check_header(d, idx));
+    WEFT_TRY(check_sequences(d, idx));
+    return check_documents(d, idx);
+}
+
+/* Only the extents of the index are needed after it. */
 static weft_status open_files(weft_dataset *d)
 {
     size_t bytes = strlen(d->prefix);
-    weft_status status = open_part(d->prefix, ".idx", &d->idx);
+    weft_file idx;
+    weft_status status = open_part(d->prefix, ".idx", &idx);
     if (status != WEFT_OK) {
         const char *end = d->prefix + (bytes > 4 ? bytes - 4 : 0);
         if (strcmp(end, ".bin") == 0 || strcmp(end, ".idx") == 0)
             return WEFT_ERROR(WEFT_FILE, "%s: give a dataset without its %s", d->prefix, end);
         return status;
     }
-    WEFT_TRY(open_part(d->prefix, ".bin", &d->bin));
-    WEFT_TRY(check_header(d));
-    WEFT_TRY(check_sequences(d));
-    WEFT_TRY(check_documents(d));
-    /* Only the extents are needed from here on. */
-    weft_file_map_close(&d->idx);
-    return WEFT_OK;
+    status = check_index(d, &idx);
+    weft_file_close(&idx);
+    return status;
 }
 
 weft_status weft_dataset_open(const char *prefix, weft_dataset **out)
@@ -248,8 +270,7 @@ void weft_dataset_close(weft_dataset *dataset)
 {
     if (!dataset)
         return;
-    weft_file_map_close(&dataset->bin);
-    weft_file_map_close(&dataset->idx);
+    weft_file_close(&dataset->bin);
     free(dataset->extents);
     free(dataset->prefix);
     free(dataset);
@@ -291,11 +312,10 @@ static void read_mock(const weft_dataset *d, uint64_t first, size_t count, int32
     }
 }
 
-/* Widens tokens of one type. Returns how many were read before one outside [0, 2^31). Offsets are
- * whole tokens and mappings page-aligned, so that the typed pointers are aligned. */
+/* Widens tokens of one type. Returns how many were read before one outside [0, 2^31). */
 #define WIDEN(type)                                                                                \
     do {                                                                                           \
-        const type *tokens = (const type *)(const void *)at;                                       \
+        const type *tokens = at;                                                                   \
         for (size_t i = 0; i < count; i++) {                                                       \
             int64_t token = (int64_t)tokens[i];                                                    \
             if (token < 0 || token > INT32_MAX)                                                    \
@@ -305,7 +325,7 @@ static void read_mock(const weft_dataset *d, uint64_t first, size_t count, int32
         return count;                                                                              \
     } while (0)
 
-static size_t widen(weft_index_dtype dtype, const unsigned char *at, size_t count, int32_t *out)
+static size_t widen(weft_index_dtype dtype, const void *at, size_t count, int32_t *out)
 {
     switch (dtype) {
     case WEFT_INDEX_U8:
@@ -341,6 +361,25 @@ static size_t find_extent(const weft_dataset *d, uint64_t first)
     return low;
 }
 
+/* Tokens from `first` on that lie back to back from `offset_bytes` on. */
+static weft_status read_run(const weft_dataset *d, uint64_t first, uint64_t offset_bytes,
+                            size_t count, int32_t *out)
+{
+    int64_t block[2048]; /* aligned for every type of token */
+    for (size_t done = 0, part; done < count; done += part) {
+        part = sizeof block / d->token_bytes;
+        if (part > count - done)
+            part = count - done;
+        WEFT_TRY(weft_file_read(&d->bin, offset_bytes + done * d->token_bytes, block,
+                                part * d->token_bytes));
+        size_t read = widen(d->dtype, block, part, out + done);
+        if (read < part)
+            return WEFT_ERROR(WEFT_FILE, "%s.bin: token %" PRIu64 " is outside [0, 2^31)",
+                              d->prefix, first + done + read);
+    }
+    return WEFT_OK;
+}
+
 weft_status weft_dataset_read(const weft_dataset *d, uint64_t first, size_t count, int32_t *out)
 {
     if (first > d->num_tokens || count > d->num_tokens - first)
@@ -354,12 +393,8 @@ weft_status weft_dataset_read(const weft_dataset *d, uint64_t first, size_t coun
         uint64_t end = e + 1 < d->num_extents ? d->extents[e + 1].first_token : d->num_tokens;
         size_t part = end - first < count ? (size_t)(end - first) : count;
         uint64_t skipped = first - d->extents[e].first_token;
-        const unsigned char *at =
-            d->bin.data + d->extents[e].offset_bytes + skipped * d->token_bytes;
-        size_t read = widen(d->dtype, at, part, out);
-        if (read < part)
-            return WEFT_ERROR(WEFT_FILE, "%s.bin: token %" PRIu64 " is outside [0, 2^31)",
-                              d->prefix, first + read);
+        WEFT_TRY(
+            read_run(d, first, d->extents[e].offset_bytes + skipped * d->token_bytes, part, out));
         first += part;
         out += part;
         count -= part;

@@ -1,9 +1,9 @@
-/* Token datasets in Megatron's indexed format (.bin + .idx), memory-mapped, and the sample order.
+/* Token datasets in Megatron's indexed format (.bin + .idx), and the sample order.
  *
  * A sample is seq_length + 1 consecutive tokens of the concatenated documents; sample i and i + 1
  * share one token. The order is a pure function of (seed, epoch): sample number n of a run is
  * position weft_rng_permute(seed, epoch) of the split, so a rank finds its samples from the step
- * number alone and nothing is stored. Files are read where they lie; nothing is copied. */
+ * number alone and nothing is stored. Tokens are read from the file when they are asked for. */
 #ifndef WEFT_CORE_DATASET_H
 #define WEFT_CORE_DATASET_H
 
@@ -29,8 +29,8 @@ uint64_t weft_dataset_num_tokens(const weft_dataset *dataset);
 uint64_t weft_dataset_num_sequences(const weft_dataset *dataset);
 uint64_t weft_dataset_num_documents(const weft_dataset *dataset);
 size_t weft_dataset_token_bytes(const weft_dataset *dataset);
-/* Reads tokens [first, first + count) of the concatenated sequences. Token ids outside
- * [0, 2^31) are WEFT_FILE. */
+/* Reads tokens [first, first + count) of the concatenated sequences, without allocating. WEFT_FILE:
+ * token ids outside [0, 2^31), or a file that has become shorter or cannot be read. */
 weft_status weft_dataset_read(const weft_dataset *dataset, uint64_t first, size_t count,
                               int32_t *out) WEFT_CHECKED;
 /* The largest token id, by reading the whole file: for refusing a model whose vocabulary is too

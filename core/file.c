@@ -2,48 +2,96 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/options.h"
 
-static weft_status map_descriptor(const char *path, int fd, weft_file_map *out)
+static weft_status too_large(const char *path)
 {
-    struct stat info;
-    if (fstat(fd, &info) != 0)
-        return WEFT_ERROR(WEFT_FILE, "%s: %s", path, strerror(errno));
-    if (!S_ISREG(info.st_mode))
-        return WEFT_ERROR(WEFT_FILE, "%s: not a regular file", path);
-    *out = (weft_file_map){0};
-    if (info.st_size == 0) /* which mmap refuses */
-        return WEFT_OK;
-    void *data = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_SHARED, fd, 0);
-    if (data == MAP_FAILED)
-        return WEFT_ERROR(WEFT_FILE, "%s: cannot map it: %s", path, strerror(errno));
-    *out = (weft_file_map){data, (size_t)info.st_size};
-    return WEFT_OK;
+    return WEFT_ERROR(WEFT_FILE, "%s: larger than %" PRIu64 " MiB: not a text for weft", path,
+                      WEFT_TEXT_MAX_BYTES >> 20);
 }
 
-weft_status weft_file_map_open(const char *path, weft_file_map *out)
+weft_status weft_file_open(const char *path, weft_file *out)
 {
+    struct stat info;
+    weft_status status = WEFT_OK;
     /* Non-blocking, so that a FIFO is refused instead of waited for. */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return WEFT_ERROR(WEFT_FILE, "%s: %s", path, strerror(errno));
-    weft_status status = map_descriptor(path, fd, out);
-    close(fd);
-    return status;
+    weft_file file = {strdup(path), fd, 0};
+    if (!file.path)
+        status = WEFT_ERROR(WEFT_MEMORY, "%s: no memory to open it", path);
+    else if (fstat(fd, &info) != 0)
+        status = WEFT_ERROR(WEFT_FILE, "%s: %s", path, strerror(errno));
+    else if (!S_ISREG(info.st_mode))
+        status = WEFT_ERROR(WEFT_FILE, "%s: not a regular file", path);
+    if (status != WEFT_OK) {
+        close(fd);
+        free(file.path);
+        return status;
+    }
+    file.bytes = (uint64_t)info.st_size;
+    *out = file;
+    return WEFT_OK;
 }
 
-void weft_file_map_close(weft_file_map *map)
+weft_status weft_file_read(const weft_file *file, uint64_t offset, void *out, size_t bytes)
 {
-    if (map->data)
-        munmap((void *)(uintptr_t)map->data, map->bytes);
-    *map = (weft_file_map){0};
+    for (size_t done = 0; done < bytes;) {
+        ssize_t got = pread(file->fd, (char *)out + done, bytes - done, (off_t)(offset + done));
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return WEFT_ERROR(WEFT_FILE, "%s: cannot read at byte %" PRIu64 ": %s", file->path,
+                              offset + done, strerror(errno));
+        if (got == 0)
+            return WEFT_ERROR(WEFT_FILE,
+                              "%s: cut short: nothing at byte %" PRIu64 ", where %zu bytes should "
+                              "be",
+                              file->path, offset + done, bytes - done);
+        done += (size_t)got;
+    }
+    return WEFT_OK;
+}
+
+void weft_file_close(weft_file *file)
+{
+    if (file->path)
+        close(file->fd);
+    free(file->path);
+    *file = (weft_file){0};
+}
+
+static weft_status read_whole(const weft_file *file, weft_arena *arena, char **out,
+                              size_t *out_bytes)
+{
+    void *text;
+    if (file->bytes > WEFT_TEXT_MAX_BYTES)
+        return too_large(file->path);
+    size_t bytes = (size_t)file->bytes;
+    WEFT_TRY(weft_arena_alloc(arena, bytes + 1, &text));
+    WEFT_TRY(weft_file_read(file, 0, text, bytes));
+    ((char *)text)[bytes] = '\0';
+    *out = text;
+    if (out_bytes)
+        *out_bytes = bytes;
+    return WEFT_OK;
+}
+
+weft_status weft_file_read_text(const char *path, weft_arena *arena, char **out, size_t *out_bytes)
+{
+    weft_file file;
+    WEFT_TRY(weft_file_open(path, &file));
+    weft_status status = read_whole(&file, arena, out, out_bytes);
+    weft_file_close(&file);
+    return status;
 }
 
 /* Reads to the end, whatever kind of file it is: pipes have no size to ask for. */
@@ -54,7 +102,7 @@ static weft_status read_stream(const char *path, FILE *file, weft_arena *arena, 
     char *text = malloc(capacity + 1);
     while (text) {
         bytes += fread(text + bytes, 1, capacity - bytes, file);
-        if (bytes < capacity)
+        if (bytes < capacity || bytes > WEFT_TEXT_MAX_BYTES)
             break;
         capacity *= 2;
         char *larger = realloc(text, capacity + 1);
@@ -68,6 +116,8 @@ static weft_status read_stream(const char *path, FILE *file, weft_arena *arena, 
     void *copy = NULL;
     if (ferror(file))
         status = WEFT_ERROR(WEFT_FILE, "%s: %s", path, strerror(errno));
+    else if (bytes > WEFT_TEXT_MAX_BYTES)
+        status = too_large(path);
     else
         status = weft_arena_alloc(arena, bytes + 1, &copy);
     if (status == WEFT_OK) {

@@ -1,19 +1,36 @@
-/* Whole files, mapped where they lie. */
+/* Files read where they lie: with pread, so that a file that is cut short or a disk that fails
+ * under a run is an error with a name, where a mapping would be a signal without one. */
 #ifndef WEFT_CORE_FILE_H
 #define WEFT_CORE_FILE_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 #include <weft/status.h>
 
-/* A read-only mapping. Zero is a valid, empty one. */
-typedef struct weft_file_map {
-    const unsigned char *data;
-    size_t bytes;
-} weft_file_map;
+#include "core/arena.h"
 
-/* Maps a regular file. Errors: WEFT_FILE with the path and the reason. */
-weft_status weft_file_map_open(const char *path, weft_file_map *out) WEFT_CHECKED;
-void weft_file_map_close(weft_file_map *map);
+/* An open regular file. Zero is valid: closed. */
+typedef struct weft_file {
+    char *path; /* for errors; NULL: closed */
+    int fd;
+    uint64_t bytes; /* its size when it was opened */
+} weft_file;
+
+/* Anything but a regular file is refused, and never waited for. Errors of all: WEFT_FILE with the
+ * path and the reason. */
+weft_status weft_file_open(const char *path, weft_file *out) WEFT_CHECKED;
+/* Reads exactly `bytes` from `offset` on; any number of threads may. A file that ends before is an
+ * error that says where. */
+weft_status weft_file_read(const weft_file *file, uint64_t offset, void *out,
+                           size_t bytes) WEFT_CHECKED;
+void weft_file_close(weft_file *file);
+
+/* No text that is read whole is larger. */
+#define WEFT_TEXT_MAX_BYTES (UINT64_C(256) << 20)
+/* A whole regular file into the arena, NUL-terminated. weft_read_file (core/options.h) is for what
+ * a user names, which may be a pipe. */
+weft_status weft_file_read_text(const char *path, weft_arena *arena, char **out,
+                                size_t *out_bytes) WEFT_CHECKED;
 
 #endif

@@ -4,11 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/dataset.h"
-#include "core/file.h"
 #include "core/json.h"
 #include "launcher/arguments.h"
 #include "launcher/tokenizer.h"
@@ -20,11 +18,19 @@ typedef struct prepare_options {
     weft_string_list texts;
 } prepare_options;
 
+typedef struct document {
+    char *text;
+    size_t bytes, capacity;
+} document;
+
 /* What the work needs from its first document to its last. */
 typedef struct prepare {
     const prepare_options *options;
     weft_tokenizer *tokenizer;
     weft_dataset_writer *writer;
+    char *line; /* getline's */
+    size_t line_capacity;
+    document document;
     weft_tokens tokens; /* of one document */
     weft_prepared prepared;
     uint64_t num_bytes;
@@ -82,44 +88,52 @@ static bool is_blank(const char *line, size_t bytes)
     return true;
 }
 
-/* Documents keep the newline of their last line and lose the blank lines around them. */
-static weft_status add_text(prepare *p, const char *text, size_t bytes)
+static weft_status add_line(document *d, const char *line, size_t bytes)
 {
-    if (!p->options->split_blank_lines)
-        return add_document(p, text, bytes);
-    size_t first = 0;
-    for (size_t at = 0; at < bytes;) {
-        const char *newline = memchr(text + at, '\n', bytes - at);
-        size_t next = newline ? (size_t)(newline - text) + 1 : bytes;
-        if (is_blank(text + at, next - at)) {
-            WEFT_TRY(add_document(p, text + first, at - first));
-            first = next;
-        }
-        at = next;
+    if (d->bytes + bytes > d->capacity) {
+        size_t capacity = 2 * d->capacity > d->bytes + bytes ? 2 * d->capacity : d->bytes + bytes;
+        char *larger = realloc(d->text, capacity);
+        if (!larger)
+            return WEFT_ERROR(WEFT_MEMORY, "no memory for a document of %zu bytes", capacity);
+        d->text = larger;
+        d->capacity = capacity;
     }
-    return add_document(p, text + first, bytes - first);
+    memcpy(d->text + d->bytes, line, bytes);
+    d->bytes += bytes;
+    return WEFT_OK;
 }
 
+static weft_status end_document(prepare *p)
+{
+    size_t bytes = p->document.bytes;
+    p->document.bytes = 0;
+    return add_document(p, p->document.text, bytes);
+}
+
+/* Documents keep the newline of their last line and lose the blank lines around them. One is in
+ * memory at a time. */
+static weft_status add_lines(prepare *p, const char *path, FILE *file)
+{
+    ssize_t bytes;
+    while ((bytes = getline(&p->line, &p->line_capacity, file)) > 0) {
+        if (p->options->split_blank_lines && is_blank(p->line, (size_t)bytes))
+            WEFT_TRY(end_document(p));
+        else
+            WEFT_TRY(add_line(&p->document, p->line, (size_t)bytes));
+    }
+    if (ferror(file) || !feof(file))
+        return WEFT_ERROR(WEFT_FILE, "%s: cannot read: %s", path, strerror(errno));
+    return end_document(p);
+}
+
+/* A file, or a pipe such as a decompressor's output. */
 static weft_status add_file(prepare *p, const char *path)
 {
-    struct stat info;
-    if (stat(path, &info) != 0)
+    FILE *file = fopen(path, "rbe");
+    if (!file)
         return WEFT_ERROR(WEFT_FILE, "%s: %s", path, strerror(errno));
-    if (S_ISREG(info.st_mode)) {
-        weft_file_map map;
-        WEFT_TRY(weft_file_map_open(path, &map));
-        weft_status status = add_text(p, (const char *)map.data, map.bytes);
-        weft_file_map_close(&map);
-        return status;
-    }
-    /* A pipe, such as a decompressor's output. */
-    weft_arena arena = {0};
-    char *text;
-    size_t bytes;
-    weft_status status = weft_read_file(path, &arena, &text, &bytes);
-    if (status == WEFT_OK)
-        status = add_text(p, text, bytes);
-    weft_arena_release(&arena);
+    weft_status status = add_lines(p, path, file);
+    fclose(file);
     return status;
 }
 
@@ -202,6 +216,8 @@ static weft_status run(const prepare_options *o)
     weft_dataset_writer_destroy(p.writer);
     weft_tokenizer_destroy(p.tokenizer);
     weft_tokens_release(&p.tokens);
+    free(p.document.text);
+    free(p.line);
     weft_arena_release(&arena);
     return status;
 }

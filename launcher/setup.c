@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/file.h"
 #include "core/log.h"
 #include "launcher/tokenizer.h"
 #include "layers/outline.h"
@@ -24,7 +25,7 @@ weft_status weft_setup_tokenizer_text(const weft_config *config, weft_arena *are
     WEFT_TRY(weft_arena_printf(arena, &path, "%s.json", config->data.data_path));
     if (access(path, R_OK) != 0) /* Megatron's datasets have none */
         return WEFT_OK;
-    WEFT_TRY(weft_read_file(path, arena, &text, &bytes));
+    WEFT_TRY(weft_file_read_text(path, arena, &text, &bytes));
     *out = text;
     return WEFT_OK;
 }

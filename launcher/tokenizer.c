@@ -8,6 +8,7 @@
 
 #include <xxhash.h>
 
+#include "core/file.h"
 #include "launcher/bpe.h"
 
 struct weft_tokenizer {
@@ -79,7 +80,7 @@ weft_status weft_prepared_read(const char *path, weft_arena *arena, weft_tokeniz
     weft_option_section sections[2];
     char *text;
     weft_prepared_sections(info, prepared, sections);
-    WEFT_TRY(weft_read_file(path, arena, &text, NULL));
+    WEFT_TRY(weft_file_read_text(path, arena, &text, NULL));
     WEFT_TRY(weft_options_parse(sections, 2, path, text, NULL, 0, arena));
     WEFT_TRY(find_moved(path, arena, &info->vocab_file));
     WEFT_TRY(find_moved(path, arena, &info->merge_file));
@@ -109,7 +110,7 @@ static weft_status load_file(weft_tokenizer *t, weft_arena *scratch, const char 
                              const char **absolute, const char **checksum, char **text)
 {
     size_t bytes;
-    WEFT_TRY(weft_read_file(path, scratch, text, &bytes));
+    WEFT_TRY(weft_file_read_text(path, scratch, text, &bytes));
     if (strlen(*text) != bytes)
         return WEFT_ERROR(WEFT_FILE, "%s: holds a NUL byte: not a vocabulary's file", path);
     WEFT_TRY(weft_arena_printf(&t->arena, checksum, "%016llx",

@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/options.h"
+#include "core/file.h"
 #include "parallel/checkpoint_internal.h"
 
 enum { PATH_BYTES = 4096 };
@@ -166,7 +166,7 @@ static weft_status follow_latest(const char *dir, weft_arena *arena, const char 
     WEFT_TRY(weft_arena_printf(arena, &latest, "%s/latest", dir));
     if (access(latest, F_OK) != 0)
         return WEFT_OK;
-    WEFT_TRY(weft_read_file(latest, arena, &text, &bytes));
+    WEFT_TRY(weft_file_read_text(latest, arena, &text, &bytes));
     if (sscanf(text, "step-%" SCNd64 "%n", &step, &used) != 1 ||
         text[used + strspn(text + used, "\n")])
         return WEFT_ERROR(WEFT_FILE, "%s: should say \"step-N\"", latest);

@@ -2,7 +2,7 @@
 
 #include <weft/kernels.h>
 
-#include "core/options.h"
+#include "core/file.h"
 #include "parallel/checkpoint_internal.h"
 
 /* One load: of the state's pieces, or (optimizer NULL) of the weights alone. */
@@ -256,7 +256,7 @@ static weft_status read_text(const char *folder, weft_part part, weft_arena *are
     if (!manifest.parts[part].present)
         return WEFT_OK;
     WEFT_TRY(weft_arena_printf(arena, &path, "%s/%s", folder, weft_part_names[part]));
-    WEFT_TRY(weft_read_file(path, arena, &text, &bytes));
+    WEFT_TRY(weft_file_read_text(path, arena, &text, &bytes));
     *out = text;
     return WEFT_OK;
 }

@@ -14,42 +14,47 @@ static int compare_offsets(const void *a, const void *b)
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-/* The xxh64 of what lies outside the datasets. */
-static weft_status hash_between(const char *path, const weft_file_map *map,
-                                const weft_stored **by_offset, int count, uint64_t *out)
+/* Takes bytes [from, to) of the file into the hash. */
+static weft_status hash_range(const weft_file *file, uint64_t from, uint64_t to,
+                              XXH64_state_t *state)
 {
-    XXH64_state_t *state = XXH64_createState();
-    uint64_t at = 0;
-    if (!state)
-        return WEFT_ERROR(WEFT_MEMORY, "%s: no memory for a hash", path);
-    XXH64_reset(state, 0);
-    for (int i = 0; i < count; i++) {
-        uint64_t offset = by_offset[i]->offset;
-        uint64_t bytes = weft_stored_elements(by_offset[i]) * sizeof(float);
-        if (offset < at || offset > map->bytes || bytes > map->bytes - offset) {
-            XXH64_freeState(state);
-            return WEFT_ERROR(WEFT_FILE, "%s: %s lies outside the file or over another dataset",
-                              path, by_offset[i]->name);
-        }
-        XXH64_update(state, map->data + at, offset - at);
-        at = offset + bytes;
+    char block[1 << 14];
+    while (from < to) {
+        size_t bytes = to - from < sizeof block ? (size_t)(to - from) : sizeof block;
+        WEFT_TRY(weft_file_read(file, from, block, bytes));
+        XXH64_update(state, block, bytes);
+        from += bytes;
     }
-    XXH64_update(state, map->data + at, map->bytes - at);
-    *out = XXH64_digest(state);
-    XXH64_freeState(state);
     return WEFT_OK;
 }
 
-static weft_status hash_model(const char *path, const weft_file_map *map,
-                              const weft_stored_list *datasets, uint64_t *out)
+/* What lies outside the datasets. */
+static weft_status hash_between(const weft_file *file, const weft_stored **by_offset, int count,
+                                XXH64_state_t *state)
+{
+    uint64_t at = 0;
+    for (int i = 0; i < count; i++) {
+        uint64_t offset = by_offset[i]->offset;
+        uint64_t bytes = weft_stored_elements(by_offset[i]) * sizeof(float);
+        if (offset < at || offset > file->bytes || bytes > file->bytes - offset)
+            return WEFT_ERROR(WEFT_FILE, "%s: %s lies outside the file or over another dataset",
+                              file->path, by_offset[i]->name);
+        WEFT_TRY(hash_range(file, at, offset, state));
+        at = offset + bytes;
+    }
+    return hash_range(file, at, file->bytes, state);
+}
+
+static weft_status hash_model(const weft_file *file, const weft_stored_list *datasets,
+                              XXH64_state_t *state)
 {
     const weft_stored **by_offset = calloc((size_t)datasets->count + 1, sizeof *by_offset);
     if (!by_offset)
-        return WEFT_ERROR(WEFT_MEMORY, "%s: no memory for a hash", path);
+        return WEFT_ERROR(WEFT_MEMORY, "%s: no memory for a hash", file->path);
     for (int i = 0; i < datasets->count; i++)
         by_offset[i] = &datasets->items[i];
     qsort(by_offset, (size_t)datasets->count, sizeof(const weft_stored *), compare_offsets);
-    weft_status status = hash_between(path, map, by_offset, datasets->count, out);
+    weft_status status = hash_between(file, by_offset, datasets->count, state);
     free(by_offset);
     return status;
 }
@@ -57,15 +62,22 @@ static weft_status hash_model(const char *path, const weft_file_map *map,
 weft_status weft_part_hash(const char *path, const weft_manifest *manifest, int part,
                            uint64_t *out_bytes, uint64_t *out_hash)
 {
-    weft_file_map map;
-    weft_status status = WEFT_OK;
-    WEFT_TRY(weft_file_map_open(path, &map));
-    *out_bytes = map.bytes;
-    if (part == WEFT_PART_MODEL)
-        status = hash_model(path, &map, &manifest->datasets, out_hash);
-    else
-        *out_hash = XXH64(map.data, map.bytes, 0);
-    weft_file_map_close(&map);
+    weft_file file;
+    WEFT_TRY(weft_file_open(path, &file));
+    XXH64_state_t *state = XXH64_createState();
+    weft_status status =
+        state ? WEFT_OK : WEFT_ERROR(WEFT_MEMORY, "%s: no memory for a hash", path);
+    if (status == WEFT_OK) {
+        XXH64_reset(state, 0);
+        status = part == WEFT_PART_MODEL ? hash_model(&file, &manifest->datasets, state)
+                                         : hash_range(&file, 0, file.bytes, state);
+    }
+    if (status == WEFT_OK) {
+        *out_bytes = file.bytes;
+        *out_hash = XXH64_digest(state);
+    }
+    XXH64_freeState(state);
+    weft_file_close(&file);
     return status;
 }
 

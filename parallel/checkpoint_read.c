@@ -4,7 +4,6 @@
 
 #include "core/file.h"
 #include "core/json.h"
-#include "core/options.h"
 #include "parallel/checkpoint_internal.h"
 
 /* A value being read and the file's path, for errors. */
@@ -26,7 +25,7 @@ static weft_status load_text(reader *r, weft_json_span *root)
     char *text;
     size_t bytes;
     weft_json_fault fault;
-    WEFT_TRY(weft_read_file(r->path, r->arena, &text, &bytes));
+    WEFT_TRY(weft_file_read_text(r->path, r->arena, &text, &bytes));
     r->text = text;
     if (strlen(text) != bytes)
         return WEFT_ERROR(WEFT_FILE, "%s: not a text file", r->path);
@@ -254,11 +253,11 @@ static weft_status check_part(const char *folder, const weft_manifest *manifest,
 {
     const char *path;
     uint64_t bytes, hash;
-    weft_file_map map;
+    weft_file file;
     WEFT_TRY(weft_arena_printf(arena, &path, "%s/%s", folder, weft_part_names[part]));
-    WEFT_TRY(weft_file_map_open(path, &map));
-    bytes = map.bytes;
-    weft_file_map_close(&map);
+    WEFT_TRY(weft_file_open(path, &file));
+    bytes = file.bytes;
+    weft_file_close(&file);
     if (bytes != manifest->parts[part].bytes)
         return WEFT_ERROR(WEFT_FILE, "%s: %" PRIu64 " bytes long, %" PRIu64 " were saved", path,
                           bytes, manifest->parts[part].bytes);

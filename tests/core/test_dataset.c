@@ -1,7 +1,24 @@
+#include <errno.h>
+#include <sys/syscall.h>
+
 #include "core/dataset.h"
 #include "tests/core/check.h"
 #include "tests/core/indexed_file.h"
 #include "tests/core/temporary.h"
+
+/* What the system's reads do: all that is asked, or every other one is interrupted and the rest
+ * give at most three bytes, or none works. */
+static enum { WHOLE, IN_BITS, FAILING } reads;
+
+ssize_t pread(int file, void *to, size_t bytes, off_t at)
+{
+    static int calls;
+    if (reads == FAILING || (reads == IN_BITS && calls++ % 2 == 0)) {
+        errno = reads == FAILING ? EIO : EINTR;
+        return -1;
+    }
+    return syscall(SYS_pread64, file, to, reads == IN_BITS && bytes > 3 ? 3 : bytes, at);
+}
 
 /* Three sequences of 5, 0 and 7 tokens, then one of 4 behind a gap, in two documents. */
 static const int lengths[] = {5, 0, 7, 4};
@@ -53,6 +70,7 @@ static void every_dtype_reads(void **state)
         }
         write_pair(prefix);
         weft_dataset *dataset;
+        reads = k % 3 ? IN_BITS : WHOLE;
         OK(weft_dataset_open(prefix, &dataset));
         assert_string_equal(weft_dataset_name(dataset), prefix);
         assert_int_equal(weft_dataset_num_tokens(dataset), NUM_TOKENS);
@@ -78,7 +96,32 @@ static void every_dtype_reads(void **state)
         FAILS(weft_dataset_read(dataset, NUM_TOKENS, 1, &token), WEFT_INTERNAL, "of 16");
         FAILS(weft_dataset_read(dataset, 1, SIZE_MAX, &token), WEFT_INTERNAL, "of 16");
         weft_dataset_close(dataset);
+        reads = WHOLE;
     }
+}
+
+/* Under a run that has opened it. */
+static void a_file_that_gets_shorter_or_fails_is_named(void **state)
+{
+    (void)state;
+    const char *prefix = temporary_path("shrinks");
+    weft_dataset *dataset;
+    int32_t tokens[NUM_TOKENS];
+    make_sample(8, 2);
+    write_pair(prefix);
+    OK(weft_dataset_open(prefix, &dataset));
+    OK(weft_dataset_read(dataset, 0, NUM_TOKENS, tokens));
+    assert_int_equal(truncate(temporary_path("shrinks.bin"), 9), 0);
+    OK(weft_dataset_read(dataset, 0, 4, tokens));
+    FAILS(weft_dataset_read(dataset, 2, 6, tokens), WEFT_FILE,
+          "shrinks.bin: cut short: nothing at byte 9, where 7 bytes should be");
+    FAILS(weft_dataset_read(dataset, 12, 4, tokens), WEFT_FILE,
+          "shrinks.bin: cut short: nothing at byte 30, where 8 bytes should be");
+    reads = FAILING;
+    FAILS(weft_dataset_read(dataset, 1, 2, tokens), WEFT_FILE,
+          "shrinks.bin: cannot read at byte 2: Input/output error");
+    reads = WHOLE;
+    weft_dataset_close(dataset);
 }
 
 static void tokens_out_of_range_are_refused(void **state)
@@ -331,6 +374,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_dtype_reads),
+        cmocka_unit_test(a_file_that_gets_shorter_or_fails_is_named),
         cmocka_unit_test(tokens_out_of_range_are_refused),
         cmocka_unit_test(the_writer_writes_the_format),
         cmocka_unit_test(an_unfinished_write_leaves_nothing),
