@@ -1,6 +1,7 @@
 #include "core/json.h"
 
 #include <ctype.h>
+#include <stdint.h>
 #include <string.h>
 
 #include <cjson/cJSON.h>
@@ -284,6 +285,41 @@ weft_status weft_json_string(weft_json_span value, weft_arena *arena, const char
     return status;
 }
 
+/* Bytes of the UTF-8 character that starts at `c`; 0: none does. Neither longer forms than needed
+ * nor surrogates are characters. */
+static size_t character_bytes(const unsigned char *c)
+{
+    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    size_t bytes = c[0] < 0x80 ? 1 : 0;
+    for (size_t n = 2; n <= 4; n++)
+        if ((unsigned)c[0] >> (7 - n) == (2u << n) - 2)
+            bytes = n;
+    uint32_t code = bytes > 1 ? c[0] & (0x7fu >> bytes) : c[0];
+    for (size_t i = 1; i < bytes; i++) {
+        if (c[i] >> 6 != 2)
+            return 0;
+        code = code << 6 | (c[i] & 0x3fu);
+    }
+    bool good = code >= least[bytes] && code <= 0x10ffff && (code < 0xd800 || code > 0xdfff);
+    return good ? bytes : 0;
+}
+
+weft_status weft_json_utf8(const char *text, weft_arena *arena, const char **out)
+{
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(arena, strlen(text) + 1, 3, &memory));
+    char *to = memory;
+    for (const char *c = text; *c;) {
+        size_t bytes = character_bytes((const unsigned char *)c);
+        memcpy(to, bytes ? c : "\xef\xbf\xbd", bytes ? bytes : 3);
+        to += bytes ? bytes : 3;
+        c += bytes ? bytes : 1;
+    }
+    *to = '\0';
+    *out = memory;
+    return WEFT_OK;
+}
+
 weft_status weft_json_quote(const char *text, weft_arena *arena, const char **out)
 {
     cJSON *item = cJSON_CreateStringReference(text);
@@ -294,6 +330,13 @@ weft_status weft_json_quote(const char *text, weft_arena *arena, const char **ou
     weft_status status = weft_arena_strdup(arena, quoted, out);
     cJSON_free(quoted);
     return status;
+}
+
+weft_status weft_json_quote_utf8(const char *text, weft_arena *arena, const char **out)
+{
+    const char *valid;
+    WEFT_TRY(weft_json_utf8(text, arena, &valid));
+    return weft_json_quote(valid, arena, out);
 }
 
 void weft_json_position(const char *text, const char *at, int *line, int *column)

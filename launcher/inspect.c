@@ -5,27 +5,39 @@
 #include <sys/stat.h>
 
 #include "core/dataset.h"
+#include "core/json.h"
 #include "launcher/arguments.h"
 #include "launcher/verbs.h"
 #include "parallel/checkpoint.h"
 
-static weft_status inspect_dataset(const char *prefix, bool json)
+static weft_status print_dataset(const char *prefix, const weft_dataset *dataset, bool json,
+                                 weft_arena *arena)
 {
-    weft_dataset *dataset;
     int32_t most;
-    WEFT_TRY(weft_dataset_open(prefix, &dataset));
-    weft_status status = weft_dataset_max_token(dataset, &most);
-    if (status == WEFT_OK && json)
-        printf("{\"dataset\": \"%s\", \"tokens\": %" PRIu64 ", \"sequences\": %" PRIu64
+    const char *quoted;
+    WEFT_TRY(weft_dataset_max_token(dataset, &most));
+    WEFT_TRY(weft_json_quote_utf8(prefix, arena, &quoted));
+    if (json)
+        printf("{\"dataset\": %s, \"tokens\": %" PRIu64 ", \"sequences\": %" PRIu64
                ", \"documents\": %" PRIu64 ", \"token_bytes\": %zu, \"max_token\": %d}\n",
-               prefix, weft_dataset_num_tokens(dataset), weft_dataset_num_sequences(dataset),
+               quoted, weft_dataset_num_tokens(dataset), weft_dataset_num_sequences(dataset),
                weft_dataset_num_documents(dataset), weft_dataset_token_bytes(dataset), most);
-    else if (status == WEFT_OK)
+    else
         printf("dataset %s\n  tokens     %" PRIu64 "\n  sequences  %" PRIu64
                "\n  documents  %" PRIu64 "\n  token size %zu bytes\n  max token  %d\n",
                prefix, weft_dataset_num_tokens(dataset), weft_dataset_num_sequences(dataset),
                weft_dataset_num_documents(dataset), weft_dataset_token_bytes(dataset), most);
+    return WEFT_OK;
+}
+
+static weft_status inspect_dataset(const char *prefix, bool json)
+{
+    weft_dataset *dataset;
+    weft_arena arena = {0};
+    WEFT_TRY(weft_dataset_open(prefix, &dataset));
+    weft_status status = print_dataset(prefix, dataset, json, &arena);
     weft_dataset_close(dataset);
+    weft_arena_release(&arena);
     return status;
 }
 

@@ -189,7 +189,7 @@ static weft_status print_result(const prepare *p, weft_arena *arena)
         return WEFT_OK;
     }
     const char *quoted;
-    WEFT_TRY(weft_json_quote(out, arena, &quoted));
+    WEFT_TRY(weft_json_quote_utf8(out, arena, &quoted));
     /* The suffix goes inside the quotes. */
     int bytes = (int)strlen(quoted) - 1;
     printf("{\"documents\": %" PRId64 ", \"tokens\": %" PRId64 ", \"text_bytes\": %" PRIu64

@@ -1,5 +1,6 @@
 #include <string.h>
 
+#include "core/json.h"
 #include "parallel/checkpoint_internal.h"
 
 /* What the two forms of the report share. */
@@ -45,33 +46,18 @@ static void print_shape(const weft_stored *stored, FILE *out)
     fprintf(out, "]");
 }
 
-/* A path may hold any character. */
-static void print_json_string(const char *text, FILE *out)
-{
-    fputc('"', out);
-    for (; *text; text++) {
-        unsigned char c = (unsigned char)*text;
-        if (c == '"' || c == '\\')
-            fprintf(out, "\\%c", c);
-        else if (c < 0x20)
-            fprintf(out, "\\u%04x", c);
-        else
-            fputc(c, out);
-    }
-    fputc('"', out);
-}
-
-static void print_json(const summary *s, FILE *out)
+/* Names of datasets need no escapes; a path may hold any character. */
+static weft_status print_json(const summary *s, weft_arena *arena, FILE *out)
 {
     const weft_checkpoint_info *info = &s->manifest.info;
-    fprintf(out, "{\n  \"folder\": ");
-    print_json_string(s->folder, out);
+    const char *folder;
+    WEFT_TRY(weft_json_quote_utf8(s->folder, arena, &folder));
     fprintf(out,
-            ",\n  \"step\": %" PRId64 ",\n  \"consumed_samples\": %" PRId64
+            "{\n  \"folder\": %s,\n  \"step\": %" PRId64 ",\n  \"consumed_samples\": %" PRId64
             ",\n  \"seed\": \"%" PRIu64 "\",\n  \"num_parameters\": %" PRIu64
             ",\n  \"bytes\": %" PRIu64 ",\n  \"optimizer_state\": %s,\n"
             "  \"verified_shards\": %zu,\n  \"datasets\": [",
-            info->step, info->consumed_samples, info->seed, s->num_parameters, s->bytes,
+            folder, info->step, info->consumed_samples, info->seed, s->num_parameters, s->bytes,
             s->has_optimizer ? "true" : "false", s->shards.count);
     for (int i = 0; i < s->manifest.datasets.count; i++) {
         const weft_stored *stored = &s->manifest.datasets.items[i];
@@ -80,6 +66,7 @@ static void print_json(const summary *s, FILE *out)
         fprintf(out, "}");
     }
     fprintf(out, "\n  ]\n}\n");
+    return WEFT_OK;
 }
 
 static void print_text(const summary *s, FILE *out)
@@ -107,7 +94,7 @@ weft_status weft_checkpoint_inspect(const char *folder, bool json, FILE *out)
     summary s = {.folder = NULL};
     weft_status status = examine(folder, &arena, &s);
     if (status == WEFT_OK && json)
-        print_json(&s, out);
+        status = print_json(&s, &arena, out);
     else if (status == WEFT_OK)
         print_text(&s, out);
     weft_arena_release(&arena);
