@@ -40,8 +40,7 @@ static weft_status prepare(save *s)
     WEFT_TRY(weft_lane_create(device, 0, "checkpoint", &s->lane));
     if (weft_comm_rank(s->world) != 0)
         return WEFT_OK;
-    weft_folder_remove(s->temporary); /* of a save that was interrupted */
-    return weft_folder_make(s->temporary);
+    return weft_folder_make_new(s->temporary); /* without what an interrupted save left */
 }
 
 static weft_status check_shared(const save *s)
@@ -61,6 +60,27 @@ typedef struct run {
     size_t first;
 } run;
 
+/* Not an infinity nor a NaN. Compiled to a few vector instructions, beside a hash and a write. */
+static bool is_finite(const float *data, size_t count)
+{
+    uint32_t largest = 0;
+    for (size_t i = 0; i < count; i++) {
+        uint32_t bits;
+        memcpy(&bits, &data[i], sizeof bits);
+        bits &= 0x7f800000u;
+        largest = bits > largest ? bits : largest;
+    }
+    return largest != 0x7f800000u;
+}
+
+static weft_status not_finite(const save *s, const weft_stored_shard *shard, int num_dims)
+{
+    char where[160];
+    weft_shard_print(shard, num_dims, where, sizeof where);
+    return WEFT_ERROR(WEFT_DIVERGED, "step %" PRId64 ": %s %s is not finite: not saved",
+                      s->info->step, s->datasets.items[shard->dataset].name, where);
+}
+
 static weft_status write_slab(void *context, const weft_slab *slab)
 {
     run *r = context;
@@ -71,7 +91,10 @@ static weft_status write_slab(void *context, const weft_slab *slab)
 
     memcpy(shard.start, slab->start, (size_t)num_dims * sizeof shard.start[0]);
     memcpy(shard.count, slab->count, (size_t)num_dims * sizeof shard.count[0]);
-    shard.hash = XXH64(data, weft_shard_elements(&shard, num_dims) * sizeof *data, 0);
+    size_t elements = weft_shard_elements(&shard, num_dims);
+    if (!is_finite(data, elements))
+        return not_finite(s, &shard, num_dims);
+    shard.hash = XXH64(data, elements * sizeof *data, 0);
     WEFT_TRY(weft_raw_write(&s->file, &s->datasets.items[r->dataset], &shard, data));
     return weft_shard_append(&s->shards, &s->arena, &shard);
 }

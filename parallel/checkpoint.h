@@ -11,6 +11,8 @@
  *                             with size and xxh64
  *                             (of model.h5: of what lies outside the datasets), its own xxh64
  *   DIR/latest                a text file: "step-N"
+ *   DIR/step-N.replaced       only after a kill amid the replacement of step-N, where the file
+ *                             system cannot exchange two names at once: found under step-N's name
  *
  * Rank 0 makes model.h5 with HDF5; then each rank writes its own hyperslabs with plain writes at
  * the datasets' offsets (contiguous, no filter): see docs/checkpoints.md. Written under a temporary
@@ -36,8 +38,9 @@ typedef struct weft_checkpoint_info {
 
 /* Saves under `dir` (made where missing; seen by all ranks), replacing a checkpoint of the same
  * step. config_text: the resolved config as JSON. tokenizer_text: JSON of the tokenizer
- * description, or NULL. Lanes that write the state have been synced. After an error, such as a full
- * disk, what was there before is untouched. */
+ * description, or NULL. Lanes that write the state have been synced. WEFT_DIVERGED: a weight or a
+ * moment is not finite; such a state is never published. After an error, such as a full disk, what
+ * was there before is untouched. */
 weft_status weft_checkpoint_save(const char *dir, const weft_checkpoint_info *info,
                                  const weft_parameters *parameters, const weft_optimizer *optimizer,
                                  const char *config_text, const char *tokenizer_text) WEFT_CHECKED;

@@ -48,28 +48,50 @@ bool weft_folder_exists(const char *path)
 
 void weft_folder_remove(const char *path)
 {
-    DIR *folder = opendir(path);
-    if (!folder)
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    DIR *folder = fd < 0 ? NULL : fdopendir(fd);
+    if (!folder) {
+        if (fd >= 0)
+            close(fd);
+        unlink(path); /* a link goes, what it leads to stays */
         return;
-    for (const struct dirent *entry; (entry = readdir(folder));) {
-        char file[PATH_BYTES];
-        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
-            continue;
-        int length = snprintf(file, sizeof file, "%s/%s", path, entry->d_name);
-        if (length > 0 && (size_t)length < sizeof file)
-            unlink(file);
     }
+    for (const struct dirent *entry; (entry = readdir(folder));)
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+            unlinkat(fd, entry->d_name, 0);
     closedir(folder);
     rmdir(path);
+}
+
+weft_status weft_folder_make_new(const char *path)
+{
+    char parent[PATH_BYTES];
+    const char *end = strrchr(path, '/');
+    int length =
+        snprintf(parent, sizeof parent, "%.*s", end ? (int)(end - path) : 1, end ? path : ".");
+    if (length < 0 || (size_t)length >= sizeof parent)
+        return WEFT_ERROR(WEFT_FILE, "%.200s...: the path is too long", path);
+    if (length > 0)
+        WEFT_TRY(weft_folder_make(parent));
+    weft_folder_remove(path);
+    if (mkdir(path, 0777) != 0)
+        return WEFT_ERROR(WEFT_FILE, "%s: cannot make the folder: %s", path, strerror(errno));
+    return WEFT_OK;
 }
 
 weft_status weft_folder_create_file(const char *folder, const char *name, FILE **out)
 {
     char path[PATH_BYTES];
     WEFT_TRY(join(folder, name, path));
-    FILE *file = fopen(path, "we");
-    if (!file)
-        return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", path, strerror(errno));
+    unlink(path); /* never what a link leads to */
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    FILE *file = fd < 0 ? NULL : fdopen(fd, "w");
+    if (!file) {
+        int reason = errno;
+        if (fd >= 0)
+            close(fd);
+        return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", path, strerror(reason));
+    }
     *out = file;
     return WEFT_OK;
 }
@@ -104,13 +126,19 @@ weft_status weft_folder_sync(const char *path)
     return WEFT_OK;
 }
 
-/* Where the file system cannot exchange two names at once, the old folder steps aside first. */
-static weft_status replace_in_two_steps(const char *temporary, const char *target)
+static weft_status aside_of(const char *target, char out[PATH_BYTES])
 {
-    char aside[PATH_BYTES];
-    int length = snprintf(aside, sizeof aside, "%s.replaced", target);
-    if (length < 0 || (size_t)length >= sizeof aside)
+    int length = snprintf(out, PATH_BYTES, "%s.replaced", target);
+    if (length < 0 || length >= PATH_BYTES)
         return WEFT_ERROR(WEFT_FILE, "%.200s...: the path is too long", target);
+    return WEFT_OK;
+}
+
+/* Where the file system cannot exchange two names at once, the old folder steps aside first, to
+ * where find_whole looks for it. */
+static weft_status replace_in_two_steps(const char *temporary, const char *target,
+                                        const char *aside)
+{
     weft_folder_remove(aside);
     if (rename(target, aside) != 0)
         return WEFT_ERROR(WEFT_FILE, "%s: cannot replace: %s", target, strerror(errno));
@@ -121,20 +149,23 @@ static weft_status replace_in_two_steps(const char *temporary, const char *targe
                               strerror(reason), aside);
         return WEFT_ERROR(WEFT_FILE, "%s: cannot replace: %s", target, strerror(reason));
     }
-    weft_folder_remove(aside);
     return WEFT_OK;
 }
 
 weft_status weft_folder_publish(const char *temporary, const char *target)
 {
-    if (rename(temporary, target) == 0)
-        return WEFT_OK;
-    if (errno != EEXIST && errno != ENOTEMPTY)
-        return WEFT_ERROR(WEFT_FILE, "%s: cannot rename %s to it: %s", target, temporary,
-                          strerror(errno));
-    if (renameat2(AT_FDCWD, temporary, AT_FDCWD, target, RENAME_EXCHANGE) != 0)
-        return replace_in_two_steps(temporary, target);
-    weft_folder_remove(temporary); /* the old one has that name now */
+    char aside[PATH_BYTES];
+    WEFT_TRY(aside_of(target, aside));
+    if (rename(temporary, target) != 0) {
+        if (errno != EEXIST && errno != ENOTEMPTY && errno != ENOTDIR)
+            return WEFT_ERROR(WEFT_FILE, "%s: cannot rename %s to it: %s", target, temporary,
+                              strerror(errno));
+        if (renameat2(AT_FDCWD, temporary, AT_FDCWD, target, RENAME_EXCHANGE) == 0)
+            weft_folder_remove(temporary); /* the old one has that name now */
+        else
+            WEFT_TRY(replace_in_two_steps(temporary, target, aside));
+    }
+    weft_folder_remove(aside); /* of now, or of a save that was killed between its renames */
     return WEFT_OK;
 }
 
@@ -153,10 +184,33 @@ weft_status weft_folder_point(const char *dir, const char *link, const char *tex
     return weft_folder_sync(dir);
 }
 
+static weft_status has_manifest(const char *folder, weft_arena *arena, bool *out)
+{
+    const char *manifest;
+    WEFT_TRY(weft_arena_printf(arena, &manifest, "%s/" WEFT_MANIFEST_NAME, folder));
+    *out = access(manifest, F_OK) == 0;
+    return WEFT_OK;
+}
+
+/* The checkpoint that `path` names: there, or where a save that was killed while it replaced it has
+ * put it aside. NULL: neither. */
+static weft_status find_whole(const char *path, weft_arena *arena, const char **out)
+{
+    char aside[PATH_BYTES];
+    bool found;
+    *out = NULL;
+    WEFT_TRY(has_manifest(path, arena, &found));
+    if (found)
+        return weft_arena_strdup(arena, path, out);
+    WEFT_TRY(aside_of(path, aside));
+    WEFT_TRY(has_manifest(aside, arena, &found));
+    return found ? weft_arena_strdup(arena, aside, out) : WEFT_OK;
+}
+
 /* The folder that dir/latest names, or NULL where there is no such file. */
 static weft_status follow_latest(const char *dir, weft_arena *arena, const char **out)
 {
-    const char *latest;
+    const char *latest, *named;
     char *text;
     size_t bytes;
     int64_t step;
@@ -171,24 +225,23 @@ static weft_status follow_latest(const char *dir, weft_arena *arena, const char 
         text[used + strspn(text + used, "\n")])
         return WEFT_ERROR(WEFT_FILE, "%s: should say \"step-N\"", latest);
     text[used] = '\0';
-    const char *manifest;
-    WEFT_TRY(weft_arena_printf(arena, &manifest, "%s/%s/" WEFT_MANIFEST_NAME, dir, text));
-    if (access(manifest, F_OK) != 0)
+    WEFT_TRY(weft_arena_printf(arena, &named, "%s/%s", dir, text));
+    WEFT_TRY(find_whole(named, arena, out));
+    if (!*out)
         return WEFT_ERROR(WEFT_FILE, "%s: names %s, which has no " WEFT_MANIFEST_NAME, latest,
                           text);
-    return weft_arena_printf(arena, out, "%s/%s", dir, text);
+    return WEFT_OK;
 }
 
 weft_status weft_checkpoint_resolve(const char *path, weft_arena *arena, const char **out_folder)
 {
-    const char *text, *found;
-    WEFT_TRY(weft_arena_printf(arena, &text, "%s/" WEFT_MANIFEST_NAME, path));
-    if (access(text, F_OK) == 0)
-        return weft_arena_strdup(arena, path, out_folder);
-    WEFT_TRY(follow_latest(path, arena, &found));
+    const char *below, *found;
+    WEFT_TRY(find_whole(path, arena, &found));
+    if (!found)
+        WEFT_TRY(follow_latest(path, arena, &found));
     if (!found) {
-        WEFT_TRY(weft_arena_printf(arena, &text, "%s/checkpoints", path));
-        WEFT_TRY(follow_latest(text, arena, &found));
+        WEFT_TRY(weft_arena_printf(arena, &below, "%s/checkpoints", path));
+        WEFT_TRY(follow_latest(below, arena, &found));
     }
     if (!found)
         return WEFT_ERROR(WEFT_FILE,

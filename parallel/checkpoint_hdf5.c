@@ -63,7 +63,8 @@ static weft_status create_datasets(weft_tensor_file *file, weft_stored_list *lis
     hid_t create = H5Pcreate(H5P_DATASET_CREATE), links = H5Pcreate(H5P_LINK_CREATE);
     weft_status status = WEFT_OK;
 
-    if (H5Pset_alloc_time(create, H5D_ALLOC_TIME_EARLY) < 0 ||
+    if (H5Pset_obj_track_times(create, false) < 0 || /* equal states are equal bytes */
+        H5Pset_alloc_time(create, H5D_ALLOC_TIME_EARLY) < 0 ||
         H5Pset_fill_time(create, H5D_FILL_TIME_NEVER) < 0 ||
         H5Pset_create_intermediate_group(links, 1) < 0)
         status = hdf5_error(file->path, NULL, "cannot set up");

@@ -155,15 +155,20 @@ weft_status weft_shards_read(const char *folder, const weft_stored_list *dataset
 /* Makes `path` and what is missing above it. */
 weft_status weft_folder_make(const char *path) WEFT_CHECKED;
 bool weft_folder_exists(const char *path);
-/* Removes a folder and the files in it, as far as that goes. */
+/* Removes a folder and the files in it, as far as that goes; a link itself, and not what it leads
+ * to. */
 void weft_folder_remove(const char *path);
-/* Opens folder/name for writing. */
+/* Makes an empty folder, in the place of what has its name. */
+weft_status weft_folder_make_new(const char *path) WEFT_CHECKED;
+/* Opens folder/name for writing, a file of its own in the place of what has that name. */
 weft_status weft_folder_create_file(const char *folder, const char *name, FILE **out) WEFT_CHECKED;
 /* Flushes, fsyncs and closes; tells of any write that failed before. */
 weft_status weft_folder_finish_file(const char *folder, const char *name, FILE *file) WEFT_CHECKED;
 /* fsync of a file or a folder. */
 weft_status weft_folder_sync(const char *path) WEFT_CHECKED;
-/* Renames `temporary` to `target`, replacing a folder that is there. */
+/* Renames `temporary` to `target`, replacing a folder that is there. Killed at any moment, one of
+ * both is whole, under the target's name or, where the file system cannot exchange two names at
+ * once, under that with ".replaced", which readers know. */
 weft_status weft_folder_publish(const char *temporary, const char *target) WEFT_CHECKED;
 /* Makes `link` (a text file in `dir`) say `text`, by rename. */
 weft_status weft_folder_point(const char *dir, const char *link, const char *text) WEFT_CHECKED;

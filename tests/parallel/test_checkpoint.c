@@ -184,6 +184,28 @@ static void check_one_rank_full(weft_comm *world, const char *dir, const state_m
     EXPECT(access(path, F_OK) != 0, "%s is left over", path);
 }
 
+/* One rank holds a number that is none: every rank says so, and nothing is published. */
+static void check_one_rank_not_finite(weft_comm *world, const char *dir, state_model *m)
+{
+    char path[600];
+    fill_state(m, 500);
+    if (weft_comm_rank(world) == weft_comm_size(world) - 1) {
+        bool done = false;
+        for (int i = 0; !done && i < weft_optimizer_num_pieces(m->optimizer); i++) {
+            weft_state_piece piece = weft_optimizer_piece(m->optimizer, i);
+            done = piece.writer && piece.count > 0;
+            if (done)
+                piece.data[WEFT_STATE_EXP_AVG_SQ][0] = INFINITY;
+        }
+        EXPECT(done, "the last rank writes nothing");
+    }
+    EXPECT_OK(weft_comm_barrier(world));
+    EXPECT_ERROR(save_step(dir, m, 504), WEFT_DIVERGED, "step 504: optimizer/exp_avg_sq/");
+    snprintf(path, sizeof path, "%s/step-504", dir);
+    EXPECT(access(path, F_OK) != 0, "%s is there", path);
+    fill_state(m, 500);
+}
+
 /* Every rank gets the same error, which names the file and the dataset. */
 static void check_errors(weft_comm *world, const char *dir)
 {
@@ -199,6 +221,7 @@ static void check_errors(weft_comm *world, const char *dir)
     fill_state(&m, 500);
     EXPECT_OK(save_step(dir, &m, 500));
     check_one_rank_full(world, dir, &m);
+    check_one_rank_not_finite(world, dir, &m);
     snprintf(path, sizeof path, "%s/step-500/config.json/below", dir);
     EXPECT_ERROR(save_step(path, &m, 501), WEFT_FILE, "config.json");
     fill_state(&m, 502);
