@@ -88,12 +88,16 @@ static weft_status bad_value(const place *p, weft_json_span value, const char *e
 
 static weft_status check_bounds(const place *p, weft_json_span value, double number)
 {
-    if (!weft_option_has_bounds(p->row) || (number >= p->row->min && number <= p->row->max))
+    bool inside = number >= p->row->min && number <= p->row->max;
+    bool lost = number != 0 && (float)number == 0; /* kernels compute in single precision */
+    if (!weft_option_has_bounds(p->row) || (inside && !lost))
         return WEFT_OK;
     char where[WEFT_OPTION_PLACE_BYTES], shown[48], bounds[64];
     weft_option_place(p->source, value.start, p->section, p->row->key, where);
-    weft_option_bounds_text(p->row, bounds);
     copy_printable(value.start, value.bytes, shown, sizeof(shown));
+    if (inside)
+        return WEFT_ERROR(WEFT_CONFIG, "%s: %s is too small: 0 in single precision", where, shown);
+    weft_option_bounds_text(p->row, bounds);
     return WEFT_ERROR(WEFT_CONFIG, "%s: %s is out of range: %s%s%s", where, shown, bounds,
                       p->row->unit ? " " : "", p->row->unit ? p->row->unit : "");
 }

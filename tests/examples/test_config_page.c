@@ -1,5 +1,6 @@
 /* docs/config.md between its two markers is what the option tables say. `test_config_page --write`
  * brings the page up to date. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -64,6 +65,25 @@ static void test_tables(void **state)
     weft_arena_release(&arena);
 }
 
+/* Kernels compute in single precision: what a bound keeps out must not come in by rounding. */
+static void test_bounds(void **state)
+{
+    (void)state;
+    static weft_config config;
+    weft_option_section sections[WEFT_MAX_CONFIG_SECTIONS];
+    size_t num_sections = weft_config_sections(&config, sections);
+    for (size_t s = 0; s < num_sections; s++) {
+        for (size_t i = 0; i < sections[s].num_rows; i++) {
+            const weft_option_row *row = &sections[s].rows[i];
+            float min = (float)row->min, max = (float)row->max;
+            if (row->type == WEFT_OPTION_DOUBLE &&
+                (!isfinite(max) || (row->min > 0 && min == 0) || (row->max < 1 && max >= 1)))
+                fail_msg("%s.%s: its bounds are lost in single precision", sections[s].name,
+                         row->key);
+        }
+    }
+}
+
 static int write_page(void)
 {
     weft_arena arena = {0};
@@ -80,6 +100,7 @@ int main(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "--write") == 0)
         return write_page();
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_tables)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_tables),
+                                       cmocka_unit_test(test_bounds)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
