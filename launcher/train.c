@@ -149,6 +149,20 @@ static weft_status save(job *j)
     return WEFT_OK;
 }
 
+/* A save that fails amid a run leaves the run as it was: the next one tries again. Not so a state
+ * that is not finite, or ranks and devices that are lost. */
+static weft_status save_or_warn(job *j)
+{
+    weft_status status = save(j);
+    if (status != WEFT_FILE && status != WEFT_MEMORY)
+        return status;
+    if (j->speaks)
+        weft_log(WEFT_LOG_WARN, "step %" PRId64 ": not saved, the next save tries again: %s",
+                 j->trainer.step, weft_error_get()->text);
+    weft_error_clear();
+    return WEFT_OK;
+}
+
 static weft_status evaluate(job *j)
 {
     double loss;
@@ -164,7 +178,6 @@ static weft_status steps(job *j)
     weft_trainer *t = &j->trainer;
     const weft_config *c = &t->config;
     weft_step_result result = {0};
-    int64_t saved = -1;
     while (t->step < c->train.train_iters && !result.stop) {
         WEFT_TRY(weft_trainer_step(t, &result));
         if (j->speaks)
@@ -175,13 +188,11 @@ static weft_status steps(job *j)
             WEFT_TRY(weft_trainer_write_trace(t, j->args->out));
             j->traced = true;
         }
-        if (c->checkpoint.save_interval > 0 && t->step % c->checkpoint.save_interval == 0) {
-            WEFT_TRY(save(j));
-            saved = t->step;
-        }
+        bool ends = t->step >= c->train.train_iters || result.stop;
+        if (!ends && c->checkpoint.save_interval > 0 && t->step % c->checkpoint.save_interval == 0)
+            WEFT_TRY(save_or_warn(j));
     }
-    if (saved != t->step)
-        WEFT_TRY(save(j));
+    WEFT_TRY(save(j));
     j->stopped = t->step < c->train.train_iters;
     if (j->stopped && j->speaks)
         weft_progress_note(&j->progress, "stopped as asked after step %" PRId64, t->step);

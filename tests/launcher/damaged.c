@@ -1,6 +1,9 @@
 /* Damaged and foreign files of a dataset and of a checkpoint, as every verb that reads them meets
- * them: exit code 6, one line that names the file, nothing on stdout, nothing trained. */
+ * them: exit code 6, one line that names the file, nothing on stdout, nothing trained. And files
+ * that fail under a run. */
 #include <stdlib.h>
+#include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cjson/cJSON.h>
@@ -238,8 +241,96 @@ static void check_dataset(void)
         for (int j = 0; j < 2; j++)
             refuse(description_readers[j], "corpus.json", texts[i]);
     }
+    unlink("corpus.json");
+    EXPECT(mkfifo("corpus.json", 0600) == 0, "no pipe");
+    refuse(train, "corpus.json", "a pipe");
+    unlink("corpus.json");
     write_bytes("corpus.json", b.data, b.count);
     free(b.data);
+}
+
+static void check_odd_name(void)
+{
+    child c;
+    bytes idx = read_bytes("corpus.idx"), bin = read_bytes("corpus.bin");
+    write_bytes("a \"b\" \xff.idx", idx.data, idx.count);
+    write_bytes("a \"b\" \xff.bin", bin.data, bin.count);
+    child_run(&c, (const char *[]){"inspect", "a \"b\" \xff", "--json", NULL}, NULL);
+    cJSON *json = cJSON_Parse(c.out ? c.out : "");
+    const char *name = cJSON_GetStringValue(cJSON_GetObjectItem(json, "dataset"));
+    EXPECT(name && strcmp(name, "a \"b\" \xef\xbf\xbd") == 0, "%s%s", c.out, c.err);
+    cJSON_Delete(json);
+    child_release(&c);
+    free(idx.data);
+    free(bin.data);
+}
+
+/* --- under a run --------------------------------------------------------------------------- */
+
+/* Cuts the dataset under steps that read it. */
+static void check_cut_under_run(void)
+{
+    child c;
+    bytes b = read_bytes("corpus.bin");
+    struct timespec pause = {0, 5000000};
+    EXPECT(child_start(&c,
+                       (const char *[]){"train", "c.json", "--out", "cut", "--set",
+                                        "train_iters=1000000", "--set", "no_save=true", NULL},
+                       NULL),
+           "no start");
+    struct stat info = {0};
+    for (int i = 0; i < 4000 && info.st_size == 0 && !child_wait(&c, 0); i++) {
+        nanosleep(&pause, NULL);
+        stat("cut/metrics.jsonl", &info);
+    }
+    EXPECT(truncate("corpus.bin", 101) == 0, "cannot cut");
+    EXPECT(child_wait(&c, 20), "goes on without its data");
+    EXPECT(c.exit_code == 6 && child_is_line(c.err) &&
+               strstr(c.err, "corpus.bin: cut short: nothing at byte "),
+           "exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
+    write_bytes("corpus.bin", b.data, b.count);
+    free(b.data);
+}
+
+static void check_latest_is(const char *run, const char *wanted)
+{
+    char path[64];
+    snprintf(path, sizeof path, "%s/checkpoints/latest", run);
+    char *text = child_read(path);
+    EXPECT(text && strcmp(text, wanted) == 0, "%s: latest is %s", run, text);
+    free(text);
+}
+
+/* A folder that cannot be removed lies in the way of one save: amid a run it is tried again, at its
+ * end it is the run's exit code. */
+static void check_failing_saves(void)
+{
+    static const struct {
+        const char *run, *mesh, *blocked;
+        int exit_code;
+        const char *said, *latest;
+    } cases[] = {
+        {"amid", "dp=2", "2", 0, "warn step 2: not saved, the next save tries again: ", "step-5\n"},
+        {"last", "dp=1", "5", 6, "error ", "step-4\n"}};
+    for (int i = 0; i < 2; i++) {
+        char make[128], path[64];
+        child c;
+        snprintf(path, sizeof path, "%s/checkpoints/.step-%s.saving", cases[i].run,
+                 cases[i].blocked);
+        snprintf(make, sizeof make, "mkdir -p %s/deep", path);
+        EXPECT(system(make) == 0, "%s", make);
+        child_run(&c,
+                  (const char *[]){"train", "c.json", "--out", cases[i].run, "--mesh",
+                                   cases[i].mesh, "--set", "train_iters=5", "--set",
+                                   "save_interval=2", NULL},
+                  NULL);
+        EXPECT(c.exit_code == cases[i].exit_code && child_is_line(c.err) &&
+                   strstr(c.err, cases[i].said) && strstr(c.err, path),
+               "%s: exit %d: %s", cases[i].run, c.exit_code, c.err);
+        check_latest_is(cases[i].run, cases[i].latest);
+        child_release(&c);
+    }
 }
 
 int main(void)
@@ -257,6 +348,9 @@ int main(void)
     check_dataset();
     check_checkpoint();
     check_latest();
+    check_odd_name();
+    check_cut_under_run();
+    check_failing_saves();
     /* Nothing of all that has changed the files: they are good again. */
     accept(inspect_run);
     accept(inspect_corpus);

@@ -106,6 +106,8 @@ static weft_status poison_backward(weft_layer *layer, weft_pass *pass, const wef
     poison *p = (poison *)layer;
     bool bad = asked_for("gradient") && is_bad(p);
     WEFT_TRY(submit_fill(pass, p->bias->grad, p->hidden, bad ? NAN : 0));
+    if (asked_for("weight") && p->step == BAD_STEP)
+        WEFT_TRY(submit_fill(pass, p->bias->weight.data, p->hidden, NAN));
     return weft_lane_copy(weft_pass_lane(pass), dx->data, dy->data,
                           weft_tensor_count(dy) * weft_dtype_bytes(dy->dtype));
 }
@@ -241,6 +243,9 @@ int main(int argc, char **argv)
           "error step 3: lane compute, gradient norm: loss is nan on rank 1", "step-2\n");
     check_untouched("gradient", "first in decoder.layers.1.bias on rank 0");
     check_untouched("loss", "loss is nan on rank 0");
+    /* Nothing but the save looks at a weight that no loss and no gradient depends on. */
+    check("weight", "dp=2", "POISON=weight", "eval_interval=0", 8,
+          "step 3: model/decoder.layers.1.bias [0:16] is not finite: not saved", "step-2\n");
     check("evaluated", "dp=2", "POISON=evaluation", "eval_interval=4", 8,
           "error step 4: validation loss is nan", "step-3\n");
     if (!expect_failures)
