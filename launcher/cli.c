@@ -8,8 +8,8 @@
 #include "launcher/application.h"
 #include "launcher/verbs.h"
 
-static const char *const verb_names[] = {"train",  "prepare",   "generate", "inspect",
-                                         "doctor", "calibrate", "bench"};
+static const char *const verb_names[] = {"train",   "prepare", "eval",      "generate",
+                                         "inspect", "doctor",  "calibrate", "bench"};
 enum { NUM_VERBS = sizeof verb_names / sizeof *verb_names };
 
 static void usage(FILE *out, const char *program)
@@ -18,6 +18,7 @@ static void usage(FILE *out, const char *program)
             "usage: %s VERB ...\n"
             "  train    CONFIG --out RUN         train; starts mpirun itself for a larger mesh\n"
             "  prepare  TEXT... --out PREFIX     turn text into a token dataset\n"
+            "  eval     CHECKPOINT               the loss of a checkpoint on a dataset\n"
             "  generate CHECKPOINT --prompt TEXT continue a text\n"
             "  inspect  CHECKPOINT|DATASET       say what a file holds, and check it\n"
             "  doctor                            say what this machine has, and whether it works\n"
@@ -64,6 +65,8 @@ int weft_application_main(int argc, char **argv, const weft_application *given)
     }
     if (strcmp(verb, "train") == 0)
         return weft_verb_train(rest, args, &application);
+    if (strcmp(verb, "eval") == 0)
+        return weft_verb_eval(rest, args, &application);
     if (strcmp(verb, "generate") == 0)
         return weft_verb_generate(rest, args, &application);
     if (strcmp(verb, "prepare") == 0)

@@ -14,6 +14,7 @@
 enum { MAX_ARGS = 256, MAX_BLOCK_BYTES = 4096, NOT_STARTED = 127 };
 
 static volatile sig_atomic_t mpirun_pid;
+static const char *verb; /* that starts the ranks, for messages */
 
 static void pass_on(int number)
 {
@@ -40,7 +41,7 @@ static bool is_ruler(const char *line)
 /* Text as one line: breaks become spaces. */
 static void print_flat(const char *text)
 {
-    fputs("weft train: mpirun: ", stderr);
+    fprintf(stderr, "weft %s: mpirun: ", verb);
     bool space = true;
     for (; *text; text++) {
         bool blank = *text == '\n' || *text == ' ';
@@ -58,7 +59,7 @@ static void end_block(listener *l)
     const char *noticed = strstr(l->block, "process rank ");
     if (noticed && sscanf(noticed, "process rank %d with PID %*d on node %255s exited on signal %d",
                           &rank, node, &number) == 3) {
-        fprintf(stderr, "weft train: rank %d on %s was killed by signal %d (%s)\n", rank, node,
+        fprintf(stderr, "weft %s: rank %d on %s was killed by signal %d (%s)\n", verb, rank, node,
                 number, strsignal(number));
         l->explained = true;
     } else if (!strstr(l->block, "Primary job  terminated normally") &&
@@ -185,6 +186,7 @@ weft_status weft_launch_mpirun(int world, int argc, char **argv, int *exit_code)
     char *args[MAX_ARGS];
     int ends[2];
     listener l = {0};
+    verb = argv[1];
     WEFT_TRY(make_arguments(world, argc, argv, args));
     if (pipe(ends) != 0)
         return WEFT_ERROR(WEFT_COMM, "cannot start mpirun: %s", strerror(errno));
@@ -207,6 +209,6 @@ weft_status weft_launch_mpirun(int world, int argc, char **argv, int *exit_code)
     if (*exit_code == NOT_STARTED)
         return WEFT_ERROR(WEFT_COMM, "cannot start mpirun for %d ranks: is it on PATH?", world);
     if (*exit_code != 0 && *exit_code != WEFT_EXIT_STOPPED && !l.explained)
-        fprintf(stderr, "weft train: mpirun ended with exit code %d\n", *exit_code);
+        fprintf(stderr, "weft %s: mpirun ended with exit code %d\n", verb, *exit_code);
     return WEFT_OK;
 }

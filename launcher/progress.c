@@ -164,6 +164,26 @@ weft_status weft_progress_step(weft_progress *p, const weft_step_result *r)
     return WEFT_OK;
 }
 
+static void write_evaluation(FILE *out, int64_t step, const weft_evaluation *e)
+{
+    fprintf(out,
+            "{\"step\": %" PRId64 ", \"validation_loss\": %.17g, \"validation_tokens\": %.17g}\n",
+            step, e->loss, e->tokens);
+}
+
+weft_status weft_progress_evaluation(weft_progress *p, int64_t step, const weft_evaluation *e)
+{
+    write_evaluation(p->metrics, step, e);
+    if (fflush(p->metrics) != 0)
+        return WEFT_ERROR(WEFT_FILE, "metrics.jsonl: cannot write: %s", strerror(errno));
+    if (p->json) {
+        write_evaluation(stdout, step, e);
+        fflush(stdout);
+    }
+    weft_progress_note(p, "step %" PRId64 "  validation loss %.4f", step, e->loss);
+    return WEFT_OK;
+}
+
 void weft_progress_note(weft_progress *p, const char *format, ...)
 {
     if (p->json)

@@ -25,7 +25,10 @@ weft_status weft_progress_open(weft_progress *progress, const char *run_dir, int
  * peak, time left; on a terminal as much of it as its width has room for. */
 weft_status weft_progress_step(weft_progress *progress,
                                const weft_step_result *result) WEFT_CHECKED;
-/* A line of its own (evaluation, checkpoints), which the live line does not overwrite. */
+/* An evaluation after step `step`: a metrics line, and one of its own. */
+weft_status weft_progress_evaluation(weft_progress *progress, int64_t step,
+                                     const weft_evaluation *evaluation) WEFT_CHECKED;
+/* A line of its own (checkpoints), which the live line does not overwrite. */
 void weft_progress_note(weft_progress *progress, const char *format, ...) WEFT_PRINTF(2, 3);
 void weft_progress_close(weft_progress *progress);
 

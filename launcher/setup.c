@@ -194,13 +194,15 @@ static weft_status make_programs(weft_trainer *t)
     void *memory;
     WEFT_TRY(weft_arena_alloc_array(t->arena, (size_t)mesh->pp, sizeof(weft_program), &memory));
     weft_program *all = memory;
-    for (int i = 0; i < 2; i++) {
+    for (int i = t->evaluates ? 1 : 0; i < 2; i++) {
         for (int s = 0; s < mesh->pp; s++)
             WEFT_TRY(weft_program_pipeline(shapes[i], s, t->arena, &all[s]));
         WEFT_TRY(weft_program_check(all, mesh->pp, batches, shapes[i]->forward_only));
         *mine[i] = all[stage];
         *slots[i] = weft_pipeline_slots_of(shapes[i], stage);
     }
+    if (t->evaluates)
+        t->slots = t->eval_slots;
     return WEFT_OK;
 }
 
@@ -252,10 +254,11 @@ static weft_status create_model(weft_trainer *t)
                             .micro_batch_size = train->micro_batch_size,
                             .bucket_elements = (size_t)t->config.parallel.ddp_bucket_size,
                             .training = true,
+                            .evaluates = t->evaluates,
                             .num_passes = t->slots.num_activation,
                             .seed = (uint64_t)train->seed,
                             .moe = t->moe.options,
-                            .graphs = t->config.device.cuda_graphs,
+                            .graphs = t->config.device.cuda_graphs && !t->evaluates,
                             .pace_flops = t->config.device.pace},
         weft_config_build(&t->config), &t->model));
     double flops;
@@ -341,8 +344,9 @@ static weft_status reserve(weft_trainer *t)
         if (t->lanes[i])
             WEFT_TRY(weft_comm_reserve(pp, t->lanes[i], boundary_bytes));
     WEFT_TRY(weft_model_reserve(t->model, t->lanes[WEFT_LANE_COMPUTE]));
-    return weft_optimizer_reserve(t->optimizer, t->lanes[WEFT_LANE_COMPUTE],
-                                  t->lanes[WEFT_LANE_REDUCE]);
+    return t->evaluates ? WEFT_OK
+                        : weft_optimizer_reserve(t->optimizer, t->lanes[WEFT_LANE_COMPUTE],
+                                                 t->lanes[WEFT_LANE_REDUCE]);
 }
 
 static weft_status create_optimizer(weft_trainer *t)
@@ -386,11 +390,11 @@ static weft_status choose_comm(weft_trainer *t, const weft_config_source *source
     return weft_config_locate(source, status);
 }
 
-weft_status weft_trainer_create(weft_trainer *t, const weft_config *config,
-                                const weft_config_source *source, weft_comm *world,
-                                weft_arena *arena)
+static weft_status create(weft_trainer *t, bool evaluates, const weft_config *config,
+                          const weft_config_source *source, weft_comm *world, weft_arena *arena)
 {
     memset(t, 0, sizeof *t);
+    t->evaluates = evaluates;
     t->config = *config;
     t->arena = arena;
     t->world = world;
@@ -405,7 +409,21 @@ weft_status weft_trainer_create(weft_trainer *t, const weft_config *config,
     WEFT_TRY(weft_comm_agree(world, create_mesh(t, source, &mesh)));
     WEFT_TRY(weft_groups_create(world, &mesh, &t->groups));
     WEFT_TRY(weft_comm_agree(world, create_local(t)));
-    return create_optimizer(t);
+    return evaluates ? reserve(t) : create_optimizer(t);
+}
+
+weft_status weft_trainer_create(weft_trainer *t, const weft_config *config,
+                                const weft_config_source *source, weft_comm *world,
+                                weft_arena *arena)
+{
+    return create(t, false, config, source, world, arena);
+}
+
+weft_status weft_trainer_create_evaluating(weft_trainer *t, const weft_config *config,
+                                           const weft_config_source *source, weft_comm *world,
+                                           weft_arena *arena)
+{
+    return create(t, true, config, source, world, arena);
 }
 
 void weft_trainer_release(weft_trainer *t)

@@ -165,12 +165,11 @@ static weft_status save_or_warn(job *j)
 
 static weft_status evaluate(job *j)
 {
-    double loss;
-    WEFT_TRY(weft_trainer_evaluate(&j->trainer, &loss));
-    if (j->speaks)
-        weft_progress_note(&j->progress, "step %" PRId64 "  validation loss %.4f", j->trainer.step,
-                           loss);
-    return WEFT_OK;
+    weft_evaluation evaluation;
+    WEFT_TRY(weft_trainer_evaluate(&j->trainer, WEFT_SPLIT_VALIDATION, &evaluation));
+    if (!j->speaks)
+        return WEFT_OK;
+    return weft_progress_evaluation(&j->progress, j->trainer.step, &evaluation);
 }
 
 static weft_status steps(job *j)

@@ -177,7 +177,8 @@ static weft_status run(weft_trainer *t, bool eval, int64_t step)
     t->running_slots = eval ? &t->eval_slots : &t->slots;
     t->running_step = step;
     t->running_batches = batches_of(t);
-    t->running_scale = *weft_optimizer_loss_scale(t->optimizer);
+    if (!t->evaluates)
+        t->running_scale = *weft_optimizer_loss_scale(t->optimizer);
     memset(weft_model_metrics(t->model), 0, sizeof(weft_metrics));
     return weft_program_run(eval ? &t->eval_program : &t->program, &t->executor);
 }
@@ -253,21 +254,23 @@ weft_status weft_trainer_step(weft_trainer *t, weft_step_result *out)
     return WEFT_OK;
 }
 
-weft_status weft_trainer_evaluate(weft_trainer *t, double *out_loss)
+weft_status weft_trainer_evaluate(weft_trainer *t, weft_split_kind split, weft_evaluation *out)
 {
+    static const char *const names[] = {"training", "validation", "test"};
     double loss = 0;
     weft_step_result result;
     int64_t batch = t->config.train.global_batch_size;
     for (int64_t i = 0; i < t->config.train.eval_iters; i++) {
-        WEFT_TRY(read_batch(t, &t->splits[1], false, (uint64_t)(i * batch)));
+        WEFT_TRY(read_batch(t, &t->splits[split], false, (uint64_t)(i * batch)));
         WEFT_TRY(run(t, true, t->step));
         WEFT_TRY(reduce_result(t, 1, &result));
         loss += result.loss;
     }
-    *out_loss = loss / (double)t->config.train.eval_iters;
-    if (!isfinite(*out_loss))
-        return WEFT_ERROR(WEFT_DIVERGED, "step %lld: validation loss is %g", (long long)t->step,
-                          *out_loss);
+    loss /= (double)t->config.train.eval_iters;
+    if (!isfinite(loss))
+        return WEFT_ERROR(WEFT_DIVERGED, "step %lld: %s loss is %g", (long long)t->step,
+                          names[split], loss);
+    *out = (weft_evaluation){loss, result.tokens * (double)t->config.train.eval_iters};
     return WEFT_OK;
 }
 
@@ -283,8 +286,10 @@ weft_status weft_trainer_start(weft_trainer *t, const char *checkpoint)
     weft_checkpoint_info info;
     weft_status status = weft_checkpoint_read_info(checkpoint, &info);
     WEFT_TRY(weft_comm_agree(t->world, status));
-    WEFT_TRY(weft_checkpoint_load(checkpoint, weft_model_parameters(t->model), t->optimizer, lane));
     t->step = info.step;
+    if (t->evaluates)
+        return weft_checkpoint_load_weights(checkpoint, weft_model_parameters(t->model), lane);
+    WEFT_TRY(weft_checkpoint_load(checkpoint, weft_model_parameters(t->model), t->optimizer, lane));
     t->consumed_samples = info.consumed_samples;
     weft_loss_scale *scale = weft_optimizer_loss_scale(t->optimizer);
     if (weft_loss_scale_is_on(scale) && weft_loss_scale_is_on(&info.loss_scale))

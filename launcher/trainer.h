@@ -36,6 +36,20 @@ typedef struct weft_step_result {
     bool stop;              /* a rank was asked to stop (SIGTERM, SIGUSR1) */
 } weft_step_result;
 
+/* The parts of the dataset, as data.split weighs them. */
+typedef enum weft_split_kind {
+    WEFT_SPLIT_TRAIN,
+    WEFT_SPLIT_VALIDATION,
+    WEFT_SPLIT_TEST,
+    WEFT_NUM_SPLITS
+} weft_split_kind;
+
+/* What an evaluation gave, the same on every rank. */
+typedef struct weft_evaluation {
+    double loss; /* mean over `tokens` */
+    double tokens;
+} weft_evaluation;
+
 typedef struct weft_trainer {
     weft_config config;
     weft_arena *arena; /* job lifetime; borrowed */
@@ -44,10 +58,11 @@ typedef struct weft_trainer {
     weft_groups groups;
     weft_moe_selection moe;
     weft_model *model;
-    weft_optimizer *optimizer;
+    bool evaluates;            /* and nothing else */
+    weft_optimizer *optimizer; /* NULL where it evaluates */
     weft_lr_schedule lr;
     weft_dataset *dataset;
-    weft_split splits[3];
+    weft_split splits[WEFT_NUM_SPLITS];
     weft_lane *lanes[WEFT_NUM_LANES];
     weft_executor executor;
     weft_pipeline_shape shape, eval_shape;
@@ -76,14 +91,21 @@ typedef struct weft_trainer {
 weft_status weft_trainer_create(weft_trainer *trainer, const weft_config *config,
                                 const weft_config_source *source, weft_comm *world,
                                 weft_arena *arena) WEFT_CHECKED;
+/* The same without what training alone needs: no gradients, no optimizer, no measuring. It starts
+ * from a checkpoint and evaluates. Collective over world. */
+weft_status weft_trainer_create_evaluating(weft_trainer *trainer, const weft_config *config,
+                                           const weft_config_source *source, weft_comm *world,
+                                           weft_arena *arena) WEFT_CHECKED;
 void weft_trainer_release(weft_trainer *trainer);
 
 /* Fresh weights, or those of a checkpoint folder. Collective. */
 weft_status weft_trainer_start(weft_trainer *trainer, const char *checkpoint) WEFT_CHECKED;
 /* One optimizer step. Collective. */
 weft_status weft_trainer_step(weft_trainer *trainer, weft_step_result *out) WEFT_CHECKED;
-/* Mean loss over eval_iters global batches of the validation split. Collective. */
-weft_status weft_trainer_evaluate(weft_trainer *trainer, double *out_loss) WEFT_CHECKED;
+/* Mean loss over the first eval_iters global batches of a split, in the order of the dataset, again
+ * from its start where it ends. WEFT_DIVERGED where it is not finite. Collective. */
+weft_status weft_trainer_evaluate(weft_trainer *trainer, weft_split_kind split,
+                                  weft_evaluation *out) WEFT_CHECKED;
 /* Saves under `dir`/step-N. Collective. */
 weft_status weft_trainer_save(weft_trainer *trainer, const char *dir) WEFT_CHECKED;
 /* Writes the kept timeline of all ranks as trace.json and trace.svg in `dir`. Collective. */

@@ -7,6 +7,7 @@
 #include <weft/application.h>
 
 int weft_verb_train(int argc, char **argv, const weft_application *application);
+int weft_verb_eval(int argc, char **argv, const weft_application *application);
 int weft_verb_generate(int argc, char **argv, const weft_application *application);
 int weft_verb_inspect(int argc, char **argv);
 int weft_verb_prepare(int argc, char **argv);

@@ -105,7 +105,8 @@ static weft_status init(weft_model *model, weft_model_function build)
     weft_model_stage_range(model, s->groups->coords.at[WEFT_AXIS_PP], &model->first, &model->end);
     WEFT_TRY(weft_parameters_create(s->groups, s->device, s->dtype, &model->parameters));
     WEFT_TRY(weft_model_init_layers(model));
-    WEFT_TRY(weft_parameters_allocate(model->parameters, s->bucket_elements, s->training));
+    WEFT_TRY(weft_parameters_allocate(model->parameters, s->bucket_elements,
+                                      s->training && !s->evaluates));
     WEFT_TRY(create_passes(model));
     return s->graphs && weft_graphs_fit(model) ? weft_graphs_create(model) : WEFT_OK;
 }

@@ -47,7 +47,8 @@ typedef struct weft_model_setup {
     weft_dtype dtype;
     int64_t micro_batch_size;
     size_t bucket_elements;
-    bool training;  /* false: weights alone */
+    bool training;  /* false: weights alone, and logits are kept */
+    bool evaluates; /* of a training model: weights alone; its losses have the bits of training's */
     int num_passes; /* micro-batches in flight on this stage */
     uint64_t seed;
     weft_moe_options moe;

@@ -136,14 +136,18 @@ static void train_and_evaluate(weft_comm *world, const run_case *c, double *out_
     weft_arena arena = {0};
     weft_trainer trainer;
     weft_step_result result;
+    weft_evaluation evaluation;
     create(world, c, "cuda", &arena, &trainer);
     abort_on(world, weft_trainer_start(&trainer, NULL), "graphs");
     for (int i = 0; i < GRAPH_STEPS; i++) {
         abort_on(world, weft_trainer_step(&trainer, &result), "graphs");
         out_losses[2 * i] = result.loss;
         out_losses[2 * i + 1] = result.grad_norm;
-        if (i % 3 == 2)
-            abort_on(world, weft_trainer_evaluate(&trainer, &out_losses[2 * i + 1]), "graphs");
+        if (i % 3 != 2)
+            continue;
+        abort_on(world, weft_trainer_evaluate(&trainer, WEFT_SPLIT_VALIDATION, &evaluation),
+                 "graphs");
+        out_losses[2 * i + 1] = evaluation.loss;
     }
     *out_replays = weft_model_num_replays(trainer.model);
     weft_trainer_release(&trainer);

@@ -328,7 +328,8 @@ static void check_expert_parallel(void)
 
 static void check_help(void)
 {
-    static const char *const verbs[] = {"train", "prepare", "generate", "inspect", "doctor"};
+    static const char *const verbs[] = {"train",    "prepare", "eval",
+                                        "generate", "inspect", "doctor"};
     char usage[64];
     child c;
     run_weft(&c, (const char *[]){"--help", NULL});

@@ -35,7 +35,9 @@ static double peak_of(weft_comm *part, int i, int micro_batches, double *out_los
     training_start(&t, &c, part);
     training_step(&t, &result);
     weft_device_get_stats(t.trainer.device, &trained);
-    EXPECT_OK(weft_trainer_evaluate(&t.trainer, out_loss));
+    weft_evaluation evaluation = {0};
+    EXPECT_OK(weft_trainer_evaluate(&t.trainer, WEFT_SPLIT_VALIDATION, &evaluation));
+    *out_loss = evaluation.loss;
     weft_device_get_stats(t.trainer.device, &evaluated);
     EXPECT(evaluated.bytes_peak == trained.bytes_peak &&
                evaluated.pinned_bytes_peak == trained.pinned_bytes_peak &&

@@ -1,0 +1,210 @@
+/* The validation loss: in metrics.jsonl and on standard output as the training found it, and by
+ * weft eval from a checkpoint, to the bit on the same mesh, on another within rounding, in less
+ * memory, and without a trace in the run's folder. */
+#include <stdlib.h>
+
+#include <cjson/cJSON.h>
+
+#include "tests/expect.h"
+#include "tests/launcher/child.h"
+
+static const char config[] =
+    "{\"model\": {\"num_layers\": 2, \"hidden_size\": 16, \"num_attention_heads\": 4,\n"
+    "  \"seq_length\": 48, \"vocab_size\": 53, \"num_experts\": 16, \"hidden_dropout\": 0.1},\n"
+    "\"train\": {\"micro_batch_size\": 8, \"global_batch_size\": 16, \"train_iters\": 4,\n"
+    "  \"lr\": 1e-2, \"eval_interval\": 2, \"eval_iters\": 2},\n"
+    "\"data\": {\"mock_data\": true, \"split\": \"9,1,0\"}, \"checkpoint\": {\"save_interval\": "
+    "2},\n"
+    "\"device\": {\"peak_flops\": 1e9, \"num_threads\": 1}, \"log\": {\"trace_step\": 0}}\n";
+
+enum { TOKENS = 2 * 16 * 48 };
+
+static double number_of(const cJSON *object, const char *key)
+{
+    const cJSON *value = cJSON_GetObjectItemCaseSensitive(object, key);
+    return cJSON_IsNumber(value) ? value->valuedouble : NAN;
+}
+
+/* The losses that lines of evaluations hold, after steps 2, 4, ...: how many there are. */
+static int read_evaluations(const char *text, double out[4])
+{
+    int count = 0;
+    for (const char *line = text; line && *line && count < 4; line += strcspn(line, "\n") + 1) {
+        cJSON *json = cJSON_ParseWithLength(line, strcspn(line, "\n"));
+        double loss = number_of(json, "validation_loss");
+        if (isfinite(loss)) {
+            EXPECT(number_of(json, "step") == 2 * (count + 1) &&
+                       number_of(json, "validation_tokens") == TOKENS &&
+                       cJSON_GetArraySize(json) == 3,
+                   "%.100s", line);
+            out[count++] = loss;
+        }
+        cJSON_Delete(json);
+    }
+    return count;
+}
+
+static double worst_peak(const char *text)
+{
+    double most = 0;
+    for (const char *at = text; at && (at = strstr(at, "\"device_bytes_peak\": ")) != NULL; at++)
+        most = fmax(most, atof(strchr(at, ':') + 1));
+    return most;
+}
+
+/* Trains, and gives the losses of both evaluations and the most memory that a rank took. */
+static void train(const char *run, const char *mesh, const char *precision, double out[4],
+                  double *out_bytes)
+{
+    char path[64];
+    child c;
+    child_run(&c,
+              (const char *[]){"train", "c.json", "--out", run, "--mesh", mesh, "--set", precision,
+                               "--json", NULL},
+              NULL);
+    EXPECT(c.exit_code == 0, "%s: exit %d: %s", run, c.exit_code, c.err);
+    snprintf(path, sizeof path, "%s/metrics.jsonl", run);
+    char *text = child_read(path);
+    EXPECT(text && c.out && strcmp(text, c.out) == 0, "%s: stdout is not metrics.jsonl", run);
+    EXPECT(read_evaluations(text, out) == 2, "%s: not two evaluations:\n%s", run, text);
+    EXPECT(out[0] != out[1], "the loss stands still");
+    *out_bytes = worst_peak(text);
+    free(text);
+    child_release(&c);
+}
+
+/* --json's loss, with up to four more arguments. */
+static double evaluate(const char *checkpoint, const char *const more[5], int step,
+                       const char *split, double tokens)
+{
+    const char *args[8] = {"eval", checkpoint, "--json"};
+    child c;
+    for (int i = 0; i < 4 && more[i]; i++)
+        args[3 + i] = more[i];
+    child_run(&c, args, NULL);
+    EXPECT(c.exit_code == 0, "eval %s: exit %d: %s", checkpoint, c.exit_code, c.err);
+    cJSON *json = cJSON_Parse(c.out);
+    const cJSON *name = cJSON_GetObjectItem(json, "split");
+    double loss = number_of(json, "loss");
+    EXPECT(number_of(json, "step") == step && number_of(json, "tokens") == tokens &&
+               cJSON_IsString(name) && strcmp(name->valuestring, split) == 0 &&
+               fabs(number_of(json, "perplexity") / exp(loss) - 1) < 1e-12,
+           "eval %s: %s", checkpoint, c.out);
+    cJSON_Delete(json);
+    child_release(&c);
+    return loss;
+}
+
+static char *list(const char *run)
+{
+    char command[128];
+    snprintf(command, sizeof command, "ls -lR --time-style=full-iso %s > listing", run);
+    EXPECT(system(command) == 0, "%s", command);
+    return child_read("listing");
+}
+
+static void check_alone(void)
+{
+    static const char *const none[5] = {NULL};
+    double losses[4], bytes;
+    char limit[64];
+    train("alone", "dp=1", "precision=fp32", losses, &bytes);
+    char *before = list("alone");
+    EXPECT(evaluate("alone", none, 4, "validation", TOKENS) == losses[1], "not the run's loss");
+    EXPECT(evaluate("alone/checkpoints/step-2", none, 2, "validation", TOKENS) == losses[0],
+           "not the run's loss after step 2");
+    double other =
+        evaluate("alone", (const char *[5]){"--mesh", "tp=2,binding=tp"}, 4, "validation", TOKENS);
+    EXPECT(fabs(other / losses[1] - 1) < 1e-5, "%.9g on another mesh, not %.9g", other, losses[1]);
+    other = evaluate("alone", (const char *[5]){"--split", "all", "--iters", "1"}, 4, "all",
+                     TOKENS / 2);
+    EXPECT(fabs(other / losses[1] - 1) < 0.5 && other != losses[1], "%.9g of all", other);
+    /* Weights without gradients, masters and moments. */
+    snprintf(limit, sizeof limit, "device.memory_limit=%.0f", bytes * 0.9);
+    EXPECT(evaluate("alone", (const char *[5]){"--set", limit}, 4, "validation", TOKENS) ==
+               losses[1],
+           "not the run's loss in less memory");
+    char *after = list("alone");
+    EXPECT(before && after && strcmp(before, after) == 0, "before:\n%s\nafter:\n%s", before, after);
+    free(before);
+    free(after);
+}
+
+static void check_mesh(const char *run, const char *mesh, const char *precision)
+{
+    static const char *const none[5] = {NULL};
+    double losses[4], bytes;
+    train(run, mesh, precision, losses, &bytes);
+    double loss = evaluate(run, none, 4, "validation", TOKENS);
+    EXPECT(loss == losses[1], "%s: %.17g, not %.17g", mesh, loss, losses[1]);
+}
+
+/* Lines of evaluations go the way of the lines of steps. */
+static void check_resume(void)
+{
+    double losses[4];
+    child c;
+    char *text = child_read("alone/metrics.jsonl");
+    size_t bytes = strlen(text ? text : "") + 128;
+    char *longer = malloc(bytes);
+    EXPECT(longer != NULL, "no memory");
+    snprintf(longer, bytes, "%s{\"step\": 6, \"validation_loss\": 1, \"validation_tokens\": 1}\n",
+             text);
+    EXPECT(child_write("alone/metrics.jsonl", longer), "alone/metrics.jsonl");
+    free(longer);
+    free(text);
+    child_run(&c,
+              (const char *[]){"train", "alone/config.json", "--out", "alone", "--resume", "--set",
+                               "train_iters=6", NULL},
+              NULL);
+    EXPECT(c.exit_code == 0 && c.out && strstr(c.out, "\nstep 6  validation loss "), "exit %d: %s",
+           c.exit_code, c.err);
+    child_release(&c);
+    text = child_read("alone/metrics.jsonl");
+    EXPECT(read_evaluations(text, losses) == 3 && losses[2] > 1, "not 3 evaluations:\n%s", text);
+    free(text);
+}
+
+static void check_wrong(void)
+{
+    static const struct {
+        const char *args[4];
+        int exit_code;
+        const char *part;
+    } cases[] = {
+        {{"nowhere"}, 6, "nowhere: no checkpoint there"},
+        {{"alone", "--split", "tset"}, 2, "--split tset: "},
+        {{"alone", "--split", "test"}, 2, "--split test: data.split 9,1,0 leaves nothing for it"},
+        {{"alone", "--data", "absent"}, 2, "data.data_path: absent.idx: No such file"},
+        {{"alone", "--iters", "-1"}, 2, "--iters -1: "},
+        {{"alone", "--mesh", "tp=3"}, 2, "--mesh tp=3: parallel.tensor_model_parallel_size: "},
+        {{"alone", "--set", "train.eval_itres=1"}, 2, "did you mean train.eval_iters?"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *args[6] = {"eval"};
+        child c;
+        for (int k = 0; k < 4 && cases[i].args[k]; k++)
+            args[1 + k] = cases[i].args[k];
+        child_run(&c, args, NULL);
+        EXPECT(c.exit_code == cases[i].exit_code && child_is_line(c.err) &&
+                   strncmp(c.err, "weft eval: ", 11) == 0 && strstr(c.err, cases[i].part) &&
+                   c.out && !*c.out,
+               "%s: exit %d: %s", cases[i].part, c.exit_code, c.err);
+        child_release(&c);
+    }
+}
+
+int main(void)
+{
+    char folder[32];
+    EXPECT(child_folder_enter(folder), "no folder");
+    EXPECT(child_write("c.json", config), "c.json");
+    check_alone();
+    check_wrong();
+    check_resume();
+    check_mesh("replicas", "dp=2,binding=dp,ep=2", "precision=bf16");
+    check_mesh("stages", "tp=2,pp=2,binding=tp", "precision=fp32");
+    if (!expect_failures)
+        child_folder_leave(folder);
+    return expect_finish();
+}
