@@ -38,6 +38,14 @@ bool weft_options_locate(const char *text, const char *path, int *line, int *col
 /* Writes the resolved values as JSON that parses back to the same values. */
 weft_status weft_options_write(const weft_option_section *sections, size_t num_sections,
                                FILE *out) WEFT_CHECKED;
+/* Called for a row whose two values differ, with both as they would be written. */
+typedef weft_status (*weft_difference_function)(void *context, const char *section,
+                                                const weft_option_row *row, const char *before,
+                                                const char *after);
+/* Visits the rows that differ between two fillings of the same sections, in their order. */
+weft_status weft_options_compare(const weft_option_section *before,
+                                 const weft_option_section *after, size_t num_sections,
+                                 weft_difference_function visit, void *context) WEFT_CHECKED;
 /* `--help`: a line an option: key, default, bounds, unit, help. markdown: as tables for docs. */
 void weft_options_help(const weft_option_section *sections, size_t num_sections, bool markdown,
                        FILE *out);

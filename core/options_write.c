@@ -119,6 +119,45 @@ weft_status weft_options_write(const weft_option_section *sections, size_t num_s
     return WEFT_OK;
 }
 
+/* *out is malloc'ed, and may be NULL after an error. */
+static weft_status value_text(const weft_option_section *section, const weft_option_row *row,
+                              char **out)
+{
+    size_t bytes;
+    FILE *stream = open_memstream(out, &bytes);
+    if (!stream)
+        return WEFT_ERROR(WEFT_MEMORY, "out of memory for the text of %s", row->key);
+    weft_status status = write_value(row, (const char *)section->target + row->offset, stream);
+    if (fclose(stream) != 0 && status == WEFT_OK)
+        status = WEFT_ERROR(WEFT_MEMORY, "out of memory for the text of %s", row->key);
+    return status;
+}
+
+static weft_status compare_row(const weft_option_section *before, const weft_option_section *after,
+                               const weft_option_row *row, weft_difference_function visit,
+                               void *context)
+{
+    char *texts[2] = {NULL, NULL};
+    weft_status status = value_text(before, row, &texts[0]);
+    if (status == WEFT_OK)
+        status = value_text(after, row, &texts[1]);
+    if (status == WEFT_OK && strcmp(texts[0], texts[1]) != 0)
+        status = visit(context, before->name, row, texts[0], texts[1]);
+    free(texts[0]);
+    free(texts[1]);
+    return status;
+}
+
+weft_status weft_options_compare(const weft_option_section *before,
+                                 const weft_option_section *after, size_t num_sections,
+                                 weft_difference_function visit, void *context)
+{
+    for (size_t i = 0; i < num_sections; i++)
+        for (size_t j = 0; j < before[i].num_rows; j++)
+            WEFT_TRY(compare_row(&before[i], &after[i], &before[i].rows[j], visit, context));
+    return WEFT_OK;
+}
+
 /* What a row accepts: choices, bounds or just its type. */
 static void domain_text(const weft_option_row *row, const char *between, char out[256])
 {

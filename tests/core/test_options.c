@@ -306,6 +306,39 @@ static void places_are_found(void **state)
     assert_false(weft_options_locate("{\"model\"", "model", &line, &column));
 }
 
+static weft_status note_difference(void *context, const char *section, const weft_option_row *row,
+                                   const char *before, const char *after)
+{
+    char *list = context;
+    size_t used = strlen(list);
+    snprintf(list + used, 512 - used, "%s.%s %s -> %s\n", section, row->key, before, after);
+    return WEFT_OK;
+}
+
+static void differences_are_visited(void **state)
+{
+    (void)state;
+    static const char *const sets[] = {"lr=0.5",       "layer_freq=[1, 0]", "position=none",
+                                       "tags=[\"a\"]", "data_path=x",       "swiglu=false"};
+    char list[512] = "";
+    sample s[2];
+    weft_option_section sections[2][2];
+    weft_arena arena = {0};
+    for (size_t i = 0; i < 2; i++) {
+        sample_sections(&s[i], sections[i]);
+        assert_int_equal(
+            weft_options_parse(sections[i], 2, "run.json", NULL, sets, i ? 6 : 0, &arena), WEFT_OK);
+    }
+    assert_int_equal(weft_options_compare(sections[0], sections[1], 2, note_difference, list),
+                     WEFT_OK);
+    assert_string_equal(list, "model.position \"rope\" -> \"none\"\n"
+                              "model.layer_freq 1 -> [1, 0]\n"
+                              "train.lr 0.001 -> 0.5\n"
+                              "train.data_path null -> \"x\"\n"
+                              "train.tags [] -> [\"a\"]\n");
+    weft_arena_release(&arena);
+}
+
 static void help_names_every_option(void **state)
 {
     (void)state;
@@ -373,6 +406,7 @@ int main(void)
         cmocka_unit_test(overrides_come_last),
         cmocka_unit_test(what_is_written_reads_back),
         cmocka_unit_test(places_are_found),
+        cmocka_unit_test(differences_are_visited),
         cmocka_unit_test(help_names_every_option),
         cmocka_unit_test(nearest_names),
         cmocka_unit_test(running_out_of_memory_is_reported),
