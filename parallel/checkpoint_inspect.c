@@ -88,6 +88,15 @@ static void print_text(const summary *s, FILE *out)
     }
 }
 
+weft_status weft_checkpoint_verify(const char *folder)
+{
+    weft_arena arena = {0};
+    summary s = {.folder = NULL};
+    weft_status status = examine(folder, &arena, &s);
+    weft_arena_release(&arena);
+    return status;
+}
+
 weft_status weft_checkpoint_inspect(const char *folder, bool json, FILE *out)
 {
     weft_arena arena = {0};
