@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "launcher/moe_choice.h"
+#include "launcher/run_folder.h"
 #include "layers/runtime.h"
 
 #define INT(owner, key, initial, min, unit, help)                                                  \
@@ -43,7 +44,8 @@ static const weft_option_row train_rows[] = {
     REAL(T, min_lr, "0", 0, 1e3, "learning rate at the end of the decay"),
     CHOICE(T, lr_decay_style, "\"cosine\"", "constant|linear|cosine|WSD", "learning-rate schedule"),
     INT(T, lr_warmup_iters, "0", 0, "steps", "linear warm-up"),
-    INT(T, lr_decay_iters, "0", 0, "steps", "step at which min_lr is reached; 0: train_iters"),
+    INT(T, lr_decay_iters, "0", 0, "steps",
+        "step at which min_lr is reached; 0: train_iters of the run's start"),
     INT(T, lr_wsd_decay_iters, "0", 0, "steps",
         "length of WSD's decay; 0: a fifth of lr_decay_iters"),
     REAL(T, weight_decay, "0.1", 0, 10, "AdamW's weight decay (matrices only)"),
@@ -70,6 +72,8 @@ static const weft_option_row data_rows[] = {
     TEXT(T, data_path, NULL, "prefix of the dataset's .bin and .idx"),
     TEXT(T, split, "\"969,30,1\"", "weights of train, valid and test"),
     FLAG(T, mock_data, "false", "random tokens, for speed runs (needs model.vocab_size)"),
+    TEXT(T, data_xxh64, NULL,
+         "hash of tokens and tokenizer: filled at the start, compared by --resume"),
 };
 #undef T
 #define T weft_checkpoint_options
@@ -237,10 +241,12 @@ static weft_status check_train(const weft_config *c)
     return WEFT_OK;
 }
 
-static weft_status resolve(weft_config *c, const char *mesh, weft_arena *arena)
+static weft_status resolve(weft_config *c, const weft_config_source *source, weft_arena *arena)
 {
-    if (mesh)
-        WEFT_TRY(weft_mesh_apply_alias(mesh, arena, &c->parallel));
+    if (source->mesh)
+        WEFT_TRY(weft_mesh_apply_alias(source->mesh, arena, &c->parallel));
+    if (source->run)
+        WEFT_TRY(weft_run_keep(source->run, c));
     weft_train_options *t = &c->train;
     if (t->lr_decay_iters == 0)
         t->lr_decay_iters = t->train_iters;
@@ -292,7 +298,7 @@ weft_status weft_config_load(const weft_config_source *source, weft_arena *arena
     size_t num_sections = weft_config_sections(&config, sections);
     WEFT_TRY(weft_options_parse(sections, num_sections, source->file, text, source->set,
                                 source->num_set, arena));
-    WEFT_TRY(weft_config_locate(source, resolve(&config, source->mesh, arena)));
+    WEFT_TRY(weft_config_locate(source, resolve(&config, source, arena)));
     *out = config;
     return WEFT_OK;
 }

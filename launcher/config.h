@@ -39,6 +39,7 @@ typedef struct weft_data_options { /* section "data" */
     const char *data_path;         /* prefix of .bin and .idx; NULL with mock_data */
     const char *split;             /* "969,30,1" */
     bool mock_data;
+    const char *data_xxh64; /* of tokens and tokenizer, filled where they are read; NULL: unknown */
 } weft_data_options;
 
 typedef struct weft_checkpoint_options { /* section "checkpoint" */
@@ -76,6 +77,7 @@ typedef struct weft_config {
     weft_log_options log;
     const weft_application *application; /* the source's; borrowed */
     void *own; /* the application's section, application->options_bytes in the arena; NULL: none */
+    bool moe_is_kept; /* no option: how MoE layers run was chosen before the run was resumed */
 } weft_config;
 
 enum { WEFT_MAX_CONFIG_SECTIONS = 8 };
@@ -91,6 +93,8 @@ typedef struct weft_config_source {
     size_t num_set;
     const char *mesh;                    /* --mesh, or NULL */
     const weft_application *application; /* NULL: none */
+    const weft_config *run;   /* what the run had that is resumed; NULL: none. Keeps what is open */
+    const char *allow_change; /* --allow-change, or NULL */
 } weft_config_source;
 
 /* Parses, resolves defaults and checks everything that needs no data and no ranks. Strings live in

@@ -120,7 +120,7 @@ static weft_status choose_pipeline(const weft_config *config, const weft_cluster
     if (fixed_n && fixed_reuse) {
         s->options.pipeline =
             (weft_moe_pipeline){(int)p->moe_num_partitions, (weft_reuse)p->moe_memory_reuse};
-        say_pipeline(s, "as configured");
+        say_pipeline(s, config->moe_is_kept ? "as this run chose" : "as configured");
         return WEFT_OK;
     }
     if (p->moe_choice == WEFT_MOE_CHOICE_PROFILE) {
@@ -182,6 +182,7 @@ weft_status weft_moe_selection_start(const weft_config *config, const weft_mesh 
                                         weft_config_dtype(config), true);
     weft_moe_dims d = weft_moe_dims_of(&config->model, &shape);
     s.travels = d.exchange;
+    s.is_sharded = mesh->etp > 1;
     s.tokens = (double)d.tokens;
     s.options.split = (weft_moe_split)p->moe_partition_by;
     s.options.peer_group = (int)p->moe_peer_group_size;
@@ -247,6 +248,20 @@ void weft_moe_selection_after(weft_moe_selection *s, double step_ms)
     s->num_repeats = 0;
     s->is_trial = false;
     s->num_trials++;
+}
+
+void weft_moe_selection_keep(const weft_moe_selection *s, weft_parallel_options *out)
+{
+    if (!s->travels || s->profiling)
+        return;
+    if (s->options.split != WEFT_MOE_SPLIT_PEERS) {
+        out->moe_num_partitions = s->options.pipeline.num_partitions;
+        out->moe_memory_reuse = (int)s->options.pipeline.reuse;
+    }
+    if (s->is_sharded) {
+        out->moe_all_to_all = (int)s->options.form;
+        out->moe_all_to_all_chunks = s->options.num_chunks;
+    }
 }
 
 void weft_moe_selection_tell(weft_moe_selection *s)

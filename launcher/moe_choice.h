@@ -10,6 +10,7 @@
 
 typedef struct weft_moe_selection {
     bool travels;             /* tokens of MoE layers travel on this mesh: the rest has a meaning */
+    bool is_sharded;          /* experts are, over tensor ranks: the form has one too */
     weft_moe_options options; /* what the model is made with */
     char reason[512];         /* one line: what was chosen and why; empty until it is known */
     bool told;                /* the line was logged */
@@ -41,6 +42,9 @@ weft_status weft_moe_selection_before(weft_moe_selection *selection,
                                       weft_model *model) WEFT_CHECKED;
 /* After it: step_ms of the slowest rank. */
 void weft_moe_selection_after(weft_moe_selection *selection, double step_ms);
+/* Writes what was chosen where it was left open, for the config of a checkpoint; nothing while it
+ * is being measured. */
+void weft_moe_selection_keep(const weft_moe_selection *selection, weft_parallel_options *out);
 /* Logs the choice once, from rank 0, as soon as it is known. */
 void weft_moe_selection_tell(weft_moe_selection *selection);
 

@@ -28,8 +28,11 @@ static weft_status keep_until(const char *path, int64_t step)
     while (getline(&line, &capacity, in) > 0) {
         cJSON *json = cJSON_Parse(line);
         const cJSON *value = cJSON_GetObjectItemCaseSensitive(json, "step");
-        if (cJSON_IsNumber(value) && value->valuedouble <= (double)step)
+        if (cJSON_IsNumber(value) && value->valuedouble <= (double)step) {
             fputs(line, out);
+            if (line[strlen(line) - 1] != '\n') /* the last one, cut off behind its object */
+                fputc('\n', out);
+        }
         cJSON_Delete(json);
     }
     free(line);

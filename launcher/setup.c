@@ -7,6 +7,7 @@
 
 #include "core/file.h"
 #include "core/log.h"
+#include "launcher/run_folder.h"
 #include "launcher/tokenizer.h"
 #include "layers/outline.h"
 #include "parallel/checkpoint.h"
@@ -30,21 +31,30 @@ weft_status weft_setup_tokenizer_text(const weft_config *config, weft_arena *are
     return WEFT_OK;
 }
 
+/* All zero where the dataset has none. */
+static weft_status read_tokenizer(const weft_config *config, weft_arena *arena,
+                                  weft_tokenizer_info *out)
+{
+    const char *path;
+    weft_prepared prepared;
+    *out = (weft_tokenizer_info){0};
+    if (config->data.mock_data)
+        return WEFT_OK;
+    WEFT_TRY(weft_arena_printf(arena, &path, "%s.json", config->data.data_path));
+    if (access(path, R_OK) != 0)
+        return WEFT_OK;
+    weft_status status = weft_prepared_read(path, arena, out, &prepared);
+    if (status == WEFT_CONFIG) /* not the user's config: a file that belongs to the dataset */
+        status = WEFT_ERROR(WEFT_FILE, "%s", weft_error_get()->text);
+    return status;
+}
+
 static weft_status fill_vocabulary(weft_config *config)
 {
     weft_arena arena = {0};
-    const char *path;
-    weft_tokenizer_info info = {0};
-    weft_prepared prepared;
-    weft_status status = WEFT_OK;
-    if (!config->data.mock_data) {
-        status = weft_arena_printf(&arena, &path, "%s.json", config->data.data_path);
-        if (status == WEFT_OK && access(path, R_OK) == 0)
-            status = weft_prepared_read(path, &arena, &info, &prepared);
-        if (status == WEFT_CONFIG) /* not the user's config: a file that belongs to the dataset */
-            status = WEFT_ERROR(WEFT_FILE, "%s", weft_error_get()->text);
-    }
-    int64_t size = info.vocab_size;
+    weft_tokenizer_info tokenizer;
+    weft_status status = read_tokenizer(config, &arena, &tokenizer);
+    int64_t size = tokenizer.vocab_size;
     weft_arena_release(&arena);
     WEFT_TRY(status);
     if (config->model.vocab_size == 0)
@@ -60,10 +70,12 @@ static weft_status fill_vocabulary(weft_config *config)
     return WEFT_OK;
 }
 
-static weft_status check_tokens(const weft_config *config, const weft_dataset *dataset)
+/* One pass over all tokens: their hash costs little beside reading them. */
+static weft_status check_tokens(weft_config *config, const weft_dataset *dataset,
+                                const weft_tokenizer_info *tokenizer, weft_arena *arena)
 {
     int32_t most;
-    WEFT_TRY(weft_dataset_max_token(dataset, &most));
+    WEFT_TRY(weft_setup_scan(dataset, tokenizer, arena, &most, &config->data.data_xxh64));
     if (most >= config->model.vocab_size)
         return WEFT_ERROR(WEFT_CONFIG, "model.vocab_size: %lld, but %s.bin holds token %d",
                           (long long)config->model.vocab_size, config->data.data_path, most);
@@ -85,25 +97,36 @@ static weft_status find_dataset(const weft_config *c)
     return status;
 }
 
-static weft_status open_dataset(const weft_config *c, bool whole, weft_dataset **out)
+static weft_status open_dataset(const weft_config *c, weft_dataset **out)
 {
     if (c->data.mock_data)
         return weft_dataset_open_mock(
             (uint64_t)c->train.global_batch_size * 64 * (uint64_t)c->model.seq_length + 1,
             (int32_t)c->model.vocab_size, (uint64_t)c->train.seed, out);
-    WEFT_TRY(weft_dataset_open(c->data.data_path, out));
-    return whole ? check_tokens(c, *out) : WEFT_OK;
+    return weft_dataset_open(c->data.data_path, out);
+}
+
+static weft_status open_checked(weft_config *config, const weft_config_source *source, bool whole,
+                                weft_arena *arena, weft_dataset **out)
+{
+    weft_tokenizer_info tokenizer;
+    config->data.data_xxh64 = NULL;
+    WEFT_TRY(find_dataset(config));
+    WEFT_TRY(fill_vocabulary(config));
+    WEFT_TRY(open_dataset(config, out));
+    if (!whole)
+        return WEFT_OK;
+    WEFT_TRY(read_tokenizer(config, arena, &tokenizer));
+    if (!config->data.mock_data)
+        WEFT_TRY(check_tokens(config, *out, &tokenizer, arena));
+    return weft_run_check_changes(config, source);
 }
 
 weft_status weft_setup_data(weft_config *config, const weft_config_source *source, bool whole,
-                            weft_dataset **out, weft_split splits[3])
+                            weft_arena *arena, weft_dataset **out, weft_split splits[3])
 {
     double weights[3];
-    weft_status status = find_dataset(config);
-    if (status == WEFT_OK)
-        status = fill_vocabulary(config);
-    if (status == WEFT_OK)
-        status = open_dataset(config, whole, out);
+    weft_status status = open_checked(config, source, whole, arena, out);
     if (status == WEFT_OK)
         status = weft_config_split(config, weights);
     WEFT_TRY(weft_config_locate(source, status));
@@ -116,10 +139,12 @@ weft_status weft_setup_data(weft_config *config, const weft_config_source *sourc
 weft_status weft_setup_check_data(const weft_config *config, const weft_config_source *source)
 {
     weft_config copy = *config;
+    weft_arena arena = {0};
     weft_dataset *dataset = NULL;
     weft_split splits[3];
-    weft_status status = weft_setup_data(&copy, source, true, &dataset, splits);
+    weft_status status = weft_setup_data(&copy, source, true, &arena, &dataset, splits);
     weft_dataset_close(dataset);
+    weft_arena_release(&arena);
     return status;
 }
 
@@ -313,7 +338,7 @@ static weft_status create_mesh(weft_trainer *t, const weft_config_source *source
 static weft_status create_data(weft_trainer *t, const weft_config_source *source)
 {
     bool whole = weft_comm_rank(t->world) == 0;
-    return weft_setup_data(&t->config, source, whole, &t->dataset, t->splits);
+    return weft_setup_data(&t->config, source, whole, t->arena, &t->dataset, t->splits);
 }
 
 static weft_status create_local(weft_trainer *t)

@@ -2,6 +2,7 @@
 #ifndef WEFT_LAUNCHER_SETUP_H
 #define WEFT_LAUNCHER_SETUP_H
 
+#include "launcher/tokenizer.h"
 #include "launcher/trainer.h"
 
 /* The tokenizer description beside the dataset (PREFIX.json), NULL when there is none. */
@@ -9,10 +10,17 @@ weft_status weft_setup_tokenizer_text(const weft_config *config, weft_arena *are
                                       const char **out) WEFT_CHECKED;
 /* Opens the dataset and divides its samples; fills model.vocab_size from the dataset's tokenizer
  * where the config leaves it 0, and refuses a dataset that asks for more. whole: reads every token
- * to be sure. *out is the caller's, also after an error where it is not NULL. Rank-local; errors
- * point into the config. */
+ * to be sure, fills data.data_xxh64, and refuses what makes another run of the one that is resumed.
+ * *out is the caller's, also after an error where it is not NULL. Rank-local; errors point into the
+ * config. */
 weft_status weft_setup_data(weft_config *config, const weft_config_source *source, bool whole,
-                            weft_dataset **out, weft_split splits[3]) WEFT_CHECKED;
+                            weft_arena *arena, weft_dataset **out,
+                            weft_split splits[3]) WEFT_CHECKED;
+/* Reads all tokens: the largest id, and the XXH64 of the ids (32 bits each, whatever they are
+ * stored as) and of what identifies the tokenizer, 16 hexadecimal digits in the arena. */
+weft_status weft_setup_scan(const weft_dataset *dataset, const weft_tokenizer_info *tokenizer,
+                            weft_arena *arena, int32_t *out_most,
+                            const char **out_hash) WEFT_CHECKED;
 /* The same before any rank is there; nothing is kept. */
 weft_status weft_setup_check_data(const weft_config *config,
                                   const weft_config_source *source) WEFT_CHECKED;

@@ -12,6 +12,7 @@
 #include "launcher/arguments.h"
 #include "launcher/launch.h"
 #include "launcher/progress.h"
+#include "launcher/run_folder.h"
 #include "launcher/setup.h"
 #include "launcher/trainer.h"
 #include "launcher/verbs.h"
@@ -19,8 +20,8 @@
 
 typedef struct arguments {
     weft_config_source source;
-    const char *out;
-    bool resume, json;
+    weft_run_folder run;
+    bool json;
 } arguments;
 
 static void print_keys(const void *application)
@@ -37,16 +38,22 @@ static int parse_arguments(int argc, char **argv, arguments *args, weft_arena *a
     weft_string_list given = {0}, sets = {0};
     const weft_argument rows[] = {
         {"out", "RUN", "folder for config.json, metrics.jsonl, checkpoints/, trace.json",
-         .text = &args->out, .required = true},
+         .text = &args->run.path, .required = true},
         {"set", "KEY=VALUE", "override a key of the config; may be repeated", .texts = &sets},
         {"mesh", "AXES", "such as tp=2,pp=2,ep=4,binding=dp: replaces the file's mesh",
          .text = &args->source.mesh},
-        {"resume", NULL, "go on from RUN's latest checkpoint", .flag = &args->resume},
+        {"resume", NULL, "go on from RUN's latest checkpoint, if any; CONFIG may be left out",
+         .flag = &args->run.resume},
+        {"resume-from", "STEP", "the same from another one, such as step-400",
+         .text = &args->run.from},
+        {"allow-change", "KEYS",
+         "go on with another model, seed or dataset: keys or sections, such as train.seed,data",
+         .text = &args->source.allow_change},
         {"json", NULL, "metrics as JSON lines on standard output", .flag = &args->json},
     };
     const weft_arguments verb = {
         .verb = "train",
-        .operands = "CONFIG",
+        .operands = "[CONFIG]",
         .given = &given,
         .about = "A mesh of more than one rank starts mpirun, unless a launcher already has.\n"
                  "SIGTERM and SIGUSR1 make a run save a checkpoint and end after its step.\n",
@@ -57,7 +64,8 @@ static int parse_arguments(int argc, char **argv, arguments *args, weft_arena *a
     int code = weft_arguments_parse(&verb, argc, argv, arena);
     args->source.set = sets.values;
     args->source.num_set = sets.count;
-    args->source.file = given.count ? given.values[0] : NULL;
+    args->source.file = given.count ? given.values[0] : NULL; /* NULL: the run's own */
+    args->run.resume = args->run.resume || args->run.from;
     return code;
 }
 
@@ -68,68 +76,97 @@ static weft_status make_folder(const char *path)
     return WEFT_OK;
 }
 
-/* Where the run starts from: its own latest checkpoint, checkpoint.load, or nothing. A run that has
- * checkpoints is never started over by accident, nor where `latest` cannot be followed. */
-static weft_status find_start(const arguments *args, const weft_config *config, weft_arena *arena,
-                              const char **out)
+/* The config, what the run that is resumed had, and where it starts. */
+typedef struct plan {
+    weft_run_start start;
+    weft_config run; /* of start.checkpoint */
+    weft_config config;
+} plan;
+
+/* The run's own config where none is given: the last that ran, else the checkpoint's. */
+static weft_status find_config(arguments *args, const plan *p, weft_arena *arena)
 {
-    const char *latest;
-    *out = NULL;
-    WEFT_TRY(weft_arena_printf(arena, &latest, "%s/checkpoints/latest", args->out));
-    bool has_own = access(latest, F_OK) == 0;
-    if (args->resume && !has_own)
-        return WEFT_ERROR(WEFT_CONFIG, "%s: no checkpoint to resume from", args->out);
-    if (args->resume)
-        return weft_checkpoint_resolve(args->out, arena, out);
-    if (has_own)
-        return WEFT_ERROR(WEFT_CONFIG,
-                          "%s: holds checkpoints already; give --resume to go on, or another --out",
-                          args->out);
-    if (config->checkpoint.load)
-        return weft_checkpoint_resolve(config->checkpoint.load, arena, out);
-    return WEFT_OK;
+    if (args->source.file)
+        return WEFT_OK;
+    WEFT_TRY(weft_arena_printf(arena, &args->source.file, "%s/config.json", args->run.path));
+    if (access(args->source.file, F_OK) == 0)
+        return WEFT_OK;
+    if (!p->start.checkpoint)
+        return WEFT_ERROR(WEFT_CONFIG, "%s: not there; a run's first start needs a CONFIG",
+                          args->source.file);
+    return weft_arena_printf(arena, &args->source.file, "%s/config.json", p->start.checkpoint);
+}
+
+static weft_status make_plan(arguments *args, weft_arena *arena, plan *out)
+{
+    weft_config_source had = {.application = args->source.application};
+    if (!args->source.file && !args->run.resume)
+        return WEFT_ERROR(WEFT_CONFIG, "CONFIG is missing; see weft train --help");
+    WEFT_TRY(weft_run_check_allowed(&args->source));
+    WEFT_TRY(weft_run_find_start(&args->run, arena, &out->start));
+    WEFT_TRY(find_config(args, out, arena));
+    if (out->start.checkpoint) {
+        WEFT_TRY(weft_arena_printf(arena, &had.file, "%s/config.json", out->start.checkpoint));
+        WEFT_TRY(weft_config_load(&had, arena, &out->run));
+        args->source.run = &out->run;
+    }
+    return weft_config_load(&args->source, arena, &out->config);
+}
+
+static bool is_finished(const plan *p)
+{
+    return p->start.checkpoint && p->start.step >= p->config.train.train_iters;
+}
+
+static void say_finished(const arguments *args, const plan *p)
+{
+    fprintf(args->json ? stderr : stdout,
+            "%s: finished: step %" PRId64 " of train.train_iters %" PRId64 " is done\n",
+            args->run.path, p->start.step, p->config.train.train_iters);
 }
 
 /* What can be known wrong before any rank starts. */
 static weft_status check_before(const arguments *args, const weft_config *config,
-                                const weft_mesh *mesh, weft_arena *arena)
+                                const weft_mesh *mesh)
 {
-    const char *start;
+    WEFT_TRY(weft_run_check_free(&args->run));
     WEFT_TRY(weft_setup_check_device(config, &args->source));
     WEFT_TRY(weft_setup_check_data(config, &args->source));
-    WEFT_TRY(weft_setup_check_model(config, &args->source, mesh));
-    return find_start(args, config, arena, &start);
+    return weft_setup_check_model(config, &args->source, mesh);
 }
 
 /* The resolved config beside the run's other files; rank 0. */
 static weft_status write_config(const arguments *args, const weft_config *config, weft_arena *arena)
 {
-    const char *path, *text;
-    WEFT_TRY(weft_arena_printf(arena, &path, "%s/config.json", args->out));
+    const char *path, *temporary, *text;
+    WEFT_TRY(weft_arena_printf(arena, &path, "%s/config.json", args->run.path));
+    WEFT_TRY(weft_arena_printf(arena, &temporary, "%s/.config.json.saving", args->run.path));
     WEFT_TRY(weft_config_text(config, arena, &text));
-    FILE *out = fopen(path, "w");
+    FILE *out = fopen(temporary, "w");
     if (!out)
         return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", path, strerror(errno));
     int bad = fputs(text, out) < 0;
-    if ((fclose(out) != 0) | bad)
+    if (((fclose(out) != 0) | bad) || rename(temporary, path) != 0)
         return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", path, strerror(errno));
     return WEFT_OK;
 }
 
-static void print_start(const weft_trainer *t, const char *start)
+static void print_start(const weft_trainer *t, const char *from)
 {
     char mesh[128];
     weft_mesh_print(&t->groups.mesh, mesh, sizeof mesh);
     printf("%.1f M parameters, %d ranks: %s; %s; %d micro-batches a step and replica\n",
            (double)t->num_params / 1e6, t->groups.mesh.world, mesh,
            weft_dtype_text(weft_config_dtype(&t->config)), t->shape.num_micro_batches);
-    if (start)
-        printf("starting from %s (step %" PRId64 ")\n", start, t->step);
+    if (from)
+        printf("starting from %s (step %" PRId64 ")\n", from, t->step);
     fflush(stdout);
 }
 
 typedef struct job {
     const arguments *args;
+    const plan *plan;
+    int lock; /* on the run folder, rank 0's; -1: none */
     weft_trainer trainer;
     weft_progress progress;
     const char *checkpoints; /* RUN/checkpoints */
@@ -184,7 +221,7 @@ static weft_status steps(job *j)
         if (c->train.eval_interval > 0 && t->step % c->train.eval_interval == 0)
             WEFT_TRY(evaluate(j));
         if (t->step == c->log.trace_step) {
-            WEFT_TRY(weft_trainer_write_trace(t, j->args->out));
+            WEFT_TRY(weft_trainer_write_trace(t, j->args->run.path));
             j->traced = true;
         }
         bool ends = t->step >= c->train.train_iters || result.stop;
@@ -198,30 +235,91 @@ static weft_status steps(job *j)
     return WEFT_OK;
 }
 
-/* Everything up to the first step; all ranks return the same status. */
-static weft_status set_up(job *j, const weft_config *config, weft_comm *world, weft_arena *arena)
+/* Rank 0. */
+static weft_status lock(job *j)
 {
-    const char *start = NULL;
+    if (!j->speaks || j->lock >= 0)
+        return WEFT_OK;
+    return weft_run_lock(&j->args->run, &j->plan->start, &j->lock);
+}
+
+/* A run's own checkpoint, or the one that a new run starts from. */
+static weft_status load(job *j, weft_arena *arena, const char **out_from)
+{
+    const weft_run_start *start = &j->plan->start;
+    const char *other = j->plan->config.checkpoint.load;
+    weft_status status = WEFT_OK;
+    *out_from = start->checkpoint;
+    if (!start->checkpoint && other)
+        status = weft_checkpoint_resolve(other, arena, out_from);
+    WEFT_TRY(weft_comm_agree(j->trainer.world, status));
+    status = weft_trainer_start(&j->trainer, *out_from);
+    return j->speaks ? weft_run_name_whole(&j->args->run, start, status) : status;
+}
+
+/* How the run that is resumed differs from what it was, in one line. */
+static weft_status tell_changes(const job *j, weft_arena *arena)
+{
+    const weft_run_start *start = &j->plan->start;
+    const char *changes = NULL;
+    if (!start->checkpoint)
+        return WEFT_OK;
+    WEFT_TRY(weft_run_changes(&j->plan->run, &j->trainer.config, arena, &changes));
+    if (start->latest_is_lost)
+        weft_log(WEFT_LOG_WARN, "%s/latest names no checkpoint: the newest one there is %s",
+                 j->checkpoints, start->checkpoint);
+    if (changes)
+        weft_log(WEFT_LOG_WARN, "resume: %s", changes);
+    return WEFT_OK;
+}
+
+/* Rank 0: the folder's files, not before all else is known to be good. */
+static weft_status open_folder(job *j, const char *from, weft_arena *arena)
+{
+    const weft_config *resolved = &j->trainer.config;
+    WEFT_TRY(make_folder(j->args->run.path));
+    WEFT_TRY(lock(j));
+    WEFT_TRY(write_config(j->args, resolved, arena));
+    WEFT_TRY(weft_progress_open(&j->progress, j->args->run.path, j->trainer.step,
+                                resolved->train.train_iters, resolved->log.log_interval,
+                                j->args->json));
+    if (!j->args->json)
+        print_start(&j->trainer, from);
+    return tell_changes(j, arena);
+}
+
+/* Every rank has looked for itself. */
+static weft_status agree_on_start(const job *j, weft_comm *world)
+{
+    const weft_run_start *start = &j->plan->start;
+    int64_t step = start->checkpoint ? start->step : -1, most[2] = {step, -step};
+    WEFT_TRY(weft_comm_all_reduce_host(world, most, 2, WEFT_I64, WEFT_REDUCE_MAX));
+    if (most[0] != -most[1])
+        return WEFT_ERROR(WEFT_FILE,
+                          "%s: the newest checkpoint there is of step %" PRId64
+                          " for one rank and of %" PRId64
+                          " for another: a run needs a file system that all ranks share",
+                          j->args->run.path, -most[1], most[0]);
+    return WEFT_OK;
+}
+
+/* Everything up to the first step; all ranks return the same status. */
+static weft_status set_up(job *j, weft_comm *world, weft_arena *arena)
+{
+    const char *from;
     j->speaks = weft_comm_rank(world) == 0;
-    weft_status status = find_start(j->args, config, arena, &start);
-    if (status == WEFT_OK)
-        status = weft_arena_printf(arena, &j->checkpoints, "%s/checkpoints", j->args->out);
+    weft_status status =
+        weft_arena_printf(arena, &j->checkpoints, "%s/checkpoints", j->args->run.path);
     WEFT_TRY(weft_comm_agree(world, status));
-    WEFT_TRY(weft_trainer_create(&j->trainer, config, &j->args->source, world, arena));
-    WEFT_TRY(weft_trainer_start(&j->trainer, start));
-    if (j->speaks) {
-        const weft_config *resolved = &j->trainer.config;
-        status = make_folder(j->args->out); /* not before all else is known to be good */
-        if (status == WEFT_OK)
-            status = write_config(j->args, resolved, arena);
-        if (status == WEFT_OK)
-            status = weft_progress_open(&j->progress, j->args->out, j->trainer.step,
-                                        resolved->train.train_iters, resolved->log.log_interval,
-                                        j->args->json);
-        if (status == WEFT_OK && !j->args->json)
-            print_start(&j->trainer, start);
-    }
-    return weft_comm_agree(world, status);
+    WEFT_TRY(agree_on_start(j, world));
+    if (is_finished(j->plan))
+        return WEFT_OK;
+    if (access(j->args->run.path, F_OK) == 0)
+        status = lock(j);
+    WEFT_TRY(weft_comm_agree(world, status));
+    WEFT_TRY(weft_trainer_create(&j->trainer, &j->plan->config, &j->args->source, world, arena));
+    WEFT_TRY(load(j, arena, &from));
+    return weft_comm_agree(world, j->speaks ? open_folder(j, from, arena) : WEFT_OK);
 }
 
 static void asked_to_stop(int signal)
@@ -237,20 +335,31 @@ static void catch_signals(void)
     sigaction(SIGUSR1, &action, NULL);
 }
 
-static int run_job(const arguments *args, const weft_config *config, weft_comm *world,
-                   weft_arena *arena)
+static void close_job(job *j)
 {
-    job j = {.args = args};
-    weft_log_set_level((weft_log_level)config->log.level);
-    weft_comm_set_check(config->log.check_collectives);
-    weft_status status = set_up(&j, config, world, arena);
+    weft_progress_close(&j->progress);
+    weft_trainer_release(&j->trainer);
+    if (j->lock >= 0)
+        close(j->lock);
+}
+
+static int run_job(const arguments *args, const plan *p, weft_comm *world, weft_arena *arena)
+{
+    job j = {.args = args, .plan = p, .lock = -1};
+    weft_log_set_level((weft_log_level)p->config.log.level);
+    weft_comm_set_check(p->config.log.check_collectives);
+    weft_status status = set_up(&j, world, arena);
     if (status != WEFT_OK) { /* agreed on: one rank speaks, all leave */
         int code = weft_status_exit_code(status);
         if (j.speaks)
             weft_verb_fail("train");
-        weft_progress_close(&j.progress);
-        weft_trainer_release(&j.trainer);
+        close_job(&j);
         return code;
+    }
+    if (is_finished(p)) {
+        if (j.speaks)
+            say_finished(args, p);
+        return 0;
     }
     status = steps(&j);
     if (status != WEFT_OK) { /* this rank may be the only one that knows */
@@ -258,53 +367,60 @@ static int run_job(const arguments *args, const weft_config *config, weft_comm *
         weft_comm_abort(world, status);
     }
     if (j.speaks && !args->json) {
-        printf("metrics: %s/metrics.jsonl\n", args->out);
+        printf("metrics: %s/metrics.jsonl\n", args->run.path);
         if (j.traced)
-            printf("timeline: %s/trace.json, %s/trace.svg\n", args->out, args->out);
+            printf("timeline: %s/trace.json, %s/trace.svg\n", args->run.path, args->run.path);
         fflush(stdout);
     }
-    weft_progress_close(&j.progress);
-    weft_trainer_release(&j.trainer);
+    close_job(&j);
     return j.stopped ? WEFT_EXIT_STOPPED : 0;
 }
 
-int weft_verb_train(int argc, char **argv, const weft_application *application)
+/* In the process that was started: what needs no other. Returns the exit code. */
+static int train(arguments *args, plan *p, int argc, char **argv, weft_arena *arena)
 {
-    arguments args = {.source.application = application};
-    weft_arena arena = {0};
-    weft_config config;
     weft_mesh mesh;
     weft_comm *world = NULL;
-    int rank = 0, size = 1, local_rank, local_size, code;
-    code = parse_arguments(argc, argv, &args, &arena);
-    if (code >= 0) {
-        weft_arena_release(&arena);
-        return code;
-    }
+    int rank = 0, size = 1, local_rank, local_size, code = 0;
     bool launched = weft_comm_launched(&rank, &size, &local_rank, &local_size), starts = false;
     weft_log_set_rank(rank);
-    weft_status status = weft_config_load(&args.source, &arena, &config);
+    weft_status status = make_plan(args, arena, p);
+    if (status == WEFT_OK && !launched && is_finished(p)) {
+        say_finished(args, p);
+        return 0;
+    }
     if (!launched)
-        size = status == WEFT_OK ? weft_config_world(&config) : 1;
+        size = status == WEFT_OK ? weft_config_world(&p->config) : 1;
     if (status == WEFT_OK)
-        status = weft_config_mesh(&config, &args.source, size, &mesh);
+        status = weft_config_mesh(&p->config, &args->source, size, &mesh);
     if (status == WEFT_OK && !launched && size > 1) {
         starts = true;
-        status = check_before(&args, &config, &mesh, &arena);
+        status = check_before(args, &p->config, &mesh);
         if (status == WEFT_OK)
             status = weft_launch_mpirun(size, argc + 1, argv - 1, &code);
     }
     if (status == WEFT_OK && !starts) {
         catch_signals();
-        weft_setup_driver(&config);
+        weft_setup_driver(&p->config);
         status =
             size > 1 || launched ? weft_comm_create_world(&world) : weft_comm_create_self(&world);
     }
     if (status != WEFT_OK)
         code = rank == 0 ? weft_verb_fail("train") : weft_status_exit_code(status);
     else if (!starts)
-        code = run_job(&args, &config, world, &arena);
+        code = run_job(args, p, world, arena);
     weft_comm_destroy(world);
+    return code;
+}
+
+int weft_verb_train(int argc, char **argv, const weft_application *application)
+{
+    arguments args = {.source.application = application};
+    plan p = {0};
+    weft_arena arena = {0};
+    int code = parse_arguments(argc, argv, &args, &arena);
+    if (code < 0)
+        code = train(&args, &p, argc, argv, &arena);
     weft_arena_release(&arena);
     return code;
 }

@@ -301,7 +301,9 @@ weft_status weft_trainer_save(weft_trainer *t, const char *dir)
 {
     const char *config, *tokenizer = NULL;
     weft_arena arena = {0};
-    weft_status status = weft_config_text(&t->config, &arena, &config);
+    weft_config chosen = t->config;
+    weft_moe_selection_keep(&t->moe, &chosen.parallel);
+    weft_status status = weft_config_text(&chosen, &arena, &config);
     if (status == WEFT_OK)
         status = weft_setup_tokenizer_text(&t->config, &arena, &tokenizer);
     status = weft_comm_agree(t->world, status);

@@ -21,8 +21,7 @@ static bool is_whole(const char *dir, const char *name, weft_arena *arena, int64
         return false;
     snprintf(again, sizeof again, "step-%" PRId64, *out_step);
     return strcmp(name, again) == 0 &&
-           weft_arena_printf(arena, &manifest, "%s/%s/" WEFT_MANIFEST_NAME, dir, name) ==
-               WEFT_OK &&
+           weft_arena_printf(arena, &manifest, "%s/%s/" WEFT_MANIFEST_NAME, dir, name) == WEFT_OK &&
            access(manifest, F_OK) == 0;
 }
 
@@ -44,8 +43,8 @@ weft_status weft_checkpoint_list(const char *dir, weft_arena *arena, int64_t **o
             continue;
         if (count == capacity) {
             void *larger;
-            status = weft_arena_alloc_array(arena, capacity = 2 * capacity + 8, sizeof *steps,
-                                            &larger);
+            status =
+                weft_arena_alloc_array(arena, capacity = 2 * capacity + 8, sizeof *steps, &larger);
             if (status != WEFT_OK)
                 break;
             if (count > 0)

@@ -54,6 +54,11 @@ static const char *const resume[] = {"train",    "c.json", "--out",         "run
                                      "--resume", "--set",  "train_iters=4", NULL};
 static const char *const resume_pair[] = {"train",  "c.json", "--out", "run",           "--resume",
                                           "--mesh", "dp=2",   "--set", "train_iters=4", NULL};
+static const char *const resume_longer[] = {"train",    "c.json", "--out",         "run",
+                                            "--resume", "--set",  "train_iters=6", NULL};
+static const char *const resume_longer_pair[] = {"train",         "c.json", "--out", "run",
+                                                 "--resume",      "--mesh", "dp=2",  "--set",
+                                                 "train_iters=6", NULL};
 static const char *const generate[] = {"generate",     "run", "--prompt", "the",
                                        "--num-tokens", "2",   NULL};
 static const char *const inspect_corpus[] = {"inspect", "corpus", NULL};
@@ -200,11 +205,11 @@ static void check_checkpoint(void)
 static void check_latest(void)
 {
     static const char *const texts[] = {"", "hello\n", "step-99\n", "step-2x\n", "../step-2\n"};
-    static const command readers[] = {inspect_run, resume, generate, resume_pair};
+    static const command readers[] = {inspect_run, generate};
     child c;
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         EXPECT(child_write("run/checkpoints/latest", texts[i]), "latest");
-        for (int j = 0; j < 4; j++)
+        for (int j = 0; j < 2; j++)
             refuse(readers[j], "run/checkpoints/latest", texts[i]);
         /* Nor is the run started over. */
         child_run(&c, (const char *[]){"train", "c.json", "--out", "run", NULL}, NULL);
@@ -333,6 +338,38 @@ static void check_failing_saves(void)
     }
 }
 
+/* Where the newest is damaged, the newest whole one is named, and is gone on from when asked. */
+static void check_other(void)
+{
+    static const command readers[] = {resume_longer, resume_longer_pair};
+    static const char wanted[] = "; step-2 is whole: go on from it with --resume-from step-2\n";
+    static const char *const names[] = {"model.h5", "manifest.json"};
+    char path[64];
+    child c;
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "run/checkpoints/step-4/%s", names[i]);
+        bytes b = read_bytes(path);
+        do_damage(FLIPPED, path, &b, i ? 40 : offset_of_weight("run/checkpoints/step-4"));
+        for (int j = 0; j < 2; j++) {
+            child_run(&c, readers[j], NULL);
+            size_t has = c.err ? strlen(c.err) : 0;
+            EXPECT(c.exit_code == 6 && child_is_line(c.err) && strstr(c.err, path) &&
+                       has > strlen(wanted) && strcmp(c.err + has - strlen(wanted), wanted) == 0,
+                   "exit %d: %s", c.exit_code, c.err);
+            child_release(&c);
+        }
+        free(b.data);
+    }
+    child_run(&c, (const char *[]){"train", "--out", "run", "--resume-from", "step-3", NULL}, NULL);
+    EXPECT(c.exit_code == 2 && c.err &&
+               strcmp(c.err, "weft train: --resume-from step-3: run has no such checkpoint; it has "
+                             "step-4, step-2\n") == 0,
+           "exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
+    accept((const char *[]){"train", "--out", "run", "--resume-from", "step-2", NULL});
+    accept(inspect_run); /* step 4 has been saved anew */
+}
+
 int main(void)
 {
     static const char line[] = "the quick brown fox jumps over the lazy dog\n";
@@ -356,6 +393,7 @@ int main(void)
     accept(inspect_corpus);
     accept(generate);
     accept(resume);
+    check_other();
     if (!expect_failures)
         child_folder_leave(folder);
     return expect_finish();

@@ -104,9 +104,7 @@ static bool has_half_checkpoint(const run *r)
 
 static bool start(const run *r, child *c)
 {
-    const char *args[] = {"train", "c.json", "--out", r->name, "--mesh", r->mesh, NULL, NULL};
-    if (has_checkpoint(r))
-        args[6] = "--resume";
+    const char *args[] = {"train", "c.json", "--out", r->name, "--mesh", r->mesh, "--resume", NULL};
     bool good = child_start(c, args, NULL);
     EXPECT(good, "cannot start weft");
     return good;

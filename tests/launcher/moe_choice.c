@@ -21,10 +21,11 @@ static weft_cluster cluster_of(double bytes_per_us, double flops_per_us)
     return c;
 }
 
-static weft_status start(weft_trainer *t, weft_comm *world, weft_arena *arena, const char *mesh,
-                         const char *parallel)
+/* From the checkpoint of a run where `from` is given, as that run. */
+static weft_status start_from(weft_trainer *t, weft_comm *world, weft_arena *arena,
+                              const char *mesh, const char *parallel, const char *from)
 {
-    weft_config config;
+    weft_config config, run;
     char text[1024];
     snprintf(text, sizeof text,
              "{\"model\": {\"num_layers\": 2, \"hidden_size\": 32, \"num_attention_heads\": 4, "
@@ -37,10 +38,22 @@ static weft_status start(weft_trainer *t, weft_comm *world, weft_arena *arena, c
              parallel);
     weft_config_source source = {.file = "choice", .text = text, .mesh = mesh};
     weft_mesh built;
+    if (from) {
+        weft_config_source had = {0};
+        WEFT_TRY(weft_arena_printf(arena, &had.file, "%s/config.json", from));
+        WEFT_TRY(weft_config_load(&had, arena, &run));
+        source.run = &run;
+    }
     WEFT_TRY(weft_config_load(&source, arena, &config));
     WEFT_TRY(weft_config_mesh(&config, &source, weft_comm_size(world), &built));
     WEFT_TRY(weft_trainer_create(t, &config, &source, world, arena));
-    return weft_trainer_start(t, NULL);
+    return weft_trainer_start(t, from);
+}
+
+static weft_status start(weft_trainer *t, weft_comm *world, weft_arena *arena, const char *mesh,
+                         const char *parallel)
+{
+    return start_from(t, world, arena, mesh, parallel, NULL);
 }
 
 /* Steps until the choice is told; its step's result. */
@@ -86,13 +99,53 @@ static void check_model(weft_comm *world, const char *path, double bytes_per_us,
     weft_arena_release(&arena);
 }
 
-static void check_profile(weft_comm *world)
+static const char profiled[] = "\"moe_num_partitions\": 0, \"moe_memory_reuse\": \"auto\", "
+                               "\"moe_choice\": \"profile\"";
+
+/* Goes on from a checkpoint with what was chosen before it, and with the same bits; with other
+ * options of the mesh it is measured anew. */
+static void check_kept(weft_comm *world, weft_trainer *straight, const char *folder)
+{
+    enum { MORE = 3 };
+    weft_step_result wanted, got;
+    weft_moe_pipeline chosen = straight->moe.options.pipeline;
+    double losses[MORE];
+    char from[128];
+    int64_t step = straight->step;
+    EXPECT_OK(weft_trainer_save(straight, folder));
+    snprintf(from, sizeof from, "%s/step-%d", folder, (int)step);
+    for (int i = 0; i < MORE; i++) {
+        EXPECT_OK(weft_trainer_step(straight, &wanted));
+        losses[i] = wanted.loss;
+    }
+    for (int other = 0; other < 2; other++) {
+        weft_trainer t = {0};
+        weft_arena arena = {0};
+        EXPECT_OK(start_from(&t, world, &arena, "dp=2,binding=dp,ep=2",
+                             other ? "\"moe_num_partitions\": 0, \"moe_memory_reuse\": \"auto\", "
+                                     "\"overlap_grad_reduce\": false, \"moe_choice\": \"profile\""
+                                   : profiled,
+                             from));
+        EXPECT(t.moe.profiling == (other == 1), "measured %s", other ? "on" : "anew");
+        for (int i = 0; i < MORE && !other; i++) {
+            EXPECT_OK(weft_trainer_step(&t, &got));
+            EXPECT(got.loss == losses[i] &&
+                       got.moe.pipeline.num_partitions == chosen.num_partitions &&
+                       got.moe.pipeline.reuse == chosen.reuse,
+                   "step %d: loss %.17g, not %.17g", i + 1, got.loss, losses[i]);
+            EXPECT(i > 0 || (got.moe_choice && strstr(got.moe_choice, "(as this run chose)")),
+                   "told %s", got.moe_choice);
+        }
+        weft_trainer_release(&t);
+        weft_arena_release(&arena);
+    }
+}
+
+static void check_profile(weft_comm *world, const char *folder)
 {
     weft_trainer t = {0};
     weft_arena arena = {0};
-    weft_status status = start(&t, world, &arena, "dp=2,binding=dp,ep=2",
-                               "\"moe_num_partitions\": 0, \"moe_memory_reuse\": \"auto\", "
-                               "\"moe_choice\": \"profile\"");
+    weft_status status = start(&t, world, &arena, "dp=2,binding=dp,ep=2", profiled);
     EXPECT(status == WEFT_OK, "%s", weft_error_get()->text);
     if (status != WEFT_OK)
         weft_comm_abort(world, status);
@@ -107,6 +160,7 @@ static void check_profile(weft_comm *world)
     EXPECT_OK(weft_comm_all_reduce_host(world, &least, 1, WEFT_I64, WEFT_REDUCE_MIN));
     EXPECT_OK(weft_comm_all_reduce_host(world, &most, 1, WEFT_I64, WEFT_REDUCE_MAX));
     EXPECT(least == most, "ranks chose %d and %d", (int)least, (int)most);
+    check_kept(world, &t, folder);
     weft_trainer_release(&t);
     weft_arena_release(&arena);
 }
@@ -134,10 +188,15 @@ int main(void)
     snprintf(path, sizeof path, "/tmp/weft-cluster-%lld.json", pid);
     check_model(world, path, 1, 128, true);    /* both worth hiding */
     check_model(world, path, 1e9, 1e9, false); /* only latencies */
-    check_profile(world);
+    char folder[64], command[96];
+    snprintf(folder, sizeof folder, "/tmp/weft-profiled-%lld", pid);
+    check_profile(world, folder);
     check_nothing_travels(world);
     if (weft_comm_rank(world) == 0)
         unlink(path);
+    snprintf(command, sizeof command, "rm -rf %s", folder);
+    if (weft_comm_rank(world) == 0)
+        EXPECT(system(command) == 0, "%s", command);
     EXPECT_OK(weft_comm_barrier(world));
     weft_comm_destroy(world);
     return expect_finish();

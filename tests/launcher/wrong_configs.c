@@ -345,8 +345,11 @@ static const mistake mistakes[] = {
     {NULL, NULL, {"--mesh"}, "--mesh: its value AXES is missing; see weft train --help"},
     {NULL, NULL, {"--mesh", "--resume"}, "--mesh: its value AXES is missing; see weft train"},
     {NULL, NULL, {"second.json"}, "second.json: unexpected; see weft train --help"},
-    {NULL, NULL, {"--resume"}, "run: no checkpoint to resume from"},
-    {NULL, NULL, {"--resume", "--mesh", "dp=2"}, "run: no checkpoint to resume from"},
+    {NULL, NULL, {"--resume-from", "step-2"}, "--resume-from step-2: run has no such checkpoint\n"},
+    {NULL,
+     NULL,
+     {"--resume-from", "step-2", "--mesh", "dp=2"},
+     "--resume-from step-2: run has no such checkpoint\n"},
 };
 
 /* Other verbs and what train needs besides; the whole command line. */

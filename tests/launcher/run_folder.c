@@ -1,0 +1,294 @@
+/* A run folder and what may happen to it: another config, another dataset, a second training, a run
+ * that is finished, one without its `latest`, one cut off in its metrics. Whatever is refused or
+ * has nothing to do leaves the folder's bytes as they were. */
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "tests/expect.h"
+#include "tests/launcher/child.h"
+
+enum { STEPS = 6 };
+
+static const char config[] =
+    "{\"model\": {\"num_layers\": 1, \"hidden_size\": 16, \"num_attention_heads\": 2, "
+    "\"seq_length\": 12},\n"
+    " \"train\": {\"global_batch_size\": 4, \"train_iters\": 6, \"lr\": 2e-3, \"min_lr\": 1e-4, "
+    "\"seed\": 3},\n"
+    " \"data\": {\"data_path\": \"corpus\"}, \"checkpoint\": {\"save_interval\": 2},\n"
+    " \"device\": {\"peak_flops\": 1e9, \"num_threads\": 1}, \"log\": {\"trace_step\": 0}}\n";
+
+/* Where no mpirun can be found: what is refused has been refused before any rank starts. */
+static const char *const no_mpirun[] = {"PATH=/nonexistent", NULL};
+
+static void run_weft(child *c, int exit_code, const char *const *args)
+{
+    child_run(c, args, NULL);
+    EXPECT(c->exit_code == exit_code, "weft %s %s: exit %d: %s%s", args[0], args[1], c->exit_code,
+           c->out, c->err);
+}
+
+/* Ends well; says nothing, or one line that ends so. */
+static void accept(const char *const *args, const char *wanted)
+{
+    child c;
+    run_weft(&c, 0, args);
+    size_t bytes = strlen(wanted), has = c.err ? strlen(c.err) : 0;
+    EXPECT(has >= bytes && strcmp(c.err + has - bytes, wanted) == 0 &&
+               (bytes ? child_is_line(c.err) : has == 0),
+           "weft said\n%snot\n%s", c.err, wanted);
+    child_release(&c);
+}
+
+static void refuse(const char *const *args, const char *const *environment, int exit_code,
+                   const char *wanted)
+{
+    child c;
+    child_run(&c, args, environment);
+    EXPECT(c.exit_code == exit_code && c.out && !*c.out && child_is_line(c.err) &&
+               strcmp(c.err, wanted) == 0,
+           "exit %d: %s%snot\n%s", c.exit_code, c.out, c.err, wanted);
+    child_release(&c);
+}
+
+/* What must not change, one text behind the other. */
+static char *read_folder(const char *run)
+{
+    static const char *const names[] = {"config.json", "metrics.jsonl", "checkpoints/latest",
+                                        "checkpoints/step-6/manifest.json"};
+    char path[96], *all = calloc(1, 1);
+    for (size_t i = 0; all && i < sizeof names / sizeof *names; i++) {
+        snprintf(path, sizeof path, "%s/%s", run, names[i]);
+        char *text = child_read(path);
+        size_t used = strlen(all);
+        char *larger = realloc(all, used + (text ? strlen(text) : 0) + 1);
+        if (larger && text)
+            strcpy((all = larger) + used, text);
+        free(text);
+    }
+    return all;
+}
+
+static void expect_unchanged(const char *run, char *before, const char *what)
+{
+    char *now = read_folder(run);
+    EXPECT(before && now && *now && strcmp(before, now) == 0, "%s: the folder changed", what);
+    free(before);
+    free(now);
+}
+
+/* The learning rate of a step's line, of which there is one. */
+static double lr_of(const char *run, int step)
+{
+    char path[64], key[32];
+    double lr = -1;
+    int count = 0;
+    snprintf(path, sizeof path, "%s/metrics.jsonl", run);
+    snprintf(key, sizeof key, "{\"step\": %d,", step);
+    char *text = child_read(path);
+    for (const char *at = text; at && (at = strstr(at, key)); at++, count++) {
+        const char *value = strstr(at, "\"lr\": ");
+        lr = value && (at == text || at[-1] == '\n') ? strtod(value + 6, NULL) : -1;
+    }
+    EXPECT(count == 1, "%s: %d lines of step %d", run, count, step);
+    free(text);
+    return lr;
+}
+
+static void make_files(void)
+{
+    static const char letters[] = "the quick brown fox jumps over the lazy dog\n";
+    char text[2001], name[16];
+    for (int other = 0; other < 2; other++) {
+        for (size_t i = 0; i < sizeof text - 1; i++)
+            text[i] = letters[(i * (size_t)(other ? 3 : 1)) % (sizeof letters - 1)];
+        text[sizeof text - 1] = '\0';
+        snprintf(name, sizeof name, "%s", other ? "other" : "corpus");
+        EXPECT(child_write("text.txt", text), "text.txt");
+        accept((const char *[]){"prepare", "text.txt", "--out", name, NULL}, "");
+    }
+    EXPECT(child_write("c.json", config), "c.json");
+    EXPECT(system("cp corpus.bin moved.bin; cp corpus.idx moved.idx; cp corpus.json moved.json") ==
+               0,
+           "no copy");
+}
+
+/* Trained with one learning rate, resumed by a file that has another, and for longer. */
+static void check_listed(void)
+{
+    accept((const char *[]){"train", "c.json", "--out", "run", "--set", "train.lr=1e-3", NULL}, "");
+    accept((const char *[]){"train", "c.json", "--out", "run", "--resume", "--set", "train_iters=8",
+                            NULL},
+           " rank 0 warn resume: train.train_iters 6 -> 8, train.lr 0.001 -> 0.002; "
+           "train.lr_decay_iters stays 6\n");
+    EXPECT(lr_of("run", 6) == 1e-4 && lr_of("run", 7) == 1e-4 && lr_of("run", 8) == 1e-4,
+           "the learning rate jumps: %g, %g, %g", lr_of("run", 6), lr_of("run", 7),
+           lr_of("run", 8));
+    /* By its own config, on another mesh; the decay is stretched where that is asked for. */
+    accept((const char *[]){"train", "--out", "run", "--resume", "--mesh", "dp=2", "--set",
+                            "train_iters=10", "--set", "lr_decay_iters=12", NULL},
+           " rank 0 warn resume: parallel.data_parallel_size 0 -> 2, train.train_iters 8 -> 10, "
+           "train.lr_decay_iters 6 -> 12\n");
+    EXPECT(lr_of("run", 9) > 2e-4, "the decay ends at step 12: %g", lr_of("run", 9));
+}
+
+/* What makes another run: before any rank starts, also where ranks would start. */
+static void check_refused(void)
+{
+    static const struct {
+        const char *set, *wanted;
+    } cases[] = {
+        {"seed=9", "weft train: --set seed=9: train.seed 3 -> 9: that would be another run; "
+                   "--allow-change train.seed asks for it\n"},
+        {"data.split=1,1,0",
+         "weft train: --set data.split=1,1,0: data.split \"969,30,1\" -> \"1,1,0\": that would be "
+         "another run; --allow-change data asks for it\n"},
+        {"model.swiglu=true",
+         "weft train: --set model.swiglu=true: model.swiglu false -> true: that would be another "
+         "run; --allow-change model.swiglu asks for it\n"},
+        {"model.num_layers=2",
+         "weft train: --set model.num_layers=2: model.num_layers 1 -> 2: that would be another "
+         "run; --allow-change model.num_layers asks for it\n"},
+    };
+    char *before = read_folder("run");
+    child c;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        refuse((const char *[]){"train", "c.json", "--out", "run", "--resume", "--mesh", "dp=2",
+                                "--set", cases[i].set, "--set", "train_iters=20", NULL},
+               no_mpirun, 2, cases[i].wanted);
+    const char *other[] = {
+        "train",           "c.json", "--out",          "run",   "--resume",          "--set",
+        "data_path=other", "--set",  "train_iters=20", "--set", "lr_decay_iters=12", NULL};
+    run_weft(&c, 2, other);
+    EXPECT(child_is_line(c.err) && strstr(c.err, "data.data_xxh64 \"") &&
+               strstr(c.err, "--allow-change data asks for it\n"),
+           "%s", c.err);
+    child_release(&c);
+    refuse((const char *[]){"train", "--out", "run", "--resume", "--allow-change", "seed", NULL},
+           no_mpirun, 2,
+           "weft train: --allow-change seed: not a key of the config such as train.seed, nor a "
+           "section such as data\n");
+    expect_unchanged("run", before, "refused");
+    /* The same tokens elsewhere are the same dataset. */
+    accept((const char *[]){"train", "--out", "run", "--resume", "--set", "data_path=moved",
+                            "--set", "train_iters=11", NULL},
+           " resume: train.train_iters 10 -> 11, data.data_path \"corpus\" -> \"moved\"\n");
+    run_weft(&c, 0,
+             (const char *[]){"train", "--out", "run", "--resume", "--set", "data_path=other",
+                              "--set", "train_iters=12", "--set", "seed=9", "--allow-change",
+                              "train.seed,data", NULL});
+    EXPECT(child_is_line(c.err) && strstr(c.err, "train.seed 3 -> 9, data.data_path \"moved\" -> "
+                                                 "\"other\", data.data_xxh64 \""),
+           "%s", c.err);
+    child_release(&c);
+}
+
+/* In the process, by an mpirun of its own, and under one. */
+static void check_finished(void)
+{
+    static const char said[] = "whole: finished: step 6 of train.train_iters 6 is done\n";
+    const char *built = getenv("WEFT_BINARY_DIR");
+    char binary[1024];
+    child c;
+    snprintf(binary, sizeof binary, "%s/weft", built ? built : ".");
+    accept((const char *[]){"train", "c.json", "--out", "whole", NULL}, "");
+    for (int i = 0; i < 4; i++) {
+        const char *const commands[][16] = {
+            {"train", "--out", "whole", "--resume"},
+            {"train", "c.json", "--out", "whole", "--resume", "--set", "lr=5"},
+            {"train", "c.json", "--out", "whole", "--resume", "--mesh", "dp=2", "--set", "seed=9"},
+            {"mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", binary, "train",
+             "--out", "whole", "--resume"}};
+        char *before = read_folder("whole");
+        child_program = i == 3 ? "/usr/bin/env" : NULL;
+        child_run(&c, commands[i], i == 3 ? NULL : no_mpirun);
+        child_program = NULL;
+        EXPECT(c.exit_code == 0 && c.out && strcmp(c.out, said) == 0 && c.err && !*c.err,
+               "exit %d: %s%s", c.exit_code, c.out, c.err);
+        child_release(&c);
+        expect_unchanged("whole", before, "finished");
+    }
+}
+
+static void wait_for(const char *path)
+{
+    for (int i = 0; i < 20000 && access(path, F_OK) != 0; i++)
+        usleep(1000);
+}
+
+/* A second training is refused, whoever starts it, and by name; after a SIGKILL the folder is free.
+ */
+static void check_lock(const char *mesh)
+{
+    const char *first[] = {
+        "train", "c.json",          "--out", "busy", "--mesh", mesh, "--set", "train_iters=1000000",
+        "--set", "save_interval=0", NULL};
+    const char *second[] = {"train", "c.json", "--out", "busy", "--mesh", "dp=2", "--resume", NULL};
+    char host[128] = "", wanted[300];
+    pid_t ranks[4] = {0};
+    child c;
+    gethostname(host, sizeof host - 1);
+    EXPECT(child_start(&c, first, NULL), "cannot start weft");
+    wait_for("busy/metrics.jsonl");
+    if (child_ranks(&c, ranks, 4) == 0)
+        ranks[0] = c.pid;
+    snprintf(wanted, sizeof wanted,
+             "weft train: busy: another training is at work there: pid %d on %s; wait for its end, "
+             "or give another --out\n",
+             (int)ranks[0], host);
+    refuse(second, no_mpirun, 2, wanted);
+    second[5] = "dp=1";
+    refuse(second, no_mpirun, 2, wanted);
+    child_release(&c);
+    /* No checkpoint yet: resumed all the same. */
+    accept(second, "");
+    EXPECT(lr_of("busy", 1) > 0 && lr_of("busy", STEPS) > 0, "not trained");
+    EXPECT(system("rm -r busy") == 0, "busy");
+}
+
+/* Without `latest`, or where it leads nowhere, the newest is gone on from. And metrics that lost
+ * their last newline lose no line. */
+static void check_latest(void)
+{
+    for (int i = 0; i < 2; i++) {
+        char refused[200], warned[200], iters[32];
+        child c;
+        EXPECT(i ? child_write("whole/checkpoints/latest", "step-99\n")
+                 : unlink("whole/checkpoints/latest") == 0,
+               "latest");
+        EXPECT(system("truncate -s -1 whole/metrics.jsonl") == 0, "metrics.jsonl");
+        snprintf(refused, sizeof refused,
+                 "weft train: whole: holds checkpoints already (the newest: step-%d); give "
+                 "--resume to go on, or another --out\n",
+                 STEPS + i);
+        refuse((const char *[]){"train", "c.json", "--out", "whole", NULL}, no_mpirun, 2, refused);
+        snprintf(iters, sizeof iters, "train_iters=%d", STEPS + i + 1);
+        run_weft(&c, 0,
+                 (const char *[]){"train", "--out", "whole", "--resume", "--set", iters, NULL});
+        snprintf(warned, sizeof warned,
+                 " rank 0 warn whole/checkpoints/latest names no checkpoint: the newest one there "
+                 "is whole/checkpoints/step-%d\n",
+                 STEPS + i);
+        EXPECT(c.err && strstr(c.err, warned), "%s", c.err);
+        child_release(&c);
+        for (int step = 1; step <= STEPS + i + 1; step++)
+            EXPECT(lr_of("whole", step) > 0, "no step %d", step);
+    }
+}
+
+int main(void)
+{
+    char folder[32];
+    EXPECT(child_folder_enter(folder), "no folder");
+    make_files();
+    refuse((const char *[]){"train", "--out", "run", "--resume", NULL}, no_mpirun, 2,
+           "weft train: run/config.json: not there; a run's first start needs a CONFIG\n");
+    check_listed();
+    check_refused();
+    check_finished();
+    check_lock("dp=1");
+    check_lock("dp=2");
+    check_latest();
+    if (!expect_failures)
+        child_folder_leave(folder);
+    return expect_finish();
+}
