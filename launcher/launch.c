@@ -11,6 +11,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "launcher/job_folder.h"
+
 enum { MAX_ARGS = 256, MAX_BLOCK_BYTES = 4096, NOT_STARTED = 127 };
 
 static volatile sig_atomic_t mpirun_pid;
@@ -188,6 +190,7 @@ weft_status weft_launch_mpirun(int world, int argc, char **argv, int *exit_code)
     listener l = {0};
     verb = argv[1];
     WEFT_TRY(make_arguments(world, argc, argv, args));
+    weft_job_folder_open();
     if (pipe(ends) != 0)
         return WEFT_ERROR(WEFT_COMM, "cannot start mpirun: %s", strerror(errno));
     pid_t pid = fork();
@@ -206,6 +209,7 @@ weft_status weft_launch_mpirun(int world, int argc, char **argv, int *exit_code)
     sigaction(SIGINT, &ignore, NULL); /* the terminal sends it to mpirun too */
     listen_to(ends[0], &l);
     *exit_code = wait_for(pid);
+    weft_job_folder_close();
     if (*exit_code == NOT_STARTED)
         return WEFT_ERROR(WEFT_COMM, "cannot start mpirun for %d ranks: is it on PATH?", world);
     if (*exit_code != 0 && *exit_code != WEFT_EXIT_STOPPED && !l.explained)

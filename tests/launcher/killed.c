@@ -139,6 +139,53 @@ static void check_checkpoint(const run *r)
     child_release(&c);
 }
 
+/* Where Open MPI has the files of a job; false: no mpirun has started it. */
+static bool find_job_folder(const child *c, char out[64])
+{
+    static const char name[] = "OMPI_MCA_btl_vader_backing_directory=";
+    char path[64];
+    pid_t rank;
+    if (child_ranks(c, &rank, 1) < 1)
+        return false;
+    snprintf(path, sizeof path, "/proc/%d/environ", (int)rank);
+    FILE *file = fopen(path, "r");
+    char *entry = NULL;
+    size_t capacity = 0;
+    bool found = false;
+    while (file && !found && getdelim(&entry, &capacity, 0, file) > 0) {
+        found = strncmp(entry, name, sizeof name - 1) == 0;
+        if (found)
+            snprintf(out, 64, "%s", entry + sizeof name - 1);
+    }
+    free(entry);
+    if (file)
+        fclose(file);
+    return found;
+}
+
+/* A job that is killed leaves its folder in shared memory; the next start removes it, and one that
+ * ends leaves none. */
+static void check_job_folders(const run *r)
+{
+    char folders[2][64] = {""};
+    for (int i = 0; i < 2; i++) {
+        child c;
+        size_t before = metrics_length(r);
+        if (!start(r, &c))
+            return;
+        bool running = wait_for_steps(&c, r, before);
+        EXPECT(running && find_job_folder(&c, folders[i]), "%s: no job's folder", r->name);
+        EXPECT(access(folders[i], F_OK) == 0, "%s: no %s", r->name, folders[i]);
+        EXPECT(i == 0 || access(folders[0], F_OK) != 0, "%s is still there", folders[0]);
+        if (i == 1) {
+            kill(c.pid, SIGTERM);
+            EXPECT(child_wait(&c, 20), "%s: goes on after a signal", r->name);
+            EXPECT(access(folders[1], F_OK) != 0, "%s is still there", folders[1]);
+        }
+        child_release(&c);
+    }
+}
+
 /* Kills the whole tree while it starts or in its steps and saves. */
 static void kill_whole(const run *r, bool in_steps)
 {
@@ -272,8 +319,9 @@ int main(void)
     compare(&alone[0], &alone[1]);
 
     run_to_end(&pair[0]);
-    for (int i = 0; i < 3; i++)
-        kill_whole(&pair[1], i % 2 == 0);
+    for (int i = 0; i < 2; i++)
+        kill_whole(&pair[1], i % 2 == 1);
+    check_job_folders(&pair[1]);
     kill_rank(&pair[1], false);
     kill_rank(&pair[1], true);
     stop(&pair[1], SIGTERM);
