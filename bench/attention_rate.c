@@ -34,13 +34,9 @@ static void *allocate(weft_device *device, size_t bytes)
 
 static void randomise(weft_lane *lane, void *x, size_t count, weft_dtype dtype, uint64_t stream)
 {
-    check(weft_random_normal(lane, &(weft_random_normal_args){.num_dims = 1,
-                                                              .global_dims = {count},
-                                                              .local_dims = {count},
-                                                              .stream = stream,
-                                                              .std = 1,
-                                                              .dtype = dtype,
-                                                              .x = x}));
+    check(weft_random_normal(lane, &WEFT_ARGS(weft_random_normal_args, .num_dims = 1,
+                                              .global_dims = {count}, .local_dims = {count},
+                                              .stream = stream, .std = 1, .dtype = dtype, .x = x)));
 }
 
 static double seconds(void)
@@ -99,14 +95,16 @@ int main(int argc, char **argv)
                                         .k_token_stride = 3 * hidden,
                                         .k_group_stride = 3 * HEAD_DIM,
                                         .causal = true};
-    const weft_attention_forward_args forward = {.shape = shape,
+    const weft_attention_forward_args forward = {.struct_bytes = sizeof forward,
+                                                 .shape = shape,
                                                  .dtype = dtype,
                                                  .q = qkv,
                                                  .k = qkv + part,
                                                  .v = qkv + 2 * part,
                                                  .out = out,
                                                  .lse = lse};
-    const weft_attention_backward_args backward = {.shape = shape,
+    const weft_attention_backward_args backward = {.struct_bytes = sizeof backward,
+                                                   .shape = shape,
                                                    .dtype = dtype,
                                                    .q = qkv,
                                                    .k = qkv + part,

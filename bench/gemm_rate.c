@@ -61,20 +61,15 @@ static linear make(weft_device *device, size_t rows, size_t in, size_t out, size
 static void gemm(const linear *l, weft_grouped_kind kind)
 {
     if (l->groups > 1) {
-        check(weft_grouped_gemm(lane, &(weft_grouped_gemm_args){.kind = kind,
-                                                                .num_groups = l->groups,
-                                                                .in = l->in,
-                                                                .out = l->out,
-                                                                .row_offsets = l->offsets,
-                                                                .dtype = dtype,
-                                                                .x = l->x,
-                                                                .w = l->w,
-                                                                .y = l->y,
-                                                                .wgrad = l->grad,
-                                                                .overwrite = true}));
+        check(weft_grouped_gemm(lane, &WEFT_ARGS(weft_grouped_gemm_args, .kind = kind,
+                                                 .num_groups = l->groups, .in = l->in,
+                                                 .out = l->out, .row_offsets = l->offsets,
+                                                 .dtype = dtype, .x = l->x, .w = l->w, .y = l->y,
+                                                 .wgrad = l->grad, .overwrite = true)));
         return;
     }
-    weft_gemm_args args = {.dtype = dtype, .c_dtype = dtype, .alpha = 1};
+    weft_gemm_args args = {
+        .struct_bytes = sizeof args, .dtype = dtype, .c_dtype = dtype, .alpha = 1};
     if (kind == WEFT_GROUPED_FORWARD) {
         args.m = l->rows, args.n = l->out, args.k = l->in;
         args.a = l->x, args.b = l->w, args.c = l->y, args.transpose_b = true;

@@ -96,13 +96,9 @@ static void release_all(void)
 static void *random_numbers(size_t count, weft_dtype dtype)
 {
     void *x = on_device(count * weft_dtype_bytes(dtype));
-    check(weft_random_normal(lane, &(weft_random_normal_args){.num_dims = 1,
-                                                              .global_dims = {count},
-                                                              .local_dims = {count},
-                                                              .seed = 1,
-                                                              .std = 1.0f,
-                                                              .dtype = dtype,
-                                                              .x = x}));
+    check(weft_random_normal(lane, &WEFT_ARGS(weft_random_normal_args, .num_dims = 1,
+                                              .global_dims = {count}, .local_dims = {count},
+                                              .seed = 1, .std = 1.0f, .dtype = dtype, .x = x)));
     return x;
 }
 
@@ -184,7 +180,7 @@ static void report(const char *name, weft_dtype dtype, bool is_bytes, double wor
     do {                                                                                           \
         if (!is_wanted(name))                                                                      \
             break;                                                                                 \
-        MEASURE(weft_##kernel(lane, &(weft_##kernel##_args){__VA_ARGS__}));                        \
+        MEASURE(weft_##kernel(lane, &WEFT_ARGS(weft_##kernel##_args, __VA_ARGS__)));               \
         report(name, element, is_bytes, (double)(work), seconds_);                                 \
     } while (0)
 #define BYTES(name, kernel, element, work, ...)                                                    \
@@ -197,11 +193,9 @@ static weft_status copy(bool is_gpu, void *to, const void *from, size_t bytes)
 {
     if (is_gpu)
         return weft_lane_copy(lane, to, from, bytes);
-    return weft_cast(lane, &(weft_cast_args){.count = bytes / sizeof(float),
-                                             .from_dtype = WEFT_F32,
-                                             .to_dtype = WEFT_F32,
-                                             .from = from,
-                                             .to = to});
+    return weft_cast(lane, &WEFT_ARGS(weft_cast_args, .count = bytes / sizeof(float),
+                                      .from_dtype = WEFT_F32, .to_dtype = WEFT_F32, .from = from,
+                                      .to = to));
 }
 
 static void measure_copy(bool is_gpu, size_t bytes)
@@ -216,7 +210,8 @@ static void measure_matmul(size_t n, weft_dtype dtype)
 {
     void *a = random_numbers(n * n, dtype), *b = random_numbers(n * n, dtype);
     void *c = on_device(n * n * weft_dtype_bytes(dtype));
-    const weft_gemm_args args = {.m = n,
+    const weft_gemm_args args = {.struct_bytes = sizeof args,
+                                 .m = n,
                                  .n = n,
                                  .k = n,
                                  .transpose_b = true,
@@ -328,7 +323,8 @@ static void bench_experts(size_t tokens, weft_dtype dtype)
     weft_wrong_choice *wrong = allocate(WEFT_SPACE_PINNED, sizeof *wrong);
     void *x = random_numbers(tokens * HIDDEN, dtype), *y = on_device(tokens * HIDDEN * e);
     void *rows = on_device(row_bytes), *drows = on_device(row_bytes);
-    const weft_route_args route = {.num_tokens = tokens,
+    const weft_route_args route = {.struct_bytes = sizeof route,
+                                   .num_tokens = tokens,
                                    .num_experts = EXPERTS,
                                    .topk = TOPK,
                                    .logits = logits,
@@ -338,7 +334,8 @@ static void bench_experts(size_t tokens, weft_dtype dtype)
                                    .counts = sums,
                                    .score_sums = sums + EXPERTS,
                                    .z_sum = sums + 2 * EXPERTS};
-    const weft_dispatch_plan_args plan = {.num_tokens = tokens,
+    const weft_dispatch_plan_args plan = {.struct_bytes = sizeof plan,
+                                          .num_tokens = tokens,
                                           .num_experts = EXPERTS,
                                           .topk = TOPK,
                                           .num_local = EXPERTS,

@@ -7,12 +7,12 @@ weft_status weft_sized_copy(const char *name, const void *given, void *out, size
 {
     size_t bytes;
     if (!given)
-        return WEFT_ERROR(WEFT_CONFIG, "%s: NULL was given", name);
+        return WEFT_ERROR(WEFT_INTERNAL, "%s: NULL was given", name);
     memcpy(&bytes, given, sizeof bytes);
     if (bytes == 0)
-        return WEFT_ERROR(WEFT_CONFIG, "%s: struct_bytes is 0; set it to sizeof(%s)", name, name);
+        return WEFT_ERROR(WEFT_INTERNAL, "%s: struct_bytes is 0; set it to sizeof(%s)", name, name);
     if (bytes > known_bytes || bytes <= sizeof bytes || bytes % sizeof(void *) != 0)
-        return WEFT_ERROR(WEFT_CONFIG,
+        return WEFT_ERROR(WEFT_INTERNAL,
                           "%s: struct_bytes is %zu, and this library knows %zu bytes of it; the "
                           "program was compiled with other headers or did not set it",
                           name, bytes, known_bytes);

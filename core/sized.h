@@ -1,5 +1,4 @@
-/* Public structs that a program fills begin with their size, so that the library may add fields at
- * their end: what an older program does not know is zero. */
+/* What <weft/sized.h> promises of structs that a program fills. */
 #ifndef WEFT_CORE_SIZED_H
 #define WEFT_CORE_SIZED_H
 
@@ -9,7 +8,7 @@
 
 /* Copies what the program gave, a struct that begins with its size_t struct_bytes, into `out` of
  * known_bytes, the rest zero; out's struct_bytes is known_bytes. `name` is the struct's. Errors:
- * WEFT_CONFIG: NULL, or a size that no version of the struct had. */
+ * WEFT_INTERNAL: NULL, or a size that no version of the struct had. */
 weft_status weft_sized_copy(const char *name, const void *given, void *out,
                             size_t known_bytes) WEFT_CHECKED;
 

@@ -65,12 +65,14 @@ static void primer_describe(const weft_layer *layer, const weft_shape *shape, we
 static weft_status primer_init(weft_layer *layer, weft_build *build)
 {
     primer *p = (primer *)layer;
-    weft_parameter_spec w1 = {.name = "w1",
+    weft_parameter_spec w1 = {.struct_bytes = sizeof w1,
+                              .name = "w1",
                               .num_dims = 2,
                               .dims = {p->ffn_all, p->hidden},
                               .split = {WEFT_SPLIT_TP, WEFT_SPLIT_NONE},
                               .init_std = (float)p->init_std};
-    weft_parameter_spec w2 = {.name = "w2",
+    weft_parameter_spec w2 = {.struct_bytes = sizeof w2,
+                              .name = "w2",
                               .num_dims = 2,
                               .dims = {p->hidden, p->ffn_all},
                               .split = {WEFT_SPLIT_NONE, WEFT_SPLIT_TP},
@@ -108,11 +110,8 @@ static weft_status run_square(weft_pass *pass, const weft_tensor *pre, const wef
     WEFT_TRY(weft_lane_submit(lane, "square", square, &args, sizeof args));
     if (to->data == value->data)
         return WEFT_OK;
-    return weft_cast(lane, &(weft_cast_args){.count = args.count,
-                                             .from_dtype = WEFT_F32,
-                                             .to_dtype = to->dtype,
-                                             .from = value->data,
-                                             .to = to->data});
+    return weft_cast(lane, &WEFT_ARGS(weft_cast_args, .count = args.count, .from_dtype = WEFT_F32,
+                                      .to_dtype = to->dtype, .from = value->data, .to = to->data));
 }
 
 /* --- passes -------------------------------------------------------------------------------- */
@@ -121,15 +120,10 @@ static weft_status run_square(weft_pass *pass, const weft_tensor *pre, const wef
 static weft_status multiply(weft_pass *pass, const weft_tensor *a, const weft_tensor *b,
                             bool transpose_b, weft_tensor *to)
 {
-    return weft_gemm(weft_pass_lane(pass), &(weft_gemm_args){.m = to->dims[0],
-                                                             .n = to->dims[1],
-                                                             .k = a->dims[1],
-                                                             .transpose_b = transpose_b,
-                                                             .dtype = a->dtype,
-                                                             .c_dtype = to->dtype,
-                                                             .a = a->data,
-                                                             .b = b->data,
-                                                             .c = to->data});
+    return weft_gemm(weft_pass_lane(pass),
+                     &WEFT_ARGS(weft_gemm_args, .m = to->dims[0], .n = to->dims[1], .k = a->dims[1],
+                                .transpose_b = transpose_b, .dtype = a->dtype, .c_dtype = to->dtype,
+                                .a = a->data, .b = b->data, .c = to->data));
 }
 
 /* w's gradient (+)= dy^T x: the step's first micro-batch writes it, so nothing clears gradients. */
@@ -137,16 +131,10 @@ static weft_status add_gradient(weft_pass *pass, const weft_parameter *w, const 
                                 const weft_tensor *x)
 {
     return weft_gemm(weft_pass_lane(pass),
-                     &(weft_gemm_args){.m = dy->dims[1],
-                                       .n = x->dims[1],
-                                       .k = x->dims[0],
-                                       .transpose_a = true,
-                                       .dtype = x->dtype,
-                                       .c_dtype = WEFT_F32,
-                                       .a = dy->data,
-                                       .b = x->data,
-                                       .c = w->grad,
-                                       .beta = weft_pass_overwrite(pass) ? 0.0f : 1.0f});
+                     &WEFT_ARGS(weft_gemm_args, .m = dy->dims[1], .n = x->dims[1], .k = x->dims[0],
+                                .transpose_a = true, .dtype = x->dtype, .c_dtype = WEFT_F32,
+                                .a = dy->data, .b = x->data, .c = w->grad,
+                                .beta = weft_pass_overwrite(pass) ? 0.0f : 1.0f));
 }
 
 /* Scratch for fp32 values that end as `to`: none where `to` is fp32 itself. */
@@ -206,6 +194,7 @@ static void primer_destroy(weft_layer *layer)
 }
 
 static const weft_layer_ops primer_ops = {
+    .struct_bytes = sizeof primer_ops,
     .kind = "primer",
     .state_bytes = sizeof(primer_state),
     .describe = primer_describe,

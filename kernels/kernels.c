@@ -3,6 +3,8 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "core/sized.h"
+
 static _Atomic uint64_t gemm_flops;
 
 uint64_t weft_gemm_flops(void)
@@ -17,23 +19,14 @@ void weft_gemm_flops_add(uint64_t flops)
 
 weft_activation_forward_args weft_gemm_gelu(const weft_gemm_args *a)
 {
-    return (weft_activation_forward_args){.kind = WEFT_ACTIVATION_GELU,
-                                          .rows = a->m,
-                                          .cols = a->n,
-                                          .dtype = a->c_dtype,
-                                          .x = a->pre,
-                                          .y = a->c};
+    return WEFT_ARGS(weft_activation_forward_args, .kind = WEFT_ACTIVATION_GELU, .rows = a->m,
+                     .cols = a->n, .dtype = a->c_dtype, .x = a->pre, .y = a->c);
 }
 
 weft_activation_backward_args weft_gemm_gelu_backward(const weft_gemm_args *a)
 {
-    return (weft_activation_backward_args){.kind = WEFT_ACTIVATION_GELU,
-                                           .rows = a->m,
-                                           .cols = a->n,
-                                           .dtype = a->c_dtype,
-                                           .x = a->pre,
-                                           .dy = a->c,
-                                           .dx = a->c};
+    return WEFT_ARGS(weft_activation_backward_args, .kind = WEFT_ACTIVATION_GELU, .rows = a->m,
+                     .cols = a->n, .dtype = a->c_dtype, .x = a->pre, .dy = a->c, .dx = a->c);
 }
 
 weft_gemm_args weft_gemm_without_epilogue(const weft_gemm_args *a)
@@ -525,6 +518,11 @@ static const weft_kernel_ops *backend_of(const weft_lane *lane)
 #define WRAPPER(kernel)                                                                            \
     weft_status weft_##kernel(weft_lane *lane, const weft_##kernel##_args *args)                   \
     {                                                                                              \
+        weft_##kernel##_args whole;                                                                \
+        if (!args || args->struct_bytes != sizeof whole) {                                         \
+            WEFT_TRY(weft_sized_copy("weft_" #kernel "_args", args, &whole, sizeof whole));        \
+            args = &whole;                                                                         \
+        }                                                                                          \
         const char *wrong = check_##kernel(lane, args);                                            \
         if (wrong)                                                                                 \
             return WEFT_ERROR(WEFT_INTERNAL, #kernel ": %s", wrong);                               \

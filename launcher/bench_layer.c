@@ -115,6 +115,7 @@ static weft_status ignore_rows(weft_layer *layer, weft_pass *pass, const weft_te
 }
 
 static const weft_layer_ops source_ops = {
+    .struct_bytes = sizeof source_ops,
     .kind = "source",
     .describe = end_describe,
     .init = end_init,
@@ -123,6 +124,7 @@ static const weft_layer_ops source_ops = {
     .destroy = end_destroy,
 };
 static const weft_layer_ops sink_ops = {
+    .struct_bytes = sizeof sink_ops,
     .kind = "sink",
     .describe = end_describe,
     .init = end_init,

@@ -37,8 +37,7 @@ int weft_verb_fail(const char *verb)
 
 int weft_main(int argc, char **argv, weft_model_function build)
 {
-    return weft_application_main(
-        argc, argv, &(weft_application){.struct_bytes = sizeof(weft_application), .build = build});
+    return weft_application_main(argc, argv, &WEFT_ARGS(weft_application, .build = build));
 }
 
 int weft_application_main(int argc, char **argv, const weft_application *given)

@@ -185,11 +185,9 @@ static weft_status read_logits(generator *g, size_t row, float *to)
     if (logits.dtype == WEFT_F32)
         WEFT_TRY(weft_lane_copy(g->lane, to, from, vocab * sizeof *to));
     else
-        WEFT_TRY(weft_cast(g->lane, &(weft_cast_args){.count = vocab,
-                                                      .from_dtype = logits.dtype,
-                                                      .to_dtype = WEFT_F32,
-                                                      .from = from,
-                                                      .to = to}));
+        WEFT_TRY(weft_cast(g->lane,
+                           &WEFT_ARGS(weft_cast_args, .count = vocab, .from_dtype = logits.dtype,
+                                      .to_dtype = WEFT_F32, .from = from, .to = to)));
     return weft_lane_sync(g->lane);
 }
 

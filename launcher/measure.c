@@ -224,13 +224,9 @@ static weft_status make_groups(weft_measure_rig *rig)
 
 static weft_status fill_random(weft_lane *lane, void *x, size_t count)
 {
-    return weft_random_normal(lane, &(weft_random_normal_args){.num_dims = 1,
-                                                               .global_dims = {count},
-                                                               .local_dims = {count},
-                                                               .seed = 1,
-                                                               .std = 1,
-                                                               .dtype = WEFT_F32,
-                                                               .x = x});
+    return weft_random_normal(lane, &WEFT_ARGS(weft_random_normal_args, .num_dims = 1,
+                                               .global_dims = {count}, .local_dims = {count},
+                                               .seed = 1, .std = 1, .dtype = WEFT_F32, .x = x));
 }
 
 /* Wide enough that a GPU's rate does not end with the launch. */

@@ -104,16 +104,10 @@ static weft_status gemm(weft_measure_rig *rig, weft_lane *lane, weft_dtype dtype
 {
     size_t width = rig->gemm_width;
     double rows = flops / 2 / (double)width / (double)width;
-    return weft_gemm(lane, &(weft_gemm_args){.m = rows < 1 ? 1 : (size_t)(rows + 0.5),
-                                             .n = width,
-                                             .k = width,
-                                             .transpose_b = true,
-                                             .dtype = dtype,
-                                             .c_dtype = dtype,
-                                             .a = rig->gemm_a,
-                                             .b = rig->gemm_b,
-                                             .c = rig->gemm_c,
-                                             .alpha = 1});
+    return weft_gemm(lane, &WEFT_ARGS(weft_gemm_args, .m = rows < 1 ? 1 : (size_t)(rows + 0.5),
+                                      .n = width, .k = width, .transpose_b = true, .dtype = dtype,
+                                      .c_dtype = dtype, .a = rig->gemm_a, .b = rig->gemm_b,
+                                      .c = rig->gemm_c, .alpha = 1));
 }
 
 weft_status weft_measure_submit(weft_measure_rig *rig, weft_cost_kind kind, weft_lane *lane,

@@ -31,12 +31,9 @@ static weft_status allocate(gemm *g, void **out)
 /* Random numbers: on zeros a GPU draws less power, and runs faster than in training. */
 static weft_status fill(gemm *g, void *x)
 {
-    return weft_random_normal(g->lane, &(weft_random_normal_args){.num_dims = 1,
-                                                                  .global_dims = {g->n * g->n},
-                                                                  .local_dims = {g->n * g->n},
-                                                                  .std = 1,
-                                                                  .dtype = g->dtype,
-                                                                  .x = x});
+    return weft_random_normal(
+        g->lane, &WEFT_ARGS(weft_random_normal_args, .num_dims = 1, .global_dims = {g->n * g->n},
+                            .local_dims = {g->n * g->n}, .std = 1, .dtype = g->dtype, .x = x));
 }
 
 static weft_status prepare(gemm *g)
@@ -66,16 +63,10 @@ static weft_status time_runs(const gemm *g, double *out_us)
         int repeats = best < LONG_US ? 8 : 1;
         double start = weft_now_us();
         for (int i = 0; i < repeats; i++)
-            WEFT_TRY(weft_gemm(g->lane, &(weft_gemm_args){.m = g->n,
-                                                          .n = g->n,
-                                                          .k = g->n,
-                                                          .transpose_b = true,
-                                                          .dtype = g->dtype,
-                                                          .c_dtype = g->dtype,
-                                                          .a = g->a,
-                                                          .b = g->b,
-                                                          .c = g->c,
-                                                          .alpha = 1}));
+            WEFT_TRY(weft_gemm(g->lane, &WEFT_ARGS(weft_gemm_args, .m = g->n, .n = g->n, .k = g->n,
+                                                   .transpose_b = true, .dtype = g->dtype,
+                                                   .c_dtype = g->dtype, .a = g->a, .b = g->b,
+                                                   .c = g->c, .alpha = 1)));
         WEFT_TRY(weft_lane_sync(g->lane));
         best = fmin(best, (weft_now_us() - start) / repeats);
     }

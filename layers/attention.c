@@ -29,7 +29,8 @@ static weft_status attention_init(weft_layer *layer, weft_build *build)
     size_t qkv_all = (d->heads_all + 2 * d->groups_all) * d->head_dim;
     size_t proj_all = d->heads_all * d->head_dim;
 
-    weft_parameter_spec spec = {.name = "linear_qkv.weight",
+    weft_parameter_spec spec = {.struct_bytes = sizeof spec,
+                                .name = "linear_qkv.weight",
                                 .num_dims = 2,
                                 .dims = {qkv_all, d->hidden},
                                 .split = {WEFT_SPLIT_TP},
@@ -37,27 +38,19 @@ static weft_status attention_init(weft_layer *layer, weft_build *build)
     a->qkv = (weft_linear){.in = d->hidden, .out = d->qkv};
     WEFT_TRY(weft_build_parameter(build, &spec, &a->qkv.weight));
     if (!o->disable_bias_linear || o->add_qkv_bias) {
-        spec = (weft_parameter_spec){.name = "linear_qkv.bias",
-                                     .num_dims = 1,
-                                     .dims = {qkv_all},
-                                     .split = {WEFT_SPLIT_TP},
-                                     .init = WEFT_INIT_ZERO,
-                                     .no_weight_decay = true};
+        spec = WEFT_ARGS(weft_parameter_spec, .name = "linear_qkv.bias", .num_dims = 1,
+                         .dims = {qkv_all}, .split = {WEFT_SPLIT_TP}, .init = WEFT_INIT_ZERO,
+                         .no_weight_decay = true);
         WEFT_TRY(weft_build_parameter(build, &spec, &a->qkv.bias));
     }
-    spec = (weft_parameter_spec){.name = "linear_proj.weight",
-                                 .num_dims = 2,
-                                 .dims = {d->hidden, proj_all},
-                                 .split = {WEFT_SPLIT_NONE, WEFT_SPLIT_TP},
-                                 .init_std = weft_output_init_std(o)};
+    spec = WEFT_ARGS(weft_parameter_spec, .name = "linear_proj.weight", .num_dims = 2,
+                     .dims = {d->hidden, proj_all}, .split = {WEFT_SPLIT_NONE, WEFT_SPLIT_TP},
+                     .init_std = weft_output_init_std(o));
     a->proj = (weft_linear){.in = d->heads * d->head_dim, .out = d->hidden};
     WEFT_TRY(weft_build_parameter(build, &spec, &a->proj.weight));
     if (!o->disable_bias_linear) {
-        spec = (weft_parameter_spec){.name = "linear_proj.bias",
-                                     .num_dims = 1,
-                                     .dims = {d->hidden},
-                                     .init = WEFT_INIT_ZERO,
-                                     .no_weight_decay = true};
+        spec = WEFT_ARGS(weft_parameter_spec, .name = "linear_proj.bias", .num_dims = 1,
+                         .dims = {d->hidden}, .init = WEFT_INIT_ZERO, .no_weight_decay = true);
         WEFT_TRY(weft_build_parameter(build, &spec, &a->proj.bias));
     }
     return WEFT_OK;
@@ -108,19 +101,13 @@ static weft_status rotate(const attention *a, weft_pass *pass, const weft_tensor
         return WEFT_OK;
     size_t in_group = d->heads / d->groups + 1;
     return weft_rope(weft_pass_lane(pass),
-                     &(weft_rope_args){.seq = weft_pass_shape(pass)->seq,
-                                       .batch = weft_pass_shape(pass)->batch,
-                                       .heads = in_group,
-                                       .head_dim = d->head_dim,
-                                       .token_stride = d->qkv,
-                                       .head_stride = d->head_dim,
-                                       .groups = d->groups,
-                                       .group_stride = (in_group + 1) * d->head_dim,
-                                       .rotary_dim = d->rotary,
-                                       .base = (float)o->rotary_base,
-                                       .dtype = qkv->dtype,
-                                       .x = qkv->data,
-                                       .inverse = inverse});
+                     &WEFT_ARGS(weft_rope_args, .seq = weft_pass_shape(pass)->seq,
+                                .batch = weft_pass_shape(pass)->batch, .heads = in_group,
+                                .head_dim = d->head_dim, .token_stride = d->qkv,
+                                .head_stride = d->head_dim, .groups = d->groups,
+                                .group_stride = (in_group + 1) * d->head_dim,
+                                .rotary_dim = d->rotary, .base = (float)o->rotary_base,
+                                .dtype = qkv->dtype, .x = qkv->data, .inverse = inverse));
 }
 
 static weft_status attention_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
@@ -139,14 +126,11 @@ static weft_status attention_forward(weft_layer *layer, weft_pass *pass, const w
     state->lse = lse.data;
     WEFT_TRY(weft_linear_forward(pass, &a->qkv, &full, true, &state->qkv));
     WEFT_TRY(rotate(a, pass, &state->qkv, false));
-    WEFT_TRY(weft_attention_forward(weft_pass_lane(pass),
-                                    &(weft_attention_forward_args){.shape = shape_of(a, pass),
-                                                                   .dtype = x->dtype,
-                                                                   .q = packed(a, &state->qkv, 0),
-                                                                   .k = packed(a, &state->qkv, 1),
-                                                                   .v = packed(a, &state->qkv, 2),
-                                                                   .out = state->out.data,
-                                                                   .lse = state->lse}));
+    WEFT_TRY(weft_attention_forward(
+        weft_pass_lane(pass),
+        &WEFT_ARGS(weft_attention_forward_args, .shape = shape_of(a, pass), .dtype = x->dtype,
+                   .q = packed(a, &state->qkv, 0), .k = packed(a, &state->qkv, 1),
+                   .v = packed(a, &state->qkv, 2), .out = state->out.data, .lse = state->lse)));
     WEFT_TRY(weft_pass_partial(pass, y, &partial));
     /* One rank's partial sum carries the bias, so that the sum has it once. */
     bool with_bias = weft_pass_groups(pass)->coords.at[WEFT_AXIS_TP] == 0;
@@ -169,19 +153,13 @@ static weft_status attention_backward(weft_layer *layer, weft_pass *pass, const 
     WEFT_TRY(weft_pass_scratch(pass, dy->dtype, d->rows_full, d->qkv, &dqkv));
     WEFT_TRY(weft_pass_scratch(pass, WEFT_F32, d->heads, d->rows_full, &delta));
     WEFT_TRY(weft_linear_backward(pass, &a->proj, &state->out, &dy_full, &dout));
-    WEFT_TRY(weft_attention_backward(weft_pass_lane(pass),
-                                     &(weft_attention_backward_args){.shape = shape_of(a, pass),
-                                                                     .dtype = dy->dtype,
-                                                                     .q = packed(a, &state->qkv, 0),
-                                                                     .k = packed(a, &state->qkv, 1),
-                                                                     .v = packed(a, &state->qkv, 2),
-                                                                     .out = state->out.data,
-                                                                     .dout = dout.data,
-                                                                     .lse = state->lse,
-                                                                     .delta = delta.data,
-                                                                     .dq = packed(a, &dqkv, 0),
-                                                                     .dk = packed(a, &dqkv, 1),
-                                                                     .dv = packed(a, &dqkv, 2)}));
+    WEFT_TRY(weft_attention_backward(
+        weft_pass_lane(pass),
+        &WEFT_ARGS(weft_attention_backward_args, .shape = shape_of(a, pass), .dtype = dy->dtype,
+                   .q = packed(a, &state->qkv, 0), .k = packed(a, &state->qkv, 1),
+                   .v = packed(a, &state->qkv, 2), .out = state->out.data, .dout = dout.data,
+                   .lse = state->lse, .delta = delta.data, .dq = packed(a, &dqkv, 0),
+                   .dk = packed(a, &dqkv, 1), .dv = packed(a, &dqkv, 2))));
     WEFT_TRY(rotate(a, pass, &dqkv, true));
     WEFT_TRY(weft_pass_enter(pass, &state->x, &x_full));
     WEFT_TRY(weft_pass_partial(pass, dx, &partial));
@@ -197,6 +175,7 @@ static bool attention_is_static(const weft_layer *layer)
 }
 
 const weft_layer_ops weft_attention_ops = {
+    .struct_bytes = sizeof weft_attention_ops,
     .kind = "attention",
     .state_bytes = sizeof(attention_state),
     .describe = attention_describe,

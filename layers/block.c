@@ -57,16 +57,12 @@ static weft_status drop(const block *b, weft_pass *pass, int use, const weft_ten
     bool shards = weft_pass_shape(pass)->sequence_parallel;
     return weft_dropout(
         weft_pass_lane(pass),
-        &(weft_dropout_args){.rows = branch->dims[0],
-                             .cols = branch->dims[1],
-                             .first_row = shards ? (uint64_t)tp_rank * branch->dims[0] : 0,
-                             .dtype = branch->dtype,
-                             .x = branch->data,
-                             .residual = residual ? residual->data : NULL,
-                             .y = to->data,
-                             .p = (float)b->common.options.hidden_dropout,
-                             .seed = weft_pass_seed(pass),
-                             .stream = weft_pass_stream(pass, &b->common.base, use)});
+        &WEFT_ARGS(weft_dropout_args, .rows = branch->dims[0], .cols = branch->dims[1],
+                   .first_row = shards ? (uint64_t)tp_rank * branch->dims[0] : 0,
+                   .dtype = branch->dtype, .x = branch->data,
+                   .residual = residual ? residual->data : NULL, .y = to->data,
+                   .p = (float)b->common.options.hidden_dropout, .seed = weft_pass_seed(pass),
+                   .stream = weft_pass_stream(pass, &b->common.base, use)));
 }
 
 static bool drops(const block *b, const weft_pass *pass)
@@ -92,11 +88,9 @@ static weft_status block_forward(weft_layer *layer, weft_pass *pass, const weft_
     WEFT_TRY(b->mlp->ops->forward(b->mlp, pass, normed, y));
     if (drops(b, pass))
         return drop(b, pass, 1, y, &state->middle, y);
-    return weft_add(weft_pass_lane(pass), &(weft_add_args){.count = weft_tensor_count(y),
-                                                           .dtype = y->dtype,
-                                                           .a = y->data,
-                                                           .b = state->middle.data,
-                                                           .y = y->data});
+    return weft_add(weft_pass_lane(pass),
+                    &WEFT_ARGS(weft_add_args, .count = weft_tensor_count(y), .dtype = y->dtype,
+                               .a = y->data, .b = state->middle.data, .y = y->data));
 }
 
 static weft_status block_backward(weft_layer *layer, weft_pass *pass, const weft_tensor *dy,
@@ -142,6 +136,7 @@ static void block_destroy(weft_layer *layer)
 }
 
 const weft_layer_ops weft_block_ops = {
+    .struct_bytes = sizeof weft_block_ops,
     .kind = "block",
     .state_bytes = sizeof(block_state),
     .describe = block_describe,

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/sized.h"
 #include "layers/outline.h"
 #include "layers/pass.h"
 
@@ -10,6 +11,8 @@
 
 weft_status weft_model_add(weft_model *model, weft_layer *layer)
 {
+    if (!layer && weft_error_get()->status != WEFT_OK) /* what its create function found */
+        return weft_error_get()->status;
     if (!layer)
         return WEFT_ERROR(WEFT_MEMORY, "out of memory for layer %d", model->num_layers);
     if (model->num_layers == model->capacity) {
@@ -113,14 +116,26 @@ weft_status weft_model_register(weft_model *model, weft_layer *layer, const char
     if (!members)
         return WEFT_ERROR(WEFT_MEMORY, "out of memory for the list of layers");
     model->members = members;
-    layer->index = model->num_members++;
-    snprintf(layer->name, sizeof layer->name, "%.*s", name_bytes, prefix);
-    members[layer->index] =
+    weft_layer_place *place = calloc(1, sizeof *place);
+    if (!place)
+        return WEFT_ERROR(WEFT_MEMORY, "out of memory for the list of layers");
+    place->next = model->places;
+    model->places = place;
+    place->index = model->num_members++;
+    snprintf(place->name, sizeof place->name, "%.*s", name_bytes, prefix);
+    members[place->index] =
         (weft_member){.layer = layer, .parent = parent, .state_offset = model->states_bytes};
-    model->states_bytes += weft_piece_bytes(WEFT_U8, layer->ops->state_bytes, 1);
-    weft_build build = {.model = model, .layer = list_index, .member = layer->index};
+    WEFT_TRY(weft_sized_copy("weft_layer_ops", layer->ops, &place->ops, sizeof place->ops));
+    model->states_bytes += weft_piece_bytes(WEFT_U8, place->ops.state_bytes, 1);
+    layer->place = place;
+    weft_build build = {.model = model, .layer = list_index, .member = place->index};
     snprintf(build.prefix, sizeof build.prefix, "%s", prefix);
     return layer->ops->init(layer, &build);
+}
+
+const char *weft_layer_name(const weft_layer *layer)
+{
+    return layer->place ? layer->place->name : "";
 }
 
 const weft_shape *weft_build_shape(const weft_build *build)
@@ -165,13 +180,15 @@ static weft_status declare(weft_build *build, const char *prefix, const weft_par
                            weft_parameter **out)
 {
     weft_model *model = build->model;
-    weft_parameter_spec own = *spec;
+    weft_parameter_spec own;
     char name[WEFT_MAX_NAME_BYTES];
-    snprintf(name, sizeof name, "%s%s", prefix, spec->name);
-    own.is_embedding = spec->is_embedding && weft_tied_has(&model->tied, name);
-    own.may_pad = spec->may_pad || spec->is_embedding;
+    WEFT_TRY(weft_sized_copy("weft_parameter_spec", spec, &own, sizeof own));
+    bool is_embedding = own.is_embedding;
+    snprintf(name, sizeof name, "%s%s", prefix, own.name);
+    own.is_embedding = is_embedding && weft_tied_has(&model->tied, name);
+    own.may_pad = own.may_pad || is_embedding;
     WEFT_TRY(weft_parameters_declare(model->parameters, prefix, &own, build->layer, out));
-    if (spec->is_embedding)
+    if (is_embedding)
         WEFT_TRY(note_embedding(model, name));
     return note_use(build, *out, true);
 }

@@ -69,23 +69,14 @@ static weft_status sort_choices(planning *p)
     s->row_of = row_of.data;
     s->token_of = token_of.data;
     /* Where tokens travel all choices are sorted, else only those of this rank's experts. */
-    p->sort = (weft_dispatch_plan_args){.num_tokens = d->tokens,
-                                        .num_experts = d->experts,
-                                        .topk = topk,
-                                        .first_expert = d->exchange ? 0 : p->rank * p->local,
-                                        .num_local = d->exchange ? d->experts : p->local,
-                                        .capacity = d->capacity,
-                                        .policy = (weft_drop_policy)o->moe_token_drop_policy,
-                                        .top_index = s->index.data,
-                                        .top_prob = s->prob.data,
-                                        .counts = s->counts,
-                                        .num_partitions = p->kernel_parts,
-                                        .partition_counts = p->partition_counts,
-                                        .row_of = s->row_of,
-                                        .token_of = s->token_of,
-                                        .dropped = s->counts + d->experts,
-                                        .wrong = p->sort.wrong,
-                                        .scratch = scratch.data};
+    p->sort = WEFT_ARGS(
+        weft_dispatch_plan_args, .num_tokens = d->tokens, .num_experts = d->experts, .topk = topk,
+        .first_expert = d->exchange ? 0 : p->rank * p->local,
+        .num_local = d->exchange ? d->experts : p->local, .capacity = d->capacity,
+        .policy = (weft_drop_policy)o->moe_token_drop_policy, .top_index = s->index.data,
+        .top_prob = s->prob.data, .counts = s->counts, .num_partitions = p->kernel_parts,
+        .partition_counts = p->partition_counts, .row_of = s->row_of, .token_of = s->token_of,
+        .dropped = s->counts + d->experts, .wrong = p->sort.wrong, .scratch = scratch.data);
     WEFT_TRY(weft_dispatch_plan(lane, &p->sort));
     weft_pass_release(p->pass, mark);
     return WEFT_OK;

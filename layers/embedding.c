@@ -17,7 +17,8 @@ static weft_status embedding_init(weft_layer *layer, weft_build *build)
 {
     embedding *e = (embedding *)layer;
     const weft_model_options *o = &e->common.options;
-    weft_parameter_spec spec = {.name = WEFT_WORD_EMBEDDINGS,
+    weft_parameter_spec spec = {.struct_bytes = sizeof spec,
+                                .name = WEFT_WORD_EMBEDDINGS,
                                 .num_dims = 2,
                                 .dims = {(size_t)o->vocab_size, (size_t)o->hidden_size},
                                 .split = {WEFT_SPLIT_TP},
@@ -26,11 +27,10 @@ static weft_status embedding_init(weft_layer *layer, weft_build *build)
                                 .is_embedding = true};
     WEFT_TRY(weft_build_global_parameter(build, &spec, &e->words));
     if (o->position_embedding_type == WEFT_POSITION_LEARNED) {
-        spec = (weft_parameter_spec){
-            .name = "embedding.position_embeddings.weight",
-            .num_dims = 2,
-            .dims = {(size_t)o->max_position_embeddings, (size_t)o->hidden_size},
-            .init_std = (float)o->init_method_std};
+        spec = WEFT_ARGS(weft_parameter_spec, .name = "embedding.position_embeddings.weight",
+                         .num_dims = 2,
+                         .dims = {(size_t)o->max_position_embeddings, (size_t)o->hidden_size},
+                         .init_std = (float)o->init_method_std);
         WEFT_TRY(weft_build_global_parameter(build, &spec, &e->positions));
     }
     return WEFT_OK;
@@ -40,17 +40,13 @@ static weft_status drop(const embedding *e, weft_pass *pass, const weft_tensor *
 {
     int tp_rank = weft_pass_groups(pass)->coords.at[WEFT_AXIS_TP];
     bool shards = weft_pass_shape(pass)->sequence_parallel;
-    return weft_dropout(
-        weft_pass_lane(pass),
-        &(weft_dropout_args){.rows = x->dims[0],
-                             .cols = x->dims[1],
-                             .first_row = shards ? (uint64_t)tp_rank * x->dims[0] : 0,
-                             .dtype = x->dtype,
-                             .x = x->data,
-                             .y = y->data,
-                             .p = (float)e->common.options.hidden_dropout,
-                             .seed = weft_pass_seed(pass),
-                             .stream = weft_pass_stream(pass, &e->common.base, 0)});
+    return weft_dropout(weft_pass_lane(pass),
+                        &WEFT_ARGS(weft_dropout_args, .rows = x->dims[0], .cols = x->dims[1],
+                                   .first_row = shards ? (uint64_t)tp_rank * x->dims[0] : 0,
+                                   .dtype = x->dtype, .x = x->data, .y = y->data,
+                                   .p = (float)e->common.options.hidden_dropout,
+                                   .seed = weft_pass_seed(pass),
+                                   .stream = weft_pass_stream(pass, &e->common.base, 0)));
 }
 
 static bool drops(const embedding *e, const weft_pass *pass)
@@ -70,17 +66,12 @@ static weft_status embedding_forward(weft_layer *layer, weft_pass *pass, const w
     WEFT_TRY(weft_pass_partial(pass, y, &partial));
     WEFT_TRY(weft_embedding_forward(
         weft_pass_lane(pass),
-        &(weft_embedding_forward_args){
-            .num_tokens = shape->seq * shape->batch,
-            .batch = shape->batch,
-            .cols = shape->hidden,
-            .tokens = weft_pass_tokens(pass),
-            .first_row = (size_t)tp_rank * rows,
-            .num_rows = rows,
-            .dtype = y->dtype,
-            .table = e->words->weight.data,
-            .positions = e->positions && tp_rank == 0 ? e->positions->weight.data : NULL,
-            .y = partial.data}));
+        &WEFT_ARGS(weft_embedding_forward_args, .num_tokens = shape->seq * shape->batch,
+                   .batch = shape->batch, .cols = shape->hidden, .tokens = weft_pass_tokens(pass),
+                   .first_row = (size_t)tp_rank * rows, .num_rows = rows, .dtype = y->dtype,
+                   .table = e->words->weight.data,
+                   .positions = e->positions && tp_rank == 0 ? e->positions->weight.data : NULL,
+                   .y = partial.data)));
     WEFT_TRY(weft_pass_exit(pass, &partial, y));
     weft_pass_release(pass, mark);
     return drops(e, pass) ? drop(e, pass, y, y) : WEFT_OK;
@@ -100,7 +91,8 @@ static weft_status embedding_backward(weft_layer *layer, weft_pass *pass, const 
         WEFT_TRY(drop(e, pass, dy, &dropped));
     }
     WEFT_TRY(weft_pass_enter(pass, &dropped, &full));
-    weft_embedding_backward_args args = {.num_tokens = shape->seq * shape->batch,
+    weft_embedding_backward_args args = {.struct_bytes = sizeof args,
+                                         .num_tokens = shape->seq * shape->batch,
                                          .batch = shape->batch,
                                          .cols = shape->hidden,
                                          .tokens = weft_pass_tokens(pass),
@@ -129,6 +121,7 @@ static bool embedding_is_static(const weft_layer *layer)
 }
 
 const weft_layer_ops weft_embedding_ops = {
+    .struct_bytes = sizeof weft_embedding_ops,
     .kind = "embedding",
     .describe = embedding_describe,
     .init = embedding_init,

@@ -8,17 +8,11 @@ static weft_status grouped(weft_moe *m, weft_pass *pass, const weft_moe_expert_r
                            const weft_tensor *y, bool overwrite)
 {
     return weft_grouped_gemm(weft_pass_lane(pass),
-                             &(weft_grouped_gemm_args){.kind = kind,
-                                                       .num_groups = m->dims.local_experts,
-                                                       .in = x->dims[1],
-                                                       .out = y->dims[1],
-                                                       .row_offsets = r->part->offsets,
-                                                       .dtype = x->dtype,
-                                                       .x = x->data,
-                                                       .w = w->weight.data,
-                                                       .y = y->data,
-                                                       .wgrad = w->grad,
-                                                       .overwrite = overwrite});
+                             &WEFT_ARGS(weft_grouped_gemm_args, .kind = kind,
+                                        .num_groups = m->dims.local_experts, .in = x->dims[1],
+                                        .out = y->dims[1], .row_offsets = r->part->offsets,
+                                        .dtype = x->dtype, .x = x->data, .w = w->weight.data,
+                                        .y = y->data, .wgrad = w->grad, .overwrite = overwrite));
 }
 
 /* act = activation(middle) */
@@ -26,12 +20,9 @@ static weft_status activate(const weft_moe *m, weft_pass *pass, const weft_moe_e
 {
     return weft_activation_forward(
         weft_pass_lane(pass),
-        &(weft_activation_forward_args){.kind = weft_activation_of(&m->common.options),
-                                        .rows = r->act.dims[0],
-                                        .cols = r->act.dims[1],
-                                        .dtype = r->act.dtype,
-                                        .x = r->middle.data,
-                                        .y = r->act.data});
+        &WEFT_ARGS(weft_activation_forward_args, .kind = weft_activation_of(&m->common.options),
+                   .rows = r->act.dims[0], .cols = r->act.dims[1], .dtype = r->act.dtype,
+                   .x = r->middle.data, .y = r->act.data));
 }
 
 /* The rows in expert order: where they are, or copied to `to`. */
@@ -47,12 +38,10 @@ weft_status weft_moe_select(weft_pass *pass, const weft_tensor *from, const int3
 {
     if (to->dims[0] == 0)
         return WEFT_OK;
-    return weft_permute(weft_pass_lane(pass), &(weft_permute_args){.num_rows = to->dims[0],
-                                                                   .cols = to->dims[1],
-                                                                   .dtype = to->dtype,
-                                                                   .x = from->data,
-                                                                   .token_of = index,
-                                                                   .rows = to->data});
+    return weft_permute(weft_pass_lane(pass),
+                        &WEFT_ARGS(weft_permute_args, .num_rows = to->dims[0], .cols = to->dims[1],
+                                   .dtype = to->dtype, .x = from->data, .token_of = index,
+                                   .rows = to->data));
 }
 
 weft_status weft_moe_experts_first(weft_moe *m, weft_pass *pass, const weft_moe_expert_rows *r)
@@ -87,13 +76,9 @@ weft_status weft_moe_experts_backward(weft_moe *m, weft_pass *pass, const weft_m
     WEFT_TRY(grouped(m, pass, r, WEFT_GROUPED_DGRAD, m->fc2, &r->act, &dy, false));
     WEFT_TRY(weft_activation_backward(
         weft_pass_lane(pass),
-        &(weft_activation_backward_args){.kind = weft_activation_of(&m->common.options),
-                                         .rows = r->act.dims[0],
-                                         .cols = r->act.dims[1],
-                                         .dtype = r->act.dtype,
-                                         .x = r->middle.data,
-                                         .dy = r->act.data,
-                                         .dx = r->middle.data}));
+        &WEFT_ARGS(weft_activation_backward_args, .kind = weft_activation_of(&m->common.options),
+                   .rows = r->act.dims[0], .cols = r->act.dims[1], .dtype = r->act.dtype,
+                   .x = r->middle.data, .dy = r->act.data, .dx = r->middle.data)));
     WEFT_TRY(grouped(m, pass, r, WEFT_GROUPED_WGRAD, m->fc1, &x, &r->middle, overwrite));
     if (!r->part->order)
         return grouped(m, pass, r, WEFT_GROUPED_DGRAD, m->fc1, din, &r->middle, false);

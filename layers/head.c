@@ -34,7 +34,8 @@ static weft_status head_init(weft_layer *layer, weft_build *build)
     const weft_model_options *o = &h->common.options;
     WEFT_TRY(weft_norm_init(build, o, "final_layernorm", &h->norm));
     bool tied = !o->untie_embeddings_and_output_weights;
-    weft_parameter_spec spec = {.name = tied ? WEFT_WORD_EMBEDDINGS : "output_layer.weight",
+    weft_parameter_spec spec = {.struct_bytes = sizeof spec,
+                                .name = tied ? WEFT_WORD_EMBEDDINGS : "output_layer.weight",
                                 .num_dims = 2,
                                 .dims = {(size_t)o->vocab_size, (size_t)o->hidden_size},
                                 .split = {WEFT_SPLIT_TP},
@@ -81,6 +82,7 @@ static weft_status reduce_stats(head *h, weft_pass *pass, const chunk *c)
     const weft_groups *groups = weft_pass_groups(pass);
     size_t cols = c->logits.dims[1];
     weft_cross_entropy_stats_args args = {
+        .struct_bytes = sizeof args,
         .pass = WEFT_CROSS_ENTROPY_FUSED,
         .rows = c->num,
         .cols = cols,
@@ -108,13 +110,11 @@ static weft_status add_loss(head *h, weft_pass *pass, const chunk *c)
     WEFT_TRY(reduce_stats(h, pass, c));
     if (weft_pass_groups(pass)->coords.at[WEFT_AXIS_TP] != 0)
         return WEFT_OK;
-    return weft_cross_entropy_loss(
-        weft_pass_lane(pass),
-        &(weft_cross_entropy_loss_args){.rows = c->num,
-                                        .row_max = c->max.data,
-                                        .row_sum = c->sums.data,
-                                        .target = (float *)c->sums.data + c->num,
-                                        .loss_sum = &weft_pass_metrics(pass)->loss_sum});
+    return weft_cross_entropy_loss(weft_pass_lane(pass),
+                                   &WEFT_ARGS(weft_cross_entropy_loss_args, .rows = c->num,
+                                              .row_max = c->max.data, .row_sum = c->sums.data,
+                                              .target = (float *)c->sums.data + c->num,
+                                              .loss_sum = &weft_pass_metrics(pass)->loss_sum));
 }
 
 /* The chunk's logits become their gradient, which gives the weight's and dx. */
@@ -126,17 +126,13 @@ static weft_status differentiate(head *h, weft_pass *pass, const chunk *c, const
     size_t cols = c->logits.dims[1];
     WEFT_TRY(weft_cross_entropy_backward(
         weft_pass_lane(pass),
-        &(weft_cross_entropy_backward_args){
-            .rows = c->num,
-            .cols = cols,
-            .valid_cols = h->output->valid_rows,
-            .first_col = (size_t)weft_pass_groups(pass)->coords.at[WEFT_AXIS_TP] * cols,
-            .dtype = c->logits.dtype,
-            .logits = c->logits.data,
-            .labels = weft_pass_labels(pass) + c->first,
-            .row_max = c->max.data,
-            .row_sum = c->sums.data,
-            .scale = weft_pass_loss_scale(pass) / (float)(shape->seq * shape->batch)}));
+        &WEFT_ARGS(weft_cross_entropy_backward_args, .rows = c->num, .cols = cols,
+                   .valid_cols = h->output->valid_rows,
+                   .first_col = (size_t)weft_pass_groups(pass)->coords.at[WEFT_AXIS_TP] * cols,
+                   .dtype = c->logits.dtype, .logits = c->logits.data,
+                   .labels = weft_pass_labels(pass) + c->first, .row_max = c->max.data,
+                   .row_sum = c->sums.data,
+                   .scale = weft_pass_loss_scale(pass) / (float)(shape->seq * shape->batch))));
     bool overwrite = weft_pass_overwrite(pass) && c->first == 0;
     return weft_linear_backward_to(pass, &linear, x, &c->logits, overwrite, dx);
 }
@@ -213,6 +209,7 @@ static weft_status head_backward(weft_layer *layer, weft_pass *pass, const weft_
 }
 
 const weft_layer_ops weft_head_ops = {
+    .struct_bytes = sizeof weft_head_ops,
     .kind = "head",
     .state_bytes = sizeof(head_state),
     .describe = head_describe,

@@ -1,9 +1,11 @@
 /* Linear maps, norms and the allocation of layers: what several layers share. */
-#include "layers/layers.h"
+#include "layers/pass.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+
+#include "core/sized.h"
 
 weft_layer *weft_layer_new(const weft_layer_ops *ops, size_t bytes,
                            const weft_model_options *options)
@@ -12,7 +14,11 @@ weft_layer *weft_layer_new(const weft_layer_ops *ops, size_t bytes,
     if (!layer)
         return NULL;
     layer->base.ops = ops;
-    layer->options = *options;
+    if (weft_sized_copy("weft_model_options", options, &layer->options, sizeof layer->options) !=
+        WEFT_OK) {
+        free(layer);
+        return NULL;
+    }
     return &layer->base;
 }
 
@@ -23,7 +29,7 @@ void weft_layer_free(weft_layer *layer)
 
 bool weft_layer_is_static(const weft_layer *layer)
 {
-    return layer->ops->is_static && layer->ops->is_static(layer);
+    return layer->place->ops.is_static && layer->place->ops.is_static(layer);
 }
 
 bool weft_layer_always_static(const weft_layer *layer)
@@ -51,17 +57,10 @@ weft_activation_kind weft_activation_of(const weft_model_options *options)
 static weft_gemm_args forward_of(const weft_linear *linear, const weft_tensor *x, bool with_bias,
                                  const weft_tensor *y)
 {
-    return (weft_gemm_args){.m = x->dims[0],
-                            .n = linear->out,
-                            .k = linear->in,
-                            .transpose_b = true,
-                            .dtype = x->dtype,
-                            .c_dtype = y->dtype,
-                            .a = x->data,
-                            .b = linear->weight->weight.data,
-                            .c = y->data,
-                            .alpha = 1,
-                            .bias = with_bias && linear->bias ? linear->bias->weight.data : NULL};
+    return WEFT_ARGS(weft_gemm_args, .m = x->dims[0], .n = linear->out, .k = linear->in,
+                     .transpose_b = true, .dtype = x->dtype, .c_dtype = y->dtype, .a = x->data,
+                     .b = linear->weight->weight.data, .c = y->data, .alpha = 1,
+                     .bias = with_bias && linear->bias ? linear->bias->weight.data : NULL);
 }
 
 weft_status weft_linear_forward(weft_pass *pass, const weft_linear *linear, const weft_tensor *x,
@@ -85,39 +84,25 @@ static weft_status parameters_backward(weft_pass *pass, const weft_linear *linea
 {
     weft_lane *lane = weft_pass_lane(pass);
     size_t rows = dy->dims[0];
-    WEFT_TRY(weft_gemm(lane, &(weft_gemm_args){.m = linear->out,
-                                               .n = linear->in,
-                                               .k = rows,
-                                               .transpose_a = true,
-                                               .dtype = dy->dtype,
-                                               .c_dtype = WEFT_F32,
-                                               .a = dy->data,
-                                               .b = x->data,
-                                               .c = linear->weight->grad,
-                                               .alpha = 1,
-                                               .beta = overwrite ? 0.0f : 1.0f}));
+    WEFT_TRY(
+        weft_gemm(lane, &WEFT_ARGS(weft_gemm_args, .m = linear->out, .n = linear->in, .k = rows,
+                                   .transpose_a = true, .dtype = dy->dtype, .c_dtype = WEFT_F32,
+                                   .a = dy->data, .b = x->data, .c = linear->weight->grad,
+                                   .alpha = 1, .beta = overwrite ? 0.0f : 1.0f)));
     if (!linear->bias)
         return WEFT_OK;
-    return weft_bias_gradient(lane, &(weft_bias_gradient_args){.rows = rows,
-                                                               .cols = linear->out,
-                                                               .dtype = dy->dtype,
-                                                               .dy = dy->data,
-                                                               .db = linear->bias->grad,
-                                                               .overwrite = overwrite});
+    return weft_bias_gradient(lane,
+                              &WEFT_ARGS(weft_bias_gradient_args, .rows = rows, .cols = linear->out,
+                                         .dtype = dy->dtype, .dy = dy->data,
+                                         .db = linear->bias->grad, .overwrite = overwrite));
 }
 
 static weft_gemm_args input_backward_of(const weft_linear *linear, const weft_tensor *dy,
                                         const weft_tensor *dx)
 {
-    return (weft_gemm_args){.m = dy->dims[0],
-                            .n = linear->in,
-                            .k = linear->out,
-                            .dtype = dy->dtype,
-                            .c_dtype = dx->dtype,
-                            .a = dy->data,
-                            .b = linear->weight->weight.data,
-                            .c = dx->data,
-                            .alpha = 1};
+    return WEFT_ARGS(weft_gemm_args, .m = dy->dims[0], .n = linear->in, .k = linear->out,
+                     .dtype = dy->dtype, .c_dtype = dx->dtype, .a = dy->data,
+                     .b = linear->weight->weight.data, .c = dx->data, .alpha = 1);
 }
 
 weft_status weft_linear_backward(weft_pass *pass, const weft_linear *linear, const weft_tensor *x,
@@ -157,7 +142,8 @@ weft_status weft_norm_init(weft_build *build, const weft_model_options *options,
     bool sum = weft_build_shape(build)->sequence_parallel;
     char text[WEFT_MAX_NAME_BYTES];
     snprintf(text, sizeof text, "%s.weight", name);
-    weft_parameter_spec spec = {.name = text,
+    weft_parameter_spec spec = {.struct_bytes = sizeof spec,
+                                .name = text,
                                 .num_dims = 1,
                                 .dims = {(size_t)options->hidden_size},
                                 .init = WEFT_INIT_ONE,
@@ -179,19 +165,12 @@ static weft_status run(weft_pass *pass, const weft_norm *norm, const weft_tensor
 {
     return weft_norm_forward(
         weft_pass_lane(pass),
-        &(weft_norm_forward_args){.kind = norm->kind,
-                                  .rows = x->dims[0],
-                                  .cols = x->dims[1],
-                                  .dtype = x->dtype,
-                                  .x = x->data,
-                                  .residual = residual ? residual->data : NULL,
-                                  .sum = residual ? sum->data : NULL,
-                                  .weight = norm->weight->weight.data,
-                                  .bias = norm->bias ? norm->bias->weight.data : NULL,
-                                  .y = y->data,
-                                  .mean = stats->mean,
-                                  .rstd = stats->rstd,
-                                  .epsilon = norm->epsilon});
+        &WEFT_ARGS(weft_norm_forward_args, .kind = norm->kind, .rows = x->dims[0],
+                   .cols = x->dims[1], .dtype = x->dtype, .x = x->data,
+                   .residual = residual ? residual->data : NULL, .sum = residual ? sum->data : NULL,
+                   .weight = norm->weight->weight.data,
+                   .bias = norm->bias ? norm->bias->weight.data : NULL, .y = y->data,
+                   .mean = stats->mean, .rstd = stats->rstd, .epsilon = norm->epsilon));
 }
 
 weft_status weft_norm_run(weft_pass *pass, const weft_norm *norm, const weft_tensor *x,
@@ -219,18 +198,10 @@ weft_status weft_norm_run_backward(weft_pass *pass, const weft_norm *norm, const
 {
     return weft_norm_backward(
         weft_pass_lane(pass),
-        &(weft_norm_backward_args){.kind = norm->kind,
-                                   .rows = x->dims[0],
-                                   .cols = x->dims[1],
-                                   .dtype = x->dtype,
-                                   .dy = dy->data,
-                                   .x = x->data,
-                                   .weight = norm->weight->weight.data,
-                                   .mean = stats->mean,
-                                   .rstd = stats->rstd,
-                                   .dx = dx->data,
-                                   .accumulate = accumulate,
-                                   .dweight = norm->weight->grad,
-                                   .dbias = norm->bias ? norm->bias->grad : NULL,
-                                   .overwrite = weft_pass_overwrite(pass)});
+        &WEFT_ARGS(weft_norm_backward_args, .kind = norm->kind, .rows = x->dims[0],
+                   .cols = x->dims[1], .dtype = x->dtype, .dy = dy->data, .x = x->data,
+                   .weight = norm->weight->weight.data, .mean = stats->mean, .rstd = stats->rstd,
+                   .dx = dx->data, .accumulate = accumulate, .dweight = norm->weight->grad,
+                   .dbias = norm->bias ? norm->bias->grad : NULL,
+                   .overwrite = weft_pass_overwrite(pass)));
 }

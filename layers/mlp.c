@@ -26,17 +26,17 @@ static weft_status mlp_init(weft_layer *layer, weft_build *build)
     mlp->ffn = mlp->ffn_all / tp;
     mlp->gates = o->swiglu ? 2 : 1;
 
-    weft_parameter_spec spec = {.name = "linear_fc1.weight",
+    weft_parameter_spec spec = {.struct_bytes = sizeof spec,
+                                .name = "linear_fc1.weight",
                                 .num_dims = 2,
                                 .dims = {mlp->ffn_all, hidden},
                                 .split = {WEFT_SPLIT_TP},
                                 .init_std = (float)o->init_method_std};
     if (o->swiglu)
-        spec = (weft_parameter_spec){.name = "linear_fc1.weight",
-                                     .num_dims = 3,
-                                     .dims = {2, mlp->ffn_all, hidden},
-                                     .split = {WEFT_SPLIT_NONE, WEFT_SPLIT_TP},
-                                     .init_std = (float)o->init_method_std};
+        spec =
+            WEFT_ARGS(weft_parameter_spec, .name = "linear_fc1.weight", .num_dims = 3,
+                      .dims = {2, mlp->ffn_all, hidden}, .split = {WEFT_SPLIT_NONE, WEFT_SPLIT_TP},
+                      .init_std = (float)o->init_method_std);
     mlp->fc1 = (weft_linear){.in = hidden, .out = mlp->gates * mlp->ffn};
     WEFT_TRY(weft_build_parameter(build, &spec, &mlp->fc1.weight));
     if (!o->disable_bias_linear) {
@@ -46,19 +46,14 @@ static weft_status mlp_init(weft_layer *layer, weft_build *build)
         spec.no_weight_decay = true;
         WEFT_TRY(weft_build_parameter(build, &spec, &mlp->fc1.bias));
     }
-    spec = (weft_parameter_spec){.name = "linear_fc2.weight",
-                                 .num_dims = 2,
-                                 .dims = {hidden, mlp->ffn_all},
-                                 .split = {WEFT_SPLIT_NONE, WEFT_SPLIT_TP},
-                                 .init_std = weft_output_init_std(o)};
+    spec = WEFT_ARGS(weft_parameter_spec, .name = "linear_fc2.weight", .num_dims = 2,
+                     .dims = {hidden, mlp->ffn_all}, .split = {WEFT_SPLIT_NONE, WEFT_SPLIT_TP},
+                     .init_std = weft_output_init_std(o));
     mlp->fc2 = (weft_linear){.in = mlp->ffn, .out = hidden};
     WEFT_TRY(weft_build_parameter(build, &spec, &mlp->fc2.weight));
     if (!o->disable_bias_linear) {
-        spec = (weft_parameter_spec){.name = "linear_fc2.bias",
-                                     .num_dims = 1,
-                                     .dims = {hidden},
-                                     .init = WEFT_INIT_ZERO,
-                                     .no_weight_decay = true};
+        spec = WEFT_ARGS(weft_parameter_spec, .name = "linear_fc2.bias", .num_dims = 1,
+                         .dims = {hidden}, .init = WEFT_INIT_ZERO, .no_weight_decay = true);
         WEFT_TRY(weft_build_parameter(build, &spec, &mlp->fc2.bias));
     }
     return WEFT_OK;
@@ -81,12 +76,9 @@ static weft_status activate(const weft_mlp *mlp, weft_pass *pass, const weft_ten
 {
     return weft_activation_forward(
         weft_pass_lane(pass),
-        &(weft_activation_forward_args){.kind = weft_activation_of(&mlp->common.options),
-                                        .rows = act->dims[0],
-                                        .cols = act->dims[1],
-                                        .dtype = act->dtype,
-                                        .x = hidden->data,
-                                        .y = act->data});
+        &WEFT_ARGS(weft_activation_forward_args, .kind = weft_activation_of(&mlp->common.options),
+                   .rows = act->dims[0], .cols = act->dims[1], .dtype = act->dtype,
+                   .x = hidden->data, .y = act->data));
 }
 
 /* hidden = fc1(x), act = activation(hidden). */
@@ -109,13 +101,9 @@ static weft_status fc2_backward(const weft_mlp *mlp, weft_pass *pass, weft_tenso
     WEFT_TRY(weft_linear_backward(pass, &mlp->fc2, act, dy, act));
     return weft_activation_backward(
         weft_pass_lane(pass),
-        &(weft_activation_backward_args){.kind = weft_activation_of(&mlp->common.options),
-                                         .rows = act->dims[0],
-                                         .cols = act->dims[1],
-                                         .dtype = act->dtype,
-                                         .x = hidden->data,
-                                         .dy = act->data,
-                                         .dx = dhidden->data});
+        &WEFT_ARGS(weft_activation_backward_args, .kind = weft_activation_of(&mlp->common.options),
+                   .rows = act->dims[0], .cols = act->dims[1], .dtype = act->dtype,
+                   .x = hidden->data, .dy = act->data, .dx = dhidden->data));
 }
 
 static weft_status mlp_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
@@ -158,6 +146,7 @@ static weft_status mlp_backward(weft_layer *layer, weft_pass *pass, const weft_t
 }
 
 const weft_layer_ops weft_mlp_ops = {
+    .struct_bytes = sizeof weft_mlp_ops,
     .kind = "mlp",
     .state_bytes = sizeof(mlp_state),
     .describe = mlp_describe,

@@ -122,6 +122,7 @@ weft_status weft_model_create(const weft_model_setup *setup, weft_model_function
     model->shape = weft_model_shape(&model->options, &setup->groups->mesh, setup->micro_batch_size,
                                     setup->dtype, setup->training);
     model->shape.logit_rows = logit_rows_of(setup->device);
+    weft_error_clear();
     weft_status status = init(model, build);
     if (status != WEFT_OK) {
         weft_model_destroy(model);
@@ -151,6 +152,11 @@ void weft_model_destroy(weft_model *model)
     free(model->layers);
     free(model->members);
     free(model->uses);
+    while (model->places) {
+        weft_layer_place *next = model->places->next;
+        free(model->places);
+        model->places = next;
+    }
     weft_parameters_destroy(model->parameters);
     weft_moe_runtime_destroy(model->moe);
     free(model->spans);
@@ -302,7 +308,7 @@ static weft_status enqueue_forward(const weft_pass_call *call)
             WEFT_TRY(weft_pass_stash(pass, model->shape.dtype, rows, model->shape.hidden, &out));
         weft_status status = layer->ops->forward(layer, pass, &in, is_head ? NULL : &out);
         if (status != WEFT_OK)
-            return weft_error_context(status, "%s forward", layer->name);
+            return weft_error_context(status, "%s forward", weft_layer_name(layer));
         in = out;
     }
     weft_pass_release(pass, mark);
@@ -334,7 +340,7 @@ static weft_status enqueue_backward(const weft_pass_call *call)
         to = gradient_place(model, i, &from, call->to);
         weft_status status = layer->ops->backward(layer, pass, &from, &to);
         if (status != WEFT_OK)
-            return weft_error_context(status, "%s backward", layer->name);
+            return weft_error_context(status, "%s backward", weft_layer_name(layer));
         if (call->done)
             WEFT_TRY(call->done(call->context, i, pass->lane));
         from = to;

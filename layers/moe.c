@@ -52,32 +52,27 @@ static weft_status moe_init(weft_layer *layer, weft_build *build)
                           "%zu tokens a micro-batch do not divide by tensor parallel size %d",
                           shape->seq * shape->batch, shape->tp);
 
-    weft_parameter_spec spec = {.name = "router.weight",
+    weft_parameter_spec spec = {.struct_bytes = sizeof spec,
+                                .name = "router.weight",
                                 .num_dims = 2,
                                 .dims = {d->experts, hidden},
                                 .init_std = (float)o->init_method_std,
                                 .sum_over_tp = shape->tp > 1 && !d->summed};
     WEFT_TRY(weft_build_parameter(build, &spec, &m->router));
-    spec = (weft_parameter_spec){.name = "experts.linear_fc1.weight",
-                                 .num_dims = 3,
-                                 .dims = {d->experts, d->ffn_all, hidden},
-                                 .split = {WEFT_SPLIT_EP, WEFT_SPLIT_ETP},
-                                 .init_std = (float)o->init_method_std,
-                                 .is_expert = true};
+    spec = WEFT_ARGS(weft_parameter_spec, .name = "experts.linear_fc1.weight", .num_dims = 3,
+                     .dims = {d->experts, d->ffn_all, hidden},
+                     .split = {WEFT_SPLIT_EP, WEFT_SPLIT_ETP},
+                     .init_std = (float)o->init_method_std, .is_expert = true);
     if (o->swiglu)
-        spec = (weft_parameter_spec){.name = "experts.linear_fc1.weight",
-                                     .num_dims = 4,
-                                     .dims = {d->experts, 2, d->ffn_all, hidden},
-                                     .split = {WEFT_SPLIT_EP, WEFT_SPLIT_NONE, WEFT_SPLIT_ETP},
-                                     .init_std = (float)o->init_method_std,
-                                     .is_expert = true};
+        spec = WEFT_ARGS(weft_parameter_spec, .name = "experts.linear_fc1.weight", .num_dims = 4,
+                         .dims = {d->experts, 2, d->ffn_all, hidden},
+                         .split = {WEFT_SPLIT_EP, WEFT_SPLIT_NONE, WEFT_SPLIT_ETP},
+                         .init_std = (float)o->init_method_std, .is_expert = true);
     WEFT_TRY(weft_build_parameter(build, &spec, &m->fc1));
-    spec = (weft_parameter_spec){.name = "experts.linear_fc2.weight",
-                                 .num_dims = 3,
-                                 .dims = {d->experts, hidden, d->ffn_all},
-                                 .split = {WEFT_SPLIT_EP, WEFT_SPLIT_NONE, WEFT_SPLIT_ETP},
-                                 .init_std = weft_output_init_std(o),
-                                 .is_expert = true};
+    spec = WEFT_ARGS(weft_parameter_spec, .name = "experts.linear_fc2.weight", .num_dims = 3,
+                     .dims = {d->experts, hidden, d->ffn_all},
+                     .split = {WEFT_SPLIT_EP, WEFT_SPLIT_NONE, WEFT_SPLIT_ETP},
+                     .init_std = weft_output_init_std(o), .is_expert = true);
     WEFT_TRY(weft_build_parameter(build, &spec, &m->fc2));
     return m->shared ? weft_build_child(build, "shared_experts.", m->shared) : WEFT_OK;
 }
@@ -152,24 +147,20 @@ static weft_status moe_forward(weft_layer *layer, weft_pass *pass, const weft_te
 
     WEFT_TRY(result_rows(m, pass, y, &part));
     WEFT_TRY(weft_combine(weft_pass_lane(pass),
-                          &(weft_combine_args){.num_tokens = d->tokens,
-                                               .topk = (size_t)m->common.options.moe_router_topk,
-                                               .cols = hidden,
-                                               .dtype = x->dtype,
-                                               .rows = state->returned.data,
-                                               .row_of = state->row_of,
-                                               .top_prob = state->prob.data,
-                                               .y = part.data}));
+                          &WEFT_ARGS(weft_combine_args, .num_tokens = d->tokens,
+                                     .topk = (size_t)m->common.options.moe_router_topk,
+                                     .cols = hidden, .dtype = x->dtype,
+                                     .rows = state->returned.data, .row_of = state->row_of,
+                                     .top_prob = state->prob.data, .y = part.data)));
     WEFT_TRY(finish_rows(m, pass, &part, y));
     if (m->shared) {
         weft_tensor shared;
         WEFT_TRY(weft_pass_scratch(pass, x->dtype, x->dims[0], hidden, &shared));
         WEFT_TRY(m->shared->ops->forward(m->shared, pass, x, &shared));
-        WEFT_TRY(weft_add(weft_pass_lane(pass), &(weft_add_args){.count = weft_tensor_count(y),
-                                                                 .dtype = y->dtype,
-                                                                 .a = y->data,
-                                                                 .b = shared.data,
-                                                                 .y = y->data}));
+        WEFT_TRY(
+            weft_add(weft_pass_lane(pass),
+                     &WEFT_ARGS(weft_add_args, .count = weft_tensor_count(y), .dtype = y->dtype,
+                                .a = y->data, .b = shared.data, .y = y->data)));
     }
     weft_pass_release(pass, mark);
     return weft_span_end(pass, weft_pass_lane(pass), whole);
@@ -189,28 +180,19 @@ static weft_status moe_backward(weft_layer *layer, weft_pass *pass, const weft_t
     WEFT_TRY(weft_span_begin(pass, lane, WEFT_SPAN_MOE, -1, &whole));
     WEFT_TRY(routed_rows(m, pass, dy, &dy_rows));
     WEFT_TRY(weft_pass_scratch(pass, WEFT_F32, d->tokens, topk, &dprob));
-    WEFT_TRY(
-        weft_combine_backward(lane, &(weft_combine_backward_args){.num_tokens = d->tokens,
-                                                                  .topk = topk,
-                                                                  .cols = hidden,
-                                                                  .dtype = dy->dtype,
-                                                                  .dy = dy_rows.data,
-                                                                  .rows = state->returned.data,
-                                                                  .row_of = state->row_of,
-                                                                  .top_prob = state->prob.data,
-                                                                  .drows = state->returned.data,
-                                                                  .dtop_prob = dprob.data}));
+    WEFT_TRY(weft_combine_backward(
+        lane, &WEFT_ARGS(weft_combine_backward_args, .num_tokens = d->tokens, .topk = topk,
+                         .cols = hidden, .dtype = dy->dtype, .dy = dy_rows.data,
+                         .rows = state->returned.data, .row_of = state->row_of,
+                         .top_prob = state->prob.data, .drows = state->returned.data,
+                         .dtop_prob = dprob.data)));
     WEFT_TRY(routed_rows(m, pass, &state->x, &rows));
     WEFT_TRY(weft_moe_run_backward(m, pass, state, &rows));
     WEFT_TRY(result_rows(m, pass, dx, &part));
-    WEFT_TRY(
-        weft_permute_backward(lane, &(weft_permute_backward_args){.num_tokens = d->tokens,
-                                                                  .topk = topk,
-                                                                  .cols = hidden,
-                                                                  .dtype = dy->dtype,
-                                                                  .drows = state->returned.data,
-                                                                  .row_of = state->row_of,
-                                                                  .dx = part.data}));
+    WEFT_TRY(weft_permute_backward(
+        lane, &WEFT_ARGS(weft_permute_backward_args, .num_tokens = d->tokens, .topk = topk,
+                         .cols = hidden, .dtype = dy->dtype, .drows = state->returned.data,
+                         .row_of = state->row_of, .dx = part.data)));
     WEFT_TRY(weft_span_begin(pass, lane, WEFT_SPAN_GATING, -1, &gating));
     WEFT_TRY(weft_moe_route_backward(m, pass, state, &rows, &dprob, &part));
     WEFT_TRY(weft_span_end(pass, lane, gating));
@@ -219,11 +201,9 @@ static weft_status moe_backward(weft_layer *layer, weft_pass *pass, const weft_t
         weft_tensor shared;
         WEFT_TRY(weft_pass_scratch(pass, dx->dtype, dx->dims[0], hidden, &shared));
         WEFT_TRY(m->shared->ops->backward(m->shared, pass, dy, &shared));
-        WEFT_TRY(weft_add(lane, &(weft_add_args){.count = weft_tensor_count(dx),
-                                                 .dtype = dx->dtype,
-                                                 .a = dx->data,
-                                                 .b = shared.data,
-                                                 .y = dx->data}));
+        WEFT_TRY(weft_add(lane, &WEFT_ARGS(weft_add_args, .count = weft_tensor_count(dx),
+                                           .dtype = dx->dtype, .a = dx->data, .b = shared.data,
+                                           .y = dx->data)));
     }
     weft_pass_release(pass, mark);
     return weft_span_end(pass, lane, whole);
@@ -237,6 +217,7 @@ static void moe_destroy(weft_layer *layer)
 }
 
 const weft_layer_ops weft_moe_ops = {
+    .struct_bytes = sizeof weft_moe_ops,
     .kind = "moe",
     .state_bytes = sizeof(weft_moe_state),
     .describe = moe_describe,

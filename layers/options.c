@@ -118,6 +118,7 @@ static weft_status check_rotary(const weft_model_options *o)
 
 weft_status weft_model_options_resolve(weft_model_options *o)
 {
+    o->struct_bytes = sizeof *o;
     if (o->ffn_hidden_size == 0)
         o->ffn_hidden_size = 4 * o->hidden_size;
     if (o->moe_ffn_hidden_size == 0)

@@ -62,8 +62,8 @@ static weft_status tie(const weft_model *model, const weft_tied *first_stage,
                               "layer %d (%s): ties its parameters in another order than the first "
                               "stage declares them",
                               model->num_layers - 1, layer->ops->kind);
-        if (!same_shape(&weft_parameters_find(first, name)->spec,
-                        &weft_parameters_find(last, name)->spec))
+        if (!same_shape(weft_parameters_find(first, name)->spec,
+                        weft_parameters_find(last, name)->spec))
             return WEFT_ERROR(WEFT_CONFIG,
                               "layer %d (%s): ties parameter %s in another shape than the first "
                               "stage's",

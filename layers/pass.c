@@ -104,7 +104,7 @@ uint64_t weft_pass_seed(const weft_pass *pass)
 
 uint64_t weft_pass_stream(const weft_pass *pass, const weft_layer *layer, int use)
 {
-    uint64_t stream = weft_rng_stream_of(layer->name);
+    uint64_t stream = weft_rng_stream_of(layer->place->name);
     stream = weft_rng_stream_mix(stream, (uint64_t)pass->micro_batch.step);
     stream = weft_rng_stream_mix(stream, pass->micro_batch.first_sample);
     return weft_rng_stream_mix(stream, (uint64_t)use);
@@ -142,7 +142,7 @@ const weft_groups *weft_pass_groups(const weft_pass *pass)
 
 void *weft_pass_state(weft_pass *pass, const weft_layer *layer)
 {
-    return pass->states + pass->model->members[layer->index].state_offset;
+    return pass->states + pass->model->members[layer->place->index].state_offset;
 }
 
 static weft_status take(weft_stack *stack, weft_dtype dtype, size_t d0, size_t d1, weft_tensor *out)

@@ -67,10 +67,11 @@ struct weft_model {
     weft_tied tied;       /* what first and last stage hold both */
     weft_tied embeddings; /* what this stage's layers declare as embeddings */
     weft_parameters *parameters;
-    weft_member *members; /* by weft_layer.index */
+    weft_member *members; /* by weft_layer_place.index */
     int num_members, members_capacity;
     weft_use *uses; /* in order of declaration */
     int num_uses, uses_capacity;
+    weft_layer_place *places; /* of the members; the last first */
     size_t states_bytes;
     weft_pass *passes;
     weft_stack scratch;       /* shared: all passes run on one compute lane; at its bottom: */
@@ -80,6 +81,14 @@ struct weft_model {
     weft_moe_runtime *moe; /* NULL without experts */
     weft_span_log *spans;  /* NULL: none are kept */
     weft_graphs *graphs;   /* NULL: nothing is kept as graphs */
+};
+
+/* What the model knows of a layer of its stage. */
+struct weft_layer_place {
+    weft_layer_ops ops; /* the layer's, as this library knows them */
+    char name[64];
+    int index; /* of the member */
+    weft_layer_place *next;
 };
 
 struct weft_build {

@@ -63,28 +63,18 @@ weft_status weft_moe_route(weft_moe *m, weft_pass *pass, weft_moe_state *state,
     WEFT_TRY(weft_lane_zero(lane, sums, (2 * d->experts + 1) * sizeof(float)));
     if (m->forced)
         WEFT_TRY(weft_lane_copy(lane, state->logits.data, m->forced, forced_bytes(m)));
-    WEFT_TRY(weft_gemm(lane, &(weft_gemm_args){.m = tokens,
-                                               .n = d->experts,
-                                               .k = rows->dims[1],
-                                               .transpose_b = true,
-                                               .dtype = rows->dtype,
-                                               .c_dtype = WEFT_F32,
-                                               .a = rows->data,
-                                               .b = m->router->weight.data,
-                                               .c = state->logits.data,
-                                               .alpha = 1,
-                                               .beta = m->forced ? 1.0f : 0.0f}));
-    WEFT_TRY(weft_route(lane, &(weft_route_args){.num_tokens = tokens,
-                                                 .num_experts = d->experts,
-                                                 .topk = topk,
-                                                 .pre_softmax = o->moe_router_pre_softmax,
-                                                 .logits = state->logits.data,
-                                                 .scores = state->scores.data,
-                                                 .top_index = state->index.data,
-                                                 .top_prob = state->prob.data,
-                                                 .counts = state->sums,
-                                                 .score_sums = state->sums + d->experts,
-                                                 .z_sum = state->sums + 2 * d->experts}));
+    WEFT_TRY(weft_gemm(lane, &WEFT_ARGS(weft_gemm_args, .m = tokens, .n = d->experts,
+                                        .k = rows->dims[1], .transpose_b = true,
+                                        .dtype = rows->dtype, .c_dtype = WEFT_F32, .a = rows->data,
+                                        .b = m->router->weight.data, .c = state->logits.data,
+                                        .alpha = 1, .beta = m->forced ? 1.0f : 0.0f)));
+    WEFT_TRY(weft_route(lane,
+                        &WEFT_ARGS(weft_route_args, .num_tokens = tokens, .num_experts = d->experts,
+                                   .topk = topk, .pre_softmax = o->moe_router_pre_softmax,
+                                   .logits = state->logits.data, .scores = state->scores.data,
+                                   .top_index = state->index.data, .top_prob = state->prob.data,
+                                   .counts = state->sums, .score_sums = state->sums + d->experts,
+                                   .z_sum = state->sums + 2 * d->experts)));
     /* The losses are of the whole micro-batch, whoever routed its rows. */
     if (!d->full && shape->tp > 1)
         WEFT_TRY(weft_all_reduce(weft_pass_groups(pass)->by_axis[WEFT_AXIS_TP], lane, sums,
@@ -132,56 +122,35 @@ weft_status weft_moe_route_backward(weft_moe *m, weft_pass *pass, weft_moe_state
     weft_tensor dlogits;
     WEFT_TRY(weft_pass_scratch(pass, WEFT_F32, d->tokens, d->experts, &dlogits));
     WEFT_TRY(weft_route_backward(
-        lane, &(weft_route_backward_args){
-                  .num_tokens = d->tokens,
-                  .num_experts = d->experts,
-                  .topk = (size_t)o->moe_router_topk,
-                  .pre_softmax = o->moe_router_pre_softmax,
-                  .logits = state->logits.data,
-                  .scores = state->scores.data,
-                  .top_index = state->index.data,
-                  .top_prob = state->prob.data,
-                  .dtop_prob = dprob->data,
-                  .fraction = state->sums, /* counts: the scale makes fractions of them */
-                  .aux_scale = (float)(o->moe_aux_loss_coeff * (double)d->experts / total /
-                                       (total * topk) * scale),
-                  .z_scale = (float)(o->moe_z_loss_coeff / total * scale),
-                  .dlogits = dlogits.data}));
+        lane, &WEFT_ARGS(weft_route_backward_args, .num_tokens = d->tokens,
+                         .num_experts = d->experts, .topk = (size_t)o->moe_router_topk,
+                         .pre_softmax = o->moe_router_pre_softmax, .logits = state->logits.data,
+                         .scores = state->scores.data, .top_index = state->index.data,
+                         .top_prob = state->prob.data, .dtop_prob = dprob->data,
+                         .fraction = state->sums, /* counts: the scale makes fractions of them */
+                         .aux_scale = (float)(o->moe_aux_loss_coeff * (double)d->experts / total /
+                                              (total * topk) * scale),
+                         .z_scale = (float)(o->moe_z_loss_coeff / total * scale),
+                         .dlogits = dlogits.data)));
     /* The weight's gradient stays fp32 all through; dx is of the activations' precision. */
     weft_tensor rows32 = *rows, dlogits_act = dlogits;
     if (rows->dtype != WEFT_F32) {
         WEFT_TRY(weft_pass_scratch(pass, WEFT_F32, rows->dims[0], rows->dims[1], &rows32));
-        WEFT_TRY(weft_cast(lane, &(weft_cast_args){.count = weft_tensor_count(rows),
-                                                   .from_dtype = rows->dtype,
-                                                   .to_dtype = WEFT_F32,
-                                                   .from = rows->data,
-                                                   .to = rows32.data}));
+        WEFT_TRY(weft_cast(lane, &WEFT_ARGS(weft_cast_args, .count = weft_tensor_count(rows),
+                                            .from_dtype = rows->dtype, .to_dtype = WEFT_F32,
+                                            .from = rows->data, .to = rows32.data)));
         WEFT_TRY(weft_pass_scratch(pass, rows->dtype, d->tokens, d->experts, &dlogits_act));
-        WEFT_TRY(weft_cast(lane, &(weft_cast_args){.count = weft_tensor_count(&dlogits),
-                                                   .from_dtype = WEFT_F32,
-                                                   .to_dtype = rows->dtype,
-                                                   .from = dlogits.data,
-                                                   .to = dlogits_act.data}));
+        WEFT_TRY(weft_cast(lane, &WEFT_ARGS(weft_cast_args, .count = weft_tensor_count(&dlogits),
+                                            .from_dtype = WEFT_F32, .to_dtype = rows->dtype,
+                                            .from = dlogits.data, .to = dlogits_act.data)));
     }
-    WEFT_TRY(weft_gemm(lane, &(weft_gemm_args){.m = d->experts,
-                                               .n = rows->dims[1],
-                                               .k = d->tokens,
-                                               .transpose_a = true,
-                                               .dtype = WEFT_F32,
-                                               .c_dtype = WEFT_F32,
-                                               .a = dlogits.data,
-                                               .b = rows32.data,
-                                               .c = m->router->grad,
-                                               .alpha = 1,
-                                               .beta = weft_pass_overwrite(pass) ? 0.0f : 1.0f}));
-    return weft_gemm(lane, &(weft_gemm_args){.m = d->tokens,
-                                             .n = rows->dims[1],
-                                             .k = d->experts,
-                                             .dtype = rows->dtype,
-                                             .c_dtype = rows->dtype,
-                                             .a = dlogits_act.data,
-                                             .b = m->router->weight.data,
-                                             .c = dx->data,
-                                             .alpha = 1,
-                                             .beta = 1});
+    WEFT_TRY(weft_gemm(lane, &WEFT_ARGS(weft_gemm_args, .m = d->experts, .n = rows->dims[1],
+                                        .k = d->tokens, .transpose_a = true, .dtype = WEFT_F32,
+                                        .c_dtype = WEFT_F32, .a = dlogits.data, .b = rows32.data,
+                                        .c = m->router->grad, .alpha = 1,
+                                        .beta = weft_pass_overwrite(pass) ? 0.0f : 1.0f)));
+    return weft_gemm(lane,
+                     &WEFT_ARGS(weft_gemm_args, .m = d->tokens, .n = rows->dims[1], .k = d->experts,
+                                .dtype = rows->dtype, .c_dtype = rows->dtype, .a = dlogits_act.data,
+                                .b = m->router->weight.data, .c = dx->data, .alpha = 1, .beta = 1));
 }

@@ -25,7 +25,7 @@ void weft_optimizer_share(const weft_optimizer *o, weft_section_kind kind, int b
 static bool stands_for_replicas(const weft_optimizer *o, const weft_placed *placed)
 {
     const weft_coords *coords = &weft_parameters_groups(o->parameters)->coords;
-    bool is_expert = placed->parameter.spec.is_expert;
+    bool is_expert = placed->parameter.spec->is_expert;
     const weft_axis axes[2] = {is_expert ? WEFT_AXIS_EP : WEFT_AXIS_TP,
                                is_expert ? WEFT_AXIS_ETP : WEFT_AXIS_NONE};
 
@@ -67,7 +67,7 @@ static void add_updates(weft_optimizer *o, const weft_owned *owned, int first_pi
         bool last = i + 1 == o->num_pieces;
         size_t end = last ? owned->first + owned->count : o->pieces[i + 1].at;
         float decay =
-            piece->placed->parameter.spec.no_weight_decay ? 0.0f : (float)o->options.weight_decay;
+            piece->placed->parameter.spec->no_weight_decay ? 0.0f : (float)o->options.weight_decay;
         weft_update *previous = i > first_piece ? &o->updates[o->num_updates - 1] : NULL;
         if (previous && previous->weight_decay == decay)
             previous->count = end - previous->first;
@@ -103,7 +103,7 @@ static void add_pieces(weft_optimizer *o, const weft_owned *range)
         for (int i = weft_parameters_count(o->parameters) - 1; i >= 0; i--) {
             const weft_placed *placed = weft_parameters_at(o->parameters, i);
             if (placed->section == range->section && placed->bucket == range->bucket &&
-                placed->parameter.spec.no_weight_decay != decays)
+                placed->parameter.spec->no_weight_decay != decays)
                 add_piece(o, range, placed);
         }
     }
@@ -263,11 +263,10 @@ static weft_status initialize_masters(weft_optimizer *o, weft_lane *lane, uint64
         const weft_placed *placed = weft_parameters_at(o->parameters, i);
         const weft_parameter *parameter = &placed->parameter;
         WEFT_TRY(weft_parameters_fill(placed, lane, seed, WEFT_F32, parameter->grad));
-        WEFT_TRY(weft_cast(lane, &(weft_cast_args){.count = placed->count,
-                                                   .from_dtype = WEFT_F32,
-                                                   .to_dtype = parameter->weight.dtype,
-                                                   .from = parameter->grad,
-                                                   .to = parameter->weight.data}));
+        WEFT_TRY(
+            weft_cast(lane, &WEFT_ARGS(weft_cast_args, .count = placed->count,
+                                       .from_dtype = WEFT_F32, .to_dtype = parameter->weight.dtype,
+                                       .from = parameter->grad, .to = parameter->weight.data)));
     }
     for (int i = 0; i < o->num_pieces; i++) {
         const weft_owned_piece *piece = &o->pieces[i];
@@ -318,12 +317,11 @@ weft_status weft_optimizer_reload(weft_optimizer *o, weft_lane *lane)
     for (int i = 0; o->state[WEFT_STATE_MASTER] && i < o->num_owned; i++) {
         const weft_owned *owned = &o->owned[i];
         weft_section *s = weft_parameters_section(o->parameters, owned->section);
-        WEFT_TRY(weft_cast(
-            lane, &(weft_cast_args){.count = owned->count,
-                                    .from_dtype = WEFT_F32,
-                                    .to_dtype = weft_parameters_dtype(o->parameters),
-                                    .from = o->state[WEFT_STATE_MASTER] + owned->state,
-                                    .to = (char *)s->weights + owned->first * weight_bytes}));
+        WEFT_TRY(weft_cast(lane,
+                           &WEFT_ARGS(weft_cast_args, .count = owned->count, .from_dtype = WEFT_F32,
+                                      .to_dtype = weft_parameters_dtype(o->parameters),
+                                      .from = o->state[WEFT_STATE_MASTER] + owned->state,
+                                      .to = (char *)s->weights + owned->first * weight_bytes)));
     }
     return weft_optimizer_gather_weights(o, lane);
 }

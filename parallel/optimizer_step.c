@@ -9,7 +9,8 @@ _Static_assert(sizeof(weft_norm_record) % sizeof(double) == 0, "records travel a
 
 static weft_status sum_squares(weft_lane *lane, const float *x, size_t count, double *sum)
 {
-    return weft_sum_squares(lane, &(weft_sum_squares_args){.count = count, .x = x, .sum = sum});
+    return weft_sum_squares(lane,
+                            &WEFT_ARGS(weft_sum_squares_args, .count = count, .x = x, .sum = sum));
 }
 
 /* The first piece of a run whose sum is not finite. */
@@ -121,7 +122,8 @@ static weft_status enqueue_adamw(weft_optimizer *o, weft_lane *lane, int64_t ste
         weft_section *section = weft_parameters_section(o->parameters, update->section);
         void *weight = (char *)section->weights + update->first * weft_dtype_bytes(dtype);
         float *master = o->state[WEFT_STATE_MASTER];
-        weft_adamw_args args = {.count = update->count,
+        weft_adamw_args args = {.struct_bytes = sizeof args,
+                                .count = update->count,
                                 .master = master ? master + update->state : weight,
                                 .m = o->state[WEFT_STATE_EXP_AVG] + update->state,
                                 .v = o->state[WEFT_STATE_EXP_AVG_SQ] + update->state,

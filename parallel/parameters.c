@@ -9,6 +9,7 @@
 
 #include "core/arena.h"
 #include "core/rng.h"
+#include "core/sized.h"
 
 /* Offsets and shares are multiples of this many elements: 64 bytes of bf16, 128 of fp32. */
 enum { ALIGN_ELEMENTS = 32 };
@@ -162,9 +163,12 @@ static weft_status append(weft_parameters *p, weft_placed *placed)
 }
 
 weft_status weft_parameters_declare(weft_parameters *p, const char *prefix,
-                                    const weft_parameter_spec *spec, int layer,
+                                    const weft_parameter_spec *given, int layer,
                                     weft_parameter **out)
 {
+    weft_parameter_spec whole;
+    const weft_parameter_spec *spec = &whole;
+    WEFT_TRY(weft_sized_copy("weft_parameter_spec", given, &whole, sizeof whole));
     char name[WEFT_MAX_NAME_BYTES];
     int length = snprintf(name, sizeof name, "%s%s", prefix, spec->name);
     if (length <= 0 || (size_t)length >= sizeof name || !is_name(name))
@@ -193,8 +197,9 @@ weft_status weft_parameters_declare(weft_parameters *p, const char *prefix,
                             .count = weft_box_count(&box)};
     weft_parameter *parameter = &placed->parameter;
     memcpy(parameter->name, name, sizeof name);
-    parameter->spec = *spec;
-    parameter->spec.name = parameter->name;
+    placed->spec = *spec;
+    placed->spec.name = parameter->name;
+    parameter->spec = &placed->spec;
     parameter->valid_rows = box.valid[0];
     parameter->tied_copy = section == WEFT_SECTION_EMBEDDING &&
                            coords->at[WEFT_AXIS_PP] == coords->size[WEFT_AXIS_PP] - 1;
@@ -224,7 +229,7 @@ static void place(weft_parameters *p, weft_section_kind kind, int bucket)
         for (int i = p->count - 1; i >= 0; i--) {
             weft_placed *placed = p->placed[i];
             bool is_next = placed->section == kind && placed->bucket == bucket &&
-                           placed->parameter.spec.no_weight_decay != decays;
+                           placed->parameter.spec->no_weight_decay != decays;
             if (is_next) {
                 placed->offset = used;
                 used += round_up(placed->count, ALIGN_ELEMENTS);
@@ -322,11 +327,12 @@ weft_status weft_parameters_allocate(weft_parameters *p, size_t bucket_elements,
 weft_status weft_parameters_fill(const weft_placed *placed, weft_lane *lane, uint64_t seed,
                                  weft_dtype dtype, void *out)
 {
-    const weft_parameter_spec *spec = &placed->parameter.spec;
+    const weft_parameter_spec *spec = placed->parameter.spec;
     if (spec->init == WEFT_INIT_ZERO)
         return weft_lane_zero(lane, out, placed->count * weft_dtype_bytes(dtype));
 
-    weft_random_normal_args args = {.num_dims = placed->box.num_dims,
+    weft_random_normal_args args = {.struct_bytes = sizeof args,
+                                    .num_dims = placed->box.num_dims,
                                     .seed = seed,
                                     .stream = weft_rng_stream_of(placed->parameter.name),
                                     .mean = spec->init == WEFT_INIT_ONE ? 1.0f : 0.0f,

@@ -37,6 +37,7 @@ typedef struct weft_parameters weft_parameters;
 /* One parameter's place. */
 typedef struct weft_placed {
     weft_parameter parameter;
+    weft_parameter_spec spec;
     weft_shard shard;
     weft_box box;
     int layer; /* index of the declaring layer */

@@ -6,6 +6,7 @@
 
 #include "model.h"
 #include "options.h"
+#include "sized.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -13,7 +14,7 @@ extern "C" {
 
 /* Every part is optional. Borrowed until weft_application_main returns. */
 typedef struct weft_application {
-    size_t struct_bytes;       /* sizeof(weft_application) */
+    size_t struct_bytes;
     weft_model_function build; /* NULL: the model that the config describes */
     /* A section of the config of the program's own: its name, a line for --help, its rows, and the
      * size of the struct that they fill. The library keeps such a struct a config and fills it as

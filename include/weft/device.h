@@ -30,6 +30,7 @@ typedef enum weft_space {
     WEFT_SPACE_PINNED, /* host memory that the device copies to and from at full speed */
 } weft_space;
 
+/* Fixed: the program's memory is filled. */
 typedef struct weft_device_stats {
     size_t bytes_now, bytes_peak; /* WEFT_SPACE_DEVICE */
     size_t pinned_bytes_now, pinned_bytes_peak;

@@ -2,11 +2,12 @@
  *
  * Each kernel is a plain struct of arguments and one function that enqueues it on a lane:
  *
- *     WEFT_TRY(weft_gemm(lane, &(weft_gemm_args){ .m = T, .n = N, .k = H, .a = x, ... }));
+ *     WEFT_TRY(weft_gemm(lane, &WEFT_ARGS(weft_gemm_args, .m = T, .n = N, .k = H, .a = x, ...)));
  *
  * The wrapper checks the arguments (WEFT_INTERNAL: the caller's mistake, at once) and calls the
  * slot of the lane's device; what goes wrong later poisons the lane. The struct is copied at the
- * call, what it points to is not. Nothing allocates.
+ * call, what it points to is not. Nothing allocates. Every struct of arguments begins with its size
+ * (sized.h).
  *
  * All matrices are row-major. Legend: T tokens (rows), H hidden size, V vocabulary rows held here,
  * E experts, K experts a token (top-k), S sequence, B micro-batch, D head dimension. Tokens are
@@ -28,6 +29,7 @@
 #include <stdint.h>
 
 #include "device.h"
+#include "sized.h"
 #include "status.h"
 #include "tensor.h"
 
@@ -84,6 +86,7 @@ typedef enum weft_gemm_epilogue {
  * alpha is 1 unless set (0 is read as 1); with beta 0 C is not read. With an epilogue beta is 0, C
  * is dense and no other operand's memory. */
 typedef struct weft_gemm_args {
+    size_t struct_bytes;
     size_t m, n, k;
     bool transpose_a, transpose_b;
     weft_dtype dtype, c_dtype;
@@ -109,6 +112,7 @@ typedef enum weft_grouped_kind {
 } weft_grouped_kind;
 
 typedef struct weft_grouped_gemm_args {
+    size_t struct_bytes;
     weft_grouped_kind kind;
     size_t num_groups, in, out;
     const int64_t *row_offsets; /* host, [num_groups + 1], valid until the lane has passed */
@@ -121,6 +125,7 @@ typedef struct weft_grouped_gemm_args {
 /* db[cols] (+)= sum over rows of dy[rows, cols]. With num_groups > 0: db[g][cols] over each
  * group's rows. */
 typedef struct weft_bias_gradient_args {
+    size_t struct_bytes;
     size_t rows, cols;
     weft_dtype dtype;
     const void *dy;
@@ -138,6 +143,7 @@ typedef enum weft_norm_kind { WEFT_NORM_LAYER, WEFT_NORM_RMS } weft_norm_kind;
  * With residual: x is first replaced by sum = x + residual, written
  * to `sum`. mean (LayerNorm) and rstd are kept for backward, fp32 [rows]. */
 typedef struct weft_norm_forward_args {
+    size_t struct_bytes;
     weft_norm_kind kind;
     size_t rows, cols;
     weft_dtype dtype;
@@ -155,6 +161,7 @@ typedef struct weft_norm_forward_args {
 /* dx (or dx += where accumulate) from dy; dweight, dbias in fp32. x is what forward normalised: its
  * input, or its sum. dy, x, dx: [rows, cols]; mean, rstd as forward left them. */
 typedef struct weft_norm_backward_args {
+    size_t struct_bytes;
     weft_norm_kind kind;
     size_t rows, cols;
     weft_dtype dtype;
@@ -178,6 +185,7 @@ typedef enum weft_activation_kind {
 } weft_activation_kind;
 
 typedef struct weft_activation_forward_args {
+    size_t struct_bytes;
     weft_activation_kind kind;
     size_t rows, cols;
     weft_dtype dtype;
@@ -186,6 +194,7 @@ typedef struct weft_activation_forward_args {
 } weft_activation_forward_args;
 
 typedef struct weft_activation_backward_args {
+    size_t struct_bytes;
     weft_activation_kind kind;
     size_t rows, cols;
     weft_dtype dtype;
@@ -199,6 +208,7 @@ typedef struct weft_activation_backward_args {
  * head_stride (elements) for tokens t = s * batch + b, position first_position + s. No two heads
  * overlap. inverse: the backward. */
 typedef struct weft_rope_args {
+    size_t struct_bytes;
     size_t seq, batch, heads, head_dim;
     size_t token_stride, head_stride;
     size_t groups, group_stride; /* of packed q, k and v, where values lie between; 0: one group */
@@ -218,7 +228,7 @@ typedef struct weft_rope_args {
  * out: [seq_q * batch, heads * head_dim]. lse: fp32 [batch, heads, seq_q], log-sum-exp of the
  * scaled scores. Query s has position first_query + s; causal hides keys beyond it.
  * Dropout of probabilities: element (sample first_sample + b, head first_head + h, query position,
- * key position) of the stream, so that any layout drops the same. */
+ * key position) of the stream, so that any layout drops the same. Fixed: it stands in others. */
 typedef struct weft_attention_shape {
     size_t seq_q, seq_k, batch, heads, groups, head_dim;
     size_t q_token_stride, q_group_stride, k_token_stride, k_group_stride;
@@ -231,6 +241,7 @@ typedef struct weft_attention_shape {
 } weft_attention_shape;
 
 typedef struct weft_attention_forward_args {
+    size_t struct_bytes;
     weft_attention_shape shape;
     weft_dtype dtype;
     const void *q, *k, *v;
@@ -241,6 +252,7 @@ typedef struct weft_attention_forward_args {
 /* dq, dk, dv have q's, k's, v's strides and are written. delta: fp32 scratch [batch, heads,
  * seq_q]. Recomputes the probabilities from lse (FlashAttention, Algorithm 4). */
 typedef struct weft_attention_backward_args {
+    size_t struct_bytes;
     weft_attention_shape shape;
     weft_dtype dtype;
     const void *q, *k, *v, *out, *dout;
@@ -252,6 +264,7 @@ typedef struct weft_attention_backward_args {
 /* y[num_tokens, cols]: y[t] = table[tokens[t] - first_row], table [num_rows, cols] (zero where that
  * row is held elsewhere), plus positions[first_position + t / batch] where given. */
 typedef struct weft_embedding_forward_args {
+    size_t struct_bytes;
     size_t num_tokens, batch, cols;
     const int32_t *tokens;
     size_t first_row, num_rows;
@@ -266,6 +279,7 @@ typedef struct weft_embedding_forward_args {
  * (always), both fp32; overwrite zeroes them first. The order of additions is fixed, so results are
  * bit-reproducible at any thread count. */
 typedef struct weft_embedding_backward_args {
+    size_t struct_bytes;
     size_t num_tokens, batch, cols;
     const int32_t *tokens;
     size_t first_row, num_rows, num_positions;
@@ -296,6 +310,7 @@ typedef enum weft_cross_entropy_pass {
 } weft_cross_entropy_pass;
 
 typedef struct weft_cross_entropy_stats_args {
+    size_t struct_bytes;
     weft_cross_entropy_pass pass;
     size_t rows, cols, valid_cols, first_col;
     weft_dtype dtype;
@@ -305,6 +320,7 @@ typedef struct weft_cross_entropy_stats_args {
 } weft_cross_entropy_stats_args;
 
 typedef struct weft_cross_entropy_loss_args {
+    size_t struct_bytes;
     size_t rows;
     const float *row_max, *row_sum, *target;
     const float *mask; /* optional: all ones */
@@ -313,6 +329,7 @@ typedef struct weft_cross_entropy_loss_args {
 } weft_cross_entropy_loss_args;
 
 typedef struct weft_cross_entropy_backward_args {
+    size_t struct_bytes;
     size_t rows, cols, valid_cols, first_col;
     weft_dtype dtype;
     void *logits; /* in: logits, out: their gradient */
@@ -325,6 +342,7 @@ typedef struct weft_cross_entropy_backward_args {
 /* y = keep ? x / (1 - p) : 0, plus residual where given. Element (row, col) uses counter
  * (first_row + row) * cols + col of (seed, stream); the backward is the same call on gradients. */
 typedef struct weft_dropout_args {
+    size_t struct_bytes;
     size_t rows, cols;
     uint64_t first_row; /* global */
     weft_dtype dtype;
@@ -337,6 +355,7 @@ typedef struct weft_dropout_args {
 
 /* y = a + b; y may be either. */
 typedef struct weft_add_args {
+    size_t struct_bytes;
     size_t count;
     weft_dtype dtype;
     const void *a, *b;
@@ -345,6 +364,7 @@ typedef struct weft_add_args {
 
 /* Converts between fp32, bf16 (and fp16 where the device has it), round to nearest even. */
 typedef struct weft_cast_args {
+    size_t struct_bytes;
     size_t count;
     weft_dtype from_dtype, to_dtype;
     const void *from;
@@ -359,6 +379,7 @@ typedef struct weft_cast_args {
  *   logsumexp(logits)^2. All three start at zero by the caller's clearing (they are reduced over
  *   groups before use, in fixed order). */
 typedef struct weft_route_args {
+    size_t struct_bytes;
     size_t num_tokens, num_experts, topk;
     bool pre_softmax;
     const float *logits; /* [T, E] */
@@ -377,6 +398,7 @@ typedef struct weft_route_args {
  * score_sums[e] / T, pass fraction = f and aux_scale = coeff * E / T * loss scale: dL/dscores[t,e]
  * = aux_scale * fraction[e]. For z: z_scale = coeff / T * loss scale. */
 typedef struct weft_route_backward_args {
+    size_t struct_bytes;
     size_t num_tokens, num_experts, topk;
     bool pre_softmax;
     const float *logits, *scores;
@@ -407,6 +429,7 @@ typedef struct weft_wrong_choice {
 } weft_wrong_choice;
 
 typedef struct weft_dispatch_plan_args {
+    size_t struct_bytes;
     size_t num_tokens, num_experts, topk;
     size_t first_expert, num_local;
     size_t capacity; /* 0: dropless */
@@ -426,6 +449,7 @@ typedef struct weft_dispatch_plan_args {
 
 /* rows[i] = x[token_of[i]]. */
 typedef struct weft_permute_args {
+    size_t struct_bytes;
     size_t num_rows, cols;
     weft_dtype dtype;
     const void *x;
@@ -435,6 +459,7 @@ typedef struct weft_permute_args {
 
 /* dx[t] = (accumulate: +=) sum over k of drows[row_of[t,k]], rows -1 skipped. */
 typedef struct weft_permute_backward_args {
+    size_t struct_bytes;
     size_t num_tokens, topk, cols;
     weft_dtype dtype;
     const void *drows;
@@ -445,6 +470,7 @@ typedef struct weft_permute_backward_args {
 
 /* y[t] = sum over k of top_prob[t,k] * rows[row_of[t,k]], rows -1 skipped. */
 typedef struct weft_combine_args {
+    size_t struct_bytes;
     size_t num_tokens, topk, cols;
     weft_dtype dtype;
     const void *rows;
@@ -456,6 +482,7 @@ typedef struct weft_combine_args {
 /* drows[row_of[t,k]] = top_prob[t,k] * dy[t]; dtop_prob[t,k] = <rows[row_of[t,k]], dy[t]>, 0 for
  * -1. Every row below num_rows is written by exactly one (t,k). */
 typedef struct weft_combine_backward_args {
+    size_t struct_bytes;
     size_t num_tokens, topk, cols;
     weft_dtype dtype;
     const void *dy, *rows;
@@ -470,6 +497,7 @@ typedef struct weft_combine_backward_args {
  * master -= lr * (m / (1-b1^step) / (sqrt(v / (1-b2^step)) + eps) + weight_decay * master);
  * weight = master in `dtype` where given (NULL or the master itself: none). */
 typedef struct weft_adamw_args {
+    size_t struct_bytes;
     size_t count;
     float *master, *m, *v;
     const float *grad;
@@ -482,6 +510,7 @@ typedef struct weft_adamw_args {
 
 /* *sum += sum of x^2 over fp32 x, in fp64 and in fixed order. */
 typedef struct weft_sum_squares_args {
+    size_t struct_bytes;
     size_t count;
     const float *x;
     double *sum;
@@ -489,6 +518,7 @@ typedef struct weft_sum_squares_args {
 
 /* x *= factor. */
 typedef struct weft_scale_args {
+    size_t struct_bytes;
     size_t count;
     weft_dtype dtype;
     void *x;
@@ -499,6 +529,7 @@ typedef struct weft_scale_args {
  * mean + std * weft_rng_normal(seed, stream, i), so that every mesh starts bit-identical. Local
  * elements beyond the global shape (padding) get 0. */
 typedef struct weft_random_normal_args {
+    size_t struct_bytes;
     int num_dims;
     size_t global_dims[WEFT_MAX_DIMS], start[WEFT_MAX_DIMS], local_dims[WEFT_MAX_DIMS];
     uint64_t seed, stream;

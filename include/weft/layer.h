@@ -19,6 +19,7 @@
 
 #include "device.h"
 #include "parameter.h"
+#include "sized.h"
 #include "status.h"
 #include "tensor.h"
 
@@ -30,7 +31,8 @@ typedef struct weft_layer weft_layer;
 typedef struct weft_pass weft_pass;
 typedef struct weft_build weft_build;
 
-/* Sums over a step's micro-batches on this rank. Cleared at the step's start. */
+/* Sums over a step's micro-batches on this rank. Cleared at the step's start. May grow at its end.
+ */
 typedef struct weft_metrics {
     double loss_sum;   /* of token losses; counted where the head runs on TP rank 0 */
     double aux_loss;   /* sum over micro-batches and MoE layers of what they add to the mean loss */
@@ -39,7 +41,7 @@ typedef struct weft_metrics {
     double dropped;    /* token choices dropped by capacity */
 } weft_metrics;
 
-/* The shape a layer is asked about: everything describe may depend on. */
+/* The shape a layer is asked about: everything describe may depend on. May grow at its end. */
 typedef struct weft_shape {
     size_t seq, batch, hidden; /* global sequence, micro-batch, hidden */
     size_t vocab;
@@ -55,7 +57,8 @@ typedef struct weft_shape {
 
 /* Per rank, per micro-batch. FLOPs count 2mnk a GEMM. Communication volumes are bytes passed to
  * the named group's collectives (of a gather, what all ranks give), forward and backward. For MoE:
- * balanced routing. Activations and scratch are sums of pieces, each rounded up to 64 bytes. */
+ * balanced routing. Activations and scratch are sums of pieces, each rounded up to 64 bytes. May
+ * grow at its end: describe gets it zeroed. */
 typedef struct weft_layer_cost {
     uint64_t num_params;       /* global */
     uint64_t local_params;     /* held here */
@@ -71,6 +74,7 @@ typedef struct weft_layer_cost {
  * activation dtype, borrowed. A model's first layer gets an empty x and its dx is not used; its
  * last gets y NULL and an empty dy. Errors of forward and backward end the job. */
 typedef struct weft_layer_ops {
+    size_t struct_bytes;
     const char *kind;   /* "attention", "moe", ... */
     size_t state_bytes; /* of the per-pass struct that weft_pass_state gives, zeroed at forward */
     void (*describe)(const weft_layer *, const weft_shape *, weft_layer_cost *out);
@@ -84,12 +88,15 @@ typedef struct weft_layer_ops {
     bool (*is_static)(const weft_layer *);
 } weft_layer_ops;
 
-/* A layer embeds this as its first member. */
+typedef struct weft_layer_place weft_layer_place; /* the library's own */
+
+/* A layer embeds this as its first member, zero but for ops. Fixed. */
 struct weft_layer {
     const weft_layer_ops *ops;
-    int index;     /* number among the layers of its stage, children too: set by the model */
-    char name[48]; /* "decoder.layers.3": set by the model; shows in errors */
+    weft_layer_place *place; /* set by the model, before init */
 };
+/* "decoder.layers.3", as errors call it; "" before the model has placed it. Borrowed. */
+const char *weft_layer_name(const weft_layer *layer);
 
 /* --- init: declaring parameters ------------------------------------------------------------ */
 

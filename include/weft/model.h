@@ -35,6 +35,8 @@ typedef enum weft_position_embedding {
 
 /* Section "model" of a config; Megatron's names. Zero where "0:" names a default. */
 typedef struct weft_model_options {
+    size_t
+        struct_bytes; /* the library sets it; of a copy that a program changes: the copy's size */
     int64_t num_layers, hidden_size;
     int64_t ffn_hidden_size; /* 0: 4 * hidden_size */
     int64_t num_attention_heads;

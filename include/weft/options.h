@@ -3,7 +3,7 @@
  * Parser, --help, --set, the resolved config.json and the errors with place and nearest key derive
  * from the rows. A row whose default is null may be set to null: the field is then zero, NULL or an
  * empty list (a choice: -1), and such a value is written as null. weft_option_row is fixed: it
- * stands in arrays and does not grow. */
+ * stands in arrays. */
 #ifndef WEFT_OPTIONS_H
 #define WEFT_OPTIONS_H
 

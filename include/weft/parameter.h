@@ -3,6 +3,7 @@
 #ifndef WEFT_PARAMETER_H
 #define WEFT_PARAMETER_H
 
+#include "sized.h"
 #include "status.h"
 #include "tensor.h"
 
@@ -24,8 +25,10 @@ typedef enum weft_init_kind { WEFT_INIT_NORMAL, WEFT_INIT_ZERO, WEFT_INIT_ONE } 
 
 enum { WEFT_MAX_NAME_BYTES = 96 };
 
-/* What a layer declares. Copied at the declaration, `name` too. */
+/* What a layer declares: WEFT_ARGS(weft_parameter_spec, .name = ...). Copied at the declaration,
+ * `name` too. */
 typedef struct weft_parameter_spec {
+    size_t struct_bytes;
     const char *name; /* within the layer: "mlp.linear_fc1.weight"; the model puts
                          "decoder.layers.N." before it */
     int num_dims;
@@ -43,13 +46,13 @@ typedef struct weft_parameter_spec {
 } weft_parameter_spec;
 
 /* A parameter as this rank holds it. `weight` (activation dtype) and `grad` (fp32) are views of
- * buffers of the model; layers borrow them for the model's lifetime. */
+ * buffers of the model; layers borrow them for the model's lifetime. May grow at its end. */
 typedef struct weft_parameter {
-    char name[WEFT_MAX_NAME_BYTES]; /* global */
-    weft_parameter_spec spec;       /* spec.name points at name */
-    weft_tensor weight;             /* local shape */
-    float *grad;                    /* local shape */
-    size_t valid_rows;              /* of dimension 0, where padding follows */
+    char name[WEFT_MAX_NAME_BYTES];  /* global */
+    const weft_parameter_spec *spec; /* its name is this one */
+    weft_tensor weight;              /* local shape */
+    float *grad;                     /* local shape */
+    size_t valid_rows;               /* of dimension 0, where padding follows */
     bool shared;    /* a later layer of this stage uses it too, and writes its gradient first */
     bool tied_copy; /* the last stage's copy of the word embedding: not counted in norms, not
                        saved */

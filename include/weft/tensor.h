@@ -29,6 +29,7 @@ typedef enum weft_dtype {
 
 enum { WEFT_MAX_DIMS = 4 };
 
+/* Passed by value: fixed. */
 typedef struct weft_tensor {
     void *data; /* device memory, borrowed */
     weft_dtype dtype;

@@ -18,6 +18,7 @@
 #include "model.h"
 #include "options.h"
 #include "parameter.h"
+#include "sized.h"
 #include "status.h"
 #include "tensor.h"
 

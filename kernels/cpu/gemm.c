@@ -127,7 +127,8 @@ weft_status weft_cpu_grouped_gemm(const weft_grouped_gemm_args *args)
     for (size_t g = 0; g < args->num_groups; g++) {
         const size_t first = (size_t)args->row_offsets[g];
         const size_t rows = (size_t)args->row_offsets[g + 1] - first;
-        weft_gemm_args gemm = {.dtype = args->dtype, .c_dtype = args->dtype, .m = rows};
+        weft_gemm_args gemm = {
+            .struct_bytes = sizeof gemm, .dtype = args->dtype, .c_dtype = args->dtype, .m = rows};
         void *x = args->x ? (char *)args->x + first * args->in * bytes : NULL;
         void *y = args->y ? (char *)args->y + first * args->out * bytes : NULL;
         void *w = args->w ? (char *)args->w + g * size * bytes : NULL;

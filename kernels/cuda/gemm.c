@@ -325,11 +325,9 @@ weft_status weft_cuda_gemm_ragged(weft_lane *lane, const weft_gemm_args *args, w
     const size_t zero_bytes = a.k == 0 ? (a.m > a.n ? a.m : a.n) * weft_dtype_bytes(a.dtype) : 0;
     WEFT_TRY(weft_cublas_workspace_get(lane, bias_bytes + zero_bytes, &workspace));
     if (widen_bias) {
-        WEFT_TRY(weft_cuda_cast(lane, &(weft_cast_args){.count = a.n,
-                                                        .from_dtype = a.dtype,
-                                                        .to_dtype = a.c_dtype,
-                                                        .from = a.bias,
-                                                        .to = workspace.own}));
+        WEFT_TRY(weft_cuda_cast(lane, &WEFT_ARGS(weft_cast_args, .count = a.n,
+                                                 .from_dtype = a.dtype, .to_dtype = a.c_dtype,
+                                                 .from = a.bias, .to = workspace.own)));
         a.bias = workspace.own;
     }
     if (a.k == 0) {

@@ -44,7 +44,8 @@ static weft_gemm_args group(const weft_grouped_gemm_args *a, size_t g)
     void *x = after(a->x, first * a->in * bytes);
     void *y = after(a->y, first * a->out * bytes);
     void *w = after(a->w, g * size * bytes);
-    weft_gemm_args gemm = {.dtype = a->dtype, .c_dtype = a->dtype, .alpha = 1, .m = rows};
+    weft_gemm_args gemm = {
+        .struct_bytes = sizeof gemm, .dtype = a->dtype, .c_dtype = a->dtype, .alpha = 1, .m = rows};
     switch (a->kind) {
     case WEFT_GROUPED_FORWARD:
         gemm.n = gemm.ldc = a->out, gemm.k = a->in, gemm.transpose_b = true;

@@ -109,14 +109,9 @@ static void functions_run_while_a_kernel_is_loaded(void **state)
     for (size_t i = 1; i <= NUM; i++) {
         OK(SUBMIT(t->a, lane_fill, fill));
         OK(SUBMIT(t->a, lane_fill, fill));
-        OK(weft_gemm(t->b, &(weft_gemm_args){.dtype = WEFT_F32,
-                                             .c_dtype = WEFT_F32,
-                                             .m = 8 * i,
-                                             .n = 16 + 8 * i,
-                                             .k = 64 - 8 * i,
-                                             .a = a,
-                                             .b = b,
-                                             .c = c}));
+        OK(weft_gemm(t->b,
+                     &WEFT_ARGS(weft_gemm_args, .dtype = WEFT_F32, .c_dtype = WEFT_F32, .m = 8 * i,
+                                .n = 16 + 8 * i, .k = 64 - 8 * i, .a = a, .b = b, .c = c)));
         OK(weft_lane_sync(t->b));
     }
     OK(weft_lane_sync(t->a));

@@ -157,13 +157,15 @@ static weft_status sink_backward(weft_layer *layer, weft_pass *pass, const weft_
     return WEFT_OK;
 }
 
-static const weft_layer_ops source_ops = {.kind = "source",
+static const weft_layer_ops source_ops = {.struct_bytes = sizeof source_ops,
+                                          .kind = "source",
                                           .describe = no_cost,
                                           .init = no_init,
                                           .forward = source_forward,
                                           .backward = source_backward,
                                           .destroy = primer_destroy};
-static const weft_layer_ops sink_ops = {.kind = "sink",
+static const weft_layer_ops sink_ops = {.struct_bytes = sizeof sink_ops,
+                                        .kind = "sink",
                                         .describe = no_cost,
                                         .init = no_init,
                                         .forward = sink_forward,
@@ -288,6 +290,71 @@ static void check(weft_comm *world, const char *mesh, weft_dtype dtype, double t
     weft_arena_release(&arena);
 }
 
+/* --- structs of other sizes ---------------------------------------------------------------- */
+
+static weft_layer_ops other_ops;
+
+static weft_status build_other_ops(weft_model *model, const weft_model_options *options)
+{
+    WEFT_TRY(add(model, &source_ops));
+    WEFT_TRY(weft_model_add(model, primer_create(options)));
+    return add(model, &other_ops);
+}
+
+static weft_status build_other_options(weft_model *model, const weft_model_options *options)
+{
+    weft_model_options copy = *options;
+    copy.struct_bytes = 0;
+    WEFT_TRY(add(model, &source_ops));
+    WEFT_TRY(weft_model_add(model, weft_mlp_create(&copy)));
+    return add(model, &sink_ops);
+}
+
+static weft_status old_init(weft_layer *layer, weft_build *build)
+{
+    weft_parameter *p;
+    weft_parameter_spec spec = {.name = "old", .num_dims = 1, .dims = {4}};
+    (void)layer;
+    EXPECT(weft_build_parameter(build, &spec, &p) == WEFT_INTERNAL &&
+               strstr(weft_error_get()->text, "weft_parameter_spec: struct_bytes is 0"),
+           "%s", weft_error_get()->text);
+    spec.struct_bytes = offsetof(weft_parameter_spec, no_weight_decay) / 8 * 8;
+    spec.no_weight_decay = true; /* beyond it: not read */
+    WEFT_TRY(weft_build_parameter(build, &spec, &p));
+    EXPECT(!p->spec->no_weight_decay, "what lies beyond the struct was read");
+    return WEFT_OK;
+}
+
+static weft_status create(weft_comm *world, weft_model_function function)
+{
+    harness h;
+    weft_arena arena = {0};
+    weft_model_options options = {0};
+    EXPECT_OK(harness_options("{\"model\": {\"num_layers\": 1, \"hidden_size\": 8, "
+                              "\"num_attention_heads\": 2, \"seq_length\": 6, "
+                              "\"vocab_size\": 16}}",
+                              &arena, &options));
+    weft_status status = harness_create(&h, world, &options, NULL, BATCH, WEFT_F32, function);
+    harness_release(&h);
+    weft_arena_release(&arena);
+    return status;
+}
+
+static void check_sizes(weft_comm *world)
+{
+    other_ops = sink_ops;
+    other_ops.struct_bytes = 0;
+    EXPECT(create(world, build_other_ops) == WEFT_INTERNAL &&
+               strstr(weft_error_get()->text, "weft_layer_ops: struct_bytes is 0"),
+           "%s", weft_error_get()->text);
+    other_ops.init = old_init;
+    other_ops.struct_bytes = offsetof(weft_layer_ops, is_static); /* before there was one */
+    EXPECT_OK(create(world, build_other_ops));
+    EXPECT(create(world, build_other_options) == WEFT_INTERNAL &&
+               strstr(weft_error_get()->text, "weft_model_options: struct_bytes is 0"),
+           "%s", weft_error_get()->text);
+}
+
 int main(void)
 {
     weft_comm *world;
@@ -306,6 +373,7 @@ int main(void)
     if (weft_comm_size(world) == 1) {
         check(world, "tp=1", WEFT_F32, 1e-5);
         check(world, "tp=1", WEFT_BF16, 3e-2);
+        check_sizes(world);
     } else {
         check(world, "tp=2", WEFT_F32, 1e-5);
         check(world, "tp=2,sp=1", WEFT_F32, 1e-5);

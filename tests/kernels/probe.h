@@ -59,7 +59,7 @@ void probe_finish(int run, weft_status status, const char *kernel);
         for (int run_ = 0; run_ < PROBE_NUM_RUNS; run_++) {                                        \
             probe_before(run_);                                                                    \
             weft_status status_ =                                                                  \
-                weft_##kernel(probe_lane(run_), &(weft_##kernel##_args){__VA_ARGS__});             \
+                weft_##kernel(probe_lane(run_), &WEFT_ARGS(weft_##kernel##_args, __VA_ARGS__));    \
             probe_after(run_, status_, #kernel);                                                   \
         }                                                                                          \
     } while (0)

@@ -288,7 +288,8 @@ static void rope_refuses_groups_that_coincide(void **state)
 {
     (void)state;
     float x[4] = {0};
-    weft_rope_args args = {.seq = 1,
+    weft_rope_args args = {.struct_bytes = sizeof args,
+                           .seq = 1,
                            .batch = 1,
                            .heads = 1,
                            .head_dim = 2,

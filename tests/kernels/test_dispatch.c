@@ -273,11 +273,10 @@ static void a_wrong_expert_is_refused(void **state)
     static const char *const text[] = {"choice 1 of token 1400 is expert 4 of 4",
                                        "choice 1 of token 1400 is expert -1 of 4"};
     for (int form = 0; form < 4; form++)
-        check_wrong(
-            (weft_dispatch_plan_args){.capacity = form < 2 ? 0 : 600,
-                                      .policy = form < 3 ? WEFT_DROP_POSITION : WEFT_DROP_PROBS,
-                                      .num_partitions = form % 2 ? 3 : 1},
-            form % 2 ? -1 : 4, text[form % 2]);
+        check_wrong(WEFT_ARGS(weft_dispatch_plan_args, .capacity = form < 2 ? 0 : 600,
+                              .policy = form < 3 ? WEFT_DROP_POSITION : WEFT_DROP_PROBS,
+                              .num_partitions = form % 2 ? 3 : 1),
+                    form % 2 ? -1 : 4, text[form % 2]);
 }
 
 typedef struct move_case {

@@ -144,7 +144,8 @@ static void all_forms(size_t m, size_t n, size_t k)
     for (int form = 0; form < 4; form++)
         for (int type = 0; type < 2 * probe_num_dtypes() - 1; type++) {
             const bool widens = type && type % 2 == 0;
-            weft_gemm_args args = {.m = m, .n = n, .k = k, .transpose_a = form & 1};
+            weft_gemm_args args = {
+                .struct_bytes = sizeof args, .m = m, .n = n, .k = k, .transpose_a = form & 1};
             args.transpose_b = form & 2;
             args.dtype = dtypes[(type + 1) / 2];
             args.c_dtype = widens ? WEFT_F32 : args.dtype;
@@ -186,12 +187,14 @@ static void gemm_in_several_blocks(void **state)
     all_forms(9, 33, 1555);
     for (int form = 0; form < 4; form++)
         for (int c = 0; c < 2; c++) {
-            weft_gemm_args args = {.m = 1030, .n = 1060, .k = 30, .dtype = WEFT_BF16};
+            weft_gemm_args args = {
+                .struct_bytes = sizeof args, .m = 1030, .n = 1060, .k = 30, .dtype = WEFT_BF16};
             args.c_dtype = dtypes[c], args.beta = form == 3 ? 0.5f : 0;
             args.transpose_a = form & 1, args.transpose_b = form & 2;
             one(args, form == 2 ? 5 : 0, form == 1);
         }
-    weft_gemm_args args = {.m = 1100, .n = 1040, .k = 1030, .transpose_b = true};
+    weft_gemm_args args = {
+        .struct_bytes = sizeof args, .m = 1100, .n = 1040, .k = 1030, .transpose_b = true};
     args.dtype = args.c_dtype = WEFT_BF16;
     one(args, 0, true);
 }
@@ -202,7 +205,8 @@ static void gemm_without_k(void **state)
     all_forms(5, 6, 0);
     for (int run = 0; run < PROBE_NUM_RUNS; run++) {
         float *c = probe_alloc(2 * sizeof *c);
-        weft_gemm_args args = {.m = 1, .n = 2, .c = c}; /* no a, no b */
+        weft_gemm_args args = {
+            .struct_bytes = sizeof args, .m = 1, .n = 2, .c = c}; /* no a, no b */
         probe_finish(run, weft_gemm(probe_lane(run), &args), "gemm without operands");
         assert_true(c[0] == 0 && c[1] == 0);
     }
@@ -233,7 +237,12 @@ static void gemm_repeats_bit_by_bit(void **state)
                 memcpy(a2, a.data, M * K * bytes);
                 memcpy(b2, b.data, N * K * bytes);
                 void *c = probe_alloc(M * N * bytes), *c2 = probe_alloc(M * N * bytes);
-                weft_gemm_args args = {.m = M, .n = N, .k = K, .dtype = dtype, .c_dtype = dtype};
+                weft_gemm_args args = {.struct_bytes = sizeof args,
+                                       .m = M,
+                                       .n = N,
+                                       .k = K,
+                                       .dtype = dtype,
+                                       .c_dtype = dtype};
                 args.transpose_a = form & 1, args.transpose_b = form & 2;
                 args.a = a.data, args.b = b.data, args.c = c;
                 probe_finish(run, weft_gemm(probe_lane(run), &args), "gemm");
@@ -251,7 +260,8 @@ static void gemm_of_very_many_shapes(void **state)
     enum { M = 1100, N = 3, K = 4 };
     const matrix a = random_matrix(M * K, WEFT_BF16), b = random_matrix(N * K, WEFT_BF16);
     matrix c = poisoned_matrix(M * N, WEFT_BF16);
-    weft_gemm_args args = {.n = N, .k = K, .transpose_b = true, .dtype = WEFT_BF16};
+    weft_gemm_args args = {
+        .struct_bytes = sizeof args, .n = N, .k = K, .transpose_b = true, .dtype = WEFT_BF16};
     args.c_dtype = WEFT_BF16, args.lda = args.ldb = K, args.ldc = N;
     args.a = a.data, args.b = b.data, args.c = c.data;
     double *expected = probe_doubles(M * N), *size = probe_doubles(M * N);
@@ -283,7 +293,8 @@ static void gemm_on_several_lanes_at_once(void **state)
         assert_int_equal(weft_lane_create(devices[lane], 0, "several", &lanes[lane]), WEFT_OK);
         for (int i = 0; i < GEMMS; i++) {
             weft_gemm_args *g = &args[lane][i];
-            *g = (weft_gemm_args){.m = 20 + 7 * (size_t)(i % 5), .n = 30 + 9 * (size_t)(i % 3)};
+            *g = WEFT_ARGS(weft_gemm_args, .m = 20 + 7 * (size_t)(i % 5),
+                           .n = 30 + 9 * (size_t)(i % 3));
             g->k = 40 + 13 * (size_t)((i + lane) % 4);
             g->dtype = g->c_dtype = i % 4 == 0 ? WEFT_F32 : WEFT_BF16;
             g->lda = g->ldb = g->k, g->ldc = g->n, g->transpose_b = true;
@@ -345,7 +356,12 @@ static void gemm_from_several_threads(void **state)
     submitter submitters[PROBE_NUM_RUNS];
     pthread_t threads[PROBE_NUM_RUNS];
     const matrix a = random_matrix(M * K, WEFT_BF16), b = random_matrix(N * K, WEFT_BF16);
-    weft_gemm_args args = {.m = M, .n = N, .k = K, .dtype = WEFT_BF16, .c_dtype = WEFT_F32};
+    weft_gemm_args args = {.struct_bytes = sizeof args,
+                           .m = M,
+                           .n = N,
+                           .k = K,
+                           .dtype = WEFT_BF16,
+                           .c_dtype = WEFT_F32};
     args.lda = K, args.ldb = args.ldc = N, args.a = a.data, args.b = b.data;
     double *expected = probe_doubles(M * N), *size = probe_doubles(M * N);
     reference(&args, a.values, b.values, NULL, NULL, expected, size);
@@ -401,9 +417,15 @@ static void gradients_are_those_of_the_loss(void **state)
             matrix x = random_matrix(ROWS * IN, dtype), w = random_matrix(OUT * IN, dtype);
             matrix dy = random_matrix(ROWS * OUT, dtype), dx = poisoned_matrix(ROWS * IN, dtype);
             matrix dw = random_matrix(OUT * IN, WEFT_F32);
-            weft_gemm_args dgrad = {.m = ROWS, .n = IN, .k = OUT, .dtype = dtype};
+            weft_gemm_args dgrad = {
+                .struct_bytes = sizeof dgrad, .m = ROWS, .n = IN, .k = OUT, .dtype = dtype};
             dgrad.c_dtype = dtype, dgrad.a = dy.data, dgrad.b = w.data, dgrad.c = dx.data;
-            weft_gemm_args wgrad = {.m = OUT, .n = IN, .k = ROWS, .dtype = dtype, .beta = 1};
+            weft_gemm_args wgrad = {.struct_bytes = sizeof wgrad,
+                                    .m = OUT,
+                                    .n = IN,
+                                    .k = ROWS,
+                                    .dtype = dtype,
+                                    .beta = 1};
             wgrad.transpose_a = true, wgrad.a = dy.data, wgrad.b = x.data, wgrad.c = dw.data;
             probe_finish(run, weft_gemm(probe_lane(run), &dgrad), "dgrad");
             probe_finish(run, weft_gemm(probe_lane(run), &wgrad), "wgrad");
@@ -457,7 +479,9 @@ static void groups_of_one_kind(weft_grouped_gemm_args args, size_t first, int ru
     }
     for (size_t g = 0; g < args.num_groups; g++) {
         const size_t from = (size_t)args.row_offsets[g];
-        weft_gemm_args one_group = {.m = (size_t)args.row_offsets[g + 1] - from, .n = args.out};
+        weft_gemm_args one_group = {.struct_bytes = sizeof one_group,
+                                    .m = (size_t)args.row_offsets[g + 1] - from,
+                                    .n = args.out};
         one_group.k = one_group.lda = one_group.ldb = args.in;
         one_group.ldc = args.out, one_group.transpose_b = true;
         const size_t count = one_group.m * args.out;
@@ -484,6 +508,7 @@ static void groups(const size_t *rows, size_t num_groups, size_t in, size_t out,
         for (int kind = 0; kind < 4; kind++)
             for (int run = 0; run < PROBE_NUM_RUNS; run++) {
                 weft_grouped_gemm_args args = kinds[kind];
+                args.struct_bytes = sizeof args;
                 args.num_groups = num_groups, args.in = in, args.out = out;
                 args.row_offsets = offsets, args.dtype = dtypes[type];
                 groups_of_one_kind(args, first, run);
@@ -544,7 +569,12 @@ static void bf16_is_refused(void **state)
     (void)state;
     const matrix a = random_matrix(64, WEFT_BF16), b = random_matrix(64, WEFT_BF16);
     matrix c = poisoned_matrix(64, WEFT_BF16);
-    weft_gemm_args args = {.m = 8, .n = 8, .k = 8, .dtype = WEFT_BF16, .c_dtype = WEFT_BF16};
+    weft_gemm_args args = {.struct_bytes = sizeof args,
+                           .m = 8,
+                           .n = 8,
+                           .k = 8,
+                           .dtype = WEFT_BF16,
+                           .c_dtype = WEFT_BF16};
     args.a = a.data, args.b = b.data, args.c = c.data;
     weft_status status = weft_gemm(probe_lane(0), &args);
     if (status == WEFT_OK)

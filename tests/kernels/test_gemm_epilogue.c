@@ -37,20 +37,10 @@ static epilogue_case make_case(weft_gemm_epilogue epilogue, const size_t size[3]
     void *b = probe_random(k * n, dtype, 1, 2), *bias = probe_random(n, dtype, 1, 3);
     void *pre =
         epilogue == WEFT_GEMM_GELU ? probe_alloc(e.bytes) : probe_random(m * n, c_dtype, 1.5, 4);
-    e.args = (weft_gemm_args){.m = m,
-                              .n = n,
-                              .k = k,
-                              .transpose_a = form & 1,
-                              .transpose_b = form & 2,
-                              .dtype = dtype,
-                              .c_dtype = c_dtype,
-                              .a = a,
-                              .b = b,
-                              .c = probe_alloc(e.bytes),
-                              .alpha = form == 3 ? -0.75f : 0,
-                              .bias = has_bias ? bias : NULL,
-                              .epilogue = epilogue,
-                              .pre = pre};
+    e.args = WEFT_ARGS(weft_gemm_args, .m = m, .n = n, .k = k, .transpose_a = form & 1,
+                       .transpose_b = form & 2, .dtype = dtype, .c_dtype = c_dtype, .a = a, .b = b,
+                       .c = probe_alloc(e.bytes), .alpha = form == 3 ? -0.75f : 0,
+                       .bias = has_bias ? bias : NULL, .epilogue = epilogue, .pre = pre);
     e.a = probe_read(a, m * k, dtype);
     e.b = probe_read(b, k * n, dtype);
     e.bias = has_bias ? probe_read(bias, n, dtype) : NULL;
@@ -102,20 +92,19 @@ static void check_apart(const epilogue_case *e, int run)
     g.c = is_forward ? pre : c;
     probe_finish(run, weft_gemm(probe_lane(run), &g), "without");
     if (is_forward)
-        probe_finish(run,
-                     weft_activation_forward(
-                         probe_lane(run),
-                         &(weft_activation_forward_args){
-                             .rows = g.m, .cols = g.n, .dtype = g.c_dtype, .x = pre, .y = c}),
-                     "gelu");
-    else
         probe_finish(
             run,
-            weft_activation_backward(
-                probe_lane(run),
-                &(weft_activation_backward_args){
-                    .rows = g.m, .cols = g.n, .dtype = g.c_dtype, .x = g.pre, .dy = c, .dx = c}),
-            "gelu backward");
+            weft_activation_forward(probe_lane(run),
+                                    &WEFT_ARGS(weft_activation_forward_args, .rows = g.m,
+                                               .cols = g.n, .dtype = g.c_dtype, .x = pre, .y = c)),
+            "gelu");
+    else
+        probe_finish(run,
+                     weft_activation_backward(probe_lane(run),
+                                              &WEFT_ARGS(weft_activation_backward_args, .rows = g.m,
+                                                         .cols = g.n, .dtype = g.c_dtype,
+                                                         .x = g.pre, .dy = c, .dx = c)),
+                     "gelu backward");
     assert_memory_equal(c, e->args.c, e->bytes);
     if (is_forward)
         assert_memory_equal(pre, e->args.pre, e->bytes);
@@ -214,7 +203,12 @@ static void wrong_epilogues_are_refused(void **state)
 {
     (void)state;
     float x[4] = {0}, pre[4] = {0};
-    const weft_gemm_args good = {.m = 2, .n = 2, .c = x, .epilogue = WEFT_GEMM_GELU, .pre = pre};
+    const weft_gemm_args good = {.struct_bytes = sizeof good,
+                                 .m = 2,
+                                 .n = 2,
+                                 .c = x,
+                                 .epilogue = WEFT_GEMM_GELU,
+                                 .pre = pre};
     weft_gemm_args wrong[6];
     for (int i = 0; i < 6; i++)
         wrong[i] = good;

@@ -101,7 +101,8 @@ static void check_shards(const size_t *global, const size_t *local, int num_dims
     }
     const size_t count = g[0] * g[1] * g[2], local_count = l[0] * l[1] * l[2];
     unsigned char *whole = probe_alloc(count * bytes), *part = probe_alloc(local_count * bytes);
-    weft_random_normal_args args = {.num_dims = num_dims,
+    weft_random_normal_args args = {.struct_bytes = sizeof args,
+                                    .num_dims = num_dims,
                                     .seed = seed,
                                     .stream = stream,
                                     .mean = 0.5f,

@@ -32,7 +32,8 @@ typedef struct poison {
 static weft_status poison_init(weft_layer *layer, weft_build *build)
 {
     poison *p = (poison *)layer;
-    weft_parameter_spec spec = {.name = "bias", .num_dims = 1, .dims = {p->hidden}};
+    weft_parameter_spec spec = {
+        .struct_bytes = sizeof spec, .name = "bias", .num_dims = 1, .dims = {p->hidden}};
     return weft_build_parameter(build, &spec, &p->bias);
 }
 
@@ -117,7 +118,8 @@ static void poison_destroy(weft_layer *layer)
     free(layer);
 }
 
-static const weft_layer_ops poison_ops = {.kind = "poison",
+static const weft_layer_ops poison_ops = {.struct_bytes = sizeof poison_ops,
+                                          .kind = "poison",
                                           .describe = poison_describe,
                                           .init = poison_init,
                                           .forward = poison_forward,

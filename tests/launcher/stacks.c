@@ -40,8 +40,9 @@ static void plain_destroy(weft_layer *layer)
     free(layer);
 }
 
-static weft_layer_ops plain = {"plain",    0,          plain_describe, plain_init,
-                               plain_pass, plain_pass, plain_destroy,  NULL};
+static weft_layer_ops plain = {sizeof plain,   "plain",       0,
+                               plain_describe, plain_init,    plain_pass,
+                               plain_pass,     plain_destroy, NULL};
 
 static weft_layer *own_layer(bool with_ops)
 {

@@ -36,11 +36,9 @@ static void end_destroy(weft_layer *layer)
 static weft_status cast(weft_pass *pass, weft_dtype from_dtype, const void *from,
                         weft_dtype to_dtype, void *to, size_t count)
 {
-    return weft_cast(weft_pass_lane(pass), &(weft_cast_args){.count = count,
-                                                             .from_dtype = from_dtype,
-                                                             .to_dtype = to_dtype,
-                                                             .from = from,
-                                                             .to = to});
+    return weft_cast(weft_pass_lane(pass),
+                     &WEFT_ARGS(weft_cast_args, .count = count, .from_dtype = from_dtype,
+                                .to_dtype = to_dtype, .from = from, .to = to));
 }
 
 static weft_status give(rig *r, weft_pass *pass, const float *from, weft_tensor *to)
@@ -88,6 +86,7 @@ static weft_status sink_backward(weft_layer *layer, weft_pass *pass, const weft_
 }
 
 static const weft_layer_ops source_ops = {
+    .struct_bytes = sizeof source_ops,
     .kind = "source",
     .describe = end_describe,
     .init = end_init,
@@ -96,6 +95,7 @@ static const weft_layer_ops source_ops = {
     .destroy = end_destroy,
 };
 static const weft_layer_ops sink_ops = {
+    .struct_bytes = sizeof sink_ops,
     .kind = "sink",
     .describe = end_describe,
     .init = end_init,

@@ -27,7 +27,8 @@ typedef struct tiny {
 static inline void declare(tiny *t, const char *name, int num_dims, size_t d0, size_t d1)
 {
     weft_parameter *out;
-    weft_parameter_spec spec = {.name = name, .num_dims = num_dims, .dims = {d0, d1}};
+    weft_parameter_spec spec = {
+        .struct_bytes = sizeof spec, .name = name, .num_dims = num_dims, .dims = {d0, d1}};
     EXPECT_OK(weft_parameters_declare(t->parameters, "", &spec, 0, &out));
 }
 

@@ -42,62 +42,42 @@ static inline void state_declare_block(state_model *m, int block, int layer)
     char prefix[32];
     snprintf(prefix, sizeof prefix, "decoder.layers.%d.", block);
     state_declare(m, prefix, layer,
-                  (weft_parameter_spec){.name = "norm.weight",
-                                        .num_dims = 1,
-                                        .dims = {H},
-                                        .init = WEFT_INIT_ONE,
-                                        .no_weight_decay = true,
-                                        .sum_over_tp = true});
+                  WEFT_ARGS(weft_parameter_spec, .name = "norm.weight", .num_dims = 1, .dims = {H},
+                            .init = WEFT_INIT_ONE, .no_weight_decay = true, .sum_over_tp = true));
     state_declare(m, prefix, layer,
-                  (weft_parameter_spec){.name = "qkv.weight",
-                                        .num_dims = 2,
-                                        .dims = {3 * 8, H},
-                                        .split = {WEFT_SPLIT_TP},
-                                        .init_std = 0.5f});
+                  WEFT_ARGS(weft_parameter_spec, .name = "qkv.weight", .num_dims = 2,
+                            .dims = {3 * 8, H}, .split = {WEFT_SPLIT_TP}, .init_std = 0.5f));
     state_declare(m, prefix, layer,
-                  (weft_parameter_spec){.name = "proj.weight",
-                                        .num_dims = 2,
-                                        .dims = {H, 8},
-                                        .split = {WEFT_SPLIT_NONE, WEFT_SPLIT_TP},
-                                        .init_std = 0.5f});
+                  WEFT_ARGS(weft_parameter_spec, .name = "proj.weight", .num_dims = 2,
+                            .dims = {H, 8}, .split = {WEFT_SPLIT_NONE, WEFT_SPLIT_TP},
+                            .init_std = 0.5f));
     state_declare(m, prefix, layer,
-                  (weft_parameter_spec){.name = "proj.bias",
-                                        .num_dims = 1,
-                                        .dims = {H},
-                                        .init = WEFT_INIT_ZERO,
-                                        .no_weight_decay = true});
+                  WEFT_ARGS(weft_parameter_spec, .name = "proj.bias", .num_dims = 1, .dims = {H},
+                            .init = WEFT_INIT_ZERO, .no_weight_decay = true));
     state_declare(m, prefix, layer,
-                  (weft_parameter_spec){
-                      .name = "router.weight", .num_dims = 2, .dims = {E, H}, .init_std = 0.5f});
+                  WEFT_ARGS(weft_parameter_spec, .name = "router.weight", .num_dims = 2,
+                            .dims = {E, H}, .init_std = 0.5f));
     state_declare(m, prefix, layer,
-                  (weft_parameter_spec){.name = "experts.fc1",
-                                        .num_dims = 3,
-                                        .dims = {E, 10, H},
-                                        .split = {WEFT_SPLIT_EP, WEFT_SPLIT_ETP},
-                                        .init_std = 0.5f,
-                                        .is_expert = true});
+                  WEFT_ARGS(weft_parameter_spec, .name = "experts.fc1", .num_dims = 3,
+                            .dims = {E, 10, H}, .split = {WEFT_SPLIT_EP, WEFT_SPLIT_ETP},
+                            .init_std = 0.5f, .is_expert = true));
     state_declare(m, prefix, layer,
-                  (weft_parameter_spec){.name = "experts.fc2",
-                                        .num_dims = 3,
-                                        .dims = {E, H, 10},
-                                        .split = {WEFT_SPLIT_EP, WEFT_SPLIT_NONE, WEFT_SPLIT_ETP},
-                                        .init_std = 0.5f,
-                                        .is_expert = true});
+                  WEFT_ARGS(weft_parameter_spec, .name = "experts.fc2", .num_dims = 3,
+                            .dims = {E, H, 10},
+                            .split = {WEFT_SPLIT_EP, WEFT_SPLIT_NONE, WEFT_SPLIT_ETP},
+                            .init_std = 0.5f, .is_expert = true));
     state_declare(m, prefix, layer,
-                  (weft_parameter_spec){.name = "experts.bias",
-                                        .num_dims = 2,
-                                        .dims = {E, H},
-                                        .split = {WEFT_SPLIT_EP},
-                                        .init = WEFT_INIT_ZERO,
-                                        .no_weight_decay = true,
-                                        .is_expert = true});
+                  WEFT_ARGS(weft_parameter_spec, .name = "experts.bias", .num_dims = 2,
+                            .dims = {E, H}, .split = {WEFT_SPLIT_EP}, .init = WEFT_INIT_ZERO,
+                            .no_weight_decay = true, .is_expert = true));
 }
 
 /* Layer 0 is the embedding, then the stage's blocks, then the head. */
 static inline void state_declare_model(state_model *m)
 {
     int stage = m->groups.coords.at[WEFT_AXIS_PP], stages = m->groups.mesh.pp, layer = 0;
-    const weft_parameter_spec embedding = {.name = "embedding.word_embeddings.weight",
+    const weft_parameter_spec embedding = {.struct_bytes = sizeof embedding,
+                                           .name = "embedding.word_embeddings.weight",
                                            .num_dims = 2,
                                            .dims = {STATE_VOCAB, STATE_HIDDEN},
                                            .split = {WEFT_SPLIT_TP},
@@ -106,11 +86,9 @@ static inline void state_declare_model(state_model *m)
     if (stage == 0) {
         state_declare(m, "", layer, embedding);
         state_declare(m, "", layer++,
-                      (weft_parameter_spec){.name = "embedding.position_embeddings.weight",
-                                            .num_dims = 2,
-                                            .dims = {9, STATE_HIDDEN},
-                                            .init_std = 0.5f,
-                                            .sum_over_tp = true});
+                      WEFT_ARGS(weft_parameter_spec, .name = "embedding.position_embeddings.weight",
+                                .num_dims = 2, .dims = {9, STATE_HIDDEN}, .init_std = 0.5f,
+                                .sum_over_tp = true));
     }
     for (int block = stage * STATE_LAYERS / stages; block < (stage + 1) * STATE_LAYERS / stages;
          block++)

@@ -50,11 +50,11 @@ static void reference_add(reference *r, const weft_placed *p)
     t->count = 1;
     for (int d = 0; d < p->box.num_dims; d++)
         t->count *= p->box.global_dims[d];
-    t->decay = p->parameter.spec.no_weight_decay ? 0.0 : base_options.weight_decay;
+    t->decay = p->parameter.spec->no_weight_decay ? 0.0 : base_options.weight_decay;
     t->weight = calloc(3 * t->count, sizeof(double));
     t->m = t->weight + t->count;
     t->v = t->m + t->count;
-    const weft_parameter_spec *spec = &p->parameter.spec;
+    const weft_parameter_spec *spec = p->parameter.spec;
     for (size_t i = 0; i < t->count; i++) {
         float normal = weft_rng_normal(STATE_SEED, weft_rng_stream_of(t->name), i);
         t->weight[i] = spec->init == WEFT_INIT_ZERO  ? 0.0
@@ -124,9 +124,9 @@ static float part_of(int rank, int size)
 static float local_part(const state_model *m, const weft_placed *p)
 {
     const weft_coords *c = &m->groups.coords;
-    weft_axis axis = p->parameter.spec.is_expert ? WEFT_AXIS_EDP : WEFT_AXIS_DP_CP;
+    weft_axis axis = p->parameter.spec->is_expert ? WEFT_AXIS_EDP : WEFT_AXIS_DP_CP;
     float part = part_of(c->at[axis], c->size[axis]);
-    if (p->parameter.spec.sum_over_tp)
+    if (p->parameter.spec->sum_over_tp)
         part *= part_of(c->at[WEFT_AXIS_TP], c->size[WEFT_AXIS_TP]);
     if (p->section == WEFT_SECTION_EMBEDDING)
         part *= p->parameter.tied_copy ? 0.75f : 0.25f;

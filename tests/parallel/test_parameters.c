@@ -73,7 +73,7 @@ static void check_agreement(const state_model *m)
 
 static float first_value(const weft_placed *p, uint64_t index)
 {
-    const weft_parameter_spec *spec = &p->parameter.spec;
+    const weft_parameter_spec *spec = p->parameter.spec;
     float normal = weft_rng_normal(STATE_SEED, weft_rng_stream_of(p->parameter.name), index);
     if (spec->init == WEFT_INIT_ZERO)
         return 0.0f;
@@ -128,7 +128,8 @@ static void check_refusals(weft_comm *world, const char *mesh)
     }
     weft_parameters *p;
     EXPECT_OK(weft_parameters_create(&m.groups, m.device, WEFT_F32, &p));
-    weft_parameter_spec spec = {.name = "a", .num_dims = 1, .dims = {7}};
+    weft_parameter_spec spec = {
+        .struct_bytes = sizeof spec, .name = "a", .num_dims = 1, .dims = {7}};
     EXPECT_OK(weft_parameters_declare(p, "x.", &spec, 0, &out));
     EXPECT_ERROR(weft_parameters_declare(p, "x.", &spec, 0, &out), WEFT_CONFIG,
                  "x.a is declared twice");
@@ -149,7 +150,7 @@ static void check_refusals(weft_comm *world, const char *mesh)
     spec.sum_over_tp = false;
     spec.split[0] = WEFT_SPLIT_TP;
     EXPECT_ERROR(weft_parameters_declare(p, "z.", &spec, 0, &out), WEFT_CONFIG, "ep or etp");
-    spec = (weft_parameter_spec){.name = "b", .num_dims = 2, .dims = {3}};
+    spec = WEFT_ARGS(weft_parameter_spec, .name = "b", .num_dims = 2, .dims = {3});
     EXPECT_ERROR(weft_parameters_declare(p, "", &spec, 0, &out), WEFT_CONFIG,
                  "dimension 1 has size 0");
     spec.num_dims = 5;

@@ -15,7 +15,7 @@ BEGIN {
     floors["bench"] = floors["tests"] = floors["launcher"] " bench tests"
     floors["tests"] = floors["tests"] " examples"
 
-    split("status tensor device list options", names, " ")
+    split("status tensor device list options sized", names, " ")
     for (i in names)
         public_floor[names[i]] = "core"
     public_floor["kernels"] = "kernels"
