@@ -1,10 +1,13 @@
 #include <weft/device.h>
 
 #include <assert.h>
+#include <pthread.h>
 #include <stdio.h>
 
 #include "core/arena.h"
 #include "core/device_ops.h"
+
+static pthread_mutex_t lanes_lock = PTHREAD_MUTEX_INITIALIZER; /* of every device's lanes */
 
 void weft_device_destroy(weft_device *device)
 {
@@ -101,6 +104,7 @@ void weft_device_free(weft_device *device, weft_space space, void *memory, size_
 {
     if (!memory)
         return;
+    weft_device_wait(device);
     size_t before = atomic_fetch_sub(&device->usage[space].now, bytes);
     assert(before >= bytes);
     (void)before;
@@ -112,13 +116,37 @@ weft_status weft_lane_create(weft_device *device, int priority, const char *name
     if (priority < 0)
         return WEFT_ERROR(WEFT_INTERNAL, "lane %s: priority %d is below 0", name, priority);
     WEFT_TRY(device->ops->lane_create(device, priority, name, out));
+    pthread_mutex_lock(&lanes_lock);
+    (*out)->next = device->lanes;
+    device->lanes = *out;
+    pthread_mutex_unlock(&lanes_lock);
     return WEFT_OK;
 }
 
 void weft_lane_destroy(weft_lane *lane)
 {
-    if (lane)
-        lane->device->ops->lane_destroy(lane);
+    if (!lane)
+        return;
+    pthread_mutex_lock(&lanes_lock);
+    weft_lane **at = &lane->device->lanes;
+    while (*at != lane)
+        at = &(*at)->next;
+    *at = lane->next;
+    pthread_mutex_unlock(&lanes_lock);
+    lane->device->ops->lane_destroy(lane);
+}
+
+void weft_device_wait(weft_device *device)
+{
+    weft_error error;
+    if (weft_lane_current_device()) /* a lane cannot wait for itself */
+        return;
+    weft_error_take(&error); /* a lane's error is told to those who submit to it */
+    pthread_mutex_lock(&lanes_lock);
+    for (weft_lane *lane = device->lanes; lane; lane = lane->next)
+        device->ops->sync(lane);
+    pthread_mutex_unlock(&lanes_lock);
+    weft_error_put(&error);
 }
 
 weft_device *weft_lane_device(const weft_lane *lane)

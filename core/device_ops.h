@@ -48,10 +48,12 @@ struct weft_device {
     size_t budget_bytes;
     weft_device_usage usage[2]; /* by weft_space */
     atomic_uint_least64_t num_allocs;
+    struct weft_lane *lanes; /* all of them, kept by device.c */
 };
 
 struct weft_lane {
     weft_device *device;
+    struct weft_lane *next; /* of the device's lanes */
     const char *name;
 };
 

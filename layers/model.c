@@ -136,6 +136,7 @@ void weft_model_destroy(weft_model *model)
 {
     if (!model)
         return;
+    weft_device_wait(model->setup.device); /* after an error lanes may still run the pass */
     weft_graphs_destroy(model);
     for (int i = 0; model->passes && i < model->setup.num_passes; i++) {
         weft_stack_release(&model->passes[i].stash);

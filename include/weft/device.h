@@ -65,7 +65,8 @@ void weft_device_reset_peak(weft_device *device);
  * the error that says what did not fit: WEFT_MEMORY with asked, in use, budget. */
 weft_status weft_device_alloc(weft_device *device, weft_space space, size_t bytes,
                               const char *purpose, void **out) WEFT_CHECKED;
-/* `bytes` as it was asked for. NULL is legal. */
+/* Waits for the device's lanes (weft_device_wait), which may still use it. `bytes` as it was asked
+ * for. NULL is legal. */
 void weft_device_free(weft_device *device, weft_space space, void *memory, size_t bytes);
 
 /* `priority`: 0 is served first, larger numbers later (a CUDA stream priority, a thread's nice
@@ -77,6 +78,9 @@ void weft_lane_destroy(weft_lane *lane); /* waits for what was submitted; NULL i
 /* Borrowed. */
 weft_device *weft_lane_device(const weft_lane *lane);
 const char *weft_lane_name(const weft_lane *lane);
+/* Blocks until all that was submitted to the device's lanes is done, well or not: before what lanes
+ * use is freed. From a lane's own thread it returns at once. */
+void weft_device_wait(weft_device *device);
 /* The device whose lane the calling thread is, NULL on other threads: a CPU kernel asks it for its
  * number of threads. */
 const weft_device *weft_lane_current_device(void);

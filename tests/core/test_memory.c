@@ -2,6 +2,8 @@
 #include <weft/device.h>
 
 #include <pthread.h>
+#include <stdatomic.h>
+#include <time.h>
 
 #include "core/arena.h"
 #include "tests/core/check.h"
@@ -67,6 +69,40 @@ static void memory_is_aligned_and_writable(void **state)
     }
     weft_lane_destroy(lane);
     assert_int_equal(stats_of(device).bytes_now, 0);
+    weft_device_destroy(device);
+}
+
+static weft_status write_late(const void *args)
+{
+    atomic_int *to = *(atomic_int *const *)args;
+    struct timespec pause = {.tv_nsec = 50000000};
+    nanosleep(&pause, NULL);
+    atomic_fetch_add(to, 1);
+    return WEFT_ERROR(WEFT_DEVICE, "late");
+}
+
+/* A caller that leaves early, at an error, may free what its lanes are still at. */
+static void freeing_waits_for_the_lanes(void **state)
+{
+    (void)state;
+    weft_device *device;
+    weft_lane *lanes[2];
+    void *memory;
+    atomic_int written = 0, *to = &written;
+    OK(device_under_test(1, 0, &device));
+    OK(weft_device_alloc(device, WEFT_SPACE_DEVICE, 64, "x", &memory));
+    for (int i = 0; i < 2; i++) {
+        OK(weft_lane_create(device, 0, "late", &lanes[i]));
+        OK(weft_lane_submit(lanes[i], "write", write_late, &to, sizeof to));
+    }
+    (void)WEFT_ERROR(WEFT_CONFIG, "the reason");
+    weft_device_free(device, WEFT_SPACE_DEVICE, memory, 64);
+    assert_int_equal(written, 2);
+    assert_string_equal(weft_error_get()->text, "the reason");
+    for (int i = 0; i < 2; i++) {
+        FAILS(weft_lane_sync(lanes[i]), WEFT_DEVICE, "late");
+        weft_lane_destroy(lanes[i]);
+    }
     weft_device_destroy(device);
 }
 
@@ -151,6 +187,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(marks_follow_use),
         cmocka_unit_test(memory_is_aligned_and_writable),
+        cmocka_unit_test(freeing_waits_for_the_lanes),
         cmocka_unit_test(the_budget_holds),
         cmocka_unit_test(a_full_machine_is_told_apart),
         cmocka_unit_test(threads_never_pass_the_budget),
