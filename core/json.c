@@ -2,6 +2,7 @@
 
 #include <ctype.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cjson/cJSON.h>
@@ -285,41 +286,6 @@ weft_status weft_json_string(weft_json_span value, weft_arena *arena, const char
     return status;
 }
 
-/* Bytes of the UTF-8 character that starts at `c`; 0: none does. Neither longer forms than needed
- * nor surrogates are characters. */
-static size_t character_bytes(const unsigned char *c)
-{
-    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
-    size_t bytes = c[0] < 0x80 ? 1 : 0;
-    for (size_t n = 2; n <= 4; n++)
-        if ((unsigned)c[0] >> (7 - n) == (2u << n) - 2)
-            bytes = n;
-    uint32_t code = bytes > 1 ? c[0] & (0x7fu >> bytes) : c[0];
-    for (size_t i = 1; i < bytes; i++) {
-        if (c[i] >> 6 != 2)
-            return 0;
-        code = code << 6 | (c[i] & 0x3fu);
-    }
-    bool good = code >= least[bytes] && code <= 0x10ffff && (code < 0xd800 || code > 0xdfff);
-    return good ? bytes : 0;
-}
-
-weft_status weft_json_utf8(const char *text, weft_arena *arena, const char **out)
-{
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, strlen(text) + 1, 3, &memory));
-    char *to = memory;
-    for (const char *c = text; *c;) {
-        size_t bytes = character_bytes((const unsigned char *)c);
-        memcpy(to, bytes ? c : "\xef\xbf\xbd", bytes ? bytes : 3);
-        to += bytes ? bytes : 3;
-        c += bytes ? bytes : 1;
-    }
-    *to = '\0';
-    *out = memory;
-    return WEFT_OK;
-}
-
 weft_status weft_json_quote(const char *text, weft_arena *arena, const char **out)
 {
     cJSON *item = cJSON_CreateStringReference(text);
@@ -332,11 +298,57 @@ weft_status weft_json_quote(const char *text, weft_arena *arena, const char **ou
     return status;
 }
 
+/* Bytes of the character that begins here, 0: none does; *bad is then how many bytes could have
+ * begun one, at least 1 (Unicode 15, table 3-7 and section 3.9). */
+static size_t utf8_length(const unsigned char *s, size_t room, size_t *bad)
+{
+    size_t length = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : 4;
+    if (s[0] > 0xf4)
+        length = 0;
+    for (*bad = 1; *bad < length; ++*bad) {
+        unsigned char low = 0x80, high = 0xbf;
+        if (*bad == 1) {
+            low = s[0] == 0xe0 ? 0xa0 : s[0] == 0xf0 ? 0x90 : low;
+            high = s[0] == 0xed ? 0x9f : s[0] == 0xf4 ? 0x8f : high;
+        }
+        if (*bad == room || s[*bad] < low || s[*bad] > high)
+            return 0;
+    }
+    return length;
+}
+
+weft_status weft_json_quote_bytes(const char *bytes, size_t num_bytes, weft_arena *arena,
+                                  const char **out)
+{
+    static const char escapes[] = "\"\\\b\f\n\r\t", letters[] = "\"\\bfnrt";
+    void *memory;
+    if (num_bytes > (SIZE_MAX - 3) / 6)
+        return WEFT_ERROR(WEFT_MEMORY, "no memory to quote %zu bytes", num_bytes);
+    WEFT_TRY(weft_arena_alloc(arena, 6 * num_bytes + 3, &memory)); /* \u0000 is the longest */
+    char *at = memory;
+    *out = at;
+    *at++ = '"';
+    for (size_t i = 0, bad; i < num_bytes;) {
+        const char *c = bytes + i, *escape = *c ? strchr(escapes, *c) : NULL;
+        size_t length = utf8_length((const unsigned char *)c, num_bytes - i, &bad);
+        if (escape)
+            at += sprintf(at, "\\%c", letters[escape - escapes]);
+        else if (length == 1 && ((unsigned char)*c < 0x20 || *c == 0x7f))
+            at += sprintf(at, "\\u%04x", (unsigned)*c);
+        else if (length > 0)
+            at = (char *)memcpy(at, c, length) + length;
+        else
+            at = (char *)memcpy(at, "\xef\xbf\xbd", 3) + 3;
+        i += length > 0 ? length : bad;
+    }
+    *at++ = '"';
+    *at = '\0';
+    return WEFT_OK;
+}
+
 weft_status weft_json_quote_utf8(const char *text, weft_arena *arena, const char **out)
 {
-    const char *valid;
-    WEFT_TRY(weft_json_utf8(text, arena, &valid));
-    return weft_json_quote(valid, arena, out);
+    return weft_json_quote_bytes(text, strlen(text), arena, out);
 }
 
 void weft_json_position(const char *text, const char *at, int *line, int *column)

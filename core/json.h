@@ -47,11 +47,13 @@ const char *weft_json_kind_text(weft_json_span value);
 /* A string's characters, unescaped, in the arena. A lone surrogate is WEFT_CONFIG. */
 weft_status weft_json_string(weft_json_span value, weft_arena *arena,
                              const char **out) WEFT_CHECKED;
-/* Text in which U+FFFD stands for each byte that is no part of UTF-8, in the arena. */
-weft_status weft_json_utf8(const char *text, weft_arena *arena, const char **out) WEFT_CHECKED;
 /* Text as a JSON string with its quotes, in the arena. Reads back as the same bytes; those that are
  * no UTF-8 only here, not in other readers: for what others parse there is the second one. */
 weft_status weft_json_quote(const char *text, weft_arena *arena, const char **out) WEFT_CHECKED;
+/* Any bytes as a JSON string of UTF-8, for what others read: each sequence that is no UTF-8 becomes
+ * one U+FFFD. */
+weft_status weft_json_quote_bytes(const char *bytes, size_t num_bytes, weft_arena *arena,
+                                  const char **out) WEFT_CHECKED;
 weft_status weft_json_quote_utf8(const char *text, weft_arena *arena,
                                  const char **out) WEFT_CHECKED;
 /* 1-based line and column (in characters of UTF-8) of a place in the text. */

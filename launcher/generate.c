@@ -6,10 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <cjson/cJSON.h>
-
 #include <weft/kernels.h>
 
+#include "core/json.h"
 #include "core/log.h"
 #include "core/rng.h"
 #include "launcher/arguments.h"
@@ -241,18 +240,14 @@ static weft_status print_text(const generator *g, const arguments *args, const c
         putchar('\n');
         return WEFT_OK;
     }
-    cJSON *json = cJSON_CreateObject();
-    cJSON_AddStringToObject(json, "checkpoint", folder);
-    cJSON_AddStringToObject(json, "text", text);
-    cJSON_AddNumberToObject(json, "tokens", (double)tokens->count);
-    cJSON_AddNumberToObject(json, "temperature", args->temperature);
-    cJSON_AddNumberToObject(json, "seed", (double)args->seed);
-    char *printed = cJSON_Print(json);
-    cJSON_Delete(json);
-    if (!printed)
-        return WEFT_ERROR(WEFT_MEMORY, "out of memory for the text");
-    puts(printed);
-    free(printed);
+    const char *quoted[2];
+    WEFT_TRY(weft_json_quote_bytes(folder, strlen(folder), arena, &quoted[0]));
+    WEFT_TRY(weft_json_quote_bytes(text, bytes, arena, &quoted[1]));
+    printf("{\"checkpoint\": %s, \"text\": %s, \"tokens\": [", quoted[0], quoted[1]);
+    for (size_t i = 0; i < tokens->count; i++)
+        printf("%s%d", i ? ", " : "", tokens->ids[i]);
+    printf("], \"temperature\": %.15g, \"top_k\": %" PRId64 ", \"seed\": %" PRId64 "}\n",
+           args->temperature, args->top_k, args->seed);
     return WEFT_OK;
 }
 

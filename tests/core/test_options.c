@@ -1,5 +1,6 @@
 #include <stdlib.h>
 
+#include "core/json.h"
 #include "tests/core/check.h"
 #include "tests/core/options_sample.h"
 
@@ -396,9 +397,42 @@ static void running_out_of_memory_is_reported(void **state)
     fail_msg("parsing never succeeded");
 }
 
+static void any_bytes_are_quoted_as_utf8(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *bytes;
+        size_t num;
+        const char *wanted;
+    } cases[] = {
+        {"", 0, "\"\""},
+        {"a\0\x1f\x7f\"\\\n", 7, "\"a\\u0000\\u001f\\u007f\\\"\\\\\\n\""},
+        {"\xc3\xa9\xe2\x82\xac\xf0\x9f\x99\x82", 9, "\"\xc3\xa9\xe2\x82\xac\xf0\x9f\x99\x82\""},
+        /* Unicode 15, table 3-8: a maximal beginning of a character is one U+FFFD. */
+        {"\xf1\x80\x80\xe1\x80\xc2"
+         "b\x80",
+         8,
+         "\"\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"
+         "b\xef\xbf\xbd\""},
+        /* Overlong, a surrogate half, beyond U+10FFFF, and cut off at the end. */
+        {"\xc0\xaf", 2, "\"\xef\xbf\xbd\xef\xbf\xbd\""},
+        {"\xed\xa0\x80", 3, "\"\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\""},
+        {"\xf4\x90", 2, "\"\xef\xbf\xbd\xef\xbf\xbd\""},
+        {"\xe2\x82", 2, "\"\xef\xbf\xbd\""},
+    };
+    weft_arena arena = {0};
+    const char *quoted;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        OK(weft_json_quote_bytes(cases[i].bytes, cases[i].num, &arena, &quoted));
+        assert_string_equal(quoted, cases[i].wanted);
+    }
+    weft_arena_release(&arena);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(any_bytes_are_quoted_as_utf8),
         cmocka_unit_test(mistakes_give_one_clear_line),
         cmocka_unit_test(an_override_in_two_sections_is_ambiguous),
         cmocka_unit_test(values_arrive),
