@@ -48,7 +48,7 @@ const char *weft_json_kind_text(weft_json_span value);
 weft_status weft_json_string(weft_json_span value, weft_arena *arena,
                              const char **out) WEFT_CHECKED;
 /* Text as a JSON string with its quotes, in the arena. Reads back as the same bytes; those that are
- * no UTF-8 only here, not in other readers: for what others parse there is the second one. */
+ * no UTF-8 only here, not in other readers: for what others parse there are the next two. */
 weft_status weft_json_quote(const char *text, weft_arena *arena, const char **out) WEFT_CHECKED;
 /* Any bytes as a JSON string of UTF-8, for what others read: each sequence that is no UTF-8 becomes
  * one U+FFFD. */

@@ -11,8 +11,8 @@ struct weft_trace {
     pthread_mutex_t mutex; /* over slices, count and capacity */
     weft_slice *slices;
     size_t count, capacity;
-    const char *const *lane_names; /* borrowed */
-    int num_lane_names;
+    const char *const *lane_names, *const *rank_names; /* borrowed */
+    int num_lane_names, num_rank_names;
 };
 
 double weft_now_us(void)
@@ -90,6 +90,17 @@ const char *weft_trace_lane_name(const weft_trace *trace, int lane)
     return lane >= 0 && lane < trace->num_lane_names ? trace->lane_names[lane] : NULL;
 }
 
+void weft_trace_name_ranks(weft_trace *trace, const char *const *names, int count)
+{
+    trace->rank_names = names;
+    trace->num_rank_names = count;
+}
+
+const char *weft_trace_rank_name(const weft_trace *trace, int rank)
+{
+    return rank >= 0 && rank < trace->num_rank_names ? trace->rank_names[rank] : NULL;
+}
+
 static void write_json_text(const char *text, FILE *out)
 {
     fputc('"', out);
@@ -155,10 +166,11 @@ weft_status weft_trace_write_json(const weft_trace *trace, FILE *out)
     fprintf(out, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
     for (size_t i = 0; i < num_tracks; i++) {
         const char *lane = weft_trace_lane_name(trace, tracks[i].lane);
+        const char *rank = weft_trace_rank_name(trace, tracks[i].rank);
         char text[32];
         snprintf(text, sizeof text, "rank %d", tracks[i].rank);
         if (i == 0 || tracks[i - 1].rank != tracks[i].rank)
-            write_json_name("process_name", &tracks[i], text, out);
+            write_json_name("process_name", &tracks[i], rank ? rank : text, out);
         snprintf(text, sizeof text, "lane %d", tracks[i].lane);
         write_json_name("thread_name", &tracks[i], lane ? lane : text, out);
     }

@@ -34,11 +34,16 @@ void weft_trace_name_lanes(weft_trace *trace, const char *const *names, int coun
 /* The name of a lane index; NULL where none was given. */
 const char *weft_trace_lane_name(const weft_trace *trace, int lane);
 
+/* The same for ranks: "rank 3: stage 1, tp 0". */
+void weft_trace_name_ranks(weft_trace *trace, const char *const *names, int count);
+const char *weft_trace_rank_name(const weft_trace *trace, int rank);
+
 /* Chrome trace JSON ("traceEvents", complete events, process = rank, thread = lane). */
 weft_status weft_trace_write_json(const weft_trace *trace, FILE *out) WEFT_CHECKED;
-/* An SVG `width` pixels wide (at least 320): a row a track, a box a slice with its name where it
- * fits, a time axis and a legend of categories. Readable in light and dark. */
-weft_status weft_trace_write_svg(const weft_trace *trace, const char *title, int width,
+/* An SVG: a row a track, a box a slice with its name where it fits, a time axis and a legend. Each
+ * kind of slice has a colour of its own, and is striped where its category ends in " back".
+ * Readable in light and dark, at 390 pixels and without seeing red or green. */
+weft_status weft_trace_write_svg(const weft_trace *trace, const char *title, const char *subtitle,
                                  FILE *out) WEFT_CHECKED;
 
 #endif

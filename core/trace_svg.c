@@ -7,41 +7,46 @@
 #include "core/svg.h"
 #include "core/trace_tracks.h"
 
+/* In a drawing 720 wide text of 17 is read on a telephone, where all of it is 390 wide. */
 enum {
-    MARGIN = 20,
-    TITLE_HEIGHT = 34,
-    ROW_HEIGHT = 26,
-    ROW_STEP = 30,
-    RANK_GAP = 10,
-    AXIS_HEIGHT = 32,
-    LEGEND_STEP = 24,
-    MIN_WIDTH = 320,
-    MAX_CATEGORIES = 32,
+    WIDTH = 720,
+    MARGIN = 16,
+    TITLE_SIZE = 22,
+    TEXT_SIZE = 18,
+    NAME_SIZE = 17,
+    LINE = 26,
+    RANK_LINE = 32,
+    ROW_HEIGHT = 28,
+    ROW_STEP = 31,
+    AXIS_HEIGHT = 34,
+    MAX_KINDS = 64,
     MAX_SHADES = 4,
 };
 
-/* Work in strong colours, traffic in light ones; all carry dark or white text legibly. */
-typedef struct colour {
-    const char *category, *fill, *text;
-} colour;
+/* Far apart for eyes of all three kinds: 19 and more in Lab, seen with and without red or green
+ * cones (Machado et al. 2009). Those without a category are for others' kinds. */
+static const struct {
+    const char *category, *fill;
+} colours[] = {
+    {"forward", "#0072b2"},  {"backward", "#009e73"}, {"recompute", "#44bbff"},
+    {"moe", "#1155bb"},      {"gating", "#ccaa55"},   {"permute", "#99eecc"},
+    {"expert", "#7766ff"},   {"step", "#223344"},     {"send", "#e69f00"},
+    {"receive", "#f0e442"},  {"counts", "#221199"},   {"dispatch", "#d55e00"},
+    {"combine", "#ddee77"},  {"gather", "#33eeff"},   {"place", "#bbee99"},
+    {"tensor", "#003377"},   {"reduce", "#dd0044"},   {"offload", "#552200"},
+    {"prefetch", "#3399aa"}, {NULL, "#0000ff"},
+};
+enum { NUM_COLOURS = sizeof colours / sizeof colours[0] };
 
-static const colour colours[] = {
-    {"forward", "#3b76d1", "#ffffff"},   {"backward", "#2f9e63", "#ffffff"},
-    {"recompute", "#86b6f2", "#14213d"}, {"expert", "#8a5cc2", "#ffffff"},
-    {"step", "#475066", "#ffffff"},      {"send", "#f2b84b", "#3d2b00"},
-    {"receive", "#f7d488", "#3d2b00"},   {"dispatch", "#ef8f4f", "#3d1c00"},
-    {"combine", "#f4b58a", "#3d1c00"},   {"gather", "#d9697f", "#ffffff"},
-    {"place", "#eba4b1", "#451320"},     {"reduce", "#c94f4f", "#ffffff"},
-    {"offload", "#58b7b3", "#06302e"},   {"prefetch", "#a3dbd8", "#06302e"},
-};
-static const colour others[] = {
-    {NULL, "#7d8ca3", "#ffffff"}, {NULL, "#a9b665", "#23280c"}, {NULL, "#b08968", "#ffffff"},
-    {NULL, "#c77dba", "#ffffff"}, {NULL, "#6f9fb8", "#ffffff"},
-};
-enum {
-    NUM_COLOURS = sizeof colours / sizeof colours[0],
-    NUM_OTHERS = sizeof others / sizeof others[0]
-};
+/* How a colour is filled: the backward of a kind is striped, kinds beyond the colours have marks of
+ * their own. */
+typedef enum marks { PLAIN, FALLING, LEVEL, DOTTED, NUM_MARKS } marks;
+
+typedef struct kind {
+    char name[16];
+    int colour, mark;
+    bool has_back;
+} kind;
 
 typedef struct drawing {
     const weft_trace *trace;
@@ -49,23 +54,12 @@ typedef struct drawing {
     size_t num_slices;
     weft_track *tracks;
     size_t num_tracks;
-    const char *categories[MAX_CATEGORIES]; /* in order of their colours, then of appearance */
-    int num_categories;
+    kind kinds[MAX_KINDS]; /* in order of their colours, then of appearance */
+    int num_kinds;
     double first_us, last_us;
     double left, right, top, bottom; /* of the area of the rows */
     FILE *out;
 } drawing;
-
-static const colour *colour_of(const char *category)
-{
-    unsigned hash = 0;
-    for (int i = 0; i < NUM_COLOURS; i++)
-        if (strcmp(colours[i].category, category) == 0)
-            return &colours[i];
-    for (const char *c = category; *c; c++)
-        hash = hash * 31 + (unsigned char)*c;
-    return &others[hash % NUM_OTHERS];
-}
 
 /* Width of a text in the diagram's font, near enough to fit it into a box. */
 static double text_width(const char *text, double size)
@@ -76,44 +70,118 @@ static double text_width(const char *text, double size)
     return (double)letters * size * 0.58;
 }
 
-static void add_category(drawing *d, const char *category)
+/* --- kinds --------------------------------------------------------------------------------- */
+
+/* "expert back" is expert, backward. */
+static bool is_back(const char *category, char name[16])
 {
-    for (int i = 0; i < d->num_categories; i++)
-        if (strcmp(d->categories[i], category) == 0)
-            return;
-    if (d->num_categories < MAX_CATEGORIES)
-        d->categories[d->num_categories++] = category;
+    size_t length = strlen(category);
+    bool back = length > 5 && strcmp(category + length - 5, " back") == 0;
+    snprintf(name, 16, "%.*s", (int)(back ? length - 5 : length), category);
+    return back;
 }
 
-static void find_categories(drawing *d)
+static int find_kind(const drawing *d, const char *name)
 {
-    bool known[NUM_COLOURS] = {false};
-    for (size_t i = 0; i < d->num_slices; i++)
-        for (int c = 0; c < NUM_COLOURS; c++)
-            if (strcmp(d->slices[i].category, colours[c].category) == 0)
-                known[c] = true;
-    for (int c = 0; c < NUM_COLOURS; c++)
-        if (known[c])
-            add_category(d, colours[c].category);
-    for (size_t i = 0; i < d->num_slices; i++)
-        add_category(d, d->slices[i].category);
+    int i = 0;
+    while (i < d->num_kinds && strcmp(d->kinds[i].name, name) != 0)
+        i++;
+    return i < MAX_KINDS ? i : MAX_KINDS - 1; /* more than can be told apart share the last */
 }
 
-static void track_label(const drawing *d, size_t track, char *text, size_t bytes)
+static void find_kinds(drawing *d)
 {
-    int rank = d->tracks[track].rank, lane = d->tracks[track].lane;
+    char name[16];
+    int others = 0;
+    for (int c = 0; c < NUM_COLOURS && colours[c].category; c++)
+        for (size_t i = 0; i < d->num_slices; i++) {
+            is_back(d->slices[i].category, name);
+            if (strcmp(name, colours[c].category) == 0) {
+                d->kinds[d->num_kinds] = (kind){.colour = c};
+                memcpy(d->kinds[d->num_kinds++].name, name, sizeof name);
+                break;
+            }
+        }
+    for (size_t i = 0; i < d->num_slices; i++) {
+        bool back = is_back(d->slices[i].category, name);
+        kind *k = &d->kinds[find_kind(d, name)];
+        if (k == &d->kinds[d->num_kinds]) { /* from the last colour, which is theirs alone */
+            int at = NUM_COLOURS - 1 + others++;
+            *k = (kind){.colour = at % NUM_COLOURS, .mark = at / NUM_COLOURS % NUM_MARKS};
+            memcpy(k->name, name, sizeof name);
+            d->num_kinds++;
+        }
+        k->has_back = k->has_back || back;
+    }
+}
+
+static void write_fill(const drawing *d, int index, bool back)
+{
+    const kind *k = &d->kinds[index];
+    if (k->mark == PLAIN && !back)
+        fprintf(d->out, "fill=\"%s\"", colours[k->colour].fill);
+    else
+        fprintf(d->out, "fill=\"url(#k%d%s)\"", index, back ? "b" : "");
+}
+
+static void define_fill(const drawing *d, int index, bool back)
+{
+    static const char *const shapes[NUM_MARKS] = {
+        [FALLING] = "<path d=\"M-1,-1 L11,11 M-1,9 L1,11 M9,-1 L11,1\"/>",
+        [LEVEL] = "<path d=\"M0,5 H10\"/>",
+        [DOTTED] = "<path d=\"M3,5 h4\"/>",
+    };
+    const kind *k = &d->kinds[index];
+    if (k->mark == PLAIN && !back)
+        return;
+    fprintf(d->out,
+            "<pattern id=\"k%d%s\" width=\"10\" height=\"10\" "
+            "patternUnits=\"userSpaceOnUse\"><rect width=\"10\" height=\"10\" fill=\"%s\"/>"
+            "<g stroke=\"#ffffff\" stroke-opacity=\"0.45\" stroke-width=\"2.5\">%s%s</g>"
+            "</pattern>\n",
+            index, back ? "b" : "", colours[k->colour].fill,
+            k->mark == PLAIN ? "" : shapes[k->mark],
+            back ? "<path d=\"M-1,11 L11,-1 M-1,1 L1,-1 M9,11 L11,9\"/>" : "");
+}
+
+/* Dark text on light colours. */
+static const char *text_colour(const char *fill)
+{
+    unsigned rgb = (unsigned)strtoul(fill + 1, NULL, 16);
+    unsigned light = 299 * (rgb >> 16) + 587 * (rgb >> 8 & 255) + 114 * (rgb & 255);
+    return light > 128000 ? "#14213d" : "#ffffff";
+}
+
+/* --- rows and axis ------------------------------------------------------------------------- */
+
+static void rank_label(const drawing *d, int rank, char *text, size_t bytes)
+{
+    const char *name = weft_trace_rank_name(d->trace, rank);
+    if (name)
+        snprintf(text, bytes, "%s", name);
+    else
+        snprintf(text, bytes, "rank %d", rank);
+}
+
+static void lane_label(const drawing *d, int lane, char *text, size_t bytes)
+{
     const char *name = weft_trace_lane_name(d->trace, lane);
     if (name)
-        snprintf(text, bytes, "rank %d %s", rank, name);
+        snprintf(text, bytes, "%s", name);
     else
-        snprintf(text, bytes, "rank %d lane %d", rank, lane);
+        snprintf(text, bytes, "lane %d", lane);
+}
+
+static bool begins_rank(const drawing *d, size_t track)
+{
+    return track == 0 || d->tracks[track].rank != d->tracks[track - 1].rank;
 }
 
 static double track_y(const drawing *d, size_t track)
 {
     double y = d->top;
-    for (size_t i = 1; i <= track; i++)
-        y += ROW_STEP + (d->tracks[i].rank != d->tracks[i - 1].rank ? RANK_GAP : 0);
+    for (size_t i = 0; i <= track; i++)
+        y += (i > 0 ? ROW_STEP : 0) + (begins_rank(d, i) ? RANK_LINE : 0);
     return y;
 }
 
@@ -136,7 +204,7 @@ static void draw_axis(const drawing *d)
     double span = d->last_us - d->first_us;
     const char *unit = span < 1e3 ? "µs" : span < 1e7 ? "ms" : "s";
     double unit_us = span < 1e3 ? 1 : span < 1e7 ? 1e3 : 1e6;
-    double step = round_step((span > 0 ? span : 1) / ((d->right - d->left) / 70) / unit_us);
+    double step = round_step((span > 0 ? span : 1) / ((d->right - d->left) / 90) / unit_us);
 
     fprintf(d->out, "<g stroke=\"#dfe3ea\">\n");
     for (int i = 0; i * step * unit_us <= span * (1 + 1e-9); i++) {
@@ -144,10 +212,11 @@ static void draw_axis(const drawing *d)
         fprintf(d->out, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>\n", x, d->top - 4,
                 x, d->bottom + 6);
     }
-    fprintf(d->out, "</g>\n<g fill=\"#5b6678\" font-size=\"11\" text-anchor=\"middle\">\n");
+    fprintf(d->out, "</g>\n<g fill=\"#4a5568\" font-size=\"%d\" text-anchor=\"middle\">\n",
+            NAME_SIZE);
     for (int i = 0; i * step * unit_us <= span * (1 + 1e-9); i++)
         fprintf(d->out, "<text x=\"%.1f\" y=\"%.1f\">%.10g%s%s</text>\n",
-                time_x(d, d->first_us + i * step * unit_us), d->bottom + 20, i * step,
+                time_x(d, d->first_us + i * step * unit_us), d->bottom + 26, i * step,
                 i == 0 ? " " : "", i == 0 ? unit : "");
     fprintf(d->out, "</g>\n");
 }
@@ -155,14 +224,20 @@ static void draw_axis(const drawing *d)
 static void draw_rows(const drawing *d)
 {
     char label[96];
-    fprintf(d->out, "<g fill=\"#2b3445\" font-size=\"12\">\n");
+    fprintf(d->out, "<g fill=\"#2b3445\" font-size=\"%d\">\n", TEXT_SIZE);
     for (size_t i = 0; i < d->num_tracks; i++) {
         double y = track_y(d, i);
-        track_label(d, i, label, sizeof label);
+        if (begins_rank(d, i)) {
+            rank_label(d, d->tracks[i].rank, label, sizeof label);
+            fprintf(d->out, "<text x=\"%d\" y=\"%.1f\" font-weight=\"600\">", MARGIN, y - 7);
+            weft_svg_write_text(label, d->out);
+            fprintf(d->out, "</text>\n");
+        }
+        lane_label(d, d->tracks[i].lane, label, sizeof label);
         fprintf(d->out,
                 "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%d\" rx=\"2\" "
                 "fill=\"#eceff4\"/>\n<text x=\"%d\" y=\"%.1f\">",
-                d->left, y, d->right - d->left, ROW_HEIGHT, MARGIN, y + ROW_HEIGHT / 2.0 + 4);
+                d->left, y, d->right - d->left, ROW_HEIGHT, MARGIN, y + ROW_HEIGHT / 2.0 + 6);
         weft_svg_write_text(label, d->out);
         fprintf(d->out, "</text>\n");
     }
@@ -198,7 +273,9 @@ static double opacity_of(const shades *s, int stage)
 
 static void draw_slice(const drawing *d, const weft_slice *slice, double y, double opacity)
 {
-    const colour *paint = colour_of(slice->category);
+    char name[16];
+    bool back = is_back(slice->category, name);
+    int index = find_kind(d, name);
     double x = time_x(d, slice->start_us), width = time_x(d, slice->end_us) - x;
     fprintf(d->out, "<g><title>");
     weft_svg_write_text(slice->name, d->out);
@@ -208,14 +285,16 @@ static void draw_slice(const drawing *d, const weft_slice *slice, double y, doub
             slice->end_us - d->first_us);
     /* The white line between neighbours is given up where it would hide a narrow box. */
     double gap = width > 3 ? 1 : 0;
-    fprintf(d->out, "<rect x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%d\" fill=\"%s\"", x, y,
-            width - gap > 0.4 ? width - gap : 0.4, ROW_HEIGHT, paint->fill);
+    fprintf(d->out, "<rect x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%d\" ", x, y,
+            width - gap > 0.4 ? width - gap : 0.4, ROW_HEIGHT);
+    write_fill(d, index, back);
     if (opacity < 1)
         fprintf(d->out, " fill-opacity=\"%.1f\"", opacity);
     fprintf(d->out, "%s/>", width > 6 ? " rx=\"2\"" : "");
-    if (text_width(slice->name, 11) + 2 <= width) {
+    if (text_width(slice->name, NAME_SIZE) + 2 <= width) {
         fprintf(d->out, "<text x=\"%.2f\" y=\"%.1f\" fill=\"%s\">", x + (width - gap) / 2,
-                y + ROW_HEIGHT / 2.0 + 4, opacity < 0.7 ? "#14213d" : paint->text);
+                y + ROW_HEIGHT / 2.0 + 6,
+                opacity < 0.7 ? "#14213d" : text_colour(colours[d->kinds[index].colour].fill));
         weft_svg_write_text(slice->name, d->out);
         fprintf(d->out, "</text>");
     }
@@ -231,7 +310,7 @@ static weft_status draw_slices(const drawing *d)
         if (d->slices[i].stage >= 0)
             add_shade(&all[weft_track_find(d->tracks, d->num_tracks, &d->slices[i])],
                       d->slices[i].stage);
-    fprintf(d->out, "<g font-size=\"11\" text-anchor=\"middle\">\n");
+    fprintf(d->out, "<g font-size=\"%d\" text-anchor=\"middle\">\n", NAME_SIZE);
     for (size_t i = 0; i < d->num_slices; i++) {
         size_t track = weft_track_find(d->tracks, d->num_tracks, &d->slices[i]);
         draw_slice(d, &d->slices[i], track_y(d, track),
@@ -242,55 +321,114 @@ static weft_status draw_slices(const drawing *d)
     return WEFT_OK;
 }
 
-/* Draws the legend, or with draw false only measures it; returns its height. */
+/* --- around them --------------------------------------------------------------------------- */
+
+/* Each draws, or with draw false only measures; returns its height. */
+
 static double legend(const drawing *d, double y, bool draw)
 {
-    double x = d->left, first = y;
-    for (int i = 0; i < d->num_categories; i++) {
-        double width = 18 + text_width(d->categories[i], 12) + 16;
-        if (x + width > d->right && x > d->left) {
-            x = d->left;
-            y += LEGEND_STEP;
+    double x = MARGIN, first = y;
+    bool any_back = false;
+    for (int i = 0; i < d->num_kinds; i++)
+        any_back = any_back || d->kinds[i].has_back;
+    for (int i = 0; i < d->num_kinds + any_back; i++) {
+        bool last = i == d->num_kinds;
+        const char *text = last ? "striped: backward" : d->kinds[i].name;
+        double width = 24 + text_width(text, TEXT_SIZE) + 16;
+        if (x + width > WIDTH - MARGIN && x > MARGIN) {
+            x = MARGIN;
+            y += LINE;
         }
         if (draw) {
-            fprintf(d->out,
-                    "<rect x=\"%.1f\" y=\"%.1f\" width=\"12\" height=\"12\" rx=\"2\" fill=\"%s\"/>"
-                    "<text x=\"%.1f\" y=\"%.1f\" fill=\"#2b3445\" font-size=\"12\">",
-                    x, y, colour_of(d->categories[i])->fill, x + 18, y + 10.5);
-            weft_svg_write_text(d->categories[i], d->out);
+            fprintf(d->out, "<rect x=\"%.1f\" y=\"%.1f\" width=\"16\" height=\"16\" rx=\"2\" ", x,
+                    y);
+            if (last)
+                fprintf(d->out, "fill=\"url(#striped)\"");
+            else
+                write_fill(d, i, false);
+            fprintf(d->out, "/><text x=\"%.1f\" y=\"%.1f\" fill=\"#2b3445\" font-size=\"%d\">",
+                    x + 24, y + 14, TEXT_SIZE);
+            weft_svg_write_text(text, d->out);
             fprintf(d->out, "</text>\n");
         }
         x += width;
     }
-    return y - first + LEGEND_STEP;
+    return y - first + LINE;
 }
 
-static weft_status draw(drawing *d, const char *title, int width)
+/* In lines, cut at spaces. */
+static double headline(const drawing *d, const char *text, double y, int size, bool draw)
+{
+    double first = y;
+    while (*text) {
+        size_t room = (size_t)((WIDTH - 2 * MARGIN) / (size * 0.58)), bytes = strlen(text);
+        if (bytes > room) {
+            bytes = room;
+            while (bytes > 1 && text[bytes] != ' ')
+                bytes--;
+            bytes = bytes > 1 ? bytes : room;
+        }
+        char line[256];
+        snprintf(line, sizeof line, "%.*s", (int)bytes, text);
+        y += size * 1.3;
+        if (draw) {
+            fprintf(d->out, "<text x=\"%d\" y=\"%.1f\" font-size=\"%d\" fill=\"#1c2333\"%s>",
+                    MARGIN, y - size * 0.3, size, size == TITLE_SIZE ? " font-weight=\"600\"" : "");
+            weft_svg_write_text(line, d->out);
+            fprintf(d->out, "</text>\n");
+        }
+        text += bytes + strspn(text + bytes, " ");
+    }
+    return y - first;
+}
+
+static double heading(const drawing *d, const char *title, const char *subtitle, bool draw)
+{
+    double title_height = headline(d, title, MARGIN, TITLE_SIZE, draw);
+    return title_height + headline(d, subtitle, MARGIN + title_height, TEXT_SIZE, draw);
+}
+
+static void define_fills(const drawing *d)
+{
+    fprintf(d->out, "<defs>\n<pattern id=\"striped\" width=\"10\" height=\"10\" "
+                    "patternUnits=\"userSpaceOnUse\"><rect width=\"10\" height=\"10\" "
+                    "fill=\"#5b6678\"/><path stroke=\"#ffffff\" stroke-opacity=\"0.45\" "
+                    "stroke-width=\"2.5\" d=\"M-1,11 L11,-1 M-1,1 L1,-1 M9,11 L11,9\"/>"
+                    "</pattern>\n");
+    for (int i = 0; i < d->num_kinds; i++) {
+        define_fill(d, i, false);
+        if (d->kinds[i].has_back)
+            define_fill(d, i, true);
+    }
+    fprintf(d->out, "</defs>\n");
+}
+
+static weft_status draw(drawing *d, const char *title, const char *subtitle)
 {
     char label[96];
     double widest = 0;
     for (size_t i = 0; i < d->num_tracks; i++) {
-        track_label(d, i, label, sizeof label);
-        widest = fmax(widest, text_width(label, 12));
+        lane_label(d, d->tracks[i].lane, label, sizeof label);
+        widest = fmax(widest, text_width(label, TEXT_SIZE));
     }
-    d->left = MARGIN + widest + 10;
-    d->right = width - MARGIN;
-    d->top = MARGIN + TITLE_HEIGHT;
+    d->left = MARGIN + widest + 8;
+    d->right = WIDTH - MARGIN;
+    d->top = MARGIN + heading(d, title, subtitle, false) + 4;
     d->bottom = d->num_tracks ? track_y(d, d->num_tracks - 1) + ROW_HEIGHT : d->top;
-    double legend_y = d->bottom + AXIS_HEIGHT + 4;
+    double legend_y = d->bottom + AXIS_HEIGHT + 8;
     double height = legend_y + legend(d, legend_y, false) + MARGIN - 8;
 
     /* The card behind the drawing keeps it readable on any page. */
     fprintf(d->out,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%.0f\" "
-            "viewBox=\"0 0 %d %.0f\" font-family=\"system-ui, -apple-system, 'Segoe UI', Roboto, "
-            "'DejaVu Sans', Arial, sans-serif\">\n"
+            "viewBox=\"0 0 %d %.0f\" style=\"max-width:100%%;height:auto\" "
+            "font-family=\"system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', Arial, "
+            "sans-serif\">\n"
             "<rect x=\"0.5\" y=\"0.5\" width=\"%d\" height=\"%.0f\" rx=\"8\" fill=\"#fafbfc\" "
-            "stroke=\"#cfd6e0\"/>\n"
-            "<text x=\"%d\" y=\"%d\" font-size=\"15\" font-weight=\"600\" fill=\"#1c2333\">",
-            width, height, width, height, width - 1, height - 1, MARGIN, MARGIN + 14);
-    weft_svg_write_text(title, d->out);
-    fprintf(d->out, "</text>\n");
+            "stroke=\"#cfd6e0\"/>\n",
+            WIDTH, height, WIDTH, height, WIDTH - 1, height - 1);
+    define_fills(d);
+    heading(d, title, subtitle, true);
     draw_rows(d);
     draw_axis(d);
     WEFT_TRY(draw_slices(d));
@@ -301,7 +439,8 @@ static weft_status draw(drawing *d, const char *title, int width)
     return WEFT_OK;
 }
 
-weft_status weft_trace_write_svg(const weft_trace *trace, const char *title, int width, FILE *out)
+weft_status weft_trace_write_svg(const weft_trace *trace, const char *title, const char *subtitle,
+                                 FILE *out)
 {
     drawing d = {.trace = trace,
                  .slices = weft_trace_slices(trace),
@@ -314,8 +453,8 @@ weft_status weft_trace_write_svg(const weft_trace *trace, const char *title, int
         d.first_us = fmin(d.first_us, d.slices[i].start_us);
         d.last_us = fmax(d.last_us, d.slices[i].end_us);
     }
-    find_categories(&d);
-    weft_status status = draw(&d, title, width > MIN_WIDTH ? width : MIN_WIDTH);
+    find_kinds(&d);
+    weft_status status = draw(&d, title, subtitle);
     free(d.tracks);
     return status;
 }

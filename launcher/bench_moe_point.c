@@ -359,7 +359,7 @@ static weft_status write_trace(layers *l, const weft_bench_moe_options *o,
         char title[96], text[48];
         snprintf(title, sizeof title, "one MoE layer, %s",
                  weft_bench_case_text(best, text, sizeof text));
-        status = out ? weft_trace_write_svg(trace, title, 1200, out)
+        status = out ? weft_trace_write_svg(trace, title, "rank 0 of those measured", out)
                      : WEFT_ERROR(WEFT_FILE, "%s: cannot write", o->trace);
         if (out && fclose(out) != 0 && status == WEFT_OK)
             status = WEFT_ERROR(WEFT_FILE, "%s: cannot write", o->trace);

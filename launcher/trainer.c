@@ -7,6 +7,7 @@
 
 #include "core/log.h"
 #include "launcher/setup.h"
+#include "launcher/timeline.h"
 #include "parallel/checkpoint.h"
 
 static volatile sig_atomic_t stop_asked;
@@ -319,23 +320,6 @@ weft_status weft_trainer_save(weft_trainer *t, const char *dir)
     return status;
 }
 
-static weft_status write_files(const weft_trace *trace, const char *dir)
-{
-    char path[1024];
-    for (int svg = 0; svg < 2; svg++) {
-        snprintf(path, sizeof path, "%s/trace.%s", dir, svg ? "svg" : "json");
-        FILE *out = fopen(path, "w");
-        if (!out)
-            return WEFT_ERROR(WEFT_FILE, "%s: cannot write", path);
-        weft_status status = svg ? weft_trace_write_svg(trace, "one step", 1200, out)
-                                 : weft_trace_write_json(trace, out);
-        if (fclose(out) != 0 && status == WEFT_OK)
-            status = WEFT_ERROR(WEFT_FILE, "%s: cannot write", path);
-        WEFT_TRY(status);
-    }
-    return WEFT_OK;
-}
-
 weft_status weft_trainer_write_trace(weft_trainer *t, const char *dir)
 {
     int64_t count = (int64_t)weft_trace_count(t->trace), most = count;
@@ -356,7 +340,7 @@ weft_status weft_trainer_write_trace(weft_trainer *t, const char *dir)
             if (all[i].name[0]) /* ranks with fewer slices left the rest zero */
                 status = weft_trace_add(t->trace, &all[i]);
         if (status == WEFT_OK)
-            status = write_files(t->trace, dir);
+            status = weft_timeline_write(t->trace, &t->groups.mesh, t->step, dir);
     }
     free(mine);
     free(all);

@@ -29,7 +29,7 @@ typedef weft_status (*writer)(const weft_trace *trace, FILE *out);
 
 static weft_status write_svg(const weft_trace *trace, FILE *out)
 {
-    return weft_trace_write_svg(trace, "a < b & \"c\"", 800, out);
+    return weft_trace_write_svg(trace, "a < b & \"c\"", "two ranks", out);
 }
 
 /* What the writer writes, as a text to free. */
@@ -153,6 +153,7 @@ static void svg_is_to_scale(void **state)
     (void)state;
     weft_trace *trace;
     OK(weft_trace_create(&trace));
+    weft_trace_name_ranks(trace, (const char *const[]){"rank 0: stage 0"}, 1);
     weft_trace_name_lanes(trace, lanes, 2);
     add(trace, 1, 0, "F1", "forward", 5e6 + 30e3, 5e6 + 40e3, 1, 1);
     add(trace, 0, 0, "F0", "forward", 5e6, 5e6 + 10e3, 0, 0);
@@ -168,16 +169,104 @@ static void svg_is_to_scale(void **state)
     double unit = (x[2] - x[0]) / 80; /* pixels a millisecond */
     assert_true(fabs(x[1] - x[0] - 30 * unit) < 0.1);
     assert_true(fabs(width[0] - 10 * unit) <= 1.1 && fabs(width[2] - 20 * unit) <= 1.1);
-    assert_true(x[2] + width[2] <= 800 && width[3] > 0.3 && width[3] < 3);
-    assert_non_null(strstr(svg, ">rank 0 compute</text>"));
-    assert_non_null(strstr(svg, ">rank 0 send</text>"));
-    assert_non_null(strstr(svg, ">rank 1 compute</text>"));
+    assert_true(x[2] + width[2] <= 720 && width[3] > 0.3 && width[3] < 3);
+    assert_non_null(strstr(svg, ">rank 0: stage 0</text>"));
+    assert_non_null(strstr(svg, ">rank 1</text>")); /* without a name of its own */
+    assert_non_null(strstr(svg, ">compute</text>"));
+    assert_non_null(strstr(svg, ">send</text>"));
+    assert_non_null(strstr(svg, ">two ranks</text>"));
     assert_non_null(strstr(svg, ">0 ms</text>"));
     assert_non_null(strstr(svg, ">100</text>"));
     assert_non_null(strstr(svg, ">backward</text>")); /* legend */
     assert_non_null(strstr(svg, ">F0</text>"));       /* fits its box */
     assert_null(strstr(svg, ">&lt;s&gt;</text>"));    /* does not */
     assert_non_null(strstr(svg, ">a &lt; b &amp; &quot;c&quot;</text>"));
+    free(svg);
+    weft_trace_destroy(trace);
+}
+
+/* CIE Lab of a colour "#rrggbb" as seen with all cones, without red and without green ones (Machado
+ * et al. 2009, severity 1). */
+static void lab_of(const char *colour, int sight, double out[3])
+{
+    static const double sights[3][3][3] = {
+        {{1, 0, 0}, {0, 1, 0}, {0, 0, 1}},
+        {{0.152286, 1.052583, -0.204868},
+         {0.114503, 0.786281, 0.099216},
+         {-0.003882, -0.048116, 1.051998}},
+        {{0.367322, 0.860646, -0.227968},
+         {0.280085, 0.672501, 0.047413},
+         {-0.011820, 0.042940, 0.968881}},
+    };
+    static const double xyz[3][3] = {
+        {0.4339, 0.3762, 0.1899}, {0.2126, 0.7152, 0.0722}, {0.0178, 0.1095, 0.8730}};
+    double linear[3], seen[3], f[3];
+    for (int i = 0; i < 3; i++) {
+        char digits[3] = {colour[1 + 2 * i], colour[2 + 2 * i], '\0'};
+        double value = (double)strtol(digits, NULL, 16) / 255;
+        linear[i] = value <= 0.04045 ? value / 12.92 : pow((value + 0.055) / 1.055, 2.4);
+    }
+    for (int i = 0; i < 3; i++) {
+        const double *row = sights[sight][i];
+        double sum = row[0] * linear[0] + row[1] * linear[1] + row[2] * linear[2];
+        seen[i] = fmin(fmax(sum, 0), 1);
+    }
+    for (int i = 0; i < 3; i++) {
+        double sum = xyz[i][0] * seen[0] + xyz[i][1] * seen[1] + xyz[i][2] * seen[2];
+        f[i] = sum > 0.008856 ? cbrt(sum) : 7.787 * sum + 16.0 / 116;
+    }
+    out[0] = 116 * f[1] - 16;
+    out[1] = 500 * (f[0] - f[1]);
+    out[2] = 200 * (f[1] - f[2]);
+}
+
+/* Every kind has a colour that no other is near, and stands in the legend once. */
+static void kinds_are_told_apart(void **state)
+{
+    (void)state;
+    static const char *const kinds[] = {"forward", "backward", "recompute", "moe",
+                                        "gating",  "permute",  "expert",    "step",
+                                        "send",    "receive",  "counts",    "dispatch",
+                                        "combine", "gather",   "place",     "tensor",
+                                        "reduce",  "offload",  "prefetch",  "a kind of one's own"};
+    enum { NUM_KINDS = sizeof kinds / sizeof *kinds };
+    char fills[NUM_KINDS][8] = {""};
+    weft_trace *trace;
+    OK(weft_trace_create(&trace));
+    for (int i = 0; i < NUM_KINDS; i++) {
+        char back[16], kind[16];
+        snprintf(kind, sizeof kind, "%s", kinds[i]);
+        snprintf(back, sizeof back, "%.10s back", kinds[i]);
+        add(trace, 0, i, "x", kind, 0, 10, 0, 0);
+        if (i < NUM_KINDS - 1)
+            add(trace, 0, i, "x", back, 20, 30, 0, 0);
+    }
+    char *svg = written(trace, write_svg);
+    int seen = 0;
+    const char *swatch = "width=\"16\" height=\"16\" rx=\"2\" fill=\"";
+    for (const char *at = svg; (at = strstr(at, swatch)) != NULL && seen < NUM_KINDS; seen++) {
+        char name[16] = "";
+        int kind = 0;
+        at += strlen(swatch);
+        assert_int_equal(sscanf(strstr(at, "<text "), "%*[^>]>%15[^<]", name), 1);
+        while (kind < NUM_KINDS && strncmp(kinds[kind], name, 15) != 0)
+            kind++;
+        assert_true(kind < NUM_KINDS && fills[kind][0] == '\0');
+        snprintf(fills[kind], sizeof fills[kind], "%.7s", at);
+    }
+    assert_int_equal(seen, NUM_KINDS);
+    assert_non_null(strstr(svg, ">striped: backward</text>"));
+    for (int i = 0; i < NUM_KINDS; i++)
+        for (int j = 0; j < i; j++)
+            for (int sight = 0; sight < 3; sight++) {
+                double a[3], b[3];
+                lab_of(fills[i], sight, a);
+                lab_of(fills[j], sight, b);
+                double far = sqrt(pow(a[0] - b[0], 2) + pow(a[1] - b[1], 2) + pow(a[2] - b[2], 2));
+                if (far < 15)
+                    fail_msg("%s %s and %s %s: %.1f apart", kinds[i], fills[i], kinds[j], fills[j],
+                             far);
+            }
     free(svg);
     weft_trace_destroy(trace);
 }
@@ -286,6 +375,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(json_parses_and_holds_everything),
         cmocka_unit_test(svg_is_to_scale),
+        cmocka_unit_test(kinds_are_told_apart),
         cmocka_unit_test(empty_and_instant_traces_draw),
         cmocka_unit_test(many_categories_and_stages_draw),
         cmocka_unit_test(a_full_disk_is_an_error),

@@ -142,6 +142,9 @@ static void check_timeline(void)
     for (int rank = 0; rank < 4; rank++)
         EXPECT(slices[rank] >= 8 * 4, "rank %d: %d slices", rank, slices[rank]);
     EXPECT(svg && strncmp(svg, "<svg", 4) == 0 && strstr(svg, "</svg>"), "trace.svg is no SVG");
+    const char *title = svg ? strstr(svg, ">Step ") : NULL;
+    EXPECT(title && strstr(title, "s, bubble ") && strstr(title, " %</text>"), "no title");
+    EXPECT(svg && strstr(svg, ">rank 3: stage 1, tp 1"), "no place of rank 3");
     cJSON_Delete(json);
     free(text);
     free(svg);

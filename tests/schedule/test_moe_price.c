@@ -370,10 +370,8 @@ static int draw(const char *folder)
     char path[1024];
     snprintf(path, sizeof(path), "%s/schedules-moe.svg", folder);
     FILE *file = fopen(path, "w");
-    if (!file || weft_trace_write_svg(trace,
-                                      "An MoE layer in 4 partitions, strategy S1, forward "
-                                      "and backward",
-                                      960, file) != WEFT_OK)
+    if (!file || weft_trace_write_svg(trace, "An MoE layer in 4 partitions, strategy S1",
+                                      "forward and backward", file) != WEFT_OK)
         return 1;
     fclose(file);
     printf("forward %g us, backward %g us; in one partition %g and %g us\n", forward_us,

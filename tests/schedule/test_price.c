@@ -258,13 +258,15 @@ static int draw(const char *folder)
         program_set set = make_set(kind, 4, 6, false);
         weft_trace *trace;
         weft_price price;
-        char path[1024];
+        char path[1024], bubble[64];
         snprintf(path, sizeof(path), "%s/schedules-%s.svg", folder, names[kind]);
         FILE *file = fopen(path, "w");
         if (!file || weft_trace_create(&trace) != WEFT_OK ||
             weft_program_price(set.programs, 4, drawn_cost, NULL, &set.arena, trace, &price) !=
-                WEFT_OK ||
-            weft_trace_write_svg(trace, titles[kind], 960, file) != WEFT_OK)
+                WEFT_OK)
+            return 1;
+        snprintf(bubble, sizeof(bubble), "bubble %.0f %%", 100 * price.bubble_share);
+        if (weft_trace_write_svg(trace, titles[kind], bubble, file) != WEFT_OK)
             return 1;
         printf("%s: %g us, bubble %.3f\n", titles[kind], price.makespan_us, price.bubble_share);
         fclose(file);

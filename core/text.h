@@ -1,0 +1,13 @@
+/* Words for people. */
+#ifndef WEFT_CORE_TEXT_H
+#define WEFT_CORE_TEXT_H
+
+typedef struct weft_counted {
+    char text[48];
+} weft_counted;
+
+/* "1 rank", "3 ranks", "2 micro-batches": weft_count_text(n, "rank").text, for the expression it
+ * stands in. */
+weft_counted weft_count_text(long long count, const char *noun);
+
+#endif
