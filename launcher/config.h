@@ -77,7 +77,10 @@ typedef struct weft_config {
     weft_log_options log;
     const weft_application *application; /* the source's; borrowed */
     void *own; /* the application's section, application->options_bytes in the arena; NULL: none */
-    bool moe_is_kept; /* no option: how MoE layers run was chosen before the run was resumed */
+    /* No options: where how MoE layers run was left open, but chosen before the run was resumed,
+     * that it was, and what `parallel` was. */
+    bool moe_is_kept;
+    weft_parallel_options asked;
 } weft_config;
 
 enum { WEFT_MAX_CONFIG_SECTIONS = 8 };

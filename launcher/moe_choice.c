@@ -17,6 +17,14 @@ enum {
     DEFAULT_CHUNKS = 4,
 };
 
+static const char as_configured[] = "as configured", as_chosen[] = "as this run chose";
+
+/* The options as they were before a resumed run's own choice was kept. */
+static const weft_parallel_options *asked_of(const weft_config *config)
+{
+    return config->moe_is_kept ? &config->asked : &config->parallel;
+}
+
 /* --- the all-to-all of tensor-sharded experts ---------------------------------------------- */
 
 static weft_status choose_form(const weft_config *config, const weft_cluster *cluster,
@@ -37,7 +45,9 @@ static weft_status choose_form(const weft_config *config, const weft_cluster *cl
                                     .e = shape->ep,
                                     .minimal_bytes = 64 << 10,
                                     .num_chunks = s->options.num_chunks};
-    weft_exchange_choice choice = {.reason = "as configured"};
+    weft_exchange_choice choice = {.us = 0};
+    bool was_open = asked_of(config)->moe_all_to_all == WEFT_NUM_EXCHANGES;
+    snprintf(choice.reason, sizeof choice.reason, "%s", was_open ? as_chosen : as_configured);
     if (cluster) {
         unsigned allowed = is_auto ? 1u << WEFT_EXCHANGE_O1 | 1u << WEFT_EXCHANGE_O2 |
                                          1u << WEFT_EXCHANGE_O3 | 1u << WEFT_EXCHANGE_DIRECT
@@ -120,7 +130,10 @@ static weft_status choose_pipeline(const weft_config *config, const weft_cluster
     if (fixed_n && fixed_reuse) {
         s->options.pipeline =
             (weft_moe_pipeline){(int)p->moe_num_partitions, (weft_reuse)p->moe_memory_reuse};
-        say_pipeline(s, config->moe_is_kept ? "as this run chose" : "as configured");
+        const weft_parallel_options *asked = asked_of(config);
+        bool was_open =
+            asked->moe_num_partitions == 0 || asked->moe_memory_reuse == WEFT_NUM_REUSES;
+        say_pipeline(s, was_open ? as_chosen : as_configured);
         return WEFT_OK;
     }
     if (p->moe_choice == WEFT_MOE_CHOICE_PROFILE) {

@@ -59,7 +59,9 @@ static weft_status keep_choice(const weft_config *run, weft_config *config)
     WEFT_TRY(compare(run, config, count_other_parallel, &others));
     if (others > 0 || run->train.micro_batch_size != config->train.micro_batch_size)
         return WEFT_OK;
-    config->moe_is_kept = to->moe_num_partitions == 0 || to->moe_memory_reuse == WEFT_NUM_REUSES;
+    config->asked = *to;
+    config->moe_is_kept = to->moe_num_partitions == 0 || to->moe_memory_reuse == WEFT_NUM_REUSES ||
+                          to->moe_all_to_all == WEFT_NUM_EXCHANGES;
     if (to->moe_num_partitions == 0)
         to->moe_num_partitions = from->moe_num_partitions;
     if (to->moe_memory_reuse == WEFT_NUM_REUSES)
@@ -120,7 +122,8 @@ weft_status weft_run_changes(const weft_config *run, const weft_config *config, 
 
 typedef struct refusal {
     const char *allowed; /* a,b */
-    char changes[300], names[120];
+    char changes[300];
+    char names[3][96]; /* what to allow, of model, train and data: a key, or the section for more */
 } refusal;
 
 static bool is_in_list(const char *list, const char *name)
@@ -141,39 +144,46 @@ static bool makes_another_run(const char *section, const char *key)
     return strcmp(section, "train") == 0 && strcmp(key, "seed") == 0;
 }
 
-static void append(char *list, size_t capacity, const char *separator, const char *text)
+static void add_change(refusal *r, const char *name, const char *before, const char *after)
 {
-    size_t used = strlen(list);
-    snprintf(list + used, capacity - used, "%s%s", used ? separator : "", text);
+    size_t used = strlen(r->changes), room = sizeof r->changes - used;
+    int length =
+        snprintf(r->changes + used, room, "%s%s %s -> %s", used ? ", " : "", name, before, after);
+    if (length >= 0 && (size_t)length >= room)
+        strcpy(r->changes + sizeof r->changes - sizeof "...", "...");
 }
 
 static weft_status refuse_change(void *context, const char *section, const weft_option_row *row,
                                  const char *before, const char *after)
 {
     refusal *r = context;
-    char name[96], change[200];
+    char name[96];
     snprintf(name, sizeof name, "%s.%s", section, row->key);
     if (!makes_another_run(section, row->key) || is_in_list(r->allowed, section) ||
         is_in_list(r->allowed, name))
         return WEFT_OK;
-    snprintf(change, sizeof change, "%s %s -> %s", name, before, after);
-    append(r->changes, sizeof r->changes, ", ", change);
-    const char *asked = strcmp(section, "data") == 0 ? section : name;
-    if (!is_in_list(r->names, asked))
-        append(r->names, sizeof r->names, ",", asked);
+    add_change(r, name, before, after);
+    bool is_data = strcmp(section, "data") == 0;
+    char *asked = r->names[is_data ? 2 : strcmp(section, "train") == 0];
+    snprintf(asked, sizeof r->names[0], "%s", asked[0] || is_data ? section : name);
     return WEFT_OK;
 }
 
 weft_status weft_run_check_changes(const weft_config *config, const weft_config_source *source)
 {
     refusal r = {.allowed = source->allow_change};
+    char names[300] = "";
     if (!source->run)
         return WEFT_OK;
     WEFT_TRY(compare(source->run, config, refuse_change, &r));
     if (!r.changes[0])
         return WEFT_OK;
+    for (int i = 0; i < 3; i++)
+        if (r.names[i][0])
+            snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s",
+                     names[0] ? "," : "", r.names[i]);
     return WEFT_ERROR(WEFT_CONFIG, "%s: that would be another run; --allow-change %s asks for it",
-                      r.changes, r.names);
+                      r.changes, names);
 }
 
 static bool is_name(const weft_config_source *source, const char *name, weft_arena *arena,

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "core/log.h"
@@ -158,6 +159,22 @@ static weft_status refuse_second(const weft_run_folder *folder, int fd)
                       folder->path, who[0] ? ": " : "", who);
 }
 
+/* Whoever is just ending has a second for that: a process that was killed lets go of its lock a
+ * little after its parent has heard of it. */
+static int lock_within_a_second(int fd)
+{
+    struct timespec pause = {.tv_nsec = 20000000};
+    int failed = -1;
+    for (int tries = 0; tries < 50; tries++) {
+        failed = flock(fd, LOCK_EX | LOCK_NB);
+        if (!failed || (errno != EWOULDBLOCK && errno != EINTR))
+            return failed;
+        nanosleep(&pause, NULL);
+    }
+    errno = EWOULDBLOCK;
+    return failed;
+}
+
 /* Takes the lock; `busy`: another has it. Where the file system has no locks, *fd is -1. */
 static weft_status take(const char *path, int flags, int *fd, bool *busy)
 {
@@ -165,9 +182,7 @@ static weft_status take(const char *path, int flags, int *fd, bool *busy)
     *fd = open(path, flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
     if (*fd < 0)
         return WEFT_ERROR(WEFT_FILE, "%s: %s", path, strerror(errno));
-    int failed;
-    while ((failed = flock(*fd, LOCK_EX | LOCK_NB)) != 0 && errno == EINTR)
-        continue;
+    int failed = lock_within_a_second(*fd);
     *busy = failed && errno == EWOULDBLOCK;
     if (failed && !*busy) {
         close(*fd);

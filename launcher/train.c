@@ -141,7 +141,10 @@ static weft_status write_config(const arguments *args, const weft_config *config
     const char *path, *temporary, *text;
     WEFT_TRY(weft_arena_printf(arena, &path, "%s/config.json", args->run.path));
     WEFT_TRY(weft_arena_printf(arena, &temporary, "%s/.config.json.saving", args->run.path));
-    WEFT_TRY(weft_config_text(config, arena, &text));
+    weft_config copy = *config;
+    if (config->moe_is_kept) /* on another mesh it is chosen anew */
+        copy.parallel = config->asked;
+    WEFT_TRY(weft_config_text(&copy, arena, &text));
     FILE *out = fopen(temporary, "w");
     if (!out)
         return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", path, strerror(errno));

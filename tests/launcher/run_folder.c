@@ -131,6 +131,14 @@ static void check_listed(void)
     EXPECT(lr_of("run", 9) > 2e-4, "the decay ends at step 12: %g", lr_of("run", 9));
 }
 
+static const char *binary(void)
+{
+    static char path[1024];
+    const char *built = getenv("WEFT_BINARY_DIR");
+    snprintf(path, sizeof path, "%s/weft", built ? built : ".");
+    return path;
+}
+
 /* What makes another run: before any rank starts, also where ranks would start. */
 static void check_refused(void)
 {
@@ -145,9 +153,10 @@ static void check_refused(void)
         {"model.swiglu=true",
          "weft train: --set model.swiglu=true: model.swiglu false -> true: that would be another "
          "run; --allow-change model.swiglu asks for it\n"},
-        {"model.num_layers=2",
-         "weft train: --set model.num_layers=2: model.num_layers 1 -> 2: that would be another "
-         "run; --allow-change model.num_layers asks for it\n"},
+        {"model.num_attention_heads=4",
+         "weft train: --set model.num_attention_heads=4: model.num_attention_heads 2 -> 4, "
+         "model.num_query_groups 2 -> 4, model.kv_channels 8 -> 4: that would be another run; "
+         "--allow-change model asks for it\n"},
     };
     char *before = read_folder("run");
     child c;
@@ -167,6 +176,30 @@ static void check_refused(void)
            no_mpirun, 2,
            "weft train: --allow-change seed: not a key of the config such as train.seed, nor a "
            "section such as data\n");
+    /* Under a launcher the ranks agree, and one speaks. */
+    const char *const under[] = {"mpirun",
+                                 "--allow-run-as-root",
+                                 "--oversubscribe",
+                                 "-n",
+                                 "2",
+                                 binary(),
+                                 "train",
+                                 "c.json",
+                                 "--out",
+                                 "run",
+                                 "--resume",
+                                 "--set",
+                                 "seed=9",
+                                 "--set",
+                                 "train_iters=20",
+                                 NULL};
+    child_program = "/usr/bin/env";
+    child_run(&c, under, NULL);
+    child_program = NULL;
+    const char *said = c.err ? strstr(c.err, "--allow-change train.seed asks for it\n") : NULL;
+    EXPECT(c.exit_code == 2 && said && !strstr(said + 1, "--allow-change"), "exit %d: %s",
+           c.exit_code, c.err);
+    child_release(&c);
     expect_unchanged("run", before, "refused");
     /* The same tokens elsewhere are the same dataset. */
     accept((const char *[]){"train", "--out", "run", "--resume", "--set", "data_path=moved",
@@ -186,17 +219,14 @@ static void check_refused(void)
 static void check_finished(void)
 {
     static const char said[] = "whole: finished: step 6 of train.train_iters 6 is done\n";
-    const char *built = getenv("WEFT_BINARY_DIR");
-    char binary[1024];
     child c;
-    snprintf(binary, sizeof binary, "%s/weft", built ? built : ".");
     accept((const char *[]){"train", "c.json", "--out", "whole", NULL}, "");
     for (int i = 0; i < 4; i++) {
         const char *const commands[][16] = {
             {"train", "--out", "whole", "--resume"},
             {"train", "c.json", "--out", "whole", "--resume", "--set", "lr=5"},
             {"train", "c.json", "--out", "whole", "--resume", "--mesh", "dp=2", "--set", "seed=9"},
-            {"mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", binary, "train",
+            {"mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", binary(), "train",
              "--out", "whole", "--resume"}};
         char *before = read_folder("whole");
         child_program = i == 3 ? "/usr/bin/env" : NULL;
@@ -217,12 +247,12 @@ static void wait_for(const char *path)
 
 /* A second training is refused, whoever starts it, and by name; after a SIGKILL the folder is free.
  */
-static void check_lock(const char *mesh)
+static void check_lock(const char *mesh, const char *other)
 {
     const char *first[] = {
         "train", "c.json",          "--out", "busy", "--mesh", mesh, "--set", "train_iters=1000000",
         "--set", "save_interval=0", NULL};
-    const char *second[] = {"train", "c.json", "--out", "busy", "--mesh", "dp=2", "--resume", NULL};
+    const char *second[] = {"train", "c.json", "--out", "busy", "--mesh", other, "--resume", NULL};
     char host[128] = "", wanted[300];
     pid_t ranks[4] = {0};
     child c;
@@ -235,8 +265,6 @@ static void check_lock(const char *mesh)
              "weft train: busy: another training is at work there: pid %d on %s; wait for its end, "
              "or give another --out\n",
              (int)ranks[0], host);
-    refuse(second, no_mpirun, 2, wanted);
-    second[5] = "dp=1";
     refuse(second, no_mpirun, 2, wanted);
     child_release(&c);
     /* No checkpoint yet: resumed all the same. */
@@ -285,8 +313,8 @@ int main(void)
     check_listed();
     check_refused();
     check_finished();
-    check_lock("dp=1");
-    check_lock("dp=2");
+    check_lock("dp=1", "dp=2");
+    check_lock("dp=2", "dp=1");
     check_latest();
     if (!expect_failures)
         child_folder_leave(folder);
