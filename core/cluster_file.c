@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "core/cluster.h"
+#include "core/file.h"
 #include "core/json.h"
 #include "core/options.h"
 #include "core/options_value.h"
@@ -414,20 +415,10 @@ weft_status weft_cluster_print(const weft_cluster *cluster, FILE *out)
 
 weft_status weft_cluster_write(const weft_cluster *cluster, const char *path)
 {
-    char temporary[4096];
-    if (snprintf(temporary, sizeof temporary, "%s.partial", path) >= (int)sizeof temporary)
-        return WEFT_ERROR(WEFT_FILE, "%.100s...: the path is too long", path);
-    FILE *file = fopen(temporary, "w");
-    if (!file)
-        return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", temporary, strerror(errno));
-    weft_status status = weft_cluster_print(cluster, file);
-    bool bad = status == WEFT_OK && fsync(fileno(file)) != 0;
-    bad = fclose(file) != 0 || bad;
-    if (status == WEFT_OK && (bad || rename(temporary, path) != 0))
-        status = WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", path, strerror(errno));
-    else if (status != WEFT_OK)
-        weft_error_context(status, "%s", path);
+    weft_new_file file;
+    WEFT_TRY(weft_new_file_open(path, &file));
+    weft_status status = weft_cluster_print(cluster, file.file);
     if (status != WEFT_OK)
-        unlink(temporary);
-    return status;
+        weft_error_context(status, "%s", path);
+    return weft_new_file_close(&file, status);
 }

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,10 +53,8 @@ weft_status weft_file_read(const weft_file *file, uint64_t offset, void *out, si
             return WEFT_ERROR(WEFT_FILE, "%s: cannot read at byte %" PRIu64 ": %s", file->path,
                               offset + done, strerror(errno));
         if (got == 0)
-            return WEFT_ERROR(WEFT_FILE,
-                              "%s: cut short: nothing at byte %" PRIu64 ", where %zu bytes should "
-                              "be",
-                              file->path, offset + done, bytes - done);
+            return WEFT_ERROR(WEFT_FILE, "%s: cut short: it ends before byte %" PRIu64, file->path,
+                              offset + done);
         done += (size_t)got;
     }
     return WEFT_OK;
@@ -67,6 +66,52 @@ void weft_file_close(weft_file *file)
         close(file->fd);
     free(file->path);
     *file = (weft_file){0};
+}
+
+FILE *weft_file_create(const char *path)
+{
+    unlink(path);
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    FILE *file = fd < 0 ? NULL : fdopen(fd, "w");
+    if (fd >= 0 && !file)
+        close(fd);
+    return file;
+}
+
+weft_status weft_new_file_open(const char *path, weft_new_file *out)
+{
+    char *partial;
+    if (asprintf(&partial, "%s.partial", path) < 0)
+        return WEFT_ERROR(WEFT_MEMORY, "%s: no memory to write it", path);
+    FILE *file = weft_file_create(partial);
+    if (!file) {
+        int reason = errno;
+        free(partial);
+        return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", path, strerror(reason));
+    }
+    *out = (weft_new_file){path, partial, file};
+    return WEFT_OK;
+}
+
+weft_status weft_new_file_close(weft_new_file *file, weft_status status)
+{
+    bool written = !ferror(file->file) && fflush(file->file) == 0 && fsync(fileno(file->file)) == 0;
+    int reason = errno;
+    bool closed = fclose(file->file) == 0;
+    if (written && !closed)
+        reason = errno;
+    bool good = status == WEFT_OK && written && closed;
+    if (good && rename(file->partial, file->path) != 0) {
+        reason = errno;
+        good = false;
+    }
+    if (!good)
+        unlink(file->partial);
+    if (!good && status == WEFT_OK)
+        status = WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", file->path, strerror(reason));
+    free(file->partial);
+    *file = (weft_new_file){0};
+    return status;
 }
 
 static weft_status read_whole(const weft_file *file, weft_arena *arena, char **out,

@@ -5,6 +5,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include <weft/status.h>
 
@@ -25,6 +26,22 @@ weft_status weft_file_open(const char *path, weft_file *out) WEFT_CHECKED;
 weft_status weft_file_read(const weft_file *file, uint64_t offset, void *out,
                            size_t bytes) WEFT_CHECKED;
 void weft_file_close(weft_file *file);
+
+/* Creates a file for writing in the place of what has its name: a link goes, what it leads to
+ * stays. NULL: errno says why. */
+FILE *weft_file_create(const char *path);
+
+/* A file that takes the place of `path` when it is whole: until then it is PATH.partial. */
+typedef struct weft_new_file {
+    const char *path; /* borrowed */
+    char *partial;
+    FILE *file;
+} weft_new_file;
+
+weft_status weft_new_file_open(const char *path, weft_new_file *out) WEFT_CHECKED;
+/* Closes it. status: of what was written; WEFT_OK: it goes to the disk and takes its place, where
+ * that works. Else it is removed, and the first error returned. */
+weft_status weft_new_file_close(weft_new_file *file, weft_status status) WEFT_CHECKED;
 
 /* No text that is read whole is larger. */
 #define WEFT_TEXT_MAX_BYTES (UINT64_C(256) << 20)

@@ -5,6 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/file.h"
+
 static int compare_doubles(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
@@ -43,18 +45,7 @@ weft_status weft_bench_print_json(const cJSON *json)
 
 weft_status weft_bench_write_svg(const weft_bars *bars, const char *path)
 {
-    char temporary[4096];
-    if (snprintf(temporary, sizeof temporary, "%s.partial", path) >= (int)sizeof temporary)
-        return WEFT_ERROR(WEFT_FILE, "%.100s...: the path is too long", path);
-    FILE *file = fopen(temporary, "w");
-    if (!file)
-        return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", path, strerror(errno));
-    weft_status status = weft_bars_write_svg(bars, file);
-    bool failed = ferror(file) != 0;
-    failed = fclose(file) != 0 || failed;
-    if (status == WEFT_OK && (failed || rename(temporary, path) != 0))
-        status = WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", path, strerror(errno));
-    if (status != WEFT_OK)
-        unlink(temporary);
-    return status;
+    weft_new_file file;
+    WEFT_TRY(weft_new_file_open(path, &file));
+    return weft_new_file_close(&file, weft_bars_write_svg(bars, file.file));
 }

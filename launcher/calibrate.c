@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/file.h"
 #include "core/log.h"
 #include "launcher/arguments.h"
 #include "launcher/calibrate.h"
@@ -82,19 +83,9 @@ static int parse(int argc, char **argv, arguments *args, weft_arena *arena)
 /* Written beside and renamed, as the cluster itself. */
 static weft_status write_svg(const weft_cluster *cluster, const char *path)
 {
-    char temporary[4096];
-    if (snprintf(temporary, sizeof temporary, "%s.partial", path) >= (int)sizeof temporary)
-        return WEFT_ERROR(WEFT_FILE, "%.100s...: the path is too long", path);
-    FILE *file = fopen(temporary, "w");
-    if (!file)
-        return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", temporary, strerror(errno));
-    weft_status status = weft_calibrate_draw(cluster, file);
-    if ((fclose(file) != 0 || (status == WEFT_OK && rename(temporary, path) != 0)) &&
-        status == WEFT_OK)
-        status = WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", path, strerror(errno));
-    if (status != WEFT_OK)
-        unlink(temporary);
-    return status;
+    weft_new_file file;
+    WEFT_TRY(weft_new_file_open(path, &file));
+    return weft_new_file_close(&file, weft_calibrate_draw(cluster, file.file));
 }
 
 /* Rank 0, before minutes are spent on measuring: the folders of what will be written. */

@@ -11,35 +11,37 @@
 
 #include <cjson/cJSON.h>
 
+#include "core/file.h"
+
 /* Keeps the lines of steps up to `step`; a line that does not parse (cut off by a crash) goes. */
 static weft_status keep_until(const char *path, int64_t step)
 {
     FILE *in = fopen(path, "r");
     if (!in)
         return WEFT_OK;
-    char temporary[1100], *line = NULL;
+    char *line = NULL;
     size_t capacity = 0;
-    snprintf(temporary, sizeof temporary, "%s.tmp", path);
-    FILE *out = fopen(temporary, "w");
-    if (!out) {
+    weft_new_file out;
+    weft_status status = weft_new_file_open(path, &out);
+    if (status != WEFT_OK) {
         fclose(in);
-        return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", temporary, strerror(errno));
+        return status;
     }
     while (getline(&line, &capacity, in) > 0) {
         cJSON *json = cJSON_Parse(line);
         const cJSON *value = cJSON_GetObjectItemCaseSensitive(json, "step");
         if (cJSON_IsNumber(value) && value->valuedouble <= (double)step) {
-            fputs(line, out);
+            fputs(line, out.file);
             if (line[strlen(line) - 1] != '\n') /* the last one, cut off behind its object */
-                fputc('\n', out);
+                fputc('\n', out.file);
         }
         cJSON_Delete(json);
     }
+    if (ferror(in)) /* else what was not read would be lost */
+        status = WEFT_ERROR(WEFT_FILE, "%s: cannot read: %s", path, strerror(errno));
     free(line);
     fclose(in);
-    if (fclose(out) != 0 || rename(temporary, path) != 0)
-        return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", path, strerror(errno));
-    return WEFT_OK;
+    return weft_new_file_close(&out, status);
 }
 
 static int find_terminal(void)

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/file.h"
 #include "core/log.h"
 #include "launcher/arguments.h"
 #include "launcher/launch.h"
@@ -138,20 +139,16 @@ static weft_status check_before(const arguments *args, const weft_config *config
 /* The resolved config beside the run's other files; rank 0. */
 static weft_status write_config(const arguments *args, const weft_config *config, weft_arena *arena)
 {
-    const char *path, *temporary, *text;
+    const char *path, *text;
+    weft_new_file file;
     WEFT_TRY(weft_arena_printf(arena, &path, "%s/config.json", args->run.path));
-    WEFT_TRY(weft_arena_printf(arena, &temporary, "%s/.config.json.saving", args->run.path));
     weft_config copy = *config;
     if (config->moe_is_kept) /* on another mesh it is chosen anew */
         copy.parallel = config->asked;
     WEFT_TRY(weft_config_text(&copy, arena, &text));
-    FILE *out = fopen(temporary, "w");
-    if (!out)
-        return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", path, strerror(errno));
-    int bad = fputs(text, out) < 0;
-    if (((fclose(out) != 0) | bad) || rename(temporary, path) != 0)
-        return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", path, strerror(errno));
-    return WEFT_OK;
+    WEFT_TRY(weft_new_file_open(path, &file));
+    fputs(text, file.file);
+    return weft_new_file_close(&file, WEFT_OK);
 }
 
 static void print_start(const weft_trainer *t, const char *from)

@@ -83,15 +83,9 @@ weft_status weft_folder_create_file(const char *folder, const char *name, FILE *
 {
     char path[PATH_BYTES];
     WEFT_TRY(join(folder, name, path));
-    unlink(path); /* never what a link leads to */
-    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    FILE *file = fd < 0 ? NULL : fdopen(fd, "w");
-    if (!file) {
-        int reason = errno;
-        if (fd >= 0)
-            close(fd);
-        return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", path, strerror(reason));
-    }
+    FILE *file = weft_file_create(path);
+    if (!file)
+        return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", path, strerror(errno));
     *out = file;
     return WEFT_OK;
 }
@@ -128,7 +122,7 @@ weft_status weft_folder_sync(const char *path)
 
 static weft_status aside_of(const char *target, char out[PATH_BYTES])
 {
-    int length = snprintf(out, PATH_BYTES, "%s.replaced", target);
+    int length = snprintf(out, PATH_BYTES, "%s" WEFT_ASIDE, target);
     if (length < 0 || length >= PATH_BYTES)
         return WEFT_ERROR(WEFT_FILE, "%.200s...: the path is too long", target);
     return WEFT_OK;

@@ -151,6 +151,7 @@ weft_status weft_shards_read(const char *folder, const weft_stored_list *dataset
 /* --- the folder ---------------------------------------------------------------------------- */
 
 #define WEFT_MANIFEST_NAME "manifest.json"
+#define WEFT_ASIDE ".replaced"
 
 /* Makes `path` and what is missing above it. */
 weft_status weft_folder_make(const char *path) WEFT_CHECKED;
@@ -168,7 +169,7 @@ weft_status weft_folder_finish_file(const char *folder, const char *name, FILE *
 weft_status weft_folder_sync(const char *path) WEFT_CHECKED;
 /* Renames `temporary` to `target`, replacing a folder that is there. Killed at any moment, one of
  * both is whole, under the target's name or, where the file system cannot exchange two names at
- * once, under that with ".replaced", which readers know. */
+ * once, under that with WEFT_ASIDE, which readers know. */
 weft_status weft_folder_publish(const char *temporary, const char *target) WEFT_CHECKED;
 /* Makes `link` (a text file in `dir`) say `text`, by rename. */
 weft_status weft_folder_point(const char *dir, const char *link, const char *text) WEFT_CHECKED;

@@ -291,7 +291,7 @@ static void check_cut_under_run(void)
     EXPECT(truncate("corpus.bin", 101) == 0, "cannot cut");
     EXPECT(child_wait(&c, 20), "goes on without its data");
     EXPECT(c.exit_code == 6 && child_is_line(c.err) &&
-               strstr(c.err, "corpus.bin: cut short: nothing at byte "),
+               strstr(c.err, "corpus.bin: cut short: it ends before byte "),
            "exit %d: %s", c.exit_code, c.err);
     child_release(&c);
     write_bytes("corpus.bin", b.data, b.count);

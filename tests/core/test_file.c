@@ -1,0 +1,112 @@
+/* Files that are read in place, and files that take the place of others. */
+#include <sys/stat.h>
+
+#include "core/file.h"
+#include "tests/core/check.h"
+#include "tests/core/temporary.h"
+
+static void has_text(const char *name, const char *wanted)
+{
+    weft_arena arena = {0};
+    char *text;
+    size_t bytes;
+    OK(weft_file_read_text(temporary_path(name), &arena, &text, &bytes));
+    assert_string_equal(text, wanted);
+    assert_int_equal(bytes, strlen(wanted));
+    weft_arena_release(&arena);
+}
+
+static void parts_are_read(void **state)
+{
+    (void)state;
+    weft_file file = {0};
+    char part[4] = "";
+    weft_file_close(&file);
+    temporary_write(temporary_path("ten"), "0123456789", 10);
+    OK(weft_file_open(temporary_path("ten"), &file));
+    assert_int_equal(file.bytes, 10);
+    OK(weft_file_read(&file, 7, part, 3));
+    assert_string_equal(part, "789");
+    OK(weft_file_read(&file, 99, part, 0));
+    FAILS(weft_file_read(&file, 8, part, 3), WEFT_FILE,
+          "ten: cut short: it ends before byte 10");
+    weft_file_close(&file);
+    weft_file_close(&file);
+    has_text("ten", "0123456789");
+    FAILS(weft_file_open(temporary_path("none"), &file), WEFT_FILE, "none: No such file");
+    FAILS(weft_file_open(temporary_folder, &file), WEFT_FILE, "not a regular file");
+    FAILS(weft_file_open("/dev/zero", &file), WEFT_FILE, "/dev/zero: not a regular file");
+}
+
+static void endless_texts_are_refused(void **state)
+{
+    (void)state;
+    weft_arena arena = {0};
+    char *text;
+    size_t bytes;
+    temporary_write(temporary_path("hole"), "x", 1);
+    assert_int_equal(truncate(temporary_path("hole"), (off_t)1 << 40), 0);
+    FAILS(weft_file_read_text(temporary_path("hole"), &arena, &text, &bytes), WEFT_FILE,
+          "hole: larger than 256 MiB");
+    weft_arena_release(&arena);
+}
+
+/* Beside a link of its name that leads to somebody's file. */
+static void a_new_file_takes_its_place_when_it_is_whole(void **state)
+{
+    (void)state;
+    weft_new_file file;
+    char path[256];
+    snprintf(path, sizeof path, "%s", temporary_path("new"));
+    temporary_write(path, "old", 3);
+    temporary_write(temporary_path("precious"), "mine", 4);
+    assert_int_equal(symlink("precious", temporary_path("new.partial")), 0);
+    OK(weft_new_file_open(path, &file));
+    fputs("half", file.file);
+    weft_status status = WEFT_ERROR(WEFT_MEMORY, "no more");
+    assert_int_equal(weft_new_file_close(&file, status), WEFT_MEMORY);
+    assert_string_equal(weft_error_get()->text, "no more");
+    has_text("new", "old");
+    assert_int_not_equal(access(temporary_path("new.partial"), F_OK), 0);
+    OK(weft_new_file_open(path, &file));
+    fputs("whole", file.file);
+    has_text("new", "old");
+    OK(weft_new_file_close(&file, WEFT_OK));
+    has_text("new", "whole");
+    has_text("precious", "mine");
+    FAILS(weft_new_file_open(temporary_path("none/new"), &file), WEFT_FILE,
+          "none/new: cannot write: No such file");
+    assert_int_equal(mkdir(temporary_path("folder"), 0700), 0);
+    snprintf(path, sizeof path, "%s", temporary_path("folder"));
+    OK(weft_new_file_open(path, &file));
+    FAILS(weft_new_file_close(&file, WEFT_OK), WEFT_FILE, "folder: cannot write: Is a directory");
+    assert_int_not_equal(access(temporary_path("folder.partial"), F_OK), 0);
+}
+
+/* A disk without room is found out before the old one is gone. */
+static void a_new_file_without_room_leaves_the_old(void **state)
+{
+    (void)state;
+    weft_new_file file;
+    char path[256];
+    snprintf(path, sizeof path, "%s", temporary_path("kept"));
+    temporary_write(path, "old", 3);
+    OK(weft_new_file_open(path, &file));
+    FILE *full = freopen("/dev/full", "w", file.file);
+    assert_non_null(full);
+    fputs("text", full);
+    FAILS(weft_new_file_close(&file, WEFT_OK), WEFT_FILE,
+          "kept: cannot write: No space left on device");
+    has_text("kept", "old");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(parts_are_read),
+        cmocka_unit_test(endless_texts_are_refused),
+        cmocka_unit_test(a_new_file_takes_its_place_when_it_is_whole),
+        cmocka_unit_test(a_new_file_without_room_leaves_the_old),
+    };
+    return cmocka_run_group_tests(tests, temporary_create, temporary_remove);
+}
