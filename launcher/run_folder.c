@@ -31,6 +31,13 @@ static weft_status find(const char *run, weft_arena *arena, found *out)
     return weft_checkpoint_list(out->folder, arena, &out->steps, &out->count);
 }
 
+static weft_status find_step(const found *f, size_t i, weft_arena *arena, const char **out)
+{
+    const char *folder;
+    WEFT_TRY(weft_arena_printf(arena, &folder, "%s/step-%" PRId64, f->folder, f->steps[i]));
+    return weft_checkpoint_resolve(folder, arena, out);
+}
+
 static weft_status refuse_to_start_over(const weft_run_folder *folder, const found *f)
 {
     char which[64] = "";
@@ -49,7 +56,7 @@ static weft_status find_named(const weft_run_folder *folder, const found *f, wef
     for (size_t i = f->count; i-- > 0;) {
         snprintf(name, sizeof name, "step-%" PRId64, f->steps[i]);
         if (strcmp(name, folder->from) == 0)
-            return weft_arena_printf(arena, &out->checkpoint, "%s/%s", f->folder, name);
+            return find_step(f, i, arena, &out->checkpoint);
         if (used + 32 < sizeof list)
             used +=
                 (size_t)snprintf(list + used, sizeof list - used, "%s%s", used ? ", " : "", name);
@@ -67,8 +74,7 @@ static weft_status find_newest(const found *f, weft_arena *arena, weft_run_start
             return status;
     }
     out->latest_is_lost = true;
-    return weft_arena_printf(arena, &out->checkpoint, "%s/step-%" PRId64, f->folder,
-                             f->steps[f->count - 1]);
+    return find_step(f, f->count - 1, arena, &out->checkpoint);
 }
 
 weft_status weft_run_find_start(const weft_run_folder *folder, weft_arena *arena,
@@ -103,12 +109,10 @@ static weft_status find_other(const weft_run_folder *folder, const weft_run_star
     WEFT_TRY(find(folder->path, arena, &f));
     for (size_t i = f.count; i-- > 0;) {
         const char *checkpoint;
-        WEFT_TRY(weft_arena_printf(arena, &checkpoint, "%s/step-%" PRId64, f.folder, f.steps[i]));
+        WEFT_TRY(find_step(&f, i, arena, &checkpoint));
         if (strcmp(checkpoint, start->checkpoint) != 0 &&
-            weft_checkpoint_verify(checkpoint) == WEFT_OK) {
-            *out = strrchr(checkpoint, '/') + 1;
-            break;
-        }
+            weft_checkpoint_verify(checkpoint) == WEFT_OK)
+            return weft_arena_printf(arena, out, "step-%" PRId64, f.steps[i]);
     }
     return WEFT_OK;
 }

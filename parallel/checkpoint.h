@@ -48,8 +48,9 @@ weft_status weft_checkpoint_save(const char *dir, const weft_checkpoint_info *in
  * path/checkpoints/latest's. Rank-local. WEFT_FILE when there is none. */
 weft_status weft_checkpoint_resolve(const char *path, weft_arena *arena,
                                     const char **out_folder) WEFT_CHECKED;
-/* The steps of the whole checkpoints in `dir` (folders step-N with a manifest), rising, in the
- * arena; a folder that is not there has none. Rank-local. */
+/* The steps of the whole checkpoints in `dir` (folders step-N with a manifest, for
+ * weft_checkpoint_resolve), rising, in the arena; a folder that is not there has none. Rank-local.
+ */
 weft_status weft_checkpoint_list(const char *dir, weft_arena *arena, int64_t **out_steps,
                                  size_t *out_count) WEFT_CHECKED;
 /* Verifies every hash, elements too, on this rank alone. */

@@ -12,7 +12,8 @@ static int compare_steps(const void *a, const void *b)
     return *x < *y ? -1 : *x > *y;
 }
 
-/* Whether `name` is "step-N" as it is written; a manifest stands last in a save. */
+/* Whether `name` is "step-N" as it is written, or what weft_folder_publish puts aside; a manifest
+ * stands last in a save. */
 static bool is_whole(const char *dir, const char *name, weft_arena *arena, int64_t *out_step)
 {
     char again[32];
@@ -20,7 +21,9 @@ static bool is_whole(const char *dir, const char *name, weft_arena *arena, int64
     if (sscanf(name, "step-%" SCNd64, out_step) != 1)
         return false;
     snprintf(again, sizeof again, "step-%" PRId64, *out_step);
-    return strcmp(name, again) == 0 &&
+    size_t length = strlen(again);
+    const char *rest = name + length;
+    return strncmp(name, again, length) == 0 && (!*rest || strcmp(rest, WEFT_ASIDE) == 0) &&
            weft_arena_printf(arena, &manifest, "%s/%s/" WEFT_MANIFEST_NAME, dir, name) == WEFT_OK &&
            access(manifest, F_OK) == 0;
 }
@@ -57,7 +60,11 @@ weft_status weft_checkpoint_list(const char *dir, weft_arena *arena, int64_t **o
     WEFT_TRY(status);
     if (count > 1)
         qsort(steps, count, sizeof *steps, compare_steps);
+    size_t kept = 0;
+    for (size_t i = 0; i < count; i++)
+        if (kept == 0 || steps[i] != steps[kept - 1])
+            steps[kept++] = steps[i];
     *out_steps = steps;
-    *out_count = count;
+    *out_count = kept;
     return WEFT_OK;
 }

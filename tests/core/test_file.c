@@ -28,8 +28,7 @@ static void parts_are_read(void **state)
     OK(weft_file_read(&file, 7, part, 3));
     assert_string_equal(part, "789");
     OK(weft_file_read(&file, 99, part, 0));
-    FAILS(weft_file_read(&file, 8, part, 3), WEFT_FILE,
-          "ten: cut short: it ends before byte 10");
+    FAILS(weft_file_read(&file, 8, part, 3), WEFT_FILE, "ten: cut short: it ends before byte 10");
     weft_file_close(&file);
     weft_file_close(&file);
     has_text("ten", "0123456789");

@@ -71,6 +71,10 @@ static void test_replaced(const char *dir)
             ended = replace_killed(dir, n);
             EXPECT(!ended || n >= 3, "ended after %d renames", n);
             visit_state(&t, 3, true);
+            int64_t *steps = NULL;
+            size_t count = 0;
+            EXPECT_OK(weft_checkpoint_list(dir, &arena, &steps, &count));
+            EXPECT(count == 1 && steps[0] == 1, "%zu checkpoints", count);
             EXPECT_OK(weft_checkpoint_resolve(dir, &arena, &folder));
             EXPECT_OK(load(&t, folder));
             bool is_old = visit_state(&t, 1, false) == 0, is_new = visit_state(&t, 2, false) == 0;
