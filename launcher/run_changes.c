@@ -144,13 +144,18 @@ static bool makes_another_run(const char *section, const char *key)
     return strcmp(section, "train") == 0 && strcmp(key, "seed") == 0;
 }
 
-static void add_change(refusal *r, const char *name, const char *before, const char *after)
+static void add_text(refusal *r, const char *text)
 {
     size_t used = strlen(r->changes), room = sizeof r->changes - used;
-    int length =
-        snprintf(r->changes + used, room, "%s%s %s -> %s", used ? ", " : "", name, before, after);
-    if (length >= 0 && (size_t)length >= room)
+    if ((size_t)snprintf(r->changes + used, room, "%s", text) >= room)
         strcpy(r->changes + sizeof r->changes - sizeof "...", "...");
+}
+
+static void add_change(refusal *r, const char *name, const char *before, const char *after)
+{
+    const char *const parts[] = {r->changes[0] ? ", " : "", name, " ", before, " -> ", after};
+    for (size_t i = 0; i < COUNT(parts); i++)
+        add_text(r, parts[i]);
 }
 
 static weft_status refuse_change(void *context, const char *section, const weft_option_row *row,
@@ -163,6 +168,8 @@ static weft_status refuse_change(void *context, const char *section, const weft_
         is_in_list(r->allowed, name))
         return WEFT_OK;
     add_change(r, name, before, after);
+    if (strcmp(row->key, "data_xxh64") == 0)
+        add_text(r, " (other tokens or another tokenizer)");
     bool is_data = strcmp(section, "data") == 0;
     char *asked = r->names[is_data ? 2 : strcmp(section, "train") == 0];
     snprintf(asked, sizeof r->names[0], "%s", asked[0] || is_data ? section : name);

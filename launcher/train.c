@@ -294,13 +294,15 @@ static weft_status agree_on_start(const job *j, weft_comm *world)
     const weft_run_start *start = &j->plan->start;
     int64_t step = start->checkpoint ? start->step : -1, most[2] = {step, -step};
     WEFT_TRY(weft_comm_all_reduce_host(world, most, 2, WEFT_I64, WEFT_REDUCE_MAX));
-    if (most[0] != -most[1])
-        return WEFT_ERROR(WEFT_FILE,
-                          "%s: the newest checkpoint there is of step %" PRId64
-                          " for one rank and of %" PRId64
-                          " for another: a run needs a file system that all ranks share",
-                          j->args->run.path, -most[1], most[0]);
-    return WEFT_OK;
+    if (most[0] == -most[1])
+        return WEFT_OK;
+    char least[32] = "none";
+    if (most[1] <= 0)
+        snprintf(least, sizeof least, "step %" PRId64, -most[1]);
+    return WEFT_ERROR(WEFT_FILE,
+                      "%s: the newest checkpoint that ranks find there is of step %" PRId64
+                      " for some, for others %s: a run needs a file system that all of them share",
+                      j->args->run.path, most[0], least);
 }
 
 /* Everything up to the first step; all ranks return the same status. */

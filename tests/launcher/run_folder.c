@@ -169,7 +169,8 @@ static void check_refused(void)
         "data_path=other", "--set",  "train_iters=20", "--set", "lr_decay_iters=12", NULL};
     run_weft(&c, 2, other);
     EXPECT(child_is_line(c.err) && strstr(c.err, "data.data_xxh64 \"") &&
-               strstr(c.err, "--allow-change data asks for it\n"),
+               strstr(c.err, " (other tokens or another tokenizer): that would be another run; "
+                             "--allow-change data asks for it\n"),
            "%s", c.err);
     child_release(&c);
     refuse((const char *[]){"train", "--out", "run", "--resume", "--allow-change", "seed", NULL},
@@ -237,6 +238,45 @@ static void check_finished(void)
         child_release(&c);
         expect_unchanged("whole", before, "finished");
     }
+}
+
+/* Ranks that do not see the same folder, as on two nodes without a common file system. */
+static void check_not_shared(void)
+{
+    const char *const commands[] = {"mpirun",
+                                    "--allow-run-as-root",
+                                    "--oversubscribe",
+                                    "-n",
+                                    "1",
+                                    binary(),
+                                    "train",
+                                    "c.json",
+                                    "--out",
+                                    "whole",
+                                    "--resume",
+                                    ":",
+                                    "-n",
+                                    "1",
+                                    binary(),
+                                    "train",
+                                    "c.json",
+                                    "--out",
+                                    "nothing",
+                                    "--resume",
+                                    NULL};
+    child c;
+    char *before = read_folder("whole");
+    child_program = "/usr/bin/env";
+    child_run(&c, commands, NULL);
+    child_program = NULL;
+    EXPECT(c.exit_code == 6 && c.err &&
+               strstr(c.err, "weft train: whole: the newest checkpoint that ranks find there is of "
+                             "step 6 for some, for others none: a run needs a file system that all "
+                             "of them share\n"),
+           "exit %d: %s", c.exit_code, c.err);
+    EXPECT(access("nothing", F_OK) != 0, "made a folder");
+    child_release(&c);
+    expect_unchanged("whole", before, "not shared");
 }
 
 static void wait_for(const char *path)
@@ -313,6 +353,7 @@ int main(void)
     check_listed();
     check_refused();
     check_finished();
+    check_not_shared();
     check_lock("dp=1", "dp=2");
     check_lock("dp=2", "dp=1");
     check_latest();
