@@ -1,11 +1,14 @@
 #include "launcher/config.h"
 
 #include <ctype.h>
-#include <limits.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include <weft/kernels.h>
+
+#include "core/fits.h"
 #include "launcher/moe_choice.h"
 #include "launcher/run_folder.h"
 #include "layers/runtime.h"
@@ -211,6 +214,24 @@ weft_status weft_config_split(const weft_config *config, double out[3])
     return WEFT_OK;
 }
 
+/* dp 0: not known yet. */
+static weft_status check_batch(const weft_config *c, int dp)
+{
+    int64_t micro = c->train.micro_batch_size, batch = c->train.global_batch_size;
+    int64_t runs = dp > 0 ? micro * dp : micro;
+    char replicas[32] = "", fits[WEFT_FITS_TEXT_BYTES];
+    if (batch % runs == 0)
+        return WEFT_OK;
+    if (dp > 0)
+        snprintf(replicas, sizeof replicas, " x dp %d", dp);
+    weft_fits near = weft_fits_multiples_near(runs, batch);
+    return WEFT_ERROR(
+        WEFT_CONFIG,
+        "train.global_batch_size: %lld does not divide by micro_batch_size %lld%s; %s "
+        "would",
+        (long long)batch, (long long)micro, replicas, weft_fits_text(&near, fits));
+}
+
 static weft_status check_train(const weft_config *c)
 {
     const weft_train_options *t = &c->train;
@@ -224,10 +245,7 @@ static weft_status check_train(const weft_config *c)
                           t->min_loss_scale, t->initial_loss_scale);
     if (t->min_lr > t->lr)
         return WEFT_ERROR(WEFT_CONFIG, "train.min_lr: %g is above lr %g", t->min_lr, t->lr);
-    if (t->global_batch_size % t->micro_batch_size != 0)
-        return WEFT_ERROR(WEFT_CONFIG,
-                          "train.global_batch_size: %lld does not divide by micro_batch_size %lld",
-                          (long long)t->global_batch_size, (long long)t->micro_batch_size);
+    WEFT_TRY(check_batch(c, 0));
     if (!c->data.mock_data && !c->data.data_path)
         return WEFT_ERROR(WEFT_CONFIG,
                           "data.data_path: missing; make a dataset with weft prepare, or set "
@@ -303,35 +321,9 @@ weft_status weft_config_load(const weft_config_source *source, weft_arena *arena
     return WEFT_OK;
 }
 
-static int64_t at_least_one(int64_t value)
-{
-    return value > 0 ? value : 1;
-}
-
-static int64_t common_divisor(int64_t a, int64_t b)
-{
-    while (b != 0) {
-        int64_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
-}
-
 int weft_config_world(const weft_config *config)
 {
-    const weft_parallel_options *p = &config->parallel;
-    int64_t inner =
-        at_least_one(p->tensor_model_parallel_size) * at_least_one(p->context_parallel_size);
-    int64_t expert = 1, dp = p->data_parallel_size;
-    if (p->expert_binding == WEFT_BINDING_DP)
-        expert = at_least_one(p->expert_model_parallel_size) *
-                 at_least_one(p->expert_tensor_parallel_size);
-    if (dp == 0)
-        dp = expert / common_divisor(inner, expert);
-    double world =
-        (double)inner * (double)dp * (double)at_least_one(p->pipeline_model_parallel_size);
-    return world < INT_MAX ? (int)world : INT_MAX; /* refused with the mesh */
+    return weft_mesh_world(&config->parallel);
 }
 
 /* The rules of the mesh name their keys without the section. */
@@ -347,18 +339,41 @@ static weft_status name_section(weft_status status)
     return status;
 }
 
-static weft_status check_world(const weft_config *c, int world, weft_mesh *out)
+/* What the device cannot do, whichever one it will be. */
+static weft_status check_device(const weft_config *c)
 {
-    const weft_train_options *t = &c->train;
-    WEFT_TRY(name_section(weft_mesh_build(&c->parallel, world, c->model.num_experts, out)));
-    WEFT_TRY(weft_model_check_mesh(&c->model, out, c->model.num_layers, t->micro_batch_size));
-    int64_t runs = t->micro_batch_size * out->dp;
-    if (t->global_batch_size % runs != 0)
+    if (c->device.kind == WEFT_DEVICE_KIND_CPU && c->device.comm == WEFT_COMM_BY_NCCL)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "device.comm: nccl moves data between GPUs, and device.kind is cpu; auto "
+                          "or mpi would");
+    if (c->device.kind == WEFT_DEVICE_KIND_CUDA && c->model.kv_channels > WEFT_CUDA_MAX_HEAD_DIM)
         return WEFT_ERROR(
             WEFT_CONFIG,
-            "train.global_batch_size: %lld does not divide by micro_batch_size %lld x "
-            "dp %d",
-            (long long)t->global_batch_size, (long long)t->micro_batch_size, out->dp);
+            "model.kv_channels: a head dimension of %lld; GPUs compute attention up to "
+            "%d",
+            (long long)c->model.kv_channels, WEFT_CUDA_MAX_HEAD_DIM);
+    return WEFT_OK;
+}
+
+/* What has to fit the mesh besides its own rules. */
+static weft_status check_model(const void *context, const weft_mesh *mesh)
+{
+    const weft_config *c = context;
+    WEFT_TRY(
+        weft_model_check_mesh(&c->model, mesh, c->model.num_layers, c->train.micro_batch_size));
+    return weft_model_check_moe(&c->model, &c->parallel, mesh);
+}
+
+static weft_status check_world(const weft_config *c, int world, weft_mesh *out)
+{
+    weft_mesh_request request = {.options = &c->parallel,
+                                 .world = world,
+                                 .num_experts = c->model.num_experts,
+                                 .check = check_model,
+                                 .context = c};
+    WEFT_TRY(name_section(weft_mesh_build_for(&request, out)));
+    WEFT_TRY(check_batch(c, out->dp));
+    WEFT_TRY(check_device(c));
     /* Whether it can be chosen, before any rank starts; what is chosen depends on the nodes. */
     weft_moe_selection moe;
     return weft_moe_selection_start(c, out, 1, &moe);

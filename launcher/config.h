@@ -112,7 +112,8 @@ weft_status weft_config_locate(const weft_config_source *source, weft_status sta
 /* The number of ranks the config asks for when no launcher says: tp * cp * pp * dp, with dp the
  * smallest that the expert grid allows when it is not given. */
 int weft_config_world(const weft_config *config);
-/* Mesh, model and batch against `world` ranks: builds the mesh. Errors point into the file. */
+/* Everything that depends on config and mesh alone, against `world` ranks or, with 0, as many as
+ * the config asks for: builds the mesh. Errors point into the file. */
 weft_status weft_config_mesh(const weft_config *config, const weft_config_source *source, int world,
                              weft_mesh *out) WEFT_CHECKED;
 /* The resolved config as JSON text, in the arena. */

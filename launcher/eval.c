@@ -196,7 +196,7 @@ int weft_verb_eval(int argc, char **argv, const weft_application *application)
         size = status == WEFT_OK ? weft_config_world(&e.config) : 1;
     bool starts = !launched && size > 1;
     if (status == WEFT_OK)
-        status = weft_config_mesh(&e.config, &e.source, size, &mesh);
+        status = weft_config_mesh(&e.config, &e.source, launched ? size : 0, &mesh);
     if (status == WEFT_OK)
         status = check_part(&e);
     if (status == WEFT_OK && starts) {

@@ -242,7 +242,8 @@ static weft_status allocate_slots(weft_trainer *t)
     for (int i = 0; i < t->num_slots && t->groups.mesh.pp > 1; i++) {
         bool is_input =
             i >= t->slots.activation && i < t->slots.activation + t->slots.num_activation;
-        if (first && is_input) /* the first stage reads tokens */
+        bool is_unused = t->evaluates && !is_input && (t->slots.output < 0 || i < t->slots.output);
+        if ((first && is_input) || is_unused) /* the first stage reads tokens */
             continue;
         WEFT_TRY(weft_device_alloc(t->device, WEFT_SPACE_DEVICE,
                                    weft_model_boundary_bytes(t->model), "pipeline slots",

@@ -394,7 +394,7 @@ static int train(arguments *args, plan *p, int argc, char **argv, weft_arena *ar
     if (!launched)
         size = status == WEFT_OK ? weft_config_world(&p->config) : 1;
     if (status == WEFT_OK)
-        status = weft_config_mesh(&p->config, &args->source, size, &mesh);
+        status = weft_config_mesh(&p->config, &args->source, launched ? size : 0, &mesh);
     if (status == WEFT_OK && !launched && size > 1) {
         starts = true;
         status = check_before(args, &p->config, &mesh);

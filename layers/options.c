@@ -3,6 +3,7 @@
 #include <stddef.h>
 #include <stdio.h>
 
+#include "core/fits.h"
 #include "layers/describe.h"
 #include "layers/runtime.h"
 
@@ -118,6 +119,8 @@ static weft_status check_rotary(const weft_model_options *o)
 
 weft_status weft_model_options_resolve(weft_model_options *o)
 {
+    weft_fits fits;
+    char text[WEFT_FITS_TEXT_BYTES];
     o->struct_bytes = sizeof *o;
     if (o->ffn_hidden_size == 0)
         o->ffn_hidden_size = 4 * o->hidden_size;
@@ -126,18 +129,24 @@ weft_status weft_model_options_resolve(weft_model_options *o)
     if (o->num_query_groups == 0)
         o->num_query_groups = o->num_attention_heads;
     if (o->kv_channels == 0) {
+        fits = weft_fits_divisors_near(o->hidden_size, o->num_attention_heads);
         if (o->hidden_size % o->num_attention_heads != 0)
             return WEFT_ERROR(
                 WEFT_CONFIG,
-                "model.num_attention_heads: hidden_size %lld does not divide by %lld heads; give "
-                "kv_channels or another number of heads",
-                (long long)o->hidden_size, (long long)o->num_attention_heads);
+                "model.num_attention_heads: hidden_size %lld does not divide by %lld heads; %s "
+                "would, or kv_channels",
+                (long long)o->hidden_size, (long long)o->num_attention_heads,
+                weft_fits_text(&fits, text));
         o->kv_channels = o->hidden_size / o->num_attention_heads;
     }
+    fits = weft_fits_divisors(o->num_attention_heads);
     if (o->num_attention_heads % o->num_query_groups != 0)
-        return WEFT_ERROR(WEFT_CONFIG,
-                          "model.num_query_groups: %lld heads do not divide by %lld query groups",
-                          (long long)o->num_attention_heads, (long long)o->num_query_groups);
+        return WEFT_ERROR(
+            WEFT_CONFIG,
+            "model.num_query_groups: %lld heads do not divide by %lld query groups; %s "
+            "would",
+            (long long)o->num_attention_heads, (long long)o->num_query_groups,
+            weft_fits_text(&fits, text));
     if (o->max_position_embeddings == 0)
         o->max_position_embeddings = o->seq_length;
     if (o->position_embedding_type == WEFT_POSITION_LEARNED &&
@@ -152,80 +161,6 @@ weft_status weft_model_options_resolve(weft_model_options *o)
             (long long)o->kv_channels);
     WEFT_TRY(check_rotary(o));
     return check_moe(o);
-}
-
-static weft_status check_divides(const char *key, const char *what, int64_t value, int parts)
-{
-    if (value % parts == 0)
-        return WEFT_OK;
-    return WEFT_ERROR(WEFT_CONFIG, "parallel.%s: %s %lld does not divide by %d", key, what,
-                      (long long)value, parts);
-}
-
-/* Byte counts of the whole model have to stay below 2^63, with room for what goes with an element:
- * gradients, moments, both directions of a pass. */
-static weft_status check_countable(const weft_model_options *o, int64_t num_layers,
-                                   int64_t micro_batch_size)
-{
-    const double widths[] = {
-        (double)o->hidden_size,
-        (double)o->num_attention_heads * (double)o->kv_channels * 3,
-        (double)o->ffn_hidden_size * 2,
-        (double)o->moe_ffn_hidden_size * 2 * (double)(o->num_experts + 1),
-        (double)o->moe_shared_expert_intermediate_size * 2,
-        (double)o->vocab_size,
-        (double)o->max_position_embeddings,
-    };
-    double widest = 1, rows = (double)o->seq_length * (double)micro_batch_size;
-    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
-        widest = widths[i] > widest ? widths[i] : widest;
-    double elements = (rows + (double)o->hidden_size) * widest * (double)(num_layers + 2);
-    if (elements * 256 < 9e18)
-        return WEFT_OK;
-    return WEFT_ERROR(WEFT_CONFIG,
-                      "model.hidden_size: %g elements of weights and activations are more than any "
-                      "memory",
-                      elements);
-}
-
-/* The layers that are MoE, on their grid. */
-static weft_status check_moe_mesh(const weft_model_options *o, const weft_mesh *mesh,
-                                  int64_t micro_batch_size)
-{
-    weft_shape shape = weft_model_shape(o, mesh, micro_batch_size, WEFT_F32, true);
-    WEFT_TRY(check_divides("expert_tensor_parallel_size", "moe_ffn_hidden_size",
-                           o->moe_ffn_hidden_size, mesh->etp));
-    WEFT_TRY(check_divides("tensor_model_parallel_size", "moe_shared_expert_intermediate_size",
-                           o->moe_shared_expert_intermediate_size, mesh->tp));
-    if (!weft_moe_dims_of(o, &shape).full) /* each rank routes its share of the rows */
-        WEFT_TRY(check_divides("tensor_model_parallel_size", "seq_length x micro_batch_size",
-                               o->seq_length * micro_batch_size, mesh->tp));
-    return WEFT_OK;
-}
-
-weft_status weft_model_check_mesh(const weft_model_options *o, const weft_mesh *mesh,
-                                  int64_t num_layers, int64_t micro_batch_size)
-{
-    bool has_dense = false, has_moe = false;
-    WEFT_TRY(check_countable(o, num_layers, micro_batch_size));
-    for (int64_t i = 0; i < o->num_layers; i++) {
-        has_moe |= weft_model_is_moe_layer(o, i);
-        has_dense |= !weft_model_is_moe_layer(o, i);
-    }
-    if (mesh->pp > 1 && num_layers < mesh->pp)
-        return WEFT_ERROR(WEFT_CONFIG,
-                          "parallel.pipeline_model_parallel_size: %d stages for %lld layers",
-                          mesh->pp, (long long)num_layers);
-    WEFT_TRY(check_divides("tensor_model_parallel_size", "num_attention_heads",
-                           o->num_attention_heads, mesh->tp));
-    WEFT_TRY(check_divides("tensor_model_parallel_size", "num_query_groups", o->num_query_groups,
-                           mesh->tp));
-    if (mesh->sequence_parallel)
-        WEFT_TRY(check_divides("sequence_parallel", "seq_length", o->seq_length, mesh->tp));
-    if (has_dense)
-        WEFT_TRY(check_divides("tensor_model_parallel_size", "ffn_hidden_size", o->ffn_hidden_size,
-                               mesh->tp));
-    return has_moe ? check_moe_mesh(o, mesh, micro_batch_size) : WEFT_OK;
 }
 
 weft_shape weft_model_shape(const weft_model_options *o, const weft_mesh *mesh,

@@ -21,9 +21,15 @@ weft_shape weft_model_shape(const weft_model_options *options, const weft_mesh *
 
 /* Whether the model fits the mesh: a layer a stage, and heads, query groups, widths and sequence
  * divide as tp and etp need. options: resolved; num_layers: those between the first and the last.
- * Pure. WEFT_CONFIG, the text starting with the key of section "parallel" that is too large. */
+ * Pure. WEFT_CONFIG, the text starting with the key of section "parallel" that does not fit. */
 weft_status weft_model_check_mesh(const weft_model_options *options, const weft_mesh *mesh,
                                   int64_t num_layers, int64_t micro_batch_size) WEFT_CHECKED;
+
+/* Whether the MoE layers can run on the mesh as section "parallel" says: partitions, peers, the
+ * form of the all-to-all and its chunks. Pure. WEFT_CONFIG, as above. */
+weft_status weft_model_check_moe(const weft_model_options *options,
+                                 const weft_parallel_options *parallel,
+                                 const weft_mesh *mesh) WEFT_CHECKED;
 
 /* By what a micro-batch is cut into partitions: by tokens (MPMoE), or by the group of peers that
  * computes them, exchanged point to point (as FasterMoE does; nothing is reused). */

@@ -87,6 +87,23 @@ typedef struct weft_coords {
  * breaks and which sizes would fit. */
 weft_status weft_mesh_build(const weft_parallel_options *options, int world, int64_t num_experts,
                             weft_mesh *out) WEFT_CHECKED;
+
+/* A mesh for something that has rules of its own. */
+typedef struct weft_mesh_request {
+    const weft_parallel_options *options;
+    int world;           /* 0: as many ranks as the options ask for */
+    int64_t num_experts; /* 0: a dense model */
+    /* Refuses what the mesh does not fit, with WEFT_CONFIG and the key of section "parallel" first;
+     * NULL: nothing. */
+    weft_status (*check)(const void *context, const weft_mesh *mesh);
+    const void *context;
+} weft_mesh_request;
+/* weft_mesh_build and the check. A refusal of tp, pp, ep or etp ends in the values that fit the
+ * ranks, the rules and the check with all else as it is: "; tp 1, 2 or 4 would". */
+weft_status weft_mesh_build_for(const weft_mesh_request *request, weft_mesh *out) WEFT_CHECKED;
+/* The ranks that options ask for: tp * cp * pp * dp, with dp the smallest that the expert grid
+ * allows when it is not given. */
+int weft_mesh_world(const weft_parallel_options *options);
 weft_coords weft_mesh_coords(const weft_mesh *mesh, int rank);
 /* The rank at these coordinates of the dense grid. */
 int weft_mesh_rank(const weft_mesh *mesh, int tp, int cp, int dp, int pp);

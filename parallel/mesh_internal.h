@@ -5,7 +5,7 @@
 
 #include "parallel/mesh.h"
 
-/* weft_mesh_build; `allow_context` lets context_parallel_size exceed 1. */
+/* weft_mesh_build without what would fit; `allow_context` lets context_parallel_size exceed 1. */
 weft_status weft_mesh_build_context(const weft_parallel_options *options, int world,
                                     int64_t num_experts, bool allow_context,
                                     weft_mesh *out) WEFT_CHECKED;

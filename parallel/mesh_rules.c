@@ -3,33 +3,9 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { NUM_LETTERS = 5, MAX_WORLD = 1 << 20, MAX_FITS = 16 };
+enum { NUM_LETTERS = 5, MAX_WORLD = 1 << 20 };
 
 static const char *const default_order = "tp-cp-ep-dp-pp";
-
-/* The divisors of `number` that also divide `other` (0: any), written as "1, 2 or 4". */
-typedef struct fits {
-    int count;
-    char text[160];
-} fits;
-
-static fits divisors_of(int64_t number, int64_t other)
-{
-    fits made = {0};
-    int64_t found[MAX_FITS];
-    for (int64_t i = 1; i <= number; i++)
-        if (number % i == 0 && other % i == 0 && made.count++ < MAX_FITS)
-            found[made.count - 1] = i;
-    size_t used = 0;
-    for (int i = 0; i < made.count && i < MAX_FITS; i++) {
-        const char *between = i == 0 ? "" : i + 1 == made.count ? " or " : ", ";
-        used += (size_t)snprintf(made.text + used, sizeof made.text - used, "%s%lld", between,
-                                 (long long)found[i]);
-    }
-    if (made.count > MAX_FITS)
-        snprintf(made.text + used, sizeof made.text - used, ", ...");
-    return made;
-}
 
 static weft_status check_bounds(const weft_parallel_options *o, int world)
 {
@@ -78,30 +54,19 @@ static weft_status check_order(const char *order)
     return WEFT_OK;
 }
 
-/* tp x cp x pp must divide the ranks: names the product and what would fit. */
+/* tp x cp x pp must divide the ranks: names the size that the others leave room for. */
 static weft_status refuse_product(const weft_parallel_options *o, int world)
 {
     int64_t tp = o->tensor_model_parallel_size, pp = o->pipeline_model_parallel_size;
     int64_t cp = o->context_parallel_size;
+    bool by_pp = world % (pp * cp) != 0 && world % (tp * cp) == 0;
     char context[48] = "";
     if (cp > 1)
         snprintf(context, sizeof context, " x context %lld", (long long)cp);
-    fits tp_fits = world % (pp * cp) == 0 ? divisors_of(world / (pp * cp), 0) : (fits){0};
-    fits pp_fits = world % (tp * cp) == 0 ? divisors_of(world / (tp * cp), 0) : (fits){0};
-    if (!tp_fits.count && pp_fits.count)
-        return WEFT_ERROR(
-            WEFT_CONFIG,
-            "pipeline_model_parallel_size %lld x tensor %lld%s = %lld does not divide "
-            "%d ranks; pp %s would",
-            (long long)pp, (long long)tp, context, (long long)(tp * cp * pp), world, pp_fits.text);
-    const char *what = tp_fits.count ? "tp" : "tp and pp from";
-    fits shown = tp_fits.count ? tp_fits : divisors_of(world, 0);
-    const char *also = tp_fits.count && pp_fits.count ? ", or pp " : "";
-    return WEFT_ERROR(WEFT_CONFIG,
-                      "tensor_model_parallel_size %lld x pipeline %lld%s = %lld does not divide %d "
-                      "ranks; %s %s%s%s would",
-                      (long long)tp, (long long)pp, context, (long long)(tp * cp * pp), world, what,
-                      shown.text, also, *also ? pp_fits.text : "");
+    return WEFT_ERROR(WEFT_CONFIG, "%s %lld x %s %lld%s = %lld does not divide %d ranks",
+                      by_pp ? "pipeline_model_parallel_size" : "tensor_model_parallel_size",
+                      (long long)(by_pp ? pp : tp), by_pp ? "tensor" : "pipeline",
+                      (long long)(by_pp ? tp : pp), context, (long long)(tp * cp * pp), world);
 }
 
 static weft_status check_dense(const weft_parallel_options *o, int world, bool allow_context,
@@ -157,9 +122,8 @@ static weft_status check_binding_tp(const weft_parallel_options *o, int64_t num_
         return WEFT_ERROR(
             WEFT_CONFIG,
             "tensor_model_parallel_size %d: expert_binding tp spreads num_experts %lld over "
-            "the tensor-parallel ranks, which does not come out even; tp %s would, or "
-            "expert_binding dp",
-            mesh->tp, (long long)num_experts, divisors_of(mesh->tp * mesh->dp, num_experts).text);
+            "the tensor-parallel ranks, which does not come out even (expert_binding dp need not)",
+            mesh->tp, (long long)num_experts);
     mesh->ep = mesh->tp;
     mesh->etp = 1;
     mesh->edp = mesh->cp * mesh->dp;
@@ -178,18 +142,15 @@ static weft_status check_binding_dp(const weft_parallel_options *o, int64_t num_
                           "tensor_model_parallel_size, %d",
                           (long long)etp, mesh->tp);
     int64_t stage = mesh->world / mesh->pp;
-    fits ep_fits = divisors_of(stage / etp, num_experts);
     if (ep > stage || stage % (ep * etp))
         return WEFT_ERROR(WEFT_CONFIG,
                           "expert_model_parallel_size %lld x expert tensor %lld = %lld does not "
-                          "divide the %lld ranks of a pipeline stage; ep %s would",
-                          (long long)ep, (long long)etp, (long long)(ep * etp), (long long)stage,
-                          ep_fits.text);
+                          "divide the %lld ranks of a pipeline stage",
+                          (long long)ep, (long long)etp, (long long)(ep * etp), (long long)stage);
     if (num_experts % ep)
         return WEFT_ERROR(WEFT_CONFIG,
-                          "expert_model_parallel_size %lld does not divide num_experts %lld; ep %s "
-                          "would",
-                          (long long)ep, (long long)num_experts, ep_fits.text);
+                          "expert_model_parallel_size %lld does not divide num_experts %lld",
+                          (long long)ep, (long long)num_experts);
     mesh->ep = (int)ep;
     mesh->etp = (int)etp;
     mesh->edp = (int)(stage / (ep * etp));
@@ -253,10 +214,4 @@ weft_status weft_mesh_build_context(const weft_parallel_options *options, int wo
     }
     *out = mesh;
     return WEFT_OK;
-}
-
-weft_status weft_mesh_build(const weft_parallel_options *options, int world, int64_t num_experts,
-                            weft_mesh *out)
-{
-    return weft_mesh_build_context(options, world, num_experts, false, out);
 }

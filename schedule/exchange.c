@@ -18,6 +18,11 @@ static bool is_chunked(weft_exchange_form form)
     return form >= WEFT_EXCHANGE_O2;
 }
 
+int weft_exchange_max_chunks(weft_exchange_form form)
+{
+    return is_chunked(form) ? WEFT_EXCHANGE_MAX_CHUNKS : 1;
+}
+
 static bool gathers(weft_exchange_form form)
 {
     return form != WEFT_EXCHANGE_BASELINE;
@@ -67,7 +72,7 @@ static weft_status check_form_and_chunks(weft_exchange_form form, int num_chunks
 {
     if ((int)form < 0 || form >= WEFT_NUM_EXCHANGES)
         return WEFT_ERROR(WEFT_CONFIG, "no form %d of an all-to-all", (int)form);
-    const int most = is_chunked(form) ? WEFT_EXCHANGE_MAX_CHUNKS : 1;
+    const int most = weft_exchange_max_chunks(form);
     if (num_chunks < 1 || num_chunks > most)
         return WEFT_ERROR(WEFT_CONFIG, "an all-to-all by %s in %d chunks: 1 to %d are possible",
                           weft_exchange_text((int)form), num_chunks, most);

@@ -35,6 +35,8 @@ typedef enum weft_exchange_form {
 const char *weft_exchange_text(int form);
 
 enum { WEFT_EXCHANGE_MAX_CHUNKS = 256 };
+/* How many chunks a form can be cut in: 1 where it sends all at once. */
+int weft_exchange_max_chunks(weft_exchange_form form);
 
 typedef struct weft_exchange_shape {
     double bytes;         /* I: what a rank would send in the baseline, all blocks together */

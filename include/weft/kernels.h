@@ -220,6 +220,8 @@ typedef struct weft_rope_args {
     bool inverse;
 } weft_rope_args;
 
+enum { WEFT_CUDA_MAX_HEAD_DIM = 256 }; /* of attention on a GPU; a CPU has no limit */
+
 /* Flash-style attention (Dao et al. 2022): blocks with a running softmax, never an S x S matrix.
  * Query head h of group g = h / (heads / groups) uses that group's key and value.
  *   q at q + (s*batch + b) * q_token_stride + g * q_group_stride + (h % (heads/groups)) * head_dim

@@ -153,7 +153,7 @@ static inline problem make_problem(const weft_attention_shape &s, weft_dtype dty
     return p;
 }
 
-constexpr int MAX_COLUMNS = 256;
+constexpr int MAX_COLUMNS = WEFT_CUDA_MAX_HEAD_DIM;
 
 static inline weft_status check_problem(const problem &p)
 {

@@ -110,11 +110,13 @@ static const mistake mistakes[] = {
     {"\"num_attention_heads\": 4",
      "\"num_attention_heads\": 6",
      {0},
-     "c.json:6:5: model.num_attention_heads: hidden_size 16 does not divide by 6 heads"},
+     "c.json:6:5: model.num_attention_heads: hidden_size 16 does not divide by 6 heads; 4 "
+     "or 8 would, or kv_channels\n"},
     {"\"num_query_groups\": 2",
      "\"num_query_groups\": 3",
      {0},
-     "c.json:7:5: model.num_query_groups: 4 heads do not divide by 3 query groups"},
+     "c.json:7:5: model.num_query_groups: 4 heads do not divide by 3 query groups; 1, 2 or "
+     "4 would\n"},
     {"\"moe_router_topk\": 2",
      "\"moe_router_topk\": 5",
      {0},
@@ -154,15 +156,17 @@ static const mistake mistakes[] = {
      "\"tensor_model_parallel_size\": 3",
      {0},
      "c.json:13:5: parallel.tensor_model_parallel_size: num_attention_heads 4 does not divide by "
-     "3"},
+     "3; tp 1 or 2 would\n"},
     {"\"tensor_model_parallel_size\": 1",
      "\"tensor_model_parallel_size\": 4",
      {0},
-     "c.json:13:5: parallel.tensor_model_parallel_size: num_query_groups 2 does not divide by 4"},
+     "c.json:13:5: parallel.tensor_model_parallel_size: num_query_groups 2 does not divide by 4; "
+     "tp 1 or 2 would\n"},
     {"\"tensor_model_parallel_size\": 1",
      "\"pipeline_model_parallel_size\": 3",
      {0},
-     "c.json:13:5: parallel.pipeline_model_parallel_size: 3 stages for 2 layers"},
+     "c.json:13:5: parallel.pipeline_model_parallel_size: 3 stages for 2 layers; pp 1 or 2 "
+     "would\n"},
     {"\"tensor_model_parallel_size\": 1",
      "\"context_parallel_size\": 2",
      {0},
@@ -171,7 +175,8 @@ static const mistake mistakes[] = {
     {"\"tensor_model_parallel_size\": 1",
      "\"data_parallel_size\": 3",
      {0},
-     "c.json:17:5: train.global_batch_size: 4 does not divide by micro_batch_size 1 x dp 3"},
+     "c.json:17:5: train.global_batch_size: 4 does not divide by micro_batch_size 1 x dp 3; 3 or 6 "
+     "would\n"},
     {"\"tensor_model_parallel_size\": 1",
      "\"sequence_parallel\": true",
      {0},
@@ -183,7 +188,8 @@ static const mistake mistakes[] = {
     {"\"tensor_model_parallel_size\": 1",
      "\"expert_model_parallel_size\": 3",
      {0},
-     "c.json:13:5: parallel.expert_model_parallel_size 3 does not divide num_experts 4; ep "},
+     "c.json:13:5: parallel.expert_model_parallel_size 3 does not divide num_experts 4; ep 1, "
+     "2 or 4 would\n"},
     {"\"tensor_model_parallel_size\": 1",
      "\"expert_tensor_parallel_size\": 2",
      {0},
@@ -223,23 +229,68 @@ static const mistake mistakes[] = {
     {NULL,
      NULL,
      {"--mesh", "tp=2,sp=1", "--set", "seq_length=11"},
-     "--mesh tp=2,sp=1: parallel.sequence_parallel: seq_length 11 does not divide by 2"},
+     "--mesh tp=2,sp=1: parallel.sequence_parallel: seq_length 11 does not divide by 2; 10 or 12 "
+     "would\n"},
     {NULL,
      NULL,
      {"--mesh", "tp=2", "--set", "num_experts=0", "--set", "ffn_hidden_size=31"},
-     "--mesh tp=2: parallel.tensor_model_parallel_size: ffn_hidden_size 31 does not divide by 2"},
+     "--mesh tp=2: parallel.tensor_model_parallel_size: ffn_hidden_size 31 does not divide by 2; "
+     "tp "
+     "1 would\n"},
     {NULL,
      NULL,
      {"--mesh", "tp=2,dp=1,ep=1,etp=2", "--set", "moe_ffn_hidden_size=33"},
-     "--mesh tp=2,dp=1,ep=1,etp=2: parallel.expert_tensor_parallel_size: moe_ffn_hidden_size 33"},
+     "--mesh tp=2,dp=1,ep=1,etp=2: parallel.expert_tensor_parallel_size: moe_ffn_hidden_size 33 "
+     "does not divide by 2; etp 1 would\n"},
     {NULL,
      NULL,
      {"--mesh", "tp=2", "--set", "seq_length=11"},
-     "--mesh tp=2: parallel.tensor_model_parallel_size: seq_length x micro_batch_size 11"},
+     "--mesh tp=2: parallel.tensor_model_parallel_size: seq_length x micro_batch_size 11 "
+     "does not divide by 2; tp 1 would\n"},
     {NULL,
      NULL,
      {"--mesh", "dp=3"},
-     "c.json:17:5: train.global_batch_size: 4 does not divide by micro_batch_size 1 x dp 3"},
+     "c.json:17:5: train.global_batch_size: 4 does not divide by micro_batch_size 1 x dp 3; 3 or 6 "
+     "would\n"},
+    {NULL,
+     NULL,
+     {"--mesh", "tp=3,pp=3"},
+     "--mesh tp=3,pp=3: parallel.pipeline_model_parallel_size: 3 stages for 2 layers; with pp 2, "
+     "tp "
+     "1 or 2 would\n"},
+    {NULL,
+     NULL,
+     {"--mesh", "dp=2,ep=3"},
+     "--mesh dp=2,ep=3: parallel.expert_model_parallel_size 3 x expert tensor 1 = 3 does not "
+     "divide "
+     "the 2 ranks of a pipeline stage; ep 1 or 2 would\n"},
+    /* --- how MoE layers run on it */
+    {"\"expert_binding\": \"dp\"",
+     "\"expert_binding\": \"dp\", \"moe_partition_by\": \"peers\"",
+     {"--mesh", "dp=4,ep=4", "--set", "moe_peer_group_size=3"},
+     "--set moe_peer_group_size=3: parallel.moe_peer_group_size: groups of 3 do not divide 4 ranks "
+     "of expert parallelism; 1, 2 or 4 would\n"},
+    {"\"expert_binding\": \"dp\"",
+     "\"expert_binding\": \"dp\", \"moe_partition_by\": \"peers\"",
+     {"--mesh", "dp=2,ep=2", "--set", "moe_num_partitions=3"},
+     "--set moe_num_partitions=3: parallel.moe_num_partitions: 3, but moe_partition_by peers has "
+     "one for"},
+    {"\"expert_binding\": \"dp\"",
+     "\"expert_binding\": \"dp\", \"moe_partition_by\": \"peers\"",
+     {"--set", "moe_memory_reuse=s1"},
+     "--set moe_memory_reuse=s1: parallel.moe_memory_reuse: moe_partition_by peers reuses no"},
+    {NULL,
+     NULL,
+     {"--set", "moe_peer_group_size=2"},
+     "--set moe_peer_group_size=2: parallel.moe_peer_group_size: 2, but partitions are cut by"},
+    {"\"expert_binding\": \"dp\"",
+     "\"expert_binding\": \"dp\", \"moe_all_to_all\": \"o1\"",
+     {"--mesh", "tp=2,dp=2,ep=2,etp=2", "--set", "moe_all_to_all_chunks=2"},
+     "--set moe_all_to_all_chunks=2: parallel.moe_all_to_all_chunks: 2, but o1 sends all at once"},
+    {NULL,
+     NULL,
+     {"--mesh", "dp=2", "--set", "device.comm=nccl"},
+     "--set device.comm=nccl: device.comm: nccl moves data between GPUs, and device.kind is cpu"},
     {NULL, NULL, {"--mesh", "pt=2"}, "--mesh pt: unknown name; did you mean tp?"},
     {NULL, NULL, {"--mesh", "tp=2,tp=2"}, "--mesh tp: given twice"},
     {NULL, NULL, {"--mesh", "tp"}, "--mesh 'tp': not name=value"},
@@ -251,7 +302,8 @@ static const mistake mistakes[] = {
     {"\"train_iters\": 2",
      "\"micro_batch_size\": 3",
      {0},
-     "c.json:17:5: train.global_batch_size: 4 does not divide by micro_batch_size 3"},
+     "c.json:17:5: train.global_batch_size: 4 does not divide by micro_batch_size 3; 3 or 6 "
+     "would\n"},
     {"\"train_iters\": 2",
      "\"lr\": 1e-4, \"min_lr\": 1e-3",
      {0},
@@ -458,7 +510,7 @@ static void check_launched(void)
     check(
         args, environment, "3 ranks", 2,
         "weft train: --mesh tp=2: parallel.tensor_model_parallel_size 2 x pipeline 1 = 2 does not "
-        "divide 3 ranks; tp 1 or 3 would");
+        "divide 3 ranks; tp 1 would\n");
     environment[3] = "OMPI_COMM_WORLD_RANK=1";
     child_run(&c, args, environment);
     EXPECT(c.exit_code == 2 && c.err && !*c.err && !*c.out, "rank 1: exit %d: %s", c.exit_code,

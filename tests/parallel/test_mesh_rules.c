@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "layers/runtime.h"
 #include "parallel/mesh.h"
 
 static weft_parallel_options plain(void)
@@ -40,9 +41,8 @@ static const refusal refusals[] = {
     {{.tensor_model_parallel_size = 3, .pipeline_model_parallel_size = 3},
      8,
      0,
-     "tensor_model_parallel_size 3 x pipeline 3 = 9 does not divide 8 ranks; tp and pp from 1, 2, "
-     "4 "
-     "or 8 would"},
+     "tensor_model_parallel_size 3 x pipeline 3 = 9 does not divide 8 ranks; with pp 2, tp 1, 2 or "
+     "4 would"},
     {{.tensor_model_parallel_size = 2, .pipeline_model_parallel_size = 4},
      4,
      0,
@@ -84,7 +84,8 @@ static const refusal refusals[] = {
      8,
      6,
      "tensor_model_parallel_size 4: expert_binding tp spreads num_experts 6 over the "
-     "tensor-parallel ranks, which does not come out even; tp 1 or 2 would"},
+     "tensor-parallel ranks, which does not come out even (expert_binding dp need not); tp 1 or 2 "
+     "would"},
     {{.tensor_model_parallel_size = 4,
       .expert_tensor_parallel_size = 2,
       .expert_binding = WEFT_BINDING_DP},
@@ -222,6 +223,79 @@ static void test_suggestions_hold(void **state)
     assert_true(refused > 100);
 }
 
+static weft_status check_model(const void *context, const weft_mesh *mesh)
+{
+    const weft_model_options *o = context;
+    return weft_model_check_mesh(o, mesh, o->num_layers, 1);
+}
+
+/* The same with a model on the mesh, and where the mesh says how many ranks there are (world 0). */
+static void test_suggestions_fit_the_model(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        size_t offset;
+    } sizes[] = {
+        {"tp ", offsetof(weft_parallel_options, tensor_model_parallel_size)},
+        {"pp ", offsetof(weft_parallel_options, pipeline_model_parallel_size)},
+        {"ep ", offsetof(weft_parallel_options, expert_model_parallel_size)},
+        {"etp ", offsetof(weft_parallel_options, expert_tensor_parallel_size)},
+    };
+    weft_model_options model = {.num_layers = 3,
+                                .hidden_size = 96,
+                                .ffn_hidden_size = 60,
+                                .num_attention_heads = 12,
+                                .num_query_groups = 6,
+                                .kv_channels = 8,
+                                .seq_length = 12,
+                                .num_experts = 12,
+                                .moe_router_topk = 2,
+                                .moe_ffn_hidden_size = 60};
+    int refused = 0, hinted = 0;
+    for (int i = 0; i < 4 * 6 * 5 * 5 * 2 * 2; i++) {
+        static const int worlds[] = {0, 8, 12, 30};
+        weft_parallel_options o = plain();
+        weft_mesh_request request = {.options = &o,
+                                     .world = worlds[i % 4],
+                                     .num_experts = model.num_experts,
+                                     .check = check_model,
+                                     .context = &model};
+        weft_mesh mesh;
+        o.tensor_model_parallel_size = 1 + i / 4 % 6;
+        o.pipeline_model_parallel_size = 1 + i / 24 % 5;
+        o.expert_model_parallel_size = i / 120 % 5;
+        o.expert_binding = i / 600 % 2 ? WEFT_BINDING_TP : WEFT_BINDING_DP;
+        o.sequence_parallel = i / 1200 % 2;
+        if (weft_mesh_build_for(&request, &mesh) == WEFT_OK)
+            continue;
+        refused++;
+        char text[WEFT_ERROR_TEXT_BYTES];
+        strcpy(text, weft_error_get()->text);
+        for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+            char wanted[2][16]; /* a list begins either way */
+            int64_t fits[64];
+            snprintf(wanted[0], sizeof wanted[0], "; %s", sizes[s].name);
+            snprintf(wanted[1], sizeof wanted[1], ", or %s", sizes[s].name);
+            int count = suggestions(text, wanted[0], fits);
+            if (count == 0)
+                count = suggestions(text, wanted[1], fits);
+            int64_t *value = (int64_t *)((char *)&o + sizes[s].offset), asked = *value;
+            for (int other = 1, at = 0; count > 0 && other <= 30; other++) {
+                *value = other;
+                bool builds = weft_mesh_build_for(&request, &mesh) == WEFT_OK;
+                if (builds != (at < count && fits[at] == other))
+                    fail_msg("%s: %s%d", text, sizes[s].name, other);
+                at += builds;
+            }
+            *value = asked;
+            hinted += count > 0;
+        }
+    }
+    if (refused < 500 || hinted < refused / 2)
+        fail_msg("%d refused, %d with values", refused, hinted);
+}
+
 static void test_alias(void **state)
 {
     (void)state;
@@ -301,6 +375,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_suggestions_hold),
+        cmocka_unit_test(test_suggestions_fit_the_model),
         cmocka_unit_test(test_alias),
         cmocka_unit_test(test_alias_refusals),
     };

@@ -18,7 +18,7 @@ weft_style_test(headers COMMAND bash ${style}/headers ${CMAKE_C_COMPILER} ${WEFT
   $<TARGET_PROPERTY:PkgConfig::CMOCKA,INTERFACE_INCLUDE_DIRECTORIES> ${CUDAToolkit_INCLUDE_DIRS})
 
 # The pure set, from the objects that the library itself is made of.
-set(pure_layers "$<FILTER:$<TARGET_OBJECTS:weft_layers>,INCLUDE,/describe[.]c[.]>")
+set(pure_layers "$<FILTER:$<TARGET_OBJECTS:weft_layers>,INCLUDE,/(describe|options|check_mesh)[.]c[.]>")
 set(pure_parallel
   "$<FILTER:$<TARGET_OBJECTS:weft_parallel>,INCLUDE,/(mesh|mesh_[a-z]+|shard|lr_schedule)[.]c[.]>")
 set(pure_core "$<FILTER:$<TARGET_OBJECTS:weft_core>,EXCLUDE,/device_cuda[a-z_]*[.]c[.]>")
