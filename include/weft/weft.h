@@ -11,6 +11,7 @@
 #define WEFT_H
 
 #include "application.h"
+#include "check.h"
 #include "device.h"
 #include "kernels.h"
 #include "layer.h"

@@ -17,7 +17,7 @@ foreach(test examples example_configs)
   add_dependencies(test_${test} weft_binary readme_sample example_dense_gpt example_moe_gpt
     example_own_layer)
 endforeach()
-weft_add_test(NAME own_layer SOURCES examples/test_own_layer.c layers/harness.c LABELS examples)
+weft_add_test(NAME own_layer SOURCES examples/test_own_layer.c LABELS examples)
 weft_add_test_run(NAME own_layer_2 PROGRAM $<TARGET_FILE:test_own_layer> RANKS 2 LABELS examples)
 weft_add_test(NAME config_page CMOCKA SOURCES examples/test_config_page.c LABELS style)
 add_test(NAME docs_links COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/check_docs.sh ${CMAKE_SOURCE_DIR})

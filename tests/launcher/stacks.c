@@ -40,6 +40,13 @@ static void plain_destroy(weft_layer *layer)
     free(layer);
 }
 
+static weft_status idle_pass(weft_layer *layer, weft_pass *pass, const weft_tensor *from,
+                             weft_tensor *to)
+{
+    (void)layer, (void)pass, (void)from, (void)to;
+    return WEFT_OK;
+}
+
 static weft_layer_ops plain = {sizeof plain,   "plain",       0,
                                plain_describe, plain_init,    plain_pass,
                                plain_pass,     plain_destroy, NULL};
@@ -92,6 +99,9 @@ static int be_the_program(int argc, char **argv)
         break;
     case 'b':
         plain.backward = NULL;
+        break;
+    case 'n':
+        plain.backward = idle_pass;
         break;
     case 'x':
         plain.destroy = NULL;
@@ -190,6 +200,26 @@ static void check_untied(void)
     EXPECT(fabs(tied[0] - wanted[0]) > 1e-4, "tied and untied models train alike: %g", tied[0]);
 }
 
+/* The verb starts two ranks of its own; what they find is its exit code. */
+static void check_layers(void)
+{
+    static const char *const args[] = {"check-layer", "c.json", NULL};
+    static const char *const json[] = {"check-layer", "c.json", "--json", "--layer", "plain", NULL};
+    child c;
+    with_stack(&c, args, "EPBH", "", true);
+    EXPECT(c.exit_code == 0 && strstr(c.out, "(plain)") && strstr(c.out, "(block)") &&
+               strstr(c.out, "tp=2,sp=1: output and gradients are one rank's") &&
+               strstr(c.out, " checks, 0 wrong\n") && !*c.err,
+           "good layers: exit %d: %s%s", c.exit_code, c.out, c.err);
+    child_release(&c);
+    with_stack(&c, json, "EPBH", "n", true);
+    EXPECT(c.exit_code == 2 && strstr(c.out, "{\"check\": \"written\", \"verdict\": \"WRONG\"") &&
+               strstr(c.out, "\"wrong\": 1}\n") && child_is_line(c.err) &&
+               strcmp(c.err, "weft check-layer: 1 check is wrong\n") == 0,
+           "a backward that does nothing: exit %d: %s%s", c.exit_code, c.out, c.err);
+    child_release(&c);
+}
+
 /* The single-rank reference of the untied model: the option says what its layers do. */
 static void check_option(void)
 {
@@ -213,6 +243,7 @@ int main(int argc, char **argv)
     static const char *const refused[] = {"train",  "c.json", "--out", "run",
                                           "--mesh", "pp=2",   NULL};
     static const char *const generate[] = {"generate", "tied", "--prompt", "a", NULL};
+    static const char *const check_layer[] = {"check-layer", "c.json", NULL};
     static const char *const stages[] = {"train", "c.json", "--out",        "run", "--mesh",
                                          "pp=3",  "--set",  "num_layers=3", NULL};
     char folder[32];
@@ -236,9 +267,11 @@ int main(int argc, char **argv)
     child_release(&c);
     check_untied();
     check_option();
+    check_layers();
     for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++) {
         check_refused(refused, &mistakes[i], "train");
         check_refused(generate, &mistakes[i], "generate");
+        check_refused(check_layer, &mistakes[i], "check-layer");
     }
     check_refused(stages,
                   &(mistake){"EBBH", "",

@@ -14,3 +14,4 @@ weft_add_test(NAME describe SOURCES layers/describe.c layers/rig.c layers/harnes
   LABELS layers)
 weft_add_test(NAME moe_pipeline SOURCES layers/moe_pipeline.c ${moe_case} RANKS 4 LABELS layers)
 weft_add_test(NAME forced_load SOURCES layers/forced_load.c LABELS layers)
+weft_add_test(NAME check_layer SOURCES layers/check_layer.c layers/harness.c RANKS 2 LABELS layers)

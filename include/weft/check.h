@@ -1,0 +1,50 @@
+/* Checking layers: what `weft check-layer` does, for tests of one's own.
+ *
+ *     int main(void)
+ *     {
+ *         return weft_status_exit_code(weft_check_layers(
+ *             &WEFT_ARGS(weft_check, .model = "{\"num_layers\": 1, \"hidden_size\": 16, "
+ *                                             "\"num_attention_heads\": 2, \"seq_length\": 8}"),
+ *             build));
+ *     }
+ *
+ * Each layer of the model, children too, is driven alone on the CPU in fp32: gradients against
+ * central differences, describe against what a pass took, what has to be written, overwritten,
+ * added to and left alone, a second pass, two passes in flight. Under `mpirun -n 2` also the same
+ * layer on two tensor-parallel ranks, with and without sequence parallelism. docs/layers.md has the
+ * list. */
+#ifndef WEFT_CHECK_H
+#define WEFT_CHECK_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "model.h"
+#include "sized.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct weft_check {
+    size_t struct_bytes;      /* sizeof(weft_check) */
+    const char *model;        /* section "model" of a config, as JSON; sizes of a few dozen will do.
+                                      vocab_size 0 is 61 here */
+    const void *own_options;  /* what weft_model_own_options gives; NULL: nothing */
+    const char *layer;        /* name ("decoder.layers.0.mlp") or kind ("mlp"); NULL: all */
+    int64_t micro_batch_size; /* 0: 2 */
+    FILE *out;                /* where rank 0 writes; NULL: stdout */
+    bool json;
+    bool bf16; /* beside fp32: outputs and gradients near those of fp32 */
+} weft_check;
+
+/* Checks each distinct layer of the model that `build` makes (NULL: the one that `model` describes)
+ * and writes a line a check: ok, WRONG with a hint, or -- where it does not apply. Under a launcher
+ * it is collective and starts MPI: once a process. Errors: WEFT_CONFIG (a check found something;
+ * `build` makes no model; no such layer), and what the layers' own functions return. */
+weft_status weft_check_layers(const weft_check *check, weft_model_function build) WEFT_CHECKED;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

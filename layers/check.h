@@ -1,0 +1,147 @@
+/* What checks layers (weft_check_layers, weft check-layer). Private to layers/ but for
+ * weft_check_run.
+ *
+ * Every layer of a model, children too, is driven alone: the model has the memory and the mesh, and
+ * the check gives it rows and their gradient of its own. The first place is one rank in fp32; what
+ * other places give is compared with it. */
+#ifndef WEFT_LAYERS_CHECK_H
+#define WEFT_LAYERS_CHECK_H
+
+#include <stdio.h>
+
+#include "layers/pass.h"
+
+enum { WEFT_CHECK_VOCAB = 61 }; /* where options give none; odd, so that TP pads it */
+
+typedef struct weft_check_setup {
+    const weft_model_options *options; /* resolved */
+    const void *own_options;
+    int64_t micro_batch_size;
+    weft_expert_binding binding;
+    weft_dtype dtype;  /* other than fp32: tried beside it */
+    const char *layer; /* name or kind of those to check; NULL: all */
+    bool json;
+    FILE *out; /* rank 0 writes */
+} weft_check_setup;
+
+/* Whether `build` makes a model at all: its outline on one rank. */
+weft_status weft_check_model(const weft_check_setup *setup, weft_model_function build) WEFT_CHECKED;
+/* Checks each distinct layer of the model. With two ranks tensor parallelism too. *out_wrong: how
+ * many checks found something. Collective over world. Errors: WEFT_CONFIG (no such layer, no
+ * model), and those of the layers' functions. */
+weft_status weft_check_run(weft_comm *world, const weft_check_setup *setup,
+                           weft_model_function build, int *out_wrong) WEFT_CHECKED;
+
+/* --- a place ------------------------------------------------------------------------------- */
+
+/* A model on a mesh, with rows for two micro-batches. All of it is memory of the CPU. */
+typedef struct weft_check_place {
+    const char *mesh; /* "tp=2,sp=1" */
+    weft_dtype dtype;
+    weft_groups groups;
+    weft_device *device;
+    weft_lane *lane;
+    weft_model *model;
+    size_t rows_full, rows, first_row, hidden;
+    int32_t *tokens; /* [2][S * B], and as many labels */
+    weft_tensor x[2], y[2], dy[2], dx[2];
+} weft_check_place;
+
+weft_status weft_check_place_create(weft_check_place *place, weft_comm *comm,
+                                    const weft_check_setup *setup, const char *mesh,
+                                    weft_dtype dtype, weft_model_function build) WEFT_CHECKED;
+void weft_check_place_release(weft_check_place *place);
+
+enum { WEFT_CHECK_MAX_PARAMETERS = 64 };
+
+/* --- a layer there ------------------------------------------------------------------------- */
+
+typedef struct weft_check_layer {
+    weft_check_place *place;
+    weft_layer *layer;
+    bool reads_rows, gives_rows; /* false: the first, the last of the model */
+    bool in_list;                /* else a child */
+    weft_parameter *parameters[WEFT_CHECK_MAX_PARAMETERS]; /* its own and its children's */
+    bool declared[WEFT_CHECK_MAX_PARAMETERS];              /* else used beside the layer that did */
+    int num_parameters;
+} weft_check_layer;
+
+/* Member `index` of the place's model. WEFT_CONFIG: too many parameters. */
+weft_status weft_check_layer_of(weft_check_place *place, int index,
+                                weft_check_layer *out) WEFT_CHECKED;
+
+/* What a layer's memory holds before a pass. */
+typedef enum weft_check_memory { WEFT_CHECK_ZEROED, WEFT_CHECK_POISONED } weft_check_memory;
+
+/* Forward of micro-batch `batch` in slot `slot`: y poisoned before, the pass's memory as said. */
+weft_status weft_check_forward(const weft_check_layer *l, int slot, int batch, bool overwrite,
+                               weft_check_memory memory) WEFT_CHECKED;
+/* The backward of what ran in that slot: dx poisoned before, and y and scratch, which others may
+ * have changed since. */
+weft_status weft_check_backward(const weft_check_layer *l, int slot) WEFT_CHECKED;
+/* What the last forward, in that slot, is worth: dy . y, and what the layer added to the loss. */
+double weft_check_loss(const weft_check_layer *l, int slot);
+/* Of every gradient of the layer's parameters. */
+void weft_check_fill_gradients(const weft_check_layer *l, float value);
+
+/* What a pass of a layer gave, in fp32: this rank's part. */
+typedef struct weft_check_result {
+    float *y, *dx;
+    float *gradients[WEFT_CHECK_MAX_PARAMETERS];
+    double loss;   /* what the layer itself added to it */
+    size_t count;  /* of y and dx */
+    bool is_whole; /* all of it was written, and x and dy are as they were: the rest can be checked
+                    */
+} weft_check_result;
+/* Copies the last forward's, and then its backward's. */
+weft_status weft_check_result_forward(const weft_check_layer *l, int slot,
+                                      weft_check_result *out) WEFT_CHECKED;
+weft_status weft_check_result_backward(const weft_check_layer *l, int slot,
+                                       weft_check_result *out) WEFT_CHECKED;
+void weft_check_result_release(weft_check_result *result);
+/* An element of an fp32 or bf16 tensor. */
+float weft_check_number(const weft_tensor *t, size_t i);
+
+/* A parameter's name within the layer: "w1" of "decoder.layers.0.mlp.w1". */
+const char *weft_check_parameter_name(const weft_check_layer *l, const weft_parameter *parameter);
+
+/* --- verdicts ------------------------------------------------------------------------------ */
+
+typedef enum weft_check_verdict {
+    WEFT_CHECK_OK,
+    WEFT_CHECK_WRONG,
+    WEFT_CHECK_LEFT_OUT
+} weft_check_verdict;
+
+typedef struct weft_check_report {
+    FILE *out; /* NULL: this rank says nothing */
+    bool json;
+    int num_layers, num_checks; /* of this layer */
+    int num_wrong, num_in_all;
+    char notes[4][256]; /* what was left out for every layer */
+    int num_notes;
+} weft_check_report;
+
+void weft_check_report_layer(weft_check_report *report, const weft_check_layer *l, int num_alike);
+void weft_check_report_add(weft_check_report *report, weft_check_verdict verdict, const char *check,
+                           const char *format, ...) WEFT_PRINTF(4, 5);
+void weft_check_report_note(weft_check_report *report, const char *format, ...) WEFT_PRINTF(2, 3);
+void weft_check_report_end(weft_check_report *report);
+
+/* What is written, kept, overwritten, added to and repeated; *out: what the first micro-batch gave,
+ * the caller's to release. */
+weft_status weft_check_alone(const weft_check_layer *l, weft_check_report *report,
+                             weft_check_result *out) WEFT_CHECKED;
+/* The result's gradients against central differences of the layer's own forward, on one rank. */
+weft_status weft_check_gradients(const weft_check_layer *l, const weft_check_result *result,
+                                 weft_check_report *report) WEFT_CHECKED;
+/* What describe says against what a pass uses. Collective over the place's mesh. */
+weft_status weft_check_describe(const weft_check_layer *l, weft_check_report *report) WEFT_CHECKED;
+/* What the layer gives at its place against `wanted`, which it gave on one rank in fp32. Collective
+ * over the place's mesh. */
+weft_status weft_check_elsewhere(const weft_check_layer *l, const weft_check_result *wanted,
+                                 weft_check_report *report) WEFT_CHECKED;
+/* Whether it is an MoE layer or holds one. */
+bool weft_check_has_experts(const weft_check_layer *l);
+
+#endif

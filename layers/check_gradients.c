@@ -1,0 +1,153 @@
+/* Gradients against central differences: along random directions and along the gradient itself, in
+ * fp32 with sums in fp64. The slope is (L(v + h d) - L(v - h d)) / 2h with d of the values' own
+ * size. Where a layer chooses (a router, a ReLU) a step may cross a choice; a shorter one then does
+ * not, so the best of three steps counts. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/rng.h"
+#include "layers/check.h"
+
+enum { NUM_RANDOM = 2, NUM_STEPS = 3, STREAM_DIRECTION = 211 };
+static const double steps[NUM_STEPS] = {2e-3, 5e-4, 1.25e-4};
+static const double tolerance = 1e-2;
+
+/* Values of fp32 whose gradient is in question. */
+typedef struct variable {
+    const char *name;
+    float *values;
+    const float *gradient;
+    size_t count;
+    float *kept, *direction; /* [count] */
+    double rms;              /* of the values; 1 where they are zero */
+} variable;
+
+static double rms_of(const float *values, size_t count)
+{
+    double sum = 0;
+    for (size_t i = 0; i < count; i++)
+        sum += (double)values[i] * (double)values[i];
+    return sqrt(sum / (double)count);
+}
+
+static void move(const variable *v, double step)
+{
+    for (size_t i = 0; i < v->count; i++)
+        v->values[i] = (float)((double)v->kept[i] + step * (double)v->direction[i]);
+}
+
+static weft_status loss_at(const weft_check_layer *l, const variable *v, double step, double *out)
+{
+    move(v, step);
+    weft_status status = weft_check_forward(l, 0, 0, true, WEFT_CHECK_ZEROED);
+    *out = status == WEFT_OK ? weft_check_loss(l, 0) : 0;
+    move(v, 0);
+    return status;
+}
+
+/* The steps as they are in fp32, along the direction. */
+static double slope_of_gradient(const variable *v, double step)
+{
+    double sum = 0;
+    for (size_t i = 0; i < v->count; i++) {
+        float above = (float)((double)v->kept[i] + step * (double)v->direction[i]);
+        float below = (float)((double)v->kept[i] - step * (double)v->direction[i]);
+        sum += (double)v->gradient[i] * ((double)above - (double)below) / (2 * step);
+    }
+    return sum;
+}
+
+/* What rounding of the outputs alone may do to a loss. */
+static double loss_noise(const weft_check_layer *l)
+{
+    const weft_check_place *p = l->place;
+    double sum = 0;
+    for (size_t i = 0; l->gives_rows && i < p->rows * p->hidden; i++) {
+        double term =
+            (double)weft_check_number(&p->dy[0], i) * (double)weft_check_number(&p->y[0], i);
+        sum += term * term;
+    }
+    return 4e-7 * (sqrt(sum) + fabs(weft_check_loss(l, 0)));
+}
+
+/* The error along the direction, in parts of the gradient's size there. */
+static weft_status try_direction(const weft_check_layer *l, const variable *v, double *out)
+{
+    double best = INFINITY;
+    for (int s = 0; s < NUM_STEPS && best > tolerance; s++) {
+        double above, below, step = steps[s] * v->rms;
+        WEFT_TRY(loss_at(l, v, step, &above));
+        WEFT_TRY(loss_at(l, v, -step, &below));
+        double slope = (above - below) / (2 * step), wanted = slope_of_gradient(v, step);
+        double size = rms_of(v->gradient, v->count) * sqrt((double)v->count);
+        size = fmax(size, fmax(fabs(slope), 200 * loss_noise(l) / (2 * step)));
+        best = fmin(best, fabs(slope - wanted) / fmax(size, 1e-30));
+    }
+    *out = best;
+    return WEFT_OK;
+}
+
+/* Directions are of rms 1. The last is the gradient's own. */
+static bool choose_direction(const variable *v, int index)
+{
+    double size = rms_of(v->gradient, v->count);
+    if (index == NUM_RANDOM && !(size > 0))
+        return false;
+    for (size_t i = 0; i < v->count; i++)
+        v->direction[i] = index == NUM_RANDOM
+                              ? (float)((double)v->gradient[i] / size)
+                              : weft_rng_normal(1, STREAM_DIRECTION + (uint64_t)index, i);
+    return true;
+}
+
+static weft_status check_variable(const weft_check_layer *l, variable *v, weft_check_report *report)
+{
+    double worst = 0, error = 0, rms = rms_of(v->gradient, v->count);
+    char check[160];
+    memcpy(v->kept, v->values, v->count * sizeof *v->kept);
+    v->rms = rms_of(v->values, v->count);
+    if (!(v->rms > 0))
+        v->rms = 1;
+    for (int d = 0; d <= NUM_RANDOM; d++)
+        if (choose_direction(v, d)) {
+            WEFT_TRY(try_direction(l, v, &error));
+            worst = fmax(worst, error);
+        }
+    memcpy(v->values, v->kept, v->count * sizeof *v->kept);
+    snprintf(check, sizeof check, "gradient of %s", v->name);
+    if (worst <= tolerance)
+        weft_check_report_add(report, WEFT_CHECK_OK, check,
+                              "%.1e from finite differences, of size %.1e", worst, rms);
+    else
+        weft_check_report_add(report, WEFT_CHECK_WRONG, check,
+                              "%.1e from finite differences (at most %.0e), of size %.1e%s", worst,
+                              tolerance, rms,
+                              rms > 0 ? "" : ": backward forgets it, and the output depends on it");
+    return WEFT_OK;
+}
+
+static weft_status check_one(const weft_check_layer *l, const char *name, float *values,
+                             const float *gradient, size_t count, weft_check_report *report)
+{
+    variable v = {.name = name, .values = values, .gradient = gradient, .count = count};
+    v.kept = malloc(2 * count * sizeof *v.kept);
+    if (!v.kept)
+        return WEFT_ERROR(WEFT_MEMORY, "out of memory for a check");
+    v.direction = v.kept + count;
+    weft_status status = check_variable(l, &v, report);
+    free(v.kept);
+    return status;
+}
+
+weft_status weft_check_gradients(const weft_check_layer *l, const weft_check_result *result,
+                                 weft_check_report *report)
+{
+    if (l->reads_rows)
+        WEFT_TRY(check_one(l, "x", l->place->x[0].data, result->dx, result->count, report));
+    for (int i = 0; i < l->num_parameters; i++)
+        WEFT_TRY(check_one(l, weft_check_parameter_name(l, l->parameters[i]),
+                           l->parameters[i]->weight.data, result->gradients[i],
+                           weft_tensor_count(&l->parameters[i]->weight), report));
+    return WEFT_OK;
+}

@@ -1,0 +1,261 @@
+#include <weft/check.h>
+
+#include <string.h>
+
+#include "core/sized.h"
+#include "layers/check.h"
+
+enum { MAX_PLACES = 4, BATCH = 2 };
+
+typedef struct check_job {
+    const weft_check_setup *setup;
+    weft_model_function build;
+    weft_comm *world, *self;
+    weft_check_place places[MAX_PLACES]; /* the first: one rank in fp32 */
+    char meshes[MAX_PLACES][32];
+    int num_places;
+    weft_check_report report;
+} check_job;
+
+/* --- which layers -------------------------------------------------------------------------- */
+
+static bool alike(const weft_model *m, int a, int b);
+
+/* Whether the members' children are alike, in order. */
+static bool alike_children(const weft_model *m, int a, int b)
+{
+    int i = a + 1, k = b + 1;
+    for (;; i++, k++) {
+        while (i < m->num_members && m->members[i].parent != a)
+            i++;
+        while (k < m->num_members && m->members[k].parent != b)
+            k++;
+        if (i == m->num_members || k == m->num_members)
+            return i == k || (i == m->num_members && k == m->num_members);
+        if (!alike(m, i, k))
+            return false;
+    }
+}
+
+/* Of one kind, costing the same, with children alike, and both in the model's middle. */
+static bool alike(const weft_model *m, int a, int b)
+{
+    const weft_layer *first = m->members[a].layer, *second = m->members[b].layer;
+    const weft_layer *ends[] = {m->layers[0], m->layers[m->num_layers - 1]};
+    weft_layer_cost costs[2];
+    if (a == b)
+        return true;
+    for (int i = 0; i < 2; i++)
+        if (first == ends[i] || second == ends[i])
+            return false;
+    if (first->ops != second->ops || (m->members[a].parent < 0) != (m->members[b].parent < 0))
+        return false;
+    weft_layer_describe(first, &m->shape, &costs[0]);
+    weft_layer_describe(second, &m->shape, &costs[1]);
+    return memcmp(&costs[0], &costs[1], sizeof costs[0]) == 0 && alike_children(m, a, b);
+}
+
+/* Whether it is asked for and no earlier one is alike; *out_alike: how many are, itself too. */
+static bool is_chosen(const check_job *j, int index, int *out_alike)
+{
+    const weft_model *m = j->places[0].model;
+    const weft_layer *layer = m->members[index].layer;
+    const char *wanted = j->setup->layer;
+    *out_alike = 0;
+    if (wanted && strcmp(wanted, weft_layer_name(layer)) == 0)
+        return (*out_alike = 1) != 0;
+    if (wanted && strcmp(wanted, layer->ops->kind) != 0)
+        return false;
+    for (int i = 0; i < m->num_members; i++)
+        if (alike(m, i, index)) {
+            if (i < index)
+                return false;
+            ++*out_alike;
+        }
+    return true;
+}
+
+/* --- where --------------------------------------------------------------------------------- */
+
+static weft_status add_place(check_job *j, weft_comm *comm, weft_dtype dtype, const char *mesh)
+{
+    weft_check_place *place = &j->places[j->num_places];
+    char *text = j->meshes[j->num_places++];
+    snprintf(text, sizeof j->meshes[0], "%s", mesh);
+    return weft_check_place_create(place, comm, j->setup, text, dtype, j->build);
+}
+
+/* A mesh that the model does not fit is left out. */
+static weft_status try_place(check_job *j, weft_comm *comm, weft_dtype dtype, const char *mesh)
+{
+    weft_status status = weft_comm_agree(comm, add_place(j, comm, dtype, mesh));
+    if (status != WEFT_CONFIG)
+        return status;
+    weft_check_report_note(&j->report, "%s: %.200s", mesh, weft_error_get()->text);
+    weft_error_clear();
+    weft_check_place_release(&j->places[--j->num_places]);
+    return WEFT_OK;
+}
+
+static weft_status find_places(check_job *j)
+{
+    int tp = weft_comm_size(j->world);
+    char mesh[32];
+    WEFT_TRY(add_place(j, j->self, WEFT_F32, "tp=1"));
+    if (j->setup->dtype != WEFT_F32)
+        WEFT_TRY(try_place(j, j->self, j->setup->dtype, "tp=1"));
+    if (tp == 1) {
+        weft_check_report_note(&j->report, "tensor parallelism: it needs two ranks");
+        return WEFT_OK;
+    }
+    snprintf(mesh, sizeof mesh, "tp=%d", tp);
+    WEFT_TRY(try_place(j, j->world, WEFT_F32, mesh));
+    snprintf(mesh, sizeof mesh, "tp=%d,sp=1", tp);
+    return try_place(j, j->world, WEFT_F32, mesh);
+}
+
+/* Why what a layer gives there cannot be compared; NULL: it can. */
+static const char *not_comparable(const weft_check_place *p, const weft_check_layer *l)
+{
+    const weft_model_options *o = &p->model->options;
+    if (!weft_check_has_experts(l))
+        return NULL;
+    if (p->dtype != WEFT_F32)
+        return "rounding may choose other experts";
+    if (o->moe_expert_capacity_factor > 0 && !weft_moe_dims_of(o, &p->model->shape).full)
+        return "with a capacity, results depend on the mesh";
+    return NULL;
+}
+
+/* --- the checks ---------------------------------------------------------------------------- */
+
+static weft_status check_first(check_job *j, const weft_check_layer *l, weft_check_result *out)
+{
+    WEFT_TRY(weft_check_alone(l, &j->report, out));
+    if (!out->is_whole)
+        return WEFT_OK;
+    WEFT_TRY(weft_check_gradients(l, out, &j->report));
+    return weft_check_describe(l, &j->report);
+}
+
+static weft_status check_places(check_job *j, int index, const weft_check_result *wanted)
+{
+    for (int p = 1; p < j->num_places; p++) {
+        weft_check_layer there;
+        WEFT_TRY(weft_check_layer_of(&j->places[p], index, &there));
+        const char *why = not_comparable(&j->places[p], &there);
+        if (why)
+            weft_check_report_add(&j->report, WEFT_CHECK_LEFT_OUT, j->meshes[p], "%s", why);
+        else
+            WEFT_TRY(weft_check_elsewhere(&there, wanted, &j->report));
+        WEFT_TRY(weft_check_describe(&there, &j->report));
+    }
+    return WEFT_OK;
+}
+
+static weft_status check_member(check_job *j, int index, int num_alike)
+{
+    weft_check_layer l;
+    weft_check_result result = {0};
+    WEFT_TRY(weft_check_layer_of(&j->places[0], index, &l));
+    weft_check_report_layer(&j->report, &l, num_alike);
+    weft_status status = weft_comm_agree(j->world, check_first(j, &l, &result));
+    if (status == WEFT_OK && result.is_whole)
+        status = check_places(j, index, &result);
+    weft_check_result_release(&result);
+    return status;
+}
+
+static weft_status no_such_layer(const weft_model *m, const char *wanted)
+{
+    const char *names[128];
+    size_t count = 0;
+    for (int i = 0; i < m->num_members && count + 2 <= sizeof names / sizeof *names; i++) {
+        names[count++] = m->members[i].layer->ops->kind;
+        names[count++] = weft_layer_name(m->members[i].layer);
+    }
+    const char *nearest = weft_nearest_name(wanted, names, count);
+    return WEFT_ERROR(WEFT_CONFIG, "no layer has the name or kind %.80s%s%s%s", wanted,
+                      nearest ? "; did you mean " : "", nearest ? nearest : "", nearest ? "?" : "");
+}
+
+static weft_status check_all(check_job *j)
+{
+    WEFT_TRY(find_places(j));
+    const weft_model *m = j->places[0].model;
+    int num_alike;
+    for (int i = 0; i < m->num_members; i++)
+        if (is_chosen(j, i, &num_alike))
+            WEFT_TRY(check_member(j, i, num_alike));
+    if (j->report.num_layers == 0)
+        return no_such_layer(m, j->setup->layer);
+    weft_check_report_end(&j->report);
+    return WEFT_OK;
+}
+
+weft_status weft_check_run(weft_comm *world, const weft_check_setup *setup,
+                           weft_model_function build, int *out_wrong)
+{
+    check_job j = {.setup = setup, .build = build, .world = world};
+    j.report.out = weft_comm_rank(world) == 0 ? setup->out : NULL;
+    j.report.json = setup->json;
+    weft_status status = weft_comm_create_self(&j.self);
+    if (status == WEFT_OK)
+        status = check_all(&j);
+    for (int p = 0; p < j.num_places; p++)
+        weft_check_place_release(&j.places[p]);
+    weft_comm_destroy(j.self);
+    *out_wrong = j.report.num_wrong;
+    return status;
+}
+
+/* --- for programs -------------------------------------------------------------------------- */
+
+static weft_status read_options(const char *model, weft_arena *arena, weft_model_options *out)
+{
+    const char *text;
+    weft_option_section section = {"model", weft_model_rows, weft_num_model_rows, out, ""};
+    WEFT_TRY(weft_arena_printf(arena, &text, "{\"model\": %s}", model ? model : "{}"));
+    WEFT_TRY(weft_options_parse(&section, 1, "weft_check", text, NULL, 0, arena));
+    if (out->vocab_size == 0)
+        out->vocab_size = WEFT_CHECK_VOCAB;
+    return weft_model_options_resolve(out);
+}
+
+static weft_status run(const weft_check *check, weft_comm *world, weft_arena *arena,
+                       weft_model_function build)
+{
+    weft_model_options options = {0};
+    int wrong;
+    WEFT_TRY(read_options(check->model, arena, &options));
+    weft_check_setup setup = {.options = &options,
+                              .own_options = check->own_options,
+                              .micro_batch_size =
+                                  check->micro_batch_size ? check->micro_batch_size : BATCH,
+                              .binding = WEFT_BINDING_TP,
+                              .dtype = check->bf16 ? WEFT_BF16 : WEFT_F32,
+                              .layer = check->layer,
+                              .json = check->json,
+                              .out = check->out ? check->out : stdout};
+    WEFT_TRY(weft_check_run(world, &setup, build, &wrong));
+    return wrong ? WEFT_ERROR(WEFT_CONFIG, "%d %s wrong", wrong,
+                              wrong == 1 ? "check is" : "checks are")
+                 : WEFT_OK;
+}
+
+weft_status weft_check_layers(const weft_check *given, weft_model_function build)
+{
+    weft_check check;
+    weft_arena arena = {0};
+    weft_comm *world = NULL;
+    int rank, size = 1, local_rank, local_size;
+    WEFT_TRY(weft_sized_copy("weft_check", given, &check, sizeof check));
+    bool launched = weft_comm_launched(&rank, &size, &local_rank, &local_size);
+    weft_status status =
+        launched && size > 1 ? weft_comm_create_world(&world) : weft_comm_create_self(&world);
+    if (status == WEFT_OK)
+        status = run(&check, world, &arena, build);
+    weft_comm_destroy(world);
+    weft_arena_release(&arena);
+    return status;
+}

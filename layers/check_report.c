@@ -1,0 +1,98 @@
+/* The verdicts, a line a check, or one JSON object. */
+#include <stdarg.h>
+
+#include "layers/check.h"
+
+static void print_json_text(FILE *out, const char *text)
+{
+    fputc('"', out);
+    for (; *text; text++)
+        if ((unsigned char)*text < 0x20)
+            fprintf(out, "\\u%04x", (unsigned)*text);
+        else
+            fprintf(out, *text == '"' || *text == '\\' ? "\\%c" : "%c", *text);
+    fputc('"', out);
+}
+
+static void end_layer(const weft_check_report *r)
+{
+    if (r->out && r->json && r->num_layers > 0)
+        fputs("\n  ]}", r->out);
+}
+
+void weft_check_report_layer(weft_check_report *r, const weft_check_layer *l, int num_alike)
+{
+    end_layer(r);
+    r->num_layers++;
+    r->num_checks = 0;
+    if (r->out && r->json) {
+        fputs(r->num_layers > 1 ? ",\n  {\"layer\": " : "{\"layers\": [\n  {\"layer\": ", r->out);
+        print_json_text(r->out, weft_layer_name(l->layer));
+        fputs(", \"kind\": ", r->out);
+        print_json_text(r->out, l->layer->ops->kind);
+        fprintf(r->out, ", \"alike\": %d, \"checks\": [", num_alike);
+    } else if (r->out) {
+        fprintf(r->out, "%s (%s)", weft_layer_name(l->layer), l->layer->ops->kind);
+        if (num_alike > 1)
+            fprintf(r->out, ", and %d more like it", num_alike - 1);
+        fputc('\n', r->out);
+    }
+}
+
+void weft_check_report_add(weft_check_report *r, weft_check_verdict verdict, const char *check,
+                           const char *format, ...)
+{
+    static const char *const names[] = {"ok", "WRONG", "--"};
+    char text[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    r->num_in_all += verdict != WEFT_CHECK_LEFT_OUT;
+    r->num_wrong += verdict == WEFT_CHECK_WRONG;
+    if (r->out && r->json) {
+        fputs(r->num_checks++ ? ",\n    {\"check\": " : "\n    {\"check\": ", r->out);
+        print_json_text(r->out, check);
+        fprintf(r->out, ", \"verdict\": \"%s\", \"text\": ",
+                verdict == WEFT_CHECK_LEFT_OUT ? "left out" : names[verdict]);
+        print_json_text(r->out, text);
+        fputc('}', r->out);
+    } else if (r->out) {
+        fprintf(r->out, "  %-5s  %s: %s\n", names[verdict], check, text);
+    }
+}
+
+void weft_check_report_note(weft_check_report *r, const char *format, ...)
+{
+    va_list args;
+    if (r->num_notes == (int)(sizeof r->notes / sizeof *r->notes))
+        return;
+    va_start(args, format);
+    vsnprintf(r->notes[r->num_notes++], sizeof r->notes[0], format, args);
+    va_end(args);
+}
+
+static void end_json(const weft_check_report *r)
+{
+    fputs(r->num_layers ? "\n], \"left_out\": [" : "{\"layers\": [], \"left_out\": [", r->out);
+    for (int i = 0; i < r->num_notes; i++) {
+        fputs(i ? ", " : "", r->out);
+        print_json_text(r->out, r->notes[i]);
+    }
+    fprintf(r->out, "], \"checks\": %d, \"wrong\": %d}\n", r->num_in_all, r->num_wrong);
+}
+
+void weft_check_report_end(weft_check_report *r)
+{
+    if (!r->out)
+        return;
+    end_layer(r);
+    if (r->json) {
+        end_json(r);
+    } else {
+        for (int i = 0; i < r->num_notes; i++)
+            fprintf(r->out, "left out: %s\n", r->notes[i]);
+        fprintf(r->out, "%d checks, %d wrong\n", r->num_in_all, r->num_wrong);
+    }
+    fflush(r->out);
+}

@@ -1,0 +1,312 @@
+/* The checker of layers finds each of a set of faults, and only where they are, and none in layers
+ * that are good: Weft's own of every kind, and a user's. Runs with 2 ranks. */
+#include <stdlib.h>
+
+#include <weft/weft.h>
+
+#include "layers/check.h"
+#include "tests/expect.h"
+#include "tests/layers/harness.h"
+
+/* --- a layer and a loss that can be wrong -------------------------------------------------- */
+
+typedef enum fault {
+    NONE,
+    GRADIENT_FORGOTTEN,
+    GRADIENT_DOUBLED,
+    DX_WITHOUT_WEIGHT,
+    DX_IN_PART,
+    Y_IN_PART,
+    Y_READ_BACK,
+    ALWAYS_ADDS,
+    ALWAYS_WRITES,
+    X_CHANGED,
+    DY_CHANGED,
+    KEEPS_IN_LAYER,
+    SCRATCH_NOT_CLEARED,
+    STASH_NOT_SAID,
+    PARAMETERS_NOT_SAID,
+    SCRATCH_NOT_SAID,
+    NO_SUM_OVER_TP,
+    LOSS_ON_ALL_RANKS,
+    LOSS_NOT_SCALED,
+    NUM_FAULTS
+} fault;
+static fault now;
+
+static const struct {
+    const char *name;
+    const char *wrong[4]; /* the checks that say so, all of them */
+} expected[NUM_FAULTS] = {
+    [NONE] = {"none", {0}},
+    [GRADIENT_FORGOTTEN] = {"gradient forgotten", {"gradient of w:"}},
+    [GRADIENT_DOUBLED] = {"gradient doubled", {"gradient of w:"}},
+    [DX_WITHOUT_WEIGHT] = {"dx without the weight", {"gradient of x:"}},
+    [DX_IN_PART] = {"dx in part", {"written: 16 of 128 elements of dx"}},
+    [Y_IN_PART] = {"y in part", {"written: 16 of 128 elements of y"}},
+    [Y_READ_BACK] = {"y read in backward", {"written: 16 gradients"}},
+    [ALWAYS_ADDS] = {"overwrite ignored", {"overwrite: gradient of w:"}},
+    [ALWAYS_WRITES] = {"always overwrites", {"add: gradient of w:"}},
+    [X_CHANGED] = {"x changed", {"kept: x is"}},
+    [DY_CHANGED] = {"dy changed", {"kept: dy is"}},
+    [KEEPS_IN_LAYER] = {"kept in the layer", {"in flight: gradient of w differs"}},
+    [SCRATCH_NOT_CLEARED] = {"scratch not cleared", {"again: y differs"}},
+    [STASH_NOT_SAID] = {"stash not said",
+                        {"describe: activation_bytes says 0, a pass takes 512",
+                         "describe at tp=2: activation_bytes says 0, a pass takes 512",
+                         "describe at tp=2,sp=1: activation_bytes says 0, a pass takes 256"}},
+    [PARAMETERS_NOT_SAID] = {"parameters not said",
+                             {"describe: num_params says 8, a pass finds 16",
+                              "describe at tp=2: num_params", "describe at tp=2,sp=1: num_params"}},
+    [SCRATCH_NOT_SAID] = {"scratch not said",
+                          {"describe: scratch_bytes says 0, a pass takes 64",
+                           "describe at tp=2: scratch_bytes", "describe at tp=2,sp=1: scratch"}},
+    [NO_SUM_OVER_TP] = {"no sum over tp", {"tp=2,sp=1: gradient of w:"}},
+    [LOSS_ON_ALL_RANKS] = {"loss on all ranks", {"tp=2: the loss:"}},
+    [LOSS_NOT_SCALED] = {"loss not scaled", {"gradient of x:"}},
+};
+
+/* y = w x, element by element; w [H]. */
+typedef struct gate {
+    weft_layer base;
+    weft_parameter *w;
+    weft_tensor kept; /* a fault: of the last forward */
+} gate;
+
+typedef struct gate_state {
+    weft_tensor x, y, copy;
+} gate_state;
+
+static void gate_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
+{
+    (void)layer;
+    size_t rows = shape->seq * shape->batch / (size_t)(shape->sequence_parallel ? shape->tp : 1);
+    out->num_params = now == PARAMETERS_NOT_SAID ? shape->hidden / 2 : shape->hidden;
+    out->local_params = shape->hidden;
+    out->param_bytes = shape->hidden * weft_dtype_bytes(shape->dtype);
+    out->activation_bytes = now == STASH_NOT_SAID ? 0 : rows * shape->hidden * 4;
+    out->scratch_bytes = now == SCRATCH_NOT_SAID ? 0 : shape->hidden * 4;
+}
+
+static weft_status gate_init(weft_layer *layer, weft_build *build)
+{
+    const weft_shape *shape = weft_build_shape(build);
+    bool partial = shape->sequence_parallel && now != NO_SUM_OVER_TP;
+    return weft_build_parameter(build,
+                                &WEFT_ARGS(weft_parameter_spec, .name = "w", .num_dims = 1,
+                                           .dims = {shape->hidden}, .init = WEFT_INIT_ONE,
+                                           .sum_over_tp = partial),
+                                &((gate *)layer)->w);
+}
+
+static weft_status gate_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
+                                weft_tensor *y)
+{
+    gate *g = (gate *)layer;
+    gate_state *state = weft_pass_state(pass, layer);
+    const float *w = g->w->weight.data;
+    size_t rows = x->dims[0], cols = x->dims[1], mark = weft_pass_mark(pass);
+    weft_tensor sums;
+    WEFT_TRY(weft_lane_sync(weft_pass_lane(pass)));
+    WEFT_TRY(weft_pass_stash(pass, WEFT_F32, rows, cols, &state->copy));
+    WEFT_TRY(weft_pass_scratch(pass, WEFT_F32, 1, cols, &sums));
+    float *from = x->data, *to = y->data, *sum = sums.data;
+    if (now != SCRATCH_NOT_CLEARED)
+        memset(sum, 0, cols * sizeof *sum);
+    for (size_t i = 0; i < (now == Y_IN_PART ? rows - 1 : rows) * cols; i++)
+        to[i] = from[i] * w[i % cols] + 0 * sum[i % cols];
+    memcpy(state->copy.data, from, rows * cols * sizeof *from);
+    if (now == X_CHANGED)
+        from[0] = 1;
+    state->x = *x;
+    state->y = *y;
+    g->kept = *x;
+    weft_pass_release(pass, mark);
+    return WEFT_OK;
+}
+
+static weft_status gate_backward(weft_layer *layer, weft_pass *pass, const weft_tensor *dy,
+                                 weft_tensor *dx)
+{
+    gate *g = (gate *)layer;
+    gate_state *state = weft_pass_state(pass, layer);
+    const float *w = g->w->weight.data;
+    const weft_tensor *x = now == KEEPS_IN_LAYER ? &g->kept
+                           : now == Y_READ_BACK  ? &state->y
+                                                 : &state->copy;
+    size_t rows = dy->dims[0], cols = dy->dims[1];
+    float *from = dy->data, *to = dx->data;
+    WEFT_TRY(weft_lane_sync(weft_pass_lane(pass)));
+    for (size_t i = 0; i < (now == DX_IN_PART ? rows - 1 : rows) * cols; i++)
+        to[i] = from[i] * (now == DX_WITHOUT_WEIGHT ? 1 : w[i % cols]);
+    bool overwrite = now == ALWAYS_WRITES || (weft_pass_overwrite(pass) && now != ALWAYS_ADDS);
+    for (size_t c = 0; c < cols && now != GRADIENT_FORGOTTEN; c++) {
+        double sum = 0;
+        for (size_t r = 0; r < rows; r++)
+            sum += (double)from[r * cols + c] * (double)((const float *)x->data)[r * cols + c];
+        g->w->grad[c] =
+            (overwrite ? 0 : g->w->grad[c]) + (float)(now == GRADIENT_DOUBLED ? 2 * sum : sum);
+    }
+    if (now == GRADIENT_FORGOTTEN && overwrite)
+        memset(g->w->grad, 0, cols * sizeof(float));
+    if (now == DY_CHANGED)
+        from[0] = 1;
+    return WEFT_OK;
+}
+
+static void own_destroy(weft_layer *layer)
+{
+    free(layer);
+}
+
+static const weft_layer_ops gate_ops = {.struct_bytes = sizeof(weft_layer_ops),
+                                        .kind = "gate",
+                                        .state_bytes = sizeof(gate_state),
+                                        .describe = gate_describe,
+                                        .init = gate_init,
+                                        .forward = gate_forward,
+                                        .backward = gate_backward,
+                                        .destroy = own_destroy};
+
+/* A last layer: half the mean square of its rows. */
+static void loss_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
+{
+    (void)layer;
+    (void)shape;
+    (void)out;
+}
+
+static weft_status loss_init(weft_layer *layer, weft_build *build)
+{
+    (void)layer;
+    (void)build;
+    return WEFT_OK;
+}
+
+static weft_status loss_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
+                                weft_tensor *y)
+{
+    (void)y;
+    const float *values = x->data;
+    const weft_shape *shape = weft_pass_shape(pass);
+    bool counts = shape->sequence_parallel || now == LOSS_ON_ALL_RANKS ||
+                  weft_pass_groups(pass)->coords.at[WEFT_AXIS_TP] == 0;
+    *(weft_tensor *)weft_pass_state(pass, layer) = *x;
+    WEFT_TRY(weft_lane_sync(weft_pass_lane(pass)));
+    for (size_t i = 0; i < weft_tensor_count(x) && counts; i++)
+        weft_pass_metrics(pass)->loss_sum += 0.5 * (double)values[i] * (double)values[i];
+    return WEFT_OK;
+}
+
+static weft_status loss_backward(weft_layer *layer, weft_pass *pass, const weft_tensor *dy,
+                                 weft_tensor *dx)
+{
+    (void)dy;
+    const weft_tensor *x = weft_pass_state(pass, layer);
+    const weft_shape *shape = weft_pass_shape(pass);
+    float scale = now == LOSS_NOT_SCALED ? 1 : weft_pass_loss_scale(pass);
+    for (size_t i = 0; i < weft_tensor_count(x); i++)
+        ((float *)dx->data)[i] =
+            scale * ((const float *)x->data)[i] / (float)(shape->seq * shape->batch);
+    return WEFT_OK;
+}
+
+static const weft_layer_ops loss_ops = {.struct_bytes = sizeof(weft_layer_ops),
+                                        .kind = "squares",
+                                        .state_bytes = sizeof(weft_tensor),
+                                        .describe = loss_describe,
+                                        .init = loss_init,
+                                        .forward = loss_forward,
+                                        .backward = loss_backward,
+                                        .destroy = own_destroy};
+
+static weft_layer *own(const weft_layer_ops *ops, size_t bytes)
+{
+    weft_layer *layer = calloc(1, bytes);
+    if (layer)
+        layer->ops = ops;
+    return layer;
+}
+
+static weft_status build_own(weft_model *model, const weft_model_options *options)
+{
+    WEFT_TRY(weft_model_add_embedding(model, options));
+    WEFT_TRY(weft_model_add(model, own(&gate_ops, sizeof(gate))));
+    return weft_model_add(model, own(&loss_ops, sizeof(weft_layer)));
+}
+
+/* --- the test ------------------------------------------------------------------------------ */
+
+static int check(weft_comm *world, const char *model, weft_expert_binding binding, weft_dtype dtype,
+                 weft_model_function build, char **out_text)
+{
+    weft_arena arena = {0};
+    weft_model_options options = {0};
+    char json[512];
+    size_t bytes;
+    int wrong = -1;
+    snprintf(json, sizeof json,
+             "{\"model\": {\"num_layers\": 1, \"hidden_size\": 16, \"ffn_hidden_size\": 24, "
+             "\"num_attention_heads\": 2, \"seq_length\": 4, \"vocab_size\": 29%s}}",
+             model);
+    EXPECT_OK(harness_options(json, &arena, &options));
+    FILE *out = open_memstream(out_text, &bytes);
+    weft_check_setup setup = {
+        .options = &options, .micro_batch_size = 2, .binding = binding, .dtype = dtype, .out = out};
+    EXPECT_OK(weft_check_run(world, &setup, build, &wrong));
+    fclose(out);
+    weft_arena_release(&arena);
+    return wrong;
+}
+
+/* Each expected check is wrong, and no other. */
+static void check_fault(weft_comm *world, fault f)
+{
+    char *text;
+    now = f;
+    int wrong = check(world, "", WEFT_BINDING_TP, WEFT_F32, build_own, &text), count = 0;
+    now = NONE;
+    while (count < 4 && expected[f].wrong[count]) {
+        char line[128];
+        snprintf(line, sizeof line, "  WRONG  %s", expected[f].wrong[count++]);
+        EXPECT(weft_comm_rank(world) > 0 || strstr(text, line), "%s: no \"%s\" in\n%s",
+               expected[f].name, line, text);
+    }
+    EXPECT(wrong == count, "%s: %d are wrong, not %d:\n%s", expected[f].name, wrong, count, text);
+    free(text);
+}
+
+static void check_good(weft_comm *world, const char *model, weft_expert_binding binding,
+                       weft_dtype dtype, const char *kind)
+{
+    char *text;
+    int wrong = check(world, model, binding, dtype, NULL, &text);
+    EXPECT(wrong == 0, "%s: %d are wrong:\n%s", model, wrong, text);
+    EXPECT(weft_comm_rank(world) > 0 || (strstr(text, kind) && strstr(text, "ok     tp=2,sp=1: ")),
+           "%s: no %s on two ranks in\n%s", model, kind, text);
+    free(text);
+}
+
+int main(void)
+{
+    weft_comm *world;
+    EXPECT_OK(weft_comm_create_world(&world));
+    EXPECT(weft_comm_size(world) == 2, "run with 2 ranks");
+    for (int f = NONE; f < NUM_FAULTS; f++)
+        check_fault(world, (fault)f);
+    check_good(world, ", \"hidden_dropout\": 0.1, \"attention_dropout\": 0.1", WEFT_BINDING_TP,
+               WEFT_BF16, "(mlp)");
+    check_good(world,
+               ", \"swiglu\": true, \"normalization\": \"RMSNorm\", \"disable_bias_linear\": true, "
+               "\"position_embedding_type\": \"rope\", "
+               "\"untie_embeddings_and_output_weights\": true",
+               WEFT_BINDING_TP, WEFT_F32, "(head)");
+    for (int b = 0; b < 2; b++)
+        check_good(world,
+                   ", \"num_experts\": 4, \"moe_aux_loss_coeff\": 0.1, \"moe_z_loss_coeff\": 0.1, "
+                   "\"moe_shared_expert_intermediate_size\": 8",
+                   b ? WEFT_BINDING_DP : WEFT_BINDING_TP, WEFT_F32, "(moe)");
+    EXPECT_OK(weft_comm_barrier(world));
+    weft_comm_destroy(world);
+    return expect_finish();
+}
