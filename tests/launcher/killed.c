@@ -139,10 +139,10 @@ static void check_checkpoint(const run *r)
     child_release(&c);
 }
 
-/* Where Open MPI has the files of a job; false: no mpirun has started it. */
-static bool find_job_folder(const child *c, char out[64])
+/* Where Open MPI has the files of a job, by the name that it knows the folder by; false: no mpirun
+ * has started it. */
+static bool find_job_folder(const child *c, const char *name, char out[64])
 {
-    static const char name[] = "OMPI_MCA_btl_vader_backing_directory=";
     char path[64];
     pid_t rank;
     if (child_ranks(c, &rank, 1) < 1)
@@ -153,9 +153,9 @@ static bool find_job_folder(const child *c, char out[64])
     size_t capacity = 0;
     bool found = false;
     while (file && !found && getdelim(&entry, &capacity, 0, file) > 0) {
-        found = strncmp(entry, name, sizeof name - 1) == 0;
+        found = strncmp(entry, name, strlen(name)) == 0;
         if (found)
-            snprintf(out, 64, "%s", entry + sizeof name - 1);
+            snprintf(out, 64, "%s", entry + strlen(name) + 1);
     }
     free(entry);
     if (file)
@@ -163,24 +163,30 @@ static bool find_job_folder(const child *c, char out[64])
     return found;
 }
 
-/* A job that is killed leaves its folder in shared memory; the next start removes it, and one that
- * ends leaves none. */
+/* A job that is killed leaves its folders; the next start removes them, and one that ends leaves
+ * none. */
 static void check_job_folders(const run *r)
 {
-    char folders[2][64] = {""};
+    static const char *const names[] = {"OMPI_MCA_btl_vader_backing_directory",
+                                        "OMPI_MCA_orte_tmpdir_base"};
+    char folders[2][2][64] = {{""}};
     for (int i = 0; i < 2; i++) {
         child c;
         size_t before = metrics_length(r);
         if (!start(r, &c))
             return;
         bool running = wait_for_steps(&c, r, before);
-        EXPECT(running && find_job_folder(&c, folders[i]), "%s: no job's folder", r->name);
-        EXPECT(access(folders[i], F_OK) == 0, "%s: no %s", r->name, folders[i]);
-        EXPECT(i == 0 || access(folders[0], F_OK) != 0, "%s is still there", folders[0]);
+        for (int k = 0; k < 2; k++) {
+            EXPECT(running && find_job_folder(&c, names[k], folders[i][k]) &&
+                       access(folders[i][k], F_OK) == 0,
+                   "%s: no job's folder", r->name);
+            EXPECT(i == 0 || access(folders[0][k], F_OK) != 0, "%s is still there", folders[0][k]);
+        }
         if (i == 1) {
             kill(c.pid, SIGTERM);
             EXPECT(child_wait(&c, 20), "%s: goes on after a signal", r->name);
-            EXPECT(access(folders[1], F_OK) != 0, "%s is still there", folders[1]);
+            for (int k = 0; k < 2; k++)
+                EXPECT(access(folders[1][k], F_OK) != 0, "%s is still there", folders[1][k]);
         }
         child_release(&c);
     }
