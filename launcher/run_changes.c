@@ -108,7 +108,8 @@ weft_status weft_run_changes(const weft_config *run, const weft_config *config, 
         now->train_iters > run->train.train_iters && now->lr_decay_style != (int)WEFT_LR_CONSTANT;
     if (longer && now->lr_decay_iters == run->train.lr_decay_iters &&
         now->lr_decay_iters < now->train_iters)
-        fprintf(stream, "; train.lr_decay_iters stays %lld", (long long)now->lr_decay_iters);
+        fprintf(stream, "; train.lr_decay_iters stays %lld: lr is %g from there on",
+                (long long)now->lr_decay_iters, now->min_lr);
     *out = NULL;
     if (fclose(stream) != 0 && status == WEFT_OK)
         status = WEFT_ERROR(WEFT_MEMORY, "out of memory for a list of changes");
