@@ -356,21 +356,32 @@ static weft_status check_device(const weft_config *c)
 }
 
 /* What has to fit the mesh besides its own rules. */
-static weft_status check_model(const void *context, const weft_mesh *mesh)
+typedef struct fitting {
+    const weft_config *config;
+    const weft_topology *topology; /* NULL: not known yet */
+} fitting;
+
+static weft_status check_fitting(const void *context, const weft_mesh *mesh)
 {
-    const weft_config *c = context;
+    const fitting *f = context;
+    const weft_config *c = f->config;
     WEFT_TRY(
         weft_model_check_mesh(&c->model, mesh, c->model.num_layers, c->train.micro_batch_size));
-    return weft_model_check_moe(&c->model, &c->parallel, mesh);
+    WEFT_TRY(weft_model_check_moe(&c->model, &c->parallel, mesh));
+    if (!f->topology)
+        return WEFT_OK;
+    return weft_topology_check(f->topology, mesh, c->parallel.allow_tp_across_nodes);
 }
 
-static weft_status check_world(const weft_config *c, int world, weft_mesh *out)
+static weft_status check_world(const weft_config *c, int world, const weft_topology *topology,
+                               weft_mesh *out)
 {
+    fitting f = {c, topology};
     weft_mesh_request request = {.options = &c->parallel,
                                  .world = world,
                                  .num_experts = c->model.num_experts,
-                                 .check = check_model,
-                                 .context = c};
+                                 .check = check_fitting,
+                                 .context = &f};
     WEFT_TRY(name_section(weft_mesh_build_for(&request, out)));
     WEFT_TRY(check_batch(c, out->dp));
     WEFT_TRY(check_device(c));
@@ -382,7 +393,13 @@ static weft_status check_world(const weft_config *c, int world, weft_mesh *out)
 weft_status weft_config_mesh(const weft_config *config, const weft_config_source *source, int world,
                              weft_mesh *out)
 {
-    return weft_config_locate(source, check_world(config, world, out));
+    return weft_config_locate(source, check_world(config, world, NULL, out));
+}
+
+weft_status weft_config_mesh_on(const weft_config *config, const weft_config_source *source,
+                                const weft_topology *topology, weft_mesh *out)
+{
+    return weft_config_locate(source, check_world(config, topology->world, topology, out));
 }
 
 weft_status weft_config_text(const weft_config *config, weft_arena *arena, const char **out)

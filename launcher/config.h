@@ -13,6 +13,7 @@
 
 #include "core/options.h"
 #include "parallel/mesh.h"
+#include "parallel/topology.h"
 
 typedef enum weft_precision {
     WEFT_PRECISION_FP32,
@@ -116,6 +117,9 @@ int weft_config_world(const weft_config *config);
  * the config asks for: builds the mesh. Errors point into the file. */
 weft_status weft_config_mesh(const weft_config *config, const weft_config_source *source, int world,
                              weft_mesh *out) WEFT_CHECKED;
+/* The same where the ranks' nodes are known. */
+weft_status weft_config_mesh_on(const weft_config *config, const weft_config_source *source,
+                                const weft_topology *topology, weft_mesh *out) WEFT_CHECKED;
 /* The resolved config as JSON text, in the arena. */
 weft_status weft_config_text(const weft_config *config, weft_arena *arena,
                              const char **out) WEFT_CHECKED;

@@ -35,8 +35,8 @@ typedef struct weft_topology {
 weft_status weft_topology_discover(weft_comm *world, weft_arena *arena,
                                    weft_topology *out) WEFT_CHECKED;
 /* TP must lie inside a node: WEFT_CONFIG naming the first rank that breaks it, its node, its
- * peers' node, and the largest tp that would fit. `allow` turns the refusal into a warning. Pure.
- */
+ * peers' node. `allow` turns the refusal into a warning. A check of a weft_mesh_request, which
+ * knows what would fit. Pure. */
 weft_status weft_topology_check(const weft_topology *topology, const weft_mesh *mesh,
                                 bool allow) WEFT_CHECKED;
 /* The fewest ranks that a group along `axis` has on one of its nodes. Pure. */

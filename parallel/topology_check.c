@@ -34,20 +34,11 @@ weft_status weft_topology_check(const weft_topology *topology, const weft_mesh *
                      leader, topology->node_of[leader], rank, topology->node_of[rank]);
         return WEFT_OK;
     }
-    weft_mesh smaller = *mesh; /* the same ranks with tp given to dp */
-    int unused = 0;
-    for (smaller.tp = mesh->tp - 1; smaller.tp > 1; smaller.tp--) {
-        smaller.dp = mesh->tp * mesh->dp / smaller.tp;
-        if (smaller.tp * smaller.dp == mesh->tp * mesh->dp &&
-            first_astray(topology, &smaller, &unused) < 0)
-            break;
-    }
     return WEFT_ERROR(WEFT_CONFIG,
                       "tensor_model_parallel_size %d: rank %d is on node %d, but rank %d of its "
-                      "tensor-parallel group is on node %d; tensor parallelism must stay inside a "
-                      "node: tp %d is the largest that fits (allow_tp_across_nodes overrides)",
-                      mesh->tp, rank, topology->node_of[rank], leader, topology->node_of[leader],
-                      smaller.tp);
+                      "tensor-parallel group is on node %d, and it must stay inside a node "
+                      "(allow_tp_across_nodes overrides)",
+                      mesh->tp, rank, topology->node_of[rank], leader, topology->node_of[leader]);
 }
 
 int weft_topology_inside(const weft_topology *topology, const weft_mesh *mesh, weft_axis axis)
