@@ -23,6 +23,9 @@ struct weft_dataset {
     extent *extents;
     size_t num_extents, capacity_extents;
     bool is_mock;
+    weft_sample_function fill; /* of the program's own; NULL: not */
+    const void *own_options;
+    int64_t own_vocab_size;
     int32_t mock_vocab_size;
     uint64_t mock_seed, mock_stream;
 };
@@ -263,6 +266,43 @@ weft_status weft_dataset_open_mock(uint64_t num_tokens, int32_t vocab_size, uint
     d->mock_seed = seed;
     d->mock_stream = weft_rng_stream_of("mock data");
     *out = d;
+    return WEFT_OK;
+}
+
+weft_status weft_dataset_open_own(weft_sample_function function, const void *own_options,
+                                  int64_t vocab_size, weft_dataset **out)
+{
+    weft_dataset *d = calloc(1, sizeof(*d));
+    if (d)
+        d->prefix = strdup("the program's own data");
+    if (!d || !d->prefix) {
+        free(d);
+        return WEFT_ERROR(WEFT_MEMORY, "the program's own data: no memory");
+    }
+    d->fill = function;
+    d->own_options = own_options;
+    d->own_vocab_size = vocab_size;
+    *out = d;
+    return WEFT_OK;
+}
+
+bool weft_dataset_is_own(const weft_dataset *dataset)
+{
+    return dataset->fill;
+}
+
+weft_status weft_dataset_fill(const weft_dataset *d, const weft_sample *sample)
+{
+    weft_sample whole = *sample;
+    whole.vocab_size = d->own_vocab_size;
+    whole.own_options = d->own_options;
+    WEFT_TRY(d->fill(&whole));
+    for (size_t i = 0; i < whole.seq_length; i++)
+        if (whole.tokens[i] < 0 || whole.tokens[i] >= whole.vocab_size)
+            return WEFT_ERROR(WEFT_CONFIG,
+                              "%s: token %d at %zu of sample %" PRIu64
+                              " is outside a vocabulary of %" PRId64,
+                              d->prefix, (int)whole.tokens[i], i, whole.index, whole.vocab_size);
     return WEFT_OK;
 }
 

@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include <weft/sample.h>
 #include <weft/status.h>
 
 /* One .bin/.idx pair. */
@@ -21,6 +22,10 @@ weft_status weft_dataset_open(const char *prefix, weft_dataset **out) WEFT_CHECK
 /* Random tokens below vocab_size from Philox, for speed runs. */
 weft_status weft_dataset_open_mock(uint64_t num_tokens, int32_t vocab_size, uint64_t seed,
                                    weft_dataset **out) WEFT_CHECKED;
+/* What the program's own function fills (<weft/sample.h>): each of its splits is without end, in
+ * order. vocab_size: tokens are refused outside of it. own_options: borrowed. */
+weft_status weft_dataset_open_own(weft_sample_function function, const void *own_options,
+                                  int64_t vocab_size, weft_dataset **out) WEFT_CHECKED;
 void weft_dataset_close(weft_dataset *dataset);
 
 /* The prefix it was opened by, for messages. Borrowed. */
@@ -41,6 +46,7 @@ weft_status weft_dataset_max_token(const weft_dataset *dataset, int32_t *out) WE
 typedef struct weft_split {
     uint64_t first_sample, num_samples; /* of floor((tokens - 1) / seq_length) */
     int64_t seq_length;
+    weft_sample_use use;
 } weft_split;
 
 /* Divides the samples by weights such as {969, 30, 1}. A split with weight > 0 gets at least one

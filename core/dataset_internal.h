@@ -9,6 +9,13 @@
 
 #include <stdint.h>
 
+#include "core/dataset.h"
+
+/* Of weft_dataset_open_own. */
+bool weft_dataset_is_own(const weft_dataset *dataset);
+/* Fills the sample, whose vocab_size and own_options are the dataset's. */
+weft_status weft_dataset_fill(const weft_dataset *dataset, const weft_sample *sample) WEFT_CHECKED;
+
 enum { WEFT_INDEX_MAGIC_BYTES = 9, WEFT_INDEX_HEADER_BYTES = 34 };
 #define WEFT_INDEX_MAGIC "MMIDIDX\0" /* the ninth byte is the literal's own NUL */
 #define WEFT_INDEX_VERSION UINT64_C(1)

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "core/dataset.h"
+#include "core/dataset_internal.h"
 #include "core/rng.h"
 
 weft_status weft_dataset_split(const weft_dataset *dataset, int64_t seq_length,
@@ -22,6 +23,10 @@ weft_status weft_dataset_split(const weft_dataset *dataset, int64_t seq_length,
                           "cannot split into samples of %" PRId64
                           " tokens by weights that sum to %g",
                           seq_length, total);
+    for (int k = 0; k < 3 && weft_dataset_is_own(dataset); k++)
+        out[k] = (weft_split){0, weights[k] > 0 ? UINT64_MAX : 0, seq_length, (weft_sample_use)k};
+    if (weft_dataset_is_own(dataset))
+        return WEFT_OK;
     uint64_t tokens = weft_dataset_num_tokens(dataset);
     uint64_t samples = tokens > 0 ? (tokens - 1) / (uint64_t)seq_length : 0;
     if (samples < num_wanted)
@@ -46,7 +51,7 @@ weft_status weft_dataset_split(const weft_dataset *dataset, int64_t seq_length,
             bounds[k] = most;
     }
     for (int k = 0; k < 3; k++)
-        out[k] = (weft_split){bounds[k], bounds[k + 1] - bounds[k], seq_length};
+        out[k] = (weft_split){bounds[k], bounds[k + 1] - bounds[k], seq_length, (weft_sample_use)k};
     return WEFT_OK;
 }
 
@@ -55,6 +60,13 @@ weft_status weft_split_read(const weft_dataset *dataset, const weft_split *split
 {
     if (split->num_samples == 0)
         return WEFT_ERROR(WEFT_CONFIG, "%s: this split has no samples", weft_dataset_name(dataset));
+    if (weft_dataset_is_own(dataset))
+        return weft_dataset_fill(dataset, &(weft_sample){.use = split->use,
+                                                         .index = number,
+                                                         .seed = seed,
+                                                         .seq_length = (size_t)split->seq_length,
+                                                         .tokens = tokens,
+                                                         .labels = labels});
     uint64_t epoch = number / split->num_samples, position = number % split->num_samples;
     if (shuffle) {
         uint64_t stream = weft_rng_stream_mix(weft_rng_stream_of("sample order"), epoch);

@@ -68,6 +68,8 @@ static const weft_option_row train_rows[] = {
         "fp16: steps whose gradients overflow until the loss scale is halved"),
     INT(T, eval_interval, "0", 0, "steps", "steps between evaluations; 0: none"),
     INT(T, eval_iters, "4", 1, "batches", "global batches an evaluation"),
+    {"frozen_parameters", WEFT_OPTION_STRINGS, offsetof(T, frozen_parameters), "[]", 0, 0, NULL,
+     NULL, "names, with * and ?, of parameters that training leaves as they are"},
 };
 #undef T
 #define T weft_data_options
@@ -132,6 +134,17 @@ size_t weft_config_sections(weft_config *config, weft_option_section out[WEFT_MA
     out[COUNT(sections)] = (weft_option_section){own->section, own->rows, own->num_rows,
                                                  config->own, own->section_help};
     return COUNT(sections) + 1;
+}
+
+bool weft_config_reads_file(const weft_config *config)
+{
+    return !config->data.mock_data && config->data.data_path;
+}
+
+bool weft_config_has_own_data(const weft_config *config)
+{
+    return config->application && config->application->sample && !config->data.mock_data &&
+           !config->data.data_path;
 }
 
 weft_model_function weft_config_build(const weft_config *config)
@@ -246,12 +259,14 @@ static weft_status check_train(const weft_config *c)
     if (t->min_lr > t->lr)
         return WEFT_ERROR(WEFT_CONFIG, "train.min_lr: %g is above lr %g", t->min_lr, t->lr);
     WEFT_TRY(check_batch(c, 0));
-    if (!c->data.mock_data && !c->data.data_path)
+    if (!c->data.mock_data && !c->data.data_path && !weft_config_has_own_data(c))
         return WEFT_ERROR(WEFT_CONFIG,
                           "data.data_path: missing; make a dataset with weft prepare, or set "
                           "data.mock_data");
     if (c->data.mock_data && c->model.vocab_size == 0)
         return WEFT_ERROR(WEFT_CONFIG, "model.vocab_size: mock data needs one");
+    if (weft_config_has_own_data(c) && c->model.vocab_size == 0)
+        return WEFT_ERROR(WEFT_CONFIG, "model.vocab_size: the program's own data needs one");
     WEFT_TRY(weft_config_split(c, weights));
     if (t->eval_interval > 0 && !(weights[1] > 0))
         return WEFT_ERROR(WEFT_CONFIG, "data.split: evaluation needs a validation share, not %s",

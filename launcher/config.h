@@ -34,6 +34,7 @@ typedef struct weft_train_options { /* section "train" */
     double initial_loss_scale, min_loss_scale;
     int64_t loss_scale_window, hysteresis;
     int64_t eval_interval, eval_iters;
+    weft_string_list frozen_parameters;
 } weft_train_options;
 
 typedef struct weft_data_options { /* section "data" */
@@ -87,6 +88,10 @@ typedef struct weft_config {
 enum { WEFT_MAX_CONFIG_SECTIONS = 8 };
 /* The sections with their rows, targets inside `config`, whose application is set; how many. */
 size_t weft_config_sections(weft_config *config, weft_option_section out[WEFT_MAX_CONFIG_SECTIONS]);
+/* Where tokens come from: the file of data.data_path; the application's function; else mock data.
+ */
+bool weft_config_reads_file(const weft_config *config);
+bool weft_config_has_own_data(const weft_config *config);
 /* The model function of the config's application; NULL: the model that the config describes. */
 weft_model_function weft_config_build(const weft_config *config);
 

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -75,6 +76,39 @@ weft_status weft_progress_open(weft_progress *p, const char *run_dir, int64_t st
     return WEFT_OK;
 }
 
+/* What lines of metrics.jsonl may hold. */
+static const char *const keys[] = {"step",
+                                   "loss",
+                                   "aux_loss",
+                                   "grad_norm",
+                                   "lr",
+                                   "tokens",
+                                   "tokens_per_s",
+                                   "step_ms",
+                                   "model_flops_utilization",
+                                   "device_bytes_peak",
+                                   "expert_load_max_over_mean",
+                                   "dropped_tokens",
+                                   "loss_scale",
+                                   "skipped_steps",
+                                   "moe_num_partitions",
+                                   "moe_memory_reuse",
+                                   "moe_all_to_all",
+                                   "moe_choice",
+                                   "validation_loss",
+                                   "validation_tokens"};
+
+weft_status weft_progress_check_metrics(const weft_metric_list *own)
+{
+    for (int i = 0; i < own->count; i++)
+        for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
+            if (strcmp(own->rows[i].name, keys[k]) == 0)
+                return WEFT_ERROR(WEFT_CONFIG,
+                                  "metric %s: Weft writes that key itself; name it otherwise",
+                                  keys[k]);
+    return WEFT_OK;
+}
+
 static void write_line(FILE *out, const weft_step_result *r)
 {
     char grad_norm[32] = "null"; /* of a skipped step: infinite, which JSON does not know */
@@ -98,6 +132,11 @@ static void write_line(FILE *out, const weft_step_result *r)
                 weft_exchange_text((int)r->moe.form));
     if (r->moe_choice)
         fprintf(out, ", \"moe_choice\": \"%s\"", r->moe_choice);
+    for (int i = 0; i < r->own->count; i++)
+        if (isfinite(r->own_values[i]))
+            fprintf(out, ", \"%s\": %.17g", r->own->rows[i].name, r->own_values[i]);
+        else
+            fprintf(out, ", \"%s\": null", r->own->rows[i].name);
     fputs("}\n", out);
 }
 

@@ -29,6 +29,8 @@ weft_status weft_progress_step(weft_progress *progress,
 weft_status weft_progress_evaluation(weft_progress *progress, int64_t step,
                                      const weft_evaluation *evaluation) WEFT_CHECKED;
 /* A line of its own (checkpoints), which the live line does not overwrite. */
+/* WEFT_CONFIG where a layer's metric has the name of a key that lines have anyway. */
+weft_status weft_progress_check_metrics(const weft_metric_list *own) WEFT_CHECKED;
 void weft_progress_note(weft_progress *progress, const char *format, ...) WEFT_PRINTF(2, 3);
 void weft_progress_close(weft_progress *progress);
 

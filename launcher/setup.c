@@ -7,6 +7,7 @@
 
 #include "core/file.h"
 #include "core/log.h"
+#include "launcher/progress.h"
 #include "launcher/run_folder.h"
 #include "launcher/tokenizer.h"
 #include "layers/outline.h"
@@ -18,7 +19,7 @@ weft_status weft_setup_tokenizer_text(const weft_config *config, weft_arena *are
                                       const char **out)
 {
     *out = NULL;
-    if (config->data.mock_data)
+    if (!weft_config_reads_file(config))
         return WEFT_OK;
     const char *path;
     char *text;
@@ -38,7 +39,7 @@ static weft_status read_tokenizer(const weft_config *config, weft_arena *arena,
     const char *path;
     weft_prepared prepared;
     *out = (weft_tokenizer_info){0};
-    if (config->data.mock_data)
+    if (!weft_config_reads_file(config))
         return WEFT_OK;
     WEFT_TRY(weft_arena_printf(arena, &path, "%s.json", config->data.data_path));
     if (access(path, R_OK) != 0)
@@ -87,7 +88,7 @@ static weft_status find_dataset(const weft_config *c)
 {
     weft_arena arena = {0};
     const char *index;
-    if (c->data.mock_data)
+    if (!weft_config_reads_file(c))
         return WEFT_OK;
     weft_status status = weft_arena_printf(&arena, &index, "%s.idx", c->data.data_path);
     if (status == WEFT_OK && access(index, F_OK) != 0)
@@ -99,6 +100,8 @@ static weft_status find_dataset(const weft_config *c)
 
 static weft_status open_dataset(const weft_config *c, weft_dataset **out)
 {
+    if (weft_config_has_own_data(c))
+        return weft_dataset_open_own(c->application->sample, c->own, c->model.vocab_size, out);
     if (c->data.mock_data)
         return weft_dataset_open_mock(
             (uint64_t)c->train.global_batch_size * 64 * (uint64_t)c->model.seq_length + 1,
@@ -117,7 +120,7 @@ static weft_status open_checked(weft_config *config, const weft_config_source *s
     if (!whole)
         return WEFT_OK;
     WEFT_TRY(read_tokenizer(config, arena, &tokenizer));
-    if (!config->data.mock_data)
+    if (weft_config_reads_file(config))
         WEFT_TRY(check_tokens(config, *out, &tokenizer, arena));
     return weft_run_check_changes(config, source);
 }
@@ -157,9 +160,12 @@ weft_status weft_setup_check_model(const weft_config *config, const weft_config_
     weft_status status =
         weft_model_outline(&(weft_model_setup){.options = &copy.model,
                                                .own_options = copy.own,
+                                               .frozen = copy.train.frozen_parameters,
                                                .dtype = weft_config_dtype(&copy),
                                                .micro_batch_size = copy.train.micro_batch_size},
                            mesh, weft_config_build(&copy), &outline);
+    if (status == WEFT_OK)
+        status = weft_progress_check_metrics(&outline.metrics);
     return weft_config_locate(source, status);
 }
 
@@ -274,6 +280,8 @@ static weft_status create_model(weft_trainer *t)
     WEFT_TRY(weft_model_create(
         &(weft_model_setup){.options = &t->config.model,
                             .own_options = t->config.own,
+                            .frozen =
+                                t->evaluates ? (weft_string_list){0} : train->frozen_parameters,
                             .groups = &t->groups,
                             .device = t->device,
                             .dtype = weft_config_dtype(&t->config),
@@ -287,6 +295,7 @@ static weft_status create_model(weft_trainer *t)
                             .graphs = t->config.device.cuda_graphs && !t->evaluates,
                             .pace_flops = t->config.device.pace},
         weft_config_build(&t->config), &t->model));
+    WEFT_TRY(weft_progress_check_metrics(weft_model_metric_list(t->model)));
     double flops;
     weft_model_totals(t->model, &t->num_params, &flops);
     t->flops_per_sample = flops / (double)train->micro_batch_size;
@@ -433,7 +442,7 @@ static weft_status create(weft_trainer *t, bool evaluates, const weft_config *co
     WEFT_TRY(choose_comm(t, source));
     WEFT_TRY(weft_comm_agree(world, create_mesh(t, source, &mesh)));
     WEFT_TRY(weft_groups_create(world, &mesh, &t->groups));
-    WEFT_TRY(weft_comm_agree(world, create_local(t)));
+    WEFT_TRY(weft_comm_agree(world, weft_config_locate(source, create_local(t))));
     return evaluates ? reserve(t) : create_optimizer(t);
 }
 

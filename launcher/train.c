@@ -155,8 +155,12 @@ static void print_start(const weft_trainer *t, const char *from)
 {
     char mesh[128];
     weft_mesh_print(&t->groups.mesh, mesh, sizeof mesh);
-    printf("%.1f M parameters, %d ranks: %s; %s; %d micro-batches a step and replica\n",
-           (double)t->num_params / 1e6, t->groups.mesh.world, mesh,
+    char frozen[48] = "";
+    if (weft_model_num_frozen(t->model) > 0)
+        snprintf(frozen, sizeof frozen, " (%.3g M of them frozen)",
+                 (double)weft_model_num_frozen(t->model) / 1e6);
+    printf("%.1f M parameters%s, %d ranks: %s; %s; %d micro-batches a step and replica\n",
+           (double)t->num_params / 1e6, frozen, t->groups.mesh.world, mesh,
            weft_dtype_text(weft_config_dtype(&t->config)), t->shape.num_micro_batches);
     if (from)
         printf("starting from %s (step %" PRId64 ")\n", from, t->step);

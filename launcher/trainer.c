@@ -180,7 +180,7 @@ static weft_status run(weft_trainer *t, bool eval, int64_t step)
     t->running_batches = batches_of(t);
     if (!t->evaluates)
         t->running_scale = *weft_optimizer_loss_scale(t->optimizer);
-    memset(weft_model_metrics(t->model), 0, sizeof(weft_metrics));
+    weft_model_clear_metrics(t->model);
     return weft_program_run(eval ? &t->eval_program : &t->program, &t->executor);
 }
 
@@ -190,9 +190,18 @@ static weft_status reduce_result(weft_trainer *t, double step_ms, weft_step_resu
     const weft_metrics *m = weft_model_metrics(t->model);
     weft_device_stats stats;
     weft_device_get_stats(t->device, &stats);
-    double sums[5] = {m->loss_sum, m->aux_loss, m->load_sum, m->load_count, m->dropped};
+    const weft_metric_list *list = weft_model_metric_list(t->model);
+    const weft_metric *own = weft_model_own_metrics(t->model);
+    double sums[5 + 2 * WEFT_MAX_METRICS] = {m->loss_sum, m->aux_loss, m->load_sum, m->load_count,
+                                             m->dropped};
+    bool counts = own && t->groups.coords.at[WEFT_AXIS_TP] == 0;
+    for (int i = 0; i < list->count && counts; i++) {
+        sums[5 + 2 * i] = own[i].sum;
+        sums[6 + 2 * i] = own[i].count;
+    }
     double most[3] = {step_ms, (double)stats.bytes_peak, (double)stop_asked};
-    WEFT_TRY(weft_comm_all_reduce_host(t->world, sums, 5, WEFT_F64, WEFT_REDUCE_SUM));
+    WEFT_TRY(weft_comm_all_reduce_host(t->world, sums, 5 + 2 * (size_t)list->count, WEFT_F64,
+                                       WEFT_REDUCE_SUM));
     WEFT_TRY(weft_comm_all_reduce_host(t->world, most, 3, WEFT_F64, WEFT_REDUCE_MAX));
     const weft_train_options *train = &t->config.train;
     out->tokens = (double)(train->global_batch_size * t->config.model.seq_length);
@@ -200,6 +209,11 @@ static weft_status reduce_result(weft_trainer *t, double step_ms, weft_step_resu
     out->aux_loss = sums[1] / batches_of(t);
     out->expert_load = sums[3] > 0 ? sums[2] / sums[3] : 0;
     out->dropped_tokens = sums[4];
+    out->own = list;
+    for (int i = 0; i < list->count; i++)
+        out->own_values[i] = list->rows[i].kind == WEFT_METRIC_SUM
+                                 ? sums[5 + 2 * i]
+                                 : sums[5 + 2 * i] / sums[6 + 2 * i];
     out->step_ms = most[0];
     out->tokens_per_s = out->tokens / (out->step_ms / 1e3);
     out->mfu = t->flops_per_sample * (double)train->global_batch_size /

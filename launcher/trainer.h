@@ -28,12 +28,14 @@ typedef struct weft_step_result {
     double device_bytes_peak; /* largest of all ranks */
     double expert_load;       /* max over mean, averaged; 0: no MoE layer */
     double dropped_tokens;
-    double loss_scale;      /* of this step; 0: none */
-    int64_t skipped_steps;  /* by overflow, in all */
-    bool skipped;           /* this one: grad_norm is not finite, the weights stayed */
-    weft_moe_options moe;   /* how MoE layers ran; num_partitions 0: no tokens travel */
-    const char *moe_choice; /* why, in the step that first ran so; else NULL; borrowed */
-    bool stop;              /* a rank was asked to stop (SIGTERM, SIGUSR1) */
+    double loss_scale;           /* of this step; 0: none */
+    int64_t skipped_steps;       /* by overflow, in all */
+    bool skipped;                /* this one: grad_norm is not finite, the weights stayed */
+    weft_moe_options moe;        /* how MoE layers ran; num_partitions 0: no tokens travel */
+    const char *moe_choice;      /* why, in the step that first ran so; else NULL; borrowed */
+    const weft_metric_list *own; /* the layers' own metrics; borrowed */
+    double own_values[WEFT_MAX_METRICS]; /* NaN: a mean of nothing */
+    bool stop;                           /* a rank was asked to stop (SIGTERM, SIGUSR1) */
 } weft_step_result;
 
 /* The parts of the dataset, as data.split weighs them. */

@@ -205,6 +205,50 @@ weft_status weft_build_global_parameter(weft_build *build, const weft_parameter_
     return declare(build, "", spec, out);
 }
 
+const weft_place *weft_build_coords(const weft_build *build)
+{
+    return &build->model->place;
+}
+
+static bool is_metric_name(const char *name)
+{
+    size_t bytes = strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_");
+    return bytes > 0 && name[bytes] == '\0' && bytes < sizeof((weft_metric_list *)0)->rows[0].name;
+}
+
+weft_status weft_build_metric(weft_build *build, const char *name, weft_metric_kind kind,
+                              weft_metric **out)
+{
+    weft_model *model = build->model;
+    weft_metric_list *list = &model->metric_list;
+    int i = 0;
+    if (!is_metric_name(name))
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "metric \"%s\": a name is of 1 to %zu lowercase letters, digits and _",
+                          name, sizeof list->rows[0].name - 1);
+    while (i < list->count && strcmp(list->rows[i].name, name) != 0)
+        i++;
+    if (i < list->count && list->rows[i].kind != kind)
+        return WEFT_ERROR(WEFT_CONFIG, "metric %s: a sum to one layer, a mean to another", name);
+    if (i == WEFT_MAX_METRICS)
+        return WEFT_ERROR(WEFT_CONFIG, "metric %s: a model has at most %d of its own", name,
+                          WEFT_MAX_METRICS);
+    if (!model->own_metrics) {
+        void *memory;
+        size_t bytes = WEFT_MAX_METRICS * sizeof *model->own_metrics;
+        WEFT_TRY(
+            weft_device_alloc(model->setup.device, WEFT_SPACE_PINNED, bytes, "metrics", &memory));
+        model->own_metrics = memset(memory, 0, bytes);
+    }
+    if (i == list->count) {
+        snprintf(list->rows[i].name, sizeof list->rows[i].name, "%s", name);
+        list->rows[i].kind = kind;
+        list->count++;
+    }
+    *out = &model->own_metrics[i];
+    return WEFT_OK;
+}
+
 weft_status weft_build_share(weft_build *build, const char *name, weft_parameter **out)
 {
     *out = weft_parameters_find(build->model->parameters, name);

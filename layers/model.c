@@ -100,11 +100,15 @@ static weft_status init(weft_model *model, weft_model_function build)
     weft_outline outline;
     WEFT_TRY(weft_model_outline(s, &s->groups->mesh, build, &outline));
     model->tied = outline.tied;
+    model->metric_list = outline.metrics;
+    model->num_frozen = outline.num_frozen;
+    model->place = weft_coords_place(&s->groups->coords, s->groups->mesh.world);
     WEFT_TRY(create_moe(model));
     WEFT_TRY(weft_model_list_layers(model, build));
     weft_model_stage_range(model, s->groups->coords.at[WEFT_AXIS_PP], &model->first, &model->end);
     WEFT_TRY(weft_parameters_create(s->groups, s->device, s->dtype, &model->parameters));
     WEFT_TRY(weft_model_init_layers(model));
+    weft_parameters_freeze(model->parameters, &s->frozen, NULL);
     WEFT_TRY(weft_parameters_allocate(model->parameters, s->bucket_elements,
                                       s->training && !s->evaluates));
     WEFT_TRY(create_passes(model));
@@ -148,6 +152,9 @@ void weft_model_destroy(weft_model *model)
     if (model->metrics)
         weft_device_free(model->setup.device, WEFT_SPACE_PINNED, model->metrics,
                          sizeof *model->metrics);
+    if (model->own_metrics)
+        weft_device_free(model->setup.device, WEFT_SPACE_PINNED, model->own_metrics,
+                         WEFT_MAX_METRICS * sizeof *model->own_metrics);
     for (int i = 0; i < model->num_layers; i++)
         weft_layer_destroy(model->layers[i]);
     free(model->layers);
@@ -262,6 +269,28 @@ void weft_model_set_pace(weft_model *model, double flops)
 weft_metrics *weft_model_metrics(weft_model *model)
 {
     return model->metrics;
+}
+
+const weft_metric_list *weft_model_metric_list(const weft_model *model)
+{
+    return &model->metric_list;
+}
+
+const weft_metric *weft_model_own_metrics(const weft_model *model)
+{
+    return model->own_metrics;
+}
+
+void weft_model_clear_metrics(weft_model *model)
+{
+    memset(model->metrics, 0, sizeof *model->metrics);
+    if (model->own_metrics)
+        memset(model->own_metrics, 0, WEFT_MAX_METRICS * sizeof *model->own_metrics);
+}
+
+uint64_t weft_model_num_frozen(const weft_model *model)
+{
+    return model->num_frozen;
 }
 
 size_t weft_model_boundary_bytes(const weft_model *model)

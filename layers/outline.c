@@ -1,5 +1,6 @@
 #include "layers/outline.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,6 +29,7 @@ static weft_status declare_stage(weft_model *model, weft_groups *groups, int sta
                                  weft_parameters **out)
 {
     groups->coords = coords_of_stage(&groups->mesh, stage);
+    model->place = weft_coords_place(&groups->coords, groups->mesh.world);
     weft_model_stage_range(model, stage, &model->first, &model->end);
     WEFT_TRY(weft_parameters_create(groups, model->setup.device, model->setup.dtype, out));
     model->parameters = *out;
@@ -73,6 +75,78 @@ static weft_status tie(const weft_model *model, const weft_tied *first_stage,
     return WEFT_OK;
 }
 
+/* The nearest beginning of a parameter's name, as many words long as the pattern's own beginning.
+ */
+static bool nearest_beginning(const char *pattern, weft_parameters *const *stages, int num_stages,
+                              char out[WEFT_MAX_NAME_BYTES])
+{
+    char own[WEFT_MAX_NAME_BYTES];
+    snprintf(own, sizeof own, "%.*s", (int)strcspn(pattern, "*?["), pattern);
+    size_t bytes = strlen(own), words = 1;
+    if (bytes > 0 && own[bytes - 1] == '.')
+        own[bytes - 1] = '\0';
+    for (const char *at = own; *at; at++)
+        words += *at == '.';
+    for (int s = 0; s < num_stages; s++)
+        for (int i = 0; i < weft_parameters_count(stages[s]); i++) {
+            const char *name = weft_parameters_at(stages[s], i)->parameter.name, *end = name;
+            for (size_t w = 0; w < words; w++)
+                end += strcspn(end, ".") + (w + 1 < words && strchr(end, '.'));
+            snprintf(out, WEFT_MAX_NAME_BYTES, "%.*s", (int)(end - name), name);
+            if (weft_nearest_name(own, (const char *const[]){out}, 1))
+                return true;
+        }
+    return false;
+}
+
+/* Every pattern matches a parameter of some stage; `matches` says how many. */
+static weft_status check_frozen(const weft_string_list *frozen, weft_parameters *const *stages,
+                                int num_stages, const int *matches)
+{
+    char near[WEFT_MAX_NAME_BYTES];
+    for (size_t i = 0; i < frozen->count; i++) {
+        if (matches[i] > 0)
+            continue;
+        bool found = nearest_beginning(frozen->values[i], stages, num_stages, near);
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "train.frozen_parameters: \"%s\" matches no parameter; %s %s",
+                          frozen->values[i], found ? "did you mean" : "one is",
+                          found ? near : weft_parameters_at(stages[0], 0)->parameter.name);
+    }
+    return WEFT_OK;
+}
+
+static uint64_t count_frozen(const weft_parameters *parameters)
+{
+    uint64_t sum = 0;
+    for (int i = 0; i < weft_parameters_count(parameters); i++) {
+        const weft_parameter *p = &weft_parameters_at(parameters, i)->parameter;
+        uint64_t elements = p->frozen && !p->tied_copy;
+        for (int d = 0; d < p->spec->num_dims; d++)
+            elements *= p->spec->dims[d];
+        sum += elements;
+    }
+    return sum;
+}
+
+static weft_status freeze(const weft_string_list *frozen, weft_parameters **stages, int num_stages,
+                          uint64_t *out_elements)
+{
+    *out_elements = 0;
+    if (frozen->count == 0)
+        return WEFT_OK;
+    int *matches = calloc(frozen->count, sizeof *matches);
+    if (!matches)
+        return WEFT_ERROR(WEFT_MEMORY, "out of memory for the frozen parameters");
+    for (int s = 0; s < num_stages; s++) {
+        weft_parameters_freeze(stages[s], frozen, matches);
+        *out_elements += count_frozen(stages[s]);
+    }
+    weft_status status = check_frozen(frozen, stages, num_stages, matches);
+    free(matches);
+    return status;
+}
+
 static weft_status outline_stages(weft_model *model, weft_groups *groups, weft_parameters **stages,
                                   weft_outline *out)
 {
@@ -81,7 +155,10 @@ static weft_status outline_stages(weft_model *model, weft_groups *groups, weft_p
     weft_tied offered = model->embeddings;
     for (int s = 1; s <= last; s++)
         WEFT_TRY(declare_stage(model, groups, s, &stages[s]));
-    return last > 0 ? tie(model, &offered, stages[0], stages[last], &out->tied) : WEFT_OK;
+    out->metrics = model->metric_list;
+    if (last > 0)
+        WEFT_TRY(tie(model, &offered, stages[0], stages[last], &out->tied));
+    return freeze(&model->setup.frozen, stages, last + 1, &out->num_frozen);
 }
 
 weft_status weft_model_outline(const weft_model_setup *setup, const weft_mesh *mesh,
@@ -101,6 +178,7 @@ weft_status weft_model_outline(const weft_model_setup *setup, const weft_mesh *m
     model->options = *setup->options;
     model->setup = (weft_model_setup){.options = &model->options,
                                       .own_options = setup->own_options,
+                                      .frozen = setup->frozen,
                                       .groups = &groups,
                                       .device = device,
                                       .dtype = setup->dtype,

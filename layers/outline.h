@@ -17,14 +17,16 @@ typedef struct weft_tied {
 typedef struct weft_outline {
     int num_layers;
     weft_tied tied; /* pp > 1: what the last stage holds a copy of; follows from what it declares */
+    weft_metric_list metrics;
+    uint64_t num_frozen; /* elements of the parameters that setup.frozen matches */
 } weft_outline;
 
 /* Runs `build` (NULL: what the options describe) and lets each layer declare its parameters on one
- * rank of its stage. Of the setup: options and own_options, micro_batch_size, dtype. Pure but for
- * what `build` and the layers' init do. Errors name the layer:
- * WEFT_CONFIG for a list that is no model (empty; built-in layers at places that are not theirs;
- * fewer layers than stages; missing ops) or whose stages do not tie the same parameters, and those
- * of `build` and of init. */
+ * rank of its stage. Of the setup: options and own_options, frozen, micro_batch_size, dtype. Pure
+ * but for what `build` and the layers' init do. Errors name the layer: WEFT_CONFIG for a list that
+ * is no model (empty; built-in layers at places that are not theirs; fewer layers than stages;
+ * missing ops) or whose stages do not tie the same parameters, and those of `build` and of init. A
+ * pattern of setup.frozen that matches no parameter: WEFT_CONFIG. */
 weft_status weft_model_outline(const weft_model_setup *setup, const weft_mesh *mesh,
                                weft_model_function build, weft_outline *out) WEFT_CHECKED;
 

@@ -140,6 +140,28 @@ const weft_groups *weft_pass_groups(const weft_pass *pass)
     return pass->model->setup.groups;
 }
 
+const weft_place *weft_pass_coords(const weft_pass *pass)
+{
+    return &pass->model->place;
+}
+
+weft_status weft_pass_all_reduce(weft_pass *pass, weft_axis axis, void *values, size_t count,
+                                 weft_dtype dtype)
+{
+    if (axis <= WEFT_AXIS_NONE || axis >= WEFT_NUM_AXES || axis == WEFT_AXIS_PP)
+        return WEFT_ERROR(WEFT_INTERNAL, "a layer cannot sum over %s",
+                          axis == WEFT_AXIS_PP ? "pp: the stages run other layers" : "no axis");
+    weft_comm *group = weft_pass_groups(pass)->by_axis[axis];
+    int span;
+    if (weft_comm_size(group) == 1 || count == 0)
+        return WEFT_OK;
+    if (axis != WEFT_AXIS_TP)
+        return weft_all_reduce(group, pass->lane, values, count, dtype, WEFT_REDUCE_SUM);
+    WEFT_TRY(weft_span_begin(pass, pass->lane, WEFT_SPAN_TENSOR, -1, &span));
+    WEFT_TRY(weft_all_reduce(group, pass->lane, values, count, dtype, WEFT_REDUCE_SUM));
+    return weft_span_end(pass, pass->lane, span);
+}
+
 void *weft_pass_state(weft_pass *pass, const weft_layer *layer)
 {
     return pass->states + pass->model->members[layer->place->index].state_offset;

@@ -78,6 +78,10 @@ struct weft_model {
     weft_tensor normed;       /* what blocks' norms made last */
     weft_tensor gradients[2]; /* training: those between layers, in turn */
     weft_metrics *metrics;
+    weft_metric_list metric_list; /* of all stages */
+    weft_metric *own_metrics;     /* pinned, [WEFT_MAX_METRICS], by the list; NULL: none declared */
+    weft_place place;
+    uint64_t num_frozen;
     weft_moe_runtime *moe; /* NULL without experts */
     weft_span_log *spans;  /* NULL: none are kept */
     weft_graphs *graphs;   /* NULL: nothing is kept as graphs */

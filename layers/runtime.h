@@ -45,9 +45,20 @@ typedef struct weft_moe_options {
     int num_chunks;          /* of form; 0: 1, or of direct a default by size */
 } weft_moe_options;
 
+/* What layers declared by weft_build_metric, on all stages, in order. */
+enum { WEFT_MAX_METRICS = 32 };
+typedef struct weft_metric_list {
+    int count;
+    struct {
+        char name[48];
+        weft_metric_kind kind;
+    } rows[WEFT_MAX_METRICS];
+} weft_metric_list;
+
 typedef struct weft_model_setup {
     const weft_model_options *options; /* resolved; copied */
     const void *own_options;           /* of the application; NULL: none; borrowed */
+    weft_string_list frozen;           /* patterns of parameters' names; each matches one */
     const weft_groups *groups;         /* borrowed */
     weft_device *device;               /* borrowed */
     weft_dtype dtype;
@@ -107,6 +118,13 @@ weft_status weft_model_backward(weft_model *model, int slot, weft_lane *lane, co
 size_t weft_model_boundary_bytes(const weft_model *model);
 /* The step's sums on this rank; valid when the lane is idle. */
 weft_metrics *weft_model_metrics(weft_model *model);
+/* The layers' own, the same list on every rank; what this rank has of them: [list->count]. */
+const weft_metric_list *weft_model_metric_list(const weft_model *model);
+const weft_metric *weft_model_own_metrics(const weft_model *model);
+/* Both anew, before a step. */
+void weft_model_clear_metrics(weft_model *model);
+/* Elements of the whole model's frozen parameters. */
+uint64_t weft_model_num_frozen(const weft_model *model);
 /* Logits [S * B, V local] of the last forward in `slot` without training (last stage). */
 weft_status weft_model_logits(weft_model *model, int slot, weft_tensor *out) WEFT_CHECKED;
 /* Changes (n, S) of the MoE layers for the forwards to come; none may be in flight. Does nothing in

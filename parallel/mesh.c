@@ -18,6 +18,23 @@ const char *weft_axis_text(weft_axis axis)
     return axis >= 0 && axis < WEFT_NUM_AXES ? texts[axis] : "?";
 }
 
+weft_place weft_coords_place(const weft_coords *c, int world)
+{
+#define PLACE(axis)                                                                                \
+    {                                                                                              \
+        c->at[WEFT_AXIS_##axis], c->size[WEFT_AXIS_##axis]                                         \
+    }
+    return (weft_place){.world = {c->rank, world},
+                        .tp = PLACE(TP),
+                        .cp = PLACE(CP),
+                        .dp = PLACE(DP),
+                        .pp = PLACE(PP),
+                        .ep = PLACE(EP),
+                        .etp = PLACE(ETP),
+                        .edp = PLACE(EDP)};
+#undef PLACE
+}
+
 /* Axes and sizes, the fastest first. */
 typedef struct grid {
     int num_axes;

@@ -12,6 +12,7 @@
 
 #include <stdint.h>
 
+#include <weft/mesh.h>
 #include <weft/status.h>
 
 #include "core/arena.h"
@@ -52,19 +53,6 @@ typedef struct weft_parallel_options { /* section "parallel" */
 extern const weft_option_row weft_parallel_rows[];
 extern const size_t weft_num_parallel_rows;
 
-/* Axes of the two grids. */
-typedef enum weft_axis {
-    WEFT_AXIS_NONE,
-    WEFT_AXIS_TP,
-    WEFT_AXIS_CP,
-    WEFT_AXIS_DP,
-    WEFT_AXIS_PP,
-    WEFT_AXIS_EP,
-    WEFT_AXIS_ETP,
-    WEFT_AXIS_EDP,
-    WEFT_AXIS_DP_CP, /* dense gradient group: dp x cp */
-    WEFT_NUM_AXES
-} weft_axis;
 const char *weft_axis_text(weft_axis axis);
 
 typedef struct weft_mesh {
@@ -104,6 +92,8 @@ weft_status weft_mesh_build_for(const weft_mesh_request *request, weft_mesh *out
 /* The ranks that options ask for: tp * cp * pp * dp, with dp the smallest that the expert grid
  * allows when it is not given. */
 int weft_mesh_world(const weft_parallel_options *options);
+/* The same by name. */
+weft_place weft_coords_place(const weft_coords *coords, int world);
 weft_coords weft_mesh_coords(const weft_mesh *mesh, int rank);
 /* The rank at these coordinates of the dense grid. */
 int weft_mesh_rank(const weft_mesh *mesh, int tp, int cp, int dp, int pp);

@@ -58,8 +58,13 @@ static void add_piece(weft_optimizer *o, const weft_owned *owned, const weft_pla
                                                     .counted = stands_for_replicas(o, placed)};
 }
 
-/* One AdamW call for each run of pieces with one weight decay. The padding after a piece goes with
- * it: weights and gradients are zero there and stay so. */
+static bool is_frozen(const weft_owned_piece *piece)
+{
+    return piece->placed->parameter.frozen;
+}
+
+/* One AdamW call for each run of pieces with one weight decay, none for what is frozen. The padding
+ * after a piece goes with it: weights and gradients are zero there and stay so. */
 static void add_updates(weft_optimizer *o, const weft_owned *owned, int first_piece)
 {
     for (int i = first_piece; i < o->num_pieces; i++) {
@@ -68,7 +73,10 @@ static void add_updates(weft_optimizer *o, const weft_owned *owned, int first_pi
         size_t end = last ? owned->first + owned->count : o->pieces[i + 1].at;
         float decay =
             piece->placed->parameter.spec->no_weight_decay ? 0.0f : (float)o->options.weight_decay;
-        weft_update *previous = i > first_piece ? &o->updates[o->num_updates - 1] : NULL;
+        bool follows = i > first_piece && !is_frozen(&o->pieces[i - 1]);
+        weft_update *previous = follows ? &o->updates[o->num_updates - 1] : NULL;
+        if (is_frozen(piece))
+            continue;
         if (previous && previous->weight_decay == decay)
             previous->count = end - previous->first;
         else
@@ -86,9 +94,9 @@ static void add_norm_runs(weft_optimizer *o, int first_piece)
     for (int i = first_piece; i < o->num_pieces; i++) {
         const weft_owned_piece *piece = &o->pieces[i];
         const float *grad = piece->placed->parameter.grad + piece->first;
-        if (!piece->counted)
+        if (!piece->counted || is_frozen(piece))
             continue;
-        if (i == first_piece || !piece[-1].counted)
+        if (i == first_piece || !piece[-1].counted || is_frozen(&piece[-1]))
             o->norm_runs[o->num_norm_runs++] = (weft_norm_run){.grad = grad, .first_piece = i};
         weft_norm_run *run = &o->norm_runs[o->num_norm_runs - 1];
         run->count = (size_t)(grad - run->grad) + piece->count;

@@ -18,7 +18,7 @@ typedef struct weft_owned_piece {
     const weft_placed *placed;
     size_t first, count; /* local elements of the parameter */
     size_t at, state;    /* elements from the section's start, and in the state arrays */
-    bool counted;        /* in the global norm, and written to checkpoints */
+    bool counted;        /* written to checkpoints, and in the global norm where not frozen */
 } weft_owned_piece;
 
 /* Counted pieces that lie one after the other, with the padding between: one sum of squares. */

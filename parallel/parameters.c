@@ -1,6 +1,7 @@
 #include "parallel/parameters.h"
 
 #include <ctype.h>
+#include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -218,6 +219,19 @@ weft_parameter *weft_parameters_find(const weft_parameters *p, const char *name)
             return &p->placed[i]->parameter;
     }
     return NULL;
+}
+
+void weft_parameters_freeze(weft_parameters *p, const weft_string_list *patterns, int *matches)
+{
+    for (int i = 0; i < p->count; i++)
+        for (size_t j = 0; j < patterns->count; j++) {
+            weft_parameter *parameter = &p->placed[i]->parameter;
+            if (fnmatch(patterns->values[j], parameter->name, 0) != 0)
+                continue;
+            parameter->frozen = true;
+            if (matches)
+                matches[j]++;
+        }
 }
 
 /* Places the parameters of one bucket: those with weight decay before those without, so that the

@@ -19,6 +19,7 @@
 #define WEFT_PARALLEL_PARAMETERS_H
 
 #include <weft/device.h>
+#include <weft/list.h>
 #include <weft/parameter.h>
 
 #include "parallel/groups.h"
@@ -77,6 +78,11 @@ weft_status weft_parameters_declare(weft_parameters *parameters, const char *pre
                                     weft_parameter **out) WEFT_CHECKED;
 /* The parameter of that global name on this rank, or NULL. */
 weft_parameter *weft_parameters_find(const weft_parameters *parameters, const char *name);
+
+/* Marks those whose name one of the patterns matches (fnmatch): the optimizer leaves them as they
+ * are. matches: how many each pattern got, added up; NULL: unwanted. Before the optimizer. */
+void weft_parameters_freeze(weft_parameters *parameters, const weft_string_list *patterns,
+                            int *matches);
 
 /* Lays out, allocates device memory and clears it once (padding has to be zero). bucket_elements:
  * see above; 0: one bucket a section. with_grads false: weights alone (generate). */

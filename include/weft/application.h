@@ -6,6 +6,7 @@
 
 #include "model.h"
 #include "options.h"
+#include "sample.h"
 #include "sized.h"
 
 #ifdef __cplusplus
@@ -24,6 +25,9 @@ typedef struct weft_application {
     const weft_option_row *rows;
     size_t num_rows;
     size_t options_bytes;
+    /* The dataset, where the config gives no data.data_path (nor data.mock_data); model.vocab_size
+     * is then the config's to say. NULL: the config's. */
+    weft_sample_function sample;
 } weft_application;
 
 /* Runs the command line as this application. Returns the process' exit code (see

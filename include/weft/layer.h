@@ -18,6 +18,7 @@
 #include <stdint.h>
 
 #include "device.h"
+#include "mesh.h"
 #include "parameter.h"
 #include "sized.h"
 #include "status.h"
@@ -40,6 +41,18 @@ typedef struct weft_metrics {
     double load_count; /* number of terms in load_sum */
     double dropped;    /* token choices dropped by capacity */
 } weft_metrics;
+
+/* A number of the layer's own in each step's line of metrics.jsonl. SUM: what was added to `sum`
+ * over the step's micro-batches. MEAN: that over what was added to `count`. Over the ranks: those
+ * of tp rank 0 are summed, so that what all tp ranks hold alike counts once, and tp ranks that each
+ * hold a part sum it first (weft_pass_all_reduce). */
+typedef enum weft_metric_kind { WEFT_METRIC_SUM, WEFT_METRIC_MEAN } weft_metric_kind;
+
+/* This rank's part of a step: host memory, cleared at its start, that functions on the pass's lane
+ * add to. The library's. */
+typedef struct weft_metric {
+    double sum, count;
+} weft_metric;
 
 /* The shape a layer is asked about: everything describe may depend on. May grow at its end. */
 typedef struct weft_shape {
@@ -108,6 +121,13 @@ weft_device *weft_build_device(const weft_build *build);
  * letters, digits, '.', '_' and '-'; WEFT_MEMORY. */
 weft_status weft_build_parameter(weft_build *build, const weft_parameter_spec *spec,
                                  weft_parameter **out) WEFT_CHECKED;
+/* Declares a metric: `name` becomes a key of metrics.jsonl. Layers that declare the same name add
+ * to the same number. *out is the model's, for its lifetime. Errors: WEFT_CONFIG: not a name of
+ * lowercase letters, digits and '_', a key that Weft writes, another kind elsewhere, too many. */
+weft_status weft_build_metric(weft_build *build, const char *name, weft_metric_kind kind,
+                              weft_metric **out) WEFT_CHECKED;
+/* Where this rank stands in the mesh. Borrowed. */
+const weft_place *weft_build_coords(const weft_build *build);
 /* Registers a layer inside this one: names its parameters under `prefix` ("self_attention."),
  * gives it its own per-pass state and calls its init. The parent owns the child. */
 weft_status weft_build_child(weft_build *build, const char *prefix, weft_layer *child) WEFT_CHECKED;
@@ -133,6 +153,10 @@ const int32_t *weft_pass_labels(const weft_pass *pass);
 /* The step's sums, host memory that kernels may add to: see weft_metrics. */
 weft_metrics *weft_pass_metrics(weft_pass *pass);
 
+/* Where this rank stands in the mesh: TP ranks see the same samples, so a loss or a sum of the
+ * layer's own is counted where tp.at is 0. Borrowed. */
+const weft_place *weft_pass_coords(const weft_pass *pass);
+
 /* The layer's struct of ops->state_bytes in this pass, for what backward needs. Borrowed. */
 void *weft_pass_state(weft_pass *pass, const weft_layer *layer);
 /* Memory that lives from forward to the end of this micro-batch's backward: a tensor [d0, d1], not
@@ -149,6 +173,14 @@ void weft_pass_release(weft_pass *pass, size_t mark);
 
 /* Pinned host memory that lives like a stash, for counts that the host reads. */
 weft_status weft_pass_host(weft_pass *pass, size_t bytes, void **out) WEFT_CHECKED;
+
+/* Sums `count` values over the ranks of an axis, in place on the pass's lane: every rank gets the
+ * same bits. The values are memory of the pass or of the model. Collective over the axis: all its
+ * ranks call it in the same order, so not where it depends on data. A layer that calls it says in
+ * describe what passes over tp and ep, and has no is_static. Errors: WEFT_INTERNAL for pp, whose
+ * stages do not run the same layers; WEFT_COMM. */
+weft_status weft_pass_all_reduce(weft_pass *pass, weft_axis axis, void *values, size_t count,
+                                 weft_dtype dtype) WEFT_CHECKED;
 
 /* --- tensor-parallel regions --------------------------------------------------------------- */
 

@@ -56,6 +56,7 @@ typedef struct weft_parameter {
     bool shared;    /* a later layer of this stage uses it too, and writes its gradient first */
     bool tied_copy; /* the last stage's copy of the word embedding: not counted in norms, not
                        saved */
+    bool frozen;    /* train.frozen_parameters names it: its gradient is not used */
 } weft_parameter;
 
 #ifdef __cplusplus

@@ -12,6 +12,7 @@
 
 #include "launcher/application.h"
 #include "launcher/config.h"
+#include "launcher/progress.h"
 
 typedef struct task_options {
     double weight;
@@ -65,9 +66,9 @@ static void test_sizes(void **state)
     assert_int_equal(weft_application_take(NULL, &out), WEFT_INTERNAL);
 }
 
-static void expect_bug(weft_status status, const char *text)
+static void expect_status(weft_status status, weft_status wanted, const char *text)
 {
-    assert_int_equal(status, WEFT_INTERNAL);
+    assert_int_equal(status, wanted);
     if (!strstr(weft_error_get()->text, text))
         fail_msg("\"%s\" does not say \"%s\"", weft_error_get()->text, text);
 }
@@ -88,11 +89,48 @@ static void test_kernel_sizes(void **state)
     assert_int_equal(weft_lane_sync(lane), WEFT_OK);
     assert_memory_equal(c, a, sizeof c);
     args.struct_bytes = 0;
-    expect_bug(weft_gemm(lane, &args), "weft_gemm_args: struct_bytes is 0");
+    expect_status(weft_gemm(lane, &args), WEFT_INTERNAL, "weft_gemm_args: struct_bytes is 0");
     args.struct_bytes = 1 << 20;
-    expect_bug(weft_gemm(lane, &args), "compiled with other headers");
+    expect_status(weft_gemm(lane, &args), WEFT_INTERNAL, "compiled with other headers");
     weft_lane_destroy(lane);
     weft_device_destroy(device);
+}
+
+static weft_status fill(const weft_sample *sample)
+{
+    for (size_t i = 0; i < sample->seq_length; i++) {
+        sample->tokens[i] = (int32_t)(sample->index + i + 10 * (uint64_t)sample->use);
+        sample->labels[i] = -(int32_t)i;
+    }
+    return WEFT_OK;
+}
+
+static void test_own_data(void **state)
+{
+    (void)state;
+    weft_dataset *dataset;
+    weft_split splits[3];
+    int32_t tokens[4], labels[4];
+    assert_int_equal(weft_dataset_open_own(fill, NULL, 32, &dataset), WEFT_OK);
+    assert_int_equal(weft_dataset_split(dataset, 4, (double[3]){9, 1, 0}, splits), WEFT_OK);
+    /* in order, though the run shuffles files */
+    assert_int_equal(weft_split_read(dataset, &splits[1], 5, true, 7, tokens, labels), WEFT_OK);
+    assert_true(tokens[0] == 17 && tokens[3] == 20 && labels[3] == -3);
+    expect_status(weft_split_read(dataset, &splits[0], 5, true, 30, tokens, labels), WEFT_CONFIG,
+                  "token 32 at 2 of sample 30 is outside a vocabulary of 32");
+    expect_status(weft_split_read(dataset, &splits[2], 5, true, 0, tokens, labels), WEFT_CONFIG,
+                  "no samples");
+    weft_dataset_close(dataset);
+}
+
+static void test_metric_keys(void **state)
+{
+    (void)state;
+    weft_metric_list list = {.count = 1, .rows = {{"accuracy", WEFT_METRIC_MEAN}}};
+    assert_int_equal(weft_progress_check_metrics(&list), WEFT_OK);
+    strcpy(list.rows[0].name, "grad_norm");
+    expect_status(weft_progress_check_metrics(&list), WEFT_CONFIG,
+                  "metric grad_norm: Weft writes that key itself");
 }
 
 static void test_sections(void **state)
@@ -161,7 +199,8 @@ static void test_config(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sizes), cmocka_unit_test(test_kernel_sizes),
+        cmocka_unit_test(test_sizes),    cmocka_unit_test(test_kernel_sizes),
+        cmocka_unit_test(test_own_data), cmocka_unit_test(test_metric_keys),
         cmocka_unit_test(test_sections), cmocka_unit_test(test_config)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,3 +15,5 @@ weft_add_test(NAME describe SOURCES layers/describe.c layers/rig.c layers/harnes
 weft_add_test(NAME moe_pipeline SOURCES layers/moe_pipeline.c ${moe_case} RANKS 4 LABELS layers)
 weft_add_test(NAME forced_load SOURCES layers/forced_load.c LABELS layers)
 weft_add_test(NAME check_layer SOURCES layers/check_layer.c layers/harness.c RANKS 2 LABELS layers)
+weft_add_test(NAME own_parts SOURCES layers/own_parts.c layers/harness.c LABELS layers)
+weft_add_test_run(NAME own_parts_2 PROGRAM $<TARGET_FILE:test_own_parts> RANKS 2 LABELS layers mpi)

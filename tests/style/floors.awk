@@ -15,11 +15,11 @@ BEGIN {
     floors["bench"] = floors["tests"] = floors["launcher"] " bench tests"
     floors["tests"] = floors["tests"] " examples"
 
-    split("status tensor device list options sized", names, " ")
+    split("status tensor device list options sized sample", names, " ")
     for (i in names)
         public_floor[names[i]] = "core"
     public_floor["kernels"] = "kernels"
-    public_floor["parameter"] = "parallel"
+    public_floor["parameter"] = public_floor["mesh"] = "parallel"
     public_floor["layer"] = public_floor["model"] = public_floor["check"] = "layers"
     public_floor["weft"] = public_floor["application"] = "launcher"
 

@@ -1,0 +1,175 @@
+/* What a layer of the user's hands in and asks for: structs of other sizes than the library's,
+ * metrics, its place in the mesh and sums over it. On one rank, and on two tensor-parallel ones. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "layers/pass.h"
+#include "tests/expect.h"
+#include "tests/layers/harness.h"
+
+enum { SEQ = 6, BATCH = 2 };
+
+static void no_cost(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
+{
+    (void)layer;
+    (void)shape;
+    (void)out;
+}
+
+static weft_status no_init(weft_layer *layer, weft_build *build)
+{
+    (void)layer;
+    (void)build;
+    return WEFT_OK;
+}
+
+static weft_status no_pass(weft_layer *layer, weft_pass *pass, const weft_tensor *x, weft_tensor *y)
+{
+    (void)layer;
+    (void)pass;
+    (void)x;
+    (void)y;
+    return WEFT_OK;
+}
+
+static void destroy(weft_layer *layer)
+{
+    free(layer);
+}
+
+static const weft_layer_ops first_ops = {.struct_bytes = sizeof(weft_layer_ops),
+                                         .kind = "first",
+                                         .describe = no_cost,
+                                         .init = no_init,
+                                         .forward = no_pass,
+                                         .backward = no_pass,
+                                         .destroy = destroy};
+static weft_layer_ops last_ops; /* each test's own */
+
+static weft_status add(weft_model *model, const weft_layer_ops *ops)
+{
+    weft_layer *layer = calloc(1, sizeof *layer);
+    if (layer)
+        layer->ops = ops;
+    return weft_model_add(model, layer);
+}
+
+static weft_status build_two(weft_model *model, const weft_model_options *options)
+{
+    (void)options;
+    WEFT_TRY(add(model, &first_ops));
+    return add(model, &last_ops);
+}
+
+static weft_status build_other_options(weft_model *model, const weft_model_options *options)
+{
+    weft_model_options copy = *options;
+    copy.struct_bytes = 0;
+    WEFT_TRY(add(model, &first_ops));
+    WEFT_TRY(weft_model_add(model, weft_mlp_create(&copy)));
+    return add(model, &last_ops);
+}
+
+/* A model of its own; `passes` forwards through it. */
+static weft_status create(weft_comm *world, weft_model_function build, int passes)
+{
+    harness h;
+    weft_arena arena = {0};
+    weft_model_options options = {0};
+    int32_t tokens[SEQ * BATCH] = {0};
+    char mesh[16];
+    EXPECT_OK(harness_options("{\"model\": {\"num_layers\": 1, \"hidden_size\": 8, "
+                              "\"num_attention_heads\": 2, \"seq_length\": 6, "
+                              "\"vocab_size\": 16}}",
+                              &arena, &options));
+    snprintf(mesh, sizeof mesh, "tp=%d", weft_comm_size(world));
+    weft_status status = harness_create(&h, world, &options, mesh, BATCH, WEFT_F32, build);
+    for (int i = 0; i < passes && status == WEFT_OK; i++)
+        status = harness_pass(&h, tokens, tokens, false, true);
+    harness_release(&h);
+    weft_arena_release(&arena);
+    return status;
+}
+
+static void expect_bug(weft_status status, const char *text)
+{
+    EXPECT(status == WEFT_INTERNAL && strstr(weft_error_get()->text, text), "%s",
+           weft_error_get()->text);
+}
+
+/* --- sizes and metrics ----------------------------------------------------------------------- */
+
+static weft_status declare(weft_layer *layer, weft_build *build)
+{
+    weft_parameter *p;
+    weft_metric *metrics[2];
+    weft_parameter_spec spec = WEFT_ARGS(weft_parameter_spec, .name = "old", .num_dims = 1);
+    (void)layer;
+    spec.dims[0] = 4;
+    spec.struct_bytes = 0;
+    expect_bug(weft_build_parameter(build, &spec, &p), "weft_parameter_spec: struct_bytes is 0");
+    spec.struct_bytes = offsetof(weft_parameter_spec, no_weight_decay);
+    spec.no_weight_decay = true; /* beyond what an older program knows: not read */
+    WEFT_TRY(weft_build_parameter(build, &spec, &p));
+    EXPECT(!p->spec->no_weight_decay, "what lies beyond the struct was read");
+
+    WEFT_TRY(weft_build_metric(build, "hits", WEFT_METRIC_SUM, &metrics[0]));
+    WEFT_TRY(weft_build_metric(build, "hits", WEFT_METRIC_SUM, &metrics[1]));
+    EXPECT(metrics[0] == metrics[1], "one name, two metrics");
+    EXPECT(weft_build_metric(build, "hits", WEFT_METRIC_MEAN, &metrics[1]) == WEFT_CONFIG,
+           "a sum that is a mean");
+    EXPECT(weft_build_metric(build, "the \"hits\"", WEFT_METRIC_SUM, &metrics[1]) == WEFT_CONFIG,
+           "a name that is no key");
+    return WEFT_OK;
+}
+
+static void check_sizes(weft_comm *world)
+{
+    last_ops = first_ops;
+    last_ops.struct_bytes = 0;
+    expect_bug(create(world, build_two, 0), "weft_layer_ops: struct_bytes is 0");
+    last_ops = first_ops;
+    expect_bug(create(world, build_other_options, 0), "weft_model_options: struct_bytes is 0");
+    last_ops.init = declare;
+    last_ops.struct_bytes = offsetof(weft_layer_ops, is_static); /* before there was one */
+    EXPECT_OK(create(world, build_two, 0));
+}
+
+/* --- sums ------------------------------------------------------------------------------------ */
+
+static weft_status sum(weft_layer *layer, weft_pass *pass, const weft_tensor *x, weft_tensor *y)
+{
+    const weft_place *at = weft_pass_coords(pass);
+    weft_tensor one;
+    (void)layer;
+    (void)x;
+    (void)y;
+    EXPECT(at->tp.at == at->world.at && at->tp.size == weft_pass_shape(pass)->tp &&
+               at->tp.size == at->world.size && at->dp.size == 1 && at->pp.at == 0,
+           "tp %d of %d", at->tp.at, at->tp.size);
+    WEFT_TRY(weft_pass_stash(pass, WEFT_F32, 1, 1, &one));
+    float *value = one.data;
+    *value = (float)(1 + at->tp.at);
+    WEFT_TRY(weft_pass_all_reduce(pass, WEFT_AXIS_TP, value, 1, WEFT_F32));
+    WEFT_TRY(weft_pass_all_reduce(pass, WEFT_AXIS_DP, value, 1, WEFT_F32));
+    WEFT_TRY(weft_lane_sync(weft_pass_lane(pass)));
+    EXPECT(*value == (at->tp.size == 2 ? 3 : 1), "the sum is %g", (double)*value);
+    expect_bug(weft_pass_all_reduce(pass, WEFT_AXIS_PP, value, 1, WEFT_F32), "cannot sum over pp");
+    expect_bug(weft_pass_all_reduce(pass, WEFT_NUM_AXES, value, 1, WEFT_F32), "no axis");
+    return WEFT_OK;
+}
+
+int main(void)
+{
+    weft_comm *world;
+    int rank, size = 1, local_rank, local_size;
+    bool launched = weft_comm_launched(&rank, &size, &local_rank, &local_size);
+    EXPECT_OK(launched && size > 1 ? weft_comm_create_world(&world)
+                                   : weft_comm_create_self(&world));
+    check_sizes(world);
+    last_ops = first_ops;
+    last_ops.forward = sum;
+    EXPECT_OK(create(world, build_two, 2));
+    weft_comm_destroy(world);
+    return expect_finish();
+}
