@@ -12,6 +12,9 @@ add_executable(readme_sample ${sample})
 target_link_libraries(readme_sample PRIVATE weft weft_flags)
 
 weft_add_test(NAME examples SOURCES examples/test_programs.c TIMEOUT 300 LABELS examples)
+weft_add_test(NAME own_task SOURCES examples/test_own_task.c LABELS examples)
+set_tests_properties(own_task PROPERTIES PROCESSORS 4)
+add_dependencies(test_own_task weft_binary example_own_task)
 weft_add_test(NAME example_configs SOURCES examples/test_configs.c TIMEOUT 300 LABELS examples)
 foreach(test examples example_configs)
   add_dependencies(test_${test} weft_binary readme_sample example_dense_gpt example_moe_gpt
