@@ -118,7 +118,9 @@ typedef struct weft_check_report {
     bool json;
     int num_layers, num_checks; /* of this layer */
     int num_wrong, num_in_all;
-    char notes[4][256]; /* what was left out for every layer */
+    int wrong_before, checks_before; /* this layer */
+    const char *kind;                /* of this layer */
+    char notes[4][256];              /* what was left out for every layer */
     int num_notes;
 } weft_check_report;
 

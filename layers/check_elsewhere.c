@@ -145,22 +145,6 @@ static double gap_of(const gap *g)
     return g->size > 0 ? apart : sqrt(g->apart);
 }
 
-/* The global index of a local element; false in the padding. */
-static bool global_index(const weft_box *box, size_t local, size_t *out)
-{
-    size_t at[WEFT_MAX_DIMS];
-    for (int d = box->num_dims; d-- > 0;) {
-        at[d] = local % box->local[d];
-        local /= box->local[d];
-        if (at[d] >= box->valid[d])
-            return false;
-    }
-    *out = 0;
-    for (int d = 0; d < box->num_dims; d++)
-        *out = *out * box->global_dims[d] + box->start[d] + at[d];
-    return true;
-}
-
 /* The gradient as the optimizer would sum it, this rank's part, against the whole one. */
 static weft_status compare_gradient(const weft_check_layer *l, int index, float *got,
                                     const float *wanted, double *out)
@@ -177,7 +161,7 @@ static weft_status compare_gradient(const weft_check_layer *l, int index, float 
         WEFT_TRY(weft_comm_all_reduce_host(p->groups.by_axis[WEFT_AXIS_TP], got, placed->count,
                                            WEFT_F32, WEFT_REDUCE_SUM));
     for (size_t i = 0; i < placed->count; i++)
-        if (global_index(&placed->box, i, &at))
+        if (weft_box_global_index(&placed->box, i, &at))
             add_gap(&g, (double)got[i], (double)wanted[at]);
     *out = gap_of(&g);
     return WEFT_OK;

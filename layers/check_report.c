@@ -16,8 +16,15 @@ static void print_json_text(FILE *out, const char *text)
 
 static void end_layer(const weft_check_report *r)
 {
-    if (r->out && r->json && r->num_layers > 0)
-        fputs("\n  ]}", r->out);
+    int checks = r->num_in_all - r->checks_before, wrong = r->num_wrong - r->wrong_before;
+    if (!r->out || r->num_layers == 0)
+        return;
+    if (r->json)
+        fprintf(r->out, "\n  ], \"wrong\": %d}", wrong);
+    else if (wrong)
+        fprintf(r->out, "  %s is WRONG: %d of %d checks\n", r->kind, wrong, checks);
+    else
+        fprintf(r->out, "  %s is right: %d checks\n", r->kind, checks);
 }
 
 void weft_check_report_layer(weft_check_report *r, const weft_check_layer *l, int num_alike)
@@ -25,6 +32,9 @@ void weft_check_report_layer(weft_check_report *r, const weft_check_layer *l, in
     end_layer(r);
     r->num_layers++;
     r->num_checks = 0;
+    r->checks_before = r->num_in_all;
+    r->wrong_before = r->num_wrong;
+    r->kind = l->layer->ops->kind;
     if (r->out && r->json) {
         fputs(r->num_layers > 1 ? ",\n  {\"layer\": " : "{\"layers\": [\n  {\"layer\": ", r->out);
         print_json_text(r->out, weft_layer_name(l->layer));

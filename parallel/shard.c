@@ -29,6 +29,21 @@ size_t weft_box_count(const weft_box *box)
     return count;
 }
 
+bool weft_box_global_index(const weft_box *box, size_t local, size_t *out)
+{
+    size_t at[WEFT_MAX_DIMS];
+    for (int d = box->num_dims; d-- > 0;) {
+        at[d] = local % box->local[d];
+        local /= box->local[d];
+        if (at[d] >= box->valid[d])
+            return false;
+    }
+    *out = 0;
+    for (int d = 0; d < box->num_dims; d++)
+        *out = *out * box->global_dims[d] + box->start[d] + at[d];
+    return true;
+}
+
 typedef struct walk {
     const weft_box *box;
     weft_slab slab; /* dimensions above the current one are fixed to a single index */

@@ -30,6 +30,8 @@ typedef struct weft_box {
 
 weft_box weft_shard_box(const weft_shard *shard, const weft_coords *coords);
 size_t weft_box_count(const weft_box *box); /* local elements, padding included */
+/* The global index of a local element; false in the padding. */
+bool weft_box_global_index(const weft_box *box, size_t local, size_t *out);
 
 /* A hyperslab of the global tensor and where it starts in the local buffer. */
 typedef struct weft_slab {

@@ -178,22 +178,6 @@ weft_status rig_pass(rig *r, const float *x, const float *dy, bool overwrite)
     return harness_pass(&r->h, NULL, NULL, true, overwrite);
 }
 
-/* The global index of a local element; false in the padding. */
-static bool global_index(const weft_box *box, size_t local, size_t *out)
-{
-    size_t at[WEFT_MAX_DIMS];
-    for (int d = box->num_dims; d-- > 0;) {
-        at[d] = local % box->local[d];
-        local /= box->local[d];
-        if (at[d] >= box->valid[d])
-            return false;
-    }
-    *out = 0;
-    for (int d = 0; d < box->num_dims; d++)
-        *out = *out * box->global_dims[d] + box->start[d] + at[d];
-    return true;
-}
-
 double *rig_gradient(const rig *r, int index, size_t *out_count, double *out_disagreement)
 {
     const weft_placed *p = weft_parameters_at(weft_model_parameters(r->h.model), index);
@@ -211,7 +195,7 @@ double *rig_gradient(const rig *r, int index, size_t *out_count, double *out_dis
     double weight = copies ? 1.0 / mesh->tp : 1.0, most = 0, size = 0;
     double *sum = calloc(count + 1, sizeof *sum), *same = calloc(count + 1, sizeof *same);
     for (size_t i = 0; i < p->count; i++)
-        if (global_index(&p->box, i, &at)) {
+        if (weft_box_global_index(&p->box, i, &at)) {
             sum[at] = weight * (double)p->parameter.grad[i];
             same[at] = (double)p->parameter.grad[i];
         }
@@ -221,7 +205,7 @@ double *rig_gradient(const rig *r, int index, size_t *out_count, double *out_dis
         status = weft_comm_all_reduce_host(r->h.groups.by_axis[WEFT_AXIS_TP], same, count, WEFT_F64,
                                            WEFT_REDUCE_MAX);
     for (size_t i = 0; i < p->count && copies; i++)
-        if (global_index(&p->box, i, &at)) {
+        if (weft_box_global_index(&p->box, i, &at)) {
             most = fmax(most, fabs(same[at] - (double)p->parameter.grad[i]));
             size = fmax(size, fabs(same[at]));
         }
