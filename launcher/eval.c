@@ -204,6 +204,8 @@ int weft_verb_eval(int argc, char **argv, const weft_application *application)
         if (status == WEFT_OK)
             status = weft_setup_check_data(&e.config, &e.source);
         if (status == WEFT_OK)
+            status = weft_setup_check_model(&e.config, &e.source, &mesh);
+        if (status == WEFT_OK)
             status = weft_launch_mpirun(size, argc + 1, argv - 1, &code);
     } else if (status == WEFT_OK) {
         weft_setup_driver(&e.config);

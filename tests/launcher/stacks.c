@@ -248,6 +248,7 @@ int main(int argc, char **argv)
     static const char *const refused[] = {"train",  "c.json", "--out", "run",
                                           "--mesh", "pp=2",   NULL};
     static const char *const generate[] = {"generate", "tied", "--prompt", "a", NULL};
+    static const char *const eval[] = {"eval", "tied", "--mesh", "pp=2", NULL};
     static const char *const check_layer[] = {"check-layer", "c.json", NULL};
     static const char *const stages[] = {"train", "c.json", "--out",        "run", "--mesh",
                                          "pp=3",  "--set",  "num_layers=3", NULL};
@@ -276,6 +277,7 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++) {
         check_refused(refused, &mistakes[i], "train");
         check_refused(generate, &mistakes[i], "generate");
+        check_refused(eval, &mistakes[i], "eval");
         check_refused(check_layer, &mistakes[i], "check-layer");
     }
     check_refused(stages,
