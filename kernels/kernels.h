@@ -28,5 +28,10 @@ weft_activation_backward_args weft_gemm_gelu_backward(const weft_gemm_args *a);
 /* The instruction set that the CPU kernels chose ("avx512", "avx2", "baseline"). The environment
  * variable WEFT_CPU_ISA lowers it. */
 const char *weft_kernels_cpu_isa(void);
+/* FLOP/s of products in `dtype` that one core of the CPU cannot exceed: its multiply-adds in
+ * registers, of the chosen instruction set, timed in moments too short to be disturbed by what else
+ * runs; of bf16 by the processor's own dot products twice that. 0: not known. Takes milliseconds;
+ * any thread. */
+double weft_kernels_cpu_core_flops(weft_dtype dtype);
 
 #endif

@@ -99,7 +99,7 @@ static const weft_option_row device_rows[] = {
     INT(T, memory_limit, "0", 0, "bytes", "device memory a rank may use; 0: no limit"),
     INT(T, num_threads, "0", 0, "threads",
         "threads a rank computes with on the cpu; 0: its share of the cores"),
-    REAL(T, peak_flops, "0", 0, 1e20, "peak FLOP/s a rank, for MFU; 0: measured at the start"),
+    REAL(T, peak_flops, "0", 0, 1e20, "peak FLOP/s a rank, for MFU; 0: measured"),
     REAL(T, pace, "0", 0, 1e20,
          "FLOP/s of an emulated accelerator: experts compute nothing and take that long; 0: none"),
 };

@@ -121,6 +121,11 @@ static void write_line(FILE *out, const weft_step_result *r)
             "\"expert_load_max_over_mean\": %.17g, \"dropped_tokens\": %.17g",
             r->step, r->loss, r->aux_loss, grad_norm, r->lr, r->tokens, r->tokens_per_s, r->step_ms,
             r->mfu, r->device_bytes_peak, r->expert_load, r->dropped_tokens);
+    if (r->peak_from)
+        fprintf(out,
+                ", \"peak_flops\": %.17g, \"peak_flops_from\": \"%s\", "
+                "\"model_flops_per_token\": %.17g",
+                r->peak_flops, r->peak_from, r->flops_per_token);
     if (r->loss_scale > 0)
         fprintf(out, ", \"loss_scale\": %.17g, \"skipped_steps\": %" PRId64, r->loss_scale,
                 r->skipped_steps);

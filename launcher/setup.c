@@ -404,12 +404,7 @@ static weft_status create_optimizer(weft_trainer *t)
                                   .loss_scale = loss_scale_of(train)},
         &t->optimizer));
     WEFT_TRY(reserve(t));
-    t->peak_flops = t->config.device.peak_flops;
-    if (t->peak_flops > 0)
-        return WEFT_OK;
-    WEFT_TRY(weft_comm_barrier(t->world));
-    return weft_setup_measure_peak(t->lanes[WEFT_LANE_COMPUTE], t->device,
-                                   weft_config_dtype(&t->config), &t->peak_flops);
+    return weft_peak_find(&t->peak, &t->config, t->world, t->lanes[WEFT_LANE_COMPUTE]);
 }
 
 /* For the groups that are made from now on. Collective over the world. */
@@ -462,6 +457,7 @@ weft_status weft_trainer_create_evaluating(weft_trainer *t, const weft_config *c
 
 void weft_trainer_release(weft_trainer *t)
 {
+    weft_peak_release(&t->peak);
     for (int i = 0; i < WEFT_NUM_LANES; i++)
         weft_lane_destroy(t->lanes[i]);
     weft_executor_release(&t->executor);

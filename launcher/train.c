@@ -162,6 +162,7 @@ static void print_start(const weft_trainer *t, const char *from)
     printf("%.1f M parameters%s, %d ranks: %s; %s; %d micro-batches a step and replica\n",
            (double)t->num_params / 1e6, frozen, t->groups.mesh.world, mesh,
            weft_dtype_text(weft_config_dtype(&t->config)), t->shape.num_micro_batches);
+    weft_peak_print(&t->peak, t->flops_per_sample / (double)t->config.model.seq_length);
     if (from)
         printf("starting from %s (step %" PRId64 ")\n", from, t->step);
     fflush(stdout);

@@ -216,11 +216,20 @@ static weft_status reduce_result(weft_trainer *t, double step_ms, weft_step_resu
                                  : sums[5 + 2 * i] / sums[6 + 2 * i];
     out->step_ms = most[0];
     out->tokens_per_s = out->tokens / (out->step_ms / 1e3);
-    out->mfu = t->flops_per_sample * (double)train->global_batch_size /
-               (out->step_ms / 1e3 * t->peak_flops * t->groups.mesh.world);
     out->device_bytes_peak = most[1];
     out->stop = most[2] != 0;
     return WEFT_OK;
+}
+
+static void note_peak(weft_trainer *t, weft_step_result *out)
+{
+    double flops = t->flops_per_sample * (double)t->config.train.global_batch_size;
+    out->mfu = weft_peak_share(&t->peak, flops / (out->step_ms / 1e3 * t->groups.mesh.world));
+    out->peak_flops = t->peak.flops;
+    out->flops_per_token = flops / out->tokens;
+    if (t->told_peak != t->peak.flops)
+        out->peak_from = weft_peak_source_text(t->peak.source);
+    t->told_peak = t->peak.flops;
 }
 
 static void note_moe(weft_trainer *t, weft_step_result *out)
@@ -265,8 +274,9 @@ weft_status weft_trainer_step(weft_trainer *t, weft_step_result *out)
     t->step = step;
     t->consumed_samples += t->config.train.global_batch_size;
     WEFT_TRY(reduce_result(t, (weft_now_us() - start) / 1e3, out));
+    note_peak(t, out);
     weft_moe_selection_after(&t->moe, out->step_ms);
-    return WEFT_OK;
+    return weft_peak_look(&t->peak, out->step_ms);
 }
 
 weft_status weft_trainer_evaluate(weft_trainer *t, weft_split_kind split, weft_evaluation *out)

@@ -11,6 +11,7 @@
 #include "core/trace.h"
 #include "launcher/config.h"
 #include "launcher/moe_choice.h"
+#include "launcher/peak.h"
 #include "layers/runtime.h"
 #include "parallel/lr_schedule.h"
 #include "parallel/optimizer.h"
@@ -24,7 +25,10 @@ typedef struct weft_step_result {
     double tokens;  /* of the global batch */
     double step_ms; /* slowest rank */
     double tokens_per_s;
-    double mfu;               /* model FLOPs / (time * peak * ranks) */
+    double mfu;               /* model FLOPs / (time * peak * ranks), at most 1 */
+    double peak_flops;        /* a rank */
+    const char *peak_from;    /* where it is from, in a step that first was compared with it */
+    double flops_per_token;   /* model FLOPs, forward and backward */
     double device_bytes_peak; /* largest of all ranks */
     double expert_load;       /* max over mean, averaged; 0: no MoE layer */
     double dropped_tokens;
@@ -79,7 +83,9 @@ typedef struct weft_trainer {
     int64_t step; /* last one done */
     int64_t consumed_samples;
     uint64_t num_params;
-    double flops_per_sample, peak_flops;
+    double flops_per_sample;
+    weft_peak peak;
+    double told_peak; /* in the results so far */
     /* of the run in progress */
     const weft_pipeline_slots *running_slots;
     bool running_eval;

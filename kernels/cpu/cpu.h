@@ -52,7 +52,8 @@
     X(sum_squares)                                                                                 \
     X(scale)                                                                                       \
     X(matrix_widen)                                                                                \
-    X(matrix_finish)
+    X(matrix_finish)                                                                               \
+    X(multiply_add)
 
 #define WEFT_CPU_ISA_LIST(X)                                                                       \
     X(baseline)                                                                                    \
@@ -92,12 +93,23 @@ typedef struct weft_matrix_finish_args {
     weft_dtype bias_dtype;
 } weft_matrix_finish_args;
 
+/* Chains of x = x a + b in registers, each of as many lanes as the instruction set has; chain i
+ * starts with i. For measuring what a core can do. */
+enum { WEFT_MULTIPLY_ADD_CHAINS = 12 };
+typedef struct weft_multiply_add_args {
+    size_t rounds; /* multiply-adds a chain */
+    float a, b;
+    float *x;      /* [chains]: where they end */
+    double *flops; /* how many that was */
+} weft_multiply_add_args;
+
 #define WEFT_CPU_DECLARE(kernel) weft_status weft_cpu_##kernel(const weft_##kernel##_args *args);
 WEFT_KERNEL_LIST(WEFT_CPU_DECLARE)
 #undef WEFT_CPU_DECLARE
 
 weft_status weft_cpu_matrix_widen(const weft_matrix_widen_args *args);
 weft_status weft_cpu_matrix_finish(const weft_matrix_finish_args *args);
+weft_status weft_cpu_multiply_add(const weft_multiply_add_args *args);
 
 #define WEFT_CPU_DECLARE_VARIANTS(kernel)                                                          \
     weft_status weft_cpu_##kernel##_baseline(const weft_##kernel##_args *args);                    \

@@ -4,6 +4,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "kernels/cpu/cpu.h"
+
 typedef struct embedding_case {
     size_t num_tokens, batch, cols, first_row, num_rows, first_position;
     const int32_t *tokens;
@@ -257,6 +259,25 @@ static void casts_between_halves_and_copies(void **state)
     assert_memory_equal(wide, copy, COUNT * sizeof *copy);
 }
 
+/* x = x / 2 + 1 / 2 from i, ten times: 1 + (i - 1) / 1024, in one of three widths. */
+static void cores_multiply_and_add(void **state)
+{
+    (void)state;
+    float x[WEFT_MULTIPLY_ADD_CHAINS];
+    double flops;
+    weft_multiply_add_args args = {.rounds = 10, .a = 0.5f, .b = 0.5f, .x = x, .flops = &flops};
+    assert_int_equal(weft_cpu_multiply_add(&args), WEFT_OK);
+    for (int i = 0; i < WEFT_MULTIPLY_ADD_CHAINS; i++)
+        assert_true(x[i] == 1.0f + (float)(i - 1) / 1024.0f);
+    double lanes = flops / (2.0 * 10 * WEFT_MULTIPLY_ADD_CHAINS);
+    assert_true(lanes == 4 || lanes == 8 || lanes == 16);
+    double rate = weft_kernels_cpu_core_flops(WEFT_F32);
+    assert_true(rate > 1e7 && rate < 1e13);
+    double half = weft_kernels_cpu_core_flops(WEFT_BF16);
+    assert_true(half >= 0 && half < 1e13);
+    assert_true(weft_kernels_cpu_core_flops(WEFT_F16) == 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -266,6 +287,7 @@ int main(void)
         PROBE_TEST(halves_round_trip),
         PROBE_TEST(narrowing_rounds_to_nearest_even),
         PROBE_TEST(casts_between_halves_and_copies),
+        PROBE_TEST(cores_multiply_and_add),
     };
     return cmocka_run_group_tests(tests, probe_setup, probe_teardown);
 }

@@ -86,8 +86,12 @@ static double check_metrics_line(const char *line, int step, int moe_step)
     const int num_keys = sizeof keys / sizeof *keys;
     cJSON *json = cJSON_Parse(line);
     int num_moe = check_moe_fields(json, line, moe_step > 0 && step >= moe_step, step == moe_step);
-    EXPECT(cJSON_GetArraySize(json) == num_keys + num_moe, "not %d fields: %s", num_keys + num_moe,
-           line);
+    int num_peak = cJSON_GetObjectItem(json, "peak_flops") ? 3 : 0; /* where it is a new one */
+    EXPECT(cJSON_GetArraySize(json) == num_keys + num_moe + num_peak, "not %d fields: %s",
+           num_keys + num_moe + num_peak, line);
+    EXPECT(step != 1 || (num_peak == 3 && number_of(json, "peak_flops") >= 1e9 &&
+                         number_of(json, "model_flops_per_token") > 1e3),
+           "no peak: %s", line);
     for (int i = 0; i < num_keys; i++)
         EXPECT(isfinite(number_of(json, keys[i])), "%s: %s", keys[i], line);
     double loss = number_of(json, "loss"), load = number_of(json, "expert_load_max_over_mean");
