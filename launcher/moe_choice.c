@@ -49,9 +49,10 @@ static weft_status choose_form(const weft_config *config, const weft_cluster *cl
     bool was_open = asked_of(config)->moe_all_to_all == WEFT_NUM_EXCHANGES;
     snprintf(choice.reason, sizeof choice.reason, "%s", was_open ? as_chosen : as_configured);
     if (cluster) {
-        unsigned allowed = is_auto ? 1u << WEFT_EXCHANGE_O1 | 1u << WEFT_EXCHANGE_O2 |
-                                         1u << WEFT_EXCHANGE_O3 | 1u << WEFT_EXCHANGE_DIRECT
-                                   : 1u << s->options.form;
+        unsigned allowed = 1u << s->options.form;
+        if (is_auto) /* O1 sends all at once */
+            allowed = 1u << WEFT_EXCHANGE_O2 | 1u << WEFT_EXCHANGE_O3 | 1u << WEFT_EXCHANGE_DIRECT |
+                      (exchange.num_chunks > 1 ? 0u : 1u << WEFT_EXCHANGE_O1);
         WEFT_TRY(weft_choose_exchange(cluster, &exchange, allowed, &choice));
         s->options.form = choice.form;
         if (s->options.num_chunks == 0)

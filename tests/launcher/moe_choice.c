@@ -165,6 +165,36 @@ static void check_profile(weft_comm *world, const char *folder)
     weft_arena_release(&arena);
 }
 
+/* Chunks are asked for: O1, which would be the cheapest here since it starts less often, cannot be
+ * cut and is not chosen. */
+static void check_chunks(const char *path)
+{
+    weft_arena arena = {0};
+    weft_config config;
+    weft_mesh mesh;
+    weft_moe_selection chosen = {0};
+    char text[1024];
+    weft_cluster cluster = cluster_of(1e9, 1e9);
+    for (int kind = 0; kind < WEFT_NUM_COSTS; kind++)
+        cluster.costs[kind].curve = weft_curve_linear(1000, 1e9);
+    EXPECT_OK(weft_cluster_write(&cluster, path));
+    snprintf(text, sizeof text,
+             "{\"model\": {\"num_layers\": 2, \"hidden_size\": 32, \"num_attention_heads\": 4, "
+             "\"seq_length\": 32, \"vocab_size\": 61, \"num_experts\": 4}, "
+             "\"parallel\": {\"cluster\": \"%s\", \"moe_all_to_all_chunks\": 4}, "
+             "\"data\": {\"mock_data\": true}}",
+             path);
+    weft_config_source source = {
+        .file = "chunks", .text = text, .mesh = "tp=2,dp=2,binding=dp,ep=2,etp=2"};
+    EXPECT_OK(weft_config_load(&source, &arena, &config));
+    EXPECT_OK(weft_config_mesh(&config, &source, 0, &mesh));
+    EXPECT_OK(weft_moe_selection_start(&config, &mesh, 1, &chosen));
+    EXPECT(weft_exchange_max_chunks(chosen.options.form) >= 4 && chosen.options.num_chunks == 4,
+           "%s in %d chunks", weft_exchange_text((int)chosen.options.form),
+           chosen.options.num_chunks);
+    weft_arena_release(&arena);
+}
+
 static void check_nothing_travels(weft_comm *world)
 {
     weft_trainer t = {0};
@@ -192,6 +222,8 @@ int main(void)
     snprintf(folder, sizeof folder, "/tmp/weft-profiled-%lld", pid);
     check_profile(world, folder);
     check_nothing_travels(world);
+    if (weft_comm_rank(world) == 0)
+        check_chunks(path);
     if (weft_comm_rank(world) == 0)
         unlink(path);
     snprintf(command, sizeof command, "rm -rf %s", folder);
