@@ -45,9 +45,61 @@ weft_interference weft_interference_none(void)
     return none;
 }
 
+double weft_interference_least(int beside)
+{
+    return beside == WEFT_WORK_ALL ? 1.0 / 6 : 0.25;
+}
+
+bool weft_interference_fault(const weft_interference *interference, int *out_y, int *out_x)
+{
+    for (int y = 0; y < WEFT_NUM_WORK_CLASSES; y++)
+        for (int x = 0; x <= WEFT_WORK_ALL; x++)
+            if (!(interference->alpha[y][x] >= weft_interference_least(x))) {
+                *out_y = y;
+                *out_x = x;
+                return true;
+            }
+    return false;
+}
+
+void weft_cost_bounds(weft_cost_kind kind, double *out_least, double *out_most)
+{
+    bool is_copy =
+        kind == WEFT_COST_COPY || kind == WEFT_COST_TO_HOST || kind == WEFT_COST_TO_DEVICE;
+    bool is_gemm = kind == WEFT_COST_GEMM_FP32 || kind == WEFT_COST_GEMM_BF16;
+    *out_least = is_gemm ? 1e6 : 1e3;
+    *out_most = is_gemm ? 1e17 : is_copy ? 1e14 : 1e13;
+}
+
 double weft_cluster_us(const weft_cluster *cluster, weft_cost_kind kind, double volume)
 {
     return volume > 0 ? weft_curve_time_us(&cluster->costs[kind].curve, volume) : 0;
+}
+
+static int near_of(int ranks, int near)
+{
+    return near < 1 ? 1 : near < ranks ? near : ranks;
+}
+
+double weft_cluster_exchange_us(const weft_cluster *cluster, double bytes, int ranks, int near)
+{
+    near = near_of(ranks, near);
+    double between = 0, inside = 0;
+    if (ranks > near)
+        between = weft_cluster_us(cluster, WEFT_COST_ALL_TO_ALL, bytes * (ranks - near) / ranks);
+    if (near > 1)
+        inside = weft_cluster_us(cluster, WEFT_COST_ALL_TO_ALL_INSIDE, bytes * (near - 1) / ranks);
+    return between > inside ? between : inside;
+}
+
+weft_cost_kind weft_cluster_lacks_exchange(const weft_cluster *cluster, int ranks, int near)
+{
+    near = near_of(ranks, near);
+    if (ranks > near && !weft_cluster_knows(cluster, WEFT_COST_ALL_TO_ALL))
+        return WEFT_COST_ALL_TO_ALL;
+    if (near > 1 && !weft_cluster_knows(cluster, WEFT_COST_ALL_TO_ALL_INSIDE))
+        return WEFT_COST_ALL_TO_ALL_INSIDE;
+    return WEFT_NUM_COSTS;
 }
 
 bool weft_cluster_knows(const weft_cluster *cluster, weft_cost_kind kind)

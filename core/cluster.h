@@ -68,6 +68,16 @@ typedef struct weft_interference {
     double alpha[WEFT_NUM_WORK_CLASSES][WEFT_NUM_WORK_CLASSES + 1];
 } weft_interference;
 weft_interference weft_interference_none(void); /* all 1 */
+/* The least that can be measured where nothing is wrong: works that share all they need get a half
+ * each, all three a third, and half of that is left for a scheduler that is not fair. What is
+ * below stood still while others ran, for a span too short or ranks too many for the cores. */
+double weft_interference_least(int beside);
+/* The first alpha below that; false: there is none. */
+bool weft_interference_fault(const weft_interference *interference, int *out_y, int *out_x);
+
+/* The least and the highest rate, volume a second, that any hardware of a kind has: beyond them a
+ * file has another unit than it should. */
+void weft_cost_bounds(weft_cost_kind kind, double *out_least, double *out_most);
 
 typedef struct weft_cluster {
     char name[64];
@@ -80,13 +90,19 @@ typedef struct weft_cluster {
  * of the caller (weft_cluster_knows). */
 double weft_cluster_us(const weft_cluster *cluster, weft_cost_kind kind, double volume);
 bool weft_cluster_knows(const weft_cluster *cluster, weft_cost_kind kind);
+/* An all-to-all in a group of `ranks`, near of them on each node, in which a rank's blocks, its own
+ * too, are `bytes`: the slower of what leaves the node and what stays inside, which travel at once.
+ * lacks: a cost that it takes and that is not known; else WEFT_NUM_COSTS. */
+double weft_cluster_exchange_us(const weft_cluster *cluster, double bytes, int ranks, int near);
+weft_cost_kind weft_cluster_lacks_exchange(const weft_cluster *cluster, int ranks, int near);
 /* Share of the peak that an operation of this volume reaches: r of MoNTA's eq. 8-11, in (0, 1]. */
 double weft_cluster_efficiency(const weft_cluster *cluster, weft_cost_kind kind, double volume);
 
 /* WEFT_FILE or WEFT_CONFIG with file, line and column (core/json.h), the key's path and the nearest
- * right key: unknown and duplicate keys, volumes that do not rise, times that are not positive. */
+ * right key: unknown and duplicate keys, volumes that do not rise, times that are not positive,
+ * rates and interference that cannot be. */
 weft_status weft_cluster_read(const char *path, weft_cluster *out) WEFT_CHECKED;
-/* Written beside (PATH.partial) and renamed into place. */
+/* Written beside (PATH.partial) and renamed into place. WEFT_CONFIG for what could not be read. */
 weft_status weft_cluster_write(const weft_cluster *cluster, const char *path) WEFT_CHECKED;
 /* The same text to a stream. */
 weft_status weft_cluster_print(const weft_cluster *cluster, FILE *out) WEFT_CHECKED;

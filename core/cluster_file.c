@@ -157,8 +157,24 @@ static weft_status read_numbers(const reader *r, weft_json_span array, const cha
     return WEFT_ERROR(WEFT_CONFIG, "%s: expected %s, got %d numbers", where, what, count);
 }
 
+/* A rate that no hardware has: in another unit, most likely. */
+static weft_status check_rate(const reader *r, const char *at, const char *path, const char *key,
+                              weft_cost_kind kind, double rate)
+{
+    double least, most;
+    weft_cost_bounds(kind, &least, &most);
+    if (rate >= least && rate <= most)
+        return WEFT_OK;
+    PLACE(r, at, path, key);
+    return WEFT_ERROR(WEFT_CONFIG,
+                      "%s: %.3g %s/s, where %.0e to %.0e are possible: volumes are in %s, times in "
+                      "microseconds, peaks in %s a second; measure again with weft calibrate",
+                      where, rate, weft_cost_unit(kind), least, most, weft_cost_unit(kind),
+                      weft_cost_unit(kind));
+}
+
 static weft_status read_points(const reader *r, weft_json_span array, const char *path,
-                               weft_curve *curve)
+                               weft_cost_kind kind, weft_curve *curve)
 {
     const char *cursor = NULL;
     weft_json_span pair;
@@ -179,6 +195,10 @@ static weft_status read_points(const reader *r, weft_json_span array, const char
         /* Something may begin at once; nothing that moves or computes takes no time. */
         if (point[1] < 0 || (point[1] == 0 && point[0] > 0))
             return WEFT_ERROR(WEFT_CONFIG, "%s: %g µs is not a time", where, point[1]);
+        double rate = point[1] > 0 ? point[0] / point[1] * 1e6 : 0, least, most;
+        weft_cost_bounds(kind, &least, &most);
+        if (rate > most) /* a slow one may be a long latency */
+            WEFT_TRY(check_rate(r, pair.start, path, key.text, kind, rate));
         curve->volume[n] = point[0];
         curve->time_us[n] = point[1];
     }
@@ -199,7 +219,7 @@ static double best_rate(const weft_curve *curve)
 }
 
 static weft_status read_cost(const reader *r, weft_json_span object, const char *name,
-                             weft_cost *out)
+                             weft_cost_kind kind, weft_cost *out)
 {
     enum { PEAK, POINTS, LATENCY, COUNT };
     static const char *const names[COUNT] = {"peak", "points", "latency_us"};
@@ -211,16 +231,18 @@ static weft_status read_cost(const reader *r, weft_json_span object, const char 
     WEFT_TRY(read_members(r, object, &m));
     if (values[PEAK].bytes)
         WEFT_TRY(read_positive(r, values[PEAK], path, names[PEAK], &out->peak));
+    if (values[PEAK].bytes)
+        WEFT_TRY(check_rate(r, values[PEAK].start, path, names[PEAK], kind, out->peak));
     if (!values[POINTS].bytes == !values[LATENCY].bytes) {
         PLACE(r, values[POINTS].bytes ? keys[LATENCY].start : object.start, path, NULL);
         return WEFT_ERROR(WEFT_CONFIG, "%s: needs either points or latency_us", where);
     }
     if (values[POINTS].bytes) {
-        WEFT_TRY(read_points(r, values[POINTS], path, &out->curve));
+        WEFT_TRY(read_points(r, values[POINTS], path, kind, &out->curve));
         if (!values[PEAK].bytes)
             out->peak = best_rate(&out->curve);
         if (out->peak > 0 && isfinite(out->peak))
-            return WEFT_OK;
+            return check_rate(r, values[POINTS].start, path, names[POINTS], kind, out->peak);
         PLACE(r, values[POINTS].start, path, names[POINTS]);
         return WEFT_ERROR(WEFT_CONFIG, "%s: no rate follows from these; give a peak", where);
     }
@@ -249,7 +271,7 @@ static weft_status read_costs(const reader *r, weft_json_span object, weft_cost 
     WEFT_TRY(read_members(r, object, &m));
     for (int i = 0; i < WEFT_NUM_COSTS; i++)
         if (values[i].bytes)
-            WEFT_TRY(read_cost(r, values[i], names[i], &costs[i]));
+            WEFT_TRY(read_cost(r, values[i], names[i], (weft_cost_kind)i, &costs[i]));
     return WEFT_OK;
 }
 
@@ -274,6 +296,14 @@ static weft_status read_interference(const reader *r, weft_json_span array, weft
                                   "%s: %g is no share of speed: of %s beside %s, above 0, at most "
                                   "2",
                                   where, alpha, weft_work_class_text(y), weft_work_class_text(x));
+            if (alpha < weft_interference_least(x))
+                return WEFT_ERROR(
+                    WEFT_CONFIG,
+                    "%s: %g of its speed is left to %s beside %s, where sharing leaves "
+                    "%.2g or more: measure again with weft calibrate on idle cores, or "
+                    "leave interference out",
+                    where, alpha, weft_work_class_text(y), weft_work_class_text(x),
+                    weft_interference_least(x));
             if (x == y && alpha != 1)
                 return WEFT_ERROR(WEFT_CONFIG, "%s: %g where %s is beside itself; that is 1", where,
                                   alpha, weft_work_class_text(y));
@@ -398,8 +428,10 @@ weft_status weft_cluster_print(const weft_cluster *cluster, FILE *out)
         write_cost(&cluster->costs[i], out);
         comma = ",";
     }
-    fputs("\n  },\n  \"interference\": [", out);
-    for (int y = 0; y < WEFT_NUM_WORK_CLASSES; y++) {
+    const weft_interference none = weft_interference_none();
+    bool is_known = memcmp(&none, &cluster->interference, sizeof none) != 0;
+    fputs(is_known ? "\n  },\n  \"interference\": [" : "\n  }\n}\n", out);
+    for (int y = 0; is_known && y < WEFT_NUM_WORK_CLASSES; y++) {
         fputs(y ? ",\n    [" : "\n    [", out);
         for (int x = 0; x <= WEFT_WORK_ALL; x++) {
             fputs(x ? ", " : "", out);
@@ -407,15 +439,36 @@ weft_status weft_cluster_print(const weft_cluster *cluster, FILE *out)
         }
         fputc(']', out);
     }
-    fputs("\n  ]\n}\n", out);
+    if (is_known)
+        fputs("\n  ]\n}\n", out);
     if (fflush(out) != 0 || ferror(out))
         return WEFT_ERROR(WEFT_FILE, "cannot write the cluster: %s", strerror(errno));
     return WEFT_OK;
 }
 
+/* What is written can be read. */
+static weft_status check_text(const weft_cluster *cluster, const char *path)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    weft_arena arena = {0};
+    weft_cluster back;
+    FILE *stream = open_memstream(&text, &bytes);
+    if (!stream)
+        return WEFT_ERROR(WEFT_MEMORY, "out of memory for %s", path);
+    weft_status status = weft_cluster_print(cluster, stream);
+    fclose(stream);
+    if (status == WEFT_OK)
+        status = read_text(path, text, &arena, &back);
+    weft_arena_release(&arena);
+    free(text);
+    return status;
+}
+
 weft_status weft_cluster_write(const weft_cluster *cluster, const char *path)
 {
     weft_new_file file;
+    WEFT_TRY(check_text(cluster, path));
     WEFT_TRY(weft_new_file_open(path, &file));
     weft_status status = weft_cluster_print(cluster, file.file);
     if (status != WEFT_OK)

@@ -1,6 +1,9 @@
-#include <math.h>
-
 #include "launcher/calibrate.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "core/text.h"
 
 /* 1.5 MiB, 2.1 MFLOP: four digits at most. */
 static void volume_text(double volume, bool is_bytes, char out[32])
@@ -53,9 +56,10 @@ static void print_cost(const weft_cluster *cluster, weft_cost_kind kind, FILE *o
 void weft_calibrate_print(const weft_cluster *cluster, FILE *out)
 {
     bool any_unknown = false;
-    fprintf(out, "%s: %d node%s of %d rank%s\n", *cluster->name ? cluster->name : "a cluster",
-            cluster->num_nodes, cluster->num_nodes == 1 ? "" : "s", cluster->ranks_per_node,
-            cluster->ranks_per_node == 1 ? "" : "s");
+    const weft_interference none = weft_interference_none();
+    fprintf(out, "%s: measured on %s of %s\n", *cluster->name ? cluster->name : "a cluster",
+            weft_count_text(cluster->num_nodes, "node").text,
+            weft_count_text(cluster->ranks_per_node, "rank").text);
     for (int i = 0; i < WEFT_NUM_COSTS; i++)
         if (weft_cluster_knows(cluster, (weft_cost_kind)i))
             print_cost(cluster, (weft_cost_kind)i, out);
@@ -65,6 +69,10 @@ void weft_calibrate_print(const weft_cluster *cluster, FILE *out)
         fprintf(out, "%s%s",
                 any_unknown ? ", " : "\nnot measured: ", weft_cost_text((weft_cost_kind)i));
         any_unknown = true;
+    }
+    if (memcmp(&none, &cluster->interference, sizeof none) == 0) {
+        fprintf(out, "%sinterference: not measured, taken for none\n", any_unknown ? "\n" : "");
+        return;
     }
     fprintf(out, "%s\nspeed of each beside others, as a share of its speed alone:\n  %-6s",
             any_unknown ? "\n" : "", "");

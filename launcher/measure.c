@@ -9,6 +9,7 @@
 
 #include "core/arena.h"
 #include "core/log.h"
+#include "core/text.h"
 #include "launcher/measure_internal.h"
 #include "parallel/topology.h"
 
@@ -143,9 +144,9 @@ static void report(const weft_measure_rig *rig, weft_cost_kind kind, const weft_
     if (!rig->options.report_progress)
         return;
     if (cost->curve.num_points == 0)
-        weft_log(WEFT_LOG_INFO, "%s: cannot be measured with %d node%s of %d rank%s",
-                 weft_cost_help(kind), rig->num_nodes, rig->num_nodes == 1 ? "" : "s",
-                 rig->ranks_per_node, rig->ranks_per_node == 1 ? "" : "s");
+        weft_log(WEFT_LOG_INFO, "%s: cannot be measured with %s of %s", weft_cost_help(kind),
+                 weft_count_text(rig->num_nodes, "node").text,
+                 weft_count_text(rig->ranks_per_node, "rank").text);
     else
         weft_log(WEFT_LOG_INFO, "%s: %.4g us and up, at best %.4g G%s/s", weft_cost_help(kind),
                  cost->curve.time_us[0], cost->peak * 1e-9,
@@ -174,8 +175,8 @@ static weft_status find_nodes(weft_measure_rig *rig, int *node)
     rig->ranks_per_node = rig->options.ranks_per_node;
     if (rig->ranks_per_node > 0) {
         if (size % rig->ranks_per_node)
-            return WEFT_ERROR(WEFT_CONFIG, "%d ranks do not divide into nodes of %d", size,
-                              rig->ranks_per_node);
+            return WEFT_ERROR(WEFT_CONFIG, "%s cannot be divided into nodes of %d",
+                              weft_count_text(size, "rank").text, rig->ranks_per_node);
         rig->num_nodes = size / rig->ranks_per_node;
         *node = rank / rig->ranks_per_node;
         return WEFT_OK;

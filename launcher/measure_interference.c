@@ -3,9 +3,12 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "core/log.h"
 #include "launcher/measure_internal.h"
 
-enum { MAX_REPEATS = 3, NUM_COMBINATIONS = 1 << WEFT_NUM_WORK_CLASSES };
+/* In less than a few of a scheduler's slices, who waits for his turn stands still. */
+static const double least_span_us = 10e3;
+enum { MAX_REPEATS = 3, MAX_ATTEMPTS = 2, NUM_COMBINATIONS = 1 << WEFT_NUM_WORK_CLASSES };
 
 /* What a lane runs over and over to stand for its class. */
 typedef struct work {
@@ -44,8 +47,9 @@ static void open_gate(gate *g)
     pthread_mutex_unlock(&g->mutex);
 }
 
-/* Large enough to take a share of the span that still leaves many of them in it. */
-static weft_status choose_volume(weft_measure_rig *rig, double span_us, work *w)
+/* Large enough to take a share of the span that still leaves many of them in it. *fills: they last
+ * for long enough. */
+static weft_status choose_volume(weft_measure_rig *rig, double span_us, work *w, bool *fills)
 {
     double volumes[WEFT_CURVE_MAX_POINTS], us = 0;
     int count = weft_measure_volumes(rig, w->kind, volumes), i = 0;
@@ -57,6 +61,7 @@ static weft_status choose_volume(weft_measure_rig *rig, double span_us, work *w)
     w->volume = volumes[i < count ? i : count - 1];
     double num = ceil(span_us / fmax(us, 0.1));
     w->num = num > WEFT_MEASURE_MAX_OPERATIONS ? WEFT_MEASURE_MAX_OPERATIONS : (int)num;
+    *fills = *fills && w->num * us >= least_span_us;
     return WEFT_OK;
 }
 
@@ -146,11 +151,12 @@ static weft_status measure_once(weft_measure_rig *rig, const work *works, weft_i
     return WEFT_OK;
 }
 
-weft_status weft_measure_interference(weft_measure_rig *rig, weft_interference *out)
+/* In spans of `times` the usual length. *fills: false where operations are too short for any. */
+static weft_status measure_all(weft_measure_rig *rig, int times, bool *fills,
+                               weft_interference *out)
 {
-    bool quick = rig->options.quick, between = rig->num_nodes > 1;
-    double span_us = quick ? 5e3 : fmin(rig->options.seconds * 1e6 / 8, 1e6);
-    int repeats = quick ? 1 : MAX_REPEATS;
+    bool between = rig->num_nodes > 1;
+    double span_us = times * fmax(fmin(rig->options.seconds * 1e6 / 8, 1e6), 2 * least_span_us);
     work works[WEFT_NUM_WORK_CLASSES] = {
         [WEFT_WORK_COMP] = {.there = true, .kind = WEFT_COST_GEMM_FP32},
         [WEFT_WORK_COMM] = {.there = between || rig->ranks_per_node > 1,
@@ -160,15 +166,17 @@ weft_status weft_measure_interference(weft_measure_rig *rig, weft_interference *
     weft_interference each[MAX_REPEATS], mean = weft_interference_none();
     for (int c = 0; c < WEFT_NUM_WORK_CLASSES; c++)
         if (works[c].there)
-            WEFT_TRY(choose_volume(rig, span_us, &works[c]));
-    for (int i = 0; i < repeats; i++)
+            WEFT_TRY(choose_volume(rig, span_us, &works[c], fills));
+    if (!*fills)
+        return WEFT_OK;
+    for (int i = 0; i < MAX_REPEATS; i++)
         WEFT_TRY(measure_once(rig, works, &each[i]));
     for (int y = 0; y < WEFT_NUM_WORK_CLASSES; y++) {
         for (int x = 0; x <= WEFT_WORK_ALL; x++) {
             double values[MAX_REPEATS];
-            for (int i = 0; i < repeats; i++)
+            for (int i = 0; i < MAX_REPEATS; i++)
                 values[i] = each[i].alpha[y][x];
-            mean.alpha[y][x] = weft_measure_typical_us(values, repeats);
+            mean.alpha[y][x] = weft_measure_typical_us(values, MAX_REPEATS);
         }
     }
     WEFT_TRY(weft_comm_all_reduce_host(rig->world, mean.alpha, sizeof mean.alpha / sizeof(double),
@@ -176,8 +184,33 @@ weft_status weft_measure_interference(weft_measure_rig *rig, weft_interference *
     for (int y = 0; y < WEFT_NUM_WORK_CLASSES; y++)
         for (int x = 0; x <= WEFT_WORK_ALL; x++) {
             double alpha = mean.alpha[y][x] / weft_comm_size(rig->world);
-            /* Nothing runs faster for company, and nothing stands still: noise. */
-            out->alpha[y][x] = fmin(fmax(round(alpha * 1000) / 1000, 0.01), 1);
+            out->alpha[y][x] = fmin(round(alpha * 1000) / 1000, 1); /* more is noise */
         }
+    return WEFT_OK;
+}
+
+weft_status weft_measure_interference(weft_measure_rig *rig, weft_interference *out)
+{
+    int y = 0, x = 0;
+    bool fills = true;
+    /* All ranks have the same numbers. */
+    for (int attempt = 0; fills && attempt < MAX_ATTEMPTS; attempt++) {
+        WEFT_TRY(measure_all(rig, 1 + attempt, &fills, out));
+        if (fills && !weft_interference_fault(out, &y, &x))
+            return WEFT_OK;
+    }
+    bool speaks = rig->options.report_progress && weft_comm_rank(rig->world) == 0;
+    if (speaks && !fills)
+        weft_log(WEFT_LOG_INFO, "interference is left out: operations this small are too short to "
+                                "run beside each other; a larger --max-bytes, without --quick, "
+                                "measures it");
+    else if (speaks)
+        weft_log(
+            WEFT_LOG_WARN,
+            "interference is left out, as if there were none: %s kept %.2g of its speed beside "
+            "%s, where sharing leaves %.2g or more; measure again on idle cores",
+            weft_work_class_text(y), out->alpha[y][x], weft_work_class_text(x),
+            weft_interference_least(x));
+    *out = weft_interference_none();
     return WEFT_OK;
 }

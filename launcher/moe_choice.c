@@ -43,6 +43,7 @@ static weft_status choose_form(const weft_config *config, const weft_cluster *cl
     weft_exchange_shape exchange = {.bytes = shape->rows * shape->hidden * shape->element_bytes,
                                     .t = etp,
                                     .e = shape->ep,
+                                    .e_near = shape->ep_inside,
                                     .minimal_bytes = 64 << 10,
                                     .num_chunks = s->options.num_chunks};
     weft_exchange_choice choice = {.us = 0};
@@ -184,8 +185,48 @@ static weft_status read_cluster(const char *path, weft_cluster *out)
     return WEFT_ERROR(WEFT_CONFIG, "parallel.cluster: %s", text);
 }
 
+/* Ranks of an EP group on one node; 0: not known. *out_by_file: nodes are the file's. */
+static weft_status find_inside(const weft_mesh *mesh, const weft_topology *topology,
+                               const weft_cluster *cluster, bool *out_by_file, int *out)
+{
+    weft_arena arena = {0};
+    void *memory;
+    *out_by_file = cluster && cluster->num_nodes * cluster->ranks_per_node == mesh->world &&
+                   !(topology && topology->num_nodes == cluster->num_nodes);
+    *out = 0;
+    if (!*out_by_file) {
+        *out = topology ? weft_topology_inside(topology, mesh, WEFT_AXIS_EP) : 0;
+        return WEFT_OK;
+    }
+    WEFT_TRY(weft_arena_alloc_array(&arena, (size_t)mesh->world, sizeof(int), &memory));
+    weft_topology nodes = {mesh->world, cluster->num_nodes, memory};
+    for (int r = 0; r < mesh->world; r++)
+        nodes.node_of[r] = r / cluster->ranks_per_node;
+    *out = weft_topology_inside(&nodes, mesh, WEFT_AXIS_EP);
+    weft_arena_release(&arena);
+    return WEFT_OK;
+}
+
+/* A curve that is missing: the file, and the command that measures it. */
+static weft_status name_remedy(weft_status status, const weft_config *config, const weft_mesh *mesh,
+                               const weft_cluster *cluster, bool by_file)
+{
+    char text[WEFT_ERROR_TEXT_BYTES / 2], nodes[40] = "";
+    const char *path = config->parallel.cluster;
+    if (status != WEFT_CONFIG || !cluster)
+        return status;
+    snprintf(text, sizeof text, "%.*s", (int)sizeof text - 1, weft_error_get()->text);
+    if (by_file)
+        snprintf(nodes, sizeof nodes, " --ranks-per-node %d", cluster->ranks_per_node);
+    return WEFT_ERROR(WEFT_CONFIG,
+                      "parallel.cluster: %s: %s; measure on these ranks: mpirun -n %d weft "
+                      "calibrate --out %s%s%s",
+                      path, text, mesh->world, path, nodes,
+                      config->device.kind == WEFT_DEVICE_KIND_CUDA ? " --device cuda" : "");
+}
+
 weft_status weft_moe_selection_start(const weft_config *config, const weft_mesh *mesh,
-                                     int ep_inside, weft_moe_selection *out)
+                                     const weft_topology *topology, weft_moe_selection *out)
 {
     weft_moe_selection s = {.options = {.pipeline = {.num_partitions = 1}}};
     const weft_parallel_options *p = &config->parallel;
@@ -206,20 +247,30 @@ weft_status weft_moe_selection_start(const weft_config *config, const weft_mesh 
     }
     weft_cluster cluster;
     bool has_cluster = p->cluster && p->cluster[0];
+    const weft_cluster *known = has_cluster ? &cluster : NULL;
+    bool by_file;
+    int ep_inside;
     if (has_cluster)
         WEFT_TRY(read_cluster(p->cluster, &cluster));
+    WEFT_TRY(find_inside(mesh, topology, known, &by_file, &ep_inside));
+    if (has_cluster && ep_inside == 0) {
+        *out = s;
+        return WEFT_OK;
+    }
     weft_moe_layer_shape layer =
         weft_moe_layer_shape_of(&config->model, &shape, ep_inside, config->device.pace);
     weft_moe_selection form = s; /* its sentence comes after the one on n and S */
-    WEFT_TRY(choose_form(config, has_cluster ? &cluster : NULL, &layer, mesh->etp, &form,
-                         &layer.exchange_factor));
+    weft_status status =
+        choose_form(config, known, &layer, mesh->etp, &form, &layer.exchange_factor);
+    WEFT_TRY(name_remedy(status, config, mesh, known, by_file));
     s.options.form = form.options.form;
     s.options.num_chunks = form.options.num_chunks;
     if (s.options.split == WEFT_MOE_SPLIT_PEERS)
         snprintf(s.reason, sizeof s.reason, "partitions by peers, %d each (as configured)",
                  s.options.peer_group);
     else
-        WEFT_TRY(choose_pipeline(config, has_cluster ? &cluster : NULL, &layer, &s));
+        WEFT_TRY(
+            name_remedy(choose_pipeline(config, known, &layer, &s), config, mesh, known, by_file));
     if (s.reason[0]) {
         size_t used = strlen(s.reason);
         snprintf(s.reason + used, sizeof s.reason - used, "%s", form.reason);

@@ -6,6 +6,7 @@
 
 #include "launcher/config.h"
 #include "layers/runtime.h"
+#include "parallel/topology.h"
 #include "schedule/choose.h"
 
 typedef struct weft_moe_selection {
@@ -31,12 +32,15 @@ typedef struct weft_moe_selection {
 weft_moe_layer_shape weft_moe_layer_shape_of(const weft_model_options *options,
                                              const weft_shape *shape, int ep_inside,
                                              double pace_flops);
-/* Reads the cluster file where the choice needs it. ep_inside: ranks of an EP
- * group on one node. Errors:
- * WEFT_CONFIG with the key that asks for what is not there; those of the cluster file. Pure but for
- * reading the file: the same on every rank. */
+/* Reads the cluster file where the choice needs it. Which curves that takes follows from where the
+ * mesh's groups lie: on the nodes of `topology`, unless the file was measured on as many ranks
+ * taken for other nodes (calibrate --ranks-per-node): then on those, as its curves are. topology
+ * NULL: not known yet, and what depends on it alone is left to the call that has it. Errors:
+ * WEFT_CONFIG with the key that asks for what is not there and how to measure it; those of the
+ * cluster file. Pure but for reading the file: the same on every rank. */
 weft_status weft_moe_selection_start(const weft_config *config, const weft_mesh *mesh,
-                                     int ep_inside, weft_moe_selection *out) WEFT_CHECKED;
+                                     const weft_topology *topology,
+                                     weft_moe_selection *out) WEFT_CHECKED;
 /* Before a training step: gives the model the (n, S) to measure, or the best one. */
 weft_status weft_moe_selection_before(weft_moe_selection *selection,
                                       weft_model *model) WEFT_CHECKED;

@@ -338,8 +338,7 @@ static weft_status create_mesh(weft_trainer *t, const weft_config_source *source
     weft_topology topology;
     WEFT_TRY(weft_topology_discover(t->world, t->arena, &topology));
     WEFT_TRY(weft_config_mesh_on(&t->config, source, &topology, mesh));
-    weft_status status = weft_moe_selection_start(
-        &t->config, mesh, weft_topology_inside(&topology, mesh, WEFT_AXIS_EP), &t->moe);
+    weft_status status = weft_moe_selection_start(&t->config, mesh, &topology, &t->moe);
     return weft_config_locate(source, status);
 }
 

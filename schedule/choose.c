@@ -20,10 +20,10 @@ static weft_status need_all(const weft_cluster *cluster, const weft_moe_layer_sh
     if (!(shape->pace_flops > 0))
         WEFT_TRY(
             need(cluster, shape->element_bytes < 4 ? WEFT_COST_GEMM_BF16 : WEFT_COST_GEMM_FP32));
-    if (shape->ep > 1 && shape->ep > shape->ep_inside)
-        WEFT_TRY(need(cluster, WEFT_COST_ALL_TO_ALL));
-    if (shape->ep_inside > 1)
-        WEFT_TRY(need(cluster, WEFT_COST_ALL_TO_ALL_INSIDE));
+    const weft_cost_kind lacking =
+        weft_cluster_lacks_exchange(cluster, shape->ep, shape->ep_inside);
+    if (lacking != WEFT_NUM_COSTS)
+        WEFT_TRY(need(cluster, lacking));
     WEFT_TRY(need(cluster, WEFT_COST_COPY));
     const unsigned copying = 1u << WEFT_REUSE_S1 | 1u << WEFT_REUSE_S2 | 1u << WEFT_REUSE_S3;
     if (reuses & copying) {

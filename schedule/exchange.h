@@ -40,7 +40,8 @@ int weft_exchange_max_chunks(weft_exchange_form form);
 
 typedef struct weft_exchange_shape {
     double bytes;         /* I: what a rank would send in the baseline, all blocks together */
-    int t, e;             /* ranks inside; ranks between */
+    int t, e;             /* ranks inside; ranks that the tokens travel between */
+    int e_near;           /* of those, on the rank's own node; 0: 1 */
     double minimal_bytes; /* I_minimal: no chunk has a smaller slice (I / (N t)); > 0 */
     int num_chunks;       /* N of the chunked forms where it is given; 0: chosen */
 } weft_exchange_shape;

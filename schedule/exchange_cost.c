@@ -40,11 +40,11 @@ weft_exchange_costs weft_exchange_costs_of(const weft_cluster *cluster,
                                            weft_exchange_form form, int num_chunks)
 {
     assert(num_chunks >= 1 && shape->t >= 1 && shape->e >= 1);
-    const double sent = shape->bytes / num_chunks * remote_share(shape);
+    const double chunk = shape->bytes / num_chunks;
     const double gathered = gathered_bytes(shape, form, num_chunks);
     weft_exchange_costs costs = {0};
-    costs.all_to_all_us = weft_cluster_us(cluster, WEFT_COST_ALL_TO_ALL,
-                                          forms[form].sharded ? sent / shape->t : sent);
+    costs.all_to_all_us = weft_cluster_exchange_us(
+        cluster, forms[form].sharded ? chunk / shape->t : chunk, shape->e, shape->e_near);
     if (forms[form].sharded && shape->t > 1)
         costs.all_gather_us = weft_cluster_us(cluster, WEFT_COST_ALL_GATHER, gathered);
     if (forms[form].copies)
@@ -82,8 +82,9 @@ static weft_status need(const weft_cluster *cluster, weft_exchange_form form, we
 static weft_status need_all(const weft_cluster *cluster, const weft_exchange_shape *shape,
                             weft_exchange_form form)
 {
-    if (shape->e > 1)
-        WEFT_TRY(need(cluster, form, WEFT_COST_ALL_TO_ALL));
+    const weft_cost_kind lacking = weft_cluster_lacks_exchange(cluster, shape->e, shape->e_near);
+    if (lacking != WEFT_NUM_COSTS)
+        WEFT_TRY(need(cluster, form, lacking));
     const bool moves = gathered_bytes(shape, form, 1) > 0;
     if (forms[form].sharded && shape->t > 1 && moves)
         WEFT_TRY(need(cluster, form, WEFT_COST_ALL_GATHER));

@@ -18,16 +18,8 @@ static double gemm_us(const weft_cluster *cluster, const weft_moe_layer_shape *s
 double weft_moe_exchange_us(const weft_cluster *cluster, const weft_moe_layer_shape *shape,
                             double bytes)
 {
-    const int given = shape->ep_inside > 1 ? shape->ep_inside : 1;
-    const int near = given < shape->ep ? given : shape->ep;
-    double between = 0, inside = 0;
-    if (shape->ep > near)
-        between =
-            weft_cluster_us(cluster, WEFT_COST_ALL_TO_ALL, bytes * (shape->ep - near) / shape->ep);
-    if (near > 1)
-        inside =
-            weft_cluster_us(cluster, WEFT_COST_ALL_TO_ALL_INSIDE, bytes * (near - 1) / shape->ep);
-    return shape->exchange_factor * (between > inside ? between : inside);
+    return shape->exchange_factor *
+           weft_cluster_exchange_us(cluster, bytes, shape->ep, shape->ep_inside);
 }
 
 weft_interference weft_moe_interference(const weft_cluster *cluster,

@@ -121,7 +121,7 @@ static void a_file_by_hand_is_short(void **state)
 
 #define HEAD "{\"num_nodes\": 2, \"ranks_per_node\": 4, "
 #define COPY(text) HEAD "\"costs\": {\"copy\": " text "}}"
-#define POINTS(text) COPY("{\"peak\": 1, \"points\": " text "}")
+#define POINTS(text) COPY("{\"peak\": 1e9, \"points\": " text "}")
 #define ALPHA(text) HEAD "\"interference\": " text "}"
 
 static const struct wrong {
@@ -151,7 +151,7 @@ static const struct wrong {
     {COPY("{}"), "costs.copy: needs either points or latency_us"},
     {COPY("{\"points\": [[1, 1]], \"latency_us\": 1}"), "costs.copy: needs either points or"},
     {COPY("{\"latency_us\": 1}"), "costs.copy: latency_us needs a peak"},
-    {COPY("{\"latency_us\": -1, \"peak\": 2}"), "costs.copy.latency_us: -1 µs is not a time"},
+    {COPY("{\"latency_us\": -1, \"peak\": 2e9}"), "costs.copy.latency_us: -1 µs is not a time"},
     {COPY("{\"latency\": 1}"), "costs.copy.latency: unknown key; did you mean costs.copy.lat"},
     {COPY("{\"peak\": 0, \"latency_us\": 1}"), "costs.copy.peak: 0 is not positive"},
     {COPY("{\"peak\": 1e999, \"latency_us\": 1}"), "costs.copy.peak: 1e999 is too large"},
@@ -172,6 +172,19 @@ static const struct wrong {
             "[14,1],[15,1],[16,1],[17,1],[18,1],[19,1],[20,1],[21,1],[22,1],[23,1],[24,1],[25,1],"
             "[26,1],[27,1],[28,1],[29,1],[30,1],[31,1],[32,1],[33,1]]"),
      "costs.copy.points[32]: a curve has at most 32 points"},
+    /* Numbers that no machine has: GB/s for B/s, seconds for microseconds, TFLOP/s for FLOP/s. */
+    {COPY("{\"peak\": 12.5, \"latency_us\": 1}"),
+     ":1:66: costs.copy.peak: 12.5 bytes/s, where 1e+03 to"},
+    {POINTS("[[1048576, 1e-4]]"),
+     "costs.copy.points[0]: 1.05e+16 bytes/s, where 1e+03 to 1e+14 are"},
+    {HEAD "\"costs\": {\"gemm_bf16\": {\"peak\": 989, \"latency_us\": 1}}}",
+     "costs.gemm_bf16.peak: 989 FLOPs/s, where 1e+06 to 1e+17 are possible: volumes are in FLOPs"},
+    {HEAD "\"costs\": {\"message\": {\"peak\": 2e13, \"latency_us\": 1}}}",
+     "costs.message.peak: 2e+13"},
+    {ALPHA("[[1,1,0.01,1],[1,1,1,1],[1,1,1,1]]"),
+     ":1:56: interference[0]: 0.01 of its speed is left to comp beside mem, where sharing leaves "
+     "0.25 or more: measure again with weft calibrate on idle cores, or leave interference out"},
+    {ALPHA("[[1,1,1,1],[1,1,1,0.15],[1,1,1,1]]"), "0.15 of its speed is left to comm beside all"},
     {ALPHA("1"), ":1:55: interference: expected three rows of four numbers, got a number"},
     {ALPHA("[[1,1,1,1],[1,1,1,1]]"), "interference: expected three rows of four numbers, got 2"},
     {ALPHA("[[1,1,1,1],[1,1,1,1],[1,1,1,1],[1,1,1,1]]"), "of four numbers, got 4 rows"},
@@ -204,6 +217,11 @@ static void a_write_that_fails_leaves_what_was(void **state)
 {
     (void)state;
     weft_cluster c = sample();
+    weft_cluster still = c;
+    still.interference.alpha[WEFT_WORK_COMM][WEFT_WORK_COMP] = 0.01;
+    FAILS(weft_cluster_write(&still, temporary_path("still.json")), WEFT_CONFIG,
+          "interference[1]: 0.01 of its speed is left to comm beside comp");
+    assert_int_equal(access(temporary_path("still.json"), F_OK), -1);
     FAILS(weft_cluster_write(&c, temporary_path("none/cluster.json")), WEFT_FILE, "cannot write");
     FAILS(weft_cluster_write(&c, temporary_folder), WEFT_FILE, "cannot write"); /* a folder */
     char beside[128];

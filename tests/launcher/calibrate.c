@@ -5,6 +5,7 @@
 #include "core/log.h"
 #include "launcher/calibrate.h"
 #include "launcher/measure.h"
+#include "launcher/moe_choice.h"
 #include "tests/core/device_under_test.h"
 #include "tests/expect.h"
 #include "tests/launcher/svg.h"
@@ -48,7 +49,8 @@ static void check_alpha(const weft_cluster *c)
     for (int y = 0; y < WEFT_NUM_WORK_CLASSES; y++)
         for (int x = 0; x <= WEFT_WORK_ALL; x++) {
             double alpha = c->interference.alpha[y][x];
-            EXPECT(alpha > 0 && alpha <= 1, "alpha(%d, %d) = %g", y, x, alpha);
+            EXPECT(alpha >= weft_interference_least(x) && alpha <= 1, "alpha(%d, %d) = %g", y, x,
+                   alpha);
             EXPECT(x != y || alpha == 1, "alpha(%d, %d) = %g", y, x, alpha);
         }
 }
@@ -91,6 +93,63 @@ static void check_file(const weft_cluster *c)
     free(text);
 }
 
+/* What calibrate measured is all that train's choice takes, wherever the groups lie; without it the
+ * message says which curve, which file and which command. */
+static void check_choice(weft_comm *world, const weft_cluster *c, const char *mesh_text)
+{
+    weft_arena arena = {0};
+    weft_config config;
+    weft_mesh mesh;
+    weft_topology topology;
+    weft_moe_selection moe;
+    char path[64], text[512], remedy[160];
+    int size = weft_comm_size(world);
+    snprintf(path, sizeof path, "calibrate_%ld.json", (long)getpid());
+    snprintf(text, sizeof text,
+             "{\"model\": {\"num_layers\": 1, \"hidden_size\": 32, \"num_attention_heads\": 4, "
+             "\"seq_length\": 32, \"vocab_size\": 61, \"num_experts\": %d}, "
+             "\"data\": {\"mock_data\": true}, \"train\": {\"global_batch_size\": %d}, "
+             "\"parallel\": {\"moe_num_partitions\": 0, "
+             "\"moe_choice\": \"price\", \"cluster\": \"%s\"}}",
+             size, size, path);
+    const weft_config_source source = {.file = "choice", .text = text, .mesh = mesh_text};
+    weft_cluster poor = *c;
+    poor.costs[WEFT_COST_ALL_TO_ALL] = poor.costs[WEFT_COST_ALL_TO_ALL_INSIDE] =
+        (weft_cost){.peak = 0};
+    EXPECT_OK(weft_cluster_write(c, path));
+    EXPECT_OK(weft_config_load(&source, &arena, &config));
+    EXPECT_OK(weft_topology_discover(world, &arena, &topology));
+    EXPECT_OK(weft_config_mesh(&config, &source, size, &mesh)); /* as before ranks start */
+    EXPECT_OK(weft_moe_selection_start(&config, &mesh, &topology, &moe));
+    EXPECT(strstr(moe.reason, "partition"), "%d x %d: %s", c->num_nodes, c->ranks_per_node,
+           moe.reason);
+    EXPECT_OK(weft_cluster_write(&poor, path));
+    snprintf(remedy, sizeof remedy,
+             "measure on these ranks: mpirun -n %d weft calibrate --out %s%s", size, path,
+             c->num_nodes == 1 ? "" : " --ranks-per-node ");
+    EXPECT_ERROR(weft_moe_selection_start(&config, &mesh, &topology, &moe), WEFT_CONFIG, remedy);
+    EXPECT_ERROR(weft_moe_selection_start(&config, &mesh, &topology, &moe), WEFT_CONFIG, path);
+    unlink(path);
+    weft_arena_release(&arena);
+}
+
+/* Volumes and spans large enough that interference is not left out; two ranks, as many as cores. */
+static void check_interference(weft_comm *world, weft_device *device)
+{
+    weft_measure_options options = {
+        .max_bytes = 4 << 20, .seconds = 0.2, .kinds = 1u << WEFT_COST_GEMM_FP32};
+    weft_cluster c;
+    weft_comm *pair;
+    int rank = weft_comm_rank(world);
+    EXPECT_OK(weft_comm_split(world, rank / 2, rank, "pair", WEFT_PURPOSE_TENSOR, &pair));
+    if (rank < 2) {
+        EXPECT_OK(weft_measure_cluster(pair, device, &options, &c));
+        check_alpha(&c);
+    }
+    weft_comm_destroy(pair);
+    EXPECT_OK(weft_comm_barrier(world));
+}
+
 static void check_nodes_of(weft_comm *world, weft_device *device, int ranks_per_node)
 {
     weft_measure_options options = {.quick = true, .ranks_per_node = ranks_per_node, .name = "t"};
@@ -109,6 +168,11 @@ static void check_nodes_of(weft_comm *world, weft_device *device, int ranks_per_
     expect_same(&c, &first, "rank 0's");
     if (weft_comm_rank(world) == 0)
         check_file(&c);
+    char mesh[64];
+    snprintf(mesh, sizeof mesh, "dp=%d,ep=%d,binding=dp", size, size);
+    check_choice(world, &c, mesh);
+    if (size == 4 && ranks_per_node != 1) /* sharded experts gather inside a node */
+        check_choice(world, &c, "tp=2,dp=2,ep=2,etp=2,binding=dp");
     EXPECT_OK(weft_comm_barrier(world));
 }
 
@@ -125,9 +189,10 @@ int main(void)
     check_nodes_of(world, device, 1);
     if (size % 2 == 0)
         check_nodes_of(world, device, 2);
+    check_interference(world, device);
     EXPECT_ERROR(weft_measure_cluster(world, device,
                                       &(weft_measure_options){.ranks_per_node = size + 1}, &c),
-                 WEFT_CONFIG, "do not divide into nodes of");
+                 WEFT_CONFIG, "cannot be divided into nodes of");
     /* Too large for the device: all ranks say so. */
     weft_device *small;
     EXPECT_OK(device_under_test(1, weft_comm_rank(world) == size - 1 ? 4096 : 0, &small));

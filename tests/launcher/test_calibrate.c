@@ -191,7 +191,7 @@ static const struct misuse {
      "weft calibrate: --only : expected all_to_all, "},
     {{"calibrate", "--out", "x", "--quick", "--ranks-per-node", "2"},
      2,
-     "weft calibrate: 1 ranks do not divide into nodes of 2"},
+     "weft calibrate: 1 rank cannot be divided into nodes of 2"},
     {{"calibrate", "--out", "none/x"}, 6, "weft calibrate: none/x: cannot write: "},
     {{"calibrate", "--out", "x", "--svg", "none/x"}, 6, "weft calibrate: none/x: cannot write: "},
 };
