@@ -48,7 +48,7 @@ static const weft_option_row train_rows[] = {
     CHOICE(T, lr_decay_style, "\"cosine\"", "constant|linear|cosine|WSD", "learning-rate schedule"),
     INT(T, lr_warmup_iters, "0", 0, "steps", "linear warm-up"),
     INT(T, lr_decay_iters, "0", 0, "steps",
-        "step at which min_lr is reached; 0: train_iters of the run's start"),
+        "steps until min_lr; 0: train_iters of the run's start"),
     INT(T, lr_wsd_decay_iters, "0", 0, "steps",
         "length of WSD's decay; 0: a fifth of lr_decay_iters"),
     REAL(T, weight_decay, "0.1", 0, 10, "AdamW's weight decay (matrices only)"),
@@ -220,10 +220,16 @@ weft_status weft_config_split(const weft_config *config, double out[3])
     bool good = text && sscanf(text, "%lf,%lf,%lf%n", &out[0], &out[1], &out[2], &used) == 3 &&
                 text[used] == '\0';
     for (int i = 0; i < 3; i++)
-        good = good && out[i] >= (i == 0 ? 1e-9 : 0) && out[i] < 1e15;
+        good = good && out[i] >= 0 && out[i] < 1e15;
     if (!good)
-        return WEFT_ERROR(WEFT_CONFIG, "data.split: \"%s\" is not three weights such as 969,30,1",
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "data.split: \"%s\" is not three weights of 0 and more, such as 969,30,1",
                           text ? text : "");
+    if (out[0] < 1e-9)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "data.split: \"%s\" leaves no share to train on; the first of "
+                          "training, validation and test must be above 0",
+                          text);
     return WEFT_OK;
 }
 

@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-/* How much of lr - min_lr is left at `step`, between warm-up and decay_iters. */
+/* How much of lr - min_lr is left when `step` steps are done, from warm-up to decay_iters. */
 static double decay_left(const weft_lr_schedule *schedule, int64_t step)
 {
     const double pi = 3.14159265358979323846;
@@ -32,7 +32,8 @@ double weft_lr_at(const weft_lr_schedule *schedule, int64_t step)
         return schedule->lr * (double)step / (double)schedule->warmup_iters;
     if (schedule->style == WEFT_LR_CONSTANT)
         return schedule->lr;
-    if (step >= schedule->decay_iters)
+    int64_t done = step - 1; /* min_lr is where the decay ends, behind its last step */
+    if (done >= schedule->decay_iters)
         return schedule->min_lr;
-    return schedule->min_lr + decay_left(schedule, step) * (schedule->lr - schedule->min_lr);
+    return schedule->min_lr + decay_left(schedule, done) * (schedule->lr - schedule->min_lr);
 }

@@ -15,7 +15,7 @@ typedef struct weft_lr_schedule {
     weft_lr_decay_style style;
     double lr, min_lr;
     int64_t warmup_iters; /* linear from 0: step s (from 1) has lr * s / warmup_iters */
-    int64_t decay_iters;  /* the step at which min_lr is reached; after it min_lr */
+    int64_t decay_iters;  /* steps, warm-up too, after which it is min_lr */
     int64_t wsd_decay_iters;
 } weft_lr_schedule;
 

@@ -49,9 +49,10 @@ static void test_linear(void **state)
 {
     (void)state;
     weft_lr_schedule s = schedule_of(WEFT_LR_LINEAR);
-    near(weft_lr_at(&s, 11), 1e-3 - 9e-6);
-    near(weft_lr_at(&s, 60), 5.5e-4);
-    near(weft_lr_at(&s, 110), 1e-4);
+    near(weft_lr_at(&s, 11), 1e-3);
+    near(weft_lr_at(&s, 12), 1e-3 - 9e-6);
+    near(weft_lr_at(&s, 61), 5.5e-4);
+    near(weft_lr_at(&s, 110), 1e-4 + 9e-6); /* the last step is one, whatever min_lr */
     near(weft_lr_at(&s, 111), 1e-4);
 }
 
@@ -59,9 +60,9 @@ static void test_cosine(void **state)
 {
     (void)state;
     weft_lr_schedule s = schedule_of(WEFT_LR_COSINE);
-    near(weft_lr_at(&s, 60), 5.5e-4);
-    near(weft_lr_at(&s, 35), 1e-4 + 9e-4 * 0.85355339059327373);
-    near(weft_lr_at(&s, 110), 1e-4);
+    near(weft_lr_at(&s, 61), 5.5e-4);
+    near(weft_lr_at(&s, 36), 1e-4 + 9e-4 * 0.85355339059327373);
+    near(weft_lr_at(&s, 111), 1e-4);
     near(weft_lr_at(&s, 500), 1e-4);
 }
 
@@ -70,10 +71,10 @@ static void test_wsd(void **state)
     (void)state;
     weft_lr_schedule s = schedule_of(WEFT_LR_WSD);
     near(weft_lr_at(&s, 11), 1e-3);
-    near(weft_lr_at(&s, 90), 1e-3);
-    near(weft_lr_at(&s, 95), 1e-4 + 9e-4 * 0.75);
-    near(weft_lr_at(&s, 109), 1e-4 + 9e-4 * 0.05);
-    near(weft_lr_at(&s, 110), 1e-4);
+    near(weft_lr_at(&s, 91), 1e-3);
+    near(weft_lr_at(&s, 96), 1e-4 + 9e-4 * 0.75);
+    near(weft_lr_at(&s, 110), 1e-4 + 9e-4 * 0.05);
+    near(weft_lr_at(&s, 111), 1e-4);
 }
 
 static void test_edges(void **state)
@@ -81,7 +82,8 @@ static void test_edges(void **state)
     (void)state;
     weft_lr_schedule s = schedule_of(WEFT_LR_LINEAR);
     s.warmup_iters = 0;
-    near(weft_lr_at(&s, 55), 5.5e-4);
+    near(weft_lr_at(&s, 1), 1e-3);
+    near(weft_lr_at(&s, 56), 5.5e-4);
     s.warmup_iters = s.decay_iters = 20; /* no step left to decay in */
     near(weft_lr_at(&s, 20), 1e-3);
     near(weft_lr_at(&s, 21), 1e-4);
@@ -90,8 +92,8 @@ static void test_edges(void **state)
     near(weft_lr_at(&s, 31), 1e-4);
     s = schedule_of(WEFT_LR_WSD);
     s.wsd_decay_iters = 0;
-    near(weft_lr_at(&s, 109), 1e-3);
-    near(weft_lr_at(&s, 110), 1e-4);
+    near(weft_lr_at(&s, 110), 1e-3);
+    near(weft_lr_at(&s, 111), 1e-4);
 }
 
 int main(void)
