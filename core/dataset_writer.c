@@ -47,7 +47,7 @@ static weft_status writer_init(weft_dataset_writer *w, const char *prefix, int64
     WEFT_TRY(format_path(&w->idx_temporary, "%s.idx.%ld.part", prefix, pid));
     w->bin = fopen(w->bin_temporary, "wbe");
     if (!w->bin)
-        return WEFT_ERROR(WEFT_FILE, "%s: %s", w->bin_temporary, strerror(errno));
+        return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", w->bin_path, strerror(errno));
     return WEFT_OK;
 }
 
@@ -72,20 +72,20 @@ static weft_status write_all(const char *path, FILE *file, const void *data, siz
                              size_t count)
 {
     if (fwrite(data, size, count, file) != count)
-        return WEFT_ERROR(WEFT_FILE, "%s: %s", path, strerror(errno));
+        return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", path, strerror(errno));
     return WEFT_OK;
 }
 
 static weft_status write_tokens(weft_dataset_writer *w, const int32_t *tokens, size_t count)
 {
     if (w->vocab_size >= WEFT_INDEX_WIDE_VOCABULARY)
-        return write_all(w->bin_temporary, w->bin, tokens, sizeof(*tokens), count);
+        return write_all(w->bin_path, w->bin, tokens, sizeof(*tokens), count);
     uint16_t narrow[4096];
     while (count > 0) {
         size_t part = count < 4096 ? count : 4096;
         for (size_t i = 0; i < part; i++)
             narrow[i] = (uint16_t)tokens[i];
-        WEFT_TRY(write_all(w->bin_temporary, w->bin, narrow, sizeof(*narrow), part));
+        WEFT_TRY(write_all(w->bin_path, w->bin, narrow, sizeof(*narrow), part));
         tokens += part;
         count -= part;
     }
@@ -122,7 +122,7 @@ weft_status weft_dataset_writer_add(weft_dataset_writer *w, const int32_t *token
 
 static weft_status write_index(const weft_dataset_writer *w, FILE *file)
 {
-    const char *path = w->idx_temporary;
+    const char *path = w->idx_path;
     uint64_t header[2] = {w->num_documents, w->num_documents + 1};
     uint64_t version = WEFT_INDEX_VERSION;
     bool wide = w->vocab_size >= WEFT_INDEX_WIDE_VOCABULARY;
@@ -147,16 +147,16 @@ static weft_status write_index(const weft_dataset_writer *w, FILE *file)
 static weft_status close_synced(const char *path, FILE *file, weft_status status)
 {
     if (status == WEFT_OK && (fflush(file) != 0 || fsync(fileno(file)) != 0))
-        status = WEFT_ERROR(WEFT_FILE, "%s: %s", path, strerror(errno));
+        status = WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", path, strerror(errno));
     if (fclose(file) != 0 && status == WEFT_OK)
-        status = WEFT_ERROR(WEFT_FILE, "%s: %s", path, strerror(errno));
+        status = WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", path, strerror(errno));
     return status;
 }
 
 static weft_status rename_to(const char *from, const char *to)
 {
     if (rename(from, to) != 0)
-        return WEFT_ERROR(WEFT_FILE, "%s: cannot be renamed to %s: %s", from, to, strerror(errno));
+        return WEFT_ERROR(WEFT_FILE, "%s: cannot be put in place: %s", to, strerror(errno));
     return WEFT_OK;
 }
 
@@ -182,11 +182,11 @@ weft_status weft_dataset_writer_finish(weft_dataset_writer *w)
     if (!bin)
         return WEFT_ERROR(WEFT_INTERNAL, "%s: finished twice", w->prefix);
     w->bin = NULL;
-    WEFT_TRY(close_synced(w->bin_temporary, bin, WEFT_OK));
+    WEFT_TRY(close_synced(w->bin_path, bin, WEFT_OK));
     FILE *idx = fopen(w->idx_temporary, "wbe");
     if (!idx)
-        return WEFT_ERROR(WEFT_FILE, "%s: %s", w->idx_temporary, strerror(errno));
-    WEFT_TRY(close_synced(w->idx_temporary, idx, write_index(w, idx)));
+        return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", w->idx_path, strerror(errno));
+    WEFT_TRY(close_synced(w->idx_path, idx, write_index(w, idx)));
     /* Tokens without an index are refused; an older index over new tokens might be believed. */
     if (unlink(w->idx_path) != 0 && errno != ENOENT)
         return WEFT_ERROR(WEFT_FILE, "%s: cannot be replaced: %s", w->idx_path, strerror(errno));

@@ -2,6 +2,7 @@
 
 #include <ctype.h>
 #include <string.h>
+#include <strings.h>
 
 /* Longer names are compared by their beginnings. */
 enum { MAX_NAME = 63 };
@@ -38,8 +39,29 @@ static size_t edit_distance(const char *a, const char *b)
     return rows[na % 3][nb];
 }
 
+/* Other words for names of ours; letters say nothing of these. */
+static const struct {
+    const char *word, *name;
+} synonyms[] = {
+    {"gpu", "cuda"},      {"nvidia", "cuda"},          {"host", "cpu"},         {"float32", "fp32"},
+    {"float", "fp32"},    {"single", "fp32"},          {"half", "fp16"},        {"float16", "fp16"},
+    {"bfloat16", "bf16"}, {"layer_norm", "LayerNorm"}, {"rms_norm", "RMSNorm"}, {"rotary", "rope"},
+};
+
+static const char *find_synonym(const char *name, const char *const *names, size_t count)
+{
+    for (size_t s = 0; s < sizeof synonyms / sizeof *synonyms; s++)
+        for (size_t i = 0; i < count && strcasecmp(synonyms[s].word, name) == 0; i++)
+            if (strcmp(synonyms[s].name, names[i]) == 0)
+                return names[i];
+    return NULL;
+}
+
 const char *weft_nearest_name(const char *name, const char *const *names, size_t count)
 {
+    const char *synonym = find_synonym(name, names, count);
+    if (synonym)
+        return synonym;
     /* A third of the letters may be wrong; beyond that a suggestion misleads. */
     size_t limit = (strnlen(name, MAX_NAME) + 2) / 3 + 1;
     const char *best = NULL;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/text.h"
 #include "core/trace.h"
 
 static const char what[] = "bench all-to-all";
@@ -29,8 +30,8 @@ static weft_status make_groups(weft_exchange_rig *rig, int ranks_inside)
     int rank = weft_comm_rank(rig->world), size = weft_comm_size(rig->world);
     int node = ranks_inside > 0 ? rank / ranks_inside : 0;
     if (ranks_inside > 0 && size % ranks_inside)
-        return WEFT_ERROR(WEFT_CONFIG, "%d ranks do not divide into groups of %d", size,
-                          ranks_inside);
+        return WEFT_ERROR(WEFT_CONFIG, "%s cannot be divided into groups of %d",
+                          weft_count_text(size, "rank").text, ranks_inside);
     if (ranks_inside == 0) {
         /* The node's number: its first rank. */
         weft_comm *shared;

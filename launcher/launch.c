@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "core/text.h"
 #include "launcher/job_folder.h"
 
 enum { MAX_ARGS = 256, MAX_BLOCK_BYTES = 4096, NOT_STARTED = 127 };
@@ -211,7 +212,8 @@ weft_status weft_launch_mpirun(int world, int argc, char **argv, int *exit_code)
     *exit_code = wait_for(pid);
     weft_job_folder_close();
     if (*exit_code == NOT_STARTED)
-        return WEFT_ERROR(WEFT_COMM, "cannot start mpirun for %d ranks: is it on PATH?", world);
+        return WEFT_ERROR(WEFT_COMM, "cannot start mpirun for %s: is it on PATH?",
+                          weft_count_text(world, "rank").text);
     if (*exit_code != 0 && *exit_code != WEFT_EXIT_STOPPED && !l.explained)
         fprintf(stderr, "weft %s: mpirun ended with exit code %d\n", verb, *exit_code);
     return WEFT_OK;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/log.h"
+#include "core/text.h"
 #include "layers/describe.h"
 
 /* MPMoE searches n from 2 to 8; 1 is the synchronous layer. */
@@ -68,9 +69,10 @@ static weft_status choose_form(const weft_config *config, const weft_cluster *cl
     bool chunked = s->options.form == WEFT_EXCHANGE_O2 || s->options.form == WEFT_EXCHANGE_O3;
     if (chunked && s->options.num_chunks == 0)
         s->options.num_chunks = DEFAULT_CHUNKS;
-    char chunks[32] = "";
+    char chunks[64] = "";
     if (s->options.num_chunks > 0)
-        snprintf(chunks, sizeof chunks, " in %d chunks", s->options.num_chunks);
+        snprintf(chunks, sizeof chunks, " in %s",
+                 weft_count_text(s->options.num_chunks, "chunk").text);
     size_t used = strlen(s->reason);
     snprintf(s->reason + used, sizeof s->reason - used, "; all-to-all %s%s (%s)",
              weft_exchange_text((int)s->options.form), chunks, choice.reason);
@@ -114,8 +116,8 @@ static void start_profile(const weft_parallel_options *p, weft_moe_selection *s)
 
 static void say_pipeline(weft_moe_selection *s, const char *reason)
 {
-    snprintf(s->reason, sizeof s->reason, "%d partition%s, reuse %s (%s)",
-             s->options.pipeline.num_partitions, s->options.pipeline.num_partitions == 1 ? "" : "s",
+    snprintf(s->reason, sizeof s->reason, "%s, reuse %s (%s)",
+             weft_count_text(s->options.pipeline.num_partitions, "partition").text,
              weft_reuse_text((int)s->options.pipeline.reuse), reason);
 }
 

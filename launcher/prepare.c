@@ -8,6 +8,7 @@
 
 #include "core/dataset.h"
 #include "core/json.h"
+#include "core/text.h"
 #include "launcher/arguments.h"
 #include "launcher/tokenizer.h"
 #include "launcher/verbs.h"
@@ -148,7 +149,7 @@ static weft_status write_description(const prepare *p, const char *path, weft_ar
     WEFT_TRY(weft_arena_printf(arena, &temporary, "%s.%ld.part", path, (long)getpid()));
     FILE *file = fopen(temporary, "we");
     if (!file)
-        return WEFT_ERROR(WEFT_FILE, "%s: %s", temporary, strerror(errno));
+        return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", path, strerror(errno));
     weft_status status = weft_options_write(sections, 2, file);
     bool synced = status == WEFT_OK && fsync(fileno(file)) == 0;
     if ((fclose(file) != 0 || !synced || rename(temporary, path) != 0) && status == WEFT_OK)
@@ -166,8 +167,8 @@ static weft_status write_all(prepare *p, weft_arena *arena)
     for (size_t i = 0; i < o->texts.count; i++)
         WEFT_TRY(add_file(p, o->texts.values[i]));
     if (p->prepared.tokens == 0)
-        return WEFT_ERROR(WEFT_CONFIG, "%s: no text in the %zu files given", o->texts.values[0],
-                          o->texts.count);
+        return WEFT_ERROR(WEFT_CONFIG, "%s: no text in %s given", o->texts.values[0],
+                          weft_count_text((long long)o->texts.count, "file").text);
     /* No dataset without a description, or an older one's, is ever to be seen. */
     if (unlink(description) != 0 && errno != ENOENT)
         return WEFT_ERROR(WEFT_FILE, "%s: cannot be replaced: %s", description, strerror(errno));

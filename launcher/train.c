@@ -10,8 +10,10 @@
 
 #include "core/file.h"
 #include "core/log.h"
+#include "core/text.h"
 #include "launcher/arguments.h"
 #include "launcher/launch.h"
+#include "launcher/no_effect.h"
 #include "launcher/progress.h"
 #include "launcher/run_folder.h"
 #include "launcher/setup.h"
@@ -159,9 +161,10 @@ static void print_start(const weft_trainer *t, const char *from)
     if (weft_model_num_frozen(t->model) > 0)
         snprintf(frozen, sizeof frozen, " (%.3g M of them frozen)",
                  (double)weft_model_num_frozen(t->model) / 1e6);
-    printf("%.1f M parameters%s, %d ranks: %s; %s; %d micro-batches a step and replica\n",
-           (double)t->num_params / 1e6, frozen, t->groups.mesh.world, mesh,
-           weft_dtype_text(weft_config_dtype(&t->config)), t->shape.num_micro_batches);
+    printf("%.1f M parameters%s, %s: %s; %s; %s a step and replica\n", (double)t->num_params / 1e6,
+           frozen, weft_count_text(t->groups.mesh.world, "rank").text, mesh,
+           weft_dtype_text(weft_config_dtype(&t->config)),
+           weft_count_text(t->shape.num_micro_batches, "micro-batch").text);
     weft_peak_print(&t->peak, t->flops_per_sample / (double)t->config.model.seq_length);
     if (from)
         printf("starting from %s (step %" PRId64 ")\n", from, t->step);
@@ -290,6 +293,7 @@ static weft_status open_folder(job *j, const char *from, weft_arena *arena)
                                 j->args->json));
     if (!j->args->json)
         print_start(&j->trainer, from);
+    WEFT_TRY(weft_config_tell_no_effect(resolved));
     return tell_changes(j, arena);
 }
 

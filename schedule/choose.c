@@ -3,6 +3,8 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "core/text.h"
+
 static weft_status need(const weft_cluster *cluster, weft_cost_kind kind)
 {
     if (weft_cluster_knows(cluster, kind))
@@ -115,10 +117,10 @@ static void say_why(const candidate *candidates, int num_candidates, weft_moe_mo
     for (int i = 0; i < num_candidates; i++)
         if (candidates[i].pipeline.num_partitions == 1)
             synchronous_us = fmin(synchronous_us, candidates[i].us);
-    int wrote = snprintf(choice->reason, sizeof(choice->reason),
-                         "%d partitions, reuse %s: %.0f us by %s of %d candidates",
-                         choice->pipeline.num_partitions, weft_reuse_text(choice->pipeline.reuse),
-                         choice->us, models[model], num_candidates);
+    int wrote = snprintf(
+        choice->reason, sizeof(choice->reason), "%s, reuse %s: %.0f us by %s of %d candidates",
+        weft_count_text(choice->pipeline.num_partitions, "partition").text,
+        weft_reuse_text(choice->pipeline.reuse), choice->us, models[model], num_candidates);
     if (isfinite(synchronous_us) && wrote < (int)sizeof(choice->reason))
         snprintf(choice->reason + wrote, sizeof(choice->reason) - (size_t)wrote,
                  "; synchronous %.0f us", synchronous_us);

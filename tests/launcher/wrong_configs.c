@@ -2,6 +2,7 @@
  * that names the place and the key, nothing on stdout, no run folder. mpirun is not on PATH here:
  * what is found before any rank starts cannot have needed it. */
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "tests/expect.h"
@@ -342,6 +343,14 @@ static const mistake mistakes[] = {
      "\"data_path\": \"corpus\", \"split\": \"9,a\"",
      {0},
      "c.json:21:28: data.split: \"9,a\" is not three weights"},
+    {NULL,
+     NULL,
+     {"--set", "split=0,0,1"},
+     "--set split=0,0,1: data.split: \"0,0,1\" leaves no share to train on; the first of training"},
+    {NULL,
+     NULL,
+     {"--set", "device.kind=gpu"},
+     "--set device.kind=gpu: expected cpu or cuda, got \"gpu\"; did you mean cuda?"},
     {"\"data_path\": \"corpus\"",
      "\"data_path\": \"corpus\", \"split\": \"1,0,0\"",
      {"--set", "eval_interval=1"},
@@ -526,6 +535,28 @@ static void check_memory(const char *mesh, const char *wanted)
     check(args, NULL, "memory_limit", 3, wanted);
 }
 
+/* No mistake, but no silence either: keys of experts on a model that has none. Its one rank and its
+ * last step, of a decay to 0, are told and done. */
+static void check_no_effect(void)
+{
+    child c;
+    EXPECT(child_write("c.json", good_config), "c.json");
+    child_run(&c,
+              (const char *[]){"train", "c.json", "--out", "run", "--set", "num_experts=0", "--set",
+                               "moe_num_partitions=4", "--set", "moe_z_loss_coeff=0.1", "--set",
+                               "eval_interval=0", NULL},
+              no_mpirun);
+    EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
+    EXPECT(c.err && strstr(c.err, " warn model.num_experts is 0: no effect of "
+                                  "model.moe_z_loss_coeff, parallel.moe_num_partitions\n"),
+           "%s", c.err);
+    EXPECT(c.out && strstr(c.out, "M parameters, 1 rank: "), "%s", c.out);
+    child_release(&c);
+    char *metrics = child_read("run/metrics.jsonl"), *last = metrics ? strrchr(metrics, '{') : NULL;
+    EXPECT(last && strstr(last, "\"step\": 2") && !strstr(last, "\"lr\": 0,"), "%s", metrics);
+    free(metrics);
+}
+
 int main(void)
 {
     const int num_mistakes = sizeof mistakes / sizeof *mistakes;
@@ -540,6 +571,7 @@ int main(void)
     check_launched();
     check_memory("dp=1", "weft train: out of memory: ");
     check_memory("dp=2", "weft train: rank 0: out of memory: ");
+    check_no_effect();
     printf("%d mistakes\n", num_mistakes + num_misuses);
     if (!expect_failures)
         child_folder_leave(folder);
