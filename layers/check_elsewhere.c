@@ -7,6 +7,13 @@
 #include "kernels/kernels.h"
 #include "layers/check.h"
 
+static void name_check(const char *what, const weft_check_place *place, char out[64])
+{
+    bool is_fp32 = place->dtype == WEFT_F32;
+    snprintf(out, 64, "%s%s%s%s", what, place->mesh, is_fp32 ? "" : " in ",
+             is_fp32 ? "" : weft_dtype_text(place->dtype));
+}
+
 /* --- describe ------------------------------------------------------------------------------ */
 
 typedef struct use {
@@ -105,8 +112,9 @@ weft_status weft_check_describe(const weft_check_layer *l, weft_check_report *re
     int wrong = 0;
     /* Described are the rows of balanced routing; others come. */
     bool uneven = shape->ep > 1 && weft_check_has_experts(l);
-    snprintf(check, sizeof check, "describe%s%s", shape->tp > 1 ? " at " : "",
-             shape->tp > 1 ? l->place->mesh : "");
+    name_check("describe at ", l->place, check);
+    if (shape->tp == 1 && shape->dtype == WEFT_F32)
+        snprintf(check, sizeof check, "describe");
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         if (rows[i].at_least ? rows[i].said >= rows[i].used : rows[i].said == rows[i].used)
             continue;
@@ -235,8 +243,7 @@ weft_status weft_check_elsewhere(const weft_check_layer *l, const weft_check_res
     double errors[WEFT_CHECK_MAX_PARAMETERS + 3];
     int count = 0;
     char check[64];
-    snprintf(check, sizeof check, "%s%s%s", p->mesh, p->dtype == WEFT_F32 ? "" : " in ",
-             p->dtype == WEFT_F32 ? "" : weft_dtype_text(p->dtype));
+    name_check("", p, check);
     weft_check_fill_gradients(l, 0);
     WEFT_TRY(weft_check_forward(l, 0, 0, true, WEFT_CHECK_ZEROED));
     weft_status status = weft_check_result_forward(l, 0, &got);

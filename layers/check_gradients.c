@@ -9,7 +9,7 @@
 #include "core/rng.h"
 #include "layers/check.h"
 
-enum { NUM_RANDOM = 2, NUM_STEPS = 3, STREAM_DIRECTION = 211 };
+enum { NUM_RANDOM = 2, NUM_STEPS = 3, STREAM_DIRECTION = 211, MANY_ROWS = 64 };
 static const double steps[NUM_STEPS] = {2e-3, 5e-4, 1.25e-4};
 static const double tolerance = 1e-2;
 
@@ -119,6 +119,11 @@ static weft_status check_variable(const weft_check_layer *l, variable *v, weft_c
     if (worst <= tolerance)
         weft_check_report_add(report, WEFT_CHECK_OK, check,
                               "%.1e from finite differences, of size %.1e", worst, rms);
+    else if (rms > 0 && l->place->rows_full > MANY_ROWS && weft_check_has_experts(l))
+        weft_check_report_add(report, WEFT_CHECK_LEFT_OUT, check,
+                              "of %zu rows some choose other experts at every step: give a smaller "
+                              "seq_length",
+                              l->place->rows_full);
     else
         weft_check_report_add(report, WEFT_CHECK_WRONG, check,
                               "%.1e from finite differences (at most %.0e), of size %.1e%s", worst,

@@ -5,7 +5,7 @@
 #include "core/sized.h"
 #include "layers/check.h"
 
-enum { MAX_PLACES = 4, BATCH = 2 };
+enum { MAX_PLACES = 4, BATCH = 2, MANY_PARAMETERS = 1000000 };
 
 typedef struct check_job {
     const weft_check_setup *setup;
@@ -97,11 +97,10 @@ static weft_status try_place(check_job *j, weft_comm *comm, weft_dtype dtype, co
     return WEFT_OK;
 }
 
-static weft_status find_places(check_job *j)
+static weft_status find_other_places(check_job *j)
 {
     int tp = weft_comm_size(j->world);
     char mesh[32];
-    WEFT_TRY(add_place(j, j->self, WEFT_F32, "tp=1"));
     if (j->setup->dtype != WEFT_F32)
         WEFT_TRY(try_place(j, j->self, j->setup->dtype, "tp=1"));
     if (tp == 1) {
@@ -166,6 +165,18 @@ static weft_status check_member(check_job *j, int index, int num_alike)
     return status;
 }
 
+static void say_if_large(const check_job *j)
+{
+    uint64_t num_params;
+    double flops;
+    weft_model_totals(j->places[0].model, &num_params, &flops);
+    if (num_params < MANY_PARAMETERS || !j->report.out || j->report.json)
+        return;
+    fprintf(j->report.out, "%.0f M parameters take long; sizes of a few dozen check the same\n",
+            (double)num_params / 1e6);
+    fflush(j->report.out);
+}
+
 static weft_status no_such_layer(const weft_model *m, const char *wanted)
 {
     const char *names[128];
@@ -181,7 +192,9 @@ static weft_status no_such_layer(const weft_model *m, const char *wanted)
 
 static weft_status check_all(check_job *j)
 {
-    WEFT_TRY(find_places(j));
+    WEFT_TRY(add_place(j, j->self, WEFT_F32, "tp=1"));
+    say_if_large(j);
+    WEFT_TRY(find_other_places(j));
     const weft_model *m = j->places[0].model;
     int num_alike;
     for (int i = 0; i < m->num_members; i++)

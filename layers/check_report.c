@@ -69,6 +69,7 @@ void weft_check_report_add(weft_check_report *r, weft_check_verdict verdict, con
         fputc('}', r->out);
     } else if (r->out) {
         fprintf(r->out, "  %-5s  %s: %s\n", names[verdict], check, text);
+        fflush(r->out);
     }
 }
 
