@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/text.h"
+
 enum { NUM_LETTERS = 5, MAX_WORLD = 1 << 20 };
 
 static const char *const default_order = "tp-cp-ep-dp-pp";
@@ -28,8 +30,8 @@ static weft_status check_bounds(const weft_parallel_options *o, int world)
             return WEFT_ERROR(WEFT_CONFIG, "%s %lld: at least %lld", sizes[i].key,
                               (long long)sizes[i].value, (long long)sizes[i].min);
         if (sizes[i].value > MAX_WORLD)
-            return WEFT_ERROR(WEFT_CONFIG, "%s %lld is more than the %d ranks", sizes[i].key,
-                              (long long)sizes[i].value, world);
+            return WEFT_ERROR(WEFT_CONFIG, "%s %lld is more than the %s", sizes[i].key,
+                              (long long)sizes[i].value, weft_count_text(world, "rank").text);
     }
     return WEFT_OK;
 }
@@ -63,10 +65,11 @@ static weft_status refuse_product(const weft_parallel_options *o, int world)
     char context[48] = "";
     if (cp > 1)
         snprintf(context, sizeof context, " x context %lld", (long long)cp);
-    return WEFT_ERROR(WEFT_CONFIG, "%s %lld x %s %lld%s = %lld does not divide %d ranks",
+    return WEFT_ERROR(WEFT_CONFIG, "%s %lld x %s %lld%s = %lld does not divide %s",
                       by_pp ? "pipeline_model_parallel_size" : "tensor_model_parallel_size",
                       (long long)(by_pp ? pp : tp), by_pp ? "tensor" : "pipeline",
-                      (long long)(by_pp ? tp : pp), context, (long long)(tp * cp * pp), world);
+                      (long long)(by_pp ? tp : pp), context, (long long)(tp * cp * pp),
+                      weft_count_text(world, "rank").text);
 }
 
 static weft_status check_dense(const weft_parallel_options *o, int world, bool allow_context,
@@ -91,9 +94,9 @@ static weft_status check_dense(const weft_parallel_options *o, int world, bool a
         return WEFT_ERROR(
             WEFT_CONFIG,
             "data_parallel_size %lld: tensor %d x context %d x pipeline %d leave %d of "
-            "%d ranks; give %d, or leave it out",
-            (long long)o->data_parallel_size, mesh->tp, mesh->cp, mesh->pp, mesh->dp, world,
-            mesh->dp);
+            "%s; give %d, or leave it out",
+            (long long)o->data_parallel_size, mesh->tp, mesh->cp, mesh->pp, mesh->dp,
+            weft_count_text(world, "rank").text, mesh->dp);
     if (o->sequence_parallel && tp == 1)
         return WEFT_ERROR(WEFT_CONFIG, "sequence_parallel has no effect with "
                                        "tensor_model_parallel_size 1; it needs tp above 1");
