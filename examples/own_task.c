@@ -5,7 +5,8 @@
  *
  *     v_t = w . x_t,    loss = task.loss_weight * mean over t of (v_t - label_t / modulus)^2,
  *
- * and reports the mean of |v_t - label_t / modulus| as a metric. A config such as
+ * and reports as metrics the mean of |v_t - label_t / modulus| and how many are above a half. A
+ * config such as
  *
  *     {"model": {"num_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "seq_length": 32,
  *                "vocab_size": 16},
@@ -52,13 +53,16 @@ static weft_status fill(const weft_sample *sample)
 
 /* --- the last layer -------------------------------------------------------------------------- */
 
+/* Of a micro-batch's rows here. */
+enum { SQUARES, ABSOLUTE, ROWS, LARGE, NUM_SUMS };
+
 typedef struct value_head {
     weft_layer base;
     size_t hidden;
     double init_std;
     task_options task;
     weft_parameter *weight; /* [H] */
-    weft_metric *error;
+    weft_metric *error, *large;
 } value_head;
 
 typedef struct value_state {
@@ -70,7 +74,7 @@ static void value_describe(const weft_layer *layer, const weft_shape *shape, wef
 {
     const value_head *h = (const value_head *)layer;
     size_t rows = shape->seq * shape->batch / (size_t)(shape->sequence_parallel ? shape->tp : 1);
-    size_t sums = shape->sequence_parallel ? 3 * sizeof(float) : 0;
+    size_t sums = shape->sequence_parallel ? NUM_SUMS * sizeof(float) : 0;
     *out = (weft_layer_cost){.num_params = h->hidden,
                              .local_params = h->hidden,
                              .param_bytes = h->hidden * sizeof(float),
@@ -88,6 +92,7 @@ static weft_status value_init(weft_layer *layer, weft_build *build)
     if (shape->dtype != WEFT_F32)
         return WEFT_ERROR(WEFT_CONFIG, "train.precision: the value head computes in fp32");
     WEFT_TRY(weft_build_metric(build, "mean_abs_error", WEFT_METRIC_MEAN, &h->error));
+    WEFT_TRY(weft_build_metric(build, "large_errors", WEFT_METRIC_SUM, &h->large));
     return weft_build_parameter(build,
                                 &WEFT_ARGS(weft_parameter_spec, .name = "value_head.weight",
                                            .num_dims = 1, .dims = {h->hidden},
@@ -99,7 +104,7 @@ static weft_status value_init(weft_layer *layer, weft_build *build)
 typedef struct loss_args {
     size_t rows;
     const int32_t *labels;
-    float *values, *sums; /* sums: of squares, of absolute errors, of ones */
+    float *values, *sums; /* sums: [NUM_SUMS] */
     float modulus, gradient;
 } loss_args;
 
@@ -108,15 +113,18 @@ static weft_status measure(const void *raw)
 {
     const loss_args *a = raw;
     double squares = 0, absolute = 0;
+    size_t large = 0;
     for (size_t t = 0; t < a->rows; t++) {
         float error = a->values[t] - (float)a->labels[t] / a->modulus;
         squares += error * error;
         absolute += fabsf(error);
+        large += fabsf(error) > 0.5f;
         a->values[t] = a->gradient * error;
     }
-    a->sums[0] = (float)squares;
-    a->sums[1] = (float)absolute;
-    a->sums[2] = (float)a->rows;
+    a->sums[SQUARES] = (float)squares;
+    a->sums[ABSOLUTE] = (float)absolute;
+    a->sums[ROWS] = (float)a->rows;
+    a->sums[LARGE] = (float)large;
     return WEFT_OK;
 }
 
@@ -124,21 +132,22 @@ typedef struct count_args {
     const float *sums;
     double weight;
     double *loss; /* NULL: another rank counts it */
-    weft_metric *error;
+    weft_metric *error, *large;
 } count_args;
 
 static weft_status count(const void *raw)
 {
     const count_args *a = raw;
     if (a->loss)
-        *a->loss += a->weight * a->sums[0];
-    a->error->sum += a->sums[1];
-    a->error->count += a->sums[2];
+        *a->loss += a->weight * a->sums[SQUARES];
+    a->error->sum += a->sums[ABSOLUTE];
+    a->error->count += a->sums[ROWS];
+    a->large->sum += a->sums[LARGE];
     return WEFT_OK;
 }
 
 /* Under sequence parallelism a TP rank has a part of the rows: the parts' sums are summed over tp.
- * Then all TP ranks hold the same, and the loss is counted on one; the metric's rule does so by
+ * Then all TP ranks hold the same, and the loss is counted on one; the metrics' rule does so by
  * itself. */
 static weft_status add_loss(value_head *h, weft_pass *pass, const weft_tensor *values)
 {
@@ -148,15 +157,16 @@ static weft_status add_loss(value_head *h, weft_pass *pass, const weft_tensor *v
     size_t rows = values->dims[0], first = shape->sequence_parallel ? (size_t)at->tp.at * rows : 0;
     double scale = weft_pass_loss_scale(pass) / (double)(shape->seq * shape->batch);
     weft_tensor sums;
-    WEFT_TRY(weft_pass_scratch(pass, WEFT_F32, 3, 1, &sums));
+    WEFT_TRY(weft_pass_scratch(pass, WEFT_F32, NUM_SUMS, 1, &sums));
     loss_args loss = {
         rows,      weft_pass_labels(pass) + first, values->data,
         sums.data, (float)h->task.modulus,         (float)(2 * h->task.loss_weight * scale)};
     WEFT_TRY(weft_lane_submit(lane, "value loss", measure, &loss, sizeof loss));
     if (shape->sequence_parallel)
-        WEFT_TRY(weft_pass_all_reduce(pass, WEFT_AXIS_TP, sums.data, 3, WEFT_F32));
+        WEFT_TRY(weft_pass_all_reduce(pass, WEFT_AXIS_TP, sums.data, NUM_SUMS, WEFT_F32));
     count_args counts = {sums.data, h->task.loss_weight,
-                         at->tp.at == 0 ? &weft_pass_metrics(pass)->loss_sum : NULL, h->error};
+                         at->tp.at == 0 ? &weft_pass_metrics(pass)->loss_sum : NULL, h->error,
+                         h->large};
     return weft_lane_submit(lane, "value sums", count, &counts, sizeof counts);
 }
 
