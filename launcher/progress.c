@@ -96,7 +96,10 @@ static const char *const keys[] = {"step",
                                    "moe_all_to_all",
                                    "moe_choice",
                                    "validation_loss",
-                                   "validation_tokens"};
+                                   "validation_tokens",
+                                   "model_flops_per_token",
+                                   "peak_flops",
+                                   "peak_flops_from"};
 
 weft_status weft_progress_check_metrics(const weft_metric_list *own)
 {
