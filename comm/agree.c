@@ -41,6 +41,8 @@ weft_status weft_comm_agree(weft_comm *comm, weft_status status)
     text[sizeof text - 1] = '\0';
     int world_rank = comm->world_ranks[root];
     if (comm->rank == root && weft_error_get()->status == worst) /* keep the frames */
-        return weft_error_context(worst, "rank %d", world_rank);
-    return WEFT_ERROR(worst, "rank %d: %s", world_rank, text);
+        weft_error_context(worst, "rank %d", world_rank);
+    else
+        WEFT_ERROR(worst, "rank %d: %s", world_rank, text);
+    return weft_error_share(worst, comm->world_ranks[0]);
 }

@@ -26,6 +26,7 @@ weft_status weft_error_set(const char *file, int line, const char *function, wef
     va_end(args);
 
     current.status = status;
+    current.is_shared = false;
     memcpy(current.text, text, sizeof text);
     current.num_frames = 0;
     add_frame(file, line, function);
@@ -69,6 +70,13 @@ weft_status weft_error_context(weft_status status, const char *format, ...)
     return status;
 }
 
+weft_status weft_error_share(weft_status status, int speaker)
+{
+    current.is_shared = status != WEFT_OK;
+    current.speaker = speaker;
+    return status;
+}
+
 const weft_error *weft_error_get(void)
 {
     return &current;
@@ -78,6 +86,7 @@ void weft_error_clear(void)
 {
     current.status = WEFT_OK;
     current.text[0] = '\0';
+    current.is_shared = false;
     current.num_frames = 0;
 }
 

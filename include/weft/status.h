@@ -61,6 +61,8 @@ typedef struct weft_error_where {
 typedef struct weft_error {
     weft_status status;
     char text[WEFT_ERROR_TEXT_BYTES];
+    bool is_shared; /* every rank of a group has this error; one of them reports it: */
+    int speaker;    /* that rank of the world */
     int num_frames;
     weft_error_where frames[WEFT_ERROR_MAX_FRAMES];
 } weft_error;
@@ -72,6 +74,10 @@ weft_status weft_error_set(const char *file, int line, const char *function, wef
 weft_status weft_error_frame(const char *file, int line, const char *function, weft_status status);
 /* Puts "context: " before the record's text, such as "layer 12 moe". Returns `status`. */
 weft_status weft_error_context(weft_status status, const char *format, ...) WEFT_PRINTF(2, 3);
+
+/* Says that the ranks of a group agreed on the current record, and which of the world's ranks
+ * reports it. Returns `status`. */
+weft_status weft_error_share(weft_status status, int speaker);
 
 /* The record of this thread; its status is WEFT_OK when there is none. Borrowed, and overwritten by
  * the thread's next error. */
