@@ -4,8 +4,11 @@
 
 #include <weft/weft.h>
 
+#include "comm/comm.h"
 #include "core/options.h"
 #include "launcher/application.h"
+#include "launcher/output.h"
+#include "launcher/stop.h"
 #include "launcher/verbs.h"
 
 static const char *const verb_names[] = {"train",     "prepare",     "eval",
@@ -37,12 +40,7 @@ int weft_verb_fail(const char *verb)
     return weft_status_exit_code(error->status);
 }
 
-int weft_main(int argc, char **argv, weft_model_function build)
-{
-    return weft_application_main(argc, argv, &WEFT_ARGS(weft_application, .build = build));
-}
-
-int weft_application_main(int argc, char **argv, const weft_application *given)
+static int run_verb(int argc, char **argv, const weft_application *given)
 {
     weft_application application;
     if (weft_application_take(given, &application) != WEFT_OK) {
@@ -86,4 +84,20 @@ int weft_application_main(int argc, char **argv, const weft_application *given)
     fprintf(stderr, "weft: unknown verb \"%s\"%s%s%s\n", verb, nearest ? "; did you mean " : "",
             nearest ? nearest : "", nearest ? "?" : "");
     return weft_status_exit_code(WEFT_CONFIG);
+}
+
+int weft_application_main(int argc, char **argv, const weft_application *application)
+{
+    bool trains = argc > 1 && strcmp(argv[1], "train") == 0;
+    weft_output_open(trains);
+    if (trains)
+        weft_stop_catch_signals();
+    if (weft_comm_launched(NULL, NULL, NULL, NULL))
+        weft_stop_with_parent();
+    return weft_output_close(run_verb(argc, argv, application));
+}
+
+int weft_main(int argc, char **argv, weft_model_function build)
+{
+    return weft_application_main(argc, argv, &WEFT_ARGS(weft_application, .build = build));
 }

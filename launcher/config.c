@@ -68,6 +68,8 @@ static const weft_option_row train_rows[] = {
         "fp16: steps whose gradients overflow until the loss scale is halved"),
     INT(T, eval_interval, "0", 0, "steps", "steps between evaluations; 0: none"),
     INT(T, eval_iters, "4", 1, "batches", "global batches an evaluation"),
+    {"stop_timeout_s", WEFT_OPTION_INT, offsetof(T, stop_timeout_s), "300", 0, 1e6, NULL, "s",
+     "a run that was asked to stop and has not ended by then is killed; 0: it is waited for"},
     {"frozen_parameters", WEFT_OPTION_STRINGS, offsetof(T, frozen_parameters), "[]", 0, 0, NULL,
      NULL, "names, with * and ?, of parameters that training leaves as they are"},
 };

@@ -34,6 +34,7 @@ typedef struct weft_train_options { /* section "train" */
     double initial_loss_scale, min_loss_scale;
     int64_t loss_scale_window, hysteresis;
     int64_t eval_interval, eval_iters;
+    int64_t stop_timeout_s;
     weft_string_list frozen_parameters;
 } weft_train_options;
 

@@ -13,6 +13,7 @@
 #include <cjson/cJSON.h>
 
 #include "core/file.h"
+#include "launcher/output.h"
 
 /* Keeps the lines of steps up to `step`; a line that does not parse (cut off by a crash) goes. */
 static weft_status keep_until(const char *path, int64_t step)
@@ -204,7 +205,7 @@ weft_status weft_progress_step(weft_progress *p, const weft_step_result *r)
                r->step == p->first_step + 1 || r->stop;
     if (p->json) {
         write_line(stdout, r);
-        fflush(stdout);
+        weft_output_flush();
         return WEFT_OK;
     }
     if (!p->live && !due)
@@ -212,7 +213,7 @@ weft_status weft_progress_step(weft_progress *p, const weft_step_result *r)
     char line[256];
     progress_line(p, r, line);
     printf("%s%s%s", p->live ? REWRITE : "", line, !p->live || r->step == p->last_step ? "\n" : "");
-    fflush(stdout);
+    weft_output_flush();
     return WEFT_OK;
 }
 
@@ -247,7 +248,7 @@ void weft_progress_note(weft_progress *p, const char *format, ...)
     vprintf(format, args);
     va_end(args);
     putchar('\n');
-    fflush(stdout);
+    weft_output_flush();
 }
 
 void weft_progress_close(weft_progress *p)

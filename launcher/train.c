@@ -1,11 +1,11 @@
 /* weft train. */
 #include <errno.h>
 #include <inttypes.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "core/file.h"
@@ -14,9 +14,11 @@
 #include "launcher/arguments.h"
 #include "launcher/launch.h"
 #include "launcher/no_effect.h"
+#include "launcher/output.h"
 #include "launcher/progress.h"
 #include "launcher/run_folder.h"
 #include "launcher/setup.h"
+#include "launcher/stop.h"
 #include "launcher/trainer.h"
 #include "launcher/verbs.h"
 #include "parallel/checkpoint.h"
@@ -59,7 +61,8 @@ static int parse_arguments(int argc, char **argv, arguments *args, weft_arena *a
         .operands = "[CONFIG]",
         .given = &given,
         .about = "A mesh of more than one rank starts mpirun, unless a launcher already has.\n"
-                 "SIGTERM and SIGUSR1 make a run save a checkpoint and end after its step.\n",
+                 "SIGINT, SIGTERM, SIGHUP and SIGUSR1 make a run save a checkpoint and end after "
+                 "its step.\n",
         .rows = rows,
         .num_rows = sizeof rows / sizeof *rows,
         .more = print_keys,
@@ -168,7 +171,7 @@ static void print_start(const weft_trainer *t, const char *from)
     weft_peak_print(&t->peak, t->flops_per_sample / (double)t->config.model.seq_length);
     if (from)
         printf("starting from %s (step %" PRId64 ")\n", from, t->step);
-    fflush(stdout);
+    weft_output_flush();
 }
 
 typedef struct job {
@@ -333,17 +336,18 @@ static weft_status set_up(job *j, weft_comm *world, weft_arena *arena)
     return weft_comm_agree(world, j->speaks ? open_folder(j, from, arena) : WEFT_OK);
 }
 
-static void asked_to_stop(int signal)
+/* Takes the job down: others may wait for this rank. Where all ranks have the error, or a group,
+ * one of them says it; the others speak where that one does not come to it. */
+static void take_down(weft_comm *world, weft_status status)
 {
-    (void)signal;
-    weft_trainer_ask_to_stop();
-}
-
-static void catch_signals(void)
-{
-    struct sigaction action = {.sa_handler = asked_to_stop, .sa_flags = SA_RESTART};
-    sigaction(SIGTERM, &action, NULL);
-    sigaction(SIGUSR1, &action, NULL);
+    const weft_error *error = weft_error_get();
+    bool known = status == WEFT_DIVERGED || error->is_shared;
+    int speaker = error->is_shared ? error->speaker : 0;
+    struct timespec grace = {.tv_sec = 5};
+    if (known && speaker != weft_comm_rank(world) && nanosleep(&grace, NULL) != 0)
+        _exit(weft_status_exit_code(status)); /* a signal: it has spoken */
+    weft_log_error_record();
+    weft_comm_abort(world, status);
 }
 
 static void close_job(job *j)
@@ -373,15 +377,13 @@ static int run_job(const arguments *args, const plan *p, weft_comm *world, weft_
         return 0;
     }
     status = steps(&j);
-    if (status != WEFT_OK) { /* this rank may be the only one that knows */
-        weft_log_error_record();
-        weft_comm_abort(world, status);
-    }
+    if (status != WEFT_OK)
+        take_down(world, status);
     if (j.speaks && !args->json) {
         printf("metrics: %s/metrics.jsonl\n", args->run.path);
         if (j.traced)
             printf("timeline: %s/trace.json, %s/trace.svg\n", args->run.path, args->run.path);
-        fflush(stdout);
+        weft_output_flush();
     }
     close_job(&j);
     return j.stopped ? WEFT_EXIT_STOPPED : 0;
@@ -395,11 +397,15 @@ static int train(arguments *args, plan *p, int argc, char **argv, weft_arena *ar
     int rank = 0, size = 1, local_rank, local_size, code = 0;
     bool launched = weft_comm_launched(&rank, &size, &local_rank, &local_size), starts = false;
     weft_log_set_rank(rank);
-    weft_status status = make_plan(args, arena, p);
+    weft_status status = launched ? weft_stop_join() : WEFT_OK;
+    if (status == WEFT_OK)
+        status = make_plan(args, arena, p);
     if (status == WEFT_OK && !launched && is_finished(p)) {
         say_finished(args, p);
         return 0;
     }
+    if (status == WEFT_OK)
+        weft_stop_set_timeout(p->config.train.stop_timeout_s);
     if (!launched)
         size = status == WEFT_OK ? weft_config_world(&p->config) : 1;
     if (status == WEFT_OK)
@@ -411,7 +417,6 @@ static int train(arguments *args, plan *p, int argc, char **argv, weft_arena *ar
             status = weft_launch_mpirun(size, argc + 1, argv - 1, &code);
     }
     if (status == WEFT_OK && !starts) {
-        catch_signals();
         weft_setup_driver(&p->config);
         status =
             size > 1 || launched ? weft_comm_create_world(&world) : weft_comm_create_self(&world);

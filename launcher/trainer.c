@@ -1,21 +1,14 @@
 #include "launcher/trainer.h"
 
 #include <math.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/log.h"
 #include "launcher/setup.h"
+#include "launcher/stop.h"
 #include "launcher/timeline.h"
 #include "parallel/checkpoint.h"
-
-static volatile sig_atomic_t stop_asked;
-
-void weft_trainer_ask_to_stop(void)
-{
-    stop_asked = 1;
-}
 
 /* --- tasks --------------------------------------------------------------------------------- */
 
@@ -199,7 +192,7 @@ static weft_status reduce_result(weft_trainer *t, double step_ms, weft_step_resu
         sums[5 + 2 * i] = own[i].sum;
         sums[6 + 2 * i] = own[i].count;
     }
-    double most[3] = {step_ms, (double)stats.bytes_peak, (double)stop_asked};
+    double most[3] = {step_ms, (double)stats.bytes_peak, weft_stop_asked()};
     WEFT_TRY(weft_comm_all_reduce_host(t->world, sums, 5 + 2 * (size_t)list->count, WEFT_F64,
                                        WEFT_REDUCE_SUM));
     WEFT_TRY(weft_comm_all_reduce_host(t->world, most, 3, WEFT_F64, WEFT_REDUCE_MAX));

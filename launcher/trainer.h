@@ -39,7 +39,7 @@ typedef struct weft_step_result {
     const char *moe_choice;      /* why, in the step that first ran so; else NULL; borrowed */
     const weft_metric_list *own; /* the layers' own metrics; borrowed */
     double own_values[WEFT_MAX_METRICS]; /* NaN: a mean of nothing */
-    bool stop;                           /* a rank was asked to stop (SIGTERM, SIGUSR1) */
+    bool stop;                           /* a rank was asked to stop */
 } weft_step_result;
 
 /* The parts of the dataset, as data.split weighs them. */
@@ -118,8 +118,5 @@ weft_status weft_trainer_evaluate(weft_trainer *trainer, weft_split_kind split,
 weft_status weft_trainer_save(weft_trainer *trainer, const char *dir) WEFT_CHECKED;
 /* Writes the kept timeline of all ranks as trace.json and trace.svg in `dir`. Collective. */
 weft_status weft_trainer_write_trace(weft_trainer *trainer, const char *dir) WEFT_CHECKED;
-
-/* Set by the signal handlers of the train verb; read at the end of each step. */
-void weft_trainer_ask_to_stop(void);
 
 #endif

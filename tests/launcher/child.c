@@ -161,6 +161,11 @@ static void program_of(pid_t pid, char out[1024])
     out[length > 0 ? length : 0] = '\0';
 }
 
+int child_descendants(const child *c, pid_t *out, int capacity)
+{
+    return descendants(c->pid, out, 0, capacity);
+}
+
 int child_ranks(const child *c, pid_t *out, int capacity)
 {
     pid_t all[MAX_DESCENDANTS];

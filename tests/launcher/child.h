@@ -27,6 +27,8 @@ bool child_wait(child *c, double seconds);
 void child_kill(child *c);
 /* The pids of its descendants that run the same program, rank 0's first; their number. */
 int child_ranks(const child *c, pid_t *out, int capacity);
+/* All of its descendants, parents first; their number. */
+int child_descendants(const child *c, pid_t *out, int capacity);
 void child_release(child *c);
 
 /* start, wait (killed after 60 s) in one. */

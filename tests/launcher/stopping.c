@@ -1,0 +1,386 @@
+/* Asked to stop, by whatever and however early, a run saves what it has done and ends with its own
+ * exit code; a job that cannot stop is killed; and no rank outlives who started it. What cannot be
+ * written to standard output, and what all ranks find wrong, is said once. On one machine nothing
+ * listens beyond the loopback. */
+#include <ctype.h>
+#include <dirent.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <weft/status.h>
+
+#include "tests/expect.h"
+#include "tests/launcher/child.h"
+
+enum { MAX_RANKS = 16 };
+
+static const char config[] =
+    "{\"model\": {\"num_layers\": 2, \"hidden_size\": 16, \"num_attention_heads\": 2, "
+    "\"seq_length\": 12, \"vocab_size\": 53},\n"
+    "\"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 8, \"train_iters\": 1000000},\n"
+    "\"data\": {\"mock_data\": true},\n"
+    "\"device\": {\"peak_flops\": 1e9, \"num_threads\": 1}, \"log\": {\"trace_step\": 0}}\n";
+
+static void pause_ms(long ms)
+{
+    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
+}
+
+static bool has_steps(const char *run)
+{
+    char path[64];
+    struct stat info;
+    snprintf(path, sizeof path, "%s/metrics.jsonl", run);
+    return stat(path, &info) == 0 && info.st_size > 0;
+}
+
+static bool start(child *c, const char *run, const char *mesh, const char *set, bool until_steps)
+{
+    const char *args[] = {"train", "c.json", "--out", run, "--mesh", mesh, "--set", set, NULL};
+    EXPECT(child_start(c, args, NULL), "%s: no start", run);
+    for (int i = 0; until_steps && i < 20000 && !has_steps(run) && !child_wait(c, 0); i++)
+        pause_ms(1);
+    EXPECT(!until_steps || c->pid, "%s: ended: exit %d: %s", run, c->exit_code, c->err);
+    return c->pid != 0;
+}
+
+/* Whether a process catches a signal. */
+static bool catches(pid_t pid, int number)
+{
+    char path[64];
+    unsigned long long mask = 0;
+    snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
+    char *text = child_read(path), *line = text ? strstr(text, "SigCgt:") : NULL;
+    if (line)
+        sscanf(line, "SigCgt: %llx", &mask);
+    free(text);
+    return mask >> (number - 1) & 1;
+}
+
+static void check_end(const char *what, child *c, int exit_code, const char *err)
+{
+    EXPECT(child_wait(c, 30), "%s: still there", what);
+    EXPECT(c->exit_code == exit_code, "%s: exit %d in place of %d: %s", what, c->exit_code,
+           exit_code, c->err);
+    EXPECT(c->err && strcmp(c->err, err) == 0, "%s: said %s", what, c->err);
+    child_release(c);
+}
+
+static void check_saved(const char *run, bool saved)
+{
+    char path[64];
+    snprintf(path, sizeof path, "%s/checkpoints/latest", run);
+    EXPECT((access(path, F_OK) == 0) == saved, "%s: saved: %d", run, !saved);
+}
+
+/* `times` signals, as soon as the process catches them, or once it trains. */
+static void stop(const char *run, const char *mesh, int number, int times, bool early)
+{
+    child c;
+    if (!start(&c, run, mesh, "train.seed=1", !early))
+        return;
+    for (int i = 0; i < 5000 && !catches(c.pid, number); i++)
+        pause_ms(1);
+    for (int i = 0; i < times && !child_wait(&c, 0); i++) {
+        kill(c.pid, number);
+        pause_ms(times > 1 ? 2 : 0);
+    }
+    check_end(run, &c, WEFT_EXIT_STOPPED, "");
+    check_saved(run, true);
+}
+
+static pid_t starter_of(pid_t rank)
+{
+    char path[64];
+    int parent = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)rank);
+    char *text = child_read(path), *after = text ? strrchr(text, ')') : NULL;
+    if (after)
+        sscanf(after, ") %*c %d", &parent);
+    free(text);
+    return parent;
+}
+
+/* Processes, but for zombies, with this word among their arguments. */
+static int count_processes(const char *word)
+{
+    int count = 0;
+    DIR *all = opendir("/proc");
+    for (const struct dirent *entry; all && (entry = readdir(all));) {
+        char path[300], line[4096] = "";
+        if (!isdigit((unsigned char)entry->d_name[0]))
+            continue;
+        snprintf(path, sizeof path, "/proc/%s/cmdline", entry->d_name);
+        FILE *file = fopen(path, "r");
+        size_t bytes = file ? fread(line, 1, sizeof line - 1, file) : 0;
+        if (file)
+            fclose(file);
+        for (size_t at = 0; at < bytes; at += strlen(line + at) + 1)
+            if (strcmp(line + at, word) == 0) {
+                count++;
+                break;
+            }
+    }
+    if (all)
+        closedir(all);
+    return count;
+}
+
+static void expect_gone(const char *run)
+{
+    for (int i = 0; i < 2000 && count_processes(run) > 0; i++)
+        pause_ms(5);
+    EXPECT(count_processes(run) == 0, "%s: %d processes are left", run, count_processes(run));
+}
+
+/* --- jobs that do not stop, or lose who started them ---------------------------------------- */
+
+static void kill_stopped(void)
+{
+    child c;
+    pid_t ranks[MAX_RANKS];
+    if (!start(&c, "frozen", "dp=2", "train.stop_timeout_s=1", true))
+        return;
+    int count = child_ranks(&c, ranks, MAX_RANKS);
+    EXPECT(count == 2, "%d ranks", count);
+    for (int i = 0; i < count; i++)
+        kill(ranks[i], SIGSTOP);
+    EXPECT(count && getpgid(starter_of(ranks[0])) != getpgid(c.pid), "mpirun is in our group");
+    kill(c.pid, SIGTERM);
+    check_end("frozen", &c, 128 + SIGKILL,
+              "weft train: not stopped within 1 s (train.stop_timeout_s): killed\n");
+    expect_gone("frozen");
+}
+
+static void interrupt_twice(void)
+{
+    child c;
+    pid_t ranks[MAX_RANKS];
+    if (!start(&c, "impatient", "dp=2", "train.seed=1", true))
+        return;
+    if (child_ranks(&c, ranks, MAX_RANKS) == 2)
+        kill(ranks[1], SIGSTOP);
+    kill(c.pid, SIGINT);
+    EXPECT(!child_wait(&c, 0.3), "ended with a rank that is stopped: %s", c.err);
+    kill(c.pid, SIGINT);
+    check_end("impatient", &c, 128 + SIGINT, "");
+    expect_gone("impatient");
+}
+
+static void lose_mpirun(void)
+{
+    child c;
+    pid_t ranks[MAX_RANKS];
+    if (!start(&c, "headless", "dp=2", "train.seed=1", true))
+        return;
+    int count = child_ranks(&c, ranks, MAX_RANKS);
+    EXPECT(count == 2, "%d ranks", count);
+    if (count > 0)
+        kill(starter_of(ranks[0]), SIGKILL);
+    check_end("headless", &c, 128 + SIGKILL,
+              "weft train: mpirun was killed by signal 9 (Killed)\n");
+    expect_gone("headless");
+}
+
+/* Anywhere in the start of eight ranks. */
+static void lose_starter(void)
+{
+    static const long after_ms[] = {60, 250, 400};
+    for (size_t i = 0; i < sizeof after_ms / sizeof *after_ms; i++) {
+        child c;
+        if (!start(&c, "orphans", "dp=8", "train.seed=1", false))
+            return;
+        pause_ms(after_ms[i]);
+        kill(c.pid, SIGKILL);
+        child_wait(&c, 10);
+        child_release(&c);
+        expect_gone("orphans");
+    }
+}
+
+/* --- who listens ---------------------------------------------------------------------------- */
+
+static bool owns(pid_t pid, unsigned long inode)
+{
+    char path[300], wanted[64], target[64];
+    bool found = false;
+    snprintf(wanted, sizeof wanted, "socket:[%lu]", inode);
+    snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
+    DIR *all = opendir(path);
+    for (const struct dirent *entry; all && !found && (entry = readdir(all));) {
+        snprintf(path, sizeof path, "/proc/%d/fd/%s", (int)pid, entry->d_name);
+        ssize_t length = readlink(path, target, sizeof target - 1);
+        target[length > 0 ? length : 0] = '\0';
+        found = strcmp(target, wanted) == 0;
+    }
+    if (all)
+        closedir(all);
+    return found;
+}
+
+/* Sockets of these processes that listen in one of /proc/net's tables; each on `loopback`. */
+static int check_listening(const char *table, const char *loopback, const pid_t *pids, int num_pids)
+{
+    int count = 0;
+    char *text = child_read(table);
+    for (char *line = text ? strtok(text, "\n") : NULL; line; line = strtok(NULL, "\n")) {
+        char address[33];
+        unsigned state;
+        unsigned long inode;
+        if (sscanf(line, " %*d: %32[0-9A-F]:%*x %*[0-9A-F]:%*x %x %*s %*s %*s %*d %*d %lu", address,
+                   &state, &inode) != 3 ||
+            state != 10)
+            continue;
+        for (int i = 0; i < num_pids; i++)
+            if (owns(pids[i], inode)) {
+                EXPECT(strcmp(address, loopback) == 0, "process %d of %d listens on %s", i,
+                       num_pids, address);
+                count++;
+            }
+    }
+    free(text);
+    return count;
+}
+
+static void check_private(void)
+{
+    child c;
+    pid_t pids[MAX_RANKS];
+    if (!start(&c, "private", "dp=2", "train.seed=1", true))
+        return;
+    int count = child_ranks(&c, pids, MAX_RANKS - 1);
+    EXPECT(count == 2, "%d ranks", count);
+    if (count > 0)
+        pids[count++] = starter_of(pids[0]);
+    int listening = check_listening("/proc/net/tcp", "0100007F", pids, count);
+    listening += check_listening("/proc/net/tcp6", "00000000000000000000000001000000", pids, count);
+    EXPECT(listening > 0, "mpirun does not listen: is this the right table?");
+    kill(c.pid, SIGTERM);
+    check_end("private", &c, WEFT_EXIT_STOPPED, "");
+}
+
+/* --- standard output, and errors that all ranks have ---------------------------------------- */
+
+static void run_shell(const char *what, const char *command, int exit_code, const char *err)
+{
+    child c;
+    child_program = "/bin/sh";
+    bool good = child_start(&c, (const char *[]){"-c", command, NULL}, NULL);
+    child_program = NULL;
+    EXPECT(good, "%s: no start", what);
+    if (good)
+        check_end(what, &c, exit_code, err);
+}
+
+static void check_output(void)
+{
+    static const char full[] = "weft: cannot write standard output: No space left on device; "
+                               "training goes on\n";
+    run_shell("full, 1 rank",
+              "$WEFT_BINARY_DIR/weft train c.json --out full-1 --set train.train_iters=3 "
+              ">/dev/full",
+              6, full);
+    run_shell("full, 2 ranks",
+              "$WEFT_BINARY_DIR/weft train c.json --out full-2 --mesh dp=2 --json "
+              "--set train.train_iters=3 >/dev/full",
+              6, full);
+    check_saved("full-2", true);
+    run_shell("reader gone, 1 rank",
+              "{ $WEFT_BINARY_DIR/weft train c.json --out gone-1 --json; echo $? >code; } | "
+              "head -n 1 >/dev/null; exit $(cat code)",
+              WEFT_EXIT_STOPPED, "");
+    run_shell("reader gone, 2 ranks",
+              "{ $WEFT_BINARY_DIR/weft train c.json --out gone-2 --mesh dp=2 "
+              "--set log.log_interval=1; echo $? >code; } | head -n 1 >/dev/null; exit $(cat code)",
+              WEFT_EXIT_STOPPED, "");
+    check_saved("gone-2", true);
+    run_shell("another verb", "$WEFT_BINARY_DIR/weft --help >/dev/full", 6,
+              "weft: cannot write standard output: No space left on device\n");
+}
+
+/* Under the user's own mpirun, where one rank is stopped and the other knows that it waits. */
+static void stop_under_mpirun(void)
+{
+    child c;
+    pid_t ranks[MAX_RANKS];
+    child_program = "/usr/bin/env";
+    const char *binary = getenv("WEFT_BINARY_DIR");
+    char path[1024];
+    snprintf(path, sizeof path, "%s/weft", binary ? binary : ".");
+    const char *args[] = {"mpirun",
+                          "--oversubscribe",
+                          "--allow-run-as-root",
+                          "-n",
+                          "2",
+                          path,
+                          "train",
+                          "c.json",
+                          "--out",
+                          "theirs",
+                          "--set",
+                          "train.stop_timeout_s=1",
+                          NULL};
+    bool good = child_start(&c, args, NULL);
+    for (int i = 0; good && i < 20000 && !has_steps("theirs") && !child_wait(&c, 0); i++)
+        pause_ms(1);
+    child_program = NULL;
+    EXPECT(good && c.pid, "mpirun: exit %d: %s", c.exit_code, c.err);
+    if (!good || !c.pid)
+        return;
+    int count = child_descendants(&c, ranks, MAX_RANKS);
+    EXPECT(count >= 2, "%d ranks", count);
+    if (count >= 2)
+        kill(ranks[0], SIGSTOP);
+    kill(c.pid, SIGUSR1);
+    EXPECT(child_wait(&c, 20), "goes on with a rank that is stopped");
+    EXPECT(c.exit_code == 128 + SIGKILL && c.err && strstr(c.err, "weft train: not stopped within"),
+           "exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
+    expect_gone("theirs");
+}
+
+/* A save that fails at the end fails on all ranks; one says so. */
+static void fail_together(void)
+{
+    child c;
+    if (mkdir("blocked", 0700) != 0 || !child_write("blocked/checkpoints", "no folder")) {
+        EXPECT(false, "blocked");
+        return;
+    }
+    child_run(&c,
+              (const char *[]){"train", "c.json", "--out", "blocked", "--mesh", "dp=4", "--set",
+                               "train.train_iters=2", NULL},
+              NULL);
+    EXPECT(c.exit_code == 6 && child_is_line(c.err) && strstr(c.err, "blocked/checkpoints"),
+           "exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
+}
+
+int main(void)
+{
+    char folder[32];
+    EXPECT(child_folder_enter(folder), "no folder");
+    EXPECT(child_write("c.json", config), "c.json");
+    stop("alone-int", "dp=1", SIGINT, 1, false);
+    stop("alone-hup", "dp=1", SIGHUP, 1, false);
+    stop("alone-usr1", "dp=1", SIGUSR1, 200, true);
+    stop("pair-int", "dp=2", SIGINT, 1, false);
+    stop("pair-hup", "dp=2", SIGHUP, 1, true);
+    stop("pair-term", "dp=2", SIGTERM, 1, true);
+    stop("pair-usr1", "dp=2", SIGUSR1, 200, true);
+    kill_stopped();
+    interrupt_twice();
+    lose_mpirun();
+    lose_starter();
+    check_private();
+    stop_under_mpirun();
+    check_output();
+    fail_together();
+    if (!expect_failures)
+        child_folder_leave(folder);
+    return expect_finish();
+}
