@@ -4,5 +4,5 @@ add_library(weft_loopback MODULE launcher/preload/loopback.c)
 target_compile_definitions(weft_loopback PRIVATE _GNU_SOURCE)
 set_target_properties(weft_loopback PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
 set_source_files_properties(launcher/launch.c PROPERTIES COMPILE_DEFINITIONS
-  "WEFT_LIBDIR=\"${CMAKE_INSTALL_LIBDIR}\";WEFT_INSTALL_LIBDIR=\"${CMAKE_INSTALL_FULL_LIBDIR}\";WEFT_BUILD_DIR=\"${CMAKE_BINARY_DIR}\"")
+  "WEFT_LIBDIR=\"/../${CMAKE_INSTALL_LIBDIR}\";WEFT_INSTALL_LIBDIR=\"${CMAKE_INSTALL_FULL_LIBDIR}\";WEFT_BUILD_DIR=\"${CMAKE_BINARY_DIR}\"")
 install(TARGETS weft_loopback LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
