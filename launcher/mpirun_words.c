@@ -70,7 +70,8 @@ static void take_line(listener *l, const char *line)
             end_block(l);
         l->in_block = !l->in_block;
     } else if (l->in_block) {
-        strncat(l->block, line, sizeof l->block - strlen(l->block) - 1);
+        size_t used = strlen(l->block);
+        snprintf(l->block + used, sizeof l->block - used, "%s", line);
     } else if (!is_chatter(line)) {
         fputs(line, stderr);
         l->explained = true;
