@@ -173,6 +173,7 @@ void weft_comm_abort(weft_comm *comm, weft_status status);
 /* Debug mode for all communicators: compare signatures before each collective. Set alike on every
  * rank, while no operation is in flight. */
 void weft_comm_set_check(bool on);
+bool weft_comm_checking(void);
 
 /* The record of operations: the last WEFT_COMM_MAX_RECORDS of this process. */
 typedef struct weft_comm_record {

@@ -118,9 +118,6 @@ void weft_comm_stop_backends(void);
 weft_status weft_comm_self_make(const char *name, weft_comm_purpose purpose, int world_rank,
                                 void (*abort)(int), weft_comm **out) WEFT_CHECKED;
 
-/* Debug mode is on. */
-bool weft_comm_checking(void);
-
 /* Opens a record and returns its ticket; closes it. Thread-safe. */
 uint64_t weft_comm_record_begin(const weft_comm_op *op);
 void weft_comm_record_end(uint64_t ticket);

@@ -1,7 +1,10 @@
 #include <weft/check.h>
 
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
+#include "core/log.h"
 #include "core/sized.h"
 #include "layers/check.h"
 
@@ -152,6 +155,22 @@ static weft_status check_places(check_job *j, int index, const weft_check_result
     return WEFT_OK;
 }
 
+/* Where ranks work on a layer together: one that fails takes the job down, since others may wait
+ * for it in a collective of the layer's. Where all fail, one of them says it. */
+static weft_status take_down(const check_job *j, weft_status status)
+{
+    const weft_error *error = weft_error_get();
+    int speaker = error->is_shared ? error->speaker : 0;
+    struct timespec grace = {.tv_sec = error->is_shared ? 5 : 1};
+    if (status == WEFT_OK || weft_comm_size(j->world) == 1)
+        return status;
+    if (speaker != weft_comm_rank(j->world) && nanosleep(&grace, NULL) != 0)
+        _exit(weft_status_exit_code(status)); /* a signal: it has spoken */
+    weft_log_error_record();
+    weft_comm_abort(j->world, status);
+    return status;
+}
+
 static weft_status check_member(check_job *j, int index, int num_alike)
 {
     weft_check_layer l;
@@ -160,7 +179,7 @@ static weft_status check_member(check_job *j, int index, int num_alike)
     weft_check_report_layer(&j->report, &l, num_alike);
     weft_status status = weft_comm_agree(j->world, check_first(j, &l, &result));
     if (status == WEFT_OK && result.is_whole)
-        status = check_places(j, index, &result);
+        status = take_down(j, check_places(j, index, &result));
     weft_check_result_release(&result);
     return status;
 }
@@ -192,7 +211,7 @@ static weft_status no_such_layer(const weft_model *m, const char *wanted)
 
 static weft_status check_all(check_job *j)
 {
-    WEFT_TRY(add_place(j, j->self, WEFT_F32, "tp=1"));
+    WEFT_TRY(weft_comm_agree(j->world, add_place(j, j->self, WEFT_F32, "tp=1")));
     say_if_large(j);
     WEFT_TRY(find_other_places(j));
     const weft_model *m = j->places[0].model;
@@ -212,12 +231,15 @@ weft_status weft_check_run(weft_comm *world, const weft_check_setup *setup,
     check_job j = {.setup = setup, .build = build, .world = world};
     j.report.out = weft_comm_rank(world) == 0 ? setup->out : NULL;
     j.report.json = setup->json;
+    bool checking = weft_comm_checking();
+    weft_comm_set_check(true);
     weft_status status = weft_comm_create_self(&j.self);
     if (status == WEFT_OK)
         status = check_all(&j);
     for (int p = 0; p < j.num_places; p++)
         weft_check_place_release(&j.places[p]);
     weft_comm_destroy(j.self);
+    weft_comm_set_check(checking);
     *out_wrong = j.report.num_wrong;
     return status;
 }

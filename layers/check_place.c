@@ -207,6 +207,16 @@ static void poison(const weft_tensor *t)
     memset(t->data, 0xff, weft_tensor_bytes(t));
 }
 
+/* The pass's end on this rank. The ranks of a TP group meet there, so that with the check of
+ * collectives on one that calls more of them than others is named. */
+static weft_status end_pass(weft_check_place *p, weft_status status)
+{
+    if (status == WEFT_OK)
+        status = weft_lane_sync(p->lane);
+    weft_comm *tp = p->groups.by_axis[WEFT_AXIS_TP];
+    return status == WEFT_OK && weft_comm_size(tp) > 1 ? weft_comm_barrier(tp) : status;
+}
+
 weft_status weft_check_forward(const weft_check_layer *l, int slot, int batch, bool overwrite,
                                weft_check_memory memory)
 {
@@ -233,8 +243,7 @@ weft_status weft_check_forward(const weft_check_layer *l, int slot, int batch, b
     size_t mark = weft_pass_mark(pass);
     weft_status status = l->layer->ops->forward(
         l->layer, pass, l->reads_rows ? &p->x[batch] : &none, l->gives_rows ? &p->y[slot] : NULL);
-    if (status == WEFT_OK)
-        status = weft_lane_sync(p->lane);
+    status = end_pass(p, status);
     weft_pass_release(pass, mark);
     return status == WEFT_OK ? status
                              : weft_error_context(status, "%s forward", weft_layer_name(l->layer));
@@ -253,8 +262,7 @@ weft_status weft_check_backward(const weft_check_layer *l, int slot)
     size_t mark = weft_pass_mark(pass);
     weft_status status = l->layer->ops->backward(
         l->layer, pass, l->gives_rows ? &p->dy[batch] : &none, &p->dx[slot]);
-    if (status == WEFT_OK)
-        status = weft_lane_sync(p->lane);
+    status = end_pass(p, status);
     weft_pass_release(pass, mark);
     return status == WEFT_OK ? status
                              : weft_error_context(status, "%s backward", weft_layer_name(l->layer));

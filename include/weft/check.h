@@ -41,7 +41,10 @@ typedef struct weft_check {
 /* Checks each distinct layer of the model that `build` makes (NULL: the one that `model` describes)
  * and writes a line a check: ok, WRONG with a hint, or -- where it does not apply. Under a launcher
  * it is collective and starts MPI: once a process. Errors: WEFT_CONFIG (a check found something;
- * `build` makes no model; no such layer), and what the layers' own functions return. */
+ * `build` makes no model; no such layer), and what the layers' own functions return. Where one
+ * returns an error on several ranks together, or ranks call different collectives, this does not
+ * return: the rank that has the error writes it to stderr and takes the whole job down with the
+ * error's exit code, since the others may wait for it. */
 weft_status weft_check_layers(const weft_check *check, weft_model_function build) WEFT_CHECKED;
 
 #ifdef __cplusplus

@@ -47,6 +47,29 @@ static weft_status idle_pass(weft_layer *layer, weft_pass *pass, const weft_tens
     return WEFT_OK;
 }
 
+static bool is_second(weft_pass *pass)
+{
+    return weft_pass_coords(pass)->tp.at == 1;
+}
+
+/* What only the second rank of tensor parallelism gets wrong: others wait for it. */
+static weft_status failing_pass(weft_layer *layer, weft_pass *pass, const weft_tensor *from,
+                                weft_tensor *to)
+{
+    if (is_second(pass))
+        return weft_lane_submit(weft_pass_lane(pass), "nothing", NULL, NULL, 0);
+    WEFT_TRY(plain_pass(layer, pass, from, to));
+    return weft_pass_all_reduce(pass, WEFT_AXIS_TP, to->data, 1, WEFT_F32);
+}
+
+static weft_status summing_pass(weft_layer *layer, weft_pass *pass, const weft_tensor *from,
+                                weft_tensor *to)
+{
+    WEFT_TRY(plain_pass(layer, pass, from, to));
+    return is_second(pass) ? weft_pass_all_reduce(pass, WEFT_AXIS_TP, to->data, 1, WEFT_F32)
+                           : WEFT_OK;
+}
+
 static weft_layer_ops plain = {sizeof plain,   "plain",       0,
                                plain_describe, plain_init,    plain_pass,
                                plain_pass,     plain_destroy, NULL};
@@ -107,6 +130,12 @@ static int be_the_program(int argc, char **argv)
         break;
     case 'n':
         plain.backward = idle_pass;
+        break;
+    case 'r':
+        plain.forward = failing_pass;
+        break;
+    case 's':
+        plain.backward = summing_pass;
         break;
     case 'x':
         plain.destroy = NULL;
@@ -209,6 +238,7 @@ static void check_untied(void)
 static void check_layers(void)
 {
     static const char *const args[] = {"check-layer", "c.json", NULL};
+    static const char *const plain_only[] = {"check-layer", "c.json", "--layer", "plain", NULL};
     static const char *const json[] = {"check-layer", "c.json", "--json", "--layer", "plain", NULL};
     child c;
     with_stack(&c, args, "EPBH", "", true);
@@ -222,6 +252,17 @@ static void check_layers(void)
                strstr(c.out, "\"wrong\": 1}\n") && child_is_line(c.err) &&
                strcmp(c.err, "weft check-layer: 1 check is wrong\n") == 0,
            "a backward that does nothing: exit %d: %s%s", c.exit_code, c.out, c.err);
+    child_release(&c);
+    with_stack(&c, plain_only, "EPBH", "r", true);
+    EXPECT(c.exit_code == weft_status_exit_code(WEFT_INTERNAL) && child_is_line(c.err) &&
+               strstr(c.err, "rank 1 error decoder.layers.0 forward: ") &&
+               strstr(c.err, "no function"),
+           "one rank fails: exit %d: %s%s", c.exit_code, c.out, c.err);
+    child_release(&c);
+    with_stack(&c, plain_only, "EPBH", "s", true);
+    EXPECT(c.exit_code == weft_status_exit_code(WEFT_COMM) && child_is_line(c.err) &&
+               strstr(c.err, "rank 1 differs: all_reduce"),
+           "one rank sums: exit %d: %s%s", c.exit_code, c.out, c.err);
     child_release(&c);
 }
 
