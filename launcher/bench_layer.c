@@ -117,6 +117,7 @@ static weft_status ignore_rows(weft_layer *layer, weft_pass *pass, const weft_te
 static const weft_layer_ops source_ops = {
     .struct_bytes = sizeof source_ops,
     .kind = "source",
+    .reads_tokens = true,
     .describe = end_describe,
     .init = end_init,
     .forward = source_forward,
@@ -126,6 +127,7 @@ static const weft_layer_ops source_ops = {
 static const weft_layer_ops sink_ops = {
     .struct_bytes = sizeof sink_ops,
     .kind = "sink",
+    .makes_loss = true,
     .describe = end_describe,
     .init = end_init,
     .forward = ignore_rows,

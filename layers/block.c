@@ -151,11 +151,14 @@ weft_layer *weft_block_create(const weft_model_options *options, weft_layer *att
                               weft_layer *mlp)
 {
     block *b = NULL;
-    if (attention && mlp)
+    /* what has an owner is not freed here */
+    bool takes_attention = attention && weft_layer_take(attention) == WEFT_OK;
+    bool takes_mlp = mlp && weft_layer_take(mlp) == WEFT_OK;
+    if (takes_attention && takes_mlp)
         b = (block *)weft_layer_new(&weft_block_ops, sizeof *b, options);
     if (!b) {
-        weft_layer_destroy(attention);
-        weft_layer_destroy(mlp);
+        weft_layer_destroy(takes_attention ? attention : NULL);
+        weft_layer_destroy(takes_mlp ? mlp : NULL);
         return NULL;
     }
     b->attention = attention;

@@ -12,9 +12,12 @@
 weft_status weft_model_add(weft_model *model, weft_layer *layer)
 {
     if (!layer && weft_error_get()->status != WEFT_OK) /* what its create function found */
-        return weft_error_get()->status;
+        return weft_error_context(weft_error_get()->status, "layer %d", model->num_layers);
     if (!layer)
         return WEFT_ERROR(WEFT_MEMORY, "out of memory for layer %d", model->num_layers);
+    weft_status status = weft_layer_take(layer);
+    if (status != WEFT_OK)
+        return weft_error_context(status, "layer %d", model->num_layers);
     if (model->num_layers == model->capacity) {
         int capacity = model->capacity ? 2 * model->capacity : 16;
         weft_layer **layers = realloc(model->layers, (size_t)capacity * sizeof *layers);
@@ -102,6 +105,25 @@ static void *grown(void *array, int count, int *capacity, size_t each)
     return larger;
 }
 
+/* Layers of ours are made from options, which a program may have changed. */
+static weft_status check_width(const weft_model *model, const weft_layer *layer)
+{
+    static const weft_layer_ops *const ours[] = {&weft_embedding_ops, &weft_attention_ops,
+                                                 &weft_mlp_ops,       &weft_moe_ops,
+                                                 &weft_block_ops,     &weft_head_ops};
+    int64_t wanted = (int64_t)model->shape.hidden;
+    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++) {
+        int64_t width = layer->ops == ours[i]
+                            ? ((const weft_layer_common *)layer)->options.hidden_size
+                            : wanted;
+        if (width != wanted)
+            return WEFT_ERROR(WEFT_CONFIG,
+                              "the %s is made with hidden_size %lld, and the model's is %lld",
+                              layer->ops->kind, (long long)width, (long long)wanted);
+    }
+    return WEFT_OK;
+}
+
 weft_status weft_model_register(weft_model *model, weft_layer *layer, const char *prefix,
                                 int list_index, int parent)
 {
@@ -111,6 +133,10 @@ weft_status weft_model_register(weft_model *model, weft_layer *layer, const char
     const char *missing = missing_of(layer);
     if (missing)
         return WEFT_ERROR(WEFT_CONFIG, "%.*s: %s is NULL", name_bytes, prefix, missing);
+    if (weft_layer_is_placed(layer))
+        return WEFT_ERROR(WEFT_CONFIG, "%.*s: this layer (%s) is also %s; each needs its own",
+                          name_bytes, prefix, layer->ops->kind, weft_layer_name(layer));
+    WEFT_TRY(check_width(model, layer));
     weft_member *members =
         grown(model->members, model->num_members, &model->members_capacity, sizeof *members);
     if (!members)
@@ -196,6 +222,9 @@ static weft_status declare(weft_build *build, const char *prefix, const weft_par
 weft_status weft_build_parameter(weft_build *build, const weft_parameter_spec *spec,
                                  weft_parameter **out)
 {
+    if (!out)
+        return WEFT_ERROR(WEFT_INTERNAL, "parameter %s%s: no place for it was given (out is NULL)",
+                          build->prefix, spec && spec->name ? spec->name : "");
     return declare(build, build->prefix, spec, out);
 }
 
@@ -289,22 +318,23 @@ weft_status weft_model_init_layers(weft_model *model)
     return WEFT_OK;
 }
 
-/* Where Weft's own layers may stand. Layers of the user's read tokens or make the loss as they
- * like. */
+/* What the table says of where a layer may stand. One of an older program does not. */
 static const char *misplaced(const weft_layer *layer, bool is_first, bool is_last)
 {
     const weft_layer_ops *ops = layer->ops;
-    bool is_embedding = ops == &weft_embedding_ops, is_head = ops == &weft_head_ops;
-    bool is_inner = ops == &weft_block_ops || ops == &weft_attention_ops || ops == &weft_mlp_ops ||
-                    ops == &weft_moe_ops;
-    if (is_embedding && !is_first)
-        return "an embedding is a model's first layer";
-    if (is_head && !is_last)
-        return "a head is a model's last layer";
-    if (is_first && (is_inner || is_head))
-        return "it reads no tokens, as a model's first layer does; an embedding is missing";
-    if (is_last && (is_inner || is_embedding))
-        return "it makes no loss, as a model's last layer does; a head is missing";
+    if (ops->struct_bytes <= offsetof(weft_layer_ops, reads_tokens))
+        return NULL;
+    if (ops->reads_tokens && !is_first)
+        return "it reads tokens, as a model's first layer alone does";
+    if (ops->makes_loss && !is_last)
+        return "it makes the loss, as a model's last layer alone does";
+    if (is_first && !ops->reads_tokens)
+        return "it reads no tokens, as a model's first layer does (ops->reads_tokens); an "
+               "embedding "
+               "is missing";
+    if (is_last && !ops->makes_loss)
+        return "it makes no loss, as a model's last layer does (ops->makes_loss); a head is "
+               "missing";
     return NULL;
 }
 

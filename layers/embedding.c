@@ -129,6 +129,7 @@ const weft_layer_ops weft_embedding_ops = {
     .backward = embedding_backward,
     .destroy = weft_layer_free,
     .is_static = embedding_is_static,
+    .reads_tokens = true,
 };
 
 weft_layer *weft_embedding_create(const weft_model_options *options)

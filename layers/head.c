@@ -218,6 +218,7 @@ const weft_layer_ops weft_head_ops = {
     .backward = head_backward,
     .destroy = weft_layer_free,
     .is_static = weft_layer_always_static,
+    .makes_loss = true,
 };
 
 weft_layer *weft_head_create(const weft_model_options *options)

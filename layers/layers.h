@@ -84,6 +84,10 @@ weft_activation_kind weft_activation_of(const weft_model_options *options);
 weft_layer *weft_layer_new(const weft_layer_ops *ops, size_t bytes,
                            const weft_model_options *options);
 void weft_layer_free(weft_layer *layer);
+/* Notes that a block or a model owns the layer now. Errors: WEFT_CONFIG: one did before. */
+weft_status weft_layer_take(weft_layer *layer) WEFT_CHECKED;
+/* Whether a model has initialised it. */
+bool weft_layer_is_placed(const weft_layer *layer);
 /* ops->is_static, which may be NULL; and one that is always true. */
 bool weft_layer_is_static(const weft_layer *layer);
 bool weft_layer_always_static(const weft_layer *layer);

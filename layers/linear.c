@@ -38,6 +38,24 @@ bool weft_layer_always_static(const weft_layer *layer)
     return true;
 }
 
+/* The place of a layer that has an owner and no name yet. */
+static weft_layer_place owned;
+
+weft_status weft_layer_take(weft_layer *layer)
+{
+    if (layer->place)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "a layer (%s) is added twice; each place in a model needs its own",
+                          layer->ops && layer->ops->kind ? layer->ops->kind : "of no kind");
+    layer->place = &owned;
+    return WEFT_OK;
+}
+
+bool weft_layer_is_placed(const weft_layer *layer)
+{
+    return layer->place && layer->place != &owned;
+}
+
 void weft_layer_destroy(weft_layer *layer)
 {
     if (layer && layer->ops && layer->ops->destroy)

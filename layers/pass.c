@@ -145,12 +145,19 @@ const weft_place *weft_pass_coords(const weft_pass *pass)
     return &pass->model->place;
 }
 
+static bool is_dtype(weft_dtype dtype)
+{
+    return (unsigned)dtype <= WEFT_U8;
+}
+
 weft_status weft_pass_all_reduce(weft_pass *pass, weft_axis axis, void *values, size_t count,
                                  weft_dtype dtype)
 {
     if (axis <= WEFT_AXIS_NONE || axis >= WEFT_NUM_AXES || axis == WEFT_AXIS_PP)
         return WEFT_ERROR(WEFT_INTERNAL, "a layer cannot sum over %s",
                           axis == WEFT_AXIS_PP ? "pp: the stages run other layers" : "no axis");
+    if (!is_dtype(dtype))
+        return WEFT_ERROR(WEFT_INTERNAL, "a layer cannot sum values of dtype %d", (int)dtype);
     weft_comm *group = weft_pass_groups(pass)->by_axis[axis];
     int span;
     if (weft_comm_size(group) == 1 || count == 0)
@@ -170,6 +177,12 @@ void *weft_pass_state(weft_pass *pass, const weft_layer *layer)
 static weft_status take(weft_stack *stack, weft_dtype dtype, size_t d0, size_t d1, weft_tensor *out)
 {
     void *data;
+    if (!is_dtype(dtype))
+        return WEFT_ERROR(WEFT_INTERNAL, "%s: %d is no dtype", stack->purpose, (int)dtype);
+    size_t most = SIZE_MAX / 2 / weft_dtype_bytes(dtype);
+    if (d1 > 0 && d0 > most / d1)
+        return WEFT_ERROR(WEFT_MEMORY, "%s: a tensor of %zu times %zu is too large", stack->purpose,
+                          d0, d1);
     WEFT_TRY(weft_stack_alloc(stack, d0 * d1 * weft_dtype_bytes(dtype), &data));
     *out = weft_tensor_2d(data, dtype, d0, d1);
     return WEFT_OK;

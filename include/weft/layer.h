@@ -83,9 +83,10 @@ typedef struct weft_layer_cost {
     uint64_t ep_forward_bytes, ep_backward_bytes;
 } weft_layer_cost;
 
-/* What a layer can do; all but is_static are required. x, y, dy, dx: [S_local * B, H] of the
- * activation dtype, borrowed. A model's first layer gets an empty x and its dx is not used; its
- * last gets y NULL and an empty dy. Errors of forward and backward end the job. */
+/* What a layer can do; all but is_static are required, and the two facts of a first and a last
+ * layer. x, y, dy, dx: [S_local * B, H] of the activation dtype, borrowed; y->data and dx->data
+ * stay as they are given. A model's first layer gets an empty x and its dx is not used; its last
+ * gets y NULL and an empty dy. Errors of forward and backward end the job. */
 typedef struct weft_layer_ops {
     size_t struct_bytes;
     const char *kind;   /* "attention", "moe", ... */
@@ -99,6 +100,8 @@ typedef struct weft_layer_ops {
      * and nothing else, with arguments that depend on nothing but where the pass's memory lies,
      * weft_pass_training, _overwrite and _loss_scale: then CUDA graphs repeat them. NULL: no. */
     bool (*is_static)(const weft_layer *);
+    bool reads_tokens; /* a model's first layer, and no other: x is empty */
+    bool makes_loss;   /* a model's last layer, and no other: y is NULL */
 } weft_layer_ops;
 
 typedef struct weft_layer_place weft_layer_place; /* the library's own */

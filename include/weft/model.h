@@ -67,9 +67,10 @@ typedef struct weft_model_options {
     double moe_router_forced_load;               /* for measurements; 0: the router decides */
 } weft_model_options;
 
-/* Layers. They copy the options. The caller owns what it gets until a block or a model takes it.
- * The create functions return NULL when memory is short; NULL may be handed on to weft_block_create
- * and weft_model_add, which then report WEFT_MEMORY. docs/layers.md has shapes and formulas. */
+/* Layers. They copy the options, whose hidden_size is the model's. The caller owns what it gets
+ * until a block or a model takes it, once: a layer that stands at two places is refused. The create
+ * functions return NULL when memory is short; NULL may be handed on to weft_block_create and
+ * weft_model_add, which then report WEFT_MEMORY. docs/layers.md has shapes and formulas. */
 
 /* Tokens to hidden states: the vocabulary's table, learned positions where the options say so. */
 weft_layer *weft_embedding_create(const weft_model_options *options);
@@ -88,7 +89,8 @@ weft_layer *weft_head_create(const weft_model_options *options);
 /* Frees a layer that no model owns. NULL is legal. */
 void weft_layer_destroy(weft_layer *layer);
 
-/* Adds a layer; the model owns it from here on, also on failure. Errors: WEFT_MEMORY. */
+/* Adds a layer; the model owns it from here on, also on failure. Errors: WEFT_MEMORY;
+ * WEFT_CONFIG: a block or a model has it already. */
 weft_status weft_model_add(weft_model *model, weft_layer *layer) WEFT_CHECKED;
 weft_status weft_model_add_embedding(weft_model *model,
                                      const weft_model_options *options) WEFT_CHECKED;

@@ -70,40 +70,53 @@ static weft_status summing_pass(weft_layer *layer, weft_pass *pass, const weft_t
                            : WEFT_OK;
 }
 
-static weft_layer_ops plain = {sizeof plain,   "plain",       0,
-                               plain_describe, plain_init,    plain_pass,
-                               plain_pass,     plain_destroy, NULL};
+static weft_layer_ops plain = {sizeof plain, "plain",    0,          plain_describe,
+                               plain_init,   plain_pass, plain_pass, plain_destroy,
+                               NULL,         false,      false};
+/* One that says that it reads tokens. */
+static weft_layer_ops reader = {sizeof reader, "reader",   0,          plain_describe,
+                                plain_init,    plain_pass, plain_pass, plain_destroy,
+                                NULL,          true,       false};
 
 /* Those that nobody can free stay reachable. */
 static weft_layer *own_layers[64];
 
-static weft_layer *own_layer(bool with_ops)
+static weft_layer *own_layer(const weft_layer_ops *ops)
 {
     static size_t count;
     weft_layer *layer = calloc(1, sizeof *layer);
     if (layer)
-        layer->ops = with_ops ? &plain : NULL;
+        layer->ops = ops;
     own_layers[count++ % 64] = layer;
     return layer;
 }
 
-/* Steps of a stack: E embedding, B block, O block around an own layer, P own layer, N own layer
- * without ops, A attention, H head, U head that does not tie. */
+/* Steps of a stack: E embedding, B block, O block around an own layer, P own layer, R own layer
+ * that reads tokens, N own layer without ops, 2 the last layer again, S a block with the first S's
+ * MLP, W a wider MLP, A attention, H head, U head that does not tie. */
 static weft_status build(weft_model *model, const weft_model_options *options)
 {
     weft_model_options untied = *options;
     untied.untie_embeddings_and_output_weights = true;
+    weft_model_options wide = *options;
+    wide.hidden_size *= 2;
+    weft_layer *layer = NULL, *shared = NULL;
     for (const char *step = getenv("WEFT_STACK"); *step; step++) {
-        weft_layer *own = strchr("OPN", *step) ? own_layer(*step != 'N') : NULL;
-        weft_layer *layer =
-            *step == 'E'   ? weft_embedding_create(options)
-            : *step == 'B' ? weft_block_create(options, weft_attention_create(options),
-                                               weft_mlp_create(options))
-            : *step == 'O' ? weft_block_create(options, weft_attention_create(options), own)
-            : *step == 'A' ? weft_attention_create(options)
-            : *step == 'H' ? weft_head_create(options)
-            : *step == 'U' ? weft_head_create(&untied)
-                           : own;
+        const weft_layer_ops *ops = *step == 'N' ? NULL : *step == 'R' ? &reader : &plain;
+        weft_layer *own = strchr("OPRN", *step) ? own_layer(ops) : NULL;
+        if (*step == 'S' && !shared)
+            shared = weft_mlp_create(options);
+        layer = *step == '2'   ? layer
+                : *step == 'S' ? weft_block_create(options, weft_attention_create(options), shared)
+                : *step == 'W' ? weft_mlp_create(&wide)
+                : *step == 'E' ? weft_embedding_create(options)
+                : *step == 'B' ? weft_block_create(options, weft_attention_create(options),
+                                                   weft_mlp_create(options))
+                : *step == 'O' ? weft_block_create(options, weft_attention_create(options), own)
+                : *step == 'A' ? weft_attention_create(options)
+                : *step == 'H' ? weft_head_create(options)
+                : *step == 'U' ? weft_head_create(&untied)
+                               : own;
         WEFT_TRY(weft_model_add(model, layer));
     }
     return WEFT_OK;
@@ -153,12 +166,19 @@ typedef struct mistake {
 static const mistake mistakes[] = {
     {"", "", "the model has no layers"},
     {"E", "", "layer 0 (embedding) of 1: it makes no loss"},
-    {"P", "", "layer 0 (plain): a model needs a first and a last layer"},
+    {"R", "", "layer 0 (reader) of 1: it makes no loss"},
+    {"EBP", "", "layer 2 (plain) of 3: it makes no loss, as a model's last layer does"},
+    {"PBH", "", "layer 0 (plain) of 3: it reads no tokens, as a model's first layer does"},
+    {"ERBH", "", "layer 1 (reader) of 4: it reads tokens, as a model's first layer alone does"},
     {"EBB", "", "layer 2 (block) of 3: it makes no loss, as a model's last layer does"},
     {"BBH", "", "layer 0 (block) of 3: it reads no tokens, as a model's first layer does"},
-    {"EBHBH", "", "layer 2 (head) of 5: a head is a model's last layer"},
-    {"EBEH", "", "layer 2 (embedding) of 4: an embedding is a model's first layer"},
-    {"PBBH", "", "layer 3 (head): ties parameter embedding.word_embeddings.weight, which no layer"},
+    {"EBHBH", "", "layer 2 (head) of 5: it makes the loss, as a model's last layer alone"},
+    {"EBEH", "", "layer 2 (embedding) of 4: it reads tokens, as a model's first layer alone"},
+    {"RBBH", "", "layer 3 (head): ties parameter embedding.word_embeddings.weight, which no layer"},
+    {"EB2H", "", "layer 2: a layer (block) is added twice"},
+    {"EP2H", "", "layer 2: a layer (plain) is added twice"},
+    {"ESSH", "", "layer 2: a layer (mlp) is added twice"},
+    {"EWBH", "", "layer 1 (mlp): the mlp is made with hidden_size 32, and the model's is 16"},
     {"ENBH", "", "layer 1 (of no kind): ops is NULL"},
     {"EPBH", "k", "layer 1 (of no kind): ops->kind is NULL"},
     {"EPBH", "d", "layer 1 (plain): ops->describe is NULL"},

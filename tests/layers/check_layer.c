@@ -218,7 +218,8 @@ static const weft_layer_ops loss_ops = {.struct_bytes = sizeof(weft_layer_ops),
                                         .init = loss_init,
                                         .forward = loss_forward,
                                         .backward = loss_backward,
-                                        .destroy = own_destroy};
+                                        .destroy = own_destroy,
+                                        .makes_loss = true};
 
 static weft_layer *own(const weft_layer_ops *ops, size_t bytes)
 {

@@ -43,8 +43,16 @@ static const weft_layer_ops first_ops = {.struct_bytes = sizeof(weft_layer_ops),
                                          .init = no_init,
                                          .forward = no_pass,
                                          .backward = no_pass,
-                                         .destroy = destroy};
+                                         .destroy = destroy,
+                                         .reads_tokens = true};
 static weft_layer_ops last_ops; /* each test's own */
+
+static void reset_last(void)
+{
+    last_ops = first_ops;
+    last_ops.reads_tokens = false;
+    last_ops.makes_loss = true;
+}
 
 static weft_status add(weft_model *model, const weft_layer_ops *ops)
 {
@@ -110,6 +118,7 @@ static weft_status declare(weft_layer *layer, weft_build *build)
     expect_bug(weft_build_parameter(build, &spec, &p), "weft_parameter_spec: struct_bytes is 0");
     spec.struct_bytes = offsetof(weft_parameter_spec, no_weight_decay);
     spec.no_weight_decay = true; /* beyond what an older program knows: not read */
+    expect_bug(weft_build_parameter(build, &spec, NULL), "old: no place for it was given");
     WEFT_TRY(weft_build_parameter(build, &spec, &p));
     EXPECT(!p->spec->no_weight_decay, "what lies beyond the struct was read");
 
@@ -125,10 +134,10 @@ static weft_status declare(weft_layer *layer, weft_build *build)
 
 static void check_sizes(weft_comm *world)
 {
-    last_ops = first_ops;
+    reset_last();
     last_ops.struct_bytes = 0;
     expect_bug(create(world, build_two, 0), "weft_layer_ops: struct_bytes is 0");
-    last_ops = first_ops;
+    reset_last();
     expect_bug(create(world, build_other_options, 0), "weft_model_options: struct_bytes is 0");
     last_ops.init = declare;
     last_ops.struct_bytes = offsetof(weft_layer_ops, is_static); /* before there was one */
@@ -156,6 +165,11 @@ static weft_status sum(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
     EXPECT(*value == (at->tp.size == 2 ? 3 : 1), "the sum is %g", (double)*value);
     expect_bug(weft_pass_all_reduce(pass, WEFT_AXIS_PP, value, 1, WEFT_F32), "cannot sum over pp");
     expect_bug(weft_pass_all_reduce(pass, WEFT_NUM_AXES, value, 1, WEFT_F32), "no axis");
+    expect_bug(weft_pass_all_reduce(pass, WEFT_AXIS_TP, value, 1, (weft_dtype)99), "dtype 99");
+    expect_bug(weft_pass_scratch(pass, (weft_dtype)99, 1, 1, &one), "99 is no dtype");
+    EXPECT(weft_pass_scratch(pass, WEFT_F32, (size_t)1 << 62, 8, &one) == WEFT_MEMORY &&
+               weft_pass_stash(pass, WEFT_F32, (size_t)1 << 62, 1, &one) == WEFT_MEMORY,
+           "a size that overflows");
     return WEFT_OK;
 }
 
@@ -167,7 +181,7 @@ int main(void)
     EXPECT_OK(launched && size > 1 ? weft_comm_create_world(&world)
                                    : weft_comm_create_self(&world));
     check_sizes(world);
-    last_ops = first_ops;
+    reset_last();
     last_ops.forward = sum;
     EXPECT_OK(create(world, build_two, 2));
     weft_comm_destroy(world);
