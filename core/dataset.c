@@ -26,6 +26,7 @@ struct weft_dataset {
     weft_sample_function fill; /* of the program's own; NULL: not */
     const void *own_options;
     int64_t own_vocab_size;
+    bool own_labels_are_tokens;
     int32_t mock_vocab_size;
     uint64_t mock_seed, mock_stream;
 };
@@ -291,19 +292,37 @@ bool weft_dataset_is_own(const weft_dataset *dataset)
     return dataset->fill;
 }
 
+void weft_dataset_set_labels(weft_dataset *dataset, bool are_tokens)
+{
+    dataset->own_labels_are_tokens = are_tokens;
+}
+
+static const char *const uses[] = {"training", "validation", "test"};
+
+static weft_status check_ids(const weft_dataset *d, const weft_sample *sample, const char *what,
+                             const int32_t *ids)
+{
+    for (size_t i = 0; i < sample->seq_length; i++)
+        if (ids[i] < 0 || ids[i] >= sample->vocab_size)
+            return WEFT_ERROR(WEFT_CONFIG,
+                              "%s: %s %d at %zu of %s sample %" PRIu64
+                              " is outside a vocabulary of %" PRId64,
+                              d->prefix, what, (int)ids[i], i, uses[sample->use], sample->index,
+                              sample->vocab_size);
+    return WEFT_OK;
+}
+
 weft_status weft_dataset_fill(const weft_dataset *d, const weft_sample *sample)
 {
     weft_sample whole = *sample;
     whole.vocab_size = d->own_vocab_size;
     whole.own_options = d->own_options;
-    WEFT_TRY(d->fill(&whole));
-    for (size_t i = 0; i < whole.seq_length; i++)
-        if (whole.tokens[i] < 0 || whole.tokens[i] >= whole.vocab_size)
-            return WEFT_ERROR(WEFT_CONFIG,
-                              "%s: token %d at %zu of sample %" PRIu64
-                              " is outside a vocabulary of %" PRId64,
-                              d->prefix, (int)whole.tokens[i], i, whole.index, whole.vocab_size);
-    return WEFT_OK;
+    weft_status status = d->fill(&whole);
+    if (status != WEFT_OK)
+        return weft_error_context(status, "%s: %s sample %" PRIu64, d->prefix, uses[sample->use],
+                                  sample->index);
+    WEFT_TRY(check_ids(d, &whole, "token", whole.tokens));
+    return d->own_labels_are_tokens ? check_ids(d, &whole, "label", whole.labels) : WEFT_OK;
 }
 
 void weft_dataset_close(weft_dataset *dataset)

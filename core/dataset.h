@@ -26,6 +26,9 @@ weft_status weft_dataset_open_mock(uint64_t num_tokens, int32_t vocab_size, uint
  * order. vocab_size: tokens are refused outside of it. own_options: borrowed. */
 weft_status weft_dataset_open_own(weft_sample_function function, const void *own_options,
                                   int64_t vocab_size, weft_dataset **out) WEFT_CHECKED;
+/* Whether the program's own labels, too, are refused outside the vocabulary; other datasets' labels
+ * are their tokens. */
+void weft_dataset_set_labels(weft_dataset *dataset, bool are_tokens);
 void weft_dataset_close(weft_dataset *dataset);
 
 /* The prefix it was opened by, for messages. Borrowed. */

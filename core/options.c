@@ -62,7 +62,10 @@ static weft_status unknown_section(const parse *p, const weft_option_source *sou
     size_t used = 0;
     for (size_t i = 0; i < count && used < sizeof(list); i++)
         used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%s", i ? ", " : "", names[i]);
-    return WEFT_ERROR(WEFT_CONFIG, "%s: unknown section; the sections are %s", where, list);
+    return WEFT_ERROR(
+        WEFT_CONFIG,
+        "%s: unknown section; the sections are %s; for one of a program's own use that program",
+        where, list);
 }
 
 /* `section` NULL: the key was given without one. */

@@ -288,6 +288,11 @@ void weft_model_clear_metrics(weft_model *model)
         memset(model->own_metrics, 0, WEFT_MAX_METRICS * sizeof *model->own_metrics);
 }
 
+bool weft_model_labels_are_tokens(const weft_model *model)
+{
+    return model->layers[model->num_layers - 1]->ops == &weft_head_ops;
+}
+
 uint64_t weft_model_num_frozen(const weft_model *model)
 {
     return model->num_frozen;

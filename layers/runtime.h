@@ -123,6 +123,8 @@ const weft_metric_list *weft_model_metric_list(const weft_model *model);
 const weft_metric *weft_model_own_metrics(const weft_model *model);
 /* Both anew, before a step. */
 void weft_model_clear_metrics(weft_model *model);
+/* Whether the last layer is Weft's head; one of the program's own reads labels as it likes. */
+bool weft_model_labels_are_tokens(const weft_model *model);
 /* Elements of the whole model's frozen parameters. */
 uint64_t weft_model_num_frozen(const weft_model *model);
 /* Logits [S * B, V local] of the last forward in `slot` without training (last stage). */

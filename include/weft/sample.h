@@ -22,7 +22,8 @@ typedef struct weft_sample {
     int64_t vocab_size;
     const void *own_options; /* of the application; NULL: it has none */
     int32_t *tokens;         /* to be filled: [seq_length], each in [0, vocab_size) */
-    int32_t *labels;         /* to be filled: [seq_length]; Weft's head wants the next tokens */
+    int32_t *labels;         /* to be filled: [seq_length]; Weft's head wants the next tokens, each
+                                in [0, vocab_size), a last layer of the program's own what it likes */
 } weft_sample;
 
 /* Fills tokens and labels as a pure function of what else the sample says: ranks ask for what they

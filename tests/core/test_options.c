@@ -48,7 +48,8 @@ static const mistake mistakes_in_files[] = {
     {"[1]", "run.json:1:1: expected an object of sections, got an array"},
     {"{\"modle\": {}}", "run.json:1:2: modle: unknown section; did you mean model?"},
     {"{\"optimizer\": {}}",
-     "run.json:1:2: optimizer: unknown section; the sections are model, train"},
+     "run.json:1:2: optimizer: unknown section; the sections are model, train; for one of a "
+     "program's own use that program"},
     {"{\"num_layers\": 4}",
      "run.json:1:2: num_layers: unknown section; num_layers belongs to section model"},
     {"{\"model\": 3}", "run.json:1:11: model: expected an object, got a number"},

@@ -93,7 +93,8 @@ static weft_layer *own_layer(const weft_layer_ops *ops)
 
 /* Steps of a stack: E embedding, B block, O block around an own layer, P own layer, R own layer
  * that reads tokens, N own layer without ops, 2 the last layer again, S a block with the first S's
- * MLP, W a wider MLP, A attention, H head, U head that does not tie. */
+ * MLP, W a wider MLP, M a
+ * block with experts, A attention, H head, U head that does not tie. */
 static weft_status build(weft_model *model, const weft_model_options *options)
 {
     weft_model_options untied = *options;
@@ -108,6 +109,8 @@ static weft_status build(weft_model *model, const weft_model_options *options)
             shared = weft_mlp_create(options);
         layer = *step == '2'   ? layer
                 : *step == 'S' ? weft_block_create(options, weft_attention_create(options), shared)
+                : *step == 'M' ? weft_block_create(options, weft_attention_create(options),
+                                                   weft_moe_create(options))
                 : *step == 'W' ? weft_mlp_create(&wide)
                 : *step == 'E' ? weft_embedding_create(options)
                 : *step == 'B' ? weft_block_create(options, weft_attention_create(options),
@@ -119,6 +122,14 @@ static weft_status build(weft_model *model, const weft_model_options *options)
                                : own;
         WEFT_TRY(weft_model_add(model, layer));
     }
+    return WEFT_OK;
+}
+
+/* Labels that no vocabulary has. */
+static weft_status fill(const weft_sample *sample)
+{
+    for (size_t i = 0; i < sample->seq_length; i++)
+        sample->tokens[i] = 0, sample->labels[i] = -100;
     return WEFT_OK;
 }
 
@@ -153,6 +164,9 @@ static int be_the_program(int argc, char **argv)
     case 'x':
         plain.destroy = NULL;
         break;
+    case 'l':
+        return weft_application_main(argc, argv,
+                                     &WEFT_ARGS(weft_application, .build = build, .sample = fill));
     }
     return weft_main(argc, argv, build);
 }
@@ -179,6 +193,7 @@ static const mistake mistakes[] = {
     {"EP2H", "", "layer 2: a layer (plain) is added twice"},
     {"ESSH", "", "layer 2: a layer (mlp) is added twice"},
     {"EWBH", "", "layer 1 (mlp): the mlp is made with hidden_size 32, and the model's is 16"},
+    {"EMBH", "", "model.num_experts is 0, and decoder.layers.0.mlp (moe) is an MoE layer"},
     {"ENBH", "", "layer 1 (of no kind): ops is NULL"},
     {"EPBH", "k", "layer 1 (of no kind): ops->kind is NULL"},
     {"EPBH", "d", "layer 1 (plain): ops->describe is NULL"},
@@ -286,6 +301,19 @@ static void check_layers(void)
     child_release(&c);
 }
 
+static void check_labels(void)
+{
+    static const char *const args[] = {"train",  "c.json",         "--out",
+                                       "labels", "--set",          "vocab_size=1000",
+                                       "--set",  "data_path=null", NULL};
+    child c;
+    with_stack(&c, args, "EBBH", "l", true);
+    EXPECT(c.exit_code == 2 && child_is_line(c.err) &&
+               strstr(c.err, "label -100 at 0 of training sample 0 is outside a vocabulary of"),
+           "labels outside: exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
+}
+
 /* The single-rank reference of the untied model: the option says what its layers do. */
 static void check_option(void)
 {
@@ -334,6 +362,7 @@ int main(int argc, char **argv)
     child_release(&c);
     check_untied();
     check_option();
+    check_labels();
     check_layers();
     for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++) {
         check_refused(refused, &mistakes[i], "train");

@@ -102,6 +102,8 @@ static weft_status fill(const weft_sample *sample)
         sample->tokens[i] = (int32_t)(sample->index + i + 10 * (uint64_t)sample->use);
         sample->labels[i] = -(int32_t)i;
     }
+    if (sample->index == 5)
+        return WEFT_ERROR(WEFT_FILE, "nothing to fill it from");
     return WEFT_OK;
 }
 
@@ -117,9 +119,14 @@ static void test_own_data(void **state)
     assert_int_equal(weft_split_read(dataset, &splits[1], 5, true, 7, tokens, labels), WEFT_OK);
     assert_true(tokens[0] == 17 && tokens[3] == 20 && labels[3] == -3);
     expect_status(weft_split_read(dataset, &splits[0], 5, true, 30, tokens, labels), WEFT_CONFIG,
-                  "token 32 at 2 of sample 30 is outside a vocabulary of 32");
+                  "token 32 at 2 of training sample 30 is outside a vocabulary of 32");
     expect_status(weft_split_read(dataset, &splits[2], 5, true, 0, tokens, labels), WEFT_CONFIG,
                   "no samples");
+    expect_status(weft_split_read(dataset, &splits[1], 5, true, 5, tokens, labels), WEFT_FILE,
+                  "own data: validation sample 5: nothing to fill it from");
+    weft_dataset_set_labels(dataset, true); /* as under Weft's head */
+    expect_status(weft_split_read(dataset, &splits[1], 5, true, 7, tokens, labels), WEFT_CONFIG,
+                  "label -1 at 1 of validation sample 7 is outside a vocabulary of 32");
     weft_dataset_close(dataset);
 }
 
