@@ -176,8 +176,25 @@ static weft_status read_stream(const char *path, FILE *file, weft_arena *arena, 
     return status;
 }
 
+weft_status weft_file_stream(const char *path, FILE **out)
+{
+    weft_file file;
+    WEFT_TRY(weft_file_open(path, &file));
+    *out = fdopen(file.fd, "r");
+    if (!*out) {
+        weft_status status = WEFT_ERROR(WEFT_FILE, "%s: %s", path, strerror(errno));
+        weft_file_close(&file);
+        return status;
+    }
+    free(file.path);
+    return WEFT_OK;
+}
+
 weft_status weft_read_file(const char *path, weft_arena *arena, char **out, size_t *out_bytes)
 {
+    bool is_open = strcmp(path, "/dev/stdin") == 0 || strncmp(path, "/dev/fd/", 8) == 0;
+    if (!is_open)
+        return weft_file_read_text(path, arena, out, out_bytes);
     FILE *file = fopen(path, "rbe");
     if (!file)
         return WEFT_ERROR(WEFT_FILE, "%s: %s", path, strerror(errno));

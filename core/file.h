@@ -26,6 +26,8 @@ weft_status weft_file_open(const char *path, weft_file *out) WEFT_CHECKED;
 weft_status weft_file_read(const weft_file *file, uint64_t offset, void *out,
                            size_t bytes) WEFT_CHECKED;
 void weft_file_close(weft_file *file);
+/* Opens it to be read line by line; closed by fclose. */
+weft_status weft_file_stream(const char *path, FILE **out) WEFT_CHECKED;
 
 /* Creates a file for writing in the place of what has its name: a link goes, what it leads to
  * stays. NULL: errno says why. */
@@ -46,7 +48,7 @@ weft_status weft_new_file_close(weft_new_file *file, weft_status status) WEFT_CH
 /* No text that is read whole is larger. */
 #define WEFT_TEXT_MAX_BYTES (UINT64_C(256) << 20)
 /* A whole regular file into the arena, NUL-terminated. weft_read_file (core/options.h) is for what
- * a user names, which may be a pipe. */
+ * a user names, which may be a pipe that this process has open. */
 weft_status weft_file_read_text(const char *path, weft_arena *arena, char **out,
                                 size_t *out_bytes) WEFT_CHECKED;
 

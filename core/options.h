@@ -51,7 +51,8 @@ void weft_options_help(const weft_option_section *sections, size_t num_sections,
                        FILE *out);
 /* The closest of `count` names to `name` by edit distance, or NULL when none is near. */
 const char *weft_nearest_name(const char *name, const char *const *names, size_t count);
-/* Reads a whole file into the arena, NUL-terminated. */
+/* Reads a whole file into the arena, NUL-terminated: a regular one, or whatever this process has
+ * open and gets as /dev/stdin or /dev/fd/N. */
 weft_status weft_read_file(const char *path, weft_arena *arena, char **out,
                            size_t *out_bytes) WEFT_CHECKED;
 

@@ -15,35 +15,50 @@
 #include "core/file.h"
 #include "launcher/output.h"
 
-/* Keeps the lines of steps up to `step`; a line that does not parse (cut off by a crash) goes. */
-static weft_status keep_until(const char *path, int64_t step)
+enum { LINE_BYTES = 1 << 20 }; /* none that was written here is longer */
+
+static void keep_line(const char *line, int64_t step, FILE *out)
 {
-    FILE *in = fopen(path, "r");
-    if (!in)
-        return WEFT_OK;
-    char *line = NULL;
-    size_t capacity = 0;
+    cJSON *json = cJSON_Parse(line);
+    const cJSON *value = cJSON_GetObjectItemCaseSensitive(json, "step");
+    if (cJSON_IsNumber(value) && value->valuedouble <= (double)step) {
+        fputs(line, out);
+        if (line[strlen(line) - 1] != '\n') /* the last one, cut off behind its object */
+            fputc('\n', out);
+    }
+    cJSON_Delete(json);
+}
+
+/* Keeps the lines of steps up to `step`; a line that does not parse (cut off by a crash) goes. */
+static weft_status keep_lines(const char *path, FILE *in, int64_t step, char *line)
+{
     weft_new_file out;
-    weft_status status = weft_new_file_open(path, &out);
-    if (status != WEFT_OK) {
-        fclose(in);
-        return status;
+    bool whole = true; /* what stands before `line` was one */
+    WEFT_TRY(weft_new_file_open(path, &out));
+    while (fgets(line, LINE_BYTES, in)) {
+        bool starts = whole;
+        whole = strlen(line) < LINE_BYTES - 1 || line[LINE_BYTES - 2] == '\n';
+        if (starts && whole)
+            keep_line(line, step, out.file);
     }
-    while (getline(&line, &capacity, in) > 0) {
-        cJSON *json = cJSON_Parse(line);
-        const cJSON *value = cJSON_GetObjectItemCaseSensitive(json, "step");
-        if (cJSON_IsNumber(value) && value->valuedouble <= (double)step) {
-            fputs(line, out.file);
-            if (line[strlen(line) - 1] != '\n') /* the last one, cut off behind its object */
-                fputc('\n', out.file);
-        }
-        cJSON_Delete(json);
-    }
+    weft_status status = WEFT_OK;
     if (ferror(in)) /* else what was not read would be lost */
         status = WEFT_ERROR(WEFT_FILE, "%s: cannot read: %s", path, strerror(errno));
+    return weft_new_file_close(&out, status);
+}
+
+static weft_status keep_until(const char *path, int64_t step)
+{
+    FILE *in;
+    if (access(path, F_OK) != 0 && errno == ENOENT)
+        return WEFT_OK;
+    WEFT_TRY(weft_file_stream(path, &in));
+    char *line = malloc(LINE_BYTES);
+    weft_status status = line ? keep_lines(path, in, step, line)
+                              : WEFT_ERROR(WEFT_MEMORY, "%s: no memory to read it", path);
     free(line);
     fclose(in);
-    return weft_new_file_close(&out, status);
+    return status;
 }
 
 static int find_terminal(void)

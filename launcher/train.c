@@ -290,10 +290,10 @@ static weft_status open_folder(job *j, const char *from, weft_arena *arena)
     const weft_config *resolved = &j->trainer.config;
     WEFT_TRY(make_folder(j->args->run.path));
     WEFT_TRY(lock(j));
-    WEFT_TRY(write_config(j->args, resolved, arena));
     WEFT_TRY(weft_progress_open(&j->progress, j->args->run.path, j->trainer.step,
                                 resolved->train.train_iters, resolved->log.log_interval,
                                 j->args->json));
+    WEFT_TRY(write_config(j->args, resolved, arena));
     if (!j->args->json)
         print_start(&j->trainer, from);
     WEFT_TRY(weft_config_tell_no_effect(resolved));

@@ -370,6 +370,32 @@ static void check_other(void)
     accept(inspect_run); /* step 4 has been saved anew */
 }
 
+/* Metrics that never end, or that nobody writes: neither read nor waited for. One line too long to
+ * be one of ours goes, and its neighbours stay. */
+static void check_metrics(void)
+{
+    char *before = child_read("run/metrics.jsonl");
+    EXPECT(before && rename("run/metrics.jsonl", "metrics") == 0, "no metrics");
+    for (int i = 0; i < 2; i++) {
+        EXPECT((i ? mkfifo("run/metrics.jsonl", 0600)
+                  : symlink("/dev/full", "run/metrics.jsonl")) == 0,
+               "no pipe");
+        refuse(i ? resume_longer_pair : resume_longer, "run/metrics.jsonl: not a regular file",
+               "no file");
+        unlink("run/metrics.jsonl");
+    }
+    EXPECT(system("{ echo '{\"step\": 1, \"long\": 0}'; head -c 3000000 /dev/zero | tr '\\0' ' '; "
+                  "echo '{\"step\": 2, \"long\": 1}'; cat metrics; } >run/metrics.jsonl") == 0,
+           "no metrics");
+    accept(resume_longer);
+    char *now = child_read("run/metrics.jsonl");
+    EXPECT(now && strncmp(now, "{\"step\": 1, \"long\": 0}\n", 24) == 0 &&
+               !strstr(now, "\"long\": 1") && before && strstr(now, before),
+           "metrics: %.300s", now);
+    free(before);
+    free(now);
+}
+
 int main(void)
 {
     static const char line[] = "the quick brown fox jumps over the lazy dog\n";
@@ -394,6 +420,7 @@ int main(void)
     accept(generate);
     accept(resume);
     check_other();
+    check_metrics();
     if (!expect_failures)
         child_folder_leave(folder);
     return expect_finish();

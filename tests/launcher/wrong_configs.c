@@ -3,6 +3,7 @@
  * what is found before any rank starts cannot have needed it. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "tests/expect.h"
@@ -424,7 +425,8 @@ static const misuse misuses[] = {
     {{"train", "c.json"}, "weft train: --out RUN is missing; see weft train --help\n"},
     {{"train", "--out", "run"}, "weft train: CONFIG is missing; see weft train --help\n"},
     {{"train", "none.json", "--out", "run"}, "weft train: none.json: "},
-    {{"train", ".", "--out", "run"}, "weft train: .: "},
+    {{"train", ".", "--out", "run"}, "weft train: .: not a regular file\n"},
+    {{"train", "pipe", "--out", "run"}, "weft train: pipe: not a regular file\n"},
     {{"generate", "run"}, "weft generate: --prompt TEXT is missing; see weft"},
     {{"generate", "run", "--prompt", "a", "--num-tokens", "x"},
      "weft generate: --num-tokens x: expected a whole number of 1 to "},
@@ -465,7 +467,7 @@ static bool make_files(void)
         good = good && c.exit_code == 0;
         child_release(&c);
     }
-    return good && unlink("bare.json") == 0;
+    return good && mkfifo("pipe", 0600) == 0 && unlink("bare.json") == 0;
 }
 
 /* The base with a part replaced. */
