@@ -206,6 +206,8 @@ static weft_status put_place(const weft_config_source *source, const char *text,
         return status;
     if (source->mesh && is_mesh_size(path))
         return weft_error_context(status, "--mesh %s", source->mesh);
+    if (strcmp(path, "data.data_xxh64") == 0) /* of the data that another key names */
+        strcpy(path, "data.data_path");
     if ((override = find_override(source, path)) != NULL)
         return weft_error_context(status, "--set %s", override);
     if (text && weft_options_locate(text, path, &line, &column))

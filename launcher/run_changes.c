@@ -10,6 +10,25 @@
 static const char *const training_keys[] = {"hidden_dropout", "attention_dropout",
                                             "init_method_std", "moe_aux_loss_coeff",
                                             "moe_z_loss_coeff"};
+/* What says which parameters a model has, and of which shapes. */
+static const char *const shape_keys[] = {"num_layers",
+                                         "hidden_size",
+                                         "ffn_hidden_size",
+                                         "num_attention_heads",
+                                         "num_query_groups",
+                                         "kv_channels",
+                                         "max_position_embeddings",
+                                         "vocab_size",
+                                         "normalization",
+                                         "swiglu",
+                                         "disable_bias_linear",
+                                         "add_qkv_bias",
+                                         "position_embedding_type",
+                                         "untie_embeddings_and_output_weights",
+                                         "num_experts",
+                                         "moe_layer_freq",
+                                         "moe_ffn_hidden_size",
+                                         "moe_shared_expert_intermediate_size"};
 /* What is chosen for MoE layers where the config leaves it open. */
 static const char *const choice_keys[] = {"moe_num_partitions", "moe_memory_reuse",
                                           "moe_all_to_all", "moe_all_to_all_chunks"};
@@ -122,6 +141,8 @@ weft_status weft_run_changes(const weft_config *run, const weft_config *config, 
 /* --- what is refused ----------------------------------------------------------------------- */
 
 typedef struct refusal {
+    const weft_model_options *model;
+    bool is_other_model; /* with other parameters: cannot be allowed */
     const char *allowed; /* a,b */
     char changes[300];
     char names[3][96]; /* what to allow, of model, train and data: a key, or the section for more */
@@ -145,6 +166,18 @@ static bool makes_another_run(const char *section, const char *key)
     return strcmp(section, "train") == 0 && strcmp(key, "seed") == 0;
 }
 
+static bool changes_shapes(const weft_model_options *model, const char *section, const char *key,
+                           const char *before, const char *after)
+{
+    if (strcmp(section, "model") != 0 || !is_one_of(key, shape_keys, COUNT(shape_keys)))
+        return false;
+    if (strcmp(key, "max_position_embeddings") == 0)
+        return model->position_embedding_type == WEFT_POSITION_LEARNED;
+    if (strcmp(key, "vocab_size") == 0) /* 0: the tokenizer's, maybe the same */
+        return strcmp(before, "0") != 0 && strcmp(after, "0") != 0;
+    return strncmp(key, "moe_", 4) != 0 || model->num_experts > 0;
+}
+
 static void add_text(refusal *r, const char *text)
 {
     size_t used = strlen(r->changes), room = sizeof r->changes - used;
@@ -165,8 +198,10 @@ static weft_status refuse_change(void *context, const char *section, const weft_
     refusal *r = context;
     char name[96];
     snprintf(name, sizeof name, "%s.%s", section, row->key);
-    if (!makes_another_run(section, row->key) || is_in_list(r->allowed, section) ||
-        is_in_list(r->allowed, name))
+    bool other_model = changes_shapes(r->model, section, row->key, before, after);
+    r->is_other_model = r->is_other_model || other_model;
+    if (!makes_another_run(section, row->key) ||
+        (!other_model && (is_in_list(r->allowed, section) || is_in_list(r->allowed, name))))
         return WEFT_OK;
     add_change(r, name, before, after);
     if (strcmp(row->key, "data_xxh64") == 0)
@@ -179,13 +214,17 @@ static weft_status refuse_change(void *context, const char *section, const weft_
 
 weft_status weft_run_check_changes(const weft_config *config, const weft_config_source *source)
 {
-    refusal r = {.allowed = source->allow_change};
+    refusal r = {.allowed = source->allow_change, .model = &config->model};
     char names[300] = "";
     if (!source->run)
         return WEFT_OK;
     WEFT_TRY(compare(source->run, config, refuse_change, &r));
     if (!r.changes[0])
         return WEFT_OK;
+    if (r.is_other_model)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "%s: that is another model: start a new run, with another --out",
+                          r.changes);
     for (int i = 0; i < 3; i++)
         if (r.names[i][0])
             snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s",

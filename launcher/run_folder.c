@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/file.h"
 #include "core/log.h"
 #include "parallel/checkpoint.h"
 
@@ -20,7 +21,17 @@ typedef struct found {
     int64_t *steps;     /* of the whole ones, rising */
     size_t count;
     bool has_latest;
+    int64_t last; /* what `latest` says: later ones are left over from what was abandoned */
 } found;
+
+static weft_status read_last(const char *latest, weft_arena *arena, int64_t *out)
+{
+    char *text;
+    WEFT_TRY(weft_file_read_text(latest, arena, &text, NULL));
+    if (sscanf(text, "step-%" SCNd64, out) != 1)
+        *out = INT64_MAX;
+    return WEFT_OK;
+}
 
 static weft_status find(const char *run, weft_arena *arena, found *out)
 {
@@ -28,6 +39,9 @@ static weft_status find(const char *run, weft_arena *arena, found *out)
     WEFT_TRY(weft_arena_printf(arena, &out->folder, "%s/checkpoints", run));
     WEFT_TRY(weft_arena_printf(arena, &latest, "%s/latest", out->folder));
     out->has_latest = access(latest, F_OK) == 0;
+    out->last = INT64_MAX;
+    if (out->has_latest && read_last(latest, arena, &out->last) != WEFT_OK)
+        weft_error_clear(); /* as good as lost */
     return weft_checkpoint_list(out->folder, arena, &out->steps, &out->count);
 }
 
@@ -53,9 +67,11 @@ static weft_status find_named(const weft_run_folder *folder, const found *f, wef
 {
     char name[32], list[160] = "";
     size_t used = 0;
+    if (!*folder->from)
+        return WEFT_ERROR(WEFT_CONFIG, "--resume-from: names no checkpoint; step-400 is one");
     for (size_t i = f->count; i-- > 0;) {
         snprintf(name, sizeof name, "step-%" PRId64, f->steps[i]);
-        if (strcmp(name, folder->from) == 0)
+        if (strcmp(name, folder->from) == 0 || strcmp(name + strlen("step-"), folder->from) == 0)
             return find_step(f, i, arena, &out->checkpoint);
         if (used + 32 < sizeof list)
             used +=
@@ -65,7 +81,7 @@ static weft_status find_named(const weft_run_folder *folder, const found *f, wef
                       folder->path, used ? "; it has " : "", list);
 }
 
-/* What `latest` names; the newest where that leads nowhere. */
+/* What `latest` names; where that leads nowhere, the newest that is not beyond it. */
 static weft_status find_newest(const found *f, weft_arena *arena, weft_run_start *out)
 {
     if (f->has_latest) {
@@ -74,7 +90,10 @@ static weft_status find_newest(const found *f, weft_arena *arena, weft_run_start
             return status;
     }
     out->latest_is_lost = true;
-    return find_step(f, f->count - 1, arena, &out->checkpoint);
+    size_t i = f->count - 1;
+    while (i > 0 && f->steps[i] > f->last)
+        i--;
+    return find_step(f, f->steps[i] > f->last ? f->count - 1 : i, arena, &out->checkpoint);
 }
 
 weft_status weft_run_find_start(const weft_run_folder *folder, weft_arena *arena,
@@ -100,7 +119,7 @@ weft_status weft_run_find_start(const weft_run_folder *folder, weft_arena *arena
     return WEFT_OK;
 }
 
-/* The newest whole checkpoint but the start's; NULL: none. */
+/* The newest whole checkpoint but the start's, not beyond `latest`; NULL: none. */
 static weft_status find_other(const weft_run_folder *folder, const weft_run_start *start,
                               weft_arena *arena, const char **out)
 {
@@ -109,6 +128,8 @@ static weft_status find_other(const weft_run_folder *folder, const weft_run_star
     WEFT_TRY(find(folder->path, arena, &f));
     for (size_t i = f.count; i-- > 0;) {
         const char *checkpoint;
+        if (f.steps[i] > f.last)
+            continue;
         WEFT_TRY(find_step(&f, i, arena, &checkpoint));
         if (strcmp(checkpoint, start->checkpoint) != 0 &&
             weft_checkpoint_verify(checkpoint) == WEFT_OK)

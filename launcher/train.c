@@ -49,7 +49,7 @@ static int parse_arguments(int argc, char **argv, arguments *args, weft_arena *a
          .text = &args->source.mesh},
         {"resume", NULL, "go on from RUN's latest checkpoint, if any; CONFIG may be left out",
          .flag = &args->run.resume},
-        {"resume-from", "STEP", "the same from another one, such as step-400",
+        {"resume-from", "STEP", "the same from another one, such as step-400 or 400",
          .text = &args->run.from},
         {"allow-change", "KEYS",
          "go on with another model, seed or dataset: keys or sections, such as train.seed,data",
@@ -124,8 +124,16 @@ static bool is_finished(const plan *p)
     return p->start.checkpoint && p->start.step >= p->config.train.train_iters;
 }
 
+static void warn_of_latest(const arguments *args, const weft_run_start *start)
+{
+    if (start->latest_is_lost)
+        weft_log(WEFT_LOG_WARN, "%s/checkpoints/latest names no checkpoint: %s is taken",
+                 args->run.path, start->checkpoint);
+}
+
 static void say_finished(const arguments *args, const plan *p)
 {
+    warn_of_latest(args, &p->start);
     fprintf(args->json ? stderr : stdout,
             "%s: finished: step %" PRId64 " of train.train_iters %" PRId64 " is done\n",
             args->run.path, p->start.step, p->config.train.train_iters);
@@ -276,9 +284,7 @@ static weft_status tell_changes(const job *j, weft_arena *arena)
     if (!start->checkpoint)
         return WEFT_OK;
     WEFT_TRY(weft_run_changes(&j->plan->run, &j->trainer.config, arena, &changes));
-    if (start->latest_is_lost)
-        weft_log(WEFT_LOG_WARN, "%s/latest names no checkpoint: the newest one there is %s",
-                 j->checkpoints, start->checkpoint);
+    warn_of_latest(j->args, start);
     if (changes)
         weft_log(WEFT_LOG_WARN, "resume: %s", changes);
     return WEFT_OK;

@@ -151,13 +151,16 @@ static void check_refused(void)
         {"data.split=1,1,0",
          "weft train: --set data.split=1,1,0: data.split \"969,30,1\" -> \"1,1,0\": that would be "
          "another run; --allow-change data asks for it\n"},
+        {"model.rotary_base=5",
+         "weft train: --set model.rotary_base=5: model.rotary_base 10000 -> 5: that would be "
+         "another run; --allow-change model.rotary_base asks for it\n"},
         {"model.swiglu=true",
-         "weft train: --set model.swiglu=true: model.swiglu false -> true: that would be another "
-         "run; --allow-change model.swiglu asks for it\n"},
+         "weft train: --set model.swiglu=true: model.swiglu false -> true: that is another model: "
+         "start a new run, with another --out\n"},
         {"model.num_attention_heads=4",
          "weft train: --set model.num_attention_heads=4: model.num_attention_heads 2 -> 4, "
-         "model.num_query_groups 2 -> 4, model.kv_channels 8 -> 4: that would be another run; "
-         "--allow-change model asks for it\n"},
+         "model.num_query_groups 2 -> 4, model.kv_channels 8 -> 4: that is another model: "
+         "start a new run, with another --out\n"},
     };
     char *before = read_folder("run");
     child c;
@@ -169,11 +172,19 @@ static void check_refused(void)
         "train",           "c.json", "--out",          "run",   "--resume",          "--set",
         "data_path=other", "--set",  "train_iters=20", "--set", "lr_decay_iters=12", NULL};
     run_weft(&c, 2, other);
-    EXPECT(child_is_line(c.err) && strstr(c.err, "data.data_xxh64 \"") &&
+    EXPECT(child_is_line(c.err) &&
+               strstr(c.err, "weft train: --set data_path=other: data.data_xxh64 \"") &&
                strstr(c.err, " (other tokens or another tokenizer): that would be another run; "
                              "--allow-change data asks for it\n"),
            "%s", c.err);
     child_release(&c);
+    refuse((const char *[]){"train", "--out", "run", "--resume", "--allow-change", "model", "--set",
+                            "num_layers=2", "--set", "train_iters=20", NULL},
+           no_mpirun, 2,
+           "weft train: --set num_layers=2: model.num_layers 1 -> 2: that is another model: start "
+           "a new run, with another --out\n");
+    refuse((const char *[]){"train", "--out", "run", "--resume-from", "", NULL}, no_mpirun, 2,
+           "weft train: --resume-from: names no checkpoint; step-400 is one\n");
     refuse((const char *[]){"train", "--out", "run", "--resume", "--allow-change", "seed", NULL},
            no_mpirun, 2,
            "weft train: --allow-change seed: not a key of the config such as train.seed, nor a "
@@ -330,12 +341,17 @@ static void check_latest(void)
                  "--resume to go on, or another --out\n",
                  STEPS + i);
         refuse((const char *[]){"train", "c.json", "--out", "whole", NULL}, no_mpirun, 2, refused);
+        run_weft(&c, 0, (const char *[]){"train", "--out", "whole", "--resume", NULL});
+        EXPECT(c.out && strstr(c.out, "whole: finished: step ") && c.err &&
+                   strstr(c.err, "whole/checkpoints/latest names no checkpoint: "),
+               "%s%s", c.out, c.err);
+        child_release(&c);
         snprintf(iters, sizeof iters, "train_iters=%d", STEPS + i + 1);
         run_weft(&c, 0,
                  (const char *[]){"train", "--out", "whole", "--resume", "--set", iters, NULL});
         snprintf(warned, sizeof warned,
-                 " rank 0 warn whole/checkpoints/latest names no checkpoint: the newest one there "
-                 "is whole/checkpoints/step-%d\n",
+                 " rank 0 warn whole/checkpoints/latest names no checkpoint: "
+                 "whole/checkpoints/step-%d is taken\n",
                  STEPS + i);
         EXPECT(c.err && strstr(c.err, warned), "%s", c.err);
         child_release(&c);
