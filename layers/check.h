@@ -7,6 +7,7 @@
 #ifndef WEFT_LAYERS_CHECK_H
 #define WEFT_LAYERS_CHECK_H
 
+#include <stdatomic.h>
 #include <stdio.h>
 
 #include "layers/pass.h"
@@ -32,6 +33,30 @@ weft_status weft_check_model(const weft_check_setup *setup, weft_model_function 
 weft_status weft_check_run(weft_comm *world, const weft_check_setup *setup,
                            weft_model_function build, int *out_wrong) WEFT_CHECKED;
 
+/* --- guards -------------------------------------------------------------------------------- */
+
+typedef struct weft_check_piece {
+    const char *what;
+    char *base;
+    size_t bytes;
+} weft_check_piece;
+
+/* Pieces of memory with bytes around them that no layer has to write. */
+typedef struct weft_check_guards {
+    weft_check_piece *pieces;
+    int count, capacity, fill; /* fill: the byte that new pieces hold */
+} weft_check_guards;
+
+weft_status weft_check_guards_take(weft_check_guards *guards, const char *what, size_t bytes,
+                                   void **out) WEFT_CHECKED;
+/* What was written beyond, and mends the guards; NULL: nothing. */
+const char *weft_check_guards_broken(const weft_check_guards *guards);
+void weft_check_guards_poison(weft_check_guards *guards);
+void weft_check_guards_release(weft_check_guards *guards);
+
+/* Zero, and the guards behind each state whole. */
+void weft_check_clear_states(weft_pass *pass);
+
 /* --- a place ------------------------------------------------------------------------------- */
 
 /* A model on a mesh, with rows for two micro-batches. All of it is memory of the CPU. */
@@ -45,7 +70,20 @@ typedef struct weft_check_place {
     size_t rows_full, rows, first_row, hidden;
     int32_t *tokens; /* [2][S * B], and as many labels */
     weft_tensor x[2], y[2], dy[2], dx[2];
+    weft_check_guards given, stash[2], scratch; /* given: rows and gradients */
+    double beyond;        /* the last pass that wrote beyond: weft_check_beyond_text; 0: none */
+    bool late;            /* x and dy arrive on the lane, and are NaN until then */
+    void *arriving;       /* what they will be */
+    atomic_bool returned; /* the layer's function */
 } weft_check_place;
+
+extern const char *const weft_check_names[]; /* "x", "y", "dy", "dx", and more */
+/* Guards around gradients, states, and what passes give. */
+weft_status weft_check_guard(weft_check_place *place) WEFT_CHECKED;
+/* Notes in place->beyond what the pass that has run in that slot wrote beyond. */
+void weft_check_find_beyond(weft_check_place *place, int slot);
+/* "forward writes beyond y". */
+void weft_check_beyond_text(double beyond, char out[96]);
 
 weft_status weft_check_place_create(weft_check_place *place, weft_comm *comm,
                                     const weft_check_setup *setup, const char *mesh,

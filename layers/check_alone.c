@@ -62,6 +62,7 @@ static weft_status check_written(const weft_check_layer *l, weft_check_report *r
     memcpy(before, p->x[0].data, bytes);
     memcpy(before + bytes, p->dy[0].data, bytes);
     weft_check_fill_gradients(l, 0);
+    p->beyond = 0;
     weft_status status = pass(l, 0, 0, true, WEFT_CHECK_ZEROED, out);
     bool x_kept = memcmp(before, p->x[0].data, bytes) == 0;
     bool dy_kept = memcmp(before + bytes, p->dy[0].data, bytes) == 0;
@@ -92,7 +93,12 @@ static weft_status check_written(const weft_check_layer *l, weft_check_report *r
         weft_check_report_add(report, WEFT_CHECK_WRONG, "kept",
                               "%s is changed, and is not the layer's to change",
                               !x_kept ? "x" : "dy");
-    out->is_whole = out->is_whole && x_kept && dy_kept;
+    char text[96];
+    if (p->beyond > 0) {
+        weft_check_beyond_text(p->beyond, text);
+        weft_check_report_add(report, WEFT_CHECK_WRONG, "written", "%s", text);
+    }
+    out->is_whole = out->is_whole && x_kept && dy_kept && p->beyond <= 0;
     if (out->is_whole)
         weft_check_report_add(report, WEFT_CHECK_OK, "written", "all of %s%s; x and dy are kept",
                               l->gives_rows ? "y" : "the loss", l->reads_rows ? " and dx" : "");
@@ -135,6 +141,29 @@ static weft_status check_again(const weft_check_layer *l, const weft_check_resul
     else if (status == WEFT_OK)
         weft_check_report_add(report, WEFT_CHECK_OK, "again",
                               "a second pass gives the same bits, from memory not cleared");
+    weft_check_result_release(&second);
+    return status;
+}
+
+/* With x and dy on the lane, as they are in a step, and not yet there when the function is called.
+ */
+static weft_status check_lane(const weft_check_layer *l, const weft_check_result *first,
+                              weft_check_report *report)
+{
+    weft_check_result second = {0};
+    char what[128];
+    weft_check_fill_gradients(l, 0);
+    l->place->late = true;
+    weft_status status = pass(l, 0, 0, true, WEFT_CHECK_ZEROED, &second);
+    l->place->late = false;
+    if (status == WEFT_OK && differs(l, first, &second, true, what))
+        weft_check_report_add(report, WEFT_CHECK_WRONG, "lane",
+                              "%s differs where x and dy arrive late: what reads them has to be "
+                              "queued on the pass' lane, or to come after weft_lane_sync",
+                              what);
+    else if (status == WEFT_OK)
+        weft_check_report_add(report, WEFT_CHECK_OK, "lane",
+                              "what reads x and dy waits until the lane has made them");
     weft_check_result_release(&second);
     return status;
 }
@@ -234,6 +263,8 @@ weft_status weft_check_alone(const weft_check_layer *l, weft_check_report *repor
         return WEFT_OK;
     bool same;
     WEFT_TRY(check_again(l, out, report, &same));
+    if (same)
+        WEFT_TRY(check_lane(l, out, report));
     if (same)
         WEFT_TRY(check_in_flight(l, out, report));
     WEFT_TRY(check_overwrite(l, out, true, report));

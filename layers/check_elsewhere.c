@@ -245,6 +245,7 @@ weft_status weft_check_elsewhere(const weft_check_layer *l, const weft_check_res
     char check[64];
     name_check("", p, check);
     weft_check_fill_gradients(l, 0);
+    l->place->beyond = 0;
     WEFT_TRY(weft_check_forward(l, 0, 0, true, WEFT_CHECK_ZEROED));
     weft_status status = weft_check_result_forward(l, 0, &got);
     if (status == WEFT_OK)
@@ -258,6 +259,14 @@ weft_status weft_check_elsewhere(const weft_check_layer *l, const weft_check_res
     if (status == WEFT_OK)
         status = weft_comm_all_reduce_host(p->groups.world, errors, (size_t)count, WEFT_F64,
                                            WEFT_REDUCE_MAX);
+    double beyond = p->beyond;
+    char text[96];
+    if (status == WEFT_OK)
+        status = weft_comm_all_reduce_host(p->groups.world, &beyond, 1, WEFT_F64, WEFT_REDUCE_MAX);
+    if (status == WEFT_OK && beyond > 0) {
+        weft_check_beyond_text(beyond, text);
+        weft_check_report_add(report, WEFT_CHECK_WRONG, check, "%s", text);
+    }
     if (status == WEFT_OK)
         report_findings(findings, errors, count, tolerance, check, report);
     weft_check_result_release(&got);

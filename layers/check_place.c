@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "core/rng.h"
 #include "layers/check.h"
@@ -55,11 +56,11 @@ static weft_status set_weights(weft_check_place *p)
     return WEFT_OK;
 }
 
-static weft_status take_rows(weft_check_place *p, weft_tensor *out)
+static weft_status take_rows(weft_check_place *p, const char *what, weft_tensor *out)
 {
     void *data;
     size_t bytes = p->rows * p->hidden * weft_dtype_bytes(p->dtype);
-    WEFT_TRY(weft_device_alloc(p->device, WEFT_SPACE_DEVICE, bytes, "rows to check", &data));
+    WEFT_TRY(weft_check_guards_take(&p->given, what, bytes, &data));
     *out = weft_tensor_2d(data, p->dtype, p->rows, p->hidden);
     return WEFT_OK;
 }
@@ -94,10 +95,13 @@ static weft_status make_rows(weft_check_place *p)
     for (size_t i = 0; i < 4 * p->rows_full; i++)
         p->tokens[i] =
             (int32_t)((double)weft_rng_uniform(SEED, STREAM_TOKENS, i) * (double)shape->vocab);
+    WEFT_TRY(weft_check_guards_take(&p->given, weft_check_names[0],
+                                    p->rows * p->hidden * weft_dtype_bytes(p->dtype),
+                                    &p->arriving));
     for (int b = 0; b < 2; b++) {
-        weft_tensor *all[] = {&p->x[b], &p->y[b], &p->dy[b], &p->dx[b]};
+        weft_tensor *all[] = {&p->x[b], &p->y[b], &p->dy[b], &p->dx[b]}; /* as their names */
         for (int i = 0; i < 4; i++)
-            WEFT_TRY(take_rows(p, all[i]));
+            WEFT_TRY(take_rows(p, weft_check_names[i], all[i]));
         WEFT_TRY(fill_rows(p, STREAM_X + (uint64_t)b, &p->x[b]));
         WEFT_TRY(fill_rows(p, STREAM_DY + (uint64_t)b, &p->dy[b]));
     }
@@ -144,20 +148,17 @@ weft_status weft_check_place_create(weft_check_place *p, weft_comm *comm,
     model.device = p->device;
     WEFT_TRY(weft_model_create(&model, build, &p->model));
     WEFT_TRY(set_weights(p));
+    WEFT_TRY(weft_check_guard(p));
     return make_rows(p);
 }
 
 void weft_check_place_release(weft_check_place *p)
 {
-    for (int b = 0; b < 2; b++) {
-        const weft_tensor *all[] = {&p->x[b], &p->y[b], &p->dy[b], &p->dx[b]};
-        for (int i = 0; i < 4; i++)
-            if (all[i]->data)
-                weft_device_free(p->device, WEFT_SPACE_DEVICE, all[i]->data,
-                                 weft_tensor_bytes(all[i]));
-    }
     free(p->tokens);
     weft_model_destroy(p->model);
+    weft_check_guards *all[] = {&p->given, &p->stash[0], &p->stash[1], &p->scratch};
+    for (int i = 0; i < 4; i++)
+        weft_check_guards_release(all[i]);
     weft_lane_destroy(p->lane);
     weft_groups_release(&p->groups);
     weft_device_destroy(p->device);
@@ -193,26 +194,45 @@ weft_status weft_check_layer_of(weft_check_place *place, int index, weft_check_l
     return WEFT_OK;
 }
 
-/* A byte pattern that is a NaN in fp32 and bf16, or zero. */
-static void fill_stack(weft_stack *stack, weft_check_memory memory)
-{
-    for (int b = 0; b < stack->num_blocks; b++)
-        memset(stack->blocks[b].base + stack->blocks[b].used,
-               memory == WEFT_CHECK_POISONED ? 0xff : 0,
-               stack->blocks[b].size - stack->blocks[b].used);
-}
-
 static void poison(const weft_tensor *t)
 {
     memset(t->data, 0xff, weft_tensor_bytes(t));
 }
 
+typedef struct arrival {
+    const weft_check_place *place;
+    const weft_tensor *to;
+} arrival;
+
+/* After the layer's function, or while it waits for the lane. */
+static weft_status arrive(const void *args)
+{
+    const arrival *a = args;
+    const struct timespec moment = {.tv_nsec = 1000000};
+    for (int i = 0; i < 20 && !atomic_load(&a->place->returned); i++)
+        nanosleep(&moment, NULL);
+    memcpy(a->to->data, a->place->arriving, weft_tensor_bytes(a->to));
+    return WEFT_OK;
+}
+
+static weft_status begin_pass(weft_check_place *p, const weft_tensor *from)
+{
+    atomic_store(&p->returned, false);
+    if (!p->late || !from)
+        return WEFT_OK;
+    memcpy(p->arriving, from->data, weft_tensor_bytes(from));
+    poison(from);
+    return weft_lane_submit(p->lane, "arrive", arrive, &(arrival){p, from}, sizeof(arrival));
+}
+
 /* The pass's end on this rank. The ranks of a TP group meet there, so that with the check of
  * collectives on one that calls more of them than others is named. */
-static weft_status end_pass(weft_check_place *p, weft_status status)
+static weft_status end_pass(weft_check_place *p, int slot, weft_status status)
 {
+    atomic_store(&p->returned, true);
     if (status == WEFT_OK)
         status = weft_lane_sync(p->lane);
+    weft_check_find_beyond(p, slot);
     weft_comm *tp = p->groups.by_axis[WEFT_AXIS_TP];
     return status == WEFT_OK && weft_comm_size(tp) > 1 ? weft_comm_barrier(tp) : status;
 }
@@ -235,15 +255,18 @@ weft_status weft_check_forward(const weft_check_layer *l, int slot, int batch, b
                            .training = true};
     weft_stack_rewind(&pass->stash, 0);
     weft_stack_rewind(&pass->host, 0);
-    memset(pass->states, 0, p->model->states_bytes);
+    weft_check_clear_states(pass);
     memset(weft_model_metrics(p->model), 0, sizeof(weft_metrics));
-    fill_stack(&pass->stash, memory);
-    fill_stack(&p->model->scratch, memory);
+    weft_check_guards_release(&p->stash[slot]);
+    weft_check_guards_release(&p->scratch);
+    p->stash[slot].fill = p->scratch.fill = memory == WEFT_CHECK_POISONED ? 0xff : 0;
     poison(&p->y[slot]);
     size_t mark = weft_pass_mark(pass);
-    weft_status status = l->layer->ops->forward(
-        l->layer, pass, l->reads_rows ? &p->x[batch] : &none, l->gives_rows ? &p->y[slot] : NULL);
-    status = end_pass(p, status);
+    weft_status status = begin_pass(p, l->reads_rows ? &p->x[batch] : NULL);
+    if (status == WEFT_OK)
+        status = l->layer->ops->forward(l->layer, pass, l->reads_rows ? &p->x[batch] : &none,
+                                        l->gives_rows ? &p->y[slot] : NULL);
+    status = end_pass(p, slot, status);
     weft_pass_release(pass, mark);
     return status == WEFT_OK ? status
                              : weft_error_context(status, "%s forward", weft_layer_name(l->layer));
@@ -256,13 +279,16 @@ weft_status weft_check_backward(const weft_check_layer *l, int slot)
     size_t batch = pass->micro_batch.first_sample > 0;
     weft_tensor none = {0};
     pass->backward = true;
-    fill_stack(&p->model->scratch, WEFT_CHECK_POISONED);
+    weft_check_guards_poison(&p->scratch);
+    p->scratch.fill = 0xff;
     poison(&p->y[slot]);
     poison(&p->dx[slot]);
     size_t mark = weft_pass_mark(pass);
-    weft_status status = l->layer->ops->backward(
-        l->layer, pass, l->gives_rows ? &p->dy[batch] : &none, &p->dx[slot]);
-    status = end_pass(p, status);
+    weft_status status = begin_pass(p, l->gives_rows ? &p->dy[batch] : NULL);
+    if (status == WEFT_OK)
+        status = l->layer->ops->backward(l->layer, pass, l->gives_rows ? &p->dy[batch] : &none,
+                                         &p->dx[slot]);
+    status = end_pass(p, slot, status);
     weft_pass_release(pass, mark);
     return status == WEFT_OK ? status
                              : weft_error_context(status, "%s backward", weft_layer_name(l->layer));

@@ -25,6 +25,7 @@ weft_status weft_stack_reserve(weft_stack *stack, size_t bytes)
 
 weft_status weft_stack_alloc(weft_stack *stack, size_t bytes, void **out)
 {
+    size_t asked = bytes;
     bytes = weft_piece_bytes(WEFT_U8, bytes, 1);
     for (; stack->current < stack->num_blocks; stack->current++) {
         int b = stack->current;
@@ -41,7 +42,7 @@ weft_status weft_stack_alloc(weft_stack *stack, size_t bytes, void **out)
     stack->used_bytes += bytes;
     if (stack->used_bytes > stack->peak_bytes)
         stack->peak_bytes = stack->used_bytes;
-    return WEFT_OK;
+    return stack->give ? stack->give(stack->giver, asked, out) : WEFT_OK;
 }
 
 /* A mark is (block, offset): offsets stay below 2^48. */

@@ -20,6 +20,9 @@ typedef struct weft_stack {
     } blocks[WEFT_STACK_MAX_BLOCKS];
     int num_blocks, current;
     size_t used_bytes, peak_bytes; /* handed out now; most ever */
+    /* Gives each piece in the stack's stead, for who checks layers; NULL: the stack does. */
+    weft_status (*give)(void *giver, size_t bytes, void **out);
+    void *giver;
 } weft_stack;
 
 weft_status weft_stack_reserve(weft_stack *stack, size_t bytes) WEFT_CHECKED;

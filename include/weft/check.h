@@ -2,17 +2,20 @@
  *
  *     int main(void)
  *     {
- *         return weft_status_exit_code(weft_check_layers(
+ *         weft_status status = weft_check_layers(
  *             &WEFT_ARGS(weft_check, .model = "{\"num_layers\": 1, \"hidden_size\": 16, "
  *                                             "\"num_attention_heads\": 2, \"seq_length\": 8}"),
- *             build));
+ *             build);
+ *         if (status != WEFT_OK)
+ *             fprintf(stderr, "%s\n", weft_error_get()->text);
+ *         return weft_status_exit_code(status);
  *     }
  *
  * Each layer of the model, children too, is driven alone on the CPU in fp32: gradients against
  * central differences, describe against what a pass took, what has to be written, overwritten,
- * added to and left alone, a second pass, two passes in flight. Under `mpirun -n 2` also the same
- * layer on two tensor-parallel ranks, with and without sequence parallelism. docs/layers.md has the
- * list. */
+ * added to and left alone, writes beyond, late rows, a second pass, two passes in flight. Under
+ * `mpirun -n 2` also the same layer on two tensor-parallel ranks, with and without sequence
+ * parallelism. docs/layers.md has the list. */
 #ifndef WEFT_CHECK_H
 #define WEFT_CHECK_H
 
@@ -29,7 +32,8 @@ extern "C" {
 typedef struct weft_check {
     size_t struct_bytes;      /* sizeof(weft_check) */
     const char *model;        /* section "model" of a config, as JSON; sizes of a few dozen will do.
-                                      vocab_size 0 is 61 here */
+                                 What it leaves out has a config's defaults: "{}", and NULL too,
+                                 is a model of GPT-2's size. vocab_size 0 is 61 here */
     const void *own_options;  /* what weft_model_own_options gives; NULL: nothing */
     const char *layer;        /* name ("decoder.layers.0.mlp") or kind ("mlp"); NULL: all */
     int64_t micro_batch_size; /* 0: 2 */

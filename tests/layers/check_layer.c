@@ -30,6 +30,15 @@ typedef enum fault {
     NO_SUM_OVER_TP,
     LOSS_ON_ALL_RANKS,
     LOSS_NOT_SCALED,
+    Y_BEYOND,
+    DX_BEFORE,
+    GRADIENT_BEYOND,
+    STASH_BEYOND,
+    SCRATCH_BEYOND,
+    STATE_NOT_SAID,
+    Y_BEYOND_ON_SECOND,
+    X_NOT_AWAITED,
+    DY_NOT_AWAITED,
     NUM_FAULTS
 } fault;
 static fault now;
@@ -64,6 +73,18 @@ static const struct {
     [NO_SUM_OVER_TP] = {"no sum over tp", {"tp=2,sp=1: gradient of w:"}},
     [LOSS_ON_ALL_RANKS] = {"loss on all ranks", {"tp=2: the loss:"}},
     [LOSS_NOT_SCALED] = {"loss not scaled", {"gradient of x:"}},
+    [Y_BEYOND] = {"beyond y", {"written: forward writes beyond y"}},
+    [DX_BEFORE] = {"before dx", {"written: backward writes beyond dx"}},
+    [GRADIENT_BEYOND] = {"beyond a gradient", {"written: backward writes beyond a gradient"}},
+    [STASH_BEYOND] = {"beyond stash", {"written: forward writes beyond a piece of the stash"}},
+    [SCRATCH_BEYOND] = {"beyond scratch", {"written: forward writes beyond a piece of scratch"}},
+    [STATE_NOT_SAID] =
+        {"state not said",
+         {"written: forward writes beyond a layer's state: ops->state_bytes is too small"}},
+    [Y_BEYOND_ON_SECOND] = {"beyond y on rank 1",
+                            {"tp=2: forward writes beyond y", "tp=2,sp=1: forward writes"}},
+    [X_NOT_AWAITED] = {"x not awaited", {"lane: y differs"}},
+    [DY_NOT_AWAITED] = {"dy not awaited", {"lane: dx differs"}},
 };
 
 /* y = w x, element by element; w [H]. */
@@ -107,7 +128,8 @@ static weft_status gate_forward(weft_layer *layer, weft_pass *pass, const weft_t
     const float *w = g->w->weight.data;
     size_t rows = x->dims[0], cols = x->dims[1], mark = weft_pass_mark(pass);
     weft_tensor sums;
-    WEFT_TRY(weft_lane_sync(weft_pass_lane(pass)));
+    if (now != X_NOT_AWAITED)
+        WEFT_TRY(weft_lane_sync(weft_pass_lane(pass)));
     WEFT_TRY(weft_pass_stash(pass, WEFT_F32, rows, cols, &state->copy));
     WEFT_TRY(weft_pass_scratch(pass, WEFT_F32, 1, cols, &sums));
     float *from = x->data, *to = y->data, *sum = sums.data;
@@ -118,6 +140,12 @@ static weft_status gate_forward(weft_layer *layer, weft_pass *pass, const weft_t
     memcpy(state->copy.data, from, rows * cols * sizeof *from);
     if (now == X_CHANGED)
         from[0] = 1;
+    if (now == Y_BEYOND || (now == Y_BEYOND_ON_SECOND && weft_pass_coords(pass)->tp.at == 1))
+        to[rows * cols + 3] = 1;
+    if (now == STASH_BEYOND)
+        ((float *)state->copy.data)[rows * cols] = 1;
+    if (now == SCRATCH_BEYOND)
+        sum[cols + 15] = 1;
     state->x = *x;
     state->y = *y;
     g->kept = *x;
@@ -136,7 +164,12 @@ static weft_status gate_backward(weft_layer *layer, weft_pass *pass, const weft_
                                                  : &state->copy;
     size_t rows = dy->dims[0], cols = dy->dims[1];
     float *from = dy->data, *to = dx->data;
-    WEFT_TRY(weft_lane_sync(weft_pass_lane(pass)));
+    if (now != DY_NOT_AWAITED)
+        WEFT_TRY(weft_lane_sync(weft_pass_lane(pass)));
+    if (now == DX_BEFORE)
+        *(to - 4) = 1;
+    if (now == GRADIENT_BEYOND)
+        g->w->grad[cols + 8] = 1;
     for (size_t i = 0; i < (now == DX_IN_PART ? rows - 1 : rows) * cols; i++)
         to[i] = from[i] * (now == DX_WITHOUT_WEIGHT ? 1 : w[i % cols]);
     bool overwrite = now == ALWAYS_WRITES || (weft_pass_overwrite(pass) && now != ALWAYS_ADDS);
@@ -159,14 +192,14 @@ static void own_destroy(weft_layer *layer)
     free(layer);
 }
 
-static const weft_layer_ops gate_ops = {.struct_bytes = sizeof(weft_layer_ops),
-                                        .kind = "gate",
-                                        .state_bytes = sizeof(gate_state),
-                                        .describe = gate_describe,
-                                        .init = gate_init,
-                                        .forward = gate_forward,
-                                        .backward = gate_backward,
-                                        .destroy = own_destroy};
+static weft_layer_ops gate_ops = {.struct_bytes = sizeof(weft_layer_ops),
+                                  .kind = "gate",
+                                  .state_bytes = sizeof(gate_state),
+                                  .describe = gate_describe,
+                                  .init = gate_init,
+                                  .forward = gate_forward,
+                                  .backward = gate_backward,
+                                  .destroy = own_destroy};
 
 /* A last layer: half the mean square of its rows. */
 static void loss_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
@@ -265,6 +298,7 @@ static void check_fault(weft_comm *world, fault f)
 {
     char *text;
     now = f;
+    gate_ops.state_bytes = f == STATE_NOT_SAID ? 0 : sizeof(gate_state);
     int wrong = check(world, "", WEFT_BINDING_TP, WEFT_F32, build_own, &text), count = 0;
     now = NONE;
     while (count < 4 && expected[f].wrong[count]) {
