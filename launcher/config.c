@@ -71,7 +71,7 @@ static const weft_option_row train_rows[] = {
     {"stop_timeout_s", WEFT_OPTION_INT, offsetof(T, stop_timeout_s), "300", 0, 1e6, NULL, "s",
      "a run that was asked to stop and has not ended by then is killed; 0: it is waited for"},
     {"frozen_parameters", WEFT_OPTION_STRINGS, offsetof(T, frozen_parameters), "[]", 0, 0, NULL,
-     NULL, "names, with * and ?, of parameters that training leaves as they are"},
+     NULL, "names, with *, ? and [...], of parameters that training leaves as they are"},
 };
 #undef T
 #define T weft_data_options

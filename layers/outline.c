@@ -99,6 +99,26 @@ static bool nearest_beginning(const char *pattern, weft_parameters *const *stage
     return false;
 }
 
+/* The beginning of a parameter's name whose last words are the pattern's: it lacks those before. */
+static bool same_ending(const char *pattern, weft_parameters *const *stages, int num_stages,
+                        char out[WEFT_MAX_NAME_BYTES])
+{
+    char own[WEFT_MAX_NAME_BYTES];
+    int bytes = (int)strcspn(pattern, "*?[");
+    bytes -= bytes > 0 && pattern[bytes - 1] == '.';
+    snprintf(own, sizeof own, ".%.*s", bytes, pattern);
+    for (int s = 0; s < num_stages && bytes > 0; s++)
+        for (int i = 0; i < weft_parameters_count(stages[s]); i++) {
+            const char *name = weft_parameters_at(stages[s], i)->parameter.name;
+            const char *at = strstr(name, own), *end = at ? at + strlen(own) : NULL;
+            if (!end || (*end != '.' && *end != '\0'))
+                continue;
+            snprintf(out, WEFT_MAX_NAME_BYTES, "%.*s", (int)(end - name), name);
+            return true;
+        }
+    return false;
+}
+
 /* Every pattern matches a parameter of some stage; `matches` says how many. */
 static weft_status check_frozen(const weft_string_list *frozen, weft_parameters *const *stages,
                                 int num_stages, const int *matches)
@@ -107,13 +127,24 @@ static weft_status check_frozen(const weft_string_list *frozen, weft_parameters 
     for (size_t i = 0; i < frozen->count; i++) {
         if (matches[i] > 0)
             continue;
-        bool found = nearest_beginning(frozen->values[i], stages, num_stages, near);
+        bool found = same_ending(frozen->values[i], stages, num_stages, near) ||
+                     nearest_beginning(frozen->values[i], stages, num_stages, near);
         return WEFT_ERROR(WEFT_CONFIG,
                           "train.frozen_parameters: \"%s\" matches no parameter; %s %s",
                           frozen->values[i], found ? "did you mean" : "one is",
                           found ? near : weft_parameters_at(stages[0], 0)->parameter.name);
     }
     return WEFT_OK;
+}
+
+static weft_status check_any_trains(weft_parameters *const *stages, int num_stages)
+{
+    for (int s = 0; s < num_stages; s++)
+        for (int i = 0; i < weft_parameters_count(stages[s]); i++)
+            if (!weft_parameters_at(stages[s], i)->parameter.frozen)
+                return WEFT_OK;
+    return WEFT_ERROR(WEFT_CONFIG,
+                      "train.frozen_parameters: all parameters are frozen; none is left to train");
 }
 
 static uint64_t count_frozen(const weft_parameters *parameters)
@@ -143,6 +174,8 @@ static weft_status freeze(const weft_string_list *frozen, weft_parameters **stag
         *out_elements += count_frozen(stages[s]);
     }
     weft_status status = check_frozen(frozen, stages, num_stages, matches);
+    if (status == WEFT_OK)
+        status = check_any_trains(stages, num_stages);
     free(matches);
     return status;
 }

@@ -24,9 +24,9 @@ typedef struct weft_outline {
 /* Runs `build` (NULL: what the options describe) and lets each layer declare its parameters on one
  * rank of its stage. Of the setup: options and own_options, frozen, micro_batch_size, dtype. Pure
  * but for what `build` and the layers' init do. Errors name the layer: WEFT_CONFIG for a list that
- * is no model (empty; built-in layers at places that are not theirs; fewer layers than stages;
+ * is no model (empty; layers at places that are not theirs; fewer layers than stages;
  * missing ops) or whose stages do not tie the same parameters, and those of `build` and of init. A
- * pattern of setup.frozen that matches no parameter: WEFT_CONFIG. */
+ * pattern of setup.frozen that matches no parameter, or patterns that match all: WEFT_CONFIG. */
 weft_status weft_model_outline(const weft_model_setup *setup, const weft_mesh *mesh,
                                weft_model_function build, weft_outline *out) WEFT_CHECKED;
 

@@ -2,8 +2,9 @@
  *
  * What a program fills and hands in by pointer begins with struct_bytes, the size that the program
  * was compiled with. A later library adds fields at the end and reads those that an older program
- * does not know as zero, which means what it meant before. A size of 0, or one that no version of
- * the struct had, is refused in one line (WEFT_INTERNAL). WEFT_ARGS sets it:
+ * does not know as zero, which means what it meant before. A size of 0, one of struct_bytes alone,
+ * one above what the library knows, or no multiple of a pointer's size is refused in one line
+ * (WEFT_INTERNAL); any other is read as far as it goes. WEFT_ARGS sets it:
  *
  *     weft_gemm(lane, &WEFT_ARGS(weft_gemm_args, .m = rows, .n = columns, ...))
  *

@@ -180,6 +180,10 @@ static void check_refusals(void)
     expect_refused("--set frozen_parameters='embeding.*' --mesh tp=2",
                    "train.frozen_parameters: \"embeding.*\" matches no parameter; did you mean "
                    "embedding");
+    expect_refused("--set 'frozen_parameters=[\"value_head.*\"]'",
+                   "\"value_head.*\" matches no parameter; did you mean decoder.value_head");
+    expect_refused("--set 'frozen_parameters=[\"*\"]' --mesh tp=2",
+                   "train.frozen_parameters: all parameters are frozen");
     expect_refused("--set 'frozen_parameters=[\"decoder.*\", \"*.biased\"]'",
                    "\"*.biased\" matches no parameter");
     expect_refused("--set task.modulos=3", "did you mean task.modulus?");
