@@ -270,6 +270,8 @@ static int tell(const job *j)
 {
     if (j->exit_code)
         return j->exit_code;
+    if (weft_stop_is_saved()) /* mpirun ends with 1 where it was told to end itself */
+        return WEFT_EXIT_STOPPED;
     bool killed = WIFSIGNALED(j->status);
     int code = killed ? 128 + WTERMSIG(j->status) : WEXITSTATUS(j->status);
     if (killed)

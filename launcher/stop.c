@@ -11,12 +11,15 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+enum { ASKED, SAVED, PAGE_WORDS };
+
 static const char place_variable[] = "WEFT_STOP_PAGE";
 
 /* Handlers touch lock-free atomics alone. */
 static atomic_int own, interrupts, timeout_seconds;
 static atomic_int *volatile asked = &own; /* in a page that ranks map, once that is shared */
-static const atomic_int *joined;          /* the starter's page, in a rank */
+static atomic_int *joined;                /* the starter's page, in a rank */
+static atomic_int *shared;                /* the same, in the starter */
 static volatile sig_atomic_t starts_ranks;
 static char last_words[128];
 
@@ -57,7 +60,7 @@ void weft_stop_catch_signals(void)
 
 bool weft_stop_asked(void)
 {
-    return atomic_load(asked) || (joined && atomic_load(joined));
+    return atomic_load(asked) || (joined && atomic_load(&joined[ASKED]));
 }
 
 void weft_stop_ask(void)
@@ -89,15 +92,17 @@ weft_status weft_stop_share(void)
     char place[64];
     int fd = memfd_create("weft stop", MFD_CLOEXEC);
     void *page = MAP_FAILED;
-    if (fd >= 0 && ftruncate(fd, sizeof(atomic_int)) == 0)
-        page = mmap(NULL, sizeof(atomic_int), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (fd >= 0 && ftruncate(fd, PAGE_WORDS * sizeof(atomic_int)) == 0)
+        page =
+            mmap(NULL, PAGE_WORDS * sizeof(atomic_int), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (page == MAP_FAILED)
         return WEFT_ERROR(WEFT_MEMORY, "no memory to share with ranks: %s", strerror(errno));
     snprintf(place, sizeof place, "/proc/%d/fd/%d", (int)getpid(), fd);
     setenv(place_variable, place, 1);
     starts_ranks = 1;
     alarm(0);
-    asked = page; /* a signal before this line is in `own` */
+    shared = page;
+    asked = &shared[ASKED]; /* a signal before this line is in `own` */
     if (atomic_load(&own))
         atomic_store(asked, 1);
     return WEFT_OK;
@@ -108,10 +113,11 @@ weft_status weft_stop_join(void)
     const char *place = getenv(place_variable);
     if (!place || joined)
         return WEFT_OK;
-    int fd = open(place, O_RDONLY | O_CLOEXEC);
+    int fd = open(place, O_RDWR | O_CLOEXEC);
     void *page = MAP_FAILED;
     if (fd >= 0)
-        page = mmap(NULL, sizeof(atomic_int), PROT_READ, MAP_SHARED, fd, 0);
+        page =
+            mmap(NULL, PAGE_WORDS * sizeof(atomic_int), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     weft_status status = WEFT_OK;
     if (page == MAP_FAILED)
         status = WEFT_ERROR(WEFT_COMM, "the process that started this rank is gone: %s: %s", place,
@@ -121,6 +127,17 @@ weft_status weft_stop_join(void)
     if (fd >= 0)
         close(fd);
     return status;
+}
+
+void weft_stop_tell_saved(void)
+{
+    if (joined)
+        atomic_store(&joined[SAVED], 1);
+}
+
+bool weft_stop_is_saved(void)
+{
+    return shared && atomic_load(&shared[SAVED]);
 }
 
 void weft_stop_with_parent(void)

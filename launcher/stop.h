@@ -34,6 +34,11 @@ int weft_stop_num_interrupts(void);
  */
 weft_status weft_stop_join(void) WEFT_CHECKED;
 
+/* In a rank: the job has stopped as asked, and saved. Its starter learns it, whatever mpirun says.
+ */
+void weft_stop_tell_saved(void);
+bool weft_stop_is_saved(void);
+
 /* In a rank: the kernel kills this process when the one that started it (mpirun, its daemon) ends.
  */
 void weft_stop_with_parent(void);

@@ -212,9 +212,12 @@ static weft_status save_or_warn(job *j)
     weft_status status = save(j);
     if (status != WEFT_FILE && status != WEFT_MEMORY)
         return status;
+    const char *text = weft_error_get()->text;
+    if (strncmp(text, "rank 0: ", 8) == 0) /* whose line this is */
+        text += 8;
     if (j->speaks)
         weft_log(WEFT_LOG_WARN, "step %" PRId64 ": not saved, the next save tries again: %s",
-                 j->trainer.step, weft_error_get()->text);
+                 j->trainer.step, text);
     weft_error_clear();
     return WEFT_OK;
 }
@@ -352,7 +355,11 @@ static void take_down(weft_comm *world, weft_status status)
     struct timespec grace = {.tv_sec = 5};
     if (known && speaker != weft_comm_rank(world) && nanosleep(&grace, NULL) != 0)
         _exit(weft_status_exit_code(status)); /* a signal: it has spoken */
-    weft_log_error_record();
+    bool all_have = error->is_shared || weft_comm_size(world) == 1;
+    if (all_have && status != WEFT_DIVERGED)
+        weft_verb_fail("train"); /* names the rank that it came from */
+    else
+        weft_log_error_record();
     weft_comm_abort(world, status);
 }
 
@@ -385,6 +392,8 @@ static int run_job(const arguments *args, const plan *p, weft_comm *world, weft_
     status = steps(&j);
     if (status != WEFT_OK)
         take_down(world, status);
+    if (j.stopped && j.speaks)
+        weft_stop_tell_saved();
     if (j.speaks && !args->json) {
         printf("metrics: %s/metrics.jsonl\n", args->run.path);
         if (j.traced)

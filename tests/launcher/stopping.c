@@ -186,6 +186,26 @@ static void lose_mpirun(void)
     expect_gone("headless");
 }
 
+/* Open MPI gives ranks a second: enough here, if the machine is not too busy. */
+static void end_mpirun(void)
+{
+    child c;
+    pid_t ranks[MAX_RANKS];
+    if (!start(&c, "ended", "dp=2", "train.seed=1", true))
+        return;
+    int count = child_ranks(&c, ranks, MAX_RANKS);
+    EXPECT(count == 2, "%d ranks", count);
+    if (count > 0)
+        kill(starter_of(ranks[0]), SIGTERM);
+    EXPECT(child_wait(&c, 30), "ended: still there");
+    bool saved = access("ended/checkpoints/latest", F_OK) == 0;
+    EXPECT(c.exit_code == (saved ? WEFT_EXIT_STOPPED : 1), "ended: saved %d, exit %d: %s", saved,
+           c.exit_code, c.err);
+    EXPECT(!saved || (c.err && !*c.err), "ended: said %s", c.err);
+    child_release(&c);
+    expect_gone("ended");
+}
+
 /* Anywhere in the start of eight ranks. */
 static void lose_starter(void)
 {
@@ -355,7 +375,9 @@ static void fail_together(void)
               (const char *[]){"train", "c.json", "--out", "blocked", "--mesh", "dp=4", "--set",
                                "train.train_iters=2", NULL},
               NULL);
-    EXPECT(c.exit_code == 6 && child_is_line(c.err) && strstr(c.err, "blocked/checkpoints"),
+    EXPECT(c.exit_code == 6 && child_is_line(c.err) &&
+               strncmp(c.err, "weft train: rank 0: ", 20) == 0 &&
+               strstr(c.err, "blocked/checkpoints"),
            "exit %d: %s", c.exit_code, c.err);
     child_release(&c);
 }
@@ -375,6 +397,7 @@ int main(void)
     kill_stopped();
     interrupt_twice();
     lose_mpirun();
+    end_mpirun();
     lose_starter();
     check_private();
     stop_under_mpirun();
