@@ -103,6 +103,13 @@ static inline void *test_to_device(test_setup *t, void *array, size_t bytes)
     return operand;
 }
 
+/* How an operation that fails on its lane ended: where its caller enqueues more behind it, such as
+ * the copy to the device, the caller may learn it before the lane is waited for. */
+static inline weft_status test_lane_status(weft_lane *lane, weft_status enqueued)
+{
+    return enqueued ? enqueued : weft_lane_sync(lane);
+}
+
 /* What the operand has become, in the array; frees the operand. */
 static inline void test_from_device(test_setup *t, void *array, void *operand, size_t bytes)
 {

@@ -99,8 +99,8 @@ static void test_mistake(test_setup *t, mistake wrong, const char *parts[3])
     EXPECT_OK(weft_all_reduce(group, lane, data, 16, WEFT_F32, WEFT_REDUCE_SUM));
     EXPECT_OK(weft_all_gather(group, lane, data, data + 64, 16, WEFT_F32));
     EXPECT_OK(weft_lane_sync(lane));
-    EXPECT_OK(issue(group, lane, wrong, t->rank == 1, data));
-    EXPECT(weft_lane_sync(lane) == WEFT_COMM, "mistake %d was not found", wrong);
+    weft_status status = test_lane_status(lane, issue(group, lane, wrong, t->rank == 1, data));
+    EXPECT(status == WEFT_COMM, "mistake %d was not found", wrong);
     char text[WEFT_ERROR_TEXT_BYTES];
     snprintf(text, sizeof text, "%s", weft_error_get()->text);
     for (int i = 0; i < 3; i++)

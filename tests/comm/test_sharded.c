@@ -179,9 +179,9 @@ static void test_mismatch(test_setup *t, int inner_size, size_t sent, size_t rec
         rows[1] = sent;
     if (g.b == 1)
         rows[g.e] = received;
-    EXPECT_OK(weft_all_to_all_sharded(g.between, g.inside, lane, data, rows, data + sent,
-                                      rows + g.e, 512));
-    weft_status status = weft_lane_sync(lane);
+    weft_status status =
+        test_lane_status(lane, weft_all_to_all_sharded(g.between, g.inside, lane, data, rows,
+                                                       data + sent, rows + g.e, 512));
     int32_t failed = g.b == 1 && status != WEFT_OK;
     if (failed) {
         const char *text = weft_error_get()->text;
@@ -218,12 +218,12 @@ static void test_check(test_setup *t, int inner_size)
     EXPECT_OK(weft_lane_sync(lane));
     if (g.e > 1 && g.b == 0)
         rows[1] = 8;
-    EXPECT_OK(weft_all_to_all_sharded(g.between, g.inside, lane, data, rows, data, rows + g.e, 64));
+    weft_status status = test_lane_status(
+        lane, weft_all_to_all_sharded(g.between, g.inside, lane, data, rows, data, rows + g.e, 64));
     if (g.e > 1)
-        EXPECT_ERROR(weft_lane_sync(lane), WEFT_COMM,
-                     "rank 0 sends 8 bytes to rank 1, which receives 0");
+        EXPECT_ERROR(status, WEFT_COMM, "rank 0 sends 8 bytes to rank 1, which receives 0");
     else
-        EXPECT_OK(weft_lane_sync(lane));
+        EXPECT_OK(status);
     weft_comm_set_check(false);
     free(rows);
     weft_lane_destroy(lane);
@@ -238,9 +238,10 @@ static void test_check_inside(test_setup *t, int inner_size)
     EXPECT_OK(weft_lane_create(t->device, 0, "checked", &lane));
     size_t *rows = calloc((size_t)g.e, sizeof *rows);
     weft_comm_set_check(true);
-    EXPECT_OK(weft_all_to_all_sharded(g.between, g.inside, lane, NULL, rows, NULL, rows,
-                                      g.i == 0 ? 64 : 128));
-    EXPECT_ERROR(weft_lane_sync(lane), WEFT_COMM, "inside group inside: rank 1 differs");
+    weft_status status =
+        test_lane_status(lane, weft_all_to_all_sharded(g.between, g.inside, lane, NULL, rows, NULL,
+                                                       rows, g.i == 0 ? 64 : 128));
+    EXPECT_ERROR(status, WEFT_COMM, "inside group inside: rank 1 differs");
     weft_comm_set_check(false);
     free(rows);
     weft_lane_destroy(lane);
