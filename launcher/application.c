@@ -6,7 +6,7 @@
 #include <weft/list.h>
 
 #include "core/sized.h"
-#include "launcher/config.h"
+#include "launcher/planning/config.h"
 
 static size_t field_bytes(weft_option_type type)
 {

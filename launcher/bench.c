@@ -1,8 +1,8 @@
 /* weft bench: finds the bench. */
-#include "launcher/bench.h"
-
+#include <stdio.h>
 #include <string.h>
 
+#include "comm/comm.h"
 #include "core/options.h"
 #include "launcher/verbs.h"
 

@@ -5,8 +5,8 @@
 
 #include "core/log.h"
 #include "launcher/arguments.h"
-#include "launcher/bench_exchange.h"
-#include "launcher/measure.h"
+#include "launcher/measuring/bench_exchange.h"
+#include "launcher/measuring/measure.h"
 #include "launcher/verbs.h"
 
 enum { MAX_ROUNDS = 1000 };

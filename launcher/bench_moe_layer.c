@@ -5,8 +5,8 @@
 
 #include "core/log.h"
 #include "launcher/arguments.h"
-#include "launcher/bench_moe.h"
-#include "launcher/measure.h"
+#include "launcher/measuring/bench_moe.h"
+#include "launcher/measuring/measure.h"
 #include "launcher/verbs.h"
 
 static bool parse_grid(const char *text, weft_bench_moe_options *o)

@@ -7,9 +7,9 @@
 #include "core/file.h"
 #include "core/log.h"
 #include "launcher/arguments.h"
-#include "launcher/calibrate.h"
-#include "launcher/measure.h"
-#include "launcher/setup.h"
+#include "launcher/measuring/calibrate.h"
+#include "launcher/measuring/measure.h"
+#include "launcher/training/setup.h"
 #include "launcher/verbs.h"
 
 typedef struct arguments {

@@ -3,8 +3,8 @@
 
 #include "core/log.h"
 #include "launcher/arguments.h"
-#include "launcher/config.h"
-#include "launcher/launch.h"
+#include "launcher/planning/config.h"
+#include "launcher/process/launch.h"
 #include "launcher/verbs.h"
 #include "layers/check.h"
 

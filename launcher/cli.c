@@ -7,8 +7,8 @@
 #include "comm/comm.h"
 #include "core/options.h"
 #include "launcher/application.h"
-#include "launcher/output.h"
-#include "launcher/stop.h"
+#include "launcher/process/output.h"
+#include "launcher/process/stop.h"
 #include "launcher/verbs.h"
 
 static const char *const verb_names[] = {"train",     "prepare",     "eval",

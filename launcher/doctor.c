@@ -21,7 +21,7 @@
 #include "kernels/probe.h"
 #include "launcher/arguments.h"
 #include "launcher/doctor.h"
-#include "launcher/launch.h"
+#include "launcher/process/launch.h"
 #include "launcher/verbs.h"
 #include "parallel/probe.h"
 #include "parallel/topology.h"

@@ -8,8 +8,8 @@
 
 #include "core/log.h"
 #include "launcher/arguments.h"
-#include "launcher/launch.h"
-#include "launcher/setup.h"
+#include "launcher/process/launch.h"
+#include "launcher/training/setup.h"
 #include "launcher/verbs.h"
 #include "parallel/checkpoint.h"
 

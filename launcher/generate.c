@@ -12,9 +12,9 @@
 #include "core/log.h"
 #include "core/rng.h"
 #include "launcher/arguments.h"
-#include "launcher/config.h"
-#include "launcher/setup.h"
-#include "launcher/tokenizer.h"
+#include "launcher/planning/config.h"
+#include "launcher/text/tokenizer.h"
+#include "launcher/training/setup.h"
 #include "launcher/verbs.h"
 #include "parallel/checkpoint.h"
 

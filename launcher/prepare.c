@@ -10,7 +10,7 @@
 #include "core/json.h"
 #include "core/text.h"
 #include "launcher/arguments.h"
-#include "launcher/tokenizer.h"
+#include "launcher/text/tokenizer.h"
 #include "launcher/verbs.h"
 
 typedef struct prepare_options {

@@ -14,7 +14,12 @@ int weft_verb_inspect(int argc, char **argv);
 int weft_verb_prepare(int argc, char **argv);
 int weft_verb_doctor(int argc, char **argv);
 int weft_verb_calibrate(int argc, char **argv);
-int weft_verb_bench(int argc, char **argv); /* weft bench WHAT: launcher/bench.h */
+int weft_verb_bench(int argc, char **argv);
+
+/* weft bench WHAT: measures one part of Weft on the ranks at hand, on any launcher. Each parses its
+ * own options, starts the world, runs, and returns the process' exit code. argv[0] is its name. */
+int weft_bench_all_to_all(int argc, char **argv);
+int weft_bench_moe_layer(int argc, char **argv);
 
 /* Prints this thread's error record as one line on stderr ("weft train: ...") and returns the
  * status' exit code. */

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "launcher/config.h"
+#include "launcher/planning/config.h"
 
 static const char begin[] = "<!-- tables: made by test_config_page --write -->\n";
 static const char end[] = "<!-- end of tables -->\n";

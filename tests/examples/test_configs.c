@@ -2,7 +2,7 @@
  * shape it has, a mesh of the size its comment names, and trained for two steps at a small size. */
 #include <dirent.h>
 
-#include "launcher/config.h"
+#include "launcher/planning/config.h"
 #include "layers/describe.h"
 #include "layers/runtime.h"
 #include "tests/examples/run.h"

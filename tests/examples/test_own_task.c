@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "launcher/progress.h"
+#include "launcher/training/progress.h"
 #include "tests/examples/run.h"
 
 static char bin[256]; /* the folder of the programs */

@@ -7,7 +7,8 @@
 
 #include <cjson/cJSON.h>
 
-#include "launcher/bench.h"
+#include "comm/comm.h"
+#include "launcher/verbs.h"
 #include "schedule/exchange.h"
 #include "tests/expect.h"
 #include "tests/launcher/child.h"

@@ -6,7 +6,8 @@
 
 #include <cjson/cJSON.h>
 
-#include "launcher/bench.h"
+#include "comm/comm.h"
+#include "launcher/verbs.h"
 #include "tests/expect.h"
 #include "tests/launcher/child.h"
 

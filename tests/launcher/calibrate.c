@@ -3,9 +3,9 @@
 #include <unistd.h>
 
 #include "core/log.h"
-#include "launcher/calibrate.h"
-#include "launcher/measure.h"
-#include "launcher/moe_choice.h"
+#include "launcher/measuring/calibrate.h"
+#include "launcher/measuring/measure.h"
+#include "launcher/planning/moe_choice.h"
 #include "tests/core/device_under_test.h"
 #include "tests/expect.h"
 #include "tests/launcher/svg.h"

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "launcher/trainer.h"
+#include "launcher/training/trainer.h"
 #include "tests/expect.h"
 
 enum { STEPS = 20, HALF = 10, GRAPH_STEPS = 8 };

@@ -12,7 +12,7 @@
 
 #include <hdf5.h>
 
-#include "launcher/trainer.h"
+#include "launcher/training/trainer.h"
 #include "tests/expect.h"
 
 #ifdef __SANITIZE_ADDRESS__

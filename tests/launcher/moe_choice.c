@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "core/log.h"
-#include "launcher/trainer.h"
+#include "launcher/training/trainer.h"
 #include "tests/expect.h"
 
 /* Links so slow that computation is free beside them, or the other way round. */

@@ -8,7 +8,7 @@
 
 #include <weft/weft.h>
 
-#include "launcher/trainer.h"
+#include "launcher/training/trainer.h"
 #include "tests/expect.h"
 #include "tests/launcher/child.h"
 

@@ -8,7 +8,7 @@
 
 #include <cjson/cJSON.h>
 
-#include "launcher/peak.h"
+#include "launcher/training/peak.h"
 #include "tests/expect.h"
 #include "tests/launcher/child.h"
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "launcher/trainer.h"
+#include "launcher/training/trainer.h"
 #include "tests/expect.h"
 #include "tests/launcher/weights.h"
 

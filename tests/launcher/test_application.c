@@ -11,8 +11,8 @@
 #include <weft/kernels.h>
 
 #include "launcher/application.h"
-#include "launcher/config.h"
-#include "launcher/progress.h"
+#include "launcher/planning/config.h"
+#include "launcher/training/progress.h"
 
 typedef struct task_options {
     double weight;

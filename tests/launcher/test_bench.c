@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "launcher/bench.h"
+#include "launcher/measuring/bench.h"
 #include "tests/core/check.h"
 #include "tests/launcher/child.h"
 #include "tests/launcher/svg.h"

@@ -1,4 +1,4 @@
-#include "launcher/tokenizer.h"
+#include "launcher/text/tokenizer.h"
 #include "tests/core/check.h"
 #include "tests/core/temporary.h"
 #include "tests/launcher/vocabulary.h"

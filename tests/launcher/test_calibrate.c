@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "launcher/calibrate.h"
-#include "launcher/measure.h"
+#include "launcher/measuring/calibrate.h"
+#include "launcher/measuring/measure.h"
 #include "tests/core/check.h"
 #include "tests/launcher/child.h"
 #include "tests/launcher/svg.h"

@@ -4,7 +4,7 @@
 #include <sys/stat.h>
 #include <xxhash.h>
 
-#include "launcher/tokenizer.h"
+#include "launcher/text/tokenizer.h"
 #include "tests/core/check.h"
 
 static char folder[512];

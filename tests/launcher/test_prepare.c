@@ -6,7 +6,7 @@
 #include <cjson/cJSON.h>
 
 #include "core/dataset.h"
-#include "launcher/tokenizer.h"
+#include "launcher/text/tokenizer.h"
 #include "launcher/verbs.h"
 #include "tests/core/check.h"
 #include "tests/core/temporary.h"

@@ -1,5 +1,5 @@
 /* Trains a small byte-level BPE in the open and writes it as GPT-2's two files, and encodes by the
- * definition: each merge in turn over the whole word. The tests' reference for launcher/bpe.h. */
+ * definition: each merge in turn over the whole word. Tests compare launcher/text/bpe.h to it. */
 #ifndef WEFT_TESTS_LAUNCHER_VOCABULARY_H
 #define WEFT_TESTS_LAUNCHER_VOCABULARY_H
 

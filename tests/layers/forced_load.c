@@ -1,7 +1,7 @@
 /* moe_router_forced_load: the experts' load is what it says, whatever the router's weights are. */
 #include <math.h>
 
-#include "launcher/trainer.h"
+#include "launcher/training/trainer.h"
 #include "tests/expect.h"
 
 typedef struct load_case {

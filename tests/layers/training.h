@@ -2,7 +2,7 @@
 #ifndef WEFT_TESTS_LAYERS_TRAINING_H
 #define WEFT_TESTS_LAYERS_TRAINING_H
 
-#include "launcher/trainer.h"
+#include "launcher/training/trainer.h"
 
 typedef struct training_case {
     const char *name;

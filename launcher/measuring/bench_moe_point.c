@@ -1,0 +1,409 @@
+/* Measuring one MoE layer in all its forms. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/log.h"
+#include "core/trace.h"
+#include "launcher/measuring/bench_moe.h"
+#include "launcher/planning/moe_choice.h"
+#include "layers/describe.h"
+#include "parallel/topology.h"
+
+enum { WARM_UP = 2, PROBES = 3, RATIO_STEPS = 3 };
+
+char *weft_bench_case_text(const weft_bench_case *c, char *text, size_t bytes)
+{
+    static const char *const names[] = {"synchronous", "by peers", "by nodes", "", "no waits, "};
+    if (c->mode < WEFT_BENCH_PIPELINED)
+        snprintf(text, bytes, "%s", names[c->mode]);
+    else
+        snprintf(text, bytes, "%sn %d, %s", names[c->mode], c->pipeline.num_partitions,
+                 weft_reuse_text((int)c->pipeline.reuse));
+    return text;
+}
+
+const weft_bench_case *weft_bench_find(const weft_bench_point *point, weft_bench_mode mode,
+                                       const weft_moe_pipeline *pipeline)
+{
+    for (int i = 0; i < point->num_cases; i++) {
+        const weft_bench_case *c = &point->cases[i];
+        if (c->mode == mode && (!pipeline || memcmp(&c->pipeline, pipeline, sizeof *pipeline) == 0))
+            return c;
+    }
+    return NULL;
+}
+
+const weft_bench_case *weft_bench_best(const weft_bench_point *point)
+{
+    const weft_bench_case *best = NULL;
+    for (int i = 0; i < point->num_cases; i++) {
+        const weft_bench_case *c = &point->cases[i];
+        if (c->mode == WEFT_BENCH_PIPELINED && (!best || c->us[2].median < best->us[2].median))
+            best = c;
+    }
+    return best;
+}
+
+/* --- programs with parts left out ---------------------------------------------------------- */
+
+typedef enum keep { KEEP_COMMUNICATION, KEEP_COMPUTATION, KEEP_ALL_BUT_WAITS } keep;
+
+static bool keeps(keep what, int kind)
+{
+    if (what == KEEP_COMMUNICATION)
+        return kind == WEFT_TASK_DISPATCH || kind == WEFT_TASK_COMBINE;
+    if (what == KEEP_COMPUTATION)
+        return kind == WEFT_TASK_PERMUTE || kind == WEFT_TASK_EXPERT || kind == WEFT_TASK_RECOMPUTE;
+    return true;
+}
+
+/* The pipeline's programs with some of their tasks and without waits: lanes alone order them. */
+static weft_status strip(const weft_moe_pipeline *pipeline, keep what, weft_arena *arena,
+                         weft_program out[2])
+{
+    for (int backward = 0; backward < 2; backward++) {
+        weft_program whole;
+        weft_program_builder *builder = NULL;
+        WEFT_TRY(weft_program_moe(pipeline, backward, arena, &whole));
+        WEFT_TRY(weft_program_builder_create(arena, &builder));
+        for (uint32_t i = 0; i < whole.num_tasks; i++)
+            if (keeps(what, whole.tasks[i].kind))
+                WEFT_TRY(weft_program_add(builder, &whole.tasks[i], NULL, 0, NULL));
+        WEFT_TRY(
+            weft_program_finish(builder, whole.num_slots, whole.max_in_flight, &out[backward]));
+    }
+    return WEFT_OK;
+}
+
+/* --- the ratio ----------------------------------------------------------------------------- */
+
+/* Medians of the synchronous layer's parts alone. */
+static weft_status probe(weft_bench_layer *layer, keep what, double out_us[2])
+{
+    const weft_moe_pipeline synchronous = {.num_partitions = 1};
+    weft_program programs[2];
+    weft_arena arena = {0};
+    double us[2], rounds[2][PROBES];
+    weft_status status = strip(&synchronous, what, &arena, programs);
+    if (status == WEFT_OK)
+        status = weft_model_set_moe_programs(layer->model, &synchronous, programs);
+    for (int i = -1; i < PROBES && status == WEFT_OK; i++) {
+        status = weft_bench_layer_run(layer, us);
+        for (int half = 0; half < 2 && i >= 0; half++)
+            rounds[half][i] = us[half];
+    }
+    if (status == WEFT_OK)
+        status = weft_model_set_moe_pipeline(layer->model, &synchronous);
+    weft_arena_release(&arena);
+    WEFT_TRY(status);
+    for (int half = 0; half < 2; half++)
+        out_us[half] = weft_spread_of(rounds[half], PROBES).median;
+    return WEFT_OK;
+}
+
+/* FLOPs of the experts on a rank, forward and backward. */
+static void expert_flops(const weft_bench_layer *layer, double out[2])
+{
+    const weft_shape *shape = weft_model_get_shape(layer->model);
+    weft_moe_dims d = weft_moe_dims_of(&layer->options, shape);
+    double rows = (double)d.tokens * (double)layer->options.moe_router_topk;
+    out[0] = 2 * rows * (double)shape->hidden * (double)d.ffn * (double)(d.gates + 1);
+    out[1] = 2 * out[0];
+}
+
+/* Communication and computation alone; routing and the exchange of counts are in both. */
+static weft_status probe_all(weft_bench_layer *layer, weft_bench_point *point)
+{
+    WEFT_TRY(probe(layer, KEEP_COMMUNICATION, point->comm_us));
+    return probe(layer, KEEP_COMPUTATION, point->comp_us);
+}
+
+/* Makes the layer; where a ratio is asked for, with the pace or the width that gives it. */
+static weft_status make_layer(weft_comm *world, const weft_bench_moe_options *o,
+                              weft_bench_point *point, weft_bench_layer **out)
+{
+    weft_bench_layer *layer = NULL;
+    WEFT_TRY(weft_bench_layer_create(world, &point->shape, &layer));
+    weft_status status = probe_all(layer, point);
+    for (int i = 0; status == WEFT_OK && o->ratio > 0 && !o->pace && i < RATIO_STEPS; i++) {
+        double comm = point->comm_us[0] + point->comm_us[1];
+        double comp = point->comp_us[0] + point->comp_us[1];
+        int64_t ffn = (int64_t)((double)point->shape.ffn * o->ratio * comm / comp / 16 + 0.5) * 16;
+        if (ffn < 16)
+            ffn = 16;
+        if (ffn == point->shape.ffn)
+            break;
+        point->shape.ffn = ffn;
+        weft_bench_layer_destroy(layer);
+        layer = NULL;
+        status = weft_bench_layer_create(world, &point->shape, &layer);
+        if (status == WEFT_OK)
+            status = probe_all(layer, point);
+    }
+    if (status == WEFT_OK && o->pace) {
+        double flops[2], ratio = o->ratio > 0 ? o->ratio : 1;
+        expert_flops(layer, flops);
+        double comm = point->comm_us[0] + point->comm_us[1];
+        for (int half = 0; half < 2; half++) {
+            double us = o->balanced ? point->comm_us[half] : comm;
+            point->pace_flops[half] =
+                o->pace_flops > 0
+                    ? o->pace_flops
+                    : (o->balanced ? flops[half] : flops[0] + flops[1]) / (ratio * us) * 1e6;
+            layer->pace_flops[half] = point->pace_flops[half];
+        }
+        status = probe(layer, KEEP_COMPUTATION, point->comp_us);
+    }
+    if (status != WEFT_OK)
+        weft_bench_layer_destroy(layer);
+    else
+        *out = layer;
+    return status;
+}
+
+/* --- cases --------------------------------------------------------------------------------- */
+
+static void add_case(weft_bench_point *p, weft_bench_mode mode, int n, weft_reuse reuse)
+{
+    if (p->num_cases == WEFT_BENCH_MAX_CASES)
+        return;
+    weft_bench_case *c = &p->cases[p->num_cases++];
+    memset(c, 0, sizeof *c);
+    c->mode = mode;
+    c->pipeline = (weft_moe_pipeline){n, reuse};
+}
+
+static void list_cases(const weft_bench_moe_options *o, weft_bench_point *p, bool by_nodes)
+{
+    p->num_cases = 0;
+    add_case(p, WEFT_BENCH_SYNCHRONOUS, 1, WEFT_REUSE_NONE);
+    add_case(p, WEFT_BENCH_PEERS, 1, WEFT_REUSE_NONE);
+    if (by_nodes)
+        add_case(p, WEFT_BENCH_NODES, 1, WEFT_REUSE_NONE);
+    for (int i = 0; i < o->num_partitions; i++)
+        for (int reuse = 0; reuse < WEFT_NUM_REUSES; reuse++)
+            if (o->reuses & 1u << reuse)
+                add_case(p, WEFT_BENCH_PIPELINED, o->partitions[i], (weft_reuse)reuse);
+}
+
+typedef struct layers {
+    weft_bench_layer *main, *peers, *nodes; /* nodes: NULL without several ranks on several nodes */
+    weft_arena arena;
+    weft_program free_programs[2];
+} layers;
+
+static weft_status run_case(layers *l, weft_bench_case *c, int round)
+{
+    bool by_peers = c->mode == WEFT_BENCH_PEERS || c->mode == WEFT_BENCH_NODES;
+    weft_bench_layer *layer = !by_peers                     ? l->main
+                              : c->mode == WEFT_BENCH_PEERS ? l->peers
+                                                            : l->nodes;
+    double us[2];
+    if (c->mode == WEFT_BENCH_FREE)
+        WEFT_TRY(weft_model_set_moe_programs(layer->model, &c->pipeline, l->free_programs));
+    else if (!by_peers)
+        WEFT_TRY(weft_model_set_moe_pipeline(layer->model, &c->pipeline));
+    WEFT_TRY(weft_bench_layer_run(layer, us));
+    if (round < 0)
+        return WEFT_OK;
+    c->rounds[0][round] = us[0];
+    c->rounds[1][round] = us[1];
+    c->rounds[2][round] = us[0] + us[1];
+    return WEFT_OK;
+}
+
+static weft_status run_rounds(layers *l, weft_bench_point *p, int first, int num_rounds)
+{
+    for (int round = -WARM_UP; round < num_rounds; round++)
+        for (int i = first; i < p->num_cases; i++)
+            WEFT_TRY(run_case(l, &p->cases[i], round));
+    for (int i = first; i < p->num_cases; i++)
+        for (int k = 0; k < 3; k++)
+            p->cases[i].us[k] = weft_spread_of(p->cases[i].rounds[k], num_rounds);
+    return WEFT_OK;
+}
+
+/* All cases in turn, round by round; then, after them, the best one without waits. */
+static weft_status measure(layers *l, const weft_bench_moe_options *o, weft_bench_point *p)
+{
+    list_cases(o, p, l->nodes != NULL);
+    WEFT_TRY(run_rounds(l, p, 0, o->common.rounds));
+    const weft_bench_case *best = weft_bench_best(p);
+    if (!best || o->num_grid > 0)
+        return WEFT_OK;
+    WEFT_TRY(strip(&best->pipeline, KEEP_ALL_BUT_WAITS, &l->arena, l->free_programs));
+    add_case(p, WEFT_BENCH_FREE, best->pipeline.num_partitions, best->pipeline.reuse);
+    return run_rounds(l, p, p->num_cases - 1, o->common.rounds);
+}
+
+/* --- choosing ------------------------------------------------------------------------------ */
+
+/* The fewest ranks that one of EP's groups has on one node. */
+static weft_status count_ep_inside(const weft_bench_layer *layer, int *out)
+{
+    weft_arena arena = {0};
+    weft_topology topology;
+    weft_status status = weft_topology_discover(layer->world, &arena, &topology);
+    if (status == WEFT_OK)
+        *out = weft_topology_inside(&topology, &layer->groups.mesh, WEFT_AXIS_EP);
+    weft_arena_release(&arena);
+    return status;
+}
+
+/* The paces of the two directions may differ: the costs of each with its own. */
+static weft_moe_costs costs_of(const weft_cluster *cluster, const weft_moe_layer_shape *shape,
+                               const weft_bench_point *p, int n)
+{
+    weft_moe_layer_shape backward = *shape;
+    backward.pace_flops = p->pace_flops[1];
+    weft_moe_costs costs = weft_moe_costs_of(cluster, shape, n);
+    weft_moe_costs other = weft_moe_costs_of(cluster, &backward, n);
+    costs.expert_backward_us = other.expert_backward_us;
+    costs.recompute_us = other.recompute_us;
+    return costs;
+}
+
+static weft_status predict(const weft_cluster *cluster, const weft_moe_layer_shape *shape,
+                           weft_bench_point *p)
+{
+    weft_arena arena = {0};
+    weft_interference beside = weft_moe_interference(cluster, shape);
+    weft_status status = WEFT_OK;
+    for (int i = 0; i < p->num_cases && status == WEFT_OK; i++) {
+        weft_bench_case *c = &p->cases[i];
+        if (c->mode != WEFT_BENCH_SYNCHRONOUS && c->mode != WEFT_BENCH_PIPELINED)
+            continue;
+        weft_moe_costs costs = costs_of(cluster, shape, p, c->pipeline.num_partitions);
+        for (int backward = 0; backward < 2 && status == WEFT_OK; backward++) {
+            weft_program program;
+            double us = 0;
+            status = weft_program_moe(&c->pipeline, backward, &arena, &program);
+            if (status == WEFT_OK)
+                status = weft_program_moe_price(&program, &costs, &beside, NULL, &us);
+            c->predicted_us += us;
+        }
+    }
+    weft_arena_release(&arena);
+    return status;
+}
+
+static void choose_by_profile(const weft_bench_moe_options *o, weft_bench_point *p)
+{
+    weft_granularity searches[WEFT_NUM_REUSES];
+    bool trial = true;
+    for (int reuse = 0; reuse < WEFT_NUM_REUSES; reuse++)
+        weft_granularity_init(&searches[reuse], o->partitions, o->num_partitions);
+    double tokens = (double)p->shape.tokens;
+    p->num_trials = 0;
+    while (trial) {
+        weft_moe_pipeline *chosen = &p->profile_choice.pipeline;
+        weft_granularity_next_of(searches, o->reuses, tokens, chosen, &trial);
+        const weft_bench_case *c = weft_bench_find(p, WEFT_BENCH_PIPELINED, chosen);
+        if (!c)
+            return;
+        p->profile_us = c->us[2].median;
+        /* What one trial in a run would have seen: not the median. */
+        if (trial)
+            weft_granularity_report(&searches[chosen->reuse], tokens, chosen->num_partitions,
+                                    fmin(c->rounds[2][0], c->rounds[2][1]));
+        p->num_trials += trial;
+    }
+}
+
+static weft_status choose(const weft_bench_moe_options *o, const weft_cluster *cluster,
+                          const weft_moe_layer_shape *shape, weft_bench_point *p)
+{
+    const weft_bench_case *best = weft_bench_best(p);
+    if (!best)
+        return WEFT_OK;
+    p->best_us = best->us[2].median;
+    choose_by_profile(o, p);
+    if (!cluster)
+        return WEFT_OK;
+    WEFT_TRY(predict(cluster, shape, p));
+    double start = weft_now_us();
+    WEFT_TRY(weft_choose_moe(cluster, shape, WEFT_MOE_MODEL_PRICE, o->partitions, o->num_partitions,
+                             o->reuses, &p->model_choice));
+    p->model_cost_us = weft_now_us() - start;
+    const weft_bench_case *c = weft_bench_find(p, WEFT_BENCH_PIPELINED, &p->model_choice.pipeline);
+    p->model_us = c ? c->us[2].median : 0;
+    return WEFT_OK;
+}
+
+/* --- a point ------------------------------------------------------------------------------- */
+
+static weft_status write_trace(layers *l, const weft_bench_moe_options *o,
+                               const weft_bench_point *p)
+{
+    const weft_bench_case *best = weft_bench_best(p);
+    weft_trace *trace = NULL;
+    double us[2];
+    if (!o->trace || !best)
+        return WEFT_OK;
+    WEFT_TRY(weft_model_set_moe_pipeline(l->main->model, &best->pipeline));
+    WEFT_TRY(weft_trace_create(&trace));
+    int num_tracks;
+    const char *const *tracks = weft_model_track_names(&num_tracks);
+    weft_trace_name_lanes(trace, tracks, num_tracks);
+    weft_status status = weft_model_keep_spans(l->main->model, true);
+    double origin_us = weft_now_us();
+    if (status == WEFT_OK)
+        status = weft_bench_layer_run(l->main, us);
+    if (status == WEFT_OK)
+        status = weft_model_add_spans(l->main->model, trace, origin_us, 0);
+    if (status == WEFT_OK)
+        status = weft_model_keep_spans(l->main->model, false);
+    if (status == WEFT_OK && weft_comm_rank(l->main->world) == 0) {
+        FILE *out = fopen(o->trace, "w");
+        char title[96], text[48];
+        snprintf(title, sizeof title, "one MoE layer, %s",
+                 weft_bench_case_text(best, text, sizeof text));
+        status = out ? weft_trace_write_svg(trace, title, "rank 0 of those measured", out)
+                     : WEFT_ERROR(WEFT_FILE, "%s: cannot write", o->trace);
+        if (out && fclose(out) != 0 && status == WEFT_OK)
+            status = WEFT_ERROR(WEFT_FILE, "%s: cannot write", o->trace);
+    }
+    weft_trace_destroy(trace);
+    return weft_comm_agree(l->main->world, status);
+}
+
+static weft_status make_by_peers(const weft_bench_layer *main, const weft_bench_point *p, int group,
+                                 weft_bench_layer **out)
+{
+    weft_bench_layer_shape shape = p->shape;
+    shape.moe = (weft_moe_options){.split = WEFT_MOE_SPLIT_PEERS, .peer_group = group};
+    WEFT_TRY(weft_bench_layer_create(main->world, &shape, out));
+    memcpy((*out)->pace_flops, p->pace_flops, sizeof p->pace_flops);
+    return WEFT_OK;
+}
+
+static weft_status run_point(weft_comm *world, const weft_bench_moe_options *o,
+                             const weft_cluster *cluster, weft_bench_point *p, layers *l)
+{
+    WEFT_TRY(make_layer(world, o, p, &l->main));
+    if (!weft_model_moe_exchanges(l->main->model))
+        return WEFT_ERROR(WEFT_CONFIG, "no tokens travel on this mesh: nothing to measure");
+    int ep_inside;
+    WEFT_TRY(count_ep_inside(l->main, &ep_inside));
+    WEFT_TRY(make_by_peers(l->main, p, 1, &l->peers));
+    if (ep_inside > 1 && ep_inside < l->main->groups.mesh.ep)
+        WEFT_TRY(make_by_peers(l->main, p, ep_inside, &l->nodes));
+    WEFT_TRY(measure(l, o, p));
+    weft_moe_layer_shape layer = weft_moe_layer_shape_of(
+        &l->main->options, weft_model_get_shape(l->main->model), ep_inside, p->pace_flops[0]);
+    WEFT_TRY(choose(o, cluster, &layer, p));
+    return write_trace(l, o, p);
+}
+
+weft_status weft_bench_moe_point(weft_comm *world, const weft_bench_moe_options *options,
+                                 const weft_cluster *cluster, weft_bench_point *out)
+{
+    layers l = {0};
+    weft_status status = run_point(world, options, cluster, out, &l);
+    weft_bench_layer_destroy(l.main);
+    weft_bench_layer_destroy(l.peers);
+    weft_bench_layer_destroy(l.nodes);
+    weft_arena_release(&l.arena);
+    return status;
+}

@@ -1,0 +1,51 @@
+#include "launcher/measuring/bench.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/file.h"
+
+static int compare_doubles(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Between two neighbours where the place is no whole number. */
+static double quantile(const double *sorted, int num, double share)
+{
+    double place = share * (num - 1);
+    int below = (int)place;
+    if (below + 1 >= num)
+        return sorted[num - 1];
+    return sorted[below] + (place - below) * (sorted[below + 1] - sorted[below]);
+}
+
+weft_spread weft_spread_of(double *values, int num)
+{
+    qsort(values, (size_t)num, sizeof *values, compare_doubles);
+    return (weft_spread){.median = quantile(values, num, 0.5),
+                         .low = quantile(values, num, 0.25),
+                         .high = quantile(values, num, 0.75),
+                         .count = num};
+}
+
+weft_status weft_bench_print_json(const cJSON *json)
+{
+    char *text = cJSON_Print(json);
+    if (!text)
+        return WEFT_ERROR(WEFT_MEMORY, "out of memory for the JSON");
+    bool failed = puts(text) < 0 || fflush(stdout) != 0;
+    cJSON_free(text);
+    return failed ? WEFT_ERROR(WEFT_FILE, "standard output: cannot write: %s", strerror(errno))
+                  : WEFT_OK;
+}
+
+weft_status weft_bench_write_svg(const weft_bars *bars, const char *path)
+{
+    weft_new_file file;
+    WEFT_TRY(weft_new_file_open(path, &file));
+    return weft_new_file_close(&file, weft_bars_write_svg(bars, file.file));
+}

@@ -1,0 +1,15 @@
+/* How `weft calibrate` shows a cluster. Pure. Private to launcher/. */
+#ifndef WEFT_LAUNCHER_MEASURING_CALIBRATE_H
+#define WEFT_LAUNCHER_MEASURING_CALIBRATE_H
+
+#include <stdio.h>
+
+#include "core/cluster.h"
+
+/* A table a cost (volume, time, rate, share of the peak), then the interference matrix. */
+void weft_calibrate_print(const weft_cluster *cluster, FILE *out);
+/* The costs' efficiency over their volumes, a panel for links, copies and GEMMs each, and the
+ * interference matrix; readable on light and dark pages. WEFT_FILE when it cannot be written. */
+weft_status weft_calibrate_draw(const weft_cluster *cluster, FILE *out) WEFT_CHECKED;
+
+#endif

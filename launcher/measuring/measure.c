@@ -1,0 +1,357 @@
+#include "launcher/measuring/measure.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <weft/kernels.h>
+
+#include "core/arena.h"
+#include "core/log.h"
+#include "core/text.h"
+#include "launcher/measuring/measure_internal.h"
+#include "parallel/topology.h"
+
+/* --- curves -------------------------------------------------------------------------------- */
+
+enum { MAX_SWEEPS = 9, MIN_SWEEPS = 3, MAX_TRAIN_OPERATIONS = 256, MIN_TRAIN_OPERATIONS = 4 };
+
+static int clamp(double value, int low, int high)
+{
+    return value < low ? low : value > high ? high : (int)value;
+}
+
+static bool is_link(weft_cost_kind kind)
+{
+    return kind == WEFT_COST_ALL_TO_ALL || kind == WEFT_COST_ALL_REDUCE_BETWEEN ||
+           kind == WEFT_COST_MESSAGE;
+}
+
+/* Operations in a train where one takes about us: for so long that a link's burst and the clock's
+ * grain do not matter; of slow ones a few, at the least one, which follows an untimed one. */
+static int train_length(const weft_measure_rig *rig, weft_cost_kind kind, double us)
+{
+    double long_us = rig->options.quick ? 1e3 : is_link(kind) ? 40e3 : 20e3;
+    double share_us = rig->options.seconds * 1e6 * 0.04;
+    int num = clamp(ceil(long_us / us), 1, MAX_TRAIN_OPERATIONS);
+    bool affords = us * MIN_TRAIN_OPERATIONS * 2 * MIN_SWEEPS < share_us;
+    return num < MIN_TRAIN_OPERATIONS && affords ? MIN_TRAIN_OPERATIONS : num;
+}
+
+/* Untimed operations before it: on a link as many again, which use up what it lets pass at once. */
+static int num_before(weft_cost_kind kind, int length)
+{
+    return is_link(kind) ? length : (length + 3) / 4;
+}
+
+/* Five digits: more than is known, few enough to read. */
+static double rounded(double us)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%.5g", us);
+    return strtod(text, NULL);
+}
+
+static double best_rate(const weft_curve *curve)
+{
+    double best = 0;
+    for (int i = 0; i < curve->num_points; i++)
+        best = fmax(best, curve->volume[i] / (curve->time_us[i] * 1e-6));
+    return best;
+}
+
+/* What was measured of a message holds the smallest one that answers it as well. The answers go
+ * the other way, against no traffic: what is taken off must not make a message beat the link. */
+static void take_answers_off(weft_cost *cost)
+{
+    weft_curve *curve = &cost->curve;
+    double smallest_us = curve->time_us[0] / 2;
+    for (int i = 0; i < curve->num_points; i++) {
+        double least_us = fmax(smallest_us, curve->volume[i] / cost->peak * 1e6);
+        curve->time_us[i] = rounded(fmax(curve->time_us[i] - smallest_us, least_us));
+    }
+}
+
+typedef struct sweeps {
+    int num_volumes, length[WEFT_CURVE_MAX_POINTS];
+    double volume[WEFT_CURVE_MAX_POINTS];
+    double train_us[WEFT_CURVE_MAX_POINTS][MAX_SWEEPS];
+} sweeps;
+
+/* One train. */
+static weft_status sweep_volume(weft_measure_rig *rig, weft_cost_kind kind, sweeps *s, int volume,
+                                int sweep)
+{
+    int length = s->length[volume];
+    double *us = &s->train_us[volume][sweep];
+    WEFT_TRY(
+        weft_measure_train(rig, kind, s->volume[volume], num_before(kind, length), length, us));
+    *us *= length;
+    return WEFT_OK;
+}
+
+/*/* The first sweep finds the largest volume that there is time for, and what a sweep takes. All
+ * ranks decide alike: from times that they agreed on. */
+static weft_status first_sweep(weft_measure_rig *rig, weft_cost_kind kind, sweeps *s,
+                               double *out_us)
+{
+    double us = 0, sweep_us = 0, all_us = rig->options.seconds * 1e6;
+    int num = weft_measure_volumes(rig, kind, s->volume);
+    WEFT_TRY(weft_measure_train(rig, kind, s->volume[0], 1, 1, &us));
+    for (int i = 0; i < num; i++) {
+        us = fmax(us * (i < 2 ? 1 : s->volume[i] / s->volume[i - 1]), 0.1);
+        if (i >= 2 && MIN_SWEEPS * (sweep_us + 2 * us) > all_us)
+            break;
+        s->length[i] = train_length(rig, kind, us);
+        WEFT_TRY(sweep_volume(rig, kind, s, i, 0));
+        us = s->train_us[i][0] / s->length[i];
+        sweep_us += us * (s->length[i] + num_before(kind, s->length[i]));
+        s->num_volumes = i + 1;
+    }
+    *out_us = sweep_us;
+    return WEFT_OK;
+}
+
+/* All volumes in turn, again and again: what disturbs the machine for a while then meets one train
+ * of many points and not all trains of one. */
+static weft_status measure_curve(weft_measure_rig *rig, weft_cost_kind kind, weft_cost *out)
+{
+    sweeps s = {0};
+    double sweep_us = 0;
+    WEFT_TRY(first_sweep(rig, kind, &s, &sweep_us));
+    int count = clamp(rig->options.seconds * 1e6 / fmax(sweep_us, 1), MIN_SWEEPS,
+                      rig->options.quick ? MIN_SWEEPS : MAX_SWEEPS);
+    for (int sweep = 1; sweep < count; sweep++)
+        for (int i = 0; i < s.num_volumes; i++)
+            WEFT_TRY(sweep_volume(rig, kind, &s, i, sweep));
+    weft_curve curve = {.num_points = s.num_volumes};
+    for (int i = 0; i < s.num_volumes; i++) {
+        curve.volume[i] = s.volume[i];
+        curve.time_us[i] = fmax(weft_measure_typical_us(s.train_us[i], count) / s.length[i], 1e-3);
+    }
+    weft_measure_make_rise(&curve);
+    for (int i = 0; i < curve.num_points; i++)
+        curve.time_us[i] = rounded(curve.time_us[i]);
+    *out = (weft_cost){curve, ceil(best_rate(&curve))};
+    if (kind == WEFT_COST_MESSAGE || kind == WEFT_COST_MESSAGE_INSIDE)
+        take_answers_off(out);
+    return WEFT_OK;
+}
+
+static void report(const weft_measure_rig *rig, weft_cost_kind kind, const weft_cost *cost)
+{
+    if (!rig->options.report_progress)
+        return;
+    if (cost->curve.num_points == 0)
+        weft_log(WEFT_LOG_INFO, "%s: cannot be measured with %s of %s", weft_cost_help(kind),
+                 weft_count_text(rig->num_nodes, "node").text,
+                 weft_count_text(rig->ranks_per_node, "rank").text);
+    else
+        weft_log(WEFT_LOG_INFO, "%s: %.4g us and up, at best %.4g G%s/s", weft_cost_help(kind),
+                 cost->curve.time_us[0], cost->peak * 1e-9,
+                 kind == WEFT_COST_GEMM_FP32 || kind == WEFT_COST_GEMM_BF16 ? "FLOP" : "B");
+}
+
+/* --- the rig ------------------------------------------------------------------------------- */
+
+static void resolve(const weft_measure_options *given, weft_measure_options *out)
+{
+    *out = *given;
+    if (!out->max_bytes)
+        out->max_bytes = out->quick ? (size_t)64 << 10 : (size_t)64 << 20;
+    if (out->max_bytes < WEFT_MEASURE_SMALLEST)
+        out->max_bytes = WEFT_MEASURE_SMALLEST;
+    if (!(out->seconds > 0))
+        out->seconds = out->quick ? 0.2 : 4;
+    if (!out->kinds)
+        out->kinds = (1u << WEFT_NUM_COSTS) - 1;
+}
+
+/* Node of this rank, and whether all nodes have the same number of ranks. */
+static weft_status find_nodes(weft_measure_rig *rig, int *node)
+{
+    int size = weft_comm_size(rig->world), rank = weft_comm_rank(rig->world);
+    rig->ranks_per_node = rig->options.ranks_per_node;
+    if (rig->ranks_per_node > 0) {
+        if (size % rig->ranks_per_node)
+            return WEFT_ERROR(WEFT_CONFIG, "%s cannot be divided into nodes of %d",
+                              weft_count_text(size, "rank").text, rig->ranks_per_node);
+        rig->num_nodes = size / rig->ranks_per_node;
+        *node = rank / rig->ranks_per_node;
+        return WEFT_OK;
+    }
+    weft_arena arena = {0};
+    weft_topology topology;
+    weft_status status = weft_topology_discover(rig->world, &arena, &topology);
+    int least = size, most = 0;
+    for (int n = 0; status == WEFT_OK && n < topology.num_nodes; n++) {
+        int count = 0;
+        for (int r = 0; r < size; r++)
+            count += topology.node_of[r] == n;
+        least = count < least ? count : least;
+        most = count > most ? count : most;
+    }
+    if (status == WEFT_OK) {
+        rig->num_nodes = topology.num_nodes;
+        rig->ranks_per_node = most;
+        *node = topology.node_of[rank];
+    }
+    weft_arena_release(&arena);
+    if (status == WEFT_OK && least != most)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "nodes of %d and of %d ranks: the same number on each is needed", least,
+                          most);
+    return status;
+}
+
+/* The ranks of this node, and those of other nodes that come at the same place in theirs. */
+static weft_status make_groups(weft_measure_rig *rig)
+{
+    int rank = weft_comm_rank(rig->world), node = 0, place;
+    WEFT_TRY(find_nodes(rig, &node));
+    weft_comm *inside = NULL;
+    WEFT_TRY(weft_comm_split(rig->world, node, rank, "inside", WEFT_PURPOSE_TENSOR, &inside));
+    place = weft_comm_rank(inside);
+    if (rig->ranks_per_node > 1)
+        rig->inside = inside;
+    else
+        weft_comm_destroy(inside);
+    if (rig->num_nodes > 1)
+        WEFT_TRY(weft_comm_split(rig->world, place, node, "between", WEFT_PURPOSE_EXPERT,
+                                 &rig->between));
+    return WEFT_OK;
+}
+
+static weft_status fill_random(weft_lane *lane, void *x, size_t count)
+{
+    return weft_random_normal(lane, &WEFT_ARGS(weft_random_normal_args, .num_dims = 1,
+                                               .global_dims = {count}, .local_dims = {count},
+                                               .seed = 1, .std = 1, .dtype = WEFT_F32, .x = x));
+}
+
+/* Wide enough that a GPU's rate does not end with the launch. */
+static size_t gemm_width(const weft_measure_rig *rig)
+{
+    bool on_gpu = strcmp(weft_device_name(rig->device), "cuda") == 0;
+    return rig->options.quick ? 128 : on_gpu ? 4096 : 1024;
+}
+
+static size_t gemm_rows(const weft_measure_rig *rig)
+{
+    return rig->options.quick ? 256 : WEFT_MEASURE_MAX_GEMM_ROWS;
+}
+
+static weft_status allocate(weft_measure_rig *rig)
+{
+    static const char what[] = "calibration";
+    size_t bytes = rig->options.max_bytes, width = rig->gemm_width = gemm_width(rig);
+    size_t ranks = (size_t)weft_comm_size(rig->world), rows = gemm_rows(rig);
+    weft_lane *lane;
+    void *memory;
+    for (int i = 0; i < WEFT_NUM_WORK_CLASSES; i++) {
+        WEFT_TRY(weft_lane_create(rig->device, i == WEFT_WORK_COMM ? WEFT_PURPOSE_EXPERT : 0,
+                                  weft_work_class_text(i), &rig->lanes[i]));
+        rig->ends_us[i] = calloc(WEFT_MEASURE_MAX_OPERATIONS, sizeof(double));
+        if (!rig->ends_us[i])
+            return WEFT_ERROR(WEFT_MEMORY, "out of host memory: calibration");
+    }
+    WEFT_TRY(weft_lane_create(rig->device, 0, "gate", &rig->gate_lane));
+    WEFT_TRY(weft_event_create(rig->device, &rig->gate_passed));
+    lane = rig->lanes[WEFT_WORK_COMM];
+    if (rig->inside)
+        WEFT_TRY(weft_comm_reserve(rig->inside, lane, 2 * bytes));
+    if (rig->between)
+        WEFT_TRY(weft_comm_reserve(rig->between, lane, 2 * bytes));
+    WEFT_TRY(weft_device_alloc(rig->device, WEFT_SPACE_DEVICE, bytes, what, &memory));
+    rig->send = memory;
+    WEFT_TRY(weft_device_alloc(rig->device, WEFT_SPACE_DEVICE, bytes, what, &memory));
+    rig->receive = memory;
+    WEFT_TRY(weft_device_alloc(rig->device, WEFT_SPACE_PINNED, bytes, what, &memory));
+    rig->host = memory;
+    WEFT_TRY(
+        weft_device_alloc(rig->device, WEFT_SPACE_DEVICE, rows * width * 4, what, &rig->gemm_a));
+    WEFT_TRY(
+        weft_device_alloc(rig->device, WEFT_SPACE_DEVICE, width * width * 4, what, &rig->gemm_b));
+    WEFT_TRY(
+        weft_device_alloc(rig->device, WEFT_SPACE_DEVICE, rows * width * 4, what, &rig->gemm_c));
+    rig->send_bytes = calloc(ranks, sizeof(size_t));
+    rig->receive_bytes = calloc(ranks, sizeof(size_t));
+    if (!rig->send_bytes || !rig->receive_bytes)
+        return WEFT_ERROR(WEFT_MEMORY, "out of host memory: calibration");
+    /* Zeros add up to zeros however often they are reduced. */
+    WEFT_TRY(weft_lane_zero(lane, rig->send, bytes));
+    WEFT_TRY(weft_lane_zero(lane, rig->receive, bytes));
+    WEFT_TRY(weft_lane_zero(lane, rig->host, bytes));
+    WEFT_TRY(fill_random(lane, rig->gemm_a, rows * width));
+    WEFT_TRY(fill_random(lane, rig->gemm_b, width * width));
+    WEFT_TRY(weft_lane_zero(lane, rig->gemm_c, rows * width * 4));
+    return weft_lane_sync(lane);
+}
+
+static void release(weft_measure_rig *rig)
+{
+    size_t bytes = rig->options.max_bytes, width = rig->gemm_width, rows = gemm_rows(rig);
+    for (int i = 0; i < WEFT_NUM_WORK_CLASSES; i++) {
+        weft_lane_destroy(rig->lanes[i]);
+        free(rig->ends_us[i]);
+    }
+    weft_lane_destroy(rig->gate_lane);
+    weft_event_destroy(rig->gate_passed);
+    free(rig->send_bytes);
+    free(rig->receive_bytes);
+    weft_device_free(rig->device, WEFT_SPACE_DEVICE, rig->send, bytes);
+    weft_device_free(rig->device, WEFT_SPACE_DEVICE, rig->receive, bytes);
+    weft_device_free(rig->device, WEFT_SPACE_PINNED, rig->host, bytes);
+    weft_device_free(rig->device, WEFT_SPACE_DEVICE, rig->gemm_a, rows * width * 4);
+    weft_device_free(rig->device, WEFT_SPACE_DEVICE, rig->gemm_b, width * width * 4);
+    weft_device_free(rig->device, WEFT_SPACE_DEVICE, rig->gemm_c, rows * width * 4);
+    weft_comm_destroy(rig->inside);
+    weft_comm_destroy(rig->between);
+}
+
+static weft_status name_cluster(const weft_measure_rig *rig, weft_cluster *cluster)
+{
+    if (rig->options.name)
+        snprintf(cluster->name, sizeof cluster->name, "%s", rig->options.name);
+    else if (gethostname(cluster->name, sizeof cluster->name - 1))
+        cluster->name[0] = '\0';
+    return weft_comm_broadcast_host(rig->world, cluster->name, sizeof cluster->name, 0);
+}
+
+static weft_status measure(weft_measure_rig *rig, weft_cluster *cluster)
+{
+    WEFT_TRY(name_cluster(rig, cluster));
+    for (int i = 0; i < WEFT_NUM_COSTS; i++) {
+        weft_cost_kind kind = (weft_cost_kind)i;
+        if (!(rig->options.kinds & 1u << i))
+            continue;
+        if (weft_measure_can(rig, kind))
+            WEFT_TRY(measure_curve(rig, kind, &cluster->costs[i]));
+        report(rig, kind, &cluster->costs[i]);
+    }
+    if (rig->options.no_interference)
+        return WEFT_OK;
+    if (rig->options.report_progress)
+        weft_log(WEFT_LOG_INFO, "computation, communication and copies beside each other");
+    return weft_measure_interference(rig, &cluster->interference);
+}
+
+weft_status weft_measure_cluster(weft_comm *world, weft_device *device,
+                                 const weft_measure_options *options, weft_cluster *out)
+{
+    weft_measure_rig rig = {.world = world, .device = device};
+    weft_cluster cluster = {.interference = weft_interference_none()};
+    resolve(options, &rig.options);
+    weft_status status = make_groups(&rig);
+    if (status == WEFT_OK)
+        status = weft_comm_agree(world, allocate(&rig));
+    cluster.num_nodes = rig.num_nodes;
+    cluster.ranks_per_node = rig.ranks_per_node;
+    if (status == WEFT_OK)
+        status = measure(&rig, &cluster);
+    release(&rig);
+    if (status == WEFT_OK)
+        *out = cluster;
+    return status;
+}

@@ -1,0 +1,52 @@
+/* What weft_measure_cluster is made of. Private to launcher/. */
+#ifndef WEFT_LAUNCHER_MEASURING_MEASURE_INTERNAL_H
+#define WEFT_LAUNCHER_MEASURING_MEASURE_INTERNAL_H
+
+#include "launcher/measuring/measure.h"
+
+enum {
+    /* Of one lane in one span of interference: a CUDA stream holds about a thousand entries, and an
+     * operation with its time stamp is several. */
+    WEFT_MEASURE_MAX_OPERATIONS = 100,
+    WEFT_MEASURE_MAX_GEMM_ROWS = 4096,
+    WEFT_MEASURE_SMALLEST = 256, /* bytes; also of the answer to a message */
+};
+
+/* The groups, lanes and memory that operations run on. */
+typedef struct weft_measure_rig {
+    weft_measure_options options; /* all resolved */
+    weft_comm *world;
+    weft_comm *inside, *between; /* ranks of this node; same place on every node; NULL: one alone */
+    int num_nodes, ranks_per_node;
+    weft_device *device;
+    weft_lane *lanes[WEFT_NUM_WORK_CLASSES];
+    weft_lane *gate_lane; /* holds the others back at an event, so that they start together */
+    weft_event *gate_passed;
+    char *send, *receive, *host; /* max_bytes each; host: pinned */
+    size_t copied_bytes;         /* where in them the next copy begins */
+    void *gemm_a, *gemm_b, *gemm_c;
+    size_t gemm_width;                  /* K = N */
+    size_t *send_bytes, *receive_bytes; /* of an all-to-all, one a rank */
+    double *ends_us[WEFT_NUM_WORK_CLASSES];
+} weft_measure_rig;
+
+/* Whether these ranks can do this at all; alike on all ranks. */
+bool weft_measure_can(const weft_measure_rig *rig, weft_cost_kind kind);
+/* The volumes of a curve, rising; returns their number. */
+int weft_measure_volumes(const weft_measure_rig *rig, weft_cost_kind kind,
+                         double out[WEFT_CURVE_MAX_POINTS]);
+/* Enqueues one operation. */
+weft_status weft_measure_submit(weft_measure_rig *rig, weft_cost_kind kind, weft_lane *lane,
+                                double volume) WEFT_CHECKED;
+/* Enqueues writing the time into *at. */
+weft_status weft_measure_stamp(weft_lane *lane, double *at) WEFT_CHECKED;
+/* Microseconds of one of `num` operations back to back: of the slowest rank, of collectives the
+ * mean over the ranks. `num_before` untimed ones come before them and as many behind: ranks that
+ * share a link get through their operations at different times, and who is ahead must neither begin
+ * nor end with the link to himself. Collective over the world. */
+weft_status weft_measure_train(weft_measure_rig *rig, weft_cost_kind kind, double volume,
+                               int num_before, int num, double *out_us) WEFT_CHECKED;
+/* alpha between the classes that can be measured, 1 elsewhere. Collective over the world. */
+weft_status weft_measure_interference(weft_measure_rig *rig, weft_interference *out) WEFT_CHECKED;
+
+#endif

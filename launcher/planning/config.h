@@ -1,0 +1,134 @@
+/* The whole config: one JSON file of seven sections and the application's own, and what the command
+ * line puts over it.
+ *
+ * Sections belong to their owners (model: layers, parallel: parallel/mesh); train, data,
+ * checkpoint, device and log are the launcher's. Everything that can be known wrong without a
+ * rank at work is refused by weft_config_load: one line with file, line and column, WEFT_CONFIG. */
+#ifndef WEFT_LAUNCHER_PLANNING_CONFIG_H
+#define WEFT_LAUNCHER_PLANNING_CONFIG_H
+
+#include <stdio.h>
+
+#include <weft/application.h>
+
+#include "core/options.h"
+#include "parallel/mesh.h"
+#include "parallel/topology.h"
+
+typedef enum weft_precision {
+    WEFT_PRECISION_FP32,
+    WEFT_PRECISION_BF16,
+    WEFT_PRECISION_FP16,
+} weft_precision;
+
+typedef struct weft_train_options { /* section "train" */
+    int64_t micro_batch_size, global_batch_size, train_iters;
+    double lr, min_lr;
+    int lr_decay_style; /* weft_lr_decay_style */
+    int64_t lr_warmup_iters;
+    int64_t lr_decay_iters;     /* 0: train_iters */
+    int64_t lr_wsd_decay_iters; /* 0: a fifth of lr_decay_iters */
+    double weight_decay, adam_beta1, adam_beta2, adam_eps, clip_grad;
+    int64_t seed;
+    int precision; /* weft_precision */
+    double initial_loss_scale, min_loss_scale;
+    int64_t loss_scale_window, hysteresis;
+    int64_t eval_interval, eval_iters;
+    int64_t stop_timeout_s;
+    weft_string_list frozen_parameters;
+} weft_train_options;
+
+typedef struct weft_data_options { /* section "data" */
+    const char *data_path;         /* prefix of .bin and .idx; NULL with mock_data */
+    const char *split;             /* "969,30,1" */
+    bool mock_data;
+    const char *data_xxh64; /* of tokens and tokenizer, filled where they are read; NULL: unknown */
+} weft_data_options;
+
+typedef struct weft_checkpoint_options { /* section "checkpoint" */
+    const char *load;                    /* start from this checkpoint; NULL: afresh */
+    int64_t save_interval;               /* 0: only at the end */
+    bool no_save;
+} weft_checkpoint_options;
+
+typedef enum weft_device_kind { WEFT_DEVICE_KIND_CPU, WEFT_DEVICE_KIND_CUDA } weft_device_kind;
+
+typedef struct weft_device_options { /* section "device" */
+    int kind;                        /* weft_device_kind */
+    int comm;                        /* weft_comm_choice, between GPUs */
+    bool cuda_graphs;                /* where layers are static */
+    int64_t memory_limit;            /* bytes; 0: none */
+    int64_t num_threads;             /* 0: this rank's share of the cores */
+    double peak_flops;               /* a rank; 0: measured at the start */
+    double pace;                     /* FLOP/s of an emulated accelerator; 0: none */
+} weft_device_options;
+
+typedef struct weft_log_options { /* section "log" */
+    int level;                    /* weft_log_level */
+    int64_t log_interval;         /* steps between plain progress lines */
+    int64_t trace_step;           /* step whose timeline is kept; 0: none */
+    bool check_collectives;       /* compare signatures before each collective */
+} weft_log_options;
+
+typedef struct weft_config {
+    weft_model_options model;
+    weft_parallel_options parallel;
+    weft_train_options train;
+    weft_data_options data;
+    weft_checkpoint_options checkpoint;
+    weft_device_options device;
+    weft_log_options log;
+    const weft_application *application; /* the source's; borrowed */
+    void *own; /* the application's section, application->options_bytes in the arena; NULL: none */
+    /* No options: where how MoE layers run was left open, but chosen before the run was resumed,
+     * that it was, and what `parallel` was. */
+    bool moe_is_kept;
+    weft_parallel_options asked;
+} weft_config;
+
+enum { WEFT_MAX_CONFIG_SECTIONS = 8 };
+/* The sections with their rows, targets inside `config`, whose application is set; how many. */
+size_t weft_config_sections(weft_config *config, weft_option_section out[WEFT_MAX_CONFIG_SECTIONS]);
+/* Where tokens come from: the file of data.data_path; the application's function; else mock data.
+ */
+bool weft_config_reads_file(const weft_config *config);
+bool weft_config_has_own_data(const weft_config *config);
+/* The model function of the config's application; NULL: the model that the config describes. */
+weft_model_function weft_config_build(const weft_config *config);
+
+typedef struct weft_config_source {
+    const char *file;       /* path, for errors; the file to read when text is NULL */
+    const char *text;       /* optional: the JSON itself (a checkpoint's config) */
+    const char *const *set; /* --set key=value */
+    size_t num_set;
+    const char *mesh;                    /* --mesh, or NULL */
+    const weft_application *application; /* NULL: none */
+    const weft_config *run;   /* what the run had that is resumed; NULL: none. Keeps what is open */
+    const char *allow_change; /* --allow-change, or NULL */
+} weft_config_source;
+
+/* Parses, resolves defaults and checks everything that needs no data and no ranks. Strings live in
+ * the arena. */
+weft_status weft_config_load(const weft_config_source *source, weft_arena *arena,
+                             weft_config *out) WEFT_CHECKED;
+/* data.split as weights of train, valid and test; train's is above 0. */
+weft_status weft_config_split(const weft_config *config, double out[3]) WEFT_CHECKED;
+/* Where the error record is WEFT_CONFIG and starts with a key ("train.lr: ..."): puts before it
+ * where that key was given: FILE:line:column, --set or --mesh. Returns `status`. */
+weft_status weft_config_locate(const weft_config_source *source, weft_status status) WEFT_CHECKED;
+/* The number of ranks the config asks for when no launcher says: tp * cp * pp * dp, with dp the
+ * smallest that the expert grid allows when it is not given. */
+int weft_config_world(const weft_config *config);
+/* Everything that depends on config and mesh alone, against `world` ranks or, with 0, as many as
+ * the config asks for: builds the mesh. Errors point into the file. */
+weft_status weft_config_mesh(const weft_config *config, const weft_config_source *source, int world,
+                             weft_mesh *out) WEFT_CHECKED;
+/* The same where the ranks' nodes are known. */
+weft_status weft_config_mesh_on(const weft_config *config, const weft_config_source *source,
+                                const weft_topology *topology, weft_mesh *out) WEFT_CHECKED;
+/* The resolved config as JSON text, in the arena. */
+weft_status weft_config_text(const weft_config *config, weft_arena *arena,
+                             const char **out) WEFT_CHECKED;
+weft_dtype weft_config_dtype(const weft_config *config);
+
+#endif

@@ -1,0 +1,340 @@
+#include "launcher/planning/moe_choice.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/log.h"
+#include "core/text.h"
+#include "layers/describe.h"
+
+/* MPMoE searches n from 2 to 8; 1 is the synchronous layer. */
+static const int candidates[] = {1, 2, 3, 4, 6, 8};
+enum {
+    NUM_CANDIDATES = sizeof candidates / sizeof *candidates,
+    ALL_REUSES = 1 << WEFT_REUSE_S1 | 1 << WEFT_REUSE_S2 | 1 << WEFT_REUSE_S3 | 1 << WEFT_REUSE_S4,
+    WARM_UP_STEPS = 2, /* memory grows to its size and pages are touched */
+    REPEATS = 2,       /* of a trial: the faster one counts, since noise only slows */
+    DEFAULT_CHUNKS = 4,
+};
+
+static const char as_configured[] = "as configured", as_chosen[] = "as this run chose";
+
+/* The options as they were before a resumed run's own choice was kept. */
+static const weft_parallel_options *asked_of(const weft_config *config)
+{
+    return config->moe_is_kept ? &config->asked : &config->parallel;
+}
+
+/* --- the all-to-all of tensor-sharded experts ---------------------------------------------- */
+
+static weft_status choose_form(const weft_config *config, const weft_cluster *cluster,
+                               const weft_moe_layer_shape *shape, int etp, weft_moe_selection *s,
+                               double *out_factor)
+{
+    const weft_parallel_options *p = &config->parallel;
+    bool is_auto = p->moe_all_to_all == WEFT_NUM_EXCHANGES;
+    s->options.form = is_auto ? WEFT_EXCHANGE_DIRECT : (weft_exchange_form)p->moe_all_to_all;
+    s->options.num_chunks = (int)p->moe_all_to_all_chunks;
+    *out_factor = 1;
+    if (etp == 1) {
+        s->options.form = WEFT_EXCHANGE_BASELINE;
+        return WEFT_OK;
+    }
+    weft_exchange_shape exchange = {.bytes = shape->rows * shape->hidden * shape->element_bytes,
+                                    .t = etp,
+                                    .e = shape->ep,
+                                    .e_near = shape->ep_inside,
+                                    .minimal_bytes = 64 << 10,
+                                    .num_chunks = s->options.num_chunks};
+    weft_exchange_choice choice = {.us = 0};
+    bool was_open = asked_of(config)->moe_all_to_all == WEFT_NUM_EXCHANGES;
+    snprintf(choice.reason, sizeof choice.reason, "%s", was_open ? as_chosen : as_configured);
+    if (cluster) {
+        unsigned allowed = 1u << s->options.form;
+        if (is_auto) /* O1 sends all at once */
+            allowed = 1u << WEFT_EXCHANGE_O2 | 1u << WEFT_EXCHANGE_O3 | 1u << WEFT_EXCHANGE_DIRECT |
+                      (exchange.num_chunks > 1 ? 0u : 1u << WEFT_EXCHANGE_O1);
+        WEFT_TRY(weft_choose_exchange(cluster, &exchange, allowed, &choice));
+        s->options.form = choice.form;
+        if (s->options.num_chunks == 0)
+            s->options.num_chunks = choice.num_chunks;
+        double baseline = weft_exchange_us(cluster, &exchange, WEFT_EXCHANGE_BASELINE, 1);
+        if (baseline > 0)
+            *out_factor = choice.us / baseline;
+    } else if (is_auto) {
+        snprintf(choice.reason, sizeof choice.reason,
+                 "copies nothing and hides the gather; no cluster file to weigh others by");
+    }
+    bool chunked = s->options.form == WEFT_EXCHANGE_O2 || s->options.form == WEFT_EXCHANGE_O3;
+    if (chunked && s->options.num_chunks == 0)
+        s->options.num_chunks = DEFAULT_CHUNKS;
+    char chunks[64] = "";
+    if (s->options.num_chunks > 0)
+        snprintf(chunks, sizeof chunks, " in %s",
+                 weft_count_text(s->options.num_chunks, "chunk").text);
+    size_t used = strlen(s->reason);
+    snprintf(s->reason + used, sizeof s->reason - used, "; all-to-all %s%s (%s)",
+             weft_exchange_text((int)s->options.form), chunks, choice.reason);
+    return WEFT_OK;
+}
+
+/* --- n and S ------------------------------------------------------------------------------- */
+
+static unsigned allowed_reuses(const weft_parallel_options *p)
+{
+    return p->moe_memory_reuse == WEFT_NUM_REUSES ? (unsigned)ALL_REUSES
+                                                  : 1u << p->moe_memory_reuse;
+}
+
+static int list_candidates(const weft_parallel_options *p, double tokens, int out[NUM_CANDIDATES])
+{
+    int count = 0;
+    out[0] = (int)p->moe_num_partitions;
+    if (p->moe_num_partitions > 0)
+        return 1;
+    for (int i = 0; i < NUM_CANDIDATES; i++)
+        if (candidates[i] <= tokens)
+            out[count++] = candidates[i];
+    return count;
+}
+
+static void start_profile(const weft_parallel_options *p, weft_moe_selection *s)
+{
+    int list[NUM_CANDIDATES], count = list_candidates(p, s->tokens, list);
+    s->profiling = true;
+    s->allowed = allowed_reuses(p);
+    for (int reuse = 0; reuse < WEFT_NUM_REUSES; reuse++)
+        weft_granularity_init(&s->searches[reuse], list, count);
+    s->options.pipeline.num_partitions = list[0];
+    for (int reuse = 0; reuse < WEFT_NUM_REUSES; reuse++)
+        if (s->allowed & 1u << reuse) {
+            s->options.pipeline.reuse = (weft_reuse)reuse;
+            break;
+        }
+}
+
+static void say_pipeline(weft_moe_selection *s, const char *reason)
+{
+    snprintf(s->reason, sizeof s->reason, "%s, reuse %s (%s)",
+             weft_count_text(s->options.pipeline.num_partitions, "partition").text,
+             weft_reuse_text((int)s->options.pipeline.reuse), reason);
+}
+
+static weft_status choose_pipeline(const weft_config *config, const weft_cluster *cluster,
+                                   const weft_moe_layer_shape *shape, weft_moe_selection *s)
+{
+    static const weft_moe_model models[] = {
+        [WEFT_MOE_CHOICE_QUICK] = WEFT_MOE_MODEL_QUICK,
+        [WEFT_MOE_CHOICE_PHASES] = WEFT_MOE_MODEL_PHASES,
+        [WEFT_MOE_CHOICE_PRICE] = WEFT_MOE_MODEL_PRICE,
+    };
+    const weft_parallel_options *p = &config->parallel;
+    bool fixed_n = p->moe_num_partitions > 0, fixed_reuse = p->moe_memory_reuse != WEFT_NUM_REUSES;
+    if (fixed_n && fixed_reuse) {
+        s->options.pipeline =
+            (weft_moe_pipeline){(int)p->moe_num_partitions, (weft_reuse)p->moe_memory_reuse};
+        const weft_parallel_options *asked = asked_of(config);
+        bool was_open =
+            asked->moe_num_partitions == 0 || asked->moe_memory_reuse == WEFT_NUM_REUSES;
+        say_pipeline(s, was_open ? as_chosen : as_configured);
+        return WEFT_OK;
+    }
+    if (p->moe_choice == WEFT_MOE_CHOICE_PROFILE) {
+        start_profile(p, s);
+        return WEFT_OK;
+    }
+    if (!cluster)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "parallel.%s: to be chosen, which takes parallel.cluster (a file that "
+                          "weft calibrate writes) or parallel.moe_choice \"profile\"",
+                          fixed_n ? "moe_memory_reuse" : "moe_num_partitions");
+    int list[NUM_CANDIDATES], count = list_candidates(p, s->tokens, list);
+    weft_moe_choice choice;
+    WEFT_TRY(weft_choose_moe(cluster, shape, models[p->moe_choice], list, count, allowed_reuses(p),
+                             &choice));
+    s->options.pipeline = choice.pipeline;
+    say_pipeline(s, choice.reason);
+    return WEFT_OK;
+}
+
+weft_moe_layer_shape weft_moe_layer_shape_of(const weft_model_options *options,
+                                             const weft_shape *shape, int ep_inside,
+                                             double pace_flops)
+{
+    weft_moe_dims d = weft_moe_dims_of(options, shape);
+    return (weft_moe_layer_shape){
+        .rows = (double)d.tokens * (double)options->moe_router_topk,
+        .hidden = (double)shape->hidden,
+        .ffn = (double)d.ffn,
+        .gates = (int)d.gates,
+        .element_bytes = (double)weft_dtype_bytes(shape->dtype),
+        .ep = shape->ep,
+        .ep_inside = ep_inside,
+        .exchange_factor = 1,
+        .pace_flops = pace_flops,
+    };
+}
+
+/* A file that cannot be used is a mistake of the key that names it. */
+static weft_status read_cluster(const char *path, weft_cluster *out)
+{
+    weft_status status = weft_cluster_read(path, out);
+    if (status != WEFT_CONFIG && status != WEFT_FILE)
+        return status;
+    char text[WEFT_ERROR_TEXT_BYTES - 32];
+    snprintf(text, sizeof text, "%.*s", (int)sizeof text - 1, weft_error_get()->text);
+    return WEFT_ERROR(WEFT_CONFIG, "parallel.cluster: %s", text);
+}
+
+/* Ranks of an EP group on one node; 0: not known. *out_by_file: nodes are the file's. */
+static weft_status find_inside(const weft_mesh *mesh, const weft_topology *topology,
+                               const weft_cluster *cluster, bool *out_by_file, int *out)
+{
+    weft_arena arena = {0};
+    void *memory;
+    *out_by_file = cluster && cluster->num_nodes * cluster->ranks_per_node == mesh->world &&
+                   !(topology && topology->num_nodes == cluster->num_nodes);
+    *out = 0;
+    if (!*out_by_file) {
+        *out = topology ? weft_topology_inside(topology, mesh, WEFT_AXIS_EP) : 0;
+        return WEFT_OK;
+    }
+    WEFT_TRY(weft_arena_alloc_array(&arena, (size_t)mesh->world, sizeof(int), &memory));
+    weft_topology nodes = {mesh->world, cluster->num_nodes, memory};
+    for (int r = 0; r < mesh->world; r++)
+        nodes.node_of[r] = r / cluster->ranks_per_node;
+    *out = weft_topology_inside(&nodes, mesh, WEFT_AXIS_EP);
+    weft_arena_release(&arena);
+    return WEFT_OK;
+}
+
+/* A curve that is missing: the file, and the command that measures it. */
+static weft_status name_remedy(weft_status status, const weft_config *config, const weft_mesh *mesh,
+                               const weft_cluster *cluster, bool by_file)
+{
+    char text[WEFT_ERROR_TEXT_BYTES / 2], nodes[40] = "";
+    const char *path = config->parallel.cluster;
+    if (status != WEFT_CONFIG || !cluster)
+        return status;
+    snprintf(text, sizeof text, "%.*s", (int)sizeof text - 1, weft_error_get()->text);
+    if (by_file)
+        snprintf(nodes, sizeof nodes, " --ranks-per-node %d", cluster->ranks_per_node);
+    return WEFT_ERROR(WEFT_CONFIG,
+                      "parallel.cluster: %s: %s; measure on these ranks: mpirun -n %d weft "
+                      "calibrate --out %s%s%s",
+                      path, text, mesh->world, path, nodes,
+                      config->device.kind == WEFT_DEVICE_KIND_CUDA ? " --device cuda" : "");
+}
+
+weft_status weft_moe_selection_start(const weft_config *config, const weft_mesh *mesh,
+                                     const weft_topology *topology, weft_moe_selection *out)
+{
+    weft_moe_selection s = {.options = {.pipeline = {.num_partitions = 1}}};
+    const weft_parallel_options *p = &config->parallel;
+    *out = s;
+    if (config->model.num_experts == 0)
+        return WEFT_OK;
+    weft_shape shape = weft_model_shape(&config->model, mesh, config->train.micro_batch_size,
+                                        weft_config_dtype(config), true);
+    weft_moe_dims d = weft_moe_dims_of(&config->model, &shape);
+    s.travels = d.exchange;
+    s.is_sharded = mesh->etp > 1;
+    s.tokens = (double)d.tokens;
+    s.options.split = (weft_moe_split)p->moe_partition_by;
+    s.options.peer_group = (int)p->moe_peer_group_size;
+    if (!s.travels) {
+        *out = s;
+        return WEFT_OK;
+    }
+    weft_cluster cluster;
+    bool has_cluster = p->cluster && p->cluster[0];
+    const weft_cluster *known = has_cluster ? &cluster : NULL;
+    bool by_file;
+    int ep_inside;
+    if (has_cluster)
+        WEFT_TRY(read_cluster(p->cluster, &cluster));
+    WEFT_TRY(find_inside(mesh, topology, known, &by_file, &ep_inside));
+    if (has_cluster && ep_inside == 0) {
+        *out = s;
+        return WEFT_OK;
+    }
+    weft_moe_layer_shape layer =
+        weft_moe_layer_shape_of(&config->model, &shape, ep_inside, config->device.pace);
+    weft_moe_selection form = s; /* its sentence comes after the one on n and S */
+    weft_status status =
+        choose_form(config, known, &layer, mesh->etp, &form, &layer.exchange_factor);
+    WEFT_TRY(name_remedy(status, config, mesh, known, by_file));
+    s.options.form = form.options.form;
+    s.options.num_chunks = form.options.num_chunks;
+    if (s.options.split == WEFT_MOE_SPLIT_PEERS)
+        snprintf(s.reason, sizeof s.reason, "partitions by peers, %d each (as configured)",
+                 s.options.peer_group);
+    else
+        WEFT_TRY(
+            name_remedy(choose_pipeline(config, known, &layer, &s), config, mesh, known, by_file));
+    if (s.reason[0]) {
+        size_t used = strlen(s.reason);
+        snprintf(s.reason + used, sizeof s.reason - used, "%s", form.reason);
+    }
+    *out = s;
+    return WEFT_OK;
+}
+
+/* --- measuring ----------------------------------------------------------------------------- */
+
+weft_status weft_moe_selection_before(weft_moe_selection *s, weft_model *model)
+{
+    if (!s->profiling || s->num_steps < WARM_UP_STEPS || s->num_repeats > 0)
+        return WEFT_OK;
+    weft_granularity_next_of(s->searches, s->allowed, s->tokens, &s->trial, &s->is_trial);
+    WEFT_TRY(weft_model_set_moe_pipeline(model, &s->trial));
+    if (s->is_trial)
+        return WEFT_OK;
+    char why[80];
+    s->profiling = false;
+    s->options.pipeline = s->trial;
+    snprintf(why, sizeof why, "fastest of %d measured, %.3g ms a step", s->num_trials,
+             weft_granularity_us(&s->searches[s->trial.reuse], s->tokens) / 1e3);
+    say_pipeline(s, why);
+    return WEFT_OK;
+}
+
+void weft_moe_selection_after(weft_moe_selection *s, double step_ms)
+{
+    if (!s->profiling)
+        return;
+    s->num_steps++;
+    if (!s->is_trial)
+        return;
+    s->trial_ms = s->num_repeats == 0 ? step_ms : fmin(s->trial_ms, step_ms);
+    if (++s->num_repeats < REPEATS)
+        return;
+    weft_granularity_report(&s->searches[s->trial.reuse], s->tokens, s->trial.num_partitions,
+                            s->trial_ms * 1e3);
+    s->num_repeats = 0;
+    s->is_trial = false;
+    s->num_trials++;
+}
+
+void weft_moe_selection_keep(const weft_moe_selection *s, weft_parallel_options *out)
+{
+    if (!s->travels || s->profiling)
+        return;
+    if (s->options.split != WEFT_MOE_SPLIT_PEERS) {
+        out->moe_num_partitions = s->options.pipeline.num_partitions;
+        out->moe_memory_reuse = (int)s->options.pipeline.reuse;
+    }
+    if (s->is_sharded) {
+        out->moe_all_to_all = (int)s->options.form;
+        out->moe_all_to_all_chunks = s->options.num_chunks;
+    }
+}
+
+void weft_moe_selection_tell(weft_moe_selection *s)
+{
+    if (s->told || !s->reason[0])
+        return;
+    weft_log(WEFT_LOG_INFO, "MoE layers: %s", s->reason);
+    s->told = true;
+}

@@ -1,0 +1,55 @@
+/* How a run's MoE layers move their tokens: what the config fixes, and what is chosen for it, from
+ * a cluster's costs before the first step or by measuring the first steps. All ranks choose alike.
+ */
+#ifndef WEFT_LAUNCHER_PLANNING_MOE_CHOICE_H
+#define WEFT_LAUNCHER_PLANNING_MOE_CHOICE_H
+
+#include "launcher/planning/config.h"
+#include "layers/runtime.h"
+#include "parallel/topology.h"
+#include "schedule/choose.h"
+
+typedef struct weft_moe_selection {
+    bool travels;             /* tokens of MoE layers travel on this mesh: the rest has a meaning */
+    bool is_sharded;          /* experts are, over tensor ranks: the form has one too */
+    weft_moe_options options; /* what the model is made with */
+    char reason[512];         /* one line: what was chosen and why; empty until it is known */
+    bool told;                /* the line was logged */
+    /* measuring */
+    bool profiling;
+    double tokens;    /* B of a micro-batch */
+    unsigned allowed; /* strategies: bit i is strategy i */
+    weft_granularity searches[WEFT_NUM_REUSES];
+    weft_moe_pipeline trial;
+    bool is_trial;
+    int num_steps, num_trials;
+    double trial_ms; /* the best of the trial's repetitions so far */
+    int num_repeats;
+} weft_moe_selection;
+
+/* What the cost models are asked about, for a layer of these options: balanced routing, no cheaper
+ * form of the all-to-all. ep_inside, pace_flops: as in the struct. Pure. */
+weft_moe_layer_shape weft_moe_layer_shape_of(const weft_model_options *options,
+                                             const weft_shape *shape, int ep_inside,
+                                             double pace_flops);
+/* Reads the cluster file where the choice needs it. Which curves that takes follows from where the
+ * mesh's groups lie: on the nodes of `topology`, unless the file was measured on as many ranks
+ * taken for other nodes (calibrate --ranks-per-node): then on those, as its curves are. topology
+ * NULL: not known yet, and what depends on it alone is left to the call that has it. Errors:
+ * WEFT_CONFIG with the key that asks for what is not there and how to measure it; those of the
+ * cluster file. Pure but for reading the file: the same on every rank. */
+weft_status weft_moe_selection_start(const weft_config *config, const weft_mesh *mesh,
+                                     const weft_topology *topology,
+                                     weft_moe_selection *out) WEFT_CHECKED;
+/* Before a training step: gives the model the (n, S) to measure, or the best one. */
+weft_status weft_moe_selection_before(weft_moe_selection *selection,
+                                      weft_model *model) WEFT_CHECKED;
+/* After it: step_ms of the slowest rank. */
+void weft_moe_selection_after(weft_moe_selection *selection, double step_ms);
+/* Writes what was chosen where it was left open, for the config of a checkpoint; nothing while it
+ * is being measured. */
+void weft_moe_selection_keep(const weft_moe_selection *selection, weft_parallel_options *out);
+/* Logs the choice once, from rank 0, as soon as it is known. */
+void weft_moe_selection_tell(weft_moe_selection *selection);
+
+#endif

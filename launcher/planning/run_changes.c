@@ -1,0 +1,273 @@
+#include "launcher/planning/run_changes.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "launcher/planning/moe_choice.h"
+#include "parallel/lr_schedule.h"
+
+/* How a model is trained, not what it is. */
+static const char *const training_keys[] = {"hidden_dropout", "attention_dropout",
+                                            "init_method_std", "moe_aux_loss_coeff",
+                                            "moe_z_loss_coeff"};
+/* What says which parameters a model has, and of which shapes. */
+static const char *const shape_keys[] = {"num_layers",
+                                         "hidden_size",
+                                         "ffn_hidden_size",
+                                         "num_attention_heads",
+                                         "num_query_groups",
+                                         "kv_channels",
+                                         "max_position_embeddings",
+                                         "vocab_size",
+                                         "normalization",
+                                         "swiglu",
+                                         "disable_bias_linear",
+                                         "add_qkv_bias",
+                                         "position_embedding_type",
+                                         "untie_embeddings_and_output_weights",
+                                         "num_experts",
+                                         "moe_layer_freq",
+                                         "moe_ffn_hidden_size",
+                                         "moe_shared_expert_intermediate_size"};
+/* What is chosen for MoE layers where the config leaves it open. */
+static const char *const choice_keys[] = {"moe_num_partitions", "moe_memory_reuse",
+                                          "moe_all_to_all", "moe_all_to_all_chunks"};
+
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+static bool is_one_of(const char *key, const char *const *keys, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(key, keys[i]) == 0)
+            return true;
+    return false;
+}
+
+static weft_status compare(const weft_config *run, const weft_config *config,
+                           weft_difference_function visit, void *context)
+{
+    weft_config copies[2] = {*run, *config};
+    weft_option_section sections[2][WEFT_MAX_CONFIG_SECTIONS];
+    size_t count = weft_config_sections(&copies[0], sections[0]);
+    weft_config_sections(&copies[1], sections[1]);
+    /* Checkpoints of earlier versions do not know their dataset. */
+    if (!run->data.data_xxh64)
+        copies[1].data.data_xxh64 = NULL;
+    return weft_options_compare(sections[0], sections[1], count, visit, context);
+}
+
+/* --- what stays ---------------------------------------------------------------------------- */
+
+static weft_status count_other_parallel(void *context, const char *section,
+                                        const weft_option_row *row, const char *before,
+                                        const char *after)
+{
+    (void)before;
+    (void)after;
+    int *count = context;
+    *count +=
+        strcmp(section, "parallel") == 0 && !is_one_of(row->key, choice_keys, COUNT(choice_keys));
+    return WEFT_OK;
+}
+
+static weft_status keep_choice(const weft_config *run, weft_config *config)
+{
+    const weft_parallel_options *from = &run->parallel;
+    weft_parallel_options *to = &config->parallel;
+    int others = 0;
+    WEFT_TRY(compare(run, config, count_other_parallel, &others));
+    if (others > 0 || run->train.micro_batch_size != config->train.micro_batch_size)
+        return WEFT_OK;
+    config->asked = *to;
+    config->moe_is_kept = to->moe_num_partitions == 0 || to->moe_memory_reuse == WEFT_NUM_REUSES ||
+                          to->moe_all_to_all == WEFT_NUM_EXCHANGES;
+    if (to->moe_num_partitions == 0)
+        to->moe_num_partitions = from->moe_num_partitions;
+    if (to->moe_memory_reuse == WEFT_NUM_REUSES)
+        to->moe_memory_reuse = from->moe_memory_reuse;
+    if (to->moe_all_to_all == WEFT_NUM_EXCHANGES) {
+        to->moe_all_to_all = from->moe_all_to_all;
+        if (to->moe_all_to_all_chunks == 0)
+            to->moe_all_to_all_chunks = from->moe_all_to_all_chunks;
+    }
+    return WEFT_OK;
+}
+
+weft_status weft_run_keep(const weft_config *run, weft_config *config)
+{
+    weft_train_options *t = &config->train;
+    if (t->lr_decay_iters == 0)
+        t->lr_decay_iters = run->train.lr_decay_iters;
+    if (t->lr_wsd_decay_iters == 0)
+        t->lr_wsd_decay_iters = run->train.lr_wsd_decay_iters;
+    return keep_choice(run, config);
+}
+
+/* --- what is listed ------------------------------------------------------------------------ */
+
+static weft_status list_change(void *context, const char *section, const weft_option_row *row,
+                               const char *before, const char *after)
+{
+    FILE *out = context;
+    fprintf(out, "%s%s.%s %s -> %s", ftell(out) > 0 ? ", " : "", section, row->key, before, after);
+    return WEFT_OK;
+}
+
+weft_status weft_run_changes(const weft_config *run, const weft_config *config, weft_arena *arena,
+                             const char **out)
+{
+    char *text = NULL;
+    size_t bytes;
+    const weft_train_options *now = &config->train;
+    FILE *stream = open_memstream(&text, &bytes);
+    if (!stream)
+        return WEFT_ERROR(WEFT_MEMORY, "out of memory for a list of changes");
+    weft_status status = compare(run, config, list_change, stream);
+    bool longer =
+        now->train_iters > run->train.train_iters && now->lr_decay_style != (int)WEFT_LR_CONSTANT;
+    if (longer && now->lr_decay_iters == run->train.lr_decay_iters &&
+        now->lr_decay_iters < now->train_iters)
+        fprintf(stream, "; train.lr_decay_iters stays %lld: lr is %g from there on",
+                (long long)now->lr_decay_iters, now->min_lr);
+    *out = NULL;
+    if (fclose(stream) != 0 && status == WEFT_OK)
+        status = WEFT_ERROR(WEFT_MEMORY, "out of memory for a list of changes");
+    if (status == WEFT_OK && text[0])
+        status = weft_arena_strdup(arena, text, out);
+    free(text);
+    return status;
+}
+
+/* --- what is refused ----------------------------------------------------------------------- */
+
+typedef struct refusal {
+    const weft_model_options *model;
+    bool is_other_model; /* with other parameters: cannot be allowed */
+    const char *allowed; /* a,b */
+    char changes[300];
+    char names[3][96]; /* what to allow, of model, train and data: a key, or the section for more */
+} refusal;
+
+static bool is_in_list(const char *list, const char *name)
+{
+    size_t bytes = strlen(name);
+    for (const char *at = list; at && *at; at += strcspn(at, ","), at += *at == ',')
+        if (strcspn(at, ",") == bytes && memcmp(at, name, bytes) == 0)
+            return true;
+    return false;
+}
+
+static bool makes_another_run(const char *section, const char *key)
+{
+    if (strcmp(section, "model") == 0)
+        return !is_one_of(key, training_keys, COUNT(training_keys));
+    if (strcmp(section, "data") == 0)
+        return strcmp(key, "data_path") != 0; /* a dataset may be moved */
+    return strcmp(section, "train") == 0 && strcmp(key, "seed") == 0;
+}
+
+static bool changes_shapes(const weft_model_options *model, const char *section, const char *key,
+                           const char *before, const char *after)
+{
+    if (strcmp(section, "model") != 0 || !is_one_of(key, shape_keys, COUNT(shape_keys)))
+        return false;
+    if (strcmp(key, "max_position_embeddings") == 0)
+        return model->position_embedding_type == WEFT_POSITION_LEARNED;
+    if (strcmp(key, "vocab_size") == 0) /* 0: the tokenizer's, maybe the same */
+        return strcmp(before, "0") != 0 && strcmp(after, "0") != 0;
+    return strncmp(key, "moe_", 4) != 0 || model->num_experts > 0;
+}
+
+static void add_text(refusal *r, const char *text)
+{
+    size_t used = strlen(r->changes), room = sizeof r->changes - used;
+    if ((size_t)snprintf(r->changes + used, room, "%s", text) >= room)
+        strcpy(r->changes + sizeof r->changes - sizeof "...", "...");
+}
+
+static void add_change(refusal *r, const char *name, const char *before, const char *after)
+{
+    const char *const parts[] = {r->changes[0] ? ", " : "", name, " ", before, " -> ", after};
+    for (size_t i = 0; i < COUNT(parts); i++)
+        add_text(r, parts[i]);
+}
+
+static weft_status refuse_change(void *context, const char *section, const weft_option_row *row,
+                                 const char *before, const char *after)
+{
+    refusal *r = context;
+    char name[96];
+    snprintf(name, sizeof name, "%s.%s", section, row->key);
+    bool other_model = changes_shapes(r->model, section, row->key, before, after);
+    r->is_other_model = r->is_other_model || other_model;
+    if (!makes_another_run(section, row->key) ||
+        (!other_model && (is_in_list(r->allowed, section) || is_in_list(r->allowed, name))))
+        return WEFT_OK;
+    add_change(r, name, before, after);
+    if (strcmp(row->key, "data_xxh64") == 0)
+        add_text(r, " (other tokens or another tokenizer)");
+    bool is_data = strcmp(section, "data") == 0;
+    char *asked = r->names[is_data ? 2 : strcmp(section, "train") == 0];
+    snprintf(asked, sizeof r->names[0], "%s", asked[0] || is_data ? section : name);
+    return WEFT_OK;
+}
+
+weft_status weft_run_check_changes(const weft_config *config, const weft_config_source *source)
+{
+    refusal r = {.allowed = source->allow_change, .model = &config->model};
+    char names[300] = "";
+    if (!source->run)
+        return WEFT_OK;
+    WEFT_TRY(compare(source->run, config, refuse_change, &r));
+    if (!r.changes[0])
+        return WEFT_OK;
+    if (r.is_other_model)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "%s: that is another model: start a new run, with another --out",
+                          r.changes);
+    for (int i = 0; i < 3; i++)
+        if (r.names[i][0])
+            snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s",
+                     names[0] ? "," : "", r.names[i]);
+    return WEFT_ERROR(WEFT_CONFIG, "%s: that would be another run; --allow-change %s asks for it",
+                      r.changes, names);
+}
+
+static bool is_name(const weft_config_source *source, const char *name, weft_arena *arena,
+                    weft_status *status)
+{
+    weft_config config = {.application = source->application};
+    weft_option_section sections[WEFT_MAX_CONFIG_SECTIONS];
+    size_t count = weft_config_sections(&config, sections);
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(name, sections[i].name) == 0)
+            return true;
+        for (size_t j = 0; j < sections[i].num_rows; j++) {
+            const char *key;
+            *status =
+                weft_arena_printf(arena, &key, "%s.%s", sections[i].name, sections[i].rows[j].key);
+            if (*status != WEFT_OK || strcmp(name, key) == 0)
+                return true;
+        }
+    }
+    return false;
+}
+
+weft_status weft_run_check_allowed(const weft_config_source *source)
+{
+    weft_arena arena = {0};
+    weft_status status = WEFT_OK;
+    for (const char *at = source->allow_change; status == WEFT_OK && at && *at;) {
+        size_t bytes = strcspn(at, ",");
+        const char *name;
+        status = weft_arena_printf(&arena, &name, "%.*s", (int)bytes, at);
+        if (status == WEFT_OK && !is_name(source, name, &arena, &status))
+            status = WEFT_ERROR(WEFT_CONFIG,
+                                "--allow-change %s: not a key of the config such as train.seed, "
+                                "nor a section such as data",
+                                name);
+        at += bytes + (at[bytes] == ',');
+    }
+    weft_arena_release(&arena);
+    return status;
+}

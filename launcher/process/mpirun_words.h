@@ -1,0 +1,25 @@
+/* What mpirun says on standard error, and what its ranks do: the ranks' own lines pass unchanged,
+ * mpirun's blocks of text about a job that failed become one line. */
+#ifndef WEFT_LAUNCHER_PROCESS_MPIRUN_WORDS_H
+#define WEFT_LAUNCHER_PROCESS_MPIRUN_WORDS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+enum { WEFT_MPIRUN_MAX_BLOCK_BYTES = 4096 };
+
+typedef struct weft_mpirun_words { /* zero but for the verb is the start */
+    const char *verb;              /* that started mpirun, for messages */
+    char line[WEFT_MPIRUN_MAX_BLOCK_BYTES];
+    size_t line_bytes;
+    char block[WEFT_MPIRUN_MAX_BLOCK_BYTES]; /* its words come between two lines of dashes */
+    bool in_block;
+    bool explained; /* a line says why the job ended */
+    bool muted;     /* why is known: its own words are left out */
+} weft_mpirun_words;
+
+void weft_mpirun_words_take(weft_mpirun_words *words, const char *text, size_t bytes);
+/* Nothing more comes. */
+void weft_mpirun_words_end(weft_mpirun_words *words);
+
+#endif

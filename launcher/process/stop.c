@@ -1,0 +1,149 @@
+#include "launcher/process/stop.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+enum { ASKED, SAVED, PAGE_WORDS };
+
+static const char place_variable[] = "WEFT_STOP_PAGE";
+
+/* Handlers touch lock-free atomics alone. */
+static atomic_int own, interrupts, timeout_seconds;
+static atomic_int *volatile asked = &own; /* in a page that ranks map, once that is shared */
+static atomic_int *joined;                /* the starter's page, in a rank */
+static atomic_int *shared;                /* the same, in the starter */
+static volatile sig_atomic_t starts_ranks;
+static char last_words[128];
+
+/* What the ranks of a job that is hung, or stopped by SIGSTOP, would never do by themselves. */
+static void time_is_over(int number)
+{
+    (void)number;
+    ssize_t written = write(STDERR_FILENO, last_words, strlen(last_words));
+    (void)written;
+    _exit(WEFT_STOP_KILLED);
+}
+
+static void asked_to_stop(int number)
+{
+    int error = errno;
+    bool again = number == SIGINT && atomic_fetch_add(&interrupts, 1) > 0;
+    if (again && !starts_ranks) {
+        signal(SIGINT, SIG_DFL);
+        raise(SIGINT);
+    }
+    if (!atomic_exchange(asked, 1) && !starts_ranks)
+        alarm((unsigned)atomic_load(&timeout_seconds));
+    errno = error;
+}
+
+void weft_stop_catch_signals(void)
+{
+    static const int numbers[] = {SIGINT, SIGHUP, SIGTERM, SIGUSR1};
+    struct sigaction action = {.sa_handler = asked_to_stop, .sa_flags = SA_RESTART}, before;
+    struct sigaction end = {.sa_handler = time_is_over}, ignore = {.sa_handler = SIG_IGN};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (numbers[i] != SIGHUP || sigaction(SIGHUP, NULL, &before) != 0 ||
+            before.sa_handler != SIG_IGN)
+            sigaction(numbers[i], &action, NULL);
+    sigaction(SIGALRM, &end, NULL);
+    sigaction(SIGPIPE, &ignore, NULL);
+}
+
+bool weft_stop_asked(void)
+{
+    return atomic_load(asked) || (joined && atomic_load(&joined[ASKED]));
+}
+
+void weft_stop_ask(void)
+{
+    atomic_store(asked, 1);
+}
+
+void weft_stop_set_timeout(int64_t seconds)
+{
+    snprintf(last_words, sizeof last_words,
+             "weft train: not stopped within %d s (train.stop_timeout_s): killed\n", (int)seconds);
+    atomic_store(&timeout_seconds, (int)seconds);
+    if (atomic_load(asked))
+        alarm((unsigned)seconds);
+}
+
+int weft_stop_timeout(void)
+{
+    return atomic_load(&timeout_seconds);
+}
+
+int weft_stop_num_interrupts(void)
+{
+    return atomic_load(&interrupts);
+}
+
+weft_status weft_stop_share(void)
+{
+    char place[64];
+    int fd = memfd_create("weft stop", MFD_CLOEXEC);
+    void *page = MAP_FAILED;
+    if (fd >= 0 && ftruncate(fd, PAGE_WORDS * sizeof(atomic_int)) == 0)
+        page =
+            mmap(NULL, PAGE_WORDS * sizeof(atomic_int), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (page == MAP_FAILED)
+        return WEFT_ERROR(WEFT_MEMORY, "no memory to share with ranks: %s", strerror(errno));
+    snprintf(place, sizeof place, "/proc/%d/fd/%d", (int)getpid(), fd);
+    setenv(place_variable, place, 1);
+    starts_ranks = 1;
+    alarm(0);
+    shared = page;
+    asked = &shared[ASKED]; /* a signal before this line is in `own` */
+    if (atomic_load(&own))
+        atomic_store(asked, 1);
+    return WEFT_OK;
+}
+
+weft_status weft_stop_join(void)
+{
+    const char *place = getenv(place_variable);
+    if (!place || joined)
+        return WEFT_OK;
+    int fd = open(place, O_RDWR | O_CLOEXEC);
+    void *page = MAP_FAILED;
+    if (fd >= 0)
+        page =
+            mmap(NULL, PAGE_WORDS * sizeof(atomic_int), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    weft_status status = WEFT_OK;
+    if (page == MAP_FAILED)
+        status = WEFT_ERROR(WEFT_COMM, "the process that started this rank is gone: %s: %s", place,
+                            strerror(errno));
+    else
+        joined = page;
+    if (fd >= 0)
+        close(fd);
+    return status;
+}
+
+void weft_stop_tell_saved(void)
+{
+    if (joined)
+        atomic_store(&joined[SAVED], 1);
+}
+
+bool weft_stop_is_saved(void)
+{
+    return shared && atomic_load(&shared[SAVED]);
+}
+
+void weft_stop_with_parent(void)
+{
+    pid_t parent = getppid();
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent)
+        _exit(weft_status_exit_code(WEFT_COMM));
+}

@@ -1,0 +1,26 @@
+/* Byte-level byte-pair encoding with GPT-2's pattern and files.
+ *
+ * Text is split into words by GPT-2's regular expression. A word starts as its bytes; then the
+ * neighbouring pair with the earliest merge is joined, until no pair has one. Joining takes a heap
+ * of pairs, so that a word of n bytes costs n log n, and words that come again come from a cache.
+ */
+#ifndef WEFT_LAUNCHER_TEXT_BPE_H
+#define WEFT_LAUNCHER_TEXT_BPE_H
+
+#include "launcher/text/tokenizer.h"
+
+typedef struct weft_bpe weft_bpe;
+
+/* From the texts of encoder.json (ids 0 to n - 1, one of them "<|endoftext|>", all 256 bytes among
+ * them) and vocab.bpe (a merge a line, the earliest first); their names are for errors. */
+weft_status weft_bpe_create(const char *vocab_name, const char *vocab_text, const char *merge_name,
+                            const char *merge_text, weft_bpe **out) WEFT_CHECKED;
+void weft_bpe_destroy(weft_bpe *bpe);
+int32_t weft_bpe_vocab_size(const weft_bpe *bpe);
+int32_t weft_bpe_eod(const weft_bpe *bpe);
+/* As weft_tokenizer_encode and weft_tokenizer_piece. */
+weft_status weft_bpe_encode(weft_bpe *bpe, const char *text, size_t bytes,
+                            weft_tokens *out) WEFT_CHECKED;
+const char *weft_bpe_piece(const weft_bpe *bpe, int32_t id, size_t *bytes);
+
+#endif

@@ -1,0 +1,276 @@
+#include "launcher/training/progress.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <cjson/cJSON.h>
+
+#include "core/file.h"
+#include "launcher/process/output.h"
+
+enum { LINE_BYTES = 1 << 20 }; /* none that was written here is longer */
+
+static void keep_line(const char *line, int64_t step, FILE *out)
+{
+    cJSON *json = cJSON_Parse(line);
+    const cJSON *value = cJSON_GetObjectItemCaseSensitive(json, "step");
+    if (cJSON_IsNumber(value) && value->valuedouble <= (double)step) {
+        fputs(line, out);
+        if (line[strlen(line) - 1] != '\n') /* the last one, cut off behind its object */
+            fputc('\n', out);
+    }
+    cJSON_Delete(json);
+}
+
+/* Keeps the lines of steps up to `step`; a line that does not parse (cut off by a crash) goes. */
+static weft_status keep_lines(const char *path, FILE *in, int64_t step, char *line)
+{
+    weft_new_file out;
+    bool whole = true; /* what stands before `line` was one */
+    WEFT_TRY(weft_new_file_open(path, &out));
+    while (fgets(line, LINE_BYTES, in)) {
+        bool starts = whole;
+        whole = strlen(line) < LINE_BYTES - 1 || line[LINE_BYTES - 2] == '\n';
+        if (starts && whole)
+            keep_line(line, step, out.file);
+    }
+    weft_status status = WEFT_OK;
+    if (ferror(in)) /* else what was not read would be lost */
+        status = WEFT_ERROR(WEFT_FILE, "%s: cannot read: %s", path, strerror(errno));
+    return weft_new_file_close(&out, status);
+}
+
+static weft_status keep_until(const char *path, int64_t step)
+{
+    FILE *in;
+    if (access(path, F_OK) != 0 && errno == ENOENT)
+        return WEFT_OK;
+    WEFT_TRY(weft_file_stream(path, &in));
+    char *line = malloc(LINE_BYTES);
+    weft_status status = line ? keep_lines(path, in, step, line)
+                              : WEFT_ERROR(WEFT_MEMORY, "%s: no memory to read it", path);
+    free(line);
+    fclose(in);
+    return status;
+}
+
+static int find_terminal(void)
+{
+    const char *tty = getenv("WEFT_TTY");
+    int rank, size, local_rank, local_size;
+    if (tty)
+        return tty[0] == '/' ? open(tty, O_RDONLY | O_NOCTTY | O_CLOEXEC) : -1;
+    if (weft_comm_launched(&rank, &size, &local_rank, &local_size) || !isatty(STDOUT_FILENO))
+        return -1;
+    return dup(STDOUT_FILENO);
+}
+
+weft_status weft_progress_open(weft_progress *p, const char *run_dir, int64_t step,
+                               int64_t train_iters, int64_t interval, bool json)
+{
+    char path[1024];
+    memset(p, 0, sizeof *p);
+    p->json = json;
+    p->terminal = json ? -1 : find_terminal();
+    p->live = p->terminal >= 0;
+    p->first_step = step;
+    p->last_step = train_iters;
+    p->interval = interval;
+    p->start_us = weft_now_us();
+    snprintf(path, sizeof path, "%s/metrics.jsonl", run_dir);
+    WEFT_TRY(keep_until(path, step));
+    p->metrics = fopen(path, "a");
+    if (!p->metrics)
+        return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", path, strerror(errno));
+    return WEFT_OK;
+}
+
+/* What lines of metrics.jsonl may hold. */
+static const char *const keys[] = {"step",
+                                   "loss",
+                                   "aux_loss",
+                                   "grad_norm",
+                                   "lr",
+                                   "tokens",
+                                   "tokens_per_s",
+                                   "step_ms",
+                                   "model_flops_utilization",
+                                   "device_bytes_peak",
+                                   "expert_load_max_over_mean",
+                                   "dropped_tokens",
+                                   "loss_scale",
+                                   "skipped_steps",
+                                   "moe_num_partitions",
+                                   "moe_memory_reuse",
+                                   "moe_all_to_all",
+                                   "moe_choice",
+                                   "validation_loss",
+                                   "validation_tokens",
+                                   "model_flops_per_token",
+                                   "peak_flops",
+                                   "peak_flops_from"};
+
+weft_status weft_progress_check_metrics(const weft_metric_list *own)
+{
+    for (int i = 0; i < own->count; i++)
+        for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
+            if (strcmp(own->rows[i].name, keys[k]) == 0)
+                return WEFT_ERROR(WEFT_CONFIG,
+                                  "metric %s: Weft writes that key itself; name it otherwise",
+                                  keys[k]);
+    return WEFT_OK;
+}
+
+static void write_line(FILE *out, const weft_step_result *r)
+{
+    char grad_norm[32] = "null"; /* of a skipped step: infinite, which JSON does not know */
+    if (!r->skipped)
+        snprintf(grad_norm, sizeof grad_norm, "%.17g", r->grad_norm);
+    fprintf(out,
+            "{\"step\": %" PRId64 ", \"loss\": %.17g, \"aux_loss\": %.17g, \"grad_norm\": %s, "
+            "\"lr\": %.17g, \"tokens\": %.17g, \"tokens_per_s\": %.17g, \"step_ms\": %.17g, "
+            "\"model_flops_utilization\": %.17g, \"device_bytes_peak\": %.17g, "
+            "\"expert_load_max_over_mean\": %.17g, \"dropped_tokens\": %.17g",
+            r->step, r->loss, r->aux_loss, grad_norm, r->lr, r->tokens, r->tokens_per_s, r->step_ms,
+            r->mfu, r->device_bytes_peak, r->expert_load, r->dropped_tokens);
+    if (r->peak_from)
+        fprintf(out,
+                ", \"peak_flops\": %.17g, \"peak_flops_from\": \"%s\", "
+                "\"model_flops_per_token\": %.17g",
+                r->peak_flops, r->peak_from, r->flops_per_token);
+    if (r->loss_scale > 0)
+        fprintf(out, ", \"loss_scale\": %.17g, \"skipped_steps\": %" PRId64, r->loss_scale,
+                r->skipped_steps);
+    if (r->moe.pipeline.num_partitions > 0)
+        fprintf(out,
+                ", \"moe_num_partitions\": %d, \"moe_memory_reuse\": \"%s\", "
+                "\"moe_all_to_all\": \"%s\"",
+                r->moe.pipeline.num_partitions, weft_reuse_text((int)r->moe.pipeline.reuse),
+                weft_exchange_text((int)r->moe.form));
+    if (r->moe_choice)
+        fprintf(out, ", \"moe_choice\": \"%s\"", r->moe_choice);
+    for (int i = 0; i < r->own->count; i++)
+        if (isfinite(r->own_values[i]))
+            fprintf(out, ", \"%s\": %.17g", r->own->rows[i].name, r->own_values[i]);
+        else
+            fprintf(out, ", \"%s\": null", r->own->rows[i].name);
+    fputs("}\n", out);
+}
+
+static void time_text(double seconds, char *out, size_t capacity)
+{
+    int64_t s = (int64_t)(seconds + 0.5);
+    if (s < 60)
+        snprintf(out, capacity, "%" PRId64 " s", s);
+    else if (s < 3600)
+        snprintf(out, capacity, "%" PRId64 " min %02" PRId64 " s", s / 60, s % 60);
+    else
+        snprintf(out, capacity, "%" PRId64 " h %02" PRId64 " min", s / 3600, s / 60 % 60);
+}
+
+#define REWRITE "\r\033[K" /* the line that the terminal's cursor is in */
+
+/* A line of at most this many characters does not wrap. Asked each time: terminals change. */
+static size_t room(const weft_progress *p)
+{
+    struct winsize size = {0};
+    if (!p->live)
+        return SIZE_MAX;
+    bool known = ioctl(p->terminal, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+    return (known ? size.ws_col : 80u) - 1;
+}
+
+/* The parts that there is room for; of the first as much as there is. */
+static void progress_line(const weft_progress *p, const weft_step_result *r, char line[256])
+{
+    char parts[6][40], left[32];
+    double each = (weft_now_us() - p->start_us) / 1e6 / (double)(r->step - p->first_step);
+    time_text(each * (double)(p->last_step - r->step), left, sizeof left);
+    snprintf(parts[0], sizeof *parts, "step %" PRId64 "/%" PRId64, r->step, p->last_step);
+    snprintf(parts[1], sizeof *parts, "  loss %.4f", r->loss);
+    snprintf(parts[2], sizeof *parts, "  %.0f tokens/s", r->tokens_per_s);
+    snprintf(parts[3], sizeof *parts, "  %.0f %% of peak", 100 * r->mfu);
+    snprintf(parts[4], sizeof *parts, "  %s left", left);
+    snprintf(parts[5], sizeof *parts, "%s", r->skipped ? "  (skipped: gradients overflow)" : "");
+    size_t most = room(p), used = 0;
+    for (int i = 0; i < 6; i++) {
+        size_t bytes = strlen(parts[i]);
+        if (i > 0 && bytes > most - used)
+            break;
+        bytes = bytes < most ? bytes : most;
+        memcpy(line + used, parts[i], bytes);
+        used += bytes;
+    }
+    line[used] = '\0';
+}
+
+weft_status weft_progress_step(weft_progress *p, const weft_step_result *r)
+{
+    write_line(p->metrics, r);
+    if (fflush(p->metrics) != 0)
+        return WEFT_ERROR(WEFT_FILE, "metrics.jsonl: cannot write: %s", strerror(errno));
+    bool due = r->step % p->interval == 0 || r->step == p->last_step ||
+               r->step == p->first_step + 1 || r->stop;
+    if (p->json) {
+        write_line(stdout, r);
+        weft_output_flush();
+        return WEFT_OK;
+    }
+    if (!p->live && !due)
+        return WEFT_OK;
+    char line[256];
+    progress_line(p, r, line);
+    printf("%s%s%s", p->live ? REWRITE : "", line, !p->live || r->step == p->last_step ? "\n" : "");
+    weft_output_flush();
+    return WEFT_OK;
+}
+
+static void write_evaluation(FILE *out, int64_t step, const weft_evaluation *e)
+{
+    fprintf(out,
+            "{\"step\": %" PRId64 ", \"validation_loss\": %.17g, \"validation_tokens\": %.17g}\n",
+            step, e->loss, e->tokens);
+}
+
+weft_status weft_progress_evaluation(weft_progress *p, int64_t step, const weft_evaluation *e)
+{
+    write_evaluation(p->metrics, step, e);
+    if (fflush(p->metrics) != 0)
+        return WEFT_ERROR(WEFT_FILE, "metrics.jsonl: cannot write: %s", strerror(errno));
+    if (p->json) {
+        write_evaluation(stdout, step, e);
+        fflush(stdout);
+    }
+    weft_progress_note(p, "step %" PRId64 "  validation loss %.4f", step, e->loss);
+    return WEFT_OK;
+}
+
+void weft_progress_note(weft_progress *p, const char *format, ...)
+{
+    if (p->json)
+        return;
+    va_list args;
+    if (p->live)
+        fputs(REWRITE, stdout);
+    va_start(args, format);
+    vprintf(format, args);
+    va_end(args);
+    putchar('\n');
+    weft_output_flush();
+}
+
+void weft_progress_close(weft_progress *p)
+{
+    if (p->metrics)
+        fclose(p->metrics);
+    if (p->live)
+        close(p->terminal);
+    memset(p, 0, sizeof *p);
+}

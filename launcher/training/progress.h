@@ -1,0 +1,37 @@
+/* What a run tells while it goes: a live line, and metrics.jsonl. Used by rank 0. */
+#ifndef WEFT_LAUNCHER_TRAINING_PROGRESS_H
+#define WEFT_LAUNCHER_TRAINING_PROGRESS_H
+
+#include <stdio.h>
+
+#include "launcher/training/trainer.h"
+
+typedef struct weft_progress {
+    FILE *metrics; /* metrics.jsonl; NULL: none */
+    bool live;     /* one line that rewrites itself, on the user's terminal */
+    int terminal;  /* to ask for its width */
+    bool json;     /* metrics lines on stdout instead of text */
+    int64_t first_step, last_step, interval;
+    double start_us;
+} weft_progress;
+
+/* Opens RUN/metrics.jsonl for appending and drops lines after `step`: a resumed run writes them
+ * anew. Finds the user's terminal: what WEFT_TTY names where weft train started the ranks, stdout
+ * where nothing did. Under a launcher of the user's own there is none: a rank's stdout may be a
+ * terminal that the launcher made. */
+weft_status weft_progress_open(weft_progress *progress, const char *run_dir, int64_t step,
+                               int64_t train_iters, int64_t interval, bool json) WEFT_CHECKED;
+/* One step: a metrics line, and the progress line where it is due: step, loss, tokens/s, share of
+ * peak, time left; on a terminal as much of it as its width has room for. */
+weft_status weft_progress_step(weft_progress *progress,
+                               const weft_step_result *result) WEFT_CHECKED;
+/* An evaluation after step `step`: a metrics line, and one of its own. */
+weft_status weft_progress_evaluation(weft_progress *progress, int64_t step,
+                                     const weft_evaluation *evaluation) WEFT_CHECKED;
+/* A line of its own (checkpoints), which the live line does not overwrite. */
+/* WEFT_CONFIG where a layer's metric has the name of a key that lines have anyway. */
+weft_status weft_progress_check_metrics(const weft_metric_list *own) WEFT_CHECKED;
+void weft_progress_note(weft_progress *progress, const char *format, ...) WEFT_PRINTF(2, 3);
+void weft_progress_close(weft_progress *progress);
+
+#endif

@@ -1,0 +1,275 @@
+#include "launcher/training/run_folder.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/file.h"
+#include "core/log.h"
+#include "parallel/checkpoint.h"
+
+/* --- where it starts ----------------------------------------------------------------------- */
+
+/* The checkpoints of a run. */
+typedef struct found {
+    const char *folder; /* RUN/checkpoints */
+    int64_t *steps;     /* of the whole ones, rising */
+    size_t count;
+    bool has_latest;
+    int64_t last; /* what `latest` says: later ones are left over from what was abandoned */
+} found;
+
+static weft_status read_last(const char *latest, weft_arena *arena, int64_t *out)
+{
+    char *text;
+    WEFT_TRY(weft_file_read_text(latest, arena, &text, NULL));
+    if (sscanf(text, "step-%" SCNd64, out) != 1)
+        *out = INT64_MAX;
+    return WEFT_OK;
+}
+
+static weft_status find(const char *run, weft_arena *arena, found *out)
+{
+    const char *latest;
+    WEFT_TRY(weft_arena_printf(arena, &out->folder, "%s/checkpoints", run));
+    WEFT_TRY(weft_arena_printf(arena, &latest, "%s/latest", out->folder));
+    out->has_latest = access(latest, F_OK) == 0;
+    out->last = INT64_MAX;
+    if (out->has_latest && read_last(latest, arena, &out->last) != WEFT_OK)
+        weft_error_clear(); /* as good as lost */
+    return weft_checkpoint_list(out->folder, arena, &out->steps, &out->count);
+}
+
+static weft_status find_step(const found *f, size_t i, weft_arena *arena, const char **out)
+{
+    const char *folder;
+    WEFT_TRY(weft_arena_printf(arena, &folder, "%s/step-%" PRId64, f->folder, f->steps[i]));
+    return weft_checkpoint_resolve(folder, arena, out);
+}
+
+static weft_status refuse_to_start_over(const weft_run_folder *folder, const found *f)
+{
+    char which[64] = "";
+    if (f->count > 0)
+        snprintf(which, sizeof which, " (the newest: step-%" PRId64 ")", f->steps[f->count - 1]);
+    return WEFT_ERROR(WEFT_CONFIG,
+                      "%s: holds checkpoints already%s; give --resume to go on, or another --out",
+                      folder->path, which);
+}
+
+static weft_status find_named(const weft_run_folder *folder, const found *f, weft_arena *arena,
+                              weft_run_start *out)
+{
+    char name[32], list[160] = "";
+    size_t used = 0;
+    if (!*folder->from)
+        return WEFT_ERROR(WEFT_CONFIG, "--resume-from: names no checkpoint; step-400 is one");
+    for (size_t i = f->count; i-- > 0;) {
+        snprintf(name, sizeof name, "step-%" PRId64, f->steps[i]);
+        if (strcmp(name, folder->from) == 0 || strcmp(name + strlen("step-"), folder->from) == 0)
+            return find_step(f, i, arena, &out->checkpoint);
+        if (used + 32 < sizeof list)
+            used +=
+                (size_t)snprintf(list + used, sizeof list - used, "%s%s", used ? ", " : "", name);
+    }
+    return WEFT_ERROR(WEFT_CONFIG, "--resume-from %s: %s has no such checkpoint%s%s", folder->from,
+                      folder->path, used ? "; it has " : "", list);
+}
+
+/* What `latest` names; where that leads nowhere, the newest that is not beyond it. */
+static weft_status find_newest(const found *f, weft_arena *arena, weft_run_start *out)
+{
+    if (f->has_latest) {
+        weft_status status = weft_checkpoint_resolve(f->folder, arena, &out->checkpoint);
+        if (status == WEFT_OK || f->count == 0)
+            return status;
+    }
+    out->latest_is_lost = true;
+    size_t i = f->count - 1;
+    while (i > 0 && f->steps[i] > f->last)
+        i--;
+    return find_step(f, f->steps[i] > f->last ? f->count - 1 : i, arena, &out->checkpoint);
+}
+
+weft_status weft_run_find_start(const weft_run_folder *folder, weft_arena *arena,
+                                weft_run_start *out)
+{
+    found f = {0};
+    weft_run_start start = {0};
+    weft_checkpoint_info info;
+    WEFT_TRY(find(folder->path, arena, &f));
+    bool has_any = f.has_latest || f.count > 0;
+    if (!folder->resume && has_any)
+        return refuse_to_start_over(folder, &f);
+    if (folder->from)
+        WEFT_TRY(find_named(folder, &f, arena, &start));
+    else if (has_any)
+        WEFT_TRY(find_newest(&f, arena, &start));
+    if (start.checkpoint) {
+        weft_status status = weft_checkpoint_read_info(start.checkpoint, &info);
+        WEFT_TRY(weft_run_name_whole(folder, &start, status));
+        start.step = info.step;
+    }
+    *out = start;
+    return WEFT_OK;
+}
+
+/* The newest whole checkpoint but the start's, not beyond `latest`; NULL: none. */
+static weft_status find_other(const weft_run_folder *folder, const weft_run_start *start,
+                              weft_arena *arena, const char **out)
+{
+    found f = {0};
+    *out = NULL;
+    WEFT_TRY(find(folder->path, arena, &f));
+    for (size_t i = f.count; i-- > 0;) {
+        const char *checkpoint;
+        if (f.steps[i] > f.last)
+            continue;
+        WEFT_TRY(find_step(&f, i, arena, &checkpoint));
+        if (strcmp(checkpoint, start->checkpoint) != 0 &&
+            weft_checkpoint_verify(checkpoint) == WEFT_OK)
+            return weft_arena_printf(arena, out, "step-%" PRId64, f.steps[i]);
+    }
+    return WEFT_OK;
+}
+
+weft_status weft_run_name_whole(const weft_run_folder *folder, const weft_run_start *start,
+                                weft_status status)
+{
+    weft_arena arena = {0};
+    weft_error error;
+    const char *other = NULL;
+    if (status != WEFT_FILE || !start->checkpoint)
+        return status;
+    weft_error_take(&error);
+    bool damaged = weft_checkpoint_verify(start->checkpoint) != WEFT_OK;
+    if (damaged && find_other(folder, start, &arena, &other) == WEFT_OK) {
+        char add[128] = "; no other checkpoint there is whole";
+        if (other)
+            snprintf(add, sizeof add, "; %s is whole: go on from it with --resume-from %s", other,
+                     other);
+        size_t room = sizeof error.text - strlen(add) - 1, kept = strlen(error.text);
+        snprintf(error.text + (kept < room ? kept : room), strlen(add) + 1, "%s", add);
+    }
+    weft_arena_release(&arena);
+    weft_error_put(&error);
+    return status;
+}
+
+/* --- who works in it ----------------------------------------------------------------------- */
+
+static weft_status lock_path(const weft_run_folder *folder, char out[4096])
+{
+    int length = snprintf(out, 4096, "%s/.lock", folder->path);
+    if (length < 0 || length >= 4096)
+        return WEFT_ERROR(WEFT_FILE, "%.200s...: the path is too long", folder->path);
+    return WEFT_OK;
+}
+
+/* Who holds the lock has written its name. */
+static weft_status refuse_second(const weft_run_folder *folder, int fd)
+{
+    char who[300] = "";
+    ssize_t length = pread(fd, who, sizeof who - 1, 0);
+    who[length > 0 ? length : 0] = '\0';
+    who[strcspn(who, "\n")] = '\0';
+    return WEFT_ERROR(WEFT_CONFIG,
+                      "%s: another training is at work there%s%s; wait for its end, "
+                      "or give another --out",
+                      folder->path, who[0] ? ": " : "", who);
+}
+
+/* Whoever is just ending has a second for that: a process that was killed lets go of its lock a
+ * little after its parent has heard of it. */
+static int lock_within_a_second(int fd)
+{
+    struct timespec pause = {.tv_nsec = 20000000};
+    int failed = -1;
+    for (int tries = 0; tries < 50; tries++) {
+        failed = flock(fd, LOCK_EX | LOCK_NB);
+        if (!failed || (errno != EWOULDBLOCK && errno != EINTR))
+            return failed;
+        nanosleep(&pause, NULL);
+    }
+    errno = EWOULDBLOCK;
+    return failed;
+}
+
+/* Takes the lock; `busy`: another has it. Where the file system has no locks, *fd is -1. */
+static weft_status take(const char *path, int flags, int *fd, bool *busy)
+{
+    *busy = false;
+    *fd = open(path, flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
+    if (*fd < 0)
+        return WEFT_ERROR(WEFT_FILE, "%s: %s", path, strerror(errno));
+    int failed = lock_within_a_second(*fd);
+    *busy = failed && errno == EWOULDBLOCK;
+    if (failed && !*busy) {
+        close(*fd);
+        *fd = -1;
+    }
+    return WEFT_OK;
+}
+
+weft_status weft_run_check_free(const weft_run_folder *folder)
+{
+    char path[4096];
+    int fd;
+    bool busy;
+    WEFT_TRY(lock_path(folder, path));
+    if (access(path, F_OK) != 0)
+        return WEFT_OK;
+    WEFT_TRY(take(path, O_RDWR, &fd, &busy));
+    weft_status status = busy ? refuse_second(folder, fd) : WEFT_OK;
+    if (fd >= 0)
+        close(fd);
+    return status;
+}
+
+/* Under the lock: another training may have come and gone since the start was found. */
+static weft_status look_again(const weft_run_folder *folder, const weft_run_start *start)
+{
+    weft_arena arena = {0};
+    weft_run_start now;
+    weft_status status = weft_run_find_start(folder, &arena, &now);
+    bool same = status == WEFT_OK && !start->checkpoint == !now.checkpoint &&
+                start->step == now.step &&
+                (!now.checkpoint || strcmp(start->checkpoint, now.checkpoint) == 0);
+    weft_arena_release(&arena);
+    if (status == WEFT_OK && !same)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "%s: another training has worked there just now: start again",
+                          folder->path);
+    return status;
+}
+
+weft_status weft_run_lock(const weft_run_folder *folder, const weft_run_start *start, int *out_lock)
+{
+    char path[4096], host[256] = "", who[300];
+    bool busy;
+    int fd;
+    WEFT_TRY(lock_path(folder, path));
+    WEFT_TRY(take(path, O_RDWR | O_CREAT, &fd, &busy));
+    weft_status status = busy ? refuse_second(folder, fd) : look_again(folder, start);
+    if (status != WEFT_OK) {
+        if (fd >= 0)
+            close(fd);
+        return status;
+    }
+    if (fd < 0) {
+        weft_log(WEFT_LOG_WARN, "%s: no locks on this file system; let one training at a time in",
+                 folder->path);
+    } else {
+        gethostname(host, sizeof host - 1);
+        int length = snprintf(who, sizeof who, "pid %d on %s\n", (int)getpid(), host);
+        if (ftruncate(fd, 0) != 0 || pwrite(fd, who, (size_t)length, 0) != length)
+            weft_log(WEFT_LOG_WARN, "%s: cannot write: %s", path, strerror(errno));
+    }
+    *out_lock = fd;
+    return WEFT_OK;
+}

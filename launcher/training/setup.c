@@ -1,0 +1,482 @@
+#include "launcher/training/setup.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/file.h"
+#include "core/log.h"
+#include "launcher/planning/run_changes.h"
+#include "launcher/text/tokenizer.h"
+#include "launcher/training/progress.h"
+#include "launcher/training/run_folder.h"
+#include "layers/outline.h"
+#include "parallel/checkpoint.h"
+#include "parallel/topology.h"
+#include "schedule/check.h"
+
+weft_status weft_setup_tokenizer_text(const weft_config *config, weft_arena *arena,
+                                      const char **out)
+{
+    *out = NULL;
+    if (!weft_config_reads_file(config))
+        return WEFT_OK;
+    const char *path;
+    char *text;
+    size_t bytes;
+    WEFT_TRY(weft_arena_printf(arena, &path, "%s.json", config->data.data_path));
+    if (access(path, R_OK) != 0) /* Megatron's datasets have none */
+        return WEFT_OK;
+    WEFT_TRY(weft_file_read_text(path, arena, &text, &bytes));
+    *out = text;
+    return WEFT_OK;
+}
+
+/* All zero where the dataset has none. */
+static weft_status read_tokenizer(const weft_config *config, weft_arena *arena,
+                                  weft_tokenizer_info *out)
+{
+    const char *path;
+    weft_prepared prepared;
+    *out = (weft_tokenizer_info){0};
+    if (!weft_config_reads_file(config))
+        return WEFT_OK;
+    WEFT_TRY(weft_arena_printf(arena, &path, "%s.json", config->data.data_path));
+    if (access(path, R_OK) != 0)
+        return WEFT_OK;
+    weft_status status = weft_prepared_read(path, arena, out, &prepared);
+    if (status == WEFT_CONFIG) /* not the user's config: a file that belongs to the dataset */
+        status = WEFT_ERROR(WEFT_FILE, "%s", weft_error_get()->text);
+    return status;
+}
+
+static weft_status fill_vocabulary(weft_config *config)
+{
+    weft_arena arena = {0};
+    weft_tokenizer_info tokenizer;
+    weft_status status = read_tokenizer(config, &arena, &tokenizer);
+    int64_t size = tokenizer.vocab_size;
+    weft_arena_release(&arena);
+    WEFT_TRY(status);
+    if (config->model.vocab_size == 0)
+        config->model.vocab_size = size;
+    if (config->model.vocab_size == 0)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "model.vocab_size: missing, and %s.json, which would say, is not there",
+                          config->data.data_path);
+    if (config->model.vocab_size < size)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "model.vocab_size: %lld is less than the dataset's vocabulary of %lld",
+                          (long long)config->model.vocab_size, (long long)size);
+    return WEFT_OK;
+}
+
+/* One pass over all tokens: their hash costs little beside reading them. */
+static weft_status check_tokens(weft_config *config, const weft_dataset *dataset,
+                                const weft_tokenizer_info *tokenizer, weft_arena *arena)
+{
+    int32_t most;
+    WEFT_TRY(weft_setup_scan(dataset, tokenizer, arena, &most, &config->data.data_xxh64));
+    if (most >= config->model.vocab_size)
+        return WEFT_ERROR(WEFT_CONFIG, "model.vocab_size: %lld, but %s.bin holds token %d",
+                          (long long)config->model.vocab_size, config->data.data_path, most);
+    return WEFT_OK;
+}
+
+/* Before its description is asked for anything: a wrong path should be called one. */
+static weft_status find_dataset(const weft_config *c)
+{
+    weft_arena arena = {0};
+    const char *index;
+    if (!weft_config_reads_file(c))
+        return WEFT_OK;
+    weft_status status = weft_arena_printf(&arena, &index, "%s.idx", c->data.data_path);
+    if (status == WEFT_OK && access(index, F_OK) != 0)
+        status = WEFT_ERROR(WEFT_CONFIG, "data.data_path: %s: %s; weft prepare makes datasets",
+                            index, strerror(errno));
+    weft_arena_release(&arena);
+    return status;
+}
+
+static weft_status open_dataset(const weft_config *c, weft_dataset **out)
+{
+    if (weft_config_has_own_data(c))
+        return weft_dataset_open_own(c->application->sample, c->own, c->model.vocab_size, out);
+    if (c->data.mock_data)
+        return weft_dataset_open_mock(
+            (uint64_t)c->train.global_batch_size * 64 * (uint64_t)c->model.seq_length + 1,
+            (int32_t)c->model.vocab_size, (uint64_t)c->train.seed, out);
+    return weft_dataset_open(c->data.data_path, out);
+}
+
+static weft_status open_checked(weft_config *config, const weft_config_source *source, bool whole,
+                                weft_arena *arena, weft_dataset **out)
+{
+    weft_tokenizer_info tokenizer;
+    config->data.data_xxh64 = NULL;
+    WEFT_TRY(find_dataset(config));
+    WEFT_TRY(fill_vocabulary(config));
+    WEFT_TRY(open_dataset(config, out));
+    if (!whole)
+        return WEFT_OK;
+    WEFT_TRY(read_tokenizer(config, arena, &tokenizer));
+    if (weft_config_reads_file(config))
+        WEFT_TRY(check_tokens(config, *out, &tokenizer, arena));
+    return weft_run_check_changes(config, source);
+}
+
+weft_status weft_setup_data(weft_config *config, const weft_config_source *source, bool whole,
+                            weft_arena *arena, weft_dataset **out, weft_split splits[3])
+{
+    double weights[3];
+    weft_status status = open_checked(config, source, whole, arena, out);
+    if (status == WEFT_OK)
+        status = weft_config_split(config, weights);
+    WEFT_TRY(weft_config_locate(source, status));
+    status = weft_dataset_split(*out, config->model.seq_length, weights, splits);
+    if (status == WEFT_CONFIG)
+        weft_error_context(status, "data.data_path");
+    return weft_config_locate(source, status);
+}
+
+weft_status weft_setup_check_data(const weft_config *config, const weft_config_source *source)
+{
+    weft_config copy = *config;
+    weft_arena arena = {0};
+    weft_dataset *dataset = NULL;
+    weft_split splits[3];
+    weft_status status = weft_setup_data(&copy, source, true, &arena, &dataset, splits);
+    weft_dataset_close(dataset);
+    weft_arena_release(&arena);
+    return status;
+}
+
+weft_status weft_setup_check_model(const weft_config *config, const weft_config_source *source,
+                                   const weft_mesh *mesh)
+{
+    weft_config copy = *config;
+    weft_outline outline;
+    WEFT_TRY(weft_config_locate(source, fill_vocabulary(&copy)));
+    weft_status status =
+        weft_model_outline(&(weft_model_setup){.options = &copy.model,
+                                               .own_options = copy.own,
+                                               .frozen = copy.train.frozen_parameters,
+                                               .dtype = weft_config_dtype(&copy),
+                                               .micro_batch_size = copy.train.micro_batch_size},
+                           mesh, weft_config_build(&copy), &outline);
+    if (status == WEFT_OK)
+        status = weft_progress_check_metrics(&outline.metrics);
+    return weft_config_locate(source, status);
+}
+
+weft_status weft_setup_check_device(const weft_config *config, const weft_config_source *source)
+{
+    weft_device *device = NULL;
+    if (config->device.kind != WEFT_DEVICE_KIND_CUDA || weft_device_num_cuda(NULL) > 0)
+        return WEFT_OK;
+    weft_status status = weft_device_create_cuda(0, 0, &device); /* says what is missing */
+    weft_device_destroy(device);
+    return weft_config_locate(source, weft_error_context(status, "device.kind"));
+}
+
+/* Before MPI, which may start the driver as well: what the device wants of the environment is read
+ * then. */
+void weft_setup_driver(const weft_config *config)
+{
+    if (config->device.kind == WEFT_DEVICE_KIND_CUDA)
+        (void)weft_device_num_cuda(NULL);
+}
+
+weft_status weft_setup_device(const weft_config *config, weft_device **out)
+{
+    int rank, size, local_rank, local_size;
+    size_t budget = (size_t)config->device.memory_limit;
+    if (!weft_comm_launched(&rank, &size, &local_rank, &local_size) || local_size < 1) {
+        local_rank = 0;
+        local_size = 1;
+    }
+    if (config->device.kind == WEFT_DEVICE_KIND_CUDA) {
+        int count = weft_device_num_cuda(NULL);
+        return weft_device_create_cuda(count > 0 ? local_rank % count : 0, budget, out);
+    }
+    int threads = (int)config->device.num_threads;
+    if (threads == 0)
+        threads = weft_machine_allowed_cores() / local_size;
+    return weft_device_create_cpu(threads < 1 ? 1 : threads, budget, out);
+}
+
+/* --- the trainer --------------------------------------------------------------------------- */
+
+/* All stages' programs are made and checked on every rank: pure, and a few microseconds each. */
+static weft_status make_programs(weft_trainer *t)
+{
+    const weft_mesh *mesh = &t->groups.mesh;
+    int stage = t->groups.coords.at[WEFT_AXIS_PP];
+    weft_pipeline_kind kind = t->config.parallel.pipeline_schedule == WEFT_SCHEDULE_GPIPE
+                                  ? WEFT_PIPELINE_GPIPE
+                                  : WEFT_PIPELINE_1F1B;
+    int batches =
+        (int)(t->config.train.global_batch_size / t->config.train.micro_batch_size / mesh->dp);
+    t->shape = (weft_pipeline_shape){kind, mesh->pp, batches, false};
+    t->eval_shape = (weft_pipeline_shape){kind, mesh->pp, batches, true};
+    weft_pipeline_shape *shapes[2] = {&t->shape, &t->eval_shape};
+    weft_program *mine[2] = {&t->program, &t->eval_program};
+    weft_pipeline_slots *slots[2] = {&t->slots, &t->eval_slots};
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(t->arena, (size_t)mesh->pp, sizeof(weft_program), &memory));
+    weft_program *all = memory;
+    for (int i = t->evaluates ? 1 : 0; i < 2; i++) {
+        for (int s = 0; s < mesh->pp; s++)
+            WEFT_TRY(weft_program_pipeline(shapes[i], s, t->arena, &all[s]));
+        WEFT_TRY(weft_program_check(all, mesh->pp, batches, shapes[i]->forward_only));
+        *mine[i] = all[stage];
+        *slots[i] = weft_pipeline_slots_of(shapes[i], stage);
+    }
+    if (t->evaluates)
+        t->slots = t->eval_slots;
+    return WEFT_OK;
+}
+
+/* Memory for what travels between stages. Evaluation uses slots of training's. */
+static weft_status allocate_slots(weft_trainer *t)
+{
+    t->num_slots = t->slots.num_slots;
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(t->arena, (size_t)t->num_slots + 1, sizeof(void *), &memory));
+    t->slot_memory = memory;
+    bool first = t->groups.coords.at[WEFT_AXIS_PP] == 0;
+    for (int i = 0; i < t->num_slots && t->groups.mesh.pp > 1; i++) {
+        bool is_input =
+            i >= t->slots.activation && i < t->slots.activation + t->slots.num_activation;
+        bool is_unused = t->evaluates && !is_input && (t->slots.output < 0 || i < t->slots.output);
+        if ((first && is_input) || is_unused) /* the first stage reads tokens */
+            continue;
+        WEFT_TRY(weft_device_alloc(t->device, WEFT_SPACE_DEVICE,
+                                   weft_model_boundary_bytes(t->model), "pipeline slots",
+                                   &t->slot_memory[i]));
+    }
+    return WEFT_OK;
+}
+
+static weft_status allocate_batches(weft_trainer *t)
+{
+    size_t seq = (size_t)t->config.model.seq_length;
+    t->batch_tokens = seq * (size_t)t->config.train.micro_batch_size;
+    t->num_batches = t->shape.num_micro_batches;
+    size_t count = (size_t)t->num_batches * t->batch_tokens + 2 * seq;
+    void *tokens, *labels;
+    WEFT_TRY(weft_device_alloc(t->device, WEFT_SPACE_PINNED, count * sizeof(int32_t), "tokens",
+                               &tokens));
+    t->tokens = tokens;
+    WEFT_TRY(weft_device_alloc(t->device, WEFT_SPACE_PINNED, count * sizeof(int32_t), "labels",
+                               &labels));
+    t->labels = labels;
+    return WEFT_OK;
+}
+
+static weft_status create_model(weft_trainer *t)
+{
+    const weft_train_options *train = &t->config.train;
+    WEFT_TRY(weft_model_create(
+        &(weft_model_setup){.options = &t->config.model,
+                            .own_options = t->config.own,
+                            .frozen =
+                                t->evaluates ? (weft_string_list){0} : train->frozen_parameters,
+                            .groups = &t->groups,
+                            .device = t->device,
+                            .dtype = weft_config_dtype(&t->config),
+                            .micro_batch_size = train->micro_batch_size,
+                            .bucket_elements = (size_t)t->config.parallel.ddp_bucket_size,
+                            .training = true,
+                            .evaluates = t->evaluates,
+                            .num_passes = t->slots.num_activation,
+                            .seed = (uint64_t)train->seed,
+                            .moe = t->moe.options,
+                            .graphs = t->config.device.cuda_graphs && !t->evaluates,
+                            .pace_flops = t->config.device.pace},
+        weft_config_build(&t->config), &t->model));
+    WEFT_TRY(weft_progress_check_metrics(weft_model_metric_list(t->model)));
+    weft_dataset_set_labels(t->dataset, weft_model_labels_are_tokens(t->model));
+    double flops;
+    weft_model_totals(t->model, &t->num_params, &flops);
+    t->flops_per_sample = flops / (double)train->micro_batch_size;
+    return WEFT_OK;
+}
+
+static bool uses_lane(const weft_program *program, int lane)
+{
+    for (uint32_t i = 0; i < program->num_tasks; i++)
+        if (program->tasks[i].lane == lane)
+            return true;
+    return false;
+}
+
+static weft_status create_lanes(weft_trainer *t)
+{
+    static const int priorities[WEFT_NUM_LANES] = {
+        [WEFT_LANE_SEND] = WEFT_PURPOSE_PIPELINE,
+        [WEFT_LANE_RECEIVE] = WEFT_PURPOSE_PIPELINE,
+        [WEFT_LANE_REDUCE] = WEFT_PURPOSE_DATA,
+    };
+    for (int i = 0; i < WEFT_NUM_LANES; i++)
+        if (uses_lane(&t->program, i) || uses_lane(&t->eval_program, i))
+            WEFT_TRY(
+                weft_lane_create(t->device, priorities[i], weft_lane_kind_text(i), &t->lanes[i]));
+    weft_trainer_bind_tasks(t);
+    t->executor.trace_rank = weft_comm_rank(t->world);
+    uint32_t most = t->program.num_tasks > t->eval_program.num_tasks ? t->program.num_tasks
+                                                                     : t->eval_program.num_tasks;
+    WEFT_TRY(weft_executor_prepare(&t->executor, t->device, most));
+    WEFT_TRY(weft_trace_create(&t->trace));
+    int num_tracks;
+    const char *const *tracks = weft_model_track_names(&num_tracks);
+    weft_trace_name_lanes(t->trace, tracks, num_tracks);
+    return WEFT_OK;
+}
+
+static weft_status create_mesh(weft_trainer *t, const weft_config_source *source, weft_mesh *mesh)
+{
+    weft_topology topology;
+    WEFT_TRY(weft_topology_discover(t->world, t->arena, &topology));
+    WEFT_TRY(weft_config_mesh_on(&t->config, source, &topology, mesh));
+    weft_status status = weft_moe_selection_start(&t->config, mesh, &topology, &t->moe);
+    return weft_config_locate(source, status);
+}
+
+/* One rank reads the whole file: they all agree on what it finds. */
+static weft_status create_data(weft_trainer *t, const weft_config_source *source)
+{
+    bool whole = weft_comm_rank(t->world) == 0;
+    return weft_setup_data(&t->config, source, whole, t->arena, &t->dataset, t->splits);
+}
+
+static weft_status create_local(weft_trainer *t)
+{
+    WEFT_TRY(make_programs(t));
+    WEFT_TRY(create_model(t));
+    WEFT_TRY(allocate_slots(t));
+    WEFT_TRY(allocate_batches(t));
+    return create_lanes(t);
+}
+
+static weft_loss_scale_options loss_scale_of(const weft_train_options *train)
+{
+    if (train->precision != WEFT_PRECISION_FP16)
+        return (weft_loss_scale_options){0};
+    return (weft_loss_scale_options){.initial = train->initial_loss_scale,
+                                     .min = train->min_loss_scale,
+                                     .window = train->loss_scale_window,
+                                     .hysteresis = train->hysteresis};
+}
+
+/* Before anything stands on the lanes. */
+static weft_status reserve(weft_trainer *t)
+{
+    weft_comm *pp = t->groups.by_axis[WEFT_AXIS_PP];
+    size_t boundary_bytes = weft_model_boundary_bytes(t->model);
+    for (int i = WEFT_LANE_SEND; i <= WEFT_LANE_RECEIVE; i++)
+        if (t->lanes[i])
+            WEFT_TRY(weft_comm_reserve(pp, t->lanes[i], boundary_bytes));
+    WEFT_TRY(weft_model_reserve(t->model, t->lanes[WEFT_LANE_COMPUTE]));
+    return t->evaluates ? WEFT_OK
+                        : weft_optimizer_reserve(t->optimizer, t->lanes[WEFT_LANE_COMPUTE],
+                                                 t->lanes[WEFT_LANE_REDUCE]);
+}
+
+static weft_status create_optimizer(weft_trainer *t)
+{
+    const weft_train_options *train = &t->config.train;
+    t->lr = (weft_lr_schedule){.style = (weft_lr_decay_style)train->lr_decay_style,
+                               .lr = train->lr,
+                               .min_lr = train->min_lr,
+                               .warmup_iters = train->lr_warmup_iters,
+                               .decay_iters = train->lr_decay_iters,
+                               .wsd_decay_iters = train->lr_wsd_decay_iters};
+    WEFT_TRY(weft_optimizer_create(
+        weft_model_parameters(t->model),
+        &(weft_optimizer_options){.adam_beta1 = train->adam_beta1,
+                                  .adam_beta2 = train->adam_beta2,
+                                  .adam_eps = train->adam_eps,
+                                  .weight_decay = train->weight_decay,
+                                  .clip_grad = train->clip_grad,
+                                  .distributed = t->config.parallel.use_distributed_optimizer,
+                                  .overlap = t->config.parallel.overlap_grad_reduce,
+                                  .loss_scale = loss_scale_of(train)},
+        &t->optimizer));
+    WEFT_TRY(reserve(t));
+    return weft_peak_find(&t->peak, &t->config, t->world, t->lanes[WEFT_LANE_COMPUTE]);
+}
+
+/* For the groups that are made from now on. Collective over the world. */
+static weft_status choose_comm(weft_trainer *t, const weft_config_source *source)
+{
+    const weft_device_options *o = &t->config.device;
+    if (o->kind != WEFT_DEVICE_KIND_CUDA && o->comm != WEFT_COMM_BY_NCCL)
+        return WEFT_OK;
+    weft_status status = weft_comm_use_nccl(t->world, t->device, (weft_comm_choice)o->comm, NULL);
+    if (status == WEFT_CONFIG)
+        weft_error_context(status, "device.comm");
+    return weft_config_locate(source, status);
+}
+
+static weft_status create(weft_trainer *t, bool evaluates, const weft_config *config,
+                          const weft_config_source *source, weft_comm *world, weft_arena *arena)
+{
+    memset(t, 0, sizeof *t);
+    t->evaluates = evaluates;
+    t->config = *config;
+    t->arena = arena;
+    t->world = world;
+    weft_mesh mesh = {0};
+    weft_status status = create_data(t, source);
+    if (status == WEFT_OK)
+        status = weft_setup_check_device(&t->config, source);
+    if (status == WEFT_OK)
+        status = weft_setup_device(&t->config, &t->device);
+    WEFT_TRY(weft_comm_agree(world, status));
+    WEFT_TRY(choose_comm(t, source));
+    WEFT_TRY(weft_comm_agree(world, create_mesh(t, source, &mesh)));
+    WEFT_TRY(weft_groups_create(world, &mesh, &t->groups));
+    WEFT_TRY(weft_comm_agree(world, weft_config_locate(source, create_local(t))));
+    return evaluates ? reserve(t) : create_optimizer(t);
+}
+
+weft_status weft_trainer_create(weft_trainer *t, const weft_config *config,
+                                const weft_config_source *source, weft_comm *world,
+                                weft_arena *arena)
+{
+    return create(t, false, config, source, world, arena);
+}
+
+weft_status weft_trainer_create_evaluating(weft_trainer *t, const weft_config *config,
+                                           const weft_config_source *source, weft_comm *world,
+                                           weft_arena *arena)
+{
+    return create(t, true, config, source, world, arena);
+}
+
+void weft_trainer_release(weft_trainer *t)
+{
+    weft_peak_release(&t->peak);
+    for (int i = 0; i < WEFT_NUM_LANES; i++)
+        weft_lane_destroy(t->lanes[i]);
+    weft_executor_release(&t->executor);
+    weft_trace_destroy(t->trace);
+    weft_optimizer_destroy(t->optimizer);
+    size_t boundary_bytes = t->model ? weft_model_boundary_bytes(t->model) : 0;
+    for (int i = 0; t->slot_memory && i < t->num_slots; i++)
+        if (t->slot_memory[i])
+            weft_device_free(t->device, WEFT_SPACE_DEVICE, t->slot_memory[i], boundary_bytes);
+    size_t seq = (size_t)t->config.model.seq_length;
+    size_t count = (size_t)t->num_batches * t->batch_tokens + 2 * seq;
+    if (t->tokens)
+        weft_device_free(t->device, WEFT_SPACE_PINNED, t->tokens, count * sizeof(int32_t));
+    if (t->labels)
+        weft_device_free(t->device, WEFT_SPACE_PINNED, t->labels, count * sizeof(int32_t));
+    weft_model_destroy(t->model);
+    weft_dataset_close(t->dataset);
+    weft_groups_release(&t->groups);
+    weft_device_destroy(t->device);
+    memset(t, 0, sizeof *t);
+}

@@ -1,0 +1,43 @@
+/* Parts of the trainer's set-up. Private to launcher/. */
+#ifndef WEFT_LAUNCHER_TRAINING_SETUP_H
+#define WEFT_LAUNCHER_TRAINING_SETUP_H
+
+#include "launcher/text/tokenizer.h"
+#include "launcher/training/trainer.h"
+
+/* The tokenizer description beside the dataset (PREFIX.json), NULL when there is none. */
+weft_status weft_setup_tokenizer_text(const weft_config *config, weft_arena *arena,
+                                      const char **out) WEFT_CHECKED;
+/* Opens the dataset and divides its samples; fills model.vocab_size from the dataset's tokenizer
+ * where the config leaves it 0, and refuses a dataset that asks for more. whole: reads every token
+ * to be sure, fills data.data_xxh64, and refuses what makes another run of the one that is resumed.
+ * *out is the caller's, also after an error where it is not NULL. Rank-local; errors point into the
+ * config. */
+weft_status weft_setup_data(weft_config *config, const weft_config_source *source, bool whole,
+                            weft_arena *arena, weft_dataset **out,
+                            weft_split splits[3]) WEFT_CHECKED;
+/* Reads all tokens: the largest id, and the XXH64 of the ids (32 bits each, whatever they are
+ * stored as) and of what identifies the tokenizer, 16 hexadecimal digits in the arena. */
+weft_status weft_setup_scan(const weft_dataset *dataset, const weft_tokenizer_info *tokenizer,
+                            weft_arena *arena, int32_t *out_most,
+                            const char **out_hash) WEFT_CHECKED;
+/* The same before any rank is there; nothing is kept. */
+weft_status weft_setup_check_data(const weft_config *config,
+                                  const weft_config_source *source) WEFT_CHECKED;
+/* Whether the application's layers make a model on this mesh, before any rank is there: its
+ * outline. Errors name the layer or point into the config. */
+weft_status weft_setup_check_model(const weft_config *config, const weft_config_source *source,
+                                   const weft_mesh *mesh) WEFT_CHECKED;
+/* Whether this machine has what device.kind asks for, before any rank is there. Errors: WEFT_CONFIG
+ * (built without it), WEFT_DEVICE (no driver or no GPU). */
+weft_status weft_setup_check_device(const weft_config *config,
+                                    const weft_config_source *source) WEFT_CHECKED;
+/* Starts the CUDA driver where it is going to be used, with the device's settings. */
+void weft_setup_driver(const weft_config *config);
+/* The device of device.kind: the CPU with this rank's share of the cores, or the GPU that the
+ * rank's number on this machine falls to; more ranks than GPUs share them in turn. */
+weft_status weft_setup_device(const weft_config *config, weft_device **out) WEFT_CHECKED;
+/* Fills executor.run and lanes with the trainer's tasks. */
+void weft_trainer_bind_tasks(weft_trainer *trainer);
+
+#endif

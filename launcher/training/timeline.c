@@ -1,0 +1,89 @@
+#include "launcher/training/timeline.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/text.h"
+#include "schedule/program.h"
+
+enum { NAME_BYTES = 64 };
+
+/* "rank 3: stage 1, tp 0": along axes of more than one rank. */
+static void name_rank(const weft_mesh *mesh, int rank, char out[NAME_BYTES])
+{
+    static const struct {
+        weft_axis axis;
+        const char *text;
+    } axes[] = {{WEFT_AXIS_PP, "stage"},
+                {WEFT_AXIS_TP, "tp"},
+                {WEFT_AXIS_CP, "cp"},
+                {WEFT_AXIS_DP, "dp"},
+                {WEFT_AXIS_EP, "ep"}};
+    weft_coords at = weft_mesh_coords(mesh, rank);
+    int used = snprintf(out, NAME_BYTES, "rank %d", rank), first = used;
+    for (size_t i = 0; i < sizeof axes / sizeof *axes; i++)
+        if (at.size[axes[i].axis] > 1 && used < NAME_BYTES)
+            used += snprintf(out + used, (size_t)(NAME_BYTES - used), "%s %s %d",
+                             used == first ? ":" : ",", axes[i].text, at.at[axes[i].axis]);
+}
+
+/* Slices of one track do not overlap. */
+static void measure(const weft_trace *trace, int ranks, double *out_us, double *out_bubble)
+{
+    const weft_slice *slices = weft_trace_slices(trace);
+    double first = INFINITY, last = -INFINITY, busy = 0;
+    for (size_t i = 0; i < weft_trace_count(trace); i++) {
+        first = fmin(first, slices[i].start_us);
+        last = fmax(last, slices[i].end_us);
+        if (slices[i].lane == WEFT_LANE_COMPUTE)
+            busy += slices[i].end_us - slices[i].start_us;
+    }
+    *out_us = last > first ? last - first : 0;
+    *out_bubble = *out_us > 0 ? fmax(0, 1 - busy / (ranks * *out_us)) : 0;
+}
+
+static weft_status write_file(const weft_trace *trace, const weft_mesh *mesh, int64_t step,
+                              const char *path, bool svg)
+{
+    char title[96], subtitle[256], axes[128];
+    double us, bubble;
+    measure(trace, mesh->world, &us, &bubble);
+    weft_mesh_print(mesh, axes, sizeof axes);
+    snprintf(title, sizeof title, "Step %" PRId64 ": %.4g %s, bubble %.0f %%", step,
+             us < 1e6 ? us / 1e3 : us / 1e6, us < 1e6 ? "ms" : "s", 100 * bubble);
+    snprintf(subtitle, sizeof subtitle, "%s: %s", weft_count_text(mesh->world, "rank").text, axes);
+    FILE *out = fopen(path, "w");
+    if (!out)
+        return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", path, strerror(errno));
+    weft_status status =
+        svg ? weft_trace_write_svg(trace, title, subtitle, out) : weft_trace_write_json(trace, out);
+    if (fclose(out) != 0 && status == WEFT_OK)
+        status = WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", path, strerror(errno));
+    return status;
+}
+
+weft_status weft_timeline_write(weft_trace *trace, const weft_mesh *mesh, int64_t step,
+                                const char *dir)
+{
+    char(*texts)[NAME_BYTES] = calloc((size_t)mesh->world, sizeof *texts);
+    const char **names = calloc((size_t)mesh->world, sizeof *names);
+    weft_status status =
+        texts && names ? WEFT_OK : WEFT_ERROR(WEFT_MEMORY, "out of memory: names of ranks");
+    for (int i = 0; status == WEFT_OK && i < mesh->world; i++) {
+        name_rank(mesh, i, texts[i]);
+        names[i] = texts[i];
+    }
+    weft_trace_name_ranks(trace, names, status == WEFT_OK ? mesh->world : 0);
+    for (int svg = 0; svg < 2 && status == WEFT_OK; svg++) {
+        char path[4096];
+        snprintf(path, sizeof path, "%s/trace.%s", dir, svg ? "svg" : "json");
+        status = write_file(trace, mesh, step, path, svg);
+    }
+    weft_trace_name_ranks(trace, NULL, 0);
+    free(texts);
+    free(names);
+    return status;
+}

@@ -1,0 +1,365 @@
+#include "launcher/training/trainer.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/log.h"
+#include "launcher/process/stop.h"
+#include "launcher/training/setup.h"
+#include "launcher/training/timeline.h"
+#include "parallel/checkpoint.h"
+
+/* --- tasks --------------------------------------------------------------------------------- */
+
+/* The slot of a ring among the task's slots; -1: none. */
+static int slot_of(const weft_task *task, int first, int length)
+{
+    const int32_t slots[] = {task->reads[0], task->reads[1], task->writes[0], task->writes[1]};
+    for (size_t i = 0; i < sizeof slots / sizeof slots[0]; i++)
+        if (first >= 0 && slots[i] >= first && slots[i] < first + length)
+            return slots[i];
+    return -1;
+}
+
+static weft_tensor boundary(const weft_trainer *t, int slot)
+{
+    const weft_shape *shape = weft_model_get_shape(t->model);
+    size_t rows = shape->seq * shape->batch / (size_t)(shape->sequence_parallel ? shape->tp : 1);
+    return weft_tensor_2d(slot < 0 ? NULL : t->slot_memory[slot], shape->dtype, rows,
+                          shape->hidden);
+}
+
+static int stage_of(const weft_trainer *t)
+{
+    return t->groups.coords.at[WEFT_AXIS_PP];
+}
+
+/* Rank-local micro-batch m is number m * dp + dp_rank of the global batch. */
+static uint64_t global_micro_batch(const weft_trainer *t, int m)
+{
+    return (uint64_t)m * (uint64_t)t->groups.mesh.dp + (uint64_t)t->groups.coords.at[WEFT_AXIS_DP];
+}
+
+static weft_status run_forward(void *context, const weft_task *task, weft_lane *lane)
+{
+    weft_trainer *t = context;
+    const weft_pipeline_slots *slots = t->running_slots;
+    int m = task->micro_batch, stage = stage_of(t);
+    int activation = slot_of(task, slots->activation, slots->num_activation);
+    size_t at = (size_t)m * t->batch_tokens;
+    weft_micro_batch micro_batch = {
+        .tokens = t->tokens + at,
+        .labels = t->labels + at,
+        .step = t->running_step,
+        .first_sample = global_micro_batch(t, m) * (uint64_t)t->config.train.micro_batch_size,
+        .overwrite = m == 0,
+        .last = m == t->shape.num_micro_batches - 1,
+        .loss_scale = (float)(weft_loss_scale_factor(&t->running_scale) / t->running_batches),
+        .training = !t->running_eval};
+    weft_tensor x = boundary(t, activation);
+    weft_tensor y = boundary(t, slot_of(task, slots->output, 2));
+    return weft_model_forward(t->model, activation - slots->activation, &micro_batch, lane,
+                              stage > 0 ? &x : NULL, stage < t->groups.mesh.pp - 1 ? &y : NULL);
+}
+
+static weft_status layer_done(void *context, int layer, weft_lane *lane)
+{
+    weft_trainer *t = context;
+    return weft_optimizer_layer_done(t->optimizer, layer, lane, t->lanes[WEFT_LANE_REDUCE]);
+}
+
+static weft_status run_backward(void *context, const weft_task *task, weft_lane *lane)
+{
+    weft_trainer *t = context;
+    const weft_pipeline_slots *slots = t->running_slots;
+    int stage = stage_of(t);
+    weft_tensor dy = boundary(t, slot_of(task, slots->gradient, 2));
+    weft_tensor dx = boundary(t, slot_of(task, slots->input_gradient, 2));
+    return weft_model_backward(
+        t->model, slot_of(task, slots->activation, slots->num_activation) - slots->activation, lane,
+        stage < t->groups.mesh.pp - 1 ? &dy : NULL, stage > 0 ? &dx : NULL,
+        weft_optimizer_overlaps(t->optimizer) ? layer_done : NULL, t);
+}
+
+static weft_status run_send(void *context, const weft_task *task, weft_lane *lane)
+{
+    weft_trainer *t = context;
+    return weft_send(t->groups.by_axis[WEFT_AXIS_PP], lane, task->peer, (int)task->flow,
+                     t->slot_memory[task->reads[0]], weft_model_boundary_bytes(t->model));
+}
+
+static weft_status run_receive(void *context, const weft_task *task, weft_lane *lane)
+{
+    weft_trainer *t = context;
+    return weft_recv(t->groups.by_axis[WEFT_AXIS_PP], lane, task->peer, (int)task->flow,
+                     t->slot_memory[task->writes[0]], weft_model_boundary_bytes(t->model));
+}
+
+static weft_status run_reduce(void *context, const weft_task *task, weft_lane *lane)
+{
+    (void)task;
+    weft_trainer *t = context;
+    return weft_optimizer_reduce_finish(t->optimizer, t->lanes[WEFT_LANE_COMPUTE], lane);
+}
+
+/* The number that AdamW and the learning rate know a step by: skipped ones do not count. */
+static int64_t update_number(const weft_trainer *t, int64_t step)
+{
+    return step - weft_optimizer_loss_scale(t->optimizer)->skipped_steps;
+}
+
+static weft_status run_step(void *context, const weft_task *task, weft_lane *lane)
+{
+    (void)task;
+    weft_trainer *t = context;
+    int64_t update = update_number(t, t->running_step);
+    return weft_optimizer_step(t->optimizer, lane, t->lanes[WEFT_LANE_REDUCE],
+                               &weft_model_metrics(t->model)->loss_sum, update,
+                               weft_lr_at(&t->lr, update));
+}
+
+void weft_trainer_bind_tasks(weft_trainer *t)
+{
+    weft_executor *ex = &t->executor;
+    memcpy(ex->lanes, t->lanes, sizeof ex->lanes);
+    ex->run[WEFT_TASK_FORWARD] = run_forward;
+    ex->run[WEFT_TASK_BACKWARD] = run_backward;
+    ex->run[WEFT_TASK_SEND] = run_send;
+    ex->run[WEFT_TASK_RECEIVE] = run_receive;
+    ex->run[WEFT_TASK_REDUCE] = run_reduce;
+    ex->run[WEFT_TASK_STEP] = run_step;
+    ex->context = t;
+}
+
+/* --- steps --------------------------------------------------------------------------------- */
+
+/* Reads this rank's micro-batches of the global batch that starts at `first_sample`. Every rank
+ * finds its samples from the number alone. Token t = s * B + b. */
+static weft_status read_batch(weft_trainer *t, const weft_split *split, bool shuffle,
+                              uint64_t first_sample)
+{
+    size_t seq = (size_t)t->config.model.seq_length;
+    size_t batch = (size_t)t->config.train.micro_batch_size;
+    int stage = stage_of(t);
+    if (stage > 0 && stage < t->groups.mesh.pp - 1)
+        return WEFT_OK;
+    int32_t *row = t->tokens + (size_t)t->num_batches * t->batch_tokens; /* 2 * seq of scratch */
+    for (int m = 0; m < t->num_batches; m++)
+        for (size_t b = 0; b < batch; b++) {
+            uint64_t number = first_sample + global_micro_batch(t, m) * batch + b;
+            WEFT_TRY(weft_split_read(t->dataset, split, (uint64_t)t->config.train.seed, shuffle,
+                                     number, row, row + seq));
+            size_t at = (size_t)m * t->batch_tokens + b;
+            for (size_t s = 0; s < seq; s++) {
+                t->tokens[at + s * batch] = row[s];
+                t->labels[at + s * batch] = row[seq + s];
+            }
+        }
+    return WEFT_OK;
+}
+
+static int batches_of(const weft_trainer *t)
+{
+    return (int)(t->config.train.global_batch_size / t->config.train.micro_batch_size);
+}
+
+/* Runs the training or the evaluation program once. */
+static weft_status run(weft_trainer *t, bool eval, int64_t step)
+{
+    t->running_eval = eval;
+    t->running_slots = eval ? &t->eval_slots : &t->slots;
+    t->running_step = step;
+    t->running_batches = batches_of(t);
+    if (!t->evaluates)
+        t->running_scale = *weft_optimizer_loss_scale(t->optimizer);
+    weft_model_clear_metrics(t->model);
+    return weft_program_run(eval ? &t->eval_program : &t->program, &t->executor);
+}
+
+/* Sums and maxima over the world, in fixed order of fields. */
+static weft_status reduce_result(weft_trainer *t, double step_ms, weft_step_result *out)
+{
+    const weft_metrics *m = weft_model_metrics(t->model);
+    weft_device_stats stats;
+    weft_device_get_stats(t->device, &stats);
+    const weft_metric_list *list = weft_model_metric_list(t->model);
+    const weft_metric *own = weft_model_own_metrics(t->model);
+    double sums[5 + 2 * WEFT_MAX_METRICS] = {m->loss_sum, m->aux_loss, m->load_sum, m->load_count,
+                                             m->dropped};
+    bool counts = own && t->groups.coords.at[WEFT_AXIS_TP] == 0;
+    for (int i = 0; i < list->count && counts; i++) {
+        sums[5 + 2 * i] = own[i].sum;
+        sums[6 + 2 * i] = own[i].count;
+    }
+    double most[3] = {step_ms, (double)stats.bytes_peak, weft_stop_asked()};
+    WEFT_TRY(weft_comm_all_reduce_host(t->world, sums, 5 + 2 * (size_t)list->count, WEFT_F64,
+                                       WEFT_REDUCE_SUM));
+    WEFT_TRY(weft_comm_all_reduce_host(t->world, most, 3, WEFT_F64, WEFT_REDUCE_MAX));
+    const weft_train_options *train = &t->config.train;
+    out->tokens = (double)(train->global_batch_size * t->config.model.seq_length);
+    out->loss = sums[0] / out->tokens;
+    out->aux_loss = sums[1] / batches_of(t);
+    out->expert_load = sums[3] > 0 ? sums[2] / sums[3] : 0;
+    out->dropped_tokens = sums[4];
+    out->own = list;
+    for (int i = 0; i < list->count; i++)
+        out->own_values[i] = list->rows[i].kind == WEFT_METRIC_SUM
+                                 ? sums[5 + 2 * i]
+                                 : sums[5 + 2 * i] / sums[6 + 2 * i];
+    out->step_ms = most[0];
+    out->tokens_per_s = out->tokens / (out->step_ms / 1e3);
+    out->device_bytes_peak = most[1];
+    out->stop = most[2] != 0;
+    return WEFT_OK;
+}
+
+static void note_peak(weft_trainer *t, weft_step_result *out)
+{
+    double flops = t->flops_per_sample * (double)t->config.train.global_batch_size;
+    out->mfu = weft_peak_share(&t->peak, flops / (out->step_ms / 1e3 * t->groups.mesh.world));
+    out->peak_flops = t->peak.flops;
+    out->flops_per_token = flops / out->tokens;
+    if (t->told_peak != t->peak.flops)
+        out->peak_from = weft_peak_source_text(t->peak.source);
+    t->told_peak = t->peak.flops;
+}
+
+static void note_moe(weft_trainer *t, weft_step_result *out)
+{
+    if (!t->moe.travels)
+        return;
+    out->moe = t->moe.options;
+    out->moe.pipeline = weft_model_moe_pipeline(t->model);
+    if (!t->moe.told && t->moe.reason[0])
+        out->moe_choice = t->moe.reason;
+    weft_moe_selection_tell(&t->moe);
+}
+
+weft_status weft_trainer_step(weft_trainer *t, weft_step_result *out)
+{
+    int64_t step = t->step + 1;
+    *out = (weft_step_result){.step = step, .lr = weft_lr_at(&t->lr, update_number(t, step))};
+    double start = weft_now_us();
+    WEFT_TRY(read_batch(t, &t->splits[0], true, (uint64_t)t->consumed_samples));
+    WEFT_TRY(weft_moe_selection_before(&t->moe, t->model));
+    note_moe(t, out);
+    bool traced = step == t->config.log.trace_step;
+    if (traced) {
+        WEFT_TRY(weft_comm_barrier(t->world));
+        WEFT_TRY(weft_model_keep_spans(t->model, true));
+        t->executor.trace_origin_us = weft_now_us();
+        t->executor.trace = t->trace;
+    }
+    weft_status status = run(t, false, step);
+    t->executor.trace = NULL;
+    if (traced && status == WEFT_OK)
+        status = weft_model_add_spans(t->model, t->trace, t->executor.trace_origin_us,
+                                      weft_comm_rank(t->world));
+    if (traced && status == WEFT_OK)
+        status = weft_model_keep_spans(t->model, false);
+    if (status != WEFT_OK)
+        return weft_error_context(status, "step %lld", (long long)step);
+    out->grad_norm = weft_optimizer_grad_norm(t->optimizer);
+    out->loss_scale = t->running_scale.scale;
+    out->skipped_steps = weft_optimizer_loss_scale(t->optimizer)->skipped_steps;
+    out->skipped = out->skipped_steps > t->running_scale.skipped_steps;
+    t->step = step;
+    t->consumed_samples += t->config.train.global_batch_size;
+    WEFT_TRY(reduce_result(t, (weft_now_us() - start) / 1e3, out));
+    note_peak(t, out);
+    weft_moe_selection_after(&t->moe, out->step_ms);
+    return weft_peak_look(&t->peak, out->step_ms);
+}
+
+weft_status weft_trainer_evaluate(weft_trainer *t, weft_split_kind split, weft_evaluation *out)
+{
+    static const char *const names[] = {"training", "validation", "test"};
+    double loss = 0;
+    weft_step_result result;
+    int64_t batch = t->config.train.global_batch_size;
+    for (int64_t i = 0; i < t->config.train.eval_iters; i++) {
+        WEFT_TRY(read_batch(t, &t->splits[split], false, (uint64_t)(i * batch)));
+        WEFT_TRY(run(t, true, t->step));
+        WEFT_TRY(reduce_result(t, 1, &result));
+        loss += result.loss;
+    }
+    loss /= (double)t->config.train.eval_iters;
+    if (!isfinite(loss))
+        return WEFT_ERROR(WEFT_DIVERGED, "step %lld: %s loss is %g", (long long)t->step,
+                          names[split], loss);
+    *out = (weft_evaluation){loss, result.tokens * (double)t->config.train.eval_iters};
+    return WEFT_OK;
+}
+
+/* --- state --------------------------------------------------------------------------------- */
+
+weft_status weft_trainer_start(weft_trainer *t, const char *checkpoint)
+{
+    weft_lane *lane = t->lanes[WEFT_LANE_COMPUTE];
+    if (!checkpoint) {
+        WEFT_TRY(weft_optimizer_initialize(t->optimizer, lane, (uint64_t)t->config.train.seed));
+        return weft_lane_sync(lane);
+    }
+    weft_checkpoint_info info;
+    weft_status status = weft_checkpoint_read_info(checkpoint, &info);
+    WEFT_TRY(weft_comm_agree(t->world, status));
+    t->step = info.step;
+    if (t->evaluates)
+        return weft_checkpoint_load_weights(checkpoint, weft_model_parameters(t->model), lane);
+    WEFT_TRY(weft_checkpoint_load(checkpoint, weft_model_parameters(t->model), t->optimizer, lane));
+    t->consumed_samples = info.consumed_samples;
+    weft_loss_scale *scale = weft_optimizer_loss_scale(t->optimizer);
+    if (weft_loss_scale_is_on(scale) && weft_loss_scale_is_on(&info.loss_scale))
+        *scale = info.loss_scale;
+    return weft_lane_sync(lane);
+}
+
+weft_status weft_trainer_save(weft_trainer *t, const char *dir)
+{
+    const char *config, *tokenizer = NULL;
+    weft_arena arena = {0};
+    weft_config chosen = t->config;
+    weft_moe_selection_keep(&t->moe, &chosen.parallel);
+    weft_status status = weft_config_text(&chosen, &arena, &config);
+    if (status == WEFT_OK)
+        status = weft_setup_tokenizer_text(&t->config, &arena, &tokenizer);
+    status = weft_comm_agree(t->world, status);
+    if (status == WEFT_OK)
+        status = weft_checkpoint_save(
+            dir,
+            &(weft_checkpoint_info){.step = t->step,
+                                    .consumed_samples = t->consumed_samples,
+                                    .seed = (uint64_t)t->config.train.seed,
+                                    .loss_scale = *weft_optimizer_loss_scale(t->optimizer)},
+            weft_model_parameters(t->model), t->optimizer, config, tokenizer);
+    weft_arena_release(&arena);
+    return status;
+}
+
+weft_status weft_trainer_write_trace(weft_trainer *t, const char *dir)
+{
+    int64_t count = (int64_t)weft_trace_count(t->trace), most = count;
+    size_t world = (size_t)t->groups.mesh.world;
+    WEFT_TRY(weft_comm_all_reduce_host(t->world, &most, 1, WEFT_I64, WEFT_REDUCE_MAX));
+    if (most == 0)
+        return WEFT_OK;
+    weft_slice *mine = calloc((size_t)most, sizeof *mine);
+    weft_slice *all = calloc(world * (size_t)most, sizeof *all);
+    weft_status status = mine && all ? WEFT_OK : WEFT_ERROR(WEFT_MEMORY, "out of memory: trace");
+    if (status == WEFT_OK) {
+        memcpy(mine, weft_trace_slices(t->trace), (size_t)count * sizeof *mine);
+        status = weft_comm_all_gather_host(t->world, mine, all, (size_t)most * sizeof *mine);
+    }
+    if (status == WEFT_OK && weft_comm_rank(t->world) == 0) {
+        weft_trace_clear(t->trace);
+        for (size_t i = 0; i < world * (size_t)most && status == WEFT_OK; i++)
+            if (all[i].name[0]) /* ranks with fewer slices left the rest zero */
+                status = weft_trace_add(t->trace, &all[i]);
+        if (status == WEFT_OK)
+            status = weft_timeline_write(t->trace, &t->groups.mesh, t->step, dir);
+    }
+    free(mine);
+    free(all);
+    return weft_comm_agree(t->world, status);
+}
