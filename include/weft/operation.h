@@ -47,10 +47,10 @@ typedef struct weft_operation {
     uint64_t m, n, k, count; /* GEMM: count products [m, k] x [k, n] */
     uint64_t flops;          /* executed: 2mnk times count, half of it where causal attention skips
                                 what it masks */
-    uint64_t bytes;          /* MEMORY: read and written. COLLECTIVE: of the buffer that is passed to
-                                the group (of a gather, what all ranks give) */
-    uint64_t kernels;        /* MEMORY: launches */
-    weft_axis axis;          /* COLLECTIVE */
+    uint64_t bytes;   /* MEMORY: read and written. COLLECTIVE: of the buffer that is passed to
+                         the group (of a gather, what all ranks give) */
+    uint64_t kernels; /* MEMORY: launches */
+    weft_axis axis;   /* COLLECTIVE */
     weft_collective collective;
 } weft_operation;
 

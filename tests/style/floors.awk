@@ -19,7 +19,7 @@ BEGIN {
     for (i in names)
         public_floor[names[i]] = "core"
     public_floor["kernels"] = "kernels"
-    public_floor["parameter"] = public_floor["mesh"] = "parallel"
+    public_floor["parameter"] = public_floor["mesh"] = public_floor["operation"] = "parallel"
     public_floor["layer"] = public_floor["model"] = public_floor["check"] = "layers"
     public_floor["weft"] = public_floor["application"] = "launcher"
 
