@@ -80,8 +80,7 @@ static void add_updates(weft_optimizer *o, const weft_owned *owned, int first_pi
         if (previous && previous->weight_decay == decay)
             previous->count = end - previous->first;
         else
-            o->updates[o->num_updates++] = (weft_update){.section = owned->section,
-                                                         .first = piece->at,
+            o->updates[o->num_updates++] = (weft_update){.first = piece->at,
                                                          .count = end - piece->at,
                                                          .state = piece->state,
                                                          .weight_decay = decay};
@@ -147,11 +146,92 @@ static weft_status lay_out(weft_optimizer *o)
             o->state_count += range->count;
             int first_piece = o->num_pieces;
             add_pieces(o, range);
+            range->first_update = o->num_updates;
             add_updates(o, range, first_piece);
+            range->end_update = o->num_updates;
             add_norm_runs(o, first_piece);
         }
     }
     return WEFT_OK;
+}
+
+static weft_bucket_sum sum_of(const weft_optimizer *o, weft_section_kind kind)
+{
+    const weft_groups *groups = weft_parameters_groups(o->parameters);
+    if (kind == WEFT_SECTION_DENSE_SUM && weft_comm_size(groups->by_axis[WEFT_AXIS_TP]) > 1)
+        return WEFT_BUCKET_SUM_TENSOR;
+    if (kind == WEFT_SECTION_EMBEDDING && groups->embedding)
+        return WEFT_BUCKET_SUM_TIED;
+    return WEFT_BUCKET_SUM_NONE;
+}
+
+/* The layer that an owned range's bucket waits for. Buckets of a section start in their order. */
+static int32_t layer_of(const weft_optimizer *o, int owned)
+{
+    const weft_owned *range = &o->owned[owned];
+    const weft_section *section = weft_parameters_section(o->parameters, range->section);
+    bool is_early = range->section == WEFT_SECTION_DENSE || range->section == WEFT_SECTION_EXPERT;
+    if (!o->options.overlap || !is_early)
+        return -1;
+    int32_t layer = section->buckets[0].first_layer;
+    for (int b = 1; b <= range->bucket; b++)
+        if (section->buckets[b].first_layer < layer)
+            layer = section->buckets[b].first_layer;
+    return layer;
+}
+
+static int first_owned(const weft_optimizer *o, weft_section_kind kind)
+{
+    int i = 0;
+    while (i < o->num_owned && o->owned[i].section < kind)
+        i++;
+    return i;
+}
+
+static void start_next(weft_optimizer *o, int *count, int owned)
+{
+    const weft_owned *range = &o->owned[owned];
+    const weft_section *section = weft_parameters_section(o->parameters, range->section);
+    bool reduces = weft_comm_size(section->group) > 1;
+    o->shapes[*count] = (weft_bucket_shape){.layer = layer_of(o, owned),
+                                            .sum = sum_of(o, range->section),
+                                            .reduces = reduces,
+                                            .gathers = reduces && o->options.distributed,
+                                            .elements = section->buckets[range->bucket].count};
+    o->order[(*count)++] = owned;
+}
+
+/* Dense buckets and those of experts as layers complete them, the dense ones first where one layer
+ * completes both; then the sections that are summed first. */
+static weft_status order_buckets(weft_optimizer *o)
+{
+    void *shapes, *order;
+    size_t capacity = (size_t)o->num_owned + 1;
+    WEFT_TRY(weft_arena_alloc_array(&o->arena, capacity, sizeof *o->shapes, &shapes));
+    WEFT_TRY(weft_arena_alloc_array(&o->arena, capacity, sizeof *o->order, &order));
+    o->shapes = shapes;
+    o->order = order;
+
+    int dense = 0, end_dense = first_owned(o, WEFT_SECTION_DENSE_SUM), count = 0;
+    int expert = first_owned(o, WEFT_SECTION_EXPERT), end_expert = o->num_owned;
+    while (dense < end_dense || expert < end_expert) {
+        bool is_dense = expert == end_expert ||
+                        (dense < end_dense && layer_of(o, dense) >= layer_of(o, expert));
+        start_next(o, &count, is_dense ? dense++ : expert++);
+    }
+    for (int i = end_dense; i < first_owned(o, WEFT_SECTION_EXPERT); i++)
+        start_next(o, &count, i);
+    return WEFT_OK;
+}
+
+int weft_optimizer_num_buckets(const weft_optimizer *o)
+{
+    return o->num_owned;
+}
+
+weft_bucket_shape weft_optimizer_bucket(const weft_optimizer *o, int bucket)
+{
+    return o->shapes[bucket];
 }
 
 static size_t norm_sums_bytes(const weft_optimizer *o)
@@ -209,6 +289,7 @@ static weft_status init(weft_optimizer *o)
 {
     weft_lane *lane;
     WEFT_TRY(lay_out(o));
+    WEFT_TRY(order_buckets(o));
     WEFT_TRY(allocate(o));
     WEFT_TRY(weft_lane_create(weft_parameters_device(o->parameters), 0, "optimizer", &lane));
     weft_status status = clear_state(o, lane, WEFT_STATE_MASTER);
@@ -322,6 +403,7 @@ weft_state_piece weft_optimizer_piece(const weft_optimizer *o, int index)
 weft_status weft_optimizer_reload(weft_optimizer *o, weft_lane *lane)
 {
     const size_t weight_bytes = weft_dtype_bytes(weft_parameters_dtype(o->parameters));
+    o->overflowed = false; /* no step is under way that could be skipped */
     for (int i = 0; o->state[WEFT_STATE_MASTER] && i < o->num_owned; i++) {
         const weft_owned *owned = &o->owned[i];
         weft_section *s = weft_parameters_section(o->parameters, owned->section);
@@ -331,5 +413,7 @@ weft_status weft_optimizer_reload(weft_optimizer *o, weft_lane *lane)
                                       .from = o->state[WEFT_STATE_MASTER] + owned->state,
                                       .to = (char *)s->weights + owned->first * weight_bytes)));
     }
-    return weft_optimizer_gather_weights(o, lane);
+    for (int i = 0; i < o->num_owned; i++)
+        WEFT_TRY(weft_optimizer_gather(o, i, lane));
+    return WEFT_OK;
 }

@@ -15,6 +15,7 @@
 #ifndef WEFT_PARALLEL_OPTIMIZER_H
 #define WEFT_PARALLEL_OPTIMIZER_H
 
+#include "core/bucket.h"
 #include "parallel/loss_scale.h"
 #include "parallel/parameters.h"
 
@@ -43,6 +44,41 @@ weft_status weft_optimizer_initialize(weft_optimizer *optimizer, weft_lane *lane
 /* Pins what the largest reduction and gather of a bucket need (weft_comm_reserve). */
 weft_status weft_optimizer_reserve(const weft_optimizer *optimizer, weft_lane *compute,
                                    weft_lane *reduce) WEFT_CHECKED;
+
+/* The buckets, in the order in which all ranks of a stage start their reductions: those that are
+ * complete while the last backward still runs (with options.overlap), by layer; then those of
+ * sections that are summed first, which wait for the end: a sum between the first and the last
+ * stage would hold up the buckets behind it. */
+int weft_optimizer_num_buckets(const weft_optimizer *optimizer);
+weft_bucket_shape weft_optimizer_bucket(const weft_optimizer *optimizer, int bucket);
+
+/* A step's pieces. Each enqueues on one lane; what they wait for on others is the caller's to say.
+ * They are collective over the group that is named. */
+
+/* Sums a section over TP or between the stages that hold it (`sum`), before any of its buckets is
+ * reduced. */
+weft_status weft_optimizer_sum(weft_optimizer *optimizer, weft_bucket_sum sum,
+                               weft_lane *lane) WEFT_CHECKED;
+/* Sums a bucket over its gradient group: whole, or with ZeRO-1 each rank its share. */
+weft_status weft_optimizer_reduce(weft_optimizer *optimizer, int bucket,
+                                  weft_lane *lane) WEFT_CHECKED;
+/* The global norm of the reduced gradients, and the clipping factor, which is Megatron-LM's:
+ * gradients times clip_grad / (norm + 1e-6) where that is below 1. The calling thread waits for
+ * what is enqueued. `loss`: this rank's part of the loss, host memory that is filled when `lane`
+ * gets here; NULL: none. A loss or a norm that is not finite makes the lane's status WEFT_DIVERGED
+ * on every rank, with the rank and, of the norm, the first parameter whose gradient is not finite.
+ * With a loss scale a norm that is not finite makes this step's updates and gathers do nothing, on
+ * every rank; the error comes when the scale cannot be lowered. World. */
+weft_status weft_optimizer_norm(weft_optimizer *optimizer, weft_lane *lane,
+                                const double *loss) WEFT_CHECKED;
+/* AdamW of what this rank owns of a bucket, after the norm. `step` from 1, as AdamW counts: steps
+ * that were skipped are none. */
+weft_status weft_optimizer_update(weft_optimizer *optimizer, int bucket, weft_lane *lane,
+                                  int64_t step, double lr) WEFT_CHECKED;
+/* With ZeRO-1 gives a bucket's updated weights to all ranks of its gradient group. */
+weft_status weft_optimizer_gather(weft_optimizer *optimizer, int bucket,
+                                  weft_lane *lane) WEFT_CHECKED;
+
 /* Whether layer_done starts anything on this rank; else it need not be called. */
 bool weft_optimizer_overlaps(const weft_optimizer *optimizer);
 /* Gradients of `layer` and of all layers after it are final on `compute` from here on (last
@@ -53,16 +89,7 @@ weft_status weft_optimizer_layer_done(weft_optimizer *optimizer, int layer, weft
 /* All layers are done. Enqueues on `reduce`. */
 weft_status weft_optimizer_reduce_finish(weft_optimizer *optimizer, weft_lane *compute,
                                          weft_lane *reduce) WEFT_CHECKED;
-/* Enqueues norm, clip, AdamW and weight all-gather on `lane`, after the reductions, and waits for
- * this rank's part of the norm. `step` from 1, as AdamW counts: steps that were skipped are none.
- * Clipping is Megatron-LM's: gradients times clip_grad / (norm + 1e-6) where that is below 1. The
- * norm is there once the lane has passed (weft_optimizer_grad_norm). `loss`: this rank's part of
- * the loss, host memory that is filled when `lane` gets here; NULL: none. A loss or a norm that is
- * not finite makes the lane's status WEFT_DIVERGED on every rank, with the rank and, of the norm,
- * the first parameter whose gradient is not finite; no rank steps. With a loss scale it waits for
- * the norm, and where that is not finite skips the step on every rank; the error comes when the
- * scale cannot be lowered. Later forwards and backwards come after this on the same lane, or wait
- * for it. Collective over the world. */
+/* Norm, updates and gathers on `lane`, after the reductions on `reduce`. */
 weft_status weft_optimizer_step(weft_optimizer *optimizer, weft_lane *lane, weft_lane *reduce,
                                 const double *loss, int64_t step, double lr) WEFT_CHECKED;
 /* The global norm before clipping of the last step; valid after the lane passed it. */

@@ -11,6 +11,7 @@ typedef struct weft_owned {
     int bucket;
     size_t first, count; /* elements of the section */
     size_t state;        /* where its elements start in the state arrays */
+    int first_update, end_update;
 } weft_owned;
 
 /* The part of one parameter inside an owned range. */
@@ -30,7 +31,6 @@ typedef struct weft_norm_run {
 
 /* A run of owned elements with one weight decay: one AdamW call. */
 typedef struct weft_update {
-    weft_section_kind section;
     size_t first, count, state;
     float weight_decay;
 } weft_update;
@@ -57,6 +57,8 @@ struct weft_optimizer {
 
     weft_owned *owned;
     int num_owned;
+    weft_bucket_shape *shapes; /* [num_owned], in the order of starting */
+    int *order;                /* [num_owned], by that order: the owned range */
     weft_owned_piece *pieces;
     int num_pieces;
     weft_update *updates;
@@ -72,13 +74,11 @@ struct weft_optimizer {
     bool overflowed; /* in the last step */
 
     weft_event *compute_done, *reduced;
-    int next_bucket[WEFT_NUM_SECTIONS]; /* first one whose reduction has not started */
+    int next_bucket; /* first one whose reduction has not started */
 };
 
 /* The first element and the number of elements of a bucket that this rank owns. */
 void weft_optimizer_share(const weft_optimizer *optimizer, weft_section_kind kind, int bucket,
                           size_t *first, size_t *count);
-/* Gives every rank of the gradient groups the weights that their owners hold (ZeRO-1). */
-weft_status weft_optimizer_gather_weights(weft_optimizer *optimizer, weft_lane *lane);
 
 #endif

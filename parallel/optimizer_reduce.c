@@ -1,39 +1,29 @@
 #include "parallel/optimizer_internal.h"
 
-static weft_status start_bucket(weft_optimizer *o, weft_section_kind kind, int bucket,
-                                weft_lane *reduce)
+weft_status weft_optimizer_sum(weft_optimizer *o, weft_bucket_sum sum, weft_lane *lane)
 {
-    weft_section *section = weft_parameters_section(o->parameters, kind);
-    const weft_bucket *b = &section->buckets[bucket];
-    size_t first, count;
+    const weft_groups *groups = weft_parameters_groups(o->parameters);
+    bool is_tied = sum == WEFT_BUCKET_SUM_TIED;
+    weft_comm *group = is_tied ? groups->embedding : groups->by_axis[WEFT_AXIS_TP];
+    weft_section *section = weft_parameters_section(
+        o->parameters, is_tied ? WEFT_SECTION_EMBEDDING : WEFT_SECTION_DENSE_SUM);
+    return weft_all_reduce(group, lane, section->grads, section->count, WEFT_F32, WEFT_REDUCE_SUM);
+}
 
-    if (weft_comm_size(section->group) == 1)
+weft_status weft_optimizer_reduce(weft_optimizer *o, int bucket, weft_lane *lane)
+{
+    const weft_owned *owned = &o->owned[o->order[bucket]];
+    weft_section *section = weft_parameters_section(o->parameters, owned->section);
+    const weft_bucket *b = &section->buckets[owned->bucket];
+
+    if (!o->shapes[bucket].reduces)
         return WEFT_OK;
     if (!o->options.distributed)
-        return weft_all_reduce(section->group, reduce, section->grads + b->offset, b->count,
-                               WEFT_F32, WEFT_REDUCE_SUM);
-    weft_optimizer_share(o, kind, bucket, &first, &count);
-    return weft_reduce_scatter(section->group, reduce, section->grads + b->offset,
-                               section->grads + first, count, WEFT_F32, WEFT_REDUCE_SUM);
-}
-
-/* Starts a section's buckets in order, up to the first that still waits for a layer before
- * `layer`. */
-static weft_status start_section(weft_optimizer *o, weft_section_kind kind, int layer,
-                                 weft_lane *reduce)
-{
-    const weft_section *section = weft_parameters_section(o->parameters, kind);
-    int *next = &o->next_bucket[kind];
-    while (*next < section->num_buckets && section->buckets[*next].first_layer >= layer)
-        WEFT_TRY(start_bucket(o, kind, (*next)++, reduce));
-    return WEFT_OK;
-}
-
-static bool is_ready(const weft_optimizer *o, weft_section_kind kind, int layer)
-{
-    const weft_section *section = weft_parameters_section(o->parameters, kind);
-    int next = o->next_bucket[kind];
-    return next < section->num_buckets && section->buckets[next].first_layer >= layer;
+        return weft_all_reduce(section->group, lane, section->grads + b->offset, b->count, WEFT_F32,
+                               WEFT_REDUCE_SUM);
+    return weft_reduce_scatter(section->group, lane, section->grads + b->offset,
+                               section->grads + owned->first, owned->count, WEFT_F32,
+                               WEFT_REDUCE_SUM);
 }
 
 static weft_status after_compute(weft_optimizer *o, weft_lane *compute, weft_lane *reduce)
@@ -63,55 +53,43 @@ weft_status weft_optimizer_reserve(const weft_optimizer *o, weft_lane *compute, 
     return WEFT_OK;
 }
 
-static bool is_summed(const weft_optimizer *o, weft_section_kind kind)
-{
-    const weft_section *section = weft_parameters_section(o->parameters, kind);
-    return section->num_buckets > 0 && weft_comm_size(section->group) > 1;
-}
-
 bool weft_optimizer_overlaps(const weft_optimizer *o)
 {
-    return o->options.overlap &&
-           (is_summed(o, WEFT_SECTION_DENSE) || is_summed(o, WEFT_SECTION_EXPERT));
+    bool overlaps = false;
+    for (int b = 0; b < o->num_owned; b++)
+        overlaps = overlaps || (o->shapes[b].layer >= 0 && o->shapes[b].reduces);
+    return overlaps;
 }
 
-/* The sections that are summed over another group first wait for the end: a sum between the first
- * and the last stage would hold up the buckets behind it. */
+/* Starts buckets in order, up to the first that still waits for a layer before `layer`. */
+static weft_status start_buckets(weft_optimizer *o, int layer, weft_lane *reduce)
+{
+    for (; o->next_bucket < o->num_owned; o->next_bucket++) {
+        const weft_bucket_shape *shape = &o->shapes[o->next_bucket];
+        bool is_first = o->next_bucket == 0 || shape[-1].sum != shape->sum;
+        if (shape->layer < layer)
+            break;
+        if (shape->sum != WEFT_BUCKET_SUM_NONE && is_first)
+            WEFT_TRY(weft_optimizer_sum(o, shape->sum, reduce));
+        WEFT_TRY(weft_optimizer_reduce(o, o->next_bucket, reduce));
+    }
+    return WEFT_OK;
+}
+
 weft_status weft_optimizer_layer_done(weft_optimizer *o, int layer, weft_lane *compute,
                                       weft_lane *reduce)
 {
-    if (!o->options.overlap)
-        return WEFT_OK;
-    if (!is_ready(o, WEFT_SECTION_DENSE, layer) && !is_ready(o, WEFT_SECTION_EXPERT, layer))
+    if (o->next_bucket == o->num_owned || o->shapes[o->next_bucket].layer < layer)
         return WEFT_OK;
     WEFT_TRY(after_compute(o, compute, reduce));
-    WEFT_TRY(start_section(o, WEFT_SECTION_DENSE, layer, reduce));
-    return start_section(o, WEFT_SECTION_EXPERT, layer, reduce);
-}
-
-static weft_status sum_section(weft_optimizer *o, weft_section_kind kind, weft_comm *group,
-                               weft_lane *reduce)
-{
-    weft_section *section = weft_parameters_section(o->parameters, kind);
-    if (section->count == 0 || !group || weft_comm_size(group) == 1)
-        return WEFT_OK;
-    return weft_all_reduce(group, reduce, section->grads, section->count, WEFT_F32,
-                           WEFT_REDUCE_SUM);
+    return start_buckets(o, layer, reduce);
 }
 
 weft_status weft_optimizer_reduce_finish(weft_optimizer *o, weft_lane *compute, weft_lane *reduce)
 {
-    const weft_groups *groups = weft_parameters_groups(o->parameters);
     const int all_layers = -1;
-
     WEFT_TRY(after_compute(o, compute, reduce));
-    WEFT_TRY(start_section(o, WEFT_SECTION_DENSE, all_layers, reduce));
-    WEFT_TRY(start_section(o, WEFT_SECTION_EXPERT, all_layers, reduce));
-    WEFT_TRY(sum_section(o, WEFT_SECTION_DENSE_SUM, groups->by_axis[WEFT_AXIS_TP], reduce));
-    WEFT_TRY(start_section(o, WEFT_SECTION_DENSE_SUM, all_layers, reduce));
-    WEFT_TRY(sum_section(o, WEFT_SECTION_EMBEDDING, groups->embedding, reduce));
-    WEFT_TRY(start_section(o, WEFT_SECTION_EMBEDDING, all_layers, reduce));
-    for (int kind = 0; kind < WEFT_NUM_SECTIONS; kind++)
-        o->next_bucket[kind] = 0;
+    WEFT_TRY(start_buckets(o, all_layers, reduce));
+    o->next_bucket = 0;
     return WEFT_OK;
 }

@@ -114,12 +114,42 @@ static weft_status enqueue_norm(weft_optimizer *o, weft_lane *lane, const double
     return weft_lane_copy(lane, device->grad_scale, host->grad_scale, sizeof(float));
 }
 
-static weft_status enqueue_adamw(weft_optimizer *o, weft_lane *lane, int64_t step, double lr)
+/* Waits for the norm and sets the next step's scale. Every rank has the same norm, so all step or
+ * none does. */
+static weft_status adjust_scale(weft_optimizer *o, weft_lane *lane)
+{
+    WEFT_TRY(weft_lane_sync(lane));
+    if (weft_loss_scale_update(&o->loss_scale, &o->options.loss_scale, o->overflowed))
+        return WEFT_OK;
+    const weft_norm_record *record = o->host_norm.records;
+    int rank = 0;
+    while (!record[rank].name[0])
+        rank++;
+    return WEFT_ERROR(WEFT_DIVERGED,
+                      "gradients overflow at the lowest loss scale, %g; first in %.*s on rank %d",
+                      o->loss_scale.scale, (int)sizeof record->name - 1, record[rank].name, rank);
+}
+
+weft_status weft_optimizer_norm(weft_optimizer *o, weft_lane *lane, const double *loss)
+{
+    WEFT_TRY(enqueue_norm(o, lane, loss));
+    return weft_loss_scale_is_on(&o->loss_scale) ? adjust_scale(o, lane) : WEFT_OK;
+}
+
+/* Without a scale no step is skipped, and the lane may still be at the norm. */
+static bool is_skipped(const weft_optimizer *o)
+{
+    return weft_loss_scale_is_on(&o->loss_scale) && o->overflowed;
+}
+
+weft_status weft_optimizer_update(weft_optimizer *o, int bucket, weft_lane *lane, int64_t step,
+                                  double lr)
 {
     const weft_dtype dtype = weft_parameters_dtype(o->parameters);
-    for (int i = 0; i < o->num_updates; i++) {
+    const weft_owned *owned = &o->owned[o->order[bucket]];
+    weft_section *section = weft_parameters_section(o->parameters, owned->section);
+    for (int i = owned->first_update; i < owned->end_update && !is_skipped(o); i++) {
         const weft_update *update = &o->updates[i];
-        weft_section *section = weft_parameters_section(o->parameters, update->section);
         void *weight = (char *)section->weights + update->first * weft_dtype_bytes(dtype);
         float *master = o->state[WEFT_STATE_MASTER];
         weft_adamw_args args = {.struct_bytes = sizeof args,
@@ -142,38 +172,19 @@ static weft_status enqueue_adamw(weft_optimizer *o, weft_lane *lane, int64_t ste
     return WEFT_OK;
 }
 
-weft_status weft_optimizer_gather_weights(weft_optimizer *o, weft_lane *lane)
+weft_status weft_optimizer_gather(weft_optimizer *o, int bucket, weft_lane *lane)
 {
     const weft_dtype dtype = weft_parameters_dtype(o->parameters);
     const size_t element_bytes = weft_dtype_bytes(dtype);
+    const weft_owned *owned = &o->owned[o->order[bucket]];
+    const weft_section *section = weft_parameters_section(o->parameters, owned->section);
+    char *weights = section->weights;
 
-    for (int i = 0; o->options.distributed && i < o->num_owned; i++) {
-        const weft_owned *owned = &o->owned[i];
-        weft_section *section = weft_parameters_section(o->parameters, owned->section);
-        char *weights = section->weights;
-        if (weft_comm_size(section->group) == 1)
-            continue;
-        WEFT_TRY(weft_all_gather(section->group, lane, weights + owned->first * element_bytes,
-                                 weights + section->buckets[owned->bucket].offset * element_bytes,
-                                 owned->count, dtype));
-    }
-    return WEFT_OK;
-}
-
-/* Waits for the norm and sets the next step's scale. Every rank has the same norm, so all step or
- * none does. */
-static weft_status adjust_scale(weft_optimizer *o, weft_lane *lane)
-{
-    WEFT_TRY(weft_lane_sync(lane));
-    if (weft_loss_scale_update(&o->loss_scale, &o->options.loss_scale, o->overflowed))
+    if (!o->shapes[bucket].gathers || is_skipped(o))
         return WEFT_OK;
-    const weft_norm_record *record = o->host_norm.records;
-    int rank = 0;
-    while (!record[rank].name[0])
-        rank++;
-    return WEFT_ERROR(WEFT_DIVERGED,
-                      "gradients overflow at the lowest loss scale, %g; first in %.*s on rank %d",
-                      o->loss_scale.scale, (int)sizeof record->name - 1, record[rank].name, rank);
+    return weft_all_gather(section->group, lane, weights + owned->first * element_bytes,
+                           weights + section->buckets[owned->bucket].offset * element_bytes,
+                           owned->count, dtype);
 }
 
 weft_status weft_optimizer_step(weft_optimizer *o, weft_lane *lane, weft_lane *reduce,
@@ -181,14 +192,12 @@ weft_status weft_optimizer_step(weft_optimizer *o, weft_lane *lane, weft_lane *r
 {
     WEFT_TRY(weft_lane_record(reduce, o->reduced));
     WEFT_TRY(weft_lane_wait(lane, o->reduced));
-    WEFT_TRY(enqueue_norm(o, lane, loss));
-    if (weft_loss_scale_is_on(&o->loss_scale)) {
-        WEFT_TRY(adjust_scale(o, lane));
-        if (o->overflowed)
-            return WEFT_OK;
-    }
-    WEFT_TRY(enqueue_adamw(o, lane, step, lr));
-    return weft_optimizer_gather_weights(o, lane);
+    WEFT_TRY(weft_optimizer_norm(o, lane, loss));
+    for (int bucket = 0; bucket < o->num_owned; bucket++)
+        WEFT_TRY(weft_optimizer_update(o, bucket, lane, step, lr));
+    for (int bucket = 0; bucket < o->num_owned; bucket++)
+        WEFT_TRY(weft_optimizer_gather(o, bucket, lane));
+    return WEFT_OK;
 }
 
 double weft_optimizer_grad_norm(const weft_optimizer *o)

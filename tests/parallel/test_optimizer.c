@@ -157,8 +157,44 @@ static weft_status fill_gradients(const void *args)
     return WEFT_OK;
 }
 
+/* The buckets that are complete by `layer`, with what comes before the first of a section. */
+static void reduce_from(state_model *m, weft_event *filled, int *next, int layer)
+{
+    for (; *next < weft_optimizer_num_buckets(m->optimizer); (*next)++) {
+        weft_bucket_shape shape = weft_optimizer_bucket(m->optimizer, *next);
+        if (shape.layer < layer)
+            break;
+        EXPECT_OK(weft_lane_record(m->compute, filled));
+        EXPECT_OK(weft_lane_wait(m->reduce, filled));
+        if (shape.sum && weft_optimizer_bucket(m->optimizer, *next - 1).sum != shape.sum)
+            EXPECT_OK(weft_optimizer_sum(m->optimizer, shape.sum, m->reduce));
+        if (shape.reduces)
+            EXPECT_OK(weft_optimizer_reduce(m->optimizer, *next, m->reduce));
+    }
+}
+
+/* Each bucket's update on the compute lane, its gather on the reduce lane behind that. */
+static weft_status update(state_model *m, weft_event *event, const double *loss, int step,
+                          double rate)
+{
+    EXPECT_OK(weft_lane_record(m->reduce, event));
+    EXPECT_OK(weft_lane_wait(m->compute, event));
+    WEFT_TRY(weft_optimizer_norm(m->optimizer, m->compute, loss));
+    for (int b = 0; b < weft_optimizer_num_buckets(m->optimizer); b++) {
+        WEFT_TRY(weft_optimizer_update(m->optimizer, b, m->compute, step, rate));
+        WEFT_TRY(weft_lane_record(m->compute, event));
+        WEFT_TRY(weft_lane_wait(m->reduce, event));
+        WEFT_TRY(weft_optimizer_gather(m->optimizer, b, m->reduce));
+    }
+    WEFT_TRY(weft_lane_sync(m->reduce));
+    return weft_lane_sync(m->compute);
+}
+
 static weft_status take_step(state_model *m, int step, int overflow_layer)
 {
+    weft_event *event;
+    int next = 0;
+    EXPECT_OK(weft_event_create(weft_lane_device(m->compute), &event));
     for (int layer = STATE_LAYERS + 2; layer >= 0; layer--) {
         fill f = {.m = m,
                   .layer = layer,
@@ -166,11 +202,37 @@ static weft_status take_step(state_model *m, int step, int overflow_layer)
                   .scale = (float)weft_loss_scale_factor(weft_optimizer_loss_scale(m->optimizer)),
                   .overflow = layer == overflow_layer};
         EXPECT_OK(weft_lane_submit(m->compute, "backward", fill_gradients, &f, sizeof f));
-        EXPECT_OK(weft_optimizer_layer_done(m->optimizer, layer, m->compute, m->reduce));
+        reduce_from(m, event, &next, layer);
     }
-    EXPECT_OK(weft_optimizer_reduce_finish(m->optimizer, m->compute, m->reduce));
-    WEFT_TRY(weft_optimizer_step(m->optimizer, m->compute, m->reduce, NULL, step, rate_of(step)));
-    return weft_lane_sync(m->compute);
+    reduce_from(m, event, &next, -1);
+    weft_status status = update(m, event, NULL, step, rate_of(step));
+    weft_event_destroy(event);
+    return status;
+}
+
+/* Buckets by layer, then those that are summed first; all elements of the stage, once. */
+static void check_buckets(const state_model *m, bool distributed, bool overlap)
+{
+    uint64_t elements = 0, wanted = 0;
+    int32_t layer = STATE_LAYERS + 2;
+    weft_bucket_sum sum = WEFT_BUCKET_SUM_NONE;
+    for (int b = 0; b < weft_optimizer_num_buckets(m->optimizer); b++) {
+        weft_bucket_shape shape = weft_optimizer_bucket(m->optimizer, b);
+        EXPECT(shape.layer <= layer && shape.sum >= sum, "bucket %d: layer %d after %d, sum %d", b,
+               shape.layer, layer, shape.sum);
+        EXPECT((shape.layer >= 0) == (overlap && !shape.sum) || shape.layer < 0,
+               "bucket %d waits for layer %d", b, shape.layer);
+        EXPECT(shape.gathers == (shape.reduces && distributed), "bucket %d gathers: %d", b,
+               shape.gathers);
+        layer = shape.layer;
+        sum = shape.sum;
+        elements += shape.elements;
+    }
+    EXPECT(!overlap || weft_optimizer_bucket(m->optimizer, 0).layer >= 0, "nothing overlaps");
+    for (int kind = 0; kind < WEFT_NUM_SECTIONS; kind++)
+        wanted += weft_parameters_section(m->parameters, (weft_section_kind)kind)->count;
+    EXPECT(elements == wanted, "buckets hold %llu elements, not %llu", (unsigned long long)elements,
+           (unsigned long long)wanted);
 }
 
 static void check_weights(const state_model *m, const reference *r)
@@ -238,6 +300,7 @@ static void check_run(weft_comm *world, const reference *r, const char *mesh, we
     options.overlap = overlap;
     if (state_model_create(&m, world, mesh, dtype, &options)) {
         EXPECT_OK(weft_optimizer_initialize(m.optimizer, m.compute, STATE_SEED));
+        check_buckets(&m, distributed, overlap);
         for (int step = 1; step <= STEPS; step++) {
             EXPECT_OK(take_step(&m, step, -1));
             double norm = weft_optimizer_grad_norm(m.optimizer);
@@ -272,18 +335,20 @@ static void check_not_finite(weft_comm *world, const char *mesh, bool distribute
         double loss = is_loss && rank == size - 1 ? INFINITY : 1;
         if (bad && rank == size - 1 && !is_loss)
             bad->grad[5] = (float)NAN;
-        EXPECT_OK(weft_optimizer_reduce_finish(m.optimizer, m.compute, m.reduce));
+        weft_event *event;
+        int next = 0;
+        EXPECT_OK(weft_event_create(m.device, &event));
+        reduce_from(&m, event, &next, -1);
         const weft_placed *p = weft_parameters_at(m.parameters, 0);
         float before = state_weight(p, 0);
-        weft_status status = weft_optimizer_step(m.optimizer, m.compute, m.reduce, &loss, 1, 0.1);
-        if (status == WEFT_OK)
-            status = weft_lane_sync(m.compute);
+        weft_status status = update(&m, event, &loss, 1, 0.1);
         char part[96] =
             "gradient norm is not finite; first in decoder.layers.3.experts.fc1 on rank";
         if (is_loss)
             snprintf(part, sizeof part, "loss is inf on rank %d", size - 1);
         EXPECT_ERROR(status, WEFT_DIVERGED, part);
         EXPECT(before == state_weight(p, 0), "rank %d stepped", rank);
+        weft_event_destroy(event);
     }
     state_model_release(&m);
 }
