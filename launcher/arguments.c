@@ -258,3 +258,10 @@ int weft_arguments_parse(const weft_arguments *arguments, int argc, char **argv,
         weft_arguments_help(arguments);
     return wants_help ? 0 : -1;
 }
+
+int weft_verb_fail(const char *verb)
+{
+    const weft_error *error = weft_error_get();
+    fprintf(stderr, "weft %s: %s\n", verb, error->text);
+    return weft_status_exit_code(error->status);
+}

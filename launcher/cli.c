@@ -33,13 +33,6 @@ static void usage(FILE *out, const char *program)
             program);
 }
 
-int weft_verb_fail(const char *verb)
-{
-    const weft_error *error = weft_error_get();
-    fprintf(stderr, "weft %s: %s\n", verb, error->text);
-    return weft_status_exit_code(error->status);
-}
-
 static int run_verb(int argc, char **argv, const weft_application *given)
 {
     weft_application application;

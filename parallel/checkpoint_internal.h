@@ -50,7 +50,14 @@ typedef struct weft_shard_list {
     size_t count, capacity;
 } weft_shard_list;
 
-size_t weft_shard_elements(const weft_stored_shard *shard, int num_dims);
+static inline size_t weft_shard_elements(const weft_stored_shard *shard, int num_dims)
+{
+    size_t elements = 1;
+    for (int d = 0; d < num_dims; d++)
+        elements *= shard->count[d];
+    return elements;
+}
+
 /* "[0:4, 8:16]". */
 void weft_shard_print(const weft_stored_shard *shard, int num_dims, char *out, size_t capacity);
 /* Memory from the arena. */

@@ -86,14 +86,6 @@ weft_status weft_stored_collect(const weft_parameters *parameters, int num_kinds
     return unite(all_memory, capacity * num_stages, out);
 }
 
-size_t weft_shard_elements(const weft_stored_shard *shard, int num_dims)
-{
-    size_t elements = 1;
-    for (int d = 0; d < num_dims; d++)
-        elements *= shard->count[d];
-    return elements;
-}
-
 void weft_shard_print(const weft_stored_shard *shard, int num_dims, char *out, size_t capacity)
 {
     size_t used = 0;

@@ -7,7 +7,7 @@
 #ifndef WEFT_LAUNCHER_TEXT_BPE_H
 #define WEFT_LAUNCHER_TEXT_BPE_H
 
-#include "launcher/text/tokenizer.h"
+#include "launcher/text/tokens.h"
 
 typedef struct weft_bpe weft_bpe;
 

@@ -5,6 +5,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
+#include "core/arena.h"
 #include "launcher/text/bpe.h"
 
 /* No merge, no token, no neighbour. */

@@ -18,6 +18,7 @@
 
 #include "core/arena.h"
 #include "core/options.h"
+#include "launcher/text/tokens.h"
 
 typedef enum weft_tokenizer_kind {
     WEFT_TOKENIZER_BYTES,
@@ -38,12 +39,6 @@ typedef struct weft_prepared {
     int64_t documents, tokens;
     bool append_eod; /* each document ends with the eod token */
 } weft_prepared;
-
-/* A growing list; zero is an empty one. */
-typedef struct weft_tokens {
-    int32_t *ids;
-    size_t count, capacity;
-} weft_tokens;
 
 typedef struct weft_tokenizer weft_tokenizer;
 
@@ -70,11 +65,6 @@ const char *weft_tokenizer_piece(const weft_tokenizer *tokenizer, int32_t id, si
 /* The text of some tokens, NUL-terminated, in the arena. */
 weft_status weft_tokenizer_decode(const weft_tokenizer *tokenizer, const int32_t *ids, size_t count,
                                   weft_arena *arena, char **out, size_t *out_bytes) WEFT_CHECKED;
-
-weft_status weft_tokens_add(weft_tokens *tokens, int32_t id) WEFT_CHECKED;
-/* Makes room for `more` further ids. */
-weft_status weft_tokens_reserve(weft_tokens *tokens, size_t more) WEFT_CHECKED;
-void weft_tokens_release(weft_tokens *tokens);
 
 /* The option sections of a PREFIX.json, with these targets. */
 void weft_prepared_sections(weft_tokenizer_info *info, weft_prepared *prepared,

@@ -8,8 +8,10 @@
 /* The tokenizer description beside the dataset (PREFIX.json), NULL when there is none. */
 weft_status weft_setup_tokenizer_text(const weft_config *config, weft_arena *arena,
                                       const char **out) WEFT_CHECKED;
-/* Opens the dataset and divides its samples; fills model.vocab_size from the dataset's tokenizer
- * where the config leaves it 0, and refuses a dataset that asks for more. whole: reads every token
+/* Fills model.vocab_size from the dataset's tokenizer where the config leaves it 0, and refuses a
+ * dataset that asks for more. */
+weft_status weft_setup_vocabulary(weft_config *config) WEFT_CHECKED;
+/* Opens the dataset and divides its samples, after weft_setup_vocabulary. whole: reads every token
  * to be sure, fills data.data_xxh64, and refuses what makes another run of the one that is resumed.
  * *out is the caller's, also after an error where it is not NULL. Rank-local; errors point into the
  * config. */

@@ -1,20 +1,9 @@
 # Reads every #include of the files given and names those that the floors forbid:
 #   file:line: what it includes, and why not
-# A floor may include itself and those listed for it; a public header belongs to the floor that
+# Which floor may include which stands in table.awk; a public header belongs to the floor that
 # implements it. Libraries have homes. Anything not named here is refused, so that a new library
 # has to find its home first. Exit code 1 when something was refused.
 BEGIN {
-    floors["core"] = "core"
-    floors["comm"] = "comm core"
-    floors["kernels"] = "kernels core"
-    floors["schedule"] = "schedule core"
-    floors["parallel"] = "parallel core comm kernels"
-    floors["layers"] = "layers core comm kernels schedule parallel"
-    floors["launcher"] = "launcher core comm kernels schedule parallel layers"
-    floors["examples"] = ""
-    floors["bench"] = floors["tests"] = floors["launcher"] " bench tests"
-    floors["tests"] = floors["tests"] " examples"
-
     split("status tensor device list options sized sample", names, " ")
     for (i in names)
         public_floor[names[i]] = "core"
@@ -51,10 +40,6 @@ function refuse(why) {
     num_refused++
 }
 
-function may_include(floor, other) {
-    return index(" " floors[floor] " ", " " other " ") > 0
-}
-
 function check_public(name) {
     if (!(name in public_floor))
         refuse("no public header of that name is known to tests/style/floors.awk")
@@ -77,6 +62,8 @@ function check_project(path,    other) {
         refuse("examples see <weft/...> alone")
     else if (!may_include(floor, other))
         refuse(floor " may not include " other)
+    else if (floor == other && !may_include(room_of(file), room_of(path)))
+        refuse(room_of(file) " may not include " room_of(path))
     else if (floor != other && floor != "tests" && path ~ /^comm\/(mpi|nccl|self)\//)
         refuse("a backend's own header; comm/comm.h is the door")
     else if (floor != other && floor != "tests" && path ~ /^kernels\/(cpu|cuda)\//)
@@ -107,6 +94,9 @@ FNR == 1 {
     if (floor != "include" && !(floor in floors)) {
         wanted = "something"
         refuse("a source outside the known folders")
+    } else if (floor != "include" && !(room_of(file) in floors)) {
+        wanted = "something"
+        refuse("a source outside the known rooms")
     }
 }
 

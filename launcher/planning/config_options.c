@@ -1,0 +1,195 @@
+/* The config's sections, and what they say. */
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "launcher/planning/config.h"
+#include "layers/runtime.h"
+
+#define INT(owner, key, initial, min, unit, help)                                                  \
+    {                                                                                              \
+#key, WEFT_OPTION_INT, offsetof(owner, key), initial, min, 1e15, NULL, unit, help          \
+    }
+#define BATCH(owner, key, initial, max, help)                                                      \
+    {                                                                                              \
+#key, WEFT_OPTION_INT, offsetof(owner, key), initial, 1, max, NULL, "samples", help        \
+    }
+#define REAL(owner, key, initial, min, max, help)                                                  \
+    {                                                                                              \
+#key, WEFT_OPTION_DOUBLE, offsetof(owner, key), initial, min, max, NULL, NULL, help        \
+    }
+#define FLAG(owner, key, initial, help)                                                            \
+    {                                                                                              \
+#key, WEFT_OPTION_BOOL, offsetof(owner, key), initial, 0, 0, NULL, NULL, help              \
+    }
+#define TEXT(owner, key, initial, help)                                                            \
+    {                                                                                              \
+#key, WEFT_OPTION_STRING, offsetof(owner, key), initial, 0, 0, NULL, NULL, help            \
+    }
+#define CHOICE(owner, key, initial, choices, help)                                                 \
+    {                                                                                              \
+#key, WEFT_OPTION_CHOICE, offsetof(owner, key), initial, 0, 0, choices, NULL, help         \
+    }
+
+#define T weft_train_options
+static const weft_option_row train_rows[] = {
+    BATCH(T, micro_batch_size, "1", 1e5, "samples a rank takes at once"),
+    BATCH(T, global_batch_size, "8", 1e7, "samples a step, over all ranks"),
+    INT(T, train_iters, "100", 0, "steps", "optimizer steps"),
+    REAL(T, lr, "3e-4", 0, 1e3, "peak learning rate"),
+    REAL(T, min_lr, "0", 0, 1e3, "learning rate at the end of the decay"),
+    CHOICE(T, lr_decay_style, "\"cosine\"", "constant|linear|cosine|WSD", "learning-rate schedule"),
+    INT(T, lr_warmup_iters, "0", 0, "steps", "linear warm-up"),
+    INT(T, lr_decay_iters, "0", 0, "steps",
+        "steps until min_lr; 0: train_iters of the run's start"),
+    INT(T, lr_wsd_decay_iters, "0", 0, "steps",
+        "length of WSD's decay; 0: a fifth of lr_decay_iters"),
+    REAL(T, weight_decay, "0.1", 0, 10, "AdamW's weight decay (matrices only)"),
+    REAL(T, adam_beta1, "0.9", 0, 0.99999994, "AdamW's first moment"),
+    REAL(T, adam_beta2, "0.95", 0, 0.99999994, "AdamW's second moment"),
+    REAL(T, adam_eps, "1e-8", 1e-30, 1, "AdamW's epsilon"),
+    REAL(T, clip_grad, "1.0", 0, 1e9, "limit of the global gradient norm; 0: none"),
+    INT(T, seed, "1234", 0, NULL, "seed of weights, sample order and dropout"),
+    CHOICE(T, precision, "\"fp32\"", "fp32|bf16|fp16",
+           "activations and weights; fp32 master weights beside those of 16 bits"),
+    REAL(T, initial_loss_scale, "4294967296", 1e-9, 1e30,
+         "fp16: what the loss is multiplied by at first"),
+    REAL(T, min_loss_scale, "1", 1e-9, 1e30, "fp16: the lowest loss scale"),
+    INT(T, loss_scale_window, "1000", 1, "steps",
+        "fp16: good steps in a row until the loss scale is doubled"),
+    INT(T, hysteresis, "2", 1, "steps",
+        "fp16: steps whose gradients overflow until the loss scale is halved"),
+    INT(T, eval_interval, "0", 0, "steps", "steps between evaluations; 0: none"),
+    INT(T, eval_iters, "4", 1, "batches", "global batches an evaluation"),
+    {"stop_timeout_s", WEFT_OPTION_INT, offsetof(T, stop_timeout_s), "300", 0, 1e6, NULL, "s",
+     "a run that was asked to stop and has not ended by then is killed; 0: it is waited for"},
+    {"frozen_parameters", WEFT_OPTION_STRINGS, offsetof(T, frozen_parameters), "[]", 0, 0, NULL,
+     NULL, "names, with *, ? and [...], of parameters that training leaves as they are"},
+};
+#undef T
+#define T weft_data_options
+static const weft_option_row data_rows[] = {
+    TEXT(T, data_path, NULL, "prefix of the dataset's .bin and .idx"),
+    TEXT(T, split, "\"969,30,1\"", "weights of train, valid and test"),
+    FLAG(T, mock_data, "false", "random tokens, for speed runs (needs model.vocab_size)"),
+    TEXT(T, data_xxh64, NULL,
+         "hash of tokens and tokenizer: filled at the start, compared by --resume"),
+};
+#undef T
+#define T weft_checkpoint_options
+static const weft_option_row checkpoint_rows[] = {
+    TEXT(T, load, NULL, "checkpoint to start from, of any mesh"),
+    INT(T, save_interval, "0", 0, "steps", "steps between checkpoints; 0: only at the end"),
+    FLAG(T, no_save, "false", "write no checkpoint at all"),
+};
+#undef T
+#define T weft_device_options
+static const weft_option_row device_rows[] = {
+    CHOICE(T, kind, "\"cpu\"", "cpu|cuda",
+           "what computes: the cores of this machine, or its NVIDIA GPUs, one a rank in turn"),
+    CHOICE(T, comm, "\"auto\"", "auto|mpi|nccl",
+           "what moves data between GPUs; auto: NCCL where every rank has its own, else MPI"),
+    FLAG(T, cuda_graphs, "true",
+         "forward and backward as CUDA graphs: dense layers without dropout, tp and cp 1"),
+    INT(T, memory_limit, "0", 0, "bytes", "device memory a rank may use; 0: no limit"),
+    INT(T, num_threads, "0", 0, "threads",
+        "threads a rank computes with on the cpu; 0: its share of the cores"),
+    REAL(T, peak_flops, "0", 0, 1e20, "peak FLOP/s a rank, for MFU; 0: measured"),
+    REAL(T, pace, "0", 0, 1e20,
+         "FLOP/s of an emulated accelerator: experts compute nothing and take that long; 0: none"),
+};
+#undef T
+#define T weft_log_options
+static const weft_option_row log_rows[] = {
+    CHOICE(T, level, "\"info\"", "error|warn|info|debug|trace", "what is logged"),
+    INT(T, log_interval, "10", 1, "steps", "steps between plain progress lines"),
+    INT(T, trace_step, "3", 0, NULL, "step whose timeline is kept in trace.json; 0: none"),
+    FLAG(T, check_collectives, "false", "compare all ranks' calls before each collective"),
+};
+#undef T
+
+#define COUNT(rows) (sizeof(rows) / sizeof *(rows))
+
+size_t weft_config_sections(weft_config *config, weft_option_section out[WEFT_MAX_CONFIG_SECTIONS])
+{
+    const weft_application *own = config->application;
+    const weft_option_section sections[7] = {
+        {"model", weft_model_rows, weft_num_model_rows, &config->model, "the network"},
+        {"parallel", weft_parallel_rows, weft_num_parallel_rows, &config->parallel, "the mesh"},
+        {"train", train_rows, COUNT(train_rows), &config->train, "batches, optimizer, schedule"},
+        {"data", data_rows, COUNT(data_rows), &config->data, "where tokens come from"},
+        {"checkpoint", checkpoint_rows, COUNT(checkpoint_rows), &config->checkpoint,
+         "saving and loading"},
+        {"device", device_rows, COUNT(device_rows), &config->device, "what computes"},
+        {"log", log_rows, COUNT(log_rows), &config->log, "what is written while it runs"},
+    };
+    memcpy(out, sections, sizeof sections);
+    if (!own || !own->section)
+        return COUNT(sections);
+    out[COUNT(sections)] = (weft_option_section){own->section, own->rows, own->num_rows,
+                                                 config->own, own->section_help};
+    return COUNT(sections) + 1;
+}
+
+bool weft_config_reads_file(const weft_config *config)
+{
+    return !config->data.mock_data && config->data.data_path;
+}
+
+bool weft_config_has_own_data(const weft_config *config)
+{
+    return config->application && config->application->sample && !config->data.mock_data &&
+           !config->data.data_path;
+}
+
+weft_model_function weft_config_build(const weft_config *config)
+{
+    return config->application ? config->application->build : NULL;
+}
+
+weft_status weft_config_split(const weft_config *config, double out[3])
+{
+    const char *text = config->data.split;
+    int used = 0;
+    bool good = text && sscanf(text, "%lf,%lf,%lf%n", &out[0], &out[1], &out[2], &used) == 3 &&
+                text[used] == '\0';
+    for (int i = 0; i < 3; i++)
+        good = good && out[i] >= 0 && out[i] < 1e15;
+    if (!good)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "data.split: \"%s\" is not three weights of 0 and more, such as 969,30,1",
+                          text ? text : "");
+    if (out[0] < 1e-9)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "data.split: \"%s\" leaves no share to train on; the first of "
+                          "training, validation and test must be above 0",
+                          text);
+    return WEFT_OK;
+}
+
+weft_status weft_config_text(const weft_config *config, weft_arena *arena, const char **out)
+{
+    weft_config copy = *config;
+    weft_option_section sections[WEFT_MAX_CONFIG_SECTIONS];
+    size_t num_sections = weft_config_sections(&copy, sections);
+    char *text = NULL;
+    size_t bytes;
+    FILE *stream = open_memstream(&text, &bytes);
+    if (!stream)
+        return WEFT_ERROR(WEFT_MEMORY, "out of memory for the config's text");
+    weft_status status = weft_options_write(sections, num_sections, stream);
+    fclose(stream);
+    if (status == WEFT_OK)
+        status = weft_arena_strdup(arena, text, out);
+    free(text);
+    return status;
+}
+
+weft_dtype weft_config_dtype(const weft_config *config)
+{
+    static const weft_dtype dtypes[] = {[WEFT_PRECISION_FP32] = WEFT_F32,
+                                        [WEFT_PRECISION_BF16] = WEFT_BF16,
+                                        [WEFT_PRECISION_FP16] = WEFT_F16};
+    return dtypes[config->train.precision];
+}

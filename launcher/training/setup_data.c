@@ -1,0 +1,145 @@
+/* The trainer's dataset: opened, held against the config, divided. */
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/file.h"
+#include "launcher/planning/run_changes.h"
+#include "launcher/text/tokenizer.h"
+#include "launcher/training/setup.h"
+
+weft_status weft_setup_tokenizer_text(const weft_config *config, weft_arena *arena,
+                                      const char **out)
+{
+    *out = NULL;
+    if (!weft_config_reads_file(config))
+        return WEFT_OK;
+    const char *path;
+    char *text;
+    size_t bytes;
+    WEFT_TRY(weft_arena_printf(arena, &path, "%s.json", config->data.data_path));
+    if (access(path, R_OK) != 0) /* Megatron's datasets have none */
+        return WEFT_OK;
+    WEFT_TRY(weft_file_read_text(path, arena, &text, &bytes));
+    *out = text;
+    return WEFT_OK;
+}
+
+/* All zero where the dataset has none. */
+static weft_status read_tokenizer(const weft_config *config, weft_arena *arena,
+                                  weft_tokenizer_info *out)
+{
+    const char *path;
+    weft_prepared prepared;
+    *out = (weft_tokenizer_info){0};
+    if (!weft_config_reads_file(config))
+        return WEFT_OK;
+    WEFT_TRY(weft_arena_printf(arena, &path, "%s.json", config->data.data_path));
+    if (access(path, R_OK) != 0)
+        return WEFT_OK;
+    weft_status status = weft_prepared_read(path, arena, out, &prepared);
+    if (status == WEFT_CONFIG) /* not the user's config: a file that belongs to the dataset */
+        status = WEFT_ERROR(WEFT_FILE, "%s", weft_error_get()->text);
+    return status;
+}
+
+weft_status weft_setup_vocabulary(weft_config *config)
+{
+    weft_arena arena = {0};
+    weft_tokenizer_info tokenizer;
+    weft_status status = read_tokenizer(config, &arena, &tokenizer);
+    int64_t size = tokenizer.vocab_size;
+    weft_arena_release(&arena);
+    WEFT_TRY(status);
+    if (config->model.vocab_size == 0)
+        config->model.vocab_size = size;
+    if (config->model.vocab_size == 0)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "model.vocab_size: missing, and %s.json, which would say, is not there",
+                          config->data.data_path);
+    if (config->model.vocab_size < size)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "model.vocab_size: %lld is less than the dataset's vocabulary of %lld",
+                          (long long)config->model.vocab_size, (long long)size);
+    return WEFT_OK;
+}
+
+/* One pass over all tokens: their hash costs little beside reading them. */
+static weft_status check_tokens(weft_config *config, const weft_dataset *dataset,
+                                const weft_tokenizer_info *tokenizer, weft_arena *arena)
+{
+    int32_t most;
+    WEFT_TRY(weft_setup_scan(dataset, tokenizer, arena, &most, &config->data.data_xxh64));
+    if (most >= config->model.vocab_size)
+        return WEFT_ERROR(WEFT_CONFIG, "model.vocab_size: %lld, but %s.bin holds token %d",
+                          (long long)config->model.vocab_size, config->data.data_path, most);
+    return WEFT_OK;
+}
+
+/* Before its description is asked for anything: a wrong path should be called one. */
+static weft_status find_dataset(const weft_config *c)
+{
+    weft_arena arena = {0};
+    const char *index;
+    if (!weft_config_reads_file(c))
+        return WEFT_OK;
+    weft_status status = weft_arena_printf(&arena, &index, "%s.idx", c->data.data_path);
+    if (status == WEFT_OK && access(index, F_OK) != 0)
+        status = WEFT_ERROR(WEFT_CONFIG, "data.data_path: %s: %s; weft prepare makes datasets",
+                            index, strerror(errno));
+    weft_arena_release(&arena);
+    return status;
+}
+
+static weft_status open_dataset(const weft_config *c, weft_dataset **out)
+{
+    if (weft_config_has_own_data(c))
+        return weft_dataset_open_own(c->application->sample, c->own, c->model.vocab_size, out);
+    if (c->data.mock_data)
+        return weft_dataset_open_mock(
+            (uint64_t)c->train.global_batch_size * 64 * (uint64_t)c->model.seq_length + 1,
+            (int32_t)c->model.vocab_size, (uint64_t)c->train.seed, out);
+    return weft_dataset_open(c->data.data_path, out);
+}
+
+static weft_status open_checked(weft_config *config, const weft_config_source *source, bool whole,
+                                weft_arena *arena, weft_dataset **out)
+{
+    weft_tokenizer_info tokenizer;
+    config->data.data_xxh64 = NULL;
+    WEFT_TRY(find_dataset(config));
+    WEFT_TRY(weft_setup_vocabulary(config));
+    WEFT_TRY(open_dataset(config, out));
+    if (!whole)
+        return WEFT_OK;
+    WEFT_TRY(read_tokenizer(config, arena, &tokenizer));
+    if (weft_config_reads_file(config))
+        WEFT_TRY(check_tokens(config, *out, &tokenizer, arena));
+    return weft_run_check_changes(config, source);
+}
+
+weft_status weft_setup_data(weft_config *config, const weft_config_source *source, bool whole,
+                            weft_arena *arena, weft_dataset **out, weft_split splits[3])
+{
+    double weights[3];
+    weft_status status = open_checked(config, source, whole, arena, out);
+    if (status == WEFT_OK)
+        status = weft_config_split(config, weights);
+    WEFT_TRY(weft_config_locate(source, status));
+    status = weft_dataset_split(*out, config->model.seq_length, weights, splits);
+    if (status == WEFT_CONFIG)
+        weft_error_context(status, "data.data_path");
+    return weft_config_locate(source, status);
+}
+
+weft_status weft_setup_check_data(const weft_config *config, const weft_config_source *source)
+{
+    weft_config copy = *config;
+    weft_arena arena = {0};
+    weft_dataset *dataset = NULL;
+    weft_split splits[3];
+    weft_status status = weft_setup_data(&copy, source, true, &arena, &dataset, splits);
+    weft_dataset_close(dataset);
+    weft_arena_release(&arena);
+    return status;
+}

@@ -1,0 +1,40 @@
+# Which floor may use which: by an include (floors.awk) and by a call (calls.awk). The rooms of
+# launcher/ are floors among themselves; its verbs stand above them.
+BEGIN {
+    floors["core"] = "core"
+    floors["comm"] = "comm core"
+    floors["kernels"] = "kernels core"
+    floors["schedule"] = "schedule core"
+    floors["parallel"] = "parallel core comm kernels"
+    floors["layers"] = "layers core comm kernels schedule parallel"
+    floors["launcher"] = "launcher core comm kernels schedule parallel layers"
+    floors["examples"] = ""
+    floors["bench"] = floors["tests"] = floors["launcher"] " bench tests"
+    floors["tests"] = floors["tests"] " examples"
+
+    floors["launcher/text"] = "launcher/text"
+    floors["launcher/process"] = "launcher/process"
+    below = "launcher/text launcher/process launcher/planning"
+    floors["launcher/planning"] = below
+    floors["launcher/training"] = below " launcher/training"
+    floors["launcher/measuring"] = below " launcher/measuring"
+    floors["launcher/verbs"] = below " launcher/training launcher/measuring launcher/verbs"
+}
+
+function floor_of(path) {
+    sub(/\/.*/, "", path)
+    return path
+}
+
+# A file's room: of launcher/'s, or its whole floor.
+function room_of(path) {
+    if (path !~ /^launcher\//)
+        return floor_of(path)
+    if (!match(path, /^launcher\/[a-z_]+\//))
+        return "launcher/verbs"
+    return substr(path, 1, RLENGTH - 1)
+}
+
+function may_include(floor, other) {
+    return index(" " floors[floor] " ", " " other " ") > 0
+}
