@@ -25,7 +25,7 @@ static void block_describe(const weft_layer *layer, const weft_shape *shape, wef
     uint64_t own_scratch_bytes = out->scratch_bytes;
     for (int i = 0; i < 2; i++) {
         weft_layer_cost child = {0};
-        children[i]->ops->describe(children[i], shape, &child);
+        weft_layer_describe(children[i], shape, &child);
         child.scratch_bytes += own_scratch_bytes;
         weft_cost_add(out, &child);
     }

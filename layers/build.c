@@ -64,15 +64,40 @@ const void *weft_model_own_options(const weft_model *model)
     return model->setup.own_options;
 }
 
-void weft_model_stage_range(const weft_model *model, int stage, int *first, int *end)
+const weft_layout *weft_model_layout(const weft_model *model)
 {
-    int pp = model->setup.groups->mesh.pp, between = model->num_layers - 2;
-    int each = between / pp, more = between % pp;
-    int before = stage * each + (stage < more ? stage : more);
-    *first = stage == 0 ? 0 : 1 + before;
-    *end = 1 + before + each + (stage < more ? 1 : 0);
-    if (stage == pp - 1)
-        *end = model->num_layers;
+    return &model->layout;
+}
+
+bool weft_model_has_layer(const weft_model *model, int layer)
+{
+    int first, end;
+    for (int c = 0; c < model->layout.num_chunks; c++) {
+        weft_layout_range(&model->layout, model->rank, c, &first, &end);
+        if (layer >= first && layer < end)
+            return true;
+    }
+    return false;
+}
+
+/* By what the layers say of themselves. */
+static weft_status cut(weft_model *model)
+{
+    static const weft_parallel_options evenly;
+    const weft_parallel_options *options = model->setup.parallel;
+    double *work = calloc((size_t)model->num_layers, sizeof *work);
+    if (!work)
+        return WEFT_ERROR(WEFT_MEMORY, "out of memory for the stage layout");
+    for (int i = 0; i < model->num_layers; i++) {
+        weft_layer_cost cost;
+        weft_layer_describe(model->layers[i], &model->shape, &cost);
+        work[i] = (double)cost.forward_flops + (double)cost.backward_flops;
+    }
+    weft_status status =
+        weft_layout_build(options ? options : &evenly, model->setup.groups->mesh.pp,
+                          model->num_layers, work, &model->layout);
+    free(work);
+    return status;
 }
 
 static const char *kind_of(const weft_layer *layer)
@@ -308,7 +333,9 @@ static void layer_prefix(const weft_model *model, int index, char *out, size_t c
 
 weft_status weft_model_init_layers(weft_model *model)
 {
-    for (int i = model->first; i < model->end; i++) {
+    for (int i = 0; i < model->num_layers; i++) {
+        if (!weft_model_has_layer(model, i))
+            continue;
         char prefix[64];
         layer_prefix(model, i, prefix, sizeof prefix);
         weft_status status = weft_model_register(model, model->layers[i], prefix, i, -1);
@@ -363,5 +390,6 @@ static weft_status check_list(const weft_model *model)
 weft_status weft_model_list_layers(weft_model *model, weft_model_function build)
 {
     WEFT_TRY((build ? build : weft_model_build_gpt)(model, &model->options));
-    return check_list(model);
+    WEFT_TRY(check_list(model));
+    return cut(model);
 }

@@ -79,10 +79,6 @@ weft_status weft_model_check_mesh(const weft_model_options *o, const weft_mesh *
         has_moe |= weft_model_is_moe_layer(o, i);
         has_dense |= !weft_model_is_moe_layer(o, i);
     }
-    if (mesh->pp > 1 && num_layers < mesh->pp)
-        return WEFT_ERROR(WEFT_CONFIG,
-                          "parallel.pipeline_model_parallel_size: %d stages for %lld layers",
-                          mesh->pp, (long long)num_layers);
     WEFT_TRY(check_divides("tensor_model_parallel_size", "num_attention_heads",
                            o->num_attention_heads, mesh->tp));
     WEFT_TRY(check_divides("tensor_model_parallel_size", "num_query_groups", o->num_query_groups,

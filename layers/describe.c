@@ -65,6 +65,13 @@ weft_moe_dims weft_moe_dims_of(const weft_model_options *o, const weft_shape *sh
     return d;
 }
 
+void weft_layer_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
+{
+    memset(out, 0, sizeof *out);
+    if (layer && layer->ops && layer->ops->describe)
+        layer->ops->describe(layer, shape, out);
+}
+
 void weft_cost_add(weft_layer_cost *sum, const weft_layer_cost *other)
 {
     sum->num_params += other->num_params;

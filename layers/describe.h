@@ -52,6 +52,9 @@ void weft_describe_block(const weft_model_options *, const weft_shape *, weft_la
 /* Rows of logits that the head holds at a time. */
 size_t weft_head_chunk_rows(const weft_shape *shape);
 void weft_describe_head(const weft_model_options *, const weft_shape *, weft_layer_cost *out);
+/* Cost of a layer (with its children) for this shape. Nothing where it cannot say: its registration
+ * refuses it. Pure. */
+void weft_layer_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out);
 /* Adds all but scratch, which layers use one after the other: the larger one counts. */
 void weft_cost_add(weft_layer_cost *sum, const weft_layer_cost *other);
 

@@ -40,8 +40,8 @@ bool weft_graphs_fit(const weft_model *model)
 {
     bool fit =
         weft_device_has_graphs(model->setup.device) && model->shape.tp == 1 && model->shape.cp == 1;
-    for (int i = model->first; i < model->end; i++)
-        fit = fit && weft_layer_is_static(model->layers[i]);
+    for (int i = 0; i < model->num_layers; i++)
+        fit = fit && (!weft_model_has_layer(model, i) || weft_layer_is_static(model->layers[i]));
     return fit;
 }
 
@@ -92,11 +92,11 @@ weft_status weft_graphs_take_tokens(weft_pass *pass)
     const weft_model *model = pass->model;
     weft_micro_batch *m = &pass->micro_batch;
     size_t bytes = token_bytes(model);
-    if (model->first == 0) {
+    if (pass->first == 0) {
         WEFT_TRY(weft_lane_copy(pass->lane, pass->tokens[0], m->tokens, bytes));
         m->tokens = pass->tokens[0];
     }
-    if (model->end == model->num_layers) {
+    if (pass->end == model->num_layers) {
         WEFT_TRY(weft_lane_copy(pass->lane, pass->tokens[1], m->labels, bytes));
         m->labels = pass->tokens[1];
     }

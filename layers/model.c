@@ -12,18 +12,22 @@
 /* Reserves what describe says that a pass stashes, so that a step allocates nothing. */
 static weft_status create_passes(weft_model *model)
 {
-    weft_layer_cost sum = {0}, cost;
-    for (int i = model->first; i < model->end; i++) {
-        weft_layer_describe(model->layers[i], &model->shape, &cost);
-        weft_cost_add(&sum, &cost);
-    }
+    weft_layer_cost all = {0};
     int count = model->setup.num_passes;
     model->passes = calloc((size_t)count, sizeof *model->passes);
     if (!model->passes)
         return WEFT_ERROR(WEFT_MEMORY, "out of memory for %d passes", count);
     for (int i = 0; i < count; i++) {
         weft_pass *pass = &model->passes[i];
+        int chunk = model->setup.pass_chunks ? model->setup.pass_chunks[i] : 0;
+        weft_layer_cost sum = {0}, cost;
         pass->model = model;
+        weft_layout_range(&model->layout, model->rank, chunk, &pass->first, &pass->end);
+        for (int l = pass->first; l < pass->end; l++) {
+            weft_layer_describe(model->layers[l], &model->shape, &cost);
+            weft_cost_add(&sum, &cost);
+        }
+        weft_cost_add(&all, &sum);
         pass->stash = (weft_stack){.device = model->setup.device, .purpose = "activations"};
         pass->host = (weft_stack){
             .device = model->setup.device, .space = WEFT_SPACE_PINNED, .purpose = "routing counts"};
@@ -38,7 +42,7 @@ static weft_status create_passes(weft_model *model)
     size_t row_bytes = weft_piece_bytes(model->shape.dtype, rows, hidden);
     /* The norms' outputs and backward's gradients between layers lie below the layers' own. */
     WEFT_TRY(weft_stack_reserve(&model->scratch,
-                                sum.scratch_bytes + (model->setup.training ? 3 : 1) * row_bytes));
+                                all.scratch_bytes + (model->setup.training ? 3 : 1) * row_bytes));
     weft_tensor *kept[] = {&model->normed, &model->gradients[0], &model->gradients[1]};
     for (int i = 0; i < (model->setup.training ? 3 : 1); i++) {
         void *data;
@@ -103,9 +107,9 @@ static weft_status init(weft_model *model, weft_model_function build)
     model->metric_list = outline.metrics;
     model->num_frozen = outline.num_frozen;
     model->place = weft_coords_place(&s->groups->coords, s->groups->mesh.world);
+    model->rank = s->groups->coords.at[WEFT_AXIS_PP];
     WEFT_TRY(create_moe(model));
     WEFT_TRY(weft_model_list_layers(model, build));
-    weft_model_stage_range(model, s->groups->coords.at[WEFT_AXIS_PP], &model->first, &model->end);
     WEFT_TRY(weft_parameters_create(s->groups, s->device, s->dtype, &model->parameters));
     WEFT_TRY(weft_model_init_layers(model));
     weft_parameters_freeze(model->parameters, &s->frozen, NULL);
@@ -191,12 +195,6 @@ int weft_model_num_layers(const weft_model *model)
 const weft_layer *weft_model_layer(const weft_model *model, int index)
 {
     return model->layers[index];
-}
-
-void weft_layer_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
-{
-    memset(out, 0, sizeof *out);
-    layer->ops->describe(layer, shape, out);
 }
 
 void weft_model_totals(const weft_model *model, uint64_t *out_params, double *out_flops)
@@ -311,7 +309,7 @@ size_t weft_model_stash_bytes(const weft_model *model, int slot)
 
 weft_status weft_model_logits(weft_model *model, int slot, weft_tensor *out)
 {
-    if (model->end != model->num_layers)
+    if (model->passes[slot].end != model->num_layers)
         return WEFT_ERROR(WEFT_INTERNAL, "logits are on the last stage");
     const weft_layer *head = model->layers[model->num_layers - 1];
     if (head->ops != &weft_head_ops)
@@ -334,10 +332,13 @@ static weft_status enqueue_forward(const weft_pass_call *call)
     weft_tensor in = {0}, out;
     if (call->from)
         in = *call->from;
-    for (int i = model->first; i < model->end; i++) {
+    if (pass->first == pass->end) /* an empty stage */
+        return weft_lane_copy(pass->lane, call->to->data, call->from->data,
+                              weft_model_boundary_bytes(model));
+    for (int i = pass->first; i < pass->end; i++) {
         weft_layer *layer = model->layers[i];
         bool is_head = i == model->num_layers - 1;
-        if (!is_head && i == model->end - 1)
+        if (!is_head && i == pass->end - 1)
             out = *call->to;
         else if (!is_head)
             WEFT_TRY(weft_pass_stash(pass, model->shape.dtype, rows, model->shape.hidden, &out));
@@ -352,11 +353,12 @@ static weft_status enqueue_forward(const weft_pass_call *call)
 
 /* Where a layer's gradient goes: dx at the stage's first; a block's in place of the one it comes
  * from, where that is the model's own; else to the other of its two. */
-static weft_tensor gradient_place(const weft_model *model, int layer, const weft_tensor *from,
+static weft_tensor gradient_place(const weft_pass *pass, int layer, const weft_tensor *from,
                                   const weft_tensor *dx)
 {
+    const weft_model *model = pass->model;
     const weft_tensor *own = model->gradients;
-    if (layer == model->first && dx)
+    if (layer == pass->first && dx)
         return *dx;
     if (from->data != own[0].data && from->data != own[1].data)
         return own[0];
@@ -370,9 +372,12 @@ static weft_status enqueue_backward(const weft_pass_call *call)
     weft_tensor from = {0}, to;
     if (call->from)
         from = *call->from;
-    for (int i = model->end - 1; i >= model->first; i--) {
+    if (pass->first == pass->end)
+        return weft_lane_copy(pass->lane, call->to->data, call->from->data,
+                              weft_model_boundary_bytes(model));
+    for (int i = pass->end - 1; i >= pass->first; i--) {
         weft_layer *layer = model->layers[i];
-        to = gradient_place(model, i, &from, call->to);
+        to = gradient_place(pass, i, &from, call->to);
         weft_status status = layer->ops->backward(layer, pass, &from, &to);
         if (status != WEFT_OK)
             return weft_error_context(status, "%s backward", weft_layer_name(layer));

@@ -28,7 +28,7 @@ static void moe_describe(const weft_layer *layer, const weft_shape *shape, weft_
     weft_describe_moe(&m->common.options, shape, out);
     if (m->shared) {
         weft_layer_cost child;
-        m->shared->ops->describe(m->shared, shape, &child);
+        weft_layer_describe(m->shared, shape, &child);
         weft_cost_add(out, &child);
     }
 }

@@ -30,7 +30,7 @@ static weft_status declare_stage(weft_model *model, weft_groups *groups, int sta
 {
     groups->coords = coords_of_stage(&groups->mesh, stage);
     model->place = weft_coords_place(&groups->coords, groups->mesh.world);
-    weft_model_stage_range(model, stage, &model->first, &model->end);
+    model->rank = stage;
     WEFT_TRY(weft_parameters_create(groups, model->setup.device, model->setup.dtype, out));
     model->parameters = *out;
     model->embeddings.count = 0;
@@ -212,6 +212,7 @@ weft_status weft_model_outline(const weft_model_setup *setup, const weft_mesh *m
     model->setup = (weft_model_setup){.options = &model->options,
                                       .own_options = setup->own_options,
                                       .frozen = setup->frozen,
+                                      .parallel = setup->parallel,
                                       .groups = &groups,
                                       .device = device,
                                       .dtype = setup->dtype,
@@ -224,6 +225,7 @@ weft_status weft_model_outline(const weft_model_setup *setup, const weft_mesh *m
     if (status == WEFT_OK)
         status = outline_stages(model, &groups, stages, out);
     out->num_layers = model->num_layers;
+    out->layout = model->layout;
     model->parameters = NULL;
     weft_model_destroy(model);
     for (int s = 0; s < mesh->pp; s++)

@@ -5,6 +5,7 @@
 #define WEFT_LAYERS_OUTLINE_H
 
 #include "layers/runtime.h"
+#include "parallel/layout.h"
 
 enum { WEFT_MAX_TIED = 8 };
 
@@ -16,15 +17,16 @@ typedef struct weft_tied {
 
 typedef struct weft_outline {
     int num_layers;
+    weft_layout layout; /* into p * v virtual stages */
     weft_tied tied; /* pp > 1: what the last stage holds a copy of; follows from what it declares */
     weft_metric_list metrics;
     uint64_t num_frozen; /* elements of the parameters that setup.frozen matches */
 } weft_outline;
 
 /* Runs `build` (NULL: what the options describe) and lets each layer declare its parameters on one
- * rank of its stage. Of the setup: options and own_options, frozen, micro_batch_size, dtype. Pure
- * but for what `build` and the layers' init do. Errors name the layer: WEFT_CONFIG for a list that
- * is no model (empty; layers at places that are not theirs; fewer layers than stages;
+ * rank of its stage. Of the setup: options and own_options, frozen, parallel, micro_batch_size,
+ * dtype. Pure but for what `build` and the layers' init do. Errors name the layer: WEFT_CONFIG for
+ * a list that is no model (empty; layers at places that are not theirs; fewer layers than stages;
  * missing ops) or whose stages do not tie the same parameters, and those of `build` and of init. A
  * pattern of setup.frozen that matches no parameter, or patterns that match all: WEFT_CONFIG. */
 weft_status weft_model_outline(const weft_model_setup *setup, const weft_mesh *mesh,
@@ -34,9 +36,9 @@ bool weft_tied_has(const weft_tied *tied, const char *name);
 
 /* --- what the outline and the model share (layers/build.c) --------------------------------- */
 
-/* Runs `build` and checks the list; NULL: what the options describe. */
+/* Runs `build`, checks the list and cuts it; NULL: what the options describe. */
 weft_status weft_model_list_layers(weft_model *model, weft_model_function build) WEFT_CHECKED;
-/* Initialises the layers [first, end): they declare their parameters. */
+/* Initialises the layers of model->rank: they declare their parameters. */
 weft_status weft_model_init_layers(weft_model *model) WEFT_CHECKED;
 
 #endif

@@ -6,6 +6,7 @@
 #include "layers/moe_runtime.h"
 #include "layers/outline.h"
 #include "layers/runtime.h"
+#include "parallel/layout.h"
 
 /* A stack over a few device blocks. Reserved once from `describe`; it grows only when an MoE layer
  * gets more rows than ever before, and keeps what it grew. */
@@ -38,6 +39,7 @@ enum { WEFT_MODEL_MAX_LAYERS = 4096 };
 
 struct weft_pass {
     weft_model *model;
+    int first, end; /* layers of the chunk it is of */
     weft_lane *lane;
     weft_micro_batch micro_batch;
     bool backward; /* what is being enqueued */
@@ -66,7 +68,8 @@ struct weft_model {
     weft_shape shape;
     weft_layer **layers; /* the whole list */
     int num_layers, capacity;
-    int first, end;       /* this stage */
+    weft_layout layout;   /* the list's cut; this rank has its layers on `rank` */
+    int rank;             /* along pp */
     weft_tied tied;       /* what first and last stage hold both */
     weft_tied embeddings; /* what this stage's layers declare as embeddings */
     weft_parameters *parameters;
@@ -89,6 +92,9 @@ struct weft_model {
     weft_span_log *spans;  /* NULL: none are kept */
     weft_graphs *graphs;   /* NULL: nothing is kept as graphs */
 };
+
+/* Whether this rank has the layer. */
+bool weft_model_has_layer(const weft_model *model, int layer);
 
 /* What the model knows of a layer of its stage. */
 struct weft_layer_place {

@@ -6,6 +6,8 @@
 
 #include "core/options.h"
 #include "core/trace.h"
+#include "layers/describe.h"
+#include "parallel/layout.h"
 #include "parallel/parameters.h"
 #include "schedule/exchange.h"
 #include "schedule/moe_layer.h"
@@ -66,7 +68,10 @@ typedef struct weft_model_setup {
     size_t bucket_elements;
     bool training;  /* false: weights alone, and logits are kept */
     bool evaluates; /* of a training model: weights alone; its losses have the bits of training's */
-    int num_passes; /* micro-batches in flight on this stage */
+    const weft_parallel_options *parallel; /* the cut into stages; NULL: evenly; borrowed */
+    int num_passes;                        /* micro-batches in flight on this rank */
+    const int *pass_chunks; /* the chunk that each pass is of; NULL: all of chunk 0; borrowed until
+                               the model is made */
     uint64_t seed;
     weft_moe_options moe;
     bool graphs;       /* where device and layers can: forward and backward as CUDA graphs */
@@ -82,12 +87,10 @@ void weft_model_destroy(weft_model *model);
 
 weft_parameters *weft_model_parameters(weft_model *model);
 const weft_shape *weft_model_get_shape(const weft_model *model);
-/* All layers of the model (every rank has the list), and this stage's range [first, end). */
+/* All layers of the model (every rank has the list), and its cut into stages. */
 int weft_model_num_layers(const weft_model *model);
 const weft_layer *weft_model_layer(const weft_model *model, int index);
-void weft_model_stage_range(const weft_model *model, int stage, int *first, int *end);
-/* Cost of a layer (with its children) for this shape. Pure. */
-void weft_layer_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out);
+const weft_layout *weft_model_layout(const weft_model *model);
 /* Sum over all layers: FLOPs of forward and backward of one micro-batch on the whole model (not
  * divided by tp), and global parameters. */
 void weft_model_totals(const weft_model *model, uint64_t *out_params, double *out_flops);

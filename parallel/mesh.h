@@ -39,7 +39,11 @@ typedef struct weft_parallel_options { /* section "parallel" */
     bool overlap_grad_reduce;
     int64_t ddp_bucket_size; /* elements */
     int pipeline_schedule;   /* weft_schedule_choice */
-    const char *order;       /* "tp-cp-ep-dp-pp" */
+    /* The stage layout, parallel/layout.h; 0 and "": not given. */
+    const char *pipeline_model_parallel_layout;
+    int64_t num_virtual_stages_per_pipeline_rank, num_layers_per_virtual_pipeline_stage;
+    int64_t decoder_first_pipeline_num_layers, decoder_last_pipeline_num_layers;
+    const char *order; /* "tp-cp-ep-dp-pp" */
     bool allow_tp_across_nodes;
     /* MoE layers whose tokens travel. The choices' numbers are those of schedule/moe_layer.h,
      * schedule/exchange.h and layers/runtime.h, then "auto". */
@@ -103,7 +107,8 @@ int weft_mesh_color(const weft_mesh *mesh, weft_axis axis, int rank);
 /* The world ranks of `rank`'s group in order; returns their number (at most `capacity` written). */
 int weft_mesh_group(const weft_mesh *mesh, weft_axis axis, int rank, int *out, int capacity);
 /* Applies "tp=2,pp=2,ep=4" (also cp, dp, etp, binding=tp|dp, sp=0|1, zero=0|1, schedule=...,
- * order=...) over the options: the mesh given there replaces the file's sizes. */
+ * order=..., layout=..., vp=...) over the options: the mesh given there replaces the file's sizes.
+ */
 weft_status weft_mesh_apply_alias(const char *text, weft_arena *arena,
                                   weft_parallel_options *options) WEFT_CHECKED;
 /* One line: "tp 2, pp 2, dp 1, ep 2 (binding tp)". */

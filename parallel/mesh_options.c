@@ -41,6 +41,17 @@ const weft_option_row weft_parallel_rows[] = {
         "reduce gradients bucket by bucket while backward runs"),
     ROW(ddp_bucket_size, INT, "8388608", 1, 1e12, "elements", "gradients reduced at a time"),
     CHOICE(pipeline_schedule, "\"1f1b\"", "1f1b|gpipe", "order of the micro-batches in a stage"),
+    ROW(pipeline_model_parallel_layout, STRING, "\"\"", 0, 0, NULL,
+        "layers of each stage, such as \"E|(tt|)*6tL\" (E first layer, t one between, L last, | "
+        "next stage); auto: by described work; empty: evenly"),
+    ROW(num_virtual_stages_per_pipeline_rank, INT, "0", 0, 4096, "stages",
+        "v: virtual stages a rank has; 0: as the layout says, else 1"),
+    ROW(num_layers_per_virtual_pipeline_stage, INT, "0", 0, MAX_SIZE, "layers",
+        "the same by the layers of one virtual stage; 0: not given"),
+    ROW(decoder_first_pipeline_num_layers, INT, "0", 0, MAX_SIZE, "layers",
+        "layers on the first rank; the others share the rest evenly; 0: not given"),
+    ROW(decoder_last_pipeline_num_layers, INT, "0", 0, MAX_SIZE, "layers",
+        "layers on the last rank; 0: not given"),
     ROW(order, STRING, "\"tp-cp-ep-dp-pp\"", 0, 0, NULL,
         "how ranks count through the axes, the fastest first"),
     ROW(allow_tp_across_nodes, BOOL, "false", 0, 0, NULL,
@@ -81,6 +92,8 @@ static const struct alias {
     {"zero", "use_distributed_optimizer"},
     {"schedule", "pipeline_schedule"},
     {"order", "order"},
+    {"layout", "pipeline_model_parallel_layout"},
+    {"vp", "num_virtual_stages_per_pipeline_rank"},
 };
 enum { NUM_ALIASES = sizeof(aliases) / sizeof(aliases[0]) };
 
@@ -136,7 +149,7 @@ static weft_status apply(const weft_option_row *row, const char *name, const cha
             return WEFT_ERROR(WEFT_CONFIG, "--mesh %s=%s: %s is 0 or 1", name, value, row->key);
         *(bool *)field = *value == '1';
         return WEFT_OK;
-    default: /* order; checked with the rest of the mesh */
+    default: /* order, layout: checked with the rest of the mesh */
         *(const char **)field = value;
         return WEFT_OK;
     }
@@ -159,7 +172,7 @@ static weft_status apply_item(char *item, bool *given, weft_parallel_options *op
         const char *nearest = weft_nearest_name(item, names, NUM_ALIASES);
         return WEFT_ERROR(WEFT_CONFIG,
                           "--mesh %s: unknown name%s%s%s (tp, pp, cp, ep, etp, dp, binding, sp, "
-                          "zero, schedule, order)",
+                          "zero, schedule, order, layout, vp)",
                           item, nearest ? "; did you mean " : "", nearest ? nearest : "",
                           nearest ? "?" : "");
     }

@@ -229,6 +229,10 @@ static weft_status check_fitting(const void *context, const weft_mesh *mesh)
 {
     const fitting *f = context;
     const weft_config *c = f->config;
+    weft_layout layout; /* of the options' own stack; an application's is seen by its outline */
+    if (!weft_config_build(c))
+        WEFT_TRY(
+            weft_layout_build(&c->parallel, mesh->pp, (int)c->model.num_layers + 2, NULL, &layout));
     WEFT_TRY(
         weft_model_check_mesh(&c->model, mesh, c->model.num_layers, c->train.micro_batch_size));
     WEFT_TRY(weft_model_check_moe(&c->model, &c->parallel, mesh));

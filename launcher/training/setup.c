@@ -26,11 +26,17 @@ weft_status weft_setup_check_model(const weft_config *config, const weft_config_
         weft_model_outline(&(weft_model_setup){.options = &copy.model,
                                                .own_options = copy.own,
                                                .frozen = copy.train.frozen_parameters,
+                                               .parallel = &copy.parallel,
                                                .dtype = weft_config_dtype(&copy),
                                                .micro_batch_size = copy.train.micro_batch_size},
                            mesh, weft_config_build(&copy), &outline);
     if (status == WEFT_OK)
         status = weft_progress_check_metrics(&outline.metrics);
+    if (status == WEFT_OK && outline.layout.num_chunks > 1)
+        status = WEFT_ERROR(WEFT_CONFIG,
+                            "parallel.num_virtual_stages_per_pipeline_rank: %d virtual stages a "
+                            "rank; 1 in this version",
+                            outline.layout.num_chunks);
     return weft_config_locate(source, status);
 }
 
@@ -147,6 +153,7 @@ static weft_status create_model(weft_trainer *t)
                             .own_options = t->config.own,
                             .frozen =
                                 t->evaluates ? (weft_string_list){0} : train->frozen_parameters,
+                            .parallel = &t->config.parallel,
                             .groups = &t->groups,
                             .device = t->device,
                             .dtype = weft_config_dtype(&t->config),

@@ -260,7 +260,8 @@ static void check_stage(const cost_case *c, weft_comm *part, const char *mesh)
     EXPECT_OK(harness_create(&h, part, &options, mesh, 1, WEFT_F32, c->build));
     costs got = {0}, wanted;
     measure_parameters(h.model, &got);
-    weft_model_stage_range(h.model, h.groups.coords.at[WEFT_AXIS_PP], &first, &end);
+    weft_layout_range(weft_model_layout(h.model), h.groups.coords.at[WEFT_AXIS_PP], 0, &first,
+                      &end);
     expected(c, &h, first, end, &wanted);
     compare(c, mesh, WEFT_F32, &got, &wanted, 3);
     harness_release(&h);

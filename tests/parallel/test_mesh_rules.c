@@ -226,6 +226,9 @@ static void test_suggestions_hold(void **state)
 static weft_status check_model(const void *context, const weft_mesh *mesh)
 {
     const weft_model_options *o = context;
+    weft_layout layout;
+    WEFT_TRY(weft_layout_build(&(weft_parallel_options){0}, mesh->pp, (int)o->num_layers + 2, NULL,
+                               &layout));
     return weft_model_check_mesh(o, mesh, o->num_layers, 1);
 }
 
