@@ -1,27 +1,17 @@
-/* Linked from the pure set alone: core, schedule, the mesh and shards, and what the layers cost.
- * That it links without MPI, HDF5, oneDNN and CUDA is the test; that it plans a step is the proof
- * that the set suffices. */
-#include <inttypes.h>
+/* Linked from the pure set alone: core, schedule, the mesh and shards, the layers without a
+ * backend, and what planning reads. That it links without MPI, HDF5, oneDNN and CUDA is the test;
+ * that it plans a step is the proof that the set suffices. */
 #include <stdio.h>
 
 #include "core/trace.h"
-#include "layers/describe.h"
+#include "launcher/planning/config.h"
+#include "layers/outline.h"
 #include "parallel/shard.h"
 #include "schedule/check.h"
 #include "schedule/pipeline.h"
 #include "schedule/price.h"
 
 enum { TP = 2, STAGES = 4, RANKS = 8, MICRO_BATCHES = 6 };
-
-static const weft_model_options model = {
-    .num_layers = 2,
-    .hidden_size = 64,
-    .num_attention_heads = 4,
-    .seq_length = 32,
-    .num_experts = 4,
-    .moe_router_topk = 2,
-    .untie_embeddings_and_output_weights = true,
-};
 
 static weft_status plan_mesh(void)
 {
@@ -30,7 +20,7 @@ static weft_status plan_mesh(void)
                                      .context_parallel_size = 1,
                                      .order = "tp-cp-ep-dp-pp"};
     weft_mesh mesh;
-    WEFT_TRY(weft_mesh_build(&options, RANKS, model.num_experts, &mesh));
+    WEFT_TRY(weft_mesh_build(&options, RANKS, 4, &mesh));
     weft_coords coords = weft_mesh_coords(&mesh, RANKS - 1);
     weft_shard shard = {.num_dims = 2, .global_dims = {65, 64}, .axis = {WEFT_AXIS_TP}};
     weft_box box = weft_shard_box(&shard, &coords);
@@ -39,33 +29,33 @@ static weft_status plan_mesh(void)
     return WEFT_OK;
 }
 
-/* Forward FLOPs of one layer of each kind, on one TP rank. */
-static weft_status add_costs(double *out_flops)
+/* The config's model as every rank would have it, without ranks: forward FLOPs of a layer. */
+static weft_status outline_model(weft_arena *arena, double *out_flops)
 {
-    weft_shape shape = {.seq = 32,
-                        .batch = 1,
-                        .hidden = 64,
-                        .vocab = 65,
-                        .tp = TP,
-                        .cp = 1,
-                        .ep = TP,
-                        .etp = 1,
-                        .dtype = WEFT_F32,
-                        .training = true};
-    weft_layer_cost costs[6], sum = {0};
-    weft_describe_embedding(&model, &shape, &costs[0]);
-    weft_describe_attention(&model, &shape, &costs[1]);
-    weft_describe_mlp(&model, &shape, 256, &costs[2]);
-    weft_describe_moe(&model, &shape, &costs[3]);
-    weft_describe_block(&model, &shape, &costs[4]);
-    weft_describe_head(&model, &shape, &costs[5]);
-    for (size_t i = 0; i < 6; i++) {
-        if (costs[i].num_params == 0)
-            return WEFT_ERROR(WEFT_INTERNAL, "layer kind %zu has no parameters", i);
-        weft_cost_add(&sum, &costs[i]);
-    }
-    printf("%" PRIu64 " parameters, %" PRIu64 " FLOPs\n", sum.num_params, sum.forward_flops);
-    *out_flops = (double)sum.forward_flops;
+    static const char text[] =
+        "{\"model\": {\"num_layers\": 6, \"hidden_size\": 64, \"num_attention_heads\": 4, "
+        "\"seq_length\": 32, \"vocab_size\": 65, \"num_experts\": 4, \"moe_router_topk\": 2}, "
+        "\"parallel\": {\"tensor_model_parallel_size\": 2, \"pipeline_model_parallel_size\": 4, "
+        "\"pipeline_model_parallel_layout\": \"auto\"}, "
+        "\"train\": {\"train_iters\": 1}, \"data\": {\"mock_data\": true}}";
+    const weft_config_source source = {.file = "pure.json", .text = text};
+    weft_config config;
+    weft_mesh mesh;
+    weft_outline outline;
+    char layout[64];
+    WEFT_TRY(weft_config_load(&source, arena, &config));
+    WEFT_TRY(weft_config_mesh(&config, &source, 0, &mesh));
+    WEFT_TRY(weft_model_outline(&(weft_model_setup){.options = &config.model,
+                                                    .parallel = &config.parallel,
+                                                    .micro_batch_size = 1},
+                                &mesh, NULL, &outline));
+    printf("%s\n", weft_layout_text(&outline.layout, layout, sizeof layout));
+    if (outline.num_layers != 8 || weft_layout_num_stages(&outline.layout) != STAGES)
+        return WEFT_ERROR(WEFT_INTERNAL, "an outline of %d layers", outline.num_layers);
+    weft_shape shape = weft_model_shape(&config.model, &mesh, 1, WEFT_F32, true);
+    weft_layer_cost cost;
+    weft_describe_attention(&config.model, &shape, &cost);
+    *out_flops = (double)cost.forward_flops;
     return WEFT_OK;
 }
 
@@ -79,7 +69,7 @@ static double cost_of(const void *context, int stage, const weft_task *task)
 static weft_status plan_step(weft_arena *arena)
 {
     double flops;
-    WEFT_TRY(add_costs(&flops));
+    WEFT_TRY(outline_model(arena, &flops));
     weft_pipeline_shape shape = {.num_stages = STAGES, .num_micro_batches = MICRO_BATCHES};
     weft_program programs[STAGES];
     for (int stage = 0; stage < STAGES; stage++)

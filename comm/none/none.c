@@ -1,0 +1,71 @@
+/* No backend at all, for programs that plan and never communicate: groups are of one rank, and what
+ * layers ask of them when they run is refused. */
+#include "comm/comm.h"
+
+int weft_comm_rank(const weft_comm *comm)
+{
+    (void)comm;
+    return 0;
+}
+
+int weft_comm_size(const weft_comm *comm)
+{
+    (void)comm;
+    return 1;
+}
+
+static weft_status absent(const char *what)
+{
+    return WEFT_ERROR(WEFT_INTERNAL, "%s: this program plans, it does not run", what);
+}
+
+weft_status weft_comm_reserve(const weft_comm *comm, weft_lane *lane, size_t bytes)
+{
+    (void)comm, (void)lane, (void)bytes;
+    return absent("comm_reserve");
+}
+
+weft_status weft_all_reduce(weft_comm *comm, weft_lane *lane, void *buffer, size_t count,
+                            weft_dtype dtype, weft_reduce reduce)
+{
+    (void)comm, (void)lane, (void)buffer, (void)count, (void)dtype, (void)reduce;
+    return absent("all_reduce");
+}
+
+weft_status weft_reduce_scatter(weft_comm *comm, weft_lane *lane, const void *send, void *recv,
+                                size_t count, weft_dtype dtype, weft_reduce reduce)
+{
+    (void)comm, (void)lane, (void)send, (void)recv, (void)count, (void)dtype, (void)reduce;
+    return absent("reduce_scatter");
+}
+
+weft_status weft_all_gather(weft_comm *comm, weft_lane *lane, const void *send, void *recv,
+                            size_t count, weft_dtype dtype)
+{
+    (void)comm, (void)lane, (void)send, (void)recv, (void)count, (void)dtype;
+    return absent("all_gather");
+}
+
+weft_status weft_all_to_all(weft_comm *comm, weft_lane *lane, const void *send,
+                            const size_t *send_bytes, void *recv, const size_t *recv_bytes)
+{
+    (void)comm, (void)lane, (void)send, (void)send_bytes, (void)recv, (void)recv_bytes;
+    return absent("all_to_all");
+}
+
+weft_status weft_all_to_all_sharded(weft_comm *between, weft_comm *inside, weft_lane *lane,
+                                    const void *send, const size_t *send_bytes, void *recv,
+                                    const size_t *recv_bytes, size_t chunk_bytes)
+{
+    (void)between, (void)inside, (void)lane, (void)send, (void)send_bytes, (void)recv;
+    (void)recv_bytes, (void)chunk_bytes;
+    return absent("all_to_all_sharded");
+}
+
+weft_status weft_send_recv(weft_comm *comm, weft_lane *lane, int to, const void *send,
+                           size_t send_bytes, int from, void *recv, size_t recv_bytes, int tag)
+{
+    (void)comm, (void)lane, (void)to, (void)send, (void)send_bytes, (void)from, (void)recv;
+    (void)recv_bytes, (void)tag;
+    return absent("send_recv");
+}

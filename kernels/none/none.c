@@ -1,0 +1,19 @@
+/* No backend at all, for programs that plan and never compute: layers link against it, so that
+ * their outlines can be made with a C compiler alone. */
+#include <weft/kernels.h>
+
+#define ABSENT(name)                                                                               \
+    weft_status weft_##name(weft_lane *lane, const weft_##name##_args *args)                       \
+    {                                                                                              \
+        (void)lane;                                                                                \
+        (void)args;                                                                                \
+        return WEFT_ERROR(WEFT_INTERNAL, "weft_" #name ": this program plans, it does not run");   \
+    }
+WEFT_KERNEL_LIST(ABSENT)
+#undef ABSENT
+
+weft_status weft_dispatch_plan_check(const weft_dispatch_plan_args *args)
+{
+    (void)args;
+    return WEFT_ERROR(WEFT_INTERNAL, "this program plans, it does not run");
+}
