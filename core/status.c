@@ -28,8 +28,33 @@ weft_status weft_error_set(const char *file, int line, const char *function, wef
     current.status = status;
     current.is_shared = false;
     memcpy(current.text, text, sizeof text);
+    current.key[0] = '\0';
     current.num_frames = 0;
     add_frame(file, line, function);
+    return status;
+}
+
+weft_status weft_error_set_key(const char *file, int line, const char *function, const char *key,
+                               const char *format, ...)
+{
+    char text[WEFT_ERROR_TEXT_BYTES];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    weft_error_set(file, line, function, WEFT_CONFIG, "%s%s%s", key, *text == ' ' ? "" : ": ",
+                   text);
+    snprintf(current.key, sizeof current.key, "%s", key);
+    return WEFT_CONFIG;
+}
+
+weft_status weft_error_key(weft_status status, const char *key)
+{
+    if (status == WEFT_OK)
+        return WEFT_OK;
+    weft_error_context(status, "%s", key);
+    current.status = status;
+    snprintf(current.key, sizeof current.key, "%s", key);
     return status;
 }
 
@@ -85,7 +110,7 @@ const weft_error *weft_error_get(void)
 void weft_error_clear(void)
 {
     current.status = WEFT_OK;
-    current.text[0] = '\0';
+    current.text[0] = current.key[0] = '\0';
     current.is_shared = false;
     current.num_frames = 0;
 }

@@ -10,7 +10,7 @@
 static weft_status build(weft_model *model, const weft_model_options *options)
 {
     if (options->num_experts == 0)
-        return WEFT_ERROR(WEFT_CONFIG, "model.num_experts: this model needs experts");
+        return WEFT_KEY_ERROR("model.num_experts", "this model needs experts");
     WEFT_TRY(weft_model_add_embedding(model, options));
     for (int64_t i = 0; i < options->num_layers; i++) {
         weft_layer *mlp = i % 2 ? weft_moe_create(options) : weft_mlp_create(options);

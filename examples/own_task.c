@@ -90,7 +90,7 @@ static weft_status value_init(weft_layer *layer, weft_build *build)
     value_head *h = (value_head *)layer;
     const weft_shape *shape = weft_build_shape(build);
     if (shape->dtype != WEFT_F32)
-        return WEFT_ERROR(WEFT_CONFIG, "train.precision: the value head computes in fp32");
+        return WEFT_KEY_ERROR("train.precision", "the value head computes in fp32");
     WEFT_TRY(weft_build_metric(build, "mean_abs_error", WEFT_METRIC_MEAN, &h->error));
     WEFT_TRY(weft_build_metric(build, "large_errors", WEFT_METRIC_SUM, &h->large));
     return weft_build_parameter(build,

@@ -7,8 +7,7 @@ static weft_status check_divides(const char *key, const char *what, int64_t valu
 {
     if (value % parts == 0)
         return WEFT_OK;
-    return WEFT_ERROR(WEFT_CONFIG, "parallel.%s: %s %lld does not divide by %d", key, what,
-                      (long long)value, parts);
+    return WEFT_KEY_ERROR(key, "%s %lld does not divide by %d", what, (long long)value, parts);
 }
 
 static weft_status check_sequence(int64_t seq, int tp)
@@ -17,9 +16,9 @@ static weft_status check_sequence(int64_t seq, int tp)
     char text[WEFT_FITS_TEXT_BYTES];
     if (seq % tp == 0)
         return WEFT_OK;
-    return WEFT_ERROR(WEFT_CONFIG,
-                      "parallel.sequence_parallel: seq_length %lld does not divide by %d; %s would",
-                      (long long)seq, tp, weft_fits_text(&fits, text));
+    return WEFT_KEY_ERROR("parallel.sequence_parallel",
+                          "seq_length %lld does not divide by %d; %s would", (long long)seq, tp,
+                          weft_fits_text(&fits, text));
 }
 
 /* Byte counts of the whole model have to stay below 2^63, with room for what goes with an element:
@@ -42,10 +41,10 @@ static weft_status check_countable(const weft_model_options *o, int64_t num_laye
     double elements = (rows + (double)o->hidden_size) * widest * (double)(num_layers + 2);
     if (elements * 256 < 9e18)
         return WEFT_OK;
-    return WEFT_ERROR(WEFT_CONFIG,
-                      "model.hidden_size: %g elements of weights and activations are more than any "
-                      "memory",
-                      elements);
+    return WEFT_KEY_ERROR("model.hidden_size",
+                          "%g elements of weights and activations are more than any "
+                          "memory",
+                          elements);
 }
 
 /* The layers that are MoE, on their grid. */
@@ -53,20 +52,21 @@ static weft_status check_moe_mesh(const weft_model_options *o, const weft_mesh *
                                   int64_t micro_batch_size)
 {
     weft_shape shape = weft_model_shape(o, mesh, micro_batch_size, WEFT_F32, true);
-    WEFT_TRY(check_divides("expert_tensor_parallel_size", "moe_ffn_hidden_size",
+    WEFT_TRY(check_divides("parallel.expert_tensor_parallel_size", "moe_ffn_hidden_size",
                            o->moe_ffn_hidden_size, mesh->etp));
-    WEFT_TRY(check_divides("tensor_model_parallel_size", "moe_shared_expert_intermediate_size",
+    WEFT_TRY(check_divides("parallel.tensor_model_parallel_size",
+                           "moe_shared_expert_intermediate_size",
                            o->moe_shared_expert_intermediate_size, mesh->tp));
     weft_moe_dims dims = weft_moe_dims_of(o, &shape);
     if (!dims.full) /* each rank routes its share of the rows */
-        WEFT_TRY(check_divides("tensor_model_parallel_size", "seq_length x micro_batch_size",
-                               o->seq_length * micro_batch_size, mesh->tp));
+        WEFT_TRY(check_divides("parallel.tensor_model_parallel_size",
+                               "seq_length x micro_batch_size", o->seq_length * micro_batch_size,
+                               mesh->tp));
     if (dims.tokens > (size_t)(INT32_MAX / o->moe_router_topk))
-        return WEFT_ERROR(
-            WEFT_CONFIG,
-            "model.seq_length: %zu tokens a micro-batch with %lld experts each; a rank "
-            "routes at most %d choices",
-            dims.tokens, (long long)o->moe_router_topk, INT32_MAX);
+        return WEFT_KEY_ERROR("model.seq_length",
+                              "%zu tokens a micro-batch with %lld experts each; a rank "
+                              "routes at most %d choices",
+                              dims.tokens, (long long)o->moe_router_topk, INT32_MAX);
     return WEFT_OK;
 }
 
@@ -79,15 +79,15 @@ weft_status weft_model_check_mesh(const weft_model_options *o, const weft_mesh *
         has_moe |= weft_model_is_moe_layer(o, i);
         has_dense |= !weft_model_is_moe_layer(o, i);
     }
-    WEFT_TRY(check_divides("tensor_model_parallel_size", "num_attention_heads",
+    WEFT_TRY(check_divides("parallel.tensor_model_parallel_size", "num_attention_heads",
                            o->num_attention_heads, mesh->tp));
-    WEFT_TRY(check_divides("tensor_model_parallel_size", "num_query_groups", o->num_query_groups,
-                           mesh->tp));
+    WEFT_TRY(check_divides("parallel.tensor_model_parallel_size", "num_query_groups",
+                           o->num_query_groups, mesh->tp));
     if (mesh->sequence_parallel)
         WEFT_TRY(check_sequence(o->seq_length, mesh->tp));
     if (has_dense)
-        WEFT_TRY(check_divides("tensor_model_parallel_size", "ffn_hidden_size", o->ffn_hidden_size,
-                               mesh->tp));
+        WEFT_TRY(check_divides("parallel.tensor_model_parallel_size", "ffn_hidden_size",
+                               o->ffn_hidden_size, mesh->tp));
     return has_moe ? check_moe_mesh(o, mesh, micro_batch_size) : WEFT_OK;
 }
 
@@ -97,20 +97,20 @@ static weft_status check_peers(const weft_parallel_options *p, int ep)
     weft_fits fits = weft_fits_divisors(ep);
     char text[WEFT_FITS_TEXT_BYTES];
     if (p->moe_num_partitions != 1)
-        return WEFT_ERROR(
-            WEFT_CONFIG,
-            "parallel.moe_num_partitions: %lld, but moe_partition_by peers has one "
+        return WEFT_KEY_ERROR(
+            "parallel.moe_num_partitions",
+            "%lld, but moe_partition_by peers has one "
             "for every moe_peer_group_size ranks; 1 would, or moe_partition_by tokens",
             (long long)p->moe_num_partitions);
     if (p->moe_memory_reuse != WEFT_REUSE_NONE)
-        return WEFT_ERROR(
-            WEFT_CONFIG, "parallel.moe_memory_reuse: moe_partition_by peers reuses no memory; none "
-                         "would, or moe_partition_by tokens");
+        return WEFT_KEY_ERROR("parallel.moe_memory_reuse",
+                              "moe_partition_by peers reuses no memory; none "
+                              "would, or moe_partition_by tokens");
     if (ep > 1 && ep % p->moe_peer_group_size != 0)
-        return WEFT_ERROR(WEFT_CONFIG,
-                          "parallel.moe_peer_group_size: groups of %lld do not divide %d ranks of "
-                          "expert parallelism; %s would",
-                          (long long)p->moe_peer_group_size, ep, weft_fits_text(&fits, text));
+        return WEFT_KEY_ERROR("parallel.moe_peer_group_size",
+                              "groups of %lld do not divide %d ranks of "
+                              "expert parallelism; %s would",
+                              (long long)p->moe_peer_group_size, ep, weft_fits_text(&fits, text));
     return WEFT_OK;
 }
 
@@ -124,17 +124,17 @@ weft_status weft_model_check_moe(const weft_model_options *o, const weft_paralle
     if (by_peers)
         WEFT_TRY(check_peers(p, weft_moe_dims_of(o, &shape).exchange ? mesh->ep : 1));
     else if (p->moe_peer_group_size != 1)
-        return WEFT_ERROR(WEFT_CONFIG,
-                          "parallel.moe_peer_group_size: %lld, but partitions are cut by tokens; 1 "
-                          "would, or moe_partition_by peers",
-                          (long long)p->moe_peer_group_size);
+        return WEFT_KEY_ERROR("parallel.moe_peer_group_size",
+                              "%lld, but partitions are cut by tokens; 1 "
+                              "would, or moe_partition_by peers",
+                              (long long)p->moe_peer_group_size);
     if (p->moe_all_to_all == WEFT_NUM_EXCHANGES)
         return WEFT_OK; /* what is chosen can be cut */
     weft_exchange_form form = (weft_exchange_form)p->moe_all_to_all;
     if (p->moe_all_to_all_chunks > weft_exchange_max_chunks(form))
-        return WEFT_ERROR(WEFT_CONFIG,
-                          "parallel.moe_all_to_all_chunks: %lld, but %s sends all at once; 0 or 1 "
-                          "would, or moe_all_to_all o2, o3 or direct",
-                          (long long)p->moe_all_to_all_chunks, weft_exchange_text((int)form));
+        return WEFT_KEY_ERROR("parallel.moe_all_to_all_chunks",
+                              "%lld, but %s sends all at once; 0 or 1 "
+                              "would, or moe_all_to_all o2, o3 or direct",
+                              (long long)p->moe_all_to_all_chunks, weft_exchange_text((int)form));
     return WEFT_OK;
 }

@@ -39,8 +39,8 @@ static weft_status moe_init(weft_layer *layer, weft_build *build)
     const weft_model_options *o = &m->common.options;
     const weft_shape *shape = weft_build_shape(build);
     if (o->num_experts == 0)
-        return WEFT_ERROR(WEFT_CONFIG, "model.num_experts is 0, and %s (moe) is an MoE layer",
-                          weft_layer_name(layer));
+        return WEFT_KEY_ERROR("model.num_experts", " is 0, and %s (moe) is an MoE layer",
+                              weft_layer_name(layer));
     m->dims = weft_moe_dims_of(o, shape);
     if (o->moe_router_forced_load > 0)
         WEFT_TRY(weft_moe_force_load(m, weft_build_device(build)));

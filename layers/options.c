@@ -78,20 +78,19 @@ static weft_status check_moe(const weft_model_options *o)
     if (o->num_experts == 0)
         return WEFT_OK;
     if (o->moe_router_topk > o->num_experts)
-        return WEFT_ERROR(WEFT_CONFIG,
-                          "model.moe_router_topk: %lld experts a token, but there are only %lld",
-                          (long long)o->moe_router_topk, (long long)o->num_experts);
+        return WEFT_KEY_ERROR("model.moe_router_topk",
+                              "%lld experts a token, but there are only %lld",
+                              (long long)o->moe_router_topk, (long long)o->num_experts);
     if (o->moe_router_topk > 16 || o->num_experts > 1024)
-        return WEFT_ERROR(WEFT_CONFIG,
-                          "model.num_experts: at most 1024 experts and moe_router_topk 16");
+        return WEFT_KEY_ERROR("model.num_experts", "at most 1024 experts and moe_router_topk 16");
     if (freq->is_array && (int64_t)freq->count != o->num_layers)
-        return WEFT_ERROR(WEFT_CONFIG, "model.moe_layer_freq: %zu entries for %lld layers",
-                          freq->count, (long long)o->num_layers);
+        return WEFT_KEY_ERROR("model.moe_layer_freq", "%zu entries for %lld layers", freq->count,
+                              (long long)o->num_layers);
     for (size_t i = 0; i < freq->count; i++)
         if (freq->is_array ? freq->values[i] != 0 && freq->values[i] != 1 : freq->values[i] < 1)
-            return WEFT_ERROR(WEFT_CONFIG,
-                              "model.moe_layer_freq: %lld is neither a period nor 0 or 1 in a list",
-                              (long long)freq->values[i]);
+            return WEFT_KEY_ERROR("model.moe_layer_freq",
+                                  "%lld is neither a period nor 0 or 1 in a list",
+                                  (long long)freq->values[i]);
     return WEFT_OK;
 }
 
@@ -110,11 +109,11 @@ static weft_status check_rotary(const weft_model_options *o)
     char below[32] = "";
     if (channels > 2)
         snprintf(below, sizeof below, "%.6g or ", share_of(channels - 1, all));
-    return WEFT_ERROR(WEFT_CONFIG,
-                      "model.rotary_percent: %g of a head dimension of %lld is %lld channel%s, and "
-                      "an even number rotates; %s%.6g would",
-                      o->rotary_percent, (long long)all, (long long)channels,
-                      channels == 1 ? "" : "s", below, share_of(channels / 2 * 2 + 2, all));
+    return WEFT_KEY_ERROR("model.rotary_percent",
+                          "%g of a head dimension of %lld is %lld channel%s, and "
+                          "an even number rotates; %s%.6g would",
+                          o->rotary_percent, (long long)all, (long long)channels,
+                          channels == 1 ? "" : "s", below, share_of(channels / 2 * 2 + 2, all));
 }
 
 weft_status weft_model_options_resolve(weft_model_options *o)
@@ -131,34 +130,30 @@ weft_status weft_model_options_resolve(weft_model_options *o)
     if (o->kv_channels == 0) {
         fits = weft_fits_divisors_near(o->hidden_size, o->num_attention_heads);
         if (o->hidden_size % o->num_attention_heads != 0)
-            return WEFT_ERROR(
-                WEFT_CONFIG,
-                "model.num_attention_heads: hidden_size %lld does not divide by %lld heads; %s "
-                "would, or kv_channels",
-                (long long)o->hidden_size, (long long)o->num_attention_heads,
-                weft_fits_text(&fits, text));
+            return WEFT_KEY_ERROR("model.num_attention_heads",
+                                  "hidden_size %lld does not divide by %lld heads; %s "
+                                  "would, or kv_channels",
+                                  (long long)o->hidden_size, (long long)o->num_attention_heads,
+                                  weft_fits_text(&fits, text));
         o->kv_channels = o->hidden_size / o->num_attention_heads;
     }
     fits = weft_fits_divisors(o->num_attention_heads);
     if (o->num_attention_heads % o->num_query_groups != 0)
-        return WEFT_ERROR(
-            WEFT_CONFIG,
-            "model.num_query_groups: %lld heads do not divide by %lld query groups; %s "
-            "would",
-            (long long)o->num_attention_heads, (long long)o->num_query_groups,
-            weft_fits_text(&fits, text));
+        return WEFT_KEY_ERROR("model.num_query_groups",
+                              "%lld heads do not divide by %lld query groups; %s "
+                              "would",
+                              (long long)o->num_attention_heads, (long long)o->num_query_groups,
+                              weft_fits_text(&fits, text));
     if (o->max_position_embeddings == 0)
         o->max_position_embeddings = o->seq_length;
     if (o->position_embedding_type == WEFT_POSITION_LEARNED &&
         o->max_position_embeddings < o->seq_length)
-        return WEFT_ERROR(WEFT_CONFIG,
-                          "model.max_position_embeddings: %lld positions for seq_length %lld",
-                          (long long)o->max_position_embeddings, (long long)o->seq_length);
+        return WEFT_KEY_ERROR("model.max_position_embeddings", "%lld positions for seq_length %lld",
+                              (long long)o->max_position_embeddings, (long long)o->seq_length);
     if (o->position_embedding_type == WEFT_POSITION_ROPE && o->kv_channels % 2 != 0)
-        return WEFT_ERROR(
-            WEFT_CONFIG,
-            "model.kv_channels: rotary positions need an even head dimension, not %lld",
-            (long long)o->kv_channels);
+        return WEFT_KEY_ERROR("model.kv_channels",
+                              "rotary positions need an even head dimension, not %lld",
+                              (long long)o->kv_channels);
     WEFT_TRY(check_rotary(o));
     return check_moe(o);
 }

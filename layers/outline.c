@@ -129,10 +129,9 @@ static weft_status check_frozen(const weft_string_list *frozen, weft_parameters 
             continue;
         bool found = same_ending(frozen->values[i], stages, num_stages, near) ||
                      nearest_beginning(frozen->values[i], stages, num_stages, near);
-        return WEFT_ERROR(WEFT_CONFIG,
-                          "train.frozen_parameters: \"%s\" matches no parameter; %s %s",
-                          frozen->values[i], found ? "did you mean" : "one is",
-                          found ? near : weft_parameters_at(stages[0], 0)->parameter.name);
+        return WEFT_KEY_ERROR("train.frozen_parameters", "\"%s\" matches no parameter; %s %s",
+                              frozen->values[i], found ? "did you mean" : "one is",
+                              found ? near : weft_parameters_at(stages[0], 0)->parameter.name);
     }
     return WEFT_OK;
 }
@@ -143,8 +142,8 @@ static weft_status check_any_trains(weft_parameters *const *stages, int num_stag
         for (int i = 0; i < weft_parameters_count(stages[s]); i++)
             if (!weft_parameters_at(stages[s], i)->parameter.frozen)
                 return WEFT_OK;
-    return WEFT_ERROR(WEFT_CONFIG,
-                      "train.frozen_parameters: all parameters are frozen; none is left to train");
+    return WEFT_KEY_ERROR("train.frozen_parameters",
+                          "all parameters are frozen; none is left to train");
 }
 
 static uint64_t count_frozen(const weft_parameters *parameters)

@@ -54,7 +54,7 @@ typedef struct reader {
 
 static weft_status fail(const reader *r, const char *what)
 {
-    return WEFT_ERROR(WEFT_CONFIG, KEY ": \"%s\", character %zu: %s", r->text, r->at + 1, what);
+    return WEFT_KEY_ERROR(KEY, "\"%s\", character %zu: %s", r->text, r->at + 1, what);
 }
 
 static weft_status take(reader *r, char letter)
@@ -153,22 +153,22 @@ static weft_status read_text(const weft_parallel_options *o, const char *layout,
     weft_fits fits = weft_fits_multiples_near(pp, stages);
     char text[WEFT_FITS_TEXT_BYTES];
     if (r.num_first == 0 || r.num_last == 0)
-        return WEFT_ERROR(WEFT_CONFIG, KEY ": \"%s\" has no %s", r.text, r.num_first ? "L" : "E");
+        return WEFT_KEY_ERROR(KEY, "\"%s\" has no %s", r.text, r.num_first ? "L" : "E");
     if (r.num_between != num_layers - 2)
-        return WEFT_ERROR(WEFT_CONFIG, KEY ": \"%s\" has %d layers (t), the model has %d", r.text,
-                          r.num_between, num_layers - 2);
+        return WEFT_KEY_ERROR(KEY, "\"%s\" has %d layers (t), the model has %d", r.text,
+                              r.num_between, num_layers - 2);
     if (stages % pp != 0)
-        return WEFT_ERROR(WEFT_CONFIG,
-                          KEY ": \"%s\" has %d stages, which do not divide over %d ranks; %s would",
-                          r.text, stages, pp, weft_fits_text(&fits, text));
+        return WEFT_KEY_ERROR(KEY,
+                              "\"%s\" has %d stages, which do not divide over %d ranks; %s would",
+                              r.text, stages, pp, weft_fits_text(&fits, text));
     if (out->first[r.stage] == num_layers)
-        return WEFT_ERROR(WEFT_CONFIG, KEY ": \"%s\": L is on the last stage", r.text);
+        return WEFT_KEY_ERROR(KEY, "\"%s\": L is on the last stage", r.text);
     int given = (int)o->num_virtual_stages_per_pipeline_rank;
     if (given > 0 && given * pp != stages)
-        return WEFT_ERROR(WEFT_CONFIG,
-                          "parallel.num_virtual_stages_per_pipeline_rank: %d on %d ranks, but "
-                          "pipeline_model_parallel_layout has %d stages",
-                          given, pp, stages);
+        return WEFT_KEY_ERROR("parallel.num_virtual_stages_per_pipeline_rank",
+                              "%d on %d ranks, but "
+                              "pipeline_model_parallel_layout has %d stages",
+                              given, pp, stages);
     out->num_chunks = stages / pp;
     out->first[stages] = (uint16_t)num_layers;
     return WEFT_OK;
@@ -210,9 +210,8 @@ static weft_status check_own_share(const char *key, int64_t count, int num_chunk
     char text[WEFT_FITS_TEXT_BYTES];
     if (count % num_chunks == 0)
         return WEFT_OK;
-    return WEFT_ERROR(WEFT_CONFIG,
-                      "parallel.%s: %lld layers do not divide into %d virtual stages; %s would",
-                      key, (long long)count, num_chunks, weft_fits_text(&fits, text));
+    return WEFT_KEY_ERROR(key, "%lld layers do not divide into %d virtual stages; %s would",
+                          (long long)count, num_chunks, weft_fits_text(&fits, text));
 }
 
 /* The first and the last rank have what was asked for, in equal chunks; the others share the rest
@@ -223,14 +222,14 @@ static weft_status cut_with_ends(const weft_parallel_options *o, weft_layout *ou
     int64_t first = o->decoder_first_pipeline_num_layers;
     int64_t last = o->decoder_last_pipeline_num_layers;
     uint16_t counts[WEFT_MAX_STAGES] = {0};
-    WEFT_TRY(check_own_share("decoder_first_pipeline_num_layers", first, v));
-    WEFT_TRY(check_own_share("decoder_last_pipeline_num_layers", last, v));
+    WEFT_TRY(check_own_share("parallel.decoder_first_pipeline_num_layers", first, v));
+    WEFT_TRY(check_own_share("parallel.decoder_last_pipeline_num_layers", last, v));
     int others = p - (first > 0) - (last > 0);
     int64_t rest = between - first - last;
-    const char *key =
-        first > 0 ? "decoder_first_pipeline_num_layers" : "decoder_last_pipeline_num_layers";
+    const char *key = first > 0 ? "parallel.decoder_first_pipeline_num_layers"
+                                : "parallel.decoder_last_pipeline_num_layers";
     if (p == 1 && first + last > 0)
-        return WEFT_ERROR(WEFT_CONFIG, "parallel.%s: one rank has all layers", key);
+        return WEFT_KEY_ERROR(key, "one rank has all layers");
     if ((rest < others * v && p * v > 1) || (others == 0 && rest > 0))
         return WEFT_ERROR(
             WEFT_CONFIG, "parallel.%s: %lld of %d layers are left for %d stages of the other ranks",
@@ -328,19 +327,18 @@ static weft_status check_exclusive(const weft_parallel_options *o)
         const char *key;
         bool given;
     } others[] = {
-        {"num_layers_per_virtual_pipeline_stage", o->num_layers_per_virtual_pipeline_stage > 0},
-        {"decoder_first_pipeline_num_layers", o->decoder_first_pipeline_num_layers > 0},
-        {"decoder_last_pipeline_num_layers", o->decoder_last_pipeline_num_layers > 0},
+        {"parallel.num_layers_per_virtual_pipeline_stage",
+         o->num_layers_per_virtual_pipeline_stage > 0},
+        {"parallel.decoder_first_pipeline_num_layers", o->decoder_first_pipeline_num_layers > 0},
+        {"parallel.decoder_last_pipeline_num_layers", o->decoder_last_pipeline_num_layers > 0},
     };
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (others[i].given && text_of(o)[0])
-            return WEFT_ERROR(WEFT_CONFIG,
-                              "parallel.%s: pipeline_model_parallel_layout says it all; give one",
-                              others[i].key);
+            return WEFT_KEY_ERROR(others[i].key,
+                                  "pipeline_model_parallel_layout says it all; give one");
     if (others[0].given && o->num_virtual_stages_per_pipeline_rank > 0)
-        return WEFT_ERROR(WEFT_CONFIG,
-                          "parallel.num_layers_per_virtual_pipeline_stage: "
-                          "num_virtual_stages_per_pipeline_rank says the same; give one");
+        return WEFT_KEY_ERROR("parallel.num_layers_per_virtual_pipeline_stage",
+                              "num_virtual_stages_per_pipeline_rank says the same; give one");
     return WEFT_OK;
 }
 
@@ -352,19 +350,18 @@ static weft_status find_num_chunks(const weft_parallel_options *o, weft_layout *
     if (o->num_virtual_stages_per_pipeline_rank > 0)
         out->num_chunks = (int)o->num_virtual_stages_per_pipeline_rank;
     if (each > 0 && between % (each * p) != 0)
-        return WEFT_ERROR(WEFT_CONFIG,
-                          "parallel.num_layers_per_virtual_pipeline_stage: %d layers are no "
-                          "multiple of %lld on each of %d ranks",
-                          between, (long long)each, p);
+        return WEFT_KEY_ERROR("parallel.num_layers_per_virtual_pipeline_stage",
+                              "%d layers are no "
+                              "multiple of %lld on each of %d ranks",
+                              between, (long long)each, p);
     if (each > 0)
         out->num_chunks = (int)(between / (each * p));
-    const char *key = each > 0              ? "num_layers_per_virtual_pipeline_stage"
-                      : out->num_chunks > 1 ? "num_virtual_stages_per_pipeline_rank"
-                                            : "pipeline_model_parallel_size";
+    const char *key = each > 0              ? "parallel.num_layers_per_virtual_pipeline_stage"
+                      : out->num_chunks > 1 ? "parallel.num_virtual_stages_per_pipeline_rank"
+                                            : "parallel.pipeline_model_parallel_size";
     int64_t stages = (int64_t)p * out->num_chunks;
     if (stages > 1 && (between < stages || stages > WEFT_MAX_STAGES))
-        return WEFT_ERROR(WEFT_CONFIG, "parallel.%s: %lld stages for %d layers", key,
-                          (long long)stages, between);
+        return WEFT_KEY_ERROR(key, "%lld stages for %d layers", (long long)stages, between);
     return WEFT_OK;
 }
 

@@ -75,8 +75,8 @@ typedef struct weft_coords {
 
 /* Builds and validates: sizes multiply to world, dp and edp come out whole, both grids give the
  * same pipeline groups, num_experts divides by ep, sequence_parallel needs tp > 1, etp is 1 or tp,
- * binding tp needs ep == tp. num_experts 0: a dense model. Errors: WEFT_CONFIG, saying which rule
- * breaks and which sizes would fit. */
+ * binding tp needs ep == tp. num_experts 0: a dense model. Errors: WEFT_CONFIG, with the key,
+ * saying which rule breaks and which sizes would fit. */
 weft_status weft_mesh_build(const weft_parallel_options *options, int world, int64_t num_experts,
                             weft_mesh *out) WEFT_CHECKED;
 
@@ -85,8 +85,7 @@ typedef struct weft_mesh_request {
     const weft_parallel_options *options;
     int world;           /* 0: as many ranks as the options ask for */
     int64_t num_experts; /* 0: a dense model */
-    /* Refuses what the mesh does not fit, with WEFT_CONFIG and the key of section "parallel" first;
-     * NULL: nothing. */
+    /* Refuses what the mesh does not fit, with WEFT_KEY_ERROR; NULL: nothing. */
     weft_status (*check)(const void *context, const weft_mesh *mesh);
     const void *context;
 } weft_mesh_request;

@@ -15,13 +15,13 @@ typedef struct size_key {
 } size_key;
 
 static const size_key sizes[] = {
-    {"tensor_model_parallel_size", "tp",
+    {"parallel.tensor_model_parallel_size", "tp",
      offsetof(weft_parallel_options, tensor_model_parallel_size)},
-    {"pipeline_model_parallel_size", "pp",
+    {"parallel.pipeline_model_parallel_size", "pp",
      offsetof(weft_parallel_options, pipeline_model_parallel_size)},
-    {"expert_model_parallel_size", "ep",
+    {"parallel.expert_model_parallel_size", "ep",
      offsetof(weft_parallel_options, expert_model_parallel_size)},
-    {"expert_tensor_parallel_size", "etp",
+    {"parallel.expert_tensor_parallel_size", "etp",
      offsetof(weft_parallel_options, expert_tensor_parallel_size)},
 };
 enum { TP, PP, NUM_SIZES = sizeof sizes / sizeof *sizes };
@@ -124,15 +124,11 @@ static void find_hint(const weft_mesh_request *r, const size_key *refused, char 
     }
 }
 
-/* The size that a refusal begins with; NULL: something else is wrong. */
-static const size_key *refused_size(const char *text)
+/* The size that a refusal is about; NULL: something else is wrong. */
+static const size_key *refused_size(const weft_error *refusal)
 {
-    static const char section[] = "parallel.";
-    if (strncmp(text, section, sizeof section - 1) == 0)
-        text += sizeof section - 1;
-    size_t bytes = strcspn(text, " :");
     for (int i = 0; i < NUM_SIZES; i++)
-        if (strlen(sizes[i].key) == bytes && strncmp(sizes[i].key, text, bytes) == 0)
+        if (strcmp(sizes[i].key, refusal->key) == 0)
             return &sizes[i];
     return NULL;
 }
@@ -140,7 +136,7 @@ static const size_key *refused_size(const char *text)
 weft_status weft_mesh_build_for(const weft_mesh_request *request, weft_mesh *out)
 {
     weft_status status = build(request, out);
-    const size_key *size = status == WEFT_CONFIG ? refused_size(weft_error_get()->text) : NULL;
+    const size_key *size = status == WEFT_CONFIG ? refused_size(weft_error_get()) : NULL;
     if (!size)
         return status;
     weft_error refusal;

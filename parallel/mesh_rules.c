@@ -15,23 +15,23 @@ static weft_status check_bounds(const weft_parallel_options *o, int world)
         const char *key;
         int64_t value, min;
     } sizes[] = {
-        {"tensor_model_parallel_size", o->tensor_model_parallel_size, 1},
-        {"pipeline_model_parallel_size", o->pipeline_model_parallel_size, 1},
-        {"context_parallel_size", o->context_parallel_size, 1},
-        {"expert_model_parallel_size", o->expert_model_parallel_size, 0},
-        {"expert_tensor_parallel_size", o->expert_tensor_parallel_size, 0},
-        {"data_parallel_size", o->data_parallel_size, 0},
+        {"parallel.tensor_model_parallel_size", o->tensor_model_parallel_size, 1},
+        {"parallel.pipeline_model_parallel_size", o->pipeline_model_parallel_size, 1},
+        {"parallel.context_parallel_size", o->context_parallel_size, 1},
+        {"parallel.expert_model_parallel_size", o->expert_model_parallel_size, 0},
+        {"parallel.expert_tensor_parallel_size", o->expert_tensor_parallel_size, 0},
+        {"parallel.data_parallel_size", o->data_parallel_size, 0},
     };
     if (world < 1 || world > MAX_WORLD)
         return WEFT_ERROR(WEFT_CONFIG, "a mesh of %d ranks: 1 to %d are possible", world,
                           MAX_WORLD);
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         if (sizes[i].value < sizes[i].min)
-            return WEFT_ERROR(WEFT_CONFIG, "%s %lld: at least %lld", sizes[i].key,
-                              (long long)sizes[i].value, (long long)sizes[i].min);
+            return WEFT_KEY_ERROR(sizes[i].key, " %lld: at least %lld", (long long)sizes[i].value,
+                                  (long long)sizes[i].min);
         if (sizes[i].value > MAX_WORLD)
-            return WEFT_ERROR(WEFT_CONFIG, "%s %lld is more than the %s", sizes[i].key,
-                              (long long)sizes[i].value, weft_count_text(world, "rank").text);
+            return WEFT_KEY_ERROR(sizes[i].key, " %lld is more than the %s",
+                                  (long long)sizes[i].value, weft_count_text(world, "rank").text);
     }
     return WEFT_OK;
 }
@@ -49,10 +49,10 @@ static weft_status check_order(const char *order)
             seen[letter] = true;
     }
     if (!good)
-        return WEFT_ERROR(WEFT_CONFIG,
-                          "order '%.40s': each of tp, cp, ep, dp and pp once, joined by '-', such "
-                          "as %s",
-                          order, default_order);
+        return WEFT_KEY_ERROR("parallel.order",
+                              " '%.40s': each of tp, cp, ep, dp and pp once, joined by '-', such "
+                              "as %s",
+                              order, default_order);
     return WEFT_OK;
 }
 
@@ -65,11 +65,11 @@ static weft_status refuse_product(const weft_parallel_options *o, int world)
     char context[48] = "";
     if (cp > 1)
         snprintf(context, sizeof context, " x context %lld", (long long)cp);
-    return WEFT_ERROR(WEFT_CONFIG, "%s %lld x %s %lld%s = %lld does not divide %s",
-                      by_pp ? "pipeline_model_parallel_size" : "tensor_model_parallel_size",
-                      (long long)(by_pp ? pp : tp), by_pp ? "tensor" : "pipeline",
-                      (long long)(by_pp ? tp : pp), context, (long long)(tp * cp * pp),
-                      weft_count_text(world, "rank").text);
+    return WEFT_KEY_ERROR(
+        by_pp ? "parallel.pipeline_model_parallel_size" : "parallel.tensor_model_parallel_size",
+        " %lld x %s %lld%s = %lld does not divide %s", (long long)(by_pp ? pp : tp),
+        by_pp ? "tensor" : "pipeline", (long long)(by_pp ? tp : pp), context,
+        (long long)(tp * cp * pp), weft_count_text(world, "rank").text);
 }
 
 static weft_status check_dense(const weft_parallel_options *o, int world, bool allow_context,
@@ -78,11 +78,10 @@ static weft_status check_dense(const weft_parallel_options *o, int world, bool a
     int64_t tp = o->tensor_model_parallel_size, pp = o->pipeline_model_parallel_size;
     int64_t cp = o->context_parallel_size;
     if (cp > 1 && !allow_context)
-        return WEFT_ERROR(
-            WEFT_CONFIG,
-            "context_parallel_size %lld: context parallelism is not available in this "
-            "version",
-            (long long)cp);
+        return WEFT_KEY_ERROR("parallel.context_parallel_size",
+                              " %lld: context parallelism is not available in this "
+                              "version",
+                              (long long)cp);
     /* bounded by 2^20 each: two of them cannot overflow, the third is compared first */
     if (tp * pp > world || tp * pp * cp > world || world % (tp * pp * cp))
         return refuse_product(o, world);
@@ -91,15 +90,15 @@ static weft_status check_dense(const weft_parallel_options *o, int world, bool a
     mesh->pp = (int)pp;
     mesh->dp = (int)(world / (tp * pp * cp));
     if (o->data_parallel_size && o->data_parallel_size != mesh->dp)
-        return WEFT_ERROR(
-            WEFT_CONFIG,
-            "data_parallel_size %lld: tensor %d x context %d x pipeline %d leave %d of "
-            "%s; give %d, or leave it out",
-            (long long)o->data_parallel_size, mesh->tp, mesh->cp, mesh->pp, mesh->dp,
-            weft_count_text(world, "rank").text, mesh->dp);
+        return WEFT_KEY_ERROR("parallel.data_parallel_size",
+                              " %lld: tensor %d x context %d x pipeline %d leave %d of "
+                              "%s; give %d, or leave it out",
+                              (long long)o->data_parallel_size, mesh->tp, mesh->cp, mesh->pp,
+                              mesh->dp, weft_count_text(world, "rank").text, mesh->dp);
     if (o->sequence_parallel && tp == 1)
-        return WEFT_ERROR(WEFT_CONFIG, "sequence_parallel has no effect with "
-                                       "tensor_model_parallel_size 1; it needs tp above 1");
+        return WEFT_KEY_ERROR("parallel.sequence_parallel",
+                              " has no effect with "
+                              "tensor_model_parallel_size 1; it needs tp above 1");
     return WEFT_OK;
 }
 
@@ -109,22 +108,20 @@ static weft_status check_binding_tp(const weft_parallel_options *o, int64_t num_
 {
     int64_t ep = o->expert_model_parallel_size, etp = o->expert_tensor_parallel_size;
     if (ep && ep != mesh->tp)
-        return WEFT_ERROR(
-            WEFT_CONFIG,
-            "expert_model_parallel_size %lld: expert_binding tp puts the experts on the "
-            "tensor-parallel ranks, so ep is tp, %d; leave it out, or choose "
-            "expert_binding dp",
-            (long long)ep, mesh->tp);
+        return WEFT_KEY_ERROR("parallel.expert_model_parallel_size",
+                              " %lld: expert_binding tp puts the experts on the "
+                              "tensor-parallel ranks, so ep is tp, %d; leave it out, or choose "
+                              "expert_binding dp",
+                              (long long)ep, mesh->tp);
     if (etp > 1)
-        return WEFT_ERROR(
-            WEFT_CONFIG,
-            "expert_tensor_parallel_size %lld: with expert_binding tp every expert is "
-            "whole on one rank, so etp is 1; expert_binding dp can split experts",
-            (long long)etp);
+        return WEFT_KEY_ERROR("parallel.expert_tensor_parallel_size",
+                              " %lld: with expert_binding tp every expert is "
+                              "whole on one rank, so etp is 1; expert_binding dp can split experts",
+                              (long long)etp);
     if (num_experts % mesh->tp)
-        return WEFT_ERROR(
-            WEFT_CONFIG,
-            "tensor_model_parallel_size %d: expert_binding tp spreads num_experts %lld over "
+        return WEFT_KEY_ERROR(
+            "parallel.tensor_model_parallel_size",
+            " %d: expert_binding tp spreads num_experts %lld over "
             "the tensor-parallel ranks, which does not come out even (expert_binding dp need not)",
             mesh->tp, (long long)num_experts);
     mesh->ep = mesh->tp;
@@ -140,20 +137,21 @@ static weft_status check_binding_dp(const weft_parallel_options *o, int64_t num_
     int64_t ep = o->expert_model_parallel_size ? o->expert_model_parallel_size : 1;
     int64_t etp = o->expert_tensor_parallel_size ? o->expert_tensor_parallel_size : 1;
     if (etp != 1 && etp != mesh->tp)
-        return WEFT_ERROR(WEFT_CONFIG,
-                          "expert_tensor_parallel_size %lld: 1 (experts whole) or "
-                          "tensor_model_parallel_size, %d",
-                          (long long)etp, mesh->tp);
+        return WEFT_KEY_ERROR("parallel.expert_tensor_parallel_size",
+                              " %lld: 1 (experts whole) or "
+                              "tensor_model_parallel_size, %d",
+                              (long long)etp, mesh->tp);
     int64_t stage = mesh->world / mesh->pp;
     if (ep > stage || stage % (ep * etp))
-        return WEFT_ERROR(WEFT_CONFIG,
-                          "expert_model_parallel_size %lld x expert tensor %lld = %lld does not "
-                          "divide the %lld ranks of a pipeline stage",
-                          (long long)ep, (long long)etp, (long long)(ep * etp), (long long)stage);
+        return WEFT_KEY_ERROR("parallel.expert_model_parallel_size",
+                              " %lld x expert tensor %lld = %lld does not "
+                              "divide the %lld ranks of a pipeline stage",
+                              (long long)ep, (long long)etp, (long long)(ep * etp),
+                              (long long)stage);
     if (num_experts % ep)
-        return WEFT_ERROR(WEFT_CONFIG,
-                          "expert_model_parallel_size %lld does not divide num_experts %lld",
-                          (long long)ep, (long long)num_experts);
+        return WEFT_KEY_ERROR("parallel.expert_model_parallel_size",
+                              " %lld does not divide num_experts %lld", (long long)ep,
+                              (long long)num_experts);
     mesh->ep = (int)ep;
     mesh->etp = (int)etp;
     mesh->edp = (int)(stage / (ep * etp));
@@ -167,17 +165,17 @@ static weft_status check_grids(const weft_mesh *mesh)
 {
     if (mesh->pp > 1 &&
         weft_mesh_stride(mesh, false, WEFT_AXIS_PP) != weft_mesh_stride(mesh, true, WEFT_AXIS_PP))
-        return WEFT_ERROR(WEFT_CONFIG,
-                          "order %s: the dense grid (tp %d, cp %d, dp %d) and the expert grid (etp "
-                          "%d, ep %d, edp %d) would get different pipeline groups; put pp last",
-                          mesh->order, mesh->tp, mesh->cp, mesh->dp, mesh->etp, mesh->ep,
-                          mesh->edp);
+        return WEFT_KEY_ERROR("parallel.order",
+                              " %s: the dense grid (tp %d, cp %d, dp %d) and the expert grid (etp "
+                              "%d, ep %d, edp %d) would get different pipeline groups; put pp last",
+                              mesh->order, mesh->tp, mesh->cp, mesh->dp, mesh->etp, mesh->ep,
+                              mesh->edp);
     if (mesh->etp > 1 &&
         weft_mesh_stride(mesh, false, WEFT_AXIS_TP) != weft_mesh_stride(mesh, true, WEFT_AXIS_ETP))
-        return WEFT_ERROR(WEFT_CONFIG,
-                          "order %s: with expert_tensor_parallel_size %d the expert's shards would "
-                          "not lie on one tensor-parallel group; put tp first",
-                          mesh->order, mesh->etp);
+        return WEFT_KEY_ERROR("parallel.order",
+                              " %s: with expert_tensor_parallel_size %d the expert's shards would "
+                              "not lie on one tensor-parallel group; put tp first",
+                              mesh->order, mesh->etp);
     return WEFT_OK;
 }
 
@@ -188,22 +186,22 @@ weft_status weft_mesh_build_context(const weft_parallel_options *options, int wo
     weft_mesh mesh = {.world = world, .sequence_parallel = options->sequence_parallel};
     WEFT_TRY(check_bounds(options, world));
     if (num_experts < 0)
-        return WEFT_ERROR(WEFT_CONFIG, "num_experts %lld: at least 0", (long long)num_experts);
+        return WEFT_KEY_ERROR("model.num_experts", " %lld: at least 0", (long long)num_experts);
     WEFT_TRY(check_order(order));
     memcpy(mesh.order, order, strlen(order) + 1);
     WEFT_TRY(check_dense(options, world, allow_context, &mesh));
 
     if (!num_experts) { /* no expert grid: one group of every stage's ranks stands in for it */
         if (options->expert_model_parallel_size > 1)
-            return WEFT_ERROR(WEFT_CONFIG,
-                              "expert_model_parallel_size %lld: the model has no experts "
-                              "(num_experts 0)",
-                              (long long)options->expert_model_parallel_size);
+            return WEFT_KEY_ERROR("parallel.expert_model_parallel_size",
+                                  " %lld: the model has no experts "
+                                  "(num_experts 0)",
+                                  (long long)options->expert_model_parallel_size);
         if (options->expert_tensor_parallel_size > 1)
-            return WEFT_ERROR(WEFT_CONFIG,
-                              "expert_tensor_parallel_size %lld: the model has no experts "
-                              "(num_experts 0)",
-                              (long long)options->expert_tensor_parallel_size);
+            return WEFT_KEY_ERROR("parallel.expert_tensor_parallel_size",
+                                  " %lld: the model has no experts "
+                                  "(num_experts 0)",
+                                  (long long)options->expert_tensor_parallel_size);
         mesh.binding = WEFT_BINDING_DP;
         mesh.ep = mesh.etp = 1;
         mesh.edp = world / mesh.pp;

@@ -34,11 +34,12 @@ weft_status weft_topology_check(const weft_topology *topology, const weft_mesh *
                      leader, topology->node_of[leader], rank, topology->node_of[rank]);
         return WEFT_OK;
     }
-    return WEFT_ERROR(WEFT_CONFIG,
-                      "tensor_model_parallel_size %d: rank %d is on node %d, but rank %d of its "
-                      "tensor-parallel group is on node %d, and it must stay inside a node "
-                      "(allow_tp_across_nodes overrides)",
-                      mesh->tp, rank, topology->node_of[rank], leader, topology->node_of[leader]);
+    return WEFT_KEY_ERROR("parallel.tensor_model_parallel_size",
+                          " %d: rank %d is on node %d, but rank %d of its "
+                          "tensor-parallel group is on node %d, and it must stay inside a node "
+                          "(allow_tp_across_nodes overrides)",
+                          mesh->tp, rank, topology->node_of[rank], leader,
+                          topology->node_of[leader]);
 }
 
 int weft_topology_inside(const weft_topology *topology, const weft_mesh *mesh, weft_axis axis)

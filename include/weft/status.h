@@ -47,7 +47,7 @@ typedef enum weft_status {
 #define WEFT_CHECKED
 #endif
 
-enum { WEFT_ERROR_TEXT_BYTES = 512, WEFT_ERROR_MAX_FRAMES = 8 };
+enum { WEFT_ERROR_TEXT_BYTES = 512, WEFT_ERROR_KEY_BYTES = 96, WEFT_ERROR_MAX_FRAMES = 8 };
 
 /* A place in the source that an error passed. */
 typedef struct weft_error_where {
@@ -61,6 +61,7 @@ typedef struct weft_error_where {
 typedef struct weft_error {
     weft_status status;
     char text[WEFT_ERROR_TEXT_BYTES];
+    char key[WEFT_ERROR_KEY_BYTES]; /* "section.key" of the config that is wrong; "": none known */
     bool is_shared; /* every rank of a group has this error; one of them reports it: */
     int speaker;    /* that rank of the world */
     int num_frames;
@@ -72,6 +73,14 @@ weft_status weft_error_set(const char *file, int line, const char *function, wef
                            const char *format, ...) WEFT_PRINTF(5, 6);
 /* Adds a frame to the current record; returns `status`. */
 weft_status weft_error_frame(const char *file, int line, const char *function, weft_status status);
+/* Starts a record of WEFT_CONFIG about a key of the config, "train.min_lr", and returns that. Its
+ * text is the key, ": " and what the format makes; without ": " where the format begins with a
+ * blank. */
+weft_status weft_error_set_key(const char *file, int line, const char *function, const char *key,
+                               const char *format, ...) WEFT_PRINTF(5, 6);
+/* Makes the current record one of `status` about a key, and puts "key: " before its text. Returns
+ * `status`. */
+weft_status weft_error_key(weft_status status, const char *key);
 /* Puts "context: " before the record's text, such as "layer 12 moe". Returns `status`. */
 weft_status weft_error_context(weft_status status, const char *format, ...) WEFT_PRINTF(2, 3);
 
@@ -91,8 +100,12 @@ weft_status weft_error_put(const weft_error *error);
 const char *weft_status_text(weft_status status);
 int weft_status_exit_code(weft_status status);
 
-/* Writes the record and is the status: return WEFT_ERROR(WEFT_CONFIG, "model.x: %d is odd", x); */
+/* Writes the record and is the status: return WEFT_ERROR(WEFT_FILE, "%s: no magic", path); */
 #define WEFT_ERROR(status, ...) weft_error_set(__FILE__, __LINE__, __func__, (status), __VA_ARGS__)
+/* The same of a key of the config: return WEFT_KEY_ERROR("model.x", "%d is odd", x); Where the
+ * verbs know where the key was given they say that first: "config.json:3:7: model.x: 5 is odd". */
+#define WEFT_KEY_ERROR(key, ...)                                                                   \
+    weft_error_set_key(__FILE__, __LINE__, __func__, (key), __VA_ARGS__)
 
 /* Returns from the calling function, which returns a weft_status, when the call fails. */
 #define WEFT_TRY(call)                                                                             \

@@ -1,6 +1,5 @@
 #include "launcher/planning/config.h"
 
-#include <ctype.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,42 +35,21 @@ static bool is_mesh_size(const char *path)
            strcmp(path + bytes - (sizeof end - 1), end) == 0;
 }
 
-static bool is_section(const weft_config_source *source, const char *path)
+/* The record of this thread, with the place that `key` was given at before it. */
+static weft_status put_place(const weft_config_source *source, const char *text, const char *key,
+                             weft_status status)
 {
-    weft_config unused = {.application = source->application};
-    weft_option_section sections[WEFT_MAX_CONFIG_SECTIONS];
-    const char *dot = strchr(path, '.');
-    size_t count = weft_config_sections(&unused, sections);
-    for (size_t i = 0; dot && i < count; i++)
-        if (strlen(sections[i].name) == (size_t)(dot - path) &&
-            strncmp(sections[i].name, path, (size_t)(dot - path)) == 0)
-            return true;
-    return false;
-}
-
-/* The record of this thread, with the place that its key was given at before it. */
-static weft_status put_place(const weft_config_source *source, const char *text, weft_status status)
-{
-    char path[96] = "";
-    const char *message = weft_error_get()->text, *override;
-    size_t n = 0;
-    while (n + 1 < sizeof path &&
-           (isalnum((unsigned char)message[n]) || message[n] == '_' || message[n] == '.'))
-        n++;
-    memcpy(path, message, n);
-    path[n] = '\0';
+    const char *override;
     int line, column;
-    if (!is_section(source, path))
-        return status;
-    if (source->mesh && is_mesh_size(path))
+    if (source->mesh && is_mesh_size(key))
         return weft_error_context(status, "--mesh %s", source->mesh);
-    if (strcmp(path, "data.data_xxh64") == 0) /* of the data that another key names */
-        strcpy(path, "data.data_path");
-    if ((override = find_override(source, path)) != NULL)
+    if (strcmp(key, "data.data_xxh64") == 0) /* of the data that another key names */
+        key = "data.data_path";
+    if ((override = find_override(source, key)) != NULL)
         return weft_error_context(status, "--set %s", override);
-    if (text && weft_options_locate(text, path, &line, &column))
+    if (text && weft_options_locate(text, key, &line, &column))
         return weft_error_context(status, "%s:%d:%d", source->file, line, column);
-    if (source->mesh && strncmp(path, "parallel.", 9) == 0)
+    if (source->mesh && strncmp(key, "parallel.", 9) == 0)
         return weft_error_context(status, "--mesh %s", source->mesh);
     return weft_error_context(status, "%s", source->file);
 }
@@ -87,11 +65,11 @@ static weft_status check_batch(const weft_config *c, int dp)
     if (dp > 0)
         snprintf(replicas, sizeof replicas, " x dp %d", dp);
     weft_fits near = weft_fits_multiples_near(runs, batch);
-    return WEFT_ERROR(
-        WEFT_CONFIG,
-        "train.global_batch_size: %lld does not divide by micro_batch_size %lld%s; %s "
-        "would",
-        (long long)batch, (long long)micro, replicas, weft_fits_text(&near, fits));
+    return WEFT_KEY_ERROR("train.global_batch_size",
+                          "%lld does not divide by micro_batch_size %lld%s; %s "
+                          "would",
+                          (long long)batch, (long long)micro, replicas,
+                          weft_fits_text(&near, fits));
 }
 
 static weft_status check_train(const weft_config *c)
@@ -99,27 +77,26 @@ static weft_status check_train(const weft_config *c)
     const weft_train_options *t = &c->train;
     double weights[3];
     if (t->precision == WEFT_PRECISION_FP16 && c->device.kind == WEFT_DEVICE_KIND_CPU)
-        return WEFT_ERROR(WEFT_CONFIG,
-                          "train.precision: fp16 needs device.kind \"cuda\"; the CPU has fp32 and "
-                          "bf16");
+        return WEFT_KEY_ERROR("train.precision",
+                              "fp16 needs device.kind \"cuda\"; the CPU has fp32 and "
+                              "bf16");
     if (t->min_loss_scale > t->initial_loss_scale)
-        return WEFT_ERROR(WEFT_CONFIG, "train.min_loss_scale: %g is above initial_loss_scale %g",
-                          t->min_loss_scale, t->initial_loss_scale);
+        return WEFT_KEY_ERROR("train.min_loss_scale", "%g is above initial_loss_scale %g",
+                              t->min_loss_scale, t->initial_loss_scale);
     if (t->min_lr > t->lr)
-        return WEFT_ERROR(WEFT_CONFIG, "train.min_lr: %g is above lr %g", t->min_lr, t->lr);
+        return WEFT_KEY_ERROR("train.min_lr", "%g is above lr %g", t->min_lr, t->lr);
     WEFT_TRY(check_batch(c, 0));
     if (!c->data.mock_data && !c->data.data_path && !weft_config_has_own_data(c))
-        return WEFT_ERROR(WEFT_CONFIG,
-                          "data.data_path: missing; make a dataset with weft prepare, or set "
-                          "data.mock_data");
+        return WEFT_KEY_ERROR("data.data_path", "missing; make a dataset with weft prepare, or set "
+                                                "data.mock_data");
     if (c->data.mock_data && c->model.vocab_size == 0)
-        return WEFT_ERROR(WEFT_CONFIG, "model.vocab_size: mock data needs one");
+        return WEFT_KEY_ERROR("model.vocab_size", "mock data needs one");
     if (weft_config_has_own_data(c) && c->model.vocab_size == 0)
-        return WEFT_ERROR(WEFT_CONFIG, "model.vocab_size: the program's own data needs one");
+        return WEFT_KEY_ERROR("model.vocab_size", "the program's own data needs one");
     WEFT_TRY(weft_config_split(c, weights));
     if (t->eval_interval > 0 && !(weights[1] > 0))
-        return WEFT_ERROR(WEFT_CONFIG, "data.split: evaluation needs a validation share, not %s",
-                          c->data.split);
+        return WEFT_KEY_ERROR("data.split", "evaluation needs a validation share, not %s",
+                              c->data.split);
     return WEFT_OK;
 }
 
@@ -155,14 +132,17 @@ weft_status weft_config_locate(const weft_config_source *source, weft_status sta
 {
     weft_arena arena = {0};
     weft_error error;
+    char key[WEFT_ERROR_KEY_BYTES];
     const char *text = NULL;
-    if (status != WEFT_CONFIG)
+    memcpy(key, weft_error_get()->key, sizeof key);
+    if (status != WEFT_CONFIG || !strchr(key, '.'))
         return status;
     weft_error_take(&error);
     if (source_text(source, &arena, &text) != WEFT_OK)
         text = NULL;
+    error.key[0] = '\0'; /* once is enough */
     weft_error_put(&error);
-    put_place(source, text, status);
+    put_place(source, text, key, status);
     weft_arena_release(&arena);
     return status;
 }
@@ -190,32 +170,18 @@ int weft_config_world(const weft_config *config)
     return weft_mesh_world(&config->parallel);
 }
 
-/* The rules of the mesh name their keys without the section. */
-static weft_status name_section(weft_status status)
-{
-    const char *text = weft_error_get()->text;
-    size_t bytes = strcspn(text, " :");
-    for (size_t i = 0; status == WEFT_CONFIG && i < weft_num_parallel_rows; i++) {
-        const char *key = weft_parallel_rows[i].key;
-        if (strlen(key) == bytes && strncmp(key, text, bytes) == 0)
-            return WEFT_ERROR(WEFT_CONFIG, "parallel.%s", text);
-    }
-    return status;
-}
-
 /* What the device cannot do, whichever one it will be. */
 static weft_status check_device(const weft_config *c)
 {
     if (c->device.kind == WEFT_DEVICE_KIND_CPU && c->device.comm == WEFT_COMM_BY_NCCL)
-        return WEFT_ERROR(WEFT_CONFIG,
-                          "device.comm: nccl moves data between GPUs, and device.kind is cpu; auto "
-                          "or mpi would");
+        return WEFT_KEY_ERROR("device.comm",
+                              "nccl moves data between GPUs, and device.kind is cpu; auto "
+                              "or mpi would");
     if (c->device.kind == WEFT_DEVICE_KIND_CUDA && c->model.kv_channels > WEFT_CUDA_MAX_HEAD_DIM)
-        return WEFT_ERROR(
-            WEFT_CONFIG,
-            "model.kv_channels: a head dimension of %lld; GPUs compute attention up to "
-            "%d",
-            (long long)c->model.kv_channels, WEFT_CUDA_MAX_HEAD_DIM);
+        return WEFT_KEY_ERROR("model.kv_channels",
+                              "a head dimension of %lld; GPUs compute attention up to "
+                              "%d",
+                              (long long)c->model.kv_channels, WEFT_CUDA_MAX_HEAD_DIM);
     return WEFT_OK;
 }
 
@@ -250,7 +216,7 @@ static weft_status check_world(const weft_config *c, int world, const weft_topol
                                  .num_experts = c->model.num_experts,
                                  .check = check_fitting,
                                  .context = &f};
-    WEFT_TRY(name_section(weft_mesh_build_for(&request, out)));
+    WEFT_TRY(weft_mesh_build_for(&request, out));
     WEFT_TRY(check_batch(c, out->dp));
     WEFT_TRY(check_device(c));
     /* Whether it can be chosen, before any rank starts; what is chosen depends on the nodes. */

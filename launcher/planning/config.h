@@ -113,8 +113,8 @@ weft_status weft_config_load(const weft_config_source *source, weft_arena *arena
                              weft_config *out) WEFT_CHECKED;
 /* data.split as weights of train, valid and test; train's is above 0. */
 weft_status weft_config_split(const weft_config *config, double out[3]) WEFT_CHECKED;
-/* Where the error record is WEFT_CONFIG and starts with a key ("train.lr: ..."): puts before it
- * where that key was given: FILE:line:column, --set or --mesh. Returns `status`. */
+/* Where the error record is WEFT_CONFIG and has a key (train.lr): puts before it where that key was
+ * given, FILE:line:column, --set or --mesh, and takes the key out. Returns `status`. */
 weft_status weft_config_locate(const weft_config_source *source, weft_status status) WEFT_CHECKED;
 /* The number of ranks the config asks for when no launcher says: tp * cp * pp * dp, with dp the
  * smallest that the expert grid allows when it is not given. */

@@ -157,14 +157,14 @@ weft_status weft_config_split(const weft_config *config, double out[3])
     for (int i = 0; i < 3; i++)
         good = good && out[i] >= 0 && out[i] < 1e15;
     if (!good)
-        return WEFT_ERROR(WEFT_CONFIG,
-                          "data.split: \"%s\" is not three weights of 0 and more, such as 969,30,1",
-                          text ? text : "");
+        return WEFT_KEY_ERROR("data.split",
+                              "\"%s\" is not three weights of 0 and more, such as 969,30,1",
+                              text ? text : "");
     if (out[0] < 1e-9)
-        return WEFT_ERROR(WEFT_CONFIG,
-                          "data.split: \"%s\" leaves no share to train on; the first of "
-                          "training, validation and test must be above 0",
-                          text);
+        return WEFT_KEY_ERROR("data.split",
+                              "\"%s\" leaves no share to train on; the first of "
+                              "training, validation and test must be above 0",
+                              text);
     return WEFT_OK;
 }
 

@@ -145,10 +145,9 @@ static weft_status choose_pipeline(const weft_config *config, const weft_cluster
         return WEFT_OK;
     }
     if (!cluster)
-        return WEFT_ERROR(WEFT_CONFIG,
-                          "parallel.%s: to be chosen, which takes parallel.cluster (a file that "
-                          "weft calibrate writes) or parallel.moe_choice \"profile\"",
-                          fixed_n ? "moe_memory_reuse" : "moe_num_partitions");
+        return WEFT_KEY_ERROR(fixed_n ? "parallel.moe_memory_reuse" : "parallel.moe_num_partitions",
+                              "to be chosen, which takes parallel.cluster (a file that weft "
+                              "calibrate writes) or parallel.moe_choice \"profile\"");
     int list[NUM_CANDIDATES], count = list_candidates(p, s->tokens, list);
     weft_moe_choice choice;
     WEFT_TRY(weft_choose_moe(cluster, shape, models[p->moe_choice], list, count, allowed_reuses(p),
@@ -180,11 +179,8 @@ weft_moe_layer_shape weft_moe_layer_shape_of(const weft_model_options *options,
 static weft_status read_cluster(const char *path, weft_cluster *out)
 {
     weft_status status = weft_cluster_read(path, out);
-    if (status != WEFT_CONFIG && status != WEFT_FILE)
-        return status;
-    char text[WEFT_ERROR_TEXT_BYTES - 32];
-    snprintf(text, sizeof text, "%.*s", (int)sizeof text - 1, weft_error_get()->text);
-    return WEFT_ERROR(WEFT_CONFIG, "parallel.cluster: %s", text);
+    bool is_mistake = status == WEFT_CONFIG || status == WEFT_FILE;
+    return is_mistake ? weft_error_key(WEFT_CONFIG, "parallel.cluster") : status;
 }
 
 /* Ranks of an EP group on one node; 0: not known. *out_by_file: nodes are the file's. */
@@ -220,11 +216,11 @@ static weft_status name_remedy(weft_status status, const weft_config *config, co
     snprintf(text, sizeof text, "%.*s", (int)sizeof text - 1, weft_error_get()->text);
     if (by_file)
         snprintf(nodes, sizeof nodes, " --ranks-per-node %d", cluster->ranks_per_node);
-    return WEFT_ERROR(WEFT_CONFIG,
-                      "parallel.cluster: %s: %s; measure on these ranks: mpirun -n %d weft "
-                      "calibrate --out %s%s%s",
-                      path, text, mesh->world, path, nodes,
-                      config->device.kind == WEFT_DEVICE_KIND_CUDA ? " --device cuda" : "");
+    return WEFT_KEY_ERROR("parallel.cluster",
+                          "%s: %s; measure on these ranks: mpirun -n %d weft "
+                          "calibrate --out %s%s%s",
+                          path, text, mesh->world, path, nodes,
+                          config->device.kind == WEFT_DEVICE_KIND_CUDA ? " --device cuda" : "");
 }
 
 weft_status weft_moe_selection_start(const weft_config *config, const weft_mesh *mesh,

@@ -144,7 +144,8 @@ typedef struct refusal {
     const weft_model_options *model;
     bool is_other_model; /* with other parameters: cannot be allowed */
     const char *allowed; /* a,b */
-    char changes[300];
+    char key[96];        /* of the first change */
+    char changes[300];   /* from behind that key on */
     char names[3][96]; /* what to allow, of model, train and data: a key, or the section for more */
 } refusal;
 
@@ -187,9 +188,11 @@ static void add_text(refusal *r, const char *text)
 
 static void add_change(refusal *r, const char *name, const char *before, const char *after)
 {
-    const char *const parts[] = {r->changes[0] ? ", " : "", name, " ", before, " -> ", after};
-    for (size_t i = 0; i < COUNT(parts); i++)
+    const char *const parts[] = {", ", name, " ", before, " -> ", after};
+    for (size_t i = r->key[0] ? 0 : 2; i < COUNT(parts); i++)
         add_text(r, parts[i]);
+    if (!r->key[0])
+        snprintf(r->key, sizeof r->key, "%s", name);
 }
 
 static weft_status refuse_change(void *context, const char *section, const weft_option_row *row,
@@ -219,18 +222,17 @@ weft_status weft_run_check_changes(const weft_config *config, const weft_config_
     if (!source->run)
         return WEFT_OK;
     WEFT_TRY(compare(source->run, config, refuse_change, &r));
-    if (!r.changes[0])
+    if (!r.key[0])
         return WEFT_OK;
     if (r.is_other_model)
-        return WEFT_ERROR(WEFT_CONFIG,
-                          "%s: that is another model: start a new run, with another --out",
-                          r.changes);
+        return WEFT_KEY_ERROR(
+            r.key, "%s: that is another model: start a new run, with another --out", r.changes);
     for (int i = 0; i < 3; i++)
         if (r.names[i][0])
             snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s",
                      names[0] ? "," : "", r.names[i]);
-    return WEFT_ERROR(WEFT_CONFIG, "%s: that would be another run; --allow-change %s asks for it",
-                      r.changes, names);
+    return WEFT_KEY_ERROR(r.key, "%s: that would be another run; --allow-change %s asks for it",
+                          r.changes, names);
 }
 
 static bool is_name(const weft_config_source *source, const char *name, weft_arena *arena,

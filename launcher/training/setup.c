@@ -33,10 +33,10 @@ weft_status weft_setup_check_model(const weft_config *config, const weft_config_
     if (status == WEFT_OK)
         status = weft_progress_check_metrics(&outline.metrics);
     if (status == WEFT_OK && outline.layout.num_chunks > 1)
-        status = WEFT_ERROR(WEFT_CONFIG,
-                            "parallel.num_virtual_stages_per_pipeline_rank: %d virtual stages a "
-                            "rank; 1 in this version",
-                            outline.layout.num_chunks);
+        status = WEFT_KEY_ERROR("parallel.num_virtual_stages_per_pipeline_rank",
+                                "%d virtual stages a "
+                                "rank; 1 in this version",
+                                outline.layout.num_chunks);
     return weft_config_locate(source, status);
 }
 
@@ -47,7 +47,7 @@ weft_status weft_setup_check_device(const weft_config *config, const weft_config
         return WEFT_OK;
     weft_status status = weft_device_create_cuda(0, 0, &device); /* says what is missing */
     weft_device_destroy(device);
-    return weft_config_locate(source, weft_error_context(status, "device.kind"));
+    return weft_config_locate(source, weft_error_key(status, "device.kind"));
 }
 
 /* Before MPI, which may start the driver as well: what the device wants of the environment is read
@@ -287,7 +287,7 @@ static weft_status choose_comm(weft_trainer *t, const weft_config_source *source
         return WEFT_OK;
     weft_status status = weft_comm_use_nccl(t->world, t->device, (weft_comm_choice)o->comm, NULL);
     if (status == WEFT_CONFIG)
-        weft_error_context(status, "device.comm");
+        weft_error_key(status, "device.comm");
     return weft_config_locate(source, status);
 }
 

@@ -54,13 +54,13 @@ weft_status weft_setup_vocabulary(weft_config *config)
     if (config->model.vocab_size == 0)
         config->model.vocab_size = size;
     if (config->model.vocab_size == 0)
-        return WEFT_ERROR(WEFT_CONFIG,
-                          "model.vocab_size: missing, and %s.json, which would say, is not there",
-                          config->data.data_path);
+        return WEFT_KEY_ERROR("model.vocab_size",
+                              "missing, and %s.json, which would say, is not there",
+                              config->data.data_path);
     if (config->model.vocab_size < size)
-        return WEFT_ERROR(WEFT_CONFIG,
-                          "model.vocab_size: %lld is less than the dataset's vocabulary of %lld",
-                          (long long)config->model.vocab_size, (long long)size);
+        return WEFT_KEY_ERROR("model.vocab_size",
+                              "%lld is less than the dataset's vocabulary of %lld",
+                              (long long)config->model.vocab_size, (long long)size);
     return WEFT_OK;
 }
 
@@ -71,8 +71,8 @@ static weft_status check_tokens(weft_config *config, const weft_dataset *dataset
     int32_t most;
     WEFT_TRY(weft_setup_scan(dataset, tokenizer, arena, &most, &config->data.data_xxh64));
     if (most >= config->model.vocab_size)
-        return WEFT_ERROR(WEFT_CONFIG, "model.vocab_size: %lld, but %s.bin holds token %d",
-                          (long long)config->model.vocab_size, config->data.data_path, most);
+        return WEFT_KEY_ERROR("model.vocab_size", "%lld, but %s.bin holds token %d",
+                              (long long)config->model.vocab_size, config->data.data_path, most);
     return WEFT_OK;
 }
 
@@ -85,8 +85,8 @@ static weft_status find_dataset(const weft_config *c)
         return WEFT_OK;
     weft_status status = weft_arena_printf(&arena, &index, "%s.idx", c->data.data_path);
     if (status == WEFT_OK && access(index, F_OK) != 0)
-        status = WEFT_ERROR(WEFT_CONFIG, "data.data_path: %s: %s; weft prepare makes datasets",
-                            index, strerror(errno));
+        status = WEFT_KEY_ERROR("data.data_path", "%s: %s; weft prepare makes datasets", index,
+                                strerror(errno));
     weft_arena_release(&arena);
     return status;
 }
@@ -128,7 +128,7 @@ weft_status weft_setup_data(weft_config *config, const weft_config_source *sourc
     WEFT_TRY(weft_config_locate(source, status));
     status = weft_dataset_split(*out, config->model.seq_length, weights, splits);
     if (status == WEFT_CONFIG)
-        weft_error_context(status, "data.data_path");
+        weft_error_key(status, "data.data_path");
     return weft_config_locate(source, status);
 }
 

@@ -115,6 +115,33 @@ static void records_travel_between_threads(void **state)
     assert_int_equal(weft_error_get()->num_frames, 2);
 }
 
+static void a_record_has_the_key_it_is_about(void **state)
+{
+    (void)state;
+    weft_error carried;
+    assert_int_equal(WEFT_KEY_ERROR("train.lr", "%g is below %s", 0.5, "min_lr"), WEFT_CONFIG);
+    assert_string_equal(weft_error_get()->text, "train.lr: 0.5 is below min_lr");
+    assert_string_equal(weft_error_get()->key, "train.lr");
+    assert_string_equal(weft_error_get()->frames[0].function, "a_record_has_the_key_it_is_about");
+    (void)weft_error_context(WEFT_CONFIG, "layer 2");
+    assert_string_equal(weft_error_get()->text, "layer 2: train.lr: 0.5 is below min_lr");
+    weft_error_take(&carried);
+    assert_string_equal(weft_error_get()->key, "");
+    (void)weft_error_put(&carried);
+    assert_string_equal(weft_error_get()->key, "train.lr");
+
+    (void)WEFT_KEY_ERROR("parallel.order", " '%s': twice", "tp-tp");
+    assert_string_equal(weft_error_get()->text, "parallel.order 'tp-tp': twice");
+    assert_int_equal(middle(5), WEFT_FILE); /* a new record is about no key */
+    assert_string_equal(weft_error_get()->key, "");
+    assert_int_equal(weft_error_key(WEFT_OK, "data.data_path"), WEFT_OK);
+    assert_string_equal(weft_error_get()->key, "");
+    assert_int_equal(weft_error_key(WEFT_CONFIG, "data.data_path"), WEFT_CONFIG);
+    assert_int_equal(weft_error_get()->status, WEFT_CONFIG);
+    assert_string_equal(weft_error_get()->text, "data.data_path: corpus.idx: 5 bytes are missing");
+    assert_string_equal(weft_error_get()->key, "data.data_path");
+}
+
 static void exit_codes_and_texts(void **state)
 {
     (void)state;
@@ -136,6 +163,7 @@ int main(void)
         cmocka_unit_test(a_long_text_is_cut_not_overrun),
         cmocka_unit_test(a_status_without_a_record_gets_one),
         cmocka_unit_test(records_travel_between_threads),
+        cmocka_unit_test(a_record_has_the_key_it_is_about),
         cmocka_unit_test(exit_codes_and_texts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

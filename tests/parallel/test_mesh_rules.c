@@ -162,6 +162,10 @@ static void test_refusals(void **state)
         if (!strstr(weft_error_get()->text, refusals[i].text))
             fail_msg("\"%s\" lacks \"%s\"", weft_error_get()->text, refusals[i].text);
         assert_null(strchr(weft_error_get()->text, '\n'));
+        /* About the key that it begins with, but for the number of ranks, which no key gives. */
+        size_t bytes = strlen(weft_error_get()->key);
+        assert_int_equal(bytes == 0, strncmp(weft_error_get()->text, "a mesh of", 9) == 0);
+        assert_memory_equal(weft_error_get()->text, weft_error_get()->key, bytes);
         assert_int_equal(mesh.world, -7); /* written on success only */
     }
 }
