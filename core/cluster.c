@@ -1,6 +1,8 @@
 #include "core/cluster.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
 
 static const struct cost_texts {
     const char *text, *unit, *help;
@@ -64,11 +66,12 @@ bool weft_interference_fault(const weft_interference *interference, int *out_y, 
 
 void weft_cost_bounds(weft_cost_kind kind, double *out_least, double *out_most)
 {
-    bool is_copy =
-        kind == WEFT_COST_COPY || kind == WEFT_COST_TO_HOST || kind == WEFT_COST_TO_DEVICE;
-    bool is_gemm = kind == WEFT_COST_GEMM_FP32 || kind == WEFT_COST_GEMM_BF16;
-    *out_least = is_gemm ? 1e6 : 1e3;
-    *out_most = is_gemm ? 1e17 : is_copy ? 1e14 : 1e13;
+    bool is_memory = kind == WEFT_COST_COPY || kind == WEFT_COST_TO_HOST ||
+                     kind == WEFT_COST_TO_DEVICE || kind == WEFT_COST_MEMORY ||
+                     kind == WEFT_COST_ADAMW;
+    bool computes = *weft_cost_unit(kind) == 'F';
+    *out_least = computes ? 1e6 : 1e3;
+    *out_most = computes ? 1e17 : is_memory ? 1e14 : 1e13;
 }
 
 double weft_cluster_us(const weft_cluster *cluster, weft_cost_kind kind, double volume)
@@ -112,4 +115,45 @@ double weft_cluster_efficiency(const weft_cluster *cluster, weft_cost_kind kind,
     double us = weft_cluster_us(cluster, kind, volume), peak = cluster->costs[kind].peak;
     /* A small message may ride in a shaper's burst, faster than the link. */
     return us > 0 && peak > 0 ? fmin(volume / (us * 1e-6) / peak, 1) : 1;
+}
+
+const weft_hardware *weft_cluster_hardware(const weft_cluster *cluster, int group)
+{
+    return group >= 0 && group < cluster->num_groups ? &cluster->groups[group].hardware
+                                                     : &cluster->hardware;
+}
+
+int weft_cluster_group_of(const weft_cluster *cluster, int node)
+{
+    for (int i = 0; i < cluster->num_groups; i++) {
+        node -= cluster->groups[i].num_nodes;
+        if (node < 0)
+            return i;
+    }
+    return -1;
+}
+
+static const weft_source *longest_source(const weft_cluster *cluster, const char *path)
+{
+    const weft_source *best = NULL;
+    size_t best_bytes = 0;
+    for (int i = 0; i < cluster->num_sources; i++) {
+        const weft_source *source = &cluster->sources[i];
+        size_t bytes = strlen(source->key);
+        bool covers =
+            strncmp(path, source->key, bytes) == 0 && (!path[bytes] || path[bytes] == '.');
+        if (covers && bytes > best_bytes) {
+            best = source;
+            best_bytes = bytes;
+        }
+    }
+    return best;
+}
+
+const weft_source *weft_cluster_source(const weft_cluster *cluster, int group, const char *path)
+{
+    char own[96];
+    snprintf(own, sizeof own, "groups[%d].%s", group, path);
+    const weft_source *source = group >= 0 ? longest_source(cluster, own) : NULL;
+    return source ? source : longest_source(cluster, path);
 }

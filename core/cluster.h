@@ -1,16 +1,19 @@
-/* A cluster as numbers: what each operation costs by its volume, and how operations that run beside
- * each other slow each other down. Measured by `weft calibrate`, or given by hand in a file.
+/* A cluster as numbers: what its nodes are made of (core/hardware.h), what each operation costs by
+ * its volume, and how operations that run beside each other slow each other down. Measured by
+ * `weft calibrate`, or given by hand in a file. schedule/cost.h prices operations by it.
  *
  * A cost is a curve volume -> time with its start-up latency (weft_curve). Costs of communication
  * are those of all ranks of a node doing the same at once, as layers do it: they share the links.
  * Volumes: what one rank sends to other ranks (all-to-all, point-to-point), or the whole buffer
- * that a rank ends up with (all-gather) or holds (all-reduce), in bytes; copies in bytes; GEMM in
- * FLOPs. Pure but for the two file functions.
+ * that a rank ends up with (all-gather) or holds (all-reduce, reduce-scatter), in bytes; copies in
+ * bytes; what is bound by memory in bytes read and written; GEMM and attention in FLOPs executed.
+ * Pure but for the two file functions.
  *
  * The file is JSON: "name", "num_nodes", "ranks_per_node", "costs": an object of
  * {"peak": volume a second, "points": [[volume, microseconds], ...]} by the texts below (without a
- * peak: the best rate of its points; without points: {"peak": ..., "latency_us": ...}), and
- * "interference": three rows of four. Only the two counts must be there.
+ * peak: the best rate of its points; without points: {"peak": ..., "latency_us": ...}),
+ * "products": single GEMMs by their shape, "interference": three rows of four; the sections of
+ * core/hardware.h, "groups" of nodes that differ and "sources". Only the two counts must be there.
  */
 #ifndef WEFT_CORE_CLUSTER_H
 #define WEFT_CORE_CLUSTER_H
@@ -20,7 +23,7 @@
 
 #include <weft/status.h>
 
-#include "core/curve.h"
+#include "core/hardware.h"
 
 /* name, text, unit of volume, help */
 #define WEFT_COST_LIST(X)                                                                          \
@@ -35,7 +38,16 @@
     X(TO_HOST, "to_host", "bytes", "copy from the device to the host")                             \
     X(TO_DEVICE, "to_device", "bytes", "copy from the host to the device")                         \
     X(GEMM_FP32, "gemm_fp32", "FLOPs", "GEMM in fp32")                                             \
-    X(GEMM_BF16, "gemm_bf16", "FLOPs", "GEMM in bf16")
+    X(GEMM_BF16, "gemm_bf16", "FLOPs", "GEMM in bf16")                                             \
+    X(ALL_GATHER_BETWEEN, "all_gather_between", "bytes", "all-gather between nodes")               \
+    X(REDUCE_SCATTER, "reduce_scatter", "bytes", "reduce-scatter inside a node")                   \
+    X(REDUCE_SCATTER_BETWEEN, "reduce_scatter_between", "bytes", "reduce-scatter between nodes")   \
+    X(ATTENTION_FP32, "attention_fp32", "FLOPs", "attention in fp32")                              \
+    X(ATTENTION_BF16, "attention_bf16", "FLOPs", "attention in bf16")                              \
+    X(MEMORY, "memory", "bytes", "norms and whatever else is bound by memory")                     \
+    X(ADAMW, "adamw", "bytes", "AdamW")                                                            \
+    X(STORAGE_WRITE, "storage_write", "bytes", "writing to storage")                               \
+    X(STORAGE_READ, "storage_read", "bytes", "reading from storage")
 
 typedef enum weft_cost_kind {
 #define WEFT_COST_ENUM(name, text, unit, help) WEFT_COST_##name,
@@ -51,6 +63,7 @@ typedef struct weft_cost {
     weft_curve curve; /* num_points 0: not known */
     double peak;      /* volume a second: the link's or device's own rate; the r of MoNTA's
                          equations is volume / time / peak */
+    int width;        /* GEMM: k and n of the products that were measured; 0: not known */
 } weft_cost;
 
 /* What runs beside what (MPMoE §II-C). */
@@ -79,11 +92,38 @@ bool weft_interference_fault(const weft_interference *interference, int *out_y, 
  * file has another unit than it should. */
 void weft_cost_bounds(weft_cost_kind kind, double *out_least, double *out_most);
 
+/* A GEMM measured at its own shape: [m, k] x [k, n] in one of GEMM_FP32 and GEMM_BF16. */
+typedef struct weft_product {
+    weft_cost_kind kind;
+    double m, n, k, us;
+} weft_product;
+enum { WEFT_MAX_PRODUCTS = 128 };
+
+/* Nodes that differ from the others: what `hardware` has of its own replaces the cluster's, what it
+ * has not is the cluster's. Costs that were measured of a device or link that they have of their
+ * own do not hold for them. */
+typedef struct weft_node_group {
+    int num_nodes;
+    weft_hardware hardware;    /* the cluster's and its own together */
+    uint32_t own_figures;      /* bit 1 << weft_figure */
+    uint32_t own_efficiencies; /* bit 1 << weft_efficiency_kind */
+    bool own_name;
+} weft_node_group;
+
 typedef struct weft_cluster {
     char name[64];
     int num_nodes, ranks_per_node;
     weft_cost costs[WEFT_NUM_COSTS];
     weft_interference interference;
+    int num_products;
+    weft_product products[WEFT_MAX_PRODUCTS];
+    weft_hardware hardware;
+    int num_levels; /* of the network, nearest first */
+    weft_network_level levels[WEFT_MAX_LEVELS];
+    int num_groups; /* 0: all nodes are alike; else they are the nodes, in this order */
+    weft_node_group groups[WEFT_MAX_NODE_GROUPS];
+    int num_sources;
+    weft_source sources[WEFT_MAX_SOURCES];
 } weft_cluster;
 
 /* Microseconds of one operation; 0 for a volume of 0 or less. A cost that is not known is an error
@@ -98,9 +138,19 @@ weft_cost_kind weft_cluster_lacks_exchange(const weft_cluster *cluster, int rank
 /* Share of the peak that an operation of this volume reaches: r of MoNTA's eq. 8-11, in (0, 1]. */
 double weft_cluster_efficiency(const weft_cluster *cluster, weft_cost_kind kind, double volume);
 
+/* The nodes' hardware: of a group of nodes, or of all (group -1, or where there are no groups).
+ * Lent. */
+const weft_hardware *weft_cluster_hardware(const weft_cluster *cluster, int group);
+/* The group that a node is in; -1 where all are alike. */
+int weft_cluster_group_of(const weft_cluster *cluster, int node);
+/* Where the number at a path comes from ("device.peak.bf16", "costs.message", "products"): of the
+ * longest key that covers it, first among a group's own ("groups[0].device"). NULL: the file does
+ * not say; costs and products were then measured, the rest assumed. Lent. */
+const weft_source *weft_cluster_source(const weft_cluster *cluster, int group, const char *path);
+
 /* WEFT_FILE or WEFT_CONFIG with file, line and column (core/json.h), the key's path and the nearest
  * right key: unknown and duplicate keys, volumes that do not rise, times that are not positive,
- * rates and interference that cannot be. */
+ * rates, figures, efficiencies and interference that cannot be, sources of what is not there. */
 weft_status weft_cluster_read(const char *path, weft_cluster *out) WEFT_CHECKED;
 /* Written beside (PATH.partial) and renamed into place. WEFT_CONFIG for what could not be read. */
 weft_status weft_cluster_write(const weft_cluster *cluster, const char *path) WEFT_CHECKED;

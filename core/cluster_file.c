@@ -1,39 +1,19 @@
-/* A cluster as a JSON file. */
+/* A cluster read from its JSON file. */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "core/cluster.h"
+#include "core/cluster_internal.h"
 #include "core/file.h"
-#include "core/json.h"
 #include "core/options.h"
-#include "core/options_value.h"
 
-/* --- reading ------------------------------------------------------------------------------- */
+typedef weft_cluster_reader reader;
+typedef weft_cluster_members members;
 
-typedef struct reader {
-    weft_option_source source;
-    weft_arena *arena;
-} reader;
-
-/* An object's members by the names it may have; a span without bytes was not given. */
-typedef struct members {
-    const char *path; /* NULL: the file's own */
-    const char *const *names;
-    size_t count;
-    weft_json_span *values;
-    weft_json_span *keys;
-} members;
-
-/* FILE:line:column and the path of a key, for an error about what stands at `at`. */
-#define PLACE(r, at, path, key)                                                                    \
-    char where[WEFT_OPTION_PLACE_BYTES];                                                           \
-    weft_option_place(&(r)->source, (at), (path), (key), where)
-
-static weft_status want_kind(const reader *r, weft_json_span value, weft_json_kind kind,
-                             const char *what, const char *path, const char *key)
+weft_status weft_cluster_want(const reader *r, weft_json_span value, weft_json_kind kind,
+                              const char *what, const char *path, const char *key)
 {
     if (weft_json_kind_of(value) == kind)
         return WEFT_OK;
@@ -58,7 +38,7 @@ static weft_status unknown_key(const reader *r, const members *m, weft_json_span
     return WEFT_ERROR(WEFT_CONFIG, "%s: unknown key; the keys are %s", where, list);
 }
 
-static weft_status read_members(const reader *r, weft_json_span object, members *m)
+weft_status weft_cluster_members_read(const reader *r, weft_json_span object, members *m)
 {
     const char *cursor = NULL;
     weft_json_span key_span, value;
@@ -88,10 +68,10 @@ static weft_status read_members(const reader *r, weft_json_span object, members 
     return WEFT_OK;
 }
 
-static weft_status read_number(const reader *r, weft_json_span value, const char *path,
-                               const char *key, double *out)
+weft_status weft_cluster_number_read(const reader *r, weft_json_span value, const char *path,
+                                     const char *key, double *out)
 {
-    WEFT_TRY(want_kind(r, value, WEFT_JSON_NUMBER, "a number", path, key));
+    WEFT_TRY(weft_cluster_want(r, value, WEFT_JSON_NUMBER, "a number", path, key));
     *out = strtod(value.start, NULL); /* what follows a number in JSON is no part of one */
     if (isfinite(*out))
         return WEFT_OK;
@@ -103,24 +83,20 @@ static weft_status read_number(const reader *r, weft_json_span value, const char
 static weft_status read_positive(const reader *r, weft_json_span value, const char *path,
                                  const char *key, double *out)
 {
-    WEFT_TRY(read_number(r, value, path, key, out));
+    WEFT_TRY(weft_cluster_number_read(r, value, path, key, out));
     if (*out > 0)
         return WEFT_OK;
     PLACE(r, value.start, path, key);
     return WEFT_ERROR(WEFT_CONFIG, "%s: %g is not positive", where, *out);
 }
 
-static weft_status read_count(const reader *r, weft_json_span root, weft_json_span value,
-                              const char *key, int *out)
+weft_status weft_cluster_count_read(const reader *r, weft_json_span value, const char *path,
+                                    const char *key, int *out)
 {
     double number;
-    if (!value.bytes) {
-        PLACE(r, root.start, NULL, key);
-        return WEFT_ERROR(WEFT_CONFIG, "%s: missing", where);
-    }
-    WEFT_TRY(read_number(r, value, NULL, key, &number));
+    WEFT_TRY(weft_cluster_number_read(r, value, path, key, &number));
     if (number < 1 || number > 1e6 || number != floor(number)) {
-        PLACE(r, value.start, NULL, key);
+        PLACE(r, value.start, path, key);
         return WEFT_ERROR(WEFT_CONFIG, "%s: %g is not a whole number of 1 to 1000000", where,
                           number);
     }
@@ -128,29 +104,39 @@ static weft_status read_count(const reader *r, weft_json_span root, weft_json_sp
     return WEFT_OK;
 }
 
-/* "points[3]". */
-typedef struct element {
-    char text[32];
-} element;
-
-static element element_of(const char *array, int index)
+weft_status weft_cluster_string_read(const reader *r, weft_json_span value, const char *path,
+                                     const char *key, char *text, size_t bytes)
 {
-    element e;
+    const char *string;
+    WEFT_TRY(weft_cluster_want(r, value, WEFT_JSON_STRING, "a string", path, key));
+    weft_status status = weft_json_string(value, r->arena, &string);
+    PLACE(r, value.start, path, key);
+    if (status == WEFT_CONFIG)
+        return weft_error_context(status, "%s", where);
+    WEFT_TRY(status);
+    if (strlen(string) >= bytes)
+        return WEFT_ERROR(WEFT_CONFIG, "%s: longer than %zu bytes", where, bytes - 1);
+    snprintf(text, bytes, "%s", string);
+    return WEFT_OK;
+}
+
+weft_cluster_element weft_cluster_element_of(const char *array, int index)
+{
+    weft_cluster_element e;
     snprintf(e.text, sizeof e.text, "%s[%d]", array, index);
     return e;
 }
 
-/* The numbers of an array; exactly `num` of them. */
-static weft_status read_numbers(const reader *r, weft_json_span array, const char *path,
-                                const char *key, int num, const char *what, double *out)
+weft_status weft_cluster_numbers_read(const reader *r, weft_json_span array, const char *path,
+                                      const char *key, int num, const char *what, double *out)
 {
     const char *cursor = NULL;
     weft_json_span value;
     int count = 0;
-    WEFT_TRY(want_kind(r, array, WEFT_JSON_ARRAY, what, path, key));
+    WEFT_TRY(weft_cluster_want(r, array, WEFT_JSON_ARRAY, what, path, key));
     for (; weft_json_next(array, &cursor, NULL, &value); count++)
         if (count < num)
-            WEFT_TRY(read_number(r, value, path, key, &out[count]));
+            WEFT_TRY(weft_cluster_number_read(r, value, path, key, &out[count]));
     if (count == num)
         return WEFT_OK;
     PLACE(r, array.start, path, key);
@@ -179,16 +165,17 @@ static weft_status read_points(const reader *r, weft_json_span array, const char
     const char *cursor = NULL;
     weft_json_span pair;
     int n = 0;
-    WEFT_TRY(
-        want_kind(r, array, WEFT_JSON_ARRAY, "an array of [volume, microseconds]", path, "points"));
+    WEFT_TRY(weft_cluster_want(r, array, WEFT_JSON_ARRAY, "an array of [volume, microseconds]",
+                               path, "points"));
     for (; weft_json_next(array, &cursor, NULL, &pair); n++) {
-        element key = element_of("points", n);
+        weft_cluster_element key = weft_cluster_element_of("points", n);
         double point[2];
         PLACE(r, pair.start, path, key.text);
         if (n == WEFT_CURVE_MAX_POINTS)
             return WEFT_ERROR(WEFT_CONFIG, "%s: a curve has at most %d points", where,
                               WEFT_CURVE_MAX_POINTS);
-        WEFT_TRY(read_numbers(r, pair, path, key.text, 2, "[volume, microseconds]", point));
+        WEFT_TRY(
+            weft_cluster_numbers_read(r, pair, path, key.text, 2, "[volume, microseconds]", point));
         if (point[0] < 0 || (n > 0 && point[0] <= curve->volume[n - 1]))
             return WEFT_ERROR(WEFT_CONFIG, "%s: the volume %g does not rise above %g", where,
                               point[0], n > 0 ? curve->volume[n - 1] : 0.0);
@@ -221,14 +208,17 @@ static double best_rate(const weft_curve *curve)
 static weft_status read_cost(const reader *r, weft_json_span object, const char *name,
                              weft_cost_kind kind, weft_cost *out)
 {
-    enum { PEAK, POINTS, LATENCY, COUNT };
-    static const char *const names[COUNT] = {"peak", "points", "latency_us"};
+    enum { PEAK, POINTS, LATENCY, WIDTH, COUNT };
+    static const char *const names[COUNT] = {"peak", "points", "latency_us", "width"};
+    const bool is_gemm = kind == WEFT_COST_GEMM_FP32 || kind == WEFT_COST_GEMM_BF16;
     weft_json_span values[COUNT] = {{0}}, keys[COUNT] = {{0}};
     char path[64];
     snprintf(path, sizeof path, "costs.%s", name);
-    members m = {path, names, COUNT, values, keys};
-    WEFT_TRY(want_kind(r, object, WEFT_JSON_OBJECT, "an object", path, NULL));
-    WEFT_TRY(read_members(r, object, &m));
+    members m = {path, names, is_gemm ? COUNT : WIDTH, values, keys};
+    WEFT_TRY(weft_cluster_want(r, object, WEFT_JSON_OBJECT, "an object", path, NULL));
+    WEFT_TRY(weft_cluster_members_read(r, object, &m));
+    if (values[WIDTH].bytes)
+        WEFT_TRY(weft_cluster_count_read(r, values[WIDTH], path, names[WIDTH], &out->width));
     if (values[PEAK].bytes)
         WEFT_TRY(read_positive(r, values[PEAK], path, names[PEAK], &out->peak));
     if (values[PEAK].bytes)
@@ -251,7 +241,7 @@ static weft_status read_cost(const reader *r, weft_json_span object, const char 
         return WEFT_ERROR(WEFT_CONFIG, "%s: latency_us needs a peak beside it", where);
     }
     double latency_us;
-    WEFT_TRY(read_number(r, values[LATENCY], path, names[LATENCY], &latency_us));
+    WEFT_TRY(weft_cluster_number_read(r, values[LATENCY], path, names[LATENCY], &latency_us));
     if (latency_us < 0) {
         PLACE(r, values[LATENCY].start, path, names[LATENCY]);
         return WEFT_ERROR(WEFT_CONFIG, "%s: %g µs is not a time", where, latency_us);
@@ -267,8 +257,8 @@ static weft_status read_costs(const reader *r, weft_json_span object, weft_cost 
     members m = {"costs", names, WEFT_NUM_COSTS, values, keys};
     for (int i = 0; i < WEFT_NUM_COSTS; i++)
         names[i] = weft_cost_text((weft_cost_kind)i);
-    WEFT_TRY(want_kind(r, object, WEFT_JSON_OBJECT, "an object of costs", m.path, NULL));
-    WEFT_TRY(read_members(r, object, &m));
+    WEFT_TRY(weft_cluster_want(r, object, WEFT_JSON_OBJECT, "an object of costs", m.path, NULL));
+    WEFT_TRY(weft_cluster_members_read(r, object, &m));
     for (int i = 0; i < WEFT_NUM_COSTS; i++)
         if (values[i].bytes)
             WEFT_TRY(read_cost(r, values[i], names[i], (weft_cost_kind)i, &costs[i]));
@@ -281,13 +271,13 @@ static weft_status read_interference(const reader *r, weft_json_span array, weft
     const char *cursor = NULL;
     weft_json_span row;
     int y = 0;
-    WEFT_TRY(want_kind(r, array, WEFT_JSON_ARRAY, what, NULL, key));
+    WEFT_TRY(weft_cluster_want(r, array, WEFT_JSON_ARRAY, what, NULL, key));
     for (; weft_json_next(array, &cursor, NULL, &row); y++) {
-        element name = element_of(key, y);
+        weft_cluster_element name = weft_cluster_element_of(key, y);
         if (y >= WEFT_NUM_WORK_CLASSES)
             continue;
-        WEFT_TRY(read_numbers(r, row, NULL, name.text, WEFT_NUM_WORK_CLASSES + 1, "four numbers",
-                              out->alpha[y]));
+        WEFT_TRY(weft_cluster_numbers_read(r, row, NULL, name.text, WEFT_NUM_WORK_CLASSES + 1,
+                                           "four numbers", out->alpha[y]));
         for (int x = 0; x <= WEFT_WORK_ALL; x++) {
             double alpha = out->alpha[y][x];
             PLACE(r, row.start, NULL, name.text);
@@ -315,39 +305,113 @@ static weft_status read_interference(const reader *r, weft_json_span array, weft
     return WEFT_ERROR(WEFT_CONFIG, "%s: expected %s, got %d rows", where, what, y);
 }
 
+/* ["bf16", m, n, k, microseconds] */
+static weft_status read_product(const reader *r, weft_json_span array, int index, weft_product *out)
+{
+    static const char what[] = "[type, m, n, k, microseconds]";
+    enum { TYPE, M, US = 4, COUNT };
+    weft_cluster_element key = weft_cluster_element_of("products", index);
+    const char *cursor = NULL;
+    weft_json_span value;
+    weft_product product = {.kind = WEFT_COST_GEMM_FP32};
+    double *const numbers[COUNT] = {[M] = &product.m, &product.n, &product.k, &product.us};
+    int n = 0;
+    WEFT_TRY(weft_cluster_want(r, array, WEFT_JSON_ARRAY, what, NULL, key.text));
+    for (; weft_json_next(array, &cursor, NULL, &value); n++) {
+        char type[8];
+        PLACE(r, value.start, NULL, key.text);
+        if (n == TYPE) {
+            WEFT_TRY(weft_cluster_string_read(r, value, NULL, key.text, type, sizeof type));
+            if (strcmp(type, "bf16") == 0)
+                product.kind = WEFT_COST_GEMM_BF16;
+            else if (strcmp(type, "fp32") != 0)
+                return WEFT_ERROR(WEFT_CONFIG, "%s: expected fp32 or bf16", where);
+        } else if (n < COUNT) {
+            WEFT_TRY(read_positive(r, value, NULL, key.text, numbers[n]));
+            if (n < US && (*numbers[n] > 1e9 || *numbers[n] != floor(*numbers[n])))
+                return WEFT_ERROR(WEFT_CONFIG, "%s: %g is no number of rows or columns", where,
+                                  *numbers[n]);
+        }
+    }
+    if (n != COUNT) {
+        PLACE(r, array.start, NULL, key.text);
+        return WEFT_ERROR(WEFT_CONFIG, "%s: expected %s, got %d values", where, what, n);
+    }
+    double rate = 2 * product.m * product.n * product.k / (product.us * 1e-6), least, most;
+    weft_cost_bounds(product.kind, &least, &most);
+    if (rate > most)
+        WEFT_TRY(check_rate(r, array.start, NULL, key.text, product.kind, rate));
+    *out = product;
+    return WEFT_OK;
+}
+
+static weft_status read_products(const reader *r, weft_json_span array, weft_cluster *out)
+{
+    const char *cursor = NULL;
+    weft_json_span product;
+    WEFT_TRY(
+        weft_cluster_want(r, array, WEFT_JSON_ARRAY, "an array of products", NULL, "products"));
+    while (weft_json_next(array, &cursor, NULL, &product)) {
+        if (out->num_products == WEFT_MAX_PRODUCTS) {
+            PLACE(r, product.start, NULL, "products");
+            return WEFT_ERROR(WEFT_CONFIG, "%s: at most %d products", where, WEFT_MAX_PRODUCTS);
+        }
+        WEFT_TRY(read_product(r, product, out->num_products, &out->products[out->num_products]));
+        out->num_products++;
+    }
+    return WEFT_OK;
+}
+
 static weft_status read_root(const reader *r, weft_json_span root, weft_cluster *out)
 {
-    enum { NAME, NODES, RANKS, COSTS, INTERFERENCE, COUNT };
-    static const char *const names[COUNT] = {"name", "num_nodes", "ranks_per_node", "costs",
-                                             "interference"};
+    enum {
+        NAME,
+        NODES,
+        RANKS,
+        COSTS,
+        INTERFERENCE,
+        PRODUCTS,
+        GROUPS,
+        SOURCES,
+        SECTIONS,
+        COUNT = SECTIONS + WEFT_CLUSTER_NUM_SECTIONS
+    };
+    const char *names[COUNT] = {"name",         "num_nodes", "ranks_per_node", "costs",
+                                "interference", "products",  "groups",         "sources"};
     weft_json_span values[COUNT] = {{0}}, keys[COUNT] = {{0}};
+    for (int i = 0; i < WEFT_CLUSTER_NUM_SECTIONS; i++)
+        names[SECTIONS + i] = weft_cluster_sections[i];
     members m = {NULL, names, COUNT, values, keys};
-    WEFT_TRY(want_kind(r, root, WEFT_JSON_OBJECT, "an object", NULL, NULL));
-    WEFT_TRY(read_members(r, root, &m));
-    if (values[NAME].bytes) {
-        const char *name;
-        PLACE(r, values[NAME].start, NULL, names[NAME]);
-        WEFT_TRY(want_kind(r, values[NAME], WEFT_JSON_STRING, "a string", NULL, names[NAME]));
-        weft_status status = weft_json_string(values[NAME], r->arena, &name);
-        if (status == WEFT_CONFIG)
-            return weft_error_context(status, "%s", where);
-        WEFT_TRY(status);
-        if (strlen(name) >= sizeof out->name)
-            return WEFT_ERROR(WEFT_CONFIG, "%s: longer than %zu bytes", where,
-                              sizeof out->name - 1);
-        snprintf(out->name, sizeof out->name, "%s", name);
+    WEFT_TRY(weft_cluster_want(r, root, WEFT_JSON_OBJECT, "an object", NULL, NULL));
+    WEFT_TRY(weft_cluster_members_read(r, root, &m));
+    if (values[NAME].bytes)
+        WEFT_TRY(weft_cluster_string_read(r, values[NAME], NULL, names[NAME], out->name,
+                                          sizeof out->name));
+    for (int i = NODES; i <= RANKS; i++) {
+        PLACE(r, root.start, NULL, names[i]);
+        if (!values[i].bytes)
+            return WEFT_ERROR(WEFT_CONFIG, "%s: missing", where);
+        WEFT_TRY(weft_cluster_count_read(r, values[i], NULL, names[i],
+                                         i == NODES ? &out->num_nodes : &out->ranks_per_node));
     }
-    WEFT_TRY(read_count(r, root, values[NODES], names[NODES], &out->num_nodes));
-    WEFT_TRY(read_count(r, root, values[RANKS], names[RANKS], &out->ranks_per_node));
     if (values[COSTS].bytes)
         WEFT_TRY(read_costs(r, values[COSTS], out->costs));
     if (values[INTERFERENCE].bytes)
         WEFT_TRY(read_interference(r, values[INTERFERENCE], &out->interference));
+    if (values[PRODUCTS].bytes)
+        WEFT_TRY(read_products(r, values[PRODUCTS], out));
+    for (int i = 0; i < WEFT_CLUSTER_NUM_SECTIONS; i++)
+        if (values[SECTIONS + i].bytes)
+            WEFT_TRY(weft_cluster_section_read(r, values[SECTIONS + i], i, out));
+    if (values[GROUPS].bytes)
+        WEFT_TRY(weft_cluster_groups_read(r, values[GROUPS], out));
+    if (values[SOURCES].bytes)
+        WEFT_TRY(weft_cluster_sources_read(r, values[SOURCES], out));
     return WEFT_OK;
 }
 
-static weft_status read_text(const char *file, const char *text, weft_arena *arena,
-                             weft_cluster *out)
+weft_status weft_cluster_parse(const char *file, const char *text, weft_arena *arena,
+                               weft_cluster *out)
 {
     /* Some editors start a file with a byte order mark. */
     if (strncmp(text, "\xef\xbb\xbf", 3) == 0)
@@ -374,104 +438,7 @@ weft_status weft_cluster_read(const char *path, weft_cluster *out)
     if (status == WEFT_OK && strlen(text) != bytes)
         status = WEFT_ERROR(WEFT_CONFIG, "%s: a zero byte stands in the text", path);
     if (status == WEFT_OK)
-        status = read_text(path, text, &arena, out);
+        status = weft_cluster_parse(path, text, &arena, out);
     weft_arena_release(&arena);
     return status;
-}
-
-/* --- writing ------------------------------------------------------------------------------- */
-
-/* The shortest digits that read back as the same double. */
-static void write_double(double value, FILE *out)
-{
-    char text[40];
-    for (int digits = 6; digits <= 17; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, value);
-        if (strtod(text, NULL) == value)
-            break;
-    }
-    fputs(text, out);
-}
-
-static void write_cost(const weft_cost *cost, FILE *out)
-{
-    fputs("{\"peak\": ", out);
-    write_double(cost->peak, out);
-    fputs(", \"points\": [", out);
-    for (int i = 0; i < cost->curve.num_points; i++) {
-        fputs(i ? (i % 4 ? ", [" : ",\n      [") : "\n      [", out);
-        write_double(cost->curve.volume[i], out);
-        fputs(", ", out);
-        write_double(cost->curve.time_us[i], out);
-        fputc(']', out);
-    }
-    fputs("]}", out);
-}
-
-weft_status weft_cluster_print(const weft_cluster *cluster, FILE *out)
-{
-    weft_arena arena = {0};
-    const char *name;
-    weft_status status = weft_json_quote(cluster->name, &arena, &name);
-    if (status == WEFT_OK)
-        fprintf(out,
-                "{\n  \"name\": %s,\n  \"num_nodes\": %d,\n  \"ranks_per_node\": %d,\n"
-                "  \"costs\": {",
-                name, cluster->num_nodes, cluster->ranks_per_node);
-    weft_arena_release(&arena);
-    WEFT_TRY(status);
-    const char *comma = "";
-    for (int i = 0; i < WEFT_NUM_COSTS; i++) {
-        if (!weft_cluster_knows(cluster, (weft_cost_kind)i))
-            continue;
-        fprintf(out, "%s\n    \"%s\": ", comma, weft_cost_text((weft_cost_kind)i));
-        write_cost(&cluster->costs[i], out);
-        comma = ",";
-    }
-    const weft_interference none = weft_interference_none();
-    bool is_known = memcmp(&none, &cluster->interference, sizeof none) != 0;
-    fputs(is_known ? "\n  },\n  \"interference\": [" : "\n  }\n}\n", out);
-    for (int y = 0; is_known && y < WEFT_NUM_WORK_CLASSES; y++) {
-        fputs(y ? ",\n    [" : "\n    [", out);
-        for (int x = 0; x <= WEFT_WORK_ALL; x++) {
-            fputs(x ? ", " : "", out);
-            write_double(cluster->interference.alpha[y][x], out);
-        }
-        fputc(']', out);
-    }
-    if (is_known)
-        fputs("\n  ]\n}\n", out);
-    if (fflush(out) != 0 || ferror(out))
-        return WEFT_ERROR(WEFT_FILE, "cannot write the cluster: %s", strerror(errno));
-    return WEFT_OK;
-}
-
-/* What is written can be read. */
-static weft_status check_text(const weft_cluster *cluster, const char *path)
-{
-    char *text = NULL;
-    size_t bytes = 0;
-    weft_arena arena = {0};
-    weft_cluster back;
-    FILE *stream = open_memstream(&text, &bytes);
-    if (!stream)
-        return WEFT_ERROR(WEFT_MEMORY, "out of memory for %s", path);
-    weft_status status = weft_cluster_print(cluster, stream);
-    fclose(stream);
-    if (status == WEFT_OK)
-        status = read_text(path, text, &arena, &back);
-    weft_arena_release(&arena);
-    free(text);
-    return status;
-}
-
-weft_status weft_cluster_write(const weft_cluster *cluster, const char *path)
-{
-    weft_new_file file;
-    WEFT_TRY(check_text(cluster, path));
-    WEFT_TRY(weft_new_file_open(path, &file));
-    weft_status status = weft_cluster_print(cluster, file.file);
-    if (status != WEFT_OK)
-        weft_error_context(status, "%s", path);
-    return weft_new_file_close(&file, status);
 }

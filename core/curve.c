@@ -31,3 +31,22 @@ double weft_curve_time_us(const weft_curve *curve, double volume)
         slope = 0;
     return curve->time_us[i] + slope * (volume - curve->volume[i]);
 }
+
+double weft_share_at(const weft_share_curve *curve, double volume)
+{
+    int last = curve->num_points - 1;
+    if (last < 0)
+        return 1;
+    if (volume <= curve->volume[0])
+        return curve->share[0];
+    if (volume >= curve->volume[last])
+        return curve->share[last];
+    int i = 1; /* the segment from i - 1 to i */
+    while (volume > curve->volume[i])
+        i++;
+    /* The volume that the whole rate would move in the same time. */
+    double from = curve->volume[i - 1] / curve->share[i - 1];
+    double to = curve->volume[i] / curve->share[i];
+    double part = (volume - curve->volume[i - 1]) / (curve->volume[i] - curve->volume[i - 1]);
+    return volume / (from + part * (to - from));
+}

@@ -1,4 +1,5 @@
-/* Cost curves: piecewise-linear volume -> time, with a start-up latency. Plain data. */
+/* Cost curves: piecewise-linear volume -> time, with a start-up latency; and shares of a rate by
+ * volume. Plain data. */
 #ifndef WEFT_CORE_CURVE_H
 #define WEFT_CORE_CURVE_H
 
@@ -17,5 +18,19 @@ typedef struct weft_curve {
 weft_curve weft_curve_linear(double latency_us, double rate_per_us);
 /* Interpolates; below the first point the first time, beyond the last the last slope. */
 double weft_curve_time_us(const weft_curve *curve, double volume);
+
+enum { WEFT_SHARE_CURVE_MAX_POINTS = 16 };
+
+/* What an operation reaches of a rate: shares in (0, 1] by volume. Between two points time is what
+ * is interpolated, so that a start-up latency is met exactly; volume / share must not fall, or a
+ * larger operation would end sooner. */
+typedef struct weft_share_curve {
+    int num_points;                             /* 0: the share is 1 */
+    double volume[WEFT_SHARE_CURVE_MAX_POINTS]; /* bytes or FLOPs, rising, above 0 */
+    double share[WEFT_SHARE_CURVE_MAX_POINTS];
+} weft_share_curve;
+
+/* Below the first point its share, beyond the last the last one's. */
+double weft_share_at(const weft_share_curve *curve, double volume);
 
 #endif

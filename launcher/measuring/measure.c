@@ -133,7 +133,8 @@ static weft_status measure_curve(weft_measure_rig *rig, weft_cost_kind kind, wef
     weft_measure_make_rise(&curve);
     for (int i = 0; i < curve.num_points; i++)
         curve.time_us[i] = rounded(curve.time_us[i]);
-    *out = (weft_cost){curve, ceil(best_rate(&curve))};
+    const bool is_gemm = kind == WEFT_COST_GEMM_FP32 || kind == WEFT_COST_GEMM_BF16;
+    *out = (weft_cost){curve, ceil(best_rate(&curve)), is_gemm ? (int)rig->gemm_width : 0};
     if (kind == WEFT_COST_MESSAGE || kind == WEFT_COST_MESSAGE_INSIDE)
         take_answers_off(out);
     return WEFT_OK;

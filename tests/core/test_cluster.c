@@ -1,6 +1,7 @@
 #include "core/cluster.h"
 
 #include <math.h>
+#include <time.h>
 
 #include "tests/core/temporary.h"
 
@@ -49,8 +50,9 @@ static void texts_are_distinct(void **state)
     for (int i = 0; i < WEFT_NUM_COSTS; i++) {
         weft_cost_kind kind = (weft_cost_kind)i;
         assert_true(*weft_cost_help(kind));
-        assert_string_equal(weft_cost_unit(kind),
-                            strncmp(weft_cost_text(kind), "gemm", 4) ? "bytes" : "FLOPs");
+        bool computes =
+            !strncmp(weft_cost_text(kind), "gemm", 4) || !strncmp(weft_cost_text(kind), "att", 3);
+        assert_string_equal(weft_cost_unit(kind), computes ? "FLOPs" : "bytes");
         for (int j = 0; j < i; j++)
             assert_string_not_equal(weft_cost_text(kind), weft_cost_text((weft_cost_kind)j));
     }
@@ -63,8 +65,42 @@ static void texts_are_distinct(void **state)
 
 /* --- files --------------------------------------------------------------------------------- */
 
+static void check_hardware(const weft_hardware *a, const weft_hardware *b)
+{
+    assert_string_equal(a->device_name, b->device_name);
+    assert_int_equal(a->given, b->given);
+    assert_memory_equal(a->figures, b->figures, sizeof a->figures);
+    assert_memory_equal(a->efficiencies, b->efficiencies, sizeof a->efficiencies);
+}
+
+static void check_sections(const weft_cluster *a, const weft_cluster *b)
+{
+    check_hardware(&a->hardware, &b->hardware);
+    assert_int_equal(a->num_levels, b->num_levels);
+    assert_memory_equal(a->levels, b->levels, sizeof a->levels);
+    assert_int_equal(a->num_groups, b->num_groups);
+    for (int i = 0; i < a->num_groups; i++) {
+        const weft_node_group *x = &a->groups[i], *y = &b->groups[i];
+        check_hardware(&x->hardware, &y->hardware);
+        assert_int_equal(x->num_nodes, y->num_nodes);
+        assert_int_equal(x->own_figures, y->own_figures);
+        assert_int_equal(x->own_efficiencies, y->own_efficiencies);
+        assert_int_equal(x->own_name, y->own_name);
+    }
+    assert_int_equal(a->num_sources, b->num_sources);
+    for (int i = 0; i < a->num_sources; i++) {
+        assert_string_equal(a->sources[i].key, b->sources[i].key);
+        assert_string_equal(a->sources[i].where, b->sources[i].where);
+        assert_int_equal(a->sources[i].class_, b->sources[i].class_);
+        assert_true(a->sources[i].spread == b->sources[i].spread);
+    }
+    assert_int_equal(a->num_products, b->num_products);
+    assert_memory_equal(a->products, b->products, sizeof a->products);
+}
+
 static void check_equal(const weft_cluster *a, const weft_cluster *b)
 {
+    check_sections(a, b);
     assert_string_equal(a->name, b->name);
     assert_int_equal(a->num_nodes, b->num_nodes);
     assert_int_equal(a->ranks_per_node, b->ranks_per_node);
@@ -72,6 +108,7 @@ static void check_equal(const weft_cluster *a, const weft_cluster *b)
     for (int i = 0; i < WEFT_NUM_COSTS; i++) {
         const weft_cost *x = &a->costs[i], *y = &b->costs[i];
         assert_int_equal(x->curve.num_points, y->curve.num_points);
+        assert_int_equal(x->width, y->width);
         assert_true(x->peak == y->peak);
         for (int p = 0; p < x->curve.num_points; p++)
             assert_true(x->curve.volume[p] == y->curve.volume[p] &&
@@ -101,6 +138,35 @@ static weft_status read_text(const char *text, weft_cluster *out)
     return weft_cluster_read(path, out);
 }
 
+/* A file of calibrate's as it was before there was more than costs. */
+static void a_file_without_hardware_stays_as_it_is(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "{\n  \"name\": \"n\",\n  \"num_nodes\": 2,\n"
+        "  \"ranks_per_node\": 2,\n  \"costs\": {\n"
+        "    \"all_to_all\": {\"peak\": 11958034, \"points\": [\n"
+        "      [256, 380.56], [1024, 380.56], [4096, 498.55], [16384, 1384.6],\n"
+        "      [65536, 5494.9]]},\n"
+        "    \"copy\": {\"peak\": 1e+10, \"points\": [\n"
+        "      [256, 0.5]]}\n  },\n"
+        "  \"interference\": [\n    [1, 0.706, 0.538, 0.396],\n"
+        "    [0.622, 1, 0.678, 0.346],\n    [0.44, 0.467, 1, 0.452]\n  ]\n}\n";
+    static const char none[] = "{\n  \"name\": \"\",\n  \"num_nodes\": 1,\n  \"ranks_per_node\": "
+                               "1,\n  \"costs\": {\n  }\n}\n";
+    const char *path = temporary_path("old.json");
+    for (int i = 0; i < 2; i++) {
+        weft_cluster c;
+        size_t bytes;
+        OK(read_text(i ? none : text, &c));
+        OK(weft_cluster_write(&c, path));
+        char *back = (char *)temporary_read(path, &bytes);
+        assert_int_equal(bytes, strlen(i ? none : text));
+        assert_memory_equal(back, i ? none : text, bytes);
+        free(back);
+    }
+}
+
 static void a_file_by_hand_is_short(void **state)
 {
     (void)state;
@@ -119,10 +185,167 @@ static void a_file_by_hand_is_short(void **state)
     assert_true(weft_cluster_efficiency(&c, WEFT_COST_COPY, 4000) == 1);
 }
 
+/* Every key that there is. */
+static const char everything[] =
+    "{\n"
+    "  \"name\": \"two kinds\",\n"
+    "  \"num_nodes\": 6,\n"
+    "  \"ranks_per_node\": 8,\n"
+    "  \"device\": {\n"
+    "    \"name\": \"G \\\"1\\\"\",\n"
+    "    \"memory_bytes\": 8e+10,\n"
+    "    \"reserved_bytes\": 0,\n"
+    "    \"memory_bandwidth\": 2.039e+12,\n"
+    "    \"launch_us\": 4,\n"
+    "    \"multiprocessors\": 108,\n"
+    "    \"tile_m\": 256,\n"
+    "    \"tile_n\": 128,\n"
+    "    \"wave_us\": 1.5,\n"
+    "    \"peak\": {\"fp32\": 1.95e+13, \"bf16\": 3.12e+14, \"fp16\": 3.12e+14},\n"
+    "    \"efficiency\": {\"gemm\": [[1e+09, 0.5], [1e+11, 0.85]], \"attention\": [[1e+09, 0.4]], "
+    "\"memory\": [[1e+06, 0.25], [1e+08, 0.9]]}\n"
+    "  },\n"
+    "  \"inside\": {\n"
+    "    \"bandwidth\": 3e+11,\n"
+    "    \"latency_us\": 2.5,\n"
+    "    \"efficiency\": [[1e+06, 0.8]]\n"
+    "  },\n"
+    "  \"between\": {\n"
+    "    \"cards\": 8,\n"
+    "    \"bandwidth\": 2.5e+10,\n"
+    "    \"latency_us\": 5,\n"
+    "    \"efficiency\": [[1e+06, 0.9]],\n"
+    "    \"levels\": [{\"nodes\": 2, \"oversubscription\": 1}, {\"nodes\": 6, "
+    "\"oversubscription\": 2.5}]\n"
+    "  },\n"
+    "  \"host\": {\n"
+    "    \"memory_bytes\": 2e+12,\n"
+    "    \"link_bandwidth\": 3.2e+10\n"
+    "  },\n"
+    "  \"storage\": {\n"
+    "    \"write\": 1e+10,\n"
+    "    \"read\": 2e+10\n"
+    "  },\n"
+    "  \"costs\": {\n"
+    "    \"gemm_bf16\": {\"peak\": 2.5e+14, \"width\": 4096, \"points\": [\n"
+    "      [1e+09, 20], [1e+12, 4000]]},\n"
+    "    \"adamw\": {\"peak\": 1e+12, \"points\": [\n"
+    "      [1e+06, 5]]}\n"
+    "  },\n"
+    "  \"interference\": [\n"
+    "    [1, 0.9, 1, 0.9],\n"
+    "    [0.8, 1, 1, 0.8],\n"
+    "    [1, 1, 1, 1]\n"
+    "  ],\n"
+    "  \"products\": [\n"
+    "    [\"bf16\", 2048, 12288, 4096, 901.5],\n"
+    "    [\"fp32\", 1, 1, 1, 3]\n"
+    "  ],\n"
+    "  \"groups\": [\n"
+    "    {\n"
+    "      \"num_nodes\": 4\n"
+    "    },\n"
+    "    {\n"
+    "      \"num_nodes\": 2,\n"
+    "      \"device\": {\"name\": \"G2\", \"memory_bytes\": 4e+10, \"peak\": {\"bf16\": 1.25e+14}, "
+    "\"efficiency\": {\"gemm\": [[1e+09, 0.6]]}},\n"
+    "      \"between\": {\"cards\": 4}\n"
+    "    }\n"
+    "  ],\n"
+    "  \"sources\": {\n"
+    "    \"device\": [\"datasheet\", \"G1's sheet\"],\n"
+    "    \"device.efficiency\": [\"assumed\", \"\", 0.1],\n"
+    "    \"between.levels\": [\"assumed\", \"the floor plan\"],\n"
+    "    \"costs.gemm_bf16\": [\"measured\", \"weft calibrate\", 0.02],\n"
+    "    \"groups[1].device\": [\"datasheet\", \"G2's sheet\"],\n"
+    "    \"products\": [\"measured\", \"weft calibrate --for\"]\n"
+    "  }\n"
+    "}\n";
+
+/* As it is printed; to free. */
+static char *printed(const weft_cluster *cluster)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&text, &bytes);
+    assert_non_null(out);
+    OK(weft_cluster_print(cluster, out));
+    fclose(out);
+    return text;
+}
+
+static void every_key_is_read_and_written(void **state)
+{
+    (void)state;
+    weft_cluster c;
+    OK(read_text(everything, &c));
+    char *text = printed(&c);
+    assert_string_equal(text, everything);
+    free(text);
+    const weft_hardware *h = weft_cluster_hardware(&c, -1);
+    for (int i = 0; i < WEFT_NUM_FIGURES; i++)
+        assert_true(weft_hardware_knows(h, (weft_figure)i));
+    assert_true(h->figures[WEFT_FIGURE_PEAK_BF16] == 312e12);
+    assert_true(h->figures[WEFT_FIGURE_RESERVED] == 0);
+    assert_true(weft_share_at(&h->efficiencies[WEFT_EFFICIENCY_GEMM], 1e12) == 0.85);
+    assert_true(c.levels[1].oversubscription == 2.5);
+    assert_int_equal(c.costs[WEFT_COST_GEMM_BF16].width, 4096);
+    assert_true(c.products[0].n == 12288 && c.products[0].us == 901.5);
+    /* Nodes that differ have the rest from all. */
+    assert_int_equal(weft_cluster_group_of(&c, 3), 0);
+    assert_int_equal(weft_cluster_group_of(&c, 4), 1);
+    assert_int_equal(weft_cluster_group_of(&c, 6), -1);
+    const weft_hardware *two = weft_cluster_hardware(&c, 1);
+    assert_string_equal(two->device_name, "G2");
+    assert_true(two->figures[WEFT_FIGURE_PEAK_BF16] == 125e12);
+    assert_true(two->figures[WEFT_FIGURE_PEAK_FP16] == 312e12);
+    assert_true(two->figures[WEFT_FIGURE_CARDS] == 4);
+    assert_string_equal(weft_cluster_hardware(&c, 0)->device_name, "G \"1\"");
+}
+
+static void sources_cover_what_is_below(void **state)
+{
+    (void)state;
+    weft_cluster c;
+    OK(read_text(everything, &c));
+    const weft_source *s = weft_cluster_source(&c, -1, "device.peak.bf16");
+    assert_string_equal(s->where, "G1's sheet");
+    assert_int_equal(s->class_, WEFT_SOURCE_DATASHEET);
+    assert_ptr_equal(weft_cluster_source(&c, 0, "device.peak.bf16"), s);
+    assert_string_equal(weft_cluster_source(&c, 1, "device.peak.bf16")->where, "G2's sheet");
+    s = weft_cluster_source(&c, -1, "device.efficiency.gemm");
+    assert_int_equal(s->class_, WEFT_SOURCE_ASSUMED);
+    assert_true(s->spread == 0.1);
+    assert_null(weft_cluster_source(&c, -1, "inside.bandwidth"));
+    assert_null(weft_cluster_source(&c, -1, "devices"));
+    assert_string_equal(weft_source_class_text(WEFT_SOURCE_SCALED), "scaled");
+}
+
+/* What a share curve reaches between its points is a time between theirs. */
+static void shares_keep_times_rising(void **state)
+{
+    (void)state;
+    weft_share_curve curve = {.num_points = 2, .volume = {1e6, 1e8}, .share = {0.1, 0.8}};
+    assert_true(weft_share_at(&(weft_share_curve){0}, 5) == 1);
+    assert_true(weft_share_at(&curve, 1) == 0.1 && weft_share_at(&curve, 1e12) == 0.8);
+    /* Ten times 1e6 in its time, and 1e8 / 0.8: half way between them. */
+    double half = 0.5 * (1e6 + 1e8);
+    assert_true(fabs(half / weft_share_at(&curve, half) - 0.5 * (1e7 + 1.25e8)) < 1);
+    double before = 0;
+    for (double v = 1e5; v < 1e10; v *= 1.1) {
+        double us = v / weft_share_at(&curve, v);
+        assert_true(us > before);
+        before = us;
+    }
+}
+
 #define HEAD "{\"num_nodes\": 2, \"ranks_per_node\": 4, "
 #define COPY(text) HEAD "\"costs\": {\"copy\": " text "}}"
 #define POINTS(text) COPY("{\"peak\": 1e9, \"points\": " text "}")
 #define ALPHA(text) HEAD "\"interference\": " text "}"
+#define DEVICE(text) HEAD "\"device\": {" text "}}"
+#define LEVELS(text) HEAD "\"between\": {\"levels\": [" text "]}}"
+#define SOURCE(text) HEAD "\"storage\": {\"write\": 1e9}, \"sources\": {" text "}}"
 
 static const struct wrong {
     const char *text, *wanted;
@@ -192,6 +415,71 @@ static const struct wrong {
     {ALPHA("[[1,0,1,1],[1,1,1,1],[1,1,1,1]]"), "interference[0]: 0 is no share of speed: of comp"},
     {ALPHA("[[1,1,1,1],[1,1,1,1],[1,1,1,3]]"), "interference[2]: 3 is no share of speed: of mem"},
     {ALPHA("[[1,1,1,1],[1,0.5,1,1],[1,1,1,1]]"), "interference[1]: 0.5 where comm is beside its"},
+    /* Hardware: units, shares, counts. */
+    {DEVICE("\"peak\": {\"bf16\": 312}"), ":1:67: device.peak.bf16: 312 FLOP/s: meant 312e12?"},
+    {DEVICE("\"peak\": {\"fp32\": 19.5}"), "device.peak.fp32: 19.5 FLOP/s: meant 19.5e12?"},
+    {DEVICE("\"peak\": {\"bf16\": 0.989}"), "device.peak.bf16: 0.989 FLOP/s: meant 0.989e15?"},
+    {DEVICE("\"peak\": {\"bf16\": 1e30}"), "device.peak.bf16: 1e+30 FLOP/s: meant 1e+15?"},
+    {DEVICE("\"peak\": {\"bf16\": -1}"), "device.peak.bf16: -1 FLOP/s is not possible: bf16 prod"},
+    {DEVICE("\"peak\": {\"bf16\": 0}"), "device.peak.bf16: 0 FLOP/s is not possible"},
+    {DEVICE("\"peak\": {\"fp8\": 1e15}"),
+     "device.peak.fp8: unknown key; the keys are fp32, bf16, fp16"},
+    {DEVICE("\"peak\": 312e12"), "device.peak: expected an object, got a number"},
+    {DEVICE("\"memory_bytes\": 80"), "device.memory_bytes: 80 bytes: meant 80e9?"},
+    {DEVICE("\"memory_bandwidth\": 3.35"), "device.memory_bandwidth: 3.35 bytes/s: meant 3.35e12?"},
+    {DEVICE("\"launch_us\": 4e-6"), "device.launch_us: 4e-06 us: meant 4?"},
+    {DEVICE("\"launch_us\": -4"), "device.launch_us: -4 us is not possible"},
+    {DEVICE("\"multiprocessors\": 1.5"), "device.multiprocessors: 1.5 is not possible"},
+    {DEVICE("\"memory_bytes\": 1e9, \"reserved_bytes\": 2e9"),
+     "device.reserved_bytes: 2e+09 bytes of a device's 1e+09"},
+    {DEVICE("\"name\": 3"), "device.name: expected a string, got a number"},
+    {DEVICE("\"memory_byte\": 3"),
+     "device.memory_byte: unknown key; did you mean device.memory_bytes?"},
+    {DEVICE("\"efficiency\": {\"gemm\": [[1e9, 1.01]]}"),
+     ":1:74: device.efficiency.gemm[0]: an efficiency of 1.01, where 1e-6 to 1 are possible: per "
+     "cent?"},
+    {DEVICE("\"efficiency\": {\"gemm\": [[1e9, 0]]}"), "gemm[0]: an efficiency of 0, where"},
+    {DEVICE("\"efficiency\": {\"gemm\": [[0, 1]]}"), "gemm[0]: the volume 0 does not rise above 0"},
+    {DEVICE("\"efficiency\": {\"gemm\": [[1e9, 0.1], [2e9, 0.3]]}"),
+     "gemm[1]: a volume of 2e+09 would take less time than one of 1e+09"},
+    {DEVICE("\"efficiency\": {\"gemm\": []}"),
+     "device.efficiency.gemm: an efficiency needs a point"},
+    {HEAD "\"inside\": {\"bandwidth\": 600}}", "inside.bandwidth: 600 bytes/s: meant 600e9?"},
+    {HEAD "\"between\": {\"bandwidth\": 50}}", "between.bandwidth: 50 bytes/s: meant 50e9?"},
+    {HEAD "\"between\": {\"cards\": 0}}", "between.cards: 0 is not possible: network cards"},
+    {LEVELS("{\"nodes\": 4}"), "between.levels[0].oversubscription: missing"},
+    {LEVELS("{\"nodes\": 1, \"oversubscription\": 2}"),
+     "between.levels[0].nodes: 1 nodes, where the level below joins 1"},
+    {LEVELS("{\"nodes\": 4, \"oversubscription\": 0.5}"),
+     "levels[0].oversubscription: 0.5, where 1"},
+    {LEVELS("1"), "between.levels[0]: expected an object, got a number"},
+    {HEAD "\"storage\": {\"writes\": 1e9}}",
+     "storage.writes: unknown key; did you mean storage.write"},
+    {HEAD "\"products\": [[\"bf16\", 2, 3, 4]]}", "products[0]: expected [type, m, n, k, micro"},
+    {HEAD "\"products\": [[\"fp8\", 2, 3, 4, 5]]}", "products[0]: expected fp32 or bf16"},
+    {HEAD "\"products\": [[\"fp32\", 2.5, 3, 4, 5]]}", "products[0]: 2.5 is no number of rows"},
+    {HEAD "\"products\": [[\"fp32\", 1e6, 1e6, 1e6, 1]]}", "products[0]: 2e+24 FLOPs/s, where"},
+    {COPY("{\"peak\": 1e9, \"latency_us\": 1, \"width\": 64}"), "costs.copy.width: unknown key"},
+    {HEAD "\"groups\": [{}]}", "groups[0].num_nodes: missing"},
+    {HEAD "\"groups\": [{\"num_nodes\": 3}]}", "groups: they have 3 nodes, num_nodes says 2"},
+    {HEAD "\"groups\": [{\"num_nodes\": 2, \"device\": {\"peak\": {\"fp16\": 1}}}]}",
+     "groups[0].device.peak.fp16: 1 FLOP/s: meant 1e12?"},
+    {HEAD "\"groups\": [{\"num_nodes\": 2, \"between\": {\"levels\": []}}]}",
+     "groups[0].between.levels: the network is one for all nodes"},
+    {HEAD "\"groups\": [{\"num_nodes\": 2, \"costs\": {}}]}", "groups[0].costs: unknown key"},
+    {SOURCE("\"device.peak\": [\"measured\", \"x\"]"),
+     "sources.device.peak: the file has no such key"},
+    {SOURCE("\"groups[0]\": [\"measured\", \"x\"]"), "sources.groups[0]: the file has no such key"},
+    {SOURCE("\"storage\": [\"measured\"]"),
+     "sources.storage: expected [\"measured\", \"datasheet\""},
+    {SOURCE("\"storage\": [\"guessed\", \"x\"]"),
+     "sources.storage: expected measured, datasheet or"},
+    {SOURCE("\"storage\": [\"scaled\", \"x\"]"),
+     "sources.storage: expected measured, datasheet or"},
+    {SOURCE("\"storage\": [\"assumed\", \"x\", 20]"),
+     "sources.storage: a spread of 20, where 0.05"},
+    {SOURCE("\"storage\": [\"assumed\", \"x\", 0, 1]"), "sources.storage: expected [\"measured\""},
+    {SOURCE("\"storage\": [\"assumed\", \"\"], \"storage\": [\"assumed\", \"\"]"), "given twice"},
 };
 
 static void wrong_files_are_one_line(void **state)
@@ -265,43 +553,64 @@ static size_t damage(char *text, size_t bytes, size_t capacity)
     return bytes;
 }
 
+/* What is taken makes sense and survives being written. */
+static void check_taken(const weft_cluster *c)
+{
+    weft_cluster back;
+    assert_true(c->num_nodes >= 1 && c->ranks_per_node >= 1);
+    for (int i = 0; i < WEFT_NUM_COSTS; i++)
+        if (weft_cluster_knows(c, (weft_cost_kind)i)) {
+            double r = weft_cluster_efficiency(c, (weft_cost_kind)i, 1000);
+            assert_true(r > 0 && r <= 1);
+        }
+    for (int group = -1; group < c->num_groups; group++)
+        for (int i = 0; i < WEFT_NUM_EFFICIENCIES; i++) {
+            const weft_hardware *h = weft_cluster_hardware(c, group);
+            double share = weft_share_at(&h->efficiencies[i], 12345678);
+            assert_true(share > 0 && share <= 1);
+        }
+    char *text = printed(c);
+    OK(read_text(text, &back));
+    check_equal(c, &back);
+    free(text);
+}
+
+/* WEFT_FUZZ_SECONDS=600: for so long, from a seed of its own. */
 static void damage_never_crashes(void **state)
 {
     (void)state;
-    const char *path = temporary_path("damaged.json"), *again = temporary_path("again.json");
+    const char *seconds = getenv("WEFT_FUZZ_SECONDS");
+    char path[128]; /* the buffers of temporary_path are used again */
+    snprintf(path, sizeof path, "%s", temporary_path("damaged.json"));
+    const time_t end = time(NULL) + (seconds ? atoi(seconds) : 0);
     weft_cluster good = sample();
-    size_t bytes;
     int accepted = 0, refused = 0;
-    OK(weft_cluster_write(&good, path));
-    char *whole = (char *)temporary_read(path, &bytes), text[8192];
-    assert_true(bytes < sizeof text / 2);
-    for (int round = 0; round < 1500; round++) {
-        weft_cluster c, back;
-        memcpy(text, whole, bytes);
+    char *whole[] = {printed(&good), strdup(everything)}, text[16384];
+    if (seconds)
+        random_state = (uint64_t)time(NULL);
+    for (int round = 0; round < 3000 || time(NULL) < end; round++) {
+        weft_cluster c;
+        size_t bytes = strlen(whole[round % 2]);
+        assert_true(bytes < sizeof text / 2);
+        memcpy(text, whole[round % 2], bytes);
         temporary_write(path, text, damage(text, bytes, sizeof text));
         weft_status status = weft_cluster_read(path, &c);
-        if (status == WEFT_OK) { /* what is taken makes sense and survives being written */
+        if (status == WEFT_OK) {
             accepted++;
-            assert_true(c.num_nodes >= 1 && c.ranks_per_node >= 1);
-            for (int i = 0; i < WEFT_NUM_COSTS; i++)
-                if (weft_cluster_knows(&c, (weft_cost_kind)i)) {
-                    double r = weft_cluster_efficiency(&c, (weft_cost_kind)i, 1000);
-                    assert_true(r > 0 && r <= 1);
-                }
-            OK(weft_cluster_write(&c, again));
-            OK(weft_cluster_read(again, &back));
-            check_equal(&c, &back);
+            check_taken(&c);
         } else {
             refused++;
             assert_int_equal(status, WEFT_CONFIG);
-            assert_non_null(strstr(weft_error_get()->text, "damaged.json:"));
-            assert_null(strchr(weft_error_get()->text, '\n'));
+            const char *error = weft_error_get()->text;
+            if (!strstr(error, "damaged.json:") || strchr(error, '\n'))
+                fail_msg("gave %s", error);
             weft_error_clear();
         }
     }
-    free(whole);
+    free(whole[0]);
+    free(whole[1]);
     /* Both ways through must have been seen, or the damage is of no use. */
-    assert_true(accepted > 50 && refused > 500);
+    assert_true(accepted > 100 && refused > 1000);
 }
 
 int main(void)
@@ -310,7 +619,11 @@ int main(void)
         cmocka_unit_test(costs_are_priced),
         cmocka_unit_test(texts_are_distinct),
         cmocka_unit_test(a_file_reads_back_to_the_bit),
+        cmocka_unit_test(a_file_without_hardware_stays_as_it_is),
         cmocka_unit_test(a_file_by_hand_is_short),
+        cmocka_unit_test(every_key_is_read_and_written),
+        cmocka_unit_test(sources_cover_what_is_below),
+        cmocka_unit_test(shares_keep_times_rising),
         cmocka_unit_test(wrong_files_are_one_line),
         cmocka_unit_test(a_write_that_fails_leaves_what_was),
         cmocka_unit_test(damage_never_crashes),

@@ -1,0 +1,69 @@
+/* What the parts of a cluster's file share. Private to core/. */
+#ifndef WEFT_CORE_CLUSTER_INTERNAL_H
+#define WEFT_CORE_CLUSTER_INTERNAL_H
+
+#include "core/cluster.h"
+#include "core/options_value.h"
+
+typedef struct weft_cluster_reader {
+    weft_option_source source;
+    weft_arena *arena;
+} weft_cluster_reader;
+
+/* An object's members by the names it may have; a span without bytes was not given. */
+typedef struct weft_cluster_members {
+    const char *path; /* NULL: the file's own */
+    const char *const *names;
+    size_t count;
+    weft_json_span *values;
+    weft_json_span *keys;
+} weft_cluster_members;
+
+/* FILE:line:column and the path of a key, for an error about what stands at `at`. */
+#define PLACE(r, at, path, key)                                                                    \
+    char where[WEFT_OPTION_PLACE_BYTES];                                                           \
+    weft_option_place(&(r)->source, (at), (path), (key), where)
+
+/* All of them fail with WEFT_CONFIG, one line with the place. */
+weft_status weft_cluster_want(const weft_cluster_reader *r, weft_json_span value,
+                              weft_json_kind kind, const char *what, const char *path,
+                              const char *key) WEFT_CHECKED;
+weft_status weft_cluster_members_read(const weft_cluster_reader *r, weft_json_span object,
+                                      weft_cluster_members *m) WEFT_CHECKED;
+weft_status weft_cluster_number_read(const weft_cluster_reader *r, weft_json_span value,
+                                     const char *path, const char *key, double *out) WEFT_CHECKED;
+/* `text` has room for `bytes`. */
+weft_status weft_cluster_string_read(const weft_cluster_reader *r, weft_json_span value,
+                                     const char *path, const char *key, char *text,
+                                     size_t bytes) WEFT_CHECKED;
+/* The numbers of an array; exactly `num` of them. */
+weft_status weft_cluster_numbers_read(const weft_cluster_reader *r, weft_json_span array,
+                                      const char *path, const char *key, int num, const char *what,
+                                      double *out) WEFT_CHECKED;
+/* "points[3]". */
+typedef struct weft_cluster_element {
+    char text[48];
+} weft_cluster_element;
+weft_cluster_element weft_cluster_element_of(const char *array, int index);
+
+/* A whole number of 1 to 1000000. */
+weft_status weft_cluster_count_read(const weft_cluster_reader *r, weft_json_span value,
+                                    const char *path, const char *key, int *out) WEFT_CHECKED;
+
+/* A file's text. `out` is written on success. */
+weft_status weft_cluster_parse(const char *file, const char *text, weft_arena *arena,
+                               weft_cluster *out) WEFT_CHECKED;
+
+/* The file's sections of hardware, by their names: each with an object's members. */
+enum { WEFT_CLUSTER_NUM_SECTIONS = 5 };
+extern const char *const weft_cluster_sections[WEFT_CLUSTER_NUM_SECTIONS];
+/* One of them into the cluster. */
+weft_status weft_cluster_section_read(const weft_cluster_reader *r, weft_json_span object,
+                                      int section, weft_cluster *cluster) WEFT_CHECKED;
+/* "groups", after all sections; "sources", after all else. */
+weft_status weft_cluster_groups_read(const weft_cluster_reader *r, weft_json_span array,
+                                     weft_cluster *cluster) WEFT_CHECKED;
+weft_status weft_cluster_sources_read(const weft_cluster_reader *r, weft_json_span object,
+                                      weft_cluster *cluster) WEFT_CHECKED;
+
+#endif
