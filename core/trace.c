@@ -11,6 +11,7 @@ struct weft_trace {
     pthread_mutex_t mutex; /* over slices, count and capacity */
     weft_slice *slices;
     size_t count, capacity;
+    double origin_us;
     const char *const *lane_names, *const *rank_names; /* borrowed */
     int num_lane_names, num_rank_names;
 };
@@ -52,14 +53,61 @@ static bool grow(weft_trace *trace)
     return true;
 }
 
-weft_status weft_trace_add(weft_trace *trace, const weft_slice *slice)
+static weft_status add(weft_trace *trace, const weft_slice *slice, size_t *out_index)
 {
     pthread_mutex_lock(&trace->mutex);
     bool fits = trace->count < trace->capacity || grow(trace);
+    *out_index = trace->count;
     if (fits)
         trace->slices[trace->count++] = *slice;
     pthread_mutex_unlock(&trace->mutex);
     return fits ? WEFT_OK : WEFT_ERROR(WEFT_MEMORY, "out of host memory: trace");
+}
+
+weft_status weft_trace_add(weft_trace *trace, const weft_slice *slice)
+{
+    size_t index;
+    return add(trace, slice, &index);
+}
+
+/* By index: the slices move when the trace grows. */
+typedef struct stamp {
+    weft_trace *trace;
+    size_t index;
+    bool is_end;
+} stamp;
+
+static weft_status run_stamp(const void *args)
+{
+    const stamp *s = args;
+    double now_us = weft_now_us();
+    pthread_mutex_lock(&s->trace->mutex);
+    weft_slice *slice = &s->trace->slices[s->index];
+    *(s->is_end ? &slice->end_us : &slice->start_us) = now_us - s->trace->origin_us;
+    pthread_mutex_unlock(&s->trace->mutex);
+    return WEFT_OK;
+}
+
+weft_status weft_trace_begin(weft_trace *trace, weft_lane *lane, const weft_slice *slice,
+                             size_t *out_index)
+{
+    *out_index = 0;
+    if (!trace)
+        return WEFT_OK;
+    WEFT_TRY(add(trace, slice, out_index));
+    stamp s = {.trace = trace, .index = *out_index};
+    return weft_lane_submit(lane, "time stamp", run_stamp, &s, sizeof s);
+}
+
+weft_status weft_trace_end(weft_trace *trace, weft_lane *lane, size_t index)
+{
+    stamp s = {.trace = trace, .index = index, .is_end = true};
+    return trace ? weft_lane_submit(lane, "time stamp", run_stamp, &s, sizeof s) : WEFT_OK;
+}
+
+void weft_trace_set_origin(weft_trace *trace, double origin_us)
+{
+    trace->origin_us = origin_us;
 }
 
 void weft_trace_clear(weft_trace *trace)

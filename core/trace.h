@@ -1,15 +1,15 @@
 /* Timelines: one writer for measured and for priced ones.
  *
  * A trace is a list of slices (track, name, start, end, and integer arguments); tracks are
- * (rank, lane). Written as Chrome/Perfetto JSON or drawn as SVG. Adding is thread-safe; slices of
- * one track do not overlap. */
+ * (rank, lane). Written as Chrome/Perfetto JSON or drawn as SVG. Adding and stamping are
+ * thread-safe; slices of one track do not overlap. */
 #ifndef WEFT_CORE_TRACE_H
 #define WEFT_CORE_TRACE_H
 
 #include <stdint.h>
 #include <stdio.h>
 
-#include <weft/status.h>
+#include <weft/device.h>
 
 typedef struct weft_slice {
     int rank, lane;          /* the track */
@@ -27,6 +27,14 @@ void weft_trace_destroy(weft_trace *trace);
 double weft_now_us(void);
 weft_status weft_trace_add(weft_trace *trace, const weft_slice *slice) WEFT_CHECKED;
 void weft_trace_clear(weft_trace *trace);
+/* A slice of what a lane does: begin adds it, end ends it, and the lane stamps both as it gets
+ * there. *out_index is for the end. trace NULL: nothing is noted. The slice's own times do not
+ * count; those stamped count from the origin, a time of weft_now_us (0 unless it is set). The trace
+ * lives until the lane has passed. */
+weft_status weft_trace_begin(weft_trace *trace, weft_lane *lane, const weft_slice *slice,
+                             size_t *out_index) WEFT_CHECKED;
+weft_status weft_trace_end(weft_trace *trace, weft_lane *lane, size_t index) WEFT_CHECKED;
+void weft_trace_set_origin(weft_trace *trace, double origin_us);
 size_t weft_trace_count(const weft_trace *trace);
 const weft_slice *weft_trace_slices(const weft_trace *trace); /* borrowed, in order of adding */
 /* Names a lane index for both writers: `names[lane]`. Borrowed. */

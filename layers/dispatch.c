@@ -3,7 +3,7 @@
 
 #include "layers/moe.h"
 #include "layers/pass.h"
-#include "layers/span.h"
+#include "layers/note.h"
 
 /* What the plan is made of, while it is made. */
 typedef struct planning {
@@ -104,11 +104,11 @@ static weft_status exchange_counts(planning *p)
     if (p->kernel_parts > 1)
         WEFT_TRY(weft_lane_submit(lane, "dispatch counts", arrange_counts, p, sizeof *p));
     if (p->m->dims.exchange) {
-        int span;
-        WEFT_TRY(weft_span_begin(p->pass, lane, WEFT_SPAN_COUNTS, -1, &span));
+        size_t note;
+        WEFT_TRY(weft_note_begin(p->pass, lane, WEFT_NOTE_COUNTS, &note));
         WEFT_TRY(weft_all_to_all(weft_pass_groups(p->pass)->by_axis[WEFT_AXIS_EP], lane,
                                  p->sent_counts, bytes, p->state->received, bytes));
-        WEFT_TRY(weft_span_end(p->pass, lane, span));
+        WEFT_TRY(weft_note_end(p->pass, lane, note));
     }
     /* From here on sizes depend on the data: the host waits for them. */
     WEFT_TRY(weft_lane_sync(lane));

@@ -8,7 +8,7 @@
  */
 #include "layers/head.h"
 
-#include "layers/span.h"
+#include "layers/note.h"
 
 typedef struct head {
     weft_layer_common common;
@@ -68,11 +68,11 @@ typedef struct chunk {
 static weft_status reduce_over_tp(weft_pass *pass, void *data, size_t count, weft_reduce reduce)
 {
     weft_lane *lane = weft_pass_lane(pass);
-    int span;
-    WEFT_TRY(weft_span_begin(pass, lane, WEFT_SPAN_TENSOR, -1, &span));
+    size_t note;
+    WEFT_TRY(weft_note_begin(pass, lane, WEFT_NOTE_TENSOR, &note));
     WEFT_TRY(weft_all_reduce(weft_pass_groups(pass)->by_axis[WEFT_AXIS_TP], lane, data, count,
                              WEFT_F32, reduce));
-    return weft_span_end(pass, lane, span);
+    return weft_note_end(pass, lane, note);
 }
 
 /* row_max, row_sum and target over the whole vocabulary. */

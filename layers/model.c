@@ -170,7 +170,6 @@ void weft_model_destroy(weft_model *model)
     }
     weft_parameters_destroy(model->parameters);
     weft_moe_runtime_destroy(model->moe);
-    free(model->spans);
     free(model);
 }
 
@@ -387,11 +386,11 @@ static weft_status enqueue_backward(const weft_pass_call *call)
     return WEFT_OK;
 }
 
-/* Spans take functions on the lane, and `done` other lanes: neither is kept as a graph. */
+/* Timelines take functions on the lane, and `done` other lanes: neither is kept as a graph. */
 static weft_status run(const weft_pass_call *call, weft_pass_enqueue enqueue)
 {
     const weft_model *model = call->pass->model;
-    return model->graphs && !model->spans && !call->done ? weft_graphs_run(call, enqueue)
+    return model->graphs && !model->trace && !call->done ? weft_graphs_run(call, enqueue)
                                                          : enqueue(call);
 }
 

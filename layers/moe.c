@@ -20,7 +20,7 @@
 
 #include "layers/mlp.h"
 #include "layers/moe.h"
-#include "layers/span.h"
+#include "layers/note.h"
 
 static void moe_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
 {
@@ -121,11 +121,11 @@ static weft_status finish_rows(const weft_moe *m, weft_pass *pass, const weft_te
         return weft_pass_exit(pass, part, y);
     if (shape->sequence_parallel || shape->tp == 1)
         return WEFT_OK;
-    int span;
-    WEFT_TRY(weft_span_begin(pass, weft_pass_lane(pass), WEFT_SPAN_TENSOR, -1, &span));
+    size_t note;
+    WEFT_TRY(weft_note_begin(pass, weft_pass_lane(pass), WEFT_NOTE_TENSOR, &note));
     WEFT_TRY(weft_all_gather(weft_pass_groups(pass)->by_axis[WEFT_AXIS_TP], weft_pass_lane(pass),
                              part->data, y->data, weft_tensor_count(part), y->dtype));
-    return weft_span_end(pass, weft_pass_lane(pass), span);
+    return weft_note_end(pass, weft_pass_lane(pass), note);
 }
 
 static weft_status moe_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
@@ -136,14 +136,14 @@ static weft_status moe_forward(weft_layer *layer, weft_pass *pass, const weft_te
     const weft_moe_dims *d = &m->dims;
     size_t mark = weft_pass_mark(pass), hidden = x->dims[1];
     weft_tensor rows, part;
-    int whole, gating;
+    size_t whole, gating;
     state->x = *x;
-    WEFT_TRY(weft_span_begin(pass, weft_pass_lane(pass), WEFT_SPAN_MOE, -1, &whole));
+    WEFT_TRY(weft_note_begin(pass, weft_pass_lane(pass), WEFT_NOTE_MOE, &whole));
     WEFT_TRY(routed_rows(m, pass, x, &rows));
-    WEFT_TRY(weft_span_begin(pass, weft_pass_lane(pass), WEFT_SPAN_GATING, -1, &gating));
+    WEFT_TRY(weft_note_begin(pass, weft_pass_lane(pass), WEFT_NOTE_GATING, &gating));
     WEFT_TRY(weft_moe_route(m, pass, state, &rows));
     WEFT_TRY(weft_moe_dispatch_plan(m, pass, state));
-    WEFT_TRY(weft_span_end(pass, weft_pass_lane(pass), gating));
+    WEFT_TRY(weft_note_end(pass, weft_pass_lane(pass), gating));
     weft_moe_count(m, pass, state);
 
     WEFT_TRY(weft_moe_run_forward(m, pass, state, &rows));
@@ -166,7 +166,7 @@ static weft_status moe_forward(weft_layer *layer, weft_pass *pass, const weft_te
                                 .a = y->data, .b = shared.data, .y = y->data)));
     }
     weft_pass_release(pass, mark);
-    return weft_span_end(pass, weft_pass_lane(pass), whole);
+    return weft_note_end(pass, weft_pass_lane(pass), whole);
 }
 
 static weft_status moe_backward(weft_layer *layer, weft_pass *pass, const weft_tensor *dy,
@@ -179,8 +179,8 @@ static weft_status moe_backward(weft_layer *layer, weft_pass *pass, const weft_t
     size_t mark = weft_pass_mark(pass), hidden = dy->dims[1];
     size_t topk = (size_t)m->common.options.moe_router_topk;
     weft_tensor dy_rows, dprob, rows, part;
-    int whole, gating;
-    WEFT_TRY(weft_span_begin(pass, lane, WEFT_SPAN_MOE, -1, &whole));
+    size_t whole, gating;
+    WEFT_TRY(weft_note_begin(pass, lane, WEFT_NOTE_MOE, &whole));
     WEFT_TRY(routed_rows(m, pass, dy, &dy_rows));
     WEFT_TRY(weft_pass_scratch(pass, WEFT_F32, d->tokens, topk, &dprob));
     WEFT_TRY(weft_combine_backward(
@@ -196,9 +196,9 @@ static weft_status moe_backward(weft_layer *layer, weft_pass *pass, const weft_t
         lane, &WEFT_ARGS(weft_permute_backward_args, .num_tokens = d->tokens, .topk = topk,
                          .cols = hidden, .dtype = dy->dtype, .drows = state->returned.data,
                          .row_of = state->row_of, .dx = part.data)));
-    WEFT_TRY(weft_span_begin(pass, lane, WEFT_SPAN_GATING, -1, &gating));
+    WEFT_TRY(weft_note_begin(pass, lane, WEFT_NOTE_GATING, &gating));
     WEFT_TRY(weft_moe_route_backward(m, pass, state, &rows, &dprob, &part));
-    WEFT_TRY(weft_span_end(pass, lane, gating));
+    WEFT_TRY(weft_note_end(pass, lane, gating));
     WEFT_TRY(finish_rows(m, pass, &part, dx));
     if (m->shared) {
         weft_tensor shared;
@@ -209,7 +209,7 @@ static weft_status moe_backward(weft_layer *layer, weft_pass *pass, const weft_t
                                            .y = dx->data)));
     }
     weft_pass_release(pass, mark);
-    return weft_span_end(pass, lane, whole);
+    return weft_note_end(pass, lane, whole);
 }
 
 static void moe_destroy(weft_layer *layer)

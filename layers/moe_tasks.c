@@ -11,7 +11,7 @@
 
 #include "layers/moe.h"
 #include "layers/pass.h"
-#include "layers/span.h"
+#include "layers/note.h"
 
 /* What the running program works on. */
 typedef struct work {
@@ -188,11 +188,11 @@ static weft_status run_combine(void *context, const weft_task *task, weft_lane *
                                 : ring_at(w, w->slots->output, &w->output, p, false);
     weft_tensor to = home_at(w, p);
     if (w->m->dims.summed) {
-        int span;
-        WEFT_TRY(weft_span_begin(w->pass, lane, WEFT_SPAN_TENSOR, p, &span));
+        size_t note;
+        WEFT_TRY(weft_note_begin(w->pass, lane, WEFT_NOTE_TENSOR, &note));
         WEFT_TRY(weft_all_reduce(weft_pass_groups(w->pass)->by_axis[WEFT_AXIS_ETP], lane, from.data,
                                  weft_tensor_count(&from), from.dtype, WEFT_REDUCE_SUM));
-        WEFT_TRY(weft_span_end(w->pass, lane, span));
+        WEFT_TRY(weft_note_end(w->pass, lane, note));
     }
     return move(w, lane, p, &from, &to, false);
 }
@@ -254,49 +254,13 @@ static weft_status run_prefetch(void *context, const weft_task *task, weft_lane 
     return weft_lane_copy(lane, t.data, host, weft_tensor_bytes(&t));
 }
 
-/* The task's function between two stamps on its lane. */
-static weft_status run_spanned(void *context, const weft_task *task, weft_lane *lane,
-                               weft_span_kind kind, weft_task_function run_task)
-{
-    const work *w = context;
-    int span;
-    WEFT_TRY(weft_span_begin(w->pass, lane, kind, task->micro_batch, &span));
-    WEFT_TRY(run_task(context, task, lane));
-    return weft_span_end(w->pass, lane, span);
-}
-
-static weft_status spanned_permute(void *context, const weft_task *task, weft_lane *lane)
-{
-    return run_spanned(context, task, lane, WEFT_SPAN_PERMUTE, run_permute);
-}
-
-static weft_status spanned_recompute(void *context, const weft_task *task, weft_lane *lane)
-{
-    return run_spanned(context, task, lane, WEFT_SPAN_RECOMPUTE, run_recompute);
-}
-
-static weft_status spanned_dispatch(void *context, const weft_task *task, weft_lane *lane)
-{
-    return run_spanned(context, task, lane, WEFT_SPAN_DISPATCH, run_dispatch);
-}
-
-static weft_status spanned_combine(void *context, const weft_task *task, weft_lane *lane)
-{
-    return run_spanned(context, task, lane, WEFT_SPAN_COMBINE, run_combine);
-}
-
-static weft_status spanned_expert(void *context, const weft_task *task, weft_lane *lane)
-{
-    return run_spanned(context, task, lane, WEFT_SPAN_EXPERT, run_expert);
-}
-
 void weft_moe_bind_tasks(weft_executor *executor)
 {
-    executor->run[WEFT_TASK_PERMUTE] = spanned_permute;
-    executor->run[WEFT_TASK_DISPATCH] = spanned_dispatch;
-    executor->run[WEFT_TASK_EXPERT] = spanned_expert;
-    executor->run[WEFT_TASK_COMBINE] = spanned_combine;
-    executor->run[WEFT_TASK_RECOMPUTE] = spanned_recompute;
+    executor->run[WEFT_TASK_PERMUTE] = run_permute;
+    executor->run[WEFT_TASK_DISPATCH] = run_dispatch;
+    executor->run[WEFT_TASK_EXPERT] = run_expert;
+    executor->run[WEFT_TASK_COMBINE] = run_combine;
+    executor->run[WEFT_TASK_RECOMPUTE] = run_recompute;
     executor->run[WEFT_TASK_OFFLOAD] = run_offload;
     executor->run[WEFT_TASK_PREFETCH] = run_prefetch;
 }
@@ -373,12 +337,22 @@ static weft_status take_ring(work *w, weft_slot_ring ring, weft_tensor *out)
                              w->rows.dims[1], out);
 }
 
+/* What runs on the compute lane are the layer's parts; the expert lane's is an exchange. */
+static const int tracks[WEFT_NUM_LANES] = {
+    [WEFT_LANE_COMPUTE] = WEFT_TRACK_PARTS,
+    [WEFT_LANE_EXPERT] = WEFT_TRACK_EXCHANGE,
+    [WEFT_LANE_OFFLOAD] = WEFT_LANE_OFFLOAD,
+    [WEFT_LANE_PREFETCH] = WEFT_LANE_PREFETCH,
+};
+
 static weft_status run(work *w, bool backward)
 {
     weft_moe_runtime *runtime = w->pass->model->moe;
     const weft_moe_pipeline *pipeline = &w->state->plan->pipeline;
     bool synchronous = !w->m->dims.exchange ||
                        (pipeline->num_partitions == 1 && pipeline->reuse == WEFT_REUSE_NONE);
+    weft_note_tasks(w->pass, tracks, &runtime->executor);
+    weft_note_tasks(w->pass, NULL, &runtime->exchange_executor);
     return weft_moe_runtime_enqueue(runtime, w->state->plan, backward, weft_pass_lane(w->pass),
                                     synchronous, w);
 }

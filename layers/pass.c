@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "core/rng.h"
-#include "layers/span.h"
+#include "layers/note.h"
 
 enum { STACK_MIN_BLOCK_BYTES = 1 << 20 };
 
@@ -160,14 +160,14 @@ weft_status weft_pass_all_reduce(weft_pass *pass, weft_axis axis, void *values, 
     if (!is_dtype(dtype))
         return WEFT_ERROR(WEFT_INTERNAL, "a layer cannot sum values of dtype %d", (int)dtype);
     weft_comm *group = weft_pass_groups(pass)->by_axis[axis];
-    int span;
+    size_t note;
     if (weft_comm_size(group) == 1 || count == 0)
         return WEFT_OK;
     if (axis != WEFT_AXIS_TP)
         return weft_all_reduce(group, pass->lane, values, count, dtype, WEFT_REDUCE_SUM);
-    WEFT_TRY(weft_span_begin(pass, pass->lane, WEFT_SPAN_TENSOR, -1, &span));
+    WEFT_TRY(weft_note_begin(pass, pass->lane, WEFT_NOTE_TENSOR, &note));
     WEFT_TRY(weft_all_reduce(group, pass->lane, values, count, dtype, WEFT_REDUCE_SUM));
-    return weft_span_end(pass, pass->lane, span);
+    return weft_note_end(pass, pass->lane, note);
 }
 
 void *weft_pass_state(weft_pass *pass, const weft_layer *layer)
@@ -231,11 +231,11 @@ weft_status weft_pass_enter(weft_pass *pass, const weft_tensor *x, weft_tensor *
     weft_tensor gathered;
     WEFT_TRY(
         weft_pass_scratch(pass, x->dtype, x->dims[0] * (size_t)shape->tp, x->dims[1], &gathered));
-    int span;
-    WEFT_TRY(weft_span_begin(pass, pass->lane, WEFT_SPAN_TENSOR, -1, &span));
+    size_t note;
+    WEFT_TRY(weft_note_begin(pass, pass->lane, WEFT_NOTE_TENSOR, &note));
     WEFT_TRY(weft_all_gather(weft_pass_groups(pass)->by_axis[WEFT_AXIS_TP], pass->lane, x->data,
                              gathered.data, weft_tensor_count(x), x->dtype));
-    WEFT_TRY(weft_span_end(pass, pass->lane, span));
+    WEFT_TRY(weft_note_end(pass, pass->lane, note));
     *full = gathered;
     return WEFT_OK;
 }
@@ -253,15 +253,15 @@ weft_status weft_pass_partial(weft_pass *pass, const weft_tensor *y, weft_tensor
 weft_status weft_pass_exit(weft_pass *pass, const weft_tensor *partial, weft_tensor *y)
 {
     weft_comm *tp = weft_pass_groups(pass)->by_axis[WEFT_AXIS_TP];
-    int span;
+    size_t note;
     if (pass->model->shape.tp == 1)
         return WEFT_OK;
-    WEFT_TRY(weft_span_begin(pass, pass->lane, WEFT_SPAN_TENSOR, -1, &span));
+    WEFT_TRY(weft_note_begin(pass, pass->lane, WEFT_NOTE_TENSOR, &note));
     if (pass->model->shape.sequence_parallel)
         WEFT_TRY(weft_reduce_scatter(tp, pass->lane, partial->data, y->data, weft_tensor_count(y),
                                      y->dtype, WEFT_REDUCE_SUM));
     else
         WEFT_TRY(weft_all_reduce(tp, pass->lane, y->data, weft_tensor_count(y), y->dtype,
                                  WEFT_REDUCE_SUM));
-    return weft_span_end(pass, pass->lane, span);
+    return weft_note_end(pass, pass->lane, note);
 }

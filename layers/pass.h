@@ -32,7 +32,6 @@ size_t weft_stack_mark(const weft_stack *stack);
 void weft_stack_rewind(weft_stack *stack, size_t mark);
 void weft_stack_release(weft_stack *stack);
 
-typedef struct weft_span_log weft_span_log;
 typedef struct weft_graphs weft_graphs;
 
 enum { WEFT_MODEL_MAX_LAYERS = 4096 };
@@ -89,8 +88,9 @@ struct weft_model {
     weft_place place;
     uint64_t num_frozen;
     weft_moe_runtime *moe; /* NULL without experts */
-    weft_span_log *spans;  /* NULL: none are kept */
-    weft_graphs *graphs;   /* NULL: nothing is kept as graphs */
+    weft_trace *trace;     /* NULL: none is kept; borrowed */
+    int trace_rank;
+    weft_graphs *graphs; /* NULL: nothing is kept as graphs */
 };
 
 /* Whether this rank has the layer. */

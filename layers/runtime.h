@@ -150,11 +150,9 @@ void weft_model_set_pace(weft_model *model, double flops);
 weft_moe_pipeline weft_model_moe_pipeline(const weft_model *model);
 /* Whether tokens of MoE layers travel on this mesh, so that (n, S) has a meaning. */
 bool weft_model_moe_exchanges(const weft_model *model);
-/* Whether to keep when the parts of layers run, from now on; and what was kept as slices, when the
- * lanes are idle: `origin_us` is the trace's zero. Tracks are those of the lanes and some more. */
-weft_status weft_model_keep_spans(weft_model *model, bool keep) WEFT_CHECKED;
-weft_status weft_model_add_spans(const weft_model *model, weft_trace *trace, double origin_us,
-                                 int rank) WEFT_CHECKED;
+/* Adds slices of what layers do to this trace from now on, as this rank; NULL: no more. Borrowed.
+ * Tracks are those of the lanes and some more. */
+void weft_model_set_trace(weft_model *model, weft_trace *trace, int rank);
 const char *const *weft_model_track_names(int *out_count); /* static */
 
 /* Forwards and backwards so far that were enqueued as graphs. */

@@ -8,8 +8,7 @@ weft_status weft_executor_prepare(weft_executor *executor, weft_device *device, 
 {
     weft_executor_release(executor);
     executor->done = calloc(max_tasks ? max_tasks : 1, sizeof(*executor->done));
-    executor->seen_us = calloc(max_tasks ? max_tasks : 1, 2 * sizeof(*executor->seen_us));
-    if (!executor->done || !executor->seen_us)
+    if (!executor->done)
         return WEFT_ERROR(WEFT_MEMORY, "out of host memory for %u tasks", max_tasks);
     while (executor->num_done < max_tasks) {
         WEFT_TRY(weft_event_create(device, &executor->done[executor->num_done]));
@@ -23,9 +22,7 @@ void weft_executor_release(weft_executor *executor)
     while (executor->num_done > 0)
         weft_event_destroy(executor->done[--executor->num_done]);
     free(executor->done);
-    free(executor->seen_us);
     executor->done = NULL;
-    executor->seen_us = NULL;
 }
 
 /* Nothing is enqueued for a program that cannot be finished. */
@@ -44,32 +41,23 @@ static weft_status check_executor(const weft_program *program, const weft_execut
     return WEFT_OK;
 }
 
-static weft_status stamp(const void *args)
+/* Runs a task, its slice around it. */
+static weft_status run_traced(const weft_executor *executor, const weft_task *task, weft_lane *lane)
 {
-    double *const *seen_us = args;
-    **seen_us = weft_now_us();
-    return WEFT_OK;
-}
-
-/* Notes the time at this point of the lane, on the lane itself. */
-static weft_status note_time(const weft_executor *executor, weft_lane *lane, double *seen_us)
-{
-    if (executor->trace)
-        WEFT_TRY(weft_lane_submit(lane, "time stamp", stamp, &seen_us, sizeof(seen_us)));
-    return WEFT_OK;
-}
-
-weft_status weft_program_add_slices(const weft_program *program, const weft_executor *executor)
-{
-    for (uint32_t i = 0; executor->trace && i < program->num_tasks; i++) {
-        weft_slice slice;
-        weft_slice_of_task(&program->tasks[i], &slice);
-        slice.rank = executor->trace_rank;
-        slice.start_us = executor->seen_us[2 * i] - executor->trace_origin_us;
-        slice.end_us = executor->seen_us[2 * i + 1] - executor->trace_origin_us;
-        WEFT_TRY(weft_trace_add(executor->trace, &slice));
-    }
-    return WEFT_OK;
+    const weft_slice_context *within = &executor->within;
+    weft_slice slice;
+    size_t index;
+    weft_slice_of_task(task, &slice);
+    slice.rank = within->rank;
+    if (within->tracks)
+        slice.lane = within->tracks[task->lane];
+    if (slice.micro_batch < 0)
+        slice.micro_batch = within->micro_batch;
+    if (within->backward)
+        snprintf(slice.category, sizeof slice.category, "%s back", weft_task_kind_text(task->kind));
+    WEFT_TRY(weft_trace_begin(executor->trace, lane, &slice, &index));
+    WEFT_TRY(executor->run[task->kind](executor->context, task, lane));
+    return weft_trace_end(executor->trace, lane, index);
 }
 
 /* Then its order is all that tasks wait for: an event a task would be for nobody. */
@@ -91,9 +79,8 @@ weft_status weft_program_enqueue(const weft_program *program, weft_executor *exe
         weft_lane *lane = executor->lanes[task->lane];
         for (uint32_t w = 0; !is_ordered && w < task->num_waits; w++)
             WEFT_TRY(weft_lane_wait(lane, executor->done[waits[w]]));
-        WEFT_TRY(note_time(executor, lane, &executor->seen_us[2 * i]));
-        WEFT_TRY(executor->run[task->kind](executor->context, task, lane));
-        WEFT_TRY(note_time(executor, lane, &executor->seen_us[2 * i + 1]));
+        WEFT_TRY(executor->trace ? run_traced(executor, task, lane)
+                                 : executor->run[task->kind](executor->context, task, lane));
         if (!is_ordered)
             WEFT_TRY(weft_lane_record(lane, executor->done[i]));
     }
@@ -106,6 +93,5 @@ weft_status weft_program_run(const weft_program *program, weft_executor *executo
     for (int lane = 0; lane < WEFT_NUM_LANES; lane++)
         if (executor->lanes[lane])
             WEFT_TRY(weft_lane_sync(executor->lanes[lane]));
-    WEFT_TRY(weft_program_add_slices(program, executor));
     return WEFT_OK;
 }

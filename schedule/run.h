@@ -10,17 +10,23 @@
 /* Enqueues the task's work on `lane`; returns before it is done. */
 typedef weft_status (*weft_task_function)(void *context, const weft_task *task, weft_lane *lane);
 
+/* What a program's slices have from the level above. */
+typedef struct weft_slice_context {
+    int rank;
+    int micro_batch;   /* of tasks that name none; -1: none */
+    bool backward;     /* " back" is appended to the category */
+    const int *tracks; /* [WEFT_NUM_LANES]: the slice's lane by the task's; NULL: the same */
+} weft_slice_context;
+
 /* Zero is valid; fill in lanes, run and context, then prepare. */
 typedef struct weft_executor {
     weft_lane *lanes[WEFT_NUM_LANES];            /* borrowed; NULL: no task may use it */
     weft_task_function run[WEFT_NUM_TASK_KINDS]; /* NULL: no such task may occur */
     void *context;
-    weft_trace *trace;      /* optional: a slice a task is added, as its lane saw it */
-    double trace_origin_us; /* weft_now_us at the trace's zero */
-    int trace_rank;
+    weft_trace *trace; /* optional: gets a slice a task, which the task's lane stamps */
+    weft_slice_context within;
 
     weft_event **done; /* one event a task; these belong to prepare and release */
-    double *seen_us;   /* a start and an end a task */
     uint32_t num_done;
 } weft_executor;
 
@@ -34,11 +40,7 @@ void weft_executor_release(weft_executor *executor);
  * error the lanes may still hold work that will never complete (a receive whose sender died): the
  * caller aborts. */
 weft_status weft_program_enqueue(const weft_program *program, weft_executor *executor) WEFT_CHECKED;
-/* Adds the slices of the program enqueued last to the executor's trace, if it has one: call it
- * once the lanes have finished that program. */
-weft_status weft_program_add_slices(const weft_program *program,
-                                    const weft_executor *executor) WEFT_CHECKED;
-/* Enqueues all tasks, returns when all lanes have finished them, and adds the slices. */
+/* Enqueues all tasks and returns when all lanes have finished them. */
 weft_status weft_program_run(const weft_program *program, weft_executor *executor) WEFT_CHECKED;
 
 #endif

@@ -346,14 +346,10 @@ static weft_status write_trace(layers *l, const weft_bench_moe_options *o,
     int num_tracks;
     const char *const *tracks = weft_model_track_names(&num_tracks);
     weft_trace_name_lanes(trace, tracks, num_tracks);
-    weft_status status = weft_model_keep_spans(l->main->model, true);
-    double origin_us = weft_now_us();
-    if (status == WEFT_OK)
-        status = weft_bench_layer_run(l->main, us);
-    if (status == WEFT_OK)
-        status = weft_model_add_spans(l->main->model, trace, origin_us, 0);
-    if (status == WEFT_OK)
-        status = weft_model_keep_spans(l->main->model, false);
+    weft_trace_set_origin(trace, weft_now_us());
+    weft_model_set_trace(l->main->model, trace, 0);
+    weft_status status = weft_bench_layer_run(l->main, us);
+    weft_model_set_trace(l->main->model, NULL, 0);
     if (status == WEFT_OK && weft_comm_rank(l->main->world) == 0) {
         FILE *out = fopen(o->trace, "w");
         char title[96], text[48];

@@ -195,7 +195,7 @@ static weft_status create_lanes(weft_trainer *t)
             WEFT_TRY(
                 weft_lane_create(t->device, priorities[i], weft_lane_kind_text(i), &t->lanes[i]));
     weft_trainer_bind_tasks(t);
-    t->executor.trace_rank = weft_comm_rank(t->world);
+    t->executor.within = (weft_slice_context){.rank = weft_comm_rank(t->world), .micro_batch = -1};
     uint32_t most = t->program.num_tasks > t->eval_program.num_tasks ? t->program.num_tasks
                                                                      : t->eval_program.num_tasks;
     WEFT_TRY(weft_executor_prepare(&t->executor, t->device, most));

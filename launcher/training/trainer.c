@@ -236,6 +236,12 @@ static void note_moe(weft_trainer *t, weft_step_result *out)
     weft_moe_selection_tell(&t->moe);
 }
 
+static void set_trace(weft_trainer *t, weft_trace *trace)
+{
+    t->executor.trace = trace;
+    weft_model_set_trace(t->model, trace, weft_comm_rank(t->world));
+}
+
 weft_status weft_trainer_step(weft_trainer *t, weft_step_result *out)
 {
     int64_t step = t->step + 1;
@@ -247,17 +253,11 @@ weft_status weft_trainer_step(weft_trainer *t, weft_step_result *out)
     bool traced = step == t->config.log.trace_step;
     if (traced) {
         WEFT_TRY(weft_comm_barrier(t->world));
-        WEFT_TRY(weft_model_keep_spans(t->model, true));
-        t->executor.trace_origin_us = weft_now_us();
-        t->executor.trace = t->trace;
+        weft_trace_set_origin(t->trace, weft_now_us());
+        set_trace(t, t->trace);
     }
     weft_status status = run(t, false, step);
-    t->executor.trace = NULL;
-    if (traced && status == WEFT_OK)
-        status = weft_model_add_spans(t->model, t->trace, t->executor.trace_origin_us,
-                                      weft_comm_rank(t->world));
-    if (traced && status == WEFT_OK)
-        status = weft_model_keep_spans(t->model, false);
+    set_trace(t, NULL);
     if (status != WEFT_OK)
         return weft_error_context(status, "step %lld", (long long)step);
     out->grad_norm = weft_optimizer_grad_norm(t->optimizer);

@@ -152,8 +152,8 @@ static weft_status hold(const void *args)
     return read(ends[0], &byte, 1) == 1 ? WEFT_OK : WEFT_ERROR(WEFT_INTERNAL, "nothing to read");
 }
 
-/* Enqueuing returns while the lanes stand still, more than one program behind the other; slices
- * come when they are asked for. */
+/* Enqueuing returns while the lanes stand still, more than one program behind the other; each task
+ * has a slice by then, and its times once the lanes have passed. */
 static void enqueue_does_not_wait(void **state)
 {
     (void)state;
@@ -165,7 +165,9 @@ static void enqueue_does_not_wait(void **state)
     weft_trace *trace;
     ASSERT_OK(weft_trace_create(&trace));
     executor.trace = trace;
-    executor.trace_origin_us = weft_now_us();
+    executor.within = (weft_slice_context){.rank = 3, .micro_batch = 7, .backward = true};
+    const double origin_us = weft_now_us();
+    weft_trace_set_origin(trace, origin_us);
     shared.delay_us = 0;
     spoil(&shared, &slots, false);
     int ends[2];
@@ -176,17 +178,19 @@ static void enqueue_does_not_wait(void **state)
     ASSERT_OK(weft_program_enqueue(forward, &executor));
     for (int p = 0; p < n; p++)
         shared.x[p] = p; /* not read yet */
-    const double released_us = weft_now_us() - executor.trace_origin_us;
+    const double released_us = weft_now_us() - origin_us;
     assert_int_equal(write(ends[1], "x", 1), 1);
     ASSERT_OK(weft_lane_sync(executor.lanes[WEFT_LANE_COMPUTE]));
     ASSERT_OK(weft_lane_sync(executor.lanes[WEFT_LANE_EXPERT]));
     for (int p = 0; p < n; p++)
         assert_true(shared.slots[slots.result.first + p] == 3 * (2 * p + 1) / 2.0);
-    assert_int_equal(weft_trace_count(trace), 0);
-    ASSERT_OK(weft_program_add_slices(forward, &executor));
-    assert_int_equal(weft_trace_count(trace), forward->num_tasks);
-    for (uint32_t i = 0; i < forward->num_tasks; i++)
-        assert_true(weft_trace_slices(trace)[i].start_us >= released_us);
+    assert_int_equal(weft_trace_count(trace), 2 * forward->num_tasks);
+    for (uint32_t i = 0; i < 2 * forward->num_tasks; i++) {
+        const weft_slice *slice = &weft_trace_slices(trace)[i];
+        assert_true(slice->start_us >= released_us && slice->end_us >= slice->start_us);
+        assert_int_equal(slice->rank, 3);
+        assert_non_null(strstr(slice->category, " back"));
+    }
     close(ends[0]);
     close(ends[1]);
     weft_trace_destroy(trace);

@@ -280,8 +280,8 @@ static void measured_timeline(void **state)
     for (int i = 0; i < p; i++) {
         ASSERT_OK(weft_trace_create(&traces[i]));
         pipe.stages[i].executor.trace = traces[i];
-        pipe.stages[i].executor.trace_origin_us = origin_us;
-        pipe.stages[i].executor.trace_rank = 10 + i;
+        weft_trace_set_origin(traces[i], origin_us);
+        pipe.stages[i].executor.within = (weft_slice_context){.rank = 10 + i, .micro_batch = -1};
     }
     run_step(&pipe);
     const double now_us = weft_now_us() - origin_us;
