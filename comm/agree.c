@@ -39,10 +39,8 @@ weft_status weft_comm_agree(weft_comm *comm, weft_status status)
 
     WEFT_TRY(weft_comm_broadcast_host(comm, text, sizeof text, root));
     text[sizeof text - 1] = '\0';
-    int world_rank = comm->world_ranks[root];
-    if (comm->rank == root && weft_error_get()->status == worst) /* keep the frames */
-        weft_error_context(worst, "rank %d", world_rank);
-    else
-        WEFT_ERROR(worst, "rank %d: %s", world_rank, text);
+    if (comm->rank != root || weft_error_get()->status != worst) /* else it keeps its frames */
+        (void)WEFT_ERROR(worst, "%s", text);
+    weft_error_of_rank(worst, comm->world_ranks[root]);
     return weft_error_share(worst, comm->world_ranks[0]);
 }

@@ -27,6 +27,7 @@ weft_status weft_error_set(const char *file, int line, const char *function, wef
 
     current.status = status;
     current.is_shared = false;
+    current.own_at = 0;
     memcpy(current.text, text, sizeof text);
     current.key[0] = '\0';
     current.num_frames = 0;
@@ -76,6 +77,7 @@ weft_status weft_error_context(weft_status status, const char *format, ...)
         current = (weft_error){.status = status};
         snprintf(current.text, sizeof current.text, "%s", weft_status_text(status));
     }
+    current.own_at = 0;
     char context[WEFT_ERROR_TEXT_BYTES];
     va_list args;
     va_start(args, format);
@@ -92,6 +94,14 @@ weft_status weft_error_context(weft_status status, const char *format, ...)
     memmove(current.text + length, current.text, kept);
     memcpy(current.text, context, length);
     current.text[length + kept] = '\0';
+    return status;
+}
+
+weft_status weft_error_of_rank(weft_status status, int rank)
+{
+    weft_error_context(status, "rank %d", rank);
+    current.found_by = rank;
+    current.own_at = snprintf(NULL, 0, "rank %d: ", rank);
     return status;
 }
 
@@ -112,6 +122,7 @@ void weft_error_clear(void)
     current.status = WEFT_OK;
     current.text[0] = current.key[0] = '\0';
     current.is_shared = false;
+    current.own_at = 0;
     current.num_frames = 0;
 }
 

@@ -213,10 +213,9 @@ static weft_status save_or_warn(job *j)
     weft_status status = save(j);
     if (status != WEFT_FILE && status != WEFT_MEMORY)
         return status;
-    const char *text = weft_error_get()->text;
-    if (strncmp(text, "rank 0: ", 8) == 0) /* whose line this is */
-        text += 8;
-    if (j->speaks)
+    const weft_error *error = weft_error_get();
+    const char *text = error->text + (error->found_by == 0 ? error->own_at : 0);
+    if (j->speaks) /* a line of rank 0, which need not be named again */
         weft_log(WEFT_LOG_WARN, "step %" PRId64 ": not saved, the next save tries again: %s",
                  j->trainer.step, text);
     weft_error_clear();

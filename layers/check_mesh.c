@@ -42,8 +42,7 @@ static weft_status check_countable(const weft_model_options *o, int64_t num_laye
     if (elements * 256 < 9e18)
         return WEFT_OK;
     return WEFT_KEY_ERROR("model.hidden_size",
-                          "%g elements of weights and activations are more than any "
-                          "memory",
+                          "%g elements of weights and activations are more than any memory",
                           elements);
 }
 
@@ -64,8 +63,8 @@ static weft_status check_moe_mesh(const weft_model_options *o, const weft_mesh *
                                mesh->tp));
     if (dims.tokens > (size_t)(INT32_MAX / o->moe_router_topk))
         return WEFT_KEY_ERROR("model.seq_length",
-                              "%zu tokens a micro-batch with %lld experts each; a rank "
-                              "routes at most %d choices",
+                              "%zu tokens a micro-batch with %lld experts each; a rank routes at "
+                              "most %d choices",
                               dims.tokens, (long long)o->moe_router_topk, INT32_MAX);
     return WEFT_OK;
 }
@@ -99,17 +98,17 @@ static weft_status check_peers(const weft_parallel_options *p, int ep)
     if (p->moe_num_partitions != 1)
         return WEFT_KEY_ERROR(
             "parallel.moe_num_partitions",
-            "%lld, but moe_partition_by peers has one "
-            "for every moe_peer_group_size ranks; 1 would, or moe_partition_by tokens",
+            "%lld, but moe_partition_by peers has one for every moe_peer_group_size ranks; 1 "
+            "would, or moe_partition_by tokens",
             (long long)p->moe_num_partitions);
     if (p->moe_memory_reuse != WEFT_REUSE_NONE)
         return WEFT_KEY_ERROR("parallel.moe_memory_reuse",
-                              "moe_partition_by peers reuses no memory; none "
-                              "would, or moe_partition_by tokens");
+                              "moe_partition_by peers reuses no memory; none would, or "
+                              "moe_partition_by tokens");
     if (ep > 1 && ep % p->moe_peer_group_size != 0)
         return WEFT_KEY_ERROR("parallel.moe_peer_group_size",
-                              "groups of %lld do not divide %d ranks of "
-                              "expert parallelism; %s would",
+                              "groups of %lld do not divide %d ranks of expert parallelism; %s "
+                              "would",
                               (long long)p->moe_peer_group_size, ep, weft_fits_text(&fits, text));
     return WEFT_OK;
 }
@@ -125,16 +124,16 @@ weft_status weft_model_check_moe(const weft_model_options *o, const weft_paralle
         WEFT_TRY(check_peers(p, weft_moe_dims_of(o, &shape).exchange ? mesh->ep : 1));
     else if (p->moe_peer_group_size != 1)
         return WEFT_KEY_ERROR("parallel.moe_peer_group_size",
-                              "%lld, but partitions are cut by tokens; 1 "
-                              "would, or moe_partition_by peers",
+                              "%lld, but partitions are cut by tokens; 1 would, or "
+                              "moe_partition_by peers",
                               (long long)p->moe_peer_group_size);
     if (p->moe_all_to_all == WEFT_NUM_EXCHANGES)
         return WEFT_OK; /* what is chosen can be cut */
     weft_exchange_form form = (weft_exchange_form)p->moe_all_to_all;
     if (p->moe_all_to_all_chunks > weft_exchange_max_chunks(form))
         return WEFT_KEY_ERROR("parallel.moe_all_to_all_chunks",
-                              "%lld, but %s sends all at once; 0 or 1 "
-                              "would, or moe_all_to_all o2, o3 or direct",
+                              "%lld, but %s sends all at once; 0 or 1 would, or moe_all_to_all o2, "
+                              "o3 or direct",
                               (long long)p->moe_all_to_all_chunks, weft_exchange_text((int)form));
     return WEFT_OK;
 }

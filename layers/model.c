@@ -82,8 +82,7 @@ static weft_status create_moe(weft_model *model)
             o->peer_group = shape->ep; /* no tokens travel: one partition */
         if (shape->ep % o->peer_group != 0)
             return WEFT_KEY_ERROR("parallel.moe_peer_group_size",
-                                  "groups of %d do not divide %d ranks of "
-                                  "expert parallelism",
+                                  "groups of %d do not divide %d ranks of expert parallelism",
                                   o->peer_group, shape->ep);
         o->pipeline = (weft_moe_pipeline){shape->ep / o->peer_group, WEFT_REUSE_NONE};
     }

@@ -110,8 +110,8 @@ static weft_status check_rotary(const weft_model_options *o)
     if (channels > 2)
         snprintf(below, sizeof below, "%.6g or ", share_of(channels - 1, all));
     return WEFT_KEY_ERROR("model.rotary_percent",
-                          "%g of a head dimension of %lld is %lld channel%s, and "
-                          "an even number rotates; %s%.6g would",
+                          "%g of a head dimension of %lld is %lld channel%s, and an even number "
+                          "rotates; %s%.6g would",
                           o->rotary_percent, (long long)all, (long long)channels,
                           channels == 1 ? "" : "s", below, share_of(channels / 2 * 2 + 2, all));
 }
@@ -131,8 +131,8 @@ weft_status weft_model_options_resolve(weft_model_options *o)
         fits = weft_fits_divisors_near(o->hidden_size, o->num_attention_heads);
         if (o->hidden_size % o->num_attention_heads != 0)
             return WEFT_KEY_ERROR("model.num_attention_heads",
-                                  "hidden_size %lld does not divide by %lld heads; %s "
-                                  "would, or kv_channels",
+                                  "hidden_size %lld does not divide by %lld heads; %s would, or "
+                                  "kv_channels",
                                   (long long)o->hidden_size, (long long)o->num_attention_heads,
                                   weft_fits_text(&fits, text));
         o->kv_channels = o->hidden_size / o->num_attention_heads;
@@ -140,8 +140,7 @@ weft_status weft_model_options_resolve(weft_model_options *o)
     fits = weft_fits_divisors(o->num_attention_heads);
     if (o->num_attention_heads % o->num_query_groups != 0)
         return WEFT_KEY_ERROR("model.num_query_groups",
-                              "%lld heads do not divide by %lld query groups; %s "
-                              "would",
+                              "%lld heads do not divide by %lld query groups; %s would",
                               (long long)o->num_attention_heads, (long long)o->num_query_groups,
                               weft_fits_text(&fits, text));
     if (o->max_position_embeddings == 0)

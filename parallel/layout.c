@@ -166,8 +166,7 @@ static weft_status read_text(const weft_parallel_options *o, const char *layout,
     int given = (int)o->num_virtual_stages_per_pipeline_rank;
     if (given > 0 && given * pp != stages)
         return WEFT_KEY_ERROR("parallel.num_virtual_stages_per_pipeline_rank",
-                              "%d on %d ranks, but "
-                              "pipeline_model_parallel_layout has %d stages",
+                              "%d on %d ranks, but pipeline_model_parallel_layout has %d stages",
                               given, pp, stages);
     out->num_chunks = stages / pp;
     out->first[stages] = (uint16_t)num_layers;
@@ -231,9 +230,8 @@ static weft_status cut_with_ends(const weft_parallel_options *o, weft_layout *ou
     if (p == 1 && first + last > 0)
         return WEFT_KEY_ERROR(key, "one rank has all layers");
     if ((rest < others * v && p * v > 1) || (others == 0 && rest > 0))
-        return WEFT_ERROR(
-            WEFT_CONFIG, "parallel.%s: %lld of %d layers are left for %d stages of the other ranks",
-            key, (long long)rest, between, others * v);
+        return WEFT_KEY_ERROR(key, "%lld of %d layers are left for %d stages of the other ranks",
+                              (long long)rest, between, others * v);
     for (int s = 0, index = 0; s < p * v; s++) {
         bool is_first = first > 0 && s % p == 0, is_last = last > 0 && s % p == p - 1;
         counts[s] = (uint16_t)(is_first  ? first / v
@@ -351,9 +349,8 @@ static weft_status find_num_chunks(const weft_parallel_options *o, weft_layout *
         out->num_chunks = (int)o->num_virtual_stages_per_pipeline_rank;
     if (each > 0 && between % (each * p) != 0)
         return WEFT_KEY_ERROR("parallel.num_layers_per_virtual_pipeline_stage",
-                              "%d layers are no "
-                              "multiple of %lld on each of %d ranks",
-                              between, (long long)each, p);
+                              "%d layers are no multiple of %lld on each of %d ranks", between,
+                              (long long)each, p);
     if (each > 0)
         out->num_chunks = (int)(between / (each * p));
     const char *key = each > 0              ? "parallel.num_layers_per_virtual_pipeline_stage"

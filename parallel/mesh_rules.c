@@ -79,8 +79,7 @@ static weft_status check_dense(const weft_parallel_options *o, int world, bool a
     int64_t cp = o->context_parallel_size;
     if (cp > 1 && !allow_context)
         return WEFT_KEY_ERROR("parallel.context_parallel_size",
-                              " %lld: context parallelism is not available in this "
-                              "version",
+                              " %lld: context parallelism is not available in this version",
                               (long long)cp);
     /* bounded by 2^20 each: two of them cannot overflow, the third is compared first */
     if (tp * pp > world || tp * pp * cp > world || world % (tp * pp * cp))
@@ -91,14 +90,14 @@ static weft_status check_dense(const weft_parallel_options *o, int world, bool a
     mesh->dp = (int)(world / (tp * pp * cp));
     if (o->data_parallel_size && o->data_parallel_size != mesh->dp)
         return WEFT_KEY_ERROR("parallel.data_parallel_size",
-                              " %lld: tensor %d x context %d x pipeline %d leave %d of "
-                              "%s; give %d, or leave it out",
+                              " %lld: tensor %d x context %d x pipeline %d leave %d of %s; give "
+                              "%d, or leave it out",
                               (long long)o->data_parallel_size, mesh->tp, mesh->cp, mesh->pp,
                               mesh->dp, weft_count_text(world, "rank").text, mesh->dp);
     if (o->sequence_parallel && tp == 1)
         return WEFT_KEY_ERROR("parallel.sequence_parallel",
-                              " has no effect with "
-                              "tensor_model_parallel_size 1; it needs tp above 1");
+                              " has no effect with tensor_model_parallel_size 1; it needs tp above "
+                              "1");
     return WEFT_OK;
 }
 
@@ -109,20 +108,19 @@ static weft_status check_binding_tp(const weft_parallel_options *o, int64_t num_
     int64_t ep = o->expert_model_parallel_size, etp = o->expert_tensor_parallel_size;
     if (ep && ep != mesh->tp)
         return WEFT_KEY_ERROR("parallel.expert_model_parallel_size",
-                              " %lld: expert_binding tp puts the experts on the "
-                              "tensor-parallel ranks, so ep is tp, %d; leave it out, or choose "
-                              "expert_binding dp",
+                              " %lld: expert_binding tp puts the experts on the tensor-parallel "
+                              "ranks, so ep is tp, %d; leave it out, or choose expert_binding dp",
                               (long long)ep, mesh->tp);
     if (etp > 1)
         return WEFT_KEY_ERROR("parallel.expert_tensor_parallel_size",
-                              " %lld: with expert_binding tp every expert is "
-                              "whole on one rank, so etp is 1; expert_binding dp can split experts",
+                              " %lld: with expert_binding tp every expert is whole on one rank, so "
+                              "etp is 1; expert_binding dp can split experts",
                               (long long)etp);
     if (num_experts % mesh->tp)
         return WEFT_KEY_ERROR(
             "parallel.tensor_model_parallel_size",
-            " %d: expert_binding tp spreads num_experts %lld over "
-            "the tensor-parallel ranks, which does not come out even (expert_binding dp need not)",
+            " %d: expert_binding tp spreads num_experts %lld over the tensor-parallel ranks, which "
+            "does not come out even (expert_binding dp need not)",
             mesh->tp, (long long)num_experts);
     mesh->ep = mesh->tp;
     mesh->etp = 1;
@@ -138,14 +136,13 @@ static weft_status check_binding_dp(const weft_parallel_options *o, int64_t num_
     int64_t etp = o->expert_tensor_parallel_size ? o->expert_tensor_parallel_size : 1;
     if (etp != 1 && etp != mesh->tp)
         return WEFT_KEY_ERROR("parallel.expert_tensor_parallel_size",
-                              " %lld: 1 (experts whole) or "
-                              "tensor_model_parallel_size, %d",
+                              " %lld: 1 (experts whole) or tensor_model_parallel_size, %d",
                               (long long)etp, mesh->tp);
     int64_t stage = mesh->world / mesh->pp;
     if (ep > stage || stage % (ep * etp))
         return WEFT_KEY_ERROR("parallel.expert_model_parallel_size",
-                              " %lld x expert tensor %lld = %lld does not "
-                              "divide the %lld ranks of a pipeline stage",
+                              " %lld x expert tensor %lld = %lld does not divide the %lld ranks of "
+                              "a pipeline stage",
                               (long long)ep, (long long)etp, (long long)(ep * etp),
                               (long long)stage);
     if (num_experts % ep)
@@ -194,13 +191,11 @@ weft_status weft_mesh_build_context(const weft_parallel_options *options, int wo
     if (!num_experts) { /* no expert grid: one group of every stage's ranks stands in for it */
         if (options->expert_model_parallel_size > 1)
             return WEFT_KEY_ERROR("parallel.expert_model_parallel_size",
-                                  " %lld: the model has no experts "
-                                  "(num_experts 0)",
+                                  " %lld: the model has no experts (num_experts 0)",
                                   (long long)options->expert_model_parallel_size);
         if (options->expert_tensor_parallel_size > 1)
             return WEFT_KEY_ERROR("parallel.expert_tensor_parallel_size",
-                                  " %lld: the model has no experts "
-                                  "(num_experts 0)",
+                                  " %lld: the model has no experts (num_experts 0)",
                                   (long long)options->expert_tensor_parallel_size);
         mesh.binding = WEFT_BINDING_DP;
         mesh.ep = mesh.etp = 1;

@@ -35,9 +35,9 @@ weft_status weft_topology_check(const weft_topology *topology, const weft_mesh *
         return WEFT_OK;
     }
     return WEFT_KEY_ERROR("parallel.tensor_model_parallel_size",
-                          " %d: rank %d is on node %d, but rank %d of its "
-                          "tensor-parallel group is on node %d, and it must stay inside a node "
-                          "(allow_tp_across_nodes overrides)",
+                          " %d: rank %d is on node %d, but rank %d of its tensor-parallel group is "
+                          "on node %d, and it must stay inside a node (allow_tp_across_nodes "
+                          "overrides)",
                           mesh->tp, rank, topology->node_of[rank], leader,
                           topology->node_of[leader]);
 }

@@ -64,6 +64,8 @@ typedef struct weft_error {
     char key[WEFT_ERROR_KEY_BYTES]; /* "section.key" of the config that is wrong; "": none known */
     bool is_shared; /* every rank of a group has this error; one of them reports it: */
     int speaker;    /* that rank of the world */
+    int found_by;   /* the rank of the world whose error it was, */
+    int own_at;     /* and where in text its own words begin, behind "rank 3: "; 0: not known */
     int num_frames;
     weft_error_where frames[WEFT_ERROR_MAX_FRAMES];
 } weft_error;
@@ -84,6 +86,8 @@ weft_status weft_error_key(weft_status status, const char *key);
 /* Puts "context: " before the record's text, such as "layer 12 moe". Returns `status`. */
 weft_status weft_error_context(weft_status status, const char *format, ...) WEFT_PRINTF(2, 3);
 
+/* Puts "rank 3: " before the text: the error of that rank of the world. Returns `status`. */
+weft_status weft_error_of_rank(weft_status status, int rank);
 /* Says that the ranks of a group agreed on the current record, and which of the world's ranks
  * reports it. Returns `status`. */
 weft_status weft_error_share(weft_status status, int speaker);

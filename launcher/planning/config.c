@@ -65,11 +65,9 @@ static weft_status check_batch(const weft_config *c, int dp)
     if (dp > 0)
         snprintf(replicas, sizeof replicas, " x dp %d", dp);
     weft_fits near = weft_fits_multiples_near(runs, batch);
-    return WEFT_KEY_ERROR("train.global_batch_size",
-                          "%lld does not divide by micro_batch_size %lld%s; %s "
-                          "would",
-                          (long long)batch, (long long)micro, replicas,
-                          weft_fits_text(&near, fits));
+    return WEFT_KEY_ERROR(
+        "train.global_batch_size", "%lld does not divide by micro_batch_size %lld%s; %s would",
+        (long long)batch, (long long)micro, replicas, weft_fits_text(&near, fits));
 }
 
 static weft_status check_train(const weft_config *c)
@@ -78,8 +76,7 @@ static weft_status check_train(const weft_config *c)
     double weights[3];
     if (t->precision == WEFT_PRECISION_FP16 && c->device.kind == WEFT_DEVICE_KIND_CPU)
         return WEFT_KEY_ERROR("train.precision",
-                              "fp16 needs device.kind \"cuda\"; the CPU has fp32 and "
-                              "bf16");
+                              "fp16 needs device.kind \"cuda\"; the CPU has fp32 and bf16");
     if (t->min_loss_scale > t->initial_loss_scale)
         return WEFT_KEY_ERROR("train.min_loss_scale", "%g is above initial_loss_scale %g",
                               t->min_loss_scale, t->initial_loss_scale);
@@ -175,12 +172,11 @@ static weft_status check_device(const weft_config *c)
 {
     if (c->device.kind == WEFT_DEVICE_KIND_CPU && c->device.comm == WEFT_COMM_BY_NCCL)
         return WEFT_KEY_ERROR("device.comm",
-                              "nccl moves data between GPUs, and device.kind is cpu; auto "
-                              "or mpi would");
+                              "nccl moves data between GPUs, and device.kind is cpu; auto or mpi "
+                              "would");
     if (c->device.kind == WEFT_DEVICE_KIND_CUDA && c->model.kv_channels > WEFT_CUDA_MAX_HEAD_DIM)
         return WEFT_KEY_ERROR("model.kv_channels",
-                              "a head dimension of %lld; GPUs compute attention up to "
-                              "%d",
+                              "a head dimension of %lld; GPUs compute attention up to %d",
                               (long long)c->model.kv_channels, WEFT_CUDA_MAX_HEAD_DIM);
     return WEFT_OK;
 }

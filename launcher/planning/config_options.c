@@ -162,8 +162,8 @@ weft_status weft_config_split(const weft_config *config, double out[3])
                               text ? text : "");
     if (out[0] < 1e-9)
         return WEFT_KEY_ERROR("data.split",
-                              "\"%s\" leaves no share to train on; the first of "
-                              "training, validation and test must be above 0",
+                              "\"%s\" leaves no share to train on; the first of training, "
+                              "validation and test must be above 0",
                               text);
     return WEFT_OK;
 }

@@ -216,11 +216,11 @@ static weft_status name_remedy(weft_status status, const weft_config *config, co
     snprintf(text, sizeof text, "%.*s", (int)sizeof text - 1, weft_error_get()->text);
     if (by_file)
         snprintf(nodes, sizeof nodes, " --ranks-per-node %d", cluster->ranks_per_node);
-    return WEFT_KEY_ERROR("parallel.cluster",
-                          "%s: %s; measure on these ranks: mpirun -n %d weft "
-                          "calibrate --out %s%s%s",
-                          path, text, mesh->world, path, nodes,
-                          config->device.kind == WEFT_DEVICE_KIND_CUDA ? " --device cuda" : "");
+    return WEFT_KEY_ERROR(
+        "parallel.cluster",
+        "%s: %s; measure on these ranks: mpirun -n %d weft calibrate --out %s%s%s", path, text,
+        mesh->world, path, nodes,
+        config->device.kind == WEFT_DEVICE_KIND_CUDA ? " --device cuda" : "");
 }
 
 weft_status weft_moe_selection_start(const weft_config *config, const weft_mesh *mesh,

@@ -34,8 +34,7 @@ weft_status weft_setup_check_model(const weft_config *config, const weft_config_
         status = weft_progress_check_metrics(&outline.metrics);
     if (status == WEFT_OK && outline.layout.num_chunks > 1)
         status = WEFT_KEY_ERROR("parallel.num_virtual_stages_per_pipeline_rank",
-                                "%d virtual stages a "
-                                "rank; 1 in this version",
+                                "%d virtual stages a rank; 1 in this version",
                                 outline.layout.num_chunks);
     return weft_config_locate(source, status);
 }

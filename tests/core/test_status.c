@@ -142,6 +142,21 @@ static void a_record_has_the_key_it_is_about(void **state)
     assert_string_equal(weft_error_get()->key, "data.data_path");
 }
 
+static void a_record_has_the_rank_it_comes_from(void **state)
+{
+    (void)state;
+    assert_int_equal(weft_error_of_rank(middle(4), 12), WEFT_FILE);
+    assert_string_equal(weft_error_get()->text, "rank 12: corpus.idx: 4 bytes are missing");
+    assert_int_equal(weft_error_get()->found_by, 12);
+    assert_string_equal(weft_error_get()->text + weft_error_get()->own_at,
+                        "corpus.idx: 4 bytes are missing");
+    (void)weft_error_context(WEFT_FILE, "step 2"); /* in front of the rank: all of it is said */
+    assert_int_equal(weft_error_get()->own_at, 0);
+    (void)weft_error_of_rank(WEFT_FILE, 3);
+    assert_int_equal(middle(4), WEFT_FILE);
+    assert_int_equal(weft_error_get()->own_at, 0);
+}
+
 static void exit_codes_and_texts(void **state)
 {
     (void)state;
@@ -164,6 +179,7 @@ int main(void)
         cmocka_unit_test(a_status_without_a_record_gets_one),
         cmocka_unit_test(records_travel_between_threads),
         cmocka_unit_test(a_record_has_the_key_it_is_about),
+        cmocka_unit_test(a_record_has_the_rank_it_comes_from),
         cmocka_unit_test(exit_codes_and_texts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
