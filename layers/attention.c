@@ -174,8 +174,8 @@ static bool attention_is_static(const weft_layer *layer)
     return ((const attention *)layer)->common.options.attention_dropout == 0;
 }
 
-const weft_layer_ops weft_attention_ops = {
-    .struct_bytes = sizeof weft_attention_ops,
+static const weft_layer_ops attention_ops = {
+    .struct_bytes = sizeof attention_ops,
     .kind = "attention",
     .state_bytes = sizeof(attention_state),
     .describe = attention_describe,
@@ -184,9 +184,10 @@ const weft_layer_ops weft_attention_ops = {
     .backward = attention_backward,
     .destroy = weft_layer_free,
     .is_static = attention_is_static,
+    .width = weft_layer_width,
 };
 
 weft_layer *weft_attention_create(const weft_model_options *options)
 {
-    return weft_layer_new(&weft_attention_ops, sizeof(attention), options);
+    return weft_layer_new(&attention_ops, sizeof(attention), options);
 }

@@ -135,8 +135,8 @@ static void block_destroy(weft_layer *layer)
     free(layer);
 }
 
-const weft_layer_ops weft_block_ops = {
-    .struct_bytes = sizeof weft_block_ops,
+static const weft_layer_ops block_ops = {
+    .struct_bytes = sizeof block_ops,
     .kind = "block",
     .state_bytes = sizeof(block_state),
     .describe = block_describe,
@@ -145,6 +145,8 @@ const weft_layer_ops weft_block_ops = {
     .backward = block_backward,
     .destroy = block_destroy,
     .is_static = block_is_static,
+    .in_place = true,
+    .width = weft_layer_width,
 };
 
 weft_layer *weft_block_create(const weft_model_options *options, weft_layer *attention,
@@ -155,7 +157,7 @@ weft_layer *weft_block_create(const weft_model_options *options, weft_layer *att
     bool takes_attention = attention && weft_layer_take(attention) == WEFT_OK;
     bool takes_mlp = mlp && weft_layer_take(mlp) == WEFT_OK;
     if (takes_attention && takes_mlp)
-        b = (block *)weft_layer_new(&weft_block_ops, sizeof *b, options);
+        b = (block *)weft_layer_new(&block_ops, sizeof *b, options);
     if (!b) {
         weft_layer_destroy(takes_attention ? attention : NULL);
         weft_layer_destroy(takes_mlp ? mlp : NULL);

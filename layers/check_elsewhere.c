@@ -74,7 +74,7 @@ bool weft_check_has_experts(const weft_check_layer *l)
         int up = m;
         while (up >= 0 && model->members[up].layer != l->layer)
             up = model->members[up].parent;
-        if (up >= 0 && model->members[m].layer->ops == &weft_moe_ops)
+        if (up >= 0 && model->members[m].layer->place->ops.routes_tokens)
             return true;
     }
     return false;

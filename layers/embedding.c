@@ -120,8 +120,8 @@ static bool embedding_is_static(const weft_layer *layer)
     return ((const embedding *)layer)->common.options.hidden_dropout == 0;
 }
 
-const weft_layer_ops weft_embedding_ops = {
-    .struct_bytes = sizeof weft_embedding_ops,
+static const weft_layer_ops embedding_ops = {
+    .struct_bytes = sizeof embedding_ops,
     .kind = "embedding",
     .describe = embedding_describe,
     .init = embedding_init,
@@ -130,9 +130,10 @@ const weft_layer_ops weft_embedding_ops = {
     .destroy = weft_layer_free,
     .is_static = embedding_is_static,
     .reads_tokens = true,
+    .width = weft_layer_width,
 };
 
 weft_layer *weft_embedding_create(const weft_model_options *options)
 {
-    return weft_layer_new(&weft_embedding_ops, sizeof(embedding), options);
+    return weft_layer_new(&embedding_ops, sizeof(embedding), options);
 }

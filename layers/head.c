@@ -6,7 +6,7 @@
  * rows in chunks, turns a chunk's logits into their gradient in place, and those into the gradients
  * of the weight and of the norm's output, which is all that is kept. Backward is the norm's alone.
  */
-#include "layers/head.h"
+#include "layers/layers.h"
 
 #include "layers/note.h"
 
@@ -208,8 +208,13 @@ static weft_status head_backward(weft_layer *layer, weft_pass *pass, const weft_
                                   dx);
 }
 
-const weft_layer_ops weft_head_ops = {
-    .struct_bytes = sizeof weft_head_ops,
+static const weft_tensor *head_logits(const weft_layer *layer, weft_pass *pass)
+{
+    return &((head_state *)weft_pass_state(pass, layer))->logits;
+}
+
+static const weft_layer_ops head_ops = {
+    .struct_bytes = sizeof head_ops,
     .kind = "head",
     .state_bytes = sizeof(head_state),
     .describe = head_describe,
@@ -219,14 +224,12 @@ const weft_layer_ops weft_head_ops = {
     .destroy = weft_layer_free,
     .is_static = weft_layer_always_static,
     .makes_loss = true,
+    .labels_are_tokens = true,
+    .logits = head_logits,
+    .width = weft_layer_width,
 };
 
 weft_layer *weft_head_create(const weft_model_options *options)
 {
-    return weft_layer_new(&weft_head_ops, sizeof(head), options);
-}
-
-const weft_tensor *weft_head_logits(weft_pass *pass, const weft_layer *layer)
-{
-    return &((head_state *)weft_pass_state(pass, layer))->logits;
+    return weft_layer_new(&head_ops, sizeof(head), options);
 }

@@ -70,9 +70,6 @@ weft_status weft_build_share(weft_build *build, const char *name,
 weft_status weft_build_global_parameter(weft_build *build, const weft_parameter_spec *spec,
                                         weft_parameter **out) WEFT_CHECKED;
 
-extern const weft_layer_ops weft_embedding_ops, weft_attention_ops, weft_mlp_ops, weft_moe_ops,
-    weft_block_ops, weft_head_ops;
-
 #define WEFT_WORD_EMBEDDINGS "embedding.word_embeddings.weight"
 
 /* Standard deviation of the projections that end a residual branch: init_method_std /
@@ -88,6 +85,13 @@ void weft_layer_free(weft_layer *layer);
 weft_status weft_layer_take(weft_layer *layer) WEFT_CHECKED;
 /* Whether a model has initialised it. */
 bool weft_layer_is_placed(const weft_layer *layer);
+/* The layer's table as this library knows it, of whatever version the program is. */
+weft_layer_ops weft_layer_table(const weft_layer *layer);
+/* "of no kind" where the table says none; the name of a function that the table lacks, or NULL. */
+const char *weft_layer_kind(const weft_layer *layer);
+const char *weft_layer_missing(const weft_layer *layer);
+/* ops->width of layers of ours: options.hidden_size. */
+int64_t weft_layer_width(const weft_layer *layer);
 /* ops->is_static, which may be NULL; and one that is always true. */
 bool weft_layer_is_static(const weft_layer *layer);
 bool weft_layer_always_static(const weft_layer *layer);

@@ -1,66 +1,8 @@
-/* Linear maps, norms and the allocation of layers: what several layers share. */
+/* Linear maps and norms: what several layers share. */
 #include "layers/pass.h"
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-
-#include "core/sized.h"
-
-weft_layer *weft_layer_new(const weft_layer_ops *ops, size_t bytes,
-                           const weft_model_options *options)
-{
-    weft_layer_common *layer = calloc(1, bytes);
-    if (!layer)
-        return NULL;
-    layer->base.ops = ops;
-    if (weft_sized_copy("weft_model_options", options, &layer->options, sizeof layer->options) !=
-        WEFT_OK) {
-        free(layer);
-        return NULL;
-    }
-    return &layer->base;
-}
-
-void weft_layer_free(weft_layer *layer)
-{
-    free(layer);
-}
-
-bool weft_layer_is_static(const weft_layer *layer)
-{
-    return layer->place->ops.is_static && layer->place->ops.is_static(layer);
-}
-
-bool weft_layer_always_static(const weft_layer *layer)
-{
-    (void)layer;
-    return true;
-}
-
-/* The place of a layer that has an owner and no name yet. */
-static weft_layer_place owned;
-
-weft_status weft_layer_take(weft_layer *layer)
-{
-    if (layer->place)
-        return WEFT_ERROR(WEFT_CONFIG,
-                          "a layer (%s) is added twice; each place in a model needs its own",
-                          layer->ops && layer->ops->kind ? layer->ops->kind : "of no kind");
-    layer->place = &owned;
-    return WEFT_OK;
-}
-
-bool weft_layer_is_placed(const weft_layer *layer)
-{
-    return layer->place && layer->place != &owned;
-}
-
-void weft_layer_destroy(weft_layer *layer)
-{
-    if (layer && layer->ops && layer->ops->destroy)
-        layer->ops->destroy(layer);
-}
 
 float weft_output_init_std(const weft_model_options *options)
 {

@@ -145,8 +145,8 @@ static weft_status mlp_backward(weft_layer *layer, weft_pass *pass, const weft_t
     return WEFT_OK;
 }
 
-const weft_layer_ops weft_mlp_ops = {
-    .struct_bytes = sizeof weft_mlp_ops,
+static const weft_layer_ops mlp_ops = {
+    .struct_bytes = sizeof mlp_ops,
     .kind = "mlp",
     .state_bytes = sizeof(mlp_state),
     .describe = mlp_describe,
@@ -155,11 +155,12 @@ const weft_layer_ops weft_mlp_ops = {
     .backward = mlp_backward,
     .destroy = weft_layer_free,
     .is_static = weft_layer_always_static,
+    .width = weft_layer_width,
 };
 
 weft_layer *weft_mlp_create_wide(const weft_model_options *options, size_t ffn)
 {
-    weft_mlp *mlp = (weft_mlp *)weft_layer_new(&weft_mlp_ops, sizeof *mlp, options);
+    weft_mlp *mlp = (weft_mlp *)weft_layer_new(&mlp_ops, sizeof *mlp, options);
     if (mlp)
         mlp->ffn_all = ffn;
     return (weft_layer *)mlp;

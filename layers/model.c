@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "layers/graphs.h"
-#include "layers/head.h"
 #include "layers/outline.h"
 #include "layers/pass.h"
 
@@ -154,19 +153,7 @@ void weft_model_destroy(weft_model *model)
     if (model->metrics)
         weft_device_free(model->setup.device, WEFT_SPACE_PINNED, model->metrics,
                          sizeof *model->metrics);
-    if (model->own_metrics)
-        weft_device_free(model->setup.device, WEFT_SPACE_PINNED, model->own_metrics,
-                         WEFT_MAX_METRICS * sizeof *model->own_metrics);
-    for (int i = 0; i < model->num_layers; i++)
-        weft_layer_destroy(model->layers[i]);
-    free(model->layers);
-    free(model->members);
-    free(model->uses);
-    while (model->places) {
-        weft_layer_place *next = model->places->next;
-        free(model->places);
-        model->places = next;
-    }
+    weft_model_forget(model);
     weft_parameters_destroy(model->parameters);
     weft_moe_runtime_destroy(model->moe);
     free(model);
@@ -285,7 +272,7 @@ void weft_model_clear_metrics(weft_model *model)
 
 bool weft_model_labels_are_tokens(const weft_model *model)
 {
-    return model->layers[model->num_layers - 1]->ops == &weft_head_ops;
+    return weft_layer_table(model->layers[model->num_layers - 1]).labels_are_tokens;
 }
 
 uint64_t weft_model_num_frozen(const weft_model *model)
@@ -309,10 +296,10 @@ weft_status weft_model_logits(weft_model *model, int slot, weft_tensor *out)
     if (model->passes[slot].end != model->num_layers)
         return WEFT_ERROR(WEFT_INTERNAL, "logits are on the last stage");
     const weft_layer *head = model->layers[model->num_layers - 1];
-    if (head->ops != &weft_head_ops)
-        return WEFT_ERROR(WEFT_CONFIG, "the model's last layer (%s) gives no logits",
-                          head->ops->kind);
-    *out = *weft_head_logits(&model->passes[slot], head);
+    const weft_layer_ops *ops = &head->place->ops;
+    if (!ops->logits)
+        return WEFT_ERROR(WEFT_CONFIG, "the model's last layer (%s) gives no logits", ops->kind);
+    *out = *ops->logits(head, &model->passes[slot]);
     return WEFT_OK;
 }
 
@@ -359,7 +346,8 @@ static weft_tensor gradient_place(const weft_pass *pass, int layer, const weft_t
         return *dx;
     if (from->data != own[0].data && from->data != own[1].data)
         return own[0];
-    return model->layers[layer]->ops == &weft_block_ops ? *from : own[from->data == own[0].data];
+    bool in_place = model->layers[layer]->place->ops.in_place;
+    return in_place ? *from : own[from->data == own[0].data];
 }
 
 static weft_status enqueue_backward(const weft_pass_call *call)

@@ -219,8 +219,8 @@ static void moe_destroy(weft_layer *layer)
     free(layer);
 }
 
-const weft_layer_ops weft_moe_ops = {
-    .struct_bytes = sizeof weft_moe_ops,
+static const weft_layer_ops moe_ops = {
+    .struct_bytes = sizeof moe_ops,
     .kind = "moe",
     .state_bytes = sizeof(weft_moe_state),
     .describe = moe_describe,
@@ -228,11 +228,13 @@ const weft_layer_ops weft_moe_ops = {
     .forward = moe_forward,
     .backward = moe_backward,
     .destroy = moe_destroy,
+    .routes_tokens = true,
+    .width = weft_layer_width,
 };
 
 weft_layer *weft_moe_create(const weft_model_options *options)
 {
-    weft_moe *m = (weft_moe *)weft_layer_new(&weft_moe_ops, sizeof *m, options);
+    weft_moe *m = (weft_moe *)weft_layer_new(&moe_ops, sizeof *m, options);
     if (m && options->moe_shared_expert_intermediate_size > 0) {
         m->shared =
             weft_mlp_create_wide(options, (size_t)options->moe_shared_expert_intermediate_size);

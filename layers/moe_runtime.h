@@ -4,9 +4,8 @@
 #ifndef WEFT_LAYERS_MOE_RUNTIME_H
 #define WEFT_LAYERS_MOE_RUNTIME_H
 
-#include "layers/runtime.h"
-#include "schedule/exchange.h"
-#include "schedule/moe_layer.h"
+#include "comm/comm.h"
+#include "layers/moe_options.h"
 #include "schedule/run.h"
 
 /* The programs of one (n, S). */
@@ -50,6 +49,9 @@ weft_status weft_moe_runtime_use(weft_moe_runtime *runtime,
 /* Puts other programs into the current pipeline's place, until the next use; borrowed. */
 weft_status weft_moe_runtime_replace(weft_moe_runtime *runtime,
                                      const weft_program programs[2]) WEFT_CHECKED;
+/* --- layers/moe_lanes.c --------------------------------------------------------------------- */
+
+weft_status weft_moe_create_lanes(weft_moe_runtime *runtime) WEFT_CHECKED;
 /* Enqueues one of the programs of `plan` behind what `compute` holds, and makes `compute` wait for
  * its end. synchronous: every task on `compute`. */
 weft_status weft_moe_runtime_enqueue(weft_moe_runtime *runtime, const weft_moe_plan *plan,

@@ -6,14 +6,6 @@
 
 #include "layers/pass.h"
 
-bool weft_tied_has(const weft_tied *tied, const char *name)
-{
-    for (int i = 0; i < tied->count; i++)
-        if (strcmp(tied->names[i], name) == 0)
-            return true;
-    return false;
-}
-
 /* The coordinates of a rank of that stage. */
 static weft_coords coords_of_stage(const weft_mesh *mesh, int stage)
 {
@@ -226,7 +218,8 @@ weft_status weft_model_outline(const weft_model_setup *setup, const weft_mesh *m
     out->num_layers = model->num_layers;
     out->layout = model->layout;
     model->parameters = NULL;
-    weft_model_destroy(model);
+    weft_model_forget(model);
+    free(model);
     for (int s = 0; s < mesh->pp; s++)
         weft_parameters_destroy(stages[s]);
     free(stages);

@@ -34,10 +34,12 @@ weft_status weft_model_outline(const weft_model_setup *setup, const weft_mesh *m
 
 bool weft_tied_has(const weft_tied *tied, const char *name);
 
-/* --- what the outline and the model share (layers/build.c) --------------------------------- */
+/* --- what the outline and the model share (layers/list.c) --------------------------------- */
 
 /* Runs `build`, checks the list and cuts it; NULL: what the options describe. */
 weft_status weft_model_list_layers(weft_model *model, weft_model_function build) WEFT_CHECKED;
+/* Frees what listing and initialising took: layers, their places and lists, their metrics. */
+void weft_model_forget(weft_model *model);
 /* Initialises the layers of model->rank: they declare their parameters. */
 weft_status weft_model_init_layers(weft_model *model) WEFT_CHECKED;
 

@@ -7,10 +7,9 @@
 #include "core/options.h"
 #include "core/trace.h"
 #include "layers/describe.h"
+#include "layers/moe_options.h"
 #include "parallel/layout.h"
 #include "parallel/parameters.h"
-#include "schedule/exchange.h"
-#include "schedule/moe_layer.h"
 
 extern const weft_option_row weft_model_rows[];
 extern const size_t weft_num_model_rows;
@@ -32,20 +31,6 @@ weft_status weft_model_check_mesh(const weft_model_options *options, const weft_
 weft_status weft_model_check_moe(const weft_model_options *options,
                                  const weft_parallel_options *parallel,
                                  const weft_mesh *mesh) WEFT_CHECKED;
-
-/* By what a micro-batch is cut into partitions: by tokens (MPMoE), or by the group of peers that
- * computes them, exchanged point to point (as FasterMoE does; nothing is reused). */
-typedef enum weft_moe_split { WEFT_MOE_SPLIT_TOKENS, WEFT_MOE_SPLIT_PEERS } weft_moe_split;
-
-/* How MoE layers whose tokens travel run. Zero: synchronous, nothing reused, the plain all-to-all.
- */
-typedef struct weft_moe_options {
-    weft_moe_pipeline pipeline; /* num_partitions 0: 1 */
-    weft_moe_split split;
-    int peer_group; /* consecutive EP ranks that are one partition when cut by peers; 0: 1 */
-    weft_exchange_form form; /* where experts are tensor-sharded too */
-    int num_chunks;          /* of form; 0: 1, or of direct a default by size */
-} weft_moe_options;
 
 /* What layers declared by weft_build_metric, on all stages, in order. */
 enum { WEFT_MAX_METRICS = 32 };

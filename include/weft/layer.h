@@ -83,10 +83,11 @@ typedef struct weft_layer_cost {
     uint64_t ep_forward_bytes, ep_backward_bytes;
 } weft_layer_cost;
 
-/* What a layer can do; all but is_static are required, and the two facts of a first and a last
- * layer. x, y, dy, dx: [S_local * B, H] of the activation dtype, borrowed; y->data and dx->data
- * stay as they are given. A model's first layer gets an empty x and its dx is not used; its last
- * gets y NULL and an empty dy. Errors of forward and backward end the job. */
+/* What a layer can do. Functions up to destroy are required, and the facts of a first and a last
+ * layer; the table may grow at its end. x, y, dy, dx: [S_local * B, H] of the activation dtype,
+ * borrowed; y->data and dx->data stay as they are given. A model's first layer gets an empty x and
+ * its dx is not used; its last gets y NULL and an empty dy. Errors of forward and backward end the
+ * job. */
 typedef struct weft_layer_ops {
     size_t struct_bytes;
     const char *kind;   /* "attention", "moe", ... */
@@ -102,6 +103,15 @@ typedef struct weft_layer_ops {
     bool (*is_static)(const weft_layer *);
     bool reads_tokens; /* a model's first layer, and no other: x is empty */
     bool makes_loss;   /* a model's last layer, and no other: y is NULL */
+    /* Of one that makes the loss. Labels are ids below vocab_size, and data is held to that. */
+    bool labels_are_tokens;
+    bool in_place;      /* dx may be where dy is */
+    bool routes_tokens; /* which weights a row meets follows from its values, as with experts */
+    /* hidden_size that it is made for, which is to be the model's. NULL: any. */
+    int64_t (*width)(const weft_layer *);
+    /* Of one that makes the loss: the logits [S * B, V local] of the pass's last forward without
+     * training, in the pass's memory, for weft generate. NULL: it keeps none. */
+    const weft_tensor *(*logits)(const weft_layer *, weft_pass *);
 } weft_layer_ops;
 
 typedef struct weft_layer_place weft_layer_place; /* the library's own */

@@ -70,13 +70,21 @@ static weft_status summing_pass(weft_layer *layer, weft_pass *pass, const weft_t
                            : WEFT_OK;
 }
 
-static weft_layer_ops plain = {sizeof plain, "plain",    0,          plain_describe,
-                               plain_init,   plain_pass, plain_pass, plain_destroy,
-                               NULL,         false,      false};
-/* One that says that it reads tokens. */
-static weft_layer_ops reader = {sizeof reader, "reader",   0,          plain_describe,
-                                plain_init,    plain_pass, plain_pass, plain_destroy,
-                                NULL,          true,       false};
+static weft_layer_ops plain = {.struct_bytes = sizeof plain,
+                               .kind = "plain",
+                               .describe = plain_describe,
+                               .init = plain_init,
+                               .forward = plain_pass,
+                               .backward = plain_pass,
+                               .destroy = plain_destroy};
+static weft_layer_ops reader = {.struct_bytes = sizeof reader,
+                                .kind = "reader",
+                                .describe = plain_describe,
+                                .init = plain_init,
+                                .forward = plain_pass,
+                                .backward = plain_pass,
+                                .destroy = plain_destroy,
+                                .reads_tokens = true};
 
 /* Those that nobody can free stay reachable. */
 static weft_layer *own_layers[64];

@@ -54,6 +54,22 @@ static void reset_last(void)
     last_ops.makes_loss = true;
 }
 
+static float one_logit;
+static const weft_tensor own_logits = {.data = &one_logit};
+
+static const weft_tensor *give_logits(const weft_layer *layer, weft_pass *pass)
+{
+    (void)layer;
+    (void)pass;
+    return &own_logits;
+}
+
+static int64_t width_of_4(const weft_layer *layer)
+{
+    (void)layer;
+    return 4;
+}
+
 static weft_status add(weft_model *model, const weft_layer_ops *ops)
 {
     weft_layer *layer = calloc(1, sizeof *layer);
@@ -78,6 +94,18 @@ static weft_status build_other_options(weft_model *model, const weft_model_optio
     return add(model, &last_ops);
 }
 
+/* What the last layer says of itself is what the model says. */
+static void check_facts(weft_model *model)
+{
+    weft_tensor logits = {0};
+    EXPECT(weft_model_labels_are_tokens(model) == last_ops.labels_are_tokens, "other labels");
+    weft_status status = weft_model_logits(model, 0, &logits);
+    if (last_ops.logits)
+        EXPECT(status == WEFT_OK && logits.data == own_logits.data, "not the layer's logits");
+    else
+        EXPECT(status == WEFT_CONFIG, "logits of a layer that gives none");
+}
+
 /* A model of its own; `passes` forwards through it. */
 static weft_status create(weft_comm *world, weft_model_function build, int passes)
 {
@@ -94,6 +122,8 @@ static weft_status create(weft_comm *world, weft_model_function build, int passe
     weft_status status = harness_create(&h, world, &options, mesh, BATCH, WEFT_F32, build);
     for (int i = 0; i < passes && status == WEFT_OK; i++)
         status = harness_pass(&h, tokens, tokens, false, true);
+    if (status == WEFT_OK)
+        check_facts(h.model);
     harness_release(&h);
     weft_arena_release(&arena);
     return status;
@@ -142,6 +172,14 @@ static void check_sizes(weft_comm *world)
     last_ops.init = declare;
     last_ops.struct_bytes = offsetof(weft_layer_ops, is_static); /* before there was one */
     EXPECT_OK(create(world, build_two, 0));
+    reset_last();
+    last_ops.logits = give_logits;
+    last_ops.labels_are_tokens = true;
+    EXPECT_OK(create(world, build_two, 0));
+    last_ops.width = width_of_4;
+    EXPECT(create(world, build_two, 0) == WEFT_CONFIG &&
+               strstr(weft_error_get()->text, "made with hidden_size 4, and the model's is 8"),
+           "%s", weft_error_get()->text);
 }
 
 /* --- sums ------------------------------------------------------------------------------------ */
