@@ -29,35 +29,33 @@ typedef struct primer_state {
 
 /* --- costs --------------------------------------------------------------------------------- */
 
-/* The pass hands out memory in multiples of 64 bytes. */
-static size_t piece(size_t rows, size_t columns, weft_dtype dtype)
-{
-    return (rows * columns * weft_dtype_bytes(dtype) + 63) / 64 * 64;
-}
-
-/* Pure: shapes in, numbers out, nothing touched. The model reserves memory by it. */
+/* Pure: shapes in, a list out, nothing touched. The model reserves memory by it, and it is what a
+ * plan is priced by. */
 static void primer_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
 {
     const primer *p = (const primer *)layer;
     size_t rows = shape->seq * shape->batch, ffn = p->ffn_all / (size_t)shape->tp;
-    bool widens = shape->dtype != WEFT_F32;
-    /* What the region sums at its end, and gathers at its entry under sequence parallelism. */
-    size_t sums = shape->tp > 1 ? rows * p->hidden * weft_dtype_bytes(shape->dtype) : 0;
-    size_t gathers = shape->sequence_parallel ? sums : 0;
-    size_t whole = shape->sequence_parallel ? piece(rows, p->hidden, shape->dtype) : 0;
-    size_t fp32 = widens ? piece(rows, ffn, WEFT_F32) : 0;
-    *out = (weft_layer_cost){
-        .num_params = 2 * p->hidden * p->ffn_all,
-        .local_params = 2 * p->hidden * ffn,
-        .param_bytes = 2 * p->hidden * ffn * weft_dtype_bytes(shape->dtype),
-        .activation_bytes = piece(rows, ffn, WEFT_F32) + piece(rows, ffn, shape->dtype),
-        .scratch_bytes =
-            shape->training ? fp32 + piece(rows, ffn, shape->dtype) + 3 * whole : fp32 + 2 * whole,
-        .forward_flops = 4 * rows * p->hidden * ffn,
-        .backward_flops = 8 * rows * p->hidden * ffn,
-        .tp_forward_bytes = gathers + sums,
-        .tp_backward_bytes = 2 * gathers + sums,
-    };
+    size_t wide = rows * ffn * sizeof(float), act = rows * ffn * weft_dtype_bytes(shape->dtype);
+    for (int i = 0; i < 2; i++)
+        weft_cost_parameter(out, shape, WEFT_GRADIENT_DENSE, p->hidden * p->ffn_all,
+                            p->hidden * ffn);
+    weft_cost_linear(out, shape, "w1", rows, p->hidden, ffn);
+    weft_cost_linear(out, shape, "w2", rows, ffn, p->hidden);
+    weft_cost_stash(out, "w1", WEFT_F32, rows, ffn, WEFT_PHASE_INPUT_GRADIENT);
+    weft_cost_stash(out, "square", shape->dtype, rows, ffn, WEFT_PHASE_WEIGHT_GRADIENT);
+
+    weft_cost_enter(out, shape, WEFT_PHASE_FORWARD);
+    weft_cost_memory(out, WEFT_PHASE_FORWARD, "square", wide + act, 1);
+    weft_cost_exit(out, shape, WEFT_PHASE_FORWARD);
+
+    weft_cost_enter(out, shape, WEFT_PHASE_INPUT_GRADIENT);
+    weft_cost_scratch(out, shape, WEFT_PHASE_INPUT_GRADIENT, shape->dtype, rows, ffn);
+    weft_cost_memory(out, WEFT_PHASE_INPUT_GRADIENT, "square", 2 * wide + act, 1);
+    weft_cost_enter(out, shape, WEFT_PHASE_WEIGHT_GRADIENT);
+    weft_cost_exit(out, shape, WEFT_PHASE_INPUT_GRADIENT);
+    for (int half = 0; half < 2 && shape->dtype != WEFT_F32; half++) /* fp32_for */
+        weft_cost_scratch(out, shape, half ? WEFT_PHASE_INPUT_GRADIENT : WEFT_PHASE_FORWARD,
+                          WEFT_F32, rows, ffn);
 }
 
 /* --- parameters ---------------------------------------------------------------------------- */

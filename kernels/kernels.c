@@ -17,6 +17,13 @@ void weft_gemm_flops_add(uint64_t flops)
     atomic_fetch_add_explicit(&gemm_flops, flops, memory_order_relaxed);
 }
 
+static weft_kernel_watch watching;
+
+void weft_kernels_watch(weft_kernel_watch watch)
+{
+    watching = watch;
+}
+
 weft_activation_forward_args weft_gemm_gelu(const weft_gemm_args *a)
 {
     return WEFT_ARGS(weft_activation_forward_args, .kind = WEFT_ACTIVATION_GELU, .rows = a->m,
@@ -530,6 +537,8 @@ static const weft_kernel_ops *backend_of(const weft_lane *lane)
         if (!ops)                                                                                  \
             return WEFT_ERROR(WEFT_DEVICE, #kernel ": no kernels for device %s",                   \
                               weft_device_name(weft_lane_device(lane)));                           \
+        if (watching)                                                                              \
+            watching(#kernel, args);                                                               \
         return ops->kernel(lane, args);                                                            \
     }
 WEFT_KERNEL_LIST(WRAPPER)

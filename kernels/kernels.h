@@ -19,6 +19,10 @@ extern const weft_kernel_ops weft_kernel_ops_cuda; /* where CUDA is built in */
 uint64_t weft_gemm_flops(void);
 /* For backends: counts GEMMs that have run. Any thread. */
 void weft_gemm_flops_add(uint64_t flops);
+/* Who hears of each kernel as it is enqueued: its name and arguments. For tests that hold a list of
+ * operations against what is called; NULL: nobody. Set while nothing is enqueued. */
+typedef void (*weft_kernel_watch)(const char *kernel, const void *args);
+void weft_kernels_watch(weft_kernel_watch watch);
 /* A GEMM with an epilogue in two: the product, written to pre (GELU) or c (GELU_BACKWARD), and the
  * activation's kernel after it, which for GELU_BACKWARD is in place. */
 weft_gemm_args weft_gemm_without_epilogue(const weft_gemm_args *a);

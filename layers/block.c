@@ -21,14 +21,8 @@ static void block_describe(const weft_layer *layer, const weft_shape *shape, wef
 {
     const block *b = (const block *)layer;
     weft_describe_block(&b->common.options, shape, out);
-    const weft_layer *children[] = {b->attention, b->mlp};
-    uint64_t own_scratch_bytes = out->scratch_bytes;
-    for (int i = 0; i < 2; i++) {
-        weft_layer_cost child = {0};
-        weft_layer_describe(children[i], shape, &child);
-        child.scratch_bytes += own_scratch_bytes;
-        weft_cost_add(out, &child);
-    }
+    weft_cost_child(out, shape, b->attention);
+    weft_cost_child(out, shape, b->mlp);
 }
 
 static bool block_is_static(const weft_layer *layer)

@@ -82,10 +82,16 @@ bool weft_check_has_experts(const weft_check_layer *l)
 
 weft_status weft_check_describe(const weft_check_layer *l, weft_check_report *report)
 {
-    weft_layer_cost cost;
+    weft_description listed;
     use used;
+    uint64_t redone = 0; /* FLOPs that backward does again: the model's do not count them */
     const weft_shape *shape = weft_model_get_shape(l->place->model);
-    weft_layer_describe(l->layer, shape, &cost);
+    WEFT_TRY(weft_description_of(l->layer, shape, &listed));
+    const weft_layer_cost cost = listed.cost;
+    for (int i = 0; i < listed.num_operations; i++)
+        if (listed.operations[i].phase == WEFT_PHASE_RECOMPUTE)
+            redone += listed.operations[i].flops;
+    weft_description_release(&listed);
     WEFT_TRY(measure(l, &used));
     /* A layer of the list counts the output that the model keeps for it, a child does not. */
     uint64_t output = l->in_list && l->gives_rows
@@ -104,7 +110,7 @@ weft_status weft_check_describe(const weft_check_layer *l, weft_check_report *re
         {"activation_bytes", cost.activation_bytes, used.activation_bytes, false},
         {"scratch_bytes", cost.scratch_bytes, used.scratch_bytes, false},
         {"forward_flops", cost.forward_flops, used.flops[0], true},
-        {"backward_flops", cost.backward_flops, used.flops[1], true},
+        {"backward_flops", cost.backward_flops + redone, used.flops[1], true},
         {"tp_forward_bytes", cost.tp_forward_bytes, used.tp_bytes[0], false},
         {"tp_backward_bytes", cost.tp_backward_bytes, used.tp_bytes[1], false},
     };

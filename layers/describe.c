@@ -1,18 +1,5 @@
 #include "layers/describe.h"
 
-#include <string.h>
-
-size_t weft_piece_bytes(weft_dtype dtype, size_t d0, size_t d1)
-{
-    size_t bytes = d0 * d1 * weft_dtype_bytes(dtype);
-    return (bytes + WEFT_PIECE_BYTES - 1) / WEFT_PIECE_BYTES * WEFT_PIECE_BYTES;
-}
-
-static size_t or_else(int64_t value, int64_t otherwise)
-{
-    return (size_t)(value > 0 ? value : otherwise);
-}
-
 size_t weft_rotary_channels(size_t head_dim, double percent)
 {
     return (size_t)((double)head_dim * percent * (1 + 1e-12));
@@ -26,281 +13,213 @@ weft_dims weft_dims_of(const weft_model_options *o, const weft_shape *shape)
     d.rows = d.rows_full / (shape->sequence_parallel ? tp : 1);
     d.hidden = shape->hidden;
     d.heads_all = (size_t)o->num_attention_heads;
-    d.groups_all = or_else(o->num_query_groups, o->num_attention_heads);
-    d.head_dim = or_else(o->kv_channels, o->hidden_size / o->num_attention_heads);
+    d.groups_all = weft_or_else(o->num_query_groups, o->num_attention_heads);
+    d.head_dim = weft_or_else(o->kv_channels, o->hidden_size / o->num_attention_heads);
     if (o->position_embedding_type == WEFT_POSITION_ROPE)
         d.rotary = weft_rotary_channels(d.head_dim, o->rotary_percent);
     d.heads = d.heads_all / tp;
     d.groups = d.groups_all / tp;
     d.qkv = (d.heads + 2 * d.groups) * d.head_dim;
     d.gates = o->swiglu ? 2 : 1;
-    d.ffn_all = or_else(o->ffn_hidden_size, 4 * o->hidden_size);
+    d.ffn_all = weft_or_else(o->ffn_hidden_size, 4 * o->hidden_size);
     d.ffn = d.ffn_all / tp;
     d.vocab_rows = (shape->vocab + tp - 1) / tp;
     return d;
 }
 
-weft_moe_dims weft_moe_dims_of(const weft_model_options *o, const weft_shape *shape)
+/* --- parts that several layers have ---------------------------------------------------------- */
+
+static void describe_norm_params(const weft_model_options *o, const weft_shape *shape,
+                                 weft_layer_cost *out)
 {
-    weft_moe_dims d = {0};
-    bool by_tp = shape->binding == 0;
-    size_t all = shape->seq * shape->batch;
-    d.full = by_tp || shape->etp > 1 || shape->tp == 1;
-    d.exchange = !by_tp && shape->ep > 1;
-    d.summed = d.exchange && shape->etp > 1;
-    d.tokens = d.full ? all : all / (size_t)shape->tp;
-    d.experts = (size_t)o->num_experts;
-    d.local_experts = d.experts / (size_t)shape->ep;
-    d.gates = o->swiglu ? 2 : 1;
-    d.ffn_all =
-        or_else(o->moe_ffn_hidden_size, (int64_t)or_else(o->ffn_hidden_size, 4 * o->hidden_size));
-    d.ffn = d.ffn_all / (size_t)shape->etp;
-    if (shape->training && o->moe_expert_capacity_factor > 0) {
-        double share = (double)d.tokens * (double)o->moe_router_topk / (double)d.experts *
-                       o->moe_expert_capacity_factor;
-        d.capacity = (size_t)share;
-        if ((double)d.capacity < share)
-            d.capacity++;
-    }
-    return d;
+    size_t hidden = (size_t)o->hidden_size;
+    for (int i = 0; i < (o->normalization == WEFT_RMSNORM ? 1 : 2); i++) /* weight; bias */
+        weft_cost_parameter(
+            out, shape, shape->sequence_parallel ? WEFT_GRADIENT_DENSE_SUM : WEFT_GRADIENT_DENSE,
+            hidden, hidden);
 }
 
-void weft_layer_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
+static void describe_norm_stats(const weft_model_options *o, weft_layer_cost *out,
+                                const char *module, size_t rows)
 {
-    memset(out, 0, sizeof *out);
-    if (layer && layer->ops && layer->ops->describe)
-        layer->ops->describe(layer, shape, out);
+    for (int i = 0; i < (o->normalization == WEFT_RMSNORM ? 1 : 2); i++)
+        weft_cost_stash(out, module, WEFT_F32, rows, 1, WEFT_PHASE_WEIGHT_GRADIENT);
 }
 
-void weft_cost_add(weft_layer_cost *sum, const weft_layer_cost *other)
+static void describe_linear(const weft_shape *shape, weft_layer_cost *out, const char *module,
+                            size_t rows, size_t in, size_t width, bool bias)
 {
-    sum->num_params += other->num_params;
-    sum->local_params += other->local_params;
-    sum->param_bytes += other->param_bytes;
-    sum->activation_bytes += other->activation_bytes;
-    sum->forward_flops += other->forward_flops;
-    sum->backward_flops += other->backward_flops;
-    sum->tp_forward_bytes += other->tp_forward_bytes;
-    sum->tp_backward_bytes += other->tp_backward_bytes;
-    sum->ep_forward_bytes += other->ep_forward_bytes;
-    sum->ep_backward_bytes += other->ep_backward_bytes;
-    if (other->scratch_bytes > sum->scratch_bytes)
-        sum->scratch_bytes = other->scratch_bytes;
+    weft_cost_linear(out, shape, module, rows, in, width);
+    if (bias)
+        weft_cost_memory(out, WEFT_PHASE_WEIGHT_GRADIENT, module,
+                         rows * width * weft_dtype_bytes(shape->dtype), 1);
 }
 
-static void add_params(weft_layer_cost *cost, const weft_shape *shape, size_t global, size_t local)
+void weft_cost_activation(weft_layer_cost *out, const weft_shape *shape, size_t gates, size_t rows,
+                          size_t width, size_t kernels)
 {
-    cost->num_params += global;
-    cost->local_params += local;
-    cost->param_bytes += local * weft_dtype_bytes(shape->dtype);
+    size_t bytes = rows * width * weft_dtype_bytes(shape->dtype);
+    weft_cost_memory(out, WEFT_PHASE_FORWARD, "activation", (gates + 1) * bytes, kernels);
+    weft_cost_memory(out, WEFT_PHASE_RECOMPUTE, "activation", (gates + 1) * bytes, kernels);
+    weft_cost_memory(out, WEFT_PHASE_INPUT_GRADIENT, "activation", (2 * gates + 1) * bytes,
+                     kernels);
 }
 
-/* One direction of a region's boundary: all-reduce of the whole, or one reduce-scatter. */
-static size_t exit_bytes(const weft_shape *shape)
-{
-    if (shape->tp == 1)
-        return 0;
-    return shape->seq * shape->batch * shape->hidden * weft_dtype_bytes(shape->dtype);
-}
-
-/* The all-gather of rows that sequence parallelism enters with. */
-static size_t enter_bytes(const weft_shape *shape)
-{
-    return shape->sequence_parallel ? exit_bytes(shape) : 0;
-}
-
-/* The whole rows that sequence parallelism gathers into scratch, or a partial sum of them. */
-static size_t region_bytes(const weft_shape *shape)
-{
-    if (!shape->sequence_parallel)
-        return 0;
-    return weft_piece_bytes(shape->dtype, shape->seq * shape->batch, shape->hidden);
-}
-
-static size_t norm_params(const weft_model_options *o)
-{
-    return (size_t)o->hidden_size * (o->normalization == WEFT_RMSNORM ? 1 : 2);
-}
-
-static size_t norm_stats_bytes(const weft_model_options *o, size_t rows)
-{
-    return weft_piece_bytes(WEFT_F32, rows, 1) * (o->normalization == WEFT_RMSNORM ? 1 : 2);
-}
+/* --- embedding ------------------------------------------------------------------------------- */
 
 void weft_describe_embedding(const weft_model_options *o, const weft_shape *shape,
                              weft_layer_cost *out)
 {
-    memset(out, 0, sizeof *out);
     weft_dims d = weft_dims_of(o, shape);
-    add_params(out, shape, shape->vocab * d.hidden, d.vocab_rows * d.hidden);
-    if (o->position_embedding_type == WEFT_POSITION_LEARNED) {
-        size_t positions = or_else(o->max_position_embeddings, o->seq_length) * d.hidden;
-        add_params(out, shape, positions, positions);
+    bool learned = o->position_embedding_type == WEFT_POSITION_LEARNED;
+    bool tied = !o->untie_embeddings_and_output_weights && shape->pp > 1;
+    size_t positions = weft_or_else(o->max_position_embeddings, o->seq_length) * d.hidden;
+    size_t whole = d.rows_full * weft_row_bytes(shape), added = 2 * d.hidden * sizeof(float);
+    weft_cost_parameter(out, shape, tied ? WEFT_GRADIENT_EMBEDDING : WEFT_GRADIENT_DENSE,
+                        shape->vocab * d.hidden, d.vocab_rows * d.hidden);
+    if (learned)
+        weft_cost_parameter(out, shape, WEFT_GRADIENT_DENSE, positions, positions);
+
+    weft_cost_memory(out, WEFT_PHASE_FORWARD, "embedding", (learned ? 3 : 2) * whole, 1);
+    weft_cost_exit(out, shape, WEFT_PHASE_FORWARD);
+    weft_cost_stash(out, "embedding", shape->dtype, d.rows, d.hidden, WEFT_PHASE_WEIGHT_GRADIENT);
+
+    if (shape->training && o->hidden_dropout > 0) {
+        size_t bytes = 2 * d.rows * weft_row_bytes(shape);
+        weft_cost_memory(out, WEFT_PHASE_FORWARD, "dropout", bytes, 1);
+        weft_cost_memory(out, WEFT_PHASE_WEIGHT_GRADIENT, "dropout", bytes, 1);
+        weft_cost_scratch(out, shape, WEFT_PHASE_WEIGHT_GRADIENT, shape->dtype, d.rows, d.hidden);
     }
-    out->activation_bytes = weft_piece_bytes(shape->dtype, d.rows, d.hidden);
-    out->scratch_bytes = region_bytes(shape);
-    if (shape->training && o->hidden_dropout > 0)
-        out->scratch_bytes += weft_piece_bytes(shape->dtype, d.rows, d.hidden);
-    out->tp_forward_bytes = exit_bytes(shape);
-    out->tp_backward_bytes = enter_bytes(shape);
+    weft_cost_enter(out, shape, WEFT_PHASE_WEIGHT_GRADIENT);
+    weft_cost_memory(out, WEFT_PHASE_WEIGHT_GRADIENT, "embedding", whole + d.rows_full * added, 1);
+    if (learned)
+        weft_cost_memory(out, WEFT_PHASE_WEIGHT_GRADIENT, "positions", whole + shape->seq * added,
+                         1);
+}
+
+/* --- attention ------------------------------------------------------------------------------- */
+
+/* A product of all heads, one side of which is S x S: of scores causal attention makes half. */
+static void describe_scores(const weft_shape *shape, weft_layer_cost *out, weft_phase phase,
+                            const weft_dims *d, size_t n, size_t k, size_t count)
+{
+    count *= shape->batch * d->heads;
+    weft_cost_operation(out, &(weft_operation){.kind = WEFT_OPERATION_GEMM,
+                                               .phase = phase,
+                                               .module = "core_attention",
+                                               .dtype = shape->dtype,
+                                               .m = shape->seq,
+                                               .n = n,
+                                               .k = k,
+                                               .count = count,
+                                               .flops = shape->seq * n * k * count});
+}
+
+static void describe_rotary(const weft_shape *shape, weft_layer_cost *out, weft_phase phase,
+                            const weft_dims *d)
+{
+    size_t rotated = d->rows_full * (d->heads + d->groups) * d->rotary;
+    if (d->rotary > 0)
+        weft_cost_memory(out, phase, "rotary", 2 * rotated * weft_dtype_bytes(shape->dtype), 1);
 }
 
 void weft_describe_attention(const weft_model_options *o, const weft_shape *shape,
                              weft_layer_cost *out)
 {
-    memset(out, 0, sizeof *out);
     weft_dims d = weft_dims_of(o, shape);
-    size_t tp = (size_t)shape->tp, proj_in = d.heads * d.head_dim;
-    bool qkv_bias = !o->disable_bias_linear || o->add_qkv_bias;
-    add_params(out, shape, d.qkv * tp * (d.hidden + qkv_bias), d.qkv * (d.hidden + qkv_bias));
-    add_params(out, shape, d.hidden * proj_in * tp, d.hidden * proj_in);
-    if (!o->disable_bias_linear)
-        add_params(out, shape, d.hidden, d.hidden);
-    out->activation_bytes = weft_piece_bytes(shape->dtype, d.rows_full, d.qkv) +
-                            weft_piece_bytes(shape->dtype, d.rows_full, proj_in) +
-                            weft_piece_bytes(WEFT_F32, d.heads, d.rows_full);
-    out->scratch_bytes = (shape->training ? 3 : 2) * region_bytes(shape);
-    if (shape->training) /* the stashed pieces' gradients */
-        out->scratch_bytes += out->activation_bytes;
-    /* Scores and values count whole, causal or not, as model FLOPs usually do. */
-    out->forward_flops = 2 * d.rows_full * d.hidden * (d.qkv + proj_in) +
-                         4 * shape->batch * shape->seq * shape->seq * proj_in;
-    out->backward_flops = 2 * out->forward_flops;
-    out->tp_forward_bytes = enter_bytes(shape) + exit_bytes(shape);
-    out->tp_backward_bytes = 2 * enter_bytes(shape) + exit_bytes(shape);
+    size_t tp = (size_t)shape->tp, proj_in = d.heads * d.head_dim, seq = shape->seq;
+    bool bias = !o->disable_bias_linear, qkv_bias = bias || o->add_qkv_bias;
+    weft_cost_parameter(out, shape, WEFT_GRADIENT_DENSE, d.qkv * tp * d.hidden, d.qkv * d.hidden);
+    if (qkv_bias)
+        weft_cost_parameter(out, shape, WEFT_GRADIENT_DENSE, d.qkv * tp, d.qkv);
+    weft_cost_parameter(out, shape, WEFT_GRADIENT_DENSE, d.hidden * proj_in * tp,
+                        d.hidden * proj_in);
+    if (bias)
+        weft_cost_parameter(out, shape, WEFT_GRADIENT_DENSE, d.hidden, d.hidden);
+
+    describe_linear(shape, out, "linear_qkv", d.rows_full, d.hidden, d.qkv, qkv_bias);
+    describe_linear(shape, out, "linear_proj", d.rows_full, proj_in, d.hidden, bias);
+    weft_cost_enter(out, shape, WEFT_PHASE_FORWARD);
+    describe_rotary(shape, out, WEFT_PHASE_FORWARD, &d);
+    describe_scores(shape, out, WEFT_PHASE_FORWARD, &d, seq, d.head_dim, 1); /* QK */
+    describe_scores(shape, out, WEFT_PHASE_FORWARD, &d, d.head_dim, seq, 1); /* PV */
+    weft_cost_exit(out, shape, WEFT_PHASE_FORWARD);
+
+    weft_cost_enter(out, shape, WEFT_PHASE_INPUT_GRADIENT);
+    describe_scores(shape, out, WEFT_PHASE_RECOMPUTE, &d, seq, d.head_dim, 1);
+    describe_scores(shape, out, WEFT_PHASE_INPUT_GRADIENT, &d, seq, d.head_dim, 1); /* dP */
+    describe_scores(shape, out, WEFT_PHASE_INPUT_GRADIENT, &d, d.head_dim, seq, 3); /* dQ dK dV */
+    describe_rotary(shape, out, WEFT_PHASE_INPUT_GRADIENT, &d);
+    weft_cost_enter(out, shape, WEFT_PHASE_WEIGHT_GRADIENT);
+    weft_cost_exit(out, shape, WEFT_PHASE_INPUT_GRADIENT);
+
+    weft_cost_stash(out, "linear_qkv", shape->dtype, d.rows_full, d.qkv, WEFT_PHASE_INPUT_GRADIENT);
+    weft_cost_stash(out, "core_attention", shape->dtype, d.rows_full, proj_in,
+                    WEFT_PHASE_WEIGHT_GRADIENT);
+    weft_cost_stash(out, "core_attention", WEFT_F32, d.heads, d.rows_full,
+                    WEFT_PHASE_INPUT_GRADIENT);
+    /* their gradients; the last one's place is delta's */
+    weft_cost_scratch(out, shape, WEFT_PHASE_INPUT_GRADIENT, shape->dtype, d.rows_full, d.qkv);
+    weft_cost_scratch(out, shape, WEFT_PHASE_INPUT_GRADIENT, shape->dtype, d.rows_full, proj_in);
+    weft_cost_scratch(out, shape, WEFT_PHASE_INPUT_GRADIENT, WEFT_F32, d.heads, d.rows_full);
 }
+
+/* --- MLP ------------------------------------------------------------------------------------- */
 
 void weft_describe_mlp(const weft_model_options *o, const weft_shape *shape, size_t ffn_all,
                        weft_layer_cost *out)
 {
-    memset(out, 0, sizeof *out);
     weft_dims d = weft_dims_of(o, shape);
-    size_t bias = o->disable_bias_linear ? 0 : 1, ffn = ffn_all / (size_t)shape->tp;
-    add_params(out, shape, d.gates * ffn_all * (d.hidden + bias),
-               d.gates * ffn * (d.hidden + bias));
-    add_params(out, shape, d.hidden * (ffn_all + bias), d.hidden * (ffn + bias));
-    out->activation_bytes = weft_piece_bytes(shape->dtype, d.rows_full, d.gates * ffn);
-    out->scratch_bytes = (shape->training ? 3 : 2) * region_bytes(shape) +
-                         weft_piece_bytes(shape->dtype, d.rows_full, ffn);
-    out->forward_flops = 2 * d.rows_full * d.hidden * ffn * (d.gates + 1);
-    out->backward_flops = 2 * out->forward_flops;
-    out->tp_forward_bytes = enter_bytes(shape) + exit_bytes(shape);
-    out->tp_backward_bytes = 2 * enter_bytes(shape) + exit_bytes(shape);
+    bool bias = !o->disable_bias_linear;
+    size_t ffn = ffn_all / (size_t)shape->tp, up = d.gates * ffn, up_all = d.gates * ffn_all;
+    weft_cost_parameter(out, shape, WEFT_GRADIENT_DENSE, up_all * d.hidden, up * d.hidden);
+    if (bias)
+        weft_cost_parameter(out, shape, WEFT_GRADIENT_DENSE, up_all, up);
+    weft_cost_parameter(out, shape, WEFT_GRADIENT_DENSE, d.hidden * ffn_all, d.hidden * ffn);
+    if (bias)
+        weft_cost_parameter(out, shape, WEFT_GRADIENT_DENSE, d.hidden, d.hidden);
+
+    describe_linear(shape, out, "linear_fc1", d.rows_full, d.hidden, up, bias);
+    weft_cost_activation(out, shape, d.gates, d.rows_full, ffn, 1);
+    describe_linear(shape, out, "linear_fc2", d.rows_full, ffn, d.hidden, bias);
+    weft_cost_enter(out, shape, WEFT_PHASE_FORWARD);
+    weft_cost_exit(out, shape, WEFT_PHASE_FORWARD);
+    weft_cost_enter(out, shape, WEFT_PHASE_INPUT_GRADIENT);
+    weft_cost_enter(out, shape, WEFT_PHASE_WEIGHT_GRADIENT);
+    weft_cost_exit(out, shape, WEFT_PHASE_INPUT_GRADIENT);
+
+    weft_cost_stash(out, "linear_fc1", shape->dtype, d.rows_full, up, WEFT_PHASE_WEIGHT_GRADIENT);
+    weft_cost_scratch(out, shape, WEFT_PHASE_FORWARD, shape->dtype, d.rows_full, ffn);
+    weft_cost_scratch(out, shape, WEFT_PHASE_INPUT_GRADIENT, shape->dtype, d.rows_full, ffn);
 }
 
-/* How the rows of one rank lie in the rings of an MoE layer's program (schedule/moe_layer.h). */
-typedef struct moe_rings {
-    size_t all, most;           /* rows of all partitions, of the largest */
-    size_t input, middle, home; /* rows of T_DI's ring, which dT_DO's and dT_DI's equal, of T_M's,
-                                   of the rows being sent */
-    size_t kept;                /* rows of T_DI and T_M that stay from forward to backward */
-    bool resent;                /* backward sends the rows again */
-} moe_rings;
-
-static moe_rings moe_rings_of(const weft_moe_dims *d, const weft_shape *shape, size_t rows)
-{
-    size_t n = d->exchange && shape->moe_partitions > 1 ? (size_t)shape->moe_partitions : 1;
-    bool reuse = d->exchange && shape->moe_reuse > 0;
-    moe_rings r = {.all = rows, .most = (rows + n - 1) / n};
-    r.input = reuse && n > 2 ? 2 * r.most : rows;
-    r.middle = reuse ? r.most : rows;
-    r.home = d->exchange ? r.input : 0;
-    r.kept = reuse ? 0 : rows;
-    r.resent = reuse && (shape->moe_reuse == 2 || shape->moe_reuse == 4);
-    return r;
-}
-
-/* Scratch of the pass's larger half. */
-static size_t moe_scratch_bytes(const weft_model_options *o, const weft_shape *shape,
-                                const weft_moe_dims *d, const moe_rings *r)
-{
-    bool reorder = d->exchange && d->local_experts > 1;
-    size_t hidden = shape->hidden;
-    size_t input = weft_piece_bytes(shape->dtype, r->input, hidden);
-    size_t home = weft_piece_bytes(shape->dtype, r->home, hidden);
-    size_t ordered = reorder ? weft_piece_bytes(shape->dtype, r->most, hidden) : 0;
-    size_t bytes = weft_piece_bytes(shape->dtype, r->most, d->ffn) + ordered;
-    if (r->kept == 0)
-        bytes += input + weft_piece_bytes(shape->dtype, r->middle, d->gates * d->ffn);
-    size_t forward = home + (d->exchange ? input : 0);
-    size_t backward = (d->exchange ? 2 * input : 0) + ordered + (r->resent ? home : 0);
-    bytes += shape->training && backward > forward ? backward : forward;
-    if (d->full)
-        bytes += (shape->training ? 3 : 2) * region_bytes(shape);
-    if (shape->training) {
-        bytes += weft_piece_bytes(WEFT_F32, d->tokens, (size_t)o->moe_router_topk) +
-                 weft_piece_bytes(WEFT_F32, d->tokens, d->experts);
-        if (shape->dtype != WEFT_F32)
-            bytes += weft_piece_bytes(WEFT_F32, d->tokens, shape->hidden) +
-                     weft_piece_bytes(shape->dtype, d->tokens, d->experts);
-    }
-    if (o->moe_shared_expert_intermediate_size > 0) {
-        weft_layer_cost shared;
-        weft_describe_mlp(o, shape, (size_t)o->moe_shared_expert_intermediate_size, &shared);
-        bytes += shared.scratch_bytes +
-                 weft_piece_bytes(shape->dtype, weft_dims_of(o, shape).rows, shape->hidden);
-    }
-    return bytes;
-}
-
-void weft_describe_moe(const weft_model_options *o, const weft_shape *shape, weft_layer_cost *out)
-{
-    memset(out, 0, sizeof *out);
-    weft_moe_dims d = weft_moe_dims_of(o, shape);
-    size_t hidden = shape->hidden, topk = (size_t)o->moe_router_topk;
-    size_t bytes = weft_dtype_bytes(shape->dtype);
-    size_t choices = d.tokens * topk;
-    if (d.capacity > 0 && d.experts * d.capacity < choices)
-        choices = d.experts * d.capacity;
-    /* Balanced: an exchange brings as many rows as it takes away; without one this rank keeps its
-     * experts' share of the choices. */
-    size_t rows = d.exchange ? choices : choices / (size_t)shape->ep;
-    moe_rings rings = moe_rings_of(&d, shape, rows);
-    add_params(out, shape, d.experts * hidden, d.experts * hidden);
-    add_params(out, shape, d.experts * hidden * d.ffn_all * (d.gates + 1),
-               d.local_experts * hidden * d.ffn * (d.gates + 1));
-    out->activation_bytes = 2 * weft_piece_bytes(WEFT_F32, d.tokens, d.experts) +
-                            4 * weft_piece_bytes(WEFT_F32, d.tokens, topk) +
-                            weft_piece_bytes(shape->dtype, rows, hidden) +
-                            weft_piece_bytes(shape->dtype, rings.kept, hidden) +
-                            weft_piece_bytes(shape->dtype, rings.kept, d.gates * d.ffn);
-    out->scratch_bytes = moe_scratch_bytes(o, shape, &d, &rings);
-    out->forward_flops =
-        2 * d.tokens * d.experts * hidden + 2 * rows * hidden * d.ffn * (d.gates + 1);
-    out->backward_flops = 2 * out->forward_flops;
-    if (d.exchange) {
-        size_t n = shape->moe_partitions > 1 ? (size_t)shape->moe_partitions : 1;
-        size_t times = d.summed ? 3 : 2; /* the sum over ETP is one more */
-        out->ep_forward_bytes = times * rows * hidden * bytes + n * d.experts * sizeof(int64_t);
-        out->ep_backward_bytes = (times + rings.resent) * rows * hidden * bytes;
-    }
-    if (shape->moe_reuse >= 3 && d.exchange) /* the first linear layer again */
-        out->backward_flops += 2 * rows * hidden * d.ffn * d.gates;
-    if (d.summed) {
-        out->tp_forward_bytes = enter_bytes(shape);
-        out->tp_backward_bytes = 2 * enter_bytes(shape);
-    } else if (d.full) {
-        out->tp_forward_bytes = enter_bytes(shape) + exit_bytes(shape);
-        out->tp_backward_bytes = 2 * enter_bytes(shape) + exit_bytes(shape);
-    } else if (shape->tp > 1) {
-        size_t slices = shape->sequence_parallel ? 0 : exit_bytes(shape);
-        out->tp_forward_bytes = (2 * d.experts + 1) * sizeof(float) + slices;
-        out->tp_backward_bytes = slices;
-    }
-}
+/* --- block ----------------------------------------------------------------------------------- */
 
 void weft_describe_block(const weft_model_options *o, const weft_shape *shape, weft_layer_cost *out)
 {
-    memset(out, 0, sizeof *out);
-    weft_dims d = weft_dims_of(o, shape);
-    add_params(out, shape, 2 * norm_params(o), 2 * norm_params(o));
-    /* the sum between attention and MLP, and the block's own output */
-    out->activation_bytes =
-        2 * weft_piece_bytes(shape->dtype, d.rows, d.hidden) + 2 * norm_stats_bytes(o, d.rows);
-    if (shape->training)
-        out->scratch_bytes =
-            (o->hidden_dropout > 0 ? 2 : 1) * weft_piece_bytes(shape->dtype, d.rows, d.hidden);
+    static const char *const norms[] = {"input_layernorm", "pre_mlp_layernorm"};
+    size_t rows = weft_dims_of(o, shape).rows, bytes = rows * weft_row_bytes(shape);
+    bool drops = shape->training && o->hidden_dropout > 0;
+    for (int i = 0; i < 2; i++) {
+        describe_norm_params(o, shape, out);
+        describe_norm_stats(o, out, norms[i], rows);
+        /* the second one sums x and attention's output, too */
+        weft_cost_memory(out, WEFT_PHASE_FORWARD, norms[i], (i == 0 ? 2 : 4) * bytes, 1);
+        weft_cost_memory(out, WEFT_PHASE_RECOMPUTE, norms[i], 2 * bytes, 1);
+        weft_cost_memory(out, WEFT_PHASE_INPUT_GRADIENT, norms[i], 4 * bytes, 1);
+        weft_cost_scratch(out, shape, WEFT_PHASE_INPUT_GRADIENT, shape->dtype,
+                          i == 0 || drops ? rows : 0, shape->hidden);
+    }
+    weft_cost_memory(out, WEFT_PHASE_FORWARD, drops ? "dropout" : "residual", 3 * bytes, 1);
+    if (drops) {
+        weft_cost_memory(out, WEFT_PHASE_FORWARD, "dropout", 2 * bytes, 1);
+        weft_cost_memory(out, WEFT_PHASE_INPUT_GRADIENT, "dropout", 4 * bytes, 2);
+    }
+    weft_cost_stash(out, "middle", shape->dtype, rows, shape->hidden, WEFT_PHASE_WEIGHT_GRADIENT);
+    weft_cost_stash(out, "output", shape->dtype, rows, shape->hidden, WEFT_PHASE_WEIGHT_GRADIENT);
 }
+
+/* --- head ------------------------------------------------------------------------------------ */
 
 size_t weft_head_chunk_rows(const weft_shape *shape)
 {
@@ -310,32 +229,54 @@ size_t weft_head_chunk_rows(const weft_shape *shape)
     return shape->training && rows > most ? most : rows;
 }
 
+/* A chunk's logits and loss, `count` times; in training their gradients, too. */
+static void describe_chunks(const weft_shape *shape, weft_layer_cost *out, size_t vocab,
+                            size_t rows, size_t count)
+{
+    const weft_phase phase = WEFT_PHASE_FORWARD;
+    const char *name = "output_layer";
+    size_t hidden = shape->hidden, bytes = count * rows * vocab * weft_dtype_bytes(shape->dtype);
+    size_t reads = shape->tp > 1 ? 2 : 1; /* the largest logit, then the sum; or both at once */
+    weft_cost_gemm(out, phase, name, shape->dtype, rows, vocab, hidden, count);
+    weft_cost_memory(out, phase, "loss", reads * bytes, (reads + 1) * count);
+    if (shape->tp > 1) { /* the largest; the sum and the label's */
+        weft_cost_collective(out, phase, "loss", WEFT_AXIS_TP, WEFT_COLLECTIVE_ALL_REDUCE,
+                             3 * count * rows * sizeof(float), 2 * count);
+    }
+    if (!shape->training)
+        return;
+    weft_cost_memory(out, phase, "loss", 2 * bytes, count);
+    weft_cost_gemm(out, phase, name, shape->dtype, vocab, hidden, rows, count);
+    weft_cost_gemm(out, phase, name, shape->dtype, rows, hidden, vocab, count);
+}
+
 void weft_describe_head(const weft_model_options *o, const weft_shape *shape, weft_layer_cost *out)
 {
-    memset(out, 0, sizeof *out);
     weft_dims d = weft_dims_of(o, shape);
-    add_params(out, shape, norm_params(o), norm_params(o));
+    size_t chunk = weft_head_chunk_rows(shape), bytes = d.rows * weft_row_bytes(shape);
+    describe_norm_params(o, shape, out);
     if (o->untie_embeddings_and_output_weights)
-        add_params(out, shape, shape->vocab * d.hidden, d.vocab_rows * d.hidden);
+        weft_cost_parameter(out, shape, WEFT_GRADIENT_DENSE, shape->vocab * d.hidden,
+                            d.vocab_rows * d.hidden);
     else if (shape->pp > 1) /* a copy of the first stage's */
-        add_params(out, shape, 0, d.vocab_rows * d.hidden);
-    size_t chunk = weft_head_chunk_rows(shape);
-    size_t logits_bytes = weft_piece_bytes(shape->dtype, chunk, d.vocab_rows);
-    out->activation_bytes = norm_stats_bytes(o, d.rows);
-    out->scratch_bytes =
-        weft_piece_bytes(WEFT_F32, chunk, 1) + weft_piece_bytes(WEFT_F32, 2, chunk);
-    out->forward_flops = 2 * d.rows_full * d.hidden * d.vocab_rows;
-    out->tp_forward_bytes = enter_bytes(shape);
-    if (shape->tp > 1)
-        out->tp_forward_bytes += 3 * d.rows_full * sizeof(float);
-    if (!shape->training) {
-        out->activation_bytes += logits_bytes;
-        out->scratch_bytes += region_bytes(shape);
+        weft_cost_parameter(out, shape, WEFT_GRADIENT_EMBEDDING, 0, d.vocab_rows * d.hidden);
+
+    weft_cost_memory(out, WEFT_PHASE_FORWARD, "final_layernorm", 2 * bytes, 1);
+    weft_cost_memory(out, WEFT_PHASE_INPUT_GRADIENT, "final_layernorm", 3 * bytes, 1);
+    describe_norm_stats(o, out, "final_layernorm", d.rows);
+    weft_cost_enter(out, shape, WEFT_PHASE_FORWARD);
+    describe_chunks(shape, out, d.vocab_rows, chunk, d.rows_full / chunk);
+    if (d.rows_full % chunk > 0)
+        describe_chunks(shape, out, d.vocab_rows, d.rows_full % chunk, 1);
+    weft_cost_scratch(out, shape, WEFT_PHASE_FORWARD, WEFT_F32, chunk, 1);
+    weft_cost_scratch(out, shape, WEFT_PHASE_FORWARD, WEFT_F32, 2, chunk);
+    if (!shape->training) { /* who asks for logits gets them whole */
+        weft_cost_stash(out, "output_layer", shape->dtype, chunk, d.vocab_rows,
+                        WEFT_PHASE_WEIGHT_GRADIENT);
         return;
     }
-    /* Forward makes the gradients too. */
-    out->activation_bytes += weft_piece_bytes(shape->dtype, d.rows, d.hidden);
-    out->scratch_bytes += logits_bytes + 2 * region_bytes(shape);
-    out->forward_flops *= 3;
-    out->tp_forward_bytes += exit_bytes(shape);
+    weft_cost_scratch(out, shape, WEFT_PHASE_FORWARD, shape->dtype, chunk, d.vocab_rows);
+    weft_cost_exit(out, shape, WEFT_PHASE_FORWARD);
+    /* the gradient of the norm's output */
+    weft_cost_stash(out, "output_layer", shape->dtype, d.rows, d.hidden, WEFT_PHASE_INPUT_GRADIENT);
 }

@@ -1,13 +1,24 @@
-/* Costs of Weft's layers as pure functions of options and shape: no device, no communicator. The
- * planner links these without MPI; tests hold them equal to what a pass really used. */
+/* What Weft's layers say of themselves, as pure functions of options and shape: no device, no
+ * communicator. It links without MPI; tests hold it equal to what a pass really used. */
 #ifndef WEFT_LAYERS_DESCRIBE_H
 #define WEFT_LAYERS_DESCRIBE_H
 
+#include <weft/describe.h>
 #include <weft/model.h>
 
 /* Every stash and scratch piece is rounded up to this. */
 enum { WEFT_PIECE_BYTES = 64 };
 size_t weft_piece_bytes(weft_dtype dtype, size_t d0, size_t d1);
+/* A row of hidden states. */
+static inline size_t weft_row_bytes(const weft_shape *shape)
+{
+    return shape->hidden * weft_dtype_bytes(shape->dtype);
+}
+/* An option, or what its 0 means. */
+static inline size_t weft_or_else(int64_t value, int64_t otherwise)
+{
+    return (size_t)(value > 0 ? value : otherwise);
+}
 
 /* Local sizes that layers and describe share. */
 typedef struct weft_dims {
@@ -40,21 +51,47 @@ typedef struct weft_moe_dims {
 } weft_moe_dims;
 weft_moe_dims weft_moe_dims_of(const weft_model_options *options, const weft_shape *shape);
 
+/* A layer's list: what its `describe` says, entry by entry. */
+typedef struct weft_description {
+    weft_layer_cost cost; /* the sums */
+    weft_operation *operations;
+    weft_kept *kept; /* in order, as held */
+    weft_held *held;
+    int num_operations, num_kept, num_held;
+    bool coarse;       /* the layer, or a child, filled sums itself: the list is not all of them */
+    bool lacks_memory; /* while it is made */
+    weft_dtype dtype;
+} weft_description;
+/* Asks a layer, its children included. weft_description_release frees. Pure. WEFT_MEMORY. */
+weft_status weft_description_of(const weft_layer *layer, const weft_shape *shape,
+                                weft_description *out) WEFT_CHECKED;
+void weft_description_release(weft_description *description);
+/* Its sums alone. */
+void weft_layer_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out);
+/* The list of what has no layer: all that describes itself into out->cost between the two. */
+void weft_description_begin(weft_description *out, const weft_shape *shape);
+weft_status weft_description_end(weft_description *out) WEFT_CHECKED;
+
+/* 2mnk of each product of a GEMM, as model FLOPs count them. */
+uint64_t weft_operation_model_flops(const weft_operation *operation);
+
+/* What Weft's layers say, added to *out: zeroed, or a description's. */
 void weft_describe_embedding(const weft_model_options *, const weft_shape *, weft_layer_cost *out);
 void weft_describe_attention(const weft_model_options *, const weft_shape *, weft_layer_cost *out);
 /* ffn: global width. */
 void weft_describe_mlp(const weft_model_options *, const weft_shape *, size_t ffn,
                        weft_layer_cost *out);
+/* With the shared expert. */
 void weft_describe_moe(const weft_model_options *, const weft_shape *, weft_layer_cost *out);
-/* The block's own norms, sums and output, without its children. Its scratch stands beside theirs.
- */
+/* The block's own norms, sums and output, without its children (weft_cost_child). */
 void weft_describe_block(const weft_model_options *, const weft_shape *, weft_layer_cost *out);
 /* Rows of logits that the head holds at a time. */
 size_t weft_head_chunk_rows(const weft_shape *shape);
 void weft_describe_head(const weft_model_options *, const weft_shape *, weft_layer_cost *out);
-/* Cost of a layer (with its children) for this shape. Nothing where it cannot say: its registration
- * refuses it. Pure. */
-void weft_layer_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out);
+/* An activation function of rows of `width`: forward, once more in backward, since its output is
+ * not kept, and its own backward; `kernels` each. */
+void weft_cost_activation(weft_layer_cost *out, const weft_shape *shape, size_t gates, size_t rows,
+                          size_t width, size_t kernels);
 /* Adds all but scratch, which layers use one after the other: the larger one counts. */
 void weft_cost_add(weft_layer_cost *sum, const weft_layer_cost *other);
 

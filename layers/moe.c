@@ -26,11 +26,6 @@ static void moe_describe(const weft_layer *layer, const weft_shape *shape, weft_
 {
     const weft_moe *m = (const weft_moe *)layer;
     weft_describe_moe(&m->common.options, shape, out);
-    if (m->shared) {
-        weft_layer_cost child;
-        weft_layer_describe(m->shared, shape, &child);
-        weft_cost_add(out, &child);
-    }
 }
 
 static weft_status moe_init(weft_layer *layer, weft_build *build)

@@ -68,7 +68,9 @@ typedef struct weft_shape {
     size_t logit_rows; /* training: rows whose logits exist at a time; 0: 256 */
 } weft_shape;
 
-/* Per rank, per micro-batch. FLOPs count 2mnk a GEMM. Communication volumes are bytes passed to
+/* Per rank, per micro-batch: the sums of what a layer lists (<weft/describe.h>), or filled by the
+ * layer itself. FLOPs are the model's: 2mnk a GEMM, attention whole, causal or not, nothing that is
+ * made anew. Communication volumes are bytes passed to
  * the named group's collectives (of a gather, what all ranks give), forward and backward. For MoE:
  * balanced routing. Activations and scratch are sums of pieces, each rounded up to 64 bytes. May
  * grow at its end: describe gets it zeroed. */
@@ -81,6 +83,10 @@ typedef struct weft_layer_cost {
     uint64_t forward_flops, backward_flops;
     uint64_t tp_forward_bytes, tp_backward_bytes;
     uint64_t ep_forward_bytes, ep_backward_bytes;
+    struct weft_layer_scratch { /* the library's: in forward, in backward */
+        uint64_t own[2], child[2];
+    } scratch;
+    struct weft_description *list; /* the library's: what weft_cost_... add up; NULL: sums alone */
 } weft_layer_cost;
 
 /* What a layer can do. Functions up to destroy are required, and the facts of a first and a last

@@ -1,5 +1,5 @@
 /* Operations: what a layer does with one micro-batch, as a list that can be summed, priced and held
- * against what a pass really did. Pure data. */
+ * against what a pass really did. Pure data. describe.h has the functions that make the list. */
 #ifndef WEFT_OPERATION_H
 #define WEFT_OPERATION_H
 
@@ -8,8 +8,8 @@
 #include "mesh.h"
 #include "tensor.h"
 
-/* When: backward is input gradient and weight gradient. RECOMPUTE: again before backward, where the
- * layer makes something anew. name, text */
+/* When. What forward does is FORWARD, whatever it is for: a head may make gradients there. A
+ * pass's backward is the other three; RECOMPUTE: what backward makes anew. name, text */
 #define WEFT_PHASE_LIST(X)                                                                         \
     X(FORWARD, "forward")                                                                          \
     X(INPUT_GRADIENT, "input gradient")                                                            \
@@ -24,7 +24,7 @@ typedef enum weft_phase {
 
 typedef enum weft_operation_kind {
     WEFT_OPERATION_GEMM,
-    WEFT_OPERATION_MEMORY,     /* bound by memory: norms, activations, sums, copies */
+    WEFT_OPERATION_MEMORY,     /* bound by memory: norms, activations, sums, choices of rows */
     WEFT_OPERATION_COLLECTIVE, /* over the ranks of an axis */
     WEFT_NUM_OPERATION_KINDS
 } weft_operation_kind;
@@ -38,20 +38,45 @@ typedef enum weft_collective {
     WEFT_NUM_COLLECTIVES
 } weft_collective;
 
-/* Of one rank. May grow at its end. */
+/* Of one rank; for MoE layers with balanced routing. May grow at its end. */
 typedef struct weft_operation {
     weft_operation_kind kind;
     weft_phase phase;
-    const char *module; /* "qkv", "core_attn", "router", ...: static */
-    weft_dtype dtype;
-    uint64_t m, n, k, count; /* GEMM: count products [m, k] x [k, n] */
-    uint64_t flops;          /* executed: 2mnk times count, half of it where causal attention skips
-                                what it masks */
-    uint64_t bytes;   /* MEMORY: read and written. COLLECTIVE: of the buffer that is passed to
-                         the group (of a gather, what all ranks give) */
-    uint64_t kernels; /* MEMORY: launches */
-    weft_axis axis;   /* COLLECTIVE */
+    const char *module; /* "linear_qkv", "core_attention", ...: static */
+    weft_dtype dtype;   /* GEMM: of the operands */
+    uint64_t m, n, k;   /* GEMM: [m, k] times [k, n] */
+    uint64_t groups;    /* GEMM: 0, or the matrices of one launch that share the m rows (of weight
+                           gradients: the k rows) */
+    uint64_t count;     /* products, kernels, collectives */
+    uint64_t flops;     /* GEMM: that are executed, of all: 2mnk each, half of it where causal
+                           attention skips what it masks */
+    uint64_t bytes;     /* of all. MEMORY: of matrices with a row a token, each as often as it is
+                           read and written; vectors do not count. COLLECTIVE: of the buffer that is
+                           passed to the group (of a gather and a scatter, what all ranks give) */
+    weft_axis axis;     /* COLLECTIVE */
     weft_collective collective;
 } weft_operation;
+
+/* A piece of memory that a layer stashes. May grow at its end. */
+typedef struct weft_kept {
+    const char *module; /* static */
+    uint64_t bytes;
+    weft_phase until; /* INPUT_GRADIENT or WEIGHT_GRADIENT needs it last */
+} weft_kept;
+
+/* Over which ranks a parameter's gradient is summed. */
+typedef enum weft_gradient_group {
+    WEFT_GRADIENT_DENSE,     /* dp x cp */
+    WEFT_GRADIENT_DENSE_SUM, /* and over tp first: spec.sum_over_tp */
+    WEFT_GRADIENT_EMBEDDING, /* and over the stages that hold a copy: a tied embedding, pp > 1 */
+    WEFT_GRADIENT_EXPERT,    /* edp */
+    WEFT_NUM_GRADIENT_GROUPS
+} weft_gradient_group;
+
+/* A parameter. May grow at its end. */
+typedef struct weft_held {
+    weft_gradient_group group;
+    uint64_t global, local; /* elements; global 0: a copy */
+} weft_held;
 
 #endif

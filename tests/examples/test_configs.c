@@ -31,23 +31,18 @@ enum { NUM_WANTED = sizeof wanted / sizeof *wanted };
 /* The stack that the options describe, counted by what its layers say of themselves. */
 static uint64_t count_params(const weft_model_options *options, const weft_shape *shape)
 {
-    weft_layer_cost cost;
-    uint64_t sum = 0;
+    weft_layer_cost cost = {0};
     weft_describe_embedding(options, shape, &cost);
-    sum += cost.num_params;
     for (int64_t i = 0; i < options->num_layers; i++) {
         weft_describe_block(options, shape, &cost);
-        sum += cost.num_params;
         weft_describe_attention(options, shape, &cost);
-        sum += cost.num_params;
         if (weft_model_is_moe_layer(options, i))
             weft_describe_moe(options, shape, &cost);
         else
             weft_describe_mlp(options, shape, (size_t)options->ffn_hidden_size, &cost);
-        sum += cost.num_params;
     }
     weft_describe_head(options, shape, &cost);
-    return sum + cost.num_params;
+    return cost.num_params;
 }
 
 static void check_file(const char *path, int w)

@@ -7,6 +7,7 @@
 #include "layers/describe.h"
 #include "tests/expect.h"
 #include "tests/layers/rig.h"
+#include "tests/layers/used.h"
 
 typedef struct cost_case {
     const char *name, *json;
@@ -68,6 +69,7 @@ static const cost_case moe_cases[] = {
 typedef struct costs {
     uint64_t num_params, local_params, param_bytes, activation_bytes, scratch_bytes;
     uint64_t flops[2], tp_bytes[2], ep_bytes[2]; /* forward, backward */
+    used_half done[2];
 } costs;
 
 static const struct {
@@ -122,12 +124,16 @@ static void measure(harness *h, const int32_t *tokens, const int32_t *labels, co
     memset(out, 0, sizeof *out);
     measure_parameters(h->model, out);
     for (int stop = 0; stop < 3; stop++) {
+        if (stop > 0)
+            used_begin();
         if (stop == 1)
             EXPECT_OK(weft_model_forward(h->model, 0, &micro_batch, h->lane, NULL, NULL));
         if (stop == 2)
             EXPECT_OK(weft_model_backward(h->model, 0, h->lane, NULL, NULL, NULL, NULL));
         EXPECT_OK(weft_lane_sync(h->lane));
         EXPECT_OK(weft_comm_barrier(h->world));
+        if (stop > 0)
+            used_end(&out->done[stop - 1]);
         for (int kind = 0; kind < 3; kind++)
             at[stop][kind] = total(kind);
     }
@@ -144,27 +150,38 @@ static void measure(harness *h, const int32_t *tokens, const int32_t *labels, co
  * in a rig the rows at both sides of the layer. */
 static void expected(const cost_case *c, const harness *h, int first, int end, costs *out)
 {
-    weft_layer_cost sum = {0}, cost;
+    weft_layer_cost sum = {0};
+    uint64_t redone = 0; /* GEMMs of kernels, not attention's own */
     const weft_shape *shape = weft_model_get_shape(h->model);
+    memset(out, 0, sizeof *out);
     for (int i = first; i < end; i++) {
-        weft_layer_describe(weft_model_layer(h->model, i), shape, &cost);
-        weft_cost_add(&sum, &cost);
+        weft_description d;
+        EXPECT_OK(weft_description_of(weft_model_layer(h->model, i), shape, &d));
+        EXPECT(!d.coarse, "layer %d of %s is coarse", i, c->name);
+        weft_cost_add(&sum, &d.cost);
+        for (int half = 0; half < 2; half++)
+            used_add_listed(&out->done[half], &d, half == 0);
+        for (int o = 0; o < d.num_operations; o++)
+            if (d.operations[o].phase == WEFT_PHASE_RECOMPUTE && d.operations[o].groups > 0)
+                redone += d.operations[o].flops;
+        weft_description_release(&d);
     }
     const weft_mesh *mesh = &h->groups.mesh;
     size_t rows = h->tokens / (size_t)(mesh->sequence_parallel ? mesh->tp : 1);
     size_t piece = weft_piece_bytes(shape->dtype, rows, shape->hidden);
     uint64_t width = (uint64_t)(h->options.num_attention_heads * h->options.kv_channels / mesh->tp);
     uint64_t scores = 4 * (uint64_t)c->attentions * shape->batch * shape->seq * shape->seq * width;
-    *out = (costs){
-        .num_params = sum.num_params,
-        .local_params = sum.local_params,
-        .param_bytes = sum.param_bytes,
-        .activation_bytes = sum.activation_bytes + (c->layer ? (c->has_output ? 1 : 2) * piece : 0),
-        .scratch_bytes = sum.scratch_bytes + 3 * piece,
-        .flops = {sum.forward_flops - scores, sum.backward_flops - 2 * scores},
-        .tp_bytes = {sum.tp_forward_bytes, sum.tp_backward_bytes},
-        .ep_bytes = {sum.ep_forward_bytes, sum.ep_backward_bytes},
-    };
+    out->num_params = sum.num_params;
+    out->local_params = sum.local_params;
+    out->param_bytes = sum.param_bytes;
+    out->activation_bytes = sum.activation_bytes + (c->layer ? (c->has_output ? 1 : 2) * piece : 0);
+    out->scratch_bytes = sum.scratch_bytes + 3 * piece;
+    out->flops[0] = sum.forward_flops - scores;
+    out->flops[1] = sum.backward_flops - 2 * scores + redone;
+    out->tp_bytes[0] = sum.tp_forward_bytes;
+    out->tp_bytes[1] = sum.tp_backward_bytes;
+    out->ep_bytes[0] = sum.ep_forward_bytes;
+    out->ep_bytes[1] = sum.ep_backward_bytes;
 }
 
 static void compare(const cost_case *c, const char *mesh, weft_dtype dtype, const costs *got,
@@ -227,6 +244,10 @@ static void check_named(const cost_case *c, weft_comm *part, const char *mesh, c
         balance(&r, x);
         r.x = x;
         r.dy = x + of->tokens * r.hidden;
+        used_ignore(x, 2 * of->tokens * r.hidden * sizeof *x);
+        used_ignore(r.y, r.rows * r.hidden * sizeof *r.y);
+        used_ignore(r.dx, r.rows * r.hidden * sizeof *r.dx);
+        used_ignore(NULL, 0);
     }
     measure(of, tokens, tokens, &got);
     const weft_model *model = of->model;
@@ -234,6 +255,14 @@ static void check_named(const cost_case *c, weft_comm *part, const char *mesh, c
            "%s on %s: what was reserved did not do", c->name, mesh);
     expected(c, of, 0, weft_model_num_layers(of->model), &wanted);
     compare(c, name, dtype, &got, &wanted, sizeof fields / sizeof *fields);
+    bool all =
+        of->groups.coords.at[WEFT_AXIS_TP] == 0; /* it alone counts the loss, and positions */
+    for (int half = 0; half < 2; half++) {
+        char what[160];
+        snprintf(what, sizeof what, "%s in %s on %s, %s", c->name, weft_dtype_text(dtype), name,
+                 half ? "backward" : "forward");
+        used_compare(&got.done[half], &wanted.done[half], all, what);
+    }
     free(x);
     if (c->layer)
         rig_release(&r);
@@ -317,13 +346,48 @@ static void check_logit_rows(void)
                         .dtype = WEFT_BF16,
                         .training = true};
     for (int i = 0; i < 3; i++) {
-        weft_layer_cost cost;
+        weft_layer_cost cost = {0};
         shape.logit_rows = limits[i];
         weft_describe_head(&o, &shape, &cost);
         EXPECT(weft_head_chunk_rows(&shape) == rows[i], "%zu rows", weft_head_chunk_rows(&shape));
         EXPECT(cost.scratch_bytes == rows[i] * (64 * 2 + 3 * 4), "%zu rows: %zu bytes", rows[i],
                (size_t)cost.scratch_bytes);
     }
+}
+
+static void sums_alone(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
+{
+    (void)layer;
+    *out = (weft_layer_cost){.num_params = 3, .scratch_bytes = 640, .forward_flops = shape->hidden};
+}
+
+/* A layer that fills sums is described by them, alone and as a child. */
+static void check_coarse(void)
+{
+    static const weft_layer_ops ops = {.struct_bytes = sizeof ops, .describe = sums_alone};
+    const weft_model_options o = {
+        .struct_bytes = sizeof o, .hidden_size = 16, .num_attention_heads = 4, .num_layers = 1};
+    const weft_shape shape = {
+        .seq = 8, .batch = 2, .hidden = 16, .tp = 1, .ep = 1, .etp = 1, .pp = 1, .training = true};
+    weft_layer plain = {.ops = &ops};
+    weft_description alone, parent, listed;
+    EXPECT_OK(weft_description_of(&plain, &shape, &alone));
+    EXPECT(alone.coarse && alone.cost.num_params == 3 && alone.num_operations == 0,
+           "a layer of sums is not coarse");
+    weft_description_begin(&listed, &shape);
+    weft_describe_block(&o, &shape, &listed.cost);
+    EXPECT_OK(weft_description_end(&listed));
+    weft_description_begin(&parent, &shape);
+    weft_describe_block(&o, &shape, &parent.cost);
+    weft_cost_child(&parent.cost, &shape, &plain);
+    EXPECT_OK(weft_description_end(&parent));
+    EXPECT(!listed.coarse && parent.coarse, "a child of sums does not make its parent coarse");
+    EXPECT(parent.cost.forward_flops == 16 && parent.num_operations == listed.num_operations &&
+               parent.cost.scratch_bytes == listed.cost.scratch_bytes + 640,
+           "a child's sums are not the parent's");
+    weft_description_release(&alone);
+    weft_description_release(&parent);
+    weft_description_release(&listed);
 }
 
 int main(void)
@@ -336,6 +400,7 @@ int main(void)
     EXPECT_OK(weft_comm_create_world(&world));
     EXPECT(weft_comm_size(world) == 4, "run with 4 ranks");
     check_logit_rows();
+    check_coarse();
     static const struct {
         int ranks;
         const char *mesh;

@@ -9,7 +9,7 @@ BEGIN {
         public_floor[names[i]] = "core"
     public_floor["kernels"] = "kernels"
     public_floor["parameter"] = public_floor["mesh"] = public_floor["operation"] = "parallel"
-    public_floor["layer"] = public_floor["model"] = public_floor["check"] = "layers"
+    public_floor["layer"] = public_floor["describe"] = public_floor["model"] = public_floor["check"] = "layers"
     public_floor["weft"] = public_floor["application"] = "launcher"
 
     # A library's headers, and the paths that may include them.

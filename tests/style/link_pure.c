@@ -53,7 +53,7 @@ static weft_status outline_model(weft_arena *arena, double *out_flops)
     if (outline.num_layers != 8 || weft_layout_num_stages(&outline.layout) != STAGES)
         return WEFT_ERROR(WEFT_INTERNAL, "an outline of %d layers", outline.num_layers);
     weft_shape shape = weft_model_shape(&config.model, &mesh, 1, WEFT_F32, true);
-    weft_layer_cost cost;
+    weft_layer_cost cost = {0};
     weft_describe_attention(&config.model, &shape, &cost);
     *out_flops = (double)cost.forward_flops;
     return WEFT_OK;

@@ -1,0 +1,280 @@
+/* What a layer says of itself, entry by entry, and the sums that follow. */
+#include <weft/describe.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "layers/describe.h"
+
+size_t weft_piece_bytes(weft_dtype dtype, size_t d0, size_t d1)
+{
+    size_t bytes = d0 * d1 * weft_dtype_bytes(dtype);
+    return (bytes + WEFT_PIECE_BYTES - 1) / WEFT_PIECE_BYTES * WEFT_PIECE_BYTES;
+}
+
+/* The array with room for one more; NULL: nothing collects, or memory is short. */
+static void *roomier(weft_description *list, void *array, int count, size_t each)
+{
+    bool full = count == 0 || (count >= 16 && (count & (count - 1)) == 0);
+    if (!list || !full)
+        return list ? array : NULL;
+    void *larger = realloc(array, (count == 0 ? 16 : 2 * (size_t)count) * each);
+    list->lacks_memory = list->lacks_memory || !larger;
+    return larger;
+}
+
+/* --- sums: the one place where they follow from entries -------------------------------------- */
+
+static void sum_operation(weft_layer_cost *sums, const weft_operation *o)
+{
+    bool forward = o->phase == WEFT_PHASE_FORWARD;
+    if (o->kind == WEFT_OPERATION_GEMM && o->phase != WEFT_PHASE_RECOMPUTE)
+        *(forward ? &sums->forward_flops : &sums->backward_flops) += weft_operation_model_flops(o);
+    if (o->kind != WEFT_OPERATION_COLLECTIVE)
+        return;
+    if (o->axis == WEFT_AXIS_TP)
+        *(forward ? &sums->tp_forward_bytes : &sums->tp_backward_bytes) += o->bytes;
+    if (o->axis == WEFT_AXIS_EP || o->axis == WEFT_AXIS_ETP)
+        *(forward ? &sums->ep_forward_bytes : &sums->ep_backward_bytes) += o->bytes;
+}
+
+static void sum_kept(weft_layer_cost *sums, const weft_kept *kept)
+{
+    sums->activation_bytes += kept->bytes;
+}
+
+static void sum_held(weft_layer_cost *sums, const weft_held *held, weft_dtype dtype)
+{
+    sums->num_params += held->global;
+    sums->local_params += held->local;
+    sums->param_bytes += held->local * weft_dtype_bytes(dtype);
+}
+
+static void sum_scratch(weft_layer_cost *sums)
+{
+    const struct weft_layer_scratch *s = &sums->scratch;
+    uint64_t forward = s->own[0] + s->child[0], backward = s->own[1] + s->child[1];
+    sums->scratch_bytes = forward > backward ? forward : backward;
+}
+
+uint64_t weft_operation_model_flops(const weft_operation *o)
+{
+    return 2 * o->m * o->n * o->k * o->count;
+}
+
+void weft_cost_add(weft_layer_cost *sum, const weft_layer_cost *other)
+{
+    sum->num_params += other->num_params;
+    sum->local_params += other->local_params;
+    sum->param_bytes += other->param_bytes;
+    sum->activation_bytes += other->activation_bytes;
+    sum->forward_flops += other->forward_flops;
+    sum->backward_flops += other->backward_flops;
+    sum->tp_forward_bytes += other->tp_forward_bytes;
+    sum->tp_backward_bytes += other->tp_backward_bytes;
+    sum->ep_forward_bytes += other->ep_forward_bytes;
+    sum->ep_backward_bytes += other->ep_backward_bytes;
+    if (other->scratch_bytes > sum->scratch_bytes)
+        sum->scratch_bytes = other->scratch_bytes;
+}
+
+/* --- entries --------------------------------------------------------------------------------- */
+
+void weft_cost_operation(weft_layer_cost *out, const weft_operation *operation)
+{
+    weft_description *list = out->list;
+    if (operation->count == 0)
+        return;
+    sum_operation(out, operation);
+    weft_operation *operations = roomier(list, list ? list->operations : NULL,
+                                         list ? list->num_operations : 0, sizeof *operations);
+    if (operations) {
+        list->operations = operations;
+        operations[list->num_operations++] = *operation;
+    }
+}
+
+void weft_cost_gemm(weft_layer_cost *out, weft_phase phase, const char *module, weft_dtype dtype,
+                    size_t m, size_t n, size_t k, size_t count)
+{
+    weft_cost_operation(out, &(weft_operation){.kind = WEFT_OPERATION_GEMM,
+                                               .phase = phase,
+                                               .module = module,
+                                               .dtype = dtype,
+                                               .m = m,
+                                               .n = n,
+                                               .k = k,
+                                               .count = count,
+                                               .flops = 2 * m * n * k * count});
+}
+
+void weft_cost_linear(weft_layer_cost *out, const weft_shape *shape, const char *module,
+                      size_t rows, size_t in, size_t out_width)
+{
+    weft_dtype dtype = shape->dtype;
+    weft_cost_gemm(out, WEFT_PHASE_FORWARD, module, dtype, rows, out_width, in, 1);
+    weft_cost_gemm(out, WEFT_PHASE_WEIGHT_GRADIENT, module, dtype, out_width, in, rows, 1);
+    weft_cost_gemm(out, WEFT_PHASE_INPUT_GRADIENT, module, dtype, rows, in, out_width, 1);
+}
+
+void weft_cost_memory(weft_layer_cost *out, weft_phase phase, const char *module, size_t bytes,
+                      size_t kernels)
+{
+    weft_cost_operation(out, &(weft_operation){.kind = WEFT_OPERATION_MEMORY,
+                                               .phase = phase,
+                                               .module = module,
+                                               .bytes = bytes,
+                                               .count = kernels});
+}
+
+void weft_cost_collective(weft_layer_cost *out, weft_phase phase, const char *module,
+                          weft_axis axis, weft_collective collective, size_t bytes, size_t count)
+{
+    weft_cost_operation(out, &(weft_operation){.kind = WEFT_OPERATION_COLLECTIVE,
+                                               .phase = phase,
+                                               .module = module,
+                                               .axis = axis,
+                                               .collective = collective,
+                                               .bytes = bytes,
+                                               .count = count});
+}
+
+/* Under sequence parallelism the region's whole rows are scratch. */
+static void take_region(weft_layer_cost *out, const weft_shape *shape, weft_phase phase)
+{
+    if (shape->sequence_parallel)
+        weft_cost_scratch(out, shape, phase, shape->dtype, shape->seq * shape->batch,
+                          shape->hidden);
+}
+
+static size_t region_bytes(const weft_shape *shape)
+{
+    return shape->seq * shape->batch * shape->hidden * weft_dtype_bytes(shape->dtype);
+}
+
+void weft_cost_enter(weft_layer_cost *out, const weft_shape *shape, weft_phase phase)
+{
+    take_region(out, shape, phase);
+    if (shape->sequence_parallel && shape->tp > 1)
+        weft_cost_collective(out, phase, "enter", WEFT_AXIS_TP, WEFT_COLLECTIVE_ALL_GATHER,
+                             region_bytes(shape), 1);
+}
+
+void weft_cost_exit(weft_layer_cost *out, const weft_shape *shape, weft_phase phase)
+{
+    take_region(out, shape, phase);
+    if (shape->tp > 1)
+        weft_cost_collective(out, phase, "exit", WEFT_AXIS_TP,
+                             shape->sequence_parallel ? WEFT_COLLECTIVE_REDUCE_SCATTER
+                                                      : WEFT_COLLECTIVE_ALL_REDUCE,
+                             region_bytes(shape), 1);
+}
+
+void weft_cost_stash(weft_layer_cost *out, const char *module, weft_dtype dtype, size_t d0,
+                     size_t d1, weft_phase until)
+{
+    weft_description *list = out->list;
+    weft_kept kept = {.module = module, .bytes = weft_piece_bytes(dtype, d0, d1), .until = until};
+    sum_kept(out, &kept);
+    weft_kept *all =
+        roomier(list, list ? list->kept : NULL, list ? list->num_kept : 0, sizeof *all);
+    if (all) {
+        list->kept = all;
+        all[list->num_kept++] = kept;
+    }
+}
+
+void weft_cost_scratch(weft_layer_cost *out, const weft_shape *shape, weft_phase phase,
+                       weft_dtype dtype, size_t d0, size_t d1)
+{
+    int half = phase != WEFT_PHASE_FORWARD;
+    if (half == 0 || shape->training)
+        out->scratch.own[half] += weft_piece_bytes(dtype, d0, d1);
+    sum_scratch(out);
+}
+
+void weft_cost_parameter(weft_layer_cost *out, const weft_shape *shape, weft_gradient_group group,
+                         size_t global, size_t local)
+{
+    weft_description *list = out->list;
+    weft_held held = {.group = group, .global = global, .local = local};
+    sum_held(out, &held, shape->dtype);
+    weft_held *all =
+        roomier(list, list ? list->held : NULL, list ? list->num_held : 0, sizeof *all);
+    if (all) {
+        list->held = all;
+        all[list->num_held++] = held;
+    }
+}
+
+/* A layer that cannot say, which its registration refuses, says nothing. */
+static void ask(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
+{
+    if (layer && layer->ops && layer->ops->describe)
+        layer->ops->describe(layer, shape, out);
+}
+
+void weft_cost_child(weft_layer_cost *out, const weft_shape *shape, const weft_layer *child)
+{
+    weft_layer_cost cost = {.list = out->list};
+    ask(child, shape, &cost);
+    struct weft_layer_scratch *s = &cost.scratch, none = {0};
+    if (memcmp(s, &none, sizeof none) == 0) /* a layer of sums */
+        s->own[0] = s->own[1] = cost.scratch_bytes;
+    for (int half = 0; half < 2; half++)
+        if (s->own[half] + s->child[half] > out->scratch.child[half])
+            out->scratch.child[half] = s->own[half] + s->child[half];
+    cost.scratch_bytes = 0;
+    weft_cost_add(out, &cost);
+    sum_scratch(out);
+}
+
+/* --- descriptions ---------------------------------------------------------------------------- */
+
+void weft_description_begin(weft_description *d, const weft_shape *shape)
+{
+    *d = (weft_description){.dtype = shape->dtype};
+    d->cost.list = d;
+}
+
+weft_status weft_description_end(weft_description *d)
+{
+    weft_layer_cost sums = {0};
+    if (d->lacks_memory) {
+        weft_description_release(d);
+        return WEFT_ERROR(WEFT_MEMORY, "out of memory for a layer's description");
+    }
+    for (int i = 0; i < d->num_operations; i++)
+        sum_operation(&sums, &d->operations[i]);
+    for (int i = 0; i < d->num_kept; i++)
+        sum_kept(&sums, &d->kept[i]);
+    for (int i = 0; i < d->num_held; i++)
+        sum_held(&sums, &d->held[i], d->dtype);
+    sums.scratch_bytes = d->cost.scratch_bytes;
+    sums.scratch = d->cost.scratch;
+    d->cost.list = NULL;
+    d->coarse = memcmp(&sums, &d->cost, sizeof sums) != 0;
+    return WEFT_OK;
+}
+
+weft_status weft_description_of(const weft_layer *layer, const weft_shape *shape,
+                                weft_description *out)
+{
+    weft_description_begin(out, shape);
+    ask(layer, shape, &out->cost);
+    return weft_description_end(out);
+}
+
+void weft_description_release(weft_description *d)
+{
+    free(d->operations);
+    free(d->kept);
+    free(d->held);
+    *d = (weft_description){0};
+}
+
+void weft_layer_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
+{
+    *out = (weft_layer_cost){0};
+    ask(layer, shape, out);
+}

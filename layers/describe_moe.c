@@ -1,0 +1,254 @@
+/* What an MoE layer says of itself. */
+#include "layers/describe.h"
+
+weft_moe_dims weft_moe_dims_of(const weft_model_options *o, const weft_shape *shape)
+{
+    weft_moe_dims d = {0};
+    bool by_tp = shape->binding == 0;
+    size_t all = shape->seq * shape->batch;
+    d.full = by_tp || shape->etp > 1 || shape->tp == 1;
+    d.exchange = !by_tp && shape->ep > 1;
+    d.summed = d.exchange && shape->etp > 1;
+    d.tokens = d.full ? all : all / (size_t)shape->tp;
+    d.experts = (size_t)o->num_experts;
+    d.local_experts = d.experts / (size_t)shape->ep;
+    d.gates = o->swiglu ? 2 : 1;
+    d.ffn_all = weft_or_else(o->moe_ffn_hidden_size,
+                             (int64_t)weft_or_else(o->ffn_hidden_size, 4 * o->hidden_size));
+    d.ffn = d.ffn_all / (size_t)shape->etp;
+    if (shape->training && o->moe_expert_capacity_factor > 0) {
+        double share = (double)d.tokens * (double)o->moe_router_topk / (double)d.experts *
+                       o->moe_expert_capacity_factor;
+        d.capacity = (size_t)share;
+        if ((double)d.capacity < share)
+            d.capacity++;
+    }
+    return d;
+}
+
+/* How the rows of one rank lie in the rings of an MoE layer's program (schedule/moe_layer.h). */
+typedef struct moe_rings {
+    size_t parts;
+    size_t all, most;           /* rows of all partitions, of the largest */
+    size_t input, middle, home; /* rows of T_DI's ring, which dT_DO's and dT_DI's equal, of T_M's,
+                                   of the rows being sent */
+    size_t kept;                /* rows of T_DI and T_M that stay from forward to backward */
+    bool resent;                /* backward sends the rows again */
+    bool redone;                /* backward does the first linear layer again */
+    bool reorder;               /* rows come by sender and are put in the experts' order */
+} moe_rings;
+
+static moe_rings moe_rings_of(const weft_moe_dims *d, const weft_shape *shape, size_t rows)
+{
+    size_t n = d->exchange && shape->moe_partitions > 1 ? (size_t)shape->moe_partitions : 1;
+    bool reuse = d->exchange && shape->moe_reuse > 0;
+    moe_rings r = {.parts = n, .all = rows, .most = (rows + n - 1) / n};
+    r.input = reuse && n > 2 ? 2 * r.most : rows;
+    r.middle = reuse ? r.most : rows;
+    r.home = d->exchange ? r.input : 0;
+    r.kept = reuse ? 0 : rows;
+    r.resent = reuse && (shape->moe_reuse == 2 || shape->moe_reuse == 4);
+    r.redone = reuse && shape->moe_reuse >= 3;
+    r.reorder = d->exchange && d->local_experts > 1;
+    return r;
+}
+
+/* What forward or backward (`phase`) takes. */
+static void describe_moe_scratch(const weft_model_options *o, const weft_shape *shape,
+                                 weft_layer_cost *out, const weft_moe_dims *d, const moe_rings *r,
+                                 weft_phase phase)
+{
+    bool forward = phase == WEFT_PHASE_FORWARD;
+    size_t hidden = shape->hidden;
+    int rings = d->exchange ? (forward ? 1 : 2) : 0; /* T_DO; its gradient and T_DI's */
+    rings += r->kept == 0;                           /* T_DI */
+    weft_cost_scratch(out, shape, phase, shape->dtype, r->most, d->ffn);
+    if (forward || r->resent)
+        weft_cost_scratch(out, shape, phase, shape->dtype, r->home, hidden);
+    for (int i = 0; i < rings; i++)
+        weft_cost_scratch(out, shape, phase, shape->dtype, r->input, hidden);
+    if (r->kept == 0)
+        weft_cost_scratch(out, shape, phase, shape->dtype, r->middle, d->gates * d->ffn);
+    for (int i = 0; r->reorder && i < (forward ? 1 : 2); i++)
+        weft_cost_scratch(out, shape, phase, shape->dtype, r->most, hidden);
+    if (forward)
+        return;
+    weft_cost_scratch(out, shape, phase, WEFT_F32, d->tokens, (size_t)o->moe_router_topk);
+    weft_cost_scratch(out, shape, phase, WEFT_F32, d->tokens, d->experts);
+    if (shape->dtype != WEFT_F32) {
+        weft_cost_scratch(out, shape, phase, WEFT_F32, d->tokens, hidden);
+        weft_cost_scratch(out, shape, phase, shape->dtype, d->tokens, d->experts);
+    }
+}
+
+static void describe_router(const weft_model_options *o, const weft_shape *shape,
+                            weft_layer_cost *out, const weft_moe_dims *d)
+{
+    size_t topk = (size_t)o->moe_router_topk, hidden = shape->hidden;
+    size_t scores = d->tokens * d->experts, act = weft_dtype_bytes(shape->dtype);
+    weft_cost_gemm(out, WEFT_PHASE_FORWARD, "router", shape->dtype, d->tokens, d->experts, hidden,
+                   1);
+    weft_cost_memory(out, WEFT_PHASE_FORWARD, "router", 2 * scores * sizeof(float), 1);
+    /* choices sorted: the experts chosen, and both directions of the order */
+    weft_cost_memory(out, WEFT_PHASE_FORWARD, "router", 3 * d->tokens * topk * sizeof(int32_t), 1);
+    weft_cost_memory(out, WEFT_PHASE_INPUT_GRADIENT, "router", 3 * scores * sizeof(float), 1);
+    if (shape->dtype != WEFT_F32) {
+        weft_cost_memory(out, WEFT_PHASE_WEIGHT_GRADIENT, "router",
+                         d->tokens * hidden * (act + sizeof(float)), 1);
+        weft_cost_memory(out, WEFT_PHASE_INPUT_GRADIENT, "router", scores * (act + sizeof(float)),
+                         1);
+    }
+    weft_cost_gemm(out, WEFT_PHASE_WEIGHT_GRADIENT, "router", WEFT_F32, d->experts, hidden,
+                   d->tokens, 1);
+    weft_cost_gemm(out, WEFT_PHASE_INPUT_GRADIENT, "router", shape->dtype, d->tokens, hidden,
+                   d->experts, 1);
+    for (int i = 0; i < 2; i++) /* logits, scores */
+        weft_cost_stash(out, "router", WEFT_F32, d->tokens, d->experts, WEFT_PHASE_INPUT_GRADIENT);
+    for (int i = 0; i < 4; i++) /* choice, probability, place at the experts and back */
+        weft_cost_stash(out, "router", WEFT_F32, d->tokens, topk, WEFT_PHASE_INPUT_GRADIENT);
+}
+
+/* One linear layer of all local experts, a launch a partition. */
+static void describe_grouped(const weft_shape *shape, weft_layer_cost *out, weft_phase phase,
+                             const char *module, const weft_moe_dims *d, const moe_rings *r,
+                             size_t in, size_t width)
+{
+    for (size_t more = 0; more < 2; more++) {
+        size_t rows = r->all / r->parts + more, larger = r->all % r->parts;
+        bool weight = phase == WEFT_PHASE_WEIGHT_GRADIENT;
+        bool input = phase == WEFT_PHASE_INPUT_GRADIENT;
+        weft_operation o = {.kind = WEFT_OPERATION_GEMM,
+                            .phase = phase,
+                            .module = module,
+                            .dtype = shape->dtype,
+                            .m = weight ? width : rows,
+                            .n = weight || input ? in : width,
+                            .k = weight  ? rows
+                                 : input ? width
+                                         : in,
+                            .groups = d->local_experts,
+                            .count = more ? larger : r->parts - larger};
+        o.flops = weft_operation_model_flops(&o);
+        weft_cost_operation(out, &o);
+    }
+}
+
+static void describe_experts(const weft_shape *shape, weft_layer_cost *out, const weft_moe_dims *d,
+                             const moe_rings *r)
+{
+    static const weft_phase phases[] = {WEFT_PHASE_FORWARD, WEFT_PHASE_WEIGHT_GRADIENT,
+                                        WEFT_PHASE_INPUT_GRADIENT, WEFT_PHASE_RECOMPUTE};
+    size_t hidden = shape->hidden, up = d->gates * d->ffn;
+    size_t chosen = 2 * r->all * weft_row_bytes(shape); /* rows read and written in another order */
+    for (int i = 0; i < (r->redone ? 4 : 3); i++)
+        describe_grouped(shape, out, phases[i], "experts.linear_fc1", d, r, hidden, up);
+    for (int i = 0; i < 3; i++)
+        describe_grouped(shape, out, phases[i], "experts.linear_fc2", d, r, d->ffn, hidden);
+    weft_cost_activation(out, shape, d->gates, r->all, d->ffn, r->parts);
+    if (r->reorder) {
+        weft_cost_memory(out, WEFT_PHASE_FORWARD, "experts", 2 * chosen, 2 * r->parts);
+        weft_cost_memory(out, WEFT_PHASE_RECOMPUTE, "experts", (1 + r->redone) * chosen,
+                         (1 + r->redone) * r->parts);
+        weft_cost_memory(out, WEFT_PHASE_INPUT_GRADIENT, "experts", 2 * chosen, 2 * r->parts);
+    }
+}
+
+/* Rows on their way: to the experts and home again, in one half of the pass. */
+static void describe_travel(const weft_shape *shape, weft_layer_cost *out, const weft_moe_dims *d,
+                            const moe_rings *r, weft_phase phase)
+{
+    size_t bytes = r->all * weft_row_bytes(shape);
+    if (!d->exchange)
+        return;
+    weft_cost_collective(out, phase, "dispatch", WEFT_AXIS_EP, WEFT_COLLECTIVE_ALL_TO_ALL, bytes,
+                         r->parts);
+    if (d->summed)
+        weft_cost_collective(out, phase, "experts", WEFT_AXIS_ETP, WEFT_COLLECTIVE_ALL_REDUCE,
+                             bytes, r->parts);
+    weft_cost_collective(out, phase, "combine", WEFT_AXIS_EP, WEFT_COLLECTIVE_ALL_TO_ALL, bytes,
+                         r->parts);
+}
+
+/* What stands between the rows here and those that are routed. */
+static void describe_moe_region(const weft_shape *shape, weft_layer_cost *out,
+                                const weft_moe_dims *d, weft_phase phase)
+{
+    if (d->full)
+        weft_cost_enter(out, shape, phase);
+    if (d->full && phase != WEFT_PHASE_FORWARD)
+        weft_cost_enter(out, shape, WEFT_PHASE_WEIGHT_GRADIENT);
+    if (d->summed && shape->sequence_parallel) /* the partial sum's place alone */
+        weft_cost_scratch(out, shape, phase, shape->dtype, shape->seq * shape->batch,
+                          shape->hidden);
+    else if (d->full && !d->summed)
+        weft_cost_exit(out, shape, phase);
+    if (!d->full && shape->tp > 1 && !shape->sequence_parallel)
+        weft_cost_collective(out, phase, "exit", WEFT_AXIS_TP, WEFT_COLLECTIVE_ALL_GATHER,
+                             shape->seq * shape->batch * weft_row_bytes(shape), 1);
+}
+
+static void describe_shared(const weft_model_options *o, const weft_shape *shape,
+                            weft_layer_cost *out)
+{
+    size_t width = (size_t)o->moe_shared_expert_intermediate_size;
+    size_t rows = weft_dims_of(o, shape).rows;
+    if (width == 0)
+        return;
+    weft_describe_mlp(o, shape, width, out);
+    for (int half = 0; half < 2; half++) {
+        weft_phase phase = half ? WEFT_PHASE_INPUT_GRADIENT : WEFT_PHASE_FORWARD;
+        weft_cost_scratch(out, shape, phase, shape->dtype, rows, shape->hidden);
+        weft_cost_memory(out, phase, "shared_experts", 3 * rows * weft_row_bytes(shape), 1);
+    }
+}
+
+void weft_describe_moe(const weft_model_options *o, const weft_shape *shape, weft_layer_cost *out)
+{
+    weft_moe_dims d = weft_moe_dims_of(o, shape);
+    size_t hidden = shape->hidden, topk = (size_t)o->moe_router_topk, row = weft_row_bytes(shape);
+    size_t choices = d.tokens * topk, ep = (size_t)shape->ep;
+    if (d.capacity > 0 && d.experts * d.capacity < choices)
+        choices = d.experts * d.capacity;
+    /* Balanced: an exchange brings as many rows as it takes away; without one this rank keeps its
+     * experts' share of the choices. */
+    size_t rows = d.exchange ? choices : choices / ep;
+    moe_rings r = moe_rings_of(&d, shape, rows);
+    weft_cost_parameter(out, shape,
+                        shape->tp > 1 && !d.summed ? WEFT_GRADIENT_DENSE_SUM : WEFT_GRADIENT_DENSE,
+                        d.experts * hidden, d.experts * hidden);
+    for (size_t i = 0; i < 2; i++) { /* up, with its gate; down */
+        size_t width = i == 0 ? d.gates : 1;
+        weft_cost_parameter(out, shape, WEFT_GRADIENT_EXPERT,
+                            d.experts * hidden * d.ffn_all * width,
+                            d.local_experts * hidden * d.ffn * width);
+    }
+
+    describe_router(o, shape, out, &d);
+    if (!d.full && shape->tp > 1) /* the sums of the auxiliary losses */
+        weft_cost_collective(out, WEFT_PHASE_FORWARD, "router", WEFT_AXIS_TP,
+                             WEFT_COLLECTIVE_ALL_REDUCE, (2 * d.experts + 1) * sizeof(float), 1);
+    if (d.exchange)
+        weft_cost_collective(out, WEFT_PHASE_FORWARD, "counts", WEFT_AXIS_EP,
+                             WEFT_COLLECTIVE_ALL_TO_ALL, r.parts * d.experts * sizeof(int64_t), 1);
+    describe_experts(shape, out, &d, &r);
+    weft_cost_memory(out, WEFT_PHASE_FORWARD, "dispatch", 2 * rows * row, r.parts);
+    weft_cost_memory(out, WEFT_PHASE_FORWARD, "combine", (rows + d.tokens) * row, 1);
+    weft_cost_memory(out, WEFT_PHASE_INPUT_GRADIENT, "combine", (2 * rows + d.tokens) * row, 1);
+    weft_cost_memory(out, WEFT_PHASE_INPUT_GRADIENT, "dispatch", (rows + d.tokens) * row, 1);
+    if (r.resent) {
+        weft_cost_memory(out, WEFT_PHASE_RECOMPUTE, "dispatch", 2 * rows * row, r.parts);
+        weft_cost_collective(out, WEFT_PHASE_RECOMPUTE, "dispatch", WEFT_AXIS_EP,
+                             WEFT_COLLECTIVE_ALL_TO_ALL, rows * row, r.parts);
+    }
+    for (int half = 0; half < 2; half++) {
+        weft_phase phase = half ? WEFT_PHASE_INPUT_GRADIENT : WEFT_PHASE_FORWARD;
+        describe_travel(shape, out, &d, &r, phase);
+        describe_moe_region(shape, out, &d, phase);
+        describe_moe_scratch(o, shape, out, &d, &r, phase);
+    }
+    weft_cost_stash(out, "combine", shape->dtype, rows, hidden, WEFT_PHASE_INPUT_GRADIENT);
+    weft_cost_stash(out, "dispatch", shape->dtype, r.kept, hidden, WEFT_PHASE_WEIGHT_GRADIENT);
+    weft_cost_stash(out, "experts", shape->dtype, r.kept, d.gates * d.ffn,
+                    WEFT_PHASE_WEIGHT_GRADIENT);
+    describe_shared(o, shape, out);
+}
