@@ -10,6 +10,9 @@
 #include "layers/moe.h"
 #include "layers/moe_tasks.h"
 #include "layers/pass.h"
+#include "schedule/operands.h"
+
+enum { ALIGNMENT = 64, MAX_STAGING = 4 };
 
 typedef struct movement {
     const weft_exchange_memory *memory;
@@ -18,14 +21,13 @@ typedef struct movement {
     char *recv;
     const size_t *send_bytes, *recv_bytes;
     size_t num_chunks;
-    bool all;            /* o1_paper: the rank's own block travels too */
-    char *packed[2];     /* this rank's slices of a chunk, by peer: what is sent */
-    char *arrived[2];    /* ... what came */
-    char *gathered[2];   /* every ETP rank's: [t][share] */
-    size_t *sent, *came; /* host: [ep], of the chunk at hand */
+    bool all; /* o1_paper: the rank's own block travels too */
+    /* By slot. arrived: this rank's slices of a chunk, by peer; gathered: every ETP rank's,
+     * [t][share]. */
+    char *staging[MAX_STAGING];
+    char *packed[MAX_STAGING]; /* beside what arrives: this rank's slices of what is sent */
+    size_t *sent, *came;       /* host: [ep], of the chunk at hand */
 } movement;
-
-enum { ALIGNMENT = 64 };
 
 static size_t round_up(size_t bytes)
 {
@@ -80,7 +82,7 @@ static size_t share_bytes(const movement *m, const size_t *block_bytes, size_t c
 }
 
 /* The chunks are not all of one size, and the first is never smaller than the others. */
-static weft_status take_staging(movement *m, int num_areas)
+static weft_status take_staging(movement *m, const weft_program *program)
 {
     size_t t = (size_t)weft_comm_size(m->etp), ep = (size_t)weft_comm_size(m->ep);
     size_t sent = share_bytes(m, m->send_bytes, 0), came = share_bytes(m, m->recv_bytes, 0);
@@ -89,19 +91,15 @@ static weft_status take_staging(movement *m, int num_areas)
     WEFT_TRY(memory->host(memory->context, 2 * ep * sizeof(size_t), &sizes));
     m->sent = sizes;
     m->came = m->sent + ep;
-    for (int i = 0; i < num_areas; i++) {
-        void *packed, *arrived, *gathered;
-        WEFT_TRY(memory->device(memory->context, sent, &packed));
-        WEFT_TRY(memory->device(memory->context, came, &arrived));
-        WEFT_TRY(memory->device(memory->context, t * came, &gathered));
-        m->packed[i] = packed;
-        m->arrived[i] = arrived;
-        m->gathered[i] = gathered;
-    }
-    for (int i = num_areas; i < 2; i++) {
-        m->packed[i] = m->packed[0];
-        m->arrived[i] = m->arrived[0];
-        m->gathered[i] = m->gathered[0];
+    for (int i = 0; i < program->num_slots; i++) {
+        bool arrived = program->slots[i].holds == WEFT_SLOT_ARRIVED;
+        void *area;
+        if (arrived) {
+            WEFT_TRY(memory->device(memory->context, sent, &area));
+            m->packed[i] = area;
+        }
+        WEFT_TRY(memory->device(memory->context, arrived ? came : t * came, &area));
+        m->staging[i] = area;
     }
     return WEFT_OK;
 }
@@ -110,9 +108,10 @@ static weft_status take_staging(movement *m, int num_areas)
 static weft_status run_dispatch(void *context, const weft_task *task, weft_lane *lane)
 {
     movement *m = context;
-    size_t chunk = (size_t)task->micro_batch, to = 0, at = 0;
+    size_t chunk = (size_t)task->part, to = 0, at = 0;
     size_t rank = (size_t)weft_comm_rank(m->etp);
-    char *packed = m->packed[chunk % 2];
+    int slot = weft_task_slot(task, WEFT_OPERAND_TO);
+    char *packed = m->packed[slot];
     for (int peer = 0; peer < weft_comm_size(m->ep); peer++) {
         span s = slice_of(m, m->send_bytes[peer], chunk, rank);
         span r = slice_of(m, m->recv_bytes[peer], chunk, rank);
@@ -123,23 +122,24 @@ static weft_status run_dispatch(void *context, const weft_task *task, weft_lane 
         at += m->sent[peer];
         to += m->send_bytes[peer];
     }
-    return weft_all_to_all(m->ep, lane, packed, m->sent, m->arrived[chunk % 2], m->came);
+    return weft_all_to_all(m->ep, lane, packed, m->sent, m->staging[slot], m->came);
 }
 
 static weft_status run_gather(void *context, const weft_task *task, weft_lane *lane)
 {
     const movement *m = context;
-    size_t chunk = (size_t)task->micro_batch;
-    return weft_all_gather(m->etp, lane, m->arrived[chunk % 2], m->gathered[chunk % 2],
-                           share_bytes(m, m->recv_bytes, chunk), WEFT_U8);
+    return weft_all_gather(m->etp, lane, m->staging[weft_task_slot(task, WEFT_OPERAND_FROM)],
+                           m->staging[weft_task_slot(task, WEFT_OPERAND_TO)],
+                           share_bytes(m, m->recv_bytes, (size_t)task->part), WEFT_U8);
 }
 
 static weft_status run_place(void *context, const weft_task *task, weft_lane *lane)
 {
     const movement *m = context;
-    size_t chunk = (size_t)task->micro_batch, share = share_bytes(m, m->recv_bytes, chunk);
+    size_t chunk = (size_t)task->part, share = share_bytes(m, m->recv_bytes, chunk);
+    const char *gathered = m->staging[weft_task_slot(task, WEFT_OPERAND_FROM)];
     for (int rank = 0; rank < weft_comm_size(m->etp); rank++) {
-        const char *from = m->gathered[chunk % 2] + (size_t)rank * share;
+        const char *from = gathered + (size_t)rank * share;
         char *block = m->recv;
         for (int peer = 0; peer < weft_comm_size(m->ep); peer++) {
             span s = slice_of(m, m->recv_bytes[peer], chunk, (size_t)rank);
@@ -175,7 +175,7 @@ static weft_status run_program(weft_moe_runtime *r, movement *m, weft_lane *lane
 {
     static const int helpers[] = {WEFT_LANE_GATHER, WEFT_LANE_PLACE};
     weft_executor *ex = &r->exchange_executor;
-    WEFT_TRY(take_staging(m, m->num_chunks > 1 ? 2 : 1));
+    WEFT_TRY(take_staging(m, &r->exchange_program));
     if (!m->all)
         WEFT_TRY(copy_own_block(m, lane));
     ex->context = m;

@@ -282,8 +282,7 @@ uint64_t weft_model_num_frozen(const weft_model *model)
 
 size_t weft_model_boundary_bytes(const weft_model *model)
 {
-    return weft_pass_rows(&model->passes[0]) * model->shape.hidden *
-           weft_dtype_bytes(model->shape.dtype);
+    return weft_shape_boundary_bytes(&model->shape);
 }
 
 size_t weft_model_stash_bytes(const weft_model *model, int slot)

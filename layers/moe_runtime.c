@@ -102,7 +102,10 @@ static weft_status make_plan(weft_moe_runtime *r, const weft_moe_pipeline *pipel
     plan->pipeline = *pipeline;
     for (int backward = 0; backward < 2; backward++) {
         WEFT_TRY(weft_program_moe(pipeline, backward, &r->arena, &plan->programs[backward]));
-        plan->slots[backward] = weft_moe_slots_of(pipeline, backward);
+        void *memory;
+        WEFT_TRY(weft_arena_alloc_array(&r->arena, (size_t)plan->programs[backward].num_slots,
+                                        sizeof(void *), &memory));
+        plan->memory[backward] = memory;
     }
     WEFT_TRY(weft_program_moe_check(pipeline, &plan->programs[0], &plan->programs[1]));
     return prepare_executor(r, plan->programs);

@@ -12,7 +12,7 @@
 typedef struct weft_moe_plan {
     weft_moe_pipeline pipeline;
     weft_program programs[2]; /* forward, backward */
-    weft_moe_slots slots[2];
+    void **memory[2];         /* of each slot, while one layer's program is enqueued */
 } weft_moe_plan;
 
 enum { WEFT_MOE_MAX_PLANS = 64 };

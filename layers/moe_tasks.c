@@ -1,7 +1,7 @@
 /* The tasks of an MoE layer's program on one micro-batch.
  *
- * Where a tensor's ring is as long as there are partitions, they lie back to back; else each slot
- * has room for the largest partition. Without an exchange the rows at home are the rows at the
+ * Where a kind has as many slots as there are partitions, they lie back to back; else each slot has
+ * room for the largest partition. Without an exchange the rows at home are the rows at the
  * experts: the program is synchronous, and what travels is already there. */
 #include "layers/moe_tasks.h"
 
@@ -12,55 +12,74 @@
 #include "layers/moe.h"
 #include "layers/pass.h"
 #include "layers/note.h"
+#include "schedule/operands.h"
 
 /* What the running program works on. */
 typedef struct work {
     weft_moe *m;
     weft_pass *pass;
     weft_moe_state *state;
-    const weft_moe_slots *slots;
-    weft_tensor rows;                     /* what is routed */
-    weft_tensor home, dispatched, middle; /* rings: rows being sent, T_DI, T_M */
-    weft_tensor output;                   /* T_DO */
-    weft_tensor doutput, ddispatched;     /* dT_DO, dT_DI */
-    weft_tensor act, ordered, dordered;   /* of one partition at a time */
+    const weft_program *program;
+    void **memory;                      /* of each slot */
+    weft_tensor rows;                   /* what is routed */
+    weft_tensor act, ordered, dordered; /* of one partition at a time */
 } work;
 
-static size_t ring_rows(weft_slot_ring ring, int num_parts, size_t all, size_t most)
+static bool is_at_home(int holds)
 {
-    return ring.length >= num_parts ? all : (size_t)ring.length * most;
+    return holds == WEFT_SLOT_HOME || holds == WEFT_SLOT_RESULT ||
+           holds == WEFT_SLOT_RESULT_GRADIENT;
 }
 
-/* Partition p's rows of a ring. */
-static weft_tensor ring_at(const work *w, weft_slot_ring ring, const weft_tensor *base, int p,
-                           bool at_home)
+static size_t width_of(const work *w, int holds)
+{
+    bool middle = holds == WEFT_SLOT_T_M || holds == WEFT_SLOT_DT_M || holds == WEFT_SLOT_HOST_T_M;
+    return middle ? w->m->dims.gates * w->m->dims.ffn : w->rows.dims[1];
+}
+
+/* Rows that the slots of a kind need: all where there is one a partition, else the largest
+ * partition's for each. */
+static size_t rows_of(const work *w, weft_slot_kind holds)
 {
     const weft_moe_state *s = w->state;
-    const weft_moe_part *part = &s->parts[p];
-    size_t row = at_home ? part->first_sent : part->first_row;
-    if (ring.length < s->num_parts)
-        row = (size_t)(p % ring.length) * (at_home ? s->max_sent : s->max_rows);
-    weft_tensor out = *base;
-    out.dims[0] = at_home ? part->num_sent : part->num_rows;
-    out.data = (char *)base->data + row * base->dims[1] * weft_dtype_bytes(base->dtype);
-    return out;
+    int length = weft_program_count_slots(w->program, holds, -1);
+    if (length >= s->num_parts)
+        return is_at_home((int)holds) ? s->num_sent : s->num_rows;
+    return (size_t)length * (is_at_home((int)holds) ? s->max_sent : s->max_rows);
 }
 
-/* What stands at home, one place a partition. */
-static weft_tensor home_at(const work *w, int p)
+/* Gives the slots of a kind their places in the memory. */
+static void place(const work *w, weft_slot_kind holds, void *memory)
 {
-    weft_tensor out = w->state->returned;
-    out.dims[0] = w->state->parts[p].num_sent;
-    out.data = (char *)out.data +
-               w->state->parts[p].first_sent * out.dims[1] * weft_dtype_bytes(out.dtype);
-    return out;
+    const weft_moe_state *s = w->state;
+    bool at_home = is_at_home((int)holds);
+    bool back_to_back = weft_program_count_slots(w->program, holds, -1) >= s->num_parts;
+    size_t row_bytes = width_of(w, (int)holds) * weft_dtype_bytes(w->rows.dtype);
+    for (int i = 0, k = 0; i < w->program->num_slots; i++) {
+        if (w->program->slots[i].holds != holds)
+            continue;
+        size_t row = (size_t)k * (at_home ? s->max_sent : s->max_rows);
+        if (back_to_back)
+            row = at_home ? s->parts[k].first_sent : s->parts[k].first_row;
+        w->memory[i] = memory ? (char *)memory + row * row_bytes : NULL;
+        k++;
+    }
 }
 
-static weft_moe_expert_rows expert_rows(const work *w, int p)
+/* An operand of the task: its partition's rows in its slot. */
+static weft_tensor operand(const work *w, const weft_task *task, weft_operand_name name)
 {
-    weft_moe_expert_rows r = {.part = &w->state->parts[p],
-                              .x = ring_at(w, w->slots->dispatched, &w->dispatched, p, false),
-                              .middle = ring_at(w, w->slots->middle, &w->middle, p, false),
+    int slot = weft_task_slot(task, name), holds = (int)w->program->slots[slot].holds;
+    const weft_moe_part *part = &w->state->parts[task->part];
+    return weft_tensor_2d(w->memory[slot], w->rows.dtype,
+                          is_at_home(holds) ? part->num_sent : part->num_rows, width_of(w, holds));
+}
+
+static weft_moe_expert_rows expert_rows(const work *w, const weft_task *task)
+{
+    weft_moe_expert_rows r = {.part = &w->state->parts[task->part],
+                              .x = operand(w, task, WEFT_OPERAND_X),
+                              .middle = operand(w, task, WEFT_OPERAND_MIDDLE),
                               .act = w->act,
                               .ordered = w->ordered,
                               .dordered = w->dordered};
@@ -118,10 +137,9 @@ static weft_status run_permute(void *context, const weft_task *task, weft_lane *
 {
     (void)lane;
     const work *w = context;
-    int p = task->micro_batch;
-    weft_tensor to = ring_at(w, w->slots->home, &w->home, p, true);
-    return weft_moe_select(w->pass, &w->rows, w->state->token_of + w->state->parts[p].first_sent,
-                           &to);
+    weft_tensor to = operand(w, task, WEFT_OPERAND_TO);
+    return weft_moe_select(w->pass, &w->rows,
+                           w->state->token_of + w->state->parts[task->part].first_sent, &to);
 }
 
 static size_t sum_of(const size_t *bytes, int first, int end)
@@ -171,22 +189,16 @@ static weft_status move(const work *w, weft_lane *lane, int p, const weft_tensor
 static weft_status run_dispatch(void *context, const weft_task *task, weft_lane *lane)
 {
     const work *w = context;
-    int p = task->micro_batch;
-    bool gradient = task->flow == WEFT_FLOW_GRADIENT;
-    weft_tensor from = gradient ? home_at(w, p) : ring_at(w, w->slots->home, &w->home, p, true);
-    weft_tensor to = gradient ? ring_at(w, w->slots->doutput, &w->doutput, p, false)
-                              : ring_at(w, w->slots->dispatched, &w->dispatched, p, false);
-    return move(w, lane, p, &from, &to, true);
+    weft_tensor from = operand(w, task, WEFT_OPERAND_FROM);
+    weft_tensor to = operand(w, task, WEFT_OPERAND_TO);
+    return move(w, lane, task->part, &from, &to, true);
 }
 
 static weft_status run_combine(void *context, const weft_task *task, weft_lane *lane)
 {
     const work *w = context;
-    int p = task->micro_batch;
-    bool gradient = task->flow == WEFT_FLOW_GRADIENT;
-    weft_tensor from = gradient ? ring_at(w, w->slots->ddispatched, &w->ddispatched, p, false)
-                                : ring_at(w, w->slots->output, &w->output, p, false);
-    weft_tensor to = home_at(w, p);
+    weft_tensor from = operand(w, task, WEFT_OPERAND_FROM);
+    weft_tensor to = operand(w, task, WEFT_OPERAND_TO);
     if (w->m->dims.summed) {
         size_t note;
         WEFT_TRY(weft_note_begin(w->pass, lane, WEFT_NOTE_TENSOR, &note));
@@ -194,64 +206,45 @@ static weft_status run_combine(void *context, const weft_task *task, weft_lane *
                                  weft_tensor_count(&from), from.dtype, WEFT_REDUCE_SUM));
         WEFT_TRY(weft_note_end(w->pass, lane, note));
     }
-    return move(w, lane, p, &from, &to, false);
+    return move(w, lane, task->part, &from, &to, false);
 }
 
 static weft_status run_expert(void *context, const weft_task *task, weft_lane *lane)
 {
     (void)lane;
     const work *w = context;
-    int p = task->micro_batch;
     bool backward = task->flow == WEFT_FLOW_GRADIENT, paced;
-    weft_moe_expert_rows r = expert_rows(w, p);
+    weft_moe_expert_rows r = expert_rows(w, task);
     WEFT_TRY(pace(w, r.part, (backward ? 2 : 1) * (double)(w->m->dims.gates + 1), &paced));
     if (paced)
         return WEFT_OK;
     if (!backward) {
-        weft_tensor out = ring_at(w, w->slots->output, &w->output, p, false);
+        weft_tensor out = operand(w, task, WEFT_OPERAND_Y);
         return weft_moe_experts(w->m, w->pass, &r, &out);
     }
-    weft_tensor dout = ring_at(w, w->slots->doutput, &w->doutput, p, false);
-    weft_tensor din = ring_at(w, w->slots->ddispatched, &w->ddispatched, p, false);
+    weft_tensor dout = operand(w, task, WEFT_OPERAND_DY);
+    weft_tensor din = operand(w, task, WEFT_OPERAND_DX);
     return weft_moe_experts_backward(w->m, w->pass, &r, &dout, &din,
-                                     p == 0 && weft_pass_overwrite(w->pass));
+                                     task->part == 0 && weft_pass_overwrite(w->pass));
 }
 
 static weft_status run_recompute(void *context, const weft_task *task, weft_lane *lane)
 {
     (void)lane;
     const work *w = context;
-    weft_moe_expert_rows r = expert_rows(w, task->micro_batch);
+    weft_moe_expert_rows r = expert_rows(w, task);
     bool paced;
     WEFT_TRY(pace(w, r.part, (double)w->m->dims.gates, &paced));
     return paced ? WEFT_OK : weft_moe_experts_first(w->m, w->pass, &r);
 }
 
-/* A partition's tensor on the device and its copy on the host. */
-static weft_tensor offloaded(const work *w, const weft_task *task, void **host)
+/* To the host or from it. */
+static weft_status run_copy(void *context, const weft_task *task, weft_lane *lane)
 {
-    const weft_moe_state *s = w->state;
-    bool middle = task->flow == WEFT_FLOW_MIDDLE;
-    int p = task->micro_batch;
-    weft_tensor t = middle ? ring_at(w, w->slots->middle, &w->middle, p, false)
-                           : ring_at(w, w->slots->dispatched, &w->dispatched, p, false);
-    *host = (middle ? s->host_middle : s->host_input) +
-            s->parts[p].first_row * t.dims[1] * weft_dtype_bytes(t.dtype);
-    return t;
-}
-
-static weft_status run_offload(void *context, const weft_task *task, weft_lane *lane)
-{
-    void *host;
-    weft_tensor t = offloaded(context, task, &host);
-    return weft_lane_copy(lane, host, t.data, weft_tensor_bytes(&t));
-}
-
-static weft_status run_prefetch(void *context, const weft_task *task, weft_lane *lane)
-{
-    void *host;
-    weft_tensor t = offloaded(context, task, &host);
-    return weft_lane_copy(lane, t.data, host, weft_tensor_bytes(&t));
+    const work *w = context;
+    weft_tensor from = operand(w, task, WEFT_OPERAND_FROM);
+    weft_tensor to = operand(w, task, WEFT_OPERAND_TO);
+    return weft_lane_copy(lane, to.data, from.data, weft_tensor_bytes(&from));
 }
 
 void weft_moe_bind_tasks(weft_executor *executor)
@@ -261,59 +254,69 @@ void weft_moe_bind_tasks(weft_executor *executor)
     executor->run[WEFT_TASK_EXPERT] = run_expert;
     executor->run[WEFT_TASK_COMBINE] = run_combine;
     executor->run[WEFT_TASK_RECOMPUTE] = run_recompute;
-    executor->run[WEFT_TASK_OFFLOAD] = run_offload;
-    executor->run[WEFT_TASK_PREFETCH] = run_prefetch;
+    executor->run[WEFT_TASK_OFFLOAD] = run_copy;
+    executor->run[WEFT_TASK_PREFETCH] = run_copy;
 }
 
 /* --- memory -------------------------------------------------------------------------------- */
 
-static weft_status host_copy(work *w, size_t cols, char **out)
+/* Memory of the pass for the slots of a kind: kept for backward, or scratch. */
+static weft_status take(const work *w, weft_slot_kind holds, weft_tensor *kept)
+{
+    weft_tensor scratch;
+    size_t rows = rows_of(w, holds), width = width_of(w, (int)holds);
+    if (kept)
+        WEFT_TRY(weft_pass_stash(w->pass, w->rows.dtype, rows, width, kept));
+    else
+        WEFT_TRY(weft_pass_scratch(w->pass, w->rows.dtype, rows, width, &scratch));
+    place(w, holds, kept ? kept->data : scratch.data);
+    return WEFT_OK;
+}
+
+static weft_status take_host(const work *w, weft_slot_kind holds, char **out)
 {
     void *memory;
-    WEFT_TRY(weft_pass_host(w->pass, w->state->num_rows * cols * weft_dtype_bytes(w->rows.dtype),
-                            &memory));
+    WEFT_TRY(weft_pass_host(
+        w->pass, rows_of(w, holds) * width_of(w, (int)holds) * weft_dtype_bytes(w->rows.dtype),
+        &memory));
     *out = memory;
     return WEFT_OK;
 }
 
 /* T_DI and T_M: kept from forward to backward, or rings that both halves take anew. */
-static weft_status take_inputs(work *w, bool backward)
+static weft_status take_inputs(const work *w, bool backward)
 {
     weft_moe_state *s = w->state;
-    weft_dtype dtype = w->rows.dtype;
-    size_t hidden = w->rows.dims[1], middle = w->m->dims.gates * w->m->dims.ffn;
-    if (s->plan->pipeline.reuse == WEFT_REUSE_NONE) {
+    weft_reuse reuse = s->plan->pipeline.reuse;
+    if (reuse == WEFT_REUSE_NONE) {
         if (!backward) {
-            WEFT_TRY(weft_pass_stash(w->pass, dtype, s->num_rows, hidden, &s->dispatched));
-            WEFT_TRY(weft_pass_stash(w->pass, dtype, s->num_rows, middle, &s->middle));
+            WEFT_TRY(take(w, WEFT_SLOT_T_DI, &s->dispatched));
+            return take(w, WEFT_SLOT_T_M, &s->middle);
         }
-        w->dispatched = s->dispatched;
-        w->middle = s->middle;
+        place(w, WEFT_SLOT_T_DI, s->dispatched.data);
+        place(w, WEFT_SLOT_T_M, s->middle.data);
         return WEFT_OK;
     }
-    size_t rows = ring_rows(w->slots->dispatched, s->num_parts, s->num_rows, s->max_rows);
-    WEFT_TRY(weft_pass_scratch(w->pass, dtype, rows, hidden, &w->dispatched));
-    rows = ring_rows(w->slots->middle, s->num_parts, s->num_rows, s->max_rows);
-    WEFT_TRY(weft_pass_scratch(w->pass, dtype, rows, middle, &w->middle));
-    if (!backward && weft_reuse_offloads_input(s->plan->pipeline.reuse))
-        WEFT_TRY(host_copy(w, hidden, &s->host_input));
-    if (!backward && weft_reuse_offloads_middle(s->plan->pipeline.reuse))
-        WEFT_TRY(host_copy(w, middle, &s->host_middle));
+    WEFT_TRY(take(w, WEFT_SLOT_T_DI, NULL));
+    WEFT_TRY(take(w, WEFT_SLOT_T_M, NULL));
+    if (!backward && weft_reuse_offloads_input(reuse))
+        WEFT_TRY(take_host(w, WEFT_SLOT_HOST_T_DI, &s->host_input));
+    if (!backward && weft_reuse_offloads_middle(reuse))
+        WEFT_TRY(take_host(w, WEFT_SLOT_HOST_T_M, &s->host_middle));
+    place(w, WEFT_SLOT_HOST_T_DI, s->host_input);
+    place(w, WEFT_SLOT_HOST_T_M, s->host_middle);
     return WEFT_OK;
 }
 
 /* Rows being sent, where the program sends any: at the experts already without an exchange. */
-static weft_status take_home(work *w)
+static weft_status take_home(const work *w)
 {
-    const weft_moe_state *s = w->state;
-    if (!w->m->dims.exchange) {
-        w->home = w->dispatched;
-        return WEFT_OK;
-    }
-    if (w->slots->home.first < 0)
-        return WEFT_OK;
-    size_t rows = ring_rows(w->slots->home, s->num_parts, s->num_sent, s->max_sent);
-    return weft_pass_scratch(w->pass, w->rows.dtype, rows, w->rows.dims[1], &w->home);
+    if (w->m->dims.exchange)
+        return weft_program_count_slots(w->program, WEFT_SLOT_HOME, -1) > 0
+                   ? take(w, WEFT_SLOT_HOME, NULL)
+                   : WEFT_OK;
+    place(w, WEFT_SLOT_HOME, w->state->dispatched.data);
+    return WEFT_OK;
 }
 
 static weft_status take_expert_rows(work *w, bool backward)
@@ -329,12 +332,24 @@ static weft_status take_expert_rows(work *w, bool backward)
                     : WEFT_OK;
 }
 
-static weft_status take_ring(work *w, weft_slot_ring ring, weft_tensor *out)
+/* Memory for what the experts answer: without an exchange it is at home already. */
+static weft_status take_answer(const work *w, weft_slot_kind holds)
 {
-    const weft_moe_state *s = w->state;
-    return weft_pass_scratch(w->pass, w->rows.dtype,
-                             ring_rows(ring, s->num_parts, s->num_rows, s->max_rows),
-                             w->rows.dims[1], out);
+    if (w->m->dims.exchange)
+        return take(w, holds, NULL);
+    place(w, holds, w->state->returned.data);
+    return WEFT_OK;
+}
+
+static work start(weft_moe *m, weft_pass *pass, weft_moe_state *state, const weft_tensor *rows,
+                  bool backward)
+{
+    return (work){.m = m,
+                  .pass = pass,
+                  .state = state,
+                  .program = &state->plan->programs[backward],
+                  .memory = state->plan->memory[backward],
+                  .rows = *rows};
 }
 
 /* What runs on the compute lane are the layer's parts; the expert lane's is an exchange. */
@@ -360,14 +375,11 @@ static weft_status run(work *w, bool backward)
 weft_status weft_moe_run_forward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
                                  const weft_tensor *rows)
 {
-    work w = {.m = m, .pass = pass, .state = state, .rows = *rows};
-    w.slots = &state->plan->slots[0];
+    work w = start(m, pass, state, rows, false);
     WEFT_TRY(take_inputs(&w, false));
-    WEFT_TRY(weft_pass_stash(pass, rows->dtype, state->num_sent, rows->dims[1], &state->returned));
+    WEFT_TRY(take(&w, WEFT_SLOT_RESULT, &state->returned));
     WEFT_TRY(take_home(&w));
-    w.output = state->returned;
-    if (m->dims.exchange)
-        WEFT_TRY(take_ring(&w, w.slots->output, &w.output));
+    WEFT_TRY(take_answer(&w, WEFT_SLOT_T_DO));
     WEFT_TRY(take_expert_rows(&w, false));
     return run(&w, false);
 }
@@ -375,15 +387,12 @@ weft_status weft_moe_run_forward(weft_moe *m, weft_pass *pass, weft_moe_state *s
 weft_status weft_moe_run_backward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
                                   const weft_tensor *rows)
 {
-    work w = {.m = m, .pass = pass, .state = state, .rows = *rows};
-    w.slots = &state->plan->slots[1];
+    work w = start(m, pass, state, rows, true);
     WEFT_TRY(take_inputs(&w, true));
+    place(&w, WEFT_SLOT_RESULT_GRADIENT, state->returned.data);
     WEFT_TRY(take_home(&w));
-    w.doutput = w.ddispatched = state->returned; /* in place: dT_DO is used up before dT_DI */
-    if (m->dims.exchange) {
-        WEFT_TRY(take_ring(&w, w.slots->doutput, &w.doutput));
-        WEFT_TRY(take_ring(&w, w.slots->ddispatched, &w.ddispatched));
-    }
+    WEFT_TRY(take_answer(&w, WEFT_SLOT_DT_DO));
+    WEFT_TRY(take_answer(&w, WEFT_SLOT_DT_DI)); /* in place: dT_DO is used up before dT_DI */
     WEFT_TRY(take_expert_rows(&w, true));
     return run(&w, true);
 }

@@ -94,8 +94,7 @@ const weft_shape *weft_pass_shape(const weft_pass *pass)
 
 size_t weft_pass_rows(const weft_pass *pass)
 {
-    const weft_shape *shape = &pass->model->shape;
-    return shape->seq * shape->batch / (shape->sequence_parallel ? (size_t)shape->tp : 1);
+    return weft_shape_boundary_rows(&pass->model->shape);
 }
 
 uint64_t weft_pass_seed(const weft_pass *pass)

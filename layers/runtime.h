@@ -19,6 +19,9 @@ weft_status weft_model_options_resolve(weft_model_options *options) WEFT_CHECKED
 /* The shape that every layer of this mesh is asked about; its MoE layers are synchronous. Pure. */
 weft_shape weft_model_shape(const weft_model_options *options, const weft_mesh *mesh,
                             int64_t micro_batch_size, weft_dtype dtype, bool training);
+/* Of what travels between layers, on one rank. Pure. */
+size_t weft_shape_boundary_rows(const weft_shape *shape);
+size_t weft_shape_boundary_bytes(const weft_shape *shape);
 
 /* Whether the model fits the mesh: a layer a stage, and heads, query groups, widths and sequence
  * divide as tp and etp need. options: resolved; num_layers: those between the first and the last.

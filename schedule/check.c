@@ -1,309 +1,480 @@
 #include "schedule/check.h"
 
-#include "schedule/proof.h"
+#include <stdarg.h>
+#include <string.h>
+
+#include "schedule/past.h"
 #include "schedule/walk.h"
 
-/* What a slot holds: the value that a task leaves there for another one. */
-#define VALUE_LIST(X)                                                                              \
-    X(NOTHING, "nothing")                                                                          \
-    X(ACTIVATION, "the activation received")                                                       \
-    X(STASH, "the stash of the forward")                                                           \
-    X(OUTPUT, "the output")                                                                        \
-    X(GRADIENT, "the gradient received")                                                           \
-    X(INPUT_GRADIENT, "the input gradient")
+/* What a slot holds. stage: of all virtual stages. */
+typedef struct content {
+    int value, micro_batch, stage, layer, part;
+} content;
 
-typedef enum value {
-#define ROW(name, text) VALUE_##name,
-    VALUE_LIST(ROW)
-#undef ROW
-} value;
+/* A slot in program order, and 1 + index of who wrote it (0: it was there before the program) and
+ * of the last reader on each lane since then. */
+typedef struct slot_state {
+    content holds;
+    uint32_t writer, readers[WEFT_NUM_LANES];
+} slot_state;
 
-static const char *const value_texts[] = {
-#define ROW(name, text) text,
-    VALUE_LIST(ROW)
-#undef ROW
-};
-
-/* One stage of the set being checked. */
-typedef struct stage_check {
-    weft_proof proof;
+/* One rank of the set being checked. */
+typedef struct rank_check {
     const weft_program *program;
-    int stage, num_stages, num_micro_batches;
-    bool forward_only;
+    const weft_expectation *expected;
+    int rank, num_ranks;
+    uint32_t *expected_of; /* of each task: its index in expected->tasks */
+    uint32_t *seen;        /* of each expected task: 1 + its index; 0 not there */
+    weft_past *pasts;
     weft_arena *scratch;
-} stage_check;
+} rank_check;
 
-/* The value that operand i of a task must be. */
-static int value_read(const void *context, const weft_task *task, int i)
+static weft_status fail(const rank_check *check, uint32_t index, const char *format, ...)
+    WEFT_PRINTF(3, 4) WEFT_CHECKED;
+
+static weft_status fail(const rank_check *check, uint32_t index, const char *format, ...)
 {
-    const stage_check *check = context;
-    const bool first = check->stage == 0, last = check->stage == check->num_stages - 1;
-    if (task->kind == WEFT_TASK_FORWARD && i == 0 && !first)
-        return VALUE_ACTIVATION;
-    if (task->kind == WEFT_TASK_BACKWARD && i == 0)
-        return VALUE_STASH;
-    if (task->kind == WEFT_TASK_BACKWARD && i == 1 && !last)
-        return VALUE_GRADIENT;
-    if (task->kind == WEFT_TASK_SEND && i == 0)
-        return task->flow == WEFT_FLOW_ACTIVATION ? VALUE_OUTPUT : VALUE_INPUT_GRADIENT;
-    return VALUE_NOTHING;
+    char what[WEFT_ERROR_TEXT_BYTES / 2], task[WEFT_TASK_TEXT_BYTES];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(what, sizeof(what), format, args);
+    va_end(args);
+    return WEFT_ERROR(WEFT_INTERNAL, "%s, task %u (%s) %s", check->expected->where, index,
+                      weft_task_format(check->program, index, task, sizeof(task)), what);
 }
 
-static int value_written(const void *context, const weft_task *task, int i)
+static content content_of(const rank_check *check, const weft_task *task,
+                          const weft_operand *operand)
 {
-    const stage_check *check = context;
-    const bool first = check->stage == 0, last = check->stage == check->num_stages - 1;
-    if (task->kind == WEFT_TASK_FORWARD && i == 0)
-        return VALUE_STASH;
-    if (task->kind == WEFT_TASK_FORWARD && i == 1 && !last)
-        return VALUE_OUTPUT;
-    if (task->kind == WEFT_TASK_BACKWARD && i == 0 && !first)
-        return VALUE_INPUT_GRADIENT;
-    if (task->kind == WEFT_TASK_RECEIVE && i == 0)
-        return task->flow == WEFT_FLOW_ACTIVATION ? VALUE_ACTIVATION : VALUE_GRADIENT;
-    return VALUE_NOTHING;
+    content c = {.value = (int)operand->value,
+                 .micro_batch = task->micro_batch,
+                 .stage = task->chunk < 0 ? -1 : task->chunk * check->num_ranks + check->rank,
+                 .layer = task->layer,
+                 .part = task->part};
+    *(task->kind == WEFT_TASK_LAYER ? &c.layer : &c.stage) += operand->next;
+    return c;
 }
 
-/* The neighbour that a SEND or RECEIVE of this flow talks to; -1 for other tasks. */
-static int peer_of(const stage_check *check, const weft_task *task)
+static bool same_content(const content *a, const content *b)
 {
-    if (task->kind != WEFT_TASK_SEND && task->kind != WEFT_TASK_RECEIVE)
-        return -1;
-    const bool downwards = (task->kind == WEFT_TASK_SEND) == (task->flow == WEFT_FLOW_ACTIVATION);
-    const int peer = check->stage + (downwards ? 1 : -1);
-    return peer < check->num_stages ? peer : -1;
+    return a->value == b->value && a->micro_batch == b->micro_batch && a->stage == b->stage &&
+           a->layer == b->layer && a->part == b->part;
 }
 
-/* Proof 1. */
-static weft_status check_form(const stage_check *check)
+/* Such as "T_DI of part 2". */
+static const char *content_text(const content *c, char text[128])
+{
+    const struct {
+        const char *name;
+        int number;
+    } fields[] = {{"micro-batch", c->micro_batch},
+                  {"stage", c->stage},
+                  {"layer", c->layer},
+                  {"part", c->part}};
+    size_t used = (size_t)snprintf(text, 128, "%s", weft_value_text(c->value));
+    const char *joint = " of";
+    for (int i = 0; i < 4 && used < 128; i++)
+        if (fields[i].number >= 0) {
+            used += (size_t)snprintf(text + used, 128 - used, "%s %s %d", joint, fields[i].name,
+                                     fields[i].number);
+            joint = ",";
+        }
+    return text;
+}
+
+/* --- proof 1 ------------------------------------------------------------------------------- */
+
+static weft_status check_readable(const rank_check *check)
 {
     const weft_program *program = check->program;
-    const weft_proof *proof = &check->proof;
-    WEFT_TRY(weft_proof_num_slots(proof));
+    const char *where = check->expected->where;
+    if (program->num_slots < 0 || program->num_slots > WEFT_PROGRAM_MAX_SLOTS)
+        return WEFT_ERROR(WEFT_INTERNAL, "%s has %d slots", where, program->num_slots);
+    for (int32_t i = 0; i < program->num_slots; i++)
+        if (program->slots[i].holds >= WEFT_NUM_SLOT_KINDS)
+            return WEFT_ERROR(WEFT_INTERNAL, "%s, slot %d is of kind %u", where, i,
+                              program->slots[i].holds);
     for (uint32_t i = 0; i < program->num_tasks; i++) {
         const weft_task *task = &program->tasks[i];
-        WEFT_TRY(weft_proof_waits(proof, i));
-        if (task->lane != weft_task_kind_lane(task->kind))
-            return weft_proof_fail(&check->proof, i, "is not on the %s lane",
-                                   weft_lane_kind_text(weft_task_kind_lane(task->kind)));
-        if (task->stage != check->stage)
-            return weft_proof_fail(&check->proof, i, "serves another stage");
-        const bool message = task->kind == WEFT_TASK_SEND || task->kind == WEFT_TASK_RECEIVE;
-        const bool update = task->kind == WEFT_TASK_REDUCE || task->kind == WEFT_TASK_STEP;
-        if (message ? task->flow != WEFT_FLOW_ACTIVATION && task->flow != WEFT_FLOW_GRADIENT
-                    : task->flow != WEFT_FLOW_NONE)
-            return weft_proof_fail(&check->proof, i, message ? "carries nothing" : "is no message");
-        if (task->peer != peer_of(check, task) || (message && task->peer < 0))
-            return weft_proof_fail(&check->proof, i, "has no such neighbour: stage %d of %d",
-                                   check->stage, check->num_stages);
-        if (update ? task->micro_batch != -1
-                   : task->micro_batch < 0 || task->micro_batch >= check->num_micro_batches)
-            return weft_proof_fail(&check->proof, i, "serves a micro-batch that is not one of %d",
-                                   check->num_micro_batches);
-        WEFT_TRY(weft_proof_operands(proof, i));
+        if (!weft_operands_of(task->kind, task->flow) || task->lane >= WEFT_NUM_LANES ||
+            task->first_wait > program->num_waits ||
+            task->num_waits > program->num_waits - task->first_wait ||
+            task->num_waits > WEFT_TASK_MAX_WAITS)
+            return WEFT_ERROR(WEFT_INTERNAL,
+                              "%s, task %u is malformed: kind %d, flow %d, %u waits, lane %d",
+                              where, i, task->kind, task->flow, task->num_waits, task->lane);
+        for (uint32_t w = 0; w < task->num_waits; w++)
+            if (program->waits[task->first_wait + w].task >= i)
+                return fail(check, i, "waits for task %u, which is not an earlier one",
+                            program->waits[task->first_wait + w].task);
     }
     return WEFT_OK;
 }
 
-/* Whether the step needs this kind of task (for each micro-batch, or once) on this stage. */
-static bool is_needed(const stage_check *check, weft_task_kind kind, weft_flow flow)
+/* The number of a slot among those of its kind. */
+static int number_in_kind(const weft_program *program, int32_t slot)
 {
-    const weft_task task = {.kind = (uint16_t)kind, .flow = flow};
-    if (kind == WEFT_TASK_SEND || kind == WEFT_TASK_RECEIVE)
-        return peer_of(check, &task) >= 0 && (flow == WEFT_FLOW_ACTIVATION ||
-                                              (flow == WEFT_FLOW_GRADIENT && !check->forward_only));
-    if (kind == WEFT_TASK_BACKWARD || kind == WEFT_TASK_REDUCE || kind == WEFT_TASK_STEP)
-        return flow == WEFT_FLOW_NONE && !check->forward_only;
-    return flow == WEFT_FLOW_NONE && kind == WEFT_TASK_FORWARD;
+    int number = 0;
+    for (int32_t i = 0; i < slot; i++)
+        number += program->slots[i].holds == program->slots[slot].holds;
+    return number;
 }
 
-/* Where the tasks of a kind, flow and micro-batch were seen: 1 + index, 0 not yet. */
-static uint32_t *seen_at(uint32_t *seen, const stage_check *check, int kind, int flow,
-                         int micro_batch)
+static weft_status check_operand(const rank_check *check, uint32_t index, int i)
 {
-    const size_t row = (size_t)kind * WEFT_NUM_FLOWS + (size_t)flow;
-    return &seen[row * (size_t)check->num_micro_batches +
-                 (size_t)(micro_batch < 0 ? 0 : micro_batch)];
-}
-
-static weft_status check_missing(const stage_check *check, uint32_t *seen)
-{
-    for (int kind = 0; kind < WEFT_NUM_TASK_KINDS; kind++)
-        for (int flow = 0; flow < WEFT_NUM_FLOWS; flow++) {
-            const bool update = kind == WEFT_TASK_REDUCE || kind == WEFT_TASK_STEP;
-            const char *text = weft_task_kind_text(kind), *carried = weft_flow_text(flow);
-            for (int m = 0; m < (update ? 1 : check->num_micro_batches); m++) {
-                if (!is_needed(check, kind, flow) || *seen_at(seen, check, kind, flow, m))
-                    continue;
-                if (update)
-                    return WEFT_ERROR(WEFT_INTERNAL, "stage %d has no %s", check->stage, text);
-                return WEFT_ERROR(WEFT_INTERNAL, "stage %d has no %s%s%s of micro-batch %d",
-                                  check->stage, text, flow ? " " : "", carried, m);
-            }
-        }
+    const weft_program *program = check->program;
+    const weft_task *task = &program->tasks[index];
+    const weft_operands *operands = weft_operands_of(task->kind, task->flow);
+    const weft_task *wanted = &check->expected->tasks[check->expected_of[index]];
+    const int32_t slot = task->operands[i];
+    if (i >= operands->count || wanted->operands[i] < 0) {
+        if (slot != -1)
+            return fail(check, index, "must use nothing as its operand %d, but names slot %d", i,
+                        slot);
+        return WEFT_OK;
+    }
+    const weft_operand *row = &operands->rows[i];
+    const content c = content_of(check, task, row);
+    if (slot < 0)
+        return fail(check, index, "must %s %s, but names slot %d", row->writes ? "write" : "read",
+                    weft_value_text(c.value), slot);
+    if (slot >= program->num_slots)
+        return fail(check, index, "names slot %d, but there are %d", slot, program->num_slots);
+    const weft_slot *memory = &program->slots[slot];
+    if (!(weft_value_slots(c.value) >> memory->holds & 1))
+        return fail(check, index, "has %s in slot %d, which is memory for %s",
+                    weft_value_text(c.value), slot, weft_slot_kind_text((int)memory->holds));
+    if (memory->chunk >= 0 && memory->chunk * check->num_ranks + check->rank != c.stage)
+        return fail(check, index, "has %s in slot %d, which is chunk %d's",
+                    weft_value_text(c.value), slot, memory->chunk);
+    const int x = weft_task_slot(task, WEFT_OPERAND_X);
+    if (row->in_place && x >= 0 && x != slot)
+        return fail(check, index, "has %s in slot %d, but must leave it in slot %d",
+                    weft_value_text(c.value), slot, x);
+    if (check->expected->num_parts > 1 &&
+        weft_program_count_slots(program, memory->holds, -1) == check->expected->num_parts &&
+        number_in_kind(program, slot) != task->part)
+        return fail(check, index, "has %s in slot %d, which is another part's",
+                    weft_value_text(c.value), slot);
+    for (int k = 0; k < i; k++)
+        if (row->writes && operands->rows[k].writes && task->operands[k] == slot)
+            return fail(check, index, "writes two values to one slot");
     return WEFT_OK;
 }
 
-/* Proofs 2 and 6. The compute lane runs in program order. */
-static weft_status check_counts(const stage_check *check)
+/* --- proofs 2 and 6 ------------------------------------------------------------------------ */
+
+static uint32_t hash_of(const weft_task *task)
+{
+    const int32_t fields[] = {task->kind,  task->flow, task->micro_batch, task->chunk,
+                              task->layer, task->part, task->bucket};
+    uint32_t hash = 2166136261u;
+    for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
+        hash = (hash ^ (uint32_t)fields[i]) * 16777619u;
+    return hash ^ hash >> 15;
+}
+
+static bool same_work(const weft_task *a, const weft_task *b)
+{
+    return a->kind == b->kind && a->flow == b->flow && a->micro_batch == b->micro_batch &&
+           a->chunk == b->chunk && a->layer == b->layer && a->part == b->part &&
+           a->bucket == b->bucket;
+}
+
+/* Sets expected_of and seen. */
+static weft_status find_expected(rank_check *check)
+{
+    const weft_expectation *expected = check->expected;
+    uint32_t room = 16;
+    while (room < 2 * expected->num_tasks)
+        room *= 2;
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(check->scratch, room, sizeof(uint32_t), &memory));
+    uint32_t *table = memory;
+    WEFT_TRY(weft_arena_alloc_array(check->scratch, check->program->num_tasks, sizeof(uint32_t),
+                                    &memory));
+    check->expected_of = memory;
+    WEFT_TRY(
+        weft_arena_alloc_array(check->scratch, expected->num_tasks, sizeof(uint32_t), &memory));
+    check->seen = memory;
+    for (uint32_t i = 0; i < expected->num_tasks; i++) {
+        uint32_t at = hash_of(&expected->tasks[i]);
+        while (table[at % room])
+            at++;
+        table[at % room] = i + 1;
+    }
+    for (uint32_t i = 0; i < check->program->num_tasks; i++) {
+        const weft_task *task = &check->program->tasks[i];
+        uint32_t at = hash_of(task);
+        while (table[at % room] && !same_work(&expected->tasks[table[at % room] - 1], task))
+            at++;
+        if (!table[at % room])
+            return fail(check, i, "has no place in this program");
+        check->expected_of[i] = table[at % room] - 1;
+        uint32_t *seen = &check->seen[check->expected_of[i]];
+        if (*seen)
+            return fail(check, i, "does again what task %u did", *seen - 1);
+        *seen = i + 1;
+    }
+    return WEFT_OK;
+}
+
+/* The text of an expected task, without operands. */
+static const char *expected_text(const weft_task *task, char text[WEFT_TASK_TEXT_BYTES])
+{
+    weft_task bare = *task;
+    for (int i = 0; i < WEFT_TASK_MAX_OPERANDS; i++)
+        bare.operands[i] = -1;
+    bare.num_waits = 0;
+    const weft_wait none = {0, -1};
+    return weft_task_format(&(weft_program){.tasks = &bare, .waits = &none}, 0, text,
+                            WEFT_TASK_TEXT_BYTES);
+}
+
+static weft_status check_order(const rank_check *check)
+{
+    const weft_expectation *expected = check->expected;
+    char text[WEFT_TASK_TEXT_BYTES];
+    uint32_t latest[WEFT_NUM_TASK_KINDS][WEFT_NUM_FLOWS] = {{0}}; /* 1 + index */
+    for (uint32_t i = 0; i < expected->num_tasks; i++) {
+        const weft_task *task = &expected->tasks[i];
+        uint32_t *before = &latest[task->kind][task->flow];
+        if (!check->seen[i])
+            return WEFT_ERROR(WEFT_INTERNAL, "%s has no %s", expected->where,
+                              expected_text(task, text));
+        if (expected->ordered >> task->kind & 1 && check->seen[i] < *before)
+            return fail(check, check->seen[i] - 1, "comes before task %u", *before - 1);
+        *before = check->seen[i];
+    }
+    return WEFT_OK;
+}
+
+static weft_status check_tasks(const rank_check *check)
 {
     const weft_program *program = check->program;
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(check->scratch,
-                                    (size_t)WEFT_NUM_TASK_KINDS * WEFT_NUM_FLOWS *
-                                        (size_t)check->num_micro_batches,
-                                    sizeof(uint32_t), &memory));
-    uint32_t *seen = memory;
+    const weft_expectation *expected = check->expected;
     int in_flight = 0;
     for (uint32_t i = 0; i < program->num_tasks; i++) {
         const weft_task *task = &program->tasks[i];
-        uint32_t *mine = seen_at(seen, check, task->kind, (int)task->flow, task->micro_batch);
-        if (!is_needed(check, task->kind, task->flow))
-            return weft_proof_fail(&check->proof, i, "has no place in this step");
-        if (*mine)
-            return weft_proof_fail(&check->proof, i, "does again what task %u did", *mine - 1);
-        *mine = i + 1;
-        if (check->forward_only)
+        const weft_task *wanted = &expected->tasks[check->expected_of[i]];
+        if (task->lane != wanted->lane)
+            return fail(check, i, "is not on the %s lane", weft_lane_kind_text(wanted->lane));
+        if (task->peer != wanted->peer)
+            return fail(check, i, "has peer %d instead of %d", task->peer, wanted->peer);
+        if (task->flags != wanted->flags)
+            return fail(check, i, "%s",
+                        task->flags ? "says that the host waits" : "hides that the host waits");
+        for (int k = 0; k < WEFT_TASK_MAX_OPERANDS; k++)
+            WEFT_TRY(check_operand(check, i, k));
+        if (expected->begins == expected->ends || task->flow != expected->flow)
             continue;
-        if (task->kind == WEFT_TASK_FORWARD && ++in_flight > program->max_in_flight)
-            return weft_proof_fail(&check->proof, i,
-                                   "puts %d micro-batches in flight, at most %d may be", in_flight,
-                                   program->max_in_flight);
-        if (task->kind == WEFT_TASK_BACKWARD) {
-            in_flight--;
-            if (!*seen_at(seen, check, WEFT_TASK_FORWARD, WEFT_FLOW_NONE, task->micro_batch))
-                return weft_proof_fail(&check->proof, i, "comes before its forward");
-        }
+        if (task->kind == expected->begins && ++in_flight > program->max_in_flight)
+            return fail(check, i, "puts %d in flight, at most %d may be", in_flight,
+                        program->max_in_flight);
+        in_flight -= task->kind == expected->ends;
     }
-    WEFT_TRY(check_missing(check, seen));
     return WEFT_OK;
 }
 
-/* Proof 3. */
-static weft_status check_slots(const stage_check *check)
-{
-    void *slots;
-    WEFT_TRY(weft_arena_alloc_array(check->scratch, (size_t)check->program->num_slots,
-                                    sizeof(weft_slot_state), &slots));
-    WEFT_TRY(weft_proof_slots(&check->proof, slots));
-    return WEFT_OK;
-}
-
-/* The update's part of proof 2: REDUCE after every BACKWARD, STEP after REDUCE. */
-static weft_status check_update(const stage_check *check)
+static weft_status find_pasts(rank_check *check)
 {
     const weft_program *program = check->program;
-    const weft_past *pasts = check->proof.pasts;
-    uint32_t last_backward = 0, reduce = 0; /* 1 + index */
-    for (uint32_t i = 0; i < program->num_tasks; i++)
-        if (program->tasks[i].kind == WEFT_TASK_BACKWARD)
-            last_backward = i + 1;
-        else if (program->tasks[i].kind == WEFT_TASK_REDUCE)
-            reduce = i + 1;
+    void *memory;
+    WEFT_TRY(
+        weft_arena_alloc_array(check->scratch, program->num_tasks, sizeof(weft_past), &memory));
+    check->pasts = memory;
+    uint32_t last[WEFT_NUM_LANES] = {0};
     for (uint32_t i = 0; i < program->num_tasks; i++) {
-        const int kind = program->tasks[i].kind;
-        if (kind == WEFT_TASK_REDUCE && pasts[i].upto[WEFT_LANE_COMPUTE] < last_backward)
-            return weft_proof_fail(&check->proof, i,
-                                   "may start before the backward in task %u is done",
-                                   last_backward - 1);
-        if (kind == WEFT_TASK_STEP && pasts[i].upto[WEFT_LANE_REDUCE] < reduce)
-            return weft_proof_fail(&check->proof, i,
-                                   "may start before the reduce in task %u is done", reduce - 1);
+        const weft_task *task = &program->tasks[i];
+        if (last[task->lane])
+            weft_past_add_task(&check->pasts[i], check->pasts, program->tasks,
+                               last[task->lane] - 1);
+        for (uint32_t w = 0; w < task->num_waits; w++)
+            weft_past_add_wait(&check->pasts[i], check->pasts, program->tasks,
+                               program->waits[task->first_wait + w]);
+        last[task->lane] = i + 1;
     }
     return WEFT_OK;
 }
 
-/* The next task of this kind with this peer, from `from` on; num_tasks: none. */
-static uint32_t next_message(const weft_program *program, weft_task_kind kind, int peer,
-                             uint32_t from)
+static weft_status check_waits(const rank_check *check)
+{
+    const weft_expectation *expected = check->expected;
+    for (uint32_t i = 0; i < expected->num_tasks; i++)
+        for (uint32_t w = 0; w < expected->tasks[i].num_waits; w++) {
+            const weft_wait *wanted = &expected->waits[expected->tasks[i].first_wait + w];
+            const weft_wait wait = {check->seen[wanted->task] - 1, wanted->point};
+            const uint32_t index = check->seen[i] - 1;
+            if (!weft_past_has(&check->pasts[index], check->program->tasks, wait))
+                return fail(check, index, "may start before the %s in task %u is over",
+                            weft_task_kind_text(expected->tasks[wanted->task].kind), wait.task);
+        }
+    return WEFT_OK;
+}
+
+/* --- proof 3 ------------------------------------------------------------------------------- */
+
+static weft_status check_read(const rank_check *check, uint32_t index, int32_t slot,
+                              const content *needed, const slot_state *state)
+{
+    char needs[128], holds[128];
+    if (!state->holds.value)
+        return fail(check, index, "reads slot %d before anything is written to it", slot);
+    if (!same_content(&state->holds, needed))
+        return fail(check, index, "needs %s from slot %d, which holds %s",
+                    content_text(needed, needs), slot, content_text(&state->holds, holds));
+    if (state->writer && !weft_past_has(&check->pasts[index], check->program->tasks,
+                                        (weft_wait){state->writer - 1, -1}))
+        return fail(check, index,
+                    "may read slot %d before task %u has written it: no wait says otherwise", slot,
+                    state->writer - 1);
+    return WEFT_OK;
+}
+
+static weft_status check_write(const rank_check *check, uint32_t index, int32_t slot,
+                               const slot_state *state)
+{
+    const weft_past *past = &check->pasts[index];
+    for (int lane = 0; lane < WEFT_NUM_LANES; lane++)
+        if (past->lanes[lane].upto < state->readers[lane])
+            return fail(check, index,
+                        "may overwrite slot %d while task %u still reads it: no wait says "
+                        "otherwise",
+                        slot, state->readers[lane] - 1);
+    if (state->writer &&
+        !weft_past_has(past, check->program->tasks, (weft_wait){state->writer - 1, -1}))
+        return fail(check, index,
+                    "may overwrite slot %d before task %u has written it: no wait says otherwise",
+                    slot, state->writer - 1);
+    return WEFT_OK;
+}
+
+/* Reads, then writes. */
+static weft_status replay(const rank_check *check, uint32_t index, slot_state *slots)
+{
+    const weft_task *task = &check->program->tasks[index];
+    const weft_operands *operands = weft_operands_of(task->kind, task->flow);
+    for (int step = 0; step < 4; step++)
+        for (int i = 0; i < operands->count; i++) {
+            const int32_t slot = task->operands[i];
+            if (slot < 0 || operands->rows[i].writes != (step % 2))
+                continue;
+            const content c = content_of(check, task, &operands->rows[i]);
+            if (step == 0)
+                WEFT_TRY(check_read(check, index, slot, &c, &slots[slot]));
+            else if (step == 1)
+                WEFT_TRY(check_write(check, index, slot, &slots[slot]));
+            else if (step == 2)
+                slots[slot].readers[task->lane] = index + 1;
+            else
+                slots[slot] = (slot_state){.holds = c, .writer = index + 1};
+        }
+    return WEFT_OK;
+}
+
+/* Replays the slots in program order. Every two tasks that touch a slot, one of them writing, must
+ * be ordered by lanes and waits: then any execution sees what the replay saw. */
+static weft_status check_slots(const rank_check *check)
+{
+    const weft_program *program = check->program;
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(check->scratch, (size_t)program->num_slots, sizeof(slot_state),
+                                    &memory));
+    slot_state *slots = memory;
+    for (int h = 0; h < check->expected->num_holds; h++) {
+        const weft_holding *held = &check->expected->holds[h];
+        int part = 0;
+        for (int32_t i = 0; i < program->num_slots; i++)
+            if (program->slots[i].holds == held->slots)
+                slots[i].holds = (content){(int)held->value, -1, -1, -1, part++};
+    }
+    for (uint32_t i = 0; i < program->num_tasks; i++)
+        WEFT_TRY(replay(check, i, slots));
+    return WEFT_OK;
+}
+
+/* --- proofs 4 and 5 ------------------------------------------------------------------------ */
+
+/* The next RECEIVE from this peer, from `from` on; num_tasks: none. */
+static uint32_t next_receive(const weft_program *program, int peer, uint32_t from)
 {
     while (from < program->num_tasks &&
-           !(program->tasks[from].kind == kind && program->tasks[from].peer == peer))
+           !(program->tasks[from].kind == WEFT_TASK_RECEIVE && program->tasks[from].peer == peer))
         from++;
     return from;
 }
 
-/* Proof 4, for what this stage sends to one neighbour. */
-static weft_status check_messages(const stage_check *check, const weft_program *peer_program,
-                                  int peer)
+/* What a rank sends meets what its peers receive from it. next: for each peer. */
+static weft_status check_messages(const rank_check *check, const weft_program *programs,
+                                  uint32_t *next)
 {
     const weft_program *program = check->program;
-    uint32_t send = next_message(program, WEFT_TASK_SEND, peer, 0);
-    uint32_t receive = next_message(peer_program, WEFT_TASK_RECEIVE, check->stage, 0);
-    while (send < program->num_tasks && receive < peer_program->num_tasks) {
-        const weft_task *sent = &program->tasks[send], *received = &peer_program->tasks[receive];
+    for (int peer = 0; peer < check->num_ranks; peer++)
+        next[peer] = 0;
+    for (uint32_t i = 0; i < program->num_tasks; i++) {
+        const weft_task *send = &program->tasks[i];
+        if (send->kind != WEFT_TASK_SEND)
+            continue;
+        if (send->peer < 0 || send->peer >= check->num_ranks || send->peer == check->rank)
+            return fail(check, i, "sends to no other rank of %d", check->num_ranks);
+        const weft_program *peer = &programs[send->peer];
+        const uint32_t receive = next_receive(peer, check->rank, next[send->peer]);
+        if (receive == peer->num_tasks)
+            return fail(check, i, "has no receive left on stage %d", send->peer);
         char text[WEFT_TASK_TEXT_BYTES];
-        if (sent->flow != received->flow || sent->micro_batch != received->micro_batch)
-            return weft_proof_fail(&check->proof, send, "meets stage %d, task %u (%s)", peer,
-                                   receive,
-                                   weft_task_format(peer_program, receive, text, sizeof(text)));
-        send = next_message(program, WEFT_TASK_SEND, peer, send + 1);
-        receive = next_message(peer_program, WEFT_TASK_RECEIVE, check->stage, receive + 1);
+        if (!weft_is_message(send, check->rank, &peer->tasks[receive], send->peer,
+                             check->num_ranks))
+            return fail(check, i, "meets stage %d, task %u (%s)", send->peer, receive,
+                        weft_task_format(peer, receive, text, sizeof(text)));
+        next[send->peer] = receive + 1;
     }
-    if (send < program->num_tasks)
-        return weft_proof_fail(&check->proof, send, "has no receive left on stage %d", peer);
-    if (receive < peer_program->num_tasks)
-        return WEFT_ERROR(WEFT_INTERNAL, "stage %d, task %u: stage %d has no send left for it",
-                          peer, receive, check->stage);
+    for (int peer = 0; peer < check->num_ranks; peer++) {
+        const uint32_t receive = next_receive(&programs[peer], check->rank, next[peer]);
+        if (receive < programs[peer].num_tasks)
+            return WEFT_ERROR(WEFT_INTERNAL, "stage %d, task %u: stage %d has no send left for it",
+                              peer, receive, check->rank);
+    }
     return WEFT_OK;
 }
 
-static void select_stage(stage_check *check, const weft_program *programs, int stage)
+static weft_status check_rank(rank_check *check)
 {
-    check->stage = stage;
-    check->program = check->proof.program = &programs[stage];
-    snprintf(check->proof.where, sizeof(check->proof.where), "stage %d", stage);
-}
-
-static weft_status check_stage(stage_check *check)
-{
-    WEFT_TRY(check_form(check));
-    WEFT_TRY(check_counts(check));
-    WEFT_TRY(weft_proof_pasts(&check->proof));
+    WEFT_TRY(check_readable(check));
+    WEFT_TRY(find_expected(check));
+    WEFT_TRY(check_order(check));
+    WEFT_TRY(check_tasks(check));
+    WEFT_TRY(find_pasts(check));
     WEFT_TRY(check_slots(check));
-    WEFT_TRY(check_update(check));
+    WEFT_TRY(check_waits(check));
     return WEFT_OK;
 }
 
-static weft_status check_all(const weft_program *programs, stage_check *check)
+static weft_status check_all(const weft_program *programs, const weft_expectation *expected,
+                             int num_ranks, weft_arena *scratch)
 {
-    for (int stage = 0; stage < check->num_stages; stage++) {
-        select_stage(check, programs, stage);
-        WEFT_TRY(check_stage(check));
-    }
-    for (int stage = 0; stage < check->num_stages; stage++) {
-        select_stage(check, programs, stage);
-        for (int peer = stage - 1; peer <= stage + 1; peer += 2)
-            if (peer >= 0 && peer < check->num_stages)
-                WEFT_TRY(check_messages(check, &programs[peer], peer));
-    }
-    /* Proof 5. */
+    rank_check check = {.num_ranks = num_ranks, .scratch = scratch};
+    void *next;
+    WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)num_ranks, sizeof(uint32_t), &next));
+    for (int phase = 0; phase < 2; phase++)
+        for (check.rank = 0; check.rank < num_ranks; check.rank++) {
+            check.program = &programs[check.rank];
+            check.expected = &expected[check.rank];
+            WEFT_TRY(phase ? check_messages(&check, programs, next) : check_rank(&check));
+        }
     weft_walk walk;
     weft_walk_step step;
-    WEFT_TRY(weft_walk_start(&walk, programs, check->num_stages, check->scratch));
+    WEFT_TRY(weft_walk_start(&walk, programs, num_ranks, scratch));
     while (weft_walk_next(&walk, &step))
         ;
     WEFT_TRY(weft_walk_finish(&walk));
     return WEFT_OK;
 }
 
-weft_status weft_program_check(const weft_program *programs, int num_stages, int num_micro_batches,
-                               bool forward_only)
+weft_status weft_program_check(const weft_program *programs, const weft_expectation *expected,
+                               int num_ranks)
 {
-    if (num_stages < 1 || num_micro_batches < 1)
-        return WEFT_ERROR(WEFT_INTERNAL, "no programs to check: %d stages, %d micro-batches",
-                          num_stages, num_micro_batches);
     weft_arena scratch = {0};
-    stage_check check = {.num_stages = num_stages,
-                         .num_micro_batches = num_micro_batches,
-                         .forward_only = forward_only,
-                         .scratch = &scratch};
-    check.proof = (weft_proof){.read = value_read,
-                               .written = value_written,
-                               .context = &check,
-                               .value_texts = value_texts,
-                               .scratch = &scratch};
-    const weft_status status = check_all(programs, &check);
+    const weft_status status = check_all(programs, expected, num_ranks, &scratch);
     weft_arena_release(&scratch);
     WEFT_TRY(status);
     return WEFT_OK;

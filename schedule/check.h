@@ -1,21 +1,52 @@
-/* The checker proves a set of programs, one a stage, right before anything runs:
- *  1. form: waits point backwards, slots in range, kinds have the lane, slots and peers they need;
- *  2. every (micro-batch, stage) is forwarded once and, unless forward_only, backwarded once,
- *     after its forward; then gradients are reduced once, then the optimizer steps once;
+/* The checker: proves a set of programs, one a rank, right before anything runs. What tasks read
+ * and write it knows from the table of operands; a level adds only what is expected of it.
+ *  1. form: waits point backwards; every task has the operands it needs and no others, in slots
+ *     that are memory for them;
+ *  2. every expected task is there once, and nothing else; kinds that have an order keep it; what
+ *     must be over before a task starts is;
  *  3. every task reads the value that is meant for it, and no slot is overwritten while a task
  *     that reads it may not have run, nor read before it is written (ordering by lanes and waits
  *     alone, not by luck);
- *  4. sends match receives: same order of (flow, micro-batch) on each directed pair of stages;
- *  5. no cycle across ranks, with lanes as FIFOs and every send blocking until its receive starts
- *     (rendezvous), so the program is deadlock-free whatever the transport buffers;
- *  6. no more than max_in_flight micro-batches between forward and backward.
- * Pure. Errors: WEFT_INTERNAL with the stage, the task's index and its text. */
+ *  4. sends match receives: the same values in the same order on each directed pair of ranks;
+ *  5. no cycle across ranks, with lanes as FIFOs, every send blocking until its receive starts
+ *     (rendezvous), and hosts that enqueue nothing while they wait (schedule/walk.h): the programs
+ *     come to an end whatever the transport buffers;
+ *  6. no more than max_in_flight micro-batches, or parts, begun and not ended.
+ * Pure. */
 #ifndef WEFT_SCHEDULE_CHECK_H
 #define WEFT_SCHEDULE_CHECK_H
 
-#include "schedule/program.h"
+#include "schedule/operands.h"
 
-weft_status weft_program_check(const weft_program *programs, int num_stages, int num_micro_batches,
-                               bool forward_only) WEFT_CHECKED;
+/* What the slots of a kind hold before the program starts: the k-th this value of part k. */
+typedef struct weft_holding {
+    weft_slot_kind slots;
+    weft_value value;
+} weft_holding;
+enum { WEFT_MAX_HOLDINGS = 5 };
+
+/* What one rank's program must be. */
+typedef struct weft_expectation {
+    char where[32]; /* whose program, in errors: "stage 2" */
+    /* Each is there once, with these fields. An operand is 0 where the task needs it, -1 where it
+     * must not have it. */
+    const weft_task *tasks;
+    uint32_t num_tasks;
+    /* What must be over before one of them starts: tasks are indices of `tasks`, which refer to it
+     * by first_wait and num_waits, without a limit. */
+    const weft_wait *waits;
+    uint32_t ordered; /* bits of kinds: tasks of one kind and flow come as they stand in `tasks` */
+    /* Tasks that begin and end what max_in_flight bounds; equal kinds: nothing is bounded. */
+    weft_task_kind begins, ends;
+    weft_flow flow;
+    /* Where a kind has a slot a part, each part is in its own. 0: it may be in any */
+    int num_parts;
+    weft_holding holds[WEFT_MAX_HOLDINGS];
+    int num_holds;
+} weft_expectation;
+
+/* Errors: WEFT_INTERNAL with the rank's `where`, the task's index and its text. */
+weft_status weft_program_check(const weft_program *programs, const weft_expectation *expected,
+                               int num_ranks) WEFT_CHECKED;
 
 #endif

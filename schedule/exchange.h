@@ -12,10 +12,10 @@
  *   o3        as o2, chunk i's copy also beside chunk i + 1's all-gather
  *   direct    as o3, with the copies gone: what arrives is forwarded straight to its final place
  *
- * Programs: micro_batch is the chunk, stage is 0. dispatch (lane expert) waits for nothing but its
- * lane and its staging area; gather (lane gather) reads what dispatch wrote; place (lane gather for
- * o1 and o2, lane place for o3) reads what gather wrote. In the baseline dispatch writes, and in
- * direct gather, where the rows belong, which is no slot. Pure. */
+ * Programs: a chunk is a task's part. dispatch (lane expert) waits for nothing but its lane and its
+ * staging area; gather (lane gather) reads what dispatch wrote; place (lane gather for o1 and o2,
+ * lane place for o3) reads what gather wrote. In the baseline dispatch writes, and in direct
+ * gather, where the rows belong, which is no slot. Pure. */
 #ifndef WEFT_SCHEDULE_EXCHANGE_H
 #define WEFT_SCHEDULE_EXCHANGE_H
 
@@ -46,15 +46,15 @@ typedef struct weft_exchange_shape {
     int num_chunks;       /* N of the chunked forms where it is given; 0: chosen */
 } weft_exchange_shape;
 
-/* The program of a form in num_chunks chunks (1 for baseline and both o1). Slots: staging areas,
- * two a stage (one for a single chunk), those of dispatch first. Errors: WEFT_CONFIG, WEFT_MEMORY.
- */
-weft_status weft_program_exchange(weft_exchange_form form, int num_chunks, weft_arena *arena,
+/* The program of a form in num_parts chunks (1 for baseline and both o1). Slots: staging areas, two
+ * of kind arrived and two of kind gathered (one for a single chunk), as far as the form needs them.
+ * Errors: WEFT_CONFIG, WEFT_MEMORY. */
+weft_status weft_program_exchange(weft_exchange_form form, int num_parts, weft_arena *arena,
                                   weft_program *out) WEFT_CHECKED;
 /* Proves that every chunk is dispatched, gathered and placed once, in order, and that no staging
  * area is read before it is written or overwritten while it is needed. WEFT_INTERNAL with the
  * task's index and text. */
-weft_status weft_program_exchange_check(weft_exchange_form form, int num_chunks,
+weft_status weft_program_exchange_check(weft_exchange_form form, int num_parts,
                                         const weft_program *program) WEFT_CHECKED;
 
 /* MoNTA eq. 8-10 for one of N chunks. AA: all-to-all, AG: all-gather, D2D: copy; microseconds.

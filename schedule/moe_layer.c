@@ -1,6 +1,8 @@
 #include "schedule/moe_layer.h"
 
-#include "schedule/moe_layer_tasks.h"
+#include <string.h>
+
+#include "schedule/check.h"
 
 static const char *const reuse_texts[WEFT_NUM_REUSES] = {
 #define ROW(name, text) text,
@@ -33,7 +35,7 @@ static bool recomputes(weft_reuse reuse)
     return reuse == WEFT_REUSE_S3 || reuse == WEFT_REUSE_S4;
 }
 
-weft_status weft_moe_pipeline_check(const weft_moe_pipeline *pipeline)
+static weft_status check_pipeline(const weft_moe_pipeline *pipeline)
 {
     if (pipeline->num_partitions < 1 || pipeline->num_partitions > WEFT_MOE_MAX_PARTITIONS)
         return WEFT_ERROR(WEFT_CONFIG, "an MoE layer in %d partitions: 1 to %d are possible",
@@ -43,96 +45,24 @@ weft_status weft_moe_pipeline_check(const weft_moe_pipeline *pipeline)
     return WEFT_OK;
 }
 
-static weft_slot_ring take(weft_moe_slots *slots, bool used, int length)
-{
-    if (!used)
-        return (weft_slot_ring){-1, 0};
-    const weft_slot_ring ring = {slots->num_slots, length};
-    slots->num_slots += length;
-    return ring;
-}
+/* The tasks of a layer's programs. */
+static const struct {
+    weft_task_kind kind;
+    weft_flow flow;
+} pairs[] = {
+    {WEFT_TASK_PERMUTE, WEFT_FLOW_NONE},      {WEFT_TASK_DISPATCH, WEFT_FLOW_ACTIVATION},
+    {WEFT_TASK_DISPATCH, WEFT_FLOW_GRADIENT}, {WEFT_TASK_EXPERT, WEFT_FLOW_ACTIVATION},
+    {WEFT_TASK_EXPERT, WEFT_FLOW_GRADIENT},   {WEFT_TASK_COMBINE, WEFT_FLOW_ACTIVATION},
+    {WEFT_TASK_COMBINE, WEFT_FLOW_GRADIENT},  {WEFT_TASK_OFFLOAD, WEFT_FLOW_INPUT},
+    {WEFT_TASK_OFFLOAD, WEFT_FLOW_MIDDLE},    {WEFT_TASK_PREFETCH, WEFT_FLOW_INPUT},
+    {WEFT_TASK_PREFETCH, WEFT_FLOW_MIDDLE},   {WEFT_TASK_RECOMPUTE, WEFT_FLOW_NONE},
+};
+enum { NUM_PAIRS = sizeof(pairs) / sizeof(pairs[0]) };
 
-weft_moe_slots weft_moe_slots_of(const weft_moe_pipeline *pipeline, bool backward)
-{
-    const int n = pipeline->num_partitions;
-    const weft_reuse reuse = pipeline->reuse;
-    const int one = reuse == WEFT_REUSE_NONE ? n : 1;
-    const int two = reuse == WEFT_REUSE_NONE || n < 2 ? n : 2;
-    weft_moe_slots slots = {.num_slots = 0};
-    /* First what both directions have: the same numbers in both. */
-    slots.dispatched = take(&slots, true, two);
-    slots.middle = take(&slots, true, one);
-    slots.host_input = take(&slots, weft_reuse_offloads_input(reuse), n);
-    slots.host_middle = take(&slots, weft_reuse_offloads_middle(reuse), n);
-    slots.home = take(&slots, !backward || communicates_again(reuse), two);
-    slots.output = take(&slots, !backward, two);
-    slots.result = take(&slots, !backward, n);
-    slots.doutput = take(&slots, backward, two);
-    slots.dmiddle = take(&slots, backward, one);
-    slots.ddispatched = take(&slots, backward, two);
-    slots.dresult = take(&slots, backward, n);
-    return slots;
-}
-
-int weft_slot_of(weft_slot_ring ring, int partition)
-{
-    return ring.first < 0 ? -1 : ring.first + partition % ring.length;
-}
-
-const weft_moe_operands *weft_moe_operands_of(int kind, int flow)
-{
-#define T(name) WEFT_MOE_TENSOR_##name
-    static const struct {
-        int kind, flow;
-        weft_moe_operands operands;
-    } rows[] = {
-        {WEFT_TASK_PERMUTE, WEFT_FLOW_NONE, {{0}, {T(HOME)}}},
-        {WEFT_TASK_DISPATCH, WEFT_FLOW_ACTIVATION, {{T(HOME)}, {T(DISPATCHED)}}},
-        {WEFT_TASK_DISPATCH, WEFT_FLOW_GRADIENT, {{T(DRESULT)}, {T(DOUTPUT)}}},
-        {WEFT_TASK_EXPERT, WEFT_FLOW_ACTIVATION, {{T(DISPATCHED)}, {T(MIDDLE), T(OUTPUT)}}},
-        {WEFT_TASK_EXPERT,
-         WEFT_FLOW_GRADIENT,
-         {{T(DISPATCHED), T(MIDDLE), T(DOUTPUT)}, {T(DMIDDLE), T(DDISPATCHED)}}},
-        {WEFT_TASK_COMBINE, WEFT_FLOW_ACTIVATION, {{T(OUTPUT)}, {T(RESULT)}}},
-        {WEFT_TASK_COMBINE, WEFT_FLOW_GRADIENT, {{T(DDISPATCHED)}, {T(DHOME)}}},
-        {WEFT_TASK_OFFLOAD, WEFT_FLOW_INPUT, {{T(DISPATCHED)}, {T(HOST_INPUT)}}},
-        {WEFT_TASK_OFFLOAD, WEFT_FLOW_MIDDLE, {{T(MIDDLE)}, {T(HOST_MIDDLE)}}},
-        {WEFT_TASK_PREFETCH, WEFT_FLOW_INPUT, {{T(HOST_INPUT)}, {T(DISPATCHED)}}},
-        {WEFT_TASK_PREFETCH, WEFT_FLOW_MIDDLE, {{T(HOST_MIDDLE)}, {T(MIDDLE)}}},
-        {WEFT_TASK_RECOMPUTE, WEFT_FLOW_NONE, {{T(DISPATCHED)}, {T(MIDDLE)}}},
-    };
-#undef T
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
-        if (rows[i].kind == kind && rows[i].flow == flow)
-            return &rows[i].operands;
-    return NULL;
-}
-
-weft_slot_ring weft_moe_ring_of(const weft_moe_slots *slots, weft_moe_tensor tensor)
-{
-    const weft_slot_ring rings[WEFT_NUM_MOE_TENSORS] = {
-        [WEFT_MOE_TENSOR_NOTHING] = {-1, 0},
-        [WEFT_MOE_TENSOR_HOME] = slots->home,
-        [WEFT_MOE_TENSOR_DISPATCHED] = slots->dispatched,
-        [WEFT_MOE_TENSOR_MIDDLE] = slots->middle,
-        [WEFT_MOE_TENSOR_OUTPUT] = slots->output,
-        [WEFT_MOE_TENSOR_RESULT] = slots->result,
-        [WEFT_MOE_TENSOR_HOST_INPUT] = slots->host_input,
-        [WEFT_MOE_TENSOR_HOST_MIDDLE] = slots->host_middle,
-        [WEFT_MOE_TENSOR_DRESULT] = slots->dresult,
-        [WEFT_MOE_TENSOR_DOUTPUT] = slots->doutput,
-        [WEFT_MOE_TENSOR_DMIDDLE] = slots->dmiddle,
-        [WEFT_MOE_TENSOR_DDISPATCHED] = slots->ddispatched,
-        [WEFT_MOE_TENSOR_DHOME] = slots->dresult,
-    };
-    return rings[tensor];
-}
-
-bool weft_moe_has_task(const weft_moe_pipeline *pipeline, bool backward, int kind, int flow)
+/* Whether the program has this task for each of its partitions. */
+static bool has_task(const weft_moe_pipeline *pipeline, bool backward, int kind, int flow)
 {
     const weft_reuse reuse = pipeline->reuse;
-    if (!weft_moe_operands_of(kind, flow))
-        return false;
     switch (kind) {
     case WEFT_TASK_PERMUTE:
         return !backward || communicates_again(reuse);
@@ -154,24 +84,60 @@ bool weft_moe_has_task(const weft_moe_pipeline *pipeline, bool backward, int kin
 typedef struct writer {
     weft_program_builder *builder;
     const weft_moe_pipeline *pipeline;
-    weft_moe_slots slots;
+    int first[WEFT_NUM_SLOT_KINDS], length[WEFT_NUM_SLOT_KINDS]; /* the ring of each kind */
     bool backward;
 } writer;
+
+static weft_status add_ring(writer *w, weft_slot_kind holds, bool used, int length)
+{
+    const weft_slot slot = {.holds = holds, .chunk = -1};
+    w->length[holds] = used ? length : 0;
+    return weft_program_add_slots(w->builder, &slot, w->length[holds], &w->first[holds]);
+}
+
+static weft_status add_slots(writer *w)
+{
+    const int n = w->pipeline->num_partitions;
+    const weft_reuse reuse = w->pipeline->reuse;
+    const bool back = w->backward;
+    const int one = reuse == WEFT_REUSE_NONE ? n : 1;
+    const int two = reuse == WEFT_REUSE_NONE || n < 2 ? n : 2;
+    const struct {
+        weft_slot_kind holds;
+        bool used;
+        int length;
+    } rings[] = {
+        /* First what both directions have: the same numbers in both. */
+        {WEFT_SLOT_T_DI, true, two},
+        {WEFT_SLOT_T_M, true, one},
+        {WEFT_SLOT_HOST_T_DI, weft_reuse_offloads_input(reuse), n},
+        {WEFT_SLOT_HOST_T_M, weft_reuse_offloads_middle(reuse), n},
+        {WEFT_SLOT_HOME, !back || communicates_again(reuse), two},
+        {WEFT_SLOT_T_DO, !back, two},
+        {WEFT_SLOT_RESULT, !back, n},
+        {WEFT_SLOT_DT_DO, back, two},
+        {WEFT_SLOT_DT_M, back, one},
+        {WEFT_SLOT_DT_DI, back, two},
+        {WEFT_SLOT_RESULT_GRADIENT, back, n},
+    };
+    for (size_t i = 0; i < sizeof(rings) / sizeof(rings[0]); i++)
+        WEFT_TRY(add_ring(w, rings[i].holds, rings[i].used, rings[i].length));
+    return WEFT_OK;
+}
 
 /* Appends the partition's task, if the strategy and the direction have it. */
 static weft_status append(writer *w, weft_task_kind kind, weft_flow flow, int partition)
 {
     if (partition >= w->pipeline->num_partitions ||
-        !weft_moe_has_task(w->pipeline, w->backward, (int)kind, (int)flow))
+        !has_task(w->pipeline, w->backward, (int)kind, (int)flow))
         return WEFT_OK;
-    const weft_moe_operands *operands = weft_moe_operands_of((int)kind, (int)flow);
-    weft_task task = weft_task_of(kind, partition);
-    task.flow = flow;
-    task.stage = 0;
-    for (int i = 0; i < WEFT_TASK_MAX_READS; i++)
-        task.reads[i] = weft_slot_of(weft_moe_ring_of(&w->slots, operands->reads[i]), partition);
-    for (int i = 0; i < WEFT_TASK_MAX_WRITES; i++)
-        task.writes[i] = weft_slot_of(weft_moe_ring_of(&w->slots, operands->writes[i]), partition);
+    const weft_operands *operands = weft_operands_of((int)kind, (int)flow);
+    weft_task task = weft_task_of(kind, flow);
+    task.part = partition;
+    for (int i = 0; i < operands->count; i++) {
+        const weft_slot_kind holds = weft_value_slot_kind((int)operands->rows[i].value);
+        task.operands[i] = w->first[holds] + partition % w->length[holds];
+    }
     WEFT_TRY(weft_program_append(w->builder, &task, NULL, 0, NULL));
     return WEFT_OK;
 }
@@ -210,12 +176,74 @@ static weft_status append_all(writer *w)
 weft_status weft_program_moe(const weft_moe_pipeline *pipeline, bool backward, weft_arena *arena,
                              weft_program *out)
 {
-    WEFT_TRY(weft_moe_pipeline_check(pipeline));
-    writer w = {
-        .pipeline = pipeline, .slots = weft_moe_slots_of(pipeline, backward), .backward = backward};
+    WEFT_TRY(check_pipeline(pipeline));
+    writer w = {.pipeline = pipeline, .backward = backward};
     WEFT_TRY(weft_program_builder_create(arena, &w.builder));
+    WEFT_TRY(add_slots(&w));
     WEFT_TRY(append_all(&w));
-    WEFT_TRY(weft_program_finish(w.builder, w.slots.num_slots, pipeline->num_partitions < 2 ? 1 : 2,
-                                 out));
+    WEFT_TRY(weft_program_finish(w.builder, pipeline->num_partitions < 2 ? 1 : 2, out));
+    return WEFT_OK;
+}
+
+/* What lies where when backward starts. Other layers use the rings that are reused before backward
+ * comes: only what a strategy says it keeps is still there. */
+static void expect_kept(const weft_moe_pipeline *pipeline, weft_expectation *out)
+{
+    const weft_reuse reuse = pipeline->reuse;
+    const struct {
+        weft_holding held;
+        bool kept;
+    } rows[WEFT_MAX_HOLDINGS] = {
+        {{WEFT_SLOT_RESULT_GRADIENT, WEFT_VALUE_SENT_GRADIENT}, true},
+        {{WEFT_SLOT_HOST_T_DI, WEFT_VALUE_HOST_T_DI}, weft_reuse_offloads_input(reuse)},
+        {{WEFT_SLOT_HOST_T_M, WEFT_VALUE_HOST_T_M}, weft_reuse_offloads_middle(reuse)},
+        {{WEFT_SLOT_T_DI, WEFT_VALUE_T_DI}, reuse == WEFT_REUSE_NONE},
+        {{WEFT_SLOT_T_M, WEFT_VALUE_T_M}, reuse == WEFT_REUSE_NONE},
+    };
+    for (int i = 0; i < WEFT_MAX_HOLDINGS; i++)
+        if (rows[i].kept)
+            out->holds[out->num_holds++] = rows[i].held;
+}
+
+/* Each part in its own slot, wherever there is one for each: so what backward finds, and the layer
+ * takes from its programs, lies where it is looked for. */
+static weft_status check_direction(const weft_moe_pipeline *pipeline, bool backward,
+                                   const weft_program *program, weft_arena *scratch)
+{
+    const int n = pipeline->num_partitions;
+    const weft_flow flow = backward ? WEFT_FLOW_GRADIENT : WEFT_FLOW_ACTIVATION;
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)(NUM_PAIRS * n), sizeof(weft_task), &memory));
+    weft_task *tasks = memory;
+    weft_expectation expected = {.tasks = tasks,
+                                 .ordered = ~0u,
+                                 .begins = WEFT_TASK_DISPATCH,
+                                 .ends = WEFT_TASK_COMBINE,
+                                 .flow = flow,
+                                 .num_parts = n};
+    snprintf(expected.where, sizeof(expected.where), "%s", backward ? "backward" : "forward");
+    for (int i = 0; i < NUM_PAIRS * n; i++) {
+        if (!has_task(pipeline, backward, (int)pairs[i / n].kind, (int)pairs[i / n].flow))
+            continue;
+        weft_task *task = &tasks[expected.num_tasks++];
+        *task = weft_task_of(pairs[i / n].kind, pairs[i / n].flow);
+        task->part = i % n;
+        memset(task->operands, 0, sizeof(task->operands)); /* all of them */
+    }
+    if (backward)
+        expect_kept(pipeline, &expected);
+    return weft_program_check(program, &expected, 1);
+}
+
+weft_status weft_program_moe_check(const weft_moe_pipeline *pipeline, const weft_program *forward,
+                                   const weft_program *backward)
+{
+    WEFT_TRY(check_pipeline(pipeline));
+    weft_arena scratch = {0};
+    weft_status status = check_direction(pipeline, false, forward, &scratch);
+    if (status == WEFT_OK && backward)
+        status = check_direction(pipeline, true, backward, &scratch);
+    weft_arena_release(&scratch);
+    WEFT_TRY(status);
     return WEFT_OK;
 }

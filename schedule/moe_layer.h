@@ -5,12 +5,12 @@
  * Backward: the gradients are dispatched, computed, combined; what forward did not keep is restored
  * before. S and R of different partitions alternate on one lane. n = 1 is the synchronous layer.
  *
- * Tensors are rings of slots, partition p in slot first + p % length:
- *   T_DI  dispatched rows       T_M  first linear layer's output       T_DO  experts' output
- * and in backward their gradients dT_DO, dT_M, dT_DI; home rows being sent have a ring too. Without
- * reuse a ring is as long as n and T_DI and T_M stay from forward to backward; with reuse the rings
- * are T_DI 2, T_M 1, T_DO 2, home rows 2 (1 each for n = 1), and the same for the gradients (MPMoE
- * §III-C), and what backward needs comes back by the strategy:
+ * Tensors are rings of slots, partition p in slot p % length of its kind: T_DI (dispatched rows),
+ * T_M (first linear layer's output), T_DO (experts' output), in backward their gradients; home rows
+ * being sent have a ring too. Without reuse a ring is as long as n and T_DI and T_M stay from
+ * forward to backward; with reuse the rings are T_DI 2, T_M 1, T_DO 2, home rows 2 (1 each for
+ * n = 1), and the same for the gradients (MPMoE §III-C), and what backward needs comes back by the
+ * strategy:
  *
  *   strategy   T_DI              T_M
  *   none       kept              kept
@@ -19,24 +19,10 @@
  *   S3         offload           recomputed
  *   S4         communicated      recomputed
  *
- * The micro_batch of a task is its partition; stage is 0. Operands:
- *
- *   kind       lane      flow        reads                     writes
- *   permute    compute                                         home rows
- *   dispatch   expert    activation  home rows                 T_DI
- *   dispatch   expert    gradient    home gradient             dT_DO
- *   expert     compute   activation  T_DI                      T_M, T_DO
- *   expert     compute   gradient    T_DI, T_M, dT_DO          dT_M, dT_DI
- *   combine    expert    activation  T_DO                      home result
- *   combine    expert    gradient    dT_DI                     home gradient
- *   offload    offload   input       T_DI                      host T_DI
- *   offload    offload   middle      T_M                       host T_M
- *   prefetch   prefetch  input       host T_DI                 T_DI
- *   prefetch   prefetch  middle      host T_M                  T_M
- *   recompute  compute               T_DI                      T_M
- *
- * Home results, home gradients and host copies have one slot a partition. When backward starts,
- * each home gradient's slot holds the gradient to send; when it ends, the gradient that came back.
+ * A partition is a task's part. Results at home, their gradients and host copies have a slot a
+ * partition. When backward starts, each gradient's slot holds the gradient to send; when it ends,
+ * the gradient that came back. What both programs have stands first in both tables of slots.
+ * Operands: schedule/operands.h.
  * Pure. */
 #ifndef WEFT_SCHEDULE_MOE_LAYER_H
 #define WEFT_SCHEDULE_MOE_LAYER_H
@@ -62,23 +48,6 @@ typedef struct weft_moe_pipeline {
     int num_partitions; /* n: 1 to WEFT_MOE_MAX_PARTITIONS */
     weft_reuse reuse;
 } weft_moe_pipeline;
-
-/* The first slot and the length of each ring; first -1: not used by that program. The numbers of
- * T_DI, T_M and the host copies are the same in forward and backward. */
-typedef struct weft_slot_ring {
-    int first, length;
-} weft_slot_ring;
-typedef struct weft_moe_slots {
-    weft_slot_ring home;                       /* rows being sent */
-    weft_slot_ring dispatched, middle, output; /* T_DI, T_M, T_DO; in backward output: unused */
-    weft_slot_ring doutput, dmiddle, ddispatched;
-    weft_slot_ring result, dresult;         /* at home, one slot a partition */
-    weft_slot_ring host_input, host_middle; /* one slot a partition */
-    int num_slots;
-} weft_moe_slots;
-weft_moe_slots weft_moe_slots_of(const weft_moe_pipeline *pipeline, bool backward);
-/* The slot of partition p in a ring; -1 for a ring that is not used. */
-int weft_slot_of(weft_slot_ring ring, int partition);
 
 /* WEFT_CONFIG for n or strategy out of range; WEFT_MEMORY. */
 weft_status weft_program_moe(const weft_moe_pipeline *pipeline, bool backward, weft_arena *arena,

@@ -6,6 +6,7 @@
 typedef struct stage_times {
     double *end_us; /* of each task */
     double lane_us[WEFT_NUM_LANES];
+    uint32_t *host; /* of each task: 1 + the latest before it inside which the host waits */
 } stage_times;
 
 static weft_status start_times(const weft_program *programs, int num_stages, weft_arena *scratch,
@@ -18,45 +19,57 @@ static weft_status start_times(const weft_program *programs, int num_stages, wef
         WEFT_TRY(
             weft_arena_alloc_array(scratch, programs[stage].num_tasks, sizeof(double), &memory));
         (*out)[stage].end_us = memory;
+        WEFT_TRY(
+            weft_arena_alloc_array(scratch, programs[stage].num_tasks, sizeof(uint32_t), &memory));
+        (*out)[stage].host = memory;
+        for (uint32_t i = 1; i < programs[stage].num_tasks; i++)
+            (*out)[stage].host[i] = programs[stage].tasks[i - 1].flags & WEFT_TASK_HOST_WAITS
+                                        ? i
+                                        : (*out)[stage].host[i - 1];
     }
     return WEFT_OK;
 }
 
-/* When the task's lane is free and its waits are over. */
+/* When the task's lane is free, its waits are over and the host has come to it. */
 static double ready_us(const weft_program *program, const stage_times *times, uint32_t index)
 {
     const weft_task *task = &program->tasks[index];
     double ready = times->lane_us[task->lane];
+    if (times->host[index] && ready < times->end_us[times->host[index] - 1])
+        ready = times->end_us[times->host[index] - 1];
     for (uint32_t w = 0; w < task->num_waits; w++) {
-        const double end = times->end_us[program->waits[task->first_wait + w]];
+        const double end = times->end_us[program->waits[task->first_wait + w].task];
         ready = ready < end ? end : ready;
     }
     return ready;
 }
 
-void weft_slice_of_task(const weft_task *task, weft_slice *out)
+void weft_slice_of_task(const weft_task *task, int stage, int num_stages, weft_slice *out)
 {
-    *out = (weft_slice){.lane = task->lane, .micro_batch = task->micro_batch, .stage = task->stage};
+    *out = (weft_slice){.lane = task->lane,
+                        .micro_batch = task->micro_batch,
+                        .stage = stage + (task->chunk > 0 ? task->chunk * num_stages : 0)};
     const char *letter = weft_task_kind_letter(task->kind);
     static const char *const flow_letters[WEFT_NUM_FLOWS] = {
         [WEFT_FLOW_NONE] = "",   [WEFT_FLOW_ACTIVATION] = "", [WEFT_FLOW_GRADIENT] = "g",
-        [WEFT_FLOW_INPUT] = "i", [WEFT_FLOW_MIDDLE] = "m",
+        [WEFT_FLOW_INPUT] = "i", [WEFT_FLOW_MIDDLE] = "m",    [WEFT_FLOW_WEIGHT] = "w",
     };
     const char *flow = flow_letters[task->flow];
-    if (task->micro_batch >= 0)
-        snprintf(out->name, sizeof(out->name), "%s%s%d", letter, flow, task->micro_batch);
+    const int number = task->micro_batch >= 0 ? task->micro_batch : task->part;
+    if (number >= 0)
+        snprintf(out->name, sizeof(out->name), "%s%s%d", letter, flow, number);
     else
         snprintf(out->name, sizeof(out->name), "%s", letter);
     snprintf(out->category, sizeof(out->category), "%s", weft_task_kind_text(task->kind));
 }
 
-static weft_status add_slice(weft_trace *trace, int stage, const weft_task *task, double start_us,
-                             double end_us)
+static weft_status add_slice(weft_trace *trace, int stage, int num_stages, const weft_task *task,
+                             double start_us, double end_us)
 {
     if (!trace)
         return WEFT_OK;
     weft_slice slice;
-    weft_slice_of_task(task, &slice);
+    weft_slice_of_task(task, stage, num_stages, &slice);
     slice.rank = stage;
     slice.start_us = start_us;
     slice.end_us = end_us;
@@ -64,12 +77,14 @@ static weft_status add_slice(weft_trace *trace, int stage, const weft_task *task
     return WEFT_OK;
 }
 
-static weft_status occupy(const weft_program *program, stage_times *times, int stage,
-                          uint32_t index, double start_us, double end_us, weft_trace *trace)
+static weft_status occupy(const weft_program *programs, stage_times *all_times, int stage,
+                          int num_stages, uint32_t index, double start_us, double end_us,
+                          weft_trace *trace)
 {
-    const weft_task *task = &program->tasks[index];
+    stage_times *times = &all_times[stage];
+    const weft_task *task = &programs[stage].tasks[index];
     times->end_us[index] = times->lane_us[task->lane] = end_us;
-    WEFT_TRY(add_slice(trace, stage, task, start_us, end_us));
+    WEFT_TRY(add_slice(trace, stage, num_stages, task, start_us, end_us));
     return WEFT_OK;
 }
 
@@ -94,10 +109,10 @@ static weft_status simulate(const weft_program *programs, int num_stages, weft_t
         }
         const double us = cost(context, step.stage, task);
         WEFT_TRY(
-            occupy(program, &times[step.stage], step.stage, step.task, start, start + us, trace));
+            occupy(programs, times, step.stage, num_stages, step.task, start, start + us, trace));
         if (step.peer >= 0)
-            WEFT_TRY(occupy(&programs[step.peer], &times[step.peer], step.peer, step.receive, start,
-                            start + us, trace));
+            WEFT_TRY(occupy(programs, times, step.peer, num_stages, step.receive, start, start + us,
+                            trace));
         if (task->lane == WEFT_LANE_COMPUTE)
             price->busy_us[step.stage] += us;
         if (price->makespan_us < start + us)
@@ -174,9 +189,10 @@ static weft_status finish_all(simulation *sim, weft_price *price)
         const weft_task *task = task_of(sim, step);
         done->running = false;
         weft_walk_done(&sim->walk, step);
-        WEFT_TRY(add_slice(sim->trace, step->stage, task, done->start_us, done->end_us));
+        WEFT_TRY(add_slice(sim->trace, step->stage, sim->walk.num_stages, task, done->start_us,
+                           done->end_us));
         if (step->peer >= 0)
-            WEFT_TRY(add_slice(sim->trace, step->peer,
+            WEFT_TRY(add_slice(sim->trace, step->peer, sim->walk.num_stages,
                                &sim->programs[step->peer].tasks[step->receive], done->start_us,
                                done->end_us));
         if (task->lane == WEFT_LANE_COMPUTE)

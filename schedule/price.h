@@ -1,7 +1,8 @@
 /* Pricing: a discrete-event simulation of a set of programs, one a stage.
  *
- * Lanes are FIFOs, waits are honoured, and a message takes its time on the receiver's RECEIVE
- * lane from the moment both sides are ready (the SEND task occupies its lane as long). Pure. */
+ * Lanes are FIFOs, waits and the host's waits are honoured, and a message takes its time on the
+ * receiver's RECEIVE lane from the moment both sides are ready (the SEND task occupies its lane as
+ * long). Pure. */
 #ifndef WEFT_SCHEDULE_PRICE_H
 #define WEFT_SCHEDULE_PRICE_H
 
@@ -37,10 +38,11 @@ weft_status weft_program_price_beside(const weft_program *programs, int num_stag
 /* The class of what a lane does. */
 weft_work_class weft_lane_work_class(int lane);
 
-/* Fills a slice's lane, name, category, micro_batch and stage for a task: measured and priced
- * timelines look alike. Names: F3 and B3, s3 and r3 (a message's ends), sg3 and rg3 when it is
+/* Fills a slice's lane, name, category, micro_batch and stage (chunk c: c * num_stages + stage) for
+ * a task: measured and priced timelines look alike. Where there is no micro-batch the name has the
+ * part. Names: F3 and B3, s3 and r3 (a message's ends), sg3 and rg3 when it is
  * a gradient, R, S; of an MoE layer P3, D3, E3, C3 with a g for gradients, M3, and Oi3, Om3, pi3,
  * pm3 for T_DI and T_M offloaded and prefetched; G3 and L3. The rest is zero. */
-void weft_slice_of_task(const weft_task *task, weft_slice *out);
+void weft_slice_of_task(const weft_task *task, int stage, int num_stages, weft_slice *out);
 
 #endif

@@ -1,28 +1,23 @@
 /* A schedule is a program: plain data that can be checked, priced, run and drawn.
  *
- * A program is one rank's array of tasks. A task names its kind, the lane it runs on, what it
- * serves (micro-batch, stage, peer), the buffer slots it reads and writes, and the earlier tasks
- * of this program that it waits for. Lanes are FIFOs: tasks of one lane run in program order;
- * waits order tasks across lanes. Programs are made by pure functions and never rewritten.
+ * A program is one rank's array of tasks. A task names its kind and flow, the lane it runs on, what
+ * it serves (micro-batch, chunk, layer, part, bucket), its operands by name, and the earlier tasks
+ * of this program that it waits for. Lanes are FIFOs: tasks of one lane run in program order; waits
+ * order tasks across lanes. Programs are made by pure functions and never rewritten.
  *
- * Slots: a slot is a numbered buffer. What it holds is the executor's business; the checker proves
- * that no slot is overwritten while a later task still needs it. Operands of the pipeline's tasks
- * (-1 where the stage has no such neighbour):
+ * Operands and slots: kind and flow give a task's operands (schedule/operands.h): their names, the
+ * values they are, whether the task reads or writes them. An operand is a slot, a row of the
+ * program's table of slots, which says what the slot holds and its bytes. Executors fill arrays by
+ * that table; only generators compute with slot numbers.
  *
- *   kind      reads[0]              reads[1]            writes[0]            writes[1]
- *   forward   activation received                       activation (stash)   output to send on
- *   backward  activation (stash)    gradient received   input gradient
- *   send      what is sent
- *   receive                                             what is received
+ * Points: a body may pass points that others wait for. Point l of a backward: the gradients of
+ * layer l, and of all layers above it, have this micro-batch's share. Points come in falling order.
  *
- * Those of an MoE layer's tasks stand in schedule/moe_layer.h, those of an all-to-all's in
- * schedule/exchange.h.
- *
- * Text form: a line `program slots=5 in_flight=3`, then one task a line, such as
- * `7 forward compute mb=3 stage=1 reads=0 writes=0,4 waits=5,6`. The task's index comes first,
- * what a task does not have is left out. Printing and parsing are exact inverses, so golden files
- * are programs.
- */
+ * Text form: `program in_flight=3`, then the slots, a line for each stretch of equal rows
+ * (`slots 0-2 activation chunk=0 bytes=4096`), then a task a line:
+ * `7 forward compute mb=3 chunk=0 x=0 stash=0 y=4 waits=5,6@2`. What a task does not have is left
+ * out; `6@2` is point 2 of task 6. Printing and parsing are exact inverses, so golden files are
+ * programs. */
 #ifndef WEFT_SCHEDULE_PROGRAM_H
 #define WEFT_SCHEDULE_PROGRAM_H
 
@@ -33,27 +28,30 @@
 
 #include "core/arena.h"
 
-/* name, text, letter for timelines, lane it runs on unless a generator says otherwise, most reads,
- * most writes, has a peer */
+/* name, text, letter for timelines */
 #define WEFT_TASK_LIST(X)                                                                          \
-    X(FORWARD, "forward", "F", COMPUTE, 1, 2, 0)                                                   \
-    X(BACKWARD, "backward", "B", COMPUTE, 2, 1, 0)                                                 \
-    X(SEND, "send", "s", SEND, 1, 0, 1)                                                            \
-    X(RECEIVE, "receive", "r", RECEIVE, 0, 1, 1)                                                   \
-    X(REDUCE, "reduce", "R", REDUCE, 0, 0, 0)                                                      \
-    X(STEP, "step", "S", COMPUTE, 0, 0, 0)                                                         \
-    X(PERMUTE, "permute", "P", COMPUTE, 0, 1, 0)                                                   \
-    X(DISPATCH, "dispatch", "D", EXPERT, 1, 1, 0)                                                  \
-    X(EXPERT, "expert", "E", COMPUTE, 3, 2, 0)                                                     \
-    X(COMBINE, "combine", "C", EXPERT, 1, 1, 0)                                                    \
-    X(OFFLOAD, "offload", "O", OFFLOAD, 1, 1, 0)                                                   \
-    X(PREFETCH, "prefetch", "p", PREFETCH, 1, 1, 0)                                                \
-    X(RECOMPUTE, "recompute", "M", COMPUTE, 1, 1, 0)                                               \
-    X(GATHER, "gather", "G", GATHER, 1, 1, 0)                                                      \
-    X(PLACE, "place", "L", PLACE, 1, 0, 0)
+    X(FORWARD, "forward", "F")                                                                     \
+    X(BACKWARD, "backward", "B")                                                                   \
+    X(SEND, "send", "s")                                                                           \
+    X(RECEIVE, "receive", "r")                                                                     \
+    X(SUM, "sum", "A")                                                                             \
+    X(REDUCE, "reduce", "R")                                                                       \
+    X(NORM, "norm", "N")                                                                           \
+    X(STEP, "step", "S")                                                                           \
+    X(LAYER, "layer", "l")                                                                         \
+    X(COUNTS, "counts", "c")                                                                       \
+    X(PERMUTE, "permute", "P")                                                                     \
+    X(DISPATCH, "dispatch", "D")                                                                   \
+    X(EXPERT, "expert", "E")                                                                       \
+    X(COMBINE, "combine", "C")                                                                     \
+    X(OFFLOAD, "offload", "O")                                                                     \
+    X(PREFETCH, "prefetch", "p")                                                                   \
+    X(RECOMPUTE, "recompute", "M")                                                                 \
+    X(GATHER, "gather", "G")                                                                       \
+    X(PLACE, "place", "L")
 
 typedef enum weft_task_kind {
-#define WEFT_TASK_ENUM(name, text, letter, lane, reads, writes, peer) WEFT_TASK_##name,
+#define WEFT_TASK_ENUM(name, text, letter) WEFT_TASK_##name,
     WEFT_TASK_LIST(WEFT_TASK_ENUM)
 #undef WEFT_TASK_ENUM
         WEFT_NUM_TASK_KINDS
@@ -78,14 +76,16 @@ typedef enum weft_lane_kind {
         WEFT_NUM_LANES
 } weft_lane_kind;
 
-/* What a task moves: the direction of a message, or of an MoE layer's exchange and experts; the
- * tensor that is offloaded or prefetched (T_DI or T_M). name, text */
+/* What a task moves or makes: the direction of a message, of a layer, of an MoE layer's exchange
+ * and experts; the tensor that is offloaded or prefetched (T_DI or T_M); a bucket's weights. name,
+ * text */
 #define WEFT_FLOW_LIST(X)                                                                          \
     X(NONE, "")                                                                                    \
     X(ACTIVATION, "activation")                                                                    \
     X(GRADIENT, "gradient")                                                                        \
     X(INPUT, "input")                                                                              \
-    X(MIDDLE, "middle")
+    X(MIDDLE, "middle")                                                                            \
+    X(WEIGHT, "weight")
 
 typedef enum weft_flow {
 #define WEFT_FLOW_ENUM(name, text) WEFT_FLOW_##name,
@@ -94,62 +94,114 @@ typedef enum weft_flow {
         WEFT_NUM_FLOWS
 } weft_flow;
 
+/* What a slot is memory for. name, text */
+#define WEFT_SLOT_LIST(X)                                                                          \
+    X(ACTIVATION, "activation")                                                                    \
+    X(OUTPUT, "output")                                                                            \
+    X(GRADIENT, "gradient")                                                                        \
+    X(INPUT_GRADIENT, "input_gradient")                                                            \
+    X(LAYER, "layer")                                                                              \
+    X(LAYER_STASH, "layer_stash")                                                                  \
+    X(LAYER_GRADIENT, "layer_gradient")                                                            \
+    X(HOME, "home")                                                                                \
+    X(T_DI, "T_DI")                                                                                \
+    X(T_M, "T_M")                                                                                  \
+    X(T_DO, "T_DO")                                                                                \
+    X(RESULT, "result")                                                                            \
+    X(HOST_T_DI, "host_T_DI")                                                                      \
+    X(HOST_T_M, "host_T_M")                                                                        \
+    X(DT_DO, "dT_DO")                                                                              \
+    X(DT_M, "dT_M")                                                                                \
+    X(DT_DI, "dT_DI")                                                                              \
+    X(RESULT_GRADIENT, "result_gradient")                                                          \
+    X(ARRIVED, "arrived")                                                                          \
+    X(GATHERED, "gathered")
+
+typedef enum weft_slot_kind {
+#define WEFT_SLOT_ENUM(name, text) WEFT_SLOT_##name,
+    WEFT_SLOT_LIST(WEFT_SLOT_ENUM)
+#undef WEFT_SLOT_ENUM
+        WEFT_NUM_SLOT_KINDS
+} weft_slot_kind;
+
 enum {
-    WEFT_TASK_MAX_READS = 3,
-    WEFT_TASK_MAX_WRITES = 2,
+    WEFT_TASK_MAX_OPERANDS = 5,
     WEFT_TASK_MAX_WAITS = 8, /* lanes are FIFOs: one wait for each other lane says everything */
     WEFT_PROGRAM_MAX_SLOTS = 65536,
-    WEFT_TASK_TEXT_BYTES = 256,
+    WEFT_TASK_TEXT_BYTES = 448,
+    /* A task's flags. The host waits inside the task: what stands behind it in the program is not
+     * enqueued before it is done. */
+    WEFT_TASK_HOST_WAITS = 1,
 };
 
 /* Without padding, so that equal programs are equal bytes. */
 typedef struct weft_task {
-    uint16_t kind, lane;        /* weft_task_kind, weft_lane_kind */
-    uint32_t flow;              /* weft_flow */
-    int32_t micro_batch, stage; /* -1: none */
-    int32_t peer;               /* the other stage of SEND and RECEIVE; -1 none */
-    int32_t reads[WEFT_TASK_MAX_READS], writes[WEFT_TASK_MAX_WRITES]; /* slots; -1 none */
-    uint32_t first_wait, num_waits; /* into program.waits: indices of earlier tasks */
+    uint16_t kind, lane;         /* weft_task_kind, weft_lane_kind */
+    uint16_t flow, flags;        /* weft_flow */
+    int32_t micro_batch;         /* of the step; this and the following: -1 none */
+    int32_t chunk;               /* virtual stage of this rank: of all, chunk * p + rank */
+    int32_t layer, part, bucket; /* part: of an MoE layer or of an exchange */
+    int32_t peer;                /* the other rank of SEND and RECEIVE */
+    int32_t operands[WEFT_TASK_MAX_OPERANDS]; /* slots, in the order of the table of operands */
+    uint32_t first_wait, num_waits;           /* into program.waits */
 } weft_task;
+
+typedef struct weft_wait {
+    uint32_t task; /* an earlier one */
+    int32_t point; /* of its body; -1: its end */
+} weft_wait;
+
+typedef struct weft_slot {
+    uint32_t holds; /* weft_slot_kind */
+    int32_t chunk;  /* whose memory it is; -1: any chunk's, or none's */
+    uint64_t bytes; /* 0: none of its own, or known only when the program runs */
+} weft_slot;
 
 typedef struct weft_program {
     const weft_task *tasks;
-    uint32_t num_tasks;
-    const uint32_t *waits;
-    uint32_t num_waits;
+    const weft_wait *waits;
+    const weft_slot *slots;
+    uint32_t num_tasks, num_waits;
     int32_t num_slots;
-    int32_t max_in_flight; /* bound on micro-batches forwarded and not yet backwarded */
+    int32_t max_in_flight; /* bound on micro-batches (parts) begun and not yet ended */
 } weft_program;
 
-/* A task of this kind on its kind's lane, with no flow, stage, peer, slots or waits. */
-weft_task weft_task_of(weft_task_kind kind, int micro_batch);
+/* A task of this kind and flow on the lane of its row in the table of operands, with nothing else.
+ */
+weft_task weft_task_of(weft_task_kind kind, weft_flow flow);
 
-/* Builds programs: append tasks, then finish. Everything lives in the arena. */
+/* Builds programs: slots, then tasks, then finish. Everything lives in the arena. */
 typedef struct weft_program_builder weft_program_builder;
 weft_status weft_program_builder_create(weft_arena *arena, weft_program_builder **out) WEFT_CHECKED;
-
-/* Appends a task and derives its waits from the slots: what it reads must have been written, what
- * it overwrites must have been read, and the tasks in `after` (indices, may be NULL) must be done.
- * Waits that the lanes' order or other waits already imply are left out, so that every wait in
- * the program is needed. Sets *out_index (may be NULL). WEFT_CONFIG for values out of range. */
+/* `count` more rows of the table of slots. Sets *out_first (may be NULL) to the first one's number,
+ * or to -1 for none. */
+weft_status weft_program_add_slots(weft_program_builder *builder, const weft_slot *slot, int count,
+                                   int32_t *out_first) WEFT_CHECKED;
+/* Appends a task and derives its waits from its operands: what it reads must have been written,
+ * what it overwrites must have been read, and `after` (may be NULL) must be over. Waits that the
+ * lanes' order or other waits already imply are left out, so that every wait in the program is
+ * needed. Sets *out_index (may be NULL). WEFT_CONFIG for values out of range. */
 weft_status weft_program_append(weft_program_builder *builder, const weft_task *task,
-                                const uint32_t *after, uint32_t num_after,
+                                const weft_wait *after, uint32_t num_after,
                                 uint32_t *out_index) WEFT_CHECKED;
-/* Appends a task with exactly these waits: indices of earlier tasks, at most
- * WEFT_TASK_MAX_WAITS. The task's own first_wait and num_waits are ignored. */
+/* Appends a task with exactly these waits, at most WEFT_TASK_MAX_WAITS. The task's own first_wait
+ * and num_waits are ignored. */
 weft_status weft_program_add(weft_program_builder *builder, const weft_task *task,
-                             const uint32_t *waits, uint32_t num_waits,
+                             const weft_wait *waits, uint32_t num_waits,
                              uint32_t *out_index) WEFT_CHECKED;
 /* The builder is used up. */
-weft_status weft_program_finish(weft_program_builder *builder, int32_t num_slots,
-                                int32_t max_in_flight, weft_program *out) WEFT_CHECKED;
+weft_status weft_program_finish(weft_program_builder *builder, int32_t max_in_flight,
+                                weft_program *out) WEFT_CHECKED;
+
+/* How many slots hold this; chunk -1: of any chunk. */
+int weft_program_count_slots(const weft_program *program, weft_slot_kind holds, int chunk);
 
 const char *weft_task_kind_text(int kind);
 const char *weft_task_kind_letter(int kind);
-int weft_task_kind_lane(int kind); /* weft_lane_kind */
 const char *weft_lane_kind_text(int lane);
 const char *const *weft_lane_kind_texts(void); /* all of them, for weft_trace_name_lanes */
 const char *weft_flow_text(int flow);
+const char *weft_slot_kind_text(int holds);
 
 /* The task's line without its index; cut short if it does not fit (WEFT_TASK_TEXT_BYTES always
  * fits). Returns `text`. */

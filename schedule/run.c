@@ -47,7 +47,7 @@ static weft_status run_traced(const weft_executor *executor, const weft_task *ta
     const weft_slice_context *within = &executor->within;
     weft_slice slice;
     size_t index;
-    weft_slice_of_task(task, &slice);
+    weft_slice_of_task(task, within->stage, within->num_stages, &slice);
     slice.rank = within->rank;
     if (within->tracks)
         slice.lane = within->tracks[task->lane];
@@ -60,7 +60,7 @@ static weft_status run_traced(const weft_executor *executor, const weft_task *ta
     return weft_trace_end(executor->trace, lane, index);
 }
 
-/* Then its order is all that tasks wait for: an event a task would be for nobody. */
+/* Then no task waits for another lane, so no events are recorded. */
 static bool is_on_one_lane(const weft_program *program, const weft_executor *executor)
 {
     for (uint32_t i = 1; i < program->num_tasks; i++)
@@ -69,16 +69,30 @@ static bool is_on_one_lane(const weft_program *program, const weft_executor *exe
     return true;
 }
 
+static weft_status wait_for(const weft_program *program, const weft_executor *executor,
+                            weft_lane *lane, const weft_wait *wait)
+{
+    if (wait->point < 0)
+        return weft_lane_wait(lane, executor->done[wait->task]);
+    weft_event *event = executor->point ? executor->point(executor->context,
+                                                          &program->tasks[wait->task], wait->point)
+                                        : NULL;
+    if (!event)
+        return WEFT_ERROR(WEFT_INTERNAL, "point %d of task %u is recorded nowhere", wait->point,
+                          wait->task);
+    return weft_lane_wait(lane, event);
+}
+
 weft_status weft_program_enqueue(const weft_program *program, weft_executor *executor)
 {
     WEFT_TRY(check_executor(program, executor));
     const bool is_ordered = is_on_one_lane(program, executor);
     for (uint32_t i = 0; i < program->num_tasks; i++) {
         const weft_task *task = &program->tasks[i];
-        const uint32_t *waits = program->waits + task->first_wait;
+        const weft_wait *waits = program->waits + task->first_wait;
         weft_lane *lane = executor->lanes[task->lane];
         for (uint32_t w = 0; !is_ordered && w < task->num_waits; w++)
-            WEFT_TRY(weft_lane_wait(lane, executor->done[waits[w]]));
+            WEFT_TRY(wait_for(program, executor, lane, &waits[w]));
         WEFT_TRY(executor->trace ? run_traced(executor, task, lane)
                                  : executor->run[task->kind](executor->context, task, lane));
         if (!is_ordered)

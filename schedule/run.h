@@ -13,15 +13,19 @@ typedef weft_status (*weft_task_function)(void *context, const weft_task *task, 
 /* What a program's slices have from the level above. */
 typedef struct weft_slice_context {
     int rank;
-    int micro_batch;   /* of tasks that name none; -1: none */
-    bool backward;     /* " back" is appended to the category */
-    const int *tracks; /* [WEFT_NUM_LANES]: the slice's lane by the task's; NULL: the same */
+    int micro_batch;       /* of tasks that name none; -1: none */
+    bool backward;         /* " back" is appended to the category */
+    const int *tracks;     /* [WEFT_NUM_LANES]: the slice's lane by the task's; NULL: the same */
+    int stage, num_stages; /* chunk c is of stage c * num_stages + stage */
 } weft_slice_context;
 
 /* Zero is valid; fill in lanes, run and context, then prepare. */
 typedef struct weft_executor {
     weft_lane *lanes[WEFT_NUM_LANES];            /* borrowed; NULL: no task may use it */
     weft_task_function run[WEFT_NUM_TASK_KINDS]; /* NULL: no such task may occur */
+    /* The event that a task's body records at a point, valid once the task is enqueued; NULL: no
+     * task may wait for a point. */
+    weft_event *(*point)(void *context, const weft_task *task, int point);
     void *context;
     weft_trace *trace; /* optional: gets a slice a task, which the task's lane stamps */
     weft_slice_context within;

@@ -1,11 +1,12 @@
 /* The text form. The writer is the definition; the reader takes what it understands of a line and
  * then compares the line with what the writer makes of that, so the two cannot drift apart. */
 #include <errno.h>
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "schedule/program.h"
+#include "schedule/operands.h"
 
 typedef struct line {
     char *text;
@@ -26,32 +27,44 @@ static void put(line *out, const char *format, ...)
         out->length = out->bytes - 1;
 }
 
-/* Up to the last slot that there is. */
-static void put_slots(line *out, const char *name, const int32_t *slots, int count)
+/* The task's numbers by their names in the text. */
+typedef struct field {
+    const char *name;
+    int32_t *number;
+} field;
+enum { NUM_FIELDS = 6 };
+
+static void fields_of(weft_task *task, field out[NUM_FIELDS])
 {
-    while (count > 0 && slots[count - 1] == -1)
-        count--;
-    if (count > 0)
-        put(out, " %s=%d", name, slots[0]);
-    for (int i = 1; i < count; i++)
-        put(out, ",%d", slots[i]);
+    const field fields[NUM_FIELDS] = {
+        {"mb", &task->micro_batch}, {"chunk", &task->chunk},   {"layer", &task->layer},
+        {"part", &task->part},      {"bucket", &task->bucket}, {"peer", &task->peer},
+    };
+    memcpy(out, fields, sizeof fields);
 }
 
-static void put_task(line *out, const weft_task *task, const uint32_t *waits)
+static void put_task(line *out, const weft_task *task, const weft_wait *waits)
 {
+    weft_task copy = *task;
+    field fields[NUM_FIELDS];
+    const weft_operands *operands = weft_operands_of(task->kind, task->flow);
+    fields_of(&copy, fields);
     put(out, "%s %s", weft_task_kind_text(task->kind), weft_lane_kind_text(task->lane));
     if (task->flow != WEFT_FLOW_NONE)
         put(out, " %s", weft_flow_text((int)task->flow));
-    if (task->micro_batch != -1)
-        put(out, " mb=%d", task->micro_batch);
-    if (task->stage != -1)
-        put(out, " stage=%d", task->stage);
-    if (task->peer != -1)
-        put(out, " peer=%d", task->peer);
-    put_slots(out, "reads", task->reads, WEFT_TASK_MAX_READS);
-    put_slots(out, "writes", task->writes, WEFT_TASK_MAX_WRITES);
-    for (uint32_t w = 0; w < task->num_waits; w++)
-        put(out, w ? ",%u" : " waits=%u", waits[w]);
+    if (task->flags & WEFT_TASK_HOST_WAITS)
+        put(out, " host");
+    for (int f = 0; f < NUM_FIELDS; f++)
+        if (*fields[f].number != -1)
+            put(out, " %s=%d", fields[f].name, *fields[f].number);
+    for (int i = 0; operands && i < operands->count; i++)
+        if (task->operands[i] != -1)
+            put(out, " %s=%d", weft_operand_text((int)operands->rows[i].name), task->operands[i]);
+    for (uint32_t w = 0; w < task->num_waits; w++) {
+        put(out, w ? ",%u" : " waits=%u", waits[w].task);
+        if (waits[w].point != -1)
+            put(out, "@%d", waits[w].point);
+    }
 }
 
 char *weft_task_format(const weft_program *program, uint32_t index, char *text, size_t bytes)
@@ -62,13 +75,34 @@ char *weft_task_format(const weft_program *program, uint32_t index, char *text, 
     return text;
 }
 
+static bool same_slot(const weft_slot *a, const weft_slot *b)
+{
+    return a->holds == b->holds && a->chunk == b->chunk && a->bytes == b->bytes;
+}
+
+static void put_slots(line *out, const weft_slot *slot, int32_t first, int32_t last)
+{
+    put(out, "slots %d-%d %s", first, last, weft_slot_kind_text((int)slot->holds));
+    if (slot->chunk != -1)
+        put(out, " chunk=%d", slot->chunk);
+    if (slot->bytes)
+        put(out, " bytes=%" PRIu64, slot->bytes);
+}
+
 weft_status weft_program_print(const weft_program *program, FILE *out)
 {
-    fprintf(out, "program slots=%d in_flight=%d\n", program->num_slots, program->max_in_flight);
-    for (uint32_t i = 0; i < program->num_tasks; i++) {
-        char text[WEFT_TASK_TEXT_BYTES];
-        fprintf(out, "%u %s\n", i, weft_task_format(program, i, text, sizeof(text)));
+    char text[WEFT_TASK_TEXT_BYTES];
+    fprintf(out, "program in_flight=%d\n", program->max_in_flight);
+    for (int32_t first = 0, next; first < program->num_slots; first = next) {
+        const weft_slot *slot = &program->slots[first];
+        for (next = first + 1; next < program->num_slots && same_slot(slot, &program->slots[next]);)
+            next++;
+        line row = {text, sizeof(text), 0};
+        put_slots(&row, slot, first, next - 1);
+        fprintf(out, "%s\n", text);
     }
+    for (uint32_t i = 0; i < program->num_tasks; i++)
+        fprintf(out, "%u %s\n", i, weft_task_format(program, i, text, sizeof(text)));
     if (fflush(out) || ferror(out))
         return WEFT_ERROR(WEFT_FILE, "cannot write a program: %s", strerror(errno));
     return WEFT_OK;
@@ -76,52 +110,49 @@ weft_status weft_program_print(const weft_program *program, FILE *out)
 
 static int find(const char *word, const char *(*text_of)(int), int count)
 {
-    for (int i = 0; i < count; i++)
+    for (int i = 0; word && i < count; i++)
         if (strcmp(word, text_of(i)) == 0)
             return i;
     return -1;
 }
 
-/* Reads up to `room` comma-separated numbers; returns how many. */
-static int read_numbers(const char *text, int room, long *out)
+static void read_waits(const char *text, weft_task *task, weft_wait *waits)
 {
-    int count = 0;
-    for (char *end; count < room; text = end + 1) {
-        out[count++] = strtol(text, &end, 10);
+    for (char *end; task->num_waits < WEFT_TASK_MAX_WAITS; text = end + 1) {
+        weft_wait *wait = &waits[task->num_waits++];
+        *wait = (weft_wait){(uint32_t)strtoul(text, &end, 10), -1};
+        if (*end == '@')
+            wait->point = (int32_t)strtol(end + 1, &end, 10);
         if (*end != ',')
             break;
     }
-    return count;
 }
 
-static void read_field(const char *word, weft_task *task, uint32_t *waits)
+/* Takes what it knows; the comparison of the whole line finds the rest. */
+static void read_field(const char *word, weft_task *task, weft_wait *waits)
 {
     const char *equals = strchr(word, '=');
+    const weft_operands *operands = weft_operands_of(task->kind, task->flow);
+    field fields[NUM_FIELDS];
+    fields_of(task, fields);
     if (!equals) {
         const int flow = find(word, weft_flow_text, WEFT_NUM_FLOWS);
-        task->flow = flow < 0 ? WEFT_FLOW_NONE : (uint32_t)flow;
+        task->flow = flow < 0 ? task->flow : (uint16_t)flow;
+        task->flags |= strcmp(word, "host") == 0 ? WEFT_TASK_HOST_WAITS : 0;
         return;
     }
-    long numbers[WEFT_TASK_MAX_WAITS];
-    const int count = read_numbers(equals + 1, WEFT_TASK_MAX_WAITS, numbers);
-    const struct {
-        const char *name;
-        int32_t *to;
-        int room;
-    } fields[] = {
-        {"mb=", &task->micro_batch, 1},
-        {"stage=", &task->stage, 1},
-        {"peer=", &task->peer, 1},
-        {"reads=", task->reads, WEFT_TASK_MAX_READS},
-        {"writes=", task->writes, WEFT_TASK_MAX_WRITES},
-    };
-    for (size_t f = 0; f < sizeof(fields) / sizeof(fields[0]); f++)
-        if (strncmp(word, fields[f].name, strlen(fields[f].name)) == 0)
-            for (int i = 0; i < count && i < fields[f].room; i++)
-                fields[f].to[i] = (int32_t)numbers[i];
-    if (strncmp(word, "waits=", strlen("waits=")) == 0)
-        for (task->num_waits = 0; task->num_waits < (uint32_t)count; task->num_waits++)
-            waits[task->num_waits] = (uint32_t)numbers[task->num_waits];
+    const size_t length = (size_t)(equals - word);
+    const int32_t number = (int32_t)strtol(equals + 1, NULL, 10);
+    for (int f = 0; f < NUM_FIELDS; f++)
+        if (strlen(fields[f].name) == length && strncmp(word, fields[f].name, length) == 0)
+            *fields[f].number = number;
+    for (int i = 0; operands && i < operands->count; i++) {
+        const char *name = weft_operand_text((int)operands->rows[i].name);
+        if (strlen(name) == length && strncmp(word, name, length) == 0)
+            task->operands[i] = number;
+    }
+    if (strncmp(word, "waits=", strlen("waits=")) == 0 && task->num_waits == 0)
+        read_waits(equals + 1, task, waits);
 }
 
 /* One line without its end. `index`: the index that the task must have. */
@@ -130,14 +161,13 @@ static weft_status read_task(const char *text, uint32_t index, weft_program_buil
     char words[WEFT_TASK_TEXT_BYTES + 16], *rest = NULL;
     snprintf(words, sizeof(words), "%s", text);
     strtok_r(words, " ", &rest); /* the index; compared below */
-    const char *kind = strtok_r(NULL, " ", &rest), *lane = strtok_r(NULL, " ", &rest);
-    uint32_t waits[WEFT_TASK_MAX_WAITS];
-    const int kind_index = kind ? find(kind, weft_task_kind_text, WEFT_NUM_TASK_KINDS) : -1;
-    const int lane_index = lane ? find(lane, weft_lane_kind_text, WEFT_NUM_LANES) : -1;
-    if (kind_index < 0 || lane_index < 0)
+    const int kind = find(strtok_r(NULL, " ", &rest), weft_task_kind_text, WEFT_NUM_TASK_KINDS);
+    const int lane = find(strtok_r(NULL, " ", &rest), weft_lane_kind_text, WEFT_NUM_LANES);
+    weft_wait waits[WEFT_TASK_MAX_WAITS];
+    if (kind < 0 || lane < 0)
         return WEFT_ERROR(WEFT_CONFIG, "\"%.80s\" is no task: expected INDEX KIND LANE ...", text);
-    weft_task task = weft_task_of((weft_task_kind)kind_index, -1);
-    task.lane = (uint16_t)lane_index;
+    weft_task task = weft_task_of((weft_task_kind)kind, WEFT_FLOW_NONE);
+    task.lane = (uint16_t)lane;
     for (const char *word; (word = strtok_r(NULL, " ", &rest));)
         read_field(word, &task, waits);
 
@@ -151,13 +181,39 @@ static weft_status read_task(const char *text, uint32_t index, weft_program_buil
     return WEFT_OK;
 }
 
-static weft_status read_header(const char *text, int32_t *num_slots, int32_t *max_in_flight)
+static weft_status read_slots(const char *text, weft_slot *previous, int32_t *num_slots,
+                              weft_program_builder *builder)
 {
-    const char *slots = strchr(text, '='), *in_flight = strrchr(text, '=');
-    *num_slots = slots ? (int32_t)strtol(slots + 1, NULL, 10) : 0;
-    *max_in_flight = slots ? (int32_t)strtol(in_flight + 1, NULL, 10) : 0;
+    char holds[32] = "";
+    int first = 0, last = -1;
+    const char *chunk = strstr(text, " chunk="), *bytes = strstr(text, " bytes=");
+    sscanf(text, "slots %9d-%9d %31s", &first, &last, holds);
+    const int kind = find(holds, weft_slot_kind_text, WEFT_NUM_SLOT_KINDS);
+    if (kind < 0 || last < first)
+        return WEFT_ERROR(WEFT_CONFIG, "\"%.80s\" is no stretch of slots", text);
+    const weft_slot slot = {.holds = (uint32_t)kind,
+                            .chunk =
+                                chunk ? (int32_t)strtol(chunk + strlen(" chunk="), NULL, 10) : -1,
+                            .bytes = bytes ? strtoull(bytes + strlen(" bytes="), NULL, 10) : 0};
+
+    char again[WEFT_TASK_TEXT_BYTES];
+    line out = {again, sizeof(again), 0};
+    put_slots(&out, &slot, *num_slots, last);
+    if (strcmp(text, again) != 0 || (*num_slots > 0 && same_slot(previous, &slot)))
+        return WEFT_ERROR(WEFT_CONFIG, "\"%.120s\" should read \"%.120s\"%s", text, again,
+                          strcmp(text, again) == 0 ? ", in one stretch with those before" : "");
+    WEFT_TRY(weft_program_add_slots(builder, &slot, last - first + 1, NULL));
+    *num_slots = last + 1;
+    *previous = slot;
+    return WEFT_OK;
+}
+
+static weft_status read_header(const char *text, int32_t *max_in_flight)
+{
+    const char *equals = strchr(text, '=');
+    *max_in_flight = equals ? (int32_t)strtol(equals + 1, NULL, 10) : 0;
     char again[64];
-    snprintf(again, sizeof(again), "program slots=%d in_flight=%d", *num_slots, *max_in_flight);
+    snprintf(again, sizeof(again), "program in_flight=%d", *max_in_flight);
     if (strcmp(text, again) != 0)
         return WEFT_ERROR(WEFT_CONFIG, "\"%.80s\" should read \"%s\"", text, again);
     return WEFT_OK;
@@ -168,7 +224,8 @@ weft_status weft_program_parse(const char *text, weft_arena *arena, weft_program
     weft_program_builder *builder = NULL;
     WEFT_TRY(weft_program_builder_create(arena, &builder));
     int32_t num_slots = 0, max_in_flight = 0;
-    uint32_t number = 1;
+    uint32_t number = 1, num_tasks = 0;
+    weft_slot previous = {0};
     do {
         char one[WEFT_TASK_TEXT_BYTES + 16];
         const char *end = strchr(text, '\n');
@@ -178,13 +235,18 @@ weft_status weft_program_parse(const char *text, weft_arena *arena, weft_program
             return WEFT_ERROR(WEFT_CONFIG, "line %u: longer than any task", number);
         memcpy(one, text, (size_t)(end - text));
         one[end - text] = '\0';
-        const weft_status status = number == 1 ? read_header(one, &num_slots, &max_in_flight)
-                                               : read_task(one, number - 2, builder);
+        weft_status status;
+        if (number == 1)
+            status = read_header(one, &max_in_flight);
+        else if (num_tasks == 0 && strncmp(one, "slots ", strlen("slots ")) == 0)
+            status = read_slots(one, &previous, &num_slots, builder);
+        else
+            status = read_task(one, num_tasks++, builder);
         if (status != WEFT_OK)
             return weft_error_context(status, "line %u", number);
         text = end + 1;
         number++;
     } while (*text);
-    WEFT_TRY(weft_program_finish(builder, num_slots, max_in_flight, out));
+    WEFT_TRY(weft_program_finish(builder, max_in_flight, out));
     return WEFT_OK;
 }

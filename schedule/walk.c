@@ -9,6 +9,13 @@ static uint32_t next_on_lane(const weft_program *program, int lane, uint32_t fro
     return from;
 }
 
+static uint32_t next_host_wait(const weft_program *program, uint32_t from)
+{
+    while (from < program->num_tasks && !(program->tasks[from].flags & WEFT_TASK_HOST_WAITS))
+        from++;
+    return from;
+}
+
 weft_status weft_walk_start(weft_walk *walk, const weft_program *programs, int num_stages,
                             weft_arena *scratch)
 {
@@ -18,19 +25,23 @@ weft_status weft_walk_start(weft_walk *walk, const weft_program *programs, int n
     for (int stage = 0; stage < num_stages; stage++) {
         WEFT_TRY(weft_arena_alloc_array(scratch, programs[stage].num_tasks, sizeof(bool), &memory));
         walk->stages[stage].done = memory;
+        walk->stages[stage].host = next_host_wait(&programs[stage], 0);
         for (int lane = 0; lane < WEFT_NUM_LANES; lane++)
             walk->stages[stage].head[lane] = next_on_lane(&programs[stage], lane, 0);
     }
     return WEFT_OK;
 }
 
-/* The first wait of a task that is not done yet, or the task's own index. */
-static uint32_t unmet_wait(const weft_walk *walk, int stage, uint32_t index)
+/* What keeps a task from starting, if it stands at the head of its lane: an earlier task that is
+ * not done. The task's own index: nothing. */
+static uint32_t unmet(const weft_walk *walk, int stage, uint32_t index)
 {
     const weft_program *program = &walk->programs[stage];
     const weft_task *task = &program->tasks[index];
+    if (walk->stages[stage].host < index)
+        return walk->stages[stage].host;
     for (uint32_t w = 0; w < task->num_waits; w++) {
-        const uint32_t earlier = program->waits[task->first_wait + w];
+        const uint32_t earlier = program->waits[task->first_wait + w].task;
         if (!walk->stages[stage].done[earlier])
             return earlier;
     }
@@ -39,13 +50,17 @@ static uint32_t unmet_wait(const weft_walk *walk, int stage, uint32_t index)
 
 static bool ready(const weft_walk *walk, int stage, uint32_t index)
 {
-    return index < walk->programs[stage].num_tasks && unmet_wait(walk, stage, index) == index;
+    return index < walk->programs[stage].num_tasks && unmet(walk, stage, index) == index;
 }
 
-static bool same_message(const weft_task *send, int sender, const weft_task *receive)
+bool weft_is_message(const weft_task *send, int sender, const weft_task *receive, int receiver,
+                     int num_ranks)
 {
+    const int next = send->flow == WEFT_FLOW_ACTIVATION ? 1 : -1;
     return receive->kind == WEFT_TASK_RECEIVE && receive->peer == sender &&
-           receive->flow == send->flow && receive->micro_batch == send->micro_batch;
+           send->peer == receiver && receive->flow == send->flow &&
+           receive->micro_batch == send->micro_batch &&
+           receive->chunk * num_ranks + receiver == send->chunk * num_ranks + sender + next;
 }
 
 static void finish_task(weft_walk *walk, int stage, uint32_t index)
@@ -54,6 +69,8 @@ static void finish_task(weft_walk *walk, int stage, uint32_t index)
     const int lane = program->tasks[index].lane;
     walk->stages[stage].done[index] = true;
     walk->stages[stage].head[lane] = next_on_lane(program, lane, index + 1);
+    if (walk->stages[stage].host == index)
+        walk->stages[stage].host = next_host_wait(program, index + 1);
 }
 
 /* Finds the peer's RECEIVE for a SEND, if it stands at the head of its lane and is ready. */
@@ -65,7 +82,8 @@ static bool find_receive(const weft_walk *walk, int stage, const weft_task *send
     const weft_program *peer = &walk->programs[send->peer];
     const uint32_t receive = walk->stages[send->peer].head[WEFT_LANE_RECEIVE];
     *out_receive = receive;
-    return ready(walk, send->peer, receive) && same_message(send, stage, &peer->tasks[receive]);
+    return ready(walk, send->peer, receive) &&
+           weft_is_message(send, stage, &peer->tasks[receive], send->peer, walk->num_stages);
 }
 
 bool weft_walk_head(const weft_walk *walk, int stage, int lane, weft_walk_step *out)
@@ -110,7 +128,7 @@ static int blocker(const weft_walk *walk, int *stage, int lane)
     const weft_program *program = &walk->programs[*stage];
     const uint32_t index = walk->stages[*stage].head[lane];
     const weft_task *task = &program->tasks[index];
-    const uint32_t earlier = unmet_wait(walk, *stage, index);
+    const uint32_t earlier = unmet(walk, *stage, index);
     if (earlier != index)
         return program->tasks[earlier].lane;
     if (task->peer < 0 || task->peer >= walk->num_stages)
@@ -128,7 +146,7 @@ static void describe(const weft_walk *walk, int stage, int lane, char *text, siz
     const size_t used = strlen(text);
     snprintf(text + used, bytes - used, "%sstage %d task %u (%s %s%s%d)", used ? " waits for " : "",
              stage, index, weft_task_kind_text(task->kind), weft_flow_text((int)task->flow),
-             task->flow ? " " : "", task->micro_batch);
+             task->flow ? " " : "", task->micro_batch >= 0 ? task->micro_batch : task->part);
 }
 
 weft_status weft_walk_finish(const weft_walk *walk)

@@ -1,8 +1,10 @@
-/* Walks a set of programs, one a stage, in an order in which they can really run: lanes are FIFOs,
- * waits are honoured, and a message happens when its SEND and its RECEIVE both stand at the head
- * of their lanes (rendezvous). Nothing but order is decided here, so the checker uses the walk to
- * prove that the programs come to an end, and the price to hang times on it. Every order that
- * honours the rules gets equally far, because finishing one task never stops another. */
+/* Walks a set of programs, one a rank, in an order in which they can really run: lanes are FIFOs,
+ * waits are honoured (for a point as for the end of its task), no task behind one inside which the
+ * host waits starts before that one is done, and a message happens when its SEND and its RECEIVE
+ * both stand at the head of their lanes (rendezvous). Nothing but order is decided here, so the
+ * checker uses the walk to prove that the programs come to an end, and the price to hang times on
+ * it. Every order that honours the rules gets equally far, because finishing one task never stops
+ * another. */
 #ifndef WEFT_SCHEDULE_WALK_H
 #define WEFT_SCHEDULE_WALK_H
 
@@ -11,6 +13,7 @@
 typedef struct weft_walk_stage {
     uint32_t head[WEFT_NUM_LANES]; /* next task of the lane; num_tasks: none is left */
     bool *done;                    /* [num_tasks] */
+    uint32_t host;                 /* the next task inside which the host waits; num_tasks: none */
 } weft_walk_stage;
 
 typedef struct weft_walk {
@@ -25,6 +28,10 @@ typedef struct weft_walk_step {
     int stage, peer; /* peer -1: no message */
     uint32_t task, receive;
 } weft_walk_step;
+
+/* Whether a RECEIVE of rank `receiver` takes what a SEND of rank `sender` carries. */
+bool weft_is_message(const weft_task *send, int sender, const weft_task *receive, int receiver,
+                     int num_ranks);
 
 /* The programs must be well-formed (the builder's ranges; waits on earlier tasks). */
 weft_status weft_walk_start(weft_walk *walk, const weft_program *programs, int num_stages,

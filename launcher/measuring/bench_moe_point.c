@@ -67,11 +67,12 @@ static weft_status strip(const weft_moe_pipeline *pipeline, keep what, weft_aren
         weft_program_builder *builder = NULL;
         WEFT_TRY(weft_program_moe(pipeline, backward, arena, &whole));
         WEFT_TRY(weft_program_builder_create(arena, &builder));
+        for (int i = 0; i < whole.num_slots; i++)
+            WEFT_TRY(weft_program_add_slots(builder, &whole.slots[i], 1, NULL));
         for (uint32_t i = 0; i < whole.num_tasks; i++)
             if (keeps(what, whole.tasks[i].kind))
                 WEFT_TRY(weft_program_add(builder, &whole.tasks[i], NULL, 0, NULL));
-        WEFT_TRY(
-            weft_program_finish(builder, whole.num_slots, whole.max_in_flight, &out[backward]));
+        WEFT_TRY(weft_program_finish(builder, whole.max_in_flight, &out[backward]));
     }
     return WEFT_OK;
 }

@@ -14,7 +14,6 @@
 #include "layers/outline.h"
 #include "parallel/checkpoint.h"
 #include "parallel/topology.h"
-#include "schedule/check.h"
 
 weft_status weft_setup_check_model(const weft_config *config, const weft_config_source *source,
                                    const weft_mesh *mesh)
@@ -87,43 +86,50 @@ static weft_status make_programs(weft_trainer *t)
                                   : WEFT_PIPELINE_1F1B;
     int batches =
         (int)(t->config.train.global_batch_size / t->config.train.micro_batch_size / mesh->dp);
-    t->shape = (weft_pipeline_shape){kind, mesh->pp, batches, false};
-    t->eval_shape = (weft_pipeline_shape){kind, mesh->pp, batches, true};
+    weft_shape shape = weft_model_shape(&t->config.model, mesh, t->config.train.micro_batch_size,
+                                        weft_config_dtype(&t->config), !t->evaluates);
+    t->shape =
+        (weft_pipeline_shape){kind, mesh->pp, batches, false, weft_shape_boundary_bytes(&shape)};
+    t->eval_shape = t->shape;
+    t->eval_shape.forward_only = true;
     weft_pipeline_shape *shapes[2] = {&t->shape, &t->eval_shape};
     weft_program *mine[2] = {&t->program, &t->eval_program};
-    weft_pipeline_slots *slots[2] = {&t->slots, &t->eval_slots};
     void *memory;
     WEFT_TRY(weft_arena_alloc_array(t->arena, (size_t)mesh->pp, sizeof(weft_program), &memory));
     weft_program *all = memory;
     for (int i = t->evaluates ? 1 : 0; i < 2; i++) {
         for (int s = 0; s < mesh->pp; s++)
             WEFT_TRY(weft_program_pipeline(shapes[i], s, t->arena, &all[s]));
-        WEFT_TRY(weft_program_check(all, mesh->pp, batches, shapes[i]->forward_only));
+        WEFT_TRY(weft_program_pipeline_check(all, shapes[i]));
         *mine[i] = all[stage];
-        *slots[i] = weft_pipeline_slots_of(shapes[i], stage);
     }
-    if (t->evaluates)
-        t->slots = t->eval_slots;
     return WEFT_OK;
+}
+
+/* The program whose slots and passes there are. */
+static const weft_program *main_program(const weft_trainer *t)
+{
+    return t->evaluates ? &t->eval_program : &t->program;
 }
 
 /* Memory for what travels between stages. Evaluation uses slots of training's. */
 static weft_status allocate_slots(weft_trainer *t)
 {
-    t->num_slots = t->slots.num_slots;
+    const weft_program *program = main_program(t);
+    size_t count = (size_t)program->num_slots;
     void *memory;
-    WEFT_TRY(weft_arena_alloc_array(t->arena, (size_t)t->num_slots + 1, sizeof(void *), &memory));
+    WEFT_TRY(weft_arena_alloc_array(t->arena, count, sizeof(void *), &memory));
     t->slot_memory = memory;
-    bool first = t->groups.coords.at[WEFT_AXIS_PP] == 0;
-    for (int i = 0; i < t->num_slots && t->groups.mesh.pp > 1; i++) {
-        bool is_input =
-            i >= t->slots.activation && i < t->slots.activation + t->slots.num_activation;
-        bool is_unused = t->evaluates && !is_input && (t->slots.output < 0 || i < t->slots.output);
-        if ((first && is_input) || is_unused) /* the first stage reads tokens */
-            continue;
-        WEFT_TRY(weft_device_alloc(t->device, WEFT_SPACE_DEVICE,
-                                   weft_model_boundary_bytes(t->model), "pipeline slots",
-                                   &t->slot_memory[i]));
+    WEFT_TRY(weft_arena_alloc_array(t->arena, count, sizeof(int), &memory));
+    t->slot_pass = memory;
+    int num_passes = 0;
+    for (int i = 0; i < program->num_slots; i++) {
+        const weft_slot *slot = &program->slots[i];
+        if (slot->holds == WEFT_SLOT_ACTIVATION)
+            t->slot_pass[i] = num_passes++;
+        if (slot->bytes > 0)
+            WEFT_TRY(weft_device_alloc(t->device, WEFT_SPACE_DEVICE, slot->bytes, "pipeline slots",
+                                       &t->slot_memory[i]));
     }
     return WEFT_OK;
 }
@@ -160,7 +166,7 @@ static weft_status create_model(weft_trainer *t)
                             .bucket_elements = (size_t)t->config.parallel.ddp_bucket_size,
                             .training = true,
                             .evaluates = t->evaluates,
-                            .num_passes = t->slots.num_activation,
+                            .num_passes = main_program(t)->max_in_flight,
                             .seed = (uint64_t)train->seed,
                             .moe = t->moe.options,
                             .graphs = t->config.device.cuda_graphs && !t->evaluates,
@@ -194,7 +200,10 @@ static weft_status create_lanes(weft_trainer *t)
             WEFT_TRY(
                 weft_lane_create(t->device, priorities[i], weft_lane_kind_text(i), &t->lanes[i]));
     weft_trainer_bind_tasks(t);
-    t->executor.within = (weft_slice_context){.rank = weft_comm_rank(t->world), .micro_batch = -1};
+    t->executor.within = (weft_slice_context){.rank = weft_comm_rank(t->world),
+                                              .micro_batch = -1,
+                                              .stage = t->groups.coords.at[WEFT_AXIS_PP],
+                                              .num_stages = t->groups.mesh.pp};
     uint32_t most = t->program.num_tasks > t->eval_program.num_tasks ? t->program.num_tasks
                                                                      : t->eval_program.num_tasks;
     WEFT_TRY(weft_executor_prepare(&t->executor, t->device, most));
@@ -334,10 +343,10 @@ void weft_trainer_release(weft_trainer *t)
     weft_executor_release(&t->executor);
     weft_trace_destroy(t->trace);
     weft_optimizer_destroy(t->optimizer);
-    size_t boundary_bytes = t->model ? weft_model_boundary_bytes(t->model) : 0;
-    for (int i = 0; t->slot_memory && i < t->num_slots; i++)
+    for (int i = 0; t->slot_memory && i < main_program(t)->num_slots; i++)
         if (t->slot_memory[i])
-            weft_device_free(t->device, WEFT_SPACE_DEVICE, t->slot_memory[i], boundary_bytes);
+            weft_device_free(t->device, WEFT_SPACE_DEVICE, t->slot_memory[i],
+                             main_program(t)->slots[i].bytes);
     size_t seq = (size_t)t->config.model.seq_length;
     size_t count = (size_t)t->num_batches * t->batch_tokens + 2 * seq;
     if (t->tokens)

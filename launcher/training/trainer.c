@@ -9,30 +9,32 @@
 #include "launcher/training/setup.h"
 #include "launcher/training/timeline.h"
 #include "parallel/checkpoint.h"
+#include "schedule/operands.h"
 
 /* --- tasks --------------------------------------------------------------------------------- */
 
-/* The slot of a ring among the task's slots; -1: none. */
-static int slot_of(const weft_task *task, int first, int length)
-{
-    const int32_t slots[] = {task->reads[0], task->reads[1], task->writes[0], task->writes[1]};
-    for (size_t i = 0; i < sizeof slots / sizeof slots[0]; i++)
-        if (first >= 0 && slots[i] >= first && slots[i] < first + length)
-            return slots[i];
-    return -1;
-}
-
-static weft_tensor boundary(const weft_trainer *t, int slot)
+/* What an operand travels in between stages; NULL: the task has no such operand. */
+static weft_tensor *boundary(const weft_trainer *t, const weft_task *task, weft_operand_name name,
+                             weft_tensor *out)
 {
     const weft_shape *shape = weft_model_get_shape(t->model);
-    size_t rows = shape->seq * shape->batch / (size_t)(shape->sequence_parallel ? shape->tp : 1);
-    return weft_tensor_2d(slot < 0 ? NULL : t->slot_memory[slot], shape->dtype, rows,
+    int slot = weft_task_slot(task, name);
+    if (slot < 0)
+        return NULL;
+    *out = weft_tensor_2d(t->slot_memory[slot], shape->dtype, weft_shape_boundary_rows(shape),
                           shape->hidden);
+    return out;
 }
 
 static int stage_of(const weft_trainer *t)
 {
     return t->groups.coords.at[WEFT_AXIS_PP];
+}
+
+/* The model's pass whose stash a slot is. */
+static int pass_of(const weft_trainer *t, const weft_task *task)
+{
+    return t->slot_pass[weft_task_slot(task, WEFT_OPERAND_STASH)];
 }
 
 /* Rank-local micro-batch m is number m * dp + dp_rank of the global batch. */
@@ -44,9 +46,7 @@ static uint64_t global_micro_batch(const weft_trainer *t, int m)
 static weft_status run_forward(void *context, const weft_task *task, weft_lane *lane)
 {
     weft_trainer *t = context;
-    const weft_pipeline_slots *slots = t->running_slots;
-    int m = task->micro_batch, stage = stage_of(t);
-    int activation = slot_of(task, slots->activation, slots->num_activation);
+    int m = task->micro_batch;
     size_t at = (size_t)m * t->batch_tokens;
     weft_micro_batch micro_batch = {
         .tokens = t->tokens + at,
@@ -57,10 +57,10 @@ static weft_status run_forward(void *context, const weft_task *task, weft_lane *
         .last = m == t->shape.num_micro_batches - 1,
         .loss_scale = (float)(weft_loss_scale_factor(&t->running_scale) / t->running_batches),
         .training = !t->running_eval};
-    weft_tensor x = boundary(t, activation);
-    weft_tensor y = boundary(t, slot_of(task, slots->output, 2));
-    return weft_model_forward(t->model, activation - slots->activation, &micro_batch, lane,
-                              stage > 0 ? &x : NULL, stage < t->groups.mesh.pp - 1 ? &y : NULL);
+    weft_tensor x, y;
+    return weft_model_forward(t->model, pass_of(t, task), &micro_batch, lane,
+                              boundary(t, task, WEFT_OPERAND_X, &x),
+                              boundary(t, task, WEFT_OPERAND_Y, &y));
 }
 
 static weft_status layer_done(void *context, int layer, weft_lane *lane)
@@ -72,28 +72,27 @@ static weft_status layer_done(void *context, int layer, weft_lane *lane)
 static weft_status run_backward(void *context, const weft_task *task, weft_lane *lane)
 {
     weft_trainer *t = context;
-    const weft_pipeline_slots *slots = t->running_slots;
-    int stage = stage_of(t);
-    weft_tensor dy = boundary(t, slot_of(task, slots->gradient, 2));
-    weft_tensor dx = boundary(t, slot_of(task, slots->input_gradient, 2));
-    return weft_model_backward(
-        t->model, slot_of(task, slots->activation, slots->num_activation) - slots->activation, lane,
-        stage < t->groups.mesh.pp - 1 ? &dy : NULL, stage > 0 ? &dx : NULL,
-        weft_optimizer_overlaps(t->optimizer) ? layer_done : NULL, t);
+    weft_tensor dy, dx;
+    return weft_model_backward(t->model, pass_of(t, task), lane,
+                               boundary(t, task, WEFT_OPERAND_DY, &dy),
+                               boundary(t, task, WEFT_OPERAND_DX, &dx),
+                               weft_optimizer_overlaps(t->optimizer) ? layer_done : NULL, t);
 }
 
 static weft_status run_send(void *context, const weft_task *task, weft_lane *lane)
 {
     weft_trainer *t = context;
     return weft_send(t->groups.by_axis[WEFT_AXIS_PP], lane, task->peer, (int)task->flow,
-                     t->slot_memory[task->reads[0]], weft_model_boundary_bytes(t->model));
+                     t->slot_memory[weft_task_slot(task, WEFT_OPERAND_FROM)],
+                     weft_model_boundary_bytes(t->model));
 }
 
 static weft_status run_receive(void *context, const weft_task *task, weft_lane *lane)
 {
     weft_trainer *t = context;
     return weft_recv(t->groups.by_axis[WEFT_AXIS_PP], lane, task->peer, (int)task->flow,
-                     t->slot_memory[task->writes[0]], weft_model_boundary_bytes(t->model));
+                     t->slot_memory[weft_task_slot(task, WEFT_OPERAND_TO)],
+                     weft_model_boundary_bytes(t->model));
 }
 
 static weft_status run_reduce(void *context, const weft_task *task, weft_lane *lane)
@@ -168,7 +167,6 @@ static int batches_of(const weft_trainer *t)
 static weft_status run(weft_trainer *t, bool eval, int64_t step)
 {
     t->running_eval = eval;
-    t->running_slots = eval ? &t->eval_slots : &t->slots;
     t->running_step = step;
     t->running_batches = batches_of(t);
     if (!t->evaluates)

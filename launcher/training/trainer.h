@@ -72,10 +72,11 @@ typedef struct weft_trainer {
     weft_lane *lanes[WEFT_NUM_LANES];
     weft_executor executor;
     weft_pipeline_shape shape, eval_shape;
-    weft_pipeline_slots slots, eval_slots;
     weft_program program, eval_program;
-    void **slot_memory; /* boundary activations and gradients, by slot; NULL: the pass's own */
-    int num_slots;
+    /* By slot of both programs: boundary activations and gradients (NULL: the pass's own), and the
+     * model's pass of each activation. */
+    void **slot_memory;
+    int *slot_pass;
     int32_t *tokens, *labels; /* pinned: [micro-batches of this rank][S * B] */
     size_t batch_tokens;
     int num_batches; /* capacity of tokens and labels, in micro-batches */
@@ -87,7 +88,6 @@ typedef struct weft_trainer {
     weft_peak peak;
     double told_peak; /* in the results so far */
     /* of the run in progress */
-    const weft_pipeline_slots *running_slots;
     bool running_eval;
     int64_t running_step;
     int running_batches; /* micro-batches of the global batch */

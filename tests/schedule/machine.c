@@ -42,6 +42,21 @@ static void fault(machine *m, const char *what)
         m->fault = what;
 }
 
+/* The slots that a task reads and writes, in the order of golden files; -1: none. */
+static int32_t read_by(const weft_task *task, int k)
+{
+    if (task->kind == WEFT_TASK_BACKWARD)
+        return task->operands[k];
+    return k == 0 && task->kind != WEFT_TASK_RECEIVE ? task->operands[0] : -1;
+}
+
+static int32_t written_by(const weft_task *task, int k)
+{
+    if (task->kind == WEFT_TASK_FORWARD)
+        return task->operands[1 + k];
+    return k == 1 ? -1 : task->operands[task->kind == WEFT_TASK_BACKWARD ? 2 : 0];
+}
+
 static uint32_t next_on(const weft_program *program, int lane, uint32_t from)
 {
     while (from < program->num_tasks && program->tasks[from].lane != lane)
@@ -70,7 +85,7 @@ static void hold_for_writing(machine *m, int stage, const weft_task *task, int32
         return;
     }
     machine_slot *held = &m->stages[stage].slots[slot];
-    const int own = (task->reads[0] == slot) + (task->reads[1] == slot);
+    const int own = (read_by(task, 0) == slot) + (read_by(task, 1) == slot);
     if (held->num_readers > own || held->num_writers)
         fault(m, "written while in use");
     held->num_writers++;
@@ -99,10 +114,10 @@ static void start_task(machine *m, int stage, uint32_t index)
         else
             here->forwarded[mb] = true;
         if (stage > 0)
-            hold_for_reading(m, stage, task->reads[0], value_of("activation", stage, mb));
-        hold_for_writing(m, stage, task, task->writes[0]);
+            hold_for_reading(m, stage, read_by(task, 0), value_of("activation", stage, mb));
+        hold_for_writing(m, stage, task, written_by(task, 0));
         if (stage < last)
-            hold_for_writing(m, stage, task, task->writes[1]);
+            hold_for_writing(m, stage, task, written_by(task, 1));
         if (++here->in_flight > m->set->programs[stage].max_in_flight &&
             !m->set->shape.forward_only)
             fault(m, "too many in flight");
@@ -114,19 +129,19 @@ static void start_task(machine *m, int stage, uint32_t index)
             here->backwarded[mb] = true;
         if (here->num_reduces)
             fault(m, "a backward after the reduction");
-        hold_for_reading(m, stage, task->reads[0], value_of("stash", stage, mb));
+        hold_for_reading(m, stage, read_by(task, 0), value_of("stash", stage, mb));
         if (stage < last)
-            hold_for_reading(m, stage, task->reads[1], value_of("gradient", stage, mb));
+            hold_for_reading(m, stage, read_by(task, 1), value_of("gradient", stage, mb));
         if (stage > 0)
-            hold_for_writing(m, stage, task, task->writes[0]);
+            hold_for_writing(m, stage, task, written_by(task, 0));
         break;
     case WEFT_TASK_SEND:
-        hold_for_reading(m, stage, task->reads[0],
+        hold_for_reading(m, stage, read_by(task, 0),
                          value_of(task->flow == WEFT_FLOW_ACTIVATION ? "activation" : "gradient",
                                   task->peer, mb));
         break;
     case WEFT_TASK_RECEIVE:
-        hold_for_writing(m, stage, task, task->writes[0]);
+        hold_for_writing(m, stage, task, written_by(task, 0));
         break;
     case WEFT_TASK_REDUCE:
         if (here->num_reduces++ || here->num_backwards != num_micro_batches)
@@ -145,23 +160,23 @@ static void finish_task(machine *m, int stage, uint32_t index, uint32_t received
     machine_stage *here = &m->stages[stage];
     const int mb = task->micro_batch, last = m->set->shape.num_stages - 1;
     for (int k = 0; k < 2; k++)
-        if (task->reads[k] >= 0 && task->reads[k] < MACHINE_SLOTS &&
-            here->slots[task->reads[k]].num_readers > 0)
-            here->slots[task->reads[k]].num_readers--;
+        if (read_by(task, k) >= 0 && read_by(task, k) < MACHINE_SLOTS &&
+            here->slots[read_by(task, k)].num_readers > 0)
+            here->slots[read_by(task, k)].num_readers--;
     switch (task->kind) {
     case WEFT_TASK_FORWARD:
-        leave(m, stage, task->writes[0], value_of("stash", stage, mb));
+        leave(m, stage, written_by(task, 0), value_of("stash", stage, mb));
         if (stage < last)
-            leave(m, stage, task->writes[1], value_of("activation", stage + 1, mb));
+            leave(m, stage, written_by(task, 1), value_of("activation", stage + 1, mb));
         break;
     case WEFT_TASK_BACKWARD:
         here->in_flight--;
         here->num_backwards++;
         if (stage > 0)
-            leave(m, stage, task->writes[0], value_of("gradient", stage - 1, mb));
+            leave(m, stage, written_by(task, 0), value_of("gradient", stage - 1, mb));
         break;
     case WEFT_TASK_RECEIVE:
-        leave(m, stage, task->writes[0], received);
+        leave(m, stage, written_by(task, 0), received);
         break;
     case WEFT_TASK_REDUCE:
         here->num_reduces++; /* 2: done */
@@ -182,7 +197,7 @@ static bool can_start(const machine *m, int stage, int lane)
     if (index >= program->num_tasks || here->running[lane])
         return false;
     for (uint32_t w = 0; w < program->tasks[index].num_waits; w++) {
-        const uint32_t wait = program->waits[program->tasks[index].first_wait + w];
+        const uint32_t wait = program->waits[program->tasks[index].first_wait + w].task;
         if (wait >= program->num_tasks || !here->done[wait])
             return false;
     }
@@ -228,8 +243,8 @@ static bool advance(machine *m, int stage, int lane)
     machine_stage *there = &m->stages[task->peer];
     const uint32_t receive = there->head[other];
     if (here->running[lane]) {
-        const uint32_t value = task->reads[0] >= 0 && task->reads[0] < MACHINE_SLOTS
-                                   ? here->slots[task->reads[0]].value
+        const uint32_t value = read_by(task, 0) >= 0 && read_by(task, 0) < MACHINE_SLOTS
+                                   ? here->slots[read_by(task, 0)].value
                                    : 0;
         const int peer = task->peer;
         finish_task(m, stage, index, 0);

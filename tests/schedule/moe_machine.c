@@ -53,6 +53,20 @@ static const struct meaning *meaning_of(const weft_task *task)
     return NULL;
 }
 
+/* Operands that are read stand before those that are written. */
+static int num_reads(const struct meaning *means)
+{
+    int count = 0;
+    while (count < 3 && means->reads[count])
+        count++;
+    return count;
+}
+
+static int32_t operand_at(const struct meaning *means, const weft_task *task, bool writes, int i)
+{
+    return task->operands[writes ? num_reads(means) + i : i];
+}
+
 static void start(machine *m, const weft_task *task)
 {
     const struct meaning *means = meaning_of(task);
@@ -60,27 +74,21 @@ static void start(machine *m, const weft_task *task)
         m->fault = "no task of a layer";
         return;
     }
-    for (int i = 0; i < 3; i++) {
-        if ((means->reads[i] != NULL) != (task->reads[i] >= 0)) {
-            m->fault = "reads too much or too little";
+    const int num_writes = !means->writes[0] ? 0 : means->writes[1] ? 2 : 1;
+    for (int i = 0; i < WEFT_TASK_MAX_OPERANDS; i++)
+        if ((i < num_reads(means) + num_writes) != (task->operands[i] >= 0)) {
+            m->fault = "uses too much or too little";
             return;
         }
-        if (task->reads[i] < 0)
-            continue;
-        held *slot = &m->slots[task->reads[i]];
+    for (int i = 0; i < num_reads(means); i++) {
+        held *slot = &m->slots[operand_at(means, task, false, i)];
         if (!slot->what || strcmp(slot->what, means->reads[i]) != 0 ||
-            slot->partition != task->micro_batch || slot->num_writers)
+            slot->partition != task->part || slot->num_writers)
             m->fault = "read a wrong value";
         slot->num_readers++;
     }
-    for (int i = 0; i < 2; i++) {
-        if ((means->writes[i] != NULL) != (task->writes[i] >= 0)) {
-            m->fault = "writes too much or too little";
-            return;
-        }
-        if (task->writes[i] < 0)
-            continue;
-        held *slot = &m->slots[task->writes[i]];
+    for (int i = 0; i < 2 && means->writes[i]; i++) {
+        held *slot = &m->slots[operand_at(means, task, true, i)];
         if (slot->num_readers || slot->num_writers)
             m->fault = "written while in use";
         slot->num_writers++;
@@ -91,21 +99,20 @@ static void start(machine *m, const weft_task *task)
 static void finish(machine *m, const weft_task *task)
 {
     const struct meaning *means = meaning_of(task);
-    for (int i = 0; i < 3; i++)
-        if (task->reads[i] >= 0)
-            m->slots[task->reads[i]].num_readers--;
-    for (int i = 0; i < 2; i++)
-        if (task->writes[i] >= 0) {
-            m->slots[task->writes[i]].num_writers--;
-            m->slots[task->writes[i]].what = means->writes[i];
-            m->slots[task->writes[i]].partition = task->micro_batch;
-        }
+    for (int i = 0; i < num_reads(means); i++)
+        m->slots[operand_at(means, task, false, i)].num_readers--;
+    for (int i = 0; i < 2 && means->writes[i]; i++) {
+        held *slot = &m->slots[operand_at(means, task, true, i)];
+        slot->num_writers--;
+        slot->what = means->writes[i];
+        slot->partition = task->part;
+    }
 }
 
 static bool waits_over(const machine *m, const weft_task *task)
 {
     for (uint32_t w = 0; w < task->num_waits; w++)
-        if (!m->done[m->program->waits[task->first_wait + w]])
+        if (!m->done[m->program->waits[task->first_wait + w].task])
             return false;
     return true;
 }
@@ -146,44 +153,48 @@ static void run_program(machine *m, const weft_program *program, uint64_t *rando
     }
 }
 
-static void must_hold(machine *m, weft_slot_ring ring, const char *what, int num_partitions)
+/* The k-th slot of the kind holds this of partition k. */
+static void must_hold(machine *m, const weft_program *program, weft_slot_kind kind,
+                      const char *what)
 {
-    for (int p = 0; p < num_partitions; p++) {
-        const held *slot = &m->slots[ring.first + p];
-        if (!slot->what || strcmp(slot->what, what) != 0 || slot->partition != p)
+    for (int i = 0, p = 0; i < program->num_slots; i++) {
+        const held *slot = &m->slots[i];
+        if (program->slots[i].holds != kind)
+            continue;
+        if (!slot->what || strcmp(slot->what, what) != 0 || slot->partition != p++)
             m->fault = "a result is missing";
     }
 }
 
-/* Between the directions others use what a layer does not keep. */
-static void forget(machine *m, const weft_moe_slots *slots, bool keeps)
+/* Between the directions others use what a layer does not keep. Slots of these kinds have the same
+ * numbers in both. */
+static void forget(machine *m, const weft_program *forward, bool keeps)
 {
-    held kept[MACHINE_SLOTS] = {{NULL, 0, 0, 0}};
-    const weft_slot_ring rings[] = {slots->host_input, slots->host_middle, slots->dispatched,
-                                    slots->middle};
-    for (int r = 0; r < (keeps ? 4 : 2); r++)
-        for (int i = 0; i < rings[r].length; i++)
-            kept[rings[r].first + i] = m->slots[rings[r].first + i];
-    memcpy(m->slots, kept, sizeof(kept));
+    for (int i = 0; i < forward->num_slots; i++) {
+        const uint32_t kind = forward->slots[i].holds;
+        const bool kept = kind == WEFT_SLOT_HOST_T_DI || kind == WEFT_SLOT_HOST_T_M ||
+                          (keeps && (kind == WEFT_SLOT_T_DI || kind == WEFT_SLOT_T_M));
+        if (!kept)
+            m->slots[i] = (held){NULL, 0, 0, 0};
+    }
 }
 
 const char *run_moe_machine(const moe_pair *pair, uint64_t seed)
 {
     static machine m;
-    const int n = pair->pipeline.num_partitions;
-    const weft_moe_slots forward = weft_moe_slots_of(&pair->pipeline, false),
-                         backward = weft_moe_slots_of(&pair->pipeline, true);
+    const weft_program *forward = &pair->set.programs[0], *backward = &pair->set.programs[1];
+    const int first = first_slot(backward, WEFT_SLOT_RESULT_GRADIENT);
     m = (machine){.fault = NULL};
-    run_program(&m, &pair->set.programs[0], &seed);
+    run_program(&m, forward, &seed);
     if (!m.fault)
-        must_hold(&m, forward.result, "result", n);
+        must_hold(&m, forward, WEFT_SLOT_RESULT, "result");
     if (m.fault)
         return m.fault;
-    forget(&m, &forward, pair->pipeline.reuse == WEFT_REUSE_NONE);
-    for (int p = 0; p < n; p++)
-        m.slots[backward.dresult.first + p] = (held){"dy", p, 0, 0};
-    run_program(&m, &pair->set.programs[1], &seed);
+    forget(&m, forward, pair->pipeline.reuse == WEFT_REUSE_NONE);
+    for (int p = 0; p < pair->pipeline.num_partitions; p++)
+        m.slots[first + p] = (held){"dy", p, 0, 0};
+    run_program(&m, backward, &seed);
     if (!m.fault)
-        must_hold(&m, backward.dresult, "dx", n);
+        must_hold(&m, backward, WEFT_SLOT_RESULT_GRADIENT, "dx");
     return m.fault;
 }

@@ -1,5 +1,5 @@
 /* A second opinion on an MoE layer's programs: they are run on a machine of lanes that finishes
- * tasks in a random order, and what slots hold is followed by the table of schedule/moe_layer.h. */
+ * tasks in a random order, and what slots hold is followed by a table of its own. */
 #ifndef WEFT_TESTS_SCHEDULE_MOE_MACHINE_H
 #define WEFT_TESTS_SCHEDULE_MOE_MACHINE_H
 

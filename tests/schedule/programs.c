@@ -3,12 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "schedule/check.h"
-
 program_set make_set(weft_pipeline_kind kind, int num_stages, int num_micro_batches,
                      bool forward_only)
 {
-    program_set set = {.shape = {kind, num_stages, num_micro_batches, forward_only}};
+    program_set set = {.shape = {kind, num_stages, num_micro_batches, forward_only, 4096}};
     for (int stage = 0; stage < num_stages; stage++)
         ASSERT_OK(weft_program_pipeline(&set.shape, stage, &set.arena, &set.programs[stage]));
     return set;
@@ -21,8 +19,7 @@ void release_set(program_set *set)
 
 weft_status check_set(const program_set *set)
 {
-    return weft_program_check(set->programs, set->shape.num_stages, set->shape.num_micro_batches,
-                              set->shape.forward_only);
+    return weft_program_pipeline_check(set->programs, &set->shape);
 }
 
 bool same_program(const weft_program *a, const weft_program *b)
@@ -30,7 +27,8 @@ bool same_program(const weft_program *a, const weft_program *b)
     return a->num_tasks == b->num_tasks && a->num_waits == b->num_waits &&
            a->num_slots == b->num_slots && a->max_in_flight == b->max_in_flight &&
            memcmp(a->tasks, b->tasks, a->num_tasks * sizeof(weft_task)) == 0 &&
-           memcmp(a->waits, b->waits, a->num_waits * sizeof(uint32_t)) == 0;
+           memcmp(a->waits, b->waits, a->num_waits * sizeof(weft_wait)) == 0 &&
+           memcmp(a->slots, b->slots, (size_t)a->num_slots * sizeof(weft_slot)) == 0;
 }
 
 char *text_of(const weft_program *program)
@@ -59,15 +57,34 @@ char *read_golden(const char *name)
     return text;
 }
 
-uint32_t find_task(const weft_program *program, weft_task_kind kind, weft_flow flow,
-                   int micro_batch)
+uint32_t find_task(const weft_program *program, weft_task_kind kind, weft_flow flow, int number)
 {
-    for (uint32_t i = 0; i < program->num_tasks; i++)
-        if (program->tasks[i].kind == kind && program->tasks[i].flow == flow &&
-            program->tasks[i].micro_batch == micro_batch)
+    for (uint32_t i = 0; i < program->num_tasks; i++) {
+        const weft_task *task = &program->tasks[i];
+        if (task->kind == kind && task->flow == flow &&
+            (task->part < 0 ? task->micro_batch : task->part) == number)
             return i;
-    fail_msg("no %s %s %d", weft_task_kind_text(kind), weft_flow_text((int)flow), micro_batch);
+    }
+    fail_msg("no %s %s %d", weft_task_kind_text(kind), weft_flow_text((int)flow), number);
     return 0;
+}
+
+int first_slot(const weft_program *program, weft_slot_kind holds)
+{
+    for (int i = 0; i < program->num_slots; i++)
+        if (program->slots[i].holds == holds)
+            return i;
+    return -1;
+}
+
+int32_t *operand_of(weft_task *task, weft_operand_name name)
+{
+    const weft_operands *operands = weft_operands_of(task->kind, task->flow);
+    for (int i = 0; operands && i < operands->count; i++)
+        if (operands->rows[i].name == name)
+            return &task->operands[i];
+    fail_msg("a %s has no %s", weft_task_kind_text(task->kind), weft_operand_text((int)name));
+    return NULL;
 }
 
 void edit_open(const program_set *set, int stage, edit *out)
@@ -88,14 +105,14 @@ void edit_close(const edit *edited, program_set *set)
     void *tasks, *waits;
     ASSERT_OK(weft_arena_alloc_array(&set->arena, edited->num_tasks, sizeof(weft_task), &tasks));
     ASSERT_OK(weft_arena_alloc_array(&set->arena, edited->num_tasks * WEFT_TASK_MAX_WAITS,
-                                     sizeof(uint32_t), &waits));
+                                     sizeof(weft_wait), &waits));
     uint32_t num_waits = 0;
     for (uint32_t i = 0; i < edited->num_tasks; i++) {
         weft_task *task = &((weft_task *)tasks)[i];
         *task = edited->tasks[i];
         task->first_wait = num_waits;
         for (uint32_t w = 0; w < task->num_waits; w++)
-            ((uint32_t *)waits)[num_waits++] = edited->waits[i][w];
+            ((weft_wait *)waits)[num_waits++] = edited->waits[i][w];
     }
     weft_program *program = &set->programs[edited->stage];
     program->tasks = tasks;
@@ -121,17 +138,17 @@ void drop_task(edit *edited, uint32_t task)
     }
     for (uint32_t i = 0; i < edited->num_tasks; i++)
         for (uint32_t w = edited->tasks[i].num_waits; w-- > 0;) {
-            if (edited->waits[i][w] == task)
+            if (edited->waits[i][w].task == task)
                 drop_wait(edited, i, w);
-            else if (edited->waits[i][w] > task)
-                edited->waits[i][w]--;
+            else if (edited->waits[i][w].task > task)
+                edited->waits[i][w].task--;
         }
 }
 
 void swap_tasks(edit *edited, uint32_t a, uint32_t b)
 {
     const weft_task task = edited->tasks[a];
-    uint32_t waits[WEFT_TASK_MAX_WAITS];
+    weft_wait waits[WEFT_TASK_MAX_WAITS];
     memcpy(waits, edited->waits[a], sizeof(waits));
     edited->tasks[a] = edited->tasks[b];
     memcpy(edited->waits[a], edited->waits[b], sizeof(waits));
@@ -139,7 +156,7 @@ void swap_tasks(edit *edited, uint32_t a, uint32_t b)
     memcpy(edited->waits[b], waits, sizeof(waits));
     for (uint32_t i = 0; i < edited->num_tasks; i++)
         for (uint32_t w = 0; w < edited->tasks[i].num_waits; w++) {
-            uint32_t *wait = &edited->waits[i][w];
+            uint32_t *wait = &edited->waits[i][w].task;
             *wait = *wait == a ? b : *wait == b ? a : *wait;
         }
 }
@@ -155,7 +172,7 @@ void insert_task(edit *edited, uint32_t at, const weft_task *task)
     edited->tasks[at].num_waits = 0;
     for (uint32_t i = 0; i < edited->num_tasks; i++)
         for (uint32_t w = 0; w < edited->tasks[i].num_waits; w++)
-            edited->waits[i][w] += edited->waits[i][w] >= at;
+            edited->waits[i][w].task += edited->waits[i][w].task >= at;
 }
 
 uint32_t next_random(uint64_t *state, uint32_t bound)

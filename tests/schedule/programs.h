@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "schedule/operands.h"
 #include "schedule/pipeline.h"
 
 enum { MAX_STAGES = 32, MAX_EDIT_TASKS = 512 };
@@ -39,22 +40,26 @@ program_set make_set(weft_pipeline_kind kind, int num_stages, int num_micro_batc
                      bool forward_only);
 void release_set(program_set *set);
 weft_status check_set(const program_set *set) WEFT_CHECKED;
-/* Equal tasks, waits and bounds, byte for byte. */
+/* Equal tasks, waits, slots and bounds, byte for byte. */
 bool same_program(const weft_program *a, const weft_program *b);
 /* The program's text; the caller frees it. */
 char *text_of(const weft_program *program);
 /* A file of tests/schedule/golden; the caller frees it. */
 char *read_golden(const char *name);
-/* The index of the task, or a failed test. flow: WEFT_FLOW_NONE for tasks without one. */
-uint32_t find_task(const weft_program *program, weft_task_kind kind, weft_flow flow,
-                   int micro_batch);
+/* The index of the task of this micro-batch or part, or a failed test. flow: WEFT_FLOW_NONE for
+ * tasks without one. */
+uint32_t find_task(const weft_program *program, weft_task_kind kind, weft_flow flow, int number);
+/* The first slot of a kind; -1: there is none. */
+int first_slot(const weft_program *program, weft_slot_kind holds);
+/* Where the task has an operand's slot. */
+int32_t *operand_of(weft_task *task, weft_operand_name name);
 
 /* A program taken apart: every task with its own waits. */
 typedef struct edit {
     int stage;
     uint32_t num_tasks;
     weft_task tasks[MAX_EDIT_TASKS];
-    uint32_t waits[MAX_EDIT_TASKS][WEFT_TASK_MAX_WAITS];
+    weft_wait waits[MAX_EDIT_TASKS][WEFT_TASK_MAX_WAITS];
 } edit;
 
 void edit_open(const program_set *set, int stage, edit *out);

@@ -6,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "schedule/check.h"
-
 static edit edited;
 
 /* 1F1B, four stages, six micro-batches, with stage `stage` open for editing. */
@@ -46,68 +44,71 @@ static void form(void **state)
     (void)state;
     program_set set = open_1f1b(1);
     at(WEFT_TASK_FORWARD, 0, 2)->kind = 77;
-    refuse(&set, "stage 1, task 7 is malformed: kind 77, 2 waits");
+    refuse(&set, "stage 1, task 7 is malformed: kind 77, flow 0, 2 waits");
 
     set = open_1f1b(1);
-    edited.waits[7][0] = 7;
-    refuse(&set, "stage 1, task 7 (forward compute mb=2 stage=1 reads=2 writes=2,3 waits=7,6) "
+    edited.waits[7][0].task = 7;
+    refuse(&set, "stage 1, task 7 (forward compute mb=2 chunk=0 x=2 stash=2 y=3 waits=7,6) "
                  "waits for task 7, which is not an earlier one");
 
     set = open_1f1b(1);
-    edited.waits[7][1] = 4000000000u;
+    edited.waits[7][1].task = 4000000000u;
     refuse(&set, "waits for task 4000000000, which is not an earlier one");
 
     set = open_1f1b(1);
     at(WEFT_TASK_FORWARD, 0, 2)->lane = WEFT_LANE_REDUCE;
-    refuse(&set, "(forward reduce mb=2 stage=1 reads=2 writes=2,3 waits=2,6) is not on the "
+    refuse(&set, "(forward reduce mb=2 chunk=0 x=2 stash=2 y=3 waits=2,6) is not on the "
                  "compute lane");
 
     set = open_1f1b(1);
-    at(WEFT_TASK_FORWARD, 0, 2)->stage = 2;
-    refuse(&set, "serves another stage");
+    at(WEFT_TASK_FORWARD, 0, 2)->chunk = 1;
+    refuse(&set, "has no place in this program");
 
     set = open_1f1b(1);
     at(WEFT_TASK_SEND, WEFT_FLOW_GRADIENT, 2)->flow = WEFT_FLOW_NONE;
-    refuse(&set, "carries nothing");
+    refuse(&set, "task 23 is malformed: kind 2, flow 0");
 
     set = open_1f1b(1);
     at(WEFT_TASK_BACKWARD, 0, 2)->flow = WEFT_FLOW_GRADIENT;
-    refuse(&set, "is no message");
+    refuse(&set, "is malformed: kind 1, flow 2");
 
     set = open_1f1b(1);
     at(WEFT_TASK_SEND, WEFT_FLOW_GRADIENT, 2)->peer = 2;
-    refuse(&set, "stage 1, task 23 (send send gradient mb=2 stage=1 peer=2 reads=7 waits=22) has "
-                 "no such neighbour: stage 1 of 4");
+    refuse(&set, "stage 1, task 23 (send send gradient mb=2 chunk=0 peer=2 from=7 waits=22) has "
+                 "peer 2 instead of 0");
 
     set = open_1f1b(1);
     at(WEFT_TASK_FORWARD, 0, 2)->micro_batch = 6;
-    refuse(&set, "serves a micro-batch that is not one of 6");
+    refuse(&set, "has no place in this program");
 
     set = open_1f1b(1);
     at(WEFT_TASK_REDUCE, 0, -1)->micro_batch = 0;
-    refuse(&set, "serves a micro-batch that is not one of 6");
+    refuse(&set, "has no place in this program");
 
     set = open_1f1b(1);
-    at(WEFT_TASK_FORWARD, 0, 2)->reads[0] = -1;
-    refuse(&set, "must read the activation received, but names slot -1");
+    *operand_of(at(WEFT_TASK_FORWARD, 0, 2), WEFT_OPERAND_X) = -1;
+    refuse(&set, "must read the activation, but names slot -1");
 
     set = open_1f1b(1);
-    at(WEFT_TASK_SEND, WEFT_FLOW_ACTIVATION, 2)->writes[0] = 1;
-    refuse(&set, "must write nothing, but names slot 1");
+    at(WEFT_TASK_SEND, WEFT_FLOW_ACTIVATION, 2)->operands[1] = 1;
+    refuse(&set, "must use nothing as its operand 1, but names slot 1");
 
     set = open_1f1b(1);
-    at(WEFT_TASK_BACKWARD, 0, 2)->writes[0] = 9;
+    *operand_of(at(WEFT_TASK_BACKWARD, 0, 2), WEFT_OPERAND_DX) = 9;
     refuse(&set, "names slot 9, but there are 9");
 
     set = open_1f1b(1);
-    at(WEFT_TASK_FORWARD, 0, 2)->writes[1] = at(WEFT_TASK_FORWARD, 0, 2)->writes[0];
-    refuse(&set, "writes two values to one slot");
+    *operand_of(at(WEFT_TASK_FORWARD, 0, 2), WEFT_OPERAND_Y) =
+        *operand_of(at(WEFT_TASK_FORWARD, 0, 2), WEFT_OPERAND_STASH);
+    refuse(&set, "has the activation in slot 2, which is chunk 0's");
 
     set = make_set(WEFT_PIPELINE_1F1B, 1, 1, false);
     set.programs[0].num_slots = -1;
     ASSERT_ERROR(check_set(&set), WEFT_INTERNAL, "stage 0 has -1 slots");
-    ASSERT_ERROR(weft_program_check(set.programs, 0, 1, false), WEFT_INTERNAL, "no programs");
-    ASSERT_ERROR(weft_program_check(set.programs, 1, 0, false), WEFT_INTERNAL, "no programs");
+    set.shape.num_stages = 0;
+    ASSERT_ERROR(check_set(&set), WEFT_INTERNAL, "no programs");
+    set.shape = (weft_pipeline_shape){WEFT_PIPELINE_1F1B, 1, 0, false, 8};
+    ASSERT_ERROR(check_set(&set), WEFT_INTERNAL, "no programs");
     release_set(&set);
 }
 
@@ -117,20 +118,20 @@ static void once_and_in_order(void **state)
     program_set set = open_1f1b(1);
     const weft_task again = *at(WEFT_TASK_FORWARD, 0, 2);
     insert_task(&edited, 8, &again);
-    refuse(&set, "stage 1, task 8 (forward compute mb=2 stage=1 reads=2 writes=2,3) does again "
+    refuse(&set, "stage 1, task 8 (forward compute mb=2 chunk=0 x=2 stash=2 y=3) does again "
                  "what task 7 did");
 
     set = open_1f1b(1);
     drop_task(&edited, index_of(at(WEFT_TASK_BACKWARD, 0, 5)));
-    refuse(&set, "stage 1 has no backward of micro-batch 5");
+    refuse(&set, "stage 1 has no backward compute mb=5 chunk=0");
 
     set = open_1f1b(1);
     drop_task(&edited, index_of(at(WEFT_TASK_SEND, WEFT_FLOW_ACTIVATION, 3)));
-    refuse(&set, "stage 1 has no send activation of micro-batch 3");
+    refuse(&set, "stage 1 has no send send activation mb=3 chunk=0 peer=2");
 
     set = open_1f1b(1);
     drop_task(&edited, index_of(at(WEFT_TASK_RECEIVE, WEFT_FLOW_GRADIENT, 0)));
-    refuse(&set, "stage 1 has no receive gradient of micro-batch 0");
+    refuse(&set, "stage 1 has no receive receive gradient mb=0 chunk=0 peer=2");
 
     set = open_1f1b(2);
     drop_task(&edited, index_of(at(WEFT_TASK_STEP, 0, -1)));
@@ -143,16 +144,16 @@ static void once_and_in_order(void **state)
     set = open_1f1b(3);
     swap_tasks(&edited, index_of(at(WEFT_TASK_FORWARD, 0, 2)),
                index_of(at(WEFT_TASK_BACKWARD, 0, 2)));
-    refuse(&set, " comes before its forward");
+    refuse(&set, "from slot 0, which holds the activation of micro-batch 2, stage 3");
 
     /* A training step is not an evaluation, nor the other way round. */
     set = make_set(WEFT_PIPELINE_1F1B, 2, 2, false);
-    ASSERT_ERROR(weft_program_check(set.programs, 2, 2, true), WEFT_INTERNAL,
-                 "has no place in this step");
+    set.shape.forward_only = true;
+    ASSERT_ERROR(check_set(&set), WEFT_INTERNAL, "has no place in this program");
     release_set(&set);
     set = make_set(WEFT_PIPELINE_1F1B, 2, 2, true);
-    ASSERT_ERROR(weft_program_check(set.programs, 2, 2, false), WEFT_INTERNAL,
-                 "stage 0 has no backward of micro-batch 0");
+    set.shape.forward_only = false;
+    ASSERT_ERROR(check_set(&set), WEFT_INTERNAL, "stage 0 has no receive receive gradient mb=0");
     release_set(&set);
 }
 
@@ -161,7 +162,7 @@ static void slots_and_waits(void **state)
     (void)state;
     program_set set = open_1f1b(1); /* a forward that does not wait for its activation */
     drop_wait(&edited, 7, 1);
-    refuse(&set, "stage 1, task 7 (forward compute mb=2 stage=1 reads=2 writes=2,3 waits=2) may "
+    refuse(&set, "stage 1, task 7 (forward compute mb=2 chunk=0 x=2 stash=2 y=3 waits=2) may "
                  "read slot 2 before task 6 has written it: no wait says otherwise");
 
     set = open_1f1b(1); /* an output slot reused while it is being sent */
@@ -170,50 +171,58 @@ static void slots_and_waits(void **state)
 
     set = open_1f1b(1); /* an activation received over a stash that a backward needs */
     drop_wait(&edited, 12, 0);
-    refuse(&set, "stage 1, task 12 (receive receive activation mb=3 stage=1 peer=0 writes=0) may "
+    refuse(&set, "stage 1, task 12 (receive receive activation mb=3 chunk=0 peer=0 to=0) may "
                  "overwrite slot 0 while task 10 still reads it");
 
     set = open_1f1b(1); /* a send that does not wait for what it sends */
     drop_wait(&edited, 11, 0);
-    refuse(&set, "task 11 (send send gradient mb=0 stage=1 peer=0 reads=7) may read slot 7 before "
+    refuse(&set, "task 11 (send send gradient mb=0 chunk=0 peer=0 from=7) may read slot 7 before "
                  "task 10 has written it");
 
     set = open_1f1b(1); /* received into a slot whose stash is still needed */
-    at(WEFT_TASK_RECEIVE, WEFT_FLOW_ACTIVATION, 3)->writes[0] = 1;
-    at(WEFT_TASK_FORWARD, 0, 3)->reads[0] = 1;
-    at(WEFT_TASK_FORWARD, 0, 3)->writes[0] = 1;
-    at(WEFT_TASK_BACKWARD, 0, 3)->reads[0] = 1;
-    refuse(&set, "task 16 (backward compute mb=1 stage=1 reads=1,6 writes=8 waits=15) needs the "
-                 "stash of the forward of micro-batch 1 from slot 1, which holds the stash of the "
-                 "forward of micro-batch 3");
+    *operand_of(at(WEFT_TASK_RECEIVE, WEFT_FLOW_ACTIVATION, 3), WEFT_OPERAND_TO) = 1;
+    *operand_of(at(WEFT_TASK_FORWARD, 0, 3), WEFT_OPERAND_X) = 1;
+    *operand_of(at(WEFT_TASK_FORWARD, 0, 3), WEFT_OPERAND_STASH) = 1;
+    *operand_of(at(WEFT_TASK_BACKWARD, 0, 3), WEFT_OPERAND_STASH) = 1;
+    refuse(&set, "task 16 (backward compute mb=1 chunk=0 stash=1 dy=6 dx=8 waits=15) needs the "
+                 "stash of micro-batch 1, stage 1 from slot 1, which holds the stash of "
+                 "micro-batch 3, stage 1");
 
     set = open_1f1b(1); /* the same, ordered by a wait: now it is lost for certain */
-    at(WEFT_TASK_RECEIVE, WEFT_FLOW_ACTIVATION, 3)->writes[0] = 1;
-    edited.waits[12][0] = 4;
-    refuse(&set, "needs the activation received of micro-batch 3 from slot 0, which holds the "
-                 "stash of the forward of micro-batch 0");
+    *operand_of(at(WEFT_TASK_RECEIVE, WEFT_FLOW_ACTIVATION, 3), WEFT_OPERAND_TO) = 1;
+    edited.waits[12][0].task = 4;
+    refuse(&set, "needs the activation of micro-batch 3, stage 1 from slot 0, which holds the "
+                 "stash of micro-batch 0, stage 1");
+
+    set = open_1f1b(1); /* a stash away from the activation that it keeps */
+    *operand_of(at(WEFT_TASK_FORWARD, 0, 2), WEFT_OPERAND_STASH) = 1;
+    refuse(&set, "has the stash in slot 1, but must leave it in slot 2");
 
     set = open_1f1b(1); /* the other output slot, which holds an older output */
-    at(WEFT_TASK_SEND, WEFT_FLOW_ACTIVATION, 2)->reads[0] = 4;
-    refuse(&set, "task 8 (send send activation mb=2 stage=1 peer=2 reads=4 waits=7) needs the "
-                 "output of micro-batch 2 from slot 4, which holds the output of micro-batch 1");
+    *operand_of(at(WEFT_TASK_SEND, WEFT_FLOW_ACTIVATION, 2), WEFT_OPERAND_FROM) = 4;
+    refuse(&set, "task 8 (send send activation mb=2 chunk=0 peer=2 from=4 waits=7) needs the "
+                 "activation of micro-batch 2, stage 2 from slot 4, which holds the activation of "
+                 "micro-batch 1, stage 2");
 
     set = open_1f1b(1); /* the activation instead of the output */
-    at(WEFT_TASK_SEND, WEFT_FLOW_ACTIVATION, 2)->reads[0] = 2;
-    refuse(&set, "needs the output of micro-batch 2 from slot 2, which holds the stash of the "
-                 "forward of micro-batch 2");
+    *operand_of(at(WEFT_TASK_SEND, WEFT_FLOW_ACTIVATION, 2), WEFT_OPERAND_FROM) = 2;
+    refuse(&set, "has the activation in slot 2, which is chunk 0's");
+
+    set = open_1f1b(1); /* memory that is not for it */
+    *operand_of(at(WEFT_TASK_SEND, WEFT_FLOW_GRADIENT, 2), WEFT_OPERAND_FROM) = 3;
+    refuse(&set, "has the gradient in slot 3, which is memory for output");
 
     set = open_1f1b(1); /* a slot that nobody has written */
-    at(WEFT_TASK_BACKWARD, 0, 0)->reads[1] = 6;
+    *operand_of(at(WEFT_TASK_BACKWARD, 0, 0), WEFT_OPERAND_DY) = 6;
     refuse(&set, "reads slot 6 before anything is written to it");
 
     set = open_1f1b(0);
     edited.tasks[edited.num_tasks - 2].num_waits = 0;
-    refuse(&set, "(reduce reduce stage=0) may start before the backward in task");
+    refuse(&set, "(reduce reduce) may start before the backward in task");
 
     set = open_1f1b(0);
     edited.tasks[edited.num_tasks - 1].num_waits = 0;
-    refuse(&set, "(step compute stage=0) may start before the reduce in task");
+    refuse(&set, "(step compute) may start before the reduce in task");
 }
 
 static void in_flight(void **state)
@@ -222,8 +231,8 @@ static void in_flight(void **state)
     program_set set = make_set(WEFT_PIPELINE_1F1B, 4, 6, false);
     set.programs[1].max_in_flight = 2;
     ASSERT_ERROR(check_set(&set), WEFT_INTERNAL,
-                 "stage 1, task 7 (forward compute mb=2 stage=1 reads=2 writes=2,3 waits=2,6) "
-                 "puts 3 micro-batches in flight, at most 2 may be");
+                 "stage 1, task 7 (forward compute mb=2 chunk=0 x=2 stash=2 y=3 waits=2,6) "
+                 "puts 3 in flight, at most 2 may be");
     release_set(&set);
 }
 
@@ -255,10 +264,9 @@ static void messages_and_deadlock(void **state)
     set = open_1f1b(0);
     move_behind(index_of(at(WEFT_TASK_SEND, WEFT_FLOW_ACTIVATION, 4)),
                 index_of(at(WEFT_TASK_SEND, WEFT_FLOW_ACTIVATION, 5)));
-    refuse(
-        &set,
-        "task 14 (send send activation mb=5 stage=0 peer=1 reads=5 waits=13) meets stage 1, task "
-        "18 (receive receive activation mb=4 stage=1 peer=0 writes=1 waits=16)");
+    refuse(&set,
+           "task 14 (send send activation mb=5 chunk=0 peer=1 from=5 waits=13) meets stage 1, task "
+           "18 (receive receive activation mb=4 chunk=0 peer=0 to=1 waits=16)");
 
     /* A send that waits for the gradient of what it sends. Orders match on every pair of stages,
      * waits point backwards, and yet each stage waits for the other. */
@@ -267,7 +275,7 @@ static void messages_and_deadlock(void **state)
     const uint32_t gradient = index_of(at(WEFT_TASK_RECEIVE, WEFT_FLOW_GRADIENT, 1));
     const uint32_t late =
         move_behind(index_of(at(WEFT_TASK_SEND, WEFT_FLOW_ACTIVATION, 1)), gradient);
-    edited.waits[late][edited.tasks[late].num_waits++] = gradient - 1;
+    edited.waits[late][edited.tasks[late].num_waits++] = (weft_wait){gradient - 1, -1};
     refuse(&set, "deadlock: stage 1 task 5 (forward 1) waits for stage 1 task 4 (receive "
                  "activation 1) waits for stage 0 task 6 (send activation 1) waits for stage 0 "
                  "task 5 (receive gradient 1) waits for stage 1 task 7 (send gradient 1) waits "
@@ -296,13 +304,10 @@ static void damage(program_set *set, uint64_t *random)
     case 2: /* two tasks swapped */
         swap_tasks(&edited, t, other);
         break;
-    case 3: { /* another slot */
-        int32_t *const slots[] = {&task->reads[0], &task->reads[1], &task->reads[2],
-                                  &task->writes[0], &task->writes[1]};
-        *slots[next_random(random, sizeof slots / sizeof slots[0])] =
+    case 3: /* another slot */
+        task->operands[next_random(random, WEFT_TASK_MAX_OPERANDS)] =
             (int32_t)next_random(random, (uint32_t)set->programs[stage].num_slots + 1) - 1;
         break;
-    }
     case 4: /* a task less */
         drop_task(&edited, t);
         break;
@@ -313,11 +318,11 @@ static void damage(program_set *set, uint64_t *random)
     }
     case 6: /* a wait more */
         if (t && task->num_waits < WEFT_TASK_MAX_WAITS)
-            edited.waits[t][task->num_waits++] = next_random(random, t);
+            edited.waits[t][task->num_waits++] = (weft_wait){next_random(random, t), -1};
         break;
     case 7: /* a wait on another task */
         if (t && task->num_waits)
-            edited.waits[t][next_random(random, task->num_waits)] = next_random(random, t);
+            edited.waits[t][next_random(random, task->num_waits)].task = next_random(random, t);
         break;
     default: /* another micro-batch */
         task->micro_batch = (int32_t)next_random(random, (uint32_t)set->shape.num_micro_batches);

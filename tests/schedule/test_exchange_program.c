@@ -38,47 +38,54 @@ static void written_out(void **state)
 {
     (void)state;
     text_is(WEFT_EXCHANGE_BASELINE, 1,
-            "program slots=0 in_flight=1\n"
-            "0 dispatch expert mb=0 stage=0\n");
-    const char *one = "program slots=2 in_flight=1\n"
-                      "0 dispatch expert mb=0 stage=0 writes=0\n"
-                      "1 gather gather mb=0 stage=0 reads=0 writes=1 waits=0\n"
-                      "2 place gather mb=0 stage=0 reads=1\n";
+            "program in_flight=1\n"
+            "0 dispatch expert part=0\n");
+    const char *one = "program in_flight=1\n"
+                      "slots 0-0 arrived\n"
+                      "slots 1-1 gathered\n"
+                      "0 dispatch expert part=0 to=0\n"
+                      "1 gather gather part=0 from=0 to=1 waits=0\n"
+                      "2 place gather part=0 from=1\n";
     text_is(WEFT_EXCHANGE_O1_PAPER, 1, one);
     text_is(WEFT_EXCHANGE_O1, 1, one);
     text_is(WEFT_EXCHANGE_O2, 1, one);
     /* Chunk 2 arrives where chunk 0 did: when that is gathered. */
     text_is(WEFT_EXCHANGE_O2, 3,
-            "program slots=4 in_flight=2\n"
-            "0 dispatch expert mb=0 stage=0 writes=0\n"
-            "1 gather gather mb=0 stage=0 reads=0 writes=2 waits=0\n"
-            "2 place gather mb=0 stage=0 reads=2\n"
-            "3 dispatch expert mb=1 stage=0 writes=1\n"
-            "4 gather gather mb=1 stage=0 reads=1 writes=3 waits=3\n"
-            "5 place gather mb=1 stage=0 reads=3\n"
-            "6 dispatch expert mb=2 stage=0 writes=0 waits=1\n"
-            "7 gather gather mb=2 stage=0 reads=0 writes=2 waits=6\n"
-            "8 place gather mb=2 stage=0 reads=2\n");
+            "program in_flight=2\n"
+            "slots 0-1 arrived\n"
+            "slots 2-3 gathered\n"
+            "0 dispatch expert part=0 to=0\n"
+            "1 gather gather part=0 from=0 to=2 waits=0\n"
+            "2 place gather part=0 from=2\n"
+            "3 dispatch expert part=1 to=1\n"
+            "4 gather gather part=1 from=1 to=3 waits=3\n"
+            "5 place gather part=1 from=3\n"
+            "6 dispatch expert part=2 to=0 waits=1\n"
+            "7 gather gather part=2 from=0 to=2 waits=6\n"
+            "8 place gather part=2 from=2\n");
     /* And it is gathered where chunk 0 was: when that is placed. */
     text_is(WEFT_EXCHANGE_O3, 3,
-            "program slots=4 in_flight=2\n"
-            "0 dispatch expert mb=0 stage=0 writes=0\n"
-            "1 gather gather mb=0 stage=0 reads=0 writes=2 waits=0\n"
-            "2 place place mb=0 stage=0 reads=2 waits=1\n"
-            "3 dispatch expert mb=1 stage=0 writes=1\n"
-            "4 gather gather mb=1 stage=0 reads=1 writes=3 waits=3\n"
-            "5 place place mb=1 stage=0 reads=3 waits=4\n"
-            "6 dispatch expert mb=2 stage=0 writes=0 waits=1\n"
-            "7 gather gather mb=2 stage=0 reads=0 writes=2 waits=2,6\n"
-            "8 place place mb=2 stage=0 reads=2 waits=7\n");
+            "program in_flight=2\n"
+            "slots 0-1 arrived\n"
+            "slots 2-3 gathered\n"
+            "0 dispatch expert part=0 to=0\n"
+            "1 gather gather part=0 from=0 to=2 waits=0\n"
+            "2 place place part=0 from=2 waits=1\n"
+            "3 dispatch expert part=1 to=1\n"
+            "4 gather gather part=1 from=1 to=3 waits=3\n"
+            "5 place place part=1 from=3 waits=4\n"
+            "6 dispatch expert part=2 to=0 waits=1\n"
+            "7 gather gather part=2 from=0 to=2 waits=2,6\n"
+            "8 place place part=2 from=2 waits=7\n");
     text_is(WEFT_EXCHANGE_DIRECT, 3,
-            "program slots=2 in_flight=2\n"
-            "0 dispatch expert mb=0 stage=0 writes=0\n"
-            "1 gather gather mb=0 stage=0 reads=0 waits=0\n"
-            "2 dispatch expert mb=1 stage=0 writes=1\n"
-            "3 gather gather mb=1 stage=0 reads=1 waits=2\n"
-            "4 dispatch expert mb=2 stage=0 writes=0 waits=1\n"
-            "5 gather gather mb=2 stage=0 reads=0 waits=4\n");
+            "program in_flight=2\n"
+            "slots 0-1 arrived\n"
+            "0 dispatch expert part=0 to=0\n"
+            "1 gather gather part=0 from=0 waits=0\n"
+            "2 dispatch expert part=1 to=1\n"
+            "3 gather gather part=1 from=1 waits=2\n"
+            "4 dispatch expert part=2 to=0 waits=1\n"
+            "5 gather gather part=2 from=0 waits=4\n");
 }
 
 /* Accepted, the same bytes every time, through text and back; and no task, wait or staging area is
@@ -113,9 +120,11 @@ static void exact(void **state)
                 ASSERT_ERROR(weft_program_exchange_check(forms[f], n, &set.programs[0]),
                              WEFT_INTERNAL, weft_exchange_text((int)forms[f]));
                 set.programs[0] = whole;
-                for (int k = 0; k < 2; k++) {
+                const weft_operands *operands =
+                    weft_operands_of(whole.tasks[t].kind, whole.tasks[t].flow);
+                for (int k = 0; k < operands->count; k++) {
                     edit_open(&set, 0, &edited);
-                    int32_t *slot = k ? &edited.tasks[t].reads[0] : &edited.tasks[t].writes[0];
+                    int32_t *slot = &edited.tasks[t].operands[k];
                     *slot = *slot < 0 ? 0 : -1;
                     edit_close(&edited, &set);
                     ASSERT_ERROR(weft_program_exchange_check(forms[f], n, &set.programs[0]),
@@ -126,10 +135,9 @@ static void exact(void **state)
             /* One area a stage would not do. */
             edit_open(&set, 0, &edited);
             for (uint32_t t = 0; t < edited.num_tasks; t++)
-                if (edited.tasks[t].writes[0] == 1)
-                    edited.tasks[t].writes[0] = 0;
-                else if (edited.tasks[t].reads[0] == 1)
-                    edited.tasks[t].reads[0] = 0;
+                for (int k = 0; k < WEFT_TASK_MAX_OPERANDS; k++)
+                    if (edited.tasks[t].operands[k] == 1)
+                        edited.tasks[t].operands[k] = 0;
             edit_close(&edited, &set);
             if (n > 1)
                 ASSERT_ERROR(weft_program_exchange_check(forms[f], n, &set.programs[0]),
@@ -200,19 +208,18 @@ static void refuses(void **state)
                  "is not on the gather lane");
     ASSERT_ERROR(weft_program_exchange_check(WEFT_EXCHANGE_DIRECT, 3, &set.programs[0]),
                  WEFT_INTERNAL,
-                 "direct, task 1 (gather gather mb=0 stage=0 reads=0 writes=2 "
-                 "waits=0) must write nothing");
+                 "direct, task 2 (place place part=0 from=2 waits=1) has no place in this program");
     ASSERT_ERROR(weft_program_exchange_check(WEFT_EXCHANGE_O3, 4, &set.programs[0]), WEFT_INTERNAL,
-                 "o3 has no dispatch of chunk 3");
+                 "o3 has no dispatch expert part=3");
     ASSERT_ERROR(weft_program_exchange_check(WEFT_EXCHANGE_O3, 2, &set.programs[0]), WEFT_INTERNAL,
-                 "comes where chunk 2 of 2 is due");
+                 "o3, task 6 (dispatch expert part=2 to=0 waits=1) has no place in this program");
     edit_open(&set, 0, &edited);
-    edited.tasks[7].writes[0] = edited.tasks[8].reads[0] = 1;
+    edited.tasks[7].operands[1] = edited.tasks[8].operands[0] = 1;
     edit_close(&edited, &set);
     ASSERT_ERROR(weft_program_exchange_check(WEFT_EXCHANGE_O3, 3, &set.programs[0]), WEFT_INTERNAL,
-                 "has what was gathered in slot 1, but its slots are 2 to 3");
+                 "has what was gathered in slot 1, which is memory for arrived");
     edit_open(&set, 0, &edited);
-    edited.tasks[4].kind = WEFT_TASK_EXPERT;
+    edited.tasks[4] = weft_task_of(WEFT_TASK_EXPERT, WEFT_FLOW_ACTIVATION);
     edit_close(&edited, &set);
     ASSERT_ERROR(weft_program_exchange_check(WEFT_EXCHANGE_O3, 3, &set.programs[0]), WEFT_INTERNAL,
                  "has no place in this program");

@@ -82,7 +82,7 @@ static void every_task_is_needed(moe_pair *pair)
             const weft_task again = edited.tasks[t];
             insert_task(&edited, t, &again);
             edit_close(&edited, &pair->set);
-            ASSERT_ERROR(check_pair(pair), WEFT_INTERNAL, "where partition");
+            ASSERT_ERROR(check_pair(pair), WEFT_INTERNAL, "does again what task");
             pair->set.programs[i] = whole;
         }
     }
@@ -94,23 +94,18 @@ static void every_slot_is_needed(moe_pair *pair)
 {
     static edit edited;
     for (int i = 0; i < 2; i++) {
-        const weft_moe_slots slots = weft_moe_slots_of(&pair->pipeline, i);
-        const weft_slot_ring rings[] = {slots.dispatched,  slots.middle,  slots.host_input,
-                                        slots.host_middle, slots.home,    slots.output,
-                                        slots.result,      slots.doutput, slots.dmiddle,
-                                        slots.ddispatched, slots.dresult};
         const weft_program whole = pair->set.programs[i];
-        for (size_t r = 0; r < sizeof(rings) / sizeof(rings[0]); r++) {
-            if (rings[r].length < 2 || pair->pipeline.reuse == WEFT_REUSE_NONE)
+        for (int kind = 0; kind < WEFT_NUM_SLOT_KINDS; kind++) {
+            const int first = first_slot(&whole, (weft_slot_kind)kind);
+            const int length = weft_program_count_slots(&whole, (weft_slot_kind)kind, -1);
+            if (length < 2 || pair->pipeline.reuse == WEFT_REUSE_NONE)
                 continue;
             edit_open(&pair->set, i, &edited);
             for (uint32_t t = 0; t < edited.num_tasks; t++) {
                 weft_task *task = &edited.tasks[t];
-                int32_t *const operands[] = {&task->reads[0], &task->reads[1], &task->reads[2],
-                                             &task->writes[0], &task->writes[1]};
-                for (int k = 0; k < 5; k++)
-                    if (*operands[k] == rings[r].first + rings[r].length - 1)
-                        *operands[k] = rings[r].first;
+                for (int k = 0; k < WEFT_TASK_MAX_OPERANDS; k++)
+                    if (task->operands[k] == first + length - 1)
+                        task->operands[k] = first;
             }
             edit_close(&edited, &pair->set);
             ASSERT_ERROR(check_pair(pair), WEFT_INTERNAL, "slot");
@@ -139,66 +134,49 @@ static void nothing_too_much(void **state)
     all_pairs(every_slot_is_needed);
 }
 
-/* Every ring as long as MPMoE section III-C says, in slots of its own, and what both directions
- * share under the same numbers. */
+/* Every ring as long as MPMoE section III-C says, and what both directions share under the same
+ * numbers. */
 static void rings(void **state)
 {
     (void)state;
     for (int reuse = 0; reuse < WEFT_NUM_REUSES; reuse++)
         for (int n = 1; n <= WEFT_MOE_MAX_PARTITIONS; n++) {
-            const weft_moe_pipeline pipeline = {n, (weft_reuse)reuse};
-            const weft_moe_slots f = weft_moe_slots_of(&pipeline, false),
-                                 b = weft_moe_slots_of(&pipeline, true);
+            moe_pair pair = make_pair((weft_reuse)reuse, n);
             const bool keeps = reuse == WEFT_REUSE_NONE;
             const bool host_input = reuse == WEFT_REUSE_S1 || reuse == WEFT_REUSE_S3;
             const bool host_middle = reuse == WEFT_REUSE_S1 || reuse == WEFT_REUSE_S2;
             const bool again = reuse == WEFT_REUSE_S2 || reuse == WEFT_REUSE_S4;
             const int two = keeps || n == 1 ? n : 2, one = keeps ? n : 1;
             const struct {
-                weft_slot_ring ring;
-                int length;
-            } wanted[2][11] = {{{f.dispatched, two},
-                                {f.middle, one},
-                                {f.output, two},
-                                {f.home, two},
-                                {f.result, n},
-                                {f.host_input, host_input ? n : 0},
-                                {f.host_middle, host_middle ? n : 0},
-                                {f.doutput, 0},
-                                {f.dmiddle, 0},
-                                {f.ddispatched, 0},
-                                {f.dresult, 0}},
-                               {{b.dispatched, two},
-                                {b.middle, one},
-                                {b.output, 0},
-                                {b.home, again ? two : 0},
-                                {b.result, 0},
-                                {b.host_input, host_input ? n : 0},
-                                {b.host_middle, host_middle ? n : 0},
-                                {b.doutput, two},
-                                {b.dmiddle, one},
-                                {b.ddispatched, two},
-                                {b.dresult, n}}};
+                weft_slot_kind kind;
+                int lengths[2];
+            } wanted[] = {
+                {WEFT_SLOT_T_DI, {two, two}},
+                {WEFT_SLOT_T_M, {one, one}},
+                {WEFT_SLOT_HOST_T_DI, {host_input ? n : 0, host_input ? n : 0}},
+                {WEFT_SLOT_HOST_T_M, {host_middle ? n : 0, host_middle ? n : 0}},
+                {WEFT_SLOT_T_DO, {two, 0}},
+                {WEFT_SLOT_HOME, {two, again ? two : 0}},
+                {WEFT_SLOT_RESULT, {n, 0}},
+                {WEFT_SLOT_DT_DO, {0, two}},
+                {WEFT_SLOT_DT_M, {0, one}},
+                {WEFT_SLOT_DT_DI, {0, two}},
+                {WEFT_SLOT_RESULT_GRADIENT, {0, n}},
+            };
             for (int i = 0; i < 2; i++) {
-                const int num_slots = i ? b.num_slots : f.num_slots;
-                int taken[12 * WEFT_MOE_MAX_PARTITIONS] = {0}, sum = 0;
-                for (int r = 0; r < 11; r++) {
-                    const weft_slot_ring ring = wanted[i][r].ring;
-                    assert_int_equal(ring.length, wanted[i][r].length);
-                    assert_int_equal(ring.first < 0, ring.length == 0);
-                    for (int p = 0; p < n; p++)
-                        assert_int_equal(weft_slot_of(ring, p),
-                                         ring.length ? ring.first + p % ring.length : -1);
-                    for (int s = 0; s < ring.length; s++)
-                        assert_int_equal(taken[ring.first + s]++, 0);
-                    sum += ring.length;
+                int sum = 0;
+                for (size_t w = 0; w < sizeof(wanted) / sizeof(wanted[0]); w++) {
+                    assert_int_equal(
+                        weft_program_count_slots(&pair.set.programs[i], wanted[w].kind, -1),
+                        wanted[w].lengths[i]);
+                    sum += wanted[w].lengths[i];
+                    if (w < 4)
+                        assert_int_equal(first_slot(&pair.set.programs[0], wanted[w].kind),
+                                         first_slot(&pair.set.programs[1], wanted[w].kind));
                 }
-                assert_int_equal(sum, num_slots);
+                assert_int_equal(sum, pair.set.programs[i].num_slots);
             }
-            assert_int_equal(f.dispatched.first, b.dispatched.first);
-            assert_int_equal(f.middle.first, b.middle.first);
-            assert_int_equal(f.host_input.first, b.host_input.first);
-            assert_int_equal(f.host_middle.first, b.host_middle.first);
+            release_set(&pair.set);
         }
 }
 
@@ -212,7 +190,7 @@ static void lane_order(const weft_program *program, int lane, char *order, size_
         const char flow[2] = {flows[task->flow], '\0'};
         if (task->lane == lane)
             snprintf(order + strlen(order), bytes - strlen(order), "%s%s%d",
-                     weft_task_kind_letter(task->kind), flow, task->micro_batch);
+                     weft_task_kind_letter(task->kind), flow, task->part);
     }
 }
 
@@ -282,25 +260,24 @@ static void says_what_is_wrong(void **state)
 {
     (void)state;
     moe_pair pair = open_pair(WEFT_REUSE_S1, 0);
-    at(&pair, WEFT_TASK_EXPERT, WEFT_FLOW_ACTIVATION, 1)->reads[0] = 0;
-    refuse(&pair, "forward, task 11 (expert compute activation mb=1 stage=0 reads=0 writes=2,14 "
-                  "waits=3,6) needs T_DI of micro-batch 1 from slot 0, which holds T_DI of "
-                  "micro-batch 2");
+    *operand_of(at(&pair, WEFT_TASK_EXPERT, WEFT_FLOW_ACTIVATION, 1), WEFT_OPERAND_X) = 0;
+    refuse(&pair, "forward, task 11 (expert compute activation part=1 x=0 middle=2 y=14 waits=3,6) "
+                  "needs T_DI of part 1 from slot 0, which holds T_DI of part 2");
 
     pair = open_pair(WEFT_REUSE_S1, 0);
-    at(&pair, WEFT_TASK_EXPERT, WEFT_FLOW_ACTIVATION, 1)->reads[0] = 2;
-    refuse(&pair, "has T_DI in slot 2, but its slots are 0 to 1");
+    *operand_of(at(&pair, WEFT_TASK_EXPERT, WEFT_FLOW_ACTIVATION, 1), WEFT_OPERAND_X) = 2;
+    refuse(&pair, "has T_DI in slot 2, which is memory for T_M");
 
     pair = open_pair(WEFT_REUSE_S1, 0);
-    at(&pair, WEFT_TASK_EXPERT, WEFT_FLOW_ACTIVATION, 1)->reads[1] = 3;
-    refuse(&pair, "must read nothing, but names slot 3");
+    at(&pair, WEFT_TASK_EXPERT, WEFT_FLOW_ACTIVATION, 1)->operands[3] = 3;
+    refuse(&pair, "must use nothing as its operand 3, but names slot 3");
 
     pair = open_pair(WEFT_REUSE_S1, 0);
     at(&pair, WEFT_TASK_EXPERT, WEFT_FLOW_ACTIVATION, 1)->flow = WEFT_FLOW_GRADIENT;
     refuse(&pair, "has no place in this program");
 
     pair = open_pair(WEFT_REUSE_S1, 0);
-    at(&pair, WEFT_TASK_COMBINE, WEFT_FLOW_ACTIVATION, 1)->kind = WEFT_TASK_FORWARD;
+    at(&pair, WEFT_TASK_COMBINE, WEFT_FLOW_ACTIVATION, 1)->kind = WEFT_TASK_SEND;
     refuse(&pair, "has no place in this program");
 
     pair = open_pair(WEFT_REUSE_S1, 0);
@@ -309,50 +286,59 @@ static void says_what_is_wrong(void **state)
 
     pair = open_pair(WEFT_REUSE_S1, 0);
     at(&pair, WEFT_TASK_COMBINE, WEFT_FLOW_ACTIVATION, 1)->peer = 0;
-    refuse(&pair, "has stage 0 and peer 0");
+    refuse(&pair, "has peer 0 instead of -1");
 
     pair = open_pair(WEFT_REUSE_S1, 0);
-    at(&pair, WEFT_TASK_COMBINE, WEFT_FLOW_ACTIVATION, 1)->micro_batch = 4;
-    refuse(&pair, "serves a partition that is not one of 4");
+    at(&pair, WEFT_TASK_COMBINE, WEFT_FLOW_ACTIVATION, 1)->part = 4;
+    refuse(&pair, "has no place in this program");
 
     pair = open_pair(WEFT_REUSE_S1, 0);
-    at(&pair, WEFT_TASK_COMBINE, WEFT_FLOW_ACTIVATION, 1)->micro_batch = 0;
-    refuse(&pair, "comes where partition 1 is due");
+    at(&pair, WEFT_TASK_COMBINE, WEFT_FLOW_ACTIVATION, 1)->part = 0;
+    refuse(&pair, "does again what task 7 did");
+
+    /* Nobody waits for another's combine, but all ranks must combine in one order. */
+    pair = open_pair(WEFT_REUSE_NONE, 0);
+    at(&pair, WEFT_TASK_COMBINE, WEFT_FLOW_ACTIVATION, 2)->part = 9;
+    at(&pair, WEFT_TASK_COMBINE, WEFT_FLOW_ACTIVATION, 3)->part = 2;
+    for (uint32_t i = 0; i < edited.num_tasks; i++)
+        if (edited.tasks[i].part == 9)
+            edited.tasks[i].part = 3;
+    refuse(&pair, " comes before task ");
 
     /* Nobody reads results here, but they must be there. */
     pair = open_pair(WEFT_REUSE_S1, 0);
-    at(&pair, WEFT_TASK_COMBINE, WEFT_FLOW_ACTIVATION, 1)->writes[0]++;
-    refuse(&pair, "forward leaves no result of partition 1 in slot 16");
+    ++*operand_of(at(&pair, WEFT_TASK_COMBINE, WEFT_FLOW_ACTIVATION, 1), WEFT_OPERAND_TO);
+    refuse(&pair, "has result in slot 17, which is another part's");
 
     pair = open_pair(WEFT_REUSE_S1, 1);
-    at(&pair, WEFT_TASK_COMBINE, WEFT_FLOW_GRADIENT, 3)->writes[0]--;
-    refuse(&pair, "backward leaves no gradient that came back of partition 2 in slot 18");
+    --*operand_of(at(&pair, WEFT_TASK_COMBINE, WEFT_FLOW_GRADIENT, 3), WEFT_OPERAND_TO);
+    refuse(&pair, "has gradient that came back in slot 18, which is another part's");
 
     /* Without the offload in forward, backward would prefetch nothing. */
     pair = open_pair(WEFT_REUSE_S1, 0);
     drop_task(&edited, find_task(&pair.set.programs[0], WEFT_TASK_OFFLOAD, WEFT_FLOW_INPUT, 3));
-    refuse(&pair, "forward has no offload input of partition 3");
+    refuse(&pair, "forward has no offload offload input part=3");
 
     /* Offloaded to another partition's place. */
     pair = open_pair(WEFT_REUSE_S1, 0);
-    at(&pair, WEFT_TASK_OFFLOAD, WEFT_FLOW_INPUT, 3)->writes[0]--;
-    refuse(&pair, "backward, task 8 (prefetch prefetch input mb=2 stage=0 reads=5 writes=0) needs "
-                  "T_DI on the host of micro-batch 2 from slot 5, which holds T_DI on the host of "
-                  "micro-batch 3");
+    --*operand_of(at(&pair, WEFT_TASK_OFFLOAD, WEFT_FLOW_INPUT, 3), WEFT_OPERAND_TO);
+    refuse(&pair, "has T_DI on the host in slot 5, which is another part's");
 
     /* What a reused ring still holds when forward ends belongs to the next layer. */
     pair = make_pair(WEFT_REUSE_S4, 1);
     edit_open(&pair.set, 1, &edited);
     drop_task(&edited, find_task(&pair.set.programs[1], WEFT_TASK_RECOMPUTE, WEFT_FLOW_NONE, 0));
-    refuse(&pair, "backward has no recompute of partition 0");
+    refuse(&pair, "backward has no recompute compute part=0");
 
     /* The programs of another strategy, and of another number of partitions. */
     pair = make_pair(WEFT_REUSE_S4, 4);
     pair.pipeline.reuse = WEFT_REUSE_S3;
-    ASSERT_ERROR(check_pair(&pair), WEFT_INTERNAL, "forward has 11 slots instead of 15");
-    pair.pipeline.reuse = WEFT_REUSE_S4;
+    ASSERT_ERROR(check_pair(&pair), WEFT_INTERNAL, "forward has no offload offload input part=0");
+    pair.pipeline = (weft_moe_pipeline){3, WEFT_REUSE_S4};
+    ASSERT_ERROR(check_pair(&pair), WEFT_INTERNAL, "part=3 ");
+    pair.pipeline = (weft_moe_pipeline){4, WEFT_REUSE_S4};
     pair.set.programs[0].max_in_flight = 1;
-    ASSERT_ERROR(check_pair(&pair), WEFT_INTERNAL, "puts 2 partitions in flight, at most 1 may be");
+    ASSERT_ERROR(check_pair(&pair), WEFT_INTERNAL, "puts 2 in flight, at most 1 may be");
     release_set(&pair.set);
 }
 
@@ -393,13 +379,10 @@ static void damage(moe_pair *pair, uint64_t *random)
     case 2:
         swap_tasks(&edited, t, other);
         break;
-    case 3: {
-        int32_t *const slots[] = {&task->reads[0], &task->reads[1], &task->reads[2],
-                                  &task->writes[0], &task->writes[1]};
-        *slots[next_random(random, 5)] =
+    case 3:
+        task->operands[next_random(random, WEFT_TASK_MAX_OPERANDS)] =
             (int32_t)next_random(random, (uint32_t)pair->set.programs[direction].num_slots + 1) - 1;
         break;
-    }
     case 4:
         drop_task(&edited, t);
         break;
@@ -410,7 +393,7 @@ static void damage(moe_pair *pair, uint64_t *random)
     }
     default:
         if (t && task->num_waits)
-            edited.waits[t][next_random(random, task->num_waits)] = next_random(random, t);
+            edited.waits[t][next_random(random, task->num_waits)].task = next_random(random, t);
     }
     edit_close(&edited, &pair->set);
 }

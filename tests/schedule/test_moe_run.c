@@ -26,16 +26,18 @@ static weft_status do_work(const void *args)
 {
     const work *w = args;
     const weft_task *task = &w->task;
-    double *slots = w->of->slots, read[WEFT_TASK_MAX_READS] = {0}, written[2] = {0, 0};
+    const weft_operands *operands = weft_operands_of(task->kind, task->flow);
+    double *slots = w->of->slots, read[WEFT_TASK_MAX_OPERANDS] = {0}, written[2] = {0, 0};
     const bool gradient = task->flow == WEFT_FLOW_GRADIENT;
-    for (int i = 0; i < WEFT_TASK_MAX_READS; i++)
-        if (task->reads[i] >= 0)
-            read[i] = slots[task->reads[i]];
+    int num_read = 0;
+    for (int i = 0; i < operands->count; i++)
+        if (!operands->rows[i].writes)
+            read[num_read++] = slots[task->operands[i]];
     if (w->delay_us)
         usleep((useconds_t)w->delay_us);
     switch (task->kind) {
     case WEFT_TASK_PERMUTE:
-        written[0] = w->of->x[task->micro_batch];
+        written[0] = w->of->x[task->part];
         break;
     case WEFT_TASK_DISPATCH:
         written[0] = 2 * read[0];
@@ -53,9 +55,8 @@ static weft_status do_work(const void *args)
     default: /* offload, prefetch */
         written[0] = read[0];
     }
-    for (int i = 0; i < WEFT_TASK_MAX_WRITES; i++)
-        if (task->writes[i] >= 0)
-            slots[task->writes[i]] = written[i];
+    for (int i = num_read; i < operands->count; i++)
+        slots[task->operands[i]] = written[i - num_read];
     return WEFT_OK;
 }
 
@@ -68,38 +69,37 @@ static weft_status enqueue(void *context, const weft_task *task, weft_lane *lane
 }
 
 /* Other layers use what this one does not keep. */
-static void spoil(layer *of, const weft_moe_slots *slots, bool keeps)
+static void spoil(layer *of, const weft_program *forward, bool keeps)
 {
-    double kept[MOST_SLOTS];
-    for (int i = 0; i < MOST_SLOTS; i++)
-        kept[i] = NAN;
-    const weft_slot_ring rings[] = {slots->host_input, slots->host_middle, slots->dispatched,
-                                    slots->middle};
-    for (int r = 0; r < (keeps ? 4 : 2); r++)
-        for (int i = rings[r].first; i < rings[r].first + rings[r].length; i++)
-            kept[i] = of->slots[i];
-    memcpy(of->slots, kept, sizeof(kept));
+    for (int i = 0; i < MOST_SLOTS; i++) {
+        const int kind = i < forward->num_slots ? (int)forward->slots[i].holds : -1;
+        const bool kept = kind == WEFT_SLOT_HOST_T_DI || kind == WEFT_SLOT_HOST_T_M ||
+                          (keeps && (kind == WEFT_SLOT_T_DI || kind == WEFT_SLOT_T_M));
+        if (!kept)
+            of->slots[i] = NAN;
+    }
 }
 
 static void run_layer(weft_executor *executor, layer *of, weft_reuse reuse, int n)
 {
     moe_pair pair = make_pair(reuse, n);
-    const weft_moe_slots forward = weft_moe_slots_of(&pair.pipeline, false),
-                         backward = weft_moe_slots_of(&pair.pipeline, true);
-    spoil(of, &forward, false);
+    const weft_program *forward = &pair.set.programs[0], *backward = &pair.set.programs[1];
+    const int result = first_slot(forward, WEFT_SLOT_RESULT);
+    const int gradient_at = first_slot(backward, WEFT_SLOT_RESULT_GRADIENT);
+    spoil(of, forward, false);
     for (int p = 0; p < n; p++)
         of->x[p] = 10 + p;
     ASSERT_OK(weft_program_run(&pair.set.programs[0], executor));
     for (int p = 0; p < n; p++)
-        assert_true(of->slots[forward.result.first + p] == 3 * (2 * of->x[p] + 1) / 2);
+        assert_true(of->slots[result + p] == 3 * (2 * of->x[p] + 1) / 2);
 
-    spoil(of, &forward, reuse == WEFT_REUSE_NONE);
+    spoil(of, forward, reuse == WEFT_REUSE_NONE);
     for (int p = 0; p < n; p++)
-        of->slots[backward.dresult.first + p] = 100 + p;
+        of->slots[gradient_at + p] = 100 + p;
     ASSERT_OK(weft_program_run(&pair.set.programs[1], executor));
     for (int p = 0; p < n; p++) {
         const double input = 2 * of->x[p], gradient = 2 * (100 + p);
-        assert_true(of->slots[backward.dresult.first + p] == (gradient * (input + 1) + input) / 2);
+        assert_true(of->slots[gradient_at + p] == (gradient * (input + 1) + input) / 2);
     }
     release_set(&pair.set);
 }
@@ -160,8 +160,8 @@ static void enqueue_does_not_wait(void **state)
     weft_device *device = start();
     const int n = 4;
     moe_pair pair = make_pair(WEFT_REUSE_NONE, n);
-    const weft_moe_slots slots = weft_moe_slots_of(&pair.pipeline, false);
     const weft_program *forward = &pair.set.programs[0];
+    const int result = first_slot(forward, WEFT_SLOT_RESULT);
     weft_trace *trace;
     ASSERT_OK(weft_trace_create(&trace));
     executor.trace = trace;
@@ -169,7 +169,7 @@ static void enqueue_does_not_wait(void **state)
     const double origin_us = weft_now_us();
     weft_trace_set_origin(trace, origin_us);
     shared.delay_us = 0;
-    spoil(&shared, &slots, false);
+    spoil(&shared, forward, false);
     int ends[2];
     assert_int_equal(pipe(ends), 0);
     ASSERT_OK(
@@ -183,7 +183,7 @@ static void enqueue_does_not_wait(void **state)
     ASSERT_OK(weft_lane_sync(executor.lanes[WEFT_LANE_COMPUTE]));
     ASSERT_OK(weft_lane_sync(executor.lanes[WEFT_LANE_EXPERT]));
     for (int p = 0; p < n; p++)
-        assert_true(shared.slots[slots.result.first + p] == 3 * (2 * p + 1) / 2.0);
+        assert_true(shared.slots[result + p] == 3 * (2 * p + 1) / 2.0);
     assert_int_equal(weft_trace_count(trace), 2 * forward->num_tasks);
     for (uint32_t i = 0; i < 2 * forward->num_tasks; i++) {
         const weft_slice *slice = &weft_trace_slices(trace)[i];

@@ -4,8 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "schedule/check.h"
-
 /* The most micro-batches between their forward and their backward, counted along the program. */
 static int most_in_flight(const weft_program *program)
 {
@@ -26,7 +24,7 @@ static int smaller(int a, int b)
 static void check_shape(weft_pipeline_kind kind, int p, int m, bool forward_only)
 {
     program_set set = make_set(kind, p, m, forward_only),
-                again = make_set(kind, p, m, forward_only);
+                again = make_set(kind, p, m, forward_only), training = make_set(kind, p, m, false);
     if (check_set(&set) != WEFT_OK)
         fail_msg("%s p=%d m=%d forward_only=%d: %s", kind ? "GPipe" : "1F1B", p, m, forward_only,
                  weft_error_get()->text);
@@ -34,18 +32,18 @@ static void check_shape(weft_pipeline_kind kind, int p, int m, bool forward_only
         const weft_program *program = &set.programs[i];
         assert_true(same_program(program, &again.programs[i]));
 
-        const weft_pipeline_slots slots = weft_pipeline_slots_of(&set.shape, i);
-        assert_int_equal(program->num_slots, slots.num_slots);
-        assert_int_equal(program->max_in_flight, slots.num_activation);
         const int bound = kind == WEFT_PIPELINE_1F1B ? smaller(p - i, m) : m;
         if (forward_only) {
             /* Of training's slots, no others. */
-            const weft_pipeline_slots training =
-                weft_pipeline_slots_of(&(weft_pipeline_shape){kind, p, m, false}, i);
-            assert_int_equal(slots.num_activation, smaller(2, bound));
-            assert_true(slots.activation == training.activation);
-            assert_true(slots.output == training.output);
-            assert_true(slots.num_slots <= training.num_slots);
+            assert_int_equal(program->max_in_flight, smaller(2, bound));
+            assert_true(program->num_slots <= training.programs[i].num_slots);
+            for (int slot = 0; slot < program->num_slots; slot++) {
+                const weft_slot *mine = &program->slots[slot],
+                                *other = &training.programs[i].slots[slot];
+                assert_true(mine->holds == other->holds && mine->chunk == other->chunk);
+                const bool used = mine->holds != WEFT_SLOT_ACTIVATION || slot < smaller(2, bound);
+                assert_true(mine->bytes == (used ? other->bytes : 0));
+            }
         } else {
             assert_int_equal(program->max_in_flight, bound);
             assert_int_equal(most_in_flight(program), bound);
@@ -62,6 +60,7 @@ static void check_shape(weft_pipeline_kind kind, int p, int m, bool forward_only
     }
     release_set(&set);
     release_set(&again);
+    release_set(&training);
 }
 
 static void small_shapes(void **state)
@@ -97,9 +96,9 @@ static weft_program held_up(const weft_program *program, weft_arena *arena)
     void *tasks, *waits;
     ASSERT_OK(weft_arena_alloc_array(arena, program->num_tasks, sizeof(weft_task), &tasks));
     ASSERT_OK(weft_arena_alloc_array(arena, 2 * (size_t)program->num_tasks + program->num_waits,
-                                     sizeof(uint32_t), &waits));
+                                     sizeof(weft_wait), &waits));
     weft_task *to = tasks;
-    uint32_t *wait = waits;
+    weft_wait *wait = waits;
     /* One more than the newest message of each lane, and what of it came before a computation. */
     uint32_t newest[WEFT_NUM_LANES] = {0}, awaited[WEFT_NUM_LANES] = {0};
     slow.num_waits = 0;
@@ -112,7 +111,7 @@ static weft_program held_up(const weft_program *program, weft_arena *arena)
             memcpy(awaited, newest, sizeof awaited);
         for (int lane = 0; lane < WEFT_NUM_LANES; lane++)
             if (awaited[lane])
-                wait[slow.num_waits++] = awaited[lane] - 1;
+                wait[slow.num_waits++] = (weft_wait){awaited[lane] - 1, -1};
         if (to[i].kind == WEFT_TASK_SEND || to[i].kind == WEFT_TASK_RECEIVE)
             newest[to[i].lane] = i + 1;
         to[i].num_waits = slow.num_waits - to[i].first_wait;
@@ -198,13 +197,13 @@ static void refuses_no_pipeline(void **state)
     (void)state;
     weft_arena arena = {0};
     weft_program program;
-    const weft_pipeline_shape shapes[] = {{WEFT_PIPELINE_1F1B, 0, 4, false},
-                                          {WEFT_PIPELINE_1F1B, 4, 0, false},
-                                          {WEFT_PIPELINE_GPIPE, 4, -1, true}};
+    const weft_pipeline_shape shapes[] = {{WEFT_PIPELINE_1F1B, 0, 4, false, 8},
+                                          {WEFT_PIPELINE_1F1B, 4, 0, false, 8},
+                                          {WEFT_PIPELINE_GPIPE, 4, -1, true, 8}};
     for (int i = 0; i < 3; i++)
         ASSERT_ERROR(weft_program_pipeline(&shapes[i], 0, &arena, &program), WEFT_CONFIG,
                      "no pipeline program for stage 0 of");
-    const weft_pipeline_shape shape = {WEFT_PIPELINE_1F1B, 4, 4, false};
+    const weft_pipeline_shape shape = {WEFT_PIPELINE_1F1B, 4, 4, false, 8};
     ASSERT_ERROR(weft_program_pipeline(&shape, 4, &arena, &program), WEFT_CONFIG, "stage 4 of 4");
     ASSERT_ERROR(weft_program_pipeline(&shape, -1, &arena, &program), WEFT_CONFIG, "stage -1 of");
     weft_arena_release(&arena);
@@ -214,7 +213,7 @@ static void refuses_no_pipeline(void **state)
 static void out_of_memory(void **state)
 {
     (void)state;
-    const weft_pipeline_shape shape = {WEFT_PIPELINE_1F1B, 2, 40, false};
+    const weft_pipeline_shape shape = {WEFT_PIPELINE_1F1B, 2, 40, false, 8};
     weft_status status = WEFT_MEMORY;
     int failures = 0;
     for (int n = 1; status != WEFT_OK; n++) {
@@ -225,7 +224,7 @@ static void out_of_memory(void **state)
         if (status == WEFT_OK)
             status = weft_program_pipeline(&shape, 1, &arena, &programs[1]);
         if (status == WEFT_OK)
-            status = weft_program_check(programs, 2, 40, false);
+            status = weft_program_pipeline_check(programs, &shape);
         weft_alloc_fail_after(0);
         weft_arena_release(&arena);
         assert_true(status == WEFT_OK || status == WEFT_MEMORY);

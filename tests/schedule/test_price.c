@@ -112,7 +112,7 @@ static double relax(const program_set *set, const costs *c, double starts[][MAX_
                 for (uint32_t j = 0; j < i; j++) {
                     bool before = program->tasks[j].lane == task->lane;
                     for (uint32_t w = 0; w < task->num_waits; w++)
-                        before |= program->waits[task->first_wait + w] == j;
+                        before |= program->waits[task->first_wait + w].task == j;
                     if (before)
                         least = fmax(least, starts[s][j] + durations[s][j]);
                 }
@@ -202,7 +202,7 @@ static void peak_activations(void **state)
                 (void)price_of(&set, &c, trace);
                 for (int i = 0; i < p; i++) {
                     const int bound = kind == WEFT_PIPELINE_GPIPE || p - i > m ? m : p - i;
-                    assert_int_equal(weft_pipeline_slots_of(&set.shape, i).num_activation, bound);
+                    assert_int_equal(set.programs[i].max_in_flight, bound);
                     assert_int_equal(peak_alive(trace, i), bound);
                 }
                 weft_trace_destroy(trace);

@@ -34,23 +34,33 @@ static void golden_files(void **state)
     }
 }
 
+/* Any task that reads a slot and writes one: x and y of a forward. */
 static weft_task task_on(weft_lane_kind lane, int read, int written)
 {
-    return (weft_task){.kind = WEFT_TASK_FORWARD,
-                       .lane = lane,
-                       .micro_batch = -1,
-                       .stage = -1,
-                       .peer = -1,
-                       .reads = {read, -1, -1},
-                       .writes = {written, -1}};
+    weft_task task = weft_task_of(WEFT_TASK_FORWARD, WEFT_FLOW_NONE);
+    task.lane = (uint16_t)lane;
+    *operand_of(&task, WEFT_OPERAND_X) = read;
+    *operand_of(&task, WEFT_OPERAND_Y) = written;
+    return task;
+}
+
+static weft_program_builder *builder_with_slots(weft_arena *arena)
+{
+    weft_program_builder *builder;
+    const weft_slot slot = {.holds = WEFT_SLOT_ACTIVATION, .chunk = 0};
+    int32_t first;
+    ASSERT_OK(weft_program_builder_create(arena, &builder));
+    ASSERT_OK(weft_program_add_slots(builder, &slot, 2, &first));
+    assert_int_equal(first, 0);
+    return builder;
 }
 
 static void assert_waits(const weft_program *program, uint32_t task, uint32_t count,
-                         const uint32_t *waits)
+                         const weft_wait *waits)
 {
     assert_int_equal(program->tasks[task].num_waits, count);
-    for (uint32_t w = 0; w < count; w++)
-        assert_int_equal(program->waits[program->tasks[task].first_wait + w], waits[w]);
+    assert_memory_equal(&program->waits[program->tasks[task].first_wait], waits,
+                        count * sizeof(weft_wait));
 }
 
 /* Waits come from slots: after the writer for a reader, after readers and writer for a writer;
@@ -59,9 +69,8 @@ static void waits_from_slots(void **state)
 {
     (void)state;
     weft_arena arena = {0};
-    weft_program_builder *builder;
+    weft_program_builder *builder = builder_with_slots(&arena);
     weft_program program;
-    ASSERT_OK(weft_program_builder_create(&arena, &builder));
     const weft_task tasks[] = {
         task_on(WEFT_LANE_RECEIVE, -1, 0), /* 0 writes a */
         task_on(WEFT_LANE_COMPUTE, 0, 1),  /* 1 reads a, writes b: waits for 0 */
@@ -79,22 +88,58 @@ static void waits_from_slots(void **state)
         assert_int_equal(index, i);
     }
     const weft_task last = task_on(WEFT_LANE_COMPUTE, -1, -1);
-    const uint32_t after[] = {0, 5, 7, 8};
+    const weft_wait after[] = {{0, -1}, {5, -1}, {7, -1}, {8, -1}};
     ASSERT_OK(weft_program_append(builder, &last, after, 4, NULL)); /* 9: 8 implies the others */
-    ASSERT_OK(weft_program_finish(builder, 2, 1, &program));
+    ASSERT_OK(weft_program_finish(builder, 1, &program));
     assert_int_equal(program.num_tasks, 10);
     assert_int_equal(program.num_slots, 2);
     assert_int_equal(program.max_in_flight, 1);
     assert_waits(&program, 0, 0, NULL);
-    assert_waits(&program, 1, 1, (const uint32_t[]){0});
-    assert_waits(&program, 2, 1, (const uint32_t[]){1});
+    assert_waits(&program, 1, 1, (const weft_wait[]){{0, -1}});
+    assert_waits(&program, 2, 1, (const weft_wait[]){{1, -1}});
     assert_waits(&program, 3, 0, NULL);
-    assert_waits(&program, 4, 1, (const uint32_t[]){0});
-    assert_waits(&program, 5, 2, (const uint32_t[]){3, 4});
-    assert_waits(&program, 6, 2, (const uint32_t[]){2, 5});
-    assert_waits(&program, 7, 1, (const uint32_t[]){5});
-    assert_waits(&program, 8, 2, (const uint32_t[]){6, 7});
-    assert_waits(&program, 9, 1, (const uint32_t[]){8});
+    assert_waits(&program, 4, 1, (const weft_wait[]){{0, -1}});
+    assert_waits(&program, 5, 2, (const weft_wait[]){{3, -1}, {4, -1}});
+    assert_waits(&program, 6, 2, (const weft_wait[]){{2, -1}, {5, -1}});
+    assert_waits(&program, 7, 1, (const weft_wait[]){{5, -1}});
+    assert_waits(&program, 8, 2, (const weft_wait[]){{6, -1}, {7, -1}});
+    assert_waits(&program, 9, 1, (const weft_wait[]){{8, -1}});
+    weft_arena_release(&arena);
+}
+
+/* A point is over before those below it and before the end, and says that what the body waited for
+ * is over. */
+static void waits_for_points(void **state)
+{
+    (void)state;
+    weft_arena arena = {0};
+    weft_program_builder *builder = builder_with_slots(&arena);
+    weft_program program;
+    static const struct {
+        weft_lane_kind lane;
+        weft_wait after[2];
+        uint32_t num_after;
+    } tasks[] = {
+        {WEFT_LANE_RECEIVE, {{0}}, 0},
+        {WEFT_LANE_COMPUTE, {{0, -1}}, 1},
+        {WEFT_LANE_REDUCE, {{1, 3}}, 1},
+        {WEFT_LANE_REDUCE, {{1, 5}}, 1},          /* 3: the lane knows of point 3 */
+        {WEFT_LANE_REDUCE, {{1, 2}}, 1},          /* 4: but not of point 2 */
+        {WEFT_LANE_SEND, {{0, -1}, {1, 4}}, 2},   /* 5: 1 began after 0 */
+        {WEFT_LANE_SEND, {{1, -1}, {1, 0}}, 2},   /* 6: the end is enough */
+        {WEFT_LANE_REDUCE, {{6, -1}, {1, 1}}, 2}, /* 7: 6 implies the end */
+    };
+    for (size_t i = 0; i < sizeof(tasks) / sizeof(tasks[0]); i++) {
+        const weft_task task = task_on(tasks[i].lane, -1, -1);
+        ASSERT_OK(weft_program_append(builder, &task, tasks[i].after, tasks[i].num_after, NULL));
+    }
+    ASSERT_OK(weft_program_finish(builder, 1, &program));
+    assert_waits(&program, 2, 1, (const weft_wait[]){{1, 3}});
+    assert_waits(&program, 3, 0, NULL);
+    assert_waits(&program, 4, 1, (const weft_wait[]){{1, 2}});
+    assert_waits(&program, 5, 1, (const weft_wait[]){{1, 4}});
+    assert_waits(&program, 6, 1, (const weft_wait[]){{1, -1}});
+    assert_waits(&program, 7, 1, (const weft_wait[]){{6, -1}});
     weft_arena_release(&arena);
 }
 
@@ -102,33 +147,45 @@ static void builder_refuses(void **state)
 {
     (void)state;
     weft_arena arena = {0};
-    weft_program_builder *builder;
-    ASSERT_OK(weft_program_builder_create(&arena, &builder));
+    weft_program_builder *builder = builder_with_slots(&arena);
     const weft_task good = task_on(WEFT_LANE_COMPUTE, 0, 1);
-    const uint32_t waits[WEFT_TASK_MAX_WAITS + 1] = {0};
+    const weft_wait waits[WEFT_TASK_MAX_WAITS + 1] = {{0}};
     ASSERT_ERROR(weft_program_add(builder, &good, waits, 1, NULL), WEFT_CONFIG,
-                 "task 0 waits for task 0, which is not an earlier one");
+                 "task 0 waits for task 0 (point 0), which is not an earlier one");
     ASSERT_OK(weft_program_add(builder, &good, NULL, 0, NULL));
     ASSERT_ERROR(weft_program_add(builder, &good, waits, WEFT_TASK_MAX_WAITS + 1, NULL),
                  WEFT_CONFIG, "waits for 9 others");
-    const uint32_t ahead = 1;
+    const weft_wait ahead = {1, -1}, below = {0, -2};
     ASSERT_ERROR(weft_program_append(builder, &good, &ahead, 1, NULL), WEFT_CONFIG,
                  "task 1 waits for task 1");
+    ASSERT_ERROR(weft_program_append(builder, &good, &below, 1, NULL), WEFT_CONFIG, "(point -2)");
     weft_task bad = good;
     bad.kind = WEFT_NUM_TASK_KINDS;
-    ASSERT_ERROR(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "kind 15");
+    ASSERT_ERROR(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "has kind 19");
     bad = good;
     bad.lane = WEFT_NUM_LANES;
     ASSERT_ERROR(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "lane 9");
     bad = good;
-    bad.flow = WEFT_NUM_FLOWS;
-    ASSERT_ERROR(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "flow 5");
+    bad.flow = WEFT_FLOW_MIDDLE;
+    ASSERT_ERROR(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG,
+                 "no task has kind 0 and flow 4");
+    bad = good;
+    bad.flags = 2;
+    ASSERT_ERROR(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "flags 2");
     bad = good;
     bad.peer = -2;
     ASSERT_ERROR(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "peer -2");
+    bad = task_on(WEFT_LANE_COMPUTE, 0, 2);
+    ASSERT_ERROR(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "slot 2 of 2");
     bad = good;
-    bad.writes[1] = WEFT_PROGRAM_MAX_SLOTS;
-    ASSERT_ERROR(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "slot 65536");
+    bad.operands[4] = 0;
+    ASSERT_ERROR(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG,
+                 "a task of kind forward has an operand 4");
+    weft_slot slot = {.holds = WEFT_NUM_SLOT_KINDS};
+    ASSERT_ERROR(weft_program_add_slots(builder, &slot, 1, NULL), WEFT_CONFIG, "kind 20");
+    slot = (weft_slot){.chunk = -1};
+    ASSERT_ERROR(weft_program_add_slots(builder, &slot, WEFT_PROGRAM_MAX_SLOTS, NULL), WEFT_CONFIG,
+                 "65536 slots");
     weft_arena_release(&arena);
 }
 
@@ -142,28 +199,39 @@ static void any_task_round_trips(void **state)
         weft_program_builder *builder;
         weft_program program, parsed;
         ASSERT_OK(weft_program_builder_create(&arena, &builder));
+        uint32_t num_slots = 0;
+        for (uint32_t i = next_random(&random, 6); i > 0; i--) {
+            const weft_slot slot = {.holds = next_random(&random, WEFT_NUM_SLOT_KINDS),
+                                    .chunk = (int32_t)next_random(&random, 4) - 1,
+                                    .bytes = next_random(&random, 2) * (UINT64_MAX / 3)};
+            const int count = (int)next_random(&random, 4);
+            ASSERT_OK(weft_program_add_slots(builder, &slot, count, NULL));
+            num_slots += (uint32_t)count;
+        }
         for (uint32_t i = 0; i < 50; i++) {
-            const int32_t large = next_random(&random, 2) ? 3 : WEFT_PROGRAM_MAX_SLOTS - 1;
-            int32_t values[8];
-            for (int v = 0; v < 8; v++)
-                values[v] = (int32_t)next_random(&random, (uint32_t)large + 1) - 1;
-            const weft_task task = {
-                .kind = (uint16_t)next_random(&random, WEFT_NUM_TASK_KINDS),
-                .lane = (uint16_t)next_random(&random, WEFT_NUM_LANES),
-                .flow = next_random(&random, WEFT_NUM_FLOWS),
-                .micro_batch = next_random(&random, 9) ? values[0] : INT32_MAX,
-                .stage = next_random(&random, 9) ? values[1] : INT32_MAX,
-                .peer = next_random(&random, 9) ? values[2] : INT32_MAX,
-                .reads = {values[3], values[4], values[7]},
-                .writes = {values[5], values[6]},
-            };
-            uint32_t waits[WEFT_TASK_MAX_WAITS];
+            const weft_operands *operands = NULL;
+            while (!operands)
+                operands = weft_operands_of((int)next_random(&random, WEFT_NUM_TASK_KINDS),
+                                            (int)next_random(&random, WEFT_NUM_FLOWS));
+            weft_task task =
+                weft_task_of((weft_task_kind)operands->kind, (weft_flow)operands->flow);
+            task.lane = (uint16_t)next_random(&random, WEFT_NUM_LANES);
+            task.flags = (uint16_t)next_random(&random, 2);
+            int32_t *const numbers[] = {&task.micro_batch, &task.chunk,  &task.layer,
+                                        &task.part,        &task.bucket, &task.peer};
+            for (int n = 0; n < 6; n++)
+                *numbers[n] =
+                    next_random(&random, 9) ? (int32_t)next_random(&random, 5) - 1 : INT32_MAX;
+            for (int o = 0; o < operands->count; o++)
+                task.operands[o] = (int32_t)next_random(&random, num_slots + 1) - 1;
+            weft_wait waits[WEFT_TASK_MAX_WAITS];
             const uint32_t num_waits = i ? next_random(&random, WEFT_TASK_MAX_WAITS + 1) : 0;
             for (uint32_t w = 0; w < num_waits; w++)
-                waits[w] = next_random(&random, i);
+                waits[w] =
+                    (weft_wait){next_random(&random, i), (int32_t)next_random(&random, 4) - 1};
             ASSERT_OK(weft_program_add(builder, &task, waits, num_waits, NULL));
         }
-        ASSERT_OK(weft_program_finish(builder, (int32_t)next_random(&random, 99), -1, &program));
+        ASSERT_OK(weft_program_finish(builder, -1, &program));
         char *text = text_of(&program);
         ASSERT_OK(weft_program_parse(text, &arena, &parsed));
         assert_true(same_program(&program, &parsed));
@@ -175,39 +243,52 @@ static void any_task_round_trips(void **state)
 static void parser_refuses(void **state)
 {
     (void)state;
-#define HEAD "program slots=2 in_flight=1\n"
+#define HEAD "program in_flight=1\nslots 0-1 activation chunk=0\n"
     static const struct {
         const char *text, *error;
     } cases[] = {
         {"", "line 1: the line does not end"},
-        {"\n", "line 1: \"\" should read \"program slots=0 in_flight=0\""},
-        {"program slots=2 in_flight=01\n", "line 1: "},
-        {"program slots=2 in_flight=99999999999\n", "line 1: "},
-        {HEAD "0 forward compute mb=0", "line 2: the line does not end"},
-        {HEAD "\n", "line 2: \"\" is no task"},
-        {HEAD "0 forwards compute\n", "line 2: \"0 forwards compute\" is no task"},
-        {HEAD "0 forward gpu\n", "line 2: \"0 forward gpu\" is no task"},
+        {"\n", "line 1: \"\" should read \"program in_flight=0\""},
+        {"program in_flight=01\n", "line 1: "},
+        {"program in_flight=99999999999\n", "line 1: "},
+        {"program in_flight=1\nslots 0-1 colour\n", "line 2: \"slots 0-1 colour\" is no stretch"},
+        {"program in_flight=1\nslots 1-1 output\n", "should read \"slots 0-1 output\""},
+        {"program in_flight=1\nslots 1-0 output\n", "is no stretch of slots"},
+        {"program in_flight=1\nslots 0-0 output bytes=0\n", "should read \"slots 0-0 output\""},
+        {"program in_flight=1\nslots 0-0 output chunk=-2\n", "line 2: 1 slots of kind 1 and chunk"},
+        {"program in_flight=1\nslots 0-70000 output\n", "line 2: 70001 slots"},
+        {"program in_flight=1\nslots 0-0 output\nslots 1-1 output\n", "in one stretch with those"},
+        {HEAD "0 forward compute\nslots 2-2 output\n", "line 4: \"slots 2-2 output\" is no task"},
+        {HEAD "0 forward compute mb=0", "line 3: the line does not end"},
+        {HEAD "\n", "line 3: \"\" is no task"},
+        {HEAD "0 forwards compute\n", "line 3: \"0 forwards compute\" is no task"},
+        {HEAD "0 forward gpu\n", "line 3: \"0 forward gpu\" is no task"},
         {HEAD "1 forward compute\n", "should read \"0 forward compute\""},
         {HEAD "0 forward  compute\n", "should read \"0 forward compute\""},
         {HEAD "0 forward compute \n", "should read \"0 forward compute\""},
         {HEAD "0 forward compute mb=03\n", "should read \"0 forward compute mb=3\""},
         {HEAD "0 forward compute mb=-1\n", "should read \"0 forward compute\""},
-        {HEAD "0 forward compute mb=-2\n", "line 2: a task has micro-batch -2"},
+        {HEAD "0 forward compute mb=-2\n", "line 3: a task has micro-batch -2"},
         {HEAD "0 forward compute mb=4294967296\n", "should read"},
         {HEAD "0 forward compute mb=1,2\n", "should read"},
-        {HEAD "0 forward compute stage=1 mb=1\n", "should read"},
+        {HEAD "0 forward compute chunk=1 mb=1\n", "should read"},
         {HEAD "0 forward compute mb=1 mb=1\n", "should read"},
-        {HEAD "0 forward compute reads=1,2,3,4\n", "should read"},
-        {HEAD "0 forward compute reads=1,-1\n", "should read \"0 forward compute reads=1\""},
-        {HEAD "0 forward compute reads=70000\n", "line 2: a task uses slot 70000"},
+        {HEAD "0 forward compute mb=1 host\n", "should read \"0 forward compute host mb=1\""},
+        {HEAD "0 forward compute dy=1\n", "should read \"0 forward compute\""},
+        {HEAD "0 forward compute y=1 x=0\n", "should read \"0 forward compute x=0 y=1\""},
+        {HEAD "0 forward compute x=2\n", "line 3: a task uses slot 2 of 2"},
+        {HEAD "0 forward compute gradient\n", "line 3: no task has kind 0 and flow 2"},
         {HEAD "0 forward compute colour=red\n", "should read \"0 forward compute\""},
         {HEAD "0 forward compute sideways\n", "should read \"0 forward compute\""},
-        {HEAD "0 forward compute waits=0\n", "line 2: task 0 waits for task 0"},
-        {HEAD "0 forward compute waits=\n", "line 2: "},
-        {HEAD "0 forward compute\n1 forward compute waits=0,0,0,0,0,0,0,0,0\n", "line 3: "},
-        {HEAD "0 forward compute\n\n", "line 3: \"\" is no task"},
-        {HEAD "0 forward compute\n" HEAD, "line 3: \"program slots=2 in_flight=1\" is no task"},
-        {HEAD "0 forward compute\r\n", "line 2: "},
+        {HEAD "0 forward compute waits=0\n", "line 3: task 0 waits for task 0"},
+        {HEAD "0 forward compute waits=\n", "line 3: "},
+        {HEAD "0 forward compute\n1 step compute waits=0@\n", "line 4: "},
+        {HEAD "0 forward compute\n1 step compute waits=0@-1\n",
+         "should read \"1 step compute waits=0\""},
+        {HEAD "0 forward compute\n1 forward compute waits=0,0,0,0,0,0,0,0,0\n", "line 4: "},
+        {HEAD "0 forward compute\n\n", "line 4: \"\" is no task"},
+        {HEAD "0 forward compute\n" HEAD, "line 4: \"program in_flight=1\" is no task"},
+        {HEAD "0 forward compute\r\n", "line 3: "},
     };
     for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++) {
         weft_arena arena = {0};
@@ -337,9 +418,13 @@ int main(int argc, char **argv)
     if (argc > 1)
         return write_goldens(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(golden_files),    cmocka_unit_test(waits_from_slots),
-        cmocka_unit_test(builder_refuses), cmocka_unit_test(any_task_round_trips),
-        cmocka_unit_test(parser_refuses),  cmocka_unit_test(print_reports_a_full_disk),
+        cmocka_unit_test(golden_files),
+        cmocka_unit_test(waits_from_slots),
+        cmocka_unit_test(waits_for_points),
+        cmocka_unit_test(builder_refuses),
+        cmocka_unit_test(any_task_round_trips),
+        cmocka_unit_test(parser_refuses),
+        cmocka_unit_test(print_reports_a_full_disk),
         cmocka_unit_test(damaged_texts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -71,36 +71,39 @@ static weft_status do_work(const void *args)
     const bool first = stage->index == 0, last = stage->index == stage->shape.num_stages - 1;
     const int mb = task->micro_batch;
     double(*slots)[WIDTH] = stage->slots;
+    const int stashed = weft_task_slot(task, WEFT_OPERAND_STASH);
+    const int from = weft_task_slot(task, WEFT_OPERAND_FROM);
+    const int to = weft_task_slot(task, WEFT_OPERAND_TO);
     if (w->delay_us)
         usleep((unsigned)w->delay_us);
     switch (task->kind) {
     case WEFT_TASK_FORWARD: {
-        double *stash = slots[task->writes[0]];
+        double *stash = slots[stashed];
         for (int i = 0; i < WIDTH && first; i++)
             stash[i] = mb * 10 + i;
         for (int i = 0; i < WIDTH; i++) {
             if (last)
                 stage->sum_outputs += stage->weight * stash[i];
             else
-                slots[task->writes[1]][i] = stage->weight * stash[i];
+                slots[weft_task_slot(task, WEFT_OPERAND_Y)][i] = stage->weight * stash[i];
         }
         break;
     }
     case WEFT_TASK_BACKWARD:
         for (int i = 0; i < WIDTH; i++) {
-            const double dy = last ? mb + 1 : slots[task->reads[1]][i];
-            stage->gradient += dy * slots[task->reads[0]][i];
+            const double dy = last ? mb + 1 : slots[weft_task_slot(task, WEFT_OPERAND_DY)][i];
+            stage->gradient += dy * slots[stashed][i];
             if (!first)
-                slots[task->writes[0]][i] = dy * stage->weight;
+                slots[weft_task_slot(task, WEFT_OPERAND_DX)][i] = dy * stage->weight;
         }
         break;
     case WEFT_TASK_SEND:
         channel_send(task->flow == WEFT_FLOW_ACTIVATION ? stage->down[0] : stage->up[0],
-                     slots[task->reads[0]]);
+                     slots[from]);
         break;
     case WEFT_TASK_RECEIVE:
         channel_receive(task->flow == WEFT_FLOW_ACTIVATION ? stage->up[1] : stage->down[1],
-                        slots[task->writes[0]]);
+                        slots[to]);
         break;
     case WEFT_TASK_REDUCE:
         stage->reduced = stage->gradient;
@@ -281,7 +284,8 @@ static void measured_timeline(void **state)
         ASSERT_OK(weft_trace_create(&traces[i]));
         pipe.stages[i].executor.trace = traces[i];
         weft_trace_set_origin(traces[i], origin_us);
-        pipe.stages[i].executor.within = (weft_slice_context){.rank = 10 + i, .micro_batch = -1};
+        pipe.stages[i].executor.within =
+            (weft_slice_context){.rank = 10 + i, .micro_batch = -1, .stage = i};
     }
     run_step(&pipe);
     const double now_us = weft_now_us() - origin_us;
@@ -300,7 +304,7 @@ static void measured_timeline(void **state)
             assert_true(slices[i].start_us >= lane_end_us[task->lane]);
             assert_true(slices[i].end_us >= slices[i].start_us && slices[i].end_us <= now_us);
             for (uint32_t w = 0; w < task->num_waits; w++)
-                assert_true(slices[program->waits[task->first_wait + w]].end_us <=
+                assert_true(slices[program->waits[task->first_wait + w].task].end_us <=
                             slices[i].start_us);
             lane_end_us[task->lane] = slices[i].end_us;
             if (task->kind != WEFT_TASK_SEND)

@@ -7,7 +7,6 @@
 #include "launcher/planning/config.h"
 #include "layers/outline.h"
 #include "parallel/shard.h"
-#include "schedule/check.h"
 #include "schedule/pipeline.h"
 #include "schedule/price.h"
 
@@ -74,7 +73,7 @@ static weft_status plan_step(weft_arena *arena)
     weft_program programs[STAGES];
     for (int stage = 0; stage < STAGES; stage++)
         WEFT_TRY(weft_program_pipeline(&shape, stage, arena, &programs[stage]));
-    WEFT_TRY(weft_program_check(programs, STAGES, MICRO_BATCHES, false));
+    WEFT_TRY(weft_program_pipeline_check(programs, &shape));
     weft_price price;
     WEFT_TRY(weft_program_price(programs, STAGES, cost_of, &flops, arena, NULL, &price));
     printf("a step of %.0f us, %.0f %% of it bubble\n", price.makespan_us,

@@ -1,0 +1,114 @@
+#include "schedule/operands.h"
+
+#define READ(name, value, next)                                                                    \
+    {                                                                                              \
+        WEFT_OPERAND_##name, WEFT_VALUE_##value, false, next, false                                \
+    }
+#define WRITE(name, value, next)                                                                   \
+    {                                                                                              \
+        WEFT_OPERAND_##name, WEFT_VALUE_##value, true, next, false                                 \
+    }
+#define KIND(kind, flow, lane) WEFT_TASK_##kind, WEFT_FLOW_##flow, WEFT_LANE_##lane
+
+/* A forward's stash is what it received and what backward needs beside it: it lies in x's slot. */
+static const weft_operands rows[] = {
+    {KIND(FORWARD, NONE, COMPUTE),
+     3,
+     {READ(X, ACTIVATION, 0),
+      {WEFT_OPERAND_STASH, WEFT_VALUE_STASH, true, 0, true},
+      WRITE(Y, ACTIVATION, 1)}},
+    {KIND(BACKWARD, NONE, COMPUTE),
+     3,
+     {READ(STASH, STASH, 0), READ(DY, GRADIENT, 0), WRITE(DX, GRADIENT, -1)}},
+    {KIND(SEND, ACTIVATION, SEND), 1, {READ(FROM, ACTIVATION, 1)}},
+    {KIND(SEND, GRADIENT, SEND), 1, {READ(FROM, GRADIENT, -1)}},
+    {KIND(RECEIVE, ACTIVATION, RECEIVE), 1, {WRITE(TO, ACTIVATION, 0)}},
+    {KIND(RECEIVE, GRADIENT, RECEIVE), 1, {WRITE(TO, GRADIENT, 0)}},
+    {KIND(SUM, NONE, REDUCE), 0, {{0}}},
+    {KIND(REDUCE, NONE, REDUCE), 0, {{0}}},
+    {KIND(NORM, NONE, REDUCE), 0, {{0}}},
+    {KIND(STEP, NONE, COMPUTE), 0, {{0}}},
+    {KIND(GATHER, WEIGHT, REDUCE), 0, {{0}}},
+    {KIND(LAYER, ACTIVATION, COMPUTE),
+     3,
+     {READ(X, LAYER, 0), WRITE(STASH, LAYER_STASH, 0), WRITE(Y, LAYER, 1)}},
+    {KIND(LAYER, GRADIENT, COMPUTE),
+     3,
+     {READ(STASH, LAYER_STASH, 0), READ(DY, LAYER_GRADIENT, 0), WRITE(DX, LAYER_GRADIENT, -1)}},
+    {KIND(COUNTS, NONE, COMPUTE), 0, {{0}}},
+    {KIND(PERMUTE, NONE, COMPUTE), 1, {WRITE(TO, HOME, 0)}},
+    {KIND(DISPATCH, ACTIVATION, EXPERT), 2, {READ(FROM, HOME, 0), WRITE(TO, T_DI, 0)}},
+    {KIND(DISPATCH, GRADIENT, EXPERT), 2, {READ(FROM, SENT_GRADIENT, 0), WRITE(TO, DT_DO, 0)}},
+    {KIND(EXPERT, ACTIVATION, COMPUTE),
+     3,
+     {READ(X, T_DI, 0), WRITE(MIDDLE, T_M, 0), WRITE(Y, T_DO, 0)}},
+    {KIND(EXPERT, GRADIENT, COMPUTE),
+     5,
+     {READ(X, T_DI, 0), READ(MIDDLE, T_M, 0), READ(DY, DT_DO, 0), WRITE(DMIDDLE, DT_M, 0),
+      WRITE(DX, DT_DI, 0)}},
+    {KIND(COMBINE, ACTIVATION, EXPERT), 2, {READ(FROM, T_DO, 0), WRITE(TO, RESULT, 0)}},
+    {KIND(COMBINE, GRADIENT, EXPERT), 2, {READ(FROM, DT_DI, 0), WRITE(TO, HOME_GRADIENT, 0)}},
+    {KIND(OFFLOAD, INPUT, OFFLOAD), 2, {READ(FROM, T_DI, 0), WRITE(TO, HOST_T_DI, 0)}},
+    {KIND(OFFLOAD, MIDDLE, OFFLOAD), 2, {READ(FROM, T_M, 0), WRITE(TO, HOST_T_M, 0)}},
+    {KIND(PREFETCH, INPUT, PREFETCH), 2, {READ(FROM, HOST_T_DI, 0), WRITE(TO, T_DI, 0)}},
+    {KIND(PREFETCH, MIDDLE, PREFETCH), 2, {READ(FROM, HOST_T_M, 0), WRITE(TO, T_M, 0)}},
+    {KIND(RECOMPUTE, NONE, COMPUTE), 2, {READ(X, T_DI, 0), WRITE(MIDDLE, T_M, 0)}},
+    /* An exchange: of its operands a form has those for which it needs a staging area. */
+    {KIND(DISPATCH, NONE, EXPERT), 1, {WRITE(TO, ARRIVED, 0)}},
+    {KIND(GATHER, NONE, GATHER), 2, {READ(FROM, ARRIVED, 0), WRITE(TO, GATHERED, 0)}},
+    {KIND(PLACE, NONE, PLACE), 1, {READ(FROM, GATHERED, 0)}},
+};
+
+const weft_operands *weft_operands_of(int kind, int flow)
+{
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        if (rows[i].kind == kind && rows[i].flow == flow)
+            return &rows[i];
+    return NULL;
+}
+
+int weft_task_slot(const weft_task *task, weft_operand_name name)
+{
+    const weft_operands *operands = weft_operands_of(task->kind, task->flow);
+    for (int i = 0; operands && i < operands->count; i++)
+        if (operands->rows[i].name == name)
+            return task->operands[i];
+    return -1;
+}
+
+static const struct {
+    const char *text;
+    uint32_t slots;
+} values[WEFT_NUM_VALUES] = {
+#define ROW(name, text, slots) {text, slots},
+    WEFT_VALUE_LIST(ROW)
+#undef ROW
+};
+
+const char *weft_operand_text(int name)
+{
+    static const char *const texts[WEFT_NUM_OPERANDS] = {
+#define ROW(name, text) text,
+        WEFT_OPERAND_LIST(ROW)
+#undef ROW
+    };
+    return name >= 0 && name < WEFT_NUM_OPERANDS ? texts[name] : "?";
+}
+
+const char *weft_value_text(int value)
+{
+    return value >= 0 && value < WEFT_NUM_VALUES ? values[value].text : "?";
+}
+
+uint32_t weft_value_slots(int value)
+{
+    return value >= 0 && value < WEFT_NUM_VALUES ? values[value].slots : 0;
+}
+
+weft_slot_kind weft_value_slot_kind(int value)
+{
+    int kind = 0;
+    while (kind < WEFT_NUM_SLOT_KINDS - 1 && !(weft_value_slots(value) >> kind & 1))
+        kind++;
+    return (weft_slot_kind)kind;
+}

@@ -1,0 +1,26 @@
+/* What is done before a task starts, by the order of lanes and waits alone. For the builder, which
+ * leaves out waits that are implied, and the checker. Private to schedule/. */
+#ifndef WEFT_SCHEDULE_PAST_H
+#define WEFT_SCHEDULE_PAST_H
+
+#include "schedule/program.h"
+
+/* For each lane: 1 + the index of its latest task that is done (0: none; lanes are FIFOs, so all
+ * before it on its lane is done too); and of a later one that has passed a point, that point. */
+typedef struct weft_past {
+    struct weft_lane_past {
+        uint32_t upto, partial;
+        int32_t point;
+    } lanes[WEFT_NUM_LANES];
+} weft_past;
+
+/* `pasts` are those of the earlier tasks, before each starts. Each adds to *past, what is done
+ * before a task: that task `index` is done; that the wait is over. */
+void weft_past_add_task(weft_past *past, const weft_past *pasts, const weft_task *tasks,
+                        uint32_t index);
+void weft_past_add_wait(weft_past *past, const weft_past *pasts, const weft_task *tasks,
+                        weft_wait wait);
+/* Whether the wait is over in that past. */
+bool weft_past_has(const weft_past *past, const weft_task *tasks, weft_wait wait);
+
+#endif

@@ -1,0 +1,118 @@
+#include <string.h>
+
+#include "schedule/check.h"
+#include "schedule/pipeline.h"
+
+/* What one stage must do, while it is listed. */
+typedef struct list {
+    const weft_pipeline_shape *shape;
+    int stage;
+    weft_task *tasks;
+    weft_wait *waits;
+    uint32_t num_tasks, num_waits;
+} list;
+
+/* The value travels between this stage and another, or is made and used by one stage. */
+static bool has_value(const list *l, const weft_operand *operand)
+{
+    const int stage = l->stage + operand->next, last = l->shape->num_stages - 1;
+    if (operand->value == WEFT_VALUE_ACTIVATION)
+        return stage > 0 && stage <= last;
+    if (operand->value == WEFT_VALUE_GRADIENT)
+        return stage >= 0 && stage < last;
+    return true;
+}
+
+static weft_task *add(list *l, weft_task_kind kind, weft_flow flow)
+{
+    weft_task *task = &l->tasks[l->num_tasks++];
+    *task = weft_task_of(kind, flow);
+    task->first_wait = l->num_waits;
+    return task;
+}
+
+/* A task of the micro-batch, if the stage has its values. */
+static void add_part(list *l, weft_task_kind kind, weft_flow flow, int micro_batch)
+{
+    const weft_operands *operands = weft_operands_of((int)kind, (int)flow);
+    const bool message = kind == WEFT_TASK_SEND || kind == WEFT_TASK_RECEIVE;
+    if (message && !has_value(l, &operands->rows[0]))
+        return;
+    weft_task *task = add(l, kind, flow);
+    task->micro_batch = micro_batch;
+    task->chunk = 0;
+    if (message)
+        task->peer =
+            l->stage + ((kind == WEFT_TASK_SEND) == (flow == WEFT_FLOW_ACTIVATION) ? 1 : -1);
+    for (int i = 0; i < operands->count; i++)
+        task->operands[i] = has_value(l, &operands->rows[i]) ? 0 : -1;
+}
+
+static void list_stage(list *l)
+{
+    const int m = l->shape->num_micro_batches;
+    for (int i = 0; i < m; i++) {
+        add_part(l, WEFT_TASK_RECEIVE, WEFT_FLOW_ACTIVATION, i);
+        add_part(l, WEFT_TASK_FORWARD, WEFT_FLOW_NONE, i);
+        add_part(l, WEFT_TASK_SEND, WEFT_FLOW_ACTIVATION, i);
+        if (l->shape->forward_only)
+            continue;
+        add_part(l, WEFT_TASK_RECEIVE, WEFT_FLOW_GRADIENT, i);
+        add_part(l, WEFT_TASK_BACKWARD, WEFT_FLOW_NONE, i);
+        add_part(l, WEFT_TASK_SEND, WEFT_FLOW_GRADIENT, i);
+    }
+    if (l->shape->forward_only)
+        return;
+    weft_task *reduce = add(l, WEFT_TASK_REDUCE, WEFT_FLOW_NONE);
+    for (uint32_t i = 0; i < l->num_tasks; i++)
+        if (l->tasks[i].kind == WEFT_TASK_BACKWARD)
+            l->waits[l->num_waits++] = (weft_wait){i, -1};
+    reduce->num_waits = l->num_waits;
+    weft_task *step = add(l, WEFT_TASK_STEP, WEFT_FLOW_NONE);
+    l->waits[l->num_waits++] = (weft_wait){(uint32_t)(reduce - l->tasks), -1};
+    step->num_waits = 1;
+}
+
+static weft_status expect(const weft_pipeline_shape *shape, int stage, weft_arena *scratch,
+                          weft_expectation *out)
+{
+    const size_t m = (size_t)shape->num_micro_batches;
+    void *tasks, *waits;
+    WEFT_TRY(weft_arena_alloc_array(scratch, 6 * m + 2, sizeof(weft_task), &tasks));
+    WEFT_TRY(weft_arena_alloc_array(scratch, m + 1, sizeof(weft_wait), &waits));
+    list l = {.shape = shape, .stage = stage, .tasks = tasks, .waits = waits};
+    list_stage(&l);
+    *out = (weft_expectation){
+        .tasks = tasks,
+        .num_tasks = l.num_tasks,
+        .waits = waits,
+        .begins = WEFT_TASK_FORWARD,
+        .ends = shape->forward_only ? WEFT_TASK_FORWARD : WEFT_TASK_BACKWARD,
+    };
+    snprintf(out->where, sizeof(out->where), "stage %d", stage);
+    return WEFT_OK;
+}
+
+static weft_status check_all(const weft_program *programs, const weft_pipeline_shape *shape,
+                             weft_arena *scratch)
+{
+    const int p = shape->num_stages;
+    void *expected;
+    WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)p, sizeof(weft_expectation), &expected));
+    for (int stage = 0; stage < p; stage++)
+        WEFT_TRY(expect(shape, stage, scratch, (weft_expectation *)expected + stage));
+    return weft_program_check(programs, expected, p);
+}
+
+weft_status weft_program_pipeline_check(const weft_program *programs,
+                                        const weft_pipeline_shape *shape)
+{
+    if (shape->num_stages < 1 || shape->num_micro_batches < 1)
+        return WEFT_ERROR(WEFT_INTERNAL, "no programs to check: %d stages, %d micro-batches",
+                          shape->num_stages, shape->num_micro_batches);
+    weft_arena scratch = {0};
+    const weft_status status = check_all(programs, shape, &scratch);
+    weft_arena_release(&scratch);
+    WEFT_TRY(status);
+    return WEFT_OK;
+}
