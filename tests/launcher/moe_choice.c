@@ -15,7 +15,8 @@ static weft_cluster cluster_of(double bytes_per_us, double flops_per_us)
     weft_cluster c = {.name = "made up", .num_nodes = 1, .ranks_per_node = 2};
     c.interference = weft_interference_none();
     for (int kind = 0; kind < WEFT_NUM_COSTS; kind++) {
-        double rate = kind >= WEFT_COST_GEMM_FP32 ? flops_per_us : bytes_per_us;
+        bool computes = strcmp(weft_cost_unit((weft_cost_kind)kind), "FLOPs") == 0;
+        double rate = computes ? flops_per_us : bytes_per_us;
         c.costs[kind] = (weft_cost){.curve = weft_curve_linear(1, rate), .peak = rate * 1e6};
     }
     return c;
