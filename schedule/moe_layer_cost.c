@@ -89,8 +89,11 @@ weft_status weft_program_moe_price(const weft_program *program, const weft_moe_c
 {
     weft_arena arena = {0};
     weft_price price = {.makespan_us = 0};
-    const weft_status status =
-        weft_program_price_beside(program, 1, cost_of, costs, interference, &arena, trace, &price);
+    const weft_status status = weft_program_price(
+        program, 1,
+        &(weft_pricing){
+            .cost = cost_of, .context = costs, .interference = interference, .trace = trace},
+        &arena, &price);
     weft_arena_release(&arena);
     WEFT_TRY(status);
     *out_us = price.makespan_us;

@@ -1,48 +1,8 @@
 #include "schedule/price.h"
 
+#include <math.h>
+
 #include "schedule/walk.h"
-
-/* The clocks of one stage. */
-typedef struct stage_times {
-    double *end_us; /* of each task */
-    double lane_us[WEFT_NUM_LANES];
-    uint32_t *host; /* of each task: 1 + the latest before it inside which the host waits */
-} stage_times;
-
-static weft_status start_times(const weft_program *programs, int num_stages, weft_arena *scratch,
-                               stage_times **out)
-{
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)num_stages, sizeof(stage_times), &memory));
-    *out = memory;
-    for (int stage = 0; stage < num_stages; stage++) {
-        WEFT_TRY(
-            weft_arena_alloc_array(scratch, programs[stage].num_tasks, sizeof(double), &memory));
-        (*out)[stage].end_us = memory;
-        WEFT_TRY(
-            weft_arena_alloc_array(scratch, programs[stage].num_tasks, sizeof(uint32_t), &memory));
-        (*out)[stage].host = memory;
-        for (uint32_t i = 1; i < programs[stage].num_tasks; i++)
-            (*out)[stage].host[i] = programs[stage].tasks[i - 1].flags & WEFT_TASK_HOST_WAITS
-                                        ? i
-                                        : (*out)[stage].host[i - 1];
-    }
-    return WEFT_OK;
-}
-
-/* When the task's lane is free, its waits are over and the host has come to it. */
-static double ready_us(const weft_program *program, const stage_times *times, uint32_t index)
-{
-    const weft_task *task = &program->tasks[index];
-    double ready = times->lane_us[task->lane];
-    if (times->host[index] && ready < times->end_us[times->host[index] - 1])
-        ready = times->end_us[times->host[index] - 1];
-    for (uint32_t w = 0; w < task->num_waits; w++) {
-        const double end = times->end_us[program->waits[task->first_wait + w].task];
-        ready = ready < end ? end : ready;
-    }
-    return ready;
-}
 
 void weft_slice_of_task(const weft_task *task, int stage, int num_stages, weft_slice *out)
 {
@@ -63,84 +23,6 @@ void weft_slice_of_task(const weft_task *task, int stage, int num_stages, weft_s
     snprintf(out->category, sizeof(out->category), "%s", weft_task_kind_text(task->kind));
 }
 
-static weft_status add_slice(weft_trace *trace, int stage, int num_stages, const weft_task *task,
-                             double start_us, double end_us)
-{
-    if (!trace)
-        return WEFT_OK;
-    weft_slice slice;
-    weft_slice_of_task(task, stage, num_stages, &slice);
-    slice.rank = stage;
-    slice.start_us = start_us;
-    slice.end_us = end_us;
-    WEFT_TRY(weft_trace_add(trace, &slice));
-    return WEFT_OK;
-}
-
-static weft_status occupy(const weft_program *programs, stage_times *all_times, int stage,
-                          int num_stages, uint32_t index, double start_us, double end_us,
-                          weft_trace *trace)
-{
-    stage_times *times = &all_times[stage];
-    const weft_task *task = &programs[stage].tasks[index];
-    times->end_us[index] = times->lane_us[task->lane] = end_us;
-    WEFT_TRY(add_slice(trace, stage, num_stages, task, start_us, end_us));
-    return WEFT_OK;
-}
-
-static weft_status simulate(const weft_program *programs, int num_stages, weft_task_cost cost,
-                            const void *context, weft_arena *scratch, weft_trace *trace,
-                            weft_price *price)
-{
-    stage_times *times = NULL;
-    weft_walk walk;
-    WEFT_TRY(start_times(programs, num_stages, scratch, &times));
-    WEFT_TRY(weft_walk_start(&walk, programs, num_stages, scratch));
-
-    /* The walk visits a task after everything it depends on, so its start is the latest of ends
-     * that are known already. */
-    for (weft_walk_step step; weft_walk_next(&walk, &step);) {
-        const weft_program *program = &programs[step.stage];
-        const weft_task *task = &program->tasks[step.task];
-        double start = ready_us(program, &times[step.stage], step.task);
-        if (step.peer >= 0) {
-            const double peer = ready_us(&programs[step.peer], &times[step.peer], step.receive);
-            start = start < peer ? peer : start;
-        }
-        const double us = cost(context, step.stage, task);
-        WEFT_TRY(
-            occupy(programs, times, step.stage, num_stages, step.task, start, start + us, trace));
-        if (step.peer >= 0)
-            WEFT_TRY(occupy(programs, times, step.peer, num_stages, step.receive, start, start + us,
-                            trace));
-        if (task->lane == WEFT_LANE_COMPUTE)
-            price->busy_us[step.stage] += us;
-        if (price->makespan_us < start + us)
-            price->makespan_us = start + us;
-    }
-    WEFT_TRY(weft_walk_finish(&walk));
-    return WEFT_OK;
-}
-
-/* What a lane is doing. A message is noted at its SEND. */
-typedef struct activity {
-    bool running, slowed;
-    weft_walk_step step;
-    double start_us, cost_us;
-    double end_us, rate; /* if it goes on at this rate */
-} activity;
-
-typedef struct simulation {
-    weft_walk walk;
-    const weft_program *programs;
-    weft_task_cost cost;
-    const void *context;
-    const weft_interference *interference;
-    activity *lanes; /* [num_stages][WEFT_NUM_LANES] */
-    double now_us;
-    weft_trace *trace;
-} simulation;
-
 weft_work_class weft_lane_work_class(int lane)
 {
     static const weft_work_class classes[WEFT_NUM_LANES] = {
@@ -153,191 +35,319 @@ weft_work_class weft_lane_work_class(int lane)
     return classes[lane];
 }
 
-static const weft_task *task_of(const simulation *sim, const weft_walk_step *step)
+/* What a lane is doing. A message is noted at its SEND. */
+typedef struct activity {
+    bool running, slowed;
+    int heap_at; /* of those that run */
+    weft_walk_step step;
+    double start_us, cost_us;
+    double end_us, rate;          /* if it goes on at this rate */
+    double needs[WEFT_MAX_LINKS]; /* the part of its time that it needs a link */
+} activity;
+
+typedef struct simulation {
+    weft_walk walk;
+    const weft_program *programs;
+    int num_stages;
+    const weft_pricing *pricing;
+    activity *lanes; /* [num_stages][WEFT_NUM_LANES] */
+    int *arriving;   /* [num_stages]: the lane that a message comes from; -1: none */
+    int *heap;       /* lanes by the time they end; ties by number */
+    int heap_size;
+    int *touched; /* stages whose company changed; each once */
+    bool *is_touched;
+    int num_touched;
+    double now_us;
+    weft_price *price;
+} simulation;
+
+/* --- the heap ------------------------------------------------------------------------------ */
+
+static bool is_sooner(const simulation *sim, int a, int b)
 {
-    return &sim->programs[step->stage].tasks[step->task];
+    const double one = sim->lanes[a].end_us, other = sim->lanes[b].end_us;
+    return one < other || (one == other && a < b);
 }
 
-/* Starts what can start now. A task that takes no time never runs beside anything. */
-static bool start_all(simulation *sim)
+static void heap_put(simulation *sim, int at, int lane)
 {
-    bool started = false;
-    for (int i = 0; i < sim->walk.num_stages * WEFT_NUM_LANES; i++) {
-        weft_walk_step step;
-        if (sim->lanes[i].running ||
-            !weft_walk_head(&sim->walk, i / WEFT_NUM_LANES, i % WEFT_NUM_LANES, &step))
-            continue;
-        const double us = sim->cost(sim->context, step.stage, task_of(sim, &step));
-        sim->lanes[i] = (activity){.running = true,
-                                   .step = step,
-                                   .start_us = sim->now_us,
-                                   .cost_us = us,
-                                   .end_us = sim->now_us + us,
-                                   .rate = 1};
-        started = true;
-    }
-    return started;
+    sim->heap[at] = lane;
+    sim->lanes[lane].heap_at = at;
 }
 
-static weft_status finish_all(simulation *sim, weft_price *price)
+/* Moves a lane to where its time belongs. */
+static void heap_settle(simulation *sim, int lane)
 {
-    for (int i = 0; i < sim->walk.num_stages * WEFT_NUM_LANES; i++) {
-        activity *done = &sim->lanes[i];
-        if (!done->running || done->end_us > sim->now_us)
-            continue;
-        const weft_walk_step *step = &done->step;
-        const weft_task *task = task_of(sim, step);
-        done->running = false;
-        weft_walk_done(&sim->walk, step);
-        WEFT_TRY(add_slice(sim->trace, step->stage, sim->walk.num_stages, task, done->start_us,
-                           done->end_us));
-        if (step->peer >= 0)
-            WEFT_TRY(add_slice(sim->trace, step->peer, sim->walk.num_stages,
-                               &sim->programs[step->peer].tasks[step->receive], done->start_us,
-                               done->end_us));
-        if (task->lane == WEFT_LANE_COMPUTE)
-            price->busy_us[step->stage] +=
-                done->slowed ? done->end_us - done->start_us : done->cost_us;
-        if (price->makespan_us < done->end_us)
-            price->makespan_us = done->end_us;
+    int at = sim->lanes[lane].heap_at;
+    for (; at > 0 && is_sooner(sim, lane, sim->heap[(at - 1) / 2]); at = (at - 1) / 2)
+        heap_put(sim, at, sim->heap[(at - 1) / 2]);
+    for (int child; (child = 2 * at + 1) < sim->heap_size; at = child) {
+        if (child + 1 < sim->heap_size && is_sooner(sim, sim->heap[child + 1], sim->heap[child]))
+            child++;
+        if (!is_sooner(sim, sim->heap[child], lane))
+            break;
+        heap_put(sim, at, sim->heap[child]);
     }
+    heap_put(sim, at, lane);
+}
+
+static void heap_add(simulation *sim, int lane)
+{
+    heap_put(sim, sim->heap_size++, lane);
+    heap_settle(sim, lane);
+}
+
+static int heap_take_first(simulation *sim)
+{
+    const int first = sim->heap[0], last = sim->heap[--sim->heap_size];
+    if (sim->heap_size > 0) {
+        heap_put(sim, 0, last);
+        heap_settle(sim, last);
+    }
+    return first;
+}
+
+/* --- starting and ending ------------------------------------------------------------------- */
+
+static void touch(simulation *sim, int stage)
+{
+    if (!sim->is_touched[stage])
+        sim->touched[sim->num_touched++] = stage;
+    sim->is_touched[stage] = true;
+}
+
+static void start_lane(simulation *sim, int stage, int lane)
+{
+    const weft_pricing *pricing = sim->pricing;
+    activity *a = &sim->lanes[stage * WEFT_NUM_LANES + lane];
+    weft_walk_step step;
+    if (a->running || !weft_walk_head(&sim->walk, stage, lane, &step))
+        return;
+    const weft_task *task = &sim->programs[stage].tasks[step.task];
+    const double us = pricing->cost(pricing->context, stage, task);
+    *a = (activity){.running = true,
+                    .step = step,
+                    .start_us = sim->now_us,
+                    .cost_us = us,
+                    .end_us = sim->now_us + us,
+                    .rate = 1};
+    if (pricing->links && us > 0) {
+        pricing->links(pricing->context, stage, task, a->needs);
+        for (int l = 0; l < WEFT_MAX_LINKS; l++)
+            a->needs[l] /= us;
+    }
+    heap_add(sim, stage * WEFT_NUM_LANES + lane);
+    touch(sim, stage);
+    if (step.peer >= 0) {
+        sim->arriving[step.peer] = stage * WEFT_NUM_LANES + lane;
+        touch(sim, step.peer);
+    }
+}
+
+/* What may start now that this stage has gone on: its own lanes, and who sends what it receives
+ * next. */
+static void start_stage(simulation *sim, int stage)
+{
+    for (int lane = 0; lane < WEFT_NUM_LANES; lane++)
+        start_lane(sim, stage, lane);
+    const weft_program *program = &sim->programs[stage];
+    const uint32_t receive = sim->walk.stages[stage].head[WEFT_LANE_RECEIVE];
+    const int peer = receive < program->num_tasks ? program->tasks[receive].peer : -1;
+    if (peer >= 0 && peer < sim->num_stages)
+        start_lane(sim, peer, WEFT_LANE_SEND);
+}
+
+static weft_status note(simulation *sim, int stage, uint32_t index, const activity *done)
+{
+    sim->price->spans[stage][index] = (weft_span){done->start_us, done->end_us};
+    if (!sim->pricing->trace)
+        return WEFT_OK;
+    weft_slice slice;
+    weft_slice_of_task(&sim->programs[stage].tasks[index], stage, sim->num_stages, &slice);
+    slice.rank = stage;
+    slice.start_us = done->start_us;
+    slice.end_us = done->end_us;
+    WEFT_TRY(weft_trace_add(sim->pricing->trace, &slice));
     return WEFT_OK;
 }
 
-/* The speed of a class beside the others that are active on its stage. */
-static double speed_of(const simulation *sim, weft_work_class class_,
-                       const bool active[WEFT_NUM_WORK_CLASSES])
+static weft_status finish_first(simulation *sim)
 {
+    activity *done = &sim->lanes[heap_take_first(sim)];
+    const weft_walk_step step = done->step;
+    weft_price *price = sim->price;
+    done->running = false;
+    weft_walk_done(&sim->walk, &step);
+    WEFT_TRY(note(sim, step.stage, step.task, done));
+    if (sim->programs[step.stage].tasks[step.task].lane == WEFT_LANE_COMPUTE)
+        price->busy_us[step.stage] += done->slowed ? done->end_us - done->start_us : done->cost_us;
+    price->makespan_us = fmax(price->makespan_us, done->end_us);
+    touch(sim, step.stage);
+    if (step.peer >= 0) {
+        WEFT_TRY(note(sim, step.peer, step.receive, done));
+        sim->arriving[step.peer] = -1;
+        touch(sim, step.peer);
+        start_stage(sim, step.peer);
+    }
+    start_stage(sim, step.stage);
+    return WEFT_OK;
+}
+
+/* --- company ------------------------------------------------------------------------------- */
+
+/* What is under way on a stage, messages that arrive included. */
+typedef struct company {
+    bool active[WEFT_NUM_WORK_CLASSES];
+    double needs[WEFT_MAX_LINKS];
+} company;
+
+static void add_company(const activity *a, int lane, company *out)
+{
+    if (!a->running)
+        return;
+    out->active[weft_lane_work_class(lane)] = true;
+    for (int l = 0; l < WEFT_MAX_LINKS; l++)
+        out->needs[l] += a->needs[l];
+}
+
+static company company_of(const simulation *sim, int stage)
+{
+    company out = {{false}, {0}};
+    for (int lane = 0; lane < WEFT_NUM_LANES; lane++)
+        add_company(&sim->lanes[stage * WEFT_NUM_LANES + lane], lane, &out);
+    if (sim->arriving[stage] >= 0)
+        add_company(&sim->lanes[sim->arriving[stage]], WEFT_LANE_RECEIVE, &out);
+    return out;
+}
+
+/* The part of its speed that an activity has in such company. */
+static double speed_in(const simulation *sim, const activity *a, int lane, const company *with)
+{
+    const weft_interference *interference = sim->pricing->interference;
+    const int class_ = (int)weft_lane_work_class(lane);
+    double speed = 1;
     int beside = class_;
     for (int other = 0; other < WEFT_NUM_WORK_CLASSES; other++)
-        if (active[other] && other != (int)class_)
-            beside = beside == (int)class_ ? other : WEFT_WORK_ALL;
-    return beside == (int)class_ ? 1 : sim->interference->alpha[class_][beside];
+        if (with->active[other] && other != class_)
+            beside = beside == class_ ? other : WEFT_WORK_ALL;
+    if (interference && beside != class_)
+        speed = interference->alpha[class_][beside];
+    for (int l = 0; l < WEFT_MAX_LINKS; l++)
+        if (a->needs[l] > 0 && with->needs[l] > 1)
+            speed = fmin(speed, 1 / with->needs[l]);
+    return speed;
+}
+
+static void set_speed(simulation *sim, int number)
+{
+    activity *a = &sim->lanes[number];
+    if (!a->running)
+        return;
+    const company own = company_of(sim, a->step.stage);
+    double rate = speed_in(sim, a, number % WEFT_NUM_LANES, &own);
+    if (a->step.peer >= 0) {
+        const company other = company_of(sim, a->step.peer);
+        rate = fmin(rate, speed_in(sim, a, WEFT_LANE_RECEIVE, &other));
+    }
+    if (rate == a->rate)
+        return;
+    a->end_us = sim->now_us + (a->end_us - sim->now_us) * a->rate / rate;
+    a->rate = rate;
+    a->slowed = true;
+    heap_settle(sim, number);
 }
 
 /* From now on everything runs at the speed that its company allows. */
-static void set_speeds(simulation *sim, bool (*active)[WEFT_NUM_WORK_CLASSES])
+static void set_speeds(simulation *sim)
 {
-    const int num_lanes = sim->walk.num_stages * WEFT_NUM_LANES;
-    for (int stage = 0; stage < sim->walk.num_stages; stage++)
-        for (int c = 0; c < WEFT_NUM_WORK_CLASSES; c++)
-            active[stage][c] = false;
-    for (int i = 0; i < num_lanes; i++)
-        if (sim->lanes[i].running) {
-            active[i / WEFT_NUM_LANES][weft_lane_work_class(i % WEFT_NUM_LANES)] = true;
-            if (sim->lanes[i].step.peer >= 0)
-                active[sim->lanes[i].step.peer][weft_lane_work_class(WEFT_LANE_RECEIVE)] = true;
-        }
-    for (int i = 0; i < num_lanes; i++) {
-        activity *a = &sim->lanes[i];
-        if (!a->running)
-            continue;
-        double rate =
-            speed_of(sim, weft_lane_work_class(i % WEFT_NUM_LANES), active[i / WEFT_NUM_LANES]);
-        if (a->step.peer >= 0) {
-            const double other =
-                speed_of(sim, weft_lane_work_class(WEFT_LANE_RECEIVE), active[a->step.peer]);
-            rate = other < rate ? other : rate;
-        }
-        if (rate == a->rate)
-            continue;
-        a->end_us = sim->now_us + (a->end_us - sim->now_us) * a->rate / rate;
-        a->rate = rate;
-        a->slowed = true;
+    const bool any = sim->pricing->interference || sim->pricing->links;
+    while (sim->num_touched > 0) {
+        const int stage = sim->touched[--sim->num_touched];
+        sim->is_touched[stage] = false;
+        for (int lane = 0; any && lane < WEFT_NUM_LANES; lane++)
+            set_speed(sim, stage * WEFT_NUM_LANES + lane);
+        if (any && sim->arriving[stage] >= 0)
+            set_speed(sim, sim->arriving[stage]);
     }
 }
 
-/* To the next end; false when nothing runs. */
-static bool advance(simulation *sim)
-{
-    const activity *next = NULL;
-    for (int i = 0; i < sim->walk.num_stages * WEFT_NUM_LANES; i++)
-        if (sim->lanes[i].running && (!next || sim->lanes[i].end_us < next->end_us))
-            next = &sim->lanes[i];
-    if (next)
-        sim->now_us = next->end_us;
-    return next != NULL;
-}
+/* --- the whole ----------------------------------------------------------------------------- */
 
-static weft_status simulate_beside(simulation *sim, int num_stages, weft_arena *scratch,
-                                   weft_price *price)
+/* A task that takes no time never runs beside anything. */
+static weft_status simulate(simulation *sim)
 {
-    void *lanes, *active;
-    WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)num_stages * WEFT_NUM_LANES, sizeof(activity),
-                                    &lanes));
-    WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)num_stages,
-                                    sizeof(bool[WEFT_NUM_WORK_CLASSES]), &active));
-    sim->lanes = lanes;
-    WEFT_TRY(weft_walk_start(&sim->walk, sim->programs, num_stages, scratch));
-    do {
-        do
-            WEFT_TRY(finish_all(sim, price));
-        while (start_all(sim));
-        set_speeds(sim, active);
-    } while (advance(sim));
+    for (int stage = 0; stage < sim->num_stages; stage++)
+        start_stage(sim, stage);
+    while (sim->heap_size > 0) {
+        if (sim->lanes[sim->heap[0]].end_us > sim->now_us)
+            set_speeds(sim);
+        sim->now_us = sim->lanes[sim->heap[0]].end_us;
+        WEFT_TRY(finish_first(sim));
+    }
     WEFT_TRY(weft_walk_finish(&sim->walk));
     return WEFT_OK;
 }
 
-static weft_status start_price(int num_stages, weft_arena *arena, weft_trace *trace,
-                               weft_price *out)
+static weft_status take_array(weft_arena *arena, size_t count, size_t size, void *out)
 {
-    void *busy;
-    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)num_stages, sizeof(double), &busy));
-    *out = (weft_price){.busy_us = busy};
-    if (trace)
-        weft_trace_name_lanes(trace, weft_lane_kind_texts(), WEFT_NUM_LANES);
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(arena, count, size, &memory));
+    *(void **)out = memory;
     return WEFT_OK;
 }
 
-static void finish_price(int num_stages, weft_price *price)
+static weft_status start(simulation *sim, weft_arena *scratch, weft_arena *arena)
 {
-    double sum_busy_us = 0;
-    for (int stage = 0; stage < num_stages; stage++)
-        sum_busy_us += price->busy_us[stage];
-    if (price->makespan_us > 0)
-        price->bubble_share = 1 - sum_busy_us / (num_stages * price->makespan_us);
-}
-
-weft_status weft_program_price(const weft_program *programs, int num_stages, weft_task_cost cost,
-                               const void *context, weft_arena *arena, weft_trace *trace,
-                               weft_price *out)
-{
-    weft_price price;
-    WEFT_TRY(start_price(num_stages, arena, trace, &price));
-    weft_arena scratch = {0};
-    const weft_status status =
-        simulate(programs, num_stages, cost, context, &scratch, trace, &price);
-    weft_arena_release(&scratch);
-    WEFT_TRY(status);
-    finish_price(num_stages, &price);
-    *out = price;
+    const size_t stages = (size_t)sim->num_stages, lanes = stages * WEFT_NUM_LANES;
+    weft_price *price = sim->price;
+    *price = (weft_price){.makespan_us = 0};
+    WEFT_TRY(take_array(scratch, lanes, sizeof *sim->lanes, &sim->lanes));
+    WEFT_TRY(take_array(scratch, lanes, sizeof *sim->heap, &sim->heap));
+    WEFT_TRY(take_array(scratch, stages, sizeof *sim->arriving, &sim->arriving));
+    WEFT_TRY(take_array(scratch, stages, sizeof *sim->touched, &sim->touched));
+    WEFT_TRY(take_array(scratch, stages, sizeof *sim->is_touched, &sim->is_touched));
+    WEFT_TRY(take_array(arena, stages, sizeof *price->busy_us, &price->busy_us));
+    WEFT_TRY(take_array(arena, stages, sizeof *price->spans, &price->spans));
+    for (int stage = 0; stage < sim->num_stages; stage++) {
+        sim->arriving[stage] = -1;
+        WEFT_TRY(take_array(arena, sim->programs[stage].num_tasks, sizeof **price->spans,
+                            &price->spans[stage]));
+    }
+    if (sim->pricing->trace)
+        weft_trace_name_lanes(sim->pricing->trace, weft_lane_kind_texts(), WEFT_NUM_LANES);
+    WEFT_TRY(weft_walk_start(&sim->walk, sim->programs, sim->num_stages, scratch));
     return WEFT_OK;
 }
 
-weft_status weft_program_price_beside(const weft_program *programs, int num_stages,
-                                      weft_task_cost cost, const void *context,
-                                      const weft_interference *interference, weft_arena *arena,
-                                      weft_trace *trace, weft_price *out)
+static weft_status check_interference(const weft_interference *interference)
 {
-    for (int y = 0; y < WEFT_NUM_WORK_CLASSES; y++)
+    for (int y = 0; interference && y < WEFT_NUM_WORK_CLASSES; y++)
         for (int x = 0; x <= WEFT_WORK_ALL; x++)
             if (!(interference->alpha[y][x] > 0))
                 return WEFT_ERROR(WEFT_CONFIG, "%s beside %s runs at %g of its speed",
                                   weft_work_class_text(y), weft_work_class_text(x),
                                   interference->alpha[y][x]);
+    return WEFT_OK;
+}
+
+weft_status weft_program_price(const weft_program *programs, int num_stages,
+                               const weft_pricing *pricing, weft_arena *arena, weft_price *out)
+{
     weft_price price;
-    WEFT_TRY(start_price(num_stages, arena, trace, &price));
-    simulation sim = {.programs = programs,
-                      .cost = cost,
-                      .context = context,
-                      .interference = interference,
-                      .trace = trace};
     weft_arena scratch = {0};
-    const weft_status status = simulate_beside(&sim, num_stages, &scratch, &price);
+    simulation sim = {
+        .programs = programs, .num_stages = num_stages, .pricing = pricing, .price = &price};
+    WEFT_TRY(check_interference(pricing->interference));
+    weft_status status = start(&sim, &scratch, arena);
+    if (status == WEFT_OK)
+        status = simulate(&sim);
     weft_arena_release(&scratch);
     WEFT_TRY(status);
-    finish_price(num_stages, &price);
+    double busy_us = 0;
+    for (int stage = 0; stage < num_stages; stage++)
+        busy_us += price.busy_us[stage];
+    if (price.makespan_us > 0)
+        price.bubble_share = 1 - busy_us / (num_stages * price.makespan_us);
     *out = price;
     return WEFT_OK;
 }

@@ -2,7 +2,13 @@
  *
  * Lanes are FIFOs, waits and the host's waits are honoured, and a message takes its time on the
  * receiver's RECEIVE lane from the moment both sides are ready (the SEND task occupies its lane as
- * long). Pure. */
+ * long). What runs at once on a stage may slow itself down, in two ways:
+ *   interference (MPMoE §II-C): beside work of other classes a task goes on at a share of its
+ *   speed, alpha(its class, the other class), or alpha(its class, ALL) beside both others;
+ *   links: tasks that need a link for more time than there is share it, each going on at the same
+ *   part of its speed.
+ * A message goes at the speed of its slower end. An event costs the same however many stages there
+ * are. Pure. */
 #ifndef WEFT_SCHEDULE_PRICE_H
 #define WEFT_SCHEDULE_PRICE_H
 
@@ -14,27 +20,46 @@
  * matched pair (of the SEND). */
 typedef double (*weft_task_cost)(const void *context, int stage, const weft_task *task);
 
+/* Of that time, how long the task needs each of the links of a stage; a message, of both ends.
+ * Comes as zeros. What the links are is the caller's business. */
+enum { WEFT_MAX_LINKS = 4 };
+typedef void (*weft_task_links)(const void *context, int stage, const weft_task *task,
+                                double out_us[WEFT_MAX_LINKS]);
+
+typedef struct weft_pricing {
+    weft_task_cost cost;
+    weft_task_links links; /* NULL: none is shared */
+    const void *context;
+    const weft_interference *interference; /* NULL: none */
+    weft_trace *trace; /* NULL: none; gets the lanes' names and a slice a task, rank = stage */
+} weft_pricing;
+
+typedef struct weft_span {
+    double start_us, end_us;
+} weft_span;
+
+/* From the arena. */
 typedef struct weft_price {
     double makespan_us;
-    double *busy_us;     /* [num_stages] of the COMPUTE lane, from the arena */
+    double *busy_us;     /* [num_stages]: the COMPUTE lane is occupied */
     double bubble_share; /* 1 - sum busy / (num_stages * makespan) over COMPUTE lanes */
+    weft_span **spans;   /* [num_stages][num_tasks] */
 } weft_price;
 
-/* `programs`: well-formed, as built or parsed. `trace` optional: gets a slice a task (rank = stage)
- * and the lanes' names. Errors: WEFT_INTERNAL when the programs deadlock. */
-weft_status weft_program_price(const weft_program *programs, int num_stages, weft_task_cost cost,
-                               const void *context, weft_arena *arena, weft_trace *trace,
+/* `programs`: well-formed, as built or parsed. Errors: WEFT_INTERNAL when the programs deadlock;
+ * WEFT_CONFIG for an alpha that is not positive. */
+weft_status weft_program_price(const weft_program *programs, int num_stages,
+                               const weft_pricing *pricing, weft_arena *arena,
                                weft_price *out) WEFT_CHECKED;
 
-/* The same with interference (MPMoE §II-C): while work of other classes runs on its stage, a task
- * goes on at a share of its speed, alpha(its class, the other class), or alpha(its class, ALL)
- * while both others run; a message at that of its slower end. Lanes of one class do not slow each
- * other. busy_us is the time that COMPUTE lanes are occupied. With weft_interference_none it is the
- * price above. Errors: WEFT_CONFIG for an alpha that is not positive. */
-weft_status weft_program_price_beside(const weft_program *programs, int num_stages,
-                                      weft_task_cost cost, const void *context,
-                                      const weft_interference *interference, weft_arena *arena,
-                                      weft_trace *trace, weft_price *out) WEFT_CHECKED;
+/* Where the time of a stage's COMPUTE lane goes that no task of it takes: to a message that was
+ * under way when a task waited for it, to what REDUCE and GATHER lanes did meanwhile, and the rest:
+ * a stage without work. With busy_us they sum to the makespan. */
+typedef struct weft_idle {
+    double message_us, reduce_us, bubble_us;
+} weft_idle;
+weft_idle weft_price_idle(const weft_program *program, const weft_price *price, int stage);
+
 /* The class of what a lane does. */
 weft_work_class weft_lane_work_class(int lane);
 

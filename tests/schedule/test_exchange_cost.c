@@ -181,7 +181,9 @@ static void programs_take_as_long(void **state)
                 weft_program program;
                 weft_price price;
                 ASSERT_OK(weft_program_exchange((weft_exchange_form)form, n, &arena, &program));
-                ASSERT_OK(weft_program_price(&program, 1, task_us, &costs, &arena, NULL, &price));
+                ASSERT_OK(weft_program_price(&program, 1,
+                                             &(weft_pricing){.cost = task_us, .context = &costs},
+                                             &arena, &price));
                 close_to(weft_exchange_us(&c, &s, (weft_exchange_form)form, n), price.makespan_us);
                 weft_arena_release(&arena);
             }

@@ -180,8 +180,9 @@ static void times(void **state)
                 };
                 program_set set = make_exchange(forms[f], n);
                 weft_price price;
-                ASSERT_OK(
-                    weft_program_price(set.programs, 1, cost_of, us, &set.arena, NULL, &price));
+                ASSERT_OK(weft_program_price(set.programs, 1,
+                                             &(weft_pricing){.cost = cost_of, .context = us},
+                                             &set.arena, &price));
                 assert_true(price.makespan_us == wanted[f]);
                 release_set(&set);
             }

@@ -142,10 +142,13 @@ static void beside_and_alone(void **state)
         weft_interference alpha = weft_interference_none();
         const int direction = (int)next_random(&random, 2);
         weft_price plain, beside;
-        ASSERT_OK(weft_program_price(&pair.set.programs[direction], 1, plain_cost, &costs,
-                                     &pair.set.arena, NULL, &plain));
-        ASSERT_OK(weft_program_price_beside(&pair.set.programs[direction], 1, plain_cost, &costs,
-                                            &alpha, &pair.set.arena, NULL, &beside));
+        ASSERT_OK(weft_program_price(&pair.set.programs[direction], 1,
+                                     &(weft_pricing){.cost = plain_cost, .context = &costs},
+                                     &pair.set.arena, &plain));
+        ASSERT_OK(weft_program_price(
+            &pair.set.programs[direction], 1,
+            &(weft_pricing){.cost = plain_cost, .context = &costs, .interference = &alpha},
+            &pair.set.arena, &beside));
         assert_true(plain.makespan_us == beside.makespan_us);
         assert_true(plain.busy_us[0] == beside.busy_us[0]);
         assert_true(plain.bubble_share == beside.bubble_share);
@@ -209,8 +212,10 @@ static void interference(void **state)
     assert_slice(trace, "E1", 2.5, 4);
     assert_slice(trace, "C1", 4, 5);
     weft_price price;
-    ASSERT_OK(weft_program_price_beside(&pair.set.programs[0], 1, plain_cost, &ones, &alpha,
-                                        &pair.set.arena, NULL, &price));
+    ASSERT_OK(weft_program_price(
+        &pair.set.programs[0], 1,
+        &(weft_pricing){.cost = plain_cost, .context = &ones, .interference = &alpha},
+        &pair.set.arena, &price));
     ASSERT_US(price.busy_us[0], 3); /* occupied, not the two it takes alone */
     release_set(&pair.set);
 
@@ -258,8 +263,9 @@ static void messages(void **state)
      * F0 of stage 1 [8 10] beside the second message, which takes [8 12] for stage 1's sake until
      * 10, and the rest, half of it, alone: [8 11]; F1 [11 13]. */
     alpha.alpha[WEFT_WORK_COMM][WEFT_WORK_COMP] = 0.5;
-    ASSERT_OK(weft_program_price_beside(set.programs, 2, message_cost, NULL, &alpha, &set.arena,
-                                        NULL, &price));
+    ASSERT_OK(weft_program_price(set.programs, 2,
+                                 &(weft_pricing){.cost = message_cost, .interference = &alpha},
+                                 &set.arena, &price));
     ASSERT_US(price.makespan_us, 13);
     assert_int_equal(weft_lane_work_class(WEFT_LANE_PLACE), WEFT_WORK_MEM);
     assert_int_equal(weft_lane_work_class(WEFT_LANE_EXPERT), WEFT_WORK_COMM);
@@ -273,10 +279,11 @@ static void messages(void **state)
         alpha = weft_interference_none();
         weft_price plain;
         const int p = set.shape.num_stages;
-        ASSERT_OK(
-            weft_program_price(set.programs, p, message_cost, NULL, &set.arena, NULL, &plain));
-        ASSERT_OK(weft_program_price_beside(set.programs, p, message_cost, NULL, &alpha, &set.arena,
-                                            NULL, &price));
+        ASSERT_OK(weft_program_price(set.programs, p, &(weft_pricing){.cost = message_cost},
+                                     &set.arena, &plain));
+        ASSERT_OK(weft_program_price(set.programs, p,
+                                     &(weft_pricing){.cost = message_cost, .interference = &alpha},
+                                     &set.arena, &price));
         assert_true(plain.makespan_us == price.makespan_us);
         assert_true(plain.bubble_share == price.bubble_share);
         release_set(&set);

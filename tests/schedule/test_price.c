@@ -38,8 +38,9 @@ static double cost_of(const void *context, int stage, const weft_task *task)
 static weft_price price_of(program_set *set, const costs *c, weft_trace *trace)
 {
     weft_price price = {0};
-    ASSERT_OK(weft_program_price(set->programs, set->shape.num_stages, cost_of, c, &set->arena,
-                                 trace, &price));
+    ASSERT_OK(weft_program_price(set->programs, set->shape.num_stages,
+                                 &(weft_pricing){.cost = cost_of, .context = c, .trace = trace},
+                                 &set->arena, &price));
     return price;
 }
 
@@ -220,7 +221,9 @@ static void deadlock_and_memory(void **state)
     drop_task(&edited, find_task(&set.programs[1], WEFT_TASK_SEND, WEFT_FLOW_GRADIENT, 3));
     edit_close(&edited, &set);
     weft_price price;
-    ASSERT_ERROR(weft_program_price(set.programs, 3, cost_of, &c, &set.arena, NULL, &price),
+    ASSERT_ERROR(weft_program_price(set.programs, 3,
+                                    &(weft_pricing){.cost = cost_of, .context = &c}, &set.arena,
+                                    &price),
                  WEFT_INTERNAL, "deadlock: stage 0 task ");
     release_set(&set);
 
@@ -229,12 +232,79 @@ static void deadlock_and_memory(void **state)
     int failures = 0;
     for (int n = 1; status != WEFT_OK; n++) {
         weft_alloc_fail_after(n);
-        status = weft_program_price(set.programs, 3, cost_of, &c, &set.arena, NULL, &price);
+        status = weft_program_price(
+            set.programs, 3, &(weft_pricing){.cost = cost_of, .context = &c}, &set.arena, &price);
         weft_alloc_fail_after(0);
         assert_true(status == WEFT_OK || status == WEFT_MEMORY);
         failures += status != WEFT_OK;
     }
     assert_true(failures > 5);
+    release_set(&set);
+}
+
+/* Two tasks of one stage that both need a link all the time take twice as long together; one that
+ * needs it for half its time, two thirds more. */
+static void half_links(const void *context, int stage, const weft_task *task,
+                       double out_us[WEFT_MAX_LINKS])
+{
+    (void)context;
+    (void)stage;
+    out_us[1] = task->kind == WEFT_TASK_SEND ? 6 : task->kind == WEFT_TASK_FORWARD ? 2 : 0;
+}
+
+static double link_cost(const void *context, int stage, const weft_task *task)
+{
+    (void)context;
+    (void)stage;
+    return task->kind == WEFT_TASK_SEND ? 6 : 4;
+}
+
+static void shared_links(void **state)
+{
+    (void)state;
+    program_set set = make_set(WEFT_PIPELINE_GPIPE, 2, 2, true);
+    const weft_pricing alone = {.cost = link_cost},
+                       shared = {.cost = link_cost, .links = half_links};
+    weft_price price;
+    /* F0 [0 4]; the message [4 10] beside F1 [4 8]; the second message [10 16] beside F0 of stage 1
+     * [10 14], F1 of stage 1 [16 20]. */
+    ASSERT_OK(weft_program_price(set.programs, 2, &alone, &set.arena, &price));
+    assert_true(price.makespan_us == 20);
+    /* The link is needed 1 + 1/2: both go on at 2/3. F1 [4 10], and the message has done 4 of 6 by
+     * then: [4 12]; stage 1 then the same: [12 18] and [12 20], F1 of stage 1 [20 24]. */
+    ASSERT_OK(weft_program_price(set.programs, 2, &shared, &set.arena, &price));
+    assert_true(fabs(price.makespan_us - 24) < 1e-9);
+    assert_true(fabs(price.busy_us[0] - 10) < 1e-9);
+    release_set(&set);
+}
+
+/* Busy and idle time sum to the makespan, whatever tasks cost; free messages are nothing waited
+ * for. */
+static void idle_time(void **state)
+{
+    (void)state;
+    for (int round = 1; round < 60; round++) {
+        program_set set = make_set(round % 2, 1 + round % 5, 1 + round % 7, round % 3 == 0);
+        const costs c = {3, 5, round % 4, round % 2 ? 0 : (uint64_t)round};
+        const weft_price price = price_of(&set, &c, NULL);
+        for (int i = 0; i < set.shape.num_stages; i++) {
+            const weft_idle idle = weft_price_idle(&set.programs[i], &price, i);
+            const double sum = price.busy_us[i] + idle.message_us + idle.reduce_us + idle.bubble_us;
+            assert_true(fabs(sum - price.makespan_us) < 1e-9 * (1 + price.makespan_us));
+            assert_true(idle.message_us >= 0 && idle.reduce_us >= 0 && idle.bubble_us >= 0);
+            assert_true(c.seed || c.message_us > 0 || idle.message_us == 0);
+        }
+        release_set(&set);
+    }
+    /* One micro-batch through two stages: the last waits for F0 and its message, the first for B0
+     * and its message. */
+    program_set set = make_set(WEFT_PIPELINE_1F1B, 2, 1, false);
+    const weft_price price = price_of(&set, &(costs){3, 5, 2, 0}, NULL);
+    const weft_idle first = weft_price_idle(&set.programs[0], &price, 0);
+    const weft_idle last = weft_price_idle(&set.programs[1], &price, 1);
+    assert_true(price.makespan_us == 20);
+    assert_true(first.message_us == 2 && first.bubble_us == 10);
+    assert_true(last.message_us == 2 && last.bubble_us == 10);
     release_set(&set);
 }
 
@@ -262,8 +332,8 @@ static int draw(const char *folder)
         snprintf(path, sizeof(path), "%s/schedules-%s.svg", folder, names[kind]);
         FILE *file = fopen(path, "w");
         if (!file || weft_trace_create(&trace) != WEFT_OK ||
-            weft_program_price(set.programs, 4, drawn_cost, NULL, &set.arena, trace, &price) !=
-                WEFT_OK)
+            weft_program_price(set.programs, 4, &(weft_pricing){.cost = drawn_cost, .trace = trace},
+                               &set.arena, &price) != WEFT_OK)
             return 1;
         snprintf(bubble, sizeof(bubble), "bubble %.0f %%", 100 * price.bubble_share);
         if (weft_trace_write_svg(trace, titles[kind], bubble, file) != WEFT_OK)
@@ -283,7 +353,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ideal_pipeline),      cmocka_unit_test(ideal_evaluation),
         cmocka_unit_test(against_reference),   cmocka_unit_test(peak_activations),
-        cmocka_unit_test(deadlock_and_memory),
+        cmocka_unit_test(deadlock_and_memory), cmocka_unit_test(shared_links),
+        cmocka_unit_test(idle_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

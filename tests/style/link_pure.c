@@ -75,7 +75,8 @@ static weft_status plan_step(weft_arena *arena)
         WEFT_TRY(weft_program_pipeline(&shape, stage, arena, &programs[stage]));
     WEFT_TRY(weft_program_pipeline_check(programs, &shape));
     weft_price price;
-    WEFT_TRY(weft_program_price(programs, STAGES, cost_of, &flops, arena, NULL, &price));
+    WEFT_TRY(weft_program_price(
+        programs, STAGES, &(weft_pricing){.cost = cost_of, .context = &flops}, arena, &price));
     printf("a step of %.0f us, %.0f %% of it bubble\n", price.makespan_us,
            100 * price.bubble_share);
     if (price.bubble_share <= 0 || price.bubble_share >= 1)
