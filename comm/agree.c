@@ -1,8 +1,9 @@
 /* Ending a fallible phase with one status on every rank. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "comm/comm_ops.h"
+
+enum { TEXT_TAG = 1023 }; /* the last one */
 
 /* The rank's own text, where its record is about this status. */
 static void own_text(weft_status status, char *text, size_t text_bytes)
@@ -12,6 +13,18 @@ static void own_text(weft_status status, char *text, size_t text_bytes)
              error->status == status && error->text[0] ? error->text : weft_status_text(status));
 }
 
+/* From the rank that has it over rank 0 to all. */
+static weft_status spread_text(weft_comm *comm, int from, char text[WEFT_ERROR_TEXT_BYTES])
+{
+    if (from != 0 && comm->rank == from)
+        WEFT_TRY(weft_comm_send_host(comm, 0, TEXT_TAG, text, WEFT_ERROR_TEXT_BYTES));
+    if (from != 0 && comm->rank == 0)
+        WEFT_TRY(weft_comm_recv_host(comm, from, TEXT_TAG, text, WEFT_ERROR_TEXT_BYTES));
+    WEFT_TRY(weft_comm_broadcast_host(comm, text, WEFT_ERROR_TEXT_BYTES, 0));
+    text[WEFT_ERROR_TEXT_BYTES - 1] = '\0';
+    return WEFT_OK;
+}
+
 weft_status weft_comm_agree(weft_comm *comm, weft_status status)
 {
     if (comm->size == 1) {
@@ -19,28 +32,20 @@ weft_status weft_comm_agree(weft_comm *comm, weft_status status)
             return WEFT_ERROR(status, "%s", weft_status_text(status));
         return status;
     }
-    int32_t mine = (int32_t)status;
-    int32_t *all = malloc((size_t)comm->size * sizeof *all);
-    if (!all) /* the others wait for this rank's status: the caller has to abort */
-        return WEFT_ERROR(WEFT_MEMORY, "no memory to agree in group %s", comm->name);
     char text[WEFT_ERROR_TEXT_BYTES] = {0};
     own_text(status, text, sizeof text);
 
-    weft_status failed = weft_comm_all_gather_host(comm, &mine, all, sizeof mine);
-    int root = 0;
-    for (int rank = 1; failed == WEFT_OK && rank < comm->size; rank++)
-        if (all[rank] > all[root])
-            root = rank;
-    weft_status worst = failed == WEFT_OK ? (weft_status)all[root] : failed;
-    free(all);
-    WEFT_TRY(failed);
+    /* The worst status, and of the ranks that have it the lowest. */
+    int64_t first = (int64_t)status << 32 | (INT32_MAX - comm->rank);
+    WEFT_TRY(weft_comm_all_reduce_host(comm, &first, 1, WEFT_I64, WEFT_REDUCE_MAX));
+    weft_status worst = (weft_status)(first >> 32);
+    int root = INT32_MAX - (int)(first & INT32_MAX);
     if (worst == WEFT_OK)
         return WEFT_OK;
 
-    WEFT_TRY(weft_comm_broadcast_host(comm, text, sizeof text, root));
-    text[sizeof text - 1] = '\0';
+    WEFT_TRY(spread_text(comm, root, text));
     if (comm->rank != root || weft_error_get()->status != worst) /* else it keeps its frames */
         (void)WEFT_ERROR(worst, "%s", text);
-    weft_error_of_rank(worst, comm->world_ranks[root]);
-    return weft_error_share(worst, comm->world_ranks[0]);
+    weft_error_of_rank(worst, weft_comm_world_rank(comm, root));
+    return weft_error_share(worst, weft_comm_world_rank(comm, 0));
 }

@@ -88,7 +88,9 @@ const char *weft_comm_name(const weft_comm *comm)
 
 int weft_comm_world_rank(const weft_comm *comm, int rank)
 {
-    return rank >= 0 && rank < comm->size ? comm->world_ranks[rank] : -1;
+    if (rank < 0 || rank >= comm->size)
+        return -1;
+    return comm->world_ranks ? comm->world_ranks[rank] : rank;
 }
 
 weft_status weft_comm_split(weft_comm *parent, int color, int key, const char *name,
@@ -296,16 +298,16 @@ weft_status weft_reduce_scatter(weft_comm *comm, weft_lane *lane, const void *se
     return issue(lane, &op);
 }
 
-static weft_status issue_all_gather(weft_comm *comm, weft_lane *lane, const void *send, void *recv,
-                                    size_t count, weft_dtype dtype)
+static weft_status issue_gather(weft_comm_kind kind, weft_comm *comm, weft_lane *lane,
+                                const void *send, void *recv, size_t count, weft_dtype dtype)
 {
     weft_comm_op op = {.comm = comm,
-                       .kind = WEFT_COMM_ALL_GATHER,
+                       .kind = kind,
                        .send = send,
                        .recv = recv,
                        .count = count,
                        .dtype = dtype,
-                       .peer = -1};
+                       .peer = kind == WEFT_COMM_GATHER ? 0 : -1};
     WEFT_TRY(checked_bytes(comm, op.kind, count, weft_dtype_bytes(dtype), (size_t)comm->size,
                            &op.bytes));
     return issue(lane, &op);
@@ -314,17 +316,22 @@ static weft_status issue_all_gather(weft_comm *comm, weft_lane *lane, const void
 weft_status weft_all_gather(weft_comm *comm, weft_lane *lane, const void *send, void *recv,
                             size_t count, weft_dtype dtype)
 {
-    return issue_all_gather(comm, lane, send, recv, count, dtype);
+    return issue_gather(WEFT_COMM_ALL_GATHER, comm, lane, send, recv, count, dtype);
 }
 
 weft_status weft_comm_all_gather_host(weft_comm *comm, const void *send, void *recv, size_t bytes)
 {
-    return issue_all_gather(comm, NULL, send, recv, bytes, WEFT_U8);
+    return issue_gather(WEFT_COMM_ALL_GATHER, comm, NULL, send, recv, bytes, WEFT_U8);
+}
+
+weft_status weft_comm_gather_host(weft_comm *comm, const void *send, void *recv, size_t bytes)
+{
+    return issue_gather(WEFT_COMM_GATHER, comm, NULL, send, recv, bytes, WEFT_U8);
 }
 
 weft_status weft_comm_barrier(weft_comm *comm)
 {
-    return issue_all_gather(comm, NULL, NULL, NULL, 0, WEFT_U8);
+    return issue_gather(WEFT_COMM_ALL_GATHER, comm, NULL, NULL, NULL, 0, WEFT_U8);
 }
 
 static weft_status issue_all_to_all(weft_lane *lane, weft_comm_op *op, const size_t *send_bytes,
@@ -438,6 +445,17 @@ weft_status weft_recv(weft_comm *comm, weft_lane *lane, int peer, int tag, void 
                        .peer = peer,
                        .tag = tag};
     return issue_message(comm, lane, &op);
+}
+
+weft_status weft_comm_send_host(weft_comm *comm, int peer, int tag, const void *buffer,
+                                size_t bytes)
+{
+    return weft_send(comm, NULL, peer, tag, buffer, bytes);
+}
+
+weft_status weft_comm_recv_host(weft_comm *comm, int peer, int tag, void *buffer, size_t bytes)
+{
+    return weft_recv(comm, NULL, peer, tag, buffer, bytes);
 }
 
 weft_status weft_send_recv(weft_comm *comm, weft_lane *lane, int to, const void *send,

@@ -153,12 +153,22 @@ weft_status weft_send_recv(weft_comm *comm, weft_lane *lane, int to, const void 
                            size_t send_bytes, int from, void *recv, size_t recv_bytes,
                            int tag) WEFT_CHECKED;
 
-/* Blocking helpers on the host, for set-up (not on a lane). */
+/* Blocking helpers on the host, for set-up (not on a lane). Groups of purpose CONTROL that span
+ * nodes, the world among them, do all but messages inside the nodes first and then between the
+ * nodes' first ranks: rank 0 puts together what all bring, and each rank sends and receives a few
+ * messages, however large the group is. */
 weft_status weft_comm_barrier(weft_comm *comm) WEFT_CHECKED;
 weft_status weft_comm_broadcast_host(weft_comm *comm, void *buffer, size_t bytes,
                                      int root) WEFT_CHECKED;
 weft_status weft_comm_all_gather_host(weft_comm *comm, const void *send, void *recv,
                                       size_t bytes) WEFT_CHECKED; /* bytes a rank */
+/* To rank 0, `bytes` a rank; elsewhere recv may be NULL. */
+weft_status weft_comm_gather_host(weft_comm *comm, const void *send, void *recv,
+                                  size_t bytes) WEFT_CHECKED;
+weft_status weft_comm_send_host(weft_comm *comm, int peer, int tag, const void *buffer,
+                                size_t bytes) WEFT_CHECKED;
+weft_status weft_comm_recv_host(weft_comm *comm, int peer, int tag, void *buffer,
+                                size_t bytes) WEFT_CHECKED;
 weft_status weft_comm_all_reduce_host(weft_comm *comm, void *buffer, size_t count, weft_dtype dtype,
                                       weft_reduce reduce) WEFT_CHECKED;
 /* Ends a fallible set-up phase: every rank returns the same status, the worst one, and this
@@ -189,8 +199,8 @@ enum { WEFT_COMM_MAX_RECORDS = 1024 };
 int weft_comm_records(weft_comm_record *out, int capacity);
 /* Totals since start, for measuring against `describe`: bytes this process passed to operations of
  * groups with that purpose, and their number. An all_reduce or broadcast counts its buffer,
- * reduce_scatter and all_gather the buffer of all ranks' shares, all_to_all what is sent, a message
- * its bytes where it is sent. */
+ * reduce_scatter, gather and all_gather the buffer of all ranks' shares, all_to_all what is sent, a
+ * message its bytes where it is sent. */
 void weft_comm_totals(weft_comm_purpose purpose, uint64_t *out_bytes, uint64_t *out_count);
 
 /* A backend's table (comm_ops.h): the wrappers above check, number, record and enqueue. */

@@ -15,6 +15,7 @@
     X(ALL_REDUCE, "all_reduce")                                                                    \
     X(REDUCE_SCATTER, "reduce_scatter")                                                            \
     X(ALL_GATHER, "all_gather")                                                                    \
+    X(GATHER, "gather")                                                                            \
     X(ALL_TO_ALL, "all_to_all")                                                                    \
     X(ALL_TO_ALL_SHARDED, "all_to_all_sharded")                                                    \
     X(BROADCAST, "broadcast")                                                                      \
@@ -50,11 +51,11 @@ typedef struct weft_comm_op {
     uint64_t sequence; /* collectives and messages are numbered apart */
     const void *send;
     void *recv;       /* the buffer of all_reduce and broadcast */
-    size_t count;     /* elements: all_reduce the buffer, reduce_scatter and all_gather a share */
+    size_t count;     /* elements: all_reduce the buffer, reduce_scatter and gathers a share */
     size_t bytes;     /* as recorded; broadcast, messages: what is sent or received */
     weft_dtype dtype; /* broadcast, messages and all_to_all: WEFT_U8 */
     weft_reduce reduce;
-    int peer; /* root, or the other end; -1 */
+    int peer; /* root (of a gather: rank 0), or the other end; -1 */
     int tag;  /* messages */
     int from; /* send_recv: the other other end, and what it sends */
     size_t from_bytes;
@@ -84,7 +85,7 @@ struct weft_comm {
     char name[16];
     weft_comm_purpose purpose;
     int rank, size;
-    int *world_ranks; /* size entries; owned */
+    int *world_ranks; /* size entries; owned. NULL: the world, rank i is i */
     /* How to end the job: a group of one that was split from a world must end that world. */
     void (*abort)(int exit_code);
     atomic_uint_least64_t num_collectives, num_messages;

@@ -36,6 +36,8 @@ static extent extent_of(const weft_comm_op *op)
         return (extent){op->bytes, op->bytes / (size_t)size, false};
     case WEFT_COMM_ALL_GATHER:
         return (extent){op->bytes / (size_t)size, op->bytes, false};
+    case WEFT_COMM_GATHER:
+        return (extent){op->bytes / (size_t)size, root ? op->bytes : 0, false};
     case WEFT_COMM_ALL_TO_ALL:
     case WEFT_COMM_ALL_TO_ALL_SHARDED:
         return (extent){op->bytes, sum_of(op->rows->bytes + size, size), false};

@@ -9,10 +9,7 @@
 /* The coordinates of a rank of that stage. */
 static weft_coords coords_of_stage(const weft_mesh *mesh, int stage)
 {
-    weft_coords coords = weft_mesh_coords(mesh, 0);
-    for (int rank = 1; rank < mesh->world && coords.at[WEFT_AXIS_PP] != stage; rank++)
-        coords = weft_mesh_coords(mesh, rank);
-    return coords;
+    return weft_mesh_coords(mesh, weft_mesh_rank(mesh, 0, 0, 0, stage));
 }
 
 /* The stage's parameters, without memory. What they call an embedding stands in model->embeddings.

@@ -196,15 +196,45 @@ int weft_mesh_color(const weft_mesh *mesh, weft_axis axis, int rank)
     return group_color(&coords, axis);
 }
 
+/* The rank at these coordinates of the expert grid. */
+static int expert_rank(const weft_mesh *mesh, const int at[WEFT_NUM_AXES])
+{
+    grid expert = make_grid(mesh, true), stage = grid_of_stage(&expert);
+    int index = 0;
+    for (int i = 0; i < stage.num_axes; i++)
+        index += at[stage.axis[i]] * grid_stride(&stage, stage.axis[i]);
+    int stride = weft_mesh_stride(mesh, false, WEFT_AXIS_PP);
+    return index % stride + (index / stride * mesh->pp + at[WEFT_AXIS_PP]) * stride;
+}
+
+int weft_mesh_member(const weft_mesh *mesh, weft_axis axis, const weft_coords *coords, int place)
+{
+    int at[WEFT_NUM_AXES];
+    memcpy(at, coords->at, sizeof at);
+    if (mesh->binding == WEFT_BINDING_TP && axis == WEFT_AXIS_EP)
+        axis = WEFT_AXIS_TP;
+    if (mesh->binding == WEFT_BINDING_TP && axis == WEFT_AXIS_EDP)
+        axis = WEFT_AXIS_DP_CP;
+    if (axis_size(mesh, axis) == 1)
+        return coords->rank;
+    at[axis] = place;
+    if (axis == WEFT_AXIS_EP || axis == WEFT_AXIS_ETP || axis == WEFT_AXIS_EDP)
+        return expert_rank(mesh, at);
+    if (axis == WEFT_AXIS_DP_CP) {
+        at[WEFT_AXIS_DP] = place / mesh->cp;
+        at[WEFT_AXIS_CP] = place % mesh->cp;
+    }
+    return weft_mesh_rank(mesh, at[WEFT_AXIS_TP], at[WEFT_AXIS_CP], at[WEFT_AXIS_DP],
+                          at[WEFT_AXIS_PP]);
+}
+
 int weft_mesh_group(const weft_mesh *mesh, weft_axis axis, int rank, int *out, int capacity)
 {
-    int color = weft_mesh_color(mesh, axis, rank);
-    for (int other = 0; other < mesh->world; other++) {
-        weft_coords coords = weft_mesh_coords(mesh, other);
-        if (group_color(&coords, axis) == color && coords.at[axis] < capacity)
-            out[coords.at[axis]] = other;
-    }
-    return axis_size(mesh, axis);
+    weft_coords coords = weft_mesh_coords(mesh, rank);
+    int size = axis_size(mesh, axis);
+    for (int i = 0; i < size && i < capacity; i++)
+        out[i] = weft_mesh_member(mesh, axis, &coords, i);
+    return size;
 }
 
 void weft_mesh_print(const weft_mesh *mesh, char *out, size_t capacity)

@@ -103,6 +103,8 @@ int weft_mesh_rank(const weft_mesh *mesh, int tp, int cp, int dp, int pp);
 /* The colour of `rank`'s group along `axis` (equal in one group, different otherwise) and the key
  * that orders it. */
 int weft_mesh_color(const weft_mesh *mesh, weft_axis axis, int rank);
+/* The rank at `place` of the group along `axis` that these coordinates are in. */
+int weft_mesh_member(const weft_mesh *mesh, weft_axis axis, const weft_coords *coords, int place);
 /* The world ranks of `rank`'s group in order; returns their number (at most `capacity` written). */
 int weft_mesh_group(const weft_mesh *mesh, weft_axis axis, int rank, int *out, int capacity);
 /* Applies "tp=2,pp=2,ep=4" (also cp, dp, etp, binding=tp|dp, sp=0|1, zero=0|1, schedule=...,

@@ -241,16 +241,13 @@ static size_t norm_sums_bytes(const weft_optimizer *o)
 
 static weft_status allocate_norm(weft_optimizer *o, weft_space space, weft_norm_buffers *out)
 {
-    size_t world = (size_t)weft_comm_size(weft_parameters_groups(o->parameters)->world);
-    size_t record_bytes = world * sizeof(weft_norm_record);
     void *memory;
 
-    out->bytes = norm_sums_bytes(o) + record_bytes + sizeof(float);
+    out->bytes = norm_sums_bytes(o) + sizeof(float);
     WEFT_TRY(weft_device_alloc(weft_parameters_device(o->parameters), space, out->bytes,
                                "gradient norm", &memory));
     out->sums = memory;
-    out->records = (weft_norm_record *)((char *)memory + norm_sums_bytes(o));
-    out->grad_scale = (float *)((char *)memory + norm_sums_bytes(o) + record_bytes);
+    out->grad_scale = (float *)((char *)memory + norm_sums_bytes(o));
     return WEFT_OK;
 }
 

@@ -35,18 +35,25 @@ typedef struct weft_update {
     float weight_decay;
 } weft_update;
 
-/* What a rank tells all others about its gradients and its part of the loss. `name` is the first
- * parameter whose gradient is not finite, empty where all are. */
+/* What the ranks' gradients and parts of the loss come to: sums over the world, in rank order. */
+typedef enum weft_norm_total {
+    WEFT_NORM_SQUARES,
+    WEFT_NORM_BAD_LOSSES,    /* ranks whose part of the loss is not finite */
+    WEFT_NORM_BAD_GRADIENTS, /* ranks that have a gradient that is not */
+    WEFT_NUM_NORM_TOTALS = 8 /* 64 bytes, which go through shared memory inside a node */
+} weft_norm_total;
+
+/* What a rank can tell of what is not finite: `name` is the first parameter whose gradient is not,
+ * empty where all are. */
 typedef struct weft_norm_record {
-    double sum_squares, loss;
+    double loss;
     char name[WEFT_MAX_NAME_BYTES];
 } weft_norm_record;
 
 /* Memory of both kinds that one step's norm passes through. */
 typedef struct weft_norm_buffers {
-    double *sums;              /* [num_norm_runs] */
-    weft_norm_record *records; /* [world] */
-    float *grad_scale;         /* [1] */
+    double *sums;      /* [num_norm_runs] */
+    float *grad_scale; /* [1] */
     size_t bytes;
 } weft_norm_buffers;
 
@@ -69,6 +76,8 @@ struct weft_optimizer {
     float *state[WEFT_NUM_STATES]; /* device, [state_count]; no masters for fp32 weights */
     size_t state_count;
     weft_norm_buffers device_norm, host_norm;
+    double totals[WEFT_NUM_NORM_TOTALS];
+    weft_norm_record own_record;
     double grad_norm;
     weft_loss_scale loss_scale;
     bool overflowed; /* in the last step */

@@ -1,11 +1,10 @@
 #include <math.h>
+#include <stdint.h>
 #include <string.h>
 
 #include <weft/kernels.h>
 
 #include "parallel/optimizer_internal.h"
-
-_Static_assert(sizeof(weft_norm_record) % sizeof(double) == 0, "records travel as doubles");
 
 static weft_status sum_squares(weft_lane *lane, const float *x, size_t count, double *sum)
 {
@@ -32,11 +31,12 @@ static weft_status name_not_finite(weft_optimizer *o, const weft_norm_run *run, 
     return WEFT_OK;
 }
 
-/* Fills this rank's record, the runs' sums added in their order. Waits for them: what is told of a
- * gradient that is not finite takes a second look; and the loss is there by then. */
+/* Fills what this rank brings to the totals and its record, the runs' sums added in their order.
+ * Waits for them: what is told of a gradient that is not finite takes a second look; and the loss
+ * is there by then. */
 static weft_status sum_own(weft_optimizer *o, weft_lane *lane, const double *loss)
 {
-    weft_norm_record *record = &o->host_norm.records[0];
+    weft_norm_record *record = &o->own_record;
     const weft_norm_run *bad = NULL;
     size_t bytes = (size_t)o->num_norm_runs * sizeof(double);
 
@@ -49,47 +49,67 @@ static weft_status sum_own(weft_optimizer *o, weft_lane *lane, const double *los
         WEFT_TRY(weft_lane_copy(lane, o->host_norm.sums, o->device_norm.sums, bytes));
     WEFT_TRY(weft_lane_sync(lane));
     memset(record, 0, sizeof *record);
+    memset(o->totals, 0, sizeof o->totals);
     record->loss = loss ? *loss : 0;
     for (int i = 0; i < o->num_norm_runs; i++) {
         double sum = o->host_norm.sums[i];
         if (!isfinite(sum) && !bad)
             bad = &o->norm_runs[i];
-        record->sum_squares += sum;
+        o->totals[WEFT_NORM_SQUARES] += sum;
     }
+    o->totals[WEFT_NORM_BAD_LOSSES] = !isfinite(record->loss);
+    o->totals[WEFT_NORM_BAD_GRADIENTS] = bad != NULL;
     return bad ? name_not_finite(o, bad, lane, record->name) : WEFT_OK;
 }
 
-static weft_status not_finite(weft_optimizer *o, const weft_norm_record *record, int rank)
+/* The record of the lowest rank that has something to tell, and that rank. Every rank takes part,
+ * on the host: what follows on the world waits for the lane. */
+static weft_status find_record(const weft_optimizer *o, bool tells, weft_norm_record *out,
+                               int *out_rank)
 {
-    if (weft_loss_scale_is_on(&o->loss_scale)) {
+    weft_comm *world = weft_parameters_groups(o->parameters)->world;
+    int64_t rank = tells ? weft_comm_rank(world) : INT64_MAX;
+    WEFT_TRY(weft_comm_all_reduce_host(world, &rank, 1, WEFT_I64, WEFT_REDUCE_MIN));
+    *out = o->own_record;
+    *out_rank = (int)rank;
+    return weft_comm_broadcast_host(world, out, sizeof *out, *out_rank);
+}
+
+static weft_status refuse_loss(const weft_optimizer *o)
+{
+    weft_norm_record record;
+    int rank;
+    WEFT_TRY(find_record(o, !isfinite(o->own_record.loss), &record, &rank));
+    return WEFT_ERROR(WEFT_DIVERGED, "loss is %g on rank %d", fabs(record.loss), rank);
+}
+
+static weft_status refuse_gradient(const weft_optimizer *o)
+{
+    weft_norm_record record;
+    int rank;
+    WEFT_TRY(find_record(o, o->own_record.name[0], &record, &rank));
+    return WEFT_ERROR(WEFT_DIVERGED, "gradient norm is not finite; first in %.*s on rank %d",
+                      (int)sizeof record.name - 1, record.name, rank);
+}
+
+/* From the totals, which every rank has with the same bits. A loss that is not finite goes first:
+ * gradients follow from it. */
+static weft_status finish_norm(const void *args)
+{
+    weft_optimizer *o = *(weft_optimizer *const *)args;
+    double scale = weft_loss_scale_factor(&o->loss_scale);
+
+    o->overflowed = false;
+    if (o->totals[WEFT_NORM_BAD_LOSSES] > 0)
+        return refuse_loss(o);
+    if (o->totals[WEFT_NORM_BAD_GRADIENTS] > 0) {
+        if (!weft_loss_scale_is_on(&o->loss_scale))
+            return refuse_gradient(o);
         o->overflowed = true;
         o->grad_norm = INFINITY;
         return WEFT_OK;
     }
-    return WEFT_ERROR(WEFT_DIVERGED, "gradient norm is not finite; first in %.*s on rank %d",
-                      (int)sizeof record->name - 1, record->name, rank);
-}
-
-/* Adds all ranks' sums in rank order, so that every rank gets the same bits. A loss that is not
- * finite goes first: gradients follow from it. */
-static weft_status finish_norm(const void *args)
-{
-    weft_optimizer *o = *(weft_optimizer *const *)args;
-    int world = weft_comm_size(weft_parameters_groups(o->parameters)->world);
-    double sum = 0.0, scale = weft_loss_scale_factor(&o->loss_scale);
-
-    o->overflowed = false;
-    for (int rank = 0; rank < world; rank++)
-        if (!isfinite(o->host_norm.records[rank].loss))
-            return WEFT_ERROR(WEFT_DIVERGED, "loss is %g on rank %d",
-                              fabs(o->host_norm.records[rank].loss), rank);
-    for (int rank = 0; rank < world; rank++) {
-        const weft_norm_record *record = &o->host_norm.records[rank];
-        if (record->name[0])
-            return not_finite(o, record, rank);
-        sum += record->sum_squares;
-    }
-    o->grad_norm = sqrt(sum) / scale;
+    o->grad_norm = sqrt(o->totals[WEFT_NORM_SQUARES]) / scale;
     double clip = o->options.clip_grad > 0.0 ? o->options.clip_grad / (o->grad_norm + 1e-6) : 1.0;
     *o->host_norm.grad_scale = (float)((clip < 1.0 ? clip : 1.0) / scale);
     return WEFT_OK;
@@ -100,18 +120,11 @@ static weft_status finish_norm(const void *args)
 static weft_status enqueue_norm(weft_optimizer *o, weft_lane *lane, const double *loss)
 {
     weft_comm *world = weft_parameters_groups(o->parameters)->world;
-    const size_t record_bytes = sizeof(weft_norm_record);
-    const weft_norm_buffers *device = &o->device_norm, *host = &o->host_norm;
-    weft_norm_record *own = device->records + weft_comm_rank(world);
-
     WEFT_TRY(sum_own(o, lane, loss));
-    WEFT_TRY(weft_lane_copy(lane, own, host->records, record_bytes));
-    WEFT_TRY(weft_all_gather(world, lane, own, device->records, record_bytes / sizeof(double),
-                             WEFT_F64));
-    WEFT_TRY(weft_lane_copy(lane, host->records, device->records,
-                            (size_t)weft_comm_size(world) * record_bytes));
+    WEFT_TRY(
+        weft_all_reduce(world, lane, o->totals, WEFT_NUM_NORM_TOTALS, WEFT_F64, WEFT_REDUCE_SUM));
     WEFT_TRY(weft_lane_submit(lane, "gradient norm", finish_norm, &o, sizeof(weft_optimizer *)));
-    return weft_lane_copy(lane, device->grad_scale, host->grad_scale, sizeof(float));
+    return weft_lane_copy(lane, o->device_norm.grad_scale, o->host_norm.grad_scale, sizeof(float));
 }
 
 /* Waits for the norm and sets the next step's scale. Every rank has the same norm, so all step or
@@ -121,13 +134,12 @@ static weft_status adjust_scale(weft_optimizer *o, weft_lane *lane)
     WEFT_TRY(weft_lane_sync(lane));
     if (weft_loss_scale_update(&o->loss_scale, &o->options.loss_scale, o->overflowed))
         return WEFT_OK;
-    const weft_norm_record *record = o->host_norm.records;
-    int rank = 0;
-    while (!record[rank].name[0])
-        rank++;
+    weft_norm_record record;
+    int rank;
+    WEFT_TRY(find_record(o, o->own_record.name[0], &record, &rank));
     return WEFT_ERROR(WEFT_DIVERGED,
                       "gradients overflow at the lowest loss scale, %g; first in %.*s on rank %d",
-                      o->loss_scale.scale, (int)sizeof record->name - 1, record[rank].name, rank);
+                      o->loss_scale.scale, (int)sizeof record.name - 1, record.name, rank);
 }
 
 weft_status weft_optimizer_norm(weft_optimizer *o, weft_lane *lane, const double *loss)

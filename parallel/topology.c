@@ -111,17 +111,21 @@ weft_status weft_topology_discover(weft_comm *world, weft_arena *arena, weft_top
     weft_comm_destroy(node);
 
     weft_topology topology = {.world = weft_comm_size(world)};
-    size_t count = (size_t)topology.world;
+    bool collects = weft_comm_rank(world) == 0;
+    size_t count = collects ? (size_t)topology.world : 0;
     WEFT_TRY(weft_comm_agree(
         world, weft_arena_alloc_array(arena, count, sizeof(int), (void **)&topology.node_of)));
-    WEFT_TRY(weft_comm_all_gather_host(world, &leader, topology.node_of, sizeof leader));
+    WEFT_TRY(weft_comm_gather_host(world, &leader, topology.node_of, sizeof leader));
 
-    /* Nodes are numbered in the order of their first ranks. A rank's entry is its leader until it
-     * is renumbered; a leader comes before its followers, so its entry is a number by then. */
-    for (int rank = 0; rank < topology.world; rank++) {
+    /* A rank's entry is its leader until it is renumbered; a leader comes before its followers, so
+     * its entry is a number by then. */
+    for (int rank = 0; collects && rank < topology.world; rank++) {
         int first = topology.node_of[rank];
         topology.node_of[rank] = first == rank ? topology.num_nodes++ : topology.node_of[first];
     }
+    if (!collects)
+        topology.node_of = NULL;
+    WEFT_TRY(weft_comm_broadcast_host(world, &topology.num_nodes, sizeof topology.num_nodes, 0));
     *out = topology;
     return WEFT_OK;
 }

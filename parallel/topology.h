@@ -25,13 +25,16 @@ weft_status weft_machine_discover(const char *synthetic, weft_machine *out) WEFT
 /* Cores this process may run on (its binding), from hwloc. */
 int weft_machine_allowed_cores(void);
 
-/* The node of each rank. */
+/* The node of each rank: from a table, or nodes of so many consecutive ranks. */
 typedef struct weft_topology {
     int world, num_nodes;
-    int *node_of; /* [world], from the arena */
+    int *node_of; /* [world]; NULL: none */
+    int ranks_per_node;
 } weft_topology;
+int weft_topology_node(const weft_topology *topology, int rank);
 
-/* Collective over world. */
+/* Nodes are numbered in the order of their first ranks. Rank 0 gets the table, from the arena; what
+ * follows from it is found there and told. Collective over world. */
 weft_status weft_topology_discover(weft_comm *world, weft_arena *arena,
                                    weft_topology *out) WEFT_CHECKED;
 /* TP must lie inside a node: WEFT_CONFIG naming the first rank that breaks it, its node, its
@@ -39,7 +42,9 @@ weft_status weft_topology_discover(weft_comm *world, weft_arena *arena,
  * knows what would fit. Pure. */
 weft_status weft_topology_check(const weft_topology *topology, const weft_mesh *mesh,
                                 bool allow) WEFT_CHECKED;
-/* The fewest ranks that a group along `axis` has on one of its nodes. Pure. */
-int weft_topology_inside(const weft_topology *topology, const weft_mesh *mesh, weft_axis axis);
+/* The fewest ranks that a group along `axis` has on one of its nodes. Pure: W log W for W ranks,
+ * and memory for one group. */
+weft_status weft_topology_inside(const weft_topology *topology, const weft_mesh *mesh,
+                                 weft_axis axis, int *out) WEFT_CHECKED;
 
 #endif

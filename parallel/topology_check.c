@@ -1,6 +1,13 @@
 #include "parallel/topology.h"
 
+#include <stdlib.h>
+
 #include "core/log.h"
+
+int weft_topology_node(const weft_topology *topology, int rank)
+{
+    return topology->node_of ? topology->node_of[rank] : rank / topology->ranks_per_node;
+}
 
 /* The first rank whose tensor-parallel group began on another node, or -1. */
 static int first_astray(const weft_topology *topology, const weft_mesh *mesh, int *out_leader)
@@ -9,7 +16,7 @@ static int first_astray(const weft_topology *topology, const weft_mesh *mesh, in
         weft_coords coords = weft_mesh_coords(mesh, rank);
         int leader = weft_mesh_rank(mesh, 0, coords.at[WEFT_AXIS_CP], coords.at[WEFT_AXIS_DP],
                                     coords.at[WEFT_AXIS_PP]);
-        if (topology->node_of[rank] != topology->node_of[leader]) {
+        if (weft_topology_node(topology, rank) != weft_topology_node(topology, leader)) {
             *out_leader = leader;
             return rank;
         }
@@ -31,26 +38,54 @@ weft_status weft_topology_check(const weft_topology *topology, const weft_mesh *
             weft_log(WEFT_LOG_WARN,
                      "tensor-parallel groups span nodes (rank %d on node %d, rank %d on node %d): "
                      "expect slow steps",
-                     leader, topology->node_of[leader], rank, topology->node_of[rank]);
+                     leader, weft_topology_node(topology, leader), rank,
+                     weft_topology_node(topology, rank));
         return WEFT_OK;
     }
     return WEFT_KEY_ERROR("parallel.tensor_model_parallel_size",
                           " %d: rank %d is on node %d, but rank %d of its tensor-parallel group is "
                           "on node %d, and it must stay inside a node (allow_tp_across_nodes "
                           "overrides)",
-                          mesh->tp, rank, topology->node_of[rank], leader,
-                          topology->node_of[leader]);
+                          mesh->tp, rank, weft_topology_node(topology, rank), leader,
+                          weft_topology_node(topology, leader));
 }
 
-int weft_topology_inside(const weft_topology *topology, const weft_mesh *mesh, weft_axis axis)
+static int compare_nodes(const void *a, const void *b)
 {
-    int fewest = mesh->world;
+    const int *x = a, *y = b;
+    return *x < *y ? -1 : *x > *y;
+}
+
+/* The shortest run of equal entries. */
+static int shortest_run(const int *sorted, int count)
+{
+    int shortest = count, first = 0;
+    for (int i = 1; i <= count; i++)
+        if (i == count || sorted[i] != sorted[first]) {
+            shortest = i - first < shortest ? i - first : shortest;
+            first = i;
+        }
+    return shortest;
+}
+
+weft_status weft_topology_inside(const weft_topology *topology, const weft_mesh *mesh,
+                                 weft_axis axis, int *out)
+{
+    int fewest = mesh->world, size = weft_mesh_coords(mesh, 0).size[axis];
+    int *nodes = malloc((size_t)size * sizeof *nodes);
+    if (!nodes)
+        return WEFT_ERROR(WEFT_MEMORY, "no memory for the nodes of a group of %d", size);
     for (int rank = 0; rank < mesh->world; rank++) {
-        int near = 0, color = weft_mesh_color(mesh, axis, rank);
-        for (int other = 0; other < mesh->world; other++)
-            near += weft_mesh_color(mesh, axis, other) == color &&
-                    topology->node_of[other] == topology->node_of[rank];
-        fewest = near < fewest ? near : fewest;
+        weft_coords coords = weft_mesh_coords(mesh, rank);
+        if (coords.at[axis] != 0) /* its group has been looked at */
+            continue;
+        for (int i = 0; i < size; i++)
+            nodes[i] = weft_topology_node(topology, weft_mesh_member(mesh, axis, &coords, i));
+        qsort(nodes, (size_t)size, sizeof *nodes, compare_nodes);
+        int run = shortest_run(nodes, size);
+        fewest = run < fewest ? run : fewest;
     }
-    return fewest;
+    free(nodes);
+    *out = fewest;
+    return WEFT_OK;
 }

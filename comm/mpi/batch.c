@@ -60,7 +60,8 @@ static weft_status send_queued(weft_mpi_batch *batch, int index, int64_t now)
 weft_status weft_mpi_post_send(const weft_mpi_comm *comm, weft_mpi_batch *batch, int peer, int tag,
                                const void *buffer, size_t bytes)
 {
-    assert(batch->count < batch->capacity && bytes <= INT_MAX);
+    assert(bytes <= INT_MAX);
+    WEFT_TRY(weft_mpi_batch_reserve(batch));
     int64_t now = now_ns();
     weft_mpi_message message = {.peer = peer,
                                 .bytes = bytes,
@@ -80,7 +81,8 @@ weft_status weft_mpi_post_send(const weft_mpi_comm *comm, weft_mpi_batch *batch,
 weft_status weft_mpi_post_recv(const weft_mpi_comm *comm, weft_mpi_batch *batch, int peer, int tag,
                                void *buffer, size_t bytes)
 {
-    assert(batch->count < batch->capacity && bytes <= INT_MAX);
+    assert(bytes <= INT_MAX);
+    WEFT_TRY(weft_mpi_batch_reserve(batch));
     weft_status status = WEFT_MPI(MPI_Irecv(buffer, (int)bytes, MPI_BYTE, peer, tag, comm->handle,
                                             &batch->requests[batch->count]));
     if (status != WEFT_OK)

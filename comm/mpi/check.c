@@ -123,7 +123,7 @@ weft_status weft_mpi_check(const weft_comm_op *op)
     run.num_rounds = 1;
     weft_status status = weft_mpi_run_rounds(&run);
     if (status == WEFT_OK) {
-        status = weft_error_share(compare(&run), op->comm->world_ranks[0]);
+        status = weft_error_share(compare(&run), weft_comm_world_rank(op->comm, 0));
         free(run.signatures);
     } /* else MPI may still write there */
     WEFT_TRY(status);

@@ -4,7 +4,7 @@
  *
  * Rows, broadcasts and messages end with a piece shorter than full, if need be an empty one: so a
  * receiver that expects another size than was sent always finds out. */
-#include "comm/mpi/mpi_comm.h"
+#include "comm/mpi/tree.h"
 
 #include <string.h>
 
@@ -179,6 +179,29 @@ static void prepare_exchange(weft_mpi_run *run)
     }
 }
 
+/* gather: a row from each rank to rank 0. */
+
+static weft_status step_gather(weft_mpi_run *run, weft_mpi_slot *slot)
+{
+    const weft_comm_op *op = run->op;
+    size_t share = op->bytes / (size_t)op->comm->size, start = 0, bytes = 0;
+    int tag = weft_mpi_tag(run, slot);
+    const char *send = op->send;
+    char *recv = op->recv;
+    if (slot->phase > 0)
+        return WEFT_OK;
+    get_piece(share, run->piece, slot->round, &start, &bytes);
+    if (op->comm->rank > 0)
+        return weft_mpi_post_send(run->comm, &slot->batch, 0, tag, bytes ? send + start : NULL,
+                                  bytes);
+    for (int peer = 1; peer < op->comm->size; peer++)
+        WEFT_TRY(weft_mpi_post_recv(run->comm, &slot->batch, peer, tag,
+                                    bytes ? recv + (size_t)peer * share + start : NULL, bytes));
+    if (bytes > 0 && recv != send)
+        memcpy(recv + start, send + start, bytes);
+    return WEFT_OK;
+}
+
 /* Reductions. A rank owns a share: it receives everybody's copy, folds, and in an all_reduce sends
  * the result to everybody (Rabenseifner's reduce-scatter and all-gather, with direct messages). */
 
@@ -338,13 +361,26 @@ static void prepare_reduce(weft_mpi_run *run)
     run->num_rounds = largest / run->piece + (largest % run->piece > 0);
 }
 
-/* broadcast: a binomial tree; pieces follow each other down it. */
+/* broadcast: a binomial tree; pieces follow each other down it. From rank 0 of a group that has a
+ * tree (tree.h), along that. */
+
+static const weft_mpi_tree *broadcast_tree(const weft_mpi_run *run)
+{
+    return run->op->peer == 0 ? run->comm->tree : NULL;
+}
 
 static weft_status send_to_children(weft_mpi_run *run, weft_mpi_slot *slot, size_t start,
                                     size_t bytes)
 {
     const weft_comm_op *op = run->op;
+    const weft_mpi_tree *tree = broadcast_tree(run);
     int size = op->comm->size, place = (op->comm->rank - op->peer + size) % size;
+    for (int i = 0; tree && i < tree->num_children; i++)
+        WEFT_TRY(weft_mpi_post_send(run->comm, &slot->batch, tree->children[i].rank,
+                                    weft_mpi_tag(run, slot) - slot->phase,
+                                    bytes ? (const char *)op->recv + start : NULL, bytes));
+    if (tree)
+        return WEFT_OK;
     for (int bit = 1; place + bit < size && !(place & bit); bit *= 2)
         WEFT_TRY(weft_mpi_post_send(run->comm, &slot->batch, (place + bit + op->peer) % size,
                                     weft_mpi_tag(run, slot) - slot->phase,
@@ -362,8 +398,9 @@ static weft_status step_broadcast(weft_mpi_run *run, weft_mpi_slot *slot)
         return send_to_children(run, slot, start, bytes);
     if (slot->phase > 0)
         return WEFT_OK;
-    int parent = (place & (place - 1)) + op->peer;
-    WEFT_TRY(weft_mpi_post_recv(run->comm, &slot->batch, parent % size, weft_mpi_tag(run, slot),
+    const weft_mpi_tree *tree = broadcast_tree(run);
+    int parent = tree ? tree->parent : ((place & (place - 1)) + op->peer) % size;
+    WEFT_TRY(weft_mpi_post_recv(run->comm, &slot->batch, parent, weft_mpi_tag(run, slot),
                                 bytes ? (char *)op->recv + start : NULL, bytes));
     return WEFT_OK;
 }
@@ -426,6 +463,11 @@ void weft_mpi_prepare(weft_mpi_run *run)
     case WEFT_COMM_ALL_GATHER:
     case WEFT_COMM_ALL_TO_ALL:
         prepare_exchange(run);
+        break;
+    case WEFT_COMM_GATHER:
+        run->step = step_gather;
+        run->piece = weft_mpi_message_bytes(op->comm, weft_mpi_get_limits()->piece_bytes);
+        run->num_rounds = num_pieces(op->bytes / (size_t)op->comm->size, run->piece);
         break;
     case WEFT_COMM_BROADCAST:
         run->step = step_broadcast;

@@ -28,8 +28,9 @@ typedef struct weft_mpi_limits {
     size_t shared_bytes; /* reductions and gathers inside a node, of that much or more, go through
                             the window (shared.h) */
     weft_gate_limits gate;
-    int ranks_per_node; /* for tests: that many neighbours in the world make a node; 0: who shares
-                           memory does */
+    int ranks_per_node; /* for tests: that many neighbours in the world make a node of groups made
+                           from then on, the last one with what is left; 0: who shares memory does
+                         */
 } weft_mpi_limits;
 /* For tests: NULL restores the defaults, as a field of 0 does. No operation may be in flight. */
 void weft_mpi_set_limits(const weft_mpi_limits *limits);
@@ -79,8 +80,8 @@ typedef struct weft_mpi_work {
     struct weft_mpi_work *next_free, *next_owned;
     bool abandoned;
     weft_mpi_slot slots[WEFT_MPI_NUM_SLOTS];
-    size_t *offsets;                  /* 2 * size: where rows start */
-    const void **inputs;              /* size: what a fold reads */
+    size_t *offsets;                  /* 2 * size: where rows start; NULL until needed */
+    const void **inputs;              /* size: what a fold reads; NULL until needed */
     struct weft_mpi_sharded *sharded; /* NULL until there was such an operation */
 } weft_mpi_work;
 
@@ -88,6 +89,7 @@ typedef struct weft_mpi_comm {
     weft_comm base;
     MPI_Comm handle;
     struct weft_mpi_window *window;        /* shared.h; NULL: none. Lent */
+    struct weft_mpi_tree *tree;            /* tree.h; NULL: none. Owned */
     weft_mpi_work *free_work, *owned_work; /* guarded by base.lock */
 } weft_mpi_comm;
 
@@ -107,6 +109,10 @@ void weft_mpi_work_give_back(weft_mpi_comm *comm, weft_mpi_work *work);
  */
 void weft_mpi_work_abandon(weft_mpi_work *work);
 bool weft_mpi_work_any_abandoned(void);
+/* Makes offsets and inputs for a group of `size`. */
+weft_status weft_mpi_work_reserve(weft_mpi_work *work, int size) WEFT_CHECKED;
+/* Room for one more message. */
+weft_status weft_mpi_batch_reserve(weft_mpi_batch *batch) WEFT_CHECKED;
 void weft_mpi_work_release(weft_mpi_comm *comm); /* at destroy */
 weft_status weft_mpi_slot_reserve(weft_mpi_slot *slot, size_t bytes) WEFT_CHECKED;
 

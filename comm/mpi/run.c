@@ -1,6 +1,7 @@
 /* Running one operation: its rounds, advanced by whoever drives the engine. */
 #include "comm/mpi/mpi_comm.h"
 #include "comm/mpi/shared.h"
+#include "comm/mpi/tree.h"
 
 int weft_mpi_first_tag(uint64_t sequence)
 {
@@ -107,7 +108,18 @@ weft_status weft_mpi_run_op(const weft_comm_op *op)
     }
     weft_mpi_run run;
     WEFT_TRY(weft_mpi_run_init(&run, op));
-    weft_mpi_prepare(&run);
+    bool by_tree = weft_mpi_tree_serves(op);
+    if (!by_tree || op->comm->rank == 0) {
+        weft_status status = weft_mpi_work_reserve(run.work, op->comm->size);
+        if (status != WEFT_OK) {
+            weft_mpi_work_give_back(run.comm, run.work);
+            return status;
+        }
+    }
+    if (by_tree)
+        weft_mpi_tree_prepare(&run);
+    else
+        weft_mpi_prepare(&run);
     WEFT_TRY(weft_mpi_run_rounds(&run));
     return WEFT_OK;
 }

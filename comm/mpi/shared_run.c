@@ -365,6 +365,11 @@ weft_status weft_mpi_shared_run(const weft_comm_op *op, bool *out_served)
     weft_mpi_comm *comm = (weft_mpi_comm *)op->comm;
     weft_mpi_work *work;
     WEFT_TRY(weft_mpi_work_take(comm, &work));
+    weft_status status = weft_mpi_work_reserve(work, op->comm->size);
+    if (status != WEFT_OK) {
+        weft_mpi_work_give_back(comm, work);
+        return status;
+    }
     shared_run run = {
         .op = op,
         .window = comm->window,
@@ -373,7 +378,7 @@ weft_status weft_mpi_shared_run(const weft_comm_op *op, bool *out_served)
         .tag = weft_mpi_first_tag(op->sequence),
     };
     prepare(&run);
-    weft_status status = weft_engine_run(weft_mpi_engine(), (int)op->comm->purpose, advance, &run);
+    status = weft_engine_run(weft_mpi_engine(), (int)op->comm->purpose, advance, &run);
     weft_mpi_work_give_back(comm, work);
     WEFT_TRY(status);
     *out_served = !run.by_messages;

@@ -1,6 +1,7 @@
 /* Working memory of running operations. A communicator keeps what it made, so a steady state
  * allocates nothing. */
 #include "comm/mpi/mpi_comm.h"
+#include "comm/mpi/tree.h"
 
 #include <stdlib.h>
 
@@ -29,33 +30,54 @@ static void work_free(weft_mpi_work *work)
     free(work);
 }
 
-static bool slot_init(weft_mpi_slot *slot, size_t size)
+/* Each array moves as it grows; what did not get memory stays as it was. */
+static bool batch_grow(weft_mpi_batch *batch, size_t capacity)
 {
-    weft_mpi_batch *batch = &slot->batch;
-    size_t capacity = 2 * size;
-    batch->requests = calloc(capacity, sizeof *batch->requests);
-    batch->messages = calloc(capacity, sizeof *batch->messages);
-    batch->statuses = calloc(capacity, sizeof *batch->statuses);
-    batch->indices = calloc(capacity, sizeof *batch->indices);
+    MPI_Request *requests = realloc(batch->requests, capacity * sizeof *requests);
+    batch->requests = requests ? requests : batch->requests;
+    weft_mpi_message *messages = realloc(batch->messages, capacity * sizeof *messages);
+    batch->messages = messages ? messages : batch->messages;
+    MPI_Status *statuses = realloc(batch->statuses, capacity * sizeof *statuses);
+    batch->statuses = statuses ? statuses : batch->statuses;
+    int *indices = realloc(batch->indices, capacity * sizeof *indices);
+    batch->indices = indices ? indices : batch->indices;
+    if (!requests || !messages || !statuses || !indices)
+        return false;
     batch->capacity = (int)capacity;
-    return batch->requests && batch->messages && batch->statuses && batch->indices;
+    return true;
 }
 
-static weft_mpi_work *work_create(size_t size)
+weft_status weft_mpi_batch_reserve(weft_mpi_batch *batch)
 {
+    if (batch->count < batch->capacity || batch_grow(batch, 2 * (size_t)batch->capacity + 2))
+        return WEFT_OK;
+    return WEFT_ERROR(WEFT_MEMORY, "no memory for the requests of an operation");
+}
+
+/* A group whose operations go along a tree has few messages in flight, however large it is. */
+static weft_mpi_work *work_create(const weft_mpi_comm *comm)
+{
+    size_t capacity = 2 * (size_t)(comm->tree ? comm->tree->num_children + 1 : comm->base.size);
     weft_mpi_work *work = calloc(1, sizeof *work);
-    if (!work)
-        return NULL;
-    work->offsets = calloc(2 * size, sizeof *work->offsets);
-    work->inputs = calloc(size, sizeof *work->inputs);
-    bool ok = work->offsets && work->inputs;
-    for (int i = 0; i < WEFT_MPI_NUM_SLOTS; i++)
-        ok = slot_init(&work->slots[i], size) && ok;
-    if (!ok) {
+    bool ok = work != NULL;
+    for (int i = 0; ok && i < WEFT_MPI_NUM_SLOTS; i++)
+        ok = batch_grow(&work->slots[i].batch, capacity);
+    if (work && !ok) {
         work_free(work);
         return NULL;
     }
     return work;
+}
+
+weft_status weft_mpi_work_reserve(weft_mpi_work *work, int size)
+{
+    if (!work->offsets)
+        work->offsets = calloc(2 * (size_t)size, sizeof *work->offsets);
+    if (!work->inputs)
+        work->inputs = calloc((size_t)size, sizeof *work->inputs);
+    if (work->offsets && work->inputs)
+        return WEFT_OK;
+    return WEFT_ERROR(WEFT_MEMORY, "no memory for an operation of %d ranks", size);
 }
 
 weft_status weft_mpi_work_take(weft_mpi_comm *comm, weft_mpi_work **out)
@@ -65,7 +87,7 @@ weft_status weft_mpi_work_take(weft_mpi_comm *comm, weft_mpi_work **out)
     if (work) {
         comm->free_work = work->next_free;
     } else {
-        work = work_create((size_t)comm->base.size);
+        work = work_create(comm);
         if (work) {
             work->next_owned = comm->owned_work;
             comm->owned_work = work;

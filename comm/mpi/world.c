@@ -1,6 +1,7 @@
 /* Starting and ending MPI, and making groups. */
 #include "comm/mpi/mpi_comm.h"
 #include "comm/mpi/shared.h"
+#include "comm/mpi/tree.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -14,7 +15,8 @@ static struct {
     weft_engine engine;
     weft_gate own_gate;
     weft_gate *gate; /* the node's, or the own one */
-    bool *inside;    /* by world rank: shares memory with this process */
+    int *near;       /* world ranks that share memory with this process, ascending */
+    int rank, size, num_near;
     /* Freed when the world ends: MPI_Comm_free is collective, destroying a group is not. Guarded
      * by the lock. */
     pthread_mutex_t lock;
@@ -37,11 +39,19 @@ weft_gate *weft_mpi_gate(void)
     return world.gate;
 }
 
+static int compare_ranks(const void *a, const void *b)
+{
+    const int *x = a, *y = b;
+    return *x < *y ? -1 : *x > *y;
+}
+
 weft_link weft_mpi_link(const weft_comm *comm, int rank)
 {
-    int own = comm->world_ranks[comm->rank], other = comm->world_ranks[rank];
+    int other = weft_comm_world_rank(comm, rank);
     int in_turn = weft_mpi_get_limits()->ranks_per_node;
-    bool inside = in_turn > 0 ? own / in_turn == other / in_turn : world.inside[other];
+    bool inside = in_turn > 0 ? world.rank / in_turn == other / in_turn
+                              : bsearch(&other, world.near, (size_t)world.num_near, sizeof other,
+                                        compare_ranks) != NULL;
     return inside ? WEFT_LINK_INSIDE : WEFT_LINK_BETWEEN;
 }
 
@@ -112,8 +122,8 @@ static void end_mpi(void)
     }
     free(world.handles);
     world.handles = NULL;
-    free(world.inside);
-    world.inside = NULL;
+    free(world.near);
+    world.near = NULL;
     world.num_handles = world.capacity = 0;
     weft_engine_release(&world.engine);
     world.alive = false;
@@ -124,6 +134,7 @@ static void mpi_destroy(weft_comm *base)
     weft_mpi_comm *comm = (weft_mpi_comm *)base;
     bool is_world = world.num_handles > 0 && comm->handle == world.handles[0];
     weft_mpi_work_release(comm);
+    free(comm->tree);
     weft_comm_base_release(base);
     free(comm);
     if (is_world)
@@ -144,27 +155,58 @@ static const weft_comm_ops mpi_ops = {
     .check = weft_mpi_check,
 };
 
+/* The ranks in `to` of ranks of `from`. */
+static weft_status translate(MPI_Comm from, MPI_Comm to, int count, const int *ranks, int *out)
+{
+    MPI_Group from_group, to_group;
+    WEFT_TRY(WEFT_MPI(MPI_Comm_group(from, &from_group)));
+    WEFT_TRY(WEFT_MPI(MPI_Comm_group(to, &to_group)));
+    weft_status status =
+        WEFT_MPI(MPI_Group_translate_ranks(from_group, count, ranks, to_group, out));
+    MPI_Group_free(&from_group);
+    MPI_Group_free(&to_group);
+    return status;
+}
+
 /* The world ranks of a group's members; malloc'ed. */
 static weft_status find_world_ranks(MPI_Comm handle, int size, int **out)
 {
-    MPI_Group world_group, group;
     int *ranks = malloc((size_t)size * 2 * sizeof *ranks);
     if (!ranks)
         return WEFT_ERROR(WEFT_MEMORY, "no memory for a group of %d", size);
     for (int i = 0; i < size; i++)
         ranks[size + i] = i;
-    weft_status status = WEFT_MPI(MPI_Comm_group(MPI_COMM_WORLD, &world_group));
-    if (status == WEFT_OK)
-        status = WEFT_MPI(MPI_Comm_group(handle, &group));
-    if (status == WEFT_OK)
-        status = WEFT_MPI(MPI_Group_translate_ranks(group, size, ranks + size, world_group, ranks));
+    weft_status status = translate(handle, MPI_COMM_WORLD, size, ranks + size, ranks);
     if (status != WEFT_OK) {
         free(ranks);
         return status;
     }
-    MPI_Group_free(&group);
-    MPI_Group_free(&world_group);
     *out = ranks;
+    return WEFT_OK;
+}
+
+weft_status weft_mpi_near_ranks(MPI_Comm handle, int **out, int *out_count)
+{
+    int in_turn = weft_mpi_get_limits()->ranks_per_node, count = world.num_near, num = 0;
+    int first = in_turn > 0 ? world.rank / in_turn * in_turn : 0;
+    if (in_turn > 0)
+        count = world.size - first < in_turn ? world.size - first : in_turn;
+    int *ranks = malloc((size_t)count * 2 * sizeof *ranks), *members = ranks + count;
+    if (!ranks)
+        return WEFT_ERROR(WEFT_MEMORY, "no memory for a node of %d ranks", count);
+    for (int i = 0; i < count; i++)
+        ranks[i] = in_turn > 0 ? first + i : world.near[i];
+    weft_status status = translate(MPI_COMM_WORLD, handle, count, ranks, members);
+    if (status != WEFT_OK) {
+        free(ranks);
+        return status;
+    }
+    for (int i = 0; i < count; i++)
+        if (members[i] != MPI_UNDEFINED)
+            ranks[num++] = members[i];
+    qsort(ranks, (size_t)num, sizeof *ranks, compare_ranks);
+    *out = ranks;
+    *out_count = num;
     return WEFT_OK;
 }
 
@@ -172,27 +214,19 @@ static weft_status find_world_ranks(MPI_Comm handle, int size, int **out)
 static weft_status find_node(void)
 {
     MPI_Comm node;
-    int size, node_size, rank, *ranks = NULL;
-    WEFT_TRY(WEFT_MPI(MPI_Comm_size(MPI_COMM_WORLD, &size)));
-    WEFT_TRY(WEFT_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &rank)));
-    world.inside = calloc((size_t)size, sizeof *world.inside);
-    if (!world.inside)
-        return WEFT_ERROR(WEFT_MEMORY, "no memory for a world of %d", size);
-    WEFT_TRY(WEFT_MPI(
-        MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node)));
-    weft_status status = WEFT_MPI(MPI_Comm_size(node, &node_size));
-    if (status == WEFT_OK)
-        status = find_world_ranks(node, node_size, &ranks);
+    WEFT_TRY(WEFT_MPI(MPI_Comm_size(MPI_COMM_WORLD, &world.size)));
+    WEFT_TRY(WEFT_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &world.rank)));
+    WEFT_TRY(WEFT_MPI(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, world.rank,
+                                          MPI_INFO_NULL, &node)));
+    weft_status status = WEFT_MPI(MPI_Comm_size(node, &world.num_near));
+    if (status == WEFT_OK) /* in the order of `node`: ascending */
+        status = find_world_ranks(node, world.num_near, &world.near);
     world.own_gate = (weft_gate){0};
     world.gate = &world.own_gate;
     if (status == WEFT_OK)
         status = weft_mpi_shared_gate(node, &world.gate);
     MPI_Comm_free(&node);
-    WEFT_TRY(status);
-    for (int i = 0; i < node_size; i++)
-        world.inside[ranks[i]] = true;
-    free(ranks);
-    return WEFT_OK;
+    return status;
 }
 
 static weft_status wrap(MPI_Comm handle, const char *name, weft_comm_purpose purpose, int rank,
@@ -221,18 +255,23 @@ static weft_status adopt(MPI_Comm handle, const char *name, weft_comm_purpose pu
     WEFT_TRY(WEFT_MPI(MPI_Comm_set_errhandler(handle, MPI_ERRORS_RETURN)));
     WEFT_TRY(WEFT_MPI(MPI_Comm_rank(handle, &rank)));
     WEFT_TRY(WEFT_MPI(MPI_Comm_size(handle, &size)));
-    WEFT_TRY(find_world_ranks(handle, size, &world_ranks));
     bool is_world = world.num_handles == 1;
     weft_status status;
+    if (!is_world)
+        WEFT_TRY(find_world_ranks(handle, size, &world_ranks));
     if (size == 1 && !is_world) {
         status = weft_comm_self_make(name, purpose, world_ranks[0], mpi_abort, out);
         free(world_ranks);
     } else {
         status = wrap(handle, name, purpose, rank, size, world_ranks, out);
-        if (status != WEFT_OK)
+        if (status != WEFT_OK) {
             free(world_ranks);
-        else
-            status = weft_mpi_shared_open((weft_mpi_comm *)*out);
+            return status;
+        }
+        weft_mpi_comm *comm = (weft_mpi_comm *)*out;
+        status = weft_mpi_shared_open(comm);
+        if (status == WEFT_OK && purpose == WEFT_PURPOSE_CONTROL)
+            status = weft_mpi_tree_create(handle, &comm->tree);
     }
     return status;
 }
@@ -259,7 +298,10 @@ static weft_status mpi_split_node(weft_comm *parent, weft_comm **out)
 {
     MPI_Comm handle, from = ((weft_mpi_comm *)parent)->handle;
     weft_status status = meet(from);
-    if (status == WEFT_OK)
+    int in_turn = weft_mpi_get_limits()->ranks_per_node;
+    if (status == WEFT_OK && in_turn > 0)
+        status = WEFT_MPI(MPI_Comm_split(from, world.rank / in_turn, parent->rank, &handle));
+    else if (status == WEFT_OK)
         status = WEFT_MPI(
             MPI_Comm_split_type(from, MPI_COMM_TYPE_SHARED, parent->rank, MPI_INFO_NULL, &handle));
     if (status != WEFT_OK)

@@ -21,6 +21,7 @@ static struct {
 
 /* A rank's GPU, and why it cannot use NCCL. */
 typedef struct place {
+    int rank;
     char machine[40]; /* the kernel's boot id: containers of one machine share it */
     int domain, bus, device;
     char version[32], trouble[192]; /* empty: none */
@@ -56,9 +57,9 @@ static weft_status find_gpu(const weft_device *device, place *out)
     return WEFT_OK;
 }
 
-static place find_place(const weft_device *device)
+static place find_place(const weft_device *device, int rank)
 {
-    place own = {.domain = -1};
+    place own = {.rank = rank, .domain = -1};
     weft_status status = find_gpu(device, &own);
     if (status == WEFT_OK)
         status = check_driver();
@@ -73,32 +74,54 @@ static place find_place(const weft_device *device)
     return own;
 }
 
-static bool same_gpu(const place *a, const place *b)
+static int compare_gpus(const place *a, const place *b)
 {
-    return a->domain >= 0 && a->domain == b->domain && a->bus == b->bus && a->device == b->device &&
-           strcmp(a->machine, b->machine) == 0;
+    int order = strcmp(a->machine, b->machine);
+    order = order ? order : a->domain - b->domain;
+    order = order ? order : a->bus - b->bus;
+    return order ? order : a->device - b->device;
 }
 
-/* Why the ranks cannot use NCCL; false if they can. */
-static bool find_obstacle(const place *places, int size, char *why, size_t why_bytes)
+static int compare_places(const void *a, const void *b)
 {
-    for (int i = 0; i < size; i++)
-        for (int k = 0; k < i; k++)
-            if (same_gpu(&places[k], &places[i])) {
-                snprintf(why, why_bytes, "ranks %d and %d share a GPU", k, i);
-                return true;
-            }
-    for (int i = 0; i < size; i++) {
-        if (places[i].trouble[0])
-            snprintf(why, why_bytes, "rank %d: %s", i, places[i].trouble);
-        else if (strcmp(places[i].version, places[0].version) != 0)
-            snprintf(why, why_bytes, "rank %d has NCCL %s, rank 0 %s", i, places[i].version,
-                     places[0].version);
-        else
-            continue;
-        return true;
-    }
-    return false;
+    const place *x = a, *y = b;
+    int order = compare_gpus(x, y);
+    return order ? order : x->rank - y->rank;
+}
+
+/* The first rank whose GPU a lower rank has too, and that one; false where there is none. Sorts the
+ * places. */
+static bool find_shared(place *places, int size, int *out_lower, int *out_rank)
+{
+    *out_rank = size;
+    qsort(places, (size_t)size, sizeof *places, compare_places);
+    for (int i = 1; i < size; i++)
+        if (places[i].domain >= 0 && places[i].rank < *out_rank &&
+            compare_gpus(&places[i - 1], &places[i]) == 0) {
+            *out_lower = places[i - 1].rank;
+            *out_rank = places[i].rank;
+        }
+    return *out_rank < size;
+}
+
+/* Why the ranks cannot use NCCL; false if they can. Sorts the places. */
+static bool find_obstacle(place *places, int size, char *why, size_t why_bytes)
+{
+    int troubled = -1, lower = 0, rank = 0;
+    for (int i = size - 1; i >= 0; i--)
+        if (places[i].trouble[0] || strcmp(places[i].version, places[0].version) != 0)
+            troubled = i;
+    const place first = places[0], other = places[troubled < 0 ? 0 : troubled];
+    if (find_shared(places, size, &lower, &rank))
+        snprintf(why, why_bytes, "ranks %d and %d share a GPU", lower, rank);
+    else if (troubled >= 0 && other.trouble[0])
+        snprintf(why, why_bytes, "rank %d: %s", troubled, other.trouble);
+    else if (troubled >= 0)
+        snprintf(why, why_bytes, "rank %d has NCCL %s, rank 0 %s", troubled, other.version,
+                 first.version);
+    else
+        return false;
+    return true;
 }
 
 void weft_nccl_use_none(void)
@@ -106,25 +129,46 @@ void weft_nccl_use_none(void)
     nccl.used = false;
 }
 
+/* What rank 0 finds in all ranks' places. */
+typedef struct finding {
+    bool usable;
+    char why[256];
+} finding;
+
+static weft_status find_out(weft_comm *world, const place *own, finding *out)
+{
+    int size = weft_comm_size(world);
+    place *places = NULL;
+    weft_status status = WEFT_OK;
+    if (own->rank == 0) {
+        places = malloc((size_t)size * sizeof *places);
+        if (!places)
+            status = WEFT_ERROR(WEFT_MEMORY, "no memory for the GPUs of %d ranks", size);
+    }
+    status = weft_comm_agree(world, status);
+    if (status == WEFT_OK)
+        status = weft_comm_gather_host(world, own, places, sizeof *own);
+    if (status == WEFT_OK && places)
+        out->usable = !find_obstacle(places, size, out->why, sizeof out->why);
+    free(places);
+    WEFT_TRY(status);
+    return weft_comm_broadcast_host(world, out, sizeof *out, 0);
+}
+
 weft_status weft_nccl_use(weft_comm *world, weft_device *device, char *why, size_t why_bytes,
                           bool *out_used)
 {
-    int size = weft_comm_size(world);
-    place own = find_place(device);
-    place *places = malloc((size_t)size * sizeof *places);
-    if (!places) /* the others wait for this rank: the caller has to abort */
-        return WEFT_ERROR(WEFT_MEMORY, "no memory for the GPUs of %d ranks", size);
-    weft_status status = weft_comm_all_gather_host(world, &own, places, sizeof own);
-    bool used = status == WEFT_OK && !find_obstacle(places, size, why, why_bytes);
-    free(places);
-    WEFT_TRY(status);
-    if (used) {
+    finding found = {0};
+    place own = find_place(device, weft_comm_rank(world));
+    WEFT_TRY(find_out(world, &own, &found));
+    if (found.usable) {
+        WEFT_TRY(weft_comm_agree(world, weft_nccl_watch_start(weft_cuda_index(device))));
         snprintf(why, why_bytes, "NCCL %s, and each rank has a GPU of its own", own.version);
-        status = weft_comm_agree(world, weft_nccl_watch_start(weft_cuda_index(device)));
-        WEFT_TRY(status);
         nccl.device = device;
+    } else {
+        snprintf(why, why_bytes, "%s", found.why);
     }
-    *out_used = nccl.used = used;
+    *out_used = nccl.used = found.usable;
     return WEFT_OK;
 }
 
@@ -226,7 +270,13 @@ static int list_pairs(weft_nccl_comm *comm, weft_nccl_pair *list[2])
     return num;
 }
 
-static weft_status make_own_pairs(weft_nccl_comm *comm, const ncclUniqueId *ids)
+/* Identifiers of a rank's channels to its next one, made by the lower of the two. */
+typedef struct pair_ids {
+    ncclUniqueId of[NUM_PAIR_IDS];
+} pair_ids;
+
+static weft_status make_own_pairs(weft_nccl_comm *comm, const pair_ids *own,
+                                  const pair_ids *previous_ids)
 {
     int size = comm->host->size, rank = comm->host->rank, previous = (rank + size - 1) % size;
     weft_nccl_pair *list[2];
@@ -235,31 +285,23 @@ static weft_status make_own_pairs(weft_nccl_comm *comm, const ncclUniqueId *ids)
     if (has_pair(size, rank))
         comm->pairs[1] = (weft_nccl_pair){.peer = (rank + 1) % size, .lower = true};
     int num = list_pairs(comm, list);
-    for (int i = 0; i < num; i++) {
-        int lower = list[i]->lower ? rank : previous;
-        WEFT_TRY(make_pair(comm, ids + (size_t)lower * NUM_PAIR_IDS, list[i]));
-    }
+    for (int i = 0; i < num; i++)
+        WEFT_TRY(make_pair(comm, list[i]->lower ? own->of : previous_ids->of, list[i]));
     return WEFT_OK;
 }
 
 static weft_status make_pairs(weft_nccl_comm *comm)
 {
     weft_comm *host = comm->host;
-    ncclUniqueId own[NUM_PAIR_IDS];
+    int next = (host->rank + 1) % host->size, previous = (host->rank + host->size - 1) % host->size;
+    pair_ids own, ids;
     weft_status status = WEFT_OK;
-    memset(own, 0, sizeof own);
+    memset(&own, 0, sizeof own);
     for (int i = 0; status == WEFT_OK && i < NUM_PAIR_IDS; i++)
-        status = WEFT_NCCL(weft_nccl()->GetUniqueId(&own[i]));
-    ncclUniqueId *ids = malloc((size_t)host->size * sizeof own);
-    if (status == WEFT_OK && !ids)
-        status = WEFT_ERROR(WEFT_MEMORY, "no memory for the channels of %d ranks", host->size);
-    status = weft_comm_agree(host, status);
-    if (status == WEFT_OK)
-        status = weft_comm_all_gather_host(host, own, ids, sizeof own);
-    if (status == WEFT_OK)
-        status = weft_comm_agree(host, make_own_pairs(comm, ids));
-    free(ids);
-    return status;
+        status = WEFT_NCCL(weft_nccl()->GetUniqueId(&own.of[i]));
+    WEFT_TRY(weft_comm_agree(host, status));
+    WEFT_TRY(weft_send_recv(host, NULL, next, &own, sizeof own, previous, &ids, sizeof ids, 0));
+    return weft_comm_agree(host, make_own_pairs(comm, &own, &ids));
 }
 
 /* --- trying them --------------------------------------------------------------------------- */
@@ -402,7 +444,8 @@ static weft_status create_object(weft_comm *host, weft_nccl_comm **out)
     int *world_ranks = malloc((size_t)host->size * sizeof *world_ranks);
     weft_status status = WEFT_OK;
     if (comm && world_ranks) {
-        memcpy(world_ranks, host->world_ranks, (size_t)host->size * sizeof *world_ranks);
+        for (int i = 0; i < host->size; i++)
+            world_ranks[i] = weft_comm_world_rank(host, i);
         comm->pairs[0].peer = comm->pairs[1].peer = -1;
         status = weft_comm_base_init(&comm->base, &nccl_ops, host->name, host->purpose, host->rank,
                                      host->size, world_ranks, host->abort);

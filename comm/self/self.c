@@ -40,13 +40,13 @@ static weft_status self_split(weft_comm *parent, int color, int key, const char 
         *out = NULL;
         return WEFT_OK;
     }
-    return weft_comm_self_make(name, purpose, parent->world_ranks[0], parent->abort, out);
+    return weft_comm_self_make(name, purpose, weft_comm_world_rank(parent, 0), parent->abort, out);
 }
 
 static weft_status self_split_node(weft_comm *parent, weft_comm **out)
 {
-    return weft_comm_self_make("node", WEFT_PURPOSE_CONTROL, parent->world_ranks[0], parent->abort,
-                               out);
+    return weft_comm_self_make("node", WEFT_PURPOSE_CONTROL, weft_comm_world_rank(parent, 0),
+                               parent->abort, out);
 }
 
 static void self_destroy(weft_comm *comm)

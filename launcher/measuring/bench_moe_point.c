@@ -246,8 +246,11 @@ static weft_status count_ep_inside(const weft_bench_layer *layer, int *out)
     weft_arena arena = {0};
     weft_topology topology;
     weft_status status = weft_topology_discover(layer->world, &arena, &topology);
+    if (status == WEFT_OK && topology.node_of)
+        status = weft_topology_inside(&topology, &layer->groups.mesh, WEFT_AXIS_EP, out);
+    status = weft_comm_agree(layer->world, status);
     if (status == WEFT_OK)
-        *out = weft_topology_inside(&topology, &layer->groups.mesh, WEFT_AXIS_EP);
+        status = weft_comm_broadcast_host(layer->world, out, sizeof *out, 0);
     weft_arena_release(&arena);
     return status;
 }

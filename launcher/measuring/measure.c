@@ -11,7 +11,6 @@
 #include "core/log.h"
 #include "core/text.h"
 #include "launcher/measuring/measure_internal.h"
-#include "parallel/topology.h"
 
 /* --- curves -------------------------------------------------------------------------------- */
 
@@ -169,7 +168,7 @@ static void resolve(const weft_measure_options *given, weft_measure_options *out
         out->kinds = (1u << WEFT_NUM_COSTS) - 1;
 }
 
-/* Node of this rank, and whether all nodes have the same number of ranks. */
+/* A number that this rank's node alone has, and whether all nodes have the same number of ranks. */
 static weft_status find_nodes(weft_measure_rig *rig, int *node)
 {
     int size = weft_comm_size(rig->world), rank = weft_comm_rank(rig->world);
@@ -182,28 +181,21 @@ static weft_status find_nodes(weft_measure_rig *rig, int *node)
         *node = rank / rig->ranks_per_node;
         return WEFT_OK;
     }
-    weft_arena arena = {0};
-    weft_topology topology;
-    weft_status status = weft_topology_discover(rig->world, &arena, &topology);
-    int least = size, most = 0;
-    for (int n = 0; status == WEFT_OK && n < topology.num_nodes; n++) {
-        int count = 0;
-        for (int r = 0; r < size; r++)
-            count += topology.node_of[r] == n;
-        least = count < least ? count : least;
-        most = count > most ? count : most;
-    }
-    if (status == WEFT_OK) {
-        rig->num_nodes = topology.num_nodes;
-        rig->ranks_per_node = most;
-        *node = topology.node_of[rank];
-    }
-    weft_arena_release(&arena);
-    if (status == WEFT_OK && least != most)
+    weft_comm *shared = NULL;
+    WEFT_TRY(weft_comm_split_node(rig->world, &shared));
+    int64_t most[2] = {weft_comm_size(shared), -weft_comm_size(shared)};
+    int64_t leads = weft_comm_rank(shared) == 0;
+    *node = weft_comm_world_rank(shared, 0);
+    weft_comm_destroy(shared);
+    WEFT_TRY(weft_comm_all_reduce_host(rig->world, most, 2, WEFT_I64, WEFT_REDUCE_MAX));
+    WEFT_TRY(weft_comm_all_reduce_host(rig->world, &leads, 1, WEFT_I64, WEFT_REDUCE_SUM));
+    rig->num_nodes = (int)leads;
+    rig->ranks_per_node = (int)most[0];
+    if (most[0] != -most[1])
         return WEFT_ERROR(WEFT_CONFIG,
-                          "nodes of %d and of %d ranks: the same number on each is needed", least,
-                          most);
-    return status;
+                          "nodes of %d and of %d ranks: the same number on each is needed",
+                          (int)-most[1], (int)most[0]);
+    return WEFT_OK;
 }
 
 /* The ranks of this node, and those of other nodes that come at the same place in theirs. */

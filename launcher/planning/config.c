@@ -217,7 +217,9 @@ static weft_status check_world(const weft_config *c, int world, const weft_topol
     WEFT_TRY(check_device(c));
     /* Whether it can be chosen, before any rank starts; what is chosen depends on the nodes. */
     weft_moe_selection moe;
-    return weft_moe_selection_start(c, out, topology, &moe);
+    weft_moe_nodes nodes;
+    WEFT_TRY(weft_moe_find_nodes(c, out, topology, &nodes));
+    return weft_moe_selection_start(c, out, &nodes, &moe);
 }
 
 weft_status weft_config_mesh(const weft_config *config, const weft_config_source *source, int world,

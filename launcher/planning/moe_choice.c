@@ -183,26 +183,32 @@ static weft_status read_cluster(const char *path, weft_cluster *out)
     return is_mistake ? weft_error_key(WEFT_CONFIG, "parallel.cluster") : status;
 }
 
-/* Ranks of an EP group on one node; 0: not known. *out_by_file: nodes are the file's. */
-static weft_status find_inside(const weft_mesh *mesh, const weft_topology *topology,
-                               const weft_cluster *cluster, bool *out_by_file, int *out)
+static weft_moe_dims dims_of(const weft_config *config, const weft_mesh *mesh, weft_shape *out)
 {
-    weft_arena arena = {0};
-    void *memory;
-    *out_by_file = cluster && cluster->num_nodes * cluster->ranks_per_node == mesh->world &&
-                   !(topology && topology->num_nodes == cluster->num_nodes);
-    *out = 0;
-    if (!*out_by_file) {
-        *out = topology ? weft_topology_inside(topology, mesh, WEFT_AXIS_EP) : 0;
+    *out = weft_model_shape(&config->model, mesh, config->train.micro_batch_size,
+                            weft_config_dtype(config), true);
+    return weft_moe_dims_of(&config->model, out);
+}
+
+weft_status weft_moe_find_nodes(const weft_config *config, const weft_mesh *mesh,
+                                const weft_topology *topology, weft_moe_nodes *out)
+{
+    weft_shape shape;
+    weft_cluster cluster = {0};
+    const char *path = config->parallel.cluster;
+    *out = (weft_moe_nodes){0};
+    if (config->model.num_experts == 0 || !dims_of(config, mesh, &shape).exchange)
         return WEFT_OK;
-    }
-    WEFT_TRY(weft_arena_alloc_array(&arena, (size_t)mesh->world, sizeof(int), &memory));
-    weft_topology nodes = {mesh->world, cluster->num_nodes, memory};
-    for (int r = 0; r < mesh->world; r++)
-        nodes.node_of[r] = r / cluster->ranks_per_node;
-    *out = weft_topology_inside(&nodes, mesh, WEFT_AXIS_EP);
-    weft_arena_release(&arena);
-    return WEFT_OK;
+    if (path && path[0])
+        WEFT_TRY(read_cluster(path, &cluster));
+    out->by_file = cluster.num_nodes > 0 &&
+                   cluster.num_nodes * cluster.ranks_per_node == mesh->world &&
+                   !(topology && topology->num_nodes == cluster.num_nodes);
+    weft_topology of_file = {.world = mesh->world,
+                             .num_nodes = cluster.num_nodes,
+                             .ranks_per_node = cluster.ranks_per_node};
+    const weft_topology *used = out->by_file ? &of_file : topology;
+    return used ? weft_topology_inside(used, mesh, WEFT_AXIS_EP, &out->ep_inside) : WEFT_OK;
 }
 
 /* A curve that is missing: the file, and the command that measures it. */
@@ -224,16 +230,15 @@ static weft_status name_remedy(weft_status status, const weft_config *config, co
 }
 
 weft_status weft_moe_selection_start(const weft_config *config, const weft_mesh *mesh,
-                                     const weft_topology *topology, weft_moe_selection *out)
+                                     const weft_moe_nodes *nodes, weft_moe_selection *out)
 {
     weft_moe_selection s = {.options = {.pipeline = {.num_partitions = 1}}};
     const weft_parallel_options *p = &config->parallel;
     *out = s;
     if (config->model.num_experts == 0)
         return WEFT_OK;
-    weft_shape shape = weft_model_shape(&config->model, mesh, config->train.micro_batch_size,
-                                        weft_config_dtype(config), true);
-    weft_moe_dims d = weft_moe_dims_of(&config->model, &shape);
+    weft_shape shape;
+    weft_moe_dims d = dims_of(config, mesh, &shape);
     s.travels = d.exchange;
     s.is_sharded = mesh->etp > 1;
     s.tokens = (double)d.tokens;
@@ -246,29 +251,26 @@ weft_status weft_moe_selection_start(const weft_config *config, const weft_mesh 
     weft_cluster cluster;
     bool has_cluster = p->cluster && p->cluster[0];
     const weft_cluster *known = has_cluster ? &cluster : NULL;
-    bool by_file;
-    int ep_inside;
     if (has_cluster)
         WEFT_TRY(read_cluster(p->cluster, &cluster));
-    WEFT_TRY(find_inside(mesh, topology, known, &by_file, &ep_inside));
-    if (has_cluster && ep_inside == 0) {
+    if (has_cluster && nodes->ep_inside == 0) {
         *out = s;
         return WEFT_OK;
     }
     weft_moe_layer_shape layer =
-        weft_moe_layer_shape_of(&config->model, &shape, ep_inside, config->device.pace);
+        weft_moe_layer_shape_of(&config->model, &shape, nodes->ep_inside, config->device.pace);
     weft_moe_selection form = s; /* its sentence comes after the one on n and S */
     weft_status status =
         choose_form(config, known, &layer, mesh->etp, &form, &layer.exchange_factor);
-    WEFT_TRY(name_remedy(status, config, mesh, known, by_file));
+    WEFT_TRY(name_remedy(status, config, mesh, known, nodes->by_file));
     s.options.form = form.options.form;
     s.options.num_chunks = form.options.num_chunks;
     if (s.options.split == WEFT_MOE_SPLIT_PEERS)
         snprintf(s.reason, sizeof s.reason, "partitions by peers, %d each (as configured)",
                  s.options.peer_group);
     else
-        WEFT_TRY(
-            name_remedy(choose_pipeline(config, known, &layer, &s), config, mesh, known, by_file));
+        WEFT_TRY(name_remedy(choose_pipeline(config, known, &layer, &s), config, mesh, known,
+                             nodes->by_file));
     if (s.reason[0]) {
         size_t used = strlen(s.reason);
         snprintf(s.reason + used, sizeof s.reason - used, "%s", form.reason);

@@ -32,14 +32,22 @@ typedef struct weft_moe_selection {
 weft_moe_layer_shape weft_moe_layer_shape_of(const weft_model_options *options,
                                              const weft_shape *shape, int ep_inside,
                                              double pace_flops);
-/* Reads the cluster file where the choice needs it. Which curves that takes follows from where the
- * mesh's groups lie: on the nodes of `topology`, unless the file was measured on as many ranks
+/* Where the mesh's groups lie, which says what curves a choice takes. */
+typedef struct weft_moe_nodes {
+    int ep_inside; /* the fewest ranks of an EP group on one of its nodes; 0: not known */
+    bool by_file;  /* nodes are those that the cluster file was measured on */
+} weft_moe_nodes;
+/* Groups lie on the nodes of `topology`, unless the cluster file was measured on as many ranks
  * taken for other nodes (calibrate --ranks-per-node): then on those, as its curves are. topology
- * NULL: not known yet, and what depends on it alone is left to the call that has it. Errors:
- * WEFT_CONFIG with the key that asks for what is not there and how to measure it; those of the
- * cluster file. Pure but for reading the file: the same on every rank. */
+ * NULL: not known yet. All zero where no tokens travel. Errors: those of the cluster file. */
+weft_status weft_moe_find_nodes(const weft_config *config, const weft_mesh *mesh,
+                                const weft_topology *topology, weft_moe_nodes *out) WEFT_CHECKED;
+/* Reads the cluster file where the choice needs it. What depends on nodes that are not known is
+ * left to the call that knows them. Errors: WEFT_CONFIG with the key that asks for what is not
+ * there and how to measure it; those of the cluster file. Pure but for reading the file: the same
+ * on every rank. */
 weft_status weft_moe_selection_start(const weft_config *config, const weft_mesh *mesh,
-                                     const weft_topology *topology,
+                                     const weft_moe_nodes *nodes,
                                      weft_moe_selection *out) WEFT_CHECKED;
 /* Before a training step: gives the model the (n, S) to measure, or the best one. */
 weft_status weft_moe_selection_before(weft_moe_selection *selection,

@@ -214,13 +214,30 @@ static weft_status create_lanes(weft_trainer *t)
     return WEFT_OK;
 }
 
+/* What rank 0 finds by the table of all ranks' nodes, and tells the others. */
+typedef struct placed {
+    weft_mesh mesh;
+    weft_moe_nodes nodes;
+} placed;
+
 static weft_status create_mesh(weft_trainer *t, const weft_config_source *source, weft_mesh *mesh)
 {
     weft_topology topology;
-    WEFT_TRY(weft_topology_discover(t->world, t->arena, &topology));
-    WEFT_TRY(weft_config_mesh_on(&t->config, source, &topology, mesh));
-    weft_status status = weft_moe_selection_start(&t->config, mesh, &topology, &t->moe);
-    return weft_config_locate(source, status);
+    placed found = {0};
+    weft_arena arena = {0};
+    weft_status status = weft_topology_discover(t->world, &arena, &topology);
+    if (status == WEFT_OK && topology.node_of) {
+        status = weft_config_mesh_on(&t->config, source, &topology, &found.mesh);
+        if (status == WEFT_OK)
+            status = weft_config_locate(
+                source, weft_moe_find_nodes(&t->config, &found.mesh, &topology, &found.nodes));
+    }
+    weft_arena_release(&arena);
+    WEFT_TRY(weft_comm_agree(t->world, status));
+    WEFT_TRY(weft_comm_broadcast_host(t->world, &found, sizeof found, 0));
+    *mesh = found.mesh;
+    status = weft_moe_selection_start(&t->config, mesh, &found.nodes, &t->moe);
+    return weft_comm_agree(t->world, weft_config_locate(source, status));
 }
 
 /* One rank reads the whole file: they all agree on what it finds. */
@@ -315,7 +332,7 @@ static weft_status create(weft_trainer *t, bool evaluates, const weft_config *co
         status = weft_setup_device(&t->config, &t->device);
     WEFT_TRY(weft_comm_agree(world, status));
     WEFT_TRY(choose_comm(t, source));
-    WEFT_TRY(weft_comm_agree(world, create_mesh(t, source, &mesh)));
+    WEFT_TRY(create_mesh(t, source, &mesh));
     WEFT_TRY(weft_groups_create(world, &mesh, &t->groups));
     WEFT_TRY(weft_comm_agree(world, weft_config_locate(source, create_local(t))));
     return evaluates ? reserve(t) : create_optimizer(t);

@@ -1,7 +1,8 @@
 /* Conformance of every collective on any backend and any number of ranks: each result is compared
  * with one computed here, from numbers that every rank can make for every rank. With the argument
  * "pieces" everything is cut as if counts could not pass a few bytes; with "window" and "messages"
- * reductions and gathers all go that way, where it is else a matter of size. */
+ * reductions and gathers all go that way, where it is else a matter of size; with "nodes" the group
+ * is a control group whose ranks, in an order of their own, are two or three a node. */
 #include "comm/mpi/mpi_comm.h"
 #include "tests/comm/comm_test.h"
 
@@ -305,7 +306,7 @@ int main(int argc, char **argv)
 {
     test_setup t;
     test_setup_init(&t);
-    bool pieces = false;
+    bool pieces = false, nodes = false;
     weft_mpi_limits limits = {0};
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "messages") == 0)
@@ -314,13 +315,21 @@ int main(int argc, char **argv)
             limits.shared_bytes = 1;
         else if (strcmp(argv[i], "pieces") == 0)
             pieces = true;
+        else if (strcmp(argv[i], "nodes") == 0)
+            nodes = true;
     }
     if (pieces)
         limits = (weft_mpi_limits){.message_bytes = 128,
                                    .piece_bytes = 128,
                                    .direct_bytes = 8,
                                    .shared_bytes = limits.shared_bytes};
+    limits.ranks_per_node = nodes ? 2 + t.size / 4 % 2 : 0;
     weft_mpi_set_limits(&limits);
+    if (nodes) {
+        int key = (int)(test_hash((uint64_t)t.rank, 5) % 1000);
+        setup_must(weft_comm_split(t.world, 0, key, "nodes", WEFT_PURPOSE_CONTROL, &t.comm));
+        t.rank = weft_comm_rank(t.comm);
+    }
     size_t num_counts = pieces ? NUM_COUNTS - 1 : NUM_COUNTS;
 
     for (size_t c = 0; c < num_counts; c++) {

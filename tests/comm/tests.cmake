@@ -11,6 +11,18 @@ foreach(ranks 2 3)
   weft_add_test_run(NAME comm_collectives_pieces_${ranks}
     PROGRAM $<TARGET_FILE:test_comm_collectives> RANKS ${ranks} LABELS comm ARGS pieces)
 endforeach()
+# Control groups whose ranks are two or three a node, in an order of their own.
+foreach(ranks 3 4 8)
+  weft_add_test_run(NAME comm_collectives_nodes_${ranks}
+    PROGRAM $<TARGET_FILE:test_comm_collectives> RANKS ${ranks} LABELS comm ARGS nodes)
+endforeach()
+weft_add_test_run(NAME comm_collectives_nodes_pieces_4
+  PROGRAM $<TARGET_FILE:test_comm_collectives> RANKS 4 LABELS comm ARGS nodes pieces)
+weft_add_test(NAME comm_nodes SOURCES comm/test_nodes.c LABELS comm)
+foreach(ranks 2 7)
+  weft_add_test_run(NAME comm_nodes_${ranks} PROGRAM $<TARGET_FILE:test_comm_nodes>
+    RANKS ${ranks} LABELS comm)
+endforeach()
 weft_add_test(NAME comm_sharded SOURCES comm/test_sharded.c LABELS comm tsan)
 foreach(ranks 2 4 6 8)
   weft_add_test_run(NAME comm_sharded_${ranks} PROGRAM $<TARGET_FILE:test_comm_sharded>

@@ -103,6 +103,7 @@ static void check_choice(weft_comm *world, const weft_cluster *c, const char *me
     weft_mesh mesh;
     weft_topology topology;
     weft_moe_selection moe;
+    weft_moe_nodes nodes = {0};
     char path[64], text[512], remedy[160];
     int size = weft_comm_size(world);
     snprintf(path, sizeof path, "calibrate_%ld.json", (long)getpid());
@@ -121,15 +122,18 @@ static void check_choice(weft_comm *world, const weft_cluster *c, const char *me
     EXPECT_OK(weft_config_load(&source, &arena, &config));
     EXPECT_OK(weft_topology_discover(world, &arena, &topology));
     EXPECT_OK(weft_config_mesh(&config, &source, size, &mesh)); /* as before ranks start */
-    EXPECT_OK(weft_moe_selection_start(&config, &mesh, &topology, &moe));
+    if (topology.node_of)
+        EXPECT_OK(weft_moe_find_nodes(&config, &mesh, &topology, &nodes));
+    EXPECT_OK(weft_comm_broadcast_host(world, &nodes, sizeof nodes, 0));
+    EXPECT_OK(weft_moe_selection_start(&config, &mesh, &nodes, &moe));
     EXPECT(strstr(moe.reason, "partition"), "%d x %d: %s", c->num_nodes, c->ranks_per_node,
            moe.reason);
     EXPECT_OK(weft_cluster_write(&poor, path));
     snprintf(remedy, sizeof remedy,
              "measure on these ranks: mpirun -n %d weft calibrate --out %s%s", size, path,
              c->num_nodes == 1 ? "" : " --ranks-per-node ");
-    EXPECT_ERROR(weft_moe_selection_start(&config, &mesh, &topology, &moe), WEFT_CONFIG, remedy);
-    EXPECT_ERROR(weft_moe_selection_start(&config, &mesh, &topology, &moe), WEFT_CONFIG, path);
+    EXPECT_ERROR(weft_moe_selection_start(&config, &mesh, &nodes, &moe), WEFT_CONFIG, remedy);
+    EXPECT_ERROR(weft_moe_selection_start(&config, &mesh, &nodes, &moe), WEFT_CONFIG, path);
     unlink(path);
     weft_arena_release(&arena);
 }

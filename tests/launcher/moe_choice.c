@@ -177,7 +177,7 @@ static void check_chunks(const char *path)
     char text[1024];
     weft_cluster cluster = cluster_of(1e6, 1e9);
     int nodes[] = {0, 0, 1, 1};
-    const weft_topology topology = {4, 2, nodes};
+    const weft_topology topology = {.world = 4, .num_nodes = 2, .node_of = nodes};
     for (int kind = 0; kind < WEFT_NUM_COSTS; kind++)
         cluster.costs[kind].curve = weft_curve_linear(1000, 1e6);
     EXPECT_OK(weft_cluster_write(&cluster, path));
@@ -191,7 +191,9 @@ static void check_chunks(const char *path)
         .file = "chunks", .text = text, .mesh = "tp=2,dp=2,binding=dp,ep=2,etp=2"};
     EXPECT_OK(weft_config_load(&source, &arena, &config));
     EXPECT_OK(weft_config_mesh(&config, &source, 0, &mesh));
-    EXPECT_OK(weft_moe_selection_start(&config, &mesh, &topology, &chosen));
+    weft_moe_nodes found;
+    EXPECT_OK(weft_moe_find_nodes(&config, &mesh, &topology, &found));
+    EXPECT_OK(weft_moe_selection_start(&config, &mesh, &found, &chosen));
     EXPECT(weft_exchange_max_chunks(chosen.options.form) >= 4 && chosen.options.num_chunks == 4,
            "%s in %d chunks", weft_exchange_text((int)chosen.options.form),
            chosen.options.num_chunks);

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "tests/expect.h"
+#include "comm/mpi/mpi_comm.h"
 #include "parallel/groups.h"
 #include "parallel/topology.h"
 
@@ -103,8 +104,27 @@ static void check_topology(weft_comm *world)
     EXPECT_OK(weft_topology_discover(world, &arena, &topology));
     EXPECT(topology.world == WORLD, "%d ranks", topology.world);
     EXPECT(topology.num_nodes == 1, "%d nodes", topology.num_nodes);
-    for (int i = 0; i < topology.world; i++)
+    for (int i = 0; topology.node_of && i < topology.world; i++)
         EXPECT(topology.node_of[i] == 0, "rank %d on node %d", i, topology.node_of[i]);
+    weft_arena_release(&arena);
+}
+
+/* Of emulated nodes of 3, 3 and 2 ranks rank 0 has the table, all know the number. */
+static void check_nodes(weft_comm *world)
+{
+    weft_arena arena = {0};
+    weft_topology topology = {0};
+    weft_comm *control;
+    weft_mpi_set_limits(&(weft_mpi_limits){.ranks_per_node = 3});
+    EXPECT_OK(weft_comm_split(world, 0, 0, "control", WEFT_PURPOSE_CONTROL, &control));
+    EXPECT_OK(weft_topology_discover(control, &arena, &topology));
+    EXPECT(topology.num_nodes == 3, "%d nodes", topology.num_nodes);
+    EXPECT((topology.node_of != NULL) == (weft_comm_rank(world) == 0), "a table");
+    for (int i = 0; topology.node_of && i < WORLD; i++)
+        EXPECT(weft_topology_node(&topology, i) == i / 3, "rank %d on node %d", i,
+               topology.node_of[i]);
+    weft_mpi_set_limits(NULL);
+    weft_comm_destroy(control);
     weft_arena_release(&arena);
 }
 
@@ -117,6 +137,7 @@ int main(void)
         for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
             check_shape(world, &shapes[i]);
         check_topology(world);
+        check_nodes(world);
         weft_mesh mesh = {.world = WORLD / 2};
         weft_groups groups = {0};
         EXPECT_ERROR(weft_groups_create(world, &mesh, &groups), WEFT_INTERNAL,

@@ -97,6 +97,9 @@ static void assert_group_lists(const weft_mesh *mesh, weft_axis axis)
         if (coords.at[axis] != 0)
             continue;
         for (int i = 0; i < size; i++) {
+            assert_int_equal(weft_mesh_coords(mesh, group[i]).at[axis], i);
+            assert_int_equal(weft_mesh_color(mesh, axis, group[i]),
+                             weft_mesh_color(mesh, axis, rank));
             assert_false(seen[group[i]]);
             seen[group[i]] = true;
         }
@@ -287,6 +290,16 @@ static void test_group_lists(void **state)
         assert_builds(&o, 24, 4, &mesh);
         for (int axis = WEFT_AXIS_NONE; axis < WEFT_NUM_AXES; axis++)
             assert_group_lists(&mesh, (weft_axis)axis);
+        o.expert_binding = WEFT_BINDING_DP;
+        for (int etp = 1; etp <= 2; etp++) {
+            o.expert_tensor_parallel_size = etp;
+            o.expert_model_parallel_size = i == 1 ? 6 / etp : 2; /* both grids' pipelines agree */
+            if (etp > 1 && i == 2) /* its tensor-parallel groups are not the experts' */
+                continue;
+            assert_builds(&o, 24, 12, &mesh);
+            for (int axis = WEFT_AXIS_NONE; axis < WEFT_NUM_AXES; axis++)
+                assert_group_lists(&mesh, (weft_axis)axis);
+        }
     }
 }
 

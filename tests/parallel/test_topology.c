@@ -204,18 +204,51 @@ static void test_check_allowed(void **state)
     assert_int_equal(weft_topology_check(&topology, &mesh, false), WEFT_INTERNAL);
 }
 
+static int inside(const weft_topology *topology, const weft_mesh *mesh, weft_axis axis)
+{
+    int fewest = -1;
+    assert_int_equal(weft_topology_inside(topology, mesh, axis, &fewest), WEFT_OK);
+    return fewest;
+}
+
 static void test_inside(void **state)
 {
     (void)state;
     int node_of[] = {0, 0, 0, 1, 1, 1, 1, 1};
     weft_topology topology = {.world = 8, .num_nodes = 2, .node_of = node_of};
     weft_mesh mesh = mesh_of(8, 1, 1);
-    assert_int_equal(weft_topology_inside(&topology, &mesh, WEFT_AXIS_DP), 3);
+    assert_int_equal(inside(&topology, &mesh, WEFT_AXIS_DP), 3);
     mesh = mesh_of(8, 2, 1); /* dp groups: 0 2 4 6 and 1 3 5 7 */
-    assert_int_equal(weft_topology_inside(&topology, &mesh, WEFT_AXIS_DP), 1);
-    assert_int_equal(weft_topology_inside(&topology, &mesh, WEFT_AXIS_TP), 1);
+    assert_int_equal(inside(&topology, &mesh, WEFT_AXIS_DP), 1);
+    assert_int_equal(inside(&topology, &mesh, WEFT_AXIS_TP), 1);
     mesh = mesh_of(8, 1, 8);
-    assert_int_equal(weft_topology_inside(&topology, &mesh, WEFT_AXIS_DP), 1);
+    assert_int_equal(inside(&topology, &mesh, WEFT_AXIS_DP), 1);
+}
+
+/* The whole start-up's pure part on 131,072 ranks: work that grew with the square of them would not
+ * end within the test's time. */
+static void test_many_ranks(void **state)
+{
+    (void)state;
+    enum { RANKS = 131072, RANKS_A_NODE = 8, TP = 8, PP = 16 };
+    weft_topology topology = {
+        .world = RANKS, .num_nodes = RANKS / RANKS_A_NODE, .ranks_per_node = RANKS_A_NODE};
+    weft_parallel_options o = {.tensor_model_parallel_size = TP,
+                               .pipeline_model_parallel_size = PP,
+                               .context_parallel_size = 1,
+                               .expert_model_parallel_size = 64,
+                               .expert_binding = WEFT_BINDING_DP};
+    weft_mesh mesh;
+    assert_int_equal(weft_mesh_build(&o, RANKS, 64, &mesh), WEFT_OK);
+    assert_int_equal(weft_topology_check(&topology, &mesh, false), WEFT_OK);
+    for (weft_axis axis = WEFT_AXIS_NONE + 1; axis < WEFT_NUM_AXES; axis++) {
+        int wanted = axis == WEFT_AXIS_TP || axis == WEFT_AXIS_EP ? RANKS_A_NODE : 1;
+        assert_int_equal(inside(&topology, &mesh, axis), wanted);
+    }
+    /* A pipeline of everything, and the refusal of what straddles nodes, with what would fit. */
+    mesh = mesh_of(RANKS, 1, RANKS);
+    assert_int_equal(inside(&topology, &mesh, WEFT_AXIS_PP), RANKS_A_NODE);
+    assert_fits(&topology, 16, "; tp 1, 2, 4 or 8 would");
 }
 
 int main(void)
@@ -230,6 +263,7 @@ int main(void)
         cmocka_unit_test(test_check_odd_nodes),
         cmocka_unit_test(test_check_allowed),
         cmocka_unit_test(test_inside),
+        cmocka_unit_test(test_many_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

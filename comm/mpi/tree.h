@@ -1,0 +1,43 @@
+/* Control traffic of groups that span nodes goes along a tree: inside a node to its first member,
+ * then between those by a binomial tree to rank 0, and back the same way. A group of W ranks sends
+ * at most 2 (W - 1) messages an operation, and W / ranks_per_node of them between nodes.
+ *
+ * What ranks bring travels with their numbers and is put together on rank 0: a reduction folds
+ * there in rank order, and so has the bits that it has inside one node. */
+#ifndef WEFT_COMM_MPI_TREE_H
+#define WEFT_COMM_MPI_TREE_H
+
+#include "comm/mpi/mpi_comm.h"
+
+typedef struct weft_mpi_branch {
+    int rank;         /* of the group */
+    size_t num_ranks; /* its own and those below it */
+} weft_mpi_branch;
+
+typedef struct weft_mpi_tree {
+    int parent; /* -1: rank 0, the root */
+    int num_children;
+    size_t num_ranks; /* this one and those below it */
+    weft_mpi_branch children[];
+} weft_mpi_tree;
+
+enum { WEFT_MPI_MAX_LEADER_CHILDREN = 31 };
+
+/* The binomial tree of `count` leaders: the parent of leader `index` (-1 for 0), and its children
+ * in the order of their numbers. Returns their number. Pure. */
+int weft_mpi_leader_children(int index, int count, int *out_parent,
+                             int out_children[WEFT_MPI_MAX_LEADER_CHILDREN]);
+
+/* The tree of a new group, malloc'ed; NULL where all its ranks share a node. Collective over it. */
+weft_status weft_mpi_tree_create(MPI_Comm handle, weft_mpi_tree **out) WEFT_CHECKED;
+
+/* True for all_reduce, all_gather and gather of a group with a tree. */
+bool weft_mpi_tree_serves(const weft_comm_op *op);
+/* Fills in step, num_rounds and piece for them. */
+void weft_mpi_tree_prepare(weft_mpi_run *run);
+
+/* world.c: the members of a group that share a node with this process, as its ranks in ascending
+ * order; malloc'ed. */
+weft_status weft_mpi_near_ranks(MPI_Comm handle, int **out, int *out_count) WEFT_CHECKED;
+
+#endif
