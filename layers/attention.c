@@ -28,32 +28,13 @@ static weft_status attention_init(weft_layer *layer, weft_build *build)
     const weft_dims *d = &a->dims;
     size_t qkv_all = (d->heads_all + 2 * d->groups_all) * d->head_dim;
     size_t proj_all = d->heads_all * d->head_dim;
-
-    weft_parameter_spec spec = {.struct_bytes = sizeof spec,
-                                .name = "linear_qkv.weight",
-                                .num_dims = 2,
-                                .dims = {qkv_all, d->hidden},
-                                .split = {WEFT_SPLIT_TP},
-                                .init_std = (float)o->init_method_std};
-    a->qkv = (weft_linear){.in = d->hidden, .out = d->qkv};
-    WEFT_TRY(weft_build_parameter(build, &spec, &a->qkv.weight));
-    if (!o->disable_bias_linear || o->add_qkv_bias) {
-        spec = WEFT_ARGS(weft_parameter_spec, .name = "linear_qkv.bias", .num_dims = 1,
-                         .dims = {qkv_all}, .split = {WEFT_SPLIT_TP}, .init = WEFT_INIT_ZERO,
-                         .no_weight_decay = true);
-        WEFT_TRY(weft_build_parameter(build, &spec, &a->qkv.bias));
-    }
-    spec = WEFT_ARGS(weft_parameter_spec, .name = "linear_proj.weight", .num_dims = 2,
-                     .dims = {d->hidden, proj_all}, .split = {WEFT_SPLIT_NONE, WEFT_SPLIT_TP},
-                     .init_std = weft_output_init_std(o));
-    a->proj = (weft_linear){.in = d->heads * d->head_dim, .out = d->hidden};
-    WEFT_TRY(weft_build_parameter(build, &spec, &a->proj.weight));
-    if (!o->disable_bias_linear) {
-        spec = WEFT_ARGS(weft_parameter_spec, .name = "linear_proj.bias", .num_dims = 1,
-                         .dims = {d->hidden}, .init = WEFT_INIT_ZERO, .no_weight_decay = true);
-        WEFT_TRY(weft_build_parameter(build, &spec, &a->proj.bias));
-    }
-    return WEFT_OK;
+    const bool has_bias = !o->disable_bias_linear;
+    const weft_linear_row rows[] = {
+        {&a->qkv, "linear_qkv", WEFT_LINEAR_COLUMN, d->hidden, qkv_all, has_bias || o->add_qkv_bias,
+         0},
+        {&a->proj, "linear_proj", WEFT_LINEAR_ROW, proj_all, d->hidden, has_bias, 0},
+    };
+    return weft_linears_declare(build, o, rows, 2);
 }
 
 /* Where q, k and v stand in the packed rows, and what dropout counts by. */

@@ -2,6 +2,8 @@
  * rank looks up the rows it holds and the region's exit sums them. */
 #include "layers/layers.h"
 
+#include <string.h>
+
 typedef struct embedding {
     weft_layer_common common;
     weft_parameter *words, *positions;
@@ -13,24 +15,28 @@ static void embedding_describe(const weft_layer *layer, const weft_shape *shape,
     weft_describe_embedding(&((const weft_layer_common *)layer)->options, shape, out);
 }
 
+weft_status weft_vocabulary_declare(weft_build *build, const weft_model_options *options,
+                                    const char *name, weft_parameter **out)
+{
+    return weft_build_global_parameter(
+        build,
+        &WEFT_ARGS(weft_parameter_spec, .name = name, .num_dims = 2,
+                   .dims = {(size_t)options->vocab_size, (size_t)options->hidden_size},
+                   .split = {WEFT_SPLIT_TP}, .init_std = (float)options->init_method_std,
+                   .may_pad = true, .is_embedding = strcmp(name, WEFT_WORD_EMBEDDINGS) == 0),
+        out);
+}
+
 static weft_status embedding_init(weft_layer *layer, weft_build *build)
 {
     embedding *e = (embedding *)layer;
     const weft_model_options *o = &e->common.options;
-    weft_parameter_spec spec = {.struct_bytes = sizeof spec,
-                                .name = WEFT_WORD_EMBEDDINGS,
-                                .num_dims = 2,
-                                .dims = {(size_t)o->vocab_size, (size_t)o->hidden_size},
-                                .split = {WEFT_SPLIT_TP},
-                                .init_std = (float)o->init_method_std,
-                                .may_pad = true,
-                                .is_embedding = true};
-    WEFT_TRY(weft_build_global_parameter(build, &spec, &e->words));
+    WEFT_TRY(weft_vocabulary_declare(build, o, WEFT_WORD_EMBEDDINGS, &e->words));
     if (o->position_embedding_type == WEFT_POSITION_LEARNED) {
-        spec = WEFT_ARGS(weft_parameter_spec, .name = "embedding.position_embeddings.weight",
-                         .num_dims = 2,
-                         .dims = {(size_t)o->max_position_embeddings, (size_t)o->hidden_size},
-                         .init_std = (float)o->init_method_std);
+        const weft_parameter_spec spec = WEFT_ARGS(
+            weft_parameter_spec, .name = "embedding.position_embeddings.weight", .num_dims = 2,
+            .dims = {(size_t)o->max_position_embeddings, (size_t)o->hidden_size},
+            .init_std = (float)o->init_method_std);
         WEFT_TRY(weft_build_global_parameter(build, &spec, &e->positions));
     }
     return WEFT_OK;

@@ -48,7 +48,7 @@ weft_status weft_moe_experts_first(weft_moe *m, weft_pass *pass, const weft_moe_
 {
     weft_tensor x;
     WEFT_TRY(in_order(pass, r->part, &r->x, &r->ordered, &x));
-    return grouped(m, pass, r, WEFT_GROUPED_FORWARD, m->fc1, &x, &r->middle, false);
+    return grouped(m, pass, r, WEFT_GROUPED_FORWARD, m->fc1.weight, &x, &r->middle, false);
 }
 
 weft_status weft_moe_experts(weft_moe *m, weft_pass *pass, const weft_moe_expert_rows *r,
@@ -57,9 +57,9 @@ weft_status weft_moe_experts(weft_moe *m, weft_pass *pass, const weft_moe_expert
     WEFT_TRY(weft_moe_experts_first(m, pass, r));
     WEFT_TRY(activate(m, pass, r));
     if (!r->part->order)
-        return grouped(m, pass, r, WEFT_GROUPED_FORWARD, m->fc2, &r->act, out, false);
+        return grouped(m, pass, r, WEFT_GROUPED_FORWARD, m->fc2.weight, &r->act, out, false);
     /* The input's copy is used up: the answers take its place. */
-    WEFT_TRY(grouped(m, pass, r, WEFT_GROUPED_FORWARD, m->fc2, &r->act, &r->ordered, false));
+    WEFT_TRY(grouped(m, pass, r, WEFT_GROUPED_FORWARD, m->fc2.weight, &r->act, &r->ordered, false));
     return weft_moe_select(pass, &r->ordered, r->part->inverse, out);
 }
 
@@ -71,17 +71,17 @@ weft_status weft_moe_experts_backward(weft_moe *m, weft_pass *pass, const weft_m
     WEFT_TRY(in_order(pass, r->part, &r->x, &r->ordered, &x));
     WEFT_TRY(in_order(pass, r->part, dout, &r->dordered, &dy));
     WEFT_TRY(activate(m, pass, r));
-    WEFT_TRY(grouped(m, pass, r, WEFT_GROUPED_WGRAD, m->fc2, &r->act, &dy, overwrite));
+    WEFT_TRY(grouped(m, pass, r, WEFT_GROUPED_WGRAD, m->fc2.weight, &r->act, &dy, overwrite));
     /* The activation's gradient takes its place. */
-    WEFT_TRY(grouped(m, pass, r, WEFT_GROUPED_DGRAD, m->fc2, &r->act, &dy, false));
+    WEFT_TRY(grouped(m, pass, r, WEFT_GROUPED_DGRAD, m->fc2.weight, &r->act, &dy, false));
     WEFT_TRY(weft_activation_backward(
         weft_pass_lane(pass),
         &WEFT_ARGS(weft_activation_backward_args, .kind = weft_activation_of(&m->common.options),
                    .rows = r->act.dims[0], .cols = r->act.dims[1], .dtype = r->act.dtype,
                    .x = r->middle.data, .dy = r->act.data, .dx = r->middle.data)));
-    WEFT_TRY(grouped(m, pass, r, WEFT_GROUPED_WGRAD, m->fc1, &x, &r->middle, overwrite));
+    WEFT_TRY(grouped(m, pass, r, WEFT_GROUPED_WGRAD, m->fc1.weight, &x, &r->middle, overwrite));
     if (!r->part->order)
-        return grouped(m, pass, r, WEFT_GROUPED_DGRAD, m->fc1, din, &r->middle, false);
-    WEFT_TRY(grouped(m, pass, r, WEFT_GROUPED_DGRAD, m->fc1, &x, &r->middle, false));
+        return grouped(m, pass, r, WEFT_GROUPED_DGRAD, m->fc1.weight, din, &r->middle, false);
+    WEFT_TRY(grouped(m, pass, r, WEFT_GROUPED_DGRAD, m->fc1.weight, &x, &r->middle, false));
     return weft_moe_select(pass, &x, r->part->inverse, din);
 }

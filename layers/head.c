@@ -13,7 +13,7 @@
 typedef struct head {
     weft_layer_common common;
     weft_norm norm;
-    weft_parameter *output; /* [V, H] */
+    weft_linear output; /* W is [V, H] */
 } head;
 
 typedef struct head_state {
@@ -34,29 +34,17 @@ static weft_status head_init(weft_layer *layer, weft_build *build)
     const weft_model_options *o = &h->common.options;
     WEFT_TRY(weft_norm_init(build, o, "final_layernorm", &h->norm));
     bool tied = !o->untie_embeddings_and_output_weights;
-    weft_parameter_spec spec = {.struct_bytes = sizeof spec,
-                                .name = tied ? WEFT_WORD_EMBEDDINGS : "output_layer.weight",
-                                .num_dims = 2,
-                                .dims = {(size_t)o->vocab_size, (size_t)o->hidden_size},
-                                .split = {WEFT_SPLIT_TP},
-                                .init_std = (float)o->init_method_std,
-                                .may_pad = true,
-                                .is_embedding = tied};
-    if (tied && weft_build_groups(build)->mesh.pp == 1) {
-        WEFT_TRY(weft_build_share(build, WEFT_WORD_EMBEDDINGS, &h->output));
-        if (!h->output)
-            return WEFT_ERROR(WEFT_CONFIG, "ties parameter %s, which no layer before it declares",
-                              WEFT_WORD_EMBEDDINGS);
-        return WEFT_OK;
-    }
-    return weft_build_global_parameter(build, &spec, &h->output);
-}
-
-static weft_linear linear_of(const head *h)
-{
-    return (weft_linear){.weight = h->output,
-                         .in = (size_t)h->common.options.hidden_size,
-                         .out = h->output->weight.dims[0]};
+    weft_parameter *words;
+    if (!tied || weft_build_groups(build)->mesh.pp > 1)
+        WEFT_TRY(weft_vocabulary_declare(
+            build, o, tied ? WEFT_WORD_EMBEDDINGS : "output_layer.weight", &words));
+    else
+        WEFT_TRY(weft_build_share(build, WEFT_WORD_EMBEDDINGS, &words));
+    if (!words)
+        return WEFT_ERROR(WEFT_CONFIG, "ties parameter %s, which no layer before it declares",
+                          WEFT_WORD_EMBEDDINGS);
+    h->output = weft_linear_of(words);
+    return WEFT_OK;
 }
 
 /* Rows first..first + num of the head's input on their way to the loss and back. */
@@ -86,7 +74,7 @@ static weft_status reduce_stats(head *h, weft_pass *pass, const chunk *c)
         .pass = WEFT_CROSS_ENTROPY_FUSED,
         .rows = c->num,
         .cols = cols,
-        .valid_cols = h->output->valid_rows,
+        .valid_cols = h->output.weight->valid_rows,
         .first_col = (size_t)groups->coords.at[WEFT_AXIS_TP] * cols,
         .dtype = c->logits.dtype,
         .logits = c->logits.data,
@@ -122,19 +110,18 @@ static weft_status differentiate(head *h, weft_pass *pass, const chunk *c, const
                                  weft_tensor *dx)
 {
     const weft_shape *shape = weft_pass_shape(pass);
-    const weft_linear linear = linear_of(h);
     size_t cols = c->logits.dims[1];
     WEFT_TRY(weft_cross_entropy_backward(
         weft_pass_lane(pass),
         &WEFT_ARGS(weft_cross_entropy_backward_args, .rows = c->num, .cols = cols,
-                   .valid_cols = h->output->valid_rows,
+                   .valid_cols = h->output.weight->valid_rows,
                    .first_col = (size_t)weft_pass_groups(pass)->coords.at[WEFT_AXIS_TP] * cols,
                    .dtype = c->logits.dtype, .logits = c->logits.data,
                    .labels = weft_pass_labels(pass) + c->first, .row_max = c->max.data,
                    .row_sum = c->sums.data,
                    .scale = weft_pass_loss_scale(pass) / (float)(shape->seq * shape->batch))));
     bool overwrite = weft_pass_overwrite(pass) && c->first == 0;
-    return weft_linear_backward_to(pass, &linear, x, &c->logits, overwrite, dx);
+    return weft_linear_backward_to(pass, &h->output, x, &c->logits, overwrite, dx);
 }
 
 static weft_tensor rows_of(const weft_tensor *x, const chunk *c)
@@ -149,7 +136,7 @@ static weft_tensor rows_of(const weft_tensor *x, const chunk *c)
 static weft_status allocate(head *h, weft_pass *pass, size_t rows, weft_dtype dtype, chunk *c)
 {
     head_state *state = weft_pass_state(pass, &h->common.base);
-    size_t cols = h->output->weight.dims[0];
+    size_t cols = h->output.out;
     if (weft_pass_shape(pass)->training) {
         WEFT_TRY(weft_pass_scratch(pass, dtype, rows, cols, &c->logits));
     } else {
@@ -166,7 +153,6 @@ static weft_status head_forward(weft_layer *layer, weft_pass *pass, const weft_t
     (void)y;
     head *h = (head *)layer;
     head_state *state = weft_pass_state(pass, layer);
-    const weft_linear linear = linear_of(h);
     size_t mark = weft_pass_mark(pass);
     bool training = weft_pass_training(pass);
     weft_tensor full, partial;
@@ -184,7 +170,7 @@ static weft_status head_forward(weft_layer *layer, weft_pass *pass, const weft_t
         c.num = rows - c.first < most ? rows - c.first : most;
         c.logits.dims[0] = c.num;
         weft_tensor in = rows_of(&full, &c);
-        WEFT_TRY(weft_linear_forward(pass, &linear, &in, false, &c.logits));
+        WEFT_TRY(weft_linear_forward(pass, &h->output, &in, false, &c.logits));
         if (weft_pass_labels(pass))
             WEFT_TRY(add_loss(h, pass, &c));
         if (training) {

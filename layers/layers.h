@@ -13,6 +13,29 @@ typedef struct weft_linear {
     weft_parameter *weight, *bias; /* bias optional */
     size_t in, out;                /* local */
 } weft_linear;
+/* How W is split: over TP, and of experts over ETP. */
+typedef enum weft_linear_kind {
+    WEFT_LINEAR_WHOLE,        /* not at all */
+    WEFT_LINEAR_WHOLE_SUMMED, /* nor here, but gradients are summed over TP: ranks see own rows */
+    WEFT_LINEAR_COLUMN,       /* by outputs */
+    WEFT_LINEAR_GATED,        /* by outputs of each of two in one, gate and up: W [2, out, in] */
+    WEFT_LINEAR_ROW,          /* by inputs */
+} weft_linear_kind;
+/* A linear layer as it is declared: NAME.weight and, where it has one, NAME.bias. */
+typedef struct weft_linear_row {
+    weft_linear *linear; /* filled in */
+    const char *name;
+    weft_linear_kind kind;
+    size_t in, out; /* global; gated: of each of the two */
+    bool has_bias;
+    size_t num_experts; /* W is [num_experts, ...], cut over EP; 0: no experts */
+} weft_linear_row;
+/* The layer of a weight that is declared already. */
+weft_linear weft_linear_of(weft_parameter *weight);
+/* Weights begin with init_method_std, those split by inputs, which end a residual branch, with
+ * weft_output_init_std; biases with 0. Errors: weft_build_parameter's. */
+weft_status weft_linears_declare(weft_build *build, const weft_model_options *options,
+                                 const weft_linear_row *rows, size_t num_rows) WEFT_CHECKED;
 weft_status weft_linear_forward(weft_pass *pass, const weft_linear *linear, const weft_tensor *x,
                                 bool with_bias, weft_tensor *y) WEFT_CHECKED;
 /* pre = x W^T + b, y = gelu(pre): one GEMM. */
@@ -71,6 +94,10 @@ weft_status weft_build_global_parameter(weft_build *build, const weft_parameter_
                                         weft_parameter **out) WEFT_CHECKED;
 
 #define WEFT_WORD_EMBEDDINGS "embedding.word_embeddings.weight"
+/* A parameter [V, H], split over TP by vocabulary: the word embeddings, which first and last stage
+ * share, or under another global name the head's own. */
+weft_status weft_vocabulary_declare(weft_build *build, const weft_model_options *options,
+                                    const char *name, weft_parameter **out) WEFT_CHECKED;
 
 /* Standard deviation of the projections that end a residual branch: init_method_std /
  * sqrt(2 num_layers), as GPT-2 and Megatron scale them. */

@@ -14,6 +14,51 @@ weft_activation_kind weft_activation_of(const weft_model_options *options)
     return options->swiglu ? WEFT_ACTIVATION_SWIGLU : WEFT_ACTIVATION_GELU;
 }
 
+weft_linear weft_linear_of(weft_parameter *weight)
+{
+    const weft_tensor *w = &weight->weight;
+    const size_t in = w->dims[w->num_dims - 1];
+    return (weft_linear){.weight = weight, .in = in, .out = weft_tensor_count(w) / in};
+}
+
+static void add_dim(weft_parameter_spec *spec, size_t size, weft_split_axis axis)
+{
+    spec->dims[spec->num_dims] = size;
+    spec->split[spec->num_dims++] = axis;
+}
+
+weft_status weft_linears_declare(weft_build *build, const weft_model_options *o,
+                                 const weft_linear_row *rows, size_t num_rows)
+{
+    char name[WEFT_MAX_NAME_BYTES];
+    weft_parameter *weight;
+    for (const weft_linear_row *row = rows; row < rows + num_rows; row++) {
+        const bool by_inputs = row->kind == WEFT_LINEAR_ROW, gated = row->kind == WEFT_LINEAR_GATED;
+        const bool by_outputs = gated || row->kind == WEFT_LINEAR_COLUMN;
+        const weft_split_axis axis = row->num_experts ? WEFT_SPLIT_ETP : WEFT_SPLIT_TP;
+        weft_parameter_spec spec =
+            WEFT_ARGS(weft_parameter_spec, .name = name, .is_expert = row->num_experts > 0,
+                      .init_std = by_inputs ? weft_output_init_std(o) : (float)o->init_method_std,
+                      .sum_over_tp = row->kind == WEFT_LINEAR_WHOLE_SUMMED);
+        if (row->num_experts)
+            add_dim(&spec, row->num_experts, WEFT_SPLIT_EP);
+        if (gated)
+            add_dim(&spec, 2, WEFT_SPLIT_NONE);
+        add_dim(&spec, row->out, by_outputs ? axis : WEFT_SPLIT_NONE);
+        weft_parameter_spec bias = spec;
+        bias.init = WEFT_INIT_ZERO;
+        bias.no_weight_decay = true;
+        add_dim(&spec, row->in, by_inputs ? axis : WEFT_SPLIT_NONE);
+        snprintf(name, sizeof name, "%s.weight", row->name);
+        WEFT_TRY(weft_build_parameter(build, &spec, &weight));
+        *row->linear = weft_linear_of(weight);
+        snprintf(name, sizeof name, "%s.bias", row->name);
+        if (row->has_bias)
+            WEFT_TRY(weft_build_parameter(build, &bias, &row->linear->bias));
+    }
+    return WEFT_OK;
+}
+
 static weft_gemm_args forward_of(const weft_linear *linear, const weft_tensor *x, bool with_bias,
                                  const weft_tensor *y)
 {

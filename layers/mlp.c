@@ -19,44 +19,14 @@ static weft_status mlp_init(weft_layer *layer, weft_build *build)
 {
     weft_mlp *mlp = (weft_mlp *)layer;
     const weft_model_options *o = &mlp->common.options;
-    size_t hidden = (size_t)o->hidden_size, tp = (size_t)weft_build_shape(build)->tp;
-    if (mlp->ffn_all % tp != 0)
-        return WEFT_ERROR(WEFT_CONFIG, "MLP width %zu does not divide by tensor parallel size %zu",
-                          mlp->ffn_all, tp);
-    mlp->ffn = mlp->ffn_all / tp;
-    mlp->gates = o->swiglu ? 2 : 1;
-
-    weft_parameter_spec spec = {.struct_bytes = sizeof spec,
-                                .name = "linear_fc1.weight",
-                                .num_dims = 2,
-                                .dims = {mlp->ffn_all, hidden},
-                                .split = {WEFT_SPLIT_TP},
-                                .init_std = (float)o->init_method_std};
-    if (o->swiglu)
-        spec =
-            WEFT_ARGS(weft_parameter_spec, .name = "linear_fc1.weight", .num_dims = 3,
-                      .dims = {2, mlp->ffn_all, hidden}, .split = {WEFT_SPLIT_NONE, WEFT_SPLIT_TP},
-                      .init_std = (float)o->init_method_std);
-    mlp->fc1 = (weft_linear){.in = hidden, .out = mlp->gates * mlp->ffn};
-    WEFT_TRY(weft_build_parameter(build, &spec, &mlp->fc1.weight));
-    if (!o->disable_bias_linear) {
-        spec.name = "linear_fc1.bias";
-        spec.num_dims--;
-        spec.init = WEFT_INIT_ZERO;
-        spec.no_weight_decay = true;
-        WEFT_TRY(weft_build_parameter(build, &spec, &mlp->fc1.bias));
-    }
-    spec = WEFT_ARGS(weft_parameter_spec, .name = "linear_fc2.weight", .num_dims = 2,
-                     .dims = {hidden, mlp->ffn_all}, .split = {WEFT_SPLIT_NONE, WEFT_SPLIT_TP},
-                     .init_std = weft_output_init_std(o));
-    mlp->fc2 = (weft_linear){.in = mlp->ffn, .out = hidden};
-    WEFT_TRY(weft_build_parameter(build, &spec, &mlp->fc2.weight));
-    if (!o->disable_bias_linear) {
-        spec = WEFT_ARGS(weft_parameter_spec, .name = "linear_fc2.bias", .num_dims = 1,
-                         .dims = {hidden}, .init = WEFT_INIT_ZERO, .no_weight_decay = true);
-        WEFT_TRY(weft_build_parameter(build, &spec, &mlp->fc2.bias));
-    }
-    return WEFT_OK;
+    const size_t hidden = (size_t)o->hidden_size, ffn = mlp->ffn_all;
+    const bool has_bias = !o->disable_bias_linear;
+    const weft_linear_kind first = o->swiglu ? WEFT_LINEAR_GATED : WEFT_LINEAR_COLUMN;
+    const weft_linear_row rows[] = {
+        {&mlp->fc1, "linear_fc1", first, hidden, ffn, has_bias, 0},
+        {&mlp->fc2, "linear_fc2", WEFT_LINEAR_ROW, ffn, hidden, has_bias, 0},
+    };
+    return weft_linears_declare(build, o, rows, 2);
 }
 
 static bool has_gelu(const weft_mlp *mlp)
@@ -68,7 +38,7 @@ static bool has_gelu(const weft_mlp *mlp)
 static weft_status take_act(const weft_mlp *mlp, weft_pass *pass, const weft_tensor *hidden,
                             weft_tensor *act)
 {
-    return weft_pass_scratch(pass, hidden->dtype, hidden->dims[0], mlp->ffn, act);
+    return weft_pass_scratch(pass, hidden->dtype, hidden->dims[0], mlp->fc2.in, act);
 }
 
 static weft_status activate(const weft_mlp *mlp, weft_pass *pass, const weft_tensor *hidden,

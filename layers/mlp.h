@@ -7,7 +7,7 @@
 typedef struct weft_mlp {
     weft_layer_common common;
     weft_linear fc1, fc2;
-    size_t ffn_all, ffn, gates; /* whole width, this TP rank's, 2 for SwiGLU */
+    size_t ffn_all; /* global width */
 } weft_mlp;
 
 /* An MLP of global width `ffn`; NULL when memory is short. */

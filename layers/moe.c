@@ -41,37 +41,20 @@ static weft_status moe_init(weft_layer *layer, weft_build *build)
         WEFT_TRY(weft_moe_force_load(m, weft_build_device(build)));
     const weft_moe_dims *d = &m->dims;
     size_t hidden = (size_t)o->hidden_size;
-    if (d->ffn_all % (size_t)shape->etp != 0)
-        return WEFT_ERROR(WEFT_CONFIG,
-                          "expert width %zu does not divide by expert tensor parallel size %d",
-                          d->ffn_all, shape->etp);
     if (!d->full && shape->seq * shape->batch % (size_t)shape->tp != 0)
         return WEFT_ERROR(WEFT_CONFIG,
                           "%zu tokens a micro-batch do not divide by tensor parallel size %d",
                           shape->seq * shape->batch, shape->tp);
 
-    weft_parameter_spec spec = {.struct_bytes = sizeof spec,
-                                .name = "router.weight",
-                                .num_dims = 2,
-                                .dims = {d->experts, hidden},
-                                .init_std = (float)o->init_method_std,
-                                .sum_over_tp = shape->tp > 1 && !d->summed};
-    WEFT_TRY(weft_build_parameter(build, &spec, &m->router));
-    spec = WEFT_ARGS(weft_parameter_spec, .name = "experts.linear_fc1.weight", .num_dims = 3,
-                     .dims = {d->experts, d->ffn_all, hidden},
-                     .split = {WEFT_SPLIT_EP, WEFT_SPLIT_ETP},
-                     .init_std = (float)o->init_method_std, .is_expert = true);
-    if (o->swiglu)
-        spec = WEFT_ARGS(weft_parameter_spec, .name = "experts.linear_fc1.weight", .num_dims = 4,
-                         .dims = {d->experts, 2, d->ffn_all, hidden},
-                         .split = {WEFT_SPLIT_EP, WEFT_SPLIT_NONE, WEFT_SPLIT_ETP},
-                         .init_std = (float)o->init_method_std, .is_expert = true);
-    WEFT_TRY(weft_build_parameter(build, &spec, &m->fc1));
-    spec = WEFT_ARGS(weft_parameter_spec, .name = "experts.linear_fc2.weight", .num_dims = 3,
-                     .dims = {d->experts, hidden, d->ffn_all},
-                     .split = {WEFT_SPLIT_EP, WEFT_SPLIT_NONE, WEFT_SPLIT_ETP},
-                     .init_std = weft_output_init_std(o), .is_expert = true);
-    WEFT_TRY(weft_build_parameter(build, &spec, &m->fc2));
+    const weft_linear_kind first = o->swiglu ? WEFT_LINEAR_GATED : WEFT_LINEAR_COLUMN;
+    const weft_linear_kind router =
+        shape->tp > 1 && !d->summed ? WEFT_LINEAR_WHOLE_SUMMED : WEFT_LINEAR_WHOLE;
+    const weft_linear_row rows[] = {
+        {&m->router, "router", router, hidden, d->experts, false, 0},
+        {&m->fc1, "experts.linear_fc1", first, hidden, d->ffn_all, false, d->experts},
+        {&m->fc2, "experts.linear_fc2", WEFT_LINEAR_ROW, d->ffn_all, hidden, false, d->experts},
+    };
+    WEFT_TRY(weft_linears_declare(build, o, rows, 3));
     return m->shared ? weft_build_child(build, "shared_experts.", m->shared) : WEFT_OK;
 }
 

@@ -7,7 +7,7 @@
 
 typedef struct weft_moe {
     weft_layer_common common;
-    weft_parameter *router, *fc1, *fc2;
+    weft_linear router, fc1, fc2;
     weft_layer *shared; /* owned; optional */
     weft_moe_dims dims;
     weft_device *device;

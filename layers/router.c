@@ -66,7 +66,7 @@ weft_status weft_moe_route(weft_moe *m, weft_pass *pass, weft_moe_state *state,
     WEFT_TRY(weft_gemm(lane, &WEFT_ARGS(weft_gemm_args, .m = tokens, .n = d->experts,
                                         .k = rows->dims[1], .transpose_b = true,
                                         .dtype = rows->dtype, .c_dtype = WEFT_F32, .a = rows->data,
-                                        .b = m->router->weight.data, .c = state->logits.data,
+                                        .b = m->router.weight->weight.data, .c = state->logits.data,
                                         .alpha = 1, .beta = m->forced ? 1.0f : 0.0f)));
     WEFT_TRY(weft_route(lane,
                         &WEFT_ARGS(weft_route_args, .num_tokens = tokens, .num_experts = d->experts,
@@ -147,10 +147,10 @@ weft_status weft_moe_route_backward(weft_moe *m, weft_pass *pass, weft_moe_state
     WEFT_TRY(weft_gemm(lane, &WEFT_ARGS(weft_gemm_args, .m = d->experts, .n = rows->dims[1],
                                         .k = d->tokens, .transpose_a = true, .dtype = WEFT_F32,
                                         .c_dtype = WEFT_F32, .a = dlogits.data, .b = rows32.data,
-                                        .c = m->router->grad, .alpha = 1,
+                                        .c = m->router.weight->grad, .alpha = 1,
                                         .beta = weft_pass_overwrite(pass) ? 0.0f : 1.0f)));
-    return weft_gemm(lane,
-                     &WEFT_ARGS(weft_gemm_args, .m = d->tokens, .n = rows->dims[1], .k = d->experts,
-                                .dtype = rows->dtype, .c_dtype = rows->dtype, .a = dlogits_act.data,
-                                .b = m->router->weight.data, .c = dx->data, .alpha = 1, .beta = 1));
+    return weft_gemm(lane, &WEFT_ARGS(weft_gemm_args, .m = d->tokens, .n = rows->dims[1],
+                                      .k = d->experts, .dtype = rows->dtype, .c_dtype = rows->dtype,
+                                      .a = dlogits_act.data, .b = m->router.weight->weight.data,
+                                      .c = dx->data, .alpha = 1, .beta = 1));
 }
