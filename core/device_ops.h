@@ -11,6 +11,7 @@
 #include <weft/device.h>
 
 #include "core/graph.h"
+#include "core/pace.h"
 
 typedef struct weft_device_ops {
     const char *name;
@@ -48,13 +49,16 @@ struct weft_device {
     size_t budget_bytes;
     weft_device_usage usage[2]; /* by weft_space */
     atomic_uint_least64_t num_allocs;
-    struct weft_lane *lanes; /* all of them, kept by device.c */
+    struct weft_lane *lanes;      /* all of them, kept by device.c */
+    weft_pace pace;               /* of a CPU */
+    atomic_int_least64_t late_ns; /* behind it */
 };
 
 struct weft_lane {
     weft_device *device;
     struct weft_lane *next; /* of the device's lanes */
     const char *name;
+    bool is_experts; /* what is enqueued now */
 };
 
 struct weft_event {

@@ -28,9 +28,9 @@ struct weft_worker {
     slot slots[WEFT_WORKER_SLOTS];
 };
 
-static _Thread_local const weft_device *current_device;
+static _Thread_local weft_device *current_device;
 
-const weft_device *weft_lane_current_device(void)
+weft_device *weft_lane_current_device(void)
 {
     return current_device;
 }

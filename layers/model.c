@@ -243,11 +243,6 @@ weft_status weft_model_reserve(weft_model *model, weft_lane *compute)
                                         row_bytes);
 }
 
-void weft_model_set_pace(weft_model *model, double flops)
-{
-    model->setup.pace_flops = flops;
-}
-
 weft_metrics *weft_model_metrics(weft_model *model)
 {
     return model->metrics;

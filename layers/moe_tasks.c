@@ -5,10 +5,9 @@
  * experts: the program is synchronous, and what travels is already there. */
 #include "layers/moe_tasks.h"
 
-#include <errno.h>
 #include <string.h>
-#include <time.h>
 
+#include "core/pace.h"
 #include "layers/moe.h"
 #include "layers/pass.h"
 #include "layers/note.h"
@@ -85,50 +84,6 @@ static weft_moe_expert_rows expert_rows(const work *w, const weft_task *task)
                               .dordered = w->dordered};
     r.act.dims[0] = r.ordered.dims[0] = r.dordered.dims[0] = r.part->num_rows;
     return r;
-}
-
-/* --- an emulated accelerator --------------------------------------------------------------- */
-
-/* The thread that stands for the accelerator wakes late, by much of a millisecond where more
- * threads are awake than there are cores, which an accelerator that has work queued does not. So a
- * task that the thread finds ready as it wakes counts from its predecessor's end. */
-enum { AT_ONCE_NS = 100 * 1000 };
-
-static int64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
-
-static weft_status sleep_for(const void *raw)
-{
-    static _Thread_local int64_t last_end, last_awake;
-    const double *seconds = raw;
-    int64_t start = now_ns();
-    if (start - last_awake < AT_ONCE_NS)
-        start = last_end;
-    last_end = start + (int64_t)(*seconds * 1e9);
-    struct timespec end = {.tv_sec = (time_t)(last_end / 1000000000),
-                           .tv_nsec = (long)(last_end % 1000000000)};
-    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &end, NULL) == EINTR)
-        continue;
-    last_awake = now_ns();
-    return WEFT_OK;
-}
-
-/* Lets the time of `gemms` linear layers pass in place of the work, where the device has a pace. */
-static weft_status pace(const work *w, const weft_moe_part *part, double gemms, bool *out_paced)
-{
-    double rate = w->pass->model->setup.pace_flops;
-    const weft_moe_dims *d = &w->m->dims;
-    *out_paced = rate > 0;
-    if (!*out_paced)
-        return WEFT_OK;
-    double flops = 2.0 * (double)part->num_rows * (double)w->rows.dims[1] * (double)d->ffn * gemms;
-    double seconds = flops / rate;
-    return weft_lane_submit(weft_pass_lane(w->pass), "paced computation", sleep_for, &seconds,
-                            sizeof seconds);
 }
 
 /* --- tasks --------------------------------------------------------------------------------- */
@@ -209,16 +164,12 @@ static weft_status run_combine(void *context, const weft_task *task, weft_lane *
     return move(w, lane, task->part, &from, &to, false);
 }
 
-static weft_status run_expert(void *context, const weft_task *task, weft_lane *lane)
+static weft_status work_of_experts(const work *w, const weft_task *task)
 {
-    (void)lane;
-    const work *w = context;
-    bool backward = task->flow == WEFT_FLOW_GRADIENT, paced;
     weft_moe_expert_rows r = expert_rows(w, task);
-    WEFT_TRY(pace(w, r.part, (backward ? 2 : 1) * (double)(w->m->dims.gates + 1), &paced));
-    if (paced)
-        return WEFT_OK;
-    if (!backward) {
+    if (task->kind == WEFT_TASK_RECOMPUTE)
+        return weft_moe_experts_first(w->m, w->pass, &r);
+    if (task->flow != WEFT_FLOW_GRADIENT) {
         weft_tensor out = operand(w, task, WEFT_OPERAND_Y);
         return weft_moe_experts(w->m, w->pass, &r, &out);
     }
@@ -228,14 +179,13 @@ static weft_status run_expert(void *context, const weft_task *task, weft_lane *l
                                      task->part == 0 && weft_pass_overwrite(w->pass));
 }
 
-static weft_status run_recompute(void *context, const weft_task *task, weft_lane *lane)
+/* Forward, backward and recomputation. */
+static weft_status run_expert(void *context, const weft_task *task, weft_lane *lane)
 {
-    (void)lane;
-    const work *w = context;
-    weft_moe_expert_rows r = expert_rows(w, task);
-    bool paced;
-    WEFT_TRY(pace(w, r.part, (double)w->m->dims.gates, &paced));
-    return paced ? WEFT_OK : weft_moe_experts_first(w->m, w->pass, &r);
+    weft_lane_mark_experts(lane, true);
+    weft_status status = work_of_experts(context, task);
+    weft_lane_mark_experts(lane, false);
+    return status;
 }
 
 /* To the host or from it. */
@@ -253,7 +203,7 @@ void weft_moe_bind_tasks(weft_executor *executor)
     executor->run[WEFT_TASK_DISPATCH] = run_dispatch;
     executor->run[WEFT_TASK_EXPERT] = run_expert;
     executor->run[WEFT_TASK_COMBINE] = run_combine;
-    executor->run[WEFT_TASK_RECOMPUTE] = run_recompute;
+    executor->run[WEFT_TASK_RECOMPUTE] = run_expert;
     executor->run[WEFT_TASK_OFFLOAD] = run_copy;
     executor->run[WEFT_TASK_PREFETCH] = run_copy;
 }

@@ -62,9 +62,7 @@ typedef struct weft_model_setup {
                                the model is made */
     uint64_t seed;
     weft_moe_options moe;
-    bool graphs;       /* where device and layers can: forward and backward as CUDA graphs */
-    double pace_flops; /* of an emulated accelerator: experts compute nothing and take the time that
-                          their FLOPs need at this rate; 0: they compute */
+    bool graphs; /* where device and layers can: forward and backward as CUDA graphs */
 } weft_model_setup;
 
 /* Runs `build`, cuts the list into stages, initialises this stage's layers, lays out parameters and
@@ -132,8 +130,6 @@ weft_status weft_model_set_moe_programs(weft_model *model, const weft_moe_pipeli
 /* Pins what one operation of this model's on `compute`, and on lanes of its own, may need
  * (weft_comm_reserve); a routing that is uneven may need more, later. */
 weft_status weft_model_reserve(weft_model *model, weft_lane *compute) WEFT_CHECKED;
-/* Changes setup.pace_flops for what is enqueued from now on. */
-void weft_model_set_pace(weft_model *model, double flops);
 /* What it is now; n = 1 without such layers. */
 weft_moe_pipeline weft_model_moe_pipeline(const weft_model *model);
 /* Whether tokens of MoE layers travel on this mesh, so that (n, S) has a meaning. */

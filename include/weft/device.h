@@ -83,7 +83,7 @@ const char *weft_lane_name(const weft_lane *lane);
 void weft_device_wait(weft_device *device);
 /* The device whose lane the calling thread is, NULL on other threads: a CPU kernel asks it for its
  * number of threads. */
-const weft_device *weft_lane_current_device(void);
+weft_device *weft_lane_current_device(void);
 
 /* An event of this device's lanes, complete until it is recorded. Errors: WEFT_MEMORY. */
 weft_status weft_event_create(weft_device *device, weft_event **out) WEFT_CHECKED;

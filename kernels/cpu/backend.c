@@ -10,6 +10,9 @@
 
 #include <weft/device.h>
 
+#include "core/pace.h"
+#include "kernels/flops.h"
+
 static const char *const isa_names[] = {
 #define ISA_NAME(name) #name,
     WEFT_CPU_ISA_LIST(ISA_NAME)
@@ -89,12 +92,18 @@ static void use_threads_of_lane(void)
     static weft_status run_##kernel(const void *args)                                              \
     {                                                                                              \
         use_threads_of_lane();                                                                     \
-        return weft_cpu_##kernel(args);                                                            \
+        const weft_##kernel##_args *a = args;                                                      \
+        const int64_t start = weft_pace_start_ns();                                                \
+        const weft_status status = weft_cpu_##kernel(a);                                           \
+        weft_pace_end(start, WEFT_KERNEL_FLOPS(a));                                                \
+        return status;                                                                             \
     }                                                                                              \
     static weft_status submit_##kernel(weft_lane *lane, const weft_##kernel##_args *args)          \
     {                                                                                              \
         _Static_assert(sizeof *args <= WEFT_LANE_MAX_ARGS_BYTES, "a lane cannot carry " #kernel);  \
-        return weft_lane_submit(lane, #kernel, run_##kernel, args, sizeof *args);                  \
+        return weft_pace_passes_over(lane)                                                         \
+                   ? weft_pace_pass(lane, #kernel, WEFT_KERNEL_FLOPS(args))                        \
+                   : weft_lane_submit(lane, #kernel, run_##kernel, args, sizeof *args);            \
     }
 WEFT_KERNEL_LIST(SUBMIT)
 #undef SUBMIT

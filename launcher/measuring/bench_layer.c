@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/pace.h"
 #include "core/rng.h"
 #include "core/trace.h"
 
@@ -264,7 +265,8 @@ weft_status weft_bench_layer_run(weft_bench_layer *layer, double out_us[2])
                                     .training = true};
     for (int half = 0; half < 2; half++) {
         WEFT_TRY(weft_comm_barrier(layer->world));
-        weft_model_set_pace(layer->model, layer->pace_flops[half]);
+        weft_device_set_pace(layer->device,
+                             (weft_pace){layer->pace_flops[half], WEFT_PACE_EXPERTS});
         double start = weft_now_us();
         if (half == 0)
             WEFT_TRY(weft_model_forward(layer->model, 0, &micro_batch, layer->lane, NULL, NULL));

@@ -12,6 +12,7 @@
 #include <weft/application.h>
 
 #include "core/options.h"
+#include "core/pace.h"
 #include "parallel/mesh.h"
 #include "parallel/topology.h"
 
@@ -59,8 +60,9 @@ typedef struct weft_device_options { /* section "device" */
     bool cuda_graphs;                /* where layers are static */
     int64_t memory_limit;            /* bytes; 0: none */
     int64_t num_threads;             /* 0: this rank's share of the cores */
-    double peak_flops;               /* a rank; 0: measured at the start */
+    double peak_flops;               /* a rank; 0: its pace where all work has one, else measured */
     double pace;                     /* FLOP/s of an emulated accelerator; 0: none */
+    int pace_work;                   /* weft_pace_work */
 } weft_device_options;
 
 typedef struct weft_log_options { /* section "log" */
@@ -130,5 +132,7 @@ weft_status weft_config_mesh_on(const weft_config *config, const weft_config_sou
 weft_status weft_config_text(const weft_config *config, weft_arena *arena,
                              const char **out) WEFT_CHECKED;
 weft_dtype weft_config_dtype(const weft_config *config);
+/* Of the emulated accelerator; none on a GPU. */
+weft_pace weft_config_pace(const weft_config *config);
 
 #endif

@@ -96,8 +96,10 @@ static const weft_option_row device_rows[] = {
     INT(T, num_threads, "0", 0, "threads",
         "threads a rank computes with on the cpu; 0: its share of the cores"),
     REAL(T, peak_flops, "0", 0, 1e20, "peak FLOP/s a rank, for MFU; 0: measured"),
-    REAL(T, pace, "0", 0, 1e20,
-         "FLOP/s of an emulated accelerator: experts compute nothing and take that long; 0: none"),
+    REAL(T, pace, "0", 0, 1e20, "cpu: FLOP/s of an emulated accelerator; 0: none"),
+    CHOICE(T, pace_work, "\"experts\"", "experts|all",
+           "what has that pace; experts: MoE layers' experts, which then compute nothing; all: "
+           "every kernel with FLOPs"),
 };
 #undef T
 #define T weft_log_options
@@ -184,6 +186,12 @@ weft_status weft_config_text(const weft_config *config, weft_arena *arena, const
         status = weft_arena_strdup(arena, text, out);
     free(text);
     return status;
+}
+
+weft_pace weft_config_pace(const weft_config *config)
+{
+    bool is_cpu = config->device.kind == WEFT_DEVICE_KIND_CPU;
+    return (weft_pace){is_cpu ? config->device.pace : 0, (weft_pace_work)config->device.pace_work};
 }
 
 weft_dtype weft_config_dtype(const weft_config *config)

@@ -257,8 +257,8 @@ weft_status weft_moe_selection_start(const weft_config *config, const weft_mesh 
         *out = s;
         return WEFT_OK;
     }
-    weft_moe_layer_shape layer =
-        weft_moe_layer_shape_of(&config->model, &shape, nodes->ep_inside, config->device.pace);
+    weft_moe_layer_shape layer = weft_moe_layer_shape_of(&config->model, &shape, nodes->ep_inside,
+                                                         weft_config_pace(config).flops);
     weft_moe_selection form = s; /* its sentence comes after the one on n and S */
     weft_status status =
         choose_form(config, known, &layer, mesh->etp, &form, &layer.exchange_factor);

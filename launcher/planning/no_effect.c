@@ -4,10 +4,39 @@
 
 #include "core/log.h"
 
+/* Why some keys may be read by nobody. */
+typedef enum reason { NO_EXPERTS, NO_CPU, NO_PACE, NUM_REASONS } reason;
+static const char *const reasons[] = {
+    [NO_EXPERTS] = "model.num_experts is 0",
+    [NO_CPU] = "device.kind is cuda",
+    [NO_PACE] = "device.pace is 0",
+};
+
 typedef struct keys {
+    const weft_config *config;
+    reason why;
     char text[320];
     int count;
 } keys;
+
+static bool is_without_effect(const weft_config *c, reason why, const char *key)
+{
+    bool is_pace = strcmp(key, "pace") == 0, is_work = strcmp(key, "pace_work") == 0;
+    bool is_cpu = c->device.kind == WEFT_DEVICE_KIND_CPU;
+    switch (why) {
+    case NO_EXPERTS:
+        return c->model.num_experts == 0 &&
+               (strncmp(key, "moe_", 4) == 0 ||
+                (is_pace && is_cpu && c->device.pace_work == WEFT_PACE_EXPERTS));
+    case NO_CPU:
+        return !is_cpu && (is_pace || is_work);
+    case NO_PACE:
+        return is_cpu && is_work && c->device.pace == 0;
+    case NUM_REASONS:
+        break;
+    }
+    return false;
+}
 
 static weft_status add_key(void *context, const char *section, const weft_option_row *row,
                            const char *before, const char *after)
@@ -15,7 +44,7 @@ static weft_status add_key(void *context, const char *section, const weft_option
     keys *k = context;
     size_t used = strlen(k->text);
     (void)before, (void)after;
-    if (strncmp(row->key, "moe_", 4) == 0)
+    if (is_without_effect(k->config, k->why, row->key))
         snprintf(k->text + used, sizeof k->text - used, "%s%s.%s", k->count++ ? ", " : "", section,
                  row->key);
     return WEFT_OK;
@@ -26,19 +55,18 @@ weft_status weft_config_tell_no_effect(const weft_config *config)
     weft_config given = *config, initial = {0};
     weft_option_section before[WEFT_MAX_CONFIG_SECTIONS], after[WEFT_MAX_CONFIG_SECTIONS];
     weft_arena arena = {0};
-    keys k = {.count = 0};
-    if (config->model.num_experts > 0)
-        return WEFT_OK;
     given.application = NULL;
     size_t num = weft_config_sections(&initial, before);
     weft_config_sections(&given, after);
     weft_status status = weft_options_parse(before, num, "defaults", NULL, NULL, 0, &arena);
     if (given.model.moe_ffn_hidden_size == given.model.ffn_hidden_size) /* filled in */
         given.model.moe_ffn_hidden_size = initial.model.moe_ffn_hidden_size;
-    if (status == WEFT_OK)
+    for (int i = 0; i < NUM_REASONS && status == WEFT_OK; i++) {
+        keys k = {.config = config, .why = (reason)i};
         status = weft_options_compare(before, after, num, add_key, &k);
-    if (status == WEFT_OK && k.count > 0)
-        weft_log(WEFT_LOG_WARN, "model.num_experts is 0: no effect of %s", k.text);
+        if (status == WEFT_OK && k.count > 0)
+            weft_log(WEFT_LOG_WARN, "%s: no effect of %s", reasons[i], k.text);
+    }
     weft_arena_release(&arena);
     return status;
 }

@@ -253,7 +253,9 @@ static void settle_for_now(weft_peak *p)
 weft_status weft_peak_find(weft_peak *p, const weft_config *config, weft_comm *world,
                            weft_lane *lane)
 {
-    *p = (weft_peak){.given = config->device.peak_flops,
+    weft_pace pace = weft_config_pace(config);
+    double given = config->device.peak_flops;
+    *p = (weft_peak){.given = given > 0 || pace.work == WEFT_PACE_EXPERTS ? given : pace.flops,
                      .world = world,
                      .lane = lane,
                      .dtype = weft_config_dtype(config)};

@@ -71,7 +71,9 @@ weft_status weft_setup_device(const weft_config *config, weft_device **out)
     int threads = (int)config->device.num_threads;
     if (threads == 0)
         threads = weft_machine_allowed_cores() / local_size;
-    return weft_device_create_cpu(threads < 1 ? 1 : threads, budget, out);
+    WEFT_TRY(weft_device_create_cpu(threads < 1 ? 1 : threads, budget, out));
+    weft_device_set_pace(*out, weft_config_pace(config));
+    return WEFT_OK;
 }
 
 /* --- the trainer --------------------------------------------------------------------------- */
@@ -169,8 +171,7 @@ static weft_status create_model(weft_trainer *t)
                             .num_passes = main_program(t)->max_in_flight,
                             .seed = (uint64_t)train->seed,
                             .moe = t->moe.options,
-                            .graphs = t->config.device.cuda_graphs && !t->evaluates,
-                            .pace_flops = t->config.device.pace},
+                            .graphs = t->config.device.cuda_graphs && !t->evaluates},
         weft_config_build(&t->config), &t->model));
     WEFT_TRY(weft_progress_check_metrics(weft_model_metric_list(t->model)));
     weft_dataset_set_labels(t->dataset, weft_model_labels_are_tokens(t->model));

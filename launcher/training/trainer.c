@@ -223,6 +223,20 @@ static void note_peak(weft_trainer *t, weft_step_result *out)
     t->told_peak = t->peak.flops;
 }
 
+/* An emulated accelerator that computes more slowly than its pace is none. Said once. */
+static void note_late(weft_trainer *t, double step_ms)
+{
+    const double told_share = 0.02;
+    double late_ms = 1e3 * weft_device_take_late(t->device);
+    if (t->num_steps++ == 0 || t->told_late || late_ms <= told_share * step_ms)
+        return;
+    weft_log(WEFT_LOG_WARN,
+             "step %lld: computing took %.3g of %.3g ms longer than device.pace %g allows: the "
+             "times are this machine's; lower the pace",
+             (long long)t->step, late_ms, step_ms, t->config.device.pace);
+    t->told_late = true;
+}
+
 static void note_moe(weft_trainer *t, weft_step_result *out)
 {
     if (!t->moe.travels)
@@ -266,6 +280,7 @@ weft_status weft_trainer_step(weft_trainer *t, weft_step_result *out)
     t->consumed_samples += t->config.train.global_batch_size;
     WEFT_TRY(reduce_result(t, (weft_now_us() - start) / 1e3, out));
     note_peak(t, out);
+    note_late(t, out->step_ms);
     weft_moe_selection_after(&t->moe, out->step_ms);
     return weft_peak_look(&t->peak, out->step_ms);
 }

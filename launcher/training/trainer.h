@@ -87,6 +87,8 @@ typedef struct weft_trainer {
     double flops_per_sample;
     weft_peak peak;
     double told_peak; /* in the results so far */
+    int num_steps;    /* that ran here; the first is slow: it makes what the others need */
+    bool told_late;   /* that computing falls behind device.pace */
     /* of the run in progress */
     bool running_eval;
     int64_t running_step;

@@ -40,3 +40,6 @@ weft_add_test(NAME kernels_gemm_epilogue CMOCKA LABELS kernels
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/test_gemm_epilogue.c ${CMAKE_CURRENT_LIST_DIR}/probe.c
   LIBRARIES ${CMAKE_DL_LIBS})
 weft_add_cuda_run(gemm_epilogue)
+
+weft_add_test(NAME kernels_pace CMOCKA LABELS kernels tsan
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/test_pace.c)

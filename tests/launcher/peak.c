@@ -113,6 +113,29 @@ static void check_given(void)
     free(text);
 }
 
+/* The peak of an emulated accelerator is its pace. It gives the losses of the machine itself. */
+static void check_paced(void)
+{
+    child c;
+    child_run(&c,
+              (const char *[]){"train", "c.json", "--out", "paced", "--set", "device.pace=5e9",
+                               "--set", "device.pace_work=all", NULL},
+              NULL);
+    EXPECT(c.exit_code == 0 && c.out && strstr(c.out, "; peak: 5 GFLOP/s, given\n"),
+           "exit %d: %s%s", c.exit_code, c.out, c.err);
+    child_release(&c);
+    char *paced = child_read("paced/metrics.jsonl"), *plain = child_read("given/metrics.jsonl");
+    const char *a = paced, *b = plain;
+    check_shares(paced);
+    for (int i = 0; i < STEPS && a && b; i++) {
+        a = strstr(a + 1, "\"loss\": ");
+        b = strstr(b + 1, "\"loss\": ");
+        EXPECT(a && b && strtod(a + 8, NULL) == strtod(b + 8, NULL), "step %d", i + 1);
+    }
+    free(paced);
+    free(plain);
+}
+
 /* Beside processes that want all cores. */
 static void check_beside_others(void)
 {
@@ -156,6 +179,7 @@ int main(void)
     check_rules();
     check_looking();
     check_given();
+    check_paced();
     check_beside_others();
     if (!expect_failures)
         child_folder_leave(folder);

@@ -352,6 +352,10 @@ static const mistake mistakes[] = {
      NULL,
      {"--set", "device.kind=gpu"},
      "--set device.kind=gpu: expected cpu or cuda, got \"gpu\"; did you mean cuda?"},
+    {NULL,
+     NULL,
+     {"--set", "device.pace_work=gemms"},
+     "--set device.pace_work=gemms: expected experts or all, got a string \"gemms\""},
     {"\"data_path\": \"corpus\"",
      "\"data_path\": \"corpus\", \"split\": \"1,0,0\"",
      {"--set", "eval_interval=1"},
@@ -546,12 +550,14 @@ static void check_no_effect(void)
     child_run(&c,
               (const char *[]){"train", "c.json", "--out", "run", "--set", "num_experts=0", "--set",
                                "moe_num_partitions=4", "--set", "moe_z_loss_coeff=0.1", "--set",
-                               "eval_interval=0", NULL},
+                               "eval_interval=0", "--set", "pace_work=all", NULL},
               no_mpirun);
     EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
     EXPECT(c.err && strstr(c.err, " warn model.num_experts is 0: no effect of "
                                   "model.moe_z_loss_coeff, parallel.moe_num_partitions\n"),
            "%s", c.err);
+    EXPECT(c.err && strstr(c.err, " warn device.pace is 0: no effect of device.pace_work\n"), "%s",
+           c.err);
     EXPECT(c.out && strstr(c.out, "M parameters, 1 rank: "), "%s", c.out);
     child_release(&c);
     char *metrics = child_read("run/metrics.jsonl"), *last = metrics ? strrchr(metrics, '{') : NULL;

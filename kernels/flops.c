@@ -1,0 +1,47 @@
+#include "kernels/flops.h"
+
+double weft_gemm_args_flops(const weft_gemm_args *a)
+{
+    return 2.0 * (double)a->m * (double)a->n * (double)a->k;
+}
+
+double weft_grouped_gemm_args_flops(const weft_grouped_gemm_args *a)
+{
+    if (a->num_groups == 0)
+        return 0;
+    int64_t rows = a->row_offsets[a->num_groups] - a->row_offsets[0];
+    return 2.0 * (double)rows * (double)a->in * (double)a->out;
+}
+
+/* A query sees half of the block that its own position is in. */
+static double pairs_of(const weft_attention_shape *s)
+{
+    double queries = (double)s->seq_q, keys = (double)s->seq_k, first = (double)s->first_query;
+    if (!s->causal)
+        return queries * keys;
+    double partly = keys > first ? keys - first : 0; /* queries that do not see all keys */
+    if (partly > queries)
+        partly = queries;
+    return partly * first + partly * partly / 2 + (queries - partly) * keys;
+}
+
+static double product_flops(const weft_attention_shape *s)
+{
+    return 2.0 * (double)s->batch * (double)s->heads * (double)s->head_dim * pairs_of(s);
+}
+
+double weft_attention_forward_args_flops(const weft_attention_forward_args *a)
+{
+    return 2 * product_flops(&a->shape);
+}
+
+double weft_attention_backward_args_flops(const weft_attention_backward_args *a)
+{
+    return 5 * product_flops(&a->shape);
+}
+
+double weft_no_flops(const void *args)
+{
+    (void)args;
+    return 0;
+}
