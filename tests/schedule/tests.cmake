@@ -22,3 +22,5 @@ weft_add_test(NAME schedule_granularity CMOCKA
   SOURCES schedule/test_granularity.c schedule/programs.c)
 weft_add_test(NAME schedule_moe_run CMOCKA LABELS tsan
   SOURCES schedule/test_moe_run.c schedule/moe_machine.c schedule/programs.c)
+weft_add_test(NAME schedule_cost CMOCKA SOURCES schedule/test_cost.c)
+weft_add_test(NAME schedule_clusters CMOCKA SOURCES schedule/test_clusters.c)

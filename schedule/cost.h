@@ -1,0 +1,96 @@
+/* Cost: what operations take on a cluster. Pure; no communicator, no device.
+ *
+ * Three kinds of numbers, best first: a curve that was measured, at the shape it was measured at;
+ * the same curve scaled to another shape by the equations below; the equations with the figures of
+ * core/hardware.h. An estimate says which it is (core/hardware.h: weft_source_class) and what
+ * spread its numbers have.
+ *
+ * Products. [m, k] x [k, n] is cut into ceil(m / tile_m) ceil(n / tile_n) tiles, of which a GPU
+ * computes device.multiprocessors at once, a wave (NVIDIA, "Matrix Multiplication Background User's
+ * Guide": tile and wave quantization):
+ *     launch + waves (wave_us + 2 tile_m tile_n k multiprocessors / (peak efficiency))
+ * and not less than its operands take from memory. Without multiprocessors (a CPU):
+ *     launch + 2mnk / (peak efficiency)
+ * A curve by FLOPs replaces this at its own shape, m rows times one matrix of width x width, and is
+ * scaled elsewhere by the ratio of the first equation, or on a CPU by FLOPs; `products` replace all
+ * at theirs.
+ *
+ * What is bound by memory: launches + bytes / (memory_bandwidth efficiency).
+ *
+ * Collectives, n ranks, a buffer of V bytes, latency a, rate B:
+ *     all-gather, reduce-scatter   (n - 1) a + (n - 1) / n V / B               ring
+ *     all-reduce                   the less of 2 (n - 1) a + 2 (n - 1) / n V / B   ring
+ *                                  and 2 ceil(log2 n) a + 2 V / B                  tree
+ *     all-to-all                   a + (n - 1) / n V / B     all messages are under way together
+ *     message                      a + V / B
+ * (Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH",
+ * 2005; Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", 2009.) With q ranks on each
+ * of N nodes they go node by node: reduce-scatter inside, all-reduce of V / q between the ranks at
+ * one place, all-gather inside; so do gather (between first) and scatter (inside first). An
+ * all-to-all sends inside and between at once. In `direct` groups, as Weft's are over MPI
+ * (docs/communication.md), every rank sends to every other one: f (a + (n - 1) / n V / B), f = 2
+ * for all-reduce, of which (n - q) / n V leaves the node.
+ *
+ * A message goes to another node unless all of its group are on one.
+ *
+ * Between nodes B is a card's bandwidth times its efficiency by what a rank sends, divided among
+ * the ranks that share the card, and by the oversubscription of the network's levels: level l
+ * carries what leaves the switch of level l - 1 below it, which is all of what leaves a node at the
+ * first, and after that 1 / (nodes of the group below the switch) of a ring, and of an all-to-all
+ * what goes to ranks elsewhere. */
+#ifndef WEFT_SCHEDULE_COST_H
+#define WEFT_SCHEDULE_COST_H
+
+#include <weft/operation.h>
+
+#include "core/cluster.h"
+
+/* Where the ranks of a group lie. A group of one rank costs nothing. */
+typedef struct weft_group {
+    int size;       /* ranks */
+    int near;       /* of them on each of their nodes; 1 .. size */
+    int stride;     /* nodes from one of its nodes to the next; 1: neighbours */
+    double sharing; /* ranks that send through one card at once, its own and those of others: all
+                       ranks of a node by its cards, where all do the same; 1 or more */
+    bool direct;    /* every rank sends to every other one, not in rings node by node */
+} weft_group;
+/* The group of ranks[0 .. size - 1], rising, numbered node by node, where all ranks of a node do
+ * the same at once. Where nodes hold different numbers of them, the largest counts. */
+weft_group weft_group_of(const weft_cluster *cluster, const int *ranks, int size, bool direct);
+
+/* Where operations run: on nodes of a kind, with a group an axis. */
+typedef struct weft_site {
+    const weft_cluster *cluster;      /* borrowed */
+    int node_group;                   /* weft_cluster_hardware's; -1: nodes are alike */
+    weft_group groups[WEFT_NUM_AXES]; /* by weft_axis */
+} weft_site;
+
+typedef enum weft_link { WEFT_LINK_INSIDE, WEFT_LINK_BETWEEN, WEFT_NUM_LINKS } weft_link;
+
+/* What an operation puts on a link: bytes that a rank sends, and for how long the rank's share of
+ * the link is taken by them while nothing else is there. */
+typedef struct weft_link_load {
+    double bytes, us;
+} weft_link_load;
+
+typedef struct weft_estimate {
+    double us;
+    weft_source_class source; /* of the worst of its numbers */
+    double spread;            /* the largest of its numbers' */
+    weft_link_load links[WEFT_NUM_LINKS];
+} weft_estimate;
+
+/* An operation: all of its `count`, one after the other. WEFT_CONFIG, with the module, for a figure
+ * that is missing, by its key. */
+weft_status weft_operation_us(const weft_site *site, const weft_operation *operation,
+                              weft_estimate *out) WEFT_CHECKED;
+/* One collective over a group; bytes as weft_operation has them. */
+weft_status weft_collective_us(const weft_site *site, const weft_group *group,
+                               weft_collective collective, double bytes,
+                               weft_estimate *out) WEFT_CHECKED;
+/* One kernel, copy or transfer of a volume in the unit of its kind: anything but GEMMs and
+ * collectives. Of storage: of a rank, while all ranks of its node do the same. */
+weft_status weft_work_us(const weft_site *site, weft_cost_kind kind, double volume,
+                         weft_estimate *out) WEFT_CHECKED;
+
+#endif

@@ -1,0 +1,11 @@
+/* What collectives put on links. Private to schedule/. */
+#ifndef WEFT_SCHEDULE_COST_LINK_H
+#define WEFT_SCHEDULE_COST_LINK_H
+
+#include "schedule/pricing.h"
+
+/* Adds one collective of `bytes` to the estimate. */
+void weft_price_collective(weft_pricing *p, const weft_group *group, weft_collective collective,
+                           double bytes);
+
+#endif

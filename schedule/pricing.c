@@ -1,0 +1,101 @@
+#include "schedule/pricing.h"
+
+#include <string.h>
+
+weft_pricing weft_pricing_start(const weft_site *site)
+{
+    return (weft_pricing){.cluster = site->cluster,
+                          .node_group = site->node_group,
+                          .hardware = weft_cluster_hardware(site->cluster, site->node_group)};
+}
+
+void weft_pricing_at_least(weft_pricing *p, weft_source_class class_)
+{
+    if (class_ > p->estimate.source)
+        p->estimate.source = class_;
+}
+
+void weft_pricing_note(weft_pricing *p, const char *path, weft_source_class otherwise)
+{
+    const weft_source *source = weft_cluster_source(p->cluster, p->node_group, path);
+    weft_pricing_at_least(p, source ? source->class_ : otherwise);
+    if (source && source->spread > p->estimate.spread)
+        p->estimate.spread = source->spread;
+}
+
+double weft_pricing_figure(weft_pricing *p, weft_figure figure)
+{
+    if (!weft_hardware_knows(p->hardware, figure)) {
+        if (!p->lacks)
+            p->lacks = weft_figure_path(figure);
+        return 1;
+    }
+    weft_pricing_note(p, weft_figure_path(figure), WEFT_SOURCE_ASSUMED);
+    return p->hardware->figures[figure];
+}
+
+double weft_pricing_figure_or(weft_pricing *p, weft_figure figure, double otherwise)
+{
+    return weft_hardware_knows(p->hardware, figure) ? weft_pricing_figure(p, figure) : otherwise;
+}
+
+double weft_pricing_share(weft_pricing *p, weft_efficiency_kind kind, double volume)
+{
+    const weft_share_curve *curve = &p->hardware->efficiencies[kind];
+    if (curve->num_points > 0)
+        weft_pricing_note(p, weft_efficiency_path(kind), WEFT_SOURCE_ASSUMED);
+    return weft_share_at(curve, volume);
+}
+
+/* The section of the file that says what a cost is a cost of. */
+static const char *section_of(weft_cost_kind kind)
+{
+    switch (kind) {
+    case WEFT_COST_ALL_TO_ALL:
+    case WEFT_COST_ALL_REDUCE_BETWEEN:
+    case WEFT_COST_ALL_GATHER_BETWEEN:
+    case WEFT_COST_REDUCE_SCATTER_BETWEEN:
+    case WEFT_COST_MESSAGE:
+        return "between";
+    case WEFT_COST_ALL_TO_ALL_INSIDE:
+    case WEFT_COST_ALL_GATHER:
+    case WEFT_COST_ALL_REDUCE:
+    case WEFT_COST_REDUCE_SCATTER:
+    case WEFT_COST_MESSAGE_INSIDE:
+        return "inside";
+    case WEFT_COST_TO_HOST:
+    case WEFT_COST_TO_DEVICE:
+        return "host";
+    case WEFT_COST_STORAGE_WRITE:
+    case WEFT_COST_STORAGE_READ:
+        return "storage";
+    default:
+        return "device";
+    }
+}
+
+/* Nodes that have a section's numbers of their own are not those that were measured. */
+bool weft_pricing_knows(const weft_pricing *p, weft_cost_kind kind)
+{
+    if (!weft_cluster_knows(p->cluster, kind))
+        return false;
+    if (p->node_group < 0 || p->node_group >= p->cluster->num_groups)
+        return true;
+    const weft_node_group *group = &p->cluster->groups[p->node_group];
+    const char *section = section_of(kind);
+    for (int i = 0; i < WEFT_NUM_FIGURES; i++)
+        if (group->own_figures >> i & 1 &&
+            strncmp(weft_figure_path((weft_figure)i), section, strlen(section)) == 0)
+            return false;
+    return true;
+}
+
+double weft_pricing_curve(weft_pricing *p, weft_cost_kind kind, double volume, bool scaled)
+{
+    char path[48];
+    snprintf(path, sizeof path, "costs.%s", weft_cost_text(kind));
+    weft_pricing_note(p, path, WEFT_SOURCE_MEASURED);
+    if (scaled)
+        weft_pricing_at_least(p, WEFT_SOURCE_SCALED);
+    return weft_cluster_us(p->cluster, kind, volume);
+}

@@ -1,0 +1,549 @@
+/* Costs against their equations by hand, their limits, and the curves that replace them. */
+#include "tests/core/check.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "schedule/cost.h"
+
+static void close_to(double value, double wanted)
+{
+    if (!(fabs(value - wanted) <= 1e-9 * (1 + fabs(wanted))))
+        fail_msg("%.12g instead of %.12g", value, wanted);
+}
+
+static void figure(weft_cluster *c, weft_figure figure, double value)
+{
+    c->hardware.figures[figure] = value;
+    c->hardware.given |= 1u << figure;
+}
+
+/* 16 nodes of 8: inside 100 kB/us after 2 us, 8 cards of 10 kB/us after 5 us; 100 MFLOP/us in bf16,
+ * 1 MB/us of memory. */
+static weft_cluster modelled(void)
+{
+    weft_cluster c = {.name = "modelled", .num_nodes = 16, .ranks_per_node = 8};
+    c.interference = weft_interference_none();
+    figure(&c, WEFT_FIGURE_INSIDE_BANDWIDTH, 100e9);
+    figure(&c, WEFT_FIGURE_INSIDE_LATENCY, 2);
+    figure(&c, WEFT_FIGURE_CARDS, 8);
+    figure(&c, WEFT_FIGURE_BETWEEN_BANDWIDTH, 10e9);
+    figure(&c, WEFT_FIGURE_BETWEEN_LATENCY, 5);
+    figure(&c, WEFT_FIGURE_PEAK_BF16, 100e12);
+    figure(&c, WEFT_FIGURE_MEMORY_BANDWIDTH, 1e12);
+    figure(&c, WEFT_FIGURE_LAUNCH, 3);
+    return c;
+}
+
+static weft_estimate collective(const weft_cluster *c, weft_group group, weft_collective kind,
+                                double bytes)
+{
+    weft_site site = {.cluster = c, .node_group = -1, .groups[WEFT_AXIS_DP] = group};
+    weft_operation o = {.kind = WEFT_OPERATION_COLLECTIVE,
+                        .module = "it",
+                        .axis = WEFT_AXIS_DP,
+                        .collective = kind,
+                        .bytes = (uint64_t)bytes,
+                        .count = 1};
+    weft_estimate alone, out;
+    OK(weft_collective_us(&site, &group, kind, bytes, &alone));
+    OK(weft_operation_us(&site, &o, &out)); /* the same by the other door */
+    assert_true(alone.us == out.us);
+    o.bytes *= 3;
+    o.count = 3;
+    OK(weft_operation_us(&site, &o, &out)); /* three of them */
+    close_to(out.us, 3 * alone.us);
+    close_to(out.links[WEFT_LINK_BETWEEN].us, 3 * alone.links[WEFT_LINK_BETWEEN].us);
+    return alone;
+}
+
+static double collective_us(const weft_cluster *c, weft_group group, weft_collective kind,
+                            double bytes)
+{
+    return collective(c, group, kind, bytes).us;
+}
+
+#define INSIDE(n) ((weft_group){n, n, 1, 1, false})
+#define BETWEEN(n) ((weft_group){n, 1, 1, 1, false})
+
+/* --- collectives by their equations -------------------------------------------------------- */
+
+static void one_rank_costs_nothing(void **state)
+{
+    (void)state;
+    const weft_cluster c = modelled();
+    for (int kind = 0; kind < WEFT_NUM_COLLECTIVES; kind++) {
+        assert_true(collective_us(&c, INSIDE(1), (weft_collective)kind, 1e9) == 0);
+        assert_true(collective_us(&c, INSIDE(8), (weft_collective)kind, 0) == 0);
+    }
+    /* Nor does it need to know anything. */
+    const weft_cluster nothing = {.num_nodes = 1, .ranks_per_node = 1};
+    assert_true(collective_us(&nothing, INSIDE(1), WEFT_COLLECTIVE_ALL_REDUCE, 1e9) == 0);
+}
+
+static void rings_are_as_the_equations_say(void **state)
+{
+    (void)state;
+    const weft_cluster c = modelled();
+    const double v = 64e6;
+    for (int n = 2; n <= 8; n++) {
+        const double wire = (n - 1.0) / n * v / 100e3, tree = 2 * ceil(log2(n)) * 2 + 2 * v / 100e3;
+        close_to(collective_us(&c, INSIDE(n), WEFT_COLLECTIVE_ALL_GATHER, v), (n - 1) * 2 + wire);
+        close_to(collective_us(&c, INSIDE(n), WEFT_COLLECTIVE_REDUCE_SCATTER, v),
+                 (n - 1) * 2 + wire);
+        close_to(collective_us(&c, INSIDE(n), WEFT_COLLECTIVE_ALL_REDUCE, v),
+                 fmin(2 * (n - 1) * 2 + 2 * wire, tree));
+        close_to(collective_us(&c, INSIDE(n), WEFT_COLLECTIVE_ALL_TO_ALL, v), 2 + wire);
+    }
+    close_to(collective_us(&c, INSIDE(8), WEFT_COLLECTIVE_MESSAGE, v), 2 + v / 100e3);
+    close_to(collective_us(&c, BETWEEN(2), WEFT_COLLECTIVE_MESSAGE, v), 5 + v / 10e3);
+    close_to(collective_us(&c, BETWEEN(16), WEFT_COLLECTIVE_ALL_GATHER, v),
+             15 * 5 + 15.0 / 16 * v / 10e3);
+}
+
+/* Small buffers cost latencies, of a tree where there are many ranks; large ones the rate. */
+static void limits_are_latency_and_bandwidth(void **state)
+{
+    (void)state;
+    const weft_cluster c = modelled();
+    close_to(collective_us(&c, BETWEEN(16), WEFT_COLLECTIVE_ALL_REDUCE, 1), 8 * 5 + 2.0 / 10e3);
+    const double large = 1e12;
+    for (int n = 2; n <= 16; n *= 2) {
+        const double us = collective_us(&c, BETWEEN(n), WEFT_COLLECTIVE_ALL_REDUCE, large);
+        /* the bus bandwidth, 2 (n - 1) / n V / t, is the card's */
+        close_to(round(2.0 * (n - 1) / n * large / us), 10e3);
+    }
+}
+
+static void more_bytes_take_longer(void **state)
+{
+    (void)state;
+    weft_cluster c = modelled();
+    c.hardware.efficiencies[WEFT_EFFICIENCY_BETWEEN] =
+        (weft_share_curve){3, {1e4, 1e6, 1e8}, {0.1, 0.6, 0.9}};
+    c.costs[WEFT_COST_ALL_REDUCE].curve = weft_curve_linear(9, 70e3);
+    const weft_group groups[] = {INSIDE(8), BETWEEN(16), {64, 8, 1, 1, false}, {64, 4, 2, 2, true}};
+    for (size_t g = 0; g < sizeof groups / sizeof *groups; g++)
+        for (int kind = 0; kind < WEFT_NUM_COLLECTIVES; kind++) {
+            double before = 0;
+            for (double bytes = 1; bytes < 1e12; bytes *= 1.7) {
+                const double us = collective_us(&c, groups[g], (weft_collective)kind, floor(bytes));
+                if (!(us >= before && us > 0))
+                    fail_msg("group %zu kind %d: %g bytes take %g us after %g", g, kind, bytes, us,
+                             before);
+                before = us;
+            }
+        }
+}
+
+/* --- node by node, cards and the network --------------------------------------------------- */
+
+static void groups_over_nodes_go_node_by_node(void **state)
+{
+    (void)state;
+    const weft_cluster c = modelled();
+    const weft_group group = {32, 8, 1, 1, false}; /* 8 on each of 4 nodes */
+    const double v = 256e6, inside = 7 * 2 + 7.0 / 8 * v / 100e3;
+    close_to(collective_us(&c, group, WEFT_COLLECTIVE_ALL_GATHER, v),
+             3 * 5 + 3.0 / 4 * v / 8 / 10e3 + inside);
+    close_to(collective_us(&c, group, WEFT_COLLECTIVE_REDUCE_SCATTER, v),
+             3 * 5 + 3.0 / 4 * v / 8 / 10e3 + inside);
+    close_to(collective_us(&c, group, WEFT_COLLECTIVE_ALL_REDUCE, v),
+             2 * inside + 2 * 3 * 5 + 2 * 3.0 / 4 * v / 8 / 10e3);
+    /* An all-to-all's slower half: 24 of 32 blocks leave the node. */
+    close_to(collective_us(&c, group, WEFT_COLLECTIVE_ALL_TO_ALL, v), 5 + 24.0 / 32 * v / 10e3);
+    /* A message goes to another node. */
+    close_to(collective_us(&c, group, WEFT_COLLECTIVE_MESSAGE, v), 5 + v / 10e3);
+    /* Where every rank sends to every other one, what leaves the node is not folded before. */
+    const weft_group direct = {32, 8, 1, 1, true};
+    close_to(collective_us(&c, direct, WEFT_COLLECTIVE_ALL_REDUCE, v),
+             2 * (5 + 24.0 / 32 * v / 10e3));
+    close_to(collective_us(&c, direct, WEFT_COLLECTIVE_ALL_GATHER, v), 5 + 24.0 / 32 * v / 10e3);
+}
+
+static void cards_are_shared(void **state)
+{
+    (void)state;
+    weft_cluster c = modelled();
+    const double v = 1e9, alone = collective_us(&c, BETWEEN(4), WEFT_COLLECTIVE_ALL_GATHER, v);
+    const weft_group shared = {4, 1, 1, 4, false};
+    close_to(collective_us(&c, shared, WEFT_COLLECTIVE_ALL_GATHER, v) - 15, 4 * (alone - 15));
+    /* Two cards for eight ranks that send at once. */
+    figure(&c, WEFT_FIGURE_CARDS, 2);
+    const int places[] = {3, 11, 19, 27};
+    const weft_group group = weft_group_of(&c, places, 4, false);
+    assert_true(group.size == 4 && group.near == 1 && group.stride == 1 && group.sharing == 4);
+}
+
+static void groups_know_where_they_lie(void **state)
+{
+    (void)state;
+    const weft_cluster c = modelled();
+    const int node[] = {8, 9, 10, 11, 12, 13, 14, 15}, far[] = {0, 1, 32, 33, 64, 65};
+    weft_group group = weft_group_of(&c, node, 8, true);
+    assert_true(group.size == 8 && group.near == 8 && group.direct && group.sharing == 1);
+    group = weft_group_of(&c, far, 6, false);
+    assert_true(group.size == 6 && group.near == 2 && group.stride == 4);
+    group = weft_group_of(&c, far, 1, false);
+    assert_true(group.size == 1 && group.near == 1 && group.stride == 1);
+}
+
+/* Switches of 4 nodes, above them half the bandwidth. */
+static void levels_are_oversubscribed(void **state)
+{
+    (void)state;
+    weft_cluster c = modelled();
+    c.num_levels = 2;
+    c.levels[0] = (weft_network_level){4, 1};
+    c.levels[1] = (weft_network_level){16, 8};
+    const double v = 1e9, rate = 10e3;
+    /* Below one switch nothing changes. */
+    close_to(collective_us(&c, BETWEEN(4), WEFT_COLLECTIVE_ALL_TO_ALL, v), 5 + 0.75 * v / rate);
+    /* Over four switches, 12 of the 15 others are elsewhere. */
+    close_to(collective_us(&c, BETWEEN(16), WEFT_COLLECTIVE_ALL_TO_ALL, v),
+             5 + 15.0 / 16 * v / rate * 8 * 12 / 15);
+    /* A ring leaves a switch once for four nodes. */
+    close_to(collective_us(&c, BETWEEN(16), WEFT_COLLECTIVE_ALL_GATHER, v),
+             15 * 5 + 15.0 / 16 * v / rate * 8 / 4);
+    /* Nodes that lie a switch apart send all through the upper level. */
+    const weft_group apart = {4, 1, 4, 1, false};
+    close_to(collective_us(&c, apart, WEFT_COLLECTIVE_ALL_GATHER, v), 3 * 5 + 0.75 * v / rate * 8);
+    c.levels[0].oversubscription = 2; /* then of all that leaves a node */
+    close_to(collective_us(&c, BETWEEN(4), WEFT_COLLECTIVE_ALL_TO_ALL, v), 5 + 2 * 0.75 * v / rate);
+}
+
+static void links_know_their_load(void **state)
+{
+    (void)state;
+    const weft_cluster c = modelled();
+    const weft_group group = {32, 8, 1, 2, false};
+    const double v = 256e6;
+    const weft_estimate e = collective(&c, group, WEFT_COLLECTIVE_ALL_REDUCE, v);
+    close_to(e.links[WEFT_LINK_INSIDE].bytes, 2 * 7.0 / 8 * v);
+    close_to(e.links[WEFT_LINK_INSIDE].us, 2 * 7.0 / 8 * v / 100e3);
+    close_to(e.links[WEFT_LINK_BETWEEN].bytes, 2 * 3.0 / 4 * v / 8);
+    close_to(e.links[WEFT_LINK_BETWEEN].us, 2 * 2 * 3.0 / 4 * v / 8 / 10e3);
+    const weft_estimate inside = collective(&c, INSIDE(8), WEFT_COLLECTIVE_ALL_TO_ALL, v);
+    assert_true(inside.links[WEFT_LINK_BETWEEN].us == 0);
+    close_to(inside.us - 2, inside.links[WEFT_LINK_INSIDE].us);
+}
+
+/* --- measured curves ----------------------------------------------------------------------- */
+
+/* 4 nodes of 4 ranks with a card, measured by all ranks at once. */
+static weft_cluster measured(void)
+{
+    weft_cluster c = {.name = "measured", .num_nodes = 4, .ranks_per_node = 4};
+    c.interference = weft_interference_none();
+    for (int i = 0; i < WEFT_NUM_COSTS; i++) {
+        weft_curve curve = {3, {256, 1e5, 1e7}, {20.5 + i, 100 + i, 3000 + i}};
+        c.costs[i] = (weft_cost){.curve = curve, .peak = 1e10};
+    }
+    return c;
+}
+
+static void a_curve_is_exact_at_its_own_shape(void **state)
+{
+    (void)state;
+    const weft_cluster c = measured();
+    const int inside[] = {4, 5, 6, 7}, between[] = {1, 5, 9, 13};
+    const weft_group groups[] = {weft_group_of(&c, inside, 4, false),
+                                 weft_group_of(&c, between, 4, false)};
+    static const weft_cost_kind kinds[WEFT_NUM_COLLECTIVES][2] = {
+        {WEFT_COST_ALL_REDUCE, WEFT_COST_ALL_REDUCE_BETWEEN},
+        {WEFT_COST_ALL_GATHER, WEFT_COST_ALL_GATHER_BETWEEN},
+        {WEFT_COST_REDUCE_SCATTER, WEFT_COST_REDUCE_SCATTER_BETWEEN},
+        {WEFT_COST_ALL_TO_ALL_INSIDE, WEFT_COST_ALL_TO_ALL},
+        {WEFT_COST_MESSAGE_INSIDE, WEFT_COST_MESSAGE}};
+    for (int kind = 0; kind < WEFT_NUM_COLLECTIVES; kind++)
+        for (int link = 0; link < 2; link++)
+            for (double bytes = 100; bytes < 1e9; bytes *= 7) {
+                /* of an all-to-all the curve's volume is what goes to others */
+                const double volume = kind == WEFT_COLLECTIVE_ALL_TO_ALL ? bytes * 3.0 / 4 : bytes;
+                const weft_estimate e = collective(&c, groups[link], (weft_collective)kind, bytes);
+                assert_true(e.us == weft_cluster_us(&c, kinds[kind][link], volume));
+                assert_int_equal(e.source, WEFT_SOURCE_MEASURED);
+            }
+}
+
+static void a_curve_is_scaled_elsewhere(void **state)
+{
+    (void)state;
+    weft_cluster c = measured();
+    c.costs[WEFT_COST_ALL_GATHER].curve = weft_curve_linear(30, 1000);
+    weft_estimate e = collective(&c, INSIDE(2), WEFT_COLLECTIVE_ALL_GATHER, 1e6);
+    /* a third of the steps, and 1/2 of the buffer on the wire instead of 3/4 */
+    close_to(e.us, 10 + 1e6 / 1000 * (1.0 / 2) / (3.0 / 4));
+    assert_int_equal(e.source, WEFT_SOURCE_SCALED);
+    /* Alone on the card that four ranks shared. */
+    c.costs[WEFT_COST_ALL_GATHER_BETWEEN].curve = weft_curve_linear(30, 1000);
+    close_to(collective_us(&c, BETWEEN(4), WEFT_COLLECTIVE_ALL_GATHER, 1e6), 30 + 1e6 / 1000 / 4);
+    /* A kin's curve by what a rank sends, where its own was not measured. */
+    c.costs[WEFT_COST_REDUCE_SCATTER].curve.num_points = 0;
+    c.costs[WEFT_COST_ALL_GATHER].curve.num_points = 0;
+    c.costs[WEFT_COST_ALL_REDUCE].curve = weft_curve_linear(40, 1000);
+    e = collective(&c, INSIDE(4), WEFT_COLLECTIVE_REDUCE_SCATTER, 1e6);
+    close_to(e.us, 40 * 3.0 / 4 + 1e6 / 1000 / 2);
+    assert_int_equal(e.source, WEFT_SOURCE_SCALED);
+    /* Messages to all: what leaves the node, by the curve between, of two nodes of two. */
+    const weft_group direct = {4, 2, 1, 4, true};
+    c.costs[WEFT_COST_ALL_REDUCE_BETWEEN].curve = weft_curve_linear(50, 1000);
+    close_to(collective_us(&c, direct, WEFT_COLLECTIVE_ALL_REDUCE, 3e6),
+             50 + 2 * 3e6 * (2.0 / 4) / (2 * 3.0 / 4) / 1000);
+}
+
+/* --- the device ---------------------------------------------------------------------------- */
+
+static weft_estimate gemm(const weft_cluster *c, weft_dtype dtype, uint64_t m, uint64_t n,
+                          uint64_t k, uint64_t groups)
+{
+    const weft_site site = {.cluster = c, .node_group = -1};
+    const weft_operation o = {.kind = WEFT_OPERATION_GEMM,
+                              .module = "linear",
+                              .dtype = dtype,
+                              .m = m,
+                              .n = n,
+                              .k = k,
+                              .groups = groups,
+                              .count = 1,
+                              .flops = 2 * m * n * k};
+    weft_estimate out;
+    OK(weft_operation_us(&site, &o, &out));
+    return out;
+}
+
+static void products_are_tiles_and_waves(void **state)
+{
+    (void)state;
+    weft_cluster c = modelled();
+    /* Without multiprocessors by FLOPs, or by the operands' bytes. */
+    close_to(gemm(&c, WEFT_BF16, 1024, 1024, 1024, 0).us, 3 + 2 * pow(1024, 3) / 100e6);
+    close_to(gemm(&c, WEFT_BF16, 1, 4096, 4096, 0).us, 3 + 2 * (4096 + 4096 + 4096.0 * 4096) / 1e6);
+    figure(&c, WEFT_FIGURE_MULTIPROCESSORS, 50);
+    figure(&c, WEFT_FIGURE_WAVE, 7);
+    /* 64 tiles of 128 x 128 are two waves of 50, each 2 MFLOP/us a multiprocessor */
+    close_to(gemm(&c, WEFT_BF16, 1024, 1024, 4096, 0).us,
+             3 + 2 * (7 + 2 * 128 * 128 * 4096.0 / 2e6));
+    /* 50 tiles are one, 51 two. */
+    const double one = gemm(&c, WEFT_BF16, 128 * 50, 128, 4096, 0).us;
+    close_to(gemm(&c, WEFT_BF16, 128 * 50 + 1, 128, 4096, 0).us - 3, 2 * (one - 3));
+    /* k has a cost apart from the products: halves of it take longer. */
+    close_to(2 * gemm(&c, WEFT_BF16, 1024, 1024, 2048, 0).us -
+                 gemm(&c, WEFT_BF16, 1024, 1024, 4096, 0).us,
+             3 + 2 * 7);
+    /* Groups that share the rows fill waves together. */
+    close_to(gemm(&c, WEFT_BF16, 1024, 1024, 4096, 8).us,
+             gemm(&c, WEFT_BF16, 1024, 1024, 4096, 0).us);
+    c.hardware.efficiencies[WEFT_EFFICIENCY_GEMM] = (weft_share_curve){1, {1}, {0.5}};
+    close_to(gemm(&c, WEFT_BF16, 1024, 1024, 4096, 0).us,
+             3 + 2 * (7 + 2 * 128 * 128 * 4096.0 / 1e6));
+}
+
+static void products_take_their_measured_times(void **state)
+{
+    (void)state;
+    weft_cluster c = measured();
+    const weft_curve *curve = &c.costs[WEFT_COST_GEMM_BF16].curve;
+    c.costs[WEFT_COST_GEMM_BF16].width = 64;
+    /* On a CPU by FLOPs, products of one launch one after the other. */
+    weft_estimate e = gemm(&c, WEFT_BF16, 100, 64, 64, 0);
+    assert_true(e.us == weft_curve_time_us(curve, 2.0 * 100 * 64 * 64));
+    assert_int_equal(e.source, WEFT_SOURCE_MEASURED);
+    e = gemm(&c, WEFT_BF16, 100, 32, 128, 4);
+    close_to(e.us, 4 * weft_curve_time_us(curve, 2.0 * 25 * 32 * 128));
+    assert_int_equal(e.source, WEFT_SOURCE_SCALED);
+    assert_int_equal(gemm(&c, WEFT_F16, 100, 64, 64, 0).source, WEFT_SOURCE_SCALED);
+    /* On a GPU the waves' ratio scales it: twice the columns, twice the tiles. */
+    figure(&c, WEFT_FIGURE_MULTIPROCESSORS, 1);
+    assert_true(gemm(&c, WEFT_BF16, 128, 64, 64, 0).us ==
+                weft_curve_time_us(curve, 2.0 * 128 * 64 * 64));
+    close_to(gemm(&c, WEFT_BF16, 128, 1, 4096, 0).us, /* a tile has 16 columns at least */
+             16 * weft_curve_time_us(curve, 2.0 * 128 * 64 * 64));
+    /* A product that was measured itself. */
+    c.products[c.num_products++] = (weft_product){WEFT_COST_GEMM_BF16, 128, 1, 4096, 12.25};
+    e = gemm(&c, WEFT_BF16, 128, 1, 4096, 0);
+    assert_true(e.us == 12.25);
+    assert_int_equal(e.source, WEFT_SOURCE_MEASURED);
+    assert_true(gemm(&c, WEFT_F32, 128, 1, 4096, 0).us != 12.25);
+}
+
+static double attention(const weft_cluster *c, uint64_t flops)
+{
+    const weft_site site = {.cluster = c, .node_group = -1};
+    const weft_operation o = {.kind = WEFT_OPERATION_GEMM,
+                              .module = "core_attention",
+                              .dtype = WEFT_BF16,
+                              .m = 1024,
+                              .n = 1024,
+                              .k = 64,
+                              .count = 8,
+                              .flops = flops};
+    weft_estimate out;
+    OK(weft_operation_us(&site, &o, &out));
+    return out.us;
+}
+
+/* A product of attention is half of what forward computes in one launch. */
+static void attention_has_costs_of_its_own(void **state)
+{
+    (void)state;
+    const uint64_t flops = (uint64_t)8 * 1024 * 1024 * 64;
+    weft_cluster c = modelled();
+    close_to(attention(&c, flops), (3 + 2 * (double)flops / 100e6) / 2);
+    c.hardware.efficiencies[WEFT_EFFICIENCY_ATTENTION] = (weft_share_curve){1, {1}, {0.25}};
+    close_to(attention(&c, flops), (3 + 4 * 2 * (double)flops / 100e6) / 2);
+    c.costs[WEFT_COST_ATTENTION_BF16].curve = weft_curve_linear(10, 1e7);
+    close_to(attention(&c, flops), (10 + 2 * (double)flops / 1e7) / 2);
+    /* By products alone: half of them, as it is causal. */
+    weft_cluster old = {.name = "old", .num_nodes = 1, .ranks_per_node = 1};
+    old.costs[WEFT_COST_GEMM_BF16].curve = weft_curve_linear(0, 1e6);
+    close_to(attention(&old, flops), (double)flops / 1e6);
+}
+
+static weft_estimate work(const weft_cluster *c, weft_cost_kind kind, double volume)
+{
+    const weft_site site = {.cluster = c, .node_group = -1};
+    weft_estimate out;
+    OK(weft_work_us(&site, kind, volume, &out));
+    return out;
+}
+
+static void what_is_bound_by_memory_takes_its_bytes(void **state)
+{
+    (void)state;
+    weft_cluster c = modelled();
+    const weft_site site = {.cluster = &c, .node_group = -1};
+    const weft_operation norms = {
+        .kind = WEFT_OPERATION_MEMORY, .module = "norm", .bytes = 6000000, .count = 3};
+    weft_estimate out;
+    OK(weft_operation_us(&site, &norms, &out));
+    close_to(out.us, 3 * (3 + 2e6 / 1e6));
+    close_to(work(&c, WEFT_COST_COPY, 1e6).us, 3 + 2);
+    close_to(work(&c, WEFT_COST_ADAMW, 28e6).us, 3 + 28);
+    figure(&c, WEFT_FIGURE_HOST_LINK, 20e9);
+    figure(&c, WEFT_FIGURE_STORAGE_WRITE, 4e9);
+    close_to(work(&c, WEFT_COST_TO_HOST, 1e6).us, 3 + 50);
+    close_to(work(&c, WEFT_COST_STORAGE_WRITE, 1e9).us, 3 + 8 * 250e3); /* eight ranks write */
+    assert_true(work(&c, WEFT_COST_ADAMW, 0).us == 0);
+    /* A copy's curve moves its volume twice. */
+    c.costs[WEFT_COST_COPY].curve = weft_curve_linear(5, 1000);
+    OK(weft_operation_us(&site, &norms, &out));
+    close_to(out.us, 3 * (5 + 1e6 / 1000));
+    assert_int_equal(out.source, WEFT_SOURCE_SCALED);
+    c.costs[WEFT_COST_MEMORY].curve = weft_curve_linear(5, 4000);
+    OK(weft_operation_us(&site, &norms, &out));
+    close_to(out.us, 3 * (5 + 2e6 / 4000));
+    assert_int_equal(out.source, WEFT_SOURCE_MEASURED);
+    close_to(work(&c, WEFT_COST_ADAMW, 28e6).us, 5 + 28e6 / 4000);
+    c.costs[WEFT_COST_ADAMW].curve = weft_curve_linear(6, 2000);
+    assert_true(work(&c, WEFT_COST_ADAMW, 28e6).us == weft_cluster_us(&c, WEFT_COST_ADAMW, 28e6));
+}
+
+/* --- sources, nodes that differ, what is missing ------------------------------------------- */
+
+static void estimates_are_as_sure_as_their_worst_number(void **state)
+{
+    (void)state;
+    weft_cluster c = modelled();
+    assert_int_equal(gemm(&c, WEFT_BF16, 64, 64, 64, 0).source, WEFT_SOURCE_ASSUMED);
+    c.sources[c.num_sources++] = (weft_source){"device", WEFT_SOURCE_DATASHEET, "", 0.02};
+    c.sources[c.num_sources++] = (weft_source){"inside", WEFT_SOURCE_MEASURED, "", 0};
+    c.sources[c.num_sources++] = (weft_source){"inside.efficiency", WEFT_SOURCE_ASSUMED, "", 0.3};
+    weft_estimate e = gemm(&c, WEFT_BF16, 64, 64, 64, 0);
+    assert_int_equal(e.source, WEFT_SOURCE_DATASHEET);
+    assert_true(e.spread == 0.02);
+    assert_int_equal(collective(&c, INSIDE(4), WEFT_COLLECTIVE_ALL_GATHER, 9).source,
+                     WEFT_SOURCE_MEASURED);
+    c.hardware.efficiencies[WEFT_EFFICIENCY_INSIDE] = (weft_share_curve){1, {1}, {0.5}};
+    e = collective(&c, INSIDE(4), WEFT_COLLECTIVE_ALL_GATHER, 9);
+    assert_int_equal(e.source, WEFT_SOURCE_ASSUMED);
+    assert_true(e.spread == 0.3);
+}
+
+static void nodes_that_differ_have_their_own_costs(void **state)
+{
+    (void)state;
+    weft_cluster c = modelled();
+    c.costs[WEFT_COST_GEMM_BF16].curve = weft_curve_linear(0, 1e6);
+    c.costs[WEFT_COST_MESSAGE].curve = weft_curve_linear(0, 1);
+    c.num_groups = 2;
+    c.groups[0] = (weft_node_group){.num_nodes = 8, .hardware = c.hardware};
+    c.groups[1] = c.groups[0];
+    c.groups[1].hardware.figures[WEFT_FIGURE_PEAK_BF16] = 10e12;
+    c.groups[1].own_figures = 1u << WEFT_FIGURE_PEAK_BF16;
+    weft_operation o = {.kind = WEFT_OPERATION_GEMM,
+                        .module = "linear",
+                        .dtype = WEFT_BF16,
+                        .m = 1000,
+                        .n = 1000,
+                        .k = 1000,
+                        .flops = 2000000000};
+    weft_estimate first, second, message;
+    weft_site site = {.cluster = &c, .node_group = 0};
+    OK(weft_operation_us(&site, &o, &first));
+    site.node_group = 1;
+    OK(weft_operation_us(&site, &o, &second));
+    close_to(first.us, 2000);     /* what was measured */
+    close_to(second.us, 3 + 200); /* it was not measured there */
+    const weft_group pair = {2, 1, 1, 1, false};
+    OK(weft_collective_us(&site, &pair, WEFT_COLLECTIVE_MESSAGE, 100, &message));
+    close_to(message.us, 100); /* the network is the same */
+}
+
+static void what_is_missing_is_named(void **state)
+{
+    (void)state;
+    weft_cluster c = {.name = "bare", .num_nodes = 2, .ranks_per_node = 2};
+    const weft_site site = {.cluster = &c, .node_group = -1, .groups[WEFT_AXIS_TP] = INSIDE(2)};
+    weft_operation o = {.kind = WEFT_OPERATION_GEMM,
+                        .module = "linear_qkv",
+                        .dtype = WEFT_BF16,
+                        .m = 1,
+                        .n = 1,
+                        .k = 1,
+                        .flops = 2};
+    weft_estimate out = {.us = 77};
+    FAILS(weft_operation_us(&site, &o, &out), WEFT_CONFIG,
+          "cluster \"bare\": device.peak.bf16 is not known, and linear_qkv needs it");
+    o.dtype = WEFT_F32;
+    FAILS(weft_operation_us(&site, &o, &out), WEFT_CONFIG, "device.peak.fp32 is not known");
+    o = (weft_operation){.kind = WEFT_OPERATION_MEMORY, .module = "norm", .bytes = 9, .count = 1};
+    FAILS(weft_operation_us(&site, &o, &out), WEFT_CONFIG, "device.memory_bandwidth is not known");
+    o = (weft_operation){.kind = WEFT_OPERATION_COLLECTIVE,
+                         .module = "exit",
+                         .bytes = 9,
+                         .count = 1,
+                         .axis = WEFT_AXIS_TP};
+    FAILS(weft_operation_us(&site, &o, &out), WEFT_CONFIG,
+          "inside.latency_us is not known, and ex");
+    const weft_group pair = BETWEEN(2);
+    FAILS(weft_collective_us(&site, &pair, WEFT_COLLECTIVE_MESSAGE, 9, &out), WEFT_CONFIG,
+          "between.latency_us is not known, and a message needs it");
+    FAILS(weft_work_us(&site, WEFT_COST_STORAGE_READ, 9, &out), WEFT_CONFIG, "storage.read is not");
+    assert_true(out.us == 77);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_rank_costs_nothing),
+        cmocka_unit_test(rings_are_as_the_equations_say),
+        cmocka_unit_test(limits_are_latency_and_bandwidth),
+        cmocka_unit_test(more_bytes_take_longer),
+        cmocka_unit_test(groups_over_nodes_go_node_by_node),
+        cmocka_unit_test(cards_are_shared),
+        cmocka_unit_test(groups_know_where_they_lie),
+        cmocka_unit_test(levels_are_oversubscribed),
+        cmocka_unit_test(links_know_their_load),
+        cmocka_unit_test(a_curve_is_exact_at_its_own_shape),
+        cmocka_unit_test(a_curve_is_scaled_elsewhere),
+        cmocka_unit_test(products_are_tiles_and_waves),
+        cmocka_unit_test(products_take_their_measured_times),
+        cmocka_unit_test(attention_has_costs_of_its_own),
+        cmocka_unit_test(what_is_bound_by_memory_takes_its_bytes),
+        cmocka_unit_test(estimates_are_as_sure_as_their_worst_number),
+        cmocka_unit_test(nodes_that_differ_have_their_own_costs),
+        cmocka_unit_test(what_is_missing_is_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
