@@ -80,6 +80,9 @@ bool weft_comm_launched(int *out_rank, int *out_size, int *out_local_rank, int *
  * Groups of one rank become self communicators. Collective over parent. */
 weft_status weft_comm_split(weft_comm *parent, int color, int key, const char *name,
                             weft_comm_purpose purpose, weft_comm **out) WEFT_CHECKED;
+/* As split by a color that no other member has, but local. */
+weft_status weft_comm_alone(const weft_comm *parent, const char *name, weft_comm_purpose purpose,
+                            weft_comm **out) WEFT_CHECKED;
 /* As split, with the ranks that share memory with this one (MPI_COMM_TYPE_SHARED). */
 weft_status weft_comm_split_node(weft_comm *parent, weft_comm **out) WEFT_CHECKED;
 /* Decides for the groups split from now on: NCCL, if `device` is a GPU, each rank has one of its

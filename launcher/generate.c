@@ -113,7 +113,7 @@ static weft_status open_model(generator *g, const char *folder, weft_arena *aren
     WEFT_TRY(load_config(g, folder, arena, application));
     WEFT_TRY(weft_mesh_build(&g->config.parallel, 1, g->config.model.num_experts, &mesh));
     WEFT_TRY(weft_comm_create_self(&g->self));
-    WEFT_TRY(weft_groups_create(g->self, &mesh, &g->groups));
+    WEFT_TRY(weft_groups_create(g->self, &mesh, NULL, &g->groups));
     WEFT_TRY(weft_setup_device(&g->config, &g->device));
     WEFT_TRY(weft_lane_create(g->device, 0, "compute", &g->lane));
     WEFT_TRY(weft_model_create(

@@ -142,7 +142,7 @@ weft_status weft_check_place_create(weft_check_place *p, weft_comm *comm,
     model.groups = &p->groups;
     weft_outline outline; /* before anything collective */
     WEFT_TRY(weft_model_outline(&model, &mesh, build, &outline));
-    WEFT_TRY(weft_groups_create(comm, &mesh, &p->groups));
+    WEFT_TRY(weft_groups_create(comm, &mesh, NULL, &p->groups));
     WEFT_TRY(weft_device_create_cpu(1, 0, &p->device));
     WEFT_TRY(weft_lane_create(p->device, 0, "compute", &p->lane));
     model.device = p->device;

@@ -1,4 +1,4 @@
-/* The mesh's communicators: one a group this rank is in. */
+/* The mesh's communicators: one a group that this rank is in and that the run uses. */
 #ifndef WEFT_PARALLEL_GROUPS_H
 #define WEFT_PARALLEL_GROUPS_H
 
@@ -9,14 +9,24 @@ typedef struct weft_groups {
     weft_mesh mesh;
     weft_coords coords;
     weft_comm *world;                  /* borrowed */
-    weft_comm *by_axis[WEFT_NUM_AXES]; /* NULL for WEFT_AXIS_NONE; self for size 1 */
-    weft_comm *embedding; /* first and last stage, for tied embeddings; NULL on other stages and
-                             when pp is 1 */
-    weft_comm *model;     /* all ranks of one data-parallel replica: tp x cp x pp */
+    weft_comm *by_axis[WEFT_NUM_AXES]; /* NULL for WEFT_AXIS_NONE, and where nothing uses it; self
+                                          for size 1 */
+    weft_comm *embedding;              /* first and last stage, for tied embeddings; else NULL */
 } weft_groups;
 
-/* Collective over world. */
-weft_status weft_groups_create(weft_comm *world, const weft_mesh *mesh,
+/* What a run does with groups. tp and pp are always used: checkpoints talk over pp. */
+typedef struct weft_groups_use {
+    bool reduces; /* gradients are summed, over dp x cp */
+    bool experts; /* the model has some: their gradients are summed over edp */
+    bool travels; /* tokens of MoE layers do: over ep and etp */
+    bool ties;    /* first and last stage hold the same embeddings */
+    bool sums;    /* a program's layers may sum over any axis (weft_pass_all_reduce) */
+} weft_groups_use;
+bool weft_groups_use_axis(const weft_groups_use *use, weft_axis axis);
+
+/* use: the same on every rank; NULL: everything. Groups of one rank cost the others nothing.
+ * Collective over world. */
+weft_status weft_groups_create(weft_comm *world, const weft_mesh *mesh, const weft_groups_use *use,
                                weft_groups *out) WEFT_CHECKED;
 void weft_groups_release(weft_groups *groups);
 

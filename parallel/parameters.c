@@ -43,6 +43,7 @@ weft_status weft_parameters_create(const weft_groups *groups, weft_device *devic
     for (int kind = 0; kind < WEFT_NUM_SECTIONS; kind++) {
         weft_axis axis = kind == WEFT_SECTION_EXPERT ? WEFT_AXIS_EDP : WEFT_AXIS_DP_CP;
         p->sections[kind].group = groups->by_axis[axis];
+        p->sections[kind].group_size = groups->coords.size[axis];
     }
     *out = p;
     return WEFT_OK;
@@ -257,7 +258,7 @@ static void place(weft_parameters *p, weft_section_kind kind, int bucket)
 static weft_status lay_out(weft_parameters *p, weft_section_kind kind, size_t bucket_elements)
 {
     weft_section *section = &p->sections[kind];
-    size_t share_align = ALIGN_ELEMENTS * (size_t)weft_comm_size(section->group);
+    size_t share_align = ALIGN_ELEMENTS * (size_t)section->group_size;
     size_t used = 0;
     void *buckets;
     weft_bucket *bucket = NULL;

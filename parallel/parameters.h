@@ -59,7 +59,8 @@ typedef struct weft_section {
     float *grads;
     weft_bucket *buckets;
     int num_buckets;
-    weft_comm *group; /* gradient group; borrowed */
+    weft_comm *group; /* gradient group; borrowed; NULL where gradients are not summed */
+    int group_size;   /* of the mesh's */
 } weft_section;
 
 /* `groups` and `device` are borrowed. dtype: of the weights. */

@@ -171,7 +171,7 @@ static weft_status create_groups(weft_bench_layer *layer, const weft_bench_layer
         status = weft_mesh_build(&parallel, weft_comm_size(layer->world), shape->experts, &mesh);
     weft_arena_release(&arena);
     WEFT_TRY(status);
-    return weft_groups_create(layer->world, &mesh, &layer->groups);
+    return weft_groups_create(layer->world, &mesh, NULL, &layer->groups);
 }
 
 /* The router reads the first E columns. */

@@ -317,6 +317,17 @@ static weft_status choose_comm(weft_trainer *t, const weft_config_source *source
     return weft_config_locate(source, status);
 }
 
+static weft_groups_use uses_of(const weft_trainer *t)
+{
+    const weft_model_options *model = &t->config.model;
+    bool has_own = weft_config_build(&t->config) != NULL;
+    return (weft_groups_use){.reduces = !t->evaluates,
+                             .experts = model->num_experts > 0,
+                             .travels = t->moe.travels,
+                             .ties = has_own || !model->untie_embeddings_and_output_weights,
+                             .sums = has_own};
+}
+
 static weft_status create(weft_trainer *t, bool evaluates, const weft_config *config,
                           const weft_config_source *source, weft_comm *world, weft_arena *arena)
 {
@@ -334,7 +345,8 @@ static weft_status create(weft_trainer *t, bool evaluates, const weft_config *co
     WEFT_TRY(weft_comm_agree(world, status));
     WEFT_TRY(choose_comm(t, source));
     WEFT_TRY(create_mesh(t, source, &mesh));
-    WEFT_TRY(weft_groups_create(world, &mesh, &t->groups));
+    weft_groups_use use = uses_of(t);
+    WEFT_TRY(weft_groups_create(world, &mesh, &use, &t->groups));
     WEFT_TRY(weft_comm_agree(world, weft_config_locate(source, create_local(t))));
     return evaluates ? reserve(t) : create_optimizer(t);
 }

@@ -31,7 +31,7 @@ weft_status harness_create(harness *h, weft_comm *world, const weft_model_option
         WEFT_TRY(weft_mesh_apply_alias(mesh_text, &arena, &parallel));
     WEFT_TRY(weft_mesh_build(&parallel, weft_comm_size(world), options->num_experts, &mesh));
     weft_arena_release(&arena);
-    WEFT_TRY(weft_groups_create(world, &mesh, &h->groups));
+    WEFT_TRY(weft_groups_create(world, &mesh, NULL, &h->groups));
     WEFT_TRY(weft_device_create_cpu(1, 0, &h->device));
     WEFT_TRY(weft_lane_create(h->device, 0, "compute", &h->lane));
     WEFT_TRY(weft_model_create(&(weft_model_setup){.options = &h->options,

@@ -46,7 +46,7 @@ static inline bool tiny_create(tiny *t, variant v)
     EXPECT_OK(weft_mesh_build(&parallel, 1, 0, &mesh));
     EXPECT_OK(weft_comm_create_self(&t->world));
     EXPECT_OK(weft_device_create_cpu(1, 0, &t->device));
-    EXPECT_OK(weft_groups_create(t->world, &mesh, &t->groups));
+    EXPECT_OK(weft_groups_create(t->world, &mesh, NULL, &t->groups));
     EXPECT_OK(weft_lane_create(t->device, 0, "test", &t->lane));
     EXPECT_OK(weft_parameters_create(&t->groups, t->device, WEFT_F32, &t->parameters));
     if (expect_failures != before)

@@ -115,7 +115,7 @@ static inline bool state_model_create(state_model *m, weft_comm *world, const ch
     EXPECT_OK(weft_device_create_cpu(1, 0, &m->device));
     if (expect_failures != before)
         return false;
-    EXPECT_OK(weft_groups_create(world, &built, &m->groups));
+    EXPECT_OK(weft_groups_create(world, &built, NULL, &m->groups));
     EXPECT_OK(weft_lane_create(m->device, 0, "compute", &m->compute));
     EXPECT_OK(weft_lane_create(m->device, 1, "reduce", &m->reduce));
     EXPECT_OK(weft_parameters_create(&m->groups, m->device, dtype, &m->parameters));

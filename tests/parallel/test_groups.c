@@ -52,6 +52,38 @@ static void check_works(weft_comm *comm, const int *members, int count, const ch
            (long long)wanted);
 }
 
+/* Of what a run does, exactly what it uses is there, besides groups of one. */
+static void check_uses(weft_comm *world, const weft_mesh *mesh)
+{
+    static const struct {
+        weft_groups_use use;
+        unsigned axes; /* bits */
+    } cases[] = {
+        {{.reduces = false}, 1u << WEFT_AXIS_TP | 1u << WEFT_AXIS_PP},
+        {{.reduces = true, .ties = true},
+         1u << WEFT_AXIS_TP | 1u << WEFT_AXIS_PP | 1u << WEFT_AXIS_DP_CP},
+        {{.experts = true, .travels = true},
+         1u << WEFT_AXIS_TP | 1u << WEFT_AXIS_PP | 1u << WEFT_AXIS_EP | 1u << WEFT_AXIS_ETP},
+        {{.reduces = true, .experts = true},
+         1u << WEFT_AXIS_TP | 1u << WEFT_AXIS_PP | 1u << WEFT_AXIS_DP_CP | 1u << WEFT_AXIS_EDP},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        weft_groups groups = {0};
+        EXPECT_OK(weft_groups_create(world, mesh, &cases[i].use, &groups));
+        for (weft_axis axis = WEFT_AXIS_NONE + 1; axis < WEFT_NUM_AXES; axis++) {
+            int members[WORLD], rank = weft_comm_rank(world);
+            int count = weft_mesh_group(mesh, axis, rank, members, WORLD);
+            bool is_used = count == 1 || (cases[i].axes >> axis & 1) != 0;
+            if (is_used)
+                check_members(groups.by_axis[axis], members, count, weft_axis_text(axis));
+            EXPECT(is_used == (groups.by_axis[axis] != NULL), "case %zu: %s", i,
+                   weft_axis_text(axis));
+        }
+        EXPECT(cases[i].use.ties || !groups.embedding, "embeddings that nobody ties");
+        weft_groups_release(&groups);
+    }
+}
+
 static void check_shape(weft_comm *world, const shape *s)
 {
     weft_parallel_options options = {.tensor_model_parallel_size = s->tp,
@@ -65,7 +97,7 @@ static void check_shape(weft_comm *world, const shape *s)
     weft_groups groups = {0};
     int rank = weft_comm_rank(world), members[WORLD];
     EXPECT_OK(weft_mesh_build(&options, WORLD, 8, &mesh));
-    EXPECT_OK(weft_groups_create(world, &mesh, &groups));
+    EXPECT_OK(weft_groups_create(world, &mesh, NULL, &groups));
     EXPECT(groups.world == world && groups.coords.rank == rank, "not this world");
     EXPECT(groups.by_axis[WEFT_AXIS_NONE] == NULL, "a group along no axis");
     for (weft_axis axis = WEFT_AXIS_NONE + 1; axis < WEFT_NUM_AXES; axis++) {
@@ -87,13 +119,11 @@ static void check_shape(weft_comm *world, const shape *s)
         EXPECT(groups.embedding == NULL, "stage %d of %d has an embedding group", stage, count);
     }
 
-    int replica[WORLD], size = 0;
-    for (int other = 0; other < WORLD; other++)
-        if (weft_mesh_coords(&mesh, other).at[WEFT_AXIS_DP] == groups.coords.at[WEFT_AXIS_DP])
-            replica[size++] = other;
-    check_members(groups.model, replica, size, "model");
     weft_groups_release(&groups);
-    EXPECT(groups.world == NULL && groups.model == NULL, "released groups are not empty");
+    EXPECT(groups.world == NULL && groups.by_axis[WEFT_AXIS_TP] == NULL,
+           "released groups are not empty");
+    if (s->ep > 1 && s->pp < 4)
+        check_uses(world, &mesh);
 }
 
 /* All ranks of a test run on one machine. */
@@ -140,7 +170,7 @@ int main(void)
         check_nodes(world);
         weft_mesh mesh = {.world = WORLD / 2};
         weft_groups groups = {0};
-        EXPECT_ERROR(weft_groups_create(world, &mesh, &groups), WEFT_INTERNAL,
+        EXPECT_ERROR(weft_groups_create(world, &mesh, NULL, &groups), WEFT_INTERNAL,
                      "a mesh of 4 ranks in a world of 8");
     }
     weft_comm_destroy(world);
