@@ -150,10 +150,27 @@ static const weft_source *longest_source(const weft_cluster *cluster, const char
     return best;
 }
 
+/* Whether the nodes of a group have the figure or efficiency at a path for themselves. */
+static bool owns(const weft_cluster *cluster, int group, const char *path)
+{
+    const weft_node_group *g = &cluster->groups[group];
+    for (int i = 0; i < WEFT_NUM_FIGURES; i++)
+        if (g->own_figures >> i & 1 && strcmp(weft_figure_path((weft_figure)i), path) == 0)
+            return true;
+    for (int i = 0; i < WEFT_NUM_EFFICIENCIES; i++)
+        if (g->own_efficiencies >> i & 1 &&
+            strcmp(weft_efficiency_path((weft_efficiency_kind)i), path) == 0)
+            return true;
+    return false;
+}
+
 const weft_source *weft_cluster_source(const weft_cluster *cluster, int group, const char *path)
 {
     char own[96];
     snprintf(own, sizeof own, "groups[%d].%s", group, path);
-    const weft_source *source = group >= 0 ? longest_source(cluster, own) : NULL;
-    return source ? source : longest_source(cluster, path);
+    const bool differs = group >= 0 && group < cluster->num_groups;
+    const weft_source *source = differs ? longest_source(cluster, own) : NULL;
+    /* What others' nodes have is no source of a number of its own. */
+    return source || (differs && owns(cluster, group, path)) ? source
+                                                             : longest_source(cluster, path);
 }

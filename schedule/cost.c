@@ -9,25 +9,25 @@
 /* --- bound by memory ----------------------------------------------------------------------- */
 
 /* A kernel that reads and writes `bytes`. */
-static double memory_us(weft_pricing *p, weft_cost_kind kind, double bytes)
+static double memory_us(weft_costing *p, weft_cost_kind kind, double bytes)
 {
     if (!(bytes > 0))
         return 0;
-    if (weft_pricing_knows(p, kind))
-        return weft_pricing_curve(p, kind, bytes, false);
-    if (weft_pricing_knows(p, WEFT_COST_MEMORY))
-        return weft_pricing_curve(p, WEFT_COST_MEMORY, bytes, true);
-    if (weft_pricing_knows(p, WEFT_COST_COPY)) /* which reads and writes its volume */
-        return weft_pricing_curve(p, WEFT_COST_COPY, bytes / 2, true);
-    const double rate = weft_pricing_figure(p, WEFT_FIGURE_MEMORY_BANDWIDTH) *
-                        weft_pricing_share(p, WEFT_EFFICIENCY_MEMORY, bytes);
-    return weft_pricing_figure_or(p, WEFT_FIGURE_LAUNCH, 0) + bytes / rate * 1e6;
+    if (weft_costing_knows(p, kind))
+        return weft_costing_curve(p, kind, bytes, false);
+    if (weft_costing_knows(p, WEFT_COST_MEMORY))
+        return weft_costing_curve(p, WEFT_COST_MEMORY, bytes, true);
+    if (weft_costing_knows(p, WEFT_COST_COPY)) /* which reads and writes its volume */
+        return weft_costing_curve(p, WEFT_COST_COPY, bytes / 2, true);
+    const double rate = weft_costing_figure(p, WEFT_FIGURE_MEMORY_BANDWIDTH) *
+                        weft_costing_share(p, WEFT_EFFICIENCY_MEMORY, bytes);
+    return weft_costing_figure_or(p, WEFT_FIGURE_LAUNCH, 0) + bytes / rate * 1e6;
 }
 
-static double transfer_us(weft_pricing *p, weft_figure rate, double bytes, double ranks)
+static double transfer_us(weft_costing *p, weft_figure rate, double bytes, double ranks)
 {
-    return weft_pricing_figure_or(p, WEFT_FIGURE_LAUNCH, 0) +
-           bytes * ranks / weft_pricing_figure(p, rate) * 1e6;
+    return weft_costing_figure_or(p, WEFT_FIGURE_LAUNCH, 0) +
+           bytes * ranks / weft_costing_figure(p, rate) * 1e6;
 }
 
 /* --- products ------------------------------------------------------------------------------ */
@@ -42,53 +42,53 @@ static double flops_of(const products *x)
     return 2 * x->m * x->n * x->k * x->num;
 }
 
-static double peak_of(weft_pricing *p, weft_dtype dtype)
+static double peak_of(weft_costing *p, weft_dtype dtype)
 {
-    return weft_pricing_figure(p, dtype == WEFT_BF16  ? WEFT_FIGURE_PEAK_BF16
+    return weft_costing_figure(p, dtype == WEFT_BF16  ? WEFT_FIGURE_PEAK_BF16
                                   : dtype == WEFT_F16 ? WEFT_FIGURE_PEAK_FP16
                                                       : WEFT_FIGURE_PEAK_FP32);
 }
 
 /* A tile is no larger than its product, in steps of 16. */
-static double tile_of(weft_pricing *p, weft_figure figure, double size)
+static double tile_of(weft_costing *p, weft_figure figure, double size)
 {
-    return fmin(weft_pricing_figure_or(p, figure, 128), ceil(size / 16) * 16);
+    return fmin(weft_costing_figure_or(p, figure, 128), ceil(size / 16) * 16);
 }
 
 /* What the tiles take by a peak of 1 FLOP/s, in seconds, beside what a wave costs anyway. */
-static double wave_flops(weft_pricing *p, const products *x, double *out_waves)
+static double wave_flops(weft_costing *p, const products *x, double *out_waves)
 {
     const double tile_m = tile_of(p, WEFT_FIGURE_TILE_M, x->m);
     const double tile_n = tile_of(p, WEFT_FIGURE_TILE_N, x->n);
-    const double at_once = weft_pricing_figure(p, WEFT_FIGURE_MULTIPROCESSORS);
+    const double at_once = weft_costing_figure(p, WEFT_FIGURE_MULTIPROCESSORS);
     const double tiles = x->num * ceil(x->m / tile_m) * ceil(x->n / tile_n);
     *out_waves = ceil(tiles / at_once);
     return *out_waves * 2 * tile_m * tile_n * x->k * at_once;
 }
 
 /* By tiles and waves, or by FLOPs, at the device's peak. */
-static double model_us(weft_pricing *p, const products *x, weft_dtype dtype)
+static double model_us(weft_costing *p, const products *x, weft_dtype dtype)
 {
     const double flops = flops_of(x), bytes = (double)weft_dtype_bytes(dtype);
     const double rate =
-        peak_of(p, dtype) * weft_pricing_share(p, WEFT_EFFICIENCY_GEMM, flops) * 1e-6;
+        peak_of(p, dtype) * weft_costing_share(p, WEFT_EFFICIENCY_GEMM, flops) * 1e-6;
     double us = flops / rate;
     if (weft_hardware_knows(p->hardware, WEFT_FIGURE_MULTIPROCESSORS)) {
         double waves;
         const double padded = wave_flops(p, x, &waves);
-        us = waves * weft_pricing_figure_or(p, WEFT_FIGURE_WAVE, 0) + padded / rate;
+        us = waves * weft_costing_figure_or(p, WEFT_FIGURE_WAVE, 0) + padded / rate;
     }
     if (weft_hardware_knows(p->hardware, WEFT_FIGURE_MEMORY_BANDWIDTH)) {
         const double moved = bytes * x->num * (x->m * x->k + x->k * x->n + x->m * x->n);
         us = fmax(us, moved /
-                          (weft_pricing_figure(p, WEFT_FIGURE_MEMORY_BANDWIDTH) *
-                           weft_pricing_share(p, WEFT_EFFICIENCY_MEMORY, moved)) *
+                          (weft_costing_figure(p, WEFT_FIGURE_MEMORY_BANDWIDTH) *
+                           weft_costing_share(p, WEFT_EFFICIENCY_MEMORY, moved)) *
                           1e6);
     }
-    return weft_pricing_figure_or(p, WEFT_FIGURE_LAUNCH, 0) + us;
+    return weft_costing_figure_or(p, WEFT_FIGURE_LAUNCH, 0) + us;
 }
 
-static const weft_product *find_product(const weft_pricing *p, const products *x,
+static const weft_product *find_product(const weft_costing *p, const products *x,
                                         weft_cost_kind kind)
 {
     for (int i = 0; i < p->cluster->num_products; i++) {
@@ -106,52 +106,52 @@ static weft_cost_kind gemm_kind(weft_dtype dtype)
 }
 
 /* The measured curve at another shape. On a CPU products of one launch follow each other. */
-static double scaled_us(weft_pricing *p, const products *x, weft_dtype dtype)
+static double scaled_us(weft_costing *p, const products *x, weft_dtype dtype)
 {
     const weft_cost_kind kind = gemm_kind(dtype);
     const double flops = flops_of(x), width = p->cluster->costs[kind].width;
     const bool own =
         dtype != WEFT_F16 && x->num == 1 && (width == 0 || (x->n == width && x->k == width));
     if (own || !weft_hardware_knows(p->hardware, WEFT_FIGURE_MULTIPROCESSORS) || width == 0)
-        return x->num * weft_pricing_curve(p, kind, flops / x->num, !own);
+        return x->num * weft_costing_curve(p, kind, flops / x->num, !own);
     double waves, own_waves;
     const products measured = {flops / (2 * width * width), width, width, 1};
     const double ratio = wave_flops(p, x, &waves) / wave_flops(p, &measured, &own_waves);
-    const double wave_us = weft_pricing_figure_or(p, WEFT_FIGURE_WAVE, 0);
-    const double launch_us = weft_pricing_figure_or(p, WEFT_FIGURE_LAUNCH, 0);
+    const double wave_us = weft_costing_figure_or(p, WEFT_FIGURE_WAVE, 0);
+    const double launch_us = weft_costing_figure_or(p, WEFT_FIGURE_LAUNCH, 0);
     const double fixed_us = launch_us + own_waves * wave_us;
     return launch_us + waves * wave_us +
-           fmax(weft_pricing_curve(p, kind, flops, true) - fixed_us, 0) * ratio;
+           fmax(weft_costing_curve(p, kind, flops, true) - fixed_us, 0) * ratio;
 }
 
-static double products_us(weft_pricing *p, const products *x, weft_dtype dtype)
+static double products_us(weft_costing *p, const products *x, weft_dtype dtype)
 {
     const weft_cost_kind kind = gemm_kind(dtype);
-    if (weft_pricing_knows(p, kind) || p->cluster->num_products > 0) {
+    if (weft_costing_knows(p, kind) || p->cluster->num_products > 0) {
         const weft_product *known = find_product(p, x, kind);
         if (known) {
-            weft_pricing_note(p, "products", WEFT_SOURCE_MEASURED);
+            weft_costing_note(p, "products", WEFT_SOURCE_MEASURED);
             if (x->num > 1)
-                weft_pricing_at_least(p, WEFT_SOURCE_SCALED);
+                weft_costing_at_least(p, WEFT_SOURCE_SCALED);
             return x->num * known->us;
         }
     }
-    return weft_pricing_knows(p, kind) ? scaled_us(p, x, dtype) : model_us(p, x, dtype);
+    return weft_costing_knows(p, kind) ? scaled_us(p, x, dtype) : model_us(p, x, dtype);
 }
 
 /* Attention of `flops`, both of its products; of a batch in one launch. */
-static double attention_us(weft_pricing *p, weft_cost_kind kind, double flops)
+static double attention_us(weft_costing *p, weft_cost_kind kind, double flops)
 {
-    if (weft_pricing_knows(p, kind))
-        return weft_pricing_curve(p, kind, flops, false);
+    if (weft_costing_knows(p, kind))
+        return weft_costing_curve(p, kind, flops, false);
     const bool known = p->hardware->efficiencies[WEFT_EFFICIENCY_ATTENTION].num_points > 0;
     const double share =
-        weft_pricing_share(p, known ? WEFT_EFFICIENCY_ATTENTION : WEFT_EFFICIENCY_GEMM, flops);
+        weft_costing_share(p, known ? WEFT_EFFICIENCY_ATTENTION : WEFT_EFFICIENCY_GEMM, flops);
     const double peak = peak_of(p, kind == WEFT_COST_ATTENTION_BF16 ? WEFT_BF16 : WEFT_F32);
-    return weft_pricing_figure_or(p, WEFT_FIGURE_LAUNCH, 0) + flops / (peak * share) * 1e6;
+    return weft_costing_figure_or(p, WEFT_FIGURE_LAUNCH, 0) + flops / (peak * share) * 1e6;
 }
 
-static double gemm_us(weft_pricing *p, const weft_operation *o)
+static double gemm_us(weft_costing *p, const weft_operation *o)
 {
     const double count = (double)(o->count ? o->count : 1), groups = (double)o->groups;
     products x = {(double)o->m, (double)o->n, (double)o->k, 1};
@@ -159,7 +159,7 @@ static double gemm_us(weft_pricing *p, const weft_operation *o)
         const weft_cost_kind kind =
             weft_dtype_bytes(o->dtype) < 4 ? WEFT_COST_ATTENTION_BF16 : WEFT_COST_ATTENTION_FP32;
         const bool priced =
-            weft_pricing_knows(p, kind) || !weft_pricing_knows(p, gemm_kind(o->dtype));
+            weft_costing_knows(p, kind) || !weft_costing_knows(p, gemm_kind(o->dtype));
         if (priced) /* one of two products of one launch, be they 2 of forward or 5 of backward */
             return attention_us(p, kind, 2 * (double)o->flops) / 2;
         x.num = count;
@@ -175,7 +175,7 @@ static double gemm_us(weft_pricing *p, const weft_operation *o)
 
 /* --- doors --------------------------------------------------------------------------------- */
 
-static weft_status finish(const weft_pricing *p, const char *what, weft_estimate *out)
+static weft_status finish(const weft_costing *p, const char *what, weft_estimate *out)
 {
     if (p->lacks)
         return WEFT_ERROR(WEFT_CONFIG, "cluster \"%s\": %s is not known, and %s needs it",
@@ -187,7 +187,7 @@ static weft_status finish(const weft_pricing *p, const char *what, weft_estimate
 weft_status weft_operation_us(const weft_site *site, const weft_operation *operation,
                               weft_estimate *out)
 {
-    weft_pricing p = weft_pricing_start(site);
+    weft_costing p = weft_costing_start(site);
     const double count = (double)(operation->count ? operation->count : 1);
     const double bytes = (double)operation->bytes / count;
     switch (operation->kind) {
@@ -223,7 +223,7 @@ static const char *const collective_texts[WEFT_NUM_COLLECTIVES] = {
 weft_status weft_collective_us(const weft_site *site, const weft_group *group,
                                weft_collective collective, double bytes, weft_estimate *out)
 {
-    weft_pricing p = weft_pricing_start(site);
+    weft_costing p = weft_costing_start(site);
     weft_price_collective(&p, group, collective, bytes);
     return finish(&p, collective_texts[collective], out);
 }
@@ -231,7 +231,7 @@ weft_status weft_collective_us(const weft_site *site, const weft_group *group,
 weft_status weft_work_us(const weft_site *site, weft_cost_kind kind, double volume,
                          weft_estimate *out)
 {
-    weft_pricing p = weft_pricing_start(site);
+    weft_costing p = weft_costing_start(site);
     double *us = &p.estimate.us;
     if (!(volume > 0))
         return finish(&p, weft_cost_help(kind), out);
@@ -245,8 +245,8 @@ weft_status weft_work_us(const weft_site *site, weft_cost_kind kind, double volu
         *us = attention_us(&p, kind, volume);
         break;
     default:
-        if (weft_pricing_knows(&p, kind))
-            *us = weft_pricing_curve(&p, kind, volume, false);
+        if (weft_costing_knows(&p, kind))
+            *us = weft_costing_curve(&p, kind, volume, false);
         else if (kind == WEFT_COST_COPY)
             *us = memory_us(&p, kind, 2 * volume);
         else if (kind == WEFT_COST_TO_HOST || kind == WEFT_COST_TO_DEVICE)

@@ -93,4 +93,10 @@ weft_status weft_collective_us(const weft_site *site, const weft_group *group,
 weft_status weft_work_us(const weft_site *site, weft_cost_kind kind, double volume,
                          weft_estimate *out) WEFT_CHECKED;
 
+/* Gives costs that the cluster does not know the curves that follow from its figures alone at the
+ * shapes that calibration measures: for those who ask for curves (schedule/exchange.h, choose.h).
+ * What no figure tells stays unknown. Such curves are no measurements: for a copy of the cluster.
+ */
+void weft_cost_complete(weft_cluster *cluster);
+
 #endif

@@ -37,7 +37,7 @@ static int near_of(const weft_group *group)
 
 /* Over how many times the cards' bandwidth what leaves a node is spread: level l carries what
  * leaves the switch of the level below it. */
-static double oversubscription_of(weft_pricing *p, const weft_group *group, bool all_to_all)
+static double oversubscription_of(weft_costing *p, const weft_group *group, bool all_to_all)
 {
     const weft_cluster *c = p->cluster;
     const int near = near_of(group), nodes = (group->size + near - 1) / near;
@@ -51,7 +51,7 @@ static double oversubscription_of(weft_pricing *p, const weft_group *group, bool
         const double crossing = all_to_all
                                     ? (double)(group->size - together * near) / (group->size - near)
                                     : 1.0 / together;
-        weft_pricing_note(p, "between.levels", WEFT_SOURCE_ASSUMED);
+        weft_costing_note(p, "between.levels", WEFT_SOURCE_ASSUMED);
         most = fmax(most, c->levels[l].oversubscription * crossing);
     }
     return most;
@@ -107,23 +107,23 @@ static const struct curve {
 
 /* The collective whose curve stands for another one's, which was not measured: the nearest kin.
  * WEFT_NUM_COLLECTIVES: none was. */
-static weft_collective measured_kin(const weft_pricing *p, weft_collective collective,
+static weft_collective measured_kin(const weft_costing *p, weft_collective collective,
                                     weft_link link)
 {
     static const weft_collective kin[WEFT_NUM_COLLECTIVES] = {
         WEFT_COLLECTIVE_REDUCE_SCATTER, WEFT_COLLECTIVE_ALL_GATHER, WEFT_COLLECTIVE_ALL_REDUCE,
         WEFT_COLLECTIVE_ALL_TO_ALL, WEFT_COLLECTIVE_MESSAGE};
-    if (weft_pricing_knows(p, curves[collective].kinds[link]))
+    if (weft_costing_knows(p, curves[collective].kinds[link]))
         return collective;
     for (int i = 0; i < WEFT_NUM_COLLECTIVES; i++)
-        if (weft_pricing_knows(p, curves[kin[i]].kinds[link]))
+        if (weft_costing_knows(p, curves[kin[i]].kinds[link]))
             return kin[i];
     return WEFT_NUM_COLLECTIVES;
 }
 
 /* A curve was measured by all ranks of the nodes at once: what a rank's share of the link carried
  * there takes as long here, and latencies count as often as they follow each other. */
-static double curve_us(weft_pricing *p, const leg *x, weft_collective kin)
+static double curve_us(weft_costing *p, const leg *x, weft_collective kin)
 {
     const weft_cluster *c = p->cluster;
     const weft_cost_kind kind = curves[kin].kinds[x->link];
@@ -134,31 +134,31 @@ static double curve_us(weft_pricing *p, const leg *x, weft_collective kin)
     weft_group own = {ranks, 1, 1, 1, false};
     double sharing = 1;
     if (!inside) {
-        const double cards = weft_pricing_figure_or(p, WEFT_FIGURE_CARDS, 1);
+        const double cards = weft_costing_figure_or(p, WEFT_FIGURE_CARDS, 1);
         sharing =
             fmax(c->ranks_per_node / cards, 1) * oversubscription_of(p, &own, curves[kin].by_sent);
     }
     const double volume = curves[kin].by_sent ? x->sent : x->volume;
     if (kin == x->collective && x->sharing == sharing && volume > 0 &&
         (x->ranks == ranks || kin == WEFT_COLLECTIVE_MESSAGE))
-        return weft_pricing_curve(p, kind, volume, false);
+        return weft_costing_curve(p, kind, volume, false);
     const double same = x->sent * x->sharing / sharing;
     const double latency_us = c->costs[kind].curve.time_us[0];
     const double repeats =
         steps_of(x->collective, x->ranks, x->direct) / steps_of(kin, ranks, x->direct);
     const double asked = curves[kin].by_sent ? same : same / sent_share(kin, ranks);
-    return fmax(weft_pricing_curve(p, kind, asked, true) + (repeats - 1) * latency_us, 0);
+    return fmax(weft_costing_curve(p, kind, asked, true) + (repeats - 1) * latency_us, 0);
 }
 
-static double figures_us(weft_pricing *p, const leg *x, double *out_wire_us)
+static double figures_us(weft_costing *p, const leg *x, double *out_wire_us)
 {
     const bool inside = x->link == WEFT_LINK_INSIDE;
     const double latency_us =
-        weft_pricing_figure(p, inside ? WEFT_FIGURE_INSIDE_LATENCY : WEFT_FIGURE_BETWEEN_LATENCY);
+        weft_costing_figure(p, inside ? WEFT_FIGURE_INSIDE_LATENCY : WEFT_FIGURE_BETWEEN_LATENCY);
     const double rate =
-        weft_pricing_figure(p,
+        weft_costing_figure(p,
                             inside ? WEFT_FIGURE_INSIDE_BANDWIDTH : WEFT_FIGURE_BETWEEN_BANDWIDTH) *
-        weft_pricing_share(p, inside ? WEFT_EFFICIENCY_INSIDE : WEFT_EFFICIENCY_BETWEEN, x->sent) *
+        weft_costing_share(p, inside ? WEFT_EFFICIENCY_INSIDE : WEFT_EFFICIENCY_BETWEEN, x->sent) *
         1e-6;
     const double wire_us = x->sent * x->sharing / rate;
     double us = steps_of(x->collective, x->ranks, x->direct) * latency_us + wire_us;
@@ -171,7 +171,7 @@ static double figures_us(weft_pricing *p, const leg *x, double *out_wire_us)
 }
 
 /* Microseconds of a leg; its load goes to the estimate. */
-static double leg_us(weft_pricing *p, const leg *x)
+static double leg_us(weft_costing *p, const leg *x)
 {
     if (!(x->sent > 0) || x->ranks < 2)
         return 0;
@@ -189,7 +189,7 @@ static double leg_us(weft_pricing *p, const leg *x)
 }
 
 /* A leg of rings among `ranks`, of a buffer of `volume`. */
-static double ring_us(weft_pricing *p, const weft_group *group, weft_link link,
+static double ring_us(weft_costing *p, const weft_group *group, weft_link link,
                       weft_collective collective, int ranks, double volume)
 {
     weft_group between = *group;
@@ -209,14 +209,15 @@ static double ring_us(weft_pricing *p, const weft_group *group, weft_link link,
     return leg_us(p, &x);
 }
 
-/* Every rank sends to every other one: inside and between at once. */
-static double direct_us(weft_pricing *p, const weft_group *group, weft_collective collective,
+/* Every rank sends to every other one: inside and between at once. Inside too these are messages,
+ * as an all-to-all's are, and not what a node's own ranks can do together. */
+static double direct_us(weft_costing *p, const weft_group *group, weft_collective collective,
                         double bytes)
 {
     const int near = near_of(group), size = group->size;
     const double times = collective == WEFT_COLLECTIVE_ALL_REDUCE ? 2 : 1;
     const leg inside = {.link = WEFT_LINK_INSIDE,
-                        .collective = collective,
+                        .collective = WEFT_COLLECTIVE_ALL_TO_ALL,
                         .ranks = near,
                         .sent = times * bytes * (near - 1) / size,
                         .sharing = 1,
@@ -230,7 +231,7 @@ static double direct_us(weft_pricing *p, const weft_group *group, weft_collectiv
     return fmax(leg_us(p, &inside), leg_us(p, &between));
 }
 
-void weft_price_collective(weft_pricing *p, const weft_group *group, weft_collective collective,
+void weft_price_collective(weft_costing *p, const weft_group *group, weft_collective collective,
                            double bytes)
 {
     const int size = group->size, near = near_of(group), nodes = (size + near - 1) / near;

@@ -2,10 +2,10 @@
 #ifndef WEFT_SCHEDULE_COST_LINK_H
 #define WEFT_SCHEDULE_COST_LINK_H
 
-#include "schedule/pricing.h"
+#include "schedule/costing.h"
 
 /* Adds one collective of `bytes` to the estimate. */
-void weft_price_collective(weft_pricing *p, const weft_group *group, weft_collective collective,
+void weft_price_collective(weft_costing *p, const weft_group *group, weft_collective collective,
                            double bytes);
 
 #endif

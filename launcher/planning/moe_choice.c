@@ -7,6 +7,7 @@
 #include "core/log.h"
 #include "core/text.h"
 #include "layers/describe.h"
+#include "schedule/cost.h"
 
 /* MPMoE searches n from 2 to 8; 1 is the synchronous layer. */
 static const int candidates[] = {1, 2, 3, 4, 6, 8};
@@ -175,11 +176,14 @@ weft_moe_layer_shape weft_moe_layer_shape_of(const weft_model_options *options,
     };
 }
 
-/* A file that cannot be used is a mistake of the key that names it. */
+/* A file that cannot be used is a mistake of the key that names it. What was not measured follows
+ * from the file's figures, where it has them. */
 static weft_status read_cluster(const char *path, weft_cluster *out)
 {
     weft_status status = weft_cluster_read(path, out);
     bool is_mistake = status == WEFT_CONFIG || status == WEFT_FILE;
+    if (status == WEFT_OK)
+        weft_cost_complete(out);
     return is_mistake ? weft_error_key(WEFT_CONFIG, "parallel.cluster") : status;
 }
 

@@ -313,6 +313,11 @@ static void sources_cover_what_is_below(void **state)
     assert_int_equal(s->class_, WEFT_SOURCE_DATASHEET);
     assert_ptr_equal(weft_cluster_source(&c, 0, "device.peak.bf16"), s);
     assert_string_equal(weft_cluster_source(&c, 1, "device.peak.bf16")->where, "G2's sheet");
+    assert_string_equal(weft_cluster_source(&c, 1, "device.memory_bandwidth")->where, "G2's sheet");
+    c.sources[4].key[0] = '-'; /* without it: nobody says of its own, all's of the others */
+    assert_null(weft_cluster_source(&c, 1, "device.peak.bf16"));
+    assert_null(weft_cluster_source(&c, 1, "device.efficiency.gemm"));
+    assert_ptr_equal(weft_cluster_source(&c, 1, "device.memory_bandwidth"), s);
     s = weft_cluster_source(&c, -1, "device.efficiency.gemm");
     assert_int_equal(s->class_, WEFT_SOURCE_ASSUMED);
     assert_true(s->spread == 0.1);

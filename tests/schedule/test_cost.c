@@ -523,6 +523,40 @@ static void what_is_missing_is_named(void **state)
     assert_true(out.us == 77);
 }
 
+/* Curves for those who ask for curves: what is estimated at the shape that would be measured. */
+static void unknown_curves_follow_from_figures(void **state)
+{
+    (void)state;
+    weft_cluster c = modelled();
+    const weft_cluster before = c;
+    c.costs[WEFT_COST_COPY] = (weft_cost){.curve = weft_curve_linear(5, 1000), .peak = 1e9};
+    weft_cost_complete(&c);
+    assert_true(weft_cluster_us(&c, WEFT_COST_COPY, 1e6) == 1005); /* it was known */
+    assert_false(weft_cluster_knows(&c, WEFT_COST_GEMM_FP32));     /* no figure tells */
+    assert_false(weft_cluster_knows(&c, WEFT_COST_STORAGE_READ));
+    const double v = 1 << 26; /* a point of the curves, and 4096 is 2^12 */
+    close_to(weft_cluster_us(&c, WEFT_COST_ALL_REDUCE, v),
+             collective_us(&before, INSIDE(8), WEFT_COLLECTIVE_ALL_REDUCE, v));
+    close_to(weft_cluster_us(&c, WEFT_COST_ALL_GATHER_BETWEEN, v),
+             collective_us(&before, BETWEEN(16), WEFT_COLLECTIVE_ALL_GATHER, v));
+    close_to(weft_cluster_us(&c, WEFT_COST_ALL_TO_ALL, v), 5 + v / 10e3);
+    close_to(weft_cluster_us(&c, WEFT_COST_MESSAGE_INSIDE, v), 2 + v / 100e3);
+    close_to(weft_cluster_us(&c, WEFT_COST_GEMM_BF16, 2.0 * 1024 * 4096 * 4096),
+             gemm(&before, WEFT_BF16, 1024, 4096, 4096, 0).us);
+    assert_int_equal(c.costs[WEFT_COST_GEMM_BF16].width, 4096);
+    assert_true(weft_cluster_efficiency(&c, WEFT_COST_MESSAGE, 1) < 0.01);
+    /* A kin's curve is no figure: what was not measured there is still to be named. */
+    weft_cluster kin = measured();
+    kin.costs[WEFT_COST_REDUCE_SCATTER] = (weft_cost){.peak = 0};
+    weft_cost_complete(&kin);
+    assert_false(weft_cluster_knows(&kin, WEFT_COST_REDUCE_SCATTER));
+    weft_cluster one = {.num_nodes = 1, .ranks_per_node = 1};
+    weft_cost_complete(&one);
+    for (int i = 0; i < WEFT_NUM_COSTS; i++)
+        assert_false(weft_cluster_knows(&one, (weft_cost_kind)i));
+    assert_int_equal(weft_error_get()->status, WEFT_OK); /* nothing of it stays behind */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -544,6 +578,7 @@ int main(void)
         cmocka_unit_test(estimates_are_as_sure_as_their_worst_number),
         cmocka_unit_test(nodes_that_differ_have_their_own_costs),
         cmocka_unit_test(what_is_missing_is_named),
+        cmocka_unit_test(unknown_curves_follow_from_figures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,32 +1,32 @@
 /* The numbers of a cluster that an estimate takes, noted as it takes them. Private to schedule/. */
-#ifndef WEFT_SCHEDULE_PRICING_H
-#define WEFT_SCHEDULE_PRICING_H
+#ifndef WEFT_SCHEDULE_COSTING_H
+#define WEFT_SCHEDULE_COSTING_H
 
 #include "schedule/cost.h"
 
 /* An estimate in the making: notes what the numbers that it takes come from. */
-typedef struct weft_pricing {
+typedef struct weft_costing {
     const weft_cluster *cluster;
     int node_group;
     const weft_hardware *hardware;
     weft_estimate estimate;
     const char *lacks; /* path of the first figure that was missing; NULL: none */
-} weft_pricing;
+} weft_costing;
 
-weft_pricing weft_pricing_start(const weft_site *site);
+weft_costing weft_costing_start(const weft_site *site);
 /* A figure, or 1 where it is missing (lacks is set). */
-double weft_pricing_figure(weft_pricing *p, weft_figure figure);
+double weft_costing_figure(weft_costing *p, weft_figure figure);
 /* A figure, or `otherwise`, which is no assumption that a source could cover. */
-double weft_pricing_figure_or(weft_pricing *p, weft_figure figure, double otherwise);
+double weft_costing_figure_or(weft_costing *p, weft_figure figure, double otherwise);
 /* The share of a rate that a volume reaches. */
-double weft_pricing_share(weft_pricing *p, weft_efficiency_kind kind, double volume);
+double weft_costing_share(weft_costing *p, weft_efficiency_kind kind, double volume);
 /* Whether a curve is known that holds for these nodes. */
-bool weft_pricing_knows(const weft_pricing *p, weft_cost_kind kind);
+bool weft_costing_knows(const weft_costing *p, weft_cost_kind kind);
 /* A curve's microseconds; scaled: not at the shape that was measured. */
-double weft_pricing_curve(weft_pricing *p, weft_cost_kind kind, double volume, bool scaled);
+double weft_costing_curve(weft_costing *p, weft_cost_kind kind, double volume, bool scaled);
 /* Notes a number of the file by its path: class and spread. */
-void weft_pricing_note(weft_pricing *p, const char *path, weft_source_class otherwise);
+void weft_costing_note(weft_costing *p, const char *path, weft_source_class otherwise);
 /* At least as uncertain as this. */
-void weft_pricing_at_least(weft_pricing *p, weft_source_class class_);
+void weft_costing_at_least(weft_costing *p, weft_source_class class_);
 
 #endif

@@ -1,49 +1,49 @@
-#include "schedule/pricing.h"
+#include "schedule/costing.h"
 
 #include <string.h>
 
-weft_pricing weft_pricing_start(const weft_site *site)
+weft_costing weft_costing_start(const weft_site *site)
 {
-    return (weft_pricing){.cluster = site->cluster,
+    return (weft_costing){.cluster = site->cluster,
                           .node_group = site->node_group,
                           .hardware = weft_cluster_hardware(site->cluster, site->node_group)};
 }
 
-void weft_pricing_at_least(weft_pricing *p, weft_source_class class_)
+void weft_costing_at_least(weft_costing *p, weft_source_class class_)
 {
     if (class_ > p->estimate.source)
         p->estimate.source = class_;
 }
 
-void weft_pricing_note(weft_pricing *p, const char *path, weft_source_class otherwise)
+void weft_costing_note(weft_costing *p, const char *path, weft_source_class otherwise)
 {
     const weft_source *source = weft_cluster_source(p->cluster, p->node_group, path);
-    weft_pricing_at_least(p, source ? source->class_ : otherwise);
+    weft_costing_at_least(p, source ? source->class_ : otherwise);
     if (source && source->spread > p->estimate.spread)
         p->estimate.spread = source->spread;
 }
 
-double weft_pricing_figure(weft_pricing *p, weft_figure figure)
+double weft_costing_figure(weft_costing *p, weft_figure figure)
 {
     if (!weft_hardware_knows(p->hardware, figure)) {
         if (!p->lacks)
             p->lacks = weft_figure_path(figure);
         return 1;
     }
-    weft_pricing_note(p, weft_figure_path(figure), WEFT_SOURCE_ASSUMED);
+    weft_costing_note(p, weft_figure_path(figure), WEFT_SOURCE_ASSUMED);
     return p->hardware->figures[figure];
 }
 
-double weft_pricing_figure_or(weft_pricing *p, weft_figure figure, double otherwise)
+double weft_costing_figure_or(weft_costing *p, weft_figure figure, double otherwise)
 {
-    return weft_hardware_knows(p->hardware, figure) ? weft_pricing_figure(p, figure) : otherwise;
+    return weft_hardware_knows(p->hardware, figure) ? weft_costing_figure(p, figure) : otherwise;
 }
 
-double weft_pricing_share(weft_pricing *p, weft_efficiency_kind kind, double volume)
+double weft_costing_share(weft_costing *p, weft_efficiency_kind kind, double volume)
 {
     const weft_share_curve *curve = &p->hardware->efficiencies[kind];
     if (curve->num_points > 0)
-        weft_pricing_note(p, weft_efficiency_path(kind), WEFT_SOURCE_ASSUMED);
+        weft_costing_note(p, weft_efficiency_path(kind), WEFT_SOURCE_ASSUMED);
     return weft_share_at(curve, volume);
 }
 
@@ -75,7 +75,7 @@ static const char *section_of(weft_cost_kind kind)
 }
 
 /* Nodes that have a section's numbers of their own are not those that were measured. */
-bool weft_pricing_knows(const weft_pricing *p, weft_cost_kind kind)
+bool weft_costing_knows(const weft_costing *p, weft_cost_kind kind)
 {
     if (!weft_cluster_knows(p->cluster, kind))
         return false;
@@ -90,12 +90,12 @@ bool weft_pricing_knows(const weft_pricing *p, weft_cost_kind kind)
     return true;
 }
 
-double weft_pricing_curve(weft_pricing *p, weft_cost_kind kind, double volume, bool scaled)
+double weft_costing_curve(weft_costing *p, weft_cost_kind kind, double volume, bool scaled)
 {
     char path[48];
     snprintf(path, sizeof path, "costs.%s", weft_cost_text(kind));
-    weft_pricing_note(p, path, WEFT_SOURCE_MEASURED);
+    weft_costing_note(p, path, WEFT_SOURCE_MEASURED);
     if (scaled)
-        weft_pricing_at_least(p, WEFT_SOURCE_SCALED);
+        weft_costing_at_least(p, WEFT_SOURCE_SCALED);
     return weft_cluster_us(p->cluster, kind, volume);
 }
