@@ -6,6 +6,7 @@
 
 #include "core/arena.h"
 #include "core/device_ops.h"
+#include "core/text.h"
 
 static pthread_mutex_t lanes_lock = PTHREAD_MUTEX_INITIALIZER; /* of every device's lanes */
 
@@ -45,32 +46,15 @@ void weft_device_reset_peak(weft_device *device)
         atomic_store(&device->usage[space].peak, atomic_load(&device->usage[space].now));
 }
 
-/* "1.5 GiB", "4 GiB", "96 bytes". */
-static const char *format_bytes(size_t bytes, char text[32])
-{
-    static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB"};
-    double value = (double)bytes;
-    size_t unit = 0;
-    while (value >= 1024 && unit + 1 < sizeof units / sizeof units[0]) {
-        value /= 1024;
-        unit++;
-    }
-    double tenths = value * 10 - (double)(long long)(value + 0.05) * 10;
-    bool whole = tenths > -0.5 && tenths < 0.5;
-    snprintf(text, 32, whole ? "%.0f %s" : "%.1f %s", value, units[unit]);
-    return text;
-}
-
 static weft_status refuse(const weft_device *device, weft_space space, size_t bytes,
                           const char *purpose, const char *why)
 {
-    char asked[32], used[32], budget[32];
     bool limited = space == WEFT_SPACE_DEVICE && device->budget_bytes > 0;
     return WEFT_ERROR(WEFT_MEMORY, "out of memory: %s asked %s, %s in use, %s%s%s", purpose,
-                      format_bytes(bytes, asked),
-                      format_bytes(atomic_load(&device->usage[space].now), used),
+                      weft_bytes_text((double)bytes).text,
+                      weft_bytes_text((double)atomic_load(&device->usage[space].now)).text,
                       limited ? "budget " : "no budget",
-                      limited ? format_bytes(device->budget_bytes, budget) : "", why);
+                      limited ? weft_bytes_text((double)device->budget_bytes).text : "", why);
 }
 
 weft_status weft_device_alloc(weft_device *device, weft_space space, size_t bytes,

@@ -16,3 +16,18 @@ weft_counted weft_count_text(long long count, const char *noun)
                         : "s");
     return out;
 }
+
+weft_counted weft_bytes_text(double bytes)
+{
+    static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB"};
+    weft_counted out;
+    size_t unit = 0;
+    while (bytes >= 1024 && unit + 1 < sizeof units / sizeof units[0]) {
+        bytes /= 1024;
+        unit++;
+    }
+    double tenths = bytes * 10 - (double)(long long)(bytes + 0.05) * 10;
+    bool whole = tenths > -0.5 && tenths < 0.5;
+    snprintf(out.text, sizeof out.text, whole ? "%.0f %s" : "%.1f %s", bytes, units[unit]);
+    return out;
+}

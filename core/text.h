@@ -10,4 +10,7 @@ typedef struct weft_counted {
  * stands in. */
 weft_counted weft_count_text(long long count, const char *noun);
 
+/* "1.5 GiB", "4 GiB", "96 bytes". */
+weft_counted weft_bytes_text(double bytes);
+
 #endif

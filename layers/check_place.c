@@ -126,7 +126,9 @@ weft_status weft_check_model(const weft_check_setup *setup, weft_model_function 
     weft_mesh mesh;
     weft_outline outline;
     WEFT_TRY(make_mesh("tp=1", setup->binding, 1, setup->options, &mesh));
-    return weft_model_outline(&model, &mesh, build, &outline);
+    WEFT_TRY(weft_model_outline(&model, &mesh, build, &outline));
+    weft_outline_release(&outline);
+    return WEFT_OK;
 }
 
 weft_status weft_check_place_create(weft_check_place *p, weft_comm *comm,
@@ -142,6 +144,7 @@ weft_status weft_check_place_create(weft_check_place *p, weft_comm *comm,
     model.groups = &p->groups;
     weft_outline outline; /* before anything collective */
     WEFT_TRY(weft_model_outline(&model, &mesh, build, &outline));
+    weft_outline_release(&outline);
     WEFT_TRY(weft_groups_create(comm, &mesh, NULL, &p->groups));
     WEFT_TRY(weft_device_create_cpu(1, 0, &p->device));
     WEFT_TRY(weft_lane_create(p->device, 0, "compute", &p->lane));

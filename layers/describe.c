@@ -221,11 +221,19 @@ void weft_describe_block(const weft_model_options *o, const weft_shape *shape, w
 
 /* --- head ------------------------------------------------------------------------------------ */
 
+/* Each chunk of rows reads the whole output matrix twice and adds to its whole fp32 gradient. A GPU
+ * multiplies so much faster than it moves bytes that the adding hides behind the products of
+ * thousands of rows only. A CPU's GEMMs run at their full rate with fewer. */
+size_t weft_logit_rows(bool gpu)
+{
+    enum { CPU_ROWS = 256, GPU_ROWS = 8192 };
+    return gpu ? GPU_ROWS : CPU_ROWS;
+}
+
 size_t weft_head_chunk_rows(const weft_shape *shape)
 {
-    enum { CPU_ROWS = 256 }; /* enough for a CPU's GEMMs to run at their full rate */
     size_t rows = shape->seq * shape->batch;
-    size_t most = shape->logit_rows ? shape->logit_rows : CPU_ROWS;
+    size_t most = shape->logit_rows ? shape->logit_rows : weft_logit_rows(false);
     return shape->training && rows > most ? most : rows;
 }
 

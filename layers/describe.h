@@ -85,6 +85,8 @@ void weft_describe_mlp(const weft_model_options *, const weft_shape *, size_t ff
 void weft_describe_moe(const weft_model_options *, const weft_shape *, weft_layer_cost *out);
 /* The block's own norms, sums and output, without its children (weft_cost_child). */
 void weft_describe_block(const weft_model_options *, const weft_shape *, weft_layer_cost *out);
+/* weft_shape.logit_rows for a CPU, or a GPU. */
+size_t weft_logit_rows(bool gpu);
 /* Rows of logits that the head holds at a time. */
 size_t weft_head_chunk_rows(const weft_shape *shape);
 void weft_describe_head(const weft_model_options *, const weft_shape *, weft_layer_cost *out);

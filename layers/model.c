@@ -4,14 +4,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "layers/footprint.h"
 #include "layers/graphs.h"
 #include "layers/outline.h"
 #include "layers/pass.h"
 
-/* Reserves what describe says that a pass stashes, so that a step allocates nothing. */
-static weft_status create_passes(weft_model *model)
+/* Reserves the footprint, so that a step allocates nothing. */
+static weft_status create_passes(weft_model *model, const weft_outline *outline)
 {
-    weft_layer_cost all = {0};
     int count = model->setup.num_passes;
     model->passes = calloc((size_t)count, sizeof *model->passes);
     if (!model->passes)
@@ -19,18 +19,13 @@ static weft_status create_passes(weft_model *model)
     for (int i = 0; i < count; i++) {
         weft_pass *pass = &model->passes[i];
         int chunk = model->setup.pass_chunks ? model->setup.pass_chunks[i] : 0;
-        weft_layer_cost sum = {0}, cost;
         pass->model = model;
         weft_layout_range(&model->layout, model->rank, chunk, &pass->first, &pass->end);
-        for (int l = pass->first; l < pass->end; l++) {
-            weft_layer_describe(model->layers[l], &model->shape, &cost);
-            weft_cost_add(&sum, &cost);
-        }
-        weft_cost_add(&all, &sum);
         pass->stash = (weft_stack){.device = model->setup.device, .purpose = "activations"};
         pass->host = (weft_stack){
             .device = model->setup.device, .space = WEFT_SPACE_PINNED, .purpose = "routing counts"};
-        WEFT_TRY(weft_stack_reserve(&pass->stash, sum.activation_bytes));
+        WEFT_TRY(
+            weft_stack_reserve(&pass->stash, weft_footprint_stash(outline, model->rank, chunk)));
         pass->states = calloc(1, model->states_bytes + 1);
         if (!pass->states)
             return WEFT_ERROR(WEFT_MEMORY, "out of memory for the state of %d layers",
@@ -39,9 +34,7 @@ static weft_status create_passes(weft_model *model)
     model->scratch = (weft_stack){.device = model->setup.device, .purpose = "scratch"};
     size_t rows = weft_pass_rows(&model->passes[0]), hidden = model->shape.hidden;
     size_t row_bytes = weft_piece_bytes(model->shape.dtype, rows, hidden);
-    /* The norms' outputs and backward's gradients between layers lie below the layers' own. */
-    WEFT_TRY(weft_stack_reserve(&model->scratch,
-                                all.scratch_bytes + (model->setup.training ? 3 : 1) * row_bytes));
+    WEFT_TRY(weft_stack_reserve(&model->scratch, weft_footprint_scratch(outline, model->rank)));
     weft_tensor *kept[] = {&model->normed, &model->gradients[0], &model->gradients[1]};
     for (int i = 0; i < (model->setup.training ? 3 : 1); i++) {
         void *data;
@@ -54,15 +47,6 @@ static weft_status create_passes(weft_model *model)
     model->metrics = metrics;
     memset(metrics, 0, sizeof *model->metrics);
     return WEFT_OK;
-}
-
-/* Each chunk of rows reads the whole output matrix twice and adds to its whole fp32 gradient. A GPU
- * multiplies so much faster than it moves bytes that the adding hides behind the products of
- * thousands of rows only. */
-static size_t logit_rows_of(weft_device *device)
-{
-    enum { CUDA_ROWS = 8192 };
-    return strcmp(weft_device_name(device), "cuda") == 0 ? CUDA_ROWS : 0;
 }
 
 /* What all MoE layers share. A model in C may hold them whatever the options say of their number of
@@ -95,14 +79,12 @@ static weft_status create_moe(weft_model *model)
     return WEFT_OK;
 }
 
-static weft_status init(weft_model *model, weft_model_function build)
+static weft_status init(weft_model *model, const weft_outline *outline, weft_model_function build)
 {
     const weft_model_setup *s = &model->setup;
-    weft_outline outline;
-    WEFT_TRY(weft_model_outline(s, &s->groups->mesh, build, &outline));
-    model->tied = outline.tied;
-    model->metric_list = outline.metrics;
-    model->num_frozen = outline.num_frozen;
+    model->tied = outline->tied;
+    model->metric_list = outline->metrics;
+    model->num_frozen = outline->num_frozen;
     model->place = weft_coords_place(&s->groups->coords, s->groups->mesh.world);
     model->rank = s->groups->coords.at[WEFT_AXIS_PP];
     WEFT_TRY(create_moe(model));
@@ -112,7 +94,7 @@ static weft_status init(weft_model *model, weft_model_function build)
     weft_parameters_freeze(model->parameters, &s->frozen, NULL);
     WEFT_TRY(weft_parameters_allocate(model->parameters, s->bucket_elements,
                                       s->training && !s->evaluates));
-    WEFT_TRY(create_passes(model));
+    WEFT_TRY(create_passes(model, outline));
     return s->graphs && weft_graphs_fit(model) ? weft_graphs_create(model) : WEFT_OK;
 }
 
@@ -126,9 +108,15 @@ weft_status weft_model_create(const weft_model_setup *setup, weft_model_function
     model->options = *setup->options;
     model->shape = weft_model_shape(&model->options, &setup->groups->mesh, setup->micro_batch_size,
                                     setup->dtype, setup->training);
-    model->shape.logit_rows = logit_rows_of(setup->device);
+    model->setup.logit_rows = weft_logit_rows(strcmp(weft_device_name(setup->device), "cuda") == 0);
+    model->shape.logit_rows = model->setup.logit_rows;
     weft_error_clear();
-    weft_status status = init(model, build);
+    weft_outline outline;
+    weft_status status = weft_model_outline(&model->setup, &setup->groups->mesh, build, &outline);
+    if (status == WEFT_OK) {
+        status = init(model, &outline, build);
+        weft_outline_release(&outline);
+    }
     if (status != WEFT_OK) {
         weft_model_destroy(model);
         return weft_error_frame(__FILE__, __LINE__, __func__, status);

@@ -168,6 +168,79 @@ static weft_status freeze(const weft_string_list *frozen, weft_parameters **stag
     return status;
 }
 
+/* --- layers ---------------------------------------------------------------------------------- */
+
+/* What is tied was not known when the stages declared it. */
+static weft_status add_declared(weft_outline_layer *layer, const weft_placed *placed,
+                                const weft_tied *tied, bool is_first_stage)
+{
+    _Static_assert((int)WEFT_SECTION_DENSE == (int)WEFT_GRADIENT_DENSE &&
+                       (int)WEFT_SECTION_DENSE_SUM == (int)WEFT_GRADIENT_DENSE_SUM &&
+                       (int)WEFT_SECTION_EMBEDDING == (int)WEFT_GRADIENT_EMBEDDING &&
+                       (int)WEFT_SECTION_EXPERT == (int)WEFT_GRADIENT_EXPERT,
+                   "sections are gradient groups");
+    size_t bytes = ((size_t)layer->num_parameters + 1) * sizeof *layer->parameters;
+    weft_held *larger = realloc(layer->parameters, bytes);
+    bool is_tied = weft_tied_has(tied, placed->parameter.name);
+    uint64_t global = !is_tied || is_first_stage;
+    if (!larger)
+        return WEFT_ERROR(WEFT_MEMORY, "out of memory for the parameters of %s", layer->name);
+    for (int d = 0; d < placed->shard.num_dims; d++)
+        global *= placed->shard.global_dims[d];
+    layer->parameters = larger;
+    larger[layer->num_parameters++] = (weft_held){
+        .group = is_tied ? WEFT_GRADIENT_EMBEDDING : (weft_gradient_group)placed->section,
+        .global = global,
+        .local = placed->count};
+    return WEFT_OK;
+}
+
+/* For the MoE layers as they are going to run. */
+static weft_shape described_shape(const weft_model_setup *setup, const weft_mesh *mesh)
+{
+    const weft_moe_options *moe = &setup->moe;
+    weft_shape shape = weft_model_shape(setup->options, mesh, setup->micro_batch_size, setup->dtype,
+                                        setup->training);
+    bool by_peers = moe->split == WEFT_MOE_SPLIT_PEERS;
+    shape.logit_rows = setup->logit_rows;
+    if (setup->options->num_experts > 0 && weft_moe_dims_of(setup->options, &shape).exchange) {
+        int num_groups = shape.ep / (moe->peer_group > 0 ? moe->peer_group : 1);
+        shape.moe_partitions = by_peers ? num_groups : moe->pipeline.num_partitions;
+        shape.moe_reuse = by_peers ? WEFT_REUSE_NONE : (int)moe->pipeline.reuse;
+    }
+    return shape;
+}
+
+static weft_status outline_layers(const weft_model *model, weft_parameters *const *stages,
+                                  weft_outline *out)
+{
+    out->layers = calloc((size_t)model->num_layers, sizeof *out->layers);
+    if (!out->layers)
+        return WEFT_ERROR(WEFT_MEMORY, "out of memory for the model's outline");
+    for (int l = 0; l < model->num_layers; l++) {
+        weft_outline_layer *layer = &out->layers[l];
+        snprintf(layer->name, sizeof layer->name, "%s", weft_layer_name(model->layers[l]));
+        layer->kind = model->layers[l]->ops->kind;
+        WEFT_TRY(weft_description_of(model->layers[l], &out->shape, &layer->description));
+    }
+    for (int s = 0; s < out->layout.num_ranks; s++)
+        for (int i = 0; i < weft_parameters_count(stages[s]); i++) {
+            const weft_placed *placed = weft_parameters_at(stages[s], i);
+            WEFT_TRY(add_declared(&out->layers[placed->layer], placed, &out->tied, s == 0));
+        }
+    return WEFT_OK;
+}
+
+void weft_outline_release(weft_outline *outline)
+{
+    for (int l = 0; outline->layers && l < outline->num_layers; l++) {
+        weft_description_release(&outline->layers[l].description);
+        free(outline->layers[l].parameters);
+    }
+    free(outline->layers);
+    outline->layers = NULL;
+}
+
 static weft_status outline_stages(weft_model *model, weft_groups *groups, weft_parameters **stages,
                                   weft_outline *out)
 {
@@ -210,10 +283,15 @@ weft_status weft_model_outline(const weft_model_setup *setup, const weft_mesh *m
         weft_model_shape(&model->options, mesh, setup->micro_batch_size, setup->dtype, true);
     if (status == WEFT_OK)
         status = weft_model_list_layers(model, build);
-    if (status == WEFT_OK)
-        status = outline_stages(model, &groups, stages, out);
     out->num_layers = model->num_layers;
     out->layout = model->layout;
+    out->shape = described_shape(setup, mesh);
+    if (status == WEFT_OK)
+        status = outline_stages(model, &groups, stages, out);
+    if (status == WEFT_OK)
+        status = outline_layers(model, stages, out);
+    if (status != WEFT_OK)
+        weft_outline_release(out);
     model->parameters = NULL;
     weft_model_forget(model);
     free(model);

@@ -15,8 +15,19 @@ typedef struct weft_tied {
     char names[WEFT_MAX_TIED][WEFT_MAX_NAME_BYTES];
 } weft_tied;
 
+/* A layer of the list. */
+typedef struct weft_outline_layer {
+    char name[64];                /* "decoder.layers.3" */
+    const char *kind;             /* ops->kind; lives as long as the program */
+    weft_description description; /* for outline.shape, children included */
+    weft_held *parameters;        /* as init declared them, in order */
+    int num_parameters;
+} weft_outline_layer;
+
 typedef struct weft_outline {
     int num_layers;
+    weft_outline_layer *layers;
+    weft_shape shape;   /* that the layers are described for: a rank's */
     weft_layout layout; /* into p * v virtual stages */
     weft_tied tied; /* pp > 1: what the last stage holds a copy of; follows from what it declares */
     weft_metric_list metrics;
@@ -25,12 +36,15 @@ typedef struct weft_outline {
 
 /* Runs `build` (NULL: what the options describe) and lets each layer declare its parameters on one
  * rank of its stage. Of the setup: options and own_options, frozen, parallel, micro_batch_size,
- * dtype. Pure but for what `build` and the layers' init do. Errors name the layer: WEFT_CONFIG for
- * a list that is no model (empty; layers at places that are not theirs; fewer layers than stages;
- * missing ops) or whose stages do not tie the same parameters, and those of `build` and of init. A
- * pattern of setup.frozen that matches no parameter, or patterns that match all: WEFT_CONFIG. */
+ * dtype, training, moe, logit_rows. weft_outline_release frees what *out owns. Pure but for what
+ * `build` and the layers' init do. Errors name the layer: WEFT_CONFIG for a list that is no model
+ * (empty; layers at places that are not theirs; fewer layers than stages; missing ops) or whose
+ * stages do not tie the same parameters, and those of `build` and of init. A pattern of
+ * setup.frozen that matches no parameter, or patterns that match all: WEFT_CONFIG. */
 weft_status weft_model_outline(const weft_model_setup *setup, const weft_mesh *mesh,
                                weft_model_function build, weft_outline *out) WEFT_CHECKED;
+
+void weft_outline_release(weft_outline *outline); /* a zeroed one is legal */
 
 bool weft_tied_has(const weft_tied *tied, const char *name);
 

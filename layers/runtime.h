@@ -62,7 +62,8 @@ typedef struct weft_model_setup {
                                the model is made */
     uint64_t seed;
     weft_moe_options moe;
-    bool graphs; /* where device and layers can: forward and backward as CUDA graphs */
+    size_t logit_rows; /* weft_shape.logit_rows; weft_model_create sets it by its device */
+    bool graphs;       /* where device and layers can: forward and backward as CUDA graphs */
 } weft_model_setup;
 
 /* Runs `build`, cuts the list into stages, initialises this stage's layers, lays out parameters and

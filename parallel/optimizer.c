@@ -243,7 +243,7 @@ static weft_status allocate_norm(weft_optimizer *o, weft_space space, weft_norm_
 {
     void *memory;
 
-    out->bytes = norm_sums_bytes(o) + sizeof(float);
+    out->bytes = weft_optimizer_norm_bytes(weft_parameters_count(o->parameters));
     WEFT_TRY(weft_device_alloc(weft_parameters_device(o->parameters), space, out->bytes,
                                "gradient norm", &memory));
     out->sums = memory;

@@ -98,6 +98,13 @@ double weft_optimizer_grad_norm(const weft_optimizer *optimizer);
  * weft_optimizer_step alone. */
 weft_loss_scale *weft_optimizer_loss_scale(weft_optimizer *optimizer);
 
+/* Of the norm's buffers on the device, and again in pinned host memory: a sum a parameter, at most.
+ */
+static inline size_t weft_optimizer_norm_bytes(int num_parameters)
+{
+    return ((size_t)num_parameters + 1) * sizeof(double) + sizeof(float);
+}
+
 /* State as checkpoints see it: for each parameter and each kind, this rank's pieces: its shares
  * under ZeRO-1, whole local parameters otherwise. */
 typedef enum weft_state_kind {

@@ -253,13 +253,35 @@ static void place(weft_parameters *p, weft_section_kind kind, int bucket)
     }
 }
 
+weft_bucket_cut weft_bucket_cut_begin(size_t bucket_elements, int group_size)
+{
+    return (weft_bucket_cut){.bucket_elements = bucket_elements,
+                             .share_align = ALIGN_ELEMENTS * (size_t)group_size};
+}
+
+size_t weft_bucket_cut_end(const weft_bucket_cut *cut)
+{
+    return cut->start + round_up(cut->used - cut->start, cut->share_align);
+}
+
+bool weft_bucket_cut_next(weft_bucket_cut *cut, size_t elements)
+{
+    bool is_full = cut->bucket_elements && cut->used - cut->start + elements > cut->bucket_elements;
+    bool begins = cut->num_buckets == 0 || is_full;
+    if (begins) {
+        cut->start = cut->used = weft_bucket_cut_end(cut);
+        cut->num_buckets++;
+    }
+    cut->used += round_up(elements, ALIGN_ELEMENTS);
+    return begins;
+}
+
 /* Places the parameters of one section; the result depends on declarations and group sizes alone,
  * so all ranks of a gradient group agree on it. */
 static weft_status lay_out(weft_parameters *p, weft_section_kind kind, size_t bucket_elements)
 {
     weft_section *section = &p->sections[kind];
-    size_t share_align = ALIGN_ELEMENTS * (size_t)section->group_size;
-    size_t used = 0;
+    weft_bucket_cut cut = weft_bucket_cut_begin(bucket_elements, section->group_size);
     void *buckets;
     weft_bucket *bucket = NULL;
 
@@ -270,24 +292,19 @@ static weft_status lay_out(weft_parameters *p, weft_section_kind kind, size_t bu
         weft_placed *placed = p->placed[i];
         if (placed->section != kind)
             continue;
-        if (!bucket ||
-            (bucket_elements && used - bucket->offset + placed->count > bucket_elements)) {
-            if (bucket) {
-                bucket->count = round_up(used - bucket->offset, share_align);
-                used = bucket->offset + bucket->count;
-            }
+        if (weft_bucket_cut_next(&cut, placed->count)) {
+            if (bucket)
+                bucket->count = cut.start - bucket->offset;
             bucket = &section->buckets[section->num_buckets++];
-            *bucket = (weft_bucket){.offset = used, .first_layer = placed->layer};
+            *bucket = (weft_bucket){.offset = cut.start, .first_layer = placed->layer};
         }
         placed->bucket = section->num_buckets - 1;
         if (placed->layer < bucket->first_layer)
             bucket->first_layer = placed->layer;
-        used += round_up(placed->count, ALIGN_ELEMENTS);
     }
-    if (bucket) {
-        bucket->count = round_up(used - bucket->offset, share_align);
-        section->count = bucket->offset + bucket->count;
-    }
+    section->count = weft_bucket_cut_end(&cut);
+    if (bucket)
+        bucket->count = section->count - bucket->offset;
     for (int b = 0; b < section->num_buckets; b++)
         place(p, kind, b);
     return WEFT_OK;

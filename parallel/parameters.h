@@ -85,6 +85,20 @@ weft_parameter *weft_parameters_find(const weft_parameters *parameters, const ch
 void weft_parameters_freeze(weft_parameters *parameters, const weft_string_list *patterns,
                             int *matches);
 
+/* How a section's parameters are cut into buckets, from the last declared to the first. Pure: a
+ * zero bucket_elements is one bucket. */
+typedef struct weft_bucket_cut {
+    size_t bucket_elements, share_align;
+    size_t start, used; /* of the bucket at hand; elements in front of the next parameter */
+    int num_buckets;
+} weft_bucket_cut;
+/* group_size: ranks of the section's gradient group. */
+weft_bucket_cut weft_bucket_cut_begin(size_t bucket_elements, int group_size);
+/* Adds a parameter; true where it begins a bucket, at cut->start. */
+bool weft_bucket_cut_next(weft_bucket_cut *cut, size_t elements);
+/* Elements of all buckets so far, padding included. */
+size_t weft_bucket_cut_end(const weft_bucket_cut *cut);
+
 /* Lays out, allocates device memory and clears it once (padding has to be zero). bucket_elements:
  * see above; 0: one bucket a section. with_grads false: weights alone (generate). */
 weft_status weft_parameters_allocate(weft_parameters *parameters, size_t bucket_elements,

@@ -7,19 +7,93 @@
 
 #include "core/file.h"
 #include "core/log.h"
+#include "core/text.h"
 #include "launcher/planning/run_changes.h"
 #include "launcher/text/tokenizer.h"
 #include "launcher/training/progress.h"
 #include "launcher/training/run_folder.h"
-#include "layers/outline.h"
+#include "layers/footprint.h"
 #include "parallel/checkpoint.h"
 #include "parallel/topology.h"
+
+static weft_pipeline_shape step_shape(const weft_config *config, const weft_mesh *mesh,
+                                      size_t boundary_bytes)
+{
+    const weft_train_options *train = &config->train;
+    return (weft_pipeline_shape){
+        .kind = config->parallel.pipeline_schedule == WEFT_SCHEDULE_GPIPE ? WEFT_PIPELINE_GPIPE
+                                                                          : WEFT_PIPELINE_1F1B,
+        .num_stages = mesh->pp,
+        .num_micro_batches = (int)(train->global_batch_size / train->micro_batch_size / mesh->dp),
+        .boundary_bytes = boundary_bytes};
+}
+
+static weft_status footprint_of(const weft_config *config, const weft_mesh *mesh,
+                                const weft_outline *outline, int rank, weft_arena *arena,
+                                weft_footprint *out)
+{
+    weft_program program;
+    weft_pipeline_shape step = step_shape(config, mesh, weft_shape_boundary_bytes(&outline->shape));
+    WEFT_TRY(weft_program_pipeline(&step, rank, arena, &program));
+    weft_footprint_of(
+        outline, mesh,
+        &(weft_footprint_shape){.rank = rank,
+                                .program = &program,
+                                .num_micro_batches = step.num_micro_batches,
+                                .bucket_elements = (size_t)config->parallel.ddp_bucket_size,
+                                .distributed = config->parallel.use_distributed_optimizer},
+        out);
+    return WEFT_OK;
+}
+
+/* Whether the fullest stage fits device.memory_limit. */
+static weft_status check_memory(const weft_config *config, const weft_mesh *mesh,
+                                const weft_outline *outline, weft_arena *arena)
+{
+    uint64_t limit = (uint64_t)config->device.memory_limit;
+    weft_footprint fullest = {0}, stage;
+    int where = 0;
+    for (int rank = 0; rank < mesh->pp && limit > 0; rank++) {
+        WEFT_TRY(footprint_of(config, mesh, outline, rank, arena, &stage));
+        if (stage.device_bytes > fullest.device_bytes) {
+            fullest = stage;
+            where = rank;
+        }
+    }
+    if (fullest.device_bytes <= limit)
+        return WEFT_OK;
+    char text[256];
+    weft_status status =
+        WEFT_ERROR(WEFT_MEMORY, "out of memory: stage %d of %d takes %s, %s above the limit: %s",
+                   where, mesh->pp, weft_bytes_text((double)fullest.device_bytes).text,
+                   weft_bytes_text((double)(fullest.device_bytes - limit)).text,
+                   weft_footprint_text(&fullest, text, sizeof text));
+    return weft_error_key(status, "device.memory_limit");
+}
+
+/* What the config fixes of the MoE layers' programs; false: something is chosen later. */
+static bool fixed_moe(const weft_config *config, weft_moe_options *out)
+{
+    const weft_parallel_options *p = &config->parallel;
+    *out = (weft_moe_options){
+        .pipeline = {(int)p->moe_num_partitions, (weft_reuse)p->moe_memory_reuse},
+        .split = (weft_moe_split)p->moe_partition_by,
+        .peer_group = (int)p->moe_peer_group_size};
+    if (config->model.num_experts == 0 || out->split == WEFT_MOE_SPLIT_PEERS)
+        return true;
+    bool is_open = p->moe_num_partitions == 0 || p->moe_memory_reuse == WEFT_NUM_REUSES;
+    if (is_open)
+        out->pipeline = (weft_moe_pipeline){.num_partitions = 1};
+    return !is_open;
+}
 
 weft_status weft_setup_check_model(const weft_config *config, const weft_config_source *source,
                                    const weft_mesh *mesh)
 {
     weft_config copy = *config;
     weft_outline outline;
+    weft_moe_options moe;
+    bool is_fixed = fixed_moe(config, &moe);
     WEFT_TRY(weft_config_locate(source, weft_setup_vocabulary(&copy)));
     weft_status status =
         weft_model_outline(&(weft_model_setup){.options = &copy.model,
@@ -27,14 +101,23 @@ weft_status weft_setup_check_model(const weft_config *config, const weft_config_
                                                .frozen = copy.train.frozen_parameters,
                                                .parallel = &copy.parallel,
                                                .dtype = weft_config_dtype(&copy),
-                                               .micro_batch_size = copy.train.micro_batch_size},
+                                               .micro_batch_size = copy.train.micro_batch_size,
+                                               .training = true,
+                                               .moe = moe,
+                                               .logit_rows = weft_logit_rows(
+                                                   copy.device.kind == WEFT_DEVICE_KIND_CUDA)},
                            mesh, weft_config_build(&copy), &outline);
-    if (status == WEFT_OK)
-        status = weft_progress_check_metrics(&outline.metrics);
+    WEFT_TRY(weft_config_locate(source, status));
+    status = weft_progress_check_metrics(&outline.metrics);
     if (status == WEFT_OK && outline.layout.num_chunks > 1)
         status = WEFT_KEY_ERROR("parallel.num_virtual_stages_per_pipeline_rank",
                                 "%d virtual stages a rank; 1 in this version",
                                 outline.layout.num_chunks);
+    weft_arena arena = {0};
+    if (status == WEFT_OK && (is_fixed || !weft_moe_dims_of(&copy.model, &outline.shape).exchange))
+        status = check_memory(&copy, mesh, &outline, &arena);
+    weft_arena_release(&arena);
+    weft_outline_release(&outline);
     return weft_config_locate(source, status);
 }
 
@@ -83,15 +166,9 @@ static weft_status make_programs(weft_trainer *t)
 {
     const weft_mesh *mesh = &t->groups.mesh;
     int stage = t->groups.coords.at[WEFT_AXIS_PP];
-    weft_pipeline_kind kind = t->config.parallel.pipeline_schedule == WEFT_SCHEDULE_GPIPE
-                                  ? WEFT_PIPELINE_GPIPE
-                                  : WEFT_PIPELINE_1F1B;
-    int batches =
-        (int)(t->config.train.global_batch_size / t->config.train.micro_batch_size / mesh->dp);
     weft_shape shape = weft_model_shape(&t->config.model, mesh, t->config.train.micro_batch_size,
                                         weft_config_dtype(&t->config), !t->evaluates);
-    t->shape =
-        (weft_pipeline_shape){kind, mesh->pp, batches, false, weft_shape_boundary_bytes(&shape)};
+    t->shape = step_shape(&t->config, mesh, weft_shape_boundary_bytes(&shape));
     t->eval_shape = t->shape;
     t->eval_shape.forward_only = true;
     weft_pipeline_shape *shapes[2] = {&t->shape, &t->eval_shape};
@@ -345,6 +422,8 @@ static weft_status create(weft_trainer *t, bool evaluates, const weft_config *co
     WEFT_TRY(weft_comm_agree(world, status));
     WEFT_TRY(choose_comm(t, source));
     WEFT_TRY(create_mesh(t, source, &mesh));
+    if (!evaluates && weft_comm_size(world) == 1) /* more ranks were asked before they started */
+        WEFT_TRY(weft_setup_check_model(&t->config, source, &mesh));
     weft_groups_use use = uses_of(t);
     WEFT_TRY(weft_groups_create(world, &mesh, &use, &t->groups));
     WEFT_TRY(weft_comm_agree(world, weft_config_locate(source, create_local(t))));

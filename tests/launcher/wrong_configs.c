@@ -533,7 +533,7 @@ static void check_launched(void)
     child_release(&c);
 }
 
-/* Found by ranks at work: they agree, and one of them speaks. */
+/* Before any rank starts. */
 static void check_memory(const char *mesh, const char *wanted)
 {
     const char *args[] = {
@@ -577,8 +577,8 @@ int main(void)
     for (int i = 0; i < num_misuses; i++)
         check(misuses[i].args, no_mpirun, misuses[i].args[0], 2, misuses[i].wanted);
     check_launched();
-    check_memory("dp=1", "weft train: out of memory: ");
-    check_memory("dp=2", "weft train: rank 0: out of memory: ");
+    check_memory("dp=1", "weft train: device.memory_limit: out of memory: stage 0 of 1 takes ");
+    check_memory("dp=2", "weft train: device.memory_limit: out of memory: stage 0 of 1 takes ");
     check_no_effect();
     printf("%d mistakes\n", num_mistakes + num_misuses);
     if (!expect_failures)

@@ -46,15 +46,17 @@ static weft_status outline_model(weft_arena *arena, double *out_flops)
     WEFT_TRY(weft_config_mesh(&config, &source, 0, &mesh));
     WEFT_TRY(weft_model_outline(&(weft_model_setup){.options = &config.model,
                                                     .parallel = &config.parallel,
-                                                    .micro_batch_size = 1},
+                                                    .micro_batch_size = 1,
+                                                    .training = true},
                                 &mesh, NULL, &outline));
     printf("%s\n", weft_layout_text(&outline.layout, layout, sizeof layout));
     if (outline.num_layers != 8 || weft_layout_num_stages(&outline.layout) != STAGES)
         return WEFT_ERROR(WEFT_INTERNAL, "an outline of %d layers", outline.num_layers);
-    weft_shape shape = weft_model_shape(&config.model, &mesh, 1, WEFT_F32, true);
-    weft_layer_cost cost = {0};
-    weft_describe_attention(&config.model, &shape, &cost);
-    *out_flops = (double)cost.forward_flops;
+    const weft_outline_layer *layer = &outline.layers[1];
+    printf("%s (%s): %d operations, %d parameters\n", layer->name, layer->kind,
+           layer->description.num_operations, layer->num_parameters);
+    *out_flops = (double)layer->description.cost.forward_flops;
+    weft_outline_release(&outline);
     return WEFT_OK;
 }
 

@@ -1,0 +1,158 @@
+#include "layers/footprint.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "core/text.h"
+#include "parallel/optimizer.h"
+
+const char *weft_purpose_text(weft_bytes_purpose purpose)
+{
+    static const char *const texts[] = {
+#define TEXT(name, text) text,
+        WEFT_BYTES_LIST(TEXT)
+#undef TEXT
+    };
+    return texts[purpose];
+}
+
+uint64_t weft_footprint_stash(const weft_outline *outline, int rank, int chunk)
+{
+    uint64_t bytes = 0;
+    int first, end;
+    weft_layout_range(&outline->layout, rank, chunk, &first, &end);
+    for (int l = first; l < end; l++)
+        bytes += outline->layers[l].description.cost.activation_bytes;
+    return bytes;
+}
+
+/* The layers' own, one after the other, and below it the norms' outputs and backward's gradients
+ * between layers. */
+uint64_t weft_footprint_scratch(const weft_outline *outline, int rank)
+{
+    uint64_t most = 0;
+    int first, end;
+    for (int chunk = 0; chunk < outline->layout.num_chunks; chunk++) {
+        weft_layout_range(&outline->layout, rank, chunk, &first, &end);
+        for (int l = first; l < end; l++) {
+            uint64_t bytes = outline->layers[l].description.cost.scratch_bytes;
+            most = bytes > most ? bytes : most;
+        }
+    }
+    size_t row_bytes = weft_piece_bytes(WEFT_U8, weft_shape_boundary_bytes(&outline->shape), 1);
+    return most + (outline->shape.training ? 3 : 1) * row_bytes;
+}
+
+/* Elements of one section of the rank's parameters; its buckets are cut as weft_parameters are. */
+static size_t section_elements(const weft_outline *outline, const weft_footprint_shape *s,
+                               weft_gradient_group group, int group_size)
+{
+    weft_bucket_cut cut = weft_bucket_cut_begin(s->bucket_elements, group_size);
+    for (int chunk = outline->layout.num_chunks - 1; chunk >= 0; chunk--) {
+        int first, end;
+        weft_layout_range(&outline->layout, s->rank, chunk, &first, &end);
+        for (int l = end - 1; l >= first; l--)
+            for (int i = outline->layers[l].num_parameters - 1; i >= 0; i--)
+                if (outline->layers[l].parameters[i].group == group)
+                    weft_bucket_cut_next(&cut, outline->layers[l].parameters[i].local);
+    }
+    return weft_bucket_cut_end(&cut);
+}
+
+static int count_parameters(const weft_outline *outline, int rank)
+{
+    int count = 0, first, end;
+    for (int chunk = 0; chunk < outline->layout.num_chunks; chunk++) {
+        weft_layout_range(&outline->layout, rank, chunk, &first, &end);
+        for (int l = first; l < end; l++)
+            count += outline->layers[l].num_parameters;
+    }
+    return count;
+}
+
+static void add_parameters(const weft_outline *outline, const weft_mesh *mesh,
+                           const weft_footprint_shape *s, weft_footprint *out)
+{
+    weft_dtype dtype = outline->shape.dtype;
+    for (int group = 0; group < WEFT_NUM_GRADIENT_GROUPS; group++) {
+        int size = group == WEFT_GRADIENT_EXPERT ? mesh->edp : mesh->dp * mesh->cp;
+        size_t elements = section_elements(outline, s, (weft_gradient_group)group, size);
+        size_t owned = s->distributed ? elements / (size_t)size : elements;
+        int states = dtype == WEFT_F32 ? 2 : 3; /* a weight in fp32 is its own master */
+        out->bytes[WEFT_BYTES_WEIGHTS] += elements * weft_dtype_bytes(dtype);
+        if (s->evaluates)
+            continue;
+        out->bytes[WEFT_BYTES_GRADIENTS] += elements * sizeof(float);
+        out->bytes[WEFT_BYTES_OPTIMIZER] += (size_t)states * owned * sizeof(float);
+    }
+    if (s->evaluates)
+        return;
+    size_t norm = weft_optimizer_norm_bytes(count_parameters(outline, s->rank));
+    out->bytes[WEFT_BYTES_OTHER] += norm;
+    out->bytes[WEFT_BYTES_PINNED] += norm;
+}
+
+static void add_module(weft_footprint *out, const char *module, uint64_t bytes)
+{
+    int i = 0;
+    while (i < out->num_modules && strcmp(out->modules[i].module, module) != 0)
+        i++;
+    if (i == WEFT_MAX_MODULES) /* the last one has the rest */
+        i--;
+    else if (i == out->num_modules)
+        out->modules[out->num_modules++].module = module;
+    out->modules[i].bytes += bytes;
+    out->bytes[WEFT_BYTES_ACTIVATIONS] += bytes;
+}
+
+static void add_pass(const weft_outline *outline, int rank, int chunk, weft_footprint *out)
+{
+    int first, end;
+    weft_layout_range(&outline->layout, rank, chunk, &first, &end);
+    for (int l = first; l < end; l++) {
+        const weft_description *d = &outline->layers[l].description;
+        uint64_t listed = 0;
+        for (int i = 0; i < d->num_kept; i++) {
+            add_module(out, d->kept[i].module, d->kept[i].bytes);
+            listed += d->kept[i].bytes;
+        }
+        if (listed < d->cost.activation_bytes)
+            add_module(out, "", d->cost.activation_bytes - listed);
+    }
+}
+
+void weft_footprint_of(const weft_outline *outline, const weft_mesh *mesh,
+                       const weft_footprint_shape *s, weft_footprint *out)
+{
+    const weft_shape *shape = &outline->shape;
+    memset(out, 0, sizeof *out);
+    add_parameters(outline, mesh, s, out);
+    for (int i = 0; i < s->program->num_slots; i++) {
+        const weft_slot *slot = &s->program->slots[i];
+        out->bytes[WEFT_BYTES_MESSAGES] += slot->bytes;
+        if (slot->holds == WEFT_SLOT_ACTIVATION)
+            add_pass(outline, s->rank, slot->chunk > 0 ? slot->chunk : 0, out);
+    }
+    out->bytes[WEFT_BYTES_SCRATCH] = weft_footprint_scratch(outline, s->rank);
+    /* tokens and labels; a spare row of each */
+    out->bytes[WEFT_BYTES_PINNED] +=
+        2 * sizeof(int32_t) * shape->seq * ((size_t)s->num_micro_batches * shape->batch + 2);
+    out->bytes[WEFT_BYTES_PINNED] +=
+        sizeof(weft_metrics) +
+        (outline->metrics.count > 0 ? WEFT_MAX_METRICS : 0) * sizeof(weft_metric);
+    for (int p = 0; p < WEFT_BYTES_PINNED; p++)
+        out->device_bytes += out->bytes[p];
+}
+
+const char *weft_footprint_text(const weft_footprint *footprint, char *out, size_t capacity)
+{
+    size_t used = 0;
+    out[0] = '\0';
+    for (int p = 0; p < WEFT_BYTES_PINNED && used < capacity; p++) {
+        if (footprint->bytes[p] > 0)
+            used += (size_t)snprintf(out + used, capacity - used, "%s%s %s", used > 0 ? ", " : "",
+                                     weft_purpose_text((weft_bytes_purpose)p),
+                                     weft_bytes_text((double)footprint->bytes[p]).text);
+    }
+    return out;
+}

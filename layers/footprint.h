@@ -1,0 +1,63 @@
+/* The footprint: the bytes of one rank by purpose, before there is a device. A pure function of a
+ * model's outline, the mesh and how many micro-batches are in flight. The model and the trainer
+ * reserve by it; a plan says by it whether a mesh fits. */
+#ifndef WEFT_LAYERS_FOOTPRINT_H
+#define WEFT_LAYERS_FOOTPRINT_H
+
+#include "layers/outline.h"
+#include "schedule/program.h"
+
+/* What memory is for. name, text */
+#define WEFT_BYTES_LIST(X)                                                                         \
+    X(WEIGHTS, "weights")                                                                          \
+    X(GRADIENTS, "gradients")                                                                      \
+    X(OPTIMIZER, "optimizer")                                                                      \
+    X(ACTIVATIONS, "activations") /* stashed from forward to backward */                           \
+    X(SCRATCH, "scratch")                                                                          \
+    X(MESSAGES, "messages") /* between stages: sent, received, not used up */                      \
+    X(OTHER, "other")                                                                              \
+    X(PINNED, "pinned host") /* the one that is no device memory */
+typedef enum weft_bytes_purpose {
+#define WEFT_BYTES_ENUM(name, text) WEFT_BYTES_##name,
+    WEFT_BYTES_LIST(WEFT_BYTES_ENUM)
+#undef WEFT_BYTES_ENUM
+        WEFT_NUM_BYTES_PURPOSES
+} weft_bytes_purpose;
+const char *weft_purpose_text(weft_bytes_purpose purpose);
+
+/* How a rank of the pipeline trains. */
+typedef struct weft_footprint_shape {
+    int rank;
+    const weft_program *program; /* its step: the slots of activations are micro-batches in flight,
+                                    and the bytes of all slots are those of messages */
+    int num_micro_batches;       /* of the step, whose tokens and labels are held */
+    size_t bucket_elements;      /* parallel.ddp_bucket_size */
+    bool distributed;            /* the optimizer's state is in shares */
+    bool evaluates;              /* weights alone */
+} weft_footprint_shape;
+
+/* Activations of one module, of all passes. */
+enum { WEFT_MAX_MODULES = 64 };
+typedef struct weft_module_bytes {
+    const char *module; /* static; "" where a layer gives sums alone */
+    uint64_t bytes;
+} weft_module_bytes;
+
+typedef struct weft_footprint {
+    uint64_t bytes[WEFT_NUM_BYTES_PURPOSES];
+    uint64_t device_bytes; /* all but pinned host memory */
+    int num_modules;
+    weft_module_bytes modules[WEFT_MAX_MODULES]; /* they sum to the activations */
+} weft_footprint;
+
+/* With balanced routing; lanes' workspaces, which a GPU's libraries take, are not counted. */
+void weft_footprint_of(const weft_outline *outline, const weft_mesh *mesh,
+                       const weft_footprint_shape *shape, weft_footprint *out);
+/* Its parts that the model reserves by. A pass of that chunk: */
+uint64_t weft_footprint_stash(const weft_outline *outline, int rank, int chunk);
+/* Shared by all passes of the rank: */
+uint64_t weft_footprint_scratch(const weft_outline *outline, int rank);
+/* "weights 1.2 MB, gradients ...": those that are not 0. */
+const char *weft_footprint_text(const weft_footprint *footprint, char *out, size_t capacity);
+
+#endif

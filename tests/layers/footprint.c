@@ -1,0 +1,123 @@
+/* The footprint is what a trainer takes: by purpose what its objects hold, and in all the device's
+ * high-water mark after two steps, on many meshes. Routing is balanced. Runs with 4 ranks. */
+#include <stdlib.h>
+
+#include "layers/footprint.h"
+#include "layers/pass.h"
+#include "tests/expect.h"
+#include "tests/layers/state_bytes.h"
+#include "tests/layers/training.h"
+
+#define SIZES                                                                                      \
+    "\"hidden_size\": 16, \"ffn_hidden_size\": 40, \"num_attention_heads\": 4, "                   \
+    "\"seq_length\": 8, \"vocab_size\": 29, "
+#define GPT2 SIZES "\"num_layers\": 5"
+#define LLAMA                                                                                      \
+    SIZES "\"num_layers\": 4, \"normalization\": \"RMSNorm\", \"swiglu\": true, "                  \
+          "\"position_embedding_type\": \"rope\", \"disable_bias_linear\": true, "                 \
+          "\"untie_embeddings_and_output_weights\": true, \"hidden_dropout\": 0.1"
+#define MOE ", \"num_experts\": 4, \"moe_router_topk\": 2, \"moe_router_forced_load\": 1"
+
+static const char *const dense_meshes[] = {"tp=1,dp=4",           "tp=4,dp=1", "tp=2,dp=2,sp=1",
+                                           "tp=1,pp=4",           "tp=2,pp=2", "tp=1,pp=2,dp=2",
+                                           "tp=2,pp=2,sp=1,dp=1", "tp=4,sp=1"};
+static const char *const moe_meshes[] = {"tp=4,binding=tp",
+                                         "tp=2,dp=2,binding=tp,sp=1",
+                                         "tp=2,pp=2,binding=tp",
+                                         "dp=4,binding=dp,ep=4",
+                                         "dp=4,binding=dp,ep=2",
+                                         "dp=2,pp=2,binding=dp,ep=2",
+                                         "tp=2,dp=2,binding=dp,ep=2,etp=2,sp=1"};
+
+static void planned_of(weft_trainer *t, weft_footprint *out)
+{
+    weft_outline outline;
+    weft_model *model = t->model;
+    EXPECT_OK(weft_model_outline(&model->setup, &t->groups.mesh, weft_config_build(&t->config),
+                                 &outline));
+    weft_footprint_of(
+        &outline, &t->groups.mesh,
+        &(weft_footprint_shape){.rank = t->groups.coords.at[WEFT_AXIS_PP],
+                                .program = &t->program,
+                                .num_micro_batches = t->shape.num_micro_batches,
+                                .bucket_elements = (size_t)t->config.parallel.ddp_bucket_size,
+                                .distributed = t->config.parallel.use_distributed_optimizer},
+        out);
+    weft_outline_release(&outline);
+}
+
+static void used_of(const weft_trainer *t, uint64_t used[WEFT_NUM_BYTES_PURPOSES])
+{
+    const weft_model *model = t->model;
+    for (int kind = 0; kind < WEFT_NUM_SECTIONS; kind++) {
+        const weft_section *s = weft_parameters_section(model->parameters, (weft_section_kind)kind);
+        used[WEFT_BYTES_WEIGHTS] += s->count * weft_dtype_bytes(model->setup.dtype);
+        used[WEFT_BYTES_GRADIENTS] += s->count * sizeof(float);
+    }
+    used[WEFT_BYTES_OPTIMIZER] = state_bytes(t->optimizer);
+    for (int i = 0; i < model->setup.num_passes; i++)
+        for (int b = 0; b < model->passes[i].stash.num_blocks; b++)
+            used[WEFT_BYTES_ACTIVATIONS] += model->passes[i].stash.blocks[b].size;
+    for (int b = 0; b < model->scratch.num_blocks; b++)
+        used[WEFT_BYTES_SCRATCH] += model->scratch.blocks[b].size;
+    for (int i = 0; i < t->program.num_slots; i++)
+        used[WEFT_BYTES_MESSAGES] += t->slot_memory[i] ? t->program.slots[i].bytes : 0;
+    used[WEFT_BYTES_OTHER] = norm_bytes(t->optimizer);
+}
+
+static void check(const training_case *c, weft_comm *world)
+{
+    training t;
+    weft_step_result result;
+    weft_footprint planned;
+    weft_device_stats stats;
+    uint64_t used[WEFT_NUM_BYTES_PURPOSES] = {0}, modules = 0;
+    training_start(&t, c, world);
+    for (int i = 0; i < 2; i++)
+        training_step(&t, &result);
+    planned_of(&t.trainer, &planned);
+    used_of(&t.trainer, used);
+    weft_device_get_stats(t.trainer.device, &stats);
+    for (int p = 0; p < WEFT_BYTES_PINNED; p++)
+        EXPECT(planned.bytes[p] == used[p], "%s on %s: %s: planned %llu, used %llu", c->name,
+               c->mesh, weft_purpose_text((weft_bytes_purpose)p),
+               (unsigned long long)planned.bytes[p], (unsigned long long)used[p]);
+    EXPECT(planned.device_bytes == stats.bytes_peak, "%s on %s: planned %llu, at most %zu in use",
+           c->name, c->mesh, (unsigned long long)planned.device_bytes, stats.bytes_peak);
+    for (int i = 0; i < planned.num_modules; i++)
+        modules += planned.modules[i].bytes;
+    EXPECT(modules == planned.bytes[WEFT_BYTES_ACTIVATIONS], "modules do not sum");
+    training_release(&t);
+}
+
+int main(void)
+{
+    static const char *const parallel[] = {NULL, "\"use_distributed_optimizer\": true",
+                                           "\"pipeline_schedule\": \"gpipe\""};
+    static const char *const moe_parallel[] = {
+        "\"moe_num_partitions\": 1", "\"moe_num_partitions\": 2, \"moe_memory_reuse\": \"s4\"",
+        "\"moe_num_partitions\": 3, \"moe_memory_reuse\": \"s1\", "
+        "\"use_distributed_optimizer\": true"};
+    weft_comm *world;
+    EXPECT_OK(weft_comm_create_world(&world));
+    for (size_t i = 0; i < 2 * sizeof dense_meshes / sizeof *dense_meshes; i++)
+        check(&(training_case){.name = i % 2 ? "a Llama" : "a GPT-2",
+                               .model = i % 2 ? LLAMA : GPT2,
+                               .mesh = dense_meshes[i / 2],
+                               .global_batch = 12,
+                               .bf16 = i % 4 > 1,
+                               .parallel = parallel[i % 3]},
+              world);
+    for (size_t i = 0; i < 2 * sizeof moe_meshes / sizeof *moe_meshes; i++)
+        check(&(training_case){.name = "a mixture",
+                               .model = i % 2 ? LLAMA MOE : GPT2 MOE,
+                               .mesh = moe_meshes[i / 2],
+                               .global_batch = 12,
+                               .bf16 = i % 4 > 1,
+                               .parallel = strstr(moe_meshes[i / 2], "binding=dp")
+                                               ? moe_parallel[i % 3]
+                                               : parallel[i % 3]},
+              world);
+    weft_comm_destroy(world);
+    return expect_finish();
+}
