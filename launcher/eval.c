@@ -8,8 +8,8 @@
 
 #include "core/log.h"
 #include "launcher/arguments.h"
-#include "launcher/process/launch.h"
-#include "launcher/training/setup.h"
+#include "launcher/training/start.h"
+#include "launcher/training/trainer.h"
 #include "launcher/verbs.h"
 #include "parallel/checkpoint.h"
 
@@ -181,41 +181,22 @@ static int run(evaluator *e, weft_comm *world)
 int weft_verb_eval(int argc, char **argv, const weft_application *application)
 {
     evaluator e = {.source.application = application};
-    weft_mesh mesh;
-    weft_comm *world = NULL;
-    int rank = 0, size = 1, local_rank, local_size;
     int code = parse(argc, argv, &e);
     if (code >= 0) {
         weft_arena_release(&e.arena);
         return code;
     }
-    bool launched = weft_comm_launched(&rank, &size, &local_rank, &local_size);
-    weft_log_set_rank(rank);
+    weft_start start = weft_start_find();
     weft_status status = load_config(&e);
-    if (!launched)
-        size = status == WEFT_OK ? weft_config_world(&e.config) : 1;
-    bool starts = !launched && size > 1;
-    if (status == WEFT_OK)
-        status = weft_config_mesh(&e.config, &e.source, launched ? size : 0, &mesh);
     if (status == WEFT_OK)
         status = check_part(&e);
-    if (status == WEFT_OK && starts) {
-        status = weft_setup_check_device(&e.config, &e.source);
-        if (status == WEFT_OK)
-            status = weft_setup_check_data(&e.config, &e.source);
-        if (status == WEFT_OK)
-            status = weft_setup_check_model(&e.config, &e.source, &mesh);
-        if (status == WEFT_OK)
-            status = weft_launch_mpirun(size, argc + 1, argv - 1, &code);
-    } else if (status == WEFT_OK) {
-        weft_setup_driver(&e.config);
-        status = launched ? weft_comm_create_world(&world) : weft_comm_create_self(&world);
-    }
+    if (status == WEFT_OK)
+        status = weft_start_ranks(&start, &e.config, &e.source, NULL, argc, argv);
     if (status != WEFT_OK)
-        code = rank == 0 ? weft_verb_fail("eval") : weft_status_exit_code(status);
-    else if (!starts)
-        code = run(&e, world);
-    weft_comm_destroy(world);
+        code = start.rank == 0 ? weft_verb_fail("eval") : weft_status_exit_code(status);
+    else
+        code = start.world ? run(&e, start.world) : start.exit_code;
+    weft_comm_destroy(start.world);
     weft_arena_release(&e.arena);
     return code;
 }

@@ -14,12 +14,11 @@
 #include "launcher/arguments.h"
 #include "launcher/planning/no_effect.h"
 #include "launcher/planning/run_changes.h"
-#include "launcher/process/launch.h"
 #include "launcher/process/output.h"
 #include "launcher/process/stop.h"
 #include "launcher/training/progress.h"
 #include "launcher/training/run_folder.h"
-#include "launcher/training/setup.h"
+#include "launcher/training/start.h"
 #include "launcher/training/trainer.h"
 #include "launcher/verbs.h"
 #include "parallel/checkpoint.h"
@@ -138,16 +137,6 @@ static void say_finished(const arguments *args, const plan *p)
     fprintf(args->json ? stderr : stdout,
             "%s: finished: step %" PRId64 " of train.train_iters %" PRId64 " is done\n",
             args->run.path, p->start.step, p->config.train.train_iters);
-}
-
-/* What can be known wrong before any rank starts. */
-static weft_status check_before(const arguments *args, const weft_config *config,
-                                const weft_mesh *mesh)
-{
-    WEFT_TRY(weft_run_check_free(&args->run));
-    WEFT_TRY(weft_setup_check_device(config, &args->source));
-    WEFT_TRY(weft_setup_check_data(config, &args->source));
-    return weft_setup_check_model(config, &args->source, mesh);
 }
 
 /* The resolved config beside the run's other files; rank 0. */
@@ -407,40 +396,24 @@ static int run_job(const arguments *args, const plan *p, weft_comm *world, weft_
 /* In the process that was started: what needs no other. Returns the exit code. */
 static int train(arguments *args, plan *p, int argc, char **argv, weft_arena *arena)
 {
-    weft_mesh mesh;
-    weft_comm *world = NULL;
-    int rank = 0, size = 1, local_rank, local_size, code = 0;
-    bool launched = weft_comm_launched(&rank, &size, &local_rank, &local_size), starts = false;
-    weft_log_set_rank(rank);
-    weft_status status = launched ? weft_stop_join() : WEFT_OK;
+    weft_start start = weft_start_find();
+    weft_status status = start.launched ? weft_stop_join() : WEFT_OK;
     if (status == WEFT_OK)
         status = make_plan(args, arena, p);
-    if (status == WEFT_OK && !launched && is_finished(p)) {
+    if (status == WEFT_OK && !start.launched && is_finished(p)) {
         say_finished(args, p);
         return 0;
     }
-    if (status == WEFT_OK)
+    if (status == WEFT_OK) {
         weft_stop_set_timeout(p->config.train.stop_timeout_s);
-    if (!launched)
-        size = status == WEFT_OK ? weft_config_world(&p->config) : 1;
-    if (status == WEFT_OK)
-        status = weft_config_mesh(&p->config, &args->source, launched ? size : 0, &mesh);
-    if (status == WEFT_OK && !launched && size > 1) {
-        starts = true;
-        status = check_before(args, &p->config, &mesh);
-        if (status == WEFT_OK)
-            status = weft_launch_mpirun(size, argc + 1, argv - 1, &code);
+        status = weft_start_ranks(&start, &p->config, &args->source, &args->run, argc, argv);
     }
-    if (status == WEFT_OK && !starts) {
-        weft_setup_driver(&p->config);
-        status =
-            size > 1 || launched ? weft_comm_create_world(&world) : weft_comm_create_self(&world);
-    }
+    int code = start.exit_code;
     if (status != WEFT_OK)
-        code = rank == 0 ? weft_verb_fail("train") : weft_status_exit_code(status);
-    else if (!starts)
-        code = run_job(args, p, world, arena);
-    weft_comm_destroy(world);
+        code = start.rank == 0 ? weft_verb_fail("train") : weft_status_exit_code(status);
+    else if (start.world)
+        code = run_job(args, p, start.world, arena);
+    weft_comm_destroy(start.world);
     return code;
 }
 

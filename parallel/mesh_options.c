@@ -42,8 +42,8 @@ const weft_option_row weft_parallel_rows[] = {
     ROW(ddp_bucket_size, INT, "8388608", 1, 1e12, "elements", "gradients reduced at a time"),
     CHOICE(pipeline_schedule, "\"1f1b\"", "1f1b|gpipe", "order of the micro-batches in a stage"),
     ROW(pipeline_model_parallel_layout, STRING, "\"\"", 0, 0, NULL,
-        "layers of each stage, such as \"E|(tt|)*6tL\" (E first layer, t one between, L last, | "
-        "next stage); auto: by described work; empty: evenly"),
+        "each stage's layers: \"E|(tt|)*6tL\" (E first, t between, L last); auto: by work; empty: "
+        "evenly"),
     ROW(num_virtual_stages_per_pipeline_rank, INT, "0", 0, 4096, "stages",
         "v: virtual stages a rank has; 0: as the layout says, else 1"),
     ROW(num_layers_per_virtual_pipeline_stage, INT, "0", 0, MAX_SIZE, "layers",

@@ -98,8 +98,7 @@ static const weft_option_row device_rows[] = {
     REAL(T, peak_flops, "0", 0, 1e20, "peak FLOP/s a rank, for MFU; 0: measured"),
     REAL(T, pace, "0", 0, 1e20, "cpu: FLOP/s of an emulated accelerator; 0: none"),
     CHOICE(T, pace_work, "\"experts\"", "experts|all",
-           "what has that pace; experts: MoE layers' experts, which then compute nothing; all: "
-           "every kernel with FLOPs"),
+           "what has it; experts: those of MoE layers, computing nothing; all: kernels with FLOPs"),
 };
 #undef T
 #define T weft_log_options
