@@ -188,6 +188,8 @@ static void check_refusals(void)
                    "\"*.biased\" matches no parameter");
     expect_refused("--set task.modulos=3", "did you mean task.modulus?");
     expect_refused("--set modulus=1", "--set modulus=1: 1 is out of range: 2 to 1000");
+    expect_refused("--set precision=bf16", "--set precision=bf16: layer 3 (value head): "
+                                           "train.precision: the value head computes in fp32");
     expect_refused("--set model.vocab_size=0", "the program's own data needs one");
     EXPECT(run("%s/example_own_task train --help", bin) == 0, "--help");
     EXPECT(run("%s/example_own_task train --help | grep -A1 task.modulus", bin) == 0 &&
