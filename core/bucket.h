@@ -1,5 +1,5 @@
-/* A bucket of gradients as a step sees it: plain data that the optimizer gives and that schedules
- * are made from, the same on all ranks of a pipeline stage. */
+/* Buckets of gradients as a step sees them: plain data that parallel/buckets.h gives and that
+ * schedules are made from, the same on all ranks of a pipeline stage. */
 #ifndef WEFT_CORE_BUCKET_H
 #define WEFT_CORE_BUCKET_H
 
@@ -17,12 +17,21 @@ typedef enum weft_bucket_sum {
 } weft_bucket_sum;
 
 typedef struct weft_bucket_shape {
-    int32_t layer; /* its gradients are final once this layer's are (index in the model's list,
-                      the smallest that has a part in it); -1: not before all layers' */
+    int32_t section, index; /* where its elements lie: parallel/parameters.h */
+    /* Its gradients are final once this layer's are: the smallest that has a part in it, by the
+     * model's list. -1: not before all layers' are. */
+    int32_t layer;
+    int32_t chunk;       /* virtual stage of the rank that has the layer */
     weft_bucket_sum sum; /* of its section, before its reduction */
     bool reduces;        /* its gradient group has more ranks than one */
     bool gathers;        /* ... each of which updates a share */
     uint64_t elements;   /* padding included */
 } weft_bucket_shape;
+
+/* A stage's, in the order in which their reductions start. */
+typedef struct weft_buckets {
+    const weft_bucket_shape *shapes;
+    int count;
+} weft_buckets;
 
 #endif

@@ -14,10 +14,9 @@
 /* What is to be enqueued on the pass's lane. */
 typedef struct weft_pass_call {
     weft_pass *pass;
-    const weft_tensor *from;       /* x, or dy */
-    weft_tensor *to;               /* y, or dx */
-    weft_layer_done_function done; /* backward: NULL, or it is never part of a graph */
-    void *context;
+    const weft_tensor *from;   /* x, or dy */
+    weft_tensor *to;           /* y, or dx */
+    weft_event *const *points; /* backward: by layer; NULL, or it is never part of a graph */
 } weft_pass_call;
 typedef weft_status (*weft_pass_enqueue)(const weft_pass_call *call);
 

@@ -348,19 +348,20 @@ static weft_status enqueue_backward(const weft_pass_call *call)
         weft_status status = layer->ops->backward(layer, pass, &from, &to);
         if (status != WEFT_OK)
             return weft_error_context(status, "%s backward", weft_layer_name(layer));
-        if (call->done)
-            WEFT_TRY(call->done(call->context, i, pass->lane));
+        if (call->points && call->points[i])
+            WEFT_TRY(weft_lane_record(pass->lane, call->points[i]));
         from = to;
     }
     return WEFT_OK;
 }
 
-/* Timelines take functions on the lane, and `done` other lanes: neither is kept as a graph. */
+/* Timelines take functions on the lane, and points events that others wait for: neither is kept as
+ * a graph. */
 static weft_status run(const weft_pass_call *call, weft_pass_enqueue enqueue)
 {
     const weft_model *model = call->pass->model;
-    return model->graphs && !model->trace && !call->done ? weft_graphs_run(call, enqueue)
-                                                         : enqueue(call);
+    return model->graphs && !model->trace && !call->points ? weft_graphs_run(call, enqueue)
+                                                           : enqueue(call);
 }
 
 weft_status weft_model_forward(weft_model *model, int slot, const weft_micro_batch *micro_batch,
@@ -376,15 +377,11 @@ weft_status weft_model_forward(weft_model *model, int slot, const weft_micro_bat
 }
 
 weft_status weft_model_backward(weft_model *model, int slot, weft_lane *lane, const weft_tensor *dy,
-                                weft_tensor *dx, weft_layer_done_function done, void *context)
+                                weft_tensor *dx, weft_event *const *points)
 {
     weft_pass *pass = &model->passes[slot];
     pass->lane = lane;
     pass->backward = true;
-    return run(&(weft_pass_call){.pass = pass,
-                                 .from = dy,
-                                 .to = dx,
-                                 .done = pass->micro_batch.last ? done : NULL,
-                                 .context = context},
+    return run(&(weft_pass_call){.pass = pass, .from = dy, .to = dx, .points = points},
                enqueue_backward);
 }

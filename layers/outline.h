@@ -5,6 +5,7 @@
 #define WEFT_LAYERS_OUTLINE_H
 
 #include "layers/runtime.h"
+#include "parallel/buckets.h"
 #include "parallel/layout.h"
 
 enum { WEFT_MAX_TIED = 8 };
@@ -43,6 +44,12 @@ typedef struct weft_outline {
  * setup.frozen that matches no parameter, or patterns that match all: WEFT_CONFIG. */
 weft_status weft_model_outline(const weft_model_setup *setup, const weft_mesh *mesh,
                                weft_model_function build, weft_outline *out) WEFT_CHECKED;
+
+/* The buckets of a pipeline rank's gradients, as section "parallel" has them, from the arena: those
+ * that the rank's optimizer has, and each with its chunk. */
+weft_status weft_outline_buckets(const weft_outline *outline, const weft_mesh *mesh,
+                                 const weft_parallel_options *options, int rank, weft_arena *arena,
+                                 weft_buckets *out) WEFT_CHECKED;
 
 void weft_outline_release(weft_outline *outline); /* a zeroed one is legal */
 

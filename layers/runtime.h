@@ -88,7 +88,6 @@ typedef struct weft_micro_batch {
     int64_t step;
     uint64_t first_sample; /* index in the global batch */
     bool overwrite;        /* first of the step on this rank */
-    bool last;             /* last backward of the step: layers announce their gradients */
     float loss_scale;      /* 1 / micro-batches in the global batch */
     bool training;
 } weft_micro_batch;
@@ -98,12 +97,11 @@ typedef struct weft_micro_batch {
  * the backward. Enqueued on `lane`. */
 weft_status weft_model_forward(weft_model *model, int slot, const weft_micro_batch *micro_batch,
                                weft_lane *lane, const weft_tensor *x, weft_tensor *y) WEFT_CHECKED;
-/* Called after a layer's backward of the step's last micro-batch was enqueued. */
-typedef weft_status (*weft_layer_done_function)(void *context, int layer, weft_lane *lane);
-/* Backward of pass `slot`. dy NULL on the last stage, dx NULL on the first. */
+/* Backward of pass `slot`. dy NULL on the last stage, dx NULL on the first. points: where the
+ * gradients of layer i are final on `lane`, points[i] is recorded, unless it is NULL; points NULL:
+ * nobody waits, and the backward may be kept as a graph. */
 weft_status weft_model_backward(weft_model *model, int slot, weft_lane *lane, const weft_tensor *dy,
-                                weft_tensor *dx, weft_layer_done_function done,
-                                void *context) WEFT_CHECKED;
+                                weft_tensor *dx, weft_event *const *points) WEFT_CHECKED;
 /* Rows of hidden states that travel between stages (S_local * B), and the activation's bytes. */
 size_t weft_model_boundary_bytes(const weft_model *model);
 /* The step's sums on this rank; valid when the lane is idle. */

@@ -138,6 +138,7 @@ static weft_status lay_out(weft_optimizer *o)
     for (int kind = 0; kind < WEFT_NUM_SECTIONS; kind++) {
         const weft_section *section =
             weft_parameters_section(o->parameters, (weft_section_kind)kind);
+        o->first_owned[kind] = o->num_owned;
         for (int b = 0; b < section->num_buckets; b++) {
             weft_owned *range = &o->owned[o->num_owned++];
             *range = (weft_owned){
@@ -155,83 +156,27 @@ static weft_status lay_out(weft_optimizer *o)
     return WEFT_OK;
 }
 
-static weft_bucket_sum sum_of(const weft_optimizer *o, weft_section_kind kind)
-{
-    const weft_groups *groups = weft_parameters_groups(o->parameters);
-    if (kind == WEFT_SECTION_DENSE_SUM && weft_comm_size(groups->by_axis[WEFT_AXIS_TP]) > 1)
-        return WEFT_BUCKET_SUM_TENSOR;
-    if (kind == WEFT_SECTION_EMBEDDING && groups->embedding)
-        return WEFT_BUCKET_SUM_TIED;
-    return WEFT_BUCKET_SUM_NONE;
-}
-
-/* The layer that an owned range's bucket waits for. Buckets of a section start in their order. */
-static int32_t layer_of(const weft_optimizer *o, int owned)
-{
-    const weft_owned *range = &o->owned[owned];
-    const weft_section *section = weft_parameters_section(o->parameters, range->section);
-    bool is_early = range->section == WEFT_SECTION_DENSE || range->section == WEFT_SECTION_EXPERT;
-    if (!o->options.overlap || !is_early)
-        return -1;
-    int32_t layer = section->buckets[0].first_layer;
-    for (int b = 1; b <= range->bucket; b++)
-        if (section->buckets[b].first_layer < layer)
-            layer = section->buckets[b].first_layer;
-    return layer;
-}
-
-static int first_owned(const weft_optimizer *o, weft_section_kind kind)
-{
-    int i = 0;
-    while (i < o->num_owned && o->owned[i].section < kind)
-        i++;
-    return i;
-}
-
-static void start_next(weft_optimizer *o, int *count, int owned)
-{
-    const weft_owned *range = &o->owned[owned];
-    const weft_section *section = weft_parameters_section(o->parameters, range->section);
-    bool reduces = weft_comm_size(section->group) > 1;
-    o->shapes[*count] = (weft_bucket_shape){.layer = layer_of(o, owned),
-                                            .sum = sum_of(o, range->section),
-                                            .reduces = reduces,
-                                            .gathers = reduces && o->options.distributed,
-                                            .elements = section->buckets[range->bucket].count};
-    o->order[(*count)++] = owned;
-}
-
-/* Dense buckets and those of experts as layers complete them, the dense ones first where one layer
- * completes both; then the sections that are summed first. */
 static weft_status order_buckets(weft_optimizer *o)
 {
-    void *shapes, *order;
-    size_t capacity = (size_t)o->num_owned + 1;
-    WEFT_TRY(weft_arena_alloc_array(&o->arena, capacity, sizeof *o->shapes, &shapes));
-    WEFT_TRY(weft_arena_alloc_array(&o->arena, capacity, sizeof *o->order, &order));
-    o->shapes = shapes;
-    o->order = order;
-
-    int dense = 0, end_dense = first_owned(o, WEFT_SECTION_DENSE_SUM), count = 0;
-    int expert = first_owned(o, WEFT_SECTION_EXPERT), end_expert = o->num_owned;
-    while (dense < end_dense || expert < end_expert) {
-        bool is_dense = expert == end_expert ||
-                        (dense < end_dense && layer_of(o, dense) >= layer_of(o, expert));
-        start_next(o, &count, is_dense ? dense++ : expert++);
+    weft_cut_sections cut;
+    for (int kind = 0; kind < WEFT_NUM_SECTIONS; kind++) {
+        const weft_section *section =
+            weft_parameters_section(o->parameters, (weft_section_kind)kind);
+        cut.buckets[kind] = section->buckets;
+        cut.num_buckets[kind] = section->num_buckets;
     }
-    for (int i = end_dense; i < first_owned(o, WEFT_SECTION_EXPERT); i++)
-        start_next(o, &count, i);
-    return WEFT_OK;
+    return weft_buckets_order(&cut, &weft_parameters_groups(o->parameters)->mesh,
+                              o->options.overlap, o->options.distributed, &o->arena, &o->buckets);
 }
 
 int weft_optimizer_num_buckets(const weft_optimizer *o)
 {
-    return o->num_owned;
+    return o->buckets.count;
 }
 
 weft_bucket_shape weft_optimizer_bucket(const weft_optimizer *o, int bucket)
 {
-    return o->shapes[bucket];
+    return o->buckets.shapes[bucket];
 }
 
 static size_t norm_sums_bytes(const weft_optimizer *o)
@@ -268,9 +213,7 @@ static weft_status allocate(weft_optimizer *o)
         o->state[kind] = memory;
     }
     WEFT_TRY(allocate_norm(o, WEFT_SPACE_DEVICE, &o->device_norm));
-    WEFT_TRY(allocate_norm(o, WEFT_SPACE_PINNED, &o->host_norm));
-    WEFT_TRY(weft_event_create(device, &o->compute_done));
-    return weft_event_create(device, &o->reduced);
+    return allocate_norm(o, WEFT_SPACE_PINNED, &o->host_norm);
 }
 
 static weft_status clear_state(weft_optimizer *o, weft_lane *lane, weft_state_kind first)
@@ -335,8 +278,6 @@ void weft_optimizer_destroy(weft_optimizer *o)
         weft_device_free(device, WEFT_SPACE_DEVICE, o->device_norm.sums, o->device_norm.bytes);
     if (o->host_norm.sums)
         weft_device_free(device, WEFT_SPACE_PINNED, o->host_norm.sums, o->host_norm.bytes);
-    weft_event_destroy(o->compute_done);
-    weft_event_destroy(o->reduced);
     weft_arena_release(&o->arena);
     free(o);
 }

@@ -1,12 +1,10 @@
 /* Data-parallel gradient reduction and the AdamW optimizer, sharded (ZeRO-1) or not.
  *
- * A step: each layer's backward of the last micro-batch is followed by
- * weft_optimizer_layer_done, which starts the reduction of every bucket that is now complete on
- * the reduce lane while backward goes on; weft_optimizer_reduce_finish starts what is left (the
- * sums over TP and between tied embeddings stand before their data-parallel reduction);
- * weft_optimizer_step waits for all, takes the global norm over every axis (each parameter element
- * counted once over the world), clips, updates this rank's shares, and with ZeRO-1 all-gathers the
- * weights. Reductions are sums: the loss is scaled beforehand (weft_pass_loss_scale).
+ * A step is the tasks of schedule/update.h: sections that are parts of a sum are summed, every
+ * bucket is reduced once its gradients are final, the global norm is taken over every axis (each
+ * parameter element counted once over the world) and clips, this rank's shares are updated, and
+ * with ZeRO-1 the weights are gathered. Here are the functions behind them. Reductions are sums:
+ * the loss is scaled beforehand (weft_pass_loss_scale).
  *
  * fp32 training: the weights are the master weights. bf16 and fp16: fp32 masters are kept, with
  * ZeRO-1 only of this rank's shares. With a loss scale (fp16) the gradients that arrive here carry
@@ -15,7 +13,7 @@
 #ifndef WEFT_PARALLEL_OPTIMIZER_H
 #define WEFT_PARALLEL_OPTIMIZER_H
 
-#include "core/bucket.h"
+#include "parallel/buckets.h"
 #include "parallel/loss_scale.h"
 #include "parallel/parameters.h"
 
@@ -41,14 +39,10 @@ void weft_optimizer_destroy(weft_optimizer *optimizer);
 weft_status weft_optimizer_initialize(weft_optimizer *optimizer, weft_lane *lane,
                                       uint64_t seed) WEFT_CHECKED;
 
-/* Pins what the largest reduction and gather of a bucket need (weft_comm_reserve). */
-weft_status weft_optimizer_reserve(const weft_optimizer *optimizer, weft_lane *compute,
-                                   weft_lane *reduce) WEFT_CHECKED;
+/* Pins what the largest reduction and gather of a bucket need on `reduce` (weft_comm_reserve). */
+weft_status weft_optimizer_reserve(const weft_optimizer *optimizer, weft_lane *reduce) WEFT_CHECKED;
 
-/* The buckets, in the order in which all ranks of a stage start their reductions: those that are
- * complete while the last backward still runs (with options.overlap), by layer; then those of
- * sections that are summed first, which wait for the end: a sum between the first and the last
- * stage would hold up the buckets behind it. */
+/* The stage's buckets: parallel/buckets.h. */
 int weft_optimizer_num_buckets(const weft_optimizer *optimizer);
 weft_bucket_shape weft_optimizer_bucket(const weft_optimizer *optimizer, int bucket);
 
@@ -79,19 +73,6 @@ weft_status weft_optimizer_update(weft_optimizer *optimizer, int bucket, weft_la
 weft_status weft_optimizer_gather(weft_optimizer *optimizer, int bucket,
                                   weft_lane *lane) WEFT_CHECKED;
 
-/* Whether layer_done starts anything on this rank; else it need not be called. */
-bool weft_optimizer_overlaps(const weft_optimizer *optimizer);
-/* Gradients of `layer` and of all layers after it are final on `compute` from here on (last
- * micro-batch). All ranks of a stage call it with the same layers in the same order. Without
- * options.overlap it does nothing. */
-weft_status weft_optimizer_layer_done(weft_optimizer *optimizer, int layer, weft_lane *compute,
-                                      weft_lane *reduce) WEFT_CHECKED;
-/* All layers are done. Enqueues on `reduce`. */
-weft_status weft_optimizer_reduce_finish(weft_optimizer *optimizer, weft_lane *compute,
-                                         weft_lane *reduce) WEFT_CHECKED;
-/* Norm, updates and gathers on `lane`, after the reductions on `reduce`. */
-weft_status weft_optimizer_step(weft_optimizer *optimizer, weft_lane *lane, weft_lane *reduce,
-                                const double *loss, int64_t step, double lr) WEFT_CHECKED;
 /* The global norm before clipping of the last step; valid after the lane passed it. */
 double weft_optimizer_grad_norm(const weft_optimizer *optimizer);
 /* The loss scale, to read and, from a checkpoint, to restore; all zero without one. Changes in

@@ -64,8 +64,8 @@ struct weft_optimizer {
 
     weft_owned *owned;
     int num_owned;
-    weft_bucket_shape *shapes; /* [num_owned], in the order of starting */
-    int *order;                /* [num_owned], by that order: the owned range */
+    int first_owned[WEFT_NUM_SECTIONS]; /* those of a section's buckets follow each other */
+    weft_buckets buckets;
     weft_owned_piece *pieces;
     int num_pieces;
     weft_update *updates;
@@ -81,13 +81,16 @@ struct weft_optimizer {
     double grad_norm;
     weft_loss_scale loss_scale;
     bool overflowed; /* in the last step */
-
-    weft_event *compute_done, *reduced;
-    int next_bucket; /* first one whose reduction has not started */
 };
 
 /* The first element and the number of elements of a bucket that this rank owns. */
 void weft_optimizer_share(const weft_optimizer *optimizer, weft_section_kind kind, int bucket,
                           size_t *first, size_t *count);
+/* What this rank owns of a bucket, in the order of starting. */
+static inline const weft_owned *weft_optimizer_owned(const weft_optimizer *optimizer, int bucket)
+{
+    const weft_bucket_shape *shape = &optimizer->buckets.shapes[bucket];
+    return &optimizer->owned[optimizer->first_owned[shape->section] + shape->index];
+}
 
 #endif

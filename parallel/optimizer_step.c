@@ -158,7 +158,7 @@ weft_status weft_optimizer_update(weft_optimizer *o, int bucket, weft_lane *lane
                                   double lr)
 {
     const weft_dtype dtype = weft_parameters_dtype(o->parameters);
-    const weft_owned *owned = &o->owned[o->order[bucket]];
+    const weft_owned *owned = weft_optimizer_owned(o, bucket);
     weft_section *section = weft_parameters_section(o->parameters, owned->section);
     for (int i = owned->first_update; i < owned->end_update && !is_skipped(o); i++) {
         const weft_update *update = &o->updates[i];
@@ -188,28 +188,15 @@ weft_status weft_optimizer_gather(weft_optimizer *o, int bucket, weft_lane *lane
 {
     const weft_dtype dtype = weft_parameters_dtype(o->parameters);
     const size_t element_bytes = weft_dtype_bytes(dtype);
-    const weft_owned *owned = &o->owned[o->order[bucket]];
+    const weft_owned *owned = weft_optimizer_owned(o, bucket);
     const weft_section *section = weft_parameters_section(o->parameters, owned->section);
     char *weights = section->weights;
 
-    if (!o->shapes[bucket].gathers || is_skipped(o))
+    if (!o->buckets.shapes[bucket].gathers || is_skipped(o))
         return WEFT_OK;
     return weft_all_gather(section->group, lane, weights + owned->first * element_bytes,
                            weights + section->buckets[owned->bucket].offset * element_bytes,
                            owned->count, dtype);
-}
-
-weft_status weft_optimizer_step(weft_optimizer *o, weft_lane *lane, weft_lane *reduce,
-                                const double *loss, int64_t step, double lr)
-{
-    WEFT_TRY(weft_lane_record(reduce, o->reduced));
-    WEFT_TRY(weft_lane_wait(lane, o->reduced));
-    WEFT_TRY(weft_optimizer_norm(o, lane, loss));
-    for (int bucket = 0; bucket < o->num_owned; bucket++)
-        WEFT_TRY(weft_optimizer_update(o, bucket, lane, step, lr));
-    for (int bucket = 0; bucket < o->num_owned; bucket++)
-        WEFT_TRY(weft_optimizer_gather(o, bucket, lane));
-    return WEFT_OK;
 }
 
 double weft_optimizer_grad_norm(const weft_optimizer *o)

@@ -1,6 +1,7 @@
 #include "schedule/pipeline.h"
 
 #include "schedule/operands.h"
+#include "schedule/update.h"
 
 /* Slots of one kind. */
 typedef struct ring {
@@ -108,16 +109,11 @@ static weft_status append_backward(writer *w, int m)
     return WEFT_OK;
 }
 
-/* Gradients are reduced when every micro-batch has added to them, then the optimizer steps: an
- * order that no slot shows. */
 static weft_status append_update(writer *w)
 {
-    const weft_task reduce = weft_task_of(WEFT_TASK_REDUCE, WEFT_FLOW_NONE),
-                    step = weft_task_of(WEFT_TASK_STEP, WEFT_FLOW_NONE);
-    weft_wait after = {w->last_backward, -1};
-    WEFT_TRY(weft_program_append(w->builder, &reduce, &after, 1, &after.task));
-    WEFT_TRY(weft_program_append(w->builder, &step, &after, 1, NULL));
-    return WEFT_OK;
+    static const weft_buckets none;
+    const weft_buckets *buckets = w->shape->buckets ? &w->shape->buckets[w->stage] : &none;
+    return weft_program_append_update(w->builder, buckets, &w->last_backward);
 }
 
 static weft_status check_shape(const weft_pipeline_shape *shape, int stage)

@@ -11,11 +11,11 @@
  * gives the others no bytes.
  *
  * A step of one stage: for its m micro-batches forwards and backwards in the schedule's order,
- * RECEIVE and SEND where a neighbour exists, then one REDUCE (gradient reduction; it overlaps the
- * last backward inside the executor) and one STEP (optimizer). */
+ * RECEIVE and SEND where a neighbour exists, then the update (schedule/update.h). */
 #ifndef WEFT_SCHEDULE_PIPELINE_H
 #define WEFT_SCHEDULE_PIPELINE_H
 
+#include "core/bucket.h"
 #include "schedule/program.h"
 
 typedef enum weft_pipeline_kind { WEFT_PIPELINE_1F1B, WEFT_PIPELINE_GPIPE } weft_pipeline_kind;
@@ -23,8 +23,9 @@ typedef enum weft_pipeline_kind { WEFT_PIPELINE_1F1B, WEFT_PIPELINE_GPIPE } weft
 typedef struct weft_pipeline_shape {
     weft_pipeline_kind kind;
     int num_stages, num_micro_batches;
-    bool forward_only;       /* evaluation: no backward, reduce or step */
-    uint64_t boundary_bytes; /* of what travels between stages, a micro-batch */
+    bool forward_only;           /* evaluation: no backward, reduce or step */
+    uint64_t boundary_bytes;     /* of what travels between stages, a micro-batch */
+    const weft_buckets *buckets; /* [num_stages] of gradients; NULL: training has none */
 } weft_pipeline_shape;
 
 /* 1F1B (PipeDream-flush; Narayanan et al. 2021, §2.2): stage i runs p - i - 1 forwards first, then
@@ -35,8 +36,8 @@ weft_status weft_program_pipeline(const weft_pipeline_shape *shape, int stage, w
                                   weft_program *out) WEFT_CHECKED;
 
 /* Proves programs [num_stages] to be a step of that shape (schedule/check.h): every micro-batch
- * forwarded once and, unless forward_only, backwarded once; then gradients reduced, then the
- * optimizer's step. The schedule's kind does not matter. Errors: as of weft_program_check. */
+ * forwarded once and, unless forward_only, backwarded once; then the update. The schedule's kind
+ * does not matter. Errors: as of weft_program_check. */
 weft_status weft_program_pipeline_check(const weft_program *programs,
                                         const weft_pipeline_shape *shape) WEFT_CHECKED;
 

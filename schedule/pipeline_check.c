@@ -2,14 +2,14 @@
 
 #include "schedule/check.h"
 #include "schedule/pipeline.h"
+#include "schedule/update.h"
 
 /* What one stage must do, while it is listed. */
 typedef struct list {
     const weft_pipeline_shape *shape;
     int stage;
-    weft_task *tasks;
-    weft_wait *waits;
-    uint32_t num_tasks, num_waits;
+    const weft_buckets *buckets;
+    weft_task_list list;
 } list;
 
 /* The value travels between this stage and another, or is made and used by one stage. */
@@ -25,9 +25,8 @@ static bool has_value(const list *l, const weft_operand *operand)
 
 static weft_task *add(list *l, weft_task_kind kind, weft_flow flow)
 {
-    weft_task *task = &l->tasks[l->num_tasks++];
+    weft_task *task = &l->list.tasks[l->list.num_tasks++];
     *task = weft_task_of(kind, flow);
-    task->first_wait = l->num_waits;
     return task;
 }
 
@@ -63,29 +62,25 @@ static void list_stage(list *l)
     }
     if (l->shape->forward_only)
         return;
-    weft_task *reduce = add(l, WEFT_TASK_REDUCE, WEFT_FLOW_NONE);
-    for (uint32_t i = 0; i < l->num_tasks; i++)
-        if (l->tasks[i].kind == WEFT_TASK_BACKWARD)
-            l->waits[l->num_waits++] = (weft_wait){i, -1};
-    reduce->num_waits = l->num_waits;
-    weft_task *step = add(l, WEFT_TASK_STEP, WEFT_FLOW_NONE);
-    l->waits[l->num_waits++] = (weft_wait){(uint32_t)(reduce - l->tasks), -1};
-    step->num_waits = 1;
+    weft_update_expect(l->buckets, &l->list);
 }
 
 static weft_status expect(const weft_pipeline_shape *shape, int stage, weft_arena *scratch,
                           weft_expectation *out)
 {
-    const size_t m = (size_t)shape->num_micro_batches;
+    static const weft_buckets none;
+    const weft_buckets *buckets = shape->buckets ? &shape->buckets[stage] : &none;
+    const size_t m = (size_t)shape->num_micro_batches, most = weft_update_max_tasks(buckets);
     void *tasks, *waits;
-    WEFT_TRY(weft_arena_alloc_array(scratch, 6 * m + 2, sizeof(weft_task), &tasks));
-    WEFT_TRY(weft_arena_alloc_array(scratch, m + 1, sizeof(weft_wait), &waits));
-    list l = {.shape = shape, .stage = stage, .tasks = tasks, .waits = waits};
+    WEFT_TRY(weft_arena_alloc_array(scratch, 6 * m + most, sizeof(weft_task), &tasks));
+    WEFT_TRY(weft_arena_alloc_array(scratch, (m + 1) * most, sizeof(weft_wait), &waits));
+    list l = {.shape = shape, .stage = stage, .buckets = buckets, .list = {tasks, waits, 0, 0}};
     list_stage(&l);
     *out = (weft_expectation){
         .tasks = tasks,
-        .num_tasks = l.num_tasks,
+        .num_tasks = l.list.num_tasks,
         .waits = waits,
+        .ordered = weft_update_ordered(),
         .begins = WEFT_TASK_FORWARD,
         .ends = shape->forward_only ? WEFT_TASK_FORWARD : WEFT_TASK_BACKWARD,
     };

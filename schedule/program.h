@@ -77,15 +77,17 @@ typedef enum weft_lane_kind {
 } weft_lane_kind;
 
 /* What a task moves or makes: the direction of a message, of a layer, of an MoE layer's exchange
- * and experts; the tensor that is offloaded or prefetched (T_DI or T_M); a bucket's weights. name,
- * text */
+ * and experts; the tensor that is offloaded or prefetched (T_DI or T_M); a bucket's weights; what
+ * is summed over the tensor-parallel group or between tied embeddings. name, text */
 #define WEFT_FLOW_LIST(X)                                                                          \
     X(NONE, "")                                                                                    \
     X(ACTIVATION, "activation")                                                                    \
     X(GRADIENT, "gradient")                                                                        \
     X(INPUT, "input")                                                                              \
     X(MIDDLE, "middle")                                                                            \
-    X(WEIGHT, "weight")
+    X(WEIGHT, "weight")                                                                            \
+    X(TENSOR, "tensor")                                                                            \
+    X(TIED, "tied")
 
 typedef enum weft_flow {
 #define WEFT_FLOW_ENUM(name, text) WEFT_FLOW_##name,

@@ -87,6 +87,20 @@ static bool fixed_moe(const weft_config *config, weft_moe_options *out)
     return !is_open;
 }
 
+static weft_model_setup outline_setup(const weft_config *config, const weft_moe_options *moe)
+{
+    return (weft_model_setup){.options = &config->model,
+                              .own_options = config->own,
+                              .frozen = config->train.frozen_parameters,
+                              .parallel = &config->parallel,
+                              .dtype = weft_config_dtype(config),
+                              .micro_batch_size = config->train.micro_batch_size,
+                              .training = true,
+                              .moe = *moe,
+                              .logit_rows =
+                                  weft_logit_rows(config->device.kind == WEFT_DEVICE_KIND_CUDA)};
+}
+
 weft_status weft_setup_check_model(const weft_config *config, const weft_config_source *source,
                                    const weft_mesh *mesh)
 {
@@ -95,18 +109,8 @@ weft_status weft_setup_check_model(const weft_config *config, const weft_config_
     weft_moe_options moe;
     bool is_fixed = fixed_moe(config, &moe);
     WEFT_TRY(weft_config_locate(source, weft_setup_vocabulary(&copy)));
-    weft_status status =
-        weft_model_outline(&(weft_model_setup){.options = &copy.model,
-                                               .own_options = copy.own,
-                                               .frozen = copy.train.frozen_parameters,
-                                               .parallel = &copy.parallel,
-                                               .dtype = weft_config_dtype(&copy),
-                                               .micro_batch_size = copy.train.micro_batch_size,
-                                               .training = true,
-                                               .moe = moe,
-                                               .logit_rows = weft_logit_rows(
-                                                   copy.device.kind == WEFT_DEVICE_KIND_CUDA)},
-                           mesh, weft_config_build(&copy), &outline);
+    weft_model_setup setup = outline_setup(&copy, &moe);
+    weft_status status = weft_model_outline(&setup, mesh, weft_config_build(&copy), &outline);
     WEFT_TRY(weft_config_locate(source, status));
     status = weft_progress_check_metrics(&outline.metrics);
     if (status == WEFT_OK && outline.layout.num_chunks > 1)
@@ -161,6 +165,25 @@ weft_status weft_setup_device(const weft_config *config, weft_device **out)
 
 /* --- the trainer --------------------------------------------------------------------------- */
 
+/* The gradients' buckets of all stages. */
+static weft_status outline_buckets(weft_trainer *t)
+{
+    const weft_mesh *mesh = &t->groups.mesh;
+    weft_model_setup setup = outline_setup(&t->config, &t->moe.options);
+    weft_outline outline;
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(t->arena, (size_t)mesh->pp, sizeof(weft_buckets), &memory));
+    weft_buckets *buckets = memory;
+    WEFT_TRY(weft_model_outline(&setup, mesh, weft_config_build(&t->config), &outline));
+    weft_status status = WEFT_OK;
+    for (int rank = 0; rank < mesh->pp && status == WEFT_OK; rank++)
+        status = weft_outline_buckets(&outline, mesh, &t->config.parallel, rank, t->arena,
+                                      &buckets[rank]);
+    weft_outline_release(&outline);
+    t->shape.buckets = buckets;
+    return status;
+}
+
 /* All stages' programs are made and checked on every rank: pure, and a few microseconds each. */
 static weft_status make_programs(weft_trainer *t)
 {
@@ -169,6 +192,8 @@ static weft_status make_programs(weft_trainer *t)
     weft_shape shape = weft_model_shape(&t->config.model, mesh, t->config.train.micro_batch_size,
                                         weft_config_dtype(&t->config), !t->evaluates);
     t->shape = step_shape(&t->config, mesh, weft_shape_boundary_bytes(&shape));
+    if (!t->evaluates)
+        WEFT_TRY(outline_buckets(t));
     t->eval_shape = t->shape;
     t->eval_shape.forward_only = true;
     weft_pipeline_shape *shapes[2] = {&t->shape, &t->eval_shape};
@@ -231,30 +256,22 @@ static weft_status allocate_batches(weft_trainer *t)
 
 static weft_status create_model(weft_trainer *t)
 {
-    const weft_train_options *train = &t->config.train;
-    WEFT_TRY(weft_model_create(
-        &(weft_model_setup){.options = &t->config.model,
-                            .own_options = t->config.own,
-                            .frozen =
-                                t->evaluates ? (weft_string_list){0} : train->frozen_parameters,
-                            .parallel = &t->config.parallel,
-                            .groups = &t->groups,
-                            .device = t->device,
-                            .dtype = weft_config_dtype(&t->config),
-                            .micro_batch_size = train->micro_batch_size,
-                            .bucket_elements = (size_t)t->config.parallel.ddp_bucket_size,
-                            .training = true,
-                            .evaluates = t->evaluates,
-                            .num_passes = main_program(t)->max_in_flight,
-                            .seed = (uint64_t)train->seed,
-                            .moe = t->moe.options,
-                            .graphs = t->config.device.cuda_graphs && !t->evaluates},
-        weft_config_build(&t->config), &t->model));
+    weft_model_setup setup = outline_setup(&t->config, &t->moe.options);
+    if (t->evaluates)
+        setup.frozen = (weft_string_list){0};
+    setup.groups = &t->groups;
+    setup.device = t->device;
+    setup.bucket_elements = (size_t)t->config.parallel.ddp_bucket_size;
+    setup.evaluates = t->evaluates;
+    setup.num_passes = main_program(t)->max_in_flight;
+    setup.seed = (uint64_t)t->config.train.seed;
+    setup.graphs = t->config.device.cuda_graphs && !t->evaluates;
+    WEFT_TRY(weft_model_create(&setup, weft_config_build(&t->config), &t->model));
     WEFT_TRY(weft_progress_check_metrics(weft_model_metric_list(t->model)));
     weft_dataset_set_labels(t->dataset, weft_model_labels_are_tokens(t->model));
     double flops;
     weft_model_totals(t->model, &t->num_params, &flops);
-    t->flops_per_sample = flops / (double)train->micro_batch_size;
+    t->flops_per_sample = flops / (double)t->config.train.micro_batch_size;
     return WEFT_OK;
 }
 
@@ -264,6 +281,27 @@ static bool uses_lane(const weft_program *program, int lane)
         if (program->tasks[i].lane == lane)
             return true;
     return false;
+}
+
+/* An event for each layer whose gradients a task waits for. */
+static weft_status create_points(weft_trainer *t)
+{
+    const weft_program *program = &t->program;
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(t->arena, program->num_tasks + 1, sizeof(bool), &memory));
+    t->has_points = memory;
+    WEFT_TRY(weft_arena_alloc_array(t->arena, (size_t)weft_model_num_layers(t->model),
+                                    sizeof(weft_event *), &memory));
+    t->points = memory;
+    for (uint32_t i = 0; i < program->num_waits; i++) {
+        const weft_wait *wait = &program->waits[i];
+        if (wait->point < 0)
+            continue;
+        t->has_points[wait->task] = true;
+        if (!t->points[wait->point])
+            WEFT_TRY(weft_event_create(t->device, &t->points[wait->point]));
+    }
+    return WEFT_OK;
 }
 
 static weft_status create_lanes(weft_trainer *t)
@@ -331,6 +369,7 @@ static weft_status create_local(weft_trainer *t)
     WEFT_TRY(create_model(t));
     WEFT_TRY(allocate_slots(t));
     WEFT_TRY(allocate_batches(t));
+    WEFT_TRY(create_points(t));
     return create_lanes(t);
 }
 
@@ -353,9 +392,9 @@ static weft_status reserve(weft_trainer *t)
         if (t->lanes[i])
             WEFT_TRY(weft_comm_reserve(pp, t->lanes[i], boundary_bytes));
     WEFT_TRY(weft_model_reserve(t->model, t->lanes[WEFT_LANE_COMPUTE]));
-    return t->evaluates ? WEFT_OK
-                        : weft_optimizer_reserve(t->optimizer, t->lanes[WEFT_LANE_COMPUTE],
-                                                 t->lanes[WEFT_LANE_REDUCE]);
+    return t->evaluates || !t->lanes[WEFT_LANE_REDUCE]
+               ? WEFT_OK
+               : weft_optimizer_reserve(t->optimizer, t->lanes[WEFT_LANE_REDUCE]);
 }
 
 static weft_status create_optimizer(weft_trainer *t)
@@ -450,6 +489,8 @@ void weft_trainer_release(weft_trainer *t)
     for (int i = 0; i < WEFT_NUM_LANES; i++)
         weft_lane_destroy(t->lanes[i]);
     weft_executor_release(&t->executor);
+    for (int i = 0; t->points && i < weft_model_num_layers(t->model); i++)
+        weft_event_destroy(t->points[i]);
     weft_trace_destroy(t->trace);
     weft_optimizer_destroy(t->optimizer);
     for (int i = 0; t->slot_memory && i < main_program(t)->num_slots; i++)

@@ -54,7 +54,6 @@ static weft_status run_forward(void *context, const weft_task *task, weft_lane *
         .step = t->running_step,
         .first_sample = global_micro_batch(t, m) * (uint64_t)t->config.train.micro_batch_size,
         .overwrite = m == 0,
-        .last = m == t->shape.num_micro_batches - 1,
         .loss_scale = (float)(weft_loss_scale_factor(&t->running_scale) / t->running_batches),
         .training = !t->running_eval};
     weft_tensor x, y;
@@ -63,20 +62,21 @@ static weft_status run_forward(void *context, const weft_task *task, weft_lane *
                               boundary(t, task, WEFT_OPERAND_Y, &y));
 }
 
-static weft_status layer_done(void *context, int layer, weft_lane *lane)
+static weft_event *point_of(void *context, const weft_task *task, int point)
 {
-    weft_trainer *t = context;
-    return weft_optimizer_layer_done(t->optimizer, layer, lane, t->lanes[WEFT_LANE_REDUCE]);
+    (void)task;
+    const weft_trainer *t = context;
+    return t->points[point];
 }
 
 static weft_status run_backward(void *context, const weft_task *task, weft_lane *lane)
 {
     weft_trainer *t = context;
+    bool has_points = t->has_points[task - t->program.tasks];
     weft_tensor dy, dx;
-    return weft_model_backward(t->model, pass_of(t, task), lane,
-                               boundary(t, task, WEFT_OPERAND_DY, &dy),
-                               boundary(t, task, WEFT_OPERAND_DX, &dx),
-                               weft_optimizer_overlaps(t->optimizer) ? layer_done : NULL, t);
+    return weft_model_backward(
+        t->model, pass_of(t, task), lane, boundary(t, task, WEFT_OPERAND_DY, &dy),
+        boundary(t, task, WEFT_OPERAND_DX, &dx), has_points ? t->points : NULL);
 }
 
 static weft_status run_send(void *context, const weft_task *task, weft_lane *lane)
@@ -95,11 +95,25 @@ static weft_status run_receive(void *context, const weft_task *task, weft_lane *
                      weft_model_boundary_bytes(t->model));
 }
 
+static weft_status run_sum(void *context, const weft_task *task, weft_lane *lane)
+{
+    weft_trainer *t = context;
+    return weft_optimizer_sum(
+        t->optimizer, task->flow == WEFT_FLOW_TIED ? WEFT_BUCKET_SUM_TIED : WEFT_BUCKET_SUM_TENSOR,
+        lane);
+}
+
 static weft_status run_reduce(void *context, const weft_task *task, weft_lane *lane)
+{
+    weft_trainer *t = context;
+    return weft_optimizer_reduce(t->optimizer, task->bucket, lane);
+}
+
+static weft_status run_norm(void *context, const weft_task *task, weft_lane *lane)
 {
     (void)task;
     weft_trainer *t = context;
-    return weft_optimizer_reduce_finish(t->optimizer, t->lanes[WEFT_LANE_COMPUTE], lane);
+    return weft_optimizer_norm(t->optimizer, lane, &weft_model_metrics(t->model)->loss_sum);
 }
 
 /* The number that AdamW and the learning rate know a step by: skipped ones do not count. */
@@ -110,12 +124,16 @@ static int64_t update_number(const weft_trainer *t, int64_t step)
 
 static weft_status run_step(void *context, const weft_task *task, weft_lane *lane)
 {
-    (void)task;
     weft_trainer *t = context;
     int64_t update = update_number(t, t->running_step);
-    return weft_optimizer_step(t->optimizer, lane, t->lanes[WEFT_LANE_REDUCE],
-                               &weft_model_metrics(t->model)->loss_sum, update,
-                               weft_lr_at(&t->lr, update));
+    return weft_optimizer_update(t->optimizer, task->bucket, lane, update,
+                                 weft_lr_at(&t->lr, update));
+}
+
+static weft_status run_gather(void *context, const weft_task *task, weft_lane *lane)
+{
+    weft_trainer *t = context;
+    return weft_optimizer_gather(t->optimizer, task->bucket, lane);
 }
 
 void weft_trainer_bind_tasks(weft_trainer *t)
@@ -126,8 +144,12 @@ void weft_trainer_bind_tasks(weft_trainer *t)
     ex->run[WEFT_TASK_BACKWARD] = run_backward;
     ex->run[WEFT_TASK_SEND] = run_send;
     ex->run[WEFT_TASK_RECEIVE] = run_receive;
+    ex->run[WEFT_TASK_SUM] = run_sum;
     ex->run[WEFT_TASK_REDUCE] = run_reduce;
+    ex->run[WEFT_TASK_NORM] = run_norm;
     ex->run[WEFT_TASK_STEP] = run_step;
+    ex->run[WEFT_TASK_GATHER] = run_gather;
+    ex->point = point_of;
     ex->context = t;
 }
 

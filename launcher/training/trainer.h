@@ -77,6 +77,8 @@ typedef struct weft_trainer {
      * model's pass of each activation. */
     void **slot_memory;
     int *slot_pass;
+    bool *has_points;         /* by task of `program`: another waits for a point of it */
+    weft_event **points;      /* by layer: what is recorded there; NULL: nothing waits */
     int32_t *tokens, *labels; /* pinned: [micro-batches of this rank][S * B] */
     size_t batch_tokens;
     int num_batches; /* capacity of tokens and labels, in micro-batches */

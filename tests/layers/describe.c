@@ -129,7 +129,7 @@ static void measure(harness *h, const int32_t *tokens, const int32_t *labels, co
         if (stop == 1)
             EXPECT_OK(weft_model_forward(h->model, 0, &micro_batch, h->lane, NULL, NULL));
         if (stop == 2)
-            EXPECT_OK(weft_model_backward(h->model, 0, h->lane, NULL, NULL, NULL, NULL));
+            EXPECT_OK(weft_model_backward(h->model, 0, h->lane, NULL, NULL, NULL));
         EXPECT_OK(weft_lane_sync(h->lane));
         EXPECT_OK(weft_comm_barrier(h->world));
         if (stop > 0)

@@ -69,6 +69,6 @@ weft_status harness_pass(harness *h, const int32_t *tokens, const int32_t *label
                                     .training = training};
     WEFT_TRY(weft_model_forward(h->model, 0, &micro_batch, h->lane, NULL, NULL));
     if (training)
-        WEFT_TRY(weft_model_backward(h->model, 0, h->lane, NULL, NULL, NULL, NULL));
+        WEFT_TRY(weft_model_backward(h->model, 0, h->lane, NULL, NULL, NULL));
     return weft_lane_sync(h->lane);
 }

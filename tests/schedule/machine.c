@@ -26,7 +26,7 @@ typedef struct machine_stage {
     bool running[WEFT_NUM_LANES];
     bool done[MAX_EDIT_TASKS];
     machine_slot slots[MACHINE_SLOTS];
-    int in_flight, num_backwards, num_reduces, num_steps;
+    int in_flight, num_backwards, num_reduces, num_norms, num_steps;
     bool forwarded[MACHINE_MICRO_BATCHES], backwarded[MACHINE_MICRO_BATCHES];
 } machine_stage;
 
@@ -147,8 +147,12 @@ static void start_task(machine *m, int stage, uint32_t index)
         if (here->num_reduces++ || here->num_backwards != num_micro_batches)
             fault(m, "reduced too early or twice");
         break;
+    case WEFT_TASK_NORM:
+        if (here->num_norms++ || here->num_reduces != 2)
+            fault(m, "norm taken too early or twice");
+        break;
     default:
-        if (here->num_steps++ || here->num_reduces != 2)
+        if (here->num_steps++ || here->num_norms != 2)
             fault(m, "stepped too early or twice");
     }
 }
@@ -180,6 +184,9 @@ static void finish_task(machine *m, int stage, uint32_t index, uint32_t received
         break;
     case WEFT_TASK_REDUCE:
         here->num_reduces++; /* 2: done */
+        break;
+    case WEFT_TASK_NORM:
+        here->num_norms++;
         break;
     default:
         break;

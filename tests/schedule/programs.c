@@ -6,7 +6,11 @@
 program_set make_set(weft_pipeline_kind kind, int num_stages, int num_micro_batches,
                      bool forward_only)
 {
-    program_set set = {.shape = {kind, num_stages, num_micro_batches, forward_only, 4096}};
+    static const weft_bucket_shape bucket = {.layer = -1, .reduces = true, .elements = 32};
+    static weft_buckets buckets[MAX_STAGES];
+    for (int stage = 0; stage < MAX_STAGES; stage++)
+        buckets[stage] = (weft_buckets){&bucket, 1};
+    program_set set = {.shape = {kind, num_stages, num_micro_batches, forward_only, 4096, buckets}};
     for (int stage = 0; stage < num_stages; stage++)
         ASSERT_OK(weft_program_pipeline(&set.shape, stage, &set.arena, &set.programs[stage]));
     return set;

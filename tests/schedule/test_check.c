@@ -107,7 +107,7 @@ static void form(void **state)
     ASSERT_ERROR(check_set(&set), WEFT_INTERNAL, "stage 0 has -1 slots");
     set.shape.num_stages = 0;
     ASSERT_ERROR(check_set(&set), WEFT_INTERNAL, "no programs");
-    set.shape = (weft_pipeline_shape){WEFT_PIPELINE_1F1B, 1, 0, false, 8};
+    set.shape = (weft_pipeline_shape){WEFT_PIPELINE_1F1B, 1, 0, false, 8, NULL};
     ASSERT_ERROR(check_set(&set), WEFT_INTERNAL, "no programs");
     release_set(&set);
 }
@@ -217,12 +217,12 @@ static void slots_and_waits(void **state)
     refuse(&set, "reads slot 6 before anything is written to it");
 
     set = open_1f1b(0);
-    edited.tasks[edited.num_tasks - 2].num_waits = 0;
-    refuse(&set, "(reduce reduce) may start before the backward in task");
+    at(WEFT_TASK_REDUCE, 0, -1)->num_waits = 0;
+    refuse(&set, "(reduce reduce bucket=0) may start before the backward in task");
 
     set = open_1f1b(0);
-    edited.tasks[edited.num_tasks - 1].num_waits = 0;
-    refuse(&set, "(step compute) may start before the reduce in task");
+    at(WEFT_TASK_NORM, 0, -1)->num_waits = 0;
+    refuse(&set, "(norm compute host) may start before the reduce in task");
 }
 
 static void in_flight(void **state)

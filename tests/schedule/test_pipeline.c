@@ -197,13 +197,13 @@ static void refuses_no_pipeline(void **state)
     (void)state;
     weft_arena arena = {0};
     weft_program program;
-    const weft_pipeline_shape shapes[] = {{WEFT_PIPELINE_1F1B, 0, 4, false, 8},
-                                          {WEFT_PIPELINE_1F1B, 4, 0, false, 8},
-                                          {WEFT_PIPELINE_GPIPE, 4, -1, true, 8}};
+    const weft_pipeline_shape shapes[] = {{WEFT_PIPELINE_1F1B, 0, 4, false, 8, NULL},
+                                          {WEFT_PIPELINE_1F1B, 4, 0, false, 8, NULL},
+                                          {WEFT_PIPELINE_GPIPE, 4, -1, true, 8, NULL}};
     for (int i = 0; i < 3; i++)
         ASSERT_ERROR(weft_program_pipeline(&shapes[i], 0, &arena, &program), WEFT_CONFIG,
                      "no pipeline program for stage 0 of");
-    const weft_pipeline_shape shape = {WEFT_PIPELINE_1F1B, 4, 4, false, 8};
+    const weft_pipeline_shape shape = {WEFT_PIPELINE_1F1B, 4, 4, false, 8, NULL};
     ASSERT_ERROR(weft_program_pipeline(&shape, 4, &arena, &program), WEFT_CONFIG, "stage 4 of 4");
     ASSERT_ERROR(weft_program_pipeline(&shape, -1, &arena, &program), WEFT_CONFIG, "stage -1 of");
     weft_arena_release(&arena);
@@ -213,7 +213,7 @@ static void refuses_no_pipeline(void **state)
 static void out_of_memory(void **state)
 {
     (void)state;
-    const weft_pipeline_shape shape = {WEFT_PIPELINE_1F1B, 2, 40, false, 8};
+    const weft_pipeline_shape shape = {WEFT_PIPELINE_1F1B, 2, 40, false, 8, NULL};
     weft_status status = WEFT_MEMORY;
     int failures = 0;
     for (int n = 1; status != WEFT_OK; n++) {

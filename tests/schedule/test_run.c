@@ -108,6 +108,8 @@ static weft_status do_work(const void *args)
     case WEFT_TASK_REDUCE:
         stage->reduced = stage->gradient;
         break;
+    case WEFT_TASK_NORM:
+        break;
     default:
         stage->weight -= 1e-6 * stage->reduced;
         stage->gradient = 0;
@@ -322,7 +324,7 @@ static void measured_timeline(void **state)
                         "s3");
     assert_string_equal(slices[find_task(second, WEFT_TASK_RECEIVE, WEFT_FLOW_GRADIENT, 4)].name,
                         "rg4");
-    assert_string_equal(slices[find_task(second, WEFT_TASK_STEP, 0, -1)].name, "S");
+    assert_string_equal(slices[find_task(second, WEFT_TASK_STEP, 0, -1)].name, "S0");
     end_pipeline(&pipe);
     for (int i = 0; i < p; i++)
         weft_trace_destroy(traces[i]);
@@ -357,16 +359,16 @@ static void errors_come_back(void **state)
 
     executor->run[WEFT_TASK_STEP] = NULL;
     ASSERT_ERROR(weft_program_run(program, executor), WEFT_INTERNAL,
-                 "task 7: the executor has no function for step");
+                 "task 8: the executor has no function for step");
     executor->run[WEFT_TASK_STEP] = enqueue;
     weft_lane *lane = executor->lanes[WEFT_LANE_REDUCE];
     executor->lanes[WEFT_LANE_REDUCE] = NULL;
     ASSERT_ERROR(weft_program_run(program, executor), WEFT_INTERNAL,
                  "task 6: the executor has no lane for reduce");
     executor->lanes[WEFT_LANE_REDUCE] = lane;
-    ASSERT_OK(weft_executor_prepare(executor, pipe.device, 7));
+    ASSERT_OK(weft_executor_prepare(executor, pipe.device, 8));
     ASSERT_ERROR(weft_program_run(program, executor), WEFT_INTERNAL,
-                 "a program of 8 tasks, prepared for 7");
+                 "a program of 9 tasks, prepared for 8");
     ASSERT_OK(weft_executor_prepare(executor, pipe.device, 20));
     assert_int_equal(pipe.stages[0].num_steps_done, 0); /* nothing was enqueued so far */
 

@@ -2,6 +2,8 @@ weft_add_test(NAME schedule_program CMOCKA
   SOURCES schedule/test_program.c schedule/programs.c)
 weft_add_test(NAME schedule_pipeline CMOCKA
   SOURCES schedule/test_pipeline.c schedule/programs.c)
+weft_add_test(NAME schedule_update CMOCKA
+  SOURCES schedule/test_update.c schedule/programs.c)
 weft_add_test(NAME schedule_check CMOCKA
   SOURCES schedule/test_check.c schedule/machine.c schedule/programs.c)
 weft_add_test(NAME schedule_price CMOCKA

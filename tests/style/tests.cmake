@@ -27,7 +27,7 @@ set(pure_layers # all but what checks layers by running them
   "$<FILTER:$<TARGET_OBJECTS:weft_layers>,EXCLUDE,/check_(alone|elsewhere|gr|gu|layers|place|report)>")
 set(pure_launcher "$<FILTER:$<TARGET_OBJECTS:weft_launcher>,INCLUDE,/planning/>")
 set(pure_parallel
-  "$<FILTER:$<TARGET_OBJECTS:weft_parallel>,INCLUDE,/(mesh|mesh_[a-z]+|layout|parameters|shard|lr_schedule|topology_check)[.]c[.]>")
+  "$<FILTER:$<TARGET_OBJECTS:weft_parallel>,INCLUDE,/(mesh|mesh_[a-z]+|layout|buckets|parameters|shard|lr_schedule|topology_check)[.]c[.]>")
 set(pure_core "$<FILTER:$<TARGET_OBJECTS:weft_core>,EXCLUDE,/device_cuda[a-z_]*[.]c[.]>")
 add_executable(link_pure style/link_pure.c ${CMAKE_SOURCE_DIR}/comm/none/none.c
   ${CMAKE_SOURCE_DIR}/kernels/none/none.c ${pure_core} $<TARGET_OBJECTS:weft_schedule>

@@ -1,0 +1,79 @@
+#include "parallel/buckets.h"
+
+/* The stage's buckets while they are listed. */
+typedef struct list {
+    const weft_cut_sections *sections;
+    const weft_mesh *mesh;
+    bool overlap, distributed;
+    weft_bucket_shape *shapes;
+    int count;
+} list;
+
+static weft_bucket_sum sum_of(const list *l, weft_section_kind kind)
+{
+    if (kind == WEFT_SECTION_DENSE_SUM && l->mesh->tp > 1)
+        return WEFT_BUCKET_SUM_TENSOR;
+    return kind == WEFT_SECTION_EMBEDDING && l->mesh->pp > 1 ? WEFT_BUCKET_SUM_TIED
+                                                             : WEFT_BUCKET_SUM_NONE;
+}
+
+/* The layer that a bucket waits for. Buckets of a section start in their order. */
+static int32_t layer_of(const list *l, weft_section_kind kind, int index)
+{
+    const weft_bucket *buckets = l->sections->buckets[kind];
+    bool is_early = kind == WEFT_SECTION_DENSE || kind == WEFT_SECTION_EXPERT;
+    if (!l->overlap || !is_early)
+        return -1;
+    int32_t layer = buckets[0].first_layer;
+    for (int b = 1; b <= index; b++)
+        if (buckets[b].first_layer < layer)
+            layer = buckets[b].first_layer;
+    return layer;
+}
+
+static void add(list *l, weft_section_kind kind, int index)
+{
+    int group_size = kind == WEFT_SECTION_EXPERT ? l->mesh->edp : l->mesh->dp * l->mesh->cp;
+    bool reduces = group_size > 1;
+    l->shapes[l->count++] =
+        (weft_bucket_shape){.section = (int32_t)kind,
+                            .index = index,
+                            .layer = layer_of(l, kind, index),
+                            .sum = sum_of(l, kind),
+                            .reduces = reduces,
+                            .gathers = reduces && l->distributed,
+                            .elements = l->sections->buckets[kind][index].count};
+}
+
+static void add_all(list *l)
+{
+    const weft_section_kind early[2] = {WEFT_SECTION_DENSE, WEFT_SECTION_EXPERT};
+    const weft_section_kind late[2] = {WEFT_SECTION_DENSE_SUM, WEFT_SECTION_EMBEDDING};
+    int next[2] = {0, 0}, ends[2];
+    for (int i = 0; i < 2; i++)
+        ends[i] = l->sections->num_buckets[early[i]];
+    while (next[0] < ends[0] || next[1] < ends[1]) {
+        bool is_expert =
+            next[0] == ends[0] ||
+            (next[1] < ends[1] && layer_of(l, early[0], next[0]) < layer_of(l, early[1], next[1]));
+        add(l, early[is_expert], next[is_expert]++);
+    }
+    for (int i = 0; i < 2; i++)
+        for (int b = 0; b < l->sections->num_buckets[late[i]]; b++)
+            add(l, late[i], b);
+}
+
+weft_status weft_buckets_order(const weft_cut_sections *sections, const weft_mesh *mesh,
+                               bool overlap, bool distributed, weft_arena *arena, weft_buckets *out)
+{
+    list l = {.sections = sections, .mesh = mesh, .overlap = overlap, .distributed = distributed};
+    size_t count = 0;
+    void *shapes;
+    for (int kind = 0; kind < WEFT_NUM_SECTIONS; kind++)
+        count += (size_t)sections->num_buckets[kind];
+    WEFT_TRY(weft_arena_alloc_array(arena, count + 1, sizeof *l.shapes, &shapes));
+    l.shapes = shapes;
+    add_all(&l);
+    *out = (weft_buckets){l.shapes, l.count};
+    return WEFT_OK;
+}
