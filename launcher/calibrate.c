@@ -15,6 +15,7 @@
 typedef struct arguments {
     weft_measure_options measure;
     const char *out, *svg;
+    char folder[4096];  /* of `out` */
     weft_config config; /* of its options those of the device */
     bool json;
 } arguments;
@@ -54,12 +55,14 @@ static int parse(int argc, char **argv, arguments *args, weft_arena *arena)
          .choice = &device, .names = devices, .num_names = 2},
         {"threads", "N", "threads a rank computes with (its share of the cores)",
          .whole = &args->config.device.num_threads, .min = 1, .max = 4096},
+        {"storage", "FOLDER", "where each rank writes and reads a file (CLUSTER's folder)",
+         .text = &m->storage},
         {"name", "NAME", "the cluster's name (the host's)", .text = &m->name},
         {"quick", NULL, "few, small volumes: to see whether it works", .flag = &m->quick},
     };
     const weft_arguments verb = {
         .verb = "calibrate",
-        .about = "Measures what communication, copies and matrix products cost on these ranks, "
+        .about = "Measures what communication, copies, kernels and storage cost on these ranks, "
                  "each over a range of\nvolumes, and how they slow each other down. Run it as "
                  "training runs: under mpirun or srun, with the\nsame ranks on each node; alone it "
                  "measures one rank.\n",
@@ -88,20 +91,26 @@ static weft_status write_svg(const weft_cluster *cluster, const char *path)
     return weft_new_file_close(&file, weft_calibrate_draw(cluster, file.file));
 }
 
+static weft_status folder_of(const char *path, char out[4096])
+{
+    if (strlen(path) >= 4096 - sizeof ".partial")
+        return WEFT_ERROR(WEFT_FILE, "%.100s...: the path is too long", path);
+    snprintf(out, 4096, "%s", path);
+    char *slash = strrchr(out, '/');
+    if (!slash)
+        snprintf(out, 4096, ".");
+    else
+        slash[slash == out] = '\0';
+    return WEFT_OK;
+}
+
 /* Rank 0, before minutes are spent on measuring: the folders of what will be written. */
 static weft_status check_writable(const char *path)
 {
     char folder[4096];
     if (!path)
         return WEFT_OK;
-    if (strlen(path) >= sizeof folder - sizeof ".partial")
-        return WEFT_ERROR(WEFT_FILE, "%.100s...: the path is too long", path);
-    snprintf(folder, sizeof folder, "%s", path);
-    char *slash = strrchr(folder, '/');
-    if (!slash)
-        snprintf(folder, sizeof folder, ".");
-    else
-        slash[slash == folder] = '\0';
+    WEFT_TRY(folder_of(path, folder));
     if (access(folder, W_OK) != 0)
         return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", path, strerror(errno));
     return WEFT_OK;
@@ -123,7 +132,7 @@ static weft_status show(const arguments *args, const weft_cluster *cluster)
 }
 
 /* Agreed on by all ranks up to measuring, and again behind it. */
-static weft_status calibrate(const arguments *args, weft_comm *world)
+static weft_status calibrate(arguments *args, weft_comm *world)
 {
     bool speaks = weft_comm_rank(world) == 0;
     weft_device *device = NULL;
@@ -131,6 +140,10 @@ static weft_status calibrate(const arguments *args, weft_comm *world)
     weft_status status = speaks ? check_writable(args->out) : WEFT_OK;
     if (status == WEFT_OK && speaks)
         status = check_writable(args->svg);
+    if (status == WEFT_OK)
+        status = folder_of(args->out, args->folder);
+    if (!args->measure.storage)
+        args->measure.storage = args->folder;
     if (status == WEFT_OK)
         status = weft_setup_device(&args->config, &device);
     status = weft_comm_agree(world, status);

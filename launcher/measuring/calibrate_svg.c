@@ -29,16 +29,22 @@ typedef struct panel {
 
 static const panel panels[] = {
     {"Between nodes",
-     {WEFT_COST_ALL_TO_ALL, WEFT_COST_ALL_REDUCE_BETWEEN, WEFT_COST_MESSAGE, NO_KIND}},
+     {WEFT_COST_ALL_TO_ALL, WEFT_COST_ALL_REDUCE_BETWEEN, WEFT_COST_ALL_GATHER_BETWEEN,
+      WEFT_COST_REDUCE_SCATTER_BETWEEN, WEFT_COST_MESSAGE, NO_KIND}},
     {"Inside a node",
-     {WEFT_COST_ALL_TO_ALL_INSIDE, WEFT_COST_ALL_GATHER, WEFT_COST_ALL_REDUCE,
-      WEFT_COST_MESSAGE_INSIDE, NO_KIND}},
-    {"Copies", {WEFT_COST_COPY, WEFT_COST_TO_HOST, WEFT_COST_TO_DEVICE, NO_KIND}},
-    {"Matrix products", {WEFT_COST_GEMM_FP32, WEFT_COST_GEMM_BF16, NO_KIND}},
+     {WEFT_COST_ALL_TO_ALL_INSIDE, WEFT_COST_ALL_REDUCE, WEFT_COST_ALL_GATHER,
+      WEFT_COST_REDUCE_SCATTER, WEFT_COST_MESSAGE_INSIDE, NO_KIND}},
+    {"Copies and memory",
+     {WEFT_COST_COPY, WEFT_COST_TO_HOST, WEFT_COST_TO_DEVICE, WEFT_COST_MEMORY, WEFT_COST_ADAMW,
+      NO_KIND}},
+    {"Products and attention",
+     {WEFT_COST_GEMM_FP32, WEFT_COST_GEMM_BF16, WEFT_COST_ATTENTION_FP32, WEFT_COST_ATTENTION_BF16,
+      NO_KIND}},
+    {"Storage", {WEFT_COST_STORAGE_WRITE, WEFT_COST_STORAGE_READ, NO_KIND}},
 };
 enum { NUM_PANELS = sizeof panels / sizeof panels[0] };
 
-static const char *const colours[] = {"#3b76d1", "#c94f4f", "#2f9e63", "#8a5cc2"};
+static const char *const colours[] = {"#3b76d1", "#c94f4f", "#2f9e63", "#8a5cc2", "#b07d2b"};
 
 static bool is_shown(const weft_cluster *cluster, const panel *p)
 {

@@ -24,6 +24,7 @@ static int clamp(double value, int low, int high)
 static bool is_link(weft_cost_kind kind)
 {
     return kind == WEFT_COST_ALL_TO_ALL || kind == WEFT_COST_ALL_REDUCE_BETWEEN ||
+           kind == WEFT_COST_ALL_GATHER_BETWEEN || kind == WEFT_COST_REDUCE_SCATTER_BETWEEN ||
            kind == WEFT_COST_MESSAGE;
 }
 
@@ -90,7 +91,7 @@ static weft_status sweep_volume(weft_measure_rig *rig, weft_cost_kind kind, swee
     return WEFT_OK;
 }
 
-/*/* The first sweep finds the largest volume that there is time for, and what a sweep takes. All
+/* The first sweep finds the largest volume that there is time for, and what a sweep takes. All
  * ranks decide alike: from times that they agreed on. */
 static weft_status first_sweep(weft_measure_rig *rig, weft_cost_kind kind, sweeps *s,
                                double *out_us)
@@ -150,7 +151,7 @@ static void report(const weft_measure_rig *rig, weft_cost_kind kind, const weft_
     else
         weft_log(WEFT_LOG_INFO, "%s: %.4g us and up, at best %.4g G%s/s", weft_cost_help(kind),
                  cost->curve.time_us[0], cost->peak * 1e-9,
-                 kind == WEFT_COST_GEMM_FP32 || kind == WEFT_COST_GEMM_BF16 ? "FLOP" : "B");
+                 *weft_cost_unit(kind) == 'F' ? "FLOP" : "B");
 }
 
 /* --- the rig ------------------------------------------------------------------------------- */
@@ -230,16 +231,12 @@ static size_t gemm_width(const weft_measure_rig *rig)
     return rig->options.quick ? 128 : on_gpu ? 4096 : 1024;
 }
 
-static size_t gemm_rows(const weft_measure_rig *rig)
-{
-    return rig->options.quick ? 256 : WEFT_MEASURE_MAX_GEMM_ROWS;
-}
-
 static weft_status allocate(weft_measure_rig *rig)
 {
     static const char what[] = "calibration";
     size_t bytes = rig->options.max_bytes, width = rig->gemm_width = gemm_width(rig);
-    size_t ranks = (size_t)weft_comm_size(rig->world), rows = gemm_rows(rig);
+    size_t ranks = (size_t)weft_comm_size(rig->world);
+    size_t rows = rig->gemm_rows = rig->options.quick ? 256 : WEFT_MEASURE_MAX_GEMM_ROWS;
     weft_lane *lane;
     void *memory;
     for (int i = 0; i < WEFT_NUM_WORK_CLASSES; i++) {
@@ -279,12 +276,13 @@ static weft_status allocate(weft_measure_rig *rig)
     WEFT_TRY(fill_random(lane, rig->gemm_a, rows * width));
     WEFT_TRY(fill_random(lane, rig->gemm_b, width * width));
     WEFT_TRY(weft_lane_zero(lane, rig->gemm_c, rows * width * 4));
+    WEFT_TRY(weft_measure_storage_open(rig));
     return weft_lane_sync(lane);
 }
 
 static void release(weft_measure_rig *rig)
 {
-    size_t bytes = rig->options.max_bytes, width = rig->gemm_width, rows = gemm_rows(rig);
+    size_t bytes = rig->options.max_bytes, width = rig->gemm_width, rows = rig->gemm_rows;
     for (int i = 0; i < WEFT_NUM_WORK_CLASSES; i++) {
         weft_lane_destroy(rig->lanes[i]);
         free(rig->ends_us[i]);
@@ -299,6 +297,7 @@ static void release(weft_measure_rig *rig)
     weft_device_free(rig->device, WEFT_SPACE_DEVICE, rig->gemm_a, rows * width * 4);
     weft_device_free(rig->device, WEFT_SPACE_DEVICE, rig->gemm_b, width * width * 4);
     weft_device_free(rig->device, WEFT_SPACE_DEVICE, rig->gemm_c, rows * width * 4);
+    weft_measure_storage_close(rig);
     weft_comm_destroy(rig->inside);
     weft_comm_destroy(rig->between);
 }
@@ -333,7 +332,7 @@ static weft_status measure(weft_measure_rig *rig, weft_cluster *cluster)
 weft_status weft_measure_cluster(weft_comm *world, weft_device *device,
                                  const weft_measure_options *options, weft_cluster *out)
 {
-    weft_measure_rig rig = {.world = world, .device = device};
+    weft_measure_rig rig = {.world = world, .device = device, .storage = -1};
     weft_cluster cluster = {.interference = weft_interference_none()};
     resolve(options, &rig.options);
     weft_status status = make_groups(&rig);

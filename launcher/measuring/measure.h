@@ -23,6 +23,7 @@ typedef struct weft_measure_options {
     bool no_interference; /* leave it at 1 */
     unsigned kinds;       /* bits 1 << weft_cost_kind of the curves to measure; all */
     const char *name;     /* of the cluster; the host's */
+    const char *storage; /* folder of the file that every rank writes and reads; none: unmeasured */
     bool report_progress; /* a log line a curve */
 } weft_measure_options;
 

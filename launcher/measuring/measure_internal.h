@@ -23,9 +23,12 @@ typedef struct weft_measure_rig {
     weft_lane *gate_lane; /* holds the others back at an event, so that they start together */
     weft_event *gate_passed;
     char *send, *receive, *host; /* max_bytes each; host: pinned */
-    size_t copied_bytes;         /* where in them the next copy begins */
+    size_t walked_bytes;         /* where in them the next piece begins */
     void *gemm_a, *gemm_b, *gemm_c;
     size_t gemm_width;                  /* K = N */
+    size_t gemm_rows;                   /* at most */
+    int storage;                        /* a file of this rank's; -1: none */
+    char *stored;                       /* max_bytes of random contents; NULL: no storage */
     size_t *send_bytes, *receive_bytes; /* of an all-to-all, one a rank */
     double *ends_us[WEFT_NUM_WORK_CLASSES];
 } weft_measure_rig;
@@ -38,6 +41,13 @@ int weft_measure_volumes(const weft_measure_rig *rig, weft_cost_kind kind,
 /* Enqueues one operation. */
 weft_status weft_measure_submit(weft_measure_rig *rig, weft_cost_kind kind, weft_lane *lane,
                                 double volume) WEFT_CHECKED;
+/* The file that storage is measured by, in options.storage where that names a folder. Errors:
+ * WEFT_FILE, WEFT_MEMORY. */
+weft_status weft_measure_storage_open(weft_measure_rig *rig) WEFT_CHECKED;
+void weft_measure_storage_close(weft_measure_rig *rig);
+/* Enqueues writing it, until it is stored, or reading it, from no cache. */
+weft_status weft_measure_storage(weft_measure_rig *rig, bool reads, weft_lane *lane,
+                                 size_t bytes) WEFT_CHECKED;
 /* Enqueues writing the time into *at. */
 weft_status weft_measure_stamp(weft_lane *lane, double *at) WEFT_CHECKED;
 /* Microseconds of one of `num` operations back to back: of the slowest rank, of collectives the

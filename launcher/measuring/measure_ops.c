@@ -1,4 +1,6 @@
 /* The operations whose costs are measured. */
+#include <math.h>
+
 #include <weft/kernels.h>
 
 #include "core/trace.h"
@@ -9,20 +11,60 @@ static bool is_gemm(weft_cost_kind kind)
     return kind == WEFT_COST_GEMM_FP32 || kind == WEFT_COST_GEMM_BF16;
 }
 
+static bool is_storage(weft_cost_kind kind)
+{
+    return kind == WEFT_COST_STORAGE_WRITE || kind == WEFT_COST_STORAGE_READ;
+}
+
+static bool is_attention(weft_cost_kind kind)
+{
+    return kind == WEFT_COST_ATTENTION_FP32 || kind == WEFT_COST_ATTENTION_BF16;
+}
+
+/* Of fp32: a norm reads and writes x; AdamW reads weight, gradient and both moments and writes all
+ * but the gradient. */
+enum { NORM_BYTES = 2 * 4, ADAMW_BYTES = 7 * 4, STORAGE_SMALLEST = 64 << 10 };
+enum { HEAD_DIM = 64, SHORTEST = 16 }; /* sequence */
+
+/* Heads of attention as wide as half a product; in its buffers, q, k and v of all of them. */
+static size_t num_heads(const weft_measure_rig *rig)
+{
+    return rig->gemm_width / 2 / HEAD_DIM;
+}
+
+/* Of causal attention over a sequence. */
+static double attention_flops(const weft_measure_rig *rig, double seq)
+{
+    return 2 * seq * seq * HEAD_DIM * (double)num_heads(rig);
+}
+
+/* Of a norm: as wide as a product, where there is room. */
+static size_t norm_cols(const weft_measure_rig *rig)
+{
+    size_t room = rig->options.max_bytes / sizeof(float);
+    return rig->gemm_width < room ? rig->gemm_width : room;
+}
+
 bool weft_measure_can(const weft_measure_rig *rig, weft_cost_kind kind)
 {
     switch (kind) {
     case WEFT_COST_ALL_TO_ALL:
     case WEFT_COST_ALL_REDUCE_BETWEEN:
+    case WEFT_COST_ALL_GATHER_BETWEEN:
+    case WEFT_COST_REDUCE_SCATTER_BETWEEN:
     case WEFT_COST_MESSAGE:
         return rig->num_nodes > 1;
     case WEFT_COST_ALL_TO_ALL_INSIDE:
     case WEFT_COST_ALL_GATHER:
     case WEFT_COST_ALL_REDUCE:
+    case WEFT_COST_REDUCE_SCATTER:
     case WEFT_COST_MESSAGE_INSIDE:
         return rig->ranks_per_node > 1;
+    case WEFT_COST_STORAGE_WRITE:
+    case WEFT_COST_STORAGE_READ:
+        return rig->options.storage;
     default:
-        return kind <= WEFT_COST_GEMM_BF16;
+        return true;
     }
 }
 
@@ -38,11 +80,25 @@ int weft_measure_volumes(const weft_measure_rig *rig, weft_cost_kind kind,
             out[count++] = rows * flops_a_row;
         return count;
     }
-    size_t bytes = WEFT_MEASURE_SMALLEST;
-    while (bytes <= rig->options.max_bytes && count < WEFT_CURVE_MAX_POINTS) {
+    if (is_attention(kind)) {
+        for (size_t seq = SHORTEST; seq <= rig->gemm_rows / 2; seq *= quick ? 4 : 2)
+            out[count++] = attention_flops(rig, (double)seq);
+        return count;
+    }
+    size_t bytes = WEFT_MEASURE_SMALLEST, most = rig->options.max_bytes;
+    if (kind == WEFT_COST_MEMORY) { /* from one row on */
+        bytes = NORM_BYTES * norm_cols(rig);
+        most = 2 * most < 4 * rig->gemm_rows * bytes ? 2 * most : 4 * rig->gemm_rows * bytes;
+    } else if (kind == WEFT_COST_ADAMW) { /* four arrays in two buffers */
+        most *= 2;
+    } else if (is_storage(
+                   kind)) { /* checkpoints are large, and every volume has a disk's latency */
+        bytes = most / 16 < STORAGE_SMALLEST ? most / 16 : STORAGE_SMALLEST;
+    }
+    while (bytes <= most && count < WEFT_CURVE_MAX_POINTS) {
         out[count++] = (double)bytes;
         /* Small ones cost their latency, and nearly the same. */
-        bytes *= quick ? 16 : bytes < 65536 ? 4 : 2;
+        bytes *= quick ? 16 : bytes < 65536 || is_storage(kind) ? 4 : 2;
     }
     return count;
 }
@@ -66,12 +122,25 @@ static weft_status all_to_all(weft_measure_rig *rig, weft_comm *comm, weft_lane 
                            rig->receive_bytes);
 }
 
-static weft_status all_gather(weft_measure_rig *rig, weft_comm *comm, weft_lane *lane, size_t bytes)
+/* Elements that a rank gives to a gather, or keeps of a scattered sum. */
+static size_t share_of(const weft_comm *comm, size_t bytes)
 {
     size_t share = bytes / (size_t)weft_comm_size(comm) / sizeof(float);
-    share = share ? share : 1;
+    return share ? share : 1;
+}
+
+static weft_status all_gather(weft_measure_rig *rig, weft_comm *comm, weft_lane *lane, size_t bytes)
+{
+    size_t share = share_of(comm, bytes);
     return weft_all_gather(comm, lane, rig->receive + (size_t)weft_comm_rank(comm) * share * 4,
                            rig->receive, share, WEFT_F32);
+}
+
+static weft_status reduce_scatter(weft_measure_rig *rig, weft_comm *comm, weft_lane *lane,
+                                  size_t bytes)
+{
+    return weft_reduce_scatter(comm, lane, rig->send, rig->receive, share_of(comm, bytes), WEFT_F32,
+                               WEFT_REDUCE_SUM);
 }
 
 /* To the other rank of the pair, which answers with the smallest message: time runs from the
@@ -89,14 +158,19 @@ static weft_status message(weft_measure_rig *rig, weft_comm *comm, weft_lane *la
     return weft_send(comm, lane, peer, 0, rig->send, WEFT_MEASURE_SMALLEST);
 }
 
-/* Walks on through the buffers, so that small copies too come from memory and not from a cache. */
+/* Where the next piece begins of buffers of `room`: walking on through them, so that small pieces
+ * too come from memory and not from a cache. */
+static size_t walk(weft_measure_rig *rig, size_t bytes, size_t room)
+{
+    size_t at = rig->walked_bytes + bytes > room ? 0 : rig->walked_bytes;
+    rig->walked_bytes = at + (bytes + 63) / 64 * 64;
+    return at;
+}
+
 static weft_status copy(weft_measure_rig *rig, weft_lane *lane, char *to, const char *from,
                         size_t bytes)
 {
-    size_t at = rig->copied_bytes;
-    if (at + bytes > rig->options.max_bytes)
-        at = 0;
-    rig->copied_bytes = at + (bytes + 63) / 64 * 64;
+    size_t at = walk(rig, bytes, rig->options.max_bytes);
     return weft_lane_copy(lane, to + at, from + at, bytes);
 }
 
@@ -110,10 +184,58 @@ static weft_status gemm(weft_measure_rig *rig, weft_lane *lane, weft_dtype dtype
                                       .c = rig->gemm_c, .alpha = 1));
 }
 
+/* Causal, of packed q, k and v. */
+static weft_status attention(weft_measure_rig *rig, weft_lane *lane, weft_dtype dtype, double flops)
+{
+    size_t heads = num_heads(rig), token = 3 * heads * HEAD_DIM;
+    size_t seq = (size_t)(sqrt(flops / attention_flops(rig, 1)) + 0.5);
+    const char *qkv = rig->gemm_a;
+    size_t bytes = weft_dtype_bytes(dtype), out_bytes = seq * heads * HEAD_DIM * bytes;
+    weft_attention_shape shape = {.seq_q = seq,
+                                  .seq_k = seq,
+                                  .batch = 1,
+                                  .heads = heads,
+                                  .groups = heads,
+                                  .head_dim = HEAD_DIM,
+                                  .q_token_stride = token,
+                                  .q_group_stride = 3 * HEAD_DIM,
+                                  .k_token_stride = token,
+                                  .k_group_stride = 3 * HEAD_DIM,
+                                  .causal = true};
+    return weft_attention_forward(
+        lane, &WEFT_ARGS(weft_attention_forward_args, .shape = shape, .dtype = dtype, .q = qkv,
+                         .k = qkv + HEAD_DIM * bytes, .v = qkv + 2 * HEAD_DIM * bytes,
+                         .out = rig->gemm_c, .lse = (float *)((char *)rig->gemm_c + out_bytes)));
+}
+
+/* RMSNorm: zeros stay zeros. */
+static weft_status norm(weft_measure_rig *rig, weft_lane *lane, size_t bytes)
+{
+    size_t cols = norm_cols(rig);
+    return weft_norm_forward(lane,
+                             &WEFT_ARGS(weft_norm_forward_args, .kind = WEFT_NORM_RMS,
+                                        .rows = bytes / NORM_BYTES / cols, .cols = cols,
+                                        .dtype = WEFT_F32, .x = rig->send, .weight = rig->gemm_b,
+                                        .y = rig->receive, .rstd = rig->gemm_c, .epsilon = 1e-5f));
+}
+
+/* Of what no cache holds, since a step comes between. Zeros stay zeros here, too. */
+static weft_status adamw(weft_measure_rig *rig, weft_lane *lane, size_t bytes)
+{
+    size_t count = bytes / ADAMW_BYTES, half = rig->options.max_bytes / 2 / 64 * 64;
+    size_t at = walk(rig, count * sizeof(float), half);
+    float *send = (float *)(rig->send + at), *receive = (float *)(rig->receive + at);
+    half /= sizeof(float);
+    return weft_adamw(lane, &WEFT_ARGS(weft_adamw_args, .count = count, .master = receive,
+                                       .m = receive + half, .v = send + half, .grad = send,
+                                       .lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .epsilon = 1e-8f,
+                                       .weight_decay = 0.1f, .step = 1));
+}
+
 weft_status weft_measure_submit(weft_measure_rig *rig, weft_cost_kind kind, weft_lane *lane,
                                 double volume)
 {
-    size_t bytes = is_gemm(kind) ? 0 : (size_t)volume;
+    size_t bytes = *weft_cost_unit(kind) == 'F' ? 0 : (size_t)volume;
     switch (kind) {
     case WEFT_COST_ALL_TO_ALL:
         return all_to_all(rig, rig->between, lane, bytes);
@@ -127,6 +249,12 @@ weft_status weft_measure_submit(weft_measure_rig *rig, weft_cost_kind kind, weft
     case WEFT_COST_ALL_REDUCE_BETWEEN:
         return weft_all_reduce(rig->between, lane, rig->receive, bytes / 4, WEFT_F32,
                                WEFT_REDUCE_SUM);
+    case WEFT_COST_ALL_GATHER_BETWEEN:
+        return all_gather(rig, rig->between, lane, bytes);
+    case WEFT_COST_REDUCE_SCATTER:
+        return reduce_scatter(rig, rig->inside, lane, bytes);
+    case WEFT_COST_REDUCE_SCATTER_BETWEEN:
+        return reduce_scatter(rig, rig->between, lane, bytes);
     case WEFT_COST_MESSAGE:
         return message(rig, rig->between, lane, bytes);
     case WEFT_COST_MESSAGE_INSIDE:
@@ -141,7 +269,18 @@ weft_status weft_measure_submit(weft_measure_rig *rig, weft_cost_kind kind, weft
         return gemm(rig, lane, WEFT_F32, volume);
     case WEFT_COST_GEMM_BF16:
         return gemm(rig, lane, WEFT_BF16, volume);
-    default:
+    case WEFT_COST_ATTENTION_FP32:
+        return attention(rig, lane, WEFT_F32, volume);
+    case WEFT_COST_ATTENTION_BF16:
+        return attention(rig, lane, WEFT_BF16, volume);
+    case WEFT_COST_MEMORY:
+        return norm(rig, lane, bytes);
+    case WEFT_COST_ADAMW:
+        return adamw(rig, lane, bytes);
+    case WEFT_COST_STORAGE_WRITE:
+    case WEFT_COST_STORAGE_READ:
+        return weft_measure_storage(rig, kind == WEFT_COST_STORAGE_READ, lane, bytes);
+    case WEFT_NUM_COSTS:
         break;
     }
     return WEFT_ERROR(WEFT_INTERNAL, "no such cost: %d", (int)kind);
@@ -166,7 +305,8 @@ static bool is_collective(weft_cost_kind kind)
 {
     return kind == WEFT_COST_ALL_TO_ALL || kind == WEFT_COST_ALL_TO_ALL_INSIDE ||
            kind == WEFT_COST_ALL_GATHER || kind == WEFT_COST_ALL_REDUCE ||
-           kind == WEFT_COST_ALL_REDUCE_BETWEEN;
+           kind == WEFT_COST_ALL_REDUCE_BETWEEN || kind == WEFT_COST_ALL_GATHER_BETWEEN ||
+           kind == WEFT_COST_REDUCE_SCATTER || kind == WEFT_COST_REDUCE_SCATTER_BETWEEN;
 }
 
 weft_status weft_measure_train(weft_measure_rig *rig, weft_cost_kind kind, double volume,

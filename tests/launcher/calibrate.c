@@ -13,22 +13,23 @@
 static bool is_between(int kind)
 {
     return kind == WEFT_COST_ALL_TO_ALL || kind == WEFT_COST_ALL_REDUCE_BETWEEN ||
+           kind == WEFT_COST_ALL_GATHER_BETWEEN || kind == WEFT_COST_REDUCE_SCATTER_BETWEEN ||
            kind == WEFT_COST_MESSAGE;
 }
 
 static bool is_inside(int kind)
 {
     return kind == WEFT_COST_ALL_TO_ALL_INSIDE || kind == WEFT_COST_ALL_GATHER ||
-           kind == WEFT_COST_ALL_REDUCE || kind == WEFT_COST_MESSAGE_INSIDE;
+           kind == WEFT_COST_ALL_REDUCE || kind == WEFT_COST_REDUCE_SCATTER ||
+           kind == WEFT_COST_MESSAGE_INSIDE;
 }
 
 static void check_cost(const weft_cluster *c, weft_cost_kind kind)
 {
     const weft_curve *curve = &c->costs[kind].curve;
-    bool wanted = kind > WEFT_COST_GEMM_BF16 ? false
-                  : is_between(kind)         ? c->num_nodes > 1
-                  : is_inside(kind)          ? c->ranks_per_node > 1
-                                             : true;
+    bool wanted = is_between(kind)  ? c->num_nodes > 1
+                  : is_inside(kind) ? c->ranks_per_node > 1
+                                    : true;
     EXPECT(weft_cluster_knows(c, kind) == wanted, "%s of %d nodes of %d", weft_cost_text(kind),
            c->num_nodes, c->ranks_per_node);
     EXPECT(!wanted || (curve->num_points >= 2 && c->costs[kind].peak > 0), "%s: %d points, peak %g",
@@ -157,7 +158,8 @@ static void check_interference(weft_comm *world, weft_device *device)
 
 static void check_nodes_of(weft_comm *world, weft_device *device, int ranks_per_node)
 {
-    weft_measure_options options = {.quick = true, .ranks_per_node = ranks_per_node, .name = "t"};
+    weft_measure_options options = {
+        .quick = true, .ranks_per_node = ranks_per_node, .name = "t", .storage = "."};
     weft_cluster c, first;
     int size = weft_comm_size(world);
     memset(&c, 0, sizeof c);

@@ -142,7 +142,8 @@ static void one_rank_measures_what_it_can(void **state)
     assert_int_equal(cluster.num_nodes * cluster.ranks_per_node, 1);
     for (int i = 0; i < WEFT_NUM_COSTS; i++)
         assert_int_equal(weft_cluster_knows(&cluster, (weft_cost_kind)i),
-                         i >= WEFT_COST_COPY && i <= WEFT_COST_GEMM_BF16);
+                         (i >= WEFT_COST_COPY && i <= WEFT_COST_GEMM_BF16) ||
+                             i >= WEFT_COST_ATTENTION_FP32);
     char *svg = child_read("a.svg");
     assert_non_null(svg);
     assert_true(svg_is_well_formed(svg));
@@ -193,6 +194,7 @@ static const struct misuse {
     {{"calibrate", "--out", "x", "--quick", "--ranks-per-node", "2"},
      2,
      "weft calibrate: 1 rank cannot be divided into nodes of 2"},
+    {{"calibrate", "--out", "x", "--storage", "none"}, 6, "weft calibrate: none: cannot write: "},
     {{"calibrate", "--out", "none/x"}, 6, "weft calibrate: none/x: cannot write: "},
     {{"calibrate", "--out", "x", "--svg", "none/x"}, 6, "weft calibrate: none/x: cannot write: "},
 };
