@@ -147,7 +147,7 @@ static weft_status write_config(const arguments *args, const weft_config *config
     WEFT_TRY(weft_arena_printf(arena, &path, "%s/config.json", args->run.path));
     weft_config copy = *config;
     if (config->moe_is_kept) /* on another mesh it is chosen anew */
-        copy.parallel = config->asked;
+        copy.schedule = config->asked;
     WEFT_TRY(weft_config_text(&copy, arena, &text));
     WEFT_TRY(weft_new_file_open(path, &file));
     fputs(text, file.file);

@@ -91,7 +91,7 @@ weft_status weft_model_check_mesh(const weft_model_options *o, const weft_mesh *
 }
 
 /* Partitions cut by peers have their number from the group's size, and keep everything. */
-static weft_status check_peers(const weft_parallel_options *p, int ep)
+static weft_status check_peers(const weft_schedule_options *p, int ep)
 {
     weft_fits fits = weft_fits_divisors(ep);
     char text[WEFT_FITS_TEXT_BYTES];
@@ -113,7 +113,7 @@ static weft_status check_peers(const weft_parallel_options *p, int ep)
     return WEFT_OK;
 }
 
-weft_status weft_model_check_moe(const weft_model_options *o, const weft_parallel_options *p,
+weft_status weft_model_check_moe(const weft_model_options *o, const weft_schedule_options *p,
                                  const weft_mesh *mesh)
 {
     if (o->num_experts == 0)

@@ -22,7 +22,7 @@ static weft_status make_mesh(const char *text, weft_expert_binding binding, int 
                                    &parallel, ""};
     weft_status status = weft_options_parse(&section, 1, "check", NULL, NULL, 0, &arena);
     if (status == WEFT_OK)
-        status = weft_mesh_apply_alias(text, &arena, &parallel);
+        status = weft_mesh_apply_alias(text, &arena, &parallel, NULL);
     parallel.expert_binding = (int)binding;
     if (status == WEFT_OK)
         status = weft_mesh_build(&parallel, world, options->num_experts, out);

@@ -10,6 +10,7 @@
 #include "layers/moe_options.h"
 #include "parallel/layout.h"
 #include "parallel/parameters.h"
+#include "schedule/options.h"
 
 extern const weft_option_row weft_model_rows[];
 extern const size_t weft_num_model_rows;
@@ -32,7 +33,7 @@ weft_status weft_model_check_mesh(const weft_model_options *options, const weft_
 /* Whether the MoE layers can run on the mesh as section "parallel" says: partitions, peers, the
  * form of the all-to-all and its chunks. Pure. WEFT_CONFIG, as above. */
 weft_status weft_model_check_moe(const weft_model_options *options,
-                                 const weft_parallel_options *parallel,
+                                 const weft_schedule_options *schedule,
                                  const weft_mesh *mesh) WEFT_CHECKED;
 
 /* What layers declared by weft_build_metric, on all stages, in order. */

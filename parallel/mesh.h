@@ -19,16 +19,8 @@
 #include "core/options.h"
 
 typedef enum weft_expert_binding { WEFT_BINDING_TP, WEFT_BINDING_DP } weft_expert_binding;
-/* How "auto" and 0 are filled in: by measuring while training, or by a model of the cluster. */
-typedef enum weft_moe_choice_by {
-    WEFT_MOE_CHOICE_PROFILE,
-    WEFT_MOE_CHOICE_QUICK,
-    WEFT_MOE_CHOICE_PHASES,
-    WEFT_MOE_CHOICE_PRICE,
-} weft_moe_choice_by;
-typedef enum weft_schedule_choice { WEFT_SCHEDULE_1F1B, WEFT_SCHEDULE_GPIPE } weft_schedule_choice;
 
-typedef struct weft_parallel_options { /* section "parallel" */
+typedef struct weft_parallel_options { /* of section "parallel" */
     int64_t tensor_model_parallel_size, pipeline_model_parallel_size, context_parallel_size;
     int64_t expert_model_parallel_size;  /* 0: tp for binding tp; dp binding: 1 */
     int64_t expert_tensor_parallel_size; /* 0: 1 */
@@ -38,21 +30,12 @@ typedef struct weft_parallel_options { /* section "parallel" */
     bool use_distributed_optimizer; /* ZeRO-1 */
     bool overlap_grad_reduce;
     int64_t ddp_bucket_size; /* elements */
-    int pipeline_schedule;   /* weft_schedule_choice */
     /* The stage layout, parallel/layout.h; 0 and "": not given. */
     const char *pipeline_model_parallel_layout;
     int64_t num_virtual_stages_per_pipeline_rank, num_layers_per_virtual_pipeline_stage;
     int64_t decoder_first_pipeline_num_layers, decoder_last_pipeline_num_layers;
     const char *order; /* "tp-cp-ep-dp-pp" */
     bool allow_tp_across_nodes;
-    /* MoE layers whose tokens travel. The choices' numbers are those of schedule/moe_layer.h,
-     * schedule/exchange.h and layers/runtime.h, then "auto". */
-    int64_t moe_num_partitions; /* n; 0: chosen */
-    int moe_memory_reuse, moe_partition_by, moe_all_to_all;
-    int64_t moe_peer_group_size;
-    int64_t moe_all_to_all_chunks; /* 0: chosen */
-    int moe_choice;                /* weft_moe_choice_by */
-    const char *cluster;           /* path of what `weft calibrate` wrote; "" none */
 } weft_parallel_options;
 extern const weft_option_row weft_parallel_rows[];
 extern const size_t weft_num_parallel_rows;
@@ -109,9 +92,10 @@ int weft_mesh_member(const weft_mesh *mesh, weft_axis axis, const weft_coords *c
 int weft_mesh_group(const weft_mesh *mesh, weft_axis axis, int rank, int *out, int capacity);
 /* Applies "tp=2,pp=2,ep=4" (also cp, dp, etp, binding=tp|dp, sp=0|1, zero=0|1, schedule=...,
  * order=..., layout=..., vp=...) over the options: the mesh given there replaces the file's sizes.
- */
+ * more: rows and target of what it may name besides, the schedule; NULL: nothing. */
 weft_status weft_mesh_apply_alias(const char *text, weft_arena *arena,
-                                  weft_parallel_options *options) WEFT_CHECKED;
+                                  weft_parallel_options *options,
+                                  const weft_option_section *more) WEFT_CHECKED;
 /* One line: "tp 2, pp 2, dp 1, ep 2 (binding tp)". */
 void weft_mesh_print(const weft_mesh *mesh, char *out, size_t capacity);
 

@@ -40,7 +40,6 @@ const weft_option_row weft_parallel_rows[] = {
     ROW(overlap_grad_reduce, BOOL, "true", 0, 0, NULL,
         "reduce gradients bucket by bucket while backward runs"),
     ROW(ddp_bucket_size, INT, "8388608", 1, 1e12, "elements", "gradients reduced at a time"),
-    CHOICE(pipeline_schedule, "\"1f1b\"", "1f1b|gpipe", "order of the micro-batches in a stage"),
     ROW(pipeline_model_parallel_layout, STRING, "\"\"", 0, 0, NULL,
         "each stage's layers: \"E|(tt|)*6tL\" (E first, t between, L last); auto: by work; empty: "
         "evenly"),
@@ -56,24 +55,6 @@ const weft_option_row weft_parallel_rows[] = {
         "how ranks count through the axes, the fastest first"),
     ROW(allow_tp_across_nodes, BOOL, "false", 0, 0, NULL,
         "let tensor-parallel groups span nodes (slow)"),
-    ROW(moe_num_partitions, INT, "1", 0, 64, NULL,
-        "n: partitions in which MoE layers pipeline dispatch, experts and combine; 0: chosen"),
-    CHOICE(
-        moe_memory_reuse, "\"none\"", "none|s1|s2|s3|s4|auto",
-        "how MoE layers share partitions' buffers and restore them (MPMoE); auto: the fastest of "
-        "s1 to s4"),
-    CHOICE(moe_partition_by, "\"tokens\"", "tokens|peers",
-           "what partitions are cut by; peers: a group of ranks each, exchanged point to point"),
-    ROW(moe_peer_group_size, INT, "1", 1, MAX_SIZE, "ranks",
-        "ranks that are one partition when cut by peers"),
-    CHOICE(moe_all_to_all, "\"auto\"", "baseline|o1_paper|o1|o2|o3|direct|auto",
-           "form of the all-to-all of tensor-sharded experts (MoNTA)"),
-    ROW(moe_all_to_all_chunks, INT, "0", 0, 256, "chunks", "pieces it is cut in; 0: chosen"),
-    CHOICE(
-        moe_choice, "\"price\"", "profile|quick|phases|price",
-        "how n and the reuse are chosen: measured in the first steps, or from the cluster's costs"),
-    ROW(cluster, STRING, "\"\"", 0, 0, NULL,
-        "file of the cluster's costs, as weft calibrate writes it"),
 };
 const size_t weft_num_parallel_rows = sizeof(weft_parallel_rows) / sizeof(weft_parallel_rows[0]);
 
@@ -97,11 +78,11 @@ static const struct alias {
 };
 enum { NUM_ALIASES = sizeof(aliases) / sizeof(aliases[0]) };
 
-static const weft_option_row *find_row(const char *key)
+static const weft_option_row *find_row(const weft_option_section *section, const char *key)
 {
-    for (size_t i = 0; i < weft_num_parallel_rows; i++)
-        if (!strcmp(weft_parallel_rows[i].key, key))
-            return &weft_parallel_rows[i];
+    for (size_t i = 0; section && i < section->num_rows; i++)
+        if (!strcmp(section->rows[i].key, key))
+            return &section->rows[i];
     return NULL;
 }
 
@@ -136,9 +117,9 @@ static weft_status parse_choice(const weft_option_row *row, const char *name, co
 }
 
 static weft_status apply(const weft_option_row *row, const char *name, const char *value,
-                         weft_parallel_options *options)
+                         void *target)
 {
-    void *field = (char *)options + row->offset;
+    void *field = (char *)target + row->offset;
     switch (row->type) {
     case WEFT_OPTION_INT:
         return parse_size(row, name, value, field);
@@ -156,7 +137,8 @@ static weft_status apply(const weft_option_row *row, const char *name, const cha
 }
 
 /* Applies one "name=value", which it may write into. */
-static weft_status apply_item(char *item, bool *given, weft_parallel_options *options)
+static weft_status apply_item(char *item, bool *given, const weft_option_section *own,
+                              const weft_option_section *more)
 {
     const char *names[NUM_ALIASES];
     for (int i = 0; i < NUM_ALIASES; i++)
@@ -179,13 +161,18 @@ static weft_status apply_item(char *item, bool *given, weft_parallel_options *op
     if (given[i])
         return WEFT_ERROR(WEFT_CONFIG, "--mesh %s: given twice", item);
     given[i] = true;
-    return apply(find_row(aliases[i].key), item, value, options);
+    const weft_option_row *row = find_row(own, aliases[i].key);
+    if (!row && !(row = find_row(more, aliases[i].key)))
+        return WEFT_ERROR(WEFT_CONFIG, "--mesh %s: not asked for here", item);
+    return apply(row, item, value, find_row(own, row->key) ? own->target : more->target);
 }
 
 weft_status weft_mesh_apply_alias(const char *text, weft_arena *arena,
-                                  weft_parallel_options *options)
+                                  weft_parallel_options *options, const weft_option_section *more)
 {
     weft_parallel_options made = *options;
+    const weft_option_section own = {
+        .rows = weft_parallel_rows, .num_rows = weft_num_parallel_rows, .target = &made};
     made.tensor_model_parallel_size = 1;
     made.pipeline_model_parallel_size = 1;
     made.context_parallel_size = 1;
@@ -201,7 +188,7 @@ weft_status weft_mesh_apply_alias(const char *text, weft_arena *arena,
         char *comma = strchr(item, ',');
         if (comma)
             *comma = '\0';
-        WEFT_TRY(apply_item(item, given, &made));
+        WEFT_TRY(apply_item(item, given, &own, more));
         item = comma ? comma + 1 : NULL;
     }
     /* A file's sequence_parallel belongs to the file's tp: it must not make tp=1 impossible. */

@@ -166,7 +166,7 @@ static weft_status create_groups(weft_bench_layer *layer, const weft_bench_layer
              weft_comm_size(layer->world));
     weft_status status = weft_options_parse(&section, 1, "bench", NULL, NULL, 0, &arena);
     if (status == WEFT_OK)
-        status = weft_mesh_apply_alias(shape->mesh ? shape->mesh : all, &arena, &parallel);
+        status = weft_mesh_apply_alias(shape->mesh ? shape->mesh : all, &arena, &parallel, NULL);
     if (status == WEFT_OK)
         status = weft_mesh_build(&parallel, weft_comm_size(layer->world), shape->experts, &mesh);
     weft_arena_release(&arena);

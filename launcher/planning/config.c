@@ -100,7 +100,10 @@ static weft_status check_train(const weft_config *c)
 static weft_status resolve(weft_config *c, const weft_config_source *source, weft_arena *arena)
 {
     if (source->mesh)
-        WEFT_TRY(weft_mesh_apply_alias(source->mesh, arena, &c->parallel));
+        WEFT_TRY(weft_mesh_apply_alias(source->mesh, arena, &c->parallel,
+                                       &(weft_option_section){.rows = weft_schedule_rows,
+                                                              .num_rows = weft_num_schedule_rows,
+                                                              .target = &c->schedule}));
     if (source->run)
         WEFT_TRY(weft_run_keep(source->run, c));
     weft_train_options *t = &c->train;
@@ -197,7 +200,7 @@ static weft_status check_fitting(const void *context, const weft_mesh *mesh)
             weft_layout_build(&c->parallel, mesh->pp, (int)c->model.num_layers + 2, NULL, &layout));
     WEFT_TRY(
         weft_model_check_mesh(&c->model, mesh, c->model.num_layers, c->train.micro_batch_size));
-    WEFT_TRY(weft_model_check_moe(&c->model, &c->parallel, mesh));
+    WEFT_TRY(weft_model_check_moe(&c->model, &c->schedule, mesh));
     if (!f->topology)
         return WEFT_OK;
     return weft_topology_check(f->topology, mesh, c->parallel.allow_tp_across_nodes);

@@ -1,7 +1,7 @@
 /* The whole config: one JSON file of seven sections and the application's own, and what the command
  * line puts over it.
  *
- * Sections belong to their owners (model: layers, parallel: parallel/mesh); train, data,
+ * Sections belong to their owners (model: layers, parallel: parallel/ and schedule/); train, data,
  * checkpoint, device and log are the launcher's. Everything that can be known wrong without a
  * rank at work is refused by weft_config_load: one line with file, line and column, WEFT_CONFIG. */
 #ifndef WEFT_LAUNCHER_PLANNING_CONFIG_H
@@ -15,6 +15,7 @@
 #include "core/pace.h"
 #include "parallel/mesh.h"
 #include "parallel/topology.h"
+#include "schedule/options.h"
 
 typedef enum weft_precision {
     WEFT_PRECISION_FP32,
@@ -74,7 +75,8 @@ typedef struct weft_log_options { /* section "log" */
 
 typedef struct weft_config {
     weft_model_options model;
-    weft_parallel_options parallel;
+    weft_parallel_options parallel; /* of section "parallel", as is: */
+    weft_schedule_options schedule;
     weft_train_options train;
     weft_data_options data;
     weft_checkpoint_options checkpoint;
@@ -83,9 +85,9 @@ typedef struct weft_config {
     const weft_application *application; /* the source's; borrowed */
     void *own; /* the application's section, application->options_bytes in the arena; NULL: none */
     /* No options: where how MoE layers run was left open, but chosen before the run was resumed,
-     * that it was, and what `parallel` was. */
+     * that it was, and what `schedule` was. */
     bool moe_is_kept;
-    weft_parallel_options asked;
+    weft_schedule_options asked;
 } weft_config;
 
 enum { WEFT_MAX_CONFIG_SECTIONS = 8 };

@@ -111,13 +111,31 @@ static const weft_option_row log_rows[] = {
 #undef T
 
 #define COUNT(rows) (sizeof(rows) / sizeof *(rows))
+enum { MAX_PARALLEL_ROWS = 64 };
+
+/* One section of two owners' tables, with offsets into the config. */
+static size_t join(weft_option_row out[MAX_PARALLEL_ROWS])
+{
+    size_t count = 0;
+    for (size_t i = 0; i < weft_num_parallel_rows; i++, count++) {
+        out[count] = weft_parallel_rows[i];
+        out[count].offset += offsetof(weft_config, parallel);
+    }
+    for (size_t i = 0; i < weft_num_schedule_rows; i++, count++) {
+        out[count] = weft_schedule_rows[i];
+        out[count].offset += offsetof(weft_config, schedule);
+    }
+    return count;
+}
 
 size_t weft_config_sections(weft_config *config, weft_option_section out[WEFT_MAX_CONFIG_SECTIONS])
 {
     const weft_application *own = config->application;
+    static weft_option_row parallel_rows[MAX_PARALLEL_ROWS];
     const weft_option_section sections[7] = {
         {"model", weft_model_rows, weft_num_model_rows, &config->model, "the network"},
-        {"parallel", weft_parallel_rows, weft_num_parallel_rows, &config->parallel, "the mesh"},
+        {"parallel", parallel_rows, join(parallel_rows), config,
+         "the mesh, and what runs on it when"},
         {"train", train_rows, COUNT(train_rows), &config->train, "batches, optimizer, schedule"},
         {"data", data_rows, COUNT(data_rows), &config->data, "where tokens come from"},
         {"checkpoint", checkpoint_rows, COUNT(checkpoint_rows), &config->checkpoint,

@@ -22,9 +22,9 @@ enum {
 static const char as_configured[] = "as configured", as_chosen[] = "as this run chose";
 
 /* The options as they were before a resumed run's own choice was kept. */
-static const weft_parallel_options *asked_of(const weft_config *config)
+static const weft_schedule_options *asked_of(const weft_config *config)
 {
-    return config->moe_is_kept ? &config->asked : &config->parallel;
+    return config->moe_is_kept ? &config->asked : &config->schedule;
 }
 
 /* --- the all-to-all of tensor-sharded experts ---------------------------------------------- */
@@ -33,7 +33,7 @@ static weft_status choose_form(const weft_config *config, const weft_cluster *cl
                                const weft_moe_layer_shape *shape, int etp, weft_moe_selection *s,
                                double *out_factor)
 {
-    const weft_parallel_options *p = &config->parallel;
+    const weft_schedule_options *p = &config->schedule;
     bool is_auto = p->moe_all_to_all == WEFT_NUM_EXCHANGES;
     s->options.form = is_auto ? WEFT_EXCHANGE_DIRECT : (weft_exchange_form)p->moe_all_to_all;
     s->options.num_chunks = (int)p->moe_all_to_all_chunks;
@@ -82,13 +82,13 @@ static weft_status choose_form(const weft_config *config, const weft_cluster *cl
 
 /* --- n and S ------------------------------------------------------------------------------- */
 
-static unsigned allowed_reuses(const weft_parallel_options *p)
+static unsigned allowed_reuses(const weft_schedule_options *p)
 {
     return p->moe_memory_reuse == WEFT_NUM_REUSES ? (unsigned)ALL_REUSES
                                                   : 1u << p->moe_memory_reuse;
 }
 
-static int list_candidates(const weft_parallel_options *p, double tokens, int out[NUM_CANDIDATES])
+static int list_candidates(const weft_schedule_options *p, double tokens, int out[NUM_CANDIDATES])
 {
     int count = 0;
     out[0] = (int)p->moe_num_partitions;
@@ -100,7 +100,7 @@ static int list_candidates(const weft_parallel_options *p, double tokens, int ou
     return count;
 }
 
-static void start_profile(const weft_parallel_options *p, weft_moe_selection *s)
+static void start_profile(const weft_schedule_options *p, weft_moe_selection *s)
 {
     int list[NUM_CANDIDATES], count = list_candidates(p, s->tokens, list);
     s->profiling = true;
@@ -130,12 +130,12 @@ static weft_status choose_pipeline(const weft_config *config, const weft_cluster
         [WEFT_MOE_CHOICE_PHASES] = WEFT_MOE_MODEL_PHASES,
         [WEFT_MOE_CHOICE_PRICE] = WEFT_MOE_MODEL_PRICE,
     };
-    const weft_parallel_options *p = &config->parallel;
+    const weft_schedule_options *p = &config->schedule;
     bool fixed_n = p->moe_num_partitions > 0, fixed_reuse = p->moe_memory_reuse != WEFT_NUM_REUSES;
     if (fixed_n && fixed_reuse) {
         s->options.pipeline =
             (weft_moe_pipeline){(int)p->moe_num_partitions, (weft_reuse)p->moe_memory_reuse};
-        const weft_parallel_options *asked = asked_of(config);
+        const weft_schedule_options *asked = asked_of(config);
         bool was_open =
             asked->moe_num_partitions == 0 || asked->moe_memory_reuse == WEFT_NUM_REUSES;
         say_pipeline(s, was_open ? as_chosen : as_configured);
@@ -199,7 +199,7 @@ weft_status weft_moe_find_nodes(const weft_config *config, const weft_mesh *mesh
 {
     weft_shape shape;
     weft_cluster cluster = {0};
-    const char *path = config->parallel.cluster;
+    const char *path = config->schedule.cluster;
     *out = (weft_moe_nodes){0};
     if (config->model.num_experts == 0 || !dims_of(config, mesh, &shape).exchange)
         return WEFT_OK;
@@ -220,7 +220,7 @@ static weft_status name_remedy(weft_status status, const weft_config *config, co
                                const weft_cluster *cluster, bool by_file)
 {
     char text[WEFT_ERROR_TEXT_BYTES / 2], nodes[40] = "";
-    const char *path = config->parallel.cluster;
+    const char *path = config->schedule.cluster;
     if (status != WEFT_CONFIG || !cluster)
         return status;
     snprintf(text, sizeof text, "%.*s", (int)sizeof text - 1, weft_error_get()->text);
@@ -237,7 +237,7 @@ weft_status weft_moe_selection_start(const weft_config *config, const weft_mesh 
                                      const weft_moe_nodes *nodes, weft_moe_selection *out)
 {
     weft_moe_selection s = {.options = {.pipeline = {.num_partitions = 1}}};
-    const weft_parallel_options *p = &config->parallel;
+    const weft_schedule_options *p = &config->schedule;
     *out = s;
     if (config->model.num_experts == 0)
         return WEFT_OK;
@@ -319,7 +319,7 @@ void weft_moe_selection_after(weft_moe_selection *s, double step_ms)
     s->num_trials++;
 }
 
-void weft_moe_selection_keep(const weft_moe_selection *s, weft_parallel_options *out)
+void weft_moe_selection_keep(const weft_moe_selection *s, weft_schedule_options *out)
 {
     if (!s->travels || s->profiling)
         return;

@@ -56,7 +56,7 @@ weft_status weft_moe_selection_before(weft_moe_selection *selection,
 void weft_moe_selection_after(weft_moe_selection *selection, double step_ms);
 /* Writes what was chosen where it was left open, for the config of a checkpoint; nothing while it
  * is being measured. */
-void weft_moe_selection_keep(const weft_moe_selection *selection, weft_parallel_options *out);
+void weft_moe_selection_keep(const weft_moe_selection *selection, weft_schedule_options *out);
 /* Logs the choice once, from rank 0, as soon as it is known. */
 void weft_moe_selection_tell(weft_moe_selection *selection);
 

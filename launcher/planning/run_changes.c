@@ -72,8 +72,8 @@ static weft_status count_other_parallel(void *context, const char *section,
 
 static weft_status keep_choice(const weft_config *run, weft_config *config)
 {
-    const weft_parallel_options *from = &run->parallel;
-    weft_parallel_options *to = &config->parallel;
+    const weft_schedule_options *from = &run->schedule;
+    weft_schedule_options *to = &config->schedule;
     int others = 0;
     WEFT_TRY(compare(run, config, count_other_parallel, &others));
     if (others > 0 || run->train.micro_batch_size != config->train.micro_batch_size)

@@ -21,8 +21,7 @@ static weft_pipeline_shape step_shape(const weft_config *config, const weft_mesh
 {
     const weft_train_options *train = &config->train;
     return (weft_pipeline_shape){
-        .kind = config->parallel.pipeline_schedule == WEFT_SCHEDULE_GPIPE ? WEFT_PIPELINE_GPIPE
-                                                                          : WEFT_PIPELINE_1F1B,
+        .kind = (weft_pipeline_kind)config->schedule.pipeline_schedule,
         .num_stages = mesh->pp,
         .num_micro_batches = (int)(train->global_batch_size / train->micro_batch_size / mesh->dp),
         .boundary_bytes = boundary_bytes};
@@ -74,7 +73,7 @@ static weft_status check_memory(const weft_config *config, const weft_mesh *mesh
 /* What the config fixes of the MoE layers' programs; false: something is chosen later. */
 static bool fixed_moe(const weft_config *config, weft_moe_options *out)
 {
-    const weft_parallel_options *p = &config->parallel;
+    const weft_schedule_options *p = &config->schedule;
     *out = (weft_moe_options){
         .pipeline = {(int)p->moe_num_partitions, (weft_reuse)p->moe_memory_reuse},
         .split = (weft_moe_split)p->moe_partition_by,

@@ -355,7 +355,7 @@ weft_status weft_trainer_save(weft_trainer *t, const char *dir)
     const char *config, *tokenizer = NULL;
     weft_arena arena = {0};
     weft_config chosen = t->config;
-    weft_moe_selection_keep(&t->moe, &chosen.parallel);
+    weft_moe_selection_keep(&t->moe, &chosen.schedule);
     weft_status status = weft_config_text(&chosen, &arena, &config);
     if (status == WEFT_OK)
         status = weft_setup_tokenizer_text(&t->config, &arena, &tokenizer);

@@ -28,7 +28,7 @@ weft_status harness_create(harness *h, weft_comm *world, const weft_model_option
     h->tokens = batch * (size_t)options->seq_length;
     WEFT_TRY(weft_options_parse(&section, 1, "test", NULL, NULL, 0, &arena));
     if (mesh_text)
-        WEFT_TRY(weft_mesh_apply_alias(mesh_text, &arena, &parallel));
+        WEFT_TRY(weft_mesh_apply_alias(mesh_text, &arena, &parallel, NULL));
     WEFT_TRY(weft_mesh_build(&parallel, weft_comm_size(world), options->num_experts, &mesh));
     weft_arena_release(&arena);
     WEFT_TRY(weft_groups_create(world, &mesh, NULL, &h->groups));

@@ -110,7 +110,7 @@ static inline bool state_model_create(state_model *m, weft_comm *world, const ch
     weft_mesh built;
     int before = expect_failures;
     memset(m, 0, sizeof *m);
-    EXPECT_OK(weft_mesh_apply_alias(mesh, &m->arena, &parallel));
+    EXPECT_OK(weft_mesh_apply_alias(mesh, &m->arena, &parallel, NULL));
     EXPECT_OK(weft_mesh_build(&parallel, weft_comm_size(world), STATE_EXPERTS, &built));
     EXPECT_OK(weft_device_create_cpu(1, 0, &m->device));
     if (expect_failures != before)

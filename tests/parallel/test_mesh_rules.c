@@ -11,6 +11,8 @@
 
 #include "layers/runtime.h"
 #include "parallel/mesh.h"
+#include "schedule/options.h"
+#include "schedule/pipeline.h"
 
 static weft_parallel_options plain(void)
 {
@@ -303,10 +305,20 @@ static void test_suggestions_fit_the_model(void **state)
         fail_msg("%d refused, %d with values", refused, hinted);
 }
 
+static weft_schedule_options schedule;
+
+/* What --mesh may name besides the mesh. */
+static weft_option_section schedule_rows(void)
+{
+    return (weft_option_section){
+        .rows = weft_schedule_rows, .num_rows = weft_num_schedule_rows, .target = &schedule};
+}
+
 static void test_alias(void **state)
 {
     (void)state;
     weft_arena arena = {0};
+    weft_option_section all = schedule_rows();
     weft_parallel_options o = plain();
     o.tensor_model_parallel_size = 2;
     o.pipeline_model_parallel_size = 3;
@@ -314,7 +326,7 @@ static void test_alias(void **state)
     o.data_parallel_size = 5;
     o.sequence_parallel = true;
     o.expert_binding = WEFT_BINDING_TP;
-    assert_int_equal(weft_mesh_apply_alias("tp=1", &arena, &o), WEFT_OK);
+    assert_int_equal(weft_mesh_apply_alias("tp=1", &arena, &o, NULL), WEFT_OK);
     assert_int_equal(o.tensor_model_parallel_size, 1);
     assert_int_equal(o.pipeline_model_parallel_size, 1);
     assert_int_equal(o.expert_model_parallel_size, 0);
@@ -324,7 +336,7 @@ static void test_alias(void **state)
 
     assert_int_equal(weft_mesh_apply_alias("tp=4,pp=2,cp=1,ep=8,etp=4,dp=3,binding=dp,sp=1,zero=0,"
                                            "schedule=gpipe,order=tp-cp-ep-pp-dp",
-                                           &arena, &o),
+                                           &arena, &o, &all),
                      WEFT_OK);
     assert_int_equal(o.tensor_model_parallel_size, 4);
     assert_int_equal(o.pipeline_model_parallel_size, 2);
@@ -335,11 +347,11 @@ static void test_alias(void **state)
     assert_int_equal(o.expert_binding, WEFT_BINDING_DP);
     assert_true(o.sequence_parallel);
     assert_false(o.use_distributed_optimizer);
-    assert_int_equal(o.pipeline_schedule, WEFT_SCHEDULE_GPIPE);
+    assert_int_equal(schedule.pipeline_schedule, WEFT_PIPELINE_GPIPE);
     assert_string_equal(o.order, "tp-cp-ep-pp-dp");
 
     /* a larger tp keeps the file's sequence_parallel */
-    assert_int_equal(weft_mesh_apply_alias("tp=2", &arena, &o), WEFT_OK);
+    assert_int_equal(weft_mesh_apply_alias("tp=2", &arena, &o, NULL), WEFT_OK);
     assert_true(o.sequence_parallel);
     weft_arena_release(&arena);
 }
@@ -368,8 +380,9 @@ static void test_alias_refusals(void **state)
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         weft_arena arena = {0};
+        weft_option_section all = schedule_rows();
         weft_parallel_options o = plain(), before = o;
-        assert_int_equal(weft_mesh_apply_alias(rows[i].alias, &arena, &o), WEFT_CONFIG);
+        assert_int_equal(weft_mesh_apply_alias(rows[i].alias, &arena, &o, &all), WEFT_CONFIG);
         weft_arena_release(&arena);
         if (!strstr(weft_error_get()->text, rows[i].text))
             fail_msg("\"%s\" lacks \"%s\"", weft_error_get()->text, rows[i].text);

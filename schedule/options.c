@@ -1,0 +1,39 @@
+#include "schedule/options.h"
+
+#include <stddef.h>
+
+#define ROW(field, kind, value, lowest, highest, text_unit, text)                                  \
+    {                                                                                              \
+        .key = #field, .type = WEFT_OPTION_##kind,                                                 \
+        .offset = offsetof(weft_schedule_options, field), .initial = (value), .min = (lowest),     \
+        .max = (highest), .unit = (text_unit), .help = (text)                                      \
+    }
+#define CHOICE(field, value, names, text)                                                          \
+    {                                                                                              \
+        .key = #field, .type = WEFT_OPTION_CHOICE,                                                 \
+        .offset = offsetof(weft_schedule_options, field), .initial = (value), .choices = (names),  \
+        .help = (text)                                                                             \
+    }
+
+const weft_option_row weft_schedule_rows[] = {
+    CHOICE(pipeline_schedule, "\"1f1b\"", "1f1b|gpipe", "order of the micro-batches in a stage"),
+    ROW(moe_num_partitions, INT, "1", 0, 64, NULL,
+        "n: partitions in which MoE layers pipeline dispatch, experts and combine; 0: chosen"),
+    CHOICE(
+        moe_memory_reuse, "\"none\"", "none|s1|s2|s3|s4|auto",
+        "how MoE layers share partitions' buffers and restore them (MPMoE); auto: the fastest of "
+        "s1 to s4"),
+    CHOICE(moe_partition_by, "\"tokens\"", "tokens|peers",
+           "what partitions are cut by; peers: a group of ranks each, exchanged point to point"),
+    ROW(moe_peer_group_size, INT, "1", 1, 1 << 20, "ranks",
+        "ranks that are one partition when cut by peers"),
+    CHOICE(moe_all_to_all, "\"auto\"", "baseline|o1_paper|o1|o2|o3|direct|auto",
+           "form of the all-to-all of tensor-sharded experts (MoNTA)"),
+    ROW(moe_all_to_all_chunks, INT, "0", 0, 256, "chunks", "pieces it is cut in; 0: chosen"),
+    CHOICE(
+        moe_choice, "\"price\"", "profile|quick|phases|price",
+        "how n and the reuse are chosen: measured in the first steps, or from the cluster's costs"),
+    ROW(cluster, STRING, "\"\"", 0, 0, NULL,
+        "file of the cluster's costs, as weft calibrate writes it"),
+};
+const size_t weft_num_schedule_rows = sizeof weft_schedule_rows / sizeof *weft_schedule_rows;

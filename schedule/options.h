@@ -1,0 +1,29 @@
+/* What a config says of schedules: which are run, and what they are chosen by. */
+#ifndef WEFT_SCHEDULE_OPTIONS_H
+#define WEFT_SCHEDULE_OPTIONS_H
+
+#include "core/options.h"
+
+/* How "auto" and 0 are filled in: by measuring while training, or by a model of the cluster. */
+typedef enum weft_moe_choice_by {
+    WEFT_MOE_CHOICE_PROFILE,
+    WEFT_MOE_CHOICE_QUICK,
+    WEFT_MOE_CHOICE_PHASES,
+    WEFT_MOE_CHOICE_PRICE,
+} weft_moe_choice_by;
+
+typedef struct weft_schedule_options { /* of section "parallel", as a user writes it */
+    int pipeline_schedule;             /* weft_pipeline_kind */
+    /* MoE layers whose tokens travel. The choices' numbers are those of schedule/moe_layer.h,
+     * schedule/exchange.h and layers/moe_options.h, then "auto". */
+    int64_t moe_num_partitions; /* n; 0: chosen */
+    int moe_memory_reuse, moe_partition_by, moe_all_to_all;
+    int64_t moe_peer_group_size;
+    int64_t moe_all_to_all_chunks; /* 0: chosen */
+    int moe_choice;                /* weft_moe_choice_by */
+    const char *cluster;           /* path of what `weft calibrate` wrote; "" none */
+} weft_schedule_options;
+extern const weft_option_row weft_schedule_rows[];
+extern const size_t weft_num_schedule_rows;
+
+#endif
