@@ -74,6 +74,7 @@ void weft_cost_add(weft_layer_cost *sum, const weft_layer_cost *other)
     sum->tp_backward_bytes += other->tp_backward_bytes;
     sum->ep_forward_bytes += other->ep_forward_bytes;
     sum->ep_backward_bytes += other->ep_backward_bytes;
+    sum->host_bytes += other->host_bytes;
     if (other->scratch_bytes > sum->scratch_bytes)
         sum->scratch_bytes = other->scratch_bytes;
 }
@@ -184,6 +185,11 @@ void weft_cost_stash(weft_layer_cost *out, const char *module, weft_dtype dtype,
     }
 }
 
+void weft_cost_host(weft_layer_cost *out, size_t bytes)
+{
+    out->host_bytes += weft_piece_bytes(WEFT_U8, bytes, 1);
+}
+
 void weft_cost_scratch(weft_layer_cost *out, const weft_shape *shape, weft_phase phase,
                        weft_dtype dtype, size_t d0, size_t d1)
 {
@@ -252,6 +258,7 @@ weft_status weft_description_end(weft_description *d)
         sum_held(&sums, &d->held[i], d->dtype);
     sums.scratch_bytes = d->cost.scratch_bytes;
     sums.scratch = d->cost.scratch;
+    sums.host_bytes = d->cost.host_bytes;
     d->cost.list = NULL;
     d->coarse = memcmp(&sums, &d->cost, sizeof sums) != 0;
     return WEFT_OK;

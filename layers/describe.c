@@ -82,7 +82,7 @@ void weft_describe_embedding(const weft_model_options *o, const weft_shape *shap
 
     weft_cost_memory(out, WEFT_PHASE_FORWARD, "embedding", (learned ? 3 : 2) * whole, 1);
     weft_cost_exit(out, shape, WEFT_PHASE_FORWARD);
-    weft_cost_stash(out, "embedding", shape->dtype, d.rows, d.hidden, WEFT_PHASE_WEIGHT_GRADIENT);
+    weft_cost_stash(out, "output", shape->dtype, d.rows, d.hidden, WEFT_PHASE_WEIGHT_GRADIENT);
 
     if (shape->training && o->hidden_dropout > 0) {
         size_t bytes = 2 * d.rows * weft_row_bytes(shape);

@@ -1,5 +1,5 @@
 /* What an MoE layer says of itself. */
-#include "layers/describe.h"
+#include "layers/moe.h"
 
 weft_moe_dims weft_moe_dims_of(const weft_model_options *o, const weft_shape *shape)
 {
@@ -187,6 +187,35 @@ static void describe_moe_region(const weft_shape *shape, weft_layer_cost *out,
                              shape->seq * shape->batch * weft_row_bytes(shape), 1);
 }
 
+/* Counts, where each partition's rows lie, and what reuse offloads: as layers/dispatch.c and
+ * layers/moe_tasks.c take them. */
+static void describe_moe_host(const weft_shape *shape, weft_layer_cost *out, const weft_moe_dims *d,
+                              const moe_rings *r)
+{
+    size_t ep = d->exchange ? (size_t)shape->ep : 1, counts = r->parts * d->experts;
+    size_t bytes = weft_dtype_bytes(shape->dtype);
+    int reuse = r->kept == 0 ? shape->moe_reuse : WEFT_REUSE_NONE;
+    size_t room = ep < 4 ? ep : 4;
+    weft_cost_host(out, (2 * d->experts + 1) * sizeof(float));
+    weft_cost_host(out, (d->experts + 1) * sizeof(int64_t));
+    weft_cost_host(out, sizeof(weft_wrong_choice));
+    weft_cost_host(out, ep * r->parts * d->local_experts * sizeof(int64_t));
+    for (int i = 0; i < 2 && r->parts > 1; i++)
+        weft_cost_host(out, counts * sizeof(int64_t));
+    weft_cost_host(out, r->parts * sizeof(weft_moe_part));
+    weft_cost_host(out, ep * sizeof(size_t));
+    for (size_t p = 0; p < r->parts; p++) {
+        weft_cost_host(out, 2 * ep * sizeof(size_t));
+        weft_cost_host(out, (d->local_experts + 1) * sizeof(int64_t));
+        if (r->reorder) /* 8 bytes a row: room for an uneven load */
+            weft_cost_host(out, WEFT_PIECE_BYTES + 2 * (room * r->most + 1) * sizeof(int32_t));
+    }
+    if (weft_reuse_offloads_input((weft_reuse)reuse))
+        weft_cost_host(out, r->all * shape->hidden * bytes);
+    if (weft_reuse_offloads_middle((weft_reuse)reuse))
+        weft_cost_host(out, r->all * d->gates * d->ffn * bytes);
+}
+
 static void describe_shared(const weft_model_options *o, const weft_shape *shape,
                             weft_layer_cost *out)
 {
@@ -250,5 +279,6 @@ void weft_describe_moe(const weft_model_options *o, const weft_shape *shape, wef
     weft_cost_stash(out, "dispatch", shape->dtype, r.kept, hidden, WEFT_PHASE_WEIGHT_GRADIENT);
     weft_cost_stash(out, "experts", shape->dtype, r.kept, d.gates * d.ffn,
                     WEFT_PHASE_WEIGHT_GRADIENT);
+    describe_moe_host(shape, out, &d, &r);
     describe_shared(o, shape, out);
 }

@@ -16,13 +16,36 @@ const char *weft_purpose_text(weft_bytes_purpose purpose)
     return texts[purpose];
 }
 
+static uint64_t row_piece(const weft_outline *outline)
+{
+    return weft_piece_bytes(WEFT_U8, weft_shape_boundary_bytes(&outline->shape), 1);
+}
+
+/* The rows that a chunk's last layer gives lie in a slot of messages, not where it counts them. */
+static uint64_t given_away(const weft_outline *outline, int layer, int end)
+{
+    uint64_t rows = row_piece(outline), counted;
+    counted = outline->layers[layer].description.cost.activation_bytes;
+    return layer == end - 1 && end < outline->num_layers && counted >= rows ? rows : 0;
+}
+
 uint64_t weft_footprint_stash(const weft_outline *outline, int rank, int chunk)
 {
     uint64_t bytes = 0;
     int first, end;
     weft_layout_range(&outline->layout, rank, chunk, &first, &end);
     for (int l = first; l < end; l++)
-        bytes += outline->layers[l].description.cost.activation_bytes;
+        bytes += outline->layers[l].description.cost.activation_bytes - given_away(outline, l, end);
+    return bytes;
+}
+
+uint64_t weft_footprint_host(const weft_outline *outline, int rank, int chunk)
+{
+    uint64_t bytes = 0;
+    int first, end;
+    weft_layout_range(&outline->layout, rank, chunk, &first, &end);
+    for (int l = first; l < end; l++)
+        bytes += outline->layers[l].description.cost.host_bytes;
     return bytes;
 }
 
@@ -39,8 +62,7 @@ uint64_t weft_footprint_scratch(const weft_outline *outline, int rank)
             most = bytes > most ? bytes : most;
         }
     }
-    size_t row_bytes = weft_piece_bytes(WEFT_U8, weft_shape_boundary_bytes(&outline->shape), 1);
-    return most + (outline->shape.training ? 3 : 1) * row_bytes;
+    return most + (outline->shape.training ? 3 : 1) * row_piece(outline);
 }
 
 /* Elements of one section of the rank's parameters; its buckets are cut as weft_parameters are. */
@@ -111,13 +133,17 @@ static void add_pass(const weft_outline *outline, int rank, int chunk, weft_foot
     weft_layout_range(&outline->layout, rank, chunk, &first, &end);
     for (int l = first; l < end; l++) {
         const weft_description *d = &outline->layers[l].description;
-        uint64_t listed = 0;
+        uint64_t given = given_away(outline, l, end), listed = 0;
+        uint64_t all = d->cost.activation_bytes - given;
         for (int i = 0; i < d->num_kept; i++) {
-            add_module(out, d->kept[i].module, d->kept[i].bytes);
-            listed += d->kept[i].bytes;
+            uint64_t bytes = d->kept[i].bytes;
+            if (given == bytes && strcmp(d->kept[i].module, "output") == 0)
+                bytes = given = 0;
+            add_module(out, d->kept[i].module, bytes);
+            listed += bytes;
         }
-        if (listed < d->cost.activation_bytes)
-            add_module(out, "", d->cost.activation_bytes - listed);
+        if (listed < all)
+            add_module(out, "", all - listed);
     }
 }
 
@@ -130,8 +156,11 @@ void weft_footprint_of(const weft_outline *outline, const weft_mesh *mesh,
     for (int i = 0; i < s->program->num_slots; i++) {
         const weft_slot *slot = &s->program->slots[i];
         out->bytes[WEFT_BYTES_MESSAGES] += slot->bytes;
-        if (slot->holds == WEFT_SLOT_ACTIVATION)
-            add_pass(outline, s->rank, slot->chunk > 0 ? slot->chunk : 0, out);
+        int chunk = slot->chunk > 0 ? slot->chunk : 0;
+        if (slot->holds != WEFT_SLOT_ACTIVATION)
+            continue;
+        add_pass(outline, s->rank, chunk, out);
+        out->bytes[WEFT_BYTES_PINNED] += weft_footprint_host(outline, s->rank, chunk);
     }
     out->bytes[WEFT_BYTES_SCRATCH] = weft_footprint_scratch(outline, s->rank);
     /* tokens and labels; a spare row of each */

@@ -54,6 +54,7 @@ typedef struct weft_footprint {
 void weft_footprint_of(const weft_outline *outline, const weft_mesh *mesh,
                        const weft_footprint_shape *shape, weft_footprint *out);
 /* Its parts that the model reserves by. A pass of that chunk: */
+uint64_t weft_footprint_host(const weft_outline *outline, int rank, int chunk);
 uint64_t weft_footprint_stash(const weft_outline *outline, int rank, int chunk);
 /* Shared by all passes of the rank: */
 uint64_t weft_footprint_scratch(const weft_outline *outline, int rank);

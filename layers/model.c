@@ -22,10 +22,12 @@ static weft_status create_passes(weft_model *model, const weft_outline *outline)
         pass->model = model;
         weft_layout_range(&model->layout, model->rank, chunk, &pass->first, &pass->end);
         pass->stash = (weft_stack){.device = model->setup.device, .purpose = "activations"};
-        pass->host = (weft_stack){
-            .device = model->setup.device, .space = WEFT_SPACE_PINNED, .purpose = "routing counts"};
+        pass->host = (weft_stack){.device = model->setup.device,
+                                  .space = WEFT_SPACE_PINNED,
+                                  .purpose = "host memory of layers"};
         WEFT_TRY(
             weft_stack_reserve(&pass->stash, weft_footprint_stash(outline, model->rank, chunk)));
+        WEFT_TRY(weft_stack_reserve(&pass->host, weft_footprint_host(outline, model->rank, chunk)));
         pass->states = calloc(1, model->states_bytes + 1);
         if (!pass->states)
             return WEFT_ERROR(WEFT_MEMORY, "out of memory for the state of %d layers",

@@ -44,6 +44,8 @@ void weft_cost_exit(weft_layer_cost *out, const weft_shape *shape, weft_phase ph
 /* A tensor of weft_pass_stash. */
 void weft_cost_stash(weft_layer_cost *out, const char *module, weft_dtype dtype, size_t d0,
                      size_t d1, weft_phase until);
+/* A piece of weft_pass_host. */
+void weft_cost_host(weft_layer_cost *out, size_t bytes);
 /* A tensor of weft_pass_scratch that the layer holds when it holds most: in forward, or in backward
  * (any other phase), which counts where shape->training. */
 void weft_cost_scratch(weft_layer_cost *out, const weft_shape *shape, weft_phase phase,

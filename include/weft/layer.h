@@ -83,6 +83,7 @@ typedef struct weft_layer_cost {
     uint64_t forward_flops, backward_flops;
     uint64_t tp_forward_bytes, tp_backward_bytes;
     uint64_t ep_forward_bytes, ep_backward_bytes;
+    uint64_t host_bytes;        /* pinned host memory of a pass (weft_pass_host) */
     struct weft_layer_scratch { /* the library's: in forward, in backward */
         uint64_t own[2], child[2];
     } scratch;

@@ -1,6 +1,6 @@
 /* The footprint is what a trainer takes: by purpose what its objects hold, and in all the device's
  * high-water mark after two steps, on many meshes. Routing is balanced. Runs with 4 ranks. */
-#include <stdlib.h>
+#include <string.h>
 
 #include "layers/footprint.h"
 #include "layers/pass.h"
@@ -62,7 +62,27 @@ static void used_of(const weft_trainer *t, uint64_t used[WEFT_NUM_BYTES_PURPOSES
         used[WEFT_BYTES_SCRATCH] += model->scratch.blocks[b].size;
     for (int i = 0; i < t->program.num_slots; i++)
         used[WEFT_BYTES_MESSAGES] += t->slot_memory[i] ? t->program.slots[i].bytes : 0;
+    for (int i = 0; i < model->setup.num_passes; i++) {
+        const weft_stack *host = &model->passes[i].host;
+        EXPECT(model->passes[i].stash.peak_bytes == model->passes[i].stash.blocks[0].size,
+               "a stash of %zu bytes of %zu", model->passes[i].stash.peak_bytes,
+               model->passes[i].stash.blocks[0].size);
+        EXPECT(host->num_blocks == 0 || host->peak_bytes == host->blocks[0].size,
+               "%zu bytes on the host of %zu", host->peak_bytes, host->blocks[0].size);
+    }
     used[WEFT_BYTES_OTHER] = norm_bytes(t->optimizer);
+}
+
+/* What a forced load, which is there for measurements alone, adds to pinned memory. */
+static size_t forced_bytes(const weft_model *model)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < model->num_members; i++)
+        if (strcmp(model->members[i].layer->ops->kind, "moe") == 0) {
+            weft_moe_dims d = weft_moe_dims_of(&model->options, &model->shape);
+            bytes += d.tokens * d.experts * sizeof(float);
+        }
+    return bytes;
 }
 
 static void check(const training_case *c, weft_comm *world)
@@ -84,6 +104,10 @@ static void check(const training_case *c, weft_comm *world)
                (unsigned long long)planned.bytes[p], (unsigned long long)used[p]);
     EXPECT(planned.device_bytes == stats.bytes_peak, "%s on %s: planned %llu, at most %zu in use",
            c->name, c->mesh, (unsigned long long)planned.device_bytes, stats.bytes_peak);
+    size_t forced = forced_bytes(t.trainer.model);
+    EXPECT(planned.bytes[WEFT_BYTES_PINNED] + forced == stats.pinned_bytes_peak,
+           "%s on %s: planned %llu of pinned memory, at most %zu in use", c->name, c->mesh,
+           (unsigned long long)planned.bytes[WEFT_BYTES_PINNED], stats.pinned_bytes_peak - forced);
     for (int i = 0; i < planned.num_modules; i++)
         modules += planned.modules[i].bytes;
     EXPECT(modules == planned.bytes[WEFT_BYTES_ACTIVATIONS], "modules do not sum");
