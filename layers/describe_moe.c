@@ -29,7 +29,8 @@ weft_moe_dims weft_moe_dims_of(const weft_model_options *o, const weft_shape *sh
 /* How the rows of one rank lie in the rings of an MoE layer's program (schedule/moe_layer.h). */
 typedef struct moe_rings {
     size_t parts;
-    size_t all, most;           /* rows of all partitions, of the largest */
+    size_t sent;                /* rows that leave home: without an exchange those at the experts */
+    size_t all, most;           /* rows at the experts of all partitions, of the largest */
     size_t input, middle, home; /* rows of T_DI's ring, which dT_DO's and dT_DI's equal, of T_M's,
                                    of the rows being sent */
     size_t kept;                /* rows of T_DI and T_M that stay from forward to backward */
@@ -38,14 +39,18 @@ typedef struct moe_rings {
     bool reorder;               /* rows come by sender and are put in the experts' order */
 } moe_rings;
 
-static moe_rings moe_rings_of(const weft_moe_dims *d, const weft_shape *shape, size_t rows)
+/* balanced: rows that balanced routing brings. */
+static moe_rings moe_rings_of(const weft_moe_dims *d, const weft_shape *shape, size_t balanced)
 {
+    size_t rows =
+        shape->moe_load > 0 ? (size_t)(shape->moe_load * (double)balanced + 0.5) : balanced;
+    size_t sent = d->exchange ? balanced : rows;
     size_t n = d->exchange && shape->moe_partitions > 1 ? (size_t)shape->moe_partitions : 1;
     bool reuse = d->exchange && shape->moe_reuse > 0;
-    moe_rings r = {.parts = n, .all = rows, .most = (rows + n - 1) / n};
+    moe_rings r = {.parts = n, .sent = sent, .all = rows, .most = (rows + n - 1) / n};
     r.input = reuse && n > 2 ? 2 * r.most : rows;
     r.middle = reuse ? r.most : rows;
-    r.home = d->exchange ? r.input : 0;
+    r.home = !d->exchange ? 0 : reuse && n > 2 ? 2 * ((sent + n - 1) / n) : sent;
     r.kept = reuse ? 0 : rows;
     r.resent = reuse && (shape->moe_reuse == 2 || shape->moe_reuse == 4);
     r.redone = reuse && shape->moe_reuse >= 3;
@@ -157,10 +162,10 @@ static void describe_experts(const weft_shape *shape, weft_layer_cost *out, cons
 static void describe_travel(const weft_shape *shape, weft_layer_cost *out, const weft_moe_dims *d,
                             const moe_rings *r, weft_phase phase)
 {
-    size_t bytes = r->all * weft_row_bytes(shape);
+    size_t sent = r->sent * weft_row_bytes(shape), bytes = r->all * weft_row_bytes(shape);
     if (!d->exchange)
         return;
-    weft_cost_collective(out, phase, "dispatch", WEFT_AXIS_EP, WEFT_COLLECTIVE_ALL_TO_ALL, bytes,
+    weft_cost_collective(out, phase, "dispatch", WEFT_AXIS_EP, WEFT_COLLECTIVE_ALL_TO_ALL, sent,
                          r->parts);
     if (d->summed)
         weft_cost_collective(out, phase, "experts", WEFT_AXIS_ETP, WEFT_COLLECTIVE_ALL_REDUCE,
@@ -240,8 +245,8 @@ void weft_describe_moe(const weft_model_options *o, const weft_shape *shape, wef
         choices = d.experts * d.capacity;
     /* Balanced: an exchange brings as many rows as it takes away; without one this rank keeps its
      * experts' share of the choices. */
-    size_t rows = d.exchange ? choices : choices / ep;
-    moe_rings r = moe_rings_of(&d, shape, rows);
+    moe_rings r = moe_rings_of(&d, shape, d.exchange ? choices : choices / ep);
+    size_t rows = r.sent;
     weft_cost_parameter(out, shape,
                         shape->tp > 1 && !d.summed ? WEFT_GRADIENT_DENSE_SUM : WEFT_GRADIENT_DENSE,
                         d.experts * hidden, d.experts * hidden);

@@ -66,14 +66,16 @@ typedef struct weft_shape {
     weft_dtype dtype;
     bool training;
     size_t logit_rows; /* training: rows whose logits exist at a time; 0: 256 */
+    double moe_load;   /* rows that reach this rank's experts, over those that balanced routing
+                          brings; 0: 1 */
 } weft_shape;
 
 /* Per rank, per micro-batch: the sums of what a layer lists (<weft/describe.h>), or filled by the
  * layer itself. FLOPs are the model's: 2mnk a GEMM, attention whole, causal or not, nothing that is
  * made anew. Communication volumes are bytes passed to
  * the named group's collectives (of a gather, what all ranks give), forward and backward. For MoE:
- * balanced routing. Activations and scratch are sums of pieces, each rounded up to 64 bytes. May
- * grow at its end: describe gets it zeroed. */
+ * routing of shape->moe_load. Activations and scratch are sums of pieces, each rounded up to 64
+ * bytes. May grow at its end: describe gets it zeroed. */
 typedef struct weft_layer_cost {
     uint64_t num_params;       /* global */
     uint64_t local_params;     /* held here */
