@@ -9,11 +9,12 @@
 #include "launcher/application.h"
 #include "launcher/process/output.h"
 #include "launcher/process/stop.h"
+#include "launcher/training/setup.h"
 #include "launcher/verbs.h"
 
-static const char *const verb_names[] = {"train",     "prepare",     "eval",
-                                         "generate",  "inspect",     "doctor",
-                                         "calibrate", "check-layer", "bench"};
+static const char *const verb_names[] = {"train",   "prepare", "eval",      "generate",
+                                         "inspect", "doctor",  "calibrate", "check-layer",
+                                         "plan",    "bench"};
 enum { NUM_VERBS = sizeof verb_names / sizeof *verb_names };
 
 static void usage(FILE *out, const char *program)
@@ -27,6 +28,7 @@ static void usage(FILE *out, const char *program)
             "  inspect  CHECKPOINT|DATASET       say what a file holds, and check it\n"
             "  doctor                            say what this machine has, and whether it works\n"
             "  calibrate --out CLUSTER           measure what links, copies and GEMMs cost\n"
+            "  plan     CONFIG --cluster CLUSTER what training takes, before there are ranks\n"
             "  check-layer CONFIG                check the model's layers, one by one\n"
             "  bench    WHAT                     measure a part of Weft; bench --help lists them\n"
             "Every verb has --help and --json.\n",
@@ -71,6 +73,8 @@ static int run_verb(int argc, char **argv, const weft_application *given)
         return weft_verb_calibrate(rest, args);
     if (strcmp(verb, "check-layer") == 0)
         return weft_verb_check_layer(rest, args, &application);
+    if (strcmp(verb, "plan") == 0)
+        return weft_verb_plan(rest, args, &application, weft_setup_vocabulary);
     if (strcmp(verb, "bench") == 0)
         return weft_verb_bench(rest, args);
     const char *nearest = weft_nearest_name(verb, verb_names, NUM_VERBS);

@@ -9,6 +9,7 @@
 #include "core/log.h"
 #include "core/text.h"
 #include "launcher/planning/run_changes.h"
+#include "launcher/planning/step.h"
 #include "launcher/text/tokenizer.h"
 #include "launcher/training/progress.h"
 #include "launcher/training/run_folder.h"
@@ -16,44 +17,15 @@
 #include "parallel/checkpoint.h"
 #include "parallel/topology.h"
 
-static weft_pipeline_shape step_shape(const weft_config *config, const weft_mesh *mesh,
-                                      size_t boundary_bytes)
-{
-    const weft_train_options *train = &config->train;
-    return (weft_pipeline_shape){
-        .kind = (weft_pipeline_kind)config->schedule.pipeline_schedule,
-        .num_stages = mesh->pp,
-        .num_micro_batches = (int)(train->global_batch_size / train->micro_batch_size / mesh->dp),
-        .boundary_bytes = boundary_bytes};
-}
-
-static weft_status footprint_of(const weft_config *config, const weft_mesh *mesh,
-                                const weft_outline *outline, int rank, weft_arena *arena,
-                                weft_footprint *out)
-{
-    weft_program program;
-    weft_pipeline_shape step = step_shape(config, mesh, weft_shape_boundary_bytes(&outline->shape));
-    WEFT_TRY(weft_program_pipeline(&step, rank, arena, &program));
-    weft_footprint_of(
-        outline, mesh,
-        &(weft_footprint_shape){.rank = rank,
-                                .program = &program,
-                                .num_micro_batches = step.num_micro_batches,
-                                .bucket_elements = (size_t)config->parallel.ddp_bucket_size,
-                                .distributed = config->parallel.use_distributed_optimizer},
-        out);
-    return WEFT_OK;
-}
-
 /* Whether the fullest stage fits device.memory_limit. */
 static weft_status check_memory(const weft_config *config, const weft_mesh *mesh,
-                                const weft_outline *outline, weft_arena *arena)
+                                const weft_step *step)
 {
     uint64_t limit = (uint64_t)config->device.memory_limit;
     weft_footprint fullest = {0}, stage;
     int where = 0;
     for (int rank = 0; rank < mesh->pp && limit > 0; rank++) {
-        WEFT_TRY(footprint_of(config, mesh, outline, rank, arena, &stage));
+        weft_step_footprint(config, mesh, step, rank, &stage);
         if (stage.device_bytes > fullest.device_bytes) {
             fullest = stage;
             where = rank;
@@ -86,41 +58,23 @@ static bool fixed_moe(const weft_config *config, weft_moe_options *out)
     return !is_open;
 }
 
-static weft_model_setup outline_setup(const weft_config *config, const weft_moe_options *moe)
-{
-    return (weft_model_setup){.options = &config->model,
-                              .own_options = config->own,
-                              .frozen = config->train.frozen_parameters,
-                              .parallel = &config->parallel,
-                              .dtype = weft_config_dtype(config),
-                              .micro_batch_size = config->train.micro_batch_size,
-                              .training = true,
-                              .moe = *moe,
-                              .logit_rows =
-                                  weft_logit_rows(config->device.kind == WEFT_DEVICE_KIND_CUDA)};
-}
-
 weft_status weft_setup_check_model(const weft_config *config, const weft_config_source *source,
                                    const weft_mesh *mesh)
 {
     weft_config copy = *config;
-    weft_outline outline;
+    weft_step step;
     weft_moe_options moe;
+    weft_arena arena = {0};
     bool is_fixed = fixed_moe(config, &moe);
     WEFT_TRY(weft_config_locate(source, weft_setup_vocabulary(&copy)));
-    weft_model_setup setup = outline_setup(&copy, &moe);
-    weft_status status = weft_model_outline(&setup, mesh, weft_config_build(&copy), &outline);
-    WEFT_TRY(weft_config_locate(source, status));
-    status = weft_progress_check_metrics(&outline.metrics);
-    if (status == WEFT_OK && outline.layout.num_chunks > 1)
-        status = WEFT_KEY_ERROR("parallel.num_virtual_stages_per_pipeline_rank",
-                                "%d virtual stages a rank; 1 in this version",
-                                outline.layout.num_chunks);
-    weft_arena arena = {0};
-    if (status == WEFT_OK && (is_fixed || !weft_moe_dims_of(&copy.model, &outline.shape).exchange))
-        status = check_memory(&copy, mesh, &outline, &arena);
+    weft_status status = weft_step_make(&copy, mesh, &moe, &arena, &step);
+    if (status == WEFT_OK)
+        status = weft_progress_check_metrics(&step.outline.metrics);
+    if (status == WEFT_OK &&
+        (is_fixed || !weft_moe_dims_of(&copy.model, &step.outline.shape).exchange))
+        status = check_memory(&copy, mesh, &step);
+    weft_step_release(&step);
     weft_arena_release(&arena);
-    weft_outline_release(&outline);
     return weft_config_locate(source, status);
 }
 
@@ -164,48 +118,26 @@ weft_status weft_setup_device(const weft_config *config, weft_device **out)
 
 /* --- the trainer --------------------------------------------------------------------------- */
 
-/* The gradients' buckets of all stages. */
-static weft_status outline_buckets(weft_trainer *t)
-{
-    const weft_mesh *mesh = &t->groups.mesh;
-    weft_model_setup setup = outline_setup(&t->config, &t->moe.options);
-    weft_outline outline;
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(t->arena, (size_t)mesh->pp, sizeof(weft_buckets), &memory));
-    weft_buckets *buckets = memory;
-    WEFT_TRY(weft_model_outline(&setup, mesh, weft_config_build(&t->config), &outline));
-    weft_status status = WEFT_OK;
-    for (int rank = 0; rank < mesh->pp && status == WEFT_OK; rank++)
-        status = weft_outline_buckets(&outline, mesh, &t->config.parallel, rank, t->arena,
-                                      &buckets[rank]);
-    weft_outline_release(&outline);
-    t->shape.buckets = buckets;
-    return status;
-}
-
-/* All stages' programs are made and checked on every rank: pure, and a few microseconds each. */
+/* Evaluation's programs are of the same shape, without buckets. All stages' are made and checked on
+ * every rank: pure, and a few microseconds each. */
 static weft_status make_programs(weft_trainer *t)
 {
     const weft_mesh *mesh = &t->groups.mesh;
-    int stage = t->groups.coords.at[WEFT_AXIS_PP];
+    const int stage = t->groups.coords.at[WEFT_AXIS_PP];
     weft_shape shape = weft_model_shape(&t->config.model, mesh, t->config.train.micro_batch_size,
                                         weft_config_dtype(&t->config), !t->evaluates);
-    t->shape = step_shape(&t->config, mesh, weft_shape_boundary_bytes(&shape));
-    if (!t->evaluates)
-        WEFT_TRY(outline_buckets(t));
-    t->eval_shape = t->shape;
-    t->eval_shape.forward_only = true;
-    weft_pipeline_shape *shapes[2] = {&t->shape, &t->eval_shape};
-    weft_program *mine[2] = {&t->program, &t->eval_program};
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(t->arena, (size_t)mesh->pp, sizeof(weft_program), &memory));
-    weft_program *all = memory;
-    for (int i = t->evaluates ? 1 : 0; i < 2; i++) {
-        for (int s = 0; s < mesh->pp; s++)
-            WEFT_TRY(weft_program_pipeline(shapes[i], s, t->arena, &all[s]));
-        WEFT_TRY(weft_program_pipeline_check(all, shapes[i]));
-        *mine[i] = all[stage];
+    weft_step step = {.shape =
+                          weft_step_shape(&t->config, mesh, weft_shape_boundary_bytes(&shape))};
+    weft_program *programs;
+    if (!t->evaluates) {
+        WEFT_TRY(weft_step_make(&t->config, mesh, &t->moe.options, t->arena, &step));
+        t->program = step.programs[stage];
     }
+    t->shape = t->eval_shape = step.shape;
+    t->eval_shape.forward_only = true;
+    weft_step_release(&step);
+    WEFT_TRY(weft_step_programs(&t->eval_shape, t->arena, &programs));
+    t->eval_program = programs[stage];
     return WEFT_OK;
 }
 
@@ -255,7 +187,7 @@ static weft_status allocate_batches(weft_trainer *t)
 
 static weft_status create_model(weft_trainer *t)
 {
-    weft_model_setup setup = outline_setup(&t->config, &t->moe.options);
+    weft_model_setup setup = weft_step_setup(&t->config, &t->moe.options);
     if (t->evaluates)
         setup.frozen = (weft_string_list){0};
     setup.groups = &t->groups;

@@ -22,20 +22,10 @@ weft_style_test(headers COMMAND bash ${style}/headers ${CMAKE_C_COMPILER} ${WEFT
   $<TARGET_PROPERTY:weft,INTERFACE_INCLUDE_DIRECTORIES>
   $<TARGET_PROPERTY:PkgConfig::CMOCKA,INTERFACE_INCLUDE_DIRECTORIES> ${CUDAToolkit_INCLUDE_DIRS})
 
-# The pure set, from the objects that the library itself is made of.
-set(pure_layers # all but what checks layers by running them
-  "$<FILTER:$<TARGET_OBJECTS:weft_layers>,EXCLUDE,/check_(alone|elsewhere|gr|gu|layers|place|report)>")
-set(pure_launcher "$<FILTER:$<TARGET_OBJECTS:weft_launcher>,INCLUDE,/planning/>")
-set(pure_parallel
-  "$<FILTER:$<TARGET_OBJECTS:weft_parallel>,INCLUDE,/(mesh|mesh_[a-z]+|layout|buckets|parameters|shard|lr_schedule|topology_check)[.]c[.]>")
-set(pure_core "$<FILTER:$<TARGET_OBJECTS:weft_core>,EXCLUDE,/device_cuda[a-z_]*[.]c[.]>")
-add_executable(link_pure style/link_pure.c ${CMAKE_SOURCE_DIR}/comm/none/none.c
-  ${CMAKE_SOURCE_DIR}/kernels/none/none.c ${pure_core} $<TARGET_OBJECTS:weft_schedule>
-  ${pure_parallel} ${pure_layers} ${pure_launcher})
-target_link_libraries(link_pure PRIVATE weft_flags PkgConfig::CJSON)
-weft_style_test(link_pure LABELS pure COMMAND link_pure)
-weft_style_test(link_pure_needed LABELS pure
-  COMMAND bash ${style}/needed $<TARGET_FILE:link_pure> $<TARGET_FILE:weft_binary>)
+weft_style_test(plan_needed LABELS pure
+  COMMAND bash ${style}/needed $<TARGET_FILE:weft_plan> $<TARGET_FILE:weft_binary>)
+weft_style_test(plan_alone LABELS pure
+  COMMAND bash ${style}/plan_alone ${CMAKE_C_COMPILER} $<TARGET_FILE:weft_binary>)
 
 if(NOT WEFT_CUDA STREQUAL emulated) # which is not installed
   weft_style_test(installed

@@ -1,0 +1,27 @@
+/* weft-plan: the verbs that need no ranks, data or device, from the pure set alone. */
+#include <stdio.h>
+#include <string.h>
+
+#include "launcher/application.h"
+#include "launcher/verbs.h"
+
+static int usage(FILE *out)
+{
+    fprintf(out, "usage: weft-plan VERB ...\n"
+                 "  plan     CONFIG --cluster FILE    what training takes on a cluster\n"
+                 "Every verb has --help and --json.\n");
+    return out == stdout ? 0 : weft_status_exit_code(WEFT_CONFIG);
+}
+
+int main(int argc, char **argv)
+{
+    weft_application application;
+    if (weft_application_take(&(weft_application){.struct_bytes = sizeof application},
+                              &application) != WEFT_OK) {
+        fprintf(stderr, "weft-plan: %s\n", weft_error_get()->text);
+        return weft_status_exit_code(weft_error_get()->status);
+    }
+    if (argc > 1 && strcmp(argv[1], "plan") == 0)
+        return weft_verb_plan(argc - 1, argv + 1, &application, NULL);
+    return usage(argc > 1 && strcmp(argv[1], "--help") == 0 ? stdout : stderr);
+}

@@ -1,0 +1,114 @@
+/* weft plan: what a config's mesh takes on a cluster. No ranks, no data, no device. */
+#include <errno.h>
+#include <string.h>
+
+#include "launcher/arguments.h"
+#include "launcher/planning/plan_print.h"
+#include "launcher/verbs.h"
+
+typedef struct planner {
+    const char *cluster, *mesh, *trace;
+    weft_string_list set;
+    bool json;
+    weft_arena arena;
+    weft_config_source source;
+    weft_vocabulary_function vocabulary;
+} planner;
+
+/* Returns -1 to go on, else the exit code. */
+static int parse(int argc, char **argv, planner *p)
+{
+    weft_string_list given = {0};
+    const weft_argument rows[] = {
+        {"cluster", "FILE", "what operations cost: from weft calibrate, or of data sheets",
+         .text = &p->cluster, .required = true},
+        {"mesh", "AXES", "such as tp=8,pp=4: replaces the config's mesh", .text = &p->mesh},
+        {"set", "KEY=VALUE", "override a key of the config; may be repeated", .texts = &p->set},
+        {"trace", "FILE", "the planned step's timeline, a track a stage, for Perfetto",
+         .text = &p->trace},
+        {"json", NULL, "the plan as one JSON object", .flag = &p->json},
+    };
+    const weft_arguments verb = {
+        .verb = "plan",
+        .operands = "CONFIG",
+        .given = &given,
+        .about =
+            "Says before anyone pays for it what training CONFIG takes on a cluster: whether it "
+            "fits,\nhow long a step lasts and why. It prices the programs that training runs. "
+            "Exit code 3: it does not fit.\n",
+        .rows = rows,
+        .num_rows = sizeof rows / sizeof *rows};
+    int code = weft_arguments_parse(&verb, argc, argv, &p->arena);
+    if (code < 0)
+        p->source = (weft_config_source){.file = given.values[0],
+                                         .set = p->set.values,
+                                         .num_set = p->set.count,
+                                         .mesh = p->mesh,
+                                         .application = p->source.application};
+    return code;
+}
+
+static weft_status write_trace(const planner *p, const weft_trace *trace)
+{
+    FILE *out = fopen(p->trace, "w");
+    if (!out)
+        return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", p->trace, strerror(errno));
+    weft_status status = weft_trace_write_json(trace, out);
+    if (fclose(out) != 0 && status == WEFT_OK)
+        status = WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", p->trace, strerror(errno));
+    return status;
+}
+
+static weft_status print(const planner *p, const weft_cluster *cluster, const weft_plan *plan)
+{
+    char text[512];
+    if (p->json)
+        WEFT_TRY(weft_plan_print_json(plan, stdout));
+    else
+        weft_plan_print(plan, cluster, stdout);
+    if (plan->fits)
+        return WEFT_OK;
+    return WEFT_ERROR(WEFT_MEMORY, "%s", weft_plan_short_text(plan, text, sizeof text));
+}
+
+static weft_status run(planner *p)
+{
+    weft_config config;
+    weft_cluster *cluster;
+    weft_plan plan = {0};
+    weft_trace *trace = NULL;
+    void *memory;
+    WEFT_TRY(weft_config_load(&p->source, &p->arena, &config));
+    if (p->vocabulary)
+        WEFT_TRY(weft_config_locate(&p->source, p->vocabulary(&config)));
+    else if (config.model.vocab_size == 0)
+        return weft_config_locate(
+            &p->source, WEFT_KEY_ERROR("model.vocab_size",
+                                       "missing; this program reads no dataset that would say"));
+    WEFT_TRY(weft_arena_alloc(&p->arena, sizeof *cluster, &memory));
+    cluster = memory;
+    WEFT_TRY(weft_cluster_read(p->cluster, cluster));
+    if (!config.schedule.cluster[0]) /* what MoE layers' choices are made from */
+        config.schedule.cluster = p->cluster;
+    if (p->trace)
+        WEFT_TRY(weft_trace_create(&trace));
+    weft_status status = weft_plan_make(&config, &p->source, cluster, trace, &p->arena, &plan);
+    if (status == WEFT_OK && trace)
+        status = write_trace(p, trace);
+    if (status == WEFT_OK)
+        status = print(p, cluster, &plan);
+    weft_trace_destroy(trace);
+    weft_plan_release(&plan);
+    return status;
+}
+
+int weft_verb_plan(int argc, char **argv, const weft_application *application,
+                   weft_vocabulary_function vocabulary)
+{
+    planner p = {.source.application = application, .vocabulary = vocabulary};
+    int code = parse(argc, argv, &p);
+    if (code < 0)
+        code = run(&p) == WEFT_OK ? 0 : weft_verb_fail("plan");
+    weft_arena_release(&p.arena);
+    return code;
+}

@@ -1,0 +1,219 @@
+#include "launcher/planning/pass_price.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "schedule/moe_layer.h"
+
+double weft_pass_us(const weft_pass_time *time)
+{
+    return time->compute_us + time->tensor_us + time->expert_us + time->context_us;
+}
+
+/* What of an MoE layer its program orders, in one direction, all partitions together. */
+typedef struct moe_parts {
+    double dispatch_us, combine_us, expert_us, recompute_us;
+    int num_dispatches; /* in backward the rows may travel again */
+} moe_parts;
+
+typedef struct pricing {
+    const weft_site *site;
+    const weft_outline *outline;
+    const weft_outline_layer *layer;
+    bool is_program; /* of this layer's MoE part */
+    moe_parts moe[2];
+    weft_pass_price *out;
+} pricing;
+
+static double *place_of(weft_pass_time *time, const weft_operation *op)
+{
+    if (op->kind != WEFT_OPERATION_COLLECTIVE)
+        return &time->compute_us;
+    return op->axis == WEFT_AXIS_EP || op->axis == WEFT_AXIS_ETP ? &time->expert_us
+           : op->axis == WEFT_AXIS_CP                            ? &time->context_us
+                                                                 : &time->tensor_us;
+}
+
+/* Where the program of an MoE layer has the operation; NULL: before or after it. */
+static double *place_in_program(moe_parts *parts, const weft_operation *op)
+{
+    if (strcmp(op->module, "dispatch") == 0) {
+        parts->num_dispatches++;
+        return &parts->dispatch_us;
+    }
+    if (strcmp(op->module, "combine") == 0 ||
+        (op->kind == WEFT_OPERATION_COLLECTIVE && op->axis == WEFT_AXIS_ETP))
+        return &parts->combine_us; /* the sum over ETP stands before the way home */
+    if (strncmp(op->module, "experts", 7) != 0)
+        return NULL;
+    return op->phase == WEFT_PHASE_RECOMPUTE ? &parts->recompute_us : &parts->expert_us;
+}
+
+static weft_status add_operation(pricing *p, const weft_operation *op)
+{
+    const bool backward = op->phase != WEFT_PHASE_FORWARD;
+    weft_pass_time *time = backward ? &p->out->backward : &p->out->forward;
+    weft_estimate estimate;
+    WEFT_TRY(weft_operation_us(p->site, op, &estimate));
+    double *in_program = p->is_program ? place_in_program(&p->moe[backward], op) : NULL;
+    *(in_program ? in_program : place_of(time, op)) += estimate.us;
+    if (op->kind == WEFT_OPERATION_MEMORY)
+        time->memory_us += estimate.us;
+    for (int l = 0; l < WEFT_NUM_LINKS; l++)
+        time->link_us[l] += estimate.links[l].us;
+    if (estimate.source > p->out->source)
+        p->out->source = estimate.source;
+    return WEFT_OK;
+}
+
+/* A layer that gives sums is a product as wide as the hidden size, and one collective an axis. */
+static weft_status add_sums(pricing *p, const weft_layer_cost *cost, const weft_shape *shape)
+{
+    const uint64_t rows =
+        shape->seq * shape->batch / (shape->sequence_parallel ? (size_t)shape->tp : 1);
+    const struct {
+        weft_phase phase;
+        uint64_t flops, bytes[2];
+    } halves[] = {
+        {WEFT_PHASE_FORWARD, cost->forward_flops, {cost->tp_forward_bytes, cost->ep_forward_bytes}},
+        {WEFT_PHASE_INPUT_GRADIENT,
+         cost->backward_flops,
+         {cost->tp_backward_bytes, cost->ep_backward_bytes}},
+    };
+    for (size_t i = 0; i < 2; i++) {
+        const uint64_t k = shape->hidden, each = 2 * rows * k;
+        weft_operation op = {.kind = WEFT_OPERATION_GEMM,
+                             .phase = halves[i].phase,
+                             .module = p->layer->kind,
+                             .dtype = shape->dtype,
+                             .m = rows,
+                             .n = each ? (halves[i].flops + each - 1) / each : 0,
+                             .k = k,
+                             .count = 1,
+                             .flops = halves[i].flops};
+        if (op.flops > 0)
+            WEFT_TRY(add_operation(p, &op));
+        for (int axis = 0; axis < 2; axis++) {
+            op = (weft_operation){.kind = WEFT_OPERATION_COLLECTIVE,
+                                  .phase = halves[i].phase,
+                                  .module = p->layer->kind,
+                                  .dtype = shape->dtype,
+                                  .count = 1,
+                                  .bytes = halves[i].bytes[axis],
+                                  .axis = axis ? WEFT_AXIS_EP : WEFT_AXIS_TP,
+                                  .collective = axis ? WEFT_COLLECTIVE_ALL_TO_ALL
+                                                     : WEFT_COLLECTIVE_ALL_REDUCE};
+            if (op.bytes > 0)
+                WEFT_TRY(add_operation(p, &op));
+        }
+    }
+    return WEFT_OK;
+}
+
+/* Copies of T_DI or T_M between device and host, for one partition. */
+static weft_status host_copy_us(const pricing *p, weft_cost_kind kind, double bytes, double *out)
+{
+    weft_estimate estimate;
+    WEFT_TRY(weft_work_us(p->site, kind, bytes, &estimate));
+    *out = estimate.us;
+    return WEFT_OK;
+}
+
+/* Bytes of a stashed or, with reuse, of an offloaded tensor: the rows that travel, as dispatch
+ * moves them. */
+static double travelling_bytes(const pricing *p)
+{
+    const weft_description *d = &p->layer->description;
+    for (int i = 0; i < d->num_operations; i++)
+        if (strcmp(d->operations[i].module, "dispatch") == 0)
+            return (double)d->operations[i].bytes;
+    return 0;
+}
+
+/* The width of T_M over that of T_DI: the first linear layer's output over its input. */
+static double middle_share(const pricing *p)
+{
+    const weft_description *d = &p->layer->description;
+    for (int i = 0; i < d->num_operations; i++)
+        if (strcmp(d->operations[i].module, "experts.linear_fc1") == 0 &&
+            d->operations[i].phase == WEFT_PHASE_FORWARD)
+            return (double)d->operations[i].n / (double)d->operations[i].k;
+    return 0;
+}
+
+/* The layer's partitions by their program: beside what computes stands what travels and what is
+ * copied. */
+static weft_status add_program(pricing *p)
+{
+    const weft_shape *shape = &p->outline->shape;
+    const int n = shape->moe_partitions > 0 ? shape->moe_partitions : 1;
+    const weft_moe_pipeline pipeline = {n, (weft_reuse)shape->moe_reuse};
+    const double bytes = travelling_bytes(p) / n;
+    for (int backward = 0; backward < 2; backward++) {
+        const moe_parts *m = &p->moe[backward];
+        weft_pass_time *time = backward ? &p->out->backward : &p->out->forward;
+        const int times = m->num_dispatches > 0 ? m->num_dispatches : 1;
+        weft_moe_costs costs = {.dispatch_us = m->dispatch_us / times / n,
+                                .combine_us = m->combine_us / n,
+                                .recompute_us = m->recompute_us / n};
+        *(backward ? &costs.expert_backward_us : &costs.expert_us) = m->expert_us / n;
+        if (weft_reuse_offloads_input(pipeline.reuse)) {
+            WEFT_TRY(host_copy_us(p, WEFT_COST_TO_HOST, bytes, &costs.input_to_host_us));
+            WEFT_TRY(host_copy_us(p, WEFT_COST_TO_DEVICE, bytes, &costs.input_to_device_us));
+        }
+        if (weft_reuse_offloads_middle(pipeline.reuse)) {
+            const double middle = bytes * middle_share(p);
+            WEFT_TRY(host_copy_us(p, WEFT_COST_TO_HOST, middle, &costs.middle_to_host_us));
+            WEFT_TRY(host_copy_us(p, WEFT_COST_TO_DEVICE, middle, &costs.middle_to_device_us));
+        }
+        weft_arena arena = {0};
+        weft_program program;
+        double us = 0;
+        weft_status status = weft_program_moe(&pipeline, backward, &arena, &program);
+        if (status == WEFT_OK)
+            status = weft_program_moe_price(&program, &costs, &p->site->cluster->interference, NULL,
+                                            &us);
+        weft_arena_release(&arena);
+        WEFT_TRY(status);
+        const double computed = m->expert_us + m->recompute_us;
+        time->compute_us += computed;
+        time->expert_us += fmax(0, us - computed);
+    }
+    return WEFT_OK;
+}
+
+static bool travels(const weft_description *d)
+{
+    for (int i = 0; i < d->num_operations; i++)
+        if (strcmp(d->operations[i].module, "dispatch") == 0)
+            return true;
+    return false;
+}
+
+static weft_status add_layer(pricing *p)
+{
+    const weft_description *d = &p->layer->description;
+    const weft_shape *shape = &p->outline->shape;
+    memset(p->moe, 0, sizeof p->moe);
+    p->is_program = (shape->moe_partitions > 1 || shape->moe_reuse > 0) && travels(d);
+    if (d->coarse) {
+        p->out->coarse = true;
+        return add_sums(p, &d->cost, shape);
+    }
+    for (int i = 0; i < d->num_operations; i++)
+        WEFT_TRY(add_operation(p, &d->operations[i]));
+    return p->is_program ? add_program(p) : WEFT_OK;
+}
+
+weft_status weft_pass_price_add(const weft_site *site, const weft_outline *outline, int first,
+                                int end, weft_pass_price *out)
+{
+    pricing p = {.site = site, .outline = outline, .out = out};
+    for (int i = first; i < end; i++) {
+        p.layer = &outline->layers[i];
+        weft_status status = add_layer(&p);
+        if (status != WEFT_OK)
+            return weft_error_context(status, "%s", p.layer->name);
+    }
+    return WEFT_OK;
+}

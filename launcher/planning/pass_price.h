@@ -1,0 +1,31 @@
+/* What a pass takes on a cluster: the operations that layers describe, each with its time, as far
+ * as they run one after the other; where an MoE layer runs in partitions, the price of its program.
+ * Pure. */
+#ifndef WEFT_LAUNCHER_PLANNING_PASS_PRICE_H
+#define WEFT_LAUNCHER_PLANNING_PASS_PRICE_H
+
+#include "layers/outline.h"
+#include "schedule/cost.h"
+
+/* Of forward, or of backward, on the compute lane; microseconds. What runs beside computation costs
+ * only what it is longer. */
+typedef struct weft_pass_time {
+    double compute_us;
+    double memory_us; /* of compute: in operations that are bound by memory */
+    double tensor_us, expert_us, context_us;
+    double link_us[WEFT_NUM_LINKS]; /* how long links are needed */
+} weft_pass_time;
+double weft_pass_us(const weft_pass_time *time); /* the sum of compute, tensor, expert, context */
+
+typedef struct weft_pass_price {
+    weft_pass_time forward, backward;
+    weft_source_class source; /* of the worst number */
+    bool coarse;              /* a layer gave only sums */
+} weft_pass_price;
+
+/* Adds the layers [first, end) of the outline. Errors: WEFT_CONFIG with the layer and the figure
+ * that the cluster lacks. */
+weft_status weft_pass_price_add(const weft_site *site, const weft_outline *outline, int first,
+                                int end, weft_pass_price *out) WEFT_CHECKED;
+
+#endif

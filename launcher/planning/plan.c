@@ -1,0 +1,188 @@
+#include "launcher/planning/plan.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "core/text.h"
+#include "launcher/planning/moe_choice.h"
+#include "launcher/planning/step_price.h"
+
+static const char *const time_texts[WEFT_NUM_TIMES] = {
+#define ROW(name, text) text,
+    WEFT_TIME_LIST(ROW)
+#undef ROW
+};
+
+const char *weft_time_text(int kind)
+{
+    return time_texts[kind];
+}
+
+static const char *const limit_texts[WEFT_NUM_LIMITS] = {
+#define ROW(name, text) text,
+    WEFT_LIMIT_LIST(ROW)
+#undef ROW
+};
+
+const char *weft_limit_text(int kind)
+{
+    return limit_texts[kind];
+}
+
+static weft_status check_devices(const weft_cluster *cluster, const weft_mesh *mesh)
+{
+    int64_t devices = (int64_t)cluster->num_nodes * cluster->ranks_per_node;
+    if (mesh->world <= devices)
+        return WEFT_OK;
+    char axes[128];
+    weft_mesh_print(mesh, axes, sizeof axes);
+    return WEFT_ERROR(WEFT_CONFIG, "the mesh (%s) has %d ranks, the cluster %s has %lld devices",
+                      axes, mesh->world, cluster->name, (long long)devices);
+}
+
+/* --- memory -------------------------------------------------------------------------------- */
+
+/* What a rank may use: what the config allows, else what the device has; on nodes without devices
+ * of their own, the rank's share of the node. */
+static uint64_t memory_limit(const weft_config *config, const weft_cluster *cluster)
+{
+    const weft_hardware *h = weft_cluster_hardware(cluster, cluster->num_groups > 0 ? 0 : -1);
+    if (config->device.memory_limit > 0)
+        return (uint64_t)config->device.memory_limit;
+    if (weft_hardware_knows(h, WEFT_FIGURE_MEMORY))
+        return (uint64_t)(h->figures[WEFT_FIGURE_MEMORY] - h->figures[WEFT_FIGURE_RESERVED]);
+    if (config->device.kind == WEFT_DEVICE_KIND_CPU &&
+        weft_hardware_knows(h, WEFT_FIGURE_HOST_MEMORY))
+        return (uint64_t)(h->figures[WEFT_FIGURE_HOST_MEMORY] / cluster->ranks_per_node);
+    return 0;
+}
+
+static void find_memory(const weft_config *config, const weft_cluster *cluster, weft_plan *plan)
+{
+    for (int stage = 0; stage < plan->num_stages; stage++) {
+        weft_footprint *footprint = &plan->stages[stage].footprint;
+        weft_step_footprint(config, &plan->mesh, &plan->step, stage, footprint);
+        if (footprint->device_bytes > plan->memory_bytes) {
+            plan->memory_bytes = footprint->device_bytes;
+            plan->fullest = stage;
+        }
+    }
+    plan->memory_limit_bytes = memory_limit(config, cluster);
+    plan->fits = plan->memory_limit_bytes == 0 || plan->memory_bytes <= plan->memory_limit_bytes;
+}
+
+/* --- what the step's time says ------------------------------------------------------------- */
+
+/* Exposed communication is laid to the link that was needed longer. */
+static weft_limit_kind what_binds(const weft_plan *plan)
+{
+    double us[WEFT_NUM_LIMITS] = {0}, memory_us = 0, link_us[WEFT_NUM_LINKS] = {0};
+    for (int s = 0; s < plan->num_stages; s++) {
+        memory_us += plan->stages[s].memory_us / plan->num_stages;
+        for (int l = 0; l < WEFT_NUM_LINKS; l++)
+            link_us[l] += plan->stages[s].link_us[l];
+    }
+    const double exposed = plan->us[WEFT_TIME_TENSOR] + plan->us[WEFT_TIME_EXPERT] +
+                           plan->us[WEFT_TIME_CONTEXT] + plan->us[WEFT_TIME_PIPELINE] +
+                           plan->us[WEFT_TIME_DATA];
+    us[WEFT_LIMIT_COMPUTE] = plan->us[WEFT_TIME_COMPUTE] - memory_us;
+    us[WEFT_LIMIT_MEMORY_BANDWIDTH] = memory_us + plan->us[WEFT_TIME_OPTIMIZER];
+    us[WEFT_LIMIT_BUBBLE] = plan->us[WEFT_TIME_BUBBLE];
+    us[link_us[WEFT_LINK_BETWEEN] > link_us[WEFT_LINK_INSIDE] ? WEFT_LIMIT_BETWEEN
+                                                              : WEFT_LIMIT_INSIDE] = exposed;
+    int most = 0;
+    for (int i = 1; i < WEFT_NUM_LIMITS; i++)
+        most = us[i] > us[most] ? i : most;
+    return (weft_limit_kind)most;
+}
+
+/* Model FLOPs of a step: what one rank alone would describe. */
+static weft_status model_flops(const weft_config *config, double *out)
+{
+    weft_parallel_options alone = config->parallel;
+    const weft_moe_options none = {.pipeline = {.num_partitions = 1}};
+    weft_model_setup setup = weft_step_setup(config, &none);
+    weft_mesh mesh;
+    weft_outline outline;
+    alone.tensor_model_parallel_size = alone.pipeline_model_parallel_size = 1;
+    alone.context_parallel_size = alone.data_parallel_size = 1;
+    alone.expert_model_parallel_size = alone.expert_tensor_parallel_size = 1;
+    alone.sequence_parallel = false;
+    setup.parallel = NULL;
+    WEFT_TRY(weft_mesh_build(&alone, 1, config->model.num_experts, &mesh));
+    WEFT_TRY(weft_model_outline(&setup, &mesh, weft_config_build(config), &outline));
+    *out = 0;
+    for (int i = 0; i < outline.num_layers; i++) {
+        const weft_layer_cost *cost = &outline.layers[i].description.cost;
+        *out += (double)cost->forward_flops + (double)cost->backward_flops;
+    }
+    *out *= (double)(config->train.global_batch_size / config->train.micro_batch_size);
+    weft_outline_release(&outline);
+    return WEFT_OK;
+}
+
+static double peak_flops(const weft_config *config, const weft_cluster *cluster)
+{
+    const weft_hardware *h = weft_cluster_hardware(cluster, cluster->num_groups > 0 ? 0 : -1);
+    const weft_dtype dtype = weft_config_dtype(config);
+    const weft_figure figure = dtype == WEFT_F32    ? WEFT_FIGURE_PEAK_FP32
+                               : dtype == WEFT_BF16 ? WEFT_FIGURE_PEAK_BF16
+                                                    : WEFT_FIGURE_PEAK_FP16;
+    const weft_cost_kind gemm = dtype == WEFT_F32 ? WEFT_COST_GEMM_FP32 : WEFT_COST_GEMM_BF16;
+    if (config->device.peak_flops > 0)
+        return config->device.peak_flops;
+    return weft_hardware_knows(h, figure) ? h->figures[figure] : cluster->costs[gemm].peak;
+}
+
+static weft_status summarize(const weft_config *config, const weft_cluster *cluster,
+                             weft_plan *plan)
+{
+    const double seconds = plan->step_us / 1e6, peak = peak_flops(config, cluster);
+    double flops = 0;
+    WEFT_TRY(model_flops(config, &flops));
+    plan->tokens_per_s =
+        (double)(config->train.global_batch_size * config->model.seq_length) / seconds;
+    plan->model_flops_utilization = peak > 0 ? flops / (seconds * peak * plan->mesh.world) : 0;
+    plan->limits = what_binds(plan);
+    return WEFT_OK;
+}
+
+static weft_status make(const weft_config *config, const weft_cluster *cluster, weft_trace *trace,
+                        weft_arena *arena, weft_plan *plan)
+{
+    weft_moe_selection moe;
+    weft_moe_nodes nodes;
+    void *memory;
+    WEFT_TRY(check_devices(cluster, &plan->mesh));
+    const weft_topology topology = {.world = plan->mesh.world,
+                                    .num_nodes = cluster->num_nodes,
+                                    .ranks_per_node = cluster->ranks_per_node};
+    WEFT_TRY(weft_topology_check(&topology, &plan->mesh, config->parallel.allow_tp_across_nodes));
+    WEFT_TRY(weft_moe_find_nodes(config, &plan->mesh, &topology, &nodes));
+    WEFT_TRY(weft_moe_selection_start(config, &plan->mesh, &nodes, &moe));
+    WEFT_TRY(weft_step_make(config, &plan->mesh, &moe.options, arena, &plan->step));
+    plan->num_stages = plan->mesh.pp;
+    WEFT_TRY(
+        weft_arena_alloc_array(arena, (size_t)plan->num_stages, sizeof *plan->stages, &memory));
+    plan->stages = memory;
+    find_memory(config, cluster, plan);
+    WEFT_TRY(weft_step_price(config, cluster, trace, arena, plan));
+    return summarize(config, cluster, plan);
+}
+
+weft_status weft_plan_make(const weft_config *config, const weft_config_source *source,
+                           const weft_cluster *cluster, weft_trace *trace, weft_arena *arena,
+                           weft_plan *out)
+{
+    memset(out, 0, sizeof *out);
+    WEFT_TRY(weft_config_mesh(config, source, 0, &out->mesh));
+    weft_status status = make(config, cluster, trace, arena, out);
+    if (status != WEFT_OK)
+        weft_plan_release(out);
+    return weft_config_locate(source, status);
+}
+
+void weft_plan_release(weft_plan *plan)
+{
+    weft_step_release(&plan->step);
+}

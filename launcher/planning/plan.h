@@ -1,0 +1,76 @@
+/* A plan: what one mesh takes on a cluster, before anyone pays for it. The programs that training
+ * runs, priced; the footprint that it allocates by. Pure. */
+#ifndef WEFT_LAUNCHER_PLANNING_PLAN_H
+#define WEFT_LAUNCHER_PLANNING_PLAN_H
+
+#include "core/trace.h"
+#include "launcher/planning/step.h"
+#include "layers/footprint.h"
+#include "schedule/cost.h"
+
+/* Where the step's time goes on the compute lane of a stage. They sum to the step. name, text */
+#define WEFT_TIME_LIST(X)                                                                          \
+    X(COMPUTE, "compute")     /* forward and backward */                                           \
+    X(BUBBLE, "bubble")       /* no work: the pipeline fills, drains, waits for a slower stage */  \
+    X(OPTIMIZER, "optimizer") /* norm and AdamW */                                                 \
+    X(TENSOR, "tensor")       /* collectives over tp that nothing hides; the next three alike */   \
+    X(EXPERT, "expert")                                                                            \
+    X(CONTEXT, "context")                                                                          \
+    X(PIPELINE, "pipeline")                                                                        \
+    X(DATA, "data")
+typedef enum weft_time_kind {
+#define WEFT_TIME_ENUM(name, text) WEFT_TIME_##name,
+    WEFT_TIME_LIST(WEFT_TIME_ENUM)
+#undef WEFT_TIME_ENUM
+        WEFT_NUM_TIMES
+} weft_time_kind;
+const char *weft_time_text(int kind);
+
+/* What binds: where most of the step's time goes. name, text */
+#define WEFT_LIMIT_LIST(X)                                                                         \
+    X(COMPUTE, "compute")                                                                          \
+    X(MEMORY_BANDWIDTH, "memory_bandwidth")                                                        \
+    X(INSIDE, "inside")                                                                            \
+    X(BETWEEN, "between")                                                                          \
+    X(BUBBLE, "bubble")                                                                            \
+    X(HOST, "host")
+typedef enum weft_limit_kind {
+#define WEFT_LIMIT_ENUM(name, text) WEFT_LIMIT_##name,
+    WEFT_LIMIT_LIST(WEFT_LIMIT_ENUM)
+#undef WEFT_LIMIT_ENUM
+        WEFT_NUM_LIMITS
+} weft_limit_kind;
+const char *weft_limit_text(int kind);
+
+typedef struct weft_plan_stage {
+    double us[WEFT_NUM_TIMES];
+    double memory_us, link_us[WEFT_NUM_LINKS]; /* of what it does: bound by memory, on links */
+    weft_footprint footprint;
+} weft_plan_stage;
+
+typedef struct weft_plan {
+    weft_mesh mesh;
+    weft_step step;
+    int num_stages; /* pipeline ranks */
+    weft_plan_stage *stages;
+    double step_us, us[WEFT_NUM_TIMES]; /* means over the stages */
+    double tokens_per_s;
+    double model_flops_utilization; /* 0: the cluster tells no peak */
+    uint64_t memory_bytes;          /* of the fullest rank */
+    uint64_t memory_limit_bytes;    /* 0: nobody says */
+    int fullest;                    /* its stage */
+    bool fits;
+    bool coarse;
+    weft_limit_kind limits;
+    weft_source_class source; /* of the worst number */
+} weft_plan;
+
+/* All but the outline lives in the arena. model.vocab_size is known. `trace` (NULL: none) gets the
+ * step's timeline, a rank a pipeline rank. Errors: WEFT_CONFIG: what the config says cannot be, the
+ * cluster has too few devices, or a figure is missing, which is named. */
+weft_status weft_plan_make(const weft_config *config, const weft_config_source *source,
+                           const weft_cluster *cluster, weft_trace *trace, weft_arena *arena,
+                           weft_plan *out) WEFT_CHECKED;
+void weft_plan_release(weft_plan *plan); /* a zeroed one is legal */
+
+#endif

@@ -1,0 +1,143 @@
+#include "launcher/planning/plan_print.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include <cjson/cJSON.h>
+
+#include "core/text.h"
+
+typedef struct scaled {
+    char text[32];
+} scaled;
+
+static scaled time_text(double us)
+{
+    scaled out;
+    snprintf(out.text, sizeof out.text, "%.4g %s", us < 1e6 ? us / 1e3 : us / 1e6,
+             us < 1e6 ? "ms" : "s");
+    return out;
+}
+
+/* The layers of all chunks of a rank: "E tt | tt". */
+static void layers_text(const weft_layout *layout, int rank, char out[64])
+{
+    int used = 0;
+    for (int c = 0; c < layout->num_chunks && used < 60; c++) {
+        int first, end;
+        weft_layout_range(layout, rank, c, &first, &end);
+        used += snprintf(out + used, (size_t)(64 - used), first < end ? "%s%d-%d" : "%snone",
+                         c ? " | " : "", first, end - 1);
+    }
+}
+
+const char *weft_plan_short_text(const weft_plan *plan, char *out, size_t capacity)
+{
+    char purposes[256];
+    const weft_footprint *fullest = &plan->stages[plan->fullest].footprint;
+    snprintf(out, capacity,
+             "does not fit: a rank of stage %d needs %s, %s more than the %s there are (%s)",
+             plan->fullest, weft_bytes_text((double)plan->memory_bytes).text,
+             weft_bytes_text((double)(plan->memory_bytes - plan->memory_limit_bytes)).text,
+             weft_bytes_text((double)plan->memory_limit_bytes).text,
+             weft_footprint_text(fullest, purposes, sizeof purposes));
+    return out;
+}
+
+void weft_plan_print(const weft_plan *plan, const weft_cluster *cluster, FILE *out)
+{
+    char axes[128], layers[64];
+    weft_mesh_print(&plan->mesh, axes, sizeof axes);
+    fprintf(out, "%s on %s: %s\n", weft_count_text(plan->mesh.world, "device").text, cluster->name,
+            axes);
+    fprintf(out, "step %s   %.4g tokens/s   MFU %.1f %%   most of it: %s\n",
+            time_text(plan->step_us).text, plan->tokens_per_s, 100 * plan->model_flops_utilization,
+            weft_limit_text(plan->limits));
+    fprintf(out, "memory %s of the fullest rank", weft_bytes_text((double)plan->memory_bytes).text);
+    if (plan->memory_limit_bytes > 0)
+        fprintf(out, ", of %s", weft_bytes_text((double)plan->memory_limit_bytes).text);
+    fprintf(out, "\n\n");
+    for (int i = 0; i < WEFT_NUM_TIMES; i++)
+        if (plan->us[i] > 0)
+            fprintf(out, "  %-10s %10s  %5.1f %%\n", weft_time_text(i), time_text(plan->us[i]).text,
+                    100 * plan->us[i] / plan->step_us);
+    fprintf(out, "\n  stage  layers        compute     bubble     memory\n");
+    for (int s = 0; s < plan->num_stages; s++) {
+        const weft_plan_stage *stage = &plan->stages[s];
+        layers_text(&plan->step.outline.layout, s, layers);
+        fprintf(out, "  %5d  %-10s %10s %10s %10s\n", s, layers,
+                time_text(stage->us[WEFT_TIME_COMPUTE]).text,
+                time_text(stage->us[WEFT_TIME_BUBBLE]).text,
+                weft_bytes_text((double)stage->footprint.device_bytes).text);
+    }
+    fprintf(out, "\nThe worst of the numbers behind it is %s%s.\n",
+            weft_source_class_text(plan->source),
+            plan->coarse ? "; a layer gives only sums (coarse)" : "");
+}
+
+static void add_number(cJSON *json, const char *key, double value)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%.17g", value);
+    cJSON_AddRawToObject(json, key, isfinite(value) ? text : "null");
+}
+
+static void add_times(cJSON *json, const char *key, const double us[WEFT_NUM_TIMES])
+{
+    cJSON *time = cJSON_AddObjectToObject(json, key);
+    for (int i = 0; i < WEFT_NUM_TIMES; i++)
+        add_number(time, weft_time_text(i), us[i] / 1e6);
+}
+
+static void add_stage(cJSON *list, const weft_plan *plan, int s)
+{
+    const weft_plan_stage *stage = &plan->stages[s];
+    const weft_footprint *footprint = &stage->footprint;
+    cJSON *json = cJSON_CreateObject();
+    cJSON_AddItemToArray(list, json);
+    add_number(json, "stage", s);
+    cJSON *chunks = cJSON_AddArrayToObject(json, "layers");
+    for (int c = 0; c < plan->step.outline.layout.num_chunks; c++) {
+        int first, end;
+        weft_layout_range(&plan->step.outline.layout, s, c, &first, &end);
+        cJSON_AddItemToArray(chunks, cJSON_CreateIntArray((const int[]){first, end}, 2));
+    }
+    add_times(json, "time", stage->us);
+    add_number(json, "memory_bytes", (double)footprint->device_bytes);
+    cJSON *bytes = cJSON_AddObjectToObject(json, "memory");
+    for (int i = 0; i < WEFT_NUM_BYTES_PURPOSES; i++)
+        add_number(bytes, weft_purpose_text((weft_bytes_purpose)i), (double)footprint->bytes[i]);
+    cJSON *modules = cJSON_AddObjectToObject(json, "activations");
+    for (int i = 0; i < footprint->num_modules; i++)
+        add_number(modules, footprint->modules[i].module, (double)footprint->modules[i].bytes);
+}
+
+weft_status weft_plan_print_json(const weft_plan *plan, FILE *out)
+{
+    char axes[128];
+    cJSON *json = cJSON_CreateObject();
+    weft_mesh_print(&plan->mesh, axes, sizeof axes);
+    cJSON_AddBoolToObject(json, "fits", plan->fits);
+    add_number(json, "step_time_s", plan->step_us / 1e6);
+    add_number(json, "tokens_per_s", plan->tokens_per_s);
+    add_number(json, "model_flops_utilization", plan->model_flops_utilization);
+    add_number(json, "memory_bytes", (double)plan->memory_bytes);
+    add_number(json, "memory_limit_bytes", (double)plan->memory_limit_bytes);
+    add_number(json, "num_devices", plan->mesh.world);
+    cJSON_AddStringToObject(json, "mesh", axes);
+    cJSON_AddStringToObject(json, "limits", weft_limit_text(plan->limits));
+    cJSON_AddBoolToObject(json, "coarse", plan->coarse);
+    cJSON_AddStringToObject(json, "source", weft_source_class_text(plan->source));
+    add_times(json, "time", plan->us);
+    cJSON *stages = cJSON_AddArrayToObject(json, "stages");
+    for (int s = 0; s < plan->num_stages; s++)
+        add_stage(stages, plan, s);
+    char *text = cJSON_Print(json);
+    cJSON_Delete(json);
+    if (!text)
+        return WEFT_ERROR(WEFT_MEMORY, "out of memory for the plan");
+    fprintf(out, "%s\n", text);
+    free(text);
+    return WEFT_OK;
+}

@@ -1,0 +1,37 @@
+/* A training step before there are ranks: what the config's model is on a mesh, and the programs of
+ * every pipeline rank. Training runs these very programs, plans price them. Pure. */
+#ifndef WEFT_LAUNCHER_PLANNING_STEP_H
+#define WEFT_LAUNCHER_PLANNING_STEP_H
+
+#include "launcher/planning/config.h"
+#include "layers/footprint.h"
+#include "layers/outline.h"
+#include "schedule/pipeline.h"
+
+typedef struct weft_step {
+    weft_outline outline;
+    weft_pipeline_shape shape;
+    weft_program *programs; /* [shape.num_stages], checked */
+} weft_step;
+
+/* The model's setup as far as outlines ask; moe: how MoE layers run. Borrows from the config. */
+weft_model_setup weft_step_setup(const weft_config *config, const weft_moe_options *moe);
+/* The pipeline, without buckets; boundary_bytes: of what travels between stages. */
+weft_pipeline_shape weft_step_shape(const weft_config *config, const weft_mesh *mesh,
+                                    uint64_t boundary_bytes);
+/* The programs of all pipeline ranks, checked, from the arena. */
+weft_status weft_step_programs(const weft_pipeline_shape *shape, weft_arena *arena,
+                               weft_program **out) WEFT_CHECKED;
+
+/* All of a training step; model.vocab_size is known. What is not the outline's lives in the arena.
+ * Errors: WEFT_CONFIG: those of the outline, the layout and the schedule. */
+weft_status weft_step_make(const weft_config *config, const weft_mesh *mesh,
+                           const weft_moe_options *moe, weft_arena *arena,
+                           weft_step *out) WEFT_CHECKED;
+void weft_step_release(weft_step *step); /* a zeroed one is legal */
+
+/* What a pipeline rank of the step takes. */
+void weft_step_footprint(const weft_config *config, const weft_mesh *mesh, const weft_step *step,
+                         int rank, weft_footprint *out);
+
+#endif

@@ -1,0 +1,339 @@
+#include "launcher/planning/step_price.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "launcher/planning/pass_price.h"
+#include "parallel/parameters.h"
+#include "schedule/price.h"
+
+/* One bucket of a stage, microseconds. */
+typedef struct bucket_time {
+    double sum_us, reduce_us, step_us, gather_us;
+    double link_us[3][WEFT_NUM_LINKS]; /* of sum, reduce, gather */
+} bucket_time;
+
+typedef struct stage_cost {
+    weft_pass_price *chunks;
+    weft_estimate message[2]; /* to the stage before and the one behind */
+    bucket_time *buckets;
+    double norm_us;
+} stage_cost;
+
+typedef struct pricing {
+    const weft_config *config;
+    const weft_cluster *cluster;
+    weft_plan *plan;
+    stage_cost *stages;
+    double *optimizer_us; /* [num_stages] on the compute lane */
+} pricing;
+
+/* --- where groups lie ---------------------------------------------------------------------- */
+
+static weft_status site_of(const pricing *p, int rank, weft_arena *scratch, weft_site *out)
+{
+    const weft_mesh *mesh = &p->plan->mesh;
+    const bool direct = p->config->device.kind == WEFT_DEVICE_KIND_CPU ||
+                        p->config->device.comm == WEFT_COMM_BY_MPI;
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)mesh->world, sizeof(int), &memory));
+    int *ranks = memory;
+    *out = (weft_site){.cluster = p->cluster,
+                       .node_group =
+                           weft_cluster_group_of(p->cluster, rank / p->cluster->ranks_per_node)};
+    for (int axis = WEFT_AXIS_NONE + 1; axis < WEFT_NUM_AXES; axis++) {
+        const int size = weft_mesh_group(mesh, (weft_axis)axis, rank, ranks, mesh->world);
+        out->groups[axis] = weft_group_of(p->cluster, ranks, size, direct);
+    }
+    return WEFT_OK;
+}
+
+/* --- what tasks take ----------------------------------------------------------------------- */
+
+#define ROUNDING 1e-9 /* of sums over a step's tasks */
+
+static weft_axis group_axis(int section)
+{
+    return section == WEFT_SECTION_EXPERT ? WEFT_AXIS_EDP : WEFT_AXIS_DP_CP;
+}
+
+static void note_source(pricing *p, const weft_estimate *estimate)
+{
+    if (estimate->source > p->plan->source)
+        p->plan->source = estimate->source;
+}
+
+static weft_status collective_us(pricing *p, const weft_site *site, const weft_group *group,
+                                 weft_collective kind, double bytes, double *out_us,
+                                 double links[WEFT_NUM_LINKS])
+{
+    weft_estimate estimate;
+    *out_us = 0;
+    if (group->size <= 1)
+        return WEFT_OK;
+    WEFT_TRY(weft_collective_us(site, group, kind, bytes, &estimate));
+    *out_us = estimate.us;
+    for (int l = 0; l < WEFT_NUM_LINKS; l++)
+        links[l] = estimate.links[l].us;
+    note_source(p, &estimate);
+    return WEFT_OK;
+}
+
+static weft_status work_us(pricing *p, const weft_site *site, weft_cost_kind kind, double volume,
+                           double *out_us)
+{
+    weft_estimate estimate;
+    WEFT_TRY(weft_work_us(site, kind, volume, &estimate));
+    *out_us = estimate.us;
+    note_source(p, &estimate);
+    return WEFT_OK;
+}
+
+/* Of an element: its gradient is read, master, m and v (and a 16-bit weight) are read or written.
+ */
+static double adamw_bytes(size_t element_bytes)
+{
+    return 28 + (element_bytes < 4 ? (double)element_bytes : 0);
+}
+
+/* The two ends of a tied embedding. */
+static weft_group tied_group(const pricing *p, bool direct)
+{
+    const weft_mesh *mesh = &p->plan->mesh;
+    const int ends[] = {weft_mesh_rank(mesh, 0, 0, 0, 0),
+                        weft_mesh_rank(mesh, 0, 0, 0, mesh->pp - 1)};
+    return weft_group_of(p->cluster, ends, 2, direct);
+}
+
+static weft_status price_bucket(pricing *p, const weft_site *site, const weft_bucket_shape *b,
+                                size_t element_bytes, bucket_time *out)
+{
+    const weft_group *group = &site->groups[group_axis(b->section)];
+    const double elements = (double)b->elements, bytes = 4 * elements;
+    const double share = b->gathers ? elements / group->size : elements;
+    const weft_group summed =
+        b->sum == WEFT_BUCKET_SUM_TIED ? tied_group(p, group->direct) : site->groups[WEFT_AXIS_TP];
+    if (b->sum != WEFT_BUCKET_SUM_NONE)
+        WEFT_TRY(collective_us(p, site, &summed, WEFT_COLLECTIVE_ALL_REDUCE, bytes, &out->sum_us,
+                               out->link_us[0]));
+    if (b->reduces)
+        WEFT_TRY(
+            collective_us(p, site, group,
+                          b->gathers ? WEFT_COLLECTIVE_REDUCE_SCATTER : WEFT_COLLECTIVE_ALL_REDUCE,
+                          bytes, &out->reduce_us, out->link_us[1]));
+    if (b->gathers)
+        WEFT_TRY(collective_us(p, site, group, WEFT_COLLECTIVE_ALL_GATHER,
+                               elements * (double)element_bytes, &out->gather_us, out->link_us[2]));
+    return work_us(p, site, WEFT_COST_ADAMW, share * adamw_bytes(element_bytes), &out->step_us);
+}
+
+/* The gradients are read once more for their norm, and every rank gets every other's sum. */
+static weft_status price_norm(pricing *p, const weft_site *site, const weft_buckets *buckets,
+                              double *out_us)
+{
+    double bytes = 0;
+    for (int b = 0; b < buckets->count; b++) {
+        const weft_bucket_shape *shape = &buckets->shapes[b];
+        const weft_group *group = &site->groups[group_axis(shape->section)];
+        bytes += 4 * (double)shape->elements / (shape->gathers ? group->size : 1);
+    }
+    return work_us(p, site, WEFT_COST_MEMORY, bytes, out_us);
+}
+
+/* Of the ranks of a node, those whose message to the stage `ahead` of theirs leaves it too. */
+static double leaving_share(const pricing *p, int rank, int ahead)
+{
+    const weft_mesh *mesh = &p->plan->mesh;
+    const int each = p->cluster->ranks_per_node, first = rank / each * each;
+    int leaving = 0, count = 0;
+    for (int r = first; r < first + each && r < mesh->world; r++, count++) {
+        const weft_coords at = weft_mesh_coords(mesh, r);
+        const int stage = (at.at[WEFT_AXIS_PP] + ahead + mesh->pp) % mesh->pp;
+        const int other = weft_mesh_rank(mesh, at.at[WEFT_AXIS_TP], at.at[WEFT_AXIS_CP],
+                                         at.at[WEFT_AXIS_DP], stage);
+        leaving += other / each != r / each;
+    }
+    return (double)leaving / count;
+}
+
+static weft_status price_message(pricing *p, const weft_site *site, int stage, int peer,
+                                 double bytes, weft_estimate *out)
+{
+    const weft_mesh *mesh = &p->plan->mesh;
+    const int rank = weft_mesh_rank(mesh, 0, 0, 0, stage),
+              other = weft_mesh_rank(mesh, 0, 0, 0, peer);
+    const int ends[] = {rank < other ? rank : other, rank < other ? other : rank};
+    *out = (weft_estimate){0};
+    if (stage == peer)
+        return WEFT_OK;
+    weft_group group = weft_group_of(p->cluster, ends, 2, site->groups[WEFT_AXIS_PP].direct);
+    group.sharing = fmax(1, group.sharing * leaving_share(p, rank, peer - stage));
+    WEFT_TRY(weft_collective_us(site, &group, WEFT_COLLECTIVE_MESSAGE, bytes, out));
+    note_source(p, out);
+    return WEFT_OK;
+}
+
+static weft_status price_stage(pricing *p, int stage, weft_arena *arena)
+{
+    const weft_step *step = &p->plan->step;
+    const weft_layout *layout = &step->outline.layout;
+    const int num_stages = p->plan->num_stages;
+    const size_t element_bytes = weft_dtype_bytes(step->outline.shape.dtype);
+    stage_cost *cost = &p->stages[stage];
+    weft_arena scratch = {0};
+    weft_site site;
+    void *memory;
+    weft_status status =
+        site_of(p, weft_mesh_rank(&p->plan->mesh, 0, 0, 0, stage), &scratch, &site);
+    weft_arena_release(&scratch);
+    WEFT_TRY(status);
+    WEFT_TRY(
+        weft_arena_alloc_array(arena, (size_t)layout->num_chunks, sizeof *cost->chunks, &memory));
+    cost->chunks = memory;
+    for (int c = 0; c < layout->num_chunks; c++) {
+        int first, end;
+        weft_layout_range(layout, stage, c, &first, &end);
+        WEFT_TRY(weft_pass_price_add(&site, &step->outline, first, end, &cost->chunks[c]));
+        p->plan->coarse |= cost->chunks[c].coarse;
+        note_source(p, &(weft_estimate){.source = cost->chunks[c].source});
+    }
+    const double bytes = (double)step->shape.boundary_bytes;
+    WEFT_TRY(price_message(p, &site, stage, (stage + num_stages - 1) % num_stages, bytes,
+                           &cost->message[0]));
+    WEFT_TRY(price_message(p, &site, stage, (stage + 1) % num_stages, bytes, &cost->message[1]));
+    const weft_buckets *buckets = &step->shape.buckets[stage];
+    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)buckets->count, sizeof *cost->buckets, &memory));
+    cost->buckets = memory;
+    for (int b = 0; b < buckets->count; b++)
+        WEFT_TRY(price_bucket(p, &site, &buckets->shapes[b], element_bytes, &cost->buckets[b]));
+    return price_norm(p, &site, buckets, &cost->norm_us);
+}
+
+/* --- the simulation's questions ------------------------------------------------------------ */
+
+static const weft_pass_time *pass_of(const stage_cost *cost, const weft_task *task)
+{
+    const weft_pass_price *chunk = &cost->chunks[task->chunk > 0 ? task->chunk : 0];
+    return task->kind == WEFT_TASK_FORWARD ? &chunk->forward : &chunk->backward;
+}
+
+/* The sum stands for its whole section: for all its buckets. */
+static double sum_us(const pricing *p, int stage, const weft_task *task)
+{
+    const weft_buckets *buckets = &p->plan->step.shape.buckets[stage];
+    const weft_bucket_sum sum =
+        task->flow == WEFT_FLOW_TENSOR ? WEFT_BUCKET_SUM_TENSOR : WEFT_BUCKET_SUM_TIED;
+    double us = 0;
+    for (int b = 0; b < buckets->count; b++)
+        us += buckets->shapes[b].sum == sum ? p->stages[stage].buckets[b].sum_us : 0;
+    return us;
+}
+
+static double task_us(const void *context, int stage, const weft_task *task)
+{
+    const pricing *p = context;
+    const stage_cost *cost = &p->stages[stage];
+    switch (task->kind) {
+    case WEFT_TASK_FORWARD:
+    case WEFT_TASK_BACKWARD:
+        return weft_pass_us(pass_of(cost, task));
+    case WEFT_TASK_SEND:
+        return cost->message[task->peer == (stage + 1) % p->plan->num_stages].us;
+    case WEFT_TASK_SUM:
+        return sum_us(p, stage, task);
+    case WEFT_TASK_REDUCE:
+        return cost->buckets[task->bucket].reduce_us;
+    case WEFT_TASK_NORM:
+        return cost->norm_us;
+    case WEFT_TASK_STEP:
+        return cost->buckets[task->bucket].step_us;
+    case WEFT_TASK_GATHER:
+        return cost->buckets[task->bucket].gather_us;
+    default:
+        return 0; /* no task of a step */
+    }
+}
+
+static void task_links(const void *context, int stage, const weft_task *task,
+                       double out_us[WEFT_MAX_LINKS])
+{
+    const pricing *p = context;
+    const stage_cost *cost = &p->stages[stage];
+    for (int l = 0; l < WEFT_NUM_LINKS; l++)
+        switch (task->kind) {
+        case WEFT_TASK_FORWARD:
+        case WEFT_TASK_BACKWARD:
+            out_us[l] = pass_of(cost, task)->link_us[l];
+            break;
+        case WEFT_TASK_SEND:
+            out_us[l] = cost->message[task->peer == (stage + 1) % p->plan->num_stages].links[l].us;
+            break;
+        case WEFT_TASK_REDUCE:
+            out_us[l] = cost->buckets[task->bucket].link_us[1][l];
+            break;
+        case WEFT_TASK_GATHER:
+            out_us[l] = cost->buckets[task->bucket].link_us[2][l];
+            break;
+        default:
+            break;
+        }
+}
+
+/* --- the whole ----------------------------------------------------------------------------- */
+
+/* What the compute lane does, by what for; what it is longer than that is slowed by company: by
+ * what shares its links. */
+static void sum_stage(const pricing *p, const weft_price *price, int stage)
+{
+    const weft_program *program = &p->plan->step.programs[stage];
+    const weft_idle idle = weft_price_idle(program, price, stage);
+    weft_plan_stage *out = &p->plan->stages[stage];
+    double *us = out->us, slowed = price->busy_us[stage];
+    for (uint32_t i = 0; i < program->num_tasks; i++) {
+        const weft_task *task = &program->tasks[i];
+        if (task->lane != WEFT_LANE_COMPUTE)
+            continue;
+        slowed -= task_us(p, stage, task);
+        if (task->kind != WEFT_TASK_FORWARD && task->kind != WEFT_TASK_BACKWARD) {
+            us[WEFT_TIME_OPTIMIZER] += task_us(p, stage, task);
+            continue;
+        }
+        const weft_pass_time *pass = pass_of(&p->stages[stage], task);
+        us[WEFT_TIME_COMPUTE] += pass->compute_us;
+        us[WEFT_TIME_TENSOR] += pass->tensor_us;
+        us[WEFT_TIME_EXPERT] += pass->expert_us;
+        us[WEFT_TIME_CONTEXT] += pass->context_us;
+        out->memory_us += pass->memory_us;
+        for (int l = 0; l < WEFT_NUM_LINKS; l++)
+            out->link_us[l] += pass->link_us[l];
+    }
+    us[WEFT_TIME_DATA] += idle.reduce_us + (slowed > ROUNDING * price->busy_us[stage] ? slowed : 0);
+    us[WEFT_TIME_PIPELINE] += idle.message_us;
+    us[WEFT_TIME_BUBBLE] += idle.bubble_us;
+}
+
+weft_status weft_step_price(const weft_config *config, const weft_cluster *cluster,
+                            weft_trace *trace, weft_arena *arena, weft_plan *plan)
+{
+    pricing p = {.config = config, .cluster = cluster, .plan = plan};
+    const int num_stages = plan->num_stages;
+    weft_price price;
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)num_stages, sizeof *p.stages, &memory));
+    p.stages = memory;
+    for (int stage = 0; stage < num_stages; stage++) {
+        weft_status status = price_stage(&p, stage, arena);
+        if (status != WEFT_OK)
+            return weft_error_context(status, "stage %d", stage);
+    }
+    const weft_pricing asked = {
+        .cost = task_us, .links = task_links, .context = &p, .trace = trace};
+    WEFT_TRY(weft_program_price(plan->step.programs, num_stages, &asked, arena, &price));
+    plan->step_us = price.makespan_us;
+    for (int stage = 0; stage < num_stages; stage++) {
+        sum_stage(&p, &price, stage);
+        for (int i = 0; i < WEFT_NUM_TIMES; i++)
+            plan->us[i] += plan->stages[stage].us[i] / num_stages;
+    }
+    return WEFT_OK;
+}

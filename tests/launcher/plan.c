@@ -1,0 +1,212 @@
+/* weft plan: what its figures promise of each other, on clusters of data sheets; the program that
+ * links the pure set alone says the same; what does not fit, or lacks a figure, is one line. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+
+#include "tests/expect.h"
+#include "tests/launcher/child.h"
+
+static const char dense[] =
+    "{\"model\": {\"num_layers\": 32, \"hidden_size\": 4096, \"ffn_hidden_size\": 14336, "
+    "\"num_attention_heads\": 32, \"num_query_groups\": 8, \"seq_length\": 4096, "
+    "\"vocab_size\": 128256, \"normalization\": \"RMSNorm\", \"swiglu\": true, "
+    "\"disable_bias_linear\": true, \"position_embedding_type\": \"rope\"}, "
+    "\"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 256, \"train_iters\": 1, "
+    "\"precision\": \"bf16\"}, \"data\": {\"mock_data\": true}, \"device\": {\"kind\": \"cuda\"}}";
+
+static const char moe[] =
+    "{\"model\": {\"num_layers\": 32, \"hidden_size\": 4096, \"ffn_hidden_size\": 14336, "
+    "\"num_attention_heads\": 32, \"num_query_groups\": 8, \"seq_length\": 4096, "
+    "\"vocab_size\": 32000, \"swiglu\": true, \"num_experts\": 8, \"moe_router_topk\": 2}, "
+    "\"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 256, \"train_iters\": 1, "
+    "\"precision\": \"bf16\"}, \"data\": {\"mock_data\": true}, \"device\": {\"kind\": \"cuda\"}}";
+
+static double number_of(const cJSON *json, const char *key)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(json, key);
+    EXPECT(cJSON_IsNumber(item), "no number %s", key);
+    return cJSON_IsNumber(item) ? item->valuedouble : NAN;
+}
+
+static double sum_of(const cJSON *object)
+{
+    double sum = 0;
+    for (const cJSON *item = object ? object->child : NULL; item; item = item->next) {
+        EXPECT(item->valuedouble >= 0, "%s is %g", item->string, item->valuedouble);
+        sum += item->valuedouble;
+    }
+    return sum;
+}
+
+/* Runs a plan with --json; *out_json is the caller's (NULL: it gave none). */
+static int plan(const char *config, const char *cluster, const char *mesh, const char *set,
+                cJSON **out_json)
+{
+    const char *args[12] = {"plan", config, "--json", "--cluster", cluster};
+    int n = 5;
+    child c;
+    if (mesh)
+        args[n++] = "--mesh", args[n++] = mesh;
+    if (set)
+        args[n++] = "--set", args[n++] = set;
+    child_run(&c, args, NULL);
+    *out_json = cJSON_Parse(c.out);
+    int code = c.exit_code;
+    EXPECT(code == 0 || child_is_line(c.err), "exit %d: \"%s\"", code, c.err);
+    EXPECT(code == 0 || code == 3, "%s on %s: exit %d: %s", config, mesh ? mesh : "", code, c.err);
+    child_release(&c);
+    return code;
+}
+
+static void check_sums(const cJSON *json, const char *name)
+{
+    const double step = number_of(json, "step_time_s");
+    double most = 0;
+    EXPECT(step > 0 && isfinite(step), "%s: a step of %g s", name, step);
+    EXPECT_NEAR(sum_of(cJSON_GetObjectItem(json, "time")), step, 1e-9 * step);
+    for (const cJSON *s = cJSON_GetObjectItem(json, "stages")->child; s; s = s->next) {
+        EXPECT_NEAR(sum_of(cJSON_GetObjectItem(s, "time")), step, 1e-6 * step);
+        const cJSON *bytes = cJSON_GetObjectItem(s, "memory");
+        const double pinned = number_of(bytes, "pinned host"), all = number_of(s, "memory_bytes");
+        EXPECT_NEAR(sum_of(bytes) - pinned, all, 0.5);
+        most = fmax(most, all);
+    }
+    EXPECT(number_of(json, "memory_bytes") == most, "%s: not the fullest rank's memory", name);
+    const double mfu = number_of(json, "model_flops_utilization");
+    EXPECT(mfu > 0 && mfu < 1, "%s: an MFU of %g", name, mfu);
+    EXPECT_NEAR(number_of(json, "tokens_per_s") * step, 256 * 4096, 1e-3);
+}
+
+static double time_of(const cJSON *json, const char *kind)
+{
+    return number_of(cJSON_GetObjectItem(json, "time"), kind);
+}
+
+/* Nothing is where nobody talks. Gradients are also summed over tp (of norms) and between the
+ * stages that hold a tied embedding. */
+static void check_meshes(void)
+{
+    static const struct {
+        const char *config, *mesh;
+        int devices;
+        bool bubble, tensor, expert, data;
+    } rows[] = {
+        {"dense.json", "tp=1", 1, false, false, false, false},
+        {"dense.json", "tp=8,sp=1", 8, false, true, false, true},
+        {"dense.json", "dp=8", 8, false, false, false, true},
+        {"dense.json", "pp=8", 8, true, false, false, true},
+        {"dense.json", "tp=8,pp=4,dp=4,sp=1", 128, true, true, false, true},
+        {"moe.json", "dp=8,ep=8,binding=dp", 8, false, false, true, true},
+        {"moe.json", "tp=8,binding=tp", 8, false, true, false, true},
+        {"moe.json", "tp=2,pp=4,dp=8,ep=8,etp=1,binding=dp", 64, true, true, true, true},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        cJSON *json;
+        (void)plan(rows[i].config, "cluster.json", rows[i].mesh, NULL, &json);
+        if (!json)
+            continue;
+        check_sums(json, rows[i].mesh);
+        EXPECT(number_of(json, "num_devices") == rows[i].devices, "%s: devices", rows[i].mesh);
+        EXPECT((time_of(json, "bubble") > 0) == rows[i].bubble, "%s: bubble %g", rows[i].mesh,
+               time_of(json, "bubble"));
+        EXPECT((time_of(json, "tensor") > 0) == rows[i].tensor, "%s: tensor", rows[i].mesh);
+        EXPECT((time_of(json, "expert") > 0) == rows[i].expert, "%s: expert", rows[i].mesh);
+        EXPECT((time_of(json, "data") > 0) == rows[i].data, "%s: data", rows[i].mesh);
+        cJSON_Delete(json);
+    }
+}
+
+static double step_of(const char *config, const char *mesh, const char *set)
+{
+    cJSON *json;
+    (void)plan(config, "cluster.json", mesh, set, &json);
+    double step = json ? number_of(json, "step_time_s") : NAN;
+    cJSON_Delete(json);
+    return step;
+}
+
+static void check_directions(void)
+{
+    EXPECT(step_of("dense.json", "pp=8", "train.global_batch_size=512") >
+               1.5 * step_of("dense.json", "pp=8", NULL),
+           "twice the batch");
+    EXPECT(step_of("dense.json", "dp=16", NULL) > 0.5 * step_of("dense.json", "dp=8", NULL),
+           "twice the devices are more than twice as fast");
+    const double synchronous = step_of("moe.json", "dp=16,ep=8,binding=dp", NULL);
+    const double pipelined =
+        step_of("moe.json", "dp=16,ep=8,binding=dp", "parallel.moe_num_partitions=2");
+    EXPECT(pipelined != synchronous, "partitions change nothing");
+}
+
+static void expect_line(const char *const *args, int code, const char *part)
+{
+    child c;
+    child_run(&c, args, NULL);
+    EXPECT(c.exit_code == code && child_is_line(c.err) && strstr(c.err, part),
+           "exit %d, \"%s\", for %d and \"%s\"", c.exit_code, c.err, code, part);
+    child_release(&c);
+}
+
+static void check_refusals(void)
+{
+    expect_line((const char *[]){"plan", "dense.json", "--cluster", "cluster.json", "--mesh",
+                                 "dp=8", "--set", "device.memory_limit=20000000000", NULL},
+                3, "does not fit: a rank of stage 0 needs ");
+    expect_line((const char *[]){"plan", "dense.json", "--cluster", "cluster.json", "--mesh",
+                                 "dp=4096", "--set", "train.global_batch_size=4096", NULL},
+                2, "4096 ranks, the cluster DGX H100 has 1024 devices");
+    expect_line((const char *[]){"plan", "dense.json", "--cluster", "empty.json", NULL}, 2,
+                "device.");
+    expect_line((const char *[]){"plan", "dense.json", "--cluster", "cluster.json", "--mesh",
+                                 "tp=16", "--set", "model.num_query_groups=32", NULL},
+                2, "it must stay inside a node");
+    expect_line((const char *[]){"plan", "dense.json", NULL}, 2, "--cluster");
+    expect_line((const char *[]){"plan", "dense.json", "--cluster", "none.json", NULL}, 6,
+                "none.json");
+    expect_line((const char *[]){"plan", "dense.json", "--cluster", "cluster.json", "--mesh",
+                                 "pp=64", NULL},
+                2, "64 stages for 32 layers");
+}
+
+/* The same bytes from the program that links no MPI, HDF5, oneDNN or CUDA. */
+static void check_alone(const char *alone)
+{
+    static const char *const args[] = {"plan",   "moe.json",       "--cluster", "cluster.json",
+                                       "--mesh", "dp=8,ep=8,pp=2", "--json",    NULL};
+    child whole, pure;
+    child_run(&whole, args, NULL);
+    child_program = alone;
+    child_run(&pure, args, NULL);
+    child_program = NULL;
+    EXPECT(whole.exit_code == 0 && pure.exit_code == 0, "exit %d and %d: %s", whole.exit_code,
+           pure.exit_code, pure.err);
+    EXPECT(strcmp(whole.out, pure.out) == 0, "weft-plan says something else than weft plan");
+    child_release(&whole);
+    child_release(&pure);
+}
+
+int main(void)
+{
+    char folder[32], path[1024], alone[1024];
+    snprintf(path, sizeof path, "%s/examples/clusters/h100.json", getenv("WEFT_SOURCE_DIR"));
+    snprintf(alone, sizeof alone, "%s/weft-plan", getenv("WEFT_BINARY_DIR"));
+    if (!child_folder_enter(folder))
+        return 1;
+    char *sheet = child_read(path);
+    EXPECT(sheet && child_write("cluster.json", sheet), "no cluster from %s", path);
+    EXPECT(child_write("dense.json", dense) && child_write("moe.json", moe) &&
+               child_write("empty.json", "{\"name\": \"empty\", \"num_nodes\": 1, "
+                                         "\"ranks_per_node\": 8}"),
+           "cannot write configs");
+    check_meshes();
+    check_directions();
+    check_refusals();
+    check_alone(alone);
+    free(sheet);
+    child_folder_leave(folder);
+    return expect_finish();
+}
