@@ -107,13 +107,6 @@ weft_status weft_comm_split(weft_comm *parent, int color, int key, const char *n
     return WEFT_OK;
 }
 
-weft_status weft_comm_alone(const weft_comm *parent, const char *name, weft_comm_purpose purpose,
-                            weft_comm **out)
-{
-    return weft_comm_self_make(name, purpose, weft_comm_world_rank(parent, parent->rank),
-                               parent->abort, out);
-}
-
 weft_status weft_comm_split_node(weft_comm *parent, weft_comm **out)
 {
     return parent->ops->split_node(parent, out);

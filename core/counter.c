@@ -3,7 +3,7 @@
 #include <sched.h>
 #include <stdbool.h>
 
-#include "core/trace.h"
+#include "core/clock.h"
 
 enum { MAX_SPIN_US = 50, MIN_SPIN_US = 2 };
 

@@ -3,7 +3,6 @@
 #include <assert.h>
 #include <pthread.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "core/trace_tracks.h"
 
@@ -15,13 +14,6 @@ struct weft_trace {
     const char *const *lane_names, *const *rank_names; /* borrowed */
     int num_lane_names, num_rank_names;
 };
-
-double weft_now_us(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec * 1e6 + (double)now.tv_nsec * 1e-3;
-}
 
 weft_status weft_trace_create(weft_trace **out)
 {

@@ -11,6 +11,8 @@
 
 #include <weft/device.h>
 
+#include "core/clock.h"
+
 typedef struct weft_slice {
     int rank, lane;          /* the track */
     char name[24];           /* "F3", "send 3", ... */
@@ -23,8 +25,6 @@ typedef struct weft_trace weft_trace;
 
 weft_status weft_trace_create(weft_trace **out) WEFT_CHECKED;
 void weft_trace_destroy(weft_trace *trace);
-/* Microseconds on the monotonic clock. */
-double weft_now_us(void);
 weft_status weft_trace_add(weft_trace *trace, const weft_slice *slice) WEFT_CHECKED;
 void weft_trace_clear(weft_trace *trace);
 /* A slice of what a lane does: begin adds it, end ends it, and the lane stamps both as it gets

@@ -86,6 +86,13 @@ weft_status weft_comm_self_make(const char *name, weft_comm_purpose purpose, int
     return WEFT_OK;
 }
 
+weft_status weft_comm_alone(const weft_comm *parent, const char *name, weft_comm_purpose purpose,
+                            weft_comm **out)
+{
+    return weft_comm_self_make(name, purpose, weft_comm_world_rank(parent, parent->rank),
+                               parent->abort, out);
+}
+
 weft_status weft_comm_create_self(weft_comm **out)
 {
     return weft_comm_self_make("self", WEFT_PURPOSE_CONTROL, 0, _exit, out);
