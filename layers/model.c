@@ -20,6 +20,7 @@ static weft_status create_passes(weft_model *model, const weft_outline *outline)
         weft_pass *pass = &model->passes[i];
         int chunk = model->setup.pass_chunks ? model->setup.pass_chunks[i] : 0;
         pass->model = model;
+        pass->chunk = chunk;
         weft_layout_range(&model->layout, model->rank, chunk, &pass->first, &pass->end);
         pass->stash = (weft_stack){.device = model->setup.device, .purpose = "activations"};
         pass->host = (weft_stack){.device = model->setup.device,
@@ -97,6 +98,7 @@ static weft_status init(weft_model *model, const weft_outline *outline, weft_mod
     WEFT_TRY(weft_parameters_allocate(model->parameters, s->bucket_elements,
                                       s->training && !s->evaluates));
     WEFT_TRY(create_passes(model, outline));
+    WEFT_TRY(weft_model_make_programs(model, outline));
     return s->graphs && weft_graphs_fit(model) ? weft_graphs_create(model) : WEFT_OK;
 }
 
@@ -139,6 +141,8 @@ void weft_model_destroy(weft_model *model)
         free(model->passes[i].states);
     }
     free(model->passes);
+    weft_executor_release(&model->executor);
+    weft_arena_release(&model->arena);
     weft_stack_release(&model->scratch);
     if (model->metrics)
         weft_device_free(model->setup.device, WEFT_SPACE_PINNED, model->metrics,
@@ -285,105 +289,4 @@ weft_status weft_model_logits(weft_model *model, int slot, weft_tensor *out)
         return WEFT_ERROR(WEFT_CONFIG, "the model's last layer (%s) gives no logits", ops->kind);
     *out = *ops->logits(head, &model->passes[slot]);
     return WEFT_OK;
-}
-
-/* --- running ------------------------------------------------------------------------------- */
-
-static weft_status enqueue_forward(const weft_pass_call *call)
-{
-    weft_pass *pass = call->pass;
-    weft_model *model = pass->model;
-    size_t rows = weft_pass_rows(pass), mark = weft_pass_mark(pass);
-    weft_stack_rewind(&pass->stash, 0);
-    weft_stack_rewind(&pass->host, 0);
-    memset(pass->states, 0, model->states_bytes);
-    weft_tensor in = {0}, out;
-    if (call->from)
-        in = *call->from;
-    if (pass->first == pass->end) /* an empty stage */
-        return weft_lane_copy(pass->lane, call->to->data, call->from->data,
-                              weft_model_boundary_bytes(model));
-    for (int i = pass->first; i < pass->end; i++) {
-        weft_layer *layer = model->layers[i];
-        bool is_head = i == model->num_layers - 1;
-        if (!is_head && i == pass->end - 1)
-            out = *call->to;
-        else if (!is_head)
-            WEFT_TRY(weft_pass_stash(pass, model->shape.dtype, rows, model->shape.hidden, &out));
-        weft_status status = layer->ops->forward(layer, pass, &in, is_head ? NULL : &out);
-        if (status != WEFT_OK)
-            return weft_error_context(status, "%s forward", weft_layer_name(layer));
-        in = out;
-    }
-    weft_pass_release(pass, mark);
-    return WEFT_OK;
-}
-
-/* Where a layer's gradient goes: dx at the stage's first; a block's in place of the one it comes
- * from, where that is the model's own; else to the other of its two. */
-static weft_tensor gradient_place(const weft_pass *pass, int layer, const weft_tensor *from,
-                                  const weft_tensor *dx)
-{
-    const weft_model *model = pass->model;
-    const weft_tensor *own = model->gradients;
-    if (layer == pass->first && dx)
-        return *dx;
-    if (from->data != own[0].data && from->data != own[1].data)
-        return own[0];
-    bool in_place = model->layers[layer]->place->ops.in_place;
-    return in_place ? *from : own[from->data == own[0].data];
-}
-
-static weft_status enqueue_backward(const weft_pass_call *call)
-{
-    weft_pass *pass = call->pass;
-    weft_model *model = pass->model;
-    weft_tensor from = {0}, to;
-    if (call->from)
-        from = *call->from;
-    if (pass->first == pass->end)
-        return weft_lane_copy(pass->lane, call->to->data, call->from->data,
-                              weft_model_boundary_bytes(model));
-    for (int i = pass->end - 1; i >= pass->first; i--) {
-        weft_layer *layer = model->layers[i];
-        to = gradient_place(pass, i, &from, call->to);
-        weft_status status = layer->ops->backward(layer, pass, &from, &to);
-        if (status != WEFT_OK)
-            return weft_error_context(status, "%s backward", weft_layer_name(layer));
-        if (call->points && call->points[i])
-            WEFT_TRY(weft_lane_record(pass->lane, call->points[i]));
-        from = to;
-    }
-    return WEFT_OK;
-}
-
-/* Timelines take functions on the lane, and points events that others wait for: neither is kept as
- * a graph. */
-static weft_status run(const weft_pass_call *call, weft_pass_enqueue enqueue)
-{
-    const weft_model *model = call->pass->model;
-    return model->graphs && !model->trace && !call->points ? weft_graphs_run(call, enqueue)
-                                                           : enqueue(call);
-}
-
-weft_status weft_model_forward(weft_model *model, int slot, const weft_micro_batch *micro_batch,
-                               weft_lane *lane, const weft_tensor *x, weft_tensor *y)
-{
-    weft_pass *pass = &model->passes[slot];
-    pass->lane = lane;
-    pass->backward = false;
-    pass->micro_batch = *micro_batch;
-    if (model->graphs)
-        WEFT_TRY(weft_graphs_take_tokens(pass));
-    return run(&(weft_pass_call){.pass = pass, .from = x, .to = y}, enqueue_forward);
-}
-
-weft_status weft_model_backward(weft_model *model, int slot, weft_lane *lane, const weft_tensor *dy,
-                                weft_tensor *dx, weft_event *const *points)
-{
-    weft_pass *pass = &model->passes[slot];
-    pass->lane = lane;
-    pass->backward = true;
-    return run(&(weft_pass_call){.pass = pass, .from = dy, .to = dx, .points = points},
-               enqueue_backward);
 }

@@ -221,6 +221,7 @@ static weft_status outline_layers(const weft_model *model, weft_parameters *cons
         weft_outline_layer *layer = &out->layers[l];
         snprintf(layer->name, sizeof layer->name, "%s", weft_layer_name(model->layers[l]));
         layer->kind = model->layers[l]->ops->kind;
+        layer->in_place = model->layers[l]->place->ops.in_place;
         WEFT_TRY(weft_description_of(model->layers[l], &out->shape, &layer->description));
     }
     for (int s = 0; s < out->layout.num_ranks; s++)

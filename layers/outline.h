@@ -7,6 +7,7 @@
 #include "layers/runtime.h"
 #include "parallel/buckets.h"
 #include "parallel/layout.h"
+#include "schedule/pass.h"
 
 enum { WEFT_MAX_TIED = 8 };
 
@@ -20,6 +21,7 @@ typedef struct weft_tied {
 typedef struct weft_outline_layer {
     char name[64];                /* "decoder.layers.3" */
     const char *kind;             /* ops->kind; lives as long as the program */
+    bool in_place;                /* ops->in_place */
     weft_description description; /* for outline.shape, children included */
     weft_held *parameters;        /* as init declared them, in order */
     int num_parameters;
@@ -50,6 +52,10 @@ weft_status weft_model_outline(const weft_model_setup *setup, const weft_mesh *m
 weft_status weft_outline_buckets(const weft_outline *outline, const weft_mesh *mesh,
                                  const weft_parallel_options *options, int rank, weft_arena *arena,
                                  weft_buckets *out) WEFT_CHECKED;
+
+/* The passes of a chunk, with memory from the arena. */
+weft_status weft_outline_pass(const weft_outline *outline, int rank, int chunk, weft_arena *arena,
+                              weft_chunk_shape *out) WEFT_CHECKED;
 
 void weft_outline_release(weft_outline *outline); /* a zeroed one is legal */
 

@@ -38,7 +38,7 @@ enum { WEFT_MODEL_MAX_LAYERS = 4096 };
 
 struct weft_pass {
     weft_model *model;
-    int first, end; /* layers of the chunk it is of */
+    int chunk, first, end; /* its chunk, whose layers are [first, end) */
     weft_lane *lane;
     weft_micro_batch micro_batch;
     bool backward; /* what is being enqueued */
@@ -91,8 +91,14 @@ struct weft_model {
     weft_trace *trace;     /* NULL: none is kept; borrowed */
     int trace_rank;
     weft_graphs *graphs; /* NULL: nothing is kept as graphs */
+    weft_arena arena;
+    weft_program *programs; /* of each chunk the forward and, in training, the backward */
+    weft_tensor *slots;     /* of the running one */
+    weft_executor executor;
 };
 
+/* Makes and checks the programs of this rank's passes (layers/pass_run.c). */
+weft_status weft_model_make_programs(weft_model *model, const weft_outline *outline) WEFT_CHECKED;
 /* Whether this rank has the layer. */
 bool weft_model_has_layer(const weft_model *model, int layer);
 

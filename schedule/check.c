@@ -383,10 +383,13 @@ static weft_status check_slots(const rank_check *check)
     slot_state *slots = memory;
     for (int h = 0; h < check->expected->num_holds; h++) {
         const weft_holding *held = &check->expected->holds[h];
-        int part = 0;
+        int k = 0;
         for (int32_t i = 0; i < program->num_slots; i++)
-            if (program->slots[i].holds == held->slots)
-                slots[i].holds = (content){(int)held->value, -1, -1, -1, part++};
+            if (program->slots[i].holds == held->slots) {
+                slots[i].holds = (content){(int)held->value, -1, -1, -1, -1};
+                *(held->by_layer ? &slots[i].holds.layer : &slots[i].holds.part) =
+                    held->first + k++;
+            }
     }
     for (uint32_t i = 0; i < program->num_tasks; i++)
         WEFT_TRY(replay(check, i, slots));

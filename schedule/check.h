@@ -18,10 +18,13 @@
 
 #include "schedule/operands.h"
 
-/* What the slots of a kind hold before the program starts: the k-th this value of part k. */
+/* What the slots of a kind hold before the program starts: the k-th this value of part k, or of
+ * layer first + k. */
 typedef struct weft_holding {
     weft_slot_kind slots;
     weft_value value;
+    bool by_layer;
+    int first;
 } weft_holding;
 enum { WEFT_MAX_HOLDINGS = 5 };
 

@@ -194,11 +194,11 @@ static void expect_kept(const weft_moe_pipeline *pipeline, weft_expectation *out
         weft_holding held;
         bool kept;
     } rows[WEFT_MAX_HOLDINGS] = {
-        {{WEFT_SLOT_RESULT_GRADIENT, WEFT_VALUE_SENT_GRADIENT}, true},
-        {{WEFT_SLOT_HOST_T_DI, WEFT_VALUE_HOST_T_DI}, weft_reuse_offloads_input(reuse)},
-        {{WEFT_SLOT_HOST_T_M, WEFT_VALUE_HOST_T_M}, weft_reuse_offloads_middle(reuse)},
-        {{WEFT_SLOT_T_DI, WEFT_VALUE_T_DI}, reuse == WEFT_REUSE_NONE},
-        {{WEFT_SLOT_T_M, WEFT_VALUE_T_M}, reuse == WEFT_REUSE_NONE},
+        {{WEFT_SLOT_RESULT_GRADIENT, WEFT_VALUE_SENT_GRADIENT, false, 0}, true},
+        {{WEFT_SLOT_HOST_T_DI, WEFT_VALUE_HOST_T_DI, false, 0}, weft_reuse_offloads_input(reuse)},
+        {{WEFT_SLOT_HOST_T_M, WEFT_VALUE_HOST_T_M, false, 0}, weft_reuse_offloads_middle(reuse)},
+        {{WEFT_SLOT_T_DI, WEFT_VALUE_T_DI, false, 0}, reuse == WEFT_REUSE_NONE},
+        {{WEFT_SLOT_T_M, WEFT_VALUE_T_M, false, 0}, reuse == WEFT_REUSE_NONE},
     };
     for (int i = 0; i < WEFT_MAX_HOLDINGS; i++)
         if (rows[i].kept)

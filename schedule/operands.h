@@ -33,9 +33,11 @@ typedef enum weft_operand_name {
     X(ACTIVATION, "the activation", WEFT_SLOT_BIT(ACTIVATION) | WEFT_SLOT_BIT(OUTPUT))             \
     X(STASH, "the stash", WEFT_SLOT_BIT(ACTIVATION))                                               \
     X(GRADIENT, "the gradient", WEFT_SLOT_BIT(GRADIENT) | WEFT_SLOT_BIT(INPUT_GRADIENT))           \
-    X(LAYER, "the layer's input", WEFT_SLOT_BIT(LAYER))                                            \
+    X(LAYER, "the layer's input",                                                                  \
+      WEFT_SLOT_BIT(LAYER) | WEFT_SLOT_BIT(ACTIVATION) | WEFT_SLOT_BIT(OUTPUT))                    \
     X(LAYER_STASH, "the layer's stash", WEFT_SLOT_BIT(LAYER_STASH))                                \
-    X(LAYER_GRADIENT, "the layer's gradient", WEFT_SLOT_BIT(LAYER_GRADIENT))                       \
+    X(LAYER_GRADIENT, "the layer's gradient",                                                      \
+      WEFT_SLOT_BIT(LAYER_GRADIENT) | WEFT_SLOT_BIT(GRADIENT) | WEFT_SLOT_BIT(INPUT_GRADIENT))     \
     X(HOME, "rows to send", WEFT_SLOT_BIT(HOME))                                                   \
     X(T_DI, "T_DI", WEFT_SLOT_BIT(T_DI))                                                           \
     X(T_M, "T_M", WEFT_SLOT_BIT(T_M))                                                              \

@@ -18,7 +18,8 @@ void weft_slice_of_task(const weft_task *task, int stage, int num_stages, weft_s
     const char *flow = flow_letters[task->flow];
     const int number = task->micro_batch >= 0 ? task->micro_batch
                        : task->part >= 0      ? task->part
-                                              : task->bucket;
+                       : task->bucket >= 0    ? task->bucket
+                                              : task->layer;
     if (number >= 0)
         snprintf(out->name, sizeof(out->name), "%s%s%d", letter, flow, number);
     else

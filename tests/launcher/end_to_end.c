@@ -286,9 +286,9 @@ static void check_json(const double losses[MAX_STEPS])
 static void check_expert_timeline(void)
 {
     static const char *const parts[] = {
-        "moe",           "gating",      "counts",       "permute",    "dispatch",
-        "expert",        "combine",     "tensor",       "moe back",   "gating back",
-        "dispatch back", "expert back", "combine back", "tensor back"};
+        "moe",          "gating",      "counts",   "permute",     "dispatch",      "expert",
+        "combine",      "tensor",      "moe back", "gating back", "dispatch back", "expert back",
+        "combine back", "tensor back", "layer",    "layer back",  "norm"};
     enum {
         NUM_PARTS = sizeof parts / sizeof *parts,
         LAYERS = 2,
@@ -310,8 +310,10 @@ static void check_expert_timeline(void)
             bool by_partition = strncmp(parts[i], "dispatch", 8) == 0 ||
                                 strncmp(parts[i], "combine", 7) == 0 ||
                                 strncmp(parts[i], "expert", 6) == 0;
-            int layers = LAYERS * MICRO_BATCHES,
-                expected = layers * (by_partition ? PARTITIONS : 1);
+            bool is_layer = strncmp(parts[i], "layer", 5) == 0; /* embedding and head, too */
+            int layers = (LAYERS + (is_layer ? 2 : 0)) * MICRO_BATCHES;
+            int expected =
+                strcmp(parts[i], "norm") == 0 ? 1 : layers * (by_partition ? PARTITIONS : 1);
             bool several = strncmp(parts[i], "tensor", 6) == 0 || strcmp(parts[i], "permute") == 0;
             EXPECT(several ? found[rank][i] > expected : found[rank][i] == expected,
                    "rank %d: %d slices of %s, not %d", rank, found[rank][i], parts[i], expected);

@@ -4,6 +4,8 @@ weft_add_test(NAME schedule_pipeline CMOCKA
   SOURCES schedule/test_pipeline.c schedule/programs.c)
 weft_add_test(NAME schedule_update CMOCKA
   SOURCES schedule/test_update.c schedule/programs.c)
+weft_add_test(NAME schedule_pass CMOCKA
+  SOURCES schedule/test_pass.c schedule/programs.c)
 weft_add_test(NAME schedule_check CMOCKA
   SOURCES schedule/test_check.c schedule/machine.c schedule/programs.c)
 weft_add_test(NAME schedule_price CMOCKA

@@ -1,0 +1,36 @@
+/* Programs of a pass: a chunk's layers, forward or backward, on the compute lane. Pure.
+ *
+ *   0 layer compute activation layer=3 x=0 stash=1 y=2
+ *   0 layer compute gradient layer=4 stash=1 dy=3 dx=5
+ *
+ * Slots: what the chunk receives and passes on (kinds activation, output; backward gradient,
+ * input_gradient), each once and only where there is a neighbour; `layer` for each output between
+ * two layers, which lies in the stash; `layer_stash` for each layer, whose bytes hold these too;
+ * backward two of `layer_gradient`, for the gradients between layers in turn. The first layer of
+ * the model writes its gradient, which nobody reads, to one of the two. */
+#ifndef WEFT_SCHEDULE_PASS_H
+#define WEFT_SCHEDULE_PASS_H
+
+#include "schedule/program.h"
+
+typedef struct weft_pass_layer {
+    uint64_t stash_bytes;
+    bool in_place; /* its dx may be where its dy is */
+} weft_pass_layer;
+
+typedef struct weft_chunk_shape {
+    const weft_pass_layer *layers; /* of the chunk */
+    int first, num_layers;         /* layers[0] is number `first` of the model's list */
+    bool receives, passes_on;      /* there is a stage before; behind */
+    uint64_t row_bytes;            /* of hidden states */
+} weft_chunk_shape;
+
+/* Errors: WEFT_MEMORY; WEFT_CONFIG where a program has no room for so many layers. */
+weft_status weft_program_pass(const weft_chunk_shape *shape, bool backward, weft_arena *arena,
+                              weft_program *out) WEFT_CHECKED;
+/* Proves it to be one of that shape: every layer once, each reading what its neighbour wrote. The
+ * backward begins with what the forward stashed. */
+weft_status weft_program_pass_check(const weft_chunk_shape *shape, bool backward,
+                                    const weft_program *program) WEFT_CHECKED;
+
+#endif
