@@ -20,6 +20,10 @@
 #define ROUTED ", \"num_experts\": 4, \"moe_router_topk\": 2"
 #define MOE ROUTED ", \"moe_router_forced_load\": 1"
 
+#define THREE_PARTS                                                                                \
+    "\"moe_num_partitions\": 3, \"moe_memory_reuse\": \"s1\", "                                    \
+    "\"use_distributed_optimizer\": true"
+
 static const char *const dense_meshes[] = {"tp=1,dp=4",           "tp=4,dp=1", "tp=2,dp=2,sp=1",
                                            "tp=1,pp=4",           "tp=2,pp=2", "tp=1,pp=2,dp=2",
                                            "tp=2,pp=2,sp=1,dp=1", "tp=4,sp=1"};
@@ -166,8 +170,7 @@ int main(void)
                                            "\"pipeline_schedule\": \"gpipe\""};
     static const char *const moe_parallel[] = {
         "\"moe_num_partitions\": 1", "\"moe_num_partitions\": 2, \"moe_memory_reuse\": \"s4\"",
-        "\"moe_num_partitions\": 3, \"moe_memory_reuse\": \"s1\", "
-        "\"use_distributed_optimizer\": true"};
+        THREE_PARTS};
     weft_comm *world;
     EXPECT_OK(weft_comm_create_world(&world));
     for (size_t i = 0; i < 2 * sizeof dense_meshes / sizeof *dense_meshes; i++)
