@@ -79,6 +79,32 @@ double weft_cluster_us(const weft_cluster *cluster, weft_cost_kind kind, double 
     return volume > 0 ? weft_curve_time_us(&cluster->costs[kind].curve, volume) : 0;
 }
 
+static void set_peaks(weft_hardware *hardware, double flops)
+{
+    static const weft_figure peaks[] = {WEFT_FIGURE_PEAK_FP32, WEFT_FIGURE_PEAK_BF16,
+                                        WEFT_FIGURE_PEAK_FP16};
+    for (size_t i = 0; i < sizeof peaks / sizeof *peaks; i++) {
+        hardware->figures[peaks[i]] = flops;
+        hardware->given |= 1u << peaks[i];
+    }
+    hardware->given &= ~(1u << WEFT_FIGURE_MULTIPROCESSORS);
+    hardware->efficiencies[WEFT_EFFICIENCY_GEMM].num_points = 0;
+    hardware->efficiencies[WEFT_EFFICIENCY_ATTENTION].num_points = 0;
+}
+
+void weft_cluster_set_pace(weft_cluster *cluster, double flops)
+{
+    static const weft_cost_kind kinds[] = {WEFT_COST_GEMM_FP32, WEFT_COST_GEMM_BF16,
+                                           WEFT_COST_ATTENTION_FP32, WEFT_COST_ATTENTION_BF16};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        cluster->costs[kinds[i]] =
+            (weft_cost){.curve = weft_curve_linear(0, flops * 1e-6), .peak = flops};
+    cluster->num_products = 0;
+    set_peaks(&cluster->hardware, flops);
+    for (int i = 0; i < cluster->num_groups; i++)
+        set_peaks(&cluster->groups[i].hardware, flops);
+}
+
 static int near_of(int ranks, int near)
 {
     return near < 1 ? 1 : near < ranks ? near : ranks;

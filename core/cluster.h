@@ -138,6 +138,11 @@ weft_cost_kind weft_cluster_lacks_exchange(const weft_cluster *cluster, int rank
 /* Share of the peak that an operation of this volume reaches: r of MoNTA's eq. 8-11, in (0, 1]. */
 double weft_cluster_efficiency(const weft_cluster *cluster, weft_cost_kind kind, double volume);
 
+/* The same cluster with an emulated accelerator's devices (core/pace.h): products and attention
+ * take their FLOPs at `flops` a second, whatever their shape and type, and all else what it took.
+ */
+void weft_cluster_set_pace(weft_cluster *cluster, double flops);
+
 /* The nodes' hardware: of a group of nodes, or of all (group -1, or where there are no groups).
  * Lent. */
 const weft_hardware *weft_cluster_hardware(const weft_cluster *cluster, int group);

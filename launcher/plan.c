@@ -88,6 +88,9 @@ static weft_status run(planner *p)
     WEFT_TRY(weft_arena_alloc(&p->arena, sizeof *cluster, &memory));
     cluster = memory;
     WEFT_TRY(weft_cluster_read(p->cluster, cluster));
+    weft_pace pace = weft_config_pace(&config);
+    if (pace.flops > 0 && pace.work == WEFT_PACE_ALL)
+        weft_cluster_set_pace(cluster, pace.flops);
     if (!config.schedule.cluster[0]) /* what MoE layers' choices are made from */
         config.schedule.cluster = p->cluster;
     if (p->trace)

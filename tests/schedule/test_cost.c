@@ -408,6 +408,39 @@ static weft_estimate work(const weft_cluster *c, weft_cost_kind kind, double vol
     return out;
 }
 
+static void a_pace_takes_flops_alone(void **state)
+{
+    (void)state;
+    weft_cluster c = modelled();
+    figure(&c, WEFT_FIGURE_MULTIPROCESSORS, 132);
+    c.products[c.num_products++] = (weft_product){WEFT_COST_GEMM_FP32, 100, 200, 300, 77};
+    c.costs[WEFT_COST_GEMM_FP32] =
+        (weft_cost){.curve = weft_curve_linear(9, 5e6), .peak = 5e12, .width = 1024};
+    const weft_site site = {.cluster = &c, .node_group = -1};
+    weft_operation o = {.kind = WEFT_OPERATION_GEMM,
+                        .module = "linear",
+                        .dtype = WEFT_F32,
+                        .m = 100,
+                        .n = 200,
+                        .k = 300,
+                        .count = 3,
+                        .flops = 3 * 12000000};
+    weft_estimate before, out;
+    weft_operation memory = {
+        .kind = WEFT_OPERATION_MEMORY, .module = "norm", .bytes = 1 << 20, .count = 1};
+    OK(weft_operation_us(&site, &memory, &before));
+    weft_cluster_set_pace(&c, 2e9);
+    OK(weft_operation_us(&site, &o, &out));
+    close_to(out.us, 3 * 12e6 / 2e9 * 1e6);
+    o.dtype = WEFT_BF16;
+    o.module = "core_attention";
+    o.flops /= 2; /* causal */
+    OK(weft_operation_us(&site, &o, &out));
+    close_to(out.us, 3 * 6e6 / 2e9 * 1e6);
+    OK(weft_operation_us(&site, &memory, &out));
+    close_to(out.us, before.us);
+}
+
 static void what_is_bound_by_memory_takes_its_bytes(void **state)
 {
     (void)state;
@@ -574,6 +607,7 @@ int main(void)
         cmocka_unit_test(products_are_tiles_and_waves),
         cmocka_unit_test(products_take_their_measured_times),
         cmocka_unit_test(attention_has_costs_of_its_own),
+        cmocka_unit_test(a_pace_takes_flops_alone),
         cmocka_unit_test(what_is_bound_by_memory_takes_its_bytes),
         cmocka_unit_test(estimates_are_as_sure_as_their_worst_number),
         cmocka_unit_test(nodes_that_differ_have_their_own_costs),
