@@ -1,43 +1,54 @@
-/* Generators of pipeline programs. Pure: the same shape gives the same bytes.
+/* Programs of a pipeline's step, lowered from an order of compute (schedule/order.h). Pure: the
+ * same shape gives the same bytes.
  *
- * Slots of a stage: max_in_flight of kind activation: micro-batch m's input of this stage and
- * everything its backward needs lie in slot m % max_in_flight; two of kind output for activations
- * being sent on; two of kind gradient for gradients received; two of kind input_gradient for
- * gradients being sent back. Two let the next micro-batch be computed or received while this one is
- * still sent or used. Slots have a boundary's bytes, activations of the first stage none. The
- * forward_only program of a stage has slots of its training program alone, under the same numbers,
- * so that evaluation takes no memory of its own: of the activations it uses two, so that one
- * micro-batch arrives while another is computed, or one where training has no more, and its table
- * gives the others no bytes.
+ * A forward's input is received right before it, its output sent on when the next stage wants it;
+ * gradients likewise. Where the next virtual stage is the same rank's (p = 1) nothing is sent: its
+ * slot is written straight away. When that is follows from the order timed with messages that take
+ * no time (weft_order_time): every rank sends and receives in the order of those times and takes
+ * only slots that are free by then, so that no order that ends can deadlock, whatever the transport
+ * buffers and wherever hosts wait.
  *
- * A step of one stage: for its m micro-batches forwards and backwards in the schedule's order,
- * RECEIVE and SEND where a neighbour exists, then the update (schedule/update.h). */
+ * Slots of a rank: of kind activation as many a chunk as the order needs: a micro-batch's input of
+ * the virtual stage and everything its backward needs; of kind output (activations being sent on),
+ * gradient (gradients received) and input_gradient (gradients being sent back), which all chunks
+ * share, two, or more where the order keeps them waiting. Two let the next micro-batch be computed
+ * or received while this one is still sent or used. Slots have a boundary's bytes, activations of
+ * the first virtual stage none. The forward_only program of a rank has slots of its training
+ * program alone, under the same numbers, so that evaluation takes no memory of its own: of a
+ * chunk's activations it uses two, so that one micro-batch arrives while another is computed, or
+ * one where training has no more (more where a chunk hands over to the next), and its table gives
+ * the others no bytes.
+ *
+ * A step of one rank: for its m micro-batches forwards and backwards in the order, RECEIVE and SEND
+ * where a neighbour exists, then the update (schedule/update.h). */
 #ifndef WEFT_SCHEDULE_PIPELINE_H
 #define WEFT_SCHEDULE_PIPELINE_H
 
 #include "core/bucket.h"
+#include "schedule/order.h"
 #include "schedule/program.h"
-
-typedef enum weft_pipeline_kind { WEFT_PIPELINE_1F1B, WEFT_PIPELINE_GPIPE } weft_pipeline_kind;
 
 typedef struct weft_pipeline_shape {
     weft_pipeline_kind kind;
-    int num_stages, num_micro_batches;
-    bool forward_only;           /* evaluation: no backward, reduce or step */
-    uint64_t boundary_bytes;     /* of what travels between stages, a micro-batch */
-    const weft_buckets *buckets; /* [num_stages] of gradients; NULL: training has none */
+    int num_stages, num_micro_batches; /* num_stages: ranks, p */
+    bool forward_only;                 /* evaluation: no backward, reduce or step */
+    uint64_t boundary_bytes;           /* of what travels between stages, a micro-batch */
+    const weft_buckets *buckets;       /* [num_stages] of gradients; NULL: training has none */
+    int num_chunks, group_size;        /* as in weft_order_shape; num_chunks 0: 1 */
+    const weft_order *orders;          /* [num_stages] of training; NULL: the kind's */
+    const bool *host_waits; /* [virtual stages]: the host waits inside its forward; NULL: in none */
 } weft_pipeline_shape;
 
-/* 1F1B (PipeDream-flush; Narayanan et al. 2021, §2.2): stage i runs p - i - 1 forwards first, then
- * one forward one backward; at most p - i micro-batches in flight. GPipe (Huang et al. 2019): all
- * forwards, then all backwards; m in flight. Errors: WEFT_CONFIG for a shape without stages or
- * micro-batches, WEFT_MEMORY. */
-weft_status weft_program_pipeline(const weft_pipeline_shape *shape, int stage, weft_arena *arena,
-                                  weft_program *out) WEFT_CHECKED;
+weft_order_shape weft_pipeline_order_shape(const weft_pipeline_shape *shape);
+
+/* The program of every rank: programs [num_stages]. Errors: WEFT_CONFIG for a shape without stages
+ * or micro-batches, a group size below p, an order that never ends; WEFT_MEMORY. */
+weft_status weft_program_pipeline(const weft_pipeline_shape *shape, weft_arena *arena,
+                                  weft_program *programs) WEFT_CHECKED;
 
 /* Proves programs [num_stages] to be a step of that shape (schedule/check.h): every micro-batch
- * forwarded once and, unless forward_only, backwarded once; then the update. The schedule's kind
- * does not matter. Errors: as of weft_program_check. */
+ * forwarded once and, unless forward_only, backwarded once on every virtual stage; then the update.
+ * The order does not matter. Errors: as of weft_program_check. */
 weft_status weft_program_pipeline_check(const weft_program *programs,
                                         const weft_pipeline_shape *shape) WEFT_CHECKED;
 

@@ -7,15 +7,14 @@
 /* What one stage must do, while it is listed. */
 typedef struct list {
     const weft_pipeline_shape *shape;
-    int stage;
-    const weft_buckets *buckets;
+    int rank, stage, last; /* stage, last: of all virtual stages */
     weft_task_list list;
 } list;
 
 /* The value travels between this stage and another, or is made and used by one stage. */
 static bool has_value(const list *l, const weft_operand *operand)
 {
-    const int stage = l->stage + operand->next, last = l->shape->num_stages - 1;
+    const int stage = l->stage + operand->next, last = l->last;
     if (operand->value == WEFT_VALUE_ACTIVATION)
         return stage > 0 && stage <= last;
     if (operand->value == WEFT_VALUE_GRADIENT)
@@ -30,19 +29,23 @@ static weft_task *add(list *l, weft_task_kind kind, weft_flow flow)
     return task;
 }
 
-/* A task of the micro-batch, if the stage has its values. */
+/* A task of the micro-batch, if the stage has its values, and for a message, if the other end is on
+ * another rank. */
 static void add_part(list *l, weft_task_kind kind, weft_flow flow, int micro_batch)
 {
     const weft_operands *operands = weft_operands_of((int)kind, (int)flow);
     const bool message = kind == WEFT_TASK_SEND || kind == WEFT_TASK_RECEIVE;
-    if (message && !has_value(l, &operands->rows[0]))
+    const bool downwards = (kind == WEFT_TASK_SEND) == (flow == WEFT_FLOW_ACTIVATION);
+    const int p = l->shape->num_stages, peer = (l->stage + p + (downwards ? 1 : -1)) % p;
+    if (message && (peer == l->rank || !has_value(l, &operands->rows[0])))
         return;
     weft_task *task = add(l, kind, flow);
     task->micro_batch = micro_batch;
-    task->chunk = 0;
+    task->chunk = l->stage / p;
     if (message)
-        task->peer =
-            l->stage + ((kind == WEFT_TASK_SEND) == (flow == WEFT_FLOW_ACTIVATION) ? 1 : -1);
+        task->peer = peer;
+    if (kind == WEFT_TASK_FORWARD && l->shape->host_waits && l->shape->host_waits[l->stage])
+        task->flags = WEFT_TASK_HOST_WAITS;
     for (int i = 0; i < operands->count; i++)
         task->operands[i] = has_value(l, &operands->rows[i]) ? 0 : -1;
 }
@@ -60,22 +63,26 @@ static void list_stage(list *l)
         add_part(l, WEFT_TASK_BACKWARD, WEFT_FLOW_NONE, i);
         add_part(l, WEFT_TASK_SEND, WEFT_FLOW_GRADIENT, i);
     }
-    if (l->shape->forward_only)
-        return;
-    weft_update_expect(l->buckets, &l->list);
 }
 
-static weft_status expect(const weft_pipeline_shape *shape, int stage, weft_arena *scratch,
+static weft_status expect(const weft_pipeline_shape *shape, int rank, weft_arena *scratch,
                           weft_expectation *out)
 {
     static const weft_buckets none;
-    const weft_buckets *buckets = shape->buckets ? &shape->buckets[stage] : &none;
-    const size_t m = (size_t)shape->num_micro_batches, most = weft_update_max_tasks(buckets);
+    const weft_buckets *buckets = shape->buckets ? &shape->buckets[rank] : &none;
+    const int p = shape->num_stages, v = shape->num_chunks ? shape->num_chunks : 1;
+    const size_t all = (size_t)v * (size_t)shape->num_micro_batches;
+    const size_t most = weft_update_max_tasks(buckets);
     void *tasks, *waits;
-    WEFT_TRY(weft_arena_alloc_array(scratch, 6 * m + most, sizeof(weft_task), &tasks));
-    WEFT_TRY(weft_arena_alloc_array(scratch, (m + 1) * most, sizeof(weft_wait), &waits));
-    list l = {.shape = shape, .stage = stage, .buckets = buckets, .list = {tasks, waits, 0, 0}};
-    list_stage(&l);
+    WEFT_TRY(weft_arena_alloc_array(scratch, 6 * all + most, sizeof(weft_task), &tasks));
+    WEFT_TRY(weft_arena_alloc_array(scratch, (all + 1) * most, sizeof(weft_wait), &waits));
+    list l = {.shape = shape, .rank = rank, .last = p * v - 1, .list = {tasks, waits, 0, 0}};
+    for (int chunk = 0; chunk < v; chunk++) {
+        l.stage = chunk * p + rank;
+        list_stage(&l);
+    }
+    if (!shape->forward_only)
+        weft_update_expect(buckets, &l.list);
     *out = (weft_expectation){
         .tasks = tasks,
         .num_tasks = l.list.num_tasks,
@@ -84,7 +91,7 @@ static weft_status expect(const weft_pipeline_shape *shape, int stage, weft_aren
         .begins = WEFT_TASK_FORWARD,
         .ends = shape->forward_only ? WEFT_TASK_FORWARD : WEFT_TASK_BACKWARD,
     };
-    snprintf(out->where, sizeof(out->where), "stage %d", stage);
+    snprintf(out->where, sizeof(out->where), "stage %d", rank);
     return WEFT_OK;
 }
 

@@ -28,13 +28,13 @@ static bool begins_sum(const weft_buckets *buckets, int bucket)
 }
 
 weft_status weft_program_append_update(weft_program_builder *builder, const weft_buckets *buckets,
-                                       const uint32_t *last_backward)
+                                       const uint32_t *last_backward, uint32_t last)
 {
-    weft_wait before_norm[2] = {{last_backward[0], -1}};
+    const weft_wait end = {last, -1};
+    weft_wait before_norm[2] = {end};
     uint32_t num_before_norm = 1, index;
     for (int b = 0; b < buckets->count; b++) {
         const weft_bucket_shape *shape = &buckets->shapes[b];
-        const weft_wait end = {last_backward[0], -1};
         const weft_wait point = {last_backward[shape->chunk], shape->layer};
         const weft_task sum = sum_task(shape->sum),
                         reduce = bucket_task(WEFT_TASK_REDUCE, WEFT_FLOW_NONE, b);
@@ -80,9 +80,9 @@ static void list_backwards(weft_task_list *list, const weft_bucket_shape *until)
 {
     for (uint32_t i = 0; i < list->num_tasks; i++) {
         const weft_task *task = &list->tasks[i];
-        if (task->kind != WEFT_TASK_BACKWARD || (until && task->chunk < until->chunk))
+        if (task->kind != WEFT_TASK_BACKWARD || (until && task->chunk != until->chunk))
             continue;
-        list_wait(list, (weft_wait){i, until && task->chunk == until->chunk ? until->layer : -1});
+        list_wait(list, (weft_wait){i, until ? until->layer : -1});
     }
 }
 

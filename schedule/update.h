@@ -16,10 +16,10 @@
 #include "core/bucket.h"
 #include "schedule/program.h"
 
-/* Appends the update behind the backwards. last_backward: the index of each chunk's last backward,
- * the rank's last one first (chunk 0's). */
+/* Appends the update behind the backwards. last_backward: the index of each chunk's last backward;
+ * last: of the last of all. */
 weft_status weft_program_append_update(weft_program_builder *builder, const weft_buckets *buckets,
-                                       const uint32_t *last_backward) WEFT_CHECKED;
+                                       const uint32_t *last_backward, uint32_t last) WEFT_CHECKED;
 
 /* Tasks that are expected of a program (schedule/check.h), while they are listed. */
 typedef struct weft_task_list {

@@ -34,8 +34,7 @@ weft_status weft_step_programs(const weft_pipeline_shape *shape, weft_arena *are
     WEFT_TRY(
         weft_arena_alloc_array(arena, (size_t)shape->num_stages, sizeof(weft_program), &memory));
     *out = memory;
-    for (int stage = 0; stage < shape->num_stages; stage++)
-        WEFT_TRY(weft_program_pipeline(shape, stage, arena, &(*out)[stage]));
+    WEFT_TRY(weft_program_pipeline(shape, arena, *out));
     return weft_program_pipeline_check(*out, shape);
 }
 

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MACHINE_SLOTS = 64, MACHINE_MICRO_BATCHES = 64 };
+enum { MACHINE_SLOTS = 128, MACHINE_MICRO_BATCHES = 64, MACHINE_CHUNKS = 4 };
 
 /* What a value is, for all that matters: who made it, for which micro-batch. 0 is garbage. */
 static uint32_t value_of(const char *what, int stage, int micro_batch)
@@ -27,7 +27,8 @@ typedef struct machine_stage {
     bool done[MAX_EDIT_TASKS];
     machine_slot slots[MACHINE_SLOTS];
     int in_flight, num_backwards, num_reduces, num_norms, num_steps;
-    bool forwarded[MACHINE_MICRO_BATCHES], backwarded[MACHINE_MICRO_BATCHES];
+    bool forwarded[MACHINE_CHUNKS][MACHINE_MICRO_BATCHES],
+        backwarded[MACHINE_CHUNKS][MACHINE_MICRO_BATCHES];
 } machine_stage;
 
 typedef struct machine {
@@ -40,6 +41,11 @@ static void fault(machine *m, const char *what)
 {
     if (!m->fault)
         m->fault = what;
+}
+
+static int num_chunks(const machine *m)
+{
+    return m->set->shape.num_chunks ? m->set->shape.num_chunks : 1;
 }
 
 /* The slots that a task reads and writes, in the order of golden files; -1: none. */
@@ -104,47 +110,49 @@ static void start_task(machine *m, int stage, uint32_t index)
 {
     const weft_task *task = &m->set->programs[stage].tasks[index];
     machine_stage *here = &m->stages[stage];
-    const int mb = task->micro_batch, last = m->set->shape.num_stages - 1;
+    const int mb = task->micro_batch, p = m->set->shape.num_stages;
+    const int number = task->chunk * p + stage, last = p * num_chunks(m) - 1;
     const int num_micro_batches = m->set->shape.num_micro_batches;
+    const bool known = mb >= 0 && mb < num_micro_batches && task->chunk >= 0 && number <= last;
     here->running[task->lane] = true;
     switch (task->kind) {
     case WEFT_TASK_FORWARD:
-        if (mb < 0 || mb >= num_micro_batches || here->forwarded[mb])
+        if (!known || here->forwarded[task->chunk][mb])
             fault(m, "forwarded a wrong micro-batch");
         else
-            here->forwarded[mb] = true;
-        if (stage > 0)
-            hold_for_reading(m, stage, read_by(task, 0), value_of("activation", stage, mb));
+            here->forwarded[task->chunk][mb] = true;
+        if (number > 0)
+            hold_for_reading(m, stage, read_by(task, 0), value_of("activation", number, mb));
         hold_for_writing(m, stage, task, written_by(task, 0));
-        if (stage < last)
+        if (number < last)
             hold_for_writing(m, stage, task, written_by(task, 1));
         if (++here->in_flight > m->set->programs[stage].max_in_flight &&
             !m->set->shape.forward_only)
             fault(m, "too many in flight");
         break;
     case WEFT_TASK_BACKWARD:
-        if (mb < 0 || mb >= num_micro_batches || here->backwarded[mb])
+        if (!known || here->backwarded[task->chunk][mb])
             fault(m, "backwarded a wrong micro-batch");
         else
-            here->backwarded[mb] = true;
+            here->backwarded[task->chunk][mb] = true;
         if (here->num_reduces)
             fault(m, "a backward after the reduction");
-        hold_for_reading(m, stage, read_by(task, 0), value_of("stash", stage, mb));
-        if (stage < last)
-            hold_for_reading(m, stage, read_by(task, 1), value_of("gradient", stage, mb));
-        if (stage > 0)
+        hold_for_reading(m, stage, read_by(task, 0), value_of("stash", number, mb));
+        if (number < last)
+            hold_for_reading(m, stage, read_by(task, 1), value_of("gradient", number, mb));
+        if (number > 0)
             hold_for_writing(m, stage, task, written_by(task, 0));
         break;
     case WEFT_TASK_SEND:
         hold_for_reading(m, stage, read_by(task, 0),
-                         value_of(task->flow == WEFT_FLOW_ACTIVATION ? "activation" : "gradient",
-                                  task->peer, mb));
+                         task->flow == WEFT_FLOW_ACTIVATION ? value_of("activation", number + 1, mb)
+                                                            : value_of("gradient", number - 1, mb));
         break;
     case WEFT_TASK_RECEIVE:
         hold_for_writing(m, stage, task, written_by(task, 0));
         break;
     case WEFT_TASK_REDUCE:
-        if (here->num_reduces++ || here->num_backwards != num_micro_batches)
+        if (here->num_reduces++ || here->num_backwards != num_micro_batches * num_chunks(m))
             fault(m, "reduced too early or twice");
         break;
     case WEFT_TASK_NORM:
@@ -162,22 +170,23 @@ static void finish_task(machine *m, int stage, uint32_t index, uint32_t received
     const weft_program *program = &m->set->programs[stage];
     const weft_task *task = &program->tasks[index];
     machine_stage *here = &m->stages[stage];
-    const int mb = task->micro_batch, last = m->set->shape.num_stages - 1;
+    const int mb = task->micro_batch, p = m->set->shape.num_stages;
+    const int number = task->chunk * p + stage, last = p * num_chunks(m) - 1;
     for (int k = 0; k < 2; k++)
         if (read_by(task, k) >= 0 && read_by(task, k) < MACHINE_SLOTS &&
             here->slots[read_by(task, k)].num_readers > 0)
             here->slots[read_by(task, k)].num_readers--;
     switch (task->kind) {
     case WEFT_TASK_FORWARD:
-        leave(m, stage, written_by(task, 0), value_of("stash", stage, mb));
-        if (stage < last)
-            leave(m, stage, written_by(task, 1), value_of("activation", stage + 1, mb));
+        leave(m, stage, written_by(task, 0), value_of("stash", number, mb));
+        if (number < last)
+            leave(m, stage, written_by(task, 1), value_of("activation", number + 1, mb));
         break;
     case WEFT_TASK_BACKWARD:
         here->in_flight--;
         here->num_backwards++;
-        if (stage > 0)
-            leave(m, stage, written_by(task, 0), value_of("gradient", stage - 1, mb));
+        if (number > 0)
+            leave(m, stage, written_by(task, 0), value_of("gradient", number - 1, mb));
         break;
     case WEFT_TASK_RECEIVE:
         leave(m, stage, written_by(task, 0), received);
@@ -203,6 +212,9 @@ static bool can_start(const machine *m, int stage, int lane)
     const uint32_t index = here->head[lane];
     if (index >= program->num_tasks || here->running[lane])
         return false;
+    for (uint32_t i = 0; i < index; i++) /* the host does not get behind it */
+        if ((program->tasks[i].flags & WEFT_TASK_HOST_WAITS) && !here->done[i])
+            return false;
     for (uint32_t w = 0; w < program->tasks[index].num_waits; w++) {
         const uint32_t wait = program->waits[program->tasks[index].first_wait + w].task;
         if (wait >= program->num_tasks || !here->done[wait])
@@ -273,9 +285,11 @@ static void check_end(machine *m)
         for (uint32_t i = 0; i < m->set->programs[stage].num_tasks; i++)
             if (!here->done[i])
                 fault(m, "deadlock");
-        for (int mb = 0; mb < shape->num_micro_batches; mb++)
-            if (!here->forwarded[mb] || here->backwarded[mb] == shape->forward_only)
-                fault(m, "a micro-batch was left out");
+        for (int chunk = 0; chunk < num_chunks(m); chunk++)
+            for (int mb = 0; mb < shape->num_micro_batches; mb++)
+                if (!here->forwarded[chunk][mb] ||
+                    here->backwarded[chunk][mb] == shape->forward_only)
+                    fault(m, "a micro-batch was left out");
         if (here->num_steps == shape->forward_only)
             fault(m, "no step, or one too many");
     }

@@ -3,16 +3,36 @@
 #include <stdlib.h>
 #include <string.h>
 
-program_set make_set(weft_pipeline_kind kind, int num_stages, int num_micro_batches,
-                     bool forward_only)
+/* One on every rank, reduced at the end. */
+static const weft_buckets *one_bucket(void)
 {
     static const weft_bucket_shape bucket = {.layer = -1, .reduces = true, .elements = 32};
     static weft_buckets buckets[MAX_STAGES];
-    for (int stage = 0; stage < MAX_STAGES; stage++)
-        buckets[stage] = (weft_buckets){&bucket, 1};
-    program_set set = {.shape = {kind, num_stages, num_micro_batches, forward_only, 4096, buckets}};
-    for (int stage = 0; stage < num_stages; stage++)
-        ASSERT_OK(weft_program_pipeline(&set.shape, stage, &set.arena, &set.programs[stage]));
+    for (int rank = 0; rank < MAX_STAGES; rank++)
+        buckets[rank] = (weft_buckets){&bucket, 1};
+    return buckets;
+}
+
+program_set make_set(weft_pipeline_kind kind, int num_stages, int num_micro_batches,
+                     bool forward_only)
+{
+    program_set set = {.shape = {.kind = kind,
+                                 .num_stages = num_stages,
+                                 .num_micro_batches = num_micro_batches,
+                                 .forward_only = forward_only,
+                                 .boundary_bytes = 4096,
+                                 .buckets = one_bucket()}};
+    ASSERT_OK(weft_program_pipeline(&set.shape, &set.arena, set.programs));
+    return set;
+}
+
+program_set make_shaped_set(const weft_pipeline_shape *shape)
+{
+    program_set set = {.shape = *shape};
+    set.shape.buckets = one_bucket();
+    if (weft_program_pipeline(&set.shape, &set.arena, set.programs) != WEFT_OK)
+        fail_msg("p=%d v=%d m=%d N=%d: %s", shape->num_stages, shape->num_chunks,
+                 shape->num_micro_batches, shape->group_size, weft_error_get()->text);
     return set;
 }
 

@@ -38,6 +38,7 @@ typedef struct program_set {
 
 program_set make_set(weft_pipeline_kind kind, int num_stages, int num_micro_batches,
                      bool forward_only);
+program_set make_shaped_set(const weft_pipeline_shape *shape);
 void release_set(program_set *set);
 weft_status check_set(const program_set *set) WEFT_CHECKED;
 /* Equal tasks, waits, slots and bounds, byte for byte. */

@@ -107,7 +107,11 @@ static void form(void **state)
     ASSERT_ERROR(check_set(&set), WEFT_INTERNAL, "stage 0 has -1 slots");
     set.shape.num_stages = 0;
     ASSERT_ERROR(check_set(&set), WEFT_INTERNAL, "no programs");
-    set.shape = (weft_pipeline_shape){WEFT_PIPELINE_1F1B, 1, 0, false, 8, NULL};
+    set.shape = (weft_pipeline_shape){.kind = WEFT_PIPELINE_1F1B,
+                                      .num_stages = 1,
+                                      .num_micro_batches = 0,
+                                      .forward_only = false,
+                                      .boundary_bytes = 8};
     ASSERT_ERROR(check_set(&set), WEFT_INTERNAL, "no programs");
     release_set(&set);
 }
@@ -339,8 +343,18 @@ static void random_damage(void **state)
     uint64_t random = 2024;
     int num_accepted = 0, num_refused = 0, num_confirmed = 0;
     for (int round = 0; round < ROUNDS; round++) {
-        program_set set = make_set(next_random(&random, 3) == 0, 1 + (int)next_random(&random, 4),
-                                   1 + (int)next_random(&random, 7), next_random(&random, 4) == 0);
+        bool host_waits[8];
+        weft_pipeline_shape shape = {.kind = next_random(&random, 3) == 0 ? WEFT_PIPELINE_GPIPE
+                                                                          : WEFT_PIPELINE_1F1B,
+                                     .num_stages = 1 + (int)next_random(&random, 4),
+                                     .num_micro_batches = 1 + (int)next_random(&random, 7),
+                                     .forward_only = next_random(&random, 4) == 0,
+                                     .boundary_bytes = 64,
+                                     .num_chunks = 1 + (int)next_random(&random, 2),
+                                     .host_waits = host_waits};
+        for (int s = 0; s < 8; s++)
+            host_waits[s] = next_random(&random, 3) == 0;
+        program_set set = make_shaped_set(&shape);
         for (uint32_t times = 1 + next_random(&random, 2); times > 0; times--)
             damage(&set, &random);
         const bool accepted = check_set(&set) == WEFT_OK;

@@ -197,15 +197,24 @@ static void refuses_no_pipeline(void **state)
     (void)state;
     weft_arena arena = {0};
     weft_program program;
-    const weft_pipeline_shape shapes[] = {{WEFT_PIPELINE_1F1B, 0, 4, false, 8, NULL},
-                                          {WEFT_PIPELINE_1F1B, 4, 0, false, 8, NULL},
-                                          {WEFT_PIPELINE_GPIPE, 4, -1, true, 8, NULL}};
+    const weft_pipeline_shape shapes[] = {{.kind = WEFT_PIPELINE_1F1B,
+                                           .num_stages = 0,
+                                           .num_micro_batches = 4,
+                                           .forward_only = false,
+                                           .boundary_bytes = 8},
+                                          {.kind = WEFT_PIPELINE_1F1B,
+                                           .num_stages = 4,
+                                           .num_micro_batches = 0,
+                                           .forward_only = false,
+                                           .boundary_bytes = 8},
+                                          {.kind = WEFT_PIPELINE_GPIPE,
+                                           .num_stages = 4,
+                                           .num_micro_batches = -1,
+                                           .forward_only = true,
+                                           .boundary_bytes = 8}};
     for (int i = 0; i < 3; i++)
-        ASSERT_ERROR(weft_program_pipeline(&shapes[i], 0, &arena, &program), WEFT_CONFIG,
-                     "no pipeline program for stage 0 of");
-    const weft_pipeline_shape shape = {WEFT_PIPELINE_1F1B, 4, 4, false, 8, NULL};
-    ASSERT_ERROR(weft_program_pipeline(&shape, 4, &arena, &program), WEFT_CONFIG, "stage 4 of 4");
-    ASSERT_ERROR(weft_program_pipeline(&shape, -1, &arena, &program), WEFT_CONFIG, "stage -1 of");
+        ASSERT_ERROR(weft_program_pipeline(&shapes[i], &arena, &program), WEFT_CONFIG,
+                     "no pipeline program for");
     weft_arena_release(&arena);
 }
 
@@ -213,16 +222,18 @@ static void refuses_no_pipeline(void **state)
 static void out_of_memory(void **state)
 {
     (void)state;
-    const weft_pipeline_shape shape = {WEFT_PIPELINE_1F1B, 2, 40, false, 8, NULL};
+    const weft_pipeline_shape shape = {.kind = WEFT_PIPELINE_1F1B,
+                                       .num_stages = 2,
+                                       .num_micro_batches = 40,
+                                       .forward_only = false,
+                                       .boundary_bytes = 8};
     weft_status status = WEFT_MEMORY;
     int failures = 0;
     for (int n = 1; status != WEFT_OK; n++) {
         weft_arena arena = {0};
         weft_program programs[2];
         weft_alloc_fail_after(n);
-        status = weft_program_pipeline(&shape, 0, &arena, &programs[0]);
-        if (status == WEFT_OK)
-            status = weft_program_pipeline(&shape, 1, &arena, &programs[1]);
+        status = weft_program_pipeline(&shape, &arena, programs);
         if (status == WEFT_OK)
             status = weft_program_pipeline_check(programs, &shape);
         weft_alloc_fail_after(0);

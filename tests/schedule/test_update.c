@@ -47,8 +47,7 @@ static program_set make(int num_stages, const weft_buckets *buckets)
                                  .num_micro_batches = 2,
                                  .boundary_bytes = 8,
                                  .buckets = buckets}};
-    for (int stage = 0; stage < num_stages; stage++)
-        ASSERT_OK(weft_program_pipeline(&set.shape, stage, &set.arena, &set.programs[stage]));
+    ASSERT_OK(weft_program_pipeline(&set.shape, &set.arena, set.programs));
     ASSERT_OK(check_set(&set));
     return set;
 }

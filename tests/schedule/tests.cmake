@@ -28,3 +28,5 @@ weft_add_test(NAME schedule_moe_run CMOCKA LABELS tsan
   SOURCES schedule/test_moe_run.c schedule/moe_machine.c schedule/programs.c)
 weft_add_test(NAME schedule_cost CMOCKA SOURCES schedule/test_cost.c)
 weft_add_test(NAME schedule_clusters CMOCKA SOURCES schedule/test_clusters.c)
+weft_add_test(NAME schedule_interleaved CMOCKA
+  SOURCES schedule/test_interleaved.c schedule/programs.c)

@@ -1,0 +1,236 @@
+/* Interleaved schedules: orders of compute with several virtual stages a rank, lowered. With an
+ * argument N it judges N draws instead of a few hundred. */
+#include "tests/schedule/programs.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "schedule/price.h"
+
+static int num_draws = 400;
+
+static void order_is(const weft_order_shape *shape, int rank, const char *wanted)
+{
+    weft_arena arena = {0};
+    weft_order orders[MAX_STAGES];
+    char text[512] = "";
+    ASSERT_OK(weft_order_make(WEFT_PIPELINE_1F1B, shape, &arena, orders));
+    for (uint32_t i = 0; i < orders[rank].count; i++) {
+        const weft_compute *c = &orders[rank].computes[i];
+        snprintf(text + strlen(text), sizeof(text) - strlen(text), "%s%d%c%d", i ? " " : "",
+                 c->chunk * shape->num_ranks + rank, c->backward ? 'B' : 'F', c->micro_batch);
+    }
+    assert_string_equal(text, wanted);
+    weft_arena_release(&arena);
+}
+
+/* Megatron-LM's own example: core/pipeline_parallel/schedules.py, get_schedule_table, and its
+ * warm-up of 2 (p - rank - 1) + (v - 1) N; and a last group that it refuses. */
+static void orders(void **state)
+{
+    (void)state;
+    order_is(&(weft_order_shape){2, 2, 4, 0}, 0,
+             "0F0 0F1 2F0 2F1 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1 2B2 2B3 0B2 0B3");
+    order_is(&(weft_order_shape){2, 2, 4, 0}, 1,
+             "1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0 1F3 1B1 3F2 3B2 3F3 3B3 1B2 1B3");
+    order_is(&(weft_order_shape){2, 2, 5, 3}, 1,
+             "1F0 1F1 1F2 3F0 3B0 3F1 3B1 3F2 3B2 1F3 1B0 1F4 1B1 3F3 1B2 3F4 3B3 3B4 1B3 1B4");
+    order_is(&(weft_order_shape){2, 2, 3, 0}, 1, "1F0 1F1 1F2 3F0 3B0 3F1 3B1 3F2 3B2 1B0 1B1 1B2");
+    order_is(&(weft_order_shape){1, 3, 2, 0}, 0, "0F0 1F0 2F0 2B0 0F1 1B0 1F1 0B0 2F1 2B1 1B1 0B1");
+}
+
+/* Cost of a forward and of a backward; messages are free. */
+static double free_messages(const void *context, int stage, const weft_task *task)
+{
+    const double *us = context;
+    (void)stage;
+    return task->kind == WEFT_TASK_FORWARD ? us[0] : task->kind == WEFT_TASK_BACKWARD ? us[1] : 0;
+}
+
+static int most_held(const weft_program *program)
+{
+    int held = 0, most = 0;
+    for (uint32_t i = 0; i < program->num_tasks; i++) {
+        held += program->tasks[i].kind == WEFT_TASK_FORWARD;
+        held -= program->tasks[i].kind == WEFT_TASK_BACKWARD;
+        most = held > most ? held : most;
+    }
+    return most;
+}
+
+static void judge(const weft_pipeline_shape *shape, double f, double b)
+{
+    const int p = shape->num_stages, v = shape->num_chunks, m = shape->num_micro_batches;
+    program_set set = make_shaped_set(shape);
+    if (check_set(&set) != WEFT_OK)
+        fail_msg("kind %d p=%d v=%d m=%d N=%d forward_only=%d: %s", shape->kind, p, v, m,
+                 shape->group_size, shape->forward_only, weft_error_get()->text);
+    const bool gpipe = shape->kind == WEFT_PIPELINE_GPIPE;
+    if (shape->forward_only || shape->group_size || m % p || shape->host_waits ||
+        (gpipe && v > 1)) {
+        release_set(&set);
+        return;
+    }
+    const double us[] = {f, b};
+    const weft_pricing pricing = {.cost = free_messages, .context = us};
+    weft_price price;
+    ASSERT_OK(weft_program_price(set.programs, p, &pricing, &set.arena, &price));
+    if (price.makespan_us - m * v * (f + b) != (p - 1) * (f + b))
+        fail_msg("kind %d p=%d v=%d m=%d f=%g b=%g: %g idle", shape->kind, p, v, m, f, b,
+                 price.makespan_us - m * v * (f + b));
+    for (int r = 0; r < p && !gpipe; r++) {
+        const int wanted = v == 1 ? p - r : 2 * (p - r - 1) + (v - 1) * p + 1;
+        assert_int_equal(most_held(&set.programs[r]), wanted < m * v ? wanted : m * v);
+    }
+    release_set(&set);
+}
+
+static void properties(void **state)
+{
+    (void)state;
+    uint64_t random = 31;
+    for (int draw = 0; draw < num_draws; draw++) {
+        bool host_waits[MAX_STAGES];
+        weft_pipeline_shape shape = {.kind = next_random(&random, 4) ? WEFT_PIPELINE_1F1B
+                                                                     : WEFT_PIPELINE_GPIPE,
+                                     .num_stages = 1 + (int)next_random(&random, 8),
+                                     .num_chunks = 1 + (int)next_random(&random, 4),
+                                     .num_micro_batches = 1 + (int)next_random(&random, 32),
+                                     .forward_only = next_random(&random, 5) == 0,
+                                     .boundary_bytes = 64};
+        if (next_random(&random, 3) == 0)
+            shape.num_micro_batches =
+                shape.num_stages * (1 + shape.num_micro_batches % (32 / shape.num_stages));
+        else if (next_random(&random, 2))
+            shape.group_size = shape.num_stages + (int)next_random(&random, 9);
+        for (int s = 0; s < MAX_STAGES; s++)
+            host_waits[s] = next_random(&random, 3) == 0;
+        if (next_random(&random, 3) == 0)
+            shape.host_waits = host_waits;
+        judge(&shape, 1 + next_random(&random, 9), 1 + next_random(&random, 9));
+    }
+}
+
+static void every_small_shape(void **state)
+{
+    (void)state;
+    for (int p = 1; p <= 4; p++)
+        for (int v = 2; v <= 3; v++)
+            for (int m = 1; m <= 9; m++)
+                for (int forward_only = 0; forward_only < 2; forward_only++)
+                    judge(&(weft_pipeline_shape){.num_stages = p,
+                                                 .num_chunks = v,
+                                                 .num_micro_batches = m,
+                                                 .forward_only = forward_only,
+                                                 .boundary_bytes = 8},
+                          3, 5);
+}
+
+/* A rank alone hands over from chunk to chunk: nothing is sent, and a chunk's output is the next
+ * one's input, in its slot. */
+static void hands_over(void **state)
+{
+    (void)state;
+    const weft_pipeline_shape shape = {
+        .num_stages = 1, .num_chunks = 2, .num_micro_batches = 1, .boundary_bytes = 8};
+    program_set set = make_shaped_set(&shape);
+    char *text = text_of(&set.programs[0]);
+    assert_string_equal(text, "program in_flight=2\n"
+                              "slots 0-0 activation chunk=0\n"
+                              "slots 1-1 activation chunk=1 bytes=8\n"
+                              "slots 2-3 gradient bytes=8\n"
+                              "0 forward compute mb=0 chunk=0 stash=0 y=1\n"
+                              "1 forward compute mb=0 chunk=1 x=1 stash=1\n"
+                              "2 backward compute mb=0 chunk=1 stash=1 dx=2\n"
+                              "3 backward compute mb=0 chunk=0 stash=0 dy=2\n"
+                              "4 reduce reduce bucket=0 waits=3\n"
+                              "5 norm compute host waits=4\n"
+                              "6 step compute bucket=0\n");
+    free(text);
+    release_set(&set);
+}
+
+/* Hosts wait wherever they may, and every order that ends is lowered to programs that end. */
+static void random_orders(void **state)
+{
+    (void)state;
+    uint64_t random = 8;
+    int num_ended = 0;
+    for (int draw = 0; draw < num_draws; draw++) {
+        weft_order_shape shape = {1 + (int)next_random(&random, 4),
+                                  1 + (int)next_random(&random, 3),
+                                  1 + (int)next_random(&random, 8), 0};
+        weft_arena arena = {0};
+        weft_order drawn[MAX_STAGES];
+        ASSERT_OK(weft_order_make(WEFT_PIPELINE_1F1B, &shape, &arena, drawn));
+        /* Swaps of neighbours that keep a backward behind its forward. */
+        for (uint32_t swaps = next_random(&random, 60); swaps > 0; swaps--) {
+            const weft_order *order = &drawn[next_random(&random, (uint32_t)shape.num_ranks)];
+            const uint32_t at = next_random(&random, order->count - 1);
+            weft_compute *c = &order->computes[at], swapped = c[0];
+            if (c[0].micro_batch == c[1].micro_batch && c[0].chunk == c[1].chunk)
+                continue;
+            c[0] = c[1];
+            c[1] = swapped;
+        }
+        bool host_waits[MAX_STAGES];
+        for (int s = 0; s < MAX_STAGES; s++)
+            host_waits[s] = next_random(&random, 2);
+        const weft_pipeline_shape pipeline = {.num_stages = shape.num_ranks,
+                                              .num_chunks = shape.num_chunks,
+                                              .num_micro_batches = shape.num_micro_batches,
+                                              .forward_only = next_random(&random, 6) == 0,
+                                              .boundary_bytes = 8,
+                                              .orders = drawn,
+                                              .host_waits = host_waits};
+        program_set set = {.shape = pipeline};
+        if (weft_program_pipeline(&pipeline, &set.arena, set.programs) == WEFT_OK) {
+            num_ended++;
+            if (check_set(&set) != WEFT_OK)
+                fail_msg("draw %d: %s", draw, weft_error_get()->text);
+        } else {
+            assert_non_null(strstr(weft_error_get()->text, "the order of compute never ends"));
+            weft_error_clear();
+        }
+        release_set(&set);
+        weft_arena_release(&arena);
+    }
+    print_message("%d of %d orders end\n", num_ended, num_draws);
+    assert_in_range(num_ended, num_draws / 4, num_draws - 1);
+}
+
+static void refuses(void **state)
+{
+    (void)state;
+    weft_arena arena = {0};
+    weft_order made[4];
+    weft_program programs[4];
+    weft_order_shape shape = {4, 2, 8, 3};
+    ASSERT_ERROR(weft_order_make(WEFT_PIPELINE_1F1B, &shape, &arena, made), WEFT_CONFIG,
+                 "groups of 3 micro-batches in a pipeline of 4 ranks");
+    shape = (weft_order_shape){2, 1, 2, 0};
+    ASSERT_OK(weft_order_make(WEFT_PIPELINE_1F1B, &shape, &arena, made));
+    /* Each rank begins with what the other has not done. */
+    made[0].computes[0] = (weft_compute){1, 0, 0};
+    made[0].computes[1] = (weft_compute){1, 0, 1};
+    made[0].computes[2] = (weft_compute){0, 0, 0};
+    made[0].computes[3] = (weft_compute){0, 0, 1};
+    const weft_pipeline_shape pipeline = {
+        .num_stages = 2, .num_micro_batches = 2, .boundary_bytes = 8, .orders = made};
+    ASSERT_ERROR(weft_program_pipeline(&pipeline, &arena, programs), WEFT_CONFIG,
+                 "the order of compute never ends: rank 0 stands at 0B1 and waits for 1B1 of rank "
+                 "1, rank 1 stands at 1F0 and waits for 0F0 of rank 0");
+    weft_arena_release(&arena);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1)
+        num_draws = atoi(argv[1]);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(orders),     cmocka_unit_test(properties),
+        cmocka_unit_test(hands_over), cmocka_unit_test(every_small_shape),
+        cmocka_unit_test(refuses),    cmocka_unit_test(random_orders),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
