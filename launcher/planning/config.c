@@ -7,6 +7,7 @@
 
 #include <weft/kernels.h>
 
+#include "core/text.h"
 #include "core/fits.h"
 #include "launcher/planning/moe_choice.h"
 #include "launcher/planning/run_changes.h"
@@ -206,6 +207,22 @@ static weft_status check_fitting(const void *context, const weft_mesh *mesh)
     return weft_topology_check(f->topology, mesh, c->parallel.allow_tp_across_nodes);
 }
 
+/* Ranks of this mesh, none twice. */
+static weft_status check_trace_ranks(const weft_config *c, int world)
+{
+    const weft_int_list *ranks = &c->log.trace_ranks;
+    for (size_t i = 0; i < ranks->count; i++) {
+        if (ranks->values[i] >= world)
+            return WEFT_KEY_ERROR("log.trace_ranks", "no rank %lld among %s",
+                                  (long long)ranks->values[i], weft_count_text(world, "rank").text);
+        for (size_t k = 0; k < i; k++)
+            if (ranks->values[k] == ranks->values[i])
+                return WEFT_KEY_ERROR("log.trace_ranks", "rank %lld stands there twice",
+                                      (long long)ranks->values[i]);
+    }
+    return WEFT_OK;
+}
+
 static weft_status check_world(const weft_config *c, int world, const weft_topology *topology,
                                weft_mesh *out)
 {
@@ -218,6 +235,7 @@ static weft_status check_world(const weft_config *c, int world, const weft_topol
     WEFT_TRY(weft_mesh_build_for(&request, out));
     WEFT_TRY(check_batch(c, out->dp));
     WEFT_TRY(check_device(c));
+    WEFT_TRY(check_trace_ranks(c, out->world));
     /* Whether it can be chosen, before any rank starts; what is chosen depends on the nodes. */
     weft_moe_selection moe;
     weft_moe_nodes nodes;

@@ -70,6 +70,7 @@ typedef struct weft_log_options { /* section "log" */
     int level;                    /* weft_log_level */
     int64_t log_interval;         /* steps between plain progress lines */
     int64_t trace_step;           /* step whose timeline is kept; 0: none */
+    weft_int_list trace_ranks;    /* whose timeline; empty: all */
     bool check_collectives;       /* compare signatures before each collective */
 } weft_log_options;
 

@@ -106,6 +106,8 @@ static const weft_option_row log_rows[] = {
     CHOICE(T, level, "\"info\"", "error|warn|info|debug|trace", "what is logged"),
     INT(T, log_interval, "10", 1, "steps", "steps between plain progress lines"),
     INT(T, trace_step, "3", 0, NULL, "step whose timeline is kept in trace.json; 0: none"),
+    {"trace_ranks", WEFT_OPTION_INT_LIST, offsetof(T, trace_ranks), "[]", 0, 1e9, NULL, NULL,
+     "ranks whose timeline is kept; []: all"},
     FLAG(T, check_collectives, "false", "compare all ranks' calls before each collective"),
 };
 #undef T

@@ -45,16 +45,75 @@ static void measure(const weft_trace *trace, int ranks, double *out_us, double *
     *out_bubble = *out_us > 0 ? fmax(0, 1 - busy / (ranks * *out_us)) : 0;
 }
 
-static weft_status write_file(const weft_trace *trace, const weft_mesh *mesh, int64_t step,
-                              const char *path, bool svg)
+bool weft_timeline_has(const weft_int_list *ranks, int rank)
 {
-    char title[96], subtitle[256], axes[128];
+    bool has = ranks->count == 0;
+    for (size_t i = 0; i < ranks->count; i++)
+        has = has || ranks->values[i] == rank;
+    return has;
+}
+
+enum { SLICES_A_MESSAGE = 128, TRACE_TAG = 0 };
+
+/* A message that is not full ends a rank's slices. */
+static weft_status send_slices(const weft_trace *trace, weft_comm *world)
+{
+    const weft_slice *slices = weft_trace_slices(trace);
+    size_t count = weft_trace_count(trace), sent = 0, num;
+    do {
+        num = count - sent < SLICES_A_MESSAGE ? count - sent : SLICES_A_MESSAGE;
+        int64_t size = (int64_t)num;
+        WEFT_TRY(weft_comm_send_host(world, 0, TRACE_TAG, &size, sizeof size));
+        WEFT_TRY(weft_comm_send_host(world, 0, TRACE_TAG, num ? slices + sent : NULL,
+                                     num * sizeof *slices));
+        sent += num;
+    } while (num == SLICES_A_MESSAGE);
+    return WEFT_OK;
+}
+
+/* Goes on where memory ran out, and drops what comes: the other rank has to get rid of it. */
+static weft_status receive_slices(weft_trace *trace, weft_comm *world, int rank, weft_status status)
+{
+    weft_slice slices[SLICES_A_MESSAGE];
+    int64_t num;
+    do {
+        WEFT_TRY(weft_comm_recv_host(world, rank, TRACE_TAG, &num, sizeof num));
+        WEFT_TRY(weft_comm_recv_host(world, rank, TRACE_TAG, slices, (size_t)num * sizeof *slices));
+        for (int64_t i = 0; i < num && status == WEFT_OK; i++)
+            status = weft_trace_add(trace, &slices[i]);
+    } while (num == SLICES_A_MESSAGE);
+    return status;
+}
+
+weft_status weft_timeline_collect(weft_trace *trace, weft_comm *world, const weft_int_list *ranks)
+{
+    int own = weft_comm_rank(world);
+    weft_status status = WEFT_OK;
+    if (own > 0)
+        return weft_timeline_has(ranks, own) ? send_slices(trace, world) : WEFT_OK;
+    int64_t count = ranks->count ? (int64_t)ranks->count : weft_comm_size(world);
+    for (int64_t i = 0; i < count; i++) {
+        int rank = (int)(ranks->count ? ranks->values[i] : i);
+        if (rank > 0)
+            status = receive_slices(trace, world, rank, status);
+    }
+    return status;
+}
+
+static weft_status write_file(const weft_trace *trace, const weft_mesh *mesh,
+                              const weft_int_list *ranks, int64_t step, const char *path, bool svg)
+{
+    char title[96], subtitle[256], axes[128], chosen[32] = "";
     double us, bubble;
-    measure(trace, mesh->world, &us, &bubble);
+    int num_ranks = ranks->count ? (int)ranks->count : mesh->world;
+    measure(trace, num_ranks, &us, &bubble);
+    if (num_ranks < mesh->world)
+        snprintf(chosen, sizeof chosen, "%d of ", num_ranks);
     weft_mesh_print(mesh, axes, sizeof axes);
     snprintf(title, sizeof title, "Step %" PRId64 ": %.4g %s, bubble %.0f %%", step,
              us < 1e6 ? us / 1e3 : us / 1e6, us < 1e6 ? "ms" : "s", 100 * bubble);
-    snprintf(subtitle, sizeof subtitle, "%s: %s", weft_count_text(mesh->world, "rank").text, axes);
+    snprintf(subtitle, sizeof subtitle, "%s%s: %s", chosen,
+             weft_count_text(mesh->world, "rank").text, axes);
     FILE *out = fopen(path, "w");
     if (!out)
         return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", path, strerror(errno));
@@ -65,8 +124,8 @@ static weft_status write_file(const weft_trace *trace, const weft_mesh *mesh, in
     return status;
 }
 
-weft_status weft_timeline_write(weft_trace *trace, const weft_mesh *mesh, int64_t step,
-                                const char *dir)
+weft_status weft_timeline_write(weft_trace *trace, const weft_mesh *mesh,
+                                const weft_int_list *ranks, int64_t step, const char *dir)
 {
     char(*texts)[NAME_BYTES] = calloc((size_t)mesh->world, sizeof *texts);
     const char **names = calloc((size_t)mesh->world, sizeof *names);
@@ -80,7 +139,7 @@ weft_status weft_timeline_write(weft_trace *trace, const weft_mesh *mesh, int64_
     for (int svg = 0; svg < 2 && status == WEFT_OK; svg++) {
         char path[4096];
         snprintf(path, sizeof path, "%s/trace.%s", dir, svg ? "svg" : "json");
-        status = write_file(trace, mesh, step, path, svg);
+        status = write_file(trace, mesh, ranks, step, path, svg);
     }
     weft_trace_name_ranks(trace, NULL, 0);
     free(texts);

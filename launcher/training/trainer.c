@@ -288,7 +288,8 @@ weft_status weft_trainer_step(weft_trainer *t, weft_step_result *out)
     if (traced) {
         WEFT_TRY(weft_comm_barrier(t->world));
         weft_trace_set_origin(t->trace, weft_now_us());
-        set_trace(t, t->trace);
+        if (weft_timeline_has(&t->config.log.trace_ranks, weft_comm_rank(t->world)))
+            set_trace(t, t->trace);
     }
     weft_status status = run(t, false, step);
     set_trace(t, NULL);
@@ -374,27 +375,9 @@ weft_status weft_trainer_save(weft_trainer *t, const char *dir)
 
 weft_status weft_trainer_write_trace(weft_trainer *t, const char *dir)
 {
-    int64_t count = (int64_t)weft_trace_count(t->trace), most = count;
-    size_t world = (size_t)t->groups.mesh.world;
-    WEFT_TRY(weft_comm_all_reduce_host(t->world, &most, 1, WEFT_I64, WEFT_REDUCE_MAX));
-    if (most == 0)
-        return WEFT_OK;
-    weft_slice *mine = calloc((size_t)most, sizeof *mine);
-    weft_slice *all = calloc(world * (size_t)most, sizeof *all);
-    weft_status status = mine && all ? WEFT_OK : WEFT_ERROR(WEFT_MEMORY, "out of memory: trace");
-    if (status == WEFT_OK) {
-        memcpy(mine, weft_trace_slices(t->trace), (size_t)count * sizeof *mine);
-        status = weft_comm_all_gather_host(t->world, mine, all, (size_t)most * sizeof *mine);
-    }
-    if (status == WEFT_OK && weft_comm_rank(t->world) == 0) {
-        weft_trace_clear(t->trace);
-        for (size_t i = 0; i < world * (size_t)most && status == WEFT_OK; i++)
-            if (all[i].name[0]) /* ranks with fewer slices left the rest zero */
-                status = weft_trace_add(t->trace, &all[i]);
-        if (status == WEFT_OK)
-            status = weft_timeline_write(t->trace, &t->groups.mesh, t->step, dir);
-    }
-    free(mine);
-    free(all);
+    const weft_int_list *ranks = &t->config.log.trace_ranks;
+    weft_status status = weft_timeline_collect(t->trace, t->world, ranks);
+    if (status == WEFT_OK && weft_comm_rank(t->world) == 0)
+        status = weft_timeline_write(t->trace, &t->groups.mesh, ranks, t->step, dir);
     return weft_comm_agree(t->world, status);
 }

@@ -120,7 +120,8 @@ weft_status weft_trainer_evaluate(weft_trainer *trainer, weft_split_kind split,
                                   weft_evaluation *out) WEFT_CHECKED;
 /* Saves under `dir`/step-N. Collective. */
 weft_status weft_trainer_save(weft_trainer *trainer, const char *dir) WEFT_CHECKED;
-/* Writes the kept timeline of all ranks as trace.json and trace.svg in `dir`. Collective. */
+/* Writes the kept timeline of the ranks that log.trace_ranks names as trace.json and trace.svg in
+ * `dir`. Collective. */
 weft_status weft_trainer_write_trace(weft_trainer *trainer, const char *dir) WEFT_CHECKED;
 
 #endif

@@ -322,6 +322,34 @@ static void check_expert_timeline(void)
     free(text);
 }
 
+static int count_process(const cJSON *events, int rank)
+{
+    int count = 0;
+    const cJSON *event;
+    cJSON_ArrayForEach(event, events) count += number_of(event, "pid") == rank;
+    return count;
+}
+
+/* Chosen ranks alone stand in the timeline, which goes with their number. */
+static void check_chosen_timeline(void)
+{
+    child c;
+    run_weft_travelling(&c, (const char *[]){"train", "c.json", "--out", "chosen", "--mesh",
+                                             "tp=2,dp=2,ep=2,binding=dp", "--set", "train_iters=1",
+                                             "--set", "num_layers=1", "--set", "log.trace_step=1",
+                                             "--set", "log.trace_ranks=[3, 1]", "--set",
+                                             "checkpoint.no_save=true", NULL});
+    child_release(&c);
+    char *text = child_read("chosen/trace.json"), *svg = child_read("chosen/trace.svg");
+    cJSON *json = cJSON_Parse(text), *events = cJSON_GetObjectItem(json, "traceEvents");
+    for (int rank = 0; rank < 4; rank++)
+        EXPECT((count_process(events, rank) > 0) == (rank == 1 || rank == 3), "rank %d", rank);
+    EXPECT(svg && strstr(svg, ">2 of 4 ranks: tp 2"), "no number of ranks");
+    cJSON_Delete(json);
+    free(text);
+    free(svg);
+}
+
 /* Tensor-sharded experts between the nodes, in two partitions: metrics and timeline say so. */
 static void check_expert_parallel(void)
 {
@@ -390,6 +418,7 @@ int main(void)
     check_resume();
     check_json(losses);
     check_expert_parallel();
+    check_chosen_timeline();
     if (!expect_failures)
         child_folder_leave(folder);
     return expect_finish();
