@@ -2,18 +2,18 @@
 
 #include <assert.h>
 #include <pthread.h>
-#include <stdio.h>
+#include <stdlib.h>
 
-#include "core/arena.h"
 #include "core/device_ops.h"
-#include "core/text.h"
 
 static pthread_mutex_t lanes_lock = PTHREAD_MUTEX_INITIALIZER; /* of every device's lanes */
 
 void weft_device_destroy(weft_device *device)
 {
-    if (device)
-        device->ops->destroy(device);
+    if (!device)
+        return;
+    free(device->blocks.items);
+    device->ops->destroy(device);
 }
 
 const char *weft_device_name(const weft_device *device)
@@ -24,75 +24,6 @@ const char *weft_device_name(const weft_device *device)
 int weft_device_num_threads(const weft_device *device)
 {
     return device->num_threads;
-}
-
-void weft_device_get_stats(const weft_device *device, weft_device_stats *out)
-{
-    const weft_device_usage *memory = &device->usage[WEFT_SPACE_DEVICE];
-    const weft_device_usage *pinned = &device->usage[WEFT_SPACE_PINNED];
-    *out = (weft_device_stats){
-        .bytes_now = atomic_load(&memory->now),
-        .bytes_peak = atomic_load(&memory->peak),
-        .pinned_bytes_now = atomic_load(&pinned->now),
-        .pinned_bytes_peak = atomic_load(&pinned->peak),
-        .budget_bytes = device->budget_bytes,
-        .num_allocs = atomic_load(&device->num_allocs),
-    };
-}
-
-void weft_device_reset_peak(weft_device *device)
-{
-    for (int space = 0; space < 2; space++)
-        atomic_store(&device->usage[space].peak, atomic_load(&device->usage[space].now));
-}
-
-static weft_status refuse(const weft_device *device, weft_space space, size_t bytes,
-                          const char *purpose, const char *why)
-{
-    bool limited = space == WEFT_SPACE_DEVICE && device->budget_bytes > 0;
-    return WEFT_ERROR(WEFT_MEMORY, "out of memory: %s asked %s, %s in use, %s%s%s", purpose,
-                      weft_bytes_text((double)bytes).text,
-                      weft_bytes_text((double)atomic_load(&device->usage[space].now)).text,
-                      limited ? "budget " : "no budget",
-                      limited ? weft_bytes_text((double)device->budget_bytes).text : "", why);
-}
-
-weft_status weft_device_alloc(weft_device *device, weft_space space, size_t bytes,
-                              const char *purpose, void **out)
-{
-    weft_device_usage *usage = &device->usage[space];
-    size_t limit = SIZE_MAX;
-    if (space == WEFT_SPACE_DEVICE && device->budget_bytes > 0)
-        limit = device->budget_bytes;
-
-    atomic_fetch_add(&device->num_allocs, 1);
-    size_t now = atomic_load(&usage->now);
-    do {
-        if (bytes > limit || now > limit - bytes)
-            return refuse(device, space, bytes, purpose, "");
-    } while (!atomic_compare_exchange_weak(&usage->now, &now, now + bytes));
-
-    void *memory = weft_alloc_should_fail() ? NULL : device->ops->alloc(device, space, bytes);
-    if (!memory) {
-        atomic_fetch_sub(&usage->now, bytes);
-        return refuse(device, space, bytes, purpose, ", and the machine has no more");
-    }
-    size_t peak = atomic_load(&usage->peak);
-    while (peak < now + bytes && !atomic_compare_exchange_weak(&usage->peak, &peak, now + bytes))
-        continue;
-    *out = memory;
-    return WEFT_OK;
-}
-
-void weft_device_free(weft_device *device, weft_space space, void *memory, size_t bytes)
-{
-    if (!memory)
-        return;
-    weft_device_wait(device);
-    size_t before = atomic_fetch_sub(&device->usage[space].now, bytes);
-    assert(before >= bytes);
-    (void)before;
-    device->ops->free(device, space, memory, bytes);
 }
 
 weft_status weft_lane_create(weft_device *device, int priority, const char *name, weft_lane **out)

@@ -70,8 +70,9 @@ weft_status weft_cuda_workspace(weft_lane *base, size_t bytes, void **out)
         return WEFT_ERROR(WEFT_INTERNAL, "lane %s: a kernel asks %zu bytes of the workspace's %d",
                           base->name, bytes, (int)WEFT_CUDA_WORKSPACE_BYTES);
     if (!lane->workspace)
-        WEFT_TRY(weft_device_alloc(base->device, WEFT_SPACE_DEVICE, WEFT_CUDA_WORKSPACE_BYTES,
-                                   "CUDA workspace", &lane->workspace));
+        WEFT_TRY(weft_device_alloc_for(base->device, WEFT_SPACE_DEVICE, WEFT_MEMORY_SCRATCH,
+                                       WEFT_CUDA_WORKSPACE_BYTES, "CUDA workspace",
+                                       &lane->workspace));
     *out = lane->workspace;
     return WEFT_OK;
 }
@@ -90,8 +91,9 @@ weft_status weft_cuda_pinned_workspace(weft_lane *base, size_t bytes, void **out
     while (size < NUM_PINNED_SIZES - 1 && pinned_bytes(size) < bytes)
         size++;
     if (!lane->pinned[size])
-        WEFT_TRY(weft_device_alloc(base->device, WEFT_SPACE_PINNED, pinned_bytes(size),
-                                   "CUDA pinned workspace", &lane->pinned[size]));
+        WEFT_TRY(weft_device_alloc_for(base->device, WEFT_SPACE_PINNED, WEFT_MEMORY_STAGING,
+                                       pinned_bytes(size), "CUDA pinned workspace",
+                                       &lane->pinned[size]));
     lane->pinned_size = size;
     *out = lane->pinned[size];
     return WEFT_OK;

@@ -39,15 +39,28 @@ typedef struct weft_device_ops {
     void (*graph_destroy)(weft_graph *);
 } weft_device_ops;
 
-typedef struct weft_device_usage { /* of one space */
+typedef struct weft_device_usage { /* of one space, or of one purpose in both */
     atomic_size_t now, peak;
 } weft_device_usage;
+
+/* What is allocated, and what for. */
+typedef struct weft_device_block {
+    const void *memory;
+    weft_memory_purpose purpose;
+} weft_device_block;
+typedef struct weft_device_blocks {
+    weft_device_block *items;
+    size_t count, capacity;
+} weft_device_blocks;
 
 struct weft_device {
     const weft_device_ops *ops;
     int num_threads;
     size_t budget_bytes;
     weft_device_usage usage[2]; /* by weft_space */
+    weft_device_usage purposes[WEFT_NUM_MEMORY_PURPOSES];
+    atomic_size_t pinned_now[WEFT_NUM_MEMORY_PURPOSES]; /* the part of it in WEFT_SPACE_PINNED */
+    weft_device_blocks blocks;                          /* device_memory.c */
     atomic_uint_least64_t num_allocs;
     struct weft_lane *lanes;      /* all of them, kept by device.c */
     weft_pace pace;               /* of a CPU */

@@ -218,10 +218,11 @@ static weft_status extend(generator *g, const arguments *args, weft_tokens *toke
     size_t window_bytes = (size_t)g->config.model.seq_length * sizeof(int32_t);
     size_t logits_bytes = (size_t)g->config.model.vocab_size * sizeof(float);
     void *window = NULL, *logits = NULL;
-    weft_status status =
-        weft_device_alloc(g->device, WEFT_SPACE_PINNED, window_bytes, "tokens", &window);
+    weft_status status = weft_device_alloc_for(g->device, WEFT_SPACE_PINNED, WEFT_MEMORY_PINNED,
+                                               window_bytes, "tokens", &window);
     if (status == WEFT_OK)
-        status = weft_device_alloc(g->device, WEFT_SPACE_PINNED, logits_bytes, "logits", &logits);
+        status = weft_device_alloc_for(g->device, WEFT_SPACE_PINNED, WEFT_MEMORY_PINNED,
+                                       logits_bytes, "logits", &logits);
     if (status == WEFT_OK)
         status = extend_in(g, args, window, logits, tokens);
     weft_device_free(g->device, WEFT_SPACE_PINNED, window, window ? window_bytes : 0);

@@ -16,6 +16,7 @@
 #include "launcher/planning/run_changes.h"
 #include "launcher/process/output.h"
 #include "launcher/process/stop.h"
+#include "launcher/training/memory.h"
 #include "launcher/training/progress.h"
 #include "launcher/training/run_folder.h"
 #include "launcher/training/start.h"
@@ -240,6 +241,7 @@ static weft_status steps(job *j)
             WEFT_TRY(save_or_warn(j));
     }
     WEFT_TRY(save(j));
+    WEFT_TRY(weft_memory_write(t, j->args->run.path));
     j->stopped = t->step < c->train.train_iters;
     if (j->stopped && j->speaks)
         weft_progress_note(&j->progress, "stopped as asked after step %" PRId64, t->step);

@@ -174,8 +174,8 @@ weft_status weft_build_metric(weft_build *build, const char *name, weft_metric_k
     if (!model->own_metrics) {
         void *memory;
         size_t bytes = WEFT_MAX_METRICS * sizeof *model->own_metrics;
-        WEFT_TRY(
-            weft_device_alloc(model->setup.device, WEFT_SPACE_PINNED, bytes, "metrics", &memory));
+        WEFT_TRY(weft_device_alloc_for(model->setup.device, WEFT_SPACE_PINNED, WEFT_MEMORY_PINNED,
+                                       bytes, "metrics", &memory));
         model->own_metrics = memset(memory, 0, bytes);
     }
     if (i == list->count) {

@@ -6,16 +6,6 @@
 #include "core/text.h"
 #include "parallel/optimizer.h"
 
-const char *weft_purpose_text(weft_bytes_purpose purpose)
-{
-    static const char *const texts[] = {
-#define TEXT(name, text) text,
-        WEFT_BYTES_LIST(TEXT)
-#undef TEXT
-    };
-    return texts[purpose];
-}
-
 static uint64_t row_piece(const weft_outline *outline)
 {
     return weft_piece_bytes(WEFT_U8, weft_shape_boundary_bytes(&outline->shape), 1);
@@ -101,17 +91,17 @@ static void add_parameters(const weft_outline *outline, const weft_mesh *mesh,
         size_t elements = section_elements(outline, s, (weft_gradient_group)group, size);
         size_t owned = s->distributed ? elements / (size_t)size : elements;
         int states = dtype == WEFT_F32 ? 2 : 3; /* a weight in fp32 is its own master */
-        out->bytes[WEFT_BYTES_WEIGHTS] += elements * weft_dtype_bytes(dtype);
+        out->bytes[WEFT_MEMORY_WEIGHTS] += elements * weft_dtype_bytes(dtype);
         if (s->evaluates)
             continue;
-        out->bytes[WEFT_BYTES_GRADIENTS] += elements * sizeof(float);
-        out->bytes[WEFT_BYTES_OPTIMIZER] += (size_t)states * owned * sizeof(float);
+        out->bytes[WEFT_MEMORY_GRADIENTS] += elements * sizeof(float);
+        out->bytes[WEFT_MEMORY_OPTIMIZER] += (size_t)states * owned * sizeof(float);
     }
     if (s->evaluates)
         return;
     size_t norm = weft_optimizer_norm_bytes(count_parameters(outline, s->rank));
-    out->bytes[WEFT_BYTES_OTHER] += norm;
-    out->bytes[WEFT_BYTES_PINNED] += norm;
+    out->bytes[WEFT_MEMORY_OTHER] += norm;
+    out->bytes[WEFT_MEMORY_PINNED] += norm;
 }
 
 static void add_module(weft_footprint *out, const char *module, uint64_t bytes)
@@ -124,7 +114,7 @@ static void add_module(weft_footprint *out, const char *module, uint64_t bytes)
     else if (i == out->num_modules)
         out->modules[out->num_modules++].module = module;
     out->modules[i].bytes += bytes;
-    out->bytes[WEFT_BYTES_ACTIVATIONS] += bytes;
+    out->bytes[WEFT_MEMORY_ACTIVATIONS] += bytes;
 }
 
 static void add_pass(const weft_outline *outline, int rank, int chunk, weft_footprint *out)
@@ -155,21 +145,21 @@ void weft_footprint_of(const weft_outline *outline, const weft_mesh *mesh,
     add_parameters(outline, mesh, s, out);
     for (int i = 0; i < s->program->num_slots; i++) {
         const weft_slot *slot = &s->program->slots[i];
-        out->bytes[WEFT_BYTES_MESSAGES] += slot->bytes;
+        out->bytes[WEFT_MEMORY_MESSAGES] += slot->bytes;
         int chunk = slot->chunk > 0 ? slot->chunk : 0;
         if (slot->holds != WEFT_SLOT_ACTIVATION)
             continue;
         add_pass(outline, s->rank, chunk, out);
-        out->bytes[WEFT_BYTES_PINNED] += weft_footprint_host(outline, s->rank, chunk);
+        out->bytes[WEFT_MEMORY_PINNED] += weft_footprint_host(outline, s->rank, chunk);
     }
-    out->bytes[WEFT_BYTES_SCRATCH] = weft_footprint_scratch(outline, s->rank);
+    out->bytes[WEFT_MEMORY_SCRATCH] = weft_footprint_scratch(outline, s->rank);
     /* tokens and labels; a spare row of each */
-    out->bytes[WEFT_BYTES_PINNED] +=
+    out->bytes[WEFT_MEMORY_PINNED] +=
         2 * sizeof(int32_t) * shape->seq * ((size_t)s->num_micro_batches * shape->batch + 2);
-    out->bytes[WEFT_BYTES_PINNED] +=
+    out->bytes[WEFT_MEMORY_PINNED] +=
         sizeof(weft_metrics) +
         (outline->metrics.count > 0 ? WEFT_MAX_METRICS : 0) * sizeof(weft_metric);
-    for (int p = 0; p < WEFT_BYTES_PINNED; p++)
+    for (int p = 0; p < WEFT_MEMORY_STAGING; p++)
         out->device_bytes += out->bytes[p];
 }
 
@@ -177,10 +167,10 @@ const char *weft_footprint_text(const weft_footprint *footprint, char *out, size
 {
     size_t used = 0;
     out[0] = '\0';
-    for (int p = 0; p < WEFT_BYTES_PINNED && used < capacity; p++) {
+    for (int p = 0; p < WEFT_MEMORY_STAGING && used < capacity; p++) {
         if (footprint->bytes[p] > 0)
             used += (size_t)snprintf(out + used, capacity - used, "%s%s %s", used > 0 ? ", " : "",
-                                     weft_purpose_text((weft_bytes_purpose)p),
+                                     weft_memory_text((weft_memory_purpose)p),
                                      weft_bytes_text((double)footprint->bytes[p]).text);
     }
     return out;

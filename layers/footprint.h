@@ -7,24 +7,6 @@
 #include "layers/outline.h"
 #include "schedule/program.h"
 
-/* What memory is for. name, text */
-#define WEFT_BYTES_LIST(X)                                                                         \
-    X(WEIGHTS, "weights")                                                                          \
-    X(GRADIENTS, "gradients")                                                                      \
-    X(OPTIMIZER, "optimizer")                                                                      \
-    X(ACTIVATIONS, "activations") /* stashed from forward to backward */                           \
-    X(SCRATCH, "scratch")                                                                          \
-    X(MESSAGES, "messages") /* between stages: sent, received, not used up */                      \
-    X(OTHER, "other")                                                                              \
-    X(PINNED, "pinned host") /* the one that is no device memory */
-typedef enum weft_bytes_purpose {
-#define WEFT_BYTES_ENUM(name, text) WEFT_BYTES_##name,
-    WEFT_BYTES_LIST(WEFT_BYTES_ENUM)
-#undef WEFT_BYTES_ENUM
-        WEFT_NUM_BYTES_PURPOSES
-} weft_bytes_purpose;
-const char *weft_purpose_text(weft_bytes_purpose purpose);
-
 /* How a rank of the pipeline trains. */
 typedef struct weft_footprint_shape {
     int rank;
@@ -44,8 +26,8 @@ typedef struct weft_module_bytes {
 } weft_module_bytes;
 
 typedef struct weft_footprint {
-    uint64_t bytes[WEFT_NUM_BYTES_PURPOSES];
-    uint64_t device_bytes; /* all but pinned host memory */
+    uint64_t bytes[WEFT_NUM_MEMORY_PURPOSES];
+    uint64_t device_bytes; /* all but the host's: staging and pinned */
     int num_modules;
     weft_module_bytes modules[WEFT_MAX_MODULES]; /* they sum to the activations */
 } weft_footprint;

@@ -58,8 +58,9 @@ weft_status weft_graphs_create(weft_model *model)
     for (int i = 0; i < model->setup.num_passes; i++)
         for (int labels = 0; labels < 2; labels++) {
             void *memory;
-            WEFT_TRY(weft_device_alloc(model->setup.device, WEFT_SPACE_DEVICE, token_bytes(model),
-                                       "tokens", &memory));
+            WEFT_TRY(weft_device_alloc_for(model->setup.device, WEFT_SPACE_DEVICE,
+                                           WEFT_MEMORY_SCRATCH, token_bytes(model), "tokens",
+                                           &memory));
             model->passes[i].tokens[labels] = memory;
         }
     return WEFT_OK;

@@ -22,9 +22,12 @@ static weft_status create_passes(weft_model *model, const weft_outline *outline)
         pass->model = model;
         pass->chunk = chunk;
         weft_layout_range(&model->layout, model->rank, chunk, &pass->first, &pass->end);
-        pass->stash = (weft_stack){.device = model->setup.device, .purpose = "activations"};
+        pass->stash = (weft_stack){.device = model->setup.device,
+                                   .holds = WEFT_MEMORY_ACTIVATIONS,
+                                   .purpose = "activations"};
         pass->host = (weft_stack){.device = model->setup.device,
                                   .space = WEFT_SPACE_PINNED,
+                                  .holds = WEFT_MEMORY_PINNED,
                                   .purpose = "host memory of layers"};
         WEFT_TRY(
             weft_stack_reserve(&pass->stash, weft_footprint_stash(outline, model->rank, chunk)));
@@ -34,7 +37,8 @@ static weft_status create_passes(weft_model *model, const weft_outline *outline)
             return WEFT_ERROR(WEFT_MEMORY, "out of memory for the state of %d layers",
                               model->num_members);
     }
-    model->scratch = (weft_stack){.device = model->setup.device, .purpose = "scratch"};
+    model->scratch = (weft_stack){
+        .device = model->setup.device, .holds = WEFT_MEMORY_SCRATCH, .purpose = "scratch"};
     size_t rows = weft_pass_rows(&model->passes[0]), hidden = model->shape.hidden;
     size_t row_bytes = weft_piece_bytes(model->shape.dtype, rows, hidden);
     WEFT_TRY(weft_stack_reserve(&model->scratch, weft_footprint_scratch(outline, model->rank)));
@@ -45,8 +49,8 @@ static weft_status create_passes(weft_model *model, const weft_outline *outline)
         *kept[i] = weft_tensor_2d(data, model->shape.dtype, rows, hidden);
     }
     void *metrics;
-    WEFT_TRY(weft_device_alloc(model->setup.device, WEFT_SPACE_PINNED, sizeof *model->metrics,
-                               "metrics", &metrics));
+    WEFT_TRY(weft_device_alloc_for(model->setup.device, WEFT_SPACE_PINNED, WEFT_MEMORY_PINNED,
+                                   sizeof *model->metrics, "metrics", &metrics));
     model->metrics = metrics;
     memset(metrics, 0, sizeof *model->metrics);
     return WEFT_OK;

@@ -15,7 +15,8 @@ weft_status weft_stack_reserve(weft_stack *stack, size_t bytes)
     if (stack->num_blocks == WEFT_STACK_MAX_BLOCKS)
         return WEFT_ERROR(WEFT_MEMORY, "%s grew too often", stack->purpose);
     void *base;
-    WEFT_TRY(weft_device_alloc(stack->device, stack->space, bytes, stack->purpose, &base));
+    WEFT_TRY(weft_device_alloc_for(stack->device, stack->space, stack->holds, bytes, stack->purpose,
+                                   &base));
     stack->blocks[stack->num_blocks].base = base;
     stack->blocks[stack->num_blocks].size = bytes;
     stack->blocks[stack->num_blocks].used = 0;

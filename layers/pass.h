@@ -14,7 +14,8 @@ enum { WEFT_STACK_MAX_BLOCKS = 24 };
 typedef struct weft_stack {
     weft_device *device;
     weft_space space;
-    const char *purpose;
+    weft_memory_purpose holds;
+    const char *purpose; /* in errors */
     struct {
         char *base;
         size_t size, used;

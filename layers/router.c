@@ -21,8 +21,8 @@ weft_status weft_moe_force_load(weft_moe *m, weft_device *device)
     size_t experts = m->dims.experts, topk = (size_t)m->common.options.moe_router_topk, next = 0;
     double load = m->common.options.moe_router_forced_load * (double)topk / (double)experts;
     void *memory;
-    WEFT_TRY(
-        weft_device_alloc(device, WEFT_SPACE_PINNED, forced_bytes(m), "forced logits", &memory));
+    WEFT_TRY(weft_device_alloc_for(device, WEFT_SPACE_PINNED, WEFT_MEMORY_PINNED, forced_bytes(m),
+                                   "forced logits", &memory));
     m->device = device;
     m->forced = memory;
     memset(m->forced, 0, forced_bytes(m));

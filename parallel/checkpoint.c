@@ -34,8 +34,8 @@ static weft_status prepare(save *s)
                                weft_part_names[WEFT_PART_MODEL]));
     weft_device *device = weft_parameters_device(s->parameters);
     void *staging;
-    WEFT_TRY(weft_device_alloc(device, WEFT_SPACE_PINNED, staging_bytes, "checkpoint staging",
-                               &staging));
+    WEFT_TRY(weft_device_alloc_for(device, WEFT_SPACE_PINNED, WEFT_MEMORY_STAGING, staging_bytes,
+                                   "checkpoint staging", &staging));
     s->staging = staging;
     WEFT_TRY(weft_lane_create(device, 0, "checkpoint", &s->lane));
     if (weft_comm_rank(s->world) != 0)

@@ -32,12 +32,12 @@ static weft_status prepare(load *l)
 {
     weft_device *device = weft_parameters_device(l->parameters);
     void *memory;
-    WEFT_TRY(
-        weft_device_alloc(device, WEFT_SPACE_PINNED, staging_bytes, "checkpoint staging", &memory));
+    WEFT_TRY(weft_device_alloc_for(device, WEFT_SPACE_PINNED, WEFT_MEMORY_STAGING, staging_bytes,
+                                   "checkpoint staging", &memory));
     l->staging = memory;
     if (needs_cast(l)) {
-        WEFT_TRY(weft_device_alloc(device, WEFT_SPACE_DEVICE, staging_bytes, "checkpoint staging",
-                                   &memory));
+        WEFT_TRY(weft_device_alloc_for(device, WEFT_SPACE_DEVICE, WEFT_MEMORY_STAGING,
+                                       staging_bytes, "checkpoint staging", &memory));
         l->device_staging = memory;
     }
     WEFT_TRY(weft_arena_printf(&l->arena, &l->model, "%s/%s", l->folder,

@@ -189,8 +189,10 @@ static weft_status allocate_norm(weft_optimizer *o, weft_space space, weft_norm_
     void *memory;
 
     out->bytes = weft_optimizer_norm_bytes(weft_parameters_count(o->parameters));
-    WEFT_TRY(weft_device_alloc(weft_parameters_device(o->parameters), space, out->bytes,
-                               "gradient norm", &memory));
+    WEFT_TRY(
+        weft_device_alloc_for(weft_parameters_device(o->parameters), space,
+                              space == WEFT_SPACE_DEVICE ? WEFT_MEMORY_OTHER : WEFT_MEMORY_PINNED,
+                              out->bytes, "gradient norm", &memory));
     out->sums = memory;
     out->grad_scale = (float *)((char *)memory + norm_sums_bytes(o));
     return WEFT_OK;
@@ -208,8 +210,8 @@ static weft_status allocate(weft_optimizer *o)
         void *memory;
         if (is_weight || o->state_count == 0)
             continue;
-        WEFT_TRY(weft_device_alloc(device, WEFT_SPACE_DEVICE, o->state_count * sizeof(float),
-                                   purposes[kind], &memory));
+        WEFT_TRY(weft_device_alloc_for(device, WEFT_SPACE_DEVICE, WEFT_MEMORY_OPTIMIZER,
+                                       o->state_count * sizeof(float), purposes[kind], &memory));
         o->state[kind] = memory;
     }
     WEFT_TRY(allocate_norm(o, WEFT_SPACE_DEVICE, &o->device_norm));

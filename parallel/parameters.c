@@ -333,12 +333,13 @@ weft_status weft_parameters_allocate(weft_parameters *p, size_t bucket_elements,
         WEFT_TRY(lay_out(p, (weft_section_kind)kind, bucket_elements));
         if (s->count == 0)
             continue;
-        WEFT_TRY(weft_device_alloc(p->device, WEFT_SPACE_DEVICE,
-                                   s->count * weft_dtype_bytes(p->dtype), "weights", &s->weights));
+        WEFT_TRY(weft_device_alloc_for(p->device, WEFT_SPACE_DEVICE, WEFT_MEMORY_WEIGHTS,
+                                       s->count * weft_dtype_bytes(p->dtype), "weights",
+                                       &s->weights));
         if (with_grads) {
             void *grads;
-            WEFT_TRY(weft_device_alloc(p->device, WEFT_SPACE_DEVICE, s->count * sizeof(float),
-                                       "gradients", &grads));
+            WEFT_TRY(weft_device_alloc_for(p->device, WEFT_SPACE_DEVICE, WEFT_MEMORY_GRADIENTS,
+                                           s->count * sizeof(float), "gradients", &grads));
             s->grads = grads;
         }
     }

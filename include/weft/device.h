@@ -30,6 +30,31 @@ typedef enum weft_space {
     WEFT_SPACE_PINNED, /* host memory that the device copies to and from at full speed */
 } weft_space;
 
+/* What memory is for: name, text. Staging and pinned memory are the host's. */
+#define WEFT_MEMORY_LIST(X)                                                                        \
+    X(WEIGHTS, "weights")                                                                          \
+    X(GRADIENTS, "gradients")                                                                      \
+    X(OPTIMIZER, "optimizer")     /* masters and moments */                                        \
+    X(ACTIVATIONS, "activations") /* stashed from forward to backward */                           \
+    X(SCRATCH, "scratch")                                                                          \
+    X(MESSAGES, "messages") /* between stages: sent, received, not used up */                      \
+    X(OTHER, "other")                                                                              \
+    X(STAGING, "staging")    /* what copies, checkpoints and communication pass through */         \
+    X(PINNED, "pinned host") /* what the host reads and writes: tokens, metrics, counts */
+
+typedef enum weft_memory_purpose {
+#define WEFT_MEMORY_ENUM(name, text) WEFT_MEMORY_##name,
+    WEFT_MEMORY_LIST(WEFT_MEMORY_ENUM)
+#undef WEFT_MEMORY_ENUM
+        WEFT_NUM_MEMORY_PURPOSES
+} weft_memory_purpose;
+const char *weft_memory_text(weft_memory_purpose purpose); /* static */
+
+/* Bytes of one purpose, in both spaces. Fixed: returned by value. */
+typedef struct weft_memory_use {
+    size_t bytes_now, bytes_peak;
+} weft_memory_use;
+
 /* Fixed: the program's memory is filled. */
 typedef struct weft_device_stats {
     size_t bytes_now, bytes_peak; /* WEFT_SPACE_DEVICE */
@@ -58,13 +83,19 @@ const char *weft_device_name(const weft_device *device);
 int weft_device_num_threads(const weft_device *device);
 /* What is in use now and was at most; any thread. */
 void weft_device_get_stats(const weft_device *device, weft_device_stats *out);
-/* Sets the high-water marks to what is in use now. */
+weft_memory_use weft_device_memory_use(const weft_device *device, weft_memory_purpose purpose);
+/* Sets the high-water marks, those of purposes too, to what is in use now. */
 void weft_device_reset_peak(weft_device *device);
 
-/* Memory is 64-byte aligned and not cleared. `purpose` (static string) names the allocation in
- * the error that says what did not fit: WEFT_MEMORY with asked, in use, budget. */
-weft_status weft_device_alloc(weft_device *device, weft_space space, size_t bytes,
-                              const char *purpose, void **out) WEFT_CHECKED;
+/* Memory is 64-byte aligned and not cleared. `name` (static string) names the allocation in the
+ * error that says what did not fit: WEFT_MEMORY with asked, in use and by which purposes, budget.
+ */
+weft_status weft_device_alloc_for(weft_device *device, weft_space space,
+                                  weft_memory_purpose purpose, size_t bytes, const char *name,
+                                  void **out) WEFT_CHECKED;
+/* The same for WEFT_MEMORY_OTHER. */
+weft_status weft_device_alloc(weft_device *device, weft_space space, size_t bytes, const char *name,
+                              void **out) WEFT_CHECKED;
 /* Waits for the device's lanes (weft_device_wait), which may still use it. `bytes` as it was asked
  * for. NULL is legal. */
 void weft_device_free(weft_device *device, weft_space space, void *memory, size_t bytes);

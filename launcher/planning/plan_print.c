@@ -106,8 +106,8 @@ static void add_stage(cJSON *list, const weft_plan *plan, int s)
     add_times(json, "time", stage->us);
     add_number(json, "memory_bytes", (double)footprint->device_bytes);
     cJSON *bytes = cJSON_AddObjectToObject(json, "memory");
-    for (int i = 0; i < WEFT_NUM_BYTES_PURPOSES; i++)
-        add_number(bytes, weft_purpose_text((weft_bytes_purpose)i), (double)footprint->bytes[i]);
+    for (int i = 0; i < WEFT_NUM_MEMORY_PURPOSES; i++)
+        add_number(bytes, weft_memory_text((weft_memory_purpose)i), (double)footprint->bytes[i]);
     cJSON *modules = cJSON_AddObjectToObject(json, "activations");
     for (int i = 0; i < footprint->num_modules; i++)
         add_number(modules, footprint->modules[i].module, (double)footprint->modules[i].bytes);

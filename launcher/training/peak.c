@@ -34,7 +34,10 @@ typedef struct gemm {
 
 static weft_status allocate(gemm *g, void **out)
 {
-    return weft_device_alloc(weft_lane_device(g->lane), g->space, g->bytes, "measuring", out);
+    return weft_device_alloc_for(weft_lane_device(g->lane), g->space,
+                                 g->space == WEFT_SPACE_PINNED ? WEFT_MEMORY_STAGING
+                                                               : WEFT_MEMORY_OTHER,
+                                 g->bytes, "measuring", out);
 }
 
 /* Random numbers: on zeros a GPU draws less power, and runs faster than in training. */

@@ -163,8 +163,8 @@ static weft_status allocate_slots(weft_trainer *t)
         if (slot->holds == WEFT_SLOT_ACTIVATION)
             t->slot_pass[i] = num_passes++;
         if (slot->bytes > 0)
-            WEFT_TRY(weft_device_alloc(t->device, WEFT_SPACE_DEVICE, slot->bytes, "pipeline slots",
-                                       &t->slot_memory[i]));
+            WEFT_TRY(weft_device_alloc_for(t->device, WEFT_SPACE_DEVICE, WEFT_MEMORY_MESSAGES,
+                                           slot->bytes, "pipeline slots", &t->slot_memory[i]));
     }
     return WEFT_OK;
 }
@@ -176,11 +176,11 @@ static weft_status allocate_batches(weft_trainer *t)
     t->num_batches = t->shape.num_micro_batches;
     size_t count = (size_t)t->num_batches * t->batch_tokens + 2 * seq;
     void *tokens, *labels;
-    WEFT_TRY(weft_device_alloc(t->device, WEFT_SPACE_PINNED, count * sizeof(int32_t), "tokens",
-                               &tokens));
+    WEFT_TRY(weft_device_alloc_for(t->device, WEFT_SPACE_PINNED, WEFT_MEMORY_PINNED,
+                                   count * sizeof(int32_t), "tokens", &tokens));
     t->tokens = tokens;
-    WEFT_TRY(weft_device_alloc(t->device, WEFT_SPACE_PINNED, count * sizeof(int32_t), "labels",
-                               &labels));
+    WEFT_TRY(weft_device_alloc_for(t->device, WEFT_SPACE_PINNED, WEFT_MEMORY_PINNED,
+                                   count * sizeof(int32_t), "labels", &labels));
     t->labels = labels;
     return WEFT_OK;
 }
@@ -412,6 +412,20 @@ weft_status weft_trainer_create_evaluating(weft_trainer *t, const weft_config *c
                                            weft_arena *arena)
 {
     return create(t, true, config, source, world, arena);
+}
+
+weft_status weft_trainer_footprint(const weft_trainer *t, weft_footprint *out)
+{
+    weft_arena arena = {0};
+    weft_step step;
+    const weft_mesh *mesh = &t->groups.mesh;
+    weft_status status = weft_step_make(&t->config, mesh, &t->moe.options, &arena, &step);
+    if (status == WEFT_OK) {
+        weft_step_footprint(&t->config, mesh, &step, t->groups.coords.at[WEFT_AXIS_PP], out);
+        weft_step_release(&step);
+    }
+    weft_arena_release(&arena);
+    return status;
 }
 
 void weft_trainer_release(weft_trainer *t)

@@ -12,6 +12,7 @@
 #include "launcher/planning/config.h"
 #include "launcher/planning/moe_choice.h"
 #include "launcher/training/peak.h"
+#include "layers/footprint.h"
 #include "layers/runtime.h"
 #include "parallel/lr_schedule.h"
 #include "parallel/optimizer.h"
@@ -109,6 +110,8 @@ weft_status weft_trainer_create_evaluating(weft_trainer *trainer, const weft_con
                                            const weft_config_source *source, weft_comm *world,
                                            weft_arena *arena) WEFT_CHECKED;
 void weft_trainer_release(weft_trainer *trainer);
+/* What this rank's memory is planned to be, with balanced routing. */
+weft_status weft_trainer_footprint(const weft_trainer *trainer, weft_footprint *out) WEFT_CHECKED;
 
 /* Fresh weights, or those of a checkpoint folder. Collective. */
 weft_status weft_trainer_start(weft_trainer *trainer, const char *checkpoint) WEFT_CHECKED;

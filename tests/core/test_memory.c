@@ -114,7 +114,7 @@ static void the_budget_holds(void **state)
     OK(device_under_test(1, 4 * MIB, &device));
     OK(weft_device_alloc(device, WEFT_SPACE_DEVICE, 3 * MIB + MIB / 4, "weights", &a));
     FAILS(weft_device_alloc(device, WEFT_SPACE_DEVICE, 3 * MIB / 2, "activations", &b), WEFT_MEMORY,
-          "out of memory: activations asked 1.5 MiB, 3.2 MiB in use, budget 4 MiB");
+          "out of memory: activations asked 1.5 MiB, 3.2 MiB in use (other 3.2 MiB), budget 4 MiB");
     assert_ptr_equal(b, &device);
     assert_int_equal(stats_of(device).bytes_now, 3 * MIB + MIB / 4);
     assert_int_equal(stats_of(device).budget_bytes, 4 * MIB);
@@ -131,6 +131,50 @@ static void the_budget_holds(void **state)
     weft_device_destroy(device);
 }
 
+static weft_memory_use use_of(const weft_device *device, weft_memory_purpose purpose)
+{
+    return weft_device_memory_use(device, purpose);
+}
+
+/* Each purpose has its own mark, over both spaces; what does not fit names those that are there. */
+static void purposes_are_counted_apart(void **state)
+{
+    (void)state;
+    weft_device *device;
+    void *weights, *scratch, *again, *pinned, *staging, *none;
+    OK(device_under_test(1, 4 * MIB, &device));
+    OK(weft_device_alloc_for(device, WEFT_SPACE_DEVICE, WEFT_MEMORY_WEIGHTS, 2 * MIB, "w",
+                             &weights));
+    OK(weft_device_alloc_for(device, WEFT_SPACE_DEVICE, WEFT_MEMORY_SCRATCH, MIB, "s", &scratch));
+    OK(weft_device_alloc_for(device, WEFT_SPACE_PINNED, WEFT_MEMORY_PINNED, MIB / 2, "h", &pinned));
+    OK(weft_device_alloc_for(device, WEFT_SPACE_PINNED, WEFT_MEMORY_STAGING, 100, "p", &staging));
+    FAILS(weft_device_alloc_for(device, WEFT_SPACE_DEVICE, WEFT_MEMORY_ACTIVATIONS, 2 * MIB,
+                                "the stash", &none),
+          WEFT_MEMORY,
+          "out of memory: the stash asked 2 MiB, 3 MiB in use (weights 2 MiB, scratch 1 MiB), "
+          "budget 4 MiB");
+    assert_int_equal(use_of(device, WEFT_MEMORY_ACTIVATIONS).bytes_peak, 0);
+    weft_device_free(device, WEFT_SPACE_DEVICE, scratch, MIB);
+    assert_int_equal(use_of(device, WEFT_MEMORY_SCRATCH).bytes_now, 0);
+    assert_int_equal(use_of(device, WEFT_MEMORY_SCRATCH).bytes_peak, MIB);
+    OK(weft_device_alloc_for(device, WEFT_SPACE_DEVICE, WEFT_MEMORY_STAGING, MIB, "s", &again));
+    assert_int_equal(use_of(device, WEFT_MEMORY_STAGING).bytes_peak, MIB + 100);
+    assert_int_equal(use_of(device, WEFT_MEMORY_PINNED).bytes_now, MIB / 2);
+    assert_int_equal(use_of(device, WEFT_MEMORY_WEIGHTS).bytes_now, 2 * MIB);
+    weft_device_reset_peak(device);
+    assert_int_equal(use_of(device, WEFT_MEMORY_SCRATCH).bytes_peak, 0);
+    weft_alloc_fail_after(1);
+    FAILS(weft_device_alloc_for(device, WEFT_SPACE_PINNED, WEFT_MEMORY_PINNED, 10, "more", &none),
+          WEFT_MEMORY, "(staging 100 bytes, pinned host 512 KiB), no budget, and the machine");
+    weft_device_free(device, WEFT_SPACE_DEVICE, again, MIB);
+    weft_device_free(device, WEFT_SPACE_PINNED, staging, 100);
+    weft_device_free(device, WEFT_SPACE_PINNED, pinned, MIB / 2);
+    weft_device_free(device, WEFT_SPACE_DEVICE, weights, 2 * MIB);
+    for (int i = 0; i < WEFT_NUM_MEMORY_PURPOSES; i++)
+        assert_int_equal(use_of(device, (weft_memory_purpose)i).bytes_now, 0);
+    weft_device_destroy(device);
+}
+
 static void a_full_machine_is_told_apart(void **state)
 {
     (void)state;
@@ -143,7 +187,7 @@ static void a_full_machine_is_told_apart(void **state)
     OK(weft_device_alloc(device, WEFT_SPACE_DEVICE, 10, "first", &memory));
     weft_device_free(device, WEFT_SPACE_DEVICE, memory, 10);
     FAILS(weft_device_alloc(device, WEFT_SPACE_PINNED, 10, "second", &memory), WEFT_MEMORY,
-          "second asked 10 bytes, 0 bytes in use");
+          "second asked 10 bytes, 0 bytes in use, no budget");
     assert_int_equal(stats_of(device).bytes_now, 0);
     assert_int_equal(stats_of(device).pinned_bytes_now, 0);
     FAILS(weft_device_create_cpu(-1, 0, &device), WEFT_CONFIG, "-1 threads");
@@ -189,6 +233,7 @@ int main(void)
         cmocka_unit_test(memory_is_aligned_and_writable),
         cmocka_unit_test(freeing_waits_for_the_lanes),
         cmocka_unit_test(the_budget_holds),
+        cmocka_unit_test(purposes_are_counted_apart),
         cmocka_unit_test(a_full_machine_is_told_apart),
         cmocka_unit_test(threads_never_pass_the_budget),
     };

@@ -154,6 +154,39 @@ static void check_timeline(void)
     free(svg);
 }
 
+/* Every rank's bytes by purpose: what the model takes is more on no rank than its device held, and
+ * gradients are as many elements as the weights. */
+static void check_memory(void)
+{
+    char *text = child_read("run/memory.json");
+    cJSON *json = cJSON_Parse(text), *ranks = cJSON_GetObjectItem(json, "ranks");
+    EXPECT(cJSON_GetArraySize(ranks) == 4, "memory.json has %d ranks", cJSON_GetArraySize(ranks));
+    for (int i = 0; i < cJSON_GetArraySize(ranks); i++) {
+        const cJSON *rank = cJSON_GetArrayItem(ranks, i), *used = cJSON_GetObjectItem(rank, "used");
+        const cJSON *planned = cJSON_GetObjectItem(rank, "planned");
+        double sum = number_of(used, "other"); /* the norm */
+        EXPECT(number_of(rank, "rank") == i && number_of(rank, "stage") == i / 2, "rank %d", i);
+        static const char *const on_device[] = {"weights",     "gradients", "optimizer",
+                                                "activations", "scratch",   "messages"};
+        for (size_t k = 0; k < sizeof on_device / sizeof *on_device; k++) {
+            EXPECT(number_of(used, on_device[k]) > 0, "rank %d: no %s", i, on_device[k]);
+            /* Routing that is not balanced takes more activations and scratch. */
+            bool exact = strcmp(on_device[k], "activations") && strcmp(on_device[k], "scratch");
+            double plan = number_of(planned, on_device[k]), use = number_of(used, on_device[k]);
+            EXPECT(exact ? plan == use : plan > 0 && plan <= use,
+                   "rank %d: %s: %g planned, %g used", i, on_device[k], plan, use);
+            sum += number_of(used, on_device[k]);
+        }
+        EXPECT(sum == number_of(used, "device in all"), "rank %d: %g bytes of %g", i, sum,
+               number_of(used, "device in all"));
+        EXPECT(number_of(used, "gradients") == number_of(used, "weights"), "not fp32's gradients");
+        EXPECT(number_of(used, "pinned host") > 0, "rank %d has no tokens", i);
+        EXPECT(number_of(used, "staging") > 0, "rank %d saved without staging", i);
+    }
+    cJSON_Delete(json);
+    free(text);
+}
+
 static void check_prepare(void)
 {
     static const char sentence[] = "the quick brown fox jumps over the lazy dog\n";
@@ -191,6 +224,7 @@ static void check_train(double losses[MAX_STEPS])
     EXPECT(losses[STEPS - 1] < losses[0] - 0.5, "loss %g to %g: nothing learned", losses[0],
            losses[STEPS - 1]);
     check_timeline();
+    check_memory();
 }
 
 static void check_inspect(void)

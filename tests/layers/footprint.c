@@ -1,12 +1,11 @@
-/* The footprint is what a trainer takes: by purpose what its objects hold, and in all the device's
- * high-water mark after two steps, on many meshes. Routing is balanced. Runs with 4 ranks. */
+/* The footprint is what a trainer takes: by purpose and in all the device's high-water marks after
+ * two steps, on many meshes. Routing is balanced. Runs with 4 ranks. */
 #include <string.h>
 
 #include "layers/footprint.h"
 #include "layers/moe.h"
 #include "layers/pass.h"
 #include "tests/expect.h"
-#include "tests/layers/state_bytes.h"
 #include "tests/layers/training.h"
 
 #define SIZES                                                                                      \
@@ -35,50 +34,6 @@ static const char *const moe_meshes[] = {"tp=4,binding=tp",
                                          "dp=2,pp=2,binding=dp,ep=2",
                                          "tp=2,dp=2,binding=dp,ep=2,etp=2,sp=1"};
 
-static void planned_of(weft_trainer *t, weft_footprint *out)
-{
-    weft_outline outline;
-    weft_model *model = t->model;
-    EXPECT_OK(weft_model_outline(&model->setup, &t->groups.mesh, weft_config_build(&t->config),
-                                 &outline));
-    weft_footprint_of(
-        &outline, &t->groups.mesh,
-        &(weft_footprint_shape){.rank = t->groups.coords.at[WEFT_AXIS_PP],
-                                .program = &t->program,
-                                .num_micro_batches = t->shape.num_micro_batches,
-                                .bucket_elements = (size_t)t->config.parallel.ddp_bucket_size,
-                                .distributed = t->config.parallel.use_distributed_optimizer},
-        out);
-    weft_outline_release(&outline);
-}
-
-static void used_of(const weft_trainer *t, uint64_t used[WEFT_NUM_BYTES_PURPOSES])
-{
-    const weft_model *model = t->model;
-    for (int kind = 0; kind < WEFT_NUM_SECTIONS; kind++) {
-        const weft_section *s = weft_parameters_section(model->parameters, (weft_section_kind)kind);
-        used[WEFT_BYTES_WEIGHTS] += s->count * weft_dtype_bytes(model->setup.dtype);
-        used[WEFT_BYTES_GRADIENTS] += s->count * sizeof(float);
-    }
-    used[WEFT_BYTES_OPTIMIZER] = state_bytes(t->optimizer);
-    for (int i = 0; i < model->setup.num_passes; i++)
-        for (int b = 0; b < model->passes[i].stash.num_blocks; b++)
-            used[WEFT_BYTES_ACTIVATIONS] += model->passes[i].stash.blocks[b].size;
-    for (int b = 0; b < model->scratch.num_blocks; b++)
-        used[WEFT_BYTES_SCRATCH] += model->scratch.blocks[b].size;
-    for (int i = 0; i < t->program.num_slots; i++)
-        used[WEFT_BYTES_MESSAGES] += t->slot_memory[i] ? t->program.slots[i].bytes : 0;
-    for (int i = 0; i < model->setup.num_passes; i++) {
-        const weft_stack *host = &model->passes[i].host;
-        EXPECT(model->passes[i].stash.peak_bytes == model->passes[i].stash.blocks[0].size,
-               "a stash of %zu bytes of %zu", model->passes[i].stash.peak_bytes,
-               model->passes[i].stash.blocks[0].size);
-        EXPECT(host->num_blocks <= 1, "%zu bytes on the host of %zu", host->peak_bytes,
-               host->blocks[0].size);
-    }
-    used[WEFT_BYTES_OTHER] = norm_bytes(t->optimizer);
-}
-
 /* What a forced load, which is there for measurements alone, adds to pinned memory. */
 static size_t forced_bytes(const weft_model *model)
 {
@@ -97,26 +52,27 @@ static void check(const training_case *c, weft_comm *world)
     weft_step_result result;
     weft_footprint planned;
     weft_device_stats stats;
-    uint64_t used[WEFT_NUM_BYTES_PURPOSES] = {0}, modules = 0;
+    uint64_t modules = 0;
     training_start(&t, c, world);
     for (int i = 0; i < 2; i++)
         training_step(&t, &result);
-    planned_of(&t.trainer, &planned);
-    used_of(&t.trainer, used);
+    EXPECT_OK(weft_trainer_footprint(&t.trainer, &planned));
     weft_device_get_stats(t.trainer.device, &stats);
-    for (int p = 0; p < WEFT_BYTES_PINNED; p++)
-        EXPECT(planned.bytes[p] == used[p], "%s on %s: %s: planned %llu, used %llu", c->name,
-               c->mesh, weft_purpose_text((weft_bytes_purpose)p),
-               (unsigned long long)planned.bytes[p], (unsigned long long)used[p]);
+    for (int p = 0; p < WEFT_MEMORY_STAGING; p++) {
+        size_t used = weft_device_memory_use(t.trainer.device, (weft_memory_purpose)p).bytes_peak;
+        EXPECT(planned.bytes[p] == used, "%s on %s: %s: planned %llu, used %zu", c->name, c->mesh,
+               weft_memory_text((weft_memory_purpose)p), (unsigned long long)planned.bytes[p],
+               used);
+    }
     EXPECT(planned.device_bytes == stats.bytes_peak, "%s on %s: planned %llu, at most %zu in use",
            c->name, c->mesh, (unsigned long long)planned.device_bytes, stats.bytes_peak);
     size_t forced = forced_bytes(t.trainer.model);
-    EXPECT(planned.bytes[WEFT_BYTES_PINNED] + forced == stats.pinned_bytes_peak,
+    EXPECT(planned.bytes[WEFT_MEMORY_PINNED] + forced == stats.pinned_bytes_peak,
            "%s on %s: planned %llu of pinned memory, at most %zu in use", c->name, c->mesh,
-           (unsigned long long)planned.bytes[WEFT_BYTES_PINNED], stats.pinned_bytes_peak - forced);
+           (unsigned long long)planned.bytes[WEFT_MEMORY_PINNED], stats.pinned_bytes_peak - forced);
     for (int i = 0; i < planned.num_modules; i++)
         modules += planned.modules[i].bytes;
-    EXPECT(modules == planned.bytes[WEFT_BYTES_ACTIVATIONS], "modules do not sum");
+    EXPECT(modules == planned.bytes[WEFT_MEMORY_ACTIVATIONS], "modules do not sum");
     training_release(&t);
 }
 

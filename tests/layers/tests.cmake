@@ -12,7 +12,7 @@ weft_add_test(NAME precision SOURCES layers/precision.c layers/training.c layers
 weft_add_test(NAME text_before SOURCES layers/text_before.c layers/harness.c LABELS layers)
 weft_add_test(NAME describe SOURCES layers/describe.c layers/used.c layers/rig.c layers/harness.c RANKS 4
   LABELS layers)
-weft_add_test(NAME footprint SOURCES layers/footprint.c layers/state_bytes.c layers/training.c RANKS 4 LABELS layers)
+weft_add_test(NAME footprint SOURCES layers/footprint.c layers/training.c RANKS 4 LABELS layers)
 weft_add_test(NAME moe_pipeline SOURCES layers/moe_pipeline.c ${moe_case} RANKS 4 LABELS layers)
 weft_add_test(NAME forced_load SOURCES layers/forced_load.c LABELS layers)
 weft_add_test(NAME check_layer SOURCES layers/check_layer.c layers/harness.c RANKS 2 LABELS layers)
