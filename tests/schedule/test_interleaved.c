@@ -223,6 +223,83 @@ static void refuses(void **state)
     weft_arena_release(&arena);
 }
 
+static char *csv_of(const weft_order_shape *shape, const weft_order *orders)
+{
+    char *text = NULL;
+    size_t length = 0;
+    FILE *file = open_memstream(&text, &length);
+    assert_non_null(file);
+    ASSERT_OK(weft_order_print(shape, orders, file));
+    fclose(file);
+    return text;
+}
+
+static void csv_errors(void **state)
+{
+    (void)state;
+    const weft_order_shape shape = {2, 1, 1, 0};
+    static const struct {
+        const char *text, *error;
+    } cases[] = {
+        {"0F0,,0B0\n", "1 lines for 2 ranks"},
+        {"0F0,0B0\n1F0,1B0\n\n", "line 3: more lines than the 2 ranks"},
+        {"0F0\n1F0,1B0\n", "line 1: 0B0 is missing"},
+        {"0F0,0B0\n,1B0,1F0\n", "line 2, column 2, \"1B0\": premature: 1F0 has not come"},
+        {"0F0,0F0,0B0\n1F0,1B0\n", "line 1, column 2, \"0F0\": repeated"},
+        {"0F0,1B0\n1F0,1B0\n", "line 1, column 2, \"1B0\": stage 1 is rank 1's, whose line is 2"},
+        {"0F0,0W0\n1F0,1B0\n", "line 1, column 2, \"0W0\": expected a stage below 2, F or B"},
+        {"0F0,0B1\n1F0,1B0\n", "and a micro-batch below 1"},
+        {"00F0\n1F0,1B0\n", "line 1, column 1, \"00F0\""},
+        {"0F0x,0B0\n1F0,1B0\n", "\"0F0x\""},
+    };
+    weft_order read[2];
+    weft_arena arena = {0};
+    for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++)
+        ASSERT_ERROR(weft_order_parse(cases[c].text, &shape, &arena, read), WEFT_CONFIG,
+                     cases[c].error);
+    const weft_order_shape two = {2, 1, 2, 0};
+    ASSERT_ERROR(weft_order_parse("0F1,0B1,0F0,0B0\n1F0,1B0,1F1,1B1\n", &two, &arena, read),
+                 WEFT_CONFIG,
+                 "rank 0 stands at 0B1 and waits for 1B1 of rank 1, rank 1 stands at 1F0 and waits "
+                 "for 0F0 of rank 0");
+    ASSERT_OK(weft_order_parse("0F0, ,0B0,\r\n,1F0,1B0", &shape, &arena, read));
+    weft_arena_release(&arena);
+}
+
+/* Print and parse are inverses; a damaged text is refused or comes out as it was read. */
+static void csv_round_trips(void **state)
+{
+    (void)state;
+    uint64_t random = 3;
+    for (int draw = 0; draw < 4 * num_draws; draw++) {
+        const weft_order_shape shape = {1 + (int)next_random(&random, 4),
+                                        1 + (int)next_random(&random, 3),
+                                        1 + (int)next_random(&random, 6), 0};
+        weft_arena arena = {0};
+        weft_order made[MAX_STAGES], read[MAX_STAGES];
+        ASSERT_OK(
+            weft_order_make((weft_pipeline_kind)next_random(&random, 2), &shape, &arena, made));
+        char *text = csv_of(&shape, made);
+        for (uint32_t times = next_random(&random, 3); times > 0; times--)
+            text[next_random(&random, (uint32_t)strlen(text))] =
+                "0123456789FB,\n x"[next_random(&random, 16)];
+        if (weft_order_parse(text, &shape, &arena, read) == WEFT_OK) {
+            char *again = csv_of(&shape, read);
+            weft_order twice[MAX_STAGES];
+            ASSERT_OK(weft_order_parse(again, &shape, &arena, twice));
+            for (int rank = 0; rank < shape.num_ranks; rank++) {
+                assert_int_equal(read[rank].count, made[rank].count);
+                assert_memory_equal(read[rank].computes, twice[rank].computes,
+                                    read[rank].count * sizeof(weft_compute));
+            }
+            free(again);
+        } else
+            weft_error_clear();
+        free(text);
+        weft_arena_release(&arena);
+    }
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1)
@@ -231,6 +308,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(orders),     cmocka_unit_test(properties),
         cmocka_unit_test(hands_over), cmocka_unit_test(every_small_shape),
         cmocka_unit_test(refuses),    cmocka_unit_test(random_orders),
+        cmocka_unit_test(csv_errors), cmocka_unit_test(csv_round_trips),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
