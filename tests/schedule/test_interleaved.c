@@ -199,6 +199,38 @@ static void random_orders(void **state)
     assert_in_range(num_ended, num_draws / 4, num_draws - 1);
 }
 
+/* A send behind a forward inside which the host waits, and that needs what is sent to come back:
+ * lanes and waits let it through, the host never enqueues it. */
+static void a_host_that_waits_for_itself(void **state)
+{
+    (void)state;
+    static edit edited;
+    for (int waits = 0; waits < 2; waits++) {
+        const bool host_waits[4] = {false, false, waits, false};
+        const weft_pipeline_shape shape = {.num_stages = 2,
+                                           .num_chunks = 2,
+                                           .num_micro_batches = 1,
+                                           .forward_only = true,
+                                           .boundary_bytes = 8,
+                                           .host_waits = host_waits};
+        program_set set = make_shaped_set(&shape);
+        ASSERT_OK(check_set(&set));
+        edit_open(&set, 0, &edited);
+        uint32_t at = 0;
+        while (edited.tasks[at].kind != WEFT_TASK_SEND)
+            at++;
+        for (; !(edited.tasks[at - 1].kind == WEFT_TASK_FORWARD && edited.tasks[at - 1].chunk == 1);
+             at++)
+            swap_tasks(&edited, at, at + 1);
+        edit_close(&edited, &set);
+        if (waits)
+            ASSERT_ERROR(check_set(&set), WEFT_INTERNAL, "deadlock: ");
+        else
+            ASSERT_OK(check_set(&set));
+        release_set(&set);
+    }
+}
+
 static void refuses(void **state)
 {
     (void)state;
@@ -305,10 +337,11 @@ int main(int argc, char **argv)
     if (argc > 1)
         num_draws = atoi(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(orders),     cmocka_unit_test(properties),
-        cmocka_unit_test(hands_over), cmocka_unit_test(every_small_shape),
-        cmocka_unit_test(refuses),    cmocka_unit_test(random_orders),
-        cmocka_unit_test(csv_errors), cmocka_unit_test(csv_round_trips),
+        cmocka_unit_test(orders),          cmocka_unit_test(properties),
+        cmocka_unit_test(hands_over),      cmocka_unit_test(every_small_shape),
+        cmocka_unit_test(refuses),         cmocka_unit_test(random_orders),
+        cmocka_unit_test(csv_errors),      cmocka_unit_test(a_host_that_waits_for_itself),
+        cmocka_unit_test(csv_round_trips),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
