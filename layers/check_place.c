@@ -254,6 +254,7 @@ weft_status weft_check_forward(const weft_check_layer *l, int slot, int batch, b
                            .step = 1,
                            .first_sample = (uint64_t)batch * weft_model_get_shape(p->model)->batch,
                            .overwrite = overwrite,
+                           .backward_overwrites = overwrite,
                            .loss_scale = loss_scale,
                            .training = true};
     weft_stack_rewind(&pass->stash, 0);

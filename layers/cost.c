@@ -272,6 +272,14 @@ weft_status weft_description_of(const weft_layer *layer, const weft_shape *shape
     return weft_description_end(out);
 }
 
+bool weft_description_travels(const weft_description *d)
+{
+    for (int i = 0; i < d->num_operations; i++)
+        if (strcmp(d->operations[i].module, "dispatch") == 0)
+            return true;
+    return false;
+}
+
 void weft_description_release(weft_description *d)
 {
     free(d->operations);

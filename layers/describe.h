@@ -66,6 +66,8 @@ typedef struct weft_description {
 weft_status weft_description_of(const weft_layer *layer, const weft_shape *shape,
                                 weft_description *out) WEFT_CHECKED;
 void weft_description_release(weft_description *description);
+/* Whether tokens travel to experts in it. */
+bool weft_description_travels(const weft_description *description);
 /* Its sums alone. */
 void weft_layer_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out);
 /* The list of what has no layer: all that describes itself into out->cost between the two. */

@@ -161,7 +161,7 @@ static graph_key key_of(const weft_pass_call *call)
     key.to = call->to ? call->to->data : NULL;
     key.backward = pass->backward;
     key.training = pass->micro_batch.training;
-    key.overwrite = pass->micro_batch.overwrite;
+    key.overwrite = weft_pass_overwrite(pass);
     return key;
 }
 

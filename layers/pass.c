@@ -85,7 +85,7 @@ bool weft_pass_training(const weft_pass *pass)
 
 bool weft_pass_overwrite(const weft_pass *pass)
 {
-    return pass->micro_batch.overwrite;
+    return pass->backward ? pass->micro_batch.backward_overwrites : pass->micro_batch.overwrite;
 }
 
 const weft_shape *weft_pass_shape(const weft_pass *pass)

@@ -88,8 +88,9 @@ typedef struct weft_micro_batch {
     const int32_t *tokens, *labels; /* int32 [S, B]; device-readable until backward is done */
     int64_t step;
     uint64_t first_sample; /* index in the global batch */
-    bool overwrite;        /* first of the step on this rank */
-    float loss_scale;      /* 1 / micro-batches in the global batch */
+    /* Whether its forward, and its backward, is the first of the step through these layers. */
+    bool overwrite, backward_overwrites;
+    float loss_scale; /* 1 / micro-batches in the global batch */
     bool training;
 } weft_micro_batch;
 

@@ -17,6 +17,11 @@
 
 const weft_option_row weft_schedule_rows[] = {
     CHOICE(pipeline_schedule, "\"1f1b\"", "1f1b|gpipe", "order of the micro-batches in a stage"),
+    ROW(pipeline_schedule_file, STRING, "\"\"", 0, 0, NULL,
+        "order of compute as CSV, a row a rank, cells such as 0F0 and 2B3; empty: by "
+        "pipeline_schedule"),
+    ROW(microbatch_group_size_per_virtual_pipeline_stage, INT, "0", 0, 1 << 20, "micro-batches",
+        "that go through a virtual stage before the next one; at least pp; 0: pp"),
     ROW(moe_num_partitions, INT, "1", 0, 64, NULL,
         "n: partitions in which MoE layers pipeline dispatch, experts and combine; 0: chosen"),
     CHOICE(

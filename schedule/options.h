@@ -12,8 +12,10 @@ typedef enum weft_moe_choice_by {
     WEFT_MOE_CHOICE_PRICE,
 } weft_moe_choice_by;
 
-typedef struct weft_schedule_options { /* of section "parallel", as a user writes it */
-    int pipeline_schedule;             /* weft_pipeline_kind */
+typedef struct weft_schedule_options {  /* of section "parallel", as a user writes it */
+    int pipeline_schedule;              /* weft_pipeline_kind */
+    const char *pipeline_schedule_file; /* an order of compute as CSV; "": by pipeline_schedule */
+    int64_t microbatch_group_size_per_virtual_pipeline_stage; /* 0: p */
     /* MoE layers whose tokens travel. The choices' numbers are those of schedule/moe_layer.h,
      * schedule/exchange.h and layers/moe_options.h, then "auto". */
     int64_t moe_num_partitions; /* n; 0: chosen */

@@ -182,20 +182,13 @@ static weft_status add_program(pricing *p)
     return WEFT_OK;
 }
 
-static bool travels(const weft_description *d)
-{
-    for (int i = 0; i < d->num_operations; i++)
-        if (strcmp(d->operations[i].module, "dispatch") == 0)
-            return true;
-    return false;
-}
-
 static weft_status add_layer(pricing *p)
 {
     const weft_description *d = &p->layer->description;
     const weft_shape *shape = &p->outline->shape;
     memset(p->moe, 0, sizeof p->moe);
-    p->is_program = (shape->moe_partitions > 1 || shape->moe_reuse > 0) && travels(d);
+    p->is_program =
+        (shape->moe_partitions > 1 || shape->moe_reuse > 0) && weft_description_travels(d);
     if (d->coarse) {
         p->out->coarse = true;
         return add_sums(p, &d->cost, shape);

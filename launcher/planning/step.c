@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "core/file.h"
+
 weft_model_setup weft_step_setup(const weft_config *config, const weft_moe_options *moe)
 {
     return (weft_model_setup){.options = &config->model,
@@ -16,15 +18,41 @@ weft_model_setup weft_step_setup(const weft_config *config, const weft_moe_optio
                                   weft_logit_rows(config->device.kind == WEFT_DEVICE_KIND_CUDA)};
 }
 
-weft_pipeline_shape weft_step_shape(const weft_config *config, const weft_mesh *mesh,
-                                    uint64_t boundary_bytes)
+static weft_status read_orders(const char *path, weft_arena *arena, weft_pipeline_shape *shape)
+{
+    const weft_order_shape order = weft_pipeline_order_shape(shape);
+    char *text;
+    size_t bytes;
+    void *memory;
+    WEFT_TRY(weft_read_file(path, arena, &text, &bytes));
+    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)shape->num_stages, sizeof(weft_order), &memory));
+    shape->orders = memory;
+    weft_status status = weft_order_parse(text, &order, arena, memory);
+    return status == WEFT_OK ? status : weft_error_context(status, "%s", path);
+}
+
+weft_status weft_step_shape(const weft_config *config, const weft_mesh *mesh, int num_chunks,
+                            uint64_t boundary_bytes, weft_arena *arena, weft_pipeline_shape *out)
 {
     const weft_train_options *train = &config->train;
-    return (weft_pipeline_shape){
-        .kind = (weft_pipeline_kind)config->schedule.pipeline_schedule,
+    const weft_schedule_options *schedule = &config->schedule;
+    *out = (weft_pipeline_shape){
+        .kind = (weft_pipeline_kind)schedule->pipeline_schedule,
         .num_stages = mesh->pp,
         .num_micro_batches = (int)(train->global_batch_size / train->micro_batch_size / mesh->dp),
+        .num_chunks = num_chunks,
+        .group_size = (int)schedule->microbatch_group_size_per_virtual_pipeline_stage,
         .boundary_bytes = boundary_bytes};
+    if (out->group_size > 0 && out->group_size < mesh->pp)
+        return WEFT_KEY_ERROR("parallel.microbatch_group_size_per_virtual_pipeline_stage",
+                              "%d micro-batches; a group has at least as many as there are ranks "
+                              "in the pipeline, %d",
+                              out->group_size, mesh->pp);
+    if (!schedule->pipeline_schedule_file || !schedule->pipeline_schedule_file[0])
+        return WEFT_OK;
+    weft_status status = read_orders(schedule->pipeline_schedule_file, arena, out);
+    return status == WEFT_CONFIG ? weft_error_key(status, "parallel.pipeline_schedule_file")
+                                 : status;
 }
 
 weft_status weft_step_programs(const weft_pipeline_shape *shape, weft_arena *arena,
@@ -38,6 +66,21 @@ weft_status weft_step_programs(const weft_pipeline_shape *shape, weft_arena *are
     return weft_program_pipeline_check(*out, shape);
 }
 
+/* Where tokens travel to experts, the host waits for how many do. */
+static weft_status find_host_waits(const weft_outline *outline, weft_arena *arena, const bool **out)
+{
+    const weft_layout *layout = &outline->layout;
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)weft_layout_num_stages(layout), sizeof(bool),
+                                    &memory));
+    bool *waits = memory;
+    for (int s = 0; s < weft_layout_num_stages(layout); s++)
+        for (int l = layout->first[s]; l < layout->first[s + 1]; l++)
+            waits[s] |= weft_description_travels(&outline->layers[l].description);
+    *out = waits;
+    return WEFT_OK;
+}
+
 static weft_status make_programs(const weft_config *config, const weft_mesh *mesh,
                                  weft_arena *arena, weft_step *step)
 {
@@ -47,8 +90,10 @@ static weft_status make_programs(const weft_config *config, const weft_mesh *mes
     for (int rank = 0; rank < mesh->pp; rank++)
         WEFT_TRY(weft_outline_buckets(&step->outline, mesh, &config->parallel, rank, arena,
                                       &buckets[rank]));
-    step->shape = weft_step_shape(config, mesh, weft_shape_boundary_bytes(&step->outline.shape));
+    WEFT_TRY(weft_step_shape(config, mesh, step->outline.layout.num_chunks,
+                             weft_shape_boundary_bytes(&step->outline.shape), arena, &step->shape));
     step->shape.buckets = buckets;
+    WEFT_TRY(find_host_waits(&step->outline, arena, &step->shape.host_waits));
     return weft_step_programs(&step->shape, arena, &step->programs);
 }
 
@@ -58,11 +103,7 @@ weft_status weft_step_make(const weft_config *config, const weft_mesh *mesh,
     const weft_model_setup setup = weft_step_setup(config, moe);
     memset(out, 0, sizeof *out);
     WEFT_TRY(weft_model_outline(&setup, mesh, weft_config_build(config), &out->outline));
-    weft_status status = out->outline.layout.num_chunks == 1
-                             ? make_programs(config, mesh, arena, out)
-                             : WEFT_KEY_ERROR("parallel.num_virtual_stages_per_pipeline_rank",
-                                              "%d virtual stages a rank; 1 in this version",
-                                              out->outline.layout.num_chunks);
+    weft_status status = make_programs(config, mesh, arena, out);
     if (status != WEFT_OK)
         weft_step_release(out);
     return status;

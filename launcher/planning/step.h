@@ -16,9 +16,12 @@ typedef struct weft_step {
 
 /* The model's setup as far as outlines ask; moe: how MoE layers run. Borrows from the config. */
 weft_model_setup weft_step_setup(const weft_config *config, const weft_moe_options *moe);
-/* The pipeline, without buckets; boundary_bytes: of what travels between stages. */
-weft_pipeline_shape weft_step_shape(const weft_config *config, const weft_mesh *mesh,
-                                    uint64_t boundary_bytes);
+/* The pipeline of v virtual stages a rank, without buckets; boundary_bytes: of what travels between
+ * stages. Reads pipeline_schedule_file where there is one. Errors: WEFT_CONFIG with the key,
+ * WEFT_FILE. */
+weft_status weft_step_shape(const weft_config *config, const weft_mesh *mesh, int num_chunks,
+                            uint64_t boundary_bytes, weft_arena *arena,
+                            weft_pipeline_shape *out) WEFT_CHECKED;
 /* The programs of all pipeline ranks, checked, from the arena. */
 weft_status weft_step_programs(const weft_pipeline_shape *shape, weft_arena *arena,
                                weft_program **out) WEFT_CHECKED;

@@ -124,15 +124,10 @@ static weft_status make_programs(weft_trainer *t)
 {
     const weft_mesh *mesh = &t->groups.mesh;
     const int stage = t->groups.coords.at[WEFT_AXIS_PP];
-    weft_shape shape = weft_model_shape(&t->config.model, mesh, t->config.train.micro_batch_size,
-                                        weft_config_dtype(&t->config), !t->evaluates);
-    weft_step step = {.shape =
-                          weft_step_shape(&t->config, mesh, weft_shape_boundary_bytes(&shape))};
+    weft_step step;
     weft_program *programs;
-    if (!t->evaluates) {
-        WEFT_TRY(weft_step_make(&t->config, mesh, &t->moe.options, t->arena, &step));
-        t->program = step.programs[stage];
-    }
+    WEFT_TRY(weft_step_make(&t->config, mesh, &t->moe.options, t->arena, &step));
+    t->program = step.programs[stage];
     t->shape = t->eval_shape = step.shape;
     t->eval_shape.forward_only = true;
     weft_step_release(&step);
@@ -145,6 +140,23 @@ static weft_status make_programs(weft_trainer *t)
 static const weft_program *main_program(const weft_trainer *t)
 {
     return t->evaluates ? &t->eval_program : &t->program;
+}
+
+/* Which micro-batch goes through a chunk first, forward and backward: it overwrites gradients. */
+static weft_status find_first_batches(weft_trainer *t)
+{
+    const size_t chunks = (size_t)(t->shape.num_chunks > 0 ? t->shape.num_chunks : 1);
+    void *memory;
+    for (int backward = 0; backward < 2; backward++) {
+        const uint16_t kind = backward ? WEFT_TASK_BACKWARD : WEFT_TASK_FORWARD;
+        WEFT_TRY(weft_arena_alloc_array(t->arena, chunks, sizeof(int), &memory));
+        t->first_batch[backward] = memory;
+        for (uint32_t i = t->program.num_tasks; i-- > 0;)
+            if (t->program.tasks[i].kind == kind)
+                t->first_batch[backward][t->program.tasks[i].chunk] =
+                    t->program.tasks[i].micro_batch;
+    }
+    return WEFT_OK;
 }
 
 /* Memory for what travels between stages. Evaluation uses slots of training's. */
@@ -185,6 +197,21 @@ static weft_status allocate_batches(weft_trainer *t)
     return WEFT_OK;
 }
 
+/* The chunk that each pass is of, in the order of the slots that have them. */
+static weft_status list_pass_chunks(weft_trainer *t, weft_model_setup *setup)
+{
+    const weft_program *program = main_program(t);
+    void *memory;
+    WEFT_TRY(
+        weft_arena_alloc_array(t->arena, (size_t)program->num_slots + 1, sizeof(int), &memory));
+    int *chunks = memory;
+    for (int i = 0; i < program->num_slots; i++)
+        if (program->slots[i].holds == WEFT_SLOT_ACTIVATION)
+            chunks[setup->num_passes++] = program->slots[i].chunk;
+    setup->pass_chunks = chunks;
+    return WEFT_OK;
+}
+
 static weft_status create_model(weft_trainer *t)
 {
     weft_model_setup setup = weft_step_setup(&t->config, &t->moe.options);
@@ -194,7 +221,7 @@ static weft_status create_model(weft_trainer *t)
     setup.device = t->device;
     setup.bucket_elements = (size_t)t->config.parallel.ddp_bucket_size;
     setup.evaluates = t->evaluates;
-    setup.num_passes = main_program(t)->max_in_flight;
+    WEFT_TRY(list_pass_chunks(t, &setup));
     setup.seed = (uint64_t)t->config.train.seed;
     setup.graphs = t->config.device.cuda_graphs && !t->evaluates;
     WEFT_TRY(weft_model_create(&setup, weft_config_build(&t->config), &t->model));
@@ -297,6 +324,7 @@ static weft_status create_data(weft_trainer *t, const weft_config_source *source
 static weft_status create_local(weft_trainer *t)
 {
     WEFT_TRY(make_programs(t));
+    WEFT_TRY(find_first_batches(t));
     WEFT_TRY(create_model(t));
     WEFT_TRY(allocate_slots(t));
     WEFT_TRY(allocate_batches(t));

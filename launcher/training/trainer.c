@@ -53,7 +53,8 @@ static weft_status run_forward(void *context, const weft_task *task, weft_lane *
         .labels = t->labels + at,
         .step = t->running_step,
         .first_sample = global_micro_batch(t, m) * (uint64_t)t->config.train.micro_batch_size,
-        .overwrite = m == 0,
+        .overwrite = m == t->first_batch[0][task->chunk],
+        .backward_overwrites = m == t->first_batch[1][task->chunk],
         .loss_scale = (float)(weft_loss_scale_factor(&t->running_scale) / t->running_batches),
         .training = !t->running_eval};
     weft_tensor x, y;

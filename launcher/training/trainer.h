@@ -79,6 +79,7 @@ typedef struct weft_trainer {
     void **slot_memory;
     int *slot_pass;
     bool *has_points;         /* by task of `program`: another waits for a point of it */
+    int *first_batch[2];      /* by chunk: the micro-batch whose forward, backward is the first */
     weft_event **points;      /* by layer: what is recorded there; NULL: nothing waits */
     int32_t *tokens, *labels; /* pinned: [micro-batches of this rank][S * B] */
     size_t batch_tokens;

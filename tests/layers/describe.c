@@ -119,6 +119,7 @@ static void measure(harness *h, const int32_t *tokens, const int32_t *labels, co
                                     .labels = labels,
                                     .step = 1,
                                     .overwrite = true,
+                                    .backward_overwrites = true,
                                     .loss_scale = 1,
                                     .training = true};
     memset(out, 0, sizeof *out);

@@ -65,6 +65,7 @@ weft_status harness_pass(harness *h, const int32_t *tokens, const int32_t *label
                                     .labels = labels,
                                     .step = 1,
                                     .overwrite = overwrite,
+                                    .backward_overwrites = overwrite,
                                     .loss_scale = 1.0f,
                                     .training = training};
     WEFT_TRY(weft_model_forward(h->model, 0, &micro_batch, h->lane, NULL, NULL));
