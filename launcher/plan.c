@@ -7,7 +7,7 @@
 #include "launcher/verbs.h"
 
 typedef struct planner {
-    const char *cluster, *mesh, *trace;
+    const char *cluster, *mesh, *trace, *against;
     weft_string_list set;
     bool json;
     weft_arena arena;
@@ -24,6 +24,8 @@ static int parse(int argc, char **argv, planner *p)
          .text = &p->cluster, .required = true},
         {"mesh", "AXES", "such as tp=8,pp=4: replaces the config's mesh", .text = &p->mesh},
         {"set", "KEY=VALUE", "override a key of the config; may be repeated", .texts = &p->set},
+        {"against", "RUN", "a run of this config: planned beside measured, each with its error",
+         .text = &p->against},
         {"trace", "FILE", "the planned step's timeline, a track a stage, for Perfetto",
          .text = &p->trace},
         {"json", NULL, "the plan as one JSON object", .flag = &p->json},
@@ -59,13 +61,17 @@ static weft_status write_trace(const planner *p, const weft_trace *trace)
     return status;
 }
 
-static weft_status print(const planner *p, const weft_cluster *cluster, const weft_plan *plan)
+/* against: NULL without a run. */
+static weft_status print(const planner *p, const weft_cluster *cluster, const weft_plan *plan,
+                         const weft_against *against)
 {
     char text[512];
     if (p->json)
-        WEFT_TRY(weft_plan_print_json(plan, stdout));
+        WEFT_TRY(weft_plan_print_json(plan, against, stdout));
     else
         weft_plan_print(plan, cluster, stdout);
+    if (against && !p->json)
+        weft_against_print(against, stdout);
     if (plan->fits)
         return WEFT_OK;
     return WEFT_ERROR(WEFT_MEMORY, "%s", weft_plan_short_text(plan, text, sizeof text));
@@ -76,6 +82,7 @@ static weft_status run(planner *p)
     weft_config config;
     weft_cluster *cluster;
     weft_plan plan = {0};
+    weft_against against;
     weft_trace *trace = NULL;
     void *memory;
     WEFT_TRY(weft_config_load(&p->source, &p->arena, &config));
@@ -85,6 +92,8 @@ static weft_status run(planner *p)
         return weft_config_locate(
             &p->source, WEFT_KEY_ERROR("model.vocab_size",
                                        "missing; this program reads no dataset that would say"));
+    if (p->against)
+        WEFT_TRY(weft_against_check(&config, &p->source, p->against, &p->arena));
     WEFT_TRY(weft_arena_alloc(&p->arena, sizeof *cluster, &memory));
     cluster = memory;
     WEFT_TRY(weft_cluster_read(p->cluster, cluster));
@@ -93,13 +102,15 @@ static weft_status run(planner *p)
         weft_cluster_set_pace(cluster, pace.flops);
     if (!config.schedule.cluster[0]) /* what MoE layers' choices are made from */
         config.schedule.cluster = p->cluster;
-    if (p->trace)
+    if (p->trace || p->against)
         WEFT_TRY(weft_trace_create(&trace));
     weft_status status = weft_plan_make(&config, &p->source, cluster, trace, &p->arena, &plan);
-    if (status == WEFT_OK && trace)
+    if (status == WEFT_OK && p->trace)
         status = write_trace(p, trace);
+    if (status == WEFT_OK && p->against)
+        status = weft_against_read(p->against, &plan, trace, &p->arena, &against);
     if (status == WEFT_OK)
-        status = print(p, cluster, &plan);
+        status = print(p, cluster, &plan, p->against ? &against : NULL);
     weft_trace_destroy(trace);
     weft_plan_release(&plan);
     return status;

@@ -76,6 +76,38 @@ void weft_plan_print(const weft_plan *plan, const weft_cluster *cluster, FILE *o
             plan->coarse ? "; a layer gives only sums (coarse)" : "");
 }
 
+/* " 3.2 %", signed. */
+static scaled error_text(double planned, double measured)
+{
+    scaled out;
+    const double error = weft_against_error(planned, measured);
+    snprintf(out.text, sizeof out.text, isfinite(error) ? "%+.1f %%" : "-", 100 * error);
+    return out;
+}
+
+void weft_against_print(const weft_against *a, FILE *out)
+{
+    fprintf(out, "\n%s, median of %s, between their quartiles %.1f %%:\n\n", a->run,
+            weft_count_text(a->num_steps, "step").text, 100 * a->spread);
+    fprintf(out, "                             planned   measured      error\n");
+    fprintf(out, "  %-24s %10s %10s %10s\n", "step", time_text(a->planned_us).text,
+            time_text(a->measured_us).text, error_text(a->planned_us, a->measured_us).text);
+    for (int i = 0; i < a->num_phases; i++) {
+        const weft_against_row *row = &a->phases[i];
+        fprintf(out, "  %-24s %10s %10s %10s\n", row->name, time_text(row->planned).text,
+                time_text(row->measured).text, error_text(row->planned, row->measured).text);
+    }
+    for (int i = 0; i < a->num_purposes; i++) {
+        const weft_against_row *row = &a->purposes[i];
+        char name[48];
+        if (row->planned <= 0 && row->measured <= 0)
+            continue;
+        snprintf(name, sizeof name, "%s, stage %d", row->name, row->stage);
+        fprintf(out, "  %-24s %10s %10s %10s\n", name, weft_bytes_text(row->planned).text,
+                weft_bytes_text(row->measured).text, error_text(row->planned, row->measured).text);
+    }
+}
+
 static void add_number(cJSON *json, const char *key, double value)
 {
     char text[32];
@@ -113,7 +145,39 @@ static void add_stage(cJSON *list, const weft_plan *plan, int s)
         add_number(modules, footprint->modules[i].module, (double)footprint->modules[i].bytes);
 }
 
-weft_status weft_plan_print_json(const weft_plan *plan, FILE *out)
+static void add_error(cJSON *json, double planned, double measured, double unit)
+{
+    add_number(json, "planned", planned / unit);
+    add_number(json, "measured", measured / unit);
+    add_number(json, "error", weft_against_error(planned, measured));
+}
+
+static void add_rows(cJSON *json, const char *key, const weft_against_row *rows, int count,
+                     double unit)
+{
+    cJSON *list = cJSON_AddArrayToObject(json, key);
+    for (int i = 0; i < count; i++) {
+        cJSON *row = cJSON_CreateObject();
+        cJSON_AddItemToArray(list, row);
+        cJSON_AddStringToObject(row, "name", rows[i].name);
+        if (rows[i].stage >= 0)
+            add_number(row, "stage", rows[i].stage);
+        add_error(row, rows[i].planned, rows[i].measured, unit);
+    }
+}
+
+static void add_against(cJSON *plan, const weft_against *a)
+{
+    cJSON *json = cJSON_AddObjectToObject(plan, "against");
+    cJSON_AddStringToObject(json, "run", a->run);
+    add_number(json, "num_steps", a->num_steps);
+    add_number(json, "spread", a->spread);
+    add_error(cJSON_AddObjectToObject(json, "step_time_s"), a->planned_us, a->measured_us, 1e6);
+    add_rows(json, "phases_s", a->phases, a->num_phases, 1e6);
+    add_rows(json, "memory_bytes", a->purposes, a->num_purposes, 1);
+}
+
+weft_status weft_plan_print_json(const weft_plan *plan, const weft_against *against, FILE *out)
 {
     char axes[128];
     cJSON *json = cJSON_CreateObject();
@@ -133,6 +197,8 @@ weft_status weft_plan_print_json(const weft_plan *plan, FILE *out)
     cJSON *stages = cJSON_AddArrayToObject(json, "stages");
     for (int s = 0; s < plan->num_stages; s++)
         add_stage(stages, plan, s);
+    if (against)
+        add_against(json, against);
     char *text = cJSON_Print(json);
     cJSON_Delete(json);
     if (!text)

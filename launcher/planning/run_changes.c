@@ -113,22 +113,42 @@ static weft_status list_change(void *context, const char *section, const weft_op
     return WEFT_OK;
 }
 
-weft_status weft_run_changes(const weft_config *run, const weft_config *config, weft_arena *arena,
-                             const char **out)
+static bool changes_step(const char *section, const char *key)
+{
+    static const char *const train[] = {"micro_batch_size", "global_batch_size", "precision"};
+    static const char *const device[] = {"kind", "comm", "pace", "pace_work"};
+    if (strcmp(section, "train") == 0)
+        return is_one_of(key, train, COUNT(train));
+    if (strcmp(section, "device") == 0)
+        return is_one_of(key, device, COUNT(device));
+    if (strcmp(section, "model") == 0)
+        return strcmp(key, "init_method_std") != 0;
+    /* Sizes may be left open: meshes are compared, not their keys. */
+    return strcmp(section, "parallel") == 0 && strcmp(key, "cluster") != 0 &&
+           !strstr(key, "parallel_size");
+}
+
+static weft_status list_step_change(void *context, const char *section, const weft_option_row *row,
+                                    const char *before, const char *after)
+{
+    return changes_step(section, row->key) ? list_change(context, section, row, before, after)
+                                           : WEFT_OK;
+}
+
+/* tail: what else there is to say; NULL: nothing. */
+static weft_status list(const weft_config *run, const weft_config *config,
+                        weft_difference_function visit,
+                        void (*tail)(FILE *, const weft_config *, const weft_config *),
+                        weft_arena *arena, const char **out)
 {
     char *text = NULL;
     size_t bytes;
-    const weft_train_options *now = &config->train;
     FILE *stream = open_memstream(&text, &bytes);
     if (!stream)
         return WEFT_ERROR(WEFT_MEMORY, "out of memory for a list of changes");
-    weft_status status = compare(run, config, list_change, stream);
-    bool longer =
-        now->train_iters > run->train.train_iters && now->lr_decay_style != (int)WEFT_LR_CONSTANT;
-    if (longer && now->lr_decay_iters == run->train.lr_decay_iters &&
-        now->lr_decay_iters < now->train_iters)
-        fprintf(stream, "; train.lr_decay_iters stays %lld: lr is %g from there on",
-                (long long)now->lr_decay_iters, now->min_lr);
+    weft_status status = compare(run, config, visit, stream);
+    if (tail)
+        tail(stream, run, config);
     *out = NULL;
     if (fclose(stream) != 0 && status == WEFT_OK)
         status = WEFT_ERROR(WEFT_MEMORY, "out of memory for a list of changes");
@@ -136,6 +156,29 @@ weft_status weft_run_changes(const weft_config *run, const weft_config *config, 
         status = weft_arena_strdup(arena, text, out);
     free(text);
     return status;
+}
+
+static void tell_decay(FILE *out, const weft_config *run, const weft_config *config)
+{
+    const weft_train_options *now = &config->train;
+    bool longer =
+        now->train_iters > run->train.train_iters && now->lr_decay_style != (int)WEFT_LR_CONSTANT;
+    if (longer && now->lr_decay_iters == run->train.lr_decay_iters &&
+        now->lr_decay_iters < now->train_iters)
+        fprintf(out, "; train.lr_decay_iters stays %lld: lr is %g from there on",
+                (long long)now->lr_decay_iters, now->min_lr);
+}
+
+weft_status weft_run_changes(const weft_config *run, const weft_config *config, weft_arena *arena,
+                             const char **out)
+{
+    return list(run, config, list_change, tell_decay, arena, out);
+}
+
+weft_status weft_run_step_changes(const weft_config *run, const weft_config *config,
+                                  weft_arena *arena, const char **out)
+{
+    return list(run, config, list_step_change, NULL, arena, out);
 }
 
 /* --- what is refused ----------------------------------------------------------------------- */

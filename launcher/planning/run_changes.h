@@ -11,6 +11,10 @@ weft_status weft_run_keep(const weft_config *run, weft_config *config) WEFT_CHEC
 /* "train.lr 0.001 -> 0.0003, ...", in the arena; NULL: nothing differs. */
 weft_status weft_run_changes(const weft_config *run, const weft_config *config, weft_arena *arena,
                              const char **out) WEFT_CHECKED;
+/* The same of what makes the step another one: the model, the mesh, the schedule, the batch, the
+ * device's kind and pace. */
+weft_status weft_run_step_changes(const weft_config *run, const weft_config *config,
+                                  weft_arena *arena, const char **out) WEFT_CHECKED;
 /* WEFT_CONFIG naming what makes another run of source->run and is not in source->allow_change: the
  * model (but for dropout, initial values and the weights of auxiliary losses), the seed, the
  * dataset and its split. Nothing where source->run is NULL. */

@@ -172,6 +172,90 @@ static void check_refusals(void)
                 2, "64 stages for 32 layers");
 }
 
+/* --- beside a run --------------------------------------------------------------------------- */
+
+static const char tiny[] =
+    "{\"model\": {\"num_layers\": 2, \"hidden_size\": 32, \"num_attention_heads\": 2, "
+    "\"seq_length\": 16, \"vocab_size\": 64}, "
+    "\"parallel\": {\"pipeline_model_parallel_size\": 2}, "
+    "\"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 4, \"train_iters\": 4}, "
+    "\"data\": {\"mock_data\": true}, \"checkpoint\": {\"no_save\": true}, "
+    "\"log\": {\"trace_step\": 4}}";
+
+/* Staging is what a run takes for itself and no model asks for: measuring its peak, saving. */
+static void check_row(const cJSON *row, bool is_exact)
+{
+    const double planned = number_of(row, "planned"), measured = number_of(row, "measured");
+    const cJSON *error = cJSON_GetObjectItem(row, "error"),
+                *name = cJSON_GetObjectItem(row, "name");
+    EXPECT(planned >= 0 && measured >= 0, "planned %g, measured %g", planned, measured);
+    if (measured > 0)
+        EXPECT_NEAR(number_of(row, "error"), planned / measured - 1, 1e-12);
+    else
+        EXPECT(cJSON_IsNull(error), "an error without a measurement");
+    if (is_exact && strcmp(cJSON_GetStringValue(name), "staging") != 0)
+        EXPECT(planned == measured, "%s of stage %g: planned %g, used %g",
+               cJSON_GetStringValue(name), number_of(row, "stage"), planned, measured);
+}
+
+/* No claim of times: the sheet is of GPUs. */
+static void check_against(void)
+{
+    static const char *const train[] = {"train", "tiny.json", "--out", "run", NULL};
+    static const char *const text[] = {"plan",      "tiny.json", "--cluster", "cluster.json",
+                                       "--against", "run",       NULL};
+    static const char *const phases[] = {"forward", "backward", "step", "idle"};
+    child c;
+    cJSON *json;
+    child_run(&c, train, NULL);
+    EXPECT(c.exit_code == 0, "train: exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
+    child_run(&c, text, NULL);
+    EXPECT(c.exit_code == 0 && strstr(c.out, "run, median of 2 steps") &&
+               strstr(c.out, "weights, stage 1"),
+           "exit %d: %s%s", c.exit_code, c.err, c.out);
+    child_release(&c);
+    child_run(&c,
+              (const char *[]){"plan", "tiny.json", "--cluster", "cluster.json", "--json",
+                               "--against", "run", NULL},
+              NULL);
+    json = cJSON_Parse(c.out);
+    const cJSON *against = cJSON_GetObjectItem(json, "against"), *row;
+    check_row(cJSON_GetObjectItem(against, "step_time_s"), false);
+    EXPECT(number_of(against, "num_steps") == 2 && number_of(against, "spread") >= 0, "steps");
+    for (size_t i = 0; i < sizeof phases / sizeof *phases; i++) {
+        bool found = false;
+        cJSON_ArrayForEach(row, cJSON_GetObjectItem(against, "phases_s"))
+        {
+            found |=
+                strcmp(cJSON_GetStringValue(cJSON_GetObjectItem(row, "name")), phases[i]) == 0 &&
+                number_of(row, "measured") > 0;
+        }
+        EXPECT(found, "no phase %s in %s", phases[i], c.out);
+    }
+    cJSON_ArrayForEach(row, cJSON_GetObjectItem(against, "phases_s")) check_row(row, false);
+    cJSON_ArrayForEach(row, cJSON_GetObjectItem(against, "memory_bytes")) check_row(row, true);
+    EXPECT(cJSON_GetArraySize(cJSON_GetObjectItem(against, "memory_bytes")) > 8, "no bytes");
+    cJSON_Delete(json);
+    child_release(&c);
+    expect_line((const char *[]){"plan", "tiny.json", "--cluster", "cluster.json", "--against",
+                                 "run", "--set", "model.num_layers=4", NULL},
+                2, "--against run: its step is another: model.num_layers 2 -> 4");
+    expect_line((const char *[]){"plan", "tiny.json", "--cluster", "cluster.json", "--against",
+                                 "run", "--set", "train.global_batch_size=8", NULL},
+                2, "train.global_batch_size 4 -> 8");
+    expect_line((const char *[]){"plan", "tiny.json", "--cluster", "cluster.json", "--against",
+                                 "run", "--mesh", "pp=2,dp=2", NULL},
+                2, "its mesh is another");
+    expect_line((const char *[]){"plan", "tiny.json", "--cluster", "cluster.json", "--against",
+                                 "nowhere", NULL},
+                2, "nowhere/config.json");
+    EXPECT(child_write("run/metrics.jsonl", "{\"step\": 1, \"step_ms\": 1}\n"), "metrics");
+    expect_line((const char *[]){"plan", "tiny.json", "--cluster", "cluster.json", "--against",
+                                 "run", NULL},
+                2, "--against run: 1 steps; the first 2 are warm-up");
+}
+
 /* The same bytes from the program that links no MPI, HDF5, oneDNN or CUDA. */
 static void check_alone(const char *alone)
 {
@@ -199,12 +283,14 @@ int main(void)
     char *sheet = child_read(path);
     EXPECT(sheet && child_write("cluster.json", sheet), "no cluster from %s", path);
     EXPECT(child_write("dense.json", dense) && child_write("moe.json", moe) &&
+               child_write("tiny.json", tiny) &&
                child_write("empty.json", "{\"name\": \"empty\", \"num_nodes\": 1, "
                                          "\"ranks_per_node\": 8}"),
            "cannot write configs");
     check_meshes();
     check_directions();
     check_refusals();
+    check_against();
     check_alone(alone);
     free(sheet);
     child_folder_leave(folder);

@@ -1,0 +1,38 @@
+/* A plan beside a run of the same config: what was planned, what was measured, and the error. Pure
+ * but for reading the run's folder. */
+#ifndef WEFT_LAUNCHER_PLANNING_AGAINST_H
+#define WEFT_LAUNCHER_PLANNING_AGAINST_H
+
+#include "core/trace.h"
+#include "launcher/planning/plan.h"
+
+typedef struct weft_against_row {
+    const char *name; /* a phase or a purpose of memory */
+    int stage;        /* -1: a mean over ranks */
+    double planned, measured;
+} weft_against_row;
+double weft_against_error(double planned, double measured); /* a share of measured; NaN where 0 */
+
+/* Rows live in the arena. */
+typedef struct weft_against {
+    const char *run;                  /* the folder; borrowed */
+    double planned_us, measured_us;   /* of a step; measured: the median */
+    double spread;                    /* between the steps' quartiles, a share of the median */
+    int num_steps;                    /* that it is the median of: without warm-up */
+    const weft_against_row *phases;   /* microseconds of the traced step on the compute lane, by
+                                         kind of task, and idle; none: nothing was traced */
+    const weft_against_row *purposes; /* bytes of each stage's fullest rank; none: no memory.json */
+    int num_phases, num_purposes;
+} weft_against;
+
+/* The run's config has to be of the same model, mesh, schedule and batch: WEFT_CONFIG with what
+ * differs. */
+weft_status weft_against_check(const weft_config *config, const weft_config_source *source,
+                               const char *run, weft_arena *arena) WEFT_CHECKED;
+/* planned: the plan's timeline. The first tenth of the steps, at least two, is warm-up. Errors:
+ * WEFT_FILE: a file of the run cannot be read; WEFT_CONFIG: it is not what a run writes, or the run
+ * has too few steps. */
+weft_status weft_against_read(const char *run, const weft_plan *plan, const weft_trace *planned,
+                              weft_arena *arena, weft_against *out) WEFT_CHECKED;
+
+#endif
