@@ -61,6 +61,7 @@ weft_group weft_group_of(const weft_cluster *cluster, const int *ranks, int size
 /* Where operations run: on nodes of a kind, with a group an axis. */
 typedef struct weft_site {
     const weft_cluster *cluster;      /* borrowed */
+    const weft_cluster *experts;      /* where a pace is the experts' alone; NULL: as the cluster */
     int node_group;                   /* weft_cluster_hardware's; -1: nodes are alike */
     weft_group groups[WEFT_NUM_AXES]; /* by weft_axis */
 } weft_site;

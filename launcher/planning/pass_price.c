@@ -49,12 +49,29 @@ static double *place_in_program(moe_parts *parts, const weft_operation *op)
     return op->phase == WEFT_PHASE_RECOMPUTE ? &parts->recompute_us : &parts->expert_us;
 }
 
+/* With a pace of the experts' alone nothing of theirs is computed: their FLOPs take their time, and
+ * all else none. */
+static weft_status price_operation(const weft_site *site, const weft_operation *op,
+                                   weft_estimate *out)
+{
+    weft_site paced = *site;
+    if (site->experts && op->kind != WEFT_OPERATION_COLLECTIVE &&
+        strncmp(op->module, "experts", 7) == 0) {
+        paced.cluster = site->experts;
+        if (op->kind == WEFT_OPERATION_MEMORY) {
+            *out = (weft_estimate){0};
+            return WEFT_OK;
+        }
+    }
+    return weft_operation_us(&paced, op, out);
+}
+
 static weft_status add_operation(pricing *p, const weft_operation *op)
 {
     const bool backward = op->phase != WEFT_PHASE_FORWARD;
     weft_pass_time *time = backward ? &p->out->backward : &p->out->forward;
     weft_estimate estimate;
-    WEFT_TRY(weft_operation_us(p->site, op, &estimate));
+    WEFT_TRY(price_operation(p->site, op, &estimate));
     double *in_program = p->is_program ? place_in_program(&p->moe[backward], op) : NULL;
     *(in_program ? in_program : place_of(time, op)) += estimate.us;
     if (op->kind == WEFT_OPERATION_MEMORY)

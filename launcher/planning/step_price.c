@@ -23,6 +23,7 @@ typedef struct stage_cost {
 typedef struct pricing {
     const weft_config *config;
     const weft_cluster *cluster;
+    const weft_cluster *experts; /* as in weft_site */
     weft_plan *plan;
     stage_cost *stages;
     double *optimizer_us; /* [num_stages] on the compute lane */
@@ -39,6 +40,7 @@ static weft_status site_of(const pricing *p, int rank, weft_arena *scratch, weft
     WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)mesh->world, sizeof(int), &memory));
     int *ranks = memory;
     *out = (weft_site){.cluster = p->cluster,
+                       .experts = p->experts,
                        .node_group =
                            weft_cluster_group_of(p->cluster, rank / p->cluster->ranks_per_node)};
     for (int axis = WEFT_AXIS_NONE + 1; axis < WEFT_NUM_AXES; axis++) {
@@ -312,6 +314,20 @@ static void sum_stage(const pricing *p, const weft_price *price, int stage)
     us[WEFT_TIME_BUBBLE] += idle.bubble_us;
 }
 
+static weft_status pace_experts(pricing *p, weft_arena *arena)
+{
+    const weft_pace pace = weft_config_pace(p->config);
+    void *memory;
+    if (pace.flops <= 0 || pace.work != WEFT_PACE_EXPERTS)
+        return WEFT_OK;
+    WEFT_TRY(weft_arena_alloc(arena, sizeof *p->cluster, &memory));
+    weft_cluster *paced = memory;
+    *paced = *p->cluster;
+    weft_cluster_set_pace(paced, pace.flops);
+    p->experts = paced;
+    return WEFT_OK;
+}
+
 weft_status weft_step_price(const weft_config *config, const weft_cluster *cluster,
                             weft_trace *trace, weft_arena *arena, weft_plan *plan)
 {
@@ -321,6 +337,7 @@ weft_status weft_step_price(const weft_config *config, const weft_cluster *clust
     void *memory;
     WEFT_TRY(weft_arena_alloc_array(arena, (size_t)num_stages, sizeof *p.stages, &memory));
     p.stages = memory;
+    WEFT_TRY(pace_experts(&p, arena));
     for (int stage = 0; stage < num_stages; stage++) {
         weft_status status = price_stage(&p, stage, arena);
         if (status != WEFT_OK)

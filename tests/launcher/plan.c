@@ -25,6 +25,12 @@ static const char moe[] =
     "\"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 256, \"train_iters\": 1, "
     "\"precision\": \"bf16\"}, \"data\": {\"mock_data\": true}, \"device\": {\"kind\": \"cuda\"}}";
 
+static const char paced[] =
+    "{\"model\": {\"num_layers\": 2, \"hidden_size\": 64, \"num_attention_heads\": 2, "
+    "\"seq_length\": 32, \"vocab_size\": 64, \"num_experts\": 4}, "
+    "\"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 4, \"train_iters\": 1}, "
+    "\"data\": {\"mock_data\": true}, \"device\": {\"pace\": 1e6}}";
+
 static double number_of(const cJSON *json, const char *key)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(json, key);
@@ -140,6 +146,19 @@ static void check_directions(void)
     const double pipelined =
         step_of("moe.json", "dp=16,ep=8,binding=dp", "parallel.moe_num_partitions=2");
     EXPECT(pipelined != synchronous, "partitions change nothing");
+}
+
+/* At a pace this slow, what is paced is all of the step. */
+static void check_pace(void)
+{
+    static const char mesh[] = "dp=4,ep=4,binding=dp";
+    const double experts = step_of("paced.json", mesh, NULL);
+    const double half = step_of("paced.json", mesh, "device.pace=5e5");
+    EXPECT_NEAR(half / experts, 2, 0.01);
+    EXPECT(step_of("paced.json", mesh, "device.pace_work=all") > 1.2 * experts,
+           "at a pace of all work only the experts are paced");
+    EXPECT(step_of("paced.json", mesh, "device.pace=0") < 0.01 * experts,
+           "a pace of the experts changes nothing");
 }
 
 static void expect_line(const char *const *args, int code, const char *part)
@@ -283,12 +302,13 @@ int main(void)
     char *sheet = child_read(path);
     EXPECT(sheet && child_write("cluster.json", sheet), "no cluster from %s", path);
     EXPECT(child_write("dense.json", dense) && child_write("moe.json", moe) &&
-               child_write("tiny.json", tiny) &&
+               child_write("tiny.json", tiny) && child_write("paced.json", paced) &&
                child_write("empty.json", "{\"name\": \"empty\", \"num_nodes\": 1, "
                                          "\"ranks_per_node\": 8}"),
            "cannot write configs");
     check_meshes();
     check_directions();
+    check_pace();
     check_refusals();
     check_against();
     check_alone(alone);
