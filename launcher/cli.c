@@ -12,9 +12,9 @@
 #include "launcher/training/setup.h"
 #include "launcher/verbs.h"
 
-static const char *const verb_names[] = {"train",   "prepare", "eval",      "generate",
-                                         "inspect", "doctor",  "calibrate", "check-layer",
-                                         "plan",    "bench"};
+static const char *const verb_names[] = {"train",   "prepare",  "eval",      "generate",
+                                         "inspect", "doctor",   "calibrate", "check-layer",
+                                         "plan",    "schedule", "bench"};
 enum { NUM_VERBS = sizeof verb_names / sizeof *verb_names };
 
 static void usage(FILE *out, const char *program)
@@ -29,6 +29,7 @@ static void usage(FILE *out, const char *program)
             "  doctor                            say what this machine has, and whether it works\n"
             "  calibrate --out CLUSTER           measure what links, copies and GEMMs cost\n"
             "  plan     CONFIG --cluster CLUSTER what training takes, before there are ranks\n"
+            "  schedule CONFIG                   print, draw or price the programs of a step\n"
             "  check-layer CONFIG                check the model's layers, one by one\n"
             "  bench    WHAT                     measure a part of Weft; bench --help lists them\n"
             "Every verb has --help and --json.\n",
@@ -75,6 +76,8 @@ static int run_verb(int argc, char **argv, const weft_application *given)
         return weft_verb_check_layer(rest, args, &application);
     if (strcmp(verb, "plan") == 0)
         return weft_verb_plan(rest, args, &application, weft_setup_vocabulary);
+    if (strcmp(verb, "schedule") == 0)
+        return weft_verb_schedule(rest, args, &application, weft_setup_vocabulary);
     if (strcmp(verb, "bench") == 0)
         return weft_verb_bench(rest, args);
     const char *nearest = weft_nearest_name(verb, verb_names, NUM_VERBS);

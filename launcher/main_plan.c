@@ -9,6 +9,7 @@ static int usage(FILE *out)
 {
     fprintf(out, "usage: weft-plan VERB ...\n"
                  "  plan     CONFIG --cluster FILE    what training takes on a cluster\n"
+                 "  schedule CONFIG                   the programs of a step, drawn or as text\n"
                  "Every verb has --help and --json.\n");
     return out == stdout ? 0 : weft_status_exit_code(WEFT_CONFIG);
 }
@@ -23,5 +24,7 @@ int main(int argc, char **argv)
     }
     if (argc > 1 && strcmp(argv[1], "plan") == 0)
         return weft_verb_plan(argc - 1, argv + 1, &application, NULL);
+    if (argc > 1 && strcmp(argv[1], "schedule") == 0)
+        return weft_verb_schedule(argc - 1, argv + 1, &application, NULL);
     return usage(argc > 1 && strcmp(argv[1], "--help") == 0 ? stdout : stderr);
 }

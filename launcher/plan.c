@@ -84,24 +84,10 @@ static weft_status run(planner *p)
     weft_plan plan = {0};
     weft_against against;
     weft_trace *trace = NULL;
-    void *memory;
-    WEFT_TRY(weft_config_load(&p->source, &p->arena, &config));
-    if (p->vocabulary)
-        WEFT_TRY(weft_config_locate(&p->source, p->vocabulary(&config)));
-    else if (config.model.vocab_size == 0)
-        return weft_config_locate(
-            &p->source, WEFT_KEY_ERROR("model.vocab_size",
-                                       "missing; this program reads no dataset that would say"));
+    WEFT_TRY(weft_plan_load(&p->source, p->vocabulary, &p->arena, &config));
     if (p->against)
         WEFT_TRY(weft_against_check(&config, &p->source, p->against, &p->arena));
-    WEFT_TRY(weft_arena_alloc(&p->arena, sizeof *cluster, &memory));
-    cluster = memory;
-    WEFT_TRY(weft_cluster_read(p->cluster, cluster));
-    weft_pace pace = weft_config_pace(&config);
-    if (pace.flops > 0 && pace.work == WEFT_PACE_ALL)
-        weft_cluster_set_pace(cluster, pace.flops);
-    if (!config.schedule.cluster[0]) /* what MoE layers' choices are made from */
-        config.schedule.cluster = p->cluster;
+    WEFT_TRY(weft_plan_cluster(p->cluster, &config, &p->arena, &cluster));
     if (p->trace || p->against)
         WEFT_TRY(weft_trace_create(&trace));
     weft_status status = weft_plan_make(&config, &p->source, cluster, trace, &p->arena, &plan);

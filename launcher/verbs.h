@@ -6,7 +6,7 @@
 
 #include <weft/application.h>
 
-#include "launcher/planning/config.h"
+#include "launcher/planning/plan.h"
 
 int weft_verb_train(int argc, char **argv, const weft_application *application);
 int weft_verb_eval(int argc, char **argv, const weft_application *application);
@@ -17,10 +17,10 @@ int weft_verb_prepare(int argc, char **argv);
 int weft_verb_doctor(int argc, char **argv);
 int weft_verb_calibrate(int argc, char **argv);
 int weft_verb_bench(int argc, char **argv);
-/* vocabulary: fills model.vocab_size from the dataset; NULL: none is read. */
-typedef weft_status (*weft_vocabulary_function)(weft_config *config);
 int weft_verb_plan(int argc, char **argv, const weft_application *application,
                    weft_vocabulary_function vocabulary);
+int weft_verb_schedule(int argc, char **argv, const weft_application *application,
+                       weft_vocabulary_function vocabulary);
 
 /* weft bench WHAT: measures one part of Weft on the ranks at hand, on any launcher. Each parses its
  * own options, starts the world, runs, and returns the process' exit code. argv[0] is its name. */

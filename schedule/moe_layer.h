@@ -91,6 +91,7 @@ weft_interference weft_moe_interference(const weft_cluster *cluster,
 weft_moe_costs weft_moe_costs_of(const weft_cluster *cluster, const weft_moe_layer_shape *shape,
                                  int num_partitions);
 
+double weft_moe_task_us(const weft_moe_costs *costs, const weft_task *task);
 /* Time of the program by simulation with interference (schedule/price.h). `trace` may be NULL. */
 weft_status weft_program_moe_price(const weft_program *program, const weft_moe_costs *costs,
                                    const weft_interference *interference, weft_trace *trace,

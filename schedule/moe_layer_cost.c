@@ -58,10 +58,8 @@ weft_moe_costs weft_moe_costs_of(const weft_cluster *cluster, const weft_moe_lay
     };
 }
 
-static double cost_of(const void *context, int stage, const weft_task *task)
+double weft_moe_task_us(const weft_moe_costs *costs, const weft_task *task)
 {
-    const weft_moe_costs *costs = context;
-    (void)stage;
     const bool gradient = task->flow == WEFT_FLOW_GRADIENT, input = task->flow == WEFT_FLOW_INPUT;
     switch (task->kind) {
     case WEFT_TASK_PERMUTE:
@@ -81,6 +79,12 @@ static double cost_of(const void *context, int stage, const weft_task *task)
     default:
         return 0; /* no task of a layer */
     }
+}
+
+static double cost_of(const void *context, int stage, const weft_task *task)
+{
+    (void)stage;
+    return weft_moe_task_us(context, task);
 }
 
 weft_status weft_program_moe_price(const weft_program *program, const weft_moe_costs *costs,

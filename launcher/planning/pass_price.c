@@ -3,7 +3,11 @@
 #include <math.h>
 #include <string.h>
 
-#include "schedule/moe_layer.h"
+weft_moe_pipeline weft_shape_pipeline(const weft_shape *shape)
+{
+    return (weft_moe_pipeline){shape->moe_partitions > 0 ? shape->moe_partitions : 1,
+                               (weft_reuse)shape->moe_reuse};
+}
 
 double weft_pass_us(const weft_pass_time *time)
 {
@@ -158,34 +162,41 @@ static double middle_share(const pricing *p)
     return 0;
 }
 
+/* What a partition's tasks take, in one direction. */
+static weft_status partition_costs(const pricing *p, bool backward, weft_moe_costs *out)
+{
+    const moe_parts *m = &p->moe[backward];
+    const weft_moe_pipeline pipeline = weft_shape_pipeline(&p->outline->shape);
+    const int n = pipeline.num_partitions, times = m->num_dispatches > 0 ? m->num_dispatches : 1;
+    const double bytes = travelling_bytes(p) / n, middle = bytes * middle_share(p);
+    *out = (weft_moe_costs){.dispatch_us = m->dispatch_us / times / n,
+                            .combine_us = m->combine_us / n,
+                            .recompute_us = m->recompute_us / n};
+    *(backward ? &out->expert_backward_us : &out->expert_us) = m->expert_us / n;
+    if (weft_reuse_offloads_input(pipeline.reuse)) {
+        WEFT_TRY(host_copy_us(p, WEFT_COST_TO_HOST, bytes, &out->input_to_host_us));
+        WEFT_TRY(host_copy_us(p, WEFT_COST_TO_DEVICE, bytes, &out->input_to_device_us));
+    }
+    if (weft_reuse_offloads_middle(pipeline.reuse)) {
+        WEFT_TRY(host_copy_us(p, WEFT_COST_TO_HOST, middle, &out->middle_to_host_us));
+        WEFT_TRY(host_copy_us(p, WEFT_COST_TO_DEVICE, middle, &out->middle_to_device_us));
+    }
+    return WEFT_OK;
+}
+
 /* The layer's partitions by their program: beside what computes stands what travels and what is
  * copied. */
 static weft_status add_program(pricing *p)
 {
-    const weft_shape *shape = &p->outline->shape;
-    const int n = shape->moe_partitions > 0 ? shape->moe_partitions : 1;
-    const weft_moe_pipeline pipeline = {n, (weft_reuse)shape->moe_reuse};
-    const double bytes = travelling_bytes(p) / n;
+    const weft_moe_pipeline pipeline = weft_shape_pipeline(&p->outline->shape);
     for (int backward = 0; backward < 2; backward++) {
         const moe_parts *m = &p->moe[backward];
         weft_pass_time *time = backward ? &p->out->backward : &p->out->forward;
-        const int times = m->num_dispatches > 0 ? m->num_dispatches : 1;
-        weft_moe_costs costs = {.dispatch_us = m->dispatch_us / times / n,
-                                .combine_us = m->combine_us / n,
-                                .recompute_us = m->recompute_us / n};
-        *(backward ? &costs.expert_backward_us : &costs.expert_us) = m->expert_us / n;
-        if (weft_reuse_offloads_input(pipeline.reuse)) {
-            WEFT_TRY(host_copy_us(p, WEFT_COST_TO_HOST, bytes, &costs.input_to_host_us));
-            WEFT_TRY(host_copy_us(p, WEFT_COST_TO_DEVICE, bytes, &costs.input_to_device_us));
-        }
-        if (weft_reuse_offloads_middle(pipeline.reuse)) {
-            const double middle = bytes * middle_share(p);
-            WEFT_TRY(host_copy_us(p, WEFT_COST_TO_HOST, middle, &costs.middle_to_host_us));
-            WEFT_TRY(host_copy_us(p, WEFT_COST_TO_DEVICE, middle, &costs.middle_to_device_us));
-        }
+        weft_moe_costs costs;
         weft_arena arena = {0};
         weft_program program;
         double us = 0;
+        WEFT_TRY(partition_costs(p, backward, &costs));
         weft_status status = weft_program_moe(&pipeline, backward, &arena, &program);
         if (status == WEFT_OK)
             status = weft_program_moe_price(&program, &costs, &p->site->cluster->interference, NULL,
@@ -226,4 +237,20 @@ weft_status weft_pass_price_add(const weft_site *site, const weft_outline *outli
             return weft_error_context(status, "%s", p.layer->name);
     }
     return WEFT_OK;
+}
+
+weft_status weft_pass_price_partition(const weft_site *site, const weft_outline *outline, int layer,
+                                      weft_moe_costs out[2])
+{
+    weft_pass_price sum = {0};
+    pricing p = {.site = site,
+                 .outline = outline,
+                 .layer = &outline->layers[layer],
+                 .is_program = true,
+                 .out = &sum};
+    const weft_description *d = &p.layer->description;
+    for (int i = 0; i < d->num_operations; i++)
+        WEFT_TRY(add_operation(&p, &d->operations[i]));
+    WEFT_TRY(partition_costs(&p, false, &out[0]));
+    return partition_costs(&p, true, &out[1]);
 }

@@ -29,6 +29,34 @@ const char *weft_limit_text(int kind)
     return limit_texts[kind];
 }
 
+weft_status weft_plan_load(const weft_config_source *source, weft_vocabulary_function vocabulary,
+                           weft_arena *arena, weft_config *out)
+{
+    WEFT_TRY(weft_config_load(source, arena, out));
+    if (vocabulary)
+        return weft_config_locate(source, vocabulary(out));
+    if (out->model.vocab_size > 0)
+        return WEFT_OK;
+    return weft_config_locate(
+        source, WEFT_KEY_ERROR("model.vocab_size",
+                               "missing; this program reads no dataset that would say"));
+}
+
+weft_status weft_plan_cluster(const char *path, weft_config *config, weft_arena *arena,
+                              weft_cluster **out)
+{
+    const weft_pace pace = weft_config_pace(config);
+    void *memory;
+    WEFT_TRY(weft_arena_alloc(arena, sizeof **out, &memory));
+    *out = memory;
+    WEFT_TRY(weft_cluster_read(path, *out));
+    if (pace.flops > 0 && pace.work == WEFT_PACE_ALL)
+        weft_cluster_set_pace(*out, pace.flops);
+    if (!config->schedule.cluster[0])
+        config->schedule.cluster = path;
+    return WEFT_OK;
+}
+
 static weft_status check_devices(const weft_cluster *cluster, const weft_mesh *mesh)
 {
     int64_t devices = (int64_t)cluster->num_nodes * cluster->ranks_per_node;

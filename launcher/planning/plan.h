@@ -65,6 +65,16 @@ typedef struct weft_plan {
     weft_source_class source; /* of the worst number */
 } weft_plan;
 
+/* weft_config_load, with model.vocab_size known: `vocabulary` fills it, from the dataset; NULL:
+ * none is read. */
+typedef weft_status (*weft_vocabulary_function)(weft_config *config);
+weft_status weft_plan_load(const weft_config_source *source, weft_vocabulary_function vocabulary,
+                           weft_arena *arena, weft_config *out) WEFT_CHECKED;
+/* Reads the cluster that `config` is planned on, with the pace of its emulated accelerator. Where
+ * the config names no cluster, its MoE layers' choices are made from this one. */
+weft_status weft_plan_cluster(const char *path, weft_config *config, weft_arena *arena,
+                              weft_cluster **out) WEFT_CHECKED;
+
 /* All but the outline lives in the arena. model.vocab_size is known. `trace` (NULL: none) gets the
  * step's timeline, a rank a pipeline rank. Errors: WEFT_CONFIG: what the config says cannot be, the
  * cluster has too few devices, or a figure is missing, which is named. */

@@ -31,22 +31,42 @@ typedef struct pricing {
 
 /* --- where groups lie ---------------------------------------------------------------------- */
 
-static weft_status site_of(const pricing *p, int rank, weft_arena *scratch, weft_site *out)
+weft_status weft_step_experts(const weft_config *config, const weft_cluster *cluster,
+                              weft_arena *arena, const weft_cluster **out)
 {
-    const weft_mesh *mesh = &p->plan->mesh;
-    const bool direct = p->config->device.kind == WEFT_DEVICE_KIND_CPU ||
-                        p->config->device.comm == WEFT_COMM_BY_MPI;
+    const weft_pace pace = weft_config_pace(config);
     void *memory;
-    WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)mesh->world, sizeof(int), &memory));
+    *out = NULL;
+    if (pace.flops <= 0 || pace.work != WEFT_PACE_EXPERTS)
+        return WEFT_OK;
+    WEFT_TRY(weft_arena_alloc(arena, sizeof *cluster, &memory));
+    weft_cluster *paced = memory;
+    *paced = *cluster;
+    weft_cluster_set_pace(paced, pace.flops);
+    *out = paced;
+    return WEFT_OK;
+}
+
+weft_status weft_step_site(const weft_config *config, const weft_cluster *cluster,
+                           const weft_cluster *experts, const weft_mesh *mesh, int stage,
+                           weft_site *out)
+{
+    const bool direct =
+        config->device.kind == WEFT_DEVICE_KIND_CPU || config->device.comm == WEFT_COMM_BY_MPI;
+    const int rank = weft_mesh_rank(mesh, 0, 0, 0, stage);
+    weft_arena scratch = {0};
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(&scratch, (size_t)mesh->world, sizeof(int), &memory));
     int *ranks = memory;
-    *out = (weft_site){.cluster = p->cluster,
-                       .experts = p->experts,
-                       .node_group =
-                           weft_cluster_group_of(p->cluster, rank / p->cluster->ranks_per_node)};
+    *out =
+        (weft_site){.cluster = cluster,
+                    .experts = experts,
+                    .node_group = weft_cluster_group_of(cluster, rank / cluster->ranks_per_node)};
     for (int axis = WEFT_AXIS_NONE + 1; axis < WEFT_NUM_AXES; axis++) {
         const int size = weft_mesh_group(mesh, (weft_axis)axis, rank, ranks, mesh->world);
-        out->groups[axis] = weft_group_of(p->cluster, ranks, size, direct);
+        out->groups[axis] = weft_group_of(cluster, ranks, size, direct);
     }
+    weft_arena_release(&scratch);
     return WEFT_OK;
 }
 
@@ -182,13 +202,9 @@ static weft_status price_stage(pricing *p, int stage, weft_arena *arena)
     const int num_stages = p->plan->num_stages;
     const size_t element_bytes = weft_dtype_bytes(step->outline.shape.dtype);
     stage_cost *cost = &p->stages[stage];
-    weft_arena scratch = {0};
     weft_site site;
     void *memory;
-    weft_status status =
-        site_of(p, weft_mesh_rank(&p->plan->mesh, 0, 0, 0, stage), &scratch, &site);
-    weft_arena_release(&scratch);
-    WEFT_TRY(status);
+    WEFT_TRY(weft_step_site(p->config, p->cluster, p->experts, &p->plan->mesh, stage, &site));
     WEFT_TRY(
         weft_arena_alloc_array(arena, (size_t)layout->num_chunks, sizeof *cost->chunks, &memory));
     cost->chunks = memory;
@@ -314,20 +330,6 @@ static void sum_stage(const pricing *p, const weft_price *price, int stage)
     us[WEFT_TIME_BUBBLE] += idle.bubble_us;
 }
 
-static weft_status pace_experts(pricing *p, weft_arena *arena)
-{
-    const weft_pace pace = weft_config_pace(p->config);
-    void *memory;
-    if (pace.flops <= 0 || pace.work != WEFT_PACE_EXPERTS)
-        return WEFT_OK;
-    WEFT_TRY(weft_arena_alloc(arena, sizeof *p->cluster, &memory));
-    weft_cluster *paced = memory;
-    *paced = *p->cluster;
-    weft_cluster_set_pace(paced, pace.flops);
-    p->experts = paced;
-    return WEFT_OK;
-}
-
 weft_status weft_step_price(const weft_config *config, const weft_cluster *cluster,
                             weft_trace *trace, weft_arena *arena, weft_plan *plan)
 {
@@ -337,7 +339,7 @@ weft_status weft_step_price(const weft_config *config, const weft_cluster *clust
     void *memory;
     WEFT_TRY(weft_arena_alloc_array(arena, (size_t)num_stages, sizeof *p.stages, &memory));
     p.stages = memory;
-    WEFT_TRY(pace_experts(&p, arena));
+    WEFT_TRY(weft_step_experts(config, cluster, arena, &p.experts));
     for (int stage = 0; stage < num_stages; stage++) {
         weft_status status = price_stage(&p, stage, arena);
         if (status != WEFT_OK)

@@ -5,6 +5,15 @@
 
 #include "launcher/planning/plan.h"
 
+/* The cluster by which experts are priced where only they have a pace, from the arena; else NULL.
+ */
+weft_status weft_step_experts(const weft_config *config, const weft_cluster *cluster,
+                              weft_arena *arena, const weft_cluster **out) WEFT_CHECKED;
+/* Where the first rank of a pipeline stage is, with its groups; experts: as in weft_site. */
+weft_status weft_step_site(const weft_config *config, const weft_cluster *cluster,
+                           const weft_cluster *experts, const weft_mesh *mesh, int stage,
+                           weft_site *out) WEFT_CHECKED;
+
 /* Prices the plan's step and fills its stages' times, its own, and source and coarse. Of the plan:
  * mesh, step, num_stages, stages. */
 weft_status weft_step_price(const weft_config *config, const weft_cluster *cluster,

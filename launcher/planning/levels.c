@@ -1,0 +1,292 @@
+#include "launcher/planning/levels.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "launcher/planning/moe_choice.h"
+#include "launcher/planning/pass_price.h"
+#include "launcher/planning/step_price.h"
+#include "schedule/price.h"
+
+#define FORWARD_US 1000.0 /* of a virtual stage, on average, without a cluster */
+
+typedef struct making {
+    const weft_config *config;
+    const weft_cluster *cluster;
+    weft_level level;
+    weft_trace *trace;
+    weft_arena *arena;
+    weft_levels *out;
+    weft_program *programs;
+    double (*layer_us)[2]; /* [num_layers]: forward, backward */
+    int first_layer;       /* the MoE layer; -1: none */
+    weft_moe_costs moe[2]; /* a partition's, forward and backward */
+} making;
+
+/* --- what tasks take ----------------------------------------------------------------------- */
+
+/* Microseconds of a FLOP: so that virtual stages' forwards take FORWARD_US on average. */
+static double flop_us(const weft_outline *outline)
+{
+    double flops = 0;
+    for (int l = 0; l < outline->num_layers; l++)
+        flops += (double)outline->layers[l].description.cost.forward_flops;
+    return flops > 0 ? FORWARD_US * weft_layout_num_stages(&outline->layout) / flops : 0;
+}
+
+/* Experts' FLOPs, a partition's part of them. */
+static void price_partition_by_flops(making *m, const weft_outline *outline)
+{
+    const weft_description *d = &outline->layers[m->first_layer].description;
+    const double us = flop_us(outline) / weft_shape_pipeline(&outline->shape).num_partitions;
+    for (int i = 0; i < d->num_operations; i++) {
+        const weft_operation *op = &d->operations[i];
+        if (strncmp(op->module, "experts", strlen("experts")) != 0)
+            continue;
+        double *place = op->phase == WEFT_PHASE_FORWARD     ? &m->moe[0].expert_us
+                        : op->phase == WEFT_PHASE_RECOMPUTE ? &m->moe[1].recompute_us
+                                                            : &m->moe[1].expert_backward_us;
+        *place += us * (double)op->flops;
+    }
+}
+
+static weft_status price_layers_by_flops(making *m, const weft_outline *outline)
+{
+    const double us = flop_us(outline);
+    if (!(us > 0))
+        return WEFT_ERROR(WEFT_CONFIG, "no layer describes FLOPs: there is nothing to price by");
+    for (int l = 0; l < outline->num_layers; l++) {
+        const weft_layer_cost *cost = &outline->layers[l].description.cost;
+        m->layer_us[l][0] = us * (double)cost->forward_flops;
+        m->layer_us[l][1] = us * (double)cost->backward_flops;
+    }
+    return WEFT_OK;
+}
+
+static weft_status price_layers(making *m)
+{
+    const weft_outline *outline = &m->out->plan.step.outline;
+    const weft_layout *layout = &outline->layout;
+    const weft_cluster *experts;
+    weft_site site;
+    WEFT_TRY(weft_step_experts(m->config, m->cluster, m->arena, &experts));
+    for (int s = 0; s < weft_layout_num_stages(layout); s++) {
+        WEFT_TRY(weft_step_site(m->config, m->cluster, experts, &m->out->plan.mesh,
+                                s % layout->num_ranks, &site));
+        for (int l = layout->first[s]; l < layout->first[s + 1]; l++) {
+            weft_pass_price price = {0};
+            WEFT_TRY(weft_pass_price_add(&site, outline, l, l + 1, &price));
+            m->layer_us[l][0] = weft_pass_us(&price.forward);
+            m->layer_us[l][1] = weft_pass_us(&price.backward);
+            if (l == m->first_layer)
+                WEFT_TRY(weft_pass_price_partition(&site, outline, l, m->moe));
+        }
+    }
+    return WEFT_OK;
+}
+
+static double task_us(const void *context, int row, const weft_task *task)
+{
+    const making *m = context;
+    const weft_layout *layout = &m->out->plan.step.outline.layout;
+    const bool backward = task->kind == WEFT_TASK_BACKWARD || task->flow == WEFT_FLOW_GRADIENT;
+    double us = 0;
+    int first, end;
+    if (m->level == WEFT_LEVEL_LAYER)
+        return weft_moe_task_us(&m->moe[row], task);
+    if (task->kind == WEFT_TASK_LAYER)
+        return m->layer_us[task->layer][backward];
+    if (task->kind != WEFT_TASK_FORWARD && task->kind != WEFT_TASK_BACKWARD)
+        return 0;
+    weft_layout_range(layout, row, task->chunk, &first, &end);
+    for (int l = first; l < end; l++)
+        us += m->layer_us[l][backward];
+    return us;
+}
+
+/* --- the programs of a level --------------------------------------------------------------- */
+
+static weft_status add_rows(making *m, int capacity)
+{
+    void *rows, *programs;
+    WEFT_TRY(weft_arena_alloc_array(m->arena, (size_t)capacity, sizeof *m->out->rows, &rows));
+    WEFT_TRY(weft_arena_alloc_array(m->arena, (size_t)capacity, sizeof *m->programs, &programs));
+    m->out->rows = rows;
+    m->programs = programs;
+    return WEFT_OK;
+}
+
+static weft_status make_steps(making *m)
+{
+    const weft_step *step = &m->out->plan.step;
+    WEFT_TRY(add_rows(m, step->shape.num_stages));
+    for (int rank = 0; rank < step->shape.num_stages; rank++) {
+        m->programs[rank] = step->programs[rank];
+        WEFT_TRY(weft_arena_printf(m->arena, &m->out->rows[rank].name, "rank %d", rank));
+    }
+    m->out->num_rows = step->shape.num_stages;
+    return WEFT_OK;
+}
+
+/* An empty chunk has no pass. */
+static weft_status make_passes(making *m)
+{
+    const weft_outline *outline = &m->out->plan.step.outline;
+    const weft_layout *layout = &outline->layout;
+    weft_chunk_shape shape;
+    WEFT_TRY(add_rows(m, 2 * weft_layout_num_stages(layout)));
+    for (int i = 0; i < 2 * weft_layout_num_stages(layout); i++) {
+        const int rank = i / 2 / layout->num_chunks, chunk = i / 2 % layout->num_chunks;
+        const bool backward = i % 2;
+        weft_program *program = &m->programs[m->out->num_rows];
+        WEFT_TRY(weft_outline_pass(outline, rank, chunk, m->arena, &shape));
+        if (shape.num_layers == 0)
+            continue;
+        WEFT_TRY(weft_program_pass(&shape, backward, m->arena, program));
+        WEFT_TRY(weft_program_pass_check(&shape, backward, program));
+        WEFT_TRY(weft_arena_printf(m->arena, &m->out->rows[m->out->num_rows++].name,
+                                   "rank %d chunk %d %s", rank, chunk,
+                                   backward ? "backward" : "forward"));
+    }
+    return WEFT_OK;
+}
+
+static weft_status make_layer(making *m)
+{
+    const weft_moe_pipeline pipeline = weft_shape_pipeline(&m->out->plan.step.outline.shape);
+    if (m->first_layer < 0)
+        return WEFT_ERROR(WEFT_CONFIG, "level layer: the model has no MoE layer");
+    WEFT_TRY(add_rows(m, 2));
+    for (int backward = 0; backward < 2; backward++) {
+        WEFT_TRY(weft_program_moe(&pipeline, backward, m->arena, &m->programs[backward]));
+        m->out->rows[backward].name = backward ? "backward" : "forward";
+    }
+    m->out->num_rows = 2;
+    return weft_program_moe_check(&pipeline, &m->programs[0], &m->programs[1]);
+}
+
+/* --- the whole ----------------------------------------------------------------------------- */
+
+static weft_status name_rows(making *m)
+{
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(m->arena, (size_t)m->out->num_rows, sizeof(char *), &memory));
+    const char **names = memory;
+    for (int i = 0; i < m->out->num_rows; i++)
+        names[i] = m->out->rows[i].name;
+    weft_trace_name_ranks(m->trace, names, m->out->num_rows);
+    return WEFT_OK;
+}
+
+/* A step that its cluster has priced has its times. Else programs of one level take no notice of
+ * each other, but for a step's messages. */
+static weft_status price_rows(making *m)
+{
+    weft_levels *out = m->out;
+    const weft_plan *plan = &out->plan;
+    const bool is_step = m->level == WEFT_LEVEL_STEP, is_priced = m->cluster && is_step;
+    const weft_pricing pricing = {.cost = task_us,
+                                  .context = m,
+                                  .interference = m->cluster && m->level == WEFT_LEVEL_LAYER
+                                                      ? &m->cluster->interference
+                                                      : NULL,
+                                  .trace = m->trace};
+    weft_price price;
+    if (!is_priced)
+        WEFT_TRY(weft_program_price(m->programs, out->num_rows, &pricing, m->arena, &price));
+    out->us = is_priced ? plan->step_us : price.makespan_us;
+    for (int i = 0; i < out->num_rows; i++) {
+        weft_level_row *row = &out->rows[i];
+        row->program = &m->programs[i];
+        row->us = out->us;
+        if (!is_step)
+            for (uint32_t t = row->us = 0; t < row->program->num_tasks; t++)
+                row->us = fmax(row->us, price.spans[i][t].end_us);
+        const double idle =
+            is_priced ? plan->stages[i].us[WEFT_TIME_BUBBLE] : row->us - price.busy_us[i];
+        row->bubble_share = row->us > 0 ? fmax(0, idle) / row->us : 0;
+    }
+    return m->trace ? name_rows(m) : WEFT_OK;
+}
+
+static int find_moe_layer(const weft_outline *outline)
+{
+    for (int l = 0; l < outline->num_layers; l++) {
+        const weft_description *d = &outline->layers[l].description;
+        for (int i = 0; i < d->num_operations; i++)
+            if (strncmp(d->operations[i].module, "experts", strlen("experts")) == 0)
+                return l;
+    }
+    return -1;
+}
+
+static weft_status make_step(making *m, const weft_config_source *source)
+{
+    weft_moe_nodes nodes;
+    weft_moe_selection moe;
+    weft_plan *plan = &m->out->plan;
+    if (m->cluster)
+        return weft_plan_make(m->config, source, m->cluster,
+                              m->level == WEFT_LEVEL_STEP ? m->trace : NULL, m->arena, plan);
+    WEFT_TRY(weft_config_mesh(m->config, source, 0, &plan->mesh));
+    WEFT_TRY(weft_moe_find_nodes(m->config, &plan->mesh, NULL, &nodes));
+    WEFT_TRY(weft_moe_selection_start(m->config, &plan->mesh, &nodes, &moe));
+    return weft_step_make(m->config, &plan->mesh, &moe.options, m->arena, &plan->step);
+}
+
+static weft_status make(making *m, const weft_config_source *source)
+{
+    const weft_outline *outline = &m->out->plan.step.outline;
+    void *memory;
+    WEFT_TRY(make_step(m, source));
+    WEFT_TRY(weft_arena_alloc_array(m->arena, (size_t)outline->num_layers, sizeof *m->layer_us,
+                                    &memory));
+    m->layer_us = memory;
+    m->first_layer = find_moe_layer(outline);
+    WEFT_TRY(m->level == WEFT_LEVEL_STEP   ? make_steps(m)
+             : m->level == WEFT_LEVEL_PASS ? make_passes(m)
+                                           : make_layer(m));
+    if (m->cluster) {
+        WEFT_TRY(price_layers(m));
+    } else {
+        WEFT_TRY(price_layers_by_flops(m, outline));
+        if (m->first_layer >= 0)
+            price_partition_by_flops(m, outline);
+    }
+    return price_rows(m);
+}
+
+weft_status weft_levels_make(const weft_config *config, const weft_config_source *source,
+                             const weft_cluster *cluster, weft_level level, weft_trace *trace,
+                             weft_arena *arena, weft_levels *out)
+{
+    memset(out, 0, sizeof *out);
+    making m = {.config = config,
+                .cluster = cluster,
+                .level = level,
+                .trace = trace,
+                .arena = arena,
+                .out = out};
+    weft_status status = weft_config_locate(source, make(&m, source));
+    if (status != WEFT_OK)
+        weft_levels_release(out);
+    return status;
+}
+
+void weft_levels_release(weft_levels *levels)
+{
+    weft_plan_release(&levels->plan);
+}
+
+weft_status weft_levels_orders(const weft_levels *levels, weft_arena *arena, const weft_order **out)
+{
+    const weft_pipeline_shape *shape = &levels->plan.step.shape;
+    const weft_order_shape order = weft_pipeline_order_shape(shape);
+    void *memory;
+    *out = shape->orders;
+    if (shape->orders)
+        return WEFT_OK;
+    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)shape->num_stages, sizeof **out, &memory));
+    *out = memory;
+    return weft_order_make(shape->kind, &order, arena, memory);
+}

@@ -1,0 +1,220 @@
+/* weft schedule: the programs of a config's step, of its passes or of its MoE layers, as text, as a
+ * picture, with their price. No ranks, no data, no device. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+
+#include "core/text.h"
+#include "launcher/arguments.h"
+#include "launcher/planning/levels.h"
+#include "launcher/verbs.h"
+
+static const char *const level_names[] = {"step", "pass", "layer"};
+
+typedef struct scheduler {
+    const char *cluster_file, *mesh, *svg, *trace;
+    weft_string_list set;
+    int level; /* weft_level */
+    bool csv, program, json;
+    weft_arena arena;
+    weft_config config;
+    weft_config_source source;
+    weft_vocabulary_function vocabulary;
+    weft_cluster *cluster; /* NULL: none */
+    weft_levels levels;
+} scheduler;
+
+/* Returns -1 to go on, else the exit code. */
+static int parse(int argc, char **argv, scheduler *s)
+{
+    weft_string_list given = {0};
+    const weft_argument rows[] = {
+        {"mesh", "AXES", "such as tp=8,pp=4: replaces the config's mesh", .text = &s->mesh},
+        {"set", "KEY=VALUE", "override a key of the config; may be repeated", .texts = &s->set},
+        {"level", "LEVEL", "step, pass (a chunk's layers) or layer (an MoE layer)",
+         .choice = &s->level, .names = level_names, .num_names = 3},
+        {"csv", NULL, "the step's order of compute as PyTorch's CSV: a row a rank",
+         .flag = &s->csv},
+        {"program", NULL, "every program as text, each below a line with its name",
+         .flag = &s->program},
+        {"cluster", "FILE", "what operations cost; without it described FLOPs do, messages nothing",
+         .text = &s->cluster_file},
+        {"svg", "FILE", "the timeline, drawn", .text = &s->svg},
+        {"trace", "FILE", "the timeline, for Perfetto", .text = &s->trace},
+        {"json", NULL, "the summary as one JSON object", .flag = &s->json},
+    };
+    const weft_arguments verb = {
+        .verb = "schedule",
+        .operands = "CONFIG",
+        .given = &given,
+        .about = "Prints, checks, prices and draws the programs that training CONFIG runs,\n"
+                 "without ranks or data.\n",
+        .rows = rows,
+        .num_rows = sizeof rows / sizeof *rows};
+    int code = weft_arguments_parse(&verb, argc, argv, &s->arena);
+    if (code < 0)
+        s->source = (weft_config_source){.file = given.values[0],
+                                         .set = s->set.values,
+                                         .num_set = s->set.count,
+                                         .mesh = s->mesh,
+                                         .application = s->source.application};
+    return code;
+}
+
+static const char *layout_text(const scheduler *s, char *out, size_t capacity)
+{
+    return weft_layout_text(&s->levels.plan.step.outline.layout, out, capacity);
+}
+
+/* What its times are of. */
+static const char *priced_by(const scheduler *s)
+{
+    return s->cluster ? s->cluster->name : "described FLOPs";
+}
+
+static void print_summary(const scheduler *s, FILE *out)
+{
+    const weft_pipeline_shape *shape = &s->levels.plan.step.shape;
+    const weft_layout *layout = &s->levels.plan.step.outline.layout;
+    char axes[128], text[512];
+    weft_mesh_print(&s->levels.plan.mesh, axes, sizeof axes);
+    fprintf(out, "%s: %s in the pipeline, %s: %s\n", axes,
+            weft_count_text(shape->num_stages, "rank").text,
+            weft_count_text(weft_layout_num_stages(layout), "virtual stage").text,
+            layout_text(s, text, sizeof text));
+    fprintf(out, "%s; by %s the %s takes %.6g us\n\n",
+            weft_count_text(shape->num_micro_batches, "micro-batch").text, priced_by(s),
+            s->level == WEFT_LEVEL_STEP ? "step" : "longest", s->levels.us);
+    fprintf(out, "%-26s %8s %10s %10s %12s\n", "", "tasks", "in flight", "bubble", "us");
+    for (int i = 0; i < s->levels.num_rows; i++) {
+        const weft_level_row *row = &s->levels.rows[i];
+        fprintf(out, "%-26s %8u %10d %8.1f %% %12.6g\n", row->name, row->program->num_tasks,
+                row->program->max_in_flight, 100 * row->bubble_share, row->us);
+    }
+}
+
+static cJSON *summary_json(const scheduler *s)
+{
+    const weft_pipeline_shape *shape = &s->levels.plan.step.shape;
+    char text[4096];
+    cJSON *json = cJSON_CreateObject(), *rows = cJSON_AddArrayToObject(json, "programs");
+    cJSON_AddStringToObject(json, "level", level_names[s->level]);
+    cJSON_AddNumberToObject(json, "num_ranks", shape->num_stages);
+    cJSON_AddNumberToObject(json, "num_virtual_stages",
+                            weft_layout_num_stages(&s->levels.plan.step.outline.layout));
+    cJSON_AddStringToObject(json, "layout", layout_text(s, text, sizeof text));
+    cJSON_AddNumberToObject(json, "num_micro_batches", shape->num_micro_batches);
+    cJSON_AddStringToObject(json, "priced_by", priced_by(s));
+    cJSON_AddNumberToObject(json, "makespan_us", s->levels.us);
+    for (int i = 0; i < s->levels.num_rows; i++) {
+        const weft_level_row *row = &s->levels.rows[i];
+        cJSON *item = cJSON_CreateObject();
+        cJSON_AddStringToObject(item, "name", row->name);
+        cJSON_AddNumberToObject(item, "num_tasks", row->program->num_tasks);
+        cJSON_AddNumberToObject(item, "max_in_flight", row->program->max_in_flight);
+        cJSON_AddNumberToObject(item, "us", row->us);
+        cJSON_AddNumberToObject(item, "bubble_share", row->bubble_share);
+        cJSON_AddItemToArray(rows, item);
+    }
+    return json;
+}
+
+static weft_status print_json(const scheduler *s, FILE *out)
+{
+    cJSON *json = summary_json(s);
+    char *text = cJSON_Print(json);
+    cJSON_Delete(json);
+    if (!text)
+        return WEFT_ERROR(WEFT_MEMORY, "no memory for the summary");
+    fprintf(out, "%s\n", text);
+    free(text);
+    return WEFT_OK;
+}
+
+static weft_status print_programs(const scheduler *s, FILE *out)
+{
+    for (int i = 0; i < s->levels.num_rows; i++) {
+        fprintf(out, "%s\n", s->levels.rows[i].name);
+        WEFT_TRY(weft_program_print(s->levels.rows[i].program, out));
+    }
+    return WEFT_OK;
+}
+
+static weft_status print_order(scheduler *s, FILE *out)
+{
+    const weft_order_shape shape = weft_pipeline_order_shape(&s->levels.plan.step.shape);
+    const weft_order *orders;
+    WEFT_TRY(weft_levels_orders(&s->levels, &s->arena, &orders));
+    return weft_order_print(&shape, orders, out);
+}
+
+static weft_status print(scheduler *s)
+{
+    if (s->csv)
+        return print_order(s, stdout);
+    if (s->program)
+        return print_programs(s, stdout);
+    if (s->json)
+        return print_json(s, stdout);
+    print_summary(s, stdout);
+    return WEFT_OK;
+}
+
+static weft_status draw(const scheduler *s, const weft_trace *trace, const char *path, bool svg)
+{
+    char axes[128], title[128];
+    weft_mesh_print(&s->levels.plan.mesh, axes, sizeof axes);
+    snprintf(title, sizeof title, "A %s as planned: %.4g ms by %.60s", level_names[s->level],
+             s->levels.us / 1e3, priced_by(s));
+    FILE *out = fopen(path, "w");
+    if (!out)
+        return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", path, strerror(errno));
+    weft_status status =
+        svg ? weft_trace_write_svg(trace, title, axes, out) : weft_trace_write_json(trace, out);
+    if (fclose(out) != 0 && status == WEFT_OK)
+        status = WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", path, strerror(errno));
+    return status;
+}
+
+static weft_status make(scheduler *s, weft_trace *trace)
+{
+    WEFT_TRY(weft_levels_make(&s->config, &s->source, s->cluster, (weft_level)s->level, trace,
+                              &s->arena, &s->levels));
+    if (s->svg)
+        WEFT_TRY(draw(s, trace, s->svg, true));
+    if (s->trace)
+        WEFT_TRY(draw(s, trace, s->trace, false));
+    return print(s);
+}
+
+static weft_status run(scheduler *s)
+{
+    weft_trace *trace = NULL;
+    if (s->csv + s->program + s->json > 1)
+        return WEFT_ERROR(WEFT_CONFIG, "--csv, --program, --json: one of them");
+    if (s->csv && s->level != WEFT_LEVEL_STEP)
+        return WEFT_ERROR(WEFT_CONFIG, "--csv: a %s has no order of compute, a step has",
+                          level_names[s->level]);
+    WEFT_TRY(weft_plan_load(&s->source, s->vocabulary, &s->arena, &s->config));
+    if (s->cluster_file)
+        WEFT_TRY(weft_plan_cluster(s->cluster_file, &s->config, &s->arena, &s->cluster));
+    if (s->svg || s->trace)
+        WEFT_TRY(weft_trace_create(&trace));
+    weft_status status = make(s, trace);
+    weft_trace_destroy(trace);
+    weft_levels_release(&s->levels);
+    return status;
+}
+
+int weft_verb_schedule(int argc, char **argv, const weft_application *application,
+                       weft_vocabulary_function vocabulary)
+{
+    scheduler s = {.source.application = application, .vocabulary = vocabulary};
+    int code = parse(argc, argv, &s);
+    if (code < 0)
+        code = run(&s) == WEFT_OK ? 0 : weft_verb_fail("schedule");
+    weft_arena_release(&s.arena);
+    return code;
+}

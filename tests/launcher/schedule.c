@@ -1,0 +1,235 @@
+/* weft schedule: programs are printed as they parse, the order of compute goes round through its
+ * CSV, prices say what theory says, pictures are written, mistakes are one line. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+
+#include "schedule/program.h"
+#include "tests/expect.h"
+#include "tests/launcher/child.h"
+
+static const char config[] =
+    "{\"model\": {\"num_layers\": 8, \"hidden_size\": 256, \"num_attention_heads\": 4, "
+    "\"seq_length\": 256, \"vocab_size\": 64, \"num_experts\": 4, \"moe_router_topk\": 1}, "
+    "\"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 8, \"train_iters\": 1}, "
+    "\"data\": {\"mock_data\": true}}";
+
+/* What it printed, or NULL; the caller's. */
+static char *output_of(const char *const *args)
+{
+    child c;
+    child_run(&c, args, NULL);
+    EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
+    char *out = c.exit_code == 0 ? strdup(c.out) : NULL;
+    child_release(&c);
+    return out;
+}
+
+/* Each program, below the line of its name, is what its parse prints. */
+static void check_programs(const char *text, const char *label, int num_programs)
+{
+    int count = 0;
+    const char *next;
+    weft_arena arena = {0};
+    for (const char *at = text; *at; at = next, count++) {
+        const char *body = strstr(at, "\nprogram ");
+        if (!body)
+            break;
+        body++;
+        next = body;
+        do {
+            next = strchr(next, '\n');
+            next = next ? next + 1 : body + strlen(body);
+        } while (*next && strncmp(next, "rank ", 5) != 0 && strncmp(next, "backward\n", 9) != 0);
+        char *piece = strndup(body, (size_t)(next - body)), *printed = NULL;
+        size_t bytes;
+        weft_program program;
+        FILE *out = open_memstream(&printed, &bytes);
+        EXPECT_OK(weft_program_parse(piece, &arena, &program));
+        EXPECT_OK(weft_program_print(&program, out));
+        fclose(out);
+        EXPECT(strcmp(piece, printed) == 0, "%s: program %d is not what it parses to", label,
+               count);
+        free(piece);
+        free(printed);
+    }
+    EXPECT(count == num_programs, "%s: %d programs, not %d", label, count, num_programs);
+    weft_arena_release(&arena);
+}
+
+/* The order as CSV, read back as a file, makes the same programs. */
+static void check_round_trips(void)
+{
+    static const struct {
+        const char *mesh, *set;
+        int ranks;
+    } rows[] = {
+        {"pp=1", "parallel.pipeline_schedule=1f1b", 1},
+        {"pp=4", "parallel.pipeline_schedule=1f1b", 4},
+        {"pp=4", "parallel.pipeline_schedule=gpipe", 4},
+        {"pp=2,vp=2", "train.global_batch_size=6", 2},
+        {"pp=2,vp=4,dp=2,ep=2", "parallel.pipeline_schedule=1f1b", 2},
+        {"pp=4", "parallel.pipeline_model_parallel_layout=Ettt||ttttt|L", 4},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const char *const base[] = {"schedule", "c.json",    "--mesh", rows[i].mesh,
+                                    "--set",    rows[i].set, NULL};
+        const char *args[12];
+        memcpy(args, base, sizeof base);
+        args[6] = "--program", args[7] = NULL;
+        char *program = output_of(args);
+        args[6] = "--csv";
+        char *csv = output_of(args);
+        if (program && csv) {
+            check_programs(program, rows[i].mesh, rows[i].ranks);
+            EXPECT(child_write("order.csv", csv), "cannot write order.csv");
+            args[6] = "--program", args[7] = "--set";
+            args[8] = "parallel.pipeline_schedule_file=order.csv", args[9] = NULL;
+            char *again = output_of(args);
+            EXPECT(again && strcmp(again, program) == 0, "%s, %s: not the same by its CSV",
+                   rows[i].mesh, rows[i].set);
+            free(again);
+        }
+        free(program);
+        free(csv);
+    }
+}
+
+static cJSON *summary_of(const char *const *args)
+{
+    char *text = output_of(args);
+    cJSON *json = text ? cJSON_Parse(text) : NULL;
+    EXPECT(json, "no JSON");
+    free(text);
+    return json;
+}
+
+static double share_of(const cJSON *json, int row)
+{
+    const cJSON *programs = cJSON_GetObjectItem(json, "programs");
+    const cJSON *item = cJSON_GetObjectItem(cJSON_GetArrayItem(programs, row), "bubble_share");
+    EXPECT(cJSON_IsNumber(item), "program %d has no bubble", row);
+    return item ? item->valuedouble : NAN;
+}
+
+/* (p - 1) / (m + p - 1), interleaved (p - 1) / (v m + p - 1), but for the head: a vocabulary of 64
+ * makes the last stage a little longer. */
+static void check_bubbles(void)
+{
+    static const struct {
+        const char *mesh;
+        double share;
+    } rows[] = {{"pp=4", 3.0 / 11}, {"pp=4,vp=2", 3.0 / 19}, {"pp=1", 0}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        cJSON *json = summary_of((const char *[]){"schedule", "c.json", "--mesh", rows[i].mesh,
+                                                  "--json", "--set", "model.num_experts=0", NULL});
+        EXPECT_NEAR(share_of(json, 0), rows[i].share, 0.01);
+        cJSON_Delete(json);
+    }
+    cJSON *json = summary_of((const char *[]){"schedule", "c.json", "--mesh", "pp=4", "--cluster",
+                                              "cluster.json", "--json", NULL});
+    EXPECT(share_of(json, 0) > 0.1 && share_of(json, 0) < 0.5, "priced by a cluster: %g",
+           share_of(json, 0));
+    cJSON_Delete(json);
+}
+
+static void expect_file(const char *path, const char *part)
+{
+    char *text = child_read(path);
+    EXPECT(text && strstr(text, part), "%s has no %s", path, part);
+    free(text);
+}
+
+/* All levels are printed and drawn, by FLOPs and by a cluster. */
+static void check_levels(void)
+{
+    static const struct {
+        const char *level, *slice;
+        int num_programs;
+    } rows[] = {{"step", "F0", 2}, {"pass", "l1", 8}, {"layer", "Eg1", 2}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (int by_cluster = 0; by_cluster < 2; by_cluster++) {
+            const char *args[] = {"schedule",     "c.json",
+                                  "--mesh",       "pp=2,vp=2,dp=2,ep=2",
+                                  "--set",        "parallel.moe_num_partitions=2",
+                                  "--level",      rows[i].level,
+                                  "--svg",        "s.svg",
+                                  "--trace",      "s.json",
+                                  "--program",    by_cluster ? "--cluster" : NULL,
+                                  "cluster.json", NULL};
+            char *text = output_of(args);
+            if (text)
+                check_programs(text, rows[i].level, rows[i].num_programs);
+            expect_file("s.svg", "</svg>");
+            expect_file("s.svg", rows[i].slice);
+            expect_file("s.json", rows[i].slice);
+            free(text);
+            remove("s.svg");
+            remove("s.json");
+        }
+}
+
+static void expect_line(const char *const *args, int code, const char *part)
+{
+    child c;
+    child_run(&c, args, NULL);
+    EXPECT(c.exit_code == code && child_is_line(c.err) && strstr(c.err, part),
+           "exit %d, \"%s\", for %d and \"%s\"", c.exit_code, c.err, code, part);
+    child_release(&c);
+}
+
+static void check_refusals(void)
+{
+    expect_line((const char *[]){"schedule", "c.json", "--level", "stage", NULL}, 2, "stage");
+    expect_line((const char *[]){"schedule", "c.json", "--level", "pass", "--csv", NULL}, 2,
+                "no order of compute");
+    expect_line((const char *[]){"schedule", "c.json", "--program", "--csv", NULL}, 2, "one of");
+    expect_line((const char *[]){"schedule", "c.json", "--level", "layer", "--set",
+                                 "model.num_experts=0", NULL},
+                2, "no MoE layer");
+    expect_line((const char *[]){"schedule", "c.json", "--set", "model.num_layer=2", NULL}, 2,
+                "num_layers?");
+    expect_line((const char *[]){"schedule", "c.json", "--svg", "none/s.svg", NULL}, 6,
+                "none/s.svg");
+    EXPECT(child_write("bad.csv", "0F0,0B0\n1B0,1F0\n"), "cannot write bad.csv");
+    expect_line((const char *[]){"schedule", "c.json", "--mesh", "pp=2", "--set",
+                                 "train.global_batch_size=1", "--set",
+                                 "parallel.pipeline_schedule_file=bad.csv", NULL},
+                2, "bad.csv: line 2");
+}
+
+/* The program that links no MPI says the same. */
+static void check_alone(const char *alone)
+{
+    static const char *const args[] = {"schedule", "c.json", "--mesh", "pp=2,vp=2", NULL};
+    char *whole = output_of(args);
+    child_program = alone;
+    char *pure = output_of(args);
+    child_program = NULL;
+    EXPECT(whole && pure && strcmp(whole, pure) == 0, "weft-plan says something else");
+    free(whole);
+    free(pure);
+}
+
+int main(void)
+{
+    char folder[32], path[1024], alone[1024];
+    snprintf(path, sizeof path, "%s/examples/clusters/h100.json", getenv("WEFT_SOURCE_DIR"));
+    snprintf(alone, sizeof alone, "%s/weft-plan", getenv("WEFT_BINARY_DIR"));
+    if (!child_folder_enter(folder))
+        return 1;
+    char *sheet = child_read(path);
+    EXPECT(sheet && child_write("cluster.json", sheet) && child_write("c.json", config),
+           "cannot write configs");
+    check_round_trips();
+    check_bubbles();
+    check_levels();
+    check_refusals();
+    check_alone(alone);
+    free(sheet);
+    child_folder_leave(folder);
+    return expect_finish();
+}
