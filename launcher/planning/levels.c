@@ -198,9 +198,9 @@ static weft_status price_rows(making *m)
     for (int i = 0; i < out->num_rows; i++) {
         weft_level_row *row = &out->rows[i];
         row->program = &m->programs[i];
-        row->us = out->us;
+        row->us = is_step ? out->us : 0;
         if (!is_step)
-            for (uint32_t t = row->us = 0; t < row->program->num_tasks; t++)
+            for (uint32_t t = 0; t < row->program->num_tasks; t++)
                 row->us = fmax(row->us, price.spans[i][t].end_us);
         const double idle =
             is_priced ? plan->stages[i].us[WEFT_TIME_BUBBLE] : row->us - price.busy_us[i];
