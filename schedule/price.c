@@ -1,6 +1,7 @@
 #include "schedule/price.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 #include "schedule/walk.h"
 
@@ -45,12 +46,21 @@ typedef struct activity {
     int heap_at; /* of those that run */
     weft_walk_step step;
     double start_us, cost_us;
-    double end_us, rate;          /* if it goes on at this rate */
+    /* If it goes on at this rate, the end; where points are left, the next of them. */
+    double end_us, rate;
+    uint32_t next_point;          /* of the stage's points */
     double needs[WEFT_MAX_LINKS]; /* the part of its time that it needs a link */
 } activity;
 
+/* Points that tasks of a stage wait for, by task, in the order in which they pass. */
+typedef struct stage_points {
+    weft_wait *points;
+    uint32_t count;
+} stage_points;
+
 typedef struct simulation {
     weft_walk walk;
+    stage_points *points; /* [num_stages] */
     const weft_program *programs;
     int num_stages;
     const weft_pricing *pricing;
@@ -120,6 +130,39 @@ static void touch(simulation *sim, int stage)
     sim->is_touched[stage] = true;
 }
 
+/* Its first point, or where it would stand. */
+static uint32_t find_points(const stage_points *points, uint32_t task)
+{
+    uint32_t low = 0, high = points->count;
+    while (low < high) {
+        const uint32_t middle = low + (high - low) / 2;
+        if (points->points[middle].task < task)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* The point that the activity comes to next; NULL: none is left. */
+static const weft_wait *next_point(const simulation *sim, const activity *a)
+{
+    const stage_points *points = &sim->points[a->step.stage];
+    const bool left =
+        a->next_point < points->count && points->points[a->next_point].task == a->step.task;
+    return left ? &points->points[a->next_point] : NULL;
+}
+
+/* The part of its time after which it comes to its next point, or ends. */
+static double next_share(const simulation *sim, const activity *a)
+{
+    const weft_wait *point = next_point(sim, a);
+    const weft_pricing *pricing = sim->pricing;
+    return point ? pricing->point(pricing->context, a->step.stage,
+                                  &sim->programs[a->step.stage].tasks[a->step.task], point->point)
+                 : 1;
+}
+
 static void start_lane(simulation *sim, int stage, int lane)
 {
     const weft_pricing *pricing = sim->pricing;
@@ -140,6 +183,9 @@ static void start_lane(simulation *sim, int stage, int lane)
         for (int l = 0; l < WEFT_MAX_LINKS; l++)
             a->needs[l] /= us;
     }
+    a->next_point = find_points(&sim->points[stage], step.task);
+    if (next_point(sim, a))
+        a->end_us = sim->now_us + us * next_share(sim, a);
     heap_add(sim, stage * WEFT_NUM_LANES + lane);
     touch(sim, stage);
     if (step.peer >= 0) {
@@ -175,9 +221,25 @@ static weft_status note(simulation *sim, int stage, uint32_t index, const activi
     return WEFT_OK;
 }
 
+/* Whoever waits for the point may go on, and so does the task, to its next one or its end. */
+static void pass_point(simulation *sim, activity *a, int number)
+{
+    const double share = next_share(sim, a);
+    sim->walk.stages[a->step.stage].passed[a->step.task] = next_point(sim, a)->point;
+    a->next_point++;
+    a->end_us = sim->now_us + a->cost_us * fmax(0, next_share(sim, a) - share) / a->rate;
+    heap_add(sim, number);
+    start_stage(sim, a->step.stage);
+}
+
 static weft_status finish_first(simulation *sim)
 {
-    activity *done = &sim->lanes[heap_take_first(sim)];
+    const int number = heap_take_first(sim);
+    activity *done = &sim->lanes[number];
+    if (next_point(sim, done)) {
+        pass_point(sim, done, number);
+        return WEFT_OK;
+    }
     const weft_walk_step step = done->step;
     weft_price *price = sim->price;
     done->running = false;
@@ -300,6 +362,26 @@ static weft_status take_array(weft_arena *arena, size_t count, size_t size, void
     return WEFT_OK;
 }
 
+static int compare_points(const void *a, const void *b)
+{
+    const weft_wait *x = a, *y = b;
+    return x->task != y->task ? (x->task < y->task ? -1 : 1)
+                              : (x->point < y->point) - (x->point > y->point);
+}
+
+static weft_status list_points(const weft_program *program, weft_arena *scratch, stage_points *out)
+{
+    for (uint32_t i = 0; i < program->num_waits; i++)
+        out->count += program->waits[i].point >= 0;
+    WEFT_TRY(take_array(scratch, out->count, sizeof *out->points, &out->points));
+    for (uint32_t i = 0, at = 0; i < program->num_waits; i++)
+        if (program->waits[i].point >= 0)
+            out->points[at++] = program->waits[i];
+    if (out->count > 0)
+        qsort(out->points, out->count, sizeof *out->points, compare_points);
+    return WEFT_OK;
+}
+
 static weft_status start(simulation *sim, weft_arena *scratch, weft_arena *arena)
 {
     const size_t stages = (size_t)sim->num_stages, lanes = stages * WEFT_NUM_LANES;
@@ -308,12 +390,15 @@ static weft_status start(simulation *sim, weft_arena *scratch, weft_arena *arena
     WEFT_TRY(take_array(scratch, lanes, sizeof *sim->lanes, &sim->lanes));
     WEFT_TRY(take_array(scratch, lanes, sizeof *sim->heap, &sim->heap));
     WEFT_TRY(take_array(scratch, stages, sizeof *sim->arriving, &sim->arriving));
+    WEFT_TRY(take_array(scratch, stages, sizeof *sim->points, &sim->points));
     WEFT_TRY(take_array(scratch, stages, sizeof *sim->touched, &sim->touched));
     WEFT_TRY(take_array(scratch, stages, sizeof *sim->is_touched, &sim->is_touched));
     WEFT_TRY(take_array(arena, stages, sizeof *price->busy_us, &price->busy_us));
     WEFT_TRY(take_array(arena, stages, sizeof *price->spans, &price->spans));
     for (int stage = 0; stage < sim->num_stages; stage++) {
         sim->arriving[stage] = -1;
+        if (sim->pricing->point)
+            WEFT_TRY(list_points(&sim->programs[stage], scratch, &sim->points[stage]));
         WEFT_TRY(take_array(arena, sim->programs[stage].num_tasks, sizeof **price->spans,
                             &price->spans[stage]));
     }

@@ -26,9 +26,15 @@ enum { WEFT_MAX_LINKS = 4 };
 typedef void (*weft_task_links)(const void *context, int stage, const weft_task *task,
                                 double out_us[WEFT_MAX_LINKS]);
 
+/* The part of a task's time after which a point of it is behind; between 0 and 1, and not smaller
+ * than that of a higher point. */
+typedef double (*weft_point_share)(const void *context, int stage, const weft_task *task,
+                                   int point);
+
 typedef struct weft_pricing {
     weft_task_cost cost;
-    weft_task_links links; /* NULL: none is shared */
+    weft_point_share point; /* NULL: points pass at the task's end */
+    weft_task_links links;  /* NULL: none is shared */
     const void *context;
     const weft_interference *interference; /* NULL: none */
     weft_trace *trace; /* NULL: none; gets the lanes' names and a slice a task, rank = stage */

@@ -25,6 +25,11 @@ weft_status weft_walk_start(weft_walk *walk, const weft_program *programs, int n
     for (int stage = 0; stage < num_stages; stage++) {
         WEFT_TRY(weft_arena_alloc_array(scratch, programs[stage].num_tasks, sizeof(bool), &memory));
         walk->stages[stage].done = memory;
+        WEFT_TRY(
+            weft_arena_alloc_array(scratch, programs[stage].num_tasks, sizeof(int32_t), &memory));
+        walk->stages[stage].passed = memory;
+        for (uint32_t i = 0; i < programs[stage].num_tasks; i++)
+            walk->stages[stage].passed[i] = INT32_MAX;
         walk->stages[stage].host = next_host_wait(&programs[stage], 0);
         for (int lane = 0; lane < WEFT_NUM_LANES; lane++)
             walk->stages[stage].head[lane] = next_on_lane(&programs[stage], lane, 0);
@@ -41,9 +46,11 @@ static uint32_t unmet(const weft_walk *walk, int stage, uint32_t index)
     if (walk->stages[stage].host < index)
         return walk->stages[stage].host;
     for (uint32_t w = 0; w < task->num_waits; w++) {
-        const uint32_t earlier = program->waits[task->first_wait + w].task;
-        if (!walk->stages[stage].done[earlier])
-            return earlier;
+        const weft_wait *wait = &program->waits[task->first_wait + w];
+        const bool passed =
+            wait->point >= 0 && walk->stages[stage].passed[wait->task] <= wait->point;
+        if (!passed && !walk->stages[stage].done[wait->task])
+            return wait->task;
     }
     return index;
 }

@@ -1,10 +1,10 @@
 /* Walks a set of programs, one a rank, in an order in which they can really run: lanes are FIFOs,
- * waits are honoured (for a point as for the end of its task), no task behind one inside which the
- * host waits starts before that one is done, and a message happens when its SEND and its RECEIVE
- * both stand at the head of their lanes (rendezvous). Nothing but order is decided here, so the
- * checker uses the walk to prove that the programs come to an end, and the price to hang times on
- * it. Every order that honours the rules gets equally far, because finishing one task never stops
- * another. */
+ * waits are honoured (for a point as for the end of its task, unless it is said to be behind), no
+ * task behind one inside which the host waits starts before that one is done, and a message happens
+ * when its SEND and its RECEIVE both stand at the head of their lanes (rendezvous). Nothing but
+ * order is decided here, so the checker uses the walk to prove that the programs come to an end,
+ * and the price to hang times on it. Every order that honours the rules gets equally far, because
+ * finishing one task never stops another. */
 #ifndef WEFT_SCHEDULE_WALK_H
 #define WEFT_SCHEDULE_WALK_H
 
@@ -13,7 +13,8 @@
 typedef struct weft_walk_stage {
     uint32_t head[WEFT_NUM_LANES]; /* next task of the lane; num_tasks: none is left */
     bool *done;                    /* [num_tasks] */
-    uint32_t host;                 /* the next task inside which the host waits; num_tasks: none */
+    int32_t *passed; /* [num_tasks]: the last point that is behind; points fall. INT32_MAX: none */
+    uint32_t host;   /* the next task inside which the host waits; num_tasks: none */
 } weft_walk_stage;
 
 typedef struct weft_walk {

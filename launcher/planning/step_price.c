@@ -15,6 +15,7 @@ typedef struct bucket_time {
 
 typedef struct stage_cost {
     weft_pass_price *chunks;
+    double **backward_us;     /* [num_chunks][layers of the chunk] */
     weft_estimate message[2]; /* to the stage before and the one behind */
     bucket_time *buckets;
     double norm_us;
@@ -208,10 +209,19 @@ static weft_status price_stage(pricing *p, int stage, weft_arena *arena)
     WEFT_TRY(
         weft_arena_alloc_array(arena, (size_t)layout->num_chunks, sizeof *cost->chunks, &memory));
     cost->chunks = memory;
+    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)layout->num_chunks, sizeof *cost->backward_us,
+                                    &memory));
+    cost->backward_us = memory;
     for (int c = 0; c < layout->num_chunks; c++) {
         int first, end;
         weft_layout_range(layout, stage, c, &first, &end);
-        WEFT_TRY(weft_pass_price_add(&site, &step->outline, first, end, &cost->chunks[c]));
+        WEFT_TRY(weft_arena_alloc_array(arena, (size_t)(end - first), sizeof(double), &memory));
+        cost->backward_us[c] = memory;
+        for (int l = first; l < end; l++) {
+            const double before = weft_pass_us(&cost->chunks[c].backward);
+            WEFT_TRY(weft_pass_price_add(&site, &step->outline, l, l + 1, &cost->chunks[c]));
+            cost->backward_us[c][l - first] = weft_pass_us(&cost->chunks[c].backward) - before;
+        }
         p->plan->coarse |= cost->chunks[c].coarse;
         note_source(p, &(weft_estimate){.source = cost->chunks[c].source});
     }
@@ -270,6 +280,21 @@ static double task_us(const void *context, int stage, const weft_task *task)
     default:
         return 0; /* no task of a step */
     }
+}
+
+/* A layer's gradients are final when the backwards of it and of all above it are over. */
+static double point_share(const void *context, int stage, const weft_task *task, int layer)
+{
+    const pricing *p = context;
+    int first, end;
+    double us = 0, all = 0;
+    weft_layout_range(&p->plan->step.outline.layout, stage, task->chunk, &first, &end);
+    for (int l = first; l < end; l++) {
+        const double own = p->stages[stage].backward_us[task->chunk][l - first];
+        us += l >= layer ? own : 0;
+        all += own;
+    }
+    return all > 0 ? us / all : 1;
 }
 
 static void task_links(const void *context, int stage, const weft_task *task,
@@ -346,7 +371,7 @@ weft_status weft_step_price(const weft_config *config, const weft_cluster *clust
             return weft_error_context(status, "stage %d", stage);
     }
     const weft_pricing asked = {
-        .cost = task_us, .links = task_links, .context = &p, .trace = trace};
+        .cost = task_us, .point = point_share, .links = task_links, .context = &p, .trace = trace};
     WEFT_TRY(weft_program_price(plan->step.programs, num_stages, &asked, arena, &price));
     plan->step_us = price.makespan_us;
     for (int stage = 0; stage < num_stages; stage++) {
