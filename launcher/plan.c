@@ -46,6 +46,7 @@ static int parse(int argc, char **argv, planner *p)
                                          .set = p->set.values,
                                          .num_set = p->set.count,
                                          .mesh = p->mesh,
+                                         .no_data = true,
                                          .application = p->source.application};
     return code;
 }
@@ -77,6 +78,18 @@ static weft_status print(const planner *p, const weft_cluster *cluster, const we
     return WEFT_ERROR(WEFT_MEMORY, "%s", weft_plan_short_text(plan, text, sizeof text));
 }
 
+/* Tracks are stages: their first ranks stand for all replicas. */
+static weft_status name_tracks(const weft_plan *plan, weft_trace *trace, weft_arena *arena)
+{
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)plan->num_stages, sizeof(char *), &memory));
+    const char **names = memory;
+    for (int s = 0; s < plan->num_stages; s++)
+        WEFT_TRY(weft_arena_printf(arena, &names[s], "stage %d", s));
+    weft_trace_name_ranks(trace, names, plan->num_stages);
+    return WEFT_OK;
+}
+
 static weft_status run(planner *p)
 {
     weft_config config;
@@ -91,6 +104,8 @@ static weft_status run(planner *p)
     if (p->trace || p->against)
         WEFT_TRY(weft_trace_create(&trace));
     weft_status status = weft_plan_make(&config, &p->source, cluster, trace, &p->arena, &plan);
+    if (status == WEFT_OK && trace)
+        status = name_tracks(&plan, trace, &p->arena);
     if (status == WEFT_OK && p->trace)
         status = write_trace(p, trace);
     if (status == WEFT_OK && p->against)

@@ -59,6 +59,7 @@ static int parse(int argc, char **argv, scheduler *s)
                                          .set = s->set.values,
                                          .num_set = s->set.count,
                                          .mesh = s->mesh,
+                                         .no_data = true,
                                          .application = s->source.application};
     return code;
 }

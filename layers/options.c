@@ -20,7 +20,7 @@
     ROW(key, WEFT_OPTION_CHOICE, initial, 0, 0, choices, NULL, help)
 
 const weft_option_row weft_model_rows[] = {
-    ROW(num_layers, WEFT_OPTION_INT, "12", 1, 1e5, NULL, NULL, "decoder layers"),
+    ROW(num_layers, WEFT_OPTION_INT, "12", 1, 65533, NULL, NULL, "decoder layers"),
     SIZE(hidden_size, "768", 1, NULL, "width of the residual stream"),
     SIZE(ffn_hidden_size, "0", 0, NULL, "MLP width; 0: 4 * hidden_size"),
     SIZE(num_attention_heads, "12", 1, NULL, "query heads"),

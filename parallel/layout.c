@@ -229,6 +229,9 @@ static weft_status cut_with_ends(const weft_parallel_options *o, weft_layout *ou
                                 : "parallel.decoder_last_pipeline_num_layers";
     if (p == 1 && first + last > 0)
         return WEFT_KEY_ERROR(key, "one rank has all layers");
+    if (rest < 0)
+        return WEFT_KEY_ERROR(key, "%lld layers on the ranks at the ends, and there are %d",
+                              (long long)(first + last), between);
     if ((rest < others * v && p * v > 1) || (others == 0 && rest > 0))
         return WEFT_KEY_ERROR(key, "%lld of %d layers are left for %d stages of the other ranks",
                               (long long)rest, between, others * v);

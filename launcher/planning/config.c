@@ -71,7 +71,7 @@ static weft_status check_batch(const weft_config *c, int dp)
         (long long)batch, (long long)micro, replicas, weft_fits_text(&near, fits));
 }
 
-static weft_status check_train(const weft_config *c)
+static weft_status check_train(const weft_config *c, bool no_data)
 {
     const weft_train_options *t = &c->train;
     double weights[3];
@@ -84,7 +84,7 @@ static weft_status check_train(const weft_config *c)
     if (t->min_lr > t->lr)
         return WEFT_KEY_ERROR("train.min_lr", "%g is above lr %g", t->min_lr, t->lr);
     WEFT_TRY(check_batch(c, 0));
-    if (!c->data.mock_data && !c->data.data_path && !weft_config_has_own_data(c))
+    if (!no_data && !c->data.mock_data && !c->data.data_path && !weft_config_has_own_data(c))
         return WEFT_KEY_ERROR("data.data_path", "missing; make a dataset with weft prepare, or set "
                                                 "data.mock_data");
     if (c->data.mock_data && c->model.vocab_size == 0)
@@ -98,13 +98,54 @@ static weft_status check_train(const weft_config *c)
     return WEFT_OK;
 }
 
+static bool is_set(const weft_config_source *source, const char *key)
+{
+    const size_t bytes = strlen(key);
+    for (size_t i = 0; i < source->num_set; i++)
+        if (strncmp(source->set[i], key, bytes) == 0 && source->set[i][bytes] == '=')
+            return true;
+    return false;
+}
+
+/* A file's layout is of the file's stages: a mesh of others that replaces it takes it away, unless
+ * it was given with the mesh, or by --set. */
+static void forget_layout(const weft_config_source *source, const weft_parallel_options *file,
+                          weft_parallel_options *p)
+{
+    const char *const text = "parallel.pipeline_model_parallel_layout";
+    const struct {
+        const char *key;
+        int64_t before, *now;
+    } numbers[] = {
+        {"parallel.num_virtual_stages_per_pipeline_rank",
+         file->num_virtual_stages_per_pipeline_rank, &p->num_virtual_stages_per_pipeline_rank},
+        {"parallel.num_layers_per_virtual_pipeline_stage",
+         file->num_layers_per_virtual_pipeline_stage, &p->num_layers_per_virtual_pipeline_stage},
+        {"parallel.decoder_first_pipeline_num_layers", file->decoder_first_pipeline_num_layers,
+         &p->decoder_first_pipeline_num_layers},
+        {"parallel.decoder_last_pipeline_num_layers", file->decoder_last_pipeline_num_layers,
+         &p->decoder_last_pipeline_num_layers},
+    };
+    const bool is_written = file->pipeline_model_parallel_layout[0] &&
+                            strcmp(file->pipeline_model_parallel_layout, "auto") != 0;
+    if (is_written && p->pipeline_model_parallel_layout == file->pipeline_model_parallel_layout &&
+        !is_set(source, text))
+        p->pipeline_model_parallel_layout = "";
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (*numbers[i].now == numbers[i].before && !is_set(source, numbers[i].key))
+            *numbers[i].now = 0;
+}
+
 static weft_status resolve(weft_config *c, const weft_config_source *source, weft_arena *arena)
 {
+    const weft_parallel_options file = c->parallel;
     if (source->mesh)
         WEFT_TRY(weft_mesh_apply_alias(source->mesh, arena, &c->parallel,
                                        &(weft_option_section){.rows = weft_schedule_rows,
                                                               .num_rows = weft_num_schedule_rows,
                                                               .target = &c->schedule}));
+    if (c->parallel.pipeline_model_parallel_size != file.pipeline_model_parallel_size)
+        forget_layout(source, &file, &c->parallel);
     if (source->run)
         WEFT_TRY(weft_run_keep(source->run, c));
     weft_train_options *t = &c->train;
@@ -113,7 +154,7 @@ static weft_status resolve(weft_config *c, const weft_config_source *source, wef
     if (t->lr_wsd_decay_iters == 0)
         t->lr_wsd_decay_iters = t->lr_decay_iters / 5;
     WEFT_TRY(weft_model_options_resolve(&c->model));
-    return check_train(c);
+    return check_train(c, source->no_data);
 }
 
 static weft_status source_text(const weft_config_source *source, weft_arena *arena,

@@ -106,7 +106,8 @@ typedef struct weft_config_source {
     const char *text;       /* optional: the JSON itself (a checkpoint's config) */
     const char *const *set; /* --set key=value */
     size_t num_set;
-    const char *mesh;                    /* --mesh, or NULL */
+    const char *mesh; /* --mesh, or NULL */
+    bool no_data;     /* nothing reads tokens: where they come from may be open */
     const weft_application *application; /* NULL: none */
     const weft_config *run;   /* what the run had that is resumed; NULL: none. Keeps what is open */
     const char *allow_change; /* --allow-change, or NULL */

@@ -33,13 +33,13 @@ weft_status weft_plan_load(const weft_config_source *source, weft_vocabulary_fun
                            weft_arena *arena, weft_config *out)
 {
     WEFT_TRY(weft_config_load(source, arena, out));
-    if (vocabulary)
+    if (vocabulary && weft_config_reads_file(out))
         return weft_config_locate(source, vocabulary(out));
     if (out->model.vocab_size > 0)
         return WEFT_OK;
     return weft_config_locate(
-        source, WEFT_KEY_ERROR("model.vocab_size",
-                               "missing; this program reads no dataset that would say"));
+        source,
+        WEFT_KEY_ERROR("model.vocab_size", "missing, and no dataset is read that would say"));
 }
 
 weft_status weft_plan_cluster(const char *path, weft_config *config, weft_arena *arena,
@@ -101,23 +101,17 @@ static void find_memory(const weft_config *config, const weft_cluster *cluster, 
 
 /* --- what the step's time says ------------------------------------------------------------- */
 
-/* Exposed communication is laid to the link that was needed longer. */
 static weft_limit_kind what_binds(const weft_plan *plan)
 {
-    double us[WEFT_NUM_LIMITS] = {0}, memory_us = 0, link_us[WEFT_NUM_LINKS] = {0};
+    double us[WEFT_NUM_LIMITS] = {0}, memory_us = 0;
     for (int s = 0; s < plan->num_stages; s++) {
         memory_us += plan->stages[s].memory_us / plan->num_stages;
-        for (int l = 0; l < WEFT_NUM_LINKS; l++)
-            link_us[l] += plan->stages[s].link_us[l];
+        us[WEFT_LIMIT_INSIDE] += plan->stages[s].exposed_us[WEFT_LINK_INSIDE] / plan->num_stages;
+        us[WEFT_LIMIT_BETWEEN] += plan->stages[s].exposed_us[WEFT_LINK_BETWEEN] / plan->num_stages;
     }
-    const double exposed = plan->us[WEFT_TIME_TENSOR] + plan->us[WEFT_TIME_EXPERT] +
-                           plan->us[WEFT_TIME_CONTEXT] + plan->us[WEFT_TIME_PIPELINE] +
-                           plan->us[WEFT_TIME_DATA];
     us[WEFT_LIMIT_COMPUTE] = plan->us[WEFT_TIME_COMPUTE] - memory_us;
     us[WEFT_LIMIT_MEMORY_BANDWIDTH] = memory_us + plan->us[WEFT_TIME_OPTIMIZER];
     us[WEFT_LIMIT_BUBBLE] = plan->us[WEFT_TIME_BUBBLE];
-    us[link_us[WEFT_LINK_BETWEEN] > link_us[WEFT_LINK_INSIDE] ? WEFT_LIMIT_BETWEEN
-                                                              : WEFT_LIMIT_INSIDE] = exposed;
     int most = 0;
     for (int i = 1; i < WEFT_NUM_LIMITS; i++)
         most = us[i] > us[most] ? i : most;
@@ -170,7 +164,8 @@ static weft_status summarize(const weft_config *config, const weft_cluster *clus
     WEFT_TRY(model_flops(config, &flops));
     plan->tokens_per_s =
         (double)(config->train.global_batch_size * config->model.seq_length) / seconds;
-    plan->model_flops_utilization = peak > 0 ? flops / (seconds * peak * plan->mesh.world) : 0;
+    plan->model_flops_utilization =
+        peak > 0 ? fmin(1, flops / (seconds * peak * plan->mesh.world)) : 0;
     plan->limits = what_binds(plan);
     return WEFT_OK;
 }
@@ -202,9 +197,16 @@ weft_status weft_plan_make(const weft_config *config, const weft_config_source *
                            const weft_cluster *cluster, weft_trace *trace, weft_arena *arena,
                            weft_plan *out)
 {
+    weft_config copy = *config;
     memset(out, 0, sizeof *out);
-    WEFT_TRY(weft_config_mesh(config, source, 0, &out->mesh));
-    weft_status status = make(config, cluster, trace, arena, out);
+    /* A plan is for the cluster's devices, whatever the config was last run on; a pace is that of
+     * an emulated one. */
+    if (copy.device.pace == 0 &&
+        weft_hardware_knows(weft_cluster_hardware(cluster, cluster->num_groups > 0 ? 0 : -1),
+                            WEFT_FIGURE_MULTIPROCESSORS))
+        copy.device.kind = WEFT_DEVICE_KIND_CUDA;
+    WEFT_TRY(weft_config_mesh(&copy, source, 0, &out->mesh));
+    weft_status status = make(&copy, cluster, trace, arena, out);
     if (status != WEFT_OK)
         weft_plan_release(out);
     return weft_config_locate(source, status);

@@ -44,7 +44,8 @@ const char *weft_limit_text(int kind);
 
 typedef struct weft_plan_stage {
     double us[WEFT_NUM_TIMES];
-    double memory_us, link_us[WEFT_NUM_LINKS]; /* of what it does: bound by memory, on links */
+    double memory_us;                  /* of compute: in operations that are bound by memory */
+    double exposed_us[WEFT_NUM_LINKS]; /* of communication that nothing hides, by its link */
     weft_footprint footprint;
 } weft_plan_stage;
 

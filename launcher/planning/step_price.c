@@ -324,6 +324,16 @@ static void task_links(const void *context, int stage, const weft_task *task,
 
 /* --- the whole ----------------------------------------------------------------------------- */
 
+/* Adds exposed time to the links that were needed for it. */
+static void lay_to_links(double us, const double needed[WEFT_NUM_LINKS], double out[WEFT_NUM_LINKS])
+{
+    double all = 0;
+    for (int l = 0; l < WEFT_NUM_LINKS; l++)
+        all += needed[l];
+    for (int l = 0; l < WEFT_NUM_LINKS && all > 0; l++)
+        out[l] += us * needed[l] / all;
+}
+
 /* What the compute lane does, by what for; what it is longer than that is slowed by company: by
  * what shares its links. */
 static void sum_stage(const pricing *p, const weft_price *price, int stage)
@@ -347,11 +357,23 @@ static void sum_stage(const pricing *p, const weft_price *price, int stage)
         us[WEFT_TIME_EXPERT] += pass->expert_us;
         us[WEFT_TIME_CONTEXT] += pass->context_us;
         out->memory_us += pass->memory_us;
-        for (int l = 0; l < WEFT_NUM_LINKS; l++)
-            out->link_us[l] += pass->link_us[l];
+        const double exposed = pass->tensor_us + pass->expert_us + pass->context_us;
+        lay_to_links(exposed, pass->link_us, out->exposed_us);
     }
     us[WEFT_TIME_DATA] += idle.reduce_us + (slowed > ROUNDING * price->busy_us[stage] ? slowed : 0);
     us[WEFT_TIME_PIPELINE] += idle.message_us;
+    double needed[2][WEFT_NUM_LINKS] = {{0}}; /* by messages, by buckets */
+    for (uint32_t i = 0; i < program->num_tasks; i++) {
+        double links[WEFT_MAX_LINKS] = {0};
+        const int kind = program->tasks[i].kind;
+        if (kind == WEFT_TASK_FORWARD || kind == WEFT_TASK_BACKWARD)
+            continue;
+        task_links(p, stage, &program->tasks[i], links);
+        for (int l = 0; l < WEFT_NUM_LINKS; l++)
+            needed[kind != WEFT_TASK_SEND][l] += links[l];
+    }
+    lay_to_links(us[WEFT_TIME_PIPELINE], needed[0], out->exposed_us);
+    lay_to_links(us[WEFT_TIME_DATA], needed[1], out->exposed_us);
     us[WEFT_TIME_BUBBLE] += idle.bubble_us;
 }
 
