@@ -275,7 +275,8 @@ weft_status weft_description_of(const weft_layer *layer, const weft_shape *shape
 bool weft_description_travels(const weft_description *d)
 {
     for (int i = 0; i < d->num_operations; i++)
-        if (strcmp(d->operations[i].module, "dispatch") == 0)
+        if (d->operations[i].kind == WEFT_OPERATION_COLLECTIVE &&
+            strcmp(d->operations[i].module, "dispatch") == 0)
             return true;
     return false;
 }
