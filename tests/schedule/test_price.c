@@ -308,6 +308,46 @@ static void idle_time(void **state)
     release_set(&set);
 }
 
+static double point_cost(const void *context, int stage, const weft_task *task)
+{
+    (void)context;
+    (void)stage;
+    return task->kind == WEFT_TASK_FORWARD ? 4 : task->kind == WEFT_TASK_BACKWARD ? 8 : 3;
+}
+
+static double quarters(const void *context, int stage, const weft_task *task, int point)
+{
+    (void)context;
+    (void)stage;
+    return task->kind == WEFT_TASK_BACKWARD ? 1 - point / 4.0 : 1;
+}
+
+/* F [0 4], B [4 12] passes point 3 at 6 and point 1 at 10: reductions [6 9] and [10 13]. Where
+ * points pass at the end they are [12 15] and [15 18]. */
+static void points_amid_a_task(void **state)
+{
+    (void)state;
+    static const char text[] = "program in_flight=1\n"
+                               "slots 0-0 activation chunk=0\n"
+                               "0 forward compute mb=0 chunk=0 stash=0\n"
+                               "1 backward compute mb=0 chunk=0 stash=0\n"
+                               "2 reduce reduce bucket=0 waits=1@3\n"
+                               "3 reduce reduce bucket=1 waits=1@1\n";
+    weft_arena arena = {0};
+    weft_program program;
+    weft_price price;
+    weft_pricing pricing = {.cost = point_cost, .point = quarters};
+    ASSERT_OK(weft_program_parse(text, &arena, &program));
+    ASSERT_OK(weft_program_price(&program, 1, &pricing, &arena, &price));
+    assert_true(price.makespan_us == 13 && price.busy_us[0] == 12);
+    assert_true(price.spans[0][2].start_us == 6 && price.spans[0][3].start_us == 10);
+    assert_true(weft_price_idle(&program, &price, 0).reduce_us == 1);
+    pricing.point = NULL;
+    ASSERT_OK(weft_program_price(&program, 1, &pricing, &arena, &price));
+    assert_true(price.makespan_us == 18);
+    weft_arena_release(&arena);
+}
+
 static double drawn_cost(const void *context, int stage, const weft_task *task)
 {
     static const double costs_us[WEFT_NUM_TASK_KINDS] = {
@@ -354,7 +394,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(ideal_pipeline),      cmocka_unit_test(ideal_evaluation),
         cmocka_unit_test(against_reference),   cmocka_unit_test(peak_activations),
         cmocka_unit_test(deadlock_and_memory), cmocka_unit_test(shared_links),
-        cmocka_unit_test(idle_time),
+        cmocka_unit_test(idle_time),           cmocka_unit_test(points_amid_a_task),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
