@@ -175,41 +175,77 @@ static double gemm_us(weft_costing *p, const weft_operation *o)
 
 /* --- doors --------------------------------------------------------------------------------- */
 
-static weft_status finish(const weft_costing *p, const char *what, weft_estimate *out)
+/* What is asked. */
+typedef struct question {
+    const char *what; /* for errors */
+    const weft_operation *operation;
+    const weft_group *group;
+    weft_collective collective;
+    weft_cost_kind kind;
+    int ranks;
+    double volume;
+} question;
+typedef weft_status (*answer_function)(weft_costing *p, const weft_site *site, const question *q);
+
+/* On each kind of the site's nodes; the slowest counts, and its numbers are as good as the worst.
+ */
+static weft_status ask(const weft_site *site, answer_function answer, const question *q,
+                       weft_estimate *out)
 {
-    if (p->lacks)
-        return WEFT_ERROR(WEFT_CONFIG, "cluster \"%s\": %s is not known, and %s needs it",
-                          p->cluster->name, p->lacks, what);
-    *out = p->estimate;
+    weft_estimate slowest = {.us = -1};
+    for (int kind = site->kinds ? 0 : -1; kind < 0 || site->kinds >> kind; kind++) {
+        if (kind >= 0 && !(site->kinds >> kind & 1))
+            continue;
+        weft_costing p = weft_costing_start(site->cluster, kind);
+        WEFT_TRY(answer(&p, site, q));
+        if (p.lacks)
+            return WEFT_ERROR(WEFT_CONFIG, "cluster \"%s\": %s is not known, and %s needs it",
+                              p.cluster->name, p.lacks, q->what);
+        weft_costing_at_least(&p, slowest.source);
+        p.estimate.spread = fmax(p.estimate.spread, slowest.spread);
+        slowest.source = p.estimate.source;
+        slowest.spread = p.estimate.spread;
+        if (p.estimate.us > slowest.us)
+            slowest = p.estimate;
+        if (kind < 0)
+            break;
+    }
+    *out = slowest;
+    return WEFT_OK;
+}
+
+static weft_status answer_operation(weft_costing *p, const weft_site *site, const question *q)
+{
+    const weft_operation *operation = q->operation;
+    const double count = (double)(operation->count ? operation->count : 1);
+    const double bytes = (double)operation->bytes / count;
+    switch (operation->kind) {
+    case WEFT_OPERATION_GEMM:
+        if (operation->flops > 0)
+            p->estimate.us = gemm_us(p, operation);
+        break;
+    case WEFT_OPERATION_MEMORY:
+        p->estimate.us = count * memory_us(p, WEFT_COST_MEMORY, bytes);
+        break;
+    case WEFT_OPERATION_COLLECTIVE:
+        weft_price_collective(p, &site->groups[operation->axis], operation->collective, bytes);
+        p->estimate.us *= count;
+        for (int i = 0; i < WEFT_NUM_LINKS; i++) {
+            p->estimate.links[i].bytes *= count;
+            p->estimate.links[i].us *= count;
+        }
+        break;
+    case WEFT_NUM_OPERATION_KINDS:
+        break;
+    }
     return WEFT_OK;
 }
 
 weft_status weft_operation_us(const weft_site *site, const weft_operation *operation,
                               weft_estimate *out)
 {
-    weft_costing p = weft_costing_start(site);
-    const double count = (double)(operation->count ? operation->count : 1);
-    const double bytes = (double)operation->bytes / count;
-    switch (operation->kind) {
-    case WEFT_OPERATION_GEMM:
-        if (operation->flops > 0)
-            p.estimate.us = gemm_us(&p, operation);
-        break;
-    case WEFT_OPERATION_MEMORY:
-        p.estimate.us = count * memory_us(&p, WEFT_COST_MEMORY, bytes);
-        break;
-    case WEFT_OPERATION_COLLECTIVE:
-        weft_price_collective(&p, &site->groups[operation->axis], operation->collective, bytes);
-        p.estimate.us *= count;
-        for (int i = 0; i < WEFT_NUM_LINKS; i++) {
-            p.estimate.links[i].bytes *= count;
-            p.estimate.links[i].us *= count;
-        }
-        break;
-    case WEFT_NUM_OPERATION_KINDS:
-        break;
-    }
-    return finish(&p, operation->module, out);
+    const question q = {.what = operation->module, .operation = operation};
+    return ask(site, answer_operation, &q, out);
 }
 
 static const char *const collective_texts[WEFT_NUM_COLLECTIVES] = {
@@ -220,44 +256,72 @@ static const char *const collective_texts[WEFT_NUM_COLLECTIVES] = {
     [WEFT_COLLECTIVE_MESSAGE] = "a message",
 };
 
+static weft_status answer_collective(weft_costing *p, const weft_site *site, const question *q)
+{
+    (void)site;
+    weft_price_collective(p, q->group, q->collective, q->volume);
+    return WEFT_OK;
+}
+
 weft_status weft_collective_us(const weft_site *site, const weft_group *group,
                                weft_collective collective, double bytes, weft_estimate *out)
 {
-    weft_costing p = weft_costing_start(site);
-    weft_price_collective(&p, group, collective, bytes);
-    return finish(&p, collective_texts[collective], out);
+    const question q = {.what = collective_texts[collective],
+                        .group = group,
+                        .collective = collective,
+                        .volume = bytes};
+    return ask(site, answer_collective, &q, out);
+}
+
+static weft_status answer_small_sum(weft_costing *p, const weft_site *site, const question *q)
+{
+    (void)site;
+    weft_price_small_sum(p, q->ranks, q->volume);
+    return WEFT_OK;
+}
+
+weft_status weft_small_sum_us(const weft_site *site, int ranks, double bytes, weft_estimate *out)
+{
+    const question q = {.what = "a sum over all ranks", .ranks = ranks, .volume = bytes};
+    return ask(site, answer_small_sum, &q, out);
+}
+
+static weft_status answer_work(weft_costing *p, const weft_site *site, const question *q)
+{
+    const weft_cost_kind kind = q->kind;
+    double *us = &p->estimate.us;
+    if (!(q->volume > 0))
+        return WEFT_OK;
+    switch (kind) {
+    case WEFT_COST_MEMORY:
+    case WEFT_COST_ADAMW:
+        *us = memory_us(p, kind, q->volume);
+        break;
+    case WEFT_COST_ATTENTION_FP32:
+    case WEFT_COST_ATTENTION_BF16:
+        *us = attention_us(p, kind, q->volume);
+        break;
+    default:
+        if (weft_costing_knows(p, kind))
+            *us = weft_costing_curve(p, kind, q->volume, false);
+        else if (kind == WEFT_COST_COPY)
+            *us = memory_us(p, kind, 2 * q->volume);
+        else if (kind == WEFT_COST_TO_HOST || kind == WEFT_COST_TO_DEVICE)
+            *us = transfer_us(p, WEFT_FIGURE_HOST_LINK, q->volume, 1);
+        else if (kind == WEFT_COST_STORAGE_WRITE || kind == WEFT_COST_STORAGE_READ)
+            *us = transfer_us(p,
+                              kind == WEFT_COST_STORAGE_WRITE ? WEFT_FIGURE_STORAGE_WRITE
+                                                              : WEFT_FIGURE_STORAGE_READ,
+                              q->volume, site->cluster->ranks_per_node);
+        else
+            return WEFT_ERROR(WEFT_INTERNAL, "%s is no work of one rank", weft_cost_text(kind));
+    }
+    return WEFT_OK;
 }
 
 weft_status weft_work_us(const weft_site *site, weft_cost_kind kind, double volume,
                          weft_estimate *out)
 {
-    weft_costing p = weft_costing_start(site);
-    double *us = &p.estimate.us;
-    if (!(volume > 0))
-        return finish(&p, weft_cost_help(kind), out);
-    switch (kind) {
-    case WEFT_COST_MEMORY:
-    case WEFT_COST_ADAMW:
-        *us = memory_us(&p, kind, volume);
-        break;
-    case WEFT_COST_ATTENTION_FP32:
-    case WEFT_COST_ATTENTION_BF16:
-        *us = attention_us(&p, kind, volume);
-        break;
-    default:
-        if (weft_costing_knows(&p, kind))
-            *us = weft_costing_curve(&p, kind, volume, false);
-        else if (kind == WEFT_COST_COPY)
-            *us = memory_us(&p, kind, 2 * volume);
-        else if (kind == WEFT_COST_TO_HOST || kind == WEFT_COST_TO_DEVICE)
-            *us = transfer_us(&p, WEFT_FIGURE_HOST_LINK, volume, 1);
-        else if (kind == WEFT_COST_STORAGE_WRITE || kind == WEFT_COST_STORAGE_READ)
-            *us = transfer_us(&p,
-                              kind == WEFT_COST_STORAGE_WRITE ? WEFT_FIGURE_STORAGE_WRITE
-                                                              : WEFT_FIGURE_STORAGE_READ,
-                              volume, site->cluster->ranks_per_node);
-        else
-            return WEFT_ERROR(WEFT_INTERNAL, "%s is no work of one rank", weft_cost_text(kind));
-    }
-    return finish(&p, weft_cost_help(kind), out);
+    const question q = {.what = weft_cost_help(kind), .kind = kind, .volume = volume};
+    return ask(site, answer_work, &q, out);
 }

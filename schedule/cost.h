@@ -31,7 +31,9 @@
  * (docs/communication.md), every rank sends to every other one: f (a + (n - 1) / n V / B), f = 2
  * for all-reduce, of which (n - q) / n V leaves the node.
  *
- * A message goes to another node unless all of its group are on one.
+ * A message goes to another node unless all of its group are on one. A few numbers that all ranks
+ * sum go inside the nodes to their first ranks, between those along a binomial tree, and back:
+ * 2 messages inside, 2 ceil(log2 N) between.
  *
  * Between nodes B is a card's bandwidth times its efficiency by what a rank sends, divided among
  * the ranks that share the card, and by the oversubscription of the network's levels: level l
@@ -55,14 +57,17 @@ typedef struct weft_group {
     bool direct;    /* every rank sends to every other one, not in rings node by node */
 } weft_group;
 /* The group of ranks[0 .. size - 1], rising, numbered node by node, where all ranks of a node do
- * the same at once. Where nodes hold different numbers of them, the largest counts. */
+ * the same at once. Where nodes hold different numbers of them, the largest counts, and of cards
+ * the fewest. */
 weft_group weft_group_of(const weft_cluster *cluster, const int *ranks, int size, bool direct);
 
-/* Where operations run: on nodes of a kind, with a group an axis. */
+/* Where operations run, with a group an axis. On nodes of several kinds an operation takes what it
+ * takes on the slowest of them, with the narrowest of their links: their ranks wait for each other.
+ */
 typedef struct weft_site {
-    const weft_cluster *cluster;      /* borrowed */
-    const weft_cluster *experts;      /* where a pace is the experts' alone; NULL: as the cluster */
-    int node_group;                   /* weft_cluster_hardware's; -1: nodes are alike */
+    const weft_cluster *cluster; /* borrowed */
+    const weft_cluster *experts; /* where a pace is the experts' alone; NULL: as the cluster */
+    uint32_t kinds; /* of nodes: bits 1 << weft_cluster_hardware's group; 0: nodes are alike */
     weft_group groups[WEFT_NUM_AXES]; /* by weft_axis */
 } weft_site;
 
@@ -89,6 +94,9 @@ weft_status weft_operation_us(const weft_site *site, const weft_operation *opera
 weft_status weft_collective_us(const weft_site *site, const weft_group *group,
                                weft_collective collective, double bytes,
                                weft_estimate *out) WEFT_CHECKED;
+/* The sum of a few numbers over all ranks of a mesh, `ranks`, which fill nodes. */
+weft_status weft_small_sum_us(const weft_site *site, int ranks, double bytes,
+                              weft_estimate *out) WEFT_CHECKED;
 /* One kernel, copy or transfer of a volume in the unit of its kind: anything but GEMMs and
  * collectives. Of storage: of a rank, while all ranks of its node do the same. */
 weft_status weft_work_us(const weft_site *site, weft_cost_kind kind, double volume,

@@ -80,7 +80,7 @@ static void complete(const weft_site *site, weft_cost_kind kind, weft_cost *cost
 void weft_cost_complete(weft_cluster *cluster)
 {
     weft_cluster figures = *cluster;
-    const weft_site site = {.cluster = &figures, .node_group = -1};
+    const weft_site site = {.cluster = &figures};
     memset(figures.costs, 0, sizeof figures.costs);
     for (int i = 0; i < WEFT_NUM_COSTS; i++)
         if (!weft_cluster_knows(cluster, (weft_cost_kind)i))

@@ -5,21 +5,25 @@
 
 /* --- where a group lies -------------------------------------------------------------------- */
 
+static double cards_of(const weft_cluster *cluster, int node)
+{
+    const double cards = weft_cluster_hardware(cluster, weft_cluster_group_of(cluster, node))
+                             ->figures[WEFT_FIGURE_CARDS];
+    return cards > 0 ? cards : 1;
+}
+
 weft_group weft_group_of(const weft_cluster *cluster, const int *ranks, int size, bool direct)
 {
-    const double *figures = cluster->hardware.figures;
-    const double cards = figures[WEFT_FIGURE_CARDS] > 0 ? figures[WEFT_FIGURE_CARDS] : 1;
-    weft_group group = {.size = size,
-                        .near = 1,
-                        .stride = 1,
-                        .sharing = fmax(cluster->ranks_per_node / cards, 1),
-                        .direct = direct};
+    weft_group group = {.size = size, .near = 1, .stride = 1, .sharing = 1, .direct = direct};
     int here = 0, nodes = 0;
     for (int i = 0; i < size; i++) {
         const int node = ranks[i] / cluster->ranks_per_node;
         const int before = i > 0 ? ranks[i - 1] / cluster->ranks_per_node : -1;
         here = node == before ? here + 1 : 1;
-        nodes += node != before;
+        if (node != before) {
+            group.sharing = fmax(group.sharing, cluster->ranks_per_node / cards_of(cluster, node));
+            nodes++;
+        }
         if (here > group.near)
             group.near = here;
     }
@@ -252,4 +256,19 @@ void weft_price_collective(weft_costing *p, const weft_group *group, weft_collec
         if (reduces || collective == WEFT_COLLECTIVE_ALL_GATHER)
             *us += ring_us(p, group, WEFT_LINK_INSIDE, WEFT_COLLECTIVE_ALL_GATHER, near, bytes);
     }
+}
+
+void weft_price_small_sum(weft_costing *p, int ranks, double bytes)
+{
+    const int each = p->cluster->ranks_per_node, nodes = (ranks + each - 1) / each;
+    leg message = {.link = WEFT_LINK_INSIDE,
+                   .collective = WEFT_COLLECTIVE_MESSAGE,
+                   .ranks = 2,
+                   .sent = bytes,
+                   .sharing = 1};
+    if (ranks > 1 && each > 1)
+        p->estimate.us += 2 * leg_us(p, &message);
+    message.link = WEFT_LINK_BETWEEN;
+    if (nodes > 1)
+        p->estimate.us += 2 * ceil(log2(nodes)) * leg_us(p, &message);
 }

@@ -7,5 +7,7 @@
 /* Adds one collective of `bytes` to the estimate. */
 void weft_price_collective(weft_costing *p, const weft_group *group, weft_collective collective,
                            double bytes);
+/* weft_small_sum_us on nodes of one kind. */
+void weft_price_small_sum(weft_costing *p, int ranks, double bytes);
 
 #endif

@@ -2,11 +2,11 @@
 
 #include <string.h>
 
-weft_costing weft_costing_start(const weft_site *site)
+weft_costing weft_costing_start(const weft_cluster *cluster, int node_group)
 {
-    return (weft_costing){.cluster = site->cluster,
-                          .node_group = site->node_group,
-                          .hardware = weft_cluster_hardware(site->cluster, site->node_group)};
+    return (weft_costing){.cluster = cluster,
+                          .node_group = node_group,
+                          .hardware = weft_cluster_hardware(cluster, node_group)};
 }
 
 void weft_costing_at_least(weft_costing *p, weft_source_class class_)

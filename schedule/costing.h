@@ -13,7 +13,8 @@ typedef struct weft_costing {
     const char *lacks; /* path of the first figure that was missing; NULL: none */
 } weft_costing;
 
-weft_costing weft_costing_start(const weft_site *site);
+/* On nodes of one kind: weft_cluster_hardware's group, -1 where they are alike. */
+weft_costing weft_costing_start(const weft_cluster *cluster, int node_group);
 /* A figure, or 1 where it is missing (lacks is set). */
 double weft_costing_figure(weft_costing *p, weft_figure figure);
 /* A figure, or `otherwise`, which is no assumption that a source could cover. */

@@ -71,10 +71,10 @@ static weft_status check_devices(const weft_cluster *cluster, const weft_mesh *m
 /* --- memory -------------------------------------------------------------------------------- */
 
 /* What a rank may use: what the config allows, else what the device has; on nodes without devices
- * of their own, the rank's share of the node. */
-static uint64_t memory_limit(const weft_config *config, const weft_cluster *cluster)
+ * of their own, the rank's share of the node. 0: nobody says. */
+static uint64_t kind_limit(const weft_config *config, const weft_cluster *cluster, int group)
 {
-    const weft_hardware *h = weft_cluster_hardware(cluster, cluster->num_groups > 0 ? 0 : -1);
+    const weft_hardware *h = weft_cluster_hardware(cluster, group);
     if (config->device.memory_limit > 0)
         return (uint64_t)config->device.memory_limit;
     if (weft_hardware_knows(h, WEFT_FIGURE_MEMORY))
@@ -85,18 +85,37 @@ static uint64_t memory_limit(const weft_config *config, const weft_cluster *clus
     return 0;
 }
 
+static uint64_t smallest_limit(const weft_config *config, const weft_cluster *cluster,
+                               uint32_t kinds)
+{
+    uint64_t least = kinds ? 0 : kind_limit(config, cluster, -1);
+    for (int g = 0; kinds >> g; g++) {
+        const uint64_t limit = kinds >> g & 1 ? kind_limit(config, cluster, g) : 0;
+        if (limit > 0 && (least == 0 || limit < least))
+            least = limit;
+    }
+    return least;
+}
+
 static void find_memory(const weft_config *config, const weft_cluster *cluster, weft_plan *plan)
 {
-    for (int stage = 0; stage < plan->num_stages; stage++) {
-        weft_footprint *footprint = &plan->stages[stage].footprint;
-        weft_step_footprint(config, &plan->mesh, &plan->step, stage, footprint);
-        if (footprint->device_bytes > plan->memory_bytes) {
-            plan->memory_bytes = footprint->device_bytes;
-            plan->fullest = stage;
+    double most = -INFINITY;
+    plan->fits = true;
+    for (int s = 0; s < plan->num_stages; s++) {
+        weft_plan_stage *stage = &plan->stages[s];
+        weft_step_footprint(config, &plan->mesh, &plan->step, s, &stage->footprint);
+        const uint64_t bytes = stage->footprint.device_bytes;
+        const uint64_t limit = smallest_limit(config, cluster, plan->kinds[s].all);
+        stage->memory_limit_bytes = limit;
+        plan->fits &= limit == 0 || bytes <= limit;
+        const double lack = limit > 0 ? (double)bytes - (double)limit : -INFINITY;
+        if (lack > most || (lack == most && bytes > plan->memory_bytes)) {
+            most = lack;
+            plan->memory_bytes = bytes;
+            plan->memory_limit_bytes = limit;
+            plan->fullest = s;
         }
     }
-    plan->memory_limit_bytes = memory_limit(config, cluster);
-    plan->fits = plan->memory_limit_bytes == 0 || plan->memory_bytes <= plan->memory_limit_bytes;
 }
 
 /* --- what the step's time says ------------------------------------------------------------- */
@@ -143,29 +162,41 @@ static weft_status model_flops(const weft_config *config, double *out)
     return WEFT_OK;
 }
 
-static double peak_flops(const weft_config *config, const weft_cluster *cluster)
+/* The peaks of all devices together; 0: one has none. */
+static double peak_flops(const weft_config *config, const weft_cluster *cluster,
+                         const weft_mesh *mesh)
 {
-    const weft_hardware *h = weft_cluster_hardware(cluster, cluster->num_groups > 0 ? 0 : -1);
     const weft_dtype dtype = weft_config_dtype(config);
     const weft_figure figure = dtype == WEFT_F32    ? WEFT_FIGURE_PEAK_FP32
                                : dtype == WEFT_BF16 ? WEFT_FIGURE_PEAK_BF16
                                                     : WEFT_FIGURE_PEAK_FP16;
     const weft_cost_kind gemm = dtype == WEFT_F32 ? WEFT_COST_GEMM_FP32 : WEFT_COST_GEMM_BF16;
+    double sum = 0;
     if (config->device.peak_flops > 0)
-        return config->device.peak_flops;
-    return weft_hardware_knows(h, figure) ? h->figures[figure] : cluster->costs[gemm].peak;
+        return config->device.peak_flops * mesh->world;
+    for (int g = cluster->num_groups > 0 ? 0 : -1; g < cluster->num_groups; g++) {
+        const weft_hardware *h = weft_cluster_hardware(cluster, g);
+        const double ranks = (double)weft_kind_num_ranks(cluster, mesh, g);
+        const double peak =
+            weft_hardware_knows(h, figure) ? h->figures[figure] : cluster->costs[gemm].peak;
+        if (ranks > 0 && !(peak > 0))
+            return 0;
+        sum += ranks * peak;
+        if (g < 0)
+            break;
+    }
+    return sum;
 }
 
 static weft_status summarize(const weft_config *config, const weft_cluster *cluster,
                              weft_plan *plan)
 {
-    const double seconds = plan->step_us / 1e6, peak = peak_flops(config, cluster);
+    const double seconds = plan->step_us / 1e6, peak = peak_flops(config, cluster, &plan->mesh);
     double flops = 0;
     WEFT_TRY(model_flops(config, &flops));
     plan->tokens_per_s =
         (double)(config->train.global_batch_size * config->model.seq_length) / seconds;
-    plan->model_flops_utilization =
-        peak > 0 ? fmin(1, flops / (seconds * peak * plan->mesh.world)) : 0;
+    plan->model_flops_utilization = peak > 0 ? fmin(1, flops / (seconds * peak)) : 0;
     plan->limits = what_binds(plan);
     return WEFT_OK;
 }
@@ -188,6 +219,7 @@ static weft_status make(const weft_config *config, const weft_cluster *cluster, 
     WEFT_TRY(
         weft_arena_alloc_array(arena, (size_t)plan->num_stages, sizeof *plan->stages, &memory));
     plan->stages = memory;
+    WEFT_TRY(weft_stage_kinds_find(cluster, &plan->mesh, arena, &plan->kinds));
     find_memory(config, cluster, plan);
     WEFT_TRY(weft_step_price(config, cluster, trace, arena, plan));
     return summarize(config, cluster, plan);

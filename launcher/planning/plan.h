@@ -4,6 +4,7 @@
 #define WEFT_LAUNCHER_PLANNING_PLAN_H
 
 #include "core/trace.h"
+#include "launcher/planning/kinds.h"
 #include "launcher/planning/step.h"
 #include "layers/footprint.h"
 #include "schedule/cost.h"
@@ -47,18 +48,20 @@ typedef struct weft_plan_stage {
     double memory_us;                  /* of compute: in operations that are bound by memory */
     double exposed_us[WEFT_NUM_LINKS]; /* of communication that nothing hides, by its link */
     weft_footprint footprint;
+    uint64_t memory_limit_bytes; /* of the smallest device that it lies on; 0: nobody says */
 } weft_plan_stage;
 
 typedef struct weft_plan {
     weft_mesh mesh;
+    weft_stage_kinds *kinds; /* [num_stages] */
     weft_step step;
     int num_stages; /* pipeline ranks */
     weft_plan_stage *stages;
     double step_us, us[WEFT_NUM_TIMES]; /* means over the stages */
     double tokens_per_s;
     double model_flops_utilization; /* 0: the cluster tells no peak */
-    uint64_t memory_bytes;          /* of the fullest rank */
-    uint64_t memory_limit_bytes;    /* 0: nobody says */
+    uint64_t memory_bytes;          /* of the fullest rank: by what its device lacks or has left */
+    uint64_t memory_limit_bytes;    /* its own; 0: nobody says */
     int fullest;                    /* its stage */
     bool fits;
     bool coarse;

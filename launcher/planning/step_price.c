@@ -50,7 +50,7 @@ weft_status weft_step_experts(const weft_config *config, const weft_cluster *clu
 
 weft_status weft_step_site(const weft_config *config, const weft_cluster *cluster,
                            const weft_cluster *experts, const weft_mesh *mesh, int stage,
-                           weft_site *out)
+                           uint32_t kinds, weft_site *out)
 {
     const bool direct =
         config->device.kind == WEFT_DEVICE_KIND_CPU || config->device.comm == WEFT_COMM_BY_MPI;
@@ -59,10 +59,7 @@ weft_status weft_step_site(const weft_config *config, const weft_cluster *cluste
     void *memory;
     WEFT_TRY(weft_arena_alloc_array(&scratch, (size_t)mesh->world, sizeof(int), &memory));
     int *ranks = memory;
-    *out =
-        (weft_site){.cluster = cluster,
-                    .experts = experts,
-                    .node_group = weft_cluster_group_of(cluster, rank / cluster->ranks_per_node)};
+    *out = (weft_site){.cluster = cluster, .experts = experts, .kinds = kinds};
     for (int axis = WEFT_AXIS_NONE + 1; axis < WEFT_NUM_AXES; axis++) {
         const int size = weft_mesh_group(mesh, (weft_axis)axis, rank, ranks, mesh->world);
         out->groups[axis] = weft_group_of(cluster, ranks, size, direct);
@@ -150,7 +147,9 @@ static weft_status price_bucket(pricing *p, const weft_site *site, const weft_bu
     return work_us(p, site, WEFT_COST_ADAMW, share * adamw_bytes(element_bytes), &out->step_us);
 }
 
-/* The gradients are read once more for their norm, and every rank gets every other's sum. */
+enum { NORM_BYTES = 64 }; /* of sums and flags, which all ranks add up */
+
+/* The gradients are read once more for their norm, and every rank gets the sum of all. */
 static weft_status price_norm(pricing *p, const weft_site *site, const weft_buckets *buckets,
                               double *out_us)
 {
@@ -160,7 +159,12 @@ static weft_status price_norm(pricing *p, const weft_site *site, const weft_buck
         const weft_group *group = &site->groups[group_axis(shape->section)];
         bytes += 4 * (double)shape->elements / (shape->gathers ? group->size : 1);
     }
-    return work_us(p, site, WEFT_COST_MEMORY, bytes, out_us);
+    weft_estimate sum;
+    WEFT_TRY(work_us(p, site, WEFT_COST_MEMORY, bytes, out_us));
+    WEFT_TRY(weft_small_sum_us(site, p->plan->mesh.world, NORM_BYTES, &sum));
+    note_source(p, &sum);
+    *out_us += sum.us;
+    return WEFT_OK;
 }
 
 /* Of the ranks of a node, those whose message to the stage `ahead` of theirs leaves it too. */
@@ -189,42 +193,79 @@ static weft_status price_message(pricing *p, const weft_site *site, int stage, i
     *out = (weft_estimate){0};
     if (stage == peer)
         return WEFT_OK;
+    weft_site both = *site;
+    both.kinds |= p->plan->kinds[peer].all;
     weft_group group = weft_group_of(p->cluster, ends, 2, site->groups[WEFT_AXIS_PP].direct);
     group.sharing = fmax(1, group.sharing * leaving_share(p, rank, peer - stage));
-    WEFT_TRY(weft_collective_us(site, &group, WEFT_COLLECTIVE_MESSAGE, bytes, out));
+    WEFT_TRY(weft_collective_us(&both, &group, WEFT_COLLECTIVE_MESSAGE, bytes, out));
     note_source(p, out);
+    return WEFT_OK;
+}
+
+/* The passes of a stage's replicas on nodes of these kinds; *out_us: of a micro-batch through all
+ * chunks. */
+static weft_status price_passes(pricing *p, const weft_site *site, int stage, weft_arena *arena,
+                                stage_cost *out, double *out_us)
+{
+    const weft_outline *outline = &p->plan->step.outline;
+    const size_t num_chunks = (size_t)outline->layout.num_chunks;
+    void *memory;
+    *out_us = 0;
+    WEFT_TRY(weft_arena_alloc_array(arena, num_chunks, sizeof *out->chunks, &memory));
+    out->chunks = memory;
+    WEFT_TRY(weft_arena_alloc_array(arena, num_chunks, sizeof *out->backward_us, &memory));
+    out->backward_us = memory;
+    for (int c = 0; c < outline->layout.num_chunks; c++) {
+        int first, end;
+        weft_pass_price *chunk = &out->chunks[c];
+        weft_layout_range(&outline->layout, stage, c, &first, &end);
+        WEFT_TRY(weft_arena_alloc_array(arena, (size_t)(end - first), sizeof(double), &memory));
+        out->backward_us[c] = memory;
+        for (int l = first; l < end; l++) {
+            const double before = weft_pass_us(&chunk->backward);
+            WEFT_TRY(weft_pass_price_add(site, outline, l, l + 1, chunk));
+            out->backward_us[c][l - first] = weft_pass_us(&chunk->backward) - before;
+        }
+        *out_us += weft_pass_us(&chunk->forward) + weft_pass_us(&chunk->backward);
+        p->plan->coarse |= chunk->coarse;
+        note_source(p, &(weft_estimate){.source = chunk->source});
+    }
+    return WEFT_OK;
+}
+
+/* Of the replicas, which wait for each other, the slowest; each mix of kinds is priced once. */
+static weft_status price_slowest(pricing *p, const weft_site *site, int stage, weft_arena *arena)
+{
+    const weft_stage_kinds *kinds = &p->plan->kinds[stage];
+    double slowest = -1;
+    for (uint32_t mix = 0; mix < 1u << WEFT_MAX_NODE_GROUPS; mix++) {
+        weft_site replica = *site;
+        stage_cost cost = {0};
+        double us;
+        if (!kinds->together[mix])
+            continue;
+        replica.kinds = mix;
+        WEFT_TRY(price_passes(p, &replica, stage, arena, &cost, &us));
+        if (us > slowest) {
+            p->stages[stage].chunks = cost.chunks;
+            p->stages[stage].backward_us = cost.backward_us;
+            slowest = us;
+        }
+    }
     return WEFT_OK;
 }
 
 static weft_status price_stage(pricing *p, int stage, weft_arena *arena)
 {
     const weft_step *step = &p->plan->step;
-    const weft_layout *layout = &step->outline.layout;
     const int num_stages = p->plan->num_stages;
     const size_t element_bytes = weft_dtype_bytes(step->outline.shape.dtype);
     stage_cost *cost = &p->stages[stage];
     weft_site site;
     void *memory;
-    WEFT_TRY(weft_step_site(p->config, p->cluster, p->experts, &p->plan->mesh, stage, &site));
-    WEFT_TRY(
-        weft_arena_alloc_array(arena, (size_t)layout->num_chunks, sizeof *cost->chunks, &memory));
-    cost->chunks = memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)layout->num_chunks, sizeof *cost->backward_us,
-                                    &memory));
-    cost->backward_us = memory;
-    for (int c = 0; c < layout->num_chunks; c++) {
-        int first, end;
-        weft_layout_range(layout, stage, c, &first, &end);
-        WEFT_TRY(weft_arena_alloc_array(arena, (size_t)(end - first), sizeof(double), &memory));
-        cost->backward_us[c] = memory;
-        for (int l = first; l < end; l++) {
-            const double before = weft_pass_us(&cost->chunks[c].backward);
-            WEFT_TRY(weft_pass_price_add(&site, &step->outline, l, l + 1, &cost->chunks[c]));
-            cost->backward_us[c][l - first] = weft_pass_us(&cost->chunks[c].backward) - before;
-        }
-        p->plan->coarse |= cost->chunks[c].coarse;
-        note_source(p, &(weft_estimate){.source = cost->chunks[c].source});
-    }
+    WEFT_TRY(weft_step_site(p->config, p->cluster, p->experts, &p->plan->mesh, stage,
+                            p->plan->kinds[stage].all, &site));
+    WEFT_TRY(price_slowest(p, &site, stage, arena));
     const double bytes = (double)step->shape.boundary_bytes;
     WEFT_TRY(price_message(p, &site, stage, (stage + num_stages - 1) % num_stages, bytes,
                            &cost->message[0]));

@@ -1,5 +1,6 @@
 /* What a training step takes on a cluster: its programs, each task with its time. Equal replicas
- * are priced once: one rank of each pipeline stage. Pure. */
+ * are priced once: one rank of each pipeline stage. Where nodes differ, a stage takes what its
+ * slowest replica takes, for which the others wait. Pure. */
 #ifndef WEFT_LAUNCHER_PLANNING_STEP_PRICE_H
 #define WEFT_LAUNCHER_PLANNING_STEP_PRICE_H
 
@@ -9,13 +10,13 @@
  */
 weft_status weft_step_experts(const weft_config *config, const weft_cluster *cluster,
                               weft_arena *arena, const weft_cluster **out) WEFT_CHECKED;
-/* Where the first rank of a pipeline stage is, with its groups; experts: as in weft_site. */
+/* Where a pipeline stage is, with the groups of its first rank; experts, kinds: as in weft_site. */
 weft_status weft_step_site(const weft_config *config, const weft_cluster *cluster,
                            const weft_cluster *experts, const weft_mesh *mesh, int stage,
-                           weft_site *out) WEFT_CHECKED;
+                           uint32_t kinds, weft_site *out) WEFT_CHECKED;
 
 /* Prices the plan's step and fills its stages' times, its own, and source and coarse. Of the plan:
- * mesh, step, num_stages, stages. */
+ * mesh, kinds, step, num_stages, stages. */
 weft_status weft_step_price(const weft_config *config, const weft_cluster *cluster,
                             weft_trace *trace, weft_arena *arena, weft_plan *plan) WEFT_CHECKED;
 

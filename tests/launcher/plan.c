@@ -18,6 +18,12 @@ static const char dense[] =
     "\"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 256, \"train_iters\": 1, "
     "\"precision\": \"bf16\"}, \"data\": {\"mock_data\": true}, \"device\": {\"kind\": \"cuda\"}}";
 
+static const char wide[] =
+    "{\"model\": {\"num_layers\": 8, \"hidden_size\": 4096, \"ffn_hidden_size\": 16384, "
+    "\"num_attention_heads\": 32, \"seq_length\": 4096, \"vocab_size\": 128256}, "
+    "\"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 256, \"train_iters\": 1, "
+    "\"precision\": \"bf16\"}, \"data\": {\"mock_data\": true}, \"device\": {\"kind\": \"cuda\"}}";
+
 static const char moe[] =
     "{\"model\": {\"num_layers\": 32, \"hidden_size\": 4096, \"ffn_hidden_size\": 14336, "
     "\"num_attention_heads\": 32, \"num_query_groups\": 8, \"seq_length\": 4096, "
@@ -148,6 +154,95 @@ static void check_directions(void)
     EXPECT(pipelined != synchronous, "partitions change nothing");
 }
 
+static void expect_line(const char *const *args, int code, const char *part)
+{
+    child c;
+    child_run(&c, args, NULL);
+    EXPECT(c.exit_code == code && child_is_line(c.err) && strstr(c.err, part),
+           "exit %d, \"%s\", for %d and \"%s\"", c.exit_code, c.err, code, part);
+    child_release(&c);
+}
+
+/* --- nodes that differ ---------------------------------------------------------------------- */
+
+/* The sheet's nodes, the first of them as they are and all others, or all, at half the peak and
+ * with this much memory (0: theirs). */
+static void write_kinds(const char *sheet, const char *path, int num_first, double memory_bytes)
+{
+    cJSON *json = cJSON_Parse(strchr(sheet, '{')); /* behind its comment */
+    cJSON *groups = cJSON_AddArrayToObject(json, "groups"), *group = NULL;
+    const cJSON *device = cJSON_GetObjectItem(json, "device");
+    const double peak = number_of(cJSON_GetObjectItem(device, "peak"), "bf16");
+    const int num_nodes = (int)number_of(json, "num_nodes");
+    for (int second = num_first == 0; second < 2; second++) {
+        cJSON_AddItemToArray(groups, group = cJSON_CreateObject());
+        cJSON_AddNumberToObject(group, "num_nodes", second ? num_nodes - num_first : num_first);
+    }
+    cJSON *own = cJSON_AddObjectToObject(group, "device");
+    cJSON_AddNumberToObject(cJSON_AddObjectToObject(own, "peak"), "bf16", peak / 2);
+    if (memory_bytes > 0)
+        cJSON_AddNumberToObject(own, "memory_bytes", memory_bytes);
+    char *text = cJSON_Print(json);
+    EXPECT(child_write(path, text), "cannot write %s", path);
+    free(text);
+    cJSON_Delete(json);
+}
+
+static double compute_of(const cJSON *json, int stage)
+{
+    const cJSON *item = cJSON_GetArrayItem(cJSON_GetObjectItem(json, "stages"), stage);
+    return number_of(cJSON_GetObjectItem(item, "time"), "compute");
+}
+
+/* A node of the first kind, others at half its peak: whoever shares a step with those goes at their
+ * speed; stages that lie on the first node alone do not. */
+static void check_kinds(const char *sheet)
+{
+    static const char *const shared[] = {"dp=16", "dp=16,order=pp-dp-tp-ep-cp", "tp=16,sp=1",
+                                         "tp=2,dp=16,pp=2,order=tp-pp-cp-ep-dp"};
+    static const char across[] = "parallel.allow_tp_across_nodes=true";
+    cJSON *fast, *slow, *mixed;
+    write_kinds(sheet, "mixed.json", 1, 0);
+    write_kinds(sheet, "slow.json", 0, 0);
+    for (size_t i = 0; i < sizeof shared / sizeof *shared; i++) {
+        const char *config = i == 2 ? "wide.json" : "dense.json";
+        (void)plan(config, "slow.json", shared[i], across, &slow);
+        (void)plan(config, "mixed.json", shared[i], across, &mixed);
+        const double world = number_of(mixed, "num_devices");
+        EXPECT_NEAR(number_of(mixed, "step_time_s") / number_of(slow, "step_time_s"), 1, 1e-9);
+        EXPECT_NEAR(number_of(mixed, "model_flops_utilization") /
+                        number_of(slow, "model_flops_utilization"),
+                    world / (world + 8), 1e-9);
+        cJSON_Delete(slow);
+        cJSON_Delete(mixed);
+    }
+    (void)plan("dense.json", "cluster.json", "dp=8,pp=2", NULL, &fast);
+    (void)plan("dense.json", "slow.json", "dp=8,pp=2", NULL, &slow);
+    (void)plan("dense.json", "mixed.json", "dp=8,pp=2", NULL, &mixed);
+    EXPECT_NEAR(compute_of(mixed, 0) / compute_of(fast, 0), 1, 1e-9);
+    EXPECT_NEAR(compute_of(mixed, 1) / compute_of(slow, 1), 1, 1e-9);
+    EXPECT(compute_of(slow, 0) > 1.5 * compute_of(fast, 0), "half the peak changes little");
+    EXPECT(number_of(mixed, "step_time_s") > number_of(fast, "step_time_s") &&
+               number_of(mixed, "step_time_s") < number_of(slow, "step_time_s"),
+           "a step is not between those of its kinds");
+    const double first = number_of(cJSON_GetObjectItem(mixed, "stages")->child, "memory_bytes");
+    cJSON_Delete(mixed);
+    write_kinds(sheet, "mixed.json", 1, 30e9);
+    EXPECT(plan("dense.json", "mixed.json", "dp=8,pp=2", NULL, &mixed) == 3, "30 GB are enough");
+    EXPECT(number_of(mixed, "memory_limit_bytes") < 30e9 &&
+               number_of(mixed, "memory_bytes") != first,
+           "not the smaller device's memory");
+    cJSON_Delete(fast);
+    cJSON_Delete(slow);
+    cJSON_Delete(mixed);
+    expect_line((const char *[]){"plan", "dense.json", "--cluster", "mixed.json", "--mesh",
+                                 "dp=8,pp=2", NULL},
+                3, "does not fit: a rank of stage 1 needs ");
+    expect_line(
+        (const char *[]){"plan", "dense.json", "--cluster", "mixed.json", "--mesh", "dp=16", NULL},
+        3, "than the ");
+}
+
 /* At a pace this slow, what is paced is all of the step. */
 static void check_pace(void)
 {
@@ -159,15 +254,6 @@ static void check_pace(void)
            "at a pace of all work only the experts are paced");
     EXPECT(step_of("paced.json", mesh, "device.pace=0") < 0.01 * experts,
            "a pace of the experts changes nothing");
-}
-
-static void expect_line(const char *const *args, int code, const char *part)
-{
-    child c;
-    child_run(&c, args, NULL);
-    EXPECT(c.exit_code == code && child_is_line(c.err) && strstr(c.err, part),
-           "exit %d, \"%s\", for %d and \"%s\"", c.exit_code, c.err, code, part);
-    child_release(&c);
 }
 
 static void check_refusals(void)
@@ -302,13 +388,15 @@ int main(void)
     char *sheet = child_read(path);
     EXPECT(sheet && child_write("cluster.json", sheet), "no cluster from %s", path);
     EXPECT(child_write("dense.json", dense) && child_write("moe.json", moe) &&
-               child_write("tiny.json", tiny) && child_write("paced.json", paced) &&
+               child_write("wide.json", wide) && child_write("tiny.json", tiny) &&
+               child_write("paced.json", paced) &&
                child_write("empty.json", "{\"name\": \"empty\", \"num_nodes\": 1, "
                                          "\"ranks_per_node\": 8}"),
            "cannot write configs");
     check_meshes();
     check_directions();
     check_pace();
+    check_kinds(sheet ? sheet : "{}");
     check_refusals();
     check_against();
     check_alone(alone);

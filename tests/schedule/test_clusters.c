@@ -88,7 +88,7 @@ static weft_operation product(weft_dtype dtype, uint64_t m, uint64_t n, uint64_t
 static double share_of_peak(const weft_cluster *c, weft_dtype dtype, uint64_t m, uint64_t n,
                             uint64_t k)
 {
-    const weft_site site = {.cluster = c, .node_group = -1};
+    const weft_site site = {.cluster = c};
     const weft_operation o = product(dtype, m, n, k);
     weft_estimate e;
     OK(weft_operation_us(&site, &o, &e));
@@ -113,7 +113,7 @@ static void products_reach_what_gpus_reach(void **state)
         between(c, "a thin product", share_of_peak(c, WEFT_F16, 64, 4096, 4096), 0.005, 0.3);
         between(c, "one in fp32", share_of_peak(c, WEFT_F32, 8192, 8192, 8192), 0.6, 0.85);
     }
-    weft_site site = {.cluster = named("V100"), .node_group = -1};
+    weft_site site = {.cluster = named("V100")};
     const weft_operation bf16 = product(WEFT_BF16, 64, 64, 64);
     weft_estimate e;
     FAILS(weft_operation_us(&site, &bf16, &e), WEFT_CONFIG,
@@ -126,7 +126,7 @@ static double bus_bandwidth(const weft_cluster *c, int first_stride, int size, d
     int ranks[64];
     for (int i = 0; i < size; i++)
         ranks[i] = i * first_stride;
-    const weft_site site = {.cluster = c, .node_group = -1};
+    const weft_site site = {.cluster = c};
     const weft_group group = weft_group_of(c, ranks, size, false);
     weft_estimate e;
     OK(weft_collective_us(&site, &group, WEFT_COLLECTIVE_ALL_REDUCE, bytes, &e));
@@ -161,7 +161,7 @@ static void generations_follow_each_other(void **state)
     double before_gemm = INFINITY, before_norm = INFINITY;
     for (size_t i = 0; i < sizeof devices / sizeof *devices; i++) {
         const weft_cluster *c = named(devices[i]);
-        const weft_site site = {.cluster = c, .node_group = -1};
+        const weft_site site = {.cluster = c};
         const weft_operation gemm = product(WEFT_F16, 8192, 8192, 8192);
         const weft_operation norm = {
             .kind = WEFT_OPERATION_MEMORY, .module = "norm", .bytes = 1000000000, .count = 1};

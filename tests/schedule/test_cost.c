@@ -38,7 +38,7 @@ static weft_cluster modelled(void)
 static weft_estimate collective(const weft_cluster *c, weft_group group, weft_collective kind,
                                 double bytes)
 {
-    weft_site site = {.cluster = c, .node_group = -1, .groups[WEFT_AXIS_DP] = group};
+    weft_site site = {.cluster = c, .groups[WEFT_AXIS_DP] = group};
     weft_operation o = {.kind = WEFT_OPERATION_COLLECTIVE,
                         .module = "it",
                         .axis = WEFT_AXIS_DP,
@@ -297,7 +297,7 @@ static void a_curve_is_scaled_elsewhere(void **state)
 static weft_estimate gemm(const weft_cluster *c, weft_dtype dtype, uint64_t m, uint64_t n,
                           uint64_t k, uint64_t groups)
 {
-    const weft_site site = {.cluster = c, .node_group = -1};
+    const weft_site site = {.cluster = c};
     const weft_operation o = {.kind = WEFT_OPERATION_GEMM,
                               .module = "linear",
                               .dtype = dtype,
@@ -369,7 +369,7 @@ static void products_take_their_measured_times(void **state)
 
 static double attention(const weft_cluster *c, uint64_t flops)
 {
-    const weft_site site = {.cluster = c, .node_group = -1};
+    const weft_site site = {.cluster = c};
     const weft_operation o = {.kind = WEFT_OPERATION_GEMM,
                               .module = "core_attention",
                               .dtype = WEFT_BF16,
@@ -402,7 +402,7 @@ static void attention_has_costs_of_its_own(void **state)
 
 static weft_estimate work(const weft_cluster *c, weft_cost_kind kind, double volume)
 {
-    const weft_site site = {.cluster = c, .node_group = -1};
+    const weft_site site = {.cluster = c};
     weft_estimate out;
     OK(weft_work_us(&site, kind, volume, &out));
     return out;
@@ -416,7 +416,7 @@ static void a_pace_takes_flops_alone(void **state)
     c.products[c.num_products++] = (weft_product){WEFT_COST_GEMM_FP32, 100, 200, 300, 77};
     c.costs[WEFT_COST_GEMM_FP32] =
         (weft_cost){.curve = weft_curve_linear(9, 5e6), .peak = 5e12, .width = 1024};
-    const weft_site site = {.cluster = &c, .node_group = -1};
+    const weft_site site = {.cluster = &c};
     weft_operation o = {.kind = WEFT_OPERATION_GEMM,
                         .module = "linear",
                         .dtype = WEFT_F32,
@@ -445,7 +445,7 @@ static void what_is_bound_by_memory_takes_its_bytes(void **state)
 {
     (void)state;
     weft_cluster c = modelled();
-    const weft_site site = {.cluster = &c, .node_group = -1};
+    const weft_site site = {.cluster = &c};
     const weft_operation norms = {
         .kind = WEFT_OPERATION_MEMORY, .module = "norm", .bytes = 6000000, .count = 3};
     weft_estimate out;
@@ -493,6 +493,23 @@ static void estimates_are_as_sure_as_their_worst_number(void **state)
     assert_true(e.spread == 0.3);
 }
 
+/* 2 us inside, 5 us between: 100 ranks are on 13 nodes, four storeys of a binomial tree. */
+static void a_small_sum_costs_the_tree_s_latencies(void **state)
+{
+    (void)state;
+    const weft_cluster c = modelled();
+    const weft_site site = {.cluster = &c};
+    weft_estimate e;
+    OK(weft_small_sum_us(&site, 1, 64, &e));
+    assert_true(e.us == 0);
+    OK(weft_small_sum_us(&site, 8, 64, &e));
+    assert_true(fabs(e.us - 2 * 2) < 0.01);
+    OK(weft_small_sum_us(&site, 16, 64, &e));
+    assert_true(fabs(e.us - (2 * 2 + 2 * 5)) < 0.05);
+    OK(weft_small_sum_us(&site, 100, 64, &e));
+    assert_true(fabs(e.us - (2 * 2 + 8 * 5)) < 0.1);
+}
+
 static void nodes_that_differ_have_their_own_costs(void **state)
 {
     (void)state;
@@ -512,22 +529,36 @@ static void nodes_that_differ_have_their_own_costs(void **state)
                         .k = 1000,
                         .flops = 2000000000};
     weft_estimate first, second, message;
-    weft_site site = {.cluster = &c, .node_group = 0};
+    weft_site site = {.cluster = &c, .kinds = 1};
     OK(weft_operation_us(&site, &o, &first));
-    site.node_group = 1;
+    site.kinds = 2;
     OK(weft_operation_us(&site, &o, &second));
     close_to(first.us, 2000);     /* what was measured */
     close_to(second.us, 3 + 200); /* it was not measured there */
+    site.kinds = 3;
+    OK(weft_operation_us(&site, &o, &second));
+    close_to(second.us, 2000); /* whoever is faster waits */
+    assert_int_equal(second.source, WEFT_SOURCE_ASSUMED);
     const weft_group pair = {2, 1, 1, 1, false};
     OK(weft_collective_us(&site, &pair, WEFT_COLLECTIVE_MESSAGE, 100, &message));
     close_to(message.us, 100); /* the network is the same */
+    c.groups[1].hardware.figures[WEFT_FIGURE_BETWEEN_BANDWIDTH] = 5e9;
+    c.groups[1].own_figures |= 1u << WEFT_FIGURE_BETWEEN_BANDWIDTH;
+    OK(weft_collective_us(&site, &pair, WEFT_COLLECTIVE_MESSAGE, 1e6, &message));
+    close_to(message.us, 1e6); /* as measured on the others */
+    c.costs[WEFT_COST_MESSAGE].curve.num_points = 0;
+    OK(weft_collective_us(&site, &pair, WEFT_COLLECTIVE_MESSAGE, 1e6, &message));
+    close_to(message.us, 5 + 200); /* the narrower end's rate */
+    c.groups[1].hardware.figures[WEFT_FIGURE_CARDS] = 2;
+    assert_true(weft_group_of(&c, (const int[]){0, 8}, 2, false).sharing == 1);
+    assert_true(weft_group_of(&c, (const int[]){0, 64}, 2, false).sharing == 4);
 }
 
 static void what_is_missing_is_named(void **state)
 {
     (void)state;
     weft_cluster c = {.name = "bare", .num_nodes = 2, .ranks_per_node = 2};
-    const weft_site site = {.cluster = &c, .node_group = -1, .groups[WEFT_AXIS_TP] = INSIDE(2)};
+    const weft_site site = {.cluster = &c, .groups[WEFT_AXIS_TP] = INSIDE(2)};
     weft_operation o = {.kind = WEFT_OPERATION_GEMM,
                         .module = "linear_qkv",
                         .dtype = WEFT_BF16,
@@ -610,6 +641,7 @@ int main(void)
         cmocka_unit_test(a_pace_takes_flops_alone),
         cmocka_unit_test(what_is_bound_by_memory_takes_its_bytes),
         cmocka_unit_test(estimates_are_as_sure_as_their_worst_number),
+        cmocka_unit_test(a_small_sum_costs_the_tree_s_latencies),
         cmocka_unit_test(nodes_that_differ_have_their_own_costs),
         cmocka_unit_test(what_is_missing_is_named),
         cmocka_unit_test(unknown_curves_follow_from_figures),
