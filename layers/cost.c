@@ -272,6 +272,14 @@ weft_status weft_description_of(const weft_layer *layer, const weft_shape *shape
     return weft_description_end(out);
 }
 
+bool weft_description_has_experts(const weft_description *d)
+{
+    for (int i = 0; i < d->num_operations; i++)
+        if (strncmp(d->operations[i].module, "experts", strlen("experts")) == 0)
+            return true;
+    return false;
+}
+
 bool weft_description_travels(const weft_description *d)
 {
     for (int i = 0; i < d->num_operations; i++)

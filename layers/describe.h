@@ -66,7 +66,8 @@ typedef struct weft_description {
 weft_status weft_description_of(const weft_layer *layer, const weft_shape *shape,
                                 weft_description *out) WEFT_CHECKED;
 void weft_description_release(weft_description *description);
-/* Whether tokens travel to experts in it. */
+/* Whether rows meet experts in it, and whether they travel there. */
+bool weft_description_has_experts(const weft_description *description);
 bool weft_description_travels(const weft_description *description);
 /* Its sums alone. */
 void weft_layer_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out);

@@ -15,11 +15,24 @@ typedef struct planning {
     size_t local;        /* experts here */
     size_t kernel_parts; /* partitions that the sort knows: those by tokens */
     bool by_peers;
-    size_t group;              /* ranks that are one partition when cut by peers */
-    int64_t *partition_counts; /* [kernel_parts][experts] */
-    int64_t *sent_counts;      /* [ep][kernel_parts][local] */
-    weft_dispatch_plan_args sort;
+    size_t group; /* ranks that are one partition when cut by peers */
 } planning;
+
+static planning planning_of(weft_moe *m, weft_pass *pass, weft_moe_state *state)
+{
+    const weft_moe_runtime *runtime = pass->model->moe;
+    const weft_groups *groups = weft_pass_groups(pass);
+    bool by_peers = m->dims.exchange && runtime->options.split == WEFT_MOE_SPLIT_PEERS;
+    return (planning){.m = m,
+                      .pass = pass,
+                      .state = state,
+                      .ep = m->dims.exchange ? (size_t)groups->mesh.ep : 1,
+                      .rank = (size_t)groups->coords.at[WEFT_AXIS_EP],
+                      .local = m->dims.local_experts,
+                      .kernel_parts = by_peers ? 1 : (size_t)state->num_parts,
+                      .by_peers = by_peers,
+                      .group = (size_t)runtime->options.peer_group};
+}
 
 static weft_status host(weft_pass *pass, size_t count, size_t size, void *out)
 {
@@ -35,14 +48,14 @@ static weft_status take_memory(planning *p)
     weft_moe_state *s = p->state;
     size_t parts = (size_t)s->num_parts;
     WEFT_TRY(host(p->pass, d->experts + 1, sizeof *s->counts, &s->counts));
-    WEFT_TRY(host(p->pass, 1, sizeof *p->sort.wrong, &p->sort.wrong));
+    WEFT_TRY(host(p->pass, 1, sizeof *s->wrong, &s->wrong));
     WEFT_TRY(host(p->pass, p->ep * p->kernel_parts * p->local, sizeof *s->received, &s->received));
-    p->partition_counts = s->counts;
-    p->sent_counts = s->counts;
+    s->partition_counts = s->counts;
+    s->sent_counts = s->counts;
     if (p->kernel_parts > 1) {
         size_t num = p->kernel_parts * d->experts;
-        WEFT_TRY(host(p->pass, num, sizeof(int64_t), &p->partition_counts));
-        WEFT_TRY(host(p->pass, num, sizeof(int64_t), &p->sent_counts));
+        WEFT_TRY(host(p->pass, num, sizeof(int64_t), &s->partition_counts));
+        WEFT_TRY(host(p->pass, num, sizeof(int64_t), &s->sent_counts));
     }
     WEFT_TRY(host(p->pass, parts, sizeof *s->parts, &s->parts));
     memset(s->parts, 0, parts * sizeof *s->parts);
@@ -55,7 +68,7 @@ static weft_status take_memory(planning *p)
     return WEFT_OK;
 }
 
-static weft_status sort_choices(planning *p)
+static weft_status enqueue_sort(const planning *p)
 {
     weft_moe_state *s = p->state;
     const weft_moe_dims *d = &p->m->dims;
@@ -69,15 +82,15 @@ static weft_status sort_choices(planning *p)
     s->row_of = row_of.data;
     s->token_of = token_of.data;
     /* Where tokens travel all choices are sorted, else only those of this rank's experts. */
-    p->sort = WEFT_ARGS(
+    s->sort = WEFT_ARGS(
         weft_dispatch_plan_args, .num_tokens = d->tokens, .num_experts = d->experts, .topk = topk,
         .first_expert = d->exchange ? 0 : p->rank * p->local,
         .num_local = d->exchange ? d->experts : p->local, .capacity = d->capacity,
         .policy = (weft_drop_policy)o->moe_token_drop_policy, .top_index = s->index.data,
         .top_prob = s->prob.data, .counts = s->counts, .num_partitions = p->kernel_parts,
-        .partition_counts = p->partition_counts, .row_of = s->row_of, .token_of = s->token_of,
-        .dropped = s->counts + d->experts, .wrong = p->sort.wrong, .scratch = scratch.data);
-    WEFT_TRY(weft_dispatch_plan(lane, &p->sort));
+        .partition_counts = s->partition_counts, .row_of = s->row_of, .token_of = s->token_of,
+        .dropped = s->counts + d->experts, .wrong = s->wrong, .scratch = scratch.data);
+    WEFT_TRY(weft_dispatch_plan(lane, &s->sort));
     weft_pass_release(p->pass, mark);
     return WEFT_OK;
 }
@@ -88,14 +101,15 @@ static weft_status arrange_counts(const void *raw)
     const planning *p = raw;
     for (size_t peer = 0; peer < p->ep; peer++)
         for (size_t part = 0; part < p->kernel_parts; part++)
-            memcpy(p->sent_counts + (peer * p->kernel_parts + part) * p->local,
-                   p->partition_counts + (part * p->ep + peer) * p->local,
+            memcpy(p->state->sent_counts + (peer * p->kernel_parts + part) * p->local,
+                   p->state->partition_counts + (part * p->ep + peer) * p->local,
                    p->local * sizeof(int64_t));
     return WEFT_OK;
 }
 
-static weft_status exchange_counts(planning *p)
+static weft_status exchange_counts(const planning *p)
 {
+    weft_moe_state *s = p->state;
     weft_lane *lane = weft_pass_lane(p->pass);
     size_t *bytes = NULL;
     WEFT_TRY(host(p->pass, p->ep, sizeof *bytes, &bytes));
@@ -103,18 +117,14 @@ static weft_status exchange_counts(planning *p)
         bytes[peer] = p->kernel_parts * p->local * sizeof(int64_t);
     if (p->kernel_parts > 1)
         WEFT_TRY(weft_lane_submit(lane, "dispatch counts", arrange_counts, p, sizeof *p));
-    if (p->m->dims.exchange) {
-        size_t note;
-        WEFT_TRY(weft_note_begin(p->pass, lane, WEFT_NOTE_COUNTS, &note));
+    if (p->m->dims.exchange)
         WEFT_TRY(weft_all_to_all(weft_pass_groups(p->pass)->by_axis[WEFT_AXIS_EP], lane,
-                                 p->sent_counts, bytes, p->state->received, bytes));
-        WEFT_TRY(weft_note_end(p->pass, lane, note));
-    }
+                                 s->sent_counts, bytes, s->received, bytes));
     /* From here on sizes depend on the data: the host waits for them. */
     WEFT_TRY(weft_lane_sync(lane));
-    WEFT_TRY(weft_dispatch_plan_check(&p->sort));
+    WEFT_TRY(weft_dispatch_plan_check(&s->sort));
     if (!p->m->dims.exchange)
-        memcpy(p->state->received, p->state->counts + p->rank * p->local, bytes[0]);
+        memcpy(s->received, s->counts + p->rank * p->local, bytes[0]);
     return WEFT_OK;
 }
 
@@ -145,7 +155,7 @@ static int64_t sent_rows(const planning *p, size_t peer, size_t part)
     }
     size_t first = p->m->dims.exchange ? 0 : p->rank;
     for (size_t e = 0; e < p->local; e++)
-        sum += p->partition_counts[(part * p->ep + first + peer) * p->local + e];
+        sum += p->state->partition_counts[(part * p->ep + first + peer) * p->local + e];
     return sum;
 }
 
@@ -204,30 +214,24 @@ static weft_status size_parts(planning *p)
     for (size_t i = 0; p->by_peers && i < (size_t)s->num_parts; i++) {
         size_t to = group_of_part(p, p->rank, i) * p->group, before = 0;
         for (size_t e = 0; e < to * p->local; e++)
-            before += (size_t)p->partition_counts[e];
+            before += (size_t)s->partition_counts[e];
         s->parts[i].first_sent = before;
     }
     return WEFT_OK;
 }
 
-weft_status weft_moe_dispatch_plan(weft_moe *m, weft_pass *pass, weft_moe_state *state)
+weft_status weft_moe_sort_choices(weft_moe *m, weft_pass *pass, weft_moe_state *state)
 {
-    const weft_moe_runtime *runtime = pass->model->moe;
-    const weft_groups *groups = weft_pass_groups(pass);
-    bool by_peers = m->dims.exchange && runtime->options.split == WEFT_MOE_SPLIT_PEERS;
-    planning p = {.m = m,
-                  .pass = pass,
-                  .state = state,
-                  .ep = m->dims.exchange ? (size_t)groups->mesh.ep : 1,
-                  .rank = (size_t)groups->coords.at[WEFT_AXIS_EP],
-                  .local = m->dims.local_experts,
-                  .by_peers = by_peers,
-                  .group = (size_t)runtime->options.peer_group};
-    state->plan = runtime->current;
-    state->num_parts = runtime->current->pipeline.num_partitions;
-    p.kernel_parts = by_peers ? 1 : (size_t)state->num_parts;
+    state->plan = pass->model->moe->current;
+    state->num_parts = state->plan->pipeline.num_partitions;
+    planning p = planning_of(m, pass, state);
     WEFT_TRY(take_memory(&p));
-    WEFT_TRY(sort_choices(&p));
+    return enqueue_sort(&p);
+}
+
+weft_status weft_moe_exchange_counts(weft_moe *m, weft_pass *pass, weft_moe_state *state)
+{
+    planning p = planning_of(m, pass, state);
     WEFT_TRY(exchange_counts(&p));
     WEFT_TRY(size_parts(&p));
     size_t choices = m->dims.tokens * (size_t)m->common.options.moe_router_topk;

@@ -14,7 +14,8 @@
  * Where the exit sums, the router's gradients are partial sums over TP, so the auxiliary losses'
  * gradients, which every TP rank knows whole, enter as 1 / tp. Experts have no biases.
  *
- * What happens between routing and the answers at home is a program (moe_tasks.c). */
+ * What happens between routing and the answers at home is a program (moe_tasks.c), the host's wait
+ * for the counts its first task. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -120,11 +121,11 @@ static weft_status moe_forward(weft_layer *layer, weft_pass *pass, const weft_te
     WEFT_TRY(routed_rows(m, pass, x, &rows));
     WEFT_TRY(weft_note_begin(pass, weft_pass_lane(pass), WEFT_NOTE_GATING, &gating));
     WEFT_TRY(weft_moe_route(m, pass, state, &rows));
-    WEFT_TRY(weft_moe_dispatch_plan(m, pass, state));
+    WEFT_TRY(weft_moe_sort_choices(m, pass, state));
     WEFT_TRY(weft_note_end(pass, weft_pass_lane(pass), gating));
-    weft_moe_count(m, pass, state);
 
     WEFT_TRY(weft_moe_run_forward(m, pass, state, &rows));
+    weft_moe_count(m, pass, state);
 
     WEFT_TRY(result_rows(m, pass, y, &part));
     WEFT_TRY(weft_combine(weft_pass_lane(pass),

@@ -30,6 +30,10 @@ typedef struct weft_moe_state {
     float *sums;                             /* host: counts[E], score_sums[E], z_sum */
     int64_t *counts;                         /* host: [E] of this rank's plan, then [1] dropped */
     int64_t *received;                       /* host: [ep][parts of a sender][local_experts] */
+    int64_t *partition_counts; /* host: [parts that the sort knows][E]; counts, where it is one */
+    int64_t *sent_counts;      /* host: the same by receiver, [ep][parts][local_experts] */
+    weft_wrong_choice *wrong;  /* host */
+    weft_dispatch_plan_args sort; /* enqueued; its numbers are there once the host has waited */
     int32_t *row_of, *token_of;
     const weft_moe_plan *plan;
     weft_moe_part *parts; /* host: [num_parts] */
@@ -49,21 +53,24 @@ void weft_moe_release_forced(weft_moe *m);
  * micro-batch. Collective over TP where each rank routes its own rows. */
 weft_status weft_moe_route(weft_moe *m, weft_pass *pass, weft_moe_state *state,
                            const weft_tensor *rows) WEFT_CHECKED;
-/* Adds losses, load and drops to the pass's metrics; after the dispatch plan, which waited for the
- * sums that they are made of. */
+/* Adds losses, load and drops to the pass's metrics; once the host has waited for the counts, and
+ * so for the sums that they are made of. */
 void weft_moe_count(const weft_moe *m, weft_pass *pass, const weft_moe_state *state);
 /* Router gradients from dprob [T, K] and the auxiliary losses; the rows' own are added to dx. */
 weft_status weft_moe_route_backward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
                                     const weft_tensor *rows, const weft_tensor *dprob,
                                     const weft_tensor *dx) WEFT_CHECKED;
 
-/* Sorts the choices by partition and expert, exchanges the counts and gives the host all sizes;
- * waits for the lane. Collective over EP with binding dp. */
-weft_status weft_moe_dispatch_plan(weft_moe *m, weft_pass *pass,
-                                   weft_moe_state *state) WEFT_CHECKED;
+/* Sorts the choices by partition and expert. Enqueued. */
+weft_status weft_moe_sort_choices(weft_moe *m, weft_pass *pass, weft_moe_state *state) WEFT_CHECKED;
+/* What COUNTS does: exchanges the counts, waits for the lane and gives the host all sizes.
+ * Collective over EP with binding dp. */
+weft_status weft_moe_exchange_counts(weft_moe *m, weft_pass *pass,
+                                     weft_moe_state *state) WEFT_CHECKED;
 
-/* Runs the layer's program: rows [T, H] -> state->returned, the experts' answers at home in sending
- * order. Enqueued: on return the compute lane stands behind all of it. Collective over EP. */
+/* Runs the layer's program on sorted choices: rows [T, H] -> state->returned, the experts' answers
+ * at home in sending order. The host waits for the counts; what is behind them is enqueued: on
+ * return the compute lane stands behind all of it. Collective over EP. */
 weft_status weft_moe_run_forward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
                                  const weft_tensor *rows) WEFT_CHECKED;
 /* state->returned holds the gradients of the answers; in their place come those of the rows that

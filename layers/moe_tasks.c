@@ -197,17 +197,6 @@ static weft_status run_copy(void *context, const weft_task *task, weft_lane *lan
     return weft_lane_copy(lane, to.data, from.data, weft_tensor_bytes(&from));
 }
 
-void weft_moe_bind_tasks(weft_executor *executor)
-{
-    executor->run[WEFT_TASK_PERMUTE] = run_permute;
-    executor->run[WEFT_TASK_DISPATCH] = run_dispatch;
-    executor->run[WEFT_TASK_EXPERT] = run_expert;
-    executor->run[WEFT_TASK_COMBINE] = run_combine;
-    executor->run[WEFT_TASK_RECOMPUTE] = run_expert;
-    executor->run[WEFT_TASK_OFFLOAD] = run_copy;
-    executor->run[WEFT_TASK_PREFETCH] = run_copy;
-}
-
 /* --- memory -------------------------------------------------------------------------------- */
 
 /* Memory of the pass for the slots of a kind: kept for backward, or scratch. */
@@ -291,6 +280,34 @@ static weft_status take_answer(const work *w, weft_slot_kind holds)
     return WEFT_OK;
 }
 
+/* The slots get their memory when the sizes are known. */
+static weft_status run_counts(void *context, const weft_task *task, weft_lane *lane)
+{
+    (void)task;
+    (void)lane;
+    work *w = context;
+    WEFT_TRY(weft_moe_exchange_counts(w->m, w->pass, w->state));
+    WEFT_TRY(take_inputs(w, false));
+    WEFT_TRY(take(w, WEFT_SLOT_RESULT, &w->state->returned));
+    WEFT_TRY(take_home(w));
+    WEFT_TRY(take_answer(w, WEFT_SLOT_T_DO));
+    return take_expert_rows(w, false);
+}
+
+/* --- the whole ----------------------------------------------------------------------------- */
+
+void weft_moe_bind_tasks(weft_executor *executor)
+{
+    executor->run[WEFT_TASK_COUNTS] = run_counts;
+    executor->run[WEFT_TASK_PERMUTE] = run_permute;
+    executor->run[WEFT_TASK_DISPATCH] = run_dispatch;
+    executor->run[WEFT_TASK_EXPERT] = run_expert;
+    executor->run[WEFT_TASK_COMBINE] = run_combine;
+    executor->run[WEFT_TASK_RECOMPUTE] = run_expert;
+    executor->run[WEFT_TASK_OFFLOAD] = run_copy;
+    executor->run[WEFT_TASK_PREFETCH] = run_copy;
+}
+
 static work start(weft_moe *m, weft_pass *pass, weft_moe_state *state, const weft_tensor *rows,
                   bool backward)
 {
@@ -326,11 +343,6 @@ weft_status weft_moe_run_forward(weft_moe *m, weft_pass *pass, weft_moe_state *s
                                  const weft_tensor *rows)
 {
     work w = start(m, pass, state, rows, false);
-    WEFT_TRY(take_inputs(&w, false));
-    WEFT_TRY(take(&w, WEFT_SLOT_RESULT, &state->returned));
-    WEFT_TRY(take_home(&w));
-    WEFT_TRY(take_answer(&w, WEFT_SLOT_T_DO));
-    WEFT_TRY(take_expert_rows(&w, false));
     return run(&w, false);
 }
 

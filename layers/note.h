@@ -12,7 +12,6 @@
 #define WEFT_NOTE_LIST(X)                                                                          \
     X(MOE, "moe", MOE)                                                                             \
     X(GATING, "gating", PARTS)                                                                     \
-    X(COUNTS, "counts", EXCHANGE)                                                                  \
     X(TENSOR, "tensor", TENSOR)
 
 typedef enum weft_note_kind {

@@ -211,9 +211,29 @@ static weft_shape described_shape(const weft_model_setup *setup, const weft_mesh
     return shape;
 }
 
+weft_moe_pipeline weft_shape_pipeline(const weft_shape *shape)
+{
+    return (weft_moe_pipeline){shape->moe_partitions > 0 ? shape->moe_partitions : 1,
+                               (weft_reuse)shape->moe_reuse};
+}
+
+/* Whether the host waits inside the program that MoE layers' forward is. */
+static weft_status find_host_waits(const weft_shape *shape, bool *out)
+{
+    const weft_moe_pipeline pipeline = weft_shape_pipeline(shape);
+    weft_arena arena = {0};
+    weft_program program;
+    weft_status status = weft_program_moe(&pipeline, false, &arena, &program);
+    *out = status == WEFT_OK && weft_program_host_waits(&program);
+    weft_arena_release(&arena);
+    return status;
+}
+
 static weft_status outline_layers(const weft_model *model, weft_parameters *const *stages,
                                   weft_outline *out)
 {
+    bool moe_waits;
+    WEFT_TRY(find_host_waits(&out->shape, &moe_waits));
     out->layers = calloc((size_t)model->num_layers, sizeof *out->layers);
     if (!out->layers)
         return WEFT_ERROR(WEFT_MEMORY, "out of memory for the model's outline");
@@ -223,6 +243,7 @@ static weft_status outline_layers(const weft_model *model, weft_parameters *cons
         layer->kind = model->layers[l]->ops->kind;
         layer->in_place = model->layers[l]->place->ops.in_place;
         WEFT_TRY(weft_description_of(model->layers[l], &out->shape, &layer->description));
+        layer->host_waits = moe_waits && weft_description_has_experts(&layer->description);
     }
     for (int s = 0; s < out->layout.num_ranks; s++)
         for (int i = 0; i < weft_parameters_count(stages[s]); i++) {

@@ -7,6 +7,7 @@
 #include "layers/runtime.h"
 #include "parallel/buckets.h"
 #include "parallel/layout.h"
+#include "schedule/moe_layer.h"
 #include "schedule/pass.h"
 
 enum { WEFT_MAX_TIED = 8 };
@@ -22,6 +23,7 @@ typedef struct weft_outline_layer {
     char name[64];                /* "decoder.layers.3" */
     const char *kind;             /* ops->kind; lives as long as the program */
     bool in_place;                /* ops->in_place */
+    bool host_waits;              /* its forward runs a program inside which the host waits */
     weft_description description; /* for outline.shape, children included */
     weft_held *parameters;        /* as init declared them, in order */
     int num_parameters;
@@ -56,6 +58,9 @@ weft_status weft_outline_buckets(const weft_outline *outline, const weft_mesh *m
 /* The passes of a chunk, with memory from the arena. */
 weft_status weft_outline_pass(const weft_outline *outline, int rank, int chunk, weft_arena *arena,
                               weft_chunk_shape *out) WEFT_CHECKED;
+
+/* The partitions that MoE layers of this shape run in. */
+weft_moe_pipeline weft_shape_pipeline(const weft_shape *shape);
 
 void weft_outline_release(weft_outline *outline); /* a zeroed one is legal */
 

@@ -155,8 +155,9 @@ weft_status weft_outline_pass(const weft_outline *outline, int rank, int chunk, 
                                   rank < layout->num_ranks - 1 || chunk < layout->num_chunks - 1,
                               .row_bytes = weft_shape_boundary_bytes(&outline->shape)};
     for (int l = first; l < end; l++)
-        ((weft_pass_layer *)layers)[l - first] = (weft_pass_layer){
-            outline->layers[l].description.cost.activation_bytes, outline->layers[l].in_place};
+        ((weft_pass_layer *)layers)[l - first] =
+            (weft_pass_layer){outline->layers[l].description.cost.activation_bytes,
+                              outline->layers[l].in_place, outline->layers[l].host_waits};
     return WEFT_OK;
 }
 

@@ -125,6 +125,14 @@ static weft_status add_slots(writer *w)
     return WEFT_OK;
 }
 
+/* How many rows go where; once, for all partitions. */
+static weft_task counts_task(void)
+{
+    weft_task task = weft_task_of(WEFT_TASK_COUNTS, WEFT_FLOW_NONE);
+    task.flags = WEFT_TASK_HOST_WAITS;
+    return task;
+}
+
 /* Appends the partition's task, if the strategy and the direction have it. */
 static weft_status append(writer *w, weft_task_kind kind, weft_flow flow, int partition)
 {
@@ -160,6 +168,9 @@ static weft_status append_arrival(writer *w, int partition)
 static weft_status append_all(writer *w)
 {
     const weft_flow flow = w->backward ? WEFT_FLOW_GRADIENT : WEFT_FLOW_ACTIVATION;
+    const weft_task counts = counts_task();
+    if (!w->backward)
+        WEFT_TRY(weft_program_append(w->builder, &counts, NULL, 0, NULL));
     WEFT_TRY(append_arrival(w, 0));
     for (int p = 0; p < w->pipeline->num_partitions; p++) {
         WEFT_TRY(append(w, WEFT_TASK_PREFETCH, WEFT_FLOW_MIDDLE, p));
@@ -213,21 +224,27 @@ static weft_status check_direction(const weft_moe_pipeline *pipeline, bool backw
     const int n = pipeline->num_partitions;
     const weft_flow flow = backward ? WEFT_FLOW_GRADIENT : WEFT_FLOW_ACTIVATION;
     void *memory;
-    WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)(NUM_PAIRS * n), sizeof(weft_task), &memory));
+    WEFT_TRY(
+        weft_arena_alloc_array(scratch, (size_t)(NUM_PAIRS * n) + 1, sizeof(weft_task), &memory));
     weft_task *tasks = memory;
+    const weft_wait counted = {.task = 0, .point = -1};
     weft_expectation expected = {.tasks = tasks,
+                                 .waits = &counted,
                                  .ordered = ~0u,
                                  .begins = WEFT_TASK_DISPATCH,
                                  .ends = WEFT_TASK_COMBINE,
                                  .flow = flow,
                                  .num_parts = n};
     snprintf(expected.where, sizeof(expected.where), "%s", backward ? "backward" : "forward");
+    if (!backward)
+        tasks[expected.num_tasks++] = counts_task();
     for (int i = 0; i < NUM_PAIRS * n; i++) {
         if (!has_task(pipeline, backward, (int)pairs[i / n].kind, (int)pairs[i / n].flow))
             continue;
         weft_task *task = &tasks[expected.num_tasks++];
         *task = weft_task_of(pairs[i / n].kind, pairs[i / n].flow);
         task->part = i % n;
+        task->num_waits = !backward;                       /* for the counts */
         memset(task->operands, 0, sizeof(task->operands)); /* all of them */
     }
     if (backward)

@@ -1,9 +1,11 @@
 /* The MoE layer as programs: micro-batch pipelining with memory reuse (MPMoE §III, MPipeMoE §III).
  *
- * A layer's tokens are cut into n partitions. Forward, for each partition: its rows are gathered in
- * sending order (permute), dispatched to the experts (S), computed (C), combined back (R).
- * Backward: the gradients are dispatched, computed, combined; what forward did not keep is restored
- * before. S and R of different partitions alternate on one lane. n = 1 is the synchronous layer.
+ * A layer's tokens are cut into n partitions. Forward begins with COUNTS: the ranks tell each other
+ * how many rows go to which expert, and the host waits for that, because all sizes follow from it.
+ * Then, for each partition: its rows are gathered in sending order (permute), dispatched to the
+ * experts (S), computed (C), combined back (R). Backward, whose sizes are forward's: the gradients
+ * are dispatched, computed, combined; what forward did not keep is restored before. S and R of
+ * different partitions alternate on one lane. n = 1 is the synchronous layer.
  *
  * Tensors are rings of slots, partition p in slot p % length of its kind: T_DI (dispatched rows),
  * T_M (first linear layer's output), T_DO (experts' output), in backward their gradients; home rows
@@ -53,19 +55,21 @@ typedef struct weft_moe_pipeline {
 weft_status weft_program_moe(const weft_moe_pipeline *pipeline, bool backward, weft_arena *arena,
                              weft_program *out) WEFT_CHECKED;
 
-/* Proves of a forward and a backward program (backward NULL: forward alone): every partition is
- * sent, computed and combined once, in order; every task reads the value meant for it; no slot is
- * overwritten while a task that reads it may not have run; what backward reads of T_DI and T_M is
- * kept or restored; offloads happen before the slot is taken again. WEFT_INTERNAL with the task's
- * index and text. */
+/* Proves of a forward and a backward program (backward NULL: forward alone): the counts are there
+ * before anything that needs a size; every partition is sent, computed and combined once, in order;
+ * every task reads the value meant for it; no slot is overwritten while a task that reads it may
+ * not have run; what backward reads of T_DI and T_M is kept or restored; offloads happen before the
+ * slot is taken again. WEFT_INTERNAL with the task's index and text. */
 weft_status weft_program_moe_check(const weft_moe_pipeline *pipeline, const weft_program *forward,
                                    const weft_program *backward) WEFT_CHECKED;
 
-/* What each task of one rank costs, in microseconds, for one partition. */
+/* What each task of one rank costs, in microseconds, for one partition. The counts cost what a
+ * small message costs: the exchange of 8 bytes with each rank. */
 typedef struct weft_moe_costs {
     double permute_us, dispatch_us, combine_us; /* dispatch and combine cost the same both ways */
     double expert_us, expert_backward_us, recompute_us;
     double input_to_host_us, middle_to_host_us, input_to_device_us, middle_to_device_us;
+    double counts_us; /* once, for all partitions */
 } weft_moe_costs;
 
 /* A layer on one rank, balanced routing. */

@@ -55,6 +55,8 @@ weft_moe_costs weft_moe_costs_of(const weft_cluster *cluster, const weft_moe_lay
         .middle_to_host_us = weft_cluster_us(cluster, WEFT_COST_TO_HOST, middle_bytes),
         .input_to_device_us = weft_cluster_us(cluster, WEFT_COST_TO_DEVICE, input_bytes),
         .middle_to_device_us = weft_cluster_us(cluster, WEFT_COST_TO_DEVICE, middle_bytes),
+        .counts_us =
+            weft_cluster_exchange_us(cluster, 8.0 * shape->ep, shape->ep, shape->ep_inside),
     };
 }
 
@@ -62,6 +64,8 @@ double weft_moe_task_us(const weft_moe_costs *costs, const weft_task *task)
 {
     const bool gradient = task->flow == WEFT_FLOW_GRADIENT, input = task->flow == WEFT_FLOW_INPUT;
     switch (task->kind) {
+    case WEFT_TASK_COUNTS:
+        return costs->counts_us;
     case WEFT_TASK_PERMUTE:
         return costs->permute_us;
     case WEFT_TASK_DISPATCH:

@@ -40,6 +40,7 @@ static weft_task layer_task(const weft_chunk_shape *shape, int i, bool backward)
     weft_task task =
         weft_task_of(WEFT_TASK_LAYER, backward ? WEFT_FLOW_GRADIENT : WEFT_FLOW_ACTIVATION);
     task.layer = shape->first + i;
+    task.flags = !backward && shape->layers[i].host_waits ? WEFT_TASK_HOST_WAITS : 0;
     return task;
 }
 

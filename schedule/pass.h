@@ -15,7 +15,8 @@
 
 typedef struct weft_pass_layer {
     uint64_t stash_bytes;
-    bool in_place; /* its dx may be where its dy is */
+    bool in_place;   /* its dx may be where its dy is */
+    bool host_waits; /* its forward's program has a task inside which the host waits */
 } weft_pass_layer;
 
 typedef struct weft_chunk_shape {

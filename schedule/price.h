@@ -72,8 +72,8 @@ weft_work_class weft_lane_work_class(int lane);
 /* Fills a slice's lane, name, category, micro_batch and stage (chunk c: c * num_stages + stage) for
  * a task: measured and priced timelines look alike. Where there is no micro-batch the name has the
  * part or the bucket. Names: F3 and B3, s3 and r3 (a message's ends), sg3 and rg3 when it is a
- * gradient; R0, S0 and Gw0 of a bucket, sums At and Ae, N; of an MoE layer P3, D3, E3, C3 with a g
- * for gradients, M3, and Oi3, Om3, pi3, pm3 for T_DI and T_M offloaded and prefetched; G3 and L3.
+ * gradient; R0, S0 and Gw0 of a bucket, sums At and Ae, N; of an MoE layer c, P3, D3, E3, C3 with a
+ * g for gradients, M3, and Oi3, Om3, pi3, pm3 for T_DI and T_M offloaded and prefetched; G3 and L3.
  * The rest is zero. */
 void weft_slice_of_task(const weft_task *task, int stage, int num_stages, weft_slice *out);
 

@@ -110,6 +110,14 @@ int weft_program_count_slots(const weft_program *program, weft_slot_kind holds, 
     return count;
 }
 
+bool weft_program_host_waits(const weft_program *program)
+{
+    for (uint32_t i = 0; i < program->num_tasks; i++)
+        if (program->tasks[i].flags & WEFT_TASK_HOST_WAITS)
+            return true;
+    return false;
+}
+
 /* Makes room for `needed` elements; *array is moved, what was used is copied, the rest is zero. */
 static weft_status reserve(weft_program_builder *builder, void **array, uint32_t needed,
                            size_t size, uint32_t *room)

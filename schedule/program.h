@@ -198,6 +198,9 @@ weft_status weft_program_finish(weft_program_builder *builder, int32_t max_in_fl
 /* How many slots hold this; chunk -1: of any chunk. */
 int weft_program_count_slots(const weft_program *program, weft_slot_kind holds, int chunk);
 
+/* Whether the host waits inside one of the tasks. */
+bool weft_program_host_waits(const weft_program *program);
+
 const char *weft_task_kind_text(int kind);
 const char *weft_task_kind_letter(int kind);
 const char *weft_lane_kind_text(int lane);

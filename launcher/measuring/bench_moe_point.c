@@ -51,6 +51,8 @@ typedef enum keep { KEEP_COMMUNICATION, KEEP_COMPUTATION, KEEP_ALL_BUT_WAITS } k
 
 static bool keeps(keep what, int kind)
 {
+    if (kind == WEFT_TASK_COUNTS)
+        return true;
     if (what == KEEP_COMMUNICATION)
         return kind == WEFT_TASK_DISPATCH || kind == WEFT_TASK_COMBINE;
     if (what == KEEP_COMPUTATION)

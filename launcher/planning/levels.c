@@ -215,13 +215,11 @@ static weft_status price_rows(making *m)
 
 static int find_moe_layer(const weft_outline *outline)
 {
-    for (int l = 0; l < outline->num_layers; l++) {
-        const weft_description *d = &outline->layers[l].description;
-        for (int i = 0; i < d->num_operations; i++)
-            if (strncmp(d->operations[i].module, "experts", strlen("experts")) == 0)
-                return l;
-    }
-    return -1;
+    int l = 0;
+    while (l < outline->num_layers &&
+           !weft_description_has_experts(&outline->layers[l].description))
+        l++;
+    return l < outline->num_layers ? l : -1;
 }
 
 static weft_status make_step(making *m, const weft_config_source *source)

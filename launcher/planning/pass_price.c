@@ -3,12 +3,6 @@
 #include <math.h>
 #include <string.h>
 
-weft_moe_pipeline weft_shape_pipeline(const weft_shape *shape)
-{
-    return (weft_moe_pipeline){shape->moe_partitions > 0 ? shape->moe_partitions : 1,
-                               (weft_reuse)shape->moe_reuse};
-}
-
 double weft_pass_us(const weft_pass_time *time)
 {
     return time->compute_us + time->tensor_us + time->expert_us + time->context_us;
@@ -16,7 +10,7 @@ double weft_pass_us(const weft_pass_time *time)
 
 /* What of an MoE layer its program orders, in one direction, all partitions together. */
 typedef struct moe_parts {
-    double dispatch_us, combine_us, expert_us, recompute_us;
+    double counts_us, dispatch_us, combine_us, expert_us, recompute_us;
     int num_dispatches; /* in backward the rows may travel again */
 } moe_parts;
 
@@ -41,6 +35,8 @@ static double *place_of(weft_pass_time *time, const weft_operation *op)
 /* Where the program of an MoE layer has the operation; NULL: before or after it. */
 static double *place_in_program(moe_parts *parts, const weft_operation *op)
 {
+    if (strcmp(op->module, "counts") == 0)
+        return &parts->counts_us;
     if (strcmp(op->module, "dispatch") == 0) {
         parts->num_dispatches++;
         return &parts->dispatch_us;
@@ -171,7 +167,8 @@ static weft_status partition_costs(const pricing *p, bool backward, weft_moe_cos
     const double bytes = travelling_bytes(p) / n, middle = bytes * middle_share(p);
     *out = (weft_moe_costs){.dispatch_us = m->dispatch_us / times / n,
                             .combine_us = m->combine_us / n,
-                            .recompute_us = m->recompute_us / n};
+                            .recompute_us = m->recompute_us / n,
+                            .counts_us = m->counts_us};
     *(backward ? &out->expert_backward_us : &out->expert_us) = m->expert_us / n;
     if (weft_reuse_offloads_input(pipeline.reuse)) {
         WEFT_TRY(host_copy_us(p, WEFT_COST_TO_HOST, bytes, &out->input_to_host_us));

@@ -29,8 +29,6 @@ typedef struct weft_pass_price {
 weft_status weft_pass_price_add(const weft_site *site, const weft_outline *outline, int first,
                                 int end, weft_pass_price *out) WEFT_CHECKED;
 
-/* The partitions that MoE layers of this shape run in. */
-weft_moe_pipeline weft_shape_pipeline(const weft_shape *shape);
 /* What the tasks of a partition of an MoE layer take, forward and backward. */
 weft_status weft_pass_price_partition(const weft_site *site, const weft_outline *outline, int layer,
                                       weft_moe_costs out[2]) WEFT_CHECKED;

@@ -66,7 +66,7 @@ weft_status weft_step_programs(const weft_pipeline_shape *shape, weft_arena *are
     return weft_program_pipeline_check(*out, shape);
 }
 
-/* Where tokens travel to experts, the host waits for how many do. */
+/* Inside a stage's forward the host waits where it does inside a layer's. */
 static weft_status find_host_waits(const weft_outline *outline, weft_arena *arena, const bool **out)
 {
     const weft_layout *layout = &outline->layout;
@@ -76,7 +76,7 @@ static weft_status find_host_waits(const weft_outline *outline, weft_arena *aren
     bool *waits = memory;
     for (int s = 0; s < weft_layout_num_stages(layout); s++)
         for (int l = layout->first[s]; l < layout->first[s + 1]; l++)
-            waits[s] |= weft_description_travels(&outline->layers[l].description);
+            waits[s] |= outline->layers[l].host_waits;
     *out = waits;
     return WEFT_OK;
 }

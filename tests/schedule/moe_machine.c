@@ -20,6 +20,7 @@ typedef struct held {
 typedef struct machine {
     const weft_program *program;
     held slots[MACHINE_SLOTS];
+    bool counted; /* the host knows the sizes; forward's are backward's */
     uint32_t head[WEFT_NUM_LANES];
     bool running[WEFT_NUM_LANES], done[MAX_EDIT_TASKS];
     const char *fault;
@@ -31,6 +32,7 @@ static const struct meaning {
     weft_flow flow;
     const char *reads[3], *writes[2];
 } meanings[] = {
+    {WEFT_TASK_COUNTS, WEFT_FLOW_NONE, {NULL}, {NULL}},
     {WEFT_TASK_PERMUTE, WEFT_FLOW_NONE, {NULL}, {"rows"}},
     {WEFT_TASK_DISPATCH, WEFT_FLOW_ACTIVATION, {"rows"}, {"DI"}},
     {WEFT_TASK_EXPERT, WEFT_FLOW_ACTIVATION, {"DI"}, {"M", "DO"}},
@@ -74,6 +76,8 @@ static void start(machine *m, const weft_task *task)
         m->fault = "no task of a layer";
         return;
     }
+    if (task->kind != WEFT_TASK_COUNTS && !m->counted)
+        m->fault = "has no sizes yet";
     const int num_writes = !means->writes[0] ? 0 : means->writes[1] ? 2 : 1;
     for (int i = 0; i < WEFT_TASK_MAX_OPERANDS; i++)
         if ((i < num_reads(means) + num_writes) != (task->operands[i] >= 0)) {
@@ -99,6 +103,7 @@ static void start(machine *m, const weft_task *task)
 static void finish(machine *m, const weft_task *task)
 {
     const struct meaning *means = meaning_of(task);
+    m->counted |= task->kind == WEFT_TASK_COUNTS;
     for (int i = 0; i < num_reads(means); i++)
         m->slots[operand_at(means, task, false, i)].num_readers--;
     for (int i = 0; i < 2 && means->writes[i]; i++) {
@@ -109,8 +114,12 @@ static void finish(machine *m, const weft_task *task)
     }
 }
 
+/* Nothing behind a task inside which the host waits is enqueued before it is done. */
 static bool waits_over(const machine *m, const weft_task *task)
 {
+    for (const weft_task *t = m->program->tasks; t < task; t++)
+        if (t->flags & WEFT_TASK_HOST_WAITS && !m->done[t - m->program->tasks])
+            return false;
     for (uint32_t w = 0; w < task->num_waits; w++)
         if (!m->done[m->program->waits[task->first_wait + w].task])
             return false;

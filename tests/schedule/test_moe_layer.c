@@ -208,7 +208,7 @@ static void lanes(void **state)
         {WEFT_REUSE_NONE, 1, 0, WEFT_LANE_EXPERT, "D0C0"},
         {WEFT_REUSE_NONE, 2, 0, WEFT_LANE_EXPERT, "D0D1C0C1"},
         {WEFT_REUSE_NONE, 4, 0, WEFT_LANE_EXPERT, "D0D1C0D2C1D3C2C3"},
-        {WEFT_REUSE_NONE, 4, 0, WEFT_LANE_COMPUTE, "P0P1E0P2E1P3E2E3"},
+        {WEFT_REUSE_NONE, 4, 0, WEFT_LANE_COMPUTE, "c-1P0P1E0P2E1P3E2E3"},
         {WEFT_REUSE_NONE, 4, 0, WEFT_LANE_OFFLOAD, ""},
         {WEFT_REUSE_NONE, 4, 1, WEFT_LANE_EXPERT, "Dg0Dg1Cg0Dg2Cg1Dg3Cg2Cg3"},
         {WEFT_REUSE_NONE, 4, 1, WEFT_LANE_COMPUTE, "Eg0Eg1Eg2Eg3"},
@@ -261,7 +261,7 @@ static void says_what_is_wrong(void **state)
     (void)state;
     moe_pair pair = open_pair(WEFT_REUSE_S1, 0);
     *operand_of(at(&pair, WEFT_TASK_EXPERT, WEFT_FLOW_ACTIVATION, 1), WEFT_OPERAND_X) = 0;
-    refuse(&pair, "forward, task 11 (expert compute activation part=1 x=0 middle=2 y=14 waits=3,6) "
+    refuse(&pair, "forward, task 12 (expert compute activation part=1 x=0 middle=2 y=14 waits=4,7) "
                   "needs T_DI of part 1 from slot 0, which holds T_DI of part 2");
 
     pair = open_pair(WEFT_REUSE_S1, 0);
@@ -294,7 +294,7 @@ static void says_what_is_wrong(void **state)
 
     pair = open_pair(WEFT_REUSE_S1, 0);
     at(&pair, WEFT_TASK_COMBINE, WEFT_FLOW_ACTIVATION, 1)->part = 0;
-    refuse(&pair, "does again what task 7 did");
+    refuse(&pair, "does again what task 8 did");
 
     /* Nobody waits for another's combine, but all ranks must combine in one order. */
     pair = open_pair(WEFT_REUSE_NONE, 0);
@@ -342,6 +342,43 @@ static void says_what_is_wrong(void **state)
     release_set(&pair.set);
 }
 
+static void refuse_late_counts(moe_pair *pair, uint32_t index)
+{
+    for (uint32_t t = 0; t < index; t++)
+        swap_tasks(&edited, t, t + 1);
+    refuse(pair, "may start before the counts in task ");
+}
+
+/* The host must know all sizes before it enqueues what needs one, and must be said to wait. */
+static void counts_come_first(void **state)
+{
+    (void)state;
+    for (int reuse = 0; reuse < WEFT_NUM_REUSES; reuse++) {
+        moe_pair pair = open_pair((weft_reuse)reuse, 0);
+        assert_int_equal(edited.tasks[0].kind, WEFT_TASK_COUNTS);
+        const uint32_t last = edited.num_tasks - 1;
+        refuse_late_counts(&pair, last);
+        for (uint32_t late = 1; late < last; late++) {
+            pair = open_pair((weft_reuse)reuse, 0);
+            refuse_late_counts(&pair, late);
+        }
+
+        pair = open_pair((weft_reuse)reuse, 0);
+        drop_task(&edited, 0);
+        refuse(&pair, "forward has no counts compute host");
+
+        pair = open_pair((weft_reuse)reuse, 0);
+        edited.tasks[0].flags = 0;
+        refuse(&pair, "hides that the host waits");
+
+        /* Backward's sizes are forward's. */
+        pair = open_pair((weft_reuse)reuse, 1);
+        const weft_task again = pair.set.programs[0].tasks[0];
+        insert_task(&edited, 0, &again);
+        refuse(&pair, "(counts compute host) has no place in this program");
+    }
+}
+
 static void refuses_no_layer(void **state)
 {
     (void)state;
@@ -367,7 +404,7 @@ static void damage(moe_pair *pair, uint64_t *random)
     const uint32_t t = next_random(random, edited.num_tasks);
     const uint32_t other = next_random(random, edited.num_tasks);
     weft_task *task = &edited.tasks[t];
-    switch (next_random(random, 7)) {
+    switch (next_random(random, 8)) {
     case 0:
         if (task->num_waits)
             drop_wait(&edited, t, next_random(random, task->num_waits));
@@ -391,6 +428,9 @@ static void damage(moe_pair *pair, uint64_t *random)
         insert_task(&edited, other, &again);
         break;
     }
+    case 6:
+        task->flags ^= WEFT_TASK_HOST_WAITS;
+        break;
     default:
         if (t && task->num_waits)
             edited.waits[t][next_random(random, task->num_waits)].task = next_random(random, t);
@@ -491,6 +531,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(rings),
         cmocka_unit_test(lanes),
         cmocka_unit_test(says_what_is_wrong),
+        cmocka_unit_test(counts_come_first),
         cmocka_unit_test(refuses_no_layer),
         cmocka_unit_test(random_damage),
         cmocka_unit_test(out_of_memory),

@@ -110,6 +110,7 @@ static double plain_cost(const void *context, int stage, const weft_task *task)
     const weft_moe_costs *c = context;
     (void)stage;
     const double by_kind[WEFT_NUM_TASK_KINDS][WEFT_NUM_FLOWS] = {
+        [WEFT_TASK_COUNTS] = {c->counts_us},
         [WEFT_TASK_PERMUTE] = {c->permute_us},
         [WEFT_TASK_DISPATCH] = {0, c->dispatch_us, c->dispatch_us},
         [WEFT_TASK_EXPERT] = {0, c->expert_us, c->expert_backward_us},
@@ -123,10 +124,11 @@ static double plain_cost(const void *context, int stage, const weft_task *task)
 
 static weft_moe_costs random_costs(uint64_t *random)
 {
-    double us[10];
-    for (int i = 0; i < 10; i++)
+    double us[11];
+    for (int i = 0; i < 11; i++)
         us[i] = next_random(random, 4) ? next_random(random, 1000) / 7.0 : 0;
-    return (weft_moe_costs){us[0], us[1], us[2], us[3], us[4], us[5], us[6], us[7], us[8], us[9]};
+    return (weft_moe_costs){us[0], us[1], us[2], us[3], us[4], us[5],
+                            us[6], us[7], us[8], us[9], us[10]};
 }
 
 /* Nothing slows anything: to the bit what the simulation without interference says. With a slower
@@ -321,6 +323,7 @@ static void costs_from_curves(void **state)
     ASSERT_US(costs.permute_us, line_us(WEFT_COST_COPY, input));
     ASSERT_US(costs.dispatch_us, line_us(WEFT_COST_ALL_TO_ALL, input * 3 / 4));
     ASSERT_US(costs.combine_us, costs.dispatch_us);
+    ASSERT_US(costs.counts_us, line_us(WEFT_COST_ALL_TO_ALL, 8 * 3));
     ASSERT_US(costs.expert_us, line_us(WEFT_COST_GEMM_FP32, flops));
     ASSERT_US(costs.expert_backward_us, line_us(WEFT_COST_GEMM_FP32, 2 * flops));
     ASSERT_US(costs.recompute_us, line_us(WEFT_COST_GEMM_FP32, flops / 2));
@@ -347,11 +350,13 @@ static void costs_from_curves(void **state)
     ASSERT_US(costs.expert_us, flops * 3 / 2 / 1e3);
     ASSERT_US(costs.recompute_us, flops / 1e3);
     ASSERT_US(costs.dispatch_us, 0);
+    ASSERT_US(costs.counts_us, 0);
 }
 
 static int draw(const char *folder)
 {
-    const weft_moe_costs costs = {.permute_us = 4,
+    const weft_moe_costs costs = {.counts_us = 10,
+                                  .permute_us = 4,
                                   .dispatch_us = 40,
                                   .combine_us = 40,
                                   .expert_us = 60,
@@ -382,7 +387,7 @@ static int draw(const char *folder)
         return 1;
     fclose(file);
     printf("forward %g us, backward %g us; in one partition %g and %g us\n", forward_us,
-           backward_us, 16.0 + 4 * (40 + 60 + 40), 4.0 * (40 + 120 + 40));
+           backward_us, 26.0 + 4 * (40 + 60 + 40), 4.0 * (40 + 120 + 40));
     weft_trace_destroy(trace);
     weft_trace_destroy(backward);
     release_set(&pair.set);

@@ -6,7 +6,8 @@
 
 #include "schedule/pass.h"
 
-static const weft_pass_layer layers[4] = {{100, false}, {200, true}, {300, false}, {400, false}};
+static const weft_pass_layer layers[4] = {
+    {100, false, false}, {200, true, true}, {300, false, false}, {400, false, false}};
 
 static char *text_of_pass(weft_chunk_shape shape, bool backward, weft_arena *arena)
 {
@@ -25,7 +26,8 @@ static void expect_text(weft_chunk_shape shape, bool backward, const char *wante
     weft_arena_release(&arena);
 }
 
-/* A chunk amid a pipeline: layer 1 of it gives its gradient in place. */
+/* A chunk amid a pipeline: layer 1 of it gives its gradient in place, and inside its forward the
+ * host waits. */
 static const weft_chunk_shape amid = {.layers = layers,
                                       .first = 5,
                                       .num_layers = 4,
@@ -50,7 +52,7 @@ static void are_these_programs(void **state)
                 "slots 5-5 layer_stash bytes=400\n"
                 "slots 6-8 layer\n"
                 "0 layer compute activation layer=5 x=0 stash=2 y=6\n"
-                "1 layer compute activation layer=6 x=6 stash=3 y=7\n"
+                "1 layer compute activation host layer=6 x=6 stash=3 y=7\n"
                 "2 layer compute activation layer=7 x=7 stash=4 y=8\n"
                 "3 layer compute activation layer=8 x=8 stash=5 y=1\n");
     expect_text(amid, true,
@@ -72,7 +74,7 @@ static void are_these_programs(void **state)
                 "slots 1-1 layer_stash bytes=200\n"
                 "slots 2-2 layer\n"
                 "0 layer compute activation layer=0 stash=0 y=2\n"
-                "1 layer compute activation layer=1 x=2 stash=1\n");
+                "1 layer compute activation host layer=1 x=2 stash=1\n");
     expect_text(whole, true,
                 "program in_flight=0\n"
                 "slots 0-0 layer_stash bytes=100\n"
@@ -118,8 +120,9 @@ static void refuses_what_is_damaged(void **state)
 {
     (void)state;
     refuse(false, "layer=6 x=6", "layer=6 x=0",
-           "forward, task 1 (layer compute activation layer=6 "
+           "forward, task 1 (layer compute activation host layer=6 "
            "x=0 stash=3 y=7) needs the layer's input");
+    refuse(false, "host layer=6", "layer=6", "hides that the host waits");
     refuse(false, "layer=8 x=8 stash=5 y=1", "layer=8 x=8 stash=5", "must write the layer's input");
     refuse(false, "layer=7 x=7 stash=4 y=8\n3 layer compute activation layer=8 x=8 stash=5 y=1",
            "layer=8 x=7 stash=4 y=8\n3 layer compute activation layer=7 x=8 stash=5 y=1",
