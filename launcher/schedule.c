@@ -10,6 +10,8 @@
 #include "launcher/arguments.h"
 #include "launcher/planning/levels.h"
 #include "launcher/verbs.h"
+#include "schedule/order_text.h"
+#include "schedule/text.h"
 
 static const char *const level_names[] = {"step", "pass", "layer"};
 

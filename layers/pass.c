@@ -111,11 +111,6 @@ uint64_t weft_pass_stream(const weft_pass *pass, const weft_layer *layer, int us
     return weft_rng_stream_mix(stream, (uint64_t)use);
 }
 
-uint64_t weft_pass_first_sample(const weft_pass *pass)
-{
-    return pass->micro_batch.first_sample;
-}
-
 float weft_pass_loss_scale(const weft_pass *pass)
 {
     return pass->micro_batch.loss_scale;

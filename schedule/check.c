@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "schedule/past.h"
+#include "schedule/text.h"
 #include "schedule/walk.h"
 
 /* What a slot holds. stage: of all virtual stages. */

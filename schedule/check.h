@@ -16,7 +16,7 @@
 #ifndef WEFT_SCHEDULE_CHECK_H
 #define WEFT_SCHEDULE_CHECK_H
 
-#include "schedule/operands.h"
+#include "schedule/values.h"
 
 /* What the slots of a kind hold before the program starts: the k-th this value of part k, or of
  * layer first + k. */

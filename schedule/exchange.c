@@ -1,5 +1,6 @@
 #include "schedule/exchange.h"
 
+#include "schedule/build.h"
 #include "schedule/check.h"
 
 static const char *const form_texts[WEFT_NUM_EXCHANGES] = {

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "schedule/build.h"
 #include "schedule/check.h"
 
 static const char *const reuse_texts[WEFT_NUM_REUSES] = {

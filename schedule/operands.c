@@ -1,4 +1,6 @@
-#include "schedule/operands.h"
+#include "schedule/values.h"
+
+#include <stddef.h>
 
 #define READ(name, value, next)                                                                    \
     {                                                                                              \

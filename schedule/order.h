@@ -10,15 +10,11 @@
  *                 runs 2 (p - i - 1) + (v - 1) N forwards first. A last group smaller than p would
  *                 wait for itself (Megatron-LM refuses it): the micro-batches are then cut into
  *                 m / N groups of sizes as equal as they can be, and N is the first one's.
- *   gpipe         (Huang et al. 2019): all forwards, then all backwards, groups as above.
- *
- * Text form: PyTorch's compute-only CSV. A row a rank, a cell a task, such as 0F0 or 2B3: virtual
- * stage, F or B, micro-batch. Empty cells are idle and mean nothing. */
+ *   gpipe         (Huang et al. 2019): all forwards, then all backwards, groups as above. */
 #ifndef WEFT_SCHEDULE_ORDER_H
 #define WEFT_SCHEDULE_ORDER_H
 
 #include <stdint.h>
-#include <stdio.h>
 
 #include <weft/status.h>
 
@@ -44,22 +40,8 @@ typedef struct weft_order_shape {
 weft_status weft_order_make(weft_pipeline_kind kind, const weft_order_shape *shape,
                             weft_arena *arena, weft_order *orders) WEFT_CHECKED;
 
-/* When each compute would start if messages took no time: an order in time that all ranks agree on.
- * A backward takes much longer than a forward here: messages sent in such an order are in time for
- * shorter backwards too, while those sent for backwards of twice a forward are late for three
- * times. starts [num_ranks][orders[rank].count]. Errors: WEFT_CONFIG where a rank waits, in a
- * circle, for itself; names everything on it. */
-weft_status weft_order_time(const weft_order_shape *shape, const weft_order *orders,
-                            weft_arena *arena, int64_t **starts) WEFT_CHECKED;
+/* How long computes take where orders are timed (schedule/order_time.h). A backward takes much
+ * longer than a forward: messages sent in such an order are in time for shorter backwards too. */
 enum { WEFT_FORWARD_TIME = 1, WEFT_BACKWARD_TIME = 16 };
-
-/* Reads a CSV file's text. Every forward and backward stands there once, on its rank, a backward
- * behind its forward; and the ranks do not wait for each other in a circle. Errors: WEFT_CONFIG
- * with line, column (counted in cells) and cell. */
-weft_status weft_order_parse(const char *text, const weft_order_shape *shape, weft_arena *arena,
-                             weft_order *orders) WEFT_CHECKED;
-/* Without idle cells: WEFT_FILE. */
-weft_status weft_order_print(const weft_order_shape *shape, const weft_order *orders,
-                             FILE *out) WEFT_CHECKED;
 
 #endif

@@ -1,8 +1,10 @@
 /* PyTorch's compute-only CSV. */
+#include "schedule/order_text.h"
+
 #include <errno.h>
 #include <string.h>
 
-#include "schedule/order.h"
+#include "schedule/order_time.h"
 
 typedef struct reader {
     const weft_order_shape *shape;

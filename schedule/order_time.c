@@ -1,4 +1,6 @@
-#include "schedule/order.h"
+#include "schedule/order_time.h"
+
+#include <stdio.h>
 
 /* The virtual stages' computes in time. */
 typedef struct timing {

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 
+#include "schedule/build.h"
 #include "schedule/check.h"
 
 /* A pass's program while it is written. */

@@ -8,17 +8,6 @@
  * only slots that are free by then, so that no order that ends can deadlock, whatever the transport
  * buffers and wherever hosts wait.
  *
- * Slots of a rank: of kind activation as many a chunk as the order needs: a micro-batch's input of
- * the virtual stage and everything its backward needs; of kind output (activations being sent on),
- * gradient (gradients received) and input_gradient (gradients being sent back), which all chunks
- * share, two, or more where the order keeps them waiting. Two let the next micro-batch be computed
- * or received while this one is still sent or used. Slots have a boundary's bytes, activations of
- * the first virtual stage none. The forward_only program of a rank has slots of its training
- * program alone, under the same numbers, so that evaluation takes no memory of its own: of a
- * chunk's activations it uses two, so that one micro-batch arrives while another is computed, or
- * one where training has no more (more where a chunk hands over to the next), and its table gives
- * the others no bytes.
- *
  * A step of one rank: for its m micro-batches forwards and backwards in the order, RECEIVE and SEND
  * where a neighbour exists, then the update (schedule/update.h). */
 #ifndef WEFT_SCHEDULE_PIPELINE_H

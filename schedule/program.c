@@ -2,7 +2,8 @@
 
 #include <string.h>
 
-#include "schedule/operands.h"
+#include "schedule/build.h"
+#include "schedule/values.h"
 #include "schedule/past.h"
 
 _Static_assert(sizeof(weft_task) == 60 && sizeof(weft_wait) == 8 && sizeof(weft_slot) == 16,

@@ -12,21 +12,16 @@
  *
  * Points: a body may pass points that others wait for. Point l of a backward: the gradients of
  * layer l, and of all layers above it, have this micro-batch's share. Points come in falling order.
- *
- * Text form: `program in_flight=3`, then the slots, a line for each stretch of equal rows
- * (`slots 0-2 activation chunk=0 bytes=4096`), then a task a line:
- * `7 forward compute mb=3 chunk=0 x=0 stash=0 y=4 waits=5,6@2`. What a task does not have is left
- * out; `6@2` is point 2 of task 6. Printing and parsing are exact inverses, so golden files are
- * programs. */
+ */
 #ifndef WEFT_SCHEDULE_PROGRAM_H
 #define WEFT_SCHEDULE_PROGRAM_H
 
 #include <stdint.h>
-#include <stdio.h>
 
 #include <weft/status.h>
 
 #include "core/arena.h"
+#include "schedule/slots.h"
 
 /* name, text, letter for timelines */
 #define WEFT_TASK_LIST(X)                                                                          \
@@ -96,41 +91,10 @@ typedef enum weft_flow {
         WEFT_NUM_FLOWS
 } weft_flow;
 
-/* What a slot is memory for. name, text */
-#define WEFT_SLOT_LIST(X)                                                                          \
-    X(ACTIVATION, "activation")                                                                    \
-    X(OUTPUT, "output")                                                                            \
-    X(GRADIENT, "gradient")                                                                        \
-    X(INPUT_GRADIENT, "input_gradient")                                                            \
-    X(LAYER, "layer")                                                                              \
-    X(LAYER_STASH, "layer_stash")                                                                  \
-    X(LAYER_GRADIENT, "layer_gradient")                                                            \
-    X(HOME, "home")                                                                                \
-    X(T_DI, "T_DI")                                                                                \
-    X(T_M, "T_M")                                                                                  \
-    X(T_DO, "T_DO")                                                                                \
-    X(RESULT, "result")                                                                            \
-    X(HOST_T_DI, "host_T_DI")                                                                      \
-    X(HOST_T_M, "host_T_M")                                                                        \
-    X(DT_DO, "dT_DO")                                                                              \
-    X(DT_M, "dT_M")                                                                                \
-    X(DT_DI, "dT_DI")                                                                              \
-    X(RESULT_GRADIENT, "result_gradient")                                                          \
-    X(ARRIVED, "arrived")                                                                          \
-    X(GATHERED, "gathered")
-
-typedef enum weft_slot_kind {
-#define WEFT_SLOT_ENUM(name, text) WEFT_SLOT_##name,
-    WEFT_SLOT_LIST(WEFT_SLOT_ENUM)
-#undef WEFT_SLOT_ENUM
-        WEFT_NUM_SLOT_KINDS
-} weft_slot_kind;
-
 enum {
     WEFT_TASK_MAX_OPERANDS = 5,
     WEFT_TASK_MAX_WAITS = 8, /* lanes are FIFOs: one wait for each other lane says everything */
     WEFT_PROGRAM_MAX_SLOTS = 65536,
-    WEFT_TASK_TEXT_BYTES = 448,
     /* A task's flags. The host waits inside the task: what stands behind it in the program is not
      * enqueued before it is done. */
     WEFT_TASK_HOST_WAITS = 1,
@@ -172,29 +136,6 @@ typedef struct weft_program {
  */
 weft_task weft_task_of(weft_task_kind kind, weft_flow flow);
 
-/* Builds programs: slots, then tasks, then finish. Everything lives in the arena. */
-typedef struct weft_program_builder weft_program_builder;
-weft_status weft_program_builder_create(weft_arena *arena, weft_program_builder **out) WEFT_CHECKED;
-/* `count` more rows of the table of slots. Sets *out_first (may be NULL) to the first one's number,
- * or to -1 for none. */
-weft_status weft_program_add_slots(weft_program_builder *builder, const weft_slot *slot, int count,
-                                   int32_t *out_first) WEFT_CHECKED;
-/* Appends a task and derives its waits from its operands: what it reads must have been written,
- * what it overwrites must have been read, and `after` (may be NULL) must be over. Waits that the
- * lanes' order or other waits already imply are left out, so that every wait in the program is
- * needed. Sets *out_index (may be NULL). WEFT_CONFIG for values out of range. */
-weft_status weft_program_append(weft_program_builder *builder, const weft_task *task,
-                                const weft_wait *after, uint32_t num_after,
-                                uint32_t *out_index) WEFT_CHECKED;
-/* Appends a task with exactly these waits, at most WEFT_TASK_MAX_WAITS. The task's own first_wait
- * and num_waits are ignored. */
-weft_status weft_program_add(weft_program_builder *builder, const weft_task *task,
-                             const weft_wait *waits, uint32_t num_waits,
-                             uint32_t *out_index) WEFT_CHECKED;
-/* The builder is used up. */
-weft_status weft_program_finish(weft_program_builder *builder, int32_t max_in_flight,
-                                weft_program *out) WEFT_CHECKED;
-
 /* How many slots hold this; chunk -1: of any chunk. */
 int weft_program_count_slots(const weft_program *program, weft_slot_kind holds, int chunk);
 
@@ -207,13 +148,5 @@ const char *weft_lane_kind_text(int lane);
 const char *const *weft_lane_kind_texts(void); /* all of them, for weft_trace_name_lanes */
 const char *weft_flow_text(int flow);
 const char *weft_slot_kind_text(int holds);
-
-/* The task's line without its index; cut short if it does not fit (WEFT_TASK_TEXT_BYTES always
- * fits). Returns `text`. */
-char *weft_task_format(const weft_program *program, uint32_t index, char *text, size_t bytes);
-
-weft_status weft_program_print(const weft_program *program, FILE *out) WEFT_CHECKED;
-/* WEFT_CONFIG with the line number for anything that print would not write. */
-weft_status weft_program_parse(const char *text, weft_arena *arena, weft_program *out) WEFT_CHECKED;
 
 #endif

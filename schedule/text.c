@@ -1,12 +1,15 @@
 /* The text form. The writer is the definition; the reader takes what it understands of a line and
  * then compares the line with what the writer makes of that, so the two cannot drift apart. */
+#include "schedule/text.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "schedule/operands.h"
+#include "schedule/build.h"
+#include "schedule/values.h"
 
 typedef struct line {
     char *text;

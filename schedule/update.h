@@ -14,7 +14,7 @@
 #define WEFT_SCHEDULE_UPDATE_H
 
 #include "core/bucket.h"
-#include "schedule/program.h"
+#include "schedule/build.h"
 
 /* Appends the update behind the backwards. last_backward: the index of each chunk's last backward;
  * last: of the last of all. */

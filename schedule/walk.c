@@ -1,5 +1,6 @@
 #include "schedule/walk.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static uint32_t next_on_lane(const weft_program *program, int lane, uint32_t from)

@@ -9,6 +9,7 @@
 #include "launcher/planning/moe_choice.h"
 #include "layers/describe.h"
 #include "parallel/topology.h"
+#include "schedule/build.h"
 
 enum { WARM_UP = 2, PROBES = 3, RATIO_STEPS = 3 };
 

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "core/file.h"
+#include "schedule/order_text.h"
 
 weft_model_setup weft_step_setup(const weft_config *config, const weft_moe_options *moe)
 {

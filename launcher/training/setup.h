@@ -39,7 +39,5 @@ void weft_setup_driver(const weft_config *config);
 /* The device of device.kind: the CPU with this rank's share of the cores, or the GPU that the
  * rank's number on this machine falls to; more ranks than GPUs share them in turn. */
 weft_status weft_setup_device(const weft_config *config, weft_device **out) WEFT_CHECKED;
-/* Fills executor.run and lanes with the trainer's tasks. */
-void weft_trainer_bind_tasks(weft_trainer *trainer);
 
 #endif

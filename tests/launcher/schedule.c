@@ -7,7 +7,7 @@
 
 #include <cjson/cJSON.h>
 
-#include "schedule/program.h"
+#include "schedule/text.h"
 #include "tests/expect.h"
 #include "tests/launcher/child.h"
 

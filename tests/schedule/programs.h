@@ -9,8 +9,11 @@
 
 #include <cmocka.h>
 
-#include "schedule/operands.h"
+#include "schedule/build.h"
+#include "schedule/order_text.h"
 #include "schedule/pipeline.h"
+#include "schedule/text.h"
+#include "schedule/values.h"
 
 enum { MAX_STAGES = 32, MAX_EDIT_TASKS = 512 };
 

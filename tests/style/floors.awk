@@ -1,10 +1,11 @@
 # Reads every #include of the files given and names those that the floors forbid:
 #   file:line: what it includes, and why not
 # Which floor may include which stands in table.awk; a public header belongs to the floor that
-# implements it, and one of plain data (mesh, operation) to the lowest. Libraries have homes. Anything not named here is refused, so that a new library
-# has to find its home first. Exit code 1 when something was refused.
+# implements it, and one of plain data (mesh, operation, shape) to the lowest. Libraries have homes.
+# Anything not named here is refused, so that a new library has to find its home first. Exit code 1
+# when something was refused.
 BEGIN {
-    split("status tensor device list options sized sample mesh operation", names, " ")
+    split("status tensor device list options sized sample mesh operation shape", names, " ")
     for (i in names)
         public_floor[names[i]] = "core"
     public_floor["kernels"] = "kernels"

@@ -1,0 +1,78 @@
+/* What a layer is asked about, what it costs, and what it counts. */
+#ifndef WEFT_SHAPE_H
+#define WEFT_SHAPE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Sums over a step's micro-batches on this rank. Cleared at the step's start. May grow at its end.
+ */
+typedef struct weft_metrics {
+    double loss_sum;   /* of token losses; counted where the head runs on TP rank 0 */
+    double aux_loss;   /* sum over micro-batches and MoE layers of what they add to the mean loss */
+    double load_sum;   /* sum over micro-batches and MoE layers of max / mean tokens an expert */
+    double load_count; /* number of terms in load_sum */
+    double dropped;    /* token choices dropped by capacity */
+} weft_metrics;
+
+/* A number of the layer's own in each step's line of metrics.jsonl. SUM: what was added to `sum`
+ * over the step's micro-batches. MEAN: that over what was added to `count`. Over the ranks: those
+ * of tp rank 0 are summed, so that what all tp ranks hold alike counts once, and tp ranks that each
+ * hold a part sum it first (weft_pass_all_reduce). */
+typedef enum weft_metric_kind { WEFT_METRIC_SUM, WEFT_METRIC_MEAN } weft_metric_kind;
+
+/* This rank's part of a step: host memory, cleared at its start, that functions on the pass's lane
+ * add to. The library's. */
+typedef struct weft_metric {
+    double sum, count;
+} weft_metric;
+
+/* The shape a layer is asked about: everything describe may depend on. May grow at its end. */
+typedef struct weft_shape {
+    size_t seq, batch, hidden; /* global sequence, micro-batch, hidden */
+    size_t vocab;
+    int tp, cp, ep, etp, pp;
+    bool sequence_parallel;
+    int binding;                   /* 0 tp, 1 dp */
+    int moe_partitions, moe_reuse; /* of MoE layers whose tokens travel: n (0: 1) and strategy
+                                      (0: none, else 1 to 4) */
+    weft_dtype dtype;
+    bool training;
+    size_t logit_rows; /* training: rows whose logits exist at a time; 0: 256 */
+    double moe_load;   /* rows that reach this rank's experts, over those that balanced routing
+                          brings; 0: 1 */
+} weft_shape;
+
+/* Per rank, per micro-batch: the sums of what a layer lists (<weft/describe.h>), or filled by the
+ * layer itself. FLOPs are the model's: 2mnk a GEMM, attention whole, causal or not, nothing that is
+ * made anew. Communication volumes are bytes passed to
+ * the named group's collectives (of a gather, what all ranks give), forward and backward. For MoE:
+ * routing of shape->moe_load. Activations and scratch are sums of pieces, each rounded up to 64
+ * bytes. May grow at its end: describe gets it zeroed. */
+typedef struct weft_layer_cost {
+    uint64_t num_params;       /* global */
+    uint64_t local_params;     /* held here */
+    uint64_t param_bytes;      /* local weights, activation dtype */
+    uint64_t activation_bytes; /* stashed between forward and backward */
+    uint64_t scratch_bytes;    /* peak scratch inside forward or backward */
+    uint64_t forward_flops, backward_flops;
+    uint64_t tp_forward_bytes, tp_backward_bytes;
+    uint64_t ep_forward_bytes, ep_backward_bytes;
+    uint64_t host_bytes;        /* pinned host memory of a pass (weft_pass_host) */
+    struct weft_layer_scratch { /* the library's: in forward, in backward */
+        uint64_t own[2], child[2];
+    } scratch;
+    struct weft_description *list; /* the library's: what weft_cost_... add up; NULL: sums alone */
+} weft_layer_cost;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,45 @@
+/* What steps and evaluations gave. */
+#ifndef WEFT_LAUNCHER_TRAINING_RESULT_H
+#define WEFT_LAUNCHER_TRAINING_RESULT_H
+
+#include "launcher/training/state.h"
+
+/* What a step gave, the same on every rank. */
+typedef struct weft_step_result {
+    int64_t step;
+    double loss, aux_loss, grad_norm, lr;
+    double tokens;  /* of the global batch */
+    double step_ms; /* slowest rank */
+    double tokens_per_s;
+    double mfu;               /* model FLOPs / (time * peak * ranks), at most 1 */
+    double peak_flops;        /* a rank */
+    const char *peak_from;    /* where it is from, in a step that first was compared with it */
+    double flops_per_token;   /* model FLOPs, forward and backward */
+    double device_bytes_peak; /* largest of all ranks */
+    double expert_load;       /* max over mean, averaged; 0: no MoE layer */
+    double dropped_tokens;
+    double loss_scale;           /* of this step; 0: none */
+    int64_t skipped_steps;       /* by overflow, in all */
+    bool skipped;                /* this one: grad_norm is not finite, the weights stayed */
+    weft_moe_options moe;        /* how MoE layers ran; num_partitions 0: no tokens travel */
+    const char *moe_choice;      /* why, in the step that first ran so; else NULL; borrowed */
+    const weft_metric_list *own; /* the layers' own metrics; borrowed */
+    double own_values[WEFT_MAX_METRICS]; /* NaN: a mean of nothing */
+    bool stop;                           /* a rank was asked to stop */
+} weft_step_result;
+
+/* What an evaluation gave, the same on every rank. */
+typedef struct weft_evaluation {
+    double loss; /* mean over `tokens` */
+    double tokens;
+} weft_evaluation;
+
+/* Fills in what ranks know together: sums and maxima over the world, in fixed order of fields.
+ * Collective. */
+weft_status weft_trainer_result(weft_trainer *trainer, double step_ms,
+                                weft_step_result *out) WEFT_CHECKED;
+/* Fills in the peak, and says once where computing falls behind device.pace. */
+void weft_trainer_note(weft_trainer *trainer, weft_step_result *out);
+void weft_trainer_note_moe(weft_trainer *trainer, weft_step_result *out);
+
+#endif

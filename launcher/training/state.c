@@ -1,0 +1,80 @@
+#include "launcher/training/trainer.h"
+
+#include "launcher/training/setup.h"
+#include "launcher/training/timeline.h"
+#include "parallel/checkpoint.h"
+
+weft_status weft_trainer_read(weft_trainer *t, const weft_split *split, bool shuffle,
+                              uint64_t first_sample)
+{
+    size_t seq = (size_t)t->config.model.seq_length;
+    size_t batch = (size_t)t->config.train.micro_batch_size;
+    const int stage = t->groups.coords.at[WEFT_AXIS_PP];
+    if (stage > 0 && stage < t->groups.mesh.pp - 1)
+        return WEFT_OK;
+    int32_t *row = t->tokens + (size_t)t->num_batches * t->batch_tokens; /* 2 * seq of scratch */
+    for (int m = 0; m < t->num_batches; m++)
+        for (size_t b = 0; b < batch; b++) {
+            uint64_t number = first_sample + weft_trainer_micro_batch(t, m) * batch + b;
+            WEFT_TRY(weft_split_read(t->dataset, split, (uint64_t)t->config.train.seed, shuffle,
+                                     number, row, row + seq));
+            size_t at = (size_t)m * t->batch_tokens + b;
+            for (size_t s = 0; s < seq; s++) {
+                t->tokens[at + s * batch] = row[s];
+                t->labels[at + s * batch] = row[seq + s];
+            }
+        }
+    return WEFT_OK;
+}
+
+weft_status weft_trainer_start(weft_trainer *t, const char *checkpoint)
+{
+    weft_lane *lane = t->lanes[WEFT_LANE_COMPUTE];
+    if (!checkpoint) {
+        WEFT_TRY(weft_optimizer_initialize(t->optimizer, lane, (uint64_t)t->config.train.seed));
+        return weft_lane_sync(lane);
+    }
+    weft_checkpoint_info info;
+    weft_status status = weft_checkpoint_read_info(checkpoint, &info);
+    WEFT_TRY(weft_comm_agree(t->world, status));
+    t->step = info.step;
+    if (t->evaluates)
+        return weft_checkpoint_load_weights(checkpoint, weft_model_parameters(t->model), lane);
+    WEFT_TRY(weft_checkpoint_load(checkpoint, weft_model_parameters(t->model), t->optimizer, lane));
+    t->consumed_samples = info.consumed_samples;
+    weft_loss_scale *scale = weft_optimizer_loss_scale(t->optimizer);
+    if (weft_loss_scale_is_on(scale) && weft_loss_scale_is_on(&info.loss_scale))
+        *scale = info.loss_scale;
+    return weft_lane_sync(lane);
+}
+
+weft_status weft_trainer_save(weft_trainer *t, const char *dir)
+{
+    const char *config, *tokenizer = NULL;
+    weft_arena arena = {0};
+    weft_config chosen = t->config;
+    weft_moe_selection_keep(&t->moe, &chosen.schedule);
+    weft_status status = weft_config_text(&chosen, &arena, &config);
+    if (status == WEFT_OK)
+        status = weft_setup_tokenizer_text(&t->config, &arena, &tokenizer);
+    status = weft_comm_agree(t->world, status);
+    if (status == WEFT_OK)
+        status = weft_checkpoint_save(
+            dir,
+            &(weft_checkpoint_info){.step = t->step,
+                                    .consumed_samples = t->consumed_samples,
+                                    .seed = (uint64_t)t->config.train.seed,
+                                    .loss_scale = *weft_optimizer_loss_scale(t->optimizer)},
+            weft_model_parameters(t->model), t->optimizer, config, tokenizer);
+    weft_arena_release(&arena);
+    return status;
+}
+
+weft_status weft_trainer_write_trace(weft_trainer *t, const char *dir)
+{
+    const weft_int_list *ranks = &t->config.log.trace_ranks;
+    weft_status status = weft_timeline_collect(t->trace, t->world, ranks);
+    if (status == WEFT_OK && weft_comm_rank(t->world) == 0)
+        status = weft_timeline_write(t->trace, &t->groups.mesh, ranks, t->step, dir);
+    return weft_comm_agree(t->world, status);
+}

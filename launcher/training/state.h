@@ -1,0 +1,83 @@
+/* The trainer's state, on one rank. */
+#ifndef WEFT_LAUNCHER_TRAINING_STATE_H
+#define WEFT_LAUNCHER_TRAINING_STATE_H
+
+#include "comm/comm.h"
+#include "core/dataset.h"
+#include "core/trace.h"
+#include "launcher/planning/config.h"
+#include "launcher/planning/moe_choice.h"
+#include "launcher/training/peak.h"
+#include "layers/runtime.h"
+#include "parallel/lr_schedule.h"
+#include "parallel/optimizer.h"
+#include "schedule/pipeline.h"
+#include "schedule/run.h"
+
+/* The parts of the dataset, as data.split weighs them. */
+typedef enum weft_split_kind {
+    WEFT_SPLIT_TRAIN,
+    WEFT_SPLIT_VALIDATION,
+    WEFT_SPLIT_TEST,
+    WEFT_NUM_SPLITS
+} weft_split_kind;
+
+typedef struct weft_trainer {
+    weft_config config;
+    weft_arena *arena; /* job lifetime; borrowed */
+    weft_comm *world;  /* borrowed */
+    weft_device *device;
+    weft_groups groups;
+    weft_moe_selection moe;
+    weft_model *model;
+    bool evaluates;            /* and nothing else */
+    weft_optimizer *optimizer; /* NULL where it evaluates */
+    weft_lr_schedule lr;
+    weft_dataset *dataset;
+    weft_split splits[WEFT_NUM_SPLITS];
+    weft_lane *lanes[WEFT_NUM_LANES];
+    weft_executor executor;
+    weft_pipeline_shape shape, eval_shape;
+    weft_program program, eval_program;
+    /* By slot of both programs: boundary activations and gradients (NULL: the pass's own), and the
+     * model's pass of each activation. */
+    void **slot_memory;
+    int *slot_pass;
+    bool *has_points;         /* by task of `program`: another waits for a point of it */
+    int *first_batch[2];      /* by chunk: the micro-batch whose forward, backward is the first */
+    weft_event **points;      /* by layer: what is recorded there; NULL: nothing waits */
+    int32_t *tokens, *labels; /* pinned: [micro-batches of this rank][S * B] */
+    size_t batch_tokens;
+    int num_batches; /* capacity of tokens and labels, in micro-batches */
+    weft_trace *trace;
+    int64_t step; /* last one done */
+    int64_t consumed_samples;
+    uint64_t num_params;
+    double flops_per_sample;
+    weft_peak peak;
+    double told_peak; /* in the results so far */
+    int num_steps;    /* that ran here; the first is slow: it makes what the others need */
+    bool told_late;   /* that computing falls behind device.pace */
+    /* of the run in progress */
+    bool running_eval;
+    int64_t running_step;
+    int running_batches; /* micro-batches of the global batch */
+    weft_loss_scale running_scale;
+} weft_trainer;
+
+/* Fills executor.run and lanes with the trainer's tasks (tasks.c). */
+void weft_trainer_bind_tasks(weft_trainer *trainer);
+/* Rank-local micro-batch m is this number of the global batch. */
+uint64_t weft_trainer_micro_batch(const weft_trainer *trainer, int m);
+/* Micro-batches of the global batch. */
+int weft_trainer_num_batches(const weft_trainer *trainer);
+/* The number that AdamW and the learning rate know a step by: skipped ones do not count. */
+int64_t weft_trainer_update_number(const weft_trainer *trainer, int64_t step);
+/* Runs the training or the evaluation program once. */
+weft_status weft_trainer_run(weft_trainer *trainer, bool eval, int64_t step) WEFT_CHECKED;
+/* Reads this rank's micro-batches of the global batch that starts at `first_sample`. Every rank
+ * finds its samples from the number alone. Token t = s * B + b. */
+weft_status weft_trainer_read(weft_trainer *trainer, const weft_split *split, bool shuffle,
+                              uint64_t first_sample) WEFT_CHECKED;
+
+#endif

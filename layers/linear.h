@@ -1,0 +1,57 @@
+/* Linear layers: y[rows, out] = x[rows, in] W^T + b. */
+#ifndef WEFT_LAYERS_LINEAR_H
+#define WEFT_LAYERS_LINEAR_H
+
+#include <weft/kernels.h>
+#include <weft/model.h>
+
+/* W is [out..., in]; out is what W's other dimensions hold. */
+typedef struct weft_linear {
+    weft_parameter *weight, *bias; /* bias optional */
+    size_t in, out;                /* local */
+} weft_linear;
+/* How W is split: over TP, and of experts over ETP. */
+typedef enum weft_linear_kind {
+    WEFT_LINEAR_WHOLE,        /* not at all */
+    WEFT_LINEAR_WHOLE_SUMMED, /* nor here, but gradients are summed over TP: ranks see own rows */
+    WEFT_LINEAR_COLUMN,       /* by outputs */
+    WEFT_LINEAR_GATED,        /* by outputs of each of two in one, gate and up: W [2, out, in] */
+    WEFT_LINEAR_ROW,          /* by inputs */
+} weft_linear_kind;
+/* A linear layer as it is declared: NAME.weight and, where it has one, NAME.bias. */
+typedef struct weft_linear_row {
+    weft_linear *linear; /* filled in */
+    const char *name;
+    weft_linear_kind kind;
+    size_t in, out; /* global; gated: of each of the two */
+    bool has_bias;
+    size_t num_experts; /* W is [num_experts, ...], cut over EP; 0: no experts */
+} weft_linear_row;
+/* The layer of a weight that is declared already. */
+weft_linear weft_linear_of(weft_parameter *weight);
+/* Weights begin with init_method_std, those split by inputs, which end a residual branch, with
+ * weft_output_init_std; biases with 0. Errors: weft_build_parameter's. */
+weft_status weft_linears_declare(weft_build *build, const weft_model_options *options,
+                                 const weft_linear_row *rows, size_t num_rows) WEFT_CHECKED;
+weft_status weft_linear_forward(weft_pass *pass, const weft_linear *linear, const weft_tensor *x,
+                                bool with_bias, weft_tensor *y) WEFT_CHECKED;
+/* pre = x W^T + b, y = gelu(pre): one GEMM. */
+weft_status weft_linear_gelu_forward(weft_pass *pass, const weft_linear *linear,
+                                     const weft_tensor *x, weft_tensor *pre,
+                                     weft_tensor *y) WEFT_CHECKED;
+/* dx[rows, in] is written where given, last, and may take x's place; weight and bias gradients are
+ * added. */
+weft_status weft_linear_backward(weft_pass *pass, const weft_linear *linear, const weft_tensor *x,
+                                 const weft_tensor *dy, weft_tensor *dx) WEFT_CHECKED;
+/* The same where x = gelu(pre), pre [rows, in]: dpre, pre's gradient, may take x's place, not
+ * pre's. */
+weft_status weft_linear_gelu_backward(weft_pass *pass, const weft_linear *linear,
+                                      const weft_tensor *x, const weft_tensor *dy,
+                                      const weft_tensor *pre, weft_tensor *dpre) WEFT_CHECKED;
+/* weft_linear_backward(), where the caller knows whether the weight's gradients are the first of
+ * the step. */
+weft_status weft_linear_backward_to(weft_pass *pass, const weft_linear *linear,
+                                    const weft_tensor *x, const weft_tensor *dy, bool overwrite,
+                                    weft_tensor *dx) WEFT_CHECKED;
+
+#endif

@@ -1,0 +1,68 @@
+/* What tasks read and write: the one table by which waits are derived, programs printed, checked
+ * and run. */
+#ifndef WEFT_SCHEDULE_VALUES_H
+#define WEFT_SCHEDULE_VALUES_H
+
+#include <stdbool.h>
+
+#include "schedule/operands.h"
+
+/* What operands are, and which slots may hold it (bits). A value is also of a micro-batch, a
+ * virtual stage, a layer and a part: its task's, but for operands of the neighbour (`next`). name,
+ * text, slots */
+#define WEFT_SLOT_BIT(name) (1u << WEFT_SLOT_##name)
+#define WEFT_VALUE_LIST(X)                                                                         \
+    X(NOTHING, "nothing", 0)                                                                       \
+    X(ACTIVATION, "the activation", WEFT_SLOT_BIT(ACTIVATION) | WEFT_SLOT_BIT(OUTPUT))             \
+    X(STASH, "the stash", WEFT_SLOT_BIT(ACTIVATION))                                               \
+    X(GRADIENT, "the gradient", WEFT_SLOT_BIT(GRADIENT) | WEFT_SLOT_BIT(INPUT_GRADIENT))           \
+    X(LAYER, "the layer's input",                                                                  \
+      WEFT_SLOT_BIT(LAYER) | WEFT_SLOT_BIT(ACTIVATION) | WEFT_SLOT_BIT(OUTPUT))                    \
+    X(LAYER_STASH, "the layer's stash", WEFT_SLOT_BIT(LAYER_STASH))                                \
+    X(LAYER_GRADIENT, "the layer's gradient",                                                      \
+      WEFT_SLOT_BIT(LAYER_GRADIENT) | WEFT_SLOT_BIT(GRADIENT) | WEFT_SLOT_BIT(INPUT_GRADIENT))     \
+    X(HOME, "rows to send", WEFT_SLOT_BIT(HOME))                                                   \
+    X(T_DI, "T_DI", WEFT_SLOT_BIT(T_DI))                                                           \
+    X(T_M, "T_M", WEFT_SLOT_BIT(T_M))                                                              \
+    X(T_DO, "T_DO", WEFT_SLOT_BIT(T_DO))                                                           \
+    X(RESULT, "result", WEFT_SLOT_BIT(RESULT))                                                     \
+    X(HOST_T_DI, "T_DI on the host", WEFT_SLOT_BIT(HOST_T_DI))                                     \
+    X(HOST_T_M, "T_M on the host", WEFT_SLOT_BIT(HOST_T_M))                                        \
+    X(SENT_GRADIENT, "gradient to send", WEFT_SLOT_BIT(RESULT_GRADIENT))                           \
+    X(DT_DO, "dT_DO", WEFT_SLOT_BIT(DT_DO))                                                        \
+    X(DT_M, "dT_M", WEFT_SLOT_BIT(DT_M))                                                           \
+    X(DT_DI, "dT_DI", WEFT_SLOT_BIT(DT_DI))                                                        \
+    X(HOME_GRADIENT, "gradient that came back", WEFT_SLOT_BIT(RESULT_GRADIENT))                    \
+    X(ARRIVED, "what arrived", WEFT_SLOT_BIT(ARRIVED))                                             \
+    X(GATHERED, "what was gathered", WEFT_SLOT_BIT(GATHERED))
+
+typedef enum weft_value {
+#define WEFT_VALUE_ENUM(name, text, slots) WEFT_VALUE_##name,
+    WEFT_VALUE_LIST(WEFT_VALUE_ENUM)
+#undef WEFT_VALUE_ENUM
+        WEFT_NUM_VALUES
+} weft_value;
+
+typedef struct weft_operand {
+    weft_operand_name name;
+    weft_value value;
+    bool writes;
+    int next; /* 1: the value of the stage (of a LAYER: the layer) behind; -1: of that before */
+    bool in_place; /* lies where x lies, if the task has an x */
+} weft_operand;
+
+typedef struct weft_operands {
+    int kind, flow, lane; /* lane: unless a generator says otherwise */
+    int count;
+    weft_operand rows[WEFT_TASK_MAX_OPERANDS];
+} weft_operands;
+
+/* NULL: there is no such task. */
+const weft_operands *weft_operands_of(int kind, int flow);
+
+const char *weft_value_text(int value);
+uint32_t weft_value_slots(int value);
+/* The slot kind that a generator takes for the value: the first that may hold it. */
+weft_slot_kind weft_value_slot_kind(int value);
+
+#endif
