@@ -168,6 +168,10 @@ weft_status weft_comm_all_gather_host(weft_comm *comm, const void *send, void *r
 /* To rank 0, `bytes` a rank; elsewhere recv may be NULL. */
 weft_status weft_comm_gather_host(weft_comm *comm, const void *send, void *recv,
                                   size_t bytes) WEFT_CHECKED;
+/* From rank 0, `bytes` a rank in the order of the ranks; elsewhere send may be NULL. By messages
+ * down a binomial tree: a rank sends log2(size) of them at most. */
+weft_status weft_comm_scatter_host(weft_comm *comm, const void *send, void *recv,
+                                   size_t bytes) WEFT_CHECKED;
 weft_status weft_comm_send_host(weft_comm *comm, int peer, int tag, const void *buffer,
                                 size_t bytes) WEFT_CHECKED;
 weft_status weft_comm_recv_host(weft_comm *comm, int peer, int tag, void *buffer,

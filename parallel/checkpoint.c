@@ -17,7 +17,8 @@ typedef struct save {
     weft_arena arena;
     const char *dir, *name, *temporary, *target, *model;
     weft_stored_list datasets;
-    weft_shard_list shards;
+    weft_shard_list shards; /* that this rank wrote; then, on rank 0, all of them */
+    weft_shard_list dealt;  /* that this rank verifies */
     weft_raw_file file;
     weft_lane *lane;
     float *staging; /* pinned, WEFT_SHARD_MAX_ELEMENTS */
@@ -163,40 +164,43 @@ static int compare_shards(const void *a, const void *b)
     return 0;
 }
 
-/* Gives every rank the shards of all, in one order. */
+/* Gives rank 0 the shards of all ranks, in one order, and every rank its part to verify. */
 static weft_status gather_shards(save *s)
 {
     size_t world = (size_t)weft_comm_size(s->world), used = 0;
+    const bool leads = weft_comm_rank(s->world) == 0;
     int64_t most = (int64_t)s->shards.count;
     void *own, *all;
 
     WEFT_TRY(weft_comm_all_reduce_host(s->world, &most, 1, WEFT_I64, WEFT_REDUCE_MAX));
     size_t capacity = (size_t)most + 1; /* so that an entry that ends the list fits: dataset -1 */
     WEFT_TRY(weft_arena_alloc_array(&s->arena, capacity, sizeof(weft_stored_shard), &own));
-    WEFT_TRY(weft_arena_alloc_array(&s->arena, capacity * world, sizeof(weft_stored_shard), &all));
+    WEFT_TRY(weft_arena_alloc_array(&s->arena, leads ? capacity * world : 0,
+                                    sizeof(weft_stored_shard), &all));
     weft_stored_shard *mine = own, *items = all;
     if (s->shards.count)
         memcpy(mine, s->shards.items, s->shards.count * sizeof *mine);
     mine[s->shards.count].dataset = -1;
-    WEFT_TRY(weft_comm_all_gather_host(s->world, own, all, capacity * sizeof *mine));
-    for (size_t rank = 0; rank < world; rank++) {
+    WEFT_TRY(weft_comm_gather_host(s->world, own, all, capacity * sizeof *mine));
+    for (size_t rank = 0; leads && rank < world; rank++) {
         for (size_t i = rank * capacity; items[i].dataset >= 0; i++)
             items[used++] = items[i];
     }
-    qsort(items, used, sizeof *items, compare_shards);
-    s->shards = (weft_shard_list){items, used, capacity * world};
-    return WEFT_OK;
+    if (leads) {
+        qsort(items, used, sizeof *items, compare_shards);
+        s->shards = (weft_shard_list){items, used, capacity * world};
+    }
+    return weft_shards_deal(s->world, &s->shards, &s->arena, &s->dealt);
 }
 
 /* That the file opens proves nothing: what was written is read back, a part on each rank. */
 static weft_status verify_model(save *s)
 {
     weft_tensor_file *file;
-    WEFT_TRY(weft_shards_check_cover(s->model, &s->datasets, &s->shards));
+    if (weft_comm_rank(s->world) == 0)
+        WEFT_TRY(weft_shards_check_cover(s->model, &s->datasets, &s->shards));
     WEFT_TRY(weft_tensor_file_open(s->model, &s->datasets, &file));
-    weft_status status =
-        weft_shards_verify(file, s->model, &s->datasets, &s->shards,
-                           (size_t)weft_comm_rank(s->world), (size_t)weft_comm_size(s->world));
+    weft_status status = weft_shards_verify(file, s->model, &s->datasets, &s->dealt);
     weft_status closed = weft_tensor_file_close(file);
     return status == WEFT_OK ? closed : status;
 }

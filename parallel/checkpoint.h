@@ -57,7 +57,7 @@ weft_status weft_checkpoint_list(const char *dir, weft_arena *arena, int64_t **o
 weft_status weft_checkpoint_verify(const char *folder) WEFT_CHECKED;
 /* Checks the manifest, and all files' sizes and hashes but for the elements in model.h5. */
 weft_status weft_checkpoint_read_info(const char *folder, weft_checkpoint_info *out) WEFT_CHECKED;
-/* Reads the manifest's config text into the arena. */
+/* Reads the manifest's config text into the arena; checks that file alone. */
 weft_status weft_checkpoint_read_config(const char *folder, weft_arena *arena,
                                         const char **out_text) WEFT_CHECKED;
 /* NULL where the checkpoint has none. */

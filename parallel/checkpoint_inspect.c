@@ -23,11 +23,12 @@ static weft_status examine(const char *folder, weft_arena *arena, summary *out)
     weft_tensor_file *file;
     out->folder = folder;
     WEFT_TRY(weft_manifest_read(folder, arena, &out->manifest));
+    WEFT_TRY(weft_parts_check(folder, &out->manifest, arena));
     const weft_stored_list *datasets = &out->manifest.datasets;
     WEFT_TRY(weft_shards_read(folder, datasets, arena, &out->shards));
     WEFT_TRY(weft_arena_printf(arena, &model, "%s/%s", folder, weft_part_names[WEFT_PART_MODEL]));
     WEFT_TRY(weft_tensor_file_open(model, datasets, &file));
-    weft_status status = weft_shards_verify(file, model, datasets, &out->shards, 0, 1);
+    weft_status status = weft_shards_verify(file, model, datasets, &out->shards);
     weft_status closed = weft_tensor_file_close(file);
     for (int i = 0; i < datasets->count; i++) {
         bool weight = is_weight(&datasets->items[i]);

@@ -106,11 +106,14 @@ weft_status weft_raw_write(const weft_raw_file *file, const weft_stored *dataset
 /* Flushes to the disk and closes. */
 weft_status weft_raw_close(weft_raw_file *file) WEFT_CHECKED;
 
-/* Reads each shard whose index % stride == first and compares its hash. WEFT_FILE names the file,
- * the dataset and the shard. */
+/* Gives rank i every size-th shard of rank 0's list from the i-th on, so that each verifies a part.
+ * Memory from the arena. Collective over world. */
+weft_status weft_shards_deal(weft_comm *world, const weft_shard_list *all, weft_arena *arena,
+                             weft_shard_list *out) WEFT_CHECKED;
+/* Reads each shard and compares its hash. WEFT_FILE names the file, the dataset and the shard. */
 weft_status weft_shards_verify(weft_tensor_file *file, const char *path,
-                               const weft_stored_list *datasets, const weft_shard_list *shards,
-                               size_t first, size_t stride) WEFT_CHECKED;
+                               const weft_stored_list *datasets,
+                               const weft_shard_list *shards) WEFT_CHECKED;
 
 /* --- the texts beside it ------------------------------------------------------------------- */
 
@@ -147,9 +150,14 @@ weft_status weft_manifest_write(const char *folder, const weft_manifest *manifes
 /* How a manifest ends whose text before the end is `text`: with the hash of that. */
 enum { WEFT_MANIFEST_END_BYTES = 35 };
 void weft_manifest_print_end(const char *text, size_t bytes, char out[WEFT_MANIFEST_END_BYTES]);
-/* Reads and checks the manifest, and the sizes and hashes of all parts. */
+/* Reads and checks the manifest alone. */
 weft_status weft_manifest_read(const char *folder, weft_arena *arena,
                                weft_manifest *out) WEFT_CHECKED;
+/* Checks the size and hash of one of its parts, or of all that are present. */
+weft_status weft_part_check(const char *folder, const weft_manifest *manifest, int part,
+                            weft_arena *arena) WEFT_CHECKED;
+weft_status weft_parts_check(const char *folder, const weft_manifest *manifest,
+                             weft_arena *arena) WEFT_CHECKED;
 weft_status weft_shards_write(const char *folder, const weft_stored_list *datasets,
                               const weft_shard_list *shards) WEFT_CHECKED;
 weft_status weft_shards_read(const char *folder, const weft_stored_list *datasets,

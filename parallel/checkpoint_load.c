@@ -14,7 +14,7 @@ typedef struct load {
     weft_comm *world;
     weft_arena arena;
     weft_manifest manifest;
-    weft_shard_list shards;
+    weft_shard_list shards; /* on rank 0 all; then those that this rank verifies */
     weft_stored_list wanted;
     weft_tensor_file *file;
     float *staging;        /* pinned, WEFT_SHARD_MAX_ELEMENTS */
@@ -42,7 +42,15 @@ static weft_status prepare(load *l)
     }
     WEFT_TRY(weft_arena_printf(&l->arena, &l->model, "%s/%s", l->folder,
                                weft_part_names[WEFT_PART_MODEL]));
-    WEFT_TRY(weft_manifest_read(l->folder, &l->arena, &l->manifest));
+    return weft_manifest_read(l->folder, &l->arena, &l->manifest);
+}
+
+/* What grows with the ranks that saved is read by one of those that load. */
+static weft_status read_shards(load *l)
+{
+    if (weft_comm_rank(l->world) > 0)
+        return WEFT_OK;
+    WEFT_TRY(weft_parts_check(l->folder, &l->manifest, &l->arena));
     return weft_shards_read(l->folder, &l->manifest.datasets, &l->arena, &l->shards);
 }
 
@@ -99,10 +107,8 @@ static void choose_shards(load *l)
 
 static weft_status verify(load *l)
 {
-    choose_shards(l);
     WEFT_TRY(weft_tensor_file_open(l->model, &l->manifest.datasets, &l->file));
-    return weft_shards_verify(l->file, l->model, &l->manifest.datasets, &l->shards,
-                              (size_t)weft_comm_rank(l->world), (size_t)weft_comm_size(l->world));
+    return weft_shards_verify(l->file, l->model, &l->manifest.datasets, &l->shards);
 }
 
 /* Where a range of a parameter's local elements goes. */
@@ -187,9 +193,12 @@ static weft_status load_phases(load *l)
 {
     int num_kinds = l->optimizer ? WEFT_NUM_STATES : 1;
     WEFT_TRY(weft_comm_agree(l->world, prepare(l)));
+    WEFT_TRY(weft_comm_agree(l->world, read_shards(l)));
     WEFT_TRY(weft_comm_agree(l->world,
                              weft_stored_collect(l->parameters, num_kinds, &l->arena, &l->wanted)));
     WEFT_TRY(weft_comm_agree(l->world, match(l)));
+    choose_shards(l);
+    WEFT_TRY(weft_shards_deal(l->world, &l->shards, &l->arena, &l->shards));
     WEFT_TRY(weft_comm_agree(l->world, verify(l)));
     WEFT_TRY(weft_comm_agree(l->world, read_all(l)));
     return weft_comm_agree(l->world, reload(l));
@@ -236,6 +245,8 @@ weft_status weft_checkpoint_read_info(const char *folder, weft_checkpoint_info *
     weft_arena arena = {0};
     weft_manifest manifest;
     weft_status status = weft_manifest_read(folder, &arena, &manifest);
+    if (status == WEFT_OK)
+        status = weft_parts_check(folder, &manifest, &arena);
     weft_arena_release(&arena);
     if (status == WEFT_OK)
         *out = manifest.info;
@@ -253,6 +264,7 @@ static weft_status read_text(const char *folder, weft_part part, weft_arena *are
     *out = NULL;
     if (!manifest.parts[part].present)
         return WEFT_OK;
+    WEFT_TRY(weft_part_check(folder, &manifest, part, arena));
     WEFT_TRY(weft_arena_printf(arena, &path, "%s/%s", folder, weft_part_names[part]));
     WEFT_TRY(weft_file_read_text(path, arena, &text, &bytes));
     *out = text;

@@ -248,8 +248,8 @@ static weft_status read_head(const reader *r, weft_json_span root, weft_checkpoi
     return read_loss_scale(r, root, &out->loss_scale);
 }
 
-static weft_status check_part(const char *folder, const weft_manifest *manifest, int part,
-                              weft_arena *arena)
+weft_status weft_part_check(const char *folder, const weft_manifest *manifest, int part,
+                            weft_arena *arena)
 {
     const char *path;
     uint64_t bytes, hash;
@@ -291,11 +291,14 @@ weft_status weft_manifest_read(const char *folder, weft_arena *arena, weft_manif
     WEFT_TRY(read_head(&r, root, &out->info));
     WEFT_TRY(check_end(&r));
     WEFT_TRY(read_parts(&r, root, out));
-    WEFT_TRY(read_datasets(&r, root, &out->datasets));
-    for (int part = 0; part < WEFT_NUM_PARTS; part++) {
-        if (out->parts[part].present)
-            WEFT_TRY(check_part(folder, out, part, arena));
-    }
+    return read_datasets(&r, root, &out->datasets);
+}
+
+weft_status weft_parts_check(const char *folder, const weft_manifest *manifest, weft_arena *arena)
+{
+    for (int part = 0; part < WEFT_NUM_PARTS; part++)
+        if (manifest->parts[part].present)
+            WEFT_TRY(weft_part_check(folder, manifest, part, arena));
     return WEFT_OK;
 }
 

@@ -162,15 +162,51 @@ weft_status weft_runs_visit(const weft_box *box, size_t first, size_t count,
     return WEFT_OK;
 }
 
+/* Shards of the other ranks end where one of dataset -1 stands. */
+static weft_status lay_out(const weft_shard_list *all, size_t world, size_t each, void **out)
+{
+    weft_stored_shard *parts = malloc(world * each * sizeof *parts + 1);
+    if (!parts)
+        return WEFT_ERROR(WEFT_MEMORY, "no memory to deal %zu shards", all->count);
+    for (size_t i = 0; i < world * each; i++)
+        parts[i].dataset = -1;
+    for (size_t i = 0; i < all->count; i++)
+        parts[i % world * each + i / world] = all->items[i];
+    *out = parts;
+    return WEFT_OK;
+}
+
+weft_status weft_shards_deal(weft_comm *world, const weft_shard_list *all, weft_arena *arena,
+                             weft_shard_list *out)
+{
+    const size_t size = (size_t)weft_comm_size(world);
+    int64_t each = (int64_t)((all->count + size - 1) / size);
+    void *parts = NULL, *own;
+    WEFT_TRY(weft_comm_broadcast_host(world, &each, sizeof each, 0));
+    weft_status status =
+        weft_arena_alloc_array(arena, (size_t)each, sizeof(weft_stored_shard), &own);
+    if (status == WEFT_OK && weft_comm_rank(world) == 0)
+        status = lay_out(all, size, (size_t)each, &parts);
+    status = weft_comm_agree(world, status);
+    if (status == WEFT_OK)
+        status =
+            weft_comm_scatter_host(world, parts, own, (size_t)each * sizeof(weft_stored_shard));
+    free(parts);
+    WEFT_TRY(status);
+    *out = (weft_shard_list){.items = own, .capacity = (size_t)each};
+    while (out->count < (size_t)each && out->items[out->count].dataset >= 0)
+        out->count++;
+    return WEFT_OK;
+}
+
 weft_status weft_shards_verify(weft_tensor_file *file, const char *path,
-                               const weft_stored_list *datasets, const weft_shard_list *shards,
-                               size_t first, size_t stride)
+                               const weft_stored_list *datasets, const weft_shard_list *shards)
 {
     float *data = malloc(WEFT_SHARD_MAX_ELEMENTS * sizeof *data);
     weft_status status = WEFT_OK;
     if (!data)
         return WEFT_ERROR(WEFT_MEMORY, "no memory to verify %s", path);
-    for (size_t i = first; status == WEFT_OK && i < shards->count; i += stride) {
+    for (size_t i = 0; status == WEFT_OK && i < shards->count; i++) {
         const weft_stored_shard *shard = &shards->items[i];
         const weft_stored *dataset = &datasets->items[shard->dataset];
         size_t bytes = weft_shard_elements(shard, dataset->num_dims) * sizeof *data;

@@ -34,9 +34,12 @@ weft_status weft_trainer_start(weft_trainer *t, const char *checkpoint)
         WEFT_TRY(weft_optimizer_initialize(t->optimizer, lane, (uint64_t)t->config.train.seed));
         return weft_lane_sync(lane);
     }
-    weft_checkpoint_info info;
-    weft_status status = weft_checkpoint_read_info(checkpoint, &info);
+    weft_checkpoint_info info = {0};
+    weft_status status = WEFT_OK;
+    if (weft_comm_rank(t->world) == 0)
+        status = weft_checkpoint_read_info(checkpoint, &info);
     WEFT_TRY(weft_comm_agree(t->world, status));
+    WEFT_TRY(weft_comm_broadcast_host(t->world, &info, sizeof info, 0));
     t->step = info.step;
     if (t->evaluates)
         return weft_checkpoint_load_weights(checkpoint, weft_model_parameters(t->model), lane);

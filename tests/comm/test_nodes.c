@@ -107,6 +107,16 @@ static void test_gather(weft_comm *group, int rank, int size)
                "rank %d brought %d", i, (int)all[3 * i]);
 }
 
+static void test_scatter(weft_comm *group, int rank, int size)
+{
+    int32_t all[3 * 16], mine[3] = {0};
+    for (int i = 0; i < 3 * size; i++)
+        all[i] = 7 * i;
+    EXPECT_OK(weft_comm_scatter_host(group, rank == 0 ? all : NULL, mine, sizeof mine));
+    EXPECT(memcmp(mine, &all[(size_t)3 * (size_t)rank], sizeof mine) == 0, "rank %d got %d", rank,
+           (int)mine[0]);
+}
+
 static void test_node(test_setup *t, weft_comm *control)
 {
     weft_comm *node;
@@ -133,6 +143,8 @@ int main(void)
     test_sums(&t, control);
     test_gather(control, t.rank, t.size);
     test_gather(t.comm, t.rank, t.size);
+    test_scatter(control, t.rank, t.size);
+    test_scatter(t.comm, t.rank, t.size);
     weft_mpi_set_limits(NULL);
     weft_comm_destroy(control);
     return test_setup_finish(&t);
