@@ -167,7 +167,7 @@ weft_status weft_program_add_slots(weft_program_builder *builder, const weft_slo
 {
     const int64_t num_slots = (int64_t)builder->num_slots + count;
     if (count < 0 || num_slots > WEFT_PROGRAM_MAX_SLOTS || slot->holds >= WEFT_NUM_SLOT_KINDS ||
-        slot->chunk < -1)
+        slot->chunk < -1 || slot->chunk >= WEFT_PROGRAM_MAX_CHUNKS)
         return WEFT_ERROR(WEFT_CONFIG, "%d slots of kind %u and chunk %d behind %u others", count,
                           slot->holds, slot->chunk, builder->num_slots);
     WEFT_TRY(reserve_for(builder, 0, (uint32_t)count));
@@ -200,8 +200,8 @@ static weft_status check_ranges(const weft_program_builder *builder, const weft_
     WEFT_TRY(check_operands(builder, task));
     if (task->lane >= WEFT_NUM_LANES || (task->flags & ~WEFT_TASK_HOST_WAITS))
         return WEFT_ERROR(WEFT_CONFIG, "a task has lane %d, flags %d", task->lane, task->flags);
-    if (task->micro_batch < -1 || task->chunk < -1 || task->layer < -1 || task->part < -1 ||
-        task->bucket < -1 || task->peer < -1)
+    if (task->micro_batch < -1 || task->chunk < -1 || task->chunk >= WEFT_PROGRAM_MAX_CHUNKS ||
+        task->layer < -1 || task->part < -1 || task->bucket < -1 || task->peer < -1)
         return WEFT_ERROR(WEFT_CONFIG,
                           "a task has micro-batch %d, chunk %d, layer %d, part %d, bucket %d, "
                           "peer %d",

@@ -95,6 +95,7 @@ enum {
     WEFT_TASK_MAX_OPERANDS = 5,
     WEFT_TASK_MAX_WAITS = 8, /* lanes are FIFOs: one wait for each other lane says everything */
     WEFT_PROGRAM_MAX_SLOTS = 65536,
+    WEFT_PROGRAM_MAX_CHUNKS = 32768, /* times as many ranks is still an int */
     /* A task's flags. The host waits inside the task: what stands behind it in the program is not
      * enqueued before it is done. */
     WEFT_TASK_HOST_WAITS = 1,

@@ -29,7 +29,8 @@ program_set make_set(weft_pipeline_kind kind, int num_stages, int num_micro_batc
 program_set make_shaped_set(const weft_pipeline_shape *shape)
 {
     program_set set = {.shape = *shape};
-    set.shape.buckets = one_bucket();
+    if (!shape->buckets)
+        set.shape.buckets = one_bucket();
     if (weft_program_pipeline(&set.shape, &set.arena, set.programs) != WEFT_OK)
         fail_msg("p=%d v=%d m=%d N=%d: %s", shape->num_stages, shape->num_chunks,
                  shape->num_micro_batches, shape->group_size, weft_error_get()->text);
@@ -64,6 +65,27 @@ char *text_of(const weft_program *program)
     ASSERT_OK(weft_program_print(program, file));
     fclose(file);
     return text;
+}
+
+char *order_text(const weft_order_shape *shape, const weft_order *orders)
+{
+    char *text = NULL;
+    size_t length = 0;
+    FILE *file = open_memstream(&text, &length);
+    assert_non_null(file);
+    ASSERT_OK(weft_order_print(shape, orders, file));
+    fclose(file);
+    return text;
+}
+
+bool same_orders(const weft_order_shape *shape, const weft_order *a, const weft_order *b)
+{
+    bool same = true;
+    for (int rank = 0; rank < shape->num_ranks; rank++)
+        same =
+            same && a[rank].count == b[rank].count &&
+            memcmp(a[rank].computes, b[rank].computes, a[rank].count * sizeof(weft_compute)) == 0;
+    return same;
 }
 
 char *read_golden(const char *name)

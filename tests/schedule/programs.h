@@ -41,6 +41,7 @@ typedef struct program_set {
 
 program_set make_set(weft_pipeline_kind kind, int num_stages, int num_micro_batches,
                      bool forward_only);
+/* buckets NULL: one on every rank. */
 program_set make_shaped_set(const weft_pipeline_shape *shape);
 void release_set(program_set *set);
 weft_status check_set(const program_set *set) WEFT_CHECKED;
@@ -48,6 +49,9 @@ weft_status check_set(const program_set *set) WEFT_CHECKED;
 bool same_program(const weft_program *a, const weft_program *b);
 /* The program's text; the caller frees it. */
 char *text_of(const weft_program *program);
+/* The orders of all ranks as CSV; the caller frees it. */
+char *order_text(const weft_order_shape *shape, const weft_order *orders);
+bool same_orders(const weft_order_shape *shape, const weft_order *a, const weft_order *b);
 /* A file of tests/schedule/golden; the caller frees it. */
 char *read_golden(const char *name);
 /* The index of the task of this micro-batch or part, or a failed test. flow: WEFT_FLOW_NONE for
