@@ -166,11 +166,12 @@ static void draw_buckets(uint64_t *random, drawn *d)
             weft_layout_range(&d->layout, rank, chunk, &first, &end);
             for (int l = end - 1; l >= first; l--)
                 if (l == first || next_random(random, 3) == 0)
-                    d->shapes[rank][count++] = (weft_bucket_shape){.layer = l,
-                                                                   .chunk = chunk,
-                                                                   .reduces = next_random(random, 4),
-                                                                   .gathers = next_random(random, 2),
-                                                                   .elements = 32};
+                    d->shapes[rank][count++] =
+                        (weft_bucket_shape){.layer = l,
+                                            .chunk = chunk,
+                                            .reduces = next_random(random, 4),
+                                            .gathers = next_random(random, 2),
+                                            .elements = 32};
         }
         if (next_random(random, 2))
             d->shapes[rank][count++] = (weft_bucket_shape){
@@ -255,9 +256,9 @@ static void judge_timeline(const program_set *set, const drawn *d, const weft_pr
             for (uint32_t w = 0; w < task->num_waits; w++) {
                 const weft_wait wait = program->waits[task->first_wait + w];
                 const weft_span other = price->spans[rank][wait.task];
-                const double share = wait.point < 0 ? 1
-                                                    : drawn_share(d, rank, &program->tasks[wait.task],
-                                                                  wait.point);
+                const double share =
+                    wait.point < 0 ? 1
+                                   : drawn_share(d, rank, &program->tasks[wait.task], wait.point);
                 after = fmax(after, other.start_us + share * (other.end_us - other.start_us));
             }
             must_hold(span.start_us >= after - 1e-9, &set->shape, "early by us",

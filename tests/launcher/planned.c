@@ -1,0 +1,121 @@
+#include "tests/launcher/planned.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "launcher/planning/levels.h"
+#include "layers/moe_runtime.h"
+#include "layers/pass.h"
+#include "tests/expect.h"
+
+/* What the executor is watched by. */
+static struct {
+    const char *mesh;
+    weft_arena arena;
+    weft_program step; /* planned, of this rank */
+    uint32_t next;
+    weft_task_function run[WEFT_NUM_TASK_KINDS]; /* the trainer's */
+} watch;
+
+static void compare(const char *name, const weft_program *planned, const weft_program *run)
+{
+    const bool counts =
+        planned->num_tasks == run->num_tasks && planned->num_waits == run->num_waits &&
+        planned->num_slots == run->num_slots && planned->max_in_flight == run->max_in_flight;
+    EXPECT(counts, "%s, %s: %u tasks are planned, %u run", watch.mesh, name, planned->num_tasks,
+           run->num_tasks);
+    if (!counts)
+        return;
+    EXPECT(memcmp(planned->tasks, run->tasks, run->num_tasks * sizeof *run->tasks) == 0 &&
+               memcmp(planned->waits, run->waits, run->num_waits * sizeof *run->waits) == 0 &&
+               memcmp(planned->slots, run->slots, (size_t)run->num_slots * sizeof *run->slots) == 0,
+           "%s, %s: what runs is not what is planned", watch.mesh, name);
+}
+
+static weft_status run_planned(void *context, const weft_task *task, weft_lane *lane)
+{
+    EXPECT(watch.next < watch.step.num_tasks &&
+               memcmp(task, &watch.step.tasks[watch.next], sizeof *task) == 0,
+           "%s: task %u runs, and another is planned", watch.mesh, watch.next);
+    watch.next++;
+    return watch.run[task->kind](context, task, lane);
+}
+
+static void begin_watch(weft_trainer *t)
+{
+    watch.next = 0;
+    memcpy(watch.run, t->executor.run, sizeof watch.run);
+    for (int kind = 0; kind < WEFT_NUM_TASK_KINDS; kind++)
+        if (watch.run[kind])
+            t->executor.run[kind] = run_planned;
+}
+
+/* The programs of this rank's passes, by the names that `weft schedule --level pass` gives them. */
+static void compare_passes(const weft_trainer *t, const weft_config *config,
+                           const weft_config_source *source)
+{
+    const weft_model *model = t->model;
+    weft_levels levels;
+    EXPECT_OK(weft_levels_make(config, source, NULL, WEFT_LEVEL_PASS, NULL, &watch.arena, &levels));
+    int num_compared = 0, num_chunks = 0;
+    for (int i = 0; i < 2 * model->layout.num_chunks; i++) {
+        char name[64];
+        int first, end;
+        snprintf(name, sizeof name, "rank %d chunk %d %s", model->rank, i / 2,
+                 i % 2 ? "backward" : "forward");
+        weft_layout_range(&model->layout, model->rank, i / 2, &first, &end);
+        num_chunks += first < end;
+        for (int r = 0; r < levels.num_rows; r++)
+            if (strcmp(levels.rows[r].name, name) == 0) {
+                compare(name, levels.rows[r].program, &model->programs[i]);
+                num_compared++;
+            }
+    }
+    EXPECT(num_compared == num_chunks, "%s: %d passes are planned, %d run", watch.mesh,
+           num_compared, num_chunks);
+    weft_levels_release(&levels);
+}
+
+static void compare_layer(const weft_trainer *t, const weft_config *config,
+                          const weft_config_source *source)
+{
+    weft_levels levels;
+    EXPECT_OK(
+        weft_levels_make(config, source, NULL, WEFT_LEVEL_LAYER, NULL, &watch.arena, &levels));
+    for (int r = 0; r < levels.num_rows; r++)
+        compare(levels.rows[r].name, levels.rows[r].program,
+                &t->model->moe->current->programs[strcmp(levels.rows[r].name, "backward") == 0]);
+    weft_levels_release(&levels);
+}
+
+void planned_begin(weft_trainer *t, const weft_config_source *source)
+{
+    const int rank = t->groups.coords.at[WEFT_AXIS_PP];
+    char path[1024], name[32];
+    weft_config config;
+    weft_cluster *cluster;
+    weft_plan plan;
+    weft_config_source alone = *source;
+    alone.no_data = true;
+    watch.mesh = source->mesh;
+    snprintf(path, sizeof path, "%s/examples/clusters/h100.json", getenv("WEFT_SOURCE_DIR"));
+    EXPECT_OK(weft_plan_load(&alone, NULL, &watch.arena, &config));
+    EXPECT_OK(weft_plan_cluster(path, &config, &watch.arena, &cluster));
+    EXPECT_OK(weft_plan_make(&config, &alone, cluster, NULL, &watch.arena, &plan));
+    snprintf(name, sizeof name, "step of rank %d", rank);
+    watch.step = plan.step.programs[rank];
+    compare(name, &watch.step, &t->program);
+    weft_plan_release(&plan);
+    compare_passes(t, &config, &alone);
+    if (t->moe.travels)
+        compare_layer(t, &config, &alone);
+    begin_watch(t);
+}
+
+void planned_end(weft_trainer *t)
+{
+    EXPECT(watch.next == watch.step.num_tasks, "%s: %u tasks ran of %u that are planned",
+           watch.mesh, watch.next, watch.step.num_tasks);
+    memcpy(t->executor.run, watch.run, sizeof watch.run);
+    weft_arena_release(&watch.arena);
+}
