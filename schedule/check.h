@@ -9,8 +9,8 @@
  *     alone, not by luck);
  *  4. sends match receives: the same values in the same order on each directed pair of ranks;
  *  5. no cycle across ranks, with lanes as FIFOs, every send blocking until its receive starts
- *     (rendezvous), and hosts that enqueue nothing while they wait (schedule/walk.h): the programs
- *     come to an end whatever the transport buffers;
+ *     (rendezvous), all ranks meeting in NORM, and hosts that enqueue nothing while they wait
+ *     (schedule/walk.h): the programs come to an end whatever the transport buffers;
  *  6. no more than max_in_flight micro-batches, or parts, begun and not ended.
  * Pure. */
 #ifndef WEFT_SCHEDULE_CHECK_H

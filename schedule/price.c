@@ -71,6 +71,7 @@ typedef struct simulation {
     int *touched; /* stages whose company changed; each once */
     bool *is_touched;
     int num_touched;
+    bool has_met[WEFT_NUM_MEETINGS];
     double now_us;
     weft_price *price;
 } simulation;
@@ -194,12 +195,28 @@ static void start_lane(simulation *sim, int stage, int lane)
     }
 }
 
-/* What may start now that this stage has gone on: its own lanes, and who sends what it receives
- * next. */
+/* Once all have come to a meeting, those who were waiting for the last. */
+static void start_meetings(simulation *sim)
+{
+    for (int meeting = 0; meeting < WEFT_NUM_MEETINGS; meeting++) {
+        if (sim->has_met[meeting] || sim->walk.come[meeting] < sim->num_stages)
+            continue;
+        sim->has_met[meeting] = true;
+        for (int stage = 0; stage < sim->num_stages; stage++) {
+            const uint32_t index = sim->walk.stages[stage].meets[meeting];
+            if (index < sim->programs[stage].num_tasks)
+                start_lane(sim, stage, sim->programs[stage].tasks[index].lane);
+        }
+    }
+}
+
+/* What may start now that this stage has gone on: its own lanes, who met it there, and who sends
+ * what it receives next. */
 static void start_stage(simulation *sim, int stage)
 {
     for (int lane = 0; lane < WEFT_NUM_LANES; lane++)
         start_lane(sim, stage, lane);
+    start_meetings(sim);
     const weft_program *program = &sim->programs[stage];
     const uint32_t receive = sim->walk.stages[stage].head[WEFT_LANE_RECEIVE];
     const int peer = receive < program->num_tasks ? program->tasks[receive].peer : -1;

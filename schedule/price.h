@@ -2,13 +2,12 @@
  *
  * Lanes are FIFOs, waits and the host's waits are honoured, and a message takes its time on the
  * receiver's RECEIVE lane from the moment both sides are ready (the SEND task occupies its lane as
- * long). What runs at once on a stage may slow itself down, in two ways:
- *   interference (MPMoE §II-C): beside work of other classes a task goes on at a share of its
- *   speed, alpha(its class, the other class), or alpha(its class, ALL) beside both others;
- *   links: tasks that need a link for more time than there is share it, each going on at the same
- *   part of its speed.
- * A message goes at the speed of its slower end. An event costs the same however many stages there
- * are. Pure. */
+ * long). Tasks in which ranks meet (schedule/walk.h) start when the last has come. What runs at
+ * once on a stage may slow itself down, in two ways: interference (MPMoE §II-C): beside work of
+ * other classes a task goes on at a share of its speed, alpha(its class, the other class), or
+ * alpha(its class, ALL) beside both others; links: tasks that need a link for more time than there
+ * is share it, each going on at the same part of its speed. A message goes at the speed of its
+ * slower end. An event costs the same however many stages there are. Pure. */
 #ifndef WEFT_SCHEDULE_PRICE_H
 #define WEFT_SCHEDULE_PRICE_H
 

@@ -17,6 +17,21 @@ static uint32_t next_host_wait(const weft_program *program, uint32_t from)
     return from;
 }
 
+static int meeting_of(const weft_task *task)
+{
+    return task->kind == WEFT_TASK_NORM                                  ? 0
+           : task->kind == WEFT_TASK_SUM && task->flow == WEFT_FLOW_TIED ? 1
+                                                                         : -1;
+}
+
+static uint32_t find_meeting(const weft_program *program, int meeting)
+{
+    uint32_t index = 0;
+    while (index < program->num_tasks && meeting_of(&program->tasks[index]) != meeting)
+        index++;
+    return index;
+}
+
 weft_status weft_walk_start(weft_walk *walk, const weft_program *programs, int num_stages,
                             weft_arena *scratch)
 {
@@ -32,6 +47,8 @@ weft_status weft_walk_start(weft_walk *walk, const weft_program *programs, int n
         for (uint32_t i = 0; i < programs[stage].num_tasks; i++)
             walk->stages[stage].passed[i] = INT32_MAX;
         walk->stages[stage].host = next_host_wait(&programs[stage], 0);
+        for (int meeting = 0; meeting < WEFT_NUM_MEETINGS; meeting++)
+            walk->stages[stage].meets[meeting] = find_meeting(&programs[stage], meeting);
         for (int lane = 0; lane < WEFT_NUM_LANES; lane++)
             walk->stages[stage].head[lane] = next_on_lane(&programs[stage], lane, 0);
     }
@@ -59,6 +76,24 @@ static uint32_t unmet(const weft_walk *walk, int stage, uint32_t index)
 static bool ready(const weft_walk *walk, int stage, uint32_t index)
 {
     return index < walk->programs[stage].num_tasks && unmet(walk, stage, index) == index;
+}
+
+static bool has_come(const weft_walk *walk, int stage, int meeting)
+{
+    const weft_program *program = &walk->programs[stage];
+    const weft_walk_stage *s = &walk->stages[stage];
+    const uint32_t index = s->meets[meeting];
+    return index == program->num_tasks || s->done[index] ||
+           (s->head[program->tasks[index].lane] == index && ready(walk, stage, index));
+}
+
+/* Who has come does not go away. */
+static bool have_all_come(weft_walk *walk, int meeting)
+{
+    int *come = &walk->come[meeting];
+    while (*come < walk->num_stages && has_come(walk, *come, meeting))
+        ++*come;
+    return *come == walk->num_stages;
 }
 
 bool weft_is_message(const weft_task *send, int sender, const weft_task *receive, int receiver,
@@ -94,12 +129,16 @@ static bool find_receive(const weft_walk *walk, int stage, const weft_task *send
            weft_is_message(send, stage, &peer->tasks[receive], send->peer, walk->num_stages);
 }
 
-bool weft_walk_head(const weft_walk *walk, int stage, int lane, weft_walk_step *out)
+bool weft_walk_head(weft_walk *walk, int stage, int lane, weft_walk_step *out)
 {
     const uint32_t index = walk->stages[stage].head[lane];
     if (!ready(walk, stage, index))
         return false;
     const weft_task *task = &walk->programs[stage].tasks[index];
+    const int meeting = meeting_of(task);
+    if (meeting >= 0 && index == walk->stages[stage].meets[meeting] &&
+        !have_all_come(walk, meeting))
+        return false;
     *out = (weft_walk_step){.stage = stage, .peer = -1, .task = index};
     if (task->kind == WEFT_TASK_SEND) {
         out->peer = task->peer;
@@ -139,6 +178,11 @@ static int blocker(const weft_walk *walk, int *stage, int lane)
     const uint32_t earlier = unmet(walk, *stage, index);
     if (earlier != index)
         return program->tasks[earlier].lane;
+    const int meeting = meeting_of(task);
+    if (meeting >= 0) { /* the first who has not come, at what keeps it */
+        *stage = walk->come[meeting];
+        return walk->programs[*stage].tasks[walk->stages[*stage].meets[meeting]].lane;
+    }
     if (task->peer < 0 || task->peer >= walk->num_stages)
         return -1;
     const int other = task->kind == WEFT_TASK_SEND ? WEFT_LANE_RECEIVE : WEFT_LANE_SEND;
@@ -152,9 +196,13 @@ static void describe(const weft_walk *walk, int stage, int lane, char *text, siz
     const uint32_t index = walk->stages[stage].head[lane];
     const weft_task *task = &program->tasks[index];
     const size_t used = strlen(text);
-    snprintf(text + used, bytes - used, "%sstage %d task %u (%s %s%s%d)", used ? " waits for " : "",
-             stage, index, weft_task_kind_text(task->kind), weft_flow_text((int)task->flow),
-             task->flow ? " " : "", task->micro_batch >= 0 ? task->micro_batch : task->part);
+    const int number = task->micro_batch >= 0 ? task->micro_batch : task->part;
+    char of[16] = "";
+    if (number >= 0)
+        snprintf(of, sizeof(of), " %d", number);
+    snprintf(text + used, bytes - used, "%sstage %d task %u (%s%s%s%s)", used ? " waits for " : "",
+             stage, index, weft_task_kind_text(task->kind), task->flow ? " " : "",
+             weft_flow_text((int)task->flow), of);
 }
 
 weft_status weft_walk_finish(const weft_walk *walk)

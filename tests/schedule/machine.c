@@ -223,6 +223,24 @@ static bool can_start(const machine *m, int stage, int lane)
     return true;
 }
 
+/* All ranks meet in the norm. */
+static bool all_at_norm(const machine *m)
+{
+    for (int stage = 0; stage < m->set->shape.num_stages; stage++) {
+        const weft_program *program = &m->set->programs[stage];
+        const machine_stage *here = &m->stages[stage];
+        uint32_t norm = 0;
+        while (norm < program->num_tasks && program->tasks[norm].kind != WEFT_TASK_NORM)
+            norm++;
+        if (norm == program->num_tasks || here->done[norm])
+            continue;
+        const int lane = program->tasks[norm].lane;
+        if (here->head[lane] != norm || (!here->running[lane] && !can_start(m, stage, lane)))
+            return false;
+    }
+    return true;
+}
+
 /* The lane of the peer whose head is the other end of this message, or -1. Messages have no
  * labels: whatever comes next from the sender is what the receiver gets. */
 static int other_end(const machine *m, int stage, const weft_task *task)
@@ -248,6 +266,8 @@ static bool advance(machine *m, int stage, int lane)
     if (!here->running[lane] && !can_start(m, stage, lane))
         return false;
     const weft_task *task = &m->set->programs[stage].tasks[index];
+    if (task->kind == WEFT_TASK_NORM && !here->running[lane] && !all_at_norm(m))
+        return false;
     if (task->kind != WEFT_TASK_SEND && task->kind != WEFT_TASK_RECEIVE) {
         if (here->running[lane])
             finish_task(m, stage, index, 0);

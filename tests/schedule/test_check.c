@@ -286,6 +286,95 @@ static void messages_and_deadlock(void **state)
                  "for the first again");
 }
 
+/* A rank with MoE layers: its host waits inside every forward for the counts that replicas
+ * exchange, and enqueues nothing behind it meanwhile. All replicas run one program, but not in one
+ * rhythm: with a reduction ahead of a forward, one replica's lanes may stand in the reduction,
+ * which another enqueues only after its own counts, which in turn need the first one. What forbids
+ * it is that a reduction needs the backwards of all micro-batches, and these all forwards: none is
+ * left behind. */
+static void reductions_around_counts(void **state)
+{
+    (void)state;
+    static const char *const first = "program in_flight=2\nslots 0-1 activation chunk=0\n";
+    static const struct {
+        const char *tasks, *error; /* NULL: accepted */
+    } orders[] = {
+        {"0 forward compute host mb=0 chunk=0 stash=0\n"
+         "1 reduce reduce bucket=0\n"
+         "2 backward compute mb=0 chunk=0 stash=0\n"
+         "3 forward compute host mb=1 chunk=0 stash=1\n"
+         "4 step compute bucket=0\n",
+         "stage 0 has no backward compute mb=1 chunk=0"},
+        {"0 forward compute host mb=0 chunk=0 stash=0\n"
+         "1 reduce reduce bucket=0\n"
+         "2 backward compute mb=0 chunk=0 stash=0\n"
+         "3 forward compute host mb=1 chunk=0 stash=1\n"
+         "4 backward compute mb=1 chunk=0 stash=1\n"
+         "5 norm compute host waits=1\n"
+         "6 step compute bucket=0\n",
+         "task 1 (reduce reduce bucket=0) may start before the backward in task 2 is over"},
+        {"0 forward compute host mb=0 chunk=0 stash=0\n"
+         "1 backward compute mb=0 chunk=0 stash=0\n"
+         "2 reduce reduce bucket=0 waits=1\n"
+         "3 forward compute host mb=1 chunk=0 stash=1\n"
+         "4 backward compute mb=1 chunk=0 stash=1\n"
+         "5 norm compute host waits=2\n"
+         "6 step compute bucket=0\n",
+         "task 2 (reduce reduce bucket=0 waits=1) may start before the backward in task 4 is over"},
+        {"0 forward compute host mb=0 chunk=0 stash=0\n"
+         "1 backward compute mb=0 chunk=0 stash=0\n"
+         "2 forward compute host mb=1 chunk=0 stash=1\n"
+         "3 backward compute mb=1 chunk=0 stash=1\n"
+         "4 reduce reduce bucket=0 waits=3\n"
+         "5 norm compute host waits=4\n"
+         "6 step compute bucket=0\n",
+         NULL},
+    };
+    const bool host_waits[1] = {true};
+    for (size_t i = 0; i < sizeof(orders) / sizeof(orders[0]); i++) {
+        program_set set = make_shaped_set(&(weft_pipeline_shape){
+            .num_stages = 1, .num_micro_batches = 2, .host_waits = host_waits});
+        char text[1024];
+        snprintf(text, sizeof(text), "%s%s", first, orders[i].tasks);
+        ASSERT_OK(weft_program_parse(text, &set.arena, &set.programs[0]));
+        if (orders[i].error)
+            ASSERT_ERROR(check_set(&set), WEFT_INTERNAL, orders[i].error);
+        else
+            ASSERT_OK(check_set(&set));
+        release_set(&set);
+    }
+}
+
+/* All ranks meet in the norm, and the host waits there: a gradient that is sent behind it is never
+ * enqueued, and the rank that needs it never comes. */
+static void a_message_behind_the_norm(void **state)
+{
+    (void)state;
+    program_set set = make_set(WEFT_PIPELINE_1F1B, 2, 1, false);
+    edit_open(&set, 1, &edited);
+    move_behind(index_of(at(WEFT_TASK_SEND, WEFT_FLOW_GRADIENT, 0)),
+                index_of(at(WEFT_TASK_NORM, WEFT_FLOW_NONE, -1)));
+    edit_close(&edited, &set);
+    assert_string_equal(run_machine(&set, 1), "deadlock");
+    ASSERT_ERROR(check_set(&set), WEFT_INTERNAL,
+                 "deadlock: stage 0 task 2 (receive gradient 0) waits for stage 1");
+    release_set(&set);
+}
+
+/* No accepted program leaves a forward, and with it a host's wait for counts, behind a reduction.
+ */
+static void expect_no_forward_behind_reductions(const program_set *set)
+{
+    for (int stage = 0; stage < set->shape.num_stages; stage++) {
+        bool reduced = false;
+        for (uint32_t i = 0; i < set->programs[stage].num_tasks; i++) {
+            const int kind = set->programs[stage].tasks[i].kind;
+            reduced |= kind == WEFT_TASK_REDUCE || kind == WEFT_TASK_SUM;
+            assert_false(reduced && kind == WEFT_TASK_FORWARD);
+        }
+    }
+}
+
 /* Random damage of every class. */
 static void damage(program_set *set, uint64_t *random)
 {
@@ -370,6 +459,8 @@ static void random_damage(void **state)
         }
         if (!accepted)
             assert_true(strstr(text, "stage") != NULL);
+        else
+            expect_no_forward_behind_reductions(&set);
         num_accepted += accepted;
         num_refused += !accepted;
         num_confirmed += !accepted && went_wrong;
@@ -405,6 +496,8 @@ int main(void)
         cmocka_unit_test(slots_and_waits),
         cmocka_unit_test(in_flight),
         cmocka_unit_test(messages_and_deadlock),
+        cmocka_unit_test(reductions_around_counts),
+        cmocka_unit_test(a_message_behind_the_norm),
         cmocka_unit_test(generated_programs_run_well),
         cmocka_unit_test(random_damage),
     };

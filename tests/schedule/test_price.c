@@ -119,6 +119,9 @@ static double relax(const program_set *set, const costs *c, double starts[][MAX_
                 }
                 if (other[s][i] >= 0)
                     least = fmax(least, starts[task->peer][other[s][i]]);
+                for (int r = 0; r < p && task->kind == WEFT_TASK_NORM; r++) /* all ranks meet */
+                    least = fmax(least, starts[r][find_task(&set->programs[r], WEFT_TASK_NORM,
+                                                            WEFT_FLOW_NONE, -1)]);
                 moved |= least > starts[s][i];
                 starts[s][i] = least;
                 makespan = fmax(makespan, least + durations[s][i]);
