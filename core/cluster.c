@@ -4,6 +4,17 @@
 #include <stdio.h>
 #include <string.h>
 
+static const char *const phase_texts[WEFT_NUM_PHASES] = {
+#define ROW(name, text) text,
+    WEFT_PHASE_LIST(ROW)
+#undef ROW
+};
+
+const char *weft_phase_text(int phase)
+{
+    return phase_texts[phase];
+}
+
 static const struct cost_texts {
     const char *text, *unit, *help;
 } costs[WEFT_NUM_COSTS] = {
@@ -100,6 +111,9 @@ void weft_cluster_set_pace(weft_cluster *cluster, double flops)
         cluster->costs[kinds[i]] =
             (weft_cost){.curve = weft_curve_linear(0, flops * 1e-6), .peak = flops};
     cluster->num_products = 0;
+    for (int i = 0; i < cluster->num_operations; i++) /* attention's products */
+        if (strcmp(cluster->operations[i].module, WEFT_MODULE_ATTENTION) == 0)
+            cluster->operations[i--] = cluster->operations[--cluster->num_operations];
     set_peaks(&cluster->hardware, flops);
     for (int i = 0; i < cluster->num_groups; i++)
         set_peaks(&cluster->groups[i].hardware, flops);

@@ -12,8 +12,9 @@
  * The file is JSON: "name", "num_nodes", "ranks_per_node", "costs": an object of
  * {"peak": volume a second, "points": [[volume, microseconds], ...]} by the texts below (without a
  * peak: the best rate of its points; without points: {"peak": ..., "latency_us": ...}),
- * "products": single GEMMs by their shape, "interference": three rows of four; the sections of
- * core/hardware.h, "groups" of nodes that differ and "sources". Only the two counts must be there.
+ * "products": single GEMMs by their shape, "operations": others of a model, "interference": three
+ * rows of four; the sections of core/hardware.h, "groups" of nodes that differ and "sources". Only
+ * the two counts must be there.
  */
 #ifndef WEFT_CORE_CLUSTER_H
 #define WEFT_CORE_CLUSTER_H
@@ -21,6 +22,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 
+#include <weft/operation.h>
 #include <weft/status.h>
 
 #include "core/hardware.h"
@@ -99,6 +101,18 @@ typedef struct weft_product {
 } weft_product;
 enum { WEFT_MAX_PRODUCTS = 128 };
 
+const char *weft_phase_text(int phase); /* of WEFT_PHASE_LIST; static */
+
+/* An operation of a layer (weft_operation) measured at its own volume, each of its `count`: bytes
+ * of what is bound by memory, FLOPs of an attention's product. */
+typedef struct weft_timed_operation {
+    char module[48];
+    weft_phase phase;
+    weft_dtype dtype; /* of activations */
+    double volume, us;
+} weft_timed_operation;
+enum { WEFT_MAX_TIMED_OPERATIONS = 128 };
+
 /* Nodes that differ from the others: what `hardware` has of its own replaces the cluster's, what it
  * has not is the cluster's. Costs that were measured of a device or link that they have of their
  * own do not hold for them. */
@@ -117,6 +131,8 @@ typedef struct weft_cluster {
     weft_interference interference;
     int num_products;
     weft_product products[WEFT_MAX_PRODUCTS];
+    int num_operations;
+    weft_timed_operation operations[WEFT_MAX_TIMED_OPERATIONS];
     weft_hardware hardware;
     int num_levels; /* of the network, nearest first */
     weft_network_level levels[WEFT_MAX_LEVELS];

@@ -241,6 +241,66 @@ static weft_status read_products(const reader *r, weft_json_span array, weft_clu
     return WEFT_OK;
 }
 
+/* ["loss", "forward", "bf16", volume, microseconds] */
+static weft_status read_operation(const reader *r, weft_json_span array, int index,
+                                  weft_timed_operation *out)
+{
+    static const char what[] = "[module, phase, type, volume, microseconds]";
+    enum { MODULE, PHASE, TYPE, VOLUME, US, COUNT };
+    weft_cluster_element key = weft_cluster_element_of("operations", index);
+    weft_timed_operation o = {.dtype = WEFT_F32};
+    const char *cursor = NULL;
+    weft_json_span value;
+    int n = 0, phase = 0;
+    WEFT_TRY(weft_cluster_want(r, array, WEFT_JSON_ARRAY, what, NULL, key.text));
+    for (; weft_json_next(array, &cursor, NULL, &value); n++) {
+        char text[24];
+        PLACE(r, value.start, NULL, key.text);
+        if (n == MODULE)
+            WEFT_TRY(weft_cluster_string_read(r, value, NULL, key.text, o.module, sizeof o.module));
+        else if (n == VOLUME || n == US)
+            WEFT_TRY(read_positive(r, value, NULL, key.text, n == US ? &o.us : &o.volume));
+        else if (n < COUNT)
+            WEFT_TRY(weft_cluster_string_read(r, value, NULL, key.text, text, sizeof text));
+        if (n == PHASE) {
+            while (phase < WEFT_NUM_PHASES && strcmp(text, weft_phase_text(phase)) != 0)
+                phase++;
+            if (phase == WEFT_NUM_PHASES)
+                return WEFT_ERROR(WEFT_CONFIG, "%s: \"%s\" is no phase", where, text);
+            o.phase = (weft_phase)phase;
+        } else if (n == TYPE) {
+            o.dtype = strcmp(text, "bf16") == 0 ? WEFT_BF16 : WEFT_F32;
+            if (o.dtype == WEFT_F32 && strcmp(text, "fp32") != 0)
+                return WEFT_ERROR(WEFT_CONFIG, "%s: expected fp32 or bf16", where);
+        }
+    }
+    if (n != COUNT) {
+        PLACE(r, array.start, NULL, key.text);
+        return WEFT_ERROR(WEFT_CONFIG, "%s: expected %s, got %d values", where, what, n);
+    }
+    *out = o;
+    return WEFT_OK;
+}
+
+static weft_status read_operations(const reader *r, weft_json_span array, weft_cluster *out)
+{
+    const char *cursor = NULL;
+    weft_json_span operation;
+    WEFT_TRY(
+        weft_cluster_want(r, array, WEFT_JSON_ARRAY, "an array of operations", NULL, "operations"));
+    while (weft_json_next(array, &cursor, NULL, &operation)) {
+        if (out->num_operations == WEFT_MAX_TIMED_OPERATIONS) {
+            PLACE(r, operation.start, NULL, "operations");
+            return WEFT_ERROR(WEFT_CONFIG, "%s: at most %d operations", where,
+                              WEFT_MAX_TIMED_OPERATIONS);
+        }
+        WEFT_TRY(read_operation(r, operation, out->num_operations,
+                                &out->operations[out->num_operations]));
+        out->num_operations++;
+    }
+    return WEFT_OK;
+}
+
 static weft_status read_root(const reader *r, weft_json_span root, weft_cluster *out)
 {
     enum {
@@ -250,13 +310,15 @@ static weft_status read_root(const reader *r, weft_json_span root, weft_cluster 
         COSTS,
         INTERFERENCE,
         PRODUCTS,
+        OPERATIONS,
         GROUPS,
         SOURCES,
         SECTIONS,
         COUNT = SECTIONS + WEFT_CLUSTER_NUM_SECTIONS
     };
-    const char *names[COUNT] = {"name",         "num_nodes", "ranks_per_node", "costs",
-                                "interference", "products",  "groups",         "sources"};
+    const char *names[COUNT] = {"name",       "num_nodes",    "ranks_per_node",
+                                "costs",      "interference", "products",
+                                "operations", "groups",       "sources"};
     weft_json_span values[COUNT] = {{0}}, keys[COUNT] = {{0}};
     for (int i = 0; i < WEFT_CLUSTER_NUM_SECTIONS; i++)
         names[SECTIONS + i] = weft_cluster_sections[i];
@@ -279,6 +341,8 @@ static weft_status read_root(const reader *r, weft_json_span root, weft_cluster 
         WEFT_TRY(read_interference(r, values[INTERFERENCE], &out->interference));
     if (values[PRODUCTS].bytes)
         WEFT_TRY(read_products(r, values[PRODUCTS], out));
+    if (values[OPERATIONS].bytes)
+        WEFT_TRY(read_operations(r, values[OPERATIONS], out));
     for (int i = 0; i < WEFT_CLUSTER_NUM_SECTIONS; i++)
         if (values[SECTIONS + i].bytes)
             WEFT_TRY(weft_cluster_section_read(r, values[SECTIONS + i], i, out));

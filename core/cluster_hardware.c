@@ -364,6 +364,7 @@ static bool gives(const weft_cluster *cluster, const char *key)
             return true;
     }
     return !group && ((strcmp(key, "products") == 0 && cluster->num_products > 0) ||
+                      (strcmp(key, "operations") == 0 && cluster->num_operations > 0) ||
                       strcmp(key, "interference") == 0);
 }
 

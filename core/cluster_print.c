@@ -255,6 +255,23 @@ static void write_products(object *o, const weft_cluster *cluster)
     fputs("\n  ]", o->out);
 }
 
+static void write_operations(object *o, const weft_cluster *cluster)
+{
+    if (cluster->num_operations == 0)
+        return;
+    begin_member(o, "operations", 10);
+    for (int i = 0; i < cluster->num_operations; i++) {
+        const weft_timed_operation *t = &cluster->operations[i];
+        fprintf(o->out, "%s\n    [\"%s\", \"%s\", \"%s\", ", i ? "," : "[", t->module,
+                weft_phase_text((int)t->phase), weft_dtype_text(t->dtype));
+        write_double(t->volume, o->out);
+        fputs(", ", o->out);
+        write_double(t->us, o->out);
+        fputc(']', o->out);
+    }
+    fputs("\n  ]", o->out);
+}
+
 static weft_status write_sources(object *o, const weft_cluster *cluster, weft_arena *arena)
 {
     if (cluster->num_sources == 0)
@@ -288,6 +305,7 @@ static weft_status write_cluster(const weft_cluster *cluster, weft_arena *arena,
     write_costs(&root, cluster);
     write_interference(&root, cluster);
     write_products(&root, cluster);
+    write_operations(&root, cluster);
     WEFT_TRY(write_groups(&root, cluster, arena));
     WEFT_TRY(write_sources(&root, cluster, arena));
     fputs("\n}\n", out);

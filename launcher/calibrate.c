@@ -9,14 +9,21 @@
 #include "launcher/arguments.h"
 #include "launcher/measuring/calibrate.h"
 #include "launcher/measuring/measure.h"
+#include "launcher/measuring/own.h"
 #include "launcher/training/setup.h"
 #include "launcher/verbs.h"
 
 typedef struct arguments {
     weft_measure_options measure;
     const char *out, *svg;
-    char folder[4096];  /* of `out` */
-    weft_config config; /* of its options those of the device */
+    char folder[4096];         /* of `out` */
+    weft_config config;        /* of --for; without it only the options of the device */
+    weft_config_source source; /* of --for; its file NULL: none */
+    weft_string_list set;
+    weft_mesh mesh;
+    weft_outline outline;
+    int64_t threads;
+    int device; /* of the names; -1: the config's */
     bool json;
 } arguments;
 
@@ -35,9 +42,15 @@ static int parse(int argc, char **argv, arguments *args, weft_arena *arena)
     static const char *const devices[] = {"cpu", "cuda"};
     const char *costs[WEFT_NUM_COSTS];
     int64_t max_bytes = 0;
-    int device = 0;
     weft_measure_options *m = &args->measure;
     const weft_argument rows[] = {
+        {"for", "CONFIG",
+         "also the products and other operations of this config's model, as they are",
+         .text = &args->source.file},
+        {"mesh", "AXES",
+         "such as tp=2: replaces the config's mesh; as many ranks as there are here",
+         .text = &args->source.mesh},
+        {"set", "KEY=VALUE", "override a key of the config; may be repeated", .texts = &args->set},
         {"out", "CLUSTER", "the file to write", .text = &args->out, .required = true},
         {"svg", "FILE", "draw the curves and the interference", .text = &args->svg},
         {"json", NULL, "the cluster's JSON on standard output instead of tables",
@@ -52,9 +65,9 @@ static int parse(int argc, char **argv, arguments *args, weft_arena *arena)
         {"ranks-per-node", "N", "take N consecutive ranks for a node (those that share memory)",
          .count = &m->ranks_per_node, .min = 1, .max = 1e6},
         {"device", "NAME", "cpu or cuda: what computes, and whose memory is copied and sent",
-         .choice = &device, .names = devices, .num_names = 2},
+         .choice = &args->device, .names = devices, .num_names = 2},
         {"threads", "N", "threads a rank computes with (its share of the cores)",
-         .whole = &args->config.device.num_threads, .min = 1, .max = 4096},
+         .whole = &args->threads, .min = 1, .max = 4096},
         {"storage", "FOLDER", "where each rank writes and reads a file (CLUSTER's folder)",
          .text = &m->storage},
         {"name", "NAME", "the cluster's name (the host's)", .text = &m->name},
@@ -74,7 +87,10 @@ static int parse(int argc, char **argv, arguments *args, weft_arena *arena)
     m->kinds = (1u << WEFT_NUM_COSTS) - 1;
     int code = weft_arguments_parse(&verb, argc, argv, arena);
     m->max_bytes = (size_t)max_bytes;
-    args->config.device.kind = device ? WEFT_DEVICE_KIND_CUDA : WEFT_DEVICE_KIND_CPU;
+    if (code < 0 && !args->source.file && (args->source.mesh || args->set.count > 0)) {
+        WEFT_ERROR(WEFT_CONFIG, "--mesh and --set are of a config: --for says which");
+        code = weft_verb_fail("calibrate");
+    }
     if (code < 0 && m->name && strlen(m->name) >= sizeof(((weft_cluster *)0)->name)) {
         WEFT_ERROR(WEFT_CONFIG, "--name: longer than %zu bytes",
                    sizeof(((weft_cluster *)0)->name) - 1);
@@ -89,6 +105,56 @@ static weft_status write_svg(const weft_cluster *cluster, const char *path)
     weft_new_file file;
     WEFT_TRY(weft_new_file_open(path, &file));
     return weft_new_file_close(&file, weft_calibrate_draw(cluster, file.file));
+}
+
+/* The model of --for, before ranks meet: each knows how many there are. Where how MoE layers run is
+ * open, they run whole. */
+static weft_status outline_model(arguments *args, int num_ranks, weft_arena *arena)
+{
+    weft_config *config = &args->config;
+    args->source.set = args->set.values;
+    args->source.num_set = args->set.count;
+    args->source.no_data = true;
+    WEFT_TRY(weft_plan_load(&args->source, weft_setup_vocabulary, arena, config));
+    WEFT_TRY(weft_config_mesh(config, &args->source, num_ranks, &args->mesh));
+    const weft_schedule_options *schedule = &config->schedule;
+    const int parts = (int)schedule->moe_num_partitions;
+    const bool reuses = schedule->moe_memory_reuse != WEFT_NUM_REUSES;
+    const weft_moe_options moe = {
+        .pipeline = {parts > 0 ? parts : 1,
+                     reuses ? (weft_reuse)schedule->moe_memory_reuse : WEFT_REUSE_NONE}};
+    const weft_model_setup setup = weft_step_setup(config, &moe);
+    config->device.pace = 0; /* what is measured is this machine */
+    config->device.memory_limit = 0;
+    return weft_config_locate(
+        &args->source,
+        weft_model_outline(&setup, &args->mesh, weft_config_build(config), &args->outline));
+}
+
+static weft_status load(arguments *args, int num_ranks, weft_arena *arena)
+{
+    if (args->source.file)
+        WEFT_TRY(outline_model(args, num_ranks, arena));
+    if (args->device >= 0)
+        args->config.device.kind = args->device ? WEFT_DEVICE_KIND_CUDA : WEFT_DEVICE_KIND_CPU;
+    if (args->threads > 0)
+        args->config.device.num_threads = args->threads;
+    return WEFT_OK;
+}
+
+/* The operations of --for. */
+static weft_status measure_model(arguments *args, weft_comm *world, weft_device *device,
+                                 weft_cluster *cluster)
+{
+    const weft_train_options *train = &args->config.train;
+    if (!args->source.file)
+        return WEFT_OK;
+    const weft_own_model model = {
+        .options = &args->config.model,
+        .outline = &args->outline,
+        .num_micro_batches =
+            (int)(train->global_batch_size / train->micro_batch_size / args->mesh.dp)};
+    return weft_measure_own(world, device, &model, args->measure.quick, cluster);
 }
 
 static weft_status folder_of(const char *path, char out[4096])
@@ -151,6 +217,8 @@ static weft_status calibrate(arguments *args, weft_comm *world)
         status = weft_comm_use_nccl(world, device, WEFT_COMM_BY_ANY, NULL);
     if (status == WEFT_OK)
         status = weft_measure_cluster(world, device, &args->measure, &cluster);
+    if (status == WEFT_OK)
+        status = measure_model(args, world, device, &cluster);
     weft_device_destroy(device);
     if (status == WEFT_COMM || status == WEFT_DEVICE || status == WEFT_INTERNAL) {
         weft_log_error_record(); /* this rank may be the only one that knows */
@@ -160,22 +228,27 @@ static weft_status calibrate(arguments *args, weft_comm *world)
     return weft_comm_agree(world, speaks ? show(args, &cluster) : WEFT_OK);
 }
 
-int weft_verb_calibrate(int argc, char **argv)
+int weft_verb_calibrate(int argc, char **argv, const weft_application *application)
 {
-    arguments args = {.measure.report_progress = true};
+    arguments args = {
+        .measure.report_progress = true, .device = -1, .source.application = application};
     weft_comm *world = NULL;
     weft_arena arena = {0};
-    int rank = 0;
-    bool launched = weft_comm_launched(&rank, NULL, NULL, NULL);
+    int rank = 0, num_ranks = 1;
+    bool launched = weft_comm_launched(&rank, &num_ranks, NULL, NULL);
     weft_log_set_rank(rank);
     int code = parse(argc, argv, &args, &arena);
+    weft_status status = code < 0 ? load(&args, num_ranks, &arena) : WEFT_OK;
+    if (code < 0 && status == WEFT_OK) {
+        weft_setup_driver(&args.config);
+        status = launched ? weft_comm_create_world(&world) : weft_comm_create_self(&world);
+    }
+    if (code < 0 && status == WEFT_OK)
+        status = calibrate(&args, world);
+    weft_outline_release(&args.outline);
     weft_arena_release(&arena);
     if (code >= 0)
         return code;
-    weft_setup_driver(&args.config);
-    weft_status status = launched ? weft_comm_create_world(&world) : weft_comm_create_self(&world);
-    if (status == WEFT_OK)
-        status = calibrate(&args, world);
     code = status == WEFT_OK ? 0
            : rank == 0       ? weft_verb_fail("calibrate")
                              : weft_status_exit_code(status);

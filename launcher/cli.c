@@ -71,7 +71,7 @@ static int run_verb(int argc, char **argv, const weft_application *given)
     if (strcmp(verb, "doctor") == 0)
         return weft_verb_doctor(rest, args);
     if (strcmp(verb, "calibrate") == 0)
-        return weft_verb_calibrate(rest, args);
+        return weft_verb_calibrate(rest, args, &application);
     if (strcmp(verb, "check-layer") == 0)
         return weft_verb_check_layer(rest, args, &application);
     if (strcmp(verb, "plan") == 0)

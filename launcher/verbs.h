@@ -15,7 +15,7 @@ int weft_verb_check_layer(int argc, char **argv, const weft_application *applica
 int weft_verb_inspect(int argc, char **argv);
 int weft_verb_prepare(int argc, char **argv);
 int weft_verb_doctor(int argc, char **argv);
-int weft_verb_calibrate(int argc, char **argv);
+int weft_verb_calibrate(int argc, char **argv, const weft_application *application);
 int weft_verb_bench(int argc, char **argv);
 int weft_verb_plan(int argc, char **argv, const weft_application *application,
                    weft_vocabulary_function vocabulary);

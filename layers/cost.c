@@ -124,6 +124,7 @@ void weft_cost_memory(weft_layer_cost *out, weft_phase phase, const char *module
     weft_cost_operation(out, &(weft_operation){.kind = WEFT_OPERATION_MEMORY,
                                                .phase = phase,
                                                .module = module,
+                                               .dtype = out->list ? out->list->dtype : WEFT_F32,
                                                .bytes = bytes,
                                                .count = kernels});
 }

@@ -106,7 +106,7 @@ static void describe_scores(const weft_shape *shape, weft_layer_cost *out, weft_
     count *= shape->batch * d->heads;
     weft_cost_operation(out, &(weft_operation){.kind = WEFT_OPERATION_GEMM,
                                                .phase = phase,
-                                               .module = "core_attention",
+                                               .module = WEFT_MODULE_ATTENTION,
                                                .dtype = shape->dtype,
                                                .m = shape->seq,
                                                .n = n,

@@ -30,6 +30,24 @@ static double transfer_us(weft_costing *p, weft_figure rate, double bytes, doubl
            bytes * ranks / weft_costing_figure(p, rate) * 1e6;
 }
 
+/* What was measured of exactly this operation, each of its `count`; 0: nothing. */
+static double timed_us(weft_costing *p, const weft_operation *o)
+{
+    const double count = (double)(o->count ? o->count : 1);
+    const double volume = (double)(o->kind == WEFT_OPERATION_GEMM ? o->flops : o->bytes) / count;
+    if (!weft_costing_is_measured_here(p, "device"))
+        return 0;
+    for (int i = 0; i < p->cluster->num_operations; i++) {
+        const weft_timed_operation *known = &p->cluster->operations[i];
+        if (known->phase != o->phase || known->dtype != o->dtype ||
+            fabs(known->volume - volume) > 1e-9 * volume || strcmp(known->module, o->module) != 0)
+            continue;
+        weft_costing_note(p, "operations", WEFT_SOURCE_MEASURED);
+        return known->us;
+    }
+    return 0;
+}
+
 /* --- products ------------------------------------------------------------------------------ */
 
 /* `num` products [m, k] x [k, n] in one launch. */
@@ -91,7 +109,8 @@ static double model_us(weft_costing *p, const products *x, weft_dtype dtype)
 static const weft_product *find_product(const weft_costing *p, const products *x,
                                         weft_cost_kind kind)
 {
-    for (int i = 0; i < p->cluster->num_products; i++) {
+    for (int i = 0; weft_costing_is_measured_here(p, "device") && i < p->cluster->num_products;
+         i++) {
         const weft_product *known = &p->cluster->products[i];
         if (known->kind == kind && known->m == x->m && known->n == x->n && known->k == x->k)
             return known;
@@ -127,14 +146,12 @@ static double scaled_us(weft_costing *p, const products *x, weft_dtype dtype)
 static double products_us(weft_costing *p, const products *x, weft_dtype dtype)
 {
     const weft_cost_kind kind = gemm_kind(dtype);
-    if (weft_costing_knows(p, kind) || p->cluster->num_products > 0) {
-        const weft_product *known = find_product(p, x, kind);
-        if (known) {
-            weft_costing_note(p, "products", WEFT_SOURCE_MEASURED);
-            if (x->num > 1)
-                weft_costing_at_least(p, WEFT_SOURCE_SCALED);
-            return x->num * known->us;
-        }
+    const weft_product *known = find_product(p, x, kind);
+    if (known) {
+        weft_costing_note(p, "products", WEFT_SOURCE_MEASURED);
+        if (x->num > 1 && weft_hardware_knows(p->hardware, WEFT_FIGURE_MULTIPROCESSORS))
+            weft_costing_at_least(p, WEFT_SOURCE_SCALED);
+        return x->num * known->us;
     }
     return weft_costing_knows(p, kind) ? scaled_us(p, x, dtype) : model_us(p, x, dtype);
 }
@@ -155,9 +172,12 @@ static double gemm_us(weft_costing *p, const weft_operation *o)
 {
     const double count = (double)(o->count ? o->count : 1), groups = (double)o->groups;
     products x = {(double)o->m, (double)o->n, (double)o->k, 1};
-    if (strcmp(o->module, "core_attention") == 0) {
+    if (strcmp(o->module, WEFT_MODULE_ATTENTION) == 0) {
         const weft_cost_kind kind =
             weft_dtype_bytes(o->dtype) < 4 ? WEFT_COST_ATTENTION_BF16 : WEFT_COST_ATTENTION_FP32;
+        const double measured_us = timed_us(p, o);
+        if (measured_us > 0)
+            return count * measured_us;
         const bool priced =
             weft_costing_knows(p, kind) || !weft_costing_knows(p, gemm_kind(o->dtype));
         if (priced) /* one of two products of one launch, be they 2 of forward or 5 of backward */
@@ -225,7 +245,9 @@ static weft_status answer_operation(weft_costing *p, const weft_site *site, cons
             p->estimate.us = gemm_us(p, operation);
         break;
     case WEFT_OPERATION_MEMORY:
-        p->estimate.us = count * memory_us(p, WEFT_COST_MEMORY, bytes);
+        p->estimate.us = count * timed_us(p, operation);
+        if (!(p->estimate.us > 0))
+            p->estimate.us = count * memory_us(p, WEFT_COST_MEMORY, bytes);
         break;
     case WEFT_OPERATION_COLLECTIVE:
         weft_price_collective(p, &site->groups[operation->axis], operation->collective, bytes);

@@ -13,7 +13,8 @@
  *     launch + 2mnk / (peak efficiency)
  * A curve by FLOPs replaces this at its own shape, m rows times one matrix of width x width, and is
  * scaled elsewhere by the ratio of the first equation, or on a CPU by FLOPs; `products` replace all
- * at theirs.
+ * at theirs, as `operations` replace what follows at theirs: the same module, phase, type and
+ * volume.
  *
  * What is bound by memory: launches + bytes / (memory_bandwidth efficiency).
  *

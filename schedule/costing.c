@@ -75,19 +75,22 @@ static const char *section_of(weft_cost_kind kind)
 }
 
 /* Nodes that have a section's numbers of their own are not those that were measured. */
-bool weft_costing_knows(const weft_costing *p, weft_cost_kind kind)
+bool weft_costing_is_measured_here(const weft_costing *p, const char *section)
 {
-    if (!weft_cluster_knows(p->cluster, kind))
-        return false;
     if (p->node_group < 0 || p->node_group >= p->cluster->num_groups)
         return true;
     const weft_node_group *group = &p->cluster->groups[p->node_group];
-    const char *section = section_of(kind);
     for (int i = 0; i < WEFT_NUM_FIGURES; i++)
         if (group->own_figures >> i & 1 &&
             strncmp(weft_figure_path((weft_figure)i), section, strlen(section)) == 0)
             return false;
     return true;
+}
+
+bool weft_costing_knows(const weft_costing *p, weft_cost_kind kind)
+{
+    return weft_cluster_knows(p->cluster, kind) &&
+           weft_costing_is_measured_here(p, section_of(kind));
 }
 
 double weft_costing_curve(weft_costing *p, weft_cost_kind kind, double volume, bool scaled)

@@ -21,6 +21,8 @@ double weft_costing_figure(weft_costing *p, weft_figure figure);
 double weft_costing_figure_or(weft_costing *p, weft_figure figure, double otherwise);
 /* The share of a rate that a volume reaches. */
 double weft_costing_share(weft_costing *p, weft_efficiency_kind kind, double volume);
+/* Whether what was measured of a section of the file ("device") holds for these nodes. */
+bool weft_costing_is_measured_here(const weft_costing *p, const char *section);
 /* Whether a curve is known that holds for these nodes. */
 bool weft_costing_knows(const weft_costing *p, weft_cost_kind kind);
 /* A curve's microseconds; scaled: not at the shape that was measured. */

@@ -22,6 +22,9 @@ typedef enum weft_phase {
         WEFT_NUM_PHASES
 } weft_phase;
 
+/* The module of attention's own products, which are one launch a direction. */
+#define WEFT_MODULE_ATTENTION "core_attention"
+
 typedef enum weft_operation_kind {
     WEFT_OPERATION_GEMM,
     WEFT_OPERATION_MEMORY,     /* bound by memory: norms, activations, sums, choices of rows */
@@ -43,7 +46,7 @@ typedef struct weft_operation {
     weft_operation_kind kind;
     weft_phase phase;
     const char *module; /* "linear_qkv", "core_attention", ...: static */
-    weft_dtype dtype;   /* GEMM: of the operands */
+    weft_dtype dtype;   /* GEMM: of the operands; MEMORY: of activations */
     uint64_t m, n, k;   /* GEMM: [m, k] times [k, n] */
     uint64_t groups;    /* GEMM: 0, or the matrices of one launch that share the m rows (of weight
                            gradients: the k rows) */

@@ -97,6 +97,13 @@ static void check_sections(const weft_cluster *a, const weft_cluster *b)
     }
     assert_int_equal(a->num_products, b->num_products);
     assert_memory_equal(a->products, b->products, sizeof a->products);
+    assert_int_equal(a->num_operations, b->num_operations);
+    for (int i = 0; i < a->num_operations; i++) {
+        const weft_timed_operation *x = &a->operations[i], *y = &b->operations[i];
+        assert_string_equal(x->module, y->module);
+        assert_true(x->phase == y->phase && x->dtype == y->dtype);
+        assert_true(x->volume == y->volume && x->us == y->us);
+    }
 }
 
 static void check_equal(const weft_cluster *a, const weft_cluster *b)
@@ -244,6 +251,10 @@ static const char everything[] =
     "    [\"bf16\", 2048, 12288, 4096, 901.5],\n"
     "    [\"fp32\", 1, 1, 1, 3]\n"
     "  ],\n"
+    "  \"operations\": [\n"
+    "    [\"core_attention\", \"forward\", \"bf16\", 4194304, 26.4],\n"
+    "    [\"activation\", \"input gradient\", \"fp32\", 65536.5, 3]\n"
+    "  ],\n"
     "  \"groups\": [\n"
     "    {\n"
     "      \"num_nodes\": 4\n"
@@ -261,7 +272,8 @@ static const char everything[] =
     "    \"between.levels\": [\"assumed\", \"the floor plan\"],\n"
     "    \"costs.gemm_bf16\": [\"measured\", \"weft calibrate\", 0.02],\n"
     "    \"groups[1].device\": [\"datasheet\", \"G2's sheet\"],\n"
-    "    \"products\": [\"measured\", \"weft calibrate --for\"]\n"
+    "    \"products\": [\"measured\", \"weft calibrate --for\"],\n"
+    "    \"operations\": [\"measured\", \"weft calibrate --for\"]\n"
     "  }\n"
     "}\n";
 
@@ -294,6 +306,8 @@ static void every_key_is_read_and_written(void **state)
     assert_true(c.levels[1].oversubscription == 2.5);
     assert_int_equal(c.costs[WEFT_COST_GEMM_BF16].width, 4096);
     assert_true(c.products[0].n == 12288 && c.products[0].us == 901.5);
+    assert_string_equal(c.operations[1].module, "activation");
+    assert_int_equal(c.operations[1].phase, WEFT_PHASE_INPUT_GRADIENT);
     /* Nodes that differ have the rest from all. */
     assert_int_equal(weft_cluster_group_of(&c, 3), 0);
     assert_int_equal(weft_cluster_group_of(&c, 4), 1);
@@ -466,6 +480,15 @@ static const struct wrong {
     {HEAD "\"products\": [[\"bf16\", 2, 3, 4]]}", "products[0]: expected [type, m, n, k, micro"},
     {HEAD "\"products\": [[\"fp8\", 2, 3, 4, 5]]}", "products[0]: expected fp32 or bf16"},
     {HEAD "\"products\": [[\"fp32\", 2.5, 3, 4, 5]]}", "products[0]: 2.5 is no number of rows"},
+    {HEAD "\"operations\": {}}", "operations: expected an array of operations"},
+    {HEAD "\"operations\": [[\"loss\", \"forward\", \"fp32\", 4]]}",
+     "operations[0]: expected [module, phase, type, volume, microseconds], got 4 values"},
+    {HEAD "\"operations\": [[\"loss\", \"onward\", \"fp32\", 4, 5]]}",
+     "operations[0]: \"onward\" is no phase"},
+    {HEAD "\"operations\": [[\"loss\", \"forward\", \"fp8\", 4, 5]]}",
+     "operations[0]: expected fp32 or bf16"},
+    {HEAD "\"operations\": [[\"loss\", \"forward\", \"fp32\", 4, 0]]}",
+     "operations[0]: 0 is not positive"},
     {HEAD "\"products\": [[\"fp32\", 1e6, 1e6, 1e6, 1]]}", "products[0]: 2e+24 FLOPs/s, where"},
     {COPY("{\"peak\": 1e9, \"latency_us\": 1, \"width\": 64}"), "costs.copy.width: unknown key"},
     {HEAD "\"groups\": [{}]}", "groups[0].num_nodes: missing"},

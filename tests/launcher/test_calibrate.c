@@ -167,6 +167,67 @@ static void one_rank_measures_what_it_can(void **state)
     assert_true(cluster.interference.alpha[0][2] == 1);
 }
 
+static const char model_text[] =
+    "{\"model\": {\"num_layers\": 2, \"hidden_size\": 32, \"num_attention_heads\": 4,"
+    " \"seq_length\": 16, \"vocab_size\": 61, \"num_experts\": 4, \"moe_layer_freq\": [0, 1],"
+    " \"ffn_hidden_size\": 48, \"swiglu\": true},"
+    " \"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 2, \"train_iters\": 1,"
+    " \"precision\": \"%s\"}, \"data\": {\"mock_data\": true}}";
+
+/* Whether what takes FLOPs or bytes in this config is in the file, each at its own shape. */
+static void check_operations(const weft_cluster *cluster)
+{
+    static const char *const modules[] = {"embedding",  "input_layernorm", "core_attention",
+                                          "activation", "router",          "combine",
+                                          "loss"};
+    for (size_t i = 0; i < sizeof modules / sizeof *modules; i++) {
+        bool found = false;
+        for (int k = 0; k < cluster->num_operations; k++)
+            found |= strcmp(cluster->operations[k].module, modules[i]) == 0;
+        if (!found)
+            fail_msg("%s was not measured", modules[i]);
+    }
+    bool experts = false, head = false;
+    for (int i = 0; i < cluster->num_products; i++) {
+        const weft_product *p = &cluster->products[i];
+        experts |= p->m == 8 && p->n == 96 && p->k == 32; /* 16 tokens, 2 each, of 4 */
+        head |= p->m == 16 && p->n == 61 && p->k == 32;
+    }
+    assert_true(experts && head);
+}
+
+/* The file that --for writes prices the model by what was measured alone. */
+static void a_model_has_its_own_operations(void **state)
+{
+    (void)state;
+    static const char *const types[] = {"fp32", "bf16"};
+    for (int i = 0; i < 2; i++) {
+        child c;
+        weft_cluster cluster;
+        FILE *config = fopen("model.json", "w");
+        assert_non_null(config);
+        fprintf(config, model_text, types[i]);
+        fclose(config);
+        child_run(&c,
+                  (const char *[]){"calibrate", "--for", "model.json", "--out", "own.json",
+                                   "--only", "adamw,memory", "--quick", "--no-interference",
+                                   "--threads", "1", NULL},
+                  NULL);
+        if (c.exit_code != 0)
+            fail_msg("exit %d: %s", c.exit_code, c.err);
+        child_release(&c);
+        OK(weft_cluster_read("own.json", &cluster));
+        check_operations(&cluster);
+        child_run(&c,
+                  (const char *[]){"plan", "model.json", "--cluster", "own.json", "--json", NULL},
+                  NULL);
+        if (c.exit_code != 0)
+            fail_msg("exit %d: %s", c.exit_code, c.err);
+        assert_non_null(strstr(c.out, "\"source\":\t\"measured\""));
+        child_release(&c);
+    }
+}
+
 static const struct misuse {
     const char *args[8];
     int exit_code;
@@ -195,6 +256,13 @@ static const struct misuse {
      2,
      "weft calibrate: 1 rank cannot be divided into nodes of 2"},
     {{"calibrate", "--out", "x", "--storage", "none"}, 6, "weft calibrate: none: cannot write: "},
+    {{"calibrate", "--out", "x", "--mesh", "tp=2"},
+     2,
+     "weft calibrate: --mesh and --set are of a config: --for says which"},
+    {{"calibrate", "--out", "x", "--for", "none.json"}, 2, "weft calibrate: none.json: "},
+    {{"calibrate", "--out", "x", "--for", "model.json", "--mesh", "tp=2"},
+     2,
+     "weft calibrate: --mesh tp=2"},
     {{"calibrate", "--out", "none/x"}, 6, "weft calibrate: none/x: cannot write: "},
     {{"calibrate", "--out", "x", "--svg", "none/x"}, 6, "weft calibrate: none/x: cannot write: "},
 };
@@ -228,6 +296,7 @@ int main(void)
         cmocka_unit_test(progress_counts_shares),
         cmocka_unit_test(drawings_are_well_formed),
         cmocka_unit_test(one_rank_measures_what_it_can),
+        cmocka_unit_test(a_model_has_its_own_operations),
         cmocka_unit_test(misuse_is_one_line_and_writes_nothing),
     };
     char folder[32];

@@ -367,6 +367,54 @@ static void products_take_their_measured_times(void **state)
     assert_true(gemm(&c, WEFT_F32, 128, 1, 4096, 0).us != 12.25);
 }
 
+/* Of three kernels, and of attention: at their own module, phase, type and volume. */
+static void operations_take_their_measured_times(void **state)
+{
+    (void)state;
+    weft_cluster c = measured();
+    weft_site site = {.cluster = &c};
+    weft_operation o = {.kind = WEFT_OPERATION_MEMORY,
+                        .phase = WEFT_PHASE_FORWARD,
+                        .module = "loss",
+                        .dtype = WEFT_BF16,
+                        .bytes = 3 * 4096,
+                        .count = 3};
+    weft_estimate by_curve, e;
+    OK(weft_operation_us(&site, &o, &by_curve));
+    c.operations[c.num_operations++] =
+        (weft_timed_operation){"loss", WEFT_PHASE_FORWARD, WEFT_BF16, 4096, 7.5};
+    c.operations[c.num_operations++] =
+        (weft_timed_operation){"core_attention", WEFT_PHASE_RECOMPUTE, WEFT_F32, 1000, 0.5};
+    OK(weft_operation_us(&site, &o, &e));
+    assert_true(e.us == 3 * 7.5 && e.source == WEFT_SOURCE_MEASURED);
+    o.dtype = WEFT_F32;
+    OK(weft_operation_us(&site, &o, &e));
+    assert_true(e.us == by_curve.us);
+    o = (weft_operation){.kind = WEFT_OPERATION_GEMM,
+                         .phase = WEFT_PHASE_RECOMPUTE,
+                         .module = "core_attention",
+                         .m = 10,
+                         .n = 10,
+                         .k = 10,
+                         .count = 8,
+                         .flops = 8 * 1000};
+    OK(weft_operation_us(&site, &o, &e));
+    assert_true(e.us == 8 * 0.5);
+    /* Devices of another kind were not measured; an emulated one has its attention's FLOPs. */
+    c.num_groups = 1;
+    c.groups[0] = (weft_node_group){.num_nodes = c.num_nodes,
+                                    .hardware = c.hardware,
+                                    .own_figures = 1u << WEFT_FIGURE_PEAK_FP32};
+    site.kinds = 1;
+    assert_true(weft_operation_us(&site, &o, &e) == WEFT_CONFIG); /* no figure tells */
+    site.kinds = 0;
+    c.num_groups = 0;
+    weft_cluster_set_pace(&c, 1e9);
+    OK(weft_operation_us(&site, &o, &e));
+    close_to(e.us, 8 * 1000 / 1e9 * 1e6);
+    assert_int_equal(c.num_operations, 1);
+}
+
 static double attention(const weft_cluster *c, uint64_t flops)
 {
     const weft_site site = {.cluster = c};
@@ -637,6 +685,7 @@ int main(void)
         cmocka_unit_test(a_curve_is_scaled_elsewhere),
         cmocka_unit_test(products_are_tiles_and_waves),
         cmocka_unit_test(products_take_their_measured_times),
+        cmocka_unit_test(operations_take_their_measured_times),
         cmocka_unit_test(attention_has_costs_of_its_own),
         cmocka_unit_test(a_pace_takes_flops_alone),
         cmocka_unit_test(what_is_bound_by_memory_takes_its_bytes),

@@ -1,0 +1,45 @@
+/* A description's operations as kernels. Private to launcher/measuring/. */
+#ifndef WEFT_LAUNCHER_MEASURING_OWN_KERNELS_H
+#define WEFT_LAUNCHER_MEASURING_OWN_KERNELS_H
+
+#include <weft/kernels.h>
+
+#include "launcher/measuring/own.h"
+#include "layers/describe.h"
+
+/* Memory that is walked through: what is taken next was not touched for long. */
+typedef struct weft_own_pool {
+    char *memory;
+    size_t bytes, at;
+} weft_own_pool;
+
+/* What operations run on. `fresh` was just made by the operation before: always the same place. */
+typedef struct weft_own_rig {
+    const weft_model_options *options;
+    const weft_shape *shape;
+    weft_dims dims;
+    weft_moe_dims moe;
+    int num_micro_batches;
+    weft_device *device;
+    weft_lane *lane;
+    weft_own_pool stored, stored_fp32; /* weights and stashes: of random numbers */
+    weft_own_pool gradients, results;  /* fp32; written by forward for backward */
+    char *fresh[2], *out;              /* fresh: random; out: scratch that is written */
+    float *fp32[2];                    /* random, positive; as long as the largest operand */
+    size_t operand_bytes;              /* of fresh, out, fp32; the largest of any operation */
+    int32_t *tokens;                   /* [S * B] in the vocabulary; pinned as the next three */
+    int32_t *choices, *row_of, *token_of, *sort; /* [T, K] each */
+    float *probabilities;                        /* [T, K] */
+    int64_t *counts;                             /* [2 E + 8] */
+    weft_wrong_choice *wrong;
+    int64_t *offsets; /* [local experts + 1] */
+} weft_own_rig;
+
+/* Bytes of the largest operand of an operation. */
+size_t weft_own_operand_bytes(const weft_own_rig *rig, const weft_operation *operation);
+/* Enqueues it, the `number`-th of a train; *out_each: how many of the description's `count` that
+ * was. 0: there is no kernel for it, and nothing was enqueued. */
+weft_status weft_own_submit(weft_own_rig *rig, const weft_operation *operation, int number,
+                            double *out_each) WEFT_CHECKED;
+
+#endif
