@@ -119,7 +119,7 @@ weft_status weft_model_check_moe(const weft_model_options *o, const weft_schedul
     if (o->num_experts == 0)
         return WEFT_OK;
     weft_shape shape = weft_model_shape(o, mesh, 1, WEFT_F32, true);
-    bool by_peers = p->moe_partition_by == WEFT_MOE_SPLIT_PEERS;
+    bool by_peers = p->moe_partition_by == WEFT_MOE_PARTITION_BY_PEERS;
     if (by_peers)
         WEFT_TRY(check_peers(p, weft_moe_dims_of(o, &shape).exchange ? mesh->ep : 1));
     else if (p->moe_peer_group_size != 1)

@@ -20,9 +20,9 @@ typedef struct planning {
 
 static planning planning_of(weft_moe *m, weft_pass *pass, weft_moe_state *state)
 {
-    const weft_moe_runtime *runtime = pass->model->moe;
     const weft_groups *groups = weft_pass_groups(pass);
-    bool by_peers = m->dims.exchange && runtime->options.split == WEFT_MOE_SPLIT_PEERS;
+    const int group = state->plan->pipeline.peer_group;
+    bool by_peers = m->dims.exchange && group > 0;
     return (planning){.m = m,
                       .pass = pass,
                       .state = state,
@@ -31,7 +31,7 @@ static planning planning_of(weft_moe *m, weft_pass *pass, weft_moe_state *state)
                       .local = m->dims.local_experts,
                       .kernel_parts = by_peers ? 1 : (size_t)state->num_parts,
                       .by_peers = by_peers,
-                      .group = (size_t)runtime->options.peer_group};
+                      .group = (size_t)group};
 }
 
 static weft_status host(weft_pass *pass, size_t count, size_t size, void *out)

@@ -56,6 +56,22 @@ static weft_status create_passes(weft_model *model, const weft_outline *outline)
     return WEFT_OK;
 }
 
+/* What forwards use from now on, and what layers are asked about. */
+static weft_status use_pipeline(weft_model *model, const weft_moe_pipeline *pipeline)
+{
+    weft_shape *shape = &model->shape;
+    const int n = pipeline->num_partitions, group = pipeline->peer_group;
+    if (group > 0 && n * group != shape->ep)
+        return WEFT_KEY_ERROR("parallel.moe_peer_group_size",
+                              "%d groups of %d are not the %d ranks of expert parallelism", n,
+                              group, shape->ep);
+    WEFT_TRY(weft_moe_runtime_use(model->moe, pipeline));
+    shape->moe_partitions = n;
+    shape->moe_reuse = (int)pipeline->reuse;
+    shape->moe_peer_group = group;
+    return WEFT_OK;
+}
+
 /* What all MoE layers share. A model in C may hold them whatever the options say of their number of
  * layers, but not without experts. */
 static weft_status create_moe(weft_model *model)
@@ -65,25 +81,12 @@ static weft_status create_moe(weft_model *model)
         return WEFT_OK;
     weft_shape *shape = &model->shape;
     weft_moe_dims d = weft_moe_dims_of(&model->options, shape);
-    if (o->peer_group == 0)
-        o->peer_group = 1;
-    if (o->split == WEFT_MOE_SPLIT_PEERS) {
-        if (!d.exchange)
-            o->peer_group = shape->ep; /* no tokens travel: one partition */
-        if (shape->ep % o->peer_group != 0)
-            return WEFT_KEY_ERROR("parallel.moe_peer_group_size",
-                                  "groups of %d do not divide %d ranks of expert parallelism",
-                                  o->peer_group, shape->ep);
-        o->pipeline = (weft_moe_pipeline){shape->ep / o->peer_group, WEFT_REUSE_NONE};
-    }
     size_t bytes = d.tokens * (size_t)model->options.moe_router_topk * shape->hidden *
                    weft_dtype_bytes(shape->dtype) / (size_t)shape->ep;
     if (o->pipeline.num_partitions > 1)
         bytes /= (size_t)o->pipeline.num_partitions;
     WEFT_TRY(weft_moe_runtime_create(model->setup.device, o, d.exchange, bytes, &model->moe));
-    shape->moe_partitions = model->moe->current->pipeline.num_partitions;
-    shape->moe_reuse = (int)model->moe->current->pipeline.reuse;
-    return WEFT_OK;
+    return use_pipeline(model, &model->moe->current->pipeline);
 }
 
 static weft_status init(weft_model *model, const weft_outline *outline, weft_model_function build)
@@ -211,10 +214,7 @@ weft_status weft_model_set_moe_pipeline(weft_model *model, const weft_moe_pipeli
 {
     if (!weft_model_moe_exchanges(model))
         return WEFT_OK;
-    WEFT_TRY(weft_moe_runtime_use(model->moe, pipeline));
-    model->shape.moe_partitions = pipeline->num_partitions;
-    model->shape.moe_reuse = (int)pipeline->reuse;
-    return WEFT_OK;
+    return use_pipeline(model, pipeline);
 }
 
 weft_status weft_model_set_moe_programs(weft_model *model, const weft_moe_pipeline *pipeline,

@@ -5,18 +5,12 @@
 #include "schedule/exchange.h"
 #include "schedule/moe_layer.h"
 
-/* By what a micro-batch is cut into partitions: by tokens (MPMoE), or by the group of peers that
- * computes them, exchanged point to point (as FasterMoE does; nothing is reused). */
-typedef enum weft_moe_split { WEFT_MOE_SPLIT_TOKENS, WEFT_MOE_SPLIT_PEERS } weft_moe_split;
-
 /* How MoE layers whose tokens travel run. Zero: synchronous, nothing reused, the plain all-to-all.
  */
 typedef struct weft_moe_options {
     weft_moe_pipeline pipeline; /* num_partitions 0: 1 */
-    weft_moe_split split;
-    int peer_group; /* consecutive EP ranks that are one partition when cut by peers; 0: 1 */
-    weft_exchange_form form; /* where experts are tensor-sharded too */
-    int num_chunks;          /* of form; 0: 1, or of direct a default by size */
+    weft_exchange_form form;    /* where experts are tensor-sharded too */
+    int num_chunks;             /* of form; 0: 1, or of direct a default by size */
 } weft_moe_options;
 
 #endif

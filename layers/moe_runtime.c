@@ -114,8 +114,7 @@ static weft_status make_plan(weft_moe_runtime *r, const weft_moe_pipeline *pipel
 weft_status weft_moe_runtime_use(weft_moe_runtime *r, const weft_moe_pipeline *pipeline)
 {
     for (int i = 0; i < r->num_plans; i++)
-        if (r->plans[i].pipeline.num_partitions == pipeline->num_partitions &&
-            r->plans[i].pipeline.reuse == pipeline->reuse) {
+        if (memcmp(&r->plans[i].pipeline, pipeline, sizeof *pipeline) == 0) {
             r->current = &r->plans[i];
             return WEFT_OK;
         }

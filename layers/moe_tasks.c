@@ -112,7 +112,7 @@ static weft_status move_by_peers(const work *w, weft_lane *lane, int p, const ch
                                  bool to_experts)
 {
     weft_comm *ep = weft_pass_groups(w->pass)->by_axis[WEFT_AXIS_EP];
-    int group = w->pass->model->moe->options.peer_group, rank = weft_comm_rank(ep);
+    int group = w->state->plan->pipeline.peer_group, rank = weft_comm_rank(ep);
     int num_groups = weft_comm_size(ep) / group, mine = rank / group;
     int ahead = (mine + p) % num_groups * group;
     int behind = (mine + num_groups - p) % num_groups * group;
@@ -128,17 +128,18 @@ static weft_status move_by_peers(const work *w, weft_lane *lane, int p, const ch
 }
 
 /* Between home and the experts, either way. */
-static weft_status move(const work *w, weft_lane *lane, int p, const weft_tensor *from,
-                        const weft_tensor *to, bool to_experts)
+static weft_status move(const work *w, weft_lane *lane, const weft_task *task,
+                        const weft_tensor *from, const weft_tensor *to, bool to_experts)
 {
-    const weft_moe_part *part = &w->state->parts[p];
+    const weft_moe_part *part = &w->state->parts[task->part];
     const size_t *out_bytes = to_experts ? part->send_bytes : part->recv_bytes;
     const size_t *in_bytes = to_experts ? part->recv_bytes : part->send_bytes;
     if (!w->m->dims.exchange)
         return WEFT_OK;
-    if (w->pass->model->moe->options.split == WEFT_MOE_SPLIT_TOKENS)
+    if (task->peer < 0)
         return weft_moe_exchange(w->pass, lane, from->data, out_bytes, to->data, in_bytes);
-    return move_by_peers(w, lane, p, from->data, out_bytes, to->data, in_bytes, to_experts);
+    return move_by_peers(w, lane, task->peer, from->data, out_bytes, to->data, in_bytes,
+                         to_experts);
 }
 
 static weft_status run_dispatch(void *context, const weft_task *task, weft_lane *lane)
@@ -146,7 +147,7 @@ static weft_status run_dispatch(void *context, const weft_task *task, weft_lane 
     const work *w = context;
     weft_tensor from = operand(w, task, WEFT_OPERAND_FROM);
     weft_tensor to = operand(w, task, WEFT_OPERAND_TO);
-    return move(w, lane, task->part, &from, &to, true);
+    return move(w, lane, task, &from, &to, true);
 }
 
 static weft_status run_combine(void *context, const weft_task *task, weft_lane *lane)
@@ -161,7 +162,7 @@ static weft_status run_combine(void *context, const weft_task *task, weft_lane *
                                  weft_tensor_count(&from), from.dtype, WEFT_REDUCE_SUM));
         WEFT_TRY(weft_note_end(w->pass, lane, note));
     }
-    return move(w, lane, task->part, &from, &to, false);
+    return move(w, lane, task, &from, &to, false);
 }
 
 static weft_status work_of_experts(const work *w, const weft_task *task)

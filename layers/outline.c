@@ -201,12 +201,11 @@ static weft_shape described_shape(const weft_model_setup *setup, const weft_mesh
     const weft_moe_options *moe = &setup->moe;
     weft_shape shape = weft_model_shape(setup->options, mesh, setup->micro_batch_size, setup->dtype,
                                         setup->training);
-    bool by_peers = moe->split == WEFT_MOE_SPLIT_PEERS;
     shape.logit_rows = setup->logit_rows;
     if (setup->options->num_experts > 0 && weft_moe_dims_of(setup->options, &shape).exchange) {
-        int num_groups = shape.ep / (moe->peer_group > 0 ? moe->peer_group : 1);
-        shape.moe_partitions = by_peers ? num_groups : moe->pipeline.num_partitions;
-        shape.moe_reuse = by_peers ? WEFT_REUSE_NONE : (int)moe->pipeline.reuse;
+        shape.moe_partitions = moe->pipeline.num_partitions;
+        shape.moe_reuse = (int)moe->pipeline.reuse;
+        shape.moe_peer_group = moe->pipeline.peer_group;
     }
     return shape;
 }
@@ -214,7 +213,7 @@ static weft_shape described_shape(const weft_model_setup *setup, const weft_mesh
 weft_moe_pipeline weft_shape_pipeline(const weft_shape *shape)
 {
     return (weft_moe_pipeline){shape->moe_partitions > 0 ? shape->moe_partitions : 1,
-                               (weft_reuse)shape->moe_reuse};
+                               (weft_reuse)shape->moe_reuse, shape->moe_peer_group};
 }
 
 /* Whether the host waits inside the program that MoE layers' forward is. */

@@ -3,8 +3,6 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "core/text.h"
-
 static weft_status need(const weft_cluster *cluster, weft_cost_kind kind)
 {
     if (weft_cluster_knows(cluster, kind))
@@ -53,7 +51,7 @@ static weft_status price_us(const weft_moe_costs *costs, const weft_interference
 static weft_status predict(const weft_cluster *cluster, const weft_moe_layer_shape *shape,
                            weft_moe_model model, const weft_moe_pipeline *pipeline, double *out_us)
 {
-    const weft_moe_costs costs = weft_moe_costs_of(cluster, shape, pipeline->num_partitions);
+    const weft_moe_costs costs = weft_moe_costs_of(cluster, shape, pipeline);
     const weft_interference beside = weft_moe_interference(cluster, shape), *alpha = &beside;
     if (model != WEFT_MOE_MODEL_PRICE) {
         *out_us = weft_moe_phases_of(&costs, alpha, pipeline, false).total_us +
@@ -118,17 +116,31 @@ static void say_why(const candidate *candidates, int num_candidates, weft_moe_mo
         if (candidates[i].pipeline.num_partitions == 1)
             synchronous_us = fmin(synchronous_us, candidates[i].us);
     int wrote = snprintf(
-        choice->reason, sizeof(choice->reason), "%s, reuse %s: %.0f us by %s of %d candidates",
-        weft_count_text(choice->pipeline.num_partitions, "partition").text,
-        weft_reuse_text(choice->pipeline.reuse), choice->us, models[model], num_candidates);
+        choice->reason, sizeof(choice->reason), "%s: %.0f us by %s of %d candidates",
+        weft_moe_pipeline_text(&choice->pipeline).text, choice->us, models[model], num_candidates);
     if (isfinite(synchronous_us) && wrote < (int)sizeof(choice->reason))
         snprintf(choice->reason + wrote, sizeof(choice->reason) - (size_t)wrote,
                  "; synchronous %.0f us", synchronous_us);
 }
 
+int weft_moe_list_peers(const weft_moe_layer_shape *shape,
+                        weft_moe_pipeline out[WEFT_MOE_MAX_PEERS])
+{
+    const int groups[WEFT_MOE_MAX_PEERS] = {1, shape->ep_inside};
+    int count = 0;
+    for (int i = 0; i < WEFT_MOE_MAX_PEERS; i++) {
+        const int group = groups[i];
+        if (group < 1 + i || group >= shape->ep || shape->ep % group != 0)
+            continue;
+        out[count] = weft_moe_by_peers(shape->ep, group);
+        count += out[count].num_partitions <= WEFT_MOE_MAX_PARTITIONS;
+    }
+    return count;
+}
+
 weft_status weft_choose_moe(const weft_cluster *cluster, const weft_moe_layer_shape *shape,
                             weft_moe_model model, const int *partitions, int num_partitions,
-                            unsigned allowed_reuses, weft_moe_choice *out)
+                            unsigned allowed_reuses, bool by_peers, weft_moe_choice *out)
 {
     const unsigned all = (1u << WEFT_NUM_REUSES) - 1;
     unsigned reuses = allowed_reuses ? allowed_reuses : all;
@@ -141,7 +153,7 @@ weft_status weft_choose_moe(const weft_cluster *cluster, const weft_moe_layer_sh
     if (model == WEFT_MOE_MODEL_QUICK)
         reuses = quickest(cluster, shape, reuses);
 
-    candidate candidates[WEFT_MOE_MAX_PARTITIONS * WEFT_NUM_REUSES];
+    candidate candidates[WEFT_MOE_MAX_PARTITIONS * WEFT_NUM_REUSES + WEFT_MOE_MAX_PEERS];
     int num_candidates = 0;
     for (int i = 0; i < num_partitions; i++) {
         if (partitions[i] < 1 || partitions[i] > WEFT_MOE_MAX_PARTITIONS)
@@ -150,11 +162,17 @@ weft_status weft_choose_moe(const weft_cluster *cluster, const weft_moe_layer_sh
         for (int reuse = 0; reuse < WEFT_NUM_REUSES; reuse++) {
             if (!(reuses >> reuse & 1))
                 continue;
-            candidate *c = &candidates[num_candidates++];
-            c->pipeline = (weft_moe_pipeline){partitions[i], (weft_reuse)reuse};
-            WEFT_TRY(predict(cluster, shape, model, &c->pipeline, &c->us));
+            candidates[num_candidates++].pipeline =
+                (weft_moe_pipeline){partitions[i], (weft_reuse)reuse, 0};
         }
     }
+    weft_moe_pipeline peers[WEFT_MOE_MAX_PEERS];
+    const int num_peers = weft_moe_list_peers(shape, peers);
+    const bool weighs = by_peers && model == WEFT_MOE_MODEL_PRICE && reuses >> WEFT_REUSE_NONE & 1;
+    for (int i = 0; i < num_peers && weighs; i++)
+        candidates[num_candidates++].pipeline = peers[i];
+    for (int i = 0; i < num_candidates; i++)
+        WEFT_TRY(predict(cluster, shape, model, &candidates[i].pipeline, &candidates[i].us));
     const candidate *best = pick(candidates, num_candidates);
     weft_moe_choice choice = {.pipeline = best->pipeline, .us = best->us};
     say_why(candidates, num_candidates, model, &choice);

@@ -34,7 +34,7 @@ weft_moe_phases weft_moe_phases_of(const weft_moe_costs *costs, const weft_inter
 typedef enum weft_moe_model {
     WEFT_MOE_MODEL_QUICK,  /* the strategy by eq. 10, then n by the phases */
     WEFT_MOE_MODEL_PHASES, /* all (n, S) by the phases */
-    WEFT_MOE_MODEL_PRICE,  /* all (n, S) by pricing the programs */
+    WEFT_MOE_MODEL_PRICE,  /* all (n, S), and partitions by peers, by pricing the programs */
 } weft_moe_model;
 
 typedef struct weft_moe_choice {
@@ -43,12 +43,21 @@ typedef struct weft_moe_choice {
     char reason[160];
 } weft_moe_choice;
 
+/* The partitions by peers that are worth a try: a rank each, and a node's ranks each where EP has
+ * several of them on several nodes. Returns how many. */
+enum { WEFT_MOE_MAX_PEERS = 2 };
+int weft_moe_list_peers(const weft_moe_layer_shape *shape,
+                        weft_moe_pipeline out[WEFT_MOE_MAX_PEERS]);
+
 /* The fastest (n, S) among n in `partitions` and S in `allowed_reuses` (bit i: strategy i; 0: S1 to
- * S4 and none). Ties of less than 1 % go to the smaller n. WEFT_CONFIG for an empty or impossible
- * choice, and naming the cost where the cluster does not know one that a strategy needs. */
+ * S4 and none); with by_peers, where the strategy may be none and the model is that of prices,
+ * partitions by peers are weighed too. Ties of less than 1 % go to the smaller n. WEFT_CONFIG for
+ * an empty or impossible choice, and naming the cost where the cluster does not know one that a
+ * strategy needs. */
 weft_status weft_choose_moe(const weft_cluster *cluster, const weft_moe_layer_shape *shape,
                             weft_moe_model model, const int *partitions, int num_partitions,
-                            unsigned allowed_reuses, weft_moe_choice *out) WEFT_CHECKED;
+                            unsigned allowed_reuses, bool by_peers,
+                            weft_moe_choice *out) WEFT_CHECKED;
 
 /* Profile-based: MPMoE Algorithm 1 for one strategy. Ranges of B whose best n is known, a cache,
  * and a search over n that stops at the turning point of the parabola. The caller runs what `next`

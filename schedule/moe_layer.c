@@ -1,7 +1,9 @@
 #include "schedule/moe_layer.h"
 
+#include <stdio.h>
 #include <string.h>
 
+#include "core/text.h"
 #include "schedule/build.h"
 #include "schedule/check.h"
 
@@ -36,6 +38,24 @@ static bool recomputes(weft_reuse reuse)
     return reuse == WEFT_REUSE_S3 || reuse == WEFT_REUSE_S4;
 }
 
+weft_moe_pipeline weft_moe_by_peers(int ep, int group)
+{
+    return (weft_moe_pipeline){ep / group, WEFT_REUSE_NONE, group};
+}
+
+weft_moe_pipeline_words weft_moe_pipeline_text(const weft_moe_pipeline *pipeline)
+{
+    weft_moe_pipeline_words words;
+    if (pipeline->peer_group > 0)
+        snprintf(words.text, sizeof words.text, "partitions by peers, %d each",
+                 pipeline->peer_group);
+    else
+        snprintf(words.text, sizeof words.text, "%s, reuse %s",
+                 weft_count_text(pipeline->num_partitions, "partition").text,
+                 weft_reuse_text((int)pipeline->reuse));
+    return words;
+}
+
 static weft_status check_pipeline(const weft_moe_pipeline *pipeline)
 {
     if (pipeline->num_partitions < 1 || pipeline->num_partitions > WEFT_MOE_MAX_PARTITIONS)
@@ -43,6 +63,9 @@ static weft_status check_pipeline(const weft_moe_pipeline *pipeline)
                           pipeline->num_partitions, WEFT_MOE_MAX_PARTITIONS);
     if ((int)pipeline->reuse < 0 || pipeline->reuse >= WEFT_NUM_REUSES)
         return WEFT_ERROR(WEFT_CONFIG, "no memory reuse strategy %d", (int)pipeline->reuse);
+    if (pipeline->peer_group < 0 || (pipeline->peer_group > 0 && pipeline->reuse))
+        return WEFT_ERROR(WEFT_CONFIG, "partitions by peers, %d each, with reuse %s: none would",
+                          pipeline->peer_group, weft_reuse_text((int)pipeline->reuse));
     return WEFT_OK;
 }
 
@@ -79,6 +102,17 @@ static bool has_task(const weft_moe_pipeline *pipeline, bool backward, int kind,
                (flow == WEFT_FLOW_INPUT ? weft_reuse_offloads_input(reuse)
                                         : weft_reuse_offloads_middle(reuse));
     }
+}
+
+/* The task of a partition, without operands. */
+static weft_task task_of(const weft_moe_pipeline *pipeline, weft_task_kind kind, weft_flow flow,
+                         int partition)
+{
+    const bool travels = kind == WEFT_TASK_DISPATCH || kind == WEFT_TASK_COMBINE;
+    weft_task task = weft_task_of(kind, flow);
+    task.part = partition;
+    task.peer = travels && pipeline->peer_group > 0 ? partition : -1;
+    return task;
 }
 
 /* A program while it is written. */
@@ -141,8 +175,7 @@ static weft_status append(writer *w, weft_task_kind kind, weft_flow flow, int pa
         !has_task(w->pipeline, w->backward, (int)kind, (int)flow))
         return WEFT_OK;
     const weft_operands *operands = weft_operands_of((int)kind, (int)flow);
-    weft_task task = weft_task_of(kind, flow);
-    task.part = partition;
+    weft_task task = task_of(w->pipeline, kind, flow, partition);
     for (int i = 0; i < operands->count; i++) {
         const weft_slot_kind holds = weft_value_slot_kind((int)operands->rows[i].value);
         task.operands[i] = w->first[holds] + partition % w->length[holds];
@@ -243,8 +276,7 @@ static weft_status check_direction(const weft_moe_pipeline *pipeline, bool backw
         if (!has_task(pipeline, backward, (int)pairs[i / n].kind, (int)pairs[i / n].flow))
             continue;
         weft_task *task = &tasks[expected.num_tasks++];
-        *task = weft_task_of(pairs[i / n].kind, pairs[i / n].flow);
-        task->part = i % n;
+        *task = task_of(pipeline, pairs[i / n].kind, pairs[i / n].flow, i % n);
         task->num_waits = !backward;                       /* for the counts */
         memset(task->operands, 0, sizeof(task->operands)); /* all of them */
     }

@@ -21,6 +21,12 @@
  *   S3         offload           recomputed
  *   S4         communicated      recomputed
  *
+ * A micro-batch is cut by tokens, or by the peers that compute it (FasterMoE §4.2): EP ranks form
+ * groups of consecutive ones, and partition p of a rank goes to the group p groups ahead of its
+ * own, while it receives from the one p behind. So the rank's own group comes first: with groups of
+ * one rank, rows that do not travel are computed while the first ones travel. Dispatch and combine
+ * name that number as their peer. All ranks run the same program. Nothing is reused.
+ *
  * A partition is a task's part. Results at home, their gradients and host copies have a slot a
  * partition. When backward starts, each gradient's slot holds the gradient to send; when it ends,
  * the gradient that came back. What both programs have stands first in both tables of slots.
@@ -49,9 +55,17 @@ enum { WEFT_MOE_MAX_PARTITIONS = 64 };
 typedef struct weft_moe_pipeline {
     int num_partitions; /* n: 1 to WEFT_MOE_MAX_PARTITIONS */
     weft_reuse reuse;
+    int peer_group; /* ranks that are one partition; 0: cut by tokens */
 } weft_moe_pipeline;
+/* By peers: ep / group partitions, of groups that divide ep. */
+weft_moe_pipeline weft_moe_by_peers(int ep, int group);
+/* Such as "4 partitions, reuse s1" or "partitions by peers, 2 each". */
+typedef struct weft_moe_pipeline_words {
+    char text[80];
+} weft_moe_pipeline_words;
+weft_moe_pipeline_words weft_moe_pipeline_text(const weft_moe_pipeline *pipeline);
 
-/* WEFT_CONFIG for n or strategy out of range; WEFT_MEMORY. */
+/* WEFT_CONFIG for n or strategy out of range, or reuse by peers; WEFT_MEMORY. */
 weft_status weft_program_moe(const weft_moe_pipeline *pipeline, bool backward, weft_arena *arena,
                              weft_program *out) WEFT_CHECKED;
 
@@ -59,7 +73,8 @@ weft_status weft_program_moe(const weft_moe_pipeline *pipeline, bool backward, w
  * before anything that needs a size; every partition is sent, computed and combined once, in order;
  * every task reads the value meant for it; no slot is overwritten while a task that reads it may
  * not have run; what backward reads of T_DI and T_M is kept or restored; offloads happen before the
- * slot is taken again. WEFT_INTERNAL with the task's index and text. */
+ * slot is taken again; each partition by peers goes to its own. WEFT_INTERNAL with the task's index
+ * and text. */
 weft_status weft_program_moe_check(const weft_moe_pipeline *pipeline, const weft_program *forward,
                                    const weft_program *backward) WEFT_CHECKED;
 
@@ -70,6 +85,9 @@ typedef struct weft_moe_costs {
     double expert_us, expert_backward_us, recompute_us;
     double input_to_host_us, middle_to_host_us, input_to_device_us, middle_to_device_us;
     double counts_us; /* once, for all partitions */
+    /* By peers: what dispatch and combine take more, by how many groups ahead the partition goes.
+     */
+    double by_peer_us[WEFT_MOE_MAX_PARTITIONS];
 } weft_moe_costs;
 
 /* A layer on one rank, balanced routing. */
@@ -88,12 +106,20 @@ typedef struct weft_moe_layer_shape {
  * stays inside, which travel at once; times exchange_factor. */
 double weft_moe_exchange_us(const weft_cluster *cluster, const weft_moe_layer_shape *shape,
                             double bytes);
+/* Where the rows of a partition by peers go: of what the ranks of a node send together, the share
+ * for other ranks of that node, and for other nodes; the most of any node. EP's ranks lie on nodes
+ * in blocks of `near` (0: 1). O(ep * group). */
+typedef struct weft_moe_peer_shares {
+    double inside, between;
+} weft_moe_peer_shares;
+weft_moe_peer_shares weft_moe_peer_shares_of(int ep, int near, int group, int ahead);
 /* The cluster's interference; an emulated accelerator neither slows others nor is slowed. */
 weft_interference weft_moe_interference(const weft_cluster *cluster,
                                         const weft_moe_layer_shape *shape);
-/* Costs of a partition of 1/n of the rows, from the cluster's curves. */
+/* Costs of a partition of 1/n of the rows, from the cluster's curves. Own rows travel for nothing;
+ * messages to peers know no sharded form. */
 weft_moe_costs weft_moe_costs_of(const weft_cluster *cluster, const weft_moe_layer_shape *shape,
-                                 int num_partitions);
+                                 const weft_moe_pipeline *pipeline);
 
 double weft_moe_task_us(const weft_moe_costs *costs, const weft_task *task);
 /* Time of the program by simulation with interference (schedule/price.h). `trace` may be NULL. */

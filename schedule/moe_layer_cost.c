@@ -1,3 +1,5 @@
+#include <math.h>
+
 #include "schedule/moe_layer.h"
 #include "schedule/price.h"
 
@@ -22,6 +24,41 @@ double weft_moe_exchange_us(const weft_cluster *cluster, const weft_moe_layer_sh
            weft_cluster_exchange_us(cluster, bytes, shape->ep, shape->ep_inside);
 }
 
+weft_moe_peer_shares weft_moe_peer_shares_of(int ep, int near, int group, int ahead)
+{
+    weft_moe_peer_shares most = {0, 0};
+    const int block = near < 1 ? 1 : near < ep ? near : ep, num_groups = ep / group;
+    for (int first = 0; first < ep; first += block) {
+        int inside = 0, between = 0; /* messages, as large as each other */
+        for (int rank = first; rank < first + block && rank < ep; rank++) {
+            const int to = (rank / group + ahead) % num_groups * group;
+            for (int peer = to; peer < to + group; peer++) {
+                between += peer / block != rank / block;
+                inside += peer / block == rank / block && peer != rank;
+            }
+        }
+        most.inside = fmax(most.inside, (double)inside / block / group);
+        most.between = fmax(most.between, (double)between / block / group);
+    }
+    return most;
+}
+
+/* A curve is by what a rank sends while all ranks of the node do: so it is asked for what they send
+ * on average. */
+static double by_peer_us(const weft_cluster *cluster, const weft_moe_layer_shape *shape, int group,
+                         int ahead, double bytes)
+{
+    const weft_moe_peer_shares share =
+        weft_moe_peer_shares_of(shape->ep, shape->ep_inside, group, ahead);
+    const double between =
+        share.between > 0 ? weft_cluster_us(cluster, WEFT_COST_ALL_TO_ALL, bytes * share.between)
+                          : 0;
+    const double inside = share.inside > 0 ? weft_cluster_us(cluster, WEFT_COST_ALL_TO_ALL_INSIDE,
+                                                             bytes * share.inside)
+                                           : 0;
+    return fmax(between, inside);
+}
+
 weft_interference weft_moe_interference(const weft_cluster *cluster,
                                         const weft_moe_layer_shape *shape)
 {
@@ -37,14 +74,15 @@ weft_interference weft_moe_interference(const weft_cluster *cluster,
 }
 
 weft_moe_costs weft_moe_costs_of(const weft_cluster *cluster, const weft_moe_layer_shape *shape,
-                                 int num_partitions)
+                                 const weft_moe_pipeline *pipeline)
 {
-    const double rows = shape->rows / num_partitions;
+    const int group = pipeline->peer_group;
+    const double rows = shape->rows / pipeline->num_partitions;
     const double input_bytes = rows * shape->hidden * shape->element_bytes; /* T_DI, T_DO */
     const double middle_bytes = rows * shape->ffn * shape->gates * shape->element_bytes;
     const double forward_flops = 2 * rows * shape->hidden * shape->ffn * (shape->gates + 1);
-    const double exchange_us = weft_moe_exchange_us(cluster, shape, input_bytes);
-    return (weft_moe_costs){
+    const double exchange_us = group > 0 ? 0 : weft_moe_exchange_us(cluster, shape, input_bytes);
+    weft_moe_costs costs = {
         .permute_us = weft_cluster_us(cluster, WEFT_COST_COPY, input_bytes),
         .dispatch_us = exchange_us,
         .combine_us = exchange_us,
@@ -58,10 +96,14 @@ weft_moe_costs weft_moe_costs_of(const weft_cluster *cluster, const weft_moe_lay
         .counts_us =
             weft_cluster_exchange_us(cluster, 8.0 * shape->ep, shape->ep, shape->ep_inside),
     };
+    for (int p = 0; group > 0 && p < pipeline->num_partitions; p++)
+        costs.by_peer_us[p] = by_peer_us(cluster, shape, group, p, input_bytes);
+    return costs;
 }
 
 double weft_moe_task_us(const weft_moe_costs *costs, const weft_task *task)
 {
+    const double by_peer_us = task->peer >= 0 ? costs->by_peer_us[task->peer] : 0;
     const bool gradient = task->flow == WEFT_FLOW_GRADIENT, input = task->flow == WEFT_FLOW_INPUT;
     switch (task->kind) {
     case WEFT_TASK_COUNTS:
@@ -69,11 +111,11 @@ double weft_moe_task_us(const weft_moe_costs *costs, const weft_task *task)
     case WEFT_TASK_PERMUTE:
         return costs->permute_us;
     case WEFT_TASK_DISPATCH:
-        return costs->dispatch_us;
+        return costs->dispatch_us + by_peer_us;
     case WEFT_TASK_EXPERT:
         return gradient ? costs->expert_backward_us : costs->expert_us;
     case WEFT_TASK_COMBINE:
-        return costs->combine_us;
+        return costs->combine_us + by_peer_us;
     case WEFT_TASK_OFFLOAD:
         return input ? costs->input_to_host_us : costs->middle_to_host_us;
     case WEFT_TASK_PREFETCH:

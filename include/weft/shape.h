@@ -45,9 +45,11 @@ typedef struct weft_shape {
                                       (0: none, else 1 to 4) */
     weft_dtype dtype;
     bool training;
-    size_t logit_rows; /* training: rows whose logits exist at a time; 0: 256 */
-    double moe_load;   /* rows that reach this rank's experts, over those that balanced routing
-                          brings; 0: 1 */
+    size_t logit_rows;  /* training: rows whose logits exist at a time; 0: 256 */
+    double moe_load;    /* rows that reach this rank's experts, over those that balanced routing
+                           brings; 0: 1 */
+    int moe_peer_group; /* ranks that are one partition of an MoE layer cut by peers; 0: by tokens
+                         */
 } weft_shape;
 
 /* Per rank, per micro-batch: the sums of what a layer lists (<weft/describe.h>), or filled by the

@@ -168,47 +168,46 @@ static weft_status make_layer(weft_comm *world, const weft_bench_moe_options *o,
 
 /* --- cases --------------------------------------------------------------------------------- */
 
-static void add_case(weft_bench_point *p, weft_bench_mode mode, int n, weft_reuse reuse)
+static void add_case(weft_bench_point *p, weft_bench_mode mode, const weft_moe_pipeline *pipeline)
 {
     if (p->num_cases == WEFT_BENCH_MAX_CASES)
         return;
     weft_bench_case *c = &p->cases[p->num_cases++];
     memset(c, 0, sizeof *c);
     c->mode = mode;
-    c->pipeline = (weft_moe_pipeline){n, reuse};
+    c->pipeline = *pipeline;
 }
 
-static void list_cases(const weft_bench_moe_options *o, weft_bench_point *p, bool by_nodes)
+static void list_cases(const weft_bench_moe_options *o, const weft_moe_layer_shape *shape,
+                       weft_bench_point *p)
 {
+    weft_moe_pipeline peers[WEFT_MOE_MAX_PEERS];
+    const int num_peers = weft_moe_list_peers(shape, peers);
     p->num_cases = 0;
-    add_case(p, WEFT_BENCH_SYNCHRONOUS, 1, WEFT_REUSE_NONE);
-    add_case(p, WEFT_BENCH_PEERS, 1, WEFT_REUSE_NONE);
-    if (by_nodes)
-        add_case(p, WEFT_BENCH_NODES, 1, WEFT_REUSE_NONE);
+    add_case(p, WEFT_BENCH_SYNCHRONOUS, &(weft_moe_pipeline){.num_partitions = 1});
+    for (int i = 0; i < num_peers; i++)
+        add_case(p, peers[i].peer_group == 1 ? WEFT_BENCH_PEERS : WEFT_BENCH_NODES, &peers[i]);
     for (int i = 0; i < o->num_partitions; i++)
         for (int reuse = 0; reuse < WEFT_NUM_REUSES; reuse++)
             if (o->reuses & 1u << reuse)
-                add_case(p, WEFT_BENCH_PIPELINED, o->partitions[i], (weft_reuse)reuse);
+                add_case(p, WEFT_BENCH_PIPELINED,
+                         &(weft_moe_pipeline){o->partitions[i], (weft_reuse)reuse, 0});
 }
 
 typedef struct layers {
-    weft_bench_layer *main, *peers, *nodes; /* nodes: NULL without several ranks on several nodes */
+    weft_bench_layer *main;
     weft_arena arena;
     weft_program free_programs[2];
 } layers;
 
 static weft_status run_case(layers *l, weft_bench_case *c, int round)
 {
-    bool by_peers = c->mode == WEFT_BENCH_PEERS || c->mode == WEFT_BENCH_NODES;
-    weft_bench_layer *layer = !by_peers                     ? l->main
-                              : c->mode == WEFT_BENCH_PEERS ? l->peers
-                                                            : l->nodes;
     double us[2];
     if (c->mode == WEFT_BENCH_FREE)
-        WEFT_TRY(weft_model_set_moe_programs(layer->model, &c->pipeline, l->free_programs));
-    else if (!by_peers)
-        WEFT_TRY(weft_model_set_moe_pipeline(layer->model, &c->pipeline));
-    WEFT_TRY(weft_bench_layer_run(layer, us));
+        WEFT_TRY(weft_model_set_moe_programs(l->main->model, &c->pipeline, l->free_programs));
+    else
+        WEFT_TRY(weft_model_set_moe_pipeline(l->main->model, &c->pipeline));
+    WEFT_TRY(weft_bench_layer_run(l->main, us));
     if (round < 0)
         return WEFT_OK;
     c->rounds[0][round] = us[0];
@@ -229,15 +228,17 @@ static weft_status run_rounds(layers *l, weft_bench_point *p, int first, int num
 }
 
 /* All cases in turn, round by round; then, after them, the best one without waits. */
-static weft_status measure(layers *l, const weft_bench_moe_options *o, weft_bench_point *p)
+static weft_status measure(layers *l, const weft_bench_moe_options *o,
+                           const weft_moe_layer_shape *shape, weft_bench_point *p)
 {
-    list_cases(o, p, l->nodes != NULL);
+    list_cases(o, shape, p);
     WEFT_TRY(run_rounds(l, p, 0, o->common.rounds));
     const weft_bench_case *best = weft_bench_best(p);
     if (!best || o->num_grid > 0)
         return WEFT_OK;
     WEFT_TRY(strip(&best->pipeline, KEEP_ALL_BUT_WAITS, &l->arena, l->free_programs));
-    add_case(p, WEFT_BENCH_FREE, best->pipeline.num_partitions, best->pipeline.reuse);
+    const weft_moe_pipeline pipeline = best->pipeline;
+    add_case(p, WEFT_BENCH_FREE, &pipeline);
     return run_rounds(l, p, p->num_cases - 1, o->common.rounds);
 }
 
@@ -260,12 +261,12 @@ static weft_status count_ep_inside(const weft_bench_layer *layer, int *out)
 
 /* The paces of the two directions may differ: the costs of each with its own. */
 static weft_moe_costs costs_of(const weft_cluster *cluster, const weft_moe_layer_shape *shape,
-                               const weft_bench_point *p, int n)
+                               const weft_bench_point *p, const weft_moe_pipeline *pipeline)
 {
     weft_moe_layer_shape backward = *shape;
     backward.pace_flops = p->pace_flops[1];
-    weft_moe_costs costs = weft_moe_costs_of(cluster, shape, n);
-    weft_moe_costs other = weft_moe_costs_of(cluster, &backward, n);
+    weft_moe_costs costs = weft_moe_costs_of(cluster, shape, pipeline);
+    weft_moe_costs other = weft_moe_costs_of(cluster, &backward, pipeline);
     costs.expert_backward_us = other.expert_backward_us;
     costs.recompute_us = other.recompute_us;
     return costs;
@@ -279,9 +280,9 @@ static weft_status predict(const weft_cluster *cluster, const weft_moe_layer_sha
     weft_status status = WEFT_OK;
     for (int i = 0; i < p->num_cases && status == WEFT_OK; i++) {
         weft_bench_case *c = &p->cases[i];
-        if (c->mode != WEFT_BENCH_SYNCHRONOUS && c->mode != WEFT_BENCH_PIPELINED)
+        if (c->mode == WEFT_BENCH_FREE)
             continue;
-        weft_moe_costs costs = costs_of(cluster, shape, p, c->pipeline.num_partitions);
+        weft_moe_costs costs = costs_of(cluster, shape, p, &c->pipeline);
         for (int backward = 0; backward < 2 && status == WEFT_OK; backward++) {
             weft_program program;
             double us = 0;
@@ -331,9 +332,13 @@ static weft_status choose(const weft_bench_moe_options *o, const weft_cluster *c
     WEFT_TRY(predict(cluster, shape, p));
     double start = weft_now_us();
     WEFT_TRY(weft_choose_moe(cluster, shape, WEFT_MOE_MODEL_PRICE, o->partitions, o->num_partitions,
-                             o->reuses, &p->model_choice));
+                             o->reuses, true, &p->model_choice));
     p->model_cost_us = weft_now_us() - start;
-    const weft_bench_case *c = weft_bench_find(p, WEFT_BENCH_PIPELINED, &p->model_choice.pipeline);
+    const weft_moe_pipeline *chosen = &p->model_choice.pipeline;
+    const weft_bench_mode mode = chosen->peer_group == 0   ? WEFT_BENCH_PIPELINED
+                                 : chosen->peer_group == 1 ? WEFT_BENCH_PEERS
+                                                           : WEFT_BENCH_NODES;
+    const weft_bench_case *c = weft_bench_find(p, mode, chosen);
     p->model_us = c ? c->us[2].median : 0;
     return WEFT_OK;
 }
@@ -371,16 +376,6 @@ static weft_status write_trace(layers *l, const weft_bench_moe_options *o,
     return weft_comm_agree(l->main->world, status);
 }
 
-static weft_status make_by_peers(const weft_bench_layer *main, const weft_bench_point *p, int group,
-                                 weft_bench_layer **out)
-{
-    weft_bench_layer_shape shape = p->shape;
-    shape.moe = (weft_moe_options){.split = WEFT_MOE_SPLIT_PEERS, .peer_group = group};
-    WEFT_TRY(weft_bench_layer_create(main->world, &shape, out));
-    memcpy((*out)->pace_flops, p->pace_flops, sizeof p->pace_flops);
-    return WEFT_OK;
-}
-
 static weft_status run_point(weft_comm *world, const weft_bench_moe_options *o,
                              const weft_cluster *cluster, weft_bench_point *p, layers *l)
 {
@@ -389,12 +384,9 @@ static weft_status run_point(weft_comm *world, const weft_bench_moe_options *o,
         return WEFT_ERROR(WEFT_CONFIG, "no tokens travel on this mesh: nothing to measure");
     int ep_inside;
     WEFT_TRY(count_ep_inside(l->main, &ep_inside));
-    WEFT_TRY(make_by_peers(l->main, p, 1, &l->peers));
-    if (ep_inside > 1 && ep_inside < l->main->groups.mesh.ep)
-        WEFT_TRY(make_by_peers(l->main, p, ep_inside, &l->nodes));
-    WEFT_TRY(measure(l, o, p));
     weft_moe_layer_shape layer = weft_moe_layer_shape_of(
         &l->main->options, weft_model_get_shape(l->main->model), ep_inside, p->pace_flops[0]);
+    WEFT_TRY(measure(l, o, &layer, p));
     WEFT_TRY(choose(o, cluster, &layer, p));
     return write_trace(l, o, p);
 }
@@ -405,8 +397,6 @@ weft_status weft_bench_moe_point(weft_comm *world, const weft_bench_moe_options 
     layers l = {0};
     weft_status status = run_point(world, options, cluster, out, &l);
     weft_bench_layer_destroy(l.main);
-    weft_bench_layer_destroy(l.peers);
-    weft_bench_layer_destroy(l.nodes);
     weft_arena_release(&l.arena);
     return status;
 }

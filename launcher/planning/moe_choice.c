@@ -100,13 +100,24 @@ static int list_candidates(const weft_schedule_options *p, double tokens, int ou
     return count;
 }
 
-static void start_profile(const weft_schedule_options *p, weft_moe_selection *s)
+/* Partitions by peers may be chosen where n is, unless something has to be reused or tokens asked
+ * for; sharded experts have forms of the all-to-all instead. */
+static bool weighs_peers(const weft_schedule_options *p, const weft_moe_selection *s)
+{
+    return p->moe_num_partitions == 0 && p->moe_partition_by == WEFT_MOE_PARTITION_BY_AUTO &&
+           p->moe_memory_reuse == WEFT_REUSE_NONE && !s->is_sharded;
+}
+
+static void start_profile(const weft_schedule_options *p, const weft_moe_layer_shape *shape,
+                          weft_moe_selection *s)
 {
     int list[NUM_CANDIDATES], count = list_candidates(p, s->tokens, list);
     s->profiling = true;
     s->allowed = allowed_reuses(p);
     for (int reuse = 0; reuse < WEFT_NUM_REUSES; reuse++)
         weft_granularity_init(&s->searches[reuse], list, count);
+    if (weighs_peers(p, s) && count > 1)
+        s->num_peers = weft_moe_list_peers(shape, s->peers);
     s->options.pipeline.num_partitions = list[0];
     for (int reuse = 0; reuse < WEFT_NUM_REUSES; reuse++)
         if (s->allowed & 1u << reuse) {
@@ -115,11 +126,23 @@ static void start_profile(const weft_schedule_options *p, weft_moe_selection *s)
         }
 }
 
+bool weft_moe_fixed_pipeline(const weft_schedule_options *p, int ep, weft_moe_pipeline *out)
+{
+    const int n = (int)p->moe_num_partitions;
+    const bool is_fixed = n > 0 && p->moe_memory_reuse != WEFT_NUM_REUSES;
+    if (p->moe_partition_by == WEFT_MOE_PARTITION_BY_PEERS)
+        *out = weft_moe_by_peers(ep, (int)p->moe_peer_group_size);
+    else if (is_fixed)
+        *out = (weft_moe_pipeline){n, (weft_reuse)p->moe_memory_reuse, 0};
+    else
+        *out = (weft_moe_pipeline){.num_partitions = 1};
+    return is_fixed;
+}
+
 static void say_pipeline(weft_moe_selection *s, const char *reason)
 {
-    snprintf(s->reason, sizeof s->reason, "%s, reuse %s (%s)",
-             weft_count_text(s->options.pipeline.num_partitions, "partition").text,
-             weft_reuse_text((int)s->options.pipeline.reuse), reason);
+    snprintf(s->reason, sizeof s->reason, "%s (%s)",
+             weft_moe_pipeline_text(&s->options.pipeline).text, reason);
 }
 
 static weft_status choose_pipeline(const weft_config *config, const weft_cluster *cluster,
@@ -131,10 +154,8 @@ static weft_status choose_pipeline(const weft_config *config, const weft_cluster
         [WEFT_MOE_CHOICE_PRICE] = WEFT_MOE_MODEL_PRICE,
     };
     const weft_schedule_options *p = &config->schedule;
-    bool fixed_n = p->moe_num_partitions > 0, fixed_reuse = p->moe_memory_reuse != WEFT_NUM_REUSES;
-    if (fixed_n && fixed_reuse) {
-        s->options.pipeline =
-            (weft_moe_pipeline){(int)p->moe_num_partitions, (weft_reuse)p->moe_memory_reuse};
+    bool fixed_n = p->moe_num_partitions > 0;
+    if (weft_moe_fixed_pipeline(p, shape->ep, &s->options.pipeline)) {
         const weft_schedule_options *asked = asked_of(config);
         bool was_open =
             asked->moe_num_partitions == 0 || asked->moe_memory_reuse == WEFT_NUM_REUSES;
@@ -142,7 +163,7 @@ static weft_status choose_pipeline(const weft_config *config, const weft_cluster
         return WEFT_OK;
     }
     if (p->moe_choice == WEFT_MOE_CHOICE_PROFILE) {
-        start_profile(p, s);
+        start_profile(p, shape, s);
         return WEFT_OK;
     }
     if (!cluster)
@@ -152,7 +173,7 @@ static weft_status choose_pipeline(const weft_config *config, const weft_cluster
     int list[NUM_CANDIDATES], count = list_candidates(p, s->tokens, list);
     weft_moe_choice choice;
     WEFT_TRY(weft_choose_moe(cluster, shape, models[p->moe_choice], list, count, allowed_reuses(p),
-                             &choice));
+                             weighs_peers(p, s), &choice));
     s->options.pipeline = choice.pipeline;
     say_pipeline(s, choice.reason);
     return WEFT_OK;
@@ -246,8 +267,8 @@ weft_status weft_moe_selection_start(const weft_config *config, const weft_mesh 
     s.travels = d.exchange;
     s.is_sharded = mesh->etp > 1;
     s.tokens = (double)d.tokens;
-    s.options.split = (weft_moe_split)p->moe_partition_by;
-    s.options.peer_group = (int)p->moe_peer_group_size;
+    if (s.travels)
+        (void)weft_moe_fixed_pipeline(p, mesh->ep, &s.options.pipeline);
     if (!s.travels) {
         *out = s;
         return WEFT_OK;
@@ -269,12 +290,8 @@ weft_status weft_moe_selection_start(const weft_config *config, const weft_mesh 
     WEFT_TRY(name_remedy(status, config, mesh, known, nodes->by_file));
     s.options.form = form.options.form;
     s.options.num_chunks = form.options.num_chunks;
-    if (s.options.split == WEFT_MOE_SPLIT_PEERS)
-        snprintf(s.reason, sizeof s.reason, "partitions by peers, %d each (as configured)",
-                 s.options.peer_group);
-    else
-        WEFT_TRY(name_remedy(choose_pipeline(config, known, &layer, &s), config, mesh, known,
-                             nodes->by_file));
+    WEFT_TRY(name_remedy(choose_pipeline(config, known, &layer, &s), config, mesh, known,
+                         nodes->by_file));
     if (s.reason[0]) {
         size_t used = strlen(s.reason);
         snprintf(s.reason + used, sizeof s.reason - used, "%s", form.reason);
@@ -285,11 +302,28 @@ weft_status weft_moe_selection_start(const weft_config *config, const weft_mesh 
 
 /* --- measuring ----------------------------------------------------------------------------- */
 
+/* What to measure next, by tokens and then by peers; s->is_trial false: the fastest. */
+static void next_trial(weft_moe_selection *s)
+{
+    weft_granularity_next_of(s->searches, s->allowed, s->tokens, &s->trial, &s->is_trial);
+    if (s->is_trial)
+        return;
+    s->best_us = weft_granularity_us(&s->searches[s->trial.reuse], s->tokens);
+    s->is_trial = s->num_tried < s->num_peers;
+    if (s->is_trial)
+        s->trial = s->peers[s->num_tried];
+    for (int i = 0; i < s->num_peers && !s->is_trial; i++)
+        if (s->peers_us[i] < s->best_us) {
+            s->best_us = s->peers_us[i];
+            s->trial = s->peers[i];
+        }
+}
+
 weft_status weft_moe_selection_before(weft_moe_selection *s, weft_model *model)
 {
     if (!s->profiling || s->num_steps < WARM_UP_STEPS || s->num_repeats > 0)
         return WEFT_OK;
-    weft_granularity_next_of(s->searches, s->allowed, s->tokens, &s->trial, &s->is_trial);
+    next_trial(s);
     WEFT_TRY(weft_model_set_moe_pipeline(model, &s->trial));
     if (s->is_trial)
         return WEFT_OK;
@@ -297,7 +331,7 @@ weft_status weft_moe_selection_before(weft_moe_selection *s, weft_model *model)
     s->profiling = false;
     s->options.pipeline = s->trial;
     snprintf(why, sizeof why, "fastest of %d measured, %.3g ms a step", s->num_trials,
-             weft_granularity_us(&s->searches[s->trial.reuse], s->tokens) / 1e3);
+             s->best_us / 1e3);
     say_pipeline(s, why);
     return WEFT_OK;
 }
@@ -312,8 +346,11 @@ void weft_moe_selection_after(weft_moe_selection *s, double step_ms)
     s->trial_ms = s->num_repeats == 0 ? step_ms : fmin(s->trial_ms, step_ms);
     if (++s->num_repeats < REPEATS)
         return;
-    weft_granularity_report(&s->searches[s->trial.reuse], s->tokens, s->trial.num_partitions,
-                            s->trial_ms * 1e3);
+    if (s->trial.peer_group > 0)
+        s->peers_us[s->num_tried++] = s->trial_ms * 1e3;
+    else
+        weft_granularity_report(&s->searches[s->trial.reuse], s->tokens, s->trial.num_partitions,
+                                s->trial_ms * 1e3);
     s->num_repeats = 0;
     s->is_trial = false;
     s->num_trials++;
@@ -323,10 +360,15 @@ void weft_moe_selection_keep(const weft_moe_selection *s, weft_schedule_options 
 {
     if (!s->travels || s->profiling)
         return;
-    if (s->options.split != WEFT_MOE_SPLIT_PEERS) {
-        out->moe_num_partitions = s->options.pipeline.num_partitions;
-        out->moe_memory_reuse = (int)s->options.pipeline.reuse;
+    const weft_moe_pipeline *pipeline = &s->options.pipeline;
+    const bool by_peers = pipeline->peer_group > 0;
+    if (out->moe_num_partitions == 0) {
+        out->moe_partition_by =
+            by_peers ? WEFT_MOE_PARTITION_BY_PEERS : WEFT_MOE_PARTITION_BY_TOKENS;
+        out->moe_num_partitions = by_peers ? 1 : pipeline->num_partitions; /* as one asks for it */
+        out->moe_peer_group_size = by_peers ? pipeline->peer_group : 1;
     }
+    out->moe_memory_reuse = (int)pipeline->reuse;
     if (s->is_sharded) {
         out->moe_all_to_all = (int)s->options.form;
         out->moe_all_to_all_chunks = s->options.num_chunks;

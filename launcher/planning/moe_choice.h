@@ -20,8 +20,12 @@ typedef struct weft_moe_selection {
     double tokens;    /* B of a micro-batch */
     unsigned allowed; /* strategies: bit i is strategy i */
     weft_granularity searches[WEFT_NUM_REUSES];
+    weft_moe_pipeline peers[WEFT_MOE_MAX_PEERS]; /* measured after them */
+    double peers_us[WEFT_MOE_MAX_PEERS];
+    int num_peers, num_tried;
     weft_moe_pipeline trial;
     bool is_trial;
+    double best_us;
     int num_steps, num_trials;
     double trial_ms; /* the best of the trial's repetitions so far */
     int num_repeats;
@@ -42,6 +46,9 @@ typedef struct weft_moe_nodes {
  * NULL: not known yet. All zero where no tokens travel. Errors: those of the cluster file. */
 weft_status weft_moe_find_nodes(const weft_config *config, const weft_mesh *mesh,
                                 const weft_topology *topology, weft_moe_nodes *out) WEFT_CHECKED;
+/* The partitions that the config asks for, of MoE layers whose tokens travel between `ep` ranks.
+ * false: something is left open, and *out is one partition. */
+bool weft_moe_fixed_pipeline(const weft_schedule_options *options, int ep, weft_moe_pipeline *out);
 /* Reads the cluster file where the choice needs it. What depends on nodes that are not known is
  * left to the call that knows them. Errors: WEFT_CONFIG with the key that asks for what is not
  * there and how to measure it; those of the cluster file. Pure but for reading the file: the same
@@ -49,7 +56,7 @@ weft_status weft_moe_find_nodes(const weft_config *config, const weft_mesh *mesh
 weft_status weft_moe_selection_start(const weft_config *config, const weft_mesh *mesh,
                                      const weft_moe_nodes *nodes,
                                      weft_moe_selection *out) WEFT_CHECKED;
-/* Before a training step: gives the model the (n, S) to measure, or the best one. */
+/* Before a training step: gives the model the partitions to measure, or the best ones. */
 weft_status weft_moe_selection_before(weft_moe_selection *selection,
                                       weft_model *model) WEFT_CHECKED;
 /* After it: step_ms of the slowest rank. */

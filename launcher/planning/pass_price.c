@@ -10,7 +10,7 @@ double weft_pass_us(const weft_pass_time *time)
 
 /* What of an MoE layer its program orders, in one direction, all partitions together. */
 typedef struct moe_parts {
-    double counts_us, dispatch_us, combine_us, expert_us, recompute_us;
+    double counts_us, dispatch_us, combine_us, sum_us, expert_us, recompute_us; /* sum: over ETP */
     int num_dispatches; /* in backward the rows may travel again */
 } moe_parts;
 
@@ -41,9 +41,10 @@ static double *place_in_program(moe_parts *parts, const weft_operation *op)
         parts->num_dispatches++;
         return &parts->dispatch_us;
     }
-    if (strcmp(op->module, "combine") == 0 ||
-        (op->kind == WEFT_OPERATION_COLLECTIVE && op->axis == WEFT_AXIS_ETP))
-        return &parts->combine_us; /* the sum over ETP stands before the way home */
+    if (op->kind == WEFT_OPERATION_COLLECTIVE && op->axis == WEFT_AXIS_ETP)
+        return &parts->sum_us;
+    if (strcmp(op->module, "combine") == 0)
+        return &parts->combine_us;
     if (strncmp(op->module, "experts", 7) != 0)
         return NULL;
     return op->phase == WEFT_PHASE_RECOMPUTE ? &parts->recompute_us : &parts->expert_us;
@@ -158,17 +159,38 @@ static double middle_share(const pricing *p)
     return 0;
 }
 
-/* What a partition's tasks take, in one direction. */
+/* Messages of a partition by peers: as an all-to-all between two ranks that sends as much over each
+ * link. */
+static weft_status message_us(const pricing *p, int group, int ahead, double bytes, double *out)
+{
+    const weft_group *ep = &p->site->groups[WEFT_AXIS_EP];
+    const weft_moe_peer_shares share = weft_moe_peer_shares_of(ep->size, ep->near, group, ahead);
+    weft_group pair = *ep;
+    weft_estimate inside, between;
+    pair.size = pair.near = 2;
+    WEFT_TRY(weft_collective_us(p->site, &pair, WEFT_COLLECTIVE_ALL_TO_ALL,
+                                2 * bytes * share.inside, &inside));
+    pair.near = 1;
+    WEFT_TRY(weft_collective_us(p->site, &pair, WEFT_COLLECTIVE_ALL_TO_ALL,
+                                2 * bytes * share.between, &between));
+    *out = fmax(inside.us, between.us);
+    return WEFT_OK;
+}
+
+/* What a partition's tasks take, in one direction. The sum over ETP stands before the way home. */
 static weft_status partition_costs(const pricing *p, bool backward, weft_moe_costs *out)
 {
     const moe_parts *m = &p->moe[backward];
     const weft_moe_pipeline pipeline = weft_shape_pipeline(&p->outline->shape);
     const int n = pipeline.num_partitions, times = m->num_dispatches > 0 ? m->num_dispatches : 1;
     const double bytes = travelling_bytes(p) / n, middle = bytes * middle_share(p);
-    *out = (weft_moe_costs){.dispatch_us = m->dispatch_us / times / n,
-                            .combine_us = m->combine_us / n,
+    const bool by_peers = pipeline.peer_group > 0;
+    *out = (weft_moe_costs){.dispatch_us = by_peers ? 0 : m->dispatch_us / times / n,
+                            .combine_us = ((by_peers ? 0 : m->combine_us) + m->sum_us) / n,
                             .recompute_us = m->recompute_us / n,
                             .counts_us = m->counts_us};
+    for (int i = 0; by_peers && i < n; i++)
+        WEFT_TRY(message_us(p, pipeline.peer_group, i, bytes, &out->by_peer_us[i]));
     *(backward ? &out->expert_backward_us : &out->expert_us) = m->expert_us / n;
     if (weft_reuse_offloads_input(pipeline.reuse)) {
         WEFT_TRY(host_copy_us(p, WEFT_COST_TO_HOST, bytes, &out->input_to_host_us));

@@ -31,7 +31,8 @@ static const char *const shape_keys[] = {"num_layers",
                                          "moe_shared_expert_intermediate_size"};
 /* What is chosen for MoE layers where the config leaves it open. */
 static const char *const choice_keys[] = {"moe_num_partitions", "moe_memory_reuse",
-                                          "moe_all_to_all", "moe_all_to_all_chunks"};
+                                          "moe_partition_by",   "moe_peer_group_size",
+                                          "moe_all_to_all",     "moe_all_to_all_chunks"};
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
@@ -81,8 +82,13 @@ static weft_status keep_choice(const weft_config *run, weft_config *config)
     config->asked = *to;
     config->moe_is_kept = to->moe_num_partitions == 0 || to->moe_memory_reuse == WEFT_NUM_REUSES ||
                           to->moe_all_to_all == WEFT_NUM_EXCHANGES;
-    if (to->moe_num_partitions == 0)
+    const bool same_cut = to->moe_partition_by == WEFT_MOE_PARTITION_BY_AUTO ||
+                          to->moe_partition_by == from->moe_partition_by;
+    if (to->moe_num_partitions == 0 && same_cut) {
         to->moe_num_partitions = from->moe_num_partitions;
+        to->moe_partition_by = from->moe_partition_by;
+        to->moe_peer_group_size = from->moe_peer_group_size;
+    }
     if (to->moe_memory_reuse == WEFT_NUM_REUSES)
         to->moe_memory_reuse = from->moe_memory_reuse;
     if (to->moe_all_to_all == WEFT_NUM_EXCHANGES) {

@@ -43,19 +43,11 @@ static weft_status check_memory(const weft_config *config, const weft_mesh *mesh
 }
 
 /* What the config fixes of the MoE layers' programs; false: something is chosen later. */
-static bool fixed_moe(const weft_config *config, weft_moe_options *out)
+static bool fixed_moe(const weft_config *config, const weft_mesh *mesh, weft_moe_options *out)
 {
-    const weft_schedule_options *p = &config->schedule;
-    *out = (weft_moe_options){
-        .pipeline = {(int)p->moe_num_partitions, (weft_reuse)p->moe_memory_reuse},
-        .split = (weft_moe_split)p->moe_partition_by,
-        .peer_group = (int)p->moe_peer_group_size};
-    if (config->model.num_experts == 0 || out->split == WEFT_MOE_SPLIT_PEERS)
-        return true;
-    bool is_open = p->moe_num_partitions == 0 || p->moe_memory_reuse == WEFT_NUM_REUSES;
-    if (is_open)
-        out->pipeline = (weft_moe_pipeline){.num_partitions = 1};
-    return !is_open;
+    *out = (weft_moe_options){.pipeline = {.num_partitions = 1}};
+    return weft_moe_fixed_pipeline(&config->schedule, mesh->ep, &out->pipeline) ||
+           config->model.num_experts == 0;
 }
 
 weft_status weft_setup_check_model(const weft_config *config, const weft_config_source *source,
@@ -65,7 +57,7 @@ weft_status weft_setup_check_model(const weft_config *config, const weft_config_
     weft_step step;
     weft_moe_options moe;
     weft_arena arena = {0};
-    bool is_fixed = fixed_moe(config, &moe);
+    bool is_fixed = fixed_moe(config, mesh, &moe);
     WEFT_TRY(weft_config_locate(source, weft_setup_vocabulary(&copy)));
     weft_status status = weft_step_make(&copy, mesh, &moe, &arena, &step);
     if (status == WEFT_OK)

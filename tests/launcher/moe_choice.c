@@ -166,6 +166,85 @@ static void check_profile(weft_comm *world, const char *folder)
     weft_arena_release(&arena);
 }
 
+/* Starts of exchanges take half as long as the experts: own rows first hide them. Chosen from the
+ * costs, not where tokens are asked for; kept by a checkpoint, whose run goes on with the same
+ * bits; and measured, after the numbers of partitions. */
+static void check_peers(weft_comm *world, const char *path, const char *folder)
+{
+    weft_cluster cluster = cluster_of(1e6, 1e3);
+    cluster.costs[WEFT_COST_ALL_TO_ALL_INSIDE].curve = weft_curve_linear(500, 1e6);
+    if (weft_comm_rank(world) == 0)
+        EXPECT_OK(weft_cluster_write(&cluster, path));
+    EXPECT_OK(weft_comm_barrier(world));
+    const struct {
+        const char *more;
+        bool by_peers;
+    } cases[] = {
+        {"", true},
+        {", \"moe_partition_by\": \"tokens\"", false},
+        {", \"moe_memory_reuse\": \"s1\"", false},
+        {", \"moe_choice\": \"phases\"", false},
+    };
+    char open[400], kept[128];
+    double losses[4];
+    weft_step_result result;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        weft_trainer t = {0};
+        weft_arena arena = {0};
+        snprintf(open, sizeof open, "\"moe_num_partitions\": 0, \"cluster\": \"%s\"%s", path,
+                 cases[i].more);
+        EXPECT_OK(start(&t, world, &arena, "dp=2,binding=dp,ep=2", open));
+        EXPECT((t.moe.options.pipeline.peer_group == 1) == cases[i].by_peers, "%s: %s",
+               cases[i].more, t.moe.reason);
+        for (int s = 0; s < 4 && i == 0; s++) {
+            EXPECT_OK(weft_trainer_step(&t, &result));
+            losses[s] = result.loss;
+            EXPECT(result.moe.pipeline.peer_group == 1, "step %d is not by peers", s);
+            if (s == 0)
+                EXPECT(strstr(result.moe_choice, "partitions by peers, 1 each (") != NULL, "%s",
+                       result.moe_choice);
+            if (s == 1)
+                EXPECT_OK(weft_trainer_save(&t, folder));
+        }
+        weft_trainer_release(&t);
+        weft_arena_release(&arena);
+    }
+    snprintf(open, sizeof open, "\"moe_num_partitions\": 0, \"cluster\": \"%s\"", path);
+    snprintf(kept, sizeof kept, "%s/step-2", folder);
+    for (int other = 0; other < 2; other++) { /* as that run chose, or one partition */
+        weft_trainer t = {0};
+        weft_arena arena = {0};
+        EXPECT_OK(start_from(&t, world, &arena, "dp=2,binding=dp,ep=2", other ? "" : open, kept));
+        for (int s = 2; s < 4; s++) {
+            EXPECT_OK(weft_trainer_step(&t, &result));
+            EXPECT(other ? fabs(result.loss - losses[s]) <= 1e-5 * losses[s]
+                         : result.loss == losses[s],
+                   "step %d: loss %.17g, not %.17g", s, result.loss, losses[s]);
+            EXPECT(result.moe.pipeline.peer_group == 1 - other, "peers %d",
+                   result.moe.pipeline.peer_group);
+        }
+        EXPECT(other ||
+                   strcmp(t.moe.reason, "partitions by peers, 1 each (as this run chose)") == 0,
+               "told %s", t.moe.reason);
+        weft_trainer_release(&t);
+        weft_arena_release(&arena);
+    }
+    weft_trainer t = {0};
+    weft_arena arena = {0};
+    EXPECT_OK(start(&t, world, &arena, "dp=2,binding=dp,ep=2",
+                    "\"moe_num_partitions\": 0, \"moe_choice\": \"profile\""));
+    bool was_by_peers = false;
+    for (int i = 0; i < 100 && t.moe.profiling; i++) {
+        EXPECT_OK(weft_trainer_step(&t, &result));
+        was_by_peers |= result.moe.pipeline.peer_group == 1;
+    }
+    EXPECT(was_by_peers && t.moe.num_tried == 1 && t.moe.best_us > 0 &&
+               (t.moe.options.pipeline.peer_group == 1) == (t.moe.best_us == t.moe.peers_us[0]),
+           "%d measured by peers, %s", t.moe.num_tried, t.moe.reason);
+    weft_trainer_release(&t);
+    weft_arena_release(&arena);
+}
+
 /* Chunks are asked for: O1, which would be the cheapest here since it starts less often, cannot be
  * cut and is not chosen. */
 static void check_chunks(const char *path)
@@ -226,6 +305,9 @@ int main(void)
     char folder[64], command[96];
     snprintf(folder, sizeof folder, "/tmp/weft-profiled-%lld", pid);
     check_profile(world, folder);
+    char peers[80];
+    snprintf(peers, sizeof peers, "%s/peers", folder);
+    check_peers(world, path, peers);
     check_nothing_travels(world);
     if (weft_comm_rank(world) == 0)
         check_chunks(path);

@@ -307,7 +307,7 @@ static void check_pipelines(weft_comm *part, const char *mesh)
             for (int bf16 = 0; bf16 < 2; bf16++) {
                 char name[64];
                 snprintf(name, sizeof name, "%s, n %d, %s", mesh, n, weft_reuse_text(reuse));
-                harness_moe.pipeline = (weft_moe_pipeline){n, (weft_reuse)reuse};
+                harness_moe.pipeline = (weft_moe_pipeline){n, (weft_reuse)reuse, 0};
                 check_named(&c, part, mesh, name, bf16 ? WEFT_BF16 : WEFT_F32);
             }
     harness_moe = (weft_moe_options){0};

@@ -48,9 +48,9 @@ static void run(weft_comm *part, int mesh, int form)
     const moe_case *c = &cases[(num_runs++ + form) % (NUM_CASES - meshes[mesh].sliced)];
     double error = moe_case_check_mesh(c, part, meshes[mesh].mesh);
     worst = error > worst ? error : worst;
-    EXPECT(error <= 5e-6, "%s on %s: n %d, reuse %s, split %d, form %s in %d chunks: %.3g", c->name,
+    EXPECT(error <= 5e-6, "%s on %s: n %d, reuse %s, peers %d, form %s in %d chunks: %.3g", c->name,
            meshes[mesh].mesh, harness_moe.pipeline.num_partitions,
-           weft_reuse_text((int)harness_moe.pipeline.reuse), (int)harness_moe.split,
+           weft_reuse_text((int)harness_moe.pipeline.reuse), harness_moe.pipeline.peer_group,
            weft_exchange_text((int)harness_moe.form), harness_moe.num_chunks, error);
 }
 
@@ -62,20 +62,21 @@ static void check_pipelines(weft_comm *part, int mesh)
             /* Two and three with everything; of others every second strategy, by turns. */
             if (i != 1 && i != 2 && (reuse + mesh) % 2)
                 continue;
-            harness_moe = (weft_moe_options){.pipeline = {partitions[i], (weft_reuse)reuse}};
+            harness_moe = (weft_moe_options){.pipeline = {partitions[i], (weft_reuse)reuse, 0}};
             if (meshes[mesh].sharded)
                 harness_moe.form = WEFT_EXCHANGE_DIRECT;
             run(part, mesh, i);
         }
     for (int i = 0; i < 2 * NUM_CASES && !meshes[mesh].sharded; i++) {
-        harness_moe = (weft_moe_options){.split = WEFT_MOE_SPLIT_PEERS, .peer_group = 1 + i % 2};
+        harness_moe =
+            (weft_moe_options){.pipeline = weft_moe_by_peers(meshes[mesh].ranks, 1 + i % 2)};
         run(part, mesh, i / 2);
     }
 }
 
 static void check_forms(weft_comm *part, int mesh)
 {
-    static const weft_moe_pipeline pipelines[] = {{1, WEFT_REUSE_NONE}, {3, WEFT_REUSE_S4}};
+    static const weft_moe_pipeline pipelines[] = {{1, WEFT_REUSE_NONE, 0}, {3, WEFT_REUSE_S4, 0}};
     for (int form = 0; form < WEFT_NUM_EXCHANGES; form++)
         for (int chunks = 0; chunks < 4; chunks++)
             for (int i = 0; i < 2; i++) {

@@ -6,7 +6,12 @@ enum { MACHINE_SLOTS = 512 };
 
 moe_pair make_pair(weft_reuse reuse, int num_partitions)
 {
-    moe_pair pair = {.pipeline = {num_partitions, reuse}};
+    return make_pair_of((weft_moe_pipeline){num_partitions, reuse, 0});
+}
+
+moe_pair make_pair_of(weft_moe_pipeline pipeline)
+{
+    moe_pair pair = {.pipeline = pipeline};
     for (int i = 0; i < 2; i++)
         ASSERT_OK(weft_program_moe(&pair.pipeline, i, &pair.set.arena, &pair.set.programs[i]));
     return pair;

@@ -13,6 +13,7 @@ typedef struct moe_pair {
 } moe_pair;
 
 moe_pair make_pair(weft_reuse reuse, int num_partitions);
+moe_pair make_pair_of(weft_moe_pipeline pipeline);
 /* What went wrong, or NULL. */
 const char *run_moe_machine(const moe_pair *pair, uint64_t seed);
 

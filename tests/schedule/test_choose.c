@@ -35,7 +35,7 @@ static const weft_moe_costs example = {.permute_us = 1,
 static void phases(const weft_interference *alpha, int n, weft_reuse reuse, bool backward,
                    const double wanted[5])
 {
-    const weft_moe_pipeline pipeline = {n, reuse};
+    const weft_moe_pipeline pipeline = {n, reuse, 0};
     const weft_moe_phases got = weft_moe_phases_of(&example, alpha, &pipeline, backward);
     double total = 0;
     for (int i = 0; i < 5; i++) {
@@ -157,7 +157,7 @@ static difference compare(const weft_interference *alpha, weft_reuse reuse, bool
     difference d = {0};
     for (int round = 0; round < ROUNDS; round++) {
         const weft_moe_costs costs = random_costs(&random);
-        const weft_moe_pipeline pipeline = {1 + (int)next_random(&random, 16), reuse};
+        const weft_moe_pipeline pipeline = {1 + (int)next_random(&random, 16), reuse, 0};
         const double wanted = priced(&costs, alpha, &pipeline, backward);
         const double got = weft_moe_phases_of(&costs, alpha, &pipeline, backward).total_us;
         const double off = fabs(got / wanted - 1);
@@ -193,7 +193,7 @@ static void nothing_costs_nothing(void **state)
     const weft_interference alpha = some_interference();
     for (int reuse = 0; reuse < WEFT_NUM_REUSES; reuse++)
         for (int n = 1; n <= 8; n++) {
-            const weft_moe_pipeline pipeline = {n, (weft_reuse)reuse};
+            const weft_moe_pipeline pipeline = {n, (weft_reuse)reuse, 0};
             assert_true(weft_moe_phases_of(&free_costs, &alpha, &pipeline, n % 2).total_us == 0);
         }
 }
@@ -276,7 +276,8 @@ static weft_moe_choice choose(const weft_cluster *c, const weft_moe_layer_shape 
                               weft_moe_model model, unsigned reuses)
 {
     weft_moe_choice choice;
-    ASSERT_OK(weft_choose_moe(c, shape, model, one_to_sixteen, NUM_CANDIDATES, reuses, &choice));
+    ASSERT_OK(
+        weft_choose_moe(c, shape, model, one_to_sixteen, NUM_CANDIDATES, reuses, false, &choice));
     return choice;
 }
 
@@ -309,7 +310,7 @@ static weft_cluster random_cluster(uint64_t *random)
 static double both(const weft_cluster *c, const weft_moe_layer_shape *shape, weft_moe_model model,
                    const weft_moe_pipeline *pipeline)
 {
-    const weft_moe_costs costs = weft_moe_costs_of(c, shape, pipeline->num_partitions);
+    const weft_moe_costs costs = weft_moe_costs_of(c, shape, pipeline);
     double us = 0;
     for (int backward = 0; backward <= 1; backward++)
         us += model == WEFT_MOE_MODEL_PRICE
@@ -344,7 +345,7 @@ static void best_of_all(void **state)
                         continue;
                 }
                 for (int i = 0; i < NUM_CANDIDATES; i++) {
-                    const weft_moe_pipeline other = {one_to_sixteen[i], (weft_reuse)reuse};
+                    const weft_moe_pipeline other = {one_to_sixteen[i], (weft_reuse)reuse, 0};
                     const double us = both(&c, &shape, (weft_moe_model)model, &other);
                     assert_true(choice.us <= 1.01 * us);
                     if (other.num_partitions < choice.pipeline.num_partitions)
@@ -415,6 +416,39 @@ static void strategy_by_what_is_slow(void **state)
     }
 }
 
+/* Two nodes of two. Where computation takes longer than what travels, own rows first hide the start
+ * and the end, which partitions by tokens cannot; where a message's start costs most, nothing cut
+ * is worth it; where nobody asks for peers, or something has to be reused, they are not weighed. */
+static void peers_by_price(void **state)
+{
+    (void)state;
+    const unsigned none = 1u << WEFT_REUSE_NONE;
+    const int numbers[] = {1, 2, 3, 4};
+    const weft_moe_model price = WEFT_MOE_MODEL_PRICE, phases = WEFT_MOE_MODEL_PHASES;
+    weft_moe_choice choice;
+    weft_cluster c = example_cluster(0);
+    weft_moe_layer_shape shape = table_shape;
+    shape.ep = 4;
+    shape.ep_inside = 2;
+    shape.pace_flops = 1e8; /* twice as long as what travels, and more */
+    ASSERT_OK(weft_choose_moe(&c, &shape, price, numbers, 4, none, true, &choice));
+    assert_int_equal(choice.pipeline.peer_group, 1);
+    assert_int_equal(choice.pipeline.num_partitions, 4);
+    assert_non_null(strstr(choice.reason, "partitions by peers, 1 each: "));
+    assert_non_null(strstr(choice.reason, " of 6 candidates; synchronous"));
+    const double peers_us = choice.us;
+    ASSERT_OK(weft_choose_moe(&c, &shape, price, numbers, 4, none, false, &choice));
+    assert_true(choice.pipeline.peer_group == 0 && choice.us > peers_us);
+    ASSERT_OK(weft_choose_moe(&c, &shape, phases, numbers, 4, none, true, &choice));
+    assert_int_equal(choice.pipeline.peer_group, 0);
+    ASSERT_OK(weft_choose_moe(&c, &shape, price, numbers, 4, 2, true, &choice));
+    assert_true(choice.pipeline.peer_group == 0 && choice.pipeline.reuse == WEFT_REUSE_S1);
+
+    weft_cluster slow_starts = example_cluster(1000);
+    ASSERT_OK(weft_choose_moe(&slow_starts, &shape, price, numbers, 4, none, true, &choice));
+    assert_true(choice.pipeline.num_partitions == 1 && choice.pipeline.peer_group == 0);
+}
+
 static void refusals(void **state)
 {
     (void)state;
@@ -422,11 +456,11 @@ static void refusals(void **state)
     weft_cluster c = example_cluster(1);
     const int two[] = {1, 2}, wrong[] = {1, 65};
     const weft_moe_model model = WEFT_MOE_MODEL_PHASES;
-    ASSERT_ERROR(weft_choose_moe(&c, &table_shape, model, two, 0, 0, &choice), WEFT_CONFIG,
+    ASSERT_ERROR(weft_choose_moe(&c, &table_shape, model, two, 0, 0, false, &choice), WEFT_CONFIG,
                  "0 numbers of partitions");
-    ASSERT_ERROR(weft_choose_moe(&c, &table_shape, model, two, 2, 32, &choice), WEFT_CONFIG,
+    ASSERT_ERROR(weft_choose_moe(&c, &table_shape, model, two, 2, 32, false, &choice), WEFT_CONFIG,
                  "strategies 0x20");
-    ASSERT_ERROR(weft_choose_moe(&c, &table_shape, model, wrong, 2, 0, &choice), WEFT_CONFIG,
+    ASSERT_ERROR(weft_choose_moe(&c, &table_shape, model, wrong, 2, 0, false, &choice), WEFT_CONFIG,
                  "65 partitions of an MoE layer");
     const weft_cost_kind needed[] = {WEFT_COST_GEMM_FP32, WEFT_COST_ALL_TO_ALL, WEFT_COST_COPY,
                                      WEFT_COST_TO_HOST, WEFT_COST_TO_DEVICE};
@@ -435,8 +469,8 @@ static void refusals(void **state)
         less.costs[needed[i]] = (weft_cost){0};
         char name[64];
         snprintf(name, sizeof(name), "\"example\": costs.%s is", weft_cost_text(needed[i]));
-        ASSERT_ERROR(weft_choose_moe(&less, &table_shape, model, two, 2, 0, &choice), WEFT_CONFIG,
-                     name);
+        ASSERT_ERROR(weft_choose_moe(&less, &table_shape, model, two, 2, 0, false, &choice),
+                     WEFT_CONFIG, name);
     }
     assert_true(choice.us == -7);
     /* What no allowed strategy and no such layer needs may be missing. */
@@ -462,6 +496,7 @@ int main(void)
         cmocka_unit_test(best_of_all),
         cmocka_unit_test(degenerate),
         cmocka_unit_test(strategy_by_what_is_slow),
+        cmocka_unit_test(peers_by_price),
         cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -172,6 +172,13 @@ typedef struct subject {
 } subject;
 enum { STEP, PASS, LAYER, EXCHANGE, NUM_SUBJECTS };
 
+static weft_moe_pipeline draw_pipeline(fuzz *f)
+{
+    const int n = 1 + (int)draw(f, 5), reuse = (int)draw(f, WEFT_NUM_REUSES + 1);
+    return reuse == WEFT_NUM_REUSES ? weft_moe_by_peers(2 * n, 2)
+                                    : (weft_moe_pipeline){n, (weft_reuse)reuse, 0};
+}
+
 static void make_subject(fuzz *f, subject *s)
 {
     *s = (subject){.kind = draw(f, 2) ? STEP : (int)draw(f, NUM_SUBJECTS), .backward = draw(f, 2)};
@@ -200,7 +207,7 @@ static void make_subject(fuzz *f, subject *s)
         ASSERT_OK(weft_program_pass(&s->chunk, s->backward, &s->arena, &s->programs[0]));
         break;
     case LAYER:
-        s->moe = (weft_moe_pipeline){1 + (int)draw(f, 5), (weft_reuse)draw(f, WEFT_NUM_REUSES)};
+        s->moe = draw_pipeline(f);
         s->num_programs = 2;
         for (int i = 0; i < 2; i++)
             ASSERT_OK(weft_program_moe(&s->moe, i, &s->arena, &s->programs[i]));

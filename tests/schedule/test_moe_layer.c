@@ -21,13 +21,18 @@ static void all_pairs(void (*test)(moe_pair *pair))
             test(&pair);
             release_set(&pair.set);
         }
+    for (int n = 1; n <= MOST_PARTITIONS; n++) {
+        moe_pair pair = make_pair_of(weft_moe_by_peers(n * (1 + n % 3), 1 + n % 3));
+        test(&pair);
+        release_set(&pair.set);
+    }
 }
 
 static void accepted_and_reproducible(moe_pair *pair)
 {
     ASSERT_OK(check_pair(pair));
     ASSERT_OK(weft_program_moe_check(&pair->pipeline, &pair->set.programs[0], NULL));
-    moe_pair again = make_pair(pair->pipeline.reuse, pair->pipeline.num_partitions);
+    moe_pair again = make_pair_of(pair->pipeline);
     for (int i = 0; i < 2; i++) {
         weft_program read;
         char *text = text_of(&pair->set.programs[i]);
@@ -45,8 +50,7 @@ static void runs_well(moe_pair *pair)
     for (uint64_t seed = 0; seed < 12; seed++) {
         const char *went_wrong = run_moe_machine(pair, seed);
         if (went_wrong)
-            fail_msg("%s, %d partitions: %s", weft_reuse_text(pair->pipeline.reuse),
-                     pair->pipeline.num_partitions, went_wrong);
+            fail_msg("%s: %s", weft_moe_pipeline_text(&pair->pipeline).text, went_wrong);
     }
 }
 
@@ -114,6 +118,47 @@ static void every_slot_is_needed(moe_pair *pair)
     }
 }
 
+/* Whoever went elsewhere would be waited for by another. */
+static void every_peer_is_needed(moe_pair *pair)
+{
+    static edit edited;
+    for (int i = 0; i < 2; i++) {
+        const weft_program whole = pair->set.programs[i];
+        for (uint32_t t = 0; t < whole.num_tasks; t++) {
+            edit_open(&pair->set, i, &edited);
+            edited.tasks[t].peer = edited.tasks[t].peer > 0 ? 0 : edited.tasks[t].peer + 1;
+            edit_close(&edited, &pair->set);
+            ASSERT_ERROR(check_pair(pair), WEFT_INTERNAL, "has peer ");
+            pair->set.programs[i] = whole;
+        }
+    }
+}
+
+/* Every group is met once on the way there and once on the way back, in rising order from the
+ * rank's own. */
+static void own_rows_first(void **state)
+{
+    (void)state;
+    for (int ep = 2; ep <= 64; ep++)
+        for (int group = 1; group <= ep; group++) {
+            if (ep % group != 0)
+                continue;
+            moe_pair pair = make_pair_of(weft_moe_by_peers(ep, group));
+            assert_int_equal(pair.pipeline.num_partitions, ep / group);
+            for (int i = 0; i < 2; i++) {
+                int next[WEFT_NUM_TASK_KINDS] = {0};
+                for (uint32_t t = 0; t < pair.set.programs[i].num_tasks; t++) {
+                    const weft_task *task = &pair.set.programs[i].tasks[t];
+                    const bool travels = task->lane == WEFT_LANE_EXPERT;
+                    assert_int_equal(task->peer, travels ? next[task->kind]++ : -1);
+                }
+                assert_int_equal(next[WEFT_TASK_DISPATCH], ep / group);
+                assert_int_equal(next[WEFT_TASK_COMBINE], ep / group);
+            }
+            release_set(&pair.set);
+        }
+}
+
 static void accepted(void **state)
 {
     (void)state;
@@ -132,6 +177,7 @@ static void nothing_too_much(void **state)
     all_pairs(every_wait_is_needed);
     all_pairs(every_task_is_needed);
     all_pairs(every_slot_is_needed);
+    all_pairs(every_peer_is_needed);
 }
 
 /* Every ring as long as MPMoE section III-C says, and what both directions share under the same
@@ -334,11 +380,21 @@ static void says_what_is_wrong(void **state)
     pair = make_pair(WEFT_REUSE_S4, 4);
     pair.pipeline.reuse = WEFT_REUSE_S3;
     ASSERT_ERROR(check_pair(&pair), WEFT_INTERNAL, "forward has no offload offload input part=0");
-    pair.pipeline = (weft_moe_pipeline){3, WEFT_REUSE_S4};
+    pair.pipeline = (weft_moe_pipeline){3, WEFT_REUSE_S4, 0};
     ASSERT_ERROR(check_pair(&pair), WEFT_INTERNAL, "part=3 ");
-    pair.pipeline = (weft_moe_pipeline){4, WEFT_REUSE_S4};
+    pair.pipeline = (weft_moe_pipeline){4, WEFT_REUSE_S4, 0};
     pair.set.programs[0].max_in_flight = 1;
     ASSERT_ERROR(check_pair(&pair), WEFT_INTERNAL, "puts 2 in flight, at most 1 may be");
+    release_set(&pair.set);
+
+    /* By tokens what is cut by peers, and the other way round. */
+    pair = make_pair_of(weft_moe_by_peers(8, 2));
+    pair.pipeline.peer_group = 0;
+    ASSERT_ERROR(check_pair(&pair), WEFT_INTERNAL, "has peer 0 instead of -1");
+    release_set(&pair.set);
+    pair = make_pair(WEFT_REUSE_NONE, 4);
+    pair.pipeline.peer_group = 2;
+    ASSERT_ERROR(check_pair(&pair), WEFT_INTERNAL, "has peer -1 instead of 0");
     release_set(&pair.set);
 }
 
@@ -384,13 +440,20 @@ static void refuses_no_layer(void **state)
     (void)state;
     weft_arena arena = {0};
     weft_program program;
-    const weft_moe_pipeline none = {0, WEFT_REUSE_NONE}, many = {65, WEFT_REUSE_S1},
-                            other = {4, WEFT_NUM_REUSES};
+    const weft_moe_pipeline none = {0, WEFT_REUSE_NONE, 0}, many = {65, WEFT_REUSE_S1, 0},
+                            other = {4, WEFT_NUM_REUSES, 0};
     ASSERT_ERROR(weft_program_moe(&none, false, &arena, &program), WEFT_CONFIG,
                  "an MoE layer in 0 partitions: 1 to 64 are possible");
     ASSERT_ERROR(weft_program_moe(&many, true, &arena, &program), WEFT_CONFIG, "in 65 partitions");
     ASSERT_ERROR(weft_program_moe(&other, false, &arena, &program), WEFT_CONFIG, "strategy 5");
     ASSERT_ERROR(weft_program_moe_check(&none, &program, NULL), WEFT_CONFIG, "in 0 partitions");
+    const weft_moe_pipeline reused = {4, WEFT_REUSE_S1, 2}, alone = weft_moe_by_peers(65, 1);
+    ASSERT_ERROR(weft_program_moe(&reused, false, &arena, &program), WEFT_CONFIG,
+                 "partitions by peers, 2 each, with reuse s1: none would");
+    ASSERT_ERROR(weft_program_moe(&alone, false, &arena, &program), WEFT_CONFIG,
+                 "in 65 partitions");
+    assert_string_equal(weft_moe_pipeline_text(&reused).text, "partitions by peers, 2 each");
+    assert_string_equal(weft_moe_pipeline_text(&many).text, "65 partitions, reuse s1");
     assert_string_equal(weft_reuse_text(WEFT_REUSE_S3), "s3");
     assert_string_equal(weft_reuse_text(-1), "?");
     weft_arena_release(&arena);
@@ -404,7 +467,7 @@ static void damage(moe_pair *pair, uint64_t *random)
     const uint32_t t = next_random(random, edited.num_tasks);
     const uint32_t other = next_random(random, edited.num_tasks);
     weft_task *task = &edited.tasks[t];
-    switch (next_random(random, 8)) {
+    switch (next_random(random, 9)) {
     case 0:
         if (task->num_waits)
             drop_wait(&edited, t, next_random(random, task->num_waits));
@@ -431,6 +494,9 @@ static void damage(moe_pair *pair, uint64_t *random)
     case 6:
         task->flags ^= WEFT_TASK_HOST_WAITS;
         break;
+    case 7:
+        task->peer = (int32_t)next_random(random, 8) - 1;
+        break;
     default:
         if (t && task->num_waits)
             edited.waits[t][next_random(random, task->num_waits)].task = next_random(random, t);
@@ -447,8 +513,10 @@ static void random_damage(void **state)
     uint64_t random = 77;
     int num_accepted = 0, num_refused = 0, num_confirmed = 0;
     for (int round = 0; round < ROUNDS; round++) {
-        moe_pair pair = make_pair((weft_reuse)next_random(&random, WEFT_NUM_REUSES),
-                                  1 + (int)next_random(&random, 6));
+        const int reuse = (int)next_random(&random, WEFT_NUM_REUSES + 1);
+        const int n = 1 + (int)next_random(&random, 6);
+        moe_pair pair = reuse == WEFT_NUM_REUSES ? make_pair_of(weft_moe_by_peers(2 * n, 2))
+                                                 : make_pair((weft_reuse)reuse, n);
         damage(&pair, &random);
         const bool good = check_pair(&pair) == WEFT_OK;
         const char *went_wrong = NULL;
@@ -470,7 +538,7 @@ static void random_damage(void **state)
 static void out_of_memory(void **state)
 {
     (void)state;
-    const weft_moe_pipeline pipeline = {16, WEFT_REUSE_S1};
+    const weft_moe_pipeline pipeline = {16, WEFT_REUSE_S1, 0};
     weft_status status = WEFT_MEMORY;
     int failures = 0;
     for (int n = 1; status != WEFT_OK; n++) {
@@ -490,33 +558,45 @@ static void out_of_memory(void **state)
     assert_true(failures > 3);
 }
 
-static const char *const golden_names[] = {"moe_s1_n4_forward.txt", "moe_s1_n4_backward.txt"};
+static const struct golden {
+    weft_moe_pipeline pipeline;
+    const char *names[2];
+} goldens[] = {
+    {{4, WEFT_REUSE_S1, 0}, {"moe_s1_n4_forward.txt", "moe_s1_n4_backward.txt"}},
+    {{4, WEFT_REUSE_NONE, 1}, {"moe_peers_n4_forward.txt", "moe_peers_n4_backward.txt"}},
+};
+enum { NUM_GOLDENS = sizeof(goldens) / sizeof(goldens[0]) };
 
 static void golden_files(void **state)
 {
     (void)state;
-    moe_pair pair = make_pair(WEFT_REUSE_S1, 4);
-    for (int i = 0; i < 2; i++) {
-        char *golden = read_golden(golden_names[i]), *text = text_of(&pair.set.programs[i]);
-        assert_string_equal(golden, text);
-        free(golden);
-        free(text);
+    for (int g = 0; g < NUM_GOLDENS; g++) {
+        moe_pair pair = make_pair_of(goldens[g].pipeline);
+        for (int i = 0; i < 2; i++) {
+            char *golden = read_golden(goldens[g].names[i]);
+            char *text = text_of(&pair.set.programs[i]);
+            assert_string_equal(golden, text);
+            free(golden);
+            free(text);
+        }
+        release_set(&pair.set);
     }
-    release_set(&pair.set);
 }
 
 static int write_goldens(const char *folder)
 {
-    moe_pair pair = make_pair(WEFT_REUSE_S1, 4);
-    for (int i = 0; i < 2; i++) {
-        char path[1024];
-        snprintf(path, sizeof(path), "%s/%s", folder, golden_names[i]);
-        FILE *file = fopen(path, "w");
-        if (!file || weft_program_print(&pair.set.programs[i], file) != WEFT_OK)
-            return 1;
-        fclose(file);
+    for (int g = 0; g < NUM_GOLDENS; g++) {
+        moe_pair pair = make_pair_of(goldens[g].pipeline);
+        for (int i = 0; i < 2; i++) {
+            char path[1024];
+            snprintf(path, sizeof(path), "%s/%s", folder, goldens[g].names[i]);
+            FILE *file = fopen(path, "w");
+            if (!file || weft_program_print(&pair.set.programs[i], file) != WEFT_OK)
+                return 1;
+            fclose(file);
+        }
+        release_set(&pair.set);
     }
-    release_set(&pair.set);
     return 0;
 }
 
@@ -528,6 +608,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(accepted),
         cmocka_unit_test(run),
         cmocka_unit_test(nothing_too_much),
+        cmocka_unit_test(own_rows_first),
         cmocka_unit_test(rings),
         cmocka_unit_test(lanes),
         cmocka_unit_test(says_what_is_wrong),

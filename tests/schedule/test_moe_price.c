@@ -127,8 +127,17 @@ static weft_moe_costs random_costs(uint64_t *random)
     double us[11];
     for (int i = 0; i < 11; i++)
         us[i] = next_random(random, 4) ? next_random(random, 1000) / 7.0 : 0;
-    return (weft_moe_costs){us[0], us[1], us[2], us[3], us[4], us[5],
-                            us[6], us[7], us[8], us[9], us[10]};
+    return (weft_moe_costs){.permute_us = us[0],
+                            .dispatch_us = us[1],
+                            .combine_us = us[2],
+                            .expert_us = us[3],
+                            .expert_backward_us = us[4],
+                            .recompute_us = us[5],
+                            .input_to_host_us = us[6],
+                            .middle_to_host_us = us[7],
+                            .input_to_device_us = us[8],
+                            .middle_to_device_us = us[9],
+                            .counts_us = us[10]};
 }
 
 /* Nothing slows anything: to the bit what the simulation without interference says. With a slower
@@ -311,6 +320,7 @@ static void costs_from_curves(void **state)
 {
     (void)state;
     const weft_cluster cluster = lines();
+    const weft_moe_pipeline four = {4, WEFT_REUSE_NONE, 0};
     weft_moe_layer_shape shape = {.rows = 1024,
                                   .hidden = 256,
                                   .ffn = 512,
@@ -318,7 +328,7 @@ static void costs_from_curves(void **state)
                                   .element_bytes = 4,
                                   .ep = 4,
                                   .exchange_factor = 1};
-    weft_moe_costs costs = weft_moe_costs_of(&cluster, &shape, 4);
+    weft_moe_costs costs = weft_moe_costs_of(&cluster, &shape, &four);
     const double input = 256 * 256 * 4, middle = 256 * 512 * 4, flops = 2.0 * 256 * 256 * 512 * 2;
     ASSERT_US(costs.permute_us, line_us(WEFT_COST_COPY, input));
     ASSERT_US(costs.dispatch_us, line_us(WEFT_COST_ALL_TO_ALL, input * 3 / 4));
@@ -337,7 +347,7 @@ static void costs_from_curves(void **state)
     shape.element_bytes = 2;
     shape.ep_inside = shape.ep;
     shape.exchange_factor = 0.25;
-    costs = weft_moe_costs_of(&cluster, &shape, 4);
+    costs = weft_moe_costs_of(&cluster, &shape, &four);
     ASSERT_US(costs.dispatch_us, 0.25 * line_us(WEFT_COST_ALL_TO_ALL_INSIDE, input / 2 * 3 / 4));
     ASSERT_US(costs.expert_us, line_us(WEFT_COST_GEMM_BF16, flops * 3 / 2));
     ASSERT_US(costs.recompute_us, line_us(WEFT_COST_GEMM_BF16, flops));
@@ -346,11 +356,109 @@ static void costs_from_curves(void **state)
     /* An emulated accelerator has its own pace; a single expert rank sends nothing. */
     shape.pace_flops = 1e9;
     shape.ep = 1;
-    costs = weft_moe_costs_of(&cluster, &shape, 4);
+    costs = weft_moe_costs_of(&cluster, &shape, &four);
     ASSERT_US(costs.expert_us, flops * 3 / 2 / 1e3);
     ASSERT_US(costs.recompute_us, flops / 1e3);
     ASSERT_US(costs.dispatch_us, 0);
     ASSERT_US(costs.counts_us, 0);
+}
+
+/* Where partitions go, worked out by hand; groups of three do not lie on nodes of two. */
+static void shares_of_peers(void **state)
+{
+    (void)state;
+    static const struct {
+        int ep, near, group, ahead;
+        double inside, between;
+    } cases[] = {
+        {4, 2, 1, 0, 0, 0},
+        {4, 2, 1, 1, 0.5, 0.5},
+        {4, 2, 1, 2, 0, 1},
+        {4, 2, 1, 3, 0.5, 0.5},
+        {4, 2, 2, 0, 0.5, 0},
+        {4, 2, 2, 1, 0, 1},
+        {4, 4, 1, 3, 1, 0},
+        {4, 9, 1, 3, 1, 0},
+        {4, 0, 1, 1, 0, 1},
+        {4, 1, 2, 0, 0, 0.5},
+        {6, 2, 3, 0, 1.0 / 3, 2.0 / 3},
+        {6, 2, 3, 1, 1.0 / 3, 1},
+        {8, 4, 2, 1, 0.5, 0.5},
+        {2, 2, 1, 1, 1, 0},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const weft_moe_peer_shares share =
+            weft_moe_peer_shares_of(cases[i].ep, cases[i].near, cases[i].group, cases[i].ahead);
+        print_message("case %zu\n", i);
+        ASSERT_US(share.inside, cases[i].inside);
+        ASSERT_US(share.between, cases[i].between);
+    }
+    /* All partitions together send what an all-to-all sends. */
+    for (int ep = 2; ep <= 32; ep++)
+        for (int group = 1; group < ep; group++)
+            for (int near = 1; near <= ep && ep % group == 0; near++) {
+                double inside = 0, between = 0;
+                for (int ahead = 0; ahead < ep / group; ahead++) {
+                    const weft_moe_peer_shares s = weft_moe_peer_shares_of(ep, near, group, ahead);
+                    inside += s.inside * group;
+                    between += s.between * group;
+                }
+                if (ep % near == 0 && (group % near == 0 || near % group == 0)) {
+                    ASSERT_US(inside, near - 1);
+                    ASSERT_US(between, ep - near);
+                }
+                assert_true(inside > near - 1 - 1e-9 && between > ep - near - 1e-9);
+            }
+}
+
+static double priced_by_peers(int ep, int group, int direction, const weft_moe_costs *costs)
+{
+    moe_pair pair = make_pair_of(weft_moe_by_peers(ep, group));
+    const weft_interference none = weft_interference_none();
+    const double us = priced_with(&pair, direction, costs, &none, NULL);
+    release_set(&pair.set);
+    return us;
+}
+
+/* Own rows are computed while the first ones travel:
+ *   S1 S2 | .. S3 | ..     communication of 50, 100, 50 each way; R by turns
+ *   C0    | C1    | ...    computation of 100 a partition */
+static void by_peers(void **state)
+{
+    (void)state;
+    weft_cluster cluster = lines();
+    const weft_moe_pipeline one_each = weft_moe_by_peers(4, 1), two_each = weft_moe_by_peers(4, 2);
+    const weft_moe_layer_shape shape = {.rows = 1024,
+                                        .hidden = 256,
+                                        .ffn = 512,
+                                        .gates = 1,
+                                        .element_bytes = 4,
+                                        .ep = 4,
+                                        .ep_inside = 2,
+                                        .exchange_factor = 0.1};
+    weft_moe_costs costs = weft_moe_costs_of(&cluster, &shape, &one_each);
+    const double input = 256 * 256 * 4;
+    ASSERT_US(costs.dispatch_us, 0);
+    ASSERT_US(costs.combine_us, 0);
+    ASSERT_US(costs.by_peer_us[0], 0);
+    ASSERT_US(costs.by_peer_us[1], fmax(line_us(WEFT_COST_ALL_TO_ALL, input / 2),
+                                        line_us(WEFT_COST_ALL_TO_ALL_INSIDE, input / 2)));
+    ASSERT_US(costs.by_peer_us[2], line_us(WEFT_COST_ALL_TO_ALL, input));
+    ASSERT_US(costs.by_peer_us[3], costs.by_peer_us[1]);
+    costs = weft_moe_costs_of(&cluster, &shape, &two_each);
+    ASSERT_US(costs.by_peer_us[0], line_us(WEFT_COST_ALL_TO_ALL_INSIDE, input));
+    ASSERT_US(costs.by_peer_us[1], line_us(WEFT_COST_ALL_TO_ALL, 2 * input));
+
+    const weft_moe_costs own_first = {
+        .expert_us = 100, .expert_backward_us = 100, .by_peer_us = {0, 50, 100, 50}};
+    ASSERT_US(priced_by_peers(4, 1, 0, &own_first), 450);
+    ASSERT_US(priced_by_peers(4, 1, 1, &own_first), 450);
+    const weft_moe_costs by_tokens = {
+        .dispatch_us = 50, .combine_us = 50, .expert_us = 100, .expert_backward_us = 100};
+    ASSERT_US(priced(WEFT_REUSE_NONE, 4, 0, &by_tokens), 500);
+    /* Alone, what travels takes as long as by tokens. */
+    const weft_moe_costs traffic = {.by_peer_us = {0, 50, 100, 50}};
+    ASSERT_US(priced_by_peers(4, 1, 0, &traffic), 400);
 }
 
 static int draw(const char *folder)
@@ -402,6 +510,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(without_reuse),    cmocka_unit_test(with_reuse),
         cmocka_unit_test(beside_and_alone), cmocka_unit_test(interference),
         cmocka_unit_test(messages),         cmocka_unit_test(costs_from_curves),
+        cmocka_unit_test(shares_of_peers),  cmocka_unit_test(by_peers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
