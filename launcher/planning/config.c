@@ -98,12 +98,16 @@ static weft_status check_train(const weft_config *c, bool no_data)
     return WEFT_OK;
 }
 
+/* By --set, with its section or without. */
 static bool is_set(const weft_config_source *source, const char *key)
 {
-    const size_t bytes = strlen(key);
-    for (size_t i = 0; i < source->num_set; i++)
-        if (strncmp(source->set[i], key, bytes) == 0 && source->set[i][bytes] == '=')
+    const char *const names[] = {key, strchr(key, '.') + 1};
+    for (size_t i = 0; i < 2 * source->num_set; i++) {
+        const size_t bytes = strlen(names[i % 2]);
+        const char *set = source->set[i / 2];
+        if (strncmp(set, names[i % 2], bytes) == 0 && set[bytes] == '=')
             return true;
+    }
     return false;
 }
 

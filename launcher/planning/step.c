@@ -52,8 +52,8 @@ weft_status weft_step_shape(const weft_config *config, const weft_mesh *mesh, in
     if (!schedule->pipeline_schedule_file || !schedule->pipeline_schedule_file[0])
         return WEFT_OK;
     weft_status status = read_orders(schedule->pipeline_schedule_file, arena, out);
-    return status == WEFT_CONFIG ? weft_error_key(status, "parallel.pipeline_schedule_file")
-                                 : status;
+    bool is_mistake = status == WEFT_CONFIG || status == WEFT_FILE;
+    return is_mistake ? weft_error_key(WEFT_CONFIG, "parallel.pipeline_schedule_file") : status;
 }
 
 weft_status weft_step_programs(const weft_pipeline_shape *shape, weft_arena *arena,

@@ -18,7 +18,7 @@ typedef struct weft_step {
 weft_model_setup weft_step_setup(const weft_config *config, const weft_moe_options *moe);
 /* The pipeline of v virtual stages a rank, without buckets; boundary_bytes: of what travels between
  * stages. Reads pipeline_schedule_file where there is one. Errors: WEFT_CONFIG with the key,
- * WEFT_FILE. */
+ * of a file that cannot be read too. */
 weft_status weft_step_shape(const weft_config *config, const weft_mesh *mesh, int num_chunks,
                             uint64_t boundary_bytes, weft_arena *arena,
                             weft_pipeline_shape *out) WEFT_CHECKED;

@@ -266,6 +266,94 @@ static const mistake mistakes[] = {
      "--mesh dp=2,ep=3: parallel.expert_model_parallel_size 3 x expert tensor 1 = 3 does not "
      "divide "
      "the 2 ranks of a pipeline stage; ep 1 or 2 would\n"},
+    /* --- stages and schedules */
+    {NULL,
+     NULL,
+     {"--mesh", "pp=2,layout=Ett|tL"},
+     "--mesh pp=2,layout=Ett|tL: parallel.pipeline_model_parallel_layout: \"Ett|tL\" has 3 layers "
+     "(t), the model has 2\n"},
+    {NULL,
+     NULL,
+     {"--mesh", "pp=2,layout=Et|t|L"},
+     "--mesh pp=2,layout=Et|t|L: parallel.pipeline_model_parallel_layout: \"Et|t|L\" has 3 stages, "
+     "which do not divide over 2 ranks; 2 or 4 would\n"},
+    {NULL,
+     NULL,
+     {"--mesh", "pp=2,layout=t|tL"},
+     "--mesh pp=2,layout=t|tL: parallel.pipeline_model_parallel_layout: \"t|tL\", character 1: the "
+     "first layer is E\n"},
+    {NULL,
+     NULL,
+     {"--mesh", "pp=2,layout=t|EtL"},
+     "--mesh pp=2,layout=t|EtL: parallel.pipeline_model_parallel_layout: \"t|EtL\", character 1: "
+     "the first layer is E\n"},
+    {NULL,
+     NULL,
+     {"--mesh", "pp=2,layout=Et|t"},
+     "--mesh pp=2,layout=Et|t: parallel.pipeline_model_parallel_layout: \"Et|t\" has no L\n"},
+    {NULL,
+     NULL,
+     {"--mesh", "pp=2,layout=Et|Lt"},
+     "--mesh pp=2,layout=Et|Lt: parallel.pipeline_model_parallel_layout: \"Et|Lt\", character 5: "
+     "nothing comes after L\n"},
+    {NULL,
+     NULL,
+     {"--mesh", "pp=2,vp=2"},
+     "--mesh pp=2,vp=2: parallel.num_virtual_stages_per_pipeline_rank: 4 stages for 2 layers"},
+    {NULL,
+     NULL,
+     {"--mesh", "pp=2", "--set", "num_layers_per_virtual_pipeline_stage=2"},
+     "--set num_layers_per_virtual_pipeline_stage=2: "
+     "parallel.num_layers_per_virtual_pipeline_stage: 2 layers are no multiple of 2 on each of 2 "
+     "ranks"},
+    {NULL,
+     NULL,
+     {"--mesh", "pp=2,layout=E|t|t|L", "--set",
+      "microbatch_group_size_per_virtual_pipeline_stage=1"},
+     "--set microbatch_group_size_per_virtual_pipeline_stage=1: "
+     "parallel.microbatch_group_size_per_virtual_pipeline_stage: 1 micro-batches; a group has at "
+     "least as many as there are ranks in the pipeline, 2\n"},
+    {NULL,
+     NULL,
+     {"--mesh", "pp=2", "--set", "global_batch_size=1", "--set",
+      "pipeline_schedule_file=missing.csv"},
+     "--set pipeline_schedule_file=missing.csv: parallel.pipeline_schedule_file: missing.csv: line "
+     "1: 0B0 is missing\n"},
+    {NULL,
+     NULL,
+     {"--mesh", "pp=2", "--set", "global_batch_size=1", "--set",
+      "pipeline_schedule_file=repeated.csv"},
+     "--set pipeline_schedule_file=repeated.csv: parallel.pipeline_schedule_file: repeated.csv: "
+     "line 1, column 2, \"0F0\": repeated\n"},
+    {NULL,
+     NULL,
+     {"--mesh", "pp=2", "--set", "global_batch_size=1", "--set",
+      "pipeline_schedule_file=premature.csv"},
+     "--set pipeline_schedule_file=premature.csv: parallel.pipeline_schedule_file: premature.csv: "
+     "line 2, column 2, \"1B0\": premature: 1F0 has not come\n"},
+    {NULL,
+     NULL,
+     {"--mesh", "pp=2", "--set", "global_batch_size=1", "--set",
+      "pipeline_schedule_file=short.csv"},
+     "--set pipeline_schedule_file=short.csv: parallel.pipeline_schedule_file: short.csv: 1 lines "
+     "for 2 ranks\n"},
+    {NULL,
+     NULL,
+     {"--mesh", "pp=2", "--set", "global_batch_size=1", "--set", "pipeline_schedule_file=long.csv"},
+     "--set pipeline_schedule_file=long.csv: parallel.pipeline_schedule_file: long.csv: line 3: "
+     "more lines than the 2 ranks\n"},
+    {NULL,
+     NULL,
+     {"--mesh", "pp=2", "--set", "global_batch_size=2", "--set",
+      "pipeline_schedule_file=circle.csv"},
+     "--set pipeline_schedule_file=circle.csv: parallel.pipeline_schedule_file: circle.csv: the "
+     "order of compute never ends: rank 0 stands at 0B1 and waits for 1B1 of rank 1, rank 1 stands "
+     "at 1F0 and waits for 0F0 of rank 0\n"},
+    {NULL,
+     NULL,
+     {"--mesh", "pp=2", "--set", "global_batch_size=1", "--set", "pipeline_schedule_file=none.csv"},
+     "--set pipeline_schedule_file=none.csv: parallel.pipeline_schedule_file: none.csv: No such "
+     "file or directory\n"},
     /* --- how MoE layers run on it */
     {"\"expert_binding\": \"dp\"",
      "\"expert_binding\": \"dp\", \"moe_partition_by\": \"peers\"",
@@ -433,6 +521,17 @@ typedef struct misuse {
 } misuse;
 
 static const misuse misuses[] = {
+    {{"plan", "c.json", "--cluster", "key.json"},
+     "weft plan: key.json:1:52: devcie: unknown key; did you mean device?\n"},
+    {{"plan", "c.json", "--cluster", "peak.json"},
+     "weft plan: peak.json:1:93: device.peak.bf16: 312 FLOP/s: meant 312e12?\n"},
+    {{"plan", "c.json", "--cluster", "share.json"},
+     "weft plan: share.json:1:126: device.efficiency.gemm[0]: an efficiency of 1.2, where 1e-6 to "
+     "1 "
+     "are possible: per cent?\n"},
+    {{"plan", "c.json", "--cluster", "bare_device.json"},
+     "weft plan: stage 0: embedding: cluster \"c\": device.memory_bandwidth is not known, and "
+     "embedding needs it\n"},
     {{"trian", "c.json"}, "weft: unknown verb \"trian\"; did you mean train?\n"},
     {{"train", "c.json"}, "weft train: --out RUN is missing; see weft train --help\n"},
     {{"train", "--out", "run"}, "weft train: CONFIG is missing; see weft train --help\n"},
@@ -464,6 +563,23 @@ static const misuse misuses[] = {
      "weft prepare: unknown tokenizer \"gpt3\"; expected bytes or gpt2; did you mean gpt2?\n"},
 };
 
+#define CLUSTER "{\"name\": \"c\", \"num_nodes\": 1, \"ranks_per_node\": 8, "
+static const struct {
+    const char *name, *text;
+} files[] = {
+    {"missing.csv", "0F0\n1F0,1B0\n"},
+    {"repeated.csv", "0F0,0F0,0B0\n1F0,1B0\n"},
+    {"premature.csv", "0F0,0B0\n,1B0,1F0\n"},
+    {"short.csv", "0F0,0B0\n"},
+    {"long.csv", "0F0,0B0\n1F0,1B0\n0F0\n"},
+    {"circle.csv", "0F1,0B1,0F0,0B0\n1F0,1B0,1F1,1B1\n"},
+    {"key.json", CLUSTER "\"devcie\": {}}"},
+    {"peak.json", CLUSTER "\"device\": {\"name\": \"d\", \"peak\": {\"bf16\": 312}}}"},
+    {"share.json", CLUSTER "\"device\": {\"name\": \"d\", \"peak\": {\"bf16\": 312e12}, "
+                           "\"efficiency\": {\"gemm\": [[1e9, 1.2]]}}}"},
+    {"bare_device.json", CLUSTER "\"device\": {\"name\": \"d\"}}"},
+};
+
 static const char *const no_mpirun[] = {"PATH=/nonexistent", NULL};
 static bool make_files(void)
 {
@@ -479,6 +595,8 @@ static bool make_files(void)
         good = good && c.exit_code == 0;
         child_release(&c);
     }
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        good = good && child_write(files[i].name, files[i].text);
     return good && mkfifo("pipe", 0600) == 0 && unlink("bare.json") == 0;
 }
 
