@@ -432,16 +432,16 @@ static void random_damage(void **state)
     uint64_t random = 2024;
     int num_accepted = 0, num_refused = 0, num_confirmed = 0;
     for (int round = 0; round < ROUNDS; round++) {
-        bool host_waits[8];
+        bool host_waits[16];
         weft_pipeline_shape shape = {.kind = next_random(&random, 3) == 0 ? WEFT_PIPELINE_GPIPE
                                                                           : WEFT_PIPELINE_1F1B,
                                      .num_stages = 1 + (int)next_random(&random, 4),
                                      .num_micro_batches = 1 + (int)next_random(&random, 7),
                                      .forward_only = next_random(&random, 4) == 0,
                                      .boundary_bytes = 64,
-                                     .num_chunks = 1 + (int)next_random(&random, 2),
+                                     .num_chunks = 1 + (int)next_random(&random, 4),
                                      .host_waits = host_waits};
-        for (int s = 0; s < 8; s++)
+        for (int s = 0; s < 16; s++)
             host_waits[s] = next_random(&random, 3) == 0;
         program_set set = make_shaped_set(&shape);
         for (uint32_t times = 1 + next_random(&random, 2); times > 0; times--)
