@@ -22,16 +22,6 @@ bool weft_comm_checking(void)
     return atomic_load(&checking);
 }
 
-const char *weft_comm_kind_text(weft_comm_kind kind)
-{
-    static const char *const texts[] = {
-#define KIND_TEXT(name, text) text,
-        WEFT_COMM_KIND_LIST(KIND_TEXT)
-#undef KIND_TEXT
-    };
-    return texts[kind];
-}
-
 /* The base object. */
 
 weft_status weft_comm_base_init(weft_comm *comm, const weft_comm_ops *ops, const char *name,

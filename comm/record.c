@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "comm/comm_ops.h"
-#include "core/trace.h"
+#include "core/clock.h"
 
 static struct {
     pthread_mutex_t lock;
@@ -11,6 +11,16 @@ static struct {
     weft_comm_record ring[WEFT_COMM_MAX_RECORDS];
     uint64_t bytes[WEFT_NUM_PURPOSES], counts[WEFT_NUM_PURPOSES];
 } records = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+const char *weft_comm_kind_text(weft_comm_kind kind)
+{
+    static const char *const texts[] = {
+#define KIND_TEXT(name, text) text,
+        WEFT_COMM_KIND_LIST(KIND_TEXT)
+#undef KIND_TEXT
+    };
+    return texts[kind];
+}
 
 uint64_t weft_comm_record_begin(const weft_comm_op *op)
 {

@@ -398,6 +398,19 @@ static weft_status cuda_zero(weft_lane *base, void *to, size_t bytes)
     return enqueued(lane, WEFT_CUDA(cudaMemsetAsync(to, 0, bytes, lane->stream)));
 }
 
+void weft_cuda_device_destroy(weft_device *base)
+{
+    cuda_device *device = (cuda_device *)base;
+    weft_cuda_enter(device);
+    if (device->pool_stream) {
+        (void)cudaStreamSynchronize(device->pool_stream);
+        (void)cudaStreamDestroy(device->pool_stream);
+    }
+    if (device->pool)
+        (void)cudaMemPoolDestroy(device->pool);
+    free(device);
+}
+
 const weft_device_ops weft_cuda_device_ops = {
     .name = "cuda",
     .alloc = cuda_alloc,

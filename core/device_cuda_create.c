@@ -1,21 +1,9 @@
-/* Finding CUDA devices, opening and closing them, and what CUDA's errors read like. */
+/* Finding CUDA devices and opening them. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/device_cuda_internal.h"
-
-weft_status weft_cuda_status(const char *file, int line, const char *function, const char *call,
-                             cudaError_t error)
-{
-    if (error == cudaSuccess)
-        return WEFT_OK;
-    (void)cudaGetLastError();             /* reported here, so it is not the next call's */
-    int length = (int)strcspn(call, "("); /* without the arguments, unless it begins with one */
-    return weft_error_set(file, line, function, WEFT_DEVICE, "%.*s: %s (%s)",
-                          length ? length : (int)strlen(call), call, cudaGetErrorString(error),
-                          cudaGetErrorName(error));
-}
 
 /* For streams in which a function stands, and which must not hold up what has nothing to do with
  * it. Read by the driver when it starts, hence before anything else asks CUDA. */
@@ -52,15 +40,6 @@ int weft_device_num_cuda(const char **out_why)
     if (out_why)
         *out_why = why_none(error == cudaSuccess ? cudaErrorNoDevice : error);
     return 0;
-}
-
-void weft_cuda_enter(const cuda_device *device)
-{
-    static _Thread_local int current = -1;
-    if (current == device->index)
-        return;
-    if (cudaSetDevice(device->index) == cudaSuccess) /* else the next call says what is wrong */
-        current = device->index;
 }
 
 int weft_cuda_index(const weft_device *device)
@@ -125,19 +104,6 @@ static weft_status device_init(cuda_device *device)
     WEFT_TRY(create_pool(device));
     WEFT_TRY(find_function("cuStreamWaitValue64", &device->wait_value));
     return find_function("cuStreamWriteValue64", &device->write_value);
-}
-
-void weft_cuda_device_destroy(weft_device *base)
-{
-    cuda_device *device = (cuda_device *)base;
-    weft_cuda_enter(device);
-    if (device->pool_stream) {
-        (void)cudaStreamSynchronize(device->pool_stream);
-        (void)cudaStreamDestroy(device->pool_stream);
-    }
-    if (device->pool)
-        (void)cudaMemPoolDestroy(device->pool);
-    free(device);
 }
 
 weft_status weft_device_create_cuda(int index, size_t budget_bytes, weft_device **out)

@@ -1,48 +1,14 @@
 #include "kernels/kernels.h"
 
-#include <stdatomic.h>
 #include <string.h>
 
 #include "core/sized.h"
-
-static _Atomic uint64_t gemm_flops;
-
-uint64_t weft_gemm_flops(void)
-{
-    return atomic_load_explicit(&gemm_flops, memory_order_relaxed);
-}
-
-void weft_gemm_flops_add(uint64_t flops)
-{
-    atomic_fetch_add_explicit(&gemm_flops, flops, memory_order_relaxed);
-}
 
 static weft_kernel_watch watching;
 
 void weft_kernels_watch(weft_kernel_watch watch)
 {
     watching = watch;
-}
-
-weft_activation_forward_args weft_gemm_gelu(const weft_gemm_args *a)
-{
-    return WEFT_ARGS(weft_activation_forward_args, .kind = WEFT_ACTIVATION_GELU, .rows = a->m,
-                     .cols = a->n, .dtype = a->c_dtype, .x = a->pre, .y = a->c);
-}
-
-weft_activation_backward_args weft_gemm_gelu_backward(const weft_gemm_args *a)
-{
-    return WEFT_ARGS(weft_activation_backward_args, .kind = WEFT_ACTIVATION_GELU, .rows = a->m,
-                     .cols = a->n, .dtype = a->c_dtype, .x = a->pre, .dy = a->c, .dx = a->c);
-}
-
-weft_gemm_args weft_gemm_without_epilogue(const weft_gemm_args *a)
-{
-    weft_gemm_args product = *a;
-    product.epilogue = WEFT_GEMM_PLAIN;
-    if (a->epilogue == WEFT_GEMM_GELU)
-        product.c = a->pre;
-    return product;
 }
 
 /* What is wrong with a kernel's arguments, or NULL. Operands may be NULL where the work is empty:
@@ -77,14 +43,12 @@ static const char *wrong_epilogue(const weft_gemm_args *a)
     return NULL;
 }
 
-static const char *check_gemm(const weft_lane *lane, const weft_gemm_args *a)
+static const char *check_gemm(const weft_gemm_args *a)
 {
-    const char *wrong = wrong_dtype(lane, a->dtype);
-    if (wrong)
-        return wrong;
     if (a->c_dtype != a->dtype && a->c_dtype != WEFT_F32)
         return "c_dtype must be dtype or fp32";
-    if ((wrong = wrong_epilogue(a)))
+    const char *wrong = wrong_epilogue(a);
+    if (wrong)
         return wrong;
     if (a->m == 0 || a->n == 0)
         return NULL;
@@ -99,11 +63,8 @@ static const char *check_gemm(const weft_lane *lane, const weft_gemm_args *a)
     return NULL;
 }
 
-static const char *check_grouped_gemm(const weft_lane *lane, const weft_grouped_gemm_args *a)
+static const char *check_grouped_gemm(const weft_grouped_gemm_args *a)
 {
-    const char *wrong = wrong_dtype(lane, a->dtype);
-    if (wrong)
-        return wrong;
     if (a->kind != WEFT_GROUPED_FORWARD && a->kind != WEFT_GROUPED_DGRAD &&
         a->kind != WEFT_GROUPED_WGRAD)
         return "unknown kind";
@@ -116,11 +77,8 @@ static const char *check_grouped_gemm(const weft_lane *lane, const weft_grouped_
     return NULL;
 }
 
-static const char *check_bias_gradient(const weft_lane *lane, const weft_bias_gradient_args *a)
+static const char *check_bias_gradient(const weft_bias_gradient_args *a)
 {
-    const char *wrong = wrong_dtype(lane, a->dtype);
-    if (wrong)
-        return wrong;
     if (a->num_groups > 0 && !a->row_offsets)
         return "row_offsets is required with groups";
     if (a->cols > 0 && (!a->db || (a->rows > 0 && !a->dy)))
@@ -128,11 +86,8 @@ static const char *check_bias_gradient(const weft_lane *lane, const weft_bias_gr
     return NULL;
 }
 
-static const char *check_norm_forward(const weft_lane *lane, const weft_norm_forward_args *a)
+static const char *check_norm_forward(const weft_norm_forward_args *a)
 {
-    const char *wrong = wrong_dtype(lane, a->dtype);
-    if (wrong)
-        return wrong;
     if (a->kind != WEFT_NORM_LAYER && a->kind != WEFT_NORM_RMS)
         return "unknown kind";
     if (a->kind == WEFT_NORM_RMS && a->bias)
@@ -146,11 +101,8 @@ static const char *check_norm_forward(const weft_lane *lane, const weft_norm_for
     return NULL;
 }
 
-static const char *check_norm_backward(const weft_lane *lane, const weft_norm_backward_args *a)
+static const char *check_norm_backward(const weft_norm_backward_args *a)
 {
-    const char *wrong = wrong_dtype(lane, a->dtype);
-    if (wrong)
-        return wrong;
     if (a->kind != WEFT_NORM_LAYER && a->kind != WEFT_NORM_RMS)
         return "unknown kind";
     if (a->kind == WEFT_NORM_RMS && a->dbias)
@@ -172,12 +124,8 @@ static bool is_activation_kind(weft_activation_kind kind)
            kind == WEFT_ACTIVATION_SILU || kind == WEFT_ACTIVATION_RELU;
 }
 
-static const char *check_activation_forward(const weft_lane *lane,
-                                            const weft_activation_forward_args *a)
+static const char *check_activation_forward(const weft_activation_forward_args *a)
 {
-    const char *wrong = wrong_dtype(lane, a->dtype);
-    if (wrong)
-        return wrong;
     if (!is_activation_kind(a->kind))
         return "unknown kind";
     if (a->rows > 0 && a->cols > 0 && (!a->x || !a->y))
@@ -185,12 +133,8 @@ static const char *check_activation_forward(const weft_lane *lane,
     return NULL;
 }
 
-static const char *check_activation_backward(const weft_lane *lane,
-                                             const weft_activation_backward_args *a)
+static const char *check_activation_backward(const weft_activation_backward_args *a)
 {
-    const char *wrong = wrong_dtype(lane, a->dtype);
-    if (wrong)
-        return wrong;
     if (!is_activation_kind(a->kind))
         return "unknown kind";
     if (a->rows > 0 && a->cols > 0 && (!a->x || !a->dy || !a->dx))
@@ -198,11 +142,8 @@ static const char *check_activation_backward(const weft_lane *lane,
     return NULL;
 }
 
-static const char *check_rope(const weft_lane *lane, const weft_rope_args *a)
+static const char *check_rope(const weft_rope_args *a)
 {
-    const char *wrong = wrong_dtype(lane, a->dtype);
-    if (wrong)
-        return wrong;
     if (a->rotary_dim > a->head_dim || a->rotary_dim % 2)
         return "rotary_dim must be even and within head_dim";
     if (!(a->base > 0))
@@ -214,12 +155,8 @@ static const char *check_rope(const weft_lane *lane, const weft_rope_args *a)
     return NULL;
 }
 
-static const char *check_attention_shape(const weft_lane *lane, const weft_attention_shape *s,
-                                         weft_dtype dtype)
+static const char *check_attention_shape(const weft_attention_shape *s)
 {
-    const char *wrong = wrong_dtype(lane, dtype);
-    if (wrong)
-        return wrong;
     if (s->heads == 0 || s->groups == 0 || s->heads % s->groups)
         return "heads must be a multiple of groups";
     if (s->head_dim == 0)
@@ -236,10 +173,9 @@ static const char *check_attention_shape(const weft_lane *lane, const weft_atten
     return NULL;
 }
 
-static const char *check_attention_forward(const weft_lane *lane,
-                                           const weft_attention_forward_args *a)
+static const char *check_attention_forward(const weft_attention_forward_args *a)
 {
-    const char *wrong = check_attention_shape(lane, &a->shape, a->dtype);
+    const char *wrong = check_attention_shape(&a->shape);
     if (wrong)
         return wrong;
     if (a->shape.seq_q > 0 && a->shape.batch > 0 && (!a->q || !a->k || !a->v || !a->out || !a->lse))
@@ -247,10 +183,9 @@ static const char *check_attention_forward(const weft_lane *lane,
     return NULL;
 }
 
-static const char *check_attention_backward(const weft_lane *lane,
-                                            const weft_attention_backward_args *a)
+static const char *check_attention_backward(const weft_attention_backward_args *a)
 {
-    const char *wrong = check_attention_shape(lane, &a->shape, a->dtype);
+    const char *wrong = check_attention_shape(&a->shape);
     if (wrong)
         return wrong;
     if (a->shape.seq_q == 0 || a->shape.batch == 0)
@@ -262,12 +197,8 @@ static const char *check_attention_backward(const weft_lane *lane,
     return NULL;
 }
 
-static const char *check_embedding_forward(const weft_lane *lane,
-                                           const weft_embedding_forward_args *a)
+static const char *check_embedding_forward(const weft_embedding_forward_args *a)
 {
-    const char *wrong = wrong_dtype(lane, a->dtype);
-    if (wrong)
-        return wrong;
     if (a->batch == 0)
         return "batch must be positive";
     if (!a->table && !a->positions)
@@ -277,12 +208,8 @@ static const char *check_embedding_forward(const weft_lane *lane,
     return NULL;
 }
 
-static const char *check_embedding_backward(const weft_lane *lane,
-                                            const weft_embedding_backward_args *a)
+static const char *check_embedding_backward(const weft_embedding_backward_args *a)
 {
-    const char *wrong = wrong_dtype(lane, a->dtype);
-    if (wrong)
-        return wrong;
     if (a->batch == 0)
         return "batch must be positive";
     if (a->num_tokens > 0 && a->cols > 0 && (!a->dy || (a->dtable && !a->tokens)))
@@ -290,12 +217,8 @@ static const char *check_embedding_backward(const weft_lane *lane,
     return NULL;
 }
 
-static const char *check_cross_entropy_stats(const weft_lane *lane,
-                                             const weft_cross_entropy_stats_args *a)
+static const char *check_cross_entropy_stats(const weft_cross_entropy_stats_args *a)
 {
-    const char *wrong = wrong_dtype(lane, a->dtype);
-    if (wrong)
-        return wrong;
     if (a->pass != WEFT_CROSS_ENTROPY_MAX && a->pass != WEFT_CROSS_ENTROPY_SUM &&
         a->pass != WEFT_CROSS_ENTROPY_FUSED)
         return "unknown pass";
@@ -310,10 +233,8 @@ static const char *check_cross_entropy_stats(const weft_lane *lane,
     return NULL;
 }
 
-static const char *check_cross_entropy_loss(const weft_lane *lane,
-                                            const weft_cross_entropy_loss_args *a)
+static const char *check_cross_entropy_loss(const weft_cross_entropy_loss_args *a)
 {
-    (void)lane;
     if (!a->loss_sum)
         return "loss_sum is required";
     if (a->rows > 0 && (!a->row_max || !a->row_sum || !a->target))
@@ -321,12 +242,8 @@ static const char *check_cross_entropy_loss(const weft_lane *lane,
     return NULL;
 }
 
-static const char *check_cross_entropy_backward(const weft_lane *lane,
-                                                const weft_cross_entropy_backward_args *a)
+static const char *check_cross_entropy_backward(const weft_cross_entropy_backward_args *a)
 {
-    const char *wrong = wrong_dtype(lane, a->dtype);
-    if (wrong)
-        return wrong;
     if (a->valid_cols > a->cols)
         return "valid_cols exceeds cols";
     if (a->rows > 0 && a->cols > 0 && (!a->logits || !a->labels || !a->row_max || !a->row_sum))
@@ -334,11 +251,8 @@ static const char *check_cross_entropy_backward(const weft_lane *lane,
     return NULL;
 }
 
-static const char *check_dropout(const weft_lane *lane, const weft_dropout_args *a)
+static const char *check_dropout(const weft_dropout_args *a)
 {
-    const char *wrong = wrong_dtype(lane, a->dtype);
-    if (wrong)
-        return wrong;
     if (!(a->p >= 0 && a->p < 1))
         return "p must be in [0, 1)";
     if (a->rows > 0 && a->cols > 0 && (!a->x || !a->y))
@@ -346,11 +260,8 @@ static const char *check_dropout(const weft_lane *lane, const weft_dropout_args 
     return NULL;
 }
 
-static const char *check_add(const weft_lane *lane, const weft_add_args *a)
+static const char *check_add(const weft_add_args *a)
 {
-    const char *wrong = wrong_dtype(lane, a->dtype);
-    if (wrong)
-        return wrong;
     if (a->count > 0 && (!a->a || !a->b || !a->y))
         return "a, b and y are required";
     return NULL;
@@ -361,9 +272,8 @@ static bool is_castable(weft_dtype dtype)
     return dtype == WEFT_F32 || dtype == WEFT_BF16 || dtype == WEFT_F16;
 }
 
-static const char *check_cast(const weft_lane *lane, const weft_cast_args *a)
+static const char *check_cast(const weft_cast_args *a)
 {
-    (void)lane;
     if (!is_castable(a->from_dtype) || !is_castable(a->to_dtype))
         return "casts are between fp32, bf16 and fp16";
     if (a->count > 0 && (!a->from || !a->to))
@@ -371,9 +281,8 @@ static const char *check_cast(const weft_lane *lane, const weft_cast_args *a)
     return NULL;
 }
 
-static const char *check_route(const weft_lane *lane, const weft_route_args *a)
+static const char *check_route(const weft_route_args *a)
 {
-    (void)lane;
     if (a->topk == 0 || a->topk > a->num_experts)
         return "topk must be from 1 to num_experts";
     if (!a->counts || !a->score_sums || !a->z_sum)
@@ -383,9 +292,8 @@ static const char *check_route(const weft_lane *lane, const weft_route_args *a)
     return NULL;
 }
 
-static const char *check_route_backward(const weft_lane *lane, const weft_route_backward_args *a)
+static const char *check_route_backward(const weft_route_backward_args *a)
 {
-    (void)lane;
     if (a->topk == 0 || a->topk > a->num_experts)
         return "topk must be from 1 to num_experts";
     if (a->aux_scale != 0 && !a->fraction)
@@ -397,9 +305,8 @@ static const char *check_route_backward(const weft_lane *lane, const weft_route_
     return NULL;
 }
 
-static const char *check_dispatch_plan(const weft_lane *lane, const weft_dispatch_plan_args *a)
+static const char *check_dispatch_plan(const weft_dispatch_plan_args *a)
 {
-    (void)lane;
     if (a->topk == 0 || a->topk > a->num_experts)
         return "topk must be from 1 to num_experts";
     if (a->first_expert + a->num_local > a->num_experts)
@@ -421,44 +328,30 @@ static const char *check_dispatch_plan(const weft_lane *lane, const weft_dispatc
     return NULL;
 }
 
-static const char *check_permute(const weft_lane *lane, const weft_permute_args *a)
+static const char *check_permute(const weft_permute_args *a)
 {
-    const char *wrong = wrong_dtype(lane, a->dtype);
-    if (wrong)
-        return wrong;
     if (a->num_rows > 0 && a->cols > 0 && (!a->x || !a->token_of || !a->rows))
         return "x, token_of and rows are required";
     return NULL;
 }
 
 /* drows may be NULL: a rank that no token chose has no rows. */
-static const char *check_permute_backward(const weft_lane *lane,
-                                          const weft_permute_backward_args *a)
+static const char *check_permute_backward(const weft_permute_backward_args *a)
 {
-    const char *wrong = wrong_dtype(lane, a->dtype);
-    if (wrong)
-        return wrong;
     if (a->num_tokens > 0 && a->cols > 0 && (!a->row_of || !a->dx))
         return "row_of and dx are required";
     return NULL;
 }
 
-static const char *check_combine(const weft_lane *lane, const weft_combine_args *a)
+static const char *check_combine(const weft_combine_args *a)
 {
-    const char *wrong = wrong_dtype(lane, a->dtype);
-    if (wrong)
-        return wrong;
     if (a->num_tokens > 0 && a->cols > 0 && (!a->row_of || !a->top_prob || !a->y))
         return "row_of, top_prob and y are required";
     return NULL;
 }
 
-static const char *check_combine_backward(const weft_lane *lane,
-                                          const weft_combine_backward_args *a)
+static const char *check_combine_backward(const weft_combine_backward_args *a)
 {
-    const char *wrong = wrong_dtype(lane, a->dtype);
-    if (wrong)
-        return wrong;
     if (a->num_tokens > 0 && (!a->row_of || !a->top_prob || !a->dtop_prob))
         return "row_of, top_prob and dtop_prob are required";
     if (a->num_tokens > 0 && a->cols > 0 && !a->dy)
@@ -466,9 +359,8 @@ static const char *check_combine_backward(const weft_lane *lane,
     return NULL;
 }
 
-static const char *check_adamw(const weft_lane *lane, const weft_adamw_args *a)
+static const char *check_adamw(const weft_adamw_args *a)
 {
-    (void)lane;
     if (a->step < 1)
         return "steps count from 1";
     if (a->weight && !is_castable(a->dtype))
@@ -478,23 +370,18 @@ static const char *check_adamw(const weft_lane *lane, const weft_adamw_args *a)
     return NULL;
 }
 
-static const char *check_sum_squares(const weft_lane *lane, const weft_sum_squares_args *a)
+static const char *check_sum_squares(const weft_sum_squares_args *a)
 {
-    (void)lane;
     return !a->sum || (a->count > 0 && !a->x) ? "x and sum are required" : NULL;
 }
 
-static const char *check_scale(const weft_lane *lane, const weft_scale_args *a)
+static const char *check_scale(const weft_scale_args *a)
 {
-    const char *wrong = wrong_dtype(lane, a->dtype);
-    if (wrong)
-        return wrong;
     return a->count > 0 && !a->x ? "x is required" : NULL;
 }
 
-static const char *check_random_normal(const weft_lane *lane, const weft_random_normal_args *a)
+static const char *check_random_normal(const weft_random_normal_args *a)
 {
-    (void)lane;
     if (a->num_dims < 0 || a->num_dims > WEFT_MAX_DIMS)
         return "too many dims";
     if (!is_castable(a->dtype))
@@ -522,7 +409,8 @@ static const weft_kernel_ops *backend_of(const weft_lane *lane)
     return NULL;
 }
 
-#define WRAPPER(kernel)                                                                            \
+/* wrong_activations: of what is no activation, NULL. */
+#define WRAPPER(kernel, wrong_activations)                                                         \
     weft_status weft_##kernel(weft_lane *lane, const weft_##kernel##_args *args)                   \
     {                                                                                              \
         weft_##kernel##_args whole;                                                                \
@@ -530,7 +418,9 @@ static const weft_kernel_ops *backend_of(const weft_lane *lane)
             WEFT_TRY(weft_sized_copy("weft_" #kernel "_args", args, &whole, sizeof whole));        \
             args = &whole;                                                                         \
         }                                                                                          \
-        const char *wrong = check_##kernel(lane, args);                                            \
+        const char *wrong = wrong_activations;                                                     \
+        if (!wrong)                                                                                \
+            wrong = check_##kernel(args);                                                          \
         if (wrong)                                                                                 \
             return WEFT_ERROR(WEFT_INTERNAL, #kernel ": %s", wrong);                               \
         const weft_kernel_ops *ops = backend_of(lane);                                             \
@@ -541,15 +431,8 @@ static const weft_kernel_ops *backend_of(const weft_lane *lane)
             watching(#kernel, args);                                                               \
         return ops->kernel(lane, args);                                                            \
     }
-WEFT_KERNEL_LIST(WRAPPER)
+#define OF_ACTIVATIONS(kernel) WRAPPER(kernel, wrong_dtype(lane, args->dtype))
+#define OF_OTHERS(kernel) WRAPPER(kernel, NULL)
+WEFT_ACTIVATION_KERNEL_LIST(OF_ACTIVATIONS)
+WEFT_OTHER_KERNEL_LIST(OF_OTHERS)
 #undef WRAPPER
-
-weft_status weft_dispatch_plan_check(const weft_dispatch_plan_args *args)
-{
-    if (args->wrong->choice < 0)
-        return WEFT_OK;
-    size_t choice = (size_t)args->wrong->choice;
-    return WEFT_ERROR(WEFT_INTERNAL, "choice %zu of token %zu is expert %d of %zu",
-                      choice % args->topk, choice / args->topk, (int)args->wrong->expert,
-                      args->num_experts);
-}

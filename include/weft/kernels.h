@@ -19,7 +19,7 @@
  * that no gradient needs clearing. Fields marked optional may be NULL. Device pointers, unless
  * marked host.
  *
- * Adding a kernel: a row in WEFT_KERNEL_LIST, a struct here, a function in each backend.
+ * Adding a kernel: a row in a list below, a struct here, a function in each backend.
  */
 #ifndef WEFT_KERNELS_H
 #define WEFT_KERNELS_H
@@ -37,7 +37,8 @@
 extern "C" {
 #endif
 
-#define WEFT_KERNEL_LIST(X)                                                                        \
+/* Those whose dtype is that of activations. */
+#define WEFT_ACTIVATION_KERNEL_LIST(X)                                                             \
     X(gemm)                                                                                        \
     X(grouped_gemm)                                                                                \
     X(bias_gradient)                                                                               \
@@ -51,22 +52,24 @@ extern "C" {
     X(embedding_forward)                                                                           \
     X(embedding_backward)                                                                          \
     X(cross_entropy_stats)                                                                         \
-    X(cross_entropy_loss)                                                                          \
     X(cross_entropy_backward)                                                                      \
     X(dropout)                                                                                     \
     X(add)                                                                                         \
-    X(cast)                                                                                        \
-    X(route)                                                                                       \
-    X(route_backward)                                                                              \
-    X(dispatch_plan)                                                                               \
     X(permute)                                                                                     \
     X(permute_backward)                                                                            \
     X(combine)                                                                                     \
     X(combine_backward)                                                                            \
+    X(scale)
+#define WEFT_OTHER_KERNEL_LIST(X)                                                                  \
+    X(cross_entropy_loss)                                                                          \
+    X(cast)                                                                                        \
+    X(route)                                                                                       \
+    X(route_backward)                                                                              \
+    X(dispatch_plan)                                                                               \
     X(adamw)                                                                                       \
     X(sum_squares)                                                                                 \
-    X(scale)                                                                                       \
     X(random_normal)
+#define WEFT_KERNEL_LIST(X) WEFT_ACTIVATION_KERNEL_LIST(X) WEFT_OTHER_KERNEL_LIST(X)
 
 /* What a GEMM does to its result before it writes it. GELU is its tanh form, as in
  * weft_activation_kind.

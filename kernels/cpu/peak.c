@@ -3,7 +3,7 @@
 
 #include <oneapi/dnnl/dnnl.h>
 
-#include "core/trace.h"
+#include "core/clock.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm.h"
 
