@@ -1,5 +1,4 @@
 /* Ending a fallible phase with one status on every rank. */
-#include <string.h>
 
 #include "comm/comm_ops.h"
 

@@ -14,12 +14,10 @@ static const struct figure {
 #undef FIGURE_ROW
 };
 
-static const struct efficiency {
-    const char *path, *unit, *help;
-} efficiencies[WEFT_NUM_EFFICIENCIES] = {
-#define EFFICIENCY_ROW(name, path, unit, help) [WEFT_EFFICIENCY_##name] = {path, unit, help},
-    WEFT_EFFICIENCY_LIST(EFFICIENCY_ROW)
-#undef EFFICIENCY_ROW
+static const char *const efficiency_paths[WEFT_NUM_EFFICIENCIES] = {
+#define EFFICIENCY_PATH(name, path, unit, help) [WEFT_EFFICIENCY_##name] = path,
+    WEFT_EFFICIENCY_LIST(EFFICIENCY_PATH)
+#undef EFFICIENCY_PATH
 };
 
 const char *weft_figure_path(weft_figure figure)
@@ -39,17 +37,7 @@ const char *weft_figure_help(weft_figure figure)
 
 const char *weft_efficiency_path(weft_efficiency_kind kind)
 {
-    return efficiencies[kind].path;
-}
-
-const char *weft_efficiency_unit(weft_efficiency_kind kind)
-{
-    return efficiencies[kind].unit;
-}
-
-const char *weft_efficiency_help(weft_efficiency_kind kind)
-{
-    return efficiencies[kind].help;
+    return efficiency_paths[kind];
 }
 
 bool weft_figure_is_plausible(weft_figure figure, double value, double *out_meant)

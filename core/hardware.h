@@ -82,8 +82,6 @@ typedef enum weft_efficiency_kind {
         WEFT_NUM_EFFICIENCIES
 } weft_efficiency_kind;
 const char *weft_efficiency_path(weft_efficiency_kind kind);
-const char *weft_efficiency_unit(weft_efficiency_kind kind);
-const char *weft_efficiency_help(weft_efficiency_kind kind);
 
 /* A switch of the network's level l joins this many nodes; the nodes below it get their cards'
  * bandwidth divided by `oversubscription` for what leaves the level below (the first level: the

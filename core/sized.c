@@ -1,6 +1,5 @@
 #include "core/sized.h"
 
-#include <stdint.h>
 #include <string.h>
 
 weft_status weft_sized_copy(const char *name, const void *given, void *out, size_t known_bytes)

@@ -23,19 +23,9 @@ const char *weft_dtype_text(weft_dtype dtype)
     return dtypes[dtype].text;
 }
 
-weft_tensor weft_tensor_1d(void *data, weft_dtype dtype, size_t d0)
-{
-    return (weft_tensor){.data = data, .dtype = dtype, .num_dims = 1, .dims = {d0}};
-}
-
 weft_tensor weft_tensor_2d(void *data, weft_dtype dtype, size_t d0, size_t d1)
 {
     return (weft_tensor){.data = data, .dtype = dtype, .num_dims = 2, .dims = {d0, d1}};
-}
-
-weft_tensor weft_tensor_3d(void *data, weft_dtype dtype, size_t d0, size_t d1, size_t d2)
-{
-    return (weft_tensor){.data = data, .dtype = dtype, .num_dims = 3, .dims = {d0, d1, d2}};
 }
 
 size_t weft_tensor_count(const weft_tensor *tensor)

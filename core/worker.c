@@ -49,7 +49,7 @@ weft_timeline *weft_timeline_create(void)
     return line;
 }
 
-weft_timeline *weft_timeline_retain(weft_timeline *line)
+static weft_timeline *timeline_retain(weft_timeline *line)
 {
     atomic_fetch_add(&line->num_owners, 1);
     return line;
@@ -82,7 +82,7 @@ void weft_mark_record(weft_mark *mark, weft_timeline *line, const weft_worker *w
 {
     if (mark->line != line) {
         weft_timeline_release(mark->line);
-        mark->line = weft_timeline_retain(line);
+        mark->line = timeline_retain(line);
     }
     mark->point = weft_worker_pushed(worker);
 }
@@ -230,7 +230,7 @@ void weft_worker_push(weft_worker *worker, const char *label, weft_lane_function
 
 void weft_worker_push_wait(weft_worker *worker, weft_timeline *line, uint64_t point)
 {
-    wait_args args = {.line = weft_timeline_retain(line), .point = point};
+    wait_args args = {.line = timeline_retain(line), .point = point};
     weft_worker_push(worker, "wait", run_wait, &args, sizeof args);
 }
 

@@ -21,8 +21,7 @@ typedef struct weft_timeline {
     weft_error error;                /* written once, before failed_at */
 } weft_timeline;
 
-weft_timeline *weft_timeline_create(void); /* one owner; NULL: out of memory */
-weft_timeline *weft_timeline_retain(weft_timeline *line);
+weft_timeline *weft_timeline_create(void);       /* one owner; NULL: out of memory */
 void weft_timeline_release(weft_timeline *line); /* NULL is legal */
 /* The lane's first error as this thread's own, WEFT_OK when there is none. */
 weft_status weft_timeline_status(const weft_timeline *line) WEFT_CHECKED;

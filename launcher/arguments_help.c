@@ -1,6 +1,5 @@
 #include "launcher/arguments_help.h"
 
-#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

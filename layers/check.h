@@ -49,8 +49,6 @@ typedef struct weft_check_guards {
 
 weft_status weft_check_guards_take(weft_check_guards *guards, const char *what, size_t bytes,
                                    void **out) WEFT_CHECKED;
-/* What was written beyond, and mends the guards; NULL: nothing. */
-const char *weft_check_guards_broken(const weft_check_guards *guards);
 void weft_check_guards_poison(weft_check_guards *guards);
 void weft_check_guards_release(weft_check_guards *guards);
 

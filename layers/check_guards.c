@@ -35,7 +35,8 @@ static bool is_whole(const char *guard, size_t bytes)
     return true;
 }
 
-const char *weft_check_guards_broken(const weft_check_guards *g)
+/* What was written beyond, and mends the guards; NULL: nothing. */
+static const char *check_guards_broken(const weft_check_guards *g)
 {
     const char *what = NULL;
     for (int i = 0; i < g->count; i++) {
@@ -150,9 +151,8 @@ weft_status weft_check_guard(weft_check_place *p)
 
 void weft_check_find_beyond(weft_check_place *p, int slot)
 {
-    const char *found[] = {weft_check_guards_broken(&p->given),
-                           weft_check_guards_broken(&p->stash[slot]),
-                           weft_check_guards_broken(&p->scratch),
+    const char *found[] = {check_guards_broken(&p->given), check_guards_broken(&p->stash[slot]),
+                           check_guards_broken(&p->scratch),
                            states_broken(&p->model->passes[slot]) ? weft_check_names[STATE] : NULL};
     for (int i = 0; i < 4; i++)
         for (int n = 0; n < NUM_BEYOND && found[i] && p->beyond <= 0; n++)

@@ -51,9 +51,6 @@ weft_status weft_build_global_parameter(weft_build *build, const weft_parameter_
 weft_status weft_vocabulary_declare(weft_build *build, const weft_model_options *options,
                                     const char *name, weft_parameter **out) WEFT_CHECKED;
 
-/* Standard deviation of the projections that end a residual branch: init_method_std /
- * sqrt(2 num_layers), as GPT-2 and Megatron scale them. */
-float weft_output_init_std(const weft_model_options *options);
 weft_activation_kind weft_activation_of(const weft_model_options *options);
 
 /* Allocates a zeroed layer whose first member is the base and second the options. */

@@ -4,7 +4,9 @@
 #include <math.h>
 #include <stdio.h>
 
-float weft_output_init_std(const weft_model_options *options)
+/* Standard deviation of the projections that end a residual branch: init_method_std /
+ * sqrt(2 num_layers), as GPT-2 and Megatron scale them. */
+static float output_init_std(const weft_model_options *options)
 {
     return (float)(options->init_method_std / sqrt(2.0 * (double)options->num_layers));
 }
@@ -38,7 +40,7 @@ weft_status weft_linears_declare(weft_build *build, const weft_model_options *o,
         const weft_split_axis axis = row->num_experts ? WEFT_SPLIT_ETP : WEFT_SPLIT_TP;
         weft_parameter_spec spec =
             WEFT_ARGS(weft_parameter_spec, .name = name, .is_expert = row->num_experts > 0,
-                      .init_std = by_inputs ? weft_output_init_std(o) : (float)o->init_method_std,
+                      .init_std = by_inputs ? output_init_std(o) : (float)o->init_method_std,
                       .sum_over_tp = row->kind == WEFT_LINEAR_WHOLE_SUMMED);
         if (row->num_experts)
             add_dim(&spec, row->num_experts, WEFT_SPLIT_EP);

@@ -29,8 +29,8 @@ typedef struct weft_linear_row {
 } weft_linear_row;
 /* The layer of a weight that is declared already. */
 weft_linear weft_linear_of(weft_parameter *weight);
-/* Weights begin with init_method_std, those split by inputs, which end a residual branch, with
- * weft_output_init_std; biases with 0. Errors: weft_build_parameter's. */
+/* Weights begin with init_method_std, those split by inputs, which end a residual branch, with that
+ * over sqrt(2 num_layers); biases with 0. Errors: weft_build_parameter's. */
 weft_status weft_linears_declare(weft_build *build, const weft_model_options *options,
                                  const weft_linear_row *rows, size_t num_rows) WEFT_CHECKED;
 weft_status weft_linear_forward(weft_pass *pass, const weft_linear *linear, const weft_tensor *x,

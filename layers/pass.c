@@ -47,7 +47,7 @@ weft_status weft_stack_alloc(weft_stack *stack, size_t bytes, void **out)
 }
 
 /* A mark is (block, offset): offsets stay below 2^48. */
-size_t weft_stack_mark(const weft_stack *stack)
+static size_t stack_mark(const weft_stack *stack)
 {
     if (stack->num_blocks == 0 || stack->current == stack->num_blocks)
         return (size_t)stack->current << 48;
@@ -208,7 +208,7 @@ weft_status weft_pass_host(weft_pass *pass, size_t bytes, void **out)
 
 size_t weft_pass_mark(const weft_pass *pass)
 {
-    return weft_stack_mark(&pass->model->scratch);
+    return stack_mark(&pass->model->scratch);
 }
 
 void weft_pass_release(weft_pass *pass, size_t mark)

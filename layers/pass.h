@@ -29,7 +29,6 @@ typedef struct weft_stack {
 
 weft_status weft_stack_reserve(weft_stack *stack, size_t bytes) WEFT_CHECKED;
 weft_status weft_stack_alloc(weft_stack *stack, size_t bytes, void **out) WEFT_CHECKED;
-size_t weft_stack_mark(const weft_stack *stack);
 void weft_stack_rewind(weft_stack *stack, size_t mark);
 void weft_stack_release(weft_stack *stack);
 

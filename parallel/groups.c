@@ -10,7 +10,7 @@ static const weft_comm_purpose purposes[WEFT_NUM_AXES] = {
     [WEFT_AXIS_EDP] = WEFT_PURPOSE_DATA,  [WEFT_AXIS_DP_CP] = WEFT_PURPOSE_DATA,
 };
 
-bool weft_groups_use_axis(const weft_groups_use *use, weft_axis axis)
+static bool groups_use_axis(const weft_groups_use *use, weft_axis axis)
 {
     const bool uses[WEFT_NUM_AXES] = {
         [WEFT_AXIS_TP] = true,
@@ -34,7 +34,7 @@ static weft_status init(weft_groups *groups, const weft_groups_use *use)
         weft_comm **group = &groups->by_axis[axis];
         if (coords->size[axis] == 1) /* on every rank */
             WEFT_TRY(weft_comm_alone(groups->world, name, purposes[axis], group));
-        else if (weft_groups_use_axis(use, axis))
+        else if (groups_use_axis(use, axis))
             WEFT_TRY(weft_comm_split(groups->world, weft_mesh_color(mesh, axis, coords->rank),
                                      coords->at[axis], name, purposes[axis], group));
     }

@@ -22,7 +22,6 @@ typedef struct weft_groups_use {
     bool ties;    /* first and last stage hold the same embeddings */
     bool sums;    /* a program's layers may sum over any axis (weft_pass_all_reduce) */
 } weft_groups_use;
-bool weft_groups_use_axis(const weft_groups_use *use, weft_axis axis);
 
 /* use: the same on every rank; NULL: everything. Groups of one rank cost the others nothing.
  * Collective over world. */

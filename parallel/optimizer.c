@@ -1,7 +1,6 @@
 #include "parallel/optimizer.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include <weft/kernels.h>
 

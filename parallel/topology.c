@@ -3,7 +3,6 @@
 #include <hwloc.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "parallel/probe.h"

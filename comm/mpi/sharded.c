@@ -10,7 +10,6 @@
  * always finds out: some slice of its has another size. */
 #include "comm/mpi/mpi_comm.h"
 
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -3,7 +3,6 @@
 #include "comm/mpi/shared.h"
 #include "comm/mpi/tree.h"
 
-#include <limits.h>
 #include <stdlib.h>
 #include <unistd.h>
 

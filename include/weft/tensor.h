@@ -42,9 +42,7 @@ size_t weft_dtype_bytes(weft_dtype dtype);
 const char *weft_dtype_text(weft_dtype dtype);
 
 /* Makes a view; unused dims are 0. Example: weft_tensor_2d(p, WEFT_F32, rows, cols). */
-weft_tensor weft_tensor_1d(void *data, weft_dtype dtype, size_t d0);
 weft_tensor weft_tensor_2d(void *data, weft_dtype dtype, size_t d0, size_t d1);
-weft_tensor weft_tensor_3d(void *data, weft_dtype dtype, size_t d0, size_t d1, size_t d2);
 
 size_t weft_tensor_count(const weft_tensor *tensor); /* elements; 1 for num_dims 0 */
 size_t weft_tensor_bytes(const weft_tensor *tensor); /* count times the element's bytes */

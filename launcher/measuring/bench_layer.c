@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "core/pace.h"
-#include "core/rng.h"
 #include "core/trace.h"
 
 /* --- the ends ------------------------------------------------------------------------------ */
