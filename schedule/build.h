@@ -9,6 +9,10 @@
 
 typedef struct weft_program_builder weft_program_builder;
 weft_status weft_program_builder_create(weft_arena *arena, weft_program_builder **out) WEFT_CHECKED;
+/* Makes room at once for a program of at most num_tasks tasks and num_waits waits, of which nothing
+ * has been added. What the builder alone needs lies in `scratch`, which outlives it. */
+weft_status weft_program_expect(weft_program_builder *builder, uint32_t num_tasks,
+                                uint32_t num_waits, weft_arena *scratch) WEFT_CHECKED;
 /* `count` more rows of the table of slots. Sets *out_first (may be NULL) to the first one's number,
  * or to -1 for none. */
 weft_status weft_program_add_slots(weft_program_builder *builder, const weft_slot *slot, int count,

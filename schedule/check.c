@@ -22,7 +22,8 @@ typedef struct slot_state {
 /* One rank of the set being checked. */
 typedef struct rank_check {
     const weft_program *program;
-    const weft_expectation *expected;
+    const weft_expectation *expected;                          /* while it is checked alone */
+    char (*wheres)[sizeof(((weft_expectation *)NULL)->where)]; /* [num_ranks] */
     int rank, num_ranks;
     uint32_t *expected_of; /* of each task: its index in expected->tasks */
     uint32_t *seen;        /* of each expected task: 1 + its index; 0 not there */
@@ -40,7 +41,7 @@ static weft_status fail(const rank_check *check, uint32_t index, const char *for
     va_start(args, format);
     vsnprintf(what, sizeof(what), format, args);
     va_end(args);
-    return WEFT_ERROR(WEFT_INTERNAL, "%s, task %u (%s) %s", check->expected->where, index,
+    return WEFT_ERROR(WEFT_INTERNAL, "%s, task %u (%s) %s", check->wheres[check->rank], index,
                       weft_task_format(check->program, index, task, sizeof(task)), what);
 }
 
@@ -453,33 +454,72 @@ static weft_status check_rank(rank_check *check)
     return WEFT_OK;
 }
 
-static weft_status check_all(const weft_program *programs, const weft_expectation *expected,
-                             int num_ranks, weft_arena *scratch)
+static weft_status check_alone(rank_check *check, weft_expect_function expect, const void *context)
 {
-    rank_check check = {.num_ranks = num_ranks, .scratch = scratch};
+    weft_expectation expected = {.where = ""};
+    WEFT_TRY(expect(context, check->rank, check->scratch, &expected));
+    memcpy(check->wheres[check->rank], expected.where, sizeof expected.where);
+    check->expected = &expected;
+    weft_status status = check_rank(check);
+    check->expected = NULL;
+    return status;
+}
+
+static weft_status check_together(rank_check *check, const weft_program *programs)
+{
     void *next;
-    WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)num_ranks, sizeof(uint32_t), &next));
-    for (int phase = 0; phase < 2; phase++)
-        for (check.rank = 0; check.rank < num_ranks; check.rank++) {
-            check.program = &programs[check.rank];
-            check.expected = &expected[check.rank];
-            WEFT_TRY(phase ? check_messages(&check, programs, next) : check_rank(&check));
-        }
+    WEFT_TRY(
+        weft_arena_alloc_array(check->scratch, (size_t)check->num_ranks, sizeof(uint32_t), &next));
+    for (check->rank = 0; check->rank < check->num_ranks; check->rank++) {
+        check->program = &programs[check->rank];
+        WEFT_TRY(check_messages(check, programs, next));
+    }
     weft_walk walk;
     weft_walk_step step;
-    WEFT_TRY(weft_walk_start(&walk, programs, num_ranks, scratch));
+    WEFT_TRY(weft_walk_start(&walk, programs, check->num_ranks, check->scratch));
     while (weft_walk_next(&walk, &step))
         ;
     WEFT_TRY(weft_walk_finish(&walk));
     return WEFT_OK;
 }
 
+static weft_status check_all(rank_check *check, const weft_program *programs,
+                             weft_expect_function expect, const void *context, weft_arena *names)
+{
+    void *memory;
+    WEFT_TRY(
+        weft_arena_alloc_array(names, (size_t)check->num_ranks, sizeof *check->wheres, &memory));
+    check->wheres = memory;
+    for (check->rank = 0; check->rank < check->num_ranks; check->rank++) {
+        check->program = &programs[check->rank];
+        WEFT_TRY(check_alone(check, expect, context));
+        weft_arena_release(check->scratch);
+    }
+    return check_together(check, programs);
+}
+
+weft_status weft_program_check_by(const weft_program *programs, weft_expect_function expect,
+                                  const void *context, int num_ranks)
+{
+    weft_arena scratch = {0}, names = {0};
+    rank_check check = {.num_ranks = num_ranks, .scratch = &scratch};
+    const weft_status status = check_all(&check, programs, expect, context, &names);
+    weft_arena_release(&scratch);
+    weft_arena_release(&names);
+    WEFT_TRY(status);
+    return WEFT_OK;
+}
+
+static weft_status at_hand(const void *context, int rank, weft_arena *scratch,
+                           weft_expectation *out)
+{
+    (void)scratch;
+    *out = ((const weft_expectation *)context)[rank];
+    return WEFT_OK;
+}
+
 weft_status weft_program_check(const weft_program *programs, const weft_expectation *expected,
                                int num_ranks)
 {
-    weft_arena scratch = {0};
-    const weft_status status = check_all(programs, expected, num_ranks, &scratch);
-    weft_arena_release(&scratch);
-    WEFT_TRY(status);
-    return WEFT_OK;
+    return weft_program_check_by(programs, at_hand, expected, num_ranks);
 }

@@ -48,7 +48,13 @@ typedef struct weft_expectation {
     int num_holds;
 } weft_expectation;
 
+/* What a rank's program must be, when its turn has come; `scratch` lasts until the next one's. */
+typedef weft_status (*weft_expect_function)(const void *context, int rank, weft_arena *scratch,
+                                            weft_expectation *out);
 /* Errors: WEFT_INTERNAL with the rank's `where`, the task's index and its text. */
+weft_status weft_program_check_by(const weft_program *programs, weft_expect_function expect,
+                                  const void *context, int num_ranks) WEFT_CHECKED;
+/* The same with all expectations at hand. */
 weft_status weft_program_check(const weft_program *programs, const weft_expectation *expected,
                                int num_ranks) WEFT_CHECKED;
 

@@ -153,12 +153,10 @@ static weft_status append_sends(weft_lowering *l, weft_program_builder *builder,
     return WEFT_OK;
 }
 
-static weft_status append_update(const weft_lowering *l, weft_program_builder *builder,
-                                 uint32_t end)
+static const weft_buckets *buckets_of(const weft_lowering *l)
 {
     static const weft_buckets none;
-    const weft_buckets *buckets = l->shape->buckets ? &l->shape->buckets[l->rank] : &none;
-    return weft_program_append_update(builder, buckets, l->last_backward, end);
+    return l->shape->buckets ? &l->shape->buckets[l->rank] : &none;
 }
 
 static weft_status append_all(weft_lowering *l, weft_program_builder *builder)
@@ -172,7 +170,9 @@ static weft_status append_all(weft_lowering *l, weft_program_builder *builder)
             l->last_backward[l->tasks[i].chunk] = index;
     }
     WEFT_TRY(append_sends(l, builder, INT64_MAX));
-    return l->shape->forward_only ? WEFT_OK : append_update(l, builder, index);
+    return l->shape->forward_only
+               ? WEFT_OK
+               : weft_program_append_update(builder, buckets_of(l), l->last_backward, index);
 }
 
 weft_status weft_lowering_finish(weft_lowering *l, weft_arena *arena, const int *training,
@@ -182,7 +182,11 @@ weft_status weft_lowering_finish(weft_lowering *l, weft_arena *arena, const int 
     for (int i = WEFT_POOL_ACTIVATION; i < l->v + WEFT_POOL_ACTIVATION; i++)
         num_held += weft_lowering_num_slots(l, i);
     weft_program_builder *builder;
+    const weft_buckets *buckets = buckets_of(l);
+    const uint32_t num_tasks = l->num_tasks + (uint32_t)l->num_sends +
+                               (l->shape->forward_only ? 0 : weft_update_max_tasks(buckets));
     WEFT_TRY(weft_program_builder_create(arena, &builder));
+    WEFT_TRY(weft_program_expect(builder, num_tasks, 2 * num_tasks, l->scratch));
     WEFT_TRY(weft_lowering_add_slots(l, builder, training));
     WEFT_TRY(append_all(l, builder));
     return weft_program_finish(builder, l->shape->forward_only ? num_held : l->max_in_flight, out);

@@ -47,6 +47,7 @@ typedef struct weft_lowering {
     size_t num_sends, next_send;
     uint32_t *last_backward; /* of each chunk */
     int in_flight, max_in_flight;
+    weft_arena *scratch; /* lasts as long as the lowering */
 } weft_lowering;
 
 /* Memory and pools. training: rows of each pool of the training program, where this one only

@@ -13,6 +13,12 @@ weft_order_shape weft_pipeline_order_shape(const weft_pipeline_shape *shape)
                               .group_size = shape->group_size};
 }
 
+int64_t weft_pipeline_max_micro_batches(int num_stages, int num_chunks)
+{
+    const int64_t v = num_chunks > 0 ? num_chunks : 1;
+    return (num_stages > 4 ? ((int64_t)4 << 20) / num_stages : (int64_t)1 << 20) / v;
+}
+
 /* The orders of all ranks in time. */
 typedef struct timed {
     weft_order *orders;
@@ -70,7 +76,8 @@ static weft_status lower(const weft_pipeline_shape *shape, int rank, const weft_
                        .m = shape->num_micro_batches,
                        .order = order,
                        .starts = starts,
-                       .times = {times[0], times[1]}};
+                       .times = {times[0], times[1]},
+                       .scratch = scratch};
     WEFT_TRY(weft_lowering_start(&l, scratch, training));
     weft_lowering_run(&l);
     for (int i = 0; i < l.v + WEFT_POOL_ACTIVATION; i++)
@@ -121,7 +128,9 @@ static weft_status lower_all(const weft_pipeline_shape *shape, weft_arena *scrat
 weft_status weft_program_pipeline(const weft_pipeline_shape *shape, weft_arena *arena,
                                   weft_program *programs)
 {
-    if (shape->num_stages < 1 || shape->num_micro_batches < 1 || shape->num_chunks < 0)
+    if (shape->num_stages < 1 || shape->num_micro_batches < 1 || shape->num_chunks < 0 ||
+        shape->num_micro_batches >
+            weft_pipeline_max_micro_batches(shape->num_stages, shape->num_chunks))
         return WEFT_ERROR(WEFT_CONFIG, "no pipeline program for %d stages with %d micro-batches",
                           shape->num_stages, shape->num_micro_batches);
     weft_arena scratch = {0};

@@ -28,10 +28,14 @@ typedef struct weft_pipeline_shape {
     const bool *host_waits; /* [virtual stages]: the host waits inside its forward; NULL: in none */
 } weft_pipeline_shape;
 
+/* The most micro-batches that programs are made for: 2^20 through the chunks of a rank, 2^22
+ * through all virtual stages, which takes gigabytes. */
+int64_t weft_pipeline_max_micro_batches(int num_stages, int num_chunks);
 weft_order_shape weft_pipeline_order_shape(const weft_pipeline_shape *shape);
 
 /* The program of every rank: programs [num_stages]. Errors: WEFT_CONFIG for a shape without stages
- * or micro-batches, a group size below p, an order that never ends; WEFT_MEMORY. */
+ * or micro-batches, with too many of them, a group size below p, an order that never ends;
+ * WEFT_MEMORY. */
 weft_status weft_program_pipeline(const weft_pipeline_shape *shape, weft_arena *arena,
                                   weft_program *programs) WEFT_CHECKED;
 

@@ -66,24 +66,55 @@ static void list_stage(list *l)
     }
 }
 
-static weft_status expect(const weft_pipeline_shape *shape, int rank, weft_arena *scratch,
-                          weft_expectation *out)
+/* By chunk: the micro-batch of its last backward in the program; -1: there is none. */
+static void find_last_backwards(const weft_program *program, int num_chunks, int32_t *out)
+{
+    for (int chunk = 0; chunk < num_chunks; chunk++)
+        out[chunk] = -1;
+    for (uint32_t i = 0; i < program->num_tasks; i++) {
+        const weft_task *task = &program->tasks[i];
+        if (task->kind == WEFT_TASK_BACKWARD && task->chunk >= 0 && task->chunk < num_chunks)
+            out[task->chunk] = task->micro_batch;
+    }
+}
+
+/* A set and what it should be. */
+typedef struct question {
+    const weft_program *programs;
+    const weft_pipeline_shape *shape;
+} question;
+
+static weft_status expect(const void *context, int rank, weft_arena *scratch, weft_expectation *out)
 {
     static const weft_buckets none;
+    const question *q = context;
+    const weft_pipeline_shape *shape = q->shape;
     const weft_buckets *buckets = shape->buckets ? &shape->buckets[rank] : &none;
     const int p = shape->num_stages, v = shape->num_chunks ? shape->num_chunks : 1;
     const size_t all = (size_t)v * (size_t)shape->num_micro_batches;
-    const size_t most = weft_update_max_tasks(buckets);
-    void *tasks, *waits;
-    WEFT_TRY(weft_arena_alloc_array(scratch, 6 * all + most, sizeof(weft_task), &tasks));
-    WEFT_TRY(weft_arena_alloc_array(scratch, (all + 1) * most, sizeof(weft_wait), &waits));
+    void *tasks, *waits, *batches, *indices;
+    WEFT_TRY(weft_arena_alloc_array(scratch, 6 * all + weft_update_max_tasks(buckets),
+                                    sizeof(weft_task), &tasks));
+    WEFT_TRY(weft_arena_alloc_array(scratch, weft_update_max_waits(buckets, v), sizeof(weft_wait),
+                                    &waits));
+    WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)v, sizeof(int32_t), &batches));
+    WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)v, sizeof(uint32_t), &indices));
+    const int32_t *last_batch = batches;
+    uint32_t *last_backward = indices;
+    find_last_backwards(&q->programs[rank], v, batches);
     list l = {.shape = shape, .rank = rank, .last = p * v - 1, .list = {tasks, waits, 0, 0}};
     for (int chunk = 0; chunk < v; chunk++) {
+        uint32_t i = l.list.num_tasks;
         l.stage = chunk * p + rank;
         list_stage(&l);
+        last_backward[chunk] = UINT32_MAX;
+        for (; i < l.list.num_tasks; i++)
+            if (l.list.tasks[i].kind == WEFT_TASK_BACKWARD &&
+                l.list.tasks[i].micro_batch == last_batch[chunk])
+                last_backward[chunk] = i;
     }
     if (!shape->forward_only)
-        weft_update_expect(buckets, &l.list);
+        weft_update_expect(buckets, last_backward, v, &l.list);
     *out = (weft_expectation){
         .tasks = tasks,
         .num_tasks = l.list.num_tasks,
@@ -96,26 +127,12 @@ static weft_status expect(const weft_pipeline_shape *shape, int rank, weft_arena
     return WEFT_OK;
 }
 
-static weft_status check_all(const weft_program *programs, const weft_pipeline_shape *shape,
-                             weft_arena *scratch)
-{
-    const int p = shape->num_stages;
-    void *expected;
-    WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)p, sizeof(weft_expectation), &expected));
-    for (int stage = 0; stage < p; stage++)
-        WEFT_TRY(expect(shape, stage, scratch, (weft_expectation *)expected + stage));
-    return weft_program_check(programs, expected, p);
-}
-
 weft_status weft_program_pipeline_check(const weft_program *programs,
                                         const weft_pipeline_shape *shape)
 {
     if (shape->num_stages < 1 || shape->num_micro_batches < 1)
         return WEFT_ERROR(WEFT_INTERNAL, "no programs to check: %d stages, %d micro-batches",
                           shape->num_stages, shape->num_micro_batches);
-    weft_arena scratch = {0};
-    const weft_status status = check_all(programs, shape, &scratch);
-    weft_arena_release(&scratch);
-    WEFT_TRY(status);
-    return WEFT_OK;
+    const question q = {programs, shape};
+    return weft_program_check_by(programs, expect, &q, shape->num_stages);
 }

@@ -135,13 +135,14 @@ static weft_status reserve(weft_program_builder *builder, void **array, uint32_t
     return WEFT_OK;
 }
 
-static weft_status reserve_for(weft_program_builder *b, uint32_t num_waits, uint32_t num_slots)
+static weft_status reserve_for(weft_program_builder *b, uint32_t num_tasks, uint32_t num_waits,
+                               uint32_t num_slots)
 {
     void *tasks = b->tasks, *pasts = b->pasts, *waits = b->waits, *slots = b->slots,
          *uses = b->uses;
-    WEFT_TRY(reserve(b, &tasks, b->num_tasks + 1, sizeof(weft_task), &b->max_tasks));
+    WEFT_TRY(reserve(b, &tasks, b->num_tasks + num_tasks, sizeof(weft_task), &b->max_tasks));
     b->tasks = tasks;
-    WEFT_TRY(reserve(b, &pasts, b->num_tasks + 1, sizeof(weft_past), &b->max_pasts));
+    WEFT_TRY(reserve(b, &pasts, b->num_tasks + num_tasks, sizeof(weft_past), &b->max_pasts));
     b->pasts = pasts;
     WEFT_TRY(reserve(b, &waits, b->num_waits + num_waits, sizeof(weft_wait), &b->max_waits));
     b->waits = waits;
@@ -157,8 +158,23 @@ weft_status weft_program_builder_create(weft_arena *arena, weft_program_builder 
     void *builder;
     WEFT_TRY(weft_arena_alloc(arena, sizeof(weft_program_builder), &builder));
     ((weft_program_builder *)builder)->arena = arena;
-    WEFT_TRY(reserve_for(builder, 1, 1)); /* so that an empty program has arrays too */
+    WEFT_TRY(reserve_for(builder, 1, 1, 1)); /* so that an empty program has arrays too */
     *out = builder;
+    return WEFT_OK;
+}
+
+weft_status weft_program_expect(weft_program_builder *b, uint32_t num_tasks, uint32_t num_waits,
+                                weft_arena *scratch)
+{
+    void *tasks, *waits, *pasts;
+    WEFT_TRY(weft_arena_alloc_array(b->arena, num_tasks, sizeof(weft_task), &tasks));
+    WEFT_TRY(weft_arena_alloc_array(b->arena, num_waits, sizeof(weft_wait), &waits));
+    WEFT_TRY(weft_arena_alloc_array(scratch, num_tasks, sizeof(weft_past), &pasts));
+    b->tasks = tasks;
+    b->waits = waits;
+    b->pasts = pasts;
+    b->max_tasks = b->max_pasts = num_tasks;
+    b->max_waits = num_waits;
     return WEFT_OK;
 }
 
@@ -170,7 +186,7 @@ weft_status weft_program_add_slots(weft_program_builder *builder, const weft_slo
         slot->chunk < -1 || slot->chunk >= WEFT_PROGRAM_MAX_CHUNKS)
         return WEFT_ERROR(WEFT_CONFIG, "%d slots of kind %u and chunk %d behind %u others", count,
                           slot->holds, slot->chunk, builder->num_slots);
-    WEFT_TRY(reserve_for(builder, 0, (uint32_t)count));
+    WEFT_TRY(reserve_for(builder, 0, 0, (uint32_t)count));
     if (out_first)
         *out_first = count > 0 ? (int32_t)builder->num_slots : -1;
     while (count-- > 0)
@@ -222,7 +238,7 @@ weft_status weft_program_add(weft_program_builder *builder, const weft_task *tas
                              const weft_wait *waits, uint32_t num_waits, uint32_t *out_index)
 {
     WEFT_TRY(check_ranges(builder, task, waits, num_waits));
-    WEFT_TRY(reserve_for(builder, num_waits, 0));
+    WEFT_TRY(reserve_for(builder, 1, num_waits, 0));
     const uint32_t index = builder->num_tasks++;
     weft_past *past = &builder->pasts[index];
     builder->tasks[index] = *task;

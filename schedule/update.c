@@ -75,36 +75,42 @@ static void list_wait(weft_task_list *list, weft_wait wait)
     list->tasks[list->num_tasks - 1].num_waits++;
 }
 
+/* The last backward of each chunk, as weft_update_expect has them. */
+typedef struct backwards {
+    const uint32_t *last;
+    int num_chunks;
+} backwards;
+
 /* Behind all backwards; with a layer, behind that point of those of its chunk. */
-static void list_backwards(weft_task_list *list, const weft_bucket_shape *until)
+static void list_backwards(weft_task_list *list, const backwards *all,
+                           const weft_bucket_shape *until)
 {
-    for (uint32_t i = 0; i < list->num_tasks; i++) {
-        const weft_task *task = &list->tasks[i];
-        if (task->kind != WEFT_TASK_BACKWARD || (until && task->chunk != until->chunk))
-            continue;
-        list_wait(list, (weft_wait){i, until ? until->layer : -1});
-    }
+    for (int chunk = 0; chunk < all->num_chunks; chunk++)
+        if (all->last[chunk] != UINT32_MAX && (!until || chunk == until->chunk))
+            list_wait(list, (weft_wait){all->last[chunk], until ? until->layer : -1});
 }
 
-void weft_update_expect(const weft_buckets *buckets, weft_task_list *list)
+void weft_update_expect(const weft_buckets *buckets, const uint32_t *last_backward, int num_chunks,
+                        weft_task_list *list)
 {
+    const backwards all = {last_backward, num_chunks};
     const uint32_t first = list->num_tasks;
     uint32_t sum = 0;
     for (int b = 0; b < buckets->count; b++) {
         const weft_bucket_shape *shape = &buckets->shapes[b];
         if (begins_sum(buckets, b)) {
             sum = list_task(list, sum_task(shape->sum));
-            list_backwards(list, NULL);
+            list_backwards(list, &all, NULL);
         }
         if (!shape->reduces)
             continue;
         list_task(list, bucket_task(WEFT_TASK_REDUCE, WEFT_FLOW_NONE, b));
-        list_backwards(list, shape->layer < 0 ? NULL : shape);
+        list_backwards(list, &all, shape->layer < 0 ? NULL : shape);
         if (shape->sum != WEFT_BUCKET_SUM_NONE)
             list_wait(list, (weft_wait){sum, -1});
     }
     const uint32_t norm = list_task(list, norm_task());
-    list_backwards(list, NULL);
+    list_backwards(list, &all, NULL);
     for (uint32_t i = first; i < norm; i++)
         list_wait(list, (weft_wait){i, -1});
     for (int b = 0; b < buckets->count; b++) {
@@ -120,6 +126,13 @@ void weft_update_expect(const weft_buckets *buckets, weft_task_list *list)
 uint32_t weft_update_max_tasks(const weft_buckets *buckets)
 {
     return 4 * (uint32_t)buckets->count + 1;
+}
+
+/* Sums, reductions and the norm wait for chunks and what stands before them; steps and gathers for
+ * one task. */
+uint32_t weft_update_max_waits(const weft_buckets *buckets, int num_chunks)
+{
+    return weft_update_max_tasks(buckets) * (2 + (uint32_t)num_chunks);
 }
 
 uint32_t weft_update_ordered(void)

@@ -28,9 +28,13 @@ typedef struct weft_task_list {
     uint32_t num_tasks, num_waits;
 } weft_task_list;
 
-/* Lists the update behind a list with all backwards. Adds at most weft_update_max_tasks tasks and
- * so many times (1 + the backwards) waits. */
-void weft_update_expect(const weft_buckets *buckets, weft_task_list *list);
+/* Lists the update behind a list with all backwards. last_backward: by chunk, the index in the list
+ * of the backward that is its last in the program, behind which all are over: they are on one lane;
+ * UINT32_MAX: the program has none. Adds at most weft_update_max_tasks tasks and
+ * weft_update_max_waits waits. */
+void weft_update_expect(const weft_buckets *buckets, const uint32_t *last_backward, int num_chunks,
+                        weft_task_list *list);
+uint32_t weft_update_max_waits(const weft_buckets *buckets, int num_chunks);
 uint32_t weft_update_max_tasks(const weft_buckets *buckets);
 /* Bits of the kinds that stand in the order of the buckets. */
 uint32_t weft_update_ordered(void);

@@ -1,5 +1,6 @@
 #include "launcher/planning/step.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 #include "core/file.h"
@@ -37,10 +38,17 @@ weft_status weft_step_shape(const weft_config *config, const weft_mesh *mesh, in
 {
     const weft_train_options *train = &config->train;
     const weft_schedule_options *schedule = &config->schedule;
+    const int64_t m = train->global_batch_size / train->micro_batch_size / mesh->dp;
+    const int64_t most = weft_pipeline_max_micro_batches(mesh->pp, num_chunks);
+    if (m > most)
+        return WEFT_KEY_ERROR("train.global_batch_size",
+                              "%" PRId64 " is %" PRId64 " micro-batches a rank; with %d virtual "
+                              "stages a step has at most %" PRId64,
+                              train->global_batch_size, m, mesh->pp * num_chunks, most);
     *out = (weft_pipeline_shape){
         .kind = (weft_pipeline_kind)schedule->pipeline_schedule,
         .num_stages = mesh->pp,
-        .num_micro_batches = (int)(train->global_batch_size / train->micro_batch_size / mesh->dp),
+        .num_micro_batches = (int)m,
         .num_chunks = num_chunks,
         .group_size = (int)schedule->microbatch_group_size_per_virtual_pipeline_stage,
         .boundary_bytes = boundary_bytes};
@@ -82,8 +90,8 @@ static weft_status find_host_waits(const weft_outline *outline, weft_arena *aren
     return WEFT_OK;
 }
 
-static weft_status make_programs(const weft_config *config, const weft_mesh *mesh,
-                                 weft_arena *arena, weft_step *step)
+static weft_status make_shape(const weft_config *config, const weft_mesh *mesh, weft_arena *arena,
+                              weft_step *step)
 {
     void *memory;
     WEFT_TRY(weft_arena_alloc_array(arena, (size_t)mesh->pp, sizeof(weft_buckets), &memory));
@@ -94,17 +102,26 @@ static weft_status make_programs(const weft_config *config, const weft_mesh *mes
     WEFT_TRY(weft_step_shape(config, mesh, step->outline.layout.num_chunks,
                              weft_shape_boundary_bytes(&step->outline.shape), arena, &step->shape));
     step->shape.buckets = buckets;
-    WEFT_TRY(find_host_waits(&step->outline, arena, &step->shape.host_waits));
-    return weft_step_programs(&step->shape, arena, &step->programs);
+    return find_host_waits(&step->outline, arena, &step->shape.host_waits);
+}
+
+weft_status weft_step_start(const weft_config *config, const weft_mesh *mesh,
+                            const weft_moe_options *moe, weft_arena *arena, weft_step *out)
+{
+    const weft_model_setup setup = weft_step_setup(config, moe);
+    memset(out, 0, sizeof *out);
+    WEFT_TRY(weft_model_outline(&setup, mesh, weft_config_build(config), &out->outline));
+    weft_status status = make_shape(config, mesh, arena, out);
+    if (status != WEFT_OK)
+        weft_step_release(out);
+    return status;
 }
 
 weft_status weft_step_make(const weft_config *config, const weft_mesh *mesh,
                            const weft_moe_options *moe, weft_arena *arena, weft_step *out)
 {
-    const weft_model_setup setup = weft_step_setup(config, moe);
-    memset(out, 0, sizeof *out);
-    WEFT_TRY(weft_model_outline(&setup, mesh, weft_config_build(config), &out->outline));
-    weft_status status = make_programs(config, mesh, arena, out);
+    WEFT_TRY(weft_step_start(config, mesh, moe, arena, out));
+    weft_status status = weft_step_programs(&out->shape, arena, &out->programs);
     if (status != WEFT_OK)
         weft_step_release(out);
     return status;
@@ -117,12 +134,12 @@ void weft_step_release(weft_step *step)
 }
 
 void weft_step_footprint(const weft_config *config, const weft_mesh *mesh, const weft_step *step,
-                         int rank, weft_footprint *out)
+                         int rank, const weft_program *program, weft_footprint *out)
 {
     weft_footprint_of(
         &step->outline, mesh,
         &(weft_footprint_shape){.rank = rank,
-                                .program = &step->programs[rank],
+                                .program = program,
                                 .num_micro_batches = step->shape.num_micro_batches,
                                 .bucket_elements = (size_t)config->parallel.ddp_bucket_size,
                                 .distributed = config->parallel.use_distributed_optimizer},

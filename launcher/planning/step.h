@@ -11,7 +11,7 @@
 typedef struct weft_step {
     weft_outline outline;
     weft_pipeline_shape shape;
-    weft_program *programs; /* [shape.num_stages], checked */
+    weft_program *programs; /* [shape.num_stages], checked; NULL: not made */
 } weft_step;
 
 /* The model's setup as far as outlines ask; moe: how MoE layers run. Borrows from the config. */
@@ -31,10 +31,14 @@ weft_status weft_step_programs(const weft_pipeline_shape *shape, weft_arena *are
 weft_status weft_step_make(const weft_config *config, const weft_mesh *mesh,
                            const weft_moe_options *moe, weft_arena *arena,
                            weft_step *out) WEFT_CHECKED;
+/* The same without programs, for those who get theirs from another rank. */
+weft_status weft_step_start(const weft_config *config, const weft_mesh *mesh,
+                            const weft_moe_options *moe, weft_arena *arena,
+                            weft_step *out) WEFT_CHECKED;
 void weft_step_release(weft_step *step); /* a zeroed one is legal */
 
-/* What a pipeline rank of the step takes. */
+/* What a pipeline rank of the step takes, whose program this is. */
 void weft_step_footprint(const weft_config *config, const weft_mesh *mesh, const weft_step *step,
-                         int rank, weft_footprint *out);
+                         int rank, const weft_program *program, weft_footprint *out);
 
 #endif

@@ -10,6 +10,7 @@
 #include "launcher/planning/run_changes.h"
 #include "launcher/planning/step.h"
 #include "launcher/text/tokenizer.h"
+#include "launcher/training/programs.h"
 #include "launcher/training/progress.h"
 #include "launcher/training/run_folder.h"
 #include "layers/footprint.h"
@@ -24,7 +25,7 @@ static weft_status check_memory(const weft_config *config, const weft_mesh *mesh
     weft_footprint fullest = {0}, stage;
     int where = 0;
     for (int rank = 0; rank < mesh->pp && limit > 0; rank++) {
-        weft_step_footprint(config, mesh, step, rank, &stage);
+        weft_step_footprint(config, mesh, step, rank, &step->programs[rank], &stage);
         if (stage.device_bytes > fullest.device_bytes) {
             fullest = stage;
             where = rank;
@@ -109,22 +110,18 @@ weft_status weft_setup_device(const weft_config *config, weft_device **out)
 
 /* --- the trainer --------------------------------------------------------------------------- */
 
-/* Evaluation's programs are of the same shape, without buckets. All stages' are made and checked on
- * every rank: pure, and a few microseconds each. */
+/* Evaluation's programs are of the same shape, without buckets. */
 static weft_status make_programs(weft_trainer *t)
 {
-    const weft_mesh *mesh = &t->groups.mesh;
-    const int stage = t->groups.coords.at[WEFT_AXIS_PP];
     weft_step step;
-    weft_program *programs;
-    WEFT_TRY(weft_step_make(&t->config, mesh, &t->moe.options, t->arena, &step));
-    t->program = step.programs[stage];
+    weft_status status =
+        weft_step_start(&t->config, &t->groups.mesh, &t->moe.options, t->arena, &step);
+    WEFT_TRY(weft_comm_agree(t->world, status));
     t->shape = t->eval_shape = step.shape;
     t->eval_shape.forward_only = true;
     weft_step_release(&step);
-    WEFT_TRY(weft_step_programs(&t->eval_shape, t->arena, &programs));
-    t->eval_program = programs[stage];
-    return WEFT_OK;
+    WEFT_TRY(weft_programs_share(&t->groups, &t->shape, t->arena, &t->program));
+    return weft_programs_share(&t->groups, &t->eval_shape, t->arena, &t->eval_program);
 }
 
 /* The program whose slots and passes there are. */
@@ -438,9 +435,10 @@ weft_status weft_trainer_footprint(const weft_trainer *t, weft_footprint *out)
     weft_arena arena = {0};
     weft_step step;
     const weft_mesh *mesh = &t->groups.mesh;
-    weft_status status = weft_step_make(&t->config, mesh, &t->moe.options, &arena, &step);
+    weft_status status = weft_step_start(&t->config, mesh, &t->moe.options, &arena, &step);
     if (status == WEFT_OK) {
-        weft_step_footprint(&t->config, mesh, &step, t->groups.coords.at[WEFT_AXIS_PP], out);
+        weft_step_footprint(&t->config, mesh, &step, t->groups.coords.at[WEFT_AXIS_PP], &t->program,
+                            out);
         weft_step_release(&step);
     }
     weft_arena_release(&arena);

@@ -275,6 +275,9 @@ static void check_refusals(void)
     expect_line((const char *[]){"plan", "dense.json", "--cluster", "cluster.json", "--mesh",
                                  "pp=64", NULL},
                 2, "64 stages for 32 layers");
+    expect_line((const char *[]){"plan", "dense.json", "--cluster", "cluster.json", "--mesh",
+                                 "pp=8", "--set", "train.global_batch_size=600000", NULL},
+                2, "train.global_batch_size");
 }
 
 /* --- beside a run --------------------------------------------------------------------------- */

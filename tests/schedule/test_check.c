@@ -312,7 +312,7 @@ static void reductions_around_counts(void **state)
          "4 backward compute mb=1 chunk=0 stash=1\n"
          "5 norm compute host waits=1\n"
          "6 step compute bucket=0\n",
-         "task 1 (reduce reduce bucket=0) may start before the backward in task 2 is over"},
+         "task 1 (reduce reduce bucket=0) may start before the backward in task 4 is over"},
         {"0 forward compute host mb=0 chunk=0 stash=0\n"
          "1 backward compute mb=0 chunk=0 stash=0\n"
          "2 reduce reduce bucket=0 waits=1\n"
