@@ -2,6 +2,8 @@
 #ifndef WEFT_LAUNCHER_MEASURING_OWN_KERNELS_H
 #define WEFT_LAUNCHER_MEASURING_OWN_KERNELS_H
 
+#include <string.h>
+
 #include <weft/kernels.h>
 
 #include "launcher/measuring/own.h"
@@ -35,6 +37,42 @@ typedef struct weft_own_rig {
     int64_t *offsets; /* [local experts + 1] */
 } weft_own_rig;
 
+/* The next piece of a pool. */
+static inline void *weft_own_walk(weft_own_pool *pool, size_t bytes)
+{
+    if (pool->at + bytes > pool->bytes)
+        pool->at = 0;
+    char *at = pool->memory + pool->at;
+    pool->at += (bytes + 63) / 64 * 64;
+    return at;
+}
+
+/* Whether it is of the module. */
+static inline bool weft_own_is(const weft_operation *o, const char *module)
+{
+    return strcmp(o->module, module) == 0;
+}
+
+/* Bytes of an activation, and of a row of hidden states. */
+static inline size_t weft_own_act_bytes(const weft_own_rig *r)
+{
+    return weft_dtype_bytes(r->shape->dtype);
+}
+
+static inline size_t weft_own_row_bytes(const weft_own_rig *r)
+{
+    return r->shape->hidden * weft_own_act_bytes(r);
+}
+
+/* Whether gradients are written, not added to: in the first of a step's micro-batches. */
+static inline bool weft_own_overwrites(const weft_own_rig *r, int number)
+{
+    return number % r->num_micro_batches == 0;
+}
+
+/* weft_own_submit of what is bound by memory. */
+weft_status weft_own_submit_memory(weft_own_rig *rig, const weft_operation *operation, int number,
+                                   double *out_each) WEFT_CHECKED;
 /* Bytes of the largest operand of an operation. */
 size_t weft_own_operand_bytes(const weft_own_rig *rig, const weft_operation *operation);
 /* Enqueues it, the `number`-th of a train; *out_each: how many of the description's `count` that
