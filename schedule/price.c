@@ -281,30 +281,38 @@ static weft_status finish_first(simulation *sim)
 /* What is under way on a stage, messages that arrive included. */
 typedef struct company {
     bool active[WEFT_NUM_WORK_CLASSES];
-    double needs[WEFT_MAX_LINKS];
+    double needs[2][WEFT_MAX_LINKS]; /* of what leaves, of what arrives */
 } company;
 
-static void add_company(const activity *a, int lane, company *out)
+/* Whether the activity needs the way of a stage's links, being at home there or arriving. */
+static bool uses(const activity *a, int way, bool arrives)
+{
+    return a->step.peer < 0 || way == (int)arrives;
+}
+
+static void add_company(const activity *a, int lane, bool arrives, company *out)
 {
     if (!a->running)
         return;
     out->active[weft_lane_work_class(lane)] = true;
-    for (int l = 0; l < WEFT_MAX_LINKS; l++)
-        out->needs[l] += a->needs[l];
+    for (int way = 0; way < 2; way++)
+        for (int l = 0; l < WEFT_MAX_LINKS && uses(a, way, arrives); l++)
+            out->needs[way][l] += a->needs[l];
 }
 
 static company company_of(const simulation *sim, int stage)
 {
-    company out = {{false}, {0}};
+    company out = {{false}, {{0}}};
     for (int lane = 0; lane < WEFT_NUM_LANES; lane++)
-        add_company(&sim->lanes[stage * WEFT_NUM_LANES + lane], lane, &out);
+        add_company(&sim->lanes[stage * WEFT_NUM_LANES + lane], lane, false, &out);
     if (sim->arriving[stage] >= 0)
-        add_company(&sim->lanes[sim->arriving[stage]], WEFT_LANE_RECEIVE, &out);
+        add_company(&sim->lanes[sim->arriving[stage]], WEFT_LANE_RECEIVE, true, &out);
     return out;
 }
 
 /* The part of its speed that an activity has in such company. */
-static double speed_in(const simulation *sim, const activity *a, int lane, const company *with)
+static double speed_in(const simulation *sim, const activity *a, int lane, bool arrives,
+                       const company *with)
 {
     const weft_interference *interference = sim->pricing->interference;
     const int class_ = (int)weft_lane_work_class(lane);
@@ -315,9 +323,10 @@ static double speed_in(const simulation *sim, const activity *a, int lane, const
             beside = beside == class_ ? other : WEFT_WORK_ALL;
     if (interference && beside != class_)
         speed = interference->alpha[class_][beside];
-    for (int l = 0; l < WEFT_MAX_LINKS; l++)
-        if (a->needs[l] > 0 && with->needs[l] > 1)
-            speed = fmin(speed, 1 / with->needs[l]);
+    for (int way = 0; way < 2; way++)
+        for (int l = 0; l < WEFT_MAX_LINKS && uses(a, way, arrives); l++)
+            if (a->needs[l] > 0 && with->needs[way][l] > 1)
+                speed = fmin(speed, 1 / with->needs[way][l]);
     return speed;
 }
 
@@ -327,10 +336,10 @@ static void set_speed(simulation *sim, int number)
     if (!a->running)
         return;
     const company own = company_of(sim, a->step.stage);
-    double rate = speed_in(sim, a, number % WEFT_NUM_LANES, &own);
+    double rate = speed_in(sim, a, number % WEFT_NUM_LANES, false, &own);
     if (a->step.peer >= 0) {
         const company other = company_of(sim, a->step.peer);
-        rate = fmin(rate, speed_in(sim, a, WEFT_LANE_RECEIVE, &other));
+        rate = fmin(rate, speed_in(sim, a, WEFT_LANE_RECEIVE, true, &other));
     }
     if (rate == a->rate)
         return;

@@ -6,7 +6,8 @@
  * once on a stage may slow itself down, in two ways: interference (MPMoE §II-C): beside work of
  * other classes a task goes on at a share of its speed, alpha(its class, the other class), or
  * alpha(its class, ALL) beside both others; links: tasks that need a link for more time than there
- * is share it, each going on at the same part of its speed. A message goes at the speed of its
+ * is share it, each going on at the same part of its speed. A link carries as much each way at
+ * once: a message leaves its sender and arrives at its receiver, and goes at the speed of its
  * slower end. An event costs the same however many stages there are. Pure. */
 #ifndef WEFT_SCHEDULE_PRICE_H
 #define WEFT_SCHEDULE_PRICE_H
@@ -19,8 +20,8 @@
  * matched pair (of the SEND). */
 typedef double (*weft_task_cost)(const void *context, int stage, const weft_task *task);
 
-/* Of that time, how long the task needs each of the links of a stage; a message, of both ends.
- * Comes as zeros. What the links are is the caller's business. */
+/* Of that time, how long the task needs each of the links of a stage, both ways; a message, one way
+ * at each end. Comes as zeros. What the links are is the caller's business. */
 enum { WEFT_MAX_LINKS = 4 };
 typedef void (*weft_task_links)(const void *context, int stage, const weft_task *task,
                                 double out_us[WEFT_MAX_LINKS]);

@@ -281,6 +281,36 @@ static void shared_links(void **state)
     release_set(&set);
 }
 
+static void message_links(const void *context, int stage, const weft_task *task,
+                          double out_us[WEFT_MAX_LINKS])
+{
+    (void)context;
+    (void)stage;
+    out_us[0] = task->kind == WEFT_TASK_SEND ? 6 : 0;
+}
+
+/* Activations go one way and gradients the other, each as if the other were not. */
+static void ways_of_links(void **state)
+{
+    (void)state;
+    program_set set = make_set(WEFT_PIPELINE_1F1B, 2, 6, false);
+    const weft_pricing alone = {.cost = link_cost},
+                       shared = {.cost = link_cost, .links = message_links};
+    weft_price price, with;
+    bool crossed = false;
+    ASSERT_OK(weft_program_price(set.programs, 2, &alone, &set.arena, &price));
+    ASSERT_OK(weft_program_price(set.programs, 2, &shared, &set.arena, &with));
+    assert_true(price.makespan_us == with.makespan_us);
+    for (uint32_t i = 0; i < set.programs[0].num_tasks; i++)
+        for (uint32_t j = 0; j < set.programs[0].num_tasks; j++)
+            crossed |= set.programs[0].tasks[i].kind == WEFT_TASK_SEND &&
+                       set.programs[0].tasks[j].kind == WEFT_TASK_RECEIVE &&
+                       price.spans[0][i].start_us < price.spans[0][j].end_us &&
+                       price.spans[0][j].start_us < price.spans[0][i].end_us;
+    assert_true(crossed);
+    release_set(&set);
+}
+
 /* Busy and idle time sum to the makespan, whatever tasks cost; free messages are nothing waited
  * for. */
 static void idle_time(void **state)
@@ -397,7 +427,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(ideal_pipeline),      cmocka_unit_test(ideal_evaluation),
         cmocka_unit_test(against_reference),   cmocka_unit_test(peak_activations),
         cmocka_unit_test(deadlock_and_memory), cmocka_unit_test(shared_links),
-        cmocka_unit_test(idle_time),           cmocka_unit_test(points_amid_a_task),
+        cmocka_unit_test(ways_of_links),       cmocka_unit_test(idle_time),
+        cmocka_unit_test(points_amid_a_task),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
