@@ -51,6 +51,10 @@ typedef struct weft_moe_dims {
 } weft_moe_dims;
 weft_moe_dims weft_moe_dims_of(const weft_model_options *options, const weft_shape *shape);
 
+/* Rows that balanced routing brings to a rank's experts: an exchange brings as many as it takes
+ * away; without one the rank keeps its experts' share of the choices. */
+size_t weft_moe_balanced_rows(const weft_moe_dims *dims, size_t topk, size_t ep);
+
 /* A layer's list: what its `describe` says, entry by entry. */
 typedef struct weft_description {
     weft_layer_cost cost; /* the sums */

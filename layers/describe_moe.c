@@ -26,6 +26,14 @@ weft_moe_dims weft_moe_dims_of(const weft_model_options *o, const weft_shape *sh
     return d;
 }
 
+size_t weft_moe_balanced_rows(const weft_moe_dims *d, size_t topk, size_t ep)
+{
+    size_t choices = d->tokens * topk;
+    if (d->capacity > 0 && d->experts * d->capacity < choices)
+        choices = d->experts * d->capacity;
+    return d->exchange ? choices : choices / ep;
+}
+
 /* How the rows of one rank lie in the rings of an MoE layer's program (schedule/moe_layer.h). */
 typedef struct moe_rings {
     size_t parts;
@@ -240,12 +248,7 @@ void weft_describe_moe(const weft_model_options *o, const weft_shape *shape, wef
 {
     weft_moe_dims d = weft_moe_dims_of(o, shape);
     size_t hidden = shape->hidden, topk = (size_t)o->moe_router_topk, row = weft_row_bytes(shape);
-    size_t choices = d.tokens * topk, ep = (size_t)shape->ep;
-    if (d.capacity > 0 && d.experts * d.capacity < choices)
-        choices = d.experts * d.capacity;
-    /* Balanced: an exchange brings as many rows as it takes away; without one this rank keeps its
-     * experts' share of the choices. */
-    moe_rings r = moe_rings_of(&d, shape, d.exchange ? choices : choices / ep);
+    moe_rings r = moe_rings_of(&d, shape, weft_moe_balanced_rows(&d, topk, (size_t)shape->ep));
     size_t rows = r.sent;
     weft_cost_parameter(out, shape,
                         shape->tp > 1 && !d.summed ? WEFT_GRADIENT_DENSE_SUM : WEFT_GRADIENT_DENSE,

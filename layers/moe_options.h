@@ -11,6 +11,8 @@ typedef struct weft_moe_options {
     weft_moe_pipeline pipeline; /* num_partitions 0: 1 */
     weft_exchange_form form;    /* where experts are tensor-sharded too */
     int num_chunks;             /* of form; 0: 1, or of direct a default by size */
+    double load;                /* in plans: rows at the fullest rank's experts over those that
+                                   balanced routing brings; 0: 1 */
 } weft_moe_options;
 
 #endif

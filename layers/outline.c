@@ -202,6 +202,7 @@ static weft_shape described_shape(const weft_model_setup *setup, const weft_mesh
     weft_shape shape = weft_model_shape(setup->options, mesh, setup->micro_batch_size, setup->dtype,
                                         setup->training);
     shape.logit_rows = setup->logit_rows;
+    shape.moe_load = moe->load;
     if (setup->options->num_experts > 0 && weft_moe_dims_of(setup->options, &shape).exchange) {
         shape.moe_partitions = moe->pipeline.num_partitions;
         shape.moe_reuse = (int)moe->pipeline.reuse;

@@ -87,6 +87,7 @@ typedef struct weft_config {
     void *own; /* the application's section, application->options_bytes in the arena; NULL: none */
     /* No options: where how MoE layers run was left open, but chosen before the run was resumed,
      * that it was, and what `schedule` was. */
+    double moe_load; /* in plans: weft_moe_options.load; 0: what moe_router_forced_load brings */
     bool moe_is_kept;
     weft_schedule_options asked;
 } weft_config;

@@ -104,6 +104,7 @@ static const char *const keys[] = {"step",
                                    "model_flops_utilization",
                                    "device_bytes_peak",
                                    "expert_load_max_over_mean",
+                                   "rank_load_max_over_mean",
                                    "dropped_tokens",
                                    "loss_scale",
                                    "skipped_steps",
@@ -137,9 +138,10 @@ static void write_line(FILE *out, const weft_step_result *r)
             "{\"step\": %" PRId64 ", \"loss\": %.17g, \"aux_loss\": %.17g, \"grad_norm\": %s, "
             "\"lr\": %.17g, \"tokens\": %.17g, \"tokens_per_s\": %.17g, \"step_ms\": %.17g, "
             "\"model_flops_utilization\": %.17g, \"device_bytes_peak\": %.17g, "
-            "\"expert_load_max_over_mean\": %.17g, \"dropped_tokens\": %.17g",
+            "\"expert_load_max_over_mean\": %.17g, \"rank_load_max_over_mean\": %.17g, "
+            "\"dropped_tokens\": %.17g",
             r->step, r->loss, r->aux_loss, grad_norm, r->lr, r->tokens, r->tokens_per_s, r->step_ms,
-            r->mfu, r->device_bytes_peak, r->expert_load, r->dropped_tokens);
+            r->mfu, r->device_bytes_peak, r->expert_load, r->rank_load, r->dropped_tokens);
     if (r->peak_from)
         fprintf(out,
                 ", \"peak_flops\": %.17g, \"peak_flops_from\": \"%s\", "

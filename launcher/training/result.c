@@ -17,15 +17,17 @@ weft_status weft_trainer_result(weft_trainer *t, double step_ms, weft_step_resul
         sums[5 + 2 * i] = own[i].sum;
         sums[6 + 2 * i] = own[i].count;
     }
-    double most[3] = {step_ms, (double)stats.bytes_peak, weft_stop_asked()};
+    double most[4] = {step_ms, (double)stats.bytes_peak, weft_stop_asked(),
+                      m->rows_count > 0 ? m->rows_sum / m->rows_count : 0};
     WEFT_TRY(weft_comm_all_reduce_host(t->world, sums, 5 + 2 * (size_t)list->count, WEFT_F64,
                                        WEFT_REDUCE_SUM));
-    WEFT_TRY(weft_comm_all_reduce_host(t->world, most, 3, WEFT_F64, WEFT_REDUCE_MAX));
+    WEFT_TRY(weft_comm_all_reduce_host(t->world, most, 4, WEFT_F64, WEFT_REDUCE_MAX));
     const weft_train_options *train = &t->config.train;
     out->tokens = (double)(train->global_batch_size * t->config.model.seq_length);
     out->loss = sums[0] / out->tokens;
     out->aux_loss = sums[1] / weft_trainer_num_batches(t);
     out->expert_load = sums[3] > 0 ? sums[2] / sums[3] : 0;
+    out->rank_load = most[3];
     out->dropped_tokens = sums[4];
     out->own = list;
     for (int i = 0; i < list->count; i++)

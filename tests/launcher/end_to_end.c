@@ -82,6 +82,7 @@ static double check_metrics_line(const char *line, int step, int moe_step)
                                        "model_flops_utilization",
                                        "device_bytes_peak",
                                        "expert_load_max_over_mean",
+                                       "rank_load_max_over_mean",
                                        "dropped_tokens"};
     const int num_keys = sizeof keys / sizeof *keys;
     cJSON *json = cJSON_Parse(line);
