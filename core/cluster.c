@@ -103,6 +103,17 @@ static void set_peaks(weft_hardware *hardware, double flops)
     hardware->efficiencies[WEFT_EFFICIENCY_ATTENTION].num_points = 0;
 }
 
+weft_interference weft_interference_paced(const weft_interference *interference)
+{
+    weft_interference i = *interference;
+    for (int x = 0; x <= WEFT_NUM_WORK_CLASSES; x++)
+        i.alpha[WEFT_WORK_COMP][x] = 1;
+    i.alpha[WEFT_WORK_COMM][WEFT_WORK_COMP] = i.alpha[WEFT_WORK_MEM][WEFT_WORK_COMP] = 1;
+    i.alpha[WEFT_WORK_COMM][WEFT_WORK_ALL] = i.alpha[WEFT_WORK_COMM][WEFT_WORK_MEM];
+    i.alpha[WEFT_WORK_MEM][WEFT_WORK_ALL] = i.alpha[WEFT_WORK_MEM][WEFT_WORK_COMM];
+    return i;
+}
+
 void weft_cluster_set_pace(weft_cluster *cluster, double flops)
 {
     static const weft_cost_kind kinds[] = {WEFT_COST_GEMM_FP32, WEFT_COST_GEMM_BF16,
@@ -114,6 +125,7 @@ void weft_cluster_set_pace(weft_cluster *cluster, double flops)
     for (int i = 0; i < cluster->num_operations; i++) /* attention's products */
         if (strcmp(cluster->operations[i].module, WEFT_MODULE_ATTENTION) == 0)
             cluster->operations[i--] = cluster->operations[--cluster->num_operations];
+    cluster->interference = weft_interference_paced(&cluster->interference);
     set_peaks(&cluster->hardware, flops);
     for (int i = 0; i < cluster->num_groups; i++)
         set_peaks(&cluster->groups[i].hardware, flops);

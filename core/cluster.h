@@ -83,6 +83,8 @@ typedef struct weft_interference {
     double alpha[WEFT_NUM_WORK_CLASSES][WEFT_NUM_WORK_CLASSES + 1];
 } weft_interference;
 weft_interference weft_interference_none(void); /* all 1 */
+/* The same beside an emulated accelerator, which neither slows others nor is slowed. */
+weft_interference weft_interference_paced(const weft_interference *interference);
 /* The least that can be measured where nothing is wrong: works that share all they need get a half
  * each, all three a third, and half of that is left for a scheduler that is not fair. What is
  * below stood still while others ran, for a span too short or ranks too many for the cores. */

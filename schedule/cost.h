@@ -70,6 +70,8 @@ typedef struct weft_site {
     const weft_cluster *experts; /* where a pace is the experts' alone; NULL: as the cluster */
     uint32_t kinds; /* of nodes: bits 1 << weft_cluster_hardware's group; 0: nodes are alike */
     weft_group groups[WEFT_NUM_AXES]; /* by weft_axis */
+    int exchange, exchange_chunks;    /* how tensor-sharded experts exchange rows, a
+                                         weft_exchange_form; chunks 0: 1 */
 } weft_site;
 
 typedef enum weft_link { WEFT_LINK_INSIDE, WEFT_LINK_BETWEEN, WEFT_NUM_LINKS } weft_link;

@@ -62,15 +62,8 @@ static double by_peer_us(const weft_cluster *cluster, const weft_moe_layer_shape
 weft_interference weft_moe_interference(const weft_cluster *cluster,
                                         const weft_moe_layer_shape *shape)
 {
-    weft_interference i = cluster->interference;
-    if (!(shape->pace_flops > 0))
-        return i;
-    for (int x = 0; x <= WEFT_NUM_WORK_CLASSES; x++)
-        i.alpha[WEFT_WORK_COMP][x] = 1;
-    i.alpha[WEFT_WORK_COMM][WEFT_WORK_COMP] = i.alpha[WEFT_WORK_MEM][WEFT_WORK_COMP] = 1;
-    i.alpha[WEFT_WORK_COMM][WEFT_WORK_ALL] = i.alpha[WEFT_WORK_COMM][WEFT_WORK_MEM];
-    i.alpha[WEFT_WORK_MEM][WEFT_WORK_ALL] = i.alpha[WEFT_WORK_MEM][WEFT_WORK_COMM];
-    return i;
+    return shape->pace_flops > 0 ? weft_interference_paced(&cluster->interference)
+                                 : cluster->interference;
 }
 
 weft_moe_costs weft_moe_costs_of(const weft_cluster *cluster, const weft_moe_layer_shape *shape,

@@ -75,8 +75,8 @@ static weft_status price_layers(making *m)
     WEFT_TRY(weft_stage_kinds_find(m->cluster, mesh, m->arena, &kinds));
     for (int s = 0; s < weft_layout_num_stages(layout); s++) {
         const int rank = s % layout->num_ranks;
-        WEFT_TRY(
-            weft_step_site(m->config, m->cluster, experts, mesh, rank, kinds[rank].all, &site));
+        WEFT_TRY(weft_step_site(m->config, m->cluster, experts, &m->out->plan, rank,
+                                kinds[rank].all, &site));
         for (int l = layout->first[s]; l < layout->first[s + 1]; l++) {
             weft_pass_price price = {0};
             WEFT_TRY(weft_pass_price_add(&site, outline, l, l + 1, &price));

@@ -3,6 +3,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "schedule/exchange.h"
+
 double weft_pass_us(const weft_pass_time *time)
 {
     return time->compute_us + time->tensor_us + time->expert_us + time->context_us;
@@ -10,7 +12,8 @@ double weft_pass_us(const weft_pass_time *time)
 
 /* What of an MoE layer its program orders, in one direction, all partitions together. */
 typedef struct moe_parts {
-    double counts_us, dispatch_us, combine_us, sum_us, expert_us, recompute_us; /* sum: over ETP */
+    double counts_us, permute_us, dispatch_us, combine_us, expert_us, recompute_us;
+    double sum_us;      /* over ETP */
     int num_dispatches; /* in backward the rows may travel again */
 } moe_parts;
 
@@ -32,18 +35,22 @@ static double *place_of(weft_pass_time *time, const weft_operation *op)
                                                                  : &time->tensor_us;
 }
 
-/* Where the program of an MoE layer has the operation; NULL: before or after it. */
+/* Where the program of an MoE layer has the operation; NULL: before or after it, as answers are
+ * weighed and gradients of rows are added up. */
 static double *place_in_program(moe_parts *parts, const weft_operation *op)
 {
+    const bool travels = op->kind == WEFT_OPERATION_COLLECTIVE;
     if (strcmp(op->module, "counts") == 0)
         return &parts->counts_us;
     if (strcmp(op->module, "dispatch") == 0) {
-        parts->num_dispatches++;
-        return &parts->dispatch_us;
+        parts->num_dispatches += travels;
+        return travels                                  ? &parts->dispatch_us
+               : op->phase == WEFT_PHASE_INPUT_GRADIENT ? NULL
+                                                        : &parts->permute_us;
     }
-    if (op->kind == WEFT_OPERATION_COLLECTIVE && op->axis == WEFT_AXIS_ETP)
+    if (travels && op->axis == WEFT_AXIS_ETP)
         return &parts->sum_us;
-    if (strcmp(op->module, "combine") == 0)
+    if (travels && strcmp(op->module, "combine") == 0)
         return &parts->combine_us;
     if (strncmp(op->module, "experts", 7) != 0)
         return NULL;
@@ -67,12 +74,67 @@ static weft_status price_operation(const weft_site *site, const weft_operation *
     return weft_operation_us(&paced, op, out);
 }
 
-static weft_status add_operation(pricing *p, const weft_operation *op)
+/* Of the plain all-to-all's time, what rows of tensor-sharded experts take in the form that they
+ * travel in: from the cluster's curves, or those that follow from its figures. */
+static double form_share(const pricing *p, const weft_operation *op)
 {
+    const weft_shape *shape = &p->outline->shape;
+    const weft_exchange_form form = (weft_exchange_form)p->site->exchange;
+    const int chunks = p->site->exchange_chunks > 0 ? p->site->exchange_chunks : 1;
+    const weft_group *ep = &p->site->groups[WEFT_AXIS_EP];
+    weft_cluster cluster = *p->site->cluster;
+    weft_exchange_shape exchange = {.bytes =
+                                        (double)op->bytes / (double)(op->count ? op->count : 1),
+                                    .t = shape->etp,
+                                    .e = shape->ep,
+                                    .e_near = ep->near};
+    weft_cost_complete(&cluster);
+    const double plain = weft_exchange_us(&cluster, &exchange, WEFT_EXCHANGE_BASELINE, 1);
+    return plain > 0 ? weft_exchange_us(&cluster, &exchange, form, chunks) / plain : 1;
+}
+
+static bool is_sharded_exchange(const pricing *p, const weft_operation *op)
+{
+    return op->kind == WEFT_OPERATION_COLLECTIVE && op->axis == WEFT_AXIS_EP &&
+           p->outline->shape.etp > 1 && p->site->exchange != WEFT_EXCHANGE_BASELINE &&
+           (strcmp(op->module, "dispatch") == 0 || strcmp(op->module, "combine") == 0);
+}
+
+static void scale(weft_estimate *estimate, double share)
+{
+    estimate->us *= share;
+    for (int l = 0; l < WEFT_NUM_LINKS; l++) {
+        estimate->links[l].us *= share;
+        estimate->links[l].bytes *= share;
+    }
+}
+
+/* An uneven load: the fullest rank's link carries what comes to it and goes home from it, beside
+ * what the other ranks of its node carry, which have the mean of the rest. */
+static weft_operation at_load(const pricing *p, const weft_operation *op)
+{
+    const double load = p->outline->shape.moe_load;
+    const weft_group *ep = &p->site->groups[WEFT_AXIS_EP];
+    weft_operation out = *op;
+    const bool goes = strcmp(op->module, "dispatch") == 0;
+    if (!(load > 1) || op->kind != WEFT_OPERATION_COLLECTIVE || op->axis != WEFT_AXIS_EP ||
+        (!goes && strcmp(op->module, "combine") != 0))
+        return out;
+    const double others = (ep->size - load) / (ep->size - 1), near = ep->near;
+    const double shared = ep->near < ep->size ? (load + (near - 1) * others) / near : load;
+    out.bytes = (uint64_t)((double)op->bytes * shared / (goes ? 1 : load) + 0.5);
+    return out;
+}
+
+static weft_status add_operation(pricing *p, const weft_operation *described)
+{
+    const weft_operation loaded = at_load(p, described), *op = &loaded;
     const bool backward = op->phase != WEFT_PHASE_FORWARD;
     weft_pass_time *time = backward ? &p->out->backward : &p->out->forward;
     weft_estimate estimate;
     WEFT_TRY(price_operation(p->site, op, &estimate));
+    if (is_sharded_exchange(p, op))
+        scale(&estimate, form_share(p, op));
     double *in_program = p->is_program ? place_in_program(&p->moe[backward], op) : NULL;
     *(in_program ? in_program : place_of(time, op)) += estimate.us;
     if (op->kind == WEFT_OPERATION_MEMORY)
@@ -185,7 +247,8 @@ static weft_status partition_costs(const pricing *p, bool backward, weft_moe_cos
     const int n = pipeline.num_partitions, times = m->num_dispatches > 0 ? m->num_dispatches : 1;
     const double bytes = travelling_bytes(p) / n, middle = bytes * middle_share(p);
     const bool by_peers = pipeline.peer_group > 0;
-    *out = (weft_moe_costs){.dispatch_us = by_peers ? 0 : m->dispatch_us / times / n,
+    *out = (weft_moe_costs){.permute_us = m->permute_us / n,
+                            .dispatch_us = by_peers ? 0 : m->dispatch_us / times / n,
                             .combine_us = ((by_peers ? 0 : m->combine_us) + m->sum_us) / n,
                             .recompute_us = m->recompute_us / n,
                             .counts_us = m->counts_us};
@@ -208,6 +271,7 @@ static weft_status partition_costs(const pricing *p, bool backward, weft_moe_cos
 static weft_status add_program(pricing *p)
 {
     const weft_moe_pipeline pipeline = weft_shape_pipeline(&p->outline->shape);
+    const weft_cluster *experts = p->site->experts ? p->site->experts : p->site->cluster;
     for (int backward = 0; backward < 2; backward++) {
         const moe_parts *m = &p->moe[backward];
         weft_pass_time *time = backward ? &p->out->backward : &p->out->forward;
@@ -218,11 +282,10 @@ static weft_status add_program(pricing *p)
         WEFT_TRY(partition_costs(p, backward, &costs));
         weft_status status = weft_program_moe(&pipeline, backward, &arena, &program);
         if (status == WEFT_OK)
-            status = weft_program_moe_price(&program, &costs, &p->site->cluster->interference, NULL,
-                                            &us);
+            status = weft_program_moe_price(&program, &costs, &experts->interference, NULL, &us);
         weft_arena_release(&arena);
         WEFT_TRY(status);
-        const double computed = m->expert_us + m->recompute_us;
+        const double computed = m->permute_us + m->expert_us + m->recompute_us;
         time->compute_us += computed;
         time->expert_us += fmax(0, us - computed);
     }

@@ -110,6 +110,7 @@ weft_status weft_step_start(const weft_config *config, const weft_mesh *mesh,
 {
     const weft_model_setup setup = weft_step_setup(config, moe);
     memset(out, 0, sizeof *out);
+    out->moe = *moe;
     WEFT_TRY(weft_model_outline(&setup, mesh, weft_config_build(config), &out->outline));
     weft_status status = make_shape(config, mesh, arena, out);
     if (status != WEFT_OK)

@@ -9,6 +9,7 @@
 #include "schedule/pipeline.h"
 
 typedef struct weft_step {
+    weft_moe_options moe; /* how MoE layers run */
     weft_outline outline;
     weft_pipeline_shape shape;
     weft_program *programs; /* [shape.num_stages], checked; NULL: not made */

@@ -49,9 +49,10 @@ weft_status weft_step_experts(const weft_config *config, const weft_cluster *clu
 }
 
 weft_status weft_step_site(const weft_config *config, const weft_cluster *cluster,
-                           const weft_cluster *experts, const weft_mesh *mesh, int stage,
+                           const weft_cluster *experts, const weft_plan *plan, int stage,
                            uint32_t kinds, weft_site *out)
 {
+    const weft_mesh *mesh = &plan->mesh;
     const bool direct =
         config->device.kind == WEFT_DEVICE_KIND_CPU || config->device.comm == WEFT_COMM_BY_MPI;
     const int rank = weft_mesh_rank(mesh, 0, 0, 0, stage);
@@ -59,7 +60,11 @@ weft_status weft_step_site(const weft_config *config, const weft_cluster *cluste
     void *memory;
     WEFT_TRY(weft_arena_alloc_array(&scratch, (size_t)mesh->world, sizeof(int), &memory));
     int *ranks = memory;
-    *out = (weft_site){.cluster = cluster, .experts = experts, .kinds = kinds};
+    *out = (weft_site){.cluster = cluster,
+                       .experts = experts,
+                       .kinds = kinds,
+                       .exchange = (int)plan->step.moe.form,
+                       .exchange_chunks = plan->step.moe.num_chunks};
     for (int axis = WEFT_AXIS_NONE + 1; axis < WEFT_NUM_AXES; axis++) {
         const int size = weft_mesh_group(mesh, (weft_axis)axis, rank, ranks, mesh->world);
         out->groups[axis] = weft_group_of(cluster, ranks, size, direct);
@@ -263,7 +268,7 @@ static weft_status price_stage(pricing *p, int stage, weft_arena *arena)
     stage_cost *cost = &p->stages[stage];
     weft_site site;
     void *memory;
-    WEFT_TRY(weft_step_site(p->config, p->cluster, p->experts, &p->plan->mesh, stage,
+    WEFT_TRY(weft_step_site(p->config, p->cluster, p->experts, p->plan, stage,
                             p->plan->kinds[stage].all, &site));
     WEFT_TRY(price_slowest(p, &site, stage, arena));
     const double bytes = (double)step->shape.boundary_bytes;
@@ -375,33 +380,41 @@ static void lay_to_links(double us, const double needed[WEFT_NUM_LINKS], double 
         out[l] += us * needed[l] / all;
 }
 
-/* What the compute lane does, by what for; what it is longer than that is slowed by company: by
- * what shares its links. */
+/* Of a pass: what it is longer than alone it waits for what it exposes, which shares its links.
+ * What it hid, and company slows until it shows, is taken for the reductions'. */
+static void add_pass(const weft_pass_time *pass, const weft_span *span, weft_plan_stage *out)
+{
+    double *us = out->us, slowed = span->end_us - span->start_us - weft_pass_us(pass);
+    const double exposed = pass->tensor_us + pass->expert_us + pass->context_us;
+    slowed = slowed > ROUNDING * span->end_us ? slowed : 0;
+    const double longer = exposed > 0 ? 1 + slowed / exposed : 1;
+    us[WEFT_TIME_COMPUTE] += pass->compute_us;
+    us[WEFT_TIME_TENSOR] += longer * pass->tensor_us;
+    us[WEFT_TIME_EXPERT] += longer * pass->expert_us;
+    us[WEFT_TIME_CONTEXT] += longer * pass->context_us;
+    us[WEFT_TIME_DATA] += exposed > 0 ? 0 : slowed;
+    out->memory_us += pass->memory_us;
+    lay_to_links(longer * exposed, pass->link_us, out->exposed_us);
+}
+
+/* What the compute lane does, by what for. */
 static void sum_stage(const pricing *p, const weft_price *price, int stage)
 {
     const weft_program *program = &p->plan->step.programs[stage];
     const weft_idle idle = weft_price_idle(program, price, stage);
     weft_plan_stage *out = &p->plan->stages[stage];
-    double *us = out->us, slowed = price->busy_us[stage];
+    double *us = out->us;
     for (uint32_t i = 0; i < program->num_tasks; i++) {
         const weft_task *task = &program->tasks[i];
         if (task->lane != WEFT_LANE_COMPUTE)
             continue;
-        slowed -= task_us(p, stage, task);
         if (task->kind != WEFT_TASK_FORWARD && task->kind != WEFT_TASK_BACKWARD) {
             us[WEFT_TIME_OPTIMIZER] += task_us(p, stage, task);
             continue;
         }
-        const weft_pass_time *pass = pass_of(&p->stages[stage], task);
-        us[WEFT_TIME_COMPUTE] += pass->compute_us;
-        us[WEFT_TIME_TENSOR] += pass->tensor_us;
-        us[WEFT_TIME_EXPERT] += pass->expert_us;
-        us[WEFT_TIME_CONTEXT] += pass->context_us;
-        out->memory_us += pass->memory_us;
-        const double exposed = pass->tensor_us + pass->expert_us + pass->context_us;
-        lay_to_links(exposed, pass->link_us, out->exposed_us);
+        add_pass(pass_of(&p->stages[stage], task), &price->spans[stage][i], out);
     }
-    us[WEFT_TIME_DATA] += idle.reduce_us + (slowed > ROUNDING * price->busy_us[stage] ? slowed : 0);
+    us[WEFT_TIME_DATA] += idle.reduce_us;
     us[WEFT_TIME_PIPELINE] += idle.message_us;
     double needed[2][WEFT_NUM_LINKS] = {{0}}; /* by messages, by buckets */
     for (uint32_t i = 0; i < program->num_tasks; i++) {

@@ -10,9 +10,10 @@
  */
 weft_status weft_step_experts(const weft_config *config, const weft_cluster *cluster,
                               weft_arena *arena, const weft_cluster **out) WEFT_CHECKED;
-/* Where a pipeline stage is, with the groups of its first rank; experts, kinds: as in weft_site. */
+/* Where a pipeline stage is, with the groups of its first rank; experts, kinds: as in weft_site. Of
+ * the plan: mesh, step. */
 weft_status weft_step_site(const weft_config *config, const weft_cluster *cluster,
-                           const weft_cluster *experts, const weft_mesh *mesh, int stage,
+                           const weft_cluster *experts, const weft_plan *plan, int stage,
                            uint32_t kinds, weft_site *out) WEFT_CHECKED;
 
 /* Prices the plan's step and fills its stages' times, its own, and source and coarse. Of the plan:
