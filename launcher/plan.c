@@ -100,6 +100,8 @@ static weft_status run(planner *p)
     WEFT_TRY(weft_plan_load(&p->source, p->vocabulary, &p->arena, &config));
     if (p->against)
         WEFT_TRY(weft_against_check(&config, &p->source, p->against, &p->arena));
+    if (p->against && config.model.num_experts > 0)
+        WEFT_TRY(weft_against_load(p->against, &p->arena, &config.moe_load));
     WEFT_TRY(weft_plan_cluster(p->cluster, &config, &p->arena, &cluster));
     if (p->trace || p->against)
         WEFT_TRY(weft_trace_create(&trace));

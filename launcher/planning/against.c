@@ -1,6 +1,7 @@
 #include "launcher/planning/against.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -8,6 +9,7 @@
 #include <cjson/cJSON.h>
 
 #include "core/file.h"
+#include "launcher/planning/measured_time.h"
 #include "launcher/planning/run_changes.h"
 
 enum { MAX_PHASES = 12, MIN_WARM_UP = 2 };
@@ -44,6 +46,7 @@ weft_status weft_against_check(const weft_config *config, const weft_config_sour
 
 typedef struct steps {
     double *ms; /* of each step */
+    double *loads;
     int count;
     int64_t *numbers;
 } steps;
@@ -66,14 +69,18 @@ static weft_status read_steps(const char *run, weft_arena *arena, steps *out)
         lines += *c == '\n';
     WEFT_TRY(weft_arena_alloc_array(arena, lines, sizeof *out->ms, &memory));
     out->ms = memory;
+    WEFT_TRY(weft_arena_alloc_array(arena, lines, sizeof *out->loads, &memory));
+    out->loads = memory;
     WEFT_TRY(weft_arena_alloc_array(arena, lines, sizeof *out->numbers, &memory));
     out->numbers = memory;
     for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
         cJSON *json = cJSON_Parse(line);
         const double ms = number_of(json, "step_ms"), step = number_of(json, "step");
+        const double load = number_of(json, "rank_load_max_over_mean");
         cJSON_Delete(json);
         if (ms > 0 && step >= 1 && step < 1e15) { /* not so in lines of evaluations */
             out->numbers[out->count] = (int64_t)step;
+            out->loads[out->count] = load > 0 ? load : 0;
             out->ms[out->count++] = ms;
         }
     }
@@ -93,18 +100,27 @@ static double quantile(const double *sorted, int count, double share)
     return sorted[low] + (at - low) * (sorted[high] - sorted[low]);
 }
 
+/* Rises; of those that are no warm-up. */
+static weft_status sort_counted(const char *run, const double *values, int count, weft_arena *arena,
+                                double **out, int *out_count)
+{
+    const int warm_up = count / 10 > MIN_WARM_UP ? count / 10 : MIN_WARM_UP;
+    void *memory;
+    *out_count = count - warm_up;
+    if (*out_count < 1)
+        return WEFT_ERROR(WEFT_CONFIG, "--against %s: %d steps; the first %d are warm-up", run,
+                          count, MIN_WARM_UP);
+    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)*out_count, sizeof(double), &memory));
+    *out = memory;
+    memcpy(*out, values + warm_up, (size_t)*out_count * sizeof **out);
+    qsort(*out, (size_t)*out_count, sizeof **out, by_value);
+    return WEFT_OK;
+}
+
 static weft_status find_median(const steps *s, weft_arena *arena, weft_against *out)
 {
-    const int warm_up = s->count / 10 > MIN_WARM_UP ? s->count / 10 : MIN_WARM_UP;
-    void *memory;
-    out->num_steps = s->count - warm_up;
-    if (out->num_steps < 1)
-        return WEFT_ERROR(WEFT_CONFIG, "--against %s: %d steps; the first %d are warm-up", out->run,
-                          s->count, MIN_WARM_UP);
-    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)out->num_steps, sizeof(double), &memory));
-    double *sorted = memory;
-    memcpy(sorted, s->ms + warm_up, (size_t)out->num_steps * sizeof *sorted);
-    qsort(sorted, (size_t)out->num_steps, sizeof *sorted, by_value);
+    double *sorted;
+    WEFT_TRY(sort_counted(out->run, s->ms, s->count, arena, &sorted, &out->num_steps));
     const double median = quantile(sorted, out->num_steps, 0.5);
     out->measured_us = 1e3 * median;
     out->spread =
@@ -112,7 +128,18 @@ static weft_status find_median(const steps *s, weft_arena *arena, weft_against *
     return WEFT_OK;
 }
 
-/* --- phases --------------------------------------------------------------------------------- */
+weft_status weft_against_load(const char *run, weft_arena *arena, double *out)
+{
+    steps s = {0};
+    double *sorted;
+    int count;
+    WEFT_TRY(read_steps(run, arena, &s));
+    WEFT_TRY(sort_counted(run, s.loads, s.count, arena, &sorted, &count));
+    *out = quantile(sorted, count, 0.5);
+    return WEFT_OK;
+}
+
+/* --- the traced step ------------------------------------------------------------------------ */
 
 /* The parsed file of a run; *out NULL: there is none. The caller deletes it. */
 static weft_status parse_file(const char *run, const char *name, weft_arena *arena, cJSON **out)
@@ -127,6 +154,47 @@ static weft_status parse_file(const char *run, const char *name, weft_arena *are
     WEFT_TRY(weft_file_read_text(path, arena, &text, &bytes));
     *out = cJSON_Parse(text);
     return *out ? WEFT_OK : WEFT_ERROR(WEFT_CONFIG, "%s: no JSON", path);
+}
+
+typedef struct timeline {
+    weft_slice *rows;
+    size_t count;
+} timeline;
+
+static bool read_slice(const cJSON *event, int world, weft_slice *out)
+{
+    const double rank = number_of(event, "pid"), lane = number_of(event, "tid");
+    const double start = number_of(event, "ts"), us = number_of(event, "dur");
+    const cJSON *category = cJSON_GetObjectItemCaseSensitive(event, "cat");
+    const cJSON *name = cJSON_GetObjectItemCaseSensitive(event, "name");
+    if (!(rank >= 0 && rank < world && lane >= 0 && lane < 1e6 && us >= 0 && isfinite(start)) ||
+        !cJSON_IsString(category) || !cJSON_IsString(name))
+        return false;
+    *out =
+        (weft_slice){.rank = (int)rank, .lane = (int)lane, .start_us = start, .end_us = start + us};
+    snprintf(out->name, sizeof out->name, "%s", name->valuestring);
+    snprintf(out->category, sizeof out->category, "%s", category->valuestring);
+    return true;
+}
+
+/* Of all traced ranks; none where the run kept no timeline. */
+static weft_status read_slices(const char *run, int world, weft_arena *arena, timeline *out)
+{
+    const cJSON *event;
+    cJSON *json;
+    void *memory;
+    *out = (timeline){0};
+    WEFT_TRY(parse_file(run, "trace.json", arena, &json));
+    const cJSON *events = cJSON_GetObjectItemCaseSensitive(json, "traceEvents");
+    weft_status status = weft_arena_alloc_array(arena, (size_t)cJSON_GetArraySize(events),
+                                                sizeof *out->rows, &memory);
+    if (status == WEFT_OK) {
+        out->rows = memory;
+        cJSON_ArrayForEach(event, events) out->count +=
+            read_slice(event, world, &out->rows[out->count]);
+    }
+    cJSON_Delete(json);
+    return status;
 }
 
 typedef struct phases {
@@ -164,30 +232,25 @@ static weft_status add_planned(phases *p, const weft_trace *planned, int stage)
 }
 
 /* Sums over the traced ranks, each beside its stage's plan; how many they are. */
-static weft_status sum_phases(const cJSON *events, const weft_plan *plan, const weft_trace *planned,
+static weft_status sum_phases(const timeline *run, const weft_plan *plan, const weft_trace *planned,
                               phases *p, int *out_ranks)
 {
-    const int world = plan->mesh.world;
     weft_against_row *row;
-    const cJSON *event;
     void *memory;
-    WEFT_TRY(weft_arena_alloc_array(p->arena, (size_t)world, sizeof(bool), &memory));
+    WEFT_TRY(weft_arena_alloc_array(p->arena, (size_t)plan->mesh.world, sizeof(bool), &memory));
     bool *seen = memory;
-    cJSON_ArrayForEach(event, events)
-    {
-        const double rank = number_of(event, "pid"), us = number_of(event, "dur");
-        const cJSON *category = cJSON_GetObjectItemCaseSensitive(event, "cat");
-        if (!(rank >= 0 && rank < world && us >= 0) || !cJSON_IsString(category) ||
-            number_of(event, "tid") != (double)WEFT_LANE_COMPUTE)
+    for (size_t i = 0; i < run->count; i++) {
+        const weft_slice *slice = &run->rows[i];
+        if (slice->lane != WEFT_LANE_COMPUTE)
             continue;
-        WEFT_TRY(find_phase(p, category->valuestring, &row));
-        row->measured += us;
-        if (seen[(int)rank])
+        WEFT_TRY(find_phase(p, slice->category, &row));
+        row->measured += slice->end_us - slice->start_us;
+        if (seen[slice->rank])
             continue;
-        seen[(int)rank] = true;
+        seen[slice->rank] = true;
         ++*out_ranks;
         WEFT_TRY(
-            add_planned(p, planned, weft_mesh_coords(&plan->mesh, (int)rank).at[WEFT_AXIS_PP]));
+            add_planned(p, planned, weft_mesh_coords(&plan->mesh, slice->rank).at[WEFT_AXIS_PP]));
     }
     return WEFT_OK;
 }
@@ -211,26 +274,40 @@ static weft_status finish_phases(phases *p, int num_ranks, double traced_us, wef
     return WEFT_OK;
 }
 
-static weft_status read_phases(const steps *s, int64_t traced_step, const weft_plan *plan,
+static weft_status list_times(const weft_measured_time *time, weft_arena *arena, weft_against *out)
+{
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(arena, WEFT_NUM_TIMES, sizeof(weft_against_row), &memory));
+    weft_against_row *rows = memory;
+    for (int i = 0; i < WEFT_NUM_TIMES; i++)
+        rows[i] =
+            (weft_against_row){weft_time_text(i), -1, time->planned_us[i], time->measured_us[i]};
+    out->times = rows;
+    out->num_times = WEFT_NUM_TIMES;
+    return WEFT_OK;
+}
+
+static weft_status read_traced(const steps *s, int64_t traced_step, const weft_plan *plan,
                                const weft_trace *planned, weft_arena *arena, weft_against *out)
 {
     double traced_us = out->measured_us;
     phases p = {.arena = arena};
     int num_ranks = 0;
-    cJSON *json;
+    timeline run;
+    weft_measured_time time;
     void *memory;
     WEFT_TRY(weft_arena_alloc_array(arena, MAX_PHASES, sizeof *p.rows, &memory));
     p.rows = memory;
     for (int i = 0; i < s->count; i++)
         if (s->numbers[i] == traced_step)
             traced_us = 1e3 * s->ms[i];
-    WEFT_TRY(parse_file(out->run, "trace.json", arena, &json));
-    weft_status status = sum_phases(cJSON_GetObjectItemCaseSensitive(json, "traceEvents"), plan,
-                                    planned, &p, &num_ranks);
-    cJSON_Delete(json);
-    if (status == WEFT_OK && num_ranks > 0)
-        status = finish_phases(&p, num_ranks, traced_us, out);
-    return status;
+    WEFT_TRY(read_slices(out->run, plan->mesh.world, arena, &run));
+    if (run.count == 0)
+        return WEFT_OK;
+    WEFT_TRY(sum_phases(&run, plan, planned, &p, &num_ranks));
+    WEFT_TRY(finish_phases(&p, num_ranks, traced_us, out));
+    WEFT_TRY(weft_measured_time_of(plan, run.rows, run.count, traced_us, arena, &time));
+    return list_times(&time, arena, out);
 }
 
 static weft_status find_traced_step(const char *run, weft_arena *arena, int64_t *out)
@@ -295,10 +372,11 @@ weft_status weft_against_read(const char *run, const weft_plan *plan, const weft
 {
     steps s = {0};
     int64_t traced_step = 0;
-    *out = (weft_against){.run = run, .planned_us = plan->step_us};
+    *out = (weft_against){
+        .run = run, .planned_us = plan->step_us, .load = plan->step.outline.shape.moe_load};
     WEFT_TRY(read_steps(run, arena, &s));
     WEFT_TRY(find_median(&s, arena, out));
     WEFT_TRY(find_traced_step(run, arena, &traced_step));
-    WEFT_TRY(read_phases(&s, traced_step, plan, planned, arena, out));
+    WEFT_TRY(read_traced(&s, traced_step, plan, planned, arena, out));
     return read_purposes(plan, arena, out);
 }

@@ -7,7 +7,7 @@
 #include "launcher/planning/plan.h"
 
 typedef struct weft_against_row {
-    const char *name; /* a phase or a purpose of memory */
+    const char *name; /* a phase, where time goes, or a purpose of memory */
     int stage;        /* -1: a mean over ranks */
     double planned, measured;
 } weft_against_row;
@@ -18,17 +18,24 @@ typedef struct weft_against {
     const char *run;                  /* the folder; borrowed */
     double planned_us, measured_us;   /* of a step; measured: the median */
     double spread;                    /* between the steps' quartiles, a share of the median */
+    double load;                      /* rows at the fullest rank's experts over the mean, that the
+                                         plan was made at; 0: no experts */
     int num_steps;                    /* that it is the median of: without warm-up */
     const weft_against_row *phases;   /* microseconds of the traced step on the compute lane, by
                                          kind of task, and idle; none: nothing was traced */
+    const weft_against_row *times;    /* microseconds of the traced step by where they go; they sum
+                                         to it */
     const weft_against_row *purposes; /* bytes of each stage's fullest rank; none: no memory.json */
-    int num_phases, num_purposes;
+    int num_phases, num_times, num_purposes;
 } weft_against;
 
 /* The run's config has to be of the same model, mesh, schedule and batch: WEFT_CONFIG with what
  * differs. */
 weft_status weft_against_check(const weft_config *config, const weft_config_source *source,
                                const char *run, weft_arena *arena) WEFT_CHECKED;
+/* The load of the run's experts that it is planned at: weft_config.moe_load, the median of its
+ * steps; 0: it has no experts. */
+weft_status weft_against_load(const char *run, weft_arena *arena, double *out) WEFT_CHECKED;
 /* planned: the plan's timeline. The first tenth of the steps, at least two, is warm-up. Errors:
  * WEFT_FILE: a file of the run cannot be read; WEFT_CONFIG: it is not what a run writes, or the run
  * has too few steps. */

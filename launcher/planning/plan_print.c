@@ -87,14 +87,26 @@ static scaled error_text(double planned, double measured)
 
 void weft_against_print(const weft_against *a, FILE *out)
 {
-    fprintf(out, "\n%s, median of %s, between their quartiles %.1f %%:\n\n", a->run,
+    fprintf(out, "\n%s, median of %s, between their quartiles %.1f %%", a->run,
             weft_count_text(a->num_steps, "step").text, 100 * a->spread);
+    if (a->load > 0)
+        fprintf(out, ", planned at its fullest rank's load of %.4g", a->load);
+    fprintf(out, ":\n\n");
     fprintf(out, "                             planned   measured      error\n");
     fprintf(out, "  %-24s %10s %10s %10s\n", "step", time_text(a->planned_us).text,
             time_text(a->measured_us).text, error_text(a->planned_us, a->measured_us).text);
     for (int i = 0; i < a->num_phases; i++) {
         const weft_against_row *row = &a->phases[i];
         fprintf(out, "  %-24s %10s %10s %10s\n", row->name, time_text(row->planned).text,
+                time_text(row->measured).text, error_text(row->planned, row->measured).text);
+    }
+    for (int i = 0; i < a->num_times; i++) {
+        const weft_against_row *row = &a->times[i];
+        char name[48];
+        if (row->planned <= 0 && row->measured <= 0)
+            continue;
+        snprintf(name, sizeof name, "time in %s", row->name);
+        fprintf(out, "  %-24s %10s %10s %10s\n", name, time_text(row->planned).text,
                 time_text(row->measured).text, error_text(row->planned, row->measured).text);
     }
     for (int i = 0; i < a->num_purposes; i++) {
@@ -172,8 +184,11 @@ static void add_against(cJSON *plan, const weft_against *a)
     cJSON_AddStringToObject(json, "run", a->run);
     add_number(json, "num_steps", a->num_steps);
     add_number(json, "spread", a->spread);
+    if (a->load > 0)
+        add_number(json, "rank_load", a->load);
     add_error(cJSON_AddObjectToObject(json, "step_time_s"), a->planned_us, a->measured_us, 1e6);
     add_rows(json, "phases_s", a->phases, a->num_phases, 1e6);
+    add_rows(json, "time_s", a->times, a->num_times, 1e6);
     add_rows(json, "memory_bytes", a->purposes, a->num_purposes, 1);
 }
 

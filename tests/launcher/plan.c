@@ -243,6 +243,39 @@ static void check_kinds(const char *sheet)
         3, "than the ");
 }
 
+static double memory_of(const char *config, const char *mesh, const char *set)
+{
+    cJSON *json;
+    (void)plan(config, "cluster.json", mesh, set, &json);
+    double bytes = json ? number_of(json, "memory_bytes") : NAN;
+    cJSON_Delete(json);
+    return bytes;
+}
+
+/* A forced load is planned for; one that is balanced is what a plan takes routing for. */
+static void check_loads(void)
+{
+    static const char mesh[] = "dp=8,ep=8,binding=dp";
+    static const char even[] = "model.moe_router_forced_load=1",
+                      uneven[] = "model.moe_router_forced_load=3";
+    EXPECT(step_of("moe.json", mesh, even) == step_of("moe.json", mesh, NULL), "a load of 1");
+    EXPECT(step_of("moe.json", mesh, uneven) > 1.3 * step_of("moe.json", mesh, NULL),
+           "three times the rows take no longer");
+    EXPECT(memory_of("moe.json", mesh, uneven) > memory_of("moe.json", mesh, even),
+           "three times the rows take no memory");
+    EXPECT(step_of("moe.json", "dp=1", uneven) == step_of("moe.json", "dp=1", NULL),
+           "a rank with all experts has a load");
+}
+
+/* Rows that all ranks of a node hold alike leave it once. */
+static void check_forms(void)
+{
+    static const char mesh[] = "tp=8,dp=4,ep=4,etp=8,binding=dp";
+    const double baseline = step_of("moe.json", mesh, "parallel.moe_all_to_all=\"baseline\"");
+    EXPECT(step_of("moe.json", mesh, "parallel.moe_all_to_all=\"direct\"") < 0.9 * baseline,
+           "the direct form is priced as the baseline");
+}
+
 /* At a pace this slow, what is paced is all of the step. */
 static void check_pace(void)
 {
@@ -280,12 +313,20 @@ static void check_refusals(void)
                 2, "train.global_batch_size");
 }
 
-/* --- beside a run --------------------------------------------------------------------------- */
+/* --- beside a run ---------------------------------------------------------------------------
+ */
 
 static const char tiny[] =
     "{\"model\": {\"num_layers\": 2, \"hidden_size\": 32, \"num_attention_heads\": 2, "
     "\"seq_length\": 16, \"vocab_size\": 64}, "
     "\"parallel\": {\"pipeline_model_parallel_size\": 2}, "
+    "\"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 4, \"train_iters\": 4}, "
+    "\"data\": {\"mock_data\": true}, \"checkpoint\": {\"no_save\": true}, "
+    "\"log\": {\"trace_step\": 4}}";
+
+static const char routed[] =
+    "{\"model\": {\"num_layers\": 2, \"hidden_size\": 32, \"num_attention_heads\": 2, "
+    "\"seq_length\": 16, \"vocab_size\": 64, \"num_experts\": 4}, "
     "\"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 4, \"train_iters\": 4}, "
     "\"data\": {\"mock_data\": true}, \"checkpoint\": {\"no_save\": true}, "
     "\"log\": {\"trace_step\": 4}}";
@@ -304,6 +345,89 @@ static void check_row(const cJSON *row, bool is_exact)
     if (is_exact && strcmp(cJSON_GetStringValue(name), "staging") != 0)
         EXPECT(planned == measured, "%s of stage %g: planned %g, used %g",
                cJSON_GetStringValue(name), number_of(row, "stage"), planned, measured);
+}
+
+static const cJSON *against_of(const cJSON *json, const char *key)
+{
+    return cJSON_GetObjectItem(cJSON_GetObjectItem(json, "against"), key);
+}
+
+static const cJSON *row_of(const cJSON *rows, const char *name)
+{
+    const cJSON *row;
+    cJSON_ArrayForEach(row, rows) if (strcmp(cJSON_GetStringValue(cJSON_GetObjectItem(row, "name")),
+                                             name) == 0) return row;
+    EXPECT(false, "no row %s", name);
+    return NULL;
+}
+
+static cJSON *lay_beside(const char *run, const char *config, const char *mesh)
+{
+    const char *args[] = {"plan",      config, "--cluster", "cluster.json", "--json",
+                          "--against", run,    "--mesh",    mesh,           NULL};
+    child c;
+    if (!mesh)
+        args[7] = NULL;
+    child_run(&c, args, NULL);
+    EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
+    cJSON *json = cJSON_Parse(c.out);
+    child_release(&c);
+    return json;
+}
+
+/* Laid beside its own plan, as if it had run so, a step's time went where it was planned to go; but
+ * for what ranks of a sum wait for each other, which a plan does not know. */
+static void check_times_of_plan(void)
+{
+    static const char *const names[] = {"compute", "pipeline"};
+    child c;
+    child_run(&c,
+              (const char *[]){"plan", "tiny.json", "--cluster", "cluster.json", "--trace",
+                               "run/trace.json", NULL},
+              NULL);
+    EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
+    cJSON *json = lay_beside("run", "tiny.json", NULL);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const cJSON *row = row_of(against_of(json, "time_s"), names[i]);
+        const double planned = number_of(row, "planned");
+        EXPECT(planned > 0, "no time in %s is planned", names[i]);
+        EXPECT_NEAR(number_of(row, "measured") / planned, 1, 0.01);
+    }
+    const cJSON *data = row_of(against_of(json, "time_s"), "data");
+    EXPECT(number_of(data, "measured") > 0 &&
+               number_of(data, "measured") < 1.01 * number_of(data, "planned"),
+           "the tied embedding's sum");
+    cJSON_Delete(json);
+    EXPECT(child_write("run/trace.json",
+                       "{\"traceEvents\": [{\"ph\": \"X\", \"pid\": 1, \"tid\": 0, \"ts\": 1, "
+                       "\"dur\": 1, \"name\": \"F0\", \"cat\": \"forward\"}]}\n"),
+           "trace");
+    expect_line((const char *[]){"plan", "tiny.json", "--cluster", "cluster.json", "--against",
+                                 "run", NULL},
+                2, "rank 1's timeline has ");
+}
+
+/* Rows travel, so ranks wait for them; and one rank has more than its share. */
+static void check_experts(void)
+{
+    static const char *const args[] = {"train",  "routed.json",          "--out", "routed",
+                                       "--mesh", "dp=2,ep=2,binding=dp", NULL};
+    child c;
+    child_run(&c, args, NULL);
+    EXPECT(c.exit_code == 0, "train: exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
+    cJSON *json = lay_beside("routed", "routed.json", "dp=2,ep=2,binding=dp");
+    double sum = 0;
+    const cJSON *row;
+    cJSON_ArrayForEach(row, against_of(json, "time_s")) sum += number_of(row, "measured");
+    EXPECT(number_of(row_of(against_of(json, "time_s"), "expert"), "measured") > 0,
+           "no rank waited for rows");
+    EXPECT_NEAR(number_of(row_of(against_of(json, "time_s"), "expert"), "planned"),
+                time_of(json, "expert"), 1e-12);
+    EXPECT(sum > 0 && number_of(cJSON_GetObjectItem(json, "against"), "rank_load") > 1,
+           "routing is balanced");
+    cJSON_Delete(json);
 }
 
 /* No claim of times: the sheet is of GPUs. */
@@ -358,6 +482,8 @@ static void check_against(void)
     expect_line((const char *[]){"plan", "tiny.json", "--cluster", "cluster.json", "--against",
                                  "nowhere", NULL},
                 2, "nowhere/config.json");
+    check_times_of_plan();
+    check_experts();
     EXPECT(child_write("run/metrics.jsonl", "{\"step\": 1, \"step_ms\": 1}\n"), "metrics");
     expect_line((const char *[]){"plan", "tiny.json", "--cluster", "cluster.json", "--against",
                                  "run", NULL},
@@ -392,12 +518,15 @@ int main(void)
     EXPECT(sheet && child_write("cluster.json", sheet), "no cluster from %s", path);
     EXPECT(child_write("dense.json", dense) && child_write("moe.json", moe) &&
                child_write("wide.json", wide) && child_write("tiny.json", tiny) &&
+               child_write("tiny.json", tiny) && child_write("routed.json", routed) &&
                child_write("paced.json", paced) &&
                child_write("empty.json", "{\"name\": \"empty\", \"num_nodes\": 1, "
                                          "\"ranks_per_node\": 8}"),
            "cannot write configs");
     check_meshes();
     check_directions();
+    check_loads();
+    check_forms();
     check_pace();
     check_kinds(sheet ? sheet : "{}");
     check_refusals();
