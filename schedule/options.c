@@ -29,8 +29,8 @@ const weft_option_row weft_schedule_rows[] = {
         "how MoE layers share partitions' buffers and restore them (MPMoE); auto: the fastest of "
         "s1 to s4"),
     CHOICE(moe_partition_by, "\"auto\"", "tokens|peers|auto",
-           "what partitions are cut by; peers: a group of ranks each, exchanged point to point; "
-           "auto: tokens, or where n is chosen also the faster"),
+           "what partitions are cut by; peers: a group of ranks each; auto: the faster where n is "
+           "open"),
     ROW(moe_peer_group_size, INT, "1", 1, 1 << 20, "ranks",
         "ranks that are one partition when cut by peers"),
     CHOICE(moe_all_to_all, "\"auto\"", "baseline|o1_paper|o1|o2|o3|direct|auto",
