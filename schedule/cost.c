@@ -8,20 +8,33 @@
 
 /* --- bound by memory ----------------------------------------------------------------------- */
 
+/* `bytes` by the memory's figures. */
+static double moved_us(weft_costing *p, double bytes)
+{
+    return bytes /
+           (weft_costing_figure(p, WEFT_FIGURE_MEMORY_BANDWIDTH) *
+            weft_costing_share(p, WEFT_EFFICIENCY_MEMORY, bytes)) *
+           1e6;
+}
+
+static double memory_curve_us(weft_costing *p, weft_cost_kind kind, double bytes, bool scaled)
+{
+    return p->estimate.memory_us = weft_costing_curve(p, kind, bytes, scaled);
+}
+
 /* A kernel that reads and writes `bytes`. */
 static double memory_us(weft_costing *p, weft_cost_kind kind, double bytes)
 {
     if (!(bytes > 0))
         return 0;
     if (weft_costing_knows(p, kind))
-        return weft_costing_curve(p, kind, bytes, false);
+        return memory_curve_us(p, kind, bytes, false);
     if (weft_costing_knows(p, WEFT_COST_MEMORY))
-        return weft_costing_curve(p, WEFT_COST_MEMORY, bytes, true);
+        return memory_curve_us(p, WEFT_COST_MEMORY, bytes, true);
     if (weft_costing_knows(p, WEFT_COST_COPY)) /* which reads and writes its volume */
-        return weft_costing_curve(p, WEFT_COST_COPY, bytes / 2, true);
-    const double rate = weft_costing_figure(p, WEFT_FIGURE_MEMORY_BANDWIDTH) *
-                        weft_costing_share(p, WEFT_EFFICIENCY_MEMORY, bytes);
-    return weft_costing_figure_or(p, WEFT_FIGURE_LAUNCH, 0) + bytes / rate * 1e6;
+        return memory_curve_us(p, WEFT_COST_COPY, bytes / 2, true);
+    p->estimate.memory_us = moved_us(p, bytes);
+    return weft_costing_figure_or(p, WEFT_FIGURE_LAUNCH, 0) + p->estimate.memory_us;
 }
 
 static double transfer_us(weft_costing *p, weft_figure rate, double bytes, double ranks)
@@ -60,6 +73,11 @@ static double flops_of(const products *x)
     return 2 * x->m * x->n * x->k * x->num;
 }
 
+static double moved_bytes(const products *x, weft_dtype dtype)
+{
+    return (double)weft_dtype_bytes(dtype) * x->num * (x->m * x->k + x->k * x->n + x->m * x->n);
+}
+
 static double peak_of(weft_costing *p, weft_dtype dtype)
 {
     return weft_costing_figure(p, dtype == WEFT_BF16  ? WEFT_FIGURE_PEAK_BF16
@@ -87,7 +105,7 @@ static double wave_flops(weft_costing *p, const products *x, double *out_waves)
 /* By tiles and waves, or by FLOPs, at the device's peak. */
 static double model_us(weft_costing *p, const products *x, weft_dtype dtype)
 {
-    const double flops = flops_of(x), bytes = (double)weft_dtype_bytes(dtype);
+    const double flops = flops_of(x);
     const double rate =
         peak_of(p, dtype) * weft_costing_share(p, WEFT_EFFICIENCY_GEMM, flops) * 1e-6;
     double us = flops / rate;
@@ -97,11 +115,9 @@ static double model_us(weft_costing *p, const products *x, weft_dtype dtype)
         us = waves * weft_costing_figure_or(p, WEFT_FIGURE_WAVE, 0) + padded / rate;
     }
     if (weft_hardware_knows(p->hardware, WEFT_FIGURE_MEMORY_BANDWIDTH)) {
-        const double moved = bytes * x->num * (x->m * x->k + x->k * x->n + x->m * x->n);
-        us = fmax(us, moved /
-                          (weft_costing_figure(p, WEFT_FIGURE_MEMORY_BANDWIDTH) *
-                           weft_costing_share(p, WEFT_EFFICIENCY_MEMORY, moved)) *
-                          1e6);
+        const double moving_us = moved_us(p, moved_bytes(x, dtype));
+        p->estimate.memory_us = moving_us > us ? moving_us : 0;
+        us = fmax(us, moving_us);
     }
     return weft_costing_figure_or(p, WEFT_FIGURE_LAUNCH, 0) + us;
 }
@@ -143,6 +159,23 @@ static double scaled_us(weft_costing *p, const products *x, weft_dtype dtype)
            fmax(weft_costing_curve(p, kind, flops, true) - fixed_us, 0) * ratio;
 }
 
+/* Whether a measured product's operands take longer from memory, at the best of its rate, than its
+ * FLOPs do at their peak. Takes no number for the estimate. */
+static bool is_bound_by_memory(const weft_costing *p, const products *x, weft_dtype dtype)
+{
+    const weft_cost *memory = &p->cluster->costs[WEFT_COST_MEMORY];
+    const double given = p->hardware->figures[WEFT_FIGURE_MEMORY_BANDWIDTH];
+    const double rate = weft_costing_knows(p, WEFT_COST_MEMORY) ? memory->peak : given;
+    const double peak = p->cluster->costs[gemm_kind(dtype)].peak;
+    return rate > 0 && peak > 0 && moved_bytes(x, dtype) / rate > flops_of(x) / peak;
+}
+
+static double with_bound(weft_costing *p, const products *x, weft_dtype dtype, double us)
+{
+    p->estimate.memory_us = is_bound_by_memory(p, x, dtype) ? us : 0;
+    return us;
+}
+
 static double products_us(weft_costing *p, const products *x, weft_dtype dtype)
 {
     const weft_cost_kind kind = gemm_kind(dtype);
@@ -151,9 +184,10 @@ static double products_us(weft_costing *p, const products *x, weft_dtype dtype)
         weft_costing_note(p, "products", WEFT_SOURCE_MEASURED);
         if (x->num > 1 && weft_hardware_knows(p->hardware, WEFT_FIGURE_MULTIPROCESSORS))
             weft_costing_at_least(p, WEFT_SOURCE_SCALED);
-        return x->num * known->us;
+        return with_bound(p, x, dtype, x->num * known->us);
     }
-    return weft_costing_knows(p, kind) ? scaled_us(p, x, dtype) : model_us(p, x, dtype);
+    return weft_costing_knows(p, kind) ? with_bound(p, x, dtype, scaled_us(p, x, dtype))
+                                       : model_us(p, x, dtype);
 }
 
 /* Attention of `flops`, both of its products; of a batch in one launch. */
@@ -183,14 +217,19 @@ static double gemm_us(weft_costing *p, const weft_operation *o)
         if (priced) /* one of two products of one launch, be they 2 of forward or 5 of backward */
             return attention_us(p, kind, 2 * (double)o->flops) / 2;
         x.num = count;
-        return products_us(p, &x, o->dtype) * fmin((double)o->flops / flops_of(&x), 1);
+        const double share = fmin((double)o->flops / flops_of(&x), 1),
+                     us = products_us(p, &x, o->dtype);
+        p->estimate.memory_us *= share;
+        return share * us;
     }
     if (groups > 0 && o->phase == WEFT_PHASE_WEIGHT_GRADIENT)
         x.k = ceil(x.k / groups);
     else if (groups > 0)
         x.m = ceil(x.m / groups);
     x.num = groups > 0 ? groups : 1;
-    return count * products_us(p, &x, o->dtype);
+    const double us = products_us(p, &x, o->dtype);
+    p->estimate.memory_us *= count;
+    return count * us;
 }
 
 /* --- doors --------------------------------------------------------------------------------- */
@@ -246,8 +285,11 @@ static weft_status answer_operation(weft_costing *p, const weft_site *site, cons
         break;
     case WEFT_OPERATION_MEMORY:
         p->estimate.us = count * timed_us(p, operation);
-        if (!(p->estimate.us > 0))
-            p->estimate.us = count * memory_us(p, WEFT_COST_MEMORY, bytes);
+        p->estimate.memory_us = p->estimate.us;
+        if (p->estimate.us > 0)
+            break;
+        p->estimate.us = count * memory_us(p, WEFT_COST_MEMORY, bytes);
+        p->estimate.memory_us *= count;
         break;
     case WEFT_OPERATION_COLLECTIVE:
         weft_price_collective(p, &site->groups[operation->axis], operation->collective, bytes);
@@ -337,6 +379,8 @@ static weft_status answer_work(weft_costing *p, const weft_site *site, const que
                               q->volume, site->cluster->ranks_per_node);
         else
             return WEFT_ERROR(WEFT_INTERNAL, "%s is no work of one rank", weft_cost_text(kind));
+        if (kind == WEFT_COST_TO_HOST || kind == WEFT_COST_TO_DEVICE)
+            p->estimate.links[WEFT_LINK_HOST] = (weft_link_load){q->volume, *us};
     }
     return WEFT_OK;
 }

@@ -74,7 +74,13 @@ typedef struct weft_site {
                                          weft_exchange_form; chunks 0: 1 */
 } weft_site;
 
-typedef enum weft_link { WEFT_LINK_INSIDE, WEFT_LINK_BETWEEN, WEFT_NUM_LINKS } weft_link;
+/* Inside a node, between nodes, and between a device and its host. */
+typedef enum weft_link {
+    WEFT_LINK_INSIDE,
+    WEFT_LINK_BETWEEN,
+    WEFT_LINK_HOST,
+    WEFT_NUM_LINKS
+} weft_link;
 
 /* What an operation puts on a link: bytes that a rank sends, and for how long the rank's share of
  * the link is taken by them while nothing else is there. */
@@ -84,6 +90,7 @@ typedef struct weft_link_load {
 
 typedef struct weft_estimate {
     double us;
+    double memory_us; /* of it: the device's memory reads and writes, and that takes longest */
     weft_source_class source; /* of the worst of its numbers */
     double spread;            /* the largest of its numbers' */
     weft_link_load links[WEFT_NUM_LINKS];

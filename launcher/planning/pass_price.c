@@ -137,8 +137,8 @@ static weft_status add_operation(pricing *p, const weft_operation *described)
         scale(&estimate, form_share(p, op));
     double *in_program = p->is_program ? place_in_program(&p->moe[backward], op) : NULL;
     *(in_program ? in_program : place_of(time, op)) += estimate.us;
-    if (op->kind == WEFT_OPERATION_MEMORY)
-        time->memory_us += estimate.us;
+    if (op->kind != WEFT_OPERATION_COLLECTIVE)
+        time->memory_us += estimate.memory_us;
     for (int l = 0; l < WEFT_NUM_LINKS; l++)
         time->link_us[l] += estimate.links[l].us;
     if (estimate.source > p->out->source)
@@ -285,6 +285,10 @@ static weft_status add_program(pricing *p)
             status = weft_program_moe_price(&program, &costs, &experts->interference, NULL, &us);
         weft_arena_release(&arena);
         WEFT_TRY(status);
+        time->link_us[WEFT_LINK_HOST] +=
+            pipeline.num_partitions * (backward
+                                           ? costs.input_to_device_us + costs.middle_to_device_us
+                                           : costs.input_to_host_us + costs.middle_to_host_us);
         const double computed = m->permute_us + m->expert_us + m->recompute_us;
         time->compute_us += computed;
         time->expert_us += fmax(0, us - computed);

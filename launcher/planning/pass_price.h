@@ -12,7 +12,7 @@
  * only what it is longer. */
 typedef struct weft_pass_time {
     double compute_us;
-    double memory_us; /* of compute: in operations that are bound by memory */
+    double memory_us; /* of compute: bound by the device's memory */
     double tensor_us, expert_us, context_us;
     double link_us[WEFT_NUM_LINKS]; /* how long links are needed */
 } weft_pass_time;

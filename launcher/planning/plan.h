@@ -45,8 +45,8 @@ const char *weft_limit_text(int kind);
 
 typedef struct weft_plan_stage {
     double us[WEFT_NUM_TIMES];
-    double memory_us;                  /* of compute: in operations that are bound by memory */
-    double exposed_us[WEFT_NUM_LINKS]; /* of communication that nothing hides, by its link */
+    double memory_us;                  /* of compute: bound by the device's memory */
+    double exposed_us[WEFT_NUM_LINKS]; /* of transfers that nothing hides, by their link */
     weft_footprint footprint;
     uint64_t memory_limit_bytes; /* of the smallest device that it lies on; 0: nobody says */
 } weft_plan_stage;

@@ -520,6 +520,24 @@ static void what_is_bound_by_memory_takes_its_bytes(void **state)
     assert_true(work(&c, WEFT_COST_ADAMW, 28e6).us == weft_cluster_us(&c, WEFT_COST_ADAMW, 28e6));
 }
 
+/* What binds is told of products too: few rows wait for their matrix. */
+static void products_of_few_rows_are_bound_by_memory(void **state)
+{
+    (void)state;
+    weft_cluster c = modelled();
+    const weft_estimate few = gemm(&c, WEFT_BF16, 1, 4096, 4096, 0);
+    close_to(few.memory_us, few.us - 3);
+    assert_true(gemm(&c, WEFT_BF16, 1024, 1024, 1024, 0).memory_us == 0);
+    c.costs[WEFT_COST_GEMM_BF16] =
+        (weft_cost){.curve = weft_curve_linear(0, 100e6), .peak = 100e12};
+    const weft_estimate measured = gemm(&c, WEFT_BF16, 1, 4096, 4096, 0);
+    assert_true(measured.us > 0 && measured.memory_us == measured.us);
+    assert_true(gemm(&c, WEFT_BF16, 1024, 1024, 1024, 0).memory_us == 0);
+    figure(&c, WEFT_FIGURE_HOST_LINK, 20e9);
+    close_to(work(&c, WEFT_COST_TO_HOST, 1e6).links[WEFT_LINK_HOST].us, 3 + 50);
+    close_to(work(&c, WEFT_COST_ADAMW, 28e6).memory_us, 28);
+}
+
 /* --- sources, nodes that differ, what is missing ------------------------------------------- */
 
 static void estimates_are_as_sure_as_their_worst_number(void **state)
@@ -689,6 +707,7 @@ int main(void)
         cmocka_unit_test(attention_has_costs_of_its_own),
         cmocka_unit_test(a_pace_takes_flops_alone),
         cmocka_unit_test(what_is_bound_by_memory_takes_its_bytes),
+        cmocka_unit_test(products_of_few_rows_are_bound_by_memory),
         cmocka_unit_test(estimates_are_as_sure_as_their_worst_number),
         cmocka_unit_test(a_small_sum_costs_the_tree_s_latencies),
         cmocka_unit_test(nodes_that_differ_have_their_own_costs),
