@@ -81,7 +81,7 @@ void weft_cost_bounds(weft_cost_kind kind, double *out_least, double *out_most)
                      kind == WEFT_COST_TO_DEVICE || kind == WEFT_COST_MEMORY ||
                      kind == WEFT_COST_ADAMW;
     bool computes = *weft_cost_unit(kind) == 'F';
-    *out_least = computes ? 1e6 : 1e3;
+    *out_least = computes || is_memory ? 1e6 : 1e5;
     *out_most = computes ? 1e17 : is_memory ? 1e14 : 1e13;
 }
 

@@ -417,6 +417,9 @@ weft_status weft_cluster_sources_read(const weft_cluster_reader *r, weft_json_sp
         weft_source source = {.spread = 0};
         WEFT_TRY(weft_cluster_string_read(r, key, "sources", NULL, source.key, sizeof source.key));
         PLACE(r, key.start, "sources", source.key);
+        if (find_leaf(source.key) < NUM_LEAVES && !gives(cluster, source.key))
+            return WEFT_ERROR(WEFT_CONFIG, "%s: %s is missing; give it, or take its source away",
+                              where, source.key);
         if (!gives(cluster, source.key))
             return WEFT_ERROR(WEFT_CONFIG, "%s: the file has no such key", where);
         for (int i = 0; i < cluster->num_sources; i++)

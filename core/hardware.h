@@ -16,18 +16,18 @@
 /* name, path, unit, least and most that can be, least and most that devices of today have, help.
  * Beyond the first two a file is refused; the last two tell which unit was meant. */
 #define WEFT_FIGURE_LIST(X)                                                                        \
-    X(MEMORY, "device.memory_bytes", "bytes", 1e5, 1e15, 4e9, 1e12, "a device's memory")           \
-    X(RESERVED, "device.reserved_bytes", "bytes", 1, 1e15, 1e6, 1e11,                              \
+    X(MEMORY, "device.memory_bytes", "bytes", 1e8, 1e15, 4e9, 1e12, "a device's memory")           \
+    X(RESERVED, "device.reserved_bytes", "bytes", 1e5, 1e15, 1e6, 1e11,                            \
       "of it what no run gets: driver, libraries, kernels")                                        \
-    X(MEMORY_BANDWIDTH, "device.memory_bandwidth", "bytes/s", 1e3, 1e15, 1e10, 5e13,               \
+    X(MEMORY_BANDWIDTH, "device.memory_bandwidth", "bytes/s", 1e8, 1e15, 1e10, 5e13,               \
       "bytes that the device's memory reads and writes")                                           \
-    X(LAUNCH, "device.launch_us", "us", 1e-3, 1e6, 0.1, 1e3,                                       \
+    X(LAUNCH, "device.launch_us", "us", 1e-3, 1e3, 0.1, 100,                                       \
       "a kernel beside its work: its launch, start and end")                                       \
     X(MULTIPROCESSORS, "device.multiprocessors", "", 1, 1e5, 1, 1e3,                               \
       "of a GPU: how many tiles of a product are computed at once")                                \
     X(TILE_M, "device.tile_m", "", 1, 65536, 1, 1e3, "rows of such a tile (128)")                  \
     X(TILE_N, "device.tile_n", "", 1, 65536, 1, 1e3, "columns of such a tile (128)")               \
-    X(WAVE, "device.wave_us", "us", 1e-3, 1e6, 0.1, 1e3,                                           \
+    X(WAVE, "device.wave_us", "us", 1e-3, 1e3, 0.1, 100,                                           \
       "a wave of tiles beside its products: first loads, last stores (0)")                         \
     X(PEAK_FP32, "device.peak.fp32", "FLOP/s", 1e6, 1e18, 1e12, 1e16,                              \
       "fp32 products, added in fp32 (not TF32)")                                                   \
@@ -35,21 +35,21 @@
       "bf16 products, added in fp32, without sparsity")                                            \
     X(PEAK_FP16, "device.peak.fp16", "FLOP/s", 1e6, 1e18, 1e12, 1e16,                              \
       "fp16 products, added in fp32, without sparsity")                                            \
-    X(INSIDE_BANDWIDTH, "inside.bandwidth", "bytes/s", 1e3, 1e14, 1e9, 1e13,                       \
+    X(INSIDE_BANDWIDTH, "inside.bandwidth", "bytes/s", 1e6, 1e14, 1e9, 1e13,                       \
       "what a device sends to others of its node, one way")                                        \
-    X(INSIDE_LATENCY, "inside.latency_us", "us", 1e-3, 1e6, 0.1, 1e4,                              \
+    X(INSIDE_LATENCY, "inside.latency_us", "us", 1e-3, 1e3, 0.1, 100,                              \
       "from sending to receiving inside a node")                                                   \
     X(CARDS, "between.cards", "", 1, 1e4, 1, 1e2, "network cards of a node")                       \
-    X(BETWEEN_BANDWIDTH, "between.bandwidth", "bytes/s", 1e3, 1e14, 1e9, 1e12,                     \
+    X(BETWEEN_BANDWIDTH, "between.bandwidth", "bytes/s", 1e6, 1e14, 1e9, 1e12,                     \
       "what one card sends, one way")                                                              \
-    X(BETWEEN_LATENCY, "between.latency_us", "us", 1e-3, 1e6, 0.1, 1e4,                            \
+    X(BETWEEN_LATENCY, "between.latency_us", "us", 1e-3, 1e5, 0.1, 1e3,                            \
       "from sending to receiving between nodes")                                                   \
-    X(HOST_MEMORY, "host.memory_bytes", "bytes", 1e5, 1e16, 1e10, 1e14, "a node's own memory")     \
-    X(HOST_LINK, "host.link_bandwidth", "bytes/s", 1e3, 1e14, 1e9, 1e12,                           \
+    X(HOST_MEMORY, "host.memory_bytes", "bytes", 1e8, 1e16, 1e10, 1e14, "a node's own memory")     \
+    X(HOST_LINK, "host.link_bandwidth", "bytes/s", 1e6, 1e14, 1e9, 1e12,                           \
       "between a device and its host, one way")                                                    \
-    X(STORAGE_WRITE, "storage.write", "bytes/s", 1e3, 1e15, 1e7, 1e13,                             \
+    X(STORAGE_WRITE, "storage.write", "bytes/s", 1e5, 1e15, 1e7, 1e13,                             \
       "what a node writes to storage")                                                             \
-    X(STORAGE_READ, "storage.read", "bytes/s", 1e3, 1e15, 1e7, 1e13,                               \
+    X(STORAGE_READ, "storage.read", "bytes/s", 1e5, 1e15, 1e7, 1e13,                               \
       "what a node reads from storage")
 
 typedef enum weft_figure {
