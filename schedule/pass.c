@@ -25,15 +25,16 @@ static weft_status add_memory(writer *w, bool backward)
 {
     const weft_chunk_shape *s = w->shape;
     WEFT_TRY(add_slots(w, backward ? WEFT_SLOT_GRADIENT : WEFT_SLOT_ACTIVATION,
-                       backward ? s->passes_on : s->receives, 0, &w->from));
+                       backward ? s->passes_on : s->receives, s->row_bytes, &w->from));
     WEFT_TRY(add_slots(w, backward ? WEFT_SLOT_INPUT_GRADIENT : WEFT_SLOT_OUTPUT,
-                       backward ? s->receives : s->passes_on, 0, &w->to));
+                       backward ? s->receives : s->passes_on, s->row_bytes, &w->to));
     for (int i = 0; i < s->num_layers; i++)
         WEFT_TRY(add_slots(w, WEFT_SLOT_LAYER_STASH, 1, s->layers[i].stash_bytes,
                            i == 0 ? &w->stash : NULL));
     if (backward)
         return add_slots(w, WEFT_SLOT_LAYER_GRADIENT, 2, s->row_bytes, &w->gradients);
-    return add_slots(w, WEFT_SLOT_LAYER, s->num_layers > 0 ? s->num_layers - 1 : 0, 0, &w->outputs);
+    return add_slots(w, WEFT_SLOT_LAYER, s->num_layers > 0 ? s->num_layers - 1 : 0, s->row_bytes,
+                     &w->outputs);
 }
 
 static weft_task layer_task(const weft_chunk_shape *shape, int i, bool backward)

@@ -122,7 +122,7 @@ typedef struct weft_wait {
 typedef struct weft_slot {
     uint32_t holds; /* weft_slot_kind */
     int32_t chunk;  /* whose memory it is; -1: any chunk's, or none's */
-    uint64_t bytes; /* 0: none of its own, or known only when the program runs */
+    uint64_t bytes; /* 0: nothing, or known only when the program runs */
 } weft_slot;
 
 typedef struct weft_program {

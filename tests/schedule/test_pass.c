@@ -44,21 +44,21 @@ static void are_these_programs(void **state)
     whole.receives = whole.passes_on = false;
     expect_text(amid, false,
                 "program in_flight=0\n"
-                "slots 0-0 activation\n"
-                "slots 1-1 output\n"
+                "slots 0-0 activation bytes=64\n"
+                "slots 1-1 output bytes=64\n"
                 "slots 2-2 layer_stash bytes=100\n"
                 "slots 3-3 layer_stash bytes=200\n"
                 "slots 4-4 layer_stash bytes=300\n"
                 "slots 5-5 layer_stash bytes=400\n"
-                "slots 6-8 layer\n"
+                "slots 6-8 layer bytes=64\n"
                 "0 layer compute activation layer=5 x=0 stash=2 y=6\n"
                 "1 layer compute activation host layer=6 x=6 stash=3 y=7\n"
                 "2 layer compute activation layer=7 x=7 stash=4 y=8\n"
                 "3 layer compute activation layer=8 x=8 stash=5 y=1\n");
     expect_text(amid, true,
                 "program in_flight=0\n"
-                "slots 0-0 gradient\n"
-                "slots 1-1 input_gradient\n"
+                "slots 0-0 gradient bytes=64\n"
+                "slots 1-1 input_gradient bytes=64\n"
                 "slots 2-2 layer_stash bytes=100\n"
                 "slots 3-3 layer_stash bytes=200\n"
                 "slots 4-4 layer_stash bytes=300\n"
@@ -72,7 +72,7 @@ static void are_these_programs(void **state)
                 "program in_flight=0\n"
                 "slots 0-0 layer_stash bytes=100\n"
                 "slots 1-1 layer_stash bytes=200\n"
-                "slots 2-2 layer\n"
+                "slots 2-2 layer bytes=64\n"
                 "0 layer compute activation layer=0 stash=0 y=2\n"
                 "1 layer compute activation host layer=1 x=2 stash=1\n");
     expect_text(whole, true,
