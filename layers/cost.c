@@ -281,6 +281,19 @@ bool weft_description_has_experts(const weft_description *d)
     return false;
 }
 
+double weft_description_work(const weft_description *d)
+{
+    double flops = 0, bytes = 0;
+    for (int i = 0; i < d->num_operations; i++) {
+        const weft_operation *o = &d->operations[i];
+        flops += o->kind == WEFT_OPERATION_GEMM ? (double)o->flops : 0;
+        bytes += o->kind == WEFT_OPERATION_MEMORY ? (double)o->bytes : 0;
+    }
+    if (d->coarse)
+        flops = (double)d->cost.forward_flops + (double)d->cost.backward_flops;
+    return flops + WEFT_FLOPS_A_BYTE * bytes;
+}
+
 bool weft_description_travels(const weft_description *d)
 {
     for (int i = 0; i < d->num_operations; i++)

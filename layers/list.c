@@ -85,14 +85,16 @@ static weft_status cut(weft_model *model)
     double *work = calloc((size_t)model->num_layers, sizeof *work);
     if (!work)
         return WEFT_ERROR(WEFT_MEMORY, "out of memory for the stage layout");
-    for (int i = 0; i < model->num_layers; i++) {
-        weft_layer_cost cost;
-        weft_layer_describe(model->layers[i], &model->shape, &cost);
-        work[i] = (double)cost.forward_flops + (double)cost.backward_flops;
+    weft_status status = WEFT_OK;
+    for (int i = 0; i < model->num_layers && status == WEFT_OK; i++) {
+        weft_description description;
+        status = weft_description_of(model->layers[i], &model->shape, &description);
+        work[i] = status == WEFT_OK ? weft_description_work(&description) : 0;
+        weft_description_release(&description);
     }
-    weft_status status =
-        weft_layout_build(options ? options : &evenly, model->setup.groups->mesh.pp,
-                          model->num_layers, work, &model->layout);
+    if (status == WEFT_OK)
+        status = weft_layout_build(options ? options : &evenly, model->setup.groups->mesh.pp,
+                                   model->num_layers, work, &model->layout);
     free(work);
     return status;
 }

@@ -269,10 +269,11 @@ static bool fits_in(const double *sums, int n, double most, int stages, int *nee
 
 /* The bound is the least possible, to the last bits of a double: between what fits and what does
  * not. A stage ends where it has its share of what is left, unless the rest would not fit then, and
- * leaves a layer for each stage behind it. */
+ * leaves a layer for each stage behind it. Of more stages than layers those before the last are
+ * empty. */
 static void cut_by_work(weft_layout *out, const double *sums, int *need)
 {
-    int n = out->num_layers, stages = weft_layout_num_stages(out);
+    const int n = out->num_layers, all = weft_layout_num_stages(out), stages = all < n ? all : n;
     double low = 0, high = sums[n];
     for (int i = 0; i < 200 && low < high; i++) {
         double middle = low + (high - low) / 2;
@@ -297,6 +298,9 @@ static void cut_by_work(weft_layout *out, const double *sums, int *need)
         at = s == stages - 1 ? n : end;
         out->first[s + 1] = (uint16_t)at;
     }
+    for (int s = stages; s < all; s++)
+        out->first[s] = (uint16_t)(n - 1);
+    out->first[all] = (uint16_t)n;
 }
 
 static weft_status cut_by_given_work(weft_layout *out, const double *work)
@@ -343,7 +347,7 @@ static weft_status check_exclusive(const weft_parallel_options *o)
     return WEFT_OK;
 }
 
-static weft_status find_num_chunks(const weft_parallel_options *o, weft_layout *out)
+static weft_status find_num_chunks(const weft_parallel_options *o, bool is_auto, weft_layout *out)
 {
     int64_t each = o->num_layers_per_virtual_pipeline_stage;
     int between = out->num_layers - 2, p = out->num_ranks;
@@ -360,9 +364,17 @@ static weft_status find_num_chunks(const weft_parallel_options *o, weft_layout *
                       : out->num_chunks > 1 ? "parallel.num_virtual_stages_per_pipeline_rank"
                                             : "parallel.pipeline_model_parallel_size";
     int64_t stages = (int64_t)p * out->num_chunks;
-    if (stages > 1 && (between < stages || stages > WEFT_MAX_STAGES))
+    if (stages > WEFT_MAX_STAGES)
+        return WEFT_KEY_ERROR(key, "%lld stages, and at most %d are possible", (long long)stages,
+                              WEFT_MAX_STAGES);
+    if (stages <= 1 || between >= stages || is_auto)
+        return WEFT_OK;
+    if (out->num_chunks == 1 || between < p)
         return WEFT_KEY_ERROR(key, "%lld stages for %d layers", (long long)stages, between);
-    return WEFT_OK;
+    return WEFT_KEY_ERROR(key,
+                          "%lld stages for %d layers; %d a rank have a layer each, and the layout "
+                          "auto leaves some empty",
+                          (long long)stages, between, between / p);
 }
 
 weft_status weft_layout_build(const weft_parallel_options *o, int pp, int num_layers,
@@ -378,6 +390,6 @@ weft_status weft_layout_build(const weft_parallel_options *o, int pp, int num_la
     WEFT_TRY(check_exclusive(o));
     if (text[0] && !is_auto)
         return read_text(o, text, out);
-    WEFT_TRY(find_num_chunks(o, out));
+    WEFT_TRY(find_num_chunks(o, is_auto, out));
     return is_auto ? cut_by_given_work(out, work) : cut_with_ends(o, out);
 }
