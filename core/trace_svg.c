@@ -1,5 +1,6 @@
 #include "core/trace.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -456,5 +457,20 @@ weft_status weft_trace_write_svg(const weft_trace *trace, const char *title, con
     find_kinds(&d);
     weft_status status = draw(&d, title, subtitle);
     free(d.tracks);
+    return status;
+}
+
+weft_status weft_trace_write_file(const weft_trace *trace, const char *path, const char *title,
+                                  const char *subtitle)
+{
+    FILE *out = fopen(path, "w");
+    if (!out)
+        return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", path, strerror(errno));
+    weft_status status = title ? weft_trace_write_svg(trace, title, subtitle, out)
+                               : weft_trace_write_json(trace, out);
+    if (status != WEFT_OK)
+        status = weft_error_context(status, "%s", path);
+    if (fclose(out) != 0 && status == WEFT_OK)
+        status = WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", path, strerror(errno));
     return status;
 }

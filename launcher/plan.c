@@ -1,7 +1,4 @@
 /* weft plan: what a config's mesh takes on a cluster. No ranks, no data, no device. */
-#include <errno.h>
-#include <string.h>
-
 #include "launcher/arguments.h"
 #include "launcher/planning/plan_print.h"
 #include "launcher/verbs.h"
@@ -51,20 +48,9 @@ static int parse(int argc, char **argv, planner *p)
     return code;
 }
 
-static weft_status write_trace(const planner *p, const weft_trace *trace)
-{
-    FILE *out = fopen(p->trace, "w");
-    if (!out)
-        return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", p->trace, strerror(errno));
-    weft_status status = weft_trace_write_json(trace, out);
-    if (fclose(out) != 0 && status == WEFT_OK)
-        status = WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", p->trace, strerror(errno));
-    return status;
-}
-
-/* against: NULL without a run. */
+/* against: NULL without a run. A file that cannot be written costs nobody the plan. */
 static weft_status print(const planner *p, const weft_cluster *cluster, const weft_plan *plan,
-                         const weft_against *against)
+                         const weft_trace *trace, const weft_against *against)
 {
     char text[512];
     if (p->json)
@@ -73,6 +59,8 @@ static weft_status print(const planner *p, const weft_cluster *cluster, const we
         weft_plan_print(plan, cluster, stdout);
     if (against && !p->json)
         weft_against_print(against, stdout);
+    if (p->trace)
+        WEFT_TRY(weft_trace_write_file(trace, p->trace, NULL, NULL));
     if (plan->fits)
         return WEFT_OK;
     return WEFT_ERROR(WEFT_MEMORY, "%s", weft_plan_short_text(plan, text, sizeof text));
@@ -108,12 +96,10 @@ static weft_status run(planner *p)
     weft_status status = weft_plan_make(&config, &p->source, cluster, trace, &p->arena, &plan);
     if (status == WEFT_OK && trace)
         status = name_tracks(&plan, trace, &p->arena);
-    if (status == WEFT_OK && p->trace)
-        status = write_trace(p, trace);
     if (status == WEFT_OK && p->against)
         status = weft_against_read(p->against, &plan, trace, &p->arena, &against);
     if (status == WEFT_OK)
-        status = print(p, cluster, &plan, p->against ? &against : NULL);
+        status = print(p, cluster, &plan, trace, p->against ? &against : NULL);
     weft_trace_destroy(trace);
     weft_plan_release(&plan);
     return status;

@@ -1,6 +1,5 @@
 /* weft schedule: the programs of a config's step, of its passes or of its MoE layers, as text, as a
  * picture, with their price. No ranks, no data, no device. */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -171,25 +170,17 @@ static weft_status draw(const scheduler *s, const weft_trace *trace, const char 
     weft_mesh_print(&s->levels.plan.mesh, axes, sizeof axes);
     snprintf(title, sizeof title, "A %s as planned: %.4g ms by %.60s", level_names[s->level],
              s->levels.us / 1e3, priced_by(s));
-    FILE *out = fopen(path, "w");
-    if (!out)
-        return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", path, strerror(errno));
-    weft_status status =
-        svg ? weft_trace_write_svg(trace, title, axes, out) : weft_trace_write_json(trace, out);
-    if (fclose(out) != 0 && status == WEFT_OK)
-        status = WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", path, strerror(errno));
-    return status;
+    return weft_trace_write_file(trace, path, svg ? title : NULL, axes);
 }
 
 static weft_status make(scheduler *s, weft_trace *trace)
 {
     WEFT_TRY(weft_levels_make(&s->config, &s->source, s->cluster, (weft_level)s->level, trace,
                               &s->arena, &s->levels));
+    WEFT_TRY(print(s));
     if (s->svg)
         WEFT_TRY(draw(s, trace, s->svg, true));
-    if (s->trace)
-        WEFT_TRY(draw(s, trace, s->trace, false));
-    return print(s);
+    return s->trace ? draw(s, trace, s->trace, false) : WEFT_OK;
 }
 
 static weft_status run(scheduler *s)

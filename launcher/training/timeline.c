@@ -1,6 +1,5 @@
 #include "launcher/training/timeline.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -114,14 +113,7 @@ static weft_status write_file(const weft_trace *trace, const weft_mesh *mesh,
              us < 1e6 ? us / 1e3 : us / 1e6, us < 1e6 ? "ms" : "s", 100 * bubble);
     snprintf(subtitle, sizeof subtitle, "%s%s: %s", chosen,
              weft_count_text(mesh->world, "rank").text, axes);
-    FILE *out = fopen(path, "w");
-    if (!out)
-        return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", path, strerror(errno));
-    weft_status status =
-        svg ? weft_trace_write_svg(trace, title, subtitle, out) : weft_trace_write_json(trace, out);
-    if (fclose(out) != 0 && status == WEFT_OK)
-        status = WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", path, strerror(errno));
-    return status;
+    return weft_trace_write_file(trace, path, svg ? title : NULL, subtitle);
 }
 
 weft_status weft_timeline_write(weft_trace *trace, const weft_mesh *mesh,
