@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "launcher/application.h"
+#include "launcher/process/output.h"
 #include "launcher/verbs.h"
 
 static int usage(FILE *out)
@@ -14,7 +15,7 @@ static int usage(FILE *out)
     return out == stdout ? 0 : weft_status_exit_code(WEFT_CONFIG);
 }
 
-int main(int argc, char **argv)
+static int run_verb(int argc, char **argv)
 {
     weft_application application;
     if (weft_application_take(&(weft_application){.struct_bytes = sizeof application},
@@ -27,4 +28,10 @@ int main(int argc, char **argv)
     if (argc > 1 && strcmp(argv[1], "schedule") == 0)
         return weft_verb_schedule(argc - 1, argv + 1, &application, NULL);
     return usage(argc > 1 && strcmp(argv[1], "--help") == 0 ? stdout : stderr);
+}
+
+int main(int argc, char **argv)
+{
+    weft_output_open(false);
+    return weft_output_close(run_verb(argc, argv));
 }
