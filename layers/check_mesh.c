@@ -41,7 +41,7 @@ static weft_status check_countable(const weft_model_options *o, int64_t num_laye
     double elements = (rows + (double)o->hidden_size) * widest * (double)(num_layers + 2);
     if (elements * 256 < 9e18)
         return WEFT_OK;
-    return WEFT_KEY_ERROR("model.hidden_size",
+    return WEFT_KEY_ERROR(rows >= widest ? "model.seq_length" : "model.hidden_size",
                           "%g elements of weights and activations are more than any memory",
                           elements);
 }

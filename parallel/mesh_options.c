@@ -136,6 +136,16 @@ static weft_status apply(const weft_option_row *row, const char *name, const cha
     }
 }
 
+/* The comma behind an item; NULL: it is the last. A layout's own commas stand before no name. */
+static char *end_of_item(char *item)
+{
+    const bool is_layout = strncmp(item, "layout=", strlen("layout=")) == 0;
+    char *comma = strchr(item, ',');
+    while (is_layout && comma && comma[1 + strcspn(comma + 1, ",=")] != '=')
+        comma = strchr(comma + 1, ',');
+    return comma;
+}
+
 /* Applies one "name=value", which it may write into. */
 static weft_status apply_item(char *item, bool *given, const weft_option_section *own,
                               const weft_option_section *more)
@@ -185,7 +195,7 @@ weft_status weft_mesh_apply_alias(const char *text, weft_arena *arena,
     WEFT_TRY(weft_arena_alloc(arena, strlen(text) + 1, (void **)&copy));
     memcpy(copy, text, strlen(text) + 1);
     for (char *item = copy; item;) {
-        char *comma = strchr(item, ',');
+        char *comma = end_of_item(item);
         if (comma)
             *comma = '\0';
         WEFT_TRY(apply_item(item, given, &own, more));

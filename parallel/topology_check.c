@@ -24,6 +24,22 @@ static int first_astray(const weft_topology *topology, const weft_mesh *mesh, in
     return -1;
 }
 
+/* The largest part of tp that the ranks from the leader of a group on fill its node with. */
+static int inner_size(const weft_topology *topology, const weft_mesh *mesh, int leader)
+{
+    const weft_coords at = weft_mesh_coords(mesh, leader);
+    const int node = weft_topology_node(topology, leader);
+    int near = 0;
+    for (int tp = 0; tp < mesh->tp; tp++) {
+        const int rank =
+            weft_mesh_rank(mesh, tp, at.at[WEFT_AXIS_CP], at.at[WEFT_AXIS_DP], at.at[WEFT_AXIS_PP]);
+        near += weft_topology_node(topology, rank) == node;
+    }
+    while (mesh->tp % near != 0)
+        near--;
+    return near;
+}
+
 weft_status weft_topology_check(const weft_topology *topology, const weft_mesh *mesh, bool allow)
 {
     if (topology->world != mesh->world)
@@ -44,10 +60,10 @@ weft_status weft_topology_check(const weft_topology *topology, const weft_mesh *
     }
     return WEFT_KEY_ERROR("parallel.tensor_model_parallel_size",
                           " %d: rank %d is on node %d, but rank %d of its tensor-parallel group is "
-                          "on node %d, and it must stay inside a node (allow_tp_across_nodes "
-                          "overrides)",
+                          "on node %d, and it must stay inside a node; %d would "
+                          "(allow_tp_across_nodes overrides)",
                           mesh->tp, rank, weft_topology_node(topology, rank), leader,
-                          weft_topology_node(topology, leader));
+                          weft_topology_node(topology, leader), inner_size(topology, mesh, leader));
 }
 
 static int compare_nodes(const void *a, const void *b)

@@ -219,6 +219,14 @@ int weft_config_world(const weft_config *config)
 /* What the device cannot do, whichever one it will be. */
 static weft_status check_device(const weft_config *c)
 {
+    const struct {
+        const char *key;
+        double flops;
+    } rates[] = {{"device.pace", c->device.pace}, {"device.peak_flops", c->device.peak_flops}};
+    for (size_t i = 0; i < sizeof rates / sizeof *rates; i++)
+        if (rates[i].flops > 0 && rates[i].flops < 1e6)
+            return WEFT_KEY_ERROR(rates[i].key, "%g FLOP/s is out of range: 0, or 1e+06 to 1e+18",
+                                  rates[i].flops);
     if (c->device.kind == WEFT_DEVICE_KIND_CPU && c->device.comm == WEFT_COMM_BY_NCCL)
         return WEFT_KEY_ERROR("device.comm",
                               "nccl moves data between GPUs, and device.kind is cpu; auto or mpi "

@@ -1,4 +1,5 @@
 /* The config's sections, and what they say. */
+#include <assert.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -95,8 +96,8 @@ static const weft_option_row device_rows[] = {
     INT(T, memory_limit, "0", 0, "bytes", "device memory a rank may use; 0: no limit"),
     INT(T, num_threads, "0", 0, "threads",
         "threads a rank computes with on the cpu; 0: its share of the cores"),
-    REAL(T, peak_flops, "0", 0, 1e20, "peak FLOP/s a rank, for MFU; 0: measured"),
-    REAL(T, pace, "0", 0, 1e20, "cpu: FLOP/s of an emulated accelerator; 0: none"),
+    REAL(T, peak_flops, "0", 0, 1e18, "peak FLOP/s a rank, for MFU; 0: measured"),
+    REAL(T, pace, "0", 0, 1e18, "cpu: FLOP/s of an emulated accelerator; 0: none"),
     CHOICE(T, pace_work, "\"experts\"", "experts|all",
            "what has it; experts: those of MoE layers, computing nothing; all: kernels with FLOPs"),
 };
@@ -119,6 +120,7 @@ enum { MAX_PARALLEL_ROWS = 64 };
 static size_t join(weft_option_row out[MAX_PARALLEL_ROWS])
 {
     size_t count = 0;
+    assert(weft_num_parallel_rows + weft_num_schedule_rows <= MAX_PARALLEL_ROWS);
     for (size_t i = 0; i < weft_num_parallel_rows; i++, count++) {
         out[count] = weft_parallel_rows[i];
         out[count].offset += offsetof(weft_config, parallel);
@@ -145,6 +147,7 @@ size_t weft_config_sections(weft_config *config, weft_option_section out[WEFT_MA
         {"device", device_rows, COUNT(device_rows), &config->device, "what computes"},
         {"log", log_rows, COUNT(log_rows), &config->log, "what is written while it runs"},
     };
+    _Static_assert(COUNT(sections) < WEFT_MAX_CONFIG_SECTIONS, "and one of the application's");
     memcpy(out, sections, sizeof sections);
     if (!own || !own->section)
         return COUNT(sections);

@@ -49,7 +49,10 @@ weft_status weft_plan_cluster(const char *path, weft_config *config, weft_arena 
     void *memory;
     WEFT_TRY(weft_arena_alloc(arena, sizeof **out, &memory));
     *out = memory;
-    WEFT_TRY(weft_cluster_read(path, *out));
+    weft_status read = weft_cluster_read(path, *out);
+    if (read == WEFT_FILE) /* as of a config that cannot be read */
+        return WEFT_ERROR(WEFT_CONFIG, "--cluster %s", weft_error_get()->text);
+    WEFT_TRY(read);
     if (pace.flops > 0 && pace.work == WEFT_PACE_ALL)
         weft_cluster_set_pace(*out, pace.flops);
     if (!config->schedule.cluster[0])
@@ -128,6 +131,7 @@ static weft_limit_kind what_binds(const weft_plan *plan)
         memory_us += plan->stages[s].memory_us / plan->num_stages;
         us[WEFT_LIMIT_INSIDE] += plan->stages[s].exposed_us[WEFT_LINK_INSIDE] / plan->num_stages;
         us[WEFT_LIMIT_BETWEEN] += plan->stages[s].exposed_us[WEFT_LINK_BETWEEN] / plan->num_stages;
+        us[WEFT_LIMIT_HOST] += plan->stages[s].exposed_us[WEFT_LINK_HOST] / plan->num_stages;
     }
     us[WEFT_LIMIT_COMPUTE] = plan->us[WEFT_TIME_COMPUTE] - memory_us;
     us[WEFT_LIMIT_MEMORY_BANDWIDTH] = memory_us + plan->us[WEFT_TIME_OPTIMIZER];

@@ -35,7 +35,7 @@ static const char paced[] =
     "{\"model\": {\"num_layers\": 2, \"hidden_size\": 64, \"num_attention_heads\": 2, "
     "\"seq_length\": 32, \"vocab_size\": 64, \"num_experts\": 4}, "
     "\"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 4, \"train_iters\": 1}, "
-    "\"data\": {\"mock_data\": true}, \"device\": {\"pace\": 1e6}}";
+    "\"data\": {\"mock_data\": true}, \"device\": {\"pace\": 2e6}}";
 
 static double number_of(const cJSON *json, const char *key)
 {
@@ -152,6 +152,24 @@ static void check_directions(void)
     const double pipelined =
         step_of("moe.json", "dp=16,ep=8,binding=dp", "parallel.moe_num_partitions=2");
     EXPECT(pipelined != synchronous, "partitions change nothing");
+}
+
+static void expect_limit(const char *config, const char *mesh, const char *set, const char *wanted)
+{
+    cJSON *json;
+    (void)plan(config, "cluster.json", mesh, set, &json);
+    const char *limits = cJSON_GetStringValue(cJSON_GetObjectItem(json, "limits"));
+    EXPECT(limits && strcmp(limits, wanted) == 0, "%s on %s: %s binds, not %s", config, mesh,
+           limits ? limits : "nothing", wanted);
+    cJSON_Delete(json);
+}
+
+/* Many tokens compute, few wait for weights, few micro-batches leave stages idle. */
+static void check_limits(void)
+{
+    expect_limit("dense.json", "tp=1", NULL, "compute");
+    expect_limit("dense.json", "tp=1", "model.seq_length=8", "memory_bandwidth");
+    expect_limit("dense.json", "pp=32", "train.global_batch_size=2", "bubble");
 }
 
 static void expect_line(const char *const *args, int code, const char *part)
@@ -281,12 +299,26 @@ static void check_pace(void)
 {
     static const char mesh[] = "dp=4,ep=4,binding=dp";
     const double experts = step_of("paced.json", mesh, NULL);
-    const double half = step_of("paced.json", mesh, "device.pace=5e5");
+    const double half = step_of("paced.json", mesh, "device.pace=1e6");
     EXPECT_NEAR(half / experts, 2, 0.01);
     EXPECT(step_of("paced.json", mesh, "device.pace_work=all") > 1.2 * experts,
            "at a pace of all work only the experts are paced");
     EXPECT(step_of("paced.json", mesh, "device.pace=0") < 0.01 * experts,
            "a pace of the experts changes nothing");
+}
+
+/* A trace that cannot be written costs nobody the plan. */
+static void check_full(void)
+{
+    child c;
+    child_run(&c,
+              (const char *[]){"plan", "dense.json", "--cluster", "cluster.json", "--mesh", "tp=8",
+                               "--trace", "/dev/full", NULL},
+              NULL);
+    EXPECT(c.exit_code == 6 && child_is_line(c.err) && strstr(c.err, "/dev/full") &&
+               strstr(c.out, "8 devices on DGX H100"),
+           "exit %d: \"%s\", and the plan: \"%s\"", c.exit_code, c.err, c.out);
+    child_release(&c);
 }
 
 static void check_refusals(void)
@@ -301,16 +333,23 @@ static void check_refusals(void)
                 "device.");
     expect_line((const char *[]){"plan", "dense.json", "--cluster", "cluster.json", "--mesh",
                                  "tp=16", "--set", "model.num_query_groups=32", NULL},
-                2, "it must stay inside a node");
+                2, "it must stay inside a node; 8 would");
     expect_line((const char *[]){"plan", "dense.json", NULL}, 2, "--cluster");
-    expect_line((const char *[]){"plan", "dense.json", "--cluster", "none.json", NULL}, 6,
-                "none.json");
+    expect_line((const char *[]){"plan", "dense.json", "--cluster", "none.json", NULL}, 2,
+                "--cluster none.json: No such file");
     expect_line((const char *[]){"plan", "dense.json", "--cluster", "cluster.json", "--mesh",
                                  "pp=64", NULL},
                 2, "64 stages for 32 layers");
     expect_line((const char *[]){"plan", "dense.json", "--cluster", "cluster.json", "--mesh",
                                  "pp=8", "--set", "train.global_batch_size=600000", NULL},
                 2, "train.global_batch_size");
+    expect_line((const char *[]){"plan", "paced.json", "--cluster", "cluster.json", "--set",
+                                 "device.pace=1", NULL},
+                2, "device.pace: 1 FLOP/s is out of range: 0, or 1e+06 to 1e+18");
+    expect_line((const char *[]){"plan", "dense.json", "--cluster", "cluster.json", "--set",
+                                 "model.seq_length=1000000000", NULL},
+                2, "model.seq_length: ");
+    check_full();
 }
 
 /* --- beside a run ---------------------------------------------------------------------------
@@ -527,6 +566,7 @@ int main(void)
     check_directions();
     check_loads();
     check_forms();
+    check_limits();
     check_pace();
     check_kinds(sheet ? sheet : "{}");
     check_refusals();

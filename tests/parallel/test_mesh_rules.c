@@ -350,6 +350,11 @@ static void test_alias(void **state)
     assert_int_equal(schedule.pipeline_schedule, WEFT_PIPELINE_GPIPE);
     assert_string_equal(o.order, "tp-cp-ep-pp-dp");
 
+    /* a layout has commas of its own */
+    assert_int_equal(weft_mesh_apply_alias("layout=Et,t|t,L,pp=2", &arena, &o, &all), WEFT_OK);
+    assert_string_equal(o.pipeline_model_parallel_layout, "Et,t|t,L");
+    assert_int_equal(o.pipeline_model_parallel_size, 2);
+
     /* a larger tp keeps the file's sequence_parallel */
     assert_int_equal(weft_mesh_apply_alias("tp=2", &arena, &o, NULL), WEFT_OK);
     assert_true(o.sequence_parallel);
