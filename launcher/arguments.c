@@ -191,10 +191,12 @@ static weft_status read_option(const weft_arguments *a, int argc, char **argv, i
         *row->flag = true;
         return equals ? WEFT_ERROR(WEFT_CONFIG, "--%s: takes no value", text) : WEFT_OK;
     }
-    if (equals)
-        return read_value(row, equals + 1, arena);
-    const char *next = *at + 1 < argc ? argv[*at + 1] : NULL;
-    if (!next || (strncmp(next, "--", 2) == 0 && find_row(a, next + 2, strlen(next + 2))))
+    const char *next = equals ? equals + 1 : *at + 1 < argc ? argv[*at + 1] : NULL;
+    const bool is_empty = next && !*next && strcmp(row->value, "FILE") == 0;
+    if (equals && !is_empty)
+        return read_value(row, next, arena);
+    if (!next || is_empty ||
+        (strncmp(next, "--", 2) == 0 && find_row(a, next + 2, strlen(next + 2))))
         return WEFT_ERROR(WEFT_CONFIG, "--%s: its value %s is missing; see weft %s --help",
                           row->name, row->value, a->verb);
     ++*at;

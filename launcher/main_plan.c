@@ -27,7 +27,10 @@ static int run_verb(int argc, char **argv)
         return weft_verb_plan(argc - 1, argv + 1, &application, NULL);
     if (argc > 1 && strcmp(argv[1], "schedule") == 0)
         return weft_verb_schedule(argc - 1, argv + 1, &application, NULL);
-    return usage(argc > 1 && strcmp(argv[1], "--help") == 0 ? stdout : stderr);
+    if (argc < 2 || strcmp(argv[1], "--help") == 0)
+        return usage(argc < 2 ? stderr : stdout);
+    fprintf(stderr, "weft-plan: %s: no verb; plan and schedule are\n", argv[1]);
+    return weft_status_exit_code(WEFT_CONFIG);
 }
 
 int main(int argc, char **argv)

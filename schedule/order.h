@@ -29,6 +29,7 @@ typedef struct weft_compute {
 typedef struct weft_order {
     weft_compute *computes;
     uint32_t count;
+    const int32_t *columns; /* of a text, from 1, one a compute; NULL: it was made */
 } weft_order;
 
 typedef struct weft_order_shape {

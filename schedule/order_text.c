@@ -10,6 +10,7 @@ typedef struct reader {
     const weft_order_shape *shape;
     bool *seen[2]; /* forwards, backwards: [virtual stage][micro-batch] */
     int row, column;
+    int32_t *columns; /* of the row's computes */
 } reader;
 
 static bool *seen_at(const reader *r, int backward, int stage, int m)
@@ -56,6 +57,7 @@ static weft_status read_cell(reader *r, const char *text, const char *end, weft_
 #undef AT
 #undef PLACE
     *seen = true;
+    r->columns[order->count] = r->column + 1;
     order->computes[order->count++] = (weft_compute){m, stage / p, backward};
     return WEFT_OK;
 }
@@ -103,11 +105,13 @@ weft_status weft_order_parse(const char *text, const weft_order_shape *shape, we
             return WEFT_ERROR(WEFT_CONFIG, "line %d: more lines than the %d ranks", p + 1, p);
         WEFT_TRY(weft_arena_alloc_array(arena, 2 * all, sizeof(weft_compute), &memory));
         orders[r.row] = (weft_order){.computes = memory};
+        WEFT_TRY(weft_arena_alloc_array(arena, 2 * all, sizeof *r.columns, &memory));
+        orders[r.row].columns = r.columns = memory;
         WEFT_TRY(read_row(&r, text, end, &orders[r.row]));
         text = newline ? newline + 1 : end;
     }
     if (r.row < p)
-        return WEFT_ERROR(WEFT_CONFIG, "%d lines for %d ranks", r.row, p);
+        return WEFT_ERROR(WEFT_CONFIG, "%d line%s for %d ranks", r.row, r.row == 1 ? "" : "s", p);
     void *starts;
     WEFT_TRY(weft_arena_alloc_array(arena, (size_t)p, sizeof(int64_t *), &starts));
     return weft_order_time(shape, orders, arena, starts);

@@ -77,15 +77,19 @@ static weft_status circle(const timing *t, int rank)
         const weft_compute *c = &t->orders[rank].computes[t->heads[rank]];
         const int stage = stage_of(t->shape, rank, c);
         const int needed = needed_stage(t->shape, stage, c->backward);
-        char mine[32], other[32];
+        const int32_t *columns = t->orders[rank].columns;
+        char mine[32], other[32], place[48] = "";
         put_cell(mine, sizeof(mine), stage, c->backward, c->micro_batch);
         put_cell(other, sizeof(other), needed, c->backward, c->micro_batch);
+        if (columns)
+            snprintf(place, sizeof place, " (line %d, column %d)", rank + 1,
+                     (int)columns[t->heads[rank]]);
         if (step == p)
             first = rank;
         if (step >= p && used < sizeof(text))
             used += (size_t)snprintf(text + used, sizeof(text) - used,
-                                     "%srank %d stands at %s and waits for %s of rank %d",
-                                     used ? ", " : "", rank, mine, other, needed % p);
+                                     "%srank %d stands at %s%s and waits for %s of rank %d",
+                                     used ? ", " : "", rank, mine, place, other, needed % p);
         rank = needed % p;
         if (step < p)
             first = -1;

@@ -26,7 +26,10 @@ static weft_status read_orders(const char *path, weft_arena *arena, weft_pipelin
     char *text;
     size_t bytes;
     void *memory;
-    WEFT_TRY(weft_read_file(path, arena, &text, &bytes));
+    weft_status read = weft_read_file(path, arena, &text, &bytes);
+    if (read == WEFT_FILE) /* as of a config that cannot be read */
+        return WEFT_ERROR(WEFT_CONFIG, "%s", weft_error_get()->text);
+    WEFT_TRY(read);
     WEFT_TRY(weft_arena_alloc_array(arena, (size_t)shape->num_stages, sizeof(weft_order), &memory));
     shape->orders = memory;
     weft_status status = weft_order_parse(text, &order, arena, memory);

@@ -335,6 +335,11 @@ static void check_refusals(void)
                                  "tp=16", "--set", "model.num_query_groups=32", NULL},
                 2, "it must stay inside a node; 8 would");
     expect_line((const char *[]){"plan", "dense.json", NULL}, 2, "--cluster");
+    expect_line((const char *[]){"plan", "dense.json", "--cluster", "", NULL}, 2,
+                "--cluster: its value FILE is missing");
+    expect_line((const char *[]){"plan", "dense.json", "--cluster", "cluster.json", "--mesh",
+                                 "pp=2", "--set", "parallel.pipeline_schedule_file=none.csv", NULL},
+                2, "parallel.pipeline_schedule_file: none.csv: No such file");
     expect_line((const char *[]){"plan", "dense.json", "--cluster", "none.json", NULL}, 2,
                 "--cluster none.json: No such file");
     expect_line((const char *[]){"plan", "dense.json", "--cluster", "cluster.json", "--mesh",

@@ -172,7 +172,7 @@ static void csv_errors(void **state)
     static const struct {
         const char *text, *error;
     } cases[] = {
-        {"0F0,,0B0\n", "1 lines for 2 ranks"},
+        {"0F0,,0B0\n", "1 line for 2 ranks"},
         {"0F0,0B0\n1F0,1B0\n\n", "line 3: more lines than the 2 ranks"},
         {"0F0\n1F0,1B0\n", "line 1: 0B0 is missing"},
         {"0F0,0B0\n,1B0,1F0\n", "line 2, column 2, \"1B0\": premature: 1F0 has not come"},
@@ -191,8 +191,8 @@ static void csv_errors(void **state)
     const weft_order_shape two = {2, 1, 2, 0};
     ASSERT_ERROR(weft_order_parse("0F1,0B1,0F0,0B0\n1F0,1B0,1F1,1B1\n", &two, &arena, read),
                  WEFT_CONFIG,
-                 "rank 0 stands at 0B1 and waits for 1B1 of rank 1, rank 1 stands at 1F0 and waits "
-                 "for 0F0 of rank 0");
+                 "rank 0 stands at 0B1 (line 1, column 2) and waits for 1B1 of rank 1, rank 1 "
+                 "stands at 1F0 (line 2, column 1) and waits for 0F0 of rank 0");
     ASSERT_OK(weft_order_parse("0F0, ,0B0,\r\n,1F0,1B0", &shape, &arena, read));
     weft_arena_release(&arena);
 }
