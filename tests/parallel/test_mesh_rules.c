@@ -351,7 +351,7 @@ static void test_alias(void **state)
     assert_string_equal(o.order, "tp-cp-ep-pp-dp");
 
     /* a layout has commas of its own */
-    assert_int_equal(weft_mesh_apply_alias("layout=Et,t|t,L,pp=2", &arena, &o, &all), WEFT_OK);
+    assert_int_equal(weft_mesh_apply_alias("layout=Et,t|t,L,tp=4,pp=2", &arena, &o, &all), WEFT_OK);
     assert_string_equal(o.pipeline_model_parallel_layout, "Et,t|t,L");
     assert_int_equal(o.pipeline_model_parallel_size, 2);
 
