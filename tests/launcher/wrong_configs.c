@@ -335,7 +335,7 @@ static const mistake mistakes[] = {
      NULL,
      {"--mesh", "pp=2", "--set", "global_batch_size=1", "--set",
       "pipeline_schedule_file=short.csv"},
-     "--set pipeline_schedule_file=short.csv: parallel.pipeline_schedule_file: short.csv: 1 lines "
+     "--set pipeline_schedule_file=short.csv: parallel.pipeline_schedule_file: short.csv: 1 line "
      "for 2 ranks\n"},
     {NULL,
      NULL,
@@ -347,8 +347,8 @@ static const mistake mistakes[] = {
      {"--mesh", "pp=2", "--set", "global_batch_size=2", "--set",
       "pipeline_schedule_file=circle.csv"},
      "--set pipeline_schedule_file=circle.csv: parallel.pipeline_schedule_file: circle.csv: the "
-     "order of compute never ends: rank 0 stands at 0B1 and waits for 1B1 of rank 1, rank 1 stands "
-     "at 1F0 and waits for 0F0 of rank 0\n"},
+     "order of compute never ends: rank 0 stands at 0B1 (line 1, column 2) and waits for 1B1 of "
+     "rank 1, rank 1 stands at 1F0 (line 2, column 1) and waits for 0F0 of rank 0\n"},
     {NULL,
      NULL,
      {"--mesh", "pp=2", "--set", "global_batch_size=1", "--set", "pipeline_schedule_file=none.csv"},
