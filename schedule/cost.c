@@ -43,22 +43,41 @@ static double transfer_us(weft_costing *p, weft_figure rate, double bytes, doubl
            bytes * ranks / weft_costing_figure(p, rate) * 1e6;
 }
 
-/* What was measured of exactly this operation, each of its `count`; 0: nothing. */
+/* How far a measured shape lies from one that is asked for, as a factor of at least 1; beyond
+ * FARTHEST nothing follows from it. */
+#define FARTHEST 4.0
+
+static double distance_of(double known, double wanted)
+{
+    return fmax(known, wanted) / fmin(known, wanted);
+}
+
+/* Notes that what was measured is used at its own shape, or scaled by `ratio`. */
+static double use_measured(weft_costing *p, const char *key, double us, double ratio)
+{
+    weft_costing_note(p, key, WEFT_SOURCE_MEASURED);
+    if (fabs(ratio - 1) <= 1e-9)
+        return us;
+    weft_costing_at_least(p, WEFT_SOURCE_SCALED);
+    return us * ratio;
+}
+
+/* What was measured of this operation at the nearest volume, each of its `count`; 0: nothing. */
 static double timed_us(weft_costing *p, const weft_operation *o)
 {
     const double count = (double)(o->count ? o->count : 1);
     const double volume = (double)(o->kind == WEFT_OPERATION_GEMM ? o->flops : o->bytes) / count;
-    if (!weft_costing_is_measured_here(p, "device"))
+    const weft_timed_operation *nearest = NULL;
+    if (!weft_costing_is_measured_here(p, "device") || !(volume > 0))
         return 0;
     for (int i = 0; i < p->cluster->num_operations; i++) {
         const weft_timed_operation *known = &p->cluster->operations[i];
-        if (known->phase != o->phase || known->dtype != o->dtype ||
-            fabs(known->volume - volume) > 1e-9 * volume || strcmp(known->module, o->module) != 0)
-            continue;
-        weft_costing_note(p, "operations", WEFT_SOURCE_MEASURED);
-        return known->us;
+        const double least = nearest ? distance_of(nearest->volume, volume) : FARTHEST;
+        if (known->phase == o->phase && known->dtype == o->dtype &&
+            distance_of(known->volume, volume) < least && strcmp(known->module, o->module) == 0)
+            nearest = known;
     }
-    return 0;
+    return nearest ? use_measured(p, "operations", nearest->us, volume / nearest->volume) : 0;
 }
 
 /* --- products ------------------------------------------------------------------------------ */
@@ -122,16 +141,25 @@ static double model_us(weft_costing *p, const products *x, weft_dtype dtype)
     return weft_costing_figure_or(p, WEFT_FIGURE_LAUNCH, 0) + us;
 }
 
+/* The measured product that is this one, or differs in one of its numbers (the rows that an expert
+ * has), the nearest; NULL: none. */
 static const weft_product *find_product(const weft_costing *p, const products *x,
                                         weft_cost_kind kind)
 {
-    for (int i = 0; weft_costing_is_measured_here(p, "device") && i < p->cluster->num_products;
-         i++) {
+    const weft_product *nearest = NULL;
+    double least = FARTHEST;
+    if (!weft_costing_is_measured_here(p, "device"))
+        return NULL;
+    for (int i = 0; i < p->cluster->num_products; i++) {
         const weft_product *known = &p->cluster->products[i];
-        if (known->kind == kind && known->m == x->m && known->n == x->n && known->k == x->k)
-            return known;
+        const bool m = known->m == x->m, n = known->n == x->n, k = known->k == x->k;
+        const double distance = distance_of(known->m * known->n * known->k, x->m * x->n * x->k);
+        if (known->kind == kind && m + n + k >= 2 && distance < least) {
+            nearest = known;
+            least = distance;
+        }
     }
-    return NULL;
+    return nearest;
 }
 
 /* fp16 goes at bf16's times where those were measured. */
@@ -176,15 +204,28 @@ static double with_bound(weft_costing *p, const products *x, weft_dtype dtype, d
     return us;
 }
 
+/* How often one of these products takes a measured one's time: by waves of tiles, or by FLOPs. */
+static double ratio_of(weft_costing *p, const products *x, const weft_product *known)
+{
+    const products one = {x->m, x->n, x->k, 1}, measured = {known->m, known->n, known->k, 1};
+    double waves;
+    if (flops_of(&one) == flops_of(&measured))
+        return 1;
+    if (!weft_hardware_knows(p->hardware, WEFT_FIGURE_MULTIPROCESSORS))
+        return flops_of(&one) / flops_of(&measured);
+    return wave_flops(p, &one, &waves) / wave_flops(p, &measured, &waves);
+}
+
 static double products_us(weft_costing *p, const products *x, weft_dtype dtype)
 {
     const weft_cost_kind kind = gemm_kind(dtype);
     const weft_product *known = find_product(p, x, kind);
     if (known) {
-        weft_costing_note(p, "products", WEFT_SOURCE_MEASURED);
+        const double ratio = ratio_of(p, x, known);
+        const double us = use_measured(p, "products", known->us, ratio);
         if (x->num > 1 && weft_hardware_knows(p->hardware, WEFT_FIGURE_MULTIPROCESSORS))
             weft_costing_at_least(p, WEFT_SOURCE_SCALED);
-        return with_bound(p, x, dtype, x->num * known->us);
+        return with_bound(p, x, dtype, x->num * us);
     }
     return weft_costing_knows(p, kind) ? with_bound(p, x, dtype, scaled_us(p, x, dtype))
                                        : model_us(p, x, dtype);

@@ -365,6 +365,14 @@ static void products_take_their_measured_times(void **state)
     assert_true(e.us == 12.25);
     assert_int_equal(e.source, WEFT_SOURCE_MEASURED);
     assert_true(gemm(&c, WEFT_F32, 128, 1, 4096, 0).us != 12.25);
+    /* And one that differs from it in one number is scaled, by waves. */
+    e = gemm(&c, WEFT_BF16, 128, 1, 2048, 0);
+    close_to(e.us, 12.25 / 2);
+    assert_int_equal(e.source, WEFT_SOURCE_ASSUMED); /* the tiles are */
+    assert_true(fabs(gemm(&c, WEFT_BF16, 128, 1, 512, 0).us - 12.25 / 8) > 1e-6); /* too far */
+    assert_true(fabs(gemm(&c, WEFT_BF16, 64, 1, 2048, 0).us - 12.25 / 4) > 1e-6); /* two numbers */
+    c.hardware.given &= ~(1u << WEFT_FIGURE_MULTIPROCESSORS);                     /* by FLOPs */
+    close_to(gemm(&c, WEFT_BF16, 100, 1, 4096, 0).us, 12.25 * 100 / 128);
 }
 
 /* Of three kernels, and of attention: at their own module, phase, type and volume. */
