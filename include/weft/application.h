@@ -1,4 +1,4 @@
-/* A program of one's own: what it adds to the weft command. */
+/* A user's own program: what it adds to the weft command. */
 #ifndef WEFT_APPLICATION_H
 #define WEFT_APPLICATION_H
 
@@ -17,25 +17,23 @@ extern "C" {
 typedef struct weft_application {
     size_t struct_bytes;
     weft_model_function build; /* NULL: the model that the config describes */
-    /* A section of the config of the program's own: its name, a line for --help, its rows, and the
-     * size of the struct that they fill. The library keeps such a struct a config and fills it as
-     * it does its own; weft_model_own_options gives it to `build`. */
+    /* The program's own section of the config: its name, a line for --help, its rows, and the size
+     * of the struct that they fill. The library allocates and fills one such struct for each
+     * config; weft_model_own_options gives it to `build`. */
     const char *section; /* NULL: none */
     const char *section_help;
     const weft_option_row *rows;
     size_t num_rows;
     size_t options_bytes;
-    /* The dataset, where the config gives no data.data_path (nor data.mock_data); model.vocab_size
-     * is then the config's to say. NULL: the config's. */
+    /* The dataset where the config sets neither data.data_path nor data.mock_data; the config then
+     * sets model.vocab_size. NULL: none. */
     weft_sample_function sample;
 } weft_application;
 
-/* Runs the command line as this application. Returns the process' exit code (see
- * WEFT_STATUS_LIST). */
+/* Runs the command line. Returns the process' exit code (see WEFT_STATUS_LIST). */
 int weft_application_main(int argc, char **argv, const weft_application *application);
 
-/* The same of an application that has a model alone; `build` NULL: the model that the config
- * describes. */
+/* The same for an application that has only `build`. */
 int weft_main(int argc, char **argv, weft_model_function build);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* How a layer describes itself: one line an operation, a stashed piece and a parameter.
+/* How a layer describes itself: a call for each operation, stashed tensor and parameter.
  *
  *     static void mine_describe(const weft_layer *layer, const weft_shape *shape,
  *                               weft_layer_cost *out)
@@ -9,9 +9,9 @@
  *         weft_cost_stash(out, "fc1", shape->dtype, rows, F / tp, WEFT_PHASE_WEIGHT_GRADIENT);
  *         ...
  *
- * Every function adds to `out`: to its sums, and where the library collects it to the list that
- * they are the sums of. A layer that fills the sums itself, all or some, is described by them alone
- * (`coarse`). Pure; sizes as weft_layer_cost has them. */
+ * Every function adds to the sums in `out` and, where the library collects one, to the list behind
+ * the sums. Where a layer sets sums itself, all or some, Weft prices it by the sums and calls its
+ * description `coarse`. Pure; units as in weft_layer_cost. */
 #ifndef WEFT_DESCRIBE_H
 #define WEFT_DESCRIBE_H
 
@@ -22,7 +22,7 @@
 extern "C" {
 #endif
 
-/* Any operation; out's FLOPs and bytes follow from it. */
+/* Any operation. Its FLOPs and bytes are added to the sums. */
 void weft_cost_operation(weft_layer_cost *out, const weft_operation *operation);
 /* `count` products [m, k] x [k, n], executed whole. */
 void weft_cost_gemm(weft_layer_cost *out, weft_phase phase, const char *module, weft_dtype dtype,
@@ -36,8 +36,9 @@ void weft_cost_memory(weft_layer_cost *out, weft_phase phase, const char *module
 /* `count` collectives of `bytes` in all. */
 void weft_cost_collective(weft_layer_cost *out, weft_phase phase, const char *module,
                           weft_axis axis, weft_collective collective, size_t bytes, size_t count);
-/* weft_pass_enter, and weft_pass_partial with weft_pass_exit, of the activation dtype: what passes
- * over tp, and the scratch that they take until the end of the layer's forward or backward. */
+/* weft_pass_enter, and weft_pass_partial with weft_pass_exit, in the activation dtype: the bytes
+ * that they pass over tp, and the scratch that they hold until the layer's forward or backward
+ * ends. */
 void weft_cost_enter(weft_layer_cost *out, const weft_shape *shape, weft_phase phase);
 void weft_cost_exit(weft_layer_cost *out, const weft_shape *shape, weft_phase phase);
 
@@ -46,15 +47,15 @@ void weft_cost_stash(weft_layer_cost *out, const char *module, weft_dtype dtype,
                      size_t d1, weft_phase until);
 /* A piece of weft_pass_host. */
 void weft_cost_host(weft_layer_cost *out, size_t bytes);
-/* A tensor of weft_pass_scratch that the layer holds when it holds most: in forward, or in backward
- * (any other phase), which counts where shape->training. */
+/* A tensor of weft_pass_scratch that the layer holds at its peak: that of forward, or (any other
+ * phase) that of backward, which counts only where shape->training. */
 void weft_cost_scratch(weft_layer_cost *out, const weft_shape *shape, weft_phase phase,
                        weft_dtype dtype, size_t d0, size_t d1);
-/* A parameter: its elements, those held here; global 0: a copy of another stage's. */
+/* A parameter's elements: all of them, and those held here. global 0: a copy of another stage's. */
 void weft_cost_parameter(weft_layer_cost *out, const weft_shape *shape, weft_gradient_group group,
                          size_t global, size_t local);
-/* What a child says of itself. Children run one after the other: their scratch stands beside the
- * layer's own, the largest one's. */
+/* A child's own description. Children run one after the other, so the largest child's scratch
+ * counts beside the layer's own. */
 void weft_cost_child(weft_layer_cost *out, const weft_shape *shape, const weft_layer *child);
 
 #ifdef __cplusplus

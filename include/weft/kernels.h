@@ -4,23 +4,23 @@
  *
  *     WEFT_TRY(weft_gemm(lane, &WEFT_ARGS(weft_gemm_args, .m = T, .n = N, .k = H, .a = x, ...)));
  *
- * The wrapper checks the arguments (WEFT_INTERNAL: the caller's mistake, at once) and calls the
- * slot of the lane's device; what goes wrong later poisons the lane. The struct is copied at the
- * call, what it points to is not. Nothing allocates. Every struct of arguments begins with its size
- * (sized.h).
+ * The wrapper checks the arguments (WEFT_INTERNAL: the caller's mistake) and calls the slot of the
+ * lane's device; an error while the kernel runs poisons the lane. The call copies the struct, not
+ * what it points to. Once warm, kernels allocate nothing. Every struct of arguments begins with its
+ * size (sized.h).
  *
  * All matrices are row-major. Legend: T tokens (rows), H hidden size, V vocabulary rows held here,
  * E experts, K experts a token (top-k), S sequence, B micro-batch, D head dimension. Tokens are
  * ordered sequence first: row t = s * B + b.
  *
- * Invariants: activations are of `dtype` (fp32 or bf16) and computed in fp32; gradients of
- * activations are *written* unless a field says `accumulate`; gradients of parameters are always
- * fp32 and *added to* unless `overwrite` is set, which the first micro-batch of a step uses so
- * that no gradient needs clearing. Fields marked optional may be NULL. Device pointers, unless
- * marked host.
+ * Invariants: activations are of `dtype` (fp32 or bf16, on CUDA also fp16) and computed in fp32.
+ * Kernels *write* gradients of activations unless a field says `accumulate`. They *add to*
+ * gradients of parameters, always fp32, unless `overwrite` is set: the first micro-batch of a step
+ * sets it, so that no gradient needs clearing. Fields marked optional may be NULL. Pointers are the
+ * device's unless marked host.
  *
- * Adding a kernel: a row in a list below, a struct here, a function in each backend.
- */
+ * Adding a kernel: a row in a list below, a struct here, a check in kernels/kernels.c and a
+ * function in each backend. */
 #ifndef WEFT_KERNELS_H
 #define WEFT_KERNELS_H
 
@@ -37,7 +37,7 @@
 extern "C" {
 #endif
 
-/* Those whose dtype is that of activations. */
+/* Kernels whose `dtype` is that of activations. */
 #define WEFT_ACTIVATION_KERNEL_LIST(X)                                                             \
     X(gemm)                                                                                        \
     X(grouped_gemm)                                                                                \
@@ -75,8 +75,8 @@ extern "C" {
  * weft_activation_kind.
  *   GELU:          pre = alpha * op(A) * op(B) + bias, C = gelu(pre)
  *   GELU_BACKWARD: C = (alpha * op(A) * op(B)) * gelu'(pre); pre is read, there is no bias
- * The CPU gives what the GEMM and the activation's kernel give one after the other, bit by bit. A
- * GPU may instead apply GELU to sums that were not rounded to c_dtype yet. */
+ * The CPU's bits are those of the GEMM followed by the activation's kernel. A GPU may apply GELU to
+ * sums before it rounds them to c_dtype. */
 typedef enum weft_gemm_epilogue {
     WEFT_GEMM_PLAIN,
     WEFT_GEMM_GELU,
@@ -85,9 +85,9 @@ typedef enum weft_gemm_epilogue {
 
 /* C[m,n] = alpha * op(A)[m,k] * op(B)[k,n] + beta * C, plus bias[n] where given.
  * transpose_a: A is stored [k,m]; transpose_b: B is stored [n,k]. Leading dimensions are in
- * elements; 0 means dense. A, B of `dtype`; C of `c_dtype` (dtype or fp32). bias is of `dtype`.
- * alpha is 1 unless set (0 is read as 1); with beta 0 C is not read. With an epilogue beta is 0, C
- * is dense and no other operand's memory. */
+ * elements; 0 means dense. A, B and bias are of `dtype`, C of `c_dtype` (dtype or fp32). alpha 0
+ * means 1; with beta 0 the kernel does not read C. With an epilogue beta is 0, and C is dense and
+ * overlaps no other operand. */
 typedef struct weft_gemm_args {
     size_t struct_bytes;
     size_t m, n, k;
@@ -99,15 +99,15 @@ typedef struct weft_gemm_args {
     float alpha, beta;
     const void *bias; /* optional, [n] */
     weft_gemm_epilogue epilogue;
-    void *pre; /* [m, n] of c_dtype, dense: GELU's input, where there is an epilogue */
+    void *pre; /* with an epilogue: GELU's input, [m, n] of c_dtype, dense */
 } weft_gemm_args;
 
 /* One GEMM a group (expert) over rows sorted by group, without padding. Group g has rows
  * row_offsets[g] .. row_offsets[g + 1]; groups may be empty.
  *   FORWARD: y[rows, out] = x[rows, in] * w[g]^T          (w: [groups, out, in], of dtype)
  *   DGRAD:   x[rows, in]  = y[rows, out] * w[g]           (writes x)
- *   WGRAD:   wgrad[g]    (+)= y[rows]^T * x[rows]         (wgrad: fp32 [groups, out, in]; an empty
- *            group's is zeroed when overwrite) */
+ *   WGRAD:   wgrad[g]    (+)= y[rows]^T * x[rows]         (wgrad: fp32 [groups, out, in]; overwrite
+ *            zeroes an empty group's) */
 typedef enum weft_grouped_kind {
     WEFT_GROUPED_FORWARD,
     WEFT_GROUPED_DGRAD,
@@ -118,7 +118,7 @@ typedef struct weft_grouped_gemm_args {
     size_t struct_bytes;
     weft_grouped_kind kind;
     size_t num_groups, in, out;
-    const int64_t *row_offsets; /* host, [num_groups + 1], valid until the lane has passed */
+    const int64_t *row_offsets; /* host, [num_groups + 1], valid until the kernel has run */
     weft_dtype dtype;
     void *x, *w, *y; /* which one is written: see kind */
     float *wgrad;    /* WGRAD */
@@ -143,8 +143,8 @@ typedef enum weft_norm_kind { WEFT_NORM_LAYER, WEFT_NORM_RMS } weft_norm_kind;
 /* LayerNorm (Ba et al. 2016) or RMSNorm (Zhang and Sennrich 2019) of each row:
  *   y = (x - mean) * rstd * weight + bias, rstd = 1 / sqrt(variance + epsilon)
  *   y = x * rstd * weight,                 rstd = 1 / sqrt(mean of x^2 + epsilon)
- * With residual: x is first replaced by sum = x + residual, written
- * to `sum`. mean (LayerNorm) and rstd are kept for backward, fp32 [rows]. */
+ * With residual the kernel writes x + residual to `sum` and normalises that instead of x. It writes
+ * mean (LayerNorm) and rstd, fp32 [rows], for backward. */
 typedef struct weft_norm_forward_args {
     size_t struct_bytes;
     weft_norm_kind kind;
@@ -161,8 +161,8 @@ typedef struct weft_norm_forward_args {
     float epsilon;
 } weft_norm_forward_args;
 
-/* dx (or dx += where accumulate) from dy; dweight, dbias in fp32. x is what forward normalised: its
- * input, or its sum. dy, x, dx: [rows, cols]; mean, rstd as forward left them. */
+/* dx from dy; dweight and dbias in fp32. x is what forward normalised: its input, or its `sum`. dy,
+ * x, dx: [rows, cols]; mean and rstd as forward wrote them. */
 typedef struct weft_norm_backward_args {
     size_t struct_bytes;
     weft_norm_kind kind;
@@ -172,7 +172,7 @@ typedef struct weft_norm_backward_args {
     const void *weight;
     const float *mean, *rstd;
     void *dx;
-    bool accumulate; /* dx += (the residual's gradient is already there) */
+    bool accumulate; /* dx +=: the residual's gradient is already there */
     float *dweight;  /* [cols] */
     float *dbias;    /* optional */
     bool overwrite;  /* of dweight, dbias */
@@ -206,16 +206,16 @@ typedef struct weft_activation_backward_args {
     void *dx;       /* like x; may be x itself or, but for SwiGLU, dy */
 } weft_activation_backward_args;
 
-/* Rotary positions (Su et al. 2021; half-rotation form, as Llama and Megatron) in place on `heads`
- * heads of `head_dim` in each of `groups` groups, at x + t * token_stride + g * group_stride + h *
- * head_stride (elements) for tokens t = s * batch + b, position first_position + s. No two heads
- * overlap. inverse: the backward. */
+/* Rotary positions (Su et al. 2021; half-rotation form, as Llama and Megatron), in place. Head h of
+ * group g of token t = s * batch + b stands at x + t * token_stride + g * group_stride + h *
+ * head_stride (elements) and has position first_position + s. Heads do not overlap. inverse: the
+ * backward. */
 typedef struct weft_rope_args {
     size_t struct_bytes;
     size_t seq, batch, heads, head_dim;
     size_t token_stride, head_stride;
     size_t groups, group_stride; /* of packed q, k and v, where values lie between; 0: one group */
-    size_t rotary_dim; /* the first channels of a head, which rotate: even, <= head_dim; 0: none */
+    size_t rotary_dim; /* how many of a head's first channels rotate: even, <= head_dim; 0: none */
     size_t first_position;
     float base; /* 10000 */
     weft_dtype dtype;
@@ -223,17 +223,18 @@ typedef struct weft_rope_args {
     bool inverse;
 } weft_rope_args;
 
-enum { WEFT_CUDA_MAX_HEAD_DIM = 256 }; /* of attention on a GPU; a CPU has no limit */
+enum { WEFT_CUDA_MAX_HEAD_DIM = 256 }; /* of attention on a GPU; the CPU has no limit */
 
 /* Flash-style attention (Dao et al. 2022): blocks with a running softmax, never an S x S matrix.
  * Query head h of group g = h / (heads / groups) uses that group's key and value.
  *   q at q + (s*batch + b) * q_token_stride + g * q_group_stride + (h % (heads/groups)) * head_dim
  *   k at k + (s*batch + b) * k_token_stride + g * k_group_stride   (v alike, same strides)
- * so the packed QKV of Megatron ([group: q..., k, v] a token) and separate tensors both fit.
+ * so Megatron's packed QKV ([group: q..., k, v] a token) and separate tensors both fit.
  * out: [seq_q * batch, heads * head_dim]. lse: fp32 [batch, heads, seq_q], log-sum-exp of the
  * scaled scores. Query s has position first_query + s; causal hides keys beyond it.
- * Dropout of probabilities: element (sample first_sample + b, head first_head + h, query position,
- * key position) of the stream, so that any layout drops the same. Fixed: it stands in others. */
+ * Dropout of probabilities draws element (sample first_sample + b, head first_head + h, query
+ * position, key position) of the stream, so any layout drops the same ones. Fixed: it stands in
+ * other structs. */
 typedef struct weft_attention_shape {
     size_t seq_q, seq_k, batch, heads, groups, head_dim;
     size_t q_token_stride, q_group_stride, k_token_stride, k_group_stride;
@@ -254,8 +255,8 @@ typedef struct weft_attention_forward_args {
     float *lse;
 } weft_attention_forward_args;
 
-/* dq, dk, dv have q's, k's, v's strides and are written. delta: fp32 scratch [batch, heads,
- * seq_q]. Recomputes the probabilities from lse (FlashAttention, Algorithm 4). */
+/* Writes dq, dk, dv, which have the strides of q, k, v. delta: fp32 scratch [batch, heads, seq_q].
+ * Recomputes the probabilities from lse (FlashAttention, Algorithm 4). */
 typedef struct weft_attention_backward_args {
     size_t struct_bytes;
     weft_attention_shape shape;
@@ -266,8 +267,8 @@ typedef struct weft_attention_backward_args {
     void *dq, *dk, *dv;
 } weft_attention_backward_args;
 
-/* y[num_tokens, cols]: y[t] = table[tokens[t] - first_row], table [num_rows, cols] (zero where that
- * row is held elsewhere), plus positions[first_position + t / batch] where given. */
+/* y[num_tokens, cols]: y[t] = table[tokens[t] - first_row] (zero where another rank holds that
+ * row), table [num_rows, cols], plus positions[first_position + t / batch] where given. */
 typedef struct weft_embedding_forward_args {
     size_t struct_bytes;
     size_t num_tokens, batch, cols;
@@ -280,9 +281,9 @@ typedef struct weft_embedding_forward_args {
     void *y;
 } weft_embedding_forward_args;
 
-/* From dy[num_tokens, cols]: dtable[num_rows, cols] += and dpositions[num_positions, cols] +=
- * (always), both fp32; overwrite zeroes them first. The order of additions is fixed, so results are
- * bit-reproducible at any thread count. */
+/* Adds dy[num_tokens, cols] into dtable[num_rows, cols] and dpositions[num_positions, cols], both
+ * fp32; overwrite zeroes them first. The order of additions is fixed: results have the same bits at
+ * any number of threads. */
 typedef struct weft_embedding_backward_args {
     size_t struct_bytes;
     size_t num_tokens, batch, cols;
@@ -296,18 +297,18 @@ typedef struct weft_embedding_backward_args {
     bool overwrite;
 } weft_embedding_backward_args;
 
-/* Vocabulary-parallel cross-entropy in three kernels (Megatron-LM §3 of Shoeybi et al.), so that
- * the reductions over the tensor-parallel group stand between them:
- *   stats:    row_max[t] = max over the valid local columns; with `sum_pass`: row_sum[t] = sum of
- *             exp(logit - row_max) and target[t] = the label's logit where it is held here, else 0
- *             (row_max is then an input, the global one). `fused` does both at once with the
- *             local maximum, for a vocabulary that is whole here.
+/* Vocabulary-parallel cross-entropy (Megatron-LM, §3 of Shoeybi et al.) in three kernels; the
+ * reductions over the tensor-parallel group stand between them:
+ *   stats:    MAX writes row_max[t] = max over the valid local columns. SUM reads the global
+ *             row_max and writes row_sum[t] = sum of exp(logit - row_max) and target[t] = the
+ *             label's logit, 0 where another rank holds it. FUSED does both at once with the local
+ *             maximum, for a vocabulary that is whole here.
  *   loss:     loss[t] = (log(row_sum) + row_max - target) * mask[t];
  *             *loss_sum += their sum over t (fp64)
  *   backward: logits become (softmax - onehot) * mask[t] * scale, in place.
- * logits [rows, cols]; labels [rows], global ids, of which this rank holds first_col to first_col +
+ * logits [rows, cols]; labels [rows], global ids; this rank holds first_col .. first_col +
  * valid_cols; row_max, row_sum, target, mask fp32 [rows]. Columns from valid_cols on are padding:
- * excluded, and their gradient is 0. */
+ * no sum counts them and their gradient is 0. */
 typedef enum weft_cross_entropy_pass {
     WEFT_CROSS_ENTROPY_MAX,
     WEFT_CROSS_ENTROPY_SUM,
@@ -345,7 +346,7 @@ typedef struct weft_cross_entropy_backward_args {
 } weft_cross_entropy_backward_args;
 
 /* y = keep ? x / (1 - p) : 0, plus residual where given. Element (row, col) uses counter
- * (first_row + row) * cols + col of (seed, stream); the backward is the same call on gradients. */
+ * (first_row + row) * cols + col of (seed, stream). The backward is the same call on gradients. */
 typedef struct weft_dropout_args {
     size_t struct_bytes;
     size_t rows, cols;
@@ -367,7 +368,7 @@ typedef struct weft_add_args {
     void *y;
 } weft_add_args;
 
-/* Converts between fp32, bf16 (and fp16 where the device has it), round to nearest even. */
+/* Converts between fp32, bf16 and fp16, rounding to nearest even. */
 typedef struct weft_cast_args {
     size_t struct_bytes;
     size_t count;
@@ -381,8 +382,8 @@ typedef struct weft_cast_args {
  *   top_index[t] = the k largest logits, ties to the lower index, largest first
  *   top_prob: pre_softmax ? scores at them : softmax over the k chosen logits
  *   counts[e] += tokens that chose e; score_sums[e] += sum of scores; z_sum += sum of
- *   logsumexp(logits)^2. All three start at zero by the caller's clearing (they are reduced over
- *   groups before use, in fixed order). */
+ *   logsumexp(logits)^2. The caller zeroes these three first, and reduces them over its groups
+ *   before use. */
 typedef struct weft_route_args {
     size_t struct_bytes;
     size_t num_tokens, num_experts, topk;
@@ -397,7 +398,7 @@ typedef struct weft_route_args {
 } weft_route_args;
 
 /* dlogits = Jacobian of top_prob times dtop_prob
- *         + aux_scale * d/dlogits sum_e fraction[e] * mean-score[e]  (fraction: given, constant)
+ *         + aux_scale * d/dlogits sum_t sum_e fraction[e] * scores[t,e]  (fraction: a constant)
  *         + z_scale * d/dlogits sum_t logsumexp^2.
  * For the aux loss L = coeff * E * sum_e f_e * P_e with f_e = counts[e] / (T K), P_e =
  * score_sums[e] / T, pass fraction = f and aux_scale = coeff * E / T * loss scale: dL/dscores[t,e]
@@ -414,18 +415,17 @@ typedef struct weft_route_backward_args {
     float *dlogits; /* [T, E] written */
 } weft_route_backward_args;
 
-/* Counting sort of the (token, k) choices by partition and expert, stable in token order; k = 0
- * choices of a token come before its k = 1 ones only through the token order. Of n partitions,
- * number p has tokens p T / n up to (p + 1) T / n.
- *   counts[e]: choices kept for expert e, all E experts, on the host
- *   row_of[t,k]: row of the choice in the sorted order of experts first_expert ..
- *     first_expert + num_local, or -1 (another rank's expert, or dropped)
+/* Sorts the (token, k) choices by partition, then expert, then token. Partition p of n has tokens
+ * p T / n up to (p + 1) T / n.
+ *   counts[e]: choices kept for expert e, for all E experts
+ *   row_of[t,k]: row of the choice among those of experts first_expert .. first_expert + num_local,
+ *     or -1 (another rank's expert, or dropped)
  *   token_of[row]: t. num_rows = sum of the local counts.
- * capacity > 0: an expert keeps at most that many choices; drop policy "position" keeps the
- * earliest tokens, "probs" those of largest probability (ties: earliest). dropped = their
- * number over all E.
- *   wrong: the first choice of an expert that there is not. It fails a CPU's lane. A GPU's kernels
- *     cannot, and go on as if it were not there (row -1): whoever has waited for the counts asks
+ * capacity > 0: an expert keeps at most that many choices. Policy POSITION keeps those of the
+ * earliest tokens, PROBS those of largest probability (ties: the earliest). dropped: how many
+ * choices all E experts dropped.
+ *   wrong: the first choice of an expert that does not exist. On the CPU it fails the lane. A GPU's
+ *     kernels cannot fail and give it row -1: who has waited for the counts calls
  *     weft_dispatch_plan_check() before using them. */
 typedef enum weft_drop_policy { WEFT_DROP_PROBS, WEFT_DROP_POSITION } weft_drop_policy;
 
@@ -443,8 +443,8 @@ typedef struct weft_dispatch_plan_args {
     const float *top_prob;
     int64_t *counts;           /* host-readable (pinned), [E] written */
     size_t num_partitions;     /* 0: 1 */
-    int64_t *partition_counts; /* host-readable, [n, E] written: counts of each partition; optional
-                                  where n is 1 */
+    int64_t *partition_counts; /* host-readable, [n, E], written where n > 1: each partition's
+                                  counts; optional where n is 1 */
     int32_t *row_of;           /* [T, K] */
     int32_t *token_of;         /* [rows]; capacity T * K */
     int64_t *dropped;          /* host-readable, written; optional where capacity is 0 */
@@ -462,7 +462,7 @@ typedef struct weft_permute_args {
     void *rows;
 } weft_permute_args;
 
-/* dx[t] = (accumulate: +=) sum over k of drows[row_of[t,k]], rows -1 skipped. */
+/* dx[t] = (accumulate: +=) sum over k of drows[row_of[t,k]]; -1 adds nothing. */
 typedef struct weft_permute_backward_args {
     size_t struct_bytes;
     size_t num_tokens, topk, cols;
@@ -473,7 +473,7 @@ typedef struct weft_permute_backward_args {
     bool accumulate;
 } weft_permute_backward_args;
 
-/* y[t] = sum over k of top_prob[t,k] * rows[row_of[t,k]], rows -1 skipped. */
+/* y[t] = sum over k of top_prob[t,k] * rows[row_of[t,k]]; -1 adds nothing. */
 typedef struct weft_combine_args {
     size_t struct_bytes;
     size_t num_tokens, topk, cols;
@@ -485,7 +485,7 @@ typedef struct weft_combine_args {
 } weft_combine_args;
 
 /* drows[row_of[t,k]] = top_prob[t,k] * dy[t]; dtop_prob[t,k] = <rows[row_of[t,k]], dy[t]>, 0 for
- * -1. Every row below num_rows is written by exactly one (t,k). */
+ * -1. Exactly one (t,k) writes each row. */
 typedef struct weft_combine_backward_args {
     size_t struct_bytes;
     size_t num_tokens, topk, cols;
@@ -500,7 +500,7 @@ typedef struct weft_combine_backward_args {
 /* AdamW (Loshchilov and Hutter) on fp32 master weights: g = grad * *grad_scale;
  * m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2;
  * master -= lr * (m / (1-b1^step) / (sqrt(v / (1-b2^step)) + eps) + weight_decay * master);
- * weight = master in `dtype` where given (NULL or the master itself: none). */
+ * weight = master, rounded to `dtype`; NULL or the master itself: not written. */
 typedef struct weft_adamw_args {
     size_t struct_bytes;
     size_t count;
@@ -530,8 +530,8 @@ typedef struct weft_scale_args {
     float factor;
 } weft_scale_args;
 
-/* Fills the local hyperslab of a global tensor: element with global row-major index i gets
- * mean + std * weft_rng_normal(seed, stream, i), so that every mesh starts bit-identical. Local
+/* Fills the local part of a global tensor: the element with global row-major index i gets
+ * mean + std * weft_rng_normal(seed, stream, i), so every mesh starts from the same bits. Local
  * elements beyond the global shape (padding) get 0. */
 typedef struct weft_random_normal_args {
     size_t struct_bytes;
@@ -548,7 +548,7 @@ typedef struct weft_random_normal_args {
 WEFT_KERNEL_LIST(WEFT_KERNEL_DECLARE)
 #undef WEFT_KERNEL_DECLARE
 
-/* On the host, after waiting for a plan: WEFT_INTERNAL with the first wrong choice, if any. */
+/* On the host, after waiting for a plan. Errors: WEFT_INTERNAL, with the first wrong choice. */
 weft_status weft_dispatch_plan_check(const weft_dispatch_plan_args *args) WEFT_CHECKED;
 
 #ifdef __cplusplus

@@ -1,17 +1,16 @@
 /* Layers: a struct and an ops table. No autograd; backward stands beside forward.
  *
  * A layer maps hidden states x [S_local * B, H] to y of the same shape (the head maps to the
- * loss). Everything it enqueues goes to the pass's lane. The life of a layer: `describe` (pure) is
- * asked for costs; `init` declares parameters; then forward and backward run once a micro-batch
- * each, forward's needs kept in the pass until its backward.
+ * loss). It enqueues all its work on the pass's lane. Weft calls `describe` (pure) for costs, and
+ * `init` once, where the layer declares parameters. Then it calls forward and backward once for
+ * each micro-batch; the pass keeps what backward needs from forward.
  *
- * Invariants: forward writes y; backward writes dx and adds parameter gradients (the first
- * micro-batch of a step overwrites: weft_pass_overwrite). x is where it was, with the same values,
- * when the lane runs the micro-batch's backward; in between other layers may use its memory. y is
- * the caller's to change once forward's work is done; dy stays valid until backward's work is done.
- * Layers never allocate in forward or backward: they take memory from the pass. One thread drives a
- * model.
- */
+ * Invariants: forward writes y; backward writes dx and adds parameter gradients (in the first
+ * micro-batch of a step it overwrites them: weft_pass_overwrite). x is at the same place, with the
+ * same values, when the lane runs the micro-batch's backward; in between other layers may use its
+ * memory. The caller may change y once forward's work is done; dy stays valid until backward's work
+ * is done. Forward and backward never allocate: they take memory from the pass. One thread drives a
+ * model. */
 #ifndef WEFT_LAYER_H
 #define WEFT_LAYER_H
 
@@ -33,11 +32,11 @@ typedef struct weft_layer weft_layer;
 typedef struct weft_pass weft_pass;
 typedef struct weft_build weft_build;
 
-/* What a layer can do. Functions up to destroy are required, and the facts of a first and a last
- * layer; the table may grow at its end. x, y, dy, dx: [S_local * B, H] of the activation dtype,
- * borrowed; y->data and dx->data stay as they are given. A model's first layer gets an empty x and
- * its dx is not used; its last gets y NULL and an empty dy. Errors of forward and backward end the
- * job. */
+/* What a layer can do. Functions up to destroy are required; so is reads_tokens of a model's first
+ * layer and makes_loss of its last. May grow at its end. x, y, dy, dx: [S_local * B, H] of the
+ * activation dtype, borrowed; a layer leaves y->data and dx->data as given. A model's first layer
+ * gets an empty x and its dx is not used; its last gets y NULL and an empty dy. Errors of forward
+ * and backward end the job. */
 typedef struct weft_layer_ops {
     size_t struct_bytes;
     const char *kind;   /* "attention", "moe", ... */
@@ -47,20 +46,20 @@ typedef struct weft_layer_ops {
     weft_status (*forward)(weft_layer *, weft_pass *, const weft_tensor *x, weft_tensor *y);
     weft_status (*backward)(weft_layer *, weft_pass *, const weft_tensor *dy, weft_tensor *dx);
     void (*destroy)(weft_layer *); /* frees the layer */
-    /* Whether forward and backward enqueue the same kernels, copies and zeroing each micro-batch,
-     * and nothing else, with arguments that depend on nothing but where the pass's memory lies,
+    /* Whether forward and backward enqueue only kernels, copies and zeroing, the same ones each
+     * micro-batch, with arguments that depend only on where the pass's memory lies and on
      * weft_pass_training, _overwrite and _loss_scale: then CUDA graphs repeat them. NULL: no. */
     bool (*is_static)(const weft_layer *);
     bool reads_tokens; /* a model's first layer, and no other: x is empty */
     bool makes_loss;   /* a model's last layer, and no other: y is NULL */
-    /* Of one that makes the loss. Labels are ids below vocab_size, and data is held to that. */
+    /* Of a last layer: labels are ids below vocab_size, and other data is refused. */
     bool labels_are_tokens;
     bool in_place;      /* dx may be where dy is */
-    bool routes_tokens; /* which weights a row meets follows from its values, as with experts */
-    /* hidden_size that it is made for, which is to be the model's. NULL: any. */
+    bool routes_tokens; /* a row's values decide which weights it meets, as with experts */
+    /* The hidden_size that it was made for; it must be the model's. NULL: any. */
     int64_t (*width)(const weft_layer *);
-    /* Of one that makes the loss: the logits [S * B, V local] of the pass's last forward without
-     * training, in the pass's memory, for weft generate. NULL: it keeps none. */
+    /* Of a last layer: the logits [S * B, V local] of the pass's last forward without training, in
+     * the pass's memory, for weft generate. NULL: it keeps none. */
     const weft_tensor *(*logits)(const weft_layer *, weft_pass *);
 } weft_layer_ops;
 
@@ -79,14 +78,14 @@ const char *weft_layer_name(const weft_layer *layer);
 /* The shape the model is being built for. */
 const weft_shape *weft_build_shape(const weft_build *build);
 weft_device *weft_build_device(const weft_build *build);
-/* Declares a parameter of this layer; *out is the model's, and gets its memory before the first
- * forward. Errors: WEFT_CONFIG when a dimension cannot be split so, or the name is taken or not of
- * letters, digits, '.', '_' and '-'; WEFT_MEMORY. */
+/* Declares a parameter of this layer. The model owns *out and gives it memory before the first
+ * forward. Errors: WEFT_CONFIG (a dimension that cannot be split so; a name that is taken, or has
+ * more than letters, digits, '.', '_' and '-'), WEFT_MEMORY. */
 weft_status weft_build_parameter(weft_build *build, const weft_parameter_spec *spec,
                                  weft_parameter **out) WEFT_CHECKED;
-/* Declares a metric: `name` becomes a key of metrics.jsonl. Layers that declare the same name add
- * to the same number. *out is the model's, for its lifetime. Errors: WEFT_CONFIG: not a name of
- * lowercase letters, digits and '_', a key that Weft writes, another kind elsewhere, too many. */
+/* Declares a metric: `name` becomes a key of metrics.jsonl. Layers that declare one name add to one
+ * number. *out lives as long as the model. Errors: WEFT_CONFIG (a name with more than lowercase
+ * letters, digits and '_'; a key that Weft writes; another kind elsewhere; too many). */
 weft_status weft_build_metric(weft_build *build, const char *name, weft_metric_kind kind,
                               weft_metric **out) WEFT_CHECKED;
 /* Where this rank stands in the mesh. Borrowed. */
@@ -108,25 +107,25 @@ uint64_t weft_pass_seed(const weft_pass *pass);
 uint64_t weft_pass_stream(const weft_pass *pass, const weft_layer *layer, int use);
 /* d(total loss) / d(this micro-batch's mean loss): 1 / (micro-batches of the global batch). */
 float weft_pass_loss_scale(const weft_pass *pass);
-/* Tokens and labels int32 [S, B], device-readable. */
+/* Tokens and labels, int32 [S, B], readable by the device. */
 const int32_t *weft_pass_tokens(const weft_pass *pass);
 const int32_t *weft_pass_labels(const weft_pass *pass);
 /* The step's sums, host memory that kernels may add to: see weft_metrics. */
 weft_metrics *weft_pass_metrics(weft_pass *pass);
 
-/* Where this rank stands in the mesh: TP ranks see the same samples, so a loss or a sum of the
- * layer's own is counted where tp.at is 0. Borrowed. */
+/* Where this rank stands in the mesh. TP ranks see the same samples, so a layer counts a loss or a
+ * sum of its own only where tp.at is 0. Borrowed. */
 const weft_place *weft_pass_coords(const weft_pass *pass);
 
 /* The layer's struct of ops->state_bytes in this pass, for what backward needs. Borrowed. */
 void *weft_pass_state(weft_pass *pass, const weft_layer *layer);
-/* Memory that lives from forward to the end of this micro-batch's backward: a tensor [d0, d1], not
- * cleared, 64-byte aligned. `describe` has it reserved; more than it said is allocated now and kept
- * (WEFT_MEMORY). */
+/* A tensor [d0, d1] that lives from forward to the end of this micro-batch's backward: not cleared,
+ * 64-byte aligned. The pass has reserved what `describe` said; more than that it allocates now and
+ * keeps (WEFT_MEMORY). */
 weft_status weft_pass_stash(weft_pass *pass, weft_dtype dtype, size_t d0, size_t d1,
                             weft_tensor *out) WEFT_CHECKED;
-/* Memory that lives until weft_pass_release to `mark`; work enqueued on the lane may still use it
- * after release, since later users come later on the same lane. Otherwise as a stash. */
+/* A tensor that lives until weft_pass_release to a mark taken before it. Work already enqueued may
+ * use it after release: later users come later on the same lane. Otherwise as a stash. */
 weft_status weft_pass_scratch(weft_pass *pass, weft_dtype dtype, size_t d0, size_t d1,
                               weft_tensor *out) WEFT_CHECKED;
 size_t weft_pass_mark(const weft_pass *pass);
@@ -135,10 +134,10 @@ void weft_pass_release(weft_pass *pass, size_t mark);
 /* Pinned host memory that lives like a stash, for counts that the host reads. */
 weft_status weft_pass_host(weft_pass *pass, size_t bytes, void **out) WEFT_CHECKED;
 
-/* Sums `count` values over the ranks of an axis, in place on the pass's lane: every rank gets the
+/* Sums `count` values over the ranks of an axis, in place on the pass's lane; every rank gets the
  * same bits. The values are memory of the pass or of the model. Collective over the axis: all its
- * ranks call it in the same order, so not where it depends on data. A layer that calls it says in
- * describe what passes over tp and ep, and has no is_static. Errors: WEFT_INTERNAL for pp, whose
+ * ranks make the same calls in the same order, whatever the data. A layer that calls it adds the
+ * bytes over tp and ep in describe, and has no is_static. Errors: WEFT_INTERNAL for pp, whose
  * stages do not run the same layers; WEFT_COMM. */
 weft_status weft_pass_all_reduce(weft_pass *pass, weft_axis axis, void *values, size_t count,
                                  weft_dtype dtype) WEFT_CHECKED;

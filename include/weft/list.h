@@ -1,5 +1,5 @@
-/* Small lists, as options hold them. The values belong to whoever parsed them (a config's arena)
- * and outlive the model. Fixed: they stand in other structs. */
+/* Small lists, as options hold them. A config's arena owns the values, which outlive the model.
+ * Fixed: they stand in other structs. */
 #ifndef WEFT_LIST_H
 #define WEFT_LIST_H
 

@@ -1,4 +1,4 @@
-/* The mesh, as a layer sees it: axes of two grids that tile the same ranks (docs/mesh.md). */
+/* The mesh as a layer sees it: the axes of two grids over the same ranks (docs/mesh.md). */
 #ifndef WEFT_MESH_H
 #define WEFT_MESH_H
 

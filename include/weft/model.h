@@ -1,4 +1,4 @@
-/* Models: a list of layers cut into pipeline stages, and the layers Weft brings.
+/* Models: a list of layers, cut into pipeline stages; and the layers that Weft has.
  *
  * A model in C is a function that adds layers:
  *
@@ -11,9 +11,8 @@
  *         return weft_model_add_head(model, options);
  *     }
  *
- * The first layer stays on the first stage and the last on the last; what stands between is
- * divided evenly over the stages. Every rank calls the function with all layers; only those of its
- * stage are initialised. */
+ * The first layer is on the first stage and the last on the last; Weft divides the layers between
+ * evenly over the stages. Every rank adds all layers and initialises those of its own stage. */
 #ifndef WEFT_MODEL_H
 #define WEFT_MODEL_H
 
@@ -33,7 +32,7 @@ typedef enum weft_position_embedding {
     WEFT_POSITION_NONE,
 } weft_position_embedding;
 
-/* Section "model" of a config; Megatron's names. Zero where "0:" names a default. */
+/* Section "model" of a config, in Megatron's names. "0:" says what 0 means. */
 typedef struct weft_model_options {
     size_t
         struct_bytes; /* the library sets it; of a copy that a program changes: the copy's size */
@@ -67,21 +66,21 @@ typedef struct weft_model_options {
     double moe_router_forced_load;               /* for measurements; 0: the router decides */
 } weft_model_options;
 
-/* Layers. They copy the options, whose hidden_size is the model's. The caller owns what it gets
- * until a block or a model takes it, once: a layer that stands at two places is refused. The create
- * functions return NULL when memory is short; NULL may be handed on to weft_block_create and
- * weft_model_add, which then report WEFT_MEMORY. docs/layers.md has shapes and formulas. */
+/* Layers copy the options, whose hidden_size must be the model's. The caller owns a layer until a
+ * block or a model takes it; a second taker is refused. The create functions return NULL when
+ * memory is short; weft_block_create and weft_model_add accept that NULL and the latter reports
+ * WEFT_MEMORY. docs/layers.md has shapes and formulas. */
 
-/* Tokens to hidden states: the vocabulary's table, learned positions where the options say so. */
+/* Tokens to hidden states: the vocabulary's table, and learned positions where the options ask. */
 weft_layer *weft_embedding_create(const weft_model_options *options);
-/* Causal self-attention with grouped queries; rotary positions where the options say so. */
+/* Causal self-attention with grouped queries; rotary positions where the options ask. */
 weft_layer *weft_attention_create(const weft_model_options *options);
 /* GELU or SwiGLU of width ffn_hidden_size. */
 weft_layer *weft_mlp_create(const weft_model_options *options);
-/* Router, experts and, where the options say so, a shared expert; num_experts is above 0. */
+/* Router, experts and, where the options ask, a shared expert. num_experts > 0. */
 weft_layer *weft_moe_create(const weft_model_options *options);
-/* x + attention(norm(x)), then + mlp(norm(.)); owns both. `mlp` is any layer that maps
- * [rows, H] to [rows, H]: the MLP, an MoE layer or one of the user's own. */
+/* h = x + attention(norm(x)), y = h + mlp(norm(h)). The block owns both layers. `mlp` is any layer
+ * that maps [rows, H] to [rows, H]: the MLP, an MoE layer or one of the user's own. */
 weft_layer *weft_block_create(const weft_model_options *options, weft_layer *attention,
                               weft_layer *mlp);
 /* Final norm, output projection (tied or not), vocabulary-parallel cross-entropy. */
@@ -97,12 +96,12 @@ weft_status weft_model_add_embedding(weft_model *model,
 weft_status weft_model_add_block(weft_model *model, const weft_model_options *options,
                                  weft_layer *attention, weft_layer *mlp) WEFT_CHECKED;
 weft_status weft_model_add_head(weft_model *model, const weft_model_options *options) WEFT_CHECKED;
-/* Whether decoder layer `index` is an MoE layer by moe_layer_freq. */
+/* Whether moe_layer_freq makes decoder layer `index` an MoE layer. */
 bool weft_model_is_moe_layer(const weft_model_options *options, int64_t index);
 
 /* Adds all layers of a model, the same on every rank. Its errors end the job before a step. */
 typedef weft_status (*weft_model_function)(weft_model *model, const weft_model_options *options);
-/* The struct that the application's own rows filled (<weft/application.h>); NULL: it has none.
+/* The struct that the application's own section filled (<weft/application.h>); NULL: it has none.
  * Borrowed; lives as long as the model. */
 const void *weft_model_own_options(const weft_model *model);
 /* The model that the options describe: GPT-2-, Llama- and Mixtral-shaped stacks. */

@@ -1,5 +1,5 @@
-/* Operations: what a layer does with one micro-batch, as a list that can be summed, priced and held
- * against what a pass really did. Pure data. describe.h has the functions that make the list. */
+/* Operations: what a layer does with one micro-batch, as a list that Weft sums, prices and compares
+ * with what a pass did. Pure data. The functions in describe.h make the list. */
 #ifndef WEFT_OPERATION_H
 #define WEFT_OPERATION_H
 
@@ -8,8 +8,8 @@
 #include "mesh.h"
 #include "tensor.h"
 
-/* When. What forward does is FORWARD, whatever it is for: a head may make gradients there. A
- * pass's backward is the other three; RECOMPUTE: what backward makes anew. name, text */
+/* When an operation runs: name, text. FORWARD is all that forward does, gradients that a head makes
+ * there too. The other three are backward's; RECOMPUTE: what it computes again. */
 #define WEFT_PHASE_LIST(X)                                                                         \
     X(FORWARD, "forward")                                                                          \
     X(INPUT_GRADIENT, "input gradient")                                                            \
@@ -22,7 +22,7 @@ typedef enum weft_phase {
         WEFT_NUM_PHASES
 } weft_phase;
 
-/* The module of attention's own products, which are one launch a direction. */
+/* The module of attention's own products: one kernel in forward and one in backward. */
 #define WEFT_MODULE_ATTENTION "core_attention"
 
 typedef enum weft_operation_kind {
@@ -41,7 +41,7 @@ typedef enum weft_collective {
     WEFT_NUM_COLLECTIVES
 } weft_collective;
 
-/* Of one rank; for MoE layers with balanced routing. May grow at its end. */
+/* Of one rank; in MoE layers at the load that weft_shape's moe_load says. May grow at its end. */
 typedef struct weft_operation {
     weft_operation_kind kind;
     weft_phase phase;

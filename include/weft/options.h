@@ -1,9 +1,9 @@
-/* Options: a struct filled from a section of the config by a table of rows.
+/* Options: a table of rows says how a section of the config fills a struct.
  *
  * Parser, --help, --set, the resolved config.json and the errors with place and nearest key derive
- * from the rows. A row whose default is null may be set to null: the field is then zero, NULL or an
- * empty list (a choice: -1), and such a value is written as null. weft_option_row is fixed: it
- * stands in arrays. */
+ * from the rows. A row whose default is null may be set to null: the field is then zero, NULL, an
+ * empty list or, of a choice, -1, and is written as null. weft_option_row is fixed: it stands in
+ * arrays. */
 #ifndef WEFT_OPTIONS_H
 #define WEFT_OPTIONS_H
 

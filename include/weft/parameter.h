@@ -1,5 +1,5 @@
-/* Parameters: declared by global name, shape and shard; from that alone follow initial values,
- * gradient groups, ZeRO sharding and checkpoints. */
+/* Parameters: a layer declares global name, shape and shard. Initial values, gradient groups, ZeRO
+ * sharding and checkpoints follow from that alone. */
 #ifndef WEFT_PARAMETER_H
 #define WEFT_PARAMETER_H
 
@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-/* Over which group a dimension is split, in equal parts in rank order. */
+/* The group over which a dimension is split, in equal parts in rank order. */
 typedef enum weft_split_axis {
     WEFT_SPLIT_NONE,
     WEFT_SPLIT_TP,  /* over the tensor-parallel group */
@@ -19,14 +19,13 @@ typedef enum weft_split_axis {
     WEFT_SPLIT_ETP, /* over the expert-tensor-parallel group */
 } weft_split_axis;
 
-/* Initial values: normal with init_std around 0, a pure function of (seed, name, global index); or
- * constant. */
+/* Initial values: constant, or normal with mean 0 and init_std, a pure function of (seed, name,
+ * global index). */
 typedef enum weft_init_kind { WEFT_INIT_NORMAL, WEFT_INIT_ZERO, WEFT_INIT_ONE } weft_init_kind;
 
 enum { WEFT_MAX_NAME_BYTES = 96 };
 
-/* What a layer declares: WEFT_ARGS(weft_parameter_spec, .name = ...). Copied at the declaration,
- * `name` too. */
+/* What a layer declares: WEFT_ARGS(weft_parameter_spec, .name = ...). Weft copies it and `name`. */
 typedef struct weft_parameter_spec {
     size_t struct_bytes;
     const char *name; /* within the layer: "mlp.linear_fc1.weight"; the model puts
@@ -39,10 +38,11 @@ typedef struct weft_parameter_spec {
     bool no_weight_decay; /* biases and norms */
     bool is_expert;       /* gradient group edp instead of dp x cp */
     bool sum_over_tp;     /* its local gradient is a partial sum over the TP group */
-    bool may_pad;      /* dimension 0 may not divide by its axis: a vocabulary; rows are padded */
+    bool may_pad;      /* where dimension 0 does not divide by its axis, as a vocabulary may not,
+                          Weft pads its rows */
     bool is_embedding; /* word embedding, which a last layer may tie: where first and last stage
-                          both declare it under one name, each holds a copy and their gradients
-                          are summed. Its dimension 0 may pad */
+                          both declare it under one name, each holds a copy and Weft sums their
+                          gradients. Its dimension 0 may pad */
 } weft_parameter_spec;
 
 /* A parameter as this rank holds it. `weight` (activation dtype) and `grad` (fp32) are views of
@@ -54,8 +54,8 @@ typedef struct weft_parameter {
     float *grad;                     /* local shape */
     size_t valid_rows;               /* of dimension 0, where padding follows */
     bool shared;    /* a later layer of this stage uses it too, and writes its gradient first */
-    bool tied_copy; /* the last stage's copy of the word embedding: not counted in norms, not
-                       saved */
+    bool tied_copy; /* the last stage's copy of the word embedding: norms and checkpoints leave it
+                       out */
     bool frozen;    /* train.frozen_parameters names it: its gradient is not used */
 } weft_parameter;
 

@@ -1,4 +1,4 @@
-/* What a layer is asked about, what it costs, and what it counts. */
+/* The shape that a layer describes, what the layer costs, and what it counts. */
 #ifndef WEFT_SHAPE_H
 #define WEFT_SHAPE_H
 
@@ -25,19 +25,19 @@ typedef struct weft_metrics {
     double rows_count; /* number of terms in rows_sum */
 } weft_metrics;
 
-/* A number of the layer's own in each step's line of metrics.jsonl. SUM: what was added to `sum`
- * over the step's micro-batches. MEAN: that over what was added to `count`. Over the ranks: those
- * of tp rank 0 are summed, so that what all tp ranks hold alike counts once, and tp ranks that each
- * hold a part sum it first (weft_pass_all_reduce). */
+/* A layer's own number in each step's line of metrics.jsonl. SUM: what the layer added to `sum`
+ * over the step's micro-batches. MEAN: that, divided by what it added to `count`. The trainer sums
+ * over the ranks that are tp rank 0. A layer whose tp ranks each hold a part sums the parts over tp
+ * first (weft_pass_all_reduce). */
 typedef enum weft_metric_kind { WEFT_METRIC_SUM, WEFT_METRIC_MEAN } weft_metric_kind;
 
-/* This rank's part of a step: host memory, cleared at its start, that functions on the pass's lane
- * add to. The library's. */
+/* This rank's part of a metric. Host memory of the library, which clears it at a step's start;
+ * functions on the pass's lane add to it. */
 typedef struct weft_metric {
     double sum, count;
 } weft_metric;
 
-/* The shape a layer is asked about: everything describe may depend on. May grow at its end. */
+/* Everything that describe may depend on. May grow at its end. */
 typedef struct weft_shape {
     size_t seq, batch, hidden; /* global sequence, micro-batch, hidden */
     size_t vocab;
@@ -55,17 +55,17 @@ typedef struct weft_shape {
                          */
 } weft_shape;
 
-/* Per rank, per micro-batch: the sums of what a layer lists (<weft/describe.h>), or filled by the
- * layer itself. FLOPs are the model's: 2mnk a GEMM, attention whole, causal or not, nothing that is
- * made anew. Communication volumes are bytes passed to
- * the named group's collectives (of a gather, what all ranks give), forward and backward. For MoE:
- * routing of shape->moe_load. Activations and scratch are sums of pieces, each rounded up to 64
- * bytes. May grow at its end: describe gets it zeroed. */
+/* What a layer costs one rank in one micro-batch: the sums of what it lists (<weft/describe.h>), or
+ * what it fills in itself. FLOPs are the model's: 2mnk a GEMM, the whole square of attention also
+ * where it is causal, no recomputation. Communication volumes are bytes passed to the named group's
+ * collectives (of a gather, what all ranks give). MoE layers assume shape->moe_load. Activations
+ * and scratch are sums of pieces, each rounded up to 64 bytes. describe gets it zeroed. May grow at
+ * its end. */
 typedef struct weft_layer_cost {
     uint64_t num_params;       /* global */
     uint64_t local_params;     /* held here */
     uint64_t param_bytes;      /* local weights, activation dtype */
-    uint64_t activation_bytes; /* stashed between forward and backward */
+    uint64_t activation_bytes; /* stashed from forward to backward */
     uint64_t scratch_bytes;    /* peak scratch inside forward or backward */
     uint64_t forward_flops, backward_flops;
     uint64_t tp_forward_bytes, tp_backward_bytes;

@@ -4,9 +4,8 @@
  * wrong writes the text with WEFT_ERROR; callers pass it on with WEFT_TRY, which adds a frame
  * and never replaces the text. Nobody logs on the way up: the top of the program prints once.
  *
- * The record is thread-local. Work that fails on a lane's thread is moved to the thread that
- * waits for it with weft_error_take and weft_error_put.
- */
+ * The record is thread-local. A lane's thread moves its record out with weft_error_take; the thread
+ * that waits for the lane puts it in with weft_error_put. */
 #ifndef WEFT_STATUS_H
 #define WEFT_STATUS_H
 
@@ -28,8 +27,8 @@ extern "C" {
     X(INTERNAL, 7, "broken invariant: a bug")                                                      \
     X(DIVERGED, 8, "training diverged")
 
-/* The exit code of a run that stopped as asked before its end, saved, and is to be resumed:
- * EX_TEMPFAIL, which batch systems know. No status: nothing failed. */
+/* The exit code of a run that was told to stop before its end and has saved, to be resumed:
+ * EX_TEMPFAIL, which batch systems know. Not a status: nothing failed. */
 enum { WEFT_EXIT_STOPPED = 75 };
 
 typedef enum weft_status {
@@ -61,34 +60,33 @@ typedef struct weft_error_where {
 typedef struct weft_error {
     weft_status status;
     char text[WEFT_ERROR_TEXT_BYTES];
-    char key[WEFT_ERROR_KEY_BYTES]; /* "section.key" of the config that is wrong; "": none known */
-    bool is_shared; /* every rank of a group has this error; one of them reports it: */
-    int speaker;    /* that rank of the world */
-    int found_by;   /* the rank of the world whose error it was, */
-    int own_at;     /* and where in text its own words begin, behind "rank 3: "; 0: not known */
+    char key[WEFT_ERROR_KEY_BYTES]; /* the config's "section.key" that is wrong; "": none known */
+    bool is_shared; /* every rank of a group has this error; `speaker` reports it */
+    int speaker;    /* a rank of the world */
+    int found_by;   /* where own_at is not 0: the rank of the world whose error it was */
+    int own_at;     /* where in text that rank's own words begin, behind "rank 3: "; 0: unknown */
     int num_frames;
     weft_error_where frames[WEFT_ERROR_MAX_FRAMES];
 } weft_error;
 
-/* Starts a new record on this thread and returns `status`, so that it can be returned at once. */
+/* Starts a new record on this thread. Returns `status`. */
 weft_status weft_error_set(const char *file, int line, const char *function, weft_status status,
                            const char *format, ...) WEFT_PRINTF(5, 6);
 /* Adds a frame to the current record; returns `status`. */
 weft_status weft_error_frame(const char *file, int line, const char *function, weft_status status);
-/* Starts a record of WEFT_CONFIG about a key of the config, "train.min_lr", and returns that. Its
- * text is the key, ": " and what the format makes; without ": " where the format begins with a
- * blank. */
+/* Starts a WEFT_CONFIG record about a key of the config ("train.min_lr") and returns WEFT_CONFIG.
+ * Its text is the key, ": " and the formatted text; the ": " falls away before a blank. */
 weft_status weft_error_set_key(const char *file, int line, const char *function, const char *key,
                                const char *format, ...) WEFT_PRINTF(5, 6);
-/* Makes the current record one of `status` about a key, and puts "key: " before its text. Returns
- * `status`. */
+/* Gives the current record `status` and a key, and puts "key: " before its text. Returns `status`.
+ */
 weft_status weft_error_key(weft_status status, const char *key);
 /* Puts "context: " before the record's text, such as "layer 12 moe". Returns `status`. */
 weft_status weft_error_context(weft_status status, const char *format, ...) WEFT_PRINTF(2, 3);
 
-/* Puts "rank 3: " before the text: the error of that rank of the world. Returns `status`. */
+/* Puts "rank 3: " before the text: that rank of the world had the error. Returns `status`. */
 weft_status weft_error_of_rank(weft_status status, int rank);
-/* Says that the ranks of a group agreed on the current record, and which of the world's ranks
+/* Notes that the ranks of a group agreed on the current record, and which rank of the world
  * reports it. Returns `status`. */
 weft_status weft_error_share(weft_status status, int speaker);
 
@@ -96,7 +94,8 @@ weft_status weft_error_share(weft_status status, int speaker);
  * the thread's next error. */
 const weft_error *weft_error_get(void);
 void weft_error_clear(void);
-/* Moves this thread's record out (and clears it), or in; put returns the record's status. */
+/* Move a record out of this thread, which clears it, and into this thread; put returns the record's
+ * status. */
 void weft_error_take(weft_error *out);
 weft_status weft_error_put(const weft_error *error);
 
@@ -104,14 +103,14 @@ weft_status weft_error_put(const weft_error *error);
 const char *weft_status_text(weft_status status);
 int weft_status_exit_code(weft_status status);
 
-/* Writes the record and is the status: return WEFT_ERROR(WEFT_FILE, "%s: no magic", path); */
+/* Starts a record; its value is the status: return WEFT_ERROR(WEFT_FILE, "%s: no magic", path); */
 #define WEFT_ERROR(status, ...) weft_error_set(__FILE__, __LINE__, __func__, (status), __VA_ARGS__)
-/* The same of a key of the config: return WEFT_KEY_ERROR("model.x", "%d is odd", x); Where the
- * verbs know where the key was given they say that first: "config.json:3:7: model.x: 5 is odd". */
+/* The same about a key of the config: return WEFT_KEY_ERROR("model.x", "%d is odd", x); A verb that
+ * knows where the key was given puts the place first: "config.json:3:7: model.x: 5 is odd". */
 #define WEFT_KEY_ERROR(key, ...)                                                                   \
     weft_error_set_key(__FILE__, __LINE__, __func__, (key), __VA_ARGS__)
 
-/* Returns from the calling function, which returns a weft_status, when the call fails. */
+/* When the call fails, returns its status from the calling function. */
 #define WEFT_TRY(call)                                                                             \
     do {                                                                                           \
         weft_status weft_try_ = (call);                                                            \

@@ -5,8 +5,7 @@
  *
  *     int main(int argc, char **argv) { return weft_main(argc, argv, build); }
  *
- * or, with config keys of its own and more, to weft_application_main.
- */
+ * A program with config keys or a dataset of its own calls weft_application_main. */
 #ifndef WEFT_H
 #define WEFT_H
 
