@@ -1,5 +1,5 @@
-/* Host arenas: memory that is freed together. Lifetimes are named by their owners (job, step,
- * scratch) and an arena is always passed, never a hidden "current". Not thread-safe. */
+/* Host arenas: memory that is freed together. An owner names its arena after its lifetime (job,
+ * step, scratch). Callers pass arenas; there is no hidden "current" one. Not thread-safe. */
 #ifndef WEFT_CORE_ARENA_H
 #define WEFT_CORE_ARENA_H
 
@@ -13,7 +13,8 @@ typedef struct weft_arena { /* zero is a valid, empty arena */
     weft_arena_block *first, *current;
 } weft_arena;
 
-/* 16-byte aligned, zeroed. Returns WEFT_MEMORY; out set on success only. */
+/* Memory of the arena, 16-byte aligned and zeroed. Errors of all: WEFT_MEMORY; out is set on
+ * success only. */
 weft_status weft_arena_alloc(weft_arena *arena, size_t bytes, void **out) WEFT_CHECKED;
 /* Overflow-checked count * size. */
 weft_status weft_arena_alloc_array(weft_arena *arena, size_t count, size_t size,

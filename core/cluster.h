@@ -1,21 +1,20 @@
 /* A cluster as numbers: what its nodes are made of (core/hardware.h), what each operation costs by
- * its volume, and how operations that run beside each other slow each other down. Measured by
- * `weft calibrate`, or given by hand in a file. schedule/cost.h prices operations by it.
+ * its volume, and how operations that run beside each other slow each other down. `weft calibrate`
+ * measures it, or a user writes it. schedule/cost.h prices operations by it.
  *
  * A cost is a curve volume -> time with its start-up latency (weft_curve). Costs of communication
- * are those of all ranks of a node doing the same at once, as layers do it: they share the links.
- * Volumes: what one rank sends to other ranks (all-to-all, point-to-point), or the whole buffer
- * that a rank ends up with (all-gather) or holds (all-reduce, reduce-scatter), in bytes; copies in
- * bytes; what is bound by memory in bytes read and written; GEMM and attention in FLOPs executed.
- * Pure but for the two file functions.
+ * hold while all ranks of a node do the same at once, as layers do: they share the links. Volumes
+ * of communication are bytes: what one rank sends to others (all-to-all, point-to-point), or the
+ * whole buffer that a rank ends up with (all-gather) or holds (all-reduce, reduce-scatter). Volumes
+ * of copies are bytes, of kernels bound by memory bytes read and written, of GEMM and attention
+ * FLOPs executed. Pure but for reading, writing and printing.
  *
- * The file is JSON: "name", "num_nodes", "ranks_per_node", "costs": an object of
- * {"peak": volume a second, "points": [[volume, microseconds], ...]} by the texts below (without a
- * peak: the best rate of its points; without points: {"peak": ..., "latency_us": ...}),
- * "products": single GEMMs by their shape, "operations": others of a model, "interference": three
- * rows of four; the sections of core/hardware.h, "groups" of nodes that differ and "sources". Only
- * the two counts must be there.
- */
+ * The file is JSON: "name", "num_nodes", "ranks_per_node"; "costs", an object with a member
+ * {"peak": volume a second, "points": [[volume, microseconds], ...]} for each of the texts below
+ * (without a peak: the best rate of its points; without points: {"peak": ..., "latency_us": ...});
+ * "products", single GEMMs by their shape; "operations", a model's other operations;
+ * "interference", three rows of four; the sections of core/hardware.h; "groups" of nodes that
+ * differ; "sources". Only the two counts are required. */
 #ifndef WEFT_CORE_CLUSTER_H
 #define WEFT_CORE_CLUSTER_H
 
@@ -78,25 +77,26 @@ typedef enum weft_work_class {
 } weft_work_class;
 const char *weft_work_class_text(int class_); /* "comp", "comm", "mem", "all" */
 
-/* alpha(y, x): the speed of y beside x, as a share of its speed alone; 1 where y == x. */
+/* alpha[y][x]: the speed of y beside x, as a share of y's speed alone; 1 where y == x. */
 typedef struct weft_interference {
     double alpha[WEFT_NUM_WORK_CLASSES][WEFT_NUM_WORK_CLASSES + 1];
 } weft_interference;
 weft_interference weft_interference_none(void); /* all 1 */
-/* The same beside an emulated accelerator, which neither slows others nor is slowed. */
+/* The same where computation runs on an emulated accelerator: it slows nothing and nothing slows
+ * it. */
 weft_interference weft_interference_paced(const weft_interference *interference);
-/* The least that can be measured where nothing is wrong: works that share all they need get a half
- * each, all three a third, and half of that is left for a scheduler that is not fair. What is
- * below stood still while others ran, for a span too short or ranks too many for the cores. */
+/* The least alpha that a sound measurement gives: two classes that share everything get a half
+ * each, three a third, and an unfair scheduler may halve that. Below it the class stood still while
+ * others ran: the span was too short, or the ranks too many for the cores. */
 double weft_interference_least(int beside);
-/* The first alpha below that; false: there is none. */
+/* Finds the first alpha below that; false: there is none. */
 bool weft_interference_fault(const weft_interference *interference, int *out_y, int *out_x);
 
-/* The least and the highest rate, volume a second, that any hardware of a kind has: beyond them a
- * file has another unit than it should. */
+/* The least and the highest rate, volume a second, that any hardware has. A file with a rate beyond
+ * them has the wrong unit. */
 void weft_cost_bounds(weft_cost_kind kind, double *out_least, double *out_most);
 
-/* A GEMM measured at its own shape: [m, k] x [k, n] in one of GEMM_FP32 and GEMM_BF16. */
+/* A GEMM measured at its own shape, [m, k] x [k, n]. kind: GEMM_FP32 or GEMM_BF16. */
 typedef struct weft_product {
     weft_cost_kind kind;
     double m, n, k, us;
@@ -105,8 +105,8 @@ enum { WEFT_MAX_PRODUCTS = 128 };
 
 const char *weft_phase_text(int phase); /* of WEFT_PHASE_LIST; static */
 
-/* An operation of a layer (weft_operation) measured at its own volume, each of its `count`: bytes
- * of what is bound by memory, FLOPs of an attention's product. */
+/* A layer's operation (weft_operation) measured at its own volume. Volume and time are of one of
+ * its `count`: bytes of a kernel bound by memory, FLOPs of attention's products. */
 typedef struct weft_timed_operation {
     char module[48];
     weft_phase phase;
@@ -115,9 +115,8 @@ typedef struct weft_timed_operation {
 } weft_timed_operation;
 enum { WEFT_MAX_TIMED_OPERATIONS = 128 };
 
-/* Nodes that differ from the others: what `hardware` has of its own replaces the cluster's, what it
- * has not is the cluster's. Costs that were measured of a device or link that they have of their
- * own do not hold for them. */
+/* Nodes that differ from the others. Their own figures replace the cluster's; the cluster's hold
+ * for the rest. Costs measured of a device or link do not hold for nodes with one of their own. */
 typedef struct weft_node_group {
     int num_nodes;
     weft_hardware hardware;    /* the cluster's and its own together */
@@ -138,44 +137,48 @@ typedef struct weft_cluster {
     weft_hardware hardware;
     int num_levels; /* of the network, nearest first */
     weft_network_level levels[WEFT_MAX_LEVELS];
-    int num_groups; /* 0: all nodes are alike; else they are the nodes, in this order */
+    int num_groups; /* 0: all nodes are alike; else the groups are all nodes, in this order */
     weft_node_group groups[WEFT_MAX_NODE_GROUPS];
     int num_sources;
     weft_source sources[WEFT_MAX_SOURCES];
 } weft_cluster;
 
-/* Microseconds of one operation; 0 for a volume of 0 or less. A cost that is not known is an error
- * of the caller (weft_cluster_knows). */
+/* Microseconds of one operation; 0 for a volume of 0 or less. An unknown cost gives 0 too: the
+ * caller asks weft_cluster_knows first. */
 double weft_cluster_us(const weft_cluster *cluster, weft_cost_kind kind, double volume);
 bool weft_cluster_knows(const weft_cluster *cluster, weft_cost_kind kind);
-/* An all-to-all in a group of `ranks`, near of them on each node, in which a rank's blocks, its own
- * too, are `bytes`: the slower of what leaves the node and what stays inside, which travel at once.
- * lacks: a cost that it takes and that is not known; else WEFT_NUM_COSTS. */
+/* Microseconds of an all-to-all in a group of `ranks`, `near` of them on each node. `bytes`: all of
+ * a rank's blocks, its own too. What leaves the node and what stays inside travel at once; the
+ * slower counts. lacks: a cost that this takes and the cluster does not know, else WEFT_NUM_COSTS.
+ */
 double weft_cluster_exchange_us(const weft_cluster *cluster, double bytes, int ranks, int near);
 weft_cost_kind weft_cluster_lacks_exchange(const weft_cluster *cluster, int ranks, int near);
-/* Share of the peak that an operation of this volume reaches: r of MoNTA's eq. 8-11, in (0, 1]. */
+/* The share of the peak that an operation of this volume reaches: r of MoNTA's eq. 8-11, in (0, 1].
+ * 1 where cost or peak is unknown. */
 double weft_cluster_efficiency(const weft_cluster *cluster, weft_cost_kind kind, double volume);
 
-/* The same cluster with an emulated accelerator's devices (core/pace.h): products and attention
- * take their FLOPs at `flops` a second, whatever their shape and type, and all else what it took.
- */
+/* Replaces the devices by emulated accelerators (core/pace.h): products and attention run at
+ * `flops` FLOP/s, whatever their shape and type, and computation and other work do not slow each
+ * other down. All else keeps its time. */
 void weft_cluster_set_pace(weft_cluster *cluster, double flops);
 
-/* The nodes' hardware: of a group of nodes, or of all (group -1, or where there are no groups).
- * Lent. */
+/* The hardware of a group of nodes, or of all (group -1, or no groups). Borrowed. */
 const weft_hardware *weft_cluster_hardware(const weft_cluster *cluster, int group);
 /* The group that a node is in; -1 where all are alike. */
 int weft_cluster_group_of(const weft_cluster *cluster, int node);
-/* Where the number at a path comes from ("device.peak.bf16", "costs.message", "products"): of the
- * longest key that covers it, first among a group's own ("groups[0].device"). NULL: the file does
- * not say; costs and products were then measured, the rest assumed. Lent. */
+/* Where the number at a path ("device.peak.bf16", "costs.message", "products") comes from: the
+ * source with the longest key that covers the path, first among the group's own keys
+ * ("groups[0].device"). NULL: the file does not say; then costs and products count as measured, the
+ * rest as assumed. Borrowed. */
 const weft_source *weft_cluster_source(const weft_cluster *cluster, int group, const char *path);
 
-/* WEFT_FILE or WEFT_CONFIG with file, line and column (core/json.h), the key's path and the nearest
- * right key: unknown and duplicate keys, volumes that do not rise, times that are not positive,
- * rates, figures, efficiencies and interference that cannot be, sources of what is not there. */
+/* Errors: WEFT_FILE; WEFT_CONFIG with file, line and column, the key's path and the nearest right
+ * key: unknown and duplicate keys, volumes that do not rise, times that are not positive,
+ * impossible rates, figures, efficiencies and interference, sources of numbers that the file does
+ * not have. */
 weft_status weft_cluster_read(const char *path, weft_cluster *out) WEFT_CHECKED;
-/* Written beside (PATH.partial) and renamed into place. WEFT_CONFIG for what could not be read. */
+/* Writes PATH.partial and renames it into place. Errors: WEFT_CONFIG (a cluster that
+ * weft_cluster_read would refuse), WEFT_FILE, WEFT_MEMORY. */
 weft_status weft_cluster_write(const weft_cluster *cluster, const char *path) WEFT_CHECKED;
 /* The same text to a stream. */
 weft_status weft_cluster_print(const weft_cluster *cluster, FILE *out) WEFT_CHECKED;

@@ -1,4 +1,4 @@
-/* What the parts of a cluster's file share. Private to core/. */
+/* What the sources that read and write a cluster's file share. Private to core/. */
 #ifndef WEFT_CORE_CLUSTER_INTERNAL_H
 #define WEFT_CORE_CLUSTER_INTERNAL_H
 
@@ -10,7 +10,7 @@ typedef struct weft_cluster_reader {
     weft_arena *arena;
 } weft_cluster_reader;
 
-/* An object's members by the names it may have; a span without bytes was not given. */
+/* An object's members by the names it may have. A member that is missing has a span of 0 bytes. */
 typedef struct weft_cluster_members {
     const char *path; /* NULL: the file's own */
     const char *const *names;
@@ -19,12 +19,12 @@ typedef struct weft_cluster_members {
     weft_json_span *keys;
 } weft_cluster_members;
 
-/* FILE:line:column and the path of a key, for an error about what stands at `at`. */
+/* Declares `where`: FILE:line:column of `at` and the path of a key, for an error. */
 #define PLACE(r, at, path, key)                                                                    \
     char where[WEFT_OPTION_PLACE_BYTES];                                                           \
     weft_option_place(&(r)->source, (at), (path), (key), where)
 
-/* All of them fail with WEFT_CONFIG, one line with the place. */
+/* Errors of all: WEFT_CONFIG, one line with the place. */
 weft_status weft_cluster_want(const weft_cluster_reader *r, weft_json_span value,
                               weft_json_kind kind, const char *what, const char *path,
                               const char *key) WEFT_CHECKED;
@@ -36,7 +36,7 @@ weft_status weft_cluster_number_read(const weft_cluster_reader *r, weft_json_spa
 weft_status weft_cluster_string_read(const weft_cluster_reader *r, weft_json_span value,
                                      const char *path, const char *key, char *text,
                                      size_t bytes) WEFT_CHECKED;
-/* The numbers of an array; exactly `num` of them. */
+/* Reads an array of exactly `num` numbers. */
 weft_status weft_cluster_numbers_read(const weft_cluster_reader *r, weft_json_span array,
                                       const char *path, const char *key, int num, const char *what,
                                       double *out) WEFT_CHECKED;
@@ -46,21 +46,21 @@ typedef struct weft_cluster_element {
 } weft_cluster_element;
 weft_cluster_element weft_cluster_element_of(const char *array, int index);
 
-/* A whole number of 1 to 1000000. */
+/* Reads a whole number from 1 to 1000000. */
 weft_status weft_cluster_count_read(const weft_cluster_reader *r, weft_json_span value,
                                     const char *path, const char *key, int *out) WEFT_CHECKED;
 
-/* A file's text. `out` is written on success. */
+/* Reads a file's text. Writes `out` on success. */
 weft_status weft_cluster_parse(const char *file, const char *text, weft_arena *arena,
                                weft_cluster *out) WEFT_CHECKED;
 
-/* The file's sections of hardware, by their names: each with an object's members. */
+/* The names of the file's sections of hardware. */
 enum { WEFT_CLUSTER_NUM_SECTIONS = 5 };
 extern const char *const weft_cluster_sections[WEFT_CLUSTER_NUM_SECTIONS];
-/* One of them into the cluster. */
+/* Reads one of them into the cluster. */
 weft_status weft_cluster_section_read(const weft_cluster_reader *r, weft_json_span object,
                                       int section, weft_cluster *cluster) WEFT_CHECKED;
-/* "groups", after all sections; "sources", after all else. */
+/* Read "groups", after all sections, and "sources", after everything else. */
 weft_status weft_cluster_groups_read(const weft_cluster_reader *r, weft_json_span array,
                                      weft_cluster *cluster) WEFT_CHECKED;
 weft_status weft_cluster_sources_read(const weft_cluster_reader *r, weft_json_span object,

@@ -1,5 +1,5 @@
-/* Cost curves: piecewise-linear volume -> time, with a start-up latency; and shares of a rate by
- * volume. Plain data. */
+/* Cost curves, piecewise-linear volume -> time with a start-up latency, and curves of the share of
+ * a rate by volume. Plain data. */
 #ifndef WEFT_CORE_CURVE_H
 #define WEFT_CORE_CURVE_H
 
@@ -16,21 +16,21 @@ typedef struct weft_curve {
 /* time = latency + volume / rate: the two-point curve. `rate` is volume per microsecond; a rate of
  * 0 or infinity leaves the latency alone. */
 weft_curve weft_curve_linear(double latency_us, double rate_per_us);
-/* Interpolates; below the first point the first time, beyond the last the last slope. */
+/* Interpolates. Below the first point: its time. Beyond the last: the last slope, at least 0. */
 double weft_curve_time_us(const weft_curve *curve, double volume);
 
 enum { WEFT_SHARE_CURVE_MAX_POINTS = 16 };
 
-/* What an operation reaches of a rate: shares in (0, 1] by volume. Between two points time is what
- * is interpolated, so that a start-up latency is met exactly; volume / share must not fall, or a
- * larger operation would end sooner. */
+/* The share of a rate, in (0, 1], that an operation reaches by its volume. Between two points the
+ * time is interpolated, which reproduces a start-up latency exactly. volume / share must not fall,
+ * or a larger operation would end sooner. */
 typedef struct weft_share_curve {
     int num_points;                             /* 0: the share is 1 */
     double volume[WEFT_SHARE_CURVE_MAX_POINTS]; /* bytes or FLOPs, rising, above 0 */
     double share[WEFT_SHARE_CURVE_MAX_POINTS];
 } weft_share_curve;
 
-/* Below the first point its share, beyond the last the last one's. */
+/* Below the first point: its share. Beyond the last: that one's. */
 double weft_share_at(const weft_share_curve *curve, double volume);
 
 #endif

@@ -1,9 +1,9 @@
 /* Token datasets in Megatron's indexed format (.bin + .idx), and the sample order.
  *
- * A sample is seq_length + 1 consecutive tokens of the concatenated documents; sample i and i + 1
- * share one token. The order is a pure function of (seed, epoch): sample number n of a run is
- * position weft_rng_permute(seed, epoch) of the split, so a rank finds its samples from the step
- * number alone and nothing is stored. Tokens are read from the file when they are asked for. */
+ * A sample is seq_length + 1 consecutive tokens of the concatenated documents; samples i and i + 1
+ * share one token. weft_rng_permute orders each epoch's samples as a pure function of (seed,
+ * epoch), so a rank finds its samples from the step number alone and nothing is stored. Tokens are
+ * read from the file when a sample is. */
 #ifndef WEFT_CORE_DATASET_H
 #define WEFT_CORE_DATASET_H
 
@@ -16,18 +16,18 @@
 /* One .bin/.idx pair. */
 typedef struct weft_dataset weft_dataset;
 
-/* Opens prefix.bin and prefix.idx. Everything in the index is checked against the sizes of both
- * files: WEFT_FILE names the file and what is wrong with it. */
+/* Opens prefix.bin and prefix.idx and checks the whole index against the sizes of both files.
+ * Errors: WEFT_FILE, with the file and what is wrong with it. */
 weft_status weft_dataset_open(const char *prefix, weft_dataset **out) WEFT_CHECKED;
 /* Random tokens below vocab_size from Philox, for speed runs. */
 weft_status weft_dataset_open_mock(uint64_t num_tokens, int32_t vocab_size, uint64_t seed,
                                    weft_dataset **out) WEFT_CHECKED;
-/* What the program's own function fills (<weft/sample.h>): each of its splits is without end, in
- * order. vocab_size: tokens are refused outside of it. own_options: borrowed. */
+/* Samples of the program's own function (<weft/sample.h>). Each split is without end and in order.
+ * Tokens outside vocab_size are refused. own_options: borrowed. */
 weft_status weft_dataset_open_own(weft_sample_function function, const void *own_options,
                                   int64_t vocab_size, weft_dataset **out) WEFT_CHECKED;
-/* Whether the program's own labels, too, are refused outside the vocabulary; other datasets' labels
- * are their tokens. */
+/* Whether labels of the program's own function are also refused outside the vocabulary. Other
+ * datasets' labels are their tokens. */
 void weft_dataset_set_labels(weft_dataset *dataset, bool are_tokens);
 void weft_dataset_close(weft_dataset *dataset);
 
@@ -41,8 +41,7 @@ size_t weft_dataset_token_bytes(const weft_dataset *dataset);
  * token ids outside [0, 2^31), or a file that has become shorter or cannot be read. */
 weft_status weft_dataset_read(const weft_dataset *dataset, uint64_t first, size_t count,
                               int32_t *out) WEFT_CHECKED;
-/* The largest token id, by reading the whole file: for refusing a model whose vocabulary is too
- * small. */
+/* The largest token id; reads the whole file. Callers refuse a model with a smaller vocabulary. */
 weft_status weft_dataset_max_token(const weft_dataset *dataset, int32_t *out) WEFT_CHECKED;
 
 /* A contiguous share of the samples: train, valid or test. */
@@ -62,8 +61,8 @@ weft_status weft_split_read(const weft_dataset *dataset, const weft_split *split
                             bool shuffle, uint64_t number, int32_t *tokens,
                             int32_t *labels) WEFT_CHECKED;
 
-/* Writing: documents are appended, the index is written at finish, and both files appear under
- * their names only then. dtype is u16 when vocab_size < 65,500, else i32. */
+/* Writing: add appends a document; finish writes the index and gives both files their names. dtype
+ * is u16 when vocab_size < 65,500, else i32. */
 typedef struct weft_dataset_writer weft_dataset_writer;
 weft_status weft_dataset_writer_create(const char *prefix, int64_t vocab_size,
                                        weft_dataset_writer **out) WEFT_CHECKED;

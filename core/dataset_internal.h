@@ -1,4 +1,4 @@
-/* Megatron's index file, byte by byte, shared by the reader and the writer.
+/* Megatron's index file, byte by byte, for the reader and the writer.
  *
  * All numbers are little-endian and unaligned: "MMIDIDX\0\0" (9 bytes), u64 version, u8 dtype,
  * u64 S sequences, u64 D document boundaries, i32[S] tokens of each sequence, i64[S] its byte
@@ -11,7 +11,7 @@
 
 #include "core/dataset.h"
 
-/* Of weft_dataset_open_own. */
+/* True for datasets of weft_dataset_open_own. */
 bool weft_dataset_is_own(const weft_dataset *dataset);
 /* Fills the sample, whose vocab_size and own_options are the dataset's. */
 weft_status weft_dataset_fill(const weft_dataset *dataset, const weft_sample *sample) WEFT_CHECKED;

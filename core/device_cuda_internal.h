@@ -1,4 +1,4 @@
-/* Structs of the CUDA device; only device_cuda*.c include this. */
+/* Structs of the CUDA device, for device_cuda*.c alone. */
 #ifndef WEFT_CORE_DEVICE_CUDA_INTERNAL_H
 #define WEFT_CORE_DEVICE_CUDA_INTERNAL_H
 
@@ -18,13 +18,13 @@ typedef struct cuda_device {
     cudaMemPool_t pool;
     cudaStream_t pool_stream; /* orders the pool's allocations and frees */
     cuda_stream_value wait_value, write_value;
-    atomic_int lost; /* cudaError_t that waiting for a stream ended in: none comes any further */
+    atomic_int lost; /* the cudaError_t of a failed wait for a stream: no stream goes on after it */
 } cuda_device;
 
-/* Pinned, a line each: the GPU writes the one and reads the other. */
+/* In pinned memory, a cache line each. The GPU writes `reached` and reads `passed`. */
 typedef struct cuda_counters {
     _Alignas(WEFT_CACHE_LINE) atomic_uint_least64_t reached; /* slots that the stream has come to */
-    _Alignas(WEFT_CACHE_LINE) atomic_uint_least64_t passed;  /* slots done: the stream waits */
+    _Alignas(WEFT_CACHE_LINE) atomic_uint_least64_t passed;  /* slots that the worker has done */
 } cuda_counters;
 
 enum { NUM_PINNED_SIZES = 48 };
@@ -38,8 +38,8 @@ typedef struct cuda_lane {
     weft_worker *worker; /* NULL until something needs it */
     void *workspace;
     void *pinned[NUM_PINNED_SIZES]; /* by powers of two */
-    int pinned_size;                /* the largest one so far, which serves */
-    bool capturing;                 /* a graph */
+    int pinned_size;                /* the largest one so far: the one in use */
+    bool capturing;                 /* a graph keeps the lane's work */
 } cuda_lane;
 
 typedef struct cuda_event {
@@ -55,7 +55,7 @@ weft_status weft_cuda_graph_begin(weft_lane *lane) WEFT_CHECKED;
 weft_status weft_cuda_graph_end(weft_lane *lane, weft_graph **out) WEFT_CHECKED;
 weft_status weft_cuda_graph_replay(weft_graph *graph, weft_lane *lane) WEFT_CHECKED;
 void weft_cuda_graph_destroy(weft_graph *graph);
-/* WEFT_INTERNAL while a graph takes the lane's work: `what` is nothing that it could repeat. */
+/* WEFT_INTERNAL while a graph keeps the lane's work, since a graph cannot repeat `what`. */
 weft_status weft_cuda_graph_refuses(const cuda_lane *lane, const char *what) WEFT_CHECKED;
 
 /* Makes the device current on the calling thread. */

@@ -1,8 +1,8 @@
 /* What a device backend is: base structs to embed as first members and one const table.
  *
- * The public functions in device.c are the only callers of a slot. They check arguments, keep the
- * budget and the high-water marks, and fail allocations on a test's demand, so a backend contains
- * only what is particular to it. All slots are required, but those of graphs. */
+ * The public functions in device.c and device_memory.c are the only callers of a slot. They check
+ * arguments, keep the budget and the high-water marks, and fail allocations when a test asks, so a
+ * backend has only what is particular to it. All slots are required but those of graphs. */
 #ifndef WEFT_CORE_DEVICE_OPS_H
 #define WEFT_CORE_DEVICE_OPS_H
 
@@ -15,8 +15,7 @@
 
 typedef struct weft_device_ops {
     const char *name;
-    /* 64-byte aligned; bytes may be 0. The error for a host or device that is full is written by
-     * the caller: a slot returns NULL. */
+    /* 64-byte aligned; bytes may be 0. NULL when memory is out: the caller writes the error. */
     void *(*alloc)(weft_device *, weft_space, size_t bytes);
     void (*free)(weft_device *, weft_space, void *, size_t bytes);
     weft_status (*lane_create)(weft_device *, int priority, const char *name, weft_lane **out);
@@ -43,7 +42,7 @@ typedef struct weft_device_usage { /* of one space, or of one purpose in both */
     atomic_size_t now, peak;
 } weft_device_usage;
 
-/* What is allocated, and what for. */
+/* An allocation and its purpose. */
 typedef struct weft_device_block {
     const void *memory;
     weft_memory_purpose purpose;
@@ -59,19 +58,19 @@ struct weft_device {
     size_t budget_bytes;
     weft_device_usage usage[2]; /* by weft_space */
     weft_device_usage purposes[WEFT_NUM_MEMORY_PURPOSES];
-    atomic_size_t pinned_now[WEFT_NUM_MEMORY_PURPOSES]; /* the part of it in WEFT_SPACE_PINNED */
+    atomic_size_t pinned_now[WEFT_NUM_MEMORY_PURPOSES]; /* each one's part in WEFT_SPACE_PINNED */
     weft_device_blocks blocks;                          /* device_memory.c */
     atomic_uint_least64_t num_allocs;
     struct weft_lane *lanes;      /* all of them, kept by device.c */
-    weft_pace pace;               /* of a CPU */
-    atomic_int_least64_t late_ns; /* behind it */
+    weft_pace pace;               /* of a CPU device */
+    atomic_int_least64_t late_ns; /* lost behind the pace: weft_device_take_late */
 };
 
 struct weft_lane {
     weft_device *device;
     struct weft_lane *next; /* of the device's lanes */
     const char *name;
-    bool is_experts; /* what is enqueued now */
+    bool is_experts; /* work enqueued now is the experts' */
 };
 
 struct weft_event {

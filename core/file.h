@@ -1,5 +1,5 @@
-/* Files read where they lie: with pread, so that a file that is cut short or a disk that fails
- * under a run is an error with a name, where a mapping would be a signal without one. */
+/* Files read by pread. A file that is cut short or a disk that fails during a run gives an error
+ * that names the file; a mapping would give a signal. */
 #ifndef WEFT_CORE_FILE_H
 #define WEFT_CORE_FILE_H
 
@@ -18,22 +18,22 @@ typedef struct weft_file {
     uint64_t bytes; /* its size when it was opened */
 } weft_file;
 
-/* Anything but a regular file is refused, and never waited for. Errors of all: WEFT_FILE with the
- * path and the reason. */
+/* Refuses anything but a regular file, and never waits for a FIFO. Errors of all: WEFT_FILE with
+ * the path and the reason, WEFT_MEMORY. */
 weft_status weft_file_open(const char *path, weft_file *out) WEFT_CHECKED;
-/* Reads exactly `bytes` from `offset` on; any number of threads may. A file that ends before is an
- * error that says where. */
+/* Reads exactly `bytes` from `offset` on. Any number of threads may read. Where the file ends too
+ * soon the error says at which byte. */
 weft_status weft_file_read(const weft_file *file, uint64_t offset, void *out,
                            size_t bytes) WEFT_CHECKED;
 void weft_file_close(weft_file *file);
-/* Opens it to be read line by line; closed by fclose. */
+/* Opens a regular file as a stream, which the caller closes by fclose. */
 weft_status weft_file_stream(const char *path, FILE **out) WEFT_CHECKED;
 
-/* Creates a file for writing in the place of what has its name: a link goes, what it leads to
- * stays. NULL: errno says why. */
+/* Removes what has this name, a link but not its target, and creates a file for writing. NULL:
+ * errno says why. */
 FILE *weft_file_create(const char *path);
 
-/* A file that takes the place of `path` when it is whole: until then it is PATH.partial. */
+/* A file that is PATH.partial until it is whole, and then takes the place of `path`. */
 typedef struct weft_new_file {
     const char *path; /* borrowed */
     char *partial;
@@ -41,14 +41,14 @@ typedef struct weft_new_file {
 } weft_new_file;
 
 weft_status weft_new_file_open(const char *path, weft_new_file *out) WEFT_CHECKED;
-/* Closes it. status: of what was written; WEFT_OK: it goes to the disk and takes its place, where
- * that works. Else it is removed, and the first error returned. */
+/* Closes the file. `status`: of the writing so far. With WEFT_OK it syncs the file to disk and
+ * renames it into place. After any error it removes the file and returns the first error. */
 weft_status weft_new_file_close(weft_new_file *file, weft_status status) WEFT_CHECKED;
 
-/* No text that is read whole is larger. */
+/* The largest text that Weft reads whole. */
 #define WEFT_TEXT_MAX_BYTES (UINT64_C(256) << 20)
-/* A whole regular file into the arena, NUL-terminated. weft_read_file (core/options.h) is for what
- * a user names, which may be a pipe that this process has open. */
+/* Reads a whole regular file into the arena, NUL-terminated. For a path that a user names, which
+ * may be a pipe, there is weft_read_file (core/options.h). */
 weft_status weft_file_read_text(const char *path, weft_arena *arena, char **out,
                                 size_t *out_bytes) WEFT_CHECKED;
 

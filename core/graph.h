@@ -1,10 +1,10 @@
-/* Graphs: a stretch of a lane's work that is kept, to be enqueued again at once (CUDA graphs).
+/* Graphs: a stretch of a lane's work, kept to be enqueued again by one call (CUDA graphs).
  *
- * Between begin and end what is enqueued on the lane is not run but kept: kernels, products,
- * copies between device and pinned memory, zeroing, with the arguments they are given now. Nothing
- * else may be asked of that lane meanwhile, by any thread: functions, events, waits and syncs are
- * refused, since a graph could not repeat them. What its kernels read at a replay is what stands in
- * memory then. Lanes of the CPU device keep nothing. */
+ * Between begin and end the lane does not run what is enqueued but keeps it: kernels, products,
+ * copies between device and pinned memory, zeroing, with their arguments of that moment. Meanwhile
+ * the lane refuses functions, events, waits and syncs from any thread, since a graph could not
+ * repeat them. A replay's kernels read what memory holds at the replay. The CPU device has no
+ * graphs. */
 #ifndef WEFT_CORE_GRAPH_H
 #define WEFT_CORE_GRAPH_H
 
@@ -12,18 +12,18 @@
 
 typedef struct weft_graph weft_graph;
 
-/* Whether work of the device's lanes can be kept. */
+/* Whether the device has graphs. */
 bool weft_device_has_graphs(const weft_device *device);
 
-/* One thread captures one lane at a time, and ends what it began. Kernels must have run before:
- * what they allocate at first they must not allocate now. Errors: WEFT_DEVICE, WEFT_INTERNAL. */
+/* A thread captures one lane at a time and ends it itself. The work must have run once before: what
+ * kernels allocate at first use they must not allocate now. Errors: WEFT_DEVICE, WEFT_INTERNAL. */
 weft_status weft_graph_begin(weft_lane *lane) WEFT_CHECKED;
-/* The work so far, which has not run. `out` NULL: drops it. Errors: WEFT_DEVICE, when CUDA met
- * something that it cannot keep; the lane goes on either way. */
+/* Gives the work since begin, which has not run; `out` NULL drops it. The lane runs work again
+ * afterwards, also on errors. Errors: WEFT_DEVICE (CUDA met something that it cannot keep). */
 weft_status weft_graph_end(weft_lane *lane, weft_graph **out) WEFT_CHECKED;
-/* Enqueues the work once. Any lane of the same device. */
+/* Enqueues the work once, on any lane of the same device. */
 weft_status weft_graph_replay(weft_graph *graph, weft_lane *lane) WEFT_CHECKED;
-/* When no replay is under way. NULL is legal. */
+/* No replay may be under way. NULL is legal. */
 void weft_graph_destroy(weft_graph *graph);
 
 #endif

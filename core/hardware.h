@@ -1,10 +1,9 @@
-/* Nodes as figures: what a data sheet says of a device, its node and the network, each with where
- * it comes from. Plain data; all of it optional.
+/* Nodes as figures: what a data sheet says of a device, its node and the network, and the source of
+ * each figure. Plain data; all of it optional.
  *
  * In a cluster's file (core/cluster.h) a figure stands at its path: "device.peak.bf16" is the key
- * "bf16" of the object "peak" of the object "device". Rates are a second and one way. What an
- * operation reaches of a rate is an efficiency, a curve of its volume in bytes or FLOPs.
- */
+ * "bf16" of the object "peak" of the object "device". Rates are per second and one way. The share
+ * of a rate that an operation reaches is an efficiency, a curve of its volume in bytes or FLOPs. */
 #ifndef WEFT_CORE_HARDWARE_H
 #define WEFT_CORE_HARDWARE_H
 
@@ -13,8 +12,8 @@
 
 #include "core/curve.h"
 
-/* name, path, unit, least and most that can be, least and most that devices of today have, help.
- * Beyond the first two a file is refused; the last two tell which unit was meant. */
+/* name, path, unit, least and most possible, least and most usual today, help. A file with a figure
+ * beyond the possible is refused; the usual tells which unit its writer meant. */
 #define WEFT_FIGURE_LIST(X)                                                                        \
     X(MEMORY, "device.memory_bytes", "bytes", 1e8, 1e15, 4e9, 1e12, "a device's memory")           \
     X(RESERVED, "device.reserved_bytes", "bytes", 1e5, 1e15, 1e6, 1e11,                            \
@@ -58,16 +57,16 @@ typedef enum weft_figure {
 #undef WEFT_FIGURE_ENUM
         WEFT_NUM_FIGURES
 } weft_figure;
-/* "device.peak.bf16", "FLOP/s" ("" for a count), a few words; static. */
+/* "device.peak.bf16"; "FLOP/s" ("" for a count); a few words. Static. */
 const char *weft_figure_path(weft_figure figure);
 const char *weft_figure_unit(weft_figure figure);
 const char *weft_figure_help(weft_figure figure);
-/* Whether a value is possible: inside its bounds, a count whole; of times and of what is reserved
- * also 0. *out_meant: what was meant, had it been given in another unit (312 FLOP/s: 312e12), or 0.
- */
+/* Whether a value is possible: inside the bounds, and whole where it is a count. Times and RESERVED
+ * may also be 0. *out_meant: the value that the writer meant if the unit is wrong (312 FLOP/s:
+ * 312e12), or 0. */
 bool weft_figure_is_plausible(weft_figure figure, double value, double *out_meant);
 
-/* Shares of a rate that an operation reaches by its volume. name, path, unit of volume, help */
+/* The share of a rate that an operation reaches by its volume: name, path, unit of volume, help */
 #define WEFT_EFFICIENCY_LIST(X)                                                                    \
     X(GEMM, "device.efficiency.gemm", "FLOPs", "products, of the peak of their type")              \
     X(ATTENTION, "device.efficiency.attention", "FLOPs", "attention, of the same peak")            \
@@ -83,9 +82,8 @@ typedef enum weft_efficiency_kind {
 } weft_efficiency_kind;
 const char *weft_efficiency_path(weft_efficiency_kind kind);
 
-/* A switch of the network's level l joins this many nodes; the nodes below it get their cards'
- * bandwidth divided by `oversubscription` for what leaves the level below (the first level: the
- * node). */
+/* A level of the network. Each of its switches joins `nodes` nodes. What leaves the level below (at
+ * the first level: the node) gets the cards' bandwidth divided by `oversubscription`. */
 typedef struct weft_network_level {
     int nodes;
     double oversubscription;
@@ -93,10 +91,10 @@ typedef struct weft_network_level {
 
 enum { WEFT_MAX_LEVELS = 4, WEFT_MAX_NODE_GROUPS = 8, WEFT_MAX_SOURCES = 64 };
 
-/* Alike nodes. */
+/* The figures of nodes that are alike. */
 typedef struct weft_hardware {
     char device_name[64];
-    uint32_t given; /* bit 1 << weft_figure: known; a figure that is not is 0 */
+    uint32_t given; /* bit 1 << weft_figure: known; an unknown figure is 0 */
     double figures[WEFT_NUM_FIGURES];
     weft_share_curve efficiencies[WEFT_NUM_EFFICIENCIES]; /* num_points 0: all of the rate */
 } weft_hardware;
@@ -105,9 +103,9 @@ bool weft_hardware_knows(const weft_hardware *hardware, weft_figure figure);
 /* Where a number comes from, best first. */
 #define WEFT_SOURCE_LIST(X)                                                                        \
     X(MEASURED, "measured")   /* here, at this very shape */                                       \
-    X(SCALED, "scaled")       /* measured at another shape; in no file */                          \
-    X(DATASHEET, "datasheet") /* of the maker */                                                   \
-    X(ASSUMED, "assumed")     /* by whoever wrote it, or nobody says */
+    X(SCALED, "scaled")       /* measured at another shape; no file has it */                      \
+    X(DATASHEET, "datasheet") /* the maker's */                                                    \
+    X(ASSUMED, "assumed")     /* by the writer, or unknown */
 typedef enum weft_source_class {
 #define WEFT_SOURCE_ENUM(name, text) WEFT_SOURCE_##name,
     WEFT_SOURCE_LIST(WEFT_SOURCE_ENUM)
@@ -116,12 +114,12 @@ typedef enum weft_source_class {
 } weft_source_class;
 const char *weft_source_class_text(weft_source_class class_);
 
-/* Of all keys at or below `key`, but for those that a longer key covers. */
+/* The source of all numbers at or below `key` that no longer key covers. */
 typedef struct weft_source {
     char key[72];
     weft_source_class class_;
     char where[176];
-    double spread; /* of the value, as a share of it: 0.05; 0: not known */
+    double spread; /* of the value, as a share of it (0.05); 0: unknown */
 } weft_source;
 
 #endif

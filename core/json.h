@@ -1,9 +1,9 @@
-/* A strict reader that walks JSON text where it lies, so that every key and value keeps its line
- * and column. Comments (// to the end of the line, and C style) count as white space.
+/* A strict reader that walks JSON text in place, so that errors can name every key's and value's
+ * line and column. Comments (// to the end of the line, and C style) count as white space.
  *
  * It is stricter than cJSON, which accepts leading zeros, raw control characters, text after the
- * end and "\u0000": weft_json_check first, and a walk over text that passed cannot fail. Values
- * are spans of the text, so that integers keep all their digits. */
+ * end and "\u0000". Callers check a text first (weft_json_check); a walk over checked text cannot
+ * fail. Values are spans of the text, so integers keep all their digits. */
 #ifndef WEFT_CORE_JSON_H
 #define WEFT_CORE_JSON_H
 
@@ -42,21 +42,21 @@ bool weft_json_check(const char *text, weft_json_span *root, weft_json_fault *fa
 bool weft_json_next(weft_json_span parent, const char **cursor, weft_json_span *key,
                     weft_json_span *value);
 weft_json_kind weft_json_kind_of(weft_json_span value);
-/* What stands there, for errors: "a string", "a number", "null"... */
+/* The kind in words, for errors: "a string", "a number", "null"... Static. */
 const char *weft_json_kind_text(weft_json_span value);
-/* A string's characters, unescaped, in the arena. A lone surrogate is WEFT_CONFIG. */
+/* A string's characters, unescaped, in the arena. Errors: WEFT_CONFIG (a lone surrogate),
+ * WEFT_MEMORY. */
 weft_status weft_json_string(weft_json_span value, weft_arena *arena,
                              const char **out) WEFT_CHECKED;
-/* Text as a JSON string with its quotes, in the arena. Reads back as the same bytes; those that are
- * no UTF-8 only here, not in other readers: for what others parse there are the next two. */
+/* Text as a JSON string with its quotes, in the arena. Weft reads back the same bytes. Bytes that
+ * are no UTF-8 pass unchanged, which other readers may refuse: the next two write for those. */
 weft_status weft_json_quote(const char *text, weft_arena *arena, const char **out) WEFT_CHECKED;
-/* Any bytes as a JSON string of UTF-8, for what others read: each sequence that is no UTF-8 becomes
- * one U+FFFD. */
+/* Any bytes as a JSON string of UTF-8: each sequence that is no UTF-8 becomes one U+FFFD. */
 weft_status weft_json_quote_bytes(const char *bytes, size_t num_bytes, weft_arena *arena,
                                   const char **out) WEFT_CHECKED;
 weft_status weft_json_quote_utf8(const char *text, weft_arena *arena,
                                  const char **out) WEFT_CHECKED;
-/* 1-based line and column (in characters of UTF-8) of a place in the text. */
+/* The line and column of a place in the text, from 1; columns count characters of UTF-8. */
 void weft_json_position(const char *text, const char *at, int *line, int *column);
 
 #endif

@@ -1,6 +1,6 @@
-/* Log lines on stderr: `time rank level message`. Info goes out from rank 0 alone, warnings and
- * errors from every rank, debug and trace from every rank when the level asks for them. Metrics
- * are files, not logs. Any thread may log; a line is written with one write. */
+/* Log lines on stderr: `time rank level message`. Only rank 0 writes info; every rank writes
+ * warnings and errors, and debug and trace where the level asks for them. Metrics are files, not
+ * logs. Any thread may log. A line goes out in one write; above 2,047 bytes it is cut. */
 #ifndef WEFT_CORE_LOG_H
 #define WEFT_CORE_LOG_H
 
@@ -21,7 +21,7 @@ int weft_log_rank(void);
 weft_status weft_log_level_parse(const char *text, weft_log_level *out) WEFT_CHECKED;
 
 void weft_log(weft_log_level level, const char *format, ...) WEFT_PRINTF(2, 3);
-/* Prints this thread's error record once, as an error: text, then frames at debug level. */
+/* Logs this thread's error record: its text as an error, then its frames at debug level. */
 void weft_log_error_record(void);
 
 #endif

@@ -1,43 +1,43 @@
 /* The CPU device as an emulated accelerator: FLOPs take the time that they would take at a pace.
  *
- * A kernel that executes FLOPs computes, and then its lane waits until they would have taken their
- * time: what it gives is right, and a machine of few cores serves many ranks, as long as computing
- * is faster than the pace. Kernels without FLOPs, which memory bounds on an accelerator too, take
- * what they take. The CPU's kernels call this (kernels/cpu/backend.c), and nobody else needs to
- * know.
+ * With WEFT_PACE_ALL a kernel computes, and then its lane waits until the kernel's FLOPs would have
+ * taken their time. Results are right, and a machine of few cores serves many ranks as long as it
+ * computes faster than the pace. With WEFT_PACE_EXPERTS the lane skips the experts' kernels, waits
+ * for their time instead, and runs all others unpaced. Kernels without FLOPs, which memory bounds
+ * on an accelerator too, take their own time. The CPU's kernels call this (kernels/cpu/backend.c).
  *
- * A lane owes the time by which it passed the end that a task should have had: sleepers wake late,
- * and a rank without a core computes late. Its next waits are shorter by that, so that a lane's
- * total is right. What it owes is bounded, and beyond the bound it is lost and counted. */
+ * A lane that ends a task late owes that time: sleepers wake late, and a rank without a core
+ * computes late. Its next waits are shorter by what it owes, so that the lane's total is right. A
+ * lane owes at most a bound; time beyond the bound is lost, and counted. */
 #ifndef WEFT_CORE_PACE_H
 #define WEFT_CORE_PACE_H
 
 #include <weft/device.h>
 
 typedef enum weft_pace_work {
-    WEFT_PACE_EXPERTS, /* what lanes are marked for as the experts' is not computed, and gives
-                          nothing: its FLOPs take their time and no core. All else computes */
+    WEFT_PACE_EXPERTS, /* work marked as the experts' is not computed and writes nothing: its FLOPs
+                          take their time and no core. All else computes, unpaced */
     WEFT_PACE_ALL,     /* every kernel computes, and takes its FLOPs' time */
 } weft_pace_work;
 
 typedef struct weft_pace {
-    double flops; /* FLOP/s; 0: none, every kernel takes what it takes */
+    double flops; /* FLOP/s; 0: no pace */
     weft_pace_work work;
 } weft_pace;
 
-/* While the device's lanes are idle. On other devices than the CPU's it has no effect. */
+/* Call it while the device's lanes are idle. Only the CPU device heeds it. */
 void weft_device_set_pace(weft_device *device, weft_pace pace);
-/* Seconds by which the device's lanes fell behind the pace for good since the last call. */
+/* Seconds that the device's lanes lost behind the pace since the last call. */
 double weft_device_take_late(weft_device *device);
 
-/* Whether what is enqueued from now on is the experts' work. */
+/* Marks work enqueued from now on as the experts', or not. */
 void weft_lane_mark_experts(weft_lane *lane, bool are_experts);
 
-/* For the CPU's kernels. Whether what is enqueued now is to be passed over; and enqueues the time
- * that its FLOPs take instead. */
+/* For the CPU's kernels. Whether to skip a kernel enqueued now; pass enqueues a wait for its FLOPs'
+ * time instead. */
 bool weft_pace_passes_over(const weft_lane *lane);
 weft_status weft_pace_pass(weft_lane *lane, const char *label, double flops) WEFT_CHECKED;
-/* On a lane's own thread, around a kernel: when it starts, and that it has ended. */
+/* On a lane's own thread, before a kernel and after it. end waits as WEFT_PACE_ALL has it. */
 int64_t weft_pace_start_ns(void);
 void weft_pace_end(int64_t start_ns, double flops);
 

@@ -1,14 +1,14 @@
 /* Counter-based random numbers: Philox 4x32-10 (Salmon et al. 2011), from Random123.
  *
- * Nothing here has state. A number is a pure function of (seed, stream, counter), and counters
- * are *global* element indices, so that any layout of a tensor over ranks sees the same numbers. */
+ * Nothing here has state. A number is a pure function of (seed, stream, counter). Counters are
+ * *global* element indices, so every layout of a tensor over ranks gets the same numbers. */
 #ifndef WEFT_CORE_RNG_H
 #define WEFT_CORE_RNG_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* Streams keep uses apart. A parameter's stream is weft_rng_stream_of(its global name). */
+/* Each use has a stream of its own; a parameter's is weft_rng_stream_of(its global name). */
 uint64_t weft_rng_stream_of(const char *name);
 /* Mixes further identities (step, layer, micro-batch...) into a stream. */
 uint64_t weft_rng_stream_mix(uint64_t stream, uint64_t value);
@@ -17,11 +17,11 @@ uint64_t weft_rng_stream_mix(uint64_t stream, uint64_t value);
 void weft_rng_block(uint64_t seed, uint64_t stream, uint64_t counter, uint32_t out[4]);
 /* Uniform in [0, 1), element `index`: word index % 4 of block index / 4, top 24 bits. */
 float weft_rng_uniform(uint64_t seed, uint64_t stream, uint64_t index);
-/* Standard normal, element `index`: Box-Muller on words (0,1) or (2,3) of block index / 4:
- * elements 4b, 4b+1 use words 0 and 1 (cosine, sine), 4b+2, 4b+3 use words 2 and 3. */
+/* Standard normal, element `index`: Box-Muller on block b = index / 4. Elements 4b and 4b+1 use its
+ * words 0 and 1 (cosine, sine), 4b+2 and 4b+3 its words 2 and 3. */
 float weft_rng_normal(uint64_t seed, uint64_t stream, uint64_t index);
-/* A pseudo-random permutation of [0, n): the image of `index` (a Feistel network on Philox with
- * cycle walking), so that shuffling needs no memory. n >= 1. */
+/* The image of `index` in a pseudo-random permutation of [0, n), n >= 1: a Feistel network on
+ * Philox with cycle walking. Shuffling by it needs no memory. */
 uint64_t weft_rng_permute(uint64_t seed, uint64_t stream, uint64_t n, uint64_t index);
 
 #endif

@@ -4,8 +4,7 @@
 
 #include <stdio.h>
 
-/* Writes text as the content or a quoted attribute of an element; control characters are left out.
- */
+/* Writes text as an element's content or quoted attribute, without control characters. */
 void weft_svg_write_text(const char *text, FILE *out);
 
 #endif

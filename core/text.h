@@ -6,8 +6,8 @@ typedef struct weft_counted {
     char text[48];
 } weft_counted;
 
-/* "1 rank", "3 ranks", "2 micro-batches": weft_count_text(n, "rank").text, for the expression it
- * stands in. */
+/* "1 rank", "3 ranks", "2 micro-batches": weft_count_text(n, "rank").text. The text lives until its
+ * full expression ends. */
 weft_counted weft_count_text(long long count, const char *noun);
 
 /* "1.5 GiB", "4 GiB", "96 bytes". */

@@ -1,8 +1,7 @@
-/* Timelines: one writer for measured and for priced ones.
+/* Timelines, measured or priced.
  *
- * A trace is a list of slices (track, name, start, end, and integer arguments); tracks are
- * (rank, lane). Written as Chrome/Perfetto JSON or drawn as SVG. Adding and stamping are
- * thread-safe; slices of one track do not overlap. */
+ * A trace is a list of slices; a slice's track is (rank, lane). Written as Chrome/Perfetto JSON or
+ * drawn as SVG. Adding and stamping are thread-safe. Slices of one track do not overlap. */
 #ifndef WEFT_CORE_TRACE_H
 #define WEFT_CORE_TRACE_H
 
@@ -27,10 +26,10 @@ weft_status weft_trace_create(weft_trace **out) WEFT_CHECKED;
 void weft_trace_destroy(weft_trace *trace);
 weft_status weft_trace_add(weft_trace *trace, const weft_slice *slice) WEFT_CHECKED;
 void weft_trace_clear(weft_trace *trace);
-/* A slice of what a lane does: begin adds it, end ends it, and the lane stamps both as it gets
- * there. *out_index is for the end. trace NULL: nothing is noted. The slice's own times do not
- * count; those stamped count from the origin, a time of weft_now_us (0 unless it is set). The trace
- * lives until the lane has passed. */
+/* Around a lane's work: begin adds the slice, and the lane stamps its start and end when it reaches
+ * begin and end. Stamps replace the slice's own times and count from the origin, a time of
+ * weft_now_us (0 unless set). *out_index is for the end. trace NULL: does nothing. The trace must
+ * outlive the lane's work. */
 weft_status weft_trace_begin(weft_trace *trace, weft_lane *lane, const weft_slice *slice,
                              size_t *out_index) WEFT_CHECKED;
 weft_status weft_trace_end(weft_trace *trace, weft_lane *lane, size_t index) WEFT_CHECKED;
@@ -39,7 +38,7 @@ size_t weft_trace_count(const weft_trace *trace);
 const weft_slice *weft_trace_slices(const weft_trace *trace); /* borrowed, in order of adding */
 /* Names a lane index for both writers: `names[lane]`. Borrowed. */
 void weft_trace_name_lanes(weft_trace *trace, const char *const *names, int count);
-/* The name of a lane index; NULL where none was given. */
+/* The name of a lane index; NULL where it has none. */
 const char *weft_trace_lane_name(const weft_trace *trace, int lane);
 
 /* The same for ranks: "rank 3: stage 1, tp 0". */
@@ -48,9 +47,9 @@ const char *weft_trace_rank_name(const weft_trace *trace, int rank);
 
 /* Chrome trace JSON ("traceEvents", complete events, process = rank, thread = lane). */
 weft_status weft_trace_write_json(const weft_trace *trace, FILE *out) WEFT_CHECKED;
-/* An SVG: a row a track, a box a slice with its name where it fits, a time axis and a legend. Each
- * kind of slice has a colour of its own, and is striped where its category ends in " back".
- * Readable in light and dark, at 390 pixels and without seeing red or green. */
+/* An SVG: a row for each track, a box for each slice with its name where it fits, a time axis and a
+ * legend. The category chooses a slice's colour; one that ends in " back" is striped. Readable on
+ * light and dark, at 390 pixels wide and for colour-blind readers. */
 weft_status weft_trace_write_svg(const weft_trace *trace, const char *title, const char *subtitle,
                                  FILE *out) WEFT_CHECKED;
 
