@@ -1,6 +1,6 @@
 /* What a backend implements, and the base that its communicators embed as first member.
  *
- * The wrappers (comm.c) check arguments, number the operation, record it and keep the broken flag;
+ * The wrappers (comm.c) check arguments, number and record the operation and keep the broken flag;
  * a backend only runs it. Private to comm/. */
 #ifndef WEFT_COMM_COMM_OPS_H
 #define WEFT_COMM_COMM_OPS_H
@@ -35,7 +35,8 @@ static inline bool weft_comm_is_message(weft_comm_kind kind)
     return kind >= WEFT_COMM_SEND;
 }
 
-/* An all_to_all_sharded takes a number in `inside` for so many blocks, whose tags lie in it. */
+/* Of how many blocks of an all_to_all_sharded the tags fit into one sequence number of `inside`: it
+ * takes as many numbers there as its blocks need. */
 enum { WEFT_COMM_BLOCKS_PER_SEQUENCE = 7 };
 
 /* The two rows of sizes of one all_to_all: `size` entries sent, then `size` received. */
@@ -57,10 +58,10 @@ typedef struct weft_comm_op {
     weft_reduce reduce;
     int peer; /* root (of a gather: rank 0), or the other end; -1 */
     int tag;  /* messages */
-    int from; /* send_recv: the other other end, and what it sends */
+    int from; /* send_recv: the rank received from, and its bytes */
     size_t from_bytes;
     weft_comm_rows *rows; /* all_to_all, all_to_all_sharded */
-    /* all_to_all_sharded: the other group and the first of its numbers there. */
+    /* all_to_all_sharded: the other group, and the operation's first number there. */
     weft_comm *inside;
     uint64_t inside_sequence;
     size_t chunk_bytes;
@@ -68,7 +69,7 @@ typedef struct weft_comm_op {
 
 struct weft_comm_ops {
     const char *name;
-    /* Queues the operation on a lane: weft_comm_run_on_lane for backends that run on the host. */
+    /* Queues the operation on a lane. Backends that run on the host use weft_comm_run_on_lane. */
     weft_status (*enqueue)(weft_lane *lane, const weft_comm_op *op);
     /* Runs it to its end on the calling thread. */
     weft_status (*run)(const weft_comm_op *op);
@@ -76,7 +77,7 @@ struct weft_comm_ops {
                          weft_comm_purpose purpose, weft_comm **out);
     weft_status (*split_node)(weft_comm *parent, weft_comm **out);
     void (*destroy)(weft_comm *comm); /* frees the whole object */
-    /* Optional. In debug mode a backend that enqueues compares signatures by it. */
+    /* Optional. Backends that enqueue call it in debug mode to compare signatures. */
     weft_status (*check)(const weft_comm_op *op);
 };
 
@@ -86,7 +87,7 @@ struct weft_comm {
     weft_comm_purpose purpose;
     int rank, size;
     int *world_ranks; /* size entries; owned. NULL: the world, rank i is i */
-    /* How to end the job: a group of one that was split from a world must end that world. */
+    /* Ends the job. A group of one that was split from a world ends that world. */
     void (*abort)(int exit_code);
     atomic_uint_least64_t num_collectives, num_messages;
     atomic_bool broken;
@@ -100,26 +101,26 @@ weft_status weft_comm_base_init(weft_comm *comm, const weft_comm_ops *ops, const
                                 weft_comm_purpose purpose, int rank, int size, int *world_ranks,
                                 void (*abort)(int)) WEFT_CHECKED;
 void weft_comm_base_release(weft_comm *comm);
-/* After an operation failed: its groups are broken from now on, and the error names it. Returns
+/* After an operation failed: breaks its groups and puts the operation into the error. Returns
  * `status`. */
 weft_status weft_comm_fail(const weft_comm_op *op, weft_status status);
-/* After one that needs its rows no longer; without rows nothing. */
+/* After an operation that needs its rows no longer. Without rows it does nothing. */
 void weft_comm_rows_give_back(const weft_comm_op *op);
-/* Runs an operation with its record and the broken flag, on this thread or as work of a lane. */
+/* Run an operation with its record and the broken flag: on this thread, or as work of a lane. */
 weft_status weft_comm_run_here(const weft_comm_op *op) WEFT_CHECKED;
 weft_status weft_comm_run_on_lane(weft_lane *lane, const weft_comm_op *op) WEFT_CHECKED;
 
-/* backend.c. Puts another backend in the place of a new group, or before it, where one was chosen
- * for groups like it (weft_comm_use_nccl). Collective over the group. */
+/* backend.c. Replaces a new group by one of the chosen backend, or wraps it in one, where
+ * weft_comm_use_nccl chose one for such groups. Collective over the group. */
 weft_status weft_comm_adopt(weft_comm **group) WEFT_CHECKED;
-/* When the world ends, before MPI does. Collective. */
+/* Before the world ends MPI. Collective. */
 void weft_comm_stop_backends(void);
 
-/* A self communicator with the given identity, as a split to one rank leaves it. */
+/* A self communicator for a group of one rank. */
 weft_status weft_comm_self_make(const char *name, weft_comm_purpose purpose, int world_rank,
                                 void (*abort)(int), weft_comm **out) WEFT_CHECKED;
 
-/* Opens a record and returns its ticket; closes it. Thread-safe. */
+/* Opens a record and returns its ticket; closes the ticket's record. Thread-safe. */
 uint64_t weft_comm_record_begin(const weft_comm_op *op);
 void weft_comm_record_end(uint64_t ticket);
 

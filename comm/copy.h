@@ -4,8 +4,8 @@
 
 #include <stddef.h>
 
-/* memcpy past the caches, where the CPU can: two to three times as fast into memory that is in no
- * cache, for it is not read before it is written. Slower into what is. */
+/* memcpy past the caches, where the CPU can. The CPU then does not read the destination before it
+ * writes it: two to three times as fast where that is in no cache, slower where it is. */
 void weft_copy_past(void *to, const void *from, size_t bytes);
 
 #endif

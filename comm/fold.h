@@ -1,5 +1,5 @@
-/* Element-wise reduction of several inputs into one output, in the order of the inputs, so that a
- * reduction in rank order has the same bits on every rank and in every run. */
+/* Element-wise reduction of several inputs into one output, in the order of the inputs. With the
+ * inputs in rank order, the bits are the same on every rank and in every run. */
 #ifndef WEFT_COMM_FOLD_H
 #define WEFT_COMM_FOLD_H
 
@@ -7,13 +7,13 @@
 
 /* True for the types that weft_fold knows: fp32, bf16, fp16, fp64, int32, int64. */
 bool weft_fold_supports(weft_dtype dtype);
-/* out[i] = inputs[0][i] op inputs[1][i] op ... for `count` elements. bf16 and fp16 are
- * accumulated in fp32 and rounded once, to nearest even. Maximum and minimum pass a NaN on; integer
- * sums wrap. `out` may be one of the inputs. */
+/* out[i] = inputs[0][i] op inputs[1][i] op ... for `count` elements. Sums bf16 and fp16 in fp32 and
+ * rounds once, to nearest even. Maximum and minimum pass a NaN on; integer sums wrap. `out` may be
+ * one of the inputs. */
 void weft_fold(weft_dtype dtype, weft_reduce reduce, const void *const *inputs, int num_inputs,
                void *out, size_t count);
 
-/* Its loops, compiled for several instruction sets. */
+/* The loops of weft_fold, compiled for several instruction sets. */
 typedef void (*weft_fold_loops)(weft_dtype dtype, weft_reduce reduce, const void *const *inputs,
                                 int num_inputs, void *out, size_t count);
 void weft_fold_baseline(weft_dtype dtype, weft_reduce reduce, const void *const *inputs,
@@ -22,7 +22,7 @@ void weft_fold_avx2(weft_dtype dtype, weft_reduce reduce, const void *const *inp
                     void *out, size_t count);
 void weft_fold_avx512(weft_dtype dtype, weft_reduce reduce, const void *const *inputs,
                       int num_inputs, void *out, size_t count);
-/* Those that this CPU can run, from 0, the best last; then NULL. */
+/* Variant `index` of those that this CPU can run, the best last; NULL beyond it. */
 weft_fold_loops weft_fold_variant(int index);
 
 #endif

@@ -6,7 +6,7 @@
 
 /* Starts MPI in this process alone, with full thread support, and sends itself a message. */
 void weft_probe_mpi(weft_probe *out);
-/* Found at run time. */
+/* Looks for NCCL at run time. */
 void weft_probe_nccl(weft_probe *out);
 
 #endif

@@ -69,7 +69,8 @@ bool weft_worker_is_full(const weft_worker *worker);
 /* Waits for the next slot to be free and copies the work into it. */
 void weft_worker_push(weft_worker *worker, const char *label, weft_lane_function function,
                       const void *args, size_t num_bytes);
-/* Makes the worker wait for another lane's point. If that failed, this lane fails with its error. */
+/* Makes the worker wait for another lane's point. If that failed, this lane fails with its error.
+ */
 void weft_worker_push_wait(weft_worker *worker, weft_timeline *line, uint64_t point);
 
 #endif

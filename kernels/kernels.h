@@ -1,4 +1,4 @@
-/* What a backend gives: one slot a kernel, all of them required. The wrappers in kernels.c check
+/* A backend's table: one slot for each kernel, all required. The wrappers in kernels.c check
  * arguments and call the slot of the lane's device. */
 #ifndef WEFT_KERNELS_KERNELS_H
 #define WEFT_KERNELS_KERNELS_H
@@ -15,26 +15,27 @@ typedef struct weft_kernel_ops {
 extern const weft_kernel_ops weft_kernel_ops_cpu;
 extern const weft_kernel_ops weft_kernel_ops_cuda; /* where CUDA is built in */
 
-/* FLOPs of the GEMMs that this process has run (2mnk each), for MFU checks and benches. */
+/* FLOPs of the GEMMs that this process has run or, on a GPU, enqueued (2mnk each, attention's not
+ * among them), for MFU checks and benches. */
 uint64_t weft_gemm_flops(void);
-/* For backends: counts GEMMs that have run. Any thread. */
+/* For backends: adds to them. Any thread. */
 void weft_gemm_flops_add(uint64_t flops);
-/* Who hears of each kernel as it is enqueued: its name and arguments. For tests that hold a list of
- * operations against what is called; NULL: nobody. Set while nothing is enqueued. */
+/* Sets the function that gets each kernel's name and arguments as it is enqueued; NULL: none. Tests
+ * compare them with a list of operations. Set it while nothing is enqueued. */
 typedef void (*weft_kernel_watch)(const char *kernel, const void *args);
 void weft_kernels_watch(weft_kernel_watch watch);
-/* A GEMM with an epilogue in two: the product, written to pre (GELU) or c (GELU_BACKWARD), and the
- * activation's kernel after it, which for GELU_BACKWARD is in place. */
+/* A GEMM with an epilogue as two kernels: the product, which writes pre (GELU) or c
+ * (GELU_BACKWARD), and the activation's kernel after it, for GELU_BACKWARD in place. */
 weft_gemm_args weft_gemm_without_epilogue(const weft_gemm_args *a);
 weft_activation_forward_args weft_gemm_gelu(const weft_gemm_args *a);
 weft_activation_backward_args weft_gemm_gelu_backward(const weft_gemm_args *a);
 
-/* The instruction set that the CPU kernels chose ("avx512", "avx2", "baseline"). The environment
- * variable WEFT_CPU_ISA lowers it. */
+/* The instruction set of the CPU's kernels ("avx512", "avx2", "baseline"). The environment variable
+ * WEFT_CPU_ISA lowers it. Static. */
 const char *weft_kernels_cpu_isa(void);
-/* FLOP/s of products in `dtype` that one core of the CPU cannot exceed: its multiply-adds in
- * registers, of the chosen instruction set, timed in moments too short to be disturbed by what else
- * runs; of bf16 by the processor's own dot products twice that. 0: not known. Takes milliseconds;
+/* FLOP/s of products in `dtype` that one core of the CPU cannot exceed. Times multiply-adds in
+ * registers, of the chosen instruction set, in spans too short for other work to disturb all of
+ * them; bf16 by the processor's own dot products has twice that. 0: unknown. Takes milliseconds;
  * any thread. */
 double weft_kernels_cpu_core_flops(weft_dtype dtype);
 

@@ -1,12 +1,12 @@
 /* The progress engine: one thread at a time drives everything that is in flight.
  *
- * A thread that waits for its own operation becomes the driver when there is none; it then advances
+ * A thread that waits for its own operation becomes the driver when there is none. It advances
  * every operation of the process, in order of priority, until its own is complete, and hands the
- * role to another waiting thread. So MPI is progressed whenever anybody waits, a lone small
+ * role to another waiting thread. So MPI makes progress whenever a thread waits, a lone small
  * operation costs no thread switch, and operations of different groups never block each other.
  *
- * The driver polls, yields the core when nothing moves, and after a while sleeps in naps that a
- * new operation ends at once. The engine knows nothing of MPI. */
+ * The driver polls, yields the core when nothing moves, and after a while sleeps in short naps,
+ * which a new operation ends at once. The engine knows nothing of MPI. */
 #ifndef WEFT_COMM_MPI_ENGINE_H
 #define WEFT_COMM_MPI_ENGINE_H
 
@@ -27,7 +27,7 @@ typedef struct weft_engine_item {
     int priority; /* smallest first; equal ones in order of arrival */
     bool done;
     weft_error error;
-    pthread_cond_t wake; /* its thread: complete, or its turn to drive */
+    pthread_cond_t wake; /* wakes its thread: complete, or its turn to drive */
 } weft_engine_item;
 
 typedef struct weft_engine {

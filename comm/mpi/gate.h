@@ -1,26 +1,26 @@
 /* The gate: which queued sends may go to the network now.
  *
- * Messages share links, and what is on its way already cannot be called back: a transport serves
- * in order. So operations of the background (purposes behind EXPERT) keep little in flight, and
- * hold new sends back while a more urgent operation has moving traffic on the same link. Traffic
- * inside the node and between nodes are links apart.
+ * Messages share links, and a transport serves in order: a message under way cannot be called back.
+ * So operations of the background (purposes behind EXPERT) keep little in flight, and hold new
+ * sends back while a more urgent operation has moving traffic on the same link. The inside of the
+ * node and the network between nodes are two links.
  *
- * Ranks of a node share its links, hence the gate: each sees what is urgent to any of them.
+ * Ranks of a node share its links, and so the gate: each sees what is urgent to any of them.
  *
- * Never more than delay: a held operation may send a window's worth again after `hold_ns`, however
+ * The gate only delays. A held operation may send another window's worth after `hold_ns`, however
  * busy the link is, and a full window that nobody empties lets one more message pass after
- * `stall_ns`. Whatever other ranks wait for, each queued send goes out in bounded time, so the gate
- * cannot deadlock operations that would end without it. Receives of operations that send too are
- * counted as traffic: a transport may say that a send is complete as soon as it has a copy, so that
- * what still arrives tells best whether an exchange goes on.
+ * `stall_ns`. So each queued send goes out in bounded time, whatever other ranks wait for, and the
+ * gate cannot deadlock operations that would end without it. Receives of operations that also send
+ * count as traffic: a transport may call a send complete as soon as it has a copy, so what still
+ * arrives tells best whether an exchange goes on.
  *
  * Small messages neither hold nor are held: they cost a link nothing, and who waits for one often
- * waits for a rank that is late.
+ * waits for a late rank.
  *
  * Sends of one operation on one link go in the order in which they were queued.
  *
- * A pass is used by one thread at a time (the engine's driver), a gate by any process that maps it.
- * Knows nothing of MPI, nor of clocks. */
+ * One thread at a time (the engine's driver) uses a pass; any process that maps a gate uses it. The
+ * gate knows nothing of MPI or clocks. */
 #ifndef WEFT_COMM_MPI_GATE_H
 #define WEFT_COMM_MPI_GATE_H
 
@@ -32,15 +32,15 @@ typedef enum weft_link { WEFT_LINK_INSIDE, WEFT_LINK_BETWEEN, WEFT_NUM_LINKS } w
 
 typedef struct weft_gate_limits {
     size_t small_bytes;                  /* the most in a small message */
-    size_t window_bytes[WEFT_NUM_LINKS]; /* in flight, of an operation inside a node, of all of a
-                                            node's between; one message each may exceed it */
+    size_t window_bytes[WEFT_NUM_LINKS]; /* in flight: inside a node of one operation, between nodes
+                                            of all of a node's; each may have one message anyway */
     int64_t hold_ns;                     /* the most that an operation is held at a time */
     int64_t quiet_ns;                    /* traffic that has not moved for so long holds nobody */
-    int64_t stall_ns; /* after so long without an end, one message more than the window */
+    int64_t stall_ns; /* a window full for so long lets one more message pass */
 } weft_gate_limits;
 
-/* Messages of a purpose, but for small ones, that are under way on a link, and when one last began
- * or ended. */
+/* How many messages of a purpose, but for small ones, are under way on a link, and when one last
+ * began or ended. */
 typedef struct weft_gate_traffic {
     atomic_uint_least64_t num_pending;
     atomic_int_least64_t moved_ns;
@@ -70,7 +70,7 @@ typedef struct weft_gate_pass {
     } lanes[WEFT_NUM_LINKS];
 } weft_gate_pass;
 
-/* The purposes that keep out of the others' way. */
+/* True for the purposes behind EXPERT. */
 bool weft_gate_is_background(weft_comm_purpose purpose);
 
 /* `limits` is borrowed. */
@@ -78,17 +78,17 @@ void weft_gate_enter(weft_gate_pass *pass, weft_gate *gate, const weft_gate_limi
                      weft_comm_purpose purpose);
 /* Queues a send; returns its number on that link. */
 uint64_t weft_gate_queue(weft_gate_pass *pass, weft_link link, size_t bytes, int64_t now_ns);
-/* True: send it now, it counts as in flight. Asked again and again until then. */
+/* True: send it now; it counts as in flight. The caller asks again until then. */
 bool weft_gate_admit(weft_gate_pass *pass, weft_link link, uint64_t number, size_t bytes,
                      int64_t now_ns);
 /* A send that was admitted is complete. */
 void weft_gate_end(weft_gate_pass *pass, weft_link link, size_t bytes, int64_t now_ns);
-/* A receive is posted; it is complete. */
+/* A receive is posted; that receive is complete. */
 void weft_gate_await(weft_gate_pass *pass, weft_link link, size_t bytes, int64_t now_ns);
 void weft_gate_arrive(weft_gate_pass *pass, weft_link link, size_t bytes, int64_t now_ns);
-/* Before its first: the operation sends nothing, and its receives hold nobody. */
+/* Before its first receive: the operation sends nothing, so its receives hold nobody. */
 void weft_gate_only_receives(weft_gate_pass *pass);
-/* At the operation's end; forgets what it leaves behind when it failed. */
+/* At the operation's end, also of one that failed: takes its traffic off the gate. */
 void weft_gate_leave(weft_gate_pass *pass);
 
 #endif

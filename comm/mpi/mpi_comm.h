@@ -1,8 +1,8 @@
 /* The mpi backend's own structures.
  *
- * All collectives are made of MPI_Isend and MPI_Irecv, driven by the progress engine: pieces of
- * bounded size, two rounds in flight, and sends of less urgent purposes by leave of the gate. Tags
- * carry the operation's number, so operations of one group cannot be confused even when they run on
+ * All collectives are made of MPI_Isend and MPI_Irecv, which the progress engine drives: pieces of
+ * bounded size, two rounds in flight, and sends of less urgent purposes when the gate lets them.
+ * Tags carry the operation's number, so operations of one group cannot be confused even on
  * different lanes. */
 #ifndef WEFT_COMM_MPI_MPI_COMM_H
 #define WEFT_COMM_MPI_MPI_COMM_H
@@ -18,24 +18,23 @@
 weft_status weft_mpi_status(const char *file, int line, const char *function, const char *call,
                             int code) WEFT_CHECKED;
 
-/* Sizes that the algorithms cut by. The same on every rank. */
+/* Sizes by which the algorithms cut. The same on every rank. */
 typedef struct weft_mpi_limits {
-    size_t message_bytes;    /* point to point; below INT_MAX */
-    size_t piece_bytes;      /* one round of a collective, a peer */
+    size_t message_bytes;    /* a piece of a point-to-point message; below INT_MAX */
+    size_t piece_bytes;      /* to each peer in one round of a collective */
     size_t row_bytes;        /* the same of a row between nodes, in an all_gather or all_to_all */
     size_t direct_bytes;     /* an all_reduce that brings this much or less in goes in one round */
     size_t background_bytes; /* the most in a message of a purpose behind EXPERT */
     size_t shared_bytes; /* reductions and gathers inside a node, of that much or more, go through
                             the window (shared.h) */
     weft_gate_limits gate;
-    int ranks_per_node; /* for tests: that many neighbours in the world make a node of groups made
-                           from then on, the last one with what is left; 0: who shares memory does
-                         */
+    int ranks_per_node; /* for tests: groups made from now on take so many neighbours in the world
+                           for a node (the last node has the rest); 0: ranks that share memory */
 } weft_mpi_limits;
 /* For tests: NULL restores the defaults, as a field of 0 does. No operation may be in flight. */
 void weft_mpi_set_limits(const weft_mpi_limits *limits);
 const weft_mpi_limits *weft_mpi_get_limits(void);
-/* `wanted`, or what a message of the group's purpose may carry if that is less. */
+/* `wanted`, or the most that a message of the group's purpose may carry if that is less. */
 size_t weft_mpi_message_bytes(const weft_comm *comm, size_t wanted);
 
 /* A set of messages in flight together. */
@@ -43,7 +42,7 @@ typedef struct weft_mpi_message {
     int peer;
     size_t bytes;
     bool receive;
-    bool queued; /* a send that waits at the gate, until when the rest is needed */
+    bool queued; /* a send that waits at the gate: tag, buffer and handle are kept for it */
     int tag;
     const void *buffer;
     MPI_Comm handle;
@@ -75,7 +74,7 @@ enum {
     WEFT_MPI_TAGS_PER_COLLECTIVE = 8,     /* signatures, then two phases a slot */
 };
 
-/* What one running operation needs; lent from the communicator and used again. */
+/* What one running operation needs. The communicator lends it and uses it again. */
 typedef struct weft_mpi_work {
     struct weft_mpi_work *next_free, *next_owned;
     bool abandoned;
@@ -93,8 +92,8 @@ typedef struct weft_mpi_comm {
     weft_mpi_work *free_work, *owned_work; /* guarded by base.lock */
 } weft_mpi_comm;
 
-/* batch.c. Both name the peer in their errors; test also when sizes differ. A receive is posted at
- * once, a send when the gate lets it, at the latest in a later test. */
+/* batch.c. Errors name the peer; the test also finds sizes that differ. Receives are posted at
+ * once, sends when the gate lets them pass: at once or in a later test. */
 weft_status weft_mpi_post_send(const weft_mpi_comm *comm, weft_mpi_batch *batch, int peer, int tag,
                                const void *buffer, size_t bytes) WEFT_CHECKED;
 weft_status weft_mpi_post_recv(const weft_mpi_comm *comm, weft_mpi_batch *batch, int peer, int tag,
@@ -105,8 +104,7 @@ weft_status weft_mpi_batch_test(weft_mpi_batch *batch, bool *out_moved,
 /* work.c */
 weft_status weft_mpi_work_take(weft_mpi_comm *comm, weft_mpi_work **out) WEFT_CHECKED;
 void weft_mpi_work_give_back(weft_mpi_comm *comm, weft_mpi_work *work);
-/* For work with messages in flight: MPI may still write to it, so it is never freed or used again.
- */
+/* For work with messages in flight, to which MPI may still write: never frees or reuses it. */
 void weft_mpi_work_abandon(weft_mpi_work *work);
 bool weft_mpi_work_any_abandoned(void);
 /* Makes offsets and inputs for a group of `size`. */
@@ -116,10 +114,9 @@ weft_status weft_mpi_batch_reserve(weft_mpi_batch *batch) WEFT_CHECKED;
 void weft_mpi_work_release(weft_mpi_comm *comm); /* at destroy */
 weft_status weft_mpi_slot_reserve(weft_mpi_slot *slot, size_t bytes) WEFT_CHECKED;
 
-/* An operation cut in rounds; round r runs in slot r % 2, so that messages of one tag are posted in
- * order. A step is called with the slot's phase 0 to post its round's first messages, and again
- * with the next phase each time all posted messages have arrived; a step that posts nothing ends
- * the round. */
+/* An operation cut in rounds. Round r runs in slot r % 2, so that messages of one tag are posted in
+ * order. run.c calls the step with phase 0 to post the round's first messages, and with the next
+ * phase each time all posted messages have arrived. A step that posts nothing ends the round. */
 typedef struct weft_mpi_run weft_mpi_run;
 typedef weft_status (*weft_mpi_step)(weft_mpi_run *run, weft_mpi_slot *slot);
 struct weft_mpi_run {
@@ -134,7 +131,8 @@ struct weft_mpi_run {
     void *signatures; /* check.c */
 };
 
-/* run.c: lends the work, then runs the prepared rounds through the engine and gives it back. */
+/* run.c: init takes the work; run_rounds runs the prepared rounds by the engine and gives the work
+ * back. */
 weft_status weft_mpi_run_init(weft_mpi_run *run, const weft_comm_op *op) WEFT_CHECKED;
 weft_status weft_mpi_run_rounds(weft_mpi_run *run) WEFT_CHECKED;
 /* The tag of the messages of a slot's phase, or of the signatures. */
@@ -152,12 +150,11 @@ void weft_mpi_sharded_free(struct weft_mpi_sharded *state);
 /* check.c: compares the signatures of a collective. */
 weft_status weft_mpi_check(const weft_comm_op *op) WEFT_CHECKED;
 
-/* world.c: the engine and the gate of this process, and after how many collectives tags are used
- * again. */
+/* world.c: this process' engine and gate, and after how many collectives tags repeat. */
 weft_engine *weft_mpi_engine(void);
 uint64_t weft_mpi_num_sequences(void);
 weft_gate *weft_mpi_gate(void);
-/* How this process reaches a member of a group. */
+/* The link by which this process reaches a member of a group. */
 weft_link weft_mpi_link(const weft_comm *comm, int rank);
 
 #endif

@@ -1,15 +1,15 @@
 /* Collectives of groups whose members share a node, through memory that all of them map.
  *
- * Every such group has a *window*: a segment a rank, made with the group and freed when the world
- * ends. Its memory is cut in channels; an operation runs in one channel from beginning to end, so
- * operations of one group may run at once, in any order, as messages allow it too. Whoever reaches
- * an operation first claims a free channel for it on the *board* (rank 0's segment), or, with none
- * free, says that this operation goes by messages; the others find there what was decided. So an
- * operation never waits for another one.
+ * Every such group has a *window*: a segment for each rank, made with the group and freed when the
+ * world ends. Its memory is cut in channels. An operation runs in one channel from beginning to
+ * end, so operations of one group may run at once and in any order, as they may by messages. The
+ * rank that reaches an operation first claims a free channel for it on the *board* (rank 0's
+ * segment) or, with none free, notes there that the operation goes by messages; the others read the
+ * board. So no operation waits for another.
  *
- * In a channel, an operation moves in pieces small enough to stay in the caches. A rank's slot of a
- * piece is written by that rank alone; how far it has come stands in a counter that the others
- * read. Nobody blocks: the engine polls. */
+ * In a channel, an operation moves in pieces small enough to stay in the caches. Only the rank
+ * itself writes its slot of a piece, and a counter tells the others how far it has come. Nobody
+ * blocks: the engine polls. */
 #ifndef WEFT_COMM_MPI_SHARED_H
 #define WEFT_COMM_MPI_SHARED_H
 
@@ -25,7 +25,7 @@ enum {
     WEFT_MPI_MAX_WINDOW_RANKS = WEFT_MPI_SLOT_BYTES / WEFT_MPI_LINE_BYTES,
 };
 
-/* What the first rank to reach an operation wrote down. Guarded by the board's lock. */
+/* What the first rank to reach an operation noted. Guarded by the board's lock. */
 typedef struct weft_mpi_claim {
     uint64_t key; /* sequence + 1; 0: free */
     uint64_t bytes;
@@ -45,7 +45,7 @@ typedef struct weft_mpi_board {
     weft_mpi_claim claims[WEFT_MPI_NUM_CLAIMS];
 } weft_mpi_board;
 
-/* Pieces that a rank has brought through each stage, of all operations that ran in the channel. */
+/* How many pieces a rank has ended in each stage, over all operations that ran in the channel. */
 typedef struct weft_mpi_progress {
     _Alignas(WEFT_MPI_LINE_BYTES) atomic_uint_least64_t num_ended[WEFT_MPI_MAX_STAGES];
 } weft_mpi_progress;
@@ -62,22 +62,21 @@ typedef struct weft_mpi_window {
     weft_mpi_segment *segments[]; /* of each rank, where this process sees it */
 } weft_mpi_window;
 
-/* shared.c. Whether windows are wanted: not where the environment has WEFT_SHARED_WINDOWS=0. The
- * ranks must agree (else WEFT_CONFIG). Collective over MPI_COMM_WORLD. */
+/* shared.c. Reads whether groups get windows: not where the environment has WEFT_SHARED_WINDOWS=0.
+ * Errors: WEFT_CONFIG (ranks differ). Collective over MPI_COMM_WORLD. */
 weft_status weft_mpi_shared_start(void) WEFT_CHECKED;
 /* Frees all windows. Collective over MPI_COMM_WORLD. */
 void weft_mpi_shared_stop(void);
-/* The gate that the ranks of a node share: `*out` stays as it is where they have no such memory or
- * a rank is alone. Valid until weft_mpi_shared_stop. Collective over `node`. */
+/* The gate that the ranks of a node share. `*out` stays as it is where a rank is alone or they have
+ * no shared memory. Valid until weft_mpi_shared_stop. Collective over `node`. */
 weft_status weft_mpi_shared_gate(MPI_Comm node, weft_gate **out) WEFT_CHECKED;
-/* Gives a new group its window, to be freed by weft_mpi_shared_stop, if the group needs and can
- * have one. Memory that cannot be had is a warning, once. Collective over the group. */
+/* Gives a new group a window, if it needs one and can have it; weft_mpi_shared_stop frees it. Warns
+ * once where there is no memory for one. Collective over the group. */
 weft_status weft_mpi_shared_open(weft_mpi_comm *comm) WEFT_CHECKED;
 
-/* shared_run.c. True if the operation is of a kind and size for the window: the same on all ranks.
- */
+/* shared_run.c. True if the operation's kind and size are for the window; the same on all ranks. */
 bool weft_mpi_shared_serves(const weft_comm_op *op);
-/* Runs such an operation to its end; *out_served is false when it has to go by messages. */
+/* Runs such an operation to its end. *out_served is false when it must go by messages. */
 weft_status weft_mpi_shared_run(const weft_comm_op *op, bool *out_served) WEFT_CHECKED;
 
 #endif

@@ -1,8 +1,8 @@
 /* Control traffic of groups that span nodes goes along a tree: inside a node to its first member,
- * then between those by a binomial tree to rank 0, and back the same way. A group of W ranks sends
- * at most 2 (W - 1) messages an operation, and W / ranks_per_node of them between nodes.
+ * between those by a binomial tree to rank 0, and back the same way. A group of W ranks on N nodes
+ * sends at most 2 (W - 1) messages in each round, at most 2 (N - 1) of them between nodes.
  *
- * What ranks bring travels with their numbers and is put together on rank 0: a reduction folds
+ * What a rank brings travels with the rank's number, and rank 0 puts it together: a reduction folds
  * there in rank order, and so has the bits that it has inside one node. */
 #ifndef WEFT_COMM_MPI_TREE_H
 #define WEFT_COMM_MPI_TREE_H
@@ -11,7 +11,7 @@
 
 typedef struct weft_mpi_branch {
     int rank;         /* of the group */
-    size_t num_ranks; /* its own and those below it */
+    size_t num_ranks; /* this one and those below it */
 } weft_mpi_branch;
 
 typedef struct weft_mpi_tree {
@@ -23,8 +23,8 @@ typedef struct weft_mpi_tree {
 
 enum { WEFT_MPI_MAX_LEADER_CHILDREN = 31 };
 
-/* The binomial tree of `count` leaders: the parent of leader `index` (-1 for 0), and its children
- * in the order of their numbers. Returns their number. Pure. */
+/* The binomial tree of `count` leaders: the parent of leader `index` (-1 for 0) and its children in
+ * ascending order. Returns how many. Pure. */
 int weft_mpi_leader_children(int index, int count, int *out_parent,
                              int out_children[WEFT_MPI_MAX_LEADER_CHILDREN]);
 

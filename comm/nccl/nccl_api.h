@@ -1,4 +1,4 @@
-/* NCCL's functions, found at run time: one binary also starts on machines without it. */
+/* NCCL's functions, found at run time: the same binary also starts on machines without NCCL. */
 #ifndef WEFT_COMM_NCCL_NCCL_API_H
 #define WEFT_COMM_NCCL_NCCL_API_H
 
@@ -37,14 +37,14 @@ typedef struct weft_nccl_api {
     char version[32]; /* "2.28.9" */
 } weft_nccl_api;
 
-/* Loads the library once a process. Errors: WEFT_CONFIG, with what is missing or why this version
- * is not used. */
+/* Loads the library once a process. Errors: WEFT_CONFIG, with what is missing or why Weft does not
+ * use this version. */
 weft_status weft_nccl_load(void) WEFT_CHECKED;
 /* After a load that succeeded. */
 const weft_nccl_api *weft_nccl(void);
 
-/* NCCL's answer as a status, with NCCL's own text. Operations of communicators that do not block
- * may be in progress: that is no error (weft_nccl_settle). */
+/* NCCL's answer as a status, with NCCL's own text. ncclInProgress is no error: communicators do not
+ * block (weft_nccl_settle). */
 #define WEFT_NCCL(call) weft_nccl_status(__FILE__, __LINE__, __func__, #call, (call))
 weft_status weft_nccl_status(const char *file, int line, const char *function, const char *call,
                              ncclResult_t result) WEFT_CHECKED;

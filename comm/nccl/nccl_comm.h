@@ -1,24 +1,23 @@
 /* The nccl backend's own structures.
  *
- * A group is an mpi group with a communicator of NCCL's beside it. Collectives and send_recvs of
- * operands in GPU memory are enqueued by NCCL on the lane's stream. Everything else goes by the mpi
- * group: what runs on the host, what lies in memory that NCCL cannot read, and messages for which
- * there is no channel.
+ * A group is an mpi group with a communicator of NCCL's beside it. NCCL enqueues collectives and
+ * send_recvs of operands in GPU memory on the lane's stream. The mpi group carries everything else:
+ * what runs on the host, operands that NCCL cannot read, and messages without a channel.
  *
  * NCCL runs the operations of one communicator one after the other, whatever their streams, and
  * knows no tags: a send and a receive that pass each other would wait for each other. So a message
- * has a *channel*, a communicator of two ranks for one direction and one class of tags. Groups for
- * pipelines have channels between ranks that are neighbours in the ring.
+ * has a *channel*, a communicator of two ranks for one direction and one class of tags. Groups of
+ * purpose PIPELINE have channels between ranks that are neighbours in the ring.
  *
- * Order: NCCL's kernels wait for their peers while they occupy the GPU, so that different orders on
- * two ranks could block both. All that is enqueued passes one lock, which makes one order of it,
- * and NCCL lets kernels of all communicators start in that order (NCCL_LAUNCH_ORDER_IMPLICIT). What
- * remains to the caller is the rule of comm.h. Nothing connects when it is enqueued: all that
- * communicators need is set up, and tried once, when the group is made.
+ * Order: NCCL's kernels wait for their peers while they occupy the GPU, so different orders on two
+ * ranks could block both. One lock gives all enqueued operations one order, and NCCL starts kernels
+ * of all communicators in that order (NCCL_LAUNCH_ORDER_IMPLICIT). The caller keeps the rule of
+ * comm.h. No operation connects when it is enqueued: making a group sets up all that its
+ * communicators need, and tries it once.
  *
- * NCCL's calls do not block here. Their progress is polled up to a deadline, and a watchdog does
- * the same for what is enqueued; it ends the job, since a group that lost a rank can end in no
- * other way. */
+ * NCCL's calls do not block here; the caller polls their progress up to a deadline. A watchdog does
+ * the same for enqueued operations. It ends the job, the only way out for a group that lost a rank.
+ */
 #ifndef WEFT_COMM_NCCL_NCCL_COMM_H
 #define WEFT_COMM_NCCL_NCCL_COMM_H
 
@@ -52,13 +51,13 @@ typedef struct weft_nccl_comm {
     cudaEvent_t forked, joined;
 } weft_nccl_comm;
 
-/* nccl_comm.c. Whether NCCL can serve these ranks with these devices, each rank's own: the same
- * answer on every rank, with the reason. Switches NCCL on for groups made from now on, or off.
- * `device` is borrowed until then no more groups are made. Collective over `world`. */
+/* nccl_comm.c. Whether NCCL can serve these ranks with each rank's device, and why: the same answer
+ * on every rank. Accordingly switches NCCL on or off for groups made from now on. `device` is
+ * borrowed as long as groups are made. Collective over `world`. */
 weft_status weft_nccl_use(weft_comm *world, weft_device *device, char *why, size_t why_bytes,
                           bool *out_used) WEFT_CHECKED;
 void weft_nccl_use_none(void);
-/* Puts NCCL beside a new mpi group where that is switched on and the group's purpose calls for it.
+/* Puts NCCL beside a new mpi group where NCCL is on and the group's purpose calls for it.
  * Collective over the group. */
 weft_status weft_nccl_adopt(weft_comm **group) WEFT_CHECKED;
 /* Ends all communicators; when the world ends. Collective, unless a group is broken. */
@@ -69,20 +68,20 @@ weft_nccl_comm *weft_nccl_of(weft_comm *comm);
 /* nccl_run.c */
 weft_status weft_nccl_enqueue(weft_lane *lane, const weft_comm_op *op) WEFT_CHECKED;
 weft_status weft_nccl_run_on_host(const weft_comm_op *op) WEFT_CHECKED;
-/* Starts and ends what NCCL is to see as one; the end also settles it. Between them calls to NCCL
- * may fail: `status` is what they ended in, and returned if not WEFT_OK. */
+/* Begin and end calls that NCCL takes as one; the end also settles them. `status`: of the calls in
+ * between; the end returns it if it is not WEFT_OK. */
 weft_status weft_nccl_begin_group(void) WEFT_CHECKED;
 weft_status weft_nccl_end_group(ncclComm_t handle, weft_status status) WEFT_CHECKED;
-/* Waits until a call of the communicator's is no longer in progress. */
+/* Waits until the communicator's last call is no longer in progress. */
 weft_status weft_nccl_settle(ncclComm_t handle) WEFT_CHECKED;
-/* Held around all that is enqueued. */
+/* Held around every enqueuing. */
 extern pthread_mutex_t weft_nccl_order;
 
 /* nccl_sharded.c */
 weft_status weft_nccl_post_sharded(weft_nccl_comm *between, weft_nccl_comm *inside,
                                    const weft_comm_op *op, cudaStream_t stream) WEFT_CHECKED;
 
-/* nccl_watch.c. Starts the watchdog of this process, on that device. */
+/* nccl_watch.c. Starts this process' watchdog, on that device. */
 weft_status weft_nccl_watch_start(int device_index) WEFT_CHECKED;
 /* Watches an operation that has just been enqueued on the stream and closes its record. */
 weft_status weft_nccl_watch(weft_nccl_comm *comm, ncclComm_t handle, const weft_comm_op *op,

@@ -1,8 +1,8 @@
-/* Which versions of NCCL are used. */
+/* Which versions of NCCL Weft uses. */
 #ifndef WEFT_COMM_NCCL_VERSION_H
 #define WEFT_COMM_NCCL_VERSION_H
 
-/* Writes the version ("2.28.9") that ncclGetVersion's code means; returns why it is not used, or
+/* Writes the version ("2.28.9") of ncclGetVersion's code. Returns why Weft does not use it, or
  * NULL. */
 const char *weft_nccl_version(int code, char text[32]);
 

@@ -2,29 +2,28 @@
  *
  * Each kernel is one function, weft_cpu_<kernel>(args), that does the whole work on the calling
  * thread and the OpenMP threads it starts. backend.c submits it to a lane, with a copy of its
- * arguments; tests and benches may call it directly. Before a kernel runs on a lane, the number
- * of OpenMP threads is set to that of the lane's device, so kernels just write
+ * arguments; tests and benches may call it directly. Before a kernel runs on a lane, backend.c sets
+ * the number of OpenMP threads to that of the lane's device, so kernels just write
  * `#pragma omp parallel for` (omp_get_max_threads() tells how many there will be).
  *
- * Instruction sets. The files vector_*.c are compiled once an instruction set, with WEFT_ISA
- * defined as baseline, avx2 or avx512 (folder.cmake), and nothing but static functions and
- * WEFT_VECTOR(...) in them:
+ * Instruction sets. folder.cmake compiles the files vector_*.c once for each instruction set, with
+ * WEFT_ISA defined as baseline, avx2 or avx512. They hold only static functions and
+ * WEFT_VECTOR(...):
  *
  *     weft_status WEFT_VECTOR(add)(const weft_add_args *args) { ... }
  *
- * defines weft_cpu_add_avx512 and so on. A row in WEFT_VECTOR_KERNEL_LIST makes backend.c define
- * the dispatcher weft_cpu_add(), which calls the variant of the best instruction set that the
- * processor and the operating system support, lowered by the environment variable WEFT_CPU_ISA.
- * A kernel without a row defines weft_cpu_<kernel>() itself, in a file of any other name. Code
- * there may use intrinsics under #ifdef __AVX512F__ and alike; every such piece needs its plain C
- * form beside it. Results may differ between instruction sets by rounding only.
- */
+ * defines weft_cpu_add_avx512 and so on. A row in WEFT_VECTOR_KERNEL_LIST makes isa.c define the
+ * dispatcher weft_cpu_add(), which calls the variant of the best instruction set that the processor
+ * and the operating system support; the environment variable WEFT_CPU_ISA lowers it. A kernel
+ * without a row defines weft_cpu_<kernel>() itself, in a file of any other name. vector_*.c may use
+ * intrinsics under #ifdef __AVX512F__ and the like, with a plain C form beside each. Results differ
+ * between instruction sets by rounding only. */
 #ifndef WEFT_KERNELS_CPU_H
 #define WEFT_KERNELS_CPU_H
 
 #include "kernels/kernels.h"
 
-/* Kernels that vector_*.c define, once an instruction set. */
+/* Kernels that vector_*.c define, once for each instruction set. */
 #define WEFT_VECTOR_KERNEL_LIST(X)                                                                 \
     X(attention_forward)                                                                           \
     X(attention_backward)                                                                          \
@@ -69,8 +68,7 @@ typedef enum weft_cpu_isa {
 /* The chosen instruction set; fixed at the first call. Any thread. */
 weft_cpu_isa weft_cpu_isa_get(void);
 
-/* Two steps around a GEMM, which no caller outside this folder sees. Row-major; leading dimensions
- * in elements. */
+/* Two steps around a GEMM, for this folder alone. Row-major; leading dimensions in elements. */
 
 /* to[rows, cols] in fp32 from bf16. */
 typedef struct weft_matrix_widen_args {
@@ -93,14 +91,14 @@ typedef struct weft_matrix_finish_args {
     weft_dtype bias_dtype;
 } weft_matrix_finish_args;
 
-/* Chains of x = x a + b in registers, each of as many lanes as the instruction set has; chain i
- * starts with i. For measuring what a core can do. */
+/* Chains of x = x a + b in registers, each as wide as the instruction set's vectors; chain i starts
+ * with i. They measure what a core can do. */
 enum { WEFT_MULTIPLY_ADD_CHAINS = 12 };
 typedef struct weft_multiply_add_args {
     size_t rounds; /* multiply-adds a chain */
     float a, b;
-    float *x;      /* [chains]: where they end */
-    double *flops; /* how many that was */
+    float *x;      /* [chains]: their last values */
+    double *flops; /* executed */
 } weft_multiply_add_args;
 
 #define WEFT_CPU_DECLARE(kernel) weft_status weft_cpu_##kernel(const weft_##kernel##_args *args);

@@ -1,19 +1,19 @@
-/* GEMM on the CPU: oneDNN does all arithmetic.
+/* GEMM on the CPU, by oneDNN.
  *
  * fp32 goes straight to sgemm. bf16 has two forms, which sum in fp32 and round once, at the end:
  *
  *   native  oneDNN's bf16 matmul, on the processor's own bf16 dot products.
- *   widen   operands are converted to fp32 block by block and multiplied by sgemm.
+ *   widen   converts operands to fp32 block by block and multiplies them by sgemm.
  *
- * Which is faster is a property of the processor. AMX, and AVX512_BF16 on AMD, do bf16 at twice
- * the rate of fp32 or more. On Intel without AMX the dot product runs at a quarter of the rate of
- * an FMA, and sgemm on widened operands is faster by 1.7. Without AVX-512 oneDNN has no bf16 at
- * all. The choice looks at the processor alone and never at a clock, so that a run repeats bit by
- * bit; the environment variable WEFT_CPU_BF16 (native, widen) overrules it.
+ * The processor decides which is faster. AMX, and AVX512_BF16 on AMD, do bf16 at twice the rate of
+ * fp32 or more. On Intel without AMX the dot product runs at a quarter of the rate of an FMA, and
+ * sgemm on widened operands is faster by 1.7. Without AVX-512 oneDNN has no bf16 at all. The choice
+ * looks at the processor and never at a clock, so that a run repeats bit by bit; the environment
+ * variable WEFT_CPU_BF16 (native, widen) overrides it.
  *
  * Any number of threads may multiply at once: widening takes a block of scratch, and each thread
- * has native primitives and a stream of its own, until it ends. What is warm allocates nothing
- * here. Device memory budgets do not include it. */
+ * has native primitives and a stream of its own until it ends. Warm calls allocate nothing. Device
+ * memory budgets do not count this memory. */
 #ifndef WEFT_KERNELS_CPU_GEMM_H
 #define WEFT_KERNELS_CPU_GEMM_H
 
@@ -23,12 +23,12 @@
 
 typedef enum weft_gemm_bf16_form { WEFT_GEMM_NATIVE, WEFT_GEMM_WIDEN } weft_gemm_bf16_form;
 
-/* The form for bf16; fixed at the first call. WEFT_CONFIG when WEFT_CPU_BF16 names no form, or the
- * native one where oneDNN has none. */
+/* The form for bf16; fixed at the first call. Errors: WEFT_CONFIG (WEFT_CPU_BF16 names no form, or
+ * the native one where oneDNN has none). */
 weft_status weft_gemm_bf16_form_get(weft_gemm_bf16_form *out);
 
-/* C = alpha op(A) op(B) + beta C + bias for bf16 A, B and bias, as in weft_gemm_args, with all
- * leading dimensions and alpha set and no dimension 0. */
+/* C = alpha op(A) op(B) + beta C + bias for bf16 A, B and bias, as in weft_gemm_args. The caller
+ * has set all leading dimensions and alpha; no dimension is 0. */
 weft_status weft_gemm_native(const weft_gemm_args *args);
 weft_status weft_gemm_widen(const weft_gemm_args *args);
 

@@ -1,6 +1,5 @@
-/* Scratch for threads inside a kernel. A block is made at first use, grows to the largest size that
- * was asked of it and is kept for the life of the process, so that kernels allocate nothing once
- * they are warm. Any thread. */
+/* Scratch for threads inside a kernel. A block is made at first use, grows to the largest size
+ * asked for and lasts as long as the process, so warm kernels allocate nothing. Any thread. */
 #ifndef WEFT_KERNELS_CPU_SCRATCH_H
 #define WEFT_KERNELS_CPU_SCRATCH_H
 
@@ -11,10 +10,10 @@ typedef struct weft_scratch {
     int slot;
 } weft_scratch;
 
-/* `wish`: where the search for a free block begins. The OpenMP thread number gives a thread the
+/* `wish`: where the search for a free block begins. By its OpenMP thread number a thread gets the
  * block that its core has in cache. */
 weft_scratch weft_scratch_take(int wish, size_t bytes);
-/* Also of a scratch without memory. */
+/* Gives a scratch back, also one without memory. */
 void weft_scratch_give(weft_scratch scratch);
 
 #endif

@@ -1,17 +1,16 @@
-/* What attention's forward and backward share: how the problem is cut into blocks, and how blocks
- * are loaded.
+/* What attention's forward and backward share: cutting the problem into blocks, and loading them.
  *
  * Attention runs in blocks (Dao et al. 2022, FlashAttention; Dao 2023, FlashAttention-2): a block
  * of queries meets one block of keys after the other, and no matrix is larger than a pair of
  * blocks.
  *
- * Scores are held transposed, [keys][queries] in panels of queries: the softmax over keys then runs
- * down the rows, a vector of queries at a time, and the same panels are the left operand of every
- * later product, down their columns for the output and dQ, along their rows for dK and dV. So only
+ * Scores stand transposed, [keys][queries] in panels of queries. The softmax over keys runs down
+ * the rows, a vector of queries at a time. The same panels are the left operand of every later
+ * product: down their columns for the output and dQ, along their rows for dK and dV. So only
  * queries and dout are ever transposed, once a block.
  *
- * All sums are fp32 and are added up block by block in one order, whatever the number of threads,
- * so that results are the same to the bit. */
+ * All sums are fp32 and add up block by block in one order, so results have the same bits at any
+ * number of threads. */
 #ifndef WEFT_KERNELS_CPU_VECTOR_ATTENTION_H
 #define WEFT_KERNELS_CPU_VECTOR_ATTENTION_H
 
@@ -27,13 +26,13 @@
 #include "kernels/cpu/vector_tile.h"
 
 enum {
-    QUERIES = 128, /* a block's: the more, the fewer times keys and values are loaded */
+    QUERIES = 128, /* of a block: with more, keys and values are loaded fewer times */
     PANELS = QUERIES / WEFT_PANEL,
     KEYS = 112 / WEFT_TILE_ROWS * WEFT_TILE_ROWS, /* whole tiles */
     SCORES = KEYS * WEFT_PANEL,                   /* of one panel of queries with a block's keys */
 };
 
-/* What all blocks share. */
+/* A call's arguments, and what follows from them. */
 typedef struct problem {
     weft_attention_shape s;
     weft_dtype dtype;
@@ -119,7 +118,7 @@ static inline key_block key_block_at(const problem *p, size_t index)
     return (key_block){first, weft_vector_min(KEYS, p->s.seq_k - first)};
 }
 
-/* Key blocks of which the last query of a block sees something. */
+/* How many key blocks the last query of a block sees, in part at least. */
 static inline size_t key_blocks_seen(const problem *p, const query_block *q)
 {
     return blocks_of(seen(p, q->first + q->num - 1, 0, p->s.seq_k), KEYS);
@@ -130,7 +129,7 @@ static inline size_t panel_queries(const query_block *q, size_t panel)
     return weft_vector_min(WEFT_PANEL, q->num - panel * WEFT_PANEL);
 }
 
-/* Rows of a panel's scores that any of its queries sees. */
+/* How many rows of a panel's scores any of its queries sees. */
 static inline size_t panel_keys(const problem *p, const query_block *q, size_t panel,
                                 const key_block *k)
 {
@@ -150,8 +149,8 @@ static inline void hide(const problem *p, const query_block *q, size_t panel, co
     }
 }
 
-/* keep[num_keys][WEFT_PANEL]: what dropout multiplies the panel's probabilities by. `rows` is
- * scratch of the same size. */
+/* keep[num_keys][WEFT_PANEL]: dropout's factors for the panel's probabilities. `rows` is scratch
+ * for KEYS x WEFT_PANEL. */
 static inline void dropout_factors(const problem *p, const query_block *q, size_t panel,
                                    const key_block *k, size_t num_keys, float *rows, float *keep)
 {
@@ -190,7 +189,7 @@ static inline size_t max_threads(void)
 #endif
 }
 
-/* Cuts `count` floats from scratch whose first free one is *next. */
+/* Takes `count` floats of scratch, of which *next is the first free one. */
 static inline float *cut(float **next, size_t count)
 {
     float *out = *next;
@@ -222,8 +221,8 @@ static inline void load_keys(const problem *p, size_t b, size_t g, const key_blo
                     p->dtype);
 }
 
-/* Query rows, of any tensor that holds num x dim at `from`, into panels [chunks][QUERIES] and from
- * there into transposed ones, [PANELS][dim]. Rows far apart in memory are so read once. */
+/* Loads query rows, num x dim of any tensor at `from`, into panels [chunks][QUERIES], and from
+ * there into transposed ones, [PANELS][dim]: rows far apart in memory are read once. */
 static inline void load_rows(const problem *p, const void *from, size_t stride, size_t num,
                              float *rows, float *transposed)
 {
@@ -236,7 +235,7 @@ static inline void load_rows(const problem *p, const void *from, size_t stride, 
                                        weft_vector_min(p->dim - c * WEFT_PANEL, WEFT_PANEL));
 }
 
-/* The transposed form is scaled, so that its products with keys are scores. */
+/* Also scales the transposed form, so that its products with keys are scores. */
 static inline void load_query_rows(const problem *p, const query_block *q, float *rows,
                                    float *transposed)
 {

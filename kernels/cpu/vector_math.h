@@ -1,9 +1,8 @@
 /* Inline arithmetic for loops that the compiler turns into vectors.
  *
- * Everything is branch-free on plain scalars, so that the body of a `#pragma omp simd` loop that
- * calls it vectorises at whatever width the file is compiled for. Loads and stores take the
- * element type as an argument that is a constant after inlining: one source serves fp32 and bf16.
- */
+ * Everything is branch-free on plain scalars, so a `#pragma omp simd` loop that calls it vectorises
+ * at the width the file is compiled for. Loads and stores take the element type as an argument that
+ * is a constant after inlining: one source serves fp32, bf16 and fp16. */
 #ifndef WEFT_KERNELS_CPU_VECTOR_MATH_H
 #define WEFT_KERNELS_CPU_VECTOR_MATH_H
 
@@ -14,8 +13,8 @@
 #include <weft/tensor.h>
 
 enum {
-    /* Elements a thread works on at a time. Fixed, so that the boundary between vectors and
-     * remainder, and with it every rounding, does not depend on the number of threads. */
+    /* Elements a thread works on at a time. Fixed: the boundary between vectors and remainder, and
+     * with it every rounding, does not depend on the number of threads. */
     WEFT_VECTOR_CHUNK = 8192,
     /* Below this many elements, waking threads costs more than it saves. */
     WEFT_VECTOR_SERIAL = 2 * WEFT_VECTOR_CHUNK,
@@ -112,8 +111,8 @@ WEFT_INLINE void *weft_vector_at(void *base, size_t index, weft_dtype dtype)
     return (char *)base + index * weft_vector_bytes(dtype);
 }
 
-/* e^x within 1.4 ulp for x <= 88, 0 below -87.3 (so e^-inf is 0), NaN for NaN; nothing is promised
- * above 88. x = n ln 2 + r with |r| <= ln 2 / 2; e^r by a minimax polynomial of degree 6. */
+/* e^x within 1.4 ulp for x <= 88, 0 below -87.3 (so e^-inf is 0), NaN for NaN, undefined above 88.
+ * x = n ln 2 + r with |r| <= ln 2 / 2; e^r by a minimax polynomial of degree 6. */
 WEFT_INLINE float weft_vector_exp(float x)
 {
     const float magic = 0x1.8p23f; /* adding it leaves the nearest integer in the low bits */
@@ -132,8 +131,8 @@ WEFT_INLINE float weft_vector_exp(float x)
     return x < -87.3f ? 0.0f : p * power;
 }
 
-/* 1 / x within 1 ulp for 2^-124 <= x <= 2^124: the bits' difference is right to 5 %, three Newton
- * steps do the rest and cost less than a vector division. */
+/* 1 / x within 1 ulp for 2^-124 <= x <= 2^124. The difference of the bits is right to 5 %; three
+ * Newton steps do the rest, and cost less than a vector division. */
 WEFT_INLINE float weft_vector_reciprocal(float x)
 {
     float y = weft_vector_from_bits(0x7ef311c7u - weft_vector_bits(x));

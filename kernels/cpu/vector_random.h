@@ -37,9 +37,9 @@ WEFT_INLINE void weft_random_blocks(uint64_t seed, uint64_t stream, uint64_t fir
 }
 
 #ifdef __AVX512F__
-/* The same, eight blocks at a time (`num` is rounded up): every word lives in the lower half of a
- * 64-bit lane, where one instruction makes the whole product. What the upper halves hold does not
- * matter until the words are joined. */
+/* The same, eight blocks at a time (rounding `num` up). Every word is the lower half of a 64-bit
+ * lane, where one instruction makes the whole product. The upper halves do not matter until the
+ * words are joined. */
 WEFT_INLINE void weft_random_blocks_avx512(uint64_t seed, uint64_t stream, uint64_t first,
                                            size_t num, uint32_t *buffer)
 {
@@ -77,8 +77,8 @@ WEFT_INLINE void weft_random_blocks_avx512(uint64_t seed, uint64_t stream, uint6
 #endif
 
 /* Writes the words of elements first .. first + num of (seed, stream) into `buffer` (num +
- * WEFT_RANDOM_SLACK words) and returns where the first one stands. Word i is the one that
- * weft_rng_uniform(seed, stream, first + i) takes its 24 bits from. */
+ * WEFT_RANDOM_SLACK words) and returns where the first one stands. weft_rng_uniform(seed, stream,
+ * first + i) takes its 24 bits from word i. */
 WEFT_INLINE const uint32_t *weft_random_words(uint64_t seed, uint64_t stream, uint64_t first,
                                               size_t num, uint32_t *buffer)
 {

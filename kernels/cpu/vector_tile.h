@@ -1,11 +1,11 @@
 /* Products of small matrices whose operands lie in cache as panels.
  *
- * A matrix of any width is stored as panels [rows][WEFT_PANEL], side by side columns together, in
- * fp32 (bf16 is widened while packing). The one format serves every role in a product: as the right
- * operand a row of a panel is two vectors; as the left operand its elements are broadcast one by
- * one, along its rows or, for the transpose, down its columns; and a product's rows are again a
- * panel's. Sums stay in registers while the inner dimension runs (Goto and van de Geijn 2008). An
- * element's additions come in the order of the inner dimension, however the rows are cut. */
+ * A matrix of any width is stored in fp32 as panels [rows][WEFT_PANEL] of neighbouring columns
+ * (packing widens bf16). This format serves every role in a product. As the right operand, a row of
+ * a panel is two vectors. As the left operand, the panel's elements are broadcast one by one, along
+ * its rows or, for the transpose, down its columns. A product's rows are again a panel's. Sums stay
+ * in registers while the inner dimension runs (Goto and van de Geijn 2008). An element's additions
+ * come in the order of the inner dimension, however the rows are cut. */
 #ifndef WEFT_KERNELS_CPU_VECTOR_TILE_H
 #define WEFT_KERNELS_CPU_VECTOR_TILE_H
 
@@ -25,18 +25,18 @@ enum { WEFT_LANES = 4, WEFT_TILE_ROWS = 6 };
 #endif
 enum { WEFT_PANEL = 2 * WEFT_LANES };
 
-/* Loads and stores through it may be unaligned. */
+/* A vector, whose loads and stores may be unaligned. */
 typedef float weft_vec __attribute__((vector_size(4 * WEFT_LANES), aligned(4), may_alias));
 
-/* Before a loop whose body must come out once a row, so that the sums stay in registers. */
+/* Before a loop over rows that must be unrolled, so that the sums stay in registers. */
 #ifdef __clang__
 #define WEFT_UNROLL _Pragma("clang loop unroll(full)")
 #else
 #define WEFT_UNROLL _Pragma("GCC unroll 16")
 #endif
 
-/* c[rows][WEFT_PANEL] (+)= A[rows][k] * b[k][WEFT_PANEL]. along: A's rows are those of panels that
- * stand `a_jump` elements apart; otherwise they are columns of the one panel at `a`. rows and along
+/* c[rows][WEFT_PANEL] (+)= A[rows][k] * b[k][WEFT_PANEL]. along: A's rows are rows of panels that
+ * stand `a_jump` elements apart; else A's rows are columns of the one panel at `a`. rows and along
  * are constants after inlining. */
 WEFT_INLINE void weft_tile(const int rows, const bool along, size_t k, const float *a,
                            size_t a_jump, const float *b, float *c, bool add)
@@ -117,7 +117,7 @@ static inline void weft_tiles_across(size_t columns, size_t k, const float *a, c
     weft_tiles(false, columns, k, a, 0, b, c, add);
 }
 
-/* One row of `cols` elements into panels `jump` elements apart; zeros fill the last one. */
+/* Loads a row of `cols` elements into panels `jump` elements apart; zeros fill the last one. */
 WEFT_INLINE void weft_panel_load_row(float *to, size_t jump, const void *from, size_t cols,
                                      const weft_dtype dtype)
 {
@@ -131,7 +131,7 @@ WEFT_INLINE void weft_panel_load_row(float *to, size_t jump, const void *from, s
         to[i] = col + i < cols ? weft_vector_load(from, col + i, dtype) : 0.0f;
 }
 
-/* rows x cols, rows `stride` elements apart in `from`, into panels `jump` elements apart. */
+/* Loads rows x cols, rows `stride` elements apart in `from`, into panels `jump` elements apart. */
 static inline void weft_panel_load(float *to, size_t jump, const void *from, size_t stride,
                                    size_t rows, size_t cols, weft_dtype dtype)
 {
@@ -157,7 +157,7 @@ WEFT_INLINE void weft_panel_store_row(void *to, const float *from, size_t jump, 
         weft_vector_store(to, col + i, factor * from[i], dtype);
 }
 
-/* The other way round, each row times factor[row * factor_step]. */
+/* Stores panels as rows x cols, each row times factor[row * factor_step]. */
 static inline void weft_panel_store(void *to, size_t stride, const float *from, size_t jump,
                                     size_t rows, size_t cols, const float *factor,
                                     size_t factor_step, weft_dtype dtype)
@@ -171,8 +171,8 @@ static inline void weft_panel_store(void *to, size_t stride, const float *from, 
     }
 }
 
-/* weft_panel_load_transposed: the transpose of rows x cols (at most WEFT_PANEL rows) into one panel
- * [cols][WEFT_PANEL]; zeros stand for the rows that are not there. */
+/* weft_panel_load_transposed loads the transpose of rows x cols (at most WEFT_PANEL rows) into one
+ * panel [cols][WEFT_PANEL]; zeros stand for missing rows. */
 #ifdef __AVX512F__
 
 WEFT_INLINE void weft_panel_transpose_16(__m512i r[16])
