@@ -1,10 +1,10 @@
 /* What all attention kernels share (FlashAttention, Dao et al. 2022; FlashAttention-2, Dao 2023):
  * where rows stand, which keys a query sees, and dropout.
  *
- * A block owns some rows, queries or, for their gradients, keys, and goes over tiles of the others.
- * With 16-bit numbers products are tensor cores' (attention_tiles.cuh), with fp32 they are not
- * (attention_plain.cuh). No float is added atomically and all loops have one order: results are the
- * same to the bit every time. */
+ * A block owns some rows, of queries or (for gradients of keys and values) of keys, and goes over
+ * tiles of the others. Tensor cores multiply 16-bit numbers (attention_tiles.cuh), but not fp32
+ * (attention_plain.cuh). No float is added atomically and all loops have one order: every run gives
+ * the same bits. */
 #ifndef WEFT_KERNELS_CUDA_ATTENTION_CUH
 #define WEFT_KERNELS_CUDA_ATTENTION_CUH
 
@@ -17,12 +17,12 @@ struct problem {
     weft_attention_shape s;
     int dim, heads_each; /* of a group */
     int seq_q, seq_k;
-    int first_query; /* at most seq_k, which says the same of what is seen */
+    int first_query; /* at most seq_k, from where on every query sees all keys */
     float scale, kept_factor;
     uint32_t keep_from; /* a 24-bit number from here on keeps its element */
     bool is_aligned;    /* every row starts at, and holds, a multiple of 16 bytes */
-    int heads_at_once;  /* whose blocks run together (heads_at_once()) */
-    bool is_even;       /* four keys in a row that begin at a multiple of 4 share random words */
+    int heads_at_once;  /* how many heads' blocks run together (heads_at_once()) */
+    bool is_even;       /* four keys from a multiple of 4 on share a block of random words */
 };
 
 /* Elements before query i of sample b and head h, and before key j of its group. */
@@ -77,7 +77,7 @@ static __device__ inline int end_of_keys(const problem &p, int query)
     return p.s.causal ? min(p.seq_k, p.first_query + query + 1) : p.seq_k;
 }
 
-/* The first query that sees the key, which may be none of them. */
+/* The first query that sees the key; it may lie beyond the last one. */
 static __device__ inline int first_to_see(const problem &p, int key)
 {
     return p.s.causal ? max(0, key - p.first_query) : 0;
@@ -100,10 +100,10 @@ static __device__ inline bool is_kept(const problem &p, uint64_t first, int quer
     return word >> 8 >= p.keep_from;
 }
 
-/* The head (or group) and the tile of its rows, counted from the one with the most work, that a
- * block has. Blocks start in their order: of some heads at once, which so find in the second-level
- * cache what others of the same head have read, all tiles with much work before those with less,
- * so that no long one is left for the end. */
+/* A block's head (or group) and tile of rows; tile 0 has the most work. The GPU starts blocks in
+ * order. The blocks of a few heads come together, so that they find in the second-level cache what
+ * others of their head have read. Among these, tiles with more work come first, so that no long one
+ * is left for the end. */
 struct block_place {
     int head, tile;
 };
@@ -117,8 +117,8 @@ static __host__ __device__ inline block_place place_of_block(int block, int num_
     return {first + i % heads, i / heads};
 }
 
-/* How many: parts of about the same number of heads, each of which reads `bytes` of others' rows.
- * A few hundred blocks must be among them, lest long ones wait for each other. */
+/* How many heads run together: parts of about the same number of heads, each of which reads `bytes`
+ * of rows. A part has at least a few hundred blocks, lest long ones wait for each other. */
 static inline int heads_at_once(size_t num_heads, size_t num_tiles, size_t bytes)
 {
     constexpr size_t cached_bytes = size_t(16) << 20, enough_blocks = 512;
@@ -129,7 +129,7 @@ static inline int heads_at_once(size_t num_heads, size_t num_tiles, size_t bytes
     return int((num_heads + parts - 1) / parts);
 }
 
-/* What the host knows of a call; `operands` are all its matrices, whose alignment counts. */
+/* Makes the problem from a call's shape. `operands`: all its matrices, for their alignment. */
 template <typename... P>
 static inline problem make_problem(const weft_attention_shape &s, weft_dtype dtype,
                                    const P *...operands)
@@ -170,7 +170,7 @@ static inline weft_status check_problem(const problem &p)
     return WEFT_OK;
 }
 
-/* Launches a kernel whose blocks' shared memory may need to be asked for. */
+/* Launches a kernel with `shared` bytes of dynamic shared memory, which it first asks CUDA for. */
 #define LAUNCH_WITH_SHARED(kernel, blocks, threads, shared, stream, ...)                           \
     ([&]() -> weft_status {                                                                        \
         WEFT_TRY(WEFT_CUDA(cudaFuncSetAttribute(                                                   \
@@ -178,7 +178,7 @@ static inline weft_status check_problem(const problem &p)
         return WEFT_LAUNCH((kernel), blocks, threads, shared, stream, __VA_ARGS__);                \
     }())
 
-/* Runs `call` with COLUMNS bound to what a row of `dim` numbers is padded to. */
+/* Runs `call` with COLUMNS bound to the padded length of a row of `dim` numbers. */
 #define WITH_COLUMNS(dim, call)                                                                    \
     ([&]() -> weft_status {                                                                        \
         if ((dim) <= 64) {                                                                         \

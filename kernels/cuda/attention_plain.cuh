@@ -1,7 +1,7 @@
 /* Tiles of fp32 in shared memory and their products, without tensor cores.
  *
- * A block is 16 x 16 threads. Of every matrix of results thread (x, y) computes rows y + 16 i and
- * columns x + 16 j, so that a row is half a warp's. */
+ * A block is 16 x 16 threads. Of every result, thread (x, y) computes rows y + 16 i and columns
+ * x + 16 j, so half a warp has a row. */
 #ifndef WEFT_KERNELS_CUDA_ATTENTION_PLAIN_CUH
 #define WEFT_KERNELS_CUDA_ATTENTION_PLAIN_CUH
 
@@ -9,8 +9,8 @@
 
 constexpr int PLAIN_THREADS = 256;
 
-/* Tiles have `side` rows of `columns` numbers and one unused, or of `side` scores and 16 unused: a
- * warp stores 16 scores of two rows at once, which then lie in different banks. */
+/* A tile has `side` rows of `columns` numbers and one unused; a tile of scores has `side` rows of
+ * `side` scores and 16 unused: a warp stores 16 scores of two rows at once, in different banks. */
 template <int columns> struct plain_tiling {
     static constexpr int each = columns <= 64 ? 4 : 2; /* rows (scores) of a thread */
     static constexpr int side = 16 * each;
@@ -52,7 +52,7 @@ static __device__ inline void multiply_plain_rows(const problem &p, float (&c)[e
     }
 }
 
-/* c += S B of scores and a tile. */
+/* c += S B, S scores and B a tile. */
 template <int columns, int each>
 static __device__ inline void multiply_plain_add(float (&c)[each][columns / 16],
                                                  const float *scores, const float *b)
@@ -82,7 +82,7 @@ static __device__ inline void store_plain_scores(float *scores, const float (&fr
             scores[(y + 16 * i) * plain_tiling<columns>::score_stride + x + 16 * j] = from[i][j];
 }
 
-/* Results to rows first + y + 16 i of memory; factor[i]: of such a row. */
+/* Stores results to rows first + y + 16 i of memory, each times factor[i]. */
 template <int each, int tiles>
 static __device__ inline void store_plain(const problem &p, const rows<float> &to,
                                           const float (&from)[each][tiles],

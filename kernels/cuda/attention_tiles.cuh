@@ -1,15 +1,15 @@
 /* Tiles of 16-bit numbers in shared memory and their products by tensor cores.
  *
- * Every warp computes whole rows of its block's, so that sums over a row need no other warp, and
- * what one product leaves in registers is, rounded, the next one's left operand. */
+ * Every warp computes whole rows of its block's, so sums over a row need no other warp. What one
+ * product leaves in registers is, rounded, the left operand of the next. */
 #ifndef WEFT_KERNELS_CUDA_ATTENTION_TILES_CUH
 #define WEFT_KERNELS_CUDA_ATTENTION_TILES_CUH
 
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/mma.cuh"
 
-/* Where eight numbers of a tile [rows][columns] in shared memory stand: chunks of a row are
- * shuffled such that neither a row nor a column of matrices meets a bank twice. */
+/* Where a chunk, eight numbers of a row, stands in a tile [rows][columns] of shared memory. Each
+ * row's chunks are shuffled, so that neither a row nor a column of matrices meets a bank twice. */
 template <int columns> static __device__ inline int chunk_at(int row, int chunk)
 {
     static_assert(columns % 64 == 0, "a row is a multiple of all banks");
@@ -69,9 +69,10 @@ static __device__ inline void store_tile(const problem &p, const rows<T> &to, co
     }
 }
 
-/* Fragments of tiles. An A, of rows and chunks from here on; two B, of a transposed tile's columns
- * `row` and row + 8, or of the tile's chunks `chunk` and the one after it. Rows are multiples of 8
- * and chunks of 2, so that where a thread reads depends on them by one xor and constants. */
+/* Load fragments of tiles: left an A from `row` and `chunk` on; right_of_rows two B of the
+ * transposed tile's columns `row` and row + 8; right two B of the tile's chunks `chunk` and chunk +
+ * 1. Rows are multiples of 8 and chunks of 2, so where a thread reads depends on them by one xor
+ * and constants. */
 template <int columns, typename T>
 static __device__ inline void load_left(uint32_t (&to)[4], const T *tile, int row, int chunk)
 {
@@ -126,14 +127,14 @@ static __device__ inline void round_results(operand<times, columns> &to,
                     pack_pair<T>(from.at[m][n][e], from.at[m][n][e + 1]);
 }
 
-/* The rows of a tile from `row` on as left operand of multiply_rows: the warp loads fragments where
- * they are needed or, where registers suffice, all of them once. */
+/* The rows of a tile from `row` on as left operand of multiply_rows. The warp loads fragments when
+ * needed or, where registers suffice (`holds`), all of them once. */
 template <int times, int columns, bool holds, typename T> struct left_rows {
     const T *tile;
     int row;
     operand<times, holds ? columns : 16> held;
 
-    /* The tile is there. */
+    /* Call it once the tile is loaded. */
     __device__ inline void hold()
     {
         if constexpr (holds)
@@ -178,8 +179,8 @@ static __device__ inline void multiply_rows(results<times, others> &c,
     }
 }
 
-/* c += A B of A in registers and a tile's rows, of which from `chunk` on as many columns as c has.
- */
+/* c += A B, A in registers, B the tile's rows from b_row on and as many columns as c has, from
+ * `chunk` on. */
 template <int tile_columns, typename T, int times, int columns, int others>
 static __device__ inline void multiply_add(results<times, columns> &c,
                                            const operand<times, others> &a, const T *b, int b_row,
@@ -199,8 +200,8 @@ static __device__ inline void multiply_add(results<times, columns> &c,
         }
 }
 
-/* Rounds results into the rows and chunks of a tile from here on. factor[m][i]: of the rows that a
- * fragment's elements 2 i and 2 i + 1 are of. */
+/* Rounds results into a tile from `row` and `chunk` on. factor[m][i] multiplies the row of a
+ * fragment's elements 2 i and 2 i + 1. */
 template <int tile_columns, typename T, int times, int columns>
 static __device__ inline void store_results(T *tile, int row, int chunk,
                                             const results<times, columns> &from,
@@ -240,8 +241,8 @@ static __device__ inline void hide(const problem &p, results<times, columns> &sc
             }
 }
 
-/* Of the elements that this thread holds of a C fragment whose corner is (row, col), those kept, a
- * bit each. Rows are queries and columns keys, or the other way about. All of the warp call. */
+/* A bit for each of this thread's elements of a C fragment whose corner is (row, col): dropout
+ * keeps it. Rows are queries and columns keys, or the other way about. The whole warp calls. */
 template <bool rows_are_keys>
 static __device__ inline unsigned kept_of_fragment(const problem &p, uint64_t first, int row,
                                                    int col)
@@ -287,7 +288,7 @@ template <> struct bits<true> {
 /* A bit for each element of results. */
 template <int times, int columns> using element_bits = typename bits<times * columns <= 64>::type;
 
-/* The same of scores whose corner is (row, col), of sample b and head h: four bits a fragment. */
+/* The same for scores whose corner is (row, col), of sample b and head h: four bits a fragment. */
 template <bool rows_are_keys, int times, int columns>
 static __device__ inline element_bits<times, columns> kept_of(const problem &p, int b, int h,
                                                               int row, int col)

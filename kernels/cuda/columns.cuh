@@ -1,12 +1,12 @@
-/* Sums over the rows of a matrix of partial sums, in fixed order. */
+/* Column sums of a matrix of partial sums, in fixed order. */
 #ifndef WEFT_KERNELS_CUDA_COLUMNS_CUH
 #define WEFT_KERNELS_CUDA_COLUMNS_CUH
 
 #include "kernels/cuda/each.cuh"
 
 constexpr unsigned SUM_COLUMNS_ROWS = 32;
-constexpr unsigned SUM_COLUMNS_UNROLL = 4; /* rows of a thread that are under way together */
-/* A block of so many threads sums WARP columns. */
+constexpr unsigned SUM_COLUMNS_UNROLL = 4; /* rows that a thread loads at once */
+/* A block of these threads sums WARP columns. */
 #define SUM_COLUMNS_BLOCK dim3(WARP, SUM_COLUMNS_ROWS)
 
 /* The sum of column `col` over rows begin .. end, in the threads of threadIdx.y 0; 0 for a column

@@ -1,12 +1,10 @@
-/* What every CUDA source here starts from: numbers of three types, sums over warps and blocks, and
- * launches.
+/* What every CUDA source here uses: numbers of three types, sums over warps and blocks, launches.
  *
  * The sources compile as CUDA, and as plain C++ for the emulation in tests/cuda, which runs a
- * kernel's threads on the CPU so that machines without a GPU test what the kernels compute. Hence:
- * launches go through WEFT_LAUNCH, dynamic shared memory through WEFT_DYNAMIC_SHARED, instructions
- * written in PTX stand in one header with their meaning in C++ beside them (mma.cuh), and nothing
- * else of CUDA's C++ library is included.
- */
+ * kernel's threads on the CPU: machines without a GPU test there what the kernels compute. Hence
+ * launches go through WEFT_LAUNCH and dynamic shared memory through WEFT_DYNAMIC_SHARED; PTX stands
+ * in one header with its meaning in C++ beside it (mma.cuh); and sources include nothing else of
+ * CUDA's C++ library. */
 #ifndef WEFT_KERNELS_CUDA_CUH
 #define WEFT_KERNELS_CUDA_CUH
 
@@ -17,7 +15,7 @@
 
 #include "kernels/cuda/cuda.h"
 
-#ifndef WEFT_CUDA_EMULATED /* which then comes before any source and defines these itself */
+#ifndef WEFT_CUDA_EMULATED /* the emulation comes before any source and defines these itself */
 /* WEFT_LAUNCH(kernel, blocks, threads, shared bytes, stream, arguments...) gives a weft_status. A
  * kernel that is a template of several parameters goes in parentheses. */
 #define WEFT_LAUNCH(kernel, blocks, threads, shared, stream, ...)                                  \
@@ -60,7 +58,7 @@ template <> __device__ inline __half from_float<__half>(float x)
     return __float2half(x);
 }
 
-/* `count` numbers that are loaded and stored by one instruction; the address is aligned to them. */
+/* `count` numbers that one instruction loads or stores; the address is aligned to their bytes. */
 template <typename T, int count> struct __align__(sizeof(T) * count) pack
 {
     T at[count];
@@ -116,9 +114,9 @@ static __device__ inline unsigned equal_lanes(unsigned key, unsigned num_keys)
     return equal;
 }
 
-/* For what every block of a kernel reads: where *data lies on the host, from where each reader
- * would fetch it over the bus, it becomes a copy in the lane's workspace, `offset` bytes behind its
- * start. */
+/* For what every block of a kernel reads. Where *data is host memory, which each reader would fetch
+ * over the bus, enqueues a copy into the lane's workspace, `offset` bytes behind its start, and
+ * sets *data to it. */
 template <typename T>
 static inline weft_status bring_near(weft_lane *lane, size_t offset, size_t count, const T **data)
 {
@@ -134,7 +132,7 @@ static inline weft_status bring_near(weft_lane *lane, size_t offset, size_t coun
     return WEFT_OK;
 }
 
-/* Runs `call` with T bound to the C++ type of an activation's dtype; gives its weft_status:
+/* Runs `call` with T bound to the C++ type of an activation's dtype. Its value is call's status:
  *     return WITH_DTYPE(args->dtype, launch<T>(lane, args)); */
 #define WITH_DTYPE(dtype, call)                                                                    \
     ([&]() -> weft_status {                                                                        \

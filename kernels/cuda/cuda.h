@@ -1,5 +1,5 @@
 /* The CUDA backend, seen from inside: each kernel of <weft/kernels.h> is one C function that
- * launches on the stream of its lane. Arguments were checked by the wrapper. */
+ * launches on the stream of its lane. The wrapper has checked the arguments. */
 #ifndef WEFT_KERNELS_CUDA_H
 #define WEFT_KERNELS_CUDA_H
 

@@ -1,5 +1,5 @@
-/* Kernels that treat elements one by one: 16 bytes of the narrowest operand a load, two of them
- * under way in each thread, and single elements where operands are not aligned so.
+/* Kernels that treat elements one by one. A load is 16 bytes of the narrowest operand, and each
+ * thread has two under way; where operands are not aligned to it, a load is one element.
  *
  * What happens to an element is an operation: a struct with the operands' pointers,
  *
@@ -12,7 +12,8 @@
  *         __device__ void store(size_t i, operands x) const;
  *     };
  *
- * so that operands may be the same memory where each element depends on its own alone. */
+ * Since all of an element's operands are loaded before its results are stored, operands may be the
+ * same memory. */
 #ifndef WEFT_KERNELS_CUDA_EACH_CUH
 #define WEFT_KERNELS_CUDA_EACH_CUH
 
@@ -28,7 +29,7 @@ template <int n, typename T> static __device__ inline pack<T, n> load_pack(const
     return *reinterpret_cast<const pack<T, n> *>(from);
 }
 
-/* An integer (or several) of so many bytes. */
+/* `bytes` bytes as integers. */
 template <int bytes> struct raw {
     uint4 part[bytes / 16];
 };
@@ -44,7 +45,7 @@ template <> struct raw<2> {
 
 template <int n, typename T> static __device__ inline void store_pack(T *to, const pack<T, n> &x)
 {
-    /* As integers, by a function that is one instruction: plain stores of structs are parted. */
+    /* As integers, each by one instruction: the compiler would split the store of a struct. */
     raw<sizeof x> bits;
     memcpy(&bits, &x, sizeof x);
     for (unsigned i = 0; i < sizeof bits / sizeof bits.part[0]; i++)
@@ -56,7 +57,7 @@ static inline bool is_aligned(size_t)
     return true;
 }
 
-/* Whether all pointers (NULL is) and numbers are multiples of `bytes`. */
+/* Whether all pointers and numbers are multiples of `bytes`; NULL is one. */
 template <typename P, typename... Rest>
 static inline bool is_aligned(size_t bytes, P first, Rest... rest)
 {
@@ -66,7 +67,7 @@ static inline bool is_aligned(size_t bytes, P first, Rest... rest)
 constexpr unsigned EACH_THREADS = 256;
 constexpr unsigned EACH_UNROLL = 2;
 
-/* `num` packs from element `first` on. */
+/* The operation on `num` packs from element `first` on. */
 template <typename Op>
 static __global__ void __launch_bounds__(EACH_THREADS) each(Op op, size_t first, size_t num)
 {
@@ -82,7 +83,7 @@ static __global__ void __launch_bounds__(EACH_THREADS) each(Op op, size_t first,
             op.store(first + (start + u * EACH_THREADS) * Op::width, x[u]);
 }
 
-/* Enqueues the operation on `count` elements: `wide` as far as its packs go, where `aligned`, and
+/* Enqueues the operation on `count` elements: where `aligned`, `wide` for all whole packs, and
  * `narrow`, of one element, for the rest. */
 template <typename Wide, typename Narrow>
 static weft_status launch_each(weft_lane *lane, size_t count, bool aligned, Wide wide,

@@ -1,16 +1,16 @@
-/* The instructions that C++ has no words for: products of 16-bit matrices by a warp, loads of their
- * fragments, copies into shared memory that pass by the registers, and powers of two.
+/* Instructions that C++ has no words for: a warp's products of 16-bit matrices, loads of their
+ * fragments, copies into shared memory that bypass the registers, and powers of two.
  *
- * A fragment is a matrix that lies over the registers of a warp as the PTX ISA lays it out ("Matrix
- * fragments for mma.m16n8k16"). Thread t of the warp, with row = t / 4 and column = 2 (t % 4), has
+ * A fragment is a matrix in the registers of a warp, as the PTX ISA lays it out ("Matrix fragments
+ * for mma.m16n8k16"). Thread t of the warp, with row = t / 4 and column = 2 (t % 4), has
  *   A [16, 16], four registers of two neighbours in a row: (row, column), (row + 8, column),
  *               (row, column + 8), (row + 8, column + 8);
  *   B [16, 8],  two registers of two neighbours in a column: (column, row), (column + 8, row);
  *   C [16, 8],  four floats: (row, column), (row, column + 1), and both in row + 8.
- * So where C has been rounded to 16 bits, two of them side by side are an A.
+ * So two C side by side, rounded to 16 bits, are an A.
  *
- * Each stands here twice: as PTX, and as what that means in C++, which is what the emulation runs.
- */
+ * Each instruction stands here twice: as PTX, and as C++ with the same meaning, which the emulation
+ * runs. */
 #ifndef WEFT_KERNELS_CUDA_MMA_CUH
 #define WEFT_KERNELS_CUDA_MMA_CUH
 

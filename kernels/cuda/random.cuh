@@ -27,8 +27,8 @@ static __device__ inline void random_block(uint64_t seed, uint64_t stream, uint6
     words[3] = c3;
 }
 
-/* What a draw of 24 bits is compared with to keep an element with probability 1 - p: k / 2^24 < p,
- * for an integer k, is k < ceil(p 2^24), and both sides are exact. */
+/* Dropout keeps an element whose draw k of 24 bits is at least this: for an integer k, k / 2^24 < p
+ * is k < ceil(p 2^24), and both sides are exact. */
 static inline uint32_t keep_from(float p)
 {
     return static_cast<uint32_t>(ceil(static_cast<double>(p) * 0x1p24));
