@@ -1,4 +1,4 @@
-/* Ending a fallible phase with one status on every rank. */
+/* Ends a fallible phase with one status on every rank. */
 
 #include "comm/comm_ops.h"
 

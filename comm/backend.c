@@ -1,4 +1,4 @@
-/* Which backend serves a group. */
+/* Chooses the backend of a group. */
 #include <stdio.h>
 #include <string.h>
 

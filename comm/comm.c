@@ -1,4 +1,4 @@
-/* The wrappers: every operation passes here, is checked, numbered, recorded and queued. */
+/* The wrappers: they check, number, record and queue every operation. */
 #include "comm/comm_ops.h"
 
 #include <inttypes.h>

@@ -1,4 +1,4 @@
-/* Which variant of the loops (vector_fold.c) this CPU runs. */
+/* Chooses the variant of the loops (vector_fold.c) that this CPU runs. */
 #include "comm/fold.h"
 
 #include <stdatomic.h>

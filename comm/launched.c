@@ -1,4 +1,4 @@
-/* What the launcher says about this process, read from the environment alone. */
+/* Reads from the environment what the launcher says about this process. */
 #include <errno.h>
 #include <limits.h>
 #include <stdlib.h>

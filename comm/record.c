@@ -1,4 +1,4 @@
-/* The ring of the latest operations, so that a hang can be named, and the totals. */
+/* The ring of the latest operations, which names a hang, and the totals. */
 #include <pthread.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* From rank 0 to all, each its own part: down a binomial tree of messages. */
+/* Rank 0 sends each rank its own part, down a binomial tree of messages. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* The loops of a fold, compiled once an instruction set (folder.cmake), with WEFT_ISA defined as
- * its name. They add and compare element by element, so all variants give the same bits. */
+/* The loops of a fold. folder.cmake compiles them once for each instruction set, with WEFT_ISA
+ * defined as its name. They work element by element, so all variants give the same bits. */
 #include "comm/fold.h"
 
 #include <string.h>

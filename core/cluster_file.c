@@ -1,4 +1,4 @@
-/* A cluster read from its JSON file. */
+/* Reads a cluster from its JSON file. */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* The sections of hardware of a cluster's file. What may stand in them follows from the tables of
- * core/hardware.h: a section's keys are what comes next in the paths that begin with it. */
+/* Reads the sections of hardware of a cluster's file. The tables of core/hardware.h say what they
+ * may hold: a section's keys are the next words of the paths that begin with it. */
 #include <math.h>
 #include <string.h>
 

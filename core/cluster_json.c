@@ -1,4 +1,4 @@
-/* Values of a cluster file, each with the place that an error names. */
+/* Reads single values of a cluster's file; errors name the value's place. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* A cluster written as a file. */
+/* Writes a cluster as a file. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* Calls of CUDA: the thread's device, and what errors read like. */
+/* Calls of CUDA: the thread's device, and the text of errors. */
 #include <string.h>
 
 #include "core/device_cuda_internal.h"

@@ -1,4 +1,4 @@
-/* Finding CUDA devices and opening them. */
+/* Finds CUDA devices and opens them. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* A device's memory: its budget, and what is and was in use, by space and by purpose. */
+/* A device's memory: its budget, and the bytes in use and their peaks, by space and by purpose. */
 #include <assert.h>
 #include <pthread.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* Debug mode: all ranks of a group show each other what they are about to do. The messages have
- * their own tag and one size for every kind of collective, so they match whatever was issued. */
+/* Debug mode: before a collective, the ranks of a group show each other its signature. These
+ * messages have their own tag and one size for every kind, so they match whatever ranks issue. */
 #include "comm/mpi/mpi_comm.h"
 
 #include <inttypes.h>

@@ -1,6 +1,6 @@
-/* The collectives as rounds of messages. Every rank talks to every other directly: one round trip
- * for small operations, and the least possible bytes for large ones. Reductions fold in rank
- * order.
+/* The collectives as rounds of messages. But for broadcasts, which go down a binomial tree, every
+ * rank sends to every other directly: one round trip for small operations, and the fewest bytes for
+ * large ones. Reductions fold in rank order.
  *
  * Rows, broadcasts and messages end with a piece shorter than full, if need be an empty one: so a
  * receiver that expects another size than was sent always finds out. */

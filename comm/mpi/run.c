@@ -1,4 +1,4 @@
-/* Running one operation: its rounds, advanced by whoever drives the engine. */
+/* Runs one operation: the engine's driver advances its rounds. */
 #include "comm/mpi/mpi_comm.h"
 #include "comm/mpi/shared.h"
 #include "comm/mpi/tree.h"

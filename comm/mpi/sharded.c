@@ -1,13 +1,13 @@
-/* The all-to-all of tensor-sharded experts as a stream of chunks (MoNTA, "Pipelining"): what O2 and
- * O3 overlap by threads is one state machine here. Each block between two ranks is cut in chunks
- * and each chunk in slices, one a rank of the inner group. A rank receives its slices straight into
- * their places and hands each on to the other ranks as soon as it is there, so the links between
- * nodes and those inside work at once and nothing is copied.
+/* The all-to-all of tensor-sharded experts as a stream of chunks (MoNTA, "Pipelining"): one state
+ * machine overlaps what O2 and O3 overlap by threads. Each block between two ranks is cut in chunks
+ * and each chunk in slices, one for each rank of the inner group. A rank receives its slices
+ * straight into their places and hands each on to the other ranks as soon as it is there, so the
+ * links between nodes and those inside work at once and nothing is copied.
  *
- * Each stage of a block is a ring of chunks in flight, served in order: messages of one tag are
- * then posted in the same order on both sides, however arrivals interleave. A block ends with a
- * chunk shorter than full, if need be an empty one, so that a receiver that expects another size
- * always finds out: some slice of its has another size. */
+ * Each stage of a block is a ring of chunks in flight, served in order, so both sides post messages
+ * of one tag in the same order, however arrivals interleave. A block ends with a chunk shorter than
+ * full, if need be an empty one. So a receiver that expects another size always finds out: at least
+ * one slice has another size. */
 #include "comm/mpi/mpi_comm.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* Making and freeing windows. */
+/* Makes and frees windows. */
 #include "comm/mpi/shared.h"
 
 #include <stdlib.h>

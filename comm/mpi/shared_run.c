@@ -1,10 +1,10 @@
-/* Running one operation in a window: claiming its channel, then its pieces, stage by stage.
+/* Runs one operation in a window: claims its channel, then moves its pieces, stage by stage.
  *
- * all_reduce of two ranks: each shows the other its piece and folds both. Of more: a piece is cut
- * in shares; each rank shows the others theirs, folds its own and shows the result in the place
- * that this share has in its slot, which moves less where ranks are many. reduce_scatter: a slot
- * holds the piece's row for each rank, which folds its own. all_gather: a slot holds a piece of the
- * rank's share. */
+ * all_reduce of two ranks: each shows the other its piece and folds both. Of more ranks: a piece is
+ * cut in shares; each rank shows the others theirs, folds its own and shows the result at its
+ * share's place in its slot, which moves fewer bytes. reduce_scatter: a slot holds the piece's row
+ * for each rank, and each rank folds its own. all_gather: a slot holds a piece of the rank's share.
+ */
 #include "comm/mpi/shared.h"
 
 #include <inttypes.h>

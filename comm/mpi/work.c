@@ -1,5 +1,5 @@
-/* Working memory of running operations. A communicator keeps what it made, so a steady state
- * allocates nothing. */
+/* Working memory of running operations. A communicator keeps what it allocated, so steps allocate
+ * nothing once each kind of operation has run. */
 #include "comm/mpi/mpi_comm.h"
 #include "comm/mpi/tree.h"
 

@@ -1,4 +1,4 @@
-/* Starting and ending MPI, and making groups. */
+/* Starts and ends MPI, and makes groups. */
 #include "comm/mpi/mpi_comm.h"
 #include "comm/mpi/shared.h"
 #include "comm/mpi/tree.h"

@@ -1,4 +1,4 @@
-/* Choosing NCCL, and making and ending its groups. */
+/* Chooses NCCL, and makes and ends its groups. */
 #include "comm/nccl/nccl_comm.h"
 
 #include <stdlib.h>

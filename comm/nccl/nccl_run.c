@@ -1,4 +1,4 @@
-/* Enqueuing operations. */
+/* Enqueues operations. */
 #include "comm/nccl/nccl_comm.h"
 
 pthread_mutex_t weft_nccl_order = PTHREAD_MUTEX_INITIALIZER;

@@ -1,6 +1,7 @@
-/* The all-to-all of tensor-sharded experts by NCCL: a chunk of every block at a time, each rank its
- * slice between the ranks of `between`, then the slices to the others of `inside` on a stream of
- * their own, while the next chunks arrive. All goes straight to its final place. */
+/* The all-to-all of tensor-sharded experts by NCCL, a chunk of every block at a time. Each rank
+ * exchanges its slice between the ranks of `between`. Then it sends what it received to the others
+ * of `inside`, on a side stream while the next chunks arrive. All goes straight to its final place.
+ */
 #include "comm/nccl/nccl_comm.h"
 
 enum {

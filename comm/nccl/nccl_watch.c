@@ -1,6 +1,6 @@
-/* The watchdog: closes the records of what has ended, and ends the job when NCCL reports an error
- * or an operation has not ended for too long. Whoever waits for the lane then would wait for
- * ever. */
+/* The watchdog: closes the records of operations that have ended. When NCCL reports an error, or an
+ * operation does not end before its deadline, it ends the job: who waits for that lane would wait
+ * for ever. */
 #include "comm/nccl/nccl_comm.h"
 
 #include <inttypes.h>

@@ -1,5 +1,5 @@
-/* No backend at all, for programs that plan and never communicate: groups are of one rank, and what
- * layers ask of them when they run is refused. */
+/* No backend, for programs that plan and never communicate: groups have one rank and refuse the
+ * operations that running layers ask for. */
 #include "comm/comm.h"
 
 int weft_comm_rank(const weft_comm *comm)

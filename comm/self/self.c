@@ -1,4 +1,4 @@
-/* The group of one: every collective is at most a copy, and MPI is never started. */
+/* The group of one: every collective is at most a copy, and MPI does not start. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

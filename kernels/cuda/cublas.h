@@ -57,7 +57,7 @@ weft_status weft_cublaslt_get(weft_lane *lane, const weft_cublaslt **out_functio
                               cublasLtHandle_t *out_handle) WEFT_CHECKED;
 
 /* The same of cuBLAS. *out_functions is NULL where there is no cuBLAS of cuBLASLt's number or it
- * has no grouped GEMM (before 12.5). One thread at a time uses a handle, between lock and unlock. */
+ * has no grouped GEMM (before 12.5). A thread uses a handle between lock and unlock. */
 weft_status weft_cublas_get(weft_lane *lane, const weft_cublas **out_functions,
                             cublasHandle_t *out_handle) WEFT_CHECKED;
 void weft_cublas_lock(void);
