@@ -112,7 +112,7 @@ int weft_comm_world_rank(const weft_comm *comm, int rank);
  * step, for a peer that waits as well. Local. Errors: WEFT_MEMORY. */
 weft_status weft_comm_reserve(const weft_comm *comm, weft_lane *lane, size_t bytes) WEFT_CHECKED;
 
-/* Collective operations, here to broadcast.
+/* The operations from here to weft_broadcast are collective.
  *
  * In place: `buffer` is input and result. fp32, bf16, fp16, fp64, int32, int64; bf16 and fp16 are
  * summed in fp32 and rounded once, to nearest even. Maximum and minimum pass a NaN on. */

@@ -21,7 +21,7 @@ typedef struct weft_counter {
 void weft_counter_init(weft_counter *counter); /* at 0 */
 void weft_counter_release(weft_counter *counter);
 uint64_t weft_counter_value(const weft_counter *counter);
-/* Who sees the value also sees what happened before the raise. */
+/* A thread that sees the value also sees what happened before the raise. */
 void weft_counter_raise(weft_counter *counter, uint64_t value);
 /* Returns once the value is at least `target`. Polls for up to some 50 microseconds, then sleeps.
  */

@@ -14,8 +14,9 @@
  * call.
  *
  * Some calls wait until all streams are idle, and keep other threads out of the driver meanwhile:
- * the first launch of a kernel (cuBLASLt loads its own one by one, whatever CUDA_MODULE_LOADING
- * says), cudaFree, cudaFreeHost, making handles. Hence, while a lane waits for a function,
+ * launching a kernel that is not loaded yet (cuBLASLt loads its own one by one, whatever
+ * CUDA_MODULE_LOADING says), cudaFree, cudaFreeHost, making handles. Hence, while a lane waits for
+ * a function,
  *  - neither the function nor its worker calls CUDA: the stream writes a counter in pinned memory,
  *    from which the worker learns that its turn has come;
  *  - a thread that launches must not owe another rank anything: schedules start each computation

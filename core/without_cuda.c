@@ -1,4 +1,4 @@
-/* What a build without CUDA answers to who asks for a CUDA device. */
+/* What a build without CUDA answers a caller that asks for a CUDA device. */
 #include <weft/device.h>
 
 weft_status weft_device_create_cuda(int index, size_t budget_bytes, weft_device **out)

@@ -3,8 +3,8 @@
  *
  * A ring of fixed slots, with one producer and one consumer, feeds the worker. Both ends are
  * counters that only rise: the slots pushed, and the timeline's `done`. A point on a lane, hence an
- * event, is a value of `done`. Who waits for work, for room or for a point waits until a counter
- * reaches a value. After the first function that fails, the worker skips all later slots. */
+ * event, is a value of `done`. Waits for work, for room and for a point are waits for a counter to
+ * reach a value. After the first function that fails, the worker skips all later slots. */
 #ifndef WEFT_CORE_WORKER_H
 #define WEFT_CORE_WORKER_H
 

@@ -14,8 +14,8 @@
  * count as traffic: a transport may call a send complete as soon as it has a copy, so what still
  * arrives tells best whether an exchange goes on.
  *
- * Small messages neither hold nor are held: they cost a link nothing, and who waits for one often
- * waits for a late rank.
+ * Small messages neither hold nor are held: they cost a link nothing, and a rank that waits for one
+ * often waits for a late rank.
  *
  * Sends of one operation on one link go in the order in which they were queued.
  *

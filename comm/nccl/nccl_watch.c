@@ -1,6 +1,6 @@
 /* The watchdog: closes the records of operations that have ended. When NCCL reports an error, or an
- * operation does not end before its deadline, it ends the job: who waits for that lane would wait
- * for ever. */
+ * operation does not end before its deadline, it ends the job: a thread that waits for that lane
+ * would wait for ever. */
 #include "comm/nccl/nccl_comm.h"
 
 #include <inttypes.h>

@@ -425,7 +425,7 @@ typedef struct weft_route_backward_args {
  * earliest tokens, PROBS those of largest probability (ties: the earliest). dropped: how many
  * choices all E experts dropped.
  *   wrong: the first choice of an expert that does not exist. On the CPU it fails the lane. A GPU's
- *     kernels cannot fail and give it row -1: who has waited for the counts calls
+ *     kernels cannot fail and give it row -1: the caller waits for the counts and calls
  *     weft_dispatch_plan_check() before using them. */
 typedef enum weft_drop_policy { WEFT_DROP_PROBS, WEFT_DROP_POSITION } weft_drop_policy;
 

@@ -105,7 +105,8 @@ size_t weft_pass_rows(const weft_pass *pass);
 uint64_t weft_pass_seed(const weft_pass *pass);
 /* A dropout stream of (step, layer, `use`), the same on every mesh. */
 uint64_t weft_pass_stream(const weft_pass *pass, const weft_layer *layer, int use);
-/* d(total loss) / d(this micro-batch's mean loss): 1 / (micro-batches of the global batch). */
+/* d(total loss) / d(this micro-batch's mean loss): the loss scale (1 but in fp16) over the number
+ * of micro-batches of the global batch. */
 float weft_pass_loss_scale(const weft_pass *pass);
 /* Tokens and labels, int32 [S, B], readable by the device. */
 const int32_t *weft_pass_tokens(const weft_pass *pass);

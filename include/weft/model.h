@@ -11,8 +11,8 @@
  *         return weft_model_add_head(model, options);
  *     }
  *
- * The first layer is on the first stage and the last on the last; Weft divides the layers between
- * evenly over the stages. Every rank adds all layers and initialises those of its own stage. */
+ * The first layer is on the first stage and the last on the last; Weft divides the others evenly
+ * over the stages. Every rank adds all layers and initialises those of its own stage. */
 #ifndef WEFT_MODEL_H
 #define WEFT_MODEL_H
 
