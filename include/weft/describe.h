@@ -22,7 +22,7 @@
 extern "C" {
 #endif
 
-/* Any operation. Its FLOPs and bytes are added to the sums. */
+/* Any operation. Adds a GEMM's FLOPs and a collective's bytes to the sums. */
 void weft_cost_operation(weft_layer_cost *out, const weft_operation *operation);
 /* `count` products [m, k] x [k, n], executed whole. */
 void weft_cost_gemm(weft_layer_cost *out, weft_phase phase, const char *module, weft_dtype dtype,

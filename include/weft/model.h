@@ -67,9 +67,9 @@ typedef struct weft_model_options {
 } weft_model_options;
 
 /* Layers copy the options, whose hidden_size must be the model's. The caller owns a layer until a
- * block or a model takes it; a second taker is refused. The create functions return NULL when
- * memory is short; weft_block_create and weft_model_add accept that NULL and the latter reports
- * WEFT_MEMORY. docs/layers.md has shapes and formulas. */
+ * block or a model takes it; a second taker is refused. The create functions return NULL after an
+ * error. weft_block_create and weft_model_add accept that NULL, and weft_model_add returns the
+ * error. docs/layers.md has shapes and formulas. */
 
 /* Tokens to hidden states: the vocabulary's table, and learned positions where the options ask. */
 weft_layer *weft_embedding_create(const weft_model_options *options);

@@ -58,9 +58,9 @@ typedef struct weft_shape {
 /* What a layer costs one rank in one micro-batch: the sums of what it lists (<weft/describe.h>), or
  * what it fills in itself. FLOPs are the model's: 2mnk a GEMM, the whole square of attention also
  * where it is causal, no recomputation. Communication volumes are bytes passed to the named group's
- * collectives (of a gather, what all ranks give). MoE layers assume shape->moe_load. Activations
- * and scratch are sums of pieces, each rounded up to 64 bytes. describe gets it zeroed. May grow at
- * its end. */
+ * collectives (of a gather, what all ranks give); etp's count as ep's. MoE layers assume
+ * shape->moe_load. Activations and scratch are sums of pieces, each rounded up to 64 bytes.
+ * describe gets it zeroed. May grow at its end. */
 typedef struct weft_layer_cost {
     uint64_t num_params;       /* global */
     uint64_t local_params;     /* held here */
