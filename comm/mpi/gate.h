@@ -36,7 +36,7 @@ typedef struct weft_gate_limits {
                                             of all of a node's; each may have one message anyway */
     int64_t hold_ns;                     /* the most that an operation is held at a time */
     int64_t quiet_ns;                    /* traffic that has not moved for so long holds nobody */
-    int64_t stall_ns; /* a window full for so long lets one more message pass */
+    int64_t stall_ns;                    /* a window full for so long lets one more message pass */
 } weft_gate_limits;
 
 /* How many messages of a purpose, but for small ones, are under way on a link, and when one last

@@ -61,10 +61,10 @@ typedef struct weft_error {
     weft_status status;
     char text[WEFT_ERROR_TEXT_BYTES];
     char key[WEFT_ERROR_KEY_BYTES]; /* the config's "section.key" that is wrong; "": none known */
-    bool is_shared; /* every rank of a group has this error; `speaker` reports it */
-    int speaker;    /* a rank of the world */
-    int found_by;   /* where own_at is not 0: the rank of the world whose error it was */
-    int own_at;     /* where in text that rank's own words begin, behind "rank 3: "; 0: unknown */
+    bool is_shared;                 /* every rank of a group has this error; `speaker` reports it */
+    int speaker;                    /* a rank of the world */
+    int found_by; /* where own_at is not 0: the rank of the world whose error it was */
+    int own_at;   /* where in text that rank's own words begin, behind "rank 3: "; 0: unknown */
     int num_frames;
     weft_error_where frames[WEFT_ERROR_MAX_FRAMES];
 } weft_error;
