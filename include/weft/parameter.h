@@ -38,7 +38,7 @@ typedef struct weft_parameter_spec {
     bool no_weight_decay; /* biases and norms */
     bool is_expert;       /* gradient group edp instead of dp x cp */
     bool sum_over_tp;     /* its local gradient is a partial sum over the TP group */
-    bool may_pad;      /* dimension 0 (a vocabulary) need not divide by its axis: Weft pads it */
+    bool may_pad;      /* dimension 0 (a vocabulary) need not divide by its axis: Weft pads rows */
     bool is_embedding; /* word embedding, which a last layer may tie: where first and last stage
                           both declare it under one name, each holds a copy and Weft sums their
                           gradients. Its dimension 0 may pad */
