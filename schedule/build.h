@@ -1,4 +1,4 @@
-/* Builds programs: slots, then tasks, then finish. Everything lives in the arena. */
+/* Builds programs: slots, then tasks, then finish. The program lives in the arena. */
 #ifndef WEFT_SCHEDULE_BUILD_H
 #define WEFT_SCHEDULE_BUILD_H
 
@@ -13,8 +13,8 @@ weft_status weft_program_builder_create(weft_arena *arena, weft_program_builder 
  * has been added. What the builder alone needs lies in `scratch`, which outlives it. */
 weft_status weft_program_expect(weft_program_builder *builder, uint32_t num_tasks,
                                 uint32_t num_waits, weft_arena *scratch) WEFT_CHECKED;
-/* `count` more rows of the table of slots. Sets *out_first (may be NULL) to the first one's number,
- * or to -1 for none. */
+/* Adds `count` equal rows to the table of slots. Sets *out_first (may be NULL) to the number of the
+ * first, or to -1 for a count of 0. */
 weft_status weft_program_add_slots(weft_program_builder *builder, const weft_slot *slot, int count,
                                    int32_t *out_first) WEFT_CHECKED;
 /* Appends a task and derives its waits from its operands: what it reads must have been written,
@@ -29,7 +29,7 @@ weft_status weft_program_append(weft_program_builder *builder, const weft_task *
 weft_status weft_program_add(weft_program_builder *builder, const weft_task *task,
                              const weft_wait *waits, uint32_t num_waits,
                              uint32_t *out_index) WEFT_CHECKED;
-/* The builder is used up. */
+/* The last call: the builder takes no more. */
 weft_status weft_program_finish(weft_program_builder *builder, int32_t max_in_flight,
                                 weft_program *out) WEFT_CHECKED;
 

@@ -1,12 +1,11 @@
-/* The checker: proves a set of programs, one a rank, right before anything runs. What tasks read
- * and write it knows from the table of operands; a level adds only what is expected of it.
+/* The checker: proves a set of programs, one a rank, right before anything runs. The table of
+ * operands (schedule/values.h) says what tasks read and write; a level adds what it expects.
  *  1. form: waits point backwards; every task has the operands it needs and no others, in slots
  *     that are memory for them;
- *  2. every expected task is there once, and nothing else; kinds that have an order keep it; what
- *     must be over before a task starts is;
- *  3. every task reads the value that is meant for it, and no slot is overwritten while a task
- *     that reads it may not have run, nor read before it is written (ordering by lanes and waits
- *     alone, not by luck);
+ *  2. every expected task is there once, and nothing else; kinds that have an order keep it; lanes
+ *     and waits hold a task back until what must be over before it is over;
+ *  3. every task reads the value that is meant for it; by lanes and waits alone, no task reads a
+ *     slot before it is written or overwrites it before its last reader has run;
  *  4. sends match receives: the same values in the same order on each directed pair of ranks;
  *  5. no cycle across ranks, with lanes as FIFOs, every send blocking until its receive starts
  *     (rendezvous), all ranks meeting in NORM, and hosts that enqueue nothing while they wait
@@ -18,8 +17,8 @@
 
 #include "schedule/values.h"
 
-/* What the slots of a kind hold before the program starts: the k-th this value of part k, or of
- * layer first + k. */
+/* What the slots of a kind hold before the program starts: slot k of them holds this value of part
+ * k, or, by_layer, of layer first + k. */
 typedef struct weft_holding {
     weft_slot_kind slots;
     weft_value value;
@@ -42,13 +41,14 @@ typedef struct weft_expectation {
     /* Tasks that begin and end what max_in_flight bounds; equal kinds: nothing is bounded. */
     weft_task_kind begins, ends;
     weft_flow flow;
-    /* Where a kind has a slot a part, each part is in its own. 0: it may be in any */
+    /* Where a kind has num_parts slots, part k is in slot k. 0: it may be in any */
     int num_parts;
     weft_holding holds[WEFT_MAX_HOLDINGS];
     int num_holds;
 } weft_expectation;
 
-/* What a rank's program must be, when its turn has come; `scratch` lasts until the next one's. */
+/* Says what a rank's program must be, when the rank's turn has come; `scratch` lasts until the next
+ * rank's. */
 typedef weft_status (*weft_expect_function)(const void *context, int rank, weft_arena *scratch,
                                             weft_expectation *out);
 /* Errors: WEFT_INTERNAL with the rank's `where`, the task's index and its text. */

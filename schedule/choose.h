@@ -19,9 +19,9 @@ double weft_moe_quick_us(const weft_cluster *cluster, const weft_moe_layer_shape
  * time of its slowest stream; P2 is all saturated phases together, n - 2 of them; with n = 1 there
  * is no P1 and P2.
  *
- * MPMoE divides a stream's time by its alpha for the whole phase. Here alpha holds while the others
- * run, and what then is left runs alone: less by a third and more where streams are uneven, and
- * paradigm 1 comes out as the program priced with interference does. */
+ * MPMoE divides a stream's time by its alpha for the whole phase. Here alpha holds while the other
+ * streams run, and the rest of the stream runs alone: less by a third or more where streams are
+ * uneven, and paradigm 1 agrees with the price of the program with interference. */
 typedef enum weft_paradigm { WEFT_PARADIGM_1 = 1, WEFT_PARADIGM_2, WEFT_PARADIGM_3 } weft_paradigm;
 weft_paradigm weft_moe_paradigm(weft_reuse reuse, bool backward);
 typedef struct weft_moe_phases {
@@ -50,10 +50,9 @@ int weft_moe_list_peers(const weft_moe_layer_shape *shape,
                         weft_moe_pipeline out[WEFT_MOE_MAX_PEERS]);
 
 /* The fastest (n, S) among n in `partitions` and S in `allowed_reuses` (bit i: strategy i; 0: S1 to
- * S4 and none); with by_peers, where the strategy may be none and the model is that of prices,
- * partitions by peers are weighed too. Ties of less than 1 % go to the smaller n. WEFT_CONFIG for
- * an empty or impossible choice, and naming the cost where the cluster does not know one that a
- * strategy needs. */
+ * S4 and none). by_peers: partitions by peers compete too, if reuse none is allowed and the model
+ * is PRICE. Ties of less than 1 % go to the smaller n. WEFT_CONFIG for an empty or impossible
+ * choice, and, naming it, for a cost that a strategy needs and the cluster does not know. */
 weft_status weft_choose_moe(const weft_cluster *cluster, const weft_moe_layer_shape *shape,
                             weft_moe_model model, const int *partitions, int num_partitions,
                             unsigned allowed_reuses, bool by_peers,
@@ -66,13 +65,12 @@ weft_status weft_choose_moe(const weft_cluster *cluster, const weft_moe_layer_sh
  *   while (weft_granularity_next(&g, B, &n, &trial), trial)
  *       weft_granularity_report(&g, B, n, measured_us);
  *
- * A B between two ranges is searched between their n alone, so ranges stay disjoint and rise with n
- * whatever is measured. Where the truth is not monotone (or a measurement was wrong), the search
- * sees only that part of it and settles on the best n between the neighbours', which then is an
- * end of the part; ranges never shrink.
+ * The search for a B between two ranges tries only n between theirs, so ranges stay disjoint and
+ * rise with n whatever is measured. Where the best n does not rise with B (or a measurement was
+ * wrong), the search settles on the best of these n. Ranges never shrink.
  *
- * One B is searched at a time. Other B that come in between are answered without a trial, by their
- * range or by the range below; a B that does not come back gives up its search. */
+ * One B is searched at a time. Another B that comes in between gets its range's n, or that of the
+ * range below, without a trial. The search for a B that does not come back is given up. */
 enum { WEFT_GRANULARITY_MAX_RANGES = 16, WEFT_GRANULARITY_MAX_CACHE = 256 };
 typedef struct weft_granularity_range {
     int n;

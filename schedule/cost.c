@@ -1,4 +1,4 @@
-/* The cost of what a device does, and the doors to all costs. */
+/* The cost of a device's work, and the functions that give all costs. */
 #include "schedule/cost.h"
 
 #include <math.h>

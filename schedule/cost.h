@@ -11,10 +11,10 @@
  *     launch + waves (wave_us + 2 tile_m tile_n k multiprocessors / (peak efficiency))
  * and not less than its operands take from memory. Without multiprocessors (a CPU):
  *     launch + 2mnk / (peak efficiency)
- * A curve by FLOPs replaces this at its own shape, m rows times one matrix of width x width, and is
- * scaled elsewhere by the ratio of the first equation, or on a CPU by FLOPs; `products` replace all
- * at theirs, as `operations` replace what follows at theirs: the same module, phase, type and
- * volume.
+ * A measured curve replaces this at its own shape, m rows times one matrix of width x width;
+ * elsewhere the first equation's ratio scales it, on a CPU FLOPs do. A row of `products` replaces
+ * both at its shape. A row of `operations` replaces what follows, for the same module, phase, type
+ * and volume.
  *
  * What is bound by memory: launches + bytes / (memory_bandwidth efficiency).
  *
@@ -26,21 +26,21 @@
  *     message                      a + V / B
  * (Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH",
  * 2005; Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", 2009.) With q ranks on each
- * of N nodes they go node by node: reduce-scatter inside, all-reduce of V / q between the ranks at
- * one place, all-gather inside; so do gather (between first) and scatter (inside first). An
- * all-to-all sends inside and between at once. In `direct` groups, as Weft's are over MPI
- * (docs/communication.md), every rank sends to every other one: f (a + (n - 1) / n V / B), f = 2
- * for all-reduce, of which (n - q) / n V leaves the node.
+ * of N nodes collectives go node by node. An all-reduce is a reduce-scatter inside, an all-reduce
+ * of V / q between ranks of one place, an all-gather inside; an all-gather goes between nodes
+ * first, a reduce-scatter inside first. An all-to-all sends inside and between at once. In `direct`
+ * groups, as Weft's are over MPI (docs/communication.md), every rank sends to every other one:
+ * f (a + (n - 1) / n V / B), f = 2 for all-reduce, of which (n - q) / n V leaves the node.
  *
- * A message goes to another node unless all of its group are on one. A few numbers that all ranks
- * sum go inside the nodes to their first ranks, between those along a binomial tree, and back:
+ * A message goes to another node unless its whole group is on one. A sum of a few numbers over all
+ * ranks goes inside each node to its first rank, between these along a binomial tree, and back:
  * 2 messages inside, 2 ceil(log2 N) between.
  *
- * Between nodes B is a card's bandwidth times its efficiency by what a rank sends, divided among
- * the ranks that share the card, and by the oversubscription of the network's levels: level l
- * carries what leaves the switch of level l - 1 below it, which is all of what leaves a node at the
- * first, and after that 1 / (nodes of the group below the switch) of a ring, and of an all-to-all
- * what goes to ranks elsewhere. */
+ * Between nodes B is a card's bandwidth times its efficiency at the bytes that a rank sends,
+ * divided among the ranks that share the card, and by the oversubscription of the network's worst
+ * level. Level l carries what leaves the switches of level l - 1. The first level carries all that
+ * leaves a node; a higher one carries 1 / (the group's nodes below a switch) of a ring, and of an
+ * all-to-all what goes to ranks elsewhere. */
 #ifndef WEFT_SCHEDULE_COST_H
 #define WEFT_SCHEDULE_COST_H
 
@@ -57,9 +57,9 @@ typedef struct weft_group {
                        ranks of a node by its cards, where all do the same; 1 or more */
     bool direct;    /* every rank sends to every other one, not in rings node by node */
 } weft_group;
-/* The group of ranks[0 .. size - 1], rising, numbered node by node, where all ranks of a node do
- * the same at once. Where nodes hold different numbers of them, the largest counts, and of cards
- * the fewest. */
+/* The group of ranks[0 .. size - 1], which rise; ranks are numbered node by node, and all ranks of
+ * a node do the same at once. Where nodes hold different numbers of the group's ranks, the largest
+ * number counts; of cards, the smallest. */
 weft_group weft_group_of(const weft_cluster *cluster, const int *ranks, int size, bool direct);
 
 /* Where operations run, with a group an axis. On nodes of several kinds an operation takes what it
@@ -82,8 +82,8 @@ typedef enum weft_link {
     WEFT_NUM_LINKS
 } weft_link;
 
-/* What an operation puts on a link: bytes that a rank sends, and for how long the rank's share of
- * the link is taken by them while nothing else is there. */
+/* What an operation puts on a link: the bytes that a rank sends, and the time that they take on the
+ * rank's share of the link while nothing else is there. */
 typedef struct weft_link_load {
     double bytes, us;
 } weft_link_load;
@@ -96,26 +96,25 @@ typedef struct weft_estimate {
     weft_link_load links[WEFT_NUM_LINKS];
 } weft_estimate;
 
-/* An operation: all of its `count`, one after the other. WEFT_CONFIG, with the module, for a figure
- * that is missing, by its key. */
+/* Prices an operation `count` times, one after the other. WEFT_CONFIG names the module, and the key
+ * of a figure that the cluster lacks. */
 weft_status weft_operation_us(const weft_site *site, const weft_operation *operation,
                               weft_estimate *out) WEFT_CHECKED;
-/* One collective over a group; bytes as weft_operation has them. */
+/* Prices one collective over a group; bytes as weft_operation has them. */
 weft_status weft_collective_us(const weft_site *site, const weft_group *group,
                                weft_collective collective, double bytes,
                                weft_estimate *out) WEFT_CHECKED;
-/* The sum of a few numbers over all ranks of a mesh, `ranks`, which fill nodes. */
+/* Prices a sum of a few numbers over all `ranks` of a mesh, which fill nodes. */
 weft_status weft_small_sum_us(const weft_site *site, int ranks, double bytes,
                               weft_estimate *out) WEFT_CHECKED;
-/* One kernel, copy or transfer of a volume in the unit of its kind: anything but GEMMs and
- * collectives. Of storage: of a rank, while all ranks of its node do the same. */
+/* Prices one kernel, copy or transfer of a volume in the unit of its kind: anything but GEMMs and
+ * collectives. Storage: one rank's, while all ranks of its node do the same. */
 weft_status weft_work_us(const weft_site *site, weft_cost_kind kind, double volume,
                          weft_estimate *out) WEFT_CHECKED;
 
-/* Gives costs that the cluster does not know the curves that follow from its figures alone at the
- * shapes that calibration measures: for those who ask for curves (schedule/exchange.h, choose.h).
- * What no figure tells stays unknown. Such curves are no measurements: for a copy of the cluster.
- */
+/* Adds the curves that the cluster lacks and its figures imply, at the shapes that calibration
+ * measures: schedule/exchange.h and choose.h read curves. A cost that no figure implies stays
+ * unknown. Such curves are no measurements, so callers complete a copy of the cluster. */
 void weft_cost_complete(weft_cluster *cluster);
 
 #endif

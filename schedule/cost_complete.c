@@ -1,4 +1,4 @@
-/* Curves from figures. */
+/* Makes curves from figures. */
 #include <math.h>
 #include <string.h>
 

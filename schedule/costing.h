@@ -1,10 +1,10 @@
-/* The numbers of a cluster that an estimate takes, noted as it takes them. Private to schedule/. */
+/* Reads the numbers of a cluster for an estimate and notes their sources. Private to schedule/. */
 #ifndef WEFT_SCHEDULE_COSTING_H
 #define WEFT_SCHEDULE_COSTING_H
 
 #include "schedule/cost.h"
 
-/* An estimate in the making: notes what the numbers that it takes come from. */
+/* An estimate in the making. */
 typedef struct weft_costing {
     const weft_cluster *cluster;
     int node_group;
@@ -17,19 +17,19 @@ typedef struct weft_costing {
 weft_costing weft_costing_start(const weft_cluster *cluster, int node_group);
 /* A figure, or 1 where it is missing (lacks is set). */
 double weft_costing_figure(weft_costing *p, weft_figure figure);
-/* A figure, or `otherwise`, which is no assumption that a source could cover. */
+/* A figure, or `otherwise` where it is missing; then no source is noted. */
 double weft_costing_figure_or(weft_costing *p, weft_figure figure, double otherwise);
 /* The share of a rate that a volume reaches. */
 double weft_costing_share(weft_costing *p, weft_efficiency_kind kind, double volume);
-/* Whether what was measured of a section of the file ("device") holds for these nodes. */
+/* Whether measurements in a section of the file ("device") hold for these nodes. */
 bool weft_costing_is_measured_here(const weft_costing *p, const char *section);
-/* Whether a curve is known that holds for these nodes. */
+/* Whether the cluster has a curve that holds for these nodes. */
 bool weft_costing_knows(const weft_costing *p, weft_cost_kind kind);
 /* A curve's microseconds; scaled: not at the shape that was measured. */
 double weft_costing_curve(weft_costing *p, weft_cost_kind kind, double volume, bool scaled);
 /* Notes a number of the file by its path: class and spread. */
 void weft_costing_note(weft_costing *p, const char *path, weft_source_class otherwise);
-/* At least as uncertain as this. */
+/* Makes the estimate's class at least as uncertain as this. */
 void weft_costing_at_least(weft_costing *p, weft_source_class class_);
 
 #endif

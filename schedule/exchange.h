@@ -1,7 +1,8 @@
 /* The all-to-all of experts under tensor parallelism, as programs and as formulas (MoNTA,
  * "Pipelining" and "Network-traffic-aware").
  *
- * I bytes a rank, t ranks inside a node that hold them alike, e ranks between which they travel.
+ * I: bytes that a rank sends in the baseline. t: ranks inside a node that hold the same bytes. e:
+ * ranks that the bytes travel between.
  *
  *   form      what happens
  *   baseline  every rank sends all of I between nodes
@@ -10,12 +11,12 @@
  *   o2        in N chunks along the rows: chunk i's all-gather and copy beside chunk i + 1's
  *             all-to-all
  *   o3        as o2, chunk i's copy also beside chunk i + 1's all-gather
- *   direct    as o3, with the copies gone: what arrives is forwarded straight to its final place
+ *   direct    as o3 without copies: ranks forward what arrives straight to its final place
  *
  * Programs: a chunk is a task's part. dispatch (lane expert) waits for nothing but its lane and its
  * staging area; gather (lane gather) reads what dispatch wrote; place (lane gather for o1 and o2,
- * lane place for o3) reads what gather wrote. In the baseline dispatch writes, and in direct
- * gather, where the rows belong, which is no slot. Pure. */
+ * lane place for o3) reads what gather wrote. The baseline's dispatch and direct's gather write the
+ * rows where they belong, which is no slot. Pure. */
 #ifndef WEFT_SCHEDULE_EXCHANGE_H
 #define WEFT_SCHEDULE_EXCHANGE_H
 
@@ -35,7 +36,7 @@ typedef enum weft_exchange_form {
 const char *weft_exchange_text(int form);
 
 enum { WEFT_EXCHANGE_MAX_CHUNKS = 256 };
-/* How many chunks a form can be cut in: 1 where it sends all at once. */
+/* The most chunks of a form: 1 where it sends all at once. */
 int weft_exchange_max_chunks(weft_exchange_form form);
 
 typedef struct weft_exchange_shape {
@@ -65,9 +66,10 @@ typedef struct weft_exchange_costs {
 weft_exchange_costs weft_exchange_costs_of(const weft_cluster *cluster,
                                            const weft_exchange_shape *shape,
                                            weft_exchange_form form, int num_chunks);
-/* Eq. 11 and the copies into place for both o1, Algorithm 1's and 2's T for o2, o3 and direct;
- * Algorithm 2's also where a chunk's copy takes longer than its all-gather and all-to-all: the time
- * of the form's program. Costs that are nothing (one node, t = 1) are not asked of the cluster. */
+/* Eq. 11 and the copies into place for both o1; T of Algorithm 1 for o2, of Algorithm 2 for o3 and
+ * direct. Algorithm 2's also covers copies that take longer than a chunk's all-gather and
+ * all-to-all: it is the time of the form's program. The cluster need not know costs that are 0 (one
+ * node, t = 1). */
 double weft_exchange_us(const weft_cluster *cluster, const weft_exchange_shape *shape,
                         weft_exchange_form form, int num_chunks);
 
@@ -80,7 +82,7 @@ typedef struct weft_exchange_choice {
     double best_us[WEFT_NUM_EXCHANGES];
     char reason[160]; /* one line for the log */
 } weft_exchange_choice;
-/* Algorithms 1 and 2 (with lines 18-19 as they are meant: T_min = T and N is kept) for every
+/* Algorithms 1 and 2 (lines 18-19 read as: T_min = T, keep N) for every
  * chunked form, and Algorithm 3 over the forms in `allowed` (bit i: form i; 0: all). Equal times go
  * to fewer chunks and to the form that comes first. One chunk, and a given number of chunks,
  * are candidates whatever their size.

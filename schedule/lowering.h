@@ -1,15 +1,14 @@
 /* One rank's program, lowered from its order of compute. Private to schedule/.
  *
- * Slots of a rank: of kind activation as many a chunk as the order needs: a micro-batch's input of
- * the virtual stage and everything its backward needs; of kind output (activations being sent on),
- * gradient (gradients received) and input_gradient (gradients being sent back), which all chunks
- * share, two, or more where the order keeps them waiting. Two let the next micro-batch be computed
- * or received while this one is still sent or used. Slots have a boundary's bytes, activations of
- * the first virtual stage none. The forward_only program of a rank has slots of its training
- * program alone, under the same numbers, so that evaluation takes no memory of its own: of a
- * chunk's activations it uses two, so that one micro-batch arrives while another is computed, or
- * one where training has no more (more where a chunk hands over to the next), and its table gives
- * the others no bytes. */
+ * A rank's slots: each chunk has as many of kind activation as the order needs; one holds a
+ * micro-batch's input and all that its backward needs. All chunks share those of kind output
+ * (activations to send on), gradient (received) and input_gradient (to send back): two, so that a
+ * rank computes or receives one micro-batch while it sends or uses another; more where the order
+ * keeps them waiting. A slot has a boundary's bytes, an activation of virtual stage 0 none.
+ *
+ * Evaluation takes no memory of its own: a forward_only program uses slots of the rank's training
+ * program, under the same numbers. Of a chunk's activations it uses two, or one where training has
+ * one, and more where a chunk hands over to the next; its table gives the others no bytes. */
 #ifndef WEFT_SCHEDULE_LOWERING_H
 #define WEFT_SCHEDULE_LOWERING_H
 
@@ -50,21 +49,21 @@ typedef struct weft_lowering {
     weft_arena *scratch; /* lasts as long as the lowering */
 } weft_lowering;
 
-/* Memory and pools. training: rows of each pool of the training program, where this one only
- * evaluates. */
+/* Allocates memory and pools. training: for a forward_only program, the rows of each pool of the
+ * training program; else NULL. */
 weft_status weft_lowering_start(weft_lowering *l, weft_arena *scratch,
                                 const int *training) WEFT_CHECKED;
-/* A slot that is taken now and free from then on, as operands name it. */
+/* Takes a slot from `now` to `free_at`; returns it as operands name it. */
 int32_t weft_lowering_take(const weft_lowering *l, int pool, int64_t now, int64_t free_at);
 int weft_lowering_num_slots(const weft_lowering *l, int pool); /* taken so far */
 /* The row of the program's table, once pools have theirs. */
 int32_t weft_lowering_row(const weft_lowering *l, int32_t operand);
-/* Gives pools their rows of the program's table. Training's has two at least of what travels; the
- * forward_only one has training's, those that it does not use without bytes. */
+/* Gives pools their rows of the program's table; training's activations that a forward_only program
+ * does not use get rows without bytes. */
 weft_status weft_lowering_add_slots(const weft_lowering *l, weft_program_builder *builder,
                                     const int *training) WEFT_CHECKED;
 
-/* Tasks and messages from the order of compute; then the pools have as many rows as it needs. */
+/* Makes tasks and messages from the order of compute, and takes from the pools what they need. */
 void weft_lowering_run(weft_lowering *l);
 /* The program of them. */
 weft_status weft_lowering_finish(weft_lowering *l, weft_arena *arena, const int *training,

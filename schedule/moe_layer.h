@@ -2,10 +2,10 @@
  *
  * A layer's tokens are cut into n partitions. Forward begins with COUNTS: the ranks tell each other
  * how many rows go to which expert, and the host waits for that, because all sizes follow from it.
- * Then, for each partition: its rows are gathered in sending order (permute), dispatched to the
- * experts (S), computed (C), combined back (R). Backward, whose sizes are forward's: the gradients
- * are dispatched, computed, combined; what forward did not keep is restored before. S and R of
- * different partitions alternate on one lane. n = 1 is the synchronous layer.
+ * Then each partition's rows are gathered in sending order (permute), dispatched to the experts
+ * (S), computed (C) and combined back (R). Backward has forward's sizes: it restores what forward
+ * did not keep, then dispatches, computes and combines the gradients. S and R of different
+ * partitions alternate on one lane. n = 1 is the synchronous layer.
  *
  * Tensors are rings of slots, partition p in slot p % length of its kind: T_DI (dispatched rows),
  * T_M (first linear layer's output), T_DO (experts' output), in backward their gradients; home rows
@@ -21,17 +21,16 @@
  *   S3         offload           recomputed
  *   S4         communicated      recomputed
  *
- * A micro-batch is cut by tokens, or by the peers that compute it (FasterMoE §4.2): EP ranks form
- * groups of consecutive ones, and partition p of a rank goes to the group p groups ahead of its
- * own, while it receives from the one p behind. So the rank's own group comes first: with groups of
- * one rank, rows that do not travel are computed while the first ones travel. Dispatch and combine
- * name that number as their peer. All ranks run the same program. Nothing is reused.
+ * Partitions are cut by tokens, or by the peers that compute them (FasterMoE §4.2). By peers,
+ * consecutive EP ranks form groups; a rank sends partition p to the group p groups ahead of its own
+ * and receives from the group p behind. Its own group comes first: with groups of one rank, it
+ * computes rows that do not travel while the first rows travel. Dispatch and combine have p as
+ * their peer. All ranks run the same program, and reuse no memory.
  *
  * A partition is a task's part. Results at home, their gradients and host copies have a slot a
  * partition. When backward starts, each gradient's slot holds the gradient to send; when it ends,
- * the gradient that came back. What both programs have stands first in both tables of slots.
- * Operands: schedule/operands.h.
- * Pure. */
+ * the gradient that came back. Slots of both programs come first in both tables. Operands:
+ * schedule/values.h. Pure. */
 #ifndef WEFT_SCHEDULE_MOE_LAYER_H
 #define WEFT_SCHEDULE_MOE_LAYER_H
 
@@ -85,8 +84,8 @@ typedef struct weft_moe_costs {
     double expert_us, expert_backward_us, recompute_us;
     double input_to_host_us, middle_to_host_us, input_to_device_us, middle_to_device_us;
     double counts_us; /* once, for all partitions */
-    /* By peers: what dispatch and combine take more, by how many groups ahead the partition goes.
-     */
+    /* By peers: what dispatch and combine take, by how many groups ahead the partition goes; what
+     * they take above is then 0. */
     double by_peer_us[WEFT_MOE_MAX_PARTITIONS];
 } weft_moe_costs;
 
@@ -106,9 +105,9 @@ typedef struct weft_moe_layer_shape {
  * stays inside, which travel at once; times exchange_factor. */
 double weft_moe_exchange_us(const weft_cluster *cluster, const weft_moe_layer_shape *shape,
                             double bytes);
-/* Where the rows of a partition by peers go: of what the ranks of a node send together, the share
- * for other ranks of that node, and for other nodes; the most of any node. EP's ranks lie on nodes
- * in blocks of `near` (0: 1). O(ep * group). */
+/* Where the rows of a partition by peers go: of what a node's ranks send together, the share to
+ * other ranks of that node and the share to other nodes, each the largest of any node. EP's ranks
+ * lie on nodes in blocks of `near` (0: 1). O(ep * group). */
 typedef struct weft_moe_peer_shares {
     double inside, between;
 } weft_moe_peer_shares;
@@ -116,8 +115,8 @@ weft_moe_peer_shares weft_moe_peer_shares_of(int ep, int near, int group, int ah
 /* The cluster's interference; an emulated accelerator neither slows others nor is slowed. */
 weft_interference weft_moe_interference(const weft_cluster *cluster,
                                         const weft_moe_layer_shape *shape);
-/* Costs of a partition of 1/n of the rows, from the cluster's curves. Own rows travel for nothing;
- * messages to peers know no sharded form. */
+/* Costs of a partition of 1/n of the rows, from the cluster's curves. A rank's rows for itself cost
+ * no exchange; exchange_factor does not apply to partitions by peers. */
 weft_moe_costs weft_moe_costs_of(const weft_cluster *cluster, const weft_moe_layer_shape *shape,
                                  const weft_moe_pipeline *pipeline);
 

@@ -1,4 +1,4 @@
-/* The names of operands: by them a body finds the slots that its task reads and writes. */
+/* The names of operands: a task's function finds by them the slots that it reads and writes. */
 #ifndef WEFT_SCHEDULE_OPERANDS_H
 #define WEFT_SCHEDULE_OPERANDS_H
 

@@ -1,5 +1,5 @@
 /* The order of a pipeline's compute: what each rank does in which order, and nothing else.
- * Messages, slots and waits are derived from it (schedule/pipeline.h). Pure.
+ * schedule/pipeline.h derives messages, slots and waits from it. Pure.
  *
  * p ranks have v chunks each: virtual stage s of p * v is chunk s / p of rank s % p.
  *
@@ -8,8 +8,8 @@
  *   1f1b, v > 1   (interleaved; ibid. and Megatron-LM's schedules.py): micro-batches go through the
  *                 chunks in groups of N, all of a group through a chunk before the next one. Rank i
  *                 runs 2 (p - i - 1) + (v - 1) N forwards first. A last group smaller than p would
- *                 wait for itself (Megatron-LM refuses it): the micro-batches are then cut into
- *                 m / N groups of sizes as equal as they can be, and N is the first one's.
+ *                 wait for itself (Megatron-LM refuses it): the micro-batches then form m / N
+ *                 groups of sizes as equal as can be, and N is the size of the first.
  *   gpipe         (Huang et al. 2019): all forwards, then all backwards, groups as above. */
 #ifndef WEFT_SCHEDULE_ORDER_H
 #define WEFT_SCHEDULE_ORDER_H
@@ -41,8 +41,8 @@ typedef struct weft_order_shape {
 weft_status weft_order_make(weft_pipeline_kind kind, const weft_order_shape *shape,
                             weft_arena *arena, weft_order *orders) WEFT_CHECKED;
 
-/* How long computes take where orders are timed (schedule/order_time.h). A backward takes much
- * longer than a forward: messages sent in such an order are in time for shorter backwards too. */
+/* How long computes take when an order is timed (schedule/order_time.h). A backward takes much
+ * longer than a forward: a message that is in time then is in time for shorter backwards too. */
 enum { WEFT_FORWARD_TIME = 1, WEFT_BACKWARD_TIME = 16 };
 
 #endif

@@ -3,11 +3,13 @@
  *   0 layer compute activation layer=3 x=0 stash=1 y=2
  *   0 layer compute gradient layer=4 stash=1 dy=3 dx=5
  *
- * Slots: what the chunk receives and passes on (kinds activation, output; backward gradient,
- * input_gradient), each once and only where there is a neighbour; `layer` for each output between
- * two layers, which lies in the stash; `layer_stash` for each layer, whose bytes hold these too;
- * backward two of `layer_gradient`, for the gradients between layers in turn. The first layer of
- * the model writes its gradient, which nobody reads, to one of the two. */
+ * Slots, by kind:
+ *   activation, output          what the chunk receives and passes on, where it has the neighbour
+ *   gradient, input_gradient    the same of a backward
+ *   layer_stash                 one a layer
+ *   layer                       forward: an output between two layers, whose bytes are the stash's
+ *   layer_gradient              backward: two, which the gradients between layers use in turn. The
+ *                               model's first layer writes its gradient, which nobody reads, too */
 #ifndef WEFT_SCHEDULE_PASS_H
 #define WEFT_SCHEDULE_PASS_H
 
@@ -29,8 +31,8 @@ typedef struct weft_chunk_shape {
 /* Errors: WEFT_MEMORY; WEFT_CONFIG where a program has no room for so many layers. */
 weft_status weft_program_pass(const weft_chunk_shape *shape, bool backward, weft_arena *arena,
                               weft_program *out) WEFT_CHECKED;
-/* Proves it to be one of that shape: every layer once, each reading what its neighbour wrote. The
- * backward begins with what the forward stashed. */
+/* Proves that a program is a pass of that shape: every layer runs once and reads what its neighbour
+ * wrote. The backward's stashes are there before it starts. */
 weft_status weft_program_pass_check(const weft_chunk_shape *shape, bool backward,
                                     const weft_program *program) WEFT_CHECKED;
 

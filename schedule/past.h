@@ -5,8 +5,9 @@
 
 #include "schedule/program.h"
 
-/* For each lane: 1 + the index of its latest task that is done (0: none; lanes are FIFOs, so all
- * before it on its lane is done too); and of a later one that has passed a point, that point. */
+/* For each lane: upto, 1 + the index of its latest task that is done (0: none; lanes are FIFOs, so
+ * all before it on its lane is done too); partial, likewise its latest task that has passed a
+ * point, and that point. */
 typedef struct weft_past {
     struct weft_lane_past {
         uint32_t upto, partial;
@@ -14,13 +15,13 @@ typedef struct weft_past {
     } lanes[WEFT_NUM_LANES];
 } weft_past;
 
-/* `pasts` are those of the earlier tasks, before each starts. Each adds to *past, what is done
- * before a task: that task `index` is done; that the wait is over. */
+/* Add to *past that task `index` is done, or that the wait is over, with all that was done before.
+ * `pasts`: of each earlier task, what was done before it started. */
 void weft_past_add_task(weft_past *past, const weft_past *pasts, const weft_task *tasks,
                         uint32_t index);
 void weft_past_add_wait(weft_past *past, const weft_past *pasts, const weft_task *tasks,
                         weft_wait wait);
-/* Whether the wait is over in that past. */
+/* Whether the wait is over. */
 bool weft_past_has(const weft_past *past, const weft_task *tasks, weft_wait wait);
 
 #endif

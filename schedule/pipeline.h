@@ -1,15 +1,15 @@
 /* Programs of a pipeline's step, lowered from an order of compute (schedule/order.h). Pure: the
  * same shape gives the same bytes.
  *
- * A forward's input is received right before it, its output sent on when the next stage wants it;
- * gradients likewise. Where the next virtual stage is the same rank's (p = 1) nothing is sent: its
- * slot is written straight away. When that is follows from the order timed with messages that take
- * no time (weft_order_time): every rank sends and receives in the order of those times and takes
- * only slots that are free by then, so that no order that ends can deadlock, whatever the transport
- * buffers and wherever hosts wait.
+ * A rank receives a forward's input right before the forward and sends its output when the next
+ * stage wants it; gradients likewise. weft_order_time says when that is: it times the order as if
+ * messages took no time. Every rank sends and receives in the order of those times and takes only
+ * slots that are free by then, so no order that ends can deadlock, whatever the transport buffers
+ * and wherever hosts wait. Where a rank has the next virtual stage itself (p = 1), it writes that
+ * stage's slot and sends nothing.
  *
- * A step of one rank: for its m micro-batches forwards and backwards in the order, RECEIVE and SEND
- * where a neighbour exists, then the update (schedule/update.h). */
+ * A rank's step: forwards and backwards of m micro-batches in the order, RECEIVE and SEND where a
+ * neighbour exists, then the update (schedule/update.h). */
 #ifndef WEFT_SCHEDULE_PIPELINE_H
 #define WEFT_SCHEDULE_PIPELINE_H
 
@@ -21,15 +21,15 @@ typedef struct weft_pipeline_shape {
     weft_pipeline_kind kind;
     int num_stages, num_micro_batches; /* num_stages: ranks, p */
     bool forward_only;                 /* evaluation: no backward, reduce or step */
-    uint64_t boundary_bytes;           /* of what travels between stages, a micro-batch */
+    uint64_t boundary_bytes;           /* that a micro-batch sends between two stages */
     const weft_buckets *buckets;       /* [num_stages] of gradients; NULL: training has none */
     int num_chunks, group_size;        /* as in weft_order_shape; num_chunks 0: 1 */
     const weft_order *orders;          /* [num_stages] of training; NULL: the kind's */
     const bool *host_waits; /* [virtual stages]: the host waits inside its forward; NULL: in none */
 } weft_pipeline_shape;
 
-/* The most micro-batches that programs are made for: 2^20 through the chunks of a rank, 2^22
- * through all virtual stages, which takes gigabytes. */
+/* The most micro-batches of a program: 2^20 computes of a rank each way, 2^22 of all ranks, which
+ * take gigabytes. */
 int64_t weft_pipeline_max_micro_batches(int num_stages, int num_chunks);
 weft_order_shape weft_pipeline_order_shape(const weft_pipeline_shape *shape);
 

@@ -1,14 +1,14 @@
 /* Pricing: a discrete-event simulation of a set of programs, one a stage.
  *
- * Lanes are FIFOs, waits and the host's waits are honoured, and a message takes its time on the
+ * Lanes are FIFOs, tasks wait as programs and hosts do, and a message takes its time on the
  * receiver's RECEIVE lane from the moment both sides are ready (the SEND task occupies its lane as
- * long). Tasks in which ranks meet (schedule/walk.h) start when the last has come. What runs at
- * once on a stage may slow itself down, in two ways: interference (MPMoE §II-C): beside work of
- * other classes a task goes on at a share of its speed, alpha(its class, the other class), or
- * alpha(its class, ALL) beside both others; links: tasks that need a link for more time than there
- * is share it, each going on at the same part of its speed. A link carries as much each way at
- * once: a message leaves its sender and arrives at its receiver, and goes at the speed of its
- * slower end. An event costs the same however many stages there are. Pure. */
+ * long). Tasks in which ranks meet (schedule/walk.h) start when the last rank has come. Tasks that
+ * run at once on a stage slow each other down in two ways. Interference (MPMoE §II-C): beside work
+ * of another class a task goes on at alpha(its class, the other class) of its speed, beside both
+ * other classes at alpha(its class, ALL). Links: tasks that together need more of a link than it
+ * has go on at the same part of their speeds. A link carries as much each way at once: a message
+ * loads its sender's link one way and its receiver's the other, and goes at the speed of the slower
+ * end. An event costs the same however many stages there are. Pure. */
 #ifndef WEFT_SCHEDULE_PRICE_H
 #define WEFT_SCHEDULE_PRICE_H
 
@@ -20,14 +20,14 @@
  * matched pair (of the SEND). */
 typedef double (*weft_task_cost)(const void *context, int stage, const weft_task *task);
 
-/* Of that time, how long the task needs each of the links of a stage, both ways; a message, one way
- * at each end. Comes as zeros. What the links are is the caller's business. */
+/* How much of that time the task needs each link of its stage, both ways; a message, one way at
+ * each end. out_us comes as zeros. The caller says what the links are. */
 enum { WEFT_MAX_LINKS = 4 };
 typedef void (*weft_task_links)(const void *context, int stage, const weft_task *task,
                                 double out_us[WEFT_MAX_LINKS]);
 
-/* The part of a task's time after which a point of it is behind; between 0 and 1, and not smaller
- * than that of a higher point. */
+/* The part of its time after which a task has passed a point: between 0 and 1, and not smaller than
+ * that of a higher point. */
 typedef double (*weft_point_share)(const void *context, int stage, const weft_task *task,
                                    int point);
 
@@ -58,15 +58,15 @@ weft_status weft_program_price(const weft_program *programs, int num_stages,
                                const weft_pricing *pricing, weft_arena *arena,
                                weft_price *out) WEFT_CHECKED;
 
-/* Where the time of a stage's COMPUTE lane goes that no task of it takes: to a message that was
- * under way when a task waited for it, to what REDUCE and GATHER lanes did meanwhile, and the rest:
- * a stage without work. With busy_us they sum to the makespan. */
+/* Where a stage's COMPUTE lane loses time: to messages under way that its next task waits for; to
+ * tasks of the REDUCE and GATHER lanes, unless its next task waits for another lane; the rest is
+ * bubble. With busy_us they sum to the makespan. */
 typedef struct weft_idle {
     double message_us, reduce_us, bubble_us;
 } weft_idle;
 weft_idle weft_price_idle(const weft_program *program, const weft_price *price, int stage);
 
-/* The class of what a lane does. */
+/* The class of work that a lane does. */
 weft_work_class weft_lane_work_class(int lane);
 
 /* Fills a slice's lane, name, category, micro_batch and stage (chunk c: c * num_stages + stage) for

@@ -1,4 +1,4 @@
-/* What a priced stage waited for. */
+/* What a priced stage waits for. */
 #include <math.h>
 
 #include "schedule/price.h"

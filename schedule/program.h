@@ -5,13 +5,14 @@
  * of this program that it waits for. Lanes are FIFOs: tasks of one lane run in program order; waits
  * order tasks across lanes. Programs are made by pure functions and never rewritten.
  *
- * Operands and slots: kind and flow give a task's operands (schedule/operands.h): their names, the
- * values they are, whether the task reads or writes them. An operand is a slot, a row of the
- * program's table of slots, which says what the slot holds and its bytes. Executors fill arrays by
- * that table; only generators compute with slot numbers.
+ * Operands and slots: a task's kind and flow give its operands (schedule/values.h): the name of
+ * each, its value, and whether the task reads or writes it. An operand names a slot, a row of the
+ * program's table of slots, which says what the slot holds and how many bytes. Executors fill
+ * arrays by that table; only generators compute with slot numbers.
  *
- * Points: a body may pass points that others wait for. Point l of a backward: the gradients of
- * layer l, and of all layers above it, have this micro-batch's share. Points come in falling order.
+ * Points: other tasks may wait for a point inside a task. When a backward passes point l, the
+ * gradients of layer l and of all layers above it hold this micro-batch's share. It passes
+ * its points in falling order.
  */
 #ifndef WEFT_SCHEDULE_PROGRAM_H
 #define WEFT_SCHEDULE_PROGRAM_H
@@ -71,9 +72,9 @@ typedef enum weft_lane_kind {
         WEFT_NUM_LANES
 } weft_lane_kind;
 
-/* What a task moves or makes: the direction of a message, of a layer, of an MoE layer's exchange
- * and experts; the tensor that is offloaded or prefetched (T_DI or T_M); a bucket's weights; what
- * is summed over the tensor-parallel group or between tied embeddings. name, text */
+/* What a task moves or makes. Messages, layers, dispatches, experts and combines: activations
+ * (forward) or gradients (backward). Offloads and prefetches: the input, T_DI, or the middle, T_M.
+ * Gathers: weights. Sums: over the tensor-parallel group or between tied embeddings. name, text */
 #define WEFT_FLOW_LIST(X)                                                                          \
     X(NONE, "")                                                                                    \
     X(ACTIVATION, "activation")                                                                    \
@@ -93,11 +94,11 @@ typedef enum weft_flow {
 
 enum {
     WEFT_TASK_MAX_OPERANDS = 5,
-    WEFT_TASK_MAX_WAITS = 8, /* lanes are FIFOs: one wait for each other lane says everything */
+    WEFT_TASK_MAX_WAITS = 8, /* lanes are FIFOs: one wait for each other lane is enough */
     WEFT_PROGRAM_MAX_SLOTS = 65536,
-    WEFT_PROGRAM_MAX_CHUNKS = 32768, /* times as many ranks is still an int */
-    /* A task's flags. The host waits inside the task: what stands behind it in the program is not
-     * enqueued before it is done. */
+    WEFT_PROGRAM_MAX_CHUNKS = 32768, /* chunk * p + rank stays an int */
+    /* A task's flags. The host waits inside the task and enqueues nothing behind it until it is
+     * done. */
     WEFT_TASK_HOST_WAITS = 1,
 };
 
@@ -121,7 +122,7 @@ typedef struct weft_wait {
 
 typedef struct weft_slot {
     uint32_t holds; /* weft_slot_kind */
-    int32_t chunk;  /* whose memory it is; -1: any chunk's, or none's */
+    int32_t chunk;  /* that owns the slot; -1: all chunks share it, or none has it */
     uint64_t bytes; /* 0: nothing, or known only when the program runs */
 } weft_slot;
 
@@ -134,8 +135,7 @@ typedef struct weft_program {
     int32_t max_in_flight; /* bound on micro-batches (parts) begun and not yet ended */
 } weft_program;
 
-/* A task of this kind and flow on the lane of its row in the table of operands, with nothing else.
- */
+/* A task of this kind and flow, on its lane in the table of operands; all other fields none. */
 weft_task weft_task_of(weft_task_kind kind, weft_flow flow);
 
 /* How many slots hold this; chunk -1: of any chunk. */

@@ -1,4 +1,4 @@
-/* The executor: walks a program, enqueues each task on its lane; events carry the dependencies. */
+/* The executor: walks a program and enqueues each task on its lane; events order the lanes. */
 #ifndef WEFT_SCHEDULE_RUN_H
 #define WEFT_SCHEDULE_RUN_H
 
@@ -10,7 +10,7 @@
 /* Enqueues the task's work on `lane`; returns before it is done. */
 typedef weft_status (*weft_task_function)(void *context, const weft_task *task, weft_lane *lane);
 
-/* What a program's slices have from the level above. */
+/* What the level above gives to the slices of a program's tasks. */
 typedef struct weft_slice_context {
     int rank;
     int micro_batch;       /* of tasks that name none; -1: none */
@@ -23,8 +23,8 @@ typedef struct weft_slice_context {
 typedef struct weft_executor {
     weft_lane *lanes[WEFT_NUM_LANES];            /* borrowed; NULL: no task may use it */
     weft_task_function run[WEFT_NUM_TASK_KINDS]; /* NULL: no such task may occur */
-    /* The event that a task's body records at a point, valid once the task is enqueued; NULL: no
-     * task may wait for a point. */
+    /* The event that a task's function records at a point, valid once the task is enqueued; NULL:
+     * no task may wait for a point. */
     weft_event *(*point)(void *context, const weft_task *task, int point);
     void *context;
     weft_trace *trace; /* optional: gets a slice a task, which the task's lane stamps */
@@ -40,7 +40,7 @@ weft_status weft_executor_prepare(weft_executor *executor, weft_device *device,
 void weft_executor_release(weft_executor *executor);
 
 /* Enqueues all tasks and returns before they are done. One caller at a time. More programs may be
- * enqueued behind this one; what orders tasks of two programs is only the order of each lane. On an
+ * enqueued behind this one; only the order of each lane orders tasks of two programs. On an
  * error the lanes may still hold work that will never complete (a receive whose sender died): the
  * caller aborts. */
 weft_status weft_program_enqueue(const weft_program *program, weft_executor *executor) WEFT_CHECKED;

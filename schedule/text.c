@@ -1,5 +1,5 @@
-/* The text form. The writer is the definition; the reader takes what it understands of a line and
- * then compares the line with what the writer makes of that, so the two cannot drift apart. */
+/* The text form. The writer defines it: the reader takes what it understands of a line, then
+ * compares the line with what the writer makes of that. */
 #include "schedule/text.h"
 
 #include <errno.h>

@@ -1,9 +1,9 @@
 /* The end of a training step: gradients are reduced, the norm is taken, the optimizer steps. For
  * generators of a step's program and for its checker. Pure.
  *
- *   sum tensor, sum tied   gradients of a section that are parts of a sum, before its buckets
+ *   sum tensor, sum tied   a section whose gradients are partial sums, before its buckets
  *   reduce bucket=b        bucket b over its gradient group, once its layer's gradients are final:
- *                          it waits for that point of the last backward, amid it
+ *                          it waits for that point inside the last backward
  *   norm                   of all gradients; the host waits for it
  *   step bucket=b          AdamW
  *   gather bucket=b        what other ranks updated (ZeRO-1), beside the next bucket's step
@@ -21,7 +21,7 @@
 weft_status weft_program_append_update(weft_program_builder *builder, const weft_buckets *buckets,
                                        const uint32_t *last_backward, uint32_t last) WEFT_CHECKED;
 
-/* Tasks that are expected of a program (schedule/check.h), while they are listed. */
+/* A list of the tasks that a program must have (schedule/check.h). */
 typedef struct weft_task_list {
     weft_task *tasks;
     weft_wait *waits;
@@ -29,7 +29,7 @@ typedef struct weft_task_list {
 } weft_task_list;
 
 /* Lists the update behind a list with all backwards. last_backward: by chunk, the index in the list
- * of the backward that is its last in the program, behind which all are over: they are on one lane;
+ * of its last backward in the program, by whose end all are over, since one lane runs them;
  * UINT32_MAX: the program has none. Adds at most weft_update_max_tasks tasks and
  * weft_update_max_waits waits. */
 void weft_update_expect(const weft_buckets *buckets, const uint32_t *last_backward, int num_chunks,

@@ -7,8 +7,8 @@
 
 #include "schedule/operands.h"
 
-/* What operands are, and which slots may hold it (bits). A value is also of a micro-batch, a
- * virtual stage, a layer and a part: its task's, but for operands of the neighbour (`next`). name,
+/* The values of operands, and which slots may hold each (bits). A value has its task's micro-batch,
+ * virtual stage, layer and part; operands with `next` have the neighbour's stage or layer. name,
  * text, slots */
 #define WEFT_SLOT_BIT(name) (1u << WEFT_SLOT_##name)
 #define WEFT_VALUE_LIST(X)                                                                         \
@@ -47,7 +47,7 @@ typedef struct weft_operand {
     weft_operand_name name;
     weft_value value;
     bool writes;
-    int next; /* 1: the value of the stage (of a LAYER: the layer) behind; -1: of that before */
+    int next; /* 1: the value of the next stage (of a LAYER: the next layer); -1: the previous */
     bool in_place; /* lies where x lies, if the task has an x */
 } weft_operand;
 

@@ -1,13 +1,13 @@
-/* Walks a set of programs, one a rank, in an order in which they can really run: lanes are FIFOs,
- * waits are honoured (for a point as for the end of its task, unless it is said to be behind), no
- * task behind one inside which the host waits starts before that one is done, and a message happens
- * when its SEND and its RECEIVE both stand at the head of their lanes (rendezvous). All ranks meet
- * in NORM, and those that have it in the sum of tied embeddings: nobody starts it before all have
- * come to it. Other collectives, an MoE layer's counts among them, are between replicas of a rank,
- * which run the same program: what one set of programs can do all replicas can do in step, so these
- * are tasks like others. Nothing but order is decided here, so the checker uses the walk to prove
- * that the programs come to an end, and the price to hang times on it. Every order that honours the
- * rules gets equally far, because finishing one task never stops another. */
+/* Walks a set of programs, one a rank, in an order in which they can really run. Lanes are FIFOs. A
+ * task starts when its waits are over; a wait for a point is over when the caller says that the
+ * point is passed, at the latest when its task is done. Behind a task inside which the host waits
+ * nothing starts before that task is done. A message happens when its SEND and its RECEIVE both
+ * stand at the head of their lanes (rendezvous). All ranks meet in NORM, and those that have one in
+ * the sum of tied embeddings: no rank starts it before all have come to it. Other collectives, an
+ * MoE layer's counts among them, are between replicas of a rank. Replicas run the same program in
+ * step, so the walk takes these collectives for tasks like others. The walk decides order alone:
+ * the checker proves by it that programs end, and the price hangs times on it. Every order that
+ * keeps the rules gets equally far, because finishing one task never stops another. */
 #ifndef WEFT_SCHEDULE_WALK_H
 #define WEFT_SCHEDULE_WALK_H
 
@@ -18,7 +18,7 @@ enum { WEFT_NUM_MEETINGS = 2 }; /* NORM; SUM of tied embeddings */
 typedef struct weft_walk_stage {
     uint32_t head[WEFT_NUM_LANES]; /* next task of the lane; num_tasks: none is left */
     bool *done;                    /* [num_tasks] */
-    int32_t *passed; /* [num_tasks]: the last point that is behind; points fall. INT32_MAX: none */
+    int32_t *passed; /* [num_tasks]: the last point that it passed; points fall. INT32_MAX: none */
     uint32_t host;   /* the next task inside which the host waits; num_tasks: none */
     uint32_t meets[WEFT_NUM_MEETINGS]; /* the task in which ranks meet; num_tasks: none */
 } weft_walk_stage;
@@ -28,7 +28,7 @@ typedef struct weft_walk {
     int num_stages;
     weft_walk_stage *stages;
     int cursor;                  /* the (stage, lane) looked at next */
-    int come[WEFT_NUM_MEETINGS]; /* so many stages, from 0 on, are known to have come */
+    int come[WEFT_NUM_MEETINGS]; /* the first stages, so many, that have come */
 } weft_walk;
 
 /* A task, or a message: then `task` is its SEND and `receive` its RECEIVE on stage `peer`. */
@@ -46,8 +46,8 @@ weft_status weft_walk_start(weft_walk *walk, const weft_program *programs, int n
                             weft_arena *scratch) WEFT_CHECKED;
 /* The next step, which is done from now on; false when nothing more can run. */
 bool weft_walk_next(weft_walk *walk, weft_walk_step *out);
-/* The two halves of it. The step at the head of this lane, a message at its SEND's; false when it
- * cannot run yet or there is none. */
+/* The two halves of weft_walk_next. Finds the step at the head of this lane (a message's at its
+ * SEND's); false when it cannot run yet or there is none. */
 bool weft_walk_head(weft_walk *walk, int stage, int lane, weft_walk_step *out);
 void weft_walk_done(weft_walk *walk, const weft_walk_step *step);
 /* After the last step: WEFT_INTERNAL, saying who waits for whom, unless every task is done. */
