@@ -12,11 +12,11 @@ typedef struct weft_cut_sections {
     int num_buckets[WEFT_NUM_SECTIONS];
 } weft_cut_sections;
 
-/* The order in which all ranks of a stage start their reductions: buckets that are complete while
- * the last backward still runs (overlap), by layer, the dense ones first where one layer completes
- * both; then those of sections that are summed first, which wait for the end: a sum between the
- * first and the last stage would hold up the buckets behind it. distributed: ZeRO-1. The chunks
- * are 0. */
+/* Lists a stage's buckets in the order in which all its ranks start their reductions. First come
+ * those that overlap with the last backward, from the last layer down, dense before expert where
+ * one layer completes both. Then come those of sections that are summed before they are reduced:
+ * they wait for the end of the backward, since a sum between the first and the last stage would
+ * hold up the buckets behind it. distributed: ZeRO-1. Every shape's chunk is 0. */
 weft_status weft_buckets_order(const weft_cut_sections *sections, const weft_mesh *mesh,
                                bool overlap, bool distributed, weft_arena *arena,
                                weft_buckets *out) WEFT_CHECKED;

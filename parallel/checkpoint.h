@@ -8,20 +8,20 @@
  *   DIR/step-N/tokenizer.json the tokenizer's description, where there is one
  *   DIR/step-N/manifest.json  written last: format version, step, consumed samples, fp16's loss
  *                             scale, every dataset with its shape and place in model.h5, every file
- *                             with size and xxh64
- *                             (of model.h5: of what lies outside the datasets), its own xxh64
+ *                             with size and xxh64 (model.h5: of the bytes outside the datasets),
+ *                             its own xxh64
  *   DIR/latest                a text file: "step-N"
- *   DIR/step-N.replaced       only after a kill amid the replacement of step-N, where the file
- *                             system cannot exchange two names at once: found under step-N's name
+ *   DIR/step-N.replaced       only after a kill while step-N was replaced, where the file system
+ *                             cannot exchange two names at once: readers of step-N find it
  *
  * Rank 0 makes model.h5 with HDF5; then each rank writes its own hyperslabs with plain writes at
- * the datasets' offsets (contiguous, no filter): see docs/checkpoints.md. Written under a temporary
- * name, reopened and verified, fsynced, manifest last, renamed into place, then `latest` moved by
- * rename: a reader never sees half a checkpoint. HDF5 types live only in checkpoint_hdf5.c.
+ * the datasets' offsets (contiguous, no filter): see docs/checkpoints.md. A save writes under a
+ * temporary name, reopens and verifies, writes the manifest last, fsyncs, renames the folder into
+ * place, then moves `latest` by rename: a reader never sees half a checkpoint.
  *
  * save, load and load_weights are collective over groups->world: all ranks return the same status.
- * The others are rank-local. HDF5 is called on the calling thread alone, which has to be the only
- * one that uses it. Errors: WEFT_FILE naming file, dataset and fault. */
+ * The others are rank-local. Only the calling thread may use HDF5. Errors: WEFT_FILE naming file,
+ * dataset and fault. */
 #ifndef WEFT_PARALLEL_CHECKPOINT_H
 #define WEFT_PARALLEL_CHECKPOINT_H
 
@@ -38,9 +38,9 @@ typedef struct weft_checkpoint_info {
 
 /* Saves under `dir` (made where missing; seen by all ranks), replacing a checkpoint of the same
  * step. config_text: the resolved config as JSON. tokenizer_text: JSON of the tokenizer
- * description, or NULL. Lanes that write the state have been synced. WEFT_DIVERGED: a weight or a
- * moment is not finite; such a state is never published. After an error, such as a full disk, what
- * was there before is untouched. */
+ * description, or NULL. The caller has synced the lanes that write the state. WEFT_DIVERGED: a
+ * weight or a moment is not finite; such a state is never published. After an error, such as a full
+ * disk, what was there before is untouched. */
 weft_status weft_checkpoint_save(const char *dir, const weft_checkpoint_info *info,
                                  const weft_parameters *parameters, const weft_optimizer *optimizer,
                                  const char *config_text, const char *tokenizer_text) WEFT_CHECKED;
@@ -71,8 +71,8 @@ weft_status weft_checkpoint_load(const char *folder, weft_parameters *parameters
 /* Fills weights alone, for generate; verifies the shards of weights. */
 weft_status weft_checkpoint_load_weights(const char *folder, weft_parameters *parameters,
                                          weft_lane *lane) WEFT_CHECKED;
-/* Prints what is in it: step, mesh-free list of datasets with shapes and parameter count; verifies
- * every hash. json: as JSON. Rank-local. */
+/* Prints step, datasets with shapes, and parameter count; verifies every hash. json: as JSON.
+ * Rank-local. */
 weft_status weft_checkpoint_inspect(const char *folder, bool json, FILE *out) WEFT_CHECKED;
 
 #endif

@@ -77,8 +77,8 @@ weft_status weft_runs_visit(const weft_box *box, size_t first, size_t count,
 
 typedef struct weft_tensor_file weft_tensor_file;
 
-/* Creates the file with its datasets, their elements not written, and closes it. Fills the list's
- * offsets. Rank-local: one rank does it. */
+/* Creates the file and its datasets without writing elements, and closes it. Fills the list's
+ * offsets. Rank-local: one rank calls it. */
 weft_status weft_tensor_file_create(const char *path, weft_stored_list *list) WEFT_CHECKED;
 /* Opens for reading, rank-local; each dataset of the list must be there with its type, shape and
  * offset. `list` is borrowed until close. */
@@ -90,9 +90,9 @@ weft_status weft_tensor_file_read(weft_tensor_file *file, const weft_stored_shar
 /* Closes and frees; NULL is legal. */
 weft_status weft_tensor_file_close(weft_tensor_file *file) WEFT_CHECKED;
 
-/* Elements are written with plain writes at the datasets' offsets, by any number of ranks at once:
- * an error is the system's own (a full disk says so), and HDF5 never holds an open file that it
- * cannot finish. */
+/* Any number of ranks at once write elements at the datasets' offsets, with plain writes: an error
+ * is the system's own (a full disk says so), and HDF5 never holds an open file that it cannot
+ * finish. */
 typedef struct weft_raw_file {
     const char *path;
     int fd;
@@ -147,7 +147,7 @@ weft_status weft_part_hash(const char *path, const weft_manifest *manifest, int 
 /* Fills parts[] from the files in the folder. */
 weft_status weft_manifest_measure(const char *folder, weft_manifest *manifest) WEFT_CHECKED;
 weft_status weft_manifest_write(const char *folder, const weft_manifest *manifest) WEFT_CHECKED;
-/* How a manifest ends whose text before the end is `text`: with the hash of that. */
+/* Prints the end of a manifest: the hash of `text`, which is all before the end. */
 enum { WEFT_MANIFEST_END_BYTES = 35 };
 void weft_manifest_print_end(const char *text, size_t bytes, char out[WEFT_MANIFEST_END_BYTES]);
 /* Reads and checks the manifest alone. */
@@ -171,20 +171,19 @@ weft_status weft_shards_read(const char *folder, const weft_stored_list *dataset
 /* Makes `path` and what is missing above it. */
 weft_status weft_folder_make(const char *path) WEFT_CHECKED;
 bool weft_folder_exists(const char *path);
-/* Removes a folder and the files in it, as far as that goes; a link itself, and not what it leads
- * to. */
+/* Removes a folder and the files in it, or a link and not its target; ignores failures. */
 void weft_folder_remove(const char *path);
-/* Makes an empty folder, in the place of what has its name. */
+/* Makes an empty folder and replaces whatever has its name. */
 weft_status weft_folder_make_new(const char *path) WEFT_CHECKED;
-/* Opens folder/name for writing, a file of its own in the place of what has that name. */
+/* Opens folder/name for writing: a new file, which replaces whatever has that name. */
 weft_status weft_folder_create_file(const char *folder, const char *name, FILE **out) WEFT_CHECKED;
-/* Flushes, fsyncs and closes; tells of any write that failed before. */
+/* Flushes, fsyncs and closes; reports any write that failed before. */
 weft_status weft_folder_finish_file(const char *folder, const char *name, FILE *file) WEFT_CHECKED;
 /* fsync of a file or a folder. */
 weft_status weft_folder_sync(const char *path) WEFT_CHECKED;
-/* Renames `temporary` to `target`, replacing a folder that is there. Killed at any moment, one of
- * both is whole, under the target's name or, where the file system cannot exchange two names at
- * once, under that with WEFT_ASIDE, which readers know. */
+/* Renames `temporary` to `target`, replacing a folder that is there. A kill at any moment
+ * leaves one of both whole, under the target's name or, where the file system cannot exchange two
+ * names at once, under that name with WEFT_ASIDE, where readers look too. */
 weft_status weft_folder_publish(const char *temporary, const char *target) WEFT_CHECKED;
 /* Makes `link` (a text file in `dir`) say `text`, by rename. */
 weft_status weft_folder_point(const char *dir, const char *link, const char *text) WEFT_CHECKED;

@@ -14,13 +14,13 @@ typedef struct weft_groups {
     weft_comm *embedding;              /* first and last stage, for tied embeddings; else NULL */
 } weft_groups;
 
-/* What a run does with groups. tp and pp are always used: checkpoints talk over pp. */
+/* Which groups a run uses, besides tp and pp, which every run uses: checkpoints talk over pp. */
 typedef struct weft_groups_use {
-    bool reduces; /* gradients are summed, over dp x cp */
-    bool experts; /* the model has some: their gradients are summed over edp */
-    bool travels; /* tokens of MoE layers do: over ep and etp */
-    bool ties;    /* first and last stage hold the same embeddings */
-    bool sums;    /* a program's layers may sum over any axis (weft_pass_all_reduce) */
+    bool reduces; /* sums gradients over dp x cp */
+    bool experts; /* has experts: sums their gradients over edp */
+    bool travels; /* sends tokens of MoE layers over ep and etp */
+    bool ties;    /* holds the same embeddings on first and last stage */
+    bool sums;    /* has layers that may sum over any axis (weft_pass_all_reduce) */
 } weft_groups_use;
 
 /* use: the same on every rank; NULL: everything. Groups of one rank cost the others nothing.

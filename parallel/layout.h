@@ -1,8 +1,8 @@
 /* The stage layout: how a model's list of layers is cut into p * v virtual stages, stage s on
  * pipeline rank s mod p as its chunk s / p (Narayanan et al. 2021, §2.2). Pure.
  *
- * The first layer of the list stays on virtual stage 0 and the last on the last one; the stages of
- * those between may be empty, and then pass on what comes. From section "parallel":
+ * The first layer of the list is on virtual stage 0 and the last layer on the last stage. A stage
+ * between may be empty, and then passes on what comes. From section "parallel":
  *
  *   pipeline_model_parallel_layout "E|(tt|)*6tL"  as written: E the first layer, t one between, L
  *                                                 the last, | the next stage, * repeats
@@ -26,9 +26,9 @@ typedef struct weft_layout {
     uint16_t first[WEFT_MAX_STAGES + 1]; /* virtual stage s has [first[s], first[s + 1]) */
 } weft_layout;
 
-/* num_layers: of the list, the first and the last among them. work: what each layer takes,
- * [num_layers], for "auto", which cuts so that the stage with the most has the least; NULL: 1 each
- * between, the first and the last nothing. Errors: WEFT_CONFIG with the key. */
+/* num_layers: of the list, the first and the last among them. work: the work of each layer,
+ * [num_layers], for "auto", which makes the largest work of a stage as small as it can be; NULL: 1
+ * a layer, 0 for the first and the last. Errors: WEFT_CONFIG with the key. */
 weft_status weft_layout_build(const weft_parallel_options *options, int pp, int num_layers,
                               const double *work, weft_layout *out) WEFT_CHECKED;
 /* p stages of one chunk, evenly: p <= num_layers - 2, or 1. */

@@ -1,10 +1,9 @@
 /* Dynamic loss scaling for fp16 (Micikevicius et al. 2018, §3.2), with Megatron-LM's rules.
  *
- * The loss's gradient is multiplied by the scale, so that small gradients survive fp16; what is
- * computed of the gradients is divided by it. A step whose gradients overflow is skipped. After
- * `hysteresis` of these every further one halves the scale, until the scale has been doubled
- * again, which it is after `window` good steps in a row. Pure: the same on every rank whose steps
- * overflow alike. */
+ * The loss's gradient is multiplied by the scale, so that small gradients survive fp16; the
+ * optimizer divides the gradients by it. A step whose gradients overflow is skipped. After
+ * `hysteresis` of these every further one halves the scale, until `window` good steps in a row
+ * double it again. Pure: the same on every rank whose steps overflow alike. */
 #ifndef WEFT_PARALLEL_LOSS_SCALE_H
 #define WEFT_PARALLEL_LOSS_SCALE_H
 
@@ -30,13 +29,12 @@ static inline bool weft_loss_scale_is_on(const weft_loss_scale *s)
 {
     return s->scale > 0;
 }
-/* What a loss is multiplied by. */
+/* The factor of the loss. */
 static inline double weft_loss_scale_factor(const weft_loss_scale *s)
 {
     return weft_loss_scale_is_on(s) ? s->scale : 1.0;
 }
-/* After a step. False where it overflowed though the scale could not be lowered any more: then no
- * scale helps. */
+/* Counts a step. False if it overflowed and the scale cannot be lowered any more. */
 bool weft_loss_scale_update(weft_loss_scale *s, const weft_loss_scale_options *options,
                             bool overflowed);
 

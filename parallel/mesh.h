@@ -6,7 +6,7 @@
  * order string (default "tp-cp-ep-dp-pp", left varies fastest) is Megatron's. Pure: no MPI.
  *
  * Expert binding: `tp` (PPMoE §3.3: EP tiles the TP group; ep = tp, etp = 1, edp = cp * dp) or
- * `dp` (GShard; EP tiles DP; etp is 1 or tp). */
+ * `dp` (GShard; EP tiles DP, or with whole experts all ranks of a stage; etp is 1 or tp). */
 #ifndef WEFT_PARALLEL_MESH_H
 #define WEFT_PARALLEL_MESH_H
 
@@ -78,7 +78,7 @@ weft_status weft_mesh_build_for(const weft_mesh_request *request, weft_mesh *out
 /* The ranks that options ask for: tp * cp * pp * dp, with dp the smallest that the expert grid
  * allows when it is not given. */
 int weft_mesh_world(const weft_parallel_options *options);
-/* The same by name. */
+/* The coordinates by the names of their axes. */
 weft_place weft_coords_place(const weft_coords *coords, int world);
 weft_coords weft_mesh_coords(const weft_mesh *mesh, int rank);
 /* The rank at these coordinates of the dense grid. */

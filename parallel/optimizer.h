@@ -1,10 +1,10 @@
 /* Data-parallel gradient reduction and the AdamW optimizer, sharded (ZeRO-1) or not.
  *
- * A step is the tasks of schedule/update.h: sections that are parts of a sum are summed, every
- * bucket is reduced once its gradients are final, the global norm is taken over every axis (each
- * parameter element counted once over the world) and clips, this rank's shares are updated, and
- * with ZeRO-1 the weights are gathered. Here are the functions behind them. Reductions are sums:
- * the loss is scaled beforehand (weft_pass_loss_scale).
+ * These are the functions behind the tasks of schedule/update.h: sum the sections whose gradients
+ * are partial sums, reduce every bucket once its gradients are final, take the global norm over
+ * every axis (each parameter element counted once over the world) and clip by it, update this
+ * rank's shares, and with ZeRO-1 gather the weights. Reductions are sums: the loss is scaled
+ * beforehand (weft_pass_loss_scale).
  *
  * fp32 training: the weights are the master weights. bf16 and fp16: fp32 masters are kept, with
  * ZeRO-1 only of this rank's shares. With a loss scale (fp16) the gradients that arrive here carry
@@ -46,8 +46,8 @@ weft_status weft_optimizer_reserve(const weft_optimizer *optimizer, weft_lane *r
 int weft_optimizer_num_buckets(const weft_optimizer *optimizer);
 weft_bucket_shape weft_optimizer_bucket(const weft_optimizer *optimizer, int bucket);
 
-/* A step's pieces. Each enqueues on one lane; what they wait for on others is the caller's to say.
- * They are collective over the group that is named. */
+/* A step's pieces. Each enqueues on one lane; the caller makes that lane wait for others. They are
+ * collective over the group that they name. */
 
 /* Sums a section over TP or between the stages that hold it (`sum`), before any of its buckets is
  * reduced. */
@@ -58,15 +58,16 @@ weft_status weft_optimizer_reduce(weft_optimizer *optimizer, int bucket,
                                   weft_lane *lane) WEFT_CHECKED;
 /* The global norm of the reduced gradients, and the clipping factor, which is Megatron-LM's:
  * gradients times clip_grad / (norm + 1e-6) where that is below 1. The calling thread waits for
- * what is enqueued. `loss`: this rank's part of the loss, host memory that is filled when `lane`
- * gets here; NULL: none. A loss or a norm that is not finite makes the lane's status WEFT_DIVERGED
- * on every rank, with the rank and, of the norm, the first parameter whose gradient is not finite.
- * With a loss scale a norm that is not finite makes this step's updates and gathers do nothing, on
- * every rank; the error comes when the scale cannot be lowered. World. */
+ * this rank's sums, and with a loss scale for the norm. `loss`: this rank's part of the loss, host
+ * memory that is filled when `lane` gets here; NULL: none. A loss or a norm that is not finite
+ * makes the lane's status WEFT_DIVERGED on every rank, with the rank and, of the norm, the first
+ * parameter whose gradient is not finite. With a loss scale a norm that is not finite makes this
+ * step's updates and gathers do nothing, on every rank; the error comes when the scale cannot be
+ * lowered. World. */
 weft_status weft_optimizer_norm(weft_optimizer *optimizer, weft_lane *lane,
                                 const double *loss) WEFT_CHECKED;
-/* AdamW of what this rank owns of a bucket, after the norm. `step` from 1, as AdamW counts: steps
- * that were skipped are none. */
+/* AdamW of what this rank owns of a bucket, after the norm. `step`: from 1, skipped steps not
+ * counted. */
 weft_status weft_optimizer_update(weft_optimizer *optimizer, int bucket, weft_lane *lane,
                                   int64_t step, double lr) WEFT_CHECKED;
 /* With ZeRO-1 gives a bucket's updated weights to all ranks of its gradient group. */
@@ -76,11 +77,11 @@ weft_status weft_optimizer_gather(weft_optimizer *optimizer, int bucket,
 /* The global norm before clipping of the last step; valid after the lane passed it. */
 double weft_optimizer_grad_norm(const weft_optimizer *optimizer);
 /* The loss scale, to read and, from a checkpoint, to restore; all zero without one. Changes in
- * weft_optimizer_step alone. */
+ * weft_optimizer_norm alone. */
 weft_loss_scale *weft_optimizer_loss_scale(weft_optimizer *optimizer);
 
-/* Of the norm's buffers on the device, and again in pinned host memory: a sum a parameter, at most.
- */
+/* Bytes of the norm's buffers on the device, and again in pinned host memory: at most one sum a
+ * parameter. */
 static inline size_t weft_optimizer_norm_bytes(int num_parameters)
 {
     return ((size_t)num_parameters + 1) * sizeof(double) + sizeof(float);

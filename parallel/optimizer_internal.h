@@ -35,7 +35,7 @@ typedef struct weft_update {
     float weight_decay;
 } weft_update;
 
-/* What the ranks' gradients and parts of the loss come to: sums over the world, in rank order. */
+/* The sums over the world, in rank order, that the norm needs. */
 typedef enum weft_norm_total {
     WEFT_NORM_SQUARES,
     WEFT_NORM_BAD_LOSSES,    /* ranks whose part of the loss is not finite */
@@ -43,8 +43,8 @@ typedef enum weft_norm_total {
     WEFT_NUM_NORM_TOTALS = 8 /* 64 bytes, which go through shared memory inside a node */
 } weft_norm_total;
 
-/* What a rank can tell of what is not finite: `name` is the first parameter whose gradient is not,
- * empty where all are. */
+/* What a rank reports when something is not finite: its part of the loss, and the first parameter
+ * whose gradient is not finite ("" where all are). */
 typedef struct weft_norm_record {
     double loss;
     char name[WEFT_MAX_NAME_BYTES];
@@ -86,7 +86,7 @@ struct weft_optimizer {
 /* The first element and the number of elements of a bucket that this rank owns. */
 void weft_optimizer_share(const weft_optimizer *optimizer, weft_section_kind kind, int bucket,
                           size_t *first, size_t *count);
-/* What this rank owns of a bucket, in the order of starting. */
+/* What this rank owns of a bucket; buckets are numbered in the order in which they start. */
 static inline const weft_owned *weft_optimizer_owned(const weft_optimizer *optimizer, int bucket)
 {
     const weft_bucket_shape *shape = &optimizer->buckets.shapes[bucket];

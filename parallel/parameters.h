@@ -68,25 +68,26 @@ weft_status weft_parameters_create(const weft_groups *groups, weft_device *devic
                                    weft_parameters **out) WEFT_CHECKED;
 void weft_parameters_destroy(weft_parameters *parameters);
 
-/* Declares `spec` under the global name prefix + spec->name. *out is valid for the set's life; its
+/* Declares `spec` under the global name prefix + spec->name; the prefix of a global name is "": the
+ * last stage's copy of a tied embedding has the first's name. *out is valid for the set's life; its
  * weight and grad point at memory after weft_parameters_allocate. Errors: WEFT_CONFIG for a
  * duplicate or unfit name (letters, digits, '.', '_', '-'), a dimension that does not divide by its
  * axis (dimension 0 may where spec.may_pad or spec.is_embedding is set: rows are padded), a split
- * over an axis of the other grid, a tied embedding on a middle stage. The prefix is empty for a
- * name that is already global: the last stage's copy of a tied embedding has the first's name. */
+ * over an axis of the other grid, a tied embedding on a middle stage. */
 weft_status weft_parameters_declare(weft_parameters *parameters, const char *prefix,
                                     const weft_parameter_spec *spec, int layer,
                                     weft_parameter **out) WEFT_CHECKED;
 /* The parameter of that global name on this rank, or NULL. */
 weft_parameter *weft_parameters_find(const weft_parameters *parameters, const char *name);
 
-/* Marks those whose name one of the patterns matches (fnmatch): the optimizer leaves them as they
- * are. matches: how many each pattern got, added up; NULL: unwanted. Before the optimizer. */
+/* Freezes parameters whose name one of the patterns matches (fnmatch): the optimizer leaves them as
+ * they are. Adds to matches[i], [patterns->count], how many pattern i matches; NULL: unwanted. Call
+ * it before weft_optimizer_create. */
 void weft_parameters_freeze(weft_parameters *parameters, const weft_string_list *patterns,
                             int *matches);
 
-/* How a section's parameters are cut into buckets, from the last declared to the first. Pure: a
- * zero bucket_elements is one bucket. */
+/* Cuts a section's parameters into buckets, from the last declared to the first. bucket_elements 0:
+ * one bucket. Pure. */
 typedef struct weft_bucket_cut {
     size_t bucket_elements, share_align;
     size_t start, used; /* of the bucket at hand; elements in front of the next parameter */

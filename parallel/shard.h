@@ -1,7 +1,7 @@
 /* Shard specs: which axis splits which dimension of a parameter's global shape. Pure.
  *
- * Dimension d is split over axis[d] in equal parts of ceil(global / size); the last may be short
- * (a vocabulary that TP does not divide): the local tensor keeps the full part's size and the
+ * Dimension d is split over axis[d] in equal parts of ceil(global / size). The last part may be
+ * short (a vocabulary that TP does not divide): its local tensor has the full part's size, and
  * elements beyond the global shape are padding: zero, never trained, never saved. */
 #ifndef WEFT_PARALLEL_SHARD_H
 #define WEFT_PARALLEL_SHARD_H

@@ -33,13 +33,13 @@ typedef struct weft_topology {
 } weft_topology;
 int weft_topology_node(const weft_topology *topology, int rank);
 
-/* Nodes are numbered in the order of their first ranks. Rank 0 gets the table, from the arena; what
- * follows from it is found there and told. Collective over world. */
+/* Numbers nodes in the order of their first ranks. Rank 0 alone gets the table, from the arena:
+ * rank 0 decides by it and tells the others. Collective over world. */
 weft_status weft_topology_discover(weft_comm *world, weft_arena *arena,
                                    weft_topology *out) WEFT_CHECKED;
-/* TP must lie inside a node: WEFT_CONFIG naming the first rank that breaks it, its node, its
- * peers' node. `allow` turns the refusal into a warning. A check of a weft_mesh_request, which
- * knows what would fit. Pure. */
+/* TP must lie inside a node: WEFT_CONFIG names the first rank that breaks it, its node and its
+ * peers' node. `allow` turns the refusal into a warning. A weft_mesh_request's check calls it, so
+ * that the refusal says what would fit. Pure. */
 weft_status weft_topology_check(const weft_topology *topology, const weft_mesh *mesh,
                                 bool allow) WEFT_CHECKED;
 /* The fewest ranks that a group along `axis` has on one of its nodes. Pure: W log W for W ranks,
