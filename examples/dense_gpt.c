@@ -1,6 +1,6 @@
-/* A dense GPT in C. What its blocks are made of comes from the config (LayerNorm or RMSNorm, GELU
- * or SwiGLU, learned or rotary positions, grouped queries), so gpt2-124m.json and llama-1b.json
- * both fit:
+/* A dense GPT in C. The config says what its blocks are made of (LayerNorm or RMSNorm, GELU or
+ * SwiGLU, learned or rotary positions, grouped queries), so gpt2-124m.json and llama-1b.json both
+ * fit:
  *
  *     example_dense_gpt train examples/gpt2-124m.json --out run --set data.data_path=corpus
  */

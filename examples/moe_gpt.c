@@ -1,5 +1,5 @@
-/* A GPT with a mixture of experts in every other layer, the first one dense. Where the experts lie
- * and how tokens reach them is the mesh's business, not the model's:
+/* A GPT with a mixture of experts in every other layer, the first one dense. The mesh decides where
+ * the experts lie and how tokens reach them:
  *
  *     example_moe_gpt train examples/moe-small.json --out run --set data.data_path=corpus
  *     example_moe_gpt train examples/moe-small.json --out run2 --set data.data_path=corpus \

@@ -24,13 +24,12 @@ typedef struct primer {
 typedef struct primer_state {
     weft_tensor x;   /* borrowed: valid until the backward */
     weft_tensor pre; /* W1 x, [R, F], fp32 */
-    weft_tensor act; /* its square, [R, F] */
+    weft_tensor act; /* max(0, pre)^2, [R, F] */
 } primer_state;
 
 /* --- costs --------------------------------------------------------------------------------- */
 
-/* Pure: shapes in, a list out, nothing touched. The model reserves memory by it, and it is what a
- * plan is priced by. */
+/* Pure: shapes in, a list out. The model reserves memory by it, and plans are priced by it. */
 static void primer_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
 {
     const primer *p = (const primer *)layer;

@@ -53,7 +53,7 @@ static weft_status fill(const weft_sample *sample)
 
 /* --- the last layer -------------------------------------------------------------------------- */
 
-/* Of a micro-batch's rows here. */
+/* Sums over the rows of a micro-batch on this rank. */
 enum { SQUARES, ABSOLUTE, ROWS, LARGE, NUM_SUMS };
 
 typedef struct value_head {
@@ -67,7 +67,7 @@ typedef struct value_head {
 
 typedef struct value_state {
     weft_tensor x;      /* borrowed */
-    weft_tensor values; /* [rows, 1], fp32: v, then the loss' gradient by it */
+    weft_tensor values; /* [rows, 1], fp32: v, then the loss' gradient by v */
 } value_state;
 
 static void value_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
@@ -146,9 +146,8 @@ static weft_status count(const void *raw)
     return WEFT_OK;
 }
 
-/* Under sequence parallelism a TP rank has a part of the rows: the parts' sums are summed over tp.
- * Then all TP ranks hold the same, and the loss is counted on one; the metrics' rule does so by
- * itself. */
+/* Under sequence parallelism a TP rank has a part of the rows, so the ranks' sums are summed over
+ * tp. Then all TP ranks hold the same: one counts the loss, and Weft takes metrics from one. */
 static weft_status add_loss(value_head *h, weft_pass *pass, const weft_tensor *values)
 {
     const weft_shape *shape = weft_pass_shape(pass);

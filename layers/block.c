@@ -1,6 +1,6 @@
-/* The pre-norm transformer block: x + attention(norm(x)), then + mlp(norm(.)). Dropout, where there
- * is any, stands on both branches before the residual is added. The norms' outputs are not kept:
- * all blocks of a stage write theirs to one place, and backward makes them there again. */
+/* The pre-norm transformer block: x + attention(norm(x)), then + mlp(norm(.)). Dropout stands on
+ * both branches before the residual is added. No block keeps its norms' outputs: all blocks of a
+ * stage write theirs to one place, and backward makes them there again. */
 #include <stdlib.h>
 
 #include "layers/layers.h"

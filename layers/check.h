@@ -1,9 +1,9 @@
-/* What checks layers (weft_check_layers, weft check-layer). Private to layers/ but for
+/* The checks of layers (weft_check_layers, weft check-layer). Private to layers/ but for
  * weft_check_run.
  *
- * Every layer of a model, children too, is driven alone: the model has the memory and the mesh, and
- * the check gives it rows and their gradient of its own. The first place is one rank in fp32; what
- * other places give is compared with it. */
+ * The check drives every layer of a model alone, children too: the model has memory and mesh, the
+ * check makes rows and their gradient. The first place is one rank in fp32; the check compares the
+ * results of other places with it. */
 #ifndef WEFT_LAYERS_CHECK_H
 #define WEFT_LAYERS_CHECK_H
 
@@ -41,7 +41,7 @@ typedef struct weft_check_piece {
     size_t bytes;
 } weft_check_piece;
 
-/* Pieces of memory with bytes around them that no layer has to write. */
+/* Pieces of memory with bytes around them that no layer may write. */
 typedef struct weft_check_guards {
     weft_check_piece *pieces;
     int count, capacity, fill; /* fill: the byte that new pieces hold */
@@ -52,7 +52,7 @@ weft_status weft_check_guards_take(weft_check_guards *guards, const char *what, 
 void weft_check_guards_poison(weft_check_guards *guards);
 void weft_check_guards_release(weft_check_guards *guards);
 
-/* Zero, and the guards behind each state whole. */
+/* Zeroes the states and makes the guards behind them whole. */
 void weft_check_clear_states(weft_pass *pass);
 
 /* --- a place ------------------------------------------------------------------------------- */
@@ -109,15 +109,16 @@ weft_status weft_check_layer_of(weft_check_place *place, int index,
 /* What a layer's memory holds before a pass. */
 typedef enum weft_check_memory { WEFT_CHECK_ZEROED, WEFT_CHECK_POISONED } weft_check_memory;
 
-/* Forward of micro-batch `batch` in slot `slot`: y poisoned before, the pass's memory as said. */
+/* Runs the forward of micro-batch `batch` in slot `slot`; poisons y before, and sets the pass's
+ * memory as `memory` says. */
 weft_status weft_check_forward(const weft_check_layer *l, int slot, int batch, bool overwrite,
                                weft_check_memory memory) WEFT_CHECKED;
-/* The backward of what ran in that slot: dx poisoned before, and y and scratch, which others may
- * have changed since. */
+/* Runs the backward of what ran in that slot; poisons dx before, and y and scratch, which other
+ * layers may have changed since. */
 weft_status weft_check_backward(const weft_check_layer *l, int slot) WEFT_CHECKED;
-/* What the last forward, in that slot, is worth: dy . y, and what the layer added to the loss. */
+/* The loss of the last forward, in that slot: dy . y plus what the layer added. */
 double weft_check_loss(const weft_check_layer *l, int slot);
-/* Of every gradient of the layer's parameters. */
+/* Sets every element of the gradients of the layer's parameters to `value`. */
 void weft_check_fill_gradients(const weft_check_layer *l, float value);
 
 /* What a pass of a layer gave, in fp32: this rank's part. */
@@ -166,20 +167,20 @@ void weft_check_report_add(weft_check_report *report, weft_check_verdict verdict
 void weft_check_report_note(weft_check_report *report, const char *format, ...) WEFT_PRINTF(2, 3);
 void weft_check_report_end(weft_check_report *report);
 
-/* What is written, kept, overwritten, added to and repeated; *out: what the first micro-batch gave,
- * the caller's to release. */
+/* Checks what the layer writes, keeps, overwrites, adds to and repeats. *out: what the first
+ * micro-batch gave; the caller releases it. */
 weft_status weft_check_alone(const weft_check_layer *l, weft_check_report *report,
                              weft_check_result *out) WEFT_CHECKED;
-/* The result's gradients against central differences of the layer's own forward, on one rank. */
+/* Compares the result's gradients with central differences of the layer's forward, on one rank. */
 weft_status weft_check_gradients(const weft_check_layer *l, const weft_check_result *result,
                                  weft_check_report *report) WEFT_CHECKED;
-/* What describe says against what a pass uses. Collective over the place's mesh. */
+/* Compares what describe says with what a pass uses. Collective over the place's mesh. */
 weft_status weft_check_describe(const weft_check_layer *l, weft_check_report *report) WEFT_CHECKED;
-/* What the layer gives at its place against `wanted`, which it gave on one rank in fp32. Collective
- * over the place's mesh. */
+/* Compares what the layer gives at its place with `wanted`, which it gave on one rank in fp32.
+ * Collective over the place's mesh. */
 weft_status weft_check_elsewhere(const weft_check_layer *l, const weft_check_result *wanted,
                                  weft_check_report *report) WEFT_CHECKED;
-/* Whether it is an MoE layer or holds one. */
+/* Whether the layer is an MoE layer or holds one. */
 bool weft_check_has_experts(const weft_check_layer *l);
 
 #endif

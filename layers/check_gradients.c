@@ -1,7 +1,7 @@
 /* Gradients against central differences: along random directions and along the gradient itself, in
  * fp32 with sums in fp64. The slope is (L(v + h d) - L(v - h d)) / 2h with d of the values' own
- * size. Where a layer chooses (a router, a ReLU) a step may cross a choice; a shorter one then does
- * not, so the best of three steps counts. */
+ * size. Where a layer chooses (a router, a ReLU) a step may cross a choice and a shorter one not,
+ * so the best of three steps counts. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* Bytes around what a layer is given: they show a write beyond it. */
+/* Bytes around the memory that a layer gets: they show a write beyond it. */
 #include <stdlib.h>
 #include <string.h>
 

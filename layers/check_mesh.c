@@ -1,4 +1,4 @@
-/* What a model asks of its mesh. Pure. */
+/* Whether a model fits its mesh. Pure. */
 #include "core/fits.h"
 #include "layers/describe.h"
 #include "layers/runtime.h"

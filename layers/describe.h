@@ -1,5 +1,5 @@
 /* What Weft's layers say of themselves, as pure functions of options and shape: no device, no
- * communicator. It links without MPI; tests hold it equal to what a pass really used. */
+ * communicator. Tests compare it with what a pass really uses. */
 #ifndef WEFT_LAYERS_DESCRIBE_H
 #define WEFT_LAYERS_DESCRIBE_H
 
@@ -70,7 +70,7 @@ typedef struct weft_description {
 weft_status weft_description_of(const weft_layer *layer, const weft_shape *shape,
                                 weft_description *out) WEFT_CHECKED;
 void weft_description_release(weft_description *description);
-/* Whether rows meet experts in it, and whether they travel there. */
+/* Whether it has experts, and whether rows travel to them. */
 bool weft_description_has_experts(const weft_description *description);
 bool weft_description_travels(const weft_description *description);
 /* What it takes, in FLOPs: those executed, and for each byte that operations bound by memory move
@@ -80,7 +80,7 @@ enum { WEFT_FLOPS_A_BYTE = 200 };
 double weft_description_work(const weft_description *description);
 /* Its sums alone. */
 void weft_layer_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out);
-/* The list of what has no layer: all that describes itself into out->cost between the two. */
+/* A list without a layer, of all that is described into out->cost between the two calls. */
 void weft_description_begin(weft_description *out, const weft_shape *shape);
 weft_status weft_description_end(weft_description *out) WEFT_CHECKED;
 

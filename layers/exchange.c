@@ -1,10 +1,10 @@
-/* The all-to-all of tensor-sharded experts in MoNTA's forms ("Pipelining"). All ETP ranks hold what
- * is sent alike, so each needs to carry only its slice between nodes; what arrives is gathered
- * inside the node.
+/* The all-to-all of tensor-sharded experts in MoNTA's forms ("Pipelining"). All ETP ranks hold the
+ * same bytes to send, so each carries only its slice between nodes, and an all-gather inside the
+ * node makes what arrives whole.
  *
  * A block (what one EP rank sends another) is cut into chunks, a chunk into a slice for each ETP
- * rank; both ends cut alike, since a cut depends only on the block's size. Slices are padded to the
- * first one's size where an all-gather wants equal shares. */
+ * rank. A cut depends only on the block's size, so both ends cut alike. Slices are padded to the
+ * first one's size where an all-gather needs equal shares. */
 #include "layers/exchange.h"
 
 #include "layers/moe.h"

@@ -1,5 +1,5 @@
-/* The experts: grouped GEMMs over the rows of one partition. The activation's output is not kept:
- * backward makes it again. */
+/* The experts: grouped GEMMs over the rows of one partition. They do not keep the activation's
+ * output: backward makes it again. */
 #include "layers/moe.h"
 
 static weft_status grouped(weft_moe *m, weft_pass *pass, const weft_moe_expert_rows *r,

@@ -1,6 +1,6 @@
 /* The footprint: the bytes of one rank by purpose, before there is a device. A pure function of a
- * model's outline, the mesh and how many micro-batches are in flight. The model and the trainer
- * reserve by it; a plan says by it whether a mesh fits. */
+ * model's outline, the mesh and a rank's program. The model and the trainer reserve by it; a plan
+ * says by it whether a mesh fits. */
 #ifndef WEFT_LAYERS_FOOTPRINT_H
 #define WEFT_LAYERS_FOOTPRINT_H
 
@@ -10,8 +10,8 @@
 /* How a rank of the pipeline trains. */
 typedef struct weft_footprint_shape {
     int rank;
-    const weft_program *program; /* its step: the slots of activations are micro-batches in flight,
-                                    and the bytes of all slots are those of messages */
+    const weft_program *program; /* its step: its slots tell the micro-batches in flight and the
+                                    bytes of messages */
     int num_micro_batches;       /* of the step, whose tokens and labels are held */
     size_t bucket_elements;      /* parallel.ddp_bucket_size */
     bool distributed;            /* the optimizer's state is in shares */
@@ -32,10 +32,10 @@ typedef struct weft_footprint {
     weft_module_bytes modules[WEFT_MAX_MODULES]; /* they sum to the activations */
 } weft_footprint;
 
-/* With balanced routing; lanes' workspaces, which a GPU's libraries take, are not counted. */
+/* Counts balanced routing, and no workspaces of lanes, which a GPU's libraries take. */
 void weft_footprint_of(const weft_outline *outline, const weft_mesh *mesh,
                        const weft_footprint_shape *shape, weft_footprint *out);
-/* Its parts that the model reserves by. A pass of that chunk: */
+/* The parts that the model reserves by. Of a pass of that chunk: */
 uint64_t weft_footprint_host(const weft_outline *outline, int rank, int chunk);
 uint64_t weft_footprint_stash(const weft_outline *outline, int rank, int chunk);
 /* Shared by all passes of the rank: */

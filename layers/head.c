@@ -2,10 +2,10 @@
  * vocabulary-parallel cross-entropy. The reductions over TP stand between the loss kernels, so that
  * no rank ever holds more than its share of the logits.
  *
- * Logits are the largest activation by far, so training never has them whole: forward takes the
- * rows in chunks, turns a chunk's logits into their gradient in place, and those into the gradients
- * of the weight and of the norm's output, which is all that is kept. Backward is the norm's alone.
- */
+ * Logits are the largest activation by far, so training never has them whole. Forward takes the
+ * rows in chunks, turns a chunk's logits into their gradient in place, computes from that the
+ * gradients of the weight and of the norm's output, and keeps only these. Backward is the norm's
+ * alone. */
 #include "layers/layers.h"
 
 #include "layers/note.h"

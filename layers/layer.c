@@ -1,4 +1,4 @@
-/* A layer by itself: its memory, its owner, its name, what its table says. */
+/* One layer: its memory, its owner, its name and its table. */
 #include <stdlib.h>
 #include <string.h>
 

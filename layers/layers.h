@@ -37,8 +37,9 @@ weft_status weft_norm_run_backward(weft_pass *pass, const weft_norm *norm, const
 /* Communicators and coordinates of the mesh the model runs on. */
 const weft_groups *weft_build_groups(const weft_build *build);
 const weft_groups *weft_pass_groups(const weft_pass *pass);
-/* A parameter that an earlier layer of this stage declared, by global name, to use it too: backward
- * of this layer runs first and writes its gradient, the other then adds. *out NULL: not here. */
+/* Finds by global name a parameter that an earlier layer of this stage declared, to use it too: the
+ * backward of this layer runs first and writes the gradient, the other then adds to it. *out NULL:
+ * no layer of this stage declared it. */
 weft_status weft_build_share(weft_build *build, const char *name,
                              weft_parameter **out) WEFT_CHECKED;
 /* Declares under the name as it stands, without the layer's prefix. */

@@ -1,4 +1,4 @@
-/* Linear maps and norms: what several layers share. */
+/* Linear layers and norms, which several layers share. */
 #include "layers/pass.h"
 
 #include <math.h>

@@ -13,9 +13,9 @@ typedef struct weft_linear {
 /* How W is split: over TP, and of experts over ETP. */
 typedef enum weft_linear_kind {
     WEFT_LINEAR_WHOLE,        /* not at all */
-    WEFT_LINEAR_WHOLE_SUMMED, /* nor here, but gradients are summed over TP: ranks see own rows */
+    WEFT_LINEAR_WHOLE_SUMMED, /* not at all; gradients are summed over TP: ranks see own rows */
     WEFT_LINEAR_COLUMN,       /* by outputs */
-    WEFT_LINEAR_GATED,        /* by outputs of each of two in one, gate and up: W [2, out, in] */
+    WEFT_LINEAR_GATED,        /* by outputs, of gate and of up: W [2, out, in] */
     WEFT_LINEAR_ROW,          /* by inputs */
 } weft_linear_kind;
 /* A linear layer as it is declared: NAME.weight and, where it has one, NAME.bias. */
@@ -29,8 +29,9 @@ typedef struct weft_linear_row {
 } weft_linear_row;
 /* The layer of a weight that is declared already. */
 weft_linear weft_linear_of(weft_parameter *weight);
-/* Weights begin with init_method_std, those split by inputs, which end a residual branch, with that
- * over sqrt(2 num_layers); biases with 0. Errors: weft_build_parameter's. */
+/* Weights begin with standard deviation init_method_std, those split by inputs, which end a
+ * residual branch, with init_method_std / sqrt(2 num_layers); biases with 0. Errors:
+ * weft_build_parameter's. */
 weft_status weft_linears_declare(weft_build *build, const weft_model_options *options,
                                  const weft_linear_row *rows, size_t num_rows) WEFT_CHECKED;
 weft_status weft_linear_forward(weft_pass *pass, const weft_linear *linear, const weft_tensor *x,
@@ -39,8 +40,8 @@ weft_status weft_linear_forward(weft_pass *pass, const weft_linear *linear, cons
 weft_status weft_linear_gelu_forward(weft_pass *pass, const weft_linear *linear,
                                      const weft_tensor *x, weft_tensor *pre,
                                      weft_tensor *y) WEFT_CHECKED;
-/* dx[rows, in] is written where given, last, and may take x's place; weight and bias gradients are
- * added. */
+/* Adds weight and bias gradients (in a step's first micro-batch writes them), then writes dx[rows,
+ * in] where given: it may take x's place. */
 weft_status weft_linear_backward(weft_pass *pass, const weft_linear *linear, const weft_tensor *x,
                                  const weft_tensor *dy, weft_tensor *dx) WEFT_CHECKED;
 /* The same where x = gelu(pre), pre [rows, in]: dpre, pre's gradient, may take x's place, not
@@ -48,8 +49,7 @@ weft_status weft_linear_backward(weft_pass *pass, const weft_linear *linear, con
 weft_status weft_linear_gelu_backward(weft_pass *pass, const weft_linear *linear,
                                       const weft_tensor *x, const weft_tensor *dy,
                                       const weft_tensor *pre, weft_tensor *dpre) WEFT_CHECKED;
-/* weft_linear_backward(), where the caller knows whether the weight's gradients are the first of
- * the step. */
+/* weft_linear_backward where the caller says whether it writes the gradients or adds them. */
 weft_status weft_linear_backward_to(weft_pass *pass, const weft_linear *linear,
                                     const weft_tensor *x, const weft_tensor *dy, bool overwrite,
                                     weft_tensor *dx) WEFT_CHECKED;

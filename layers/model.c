@@ -1,5 +1,5 @@
-/* A model at run time: the memory of this stage, and the passes through it. See layers/build.c for
- * the list of layers and its cut into stages. */
+/* A model at run time: the memory of this stage, and the passes through it. layers/list.c has the
+ * list of layers and its cut into stages. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

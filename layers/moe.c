@@ -1,21 +1,20 @@
 /* The mixture-of-experts layer: router, dispatch, experts, combine.
  *
- * Three ways for a token to reach its experts, by the mesh (weft_moe_dims):
+ * The mesh decides how a token reaches its experts (weft_moe_dims):
  *   binding tp (PPMoE §3.3): every TP rank routes all S * B rows alike and selects by index those
- *     of its own experts; the region's exit sums what the ranks made.
+ *     of its own experts; the region's exit sums the ranks' results.
  *   binding dp, etp = tp (DPMoE, tensor-sharded experts): every TP rank routes all rows, an
- *     all-to-all over EP carries them (MoNTA's forms: all TP ranks send alike), each rank makes its
- *     shard's partial sum. Where tokens travel these are summed over ETP before they go home, so
- *     that what goes home is alike on all TP ranks again and the result is whole; with ep = 1 the
- *     region's exit sums.
+ *     all-to-all over EP carries them (MoNTA's forms: all TP ranks send the same), and each rank
+ *     makes its shard's partial sum. Where tokens travel, ranks sum these over ETP before they go
+ *     home, so all TP ranks have the whole result; with ep = 1 the region's exit sums.
  *   binding dp, etp = 1: every rank routes its own 1 / tp of the rows (its sequence shard, or its
- *     slice), an all-to-all over EP carries them; without sequence parallelism an all-gather over
- *     TP restores the slices.
+ *     slice), and an all-to-all over EP carries them; without sequence parallelism an all-gather
+ *     over TP joins the slices.
  * Where the exit sums, the router's gradients are partial sums over TP, so the auxiliary losses'
- * gradients, which every TP rank knows whole, enter as 1 / tp. Experts have no biases.
+ * gradients, which every TP rank has whole, enter as 1 / tp. Experts have no biases.
  *
- * What happens between routing and the answers at home is a program (moe_tasks.c), the host's wait
- * for the counts its first task. */
+ * A program runs from routing to the answers at home (moe_tasks.c); the host's wait for the counts
+ * is its first task. */
 #include <stdlib.h>
 #include <string.h>
 

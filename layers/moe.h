@@ -44,8 +44,8 @@ typedef struct weft_moe_state {
     weft_tensor returned;           /* at home: [num_sent, H] */
 } weft_moe_state;
 
-/* What moe_router_forced_load adds to the logits so that each token's experts are given and the
- * first expert gets that many times the mean, or as much as one choice a token allows. */
+/* Fills m->forced for moe_router_forced_load: added to the logits, it sets each token's experts so
+ * that the first expert gets that many times the mean, or all that one choice a token allows. */
 weft_status weft_moe_force_load(weft_moe *m, weft_device *device) WEFT_CHECKED;
 void weft_moe_release_forced(weft_moe *m);
 
@@ -53,8 +53,8 @@ void weft_moe_release_forced(weft_moe *m);
  * micro-batch. Collective over TP where each rank routes its own rows. */
 weft_status weft_moe_route(weft_moe *m, weft_pass *pass, weft_moe_state *state,
                            const weft_tensor *rows) WEFT_CHECKED;
-/* Adds losses, load and drops to the pass's metrics; once the host has waited for the counts, and
- * so for the sums that they are made of. */
+/* Adds losses, load and drops to the pass's metrics. Call it once the host has waited for the
+ * counts: the sums are there by then. */
 void weft_moe_count(const weft_moe *m, weft_pass *pass, const weft_moe_state *state);
 /* Router gradients from dprob [T, K] and the auxiliary losses; the rows' own are added to dx. */
 weft_status weft_moe_route_backward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
@@ -69,12 +69,12 @@ weft_status weft_moe_exchange_counts(weft_moe *m, weft_pass *pass,
                                      weft_moe_state *state) WEFT_CHECKED;
 
 /* Runs the layer's program on sorted choices: rows [T, H] -> state->returned, the experts' answers
- * at home in sending order. The host waits for the counts; what is behind them is enqueued: on
- * return the compute lane stands behind all of it. Collective over EP. */
+ * at home in sending order. The host waits for the counts and enqueues the rest; the compute
+ * lane waits for all of it. Collective over EP. */
 weft_status weft_moe_run_forward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
                                  const weft_tensor *rows) WEFT_CHECKED;
-/* state->returned holds the gradients of the answers; in their place come those of the rows that
- * were sent. Weight gradients are added. */
+/* Takes the gradients of the answers from state->returned and leaves there those of the rows that
+ * were sent. Adds weight gradients, or in a step's first micro-batch writes them. */
 weft_status weft_moe_run_backward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
                                   const weft_tensor *rows) WEFT_CHECKED;
 
@@ -91,7 +91,7 @@ weft_status weft_moe_experts_first(weft_moe *m, weft_pass *pass,
 /* x -> middle -> out. */
 weft_status weft_moe_experts(weft_moe *m, weft_pass *pass, const weft_moe_expert_rows *rows,
                              const weft_tensor *out) WEFT_CHECKED;
-/* dout -> din; middle becomes its own gradient. The weights' are added, or written where
+/* dout -> din; middle becomes its own gradient. Adds the weights' gradients, or writes them where
  * `overwrite`. */
 weft_status weft_moe_experts_backward(weft_moe *m, weft_pass *pass,
                                       const weft_moe_expert_rows *rows, const weft_tensor *dout,

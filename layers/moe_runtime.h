@@ -12,7 +12,7 @@
 typedef struct weft_moe_plan {
     weft_moe_pipeline pipeline;
     weft_program programs[2]; /* forward, backward */
-    void **memory[2];         /* of each slot, while one layer's program is enqueued */
+    void **memory[2];         /* [num_slots], while one layer's program is enqueued */
 } weft_moe_plan;
 
 enum { WEFT_MOE_MAX_PLANS = 64 };
@@ -46,7 +46,8 @@ weft_status weft_moe_runtime_reserve(const weft_moe_runtime *runtime, const weft
 /* Makes (n, S) what forwards use from now on. Between steps: it may allocate. */
 weft_status weft_moe_runtime_use(weft_moe_runtime *runtime,
                                  const weft_moe_pipeline *pipeline) WEFT_CHECKED;
-/* Puts other programs into the current pipeline's place, until the next use; borrowed. */
+/* Lets forwards use these programs instead of the current pipeline's, until the next
+ * weft_moe_runtime_use. Borrowed. */
 weft_status weft_moe_runtime_replace(weft_moe_runtime *runtime,
                                      const weft_program programs[2]) WEFT_CHECKED;
 /* --- layers/moe_lanes.c --------------------------------------------------------------------- */

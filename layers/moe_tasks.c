@@ -1,8 +1,8 @@
 /* The tasks of an MoE layer's program on one micro-batch.
  *
  * Where a kind has as many slots as there are partitions, they lie back to back; else each slot has
- * room for the largest partition. Without an exchange the rows at home are the rows at the
- * experts: the program is synchronous, and what travels is already there. */
+ * room for the largest partition. Without an exchange the rows at home are the rows at the experts:
+ * the program is synchronous, and dispatch and combine move nothing. */
 #include "layers/moe_tasks.h"
 
 #include <string.h>

@@ -31,7 +31,8 @@ enum {
     WEFT_NUM_TRACKS
 };
 
-/* What is enqueued on `lane` between begin and end, if the model keeps a timeline. */
+/* Adds a slice for what is enqueued on `lane` between begin and end, if the model keeps a timeline.
+ */
 weft_status weft_note_begin(weft_pass *pass, weft_lane *lane, weft_note_kind kind,
                             size_t *out_id) WEFT_CHECKED;
 weft_status weft_note_end(weft_pass *pass, weft_lane *lane, size_t id) WEFT_CHECKED;

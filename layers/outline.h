@@ -1,6 +1,6 @@
 /* The outline: what a model in C is before it has memory. `build` runs and every layer declares its
- * parameters, without a communicator and without the model's device, so that mistakes are found
- * before ranks start and all ranks know alike what the stages share. */
+ * parameters, without a communicator and without the model's device. Mistakes show before ranks
+ * start, and all ranks know what the stages share. */
 #ifndef WEFT_LAYERS_OUTLINE_H
 #define WEFT_LAYERS_OUTLINE_H
 
@@ -49,13 +49,13 @@ typedef struct weft_outline {
 weft_status weft_model_outline(const weft_model_setup *setup, const weft_mesh *mesh,
                                weft_model_function build, weft_outline *out) WEFT_CHECKED;
 
-/* The buckets of a pipeline rank's gradients, as section "parallel" has them, from the arena: those
- * that the rank's optimizer has, and each with its chunk. */
+/* The buckets of a pipeline rank's gradients by section "parallel", from the arena: those of the
+ * rank's optimizer, each with its chunk. */
 weft_status weft_outline_buckets(const weft_outline *outline, const weft_mesh *mesh,
                                  const weft_parallel_options *options, int rank, weft_arena *arena,
                                  weft_buckets *out) WEFT_CHECKED;
 
-/* The passes of a chunk, with memory from the arena. */
+/* The shape of a chunk's passes, with memory from the arena. */
 weft_status weft_outline_pass(const weft_outline *outline, int rank, int chunk, weft_arena *arena,
                               weft_chunk_shape *out) WEFT_CHECKED;
 

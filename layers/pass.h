@@ -22,7 +22,7 @@ typedef struct weft_stack {
     } blocks[WEFT_STACK_MAX_BLOCKS];
     int num_blocks, current;
     size_t used_bytes, peak_bytes; /* handed out now; most ever */
-    /* Gives each piece in the stack's stead, for who checks layers; NULL: the stack does. */
+    /* Gives each piece instead of the stack: layers/check.h does so. NULL: the stack gives it. */
     weft_status (*give)(void *giver, size_t bytes, void **out);
     void *giver;
 } weft_stack;
@@ -69,7 +69,7 @@ struct weft_model {
     int num_layers, capacity;
     weft_layout layout;   /* the list's cut; this rank has its layers on `rank` */
     int rank;             /* along pp */
-    weft_tied tied;       /* what first and last stage hold both */
+    weft_tied tied;       /* what first and last stage both hold */
     weft_tied embeddings; /* what this stage's layers declare as embeddings */
     weft_parameters *parameters;
     weft_member *members; /* by weft_layer_place.index */

@@ -20,7 +20,7 @@ weft_status weft_model_options_resolve(weft_model_options *options) WEFT_CHECKED
 /* The shape that every layer of this mesh is asked about; its MoE layers are synchronous. Pure. */
 weft_shape weft_model_shape(const weft_model_options *options, const weft_mesh *mesh,
                             int64_t micro_batch_size, weft_dtype dtype, bool training);
-/* Of what travels between layers, on one rank. Pure. */
+/* Rows and bytes of the hidden states between layers, on one rank. Pure. */
 size_t weft_shape_boundary_rows(const weft_shape *shape);
 size_t weft_shape_boundary_bytes(const weft_shape *shape);
 
@@ -56,7 +56,7 @@ typedef struct weft_model_setup {
     int64_t micro_batch_size;
     size_t bucket_elements;
     bool training;  /* false: weights alone, and logits are kept */
-    bool evaluates; /* of a training model: weights alone; its losses have the bits of training's */
+    bool evaluates; /* a trained model: weights alone; its losses have the bits of training's */
     const weft_parallel_options *parallel; /* the cut into stages; NULL: evenly; borrowed */
     int num_passes;                        /* micro-batches in flight on this rank */
     const int *pass_chunks; /* the chunk that each pass is of; NULL: all of chunk 0; borrowed until
@@ -99,19 +99,19 @@ typedef struct weft_micro_batch {
  * the backward. Enqueued on `lane`. */
 weft_status weft_model_forward(weft_model *model, int slot, const weft_micro_batch *micro_batch,
                                weft_lane *lane, const weft_tensor *x, weft_tensor *y) WEFT_CHECKED;
-/* Backward of pass `slot`. dy NULL on the last stage, dx NULL on the first. points: where the
- * gradients of layer i are final on `lane`, points[i] is recorded, unless it is NULL; points NULL:
- * nobody waits, and the backward may be kept as a graph. */
+/* Backward of pass `slot`. dy NULL on the last stage, dx NULL on the first. points[i], unless
+ * NULL, is recorded where the gradients of layer i are final on `lane`. points NULL: no task waits
+ * for them, and the backward may be kept as a graph. */
 weft_status weft_model_backward(weft_model *model, int slot, weft_lane *lane, const weft_tensor *dy,
                                 weft_tensor *dx, weft_event *const *points) WEFT_CHECKED;
-/* Rows of hidden states that travel between stages (S_local * B), and the activation's bytes. */
+/* Bytes of the hidden states that travel between stages: S_local * B rows. */
 size_t weft_model_boundary_bytes(const weft_model *model);
 /* The step's sums on this rank; valid when the lane is idle. */
 weft_metrics *weft_model_metrics(weft_model *model);
 /* The layers' own, the same list on every rank; what this rank has of them: [list->count]. */
 const weft_metric_list *weft_model_metric_list(const weft_model *model);
 const weft_metric *weft_model_own_metrics(const weft_model *model);
-/* Both anew, before a step. */
+/* Clears both, before a step. */
 void weft_model_clear_metrics(weft_model *model);
 /* Whether the last layer is Weft's head; one of the program's own reads labels as it likes. */
 bool weft_model_labels_are_tokens(const weft_model *model);
@@ -123,20 +123,19 @@ weft_status weft_model_logits(weft_model *model, int slot, weft_tensor *out) WEF
  * a model without such layers. */
 weft_status weft_model_set_moe_pipeline(weft_model *model,
                                         const weft_moe_pipeline *pipeline) WEFT_CHECKED;
-/* The same with other programs (forward, backward) on that pipeline's slots, as measurements make
- * them: tasks left out, waits dropped. They are not proved and need not give right results.
- * Borrowed. */
+/* The same with other programs (forward, backward) on that pipeline's slots: measurements leave out
+ * tasks and drop waits. They are not checked and need not give right results. Borrowed. */
 weft_status weft_model_set_moe_programs(weft_model *model, const weft_moe_pipeline *pipeline,
                                         const weft_program programs[2]) WEFT_CHECKED;
-/* Pins what one operation of this model's on `compute`, and on lanes of its own, may need
- * (weft_comm_reserve); a routing that is uneven may need more, later. */
+/* Pins what one operation of this model on `compute`, and on lanes of its own, needs
+ * (weft_comm_reserve); uneven routing may need more, later. */
 weft_status weft_model_reserve(weft_model *model, weft_lane *compute) WEFT_CHECKED;
-/* What it is now; n = 1 without such layers. */
+/* The MoE layers' (n, S) now; n = 1 without such layers. */
 weft_moe_pipeline weft_model_moe_pipeline(const weft_model *model);
 /* Whether tokens of MoE layers travel on this mesh, so that (n, S) has a meaning. */
 bool weft_model_moe_exchanges(const weft_model *model);
-/* Adds slices of what layers do to this trace from now on, as this rank; NULL: no more. Borrowed.
- * Tracks are those of the lanes and some more. */
+/* From now on adds slices of what layers do to this trace, as this rank; NULL: no more. Borrowed.
+ * Tracks are those of the lanes and those of layers/note.h. */
 void weft_model_set_trace(weft_model *model, weft_trace *trace, int rank);
 const char *const *weft_model_track_names(int *out_count); /* static */
 
