@@ -1,8 +1,7 @@
-/* The command lines of verbs, through one row table per verb.
+/* The command lines of verbs, one table of rows a verb.
  *
- * Parsing, --help and the errors with the nearest right name all derive from the rows. An option is
- * --name VALUE or --name=VALUE, a flag --name; "--" ends the options, and what is no option is an
- * operand. */
+ * Parsing, --help and errors with the nearest right name derive from the rows. An option is --name
+ * VALUE or --name=VALUE, a flag --name; "--" ends the options; all else is an operand. */
 #ifndef WEFT_LAUNCHER_ARGUMENTS_H
 #define WEFT_LAUNCHER_ARGUMENTS_H
 
@@ -13,15 +12,15 @@
 
 #include "core/arena.h"
 
-/* One option. Which of the pointers is set says what kind of value it takes, and the value goes
- * there; what stands there before is the default, which --help shows. */
+/* One option. The pointer that is set says what kind of value it takes and where the value goes;
+ * what is there before is the default, which --help shows. */
 typedef struct weft_argument {
     const char *name;  /* "num-tokens" */
     const char *value; /* what help calls the value: "N"; NULL: a flag */
     const char *help;
     bool *flag;
     const char **text;
-    weft_string_list *texts; /* may be given again and again */
+    weft_string_list *texts; /* may be given several times */
     int *count;
     int64_t *whole;
     double *number;      /* finite */
@@ -48,7 +47,7 @@ typedef struct weft_arguments {
 } weft_arguments;
 
 /* Fills the rows' targets; lists live in the arena, texts in argv (argv[0] is skipped). Returns -1
- * to go on, else the exit code: --help has been printed, or what is wrong, both by rank 0 alone. */
+ * to go on, else the exit code: rank 0 alone has printed --help, or what is wrong. */
 int weft_arguments_parse(const weft_arguments *arguments, int argc, char **argv, weft_arena *arena);
 
 #endif

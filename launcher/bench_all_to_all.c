@@ -1,4 +1,4 @@
-/* weft bench all-to-all: its options, and what is measured in which order. */
+/* weft bench all-to-all: its options, and the order of its measurements. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

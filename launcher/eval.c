@@ -1,4 +1,4 @@
-/* weft eval: the loss of a checkpoint on a part of a dataset, on any mesh. Nothing is written. */
+/* weft eval: the loss of a checkpoint on a part of a dataset, on any mesh. Writes no file. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>

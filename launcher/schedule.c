@@ -1,5 +1,5 @@
-/* weft schedule: the programs of a config's step, of its passes or of its MoE layers, as text, as a
- * picture, with their price. No ranks, no data, no device. */
+/* weft schedule: prints, prices and draws the programs of a config's step, of its passes or of its
+ * MoE layers. No ranks, no data, no device. */
 #include <stdlib.h>
 #include <string.h>
 

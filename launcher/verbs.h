@@ -1,6 +1,6 @@
 /* The verbs of the weft command. Each takes its own arguments (argv[0] is the verb's name), prints
  * its result and returns the process' exit code. Those that read a config or make a model get the
- * application, checked, and hand it to weft_config_load with the source; the config carries it. */
+ * application, checked; they give it to weft_config_load, and the config carries it. */
 #ifndef WEFT_LAUNCHER_VERBS_H
 #define WEFT_LAUNCHER_VERBS_H
 

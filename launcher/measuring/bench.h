@@ -1,8 +1,8 @@
 /* What the benches share.
  *
- * Every bench runs what it compares paired: round by round all forms in turn, so that noise meets
- * all alike; it reports medians and quartiles of the slowest rank's times. Rank 0 prints a table,
- * or with --json one JSON object; --svg FILE draws the same numbers. */
+ * Every bench measures paired: each round runs all forms in turn, so that noise meets all alike. It
+ * reports medians and quartiles of the slowest rank's times. Rank 0 prints a table, or with --json
+ * one JSON object; --svg FILE draws the same numbers. */
 #ifndef WEFT_LAUNCHER_MEASURING_BENCH_H
 #define WEFT_LAUNCHER_MEASURING_BENCH_H
 
@@ -35,7 +35,7 @@ typedef struct weft_table {
 } weft_table;
 weft_status weft_table_begin(weft_table *table, const char *const *heads,
                              int num_columns) WEFT_CHECKED;
-/* Adds a row; then each cell is printed. */
+/* Adds a row, whose cells weft_table_cell then fills. */
 weft_status weft_table_row(weft_table *table) WEFT_CHECKED;
 void weft_table_cell(weft_table *table, int column, const char *format, ...) WEFT_PRINTF(3, 4);
 void weft_table_print(const weft_table *table, FILE *out);
@@ -51,9 +51,9 @@ typedef struct weft_bars {
 } weft_bars;
 weft_status weft_bars_write_svg(const weft_bars *bars, FILE *out) WEFT_CHECKED;
 
-/* One object on standard output. WEFT_FILE, WEFT_MEMORY. */
+/* Prints the object on standard output. WEFT_FILE, WEFT_MEMORY. */
 weft_status weft_bench_print_json(const cJSON *json) WEFT_CHECKED;
-/* Written beside `path` and renamed. WEFT_FILE. */
+/* Writes a file beside `path` and renames it. WEFT_FILE. */
 weft_status weft_bench_write_svg(const weft_bars *bars, const char *path) WEFT_CHECKED;
 
 #endif

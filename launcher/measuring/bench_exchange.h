@@ -1,4 +1,4 @@
-/* What weft bench all-to-all measures, and what it found. Private to launcher/. */
+/* What weft bench all-to-all measures and reports. Private to launcher/. */
 #ifndef WEFT_LAUNCHER_MEASURING_BENCH_EXCHANGE_H
 #define WEFT_LAUNCHER_MEASURING_BENCH_EXCHANGE_H
 
@@ -18,7 +18,7 @@ typedef struct weft_exchange_variant {
     bool is_bare; /* the all-to-all between nodes of 1 / t of every block, and nothing else */
     weft_exchange_form form;
     int num_chunks;
-    bool tried;           /* not only because the model named it */
+    bool tried;           /* false: run only because the model chose it */
     double predicted_us;  /* 0: bare */
     double *us;           /* a round each; owned */
     weft_spread time;     /* us */
@@ -28,12 +28,12 @@ enum { WEFT_BENCH_BASELINE, WEFT_BENCH_O1_PAPER, WEFT_BENCH_BARE };
 
 typedef struct weft_exchange_result {
     double bytes;       /* I */
-    double model_bytes; /* the even exchange that moves as much at the busiest rank */
+    double model_bytes; /* I of the even exchange that loads the busiest rank alike */
     int train;          /* operations a measurement */
     weft_exchange_choice choice;
     weft_exchange_variant variants[WEFT_BENCH_MAX_VARIANTS];
     int num_variants;
-    int chosen, best; /* indices; best: the fastest form, the bare all-to-all is none */
+    int chosen, best; /* indices; best: the fastest form; bare is no form */
 } weft_exchange_result;
 
 /* Groups, lane and memory. Buffers hold the largest size. */
@@ -57,8 +57,8 @@ weft_status weft_exchange_rig_init(weft_exchange_rig *rig, weft_comm *world, wef
                                    int ranks_inside, double max_bytes, bool uneven) WEFT_CHECKED;
 void weft_exchange_rig_release(weft_exchange_rig *rig);
 
-/* Sets the sizes for I bytes and fills `send`. Returns in *out_bytes what an even exchange would
- * have to move to load the busiest rank alike. */
+/* Sets the sizes for I bytes and fills `send`. *out_bytes: I of an even exchange that loads the
+ * busiest rank alike. */
 weft_status weft_exchange_rig_load(weft_exchange_rig *rig, double bytes,
                                    double *out_bytes) WEFT_CHECKED;
 /* One untimed operation, which empties a shaper's burst, then `train` timed ones close behind, a
@@ -67,8 +67,8 @@ weft_status weft_exchange_rig_load(weft_exchange_rig *rig, double bytes,
  * world. */
 weft_status weft_exchange_rig_time(weft_exchange_rig *rig, const weft_exchange_variant *variant,
                                    int train, double *out_us) WEFT_CHECKED;
-/* Runs it once and compares what came with what was sent, byte by byte. WEFT_INTERNAL on all ranks
- * where one differs. Collective over the world. */
+/* Runs the variant once and compares received with sent bytes. WEFT_INTERNAL on all ranks where one
+ * byte differs. Collective over the world. */
 weft_status weft_exchange_rig_check(weft_exchange_rig *rig,
                                     const weft_exchange_variant *variant) WEFT_CHECKED;
 
@@ -81,9 +81,9 @@ typedef struct weft_exchange_report {
     const weft_exchange_result *results;
     int num_results, rounds;
 } weft_exchange_report;
-/* The table of the last result; before that of the first, what the tables are about. */
+/* Prints the table of the last result; before the first table, what the tables show. */
 weft_status weft_exchange_print_last(const weft_exchange_report *report, FILE *out) WEFT_CHECKED;
-/* On standard output. */
+/* Prints JSON on standard output. */
 weft_status weft_exchange_json(const weft_exchange_report *report) WEFT_CHECKED;
 weft_status weft_exchange_svg(const weft_exchange_report *report, const char *path) WEFT_CHECKED;
 

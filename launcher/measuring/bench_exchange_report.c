@@ -1,4 +1,4 @@
-/* What weft bench all-to-all found: as tables, JSON and a drawing. */
+/* The results of weft bench all-to-all as tables, JSON and a drawing. */
 #include <stdlib.h>
 
 #include "launcher/measuring/bench_exchange.h"

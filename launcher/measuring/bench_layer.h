@@ -1,5 +1,5 @@
 /* One MoE layer between two ends that cost nothing, on a mesh, for measuring. Routing is balanced:
- * any run of E / k tokens sends each expert as many. */
+ * each expert gets as many of any E / k tokens in a row. */
 #ifndef WEFT_LAUNCHER_MEASURING_BENCH_LAYER_H
 #define WEFT_LAUNCHER_MEASURING_BENCH_LAYER_H
 
@@ -31,10 +31,10 @@ typedef struct weft_bench_layer {
 weft_status weft_bench_layer_create(weft_comm *world, const weft_bench_layer_shape *shape,
                                     weft_bench_layer **out) WEFT_CHECKED;
 void weft_bench_layer_destroy(weft_bench_layer *layer); /* NULL is legal */
-/* One forward and backward; the slowest rank's microseconds of each. A pass' inputs are always the
- * same. Collective. */
+/* Runs one forward and backward, always with the same inputs. out_us: the slowest rank's
+ * microseconds of each. Collective. */
 weft_status weft_bench_layer_run(weft_bench_layer *layer, double out_us[2]) WEFT_CHECKED;
-/* High-water mark of device memory since it was created, the largest of all ranks. */
+/* High-water mark of device memory since the layer was created, the largest of all ranks. */
 weft_status weft_bench_layer_peak(weft_bench_layer *layer, double *out_bytes) WEFT_CHECKED;
 
 #endif

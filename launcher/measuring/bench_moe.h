@@ -13,7 +13,7 @@ typedef enum weft_bench_mode {
     WEFT_BENCH_PEERS,       /* as FasterMoE, a partition a peer */
     WEFT_BENCH_NODES,       /* the same, a partition a node's peers */
     WEFT_BENCH_PIPELINED,
-    WEFT_BENCH_FREE, /* a pipelined program without its waits: the same work, in any order */
+    WEFT_BENCH_FREE, /* a pipelined program without waits: lanes run the same work freely */
 } weft_bench_mode;
 
 typedef struct weft_bench_case {
@@ -55,16 +55,16 @@ typedef struct weft_bench_moe_options {
  * and lets both ways of choosing choose. Collective. */
 weft_status weft_bench_moe_point(weft_comm *world, const weft_bench_moe_options *options,
                                  const weft_cluster *cluster, weft_bench_point *out) WEFT_CHECKED;
-/* The case of this mode and pipeline; NULL. pipeline NULL: the first of that mode. */
+/* The case of this mode and pipeline, or NULL. pipeline NULL: the first of that mode. */
 const weft_bench_case *weft_bench_find(const weft_bench_point *point, weft_bench_mode mode,
                                        const weft_moe_pipeline *pipeline);
-/* The fastest pipelined one. */
+/* The fastest pipelined case. */
 const weft_bench_case *weft_bench_best(const weft_bench_point *point);
 /* "synchronous", "n 4, s1", ... Returns `text`. */
 char *weft_bench_case_text(const weft_bench_case *c, char *text, size_t bytes);
 
-/* Device memory at its highest by (n, S), and how far it falls below the synchronous layer's,
- * against MPMoE eq. 5-6. Prints a table; adds to `json`. Collective. */
+/* Measures peak device memory by (n, S) and compares what it saves of the synchronous layer's with
+ * MPMoE eq. 5-6. Prints a table; adds to `json`. Collective. */
 weft_status weft_bench_moe_memory(weft_comm *world, const weft_bench_moe_options *options,
                                   cJSON *json) WEFT_CHECKED;
 

@@ -1,4 +1,4 @@
-/* Device memory of one MoE layer at its highest, by (n, S). */
+/* Peak device memory of one MoE layer, by (n, S). */
 #include "launcher/measuring/bench_moe.h"
 
 /* MPMoE eq. 5: what reuse saves of activations, and again of temporary buffers; elements. */

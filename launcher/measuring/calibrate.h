@@ -6,10 +6,10 @@
 
 #include "core/cluster.h"
 
-/* A table a cost (volume, time, rate, share of the peak), then the interference matrix. */
+/* Prints a table a cost (volume, time, rate, share of the peak), then the interference matrix. */
 void weft_calibrate_print(const weft_cluster *cluster, FILE *out);
-/* The costs' efficiency over their volumes, a panel for links, copies and GEMMs each, and the
- * interference matrix; readable on light and dark pages. WEFT_FILE when it cannot be written. */
+/* Draws the costs' efficiency over their volumes, one panel each for links, copies and GEMMs, and
+ * the interference matrix; readable on light and dark pages. Errors: WEFT_FILE. */
 weft_status weft_calibrate_draw(const weft_cluster *cluster, FILE *out) WEFT_CHECKED;
 
 #endif

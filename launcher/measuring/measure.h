@@ -2,9 +2,9 @@
  *
  * Every operation runs as layers run it: on a lane, on all ranks at once, through comm/comm.h and
  * the kernels. A point of a curve is the median over several *trains*: operations back to back, so
- * that latencies add up and a shaped or buffered link shows its own rate and not its burst. A train
- * takes as long as its slowest rank, of collectives as long as its ranks on average; one that a TCP
- * retransmission held up (200 ms and more) is left out. All ranks end with the same numbers. */
+ * that latencies add up and a shaped or buffered link shows its own rate and not its burst. The
+ * time of a train is that of its slowest rank, of collectives the mean over ranks; trains that a
+ * TCP retransmission held up (200 ms and more) are left out. All ranks get the same numbers. */
 #ifndef WEFT_LAUNCHER_MEASURING_MEASURE_H
 #define WEFT_LAUNCHER_MEASURING_MEASURE_H
 
@@ -19,8 +19,8 @@ typedef struct weft_measure_options {
     size_t max_bytes;     /* largest volume of communication and copies; 64 MiB */
     double seconds;       /* a curve stops at the volume that would exceed this; 4 */
     int ranks_per_node;   /* consecutive ranks taken for a node; those that share memory */
-    bool quick;           /* few and small volumes, short trains: to try it out */
-    bool no_interference; /* leave it at 1 */
+    bool quick;           /* few and small volumes, short trains */
+    bool no_interference; /* leave its factors at 1 */
     unsigned kinds;       /* bits 1 << weft_cost_kind of the curves to measure; all */
     const char *name;     /* of the cluster; the host's */
     const char *storage; /* folder of the file that every rank writes and reads; none: unmeasured */
@@ -29,7 +29,7 @@ typedef struct weft_measure_options {
 
 /* Measures every cost that these ranks can (between nodes: with two nodes; inside: with two ranks
  * a node) and how computation, communication and copies to the host slow each other down.
- * Communication there is the all-to-all between nodes, or inside with one node; with one rank its
+ * Its communication is the all-to-all between nodes, or inside with one node; with one rank its
  * factors stay 1. A cost that cannot be measured stays unknown. Each rank's memory: three times
  * max_bytes. Collective over world, same options everywhere. Errors: WEFT_CONFIG (nodes of
  * different sizes), WEFT_MEMORY, WEFT_COMM; the same on all ranks where the cause is not a failed
@@ -43,9 +43,9 @@ weft_status weft_measure_cluster(weft_comm *world, weft_device *device,
 /* Median of the trains' times, those left out that took over a tenth and 100 ms longer than the
  * fastest: a retransmission. num >= 1. Sorts `us`. */
 double weft_measure_typical_us(double *us, int num);
-/* Makes the times of a curve, all above 0, rise with the volume: runs that fall are replaced by
- * their means (isotonic regression), and one at the end, where a slope of nothing would go on for
- * ever, by a line through its mean at the curve's best rate. */
+/* Makes the times of a curve, all above 0, rise with the volume: replaces runs that fall by their
+ * means (isotonic regression), and a run at the end, which would extend with slope 0, by a line
+ * through its mean at the curve's best rate. */
 void weft_measure_make_rise(weft_curve *curve);
 /* How many operations a lane had done at `us`, the one in progress counted by its share of time:
  * the first starts at start_us, number i ends at end_us[i]. */

@@ -1,12 +1,12 @@
-/* What weft_measure_cluster is made of. Private to launcher/. */
+/* The parts of weft_measure_cluster. Private to launcher/. */
 #ifndef WEFT_LAUNCHER_MEASURING_MEASURE_INTERNAL_H
 #define WEFT_LAUNCHER_MEASURING_MEASURE_INTERNAL_H
 
 #include "launcher/measuring/measure.h"
 
 enum {
-    /* Of one lane in one span of interference: a CUDA stream holds about a thousand entries, and an
-     * operation with its time stamp is several. */
+    /* The most that one lane runs in one span of interference: a CUDA stream holds about a thousand
+     * entries, and an operation with its time stamp is several. */
     WEFT_MEASURE_MAX_OPERATIONS = 100,
     WEFT_MEASURE_MAX_GEMM_ROWS = 4096,
     WEFT_MEASURE_SMALLEST = 256, /* bytes; also of the answer to a message */
@@ -33,7 +33,7 @@ typedef struct weft_measure_rig {
     double *ends_us[WEFT_NUM_WORK_CLASSES];
 } weft_measure_rig;
 
-/* Whether these ranks can do this at all; alike on all ranks. */
+/* Whether these ranks can measure this cost; the same on all ranks. */
 bool weft_measure_can(const weft_measure_rig *rig, weft_cost_kind kind);
 /* The volumes of a curve, rising; returns their number. */
 int weft_measure_volumes(const weft_measure_rig *rig, weft_cost_kind kind,
@@ -41,19 +41,19 @@ int weft_measure_volumes(const weft_measure_rig *rig, weft_cost_kind kind,
 /* Enqueues one operation. */
 weft_status weft_measure_submit(weft_measure_rig *rig, weft_cost_kind kind, weft_lane *lane,
                                 double volume) WEFT_CHECKED;
-/* The file that storage is measured by, in options.storage where that names a folder. Errors:
- * WEFT_FILE, WEFT_MEMORY. */
+/* Opens the file that measures storage, where options.storage names a folder. Errors: WEFT_FILE,
+ * WEFT_MEMORY. */
 weft_status weft_measure_storage_open(weft_measure_rig *rig) WEFT_CHECKED;
 void weft_measure_storage_close(weft_measure_rig *rig);
-/* Enqueues writing it, until it is stored, or reading it, from no cache. */
+/* Enqueues a write to that file until it is stored, or a read past the caches. */
 weft_status weft_measure_storage(weft_measure_rig *rig, bool reads, weft_lane *lane,
                                  size_t bytes) WEFT_CHECKED;
 /* Enqueues writing the time into *at. */
 weft_status weft_measure_stamp(weft_lane *lane, double *at) WEFT_CHECKED;
 /* Microseconds of one of `num` operations back to back: of the slowest rank, of collectives the
  * mean over the ranks. `num_before` untimed ones come before them and as many behind: ranks that
- * share a link get through their operations at different times, and who is ahead must neither begin
- * nor end with the link to himself. Collective over the world. */
+ * share a link run their operations at different times, and a rank that is ahead must not have the
+ * link alone at the beginning or the end. Collective over the world. */
 weft_status weft_measure_train(weft_measure_rig *rig, weft_cost_kind kind, double volume,
                                int num_before, int num, double *out_us) WEFT_CHECKED;
 /* alpha between the classes that can be measured, 1 elsewhere. Collective over the world. */

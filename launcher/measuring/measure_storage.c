@@ -1,5 +1,5 @@
-/* Files as checkpoints have them: a rank writes its own part and waits until it is stored; it reads
- * what no cache holds. */
+/* Storage as checkpoints use it: a rank writes its own part and waits until it is stored; it reads
+ * past the caches. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>

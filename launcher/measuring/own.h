@@ -13,28 +13,29 @@ typedef struct weft_own_model {
     int num_micro_batches; /* of a step: the first one overwrites gradients, the others add */
 } weft_own_model;
 
-/* A way to run an operation. An operation is `each` of a description's: attention of one launch is
- * several products, and a loss' kernels are run together. */
+/* A way to run operations of a description: one run is `each` of them, since one launch of
+ * attention is several products, and a loss' kernels run together. */
 typedef struct weft_own_operation {
     weft_operation operation; /* with count 1: each alone */
     double each;
-    double weight; /* how often the model runs it; products of one shape are their mean by it */
+    double weight; /* how often the model runs it; weighs the mean of products of one shape */
     double us;     /* each */
 } weft_own_operation;
 
-/* The operations of all layers, each distinct one once, from the arena. Collectives and FLOPs of 0
- * are left out. Pure. */
+/* Lists the operations of all layers, each distinct one once, from the arena; leaves out
+ * collectives and FLOPs of 0. Pure. */
 weft_status weft_own_list(const weft_own_model *model, weft_arena *arena, weft_own_operation **out,
                           int *out_count) WEFT_CHECKED;
-/* What was measured into the cluster: products by shape, all else by module, phase and volume.
+/* Writes measured times into the cluster: products by shape, all else by module, phase and volume.
  * WEFT_CONFIG where there is no room. Pure. */
 weft_status weft_own_keep(const weft_own_operation *operations, int count,
                           weft_cluster *cluster) WEFT_CHECKED;
 
-/* Measures them on all ranks at once, on one lane, and adds them to the cluster; operations of a
- * program's own layers that it has no kernels for are left to the curves. Weights and what was
- * stashed come from memory, what the operation before made from where it stands. The slowest rank
- * counts. Collective over world. Errors: WEFT_MEMORY, WEFT_CONFIG, those of the kernels. */
+/* Measures the model's operations on all ranks at once, on one lane, and adds them to the cluster;
+ * leaves operations without a kernel here, of a program's own layers, to the curves. Kernels read
+ * weights and stashes from memory, and the output of the operation before where it left it. The
+ * slowest rank counts. Collective over world. Errors: WEFT_MEMORY, WEFT_CONFIG, those of the
+ * kernels. */
 weft_status weft_measure_own(weft_comm *world, weft_device *device, const weft_own_model *model,
                              bool quick, weft_cluster *cluster) WEFT_CHECKED;
 

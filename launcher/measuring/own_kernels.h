@@ -9,13 +9,14 @@
 #include "launcher/measuring/own.h"
 #include "layers/describe.h"
 
-/* Memory that is walked through: what is taken next was not touched for long. */
+/* Memory to walk through: the next piece was not touched for long, so no cache holds it. */
 typedef struct weft_own_pool {
     char *memory;
     size_t bytes, at;
 } weft_own_pool;
 
-/* What operations run on. `fresh` was just made by the operation before: always the same place. */
+/* What operations run on. `fresh`, always the same place, stands for what the operation before has
+ * just made. */
 typedef struct weft_own_rig {
     const weft_model_options *options;
     const weft_shape *shape;
@@ -47,7 +48,7 @@ static inline void *weft_own_walk(weft_own_pool *pool, size_t bytes)
     return at;
 }
 
-/* Whether it is of the module. */
+/* Whether the operation is the module's. */
 static inline bool weft_own_is(const weft_operation *o, const char *module)
 {
     return strcmp(o->module, module) == 0;
@@ -70,13 +71,13 @@ static inline bool weft_own_overwrites(const weft_own_rig *r, int number)
     return number % r->num_micro_batches == 0;
 }
 
-/* weft_own_submit of what is bound by memory. */
+/* weft_own_submit of operations that are bound by memory. */
 weft_status weft_own_submit_memory(weft_own_rig *rig, const weft_operation *operation, int number,
                                    double *out_each) WEFT_CHECKED;
 /* Bytes of the largest operand of an operation. */
 size_t weft_own_operand_bytes(const weft_own_rig *rig, const weft_operation *operation);
-/* Enqueues it, the `number`-th of a train; *out_each: how many of the description's `count` that
- * was. 0: there is no kernel for it, and nothing was enqueued. */
+/* Enqueues the operation, the `number`-th of a train. *out_each: how many of the description's
+ * `count` it ran; 0: there is no kernel for it, and nothing was enqueued. */
 weft_status weft_own_submit(weft_own_rig *rig, const weft_operation *operation, int number,
                             double *out_each) WEFT_CHECKED;
 

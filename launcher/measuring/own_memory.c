@@ -1,4 +1,4 @@
-/* What is bound by memory: the kernels of the layers' modules. */
+/* The kernels of the layers' modules that are bound by memory. */
 #include <string.h>
 
 #include "launcher/measuring/own_kernels.h"

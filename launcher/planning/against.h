@@ -20,21 +20,20 @@ typedef struct weft_against {
     double spread;                    /* between the steps' quartiles, a share of the median */
     double load;                      /* rows at the fullest rank's experts over the mean, that the
                                          plan was made at; 0: no experts */
-    int num_steps;                    /* that it is the median of: without warm-up */
+    int num_steps;                    /* of the median: without warm-up */
     const weft_against_row *phases;   /* microseconds of the traced step on the compute lane, by
                                          kind of task, and idle; none: nothing was traced */
-    const weft_against_row *times;    /* microseconds of the traced step by where they go; they sum
-                                         to it */
+    const weft_against_row *times;    /* the same step's, by kind of time; they sum to it */
     const weft_against_row *purposes; /* bytes of each stage's fullest rank; none: no memory.json */
     int num_phases, num_times, num_purposes;
 } weft_against;
 
-/* The run's config has to be of the same model, mesh, schedule and batch: WEFT_CONFIG with what
+/* The run's config must have the same model, mesh, schedule and batch: WEFT_CONFIG with what
  * differs. */
 weft_status weft_against_check(const weft_config *config, const weft_config_source *source,
                                const char *run, weft_arena *arena) WEFT_CHECKED;
-/* The load of the run's experts that it is planned at: weft_config.moe_load, the median of its
- * steps; 0: it has no experts. */
+/* The load of the run's experts to plan at (weft_config.moe_load): the median of its steps; 0: it
+ * has no experts. */
 weft_status weft_against_load(const char *run, weft_arena *arena, double *out) WEFT_CHECKED;
 /* planned: the plan's timeline. The first tenth of the steps, at least two, is warm-up. Errors:
  * WEFT_FILE: a file of the run cannot be read; WEFT_CONFIG: it is not what a run writes, or the run

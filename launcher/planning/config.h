@@ -1,9 +1,9 @@
 /* The whole config: one JSON file of seven sections and the application's own, and what the command
  * line puts over it.
  *
- * Sections belong to their owners (model: layers, parallel: parallel/ and schedule/); train, data,
- * checkpoint, device and log are the launcher's. Everything that can be known wrong without a
- * rank at work is refused by weft_config_load: one line with file, line and column, WEFT_CONFIG. */
+ * Sections belong to their owners (model: layers/, parallel: parallel/ and schedule/); train, data,
+ * checkpoint, device and log are the launcher's. weft_config_load refuses all that it can know to
+ * be wrong before a rank starts: one line with file, line and column, WEFT_CONFIG. */
 #ifndef WEFT_LAUNCHER_PLANNING_CONFIG_H
 #define WEFT_LAUNCHER_PLANNING_CONFIG_H
 
@@ -85,8 +85,8 @@ typedef struct weft_config {
     weft_log_options log;
     const weft_application *application; /* the source's; borrowed */
     void *own; /* the application's section, application->options_bytes in the arena; NULL: none */
-    /* No options: where how MoE layers run was left open, but chosen before the run was resumed,
-     * that it was, and what `schedule` was. */
+    /* Not options. moe_is_kept: the config leaves open how MoE layers run, and `schedule` has the
+     * choice of the run that is resumed; asked: `schedule` as the config has it. */
     double moe_load; /* in plans: weft_moe_options.load; 0: what moe_router_forced_load brings */
     bool moe_is_kept;
     weft_schedule_options asked;
@@ -108,9 +108,9 @@ typedef struct weft_config_source {
     const char *const *set; /* --set key=value */
     size_t num_set;
     const char *mesh; /* --mesh, or NULL */
-    bool no_data;     /* nothing reads tokens: where they come from may be open */
+    bool no_data;     /* nothing reads tokens: the config need not say where they come from */
     const weft_application *application; /* NULL: none */
-    const weft_config *run;   /* what the run had that is resumed; NULL: none. Keeps what is open */
+    const weft_config *run;   /* of the run that is resumed, for weft_run_keep; NULL: none */
     const char *allow_change; /* --allow-change, or NULL */
 } weft_config_source;
 
@@ -120,14 +120,14 @@ weft_status weft_config_load(const weft_config_source *source, weft_arena *arena
                              weft_config *out) WEFT_CHECKED;
 /* data.split as weights of train, valid and test; train's is above 0. */
 weft_status weft_config_split(const weft_config *config, double out[3]) WEFT_CHECKED;
-/* Where the error record is WEFT_CONFIG and has a key (train.lr): puts before it where that key was
- * given, FILE:line:column, --set or --mesh, and takes the key out. Returns `status`. */
+/* Where the error record is WEFT_CONFIG and has a key (train.lr): puts the place that gave the key
+ * before its text (FILE:line:column, --set or --mesh), and takes the key out. Returns `status`. */
 weft_status weft_config_locate(const weft_config_source *source, weft_status status) WEFT_CHECKED;
 /* The number of ranks the config asks for when no launcher says: tp * cp * pp * dp, with dp the
  * smallest that the expert grid allows when it is not given. */
 int weft_config_world(const weft_config *config);
-/* Everything that depends on config and mesh alone, against `world` ranks or, with 0, as many as
- * the config asks for: builds the mesh. Errors point into the file. */
+/* Builds the mesh of `world` ranks (0: as many as the config asks for) and checks all that depends
+ * on config and mesh alone. Errors point into the file. */
 weft_status weft_config_mesh(const weft_config *config, const weft_config_source *source, int world,
                              weft_mesh *out) WEFT_CHECKED;
 /* The same where the ranks' nodes are known. */
@@ -137,7 +137,7 @@ weft_status weft_config_mesh_on(const weft_config *config, const weft_config_sou
 weft_status weft_config_text(const weft_config *config, weft_arena *arena,
                              const char **out) WEFT_CHECKED;
 weft_dtype weft_config_dtype(const weft_config *config);
-/* Of the emulated accelerator; none on a GPU. */
+/* The pace of the emulated accelerator; none on a GPU. */
 weft_pace weft_config_pace(const weft_config *config);
 
 #endif

@@ -1,4 +1,4 @@
-/* The config's sections, and what they say. */
+/* The rows of the config's sections, and functions that read them. */
 #include <assert.h>
 #include <stddef.h>
 #include <stdio.h>

@@ -1,6 +1,5 @@
-/* The programs of a config, level by level: of a step, of the passes of its chunks, of an MoE
- * layer; with their price, which is the cluster's or, without one, that of the layers' described
- * FLOPs. Pure. */
+/* The programs of a config at three levels: of a step, of the passes of its chunks, of an MoE
+ * layer. A cluster prices them or, without one, the FLOPs that layers describe. Pure. */
 #ifndef WEFT_LAUNCHER_PLANNING_LEVELS_H
 #define WEFT_LAUNCHER_PLANNING_LEVELS_H
 
@@ -12,8 +11,8 @@ typedef enum weft_level { WEFT_LEVEL_STEP, WEFT_LEVEL_PASS, WEFT_LEVEL_LAYER } w
 typedef struct weft_level_row {
     const char *name; /* "rank 0", "rank 0 chunk 1 forward", "backward" */
     const weft_program *program;
-    double us;           /* that it takes; of a step: that all ranks together take */
-    double bubble_share; /* of us, in which its compute lane has nothing to do */
+    double us;           /* its time; a step's: of all ranks together */
+    double bubble_share; /* of us: its compute lane has nothing to do */
 } weft_level_row;
 
 typedef struct weft_levels {
@@ -23,9 +22,10 @@ typedef struct weft_levels {
     double us; /* of the longest row */
 } weft_levels;
 
-/* cluster NULL: a virtual stage's forward takes 1000 us on average, backwards by their FLOPs, all
- * but computation nothing. trace (NULL: none) gets a rank a row. All but the outline lives in the
- * arena. Errors: WEFT_CONFIG as of weft_plan_make; a level that the model does not have. */
+/* cluster NULL: a virtual stage's forward takes 1000 us on average, backwards take time by their
+ * FLOPs, and only computation takes time. trace (NULL: none) gets a rank a row. All but the outline
+ * lives in the arena. Errors: WEFT_CONFIG as of weft_plan_make; a level that the model does not
+ * have. */
 weft_status weft_levels_make(const weft_config *config, const weft_config_source *source,
                              const weft_cluster *cluster, weft_level level, weft_trace *trace,
                              weft_arena *arena, weft_levels *out) WEFT_CHECKED;

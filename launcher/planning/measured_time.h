@@ -1,4 +1,4 @@
-/* Where the time of a measured step went, laid out as a planned one's is. Pure. */
+/* Where the time of a measured step went, by a plan's kinds of time. Pure. */
 #ifndef WEFT_LAUNCHER_PLANNING_MEASURED_TIME_H
 #define WEFT_LAUNCHER_PLANNING_MEASURED_TIME_H
 
@@ -11,13 +11,12 @@ typedef struct weft_measured_time {
     double planned_us[WEFT_NUM_TIMES], measured_us[WEFT_NUM_TIMES];
 } weft_measured_time;
 
-/* `slices`: a run's timeline, those of a rank's lane in the order of its tasks. Slices of
- * the step's tasks are the spans of its programs: what a rank's compute lane waited for follows
- * from them as it does from a price (schedule/price.h: weft_price_idle), a message or a
- * collective, being under way once all of its ranks are there, as far as they are traced. In
- * passes, expert: the time in which rows travel or are copied and no experts work, and tensor: that
- * in other collectives. step_us: of the whole step; what no task accounts for is bubble.
- * WEFT_CONFIG, with the rank, for a timeline that lacks tasks of the step. */
+/* `slices`: a run's timeline, each lane of a rank in the order of its tasks. The slices of the
+ * step's tasks tell what a compute lane waited for, as the spans of a price do (weft_price_idle). A
+ * message or a collective is under way once the last of its traced ranks has come. Inside passes,
+ * expert is the time in which rows travel or are copied and no expert works, tensor that of other
+ * collectives. step_us: of the whole step; time of no task is bubble. WEFT_CONFIG names a rank
+ * whose timeline lacks tasks of the step. */
 weft_status weft_measured_time_of(const weft_plan *plan, const weft_slice *slices, size_t count,
                                   double step_us, weft_arena *arena,
                                   weft_measured_time *out) WEFT_CHECKED;

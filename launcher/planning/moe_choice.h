@@ -1,6 +1,6 @@
-/* How a run's MoE layers move their tokens: what the config fixes, and what is chosen for it, from
- * a cluster's costs before the first step or by measuring the first steps. All ranks choose alike.
- */
+/* How a run's MoE layers move their tokens. The config fixes it or leaves it open; then Weft
+ * chooses, from a cluster's costs before the first step or by measuring the first steps. All ranks
+ * choose alike. */
 #ifndef WEFT_LAUNCHER_PLANNING_MOE_CHOICE_H
 #define WEFT_LAUNCHER_PLANNING_MOE_CHOICE_H
 
@@ -10,8 +10,8 @@
 #include "schedule/choose.h"
 
 typedef struct weft_moe_selection {
-    bool travels;             /* tokens of MoE layers travel on this mesh: the rest has a meaning */
-    bool is_sharded;          /* experts are, over tensor ranks: the form has one too */
+    bool travels;             /* tokens of MoE layers travel on this mesh; else no more is used */
+    bool is_sharded;          /* experts are tensor-sharded: the form matters too */
     weft_moe_options options; /* what the model is made with */
     char reason[512];         /* one line: what was chosen and why; empty until it is known */
     bool told;                /* the line was logged */
@@ -31,38 +31,39 @@ typedef struct weft_moe_selection {
     int num_repeats;
 } weft_moe_selection;
 
-/* What the cost models are asked about, for a layer of these options: balanced routing, no cheaper
- * form of the all-to-all. ep_inside, pace_flops: as in the struct. Pure. */
+/* The shape that cost models get for a layer of these options: balanced routing, the baseline's
+ * all-to-all. ep_inside, pace_flops: as in the struct. Pure. */
 weft_moe_layer_shape weft_moe_layer_shape_of(const weft_model_options *options,
                                              const weft_shape *shape, int ep_inside,
                                              double pace_flops);
-/* Where the mesh's groups lie, which says what curves a choice takes. */
+/* Where the mesh's groups lie: a choice takes its curves by it. */
 typedef struct weft_moe_nodes {
     int ep_inside; /* the fewest ranks of an EP group on one of its nodes; 0: not known */
     bool by_file;  /* nodes are those that the cluster file was measured on */
 } weft_moe_nodes;
-/* Groups lie on the nodes of `topology`, unless the cluster file was measured on as many ranks
- * taken for other nodes (calibrate --ranks-per-node): then on those, as its curves are. topology
- * NULL: not known yet. All zero where no tokens travel. Errors: those of the cluster file. */
+/* Groups lie on the nodes of `topology`. Exception: the cluster file was measured on as many ranks
+ * divided into other nodes (calibrate --ranks-per-node); then groups lie on those, as its curves
+ * do. topology NULL: not known yet. All zero where no tokens travel. Errors: those of the cluster
+ * file. */
 weft_status weft_moe_find_nodes(const weft_config *config, const weft_mesh *mesh,
                                 const weft_topology *topology, weft_moe_nodes *out) WEFT_CHECKED;
 /* The partitions that the config asks for, of MoE layers whose tokens travel between `ep` ranks.
  * false: something is left open, and *out is one partition. */
 bool weft_moe_fixed_pipeline(const weft_schedule_options *options, int ep, weft_moe_pipeline *out);
-/* Reads the cluster file where the choice needs it. What depends on nodes that are not known is
- * left to the call that knows them. Errors: WEFT_CONFIG with the key that asks for what is not
- * there and how to measure it; those of the cluster file. Pure but for reading the file: the same
- * on every rank. */
+/* Reads the cluster file where the choice needs it. Leaves open what depends on nodes that are not
+ * known: a later call with nodes decides it. Errors: WEFT_CONFIG with the key that asks for a
+ * missing cost and how to measure it; those of the cluster file. Pure but for reading the file: the
+ * same on every rank. */
 weft_status weft_moe_selection_start(const weft_config *config, const weft_mesh *mesh,
                                      const weft_moe_nodes *nodes,
                                      weft_moe_selection *out) WEFT_CHECKED;
 /* Before a training step: gives the model the partitions to measure, or the best ones. */
 weft_status weft_moe_selection_before(weft_moe_selection *selection,
                                       weft_model *model) WEFT_CHECKED;
-/* After it: step_ms of the slowest rank. */
+/* After a training step; step_ms: of the slowest rank. */
 void weft_moe_selection_after(weft_moe_selection *selection, double step_ms);
-/* Writes what was chosen where it was left open, for the config of a checkpoint; nothing while it
- * is being measured. */
+/* Writes the choice over what the config left open, for the config of a checkpoint; nothing while
+ * measuring goes on. */
 void weft_moe_selection_keep(const weft_moe_selection *selection, weft_schedule_options *out);
 /* Logs the choice once, from rank 0, as soon as it is known. */
 void weft_moe_selection_tell(weft_moe_selection *selection);

@@ -4,9 +4,9 @@
 
 #include "launcher/planning/config.h"
 
-/* A warning for the keys that are not at their defaults and have no effect: the experts' of a model
- * without any, which is not refused, so that num_experts=0 makes any config its dense counterpart;
- * a pace where there is none. */
+/* Warns of keys that are not at their defaults and have no effect: the experts' keys of a model
+ * without experts, which are not refused, so that num_experts=0 makes any config dense; a pace
+ * where no work has one. */
 weft_status weft_config_tell_no_effect(const weft_config *config) WEFT_CHECKED;
 
 #endif

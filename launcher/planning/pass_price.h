@@ -1,6 +1,5 @@
-/* What a pass takes on a cluster: the operations that layers describe, each with its time, as far
- * as they run one after the other; where an MoE layer runs in partitions, the price of its program.
- * Pure. */
+/* What a pass takes on a cluster: the sum of the operations that layers describe, which run one
+ * after the other; where an MoE layer runs in partitions, the price of its program. Pure. */
 #ifndef WEFT_LAUNCHER_PLANNING_PASS_PRICE_H
 #define WEFT_LAUNCHER_PLANNING_PASS_PRICE_H
 
@@ -8,8 +7,8 @@
 #include "schedule/cost.h"
 #include "schedule/moe_layer.h"
 
-/* Of forward, or of backward, on the compute lane; microseconds. What runs beside computation costs
- * only what it is longer. */
+/* Microseconds of forward, or of backward, on the compute lane. What runs beside computation counts
+ * only as far as it is longer. */
 typedef struct weft_pass_time {
     double compute_us;
     double memory_us; /* of compute: bound by the device's memory */

@@ -1,5 +1,5 @@
-/* A plan: what one mesh takes on a cluster, before anyone pays for it. The programs that training
- * runs, priced; the footprint that it allocates by. Pure. */
+/* A plan: what one mesh takes on a cluster. It prices the programs that training runs, and has the
+ * footprint that training allocates by. Pure. */
 #ifndef WEFT_LAUNCHER_PLANNING_PLAN_H
 #define WEFT_LAUNCHER_PLANNING_PLAN_H
 
@@ -48,7 +48,7 @@ typedef struct weft_plan_stage {
     double memory_us;                  /* of compute: bound by the device's memory */
     double exposed_us[WEFT_NUM_LINKS]; /* of transfers that nothing hides, by their link */
     weft_footprint footprint;
-    uint64_t memory_limit_bytes; /* of the smallest device that it lies on; 0: nobody says */
+    uint64_t memory_limit_bytes; /* of its smallest device; 0: unknown */
 } weft_plan_stage;
 
 typedef struct weft_plan {
@@ -60,8 +60,8 @@ typedef struct weft_plan {
     double step_us, us[WEFT_NUM_TIMES]; /* means over the stages */
     double tokens_per_s;
     double model_flops_utilization; /* 0: the cluster tells no peak */
-    uint64_t memory_bytes;          /* of the fullest rank: by what its device lacks or has left */
-    uint64_t memory_limit_bytes;    /* its own; 0: nobody says */
+    uint64_t memory_bytes;          /* of the fullest rank: least left, or most lacking */
+    uint64_t memory_limit_bytes;    /* of its device; 0: unknown */
     int fullest;                    /* its stage */
     bool fits;
     bool coarse;
@@ -69,8 +69,8 @@ typedef struct weft_plan {
     weft_source_class source; /* of the worst number */
 } weft_plan;
 
-/* weft_config_load, with model.vocab_size known: `vocabulary` fills it, from the dataset; NULL:
- * none is read. */
+/* weft_config_load; then `vocabulary` fills model.vocab_size from the dataset. NULL: no dataset is
+ * read. */
 typedef weft_status (*weft_vocabulary_function)(weft_config *config);
 weft_status weft_plan_load(const weft_config_source *source, weft_vocabulary_function vocabulary,
                            weft_arena *arena, weft_config *out) WEFT_CHECKED;

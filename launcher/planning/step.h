@@ -1,5 +1,5 @@
-/* A training step before there are ranks: what the config's model is on a mesh, and the programs of
- * every pipeline rank. Training runs these very programs, plans price them. Pure. */
+/* A training step before there are ranks: the outline of the config's model on a mesh, and the
+ * programs of every pipeline rank. Training runs these programs, plans price them. Pure. */
 #ifndef WEFT_LAUNCHER_PLANNING_STEP_H
 #define WEFT_LAUNCHER_PLANNING_STEP_H
 

@@ -6,12 +6,12 @@
 
 /* Runs mpirun with `world` copies of argv (argv[0] resolved to this binary's own path, argv[1] the
  * verb) on this machine alone, and waits for it; *exit_code is the job's. The ranks talk through
- * shared memory, and mpirun listens on the loopback. It has a process group of its own: what a
- * terminal sends reaches this process, and the ranks hear of it through launcher/process/stop.h. A
- * job that does not stop within weft_stop_set_timeout, or at a second SIGINT, is killed:
- * WEFT_STOP_KILLED, WEFT_STOP_INTERRUPTED. What mpirun says about a job that failed is put into one
- * line; the ranks' own words pass unchanged. WEFT_TTY names the user's terminal to the ranks, empty
- * where there is none: rank 0's stdout is a pipe. WEFT_COMM when it cannot be started. */
+ * shared memory, and mpirun listens on the loopback. It has a process group of its own: a
+ * terminal's signals reach this process alone, which tells the ranks (launcher/process/stop.h). It
+ * kills a job that does not stop within weft_stop_set_timeout (WEFT_STOP_KILLED), or at a second
+ * SIGINT (WEFT_STOP_INTERRUPTED). It makes one line of what mpirun says about a job that failed,
+ * and passes on the ranks' words unchanged. Rank 0's stdout is a pipe, so WEFT_TTY names the user's
+ * terminal to the ranks; empty: there is none. Errors: WEFT_COMM where mpirun cannot be started. */
 weft_status weft_launch_mpirun(int world, int argc, char **argv, int *exit_code) WEFT_CHECKED;
 
 #endif

@@ -1,5 +1,5 @@
-/* What mpirun says on standard error, and what its ranks do: the ranks' own lines pass unchanged,
- * mpirun's blocks of text about a job that failed become one line. */
+/* Filters the standard error of mpirun and its ranks: the ranks' lines pass unchanged, mpirun's
+ * blocks of text about a job that failed become one line. */
 #ifndef WEFT_LAUNCHER_PROCESS_MPIRUN_WORDS_H
 #define WEFT_LAUNCHER_PROCESS_MPIRUN_WORDS_H
 
@@ -15,7 +15,7 @@ typedef struct weft_mpirun_words { /* zero but for the verb is the start */
     char block[WEFT_MPIRUN_MAX_BLOCK_BYTES]; /* its words come between two lines of dashes */
     bool in_block;
     bool explained; /* a line says why the job ended */
-    bool muted;     /* why is known: its own words are left out */
+    bool muted;     /* why is known: leaves out mpirun's words */
 } weft_mpirun_words;
 
 void weft_mpirun_words_take(weft_mpirun_words *words, const char *text, size_t bytes);

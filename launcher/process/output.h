@@ -1,22 +1,22 @@
 /* Standard output, where it cannot be written.
  *
- * One rule for every verb: what could not be written is said once on standard error, and a verb
- * that else succeeded ends with WEFT_FILE's exit code. Training goes on, and stops as if asked to
- * (launcher/process/stop.h) where the reader has gone. */
+ * One rule for every verb: it reports the failure once on standard error, and ends with WEFT_FILE's
+ * exit code where it else succeeded. Training goes on, unless the reader of its output has gone:
+ * then it stops as if asked to (launcher/process/stop.h). */
 #ifndef WEFT_LAUNCHER_PROCESS_OUTPUT_H
 #define WEFT_LAUNCHER_PROCESS_OUTPUT_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Before anything is opened: no file may get the number of a standard stream that is closed. */
+/* Call it before anything is opened: no file may get the number of a closed standard stream. */
 void weft_output_open(bool trains);
-/* While training, in place of fflush(stdout). */
+/* Training calls it in place of fflush(stdout). */
 void weft_output_flush(void);
-/* Of other processes: a part of what they print. One write, not through stdio;
- * returns how much of it is done with. */
+/* Passes on a part of what other processes print, by one write, not through stdio. Returns the
+ * bytes that are done with. */
 size_t weft_output_pass_on(const char *text, size_t bytes);
-/* At the end: the exit code of a verb that ends with `exit_code`. */
+/* Call it at the end: returns the exit code of a verb that ends with `exit_code`. */
 int weft_output_close(int exit_code);
 
 #endif

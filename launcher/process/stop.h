@@ -1,12 +1,12 @@
 /* How a run learns that it shall stop.
  *
  * SIGINT, SIGHUP, SIGTERM and SIGUSR1 mean the same, and so does a standard output whose reader has
- * gone: the step in progress ends, a checkpoint is saved, the exit code is WEFT_EXIT_STOPPED. A
- * second SIGINT ends the process at once.
+ * gone: the run ends its step, saves a checkpoint and exits with WEFT_EXIT_STOPPED. A second SIGINT
+ * ends the process at once.
  *
- * The wish is a state, not an event. `weft train` that starts its own ranks keeps it in a page that
- * they map and read after each step, so that it is neither lost while they start nor kills one that
- * is not ready for a signal. */
+ * The wish is a state, not an event. A `weft train` that starts its own ranks keeps it in a page
+ * that the ranks map and read after each step. So it is not lost while ranks start, and kills no
+ * rank that is not ready for a signal. */
 #ifndef WEFT_LAUNCHER_PROCESS_STOP_H
 #define WEFT_LAUNCHER_PROCESS_STOP_H
 
@@ -20,22 +20,21 @@ void weft_stop_catch_signals(void);
 bool weft_stop_asked(void);
 void weft_stop_ask(void);
 /* `seconds` after a signal has asked for the stop, a process that trains says so in one line and
- * ends with WEFT_STOP_KILLED; 0, as at first: never. One that starts ranks sees to them itself. */
+ * ends with WEFT_STOP_KILLED. 0, the default: never. A process that starts ranks kills them itself.
+ */
 void weft_stop_set_timeout(int64_t seconds);
 int weft_stop_timeout(void);
 
 enum { WEFT_STOP_KILLED = 128 + 9, WEFT_STOP_INTERRUPTED = 128 + 2 };
 
-/* In the process that starts ranks, before it does: puts the wish into a page, whose place ranks
- * find in the environment. From here on SIGINT is only counted. */
+/* In the process that starts ranks, before it does: puts the wish into a page, whose place the
+ * environment tells the ranks. From here on SIGINT is only counted. */
 weft_status weft_stop_share(void) WEFT_CHECKED;
 int weft_stop_num_interrupts(void);
-/* In a rank: maps that page, where the environment names one; WEFT_COMM when who made it is gone.
- */
+/* In a rank: maps that page, where the environment names one. WEFT_COMM: its maker is gone. */
 weft_status weft_stop_join(void) WEFT_CHECKED;
 
-/* In a rank: the job has stopped as asked, and saved. Its starter learns it, whatever mpirun says.
- */
+/* In a rank: tells the job's starter that the job has stopped as asked, and saved. */
 void weft_stop_tell_saved(void);
 bool weft_stop_is_saved(void);
 

@@ -1,9 +1,8 @@
 /* Byte-level byte-pair encoding with GPT-2's pattern and files.
  *
- * Text is split into words by GPT-2's regular expression. A word starts as its bytes; then the
- * neighbouring pair with the earliest merge is joined, until no pair has one. Joining takes a heap
- * of pairs, so that a word of n bytes costs n log n, and words that come again come from a cache.
- */
+ * GPT-2's regular expression splits text into words. A word starts as its bytes; encoding joins the
+ * neighbouring pair with the earliest merge, until no pair has one. A heap of pairs makes a word of
+ * n bytes cost n log n, and a cache gives words that come again. */
 #ifndef WEFT_LAUNCHER_TEXT_BPE_H
 #define WEFT_LAUNCHER_TEXT_BPE_H
 

@@ -1,4 +1,4 @@
-/* What loading builds and encoding reads. */
+/* The tables that loading builds and encoding reads. */
 #ifndef WEFT_LAUNCHER_TEXT_BPE_INTERNAL_H
 #define WEFT_LAUNCHER_TEXT_BPE_INTERNAL_H
 

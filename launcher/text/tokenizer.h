@@ -6,9 +6,9 @@
  * encoded one by one. The end-of-document token never comes from text: "<|endoftext|>" in a text
  * is 13 ordinary characters.
  *
- * `weft prepare` leaves PREFIX.json beside a dataset, with the tokenizer as section "tokenizer"
- * and the counts as section "dataset", so that training and generating find it. A tokenizer
- * remembers the words it has seen: one thread at a time. */
+ * `weft prepare` writes PREFIX.json beside a dataset, with the tokenizer as section "tokenizer" and
+ * the counts as section "dataset"; training and generating read it. A tokenizer caches words: one
+ * thread at a time uses it. */
 #ifndef WEFT_LAUNCHER_TEXT_TOKENIZER_H
 #define WEFT_LAUNCHER_TEXT_TOKENIZER_H
 
@@ -69,8 +69,8 @@ weft_status weft_tokenizer_decode(const weft_tokenizer *tokenizer, const int32_t
 /* The option sections of a PREFIX.json, with these targets. */
 void weft_prepared_sections(weft_tokenizer_info *info, weft_prepared *prepared,
                             weft_option_section out[2]);
-/* Reads a PREFIX.json (`path` is the file itself). Vocabulary files that have moved with it are
- * found beside it. Strings live in the arena. WEFT_FILE when there is none, WEFT_CONFIG when it is
+/* Reads a PREFIX.json (`path` is the file itself). Finds vocabulary files that have moved with it
+ * beside it. Strings live in the arena. WEFT_FILE when there is none, WEFT_CONFIG when it is
  * damaged. */
 weft_status weft_prepared_read(const char *path, weft_arena *arena, weft_tokenizer_info *info,
                                weft_prepared *prepared) WEFT_CHECKED;

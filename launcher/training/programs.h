@@ -1,6 +1,6 @@
-/* The programs that a rank runs. The first rank of each pipeline makes those of all its stages and
- * checks them, and sends every other rank its own: what runs together was checked together, and all
- * ranks of a world make no more programs than there are. */
+/* The programs that a rank runs. The first rank of each pipeline makes and checks the programs of
+ * all its stages, and sends every other rank its own: programs that run together were checked
+ * together, and no program is made twice in a pipeline. */
 #ifndef WEFT_LAUNCHER_TRAINING_PROGRAMS_H
 #define WEFT_LAUNCHER_TRAINING_PROGRAMS_H
 

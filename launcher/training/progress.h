@@ -1,4 +1,4 @@
-/* What a run tells while it goes: a live line, and metrics.jsonl. Used by rank 0. */
+/* What a run tells while it goes: a live line, and metrics.jsonl. Rank 0 alone uses it. */
 #ifndef WEFT_LAUNCHER_TRAINING_PROGRESS_H
 #define WEFT_LAUNCHER_TRAINING_PROGRESS_H
 
@@ -21,16 +21,16 @@ typedef struct weft_progress {
  * terminal that the launcher made. */
 weft_status weft_progress_open(weft_progress *progress, const char *run_dir, int64_t step,
                                int64_t train_iters, int64_t interval, bool json) WEFT_CHECKED;
-/* One step: a metrics line, and the progress line where it is due: step, loss, tokens/s, share of
- * peak, time left; on a terminal as much of it as its width has room for. */
+/* Writes a step's metrics line and, where it is due, the progress line: step, loss, tokens/s, share
+ * of peak, time left; on a terminal as much of it as fits. */
 weft_status weft_progress_step(weft_progress *progress,
                                const weft_step_result *result) WEFT_CHECKED;
-/* An evaluation after step `step`: a metrics line, and one of its own. */
+/* Writes the metrics line of an evaluation after step `step`, and a line of text. */
 weft_status weft_progress_evaluation(weft_progress *progress, int64_t step,
                                      const weft_evaluation *evaluation) WEFT_CHECKED;
-/* A line of its own (checkpoints), which the live line does not overwrite. */
-/* WEFT_CONFIG where a layer's metric has the name of a key that lines have anyway. */
+/* WEFT_CONFIG where a layer's metric has the name of a key that every line has. */
 weft_status weft_progress_check_metrics(const weft_metric_list *own) WEFT_CHECKED;
+/* Prints a line of its own (checkpoints), which the live line does not overwrite. */
 void weft_progress_note(weft_progress *progress, const char *format, ...) WEFT_PRINTF(2, 3);
 void weft_progress_close(weft_progress *progress);
 

@@ -1,10 +1,10 @@
-/* What steps and evaluations gave. */
+/* The results of steps and evaluations. */
 #ifndef WEFT_LAUNCHER_TRAINING_RESULT_H
 #define WEFT_LAUNCHER_TRAINING_RESULT_H
 
 #include "launcher/training/state.h"
 
-/* What a step gave, the same on every rank. */
+/* A step's result, the same on every rank. */
 typedef struct weft_step_result {
     int64_t step;
     double loss, aux_loss, grad_norm, lr;
@@ -13,7 +13,7 @@ typedef struct weft_step_result {
     double tokens_per_s;
     double mfu;               /* model FLOPs / (time * peak * ranks), at most 1 */
     double peak_flops;        /* a rank */
-    const char *peak_from;    /* where it is from, in a step that first was compared with it */
+    const char *peak_from;    /* where it is from, in the first step compared with it */
     double flops_per_token;   /* model FLOPs, forward and backward */
     double device_bytes_peak; /* largest of all ranks */
     double expert_load;       /* max over mean, averaged; 0: no MoE layer */
@@ -29,14 +29,13 @@ typedef struct weft_step_result {
     bool stop;                           /* a rank was asked to stop */
 } weft_step_result;
 
-/* What an evaluation gave, the same on every rank. */
+/* An evaluation's result, the same on every rank. */
 typedef struct weft_evaluation {
     double loss; /* mean over `tokens` */
     double tokens;
 } weft_evaluation;
 
-/* Fills in what ranks know together: sums and maxima over the world, in fixed order of fields.
- * Collective. */
+/* Fills in sums and maxima over the world, in a fixed order of fields. Collective. */
 weft_status weft_trainer_result(weft_trainer *trainer, double step_ms,
                                 weft_step_result *out) WEFT_CHECKED;
 /* Fills in the peak, and says once where computing falls behind device.pace. */

@@ -11,9 +11,9 @@ weft_status weft_setup_tokenizer_text(const weft_config *config, weft_arena *are
 /* Fills model.vocab_size from the dataset's tokenizer where the config leaves it 0, and refuses a
  * dataset that asks for more. */
 weft_status weft_setup_vocabulary(weft_config *config) WEFT_CHECKED;
-/* Opens the dataset and divides its samples, after weft_setup_vocabulary. whole: reads every token
- * to be sure, fills data.data_xxh64, and refuses what makes another run of the one that is resumed.
- * *out is the caller's, also after an error where it is not NULL. Rank-local; errors point into the
+/* Opens the dataset and divides its samples, after weft_setup_vocabulary. whole: reads and checks
+ * every token, fills data.data_xxh64, and refuses changes that make the resumed run another one.
+ * The caller owns *out, also after an error where it is not NULL. Rank-local; errors point into the
  * config. */
 weft_status weft_setup_data(weft_config *config, const weft_config_source *source, bool whole,
                             weft_arena *arena, weft_dataset **out,
@@ -23,18 +23,18 @@ weft_status weft_setup_data(weft_config *config, const weft_config_source *sourc
 weft_status weft_setup_scan(const weft_dataset *dataset, const weft_tokenizer_info *tokenizer,
                             weft_arena *arena, int32_t *out_most,
                             const char **out_hash) WEFT_CHECKED;
-/* The same before any rank is there; nothing is kept. */
+/* weft_setup_data before there are ranks; keeps nothing. */
 weft_status weft_setup_check_data(const weft_config *config,
                                   const weft_config_source *source) WEFT_CHECKED;
-/* Whether the application's layers make a model on this mesh, before any rank is there: its
+/* Whether the application's layers make a model on this mesh, before there are ranks: makes its
  * outline. Errors name the layer or point into the config. */
 weft_status weft_setup_check_model(const weft_config *config, const weft_config_source *source,
                                    const weft_mesh *mesh) WEFT_CHECKED;
-/* Whether this machine has what device.kind asks for, before any rank is there. Errors: WEFT_CONFIG
+/* Whether this machine has what device.kind asks for, before there are ranks. Errors: WEFT_CONFIG
  * (built without it), WEFT_DEVICE (no driver or no GPU). */
 weft_status weft_setup_check_device(const weft_config *config,
                                     const weft_config_source *source) WEFT_CHECKED;
-/* Starts the CUDA driver where it is going to be used, with the device's settings. */
+/* Starts the CUDA driver where the config uses it, with the device's settings. */
 void weft_setup_driver(const weft_config *config);
 /* The device of device.kind: the CPU with this rank's share of the cores, or the GPU that the
  * rank's number on this machine falls to; more ranks than GPUs share them in turn. */

@@ -1,4 +1,4 @@
-/* The trainer's dataset: opened, held against the config, divided. */
+/* Opens the trainer's dataset, checks it against the config and divides it. */
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>

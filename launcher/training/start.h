@@ -1,5 +1,5 @@
-/* Starting the ranks of a verb that runs by a config: those of a launcher, of an mpirun that is
- * started here, or this process alone. Private to launcher/. */
+/* Starting the ranks of a verb that runs by a config: a launcher's, those of an mpirun that Weft
+ * starts, or this process alone. Private to launcher/. */
 #ifndef WEFT_LAUNCHER_TRAINING_START_H
 #define WEFT_LAUNCHER_TRAINING_START_H
 
@@ -10,15 +10,15 @@
 typedef struct weft_start {
     bool launched;    /* a launcher started this process, as one of `size` */
     int rank, size;   /* 0 and 1 where none did */
-    weft_comm *world; /* the caller's; NULL: mpirun had the ranks, and ended with */
+    weft_comm *world; /* the caller's; NULL: mpirun ran the ranks and gave exit_code */
     int exit_code;
 } weft_start;
 
-/* What a launcher says; the log names the rank from now on. */
+/* Finds what a launcher says; the log names the rank from now on. */
 weft_start weft_start_find(void);
 /* Checks the config's mesh against the ranks and makes the world. Where no launcher started this
- * process and the mesh has several ranks: checks all that needs none (that `folder` is free, where
- * it is given; device, data, model), runs mpirun with argv and waits for its end. */
+ * process and the mesh has several ranks, it checks what needs no ranks (device, data, model, that
+ * `folder`, if not NULL, is free), runs mpirun with argv and waits for its end. */
 weft_status weft_start_ranks(weft_start *start, const weft_config *config,
                              const weft_config_source *source, const weft_run_folder *folder,
                              int argc, char **argv) WEFT_CHECKED;

@@ -43,9 +43,9 @@ typedef struct weft_trainer {
      * model's pass of each activation. */
     void **slot_memory;
     int *slot_pass;
-    bool *has_points;         /* by task of `program`: another waits for a point of it */
+    bool *has_points;         /* by task of `program`: another task waits for a point of it */
     int *first_batch[2];      /* by chunk: the micro-batch whose forward, backward is the first */
-    weft_event **points;      /* by layer: what is recorded there; NULL: nothing waits */
+    weft_event **points;      /* by layer: recorded at its point; NULL: no task waits */
     int32_t *tokens, *labels; /* pinned: [micro-batches of this rank][S * B] */
     size_t batch_tokens;
     int num_batches; /* capacity of tokens and labels, in micro-batches */
@@ -57,7 +57,7 @@ typedef struct weft_trainer {
     weft_peak peak;
     double told_peak; /* in the results so far */
     int num_steps;    /* that ran here; the first is slow: it makes what the others need */
-    bool told_late;   /* that computing falls behind device.pace */
+    bool told_late;   /* warned that computing falls behind device.pace */
     /* of the run in progress */
     bool running_eval;
     int64_t running_step;
@@ -71,12 +71,12 @@ void weft_trainer_bind_tasks(weft_trainer *trainer);
 uint64_t weft_trainer_micro_batch(const weft_trainer *trainer, int m);
 /* Micro-batches of the global batch. */
 int weft_trainer_num_batches(const weft_trainer *trainer);
-/* The number that AdamW and the learning rate know a step by: skipped ones do not count. */
+/* The number of a step for AdamW and the learning rate: skipped steps do not count. */
 int64_t weft_trainer_update_number(const weft_trainer *trainer, int64_t step);
 /* Runs the training or the evaluation program once. */
 weft_status weft_trainer_run(weft_trainer *trainer, bool eval, int64_t step) WEFT_CHECKED;
-/* Reads this rank's micro-batches of the global batch that starts at `first_sample`. Every rank
- * finds its samples from the number alone. Token t = s * B + b. */
+/* Reads this rank's micro-batches of the global batch that starts at `first_sample`; every rank
+ * finds its samples by that number. Token t = s * B + b. */
 weft_status weft_trainer_read(weft_trainer *trainer, const weft_split *split, bool shuffle,
                               uint64_t first_sample) WEFT_CHECKED;
 

@@ -8,7 +8,7 @@
 #include "core/trace.h"
 #include "parallel/mesh.h"
 
-/* Whether a timeline of these ranks (of an empty list: of all) has that one. */
+/* Whether a timeline of these ranks (an empty list: of all ranks) has that rank. */
 bool weft_timeline_has(const weft_int_list *ranks, int rank);
 /* Adds the slices of these ranks to rank 0's, one rank after the other. Collective over the world;
  * the statuses of the ranks may differ. Errors: WEFT_MEMORY. */

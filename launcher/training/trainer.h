@@ -1,8 +1,8 @@
 /* The trainer: one rank's part of a training job.
  *
  * Set-up phases end in agreement over the world, so that every rank returns the same status. A
- * step runs this stage's pipeline program; an error inside a step is printed by the rank that found
- * it, which then takes the job down. */
+ * step runs this stage's pipeline program; a rank that finds an error inside a step prints it and
+ * takes the job down. */
 #ifndef WEFT_LAUNCHER_TRAINING_TRAINER_H
 #define WEFT_LAUNCHER_TRAINING_TRAINER_H
 
@@ -10,7 +10,7 @@
 #include "launcher/training/state.h"
 #include "layers/footprint.h"
 
-/* Device, mesh, data, model, optimizer, programs. config.model.vocab_size 0 is filled from the
+/* Makes device, mesh, data, model, optimizer and programs. Fills config.model.vocab_size 0 from the
  * dataset's tokenizer. Collective over world. */
 weft_status weft_trainer_create(weft_trainer *trainer, const weft_config *config,
                                 const weft_config_source *source, weft_comm *world,
@@ -21,15 +21,15 @@ weft_status weft_trainer_create_evaluating(weft_trainer *trainer, const weft_con
                                            const weft_config_source *source, weft_comm *world,
                                            weft_arena *arena) WEFT_CHECKED;
 void weft_trainer_release(weft_trainer *trainer);
-/* What this rank's memory is planned to be, with balanced routing. */
+/* This rank's planned memory, with balanced routing. */
 weft_status weft_trainer_footprint(const weft_trainer *trainer, weft_footprint *out) WEFT_CHECKED;
 
 /* Fresh weights, or those of a checkpoint folder. Collective. */
 weft_status weft_trainer_start(weft_trainer *trainer, const char *checkpoint) WEFT_CHECKED;
 /* One optimizer step. Collective. */
 weft_status weft_trainer_step(weft_trainer *trainer, weft_step_result *out) WEFT_CHECKED;
-/* Mean loss over the first eval_iters global batches of a split, in the order of the dataset, again
- * from its start where it ends. WEFT_DIVERGED where it is not finite. Collective. */
+/* Mean loss over the first eval_iters global batches of a split, in the order of the dataset; where
+ * the split ends it starts again. WEFT_DIVERGED where the loss is not finite. Collective. */
 weft_status weft_trainer_evaluate(weft_trainer *trainer, weft_split_kind split,
                                   weft_evaluation *out) WEFT_CHECKED;
 /* Saves under `dir`/step-N. Collective. */

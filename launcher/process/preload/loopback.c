@@ -1,7 +1,7 @@
-/* Preloaded into the mpirun that `weft train` starts. It listens for daemons on other machines, of
- * which there are none, and does so on all interfaces: no option of Open MPI 4 keeps it from that,
- * and a stranger's connection that sends a byte and no more makes it wait for the rest for ever.
- * Here "all interfaces" is the loopback alone. */
+/* Preloaded into the mpirun that `weft train` starts. That mpirun listens on all interfaces for
+ * daemons on other machines, of which there are none, and no option of Open MPI 4 prevents it: a
+ * stranger's connection that sends one byte would make it wait for the rest for ever. This file
+ * makes "all interfaces" the loopback alone. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <string.h>
