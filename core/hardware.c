@@ -48,7 +48,8 @@ bool weft_figure_is_plausible(weft_figure figure, double value, double *out_mean
     if (value >= f->least && value <= f->most)
         return !is_count || value == floor(value);
     if (value == 0)
-        return f->unit[0] == 'u' || figure == WEFT_FIGURE_RESERVED;
+        return f->unit[0] == 'u' || figure == WEFT_FIGURE_RESERVED ||
+               figure == WEFT_FIGURE_INSIDE_EAGER || figure == WEFT_FIGURE_BETWEEN_EAGER;
     if (is_count || !(value > 0))
         return false;
     /* Kilo to peta, or the other way, whichever is the least that makes it usual. */

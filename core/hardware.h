@@ -38,11 +38,15 @@
       "what a device sends to others of its node, one way")                                        \
     X(INSIDE_LATENCY, "inside.latency_us", "us", 1e-3, 1e3, 0.1, 100,                              \
       "from sending to receiving inside a node")                                                   \
+    X(INSIDE_EAGER, "inside.eager_bytes", "bytes", 1, 1e12, 1, 1e12,                               \
+      "the largest message inside a node that travels before its receiver asks (0)")               \
     X(CARDS, "between.cards", "", 1, 1e4, 1, 1e2, "network cards of a node")                       \
     X(BETWEEN_BANDWIDTH, "between.bandwidth", "bytes/s", 1e6, 1e14, 1e9, 1e12,                     \
       "what one card sends, one way")                                                              \
     X(BETWEEN_LATENCY, "between.latency_us", "us", 1e-3, 1e5, 0.1, 1e3,                            \
       "from sending to receiving between nodes")                                                   \
+    X(BETWEEN_EAGER, "between.eager_bytes", "bytes", 1, 1e12, 1, 1e12,                             \
+      "the largest message between nodes that travels before its receiver asks (0)")               \
     X(HOST_MEMORY, "host.memory_bytes", "bytes", 1e8, 1e16, 1e10, 1e14, "a node's own memory")     \
     X(HOST_LINK, "host.link_bandwidth", "bytes/s", 1e6, 1e14, 1e9, 1e12,                           \
       "between a device and its host, one way")                                                    \
@@ -61,9 +65,9 @@ typedef enum weft_figure {
 const char *weft_figure_path(weft_figure figure);
 const char *weft_figure_unit(weft_figure figure);
 const char *weft_figure_help(weft_figure figure);
-/* Whether a value is possible: inside the bounds, and whole where it is a count. Times and RESERVED
- * may also be 0. *out_meant: the value that the writer meant if the unit is wrong (312 FLOP/s:
- * 312e12), or 0. */
+/* Whether a value is possible: inside the bounds, and whole where it is a count. Times, RESERVED
+ * and the EAGER figures may also be 0. *out_meant: the value that the writer meant if the unit is
+ * wrong (312 FLOP/s: 312e12), or 0. */
 bool weft_figure_is_plausible(weft_figure figure, double value, double *out_meant);
 
 /* The share of a rate that an operation reaches by its volume: name, path, unit of volume, help */

@@ -218,12 +218,14 @@ static const char everything[] =
     "  \"inside\": {\n"
     "    \"bandwidth\": 3e+11,\n"
     "    \"latency_us\": 2.5,\n"
+    "    \"eager_bytes\": 0,\n"
     "    \"efficiency\": [[1e+06, 0.8]]\n"
     "  },\n"
     "  \"between\": {\n"
     "    \"cards\": 8,\n"
     "    \"bandwidth\": 2.5e+10,\n"
     "    \"latency_us\": 5,\n"
+    "    \"eager_bytes\": 1048576,\n"
     "    \"efficiency\": [[1e+06, 0.9]],\n"
     "    \"levels\": [{\"nodes\": 2, \"oversubscription\": 1}, {\"nodes\": 6, "
     "\"oversubscription\": 2.5}]\n"
@@ -302,6 +304,8 @@ static void every_key_is_read_and_written(void **state)
         assert_true(weft_hardware_knows(h, (weft_figure)i));
     assert_true(h->figures[WEFT_FIGURE_PEAK_BF16] == 312e12);
     assert_true(h->figures[WEFT_FIGURE_RESERVED] == 0);
+    assert_true(h->figures[WEFT_FIGURE_INSIDE_EAGER] == 0);
+    assert_true(h->figures[WEFT_FIGURE_BETWEEN_EAGER] == 1 << 20);
     assert_true(weft_share_at(&h->efficiencies[WEFT_EFFICIENCY_GEMM], 1e12) == 0.85);
     assert_true(c.levels[1].oversubscription == 2.5);
     assert_int_equal(c.costs[WEFT_COST_GEMM_BF16].width, 4096);
@@ -490,6 +494,9 @@ static const struct wrong {
     {HEAD "\"inside\": {\"bandwidth\": 600}}", "inside.bandwidth: 600 bytes/s: meant 600e9?"},
     {HEAD "\"between\": {\"bandwidth\": 50}}", "between.bandwidth: 50 bytes/s: meant 50e9?"},
     {HEAD "\"between\": {\"cards\": 0}}", "between.cards: 0 is not possible: network cards"},
+    {HEAD "\"between\": {\"eager_bytes\": -1}}",
+     "between.eager_bytes: -1 bytes is not possible: the largest message between nodes"},
+    {HEAD "\"inside\": {\"eager\": 4096}}", "inside.eager: unknown key"},
     {LEVELS("{\"nodes\": 4}"), "between.levels[0].oversubscription: missing"},
     {LEVELS("{\"nodes\": 1, \"oversubscription\": 2}"),
      "between.levels[0].nodes: 1 nodes, where the level below joins 1"},
