@@ -40,10 +40,12 @@ weft_work_class weft_lane_work_class(int lane)
     return classes[lane];
 }
 
-/* What a lane is doing. A message is noted at its SEND. */
+/* What a lane is doing. A message is noted at its SEND; its RECEIVE takes no part but to occupy its
+ * lane, and ends by itself where the message is buffered. */
 typedef struct activity {
     bool running, slowed;
-    int heap_at; /* of those that run */
+    bool buffered; /* one end of a buffered message */
+    int heap_at;   /* of those that run; -1: a RECEIVE whose message is under way */
     weft_walk_step step;
     double start_us, cost_us;
     /* If it goes on at this rate, the end; where points are left, the next of them. */
@@ -58,6 +60,14 @@ typedef struct stage_points {
     uint32_t count;
 } stage_points;
 
+/* Messages of one flow to a stage; they come from one lane. */
+typedef struct inbox {
+    int arriving;                  /* the lane that one comes from; -1: none */
+    uint32_t sent, arrived, taken; /* of those that are buffered: so many were begun with */
+} inbox;
+
+enum { NUM_INBOXES = 2 }; /* activations, gradients */
+
 typedef struct simulation {
     weft_walk walk;
     stage_points *points; /* [num_stages] */
@@ -65,7 +75,7 @@ typedef struct simulation {
     int num_stages;
     const weft_pricing *pricing;
     activity *lanes; /* [num_stages][WEFT_NUM_LANES] */
-    int *arriving;   /* [num_stages]: the lane that a message comes from; -1: none */
+    inbox *inboxes;  /* [num_stages][NUM_INBOXES] */
     int *heap;       /* lanes by the time they end; ties by number */
     int heap_size;
     int *touched; /* stages whose company changed; each once */
@@ -164,16 +174,95 @@ static double next_share(const simulation *sim, const activity *a)
                  : 1;
 }
 
+static activity *receive_of(const simulation *sim, int stage)
+{
+    return &sim->lanes[stage * WEFT_NUM_LANES + WEFT_LANE_RECEIVE];
+}
+
+static inbox *inbox_of(const simulation *sim, int stage, const weft_task *message)
+{
+    return &sim->inboxes[stage * NUM_INBOXES + (message->flow == WEFT_FLOW_GRADIENT)];
+}
+
+/* A RECEIVE occupies its lane. */
+static activity *begin_receive(simulation *sim, int stage, uint32_t index, bool buffered)
+{
+    activity *a = receive_of(sim, stage);
+    *a = (activity){.running = true,
+                    .buffered = buffered,
+                    .heap_at = -1,
+                    .step = {.stage = stage, .peer = -1, .task = index},
+                    .start_us = sim->now_us,
+                    .rate = 1,
+                    .next_point = sim->points[stage].count};
+    return a;
+}
+
+static void end_receive(simulation *sim, activity *a)
+{
+    a->end_us = sim->now_us;
+    heap_add(sim, (int)(a - sim->lanes));
+}
+
+/* The RECEIVE of a buffered message that has left; it ends when that is there. */
+static void start_receive(simulation *sim, int stage)
+{
+    uint32_t index;
+    if (!sim->pricing->buffered || receive_of(sim, stage)->running ||
+        !weft_walk_ready(&sim->walk, stage, WEFT_LANE_RECEIVE, &index))
+        return;
+    inbox *box = inbox_of(sim, stage, &sim->programs[stage].tasks[index]);
+    if (box->taken == box->sent)
+        return;
+    activity *a = begin_receive(sim, stage, index, true);
+    if (++box->taken <= box->arrived)
+        end_receive(sim, a);
+}
+
+/* A buffered message is there; whoever waits for it has it. */
+static void arrive(simulation *sim, int stage, const weft_task *send)
+{
+    activity *a = receive_of(sim, stage);
+    inbox *box = inbox_of(sim, stage, send);
+    box->arrived++;
+    if (a->running && a->buffered && a->heap_at < 0 &&
+        inbox_of(sim, stage, &sim->programs[stage].tasks[a->step.task]) == box)
+        end_receive(sim, a);
+}
+
+/* A SEND whose message is buffered, at the head of its lane. */
+static bool find_buffered(simulation *sim, int stage, int lane, weft_walk_step *out)
+{
+    const weft_pricing *pricing = sim->pricing;
+    uint32_t index;
+    if (!pricing->buffered || lane != WEFT_LANE_SEND ||
+        !weft_walk_ready(&sim->walk, stage, lane, &index))
+        return false;
+    const weft_task *task = &sim->programs[stage].tasks[index];
+    *out = (weft_walk_step){.stage = stage, .peer = task->peer, .task = index};
+    return task->kind == WEFT_TASK_SEND && task->peer >= 0 && task->peer < sim->num_stages &&
+           task->peer != stage && pricing->buffered(pricing->context, stage, task);
+}
+
 static void start_lane(simulation *sim, int stage, int lane)
 {
     const weft_pricing *pricing = sim->pricing;
     activity *a = &sim->lanes[stage * WEFT_NUM_LANES + lane];
     weft_walk_step step;
-    if (a->running || !weft_walk_head(&sim->walk, stage, lane, &step))
+    if (a->running)
         return;
+    const bool buffered = find_buffered(sim, stage, lane, &step);
+    if (!buffered && !weft_walk_head(&sim->walk, stage, lane, &step))
+        return;
+    if (!buffered && step.peer >= 0) {
+        if (receive_of(sim, step.peer)->running)
+            return;
+        begin_receive(sim, step.peer, step.receive, false);
+    }
     const weft_task *task = &sim->programs[stage].tasks[step.task];
     const double us = pricing->cost(pricing->context, stage, task);
     *a = (activity){.running = true,
+                    .buffered = buffered,
                     .step = step,
                     .start_us = sim->now_us,
                     .cost_us = us,
@@ -190,9 +279,13 @@ static void start_lane(simulation *sim, int stage, int lane)
     heap_add(sim, stage * WEFT_NUM_LANES + lane);
     touch(sim, stage);
     if (step.peer >= 0) {
-        sim->arriving[step.peer] = stage * WEFT_NUM_LANES + lane;
+        inbox *box = inbox_of(sim, step.peer, task);
+        box->arriving = stage * WEFT_NUM_LANES + lane;
+        box->sent += buffered;
         touch(sim, step.peer);
     }
+    if (buffered)
+        start_receive(sim, step.peer);
 }
 
 /* Once all have come to a meeting, those who were waiting for the last. */
@@ -216,6 +309,7 @@ static void start_stage(simulation *sim, int stage)
 {
     for (int lane = 0; lane < WEFT_NUM_LANES; lane++)
         start_lane(sim, stage, lane);
+    start_receive(sim, stage);
     start_meetings(sim);
     const weft_program *program = &sim->programs[stage];
     const uint32_t receive = sim->walk.stages[stage].head[WEFT_LANE_RECEIVE];
@@ -258,18 +352,25 @@ static weft_status finish_first(simulation *sim)
         return WEFT_OK;
     }
     const weft_walk_step step = done->step;
+    const weft_walk_step sent = {.stage = step.stage, .peer = -1, .task = step.task};
+    const weft_task *task = &sim->programs[step.stage].tasks[step.task];
     weft_price *price = sim->price;
     done->running = false;
-    weft_walk_done(&sim->walk, &step);
+    weft_walk_done(&sim->walk, done->buffered ? &sent : &step);
     WEFT_TRY(note(sim, step.stage, step.task, done));
-    if (sim->programs[step.stage].tasks[step.task].lane == WEFT_LANE_COMPUTE)
+    if (task->lane == WEFT_LANE_COMPUTE)
         price->busy_us[step.stage] += done->slowed ? done->end_us - done->start_us : done->cost_us;
     price->makespan_us = fmax(price->makespan_us, done->end_us);
     touch(sim, step.stage);
     if (step.peer >= 0) {
-        WEFT_TRY(note(sim, step.peer, step.receive, done));
-        sim->arriving[step.peer] = -1;
+        inbox_of(sim, step.peer, task)->arriving = -1;
         touch(sim, step.peer);
+    }
+    if (step.peer >= 0 && done->buffered) {
+        arrive(sim, step.peer, task);
+    } else if (step.peer >= 0) {
+        receive_of(sim, step.peer)->running = false;
+        WEFT_TRY(note(sim, step.peer, step.receive, done));
         start_stage(sim, step.peer);
     }
     start_stage(sim, step.stage);
@@ -305,8 +406,11 @@ static company company_of(const simulation *sim, int stage)
     company out = {{false}, {{0}}};
     for (int lane = 0; lane < WEFT_NUM_LANES; lane++)
         add_company(&sim->lanes[stage * WEFT_NUM_LANES + lane], lane, false, &out);
-    if (sim->arriving[stage] >= 0)
-        add_company(&sim->lanes[sim->arriving[stage]], WEFT_LANE_RECEIVE, true, &out);
+    for (int i = 0; i < NUM_INBOXES; i++) {
+        const int from = sim->inboxes[stage * NUM_INBOXES + i].arriving;
+        if (from >= 0)
+            add_company(&sim->lanes[from], WEFT_LANE_RECEIVE, true, &out);
+    }
     return out;
 }
 
@@ -333,7 +437,7 @@ static double speed_in(const simulation *sim, const activity *a, int lane, bool 
 static void set_speed(simulation *sim, int number)
 {
     activity *a = &sim->lanes[number];
-    if (!a->running)
+    if (!a->running || a->heap_at < 0)
         return;
     const company own = company_of(sim, a->step.stage);
     double rate = speed_in(sim, a, number % WEFT_NUM_LANES, false, &own);
@@ -358,8 +462,9 @@ static void set_speeds(simulation *sim)
         sim->is_touched[stage] = false;
         for (int lane = 0; any && lane < WEFT_NUM_LANES; lane++)
             set_speed(sim, stage * WEFT_NUM_LANES + lane);
-        if (any && sim->arriving[stage] >= 0)
-            set_speed(sim, sim->arriving[stage]);
+        for (int i = 0; any && i < NUM_INBOXES; i++)
+            if (sim->inboxes[stage * NUM_INBOXES + i].arriving >= 0)
+                set_speed(sim, sim->inboxes[stage * NUM_INBOXES + i].arriving);
     }
 }
 
@@ -415,14 +520,15 @@ static weft_status start(simulation *sim, weft_arena *scratch, weft_arena *arena
     *price = (weft_price){.makespan_us = 0};
     WEFT_TRY(take_array(scratch, lanes, sizeof *sim->lanes, &sim->lanes));
     WEFT_TRY(take_array(scratch, lanes, sizeof *sim->heap, &sim->heap));
-    WEFT_TRY(take_array(scratch, stages, sizeof *sim->arriving, &sim->arriving));
+    WEFT_TRY(take_array(scratch, stages * NUM_INBOXES, sizeof *sim->inboxes, &sim->inboxes));
     WEFT_TRY(take_array(scratch, stages, sizeof *sim->points, &sim->points));
     WEFT_TRY(take_array(scratch, stages, sizeof *sim->touched, &sim->touched));
     WEFT_TRY(take_array(scratch, stages, sizeof *sim->is_touched, &sim->is_touched));
     WEFT_TRY(take_array(arena, stages, sizeof *price->busy_us, &price->busy_us));
     WEFT_TRY(take_array(arena, stages, sizeof *price->spans, &price->spans));
     for (int stage = 0; stage < sim->num_stages; stage++) {
-        sim->arriving[stage] = -1;
+        for (int i = 0; i < NUM_INBOXES; i++)
+            sim->inboxes[stage * NUM_INBOXES + i].arriving = -1;
         if (sim->pricing->point)
             WEFT_TRY(list_points(&sim->programs[stage], scratch, &sim->points[stage]));
         WEFT_TRY(take_array(arena, sim->programs[stage].num_tasks, sizeof **price->spans,

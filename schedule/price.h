@@ -2,7 +2,9 @@
  *
  * Lanes are FIFOs, tasks wait as programs and hosts do, and a message takes its time on the
  * receiver's RECEIVE lane from the moment both sides are ready (the SEND task occupies its lane as
- * long). Tasks in which ranks meet (schedule/walk.h) start when the last rank has come. Tasks that
+ * long). A message that is buffered starts as soon as its SEND is ready; its RECEIVE starts once it
+ * is ready and the message has left, and ends when the message is there: at once, if it came
+ * before. Tasks in which ranks meet (schedule/walk.h) start when the last rank has come. Tasks that
  * run at once on a stage slow each other down in two ways. Interference (MPMoE §II-C): beside work
  * of another class a task goes on at alpha(its class, the other class) of its speed, beside both
  * other classes at alpha(its class, ALL). Links: tasks that together need more of a link than it
@@ -26,6 +28,10 @@ enum { WEFT_MAX_LINKS = 4 };
 typedef void (*weft_task_links)(const void *context, int stage, const weft_task *task,
                                 double out_us[WEFT_MAX_LINKS]);
 
+/* Whether a SEND's message is buffered. Messages of one flow to a stage are taken in the order in
+ * which they are sent, as the checker proves. */
+typedef bool (*weft_send_buffered)(const void *context, int stage, const weft_task *send);
+
 /* The part of its time after which a task has passed a point: between 0 and 1, and not smaller than
  * that of a higher point. */
 typedef double (*weft_point_share)(const void *context, int stage, const weft_task *task,
@@ -33,8 +39,9 @@ typedef double (*weft_point_share)(const void *context, int stage, const weft_ta
 
 typedef struct weft_pricing {
     weft_task_cost cost;
-    weft_point_share point; /* NULL: points pass at the task's end */
-    weft_task_links links;  /* NULL: none is shared */
+    weft_send_buffered buffered; /* NULL: none is */
+    weft_point_share point;      /* NULL: points pass at the task's end */
+    weft_task_links links;       /* NULL: none is shared */
     const void *context;
     const weft_interference *interference; /* NULL: none */
     weft_trace *trace; /* NULL: none; gets the lanes' names and a slice a task, rank = stage */

@@ -129,10 +129,16 @@ static bool find_receive(const weft_walk *walk, int stage, const weft_task *send
            weft_is_message(send, stage, &peer->tasks[receive], send->peer, walk->num_stages);
 }
 
+bool weft_walk_ready(const weft_walk *walk, int stage, int lane, uint32_t *out_task)
+{
+    *out_task = walk->stages[stage].head[lane];
+    return ready(walk, stage, *out_task);
+}
+
 bool weft_walk_head(weft_walk *walk, int stage, int lane, weft_walk_step *out)
 {
-    const uint32_t index = walk->stages[stage].head[lane];
-    if (!ready(walk, stage, index))
+    uint32_t index;
+    if (!weft_walk_ready(walk, stage, lane, &index))
         return false;
     const weft_task *task = &walk->programs[stage].tasks[index];
     const int meeting = meeting_of(task);

@@ -49,6 +49,9 @@ bool weft_walk_next(weft_walk *walk, weft_walk_step *out);
 /* The two halves of weft_walk_next. Finds the step at the head of this lane (a message's at its
  * SEND's); false when it cannot run yet or there is none. */
 bool weft_walk_head(weft_walk *walk, int stage, int lane, weft_walk_step *out);
+/* Whether the task at the head of this lane could run if it met nobody; for who prices messages
+ * that are buffered. */
+bool weft_walk_ready(const weft_walk *walk, int stage, int lane, uint32_t *out_task);
 void weft_walk_done(weft_walk *walk, const weft_walk_step *step);
 /* After the last step: WEFT_INTERNAL, saying who waits for whom, unless every task is done. */
 weft_status weft_walk_finish(const weft_walk *walk) WEFT_CHECKED;

@@ -254,16 +254,26 @@ static double half_way(const void *context, int stage, const weft_task *task, in
     return 1 / (1.0 + point);
 }
 
+static bool every_other(const void *context, int stage, const weft_task *send)
+{
+    (void)context;
+    return (stage + send->micro_batch) % 2 == 0;
+}
+
 /* What is well-formed has a price, or never ends and says so. */
 static void price_subject(const subject *s, bool accepted)
 {
     weft_price price;
     weft_arena arena = {0};
-    const weft_pricing pricing = {.cost = some_us, .point = half_way};
-    const weft_status status =
-        weft_program_price(s->programs, s->num_programs, &pricing, &arena, &price);
-    if (status != WEFT_OK && (accepted || status != WEFT_INTERNAL))
-        fail_msg("priced: status %d: %s", (int)status, weft_error_get()->text);
+    weft_pricing pricing = {.cost = some_us, .point = half_way};
+    for (int buffers = 0; buffers < 2; buffers++) {
+        pricing.buffered = buffers ? every_other : NULL;
+        const weft_status status =
+            weft_program_price(s->programs, s->num_programs, &pricing, &arena, &price);
+        if (status != WEFT_OK && (accepted || status != WEFT_INTERNAL))
+            fail_msg("priced: status %d: %s", (int)status, weft_error_get()->text);
+        weft_error_clear();
+    }
     weft_arena_release(&arena);
 }
 

@@ -12,6 +12,7 @@
 typedef struct costs {
     double forward_us, backward_us, message_us;
     uint64_t seed; /* 0: the same everywhere; else every task costs its own */
+    enum { NONE, ALL, ODD, GRADIENTS, NUM_BUFFERS } buffers; /* which messages */
 } costs;
 
 static double cost_of(const void *context, int stage, const weft_task *task)
@@ -35,12 +36,23 @@ static double cost_of(const void *context, int stage, const weft_task *task)
     }
 }
 
+static bool buffered_of(const void *context, int stage, const weft_task *send)
+{
+    const costs *c = context;
+    (void)stage;
+    if (send->kind != WEFT_TASK_SEND)
+        fail_msg("whether it is buffered is asked of a message's SEND");
+    return c->buffers == ALL || (c->buffers == ODD && send->micro_batch % 2) ||
+           (c->buffers == GRADIENTS && send->flow == WEFT_FLOW_GRADIENT);
+}
+
 static weft_price price_of(program_set *set, const costs *c, weft_trace *trace)
 {
     weft_price price = {0};
-    ASSERT_OK(weft_program_price(set->programs, set->shape.num_stages,
-                                 &(weft_pricing){.cost = cost_of, .context = c, .trace = trace},
-                                 &set->arena, &price));
+    const weft_pricing pricing = {
+        .cost = cost_of, .buffered = c->buffers ? buffered_of : NULL, .context = c, .trace = trace};
+    ASSERT_OK(
+        weft_program_price(set->programs, set->shape.num_stages, &pricing, &set->arena, &price));
     return price;
 }
 
@@ -49,7 +61,8 @@ static weft_price price_of(program_set *set, const costs *c, weft_trace *trace)
 static void ideal_pipeline(void **state)
 {
     (void)state;
-    const costs cases[] = {{1, 2, 0, 0}, {1, 1, 0, 0}, {3, 1, 0, 0}, {2, 5, 0, 0}};
+    const costs cases[] = {
+        {1, 2, 0, 0, NONE}, {1, 1, 0, 0, NONE}, {3, 1, 0, 0, ALL}, {2, 5, 0, 0, ODD}};
     for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++)
         for (int p = 1; p <= 8; p++)
             for (int m = 1; m <= 16; m++)
@@ -68,7 +81,7 @@ static void ideal_pipeline(void **state)
 static void ideal_evaluation(void **state)
 {
     (void)state;
-    const costs free_messages = {3, 0, 0, 0};
+    const costs free_messages = {3, 0, 0, 0, NONE};
     for (int p = 1; p <= 8; p++)
         for (int m = 1; m <= 16; m++) {
             program_set set = make_set(WEFT_PIPELINE_1F1B, p, m, true);
@@ -77,56 +90,93 @@ static void ideal_evaluation(void **state)
         }
 }
 
-/* The reference: start times as the least solution of "no earlier than" constraints, by raising
- * them until none is broken. Returns the makespan; starts[stage][task]. */
-static double relax(const program_set *set, const costs *c, double starts[][MAX_EDIT_TASKS])
+/* The reference: start times as the least solution of "no earlier than" constraints. */
+typedef struct reference {
+    const program_set *set;
+    const costs *costs;
+    double starts[MAX_STAGES][MAX_EDIT_TASKS];
+    double durations[MAX_STAGES][MAX_EDIT_TASKS]; /* of a message's both ends */
+    int32_t other[MAX_STAGES][MAX_EDIT_TASKS];    /* the receive of a send, the send of a receive */
+    bool buffered[MAX_STAGES][MAX_EDIT_TASKS];
+} reference;
+
+static void list_durations(reference *r)
 {
-    const int p = set->shape.num_stages;
-    static double durations[MAX_STAGES][MAX_EDIT_TASKS];
-    static int32_t other[MAX_STAGES]
-                        [MAX_EDIT_TASKS]; /* the receive of a send, the send of a receive */
-    for (int s = 0; s < p; s++)
-        for (uint32_t i = 0; i < set->programs[s].num_tasks; i++) {
-            const weft_task *task = &set->programs[s].tasks[i];
-            starts[s][i] = 0;
-            other[s][i] = -1;
-            if (task->kind == WEFT_TASK_SEND || task->kind == WEFT_TASK_RECEIVE) {
-                other[s][i] = (int32_t)find_task(&set->programs[task->peer],
-                                                 task->kind == WEFT_TASK_SEND ? WEFT_TASK_RECEIVE
-                                                                              : WEFT_TASK_SEND,
-                                                 task->flow, task->micro_batch);
-                const bool sends = task->kind == WEFT_TASK_SEND;
-                durations[s][i] =
-                    cost_of(c, sends ? s : task->peer,
-                            sends ? task : &set->programs[task->peer].tasks[other[s][i]]);
-            } else
-                durations[s][i] = cost_of(c, s, task);
+    for (int s = 0; s < r->set->shape.num_stages; s++)
+        for (uint32_t i = 0; i < r->set->programs[s].num_tasks; i++) {
+            const weft_task *task = &r->set->programs[s].tasks[i];
+            const bool sends = task->kind == WEFT_TASK_SEND;
+            int from = s;
+            r->starts[s][i] = 0;
+            r->other[s][i] = -1;
+            r->buffered[s][i] = false;
+            if (sends || task->kind == WEFT_TASK_RECEIVE) {
+                const weft_program *peer = &r->set->programs[task->peer];
+                r->other[s][i] =
+                    (int32_t)find_task(peer, sends ? WEFT_TASK_RECEIVE : WEFT_TASK_SEND, task->flow,
+                                       task->micro_batch);
+                from = sends ? s : task->peer;
+                task = sends ? task : &peer->tasks[r->other[s][i]];
+                r->buffered[s][i] = buffered_of(r->costs, from, task);
+            }
+            r->durations[s][i] = cost_of(r->costs, from, task);
         }
+}
+
+/* A RECEIVE of a buffered message ends when both it has begun and the message is there. */
+static double end_of(const reference *r, int stage, uint32_t index)
+{
+    const weft_task *task = &r->set->programs[stage].tasks[index];
+    const double start = r->starts[stage][index];
+    if (!r->buffered[stage][index] || task->kind == WEFT_TASK_SEND)
+        return start + r->durations[stage][index];
+    return fmax(start, r->starts[task->peer][r->other[stage][index]] + r->durations[stage][index]);
+}
+
+/* When its lane and what it waits for are through. */
+static double ready_at(const reference *r, int stage, uint32_t index)
+{
+    const weft_program *program = &r->set->programs[stage];
+    const weft_task *task = &program->tasks[index];
+    double ready = 0;
+    for (uint32_t j = 0; j < index; j++) {
+        bool before = program->tasks[j].lane == task->lane;
+        for (uint32_t w = 0; w < task->num_waits; w++)
+            before |= program->waits[task->first_wait + w].task == j;
+        if (before)
+            ready = fmax(ready, end_of(r, stage, j));
+    }
+    return ready;
+}
+
+static double least_start(const reference *r, int stage, uint32_t index)
+{
+    const weft_task *task = &r->set->programs[stage].tasks[index];
+    double least = fmax(r->starts[stage][index], ready_at(r, stage, index));
+    if (r->other[stage][index] >= 0 && !(r->buffered[stage][index] && task->kind == WEFT_TASK_SEND))
+        least = fmax(least, r->starts[task->peer][r->other[stage][index]]);
+    for (int s = 0; s < r->set->shape.num_stages && task->kind == WEFT_TASK_NORM; s++)
+        least = fmax(least, r->starts[s][find_task(&r->set->programs[s], WEFT_TASK_NORM,
+                                                   WEFT_FLOW_NONE, -1)]); /* all ranks meet */
+    return least;
+}
+
+/* Raises starts until no constraint is broken. Returns the makespan. */
+static double relax(const program_set *set, const costs *c, reference *r)
+{
     double makespan = 0;
+    r->set = set;
+    r->costs = c;
+    list_durations(r);
     for (bool moved = true; moved;) {
         moved = false;
-        for (int s = 0; s < p; s++) {
-            const weft_program *program = &set->programs[s];
-            for (uint32_t i = 0; i < program->num_tasks; i++) {
-                const weft_task *task = &program->tasks[i];
-                double least = starts[s][i];
-                for (uint32_t j = 0; j < i; j++) {
-                    bool before = program->tasks[j].lane == task->lane;
-                    for (uint32_t w = 0; w < task->num_waits; w++)
-                        before |= program->waits[task->first_wait + w].task == j;
-                    if (before)
-                        least = fmax(least, starts[s][j] + durations[s][j]);
-                }
-                if (other[s][i] >= 0)
-                    least = fmax(least, starts[task->peer][other[s][i]]);
-                for (int r = 0; r < p && task->kind == WEFT_TASK_NORM; r++) /* all ranks meet */
-                    least = fmax(least, starts[r][find_task(&set->programs[r], WEFT_TASK_NORM,
-                                                            WEFT_FLOW_NONE, -1)]);
-                moved |= least > starts[s][i];
-                starts[s][i] = least;
-                makespan = fmax(makespan, least + durations[s][i]);
+        for (int s = 0; s < set->shape.num_stages; s++)
+            for (uint32_t i = 0; i < set->programs[s].num_tasks; i++) {
+                const double least = least_start(r, s, i);
+                moved |= least > r->starts[s][i];
+                r->starts[s][i] = least;
+                makespan = fmax(makespan, end_of(r, s, i));
             }
-        }
     }
     return makespan;
 }
@@ -134,17 +184,22 @@ static double relax(const program_set *set, const costs *c, double starts[][MAX_
 static void against_reference(void **state)
 {
     (void)state;
-    static double starts[MAX_STAGES][MAX_EDIT_TASKS];
+    static reference wanted;
     uint64_t random = 3;
-    for (int round = 0; round < 150; round++) {
+    for (int round = 0; round < 200; round++) {
         program_set set = make_set(next_random(&random, 2), 1 + (int)next_random(&random, 6),
                                    1 + (int)next_random(&random, 10), next_random(&random, 4) == 0);
         const costs c = {next_random(&random, 9), next_random(&random, 9), next_random(&random, 9),
-                         next_random(&random, 2) * (uint64_t)(round + 1)};
+                         next_random(&random, 2) * (uint64_t)(round + 1), round % NUM_BUFFERS};
         weft_trace *trace;
         ASSERT_OK(weft_trace_create(&trace));
         const weft_price price = price_of(&set, &c, trace);
-        assert_true(price.makespan_us == relax(&set, &c, starts));
+        assert_true(price.makespan_us == relax(&set, &c, &wanted));
+        for (int s = 0; s < set.shape.num_stages; s++)
+            for (uint32_t i = 0; i < set.programs[s].num_tasks; i++) {
+                assert_true(price.spans[s][i].start_us == wanted.starts[s][i]);
+                assert_true(price.spans[s][i].end_us == end_of(&wanted, s, i));
+            }
 
         /* A slice for every task, where the reference puts it. */
         size_t num_tasks = 0;
@@ -156,7 +211,7 @@ static void against_reference(void **state)
             const weft_program *program = &set.programs[slice->rank];
             uint32_t t = 0;
             for (; t < program->num_tasks; t++)
-                if (starts[slice->rank][t] == slice->start_us &&
+                if (wanted.starts[slice->rank][t] == slice->start_us &&
                     program->tasks[t].lane == slice->lane &&
                     program->tasks[t].micro_batch == slice->micro_batch &&
                     strcmp(weft_task_kind_text(program->tasks[t].kind), slice->category) == 0)
@@ -167,6 +222,77 @@ static void against_reference(void **state)
         weft_trace_destroy(trace);
         release_set(&set);
     }
+}
+
+/* Whether no SEND of a solution waits for its receiver. */
+static bool always_ready(const reference *r)
+{
+    for (int s = 0; s < r->set->shape.num_stages; s++)
+        for (uint32_t i = 0; i < r->set->programs[s].num_tasks; i++)
+            if (r->set->programs[s].tasks[i].kind == WEFT_TASK_SEND &&
+                r->starts[s][i] > ready_at(r, s, i))
+                return false;
+    return true;
+}
+
+/* Messages that do not wait for their receivers never make a step longer, and change nothing where
+ * receivers are ready. */
+static void buffered_messages_are_no_slower(void **state)
+{
+    (void)state;
+    static reference waiting;
+    uint64_t random = 5;
+    int num_faster = 0, num_ready = 0;
+    for (int round = 0; round < 120; round++) {
+        program_set set = make_set(next_random(&random, 2), 2 + (int)next_random(&random, 4),
+                                   1 + (int)next_random(&random, 8), next_random(&random, 4) == 0);
+        costs c = {next_random(&random, 9), next_random(&random, 9), next_random(&random, 9),
+                   next_random(&random, 2) * (uint64_t)(round + 1), NONE};
+        const weft_price waits = price_of(&set, &c, NULL);
+        (void)relax(&set, &c, &waiting);
+        const bool ready = always_ready(&waiting);
+        for (c.buffers = ALL; c.buffers < NUM_BUFFERS; c.buffers++) {
+            const weft_price price = price_of(&set, &c, NULL);
+            assert_true(price.makespan_us <= waits.makespan_us);
+            num_faster += price.makespan_us < waits.makespan_us;
+            for (int s = 0; s < set.shape.num_stages && ready; s++)
+                assert_memory_equal(price.spans[s], waits.spans[s],
+                                    set.programs[s].num_tasks * sizeof **price.spans);
+        }
+        num_ready += ready;
+        release_set(&set);
+    }
+    assert_true(num_faster > 10 && num_ready > 10);
+}
+
+static void check_buffered(const costs *c, double makespan_us, const double message_us[2],
+                           const double bubble_us[2])
+{
+    program_set set = make_set(WEFT_PIPELINE_1F1B, 2, 2, false);
+    const weft_price price = price_of(&set, c, NULL);
+    assert_true(price.makespan_us == makespan_us);
+    for (int s = 0; s < 2; s++) {
+        const weft_idle idle = weft_price_idle(&set.programs[s], &price, s);
+        assert_true(price.busy_us[s] == 16);
+        assert_true(idle.message_us == message_us[s] && idle.bubble_us == bubble_us[s]);
+    }
+    release_set(&set);
+}
+
+/* Stage 1 has one slot for activations: it asks for the second after its first backward. Where
+ * messages wait: F0 [5 8], B0 [8 13], message [13 15], F1 [15 18], B1 [18 23], and stage 0 B0
+ * [15 20], B1 [25 30]. Where they do not, the second leaves behind F1 of stage 0, [6 8]: F1 of
+ * stage 1 [13 16], B1 [16 21], and B1 of stage 0 [23 28]. Of 10 us a message is still under way
+ * when stage 1 asks, [13 23]: F0 [13 16], B0 [16 21], F1 [23 26], B1 [26 31], and stage 0 B0 [31
+ * 36], B1 [41 46]. */
+static void buffered_messages_by_hand(void **state)
+{
+    (void)state;
+    check_buffered(&(costs){3, 5, 2, 0, NONE}, 30, (const double[]){4, 4},
+                   (const double[]){10, 10});
+    check_buffered(&(costs){3, 5, 2, 0, ALL}, 28, (const double[]){4, 2}, (const double[]){8, 10});
+    check_buffered(&(costs){3, 5, 10, 0, ALL}, 46, (const double[]){15, 12},
+                   (const double[]){15, 18});
 }
 
 /* How many micro-batches of a stage are alive at once on the timeline, from the start of their
@@ -196,7 +322,7 @@ static int peak_alive(const weft_trace *trace, int stage)
 static void peak_activations(void **state)
 {
     (void)state;
-    const costs c = {1, 2, 0, 0};
+    const costs c = {1, 2, 0, 0, NONE};
     for (int kind = 0; kind < 2; kind++)
         for (int p = 1; p <= 5; p++)
             for (int m = 1; m <= 9; m += 2) {
@@ -218,7 +344,7 @@ static void deadlock_and_memory(void **state)
 {
     (void)state;
     static edit edited;
-    const costs c = {1, 2, 1, 0};
+    const costs c = {1, 2, 1, 0, NONE};
     program_set set = make_set(WEFT_PIPELINE_1F1B, 3, 4, false);
     edit_open(&set, 1, &edited);
     drop_task(&edited, find_task(&set.programs[1], WEFT_TASK_SEND, WEFT_FLOW_GRADIENT, 3));
@@ -311,6 +437,53 @@ static void ways_of_links(void **state)
     release_set(&set);
 }
 
+static bool all_buffered(const void *context, int stage, const weft_task *send)
+{
+    (void)context;
+    (void)stage;
+    return send->kind == WEFT_TASK_SEND;
+}
+
+/* An activation and a gradient come to stage 1 at once, by one way in; it asks for the gradient
+ * first. */
+static void two_messages_arrive(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {
+        "program in_flight=1\nslots 0-0 output bytes=8\n"
+        "0 send send activation mb=0 chunk=0 peer=1 from=0\n",
+        "program in_flight=1\nslots 0-0 activation chunk=0 bytes=8\nslots 1-1 gradient bytes=8\n"
+        "0 receive receive gradient mb=0 chunk=0 peer=2 to=1\n"
+        "1 receive receive activation mb=0 chunk=0 peer=0 to=0\n",
+        "program in_flight=1\nslots 0-0 input_gradient bytes=8\n"
+        "0 send send gradient mb=0 chunk=0 peer=1 from=0\n",
+    };
+    weft_arena arena = {0};
+    weft_program programs[3];
+    weft_pricing pricing = {.cost = link_cost, .links = message_links};
+    for (int i = 0; i < 3; i++)
+        ASSERT_OK(weft_program_parse(texts[i], &arena, &programs[i]));
+    const struct {
+        weft_send_buffered buffered;
+        weft_task_links links;
+        double gradient[2], activation[2];
+    } cases[] = {{NULL, message_links, {0, 6}, {6, 12}},
+                 {all_buffered, message_links, {0, 12}, {12, 12}},
+                 {all_buffered, NULL, {0, 6}, {6, 6}}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        weft_price price;
+        pricing.buffered = cases[i].buffered;
+        pricing.links = cases[i].links;
+        ASSERT_OK(weft_program_price(programs, 3, &pricing, &arena, &price));
+        const weft_span *spans = price.spans[1];
+        assert_true(spans[0].start_us == cases[i].gradient[0]);
+        assert_true(fabs(spans[0].end_us - cases[i].gradient[1]) < 1e-9);
+        assert_true(fabs(spans[1].start_us - cases[i].activation[0]) < 1e-9);
+        assert_true(fabs(spans[1].end_us - cases[i].activation[1]) < 1e-9);
+    }
+    weft_arena_release(&arena);
+}
+
 /* Busy and idle time sum to the makespan, whatever tasks cost; free messages are nothing waited
  * for. */
 static void idle_time(void **state)
@@ -318,7 +491,7 @@ static void idle_time(void **state)
     (void)state;
     for (int round = 1; round < 60; round++) {
         program_set set = make_set(round % 2, 1 + round % 5, 1 + round % 7, round % 3 == 0);
-        const costs c = {3, 5, round % 4, round % 2 ? 0 : (uint64_t)round};
+        const costs c = {3, 5, round % 4, round % 2 ? 0 : (uint64_t)round, round % NUM_BUFFERS};
         const weft_price price = price_of(&set, &c, NULL);
         for (int i = 0; i < set.shape.num_stages; i++) {
             const weft_idle idle = weft_price_idle(&set.programs[i], &price, i);
@@ -332,7 +505,7 @@ static void idle_time(void **state)
     /* One micro-batch through two stages: the last waits for F0 and its message, the first for B0
      * and its message. */
     program_set set = make_set(WEFT_PIPELINE_1F1B, 2, 1, false);
-    const weft_price price = price_of(&set, &(costs){3, 5, 2, 0}, NULL);
+    const weft_price price = price_of(&set, &(costs){3, 5, 2, 0, NONE}, NULL);
     const weft_idle first = weft_price_idle(&set.programs[0], &price, 0);
     const weft_idle last = weft_price_idle(&set.programs[1], &price, 1);
     assert_true(price.makespan_us == 20);
@@ -428,7 +601,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(against_reference),   cmocka_unit_test(peak_activations),
         cmocka_unit_test(deadlock_and_memory), cmocka_unit_test(shared_links),
         cmocka_unit_test(ways_of_links),       cmocka_unit_test(idle_time),
-        cmocka_unit_test(points_amid_a_task),
+        cmocka_unit_test(points_amid_a_task),  cmocka_unit_test(buffered_messages_are_no_slower),
+        cmocka_unit_test(two_messages_arrive), cmocka_unit_test(buffered_messages_by_hand),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
