@@ -293,6 +293,7 @@ static weft_status ask(const weft_site *site, answer_function answer, const ques
                        weft_estimate *out)
 {
     weft_estimate slowest = {.us = -1};
+    bool buffered = true;
     for (int kind = site->kinds ? 0 : -1; kind < 0 || site->kinds >> kind; kind++) {
         if (kind >= 0 && !(site->kinds >> kind & 1))
             continue;
@@ -305,12 +306,14 @@ static weft_status ask(const weft_site *site, answer_function answer, const ques
         p.estimate.spread = fmax(p.estimate.spread, slowest.spread);
         slowest.source = p.estimate.source;
         slowest.spread = p.estimate.spread;
+        buffered &= p.estimate.buffered;
         if (p.estimate.us > slowest.us)
             slowest = p.estimate;
         if (kind < 0)
             break;
     }
     *out = slowest;
+    out->buffered = buffered;
     return WEFT_OK;
 }
 

@@ -32,9 +32,10 @@
  * groups, as Weft's are over MPI (docs/communication.md), every rank sends to every other one:
  * f (a + (n - 1) / n V / B), f = 2 for all-reduce, of which (n - q) / n V leaves the node.
  *
- * A message goes to another node unless its whole group is on one. A sum of a few numbers over all
- * ranks goes inside each node to its first rank, between these along a binomial tree, and back:
- * 2 messages inside, 2 ceil(log2 N) between.
+ * A message goes to another node unless its whole group is on one; up to the eager_bytes of inside
+ * or between it is buffered. A sum of a few numbers over all ranks goes inside each node to its
+ * first rank, between these along a binomial tree, and back: 2 messages inside, 2 ceil(log2 N)
+ * between.
  *
  * Between nodes B is a card's bandwidth times its efficiency at the bytes that a rank sends,
  * divided among the ranks that share the card, and by the oversubscription of the network's worst
@@ -94,6 +95,7 @@ typedef struct weft_estimate {
     weft_source_class source; /* of the worst of its numbers */
     double spread;            /* the largest of its numbers' */
     weft_link_load links[WEFT_NUM_LINKS];
+    bool buffered; /* a message that travels before its receiver asks, on all kinds of the nodes */
 } weft_estimate;
 
 /* Prices an operation `count` times, one after the other. WEFT_CONFIG names the module, and the key

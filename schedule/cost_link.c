@@ -242,6 +242,10 @@ void weft_price_collective(weft_costing *p, const weft_group *group, weft_collec
     double *us = &p->estimate.us;
     if (size < 2 || !(bytes > 0))
         return;
+    if (collective == WEFT_COLLECTIVE_MESSAGE)
+        p->estimate.buffered =
+            bytes <= weft_costing_figure_or(
+                         p, near == size ? WEFT_FIGURE_INSIDE_EAGER : WEFT_FIGURE_BETWEEN_EAGER, 0);
     if (near == size) {
         *us += ring_us(p, group, WEFT_LINK_INSIDE, collective, size, bytes);
     } else if (near == 1 || collective == WEFT_COLLECTIVE_MESSAGE) {

@@ -303,6 +303,16 @@ static double sum_us(const pricing *p, int stage, const weft_task *task)
     return us;
 }
 
+static const weft_estimate *message_of(const pricing *p, int stage, const weft_task *send)
+{
+    return &p->stages[stage].message[send->peer == (stage + 1) % p->plan->num_stages];
+}
+
+static bool is_buffered(const void *context, int stage, const weft_task *send)
+{
+    return message_of(context, stage, send)->buffered;
+}
+
 static double task_us(const void *context, int stage, const weft_task *task)
 {
     const pricing *p = context;
@@ -312,7 +322,7 @@ static double task_us(const void *context, int stage, const weft_task *task)
     case WEFT_TASK_BACKWARD:
         return weft_pass_us(pass_of(cost, task));
     case WEFT_TASK_SEND:
-        return cost->message[task->peer == (stage + 1) % p->plan->num_stages].us;
+        return message_of(p, stage, task)->us;
     case WEFT_TASK_SUM:
         return sum_us(p, stage, task);
     case WEFT_TASK_REDUCE:
@@ -355,7 +365,7 @@ static void task_links(const void *context, int stage, const weft_task *task,
             out_us[l] = pass_of(cost, task)->link_us[l];
             break;
         case WEFT_TASK_SEND:
-            out_us[l] = cost->message[task->peer == (stage + 1) % p->plan->num_stages].links[l].us;
+            out_us[l] = message_of(p, stage, task)->links[l].us;
             break;
         case WEFT_TASK_REDUCE:
             out_us[l] = cost->buckets[task->bucket].link_us[1][l];
@@ -446,8 +456,12 @@ weft_status weft_step_price(const weft_config *config, const weft_cluster *clust
         if (status != WEFT_OK)
             return weft_error_context(status, "stage %d", stage);
     }
-    const weft_pricing asked = {
-        .cost = task_us, .point = point_share, .links = task_links, .context = &p, .trace = trace};
+    const weft_pricing asked = {.cost = task_us,
+                                .buffered = is_buffered,
+                                .point = point_share,
+                                .links = task_links,
+                                .context = &p,
+                                .trace = trace};
     WEFT_TRY(weft_program_price(plan->step.programs, num_stages, &asked, arena, &price));
     plan->step_us = price.makespan_us;
     for (int stage = 0; stage < num_stages; stage++) {

@@ -261,6 +261,37 @@ static void check_kinds(const char *sheet)
         3, "than the ");
 }
 
+/* Messages that travel before they are asked for wait for nobody. */
+static void check_eager(const char *sheet)
+{
+    static const char *const meshes[] = {"dp=8,pp=2", "pp=8"};
+    static const char *const places[] = {"between", "inside"};
+    for (int i = 0; i < 2; i++) {
+        cJSON *json = cJSON_Parse(strchr(sheet, '{')), *waits, *eager, *small;
+        cJSON *place = cJSON_GetObjectItem(json, places[i]);
+        for (int large = 0; large < 2; large++) {
+            cJSON_DeleteItemFromObject(place, "eager_bytes");
+            cJSON_AddNumberToObject(place, "eager_bytes", large ? 1e9 : 1e6);
+            char *text = cJSON_Print(json);
+            EXPECT(child_write(large ? "eager.json" : "small.json", text), "eager_bytes");
+            free(text);
+        }
+        (void)plan("dense.json", "cluster.json", meshes[i], NULL, &waits);
+        (void)plan("dense.json", "small.json", meshes[i], NULL, &small);
+        (void)plan("dense.json", "eager.json", meshes[i], NULL, &eager);
+        EXPECT(number_of(small, "step_time_s") == number_of(waits, "step_time_s"),
+               "messages are larger than a million bytes");
+        EXPECT(number_of(eager, "step_time_s") < number_of(waits, "step_time_s") &&
+                   time_of(eager, "pipeline") < 0.9 * time_of(waits, "pipeline"),
+               "%s: %g s of messages that are not waited for, of %g", places[i],
+               time_of(eager, "pipeline"), time_of(waits, "pipeline"));
+        cJSON_Delete(waits);
+        cJSON_Delete(small);
+        cJSON_Delete(eager);
+        cJSON_Delete(json);
+    }
+}
+
 static double memory_of(const char *config, const char *mesh, const char *set)
 {
     cJSON *json;
@@ -574,6 +605,7 @@ int main(void)
     check_limits();
     check_pace();
     check_kinds(sheet ? sheet : "{}");
+    check_eager(sheet ? sheet : "{}");
     check_refusals();
     check_against();
     check_alone(alone);

@@ -66,6 +66,24 @@ static double collective_us(const weft_cluster *c, weft_group group, weft_collec
 #define INSIDE(n) ((weft_group){n, n, 1, 1, false})
 #define BETWEEN(n) ((weft_group){n, 1, 1, 1, false})
 
+/* Messages of up to so many bytes, inside and between nodes alone. */
+static void small_messages_are_buffered(void **state)
+{
+    (void)state;
+    weft_cluster c = modelled();
+    const weft_group inside = INSIDE(2), between = BETWEEN(2);
+    assert_false(collective(&c, inside, WEFT_COLLECTIVE_MESSAGE, 1).buffered);
+    figure(&c, WEFT_FIGURE_INSIDE_EAGER, 0);
+    figure(&c, WEFT_FIGURE_BETWEEN_EAGER, 1e6);
+    assert_false(collective(&c, inside, WEFT_COLLECTIVE_MESSAGE, 1).buffered);
+    assert_true(collective(&c, between, WEFT_COLLECTIVE_MESSAGE, 1e6).buffered);
+    assert_false(collective(&c, between, WEFT_COLLECTIVE_MESSAGE, 1e6 + 1).buffered);
+    assert_false(collective(&c, between, WEFT_COLLECTIVE_ALL_REDUCE, 1e3).buffered);
+    figure(&c, WEFT_FIGURE_INSIDE_EAGER, 4096);
+    assert_true(collective(&c, inside, WEFT_COLLECTIVE_MESSAGE, 4096).buffered);
+    assert_false(collective(&c, inside, WEFT_COLLECTIVE_MESSAGE, 4097).buffered);
+}
+
 /* --- collectives by their equations -------------------------------------------------------- */
 
 static void one_rank_costs_nothing(void **state)
@@ -623,6 +641,14 @@ static void nodes_that_differ_have_their_own_costs(void **state)
     c.costs[WEFT_COST_MESSAGE].curve.num_points = 0;
     OK(weft_collective_us(&site, &pair, WEFT_COLLECTIVE_MESSAGE, 1e6, &message));
     close_to(message.us, 5 + 200); /* the narrower end's rate */
+    for (int i = 0; i < 2; i++) {
+        c.groups[i].hardware.figures[WEFT_FIGURE_BETWEEN_EAGER] = i ? 1e5 : 1e6;
+        c.groups[i].hardware.given |= 1u << WEFT_FIGURE_BETWEEN_EAGER;
+    }
+    OK(weft_collective_us(&site, &pair, WEFT_COLLECTIVE_MESSAGE, 1e6, &message));
+    assert_false(message.buffered); /* not on both */
+    OK(weft_collective_us(&site, &pair, WEFT_COLLECTIVE_MESSAGE, 1e5, &message));
+    assert_true(message.buffered);
     c.groups[1].hardware.figures[WEFT_FIGURE_CARDS] = 2;
     assert_true(weft_group_of(&c, (const int[]){0, 8}, 2, false).sharing == 1);
     assert_true(weft_group_of(&c, (const int[]){0, 64}, 2, false).sharing == 4);
@@ -699,6 +725,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_rank_costs_nothing),
+        cmocka_unit_test(small_messages_are_buffered),
         cmocka_unit_test(rings_are_as_the_equations_say),
         cmocka_unit_test(limits_are_latency_and_bandwidth),
         cmocka_unit_test(more_bytes_take_longer),
