@@ -53,6 +53,16 @@ static void print_cost(const weft_cluster *cluster, weft_cost_kind kind, FILE *o
     }
 }
 
+/* What was measured of messages beside their curve. */
+static void print_eager(const weft_cluster *cluster, weft_figure figure, const char *place,
+                        FILE *out)
+{
+    if (weft_hardware_knows(&cluster->hardware, figure))
+        fprintf(out, "\n%s: messages %s of up to %s travel before their receivers ask\n",
+                weft_figure_path(figure), place,
+                weft_bytes_text(cluster->hardware.figures[figure]).text);
+}
+
 void weft_calibrate_print(const weft_cluster *cluster, FILE *out)
 {
     bool any_unknown = false;
@@ -63,6 +73,8 @@ void weft_calibrate_print(const weft_cluster *cluster, FILE *out)
     for (int i = 0; i < WEFT_NUM_COSTS; i++)
         if (weft_cluster_knows(cluster, (weft_cost_kind)i))
             print_cost(cluster, (weft_cost_kind)i, out);
+    print_eager(cluster, WEFT_FIGURE_INSIDE_EAGER, "inside a node", out);
+    print_eager(cluster, WEFT_FIGURE_BETWEEN_EAGER, "between nodes", out);
     for (int i = 0; i < WEFT_NUM_COSTS; i++) {
         if (weft_cluster_knows(cluster, (weft_cost_kind)i))
             continue;

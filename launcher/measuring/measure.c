@@ -321,6 +321,9 @@ static weft_status measure(weft_measure_rig *rig, weft_cluster *cluster)
         if (weft_measure_can(rig, kind))
             WEFT_TRY(measure_curve(rig, kind, &cluster->costs[i]));
         report(rig, kind, &cluster->costs[i]);
+        if (weft_measure_can(rig, kind) &&
+            (kind == WEFT_COST_MESSAGE || kind == WEFT_COST_MESSAGE_INSIDE))
+            WEFT_TRY(weft_measure_eager(rig, kind, cluster));
     }
     if (rig->options.no_interference)
         return WEFT_OK;

@@ -28,12 +28,12 @@ typedef struct weft_measure_options {
 } weft_measure_options;
 
 /* Measures every cost that these ranks can (between nodes: with two nodes; inside: with two ranks
- * a node) and how computation, communication and copies to the host slow each other down.
- * Its communication is the all-to-all between nodes, or inside with one node; with one rank its
- * factors stay 1. A cost that cannot be measured stays unknown. Each rank's memory: three times
- * max_bytes. Collective over world, same options everywhere. Errors: WEFT_CONFIG (nodes of
- * different sizes), WEFT_MEMORY, WEFT_COMM; the same on all ranks where the cause is not a failed
- * operation. */
+ * a node), up to what size messages travel before their receivers ask (not on GPUs), and how
+ * computation, communication and copies to the host slow each other down. Its communication is the
+ * all-to-all between nodes, or inside with one node; with one rank its factors stay 1. A cost that
+ * cannot be measured stays unknown. Each rank's memory: three times max_bytes. Collective over
+ * world, same options everywhere. Errors: WEFT_CONFIG (nodes of different sizes), WEFT_MEMORY,
+ * WEFT_COMM; the same on all ranks where the cause is not a failed operation. */
 weft_status weft_measure_cluster(weft_comm *world, weft_device *device,
                                  const weft_measure_options *options,
                                  weft_cluster *out) WEFT_CHECKED;

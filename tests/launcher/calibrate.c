@@ -1,5 +1,7 @@
 /* Measuring on several ranks: all of them end with one and the same sensible cluster. */
+#include <math.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "core/log.h"
@@ -44,6 +46,20 @@ static void check_cost(const weft_cluster *c, weft_cost_kind kind)
         EXPECT(rate <= c->costs[kind].peak * 1.0001, "%s %d: %g beats the peak of %g",
                weft_cost_text(kind), i, rate, c->costs[kind].peak);
     }
+}
+
+/* Of a CPU's messages: nothing, or a power of two that was tried. */
+static void check_eager(const weft_cluster *c, weft_figure figure, bool wanted)
+{
+    const double bytes = c->hardware.figures[figure];
+    const weft_source *source = weft_cluster_source(c, -1, weft_figure_path(figure));
+    EXPECT(weft_hardware_knows(&c->hardware, figure) == wanted, "%s of %d nodes of %d",
+           weft_figure_path(figure), c->num_nodes, c->ranks_per_node);
+    EXPECT(!wanted || bytes == 0 ||
+               (bytes >= 4096 && bytes <= 8 << 20 && exp2(round(log2(bytes))) == bytes),
+           "%s: %g", weft_figure_path(figure), bytes);
+    EXPECT(!wanted || (source && source->class_ == WEFT_SOURCE_MEASURED), "%s: not measured",
+           weft_figure_path(figure));
 }
 
 static void check_alpha(const weft_cluster *c)
@@ -169,6 +185,9 @@ static void check_nodes_of(weft_comm *world, weft_device *device, int ranks_per_
            "%d nodes of %d", c.num_nodes, c.ranks_per_node);
     for (int i = 0; i < WEFT_NUM_COSTS; i++)
         check_cost(&c, (weft_cost_kind)i);
+    const bool on_cpu = strcmp(weft_device_name(device), "cuda") != 0;
+    check_eager(&c, WEFT_FIGURE_INSIDE_EAGER, on_cpu && c.ranks_per_node > 1);
+    check_eager(&c, WEFT_FIGURE_BETWEEN_EAGER, on_cpu && c.num_nodes > 1);
     check_alpha(&c);
     first = c;
     EXPECT_OK(weft_comm_broadcast_host(world, &first, sizeof first, 0));
