@@ -121,8 +121,8 @@ static weft_status outline_model(arguments *args, int num_ranks, weft_arena *are
     const int parts = (int)schedule->moe_num_partitions;
     const bool reuses = schedule->moe_memory_reuse != WEFT_NUM_REUSES;
     const weft_moe_options moe = {
-        .pipeline = {parts > 0 ? parts : 1,
-                     reuses ? (weft_reuse)schedule->moe_memory_reuse : WEFT_REUSE_NONE}};
+        .pipeline = {.num_partitions = parts > 0 ? parts : 1,
+                     .reuse = reuses ? (weft_reuse)schedule->moe_memory_reuse : WEFT_REUSE_NONE}};
     const weft_model_setup setup = weft_step_setup(config, &moe);
     config->device.pace = 0; /* what is measured is this machine */
     config->device.memory_limit = 0;

@@ -1,9 +1,9 @@
 /* Dynamic loss scaling for fp16 (Micikevicius et al. 2018, §3.2), with Megatron-LM's rules.
  *
  * The loss's gradient is multiplied by the scale, so that small gradients survive fp16; the
- * optimizer divides the gradients by it. A step whose gradients overflow is skipped. After
- * `hysteresis` of these every further one halves the scale, until `window` good steps in a row
- * double it again. Pure: the same on every rank whose steps overflow alike. */
+ * optimizer divides the gradients by it. A step whose gradients overflow is skipped. From
+ * the `hysteresis`-th of these on each halves the scale, until `window` good steps in a row double
+ * it again. Pure: the same on every rank whose steps overflow alike. */
 #ifndef WEFT_PARALLEL_LOSS_SCALE_H
 #define WEFT_PARALLEL_LOSS_SCALE_H
 

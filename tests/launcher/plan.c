@@ -388,8 +388,7 @@ static void check_refusals(void)
     check_full();
 }
 
-/* --- beside a run ---------------------------------------------------------------------------
- */
+/* --- beside a run --------------------------------------------------------------------------- */
 
 static const char tiny[] =
     "{\"model\": {\"num_layers\": 2, \"hidden_size\": 32, \"num_attention_heads\": 2, "
