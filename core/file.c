@@ -81,6 +81,11 @@ FILE *weft_file_create(const char *path)
 weft_status weft_new_file_open(const char *path, weft_new_file *out)
 {
     char *partial;
+    struct stat info;
+    /* A device or a FIFO would be gone when the new file takes its name. */
+    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode))
+        return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", path,
+                          S_ISDIR(info.st_mode) ? strerror(EISDIR) : "not a regular file");
     if (asprintf(&partial, "%s.partial", path) < 0)
         return WEFT_ERROR(WEFT_MEMORY, "%s: no memory to write it", path);
     FILE *file = weft_file_create(partial);

@@ -33,7 +33,8 @@ weft_status weft_file_stream(const char *path, FILE **out) WEFT_CHECKED;
  * errno says why. */
 FILE *weft_file_create(const char *path);
 
-/* A file that is PATH.partial until it is whole, and then takes the place of `path`. */
+/* A file that is PATH.partial until it is whole, and then takes the place of `path`, which is a
+ * regular file, a link, whose target stays, or not there. */
 typedef struct weft_new_file {
     const char *path; /* borrowed */
     char *partial;

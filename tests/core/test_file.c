@@ -77,8 +77,13 @@ static void a_new_file_takes_its_place_when_it_is_whole(void **state)
           "none/new: cannot write: No such file");
     assert_int_equal(mkdir(temporary_path("folder"), 0700), 0);
     snprintf(path, sizeof path, "%s", temporary_path("folder"));
-    OK(weft_new_file_open(path, &file));
-    FAILS(weft_new_file_close(&file, WEFT_OK), WEFT_FILE, "folder: cannot write: Is a directory");
+    FAILS(weft_new_file_open(path, &file), WEFT_FILE, "folder: cannot write: Is a directory");
+    /* It takes no device's and no FIFO's place. */
+    struct stat info;
+    const char *fifo = temporary_path("fifo");
+    assert_int_equal(mkfifo(fifo, 0600), 0);
+    FAILS(weft_new_file_open(fifo, &file), WEFT_FILE, "fifo: cannot write: not a regular file");
+    assert_true(stat(fifo, &info) == 0 && S_ISFIFO(info.st_mode));
     assert_int_not_equal(access(temporary_path("folder.partial"), F_OK), 0);
 }
 
