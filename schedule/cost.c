@@ -232,14 +232,14 @@ static double products_us(weft_costing *p, const products *x, weft_dtype dtype)
 }
 
 /* Attention of `flops`, both of its products; of a batch in one launch. */
-static double attention_us(weft_costing *p, weft_cost_kind kind, double flops)
+static double attention_us(weft_costing *p, weft_cost_kind kind, weft_dtype dtype, double flops)
 {
     if (weft_costing_knows(p, kind))
         return weft_costing_curve(p, kind, flops, false);
     const bool known = p->hardware->efficiencies[WEFT_EFFICIENCY_ATTENTION].num_points > 0;
     const double share =
         weft_costing_share(p, known ? WEFT_EFFICIENCY_ATTENTION : WEFT_EFFICIENCY_GEMM, flops);
-    const double peak = peak_of(p, kind == WEFT_COST_ATTENTION_BF16 ? WEFT_BF16 : WEFT_F32);
+    const double peak = peak_of(p, dtype);
     return weft_costing_figure_or(p, WEFT_FIGURE_LAUNCH, 0) + flops / (peak * share) * 1e6;
 }
 
@@ -256,7 +256,7 @@ static double gemm_us(weft_costing *p, const weft_operation *o)
         const bool priced =
             weft_costing_knows(p, kind) || !weft_costing_knows(p, gemm_kind(o->dtype));
         if (priced) /* one of two products of one launch, be they 2 of forward or 5 of backward */
-            return attention_us(p, kind, 2 * (double)o->flops) / 2;
+            return attention_us(p, kind, o->dtype, 2 * (double)o->flops) / 2;
         x.num = count;
         const double share = fmin((double)o->flops / flops_of(&x), 1),
                      us = products_us(p, &x, o->dtype);
@@ -407,7 +407,8 @@ static weft_status answer_work(weft_costing *p, const weft_site *site, const que
         break;
     case WEFT_COST_ATTENTION_FP32:
     case WEFT_COST_ATTENTION_BF16:
-        *us = attention_us(p, kind, q->volume);
+        *us = attention_us(p, kind, kind == WEFT_COST_ATTENTION_BF16 ? WEFT_BF16 : WEFT_F32,
+                           q->volume);
         break;
     default:
         if (weft_costing_knows(p, kind))

@@ -334,6 +334,21 @@ static void take_rank(const cJSON *rank, int num_stages, weft_against_row *rows)
     }
 }
 
+/* A program's own layers do not show in its config, but in what its weights take. */
+static weft_status check_weights(const weft_against *against, int num_stages,
+                                 const weft_against_row *rows)
+{
+    for (int s = 0; s < num_stages; s++) {
+        const weft_against_row *row = &rows[s * WEFT_NUM_MEMORY_PURPOSES + WEFT_MEMORY_WEIGHTS];
+        if (row->measured > 0 && fabs(row->planned / row->measured - 1) > 1e-3)
+            return WEFT_ERROR(WEFT_CONFIG,
+                              "--against %s: its model is another: the weights of stage %d take "
+                              "%.0f bytes, the plan's %.0f",
+                              against->run, s, row->measured, row->planned);
+    }
+    return WEFT_OK;
+}
+
 static weft_status read_purposes(const weft_plan *plan, weft_arena *arena, weft_against *out)
 {
     const int count = plan->num_stages * WEFT_NUM_MEMORY_PURPOSES;
@@ -360,6 +375,7 @@ static weft_status read_purposes(const weft_plan *plan, weft_arena *arena, weft_
                                    .planned = (double)plan->stages[stage].footprint.bytes[purpose]};
         }
         cJSON_ArrayForEach(rank, ranks) take_rank(rank, plan->num_stages, rows);
+        status = check_weights(out, plan->num_stages, rows);
         out->purposes = rows;
         out->num_purposes = count;
     }

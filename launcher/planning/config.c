@@ -75,9 +75,6 @@ static weft_status check_train(const weft_config *c, bool no_data)
 {
     const weft_train_options *t = &c->train;
     double weights[3];
-    if (t->precision == WEFT_PRECISION_FP16 && c->device.kind == WEFT_DEVICE_KIND_CPU)
-        return WEFT_KEY_ERROR("train.precision",
-                              "fp16 needs device.kind \"cuda\"; the CPU has fp32 and bf16");
     if (t->min_loss_scale > t->initial_loss_scale)
         return WEFT_KEY_ERROR("train.min_loss_scale", "%g is above initial_loss_scale %g",
                               t->min_loss_scale, t->initial_loss_scale);
@@ -143,6 +140,13 @@ static void forget_layout(const weft_config_source *source, const weft_parallel_
 static weft_status resolve(weft_config *c, const weft_config_source *source, weft_arena *arena)
 {
     const weft_parallel_options file = c->parallel;
+    static const char *const sizes[] = {
+        "parallel.tensor_model_parallel_size", "parallel.pipeline_model_parallel_size",
+        "parallel.context_parallel_size", "parallel.expert_model_parallel_size",
+        "parallel.expert_tensor_parallel_size"};
+    for (size_t i = 0; source->mesh && i < sizeof sizes / sizeof *sizes; i++)
+        if (is_set(source, sizes[i])) /* a mesh has all of them */
+            return WEFT_KEY_ERROR(sizes[i], "given by --set and by --mesh %s", source->mesh);
     if (source->mesh)
         WEFT_TRY(weft_mesh_apply_alias(source->mesh, arena, &c->parallel,
                                        &(weft_option_section){.rows = weft_schedule_rows,
@@ -227,6 +231,9 @@ static weft_status check_device(const weft_config *c)
         if (rates[i].flops > 0 && rates[i].flops < 1e6)
             return WEFT_KEY_ERROR(rates[i].key, "%g FLOP/s is out of range: 0, or 1e+06 to 1e+18",
                                   rates[i].flops);
+    if (c->train.precision == WEFT_PRECISION_FP16 && c->device.kind == WEFT_DEVICE_KIND_CPU)
+        return WEFT_KEY_ERROR("train.precision",
+                              "fp16 needs device.kind \"cuda\"; the CPU has fp32 and bf16");
     if (c->device.kind == WEFT_DEVICE_KIND_CPU && c->device.comm == WEFT_COMM_BY_NCCL)
         return WEFT_KEY_ERROR("device.comm",
                               "nccl moves data between GPUs, and device.kind is cpu; auto or mpi "

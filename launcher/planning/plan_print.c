@@ -55,6 +55,8 @@ void weft_plan_print(const weft_plan *plan, const weft_cluster *cluster, FILE *o
             time_text(plan->step_us).text, plan->tokens_per_s, 100 * plan->model_flops_utilization,
             weft_limit_text(plan->limits));
     fprintf(out, "memory %s of the fullest rank", weft_bytes_text((double)plan->memory_bytes).text);
+    if (plan->num_stages > 1)
+        fprintf(out, " (stage %d)", plan->fullest);
     if (plan->memory_limit_bytes > 0)
         fprintf(out, ", of %s", weft_bytes_text((double)plan->memory_limit_bytes).text);
     fprintf(out, "\n\n");

@@ -556,12 +556,41 @@ static void check_against(void)
     expect_line((const char *[]){"plan", "tiny.json", "--cluster", "cluster.json", "--against",
                                  "nowhere", NULL},
                 2, "nowhere/config.json");
+    expect_line((const char *[]){"plan", "tiny.json", "--cluster", "cluster.json", "--mesh", "pp=2",
+                                 "--set", "tensor_model_parallel_size=2", NULL},
+                2, "given by --set and by --mesh pp=2");
+    char *used = child_read("run/memory.json");
+    EXPECT(child_write("run/memory.json", "{\"ranks\": [{\"stage\": 0, \"used\": {\"weights\": "
+                                          "4096}}, {}]}"),
+           "memory");
+    expect_line((const char *[]){"plan", "tiny.json", "--cluster", "cluster.json", "--against",
+                                 "run", NULL},
+                2, "--against run: its model is another: the weights of stage 0 take 4096 bytes");
+    EXPECT(used && child_write("run/memory.json", used), "memory");
+    free(used);
     check_times_of_plan();
     check_experts();
     EXPECT(child_write("run/metrics.jsonl", "{\"step\": 1, \"step_ms\": 1}\n"), "metrics");
     expect_line((const char *[]){"plan", "tiny.json", "--cluster", "cluster.json", "--against",
                                  "run", NULL},
                 2, "--against run: 1 steps; the first 2 are warm-up");
+}
+
+/* A GPU without bf16 trains in fp16, whatever device the config is for. */
+static void check_fp16(void)
+{
+    char path[1024];
+    child c;
+    snprintf(path, sizeof path, "%s/examples/clusters/v100.json", getenv("WEFT_SOURCE_DIR"));
+    child_run(
+        &c,
+        (const char *[]){"plan", "tiny.json", "--cluster", path, "--set", "precision=fp16", NULL},
+        NULL);
+    EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
+    expect_line(
+        (const char *[]){"plan", "tiny.json", "--cluster", path, "--set", "precision=bf16", NULL},
+        2, "device.peak.bf16 is not known");
 }
 
 /* The same bytes from the program that links no MPI, HDF5, oneDNN or CUDA. */
@@ -598,6 +627,7 @@ int main(void)
                                          "\"ranks_per_node\": 8}"),
            "cannot write configs");
     check_meshes();
+    check_fp16();
     check_directions();
     check_loads();
     check_forms();
