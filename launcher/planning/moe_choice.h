@@ -50,6 +50,9 @@ weft_status weft_moe_find_nodes(const weft_config *config, const weft_mesh *mesh
 /* The partitions that the config asks for, of MoE layers whose tokens travel between `ep` ranks.
  * false: something is left open, and *out is one partition. */
 bool weft_moe_fixed_pipeline(const weft_schedule_options *options, int ep, weft_moe_pipeline *out);
+/* Rows that moe_router_forced_load brings to the fullest rank's experts, over the mean: it is the
+ * first expert's, and the others share the rest. 0: none is forced. */
+double weft_moe_forced_load(const weft_model_options *options, int ep);
 /* Reads the cluster file where the choice needs it. Leaves open what depends on nodes that are not
  * known: a later call with nodes decides it. Errors: WEFT_CONFIG with the key that asks for a
  * missing cost and how to measure it; those of the cluster file. Pure but for reading the file: the

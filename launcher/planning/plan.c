@@ -206,18 +206,6 @@ static weft_status summarize(const weft_config *config, const weft_cluster *clus
     return WEFT_OK;
 }
 
-/* Rows that a forced load brings to the fullest rank's experts, over the mean; it is the first
- * expert's, and the others share the rest. 0: none is forced. */
-static double forced_load(const weft_model_options *o, int ep)
-{
-    const double experts = (double)o->num_experts, local = experts / ep;
-    const double first = fmin(o->moe_router_forced_load, experts / (double)o->moe_router_topk);
-    if (o->num_experts < 2 || !(first > 0))
-        return 0;
-    const double others = (experts - first) / (experts - 1);
-    return fmax((first + (local - 1) * others) / local, ep > 1 ? others : 0);
-}
-
 static weft_status make(const weft_config *config, const weft_cluster *cluster, weft_trace *trace,
                         weft_arena *arena, weft_plan *plan)
 {
@@ -231,8 +219,8 @@ static weft_status make(const weft_config *config, const weft_cluster *cluster, 
     WEFT_TRY(weft_topology_check(&topology, &plan->mesh, config->parallel.allow_tp_across_nodes));
     WEFT_TRY(weft_moe_find_nodes(config, &plan->mesh, &topology, &nodes));
     WEFT_TRY(weft_moe_selection_start(config, &plan->mesh, &nodes, &moe));
-    moe.options.load =
-        config->moe_load > 0 ? config->moe_load : forced_load(&config->model, plan->mesh.ep);
+    if (config->moe_load > 0)
+        moe.options.load = config->moe_load;
     WEFT_TRY(weft_step_make(config, &plan->mesh, &moe.options, arena, &plan->step));
     plan->num_stages = plan->mesh.pp;
     WEFT_TRY(

@@ -45,7 +45,8 @@ static weft_status check_memory(const weft_config *config, const weft_mesh *mesh
 /* What the config fixes of the MoE layers' programs; false: something is chosen later. */
 static bool fixed_moe(const weft_config *config, const weft_mesh *mesh, weft_moe_options *out)
 {
-    *out = (weft_moe_options){.pipeline = {.num_partitions = 1}};
+    *out = (weft_moe_options){.pipeline = {.num_partitions = 1},
+                              .load = weft_moe_forced_load(&config->model, mesh->ep)};
     return weft_moe_fixed_pipeline(&config->schedule, mesh->ep, &out->pipeline) ||
            config->model.num_experts == 0;
 }
