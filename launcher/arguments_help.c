@@ -26,7 +26,7 @@ static void default_text(const weft_argument *row, char *out, size_t room)
         return;
     if (row->text && *row->text)
         snprintf(out, room, "%s", *row->text);
-    else if (row->choice)
+    else if (row->choice && *row->choice >= 0 && *row->choice < row->num_names)
         snprintf(out, room, "%s", row->names[*row->choice]);
     else if (row->set && *row->set == (1u << row->num_names) - 1)
         snprintf(out, room, "all");
