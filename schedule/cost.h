@@ -13,8 +13,9 @@
  *     launch + 2mnk / (peak efficiency)
  * A measured curve replaces this at its own shape, m rows times one matrix of width x width;
  * elsewhere the first equation's ratio scales it, on a CPU FLOPs do. A row of `products` replaces
- * both at its shape. A row of `operations` replaces what follows, for the same module, phase, type
- * and volume.
+ * both at its shape, and is scaled so where one of m, n, k differs, up to 4 times. A row of
+ * `operations` replaces what follows, for the same module, phase and type; its volume scales it up
+ * to 4 times.
  *
  * What is bound by memory: launches + bytes / (memory_bandwidth efficiency).
  *
