@@ -14,30 +14,35 @@ double weft_grouped_gemm_args_flops(const weft_grouped_gemm_args *a)
 }
 
 /* A query sees half of the block that its own position is in. */
-static double pairs_of(const weft_attention_shape *s)
+static double pairs_of(const weft_attention_shape *s, size_t first_key)
 {
-    double queries = (double)s->seq_q, keys = (double)s->seq_k, first = (double)s->first_query;
+    double queries = (double)s->seq_q, keys = (double)s->seq_k;
+    double first = (double)s->first_query - (double)first_key;
     if (!s->causal)
         return queries * keys;
+    if (first < 0) { /* queries that see no key */
+        queries = queries + first > 0 ? queries + first : 0;
+        first = 0;
+    }
     double partly = keys > first ? keys - first : 0; /* queries that do not see all keys */
     if (partly > queries)
         partly = queries;
     return partly * first + partly * partly / 2 + (queries - partly) * keys;
 }
 
-static double product_flops(const weft_attention_shape *s)
+static double product_flops(const weft_attention_shape *s, size_t first_key)
 {
-    return 2.0 * (double)s->batch * (double)s->heads * (double)s->head_dim * pairs_of(s);
+    return 2.0 * (double)s->batch * (double)s->heads * (double)s->head_dim * pairs_of(s, first_key);
 }
 
 double weft_attention_forward_args_flops(const weft_attention_forward_args *a)
 {
-    return 2 * product_flops(&a->shape);
+    return 2 * product_flops(&a->shape, a->first_key);
 }
 
 double weft_attention_backward_args_flops(const weft_attention_backward_args *a)
 {
-    return 5 * product_flops(&a->shape);
+    return 5 * product_flops(&a->shape, a->first_key);
 }
 
 double weft_no_flops(const void *args)

@@ -9,8 +9,8 @@
 double weft_gemm_args_flops(const weft_gemm_args *args);
 /* Of all groups' rows. Reads row_offsets. */
 double weft_grouped_gemm_args_flops(const weft_grouped_gemm_args *args);
-/* Two products over the pairs of a query and a key that it sees. Causal attention over a whole
- * sequence has half of all pairs. */
+/* 2 products over the pairs of a query and a key that it sees: half of all where causal attention
+ * goes over a whole sequence. first_seen is not looked at. */
 double weft_attention_forward_args_flops(const weft_attention_forward_args *args);
 /* Five products: the scores again, and the gradients of probabilities, queries, keys and values
  * (FlashAttention, Algorithm 4). */

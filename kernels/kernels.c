@@ -155,8 +155,11 @@ static const char *check_rope(const weft_rope_args *a)
     return NULL;
 }
 
-static const char *check_attention_shape(const weft_attention_shape *s)
+static const char *check_attention_shape(const weft_attention_shape *s, size_t first_key,
+                                         int piece)
 {
+    if (piece < WEFT_ATTENTION_WHOLE || piece > WEFT_ATTENTION_NEXT)
+        return "piece must be whole, first or next";
     if (s->heads == 0 || s->groups == 0 || s->heads % s->groups)
         return "heads must be a multiple of groups";
     if (s->head_dim == 0)
@@ -167,15 +170,16 @@ static const char *check_attention_shape(const weft_attention_shape *s)
         return "queries need keys";
     if (s->q_token_stride < s->heads / s->groups * s->head_dim || s->k_token_stride < s->head_dim)
         return "a token stride is shorter than what a token holds";
-    if (s->dropout > 0 && (s->total_heads < s->first_head + s->heads || s->total_seq < s->seq_k ||
-                           s->total_seq < s->first_query + s->seq_q))
+    if (s->dropout > 0 &&
+        (s->total_heads < s->first_head + s->heads || s->total_seq < first_key + s->seq_k ||
+         s->total_seq < s->first_query + s->seq_q))
         return "total_heads or total_seq is smaller than what is computed here";
     return NULL;
 }
 
 static const char *check_attention_forward(const weft_attention_forward_args *a)
 {
-    const char *wrong = check_attention_shape(&a->shape);
+    const char *wrong = check_attention_shape(&a->shape, a->first_key, (int)a->piece);
     if (wrong)
         return wrong;
     if (a->shape.seq_q > 0 && a->shape.batch > 0 && (!a->q || !a->k || !a->v || !a->out || !a->lse))
@@ -185,7 +189,7 @@ static const char *check_attention_forward(const weft_attention_forward_args *a)
 
 static const char *check_attention_backward(const weft_attention_backward_args *a)
 {
-    const char *wrong = check_attention_shape(&a->shape);
+    const char *wrong = check_attention_shape(&a->shape, a->first_key, (int)a->piece);
     if (wrong)
         return wrong;
     if (a->shape.seq_q == 0 || a->shape.batch == 0)
@@ -194,6 +198,10 @@ static const char *check_attention_backward(const weft_attention_backward_args *
         return "q, k, v, out, dout, lse and delta are required";
     if (!a->dq || !a->dk || !a->dv)
         return "dq, dk and dv are required";
+    if (a->piece != WEFT_ATTENTION_WHOLE &&
+        (a->dq_token_stride < a->shape.heads / a->shape.groups * a->shape.head_dim ||
+         a->dk_token_stride < a->shape.head_dim))
+        return "a gradient's token stride is shorter than what a token holds";
     return NULL;
 }
 

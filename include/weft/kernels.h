@@ -246,6 +246,18 @@ typedef struct weft_attention_shape {
     size_t first_sample, first_head, total_heads, total_seq; /* for dropout's counters */
 } weft_attention_shape;
 
+/* Where the keys of a sequence come block by block, a call sees one block, and calls over the same
+ * queries join their results in fp32, so that the last rounds nothing twice (Liu et al. 2023, Ring
+ * Attention; Dao 2023, §3.1: the running softmax goes on where the block before ended). */
+typedef enum weft_attention_piece {
+    WEFT_ATTENTION_WHOLE, /* these are all keys: results have the dtype and are written */
+    WEFT_ATTENTION_FIRST, /* the first block: out is fp32 */
+    WEFT_ATTENTION_NEXT,  /* another: out and lse hold the result for the blocks before */
+} weft_attention_piece;
+
+/* Key j has position first_key + j. first_seen: optional, int32 [seq_q * batch], the position of
+ * the first key that a query sees (its document's first), which never falls along a sample's
+ * queries. A query that sees no key has an out of 0 and an lse of minus infinity. */
 typedef struct weft_attention_forward_args {
     size_t struct_bytes;
     weft_attention_shape shape;
@@ -253,10 +265,15 @@ typedef struct weft_attention_forward_args {
     const void *q, *k, *v;
     void *out;
     float *lse;
+    const int32_t *first_seen;
+    size_t first_key;
+    weft_attention_piece piece;
 } weft_attention_forward_args;
 
-/* Writes dq, dk, dv, which have the strides of q, k, v. delta: fp32 scratch [batch, heads, seq_q].
- * Recomputes the probabilities from lse (FlashAttention, Algorithm 4). */
+/* delta: fp32 scratch [batch, heads, seq_q]. Recomputes the probabilities from lse, that of all
+ * keys (FlashAttention, Algorithm 4). WHOLE: dq, dk, dv have q's, k's, v's strides and are written.
+ * Else they are fp32 with strides of their own and are added to; FIRST computes delta from out and
+ * dout, NEXT takes it as it is. */
 typedef struct weft_attention_backward_args {
     size_t struct_bytes;
     weft_attention_shape shape;
@@ -265,6 +282,10 @@ typedef struct weft_attention_backward_args {
     const float *lse;
     float *delta;
     void *dq, *dk, *dv;
+    const int32_t *first_seen;
+    size_t first_key;
+    size_t dq_token_stride, dq_group_stride, dk_token_stride, dk_group_stride;
+    weft_attention_piece piece;
 } weft_attention_backward_args;
 
 /* y[num_tokens, cols]: y[t] = table[tokens[t] - first_row] (zero where another rank holds that

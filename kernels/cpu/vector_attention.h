@@ -37,6 +37,9 @@ typedef struct problem {
     weft_attention_shape s;
     weft_dtype dtype;
     const void *q, *k, *v;
+    const int32_t *first_seen; /* or NULL */
+    size_t first_key;
+    ptrdiff_t ahead;    /* of key 0's position: query 0's */
     size_t dim, chunks; /* panels that head_dim fills */
     size_t heads_each;  /* of a group */
     float scale, kept_factor;
@@ -44,7 +47,8 @@ typedef struct problem {
 } problem;
 
 static inline problem make_problem(const weft_attention_shape *s, weft_dtype dtype, const void *q,
-                                   const void *k, const void *v)
+                                   const void *k, const void *v, size_t first_key,
+                                   const int32_t *first_seen)
 {
     return (problem){
         .s = *s,
@@ -52,6 +56,9 @@ static inline problem make_problem(const weft_attention_shape *s, weft_dtype dty
         .q = q,
         .k = k,
         .v = v,
+        .first_seen = first_seen,
+        .first_key = first_key,
+        .ahead = (ptrdiff_t)s->first_query - (ptrdiff_t)first_key,
         .dim = s->head_dim,
         .chunks = (s->head_dim + WEFT_PANEL - 1) / WEFT_PANEL,
         .heads_each = s->heads / s->groups,
@@ -88,13 +95,22 @@ static inline size_t stat_at(const problem *p, size_t b, size_t h, size_t i)
     return (b * p->s.heads + h) * p->s.seq_q + i;
 }
 
-/* How many of the keys j .. j + num the query i sees. */
+/* How many of the keys j .. j + num the query i sees, first_seen aside. */
 static inline size_t seen(const problem *p, size_t i, size_t j, size_t num)
 {
-    const size_t end = p->s.first_query + i + 1;
-    if (!p->s.causal || end >= j + num)
+    const ptrdiff_t end = p->ahead + (ptrdiff_t)i + 1, from = (ptrdiff_t)j;
+    if (!p->s.causal || end >= from + (ptrdiff_t)num)
         return num;
-    return end > j ? end - j : 0;
+    return end > from ? (size_t)(end - from) : 0;
+}
+
+/* The first key that the query i of sample b sees; it may lie behind the last one. */
+static inline size_t first_key_seen(const problem *p, size_t b, size_t i)
+{
+    if (!p->first_seen)
+        return 0;
+    const size_t position = (size_t)p->first_seen[i * p->s.batch + b];
+    return position > p->first_key ? position - p->first_key : 0;
 }
 
 /* A block of queries of one head, and one of keys. */
@@ -118,8 +134,13 @@ static inline key_block key_block_at(const problem *p, size_t index)
     return (key_block){first, weft_vector_min(KEYS, p->s.seq_k - first)};
 }
 
-/* How many key blocks the last query of a block sees, in part at least. */
-static inline size_t key_blocks_seen(const problem *p, const query_block *q)
+/* The first block of keys that a block of queries may see, and the end of those that it sees. */
+static inline size_t first_key_block(const problem *p, const query_block *q)
+{
+    return first_key_seen(p, q->b, q->first) / KEYS;
+}
+
+static inline size_t end_of_key_blocks(const problem *p, const query_block *q)
 {
     return blocks_of(seen(p, q->first + q->num - 1, 0, p->s.seq_k), KEYS);
 }
@@ -141,10 +162,16 @@ static inline size_t panel_keys(const problem *p, const query_block *q, size_t p
 static inline void hide(const problem *p, const query_block *q, size_t panel, const key_block *k,
                         size_t num_keys, float *scores, float value)
 {
-    const size_t first = q->first + panel * WEFT_PANEL;
+    const size_t first = q->first + panel * WEFT_PANEL, queries = panel_queries(q, panel);
     for (size_t j = seen(p, first, k->first, num_keys); j < num_keys; j++) {
-        const size_t num = k->first + j - (p->s.first_query + first);
+        const ptrdiff_t unseen = (ptrdiff_t)(k->first + j) - (p->ahead + (ptrdiff_t)first);
+        const size_t num = weft_vector_min((size_t)unseen, queries);
         for (size_t i = 0; i < num; i++)
+            scores[j * WEFT_PANEL + i] = value;
+    }
+    for (size_t i = 0; p->first_seen && i < queries; i++) {
+        const size_t start = first_key_seen(p, q->b, first + i);
+        for (size_t j = 0; j < num_keys && k->first + j < start; j++)
             scores[j * WEFT_PANEL + i] = value;
     }
 }
@@ -162,7 +189,7 @@ static inline void dropout_factors(const problem *p, const query_block *q, size_
             ((s->first_sample + q->b) * s->total_heads + s->first_head + q->h) * s->total_seq +
             s->first_query + q->first + panel * WEFT_PANEL + i;
         const uint32_t *words = weft_random_words(
-            s->seed, s->stream, query * s->total_seq + k->first, num_keys, buffer);
+            s->seed, s->stream, query * s->total_seq + p->first_key + k->first, num_keys, buffer);
         float *row = rows + i * KEYS;
 #pragma omp simd
         for (size_t j = 0; j < num_keys; j++)

@@ -132,18 +132,50 @@ static void clear(float *x, size_t count)
     memset(x, 0, count * sizeof *x);
 }
 
+/* Adds rows of panels, times factor, to rows `stride` apart. */
+static void panel_add(float *to, size_t stride, const float *from, size_t jump, size_t rows,
+                      size_t cols, float factor)
+{
+    for (size_t row = 0; row < rows; row++)
+        for (size_t col = 0; col < cols; col += WEFT_PANEL) {
+            const float *x = from + col / WEFT_PANEL * jump + row * WEFT_PANEL;
+            float *y = to + row * stride + col;
+            const size_t num = weft_vector_min(WEFT_PANEL, cols - col);
+#pragma omp simd
+            for (size_t i = 0; i < num; i++)
+                y[i] += factor * x[i];
+        }
+}
+
 static void store_dq(const problem *p, const weft_attention_backward_args *a, const query_block *q,
                      const float *dq)
 {
-    weft_panel_store(weft_vector_at(a->dq, query_at(p, q->b, q->h, q->first), p->dtype),
-                     p->s.batch * p->s.q_token_stride, dq, QUERIES * WEFT_PANEL, q->num, p->dim,
-                     &p->scale, 0, p->dtype);
+    if (a->piece == WEFT_ATTENTION_WHOLE) {
+        weft_panel_store(weft_vector_at(a->dq, query_at(p, q->b, q->h, q->first), p->dtype),
+                         p->s.batch * p->s.q_token_stride, dq, QUERIES * WEFT_PANEL, q->num, p->dim,
+                         &p->scale, 0, p->dtype);
+        return;
+    }
+    problem to = *p;
+    to.s.q_token_stride = a->dq_token_stride;
+    to.s.q_group_stride = a->dq_group_stride;
+    panel_add((float *)a->dq + query_at(&to, q->b, q->h, q->first), p->s.batch * a->dq_token_stride,
+              dq, QUERIES * WEFT_PANEL, q->num, p->dim, p->scale);
 }
 
 static void store_dkv(const problem *p, const weft_attention_backward_args *a, size_t b, size_t g,
                       const key_block *k, const float *dk, const float *dv)
 {
     const float one = 1.0f;
+    if (a->piece != WEFT_ATTENTION_WHOLE) {
+        problem to = *p;
+        to.s.k_token_stride = a->dk_token_stride;
+        to.s.k_group_stride = a->dk_group_stride;
+        const size_t from = key_at(&to, b, g, k->first), step = p->s.batch * a->dk_token_stride;
+        panel_add((float *)a->dk + from, step, dk, SCORES, k->num, p->dim, p->scale);
+        panel_add((float *)a->dv + from, step, dv, SCORES, k->num, p->dim, one);
+        return;
+    }
     const size_t at = key_at(p, b, g, k->first), stride = p->s.batch * p->s.k_token_stride;
     weft_panel_store(weft_vector_at(a->dk, at, p->dtype), stride, dk, SCORES, k->num, p->dim,
                      &p->scale, 0, p->dtype);
@@ -169,7 +201,7 @@ static void backward_group(const problem *p, const weft_attention_backward_args 
             const query_block q = query_block_at(p, b, h, i);
             load_queries(p, a, &q, &w);
             clear(w.dq, p->chunks * QUERIES * WEFT_PANEL);
-            for (size_t j = 0; j < key_blocks_seen(p, &q); j++) {
+            for (size_t j = first_key_block(p, &q); j < end_of_key_blocks(p, &q); j++) {
                 const key_block k = key_block_at(p, j);
                 backward_pair(p, &w, &q, &k, j, true, true);
             }
@@ -192,7 +224,7 @@ static void backward_queries(const problem *p, const weft_attention_backward_arg
     const backward_scratch w = backward_cut(p, 1, memory);
     load_queries(p, a, &q, &w);
     clear(w.dq, p->chunks * QUERIES * WEFT_PANEL);
-    for (size_t j = 0; j < key_blocks_seen(p, &q); j++) {
+    for (size_t j = first_key_block(p, &q); j < end_of_key_blocks(p, &q); j++) {
         const key_block k = key_block_at(p, j);
         load_keys(p, q.b, q.h / p->heads_each, &k, w.k, w.v);
         backward_pair(p, &w, &q, &k, 0, true, false);
@@ -214,7 +246,7 @@ static void backward_keys(const problem *p, const weft_attention_backward_args *
     for (size_t h = g * p->heads_each; h < (g + 1) * p->heads_each; h++) {
         for (size_t i = 0; i < blocks_of(p->s.seq_q, QUERIES); i++) {
             const query_block q = query_block_at(p, b, h, i);
-            if (j >= key_blocks_seen(p, &q))
+            if (j < first_key_block(p, &q) || j >= end_of_key_blocks(p, &q))
                 continue;
             load_queries(p, a, &q, &w);
             backward_pair(p, &w, &q, &k, 0, false, true);
@@ -272,12 +304,14 @@ static weft_status run_backward(const problem *p, const weft_attention_backward_
 
 weft_status WEFT_VECTOR(attention_backward)(const weft_attention_backward_args *a)
 {
-    const problem p = make_problem(&a->shape, a->dtype, a->q, a->k, a->v);
+    const problem p =
+        make_problem(&a->shape, a->dtype, a->q, a->k, a->v, a->first_key, a->first_seen);
     const size_t key_blocks = blocks_of(p.s.seq_k, KEYS), groups = p.s.batch * p.s.groups;
     const size_t threads = max_threads();
     if (!a->dk || !a->dv) /* only where there is nothing to do */
         return WEFT_OK;
-    compute_delta(&p, a);
+    if (a->piece != WEFT_ATTENTION_NEXT)
+        compute_delta(&p, a);
     /* Whole groups take 5 products a pair of blocks, but may leave threads idle; a pass for dq and
      * one for dk and dv take 7 and split finely. Sums come in the same order. */
     if (blocks_of(groups, threads) * threads * 5 <= groups * 7)

@@ -38,7 +38,7 @@ static forward_scratch forward_cut(const problem *p, size_t key_blocks, float *m
 static void online_softmax(float *restrict scores, size_t num_keys, float *restrict top,
                            float *restrict sum, float *restrict factor)
 {
-    float high[WEFT_PANEL], total[WEFT_PANEL];
+    float high[WEFT_PANEL], base[WEFT_PANEL], total[WEFT_PANEL];
     memcpy(high, top, sizeof high);
     for (size_t j = 0; j < num_keys; j++) {
 #pragma omp simd
@@ -49,13 +49,15 @@ static void online_softmax(float *restrict scores, size_t num_keys, float *restr
     }
 #pragma omp simd
     for (int i = 0; i < WEFT_PANEL; i++) {
-        factor[i] = weft_vector_exp(top[i] - high[i]);
+        const float from = high[i] == -INFINITY ? 0.0f : high[i]; /* it has seen no key yet */
+        factor[i] = weft_vector_exp(top[i] - from);
         total[i] = sum[i] * factor[i];
+        base[i] = from;
     }
     for (size_t j = 0; j < num_keys; j++) {
 #pragma omp simd
         for (int i = 0; i < WEFT_PANEL; i++) {
-            const float e = weft_vector_exp(scores[j * WEFT_PANEL + (size_t)i] - high[i]);
+            const float e = weft_vector_exp(scores[j * WEFT_PANEL + (size_t)i] - base[i]);
             scores[j * WEFT_PANEL + (size_t)i] = e;
             total[i] += e;
         }
@@ -71,12 +73,12 @@ static void multiply(float *restrict x, const float *restrict by, size_t count)
         x[i] *= by[i];
 }
 
-/* A panel of queries meets a block of keys, k and v, the first one that it sees or a later one. */
+/* A panel of queries meets a block of keys, k and v. starts: nothing is in `out` yet. */
 static void forward_panel(const problem *p, const forward_scratch *w, const query_block *q,
-                          size_t panel, const key_block *block, const float *k, const float *v)
+                          size_t panel, const key_block *block, const float *k, const float *v,
+                          bool starts)
 {
     const size_t num_keys = panel_keys(p, q, panel, block), num_queries = panel_queries(q, panel);
-    const bool is_first = block->first == 0;
     if (num_keys == 0)
         return;
     float factor[WEFT_PANEL];
@@ -91,38 +93,59 @@ static void forward_panel(const problem *p, const forward_scratch *w, const quer
     }
     for (size_t c = 0; c < p->chunks; c++) {
         float *out = w->out + (c * QUERIES + panel * WEFT_PANEL) * WEFT_PANEL;
-        for (size_t i = 0; !is_first && i < num_queries; i++)
+        for (size_t i = 0; !starts && i < num_queries; i++)
             scale_all(out + i * WEFT_PANEL, WEFT_PANEL, factor[i]);
-        weft_tiles_across(num_queries, num_keys, w->scores, v + c * SCORES, out, !is_first);
+        weft_tiles_across(num_queries, num_keys, w->scores, v + c * SCORES, out, !starts);
     }
+}
+
+/* Where the running softmax starts: from nothing, or from what out and lse hold. Returns whether
+ * w->out holds anything. */
+static bool start_softmax(const problem *p, const weft_attention_forward_args *a,
+                          const forward_scratch *w, const query_block *q, const float *lse,
+                          const float *out, size_t out_stride)
+{
+    const bool goes_on = a->piece == WEFT_ATTENTION_NEXT;
+    for (size_t i = 0; i < QUERIES; i++) {
+        w->top[i] = goes_on && i < q->num ? lse[i] : -INFINITY;
+        w->sum[i] = w->top[i] == -INFINITY ? 0.0f : 1.0f;
+    }
+    if (goes_on)
+        weft_panel_load(w->out, QUERIES * WEFT_PANEL, out, out_stride, q->num, p->dim, WEFT_F32);
+    else if (seen(p, q->first, 0, p->s.seq_k) > 0 &&
+             first_key_block(p, q) < end_of_key_blocks(p, q))
+        return false; /* every query meets the first block of keys, which writes */
+    else
+        memset(w->out, 0, p->chunks * QUERIES * WEFT_PANEL * sizeof *w->out);
+    return true;
 }
 
 /* One block of queries. holds_keys: all key blocks stand in scratch; otherwise one at a time. */
 static void forward_block(const problem *p, const weft_attention_forward_args *a,
                           const forward_scratch *w, const query_block *q, bool holds_keys)
 {
+    const weft_dtype out_dtype = a->piece == WEFT_ATTENTION_WHOLE ? p->dtype : WEFT_F32;
+    const size_t out_stride = p->s.batch * p->s.heads * p->dim;
+    void *out = weft_vector_at(a->out, out_at(p, q->b, q->h, q->first), out_dtype);
+    float *lse = a->lse + stat_at(p, q->b, q->h, q->first);
     load_query_rows(p, q, w->out, w->qt); /* the output's place is free yet */
-    for (size_t i = 0; i < QUERIES; i++) {
-        w->top[i] = -INFINITY;
-        w->sum[i] = 0.0f;
-    }
-    for (size_t j = 0; j < key_blocks_seen(p, q); j++) {
+    bool holds = start_softmax(p, a, w, q, lse, out, out_stride);
+    for (size_t j = first_key_block(p, q); j < end_of_key_blocks(p, q); j++) {
         const key_block block = key_block_at(p, j);
         float *k = w->k + (holds_keys ? j : 0) * p->chunks * SCORES;
         float *v = w->v + (holds_keys ? j : 0) * p->chunks * SCORES;
         if (!holds_keys)
             load_keys(p, q->b, q->h / p->heads_each, &block, k, v);
         for (size_t panel = 0; panel * WEFT_PANEL < q->num; panel++)
-            forward_panel(p, w, q, panel, &block, k, v);
+            forward_panel(p, w, q, panel, &block, k, v, !holds);
+        holds = true;
     }
-    float *lse = a->lse + stat_at(p, q->b, q->h, q->first);
     for (size_t i = 0; i < q->num; i++) {
-        lse[i] = w->top[i] + logf(w->sum[i]);
-        w->sum[i] = 1.0f / w->sum[i];
+        lse[i] = w->top[i] + logf(w->sum[i]); /* of no key: minus infinity */
+        w->sum[i] = w->sum[i] > 0 ? 1.0f / w->sum[i] : 0.0f;
     }
-    weft_panel_store(weft_vector_at(a->out, out_at(p, q->b, q->h, q->first), p->dtype),
-                     p->s.batch * p->s.heads * p->dim, w->out, QUERIES * WEFT_PANEL, q->num, p->dim,
-                     w->sum, 1, p->dtype);
+    weft_panel_store(out, out_stride, w->out, QUERIES * WEFT_PANEL, q->num, p->dim, w->sum, 1,
+                     out_dtype);
 }
 
 /* One sample and group as a whole: every key is loaded once. */
@@ -133,7 +156,7 @@ static void forward_group(const problem *p, const weft_attention_forward_args *a
     const size_t key_blocks = blocks_of(p->s.seq_k, KEYS), blocks = blocks_of(p->s.seq_q, QUERIES);
     const forward_scratch w = forward_cut(p, key_blocks, memory);
     const query_block last = query_block_at(p, b, g * p->heads_each, blocks - 1);
-    for (size_t j = 0; j < key_blocks_seen(p, &last); j++) {
+    for (size_t j = 0; j < end_of_key_blocks(p, &last); j++) {
         const key_block k = key_block_at(p, j);
         load_keys(p, b, g, &k, w.k + j * p->chunks * SCORES, w.v + j * p->chunks * SCORES);
     }
@@ -159,7 +182,8 @@ static void forward_queries(const problem *p, const weft_attention_forward_args 
 
 weft_status WEFT_VECTOR(attention_forward)(const weft_attention_forward_args *a)
 {
-    const problem p = make_problem(&a->shape, a->dtype, a->q, a->k, a->v);
+    const problem p =
+        make_problem(&a->shape, a->dtype, a->q, a->k, a->v, a->first_key, a->first_seen);
     const size_t groups = p.s.batch * p.s.groups, threads = max_threads();
     if (p.s.seq_q == 0)
         return WEFT_OK;

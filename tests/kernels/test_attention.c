@@ -11,6 +11,7 @@
 typedef struct operands {
     weft_attention_shape s;
     const double *q, *k, *v, *dout;
+    const int32_t *first_seen; /* or NULL */
 } operands;
 
 static size_t query_index(const weft_attention_shape *s, size_t b, size_t h, size_t i)
@@ -45,7 +46,8 @@ static double probabilities(const operands *o, size_t b, size_t h, size_t i, dou
     const weft_attention_shape *s = &o->s;
     double top = -INFINITY, sum = 0;
     for (size_t j = 0; j < s->seq_k; j++) {
-        const bool is_seen = !s->causal || j <= s->first_query + i;
+        const bool is_hidden = o->first_seen && j < (size_t)o->first_seen[i * s->batch + b];
+        const bool is_seen = !is_hidden && (!s->causal || j <= s->first_query + i);
         p[j] = is_seen ? scale_of(s) * sum_of_products(o->q + query_index(s, b, h, i),
                                                        o->k + key_index(s, b, h, j), s->head_dim)
                        : -INFINITY;
@@ -180,8 +182,10 @@ static void close_gradient(double *got, const double *expected, size_t tokens, s
 typedef struct attention_case {
     weft_attention_shape s;
     bool is_packed;
-    double spread; /* of queries and keys; 0: 1 */
-    bool is_large; /* too much for the emulation of a GPU */
+    int num_pieces;  /* that the keys come in; 0: as a whole */
+    size_t document; /* tokens; 0: one for all */
+    double spread;   /* of queries and keys; 0: 1 */
+    bool is_large;   /* too much for the emulation of a GPU */
 } attention_case;
 
 static bool is_emulated(void)
@@ -203,6 +207,112 @@ static double attention_loss(const void *context)
     reference_forward(o, out_of_loss, lse_of_loss);
     return sum_of_products(out_of_loss, o->dout,
                            o->s.seq_q * o->s.batch * o->s.heads * o->s.head_dim);
+}
+
+/* Position of the first token of each query's document; other samples' begin elsewhere. */
+static int32_t *starts_of_documents(const attention_case *c)
+{
+    const weft_attention_shape *s = &c->s;
+    if (c->document == 0)
+        return NULL;
+    int32_t *out = probe_alloc(s->seq_q * s->batch * sizeof *out);
+    for (size_t i = 0; i < s->seq_q; i++)
+        for (size_t b = 0; b < s->batch; b++) {
+            const size_t shift = 5 * b % c->document, at = s->first_query + i + shift;
+            const size_t start = at / c->document * c->document;
+            out[i * s->batch + b] = (int32_t)(start > shift ? start - shift : 0);
+        }
+    return out;
+}
+
+/* `count` zeros. */
+static float *zeros(size_t count)
+{
+    return probe_constant(count, 0.0f);
+}
+
+/* Rows of x, `from` apart, as rows `to` apart. */
+static double *spread_rows(const double *x, size_t rows, size_t width, size_t from, size_t to)
+{
+    double *out = probe_doubles(rows * to);
+    for (size_t r = 0; r < rows; r++)
+        for (size_t i = 0; i < width; i++)
+            out[r * to + i] = x[r * from + i];
+    return out;
+}
+
+/* The keys come in pieces, those in the middle first; the results are those of the whole. */
+static void check_pieces(const attention_case *c, weft_dtype dtype)
+{
+    probe_start(NULL);
+    weft_attention_shape s = c->s;
+    const layout l = lay_out(&s, false);
+    const size_t bytes = weft_dtype_bytes(dtype), tokens_q = s.seq_q * s.batch;
+    const size_t num_out = tokens_q * s.heads * s.head_dim, num_lse = tokens_q * s.heads;
+    const size_t tokens_k = s.seq_k * s.batch, wide_q = s.q_token_stride + 2;
+    const size_t wide_k = s.k_token_stride + 4, num = (size_t)c->num_pieces;
+    const char *const q = probe_random(l.num_q, dtype, 1, 1);
+    const char *const k = probe_random(l.num_k, dtype, 1, 2);
+    const char *const v = probe_random(l.num_k, dtype, 1, 3);
+    void *dout = probe_random(num_out, dtype, 1, 4), *rounded = probe_alloc(num_out * bytes);
+    const int32_t *first_seen = starts_of_documents(c);
+    float *out = probe_alloc(num_out * sizeof *out), *lse = probe_alloc(num_lse * sizeof *lse);
+    float *delta = probe_alloc(num_lse * sizeof *delta), *dq = zeros(tokens_q * wide_q);
+    float *dk = zeros(tokens_k * wide_k), *dv = zeros(tokens_k * wide_k);
+    for (int backward = 0; backward < 2; backward++) {
+        for (size_t n = 0; n < num; n++) {
+            const size_t piece = (n + num / 2) % num;
+            const size_t first = piece * s.seq_k / num, end = (piece + 1) * s.seq_k / num;
+            const size_t at = first * s.batch * s.k_token_stride * bytes;
+            const size_t to = first * s.batch * wide_k;
+            weft_attention_shape part = s;
+            part.seq_k = end - first;
+            if (backward)
+                PROBE_RUN(attention_backward, .shape = part, .dtype = dtype, .q = q, .k = k + at,
+                          .v = v + at, .out = rounded, .dout = dout, .lse = lse, .delta = delta,
+                          .dq = dq, .dk = dk + to, .dv = dv + to, .first_seen = first_seen,
+                          .first_key = first, .dq_token_stride = wide_q,
+                          .dq_group_stride = s.q_group_stride, .dk_token_stride = wide_k,
+                          .dk_group_stride = s.k_group_stride,
+                          .piece = n == 0 ? WEFT_ATTENTION_FIRST : WEFT_ATTENTION_NEXT);
+            else
+                PROBE_RUN(attention_forward, .shape = part, .dtype = dtype, .q = q, .k = k + at,
+                          .v = v + at, .out = out, .lse = lse, .first_seen = first_seen,
+                          .first_key = first,
+                          .piece = n == 0 ? WEFT_ATTENTION_FIRST : WEFT_ATTENTION_NEXT);
+        }
+        if (!backward)
+            PROBE_RUN(cast, .count = num_out, .from_dtype = WEFT_F32, .to_dtype = dtype,
+                      .from = out, .to = rounded);
+    }
+    char what[128];
+    snprintf(what, sizeof what, "%zu x %zu in %d pieces, documents of %zu, heads %zu / %zu, %s",
+             s.seq_q, s.seq_k, c->num_pieces, c->document, s.heads, s.groups,
+             weft_dtype_text(dtype));
+    const operands o = {s,
+                        probe_read(q, l.num_q, dtype),
+                        probe_read(k, l.num_k, dtype),
+                        probe_read(v, l.num_k, dtype),
+                        probe_read(dout, num_out, dtype),
+                        first_seen};
+    double *expected = probe_doubles(num_out), *expected_lse = probe_doubles(num_lse);
+    double *eq = probe_doubles(l.num_q), *ek = probe_doubles(l.num_k), *ev = probe_doubles(l.num_k);
+    reference_forward(&o, expected, expected_lse);
+    reference_backward(&o, eq, ek, ev);
+    const double tolerance = probe_tolerance(dtype, 5e-6);
+    probe_close(probe_read(out, num_out, WEFT_F32), expected, num_out, tolerance, what);
+    probe_close(probe_read(lse, num_lse, WEFT_F32), expected_lse, num_lse,
+                probe_tolerance(WEFT_F32, 5e-6), what);
+    probe_close(probe_read(dq, tokens_q * wide_q, WEFT_F32),
+                spread_rows(eq, tokens_q, s.q_token_stride - GAP, s.q_token_stride, wide_q),
+                tokens_q * wide_q, tolerance, what);
+    const size_t width = s.k_token_stride - GAP;
+    probe_close(probe_read(dk, tokens_k * wide_k, WEFT_F32),
+                spread_rows(ek, tokens_k, width, s.k_token_stride, wide_k), tokens_k * wide_k,
+                tolerance, what);
+    probe_close(probe_read(dv, tokens_k * wide_k, WEFT_F32),
+                spread_rows(ev, tokens_k, width, s.k_token_stride, wide_k), tokens_k * wide_k,
+                tolerance, what);
 }
 
 static void check(const attention_case *c, weft_dtype dtype, bool by_differences)
@@ -227,11 +337,12 @@ static void check(const attention_case *c, weft_dtype dtype, bool by_differences
     void *parts[3] = {probe_alloc(l.num_q * bytes), probe_alloc(l.num_k * bytes),
                       probe_alloc(l.num_k * bytes)};
     const tensors dx = place(&l, parts[0], parts[1], parts[2], bytes);
+    const int32_t *first_seen = starts_of_documents(c);
     PROBE_RUN(attention_forward, .shape = s, .dtype = dtype, .q = x.q, .k = x.k, .v = x.v,
-              .out = out, .lse = lse);
+              .out = out, .lse = lse, .first_seen = first_seen);
     PROBE_RUN(attention_backward, .shape = s, .dtype = dtype, .q = x.q, .k = x.k, .v = x.v,
               .out = out, .dout = dout, .lse = lse, .delta = delta, .dq = dx.q, .dk = dx.k,
-              .dv = dx.v);
+              .dv = dx.v, .first_seen = first_seen);
 
     double *q = probe_read(x.q, l.num_q, dtype), *dq = probe_doubles(l.num_q);
     double *k = q + l.k_offset, *v = q + l.v_offset, *dk = dq + l.k_offset, *dv = dq + l.v_offset;
@@ -241,7 +352,7 @@ static void check(const attention_case *c, weft_dtype dtype, bool by_differences
         dk = probe_doubles(l.num_k);
         dv = probe_doubles(l.num_k);
     }
-    const operands o = {s, q, k, v, probe_read(dout, num_out, dtype)};
+    const operands o = {s, q, k, v, probe_read(dout, num_out, dtype), first_seen};
     double *expected = probe_doubles(num_out), *expected_lse = probe_doubles(num_lse);
     const double tolerance = probe_tolerance(dtype, spread > 1 ? 5e-5 : 5e-6);
     if (by_differences) {
@@ -284,7 +395,10 @@ static void check_all(const attention_case *cases, size_t num)
 {
     for (size_t i = 0; i < num; i++)
         for (int d = 0; d < probe_num_dtypes() && !is_left_out(&cases[i]); d++)
-            check(&cases[i], probe_dtype(d), false);
+            if (cases[i].num_pieces > 0)
+                check_pieces(&cases[i], probe_dtype(d));
+            else
+                check(&cases[i], probe_dtype(d), false);
 }
 
 #define CHECK_ALL(cases) check_all(cases, sizeof(cases) / sizeof(cases)[0])
@@ -392,6 +506,40 @@ static void dropout_equals_its_definition(void **state)
     CHECK_ALL(cases);
 }
 
+static void documents_are_apart(void **state)
+{
+    (void)state;
+    static const attention_case cases[] = {
+        {.s = {SIZES(40, 40, 2, 2, 1, 16), .causal = true}, .is_packed = true, .document = 9},
+        {.s = {SIZES(300, 300, 2, 2, 2, 20), .causal = true}, .document = 130, .is_large = true},
+        {.s = {SIZES(260, 260, 1, 4, 2, 64), .causal = true}, .document = 2, .is_large = true},
+        {.s = {SIZES(70, 200, 1, 2, 1, 24), .causal = true, .first_query = 130}, .document = 64},
+    };
+    CHECK_ALL(cases);
+}
+
+static void pieces_make_the_whole(void **state)
+{
+    (void)state;
+    static const attention_case cases[] = {
+        {.s = {SIZES(64, 64, 2, 4, 2, 16), .causal = true}, .num_pieces = 1},
+        {.s = {SIZES(40, 120, 2, 2, 1, 16), .causal = true, .first_query = 40}, .num_pieces = 3},
+        {.s = {SIZES(33, 90, 1, 2, 2, 65)}, .num_pieces = 2},
+        {.s = {SIZES(300, 600, 1, 2, 1, 20), .causal = true, .first_query = 250},
+         .num_pieces = 4,
+         .is_large = true},
+        {.s = {SIZES(300, 600, 2, 2, 1, 20), .causal = true, .first_query = 250},
+         .num_pieces = 4,
+         .document = 170,
+         .is_large = true},
+        {.s = {SIZES(96, 96, 2, 2, 1, 64), .causal = true}, .num_pieces = 4, .document = 30},
+        {.s = {SIZES(72, 72, 2, 4, 2, 20), .causal = true, .dropout = 0.1f, .seed = 5, .stream = 9,
+               .total_heads = 4, .total_seq = 72},
+         .num_pieces = 3},
+    };
+    CHECK_ALL(cases);
+}
+
 static void gradients_equal_differences(void **state)
 {
     (void)state;
@@ -488,10 +636,16 @@ static void scratch_is_kept_and_grows(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        PROBE_TEST(layers_layout_equals_fp64),        PROBE_TEST(separate_tensors_equal_fp64),
-        PROBE_TEST(lengths_around_blocks_equal_fp64), PROBE_TEST(lengths_around_tiles_equal_fp64),
-        PROBE_TEST(dropout_equals_its_definition),    PROBE_TEST(gradients_equal_differences),
-        PROBE_TEST(heads_split_over_ranks_agree),     PROBE_TEST(no_queries_make_no_gradient),
+        PROBE_TEST(layers_layout_equals_fp64),
+        PROBE_TEST(separate_tensors_equal_fp64),
+        PROBE_TEST(lengths_around_blocks_equal_fp64),
+        PROBE_TEST(lengths_around_tiles_equal_fp64),
+        PROBE_TEST(dropout_equals_its_definition),
+        PROBE_TEST(gradients_equal_differences),
+        PROBE_TEST(documents_are_apart),
+        PROBE_TEST(pieces_make_the_whole),
+        PROBE_TEST(heads_split_over_ranks_agree),
+        PROBE_TEST(no_queries_make_no_gradient),
         PROBE_TEST(scratch_is_kept_and_grows),
     };
     return cmocka_run_group_tests(tests, probe_setup, probe_teardown);
