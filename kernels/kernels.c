@@ -155,8 +155,7 @@ static const char *check_rope(const weft_rope_args *a)
     return NULL;
 }
 
-static const char *check_attention_shape(const weft_attention_shape *s, size_t first_key,
-                                         int piece)
+static const char *check_attention_shape(const weft_attention_shape *s, size_t first_key, int piece)
 {
     if (piece < WEFT_ATTENTION_WHOLE || piece > WEFT_ATTENTION_NEXT)
         return "piece must be whole, first or next";

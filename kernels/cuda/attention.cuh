@@ -17,7 +17,11 @@ struct problem {
     weft_attention_shape s;
     int dim, heads_each; /* of a group */
     int seq_q, seq_k;
-    int first_query; /* at most seq_k, from where on every query sees all keys */
+    int ahead; /* of key 0's position: query 0's; within -seq_q .. seq_k, which says the same */
+    const int32_t *first_seen; /* or NULL */
+    size_t first_key;
+    weft_attention_piece piece;
+    size_t dq_token_stride, dq_group_stride, dk_token_stride, dk_group_stride; /* of a piece */
     float scale, kept_factor;
     uint32_t keep_from; /* a 24-bit number from here on keeps its element */
     bool is_aligned;    /* every row starts at, and holds, a multiple of 16 bytes */
@@ -71,23 +75,46 @@ static __device__ inline rows<T> out_rows(const problem &p, T *x, int b, int h)
     return {x + out_at(p, b, h, 0), p.s.batch * p.s.heads * p.dim};
 }
 
+/* Results of a piece: fp32, whose rows are out's or have strides of their own. */
+static __device__ inline rows<float> dq_rows(const problem &p, void *dq, int b, int h)
+{
+    float *at = static_cast<float *>(dq) + b * p.dq_token_stride +
+                h / p.heads_each * p.dq_group_stride + h % p.heads_each * size_t(p.dim);
+    return {at, p.s.batch * p.dq_token_stride};
+}
+
+static __device__ inline rows<float> dk_rows(const problem &p, void *dk, int b, int g)
+{
+    return {static_cast<float *>(dk) + b * p.dk_token_stride + g * p.dk_group_stride,
+            p.s.batch * p.dk_token_stride};
+}
+
 /* The query sees the keys before this one. */
 static __device__ inline int end_of_keys(const problem &p, int query)
 {
-    return p.s.causal ? min(p.seq_k, p.first_query + query + 1) : p.seq_k;
+    return p.s.causal ? max(0, min(p.seq_k, p.ahead + query + 1)) : p.seq_k;
+}
+
+/* And none before this one, which may lie behind the last. */
+static __device__ inline int start_of_keys(const problem &p, int b, int query)
+{
+    if (!p.first_seen || query >= p.seq_q)
+        return 0;
+    const size_t position = p.first_seen[size_t(query) * p.s.batch + b];
+    return position > p.first_key ? int(position - p.first_key) : 0;
 }
 
 /* The first query that sees the key; it may lie beyond the last one. */
 static __device__ inline int first_to_see(const problem &p, int key)
 {
-    return p.s.causal ? max(0, key - p.first_query) : 0;
+    return p.s.causal ? max(0, key - p.ahead) : 0;
 }
 
 /* The element of the random stream that drops key 0 for query 0 of a head. */
 static __device__ inline uint64_t first_element(const problem &p, int b, int h)
 {
     const uint64_t head = (p.s.first_sample + b) * p.s.total_heads + p.s.first_head + h;
-    return (head * p.s.total_seq + p.s.first_query) * p.s.total_seq;
+    return (head * p.s.total_seq + p.s.first_query) * p.s.total_seq + p.first_key;
 }
 
 static __device__ inline bool is_kept(const problem &p, uint64_t first, int query, int key)
@@ -132,19 +159,25 @@ static inline int heads_at_once(size_t num_heads, size_t num_tiles, size_t bytes
 /* Makes the problem from a call's shape. `operands`: all its matrices, for their alignment. */
 template <typename... P>
 static inline problem make_problem(const weft_attention_shape &s, weft_dtype dtype,
-                                   const P *...operands)
+                                   size_t first_key, const int32_t *first_seen,
+                                   weft_attention_piece piece, const P *...operands)
 {
     problem p = {};
     p.s = s;
+    p.first_key = first_key;
+    p.first_seen = first_seen;
+    p.piece = piece;
     p.dim = int(s.head_dim);
     p.heads_each = int(s.heads / s.groups);
     p.seq_q = int(s.seq_q);
     p.seq_k = int(s.seq_k);
-    p.first_query = int(s.first_query < s.seq_k ? s.first_query : s.seq_k);
+    const ptrdiff_t ahead = ptrdiff_t(s.first_query) - ptrdiff_t(first_key);
+    const ptrdiff_t least = -ptrdiff_t(s.seq_q), most = ptrdiff_t(s.seq_k);
+    p.ahead = int(ahead < least ? least : ahead > most ? most : ahead);
     p.scale = s.scale != 0 ? s.scale : 1.0f / sqrtf(float(s.head_dim));
     p.kept_factor = 1.0f / (1.0f - s.dropout);
     p.keep_from = keep_from(s.dropout);
-    p.is_even = s.total_seq % 4 == 0;
+    p.is_even = s.total_seq % 4 == 0 && first_key % 4 == 0;
     size_t odd =
         s.head_dim | s.q_token_stride | s.q_group_stride | s.k_token_stride | s.k_group_stride;
     odd *= weft_dtype_bytes(dtype);

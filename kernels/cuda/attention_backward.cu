@@ -13,7 +13,7 @@
 template <typename T> struct tensors {
     const T *q, *k, *v, *dout;
     const float *lse, *delta;
-    T *dq, *dk, *dv;
+    void *dq, *dk, *dv; /* of a piece: fp32 */
 };
 
 /* The rows `first` .. `end` that a block owns at most, of a sample b and a head or group, and the
@@ -45,9 +45,9 @@ static __device__ inline block_work find_work(const problem &p)
         w.g = w.head / p.heads_each;
         w.first = (num_tiles - 1 - at.tile) * num_own;
         w.end = p.seq_q;
-        w.begin = 0;
-        w.tiles =
-            (end_of_keys(p, min(w.first + num_own, p.seq_q) - 1) + num_others - 1) / num_others;
+        w.begin = start_of_keys(p, w.b, w.first) / num_others * num_others;
+        const int end = end_of_keys(p, min(w.first + num_own, p.seq_q) - 1);
+        w.tiles = max(0, (end - w.begin + num_others - 1) / num_others);
         w.num_heads = 1;
     }
     return w;
@@ -217,7 +217,8 @@ static __global__ void __launch_bounds__(backward_tiling<columns, for_keys>::num
             const int own_row = w.first + row, col = start + part;
             bool sees, all_see; /* any, all of these queries of these keys */
             if (for_keys) {
-                sees = col < p.seq_q && own_row < end_of_keys(p, col + at_once - 1);
+                sees = col < p.seq_q && own_row < end_of_keys(p, col + at_once - 1) &&
+                       own_row + 16 * times > start_of_keys(p, w.b, col);
                 all_see = own_row + 16 * times <= end_of_keys(p, col);
             } else {
                 sees = col < end_of_keys(p, own_row + 16 * times - 1);
@@ -228,8 +229,8 @@ static __global__ void __launch_bounds__(backward_tiling<columns, for_keys>::num
             results<times, at_once> scores, gradients;
             multiply_rows(scores, own_first, others_first, part);
             multiply_rows(gradients, own_second, others_second, part);
-            if (!all_see)
-                hide<for_keys>(p, scores, own_row, col);
+            if (!all_see || p.first_seen)
+                hide<for_keys>(p, scores, w.b, own_row, col);
             const statistics<for_keys> stats = {stats_tiles +
                                                     (for_keys ? i % 2 * (2 * others) + part : row),
                                                 for_keys ? others : own};
@@ -254,6 +255,21 @@ static __global__ void __launch_bounds__(backward_tiling<columns, for_keys>::num
     };
     wait_for_copies();
     __syncthreads();
+    if (p.piece != WEFT_ATTENTION_WHOLE) {
+        const auto add = [&](results<times, width> &sums, const rows<float> &to, float by) {
+            each_result(p, sums, w.first + row, chunk, w.end,
+                        [&](float &x, int, int, int at, int col) {
+                            to.at[at * to.stride + col] += x * by;
+                        });
+        };
+        if constexpr (for_keys) {
+            add(first_sums, dk_rows(p, x.dk, w.b, w.g), p.scale);
+            add(second_sums, dk_rows(p, x.dv, w.b, w.g), p.kept_factor);
+        } else {
+            add(first_sums, dq_rows(p, x.dq, w.b, w.head), p.scale);
+        }
+        return;
+    }
     set_factor(p.scale);
     store_results<columns>(first, row, chunk, first_sums, factor);
     if constexpr (for_keys) {
@@ -262,11 +278,13 @@ static __global__ void __launch_bounds__(backward_tiling<columns, for_keys>::num
     }
     __syncthreads();
     if constexpr (for_keys) {
-        store_tile<own, columns, threads>(p, key_rows(p, x.dk, w.b, w.g), first, w.first, w.end);
-        store_tile<own, columns, threads>(p, key_rows(p, x.dv, w.b, w.g), second, w.first, w.end);
+        store_tile<own, columns, threads>(p, key_rows(p, static_cast<T *>(x.dk), w.b, w.g), first,
+                                          w.first, w.end);
+        store_tile<own, columns, threads>(p, key_rows(p, static_cast<T *>(x.dv), w.b, w.g), second,
+                                          w.first, w.end);
     } else {
-        store_tile<own, columns, threads>(p, query_rows(p, x.dq, w.b, w.head), first, w.first,
-                                          w.end);
+        store_tile<own, columns, threads>(p, query_rows(p, static_cast<T *>(x.dq), w.b, w.head),
+                                          first, w.first, w.end);
     }
 }
 
@@ -305,7 +323,8 @@ static __global__ void __launch_bounds__(PLAIN_THREADS) backward_plain(problem p
                 const int own_row = w.first + y + 16 * a, other_row = start + x + 16 * c;
                 const int query = for_keys ? other_row : own_row;
                 const int key = for_keys ? own_row : other_row;
-                const bool is_seen = query < p.seq_q && key < end_of_keys(p, query);
+                const bool is_seen = query < p.seq_q && key < end_of_keys(p, query) &&
+                                     key >= start_of_keys(p, w.b, query);
                 const size_t stat = is_seen ? stat_at(p, w.b, head, query) : 0;
                 const float e = is_seen ? expf(scores[a][c] * p.scale - t.lse[stat]) : 0.0f;
                 const float kept =
@@ -323,13 +342,20 @@ static __global__ void __launch_bounds__(PLAIN_THREADS) backward_plain(problem p
     }
     for (int a = 0; a < each; a++)
         factor[a] = p.scale;
+    const bool is_piece = p.piece != WEFT_ATTENTION_WHOLE;
     if constexpr (for_keys) {
-        store_plain(p, key_rows(p, t.dk, w.b, w.g), first_sums, factor, w.first, w.end);
+        const auto to = [&](void *at) {
+            return is_piece ? dk_rows(p, at, w.b, w.g)
+                            : key_rows(p, static_cast<float *>(at), w.b, w.g);
+        };
+        store_plain(p, to(t.dk), first_sums, factor, w.first, w.end, is_piece);
         for (int a = 0; a < each; a++)
             factor[a] = 1.0f;
-        store_plain(p, key_rows(p, t.dv, w.b, w.g), second_sums, factor, w.first, w.end);
+        store_plain(p, to(t.dv), second_sums, factor, w.first, w.end, is_piece);
     } else {
-        store_plain(p, query_rows(p, t.dq, w.b, w.head), first_sums, factor, w.first, w.end);
+        const rows<float> to = is_piece ? dq_rows(p, t.dq, w.b, w.head)
+                                        : query_rows(p, static_cast<float *>(t.dq), w.b, w.head);
+        store_plain(p, to, first_sums, factor, w.first, w.end, is_piece);
     }
 }
 
@@ -405,11 +431,11 @@ static weft_status launch(weft_lane *lane, const problem &p, const weft_attentio
         dout,
         a->lse,
         a->delta,
-        static_cast<T *>(a->dq),
-        static_cast<T *>(a->dk),
-        static_cast<T *>(a->dv),
+        a->dq,
+        a->dk,
+        a->dv,
     };
-    if (p.seq_q > 0)
+    if (p.seq_q > 0 && p.piece != WEFT_ATTENTION_NEXT)
         WEFT_TRY(WEFT_LAUNCH(compute_delta<T>, num_blocks(p.s.seq_q * p.s.batch * p.s.heads, 32),
                              256, 0, stream, p, out, dout, a->delta));
     WEFT_TRY((launch_pass<T, columns, false>(stream, p, x)));
@@ -419,8 +445,12 @@ static weft_status launch(weft_lane *lane, const problem &p, const weft_attentio
 extern "C" weft_status weft_cuda_attention_backward(weft_lane *lane,
                                                     const weft_attention_backward_args *a)
 {
-    const problem p =
-        make_problem(a->shape, a->dtype, a->q, a->k, a->v, a->out, a->dout, a->dq, a->dk, a->dv);
+    problem p = make_problem(a->shape, a->dtype, a->first_key, a->first_seen, a->piece, a->q, a->k,
+                             a->v, a->out, a->dout, a->dq, a->dk, a->dv);
+    p.dq_token_stride = a->dq_token_stride;
+    p.dq_group_stride = a->dq_group_stride;
+    p.dk_token_stride = a->dk_token_stride;
+    p.dk_group_stride = a->dk_group_stride;
     if (p.s.batch == 0 || !a->dk || !a->dv) /* only where there is nothing to do */
         return WEFT_OK;
     WEFT_TRY(check_problem(p));

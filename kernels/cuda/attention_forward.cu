@@ -12,6 +12,9 @@ template <int columns> struct forward_tiling {
     static constexpr size_t shared_bytes = (queries + 2 * keys) * columns * 2;
 };
 
+/* Below any score: the maximum of a query that has seen no key. */
+constexpr float NO_KEY_SEEN = -1e30f;
+
 /* Scores become exp(scale * (score - top)), top being the greatest so far, or a little less: it
  * follows only when it would fall behind by more than 2^8, so that the output seldom has to be
  * scaled. Sums of this thread's columns are added to `sum`. Returns in `factor` what sums over
@@ -31,6 +34,7 @@ static __device__ inline void online_softmax(results<times, keys> &scores, float
                 high = fmaxf(high, fmaxf(scores.at[m][n][2 * i], scores.at[m][n][2 * i + 1]));
             high = fmaxf(high, __shfl_xor_sync(WHOLE_WARP, high, 1));
             high = fmaxf(high, __shfl_xor_sync(WHOLE_WARP, high, 2));
+            high = fmaxf(high, NO_KEY_SEEN);
             high = (high - top[m][i]) * scale <= 8.0f ? top[m][i] : high;
             factor[m][i] = power_of_two((top[m][i] - high) * scale);
             top[m][i] = high;
@@ -69,7 +73,7 @@ static __device__ inline void scale_rows(results<times, columns> &x,
 /* Blocks: tiles of queries, the last first, for they see the most keys. */
 template <typename T, int columns>
 static __global__ void __launch_bounds__(forward_tiling<columns>::num_threads, 2)
-    forward(problem p, const T *q, const T *k, const T *v, T *out, float *lse)
+    forward(problem p, const T *q, const T *k, const T *v, void *out, float *lse)
 {
     using tiling = forward_tiling<columns>;
     constexpr int times = tiling::times, threads = tiling::num_threads, keys = tiling::keys;
@@ -98,14 +102,31 @@ static __global__ void __launch_bounds__(forward_tiling<columns>::num_threads, 2
             sum[m][i] = 0.0f;
         }
 
+    const int begin = start_of_keys(p, b, first) / keys * keys;
+    const rows<float> piece_rows = out_rows(p, static_cast<float *>(out), b, h);
+    const float again = 1.0f / p.kept_factor;
+    if (p.piece == WEFT_ATTENTION_NEXT) {
+        each_result(p, sums, first + row, 0, p.seq_q, [&](float &x, int, int, int at, int col) {
+            x = piece_rows.at[at * piece_rows.stride + col] * again;
+        });
+        for (int m = 0; m < times; m++)
+            for (int i = 0; i < 2; i++) {
+                const int query = first + row + 16 * m + 8 * i + int(warp_thread() / 4);
+                const float known = query < p.seq_q ? lse[stat_at(p, b, h, query)] : -INFINITY;
+                top[m][i] = known == -INFINITY ? known : known / p.scale;
+                sum[m][i] = known != -INFINITY && warp_thread() % 4 == 0 ? 1.0f : 0.0f;
+            }
+    }
+
     load_tile<tiling::queries, columns, threads>(p, q_tile, query_rows(p, q, b, h), first, p.seq_q);
-    load_tile<keys, columns, threads>(p, k_tile, k_rows, 0, p.seq_k);
+    if (begin < end)
+        load_tile<keys, columns, threads>(p, k_tile, k_rows, begin, p.seq_k);
     left_rows<times, columns, tiling::holds_queries, T> queries = {q_tile, row, {}};
-    for (int key = 0; key < end; key += keys) {
+    for (int key = begin; key < end; key += keys) {
         const bool sees = key < warp_end;
         wait_for_copies();
         __syncthreads();
-        if (tiling::holds_queries && key == 0)
+        if (tiling::holds_queries && key == begin)
             queries.hold();
         load_tile<keys, columns, threads>(p, v_tile, v_rows, key, p.seq_k);
         if (sees)
@@ -116,8 +137,8 @@ static __global__ void __launch_bounds__(forward_tiling<columns>::num_threads, 2
             load_tile<keys, columns, threads>(p, k_tile, k_rows, key + keys, p.seq_k);
         if (!sees)
             continue;
-        if (key + keys > all_see)
-            hide<false>(p, scores, first + row, key);
+        if (key + keys > all_see || p.first_seen)
+            hide<false>(p, scores, b, first + row, key);
         online_softmax(scores, scale, top, sum, factor);
         scale_rows(sums, factor);
         operand<times, keys> probabilities;
@@ -127,6 +148,10 @@ static __global__ void __launch_bounds__(forward_tiling<columns>::num_threads, 2
         multiply_add<columns>(sums, probabilities, v_tile, 0, 0);
     }
 
+    if (begin >= end) { /* none has waited for the queries */
+        wait_for_copies();
+        __syncthreads();
+    }
 #pragma unroll
     for (int m = 0; m < times; m++)
 #pragma unroll
@@ -135,14 +160,21 @@ static __global__ void __launch_bounds__(forward_tiling<columns>::num_threads, 2
             sum[m][i] += __shfl_xor_sync(WHOLE_WARP, sum[m][i], 2);
             const int query = first + row + 16 * m + 8 * i + int(warp_thread() / 4);
             if (warp_thread() % 4 == 0 && query < p.seq_q)
-                lse[stat_at(p, b, h, query)] = top[m][i] * p.scale + logf(sum[m][i]);
-            factor[m][i] = p.kept_factor / sum[m][i];
+                lse[stat_at(p, b, h, query)] =
+                    sum[m][i] > 0 ? top[m][i] * p.scale + logf(sum[m][i]) : -INFINITY;
+            factor[m][i] = sum[m][i] > 0 ? p.kept_factor / sum[m][i] : 0.0f;
         }
+    if (p.piece != WEFT_ATTENTION_WHOLE) {
+        each_result(p, sums, first + row, 0, p.seq_q, [&](float &x, int m, int i, int at, int col) {
+            piece_rows.at[at * piece_rows.stride + col] = x * factor[m][i];
+        });
+        return;
+    }
     __syncwarp(); /* each warp has these rows of the tile for itself */
     store_results<columns>(q_tile, row, 0, sums, factor);
     __syncthreads();
-    store_tile<tiling::queries, columns, threads>(p, out_rows(p, out, b, h), q_tile, first,
-                                                  p.seq_q);
+    store_tile<tiling::queries, columns, threads>(p, out_rows(p, static_cast<T *>(out), b, h),
+                                                  q_tile, first, p.seq_q);
 }
 
 /* The same in fp32. */
@@ -163,12 +195,22 @@ static __global__ void __launch_bounds__(PLAIN_THREADS)
     const int x = threadIdx.x % 16, y = threadIdx.x / 16;
     const uint64_t element = first_element(p, b, h);
     float sums[each][columns / 16] = {}, top[each], sum[each] = {}, factor[each];
-    for (int i = 0; i < each; i++)
-        top[i] = -INFINITY;
+    const rows<float> to = out_rows(p, out, b, h);
+    for (int i = 0; i < each; i++) {
+        const int query = first + y + 16 * i;
+        const bool goes_on = p.piece == WEFT_ATTENTION_NEXT && query < p.seq_q;
+        top[i] = goes_on ? lse[stat_at(p, b, h, query)] : -INFINITY;
+        if (top[i] == -INFINITY)
+            continue;
+        sum[i] = x == 0 ? 1.0f : 0.0f; /* sixteen threads have a part each */
+        for (int j = 0; j < columns / 16; j++)
+            if (x + 16 * j < p.dim)
+                sums[i][j] = to.at[query * to.stride + x + 16 * j] / p.kept_factor;
+    }
 
     load_plain<columns>(p, q_tile, query_rows(p, q, b, h), first, p.seq_q);
     const int end = end_of_keys(p, min(first + side, p.seq_q) - 1);
-    for (int key = 0; key < end; key += side) {
+    for (int key = start_of_keys(p, b, first) / side * side; key < end; key += side) {
         __syncthreads();
         load_plain<columns>(p, k_tile, key_rows(p, k, b, g), key, p.seq_k);
         load_plain<columns>(p, v_tile, key_rows(p, v, b, g), key, p.seq_k);
@@ -178,9 +220,11 @@ static __global__ void __launch_bounds__(PLAIN_THREADS)
 #pragma unroll
         for (int i = 0; i < each; i++) {
             const int query = first + y + 16 * i, num = end_of_keys(p, query) - key;
-            float high = top[i], total = 0.0f;
+            const int none = start_of_keys(p, b, query) - key;
+            float high = fmaxf(top[i], NO_KEY_SEEN), total = 0.0f;
             for (int j = 0; j < each; j++) {
-                scores[i][j] = x + 16 * j < num ? scores[i][j] * p.scale : -INFINITY;
+                const bool is_seen = x + 16 * j < num && x + 16 * j >= none;
+                scores[i][j] = is_seen ? scores[i][j] * p.scale : -INFINITY;
                 high = fmaxf(high, scores[i][j]);
             }
             for (int offset = 8; offset > 0; offset /= 2)
@@ -209,10 +253,10 @@ static __global__ void __launch_bounds__(PLAIN_THREADS)
             sum[i] += __shfl_xor_sync(WHOLE_WARP, sum[i], offset);
         const int query = first + y + 16 * i;
         if (x == 0 && query < p.seq_q)
-            lse[stat_at(p, b, h, query)] = top[i] + logf(sum[i]);
-        factor[i] = p.kept_factor / sum[i];
+            lse[stat_at(p, b, h, query)] = sum[i] > 0 ? top[i] + logf(sum[i]) : -INFINITY;
+        factor[i] = sum[i] > 0 ? p.kept_factor / sum[i] : 0.0f;
     }
-    store_plain(p, out_rows(p, out, b, h), sums, factor, first, p.seq_q);
+    store_plain(p, to, sums, factor, first, p.seq_q);
 }
 
 template <typename T, int columns>
@@ -223,27 +267,27 @@ static weft_status launch(weft_lane *lane, problem p, const weft_attention_forwa
     const size_t key_bytes = 2 * p.s.seq_k * p.s.head_dim * sizeof(T) / p.heads_each;
     const T *q = static_cast<const T *>(a->q), *k = static_cast<const T *>(a->k);
     const T *v = static_cast<const T *>(a->v);
-    T *out = static_cast<T *>(a->out);
     if constexpr (sizeof(T) == sizeof(float)) {
         using tiling = plain_tiling<columns>;
         const size_t num_tiles = num_blocks(p.seq_q, tiling::side);
         p.heads_at_once = heads_at_once(num_heads, num_tiles, key_bytes);
         return LAUNCH_WITH_SHARED(forward_plain<columns>, num_tiles * num_heads, PLAIN_THREADS,
                                   (3 * tiling::tile + tiling::scores) * sizeof(float), stream, p, q,
-                                  k, v, out, a->lse);
+                                  k, v, static_cast<float *>(a->out), a->lse);
     } else {
         using tiling = forward_tiling<columns>;
         const size_t num_tiles = num_blocks(p.seq_q, tiling::queries);
         p.heads_at_once = heads_at_once(num_heads, num_tiles, key_bytes);
         return LAUNCH_WITH_SHARED((forward<T, columns>), num_tiles * num_heads, tiling::num_threads,
-                                  tiling::shared_bytes, stream, p, q, k, v, out, a->lse);
+                                  tiling::shared_bytes, stream, p, q, k, v, a->out, a->lse);
     }
 }
 
 extern "C" weft_status weft_cuda_attention_forward(weft_lane *lane,
                                                    const weft_attention_forward_args *a)
 {
-    const problem p = make_problem(a->shape, a->dtype, a->q, a->k, a->v, a->out);
+    const problem p = make_problem(a->shape, a->dtype, a->first_key, a->first_seen, a->piece, a->q,
+                                   a->k, a->v, a->out);
     if (p.seq_q == 0 || p.s.batch == 0)
         return WEFT_OK;
     WEFT_TRY(check_problem(p));

@@ -82,18 +82,21 @@ static __device__ inline void store_plain_scores(float *scores, const float (&fr
             scores[(y + 16 * i) * plain_tiling<columns>::score_stride + x + 16 * j] = from[i][j];
 }
 
-/* Stores results to rows first + y + 16 i of memory, each times factor[i]. */
+/* Results to rows first + y + 16 i of memory, or added to them; factor[i]: of such a row. */
 template <int each, int tiles>
-static __device__ inline void store_plain(const problem &p, const rows<float> &to,
-                                          const float (&from)[each][tiles],
-                                          const float (&factor)[each], int first, int end)
+static __device__ inline void
+store_plain(const problem &p, const rows<float> &to, const float (&from)[each][tiles],
+            const float (&factor)[each], int first, int end, bool adds = false)
 {
     const int x = threadIdx.x % 16, y = threadIdx.x / 16;
     for (int i = 0; i < each; i++)
 #pragma unroll
         for (int j = 0; j < tiles; j++)
-            if (first + y + 16 * i < end && x + 16 * j < p.dim)
-                to.at[(first + y + 16 * i) * to.stride + x + 16 * j] = from[i][j] * factor[i];
+            if (first + y + 16 * i < end && x + 16 * j < p.dim) {
+                float *at = to.at + (first + y + 16 * i) * to.stride + x + 16 * j;
+                const float value = from[i][j] * factor[i];
+                *at = adds ? *at + value : value;
+            }
 }
 
 #endif

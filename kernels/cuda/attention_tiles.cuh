@@ -221,10 +221,31 @@ static __device__ inline void store_results(T *tile, int row, int chunk,
             }
 }
 
-/* Writes -infinity where a query does not see a key; (row, col) is the corner of the scores. */
+/* Calls with each of this thread's elements of results whose corner is (row, chunk), its row and
+ * its column, where they are those of a head's row before `end`. */
+template <int times, int columns, typename F>
+static __device__ inline void each_result(const problem &p, results<times, columns> &x, int row,
+                                          int chunk, int end, F call)
+{
+    const int t = warp_thread() % 4, r = warp_thread() / 4;
+#pragma unroll
+    for (int m = 0; m < times; m++)
+#pragma unroll
+        for (int n = 0; n < columns / 8; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                const int at = row + 16 * m + r + e / 2 * 8;
+                const int col = 8 * (chunk + n) + 2 * t + e % 2;
+                if (at < end && col < p.dim)
+                    call(x.at[m][n][e], m, e / 2, at, col);
+            }
+}
+
+/* Writes -infinity where a query of sample b does not see a key; (row, col) is the corner of the
+ * scores. */
 template <bool rows_are_keys, int times, int columns>
-static __device__ inline void hide(const problem &p, results<times, columns> &scores, int row,
-                                   int col)
+static __device__ inline void hide(const problem &p, results<times, columns> &scores, int b,
+                                   int row, int col)
 {
     const int t = warp_thread() % 4, r = warp_thread() / 4;
 #pragma unroll
@@ -235,8 +256,9 @@ static __device__ inline void hide(const problem &p, results<times, columns> &sc
             for (int e = 0; e < 4; e++) {
                 const int at_row = row + 16 * m + r + e / 2 * 8,
                           at_col = col + 8 * n + 2 * t + e % 2;
-                if ((rows_are_keys ? at_row : at_col) >=
-                    end_of_keys(p, rows_are_keys ? at_col : at_row))
+                const int key = rows_are_keys ? at_row : at_col;
+                const int query = rows_are_keys ? at_col : at_row;
+                if (key >= end_of_keys(p, query) || key < start_of_keys(p, b, query))
                     scores.at[m][n][e] = -INFINITY;
             }
 }
