@@ -33,7 +33,7 @@ typedef struct primer_state {
 static void primer_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
 {
     const primer *p = (const primer *)layer;
-    size_t rows = shape->seq * shape->batch, ffn = p->ffn_all / (size_t)shape->tp;
+    size_t rows = weft_shape_local_tokens(shape), ffn = p->ffn_all / (size_t)shape->tp;
     size_t wide = rows * ffn * sizeof(float), act = rows * ffn * weft_dtype_bytes(shape->dtype);
     for (int i = 0; i < 2; i++)
         weft_cost_parameter(out, shape, WEFT_GRADIENT_DENSE, p->hidden * p->ffn_all,

@@ -73,7 +73,8 @@ typedef struct value_state {
 static void value_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
 {
     const value_head *h = (const value_head *)layer;
-    size_t rows = shape->seq * shape->batch / (size_t)(shape->sequence_parallel ? shape->tp : 1);
+    size_t rows =
+        weft_shape_local_tokens(shape) / (size_t)(shape->sequence_parallel ? shape->tp : 1);
     size_t sums = shape->sequence_parallel ? NUM_SUMS * sizeof(float) : 0;
     *out = (weft_layer_cost){.num_params = h->hidden,
                              .local_params = h->hidden,

@@ -1,4 +1,6 @@
 /* Whether a model fits its mesh. Pure. */
+#include <stdio.h>
+
 #include "core/fits.h"
 #include "layers/describe.h"
 #include "layers/runtime.h"
@@ -10,15 +12,22 @@ static weft_status check_divides(const char *key, const char *what, int64_t valu
     return WEFT_KEY_ERROR(key, "%s %lld does not divide by %d", what, (long long)value, parts);
 }
 
-static weft_status check_sequence(int64_t seq, int tp)
+/* Context parallelism cuts runs, and sequence parallelism a rank's rows over TP. */
+static weft_status check_sequence(int64_t seq, const weft_mesh *mesh)
 {
-    weft_fits fits = weft_fits_multiples_near(tp, seq);
-    char text[WEFT_FITS_TEXT_BYTES];
-    if (seq % tp == 0)
+    const int runs = (int)weft_sequence_multiple(mesh->cp);
+    const int parts = runs * (mesh->sequence_parallel ? mesh->tp : 1);
+    weft_fits fits = weft_fits_multiples_near(parts, seq);
+    char text[WEFT_FITS_TEXT_BYTES], what[64] = "";
+    if (seq % parts == 0)
         return WEFT_OK;
-    return WEFT_KEY_ERROR("parallel.sequence_parallel",
-                          "seq_length %lld does not divide by %d; %s would", (long long)seq, tp,
-                          weft_fits_text(&fits, text));
+    if (mesh->cp > 1)
+        snprintf(what, sizeof what, ", 2 x %d%s", mesh->cp,
+                 mesh->sequence_parallel ? " x tensor_model_parallel_size" : "");
+    return WEFT_KEY_ERROR(mesh->cp > 1 ? "parallel.context_parallel_size"
+                                       : "parallel.sequence_parallel",
+                          "seq_length %lld does not divide by %d%s; %s would", (long long)seq,
+                          parts, what, weft_fits_text(&fits, text));
 }
 
 /* Byte counts of the whole model have to stay below 2^63, with room for what goes with an element:
@@ -59,8 +68,10 @@ static weft_status check_moe_mesh(const weft_model_options *o, const weft_mesh *
     weft_moe_dims dims = weft_moe_dims_of(o, &shape);
     if (!dims.full) /* each rank routes its share of the rows */
         WEFT_TRY(check_divides("parallel.tensor_model_parallel_size",
-                               "seq_length x micro_batch_size", o->seq_length * micro_batch_size,
-                               mesh->tp));
+                               mesh->cp > 1
+                                   ? "seq_length / context_parallel_size x micro_batch_size"
+                                   : "seq_length x micro_batch_size",
+                               (int64_t)weft_shape_local_tokens(&shape), mesh->tp));
     if (dims.tokens > (size_t)(INT32_MAX / o->moe_router_topk))
         return WEFT_KEY_ERROR("model.seq_length",
                               "%zu tokens a micro-batch with %lld experts each; a rank routes at "
@@ -82,8 +93,7 @@ weft_status weft_model_check_mesh(const weft_model_options *o, const weft_mesh *
                            o->num_attention_heads, mesh->tp));
     WEFT_TRY(check_divides("parallel.tensor_model_parallel_size", "num_query_groups",
                            o->num_query_groups, mesh->tp));
-    if (mesh->sequence_parallel)
-        WEFT_TRY(check_sequence(o->seq_length, mesh->tp));
+    WEFT_TRY(check_sequence(o->seq_length, mesh));
     if (has_dense)
         WEFT_TRY(check_divides("parallel.tensor_model_parallel_size", "ffn_hidden_size",
                                o->ffn_hidden_size, mesh->tp));

@@ -84,7 +84,7 @@ static weft_status fill_rows(weft_check_place *p, uint64_t stream, const weft_te
 static weft_status make_rows(weft_check_place *p)
 {
     const weft_shape *shape = weft_model_get_shape(p->model);
-    p->rows_full = shape->seq * shape->batch;
+    p->rows_full = weft_shape_local_tokens(shape);
     p->rows = weft_pass_rows(&p->model->passes[0]);
     p->first_row =
         shape->sequence_parallel ? (size_t)p->groups.coords.at[WEFT_AXIS_TP] * p->rows : 0;

@@ -145,13 +145,13 @@ void weft_cost_collective(weft_layer_cost *out, weft_phase phase, const char *mo
 static void take_region(weft_layer_cost *out, const weft_shape *shape, weft_phase phase)
 {
     if (shape->sequence_parallel)
-        weft_cost_scratch(out, shape, phase, shape->dtype, shape->seq * shape->batch,
+        weft_cost_scratch(out, shape, phase, shape->dtype, weft_shape_local_tokens(shape),
                           shape->hidden);
 }
 
 static size_t region_bytes(const weft_shape *shape)
 {
-    return shape->seq * shape->batch * shape->hidden * weft_dtype_bytes(shape->dtype);
+    return weft_shape_local_tokens(shape) * shape->hidden * weft_dtype_bytes(shape->dtype);
 }
 
 void weft_cost_enter(weft_layer_cost *out, const weft_shape *shape, weft_phase phase)

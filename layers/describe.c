@@ -9,7 +9,7 @@ weft_dims weft_dims_of(const weft_model_options *o, const weft_shape *shape)
 {
     weft_dims d = {0};
     size_t tp = (size_t)shape->tp;
-    d.rows_full = shape->seq * shape->batch;
+    d.rows_full = weft_shape_local_tokens(shape);
     d.rows = d.rows_full / (shape->sequence_parallel ? tp : 1);
     d.hidden = shape->hidden;
     d.heads_all = (size_t)o->num_attention_heads;
@@ -93,26 +93,28 @@ void weft_describe_embedding(const weft_model_options *o, const weft_shape *shap
     weft_cost_enter(out, shape, WEFT_PHASE_WEIGHT_GRADIENT);
     weft_cost_memory(out, WEFT_PHASE_WEIGHT_GRADIENT, "embedding", whole + d.rows_full * added, 1);
     if (learned)
-        weft_cost_memory(out, WEFT_PHASE_WEIGHT_GRADIENT, "positions", whole + shape->seq * added,
-                         1);
+        weft_cost_memory(out, WEFT_PHASE_WEIGHT_GRADIENT, "positions",
+                         whole + weft_shape_local_seq(shape) * added, 1);
 }
 
 /* --- attention ------------------------------------------------------------------------------- */
 
-/* A product of all heads, one side of which is S x S: of scores causal attention makes half. */
+/* A product of all heads, one side of which is S x S, or this rank's rows of it: of scores causal
+ * attention makes half. */
 static void describe_scores(const weft_shape *shape, weft_layer_cost *out, weft_phase phase,
                             const weft_dims *d, size_t n, size_t k, size_t count)
 {
     count *= shape->batch * d->heads;
-    weft_cost_operation(out, &(weft_operation){.kind = WEFT_OPERATION_GEMM,
-                                               .phase = phase,
-                                               .module = WEFT_MODULE_ATTENTION,
-                                               .dtype = shape->dtype,
-                                               .m = shape->seq,
-                                               .n = n,
-                                               .k = k,
-                                               .count = count,
-                                               .flops = shape->seq * n * k * count});
+    weft_cost_operation(out,
+                        &(weft_operation){.kind = WEFT_OPERATION_GEMM,
+                                          .phase = phase,
+                                          .module = WEFT_MODULE_ATTENTION,
+                                          .dtype = shape->dtype,
+                                          .m = weft_shape_local_seq(shape),
+                                          .n = n,
+                                          .k = k,
+                                          .count = count,
+                                          .flops = weft_shape_local_seq(shape) * n * k * count});
 }
 
 static void describe_rotary(const weft_shape *shape, weft_layer_cost *out, weft_phase phase,
@@ -232,7 +234,7 @@ size_t weft_logit_rows(bool gpu)
 
 size_t weft_head_chunk_rows(const weft_shape *shape)
 {
-    size_t rows = shape->seq * shape->batch;
+    size_t rows = weft_shape_local_tokens(shape);
     size_t most = shape->logit_rows ? shape->logit_rows : weft_logit_rows(false);
     return shape->training && rows > most ? most : rows;
 }

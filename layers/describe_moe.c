@@ -5,7 +5,7 @@ weft_moe_dims weft_moe_dims_of(const weft_model_options *o, const weft_shape *sh
 {
     weft_moe_dims d = {0};
     bool by_tp = shape->binding == 0;
-    size_t all = shape->seq * shape->batch;
+    size_t all = weft_shape_local_tokens(shape);
     d.full = by_tp || shape->etp > 1 || shape->tp == 1;
     d.exchange = !by_tp && shape->ep > 1;
     d.summed = d.exchange && shape->etp > 1;
@@ -191,13 +191,13 @@ static void describe_moe_region(const weft_shape *shape, weft_layer_cost *out,
     if (d->full && phase != WEFT_PHASE_FORWARD)
         weft_cost_enter(out, shape, WEFT_PHASE_WEIGHT_GRADIENT);
     if (d->summed && shape->sequence_parallel) /* the partial sum's place alone */
-        weft_cost_scratch(out, shape, phase, shape->dtype, shape->seq * shape->batch,
+        weft_cost_scratch(out, shape, phase, shape->dtype, weft_shape_local_tokens(shape),
                           shape->hidden);
     else if (d->full && !d->summed)
         weft_cost_exit(out, shape, phase);
     if (!d->full && shape->tp > 1 && !shape->sequence_parallel)
         weft_cost_collective(out, phase, "exit", WEFT_AXIS_TP, WEFT_COLLECTIVE_ALL_GATHER,
-                             shape->seq * shape->batch * weft_row_bytes(shape), 1);
+                             weft_shape_local_tokens(shape) * weft_row_bytes(shape), 1);
 }
 
 /* Counts, where each partition's rows lie, and what reuse offloads: as layers/dispatch.c and
@@ -263,6 +263,9 @@ void weft_describe_moe(const weft_model_options *o, const weft_shape *shape, wef
     describe_router(o, shape, out, &d);
     if (!d.full && shape->tp > 1) /* the sums of the auxiliary losses */
         weft_cost_collective(out, WEFT_PHASE_FORWARD, "router", WEFT_AXIS_TP,
+                             WEFT_COLLECTIVE_ALL_REDUCE, (2 * d.experts + 1) * sizeof(float), 1);
+    if (shape->cp > 1)
+        weft_cost_collective(out, WEFT_PHASE_FORWARD, "router", WEFT_AXIS_CP,
                              WEFT_COLLECTIVE_ALL_REDUCE, (2 * d.experts + 1) * sizeof(float), 1);
     if (d.exchange)
         weft_cost_collective(out, WEFT_PHASE_FORWARD, "counts", WEFT_AXIS_EP,

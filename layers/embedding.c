@@ -72,7 +72,7 @@ static weft_status embedding_forward(weft_layer *layer, weft_pass *pass, const w
     WEFT_TRY(weft_pass_partial(pass, y, &partial));
     WEFT_TRY(weft_embedding_forward(
         weft_pass_lane(pass),
-        &WEFT_ARGS(weft_embedding_forward_args, .num_tokens = shape->seq * shape->batch,
+        &WEFT_ARGS(weft_embedding_forward_args, .num_tokens = weft_shape_local_tokens(shape),
                    .batch = shape->batch, .cols = shape->hidden, .tokens = weft_pass_tokens(pass),
                    .first_row = (size_t)tp_rank * rows, .num_rows = rows, .dtype = y->dtype,
                    .table = e->words->weight.data,
@@ -98,7 +98,7 @@ static weft_status embedding_backward(weft_layer *layer, weft_pass *pass, const 
     }
     WEFT_TRY(weft_pass_enter(pass, &dropped, &full));
     weft_embedding_backward_args args = {.struct_bytes = sizeof args,
-                                         .num_tokens = shape->seq * shape->batch,
+                                         .num_tokens = weft_shape_local_tokens(shape),
                                          .batch = shape->batch,
                                          .cols = shape->hidden,
                                          .tokens = weft_pass_tokens(pass),

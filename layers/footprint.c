@@ -153,9 +153,12 @@ void weft_footprint_of(const weft_outline *outline, const weft_mesh *mesh,
         out->bytes[WEFT_MEMORY_PINNED] += weft_footprint_host(outline, s->rank, chunk);
     }
     out->bytes[WEFT_MEMORY_SCRATCH] = weft_footprint_scratch(outline, s->rank);
-    /* tokens and labels; a spare row of each */
+    /* tokens and labels; two whole samples beside each, and which tokens of a sample are here */
     out->bytes[WEFT_MEMORY_PINNED] +=
-        2 * sizeof(int32_t) * shape->seq * ((size_t)s->num_micro_batches * shape->batch + 2);
+        2 * sizeof(int32_t) *
+        ((size_t)s->num_micro_batches * weft_shape_local_tokens(shape) + 2 * shape->seq);
+    if (shape->cp > 1)
+        out->bytes[WEFT_MEMORY_PINNED] += sizeof(int32_t) * weft_shape_local_seq(shape);
     out->bytes[WEFT_MEMORY_PINNED] +=
         sizeof(weft_metrics) +
         (outline->metrics.count > 0 ? WEFT_MAX_METRICS : 0) * sizeof(weft_metric);

@@ -47,7 +47,7 @@ bool weft_graphs_fit(const weft_model *model)
 
 static size_t token_bytes(const weft_model *model)
 {
-    return model->shape.seq * model->shape.batch * sizeof(int32_t);
+    return weft_shape_local_tokens(&model->shape) * sizeof(int32_t);
 }
 
 weft_status weft_graphs_create(weft_model *model)

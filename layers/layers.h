@@ -8,6 +8,7 @@
 #include "layers/describe.h"
 #include "layers/linear.h"
 #include "parallel/groups.h"
+#include "parallel/sequence.h"
 
 typedef struct weft_norm {
     weft_norm_kind kind;
@@ -37,6 +38,8 @@ weft_status weft_norm_run_backward(weft_pass *pass, const weft_norm *norm, const
 /* Communicators and coordinates of the mesh the model runs on. */
 const weft_groups *weft_build_groups(const weft_build *build);
 const weft_groups *weft_pass_groups(const weft_pass *pass);
+/* How the micro-batch's sequence is cut over cp; NULL: all of it is here. Borrowed. */
+const weft_sequence_cut *weft_pass_cut(const weft_pass *pass);
 /* Finds by global name a parameter that an earlier layer of this stage declared, to use it too: the
  * backward of this layer runs first and writes the gradient, the other then adds to it. *out NULL:
  * no layer of this stage declared it. */

@@ -232,7 +232,7 @@ weft_status weft_model_reserve(weft_model *model, weft_lane *compute)
     const weft_groups *groups = model->setup.groups;
     size_t row_bytes = shape->hidden * weft_dtype_bytes(shape->dtype);
     WEFT_TRY(weft_comm_reserve(groups->by_axis[WEFT_AXIS_TP], compute,
-                               2 * shape->seq * shape->batch * row_bytes));
+                               2 * weft_shape_local_tokens(shape) * row_bytes));
     if (!weft_model_moe_exchanges(model))
         return WEFT_OK;
     size_t tokens = weft_moe_dims_of(&model->options, shape).tokens;

@@ -41,10 +41,10 @@ static weft_status moe_init(weft_layer *layer, weft_build *build)
         WEFT_TRY(weft_moe_force_load(m, weft_build_device(build)));
     const weft_moe_dims *d = &m->dims;
     size_t hidden = (size_t)o->hidden_size;
-    if (!d->full && shape->seq * shape->batch % (size_t)shape->tp != 0)
+    if (!d->full && weft_shape_local_tokens(shape) % (size_t)shape->tp != 0)
         return WEFT_ERROR(WEFT_CONFIG,
                           "%zu tokens a micro-batch do not divide by tensor parallel size %d",
-                          shape->seq * shape->batch, shape->tp);
+                          weft_shape_local_tokens(shape), shape->tp);
 
     const weft_linear_kind first = o->swiglu ? WEFT_LINEAR_GATED : WEFT_LINEAR_COLUMN;
     const weft_linear_kind router =

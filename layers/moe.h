@@ -50,7 +50,7 @@ weft_status weft_moe_force_load(weft_moe *m, weft_device *device) WEFT_CHECKED;
 void weft_moe_release_forced(weft_moe *m);
 
 /* Logits, choice and probabilities of rows [T, H], and the sums of the auxiliary losses over the
- * micro-batch. Collective over TP where each rank routes its own rows. */
+ * micro-batch. Collective over CP, and over TP where each rank routes its own rows. */
 weft_status weft_moe_route(weft_moe *m, weft_pass *pass, weft_moe_state *state,
                            const weft_tensor *rows) WEFT_CHECKED;
 /* Adds losses, load and drops to the pass's metrics. Call it once the host has waited for the

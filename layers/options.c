@@ -156,31 +156,3 @@ weft_status weft_model_options_resolve(weft_model_options *o)
     WEFT_TRY(check_rotary(o));
     return check_moe(o);
 }
-
-size_t weft_shape_boundary_rows(const weft_shape *shape)
-{
-    return shape->seq * shape->batch / (shape->sequence_parallel ? (size_t)shape->tp : 1);
-}
-
-size_t weft_shape_boundary_bytes(const weft_shape *shape)
-{
-    return weft_shape_boundary_rows(shape) * shape->hidden * weft_dtype_bytes(shape->dtype);
-}
-
-weft_shape weft_model_shape(const weft_model_options *o, const weft_mesh *mesh,
-                            int64_t micro_batch_size, weft_dtype dtype, bool training)
-{
-    return (weft_shape){.seq = (size_t)o->seq_length,
-                        .batch = (size_t)micro_batch_size,
-                        .hidden = (size_t)o->hidden_size,
-                        .vocab = (size_t)o->vocab_size,
-                        .tp = mesh->tp,
-                        .cp = mesh->cp,
-                        .ep = mesh->ep,
-                        .etp = mesh->etp,
-                        .pp = mesh->pp,
-                        .sequence_parallel = mesh->sequence_parallel,
-                        .binding = mesh->binding == WEFT_BINDING_TP ? 0 : 1,
-                        .dtype = dtype,
-                        .training = training};
-}

@@ -126,6 +126,16 @@ const int32_t *weft_pass_labels(const weft_pass *pass)
     return pass->micro_batch.labels;
 }
 
+const weft_sequence_cut *weft_pass_cut(const weft_pass *pass)
+{
+    return pass->micro_batch.cut;
+}
+
+const int32_t *weft_pass_index(const weft_pass *pass)
+{
+    return pass->micro_batch.index;
+}
+
 weft_metrics *weft_pass_metrics(weft_pass *pass)
 {
     return pass->model->metrics;

@@ -79,6 +79,9 @@ weft_status weft_moe_route(weft_moe *m, weft_pass *pass, weft_moe_state *state,
     if (!d->full && shape->tp > 1)
         WEFT_TRY(weft_all_reduce(weft_pass_groups(pass)->by_axis[WEFT_AXIS_TP], lane, sums,
                                  2 * d->experts + 1, WEFT_F32, WEFT_REDUCE_SUM));
+    if (shape->cp > 1)
+        WEFT_TRY(weft_all_reduce(weft_pass_groups(pass)->by_axis[WEFT_AXIS_CP], lane, sums,
+                                 2 * d->experts + 1, WEFT_F32, WEFT_REDUCE_SUM));
     return WEFT_OK;
 }
 
@@ -91,9 +94,10 @@ void weft_moe_count(const weft_moe *m, weft_pass *pass, const weft_moe_state *st
     const double experts = (double)m->dims.experts, tokens = (double)(shape->seq * shape->batch);
     const double balanced =
         (double)weft_moe_balanced_rows(&m->dims, (size_t)o->moe_router_topk, (size_t)shape->ep);
-    /* Every TP rank knows the losses: one counts them. Drops are of the rows routed here. */
-    bool counts_losses = weft_pass_groups(pass)->coords.at[WEFT_AXIS_TP] == 0;
-    if (counts_losses || !m->dims.full)
+    /* Every TP and CP rank knows the losses: one counts them. Drops are of the rows routed here. */
+    const int *at = weft_pass_groups(pass)->coords.at;
+    bool counts_losses = at[WEFT_AXIS_TP] == 0 && at[WEFT_AXIS_CP] == 0;
+    if (at[WEFT_AXIS_TP] == 0 || !m->dims.full)
         metrics->dropped += (double)state->counts[m->dims.experts];
     metrics->rows_sum += (double)state->num_rows / balanced;
     metrics->rows_count += 1;

@@ -10,6 +10,7 @@
 #include "layers/moe_options.h"
 #include "parallel/layout.h"
 #include "parallel/parameters.h"
+#include "parallel/sequence.h"
 #include "schedule/options.h"
 
 extern const weft_option_row weft_model_rows[];
@@ -85,7 +86,11 @@ void weft_model_totals(const weft_model *model, uint64_t *out_params, double *ou
 
 /* One micro-batch. */
 typedef struct weft_micro_batch {
-    const int32_t *tokens, *labels; /* int32 [S, B]; device-readable until backward is done */
+    const int32_t *tokens, *labels; /* int32 [S / cp, B]; device-readable until backward is done */
+    /* cp > 1: how the sequence is cut, and the index in it of each token here, int32 [S / cp],
+     * device-readable as tokens are. NULL: all of it is here. */
+    const weft_sequence_cut *cut;
+    const int32_t *index;
     int64_t step;
     uint64_t first_sample; /* index in the global batch */
     /* Whether its forward, and its backward, is the first of the step through these layers. */
@@ -104,7 +109,7 @@ weft_status weft_model_forward(weft_model *model, int slot, const weft_micro_bat
  * for them, and the backward may be kept as a graph. */
 weft_status weft_model_backward(weft_model *model, int slot, weft_lane *lane, const weft_tensor *dy,
                                 weft_tensor *dx, weft_event *const *points) WEFT_CHECKED;
-/* Bytes of the hidden states that travel between stages: S_local * B rows. */
+/* Bytes of the hidden states that travel between stages. */
 size_t weft_model_boundary_bytes(const weft_model *model);
 /* The step's sums on this rank; valid when the lane is idle. */
 weft_metrics *weft_model_metrics(weft_model *model);

@@ -15,7 +15,7 @@ static bool groups_use_axis(const weft_groups_use *use, weft_axis axis)
     const bool uses[WEFT_NUM_AXES] = {
         [WEFT_AXIS_TP] = true,
         [WEFT_AXIS_PP] = true,
-        [WEFT_AXIS_CP] = use->sums,
+        [WEFT_AXIS_CP] = true,
         [WEFT_AXIS_DP] = use->sums,
         [WEFT_AXIS_EP] = use->sums || use->travels,
         [WEFT_AXIS_ETP] = use->sums || use->travels,

@@ -14,7 +14,8 @@ typedef struct weft_groups {
     weft_comm *embedding;              /* first and last stage, for tied embeddings; else NULL */
 } weft_groups;
 
-/* Which groups a run uses, besides tp and pp, which every run uses: checkpoints talk over pp. */
+/* Which groups a run uses, besides tp, cp and pp, which every run uses: checkpoints talk over pp.
+ */
 typedef struct weft_groups_use {
     bool reduces; /* sums gradients over dp x cp */
     bool experts; /* has experts: sums their gradients over edp */

@@ -100,7 +100,8 @@ weft_lane *weft_pass_lane(const weft_pass *pass);
 bool weft_pass_training(const weft_pass *pass);  /* false: no backward follows, no dropout */
 bool weft_pass_overwrite(const weft_pass *pass); /* first micro-batch of the step */
 const weft_shape *weft_pass_shape(const weft_pass *pass);
-/* Rows of hidden states here: S_local * B (S_local = S / tp under sequence parallel). */
+/* Rows of hidden states here: S_local * B (S_local = S / cp, and 1 / tp of that under sequence
+ * parallel). */
 size_t weft_pass_rows(const weft_pass *pass);
 uint64_t weft_pass_seed(const weft_pass *pass);
 /* A dropout stream of (step, layer, `use`), the same on every mesh. */
@@ -108,14 +109,18 @@ uint64_t weft_pass_stream(const weft_pass *pass, const weft_layer *layer, int us
 /* d(total loss) / d(this micro-batch's mean loss): the loss scale (1 but in fp16) over the number
  * of micro-batches of the global batch. */
 float weft_pass_loss_scale(const weft_pass *pass);
-/* Tokens and labels, int32 [S, B], readable by the device. */
+/* Tokens and labels, int32 [S / cp, B], readable by the device. */
 const int32_t *weft_pass_tokens(const weft_pass *pass);
 const int32_t *weft_pass_labels(const weft_pass *pass);
+/* The index in the sequence of each of these tokens, int32 [S / cp], rising, readable by the
+ * device: context parallelism deals runs of the sequence. NULL: all S tokens are here. */
+const int32_t *weft_pass_index(const weft_pass *pass);
 /* The step's sums, host memory that kernels may add to: see weft_metrics. */
 weft_metrics *weft_pass_metrics(weft_pass *pass);
 
-/* Where this rank stands in the mesh. TP ranks see the same samples, so a layer counts a loss or a
- * sum of its own only where tp.at is 0. Borrowed. */
+/* Where this rank stands in the mesh. TP ranks see the same tokens, so a layer counts a loss or a
+ * sum of its own only where tp.at is 0; CP ranks see different ones of the same samples. Borrowed.
+ */
 const weft_place *weft_pass_coords(const weft_pass *pass);
 
 /* The layer's struct of ops->state_bytes in this pass, for what backward needs. Borrowed. */
@@ -146,11 +151,12 @@ weft_status weft_pass_all_reduce(weft_pass *pass, weft_axis axis, void *values, 
 /* --- tensor-parallel regions --------------------------------------------------------------- */
 
 /* Megatron-LM's f and g (Shoeybi et al. 2019, Fig. 3); with sequence parallelism Korthikanti et al.
- * 2022, Fig. 5. Inside a region every TP rank sees all S * B rows and makes a partial sum.
+ * 2022, Fig. 5. Inside a region every TP rank sees all S / cp * B rows and makes a
+ * partial sum.
  *
- * enter: the full [S*B, H] from what is here: x itself, or under sequence parallelism an
+ * enter: the full [S / cp * B, H] from what is here: x itself, or under sequence parallelism an
  *   all-gather of rows into scratch.
- * partial: where the region's partial result [S*B, H] goes: y itself, or scratch.
+ * partial: where the region's partial result [S / cp * B, H] goes: y itself, or scratch.
  * exit: sums the partials over TP into y: all-reduce, or reduce-scatter of rows.
  * The backward of enter is partial + exit on gradients, and the other way round. enter and exit are
  * collective over the TP group: all its ranks call them in the same order. */

@@ -54,6 +54,11 @@ typedef struct weft_shape {
     int moe_peer_group; /* ranks that are one partition of an MoE layer cut by peers; 0: by tokens
                          */
 } weft_shape;
+/* What a rank has of a micro-batch. Context parallelism (cp) cuts the sequence: seq / cp tokens of
+ * each sample are here, and tokens * batch rows, before sequence parallelism cuts these over tp. A
+ * mean over the micro-batch's tokens is over seq * batch. Pure. */
+size_t weft_shape_local_seq(const weft_shape *shape);
+size_t weft_shape_local_tokens(const weft_shape *shape);
 
 /* What a layer costs one rank in one micro-batch: the sums of what it lists (<weft/describe.h>), or
  * what it fills in itself. FLOPs are the model's: 2mnk a GEMM, the whole square of attention also

@@ -150,7 +150,7 @@ static weft_status add_operation(pricing *p, const weft_operation *described)
 static weft_status add_sums(pricing *p, const weft_layer_cost *cost, const weft_shape *shape)
 {
     const uint64_t rows =
-        shape->seq * shape->batch / (shape->sequence_parallel ? (size_t)shape->tp : 1);
+        weft_shape_local_tokens(shape) / (shape->sequence_parallel ? (size_t)shape->tp : 1);
     const struct {
         weft_phase phase;
         uint64_t flops, bytes[2];

@@ -9,6 +9,7 @@ weft_status weft_trainer_read(weft_trainer *t, const weft_split *split, bool shu
 {
     size_t seq = (size_t)t->config.model.seq_length;
     size_t batch = (size_t)t->config.train.micro_batch_size;
+    size_t local = seq / (size_t)t->groups.mesh.cp;
     const int stage = t->groups.coords.at[WEFT_AXIS_PP];
     if (stage > 0 && stage < t->groups.mesh.pp - 1)
         return WEFT_OK;
@@ -19,9 +20,10 @@ weft_status weft_trainer_read(weft_trainer *t, const weft_split *split, bool shu
             WEFT_TRY(weft_split_read(t->dataset, split, (uint64_t)t->config.train.seed, shuffle,
                                      number, row, row + seq));
             size_t at = (size_t)m * t->batch_tokens + b;
-            for (size_t s = 0; s < seq; s++) {
-                t->tokens[at + s * batch] = row[s];
-                t->labels[at + s * batch] = row[seq + s];
+            for (size_t s = 0; s < local; s++) {
+                size_t from = t->index ? (size_t)t->index[s] : s;
+                t->tokens[at + s * batch] = row[from];
+                t->labels[at + s * batch] = row[seq + from];
             }
         }
     return WEFT_OK;

@@ -46,7 +46,9 @@ typedef struct weft_trainer {
     bool *has_points;         /* by task of `program`: another task waits for a point of it */
     int *first_batch[2];      /* by chunk: the micro-batch whose forward, backward is the first */
     weft_event **points;      /* by layer: recorded at its point; NULL: no task waits */
-    int32_t *tokens, *labels; /* pinned: [micro-batches of this rank][S * B] */
+    int32_t *tokens, *labels; /* pinned: [micro-batches of this rank][S / cp * B] */
+    weft_sequence_cut cut;
+    int32_t *index; /* pinned: [S / cp], the tokens of a sequence that are here; NULL: all */
     size_t batch_tokens;
     int num_batches; /* capacity of tokens and labels, in micro-batches */
     weft_trace *trace;
@@ -76,7 +78,7 @@ int64_t weft_trainer_update_number(const weft_trainer *trainer, int64_t step);
 /* Runs the training or the evaluation program once. */
 weft_status weft_trainer_run(weft_trainer *trainer, bool eval, int64_t step) WEFT_CHECKED;
 /* Reads this rank's micro-batches of the global batch that starts at `first_sample`; every rank
- * finds its samples by that number. Token t = s * B + b. */
+ * finds its samples by that number, and takes its runs of their tokens. Token t = s * B + b. */
 weft_status weft_trainer_read(weft_trainer *trainer, const weft_split *split, bool shuffle,
                               uint64_t first_sample) WEFT_CHECKED;
 

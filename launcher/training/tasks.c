@@ -41,6 +41,8 @@ static weft_status run_forward(void *context, const weft_task *task, weft_lane *
     weft_micro_batch micro_batch = {
         .tokens = t->tokens + at,
         .labels = t->labels + at,
+        .cut = t->index ? &t->cut : NULL,
+        .index = t->index,
         .step = t->running_step,
         .first_sample = weft_trainer_micro_batch(t, m) * (uint64_t)t->config.train.micro_batch_size,
         .overwrite = m == t->first_batch[0][task->chunk],

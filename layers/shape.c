@@ -1,0 +1,40 @@
+#include "layers/describe.h"
+#include "layers/runtime.h"
+
+size_t weft_shape_local_seq(const weft_shape *shape)
+{
+    return shape->seq / (shape->cp > 1 ? (size_t)shape->cp : 1);
+}
+
+size_t weft_shape_local_tokens(const weft_shape *shape)
+{
+    return weft_shape_local_seq(shape) * shape->batch;
+}
+
+size_t weft_shape_boundary_rows(const weft_shape *shape)
+{
+    return weft_shape_local_tokens(shape) / (shape->sequence_parallel ? (size_t)shape->tp : 1);
+}
+
+size_t weft_shape_boundary_bytes(const weft_shape *shape)
+{
+    return weft_shape_boundary_rows(shape) * shape->hidden * weft_dtype_bytes(shape->dtype);
+}
+
+weft_shape weft_model_shape(const weft_model_options *o, const weft_mesh *mesh,
+                            int64_t micro_batch_size, weft_dtype dtype, bool training)
+{
+    return (weft_shape){.seq = (size_t)o->seq_length,
+                        .batch = (size_t)micro_batch_size,
+                        .hidden = (size_t)o->hidden_size,
+                        .vocab = (size_t)o->vocab_size,
+                        .tp = mesh->tp,
+                        .cp = mesh->cp,
+                        .ep = mesh->ep,
+                        .etp = mesh->etp,
+                        .pp = mesh->pp,
+                        .sequence_parallel = mesh->sequence_parallel,
+                        .binding = mesh->binding == WEFT_BINDING_TP ? 0 : 1,
+                        .dtype = dtype,
+                        .training = training};
+}
