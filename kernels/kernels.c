@@ -264,6 +264,8 @@ static const char *check_dropout(const weft_dropout_args *a)
         return "p must be in [0, 1)";
     if (a->rows > 0 && a->cols > 0 && (!a->x || !a->y))
         return "x and y are required";
+    if (a->index && a->batch == 0)
+        return "batch must be positive with index";
     return NULL;
 }
 

@@ -208,8 +208,8 @@ typedef struct weft_activation_backward_args {
 
 /* Rotary positions (Su et al. 2021; half-rotation form, as Llama and Megatron), in place. Head h of
  * group g of token t = s * batch + b stands at x + t * token_stride + g * group_stride + h *
- * head_stride (elements) and has position first_position + s. Heads do not overlap. inverse: the
- * backward. */
+ * head_stride (elements) and has position first_position + s or, where `index` is given, index[s],
+ * with index_by_sample index[t]. Heads do not overlap. inverse: the backward. */
 typedef struct weft_rope_args {
     size_t struct_bytes;
     size_t seq, batch, heads, head_dim;
@@ -221,6 +221,8 @@ typedef struct weft_rope_args {
     weft_dtype dtype;
     void *x;
     bool inverse;
+    bool index_by_sample;
+    const int32_t *index; /* optional */
 } weft_rope_args;
 
 enum { WEFT_CUDA_MAX_HEAD_DIM = 256 }; /* of attention on a GPU; the CPU has no limit */
@@ -289,7 +291,8 @@ typedef struct weft_attention_backward_args {
 } weft_attention_backward_args;
 
 /* y[num_tokens, cols]: y[t] = table[tokens[t] - first_row] (zero where another rank holds that
- * row), table [num_rows, cols], plus positions[first_position + t / batch] where given. */
+ * row), table [num_rows, cols], plus where given positions[p]. p is first_position + t / batch or,
+ * where `index` is given, index[t / batch], with index_by_sample index[t]. */
 typedef struct weft_embedding_forward_args {
     size_t struct_bytes;
     size_t num_tokens, batch, cols;
@@ -300,11 +303,14 @@ typedef struct weft_embedding_forward_args {
     const void *positions; /* optional, [max positions, cols] */
     size_t first_position;
     void *y;
+    const int32_t *index; /* optional */
+    bool index_by_sample;
 } weft_embedding_forward_args;
 
 /* Adds dy[num_tokens, cols] into dtable[num_rows, cols] and dpositions[num_positions, cols], both
  * fp32; overwrite zeroes them first. The order of additions is fixed: results have the same bits at
- * any number of threads. */
+ * any number of threads. index and index_by_sample as in forward; without index_by_sample no number
+ * stands in `index` twice. */
 typedef struct weft_embedding_backward_args {
     size_t struct_bytes;
     size_t num_tokens, batch, cols;
@@ -316,6 +322,8 @@ typedef struct weft_embedding_backward_args {
     float *dpositions; /* optional */
     size_t first_position;
     bool overwrite;
+    bool index_by_sample;
+    const int32_t *index; /* optional */
 } weft_embedding_backward_args;
 
 /* Vocabulary-parallel cross-entropy (Megatron-LM, §3 of Shoeybi et al.) in three kernels; the
@@ -367,7 +375,9 @@ typedef struct weft_cross_entropy_backward_args {
 } weft_cross_entropy_backward_args;
 
 /* y = keep ? x / (1 - p) : 0, plus residual where given. Element (row, col) uses counter
- * (first_row + row) * cols + col of (seed, stream). The backward is the same call on gradients. */
+ * r * cols + col of (seed, stream), r = first_row + row or, where `index` is given, for t =
+ * first_row + row, index[t / batch] * batch + t % batch: the row that the token has in a sequence
+ * of which a rank holds pieces. The backward is the same call on gradients. */
 typedef struct weft_dropout_args {
     size_t struct_bytes;
     size_t rows, cols;
@@ -378,6 +388,8 @@ typedef struct weft_dropout_args {
     void *y;              /* may be x or residual */
     float p;
     uint64_t seed, stream;
+    const int32_t *index; /* optional */
+    size_t batch;         /* with index */
 } weft_dropout_args;
 
 /* y = a + b; y may be either. */

@@ -171,6 +171,8 @@ weft_status WEFT_VECTOR(rope)(const weft_rope_args *args)
 {
     const size_t half = args->rotary_dim / 2;
     const size_t heads = args->heads * (args->groups ? args->groups : 1);
+    const size_t together = args->index_by_sample ? 1 : args->batch; /* tokens of one position */
+    const size_t positions = args->seq * args->batch / (together ? together : 1);
     const weft_dtype dtype = args->dtype;
     for (size_t first = 0; first < half; first += ROPE_PAIRS) {
         const size_t num = weft_vector_min(ROPE_PAIRS, half - first);
@@ -182,16 +184,17 @@ weft_status WEFT_VECTOR(rope)(const weft_rope_args *args)
         }
 #pragma omp parallel for schedule(static) if (args->seq * args->batch * heads * half >             \
                                               WEFT_VECTOR_SERIAL)
-        for (size_t s = 0; s < args->seq; s++) {
-            const double position = (double)(args->first_position + s);
+        for (size_t s = 0; s < positions; s++) {
+            const double position =
+                (double)(args->index ? (size_t)args->index[s] : args->first_position + s);
             float sine[ROPE_PAIRS], cosine[ROPE_PAIRS];
 #pragma omp simd
             for (size_t i = 0; i < num; i++)
                 weft_vector_sincos(position * frequency[i], &sine[i], &cosine[i]);
-            for (size_t b = 0; b < args->batch; b++) {
+            for (size_t b = 0; b < together; b++) {
                 for (size_t h = 0; h < heads; h++) {
                     void *x = weft_vector_at(args->x,
-                                             (s * args->batch + b) * args->token_stride +
+                                             (s * together + b) * args->token_stride +
                                                  h / args->heads * args->group_stride +
                                                  h % args->heads * args->head_stride + first,
                                              dtype);

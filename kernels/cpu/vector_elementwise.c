@@ -114,31 +114,54 @@ WEFT_INLINE void drop(const void *x, const void *residual, void *y, size_t num,
     }
 }
 
-weft_status WEFT_VECTOR(dropout)(const weft_dropout_args *args)
+/* Elements first .. first + num, whose draws begin with the element `draw` of the stream. */
+static void drop_span(const weft_dropout_args *args, size_t first, size_t num, uint64_t draw)
 {
     enum { CHUNK = 2048 }; /* its random words stay in the first-level cache */
-    const size_t count = args->rows * args->cols;
-    const uint64_t base = args->first_row * (uint64_t)args->cols;
-    const weft_dtype dtype = args->dtype;
     /* k / 2^24 < p, for an integer k, is k < ceil(p 2^24); both sides are exact. */
     const uint32_t keep_from = (uint32_t)ceil((double)args->p * 0x1p24);
     const float factor = 1.0f / (1.0f - args->p);
-#pragma omp parallel for schedule(static) if (count > WEFT_VECTOR_SERIAL)
-    for (size_t first = 0; first < count; first += CHUNK) {
-        const size_t num = weft_vector_min(CHUNK, count - first);
+    const weft_dtype dtype = args->dtype;
+    for (size_t end = first + num; first < end; first += CHUNK, draw += CHUNK) {
+        const size_t here = weft_vector_min(CHUNK, end - first);
         uint32_t buffer[CHUNK + WEFT_RANDOM_SLACK];
-        const uint32_t *words =
-            weft_random_words(args->seed, args->stream, base + first, num, buffer);
+        const uint32_t *words = weft_random_words(args->seed, args->stream, draw, here, buffer);
         const void *x = weft_vector_from(args->x, first, dtype);
         const void *residual =
             args->residual ? weft_vector_from(args->residual, first, dtype) : NULL;
         void *y = weft_vector_at(args->y, first, dtype);
         if (dtype == WEFT_F32)
-            drop(x, residual, y, num, words, keep_from, factor, WEFT_F32);
+            drop(x, residual, y, here, words, keep_from, factor, WEFT_F32);
         else
-            drop(x, residual, y, num, words, keep_from, factor, WEFT_BF16);
+            drop(x, residual, y, here, words, keep_from, factor, WEFT_BF16);
+    }
+}
+
+weft_status WEFT_VECTOR(dropout)(const weft_dropout_args *args)
+{
+    const size_t cols = args->cols, count = args->rows * cols;
+    /* With an index a token's rows have draws that follow each other. */
+    const size_t span = args->index ? cols : WEFT_VECTOR_CHUNK;
+#pragma omp parallel for schedule(static) if (count > WEFT_VECTOR_SERIAL)
+    for (size_t first = 0; first < count; first += span) {
+        uint64_t draw = args->first_row * (uint64_t)cols + first;
+        if (args->index) {
+            const uint64_t row = args->first_row + first / cols;
+            draw =
+                ((uint64_t)args->index[row / args->batch] * args->batch + row % args->batch) * cols;
+        }
+        drop_span(args, first, weft_vector_min(span, count - first), draw);
     }
     return WEFT_OK;
+}
+
+/* The position of token t: of the batch's, or its own. */
+static size_t position_of(const int32_t *index, bool by_sample, size_t first, size_t batch,
+                          size_t t)
+{
+    if (!index)
+        return first + t / batch;
+    return (size_t)index[by_sample ? t : t / batch];
 }
 
 weft_status WEFT_VECTOR(embedding_forward)(const weft_embedding_forward_args *args)
@@ -156,7 +179,10 @@ weft_status WEFT_VECTOR(embedding_forward)(const weft_embedding_forward_args *ar
         }
         if (args->positions)
             position = weft_vector_from(args->positions,
-                                        (args->first_position + t / args->batch) * cols, dtype);
+                                        position_of(args->index, args->index_by_sample,
+                                                    args->first_position, args->batch, t) *
+                                            cols,
+                                        dtype);
         if (row && position) {
             if (dtype == WEFT_F32)
                 add(row, position, y, cols, WEFT_F32);
@@ -211,7 +237,11 @@ weft_status WEFT_VECTOR(embedding_backward)(const weft_embedding_backward_args *
                     to[0] = args->dtable + (size_t)local * cols + first;
             }
             if (args->dpositions)
-                to[1] = args->dpositions + (args->first_position + t / args->batch) * cols + first;
+                to[1] = args->dpositions +
+                        position_of(args->index, args->index_by_sample, args->first_position,
+                                    args->batch, t) *
+                            cols +
+                        first;
             for (int i = 0; i < 2; i++) {
                 if (to[i] && dtype == WEFT_F32)
                     add_row(to[i], dy, num, WEFT_F32);

@@ -241,6 +241,7 @@ struct rope_shape {
     uint32_t first_pair, num_pairs, half;
     size_t token_stride, group_stride, head_stride;
     uint64_t first_position;
+    const int32_t *index;        /* of positions, or NULL */
     double log2_base, direction; /* 1, or -1: back */
 };
 
@@ -271,10 +272,12 @@ __global__ void __launch_bounds__(ROPE_THREADS) rope(T *x, rope_shape shape)
             }
         }
         if (first == threadIdx.x) {
+            const double position =
+                double(shape.index ? uint64_t(shape.index[s]) : shape.first_position + s);
             for (uint32_t i = threadIdx.x; i < shape.num_pairs; i += blockDim.x) {
                 const double pair = double(shape.first_pair + i) / double(shape.half);
-                const double turns = double(shape.first_position + s) *
-                                     exp2(-pair * shape.log2_base) * 0.15915494309189533577;
+                const double turns =
+                    position * exp2(-pair * shape.log2_base) * 0.15915494309189533577;
                 const float angle = float((turns - rint(turns)) * 6.283185307179586477);
                 sincosf(angle, &sines[i], &cosines[i]);
                 sines[i] *= float(shape.direction);
@@ -306,9 +309,13 @@ template <typename T> weft_status launch_rope(weft_lane *lane, const weft_rope_a
     const bool aligned = is_aligned(16, args->x) && half % n == 0 && args->token_stride % n == 0 &&
                          args->group_stride % n == 0 && args->head_stride % n == 0;
     T *x = static_cast<T *>(args->x);
+    const size_t together = args->index_by_sample ? 1 : args->batch; /* tokens of one position */
+    const size_t positions = args->seq * args->batch / together;
+    const int32_t *index = args->index;
+    WEFT_TRY(bring_near(lane, 0, positions, &index));
     for (size_t first = 0; first < half; first += ROPE_PAIRS) {
         const size_t num = half - first < ROPE_PAIRS ? half - first : ROPE_PAIRS;
-        const rope_shape shape = {static_cast<uint32_t>(args->batch),
+        const rope_shape shape = {static_cast<uint32_t>(together),
                                   static_cast<uint32_t>(args->groups ? args->groups : 1),
                                   static_cast<uint32_t>(args->heads),
                                   static_cast<uint32_t>(aligned ? num / n : num),
@@ -319,9 +326,10 @@ template <typename T> weft_status launch_rope(weft_lane *lane, const weft_rope_a
                                   args->group_stride,
                                   args->head_stride,
                                   args->first_position,
+                                  index,
                                   log2(static_cast<double>(args->base)),
                                   args->inverse ? -1.0 : 1.0};
-        const unsigned blocks = static_cast<unsigned>(args->seq);
+        const unsigned blocks = static_cast<unsigned>(positions);
         const size_t packs = size_t(shape.batch) * shape.groups * shape.heads * shape.packs;
         unsigned threads = num_blocks(packs, ROPE_UNROLL * WARP) * WARP;
         threads = threads < 64 ? 64 : threads < ROPE_THREADS ? threads : ROPE_THREADS;

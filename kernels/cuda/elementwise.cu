@@ -109,7 +109,17 @@ template <typename T, int n, bool has_residual> struct dropout_op {
     uint64_t seed, stream, base;
     uint32_t keep_from;
     float factor;
+    const int32_t *index;
+    uint64_t first_row;
+    size_t cols, batch;
 
+    __device__ uint64_t draw_of(size_t i) const
+    {
+        if (!index)
+            return base + i;
+        const uint64_t row = first_row + i / cols;
+        return (uint64_t(index[row / batch]) * batch + row % batch) * cols + i % cols;
+    }
     __device__ operands load(size_t i) const
     {
         operands loaded;
@@ -121,9 +131,10 @@ template <typename T, int n, bool has_residual> struct dropout_op {
     __device__ void store(size_t i, operands loaded) const
     {
         uint32_t words[4];
+        const uint64_t start = draw_of(i);
 #pragma unroll
         for (int k = 0; k < n; k++) {
-            const uint64_t draw = base + i + k;
+            const uint64_t draw = start + k;
             if (k % 4 == 0)
                 random_block(seed, stream, draw / 4, words);
             const uint32_t word = n > 1 ? words[k % 4] : words[draw % 4];
@@ -139,6 +150,12 @@ template <typename T, int n, bool has_residual> struct dropout_op {
 template <typename T, bool has_residual>
 weft_status dropout_form(weft_lane *lane, const weft_dropout_args *args)
 {
+    if (args->rows == 0 || args->cols == 0)
+        return WEFT_OK;
+    const int32_t *index = args->index;
+    if (index)
+        WEFT_TRY(bring_near(lane, 0, size_t(args->first_row + args->rows - 1) / args->batch + 1,
+                            &index));
     const dropout_op<T, WIDTH<T>, has_residual> wide = {static_cast<const T *>(args->x),
                                                         static_cast<const T *>(args->residual),
                                                         static_cast<T *>(args->y),
@@ -146,11 +163,16 @@ weft_status dropout_form(weft_lane *lane, const weft_dropout_args *args)
                                                         args->stream,
                                                         args->first_row * uint64_t(args->cols),
                                                         keep_from(args->p),
-                                                        1.0f / (1.0f - args->p)};
-    const dropout_op<T, 1, has_residual> narrow = {wide.x,         wide.residual, wide.y,
-                                                   wide.seed,      wide.stream,   wide.base,
-                                                   wide.keep_from, wide.factor};
-    const bool aligned = is_aligned(16, wide.x, wide.residual, wide.y) && wide.base % 4 == 0;
+                                                        1.0f / (1.0f - args->p),
+                                                        index,
+                                                        args->first_row,
+                                                        args->cols,
+                                                        args->batch};
+    const dropout_op<T, 1, has_residual> narrow = {
+        wide.x,         wide.residual, wide.y,     wide.seed,      wide.stream, wide.base,
+        wide.keep_from, wide.factor,   wide.index, wide.first_row, wide.cols,   wide.batch};
+    const bool aligned = is_aligned(16, wide.x, wide.residual, wide.y) &&
+                         (index ? args->cols % WIDTH<T> == 0 : wide.base % 4 == 0);
     return launch_each(lane, args->rows * args->cols, aligned, wide, narrow);
 }
 

@@ -19,7 +19,7 @@ __device__ int64_t row_of(int32_t token, size_t first_row, size_t num_rows)
 
 struct gather {
     const void *table, *positions; /* either may be missing */
-    const int32_t *tokens;
+    const int32_t *tokens, *index; /* index: of positions, from the first token's on, or NULL */
     void *y;
     size_t num_tokens, cols, first_row, num_rows;
     size_t first_position, first_token; /* the first token is so far into its position's batch */
@@ -37,7 +37,8 @@ __global__ void __launch_bounds__(GATHER_WARPS *WARP) gather_rows(gather g)
     if (t >= g.num_tokens)
         return;
     const int64_t row = g.table ? row_of(g.tokens[t], g.first_row, g.num_rows) : -1;
-    const size_t position = g.first_position + (g.first_token + t) / g.batch;
+    const size_t place = (g.first_token + t) / g.batch;
+    const size_t position = g.index ? size_t(g.index[place]) : g.first_position + place;
     const T *words = static_cast<const T *>(g.table) + size_t(row < 0 ? 0 : row) * g.cols;
     const T *positions = static_cast<const T *>(g.positions) + position * g.cols;
     T *y = static_cast<T *>(g.y) + t * g.cols;
@@ -69,6 +70,7 @@ weft_status gather_table(weft_lane *lane, const weft_embedding_forward_args *arg
 {
     constexpr int n = WIDTH<T>;
     const size_t cols = args->cols;
+    const size_t batch = args->index && args->index_by_sample ? 1 : args->batch;
     const bool aligned = is_aligned(16, args->table, args->positions, args->y) && cols % n == 0;
     for (size_t first = 0; first < args->num_tokens; first += TOKENS_AT_ONCE) {
         const size_t rest = args->num_tokens - first;
@@ -76,15 +78,18 @@ weft_status gather_table(weft_lane *lane, const weft_embedding_forward_args *arg
         gather g = {args->table,
                     args->positions,
                     args->tokens ? args->tokens + first : nullptr,
+                    args->index ? args->index + first / batch : nullptr,
                     static_cast<T *>(args->y) + first * cols,
                     num,
                     cols,
                     args->first_row,
                     args->num_rows,
-                    args->first_position + first / args->batch,
-                    first % args->batch,
-                    args->batch};
+                    args->first_position + first / batch,
+                    first % batch,
+                    batch};
         WEFT_TRY(bring_near(lane, 0, num, &g.tokens));
+        WEFT_TRY(bring_near(lane, sizeof(int32_t) * TOKENS_AT_ONCE,
+                            (g.first_token + num + batch - 1) / batch, &g.index));
         const unsigned blocks = num_blocks(num, GATHER_WARPS), threads = GATHER_WARPS * WARP;
         cudaStream_t stream = weft_cuda_stream(lane);
         if (aligned)
@@ -95,17 +100,23 @@ weft_status gather_table(weft_lane *lane, const weft_embedding_forward_args *arg
     return WEFT_OK;
 }
 
-/* dpositions[s] += sum over the batch, in its order. Elements are those of the positions. */
+/* dpositions[s] += sum over the batch, in its order; with an index, dpositions[index[s]]. Elements
+ * are those of the positions in their order here. */
 template <typename T, int n> struct add_positions_op {
     static constexpr int width = n;
     using operands = pack<float, n>;
     const T *dy;
-    float *dpositions; /* of the first token's position */
+    float *dpositions; /* without an index of the first token's position */
+    const int32_t *index;
     size_t num_tokens, batch, cols;
 
+    __device__ float *sum_at(size_t i) const
+    {
+        return dpositions + (index ? size_t(index[i / cols]) * cols + i % cols : i);
+    }
     __device__ operands load(size_t i) const
     {
-        return load_pack<n>(dpositions + i);
+        return load_pack<n>(sum_at(i));
     }
     __device__ void store(size_t i, operands sum) const
     {
@@ -117,7 +128,7 @@ template <typename T, int n> struct add_positions_op {
             for (int k = 0; k < n; k++)
                 sum.at[k] += to_float(values.at[k]);
         }
-        store_pack(dpositions + i, sum);
+        store_pack(sum_at(i), sum);
     }
 };
 
@@ -127,12 +138,15 @@ weft_status add_positions(weft_lane *lane, const weft_embedding_backward_args *a
     constexpr int n = WIDTH<T>;
     const size_t cols = args->cols, num = (args->num_tokens + args->batch - 1) / args->batch;
     const T *dy = static_cast<const T *>(args->dy);
-    float *dpositions = args->dpositions + args->first_position * cols;
+    const int32_t *index = args->index;
+    float *dpositions = args->dpositions + (index ? 0 : args->first_position * cols);
+    WEFT_TRY(bring_near(lane, 0, num, &index));
     const bool aligned =
         is_aligned(16, dy) && is_aligned(n * sizeof(float), dpositions) && cols % n == 0;
-    return launch_each(lane, num * cols, aligned,
-                       add_positions_op<T, n>{dy, dpositions, args->num_tokens, args->batch, cols},
-                       add_positions_op<T, 1>{dy, dpositions, args->num_tokens, args->batch, cols});
+    return launch_each(
+        lane, num * cols, aligned,
+        add_positions_op<T, n>{dy, dpositions, index, args->num_tokens, args->batch, cols},
+        add_positions_op<T, 1>{dy, dpositions, index, args->num_tokens, args->batch, cols});
 }
 
 /* A token in sorted order: its number, and the places that equal tokens have. */
@@ -397,10 +411,8 @@ weft_status add_rows(weft_lane *lane, const weft_embedding_backward_args *args, 
 }
 
 template <typename T>
-weft_status backward(weft_lane *lane, const weft_embedding_backward_args *args)
+weft_status add_table(weft_lane *lane, const weft_embedding_backward_args *args)
 {
-    if (args->dpositions)
-        WEFT_TRY(add_positions<T>(lane, args));
     if (!args->dtable || args->num_rows == 0)
         return WEFT_OK;
     for (size_t first = 0; first < args->num_tokens; first += TOKENS_AT_ONCE) {
@@ -408,6 +420,22 @@ weft_status backward(weft_lane *lane, const weft_embedding_backward_args *args)
         WEFT_TRY(add_rows<T>(lane, args, first, rest < TOKENS_AT_ONCE ? rest : TOKENS_AT_ONCE));
     }
     return WEFT_OK;
+}
+
+template <typename T>
+weft_status backward(weft_lane *lane, const weft_embedding_backward_args *args)
+{
+    if (args->dpositions && args->index && args->index_by_sample) {
+        weft_embedding_backward_args as_table = *args; /* tokens choose positions as they do rows */
+        as_table.tokens = args->index;
+        as_table.first_row = 0;
+        as_table.num_rows = args->num_positions;
+        as_table.dtable = args->dpositions;
+        WEFT_TRY(add_table<T>(lane, &as_table));
+    } else if (args->dpositions) {
+        WEFT_TRY(add_positions<T>(lane, args));
+    }
+    return add_table<T>(lane, args);
 }
 
 } // namespace

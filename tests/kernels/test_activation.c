@@ -119,9 +119,18 @@ static void extreme_inputs_saturate(void **state)
 typedef struct rope_case {
     size_t seq, batch, heads, head_dim, token_stride, head_stride, groups, group_stride;
     size_t rotary_dim, first_position;
+    int numbering; /* 0: by first_position; by an index 1: of positions, 2: of tokens */
+    const int32_t *index;
     double base, *x, *dy, *y;
     size_t count;
 } rope_case;
+
+static double position_of(const rope_case *r, size_t t)
+{
+    if (r->numbering == 0)
+        return (double)(r->first_position + t / r->batch);
+    return (double)r->index[r->numbering == 1 ? t / r->batch : t];
+}
 
 static void rope_forward(const rope_case *r)
 {
@@ -132,8 +141,8 @@ static void rope_forward(const rope_case *r)
             const size_t head = t * r->token_stride + h / r->heads * r->group_stride +
                                 h % r->heads * r->head_stride;
             for (size_t i = 0; i < half; i++) {
-                double angle = (double)(r->first_position + t / r->batch) *
-                               pow(r->base, -2.0 * (double)i / (double)r->rotary_dim);
+                double angle =
+                    position_of(r, t) * pow(r->base, -2.0 * (double)i / (double)r->rotary_dim);
                 double a = r->x[head + i], b = r->x[head + i + half];
                 r->y[head + i] = a * cos(angle) - b * sin(angle);
                 r->y[head + i + half] = b * cos(angle) + a * sin(angle);
@@ -161,17 +170,23 @@ static void check_rope(rope_case r, weft_dtype dtype)
     r.x = probe_read(x, r.count, dtype);
     r.dy = probe_read(dy, r.count, dtype);
     r.y = probe_doubles(r.count);
+    int32_t *index = probe_alloc(r.seq * r.batch * sizeof *index);
+    uint64_t random = 3;
+    for (size_t t = 0; t < r.seq * r.batch; t++)
+        index[t] = (int32_t)probe_pick(&random, 200000);
+    r.index = r.numbering ? index : NULL;
     PROBE_RUN(rope, .seq = r.seq, .batch = r.batch, .heads = r.heads, .head_dim = r.head_dim,
               .token_stride = r.token_stride, .head_stride = r.head_stride, .groups = r.groups,
               .group_stride = r.group_stride, .rotary_dim = r.rotary_dim,
-              .first_position = r.first_position, .base = 10000.0f, .dtype = dtype, .x = x);
+              .first_position = r.first_position, .base = 10000.0f, .dtype = dtype, .x = x,
+              .index = r.index, .index_by_sample = r.numbering == 2);
     rope_forward(&r);
     probe_close(probe_read(x, r.count, dtype), r.y, r.count, probe_tolerance(dtype, 1e-6), "rope");
     PROBE_RUN(rope, .seq = r.seq, .batch = r.batch, .heads = r.heads, .head_dim = r.head_dim,
               .token_stride = r.token_stride, .head_stride = r.head_stride, .groups = r.groups,
               .group_stride = r.group_stride, .rotary_dim = r.rotary_dim,
               .first_position = r.first_position, .base = 10000.0f, .dtype = dtype, .x = dy,
-              .inverse = true);
+              .inverse = true, .index = r.index, .index_by_sample = r.numbering == 2);
     probe_gradient(rope_loss, &r, r.x, r.count, probe_read(dy, r.count, dtype), NULL,
                    probe_tolerance(dtype, 1e-5), "rope backward");
 }
@@ -179,9 +194,12 @@ static void check_rope(rope_case r, weft_dtype dtype)
 static void rope_equals_fp64_and_finite_differences(void **state)
 {
     (void)state;
-    for (int form = 0; form < probe_num_dtypes(); form++) {
-        weft_dtype dtype = probe_dtype(form);
-        check_rope((rope_case){.seq = 1,
+    for (int form = 0; form < 3 * probe_num_dtypes(); form++) {
+        weft_dtype dtype = probe_dtype(form / 3);
+        if (form % 3 && dtype != WEFT_F32)
+            continue;
+        check_rope((rope_case){.numbering = form % 3,
+                               .seq = 1,
                                .batch = 1,
                                .heads = 1,
                                .head_dim = 2,
@@ -190,7 +208,8 @@ static void rope_equals_fp64_and_finite_differences(void **state)
                                .first_position = 3,
                                .rotary_dim = 2},
                    dtype);
-        check_rope((rope_case){.seq = 5,
+        check_rope((rope_case){.numbering = form % 3,
+                               .seq = 5,
                                .batch = 3,
                                .heads = 2,
                                .head_dim = 10,
@@ -198,7 +217,8 @@ static void rope_equals_fp64_and_finite_differences(void **state)
                                .head_stride = 11,
                                .rotary_dim = 6},
                    dtype);
-        check_rope((rope_case){.seq = 37,
+        check_rope((rope_case){.numbering = form % 3,
+                               .seq = 37,
                                .batch = 2,
                                .heads = 6,
                                .head_dim = 64,
@@ -208,7 +228,8 @@ static void rope_equals_fp64_and_finite_differences(void **state)
                                .rotary_dim = 64},
                    dtype);
         /* Packed by query group; groups within heads; groups that start unaligned. */
-        check_rope((rope_case){.seq = 9,
+        check_rope((rope_case){.numbering = form % 3,
+                               .seq = 9,
                                .batch = 3,
                                .heads = 5,
                                .head_dim = 64,
@@ -219,7 +240,8 @@ static void rope_equals_fp64_and_finite_differences(void **state)
                                .first_position = 1,
                                .rotary_dim = 64},
                    dtype);
-        check_rope((rope_case){.seq = 4,
+        check_rope((rope_case){.numbering = form % 3,
+                               .seq = 4,
                                .batch = 2,
                                .heads = 3,
                                .head_dim = 16,
@@ -229,7 +251,8 @@ static void rope_equals_fp64_and_finite_differences(void **state)
                                .group_stride = 16,
                                .rotary_dim = 8},
                    dtype);
-        check_rope((rope_case){.seq = 3,
+        check_rope((rope_case){.numbering = form % 3,
+                               .seq = 3,
                                .batch = 2,
                                .heads = 2,
                                .head_dim = 16,
@@ -240,7 +263,8 @@ static void rope_equals_fp64_and_finite_differences(void **state)
                                .rotary_dim = 16},
                    dtype);
         /* No channel rotates. */
-        check_rope((rope_case){.seq = 5,
+        check_rope((rope_case){.numbering = form % 3,
+                               .seq = 5,
                                .batch = 1,
                                .heads = 2,
                                .head_dim = 8,
@@ -249,7 +273,8 @@ static void rope_equals_fp64_and_finite_differences(void **state)
                                .first_position = 2},
                    dtype);
         /* More pairs than the table of angles. */
-        check_rope((rope_case){.seq = 2,
+        check_rope((rope_case){.numbering = form % 3,
+                               .seq = 2,
                                .batch = 1,
                                .heads = 1,
                                .head_dim = 1030,

@@ -8,9 +8,17 @@
 
 typedef struct embedding_case {
     size_t num_tokens, batch, cols, first_row, num_rows, first_position;
-    const int32_t *tokens;
+    int numbering; /* 0: by first_position; by an index 1: of positions, 2: of tokens */
+    const int32_t *tokens, *index;
     double *table, *positions, *dy; /* table, positions: optional */
 } embedding_case;
+
+static size_t position_of(const embedding_case *e, size_t t)
+{
+    if (e->numbering == 0)
+        return e->first_position + t / e->batch;
+    return (size_t)e->index[e->numbering == 1 ? t / e->batch : t];
+}
 
 static double embedded(const embedding_case *e, size_t t, size_t c)
 {
@@ -19,7 +27,7 @@ static double embedded(const embedding_case *e, size_t t, size_t c)
         e->tokens[t] < (int32_t)(e->first_row + e->num_rows))
         y = e->table[((size_t)e->tokens[t] - e->first_row) * e->cols + c];
     if (e->positions)
-        y += e->positions[(e->first_position + t / e->batch) * e->cols + c];
+        y += e->positions[position_of(e, t) * e->cols + c];
     return y;
 }
 
@@ -44,6 +52,11 @@ static void check_embedding(embedding_case e, weft_dtype dtype, int tables, bool
     uint64_t random = 9;
     for (size_t t = 0; t < e.num_tokens; t++) /* a few tokens repeat often */
         tokens[t] = (int32_t)probe_pick(&random, t % 3 ? vocabulary : 2);
+    int32_t *index = probe_alloc(e.num_tokens * sizeof *index);
+    for (size_t t = 0; t < e.num_tokens; t++) /* of tokens: some positions repeat; else backwards */
+        index[t] = (int32_t)(e.numbering == 2 ? probe_pick(&random, t % 3 ? num_positions : 2)
+                                              : (t < num_positions ? num_positions - 1 - t : 0));
+    e.index = e.numbering ? index : NULL;
     void *table = tables & 1 ? probe_random(e.num_rows * e.cols, dtype, 1.0, 1) : NULL;
     void *positions = tables & 2 ? probe_random(num_positions * e.cols, dtype, 1.0, 2) : NULL;
     void *y = probe_alloc(count * weft_dtype_bytes(dtype));
@@ -54,7 +67,8 @@ static void check_embedding(embedding_case e, weft_dtype dtype, int tables, bool
     e.dy = probe_read(dy, count, dtype);
     PROBE_RUN(embedding_forward, .num_tokens = e.num_tokens, .batch = e.batch, .cols = e.cols,
               .tokens = tokens, .first_row = e.first_row, .num_rows = e.num_rows, .dtype = dtype,
-              .table = table, .positions = positions, .first_position = e.first_position, .y = y);
+              .table = table, .positions = positions, .first_position = e.first_position, .y = y,
+              .index = e.index, .index_by_sample = e.numbering == 2);
     double *expected = probe_doubles(count);
     for (size_t i = 0; i < count; i++)
         expected[i] = probe_round(embedded(&e, i / e.cols, i % e.cols), dtype);
@@ -74,7 +88,8 @@ static void check_embedding(embedding_case e, weft_dtype dtype, int tables, bool
     PROBE_RUN(embedding_backward, .num_tokens = e.num_tokens, .batch = e.batch, .cols = e.cols,
               .tokens = tokens, .first_row = e.first_row, .num_rows = e.num_rows,
               .num_positions = num_positions, .dtype = dtype, .dy = dy, .dtable = dtable,
-              .dpositions = dpositions, .first_position = e.first_position, .overwrite = overwrite);
+              .dpositions = dpositions, .first_position = e.first_position, .overwrite = overwrite,
+              .index = e.index, .index_by_sample = e.numbering == 2);
     if (table)
         probe_gradient(embedding_loss, &e, e.table, table_count,
                        probe_read(dtable, table_count, WEFT_F32), dtable_before, 1e-5, "dtable");
@@ -87,26 +102,41 @@ static void check_embedding(embedding_case e, weft_dtype dtype, int tables, bool
 static void embedding_equals_fp64_and_finite_differences(void **state)
 {
     (void)state;
-    for (int form = 0; form < 6 * probe_num_dtypes(); form++) {
-        weft_dtype dtype = probe_dtype(form / 6);
-        int tables = 1 + form % 3;
-        check_embedding((embedding_case){.num_tokens = 1, .batch = 1, .cols = 1, .num_rows = 23},
+    for (int form = 0; form < 18 * probe_num_dtypes(); form++) {
+        weft_dtype dtype = probe_dtype(form / 18);
+        int tables = 1 + form % 3, numbering = form / 6 % 3;
+        if (numbering > 0 && tables != 3)
+            continue;
+        check_embedding(
+            (embedding_case){
+                .numbering = numbering, .num_tokens = 1, .batch = 1, .cols = 1, .num_rows = 23},
+            dtype, tables, form & 1);
+        check_embedding((embedding_case){.numbering = numbering,
+                                         .num_tokens = 12,
+                                         .batch = 3,
+                                         .cols = 37,
+                                         .num_rows = 23,
+                                         .first_position = 2},
                         dtype, tables, form & 1);
-        check_embedding(
-            (embedding_case){
-                .num_tokens = 12, .batch = 3, .cols = 37, .num_rows = 23, .first_position = 2},
-            dtype, tables, form & 1);
-        check_embedding(
-            (embedding_case){
-                .num_tokens = 66, .batch = 2, .cols = 301, .first_row = 1, .num_rows = 7},
-            dtype, tables, form & 1);
+        check_embedding((embedding_case){.numbering = numbering,
+                                         .num_tokens = 66,
+                                         .batch = 2,
+                                         .cols = 301,
+                                         .first_row = 1,
+                                         .num_rows = 7},
+                        dtype, tables, form & 1);
         check_embedding(/* several packs a thread */
-                        (embedding_case){.num_tokens = 7, .batch = 2, .cols = 1608, .num_rows = 23},
+                        (embedding_case){.numbering = numbering,
+                                         .num_tokens = 7,
+                                         .batch = 2,
+                                         .cols = 1608,
+                                         .num_rows = 23},
                         dtype, tables, form & 1);
         /* Rows that very many tokens chose. */
         check_embedding(
-            (embedding_case){.num_tokens = 611, .batch = 5, .cols = 16, .num_rows = 300}, dtype,
-            tables, form & 1);
+            (embedding_case){
+                .numbering = numbering, .num_tokens = 611, .batch = 5, .cols = 16, .num_rows = 300},
+            dtype, tables, form & 1);
     }
 }
 

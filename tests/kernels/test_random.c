@@ -21,10 +21,15 @@ static double dropout_loss(const void *context)
     return loss;
 }
 
+/* batch > 0: rows are those of tokens that an index counts. */
 static void check_dropout(size_t rows, size_t cols, uint64_t first_row, float p, weft_dtype dtype,
-                          int form)
+                          int form, size_t batch)
 {
     probe_start(NULL);
+    const size_t num_index = batch ? ((size_t)first_row + rows) / batch + 1 : 0;
+    int32_t *index = probe_alloc(num_index * sizeof *index);
+    for (size_t i = 0; i < num_index; i++)
+        index[i] = (int32_t)(i % 3 * 131072 + 7 * i);
     const uint64_t seed = UINT64_C(0x123456789abcdef0), stream = UINT64_C(0xfedcba9876543210);
     const size_t count = rows * cols;
     void *x = probe_random(count, dtype, 1.0, 1), *dy = probe_random(count, dtype, 1.0, 2);
@@ -38,19 +43,24 @@ static void check_dropout(size_t rows, size_t cols, uint64_t first_row, float p,
                       .residual = residual ? probe_read(residual, count, dtype) : NULL,
                       .dy = probe_read(dy, count, dtype)};
     for (size_t i = 0; i < count; i++) {
-        float u = weft_rng_uniform(seed, stream, first_row * cols + i);
+        uint64_t row = first_row + i / cols;
+        if (batch)
+            row = (uint64_t)index[row / batch] * batch + row % batch;
+        float u = weft_rng_uniform(seed, stream, row * cols + i % cols);
         keep[i] = u < p ? 0.0 : 1.0 / (1.0 - (double)p);
         expected[i] = keep[i] * d.x[i] + (d.residual ? d.residual[i] : 0.0);
     }
     PROBE_RUN(dropout, .rows = rows, .cols = cols, .first_row = first_row, .dtype = dtype, .x = x,
-              .residual = residual, .y = y, .p = p, .seed = seed, .stream = stream);
+              .residual = residual, .y = y, .p = p, .seed = seed, .stream = stream,
+              .index = batch ? index : NULL, .batch = batch);
     double *got = probe_read(y, count, dtype);
     probe_close(got, expected, count, probe_tolerance(dtype, 1e-6), "dropout");
     for (size_t i = 0; i < count; i++)
         if (keep[i] == 0.0)
             assert_true(got[i] == (d.residual ? d.residual[i] : 0.0));
     PROBE_RUN(dropout, .rows = rows, .cols = cols, .first_row = first_row, .dtype = dtype, .x = dy,
-              .y = dx, .p = p, .seed = seed, .stream = stream);
+              .y = dx, .p = p, .seed = seed, .stream = stream, .index = batch ? index : NULL,
+              .batch = batch);
     probe_gradient(dropout_loss, &d, d.x, count, probe_read(dx, count, dtype), NULL,
                    probe_tolerance(dtype, 1e-5), "dropout backward");
 }
@@ -63,12 +73,15 @@ static void dropout_draws_the_scalar_numbers(void **state)
     for (int form = 0; form < 3 * probe_num_dtypes(); form++) {
         weft_dtype dtype = probe_dtype(form / 3);
         for (uint64_t first = 0; first < 5; first++) {
-            check_dropout(1, 1, first, 0.5f, dtype, form % 3);
-            check_dropout(3, 7, first, 0.1f, dtype, form % 3);
+            check_dropout(1, 1, first, 0.5f, dtype, form % 3, 0);
+            check_dropout(3, 7, first, 0.1f, dtype, form % 3, 0);
         }
-        check_dropout(37, 1031, crossing - 18, 0.1f, dtype, form % 3);
-        check_dropout(5, 33, 11, 0.0f, dtype, form % 3);
-        check_dropout(5, 33, 11, 0.999f, dtype, form % 3);
+        check_dropout(37, 1031, crossing - 18, 0.1f, dtype, form % 3, 0);
+        check_dropout(5, 33, 11, 0.0f, dtype, form % 3, 0);
+        check_dropout(5, 33, 11, 0.999f, dtype, form % 3, 0);
+        check_dropout(29, 33, 0, 0.1f, dtype, form % 3, 3);
+        check_dropout(31, 64, 5, 0.1f, dtype, form % 3, 4);
+        check_dropout(3, 4104, 1, 0.5f, dtype, form % 3, 1);
     }
 }
 
