@@ -287,6 +287,8 @@ static const char *check_cast(const weft_cast_args *a)
         return "casts are between fp32, bf16 and fp16";
     if (a->count > 0 && (!a->from || !a->to))
         return "from and to are required";
+    if (a->rows > 1 && (a->from_stride < a->count || a->to_stride < a->count))
+        return "a stride is shorter than a row";
     return NULL;
 }
 

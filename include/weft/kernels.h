@@ -401,13 +401,16 @@ typedef struct weft_add_args {
     void *y;
 } weft_add_args;
 
-/* Converts between fp32, bf16 and fp16, rounding to nearest even. */
+/* Converts between fp32, bf16 and fp16, rounding to nearest even; between equal types it copies.
+ * rows > 0: so many rows of `count` numbers, which begin from_stride and to_stride elements apart.
+ */
 typedef struct weft_cast_args {
     size_t struct_bytes;
     size_t count;
     weft_dtype from_dtype, to_dtype;
     const void *from;
     void *to;
+    size_t rows, from_stride, to_stride;
 } weft_cast_args;
 
 /* The router's selection, fp32 (PPMoE §3.3.3; GShard; ST-MoE's z-loss).

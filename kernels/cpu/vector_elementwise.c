@@ -82,8 +82,20 @@ static void convert_any(const void *from, void *to, size_t num, weft_dtype from_
         convert(from, to, num, WEFT_F16, WEFT_BF16);
 }
 
+static weft_status cast_rows(const weft_cast_args *args)
+{
+#pragma omp parallel for schedule(static) if (args->rows * args->count > WEFT_VECTOR_SERIAL)
+    for (size_t row = 0; row < args->rows; row++)
+        convert_any(weft_vector_from(args->from, row * args->from_stride, args->from_dtype),
+                    weft_vector_at(args->to, row * args->to_stride, args->to_dtype), args->count,
+                    args->from_dtype, args->to_dtype);
+    return WEFT_OK;
+}
+
 weft_status WEFT_VECTOR(cast)(const weft_cast_args *args)
 {
+    if (args->rows > 0)
+        return cast_rows(args);
 #pragma omp parallel for schedule(static) if (args->count > WEFT_VECTOR_SERIAL)
     for (size_t first = 0; first < args->count; first += WEFT_VECTOR_CHUNK) {
         const size_t num = weft_vector_min(WEFT_VECTOR_CHUNK, args->count - first);

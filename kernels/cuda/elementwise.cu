@@ -62,6 +62,9 @@ template <typename T> weft_status scale(weft_lane *lane, const weft_scale_args *
                        scale_op<T, 1>{x, args->factor});
 }
 
+template <typename A, typename B> constexpr bool IS_SAME = false;
+template <typename A> constexpr bool IS_SAME<A, A> = true;
+
 template <typename From, typename To, int n> struct cast_op {
     static constexpr int width = n;
     using operands = pack<From, n>;
@@ -74,16 +77,54 @@ template <typename From, typename To, int n> struct cast_op {
     }
     __device__ void store(size_t i, operands x) const
     {
-        pack<To, n> y;
+        if constexpr (IS_SAME<From, To>) {
+            store_pack(to + i, x); /* bits, also those of NaN */
+        } else {
+            pack<To, n> y;
 #pragma unroll
-        for (int k = 0; k < n; k++)
-            y.at[k] = from_float<To>(to_float(x.at[k]));
-        store_pack(to + i, y);
+            for (int k = 0; k < n; k++)
+                y.at[k] = from_float<To>(to_float(x.at[k]));
+            store_pack(to + i, y);
+        }
     }
 };
 
+/* Elements are those of `cols` columns that have rows `from_stride` and `to_stride` apart. */
+template <typename From, typename To, int n> struct cast_rows_op {
+    static constexpr int width = n;
+    using operands = pack<From, n>;
+    const From *from;
+    To *to;
+    size_t cols, from_stride, to_stride;
+
+    __device__ operands load(size_t i) const
+    {
+        return load_pack<n>(from + i / cols * from_stride + i % cols);
+    }
+    __device__ void store(size_t i, operands x) const
+    {
+        cast_op<From, To, n>{from, to + i / cols * to_stride}.store(i % cols, x);
+    }
+};
+
+template <typename From, typename To>
+weft_status cast_rows(weft_lane *lane, const weft_cast_args *args)
+{
+    constexpr int n = WIDTH < From >> WIDTH<To> ? WIDTH<From> : WIDTH<To>;
+    const From *from = static_cast<const From *>(args->from);
+    To *to = static_cast<To *>(args->to);
+    const size_t cols = args->count, from_stride = args->from_stride, to_stride = args->to_stride;
+    const bool aligned = is_aligned(n * sizeof(From), from) && is_aligned(n * sizeof(To), to) &&
+                         (cols | from_stride | to_stride) % n == 0;
+    return launch_each(lane, args->rows * cols, aligned,
+                       cast_rows_op<From, To, n>{from, to, cols, from_stride, to_stride},
+                       cast_rows_op<From, To, 1>{from, to, cols, from_stride, to_stride});
+}
+
 template <typename From, typename To> weft_status cast(weft_lane *lane, const weft_cast_args *args)
 {
+    if (args->rows > 0)
+        return cast_rows<From, To>(lane, args);
     constexpr int n = WIDTH < From >> WIDTH<To> ? WIDTH<From> : WIDTH<To>;
     const From *from = static_cast<const From *>(args->from);
     To *to = static_cast<To *>(args->to);
@@ -98,7 +139,7 @@ template <typename From> weft_status cast_from(weft_lane *lane, const weft_cast_
 }
 
 /* `base`: the draw of element 0; where n is 4 or more a multiple of 4, so that packs are whole
- * blocks of draws. */
+ * blocks of draws. With an index, rows have draws of their own. */
 template <typename T, int n, bool has_residual> struct dropout_op {
     static constexpr int width = n;
     struct operands {
@@ -195,7 +236,7 @@ weft_status weft_cuda_scale(weft_lane *lane, const weft_scale_args *args)
 
 weft_status weft_cuda_cast(weft_lane *lane, const weft_cast_args *args)
 {
-    if (args->from_dtype == args->to_dtype) /* bits, also those of NaN */
+    if (args->from_dtype == args->to_dtype && args->rows == 0)
         return weft_lane_copy(lane, args->to, args->from,
                               args->count * weft_dtype_bytes(args->to_dtype));
     return WITH_DTYPE(args->from_dtype, cast_from<T>(lane, args));

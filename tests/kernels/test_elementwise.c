@@ -308,6 +308,35 @@ static void cores_multiply_and_add(void **state)
     assert_true(weft_kernels_cpu_core_flops(WEFT_F16) == 0);
 }
 
+/* Rows at strides of their own, of lengths that divide into packs and that do not. */
+static void casts_rows(void **state)
+{
+    (void)state;
+    static const struct {
+        size_t rows, cols, from_stride, to_stride;
+    } cases[] = {{1, 5, 0, 0}, {7, 24, 40, 24}, {300, 64, 64, 192}, {13, 33, 35, 50}, {3, 0, 0, 0}};
+    for (int form = 0; form < 9 * 5; form++) {
+        static const weft_dtype dtypes[] = {WEFT_F32, WEFT_BF16, WEFT_F16};
+        const weft_dtype from_dtype = dtypes[form % 3], to_dtype = dtypes[form / 3 % 3];
+        const size_t rows = cases[form / 9].rows, cols = cases[form / 9].cols;
+        const size_t from_stride = cases[form / 9].from_stride;
+        const size_t to_stride = cases[form / 9].to_stride;
+        probe_start(NULL);
+        const size_t from_bytes = weft_dtype_bytes(from_dtype), bytes = weft_dtype_bytes(to_dtype);
+        const size_t count = rows * (to_stride > cols ? to_stride : cols);
+        char *from =
+            probe_random(rows * (from_stride > cols ? from_stride : cols), from_dtype, 1.0, 1);
+        char *to = probe_alloc(count * bytes), *expected = probe_alloc(count * bytes);
+        PROBE_RUN(cast, .count = cols, .from_dtype = from_dtype, .to_dtype = to_dtype, .from = from,
+                  .to = to, .rows = rows, .from_stride = from_stride, .to_stride = to_stride);
+        for (size_t row = 0; row < rows; row++)
+            PROBE_RUN(cast, .count = cols, .from_dtype = from_dtype, .to_dtype = to_dtype,
+                      .from = from + row * from_stride * from_bytes,
+                      .to = expected + row * to_stride * bytes);
+        assert_memory_equal(to, expected, count * bytes);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -317,6 +346,7 @@ int main(void)
         PROBE_TEST(halves_round_trip),
         PROBE_TEST(narrowing_rounds_to_nearest_even),
         PROBE_TEST(casts_between_halves_and_copies),
+        PROBE_TEST(casts_rows),
         PROBE_TEST(cores_multiply_and_add),
     };
     return cmocka_run_group_tests(tests, probe_setup, probe_teardown);

@@ -187,7 +187,8 @@ static bool is_ignored(const void *at)
 static void use_cast(const weft_cast_args *a)
 {
     if (!is_ignored(a->from) && !is_ignored(a->to))
-        add_memory(a->count * (weft_dtype_bytes(a->from_dtype) + weft_dtype_bytes(a->to_dtype)),
+        add_memory((a->rows ? a->rows : 1) * a->count *
+                       (weft_dtype_bytes(a->from_dtype) + weft_dtype_bytes(a->to_dtype)),
                    WEFT_U8);
 }
 
