@@ -148,6 +148,7 @@ void weft_model_destroy(weft_model *model)
         free(model->passes[i].states);
     }
     free(model->passes);
+    free(model->loads.values);
     weft_executor_release(&model->executor);
     weft_arena_release(&model->arena);
     weft_stack_release(&model->scratch);
@@ -259,6 +260,7 @@ const weft_metric *weft_model_own_metrics(const weft_model *model)
 void weft_model_clear_metrics(weft_model *model)
 {
     memset(model->metrics, 0, sizeof *model->metrics);
+    model->loads.count = 0;
     if (model->own_metrics)
         memset(model->own_metrics, 0, WEFT_MAX_METRICS * sizeof *model->own_metrics);
 }

@@ -56,6 +56,10 @@ weft_status weft_moe_route(weft_moe *m, weft_pass *pass, weft_moe_state *state,
 /* Adds losses, load and drops to the pass's metrics. Call it once the host has waited for the
  * counts: the sums are there by then. */
 void weft_moe_count(const weft_moe *m, weft_pass *pass, const weft_moe_state *state);
+/* At that time, too: keeps how full the experts of this rank are, or of the fullest where no tokens
+ * travel (layers/moe_load.c). */
+weft_status weft_moe_count_rows(const weft_moe *m, weft_pass *pass,
+                                const weft_moe_state *state) WEFT_CHECKED;
 /* Router gradients from dprob [T, K] and the auxiliary losses; the rows' own are added to dx. */
 weft_status weft_moe_route_backward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
                                     const weft_tensor *rows, const weft_tensor *dprob,

@@ -61,6 +61,12 @@ typedef struct weft_use {
     bool declared;
 } weft_use;
 
+/* Rows at a rank's experts over those that balanced routing brings. */
+typedef struct weft_loads {
+    double *values;
+    size_t count, capacity;
+} weft_loads;
+
 struct weft_model {
     weft_model_setup setup;
     weft_model_options options;
@@ -85,6 +91,7 @@ struct weft_model {
     weft_metrics *metrics;
     weft_metric_list metric_list; /* of all stages */
     weft_metric *own_metrics;     /* pinned, [WEFT_MAX_METRICS], by the list; NULL: none declared */
+    weft_loads loads;             /* of this step's MoE layers, in the order in which they ran */
     weft_place place;
     uint64_t num_frozen;
     weft_moe_runtime *moe; /* NULL without experts */

@@ -92,15 +92,11 @@ void weft_moe_count(const weft_moe *m, weft_pass *pass, const weft_moe_state *st
     weft_metrics *metrics = weft_pass_metrics(pass);
     const float *counts = state->sums, *score_sums = counts + m->dims.experts;
     const double experts = (double)m->dims.experts, tokens = (double)(shape->seq * shape->batch);
-    const double balanced =
-        (double)weft_moe_balanced_rows(&m->dims, (size_t)o->moe_router_topk, (size_t)shape->ep);
     /* Every TP and CP rank knows the losses: one counts them. Drops are of the rows routed here. */
     const int *at = weft_pass_groups(pass)->coords.at;
     bool counts_losses = at[WEFT_AXIS_TP] == 0 && at[WEFT_AXIS_CP] == 0;
     if (at[WEFT_AXIS_TP] == 0 || !m->dims.full)
         metrics->dropped += (double)state->counts[m->dims.experts];
-    metrics->rows_sum += (double)state->num_rows / balanced;
-    metrics->rows_count += 1;
     if (!counts_losses)
         return;
     double balance = 0, most = 0, total = 0;

@@ -116,7 +116,11 @@ weft_metrics *weft_model_metrics(weft_model *model);
 /* The layers' own, the same list on every rank; what this rank has of them: [list->count]. */
 const weft_metric_list *weft_model_metric_list(const weft_model *model);
 const weft_metric *weft_model_own_metrics(const weft_model *model);
-/* Clears both, before a step. */
+/* Of each micro-batch and MoE layer, in the order in which they ran: the rows at this rank's
+ * experts over those that balanced routing brings, or of the fullest rank where no tokens travel.
+ * The ranks of an EP group have as many. */
+double *weft_model_loads(weft_model *model, size_t *out_count);
+/* Clears all of these, before a step. */
 void weft_model_clear_metrics(weft_model *model);
 /* Whether the last layer is Weft's head; one of the program's own reads labels as it likes. */
 bool weft_model_labels_are_tokens(const weft_model *model);

@@ -20,9 +20,6 @@ typedef struct weft_metrics {
     double load_sum;   /* sum over micro-batches and MoE layers of max / mean tokens an expert */
     double load_count; /* number of terms in load_sum */
     double dropped;    /* token choices dropped by capacity */
-    double rows_sum;   /* sum over micro-batches and MoE layers of the rows that reach this rank's
-                          experts, over those that balanced routing brings */
-    double rows_count; /* number of terms in rows_sum */
 } weft_metrics;
 
 /* A layer's own number in each step's line of metrics.jsonl. SUM: what the layer added to `sum`

@@ -3,6 +3,22 @@
 #include "core/log.h"
 #include "launcher/process/stop.h"
 
+enum { NUM_SUMS = 7 };
+
+/* Each layer waits for its fullest rank: sums the maxima over EP, and counts them. */
+static weft_status sum_loads(weft_trainer *t, double out[2])
+{
+    size_t count;
+    double *loads = weft_model_loads(t->model, &count);
+    if (weft_model_moe_exchanges(t->model))
+        WEFT_TRY(weft_comm_all_reduce_host(t->groups.by_axis[WEFT_AXIS_EP], loads, count, WEFT_F64,
+                                           WEFT_REDUCE_MAX));
+    for (size_t i = 0; i < count; i++)
+        out[0] += loads[i];
+    out[1] = (double)count;
+    return WEFT_OK;
+}
+
 weft_status weft_trainer_result(weft_trainer *t, double step_ms, weft_step_result *out)
 {
     const weft_metrics *m = weft_model_metrics(t->model);
@@ -10,30 +26,31 @@ weft_status weft_trainer_result(weft_trainer *t, double step_ms, weft_step_resul
     weft_device_get_stats(t->device, &stats);
     const weft_metric_list *list = weft_model_metric_list(t->model);
     const weft_metric *own = weft_model_own_metrics(t->model);
-    double sums[5 + 2 * WEFT_MAX_METRICS] = {m->loss_sum, m->aux_loss, m->load_sum, m->load_count,
-                                             m->dropped};
+    double sums[NUM_SUMS + 2 * WEFT_MAX_METRICS] = {m->loss_sum, m->aux_loss, m->load_sum,
+                                                    m->load_count, m->dropped};
+    double *own_sums = &sums[NUM_SUMS];
+    WEFT_TRY(sum_loads(t, &sums[5]));
     bool counts = own && t->groups.coords.at[WEFT_AXIS_TP] == 0;
     for (int i = 0; i < list->count && counts; i++) {
-        sums[5 + 2 * i] = own[i].sum;
-        sums[6 + 2 * i] = own[i].count;
+        own_sums[2 * i] = own[i].sum;
+        own_sums[2 * i + 1] = own[i].count;
     }
-    double most[4] = {step_ms, (double)stats.bytes_peak, weft_stop_asked(),
-                      m->rows_count > 0 ? m->rows_sum / m->rows_count : 0};
-    WEFT_TRY(weft_comm_all_reduce_host(t->world, sums, 5 + 2 * (size_t)list->count, WEFT_F64,
+    double most[3] = {step_ms, (double)stats.bytes_peak, weft_stop_asked()};
+    WEFT_TRY(weft_comm_all_reduce_host(t->world, sums, NUM_SUMS + 2 * (size_t)list->count, WEFT_F64,
                                        WEFT_REDUCE_SUM));
-    WEFT_TRY(weft_comm_all_reduce_host(t->world, most, 4, WEFT_F64, WEFT_REDUCE_MAX));
+    WEFT_TRY(weft_comm_all_reduce_host(t->world, most, 3, WEFT_F64, WEFT_REDUCE_MAX));
     const weft_train_options *train = &t->config.train;
     out->tokens = (double)(train->global_batch_size * t->config.model.seq_length);
     out->loss = sums[0] / out->tokens;
     out->aux_loss = sums[1] / weft_trainer_num_batches(t);
     out->expert_load = sums[3] > 0 ? sums[2] / sums[3] : 0;
-    out->rank_load = most[3];
+    out->rank_load = sums[6] > 0 ? sums[5] / sums[6] : 0;
     out->dropped_tokens = sums[4];
     out->own = list;
     for (int i = 0; i < list->count; i++)
         out->own_values[i] = list->rows[i].kind == WEFT_METRIC_SUM
-                                 ? sums[5 + 2 * i]
-                                 : sums[5 + 2 * i] / sums[6 + 2 * i];
+                                 ? own_sums[2 * i]
+                                 : own_sums[2 * i] / own_sums[2 * i + 1];
     out->step_ms = most[0];
     out->tokens_per_s = out->tokens / (out->step_ms / 1e3);
     out->device_bytes_peak = most[1];

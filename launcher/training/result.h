@@ -17,7 +17,7 @@ typedef struct weft_step_result {
     double flops_per_token;   /* model FLOPs, forward and backward */
     double device_bytes_peak; /* largest of all ranks */
     double expert_load;       /* max over mean, averaged; 0: no MoE layer */
-    double rank_load; /* rows at the fullest rank's experts over the mean, averaged; 0: as above */
+    double rank_load; /* rows at each layer's fullest rank over the mean, averaged; 0: as above */
     double dropped_tokens;
     double loss_scale;           /* of this step; 0: none */
     int64_t skipped_steps;       /* by overflow, in all */

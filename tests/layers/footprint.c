@@ -1,5 +1,6 @@
 /* The footprint is what a trainer takes: by purpose and in all the device's high-water marks after
  * two steps, on many meshes. Routing is balanced. Runs with 4 ranks. */
+#include <math.h>
 #include <string.h>
 
 #include "layers/footprint.h"
@@ -76,8 +77,44 @@ static void check(const training_case *c, weft_comm *world)
     training_release(&t);
 }
 
+/* A step of one micro-batch a rank: its load is the mean of its layers', and a layer's that of its
+ * group's fullest rank. */
+static void check_rank_load(const training *t, double rank_load, const char *mesh)
+{
+    enum { MOST = 8 };
+    const weft_trainer *trainer = &t->trainer;
+    weft_model *model = trainer->model;
+    const bool travels = weft_model_moe_exchanges(model);
+    const weft_axis axis = travels ? WEFT_AXIS_EP : WEFT_AXIS_TP;
+    double own[MOST] = {0}, all[4 * MOST], sum = 0;
+    int num_layers = 0, num = 0;
+    for (int i = 0; i < model->num_members && num_layers < MOST; i++) {
+        const weft_layer *layer = model->members[i].layer;
+        if (strcmp(layer->ops->kind, "moe") != 0)
+            continue;
+        const weft_moe_state *state = weft_pass_state(&model->passes[0], layer);
+        weft_moe_dims d = weft_moe_dims_of(&model->options, &model->shape);
+        own[num_layers++] = (double)state->num_rows /
+                            (double)weft_moe_balanced_rows(&d, 2, (size_t)model->shape.ep);
+    }
+    EXPECT_OK(weft_comm_all_gather_host(trainer->world, own, all, sizeof own));
+    for (int rank = 0; rank < 4; rank++) {
+        const weft_coords at = weft_mesh_coords(&trainer->groups.mesh, rank);
+        for (int l = 0; l < num_layers; l++, num++) {
+            double most = 0;
+            for (int i = 0; i < at.size[axis]; i++) {
+                int member = weft_mesh_member(&trainer->groups.mesh, axis, &at, i);
+                most = fmax(most, all[member * MOST + l]);
+            }
+            sum += most;
+        }
+    }
+    EXPECT(num > 0 && fabs(rank_load - sum / num) < 1e-12 * sum, "%s: load %.9g, not %.9g", mesh,
+           rank_load, sum / num);
+}
+
 /* What the passes stashed last is what their layers say at the load that came. */
-static void check_routed(const char *mesh, weft_comm *world)
+static void check_routed(const char *mesh, int global_batch, weft_comm *world)
 {
     training t;
     weft_step_result result;
@@ -86,10 +123,11 @@ static void check_routed(const char *mesh, weft_comm *world)
                    &(training_case){.name = "routed",
                                     .model = GPT2 ROUTED,
                                     .mesh = mesh,
-                                    .global_batch = 12,
+                                    .global_batch = global_batch,
                                     .parallel = "\"moe_num_partitions\": 1"},
                    world);
     training_step(&t, &result);
+    check_rank_load(&t, result.rank_load, mesh);
     weft_model *model = t.trainer.model;
     for (int i = 0; i < model->setup.num_passes; i++) {
         weft_pass *pass = &model->passes[i];
@@ -147,9 +185,9 @@ int main(void)
                                                ? moe_parallel[i % 3]
                                                : parallel[i % 3]},
               world);
-    check_routed("tp=4,binding=tp", world);
-    check_routed("dp=4,binding=dp,ep=4", world);
-    check_routed("dp=4,binding=dp,ep=2", world);
+    check_routed("tp=4,binding=tp", 1, world);
+    check_routed("dp=4,binding=dp,ep=4", 4, world);
+    check_routed("dp=4,binding=dp,ep=2", 4, world);
     weft_comm_destroy(world);
     return expect_finish();
 }

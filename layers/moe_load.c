@@ -1,0 +1,42 @@
+/* How many rows came to the experts: what a step waits for. */
+#include <stdlib.h>
+
+#include "layers/moe.h"
+#include "layers/pass.h"
+
+/* Where no tokens travel, every rank of the group knows what all have. */
+static size_t fullest_rows(const weft_moe *m, const weft_moe_state *state)
+{
+    const weft_moe_dims *d = &m->dims;
+    size_t most = state->num_rows;
+    for (size_t first = 0; !d->exchange && first < d->experts; first += d->local_experts) {
+        size_t rows = 0;
+        for (size_t e = first; e < first + d->local_experts; e++)
+            rows += (size_t)state->counts[e];
+        most = rows > most ? rows : most;
+    }
+    return most;
+}
+
+weft_status weft_moe_count_rows(const weft_moe *m, weft_pass *pass, const weft_moe_state *state)
+{
+    weft_loads *loads = &pass->model->loads;
+    const double balanced = (double)weft_moe_balanced_rows(
+        &m->dims, (size_t)m->common.options.moe_router_topk, (size_t)weft_pass_shape(pass)->ep);
+    if (loads->count == loads->capacity) { /* in the first step alone */
+        size_t capacity = 2 * loads->capacity + 16;
+        double *larger = realloc(loads->values, capacity * sizeof *larger);
+        if (!larger)
+            return WEFT_ERROR(WEFT_MEMORY, "out of memory for the loads of %zu layers", capacity);
+        loads->values = larger;
+        loads->capacity = capacity;
+    }
+    loads->values[loads->count++] = (double)fullest_rows(m, state) / balanced;
+    return WEFT_OK;
+}
+
+double *weft_model_loads(weft_model *model, size_t *out_count)
+{
+    *out_count = model->loads.count;
+    return model->loads.values;
+}
