@@ -52,8 +52,12 @@ size_t weft_output_pass_on(const char *text, size_t bytes)
     return bytes;
 }
 
+/* What failed has said so, a file that is full among it. */
 int weft_output_close(int exit_code)
 {
-    weft_output_flush();
+    if (exit_code == 0)
+        weft_output_flush();
+    else
+        fflush(stdout);
     return lost && exit_code == 0 ? weft_status_exit_code(WEFT_FILE) : exit_code;
 }

@@ -320,6 +320,9 @@ static void check_output(void)
     check_saved("gone-2", true);
     run_shell("another verb", "$WEFT_BINARY_DIR/weft --help >/dev/full", 6,
               "weft: cannot write standard output: No space left on device\n");
+    run_shell("a verb that looks itself",
+              "$WEFT_BINARY_DIR/weft schedule c.json --program >/dev/full", 6,
+              "weft schedule: cannot write a program: No space left on device\n");
 }
 
 /* Under the user's own mpirun, where one rank is stopped and the other knows that it waits. */
