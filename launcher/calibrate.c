@@ -10,6 +10,7 @@
 #include "launcher/measuring/calibrate.h"
 #include "launcher/measuring/measure.h"
 #include "launcher/measuring/own.h"
+#include "launcher/process/launch.h"
 #include "launcher/training/setup.h"
 #include "launcher/verbs.h"
 
@@ -77,8 +78,8 @@ static int parse(int argc, char **argv, arguments *args, weft_arena *arena)
         .verb = "calibrate",
         .about = "Measures what communication, copies, kernels and storage cost on these ranks, "
                  "each over a range of\nvolumes, and how they slow each other down. Run it as "
-                 "training runs: under mpirun or srun, with the\nsame ranks on each node; alone it "
-                 "measures one rank.\n",
+                 "training runs: under mpirun or srun, with the\nsame ranks on each node. Alone it "
+                 "measures one rank, or runs the ranks of\n--for's mesh under mpirun itself.\n",
         .rows = rows,
         .num_rows = sizeof rows / sizeof *rows,
         .more = print_costs};
@@ -107,14 +108,13 @@ static weft_status write_svg(const weft_cluster *cluster, const char *path)
     return weft_new_file_close(&file, weft_calibrate_draw(cluster, file.file));
 }
 
-/* The model of --for, before ranks meet: each knows how many there are. Where how MoE layers run is
- * open, they run whole. */
+/* The model of --for, before ranks meet: each knows how many there are; 0: as many as the mesh has.
+ * Where how MoE layers run is open, they run whole. */
 static weft_status outline_model(arguments *args, int num_ranks, weft_arena *arena)
 {
     weft_config *config = &args->config;
-    args->source.set = args->set.values;
-    args->source.num_set = args->set.count;
-    args->source.no_data = true;
+    args->source = weft_plan_source(args->source.file, &args->set, args->source.mesh,
+                                    args->source.application);
     WEFT_TRY(weft_plan_load(&args->source, weft_setup_vocabulary, arena, config));
     WEFT_TRY(weft_config_mesh(config, &args->source, num_ranks, &args->mesh));
     const weft_schedule_options *schedule = &config->schedule;
@@ -238,7 +238,13 @@ int weft_verb_calibrate(int argc, char **argv, const weft_application *applicati
     bool launched = weft_comm_launched(&rank, &num_ranks, NULL, NULL);
     weft_log_set_rank(rank);
     int code = parse(argc, argv, &args, &arena);
-    weft_status status = code < 0 ? load(&args, num_ranks, &arena) : WEFT_OK;
+    weft_status status = code < 0 ? load(&args, launched ? num_ranks : 0, &arena) : WEFT_OK;
+    if (code < 0 && status == WEFT_OK && !launched && args.mesh.world > 1) {
+        code = 0;
+        status = weft_launch_mpirun(args.mesh.world, argc + 1, argv - 1, &code);
+        if (status != WEFT_OK)
+            code = weft_verb_fail("calibrate");
+    }
     if (code < 0 && status == WEFT_OK) {
         weft_setup_driver(&args.config);
         status = launched ? weft_comm_create_world(&world) : weft_comm_create_self(&world);

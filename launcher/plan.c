@@ -1,5 +1,6 @@
 /* weft plan: what a config's mesh takes on a cluster. No ranks, no data, no device. */
 #include "launcher/arguments.h"
+#include "launcher/planning/no_effect.h"
 #include "launcher/planning/plan_print.h"
 #include "launcher/verbs.h"
 
@@ -39,12 +40,7 @@ static int parse(int argc, char **argv, planner *p)
         .num_rows = sizeof rows / sizeof *rows};
     int code = weft_arguments_parse(&verb, argc, argv, &p->arena);
     if (code < 0)
-        p->source = (weft_config_source){.file = given.values[0],
-                                         .set = p->set.values,
-                                         .num_set = p->set.count,
-                                         .mesh = p->mesh,
-                                         .no_data = true,
-                                         .application = p->source.application};
+        p->source = weft_plan_source(given.values[0], &p->set, p->mesh, p->source.application);
     return code;
 }
 
@@ -94,6 +90,8 @@ static weft_status run(planner *p)
     if (p->trace || p->against)
         WEFT_TRY(weft_trace_create(&trace));
     weft_status status = weft_plan_make(&config, &p->source, cluster, trace, &p->arena, &plan);
+    if (status == WEFT_OK)
+        status = weft_config_tell_no_effect(&config);
     if (status == WEFT_OK && trace)
         status = name_tracks(&plan, trace, &p->arena);
     if (status == WEFT_OK && p->against)

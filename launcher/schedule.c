@@ -8,6 +8,7 @@
 #include "core/text.h"
 #include "launcher/arguments.h"
 #include "launcher/planning/levels.h"
+#include "launcher/planning/no_effect.h"
 #include "launcher/verbs.h"
 #include "schedule/order_text.h"
 #include "schedule/text.h"
@@ -56,12 +57,7 @@ static int parse(int argc, char **argv, scheduler *s)
         .num_rows = sizeof rows / sizeof *rows};
     int code = weft_arguments_parse(&verb, argc, argv, &s->arena);
     if (code < 0)
-        s->source = (weft_config_source){.file = given.values[0],
-                                         .set = s->set.values,
-                                         .num_set = s->set.count,
-                                         .mesh = s->mesh,
-                                         .no_data = true,
-                                         .application = s->source.application};
+        s->source = weft_plan_source(given.values[0], &s->set, s->mesh, s->source.application);
     return code;
 }
 
@@ -177,6 +173,7 @@ static weft_status make(scheduler *s, weft_trace *trace)
 {
     WEFT_TRY(weft_levels_make(&s->config, &s->source, s->cluster, (weft_level)s->level, trace,
                               &s->arena, &s->levels));
+    WEFT_TRY(weft_config_tell_no_effect(&s->config));
     WEFT_TRY(print(s));
     if (s->svg)
         WEFT_TRY(draw(s, trace, s->svg, true));

@@ -39,6 +39,18 @@ static weft_status collective_us(const weft_site *site, weft_cost_kind kind, dou
     return weft_collective_us(site, &group, shapes[kind].collective, volume, out);
 }
 
+/* Products of two bytes an element: fp16's on GPUs that have no others. */
+static weft_dtype dtype_of(const weft_cluster *cluster, weft_cost_kind kind)
+{
+    const weft_hardware *h = weft_cluster_hardware(cluster, cluster->num_groups > 0 ? 0 : -1);
+    if (kind != WEFT_COST_GEMM_BF16)
+        return WEFT_F32;
+    return weft_hardware_knows(h, WEFT_FIGURE_PEAK_FP16) &&
+                   !weft_hardware_knows(h, WEFT_FIGURE_PEAK_BF16)
+               ? WEFT_F16
+               : WEFT_BF16;
+}
+
 static weft_status estimate(const weft_site *site, weft_cost_kind kind, double volume,
                             weft_estimate *out)
 {
@@ -48,7 +60,7 @@ static weft_status estimate(const weft_site *site, weft_cost_kind kind, double v
         return weft_work_us(site, kind, volume, out);
     const weft_operation product = {.kind = WEFT_OPERATION_GEMM,
                                     .module = "linear",
-                                    .dtype = kind == WEFT_COST_GEMM_BF16 ? WEFT_BF16 : WEFT_F32,
+                                    .dtype = dtype_of(site->cluster, kind),
                                     .m = (uint64_t)(volume / 2 / GEMM_WIDTH / GEMM_WIDTH),
                                     .n = GEMM_WIDTH,
                                     .k = GEMM_WIDTH,

@@ -73,8 +73,13 @@ static weft_status read_steps(const char *run, weft_arena *arena, steps *out)
     out->loads = memory;
     WEFT_TRY(weft_arena_alloc_array(arena, lines, sizeof *out->numbers, &memory));
     out->numbers = memory;
+    const bool is_whole = bytes > 0 && text[bytes - 1] == '\n'; /* else a crash cut its last line */
+    int number = 0;
     for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
         cJSON *json = cJSON_Parse(line);
+        number++;
+        if (!json && (*rest || is_whole))
+            return WEFT_ERROR(WEFT_FILE, "%s:%d: damaged: no JSON", path, number);
         const double ms = number_of(json, "step_ms"), step = number_of(json, "step");
         const double load = number_of(json, "rank_load_max_over_mean");
         cJSON_Delete(json);
@@ -153,7 +158,7 @@ static weft_status parse_file(const char *run, const char *name, weft_arena *are
         return WEFT_OK;
     WEFT_TRY(weft_file_read_text(path, arena, &text, &bytes));
     *out = cJSON_Parse(text);
-    return *out ? WEFT_OK : WEFT_ERROR(WEFT_CONFIG, "%s: no JSON", path);
+    return *out ? WEFT_OK : WEFT_ERROR(WEFT_FILE, "%s: damaged: no JSON", path);
 }
 
 typedef struct timeline {
@@ -185,9 +190,13 @@ static weft_status read_slices(const char *run, int world, weft_arena *arena, ti
     void *memory;
     *out = (timeline){0};
     WEFT_TRY(parse_file(run, "trace.json", arena, &json));
+    if (!json)
+        return WEFT_OK;
     const cJSON *events = cJSON_GetObjectItemCaseSensitive(json, "traceEvents");
-    weft_status status = weft_arena_alloc_array(arena, (size_t)cJSON_GetArraySize(events),
-                                                sizeof *out->rows, &memory);
+    weft_status status = cJSON_IsArray(events)
+                             ? weft_arena_alloc_array(arena, (size_t)cJSON_GetArraySize(events),
+                                                      sizeof *out->rows, &memory)
+                             : WEFT_ERROR(WEFT_FILE, "%s/trace.json: damaged: no traceEvents", run);
     if (status == WEFT_OK) {
         out->rows = memory;
         cJSON_ArrayForEach(event, events) out->count +=
@@ -212,7 +221,7 @@ static weft_status find_phase(phases *p, const char *name, weft_against_row **ou
             return WEFT_OK;
         }
     if (p->count == MAX_PHASES)
-        return WEFT_ERROR(WEFT_CONFIG, "trace.json has more kinds of tasks than a step");
+        return WEFT_ERROR(WEFT_FILE, "trace.json: damaged: more kinds of tasks than a step has");
     WEFT_TRY(weft_arena_strdup(p->arena, name, &kept));
     p->rows[p->count] = (weft_against_row){.name = kept, .stage = -1};
     *out = &p->rows[p->count++];
@@ -322,16 +331,17 @@ static weft_status find_traced_step(const char *run, weft_arena *arena, int64_t 
 
 /* --- bytes ---------------------------------------------------------------------------------- */
 
-static void take_rank(const cJSON *rank, int num_stages, weft_against_row *rows)
+static weft_status take_rank(const cJSON *rank, int num_stages, weft_against_row *rows)
 {
     const double stage = number_of(rank, "stage");
     const cJSON *used = cJSON_GetObjectItemCaseSensitive(rank, "used");
-    if (!(stage >= 0 && stage < num_stages))
-        return;
+    if (!(stage >= 0 && stage < num_stages) || !cJSON_IsObject(used))
+        return WEFT_ERROR(WEFT_FILE, "memory.json: damaged: a rank without its stage or its use");
     for (int i = 0; i < WEFT_NUM_MEMORY_PURPOSES; i++) {
         weft_against_row *row = &rows[(int)stage * WEFT_NUM_MEMORY_PURPOSES + i];
         row->measured = fmax(row->measured, number_of(used, row->name));
     }
+    return WEFT_OK;
 }
 
 /* A program's own layers do not show in its config, but in what its weights take. */
@@ -361,7 +371,8 @@ static weft_status read_purposes(const weft_plan *plan, weft_arena *arena, weft_
     const cJSON *ranks = cJSON_GetObjectItemCaseSensitive(json, "ranks");
     const int num_ranks = cJSON_GetArraySize(ranks);
     weft_status status =
-        num_ranks == plan->mesh.world
+        num_ranks == 0 ? WEFT_ERROR(WEFT_FILE, "%s/memory.json: damaged: no ranks", out->run)
+        : num_ranks == plan->mesh.world
             ? weft_arena_alloc_array(arena, (size_t)count, sizeof(weft_against_row), &memory)
             : WEFT_ERROR(WEFT_CONFIG, "--against %s: a run of %d ranks, the plan is of %d",
                          out->run, num_ranks, plan->mesh.world);
@@ -374,8 +385,10 @@ static weft_status read_purposes(const weft_plan *plan, weft_arena *arena, weft_
                                    .stage = stage,
                                    .planned = (double)plan->stages[stage].footprint.bytes[purpose]};
         }
-        cJSON_ArrayForEach(rank, ranks) take_rank(rank, plan->num_stages, rows);
-        status = check_weights(out, plan->num_stages, rows);
+        for (rank = ranks->child; rank && status == WEFT_OK; rank = rank->next)
+            status = take_rank(rank, plan->num_stages, rows);
+        if (status == WEFT_OK)
+            status = check_weights(out, plan->num_stages, rows);
         out->purposes = rows;
         out->num_purposes = count;
     }

@@ -36,8 +36,8 @@ weft_status weft_against_check(const weft_config *config, const weft_config_sour
  * has no experts. */
 weft_status weft_against_load(const char *run, weft_arena *arena, double *out) WEFT_CHECKED;
 /* planned: the plan's timeline. The first tenth of the steps, at least two, is warm-up. Errors:
- * WEFT_FILE: a file of the run cannot be read; WEFT_CONFIG: it is not what a run writes, or the run
- * has too few steps. */
+ * WEFT_FILE: a file of the run cannot be read or is damaged; WEFT_CONFIG: it is another run's, or
+ * the run has too few steps. */
 weft_status weft_against_read(const char *run, const weft_plan *plan, const weft_trace *planned,
                               weft_arena *arena, weft_against *out) WEFT_CHECKED;
 

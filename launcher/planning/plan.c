@@ -29,6 +29,17 @@ const char *weft_limit_text(int kind)
     return limit_texts[kind];
 }
 
+weft_config_source weft_plan_source(const char *file, const weft_string_list *set, const char *mesh,
+                                    const weft_application *application)
+{
+    return (weft_config_source){.file = file,
+                                .set = set->values,
+                                .num_set = set->count,
+                                .mesh = mesh,
+                                .no_data = true,
+                                .application = application};
+}
+
 weft_status weft_plan_load(const weft_config_source *source, weft_vocabulary_function vocabulary,
                            weft_arena *arena, weft_config *out)
 {
@@ -55,8 +66,7 @@ weft_status weft_plan_cluster(const char *path, weft_config *config, weft_arena 
     WEFT_TRY(read);
     if (pace.flops > 0 && pace.work == WEFT_PACE_ALL)
         weft_cluster_set_pace(*out, pace.flops);
-    if (!config->schedule.cluster[0])
-        config->schedule.cluster = path;
+    config->schedule.cluster = path; /* how MoE layers run is chosen for it, too */
     return WEFT_OK;
 }
 

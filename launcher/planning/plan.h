@@ -69,13 +69,16 @@ typedef struct weft_plan {
     weft_source_class source; /* of the worst number */
 } weft_plan;
 
+/* What a verb that plans reads: one CONFIG, and what its line sets. Borrows. */
+weft_config_source weft_plan_source(const char *file, const weft_string_list *set, const char *mesh,
+                                    const weft_application *application);
 /* weft_config_load; then `vocabulary` fills model.vocab_size from the dataset. NULL: no dataset is
  * read. */
 typedef weft_status (*weft_vocabulary_function)(weft_config *config);
 weft_status weft_plan_load(const weft_config_source *source, weft_vocabulary_function vocabulary,
                            weft_arena *arena, weft_config *out) WEFT_CHECKED;
-/* Reads the cluster that `config` is planned on, with the pace of its emulated accelerator. Where
- * the config names no cluster, its MoE layers' choices are made from this one. */
+/* Reads the cluster that `config` is planned on, with the pace of its emulated accelerator. Choices
+ * for MoE layers are made from this one, too, whatever cluster the config names. */
 weft_status weft_plan_cluster(const char *path, weft_config *config, weft_arena *arena,
                               weft_cluster **out) WEFT_CHECKED;
 

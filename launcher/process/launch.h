@@ -1,4 +1,5 @@
-/* Starting the ranks: `weft train` and `weft eval` outside a launcher start mpirun themselves. */
+/* Starting the ranks: `weft train`, `weft eval` and `weft calibrate --for` outside a launcher start
+ * mpirun themselves. */
 #ifndef WEFT_LAUNCHER_PROCESS_LAUNCH_H
 #define WEFT_LAUNCHER_PROCESS_LAUNCH_H
 

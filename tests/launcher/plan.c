@@ -504,6 +504,31 @@ static void check_experts(void)
     cJSON_Delete(json);
 }
 
+/* Each is damage, not a mistake in a config. */
+static void check_damaged(void)
+{
+    static const struct damage {
+        const char *file, *text, *wanted;
+    } damages[] = {
+        {"run/memory.json", "{\"ranks\": [", "run/memory.json: damaged: no JSON"},
+        {"run/memory.json", "{}", "run/memory.json: damaged: no ranks"},
+        {"run/memory.json", "{\"ranks\": [{}, {}]}", "memory.json: damaged: a rank without"},
+        {"run/trace.json", "{\"traceEvents\": [", "run/trace.json: damaged: no JSON"},
+        {"run/trace.json", "{}", "run/trace.json: damaged: no traceEvents"},
+        {"run/metrics.jsonl", "{\"step\": 1, \"step_ms\": 1}\n{\"st\n{\"step\": 3}\n",
+         "run/metrics.jsonl:2: damaged: no JSON"},
+    };
+    for (size_t i = 0; i < sizeof damages / sizeof *damages; i++) {
+        char *whole = child_read(damages[i].file);
+        EXPECT(whole && child_write(damages[i].file, damages[i].text), "%s", damages[i].file);
+        expect_line((const char *[]){"plan", "tiny.json", "--cluster", "cluster.json", "--against",
+                                     "run", NULL},
+                    6, damages[i].wanted);
+        EXPECT(whole && child_write(damages[i].file, whole), "%s", damages[i].file);
+        free(whole);
+    }
+}
+
 /* No claim of times: the sheet is of GPUs. */
 static void check_against(void)
 {
@@ -561,19 +586,46 @@ static void check_against(void)
                 2, "given by --set and by --mesh pp=2");
     char *used = child_read("run/memory.json");
     EXPECT(child_write("run/memory.json", "{\"ranks\": [{\"stage\": 0, \"used\": {\"weights\": "
-                                          "4096}}, {}]}"),
+                                          "4096}}, {\"stage\": 1, \"used\": {}}]}"),
            "memory");
     expect_line((const char *[]){"plan", "tiny.json", "--cluster", "cluster.json", "--against",
                                  "run", NULL},
                 2, "--against run: its model is another: the weights of stage 0 take 4096 bytes");
     EXPECT(used && child_write("run/memory.json", used), "memory");
     free(used);
+    check_damaged();
     check_times_of_plan();
     check_experts();
     EXPECT(child_write("run/metrics.jsonl", "{\"step\": 1, \"step_ms\": 1}\n"), "metrics");
     expect_line((const char *[]){"plan", "tiny.json", "--cluster", "cluster.json", "--against",
                                  "run", NULL},
                 2, "--against run: 1 steps; the first 2 are warm-up");
+}
+
+/* A forced load of experts on a model that has none. */
+static void check_no_effect(void)
+{
+    child c;
+    child_run(&c,
+              (const char *[]){"plan", "tiny.json", "--cluster", "cluster.json", "--set",
+                               "moe_router_forced_load=2", NULL},
+              NULL);
+    EXPECT(c.exit_code == 0 && strstr(c.err, "no effect of model.moe_router_forced_load"),
+           "exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
+}
+
+/* The choice of partitions is the given cluster's, whatever the config names. */
+static void check_choice(void)
+{
+    child c;
+    child_run(&c,
+              (const char *[]){"plan", "moe.json", "--cluster", "cluster.json", "--mesh",
+                               "dp=8,ep=8,pp=2", "--set", "parallel.cluster=nowhere.json", "--set",
+                               "parallel.moe_num_partitions=0", NULL},
+              NULL);
+    EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
 }
 
 /* A GPU without bf16 trains in fp16, whatever device the config is for. */
@@ -591,6 +643,13 @@ static void check_fp16(void)
     expect_line(
         (const char *[]){"plan", "tiny.json", "--cluster", path, "--set", "precision=bf16", NULL},
         2, "device.peak.bf16 is not known");
+    child_run(&c,
+              (const char *[]){"plan", "routed.json", "--cluster", path, "--set", "precision=fp16",
+                               "--set", "moe_num_partitions=0", "--mesh", "dp=2,ep=2,binding=dp",
+                               NULL},
+              NULL);
+    EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
 }
 
 /* The same bytes from the program that links no MPI, HDF5, oneDNN or CUDA. */
@@ -628,6 +687,8 @@ int main(void)
            "cannot write configs");
     check_meshes();
     check_fp16();
+    check_choice();
+    check_no_effect();
     check_directions();
     check_loads();
     check_forms();

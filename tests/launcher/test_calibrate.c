@@ -260,9 +260,9 @@ static const struct misuse {
      2,
      "weft calibrate: --mesh and --set are of a config: --for says which"},
     {{"calibrate", "--out", "x", "--for", "none.json"}, 2, "weft calibrate: none.json: "},
-    {{"calibrate", "--out", "x", "--for", "model.json", "--mesh", "tp=2"},
+    {{"calibrate", "--out", "x", "--for", "model.json", "--mesh", "tp=3"},
      2,
-     "weft calibrate: --mesh tp=2"},
+     "weft calibrate: --mesh tp=3"},
     {{"calibrate", "--out", "none/x"}, 6, "weft calibrate: none/x: cannot write: "},
     {{"calibrate", "--out", "x", "--svg", "none/x"}, 6, "weft calibrate: none/x: cannot write: "},
 };
@@ -281,6 +281,13 @@ static void misuse_is_one_line_and_writes_nothing(void **state)
         child_release(&c);
     }
     child c;
+    child_run(
+        &c,
+        (const char *[]){"calibrate", "--out", "x", "--for", "model.json", "--mesh", "tp=2", NULL},
+        (const char *[]){"PATH=/nowhere", NULL});
+    assert_int_equal(c.exit_code, 5);
+    assert_non_null(strstr(c.err, "cannot start mpirun for 2 ranks: is it on PATH?"));
+    child_release(&c);
     child_run(&c, (const char *[]){"calibrate", "--help", NULL}, NULL);
     assert_int_equal(c.exit_code, 0);
     for (int i = 0; i < WEFT_NUM_COSTS; i++)
