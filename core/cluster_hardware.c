@@ -1,6 +1,7 @@
 /* Reads the sections of hardware of a cluster's file. The tables of core/hardware.h say what they
  * may hold: a section's keys are the next words of the paths that begin with it. */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "core/cluster_internal.h"
@@ -87,10 +88,9 @@ static weft_status read_figure(const reader *r, weft_json_span value, const char
     const char *unit = weft_figure_unit(figure), *space = *unit ? " " : "";
     if (!weft_figure_is_plausible(figure, number, &meant)) {
         PLACE(r, value.start, path, key);
-        if (meant > 0 && meant < number)
-            return WEFT_ERROR(WEFT_CONFIG, "%s: %g%s%s: meant %g?", where, number, space, unit,
-                              meant);
-        if (meant > 0 && number >= 1e-3)
+        char text[32];
+        snprintf(text, sizeof text, "%g", number);
+        if (meant > 0 && meant > number && !strchr(text, 'e'))
             return WEFT_ERROR(WEFT_CONFIG, "%s: %g%s%s: meant %ge%.0f?", where, number, space, unit,
                               number, log10(meant / number));
         if (meant > 0)

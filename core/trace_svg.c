@@ -5,7 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/log.h"
 #include "core/svg.h"
+#include "core/text.h"
 #include "core/trace_tracks.h"
 
 /* In a drawing 720 wide text of 17 is read on a telephone, where all of it is 390 wide. */
@@ -22,6 +24,7 @@ enum {
     AXIS_HEIGHT = 34,
     MAX_KINDS = 64,
     MAX_SHADES = 4,
+    LARGE = 32 << 20, /* bytes that few programs show */
 };
 
 /* Far apart for eyes of all three kinds: 19 and more in Lab, seen with and without red or green
@@ -468,6 +471,11 @@ weft_status weft_trace_write_file(const weft_trace *trace, const char *path, con
         return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", path, strerror(errno));
     weft_status status = title ? weft_trace_write_svg(trace, title, subtitle, out)
                                : weft_trace_write_json(trace, out);
+    const double size = status == WEFT_OK ? (double)ftell(out) : 0;
+    if (title && size > LARGE)
+        weft_log(WEFT_LOG_WARN,
+                 "%s: a drawing of %s; --trace writes a timeline that Perfetto opens", path,
+                 weft_bytes_text(size).text);
     if (status != WEFT_OK)
         status = weft_error_context(status, "%s", path);
     if (fclose(out) != 0 && status == WEFT_OK)

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/fits.h"
+#include "core/text.h"
 
 #define KEY "parallel.pipeline_model_parallel_layout"
 
@@ -158,16 +159,17 @@ static weft_status read_text(const weft_parallel_options *o, const char *layout,
         return WEFT_KEY_ERROR(KEY, "\"%s\" has %d layers (t), the model has %d", r.text,
                               r.num_between, num_layers - 2);
     if (stages % pp != 0)
-        return WEFT_KEY_ERROR(KEY,
-                              "\"%s\" has %d stages, which do not divide over %d ranks; %s would",
-                              r.text, stages, pp, weft_fits_text(&fits, text));
+        return WEFT_KEY_ERROR(KEY, "\"%s\" has %s, which do%s not divide over %d ranks; %s would",
+                              r.text, weft_count_text(stages, "stage").text,
+                              stages == 1 ? "es" : "", pp, weft_fits_text(&fits, text));
     if (out->first[r.stage] == num_layers)
         return WEFT_KEY_ERROR(KEY, "\"%s\": L is on the last stage", r.text);
     int given = (int)o->num_virtual_stages_per_pipeline_rank;
     if (given > 0 && given * pp != stages)
         return WEFT_KEY_ERROR("parallel.num_virtual_stages_per_pipeline_rank",
-                              "%d on %d ranks, but pipeline_model_parallel_layout has %d stages",
-                              given, pp, stages);
+                              "%d on %s, but pipeline_model_parallel_layout has %s", given,
+                              weft_count_text(pp, "rank").text,
+                              weft_count_text(stages, "stage").text);
     out->num_chunks = stages / pp;
     out->first[stages] = (uint16_t)num_layers;
     return WEFT_OK;
@@ -233,8 +235,9 @@ static weft_status cut_with_ends(const weft_parallel_options *o, weft_layout *ou
         return WEFT_KEY_ERROR(key, "%lld layers on the ranks at the ends, and there are %d",
                               (long long)(first + last), between);
     if ((rest < others * v && p * v > 1) || (others == 0 && rest > 0))
-        return WEFT_KEY_ERROR(key, "%lld of %d layers are left for %d stages of the other ranks",
-                              (long long)rest, between, others * v);
+        return WEFT_KEY_ERROR(key, "%lld of %s are left for %s of the other ranks", (long long)rest,
+                              weft_count_text(between, "layer").text,
+                              weft_count_text(others * v, "stage").text);
     for (int s = 0, index = 0; s < p * v; s++) {
         bool is_first = first > 0 && s % p == 0, is_last = last > 0 && s % p == p - 1;
         counts[s] = (uint16_t)(is_first  ? first / v
@@ -370,11 +373,12 @@ static weft_status find_num_chunks(const weft_parallel_options *o, bool is_auto,
     if (stages <= 1 || between >= stages || is_auto)
         return WEFT_OK;
     if (out->num_chunks == 1 || between < p)
-        return WEFT_KEY_ERROR(key, "%lld stages for %d layers", (long long)stages, between);
+        return WEFT_KEY_ERROR(key, "%lld stages for %s", (long long)stages,
+                              weft_count_text(between, "layer").text);
     return WEFT_KEY_ERROR(key,
-                          "%lld stages for %d layers; %d a rank have a layer each, and the layout "
-                          "auto leaves some empty",
-                          (long long)stages, between, between / p);
+                          "%lld stages for %s; %d a rank have a layer each, and the layout auto "
+                          "leaves some empty",
+                          (long long)stages, weft_count_text(between, "layer").text, between / p);
 }
 
 weft_status weft_layout_build(const weft_parallel_options *o, int pp, int num_layers,

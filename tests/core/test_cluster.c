@@ -455,6 +455,7 @@ static const struct wrong {
     {DEVICE("\"memory_bandwidth\": 3.35"), "device.memory_bandwidth: 3.35 bytes/s: meant 3.35e12?"},
     {DEVICE("\"launch_us\": 4e-6"), "device.launch_us: 4e-06 us: meant 4?"},
     {DEVICE("\"memory_bandwidth\": 3350"), "memory_bandwidth: 3350 bytes/s: meant 3350e9?"},
+    {DEVICE("\"memory_bytes\": 1e6"), "device.memory_bytes: 1e+06 bytes: meant 1e+"},
     {DEVICE("\"memory_bytes\": 81920"), "device.memory_bytes: 81920 bytes: meant 81920e6?"},
     {DEVICE("\"reserved_bytes\": 1.5"), "device.reserved_bytes: 1.5 bytes: meant 1.5e6?"},
     {DEVICE("\"peak\": {\"fp16\": 989000}"), "peak.fp16: 989000 FLOP/s: meant 989000e9?"},

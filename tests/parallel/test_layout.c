@@ -105,6 +105,7 @@ static void test_refusals(void **state)
         {{WRITTEN("Et|tL"), 2, 3, NULL}, "has 2 layers (t), the model has 3"},
         {{WRITTEN("Et|t|tL"), 2, 3, NULL},
          "has 3 stages, which do not divide over 2 ranks; 2 or 4"},
+        {{WRITTEN("EttL"), 2, 2, NULL}, "has 1 stage, which does not divide over 2 ranks; 2"},
         {{WRITTEN("t|tL"), 2, 2, NULL}, "character 1: the first layer is E"},
         {{WRITTEN("|EttL"), 2, 2, NULL}, "character 2: E is on the first stage"},
         {{WRITTEN("Et|Et|L"), 2, 2, NULL}, "character 4: a second E"},
