@@ -26,6 +26,11 @@ static weft_status attention_init(weft_layer *layer, weft_build *build)
     const weft_model_options *o = &a->common.options;
     a->dims = weft_dims_of(o, weft_build_shape(build));
     const weft_dims *d = &a->dims;
+    if (weft_build_shape(build)->cp > 1)
+        return WEFT_KEY_ERROR("parallel.context_parallel_size",
+                              " %d: attention over context-parallel ranks is not available in "
+                              "this version",
+                              weft_build_shape(build)->cp);
     size_t qkv_all = (d->heads_all + 2 * d->groups_all) * d->head_dim;
     size_t proj_all = d->heads_all * d->head_dim;
     const bool has_bias = !o->disable_bias_linear;
@@ -81,14 +86,14 @@ static weft_status rotate(const attention *a, weft_pass *pass, const weft_tensor
     if (d->rotary == 0)
         return WEFT_OK;
     size_t in_group = d->heads / d->groups + 1;
-    return weft_rope(weft_pass_lane(pass),
-                     &WEFT_ARGS(weft_rope_args, .seq = weft_pass_shape(pass)->seq,
-                                .batch = weft_pass_shape(pass)->batch, .heads = in_group,
-                                .head_dim = d->head_dim, .token_stride = d->qkv,
-                                .head_stride = d->head_dim, .groups = d->groups,
-                                .group_stride = (in_group + 1) * d->head_dim,
-                                .rotary_dim = d->rotary, .base = (float)o->rotary_base,
-                                .dtype = qkv->dtype, .x = qkv->data, .inverse = inverse));
+    return weft_rope(
+        weft_pass_lane(pass),
+        &WEFT_ARGS(weft_rope_args, .seq = weft_shape_local_seq(weft_pass_shape(pass)),
+                   .batch = weft_pass_shape(pass)->batch, .heads = in_group,
+                   .head_dim = d->head_dim, .token_stride = d->qkv, .head_stride = d->head_dim,
+                   .groups = d->groups, .group_stride = (in_group + 1) * d->head_dim,
+                   .rotary_dim = d->rotary, .base = (float)o->rotary_base, .dtype = qkv->dtype,
+                   .x = qkv->data, .inverse = inverse, .index = weft_pass_index(pass)));
 }
 
 static weft_status attention_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,

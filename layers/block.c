@@ -53,6 +53,7 @@ static weft_status drop(const block *b, weft_pass *pass, int use, const weft_ten
         weft_pass_lane(pass),
         &WEFT_ARGS(weft_dropout_args, .rows = branch->dims[0], .cols = branch->dims[1],
                    .first_row = shards ? (uint64_t)tp_rank * branch->dims[0] : 0,
+                   .index = weft_pass_index(pass), .batch = weft_pass_shape(pass)->batch,
                    .dtype = branch->dtype, .x = branch->data,
                    .residual = residual ? residual->data : NULL, .y = to->data,
                    .p = (float)b->common.options.hidden_dropout, .seed = weft_pass_seed(pass),

@@ -46,13 +46,14 @@ static weft_status drop(const embedding *e, weft_pass *pass, const weft_tensor *
 {
     int tp_rank = weft_pass_groups(pass)->coords.at[WEFT_AXIS_TP];
     bool shards = weft_pass_shape(pass)->sequence_parallel;
-    return weft_dropout(weft_pass_lane(pass),
-                        &WEFT_ARGS(weft_dropout_args, .rows = x->dims[0], .cols = x->dims[1],
-                                   .first_row = shards ? (uint64_t)tp_rank * x->dims[0] : 0,
-                                   .dtype = x->dtype, .x = x->data, .y = y->data,
-                                   .p = (float)e->common.options.hidden_dropout,
-                                   .seed = weft_pass_seed(pass),
-                                   .stream = weft_pass_stream(pass, &e->common.base, 0)));
+    return weft_dropout(
+        weft_pass_lane(pass),
+        &WEFT_ARGS(weft_dropout_args, .rows = x->dims[0], .cols = x->dims[1],
+                   .first_row = shards ? (uint64_t)tp_rank * x->dims[0] : 0,
+                   .index = weft_pass_index(pass), .batch = weft_pass_shape(pass)->batch,
+                   .dtype = x->dtype, .x = x->data, .y = y->data,
+                   .p = (float)e->common.options.hidden_dropout, .seed = weft_pass_seed(pass),
+                   .stream = weft_pass_stream(pass, &e->common.base, 0)));
 }
 
 static bool drops(const embedding *e, const weft_pass *pass)
@@ -74,8 +75,8 @@ static weft_status embedding_forward(weft_layer *layer, weft_pass *pass, const w
         weft_pass_lane(pass),
         &WEFT_ARGS(weft_embedding_forward_args, .num_tokens = weft_shape_local_tokens(shape),
                    .batch = shape->batch, .cols = shape->hidden, .tokens = weft_pass_tokens(pass),
-                   .first_row = (size_t)tp_rank * rows, .num_rows = rows, .dtype = y->dtype,
-                   .table = e->words->weight.data,
+                   .index = weft_pass_index(pass), .first_row = (size_t)tp_rank * rows,
+                   .num_rows = rows, .dtype = y->dtype, .table = e->words->weight.data,
                    .positions = e->positions && tp_rank == 0 ? e->positions->weight.data : NULL,
                    .y = partial.data)));
     WEFT_TRY(weft_pass_exit(pass, &partial, y));
@@ -114,6 +115,7 @@ static weft_status embedding_backward(weft_layer *layer, weft_pass *pass, const 
         args.dtable = NULL;
         args.dpositions = e->positions->grad;
         args.num_positions = e->positions->weight.dims[0];
+        args.index = weft_pass_index(pass);
         args.overwrite = weft_pass_overwrite(pass);
         WEFT_TRY(weft_embedding_backward(weft_pass_lane(pass), &args));
     }

@@ -237,16 +237,32 @@ int weft_mesh_group(const weft_mesh *mesh, weft_axis axis, int rank, int *out, i
     return size;
 }
 
+/* MoNTA, Fig. 12: experts along CP let a sequence's parts share them (vertical), across it replicas
+ * of a part do (horizontal). */
+static const char *expansion(const weft_mesh *mesh)
+{
+    weft_coords first = weft_mesh_coords(mesh, 0);
+    if (mesh->cp == 1 || mesh->ep == 1 || mesh->binding == WEFT_BINDING_TP)
+        return "";
+    for (int place = 1; place < mesh->ep; place++) {
+        weft_coords member =
+            weft_mesh_coords(mesh, weft_mesh_member(mesh, WEFT_AXIS_EP, &first, place));
+        if (member.at[WEFT_AXIS_CP] != first.at[WEFT_AXIS_CP])
+            return ", along cp: vertical";
+    }
+    return ", across cp: horizontal";
+}
+
 void weft_mesh_print(const weft_mesh *mesh, char *out, size_t capacity)
 {
-    char context[24] = "", experts[64] = "", split[24] = "";
+    char context[24] = "", experts[96] = "", split[24] = "";
     if (mesh->cp > 1)
         snprintf(context, sizeof context, ", cp %d", mesh->cp);
     if (mesh->etp > 1)
         snprintf(split, sizeof split, ", etp %d", mesh->etp);
     if (mesh->ep > 1 || mesh->etp > 1)
-        snprintf(experts, sizeof experts, ", ep %d%s (binding %s)", mesh->ep, split,
-                 mesh->binding == WEFT_BINDING_TP ? "tp" : "dp");
+        snprintf(experts, sizeof experts, ", ep %d%s (binding %s%s)", mesh->ep, split,
+                 mesh->binding == WEFT_BINDING_TP ? "tp" : "dp", expansion(mesh));
     snprintf(out, capacity, "tp %d, pp %d, dp %d%s%s%s", mesh->tp, mesh->pp, mesh->dp, context,
              experts, mesh->sequence_parallel ? ", sequence parallel" : "");
 }

@@ -19,6 +19,8 @@ static const size_key sizes[] = {
      offsetof(weft_parallel_options, tensor_model_parallel_size)},
     {"parallel.pipeline_model_parallel_size", "pp",
      offsetof(weft_parallel_options, pipeline_model_parallel_size)},
+    {"parallel.context_parallel_size", "cp",
+     offsetof(weft_parallel_options, context_parallel_size)},
     {"parallel.expert_model_parallel_size", "ep",
      offsetof(weft_parallel_options, expert_model_parallel_size)},
     {"parallel.expert_tensor_parallel_size", "etp",
@@ -60,7 +62,7 @@ static weft_status build(const weft_mesh_request *r, weft_mesh *out)
 {
     int world = r->world ? r->world : weft_mesh_world(r->options);
     weft_mesh mesh;
-    WEFT_TRY(weft_mesh_build_context(r->options, world, r->num_experts, false, &mesh));
+    WEFT_TRY(weft_mesh_build_plain(r->options, world, r->num_experts, &mesh));
     if (r->check)
         WEFT_TRY(r->check(r->context, &mesh));
     *out = mesh;
@@ -152,7 +154,7 @@ weft_status weft_mesh_build(const weft_parallel_options *options, int world, int
                             weft_mesh *out)
 {
     if (world < 1) /* a number of ranks, not the options' */
-        return weft_mesh_build_context(options, world, num_experts, false, out);
+        return weft_mesh_build_plain(options, world, num_experts, out);
     return weft_mesh_build_for(
         &(weft_mesh_request){.options = options, .world = world, .num_experts = num_experts}, out);
 }

@@ -24,7 +24,7 @@ const weft_option_row weft_parallel_rows[] = {
     ROW(pipeline_model_parallel_size, INT, "1", 1, MAX_SIZE, "ranks",
         "pp: layers split into this many stages"),
     ROW(context_parallel_size, INT, "1", 1, MAX_SIZE, "ranks",
-        "cp: the sequence split over this many ranks; 1 in this version"),
+        "cp: each sequence split over this many ranks"),
     ROW(expert_model_parallel_size, INT, "0", 0, MAX_SIZE, "ranks",
         "ep: experts split over this many ranks; 0: tp with expert_binding tp, else 1"),
     ROW(expert_tensor_parallel_size, INT, "0", 0, MAX_SIZE, "ranks",

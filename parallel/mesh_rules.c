@@ -61,8 +61,14 @@ static weft_status refuse_product(const weft_parallel_options *o, int world)
 {
     int64_t tp = o->tensor_model_parallel_size, pp = o->pipeline_model_parallel_size;
     int64_t cp = o->context_parallel_size;
+    bool by_cp = cp > 1 && tp * pp <= world && world % (tp * pp) == 0;
     bool by_pp = world % (pp * cp) != 0 && world % (tp * cp) == 0;
     char context[48] = "";
+    if (by_cp)
+        return WEFT_KEY_ERROR("parallel.context_parallel_size",
+                              " %lld x tensor %lld x pipeline %lld = %lld does not divide %s",
+                              (long long)cp, (long long)tp, (long long)pp,
+                              (long long)(tp * cp * pp), weft_count_text(world, "rank").text);
     if (cp > 1)
         snprintf(context, sizeof context, " x context %lld", (long long)cp);
     return WEFT_KEY_ERROR(
@@ -72,15 +78,10 @@ static weft_status refuse_product(const weft_parallel_options *o, int world)
         (long long)(tp * cp * pp), weft_count_text(world, "rank").text);
 }
 
-static weft_status check_dense(const weft_parallel_options *o, int world, bool allow_context,
-                               weft_mesh *mesh)
+static weft_status check_dense(const weft_parallel_options *o, int world, weft_mesh *mesh)
 {
     int64_t tp = o->tensor_model_parallel_size, pp = o->pipeline_model_parallel_size;
     int64_t cp = o->context_parallel_size;
-    if (cp > 1 && !allow_context)
-        return WEFT_KEY_ERROR("parallel.context_parallel_size",
-                              " %lld: context parallelism is not available in this version",
-                              (long long)cp);
     /* bounded by 2^20 each: two of them cannot overflow, the third is compared first */
     if (tp * pp > world || tp * pp * cp > world || world % (tp * pp * cp))
         return refuse_product(o, world);
@@ -176,8 +177,8 @@ static weft_status check_grids(const weft_mesh *mesh)
     return WEFT_OK;
 }
 
-weft_status weft_mesh_build_context(const weft_parallel_options *options, int world,
-                                    int64_t num_experts, bool allow_context, weft_mesh *out)
+weft_status weft_mesh_build_plain(const weft_parallel_options *options, int world,
+                                  int64_t num_experts, weft_mesh *out)
 {
     const char *order = options->order ? options->order : default_order;
     weft_mesh mesh = {.world = world, .sequence_parallel = options->sequence_parallel};
@@ -186,7 +187,7 @@ weft_status weft_mesh_build_context(const weft_parallel_options *options, int wo
         return WEFT_KEY_ERROR("model.num_experts", " %lld: at least 0", (long long)num_experts);
     WEFT_TRY(check_order(order));
     memcpy(mesh.order, order, strlen(order) + 1);
-    WEFT_TRY(check_dense(options, world, allow_context, &mesh));
+    WEFT_TRY(check_dense(options, world, &mesh));
 
     if (!num_experts) { /* no expert grid: one group of every stage's ranks stands in for it */
         if (options->expert_model_parallel_size > 1)

@@ -170,11 +170,6 @@ static const mistake mistakes[] = {
      "c.json:13:5: parallel.pipeline_model_parallel_size: 3 stages for 2 layers; pp 1 or 2 "
      "would\n"},
     {"\"tensor_model_parallel_size\": 1",
-     "\"context_parallel_size\": 2",
-     {0},
-     "c.json:13:5: parallel.context_parallel_size 2: context parallelism is not available in this "
-     "version"},
-    {"\"tensor_model_parallel_size\": 1",
      "\"data_parallel_size\": 3",
      {0},
      "c.json:17:5: train.global_batch_size: 4 does not divide by micro_batch_size 1 x dp 3; 3 or 6 "
@@ -233,6 +228,16 @@ static const mistake mistakes[] = {
      {"--mesh", "tp=2,sp=1", "--set", "seq_length=11"},
      "--mesh tp=2,sp=1: parallel.sequence_parallel: seq_length 11 does not divide by 2; 10 or 12 "
      "would\n"},
+    {NULL,
+     NULL,
+     {"--mesh", "cp=2", "--set", "seq_length=10"},
+     "--mesh cp=2: parallel.context_parallel_size: seq_length 10 does not divide by 4, 2 x 2; 8 or "
+     "12 would; cp 1 or 5 would\n"},
+    {NULL,
+     NULL,
+     {"--mesh", "tp=2,cp=2,sp=1", "--set", "seq_length=12"},
+     "--mesh tp=2,cp=2,sp=1: parallel.context_parallel_size: seq_length 12 does not divide by 8, "
+     "2 x 2 x tensor_model_parallel_size; 8 or 16 would; cp 1 or 3 would\n"},
     {NULL,
      NULL,
      {"--mesh", "tp=2", "--set", "num_experts=0", "--set", "ffn_hidden_size=31"},

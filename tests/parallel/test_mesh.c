@@ -26,7 +26,7 @@ static weft_parallel_options plain(void)
 static void assert_builds(const weft_parallel_options *options, int world, int64_t num_experts,
                           weft_mesh *out)
 {
-    weft_status status = weft_mesh_build_context(options, world, num_experts, true, out);
+    weft_status status = weft_mesh_build_plain(options, world, num_experts, out);
     if (status != WEFT_OK)
         fail_msg("%s", weft_error_get()->text);
 }
@@ -255,7 +255,7 @@ static void check_order_on(const char *order, int world)
                                      (etp == 1 || same_groups(order, world, &dense, &expert, "tp"));
                         o.expert_tensor_parallel_size = etp;
                         o.expert_model_parallel_size = ep;
-                        weft_status status = weft_mesh_build_context(&o, world, ep, true, &mesh);
+                        weft_status status = weft_mesh_build_plain(&o, world, ep, &mesh);
                         assert_int_equal(status, legal ? WEFT_OK : WEFT_CONFIG);
                         if (legal)
                             assert_expert_groups(&mesh);
@@ -368,6 +368,39 @@ static void test_binding_tp_is_the_tensor_group(void **state)
     assert_string_equal(line, "tp 4, pp 2, dp 2, ep 4 (binding tp)");
 }
 
+/* MoNTA, Fig. 12: the default order lays experts along CP, dp before cp lays them across it. */
+static void test_experts_lie_along_cp_or_across_it(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *order;
+        int tp, ep;
+        int members[4];
+        const char *line;
+    } rows[] = {
+        {"tp-cp-ep-dp-pp", 1, 2, {0, 1}, "dp 4, cp 2, ep 2 (binding dp, along cp: vertical)"},
+        {"tp-cp-ep-dp-pp", 1, 4, {0, 1, 2, 3}, "dp 4, cp 2, ep 4 (binding dp, along cp: vertical)"},
+        {"tp-ep-dp-cp-pp", 1, 4, {0, 1, 2, 3}, "dp 4, cp 2, ep 4 (binding dp, across cp: hor"},
+        {"tp-ep-dp-cp-pp", 2, 2, {0, 1}, "dp 2, cp 2, ep 2 (binding dp, across cp: horizontal)"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        weft_parallel_options o = plain();
+        weft_mesh mesh;
+        int group[8];
+        char line[128];
+        o.tensor_model_parallel_size = rows[i].tp;
+        o.context_parallel_size = 2;
+        o.expert_model_parallel_size = rows[i].ep;
+        o.expert_binding = WEFT_BINDING_DP;
+        o.order = rows[i].order;
+        assert_int_equal(weft_mesh_build(&o, 8, 8, &mesh), WEFT_OK);
+        assert_int_equal(weft_mesh_group(&mesh, WEFT_AXIS_EP, 0, group, 8), rows[i].ep);
+        assert_memory_equal(group, rows[i].members, (size_t)rows[i].ep * sizeof(int));
+        weft_mesh_print(&mesh, line, sizeof line);
+        assert_non_null(strstr(line, rows[i].line));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -376,6 +409,7 @@ int main(void)
         cmocka_unit_test(test_group_lists),
         cmocka_unit_test(test_worked_example),
         cmocka_unit_test(test_binding_tp_is_the_tensor_group),
+        cmocka_unit_test(test_experts_lie_along_cp_or_across_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

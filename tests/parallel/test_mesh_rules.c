@@ -60,10 +60,11 @@ static const refusal refusals[] = {
      8,
      0,
      "data_parallel_size 3: tensor 2 x context 1 x pipeline 1 leave 4 of 8 ranks; give 4"},
-    {{.context_parallel_size = 2},
+    {{.context_parallel_size = 3, .tensor_model_parallel_size = 2},
      8,
      0,
-     "context_parallel_size 2: context parallelism is not available in this version"},
+     "context_parallel_size 3 x tensor 2 x pipeline 1 = 6 does not divide 8 ranks; cp 1, 2 or 4 "
+     "would"},
     {{.sequence_parallel = true},
      8,
      0,
@@ -248,6 +249,7 @@ static void test_suggestions_fit_the_model(void **state)
     } sizes[] = {
         {"tp ", offsetof(weft_parallel_options, tensor_model_parallel_size)},
         {"pp ", offsetof(weft_parallel_options, pipeline_model_parallel_size)},
+        {"cp ", offsetof(weft_parallel_options, context_parallel_size)},
         {"ep ", offsetof(weft_parallel_options, expert_model_parallel_size)},
         {"etp ", offsetof(weft_parallel_options, expert_tensor_parallel_size)},
     };
@@ -276,6 +278,7 @@ static void test_suggestions_fit_the_model(void **state)
         o.expert_model_parallel_size = i / 120 % 5;
         o.expert_binding = i / 600 % 2 ? WEFT_BINDING_TP : WEFT_BINDING_DP;
         o.sequence_parallel = i / 1200 % 2;
+        o.context_parallel_size = i % 13 < 12 ? 1 : 2;
         if (weft_mesh_build_for(&request, &mesh) == WEFT_OK)
             continue;
         refused++;
