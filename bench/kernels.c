@@ -462,6 +462,10 @@ static void bench_parameters(size_t count, weft_dtype dtype)
     BYTES("adamw", adamw, dtype, (28 + e) * count, .count = count, .master = master, .m = m, .v = v,
           .grad = grad, .weight = weight, .dtype = dtype, .lr = 1e-3f, .beta1 = 0.9f,
           .beta2 = 0.95f, .epsilon = 1e-8f, .weight_decay = 0.1f, .step = 1);
+    if (dtype == WEFT_BF16)
+        BYTES("adamw, split", adamw, dtype, 28 * count, .count = count, .low = on_device(count * 2),
+              .m = m, .v = v, .grad = grad, .weight = weight, .dtype = dtype, .lr = 1e-3f,
+              .beta1 = 0.9f, .beta2 = 0.95f, .epsilon = 1e-8f, .weight_decay = 0.1f, .step = 1);
     BYTES("sum of squares", sum_squares, WEFT_F32, 4 * count, .count = count, .x = grad,
           .sum = sum);
     BYTES("cast from fp32", cast, dtype, (4 + e) * count, .count = count, .from_dtype = WEFT_F32,

@@ -376,9 +376,23 @@ static const char *check_adamw(const weft_adamw_args *a)
         return "steps count from 1";
     if (a->weight && !is_castable(a->dtype))
         return "weight must be fp32, bf16 or fp16";
-    if (a->count > 0 && (!a->master || !a->m || !a->v || !a->grad))
+    if (a->low && (a->master || !a->weight || a->dtype != WEFT_BF16))
+        return "a split master is a bf16 weight and low, without master";
+    if (a->count > 0 && ((!a->master && !a->low) || !a->m || !a->v || !a->grad))
         return "master, m, v and grad are required";
     return NULL;
+}
+
+static const char *check_split_master(const weft_split_master_args *a)
+{
+    return a->count > 0 && !a->master ? "master is required" : NULL;
+}
+
+static const char *check_join_master(const weft_join_master_args *a)
+{
+    return a->count > 0 && (!a->weight || !a->low || !a->master)
+               ? "weight, low and master are required"
+               : NULL;
 }
 
 static const char *check_sum_squares(const weft_sum_squares_args *a)

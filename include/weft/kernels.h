@@ -67,6 +67,8 @@ extern "C" {
     X(route_backward)                                                                              \
     X(dispatch_plan)                                                                               \
     X(adamw)                                                                                       \
+    X(split_master)                                                                                \
+    X(join_master)                                                                                 \
     X(sum_squares)                                                                                 \
     X(random_normal)
 #define WEFT_KERNEL_LIST(X) WEFT_ACTIVATION_KERNEL_LIST(X) WEFT_OTHER_KERNEL_LIST(X)
@@ -536,11 +538,14 @@ typedef struct weft_combine_backward_args {
 /* AdamW (Loshchilov and Hutter) on fp32 master weights: g = grad * *grad_scale;
  * m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2;
  * master -= lr * (m / (1-b1^step) / (sqrt(v / (1-b2^step)) + eps) + weight_decay * master);
- * weight = master, rounded to `dtype`; NULL or the master itself: not written. */
+ * weight = master, rounded to `dtype` (bf16 as by weft_split_master); NULL or the master itself:
+ * not written. A split master is `weight` and `low` and gets the same bits; `master` is NULL then.
+ */
 typedef struct weft_adamw_args {
     size_t struct_bytes;
     size_t count;
     float *master, *m, *v;
+    uint16_t *low; /* optional; dtype bf16 */
     const float *grad;
     const float *grad_scale; /* device, [1]; clipping; optional: 1 */
     void *weight;
@@ -548,6 +553,28 @@ typedef struct weft_adamw_args {
     float lr, beta1, beta2, epsilon, weight_decay;
     int64_t step; /* from 1 */
 } weft_adamw_args;
+
+/* Splits an fp32 master weight: weight, bf16, is the master rounded to nearest, ties away from
+ * zero, and low the master's lower 16 bits. Both together are the master's bits again, which is
+ * (weight << 16) + low with low as a signed number: low is at least 2^15 exactly where the weight
+ * was rounded away from zero. That holds for infinities and for masters whose weight is rounded to
+ * one; a NaN stays a NaN, of weight 0x7fc0 and low 0. */
+typedef struct weft_split_master_args {
+    size_t struct_bytes;
+    size_t count;
+    const float *master;
+    void *weight;  /* optional */
+    uint16_t *low; /* optional */
+} weft_split_master_args;
+
+/* The master of a weight and its low bits. */
+typedef struct weft_join_master_args {
+    size_t struct_bytes;
+    size_t count;
+    const void *weight;
+    const uint16_t *low;
+    float *master;
+} weft_join_master_args;
 
 /* *sum += sum of x^2 over fp32 x, in fp64 and in fixed order. */
 typedef struct weft_sum_squares_args {

@@ -48,6 +48,8 @@
     X(combine)                                                                                     \
     X(combine_backward)                                                                            \
     X(adamw)                                                                                       \
+    X(split_master)                                                                                \
+    X(join_master)                                                                                 \
     X(sum_squares)                                                                                 \
     X(scale)                                                                                       \
     X(matrix_widen)                                                                                \

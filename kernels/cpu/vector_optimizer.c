@@ -4,6 +4,30 @@
 
 #include "kernels/cpu/vector_math.h"
 
+/* The weight of a master, its low bits, and back: weft_split_master_args. */
+WEFT_INLINE uint16_t weight_of(float master)
+{
+    uint32_t rounded = (weft_vector_bits(master) + 0x8000u) >> 16;
+    return (uint16_t)(master == master ? rounded : 0x7fc0u);
+}
+
+WEFT_INLINE uint16_t low_of(float master)
+{
+    return (uint16_t)(master == master ? weft_vector_bits(master) : 0u);
+}
+
+WEFT_INLINE float master_of(uint16_t weight, uint16_t low)
+{
+    return weft_vector_from_bits(((uint32_t)weight << 16) + (uint32_t)(int32_t)(int16_t)low);
+}
+
+/* Where the masters are. */
+typedef enum master_form {
+    MASTER_ALONE,  /* they are the weights */
+    MASTER_BESIDE, /* the weights */
+    MASTER_SPLIT
+} master_form;
+
 typedef struct adamw_constants {
     float grad_scale, beta1, beta2, epsilon, decay, rate, second_scale;
 } adamw_constants;
@@ -11,23 +35,30 @@ typedef struct adamw_constants {
 /* With bias corrections c1 = 1 / (1 - b1^t) and c2 = 1 / (1 - b2^t):
  * rate = lr c1, second_scale = sqrt(c2), decay = 1 - lr weight_decay. */
 WEFT_INLINE void update(const weft_adamw_args *a, size_t first, size_t num, adamw_constants k,
-                        const weft_dtype dtype, const bool has_weight)
+                        const weft_dtype dtype, const master_form form)
 {
-    float *restrict master = a->master + first, *restrict m = a->m + first;
-    float *restrict v = a->v + first;
+    float *restrict master = form != MASTER_SPLIT ? a->master + first : NULL;
+    uint16_t *restrict low = form == MASTER_SPLIT ? a->low + first : NULL;
+    float *restrict m = a->m + first, *restrict v = a->v + first;
     const float *restrict grad = a->grad + first;
-    void *weight = has_weight ? weft_vector_at(a->weight, first, dtype) : NULL;
+    void *restrict weight = form != MASTER_ALONE ? weft_vector_at(a->weight, first, dtype) : NULL;
+    uint16_t *restrict bf16 = weight;
 #pragma omp simd
     for (size_t i = 0; i < num; i++) {
         float g = grad[i] * k.grad_scale;
         float m_new = k.beta1 * m[i] + (1.0f - k.beta1) * g;
         float v_new = k.beta2 * v[i] + (1.0f - k.beta2) * g * g;
         float step = k.rate * m_new / (sqrtf(v_new) * k.second_scale + k.epsilon);
-        float p = master[i] * k.decay - step;
+        float p = (form == MASTER_SPLIT ? master_of(bf16[i], low[i]) : master[i]) * k.decay - step;
         m[i] = m_new;
         v[i] = v_new;
-        master[i] = p;
-        if (has_weight)
+        if (form == MASTER_SPLIT)
+            low[i] = low_of(p);
+        else
+            master[i] = p;
+        if (form != MASTER_ALONE && dtype == WEFT_BF16)
+            bf16[i] = weight_of(p);
+        else if (form != MASTER_ALONE)
             weft_vector_store(weight, i, p, dtype);
     }
 }
@@ -50,13 +81,46 @@ weft_status WEFT_VECTOR(adamw)(const weft_adamw_args *args)
     for (size_t first = 0; first < args->count; first += WEFT_VECTOR_CHUNK) {
         const size_t num = weft_vector_min(WEFT_VECTOR_CHUNK, args->count - first);
         if (!has_weight)
-            update(args, first, num, k, WEFT_F32, false);
+            update(args, first, num, k, WEFT_F32, MASTER_ALONE);
+        else if (args->low)
+            update(args, first, num, k, WEFT_BF16, MASTER_SPLIT);
         else if (args->dtype == WEFT_BF16)
-            update(args, first, num, k, WEFT_BF16, true);
+            update(args, first, num, k, WEFT_BF16, MASTER_BESIDE);
         else if (args->dtype == WEFT_F32)
-            update(args, first, num, k, WEFT_F32, true);
+            update(args, first, num, k, WEFT_F32, MASTER_BESIDE);
         else
-            update(args, first, num, k, WEFT_F16, true);
+            update(args, first, num, k, WEFT_F16, MASTER_BESIDE);
+    }
+    return WEFT_OK;
+}
+
+weft_status WEFT_VECTOR(split_master)(const weft_split_master_args *args)
+{
+    const float *restrict master = args->master;
+    uint16_t *restrict weight = args->weight, *restrict low = args->low;
+#pragma omp parallel for schedule(static) if (args->count > WEFT_VECTOR_SERIAL)
+    for (size_t first = 0; first < args->count; first += WEFT_VECTOR_CHUNK) {
+        const size_t end = first + weft_vector_min(WEFT_VECTOR_CHUNK, args->count - first);
+#pragma omp simd
+        for (size_t i = first; i < (weight ? end : first); i++)
+            weight[i] = weight_of(master[i]);
+#pragma omp simd
+        for (size_t i = first; i < (low ? end : first); i++)
+            low[i] = low_of(master[i]);
+    }
+    return WEFT_OK;
+}
+
+weft_status WEFT_VECTOR(join_master)(const weft_join_master_args *args)
+{
+    const uint16_t *restrict weight = args->weight, *restrict low = args->low;
+    float *restrict master = args->master;
+#pragma omp parallel for schedule(static) if (args->count > WEFT_VECTOR_SERIAL)
+    for (size_t first = 0; first < args->count; first += WEFT_VECTOR_CHUNK) {
+        const size_t end = first + weft_vector_min(WEFT_VECTOR_CHUNK, args->count - first);
+#pragma omp simd
+        for (size_t i = first; i < end; i++)
+            master[i] = master_of(weight[i], low[i]);
     }
     return WEFT_OK;
 }

@@ -6,31 +6,73 @@
 namespace
 {
 
+/* The weight of a master (of bf16 as weft_split_master_args says), its low bits, and back. */
+template <typename T> __device__ inline T weight_of(float master)
+{
+    return from_float<T>(master);
+}
+template <> __device__ inline __nv_bfloat16 weight_of<__nv_bfloat16>(float master)
+{
+    const unsigned rounded = (__float_as_uint(master) + 0x8000u) >> 16;
+    return __ushort_as_bfloat16(static_cast<uint16_t>(master == master ? rounded : 0x7fc0u));
+}
+__device__ inline uint16_t low_of(float master)
+{
+    return static_cast<uint16_t>(master == master ? __float_as_uint(master) : 0u);
+}
+__device__ inline float master_of(__nv_bfloat16 weight, uint16_t low)
+{
+    const unsigned high = static_cast<unsigned>(__bfloat16_as_ushort(weight)) << 16;
+    return __uint_as_float(high + static_cast<unsigned>(static_cast<int16_t>(low)));
+}
+template <int n>
+__device__ inline pack<float, n> joined(const __nv_bfloat16 *weight, const uint16_t *low)
+{
+    const pack<__nv_bfloat16, n> high = load_pack<n>(weight);
+    const pack<uint16_t, n> rest = load_pack<n>(low);
+    pack<float, n> out;
+#pragma unroll
+    for (int j = 0; j < n; j++)
+        out.at[j] = master_of(high.at[j], rest.at[j]);
+    return out;
+}
+
+/* Where the masters are: they are the weights, lie beside them, or are split. */
+enum class form { alone, beside, split };
+
 /* With bias corrections c1 = 1 / (1 - b1^t) and c2 = 1 / (1 - b2^t):
  * rate = lr c1, second_scale = sqrt(c2), decay = 1 - lr weight_decay. */
 struct adamw_constants {
     float beta1, beta2, epsilon, decay, rate, second_scale;
 };
 
-template <typename T, int n, bool has_weight> struct adamw_op {
+template <typename T, int n, form kind> struct adamw_op {
     static constexpr int width = n;
     struct operands {
         pack<float, n> master, m, v, grad;
     };
     float *master, *m, *v;
+    uint16_t *low;
     const float *grad, *grad_scale;
     T *weight;
     adamw_constants k;
 
     __device__ operands load(size_t i) const
     {
-        return {load_pack<n>(master + i), load_pack<n>(m + i), load_pack<n>(v + i),
-                load_pack<n>(grad + i)};
+        return {load_master(i), load_pack<n>(m + i), load_pack<n>(v + i), load_pack<n>(grad + i)};
+    }
+    __device__ pack<float, n> load_master(size_t i) const
+    {
+        if constexpr (kind == form::split)
+            return joined<n>(weight + i, low + i);
+        else
+            return load_pack<n>(master + i);
     }
     __device__ void store(size_t i, operands x) const
     {
         const float scale = grad_scale ? *grad_scale : 1.0f;
         pack<T, n> narrowed;
+        pack<uint16_t, n> rest;
 #pragma unroll
         for (int j = 0; j < n; j++) {
             const float g = x.grad.at[j] * scale;
@@ -38,18 +80,21 @@ template <typename T, int n, bool has_weight> struct adamw_op {
             x.v.at[j] = k.beta2 * x.v.at[j] + (1.0f - k.beta2) * g * g;
             const float step = k.rate * x.m.at[j] / (sqrtf(x.v.at[j]) * k.second_scale + k.epsilon);
             x.master.at[j] = x.master.at[j] * k.decay - step;
-            narrowed.at[j] = from_float<T>(x.master.at[j]);
+            narrowed.at[j] = weight_of<T>(x.master.at[j]);
+            rest.at[j] = low_of(x.master.at[j]);
         }
         store_pack(m + i, x.m);
         store_pack(v + i, x.v);
-        store_pack(master + i, x.master);
-        if (has_weight)
+        if (kind == form::split)
+            store_pack(low + i, rest);
+        else
+            store_pack(master + i, x.master);
+        if (kind != form::alone)
             store_pack(weight + i, narrowed);
     }
 };
 
-template <typename T, bool has_weight>
-weft_status adamw(weft_lane *lane, const weft_adamw_args *args)
+template <typename T, form kind> weft_status adamw(weft_lane *lane, const weft_adamw_args *args)
 {
     const double first_rest = 1.0 - pow(double(args->beta1), double(args->step));
     const double second_rest = 1.0 - pow(double(args->beta2), double(args->step));
@@ -61,13 +106,62 @@ weft_status adamw(weft_lane *lane, const weft_adamw_args *args)
                                float(sqrt(1.0 / second_rest))};
     T *weight = static_cast<T *>(args->weight);
     const bool aligned = is_aligned(16, args->master, args->m, args->v, args->grad) &&
-                         (!has_weight || is_aligned(4 * sizeof(T), weight));
+                         is_aligned(8, args->low) &&
+                         (kind == form::alone || is_aligned(4 * sizeof(T), weight));
     return launch_each(lane, args->count, aligned,
-                       adamw_op<T, 4, has_weight>{args->master, args->m, args->v, args->grad,
-                                                  args->grad_scale, weight, k},
-                       adamw_op<T, 1, has_weight>{args->master, args->m, args->v, args->grad,
-                                                  args->grad_scale, weight, k});
+                       adamw_op<T, 4, kind>{args->master, args->m, args->v, args->low, args->grad,
+                                            args->grad_scale, weight, k},
+                       adamw_op<T, 1, kind>{args->master, args->m, args->v, args->low, args->grad,
+                                            args->grad_scale, weight, k});
 }
+
+template <int n> struct split_op {
+    static constexpr int width = n;
+    struct operands {
+        pack<float, n> master;
+    };
+    const float *master;
+    __nv_bfloat16 *weight;
+    uint16_t *low;
+
+    __device__ operands load(size_t i) const
+    {
+        return {load_pack<n>(master + i)};
+    }
+    __device__ void store(size_t i, operands x) const
+    {
+        pack<__nv_bfloat16, n> narrowed;
+        pack<uint16_t, n> rest;
+#pragma unroll
+        for (int j = 0; j < n; j++) {
+            narrowed.at[j] = weight_of<__nv_bfloat16>(x.master.at[j]);
+            rest.at[j] = low_of(x.master.at[j]);
+        }
+        if (weight)
+            store_pack(weight + i, narrowed);
+        if (low)
+            store_pack(low + i, rest);
+    }
+};
+
+template <int n> struct join_op {
+    static constexpr int width = n;
+    struct operands {
+        pack<float, n> master;
+    };
+    const __nv_bfloat16 *weight;
+    const uint16_t *low;
+    float *master;
+
+    __device__ operands load(size_t i) const
+    {
+        return {joined<n>(weight + i, low + i)};
+    }
+    __device__ void store(size_t i, operands x) const
+    {
+        store_pack(master + i, x.master);
+    }
+};
 
 constexpr unsigned SUM_THREADS = 512;
 constexpr unsigned SUM_BLOCKS = 1024; /* at most: the cut, and so the sum's bits, are the count's */
@@ -150,8 +244,26 @@ template <int n> weft_status launch_sum(weft_lane *lane, const weft_sum_squares_
 weft_status weft_cuda_adamw(weft_lane *lane, const weft_adamw_args *args)
 {
     if (!args->weight || args->weight == static_cast<void *>(args->master))
-        return adamw<float, false>(lane, args);
-    return WITH_DTYPE(args->dtype, (adamw<T, true>(lane, args)));
+        return adamw<float, form::alone>(lane, args);
+    if (args->low)
+        return adamw<__nv_bfloat16, form::split>(lane, args);
+    return WITH_DTYPE(args->dtype, (adamw<T, form::beside>(lane, args)));
+}
+
+weft_status weft_cuda_split_master(weft_lane *lane, const weft_split_master_args *args)
+{
+    auto *weight = static_cast<__nv_bfloat16 *>(args->weight);
+    const bool aligned = is_aligned(16, args->master) && is_aligned(8, weight, args->low);
+    return launch_each(lane, args->count, aligned, split_op<4>{args->master, weight, args->low},
+                       split_op<1>{args->master, weight, args->low});
+}
+
+weft_status weft_cuda_join_master(weft_lane *lane, const weft_join_master_args *args)
+{
+    const auto *weight = static_cast<const __nv_bfloat16 *>(args->weight);
+    const bool aligned = is_aligned(16, args->master) && is_aligned(8, weight, args->low);
+    return launch_each(lane, args->count, aligned, join_op<4>{weight, args->low, args->master},
+                       join_op<1>{weight, args->low, args->master});
 }
 
 weft_status weft_cuda_sum_squares(weft_lane *lane, const weft_sum_squares_args *args)

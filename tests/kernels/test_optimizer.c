@@ -4,6 +4,30 @@
 #include <math.h>
 #include <stdlib.h>
 
+static uint32_t bits_of(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+/* The weight of a master's bits by comparing distances, not by adding and shifting. */
+static uint16_t nearest_bf16(uint32_t bits)
+{
+    const uint32_t below = bits >> 16, distance = bits & 0xffff;
+    if ((bits & 0x7fffffff) > 0x7f800000)
+        return 0x7fc0;
+    return (uint16_t)(distance >= 0x10000 - distance ? below + 1 : below);
+}
+
+static double bf16_of(uint16_t weight)
+{
+    const uint32_t bits = (uint32_t)weight << 16;
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return (double)x;
+}
+
 static void check_adamw(size_t count, int weight_form, bool has_scale, float weight_decay)
 {
     probe_start(NULL);
@@ -41,8 +65,77 @@ static void check_adamw(size_t count, int weight_form, bool has_scale, float wei
         }
         probe_close(moved, should, count, 2e-4, "update");
         for (size_t i = 0; i < count; i++)
-            now[i] = probe_round(now[i], dtype);
+            now[i] = dtype == WEFT_BF16 ? bf16_of(nearest_bf16(bits_of((float)now[i])))
+                                        : probe_round(now[i], dtype);
         probe_close(probe_read(weight, count, dtype), now, count, 0.0, "weight");
+    }
+}
+
+/* Every upper half, infinities, NaNs and denormals among them, with lower halves around a tie and
+ * around none. */
+static void split_masters_are_exact(void **state)
+{
+    (void)state;
+    static const uint16_t lows[] = {0, 1, 0x1234, 0x7fff, 0x8000, 0x8001, 0xcba9, 0xffff};
+    enum { LOWS = sizeof lows / sizeof lows[0] };
+    const size_t count = (size_t)LOWS << 16;
+    float *master = probe_alloc(count * sizeof *master), *back = probe_alloc(count * sizeof *back);
+    uint16_t *weight = probe_alloc(count * 2), *low = probe_alloc(count * 2);
+    uint16_t *alone = probe_alloc(count * 2);
+    for (size_t i = 0; i < count; i++) {
+        uint32_t bits = (uint32_t)(i / LOWS) << 16 | lows[i % LOWS];
+        memcpy(&master[i], &bits, sizeof bits);
+    }
+    PROBE_RUN(split_master, .count = count, .master = master, .weight = weight, .low = low);
+    PROBE_RUN(split_master, .count = count, .master = master, .weight = alone);
+    PROBE_RUN(join_master, .count = count, .weight = weight, .low = low, .master = back);
+    for (size_t i = 0; i < count; i++) {
+        const uint32_t bits = bits_of(master[i]);
+        const bool is_nan = master[i] != master[i];
+        if (weight[i] != nearest_bf16(bits) || alone[i] != weight[i] ||
+            (is_nan ? back[i] == back[i] : bits_of(back[i]) != bits))
+            fail_msg("%08x: weight %04x or %04x, low %04x, back %08x", bits, weight[i], alone[i],
+                     low[i], bits_of(back[i]));
+    }
+}
+
+/* Steps of a split master have the bits of those of a whole one, ties among them. */
+static void split_masters_step_alike(void **state)
+{
+    (void)state;
+    static const size_t counts[] = {1, 35, 30011};
+    for (int c = 0; c < 3; c++) {
+        probe_start(NULL);
+        const size_t count = counts[c];
+        float *master = probe_random(count, WEFT_F32, 1.0, 1), *back = probe_constant(count, 0.0f);
+        float *m[2], *v[2];
+        uint16_t *weight[2], *low = probe_alloc(count * 2);
+        for (int form = 0; form < 2; form++) {
+            m[form] = probe_constant(count, 0.0f);
+            v[form] = probe_constant(count, 0.0f);
+            weight[form] = probe_alloc(count * 2);
+        }
+        for (size_t i = 0; i < count; i += 7) {
+            const uint32_t tie = (bits_of(master[i]) & 0xffff0000) | 0x8000;
+            memcpy(&master[i], &tie, sizeof tie);
+        }
+        PROBE_RUN(split_master, .count = count, .master = master, .weight = weight[1], .low = low);
+        for (int step = 1; step <= 3; step++) {
+            /* gradients of zero leave the ties where they are */
+            float *grad = probe_random(count, WEFT_F32, step == 1 ? 0.0 : 0.1, 10 + (uint64_t)step);
+            for (int form = 0; form < 2; form++)
+                PROBE_RUN(adamw, .count = count, .master = form == 0 ? master : NULL,
+                          .low = form == 0 ? NULL : low, .m = m[form], .v = v[form], .grad = grad,
+                          .weight = weight[form], .dtype = WEFT_BF16, .lr = 3e-3f, .beta1 = 0.9f,
+                          .beta2 = 0.95f, .epsilon = 1e-8f, .step = step);
+            PROBE_RUN(join_master, .count = count, .weight = weight[1], .low = low, .master = back);
+            assert_memory_equal(back, master, count * sizeof *back);
+            assert_memory_equal(weight[1], weight[0], count * 2);
+            assert_memory_equal(m[1], m[0], count * sizeof *back);
+            assert_memory_equal(v[1], v[0], count * sizeof *back);
+            for (size_t i = 0; i < count; i++)
+                assert_int_equal(weight[0][i], nearest_bf16(bits_of(master[i])));
+        }
     }
 }
 
@@ -90,8 +183,8 @@ static void sum_of_squares_in_fp64(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        PROBE_TEST(adamw_equals_fp64),
-        PROBE_TEST(adamw_writes_fp16),
+        PROBE_TEST(adamw_equals_fp64),       PROBE_TEST(adamw_writes_fp16),
+        PROBE_TEST(split_masters_are_exact), PROBE_TEST(split_masters_step_alike),
         PROBE_TEST(sum_of_squares_in_fp64),
     };
     return cmocka_run_group_tests(tests, probe_setup, probe_teardown);

@@ -243,6 +243,8 @@ static void use_combine_backward(const weft_combine_backward_args *a)
         EXPECT(false, "a pass calls " #kernel);                                                    \
     }
 NONE(adamw)
+NONE(split_master)
+NONE(join_master)
 NONE(sum_squares)
 NONE(scale)
 NONE(random_normal)
