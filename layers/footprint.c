@@ -90,12 +90,12 @@ static void add_parameters(const weft_outline *outline, const weft_mesh *mesh,
         int size = group == WEFT_GRADIENT_EXPERT ? mesh->edp : mesh->dp * mesh->cp;
         size_t elements = section_elements(outline, s, (weft_gradient_group)group, size);
         size_t owned = s->distributed ? elements / (size_t)size : elements;
-        int states = dtype == WEFT_F32 ? 2 : 3; /* a weight in fp32 is its own master */
+        size_t master = dtype == WEFT_F32 ? 0 : s->split_master && dtype == WEFT_BF16 ? 2 : 4;
         out->bytes[WEFT_MEMORY_WEIGHTS] += elements * weft_dtype_bytes(dtype);
         if (s->evaluates)
             continue;
         out->bytes[WEFT_MEMORY_GRADIENTS] += elements * sizeof(float);
-        out->bytes[WEFT_MEMORY_OPTIMIZER] += (size_t)states * owned * sizeof(float);
+        out->bytes[WEFT_MEMORY_OPTIMIZER] += owned * (master + 2 * sizeof(float));
     }
     if (s->evaluates)
         return;

@@ -15,6 +15,7 @@ typedef struct weft_footprint_shape {
     int num_micro_batches;       /* of the step, whose tokens and labels are held */
     size_t bucket_elements;      /* parallel.ddp_bucket_size */
     bool distributed;            /* the optimizer's state is in shares */
+    bool split_master;           /* where weights are bf16 */
     bool evaluates;              /* weights alone */
 } weft_footprint_shape;
 

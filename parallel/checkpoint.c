@@ -112,6 +112,7 @@ static weft_status write_run(void *context, size_t first, size_t count)
 
 static weft_status write_pieces(save *s)
 {
+    WEFT_TRY(weft_optimizer_join(s->optimizer, s->lane));
     for (int i = 0; i < weft_optimizer_num_pieces(s->optimizer); i++) {
         run r = {.s = s, .piece = weft_optimizer_piece(s->optimizer, i)};
         for (int kind = 0; r.piece.writer && kind < WEFT_NUM_STATES; kind++) {
@@ -123,7 +124,8 @@ static weft_status write_pieces(save *s)
                 weft_runs_visit(&r.piece.placed->box, r.piece.first, r.piece.count, write_run, &r));
         }
     }
-    return WEFT_OK;
+    WEFT_TRY(weft_optimizer_leave(s->optimizer, s->lane));
+    return weft_lane_sync(s->lane);
 }
 
 /* Rank 0 makes the file; the others learn where its datasets lie. */

@@ -145,10 +145,8 @@ static weft_status read_run(void *context, size_t first, size_t count)
     void *through = l->device_staging ? l->device_staging : to;
     WEFT_TRY(weft_lane_copy(l->lane, through, l->staging, count * sizeof(float)));
     if (l->device_staging)
-        WEFT_TRY(
-            weft_cast(l->lane, &WEFT_ARGS(weft_cast_args, .count = count, .from_dtype = WEFT_F32,
-                                          .to_dtype = weft_parameters_dtype(l->parameters),
-                                          .from = through, .to = to)));
+        WEFT_TRY(weft_optimizer_round(l->lane, count, through, weft_parameters_dtype(l->parameters),
+                                      to));
     return weft_lane_sync(l->lane);
 }
 

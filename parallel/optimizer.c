@@ -197,6 +197,11 @@ static weft_status allocate_norm(weft_optimizer *o, weft_space space, weft_norm_
     return WEFT_OK;
 }
 
+static bool splits(const weft_optimizer *o)
+{
+    return o->options.split_master && weft_parameters_dtype(o->parameters) == WEFT_BF16;
+}
+
 static weft_status allocate(weft_optimizer *o)
 {
     weft_device *device = weft_parameters_device(o->parameters);
@@ -204,14 +209,17 @@ static weft_status allocate(weft_optimizer *o)
         "fp32 master weights", "optimizer exp_avg", "optimizer exp_avg_sq"};
 
     for (int kind = 0; kind < WEFT_NUM_STATES; kind++) {
-        bool is_weight =
-            kind == WEFT_STATE_MASTER && weft_parameters_dtype(o->parameters) == WEFT_F32;
+        bool is_master = kind == WEFT_STATE_MASTER, is_low = is_master && splits(o);
+        size_t bytes = o->state_count * (is_low ? sizeof *o->low : sizeof(float));
         void *memory;
-        if (is_weight || o->state_count == 0)
+        if ((is_master && weft_parameters_dtype(o->parameters) == WEFT_F32) || bytes == 0)
             continue;
-        WEFT_TRY(weft_device_alloc_for(device, WEFT_SPACE_DEVICE, WEFT_MEMORY_OPTIMIZER,
-                                       o->state_count * sizeof(float), purposes[kind], &memory));
-        o->state[kind] = memory;
+        WEFT_TRY(weft_device_alloc_for(device, WEFT_SPACE_DEVICE, WEFT_MEMORY_OPTIMIZER, bytes,
+                                       purposes[kind], &memory));
+        if (is_low)
+            o->low = memory;
+        else
+            o->state[kind] = memory;
     }
     WEFT_TRY(allocate_norm(o, WEFT_SPACE_DEVICE, &o->device_norm));
     return allocate_norm(o, WEFT_SPACE_PINNED, &o->host_norm);
@@ -223,6 +231,8 @@ static weft_status clear_state(weft_optimizer *o, weft_lane *lane, weft_state_ki
         if (o->state[kind])
             WEFT_TRY(weft_lane_zero(lane, o->state[kind], o->state_count * sizeof(float)));
     }
+    if (o->low && first == WEFT_STATE_MASTER)
+        WEFT_TRY(weft_lane_zero(lane, o->low, o->state_count * sizeof *o->low));
     return WEFT_OK;
 }
 
@@ -275,6 +285,8 @@ void weft_optimizer_destroy(weft_optimizer *o)
             weft_device_free(device, WEFT_SPACE_DEVICE, o->state[kind],
                              o->state_count * sizeof(float));
     }
+    if (o->low)
+        weft_device_free(device, WEFT_SPACE_DEVICE, o->low, o->state_count * sizeof *o->low);
     if (o->device_norm.sums)
         weft_device_free(device, WEFT_SPACE_DEVICE, o->device_norm.sums, o->device_norm.bytes);
     if (o->host_norm.sums)
@@ -283,39 +295,12 @@ void weft_optimizer_destroy(weft_optimizer *o)
     free(o);
 }
 
-/* 16-bit weights: the fp32 values are made in the gradients, which are free before the first step,
- * so that starting needs no memory of its own. */
-static weft_status initialize_masters(weft_optimizer *o, weft_lane *lane, uint64_t seed)
-{
-    for (int i = 0; i < weft_parameters_count(o->parameters); i++) {
-        const weft_placed *placed = weft_parameters_at(o->parameters, i);
-        const weft_parameter *parameter = &placed->parameter;
-        WEFT_TRY(weft_parameters_fill(placed, lane, seed, WEFT_F32, parameter->grad));
-        WEFT_TRY(
-            weft_cast(lane, &WEFT_ARGS(weft_cast_args, .count = placed->count,
-                                       .from_dtype = WEFT_F32, .to_dtype = parameter->weight.dtype,
-                                       .from = parameter->grad, .to = parameter->weight.data)));
-    }
-    for (int i = 0; i < o->num_pieces; i++) {
-        const weft_owned_piece *piece = &o->pieces[i];
-        WEFT_TRY(weft_lane_copy(lane, o->state[WEFT_STATE_MASTER] + piece->state,
-                                piece->placed->parameter.grad + piece->first,
-                                piece->count * sizeof(float)));
-    }
-    for (int kind = 0; kind < WEFT_NUM_SECTIONS; kind++) {
-        weft_section *s = weft_parameters_section(o->parameters, (weft_section_kind)kind);
-        if (s->count)
-            WEFT_TRY(weft_lane_zero(lane, s->grads, s->count * sizeof(float)));
-    }
-    return WEFT_OK;
-}
-
 weft_status weft_optimizer_initialize(weft_optimizer *o, weft_lane *lane, uint64_t seed)
 {
     WEFT_TRY(clear_state(o, lane, WEFT_STATE_EXP_AVG));
     if (weft_parameters_dtype(o->parameters) == WEFT_F32)
         return weft_parameters_initialize(o->parameters, lane, seed);
-    return initialize_masters(o, lane, seed);
+    return weft_optimizer_initialize_masters(o, lane, seed);
 }
 
 int weft_optimizer_num_pieces(const weft_optimizer *o)
@@ -333,26 +318,10 @@ weft_state_piece weft_optimizer_piece(const weft_optimizer *o, int index)
     for (int kind = 0; kind < WEFT_NUM_STATES; kind++) {
         if (o->state[kind])
             out.data[kind] = o->state[kind] + piece->state;
+        else if (o->low)
+            out.data[kind] = piece->placed->parameter.grad + piece->first;
         else
             out.data[kind] = (float *)piece->placed->parameter.weight.data + piece->first;
     }
     return out;
-}
-
-weft_status weft_optimizer_reload(weft_optimizer *o, weft_lane *lane)
-{
-    const size_t weight_bytes = weft_dtype_bytes(weft_parameters_dtype(o->parameters));
-    o->overflowed = false; /* no step is under way that could be skipped */
-    for (int i = 0; o->state[WEFT_STATE_MASTER] && i < o->num_owned; i++) {
-        const weft_owned *owned = &o->owned[i];
-        weft_section *s = weft_parameters_section(o->parameters, owned->section);
-        WEFT_TRY(weft_cast(lane,
-                           &WEFT_ARGS(weft_cast_args, .count = owned->count, .from_dtype = WEFT_F32,
-                                      .to_dtype = weft_parameters_dtype(o->parameters),
-                                      .from = o->state[WEFT_STATE_MASTER] + owned->state,
-                                      .to = (char *)s->weights + owned->first * weight_bytes)));
-    }
-    for (int i = 0; i < o->num_owned; i++)
-        WEFT_TRY(weft_optimizer_gather(o, i, lane));
-    return WEFT_OK;
 }

@@ -7,9 +7,10 @@
  * beforehand (weft_pass_loss_scale).
  *
  * fp32 training: the weights are the master weights. bf16 and fp16: fp32 masters are kept, with
- * ZeRO-1 only of this rank's shares. With a loss scale (fp16) the gradients that arrive here carry
- * it, and a step whose gradients overflow changes nothing but the scale. Nothing is allocated after
- * create. */
+ * ZeRO-1 only of this rank's shares; a bf16 master may be split in its weight and 16 low bits
+ * (weft_split_master), which changes no bit of the training. With a loss scale (fp16) the gradients
+ * that arrive here carry it, and a step whose gradients overflow changes nothing but the scale.
+ * Nothing is allocated after create. */
 #ifndef WEFT_PARALLEL_OPTIMIZER_H
 #define WEFT_PARALLEL_OPTIMIZER_H
 
@@ -22,6 +23,7 @@ typedef struct weft_optimizer_options {
     double clip_grad;                   /* global norm; 0: no clipping */
     bool distributed;                   /* ZeRO-1 */
     bool overlap;                       /* reduce buckets during the last backward */
+    bool split_master;                  /* of bf16 weights; else nothing to split */
     weft_loss_scale_options loss_scale; /* initial 0: none */
 } weft_optimizer_options;
 
@@ -90,7 +92,7 @@ static inline size_t weft_optimizer_norm_bytes(int num_parameters)
 /* State as checkpoints see it: for each parameter and each kind, this rank's pieces: its shares
  * under ZeRO-1, whole local parameters otherwise. */
 typedef enum weft_state_kind {
-    WEFT_STATE_MASTER, /* fp32 master weight */
+    WEFT_STATE_MASTER, /* fp32 master weight; split: see weft_optimizer_join */
     WEFT_STATE_EXP_AVG,
     WEFT_STATE_EXP_AVG_SQ,
     WEFT_NUM_STATES
@@ -105,6 +107,15 @@ typedef struct weft_state_piece {
 } weft_state_piece;
 int weft_optimizer_num_pieces(const weft_optimizer *optimizer);
 weft_state_piece weft_optimizer_piece(const weft_optimizer *optimizer, int index);
+/* The weights of fp32 masters: bf16 as weft_split_master rounds, whether or not masters are split;
+ * fp16 to nearest even. */
+weft_status weft_optimizer_round(weft_lane *lane, size_t count, const float *master,
+                                 weft_dtype dtype, void *weight) WEFT_CHECKED;
+/* Split masters stand in the gradients, whose place the pieces give, from here to
+ * weft_optimizer_leave or weft_optimizer_reload: gradients are lost. Nothing to do for others. */
+weft_status weft_optimizer_join(const weft_optimizer *optimizer, weft_lane *lane) WEFT_CHECKED;
+/* Without a change: gradients are zero again. */
+weft_status weft_optimizer_leave(const weft_optimizer *optimizer, weft_lane *lane) WEFT_CHECKED;
 /* After a load has filled the pieces: weights follow from the masters (round, all-gather).
  * Collective over the gradient groups; enqueues on `lane`. */
 weft_status weft_optimizer_reload(weft_optimizer *optimizer, weft_lane *lane) WEFT_CHECKED;

@@ -73,7 +73,9 @@ struct weft_optimizer {
     weft_norm_run *norm_runs;
     int num_norm_runs;
 
-    float *state[WEFT_NUM_STATES]; /* device, [state_count]; no masters for fp32 weights */
+    float
+        *state[WEFT_NUM_STATES]; /* device, [state_count]; no masters for fp32 weights, or split */
+    uint16_t *low;               /* device, [state_count]: of split masters; else NULL */
     size_t state_count;
     weft_norm_buffers device_norm, host_norm;
     double totals[WEFT_NUM_NORM_TOTALS];
@@ -83,6 +85,9 @@ struct weft_optimizer {
     bool overflowed; /* in the last step */
 };
 
+/* First values of 16-bit weights and their masters. */
+weft_status weft_optimizer_initialize_masters(weft_optimizer *optimizer, weft_lane *lane,
+                                              uint64_t seed) WEFT_CHECKED;
 /* The first element and the number of elements of a bucket that this rank owns. */
 void weft_optimizer_share(const weft_optimizer *optimizer, weft_section_kind kind, int bucket,
                           size_t *first, size_t *count);

@@ -164,14 +164,18 @@ weft_status weft_optimizer_update(weft_optimizer *o, int bucket, weft_lane *lane
         const weft_update *update = &o->updates[i];
         void *weight = (char *)section->weights + update->first * weft_dtype_bytes(dtype);
         float *master = o->state[WEFT_STATE_MASTER];
+        bool is_weight = dtype == WEFT_F32;
         weft_adamw_args args = {.struct_bytes = sizeof args,
                                 .count = update->count,
-                                .master = master ? master + update->state : weight,
+                                .master = is_weight ? weight
+                                          : master  ? master + update->state
+                                                    : NULL,
+                                .low = o->low ? o->low + update->state : NULL,
                                 .m = o->state[WEFT_STATE_EXP_AVG] + update->state,
                                 .v = o->state[WEFT_STATE_EXP_AVG_SQ] + update->state,
                                 .grad = section->grads + update->first,
                                 .grad_scale = o->device_norm.grad_scale,
-                                .weight = master ? weight : NULL,
+                                .weight = is_weight ? NULL : weight,
                                 .dtype = dtype,
                                 .lr = (float)lr,
                                 .beta1 = (float)o->options.adam_beta1,

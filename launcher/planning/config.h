@@ -33,6 +33,7 @@ typedef struct weft_train_options { /* section "train" */
     double weight_decay, adam_beta1, adam_beta2, adam_eps, clip_grad;
     int64_t seed;
     int precision; /* weft_precision */
+    bool split_master;
     double initial_loss_scale, min_loss_scale;
     int64_t loss_scale_window, hysteresis;
     int64_t eval_interval, eval_iters;

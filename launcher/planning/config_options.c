@@ -54,6 +54,8 @@ static const weft_option_row train_rows[] = {
     INT(T, seed, "1234", 0, NULL, "seed of weights, sample order and dropout"),
     CHOICE(T, precision, "\"fp32\"", "fp32|bf16|fp16",
            "activations and weights; fp32 master weights beside those of 16 bits"),
+    FLAG(T, split_master, "true",
+         "bf16: a master is its weight and 16 low bits, the same bits in 2 bytes less"),
     REAL(T, initial_loss_scale, "4294967296", 1e-9, 1e30,
          "fp16: what the loss is multiplied by at first"),
     REAL(T, min_loss_scale, "1", 1e-9, 1e30, "fp16: the lowest loss scale"),

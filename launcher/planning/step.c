@@ -146,6 +146,7 @@ void weft_step_footprint(const weft_config *config, const weft_mesh *mesh, const
                                 .program = program,
                                 .num_micro_batches = step->shape.num_micro_batches,
                                 .bucket_elements = (size_t)config->parallel.ddp_bucket_size,
-                                .distributed = config->parallel.use_distributed_optimizer},
+                                .distributed = config->parallel.use_distributed_optimizer,
+                                .split_master = config->train.split_master},
         out);
 }

@@ -114,11 +114,12 @@ static weft_status work_us(pricing *p, const weft_site *site, weft_cost_kind kin
     return WEFT_OK;
 }
 
-/* Of an element: its gradient is read, master, m and v (and a 16-bit weight) are read or written.
- */
-static double adamw_bytes(size_t element_bytes)
+/* Of an element: its gradient is read, m, v and the master are read and written. A whole master of
+ * 16 bits' weight lies beside it, which is written; a split one is that weight and as many low
+ * bits. */
+static double adamw_bytes(size_t element_bytes, bool split)
 {
-    return 28 + (element_bytes < 4 ? (double)element_bytes : 0);
+    return 28 + (element_bytes < 4 && !split ? (double)element_bytes : 0);
 }
 
 /* The two ends of a tied embedding. */
@@ -136,6 +137,8 @@ static weft_status price_bucket(pricing *p, const weft_site *site, const weft_bu
     const weft_group *group = &site->groups[group_axis(b->section)];
     const double elements = (double)b->elements, bytes = 4 * elements;
     const double share = b->gathers ? elements / group->size : elements;
+    const bool split =
+        p->config->train.split_master && p->plan->step.outline.shape.dtype == WEFT_BF16;
     const weft_group summed =
         b->sum == WEFT_BUCKET_SUM_TIED ? tied_group(p, group->direct) : site->groups[WEFT_AXIS_TP];
     if (b->sum != WEFT_BUCKET_SUM_NONE)
@@ -149,7 +152,8 @@ static weft_status price_bucket(pricing *p, const weft_site *site, const weft_bu
     if (b->gathers)
         WEFT_TRY(collective_us(p, site, group, WEFT_COLLECTIVE_ALL_GATHER,
                                elements * (double)element_bytes, &out->gather_us, out->link_us[2]));
-    return work_us(p, site, WEFT_COST_ADAMW, share * adamw_bytes(element_bytes), &out->step_us);
+    return work_us(p, site, WEFT_COST_ADAMW, share * adamw_bytes(element_bytes, split),
+                   &out->step_us);
 }
 
 enum { NORM_BYTES = 64 }; /* of sums and flags, which all ranks add up */

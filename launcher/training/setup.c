@@ -390,6 +390,7 @@ static weft_status create_optimizer(weft_trainer *t)
                                   .clip_grad = train->clip_grad,
                                   .distributed = t->config.parallel.use_distributed_optimizer,
                                   .overlap = t->config.parallel.overlap_grad_reduce,
+                                  .split_master = train->split_master,
                                   .loss_scale = loss_scale_of(train)},
         &t->optimizer));
     WEFT_TRY(reserve(t));

@@ -156,11 +156,12 @@ static inline bool state_global_index(const weft_box *box, size_t local, uint64_
     return true;
 }
 
+/* A bf16 weight of a master: nearest, ties away from zero. */
 static inline float state_bf16(float value)
 {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
-    bits = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u;
+    bits = (bits + 0x8000) & 0xffff0000u;
     memcpy(&value, &bits, sizeof value);
     return value;
 }

@@ -14,21 +14,21 @@ typedef struct layout {
     int world;
     const char *mesh;
     weft_dtype dtype;
-    bool distributed;
+    bool distributed, split;
 } layout;
 
 /* Each is saved, and loaded as the next one. */
 static const layout layouts[] = {
-    {1, "tp=1", WEFT_F32, true},
-    {8, "tp=2,pp=2,dp=2,binding=tp", WEFT_BF16, true},
-    {4, "tp=2,dp=2,ep=2,etp=2", WEFT_BF16, false},
-    {2, "pp=2", WEFT_F32, true},
-    {8, "tp=2,dp=4,ep=8", WEFT_F32, true},
-    {8, "dp=8,ep=4", WEFT_BF16, true},
-    {4, "pp=4", WEFT_BF16, true},
-    {4, "dp=4", WEFT_F32, false},
-    {2, "tp=2,binding=tp", WEFT_BF16, true},
-    {8, "tp=4,pp=2", WEFT_F32, true},
+    {1, "tp=1", WEFT_F32, true, false},
+    {8, "tp=2,pp=2,dp=2,binding=tp", WEFT_BF16, true, true},
+    {4, "tp=2,dp=2,ep=2,etp=2", WEFT_BF16, false, true},
+    {2, "pp=2", WEFT_F32, true, false},
+    {8, "tp=2,dp=4,ep=8", WEFT_F32, true, false},
+    {8, "dp=8,ep=4", WEFT_BF16, true, true},
+    {4, "pp=4", WEFT_BF16, true, false},
+    {4, "dp=4", WEFT_F32, false, false},
+    {2, "tp=2,binding=tp", WEFT_BF16, true, true},
+    {8, "tp=4,pp=2", WEFT_F32, true, false},
 };
 enum { NUM_LAYOUTS = sizeof layouts / sizeof layouts[0] };
 
@@ -50,12 +50,16 @@ static void fill_state(const state_model *m, int64_t step)
             }
         }
     }
+    EXPECT_OK(weft_optimizer_reload(m->optimizer, m->compute));
+    EXPECT_OK(weft_lane_sync(m->compute));
 }
 
 static size_t count_unlike(const state_model *m, int64_t step)
 {
     size_t unlike = 0;
     uint64_t index;
+    EXPECT_OK(weft_optimizer_join(m->optimizer, m->compute));
+    EXPECT_OK(weft_lane_sync(m->compute));
     for (int i = 0; i < weft_optimizer_num_pieces(m->optimizer); i++) {
         weft_state_piece piece = weft_optimizer_piece(m->optimizer, i);
         for (int kind = 0; kind < WEFT_NUM_STATES; kind++) {
@@ -67,6 +71,7 @@ static size_t count_unlike(const state_model *m, int64_t step)
             }
         }
     }
+    EXPECT_OK(weft_optimizer_leave(m->optimizer, m->compute));
     return unlike;
 }
 
@@ -108,7 +113,7 @@ static void save_on(weft_comm *world, const char *dir, const layout *l, int64_t 
 {
     weft_comm *sub = sub_world(world, l->world);
     state_model m;
-    weft_optimizer_options options = {.distributed = l->distributed};
+    weft_optimizer_options options = {.distributed = l->distributed, .split_master = l->split};
     if (sub && state_model_create(&m, sub, l->mesh, l->dtype, &options)) {
         fill_state(&m, step);
         EXPECT_OK(save_step(dir, &m, step));
@@ -123,7 +128,7 @@ static void load_on(weft_comm *world, const char *dir, const layout *l, int64_t 
 {
     weft_comm *sub = sub_world(world, l->world);
     state_model m;
-    weft_optimizer_options options = {.distributed = l->distributed};
+    weft_optimizer_options options = {.distributed = l->distributed, .split_master = l->split};
     int before = expect_failures;
     if (sub && state_model_create(&m, sub, l->mesh, l->dtype, &options)) {
         const char *folder = "";
@@ -212,7 +217,7 @@ static void check_errors(weft_comm *world, const char *dir)
     state_model m;
     char path[600];
     struct stat info = {0};
-    weft_optimizer_options options = {.distributed = true};
+    weft_optimizer_options options = {.distributed = true, .split_master = true};
     const char *mesh = weft_comm_size(world) > 1 ? "tp=2,binding=tp" : "tp=1";
     if (!state_model_create(&m, world, mesh, WEFT_BF16, &options)) {
         state_model_release(&m);

@@ -253,11 +253,21 @@ static void check_weights(const state_model *m, const reference *r)
     }
 }
 
-/* Masters are within 1e-6, weights are their rounding, and each element of the model has exactly
- * one writer. */
-static void check_pieces(const state_model *m, const reference *r, weft_comm *world)
+static uint64_t hash_of(uint64_t hash, float x)
 {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return weft_rng_stream_mix(hash, bits);
+}
+
+/* Masters are within 1e-6, weights are their rounding, and each element of the model has exactly
+ * one writer. Returns a hash of this rank's pieces. */
+static uint64_t check_pieces(const state_model *m, const reference *r, weft_comm *world)
+{
+    uint64_t hash = 0;
     double written[64] = {0};
+    EXPECT_OK(weft_optimizer_join(m->optimizer, m->compute));
+    EXPECT_OK(weft_lane_sync(m->compute));
     for (int i = 0; i < weft_optimizer_num_pieces(m->optimizer); i++) {
         weft_state_piece piece = weft_optimizer_piece(m->optimizer, i);
         const weft_placed *p = piece.placed;
@@ -274,8 +284,10 @@ static void check_pieces(const state_model *m, const reference *r, weft_comm *wo
                 fabs(master - t->weight[index]),
                 fabs(piece.data[WEFT_STATE_EXP_AVG][e] - t->m[index]),
                 fabs(piece.data[WEFT_STATE_EXP_AVG_SQ][e] - t->v[index])};
-            for (int kind = 0; kind < WEFT_NUM_STATES; kind++)
+            for (int kind = 0; kind < WEFT_NUM_STATES; kind++) {
                 worst = errors[kind] > worst ? errors[kind] : worst;
+                hash = hash_of(hash, piece.data[kind][e]);
+            }
             float weight = is_bf16 ? state_bf16(master) : master;
             num_unlike += weight != state_weight(p, piece.first + e);
             written[t - r->tensors] += piece.writer;
@@ -288,16 +300,20 @@ static void check_pieces(const state_model *m, const reference *r, weft_comm *wo
     for (int i = 0; i < r->count; i++)
         EXPECT(written[i] == (double)r->tensors[i].count, "%s: %g of %zu elements have a writer",
                r->tensors[i].name, written[i], r->tensors[i].count);
+    EXPECT_OK(weft_optimizer_leave(m->optimizer, m->compute));
+    return hash;
 }
 
-static void check_run(weft_comm *world, const reference *r, const char *mesh, weft_dtype dtype,
-                      bool distributed, bool overlap)
+static uint64_t check_form(weft_comm *world, const reference *r, const char *mesh, weft_dtype dtype,
+                           bool distributed, bool overlap, bool split)
 {
     state_model m;
+    uint64_t hash = 0;
     int before = expect_failures;
     weft_optimizer_options options = base_options;
     options.distributed = distributed;
     options.overlap = overlap;
+    options.split_master = split;
     if (state_model_create(&m, world, mesh, dtype, &options)) {
         EXPECT_OK(weft_optimizer_initialize(m.optimizer, m.compute, STATE_SEED));
         check_buckets(&m, distributed, overlap);
@@ -308,11 +324,22 @@ static void check_run(weft_comm *world, const reference *r, const char *mesh, we
                    r->norms[step]);
         }
         check_weights(&m, r);
-        check_pieces(&m, r, world);
+        hash = check_pieces(&m, r, world);
     }
-    EXPECT(before == expect_failures, "on mesh %s, %s, zero %d, overlap %d", mesh,
-           weft_dtype_text(dtype), distributed, overlap);
+    EXPECT(before == expect_failures, "on mesh %s, %s, zero %d, overlap %d, split %d", mesh,
+           weft_dtype_text(dtype), distributed, overlap, split);
     state_model_release(&m);
+    return hash;
+}
+
+/* bf16 masters whole and split: the same bits. */
+static void check_run(weft_comm *world, const reference *r, const char *mesh, weft_dtype dtype,
+                      bool distributed, bool overlap)
+{
+    uint64_t whole = check_form(world, r, mesh, dtype, distributed, overlap, false);
+    if (dtype == WEFT_BF16)
+        EXPECT(check_form(world, r, mesh, dtype, distributed, overlap, true) == whole,
+               "on mesh %s, zero %d: split masters have other bits", mesh, distributed);
 }
 
 /* A gradient, or a part of the loss, that is not finite on one rank stops all ranks before any
@@ -363,6 +390,7 @@ static void check_scaled(weft_comm *world, const reference *r, const char *mesh,
     options.distributed = distributed;
     options.loss_scale =
         (weft_loss_scale_options){.initial = 4096, .min = 1024, .window = 2, .hysteresis = 1};
+    options.split_master = distributed;
     if (state_model_create(&m, world, mesh, WEFT_BF16, &options)) {
         weft_loss_scale *scale = weft_optimizer_loss_scale(m.optimizer);
         EXPECT_OK(weft_optimizer_initialize(m.optimizer, m.compute, STATE_SEED));
