@@ -58,7 +58,8 @@ static weft_status take_memory(planning *p)
         WEFT_TRY(host(p->pass, num, sizeof(int64_t), &s->sent_counts));
     }
     WEFT_TRY(host(p->pass, parts, sizeof *s->parts, &s->parts));
-    memset(s->parts, 0, parts * sizeof *s->parts);
+    if (!weft_pass_repeats(p->pass))
+        memset(s->parts, 0, parts * sizeof *s->parts);
     for (size_t i = 0; i < parts; i++) {
         weft_moe_part *part = &s->parts[i];
         WEFT_TRY(host(p->pass, 2 * p->ep, sizeof(size_t), &part->send_bytes));
@@ -115,6 +116,8 @@ static weft_status exchange_counts(const planning *p)
     WEFT_TRY(host(p->pass, p->ep, sizeof *bytes, &bytes));
     for (size_t peer = 0; peer < p->ep; peer++)
         bytes[peer] = p->kernel_parts * p->local * sizeof(int64_t);
+    if (weft_pass_repeats(p->pass)) /* they are known */
+        return WEFT_OK;
     if (p->kernel_parts > 1)
         WEFT_TRY(weft_lane_submit(lane, "dispatch counts", arrange_counts, p, sizeof *p));
     if (p->m->dims.exchange)
@@ -159,13 +162,18 @@ static int64_t sent_rows(const planning *p, size_t peer, size_t part)
     return sum;
 }
 
+static weft_status take_order(const planning *p, weft_moe_part *part)
+{
+    WEFT_TRY(host(p->pass, 2 * (part->num_rows + 1), sizeof(int32_t), &part->order));
+    part->inverse = part->order + part->num_rows + 1;
+    return WEFT_OK;
+}
+
 /* Rows come sorted by sender, then expert; experts want theirs together. */
 static weft_status order_rows(planning *p, size_t index, weft_moe_part *part)
 {
-    if (p->local > 1 && p->ep > 1 && (!p->by_peers || p->group > 1)) {
-        WEFT_TRY(host(p->pass, 2 * (part->num_rows + 1), sizeof(int32_t), &part->order));
-        part->inverse = part->order + part->num_rows + 1;
-    }
+    if (p->local > 1 && p->ep > 1 && (!p->by_peers || p->group > 1))
+        WEFT_TRY(take_order(p, part));
     int64_t row = 0;
     for (size_t e = 0; e < p->local; e++) {
         part->offsets[e] = row;
@@ -182,6 +190,26 @@ static weft_status order_rows(planning *p, size_t index, weft_moe_part *part)
             }
     }
     part->offsets[p->local] = row;
+    return WEFT_OK;
+}
+
+static void count_part(weft_moe_state *s, const weft_moe_part *part)
+{
+    s->num_sent += part->num_sent;
+    s->num_rows += part->num_rows;
+    s->max_sent = part->num_sent > s->max_sent ? part->num_sent : s->max_sent;
+    s->max_rows = part->num_rows > s->max_rows ? part->num_rows : s->max_rows;
+}
+
+/* The plan stands in the pass's host memory: nobody needs to wait for it again. */
+static weft_status repeat_parts(const planning *p)
+{
+    for (int i = 0; i < p->state->num_parts; i++) {
+        weft_moe_part *part = &p->state->parts[i];
+        count_part(p->state, part);
+        if (part->order)
+            WEFT_TRY(take_order(p, part));
+    }
     return WEFT_OK;
 }
 
@@ -204,10 +232,7 @@ static weft_status size_parts(planning *p)
         }
         part->first_sent = s->num_sent;
         part->first_row = s->num_rows;
-        s->num_sent += part->num_sent;
-        s->num_rows += part->num_rows;
-        s->max_sent = part->num_sent > s->max_sent ? part->num_sent : s->max_sent;
-        s->max_rows = part->num_rows > s->max_rows ? part->num_rows : s->max_rows;
+        count_part(s, part);
         WEFT_TRY(order_rows(p, i, part));
     }
     /* The sort puts peers' rows one after the other, whatever partition they are. */
@@ -233,7 +258,7 @@ weft_status weft_moe_exchange_counts(weft_moe *m, weft_pass *pass, weft_moe_stat
 {
     planning p = planning_of(m, pass, state);
     WEFT_TRY(exchange_counts(&p));
-    WEFT_TRY(size_parts(&p));
+    WEFT_TRY(weft_pass_repeats(pass) ? repeat_parts(&p) : size_parts(&p));
     size_t choices = m->dims.tokens * (size_t)m->common.options.moe_router_topk;
     if (choices < state->num_sent)
         return WEFT_ERROR(WEFT_INTERNAL, "dispatch plan keeps %zu of %zu choices", state->num_sent,

@@ -19,13 +19,63 @@ static uint64_t given_away(const weft_outline *outline, int layer, int end)
     return layer == end - 1 && end < outline->num_layers && counted >= rows ? rows : 0;
 }
 
+/* Of a recomputed group the last layer's output is kept, or given away. */
+static uint64_t kept_output(const weft_outline *outline, int layer, int end)
+{
+    const bool ends_chunk = layer == end - 1;
+    const bool ends_group = ends_chunk || outline->layers[layer + 1].recompute_group !=
+                                              outline->layers[layer].recompute_group;
+    return ends_group && !ends_chunk ? row_piece(outline) : 0;
+}
+
+static uint64_t kept_bytes(const weft_outline *outline, int layer, int end)
+{
+    return outline->layers[layer].recompute_group > 0
+               ? kept_output(outline, layer, end)
+               : outline->layers[layer].description.cost.activation_bytes -
+                     given_away(outline, layer, end);
+}
+
+/* What a group leaves out: all but the last output, which a list counts. */
+static uint64_t group_bytes(const weft_outline *outline, int first, int end)
+{
+    uint64_t bytes = 0;
+    for (int l = first; l < end; l++) {
+        const weft_description *d = &outline->layers[l].description;
+        bytes += d->cost.activation_bytes;
+        if (l == end - 1 && !d->coarse && d->cost.activation_bytes >= row_piece(outline))
+            bytes -= row_piece(outline);
+    }
+    return bytes;
+}
+
+uint64_t weft_footprint_recomputed(const weft_outline *outline, int rank)
+{
+    uint64_t most = 0;
+    int first, end;
+    for (int chunk = 0; chunk < outline->layout.num_chunks; chunk++) {
+        weft_layout_range(&outline->layout, rank, chunk, &first, &end);
+        for (int l = first, next; l < end; l = next) {
+            const int group = outline->layers[l].recompute_group;
+            uint64_t bytes = outline->layers[l].description.cost.recomputed_bytes;
+            for (next = l + 1;
+                 group > 0 && next < end && outline->layers[next].recompute_group == group;)
+                next++;
+            if (group > 0)
+                bytes = group_bytes(outline, l, next);
+            most = bytes > most ? bytes : most;
+        }
+    }
+    return most;
+}
+
 uint64_t weft_footprint_stash(const weft_outline *outline, int rank, int chunk)
 {
     uint64_t bytes = 0;
     int first, end;
     weft_layout_range(&outline->layout, rank, chunk, &first, &end);
     for (int l = first; l < end; l++)
-        bytes += outline->layers[l].description.cost.activation_bytes - given_away(outline, l, end);
+        bytes += kept_bytes(outline, l, end);
     return bytes;
 }
 
@@ -124,6 +174,10 @@ static void add_pass(const weft_outline *outline, int rank, int chunk, weft_foot
     for (int l = first; l < end; l++) {
         const weft_description *d = &outline->layers[l].description;
         uint64_t given = given_away(outline, l, end), listed = 0;
+        if (outline->layers[l].recompute_group > 0) {
+            add_module(out, "output", kept_output(outline, l, end));
+            continue;
+        }
         uint64_t all = d->cost.activation_bytes - given;
         for (int i = 0; i < d->num_kept; i++) {
             uint64_t bytes = d->kept[i].bytes;
@@ -152,6 +206,8 @@ void weft_footprint_of(const weft_outline *outline, const weft_mesh *mesh,
         add_pass(outline, s->rank, chunk, out);
         out->bytes[WEFT_MEMORY_PINNED] += weft_footprint_host(outline, s->rank, chunk);
     }
+    if (weft_footprint_recomputed(outline, s->rank) > 0)
+        add_module(out, "recomputed", weft_footprint_recomputed(outline, s->rank));
     out->bytes[WEFT_MEMORY_SCRATCH] = weft_footprint_scratch(outline, s->rank);
     /* tokens and labels; two whole samples beside each, and which tokens of a sample are here */
     out->bytes[WEFT_MEMORY_PINNED] +=
@@ -160,8 +216,9 @@ void weft_footprint_of(const weft_outline *outline, const weft_mesh *mesh,
     if (shape->cp > 1)
         out->bytes[WEFT_MEMORY_PINNED] += sizeof(int32_t) * weft_shape_local_seq(shape);
     out->bytes[WEFT_MEMORY_PINNED] +=
-        sizeof(weft_metrics) +
-        (outline->metrics.count > 0 ? WEFT_MAX_METRICS : 0) * sizeof(weft_metric);
+        (weft_outline_repeats(outline) ? 2 : 1) *
+        (sizeof(weft_metrics) +
+         (outline->metrics.count > 0 ? WEFT_MAX_METRICS : 0) * sizeof(weft_metric));
     for (int p = 0; p < WEFT_MEMORY_STAGING; p++)
         out->device_bytes += out->bytes[p];
 }

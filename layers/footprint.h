@@ -39,7 +39,10 @@ void weft_footprint_of(const weft_outline *outline, const weft_mesh *mesh,
 /* The parts that the model reserves by. Of a pass of that chunk: */
 uint64_t weft_footprint_host(const weft_outline *outline, int rank, int chunk);
 uint64_t weft_footprint_stash(const weft_outline *outline, int rank, int chunk);
-/* Shared by all passes of the rank: */
+/* Shared by all passes of the rank: the stashes of one group of recomputed layers, or of one
+ * module; */
+uint64_t weft_footprint_recomputed(const weft_outline *outline, int rank);
+/* scratch. */
 uint64_t weft_footprint_scratch(const weft_outline *outline, int rank);
 /* "weights 1.2 MB, gradients ...": those that are not 0. */
 const char *weft_footprint_text(const weft_footprint *footprint, char *out, size_t capacity);

@@ -12,7 +12,8 @@ typedef struct graph_key {
     const weft_pass *pass;
     const weft_lane *lane;
     const void *from, *to;
-    bool backward, training, overwrite;
+    weft_pass_kind kind;
+    bool training, overwrite;
 } graph_key;
 
 /* What the host remembers of a pass, as it was when the pass had been enqueued. */
@@ -119,20 +120,11 @@ static weft_status save(const weft_pass *pass, host_state *out)
     return WEFT_OK;
 }
 
-/* Blocks that a stack got since stay. */
-static void restore_stack(const weft_stack *saved, weft_stack *stack)
-{
-    for (int b = 0; b < stack->num_blocks; b++)
-        stack->blocks[b].used = b < saved->num_blocks ? saved->blocks[b].used : 0;
-    stack->current = saved->current;
-    stack->used_bytes = saved->used_bytes;
-}
-
 static void restore(const host_state *saved, weft_pass *pass)
 {
     memcpy(pass->states, saved->states, pass->model->states_bytes);
-    restore_stack(&saved->stash, &pass->stash);
-    restore_stack(&saved->host, &pass->host);
+    weft_stack_restore(&saved->stash, &pass->stash);
+    weft_stack_restore(&saved->host, &pass->host);
 }
 
 static weft_status capture(kept_pass *kept, const weft_pass_call *call, weft_pass_enqueue enqueue)
@@ -159,7 +151,7 @@ static graph_key key_of(const weft_pass_call *call)
     key.lane = pass->lane;
     key.from = call->from ? call->from->data : NULL;
     key.to = call->to ? call->to->data : NULL;
-    key.backward = pass->backward;
+    key.kind = call->kind;
     key.training = pass->micro_batch.training;
     key.overwrite = weft_pass_overwrite(pass);
     return key;

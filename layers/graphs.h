@@ -14,7 +14,8 @@
 /* What to enqueue on the pass's lane. */
 typedef struct weft_pass_call {
     weft_pass *pass;
-    const weft_tensor *from;   /* x, or dy */
+    weft_pass_kind kind;
+    const weft_tensor *from;   /* x, or dy; of a recomputation this and `to` are NULL */
     weft_tensor *to;           /* y, or dx */
     weft_event *const *points; /* backward: by layer; a call with a graph has NULL */
 } weft_pass_call;

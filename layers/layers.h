@@ -35,6 +35,10 @@ weft_status weft_norm_run_backward(weft_pass *pass, const weft_norm *norm, const
                                    const weft_tensor *x, const weft_norm_stats *stats,
                                    bool accumulate, weft_tensor *dx) WEFT_CHECKED;
 
+/* Whether this is a forward that runs again, for backward. Its pieces of host memory are those of
+ * the first time, with what stands in them. */
+bool weft_pass_repeats(const weft_pass *pass);
+
 /* Communicators and coordinates of the mesh the model runs on. */
 const weft_groups *weft_build_groups(const weft_build *build);
 const weft_groups *weft_pass_groups(const weft_pass *pass);

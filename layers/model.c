@@ -8,11 +8,35 @@
 #include "layers/graphs.h"
 #include "layers/outline.h"
 #include "layers/pass.h"
+#include "layers/pass_forward.h"
+
+static size_t metrics_bytes(const weft_model *model)
+{
+    return (model->repeats ? 2 : 1) * sizeof *model->metrics;
+}
+
+static weft_status create_metrics(weft_model *model, bool repeats)
+{
+    void *memory;
+    model->repeats = repeats;
+    WEFT_TRY(weft_device_alloc_for(model->setup.device, WEFT_SPACE_PINNED, WEFT_MEMORY_PINNED,
+                                   metrics_bytes(model), "metrics", &memory));
+    model->metrics = memset(memory, 0, metrics_bytes(model));
+    if (!repeats || !model->own_metrics)
+        return WEFT_OK;
+    WEFT_TRY(weft_device_alloc_for(model->setup.device, WEFT_SPACE_PINNED, WEFT_MEMORY_PINNED,
+                                   WEFT_MAX_METRICS * sizeof *model->own_metrics, "metrics",
+                                   &memory));
+    model->saved_metrics = memory;
+    return WEFT_OK;
+}
 
 /* Reserves the footprint, so that a step allocates nothing. */
 static weft_status create_passes(weft_model *model, const weft_outline *outline)
 {
     int count = model->setup.num_passes;
+    model->kept_offset = model->states_bytes;
+    model->states_bytes += (size_t)model->num_layers * sizeof(weft_pass_kept);
     model->passes = calloc((size_t)count, sizeof *model->passes);
     if (!model->passes)
         return WEFT_ERROR(WEFT_MEMORY, "out of memory for %d passes", count);
@@ -48,12 +72,12 @@ static weft_status create_passes(weft_model *model, const weft_outline *outline)
         WEFT_TRY(weft_stack_alloc(&model->scratch, row_bytes, &data));
         *kept[i] = weft_tensor_2d(data, model->shape.dtype, rows, hidden);
     }
-    void *metrics;
-    WEFT_TRY(weft_device_alloc_for(model->setup.device, WEFT_SPACE_PINNED, WEFT_MEMORY_PINNED,
-                                   sizeof *model->metrics, "metrics", &metrics));
-    model->metrics = metrics;
-    memset(metrics, 0, sizeof *model->metrics);
-    return WEFT_OK;
+    model->recomputed = (weft_stack){.device = model->setup.device,
+                                     .holds = WEFT_MEMORY_ACTIVATIONS,
+                                     .purpose = "recomputed activations"};
+    WEFT_TRY(
+        weft_stack_reserve(&model->recomputed, weft_footprint_recomputed(outline, model->rank)));
+    return create_metrics(model, weft_outline_repeats(outline));
 }
 
 /* What forwards use from now on, and what layers are asked about. */
@@ -151,10 +175,14 @@ void weft_model_destroy(weft_model *model)
     free(model->loads.values);
     weft_executor_release(&model->executor);
     weft_arena_release(&model->arena);
+    weft_stack_release(&model->recomputed);
     weft_stack_release(&model->scratch);
     if (model->metrics)
         weft_device_free(model->setup.device, WEFT_SPACE_PINNED, model->metrics,
-                         sizeof *model->metrics);
+                         metrics_bytes(model));
+    if (model->saved_metrics)
+        weft_device_free(model->setup.device, WEFT_SPACE_PINNED, model->saved_metrics,
+                         WEFT_MAX_METRICS * sizeof *model->saved_metrics);
     weft_model_forget(model);
     weft_parameters_destroy(model->parameters);
     weft_moe_runtime_destroy(model->moe);

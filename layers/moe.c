@@ -124,8 +124,10 @@ static weft_status moe_forward(weft_layer *layer, weft_pass *pass, const weft_te
     WEFT_TRY(weft_note_end(pass, weft_pass_lane(pass), gating));
 
     WEFT_TRY(weft_moe_run_forward(m, pass, state, &rows));
-    weft_moe_count(m, pass, state);
-    WEFT_TRY(weft_moe_count_rows(m, pass, state));
+    if (!weft_pass_repeats(pass)) {
+        weft_moe_count(m, pass, state);
+        WEFT_TRY(weft_moe_count_rows(m, pass, state));
+    }
 
     WEFT_TRY(result_rows(m, pass, y, &part));
     WEFT_TRY(weft_combine(weft_pass_lane(pass),

@@ -242,6 +242,7 @@ static weft_status outline_layers(const weft_model *model, weft_parameters *cons
         snprintf(layer->name, sizeof layer->name, "%s", weft_layer_name(model->layers[l]));
         layer->kind = model->layers[l]->ops->kind;
         layer->in_place = model->layers[l]->place->ops.in_place;
+        layer->recompute_group = weft_recompute_group(model->setup.recompute, &out->layout, l);
         WEFT_TRY(weft_description_of(model->layers[l], &out->shape, &layer->description));
         layer->host_waits = moe_waits && weft_description_has_experts(&layer->description);
     }
@@ -296,6 +297,7 @@ weft_status weft_model_outline(const weft_model_setup *setup, const weft_mesh *m
                                       .own_options = setup->own_options,
                                       .frozen = setup->frozen,
                                       .parallel = setup->parallel,
+                                      .recompute = setup->training ? setup->recompute : NULL,
                                       .groups = &groups,
                                       .device = device,
                                       .dtype = setup->dtype,

@@ -23,6 +23,7 @@ typedef struct weft_outline_layer {
     char name[64];                /* "decoder.layers.3" */
     const char *kind;             /* ops->kind; lives as long as the program */
     bool in_place;                /* ops->in_place */
+    int recompute_group;          /* weft_recompute_group */
     bool host_waits;              /* its forward runs a program inside which the host waits */
     weft_description description; /* for outline.shape, children included */
     weft_held *parameters;        /* as init declared them, in order */
@@ -58,6 +59,16 @@ weft_status weft_outline_buckets(const weft_outline *outline, const weft_mesh *m
 /* The shape of a chunk's passes, with memory from the arena. */
 weft_status weft_outline_pass(const weft_outline *outline, int rank, int chunk, weft_arena *arena,
                               weft_chunk_shape *out) WEFT_CHECKED;
+
+/* Whether the first recomputation of a backward is a task of its own, which does not wait for the
+ * gradient: where that comes from another rank. */
+bool weft_outline_recomputes_early(const weft_outline *outline, int rank, int chunk);
+
+/* Whether that task recomputes the layer, one of the chunk. */
+bool weft_outline_recomputes_layer_early(const weft_outline *outline, int rank, int chunk,
+                                         int layer);
+/* Whether some layer's forward runs again. */
+bool weft_outline_repeats(const weft_outline *outline);
 
 /* The partitions that MoE layers of this shape run in. */
 weft_moe_pipeline weft_shape_pipeline(const weft_shape *shape);

@@ -47,7 +47,7 @@ weft_status weft_stack_alloc(weft_stack *stack, size_t bytes, void **out)
 }
 
 /* A mark is (block, offset): offsets stay below 2^48. */
-static size_t stack_mark(const weft_stack *stack)
+size_t weft_stack_mark(const weft_stack *stack)
 {
     if (stack->num_blocks == 0 || stack->current == stack->num_blocks)
         return (size_t)stack->current << 48;
@@ -64,6 +64,14 @@ void weft_stack_rewind(weft_stack *stack, size_t mark)
         stack->blocks[b].used = keep;
     }
     stack->current = block;
+}
+
+void weft_stack_restore(const weft_stack *saved, weft_stack *stack)
+{
+    for (int b = 0; b < stack->num_blocks; b++)
+        stack->blocks[b].used = b < saved->num_blocks ? saved->blocks[b].used : 0;
+    stack->current = saved->current;
+    stack->used_bytes = saved->used_bytes;
 }
 
 void weft_stack_release(weft_stack *stack)
@@ -85,7 +93,8 @@ bool weft_pass_training(const weft_pass *pass)
 
 bool weft_pass_overwrite(const weft_pass *pass)
 {
-    return pass->backward ? pass->micro_batch.backward_overwrites : pass->micro_batch.overwrite;
+    return pass->backward && !pass->repeats ? pass->micro_batch.backward_overwrites
+                                            : pass->micro_batch.overwrite;
 }
 
 const weft_shape *weft_pass_shape(const weft_pass *pass)
@@ -138,7 +147,7 @@ const int32_t *weft_pass_index(const weft_pass *pass)
 
 weft_metrics *weft_pass_metrics(weft_pass *pass)
 {
-    return pass->model->metrics;
+    return pass->model->metrics + pass->repeats;
 }
 
 const weft_groups *weft_pass_groups(const weft_pass *pass)
@@ -197,7 +206,7 @@ static weft_status take(weft_stack *stack, weft_dtype dtype, size_t d0, size_t d
 weft_status weft_pass_stash(weft_pass *pass, weft_dtype dtype, size_t d0, size_t d1,
                             weft_tensor *out)
 {
-    return take(&pass->stash, dtype, d0, d1, out);
+    return take(pass->shares_stash ? &pass->model->recomputed : &pass->stash, dtype, d0, d1, out);
 }
 
 weft_status weft_pass_scratch(weft_pass *pass, weft_dtype dtype, size_t d0, size_t d1,
@@ -218,7 +227,7 @@ weft_status weft_pass_host(weft_pass *pass, size_t bytes, void **out)
 
 size_t weft_pass_mark(const weft_pass *pass)
 {
-    return stack_mark(&pass->model->scratch);
+    return weft_stack_mark(&pass->model->scratch);
 }
 
 void weft_pass_release(weft_pass *pass, size_t mark)

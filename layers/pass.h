@@ -29,7 +29,10 @@ typedef struct weft_stack {
 
 weft_status weft_stack_reserve(weft_stack *stack, size_t bytes) WEFT_CHECKED;
 weft_status weft_stack_alloc(weft_stack *stack, size_t bytes, void **out) WEFT_CHECKED;
+size_t weft_stack_mark(const weft_stack *stack);
 void weft_stack_rewind(weft_stack *stack, size_t mark);
+/* As it was when it was copied to `saved`; blocks that it got since stay. */
+void weft_stack_restore(const weft_stack *saved, weft_stack *stack);
 void weft_stack_release(weft_stack *stack);
 
 typedef struct weft_graphs weft_graphs;
@@ -43,7 +46,9 @@ struct weft_pass {
     weft_micro_batch micro_batch;
     bool backward; /* what is being enqueued */
     weft_stack stash, host;
-    char *states;       /* every layer's state struct, back to back */
+    bool shares_stash;  /* stashes are pieces of the model's `recomputed` */
+    bool repeats;       /* a forward runs again */
+    char *states;       /* every layer's state struct, back to back; then weft_pass_kept */
     int32_t *tokens[2]; /* with graphs: device memory for tokens and labels */
 };
 
@@ -85,13 +90,17 @@ struct weft_model {
     weft_layer_place *places; /* of the members; the last first */
     size_t states_bytes;
     weft_pass *passes;
+    size_t kept_offset;       /* in a pass's states */
+    weft_stack recomputed;    /* shared likewise: the stashes of one group of layers, or module */
     weft_stack scratch;       /* shared: all passes run on one compute lane; at its bottom: */
     weft_tensor normed;       /* what blocks' norms made last */
     weft_tensor gradients[2]; /* training: those between layers, in turn */
-    weft_metrics *metrics;
+    weft_metrics *metrics; /* where something is recomputed: then those that recomputing adds to */
     weft_metric_list metric_list; /* of all stages */
     weft_metric *own_metrics;     /* pinned, [WEFT_MAX_METRICS], by the list; NULL: none declared */
     weft_loads loads;             /* of this step's MoE layers, in the order in which they ran */
+    bool repeats;                 /* some forward runs again */
+    weft_metric *saved_metrics;   /* pinned, likewise: as they were before a recomputation */
     weft_place place;
     uint64_t num_frozen;
     weft_moe_runtime *moe; /* NULL without experts */
@@ -99,7 +108,7 @@ struct weft_model {
     int trace_rank;
     weft_graphs *graphs; /* NULL: nothing is kept as graphs */
     weft_arena arena;
-    weft_program *programs; /* of each chunk the forward and, in training, the backward */
+    weft_program *programs; /* of each chunk [WEFT_NUM_PASS_KINDS]; in training all */
     weft_tensor *slots;     /* of the running one */
     weft_executor executor;
 };

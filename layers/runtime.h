@@ -8,6 +8,7 @@
 #include "core/trace.h"
 #include "layers/describe.h"
 #include "layers/moe_options.h"
+#include "layers/recompute.h"
 #include "parallel/layout.h"
 #include "parallel/parameters.h"
 #include "parallel/sequence.h"
@@ -62,6 +63,7 @@ typedef struct weft_model_setup {
     int num_passes;                        /* micro-batches in flight on this rank */
     const int *pass_chunks; /* the chunk that each pass is of; NULL: all of chunk 0; borrowed until
                                the model is made */
+    const weft_recompute_options *recompute; /* NULL: nothing; borrowed */
     uint64_t seed;
     weft_moe_options moe;
     size_t logit_rows; /* weft_shape.logit_rows; weft_model_create sets it by its device */
@@ -104,6 +106,9 @@ typedef struct weft_micro_batch {
  * the backward. Enqueued on `lane`. */
 weft_status weft_model_forward(weft_model *model, int slot, const weft_micro_batch *micro_batch,
                                weft_lane *lane, const weft_tensor *x, weft_tensor *y) WEFT_CHECKED;
+/* What the backward of pass `slot` makes again before it needs a gradient. Where the pass's chunk
+ * has such a part (weft_outline_recomputes_early), it comes right before the backward. */
+weft_status weft_model_recompute(weft_model *model, int slot, weft_lane *lane) WEFT_CHECKED;
 /* Backward of pass `slot`. dy NULL on the last stage, dx NULL on the first. points[i], unless
  * NULL, is recorded where the gradients of layer i are final on `lane`. points NULL: no task waits
  * for them, and the backward may be kept as a graph. */

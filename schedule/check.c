@@ -53,7 +53,8 @@ static content content_of(const rank_check *check, const weft_task *task,
                  .stage = task->chunk < 0 ? -1 : task->chunk * check->num_ranks + check->rank,
                  .layer = task->layer,
                  .part = task->part};
-    *(task->kind == WEFT_TASK_LAYER ? &c.layer : &c.stage) += operand->next;
+    const bool by_layer = task->kind == WEFT_TASK_LAYER || task->kind == WEFT_TASK_RECOMPUTE;
+    *(by_layer ? &c.layer : &c.stage) += operand->next;
     return c;
 }
 

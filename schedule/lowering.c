@@ -96,11 +96,18 @@ static void lower_forward(weft_lowering *l, int stage, int m, int64_t now)
 static void lower_backward(weft_lowering *l, int stage, int m, int64_t now)
 {
     const int last = l->p * l->v - 1;
+    int32_t again = -1;
     const int32_t dy =
         stage == last ? -1 : take_input(l, WEFT_FLOW_GRADIENT, stage, stage + 1, m, now);
+    if (l->shape->recomputes && l->shape->recomputes[stage]) {
+        weft_task *recompute = add_task(l, WEFT_TASK_RECOMPUTE, WEFT_FLOW_STASH, stage, m);
+        recompute->operands[0] = l->stash[at_chunk(l, stage, m)];
+        recompute->operands[1] = again = weft_lowering_take(l, WEFT_POOL_RECOMPUTED, now, now);
+    }
     weft_task *task = add_task(l, WEFT_TASK_BACKWARD, WEFT_FLOW_NONE, stage, m);
     task->operands[0] = l->stash[at_chunk(l, stage, m)];
     task->operands[1] = dy;
+    task->operands[3] = again;
     if (stage > 0)
         task->operands[2] =
             make_output(l, WEFT_FLOW_GRADIENT, WEFT_POOL_INPUT_GRADIENT, stage, stage - 1, m, now);

@@ -4,7 +4,8 @@
  * micro-batch's input and all that its backward needs. All chunks share those of kind output
  * (activations to send on), gradient (received) and input_gradient (to send back): two, so that a
  * rank computes or receives one micro-batch while it sends or uses another; more where the order
- * keeps them waiting. A slot has a boundary's bytes, an activation of virtual stage 0 none.
+ * keeps them waiting. A slot has a boundary's bytes, an activation of virtual stage 0 none, and
+ * what is made again right before a backward, recomputed, none.
  *
  * Evaluation takes no memory of its own: a forward_only program uses slots of the rank's training
  * program, under the same numbers. Of a chunk's activations it uses two, or one where training has
@@ -28,6 +29,7 @@ enum {
     WEFT_POOL_OUTPUT = 0,
     WEFT_POOL_GRADIENT,
     WEFT_POOL_INPUT_GRADIENT,
+    WEFT_POOL_RECOMPUTED,
     WEFT_POOL_ACTIVATION
 };
 

@@ -14,7 +14,7 @@
     ROW(DMIDDLE, "dmiddle")                                                                        \
     ROW(DX, "dx")                                                                                  \
     ROW(FROM, "from")                                                                              \
-    ROW(TO, "to")
+    ROW(TO, "to") ROW(RECOMPUTED, "recomputed")
 
 typedef enum weft_operand_name {
 #define WEFT_OPERAND_ENUM(name, text) WEFT_OPERAND_##name,

@@ -9,7 +9,21 @@
  *   layer_stash                 one a layer
  *   layer                       forward: an output between two layers, whose bytes are the stash's
  *   layer_gradient              backward: two, which the gradients between layers use in turn. The
- *                               model's first layer writes its gradient, which nobody reads, too */
+ *                               model's first layer writes its gradient, which nobody reads, too
+ *   recomputed                  stashes of the layers that are recomputed, which all passes share:
+ *                               one for each layer of a group
+ *   recomputed_layer            outputs inside such a group
+ *
+ * Recomputation: of a group of layers the forward keeps the first one's input. Before the group's
+ * backward its forward runs again, from that input:
+ *
+ *   0 recompute compute activation layer=3 x=6 stash=8 y=10
+ *   1 recompute compute activation layer=4 x=10 stash=9 y=4
+ *   2 layer compute gradient layer=4 stash=9 dy=0 dx=4
+ *
+ * The last output is not needed again; it goes where no gradient is. With recomputes_early a third
+ * program has the tasks that recompute the chunk's last group, which the backward then lacks: they
+ * need no gradient, and a step runs them while it travels. */
 #ifndef WEFT_SCHEDULE_PASS_H
 #define WEFT_SCHEDULE_PASS_H
 
@@ -19,6 +33,7 @@ typedef struct weft_pass_layer {
     uint64_t stash_bytes;
     bool in_place;   /* its dx may be where its dy is */
     bool host_waits; /* its forward's program has a task inside which the host waits */
+    int group;       /* recomputed with its neighbours of the same number; 0: it is not */
 } weft_pass_layer;
 
 typedef struct weft_chunk_shape {
@@ -26,14 +41,23 @@ typedef struct weft_chunk_shape {
     int first, num_layers;         /* layers[0] is number `first` of the model's list */
     bool receives, passes_on;      /* there is a stage before; behind */
     uint64_t row_bytes;            /* of hidden states */
+    bool recomputes_early;         /* the last group, which ends the chunk: see above */
 } weft_chunk_shape;
 
+typedef enum weft_pass_kind {
+    WEFT_PASS_FORWARD,
+    WEFT_PASS_BACKWARD,
+    WEFT_PASS_RECOMPUTE, /* without recomputes_early it has no tasks */
+    WEFT_NUM_PASS_KINDS
+} weft_pass_kind;
+
 /* Errors: WEFT_MEMORY; WEFT_CONFIG where a program has no room for so many layers. */
-weft_status weft_program_pass(const weft_chunk_shape *shape, bool backward, weft_arena *arena,
+weft_status weft_program_pass(const weft_chunk_shape *shape, weft_pass_kind kind, weft_arena *arena,
                               weft_program *out) WEFT_CHECKED;
 /* Proves that a program is a pass of that shape: every layer runs once and reads what its neighbour
- * wrote. The backward's stashes are there before it starts. */
-weft_status weft_program_pass_check(const weft_chunk_shape *shape, bool backward,
+ * wrote. The backward's stashes are there before it starts, but for those of recomputed layers:
+ * they are made in it, from the inputs that are kept. */
+weft_status weft_program_pass_check(const weft_chunk_shape *shape, weft_pass_kind kind,
                                     const weft_program *program) WEFT_CHECKED;
 
 #endif

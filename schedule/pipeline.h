@@ -26,6 +26,7 @@ typedef struct weft_pipeline_shape {
     int num_chunks, group_size;        /* as in weft_order_shape; num_chunks 0: 1 */
     const weft_order *orders;          /* [num_stages] of training; NULL: the kind's */
     const bool *host_waits; /* [virtual stages]: the host waits inside its forward; NULL: in none */
+    const bool *recomputes; /* likewise: backwards have a RECOMPUTE before them (docs/memory.md) */
 } weft_pipeline_shape;
 
 /* The most micro-batches of a program: 2^20 computes of a rank each way, 2^22 of all ranks, which

@@ -20,6 +20,8 @@ static bool has_value(const list *l, const weft_operand *operand)
         return stage > 0 && stage <= last;
     if (operand->value == WEFT_VALUE_GRADIENT)
         return stage >= 0 && stage < last;
+    if (operand->value == WEFT_VALUE_RECOMPUTED)
+        return l->shape->recomputes && l->shape->recomputes[l->stage];
     return true;
 }
 
@@ -39,6 +41,8 @@ static void add_part(list *l, weft_task_kind kind, weft_flow flow, int micro_bat
     const bool downwards = (kind == WEFT_TASK_SEND) == (flow == WEFT_FLOW_ACTIVATION);
     const int p = l->shape->num_stages, peer = (l->stage + p + (downwards ? 1 : -1)) % p;
     if (message && (peer == l->rank || !has_value(l, &operands->rows[0])))
+        return;
+    if (kind == WEFT_TASK_RECOMPUTE && !has_value(l, &operands->rows[1]))
         return;
     weft_task *task = add(l, kind, flow);
     task->micro_batch = micro_batch;
@@ -61,6 +65,7 @@ static void list_stage(list *l)
         if (l->shape->forward_only)
             continue;
         add_part(l, WEFT_TASK_RECEIVE, WEFT_FLOW_GRADIENT, i);
+        add_part(l, WEFT_TASK_RECOMPUTE, WEFT_FLOW_STASH, i);
         add_part(l, WEFT_TASK_BACKWARD, WEFT_FLOW_NONE, i);
         add_part(l, WEFT_TASK_SEND, WEFT_FLOW_GRADIENT, i);
     }
@@ -93,7 +98,7 @@ static weft_status expect(const void *context, int rank, weft_arena *scratch, we
     const int p = shape->num_stages, v = shape->num_chunks ? shape->num_chunks : 1;
     const size_t all = (size_t)v * (size_t)shape->num_micro_batches;
     void *tasks, *waits, *batches, *indices;
-    WEFT_TRY(weft_arena_alloc_array(scratch, 6 * all + weft_update_max_tasks(buckets),
+    WEFT_TRY(weft_arena_alloc_array(scratch, 7 * all + weft_update_max_tasks(buckets),
                                     sizeof(weft_task), &tasks));
     WEFT_TRY(weft_arena_alloc_array(scratch, weft_update_max_waits(buckets, v), sizeof(weft_wait),
                                     &waits));

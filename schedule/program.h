@@ -22,6 +22,7 @@
 #include <weft/status.h>
 
 #include "core/arena.h"
+#include "schedule/flows.h"
 #include "schedule/slots.h"
 
 /* name, text, letter for timelines */
@@ -71,26 +72,6 @@ typedef enum weft_lane_kind {
 #undef WEFT_LANE_ENUM
         WEFT_NUM_LANES
 } weft_lane_kind;
-
-/* What a task moves or makes. Messages, layers, dispatches, experts and combines: activations
- * (forward) or gradients (backward). Offloads and prefetches: the input, T_DI, or the middle, T_M.
- * Gathers: weights. Sums: over the tensor-parallel group or between tied embeddings. name, text */
-#define WEFT_FLOW_LIST(X)                                                                          \
-    X(NONE, "")                                                                                    \
-    X(ACTIVATION, "activation")                                                                    \
-    X(GRADIENT, "gradient")                                                                        \
-    X(INPUT, "input")                                                                              \
-    X(MIDDLE, "middle")                                                                            \
-    X(WEIGHT, "weight")                                                                            \
-    X(TENSOR, "tensor")                                                                            \
-    X(TIED, "tied")
-
-typedef enum weft_flow {
-#define WEFT_FLOW_ENUM(name, text) WEFT_FLOW_##name,
-    WEFT_FLOW_LIST(WEFT_FLOW_ENUM)
-#undef WEFT_FLOW_ENUM
-        WEFT_NUM_FLOWS
-} weft_flow;
 
 enum {
     WEFT_TASK_MAX_OPERANDS = 5,

@@ -23,7 +23,9 @@
     X(DT_DI, "dT_DI")                                                                              \
     X(RESULT_GRADIENT, "result_gradient")                                                          \
     X(ARRIVED, "arrived")                                                                          \
-    X(GATHERED, "gathered")
+    X(GATHERED, "gathered")                                                                        \
+    X(RECOMPUTED, "recomputed")                                                                    \
+    X(RECOMPUTED_LAYER, "recomputed_layer")
 
 typedef enum weft_slot_kind {
 #define WEFT_SLOT_ENUM(name, text) WEFT_SLOT_##name,

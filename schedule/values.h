@@ -17,8 +17,9 @@
     X(STASH, "the stash", WEFT_SLOT_BIT(ACTIVATION))                                               \
     X(GRADIENT, "the gradient", WEFT_SLOT_BIT(GRADIENT) | WEFT_SLOT_BIT(INPUT_GRADIENT))           \
     X(LAYER, "the layer's input",                                                                  \
-      WEFT_SLOT_BIT(LAYER) | WEFT_SLOT_BIT(ACTIVATION) | WEFT_SLOT_BIT(OUTPUT))                    \
-    X(LAYER_STASH, "the layer's stash", WEFT_SLOT_BIT(LAYER_STASH))                                \
+      WEFT_SLOT_BIT(LAYER) | WEFT_SLOT_BIT(ACTIVATION) | WEFT_SLOT_BIT(OUTPUT) |                   \
+          WEFT_SLOT_BIT(RECOMPUTED_LAYER) | WEFT_SLOT_BIT(LAYER_GRADIENT))                         \
+    X(LAYER_STASH, "the layer's stash", WEFT_SLOT_BIT(LAYER_STASH) | WEFT_SLOT_BIT(RECOMPUTED))    \
     X(LAYER_GRADIENT, "the layer's gradient",                                                      \
       WEFT_SLOT_BIT(LAYER_GRADIENT) | WEFT_SLOT_BIT(GRADIENT) | WEFT_SLOT_BIT(INPUT_GRADIENT))     \
     X(HOME, "rows to send", WEFT_SLOT_BIT(HOME))                                                   \
@@ -34,7 +35,8 @@
     X(DT_DI, "dT_DI", WEFT_SLOT_BIT(DT_DI))                                                        \
     X(HOME_GRADIENT, "gradient that came back", WEFT_SLOT_BIT(RESULT_GRADIENT))                    \
     X(ARRIVED, "what arrived", WEFT_SLOT_BIT(ARRIVED))                                             \
-    X(GATHERED, "what was gathered", WEFT_SLOT_BIT(GATHERED))
+    X(GATHERED, "what was gathered", WEFT_SLOT_BIT(GATHERED))                                      \
+    X(RECOMPUTED, "the stash made again", WEFT_SLOT_BIT(RECOMPUTED))
 
 typedef enum weft_value {
 #define WEFT_VALUE_ENUM(name, text, slots) WEFT_VALUE_##name,

@@ -76,6 +76,7 @@ typedef struct weft_layer_cost {
     struct weft_layer_scratch { /* the library's: in forward, in backward */
         uint64_t own[2], child[2];
     } scratch;
+    uint64_t recomputed_bytes;     /* that backward makes again, of the largest module */
     struct weft_description *list; /* the library's: what weft_cost_... add up; NULL: sums alone */
 } weft_layer_cost;
 

@@ -69,6 +69,17 @@ static const weft_option_row train_rows[] = {
      "a run that was asked to stop and has not ended by then is killed; 0: it is waited for"},
     {"frozen_parameters", WEFT_OPTION_STRINGS, offsetof(T, frozen_parameters), "[]", 0, 0, NULL,
      NULL, "names, with *, ? and [...], of parameters that training leaves as they are"},
+    {"recompute_granularity", WEFT_OPTION_CHOICE, offsetof(T, recompute.granularity), "\"none\"", 0,
+     0, "none|full|selective", NULL,
+     "what backward makes again instead of keeping it: whole layers, or modules of layers"},
+    {"recompute_method", WEFT_OPTION_CHOICE, offsetof(T, recompute.method), "\"uniform\"", 0, 0,
+     "uniform|block", NULL,
+     "full: all layers in groups, or the first ones of each virtual stage one by one"},
+    {"recompute_num_layers", WEFT_OPTION_INT, offsetof(T, recompute.num_layers), "1", 1, 65533,
+     NULL, "layers", "full: in a group, or how many of a virtual stage"},
+    {"recompute_modules", WEFT_OPTION_STRINGS, offsetof(T, recompute.modules), "[\"core_attn\"]", 0,
+     0, NULL, NULL,
+     "selective: core_attn, mlp, moe, shared_experts; layernorm and moe_act always are"},
 };
 #undef T
 #define T weft_data_options

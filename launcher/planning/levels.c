@@ -18,7 +18,7 @@ typedef struct making {
     weft_arena *arena;
     weft_levels *out;
     weft_program *programs;
-    double (*layer_us)[2]; /* [num_layers]: forward, backward */
+    double (*layer_us)[3]; /* [num_layers]: forward, backward, recompute */
     int first_layer;       /* the MoE layer; -1: none */
     weft_moe_costs moe[2]; /* a partition's, forward and backward */
 } making;
@@ -59,6 +59,7 @@ static weft_status price_layers_by_flops(making *m, const weft_outline *outline)
         const weft_layer_cost *cost = &outline->layers[l].description.cost;
         m->layer_us[l][0] = us * (double)cost->forward_flops;
         m->layer_us[l][1] = us * (double)cost->backward_flops;
+        m->layer_us[l][2] = outline->layers[l].recompute_group > 0 ? m->layer_us[l][0] : 0;
     }
     return WEFT_OK;
 }
@@ -82,6 +83,7 @@ static weft_status price_layers(making *m)
             WEFT_TRY(weft_pass_price_add(&site, outline, l, l + 1, &price));
             m->layer_us[l][0] = weft_pass_us(&price.forward);
             m->layer_us[l][1] = weft_pass_us(&price.backward);
+            m->layer_us[l][2] = weft_pass_us(&price.recompute);
             if (l == m->first_layer)
                 WEFT_TRY(weft_pass_price_partition(&site, outline, l, m->moe));
         }
@@ -92,7 +94,8 @@ static weft_status price_layers(making *m)
 static double task_us(const void *context, int row, const weft_task *task)
 {
     const making *m = context;
-    const weft_layout *layout = &m->out->plan.step.outline.layout;
+    const weft_outline *outline = &m->out->plan.step.outline;
+    const weft_layout *layout = &outline->layout;
     const bool backward = task->kind == WEFT_TASK_BACKWARD || task->flow == WEFT_FLOW_GRADIENT;
     double us = 0;
     int first, end;
@@ -100,11 +103,19 @@ static double task_us(const void *context, int row, const weft_task *task)
         return weft_moe_task_us(&m->moe[row], task);
     if (task->kind == WEFT_TASK_LAYER)
         return m->layer_us[task->layer][backward];
-    if (task->kind != WEFT_TASK_FORWARD && task->kind != WEFT_TASK_BACKWARD)
+    if (task->kind == WEFT_TASK_RECOMPUTE && task->layer >= 0)
+        return m->layer_us[task->layer][2];
+    if (task->kind != WEFT_TASK_FORWARD && task->kind != WEFT_TASK_BACKWARD &&
+        task->kind != WEFT_TASK_RECOMPUTE)
         return 0;
     weft_layout_range(layout, row, task->chunk, &first, &end);
-    for (int l = first; l < end; l++)
-        us += m->layer_us[l][backward];
+    for (int l = first; l < end; l++) {
+        const bool is_early = weft_outline_recomputes_layer_early(outline, row, task->chunk, l);
+        us += task->kind == WEFT_TASK_RECOMPUTE ? 0 : m->layer_us[l][backward];
+        us += (task->kind == WEFT_TASK_RECOMPUTE) == is_early && task->kind != WEFT_TASK_FORWARD
+                  ? m->layer_us[l][2]
+                  : 0;
+    }
     return us;
 }
 
@@ -138,19 +149,21 @@ static weft_status make_passes(making *m)
     const weft_outline *outline = &m->out->plan.step.outline;
     const weft_layout *layout = &outline->layout;
     weft_chunk_shape shape;
-    WEFT_TRY(add_rows(m, 2 * weft_layout_num_stages(layout)));
-    for (int i = 0; i < 2 * weft_layout_num_stages(layout); i++) {
-        const int rank = i / 2 / layout->num_chunks, chunk = i / 2 % layout->num_chunks;
-        const bool backward = i % 2;
+    static const char *const kinds[WEFT_NUM_PASS_KINDS] = {"forward", "backward", "recompute"};
+    const int num = WEFT_NUM_PASS_KINDS * weft_layout_num_stages(layout);
+    WEFT_TRY(add_rows(m, num));
+    for (int i = 0; i < num; i++) {
+        const int pass = i / WEFT_NUM_PASS_KINDS;
+        const int rank = pass / layout->num_chunks, chunk = pass % layout->num_chunks;
+        const weft_pass_kind kind = (weft_pass_kind)(i % WEFT_NUM_PASS_KINDS);
         weft_program *program = &m->programs[m->out->num_rows];
         WEFT_TRY(weft_outline_pass(outline, rank, chunk, m->arena, &shape));
-        if (shape.num_layers == 0)
+        if (shape.num_layers == 0 || (kind == WEFT_PASS_RECOMPUTE && !shape.recomputes_early))
             continue;
-        WEFT_TRY(weft_program_pass(&shape, backward, m->arena, program));
-        WEFT_TRY(weft_program_pass_check(&shape, backward, program));
+        WEFT_TRY(weft_program_pass(&shape, kind, m->arena, program));
+        WEFT_TRY(weft_program_pass_check(&shape, kind, program));
         WEFT_TRY(weft_arena_printf(m->arena, &m->out->rows[m->out->num_rows++].name,
-                                   "rank %d chunk %d %s", rank, chunk,
-                                   backward ? "backward" : "forward"));
+                                   "rank %d chunk %d %s", rank, chunk, kinds[kind]));
     }
     return WEFT_OK;
 }

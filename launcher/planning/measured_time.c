@@ -246,7 +246,8 @@ static void add_rank(const reading *r, int rank, double step_us, weft_measured_t
     weft_span *spans = r->ranks[rank].spans;
     for (uint32_t i = 0; i < program->num_tasks; i++) {
         const weft_task *task = &program->tasks[i];
-        const bool is_pass = task->kind == WEFT_TASK_FORWARD || task->kind == WEFT_TASK_BACKWARD;
+        const bool is_pass = task->kind == WEFT_TASK_FORWARD || task->kind == WEFT_TASK_BACKWARD ||
+                             task->kind == WEFT_TASK_RECOMPUTE;
         spans[i].start_us -= r->first_us;
         spans[i].end_us -= r->first_us;
         if (task->lane == WEFT_LANE_COMPUTE)

@@ -10,6 +10,17 @@ double weft_pass_us(const weft_pass_time *time)
     return time->compute_us + time->tensor_us + time->expert_us + time->context_us;
 }
 
+void weft_pass_time_add(weft_pass_time *sum, const weft_pass_time *other)
+{
+    sum->compute_us += other->compute_us;
+    sum->memory_us += other->memory_us;
+    sum->tensor_us += other->tensor_us;
+    sum->expert_us += other->expert_us;
+    sum->context_us += other->context_us;
+    for (int l = 0; l < WEFT_NUM_LINKS; l++)
+        sum->link_us[l] += other->link_us[l];
+}
+
 /* What of an MoE layer its program orders, in one direction, all partitions together. */
 typedef struct moe_parts {
     double counts_us, permute_us, dispatch_us, combine_us, expert_us, recompute_us;
@@ -22,6 +33,7 @@ typedef struct pricing {
     const weft_outline *outline;
     const weft_outline_layer *layer;
     bool is_program; /* of this layer's MoE part */
+    bool repeats;    /* its forward alone, once more: the counts are known */
     moe_parts moe[2];
     weft_pass_price *out;
 } pricing;
@@ -160,7 +172,7 @@ static weft_status add_sums(pricing *p, const weft_layer_cost *cost, const weft_
          cost->backward_flops,
          {cost->tp_backward_bytes, cost->ep_backward_bytes}},
     };
-    for (size_t i = 0; i < 2; i++) {
+    for (size_t i = 0; i < (p->repeats ? 1 : 2); i++) {
         const uint64_t k = shape->hidden, each = 2 * rows * k;
         weft_operation op = {.kind = WEFT_OPERATION_GEMM,
                              .phase = halves[i].phase,
@@ -272,7 +284,7 @@ static weft_status add_program(pricing *p)
 {
     const weft_moe_pipeline pipeline = weft_shape_pipeline(&p->outline->shape);
     const weft_cluster *experts = p->site->experts ? p->site->experts : p->site->cluster;
-    for (int backward = 0; backward < 2; backward++) {
+    for (int backward = 0; backward < (p->repeats ? 1 : 2); backward++) {
         const moe_parts *m = &p->moe[backward];
         weft_pass_time *time = backward ? &p->out->backward : &p->out->forward;
         weft_moe_costs costs;
@@ -307,9 +319,25 @@ static weft_status add_layer(pricing *p)
         p->out->coarse = true;
         return add_sums(p, &d->cost, shape);
     }
-    for (int i = 0; i < d->num_operations; i++)
-        WEFT_TRY(add_operation(p, &d->operations[i]));
+    for (int i = 0; i < d->num_operations; i++) {
+        const weft_operation *op = &d->operations[i];
+        if (!p->repeats || (op->phase == WEFT_PHASE_FORWARD && strcmp(op->module, "counts") != 0))
+            WEFT_TRY(add_operation(p, op));
+    }
     return p->is_program ? add_program(p) : WEFT_OK;
+}
+
+static weft_status add_recompute(const pricing *p)
+{
+    weft_pass_price again = {0};
+    pricing repeated = *p;
+    if (p->layer->recompute_group == 0)
+        return WEFT_OK;
+    repeated.repeats = true;
+    repeated.out = &again;
+    WEFT_TRY(add_layer(&repeated));
+    weft_pass_time_add(&p->out->recompute, &again.forward);
+    return WEFT_OK;
 }
 
 weft_status weft_pass_price_add(const weft_site *site, const weft_outline *outline, int first,
@@ -319,6 +347,8 @@ weft_status weft_pass_price_add(const weft_site *site, const weft_outline *outli
     for (int i = first; i < end; i++) {
         p.layer = &outline->layers[i];
         weft_status status = add_layer(&p);
+        if (status == WEFT_OK)
+            status = add_recompute(&p);
         if (status != WEFT_OK)
             return weft_error_context(status, "%s", p.layer->name);
     }

@@ -15,10 +15,12 @@ typedef struct weft_pass_time {
     double tensor_us, expert_us, context_us;
     double link_us[WEFT_NUM_LINKS]; /* how long links are needed */
 } weft_pass_time;
+void weft_pass_time_add(weft_pass_time *sum, const weft_pass_time *other);
 double weft_pass_us(const weft_pass_time *time); /* the sum of compute, tensor, expert, context */
 
 typedef struct weft_pass_price {
     weft_pass_time forward, backward;
+    weft_pass_time recompute; /* of whole layers, before their backward: not part of it */
     weft_source_class source; /* of the worst number */
     bool coarse;              /* a layer gave only sums */
 } weft_pass_price;

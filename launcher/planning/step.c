@@ -12,6 +12,7 @@ weft_model_setup weft_step_setup(const weft_config *config, const weft_moe_optio
                               .own_options = config->own,
                               .frozen = config->train.frozen_parameters,
                               .parallel = &config->parallel,
+                              .recompute = &config->train.recompute,
                               .dtype = weft_config_dtype(config),
                               .micro_batch_size = config->train.micro_batch_size,
                               .training = true,
@@ -78,6 +79,18 @@ weft_status weft_step_programs(const weft_pipeline_shape *shape, weft_arena *are
     return weft_program_pipeline_check(*out, shape);
 }
 
+static weft_status find_recomputes(const weft_outline *outline, weft_arena *arena, const bool **out)
+{
+    const int num = weft_layout_num_stages(&outline->layout), p = outline->layout.num_ranks;
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)num, sizeof(bool), &memory));
+    bool *recomputes = memory;
+    for (int s = 0; s < num; s++)
+        recomputes[s] = weft_outline_recomputes_early(outline, s % p, s / p);
+    *out = recomputes;
+    return WEFT_OK;
+}
+
 /* Inside a stage's forward the host waits where it does inside a layer's. */
 static weft_status find_host_waits(const weft_outline *outline, weft_arena *arena, const bool **out)
 {
@@ -105,6 +118,7 @@ static weft_status make_shape(const weft_config *config, const weft_mesh *mesh, 
     WEFT_TRY(weft_step_shape(config, mesh, step->outline.layout.num_chunks,
                              weft_shape_boundary_bytes(&step->outline.shape), arena, &step->shape));
     step->shape.buckets = buckets;
+    WEFT_TRY(find_recomputes(&step->outline, arena, &step->shape.recomputes));
     return find_host_waits(&step->outline, arena, &step->shape.host_waits);
 }
 

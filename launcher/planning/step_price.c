@@ -233,9 +233,14 @@ static weft_status price_passes(pricing *p, const weft_site *site, int stage, we
         for (int l = first; l < end; l++) {
             const double before = weft_pass_us(&chunk->backward);
             WEFT_TRY(weft_pass_price_add(site, outline, l, l + 1, chunk));
+            if (!weft_outline_recomputes_layer_early(outline, stage, c, l)) {
+                weft_pass_time_add(&chunk->backward, &chunk->recompute);
+                chunk->recompute = (weft_pass_time){0};
+            }
             out->backward_us[c][l - first] = weft_pass_us(&chunk->backward) - before;
         }
-        *out_us += weft_pass_us(&chunk->forward) + weft_pass_us(&chunk->backward);
+        *out_us += weft_pass_us(&chunk->forward) + weft_pass_us(&chunk->backward) +
+                   weft_pass_us(&chunk->recompute);
         p->plan->coarse |= chunk->coarse;
         note_source(p, &(weft_estimate){.source = chunk->source});
     }
@@ -289,10 +294,17 @@ static weft_status price_stage(pricing *p, int stage, weft_arena *arena)
 
 /* --- the simulation's questions ------------------------------------------------------------ */
 
+static bool is_pass(int kind)
+{
+    return kind == WEFT_TASK_FORWARD || kind == WEFT_TASK_BACKWARD || kind == WEFT_TASK_RECOMPUTE;
+}
+
 static const weft_pass_time *pass_of(const stage_cost *cost, const weft_task *task)
 {
     const weft_pass_price *chunk = &cost->chunks[task->chunk > 0 ? task->chunk : 0];
-    return task->kind == WEFT_TASK_FORWARD ? &chunk->forward : &chunk->backward;
+    return task->kind == WEFT_TASK_FORWARD     ? &chunk->forward
+           : task->kind == WEFT_TASK_RECOMPUTE ? &chunk->recompute
+                                               : &chunk->backward;
 }
 
 /* The sum stands for its whole section: for all its buckets. */
@@ -324,6 +336,7 @@ static double task_us(const void *context, int stage, const weft_task *task)
     switch (task->kind) {
     case WEFT_TASK_FORWARD:
     case WEFT_TASK_BACKWARD:
+    case WEFT_TASK_RECOMPUTE:
         return weft_pass_us(pass_of(cost, task));
     case WEFT_TASK_SEND:
         return message_of(p, stage, task)->us;
@@ -366,6 +379,7 @@ static void task_links(const void *context, int stage, const weft_task *task,
         switch (task->kind) {
         case WEFT_TASK_FORWARD:
         case WEFT_TASK_BACKWARD:
+        case WEFT_TASK_RECOMPUTE:
             out_us[l] = pass_of(cost, task)->link_us[l];
             break;
         case WEFT_TASK_SEND:
@@ -422,7 +436,7 @@ static void sum_stage(const pricing *p, const weft_price *price, int stage)
         const weft_task *task = &program->tasks[i];
         if (task->lane != WEFT_LANE_COMPUTE)
             continue;
-        if (task->kind != WEFT_TASK_FORWARD && task->kind != WEFT_TASK_BACKWARD) {
+        if (!is_pass(task->kind)) {
             us[WEFT_TIME_OPTIMIZER] += task_us(p, stage, task);
             continue;
         }
@@ -434,7 +448,7 @@ static void sum_stage(const pricing *p, const weft_price *price, int stage)
     for (uint32_t i = 0; i < program->num_tasks; i++) {
         double links[WEFT_MAX_LINKS] = {0};
         const int kind = program->tasks[i].kind;
-        if (kind == WEFT_TASK_FORWARD || kind == WEFT_TASK_BACKWARD)
+        if (is_pass(kind))
             continue;
         task_links(p, stage, &program->tasks[i], links);
         for (int l = 0; l < WEFT_NUM_LINKS; l++)

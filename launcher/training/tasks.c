@@ -65,6 +65,8 @@ static weft_event *point_of(void *context, const weft_task *task, int point)
 static weft_status run_backward(void *context, const weft_task *task, weft_lane *lane)
 {
     weft_trainer *t = context;
+    if (task->kind == WEFT_TASK_RECOMPUTE)
+        return weft_model_recompute(t->model, pass_of(t, task), lane);
     bool has_points = t->has_points[task - t->program.tasks];
     weft_tensor dy, dx;
     return weft_model_backward(
@@ -133,7 +135,7 @@ void weft_trainer_bind_tasks(weft_trainer *t)
     weft_executor *ex = &t->executor;
     memcpy(ex->lanes, t->lanes, sizeof ex->lanes);
     ex->run[WEFT_TASK_FORWARD] = run_forward;
-    ex->run[WEFT_TASK_BACKWARD] = run_backward;
+    ex->run[WEFT_TASK_BACKWARD] = ex->run[WEFT_TASK_RECOMPUTE] = run_backward;
     ex->run[WEFT_TASK_SEND] = run_send;
     ex->run[WEFT_TASK_RECEIVE] = run_receive;
     ex->run[WEFT_TASK_SUM] = run_sum;

@@ -1,7 +1,7 @@
 /* Mesh invariance of pipelines drawn from a fixed seed: interleaved and not, with micro-batches
  * below, at and not divisible by the ranks, in groups of any size, uneven layouts, empty stages,
- * stages without MoE layers, tied weights, dropout, both bindings. Each gives the single-rank
- * losses and gradient norms (1e-5 and 1e-4 relative).
+ * stages without MoE layers, tied weights, dropout, both bindings, layers recomputed. Each gives
+ * the single-rank losses and gradient norms (1e-5 and 1e-4 relative).
  *
  * Runs under mpirun with 4 ranks. WEFT_PROPERTY_DRAWS=300: so many. */
 #include <math.h>
@@ -14,8 +14,13 @@
 
 enum { NUM_DRAWS = 30, NUM_STEPS = 3, MAX_LAYERS = 6 };
 
+#define FULL(method, num)                                                                          \
+    ", \"recompute_granularity\": \"full\", \"recompute_method\": \"" method                       \
+    "\", \"recompute_num_layers\": " #num
+
 typedef struct draw {
     char model[1024], mesh[256], parallel[128];
+    const char *train;
     int world, batch;
 } draw;
 
@@ -143,6 +148,7 @@ static void check(weft_comm *world, const draw *d)
         weft_comm_destroy(part);
         what.mesh = d->mesh;
         what.parallel = d->parallel;
+        what.train = d->train;
     }
     if (rank == 0)
         compare(d, one, all);
@@ -151,6 +157,8 @@ static void check(weft_comm *world, const draw *d)
 int main(void)
 {
     static const int ranks[] = {1, 2, 4};
+    static const char *const recomputes[] = {NULL, FULL("uniform", 1), FULL("uniform", 3),
+                                             FULL("block", 1)};
     const char *more = getenv("WEFT_PROPERTY_DRAWS");
     weft_comm *world;
     EXPECT_OK(weft_comm_create_world(&world));
@@ -163,6 +171,7 @@ int main(void)
         const bool moe = next_random(2);
         draw_model(num_layers, moe, &d);
         draw_mesh(p, v, num_layers, moe, &d);
+        d.train = recomputes[i % 4];
         check(world, &d);
     }
     EXPECT_OK(weft_comm_barrier(world));

@@ -24,11 +24,12 @@ void mesh_run(weft_comm *world, const mesh_training *what, weft_step_result *res
     snprintf(text, sizeof text,
              "{\"model\": %s, \"train\": {\"micro_batch_size\": 1, \"global_batch_size\": %d, "
              "\"train_iters\": %d, \"lr\": 2e-3, \"lr_warmup_iters\": 3, \"seed\": 5, "
-             "\"adam_eps\": 1e-5}, "
+             "\"adam_eps\": 1e-5%s}, "
              "\"parallel\": {\"ddp_bucket_size\": 3000%s}, \"data\": {\"mock_data\": true}, "
              "\"device\": {\"peak_flops\": 1e9, \"num_threads\": 1}, "
              "\"log\": {\"check_collectives\": true, \"trace_step\": 0}}",
-             what->model, what->batch, what->steps, what->parallel ? what->parallel : "");
+             what->model, what->batch, what->steps, what->train ? what->train : "",
+             what->parallel ? what->parallel : "");
     weft_config_source source = {.file = what->name, .text = text, .mesh = what->mesh};
     must(world, what, 0, weft_config_load(&source, &arena, &config));
     weft_comm_set_check(true);

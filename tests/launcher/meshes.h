@@ -8,6 +8,7 @@ typedef struct mesh_training {
     const char *name, *model; /* JSON of section "model" */
     const char *mesh;
     const char *parallel;   /* more keys of section "parallel", each behind a comma; NULL: none */
+    const char *train;      /* more keys of section "train", likewise */
     int batch, steps;       /* sequences a step */
     const char *checkpoint; /* the folder to leave one in; NULL: none */
 } mesh_training;

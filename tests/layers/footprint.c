@@ -35,6 +35,14 @@ static const char *const moe_meshes[] = {"tp=4,binding=tp",
                                          "dp=2,pp=2,binding=dp,ep=2",
                                          "tp=2,dp=2,binding=dp,ep=2,etp=2,sp=1"};
 
+#define AGAIN(method, num)                                                                         \
+    "\"recompute_granularity\": \"full\", \"recompute_method\": \"" method                         \
+    "\", \"recompute_num_layers\": " #num
+static const char *const recomputes[] = {AGAIN("uniform", 1), AGAIN("uniform", 2),
+                                         AGAIN("block", 1)};
+static const char *const again_meshes[] = {"dp=4,binding=dp,ep=2", "tp=2,pp=2,sp=1,binding=tp",
+                                           "pp=2,vp=2,dp=2,binding=dp,ep=2"};
+
 /* What a forced load, which is there for measurements alone, adds to pinned memory. */
 static size_t forced_bytes(const weft_model *model)
 {
@@ -45,6 +53,24 @@ static size_t forced_bytes(const weft_model *model)
             bytes += d.tokens * d.experts * sizeof(float);
         }
     return bytes;
+}
+
+/* What was reserved is filled to the brim, and nothing came on top. */
+static void check_stack(const training_case *c, const char *name, const weft_stack *stack)
+{
+    size_t reserved = 0;
+    for (int b = 0; b < stack->num_blocks; b++)
+        reserved += stack->blocks[b].size;
+    EXPECT(stack->num_blocks <= 1 && stack->peak_bytes == reserved,
+           "%s on %s: %s: %zu bytes in %d blocks, %zu used", c->name, c->mesh, name, reserved,
+           stack->num_blocks, stack->peak_bytes);
+}
+
+static void check_stacks(const training_case *c, const weft_model *model)
+{
+    for (int i = 0; i < model->setup.num_passes; i++)
+        check_stack(c, "stash", &model->passes[i].stash);
+    check_stack(c, "recomputed", &model->recomputed);
 }
 
 static void check(const training_case *c, weft_comm *world)
@@ -67,6 +93,7 @@ static void check(const training_case *c, weft_comm *world)
     }
     EXPECT(planned.device_bytes == stats.bytes_peak, "%s on %s: planned %llu, at most %zu in use",
            c->name, c->mesh, (unsigned long long)planned.device_bytes, stats.bytes_peak);
+    check_stacks(c, t.trainer.model);
     size_t forced = forced_bytes(t.trainer.model);
     EXPECT(planned.bytes[WEFT_MEMORY_PINNED] + forced == stats.pinned_bytes_peak,
            "%s on %s: planned %llu of pinned memory, at most %zu in use", c->name, c->mesh,
@@ -185,6 +212,15 @@ int main(void)
                                                ? moe_parallel[i % 3]
                                                : parallel[i % 3]},
               world);
+    for (size_t i = 0; i < sizeof recomputes / sizeof *recomputes; i++)
+        for (size_t k = 0; k < sizeof again_meshes / sizeof *again_meshes; k++)
+            check(&(training_case){.name = recomputes[i],
+                                   .model = k % 2 ? LLAMA MOE : GPT2 MOE,
+                                   .mesh = again_meshes[k],
+                                   .global_batch = 12,
+                                   .bf16 = i % 2,
+                                   .train = recomputes[i]},
+                  world);
     check_routed("tp=4,binding=tp", 1, world);
     check_routed("dp=4,binding=dp,ep=4", 4, world);
     check_routed("dp=4,binding=dp,ep=2", 4, world);

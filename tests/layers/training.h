@@ -11,6 +11,7 @@ typedef struct training_case {
     int global_batch; /* micro-batches of one sample */
     bool bf16;
     const char *parallel; /* more fields of section "parallel"; NULL: none */
+    const char *train;    /* of "train", likewise */
 } training_case;
 
 typedef struct training {

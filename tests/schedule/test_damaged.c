@@ -179,6 +179,11 @@ static weft_moe_pipeline draw_pipeline(fuzz *f)
                                     : (weft_moe_pipeline){n, (weft_reuse)reuse, 0};
 }
 
+static weft_pass_kind pass_kind(const subject *s)
+{
+    return s->backward ? WEFT_PASS_BACKWARD : WEFT_PASS_FORWARD;
+}
+
 static void make_subject(fuzz *f, subject *s)
 {
     *s = (subject){.kind = draw(f, 2) ? STEP : (int)draw(f, NUM_SUBJECTS), .backward = draw(f, 2)};
@@ -201,10 +206,11 @@ static void make_subject(fuzz *f, subject *s)
     }
     case PASS:
         for (int i = 0; i < 4; i++)
-            s->layers[i] = (weft_pass_layer){draw(f, 2) * 64, draw(f, 2), draw(f, 2)};
-        s->chunk = (weft_chunk_shape){s->layers,  (int)draw(f, 3), 1 + (int)draw(f, 4),
-                                      draw(f, 2), draw(f, 2),      64};
-        ASSERT_OK(weft_program_pass(&s->chunk, s->backward, &s->arena, &s->programs[0]));
+            s->layers[i] =
+                (weft_pass_layer){draw(f, 2) * 64, draw(f, 2), draw(f, 2), (int)draw(f, 3)};
+        s->chunk = (weft_chunk_shape){
+            s->layers, (int)draw(f, 3), 1 + (int)draw(f, 4), draw(f, 2), draw(f, 2), 64, false};
+        ASSERT_OK(weft_program_pass(&s->chunk, pass_kind(s), &s->arena, &s->programs[0]));
         break;
     case LAYER:
         s->moe = draw_pipeline(f);
@@ -232,7 +238,7 @@ static weft_status check_subject(const subject *s)
     case STEP:
         return weft_program_pipeline_check(s->programs, &s->set.shape);
     case PASS:
-        return weft_program_pass_check(&s->chunk, s->backward, s->programs);
+        return weft_program_pass_check(&s->chunk, pass_kind(s), s->programs);
     case LAYER:
         return weft_program_moe_check(&s->moe, &s->programs[0], &s->programs[1]);
     default:

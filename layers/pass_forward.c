@@ -1,0 +1,136 @@
+#include "layers/pass_forward.h"
+
+#include <string.h>
+
+#include "layers/pass.h"
+#include "schedule/operands.h"
+
+bool weft_outline_recomputes_early(const weft_outline *outline, int rank, int chunk)
+{
+    const weft_layout *layout = &outline->layout;
+    int first, end;
+    weft_layout_range(layout, rank, chunk, &first, &end);
+    return layout->num_ranks > 1 && end > first && end < layout->num_layers &&
+           outline->layers[end - 1].recompute_group > 0;
+}
+
+bool weft_outline_recomputes_layer_early(const weft_outline *outline, int rank, int chunk,
+                                         int layer)
+{
+    int first, end;
+    weft_layout_range(&outline->layout, rank, chunk, &first, &end);
+    return weft_outline_recomputes_early(outline, rank, chunk) &&
+           outline->layers[layer].recompute_group == outline->layers[end - 1].recompute_group;
+}
+
+bool weft_outline_repeats(const weft_outline *outline)
+{
+    for (int l = 0; l < outline->num_layers; l++)
+        if (outline->layers[l].recompute_group > 0)
+            return true;
+    return false;
+}
+
+weft_pass_kept *weft_pass_kept_of(const weft_pass *pass)
+{
+    return (weft_pass_kept *)(void *)(pass->states + pass->model->kept_offset);
+}
+
+bool weft_pass_repeats(const weft_pass *pass)
+{
+    return pass->repeats;
+}
+
+weft_tensor weft_pass_operand(const weft_pass_work *w, const weft_task *task,
+                              weft_operand_name name)
+{
+    int slot = weft_task_slot(task, name);
+    return slot < 0 ? (weft_tensor){0} : w->slots[slot];
+}
+
+/* Says where its stash goes, and notes what is kept. */
+static weft_status begin_layer(weft_pass_work *w, const weft_task *task)
+{
+    weft_pass *pass = w->call->pass;
+    const int x = weft_task_slot(task, WEFT_OPERAND_X);
+    const int stash = weft_task_slot(task, WEFT_OPERAND_STASH);
+    const bool inside = x >= 0 && w->program->slots[x].holds == WEFT_SLOT_RECOMPUTED_LAYER;
+    pass->shares_stash = w->program->slots[stash].holds == WEFT_SLOT_RECOMPUTED;
+    if (pass->shares_stash && !inside)
+        weft_stack_rewind(&pass->model->recomputed, 0);
+    if (!pass->repeats)
+        weft_pass_kept_of(pass)[task->layer - pass->first] = (weft_pass_kept){
+            .x = x < 0 ? (weft_tensor){0} : w->slots[x], .host_mark = weft_stack_mark(&pass->host)};
+    return WEFT_OK;
+}
+
+/* The memory of a task's output, where the model or the stage behind does not give it. */
+static weft_status take_output(weft_pass_work *w, int slot)
+{
+    weft_pass *pass = w->call->pass;
+    const weft_shape *shape = &pass->model->shape;
+    const bool is_kept = w->program->slots[slot].holds != WEFT_SLOT_RECOMPUTED_LAYER;
+    if (is_kept && w->slots[slot].data)
+        return WEFT_OK;
+    const bool shares = pass->shares_stash;
+    pass->shares_stash = !is_kept;
+    weft_status status =
+        weft_pass_stash(pass, shape->dtype, weft_pass_rows(pass), shape->hidden, &w->slots[slot]);
+    pass->shares_stash = shares;
+    return status;
+}
+
+weft_status weft_pass_run_forward(weft_pass_work *w, const weft_task *task)
+{
+    weft_pass *pass = w->call->pass;
+    weft_layer *layer = pass->model->layers[task->layer];
+    weft_tensor x = weft_pass_operand(w, task, WEFT_OPERAND_X), y;
+    const int slot = weft_task_slot(task, WEFT_OPERAND_Y);
+    WEFT_TRY(begin_layer(w, task));
+    if (slot >= 0)
+        WEFT_TRY(take_output(w, slot));
+    y = weft_pass_operand(w, task, WEFT_OPERAND_Y);
+    weft_status status = layer->ops->forward(layer, pass, &x, slot < 0 ? NULL : &y);
+    pass->shares_stash = false;
+    return status == WEFT_OK ? status
+                             : weft_error_context(status, "%s forward", weft_layer_name(layer));
+}
+
+/* The state structs of a layer and its children. */
+static void clear_states(weft_pass *pass, const weft_layer *layer)
+{
+    const weft_model *model = pass->model;
+    int end = layer->place->index + 1;
+    while (end < model->num_members && model->members[end].parent >= 0)
+        end++;
+    const size_t first = model->members[layer->place->index].state_offset;
+    const size_t after =
+        end < model->num_members ? model->members[end].state_offset : model->kept_offset;
+    memset(pass->states + first, 0, after - first);
+}
+
+/* A layer's own metrics are added to on the lane: there they are put back. */
+static weft_status copy_metrics(const weft_pass *pass, weft_metric *to, const weft_metric *from)
+{
+    return pass->model->own_metrics
+               ? weft_lane_copy(pass->lane, to, from, WEFT_MAX_METRICS * sizeof *to)
+               : WEFT_OK;
+}
+
+weft_status weft_pass_run_again(void *work, const weft_task *task, weft_lane *lane)
+{
+    weft_pass_work *w = work;
+    weft_pass *pass = w->call->pass;
+    weft_model *model = pass->model;
+    (void)lane;
+    const weft_stack host = pass->host; /* others may still use what lies above this layer's */
+    clear_states(pass, model->layers[task->layer]);
+    weft_stack_rewind(&pass->host, weft_pass_kept_of(pass)[task->layer - pass->first].host_mark);
+    WEFT_TRY(copy_metrics(pass, model->saved_metrics, model->own_metrics));
+    pass->repeats = true;
+    weft_status status = weft_pass_run_forward(w, task);
+    pass->repeats = false;
+    weft_stack_restore(&host, &pass->host);
+    WEFT_TRY(status);
+    return copy_metrics(pass, model->own_metrics, model->saved_metrics);
+}

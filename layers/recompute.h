@@ -1,0 +1,60 @@
+/* Recomputation: what of a forward is not kept, and made again for backward. Pure.
+ *
+ * full: layers between the first and the last keep only their input, or a group of neighbours the
+ * first one's; the pass has tasks that run their forward again (schedule/pass.h). selective: a
+ * layer leaves one module's part out of its stash, and its backward makes that part again. Either
+ * way the part lies in one area, which all passes of a rank share: they run on one lane. Its bytes
+ * count as activations, of module "recomputed". */
+#ifndef WEFT_LAYERS_RECOMPUTE_H
+#define WEFT_LAYERS_RECOMPUTE_H
+
+#include "core/options.h"
+#include "parallel/layout.h"
+
+typedef enum weft_recompute_granularity {
+    WEFT_RECOMPUTE_NONE,
+    WEFT_RECOMPUTE_FULL,
+    WEFT_RECOMPUTE_SELECTIVE,
+} weft_recompute_granularity;
+
+typedef enum weft_recompute_method {
+    WEFT_RECOMPUTE_UNIFORM, /* all layers, in groups of recompute_num_layers */
+    WEFT_RECOMPUTE_BLOCK,   /* the first recompute_num_layers of each virtual stage, one by one */
+} weft_recompute_method;
+
+/* Modules, bits of weft_shape.recompute. name, text */
+#define WEFT_RECOMPUTE_MODULE_LIST(X)                                                              \
+    X(CORE_ATTN, "core_attn")                                                                      \
+    X(MLP, "mlp")                                                                                  \
+    X(MOE, "moe")                                                                                  \
+    X(SHARED_EXPERTS, "shared_experts")                                                            \
+    X(LAYERNORM, "layernorm")                                                                      \
+    X(MOE_ACT, "moe_act")
+enum {
+#define WEFT_RECOMPUTE_ENUM(name, text) WEFT_RECOMPUTE_BIT_##name,
+    WEFT_RECOMPUTE_MODULE_LIST(WEFT_RECOMPUTE_ENUM)
+#undef WEFT_RECOMPUTE_ENUM
+        WEFT_NUM_RECOMPUTE_MODULES
+};
+#define WEFT_RECOMPUTE_MODULE(name) (1u << WEFT_RECOMPUTE_BIT_##name)
+/* No norm's and no activation's output is ever kept. */
+#define WEFT_RECOMPUTE_ALWAYS (WEFT_RECOMPUTE_MODULE(LAYERNORM) | WEFT_RECOMPUTE_MODULE(MOE_ACT))
+
+typedef struct weft_recompute_options { /* of section "train" */
+    int granularity, method;            /* weft_recompute_granularity, weft_recompute_method */
+    int64_t num_layers;
+    weft_string_list modules;
+} weft_recompute_options;
+
+/* The modules as bits; 0 unless selective. Errors: WEFT_CONFIG with the key, for unknown ones. */
+weft_status weft_recompute_modules(const weft_recompute_options *options,
+                                   unsigned *out) WEFT_CHECKED;
+/* Whether modules that are always recomputed are asked for: for the line at start-up. */
+bool weft_recompute_names_always(const weft_recompute_options *options);
+
+/* Full: the group of a layer among those of its virtual stage, from 1; 0: it is kept. Never of the
+ * list's first and last layer. options NULL: none. */
+int weft_recompute_group(const weft_recompute_options *options, const weft_layout *layout,
+                         int layer);
+
+#endif

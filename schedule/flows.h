@@ -1,0 +1,27 @@
+/* What tasks move or make. */
+#ifndef WEFT_SCHEDULE_FLOWS_H
+#define WEFT_SCHEDULE_FLOWS_H
+
+/* Messages, layers, dispatches, experts and combines: activations (forward) or gradients
+ * (backward). Offloads and prefetches: the input, T_DI, or the middle, T_M. Gathers: weights. Sums:
+ * over the tensor-parallel group or between tied embeddings. Recomputations: a layer's activation,
+ * or the stash that a backward takes first. name, text */
+#define WEFT_FLOW_LIST(X)                                                                          \
+    X(NONE, "")                                                                                    \
+    X(ACTIVATION, "activation")                                                                    \
+    X(GRADIENT, "gradient")                                                                        \
+    X(INPUT, "input")                                                                              \
+    X(MIDDLE, "middle")                                                                            \
+    X(WEIGHT, "weight")                                                                            \
+    X(TENSOR, "tensor")                                                                            \
+    X(TIED, "tied")                                                                                \
+    X(STASH, "stash")
+
+typedef enum weft_flow {
+#define WEFT_FLOW_ENUM(name, text) WEFT_FLOW_##name,
+    WEFT_FLOW_LIST(WEFT_FLOW_ENUM)
+#undef WEFT_FLOW_ENUM
+        WEFT_NUM_FLOWS
+} weft_flow;
+
+#endif
