@@ -1,5 +1,6 @@
 #include "tests/layers/harness.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 weft_moe_options harness_moe;
@@ -10,6 +11,19 @@ weft_status harness_options(const char *json, weft_arena *arena, weft_model_opti
     weft_option_section section = {"model", weft_model_rows, weft_num_model_rows, out, ""};
     WEFT_TRY(weft_options_parse(&section, 1, "test", json, NULL, 0, arena));
     return weft_model_options_resolve(out);
+}
+
+/* Head and tail. */
+static weft_status cut_sequence(harness *h, int cp)
+{
+    const size_t seq = (size_t)h->options.seq_length;
+    h->rows = seq / (size_t)cp;
+    h->runs = malloc(2 * (size_t)cp * sizeof *h->runs);
+    h->index = malloc(h->rows * sizeof *h->index);
+    if (!h->runs || !h->index)
+        return WEFT_ERROR(WEFT_MEMORY, "no memory for the cut of %zu tokens", seq);
+    h->cut = weft_sequence_head_tail(seq, cp, h->runs);
+    return WEFT_OK;
 }
 
 weft_status harness_create(harness *h, weft_comm *world, const weft_model_options *options,
@@ -31,7 +45,9 @@ weft_status harness_create(harness *h, weft_comm *world, const weft_model_option
         WEFT_TRY(weft_mesh_apply_alias(mesh_text, &arena, &parallel, NULL));
     WEFT_TRY(weft_mesh_build(&parallel, weft_comm_size(world), options->num_experts, &mesh));
     weft_arena_release(&arena);
+    WEFT_TRY(cut_sequence(h, mesh.cp));
     WEFT_TRY(weft_groups_create(world, &mesh, NULL, &h->groups));
+    weft_sequence_index(&h->cut, h->groups.coords.at[WEFT_AXIS_CP], h->index);
     WEFT_TRY(weft_device_create_cpu(1, 0, &h->device));
     WEFT_TRY(weft_lane_create(h->device, 0, "compute", &h->lane));
     WEFT_TRY(weft_model_create(&(weft_model_setup){.options = &h->options,
@@ -55,6 +71,8 @@ void harness_release(harness *h)
     weft_lane_destroy(h->lane);
     weft_groups_release(&h->groups);
     weft_device_destroy(h->device);
+    free(h->runs);
+    free(h->index);
 }
 
 weft_status harness_pass(harness *h, const int32_t *tokens, const int32_t *labels, bool training,
@@ -67,7 +85,9 @@ weft_status harness_pass(harness *h, const int32_t *tokens, const int32_t *label
                                     .overwrite = overwrite,
                                     .backward_overwrites = overwrite,
                                     .loss_scale = 1.0f,
-                                    .training = training};
+                                    .training = training,
+                                    .cut = h->cut.cp > 1 ? &h->cut : NULL,
+                                    .index = h->cut.cp > 1 ? h->index : NULL};
     WEFT_TRY(weft_model_forward(h->model, 0, &micro_batch, h->lane, NULL, NULL));
     if (training)
         WEFT_TRY(weft_model_backward(h->model, 0, h->lane, NULL, NULL, NULL));

@@ -9,12 +9,16 @@
 
 typedef struct harness {
     weft_comm *world; /* borrowed */
+    /* The sequence's cut, and the index in it of each of the `rows` tokens of a sample here. */
+    weft_sequence_cut cut;
+    size_t rows;
+    int32_t *runs, *index;
     weft_groups groups;
     weft_device *device;
     weft_lane *lane;
     weft_model_options options;
     weft_model *model;
-    size_t batch, tokens; /* micro-batch; S * B */
+    size_t batch, tokens; /* micro-batch; S * B, of all ranks of CP */
 } harness;
 
 /* How the MoE layers of models made from now on run; zero: synchronous. */
@@ -30,6 +34,7 @@ weft_status harness_create(harness *h, weft_comm *world, const weft_model_option
                            weft_model_function build);
 void harness_release(harness *h);
 /* One forward and (training) backward of one micro-batch on a mesh without pipeline stages; waits.
+ * tokens and labels: the rows that are here, of those at h->index, [h->rows, batch].
  * The loss' gradient is that of the micro-batch's mean. */
 weft_status harness_pass(harness *h, const int32_t *tokens, const int32_t *labels, bool training,
                          bool overwrite);
