@@ -96,6 +96,24 @@ static weft_status rotate(const attention *a, weft_pass *pass, const weft_tensor
                    .x = qkv->data, .inverse = inverse, .index = weft_pass_index(pass)));
 }
 
+/* out and lse of q, k and v; where the core is recomputed they are not kept. */
+static weft_status core_forward(const attention *a, weft_pass *pass, attention_state *state)
+{
+    const weft_dims *d = &a->dims;
+    const weft_dtype dtype = state->qkv.dtype;
+    weft_tensor lse;
+    weft_pass_leave_out(pass, WEFT_RECOMPUTE_MODULE(CORE_ATTN));
+    WEFT_TRY(weft_pass_stash(pass, dtype, d->rows_full, a->proj.in, &state->out));
+    WEFT_TRY(weft_pass_stash(pass, WEFT_F32, d->heads, d->rows_full, &lse));
+    weft_pass_keep(pass);
+    state->lse = lse.data;
+    return weft_attention_forward(
+        weft_pass_lane(pass),
+        &WEFT_ARGS(weft_attention_forward_args, .shape = shape_of(a, pass), .dtype = dtype,
+                   .q = packed(a, &state->qkv, 0), .k = packed(a, &state->qkv, 1),
+                   .v = packed(a, &state->qkv, 2), .out = state->out.data, .lse = state->lse));
+}
+
 static weft_status attention_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
                                      weft_tensor *y)
 {
@@ -103,20 +121,13 @@ static weft_status attention_forward(weft_layer *layer, weft_pass *pass, const w
     attention_state *state = weft_pass_state(pass, layer);
     const weft_dims *d = &a->dims;
     size_t mark = weft_pass_mark(pass);
-    weft_tensor full, partial, lse;
+    weft_tensor full, partial;
     state->x = *x;
     WEFT_TRY(weft_pass_enter(pass, x, &full));
     WEFT_TRY(weft_pass_stash(pass, x->dtype, d->rows_full, d->qkv, &state->qkv));
-    WEFT_TRY(weft_pass_stash(pass, x->dtype, d->rows_full, a->proj.in, &state->out));
-    WEFT_TRY(weft_pass_stash(pass, WEFT_F32, d->heads, d->rows_full, &lse));
-    state->lse = lse.data;
     WEFT_TRY(weft_linear_forward(pass, &a->qkv, &full, true, &state->qkv));
     WEFT_TRY(rotate(a, pass, &state->qkv, false));
-    WEFT_TRY(weft_attention_forward(
-        weft_pass_lane(pass),
-        &WEFT_ARGS(weft_attention_forward_args, .shape = shape_of(a, pass), .dtype = x->dtype,
-                   .q = packed(a, &state->qkv, 0), .k = packed(a, &state->qkv, 1),
-                   .v = packed(a, &state->qkv, 2), .out = state->out.data, .lse = state->lse)));
+    WEFT_TRY(core_forward(a, pass, state));
     WEFT_TRY(weft_pass_partial(pass, y, &partial));
     /* One rank's partial sum carries the bias, so that the sum has it once. */
     bool with_bias = weft_pass_groups(pass)->coords.at[WEFT_AXIS_TP] == 0;
@@ -134,6 +145,8 @@ static weft_status attention_backward(weft_layer *layer, weft_pass *pass, const 
     const weft_dims *d = &a->dims;
     size_t mark = weft_pass_mark(pass);
     weft_tensor dy_full, dout, dqkv, delta, x_full, partial;
+    if (weft_pass_shape(pass)->recompute & WEFT_RECOMPUTE_MODULE(CORE_ATTN))
+        WEFT_TRY(core_forward(a, pass, state));
     WEFT_TRY(weft_pass_enter(pass, dy, &dy_full));
     WEFT_TRY(weft_pass_scratch(pass, dy->dtype, d->rows_full, a->proj.in, &dout));
     WEFT_TRY(weft_pass_scratch(pass, dy->dtype, d->rows_full, d->qkv, &dqkv));

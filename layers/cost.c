@@ -93,7 +93,8 @@ void weft_cost_operation(weft_layer_cost *out, const weft_operation *operation)
                                          list ? list->num_operations : 0, sizeof *operations);
     if (operations) {
         list->operations = operations;
-        operations[list->num_operations++] = *operation;
+        operations[list->num_operations] = *operation;
+        operations[list->num_operations++].repeated = list->repeats;
     }
 }
 
@@ -186,6 +187,22 @@ void weft_cost_stash(weft_layer_cost *out, const char *module, weft_dtype dtype,
         list->kept = all;
         all[list->num_kept++] = kept;
     }
+}
+
+void weft_cost_repeats(weft_layer_cost *out, bool repeats)
+{
+    if (out->list)
+        out->list->repeats = repeats;
+}
+
+void weft_cost_stash_unless(weft_layer_cost *out, const weft_shape *shape, unsigned modules,
+                            const char *module, weft_dtype dtype, size_t d0, size_t d1,
+                            weft_phase until)
+{
+    if (shape->recompute & modules)
+        out->recomputed_bytes += weft_piece_bytes(dtype, d0, d1);
+    else
+        weft_cost_stash(out, module, dtype, d0, d1, until);
 }
 
 void weft_cost_host(weft_layer_cost *out, size_t bytes)

@@ -1,4 +1,5 @@
 #include "layers/describe.h"
+#include "layers/recompute.h"
 
 size_t weft_rotary_channels(size_t head_dim, double percent)
 {
@@ -156,10 +157,16 @@ void weft_describe_attention(const weft_model_options *o, const weft_shape *shap
     weft_cost_exit(out, shape, WEFT_PHASE_INPUT_GRADIENT);
 
     weft_cost_stash(out, "linear_qkv", shape->dtype, d.rows_full, d.qkv, WEFT_PHASE_INPUT_GRADIENT);
-    weft_cost_stash(out, "core_attention", shape->dtype, d.rows_full, proj_in,
-                    WEFT_PHASE_WEIGHT_GRADIENT);
-    weft_cost_stash(out, "core_attention", WEFT_F32, d.heads, d.rows_full,
-                    WEFT_PHASE_INPUT_GRADIENT);
+    weft_cost_stash_unless(out, shape, WEFT_RECOMPUTE_MODULE(CORE_ATTN), "core_attention",
+                           shape->dtype, d.rows_full, proj_in, WEFT_PHASE_WEIGHT_GRADIENT);
+    weft_cost_stash_unless(out, shape, WEFT_RECOMPUTE_MODULE(CORE_ATTN), "core_attention", WEFT_F32,
+                           d.heads, d.rows_full, WEFT_PHASE_INPUT_GRADIENT);
+    if (shape->recompute & WEFT_RECOMPUTE_MODULE(CORE_ATTN)) {
+        weft_cost_repeats(out, true);
+        describe_scores(shape, out, WEFT_PHASE_RECOMPUTE, &d, seq, d.head_dim, 1);
+        describe_scores(shape, out, WEFT_PHASE_RECOMPUTE, &d, d.head_dim, seq, 1);
+        weft_cost_repeats(out, false);
+    }
     /* their gradients; the last one's place is delta's */
     weft_cost_scratch(out, shape, WEFT_PHASE_INPUT_GRADIENT, shape->dtype, d.rows_full, d.qkv);
     weft_cost_scratch(out, shape, WEFT_PHASE_INPUT_GRADIENT, shape->dtype, d.rows_full, proj_in);
@@ -169,7 +176,7 @@ void weft_describe_attention(const weft_model_options *o, const weft_shape *shap
 /* --- MLP ------------------------------------------------------------------------------------- */
 
 void weft_describe_mlp(const weft_model_options *o, const weft_shape *shape, size_t ffn_all,
-                       weft_layer_cost *out)
+                       unsigned modules, weft_layer_cost *out)
 {
     weft_dims d = weft_dims_of(o, shape);
     bool bias = !o->disable_bias_linear;
@@ -190,7 +197,14 @@ void weft_describe_mlp(const weft_model_options *o, const weft_shape *shape, siz
     weft_cost_enter(out, shape, WEFT_PHASE_WEIGHT_GRADIENT);
     weft_cost_exit(out, shape, WEFT_PHASE_INPUT_GRADIENT);
 
-    weft_cost_stash(out, "linear_fc1", shape->dtype, d.rows_full, up, WEFT_PHASE_WEIGHT_GRADIENT);
+    weft_cost_stash_unless(out, shape, modules, "linear_fc1", shape->dtype, d.rows_full, up,
+                           WEFT_PHASE_WEIGHT_GRADIENT);
+    if (shape->recompute & modules) {
+        weft_cost_repeats(out, true);
+        weft_cost_gemm(out, WEFT_PHASE_RECOMPUTE, "linear_fc1", shape->dtype, d.rows_full, up,
+                       d.hidden, 1);
+        weft_cost_repeats(out, false);
+    }
     weft_cost_scratch(out, shape, WEFT_PHASE_FORWARD, shape->dtype, d.rows_full, ffn);
     weft_cost_scratch(out, shape, WEFT_PHASE_INPUT_GRADIENT, shape->dtype, d.rows_full, ffn);
 }

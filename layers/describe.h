@@ -64,6 +64,7 @@ typedef struct weft_description {
     int num_operations, num_kept, num_held;
     bool coarse;       /* the layer, or a child, filled sums itself: the list is not all of them */
     bool lacks_memory; /* while it is made */
+    bool repeats;      /* likewise: recomputation is forward's, once more */
     weft_dtype dtype;
 } weft_description;
 /* Asks a layer, its children included. weft_description_release frees. Pure. WEFT_MEMORY. */
@@ -90,8 +91,8 @@ uint64_t weft_operation_model_flops(const weft_operation *operation);
 /* What Weft's layers say, added to *out: zeroed, or a description's. */
 void weft_describe_embedding(const weft_model_options *, const weft_shape *, weft_layer_cost *out);
 void weft_describe_attention(const weft_model_options *, const weft_shape *, weft_layer_cost *out);
-/* ffn: global width. */
-void weft_describe_mlp(const weft_model_options *, const weft_shape *, size_t ffn,
+/* ffn: global width; modules: those that it is part of, bits of layers/recompute.h. */
+void weft_describe_mlp(const weft_model_options *, const weft_shape *, size_t ffn, unsigned modules,
                        weft_layer_cost *out);
 /* With the shared expert. */
 void weft_describe_moe(const weft_model_options *, const weft_shape *, weft_layer_cost *out);
@@ -106,6 +107,13 @@ void weft_describe_head(const weft_model_options *, const weft_shape *, weft_lay
  * not kept, and its own backward; `kernels` each. */
 void weft_cost_activation(weft_layer_cost *out, const weft_shape *shape, size_t gates, size_t rows,
                           size_t width, size_t kernels);
+/* From here on what is added is forward's operations once more; or no longer. */
+void weft_cost_repeats(weft_layer_cost *out, bool repeats);
+/* A stash; or, where backward makes `module` (bits of layers/recompute.h) again, a piece of what it
+ * makes. */
+void weft_cost_stash_unless(weft_layer_cost *out, const weft_shape *shape, unsigned modules,
+                            const char *module, weft_dtype dtype, size_t d0, size_t d1,
+                            weft_phase until);
 /* Adds all but scratch, which layers use one after the other: the larger one counts. */
 void weft_cost_add(weft_layer_cost *sum, const weft_layer_cost *other);
 

@@ -1,5 +1,6 @@
 /* What an MoE layer says of itself. */
 #include "layers/moe.h"
+#include "layers/recompute.h"
 
 weft_moe_dims weft_moe_dims_of(const weft_model_options *o, const weft_shape *shape)
 {
@@ -116,9 +117,11 @@ static void describe_router(const weft_model_options *o, const weft_shape *shape
     weft_cost_gemm(out, WEFT_PHASE_INPUT_GRADIENT, "router", shape->dtype, d->tokens, hidden,
                    d->experts, 1);
     for (int i = 0; i < 2; i++) /* logits, scores */
-        weft_cost_stash(out, "router", WEFT_F32, d->tokens, d->experts, WEFT_PHASE_INPUT_GRADIENT);
+        weft_cost_stash_unless(out, shape, WEFT_RECOMPUTE_MODULE(MOE), "router", WEFT_F32,
+                               d->tokens, d->experts, WEFT_PHASE_INPUT_GRADIENT);
     for (int i = 0; i < 4; i++) /* choice, probability, place at the experts and back */
-        weft_cost_stash(out, "router", WEFT_F32, d->tokens, topk, WEFT_PHASE_INPUT_GRADIENT);
+        weft_cost_stash_unless(out, shape, WEFT_RECOMPUTE_MODULE(MOE), "router", WEFT_F32,
+                               d->tokens, topk, WEFT_PHASE_INPUT_GRADIENT);
 }
 
 /* One linear layer of all local experts, a launch a partition. */
@@ -229,6 +232,42 @@ static void describe_moe_host(const weft_shape *shape, weft_layer_cost *out, con
         weft_cost_host(out, r->all * d->gates * d->ffn * bytes);
 }
 
+/* Routing, experts and what travels once more, but for the counts: what answer() in layers/moe.c
+ * does. Its scratch is there where backward's is, before it. */
+static void describe_again(const weft_model_options *o, const weft_shape *shape,
+                           weft_layer_cost *out, const weft_moe_dims *d, const moe_rings *r)
+{
+    const weft_phase phase = WEFT_PHASE_RECOMPUTE;
+    const size_t topk = (size_t)o->moe_router_topk, hidden = shape->hidden;
+    const size_t row = weft_row_bytes(shape), scores = d->tokens * d->experts;
+    weft_layer_cost scratch = {0};
+    weft_cost_repeats(out, true);
+    if (d->full && shape->sequence_parallel && shape->tp > 1)
+        weft_cost_collective(out, phase, "enter", WEFT_AXIS_TP, WEFT_COLLECTIVE_ALL_GATHER,
+                             shape->seq / (size_t)shape->cp * shape->batch * row, 1);
+    weft_cost_gemm(out, phase, "router", shape->dtype, d->tokens, d->experts, hidden, 1);
+    weft_cost_memory(out, phase, "router", 2 * scores * sizeof(float), 1);
+    weft_cost_memory(out, phase, "router", 3 * d->tokens * topk * sizeof(int32_t), 1);
+    if (!d->full && shape->tp > 1)
+        weft_cost_collective(out, phase, "router", WEFT_AXIS_TP, WEFT_COLLECTIVE_ALL_REDUCE,
+                             (2 * d->experts + 1) * sizeof(float), 1);
+    weft_cost_memory(out, phase, "dispatch", 2 * r->sent * row, r->parts);
+    describe_travel(shape, out, d, r, phase);
+    describe_grouped(shape, out, phase, "experts.linear_fc1", d, r, hidden, d->gates * d->ffn);
+    describe_grouped(shape, out, phase, "experts.linear_fc2", d, r, d->ffn, hidden);
+    weft_cost_memory(out, phase, "activation",
+                     (d->gates + 1) * r->all * d->ffn * weft_dtype_bytes(shape->dtype), r->parts);
+    if (r->reorder)
+        weft_cost_memory(out, phase, "experts", 4 * r->all * row, 2 * r->parts);
+    weft_cost_repeats(out, false);
+    if (d->full)
+        weft_cost_enter(&scratch, shape, WEFT_PHASE_FORWARD);
+    describe_moe_scratch(o, shape, &scratch, d, r, WEFT_PHASE_FORWARD);
+    if (shape->training && scratch.scratch.own[0] > out->scratch.own[1])
+        weft_cost_scratch(out, shape, phase, WEFT_U8, scratch.scratch.own[0] - out->scratch.own[1],
+                          1);
+}
+
 static void describe_shared(const weft_model_options *o, const weft_shape *shape,
                             weft_layer_cost *out)
 {
@@ -236,7 +275,12 @@ static void describe_shared(const weft_model_options *o, const weft_shape *shape
     size_t rows = weft_dims_of(o, shape).rows;
     if (width == 0)
         return;
-    weft_describe_mlp(o, shape, width, out);
+    const uint64_t own = out->recomputed_bytes;
+    out->recomputed_bytes = 0;
+    weft_describe_mlp(o, shape, width,
+                      WEFT_RECOMPUTE_MODULE(SHARED_EXPERTS) | WEFT_RECOMPUTE_MODULE(MOE), out);
+    if (own > out->recomputed_bytes)
+        out->recomputed_bytes = own;
     for (int half = 0; half < 2; half++) {
         weft_phase phase = half ? WEFT_PHASE_INPUT_GRADIENT : WEFT_PHASE_FORWARD;
         weft_cost_scratch(out, shape, phase, shape->dtype, rows, shape->hidden);
@@ -286,10 +330,14 @@ void weft_describe_moe(const weft_model_options *o, const weft_shape *shape, wef
         describe_moe_region(shape, out, &d, phase);
         describe_moe_scratch(o, shape, out, &d, &r, phase);
     }
-    weft_cost_stash(out, "combine", shape->dtype, rows, hidden, WEFT_PHASE_INPUT_GRADIENT);
-    weft_cost_stash(out, "dispatch", shape->dtype, r.kept, hidden, WEFT_PHASE_WEIGHT_GRADIENT);
-    weft_cost_stash(out, "experts", shape->dtype, r.kept, d.gates * d.ffn,
-                    WEFT_PHASE_WEIGHT_GRADIENT);
+    weft_cost_stash_unless(out, shape, WEFT_RECOMPUTE_MODULE(MOE), "combine", shape->dtype, rows,
+                           hidden, WEFT_PHASE_INPUT_GRADIENT);
+    weft_cost_stash_unless(out, shape, WEFT_RECOMPUTE_MODULE(MOE), "dispatch", shape->dtype, r.kept,
+                           hidden, WEFT_PHASE_WEIGHT_GRADIENT);
+    weft_cost_stash_unless(out, shape, WEFT_RECOMPUTE_MODULE(MOE), "experts", shape->dtype, r.kept,
+                           d.gates * d.ffn, WEFT_PHASE_WEIGHT_GRADIENT);
+    if (shape->recompute & WEFT_RECOMPUTE_MODULE(MOE))
+        describe_again(o, shape, out, &d, &r);
     describe_moe_host(shape, out, &d, &r);
     describe_shared(o, shape, out);
 }

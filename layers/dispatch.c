@@ -204,9 +204,11 @@ static void count_part(weft_moe_state *s, const weft_moe_part *part)
 /* The plan stands in the pass's host memory: nobody needs to wait for it again. */
 static weft_status repeat_parts(const planning *p)
 {
-    for (int i = 0; i < p->state->num_parts; i++) {
-        weft_moe_part *part = &p->state->parts[i];
-        count_part(p->state, part);
+    weft_moe_state *s = p->state;
+    s->num_sent = s->num_rows = s->max_sent = s->max_rows = 0;
+    for (int i = 0; i < s->num_parts; i++) {
+        weft_moe_part *part = &s->parts[i];
+        count_part(s, part);
         if (part->order)
             WEFT_TRY(take_order(p, part));
     }

@@ -7,6 +7,7 @@
 
 #include "layers/describe.h"
 #include "layers/linear.h"
+#include "layers/recompute.h"
 #include "parallel/groups.h"
 #include "parallel/sequence.h"
 
@@ -38,6 +39,16 @@ weft_status weft_norm_run_backward(weft_pass *pass, const weft_norm *norm, const
 /* Whether this is a forward that runs again, for backward. Its pieces of host memory are those of
  * the first time, with what stands in them. */
 bool weft_pass_repeats(const weft_pass *pass);
+
+/* Where one of `modules` (bits of layers/recompute.h) is made again, stashes are pieces of the area
+ * that all passes share, from its start, until weft_pass_keep. Returns whether it is. */
+bool weft_pass_leave_out(weft_pass *pass, unsigned modules);
+void weft_pass_keep(weft_pass *pass);
+/* Where the pass's host memory ends now; and a forward from there that runs again, between the two
+ * calls: see weft_pass_repeats. */
+size_t weft_pass_host_mark(const weft_pass *pass);
+void weft_pass_begin_repeat(weft_pass *pass, size_t host_mark);
+void weft_pass_end_repeat(weft_pass *pass);
 
 /* Communicators and coordinates of the mesh the model runs on. */
 const weft_groups *weft_build_groups(const weft_build *build);

@@ -12,7 +12,7 @@ typedef struct mlp_state {
 static void mlp_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
 {
     const weft_mlp *mlp = (const weft_mlp *)layer;
-    weft_describe_mlp(&mlp->common.options, shape, mlp->ffn_all, out);
+    weft_describe_mlp(&mlp->common.options, shape, mlp->ffn_all, mlp->modules, out);
 }
 
 static weft_status mlp_init(weft_layer *layer, weft_build *build)
@@ -51,10 +51,14 @@ static weft_status activate(const weft_mlp *mlp, weft_pass *pass, const weft_ten
                    .x = hidden->data, .y = act->data));
 }
 
-/* hidden = fc1(x), act = activation(hidden). */
+/* hidden = fc1(x), act = activation(hidden). A module that is recomputed does not keep hidden. */
 static weft_status fc1_forward(const weft_mlp *mlp, weft_pass *pass, const weft_tensor *x,
                                weft_tensor *hidden, weft_tensor *act)
 {
+    weft_pass_leave_out(pass, mlp->modules);
+    WEFT_TRY(weft_pass_stash(pass, x->dtype, x->dims[0], mlp->fc1.out, hidden));
+    weft_pass_keep(pass);
+    WEFT_TRY(take_act(mlp, pass, hidden, act));
     if (has_gelu(mlp))
         return weft_linear_gelu_forward(pass, &mlp->fc1, x, hidden, act);
     WEFT_TRY(weft_linear_forward(pass, &mlp->fc1, x, true, hidden));
@@ -85,8 +89,6 @@ static weft_status mlp_forward(weft_layer *layer, weft_pass *pass, const weft_te
     weft_tensor full, act, partial;
     state->x = *x;
     WEFT_TRY(weft_pass_enter(pass, x, &full));
-    WEFT_TRY(weft_pass_stash(pass, x->dtype, full.dims[0], mlp->fc1.out, &state->hidden));
-    WEFT_TRY(take_act(mlp, pass, &state->hidden, &act));
     WEFT_TRY(fc1_forward(mlp, pass, &full, &state->hidden, &act));
     WEFT_TRY(weft_pass_partial(pass, y, &partial));
     bool with_bias = weft_pass_groups(pass)->coords.at[WEFT_AXIS_TP] == 0;
@@ -104,10 +106,13 @@ static weft_status mlp_backward(weft_layer *layer, weft_pass *pass, const weft_t
     size_t mark = weft_pass_mark(pass);
     weft_tensor dy_full, act, dhidden, x_full, partial;
     WEFT_TRY(weft_pass_enter(pass, dy, &dy_full));
-    WEFT_TRY(take_act(mlp, pass, &state->hidden, &act));
-    WEFT_TRY(activate(mlp, pass, &state->hidden, &act));
-    WEFT_TRY(fc2_backward(mlp, pass, &act, &dy_full, &state->hidden, &dhidden));
     WEFT_TRY(weft_pass_enter(pass, &state->x, &x_full));
+    const bool again = weft_pass_shape(pass)->recompute & mlp->modules;
+    if (!again)
+        WEFT_TRY(take_act(mlp, pass, &state->hidden, &act));
+    WEFT_TRY(again ? fc1_forward(mlp, pass, &x_full, &state->hidden, &act)
+                   : activate(mlp, pass, &state->hidden, &act));
+    WEFT_TRY(fc2_backward(mlp, pass, &act, &dy_full, &state->hidden, &dhidden));
     WEFT_TRY(weft_pass_partial(pass, dx, &partial));
     WEFT_TRY(weft_linear_backward(pass, &mlp->fc1, &x_full, &dhidden, &partial));
     WEFT_TRY(weft_pass_exit(pass, &partial, dx));
@@ -128,15 +133,16 @@ static const weft_layer_ops mlp_ops = {
     .width = weft_layer_width,
 };
 
-weft_layer *weft_mlp_create_wide(const weft_model_options *options, size_t ffn)
+weft_layer *weft_mlp_create_wide(const weft_model_options *options, size_t ffn, unsigned modules)
 {
     weft_mlp *mlp = (weft_mlp *)weft_layer_new(&mlp_ops, sizeof *mlp, options);
     if (mlp)
-        mlp->ffn_all = ffn;
+        mlp->ffn_all = ffn, mlp->modules = modules;
     return (weft_layer *)mlp;
 }
 
 weft_layer *weft_mlp_create(const weft_model_options *options)
 {
-    return weft_mlp_create_wide(options, (size_t)options->ffn_hidden_size);
+    return weft_mlp_create_wide(options, (size_t)options->ffn_hidden_size,
+                                WEFT_RECOMPUTE_MODULE(MLP));
 }

@@ -7,10 +7,11 @@
 typedef struct weft_mlp {
     weft_layer_common common;
     weft_linear fc1, fc2;
-    size_t ffn_all; /* global width */
+    size_t ffn_all;   /* global width */
+    unsigned modules; /* that it is part of: bits of layers/recompute.h */
 } weft_mlp;
 
-/* An MLP of global width `ffn`; NULL when memory is short. */
-weft_layer *weft_mlp_create_wide(const weft_model_options *options, size_t ffn);
+/* An MLP of global width `ffn` and these modules; NULL when memory is short. */
+weft_layer *weft_mlp_create_wide(const weft_model_options *options, size_t ffn, unsigned modules);
 
 #endif

@@ -117,6 +117,7 @@ static weft_status init(weft_model *model, const weft_outline *outline, weft_mod
 {
     const weft_model_setup *s = &model->setup;
     model->tied = outline->tied;
+    model->shape.recompute = outline->shape.recompute;
     model->metric_list = outline->metrics;
     model->num_frozen = outline->num_frozen;
     model->place = weft_coords_place(&s->groups->coords, s->groups->mesh.world);

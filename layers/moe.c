@@ -106,6 +106,34 @@ static weft_status finish_rows(const weft_moe *m, weft_pass *pass, const weft_te
     return weft_note_end(pass, weft_pass_lane(pass), note);
 }
 
+/* From the layer's input to the experts' answers at home. Where the layer is recomputed what it
+ * stashes is not kept. */
+static weft_status answer(weft_moe *m, weft_pass *pass, weft_moe_state *state)
+{
+    weft_tensor rows;
+    size_t gating;
+    WEFT_TRY(routed_rows(m, pass, &state->x, &rows));
+    weft_pass_leave_out(pass, WEFT_RECOMPUTE_MODULE(MOE));
+    WEFT_TRY(weft_note_begin(pass, weft_pass_lane(pass), WEFT_NOTE_GATING, &gating));
+    WEFT_TRY(weft_moe_route(m, pass, state, &rows));
+    WEFT_TRY(weft_moe_sort_choices(m, pass, state));
+    WEFT_TRY(weft_note_end(pass, weft_pass_lane(pass), gating));
+    WEFT_TRY(weft_moe_run_forward(m, pass, state, &rows));
+    weft_pass_keep(pass);
+    return WEFT_OK;
+}
+
+/* The same again, without waiting for the counts. */
+static weft_status answer_again(weft_moe *m, weft_pass *pass, weft_moe_state *state)
+{
+    const size_t mark = weft_pass_mark(pass);
+    weft_pass_begin_repeat(pass, state->host_mark);
+    WEFT_TRY(answer(m, pass, state));
+    weft_pass_end_repeat(pass);
+    weft_pass_release(pass, mark);
+    return WEFT_OK;
+}
+
 static weft_status moe_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
                                weft_tensor *y)
 {
@@ -113,17 +141,12 @@ static weft_status moe_forward(weft_layer *layer, weft_pass *pass, const weft_te
     weft_moe_state *state = weft_pass_state(pass, layer);
     const weft_moe_dims *d = &m->dims;
     size_t mark = weft_pass_mark(pass), hidden = x->dims[1];
-    weft_tensor rows, part;
-    size_t whole, gating;
+    weft_tensor part;
+    size_t whole;
     state->x = *x;
+    state->host_mark = weft_pass_host_mark(pass);
     WEFT_TRY(weft_note_begin(pass, weft_pass_lane(pass), WEFT_NOTE_MOE, &whole));
-    WEFT_TRY(routed_rows(m, pass, x, &rows));
-    WEFT_TRY(weft_note_begin(pass, weft_pass_lane(pass), WEFT_NOTE_GATING, &gating));
-    WEFT_TRY(weft_moe_route(m, pass, state, &rows));
-    WEFT_TRY(weft_moe_sort_choices(m, pass, state));
-    WEFT_TRY(weft_note_end(pass, weft_pass_lane(pass), gating));
-
-    WEFT_TRY(weft_moe_run_forward(m, pass, state, &rows));
+    WEFT_TRY(answer(m, pass, state));
     if (!weft_pass_repeats(pass)) {
         weft_moe_count(m, pass, state);
         WEFT_TRY(weft_moe_count_rows(m, pass, state));
@@ -162,6 +185,8 @@ static weft_status moe_backward(weft_layer *layer, weft_pass *pass, const weft_t
     weft_tensor dy_rows, dprob, rows, part;
     size_t whole, gating;
     WEFT_TRY(weft_note_begin(pass, lane, WEFT_NOTE_MOE, &whole));
+    if (weft_pass_shape(pass)->recompute & WEFT_RECOMPUTE_MODULE(MOE))
+        WEFT_TRY(answer_again(m, pass, state));
     WEFT_TRY(routed_rows(m, pass, dy, &dy_rows));
     WEFT_TRY(weft_pass_scratch(pass, WEFT_F32, d->tokens, topk, &dprob));
     WEFT_TRY(weft_combine_backward(
@@ -217,8 +242,9 @@ weft_layer *weft_moe_create(const weft_model_options *options)
 {
     weft_moe *m = (weft_moe *)weft_layer_new(&moe_ops, sizeof *m, options);
     if (m && options->moe_shared_expert_intermediate_size > 0) {
-        m->shared =
-            weft_mlp_create_wide(options, (size_t)options->moe_shared_expert_intermediate_size);
+        m->shared = weft_mlp_create_wide(
+            options, (size_t)options->moe_shared_expert_intermediate_size,
+            WEFT_RECOMPUTE_MODULE(SHARED_EXPERTS) | WEFT_RECOMPUTE_MODULE(MOE));
         if (!m->shared) {
             weft_layer_free(&m->common.base);
             return NULL;

@@ -26,6 +26,7 @@ typedef struct weft_moe_part {
 
 typedef struct weft_moe_state {
     weft_tensor x;                           /* borrowed: the layer's input */
+    size_t host_mark;                        /* where its host memory begins */
     weft_tensor logits, scores, index, prob; /* [T, E], [T, E], [T, K], [T, K] */
     float *sums;                             /* host: counts[E], score_sums[E], z_sum */
     int64_t *counts;                         /* host: [E] of this rank's plan, then [1] dropped */

@@ -196,7 +196,8 @@ static weft_status add_declared(weft_outline_layer *layer, const weft_placed *pl
 }
 
 /* For the MoE layers as they are going to run. */
-static weft_shape described_shape(const weft_model_setup *setup, const weft_mesh *mesh)
+static weft_status described_shape(const weft_model_setup *setup, const weft_mesh *mesh,
+                                   weft_shape *out)
 {
     const weft_moe_options *moe = &setup->moe;
     weft_shape shape = weft_model_shape(setup->options, mesh, setup->micro_batch_size, setup->dtype,
@@ -208,7 +209,10 @@ static weft_shape described_shape(const weft_model_setup *setup, const weft_mesh
         shape.moe_reuse = (int)moe->pipeline.reuse;
         shape.moe_peer_group = moe->pipeline.peer_group;
     }
-    return shape;
+    *out = shape;
+    return setup->training && setup->recompute
+               ? weft_recompute_modules(setup->recompute, &out->recompute)
+               : WEFT_OK;
 }
 
 weft_moe_pipeline weft_shape_pipeline(const weft_shape *shape)
@@ -309,7 +313,8 @@ weft_status weft_model_outline(const weft_model_setup *setup, const weft_mesh *m
         status = weft_model_list_layers(model, build);
     out->num_layers = model->num_layers;
     out->layout = model->layout;
-    out->shape = described_shape(setup, mesh);
+    if (status == WEFT_OK)
+        status = described_shape(setup, mesh, &out->shape);
     if (status == WEFT_OK)
         status = outline_stages(model, &groups, stages, out);
     if (status == WEFT_OK)

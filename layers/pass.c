@@ -206,7 +206,8 @@ static weft_status take(weft_stack *stack, weft_dtype dtype, size_t d0, size_t d
 weft_status weft_pass_stash(weft_pass *pass, weft_dtype dtype, size_t d0, size_t d1,
                             weft_tensor *out)
 {
-    return take(pass->shares_stash ? &pass->model->recomputed : &pass->stash, dtype, d0, d1, out);
+    return take(pass->shares_stash || pass->leaves_out ? &pass->model->recomputed : &pass->stash,
+                dtype, d0, d1, out);
 }
 
 weft_status weft_pass_scratch(weft_pass *pass, weft_dtype dtype, size_t d0, size_t d1,

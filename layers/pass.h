@@ -46,10 +46,12 @@ struct weft_pass {
     weft_micro_batch micro_batch;
     bool backward; /* what is being enqueued */
     weft_stack stash, host;
-    bool shares_stash;  /* stashes are pieces of the model's `recomputed` */
-    bool repeats;       /* a forward runs again */
-    char *states;       /* every layer's state struct, back to back; then weft_pass_kept */
-    int32_t *tokens[2]; /* with graphs: device memory for tokens and labels */
+    weft_stack host_before; /* a repeated forward: as it was */
+    bool shares_stash;      /* stashes are pieces of the model's `recomputed` */
+    bool leaves_out;        /* likewise, in a module that is made again */
+    bool repeats;           /* a forward runs again */
+    char *states;           /* every layer's state struct, back to back; then weft_pass_kept */
+    int32_t *tokens[2];     /* with graphs: device memory for tokens and labels */
 };
 
 /* A layer of this stage: of the list, or a child. */

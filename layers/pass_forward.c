@@ -36,6 +36,39 @@ weft_pass_kept *weft_pass_kept_of(const weft_pass *pass)
     return (weft_pass_kept *)(void *)(pass->states + pass->model->kept_offset);
 }
 
+bool weft_pass_leave_out(weft_pass *pass, unsigned modules)
+{
+    if (!(pass->model->shape.recompute & modules))
+        return false;
+    weft_stack_rewind(&pass->model->recomputed, 0);
+    pass->leaves_out = true;
+    return true;
+}
+
+void weft_pass_keep(weft_pass *pass)
+{
+    pass->leaves_out = false;
+}
+
+size_t weft_pass_host_mark(const weft_pass *pass)
+{
+    return weft_stack_mark(&pass->host);
+}
+
+/* Others may still use what lies above. */
+void weft_pass_begin_repeat(weft_pass *pass, size_t host_mark)
+{
+    pass->host_before = pass->host;
+    weft_stack_rewind(&pass->host, host_mark);
+    pass->repeats = true;
+}
+
+void weft_pass_end_repeat(weft_pass *pass)
+{
+    weft_stack_restore(&pass->host_before, &pass->host);
+    pass->repeats = false;
+}
+
 bool weft_pass_repeats(const weft_pass *pass)
 {
     return pass->repeats;
@@ -60,7 +93,7 @@ static weft_status begin_layer(weft_pass_work *w, const weft_task *task)
         weft_stack_rewind(&pass->model->recomputed, 0);
     if (!pass->repeats)
         weft_pass_kept_of(pass)[task->layer - pass->first] = (weft_pass_kept){
-            .x = x < 0 ? (weft_tensor){0} : w->slots[x], .host_mark = weft_stack_mark(&pass->host)};
+            .x = x < 0 ? (weft_tensor){0} : w->slots[x], .host_mark = weft_pass_host_mark(pass)};
     return WEFT_OK;
 }
 
@@ -123,14 +156,11 @@ weft_status weft_pass_run_again(void *work, const weft_task *task, weft_lane *la
     weft_pass *pass = w->call->pass;
     weft_model *model = pass->model;
     (void)lane;
-    const weft_stack host = pass->host; /* others may still use what lies above this layer's */
     clear_states(pass, model->layers[task->layer]);
-    weft_stack_rewind(&pass->host, weft_pass_kept_of(pass)[task->layer - pass->first].host_mark);
     WEFT_TRY(copy_metrics(pass, model->saved_metrics, model->own_metrics));
-    pass->repeats = true;
+    weft_pass_begin_repeat(pass, weft_pass_kept_of(pass)[task->layer - pass->first].host_mark);
     weft_status status = weft_pass_run_forward(w, task);
-    pass->repeats = false;
-    weft_stack_restore(&host, &pass->host);
+    weft_pass_end_repeat(pass);
     WEFT_TRY(status);
     return copy_metrics(pass, model->own_metrics, model->saved_metrics);
 }

@@ -24,17 +24,14 @@ weft_status weft_recompute_modules(const weft_recompute_options *o, unsigned *ou
         const int module = find(name);
         if (module < 0) {
             const char *nearest = weft_nearest_name(name, names, WEFT_NUM_RECOMPUTE_MODULES);
-            return WEFT_KEY_ERROR("train.recompute_modules",
-                                  "no module \"%s\"%s%s%s; there are core_attn, mlp, moe, "
-                                  "shared_experts, layernorm and moe_act",
-                                  name, nearest ? "; did you mean \"" : "", nearest ? nearest : "",
-                                  nearest ? "\"" : "");
+            return WEFT_KEY_ERROR("train.recompute_modules", "no module \"%s\"; %s%s", name,
+                                  nearest ? "did you mean " : "there are core_attn, mlp, moe, ",
+                                  nearest ? nearest : "shared_experts, layernorm and moe_act");
         }
         *out |= 1u << module;
     }
-    if (o->granularity == WEFT_RECOMPUTE_SELECTIVE)
-        return WEFT_KEY_ERROR("train.recompute_granularity", "selective is not there yet; full is");
-    *out = 0;
+    if (o->granularity != WEFT_RECOMPUTE_SELECTIVE)
+        *out = 0;
     return WEFT_OK;
 }
 

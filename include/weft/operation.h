@@ -3,6 +3,7 @@
 #ifndef WEFT_OPERATION_H
 #define WEFT_OPERATION_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "mesh.h"
@@ -58,6 +59,7 @@ typedef struct weft_operation {
                            passed to the group (of a gather and a scatter, what all ranks give) */
     weft_axis axis;     /* COLLECTIVE */
     weft_collective collective;
+    bool repeated; /* RECOMPUTE: one of forward, once more */
 } weft_operation;
 
 /* A piece of memory that a layer stashes. May grow at its end. */

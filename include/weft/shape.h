@@ -50,6 +50,7 @@ typedef struct weft_shape {
                            brings; 0: 1 */
     int moe_peer_group; /* ranks that are one partition of an MoE layer cut by peers; 0: by tokens
                          */
+    unsigned recompute; /* modules that backward makes again: the library's bits */
 } weft_shape;
 /* What a rank has of a micro-batch. Context parallelism (cp) cuts the sequence: seq / cp tokens of
  * each sample are here, and tokens * batch rows, before sequence parallelism cuts these over tp. A

@@ -52,6 +52,8 @@ weft_status weft_own_list(const weft_own_model *model, weft_arena *arena, weft_o
         const weft_description *d = &outline->layers[l].description;
         for (int i = 0; i < d->num_operations; i++) {
             const weft_operation *o = &d->operations[i];
+            if (o->repeated) /* it is forward's */
+                continue;
             if (o->kind == WEFT_OPERATION_GEMM ? o->flops > 0
                                                : o->kind == WEFT_OPERATION_MEMORY && o->bytes > 0)
                 add(o, *out, out_count);

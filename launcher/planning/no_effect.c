@@ -68,5 +68,8 @@ weft_status weft_config_tell_no_effect(const weft_config *config)
             weft_log(WEFT_LOG_WARN, "%s: no effect of %s", reasons[i], k.text);
     }
     weft_arena_release(&arena);
+    if (weft_recompute_names_always(&config->train.recompute))
+        weft_log(WEFT_LOG_INFO, "recompute: no norm's and no activation's output is ever kept, so "
+                                "layernorm and moe_act change nothing");
     return status;
 }

@@ -28,13 +28,16 @@ typedef struct moe_parts {
     int num_dispatches; /* in backward the rows may travel again */
 } moe_parts;
 
+/* A layer whose MoE part is recomputed runs its forward's program once more, before backward's. */
+enum { HALF_FORWARD, HALF_BACKWARD, HALF_AGAIN, NUM_HALVES };
+
 typedef struct pricing {
     const weft_site *site;
     const weft_outline *outline;
     const weft_outline_layer *layer;
     bool is_program; /* of this layer's MoE part */
     bool repeats;    /* its forward alone, once more: the counts are known */
-    moe_parts moe[2];
+    moe_parts moe[NUM_HALVES];
     weft_pass_price *out;
 } pricing;
 
@@ -140,14 +143,17 @@ static weft_operation at_load(const pricing *p, const weft_operation *op)
 
 static weft_status add_operation(pricing *p, const weft_operation *described)
 {
-    const weft_operation loaded = at_load(p, described), *op = &loaded;
+    weft_operation loaded = at_load(p, described), *op = &loaded;
     const bool backward = op->phase != WEFT_PHASE_FORWARD;
+    const int half = op->repeated ? HALF_AGAIN : backward ? HALF_BACKWARD : HALF_FORWARD;
+    if (op->repeated)
+        op->phase = WEFT_PHASE_FORWARD;
     weft_pass_time *time = backward ? &p->out->backward : &p->out->forward;
     weft_estimate estimate;
     WEFT_TRY(price_operation(p->site, op, &estimate));
     if (is_sharded_exchange(p, op))
         scale(&estimate, form_share(p, op));
-    double *in_program = p->is_program ? place_in_program(&p->moe[backward], op) : NULL;
+    double *in_program = p->is_program ? place_in_program(&p->moe[half], op) : NULL;
     *(in_program ? in_program : place_of(time, op)) += estimate.us;
     if (op->kind != WEFT_OPERATION_COLLECTIVE)
         time->memory_us += estimate.memory_us;
@@ -252,9 +258,10 @@ static weft_status message_us(const pricing *p, int group, int ahead, double byt
 }
 
 /* What a partition's tasks take, in one direction. The sum over ETP stands before the way home. */
-static weft_status partition_costs(const pricing *p, bool backward, weft_moe_costs *out)
+static weft_status partition_costs(const pricing *p, int half, weft_moe_costs *out)
 {
-    const moe_parts *m = &p->moe[backward];
+    const moe_parts *m = &p->moe[half];
+    const bool backward = half == HALF_BACKWARD;
     const weft_moe_pipeline pipeline = weft_shape_pipeline(&p->outline->shape);
     const int n = pipeline.num_partitions, times = m->num_dispatches > 0 ? m->num_dispatches : 1;
     const double bytes = travelling_bytes(p) / n, middle = bytes * middle_share(p);
@@ -284,14 +291,17 @@ static weft_status add_program(pricing *p)
 {
     const weft_moe_pipeline pipeline = weft_shape_pipeline(&p->outline->shape);
     const weft_cluster *experts = p->site->experts ? p->site->experts : p->site->cluster;
-    for (int backward = 0; backward < (p->repeats ? 1 : 2); backward++) {
-        const moe_parts *m = &p->moe[backward];
-        weft_pass_time *time = backward ? &p->out->backward : &p->out->forward;
+    for (int half = 0; half < (p->repeats ? 1 : NUM_HALVES); half++) {
+        const moe_parts *m = &p->moe[half];
+        const bool backward = half == HALF_BACKWARD;
+        weft_pass_time *time = half == HALF_FORWARD ? &p->out->forward : &p->out->backward;
         weft_moe_costs costs;
         weft_arena arena = {0};
         weft_program program;
         double us = 0;
-        WEFT_TRY(partition_costs(p, backward, &costs));
+        if (half == HALF_AGAIN && m->num_dispatches == 0)
+            continue;
+        WEFT_TRY(partition_costs(p, half, &costs));
         weft_status status = weft_program_moe(&pipeline, backward, &arena, &program);
         if (status == WEFT_OK)
             status = weft_program_moe_price(&program, &costs, &experts->interference, NULL, &us);

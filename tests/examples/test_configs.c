@@ -39,7 +39,7 @@ static uint64_t count_params(const weft_model_options *options, const weft_shape
         if (weft_model_is_moe_layer(options, i))
             weft_describe_moe(options, shape, &cost);
         else
-            weft_describe_mlp(options, shape, (size_t)options->ffn_hidden_size, &cost);
+            weft_describe_mlp(options, shape, (size_t)options->ffn_hidden_size, 0, &cost);
     }
     weft_describe_head(options, shape, &cost);
     return cost.num_params;

@@ -27,6 +27,8 @@ enum { NUM_STEPS = 3 };
 #define FULL(method, num)                                                                          \
     ", \"recompute_granularity\": \"full\", \"recompute_method\": \"" method                       \
     "\", \"recompute_num_layers\": " #num
+#define SELECTIVE(modules)                                                                         \
+    ", \"recompute_granularity\": \"selective\", \"recompute_modules\": [" modules "]"
 #define BF16 ", \"precision\": \"bf16\""
 #define PARTS(n, reuse) ", \"moe_num_partitions\": " #n ", \"moe_memory_reuse\": \"" #reuse "\""
 #define FORM(form, chunks)                                                                         \
@@ -55,6 +57,17 @@ static const struct {
     {4, MOE, "dp=4,binding=dp,ep=4", ", \"moe_partition_by\": \"peers\"", "", FULL("uniform", 1)},
     {4, MOE, "tp=2,dp=2,binding=dp,ep=2,etp=2", PARTS(4, s4) FORM(o2, 3), "", FULL("block", 1)},
     {4, MOE, "tp=2,dp=2,binding=dp,ep=2,etp=2", PARTS(2, none) FORM(o1, 1), "", FULL("uniform", 1)},
+    {1, GPT2, "tp=1", NULL, BF16, SELECTIVE("\"core_attn\", \"mlp\"")},
+    {2, LLAMA, "tp=2,sp=1", NULL, "", SELECTIVE("\"mlp\", \"layernorm\"")},
+    {2, GPT2, "pp=2,schedule=gpipe", NULL, "", SELECTIVE("\"mlp\"")},
+    {2, LLAMA, "pp=2,vp=2", NULL, BF16, SELECTIVE("\"core_attn\"")},
+    {1, MOE, "tp=1", NULL, "", SELECTIVE("\"shared_experts\", \"mlp\"")},
+    {2, MOE, "pp=2", NULL, BF16, SELECTIVE("\"moe\", \"core_attn\"")},
+    {4, MOE, "tp=2,dp=2,binding=tp,sp=1", NULL, "", SELECTIVE("\"moe\", \"shared_experts\"")},
+    {4, MOE, "tp=2,dp=2,binding=dp,ep=4", PARTS(3, s4), "", SELECTIVE("\"moe\"")},
+    {2, MOE, "dp=2,binding=dp,ep=2", PARTS(4, none), "", SELECTIVE("\"moe\", \"mlp\"")},
+    {4, MOE, "tp=2,dp=2,binding=dp,ep=2,etp=2", PARTS(2, s2) FORM(o2, 2), "",
+     SELECTIVE("\"moe\", \"moe_act\"")},
 };
 enum { NUM_CASES = sizeof cases / sizeof *cases };
 
