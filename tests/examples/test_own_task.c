@@ -96,8 +96,9 @@ static void check_meshes(void)
     EXPECT(strstr(run_output, "M of them frozen)"), "%s", run_output);
     for (int m = 0; m < 2; m++) {
         const char *folder = m ? "mesh-1" : "mesh-0";
-        char more[128];
-        snprintf(more, sizeof more, FROZEN "--mesh %s", meshes[m]);
+        char more[160];
+        snprintf(more, sizeof more, FROZEN "--mesh %s --set recompute_granularity=%s", meshes[m],
+                 m ? "full" : "selective");
         train("example_own_task", "task", folder, more);
         for (int step = 1; step <= 4; step++) {
             static const char *const keys[] = {"loss", "mean_abs_error", "large_errors",

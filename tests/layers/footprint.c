@@ -38,11 +38,11 @@ static const char *const moe_meshes[] = {"tp=4,binding=tp",
 #define AGAIN(method, num)                                                                         \
     "\"recompute_granularity\": \"full\", \"recompute_method\": \"" method                         \
     "\", \"recompute_num_layers\": " #num
+#define MODULES(names)                                                                             \
+    "\"recompute_granularity\": \"selective\", \"recompute_modules\": [" names "]"
 static const char *const recomputes[] = {
     AGAIN("uniform", 1), AGAIN("uniform", 2), AGAIN("block", 1),
-    "\"recompute_granularity\": \"selective\", "
-    "\"recompute_modules\": [\"core_attn\", \"shared_experts\"]",
-    "\"recompute_granularity\": \"selective\", \"recompute_modules\": [\"mlp\", \"moe\"]"};
+    MODULES("\"core_attn\", \"shared_experts\""), MODULES("\"mlp\", \"moe\"")};
 static const char *const again_meshes[] = {"dp=4,binding=dp,ep=2", "tp=2,pp=2,sp=1,binding=tp",
                                            "pp=2,vp=2,dp=2,binding=dp,ep=2"};
 
