@@ -2,35 +2,40 @@
 
 #include <string.h>
 
+/* Blocks of queries, of one group, that meet a block of keys while it is loaded: at most so many,
+ * and with so many columns together, which stay in the second-level cache. */
+enum { MOST_TOGETHER = 4, TOGETHER_DIM = 256 };
+
 typedef struct forward_scratch {
     float *qt;          /* [PANELS][dim][WEFT_PANEL], scaled */
-    float *k, *v;       /* [key blocks held][chunks][KEYS][WEFT_PANEL] */
     float *out;         /* [chunks][QUERIES][WEFT_PANEL] */
+    float *top, *sum;   /* [QUERIES] */
+    float *k, *v;       /* [chunks][KEYS][WEFT_PANEL], of all blocks of queries, as what follows */
     float *scores;      /* [KEYS][WEFT_PANEL] */
     float *rows, *keep; /* alike, for dropout */
-    float *top, *sum;   /* [QUERIES] */
 } forward_scratch;
 
-static size_t forward_floats(const problem *p, size_t key_blocks)
-{
-    return QUERIES * p->dim + p->chunks * WEFT_PANEL * (2 * key_blocks * KEYS + QUERIES) +
-           3 * SCORES + 2 * QUERIES;
-}
-
-static forward_scratch forward_cut(const problem *p, size_t key_blocks, float *memory)
+static size_t forward_floats(const problem *p, size_t together)
 {
     const size_t width = p->chunks * WEFT_PANEL;
-    forward_scratch w;
-    w.qt = cut(&memory, QUERIES * p->dim);
-    w.k = cut(&memory, key_blocks * KEYS * width);
-    w.v = cut(&memory, key_blocks * KEYS * width);
-    w.out = cut(&memory, QUERIES * width);
-    w.scores = cut(&memory, SCORES);
-    w.rows = cut(&memory, SCORES);
-    w.keep = cut(&memory, SCORES);
-    w.top = cut(&memory, QUERIES);
-    w.sum = cut(&memory, QUERIES);
-    return w;
+    return together * QUERIES * (p->dim + width + 2) + 2 * KEYS * width + 3 * SCORES;
+}
+
+static void forward_cut(const problem *p, size_t together, float *memory, forward_scratch *w)
+{
+    const size_t width = p->chunks * WEFT_PANEL;
+    w[0].k = cut(&memory, KEYS * width);
+    w[0].v = cut(&memory, KEYS * width);
+    w[0].scores = cut(&memory, SCORES);
+    w[0].rows = cut(&memory, SCORES);
+    w[0].keep = cut(&memory, SCORES);
+    for (size_t i = 0; i < together; i++) {
+        w[i] = w[0];
+        w[i].qt = cut(&memory, QUERIES * p->dim);
+        w[i].out = cut(&memory, QUERIES * width);
+        w[i].top = cut(&memory, QUERIES);
+        w[i].sum = cut(&memory, QUERIES);
+    }
 }
 
 /* Scores become exp(score - top) with the new maxima. Returns in `factor` what sums over earlier
@@ -73,16 +78,15 @@ static void multiply(float *restrict x, const float *restrict by, size_t count)
         x[i] *= by[i];
 }
 
-/* A panel of queries meets a block of keys, k and v. starts: nothing is in `out` yet. */
+/* A panel of queries meets the loaded block of keys. starts: nothing is in `out` yet. */
 static void forward_panel(const problem *p, const forward_scratch *w, const query_block *q,
-                          size_t panel, const key_block *block, const float *k, const float *v,
-                          bool starts)
+                          size_t panel, const key_block *block, bool starts)
 {
     const size_t num_keys = panel_keys(p, q, panel, block), num_queries = panel_queries(q, panel);
     if (num_keys == 0)
         return;
     float factor[WEFT_PANEL];
-    weft_tiles_along(num_keys, p->dim, k, SCORES, w->qt + panel * WEFT_PANEL * p->dim, w->scores,
+    weft_tiles_along(num_keys, p->dim, w->k, SCORES, w->qt + panel * WEFT_PANEL * p->dim, w->scores,
                      false);
     hide(p, q, panel, block, num_keys, w->scores, -INFINITY);
     online_softmax(w->scores, num_keys, w->top + panel * WEFT_PANEL, w->sum + panel * WEFT_PANEL,
@@ -95,23 +99,26 @@ static void forward_panel(const problem *p, const forward_scratch *w, const quer
         float *out = w->out + (c * QUERIES + panel * WEFT_PANEL) * WEFT_PANEL;
         for (size_t i = 0; !starts && i < num_queries; i++)
             scale_all(out + i * WEFT_PANEL, WEFT_PANEL, factor[i]);
-        weft_tiles_across(num_queries, num_keys, w->scores, v + c * SCORES, out, !starts);
+        weft_tiles_across(num_queries, num_keys, w->scores, w->v + c * SCORES, out, !starts);
     }
 }
 
 /* Where the running softmax starts: from nothing, or from what out and lse hold. Returns whether
  * w->out holds anything. */
 static bool start_softmax(const problem *p, const weft_attention_forward_args *a,
-                          const forward_scratch *w, const query_block *q, const float *lse,
-                          const float *out, size_t out_stride)
+                          const forward_scratch *w, const query_block *q)
 {
     const bool goes_on = a->piece == WEFT_ATTENTION_NEXT;
+    const float *lse = a->lse + stat_at(p, q->b, q->h, q->first);
+    load_query_rows(p, q, w->out, w->qt); /* the output's place is free yet */
     for (size_t i = 0; i < QUERIES; i++) {
         w->top[i] = goes_on && i < q->num ? lse[i] : -INFINITY;
         w->sum[i] = w->top[i] == -INFINITY ? 0.0f : 1.0f;
     }
     if (goes_on)
-        weft_panel_load(w->out, QUERIES * WEFT_PANEL, out, out_stride, q->num, p->dim, WEFT_F32);
+        weft_panel_load(w->out, QUERIES * WEFT_PANEL,
+                        (const float *)a->out + out_at(p, q->b, q->h, q->first),
+                        p->s.batch * p->s.heads * p->dim, q->num, p->dim, WEFT_F32);
     else if (seen(p, q->first, 0, p->s.seq_k) > 0 &&
              first_key_block(p, q) < end_of_key_blocks(p, q))
         return false; /* every query meets the first block of keys, which writes */
@@ -120,77 +127,77 @@ static bool start_softmax(const problem *p, const weft_attention_forward_args *a
     return true;
 }
 
-/* One block of queries. holds_keys: all key blocks stand in scratch; otherwise one at a time. */
-static void forward_block(const problem *p, const weft_attention_forward_args *a,
-                          const forward_scratch *w, const query_block *q, bool holds_keys)
+static void end_softmax(const problem *p, const weft_attention_forward_args *a,
+                        const forward_scratch *w, const query_block *q)
 {
-    const weft_dtype out_dtype = a->piece == WEFT_ATTENTION_WHOLE ? p->dtype : WEFT_F32;
-    const size_t out_stride = p->s.batch * p->s.heads * p->dim;
-    void *out = weft_vector_at(a->out, out_at(p, q->b, q->h, q->first), out_dtype);
+    const weft_dtype dtype = a->piece == WEFT_ATTENTION_WHOLE ? p->dtype : WEFT_F32;
     float *lse = a->lse + stat_at(p, q->b, q->h, q->first);
-    load_query_rows(p, q, w->out, w->qt); /* the output's place is free yet */
-    bool holds = start_softmax(p, a, w, q, lse, out, out_stride);
-    for (size_t j = first_key_block(p, q); j < end_of_key_blocks(p, q); j++) {
-        const key_block block = key_block_at(p, j);
-        float *k = w->k + (holds_keys ? j : 0) * p->chunks * SCORES;
-        float *v = w->v + (holds_keys ? j : 0) * p->chunks * SCORES;
-        if (!holds_keys)
-            load_keys(p, q->b, q->h / p->heads_each, &block, k, v);
-        for (size_t panel = 0; panel * WEFT_PANEL < q->num; panel++)
-            forward_panel(p, w, q, panel, &block, k, v, !holds);
-        holds = true;
-    }
     for (size_t i = 0; i < q->num; i++) {
         lse[i] = w->top[i] + logf(w->sum[i]); /* of no key: minus infinity */
         w->sum[i] = w->sum[i] > 0 ? 1.0f / w->sum[i] : 0.0f;
     }
-    weft_panel_store(out, out_stride, w->out, QUERIES * WEFT_PANEL, q->num, p->dim, w->sum, 1,
-                     out_dtype);
+    weft_panel_store(weft_vector_at(a->out, out_at(p, q->b, q->h, q->first), dtype),
+                     p->s.batch * p->s.heads * p->dim, w->out, QUERIES * WEFT_PANEL, q->num, p->dim,
+                     w->sum, 1, dtype);
 }
 
-/* One sample and group as a whole: every key is loaded once. */
-static void forward_group(const problem *p, const weft_attention_forward_args *a, size_t item,
-                          float *memory)
+/* Some blocks of queries of one group go over the keys together. The blocks stand in the order of
+ * the queries, heads beside each other; causal: the last ones are the longest and come first. */
+static void forward_item(const problem *p, const weft_attention_forward_args *a, size_t item,
+                         size_t together, float *memory)
 {
-    const size_t b = item / p->s.groups, g = item % p->s.groups;
-    const size_t key_blocks = blocks_of(p->s.seq_k, KEYS), blocks = blocks_of(p->s.seq_q, QUERIES);
-    const forward_scratch w = forward_cut(p, key_blocks, memory);
-    const query_block last = query_block_at(p, b, g * p->heads_each, blocks - 1);
-    for (size_t j = 0; j < end_of_key_blocks(p, &last); j++) {
-        const key_block k = key_block_at(p, j);
-        load_keys(p, b, g, &k, w.k + j * p->chunks * SCORES, w.v + j * p->chunks * SCORES);
+    const size_t groups = p->s.batch * p->s.groups, b = item % groups / p->s.groups;
+    const size_t g = item % p->s.groups;
+    const size_t all = p->heads_each * blocks_of(p->s.seq_q, QUERIES);
+    const size_t first = (blocks_of(all, together) - 1 - item / groups) * together;
+    const size_t num = weft_vector_min(together, all - first);
+    forward_scratch w[MOST_TOGETHER];
+    query_block q[MOST_TOGETHER];
+    bool holds[MOST_TOGETHER];
+    size_t begin = SIZE_MAX, end = 0;
+    forward_cut(p, together, memory, w);
+    for (size_t i = 0; i < num; i++) {
+        q[i] = query_block_at(p, b, g * p->heads_each + (first + i) % p->heads_each,
+                              (first + i) / p->heads_each);
+        holds[i] = start_softmax(p, a, &w[i], &q[i]);
+        begin = weft_vector_min(begin, first_key_block(p, &q[i]));
+        if (end < end_of_key_blocks(p, &q[i]))
+            end = end_of_key_blocks(p, &q[i]);
     }
-    for (size_t h = g * p->heads_each; h < (g + 1) * p->heads_each; h++) {
-        for (size_t i = 0; i < blocks; i++) {
-            const query_block q = query_block_at(p, b, h, i);
-            forward_block(p, a, &w, &q, true);
+    for (size_t j = begin; j < end; j++) {
+        const key_block block = key_block_at(p, j);
+        load_keys(p, b, g, &block, w[0].k, w[0].v);
+        for (size_t i = 0; i < num; i++) {
+            if (j < first_key_block(p, &q[i]) || j >= end_of_key_blocks(p, &q[i]))
+                continue;
+            for (size_t panel = 0; panel * WEFT_PANEL < q[i].num; panel++)
+                forward_panel(p, &w[i], &q[i], panel, &block, !holds[i]);
+            holds[i] = true;
         }
     }
+    for (size_t i = 0; i < num; i++)
+        end_softmax(p, a, &w[i], &q[i]);
 }
 
-/* One block of queries of one head. */
-static void forward_queries(const problem *p, const weft_attention_forward_args *a, size_t item,
-                            float *memory)
+/* Keys are loaded once for the blocks of queries that run together, but threads must have work. */
+static size_t choose_together(const problem *p, size_t blocks)
 {
-    /* causal: the last blocks are the longest and come first */
-    const size_t all_heads = p->s.batch * p->s.heads, head = item % all_heads;
-    const query_block q = query_block_at(p, head / p->s.heads, head % p->s.heads,
-                                         blocks_of(p->s.seq_q, QUERIES) - 1 - item / all_heads);
-    const forward_scratch w = forward_cut(p, 1, memory);
-    forward_block(p, a, &w, &q, false);
+    const size_t threads = max_threads(), fit = TOGETHER_DIM / p->dim;
+    size_t together = fit < 1 ? 1 : fit < MOST_TOGETHER ? fit : MOST_TOGETHER;
+    while (together > 1 && threads > 1 &&
+           p->s.batch * p->s.groups * blocks_of(blocks, together) < 4 * threads)
+        together /= 2;
+    return together;
 }
 
 weft_status WEFT_VECTOR(attention_forward)(const weft_attention_forward_args *a)
 {
     const problem p =
         make_problem(&a->shape, a->dtype, a->q, a->k, a->v, a->first_key, a->first_seen);
-    const size_t groups = p.s.batch * p.s.groups, threads = max_threads();
-    if (p.s.seq_q == 0)
-        return WEFT_OK;
-    /* Whole groups save about an eighth, but may leave threads idle. */
-    const bool by_group = blocks_of(groups, threads) * threads * 8 <= groups * 9;
-    const size_t items = by_group ? groups : p.s.batch * p.s.heads * blocks_of(p.s.seq_q, QUERIES);
-    const size_t floats = forward_floats(&p, by_group ? blocks_of(p.s.seq_k, KEYS) : 1);
+    const size_t blocks = p.heads_each * blocks_of(p.s.seq_q, QUERIES);
+    const size_t together = choose_together(&p, blocks);
+    const size_t items = p.s.batch * p.s.groups * blocks_of(blocks, together);
+    const size_t floats = forward_floats(&p, together);
     int failed = 0;
 #pragma omp parallel reduction(|| : failed)
     {
@@ -199,7 +206,7 @@ weft_status WEFT_VECTOR(attention_forward)(const weft_attention_forward_args *a)
 #pragma omp for schedule(dynamic)
         for (size_t item = 0; item < items; item++)
             if (!failed)
-                (by_group ? forward_group : forward_queries)(&p, a, item, scratch.memory);
+                forward_item(&p, a, item, together, scratch.memory);
         weft_scratch_give(scratch);
     }
     return failed ? out_of_scratch(floats) : WEFT_OK;
