@@ -217,8 +217,9 @@ static __global__ void __launch_bounds__(backward_tiling<columns, for_keys>::num
             const int own_row = w.first + row, col = start + part;
             bool sees, all_see; /* any, all of these queries of these keys */
             if (for_keys) {
-                sees = col < p.seq_q && own_row < end_of_keys(p, col + at_once - 1) &&
-                       own_row + 16 * times > start_of_keys(p, w.b, col);
+                sees = col < p.seq_q && own_row < end_of_keys(p, col + at_once - 1);
+                if (p.first_seen)
+                    sees = sees && own_row + 16 * times > start_of_keys(p, w.b, col);
                 all_see = own_row + 16 * times <= end_of_keys(p, col);
             } else {
                 sees = col < end_of_keys(p, own_row + 16 * times - 1);
@@ -229,8 +230,10 @@ static __global__ void __launch_bounds__(backward_tiling<columns, for_keys>::num
             results<times, at_once> scores, gradients;
             multiply_rows(scores, own_first, others_first, part);
             multiply_rows(gradients, own_second, others_second, part);
-            if (!all_see || p.first_seen)
-                hide<for_keys>(p, scores, w.b, own_row, col);
+            if (!all_see)
+                hide<for_keys>(p, scores, own_row, col);
+            if (p.first_seen)
+                hide_earlier<for_keys>(p, scores, w.b, own_row, col);
             const statistics<for_keys> stats = {stats_tiles +
                                                     (for_keys ? i % 2 * (2 * others) + part : row),
                                                 for_keys ? others : own};

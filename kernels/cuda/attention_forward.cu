@@ -103,11 +103,11 @@ static __global__ void __launch_bounds__(forward_tiling<columns>::num_threads, 2
         }
 
     const int begin = start_of_keys(p, b, first) / keys * keys;
-    const rows<float> piece_rows = out_rows(p, static_cast<float *>(out), b, h);
-    const float again = 1.0f / p.kept_factor;
     if (p.piece == WEFT_ATTENTION_NEXT) {
+        const rows<float> known = out_rows(p, static_cast<float *>(out), b, h);
+        const float again = 1.0f / p.kept_factor;
         each_result(p, sums, first + row, 0, p.seq_q, [&](float &x, int, int, int at, int col) {
-            x = piece_rows.at[at * piece_rows.stride + col] * again;
+            x = known.at[at * known.stride + col] * again;
         });
         for (int m = 0; m < times; m++)
             for (int i = 0; i < 2; i++) {
@@ -137,8 +137,10 @@ static __global__ void __launch_bounds__(forward_tiling<columns>::num_threads, 2
             load_tile<keys, columns, threads>(p, k_tile, k_rows, key + keys, p.seq_k);
         if (!sees)
             continue;
-        if (key + keys > all_see || p.first_seen)
-            hide<false>(p, scores, b, first + row, key);
+        if (key + keys > all_see)
+            hide<false>(p, scores, first + row, key);
+        if (p.first_seen)
+            hide_earlier<false>(p, scores, b, first + row, key);
         online_softmax(scores, scale, top, sum, factor);
         scale_rows(sums, factor);
         operand<times, keys> probabilities;
@@ -165,8 +167,9 @@ static __global__ void __launch_bounds__(forward_tiling<columns>::num_threads, 2
             factor[m][i] = sum[m][i] > 0 ? p.kept_factor / sum[m][i] : 0.0f;
         }
     if (p.piece != WEFT_ATTENTION_WHOLE) {
+        const rows<float> to = out_rows(p, static_cast<float *>(out), b, h);
         each_result(p, sums, first + row, 0, p.seq_q, [&](float &x, int m, int i, int at, int col) {
-            piece_rows.at[at * piece_rows.stride + col] = x * factor[m][i];
+            to.at[at * to.stride + col] = x * factor[m][i];
         });
         return;
     }

@@ -241,11 +241,11 @@ static __device__ inline void each_result(const problem &p, results<times, colum
             }
 }
 
-/* Writes -infinity where a query of sample b does not see a key; (row, col) is the corner of the
- * scores. */
+/* Writes -infinity where a query does not see a later key; (row, col) is the corner of the scores.
+ */
 template <bool rows_are_keys, int times, int columns>
-static __device__ inline void hide(const problem &p, results<times, columns> &scores, int b,
-                                   int row, int col)
+static __device__ inline void hide(const problem &p, results<times, columns> &scores, int row,
+                                   int col)
 {
     const int t = warp_thread() % 4, r = warp_thread() / 4;
 #pragma unroll
@@ -258,9 +258,34 @@ static __device__ inline void hide(const problem &p, results<times, columns> &sc
                           at_col = col + 8 * n + 2 * t + e % 2;
                 const int key = rows_are_keys ? at_row : at_col;
                 const int query = rows_are_keys ? at_col : at_row;
-                if (key >= end_of_keys(p, query) || key < start_of_keys(p, b, query))
+                if (key >= end_of_keys(p, query))
                     scores.at[m][n][e] = -INFINITY;
             }
+}
+
+/* And where a query of sample b does not see an earlier one. A function of its own: WHOLE sequences
+ * of one document have the registers of the other. */
+template <bool rows_are_keys, int times, int columns>
+static __device__ inline void hide_earlier(const problem &p, results<times, columns> &scores, int b,
+                                           int row, int col)
+{
+    const int t = warp_thread() % 4, r = warp_thread() / 4;
+    constexpr int num = rows_are_keys ? columns / 8 : times;
+#pragma unroll
+    for (int i = 0; i < 2 * num; i++) {
+        const int query = rows_are_keys ? col + 8 * (i / 2) + 2 * t + i % 2 : row + r + 8 * i;
+        const int start = start_of_keys(p, b, query);
+#pragma unroll
+        for (int j = 0; j < (rows_are_keys ? times : columns / 8); j++)
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                const int m = rows_are_keys ? j : i / 2, n = rows_are_keys ? i / 2 : j;
+                const int e = rows_are_keys ? 2 * k + i % 2 : 2 * (i % 2) + k;
+                const int key = rows_are_keys ? row + 16 * m + r + 8 * k : col + 8 * n + 2 * t + k;
+                if (key < start)
+                    scores.at[m][n][e] = -INFINITY;
+            }
+    }
 }
 
 /* A bit for each of this thread's elements of a C fragment whose corner is (row, col): dropout
