@@ -1,10 +1,16 @@
-/* The rate that attention reaches on a layer's packed queries, keys and values, causal.
+/* The rate that attention reaches on a layer's packed queries, keys and values, causal, and what
+ * sgemm reaches at the shapes of its products.
  *
- *     bench_attention_rate SEQ fp32|bf16 THREADS [--json]
+ *     bench_attention_rate SEQ fp32|bf16 THREADS [BATCH HEADS HEAD_DIM] [--json]
  *
- * B = 4, 12 heads of 64. Medians of 9 passes after one warm-up. Only products of unmasked pairs
- * count: 4 D FLOPs a pair forward (scores, values), 10 D backward (scores again, and the gradients
- * of probabilities, queries, keys and values). */
+ * B = 4, 12 heads of 64. Medians of 9 passes after one warm-up; of fewer where a pass takes more
+ * than seconds. Only products of unmasked pairs count: 4 D FLOPs a pair forward (scores, values),
+ * 10 D backward (scores again, and the gradients of probabilities, queries, keys and values).
+ *
+ * Beside every pass run the same products as plain fp32 GEMMs, for 1024 queries and 1024 keys:
+ * m = n = 1024, k = D for scores and the gradients of probabilities, m = k = 1024, n = D for the
+ * others, the left operand transposed for the gradients of keys and values. `sgemm` is their rate
+ * together, and `share` what attention reaches of it: the median of the passes. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +20,7 @@
 
 #include "kernels/kernels.h"
 
-enum { BATCH = 4, HEADS = 12, HEAD_DIM = 64, PASSES = 10 };
+enum { PASSES = 10, BLOCK = 1024 };
 
 static void check(weft_status status)
 {
@@ -52,21 +58,67 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static double median(double *times)
+static double median(const double *values, int num)
 {
-    qsort(times + 1, PASSES - 1, sizeof *times, ascending);
-    return times[1 + (PASSES - 1) / 2];
+    double sorted[PASSES];
+    memcpy(sorted, values, (size_t)num * sizeof *sorted);
+    qsort(sorted, (size_t)num, sizeof *sorted, ascending);
+    return sorted[num / 2];
+}
+
+/* Operands of a block's products; what they hold does not matter. */
+typedef struct products {
+    weft_lane *lane;
+    size_t dim;
+    float *rows, *others, *scores;
+} products;
+
+static void multiply(const products *p, bool makes_scores, bool transpose_a)
+{
+    check(weft_gemm(p->lane,
+                    &WEFT_ARGS(weft_gemm_args, .m = BLOCK, .n = makes_scores ? BLOCK : p->dim,
+                               .k = makes_scores ? p->dim : BLOCK, .transpose_a = transpose_a,
+                               .transpose_b = makes_scores, .a = makes_scores ? p->rows : p->scores,
+                               .b = p->others, .c = makes_scores ? p->scores : p->rows)));
+}
+
+/* FLOP/s of the products of one pass, run again and again for a tenth of a second. */
+static double sgemm_rate(const products *p, bool backward)
+{
+    const double flops = (backward ? 10.0 : 4.0) * BLOCK * BLOCK * (double)p->dim;
+    const double start = seconds();
+    double end = start;
+    int times = 0;
+    for (; end < start + 0.1; times++) {
+        for (int i = 0; i < (backward ? 2 : 1); i++)
+            multiply(p, true, false);
+        multiply(p, false, false);
+        for (int i = 0; i < (backward ? 2 : 0); i++)
+            multiply(p, false, true);
+        check(weft_lane_sync(p->lane));
+        end = seconds();
+    }
+    return times * flops / (end - start);
+}
+
+static size_t number(int argc, char **argv, int i, size_t otherwise)
+{
+    return argc > i && atoi(argv[i]) > 0 ? (size_t)atoi(argv[i]) : otherwise;
 }
 
 int main(int argc, char **argv)
 {
-    if (argc < 4 || atoi(argv[1]) < 1 ||
+    const bool json = argc > 4 && strcmp(argv[argc - 1], "--json") == 0;
+    argc -= json;
+    if ((argc != 4 && argc != 7) || atoi(argv[1]) < 1 ||
         (strcmp(argv[2], "fp32") != 0 && strcmp(argv[2], "bf16") != 0)) {
-        fprintf(stderr, "usage: bench_attention_rate SEQ fp32|bf16 THREADS [--json]\n");
+        fprintf(stderr, "usage: bench_attention_rate SEQ fp32|bf16 THREADS [BATCH HEADS HEAD_DIM] "
+                        "[--json]\n");
         return 2;
     }
-    const size_t seq = (size_t)atoi(argv[1]), hidden = (size_t)HEADS * HEAD_DIM;
-    const size_t rows = seq * BATCH;
+    const size_t seq = (size_t)atoi(argv[1]), batch = number(argc, argv, 4, 4);
+    const size_t heads = number(argc, argv, 5, 12), head_dim = number(argc, argv, 6, 64);
+    const size_t rows = seq * batch, hidden = heads * head_dim;
     const weft_dtype dtype = strcmp(argv[2], "bf16") == 0 ? WEFT_BF16 : WEFT_F32;
     const size_t bytes = weft_dtype_bytes(dtype);
     weft_device *device;
@@ -78,22 +130,25 @@ int main(int argc, char **argv)
     char *dqkv = allocate(device, rows * 3 * hidden * bytes);
     void *out = allocate(device, rows * hidden * bytes);
     void *dout = allocate(device, rows * hidden * bytes);
-    float *lse = allocate(device, rows * HEADS * sizeof *lse);
-    float *delta = allocate(device, rows * HEADS * sizeof *delta);
+    float *lse = allocate(device, rows * heads * sizeof *lse);
+    float *delta = allocate(device, rows * heads * sizeof *delta);
     randomise(lane, qkv, rows * 3 * hidden, dtype, 0);
     randomise(lane, dout, rows * hidden, dtype, 1);
+    const size_t block = BLOCK * head_dim * sizeof(float);
+    const products p = {lane, head_dim, allocate(device, block), allocate(device, block),
+                        allocate(device, BLOCK * BLOCK * sizeof(float))};
 
-    const size_t part = HEAD_DIM * bytes;
+    const size_t part = head_dim * bytes;
     const weft_attention_shape shape = {.seq_q = seq,
                                         .seq_k = seq,
-                                        .batch = BATCH,
-                                        .heads = HEADS,
-                                        .groups = HEADS,
-                                        .head_dim = HEAD_DIM,
+                                        .batch = batch,
+                                        .heads = heads,
+                                        .groups = heads,
+                                        .head_dim = head_dim,
                                         .q_token_stride = 3 * hidden,
-                                        .q_group_stride = 3 * HEAD_DIM,
+                                        .q_group_stride = 3 * head_dim,
                                         .k_token_stride = 3 * hidden,
-                                        .k_group_stride = 3 * HEAD_DIM,
+                                        .k_group_stride = 3 * head_dim,
                                         .causal = true};
     const weft_attention_forward_args forward = {.struct_bytes = sizeof forward,
                                                  .shape = shape,
@@ -116,24 +171,36 @@ int main(int argc, char **argv)
                                                    .dq = dqkv,
                                                    .dk = dqkv + part,
                                                    .dv = dqkv + 2 * part};
-    double forward_times[PASSES], backward_times[PASSES];
-    for (int pass = 0; pass < PASSES; pass++) {
-        double start = seconds();
-        check(weft_attention_forward(lane, &forward));
-        check(weft_lane_sync(lane));
-        double middle = seconds();
-        check(weft_attention_backward(lane, &backward));
-        check(weft_lane_sync(lane));
-        forward_times[pass] = middle - start;
-        backward_times[pass] = seconds() - middle;
+    const double pairs = (double)batch * (double)heads * (double)seq * ((double)seq + 1) / 2;
+    double rates[2][PASSES], sgemm[2][PASSES], shares[2][PASSES];
+    const double began = seconds();
+    int passes = 0;
+    /* The first pass warms up; the next takes its place. Long passes need no more than a few. */
+    for (int pass = 0; pass < PASSES && (pass < 2 || seconds() - began < 60); pass++) {
+        passes = pass > 0 ? pass : 1;
+        for (int i = 0; i < 2; i++) {
+            sgemm[i][passes - 1] = sgemm_rate(&p, i);
+            const double start = seconds();
+            check(i ? weft_attention_backward(lane, &backward)
+                    : weft_attention_forward(lane, &forward));
+            check(weft_lane_sync(lane));
+            const double flops = pairs * (i ? 10 : 4) * (double)head_dim;
+            rates[i][passes - 1] = flops / (seconds() - start);
+            shares[i][passes - 1] = rates[i][passes - 1] / sgemm[i][passes - 1];
+        }
+        if (seconds() - began > 60) /* it was no mere warm-up */
+            break;
     }
-    const double pairs = (double)BATCH * HEADS * (double)seq * ((double)seq + 1) / 2;
-    const double forward_s = median(forward_times), backward_s = median(backward_times);
-    printf(argc > 4 && strcmp(argv[4], "--json") == 0
-               ? "{\"forward_gflops\": %.6g, \"forward_ms\": %.6g, \"backward_gflops\": %.6g, "
-                 "\"backward_ms\": %.6g}\n"
-               : "forward %.1f GFLOP/s, %.2f ms; backward %.1f GFLOP/s, %.2f ms\n",
-           pairs * 4 * HEAD_DIM / forward_s / 1e9, forward_s * 1e3,
-           pairs * 10 * HEAD_DIM / backward_s / 1e9, backward_s * 1e3);
+    for (int i = 0; i < 2; i++) {
+        const double rate = median(rates[i], passes),
+                     flops = pairs * (i ? 10 : 4) * (double)head_dim;
+        const char *name = i ? "backward" : "forward";
+        printf(json ? "%s\"%s\": {\"gflops\": %.6g, \"ms\": %.6g, \"sgemm_gflops\": %.6g, "
+                      "\"share\": %.4g}%s"
+                    : "%s%s %.1f GFLOP/s, %.2f ms; sgemm %.1f, share %.3f%s",
+               json ? (i ? ", " : "{") : "", name, rate / 1e9, flops / rate * 1e3,
+               median(sgemm[i], passes) / 1e9, median(shares[i], passes),
+               json ? (i ? "}\n" : "") : "\n");
+    }
     return 0;
 }
