@@ -18,6 +18,10 @@ enum { NUM_DRAWS = 30, NUM_STEPS = 3, MAX_LAYERS = 6 };
     ", \"recompute_granularity\": \"full\", \"recompute_method\": \"" method                       \
     "\", \"recompute_num_layers\": " #num
 
+#define MODULES                                                                                    \
+    ", \"recompute_granularity\": \"selective\", "                                                 \
+    "\"recompute_modules\": [\"core_attn\", \"mlp\", \"moe\"]"
+
 typedef struct draw {
     char model[1024], mesh[256], parallel[128];
     const char *train;
@@ -158,7 +162,7 @@ int main(void)
 {
     static const int ranks[] = {1, 2, 4};
     static const char *const recomputes[] = {NULL, FULL("uniform", 1), FULL("uniform", 3),
-                                             FULL("block", 1)};
+                                             FULL("block", 1), MODULES};
     const char *more = getenv("WEFT_PROPERTY_DRAWS");
     weft_comm *world;
     EXPECT_OK(weft_comm_create_world(&world));
@@ -171,7 +175,7 @@ int main(void)
         const bool moe = next_random(2);
         draw_model(num_layers, moe, &d);
         draw_mesh(p, v, num_layers, moe, &d);
-        d.train = recomputes[i % 4];
+        d.train = recomputes[i % 5];
         check(world, &d);
     }
     EXPECT_OK(weft_comm_barrier(world));
