@@ -85,15 +85,17 @@ static weft_status rotate(const attention *a, weft_pass *pass, const weft_tensor
     const weft_dims *d = &a->dims;
     if (d->rotary == 0)
         return WEFT_OK;
+    const int32_t *positions = weft_pass_positions(pass);
     size_t in_group = d->heads / d->groups + 1;
     return weft_rope(
         weft_pass_lane(pass),
-        &WEFT_ARGS(weft_rope_args, .seq = weft_shape_local_seq(weft_pass_shape(pass)),
-                   .batch = weft_pass_shape(pass)->batch, .heads = in_group,
-                   .head_dim = d->head_dim, .token_stride = d->qkv, .head_stride = d->head_dim,
-                   .groups = d->groups, .group_stride = (in_group + 1) * d->head_dim,
-                   .rotary_dim = d->rotary, .base = (float)o->rotary_base, .dtype = qkv->dtype,
-                   .x = qkv->data, .inverse = inverse, .index = weft_pass_index(pass)));
+        &WEFT_ARGS(
+            weft_rope_args, .seq = weft_shape_local_seq(weft_pass_shape(pass)),
+            .batch = weft_pass_shape(pass)->batch, .heads = in_group, .head_dim = d->head_dim,
+            .token_stride = d->qkv, .head_stride = d->head_dim, .groups = d->groups,
+            .group_stride = (in_group + 1) * d->head_dim, .rotary_dim = d->rotary,
+            .base = (float)o->rotary_base, .dtype = qkv->dtype, .x = qkv->data, .inverse = inverse,
+            .index = positions ? positions : weft_pass_index(pass), .index_by_sample = positions));
 }
 
 /* out and lse of q, k and v; where the core is recomputed they are not kept. */
@@ -111,7 +113,8 @@ static weft_status core_forward(const attention *a, weft_pass *pass, attention_s
         weft_pass_lane(pass),
         &WEFT_ARGS(weft_attention_forward_args, .shape = shape_of(a, pass), .dtype = dtype,
                    .q = packed(a, &state->qkv, 0), .k = packed(a, &state->qkv, 1),
-                   .v = packed(a, &state->qkv, 2), .out = state->out.data, .lse = state->lse));
+                   .v = packed(a, &state->qkv, 2), .out = state->out.data, .lse = state->lse,
+                   .first_seen = weft_pass_first_seen(pass)));
 }
 
 static weft_status attention_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
@@ -158,7 +161,8 @@ static weft_status attention_backward(weft_layer *layer, weft_pass *pass, const 
                    .q = packed(a, &state->qkv, 0), .k = packed(a, &state->qkv, 1),
                    .v = packed(a, &state->qkv, 2), .out = state->out.data, .dout = dout.data,
                    .lse = state->lse, .delta = delta.data, .dq = packed(a, &dqkv, 0),
-                   .dk = packed(a, &dqkv, 1), .dv = packed(a, &dqkv, 2))));
+                   .dk = packed(a, &dqkv, 1), .dv = packed(a, &dqkv, 2),
+                   .first_seen = weft_pass_first_seen(pass))));
     WEFT_TRY(rotate(a, pass, &dqkv, true));
     WEFT_TRY(weft_pass_enter(pass, &state->x, &x_full));
     WEFT_TRY(weft_pass_partial(pass, dx, &partial));

@@ -61,6 +61,13 @@ static bool drops(const embedding *e, const weft_pass *pass)
     return e->common.options.hidden_dropout > 0 && weft_pass_training(pass);
 }
 
+/* Which position each token here has; NULL: they are all here, in order. */
+static const int32_t *index_of(const weft_pass *pass)
+{
+    const int32_t *positions = weft_pass_positions(pass);
+    return positions ? positions : weft_pass_index(pass);
+}
+
 static weft_status embedding_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
                                      weft_tensor *y)
 {
@@ -75,9 +82,10 @@ static weft_status embedding_forward(weft_layer *layer, weft_pass *pass, const w
         weft_pass_lane(pass),
         &WEFT_ARGS(weft_embedding_forward_args, .num_tokens = weft_shape_local_tokens(shape),
                    .batch = shape->batch, .cols = shape->hidden, .tokens = weft_pass_tokens(pass),
-                   .index = weft_pass_index(pass), .first_row = (size_t)tp_rank * rows,
-                   .num_rows = rows, .dtype = y->dtype, .table = e->words->weight.data,
+                   .first_row = (size_t)tp_rank * rows, .num_rows = rows, .dtype = y->dtype,
+                   .table = e->words->weight.data,
                    .positions = e->positions && tp_rank == 0 ? e->positions->weight.data : NULL,
+                   .index = index_of(pass), .index_by_sample = weft_pass_positions(pass),
                    .y = partial.data)));
     WEFT_TRY(weft_pass_exit(pass, &partial, y));
     weft_pass_release(pass, mark);
@@ -115,7 +123,8 @@ static weft_status embedding_backward(weft_layer *layer, weft_pass *pass, const 
         args.dtable = NULL;
         args.dpositions = e->positions->grad;
         args.num_positions = e->positions->weight.dims[0];
-        args.index = weft_pass_index(pass);
+        args.index = index_of(pass);
+        args.index_by_sample = weft_pass_positions(pass);
         args.overwrite = weft_pass_overwrite(pass);
         WEFT_TRY(weft_embedding_backward(weft_pass_lane(pass), &args));
     }

@@ -209,12 +209,14 @@ void weft_footprint_of(const weft_outline *outline, const weft_mesh *mesh,
     if (weft_footprint_recomputed(outline, s->rank) > 0)
         add_module(out, "recomputed", weft_footprint_recomputed(outline, s->rank));
     out->bytes[WEFT_MEMORY_SCRATCH] = weft_footprint_scratch(outline, s->rank);
-    /* tokens and labels; two whole samples beside each, and which tokens of a sample are here */
-    out->bytes[WEFT_MEMORY_PINNED] +=
-        2 * sizeof(int32_t) *
-        ((size_t)s->num_micro_batches * weft_shape_local_tokens(shape) + 2 * shape->seq);
+    /* what micro-batches bring, and which tokens of a sequence are here */
+    const size_t num_batches = (size_t)s->num_micro_batches;
+    out->bytes[WEFT_MEMORY_PINNED] += sizeof(int32_t) * num_batches *
+                                      ((size_t)s->num_inputs * weft_shape_local_tokens(shape) +
+                                       s->num_whole_inputs * shape->seq * shape->batch);
     if (shape->cp > 1)
-        out->bytes[WEFT_MEMORY_PINNED] += sizeof(int32_t) * weft_shape_local_seq(shape);
+        out->bytes[WEFT_MEMORY_PINNED] +=
+            (s->deals ? num_batches : 1) * sizeof(int32_t) * weft_shape_local_seq(shape);
     out->bytes[WEFT_MEMORY_PINNED] +=
         (weft_outline_repeats(outline) ? 2 : 1) *
         (sizeof(weft_metrics) +

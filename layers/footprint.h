@@ -14,6 +14,9 @@ typedef struct weft_footprint_shape {
                                     bytes of messages */
     int num_micro_batches;       /* of the step, whose tokens and labels are held */
     size_t bucket_elements;      /* parallel.ddp_bucket_size */
+    int num_inputs;              /* arrays of 4 bytes a token here that are held: tokens, ... */
+    size_t num_whole_inputs;     /* and a token of whole sequences: documents */
+    bool deals;                  /* each micro-batch cuts its sequences in its own way */
     bool distributed;            /* the optimizer's state is in shares */
     bool split_master;           /* where weights are bf16 */
     bool evaluates;              /* weights alone */

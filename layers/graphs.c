@@ -51,19 +51,21 @@ static size_t token_bytes(const weft_model *model)
     return weft_shape_local_tokens(&model->shape) * sizeof(int32_t);
 }
 
+static int num_inputs(const weft_model *model)
+{
+    return model->setup.documents ? WEFT_PASS_INPUTS : WEFT_PASS_PLAIN_INPUTS;
+}
+
 weft_status weft_graphs_create(weft_model *model)
 {
     model->graphs = calloc(1, sizeof *model->graphs);
     if (!model->graphs)
         return WEFT_ERROR(WEFT_MEMORY, "out of host memory: graphs");
     for (int i = 0; i < model->setup.num_passes; i++)
-        for (int labels = 0; labels < 2; labels++) {
-            void *memory;
+        for (int input = 0; input < num_inputs(model); input++)
             WEFT_TRY(weft_device_alloc_for(model->setup.device, WEFT_SPACE_DEVICE,
                                            WEFT_MEMORY_SCRATCH, token_bytes(model), "tokens",
-                                           &memory));
-            model->passes[i].tokens[labels] = memory;
-        }
+                                           &model->passes[i].near[input]));
     return WEFT_OK;
 }
 
@@ -79,9 +81,9 @@ void weft_graphs_destroy(weft_model *model)
     free(graphs);
     model->graphs = NULL;
     for (int i = 0; i < model->setup.num_passes; i++)
-        for (int labels = 0; labels < 2; labels++)
-            weft_device_free(model->setup.device, WEFT_SPACE_DEVICE,
-                             model->passes[i].tokens[labels], token_bytes(model));
+        for (int input = 0; input < num_inputs(model); input++)
+            weft_device_free(model->setup.device, WEFT_SPACE_DEVICE, model->passes[i].near[input],
+                             token_bytes(model));
 }
 
 uint64_t weft_model_num_replays(const weft_model *model)
@@ -93,15 +95,18 @@ weft_status weft_graphs_take_tokens(weft_pass *pass)
 {
     const weft_model *model = pass->model;
     weft_micro_batch *m = &pass->micro_batch;
-    size_t bytes = token_bytes(model);
-    if (pass->first == 0) {
-        WEFT_TRY(weft_lane_copy(pass->lane, pass->tokens[0], m->tokens, bytes));
-        m->tokens = pass->tokens[0];
-    }
-    if (pass->end == model->num_layers) {
-        WEFT_TRY(weft_lane_copy(pass->lane, pass->tokens[1], m->labels, bytes));
-        m->labels = pass->tokens[1];
-    }
+    const bool reads = pass->first == 0, judges = pass->end == model->num_layers;
+    const void *from[WEFT_PASS_INPUTS] = {reads ? m->tokens : NULL, judges ? m->labels : NULL,
+                                          m->positions, m->first_seen,
+                                          judges ? m->label_weights : NULL};
+    for (int i = 0; i < WEFT_PASS_INPUTS; i++)
+        if (from[i])
+            WEFT_TRY(weft_lane_copy(pass->lane, pass->near[i], from[i], token_bytes(model)));
+    m->tokens = from[0] ? pass->near[0] : m->tokens;
+    m->labels = from[1] ? pass->near[1] : m->labels;
+    m->positions = from[2] ? pass->near[2] : NULL;
+    m->first_seen = from[3] ? pass->near[3] : NULL;
+    m->label_weights = from[4] ? pass->near[4] : NULL;
     return WEFT_OK;
 }
 

@@ -93,16 +93,22 @@ static weft_status reduce_stats(head *h, weft_pass *pass, const chunk *c)
     return reduce_over_tp(pass, c->sums.data, 2 * c->num, WEFT_REDUCE_SUM);
 }
 
+static const float *weights_of(const weft_pass *pass, const chunk *c)
+{
+    const float *weights = weft_pass_label_weights(pass);
+    return weights ? weights + c->first : NULL;
+}
+
 static weft_status add_loss(head *h, weft_pass *pass, const chunk *c)
 {
     WEFT_TRY(reduce_stats(h, pass, c));
     if (weft_pass_groups(pass)->coords.at[WEFT_AXIS_TP] != 0)
         return WEFT_OK;
-    return weft_cross_entropy_loss(weft_pass_lane(pass),
-                                   &WEFT_ARGS(weft_cross_entropy_loss_args, .rows = c->num,
-                                              .row_max = c->max.data, .row_sum = c->sums.data,
-                                              .target = (float *)c->sums.data + c->num,
-                                              .loss_sum = &weft_pass_metrics(pass)->loss_sum));
+    return weft_cross_entropy_loss(
+        weft_pass_lane(pass),
+        &WEFT_ARGS(weft_cross_entropy_loss_args, .rows = c->num, .row_max = c->max.data,
+                   .row_sum = c->sums.data, .target = (float *)c->sums.data + c->num,
+                   .mask = weights_of(pass, c), .loss_sum = &weft_pass_metrics(pass)->loss_sum));
 }
 
 /* The chunk's logits become their gradient, which gives the weight's and dx. */
@@ -118,7 +124,7 @@ static weft_status differentiate(head *h, weft_pass *pass, const chunk *c, const
                    .first_col = (size_t)weft_pass_groups(pass)->coords.at[WEFT_AXIS_TP] * cols,
                    .dtype = c->logits.dtype, .logits = c->logits.data,
                    .labels = weft_pass_labels(pass) + c->first, .row_max = c->max.data,
-                   .row_sum = c->sums.data,
+                   .row_sum = c->sums.data, .mask = weights_of(pass, c),
                    .scale = weft_pass_loss_scale(pass) / (float)(shape->seq * shape->batch))));
     bool overwrite = weft_pass_overwrite(pass) && c->first == 0;
     return weft_linear_backward_to(pass, &h->output, x, &c->logits, overwrite, dx);

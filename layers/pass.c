@@ -145,6 +145,21 @@ const int32_t *weft_pass_index(const weft_pass *pass)
     return pass->micro_batch.index;
 }
 
+const int32_t *weft_pass_positions(const weft_pass *pass)
+{
+    return pass->micro_batch.positions;
+}
+
+const int32_t *weft_pass_first_seen(const weft_pass *pass)
+{
+    return pass->micro_batch.first_seen;
+}
+
+const float *weft_pass_label_weights(const weft_pass *pass)
+{
+    return pass->micro_batch.label_weights;
+}
+
 weft_metrics *weft_pass_metrics(weft_pass *pass)
 {
     return pass->model->metrics + pass->repeats;

@@ -38,6 +38,9 @@ void weft_stack_release(weft_stack *stack);
 typedef struct weft_graphs weft_graphs;
 
 enum { WEFT_MODEL_MAX_LAYERS = 4096 };
+/* What a micro-batch brings, 4 bytes a token each: tokens, labels and, with documents, positions,
+ * first_seen and label_weights. */
+enum { WEFT_PASS_INPUTS = 5, WEFT_PASS_PLAIN_INPUTS = 2 };
 
 struct weft_pass {
     weft_model *model;
@@ -51,7 +54,7 @@ struct weft_pass {
     bool leaves_out;        /* likewise, in a module that is made again */
     bool repeats;           /* a forward runs again */
     char *states;           /* every layer's state struct, back to back; then weft_pass_kept */
-    int32_t *tokens[2];     /* with graphs: device memory for tokens and labels */
+    void *near[WEFT_PASS_INPUTS]; /* with graphs: device memory for what a micro-batch brings */
 };
 
 /* A layer of this stage: of the list, or a child. */

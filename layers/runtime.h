@@ -68,6 +68,7 @@ typedef struct weft_model_setup {
     weft_moe_options moe;
     size_t logit_rows; /* weft_shape.logit_rows; weft_model_create sets it by its device */
     bool graphs;       /* where device and layers can: forward and backward as CUDA graphs */
+    bool documents;    /* micro-batches say where documents begin, or weigh labels */
 } weft_model_setup;
 
 /* Runs `build`, cuts the list into stages, initialises this stage's layers, lays out parameters and
@@ -88,7 +89,11 @@ void weft_model_totals(const weft_model *model, uint64_t *out_params, double *ou
 
 /* One micro-batch. */
 typedef struct weft_micro_batch {
-    const int32_t *tokens, *labels; /* int32 [S / cp, B]; device-readable until backward is done */
+    /* [S / cp, B], first_seen [S, B], device-readable until backward is done. positions, first_seen
+     * and label_weights: optional, where the model was set up for documents; see
+     * weft_pass_positions. The host reads first_seen, too. */
+    const int32_t *tokens, *labels, *positions, *first_seen;
+    const float *label_weights;
     /* cp > 1: how the sequence is cut, and the index in it of each token here, int32 [S / cp],
      * device-readable as tokens are. NULL: all of it is here. */
     const weft_sequence_cut *cut;

@@ -32,16 +32,15 @@ weft_status weft_dealer_init(size_t seq, size_t batch, int cp, weft_arena *arena
     const size_t ranks = (size_t)cp, most = ranks * WEFT_DEAL_MAX_RUNS;
     void *wide, *narrow;
     WEFT_TRY(weft_arena_alloc_array(arena, most + ranks, sizeof(uint64_t), &wide));
-    WEFT_TRY(weft_arena_alloc_array(arena, 3 * most + ranks, sizeof(int32_t), &narrow));
+    WEFT_TRY(weft_arena_alloc_array(arena, 2 * most + ranks, sizeof(int32_t), &narrow));
     *out = (weft_dealer){.cp = cp,
                          .seq = seq,
                          .batch = batch,
                          .work = wide,
                          .load = (uint64_t *)wide + most,
-                         .runs = narrow,
-                         .owner = (int32_t *)narrow + most,
-                         .order = (int32_t *)narrow + 2 * most,
-                         .count = (int32_t *)narrow + 3 * most};
+                         .owner = narrow,
+                         .order = (int32_t *)narrow + most,
+                         .count = (int32_t *)narrow + 2 * most};
     return WEFT_OK;
 }
 
@@ -121,7 +120,8 @@ static bool is_even(const weft_dealer *d)
     return (double)d->load[fullest(d)] * d->cp <= 1.02 * sum;
 }
 
-static void deal(weft_dealer *d, const int32_t *first_seen, int num_each)
+static weft_sequence_cut deal(weft_dealer *d, const int32_t *first_seen, int num_each,
+                              int32_t *runs)
 {
     const int num_runs = d->cp * num_each;
     const size_t length = d->seq / (size_t)num_runs;
@@ -135,18 +135,19 @@ static void deal(weft_dealer *d, const int32_t *first_seen, int num_each)
     memset(d->count, 0, (size_t)d->cp * sizeof *d->count);
     for (int i = 0; i < num_runs; i++) {
         const int rank = d->owner[i];
-        d->runs[rank * num_each + d->count[rank]++] = i;
+        runs[rank * num_each + d->count[rank]++] = i;
     }
-    d->num_runs = num_each;
+    return (weft_sequence_cut){d->cp, num_each, length, runs};
 }
 
-void weft_dealer_deal(weft_dealer *d, const int32_t *first_seen)
+weft_sequence_cut weft_dealer_deal(weft_dealer *d, const int32_t *first_seen, int32_t *runs)
 {
     const size_t cp = (size_t)d->cp;
-    deal(d, first_seen, 2);
+    weft_sequence_cut cut = deal(d, first_seen, 2, runs);
     for (size_t n = 4; n <= WEFT_DEAL_MAX_RUNS && !is_even(d); n *= 2) {
         if (d->seq % (n * cp) != 0 || d->seq / (n * cp) < MIN_RUN_TOKENS)
-            return;
-        deal(d, first_seen, (int)n);
+            break;
+        cut = deal(d, first_seen, (int)n, runs);
     }
+    return cut;
 }

@@ -15,6 +15,7 @@
 #include <weft/status.h>
 
 #include "core/arena.h"
+#include "parallel/sequence.h"
 
 /* first[s * stride], for s below seq: the index of the first token of token s's document. */
 void weft_documents_find(const int32_t *tokens, size_t seq, int32_t eod, size_t stride,
@@ -34,9 +35,7 @@ enum { WEFT_DEAL_MAX_RUNS = 16 };
 typedef struct weft_dealer {
     int cp;
     size_t seq, batch;
-    int num_runs;   /* a rank has, as dealt last */
-    int32_t *runs;  /* [cp * num_runs]: the numbers of each rank's runs, rank by rank, rising */
-    uint64_t *load; /* [cp]: each rank's work */
+    uint64_t *load; /* [cp]: each rank's work, as dealt last */
     /* scratch: by run its work and its rank, and the runs by falling work; the runs a rank has */
     uint64_t *work;
     int32_t *owner, *order, *count;
@@ -45,7 +44,8 @@ typedef struct weft_dealer {
 /* seq divides by 2 cp. Memory from the arena; dealing takes no more. WEFT_MEMORY. */
 weft_status weft_dealer_init(size_t seq, size_t batch, int cp, weft_arena *arena,
                              weft_dealer *out) WEFT_CHECKED;
-/* A pure function of first_seen, as above: every rank that knows the tokens finds the same. */
-void weft_dealer_deal(weft_dealer *dealer, const int32_t *first_seen);
+/* A pure function of first_seen, as above: every rank that knows the tokens finds the same. runs
+ * [cp * WEFT_DEAL_MAX_RUNS] is filled, and is what the cut points at. */
+weft_sequence_cut weft_dealer_deal(weft_dealer *dealer, const int32_t *first_seen, int32_t *runs);
 
 #endif

@@ -18,10 +18,17 @@
 #include "core/arena.h"
 #include "core/options.h"
 
+/* How context parallelism cuts the sequence: parallel/sequence.h, parallel/documents.h. */
+typedef enum weft_load_balancer {
+    WEFT_BALANCE_HEAD_TAIL,
+    WEFT_BALANCE_DOCUMENTS
+} weft_load_balancer;
+
 typedef enum weft_expert_binding { WEFT_BINDING_TP, WEFT_BINDING_DP } weft_expert_binding;
 
 typedef struct weft_parallel_options { /* of section "parallel" */
     int64_t tensor_model_parallel_size, pipeline_model_parallel_size, context_parallel_size;
+    int context_parallel_load_balancer;  /* weft_load_balancer */
     int64_t expert_model_parallel_size;  /* 0: tp for binding tp; dp binding: 1 */
     int64_t expert_tensor_parallel_size; /* 0: 1 */
     int64_t data_parallel_size;          /* 0: what is left of the ranks */

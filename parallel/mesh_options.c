@@ -25,6 +25,8 @@ const weft_option_row weft_parallel_rows[] = {
         "pp: layers split into this many stages"),
     ROW(context_parallel_size, INT, "1", 1, MAX_SIZE, "ranks",
         "cp: each sequence split over this many ranks"),
+    CHOICE(context_parallel_load_balancer, "\"head_tail\"", "head_tail|documents",
+           "how cp cuts: the sequence's head and tail together; by the work of packed documents"),
     ROW(expert_model_parallel_size, INT, "0", 0, MAX_SIZE, "ranks",
         "ep: experts split over this many ranks; 0: tp with expert_binding tp, else 1"),
     ROW(expert_tensor_parallel_size, INT, "0", 0, MAX_SIZE, "ranks",

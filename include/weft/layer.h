@@ -115,6 +115,11 @@ const int32_t *weft_pass_labels(const weft_pass *pass);
 /* The index in the sequence of each of these tokens, int32 [S / cp], rising, readable by the
  * device: context parallelism deals runs of the sequence. NULL: all S tokens are here. */
 const int32_t *weft_pass_index(const weft_pass *pass);
+/* docs/documents.md; NULL without: each token's place in its document, and [S, B] the index in the
+ * sequence of the first that it sees. A last layer multiplies losses by the weights, fp32. */
+const int32_t *weft_pass_positions(const weft_pass *pass);
+const int32_t *weft_pass_first_seen(const weft_pass *pass);
+const float *weft_pass_label_weights(const weft_pass *pass);
 /* The step's sums, host memory that kernels may add to: see weft_metrics. */
 weft_metrics *weft_pass_metrics(weft_pass *pass);
 

@@ -90,6 +90,11 @@ static weft_status check_train(const weft_config *c, bool no_data)
         return WEFT_KEY_ERROR("model.vocab_size", "mock data needs one");
     if (weft_config_has_own_data(c) && c->model.vocab_size == 0)
         return WEFT_KEY_ERROR("model.vocab_size", "the program's own data needs one");
+    if (c->parallel.context_parallel_load_balancer == WEFT_BALANCE_DOCUMENTS &&
+        !c->data.reset_attention_mask)
+        return WEFT_KEY_ERROR("parallel.context_parallel_load_balancer",
+                              "documents needs data.reset_attention_mask; without it head_tail is "
+                              "even");
     WEFT_TRY(weft_config_split(c, weights));
     if (t->eval_interval > 0 && !(weights[1] > 0))
         return WEFT_KEY_ERROR("data.split", "evaluation needs a validation share, not %s",
@@ -296,6 +301,9 @@ static weft_status check_world(const weft_config *c, int world, const weft_topol
                                  .context = &f};
     WEFT_TRY(weft_mesh_build_for(&request, out));
     WEFT_TRY(check_batch(c, out->dp));
+    if (out->cp > 1 && c->data.reset_attention_mask)
+        return WEFT_KEY_ERROR("data.reset_attention_mask",
+                              "attention over context-parallel ranks does not know documents yet");
     WEFT_TRY(check_device(c));
     WEFT_TRY(check_trace_ranks(c, out->world));
     /* Whether it can be chosen, before any rank starts; what is chosen depends on the nodes. */

@@ -26,6 +26,7 @@ typedef enum weft_precision {
 
 typedef struct weft_train_options { /* section "train" */
     int64_t micro_batch_size, global_batch_size, train_iters;
+    bool calculate_per_token_loss; /* over the global batch's labels that bear a loss */
     double lr, min_lr;
     int lr_decay_style; /* weft_lr_decay_style */
     int64_t lr_warmup_iters;
@@ -47,6 +48,9 @@ typedef struct weft_data_options { /* section "data" */
     const char *data_path;         /* prefix of .bin and .idx; NULL with mock_data */
     const char *split;             /* "969,30,1" */
     bool mock_data;
+    /* Packed documents, as Megatron means them: parallel/documents.h. */
+    bool reset_position_ids, reset_attention_mask, eod_mask_loss;
+    int64_t eod_token;      /* that ends a document; -1: the dataset says, and it is filled in */
     const char *data_xxh64; /* of tokens and tokenizer, filled where they are read; NULL: unknown */
 } weft_data_options;
 
@@ -102,6 +106,8 @@ size_t weft_config_sections(weft_config *config, weft_option_section out[WEFT_MA
  */
 bool weft_config_reads_file(const weft_config *config);
 bool weft_config_has_own_data(const weft_config *config);
+/* Whether micro-batches say where documents begin, or weigh labels. */
+bool weft_config_has_documents(const weft_config *config);
 /* The model function of the config's application; NULL: the model that the config describes. */
 weft_model_function weft_config_build(const weft_config *config);
 

@@ -37,6 +37,8 @@
 static const weft_option_row train_rows[] = {
     BATCH(T, micro_batch_size, "1", 1e5, "samples a rank takes at once"),
     BATCH(T, global_batch_size, "8", 1e7, "samples a step, over all ranks"),
+    FLAG(T, calculate_per_token_loss, "false",
+         "with masked labels: the mean over a global batch's others, not over each micro-batch's"),
     INT(T, train_iters, "100", 0, "steps", "optimizer steps"),
     REAL(T, lr, "3e-4", 0, 1e3, "peak learning rate"),
     REAL(T, min_lr, "0", 0, 1e3, "learning rate at the end of the decay"),
@@ -87,6 +89,10 @@ static const weft_option_row data_rows[] = {
     TEXT(T, data_path, NULL, "prefix of the dataset's .bin and .idx"),
     TEXT(T, split, "\"969,30,1\"", "weights of train, valid and test"),
     FLAG(T, mock_data, "false", "random tokens, for speed runs (needs model.vocab_size)"),
+    FLAG(T, reset_position_ids, "false", "positions start anew in each document"),
+    FLAG(T, reset_attention_mask, "false", "attention stays inside a document"),
+    FLAG(T, eod_mask_loss, "false", "the token that ends a document bears no loss"),
+    INT(T, eod_token, "-1", -1, NULL, "that ends a document; -1: as the dataset's .json says"),
     TEXT(T, data_xxh64, NULL,
          "hash of tokens and tokenizer: filled at the start, compared by --resume"),
 };
@@ -178,6 +184,12 @@ bool weft_config_has_own_data(const weft_config *config)
 {
     return config->application && config->application->sample && !config->data.mock_data &&
            !config->data.data_path;
+}
+
+bool weft_config_has_documents(const weft_config *config)
+{
+    const weft_data_options *data = &config->data;
+    return data->reset_position_ids || data->reset_attention_mask || data->eod_mask_loss;
 }
 
 weft_model_function weft_config_build(const weft_config *config)

@@ -156,11 +156,15 @@ void weft_step_footprint(const weft_config *config, const weft_mesh *mesh, const
 {
     weft_footprint_of(
         &step->outline, mesh,
-        &(weft_footprint_shape){.rank = rank,
-                                .program = program,
-                                .num_micro_batches = step->shape.num_micro_batches,
-                                .bucket_elements = (size_t)config->parallel.ddp_bucket_size,
-                                .distributed = config->parallel.use_distributed_optimizer,
-                                .split_master = config->train.split_master},
+        &(weft_footprint_shape){
+            .rank = rank,
+            .program = program,
+            .num_micro_batches = step->shape.num_micro_batches,
+            .num_inputs = 2 + config->data.reset_position_ids + config->data.eod_mask_loss,
+            .num_whole_inputs = config->data.reset_attention_mask,
+            .deals = config->parallel.context_parallel_load_balancer == WEFT_BALANCE_DOCUMENTS,
+            .bucket_elements = (size_t)config->parallel.ddp_bucket_size,
+            .distributed = config->parallel.use_distributed_optimizer,
+            .split_master = config->train.split_master},
         out);
 }

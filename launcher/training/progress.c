@@ -106,6 +106,7 @@ static const char *const keys[] = {"step",
                                    "expert_load_max_over_mean",
                                    "rank_load_max_over_mean",
                                    "dropped_tokens",
+                                   "loss_tokens",
                                    "loss_scale",
                                    "skipped_steps",
                                    "moe_num_partitions",
@@ -147,6 +148,8 @@ static void write_line(FILE *out, const weft_step_result *r)
                 ", \"peak_flops\": %.17g, \"peak_flops_from\": \"%s\", "
                 "\"model_flops_per_token\": %.17g",
                 r->peak_flops, r->peak_from, r->flops_per_token);
+    if (r->masks)
+        fprintf(out, ", \"loss_tokens\": %.17g", r->loss_tokens);
     if (r->loss_scale > 0)
         fprintf(out, ", \"loss_scale\": %.17g, \"skipped_steps\": %" PRId64, r->loss_scale,
                 r->skipped_steps);

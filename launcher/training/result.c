@@ -3,7 +3,7 @@
 #include "core/log.h"
 #include "launcher/process/stop.h"
 
-enum { NUM_SUMS = 7 };
+enum { NUM_SUMS = 8 };
 
 /* Each layer waits for its fullest rank: sums the maxima over EP, and counts them. */
 static weft_status sum_loads(weft_trainer *t, double out[2])
@@ -30,6 +30,7 @@ weft_status weft_trainer_result(weft_trainer *t, double step_ms, weft_step_resul
                                                     m->load_count, m->dropped};
     double *own_sums = &sums[NUM_SUMS];
     WEFT_TRY(sum_loads(t, &sums[5]));
+    sums[7] = t->batches.loss_tokens;
     bool counts = own && t->groups.coords.at[WEFT_AXIS_TP] == 0;
     for (int i = 0; i < list->count && counts; i++) {
         own_sums[2 * i] = own[i].sum;
@@ -46,6 +47,8 @@ weft_status weft_trainer_result(weft_trainer *t, double step_ms, weft_step_resul
     out->expert_load = sums[3] > 0 ? sums[2] / sums[3] : 0;
     out->rank_load = sums[6] > 0 ? sums[5] / sums[6] : 0;
     out->dropped_tokens = sums[4];
+    out->loss_tokens = sums[7];
+    out->masks = t->batches.label_weights != NULL;
     out->own = list;
     for (int i = 0; i < list->count; i++)
         out->own_values[i] = list->rows[i].kind == WEFT_METRIC_SUM

@@ -8,8 +8,10 @@
 typedef struct weft_step_result {
     int64_t step;
     double loss, aux_loss, grad_norm, lr;
-    double tokens;  /* of the global batch */
-    double step_ms; /* slowest rank */
+    double tokens;      /* of the global batch */
+    double loss_tokens; /* whose labels bear a loss */
+    bool masks;         /* some need not */
+    double step_ms;     /* slowest rank */
     double tokens_per_s;
     double mfu;               /* model FLOPs / (time * peak * ranks), at most 1 */
     double peak_flops;        /* a rank */
@@ -31,8 +33,8 @@ typedef struct weft_step_result {
 
 /* An evaluation's result, the same on every rank. */
 typedef struct weft_evaluation {
-    double loss; /* mean over `tokens` */
-    double tokens;
+    double loss;   /* the mean of the batches' losses */
+    double tokens; /* whose labels bear them */
 } weft_evaluation;
 
 /* Fills in sums and maxima over the world, in a fixed order of fields. Collective. */

@@ -170,49 +170,6 @@ static weft_status allocate_slots(weft_trainer *t)
     return WEFT_OK;
 }
 
-static size_t index_bytes(const weft_trainer *t)
-{
-    return weft_shape_local_seq(weft_model_get_shape(t->model)) * sizeof(int32_t);
-}
-
-/* The runs of every sequence that are here. */
-static weft_status cut_sequence(weft_trainer *t)
-{
-    const int cp = t->groups.mesh.cp;
-    void *memory;
-    if (cp == 1)
-        return WEFT_OK;
-    WEFT_TRY(weft_arena_alloc_array(t->arena, 2 * (size_t)cp, sizeof(int32_t), &memory));
-    t->cut = weft_sequence_head_tail((size_t)t->config.model.seq_length, cp, memory);
-    WEFT_TRY(weft_device_alloc_for(t->device, WEFT_SPACE_PINNED, WEFT_MEMORY_PINNED, index_bytes(t),
-                                   "tokens", &memory));
-    t->index = memory;
-    weft_sequence_index(&t->cut, t->groups.coords.at[WEFT_AXIS_CP], t->index);
-    return WEFT_OK;
-}
-
-/* Micro-batches, and two whole samples. */
-static size_t batches_bytes(const weft_trainer *t)
-{
-    size_t count = (size_t)t->num_batches * t->batch_tokens;
-    return (count + 2 * (size_t)t->config.model.seq_length) * sizeof(int32_t);
-}
-
-static weft_status allocate_batches(weft_trainer *t)
-{
-    void *tokens, *labels;
-    t->batch_tokens = weft_shape_local_tokens(weft_model_get_shape(t->model));
-    t->num_batches = t->shape.num_micro_batches;
-    WEFT_TRY(cut_sequence(t));
-    WEFT_TRY(weft_device_alloc_for(t->device, WEFT_SPACE_PINNED, WEFT_MEMORY_PINNED,
-                                   batches_bytes(t), "tokens", &tokens));
-    t->tokens = tokens;
-    WEFT_TRY(weft_device_alloc_for(t->device, WEFT_SPACE_PINNED, WEFT_MEMORY_PINNED,
-                                   batches_bytes(t), "labels", &labels));
-    t->labels = labels;
-    return WEFT_OK;
-}
-
 /* The chunk that each pass is of, in the order of the slots that have them. */
 static weft_status list_pass_chunks(weft_trainer *t, weft_model_setup *setup)
 {
@@ -240,6 +197,7 @@ static weft_status create_model(weft_trainer *t)
     WEFT_TRY(list_pass_chunks(t, &setup));
     setup.seed = (uint64_t)t->config.train.seed;
     setup.graphs = t->config.device.cuda_graphs && !t->evaluates;
+    setup.documents = weft_config_has_documents(&t->config);
     WEFT_TRY(weft_model_create(&setup, weft_config_build(&t->config), &t->model));
     WEFT_TRY(weft_progress_check_metrics(weft_model_metric_list(t->model)));
     weft_dataset_set_labels(t->dataset, weft_model_labels_are_tokens(t->model));
@@ -343,7 +301,7 @@ static weft_status create_local(weft_trainer *t)
     WEFT_TRY(find_first_batches(t));
     WEFT_TRY(create_model(t));
     WEFT_TRY(allocate_slots(t));
-    WEFT_TRY(allocate_batches(t));
+    WEFT_TRY(weft_batches_create(t));
     WEFT_TRY(create_points(t));
     return create_lanes(t);
 }
@@ -488,12 +446,7 @@ void weft_trainer_release(weft_trainer *t)
         if (t->slot_memory[i])
             weft_device_free(t->device, WEFT_SPACE_DEVICE, t->slot_memory[i],
                              main_program(t)->slots[i].bytes);
-    if (t->tokens)
-        weft_device_free(t->device, WEFT_SPACE_PINNED, t->tokens, batches_bytes(t));
-    if (t->labels)
-        weft_device_free(t->device, WEFT_SPACE_PINNED, t->labels, batches_bytes(t));
-    if (t->index)
-        weft_device_free(t->device, WEFT_SPACE_PINNED, t->index, index_bytes(t));
+    weft_batches_release(t);
     weft_model_destroy(t->model);
     weft_dataset_close(t->dataset);
     weft_groups_release(&t->groups);

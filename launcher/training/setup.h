@@ -9,7 +9,7 @@
 weft_status weft_setup_tokenizer_text(const weft_config *config, weft_arena *arena,
                                       const char **out) WEFT_CHECKED;
 /* Fills model.vocab_size from the dataset's tokenizer where the config leaves it 0, and refuses a
- * dataset that asks for more. */
+ * dataset that asks for more; so data.eod_token where documents are told apart. */
 weft_status weft_setup_vocabulary(weft_config *config) WEFT_CHECKED;
 /* Opens the dataset and divides its samples, after weft_setup_vocabulary. whole: reads and checks
  * every token, fills data.data_xxh64, and refuses changes that make the resumed run another one.

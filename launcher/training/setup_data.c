@@ -27,27 +27,63 @@ weft_status weft_setup_tokenizer_text(const weft_config *config, weft_arena *are
 
 /* All zero where the dataset has none. */
 static weft_status read_tokenizer(const weft_config *config, weft_arena *arena,
-                                  weft_tokenizer_info *out)
+                                  weft_tokenizer_info *out, weft_prepared *prepared)
 {
     const char *path;
-    weft_prepared prepared;
     *out = (weft_tokenizer_info){0};
+    *prepared = (weft_prepared){0};
     if (!weft_config_reads_file(config))
         return WEFT_OK;
     WEFT_TRY(weft_arena_printf(arena, &path, "%s.json", config->data.data_path));
     if (access(path, R_OK) != 0)
         return WEFT_OK;
-    weft_status status = weft_prepared_read(path, arena, out, &prepared);
+    weft_status status = weft_prepared_read(path, arena, out, prepared);
     if (status == WEFT_CONFIG) /* not the user's config: a file that belongs to the dataset */
         status = WEFT_ERROR(WEFT_FILE, "%s", weft_error_get()->text);
     return status;
+}
+
+/* The key of data that asks for the end of documents. */
+static const char *asks_for_documents(const weft_data_options *data)
+{
+    return data->reset_position_ids     ? "data.reset_position_ids"
+           : data->reset_attention_mask ? "data.reset_attention_mask"
+                                        : "data.eod_mask_loss";
+}
+
+/* Fills data.eod_token where documents are asked for and the dataset says how they end. */
+static weft_status find_eod(weft_config *config, const weft_tokenizer_info *tokenizer,
+                            const weft_prepared *prepared)
+{
+    weft_data_options *data = &config->data;
+    if (!weft_config_has_documents(config))
+        return WEFT_OK;
+    if (data->eod_token >= config->model.vocab_size)
+        return WEFT_KEY_ERROR("data.eod_token", "%lld is outside a vocabulary of %lld",
+                              (long long)data->eod_token, (long long)config->model.vocab_size);
+    if (data->eod_token >= 0)
+        return WEFT_OK;
+    if (prepared->append_eod && tokenizer->eod < config->model.vocab_size) {
+        data->eod_token = tokenizer->eod;
+        return WEFT_OK;
+    }
+    if (!weft_config_reads_file(config))
+        return WEFT_KEY_ERROR(asks_for_documents(data),
+                              "needs data.eod_token, the token that ends a document");
+    return WEFT_KEY_ERROR(asks_for_documents(data),
+                          "needs the token that ends a document: %s.json %s; data.eod_token would "
+                          "say",
+                          data->data_path,
+                          tokenizer->vocab_size == 0 ? "is not there"
+                                                     : "says that its documents end with none");
 }
 
 weft_status weft_setup_vocabulary(weft_config *config)
 {
     weft_arena arena = {0};
     weft_tokenizer_info tokenizer;
-    weft_status status = read_tokenizer(config, &arena, &tokenizer);
+    weft_prepared prepared;
+    weft_status status = read_tokenizer(config, &arena, &tokenizer, &prepared);
     int64_t size = tokenizer.vocab_size;
     weft_arena_release(&arena);
     WEFT_TRY(status);
@@ -61,7 +97,7 @@ weft_status weft_setup_vocabulary(weft_config *config)
         return WEFT_KEY_ERROR("model.vocab_size",
                               "%lld is less than the dataset's vocabulary of %lld",
                               (long long)config->model.vocab_size, (long long)size);
-    return WEFT_OK;
+    return find_eod(config, &tokenizer, &prepared);
 }
 
 /* One pass over all tokens: their hash costs little beside reading them. */
@@ -106,13 +142,14 @@ static weft_status open_checked(weft_config *config, const weft_config_source *s
                                 weft_arena *arena, weft_dataset **out)
 {
     weft_tokenizer_info tokenizer;
+    weft_prepared prepared;
     config->data.data_xxh64 = NULL;
     WEFT_TRY(find_dataset(config));
     WEFT_TRY(weft_setup_vocabulary(config));
     WEFT_TRY(open_dataset(config, out));
     if (!whole)
         return WEFT_OK;
-    WEFT_TRY(read_tokenizer(config, arena, &tokenizer));
+    WEFT_TRY(read_tokenizer(config, arena, &tokenizer, &prepared));
     if (weft_config_reads_file(config))
         WEFT_TRY(check_tokens(config, *out, &tokenizer, arena));
     return weft_run_check_changes(config, source);

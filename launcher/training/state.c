@@ -4,31 +4,6 @@
 #include "launcher/training/timeline.h"
 #include "parallel/checkpoint.h"
 
-weft_status weft_trainer_read(weft_trainer *t, const weft_split *split, bool shuffle,
-                              uint64_t first_sample)
-{
-    size_t seq = (size_t)t->config.model.seq_length;
-    size_t batch = (size_t)t->config.train.micro_batch_size;
-    size_t local = seq / (size_t)t->groups.mesh.cp;
-    const int stage = t->groups.coords.at[WEFT_AXIS_PP];
-    if (stage > 0 && stage < t->groups.mesh.pp - 1)
-        return WEFT_OK;
-    int32_t *row = t->tokens + (size_t)t->num_batches * t->batch_tokens; /* 2 * seq of scratch */
-    for (int m = 0; m < t->num_batches; m++)
-        for (size_t b = 0; b < batch; b++) {
-            uint64_t number = first_sample + weft_trainer_micro_batch(t, m) * batch + b;
-            WEFT_TRY(weft_split_read(t->dataset, split, (uint64_t)t->config.train.seed, shuffle,
-                                     number, row, row + seq));
-            size_t at = (size_t)m * t->batch_tokens + b;
-            for (size_t s = 0; s < local; s++) {
-                size_t from = t->index ? (size_t)t->index[s] : s;
-                t->tokens[at + s * batch] = row[from];
-                t->labels[at + s * batch] = row[seq + from];
-            }
-        }
-    return WEFT_OK;
-}
-
 weft_status weft_trainer_start(weft_trainer *t, const char *checkpoint)
 {
     weft_lane *lane = t->lanes[WEFT_LANE_COMPUTE];

@@ -3,12 +3,11 @@
 #define WEFT_LAUNCHER_TRAINING_STATE_H
 
 #include "comm/comm.h"
-#include "core/dataset.h"
 #include "core/trace.h"
 #include "launcher/planning/config.h"
 #include "launcher/planning/moe_choice.h"
+#include "launcher/training/batches.h"
 #include "launcher/training/peak.h"
-#include "layers/runtime.h"
 #include "parallel/lr_schedule.h"
 #include "parallel/optimizer.h"
 #include "schedule/pipeline.h"
@@ -43,14 +42,10 @@ typedef struct weft_trainer {
      * model's pass of each activation. */
     void **slot_memory;
     int *slot_pass;
-    bool *has_points;         /* by task of `program`: another task waits for a point of it */
-    int *first_batch[2];      /* by chunk: the micro-batch whose forward, backward is the first */
-    weft_event **points;      /* by layer: recorded at its point; NULL: no task waits */
-    int32_t *tokens, *labels; /* pinned: [micro-batches of this rank][S / cp * B] */
-    weft_sequence_cut cut;
-    int32_t *index; /* pinned: [S / cp], the tokens of a sequence that are here; NULL: all */
-    size_t batch_tokens;
-    int num_batches; /* capacity of tokens and labels, in micro-batches */
+    bool *has_points;    /* by task of `program`: another task waits for a point of it */
+    int *first_batch[2]; /* by chunk: the micro-batch whose forward, backward is the first */
+    weft_event **points; /* by layer: recorded at its point; NULL: no task waits */
+    weft_batches batches;
     weft_trace *trace;
     int64_t step; /* last one done */
     int64_t consumed_samples;
@@ -69,17 +64,11 @@ typedef struct weft_trainer {
 
 /* Fills executor.run and lanes with the trainer's tasks (tasks.c). */
 void weft_trainer_bind_tasks(weft_trainer *trainer);
-/* Rank-local micro-batch m is this number of the global batch. */
-uint64_t weft_trainer_micro_batch(const weft_trainer *trainer, int m);
 /* Micro-batches of the global batch. */
 int weft_trainer_num_batches(const weft_trainer *trainer);
 /* The number of a step for AdamW and the learning rate: skipped steps do not count. */
 int64_t weft_trainer_update_number(const weft_trainer *trainer, int64_t step);
 /* Runs the training or the evaluation program once. */
 weft_status weft_trainer_run(weft_trainer *trainer, bool eval, int64_t step) WEFT_CHECKED;
-/* Reads this rank's micro-batches of the global batch that starts at `first_sample`; every rank
- * finds its samples by that number, and takes its runs of their tokens. Token t = s * B + b. */
-weft_status weft_trainer_read(weft_trainer *trainer, const weft_split *split, bool shuffle,
-                              uint64_t first_sample) WEFT_CHECKED;
 
 #endif

@@ -23,11 +23,6 @@ static int pass_of(const weft_trainer *t, const weft_task *task)
     return t->slot_pass[weft_task_slot(task, WEFT_OPERAND_STASH)];
 }
 
-uint64_t weft_trainer_micro_batch(const weft_trainer *t, int m)
-{
-    return (uint64_t)m * (uint64_t)t->groups.mesh.dp + (uint64_t)t->groups.coords.at[WEFT_AXIS_DP];
-}
-
 int weft_trainer_num_batches(const weft_trainer *t)
 {
     return (int)(t->config.train.global_batch_size / t->config.train.micro_batch_size);
@@ -37,18 +32,14 @@ static weft_status run_forward(void *context, const weft_task *task, weft_lane *
 {
     weft_trainer *t = context;
     int m = task->micro_batch;
-    size_t at = (size_t)m * t->batch_tokens;
     weft_micro_batch micro_batch = {
-        .tokens = t->tokens + at,
-        .labels = t->labels + at,
-        .cut = t->index ? &t->cut : NULL,
-        .index = t->index,
         .step = t->running_step,
         .first_sample = weft_trainer_micro_batch(t, m) * (uint64_t)t->config.train.micro_batch_size,
         .overwrite = m == t->first_batch[0][task->chunk],
         .backward_overwrites = m == t->first_batch[1][task->chunk],
         .loss_scale = (float)(weft_loss_scale_factor(&t->running_scale) / t->running_batches),
         .training = !t->running_eval};
+    weft_batches_take(&t->batches, m, &micro_batch);
     weft_tensor x, y;
     return weft_model_forward(t->model, pass_of(t, task), &micro_batch, lane,
                               boundary(t, task, WEFT_OPERAND_X, &x),

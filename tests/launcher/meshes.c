@@ -30,7 +30,10 @@ void mesh_run(weft_comm *world, const mesh_training *what, weft_step_result *res
              "\"log\": {\"check_collectives\": true, \"trace_step\": 0}}",
              what->model, what->batch, what->steps, what->train ? what->train : "",
              what->parallel ? what->parallel : "");
-    weft_config_source source = {.file = what->name, .text = text, .mesh = what->mesh};
+    weft_config_source source = {
+        .file = what->name, .text = text, .mesh = what->mesh, .set = what->set};
+    while (what->set[source.num_set])
+        source.num_set++;
     must(world, what, 0, weft_config_load(&source, &arena, &config));
     weft_comm_set_check(true);
     must(world, what, 0, weft_trainer_create(&trainer, &config, &source, world, &arena));

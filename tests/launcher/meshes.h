@@ -11,6 +11,7 @@ typedef struct mesh_training {
     const char *train;      /* more keys of section "train", likewise */
     int batch, steps;       /* sequences a step */
     const char *checkpoint; /* the folder to leave one in; NULL: none */
+    const char *set[12];    /* over all that, as by --set; up to the first NULL */
 } mesh_training;
 
 /* Trains on all of the world's ranks; results [steps]. The first step must run what is planned

@@ -4,6 +4,8 @@ weft_add_test(NAME mesh_draws SOURCES launcher/mesh_draws.c launcher/meshes.c
   launcher/planned.c RANKS 4 LABELS launcher mesh)
 weft_add_test(NAME recompute SOURCES launcher/recompute.c launcher/meshes.c
   launcher/planned.c RANKS 4 LABELS launcher mesh)
+weft_add_test(NAME packed SOURCES launcher/packed.c launcher/meshes.c launcher/planned.c RANKS 4
+  LABELS launcher mesh)
 weft_add_test(NAME resume SOURCES launcher/resume.c launcher/weights.c RANKS 4 TIMEOUT 300
   LABELS launcher)
 weft_add_test(NAME killed SOURCES launcher/killed.c launcher/child.c TIMEOUT 300 LABELS launcher)

@@ -81,6 +81,9 @@ weft_status harness_pass(harness *h, const int32_t *tokens, const int32_t *label
     memset(weft_model_metrics(h->model), 0, sizeof(weft_metrics));
     weft_micro_batch micro_batch = {.tokens = tokens,
                                     .labels = labels,
+                                    .positions = h->positions,
+                                    .first_seen = h->first_seen,
+                                    .label_weights = h->label_weights,
                                     .step = 1,
                                     .overwrite = overwrite,
                                     .backward_overwrites = overwrite,

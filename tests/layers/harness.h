@@ -19,6 +19,9 @@ typedef struct harness {
     weft_model_options options;
     weft_model *model;
     size_t batch, tokens; /* micro-batch; S * B, of all ranks of CP */
+    /* Of micro-batches with documents; NULL: without. Borrowed. */
+    const int32_t *positions, *first_seen;
+    const float *label_weights;
 } harness;
 
 /* How the MoE layers of models made from now on run; zero: synchronous. */

@@ -55,21 +55,18 @@ static void pack(int32_t *first, size_t seq, size_t batch, int kind)
         }
 }
 
-/* Every run once, the same number a rank, rising; loads are the work of the runs. */
-static double check_deal(const weft_dealer *d, const int32_t *first)
+/* A cut; loads are the work of the runs. */
+static double check_deal(const weft_dealer *d, const weft_sequence_cut *cut, const int32_t *first)
 {
-    const int n = d->cp * d->num_runs;
-    const size_t length = d->seq / (size_t)n;
-    char seen[256] = {0};
     double sum = 0, most = 0;
-    assert_true(d->num_runs >= 2 && d->num_runs <= WEFT_DEAL_MAX_RUNS && n <= 256);
+    assert_true(weft_sequence_is_cut(cut));
+    assert_true(cut->cp == d->cp && cut->num_runs >= 2 && cut->num_runs <= WEFT_DEAL_MAX_RUNS);
+    assert_int_equal(cut->run_length * (size_t)(cut->cp * cut->num_runs), d->seq);
     for (int rank = 0; rank < d->cp; rank++) {
         uint64_t work = 0;
-        for (int i = 0; i < d->num_runs; i++) {
-            const int32_t run = d->runs[rank * d->num_runs + i];
-            assert_true(run >= 0 && run < n && !seen[run]++);
-            assert_true(i == 0 || run > d->runs[rank * d->num_runs + i - 1]);
-            for (size_t s = (size_t)run * length; s < (size_t)(run + 1) * length; s++)
+        for (int i = 0; i < cut->num_runs; i++) {
+            const size_t begin = (size_t)cut->runs[rank * cut->num_runs + i] * cut->run_length;
+            for (size_t s = begin; s < begin + cut->run_length; s++)
                 for (size_t b = 0; b < d->batch; b++)
                     work += s - (size_t)first[s * d->batch + b] + 1;
         }
@@ -84,6 +81,7 @@ static void test_deal(void **state)
 {
     (void)state;
     static int32_t first[2 * SEQ];
+    int32_t runs[CP * WEFT_DEAL_MAX_RUNS];
     double worst = 1, worst_head_tail = 1;
     for (int i = 0; i < 1000; i++) {
         weft_arena arena = {0};
@@ -91,8 +89,8 @@ static void test_deal(void **state)
         const size_t batch = (size_t)i % 2 + 1;
         assert_int_equal(weft_dealer_init(SEQ, batch, CP, &arena, &d), WEFT_OK);
         pack(first, SEQ, batch, i % 3);
-        weft_dealer_deal(&d, first);
-        const double even = check_deal(&d, first);
+        const weft_sequence_cut cut = weft_dealer_deal(&d, first, runs);
+        const double even = check_deal(&d, &cut, first);
         worst = even > worst ? even : worst;
         double most = 0, sum = 0;
         for (size_t r = 0; r < CP; r++) {
@@ -118,13 +116,13 @@ static void test_one_document(void **state)
     (void)state;
     weft_arena arena = {0};
     weft_dealer d;
-    int32_t first[48] = {0};
+    int32_t first[48] = {0}, runs[3 * WEFT_DEAL_MAX_RUNS];
     assert_int_equal(weft_dealer_init(48, 1, 3, &arena, &d), WEFT_OK);
-    weft_dealer_deal(&d, first);
-    assert_int_equal(d.num_runs, 2);
-    assert_true(check_deal(&d, first) == 1);
+    const weft_sequence_cut cut = weft_dealer_deal(&d, first, runs);
+    assert_int_equal(cut.num_runs, 2);
+    assert_true(check_deal(&d, &cut, first) == 1);
     for (int rank = 0; rank < 3; rank++)
-        assert_int_equal(d.runs[2 * rank] + d.runs[2 * rank + 1], 5);
+        assert_int_equal(runs[2 * rank] + runs[2 * rank + 1], 5);
     weft_arena_release(&arena);
 }
 

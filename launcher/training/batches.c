@@ -1,0 +1,214 @@
+#include "launcher/training/batches.h"
+
+#include <string.h>
+
+#include "launcher/training/state.h"
+
+uint64_t weft_trainer_micro_batch(const weft_trainer *t, int m)
+{
+    return (uint64_t)m * (uint64_t)t->groups.mesh.dp + (uint64_t)t->groups.coords.at[WEFT_AXIS_DP];
+}
+
+/* What the micro-batches bring, and where it is kept. */
+typedef struct input {
+    size_t bytes; /* 0: the config asks for none */
+    const char *name;
+    void **at;
+} input;
+
+enum { NUM_INPUTS = 6 };
+
+static void list_inputs(weft_trainer *t, input out[NUM_INPUTS])
+{
+    const weft_data_options *data = &t->config.data;
+    const size_t bytes = (size_t)t->batches.num * t->batches.tokens_each * sizeof(int32_t);
+    const size_t index = t->batches.local_seq * sizeof(int32_t);
+    const size_t cp = (size_t)t->groups.mesh.cp;
+    const size_t cuts = t->batches.deals ? (size_t)t->batches.num : cp > 1;
+    const input inputs[NUM_INPUTS] = {
+        {bytes, "tokens", (void **)&t->batches.tokens},
+        {bytes, "labels", (void **)&t->batches.labels},
+        {data->reset_position_ids ? bytes : 0, "positions", (void **)&t->batches.positions},
+        {data->reset_attention_mask ? bytes * cp : 0, "documents", (void **)&t->batches.first_seen},
+        {data->eod_mask_loss ? bytes : 0, "label weights", (void **)&t->batches.label_weights},
+        {cuts * index, "indices of tokens", (void **)&t->batches.index},
+    };
+    for (int i = 0; i < NUM_INPUTS; i++)
+        out[i] = inputs[i];
+}
+
+/* What each micro-batch changes is allocated here, too. */
+static weft_status create_cuts(weft_trainer *t)
+{
+    const int cp = t->groups.mesh.cp;
+    const size_t seq = (size_t)t->config.model.seq_length;
+    const size_t cuts = t->batches.deals ? (size_t)t->batches.num : 1;
+    const size_t most = (size_t)cp * (t->batches.deals ? WEFT_DEAL_MAX_RUNS : 2);
+    void *memory, *runs;
+    if (cp == 1)
+        return WEFT_OK;
+    WEFT_TRY(weft_arena_alloc_array(t->arena, cuts, sizeof *t->batches.cuts, &memory));
+    WEFT_TRY(weft_arena_alloc_array(t->arena, cuts * most, sizeof(int32_t), &runs));
+    t->batches.cuts = memory;
+    if (t->batches.deals) {
+        t->batches.cut_runs = runs;
+        return weft_dealer_init(seq, (size_t)t->config.train.micro_batch_size, cp, t->arena,
+                                &t->batches.dealer);
+    }
+    t->batches.cuts[0] = weft_sequence_head_tail(seq, cp, runs);
+    weft_sequence_index(&t->batches.cuts[0], t->groups.coords.at[WEFT_AXIS_CP], t->batches.index);
+    return WEFT_OK;
+}
+
+weft_status weft_batches_create(weft_trainer *t)
+{
+    const weft_shape *shape = weft_model_get_shape(t->model);
+    input inputs[NUM_INPUTS];
+    void *rows;
+    t->batches.tokens_each = weft_shape_local_tokens(shape);
+    t->batches.local_seq = weft_shape_local_seq(shape);
+    t->batches.num = t->shape.num_micro_batches;
+    t->batches.cp = shape->cp;
+    t->batches.deals = shape->cp > 1 &&
+                       t->config.parallel.context_parallel_load_balancer == WEFT_BALANCE_DOCUMENTS;
+    list_inputs(t, inputs);
+    for (int i = 0; i < NUM_INPUTS; i++)
+        if (inputs[i].bytes > 0)
+            WEFT_TRY(weft_device_alloc_for(t->device, WEFT_SPACE_PINNED, WEFT_MEMORY_PINNED,
+                                           inputs[i].bytes, inputs[i].name, inputs[i].at));
+    WEFT_TRY(
+        weft_arena_alloc_array(t->arena, 3 * shape->seq * shape->batch, sizeof(int32_t), &rows));
+    t->batches.rows = rows;
+    return create_cuts(t);
+}
+
+void weft_batches_release(weft_trainer *t)
+{
+    input inputs[NUM_INPUTS];
+    list_inputs(t, inputs);
+    for (int i = 0; i < NUM_INPUTS; i++)
+        if (*inputs[i].at)
+            weft_device_free(t->device, WEFT_SPACE_PINNED, *inputs[i].at, inputs[i].bytes);
+}
+
+/* The samples of micro-batch m into t->batches.rows; returns how many labels bear a loss in
+ * `count`. */
+static weft_status read_samples(weft_trainer *t, const weft_split *split, bool shuffle,
+                                uint64_t first_sample, size_t *count)
+{
+    const size_t seq = (size_t)t->config.model.seq_length;
+    const size_t batch = (size_t)t->config.train.micro_batch_size;
+    const int32_t eod = (int32_t)t->config.data.eod_token;
+    *count = 0;
+    for (size_t b = 0; b < batch; b++) {
+        int32_t *tokens = t->batches.rows + 2 * b * seq;
+        WEFT_TRY(weft_split_read(t->dataset, split, (uint64_t)t->config.train.seed, shuffle,
+                                 first_sample + b, tokens, tokens + seq));
+        if (weft_config_has_documents(&t->config))
+            weft_documents_find(tokens, seq, eod, batch, t->batches.rows + 2 * batch * seq + b);
+        for (size_t s = 0; s < seq; s++)
+            *count += !t->batches.label_weights || tokens[s] != eod;
+    }
+    return WEFT_OK;
+}
+
+/* Where micro-batch m's sequences are cut; NULL: all tokens are here. */
+static const int32_t *cut(weft_trainer *t, int m, const int32_t *first)
+{
+    if (!t->batches.deals)
+        return t->batches.index;
+    int32_t *index = t->batches.index + (size_t)m * t->batches.local_seq;
+    int32_t *runs =
+        t->batches.cut_runs + (size_t)m * (size_t)t->batches.dealer.cp * WEFT_DEAL_MAX_RUNS;
+    t->batches.cuts[m] = weft_dealer_deal(&t->batches.dealer, first, runs);
+    weft_sequence_index(&t->batches.cuts[m], t->groups.coords.at[WEFT_AXIS_CP], index);
+    return index;
+}
+
+/* What of t->batches.rows is this rank's. A label that bears a loss weighs `weight`. */
+static void place(weft_trainer *t, int m, float weight)
+{
+    const size_t seq = (size_t)t->config.model.seq_length;
+    const size_t batch = (size_t)t->config.train.micro_batch_size;
+    const int32_t *first = t->batches.rows + 2 * batch * seq, *index = cut(t, m, first);
+    if (t->batches.first_seen)
+        memcpy(t->batches.first_seen + (size_t)m * seq * batch, first, seq * batch * sizeof *first);
+    for (size_t s = 0; s < t->batches.local_seq; s++) {
+        const size_t from = index ? (size_t)index[s] : s;
+        for (size_t b = 0; b < batch; b++) {
+            const size_t at = (size_t)m * t->batches.tokens_each + s * batch + b;
+            const int32_t token = t->batches.rows[2 * b * seq + from],
+                          start = first[from * batch + b];
+            t->batches.tokens[at] = token;
+            t->batches.labels[at] = t->batches.rows[(2 * b + 1) * seq + from];
+            if (t->batches.positions)
+                t->batches.positions[at] = (int32_t)from - start;
+            if (t->batches.label_weights)
+                t->batches.label_weights[at] =
+                    token != (int32_t)t->config.data.eod_token ? weight : 0;
+        }
+    }
+}
+
+/* Of `all` labels `count` bear a loss: with this weight of each, the mean over all is one over
+ * them. */
+static float weight_of(size_t all, double count)
+{
+    return count > 0 ? (float)((double)all / count) : 0;
+}
+
+/* Weighs all labels of the global batch alike. Collective over the world. */
+static weft_status weigh_by_token(weft_trainer *t)
+{
+    const size_t local = (size_t)t->batches.num * t->batches.tokens_each;
+    const size_t all =
+        (size_t)t->config.train.global_batch_size * (size_t)t->config.model.seq_length;
+    double count = t->batches.loss_tokens;
+    WEFT_TRY(weft_comm_all_reduce_host(t->world, &count, 1, WEFT_F64, WEFT_REDUCE_SUM));
+    const float weight = weight_of(all, count);
+    for (size_t i = 0; i < local; i++)
+        t->batches.label_weights[i] *= weight;
+    return WEFT_OK;
+}
+
+/* Stages in the middle need to know of documents and cuts alone. */
+static bool reads(const weft_trainer *t)
+{
+    const int stage = t->groups.coords.at[WEFT_AXIS_PP];
+    return stage == 0 || stage == t->groups.mesh.pp - 1 || t->batches.positions ||
+           t->batches.first_seen;
+}
+
+weft_status weft_batches_read(weft_trainer *t, const weft_split *split, bool shuffle,
+                              uint64_t first_sample)
+{
+    const uint64_t batch = (uint64_t)t->config.train.micro_batch_size;
+    const size_t tokens = (size_t)batch * (size_t)t->config.model.seq_length;
+    const bool by_token = t->batches.label_weights && t->config.train.calculate_per_token_loss;
+    const int *at = t->groups.coords.at; /* of the ranks that read a sample one counts it */
+    const bool counts = at[WEFT_AXIS_TP] == 0 && at[WEFT_AXIS_CP] == 0 && at[WEFT_AXIS_PP] == 0;
+    t->batches.loss_tokens = 0;
+    for (int m = 0; m < t->batches.num && reads(t); m++) {
+        size_t count;
+        WEFT_TRY(read_samples(t, split, shuffle,
+                              first_sample + weft_trainer_micro_batch(t, m) * batch, &count));
+        place(t, m, by_token ? 1 : weight_of(tokens, (double)count));
+        t->batches.loss_tokens += counts ? (double)count : 0;
+    }
+    return by_token ? weigh_by_token(t) : WEFT_OK;
+}
+
+void weft_batches_take(const weft_batches *all, int m, weft_micro_batch *out)
+{
+    const size_t at = (size_t)m * all->tokens_each;
+    out->tokens = all->tokens + at;
+    out->labels = all->labels + at;
+    out->positions = all->positions ? all->positions + at : NULL;
+    out->first_seen = all->first_seen ? all->first_seen + at * (size_t)all->cp : NULL;
+    out->label_weights = all->label_weights ? all->label_weights + at : NULL;
+    if (!all->cuts)
+        return;
+    const size_t cut = all->deals ? (size_t)m : 0;
+    out->cut = &all->cuts[cut];
+    out->index = all->index + cut * all->local_seq;
+}

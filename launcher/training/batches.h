@@ -1,0 +1,43 @@
+/* A step's samples, read into this rank's micro-batches: its runs of their tokens, and what the
+ * config says of documents. */
+#ifndef WEFT_LAUNCHER_TRAINING_BATCHES_H
+#define WEFT_LAUNCHER_TRAINING_BATCHES_H
+
+#include "core/dataset.h"
+#include "layers/runtime.h"
+#include "parallel/documents.h"
+
+typedef struct weft_batches {
+    int num, cp; /* this rank's; ranks that share a sequence */
+    size_t tokens_each, local_seq;
+    /* Pinned: what weft_micro_batch has, [num] times. The last three are NULL where the config does
+     * not ask for them. */
+    int32_t *tokens, *labels, *positions, *first_seen;
+    float *label_weights;
+    /* With cp > 1: of each micro-batch where they are dealt by documents, else one for all. index,
+     * pinned: [S / cp], the tokens of a sequence that are here. */
+    weft_sequence_cut *cuts;
+    int32_t *index;
+    bool deals;
+    weft_dealer dealer;
+    int32_t *cut_runs; /* [num][cp * WEFT_DEAL_MAX_RUNS]: what dealt cuts point at */
+    int32_t *rows;     /* a micro-batch as it is read: [S] tokens and [S] labels of each sample, and
+                          their documents' first tokens, [S, B] */
+    double loss_tokens; /* labels of the batch that bear a loss; 0 where another rank counts them */
+} weft_batches;
+
+struct weft_trainer;
+/* Rank-local micro-batch m is this number of the global batch. */
+uint64_t weft_trainer_micro_batch(const struct weft_trainer *trainer, int m);
+/* Memory for the micro-batches, and its end. */
+weft_status weft_batches_create(struct weft_trainer *trainer) WEFT_CHECKED;
+void weft_batches_release(struct weft_trainer *trainer);
+/* Reads the micro-batches of the global batch that starts at `first_sample`; every rank finds its
+ * samples by that number. Token t = s * B + b. Collective over the world where the whole batch
+ * weighs masked labels. */
+weft_status weft_batches_read(struct weft_trainer *trainer, const weft_split *split, bool shuffle,
+                              uint64_t first_sample) WEFT_CHECKED;
+/* Fills in what was read for micro-batch m. */
+void weft_batches_take(const weft_batches *batches, int m, weft_micro_batch *out);
+
+#endif
