@@ -58,6 +58,8 @@ for node in node0 node1; do
     expect_rate $node data 200Mbit
     expect_rate switch data-$node 200Mbit
 done
+expect 0 lab exec node0 cat /proc/sys/net/ipv4/tcp_congestion_control
+says reno
 expect 0 lab run -n 4 --npernode 2 "$program" 2
 expect 7 lab run -n 2 --npernode 1 sh -c 'exit $((7 * OMPI_COMM_WORLD_RANK))'
 NETLAB_TIMEOUT=1 expect 110 lab run -n 2 --npernode 1 sleep 60
