@@ -95,7 +95,7 @@ static weft_status run(planner *p)
     if (status == WEFT_OK && trace)
         status = name_tracks(&plan, trace, &p->arena);
     if (status == WEFT_OK && p->against)
-        status = weft_against_read(p->against, &plan, trace, &p->arena, &against);
+        status = weft_against_read(p->against, &config, &plan, trace, &p->arena, &against);
     if (status == WEFT_OK)
         status = print(p, cluster, &plan, trace, p->against ? &against : NULL);
     weft_trace_destroy(trace);

@@ -54,6 +54,9 @@ weft_moe_dims weft_moe_dims_of(const weft_model_options *options, const weft_sha
 /* Rows that balanced routing brings to a rank's experts: an exchange brings as many as it takes
  * away; without one the rank keeps its experts' share of the choices. */
 size_t weft_moe_balanced_rows(const weft_moe_dims *dims, size_t topk, size_t ep);
+/* Rows of a partition whose order has room in host memory from the start: 8 bytes each, so that
+ * there is some for an uneven load. ep: ranks that send. */
+size_t weft_moe_order_room(size_t balanced, size_t ep, size_t parts);
 
 /* A layer's list: what its `describe` says, entry by entry. */
 typedef struct weft_description {

@@ -35,6 +35,11 @@ size_t weft_moe_balanced_rows(const weft_moe_dims *d, size_t topk, size_t ep)
     return d->exchange ? choices : choices / ep;
 }
 
+size_t weft_moe_order_room(size_t balanced, size_t ep, size_t parts)
+{
+    return (ep < 4 ? ep : 4) * ((balanced + parts - 1) / parts);
+}
+
 /* How the rows of one rank lie in the rings of an MoE layer's program (schedule/moe_layer.h). */
 typedef struct moe_rings {
     size_t parts;
@@ -48,18 +53,25 @@ typedef struct moe_rings {
     bool reorder;               /* rows come by sender and are put in the experts' order */
 } moe_rings;
 
+/* Of an n-th of the balanced rows; `otherwise` where the load is not known. */
+static size_t at_load(double load, size_t balanced, size_t n, size_t otherwise)
+{
+    return load > 0 ? (size_t)(load * (double)balanced / (double)n + 0.5) : otherwise;
+}
+
 /* balanced: rows that balanced routing brings. */
 static moe_rings moe_rings_of(const weft_moe_dims *d, const weft_shape *shape, size_t balanced)
 {
-    size_t rows =
-        shape->moe_load > 0 ? (size_t)(shape->moe_load * (double)balanced + 0.5) : balanced;
-    size_t sent = d->exchange ? balanced : rows;
     size_t n = d->exchange && shape->moe_partitions > 1 ? (size_t)shape->moe_partitions : 1;
+    size_t rows = at_load(shape->moe_load, balanced, 1, balanced);
+    size_t sent = d->exchange ? at_load(shape->moe_sent, balanced, 1, balanced) : rows;
+    size_t most_sent = at_load(shape->moe_part_sent, balanced, n, (sent + n - 1) / n);
     bool reuse = d->exchange && shape->moe_reuse > 0;
-    moe_rings r = {.parts = n, .sent = sent, .all = rows, .most = (rows + n - 1) / n};
+    moe_rings r = {.parts = n, .sent = sent, .all = rows};
+    r.most = at_load(shape->moe_part_load, balanced, n, (rows + n - 1) / n);
     r.input = reuse && n > 2 ? 2 * r.most : rows;
     r.middle = reuse ? r.most : rows;
-    r.home = !d->exchange ? 0 : reuse && n > 2 ? 2 * ((sent + n - 1) / n) : sent;
+    r.home = !d->exchange ? 0 : reuse && n > 2 ? 2 * most_sent : sent;
     r.kept = reuse ? 0 : rows;
     r.resent = reuse && (shape->moe_reuse == 2 || shape->moe_reuse == 4);
     r.redone = reuse && shape->moe_reuse >= 3;
@@ -205,13 +217,15 @@ static void describe_moe_region(const weft_shape *shape, weft_layer_cost *out,
 
 /* Counts, where each partition's rows lie, and what reuse offloads: as layers/dispatch.c and
  * layers/moe_tasks.c take them. */
-static void describe_moe_host(const weft_shape *shape, weft_layer_cost *out, const weft_moe_dims *d,
-                              const moe_rings *r)
+static void describe_moe_host(const weft_model_options *o, const weft_shape *shape,
+                              weft_layer_cost *out, const weft_moe_dims *d, const moe_rings *r)
 {
     size_t ep = d->exchange ? (size_t)shape->ep : 1, counts = r->parts * d->experts;
     size_t bytes = weft_dtype_bytes(shape->dtype);
     int reuse = r->kept == 0 ? shape->moe_reuse : WEFT_REUSE_NONE;
-    size_t room = ep < 4 ? ep : 4;
+    size_t balanced = weft_moe_balanced_rows(d, (size_t)o->moe_router_topk, (size_t)shape->ep);
+    size_t room = weft_moe_order_room(balanced, ep, r->parts);
+    room = room > r->most ? room : r->most;
     weft_cost_host(out, (2 * d->experts + 1) * sizeof(float));
     weft_cost_host(out, (d->experts + 1) * sizeof(int64_t));
     weft_cost_host(out, sizeof(weft_wrong_choice));
@@ -223,8 +237,8 @@ static void describe_moe_host(const weft_shape *shape, weft_layer_cost *out, con
     for (size_t p = 0; p < r->parts; p++) {
         weft_cost_host(out, 2 * ep * sizeof(size_t));
         weft_cost_host(out, (d->local_experts + 1) * sizeof(int64_t));
-        if (r->reorder) /* 8 bytes a row: room for an uneven load */
-            weft_cost_host(out, WEFT_PIECE_BYTES + 2 * (room * r->most + 1) * sizeof(int32_t));
+        if (r->reorder)
+            weft_cost_host(out, 2 * (room + 1) * sizeof(int32_t));
     }
     if (weft_reuse_offloads_input((weft_reuse)reuse))
         weft_cost_host(out, r->all * shape->hidden * bytes);
@@ -338,6 +352,6 @@ void weft_describe_moe(const weft_model_options *o, const weft_shape *shape, wef
                            d.gates * d.ffn, WEFT_PHASE_WEIGHT_GRADIENT);
     if (shape->recompute & WEFT_RECOMPUTE_MODULE(MOE))
         describe_again(o, shape, out, &d, &r);
-    describe_moe_host(shape, out, &d, &r);
+    describe_moe_host(o, shape, out, &d, &r);
     describe_shared(o, shape, out);
 }

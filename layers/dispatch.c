@@ -164,7 +164,11 @@ static int64_t sent_rows(const planning *p, size_t peer, size_t part)
 
 static weft_status take_order(const planning *p, weft_moe_part *part)
 {
-    WEFT_TRY(host(p->pass, 2 * (part->num_rows + 1), sizeof(int32_t), &part->order));
+    const weft_model_options *o = &p->m->common.options;
+    size_t balanced = weft_moe_balanced_rows(&p->m->dims, (size_t)o->moe_router_topk, p->ep);
+    size_t room = weft_moe_order_room(balanced, p->ep, (size_t)p->state->num_parts);
+    room = room > part->num_rows ? room : part->num_rows;
+    WEFT_TRY(host(p->pass, 2 * (room + 1), sizeof(int32_t), &part->order));
     part->inverse = part->order + part->num_rows + 1;
     return WEFT_OK;
 }

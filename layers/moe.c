@@ -140,6 +140,7 @@ static weft_status moe_forward(weft_layer *layer, weft_pass *pass, const weft_te
     weft_moe *m = (weft_moe *)layer;
     weft_moe_state *state = weft_pass_state(pass, layer);
     const weft_moe_dims *d = &m->dims;
+    size_t scratch = weft_moe_scratch_before(pass);
     size_t mark = weft_pass_mark(pass), hidden = x->dims[1];
     weft_tensor part;
     size_t whole;
@@ -169,6 +170,7 @@ static weft_status moe_forward(weft_layer *layer, weft_pass *pass, const weft_te
                      &WEFT_ARGS(weft_add_args, .count = weft_tensor_count(y), .dtype = y->dtype,
                                 .a = y->data, .b = shared.data, .y = y->data)));
     }
+    weft_moe_note_scratch(m, pass, state, scratch);
     weft_pass_release(pass, mark);
     return weft_note_end(pass, weft_pass_lane(pass), whole);
 }
@@ -180,6 +182,7 @@ static weft_status moe_backward(weft_layer *layer, weft_pass *pass, const weft_t
     weft_moe_state *state = weft_pass_state(pass, layer);
     const weft_moe_dims *d = &m->dims;
     weft_lane *lane = weft_pass_lane(pass);
+    size_t scratch = weft_moe_scratch_before(pass);
     size_t mark = weft_pass_mark(pass), hidden = dy->dims[1];
     size_t topk = (size_t)m->common.options.moe_router_topk;
     weft_tensor dy_rows, dprob, rows, part;
@@ -214,6 +217,7 @@ static weft_status moe_backward(weft_layer *layer, weft_pass *pass, const weft_t
                                            .dtype = dx->dtype, .a = dx->data, .b = shared.data,
                                            .y = dx->data)));
     }
+    weft_moe_note_scratch(m, pass, state, scratch);
     weft_pass_release(pass, mark);
     return weft_note_end(pass, lane, whole);
 }

@@ -32,7 +32,29 @@ weft_status weft_moe_count_rows(const weft_moe *m, weft_pass *pass, const weft_m
         loads->capacity = capacity;
     }
     loads->values[loads->count++] = (double)fullest_rows(m, state) / balanced;
+    pass->rows.rows += (double)state->num_rows;
+    pass->rows.sent += (double)state->num_sent;
+    pass->rows.balanced += balanced;
     return WEFT_OK;
+}
+
+size_t weft_moe_scratch_before(const weft_pass *pass)
+{
+    return pass->model->scratch.peak_bytes + pass->model->recomputed.peak_bytes;
+}
+
+void weft_moe_note_scratch(const weft_moe *m, weft_pass *pass, const weft_moe_state *state,
+                           size_t before)
+{
+    weft_model *model = pass->model;
+    const double balanced = (double)weft_moe_balanced_rows(
+        &m->dims, (size_t)m->common.options.moe_router_topk, (size_t)weft_pass_shape(pass)->ep);
+    const double part = balanced / state->num_parts;
+    if (model->scratch.peak_bytes + model->recomputed.peak_bytes > before)
+        model->scratch_load = (weft_moe_load){.rows = (double)state->num_rows / balanced,
+                                              .sent = (double)state->num_sent / balanced,
+                                              .part_rows = (double)state->max_rows / part,
+                                              .part_sent = (double)state->max_sent / part};
 }
 
 double *weft_model_loads(weft_model *model, size_t *out_count)

@@ -5,14 +5,19 @@
 #include "schedule/exchange.h"
 #include "schedule/moe_layer.h"
 
+/* Rows over those that balanced routing brings: at a rank's experts, leaving it, and of the largest
+ * partition over its share. 0: 1, or that of all partitions. */
+typedef struct weft_moe_load {
+    double rows, sent, part_rows, part_sent;
+} weft_moe_load;
+
 /* How MoE layers whose tokens travel run. Zero: synchronous, nothing reused, the plain all-to-all.
  */
 typedef struct weft_moe_options {
     weft_moe_pipeline pipeline; /* num_partitions 0: 1 */
     weft_exchange_form form;    /* where experts are tensor-sharded too */
     int num_chunks;             /* of form; 0: 1, or of direct a default by size */
-    double load;                /* in plans: rows at the fullest rank's experts over those that
-                                   balanced routing brings; 0: 1 */
+    weft_moe_load load;         /* in plans: the fullest rank's */
 } weft_moe_options;
 
 #endif

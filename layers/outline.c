@@ -203,7 +203,10 @@ static weft_status described_shape(const weft_model_setup *setup, const weft_mes
     weft_shape shape = weft_model_shape(setup->options, mesh, setup->micro_batch_size, setup->dtype,
                                         setup->training);
     shape.logit_rows = setup->logit_rows;
-    shape.moe_load = moe->load;
+    shape.moe_load = moe->load.rows;
+    shape.moe_sent = moe->load.sent;
+    shape.moe_part_load = moe->load.part_rows;
+    shape.moe_part_sent = moe->load.part_sent;
     if (setup->options->num_experts > 0 && weft_moe_dims_of(setup->options, &shape).exchange) {
         shape.moe_partitions = moe->pipeline.num_partitions;
         shape.moe_reuse = (int)moe->pipeline.reuse;

@@ -12,6 +12,8 @@ weft_status weft_stack_reserve(weft_stack *stack, size_t bytes)
 {
     if (bytes == 0)
         return WEFT_OK;
+    if (stack->first_bytes == 0)
+        stack->first_bytes = bytes;
     if (stack->num_blocks == WEFT_STACK_MAX_BLOCKS)
         return WEFT_ERROR(WEFT_MEMORY, "%s grew too often", stack->purpose);
     void *base;
@@ -22,6 +24,25 @@ weft_status weft_stack_reserve(weft_stack *stack, size_t bytes)
     stack->blocks[stack->num_blocks].used = 0;
     stack->num_blocks++;
     return WEFT_OK;
+}
+
+/* A block for a piece and some that will follow, or where there is no room for that, for it alone.
+ */
+static weft_status grow(weft_stack *stack, size_t bytes)
+{
+    size_t held = 0;
+    for (int b = 0; b < stack->num_blocks; b++)
+        held += stack->blocks[b].size;
+    size_t more = bytes + bytes / 4;
+    more = more > held / 8 ? more : held / 8;
+    more = more > STACK_MIN_BLOCK_BYTES ? more : STACK_MIN_BLOCK_BYTES;
+    if (more > bytes) {
+        weft_status status = weft_stack_reserve(stack, more);
+        if (status != WEFT_MEMORY)
+            return status;
+        weft_error_clear();
+    }
+    return weft_stack_reserve(stack, bytes);
 }
 
 weft_status weft_stack_alloc(weft_stack *stack, size_t bytes, void **out)
@@ -36,8 +57,7 @@ weft_status weft_stack_alloc(weft_stack *stack, size_t bytes, void **out)
             stack->blocks[b + 1].used = 0;
     }
     if (stack->current == stack->num_blocks)
-        WEFT_TRY(weft_stack_reserve(stack, bytes > STACK_MIN_BLOCK_BYTES ? bytes + bytes / 4
-                                                                         : STACK_MIN_BLOCK_BYTES));
+        WEFT_TRY(grow(stack, bytes));
     *out = stack->blocks[stack->current].base + stack->blocks[stack->current].used;
     stack->blocks[stack->current].used += bytes;
     stack->used_bytes += bytes;

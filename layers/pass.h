@@ -9,7 +9,7 @@
 #include "parallel/layout.h"
 
 /* A stack over a few device blocks. Reserved once from `describe`; it grows only when an MoE layer
- * gets more rows than ever before, and keeps what it grew. */
+ * gets more rows than ever before, and keeps what it grew; its marks tell what was taken. */
 enum { WEFT_STACK_MAX_BLOCKS = 24 };
 typedef struct weft_stack {
     weft_device *device;
@@ -22,6 +22,7 @@ typedef struct weft_stack {
     } blocks[WEFT_STACK_MAX_BLOCKS];
     int num_blocks, current;
     size_t used_bytes, peak_bytes; /* handed out now; most ever */
+    size_t first_bytes;            /* reserved at first */
     /* Gives each piece instead of the stack: layers/check.h does so. NULL: the stack gives it. */
     weft_status (*give)(void *giver, size_t bytes, void **out);
     void *giver;
@@ -42,6 +43,11 @@ enum { WEFT_MODEL_MAX_LAYERS = 4096 };
  * first_seen and label_weights. */
 enum { WEFT_PASS_INPUTS = 5, WEFT_PASS_PLAIN_INPUTS = 2 };
 
+/* Of the MoE layers of one pass: at the experts, from home, and what balanced routing brings. */
+typedef struct weft_rows {
+    double rows, sent, balanced;
+} weft_rows;
+
 struct weft_pass {
     weft_model *model;
     int chunk, first, end; /* its chunk, whose layers are [first, end) */
@@ -49,11 +55,13 @@ struct weft_pass {
     weft_micro_batch micro_batch;
     bool backward; /* what is being enqueued */
     weft_stack stash, host;
-    weft_stack host_before; /* a repeated forward: as it was */
-    bool shares_stash;      /* stashes are pieces of the model's `recomputed` */
-    bool leaves_out;        /* likewise, in a module that is made again */
-    bool repeats;           /* a forward runs again */
-    char *states;           /* every layer's state struct, back to back; then weft_pass_kept */
+    weft_rows rows, fullest; /* of this micro-batch; of the one that took most memory */
+    size_t held_bytes;       /* what that took of stash and host */
+    weft_stack host_before;  /* a repeated forward: as it was */
+    bool shares_stash;       /* stashes are pieces of the model's `recomputed` */
+    bool leaves_out;         /* likewise, in a module that is made again */
+    bool repeats;            /* a forward runs again */
+    char *states;            /* every layer's state struct, back to back; then weft_pass_kept */
     void *near[WEFT_PASS_INPUTS]; /* with graphs: device memory for what a micro-batch brings */
 };
 
@@ -95,11 +103,12 @@ struct weft_model {
     weft_layer_place *places; /* of the members; the last first */
     size_t states_bytes;
     weft_pass *passes;
-    size_t kept_offset;       /* in a pass's states */
-    weft_stack recomputed;    /* shared likewise: the stashes of one group of layers, or module */
-    weft_stack scratch;       /* shared: all passes run on one compute lane; at its bottom: */
-    weft_tensor normed;       /* what blocks' norms made last */
-    weft_tensor gradients[2]; /* training: those between layers, in turn */
+    size_t kept_offset;         /* in a pass's states */
+    weft_stack recomputed;      /* shared likewise: the stashes of one group of layers, or module */
+    weft_stack scratch;         /* shared: all passes run on one compute lane; at its bottom: */
+    weft_tensor normed;         /* what blocks' norms made last */
+    weft_tensor gradients[2];   /* training: those between layers, in turn */
+    weft_moe_load scratch_load; /* of the MoE layer that took most scratch */
     weft_metrics *metrics; /* where something is recomputed: then those that recomputing adds to */
     weft_metric_list metric_list; /* of all stages */
     weft_metric *own_metrics;     /* pinned, [WEFT_MAX_METRICS], by the list; NULL: none declared */

@@ -76,6 +76,7 @@ static weft_status enqueue(const weft_pass_call *call)
     if (call->kind == WEFT_PASS_FORWARD) {
         weft_stack_rewind(&pass->stash, 0);
         weft_stack_rewind(&pass->host, 0);
+        pass->rows = (weft_rows){0};
         memset(pass->states, 0, model->states_bytes);
     }
     if (program->num_tasks == 0) /* an empty stage */
@@ -89,6 +90,11 @@ static weft_status enqueue(const weft_pass_call *call)
     weft_note_tasks(pass, tracks, executor);
     WEFT_TRY(weft_program_enqueue(program, executor));
     weft_pass_release(pass, mark);
+    size_t held = pass->stash.used_bytes + pass->host.used_bytes;
+    if (!pass->backward && held > pass->held_bytes) {
+        pass->held_bytes = held;
+        pass->fullest = pass->rows;
+    }
     return WEFT_OK;
 }
 

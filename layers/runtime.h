@@ -130,6 +130,17 @@ const weft_metric *weft_model_own_metrics(const weft_model *model);
  * experts over those that balanced routing brings, or of the fullest rank where no tokens travel.
  * The ranks of an EP group have as many. */
 double *weft_model_loads(weft_model *model, size_t *out_count);
+/* What the passes' own memory of a purpose comes to: `bytes` counts what was reserved for the
+ * planned load, or as much more as was taken at once; `blocks_bytes` is held now. */
+typedef struct weft_stack_use {
+    size_t bytes, blocks_bytes;
+    bool grew;
+} weft_stack_use;
+void weft_model_held(const weft_model *model, weft_memory_purpose purpose, weft_stack_use *out);
+/* The loads at which a footprint is what was held: of what passes keep, and of scratch
+ * and recomputed activations. */
+void weft_model_held_loads(const weft_model *model, weft_moe_load *out_passes,
+                           weft_moe_load *out_scratch);
 /* Clears all of these, before a step. */
 void weft_model_clear_metrics(weft_model *model);
 /* Whether the last layer is Weft's head; one of the program's own reads labels as it likes. */

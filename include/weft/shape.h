@@ -45,12 +45,16 @@ typedef struct weft_shape {
                                       (0: none, else 1 to 4) */
     weft_dtype dtype;
     bool training;
-    size_t logit_rows;  /* training: rows whose logits exist at a time; 0: 256 */
-    double moe_load;    /* rows that reach this rank's experts, over those that balanced routing
-                           brings; 0: 1 */
-    int moe_peer_group; /* ranks that are one partition of an MoE layer cut by peers; 0: by tokens
-                         */
-    unsigned recompute; /* modules that backward makes again: the library's bits */
+    size_t logit_rows;    /* training: rows whose logits exist at a time; 0: 256 */
+    double moe_load;      /* rows that reach this rank's experts, over those that balanced routing
+                             brings; 0: 1 */
+    int moe_peer_group;   /* ranks that are one partition of an MoE layer cut by peers; 0: by tokens
+                           */
+    unsigned recompute;   /* modules that backward makes again: the library's bits */
+    double moe_sent;      /* rows that leave this rank, as moe_load those that come; 0: 1 */
+    double moe_part_load; /* rows of the largest partition at the experts over those of a balanced
+                             one; 0: moe_load */
+    double moe_part_sent; /* the same of the rows that leave; 0: moe_sent */
 } weft_shape;
 /* What a rank has of a micro-batch. Context parallelism (cp) cuts the sequence: seq / cp tokens of
  * each sample are here, and tokens * batch rows, before sequence parallelism cuts these over tp. A

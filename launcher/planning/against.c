@@ -359,7 +359,54 @@ static weft_status check_weights(const weft_against *against, int num_stages,
     return WEFT_OK;
 }
 
-static weft_status read_purposes(const weft_plan *plan, weft_arena *arena, weft_against *out)
+static double used_for(const cJSON *rank, weft_memory_purpose purpose)
+{
+    const cJSON *used = cJSON_GetObjectItemCaseSensitive(rank, "used");
+    return number_of(used, weft_memory_text(purpose));
+}
+
+/* The load of the stage's rank that took most for a purpose; false: the run has none. */
+static bool find_load(const cJSON *ranks, int stage, weft_memory_purpose purpose, const char *key,
+                      weft_moe_load *out)
+{
+    const cJSON *rank, *fullest = NULL;
+    cJSON_ArrayForEach(rank, ranks)
+    {
+        if (number_of(rank, "stage") == stage &&
+            (!fullest || used_for(rank, purpose) > used_for(fullest, purpose)))
+            fullest = rank;
+    }
+    const cJSON *load = cJSON_GetObjectItemCaseSensitive(fullest, key);
+    double *const to[] = {&out->rows, &out->sent, &out->part_rows, &out->part_sent};
+    const char *const names[] = {"rows", "sent", "part_rows", "part_sent"};
+    for (int i = 0; i < 4; i++) {
+        *to[i] = number_of(load, names[i]);
+        if (!(*to[i] >= 0 && *to[i] < 1e6))
+            return false;
+    }
+    return true;
+}
+
+/* At the loads of experts at which the run's ranks took most. */
+static weft_status plan_at_loads(const weft_config *config, const weft_plan *plan,
+                                 const cJSON *ranks, weft_against_row *rows)
+{
+    for (int s = 0; s < plan->num_stages; s++) {
+        weft_moe_load passes, scratch;
+        weft_footprint footprint;
+        if (!find_load(ranks, s, WEFT_MEMORY_ACTIVATIONS, "load", &passes) ||
+            !find_load(ranks, s, WEFT_MEMORY_SCRATCH, "scratch_load", &scratch))
+            continue;
+        WEFT_TRY(weft_step_footprint_at(config, &plan->mesh, &plan->step, s,
+                                        &plan->step.programs[s], &passes, &scratch, &footprint));
+        for (int i = 0; i < WEFT_NUM_MEMORY_PURPOSES; i++)
+            rows[s * WEFT_NUM_MEMORY_PURPOSES + i].planned = (double)footprint.bytes[i];
+    }
+    return WEFT_OK;
+}
+
+static weft_status read_purposes(const weft_config *config, const weft_plan *plan,
+                                 weft_arena *arena, weft_against *out)
 {
     const int count = plan->num_stages * WEFT_NUM_MEMORY_PURPOSES;
     const cJSON *rank;
@@ -388,6 +435,8 @@ static weft_status read_purposes(const weft_plan *plan, weft_arena *arena, weft_
         for (rank = ranks->child; rank && status == WEFT_OK; rank = rank->next)
             status = take_rank(rank, plan->num_stages, rows);
         if (status == WEFT_OK)
+            status = plan_at_loads(config, plan, ranks, rows);
+        if (status == WEFT_OK)
             status = check_weights(out, plan->num_stages, rows);
         out->purposes = rows;
         out->num_purposes = count;
@@ -396,8 +445,8 @@ static weft_status read_purposes(const weft_plan *plan, weft_arena *arena, weft_
     return status;
 }
 
-weft_status weft_against_read(const char *run, const weft_plan *plan, const weft_trace *planned,
-                              weft_arena *arena, weft_against *out)
+weft_status weft_against_read(const char *run, const weft_config *config, const weft_plan *plan,
+                              const weft_trace *planned, weft_arena *arena, weft_against *out)
 {
     steps s = {0};
     int64_t traced_step = 0;
@@ -407,5 +456,5 @@ weft_status weft_against_read(const char *run, const weft_plan *plan, const weft
     WEFT_TRY(find_median(&s, arena, out));
     WEFT_TRY(find_traced_step(run, arena, &traced_step));
     WEFT_TRY(read_traced(&s, traced_step, plan, planned, arena, out));
-    return read_purposes(plan, arena, out);
+    return read_purposes(config, plan, arena, out);
 }

@@ -24,7 +24,8 @@ typedef struct weft_against {
     const weft_against_row *phases;   /* microseconds of the traced step on the compute lane, by
                                          kind of task, and idle; none: nothing was traced */
     const weft_against_row *times;    /* the same step's, by kind of time; they sum to it */
-    const weft_against_row *purposes; /* bytes of each stage's fullest rank; none: no memory.json */
+    const weft_against_row *purposes; /* bytes of each stage's fullest rank, planned at the loads of
+                                         experts that it had; none: no memory.json */
     int num_phases, num_times, num_purposes;
 } weft_against;
 
@@ -38,7 +39,8 @@ weft_status weft_against_load(const char *run, weft_arena *arena, double *out) W
 /* planned: the plan's timeline. The first tenth of the steps, at least two, is warm-up. Errors:
  * WEFT_FILE: a file of the run cannot be read or is damaged; WEFT_CONFIG: it is another run's, or
  * the run has too few steps. */
-weft_status weft_against_read(const char *run, const weft_plan *plan, const weft_trace *planned,
-                              weft_arena *arena, weft_against *out) WEFT_CHECKED;
+weft_status weft_against_read(const char *run, const weft_config *config, const weft_plan *plan,
+                              const weft_trace *planned, weft_arena *arena,
+                              weft_against *out) WEFT_CHECKED;
 
 #endif

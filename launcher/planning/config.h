@@ -94,7 +94,8 @@ typedef struct weft_config {
     void *own; /* the application's section, application->options_bytes in the arena; NULL: none */
     /* Not options. moe_is_kept: the config leaves open how MoE layers run, and `schedule` has the
      * choice of the run that is resumed; asked: `schedule` as the config has it. */
-    double moe_load; /* in plans: weft_moe_options.load; 0: what moe_router_forced_load brings */
+    double
+        moe_load; /* in plans: weft_moe_options.load.rows; 0: what moe_router_forced_load brings */
     bool moe_is_kept;
     weft_schedule_options asked;
 } weft_config;

@@ -267,8 +267,9 @@ double weft_moe_forced_load(const weft_model_options *o, int ep)
 weft_status weft_moe_selection_start(const weft_config *config, const weft_mesh *mesh,
                                      const weft_moe_nodes *nodes, weft_moe_selection *out)
 {
-    weft_moe_selection s = {.options = {.pipeline = {.num_partitions = 1},
-                                        .load = weft_moe_forced_load(&config->model, mesh->ep)}};
+    weft_moe_selection s = {
+        .options = {.pipeline = {.num_partitions = 1},
+                    .load.rows = weft_moe_forced_load(&config->model, mesh->ep)}};
     const weft_schedule_options *p = &config->schedule;
     *out = s;
     if (config->model.num_experts == 0)

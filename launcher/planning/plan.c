@@ -230,7 +230,7 @@ static weft_status make(const weft_config *config, const weft_cluster *cluster, 
     WEFT_TRY(weft_moe_find_nodes(config, &plan->mesh, &topology, &nodes));
     WEFT_TRY(weft_moe_selection_start(config, &plan->mesh, &nodes, &moe));
     if (config->moe_load > 0)
-        moe.options.load = config->moe_load;
+        moe.options.load.rows = config->moe_load;
     WEFT_TRY(weft_step_make(config, &plan->mesh, &moe.options, arena, &plan->step));
     plan->num_stages = plan->mesh.pp;
     WEFT_TRY(

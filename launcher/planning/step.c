@@ -168,3 +168,36 @@ void weft_step_footprint(const weft_config *config, const weft_mesh *mesh, const
             .split_master = config->train.split_master},
         out);
 }
+
+static weft_status footprint_at(const weft_config *config, const weft_mesh *mesh,
+                                const weft_step *step, int rank, const weft_program *program,
+                                const weft_moe_load *load, weft_footprint *out,
+                                uint64_t *out_recomputed)
+{
+    weft_moe_options moe = step->moe;
+    moe.load = *load;
+    weft_model_setup setup = weft_step_setup(config, &moe);
+    setup.logit_rows = step->outline.shape.logit_rows;
+    weft_step loaded = {.shape = step->shape};
+    WEFT_TRY(weft_model_outline(&setup, mesh, weft_config_build(config), &loaded.outline));
+    weft_step_footprint(config, mesh, &loaded, rank, program, out);
+    *out_recomputed = weft_footprint_recomputed(&loaded.outline, rank);
+    weft_outline_release(&loaded.outline);
+    return WEFT_OK;
+}
+
+weft_status weft_step_footprint_at(const weft_config *config, const weft_mesh *mesh,
+                                   const weft_step *step, int rank, const weft_program *program,
+                                   const weft_moe_load *passes, const weft_moe_load *scratch,
+                                   weft_footprint *out)
+{
+    weft_footprint other;
+    uint64_t kept, shared;
+    WEFT_TRY(footprint_at(config, mesh, step, rank, program, passes, out, &kept));
+    WEFT_TRY(footprint_at(config, mesh, step, rank, program, scratch, &other, &shared));
+    out->device_bytes -= out->bytes[WEFT_MEMORY_SCRATCH] + kept;
+    out->bytes[WEFT_MEMORY_SCRATCH] = other.bytes[WEFT_MEMORY_SCRATCH];
+    out->bytes[WEFT_MEMORY_ACTIVATIONS] += shared - kept;
+    out->device_bytes += out->bytes[WEFT_MEMORY_SCRATCH] + shared;
+    return WEFT_OK;
+}

@@ -9,22 +9,38 @@
 /* As it travels to rank 0. */
 typedef struct marks {
     uint64_t planned[WEFT_NUM_MEMORY_PURPOSES], used[WEFT_NUM_MEMORY_PURPOSES];
-    uint64_t planned_device, used_device, used_pinned;
+    uint64_t at_load[WEFT_NUM_MEMORY_PURPOSES];
+    uint64_t planned_device, at_load_device, used_device, used_pinned;
+    weft_moe_load loads[2]; /* of passes, of scratch */
 } marks;
+
+/* Where an uneven load made the passes' memory grow, its blocks have room to spare: what was taken
+ * of them counts. */
+uint64_t weft_trainer_memory_use(const weft_trainer *t, weft_memory_purpose purpose)
+{
+    const weft_memory_use use = weft_device_memory_use(t->device, purpose);
+    weft_stack_use held;
+    weft_model_held(t->model, purpose, &held);
+    return held.grew ? use.bytes_now - held.blocks_bytes + held.bytes : use.bytes_peak;
+}
 
 static weft_status marks_of(const weft_trainer *t, marks *out)
 {
     weft_device_stats stats;
-    weft_footprint planned;
+    weft_footprint planned, at_load;
     WEFT_TRY(weft_trainer_footprint(t, &planned));
+    WEFT_TRY(weft_trainer_footprint_at_load(t, &at_load));
     weft_device_get_stats(t->device, &stats);
     *out = (marks){.planned_device = planned.device_bytes,
+                   .at_load_device = at_load.device_bytes,
                    .used_device = stats.bytes_peak,
                    .used_pinned = stats.pinned_bytes_peak};
     for (int i = 0; i < WEFT_NUM_MEMORY_PURPOSES; i++) {
         out->planned[i] = planned.bytes[i];
-        out->used[i] = weft_device_memory_use(t->device, (weft_memory_purpose)i).bytes_peak;
+        out->at_load[i] = at_load.bytes[i];
+        out->used[i] = weft_trainer_memory_use(t, (weft_memory_purpose)i);
     }
+    weft_model_held_loads(t->model, &out->loads[0], &out->loads[1]);
     return WEFT_OK;
 }
 
@@ -35,12 +51,26 @@ static void write_purposes(FILE *out, const char *name, const uint64_t *bytes)
         fprintf(out, "\"%s\": %" PRIu64 ", ", weft_memory_text((weft_memory_purpose)i), bytes[i]);
 }
 
-static void write_rank(FILE *out, const weft_mesh *mesh, int rank, const marks *m)
+static void write_load(FILE *out, const char *name, const weft_moe_load *load)
+{
+    fprintf(out,
+            ", \"%s\": {\"rows\": %.17g, \"sent\": %.17g, \"part_rows\": %.17g, "
+            "\"part_sent\": %.17g}",
+            name, load->rows, load->sent, load->part_rows, load->part_sent);
+}
+
+static void write_rank(FILE *out, const weft_mesh *mesh, int rank, bool routes, const marks *m)
 {
     fprintf(out, "    {\"rank\": %d, \"stage\": %d", rank,
             weft_mesh_coords(mesh, rank).at[WEFT_AXIS_PP]);
     write_purposes(out, "planned", m->planned);
     fprintf(out, "\"device in all\": %" PRIu64 "}", m->planned_device);
+    if (routes) {
+        write_purposes(out, "planned_at_load", m->at_load);
+        fprintf(out, "\"device in all\": %" PRIu64 "}", m->at_load_device);
+        write_load(out, "load", &m->loads[0]);
+        write_load(out, "scratch_load", &m->loads[1]);
+    }
     write_purposes(out, "used", m->used);
     fprintf(out, "\"device in all\": %" PRIu64 ", \"pinned in all\": %" PRIu64 "}}", m->used_device,
             m->used_pinned);
@@ -56,7 +86,7 @@ static weft_status write_file(const char *dir, const weft_trainer *t, const mark
     fprintf(file.file, "{\n  \"unit\": \"bytes\",\n  \"limit\": %lld,\n  \"ranks\": [\n",
             (long long)t->config.device.memory_limit);
     for (int rank = 0; rank < mesh->world; rank++) {
-        write_rank(file.file, mesh, rank, &all[rank]);
+        write_rank(file.file, mesh, rank, t->config.model.num_experts > 0, &all[rank]);
         fprintf(file.file, rank + 1 < mesh->world ? ",\n" : "\n");
     }
     fprintf(file.file, "  ]\n}\n");

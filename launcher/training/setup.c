@@ -46,7 +46,7 @@ static weft_status check_memory(const weft_config *config, const weft_mesh *mesh
 static bool fixed_moe(const weft_config *config, const weft_mesh *mesh, weft_moe_options *out)
 {
     *out = (weft_moe_options){.pipeline = {.num_partitions = 1},
-                              .load = weft_moe_forced_load(&config->model, mesh->ep)};
+                              .load.rows = weft_moe_forced_load(&config->model, mesh->ep)};
     return weft_moe_fixed_pipeline(&config->schedule, mesh->ep, &out->pipeline) ||
            config->model.num_experts == 0;
 }
@@ -417,19 +417,37 @@ weft_status weft_trainer_create_evaluating(weft_trainer *t, const weft_config *c
     return create(t, true, config, source, world, arena);
 }
 
-weft_status weft_trainer_footprint(const weft_trainer *t, weft_footprint *out)
+/* loads: of the passes and of scratch; NULL: what was planned. */
+static weft_status footprint(const weft_trainer *t, const weft_moe_load loads[2],
+                             weft_footprint *out)
 {
     weft_arena arena = {0};
     weft_step step;
     const weft_mesh *mesh = &t->groups.mesh;
+    const int rank = t->groups.coords.at[WEFT_AXIS_PP];
     weft_status status = weft_step_start(&t->config, mesh, &t->moe.options, &arena, &step);
     if (status == WEFT_OK) {
-        weft_step_footprint(&t->config, mesh, &step, t->groups.coords.at[WEFT_AXIS_PP], &t->program,
-                            out);
+        if (loads)
+            status = weft_step_footprint_at(&t->config, mesh, &step, rank, &t->program, &loads[0],
+                                            &loads[1], out);
+        else
+            weft_step_footprint(&t->config, mesh, &step, rank, &t->program, out);
         weft_step_release(&step);
     }
     weft_arena_release(&arena);
     return status;
+}
+
+weft_status weft_trainer_footprint(const weft_trainer *t, weft_footprint *out)
+{
+    return footprint(t, NULL, out);
+}
+
+weft_status weft_trainer_footprint_at_load(const weft_trainer *t, weft_footprint *out)
+{
+    weft_moe_load loads[2];
+    weft_model_held_loads(t->model, &loads[0], &loads[1]);
+    return footprint(t, loads, out);
 }
 
 void weft_trainer_release(weft_trainer *t)

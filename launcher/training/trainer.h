@@ -23,6 +23,9 @@ weft_status weft_trainer_create_evaluating(weft_trainer *trainer, const weft_con
 void weft_trainer_release(weft_trainer *trainer);
 /* This rank's planned memory, with balanced routing. */
 weft_status weft_trainer_footprint(const weft_trainer *trainer, weft_footprint *out) WEFT_CHECKED;
+/* The same at the loads that its MoE layers had when they took most. */
+weft_status weft_trainer_footprint_at_load(const weft_trainer *trainer,
+                                           weft_footprint *out) WEFT_CHECKED;
 
 /* Fresh weights, or those of a checkpoint folder. Collective. */
 weft_status weft_trainer_start(weft_trainer *trainer, const char *checkpoint) WEFT_CHECKED;

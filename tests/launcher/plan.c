@@ -501,6 +501,13 @@ static void check_experts(void)
                 time_of(json, "expert"), 1e-12);
     EXPECT(sum > 0 && number_of(cJSON_GetObjectItem(json, "against"), "rank_load") > 1,
            "routing is balanced");
+    cJSON_ArrayForEach(row, against_of(json, "memory_bytes"))
+    {
+        const char *name = cJSON_GetStringValue(cJSON_GetObjectItem(row, "name"));
+        if (strcmp(name, "staging") != 0 && number_of(row, "measured") > 0)
+            EXPECT(fabs(number_of(row, "error")) <= 0.01, "%s: planned %g, used %g", name,
+                   number_of(row, "planned"), number_of(row, "measured"));
+    }
     cJSON_Delete(json);
 }
 

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "launcher/training/memory.h"
 #include "layers/footprint.h"
 #include "layers/moe.h"
 #include "layers/pass.h"
@@ -19,6 +20,11 @@
           "\"untie_embeddings_and_output_weights\": true, \"hidden_dropout\": 0.1"
 #define ROUTED ", \"num_experts\": 4, \"moe_router_topk\": 2"
 #define MOE ROUTED ", \"moe_router_forced_load\": 1"
+
+#define WIDE                                                                                       \
+    "\"hidden_size\": 32, \"ffn_hidden_size\": 32, \"moe_ffn_hidden_size\": 256, "                 \
+    "\"num_attention_heads\": 4, \"seq_length\": 48, \"vocab_size\": 32, \"num_layers\": 4, "      \
+    "\"init_method_std\": 0.2"
 
 #define THREE_PARTS                                                                                \
     "\"moe_num_partitions\": 3, \"moe_memory_reuse\": \"s1\", "                                    \
@@ -188,6 +194,42 @@ static void check_routed(const char *mesh, int global_batch, weft_comm *world)
     training_release(&t);
 }
 
+/* With real routing: the bytes that were taken are those planned at the loads that came, within 1
+ * %. Here experts are most of a layer, so that a wrong load shows. */
+static void check_unbalanced(const char *mesh, const char *parallel, bool bf16, weft_comm *world)
+{
+    training t;
+    weft_step_result result;
+    weft_footprint balanced, planned;
+    double grown = 0;
+    training_start(&t,
+                   &(training_case){.name = "real routing",
+                                    .model = WIDE ROUTED,
+                                    .mesh = mesh,
+                                    .global_batch = 8,
+                                    .bf16 = bf16,
+                                    .parallel = parallel},
+                   world);
+    for (int i = 0; i < 2; i++)
+        training_step(&t, &result);
+    EXPECT_OK(weft_trainer_footprint(&t.trainer, &balanced));
+    EXPECT_OK(weft_trainer_footprint_at_load(&t.trainer, &planned));
+    for (int p = 0; p < WEFT_NUM_MEMORY_PURPOSES; p++) {
+        double used = (double)weft_trainer_memory_use(&t.trainer, (weft_memory_purpose)p);
+        if (p == WEFT_MEMORY_STAGING)
+            continue;
+        EXPECT(fabs((double)planned.bytes[p] - used) <= 0.01 * used,
+               "%s, %s: %s: planned %llu (%llu balanced), used %.0f", mesh, parallel,
+               weft_memory_text((weft_memory_purpose)p), (unsigned long long)planned.bytes[p],
+               (unsigned long long)balanced.bytes[p], used);
+        grown = fmax(grown, used / (double)(balanced.bytes[p] + 1));
+    }
+    EXPECT_OK(weft_comm_all_reduce_host(world, &grown, 1, WEFT_F64, WEFT_REDUCE_MAX));
+    EXPECT(grown > 1.02, "%s, %s: no rank took more than was planned for balanced routing", mesh,
+           parallel);
+    training_release(&t);
+}
+
 int main(void)
 {
     static const char *const parallel[] = {NULL, "\"use_distributed_optimizer\": true",
@@ -224,6 +266,26 @@ int main(void)
                                    .bf16 = i % 2,
                                    .train = recomputes[i]},
                   world);
+    static const struct {
+        const char *mesh, *parallel;
+    } unbalanced[] = {
+        {"tp=4,binding=tp", "\"moe_num_partitions\": 1"},
+        {"tp=2,dp=2,binding=tp,sp=1", "\"moe_num_partitions\": 1"},
+        {"tp=2,pp=2,binding=tp", "\"moe_num_partitions\": 1"},
+        {"dp=4,binding=dp,ep=4", "\"moe_num_partitions\": 1"},
+        {"dp=4,binding=dp,ep=2", "\"moe_num_partitions\": 2"},
+        {"dp=4,binding=dp,ep=4", "\"moe_num_partitions\": 4, \"moe_memory_reuse\": \"s1\""},
+        {"dp=4,binding=dp,ep=4", "\"moe_num_partitions\": 3, \"moe_memory_reuse\": \"s2\""},
+        {"dp=4,binding=dp,ep=2", "\"moe_num_partitions\": 2, \"moe_memory_reuse\": \"s3\""},
+        {"dp=4,binding=dp,ep=4", "\"moe_num_partitions\": 4, \"moe_memory_reuse\": \"s4\""},
+        {"dp=2,pp=2,binding=dp,ep=2", "\"moe_num_partitions\": 1"},
+        {"dp=2,pp=2,binding=dp,ep=2",
+         "\"moe_num_partitions\": 2, \"pipeline_schedule\": \"gpipe\""},
+        {"tp=2,dp=2,binding=dp,ep=2,etp=2", "\"moe_num_partitions\": 1"},
+        {"tp=2,dp=2,binding=dp,ep=2,etp=2,sp=1", "\"moe_num_partitions\": 2"},
+    };
+    for (size_t i = 0; i < sizeof unbalanced / sizeof *unbalanced; i++)
+        check_unbalanced(unbalanced[i].mesh, unbalanced[i].parallel, i % 2, world);
     check_routed("tp=4,binding=tp", 1, world);
     check_routed("dp=4,binding=dp,ep=4", 4, world);
     check_routed("dp=4,binding=dp,ep=2", 4, world);
