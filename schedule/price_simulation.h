@@ -41,7 +41,7 @@ typedef struct weft_simulation {
     const weft_pricing *pricing;
     weft_activity *lanes; /* [num_stages][WEFT_NUM_LANES] */
     weft_inbox *inboxes;  /* [num_stages][WEFT_NUM_INBOXES] */
-    int *heap;       /* lanes by the time they end; ties by number */
+    int *heap;            /* lanes by the time they end; ties by number */
     int heap_size;
     int *touched; /* stages whose company changed; each once */
     bool *is_touched;
