@@ -10,7 +10,7 @@ static weft_status sum_loads(weft_trainer *t, double out[2])
 {
     size_t count;
     double *loads = weft_model_loads(t->model, &count);
-    if (weft_model_moe_exchanges(t->model))
+    if (count > 0 && weft_model_moe_exchanges(t->model))
         WEFT_TRY(weft_comm_all_reduce_host(t->groups.by_axis[WEFT_AXIS_EP], loads, count, WEFT_F64,
                                            WEFT_REDUCE_MAX));
     for (size_t i = 0; i < count; i++)
