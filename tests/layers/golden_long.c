@@ -1,5 +1,7 @@
-/* Loss and every gradient on sequences of 4,096 tokens against PyTorch's. See
- * tests/oracle/make_long_golden.py for the files. */
+/* Loss and every gradient on sequences of 4,096 tokens, of one document and of several, against
+ * PyTorch's. See tests/oracle/make_long_golden.py for the files. */
+#include "parallel/documents.h"
+#include "parallel/sequence.h"
 #include "tests/layers/golden_file.h"
 
 /* The next number in [-1, 1) of 24 bits, as the script makes them: splitmix64. */
@@ -33,22 +35,73 @@ static void fill_weights(weft_parameters *parameters)
     }
 }
 
-/* Sample b of a micro-batch: the rows that are here, of [h->rows, batch]. */
-static void fill_sample(const harness *h, size_t b, int32_t *tokens, int32_t *labels)
+/* The rows that are here, [h->rows, batch]; first_seen: of the whole sequence, [S, batch]. */
+typedef struct rows {
+    int32_t *tokens, *labels, *positions, *first_seen;
+    float *label_weights;
+} rows;
+
+static rows rows_create(const harness *h)
+{
+    const size_t count = h->rows * h->batch;
+    return (rows){.tokens = malloc(count * sizeof(int32_t)),
+                  .labels = malloc(count * sizeof(int32_t)),
+                  .positions = malloc(count * sizeof(int32_t)),
+                  .first_seen = malloc(h->tokens * sizeof(int32_t)),
+                  .label_weights = malloc(count * sizeof(float))};
+}
+
+static void rows_release(rows *r)
+{
+    free(r->tokens);
+    free(r->labels);
+    free(r->positions);
+    free(r->first_seen);
+    free(r->label_weights);
+}
+
+/* Sample b of the micro-batch; `ends`: of its documents. weight: of a label that bears a loss. */
+static void fill_sample(const harness *h, rows *r, size_t b, const cJSON *ends, float weight)
 {
     const size_t seq = (size_t)h->options.seq_length;
+    const int32_t eod = (int32_t)h->options.vocab_size - 1;
     char name[32];
-    int32_t *drawn = malloc((seq + 1) * sizeof *drawn);
+    const cJSON *end;
+    int32_t *drawn = malloc((seq + 1) * sizeof *drawn), *first = malloc(seq * sizeof *first);
     snprintf(name, sizeof name, "tokens.%zu", b);
     uint64_t state = start_of(name);
     for (size_t s = 0; s <= seq; s++)
-        drawn[s] =
-            (int32_t)(((double)next_number(&state) + 1) / 2 * (double)(h->options.vocab_size - 1));
+        drawn[s] = (int32_t)(((double)next_number(&state) + 1) / 2 * eod);
+    cJSON_ArrayForEach(end, ends) drawn[(size_t)end->valuedouble] = eod;
+    weft_documents_find(drawn, seq, eod, 1, first);
+    for (size_t s = 0; s < seq; s++)
+        r->first_seen[s * h->batch + b] = first[s];
     for (size_t i = 0; i < h->rows; i++) {
-        tokens[i * h->batch + b] = drawn[h->index[i]];
-        labels[i * h->batch + b] = drawn[h->index[i] + 1];
+        const size_t at = i * h->batch + b;
+        const int32_t s = h->index[i];
+        r->tokens[at] = drawn[s];
+        r->labels[at] = drawn[s + 1];
+        r->positions[at] = s - first[s];
+        r->label_weights[at] = drawn[s] == eod ? 0.0f : weight;
     }
     free(drawn);
+    free(first);
+}
+
+/* With its documents, if it has some. */
+static void fill_rows(harness *h, rows *r, const cJSON *documents)
+{
+    int num_ends = 0;
+    for (int b = 0; b < cJSON_GetArraySize(documents); b++)
+        num_ends += cJSON_GetArraySize(cJSON_GetArrayItem(documents, b));
+    const float weight = (float)((double)h->tokens / ((double)h->tokens - num_ends));
+    for (size_t b = 0; b < h->batch; b++)
+        fill_sample(h, r, b, cJSON_GetArrayItem(documents, (int)b), weight);
+    if (num_ends > 0) {
+        h->positions = r->positions;
+        h->first_seen = r->first_seen;
+        h->label_weights = r->label_weights;
+    }
 }
 
 static void check(const char *name, weft_comm *world, const char *mesh)
@@ -64,11 +117,9 @@ static void check(const char *name, weft_comm *world, const char *mesh)
         harness_create(&h, world, &options, mesh, golden_number(&g, "batch"), WEFT_F32, NULL));
     weft_parameters *parameters = weft_model_parameters(h.model);
     fill_weights(parameters);
-    int32_t *tokens = malloc(h.tokens * sizeof *tokens);
-    int32_t *labels = malloc(h.tokens * sizeof *labels);
-    for (size_t b = 0; b < h.batch; b++)
-        fill_sample(&h, b, tokens, labels);
-    EXPECT_OK(harness_pass(&h, tokens, labels, true, true));
+    rows r = rows_create(&h);
+    fill_rows(&h, &r, cJSON_GetObjectItemCaseSensitive(g.header, "documents"));
+    EXPECT_OK(harness_pass(&h, r.tokens, r.labels, true, true));
 
     double sum = weft_model_metrics(h.model)->loss_sum / (double)h.tokens;
     double loss = *golden_find(&g, "loss", "", &count);
@@ -83,8 +134,7 @@ static void check(const char *name, weft_comm *world, const char *mesh)
     double worst = golden_check_gradients(&g, name, parameters);
     if (weft_comm_rank(world) == 0)
         printf("%s on %s: worst gradient %.2g relative\n", name, mesh, worst);
-    free(tokens);
-    free(labels);
+    rows_release(&r);
     golden_release(&g);
     harness_release(&h);
     weft_arena_release(&arena);
@@ -92,7 +142,8 @@ static void check(const char *name, weft_comm *world, const char *mesh)
 
 int main(void)
 {
-    static const char *const names[] = {"long_mha", "long_grouped"};
+    static const char *const names[] = {"long_mha", "long_mha_documents", "long_grouped",
+                                        "long_grouped_documents"};
     weft_comm *world;
     EXPECT_OK(weft_comm_create_world(&world));
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
