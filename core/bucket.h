@@ -22,8 +22,10 @@ typedef struct weft_bucket_shape {
     int32_t layer;
     int32_t chunk;       /* virtual stage of the rank that has the layer */
     weft_bucket_sum sum; /* of its section, before its reduction */
-    bool reduces;        /* its gradient group has more ranks than one */
-    bool gathers;        /* each of those ranks updates a share, which all then gather */
+    bool reduces;        /* the step sums it over a gradient group of several ranks */
+    bool gathers;        /* each of those ranks updates a share, which all gather in the step */
+    bool in_passes;      /* backwards sum it, micro-batch by micro-batch (parallel/residency.h) */
+    int32_t owners;      /* ranks that each update a share */
     uint64_t elements;   /* padding included */
 } weft_bucket_shape;
 

@@ -105,22 +105,6 @@ uint64_t weft_footprint_scratch(const weft_outline *outline, int rank)
     return most + (outline->shape.training ? 3 : 1) * row_piece(outline);
 }
 
-/* Elements of one section of the rank's parameters; its buckets are cut as weft_parameters are. */
-static size_t section_elements(const weft_outline *outline, const weft_footprint_shape *s,
-                               weft_gradient_group group, int group_size)
-{
-    weft_bucket_cut cut = weft_bucket_cut_begin(s->bucket_elements, group_size);
-    for (int chunk = outline->layout.num_chunks - 1; chunk >= 0; chunk--) {
-        int first, end;
-        weft_layout_range(&outline->layout, s->rank, chunk, &first, &end);
-        for (int l = end - 1; l >= first; l--)
-            for (int i = outline->layers[l].num_parameters - 1; i >= 0; i--)
-                if (outline->layers[l].parameters[i].group == group)
-                    weft_bucket_cut_next(&cut, outline->layers[l].parameters[i].local);
-    }
-    return weft_bucket_cut_end(&cut);
-}
-
 static int count_parameters(const weft_outline *outline, int rank)
 {
     int count = 0, first, end;
@@ -132,20 +116,22 @@ static int count_parameters(const weft_outline *outline, int rank)
     return count;
 }
 
-static void add_parameters(const weft_outline *outline, const weft_mesh *mesh,
-                           const weft_footprint_shape *s, weft_footprint *out)
+static void add_parameters(const weft_outline *outline, const weft_footprint_shape *s,
+                           weft_footprint *out)
 {
-    weft_dtype dtype = outline->shape.dtype;
+    const weft_dtype dtype = outline->shape.dtype;
+    const weft_held_elements *held = &outline->held[s->rank];
+    const size_t slot = held->slot;
+    out->bytes[WEFT_MEMORY_WEIGHTS] += (size_t)held->weight_slots * slot * weft_dtype_bytes(dtype);
+    if (!s->evaluates)
+        out->bytes[WEFT_MEMORY_GRADIENTS] += (size_t)held->gradient_slots * slot * sizeof(float);
     for (int group = 0; group < WEFT_NUM_GRADIENT_GROUPS; group++) {
-        int size = group == WEFT_GRADIENT_EXPERT ? mesh->edp : mesh->dp * mesh->cp;
-        size_t elements = section_elements(outline, s, (weft_gradient_group)group, size);
-        size_t owned = s->distributed ? elements / (size_t)size : elements;
-        size_t master = dtype == WEFT_F32 ? 0 : s->split_master && dtype == WEFT_BF16 ? 2 : 4;
-        out->bytes[WEFT_MEMORY_WEIGHTS] += elements * weft_dtype_bytes(dtype);
+        const size_t master = dtype == WEFT_F32 ? 0 : s->split_master && dtype == WEFT_BF16 ? 2 : 4;
+        out->bytes[WEFT_MEMORY_WEIGHTS] += held->weights[group] * weft_dtype_bytes(dtype);
         if (s->evaluates)
             continue;
-        out->bytes[WEFT_MEMORY_GRADIENTS] += elements * sizeof(float);
-        out->bytes[WEFT_MEMORY_OPTIMIZER] += owned * (master + 2 * sizeof(float));
+        out->bytes[WEFT_MEMORY_GRADIENTS] += held->grads[group] * sizeof(float);
+        out->bytes[WEFT_MEMORY_OPTIMIZER] += held->owned[group] * (master + 2 * sizeof(float));
     }
     if (s->evaluates)
         return;
@@ -191,12 +177,12 @@ static void add_pass(const weft_outline *outline, int rank, int chunk, weft_foot
     }
 }
 
-void weft_footprint_of(const weft_outline *outline, const weft_mesh *mesh,
-                       const weft_footprint_shape *s, weft_footprint *out)
+void weft_footprint_of(const weft_outline *outline, const weft_footprint_shape *s,
+                       weft_footprint *out)
 {
     const weft_shape *shape = &outline->shape;
     memset(out, 0, sizeof *out);
-    add_parameters(outline, mesh, s, out);
+    add_parameters(outline, s, out);
     for (int i = 0; i < s->program->num_slots; i++) {
         const weft_slot *slot = &s->program->slots[i];
         out->bytes[WEFT_MEMORY_MESSAGES] += slot->bytes;

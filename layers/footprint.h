@@ -13,11 +13,9 @@ typedef struct weft_footprint_shape {
     const weft_program *program; /* its step: its slots tell the micro-batches in flight and the
                                     bytes of messages */
     int num_micro_batches;       /* of the step, whose tokens and labels are held */
-    size_t bucket_elements;      /* parallel.ddp_bucket_size */
     int num_inputs;              /* arrays of 4 bytes a token here that are held: tokens, ... */
     size_t num_whole_inputs;     /* and a token of whole sequences: documents */
     bool deals;                  /* each micro-batch cuts its sequences in its own way */
-    bool distributed;            /* the optimizer's state is in shares */
     bool split_master;           /* where weights are bf16 */
     bool evaluates;              /* weights alone */
 } weft_footprint_shape;
@@ -37,8 +35,8 @@ typedef struct weft_footprint {
 } weft_footprint;
 
 /* Counts balanced routing, and no workspaces of lanes, which a GPU's libraries take. */
-void weft_footprint_of(const weft_outline *outline, const weft_mesh *mesh,
-                       const weft_footprint_shape *shape, weft_footprint *out);
+void weft_footprint_of(const weft_outline *outline, const weft_footprint_shape *shape,
+                       weft_footprint *out);
 /* The parts that the model reserves by. Of a pass of that chunk: */
 uint64_t weft_footprint_host(const weft_outline *outline, int rank, int chunk);
 uint64_t weft_footprint_stash(const weft_outline *outline, int rank, int chunk);

@@ -39,8 +39,8 @@ struct weft_graphs {
 
 bool weft_graphs_fit(const weft_model *model)
 {
-    bool fit =
-        weft_device_has_graphs(model->setup.device) && model->shape.tp == 1 && model->shape.cp == 1;
+    bool fit = weft_device_has_graphs(model->setup.device) && model->shape.tp == 1 &&
+               model->shape.cp == 1 && !model->rings.gather;
     for (int i = 0; i < model->num_layers; i++)
         fit = fit && (!weft_model_has_layer(model, i) || weft_layer_is_static(model->layers[i]));
     return fit;

@@ -127,8 +127,10 @@ static weft_status init(weft_model *model, const weft_outline *outline, weft_mod
     WEFT_TRY(weft_parameters_create(s->groups, s->device, s->dtype, &model->parameters));
     WEFT_TRY(weft_model_init_layers(model));
     weft_parameters_freeze(model->parameters, &s->frozen, NULL);
-    WEFT_TRY(weft_parameters_allocate(model->parameters, s->bucket_elements,
-                                      s->training && !s->evaluates));
+    weft_residency residency = outline->residency;
+    residency.bucket_elements = s->bucket_elements;
+    WEFT_TRY(weft_parameters_allocate(model->parameters, &residency, s->training && !s->evaluates));
+    WEFT_TRY(weft_rings_create(s->device, model->parameters, &model->rings));
     WEFT_TRY(create_passes(model, outline));
     WEFT_TRY(weft_model_make_programs(model, outline));
     return s->graphs && weft_graphs_fit(model) ? weft_graphs_create(model) : WEFT_OK;
@@ -175,6 +177,7 @@ void weft_model_destroy(weft_model *model)
     free(model->passes);
     free(model->loads.values);
     weft_executor_release(&model->executor);
+    weft_rings_release(&model->rings);
     weft_arena_release(&model->arena);
     weft_stack_release(&model->recomputed);
     weft_stack_release(&model->scratch);
@@ -263,12 +266,19 @@ weft_status weft_model_reserve(weft_model *model, weft_lane *compute)
     size_t row_bytes = shape->hidden * weft_dtype_bytes(shape->dtype);
     WEFT_TRY(weft_comm_reserve(groups->by_axis[WEFT_AXIS_TP], compute,
                                2 * weft_shape_local_tokens(shape) * row_bytes));
+    if (model->rings.gather)
+        WEFT_TRY(weft_parameters_reserve(model->parameters, model->rings.gather));
     if (!weft_model_moe_exchanges(model))
         return WEFT_OK;
     size_t tokens = weft_moe_dims_of(&model->options, shape).tokens;
     return weft_moe_runtime_reserve(model->moe, groups->by_axis[WEFT_AXIS_EP], compute,
                                     2 * tokens * (size_t)model->options.moe_router_topk *
                                         row_bytes);
+}
+
+void weft_model_use_reduce_lane(weft_model *model, weft_lane *reduce)
+{
+    model->rings.reduce = reduce;
 }
 
 weft_metrics *weft_model_metrics(weft_model *model)

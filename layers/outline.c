@@ -191,7 +191,8 @@ static weft_status add_declared(weft_outline_layer *layer, const weft_placed *pl
     larger[layer->num_parameters++] = (weft_held){
         .group = is_tied ? WEFT_GRADIENT_EMBEDDING : (weft_gradient_group)placed->section,
         .global = global,
-        .local = placed->count};
+        .local = placed->count,
+        .shared = placed->parameter.shared};
     return WEFT_OK;
 }
 
@@ -268,7 +269,9 @@ void weft_outline_release(weft_outline *outline)
         free(outline->layers[l].parameters);
     }
     free(outline->layers);
+    free(outline->held);
     outline->layers = NULL;
+    outline->held = NULL;
 }
 
 static weft_status outline_stages(weft_model *model, weft_groups *groups, weft_parameters **stages,
@@ -316,12 +319,16 @@ weft_status weft_model_outline(const weft_model_setup *setup, const weft_mesh *m
         status = weft_model_list_layers(model, build);
     out->num_layers = model->num_layers;
     out->layout = model->layout;
+    out->residency = setup->parallel ? weft_residency_of(setup->parallel, model->num_layers)
+                                     : (weft_residency){.num_layers = model->num_layers};
     if (status == WEFT_OK)
         status = described_shape(setup, mesh, &out->shape);
     if (status == WEFT_OK)
         status = outline_stages(model, &groups, stages, out);
     if (status == WEFT_OK)
         status = outline_layers(model, stages, out);
+    if (status == WEFT_OK)
+        status = weft_outline_hold(out, mesh);
     if (status != WEFT_OK)
         weft_outline_release(out);
     model->parameters = NULL;

@@ -18,6 +18,12 @@ typedef struct weft_tied {
     char names[WEFT_MAX_TIED][WEFT_MAX_NAME_BYTES];
 } weft_tied;
 
+/* What a layer shares out of a section (parallel/residency.h). */
+typedef struct weft_unit_shape {
+    uint64_t elements; /* padding included */
+    int num_buckets;
+} weft_unit_shape;
+
 /* A layer of the list. */
 typedef struct weft_outline_layer {
     char name[64];                /* "decoder.layers.3" */
@@ -28,6 +34,7 @@ typedef struct weft_outline_layer {
     weft_description description; /* for outline.shape, children included */
     weft_held *parameters;        /* as init declared them, in order */
     int num_parameters;
+    weft_unit_shape units[WEFT_NUM_SECTIONS];
 } weft_outline_layer;
 
 typedef struct weft_outline {
@@ -36,6 +43,8 @@ typedef struct weft_outline {
     weft_shape shape;   /* that the layers are described for: a rank's */
     weft_layout layout; /* into p * v virtual stages */
     weft_tied tied; /* pp > 1: what the last stage holds a copy of; follows from what it declares */
+    weft_residency residency; /* of a rank's parameters */
+    weft_held_elements *held; /* by pipeline rank */
     weft_metric_list metrics;
     uint64_t num_frozen; /* elements of the parameters that setup.frozen matches */
 } weft_outline;
@@ -50,11 +59,14 @@ typedef struct weft_outline {
 weft_status weft_model_outline(const weft_model_setup *setup, const weft_mesh *mesh,
                                weft_model_function build, weft_outline *out) WEFT_CHECKED;
 
-/* The buckets of a pipeline rank's gradients by section "parallel", from the arena: those of the
- * rank's optimizer, each with its chunk. */
-weft_status weft_outline_buckets(const weft_outline *outline, const weft_mesh *mesh,
-                                 const weft_parallel_options *options, int rank, weft_arena *arena,
-                                 weft_buckets *out) WEFT_CHECKED;
+/* Whether a layer shares out anything. */
+bool weft_outline_shares(const weft_outline_layer *layer);
+/* Fills outline->held and the layers' units. */
+weft_status weft_outline_hold(weft_outline *outline, const weft_mesh *mesh) WEFT_CHECKED;
+/* The buckets of a pipeline rank's gradients, from the arena: those of the rank's optimizer, each
+ * with its chunk. */
+weft_status weft_outline_buckets(const weft_outline *outline, const weft_mesh *mesh, int rank,
+                                 weft_arena *arena, weft_buckets *out) WEFT_CHECKED;
 
 /* The shape of a chunk's passes, with memory from the arena. */
 weft_status weft_outline_pass(const weft_outline *outline, int rank, int chunk, weft_arena *arena,

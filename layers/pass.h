@@ -5,6 +5,7 @@
 #include "layers/layers.h"
 #include "layers/moe_runtime.h"
 #include "layers/outline.h"
+#include "layers/rings.h"
 #include "layers/runtime.h"
 #include "parallel/layout.h"
 
@@ -125,6 +126,7 @@ struct weft_model {
     weft_program *programs; /* of each chunk [WEFT_NUM_PASS_KINDS]; in training all */
     weft_tensor *slots;     /* of the running one */
     weft_executor executor;
+    weft_rings rings;
 };
 
 /* Makes and checks the programs of this rank's passes (layers/pass_run.c). */

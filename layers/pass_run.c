@@ -25,9 +25,32 @@ static weft_status backward(weft_pass_work *w, const weft_task *task)
 
 static weft_status run_layer(void *context, const weft_task *task, weft_lane *lane)
 {
-    (void)lane;
-    return task->flow == WEFT_FLOW_GRADIENT ? backward(context, task)
-                                            : weft_pass_run_forward(context, task);
+    weft_pass_work *w = context;
+    weft_rings *rings = &w->call->pass->model->rings;
+    WEFT_TRY(weft_rings_begin(rings, w->program, task, lane));
+    WEFT_TRY(task->flow == WEFT_FLOW_GRADIENT ? backward(w, task) : weft_pass_run_forward(w, task));
+    return weft_rings_end(rings, w->program, task, lane);
+}
+
+static weft_status run_again(void *context, const weft_task *task, weft_lane *lane)
+{
+    weft_pass_work *w = context;
+    WEFT_TRY(weft_pass_run_again(w, task, lane));
+    return weft_rings_end(&w->call->pass->model->rings, w->program, task, lane);
+}
+
+static weft_status run_gather(void *context, const weft_task *task, weft_lane *lane)
+{
+    const weft_pass_work *w = context;
+    return weft_rings_gather(&w->call->pass->model->rings, w->program, task, lane);
+}
+
+static weft_status run_reduce(void *context, const weft_task *task, weft_lane *lane)
+{
+    const weft_pass_work *w = context;
+    const weft_pass *pass = w->call->pass;
+    return weft_rings_reduce(&pass->model->rings, w->program, task,
+                             pass->micro_batch.backward_overwrites, lane);
 }
 
 /* The memory that is there before the program runs. */
@@ -64,12 +87,19 @@ static void fill_slots(const weft_pass_call *call, const weft_program *program, 
     }
 }
 
+static const weft_program *program_of(const weft_pass_call *call)
+{
+    return &call->pass->model->programs[WEFT_NUM_PASS_KINDS * call->pass->chunk + call->kind];
+}
+
 static weft_status enqueue(const weft_pass_call *call)
 {
-    static const int tracks[WEFT_NUM_LANES] = {[WEFT_LANE_COMPUTE] = WEFT_TRACK_LAYERS};
+    static const int tracks[WEFT_NUM_LANES] = {[WEFT_LANE_COMPUTE] = WEFT_TRACK_LAYERS,
+                                               [WEFT_LANE_REDUCE] = WEFT_LANE_REDUCE,
+                                               [WEFT_LANE_GATHER] = WEFT_LANE_GATHER};
     weft_pass *pass = call->pass;
     weft_model *model = pass->model;
-    const weft_program *program = &model->programs[WEFT_NUM_PASS_KINDS * pass->chunk + call->kind];
+    const weft_program *program = program_of(call);
     weft_executor *executor = &model->executor;
     weft_pass_work w = {.call = call, .program = program, .slots = model->slots};
     size_t mark = weft_pass_mark(pass);
@@ -86,9 +116,12 @@ static weft_status enqueue(const weft_pass_call *call)
                                     weft_shape_boundary_bytes(&model->shape));
     fill_slots(call, program, w.slots);
     executor->lanes[WEFT_LANE_COMPUTE] = pass->lane;
+    executor->lanes[WEFT_LANE_REDUCE] = model->rings.reduce;
+    executor->lanes[WEFT_LANE_GATHER] = model->rings.gather;
     executor->context = &w;
     weft_note_tasks(pass, tracks, executor);
     WEFT_TRY(weft_program_enqueue(program, executor));
+    weft_rings_advance(&model->rings, program);
     weft_pass_release(pass, mark);
     size_t held = pass->stash.used_bytes + pass->host.used_bytes;
     if (!pass->backward && held > pass->held_bytes) {
@@ -98,13 +131,22 @@ static weft_status enqueue(const weft_pass_call *call)
     return WEFT_OK;
 }
 
-/* Timelines take functions on the lane, and points events that others wait for: neither is kept as
- * a graph. */
+static bool is_on_one_lane(const weft_program *program)
+{
+    for (uint32_t i = 0; i < program->num_tasks; i++)
+        if (program->tasks[i].lane != WEFT_LANE_COMPUTE)
+            return false;
+    return true;
+}
+
+/* Timelines take functions on the lane, points events that others wait for, and rings turn: none of
+ * them is kept as a graph. */
 static weft_status run(const weft_pass_call *call)
 {
     const weft_model *model = call->pass->model;
-    return model->graphs && !model->trace && !call->points ? weft_graphs_run(call, enqueue)
-                                                           : enqueue(call);
+    return model->graphs && !model->trace && !call->points && is_on_one_lane(program_of(call))
+               ? weft_graphs_run(call, enqueue)
+               : enqueue(call);
 }
 
 weft_status weft_model_forward(weft_model *model, int slot, const weft_micro_batch *micro_batch,
@@ -143,6 +185,7 @@ weft_status weft_outline_pass(const weft_outline *outline, int rank, int chunk, 
                               weft_chunk_shape *out)
 {
     const weft_layout *layout = &outline->layout;
+    const weft_held_elements *held = &outline->held[rank];
     int first, end;
     void *layers;
     weft_layout_range(layout, rank, chunk, &first, &end);
@@ -155,6 +198,10 @@ weft_status weft_outline_pass(const weft_outline *outline, int rank, int chunk, 
         .receives = rank > 0 || chunk > 0,
         .passes_on = rank < layout->num_ranks - 1 || chunk < layout->num_chunks - 1,
         .row_bytes = weft_shape_boundary_bytes(&outline->shape),
+        .weight_slots = held->weight_slots,
+        .gradient_slots = held->gradient_slots,
+        .weight_bytes = held->slot * weft_dtype_bytes(outline->shape.dtype),
+        .gradient_bytes = held->slot * sizeof(float),
         .recomputes_early = weft_outline_recomputes_early(outline, rank, chunk)};
     for (int l = first; l < end; l++) {
         const weft_outline_layer *layer = &outline->layers[l];
@@ -162,6 +209,8 @@ weft_status weft_outline_pass(const weft_outline *outline, int rank, int chunk, 
             (weft_pass_layer){.stash_bytes = layer->description.cost.activation_bytes,
                               .in_place = layer->in_place,
                               .host_waits = layer->host_waits,
+                              .gathers = held->weight_slots > 0 && weft_outline_shares(layer),
+                              .reduces = weft_outline_shares(layer),
                               .group = layer->recompute_group};
     }
     return WEFT_OK;
@@ -196,6 +245,8 @@ weft_status weft_model_make_programs(weft_model *model, const weft_outline *outl
         weft_arena_alloc_array(&model->arena, (size_t)most_slots, sizeof(weft_tensor), &memory));
     model->slots = memory;
     model->executor.run[WEFT_TASK_LAYER] = run_layer;
-    model->executor.run[WEFT_TASK_RECOMPUTE] = weft_pass_run_again;
+    model->executor.run[WEFT_TASK_RECOMPUTE] = run_again;
+    model->executor.run[WEFT_TASK_GATHER] = run_gather;
+    model->executor.run[WEFT_TASK_REDUCE] = run_reduce;
     return weft_executor_prepare(&model->executor, model->setup.device, most_tasks);
 }

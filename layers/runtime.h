@@ -160,6 +160,9 @@ weft_status weft_model_set_moe_programs(weft_model *model, const weft_moe_pipeli
 /* Pins what one operation of this model on `compute`, and on lanes of its own, needs
  * (weft_comm_reserve); uneven routing may need more, later. */
 weft_status weft_model_reserve(weft_model *model, weft_lane *compute) WEFT_CHECKED;
+/* The lane on which backwards reduce what layers share out, and on which nothing else of their
+ * gradient groups stands out of order: the step's. Borrowed. Needed before the first backward. */
+void weft_model_use_reduce_lane(weft_model *model, weft_lane *reduce);
 /* The MoE layers' (n, S) now; n = 1 without such layers. */
 weft_moe_pipeline weft_model_moe_pipeline(const weft_model *model);
 /* Whether tokens of MoE layers travel on this mesh, so that (n, S) has a meaning. */

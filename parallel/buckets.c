@@ -4,7 +4,8 @@
 typedef struct list {
     const weft_cut_sections *sections;
     const weft_mesh *mesh;
-    bool overlap, distributed;
+    bool overlap;
+    weft_sharding sharding;
     weft_bucket_shape *shapes;
     int count;
 } list;
@@ -17,32 +18,38 @@ static weft_bucket_sum sum_of(const list *l, weft_section_kind kind)
                                                              : WEFT_BUCKET_SUM_NONE;
 }
 
-/* The layer that a bucket waits for. Buckets of a section start in their order. */
+/* The layer that a bucket waits for. Buckets of a section start in their order; those of units
+ * start in the backward. */
 static int32_t layer_of(const list *l, weft_section_kind kind, int index)
 {
     const weft_bucket *buckets = l->sections->buckets[kind];
     bool is_early = kind == WEFT_SECTION_DENSE || kind == WEFT_SECTION_EXPERT;
+    int32_t layer = buckets[index].first_layer;
+    if (buckets[index].unit >= 0)
+        return layer;
     if (!l->overlap || !is_early)
         return -1;
-    int32_t layer = buckets[0].first_layer;
-    for (int b = 1; b <= index; b++)
-        if (buckets[b].first_layer < layer)
+    for (int b = 0; b < index; b++)
+        if (buckets[b].unit < 0 && buckets[b].first_layer < layer)
             layer = buckets[b].first_layer;
     return layer;
 }
 
 static void add(list *l, weft_section_kind kind, int index)
 {
-    int group_size = kind == WEFT_SECTION_EXPERT ? l->mesh->edp : l->mesh->dp * l->mesh->cp;
-    bool reduces = group_size > 1;
-    l->shapes[l->count++] =
-        (weft_bucket_shape){.section = (int32_t)kind,
-                            .index = index,
-                            .layer = layer_of(l, kind, index),
-                            .sum = sum_of(l, kind),
-                            .reduces = reduces,
-                            .gathers = reduces && l->distributed,
-                            .elements = l->sections->buckets[kind][index].count};
+    const int group_size = l->sections->group_size[kind];
+    const bool in_passes = l->sections->buckets[kind][index].unit >= 0, sums = group_size > 1;
+    const bool shares = sums && l->sharding != WEFT_NO_SHARD;
+    l->shapes[l->count++] = (weft_bucket_shape){
+        .section = (int32_t)kind,
+        .index = index,
+        .layer = layer_of(l, kind, index),
+        .sum = sum_of(l, kind),
+        .reduces = sums && !in_passes,
+        .gathers = shares && !(in_passes && l->sharding == WEFT_SHARD_OPTIM_GRADS_PARAMS),
+        .in_passes = in_passes,
+        .owners = shares ? group_size : 1,
+        .elements = l->sections->buckets[kind][index].count};
 }
 
 static void add_all(list *l)
@@ -64,9 +71,10 @@ static void add_all(list *l)
 }
 
 weft_status weft_buckets_order(const weft_cut_sections *sections, const weft_mesh *mesh,
-                               bool overlap, bool distributed, weft_arena *arena, weft_buckets *out)
+                               bool overlap, weft_sharding sharding, weft_arena *arena,
+                               weft_buckets *out)
 {
-    list l = {.sections = sections, .mesh = mesh, .overlap = overlap, .distributed = distributed};
+    list l = {.sections = sections, .mesh = mesh, .overlap = overlap, .sharding = sharding};
     size_t count = 0;
     void *shapes;
     for (int kind = 0; kind < WEFT_NUM_SECTIONS; kind++)

@@ -4,21 +4,15 @@
 
 #include "core/arena.h"
 #include "core/bucket.h"
-#include "parallel/parameters.h"
-
-/* The buckets of a stage's sections. */
-typedef struct weft_cut_sections {
-    const weft_bucket *buckets[WEFT_NUM_SECTIONS];
-    int num_buckets[WEFT_NUM_SECTIONS];
-} weft_cut_sections;
+#include "parallel/residency.h"
 
 /* Lists a stage's buckets in the order in which all its ranks start their reductions. First come
  * those that overlap with the last backward, from the last layer down, dense before expert where
  * one layer completes both. Then come those of sections that are summed before they are reduced:
  * they wait for the end of the backward, since a sum between the first and the last stage would
- * hold up the buckets behind it. distributed: ZeRO-1. Every shape's chunk is 0. */
+ * hold up the buckets behind it. Every shape's chunk is 0. */
 weft_status weft_buckets_order(const weft_cut_sections *sections, const weft_mesh *mesh,
-                               bool overlap, bool distributed, weft_arena *arena,
+                               bool overlap, weft_sharding sharding, weft_arena *arena,
                                weft_buckets *out) WEFT_CHECKED;
 
 #endif

@@ -173,8 +173,12 @@ static weft_status read_all(load *l)
     }
     for (int i = 0; !l->optimizer && i < weft_parameters_count(l->parameters); i++) {
         const weft_placed *placed = weft_parameters_at(l->parameters, i);
-        WEFT_TRY(read_range(l, placed, WEFT_STATE_MASTER, 0, placed->count,
-                            placed->parameter.weight.data));
+        size_t first, count;
+        weft_parameters_kept(l->parameters, placed, &first, &count);
+        if (count > 0)
+            WEFT_TRY(read_range(l, placed, WEFT_STATE_MASTER, first, count,
+                                weft_parameters_weight(l->parameters, placed->section,
+                                                       placed->bucket, placed->offset + first)));
     }
     return WEFT_OK;
 }

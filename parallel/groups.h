@@ -12,6 +12,8 @@ typedef struct weft_groups {
     weft_comm *by_axis[WEFT_NUM_AXES]; /* NULL for WEFT_AXIS_NONE, and where nothing uses it; self
                                           for size 1 */
     weft_comm *embedding;              /* first and last stage, for tied embeddings; else NULL */
+    /* The ranks of dp x cp and of edp once more, for gathers beside reductions; NULL: not used. */
+    weft_comm *gather_dense, *gather_experts;
 } weft_groups;
 
 /* Which groups a run uses, besides tp, cp and pp, which every run uses: checkpoints talk over pp.
@@ -22,6 +24,7 @@ typedef struct weft_groups_use {
     bool travels; /* sends tokens of MoE layers over ep and etp */
     bool ties;    /* holds the same embeddings on first and last stage */
     bool sums;    /* has layers that may sum over any axis (weft_pass_all_reduce) */
+    bool gathers; /* gathers weights that the ranks of a gradient group share out */
 } weft_groups_use;
 
 /* use: the same on every rank; NULL: everything. Groups of one rank cost the others nothing.

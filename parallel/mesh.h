@@ -26,6 +26,15 @@ typedef enum weft_load_balancer {
 
 typedef enum weft_expert_binding { WEFT_BINDING_TP, WEFT_BINDING_DP } weft_expert_binding;
 
+/* What the ranks of a gradient group share out among themselves: ZeRO stages 0 to 3 (Rajbhandari et
+ * al. 2020), by Megatron-FSDP's names. */
+typedef enum weft_sharding {
+    WEFT_NO_SHARD,
+    WEFT_SHARD_OPTIM,
+    WEFT_SHARD_OPTIM_GRADS,
+    WEFT_SHARD_OPTIM_GRADS_PARAMS
+} weft_sharding;
+
 typedef struct weft_parallel_options { /* of section "parallel" */
     int64_t tensor_model_parallel_size, pipeline_model_parallel_size, context_parallel_size;
     int context_parallel_load_balancer;  /* weft_load_balancer */
@@ -34,7 +43,9 @@ typedef struct weft_parallel_options { /* of section "parallel" */
     int64_t data_parallel_size;          /* 0: what is left of the ranks */
     int expert_binding;                  /* weft_expert_binding */
     bool sequence_parallel;
-    bool use_distributed_optimizer; /* ZeRO-1 */
+    bool use_distributed_optimizer;      /* ZeRO-1 */
+    int data_parallel_sharding_strategy; /* 0: as use_distributed_optimizer says; else
+                                            1 + weft_sharding */
     bool overlap_grad_reduce;
     int64_t ddp_bucket_size; /* elements */
     /* The stage layout, parallel/layout.h; 0 and "": not given. */
@@ -48,6 +59,7 @@ extern const weft_option_row weft_parallel_rows[];
 extern const size_t weft_num_parallel_rows;
 
 const char *weft_axis_text(weft_axis axis);
+weft_sharding weft_parallel_sharding(const weft_parallel_options *options);
 
 typedef struct weft_mesh {
     int world, tp, cp, dp, pp, ep, etp, edp;
@@ -97,9 +109,9 @@ int weft_mesh_color(const weft_mesh *mesh, weft_axis axis, int rank);
 int weft_mesh_member(const weft_mesh *mesh, weft_axis axis, const weft_coords *coords, int place);
 /* The world ranks of `rank`'s group in order; returns their number (at most `capacity` written). */
 int weft_mesh_group(const weft_mesh *mesh, weft_axis axis, int rank, int *out, int capacity);
-/* Applies "tp=2,pp=2,ep=4" (also cp, dp, etp, binding=tp|dp, sp=0|1, zero=0|1, schedule=...,
- * order=..., layout=..., vp=...) over the options: the mesh given there replaces the file's sizes.
- * more: rows and target of what it may name besides, the schedule; NULL: nothing. */
+/* Applies "tp=2,pp=2,ep=4" (also cp, dp, etp, binding=tp|dp, sp=0|1, zero=0..3,
+ * schedule=..., order=..., layout=..., vp=...) over the options: the mesh given there replaces the
+ * file's sizes. more: rows and target of what it may name besides, the schedule; NULL: nothing. */
 weft_status weft_mesh_apply_alias(const char *text, weft_arena *arena,
                                   weft_parallel_options *options,
                                   const weft_option_section *more) WEFT_CHECKED;

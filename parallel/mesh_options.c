@@ -39,6 +39,10 @@ const weft_option_row weft_parallel_rows[] = {
         "split activations between the tensor-parallel regions along the sequence"),
     ROW(use_distributed_optimizer, BOOL, "true", 0, 0, NULL,
         "shard optimizer state over the data-parallel ranks (ZeRO-1)"),
+    CHOICE(data_parallel_sharding_strategy, "\"auto\"",
+           "auto|no_shard|optim|optim_grads|optim_grads_params",
+           "what data-parallel ranks share out, ZeRO-0 to ZeRO-3; auto: optim with "
+           "use_distributed_optimizer, else no_shard"),
     ROW(overlap_grad_reduce, BOOL, "true", 0, 0, NULL,
         "reduce gradients bucket by bucket while backward runs"),
     ROW(ddp_bucket_size, INT, "8388608", 1, 1e12, "elements", "gradients reduced at a time"),
@@ -72,13 +76,20 @@ static const struct alias {
     {"dp", "data_parallel_size"},
     {"binding", "expert_binding"},
     {"sp", "sequence_parallel"},
-    {"zero", "use_distributed_optimizer"},
+    {"zero", "data_parallel_sharding_strategy"},
     {"schedule", "pipeline_schedule"},
     {"order", "order"},
     {"layout", "pipeline_model_parallel_layout"},
     {"vp", "num_virtual_stages_per_pipeline_rank"},
 };
 enum { NUM_ALIASES = sizeof(aliases) / sizeof(aliases[0]) };
+
+weft_sharding weft_parallel_sharding(const weft_parallel_options *options)
+{
+    const int strategy = options->data_parallel_sharding_strategy;
+    return strategy > 0 ? (weft_sharding)(strategy - 1)
+                        : (weft_sharding)options->use_distributed_optimizer;
+}
 
 static const weft_option_row *find_row(const weft_option_section *section, const char *key)
 {
@@ -116,6 +127,19 @@ static weft_status parse_choice(const weft_option_row *row, const char *name, co
     }
     return WEFT_ERROR(WEFT_CONFIG, "--mesh %s=%s: %s is one of %s", name, value, row->key,
                       row->choices);
+}
+
+/* ZeRO's stage stands for both keys. */
+static weft_status apply_zero(const char *value, weft_parallel_options *options)
+{
+    if (value[0] < '0' || value[0] > '3' || value[1])
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "--mesh zero=%s: 0 to 3 (no_shard, optim, optim_grads, "
+                          "optim_grads_params)",
+                          value);
+    options->data_parallel_sharding_strategy = 1 + (value[0] - '0');
+    options->use_distributed_optimizer = value[0] > '0';
+    return WEFT_OK;
 }
 
 static weft_status apply(const weft_option_row *row, const char *name, const char *value,
@@ -176,6 +200,8 @@ static weft_status apply_item(char *item, bool *given, const weft_option_section
     const weft_option_row *row = find_row(own, aliases[i].key);
     if (!row && !(row = find_row(more, aliases[i].key)))
         return WEFT_ERROR(WEFT_CONFIG, "--mesh %s: not asked for here", item);
+    if (!strcmp(item, "zero"))
+        return apply_zero(value, own->target);
     return apply(row, item, value, find_row(own, row->key) ? own->target : more->target);
 }
 

@@ -13,7 +13,7 @@ void weft_optimizer_share(const weft_optimizer *o, weft_section_kind kind, int b
     const weft_bucket *b = &section->buckets[bucket];
     *first = b->offset;
     *count = b->count;
-    if (o->options.distributed) {
+    if (o->options.sharding != WEFT_NO_SHARD) {
         *count = b->count / (size_t)weft_comm_size(section->group);
         *first += *count * (size_t)weft_comm_rank(section->group);
     }
@@ -38,7 +38,7 @@ static bool stands_for_replicas(const weft_optimizer *o, const weft_placed *plac
             return false;
     }
     const weft_section *section = weft_parameters_section(o->parameters, placed->section);
-    return o->options.distributed || weft_comm_rank(section->group) == 0;
+    return o->options.sharding != WEFT_NO_SHARD || weft_comm_rank(section->group) == 0;
 }
 
 static void add_piece(weft_optimizer *o, const weft_owned *owned, const weft_placed *placed)
@@ -91,7 +91,8 @@ static void add_norm_runs(weft_optimizer *o, int first_piece)
 {
     for (int i = first_piece; i < o->num_pieces; i++) {
         const weft_owned_piece *piece = &o->pieces[i];
-        const float *grad = piece->placed->parameter.grad + piece->first;
+        const float *grad = weft_parameters_grad(o->parameters, piece->placed->section,
+                                                 piece->placed->bucket, piece->at);
         if (!piece->counted || is_frozen(piece))
             continue;
         if (i == first_piece || !piece[-1].counted || is_frozen(&piece[-1]))
@@ -108,9 +109,12 @@ static void add_pieces(weft_optimizer *o, const weft_owned *range)
     for (int decays = 1; decays >= 0; decays--) {
         for (int i = weft_parameters_count(o->parameters) - 1; i >= 0; i--) {
             const weft_placed *placed = weft_parameters_at(o->parameters, i);
-            if (placed->section == range->section && placed->bucket == range->bucket &&
-                placed->parameter.spec->no_weight_decay != decays)
-                add_piece(o, range, placed);
+            const int before = o->num_pieces;
+            if (placed->section != range->section || placed->bucket != range->bucket ||
+                placed->parameter.spec->no_weight_decay == decays)
+                continue;
+            add_piece(o, range, placed);
+            o->piece_of[i] = o->num_pieces > before ? before : -1;
         }
     }
 }
@@ -123,12 +127,14 @@ static weft_status lay_out(weft_optimizer *o)
     for (int kind = 0; kind < WEFT_NUM_SECTIONS; kind++)
         num_buckets += weft_parameters_section(o->parameters, (weft_section_kind)kind)->num_buckets;
 
-    void *owned, *pieces, *updates, *norm_runs;
+    void *owned, *pieces, *updates, *norm_runs, *piece_of;
     size_t capacity = (size_t)num_parameters + 1;
     WEFT_TRY(weft_arena_alloc_array(&o->arena, (size_t)num_buckets + 1, sizeof *o->owned, &owned));
     WEFT_TRY(weft_arena_alloc_array(&o->arena, capacity, sizeof *o->pieces, &pieces));
     WEFT_TRY(weft_arena_alloc_array(&o->arena, capacity, sizeof *o->updates, &updates));
     WEFT_TRY(weft_arena_alloc_array(&o->arena, capacity, sizeof *o->norm_runs, &norm_runs));
+    WEFT_TRY(weft_arena_alloc_array(&o->arena, capacity, sizeof *o->piece_of, &piece_of));
+    o->piece_of = piece_of;
     o->norm_runs = norm_runs;
     o->owned = owned;
     o->pieces = pieces;
@@ -163,9 +169,10 @@ static weft_status order_buckets(weft_optimizer *o)
             weft_parameters_section(o->parameters, (weft_section_kind)kind);
         cut.buckets[kind] = section->buckets;
         cut.num_buckets[kind] = section->num_buckets;
+        cut.group_size[kind] = section->group_size;
     }
     return weft_buckets_order(&cut, &weft_parameters_groups(o->parameters)->mesh,
-                              o->options.overlap, o->options.distributed, &o->arena, &o->buckets);
+                              o->options.overlap, o->options.sharding, &o->arena, &o->buckets);
 }
 
 int weft_optimizer_num_buckets(const weft_optimizer *o)
@@ -298,9 +305,9 @@ void weft_optimizer_destroy(weft_optimizer *o)
 weft_status weft_optimizer_initialize(weft_optimizer *o, weft_lane *lane, uint64_t seed)
 {
     WEFT_TRY(clear_state(o, lane, WEFT_STATE_EXP_AVG));
-    if (weft_parameters_dtype(o->parameters) == WEFT_F32)
-        return weft_parameters_initialize(o->parameters, lane, seed);
-    return weft_optimizer_initialize_masters(o, lane, seed);
+    return weft_parameters_dtype(o->parameters) == WEFT_F32
+               ? weft_optimizer_initialize_weights(o, lane, seed)
+               : weft_optimizer_initialize_masters(o, lane, seed);
 }
 
 int weft_optimizer_num_pieces(const weft_optimizer *o)
@@ -319,9 +326,11 @@ weft_state_piece weft_optimizer_piece(const weft_optimizer *o, int index)
         if (o->state[kind])
             out.data[kind] = o->state[kind] + piece->state;
         else if (o->low)
-            out.data[kind] = piece->placed->parameter.grad + piece->first;
+            out.data[kind] = weft_parameters_grad(o->parameters, piece->placed->section,
+                                                  piece->placed->bucket, piece->at);
         else
-            out.data[kind] = (float *)piece->placed->parameter.weight.data + piece->first;
+            out.data[kind] = weft_parameters_weight(o->parameters, piece->placed->section,
+                                                    piece->placed->bucket, piece->at);
     }
     return out;
 }

@@ -1,4 +1,5 @@
-/* Data-parallel gradient reduction and the AdamW optimizer, sharded (ZeRO-1) or not.
+/* Data-parallel gradient reduction and the AdamW optimizer, sharded (ZeRO) or not. The gradients of
+ * units (parallel/residency.h) are reduced in backwards; their buckets are stepped here.
  *
  * These are the functions behind the tasks of schedule/update.h: sum the sections whose gradients
  * are partial sums, reduce every bucket once its gradients are final, take the global norm over
@@ -21,7 +22,7 @@
 typedef struct weft_optimizer_options {
     double adam_beta1, adam_beta2, adam_eps, weight_decay;
     double clip_grad;                   /* global norm; 0: no clipping */
-    bool distributed;                   /* ZeRO-1 */
+    weft_sharding sharding;             /* the parameters' */
     bool overlap;                       /* reduce buckets during the last backward */
     bool split_master;                  /* of bf16 weights; else nothing to split */
     weft_loss_scale_options loss_scale; /* initial 0: none */
@@ -55,7 +56,8 @@ weft_bucket_shape weft_optimizer_bucket(const weft_optimizer *optimizer, int buc
  * reduced. */
 weft_status weft_optimizer_sum(weft_optimizer *optimizer, weft_bucket_sum sum,
                                weft_lane *lane) WEFT_CHECKED;
-/* Sums a bucket over its gradient group: whole, or with ZeRO-1 each rank its share. */
+/* Sums a bucket over its gradient group: whole, or with ZeRO-1 each rank its share. bucket -1: what
+ * passes reduced on this lane is over; nothing is left to do. */
 weft_status weft_optimizer_reduce(weft_optimizer *optimizer, int bucket,
                                   weft_lane *lane) WEFT_CHECKED;
 /* The global norm of the reduced gradients, and the clipping factor, which is Megatron-LM's:

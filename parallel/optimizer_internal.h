@@ -68,6 +68,7 @@ struct weft_optimizer {
     weft_buckets buckets;
     weft_owned_piece *pieces;
     int num_pieces;
+    int *piece_of; /* by parameter; -1: this rank owns none of it */
     weft_update *updates;
     int num_updates;
     weft_norm_run *norm_runs;
@@ -87,6 +88,9 @@ struct weft_optimizer {
 
 /* First values of 16-bit weights and their masters. */
 weft_status weft_optimizer_initialize_masters(weft_optimizer *optimizer, weft_lane *lane,
+                                              uint64_t seed) WEFT_CHECKED;
+/* First values of fp32 weights, which are their own masters. */
+weft_status weft_optimizer_initialize_weights(weft_optimizer *optimizer, weft_lane *lane,
                                               uint64_t seed) WEFT_CHECKED;
 /* The first element and the number of elements of a bucket that this rank owns. */
 void weft_optimizer_share(const weft_optimizer *optimizer, weft_section_kind kind, int bucket,

@@ -15,36 +15,50 @@ weft_status weft_optimizer_round(weft_lane *lane, size_t count, const float *mas
 
 static void *weights_at(const weft_optimizer *o, const weft_owned *owned)
 {
-    const weft_section *section = weft_parameters_section(o->parameters, owned->section);
-    size_t element_bytes = weft_dtype_bytes(weft_parameters_dtype(o->parameters));
-    return (char *)section->weights + owned->first * element_bytes;
+    return weft_parameters_weight(o->parameters, owned->section, owned->bucket, owned->first);
 }
 
 static float *gradients_at(const weft_optimizer *o, const weft_owned *owned)
 {
-    return weft_parameters_section(o->parameters, owned->section)->grads + owned->first;
+    return weft_parameters_grad(o->parameters, owned->section, owned->bucket, owned->first);
 }
 
-static weft_status clear_gradients(const weft_optimizer *o, weft_lane *lane)
+/* Where a parameter's fp32 values are made: its gradients, which are free before the first step, so
+ * that starting needs no memory of its own. Of a unit, a slot of the ring. */
+static float *values_of(const weft_optimizer *o, const weft_placed *placed)
 {
-    for (int kind = 0; kind < WEFT_NUM_SECTIONS; kind++) {
-        weft_section *s = weft_parameters_section(o->parameters, (weft_section_kind)kind);
-        if (s->count)
-            WEFT_TRY(weft_lane_zero(lane, s->grads, s->count * sizeof(float)));
-    }
-    return WEFT_OK;
+    return placed->parameter.grad ? placed->parameter.grad
+                                  : weft_parameters_in_ring(o->parameters, placed, 0);
 }
 
-/* The fp32 values are made in the gradients, which are free before the first step, so that starting
- * needs no memory of its own. */
+/* Of a unit, what this rank updates goes to the gradients that it keeps. */
+static weft_status keep_values(const weft_optimizer *o, int index, const float *values,
+                               weft_lane *lane)
+{
+    const int at = o->piece_of[index];
+    if (at < 0 || weft_parameters_at(o->parameters, index)->parameter.grad)
+        return WEFT_OK;
+    const weft_owned_piece *piece = &o->pieces[at];
+    return weft_lane_copy(lane,
+                          weft_parameters_grad(o->parameters, piece->placed->section,
+                                               piece->placed->bucket, piece->at),
+                          values + piece->first, piece->count * sizeof(float));
+}
+
 weft_status weft_optimizer_initialize_masters(weft_optimizer *o, weft_lane *lane, uint64_t seed)
 {
     for (int i = 0; i < weft_parameters_count(o->parameters); i++) {
         const weft_placed *placed = weft_parameters_at(o->parameters, i);
-        const weft_parameter *parameter = &placed->parameter;
-        WEFT_TRY(weft_parameters_fill(placed, lane, seed, WEFT_F32, parameter->grad));
-        WEFT_TRY(weft_optimizer_round(lane, placed->count, parameter->grad, parameter->weight.dtype,
-                                      parameter->weight.data));
+        float *values = values_of(o, placed);
+        size_t first, count;
+        WEFT_TRY(weft_parameters_fill(placed, lane, seed, WEFT_F32, values));
+        weft_parameters_kept(o->parameters, placed, &first, &count);
+        if (count > 0)
+            WEFT_TRY(weft_optimizer_round(
+                lane, count, values + first, placed->parameter.weight.dtype,
+                weft_parameters_weight(o->parameters, placed->section, placed->bucket,
+                                       placed->offset + first)));
+        WEFT_TRY(keep_values(o, i, values, lane));
     }
     for (int i = 0; i < o->num_owned; i++) {
         const weft_owned *owned = &o->owned[i];
@@ -56,7 +70,26 @@ weft_status weft_optimizer_initialize_masters(weft_optimizer *o, weft_lane *lane
             WEFT_TRY(weft_lane_copy(lane, o->state[WEFT_STATE_MASTER] + owned->state,
                                     gradients_at(o, owned), owned->count * sizeof(float)));
     }
-    return clear_gradients(o, lane);
+    return weft_parameters_clear_gradients(o->parameters, lane);
+}
+
+/* Where they are whole, their values are made in place. */
+weft_status weft_optimizer_initialize_weights(weft_optimizer *o, weft_lane *lane, uint64_t seed)
+{
+    for (int i = 0; i < weft_parameters_count(o->parameters); i++) {
+        const weft_placed *placed = weft_parameters_at(o->parameters, i);
+        float *weights = placed->parameter.weight.data;
+        float *values = weights ? weights : values_of(o, placed);
+        size_t first, count;
+        WEFT_TRY(weft_parameters_fill(placed, lane, seed, WEFT_F32, values));
+        weft_parameters_kept(o->parameters, placed, &first, &count);
+        if (!weights && count > 0)
+            WEFT_TRY(weft_lane_copy(lane,
+                                    weft_parameters_weight(o->parameters, placed->section,
+                                                           placed->bucket, placed->offset + first),
+                                    values + first, count * sizeof(float)));
+    }
+    return WEFT_OK;
 }
 
 weft_status weft_optimizer_join(const weft_optimizer *o, weft_lane *lane)
@@ -73,7 +106,7 @@ weft_status weft_optimizer_join(const weft_optimizer *o, weft_lane *lane)
 
 weft_status weft_optimizer_leave(const weft_optimizer *o, weft_lane *lane)
 {
-    return o->low ? clear_gradients(o, lane) : WEFT_OK;
+    return o->low ? weft_parameters_clear_gradients(o->parameters, lane) : WEFT_OK;
 }
 
 static weft_status take_masters(const weft_optimizer *o, weft_lane *lane, const weft_owned *owned)

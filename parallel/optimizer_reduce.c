@@ -12,18 +12,19 @@ weft_status weft_optimizer_sum(weft_optimizer *o, weft_bucket_sum sum, weft_lane
 
 weft_status weft_optimizer_reduce(weft_optimizer *o, int bucket, weft_lane *lane)
 {
+    if (bucket < 0)
+        return WEFT_OK;
     const weft_owned *owned = weft_optimizer_owned(o, bucket);
     weft_section *section = weft_parameters_section(o->parameters, owned->section);
     const weft_bucket *b = &section->buckets[owned->bucket];
+    float *grads = section->grads + b->grads;
 
     if (!o->buckets.shapes[bucket].reduces)
         return WEFT_OK;
-    if (!o->options.distributed)
-        return weft_all_reduce(section->group, lane, section->grads + b->offset, b->count, WEFT_F32,
-                               WEFT_REDUCE_SUM);
-    return weft_reduce_scatter(section->group, lane, section->grads + b->offset,
-                               section->grads + owned->first, owned->count, WEFT_F32,
-                               WEFT_REDUCE_SUM);
+    if (o->options.sharding == WEFT_NO_SHARD)
+        return weft_all_reduce(section->group, lane, grads, b->count, WEFT_F32, WEFT_REDUCE_SUM);
+    return weft_reduce_scatter(section->group, lane, grads, grads + (owned->first - b->offset),
+                               owned->count, WEFT_F32, WEFT_REDUCE_SUM);
 }
 
 weft_status weft_optimizer_reserve(const weft_optimizer *o, weft_lane *reduce)

@@ -21,7 +21,9 @@ static weft_status name_not_finite(weft_optimizer *o, const weft_norm_run *run, 
         const weft_owned_piece *piece = &o->pieces[i];
         const weft_parameter *parameter = &piece->placed->parameter;
         WEFT_TRY(weft_lane_zero(lane, device, sizeof *device));
-        WEFT_TRY(sum_squares(lane, parameter->grad + piece->first, piece->count, device));
+        const float *grad = weft_parameters_grad(o->parameters, piece->placed->section,
+                                                 piece->placed->bucket, piece->at);
+        WEFT_TRY(sum_squares(lane, grad, piece->count, device));
         WEFT_TRY(weft_lane_copy(lane, host, device, sizeof *host));
         WEFT_TRY(weft_lane_sync(lane));
         memcpy(out, parameter->name, WEFT_MAX_NAME_BYTES);
@@ -159,10 +161,10 @@ weft_status weft_optimizer_update(weft_optimizer *o, int bucket, weft_lane *lane
 {
     const weft_dtype dtype = weft_parameters_dtype(o->parameters);
     const weft_owned *owned = weft_optimizer_owned(o, bucket);
-    weft_section *section = weft_parameters_section(o->parameters, owned->section);
     for (int i = owned->first_update; i < owned->end_update && !is_skipped(o); i++) {
         const weft_update *update = &o->updates[i];
-        void *weight = (char *)section->weights + update->first * weft_dtype_bytes(dtype);
+        void *weight =
+            weft_parameters_weight(o->parameters, owned->section, owned->bucket, update->first);
         float *master = o->state[WEFT_STATE_MASTER];
         bool is_weight = dtype == WEFT_F32;
         weft_adamw_args args = {.struct_bytes = sizeof args,
@@ -173,7 +175,8 @@ weft_status weft_optimizer_update(weft_optimizer *o, int bucket, weft_lane *lane
                                 .low = o->low ? o->low + update->state : NULL,
                                 .m = o->state[WEFT_STATE_EXP_AVG] + update->state,
                                 .v = o->state[WEFT_STATE_EXP_AVG_SQ] + update->state,
-                                .grad = section->grads + update->first,
+                                .grad = weft_parameters_grad(o->parameters, owned->section,
+                                                             owned->bucket, update->first),
                                 .grad_scale = o->device_norm.grad_scale,
                                 .weight = is_weight ? NULL : weight,
                                 .dtype = dtype,
@@ -191,16 +194,17 @@ weft_status weft_optimizer_update(weft_optimizer *o, int bucket, weft_lane *lane
 weft_status weft_optimizer_gather(weft_optimizer *o, int bucket, weft_lane *lane)
 {
     const weft_dtype dtype = weft_parameters_dtype(o->parameters);
-    const size_t element_bytes = weft_dtype_bytes(dtype);
     const weft_owned *owned = weft_optimizer_owned(o, bucket);
     const weft_section *section = weft_parameters_section(o->parameters, owned->section);
-    char *weights = section->weights;
 
     if (!o->buckets.shapes[bucket].gathers || is_skipped(o))
         return WEFT_OK;
-    return weft_all_gather(section->group, lane, weights + owned->first * element_bytes,
-                           weights + section->buckets[owned->bucket].offset * element_bytes,
-                           owned->count, dtype);
+    const size_t start = section->buckets[owned->bucket].offset;
+    return weft_all_gather(
+        section->group, lane,
+        weft_parameters_weight(o->parameters, owned->section, owned->bucket, owned->first),
+        weft_parameters_weight(o->parameters, owned->section, owned->bucket, start), owned->count,
+        dtype);
 }
 
 double weft_optimizer_grad_norm(const weft_optimizer *o)

@@ -1,4 +1,4 @@
-#include "parallel/parameters.h"
+#include "parallel/parameters_internal.h"
 
 #include <ctype.h>
 #include <fnmatch.h>
@@ -8,23 +8,8 @@
 
 #include <weft/kernels.h>
 
-#include "core/arena.h"
 #include "core/rng.h"
 #include "core/sized.h"
-
-/* Offsets and shares are multiples of this many elements: 64 bytes of bf16, 128 of fp32. */
-enum { ALIGN_ELEMENTS = 32 };
-
-struct weft_parameters {
-    const weft_groups *groups;
-    weft_device *device;
-    weft_dtype dtype;
-    weft_arena arena;
-    weft_placed **placed;
-    int count, capacity;
-    bool laid_out;
-    weft_section sections[WEFT_NUM_SECTIONS];
-};
 
 static size_t round_up(size_t value, size_t multiple)
 {
@@ -44,6 +29,7 @@ weft_status weft_parameters_create(const weft_groups *groups, weft_device *devic
         weft_axis axis = kind == WEFT_SECTION_EXPERT ? WEFT_AXIS_EDP : WEFT_AXIS_DP_CP;
         p->sections[kind].group = groups->by_axis[axis];
         p->sections[kind].group_size = groups->coords.size[axis];
+        p->sections[kind].group_rank = groups->coords.at[axis];
     }
     *out = p;
     return WEFT_OK;
@@ -57,10 +43,12 @@ void weft_parameters_destroy(weft_parameters *p)
         weft_section *s = &p->sections[kind];
         if (s->weights)
             weft_device_free(p->device, WEFT_SPACE_DEVICE, s->weights,
-                             s->count * weft_dtype_bytes(p->dtype));
+                             p->held.weights[kind] * weft_dtype_bytes(p->dtype));
         if (s->grads)
-            weft_device_free(p->device, WEFT_SPACE_DEVICE, s->grads, s->count * sizeof(float));
+            weft_device_free(p->device, WEFT_SPACE_DEVICE, s->grads,
+                             p->held.grads[kind] * sizeof(float));
     }
+    weft_parameters_free_rings(p);
     weft_arena_release(&p->arena);
     free(p);
 }
@@ -247,41 +235,18 @@ static void place(weft_parameters *p, weft_section_kind kind, int bucket)
                            placed->parameter.spec->no_weight_decay != decays;
             if (is_next) {
                 placed->offset = used;
-                used += round_up(placed->count, ALIGN_ELEMENTS);
+                used += round_up(placed->count, WEFT_ALIGN_ELEMENTS);
             }
         }
     }
 }
 
-weft_bucket_cut weft_bucket_cut_begin(size_t bucket_elements, int group_size)
-{
-    return (weft_bucket_cut){.bucket_elements = bucket_elements,
-                             .share_align = ALIGN_ELEMENTS * (size_t)group_size};
-}
-
-size_t weft_bucket_cut_end(const weft_bucket_cut *cut)
-{
-    return cut->start + round_up(cut->used - cut->start, cut->share_align);
-}
-
-bool weft_bucket_cut_next(weft_bucket_cut *cut, size_t elements)
-{
-    bool is_full = cut->bucket_elements && cut->used - cut->start + elements > cut->bucket_elements;
-    bool begins = cut->num_buckets == 0 || is_full;
-    if (begins) {
-        cut->start = cut->used = weft_bucket_cut_end(cut);
-        cut->num_buckets++;
-    }
-    cut->used += round_up(elements, ALIGN_ELEMENTS);
-    return begins;
-}
-
 /* Places the parameters of one section; the result depends on declarations and group sizes alone,
  * so all ranks of a gradient group agree on it. */
-static weft_status lay_out(weft_parameters *p, weft_section_kind kind, size_t bucket_elements)
+static weft_status lay_out(weft_parameters *p, weft_section_kind kind)
 {
     weft_section *section = &p->sections[kind];
-    weft_bucket_cut cut = weft_bucket_cut_begin(bucket_elements, section->group_size);
+    weft_bucket_cut cut = weft_bucket_cut_begin(p->residency.bucket_elements, section->group_size);
     void *buckets;
     weft_bucket *bucket = NULL;
 
@@ -292,11 +257,14 @@ static weft_status lay_out(weft_parameters *p, weft_section_kind kind, size_t bu
         weft_placed *placed = p->placed[i];
         if (placed->section != kind)
             continue;
-        if (weft_bucket_cut_next(&cut, placed->count)) {
+        const int unit = weft_residency_unit(&p->residency, kind, section->group_size,
+                                             placed->parameter.shared, placed->layer);
+        if (weft_bucket_cut_next(&cut, placed->count, unit)) {
             if (bucket)
                 bucket->count = cut.start - bucket->offset;
             bucket = &section->buckets[section->num_buckets++];
-            *bucket = (weft_bucket){.offset = cut.start, .first_layer = placed->layer};
+            *bucket =
+                (weft_bucket){.offset = cut.start, .first_layer = placed->layer, .unit = unit};
         }
         placed->bucket = section->num_buckets - 1;
         if (placed->layer < bucket->first_layer)
@@ -310,46 +278,81 @@ static weft_status lay_out(weft_parameters *p, weft_section_kind kind, size_t bu
     return WEFT_OK;
 }
 
+weft_status weft_parameters_clear_gradients(weft_parameters *p, weft_lane *lane)
+{
+    for (int kind = 0; kind < WEFT_NUM_SECTIONS; kind++)
+        if (p->sections[kind].grads)
+            WEFT_TRY(
+                weft_lane_zero(lane, p->sections[kind].grads, p->held.grads[kind] * sizeof(float)));
+    return WEFT_OK;
+}
+
 /* Padding between parameters takes part in reductions and updates, so it has to start at zero. */
 static weft_status clear_sections(weft_parameters *p, weft_lane *lane)
 {
     for (int kind = 0; kind < WEFT_NUM_SECTIONS; kind++) {
         weft_section *s = &p->sections[kind];
         if (s->weights)
-            WEFT_TRY(weft_lane_zero(lane, s->weights, s->count * weft_dtype_bytes(p->dtype)));
-        if (s->grads)
-            WEFT_TRY(weft_lane_zero(lane, s->grads, s->count * sizeof(float)));
+            WEFT_TRY(weft_lane_zero(lane, s->weights,
+                                    p->held.weights[kind] * weft_dtype_bytes(p->dtype)));
     }
+    WEFT_TRY(weft_parameters_clear_gradients(p, lane));
     return weft_lane_sync(lane);
 }
 
-weft_status weft_parameters_allocate(weft_parameters *p, size_t bucket_elements, bool with_grads)
+static weft_status allocate_section(weft_parameters *p, weft_section_kind kind, bool with_grads)
 {
+    weft_section *s = &p->sections[kind];
+    void *grads;
+    if (s->count == 0)
+        return WEFT_OK;
+    WEFT_TRY(weft_device_alloc_for(p->device, WEFT_SPACE_DEVICE, WEFT_MEMORY_WEIGHTS,
+                                   p->held.weights[kind] * weft_dtype_bytes(p->dtype), "weights",
+                                   &s->weights));
+    if (!with_grads)
+        return WEFT_OK;
+    WEFT_TRY(weft_device_alloc_for(p->device, WEFT_SPACE_DEVICE, WEFT_MEMORY_GRADIENTS,
+                                   p->held.grads[kind] * sizeof(float), "gradients", &grads));
+    s->grads = grads;
+    return WEFT_OK;
+}
+
+/* What is shared out has an address in a pass. */
+static void point(weft_parameters *p, weft_placed *placed)
+{
+    const weft_section *s = &p->sections[placed->section];
+    const weft_bucket *bucket = &s->buckets[placed->bucket];
+    placed->parameter.weight.data =
+        weft_parameters_shares(p, bucket, true)
+            ? NULL
+            : weft_parameters_weight(p, placed->section, placed->bucket, placed->offset);
+    placed->parameter.grad =
+        !s->grads || weft_parameters_shares(p, bucket, false)
+            ? NULL
+            : weft_parameters_grad(p, placed->section, placed->bucket, placed->offset);
+}
+
+weft_status weft_parameters_allocate(weft_parameters *p, const weft_residency *residency,
+                                     bool with_grads)
+{
+    weft_cut_sections cut;
     if (p->laid_out)
         return WEFT_ERROR(WEFT_INTERNAL, "the parameters are already laid out");
     p->laid_out = true;
+    p->residency = *residency;
     for (int kind = 0; kind < WEFT_NUM_SECTIONS; kind++) {
-        weft_section *s = &p->sections[kind];
-        WEFT_TRY(lay_out(p, (weft_section_kind)kind, bucket_elements));
-        if (s->count == 0)
-            continue;
-        WEFT_TRY(weft_device_alloc_for(p->device, WEFT_SPACE_DEVICE, WEFT_MEMORY_WEIGHTS,
-                                       s->count * weft_dtype_bytes(p->dtype), "weights",
-                                       &s->weights));
-        if (with_grads) {
-            void *grads;
-            WEFT_TRY(weft_device_alloc_for(p->device, WEFT_SPACE_DEVICE, WEFT_MEMORY_GRADIENTS,
-                                           s->count * sizeof(float), "gradients", &grads));
-            s->grads = grads;
-        }
+        const weft_section *s = &p->sections[kind];
+        WEFT_TRY(lay_out(p, (weft_section_kind)kind));
+        cut.buckets[kind] = s->buckets;
+        cut.num_buckets[kind] = s->num_buckets;
+        cut.group_size[kind] = s->group_size;
     }
-    for (int i = 0; i < p->count; i++) {
-        weft_placed *placed = p->placed[i];
-        weft_section *s = &p->sections[placed->section];
-        placed->parameter.weight.data =
-            (char *)s->weights + placed->offset * weft_dtype_bytes(p->dtype);
-        placed->parameter.grad = s->grads ? s->grads + placed->offset : NULL;
-    }
+    weft_residency_lay(residency, &cut, &p->held);
+    for (int kind = 0; kind < WEFT_NUM_SECTIONS; kind++)
+        WEFT_TRY(allocate_section(p, (weft_section_kind)kind, with_grads));
+    WEFT_TRY(weft_parameters_make_rings(p, with_grads));
+    for (int i = 0; i < p->count; i++)
+        point(p, p->placed[i]);
     weft_lane *lane;
     WEFT_TRY(weft_lane_create(p->device, 0, "parameters", &lane));
     weft_status status = clear_sections(p, lane);

@@ -23,15 +23,8 @@
 #include <weft/parameter.h>
 
 #include "parallel/groups.h"
+#include "parallel/residency.h"
 #include "parallel/shard.h"
-
-typedef enum weft_section_kind {
-    WEFT_SECTION_DENSE,
-    WEFT_SECTION_DENSE_SUM,
-    WEFT_SECTION_EMBEDDING,
-    WEFT_SECTION_EXPERT,
-    WEFT_NUM_SECTIONS
-} weft_section_kind;
 
 typedef struct weft_parameters weft_parameters;
 
@@ -48,20 +41,24 @@ typedef struct weft_placed {
     size_t count;  /* local elements */
 } weft_placed;
 
-typedef struct weft_bucket {
-    size_t offset, count; /* elements in the section; count is padded */
-    int first_layer;      /* the smallest declaring layer: ready when its backward is done */
-} weft_bucket;
-
 typedef struct weft_section {
     size_t count;  /* elements, padding included */
-    void *weights; /* activation dtype */
+    void *weights; /* activation dtype; of units, what parallel/residency.h says: shares or all */
     float *grads;
     weft_bucket *buckets;
     int num_buckets;
     weft_comm *group; /* gradient group; borrowed; NULL where gradients are not summed */
     int group_size;   /* of the mesh's */
+    int group_rank;
 } weft_section;
+
+/* Memory for whole layers, one a slot. */
+enum { WEFT_RING_SLOTS = 2 };
+typedef struct weft_ring {
+    int num_slots;
+    size_t bytes; /* of a slot */
+    void *slots[WEFT_RING_SLOTS];
+} weft_ring;
 
 /* `groups` and `device` are borrowed. dtype: of the weights. */
 weft_status weft_parameters_create(const weft_groups *groups, weft_device *device, weft_dtype dtype,
@@ -86,23 +83,9 @@ weft_parameter *weft_parameters_find(const weft_parameters *parameters, const ch
 void weft_parameters_freeze(weft_parameters *parameters, const weft_string_list *patterns,
                             int *matches);
 
-/* Cuts a section's parameters into buckets, from the last declared to the first. bucket_elements 0:
- * one bucket. Pure. */
-typedef struct weft_bucket_cut {
-    size_t bucket_elements, share_align;
-    size_t start, used; /* of the bucket at hand; elements in front of the next parameter */
-    int num_buckets;
-} weft_bucket_cut;
-/* group_size: ranks of the section's gradient group. */
-weft_bucket_cut weft_bucket_cut_begin(size_t bucket_elements, int group_size);
-/* Adds a parameter; true where it begins a bucket, at cut->start. */
-bool weft_bucket_cut_next(weft_bucket_cut *cut, size_t elements);
-/* Elements of all buckets so far, padding included. */
-size_t weft_bucket_cut_end(const weft_bucket_cut *cut);
-
-/* Lays out, allocates device memory and clears it once (padding has to be zero). bucket_elements:
- * see above; 0: one bucket a section. with_grads false: weights alone (generate). */
-weft_status weft_parameters_allocate(weft_parameters *parameters, size_t bucket_elements,
+/* Lays out, allocates device memory and clears it once (padding has to be zero). with_grads false:
+ * weights alone (generate). What units share out has no address but in a pass. */
+weft_status weft_parameters_allocate(weft_parameters *parameters, const weft_residency *residency,
                                      bool with_grads) WEFT_CHECKED;
 /* Initial values by spec.init from Philox over global indices: every mesh starts bit-identical. */
 weft_status weft_parameters_initialize(weft_parameters *parameters, weft_lane *lane,
@@ -110,6 +93,44 @@ weft_status weft_parameters_initialize(weft_parameters *parameters, weft_lane *l
 /* The same for one parameter, into `out`: local shape, of `dtype`. */
 weft_status weft_parameters_fill(const weft_placed *placed, weft_lane *lane, uint64_t seed,
                                  weft_dtype dtype, void *out) WEFT_CHECKED;
+
+/* --- units (parallel/residency.h) ----------------------------------------------------------- */
+
+/* Where an element of a section lies that this rank holds. */
+void *weft_parameters_weight(const weft_parameters *parameters, weft_section_kind kind, int bucket,
+                             size_t element);
+float *weft_parameters_grad(const weft_parameters *parameters, weft_section_kind kind, int bucket,
+                            size_t element);
+/* The local elements of a parameter whose weights this rank keeps, from *first on. */
+void weft_parameters_kept(const weft_parameters *parameters, const weft_placed *placed,
+                          size_t *first, size_t *count);
+/* Whether a bucket's weights, and its gradients, are shared out. */
+bool weft_parameters_shares(const weft_parameters *parameters, const weft_bucket *bucket,
+                            bool weights);
+const weft_ring *weft_parameters_ring(const weft_parameters *parameters, bool weights);
+
+/* Gathers a unit's weights into a slot of their ring and points its parameters there. Collective
+ * over the gradient groups, on communicators of their own (parallel/groups.h). */
+weft_status weft_parameters_gather(weft_parameters *parameters, int unit, int slot,
+                                   weft_lane *lane) WEFT_CHECKED;
+/* Pins what the largest gather of a unit needs on the lane (weft_comm_reserve). */
+weft_status weft_parameters_reserve(const weft_parameters *parameters,
+                                    weft_lane *gather) WEFT_CHECKED;
+/* Clears a slot of the gradients' ring for a unit, enqueued on `lane`, and points its parameters
+ * there. */
+weft_status weft_parameters_use_gradients(weft_parameters *parameters, int unit, int slot,
+                                          weft_lane *lane) WEFT_CHECKED;
+/* Sums a slot's gradients over their groups and adds this rank's share to what it keeps; overwrite:
+ * instead of it. Collective over the gradient groups. */
+weft_status weft_parameters_reduce(weft_parameters *parameters, int unit, int slot, bool overwrite,
+                                   weft_lane *lane) WEFT_CHECKED;
+/* Where a parameter's gradient lies in a slot of the gradients' ring. */
+float *weft_parameters_in_ring(const weft_parameters *parameters, const weft_placed *placed,
+                               int slot);
+
+/* Clears all gradients that this rank keeps. */
+weft_status weft_parameters_clear_gradients(weft_parameters *parameters,
+                                            weft_lane *lane) WEFT_CHECKED;
 
 int weft_parameters_count(const weft_parameters *parameters);
 weft_placed *weft_parameters_at(const weft_parameters *parameters, int index);

@@ -52,7 +52,7 @@ static content content_of(const rank_check *check, const weft_task *task,
                  .micro_batch = task->micro_batch,
                  .stage = task->chunk < 0 ? -1 : task->chunk * check->num_ranks + check->rank,
                  .layer = task->layer,
-                 .part = task->part};
+                 .part = operand->value == WEFT_VALUE_WEIGHTS ? -1 : task->part};
     const bool by_layer = task->kind == WEFT_TASK_LAYER || task->kind == WEFT_TASK_RECOMPUTE;
     *(by_layer ? &c.layer : &c.stage) += operand->next;
     return c;

@@ -14,7 +14,10 @@
     ROW(DMIDDLE, "dmiddle")                                                                        \
     ROW(DX, "dx")                                                                                  \
     ROW(FROM, "from")                                                                              \
-    ROW(TO, "to") ROW(RECOMPUTED, "recomputed")
+    ROW(TO, "to")                                                                                  \
+    ROW(RECOMPUTED, "recomputed")                                                                  \
+    ROW(WEIGHTS, "weights")                                                                        \
+    ROW(WEIGHT_GRADIENTS, "weight_gradients")
 
 typedef enum weft_operand_name {
 #define WEFT_OPERAND_ENUM(name, text) WEFT_OPERAND_##name,

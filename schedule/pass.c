@@ -14,6 +14,10 @@ typedef struct writer {
     int32_t stash, outputs; /* first of the layers' */
     int32_t gradients;      /* first of the two */
     int32_t again, between; /* first of the stashes that passes share; of the outputs beside them */
+    int32_t weights, weight_gradients; /* first of the rings */
+    weft_task *tasks;                  /* of layers, which `emit` appends */
+    int num_tasks;
+    weft_arena *scratch;
 } writer;
 
 static weft_status add_slots(writer *w, weft_slot_kind holds, int count, uint64_t bytes,
@@ -86,6 +90,10 @@ static weft_status add_memory(writer *w, bool backward)
         WEFT_TRY(add_slots(w, WEFT_SLOT_LAYER_STASH, 1,
                            s->layers[i].group > 0 ? 0 : s->layers[i].stash_bytes,
                            i == 0 ? &w->stash : NULL));
+    WEFT_TRY(add_slots(w, WEFT_SLOT_WEIGHTS, s->weight_slots, s->weight_bytes, &w->weights));
+    if (backward)
+        WEFT_TRY(add_slots(w, WEFT_SLOT_WEIGHT_GRADIENTS, s->gradient_slots, s->gradient_bytes,
+                           &w->weight_gradients));
     if (backward)
         WEFT_TRY(add_slots(w, WEFT_SLOT_LAYER_GRADIENT, 2, s->row_bytes, &w->gradients));
     if (backward && again)
@@ -106,12 +114,12 @@ static weft_task task_of(const weft_chunk_shape *shape, weft_task_kind kind, wef
     return task;
 }
 
-static weft_status append(writer *w, weft_task task, int32_t a, int32_t b, int32_t c)
+static void append(writer *w, weft_task task, int32_t a, int32_t b, int32_t c)
 {
     task.operands[0] = a;
     task.operands[1] = b;
     task.operands[2] = c;
-    return weft_program_append(w->builder, &task, NULL, 0, NULL);
+    w->tasks[w->num_tasks++] = task;
 }
 
 static int32_t stash_of(const writer *w, int i)
@@ -129,30 +137,28 @@ static int32_t output_of(const writer *w, int i)
 }
 
 /* x, stash, y */
-static weft_status append_forwards(writer *w)
+static void append_forwards(writer *w)
 {
     int32_t x = w->from;
     for (int i = 0; i < w->shape->num_layers; i++) {
         const int32_t y = i == w->shape->num_layers - 1 ? w->to : output_of(w, i);
-        WEFT_TRY(append(w, task_of(w->shape, WEFT_TASK_LAYER, WEFT_FLOW_ACTIVATION, i), x,
-                        stash_of(w, i), y));
+        append(w, task_of(w->shape, WEFT_TASK_LAYER, WEFT_FLOW_ACTIVATION, i), x, stash_of(w, i),
+               y);
         x = y;
     }
-    return WEFT_OK;
 }
 
 /* The forward of the group that layer `last` ends, once more. unused: a gradient's place. */
-static weft_status append_group(writer *w, int last, int32_t unused)
+static void append_group(writer *w, int last, int32_t unused)
 {
     for (int i = last - place_in_group(w->shape, last); i <= last; i++)
-        WEFT_TRY(append(w, task_of(w->shape, WEFT_TASK_RECOMPUTE, WEFT_FLOW_ACTIVATION, i),
-                        i == 0 ? w->input : output_of(w, i - 1), stash_of(w, i),
-                        i == last ? unused : output_of(w, i)));
-    return WEFT_OK;
+        append(w, task_of(w->shape, WEFT_TASK_RECOMPUTE, WEFT_FLOW_ACTIVATION, i),
+               i == 0 ? w->input : output_of(w, i - 1), stash_of(w, i),
+               i == last ? unused : output_of(w, i));
 }
 
 /* stash, dy, dx: of the two gradients the one that dy is not, or dy's own where the layer can. */
-static weft_status append_backwards(writer *w)
+static void append_backwards(writer *w)
 {
     const weft_chunk_shape *s = w->shape;
     int32_t dy = w->from;
@@ -160,29 +166,129 @@ static weft_status append_backwards(writer *w)
         const bool is_own = dy >= w->gradients && dy < w->gradients + 2;
         const int32_t other = is_own ? 2 * w->gradients + 1 - dy : w->gradients;
         if (s->layers[i].group > 0 && ends_group(s, i) && i < early_group(s))
-            WEFT_TRY(append_group(w, i, other));
+            append_group(w, i, other);
         int32_t dx = is_own && s->layers[i].in_place ? dy : other;
         if (i == 0 && w->to >= 0)
             dx = w->to;
-        WEFT_TRY(
-            append(w, task_of(s, WEFT_TASK_LAYER, WEFT_FLOW_GRADIENT, i), stash_of(w, i), dy, dx));
+        append(w, task_of(s, WEFT_TASK_LAYER, WEFT_FLOW_GRADIENT, i), stash_of(w, i), dy, dx);
         dy = dx;
     }
+}
+
+/* --- what layers share out ----------------------------------------------------------------- */
+
+static weft_task gather_task(int layer, int before)
+{
+    weft_task task = weft_task_of(WEFT_TASK_GATHER, WEFT_FLOW_WEIGHT);
+    task.lane = WEFT_LANE_GATHER;
+    task.layer = layer;
+    task.part = before > 0 ? before : -1;
+    return task;
+}
+
+static weft_task reduce_task(int layer)
+{
+    weft_task task = weft_task_of(WEFT_TASK_REDUCE, WEFT_FLOW_NONE);
+    task.layer = layer;
+    return task;
+}
+
+/* A gather, and the task of a layer behind which its slot is free; -1: it is free at once. */
+typedef struct gather {
+    weft_task task;
+    int behind;
+} gather;
+
+/* Gives the tasks of layers their slots of weights. A task whose layer's weights lie in no slot has
+ * them gathered into the next one; the slot is free when those are done that use what it holds. */
+static int find_gathers(writer *w, gather *out)
+{
+    const weft_chunk_shape *s = w->shape;
+    int count = 0, latest = -1;
+    struct {
+        int layer, last_use;
+    } slots[2] = {{-1, -1}, {-1, -1}};
+    for (int t = 0; t < w->num_tasks; t++) {
+        weft_task *task = &w->tasks[t];
+        if (!s->layers[task->layer - s->first].gathers)
+            continue;
+        int slot = 0, before = 0;
+        while (slot < s->weight_slots && slots[slot].layer != task->layer)
+            slot++;
+        if (slot == s->weight_slots) {
+            slot = count % s->weight_slots;
+            latest = slots[slot].last_use > latest ? slots[slot].last_use : latest;
+            for (int g = 0; g < count; g++)
+                before += out[g].task.layer == task->layer;
+            out[count] = (gather){gather_task(task->layer, before), latest};
+            out[count++].task.operands[0] = w->weights + slot;
+            slots[slot].layer = task->layer;
+        }
+        slots[slot].last_use = t;
+        task->operands[3] = w->weights + slot;
+    }
+    return count;
+}
+
+static weft_status emit_gathers(writer *w, const gather *gathers, int num_gathers, int behind,
+                                int *next)
+{
+    for (; *next < num_gathers && gathers[*next].behind <= behind; ++*next)
+        WEFT_TRY(weft_program_append(w->builder, &gathers[*next].task, NULL, 0, NULL));
     return WEFT_OK;
+}
+
+/* Appends the tasks of layers, gathers as early as they can be, and reductions. */
+static weft_status emit(writer *w)
+{
+    const weft_chunk_shape *s = w->shape;
+    int next = 0, num_reduces = 0;
+    void *gathers;
+    WEFT_TRY(
+        weft_arena_alloc_array(w->scratch, (size_t)w->num_tasks + 1, sizeof(gather), &gathers));
+    const int num_gathers = s->weight_slots > 0 ? find_gathers(w, gathers) : 0;
+    WEFT_TRY(emit_gathers(w, gathers, num_gathers, -1, &next));
+    for (int t = 0; t < w->num_tasks; t++) {
+        weft_task *task = &w->tasks[t], reduce = reduce_task(task->layer);
+        const bool reduces = task->kind == WEFT_TASK_LAYER && task->flow == WEFT_FLOW_GRADIENT &&
+                             s->layers[task->layer - s->first].reduces;
+        if (reduces)
+            task->operands[4] = reduce.operands[0] =
+                w->weight_gradients + num_reduces++ % s->gradient_slots;
+        WEFT_TRY(weft_program_append(w->builder, task, NULL, 0, NULL));
+        WEFT_TRY(emit_gathers(w, gathers, num_gathers, t, &next));
+        if (reduces)
+            WEFT_TRY(weft_program_append(w->builder, &reduce, NULL, 0, NULL));
+    }
+    return WEFT_OK;
+}
+
+static weft_status write(writer *w, weft_pass_kind kind)
+{
+    const weft_chunk_shape *s = w->shape;
+    void *tasks;
+    WEFT_TRY(weft_arena_alloc_array(w->scratch, 2 * (size_t)s->num_layers + 1, sizeof(weft_task),
+                                    &tasks));
+    w->tasks = tasks;
+    WEFT_TRY(add_memory(w, kind != WEFT_PASS_FORWARD));
+    if (kind == WEFT_PASS_FORWARD)
+        append_forwards(w);
+    else if (kind == WEFT_PASS_BACKWARD)
+        append_backwards(w);
+    else if (early_group(s) < s->num_layers)
+        append_group(w, s->num_layers - 1, w->gradients);
+    return emit(w);
 }
 
 weft_status weft_program_pass(const weft_chunk_shape *shape, weft_pass_kind kind, weft_arena *arena,
                               weft_program *out)
 {
-    writer w = {.shape = shape};
+    weft_arena scratch = {0};
+    writer w = {.shape = shape, .scratch = &scratch};
     WEFT_TRY(weft_program_builder_create(arena, &w.builder));
-    WEFT_TRY(add_memory(&w, kind != WEFT_PASS_FORWARD));
-    if (kind == WEFT_PASS_FORWARD)
-        WEFT_TRY(append_forwards(&w));
-    else if (kind == WEFT_PASS_BACKWARD)
-        WEFT_TRY(append_backwards(&w));
-    else if (early_group(shape) < shape->num_layers)
-        WEFT_TRY(append_group(&w, shape->num_layers - 1, w.gradients));
+    const weft_status status = write(&w, kind);
+    weft_arena_release(&scratch);
+    WEFT_TRY(status);
     return weft_program_finish(w.builder, 0, out);
 }
 
@@ -195,6 +301,31 @@ static void expect_layer(const weft_chunk_shape *s, weft_pass_kind kind, int i, 
     task->operands[0] = backward || i > 0 || s->receives ? 0 : -1;
     task->operands[1] = !backward || !is_last || s->passes_on ? 0 : -1;
     task->operands[2] = backward || !is_last || s->passes_on ? 0 : -1;
+    task->operands[3] = s->layers[i].gathers ? 0 : -1;
+    task->operands[4] = backward && s->layers[i].reduces ? 0 : -1;
+}
+
+/* What layers share out: a reduction behind each backward, and as many gathers as the program has;
+ * that each is one of a layer's, and that layers read what was gathered for them, follows from
+ * values. */
+static uint32_t list_shared(const weft_chunk_shape *s, weft_pass_kind kind,
+                            const weft_program *program, weft_task *out)
+{
+    uint32_t count = 0;
+    for (uint32_t t = 0; t < program->num_tasks; t++) {
+        const weft_task *task = &program->tasks[t];
+        const int i = task->layer - s->first;
+        if (task->kind != WEFT_TASK_GATHER || i < 0 || i >= s->num_layers || !s->layers[i].gathers)
+            continue;
+        out[count] = gather_task(task->layer, task->part);
+        out[count++].operands[0] = 0;
+    }
+    for (int i = s->num_layers - 1; i >= 0 && kind == WEFT_PASS_BACKWARD; i--)
+        if (s->layers[i].reduces) {
+            out[count] = reduce_task(s->first + i);
+            out[count++].operands[0] = 0;
+        }
+    return count;
 }
 
 /* Groups are recomputed as backward comes to them, their layers in the forward's order. */
@@ -208,6 +339,7 @@ static uint32_t list_recomputes(const weft_chunk_shape *s, int from, int end, we
             out[count] = task_of(s, WEFT_TASK_RECOMPUTE, WEFT_FLOW_ACTIVATION, i);
             out[count].operands[0] = i > 0 || s->receives ? 0 : -1;
             out[count].operands[1] = out[count].operands[2] = 0;
+            out[count].operands[3] = s->layers[i].gathers ? 0 : -1;
             count++;
         }
     }
@@ -221,6 +353,8 @@ static weft_status check_kept(const weft_chunk_shape *s, const weft_program *pro
     for (uint32_t t = 0; t < program->num_tasks; t++) {
         const weft_task *task = &program->tasks[t];
         const int i = task->layer - s->first;
+        if (task->kind != WEFT_TASK_LAYER && task->kind != WEFT_TASK_RECOMPUTE)
+            continue;
         const int32_t x = weft_task_slot(task, WEFT_OPERAND_X);
         const int32_t stash = weft_task_slot(task, WEFT_OPERAND_STASH);
         const bool again = s->layers[i].group > 0;
@@ -241,7 +375,8 @@ static weft_status check_with(const weft_chunk_shape *shape, weft_pass_kind kind
     const int num = shape->num_layers, early = early_group(shape);
     const char *const names[WEFT_NUM_PASS_KINDS] = {"forward", "backward", "recompute"};
     void *memory;
-    WEFT_TRY(weft_arena_alloc_array(scratch, 2 * (size_t)num + 1, sizeof(weft_task), &memory));
+    WEFT_TRY(weft_arena_alloc_array(scratch, 3 * (size_t)num + program->num_tasks + 1,
+                                    sizeof(weft_task), &memory));
     weft_task *tasks = memory;
     uint32_t count = 0;
     if (kind == WEFT_PASS_RECOMPUTE)
@@ -250,10 +385,11 @@ static weft_status check_with(const weft_chunk_shape *shape, weft_pass_kind kind
         count = list_recomputes(shape, 0, early, tasks);
     for (int k = 0; k < num && kind != WEFT_PASS_RECOMPUTE; k++)
         expect_layer(shape, kind, kind == WEFT_PASS_BACKWARD ? num - 1 - k : k, &tasks[count++]);
+    count += list_shared(shape, kind, program, tasks + count);
     weft_expectation expected = {
         .tasks = tasks,
         .num_tasks = count,
-        .ordered = 1u << WEFT_TASK_LAYER | 1u << WEFT_TASK_RECOMPUTE,
+        .ordered = 1u << WEFT_TASK_LAYER | 1u << WEFT_TASK_RECOMPUTE | 1u << WEFT_TASK_REDUCE,
         .holds = {{WEFT_SLOT_ACTIVATION, WEFT_VALUE_LAYER, true, shape->first},
                   {WEFT_SLOT_LAYER, WEFT_VALUE_LAYER, true, shape->first + 1},
                   {WEFT_SLOT_GRADIENT, WEFT_VALUE_LAYER_GRADIENT, true, shape->first + num - 1},

@@ -1,4 +1,5 @@
-/* Programs of a pass: a chunk's layers, forward or backward, on the compute lane. Pure.
+/* Programs of a pass: a chunk's layers, forward or backward, on the compute lane, and what layers
+ * share out (parallel/residency.h). Pure.
  *
  *   0 layer compute activation layer=3 x=0 stash=1 y=2
  *   0 layer compute gradient layer=4 stash=1 dy=3 dx=5
@@ -10,6 +11,8 @@
  *   layer                       forward: an output between two layers, whose bytes are the stash's
  *   layer_gradient              backward: two, which the gradients between layers use in turn. The
  *                               model's first layer writes its gradient, which nobody reads, too
+ *   weights, weight_gradients   rings, of which layers use the slots in turn. They outlive the
+ *                               program: passes go round where the pass before stopped
  *   recomputed                  stashes of the layers that are recomputed, which all passes share:
  *                               one for each layer of a group
  *   recomputed_layer            outputs inside such a group
@@ -23,7 +26,17 @@
  *
  * The last output is not needed again; it goes where no gradient is. With recomputes_early a third
  * program has the tasks that recompute the chunk's last group, which the backward then lacks: they
- * need no gradient, and a step runs them while it travels. */
+ * need no gradient, and a step runs them while it travels.
+ *
+ * Sharing out: a layer's weights are gathered into the ring as early as a slot is free, its
+ * gradients are reduced behind its backward, and this rank's share is kept:
+ *
+ *   0 gather gather weight layer=3 weights=4
+ *   2 layer compute gradient layer=3 stash=1 dy=3 dx=5 weights=4 weight_gradients=6 waits=0
+ *   3 reduce reduce layer=3 weight_gradients=6 waits=2
+ *
+ * Gathers have a communicator and a lane of their own: the first ones of a pass need not wait for
+ * the last reductions of the pass before. */
 #ifndef WEFT_SCHEDULE_PASS_H
 #define WEFT_SCHEDULE_PASS_H
 
@@ -33,15 +46,19 @@ typedef struct weft_pass_layer {
     uint64_t stash_bytes;
     bool in_place;   /* its dx may be where its dy is */
     bool host_waits; /* its forward's program has a task inside which the host waits */
+    bool gathers;    /* its weights are gathered for it */
+    bool reduces;    /* its backward's gradients are reduced behind it */
     int group;       /* recomputed with its neighbours of the same number; 0: it is not */
 } weft_pass_layer;
 
 typedef struct weft_chunk_shape {
-    const weft_pass_layer *layers; /* of the chunk */
-    int first, num_layers;         /* layers[0] is number `first` of the model's list */
-    bool receives, passes_on;      /* there is a stage before; behind */
-    uint64_t row_bytes;            /* of hidden states */
-    bool recomputes_early;         /* the last group, which ends the chunk: see above */
+    const weft_pass_layer *layers;         /* of the chunk */
+    int first, num_layers;                 /* layers[0] is number `first` of the model's list */
+    bool receives, passes_on;              /* there is a stage before; behind */
+    uint64_t row_bytes;                    /* of hidden states */
+    int weight_slots, gradient_slots;      /* of the rings; 0: no layer gathers, or reduces */
+    uint64_t weight_bytes, gradient_bytes; /* of a slot */
+    bool recomputes_early;                 /* the last group, which ends the chunk: see above */
 } weft_chunk_shape;
 
 typedef enum weft_pass_kind {

@@ -89,7 +89,7 @@ typedef struct weft_task {
     uint16_t flow, flags;        /* weft_flow */
     int32_t micro_batch;         /* of the step; this and the following: -1 none */
     int32_t chunk;               /* virtual stage of this rank: of all, chunk * p + rank */
-    int32_t layer, part, bucket; /* part: of an MoE layer or of an exchange */
+    int32_t layer, part, bucket; /* part: of an MoE layer, an exchange; a layer's later GATHER */
     int32_t peer;                /* the other rank of SEND and RECEIVE; of a part by peers: how many
                                     groups of ranks ahead it goes, 0 the rank's own */
     int32_t operands[WEFT_TASK_MAX_OPERANDS]; /* slots, in the order of the table of operands */

@@ -11,6 +11,8 @@
     X(LAYER, "layer")                                                                              \
     X(LAYER_STASH, "layer_stash")                                                                  \
     X(LAYER_GRADIENT, "layer_gradient")                                                            \
+    X(WEIGHTS, "weights")                                                                          \
+    X(WEIGHT_GRADIENTS, "weight_gradients")                                                        \
     X(HOME, "home")                                                                                \
     X(T_DI, "T_DI")                                                                                \
     X(T_M, "T_M")                                                                                  \

@@ -31,6 +31,7 @@ weft_status weft_program_append_update(weft_program_builder *builder, const weft
                                        const uint32_t *last_backward, uint32_t last)
 {
     const weft_wait end = {last, -1};
+    bool in_passes = false;
     weft_wait before_norm[2] = {end};
     uint32_t num_before_norm = 1, index;
     for (int b = 0; b < buckets->count; b++) {
@@ -40,6 +41,7 @@ weft_status weft_program_append_update(weft_program_builder *builder, const weft
                         reduce = bucket_task(WEFT_TASK_REDUCE, WEFT_FLOW_NONE, b);
         if (begins_sum(buckets, b))
             WEFT_TRY(weft_program_append(builder, &sum, &end, 1, &index));
+        in_passes |= shape->in_passes;
         if (shape->reduces)
             WEFT_TRY(
                 weft_program_append(builder, &reduce, shape->layer < 0 ? &end : &point, 1, &index));
@@ -47,6 +49,12 @@ weft_status weft_program_append_update(weft_program_builder *builder, const weft
             before_norm[1] = (weft_wait){index, -1}; /* all of them are on one lane */
             num_before_norm = 2;
         }
+    }
+    if (in_passes) {
+        const weft_task rest = bucket_task(WEFT_TASK_REDUCE, WEFT_FLOW_NONE, -1);
+        WEFT_TRY(weft_program_append(builder, &rest, &end, 1, &before_norm[1].task));
+        before_norm[1].point = -1;
+        num_before_norm = 2;
     }
     const weft_task norm = norm_task();
     uint32_t normed;
@@ -96,18 +104,24 @@ void weft_update_expect(const weft_buckets *buckets, const uint32_t *last_backwa
     const backwards all = {last_backward, num_chunks};
     const uint32_t first = list->num_tasks;
     uint32_t sum = 0;
+    bool in_passes = false;
     for (int b = 0; b < buckets->count; b++) {
         const weft_bucket_shape *shape = &buckets->shapes[b];
         if (begins_sum(buckets, b)) {
             sum = list_task(list, sum_task(shape->sum));
             list_backwards(list, &all, NULL);
         }
+        in_passes |= shape->in_passes;
         if (!shape->reduces)
             continue;
         list_task(list, bucket_task(WEFT_TASK_REDUCE, WEFT_FLOW_NONE, b));
         list_backwards(list, &all, shape->layer < 0 ? NULL : shape);
         if (shape->sum != WEFT_BUCKET_SUM_NONE)
             list_wait(list, (weft_wait){sum, -1});
+    }
+    if (in_passes) {
+        list_task(list, bucket_task(WEFT_TASK_REDUCE, WEFT_FLOW_NONE, -1));
+        list_backwards(list, &all, NULL);
     }
     const uint32_t norm = list_task(list, norm_task());
     list_backwards(list, &all, NULL);
@@ -125,7 +139,7 @@ void weft_update_expect(const weft_buckets *buckets, const uint32_t *last_backwa
 
 uint32_t weft_update_max_tasks(const weft_buckets *buckets)
 {
-    return 4 * (uint32_t)buckets->count + 1;
+    return 4 * (uint32_t)buckets->count + 2;
 }
 
 /* Sums, reductions and the norm wait for chunks and what stands before them; steps and gathers for

@@ -4,6 +4,7 @@
  *   sum tensor, sum tied   a section whose gradients are partial sums, before its buckets
  *   reduce bucket=b        bucket b over its gradient group, once its layer's gradients are final:
  *                          it waits for that point inside the last backward
+ *   reduce                 without a bucket: what passes reduce, on the same lane, is over
  *   norm                   of all gradients; the host waits for it
  *   step bucket=b          AdamW
  *   gather bucket=b        what other ranks updated (ZeRO-1), beside the next bucket's step

@@ -22,6 +22,8 @@
     X(LAYER_STASH, "the layer's stash", WEFT_SLOT_BIT(LAYER_STASH) | WEFT_SLOT_BIT(RECOMPUTED))    \
     X(LAYER_GRADIENT, "the layer's gradient",                                                      \
       WEFT_SLOT_BIT(LAYER_GRADIENT) | WEFT_SLOT_BIT(GRADIENT) | WEFT_SLOT_BIT(INPUT_GRADIENT))     \
+    X(WEIGHTS, "the weights", WEFT_SLOT_BIT(WEIGHTS))                                              \
+    X(WEIGHT_GRADIENTS, "the weights' gradients", WEFT_SLOT_BIT(WEIGHT_GRADIENTS))                 \
     X(HOME, "rows to send", WEFT_SLOT_BIT(HOME))                                                   \
     X(T_DI, "T_DI", WEFT_SLOT_BIT(T_DI))                                                           \
     X(T_M, "T_M", WEFT_SLOT_BIT(T_M))                                                              \

@@ -82,6 +82,7 @@ typedef enum weft_gradient_group {
 typedef struct weft_held {
     weft_gradient_group group;
     uint64_t global, local; /* elements; global 0: a copy */
+    bool shared;            /* another layer of the stage uses it too */
 } weft_held;
 
 #endif

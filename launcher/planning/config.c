@@ -144,7 +144,26 @@ static void forget_layout(const weft_config_source *source, const weft_parallel_
             *numbers[i].now = 0;
 }
 
-static weft_status resolve(weft_config *c, const weft_config_source *source, weft_arena *arena)
+/* A mesh's zero=N stands for both keys. */
+static weft_status check_sharding(const weft_config *c, const weft_config_source *source,
+                                  const char *text)
+{
+    const char *const key = "parallel.use_distributed_optimizer";
+    const weft_parallel_options *p = &c->parallel;
+    const bool shards = weft_parallel_sharding(p) != WEFT_NO_SHARD;
+    int line, column;
+    if (shards == p->use_distributed_optimizer ||
+        !(is_set(source, key) || (text && weft_options_locate(text, key, &line, &column))))
+        return WEFT_OK;
+    return WEFT_KEY_ERROR(
+        "parallel.data_parallel_sharding_strategy",
+        "%s the optimizer's state, use_distributed_optimizer is %s; leave one out",
+        shards ? "shards" : "no_shard does not shard",
+        p->use_distributed_optimizer ? "true" : "false");
+}
+
+static weft_status resolve(weft_config *c, const weft_config_source *source, const char *text,
+                           weft_arena *arena)
 {
     const weft_parallel_options file = c->parallel;
     static const char *const sizes[] = {
@@ -159,6 +178,7 @@ static weft_status resolve(weft_config *c, const weft_config_source *source, wef
                                        &(weft_option_section){.rows = weft_schedule_rows,
                                                               .num_rows = weft_num_schedule_rows,
                                                               .target = &c->schedule}));
+    WEFT_TRY(check_sharding(c, source, text));
     if (c->parallel.pipeline_model_parallel_size != file.pipeline_model_parallel_size)
         forget_layout(source, &file, &c->parallel);
     if (source->run)
@@ -217,7 +237,7 @@ weft_status weft_config_load(const weft_config_source *source, weft_arena *arena
     size_t num_sections = weft_config_sections(&config, sections);
     WEFT_TRY(weft_options_parse(sections, num_sections, source->file, text, source->set,
                                 source->num_set, arena));
-    WEFT_TRY(weft_config_locate(source, resolve(&config, source, arena)));
+    WEFT_TRY(weft_config_locate(source, resolve(&config, source, text, arena)));
     *out = config;
     return WEFT_OK;
 }

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "launcher/planning/moe_choice.h"
-#include "launcher/planning/pass_price.h"
+#include "launcher/planning/sharding_price.h"
 #include "launcher/planning/step_price.h"
 #include "schedule/price.h"
 
@@ -19,6 +19,7 @@ typedef struct making {
     weft_levels *out;
     weft_program *programs;
     double (*layer_us)[3]; /* [num_layers]: forward, backward, recompute */
+    weft_unit_time *units; /* [num_layers] */
     int first_layer;       /* the MoE layer; -1: none */
     weft_moe_costs moe[2]; /* a partition's, forward and backward */
 } making;
@@ -82,7 +83,8 @@ static weft_status price_layers(making *m)
             weft_pass_price price = {0};
             WEFT_TRY(weft_pass_price_add(&site, outline, l, l + 1, &price));
             m->layer_us[l][0] = weft_pass_us(&price.forward);
-            m->layer_us[l][1] = weft_pass_us(&price.backward);
+            WEFT_TRY(weft_unit_price(&site, outline, l, &m->units[l]));
+            m->layer_us[l][1] = weft_pass_us(&price.backward) + m->units[l].clear_us;
             m->layer_us[l][2] = weft_pass_us(&price.recompute);
             if (l == m->first_layer)
                 WEFT_TRY(weft_pass_price_partition(&site, outline, l, m->moe));
@@ -105,6 +107,10 @@ static double task_us(const void *context, int row, const weft_task *task)
         return m->layer_us[task->layer][backward];
     if (task->kind == WEFT_TASK_RECOMPUTE && task->layer >= 0)
         return m->layer_us[task->layer][2];
+    if (task->kind == WEFT_TASK_GATHER && task->layer >= 0)
+        return m->units[task->layer].gather_us;
+    if (task->kind == WEFT_TASK_REDUCE && task->layer >= 0)
+        return m->units[task->layer].reduce_us;
     if (task->kind != WEFT_TASK_FORWARD && task->kind != WEFT_TASK_BACKWARD &&
         task->kind != WEFT_TASK_RECOMPUTE)
         return 0;
@@ -257,6 +263,9 @@ static weft_status make(making *m, const weft_config_source *source)
     WEFT_TRY(weft_arena_alloc_array(m->arena, (size_t)outline->num_layers, sizeof *m->layer_us,
                                     &memory));
     m->layer_us = memory;
+    WEFT_TRY(
+        weft_arena_alloc_array(m->arena, (size_t)outline->num_layers, sizeof *m->units, &memory));
+    m->units = memory;
     m->first_layer = find_moe_layer(outline);
     WEFT_TRY(m->level == WEFT_LEVEL_STEP   ? make_steps(m)
              : m->level == WEFT_LEVEL_PASS ? make_passes(m)

@@ -13,10 +13,11 @@ typedef struct weft_pass_time {
     double compute_us;
     double memory_us; /* of compute: bound by the device's memory */
     double tensor_us, expert_us, context_us;
+    double data_us; /* gathers and reductions of what is shared out (sharding_price.h) */
     double link_us[WEFT_NUM_LINKS]; /* how long links are needed */
 } weft_pass_time;
 void weft_pass_time_add(weft_pass_time *sum, const weft_pass_time *other);
-double weft_pass_us(const weft_pass_time *time); /* the sum of compute, tensor, expert, context */
+double weft_pass_us(const weft_pass_time *time); /* the sum of compute and the rest */
 
 typedef struct weft_pass_price {
     weft_pass_time forward, backward;

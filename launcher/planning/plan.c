@@ -116,8 +116,7 @@ static void find_memory(const weft_config *config, const weft_cluster *cluster, 
     plan->fits = true;
     for (int s = 0; s < plan->num_stages; s++) {
         weft_plan_stage *stage = &plan->stages[s];
-        weft_step_footprint(config, &plan->mesh, &plan->step, s, &plan->step.programs[s],
-                            &stage->footprint);
+        weft_step_footprint(config, &plan->step, s, &plan->step.programs[s], &stage->footprint);
         const uint64_t bytes = stage->footprint.device_bytes;
         const uint64_t limit = smallest_limit(config, cluster, plan->kinds[s].all);
         stage->memory_limit_bytes = limit;

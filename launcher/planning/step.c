@@ -113,8 +113,7 @@ static weft_status make_shape(const weft_config *config, const weft_mesh *mesh, 
     WEFT_TRY(weft_arena_alloc_array(arena, (size_t)mesh->pp, sizeof(weft_buckets), &memory));
     weft_buckets *buckets = memory;
     for (int rank = 0; rank < mesh->pp; rank++)
-        WEFT_TRY(weft_outline_buckets(&step->outline, mesh, &config->parallel, rank, arena,
-                                      &buckets[rank]));
+        WEFT_TRY(weft_outline_buckets(&step->outline, mesh, rank, arena, &buckets[rank]));
     WEFT_TRY(weft_step_shape(config, mesh, step->outline.layout.num_chunks,
                              weft_shape_boundary_bytes(&step->outline.shape), arena, &step->shape));
     step->shape.buckets = buckets;
@@ -151,11 +150,11 @@ void weft_step_release(weft_step *step)
     memset(step, 0, sizeof *step);
 }
 
-void weft_step_footprint(const weft_config *config, const weft_mesh *mesh, const weft_step *step,
-                         int rank, const weft_program *program, weft_footprint *out)
+void weft_step_footprint(const weft_config *config, const weft_step *step, int rank,
+                         const weft_program *program, weft_footprint *out)
 {
     weft_footprint_of(
-        &step->outline, mesh,
+        &step->outline,
         &(weft_footprint_shape){
             .rank = rank,
             .program = program,
@@ -163,8 +162,6 @@ void weft_step_footprint(const weft_config *config, const weft_mesh *mesh, const
             .num_inputs = 2 + config->data.reset_position_ids + config->data.eod_mask_loss,
             .num_whole_inputs = config->data.reset_attention_mask,
             .deals = config->parallel.context_parallel_load_balancer == WEFT_BALANCE_DOCUMENTS,
-            .bucket_elements = (size_t)config->parallel.ddp_bucket_size,
-            .distributed = config->parallel.use_distributed_optimizer,
             .split_master = config->train.split_master},
         out);
 }
@@ -180,7 +177,7 @@ static weft_status footprint_at(const weft_config *config, const weft_mesh *mesh
     setup.logit_rows = step->outline.shape.logit_rows;
     weft_step loaded = {.shape = step->shape};
     WEFT_TRY(weft_model_outline(&setup, mesh, weft_config_build(config), &loaded.outline));
-    weft_step_footprint(config, mesh, &loaded, rank, program, out);
+    weft_step_footprint(config, &loaded, rank, program, out);
     *out_recomputed = weft_footprint_recomputed(&loaded.outline, rank);
     weft_outline_release(&loaded.outline);
     return WEFT_OK;

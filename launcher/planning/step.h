@@ -39,8 +39,8 @@ weft_status weft_step_start(const weft_config *config, const weft_mesh *mesh,
 void weft_step_release(weft_step *step); /* a zeroed one is legal */
 
 /* What a pipeline rank of the step takes, whose program this is. */
-void weft_step_footprint(const weft_config *config, const weft_mesh *mesh, const weft_step *step,
-                         int rank, const weft_program *program, weft_footprint *out);
+void weft_step_footprint(const weft_config *config, const weft_step *step, int rank,
+                         const weft_program *program, weft_footprint *out);
 /* The same at loads of its MoE layers: of what passes keep, and of scratch
  * and recomputed activations. */
 weft_status weft_step_footprint_at(const weft_config *config, const weft_mesh *mesh,

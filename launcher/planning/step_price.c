@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "launcher/planning/pass_price.h"
+#include "launcher/planning/sharding_price.h"
 #include "parallel/parameters.h"
 #include "schedule/price.h"
 
@@ -19,6 +19,9 @@ typedef struct stage_cost {
     weft_estimate message[2]; /* to the stage before and the one behind */
     bucket_time *buckets;
     double norm_us;
+    /* What is shared out: until a chunk's first gather is over; the last backward's reductions. */
+    double *start_us;
+    double tail_us;
 } stage_cost;
 
 typedef struct pricing {
@@ -136,7 +139,7 @@ static weft_status price_bucket(pricing *p, const weft_site *site, const weft_bu
 {
     const weft_group *group = &site->groups[group_axis(b->section)];
     const double elements = (double)b->elements, bytes = 4 * elements;
-    const double share = b->gathers ? elements / group->size : elements;
+    const double share = elements / b->owners;
     const bool split =
         p->config->train.split_master && p->plan->step.outline.shape.dtype == WEFT_BF16;
     const weft_group summed =
@@ -165,8 +168,7 @@ static weft_status price_norm(pricing *p, const weft_site *site, const weft_buck
     double bytes = 0;
     for (int b = 0; b < buckets->count; b++) {
         const weft_bucket_shape *shape = &buckets->shapes[b];
-        const weft_group *group = &site->groups[group_axis(shape->section)];
-        bytes += 4 * (double)shape->elements / (shape->gathers ? group->size : 1);
+        bytes += 4 * (double)shape->elements / shape->owners;
     }
     weft_estimate sum;
     WEFT_TRY(work_us(p, site, WEFT_COST_MEMORY, bytes, out_us));
@@ -211,6 +213,27 @@ static weft_status price_message(pricing *p, const weft_site *site, int stage, i
     return WEFT_OK;
 }
 
+/* Passes gather and reduce what is shared out. */
+static weft_status price_sharing(const weft_site *site, const weft_outline *outline, int stage,
+                                 int chunk, stage_cost *cost)
+{
+    weft_pass_time *passes[] = {&cost->chunks[chunk].forward, &cost->chunks[chunk].backward};
+    for (int backward = 0; backward < 2; backward++) {
+        weft_sharding_time time;
+        WEFT_TRY(weft_sharding_price(site, outline, stage, chunk, backward, &time));
+        passes[backward]->data_us += time.exposed_us;
+        passes[backward]->compute_us += time.clear_us;
+        passes[backward]->memory_us += time.clear_us;
+        for (int l = 0; l < WEFT_NUM_LINKS; l++)
+            passes[backward]->link_us[l] += time.link_us[l];
+        if (!backward)
+            cost->start_us[chunk] = time.start_us;
+        else if (chunk == 0) /* whose backward is the last */
+            cost->tail_us = time.tail_us;
+    }
+    return WEFT_OK;
+}
+
 /* The passes of a stage's replicas on nodes of these kinds; *out_us: of a micro-batch through all
  * chunks. */
 static weft_status price_passes(pricing *p, const weft_site *site, int stage, weft_arena *arena,
@@ -224,6 +247,8 @@ static weft_status price_passes(pricing *p, const weft_site *site, int stage, we
     out->chunks = memory;
     WEFT_TRY(weft_arena_alloc_array(arena, num_chunks, sizeof *out->backward_us, &memory));
     out->backward_us = memory;
+    WEFT_TRY(weft_arena_alloc_array(arena, num_chunks, sizeof *out->start_us, &memory));
+    out->start_us = memory;
     for (int c = 0; c < outline->layout.num_chunks; c++) {
         int first, end;
         weft_pass_price *chunk = &out->chunks[c];
@@ -239,6 +264,7 @@ static weft_status price_passes(pricing *p, const weft_site *site, int stage, we
             }
             out->backward_us[c][l - first] = weft_pass_us(&chunk->backward) - before;
         }
+        WEFT_TRY(price_sharing(site, outline, stage, c, out));
         *out_us += weft_pass_us(&chunk->forward) + weft_pass_us(&chunk->backward) +
                    weft_pass_us(&chunk->recompute);
         p->plan->coarse |= chunk->coarse;
@@ -263,6 +289,8 @@ static weft_status price_slowest(pricing *p, const weft_site *site, int stage, w
         if (us > slowest) {
             p->stages[stage].chunks = cost.chunks;
             p->stages[stage].backward_us = cost.backward_us;
+            p->stages[stage].start_us = cost.start_us;
+            p->stages[stage].tail_us = cost.tail_us;
             slowest = us;
         }
     }
@@ -307,6 +335,14 @@ static const weft_pass_time *pass_of(const stage_cost *cost, const weft_task *ta
                                                : &chunk->backward;
 }
 
+/* Before a step's first forward of a chunk nothing hides its first gather. */
+static double start_us(const stage_cost *cost, const weft_task *task)
+{
+    return task->kind == WEFT_TASK_FORWARD && task->micro_batch == 0
+               ? cost->start_us[task->chunk > 0 ? task->chunk : 0]
+               : 0;
+}
+
 /* The sum stands for its whole section: for all its buckets. */
 static double sum_us(const pricing *p, int stage, const weft_task *task)
 {
@@ -337,13 +373,13 @@ static double task_us(const void *context, int stage, const weft_task *task)
     case WEFT_TASK_FORWARD:
     case WEFT_TASK_BACKWARD:
     case WEFT_TASK_RECOMPUTE:
-        return weft_pass_us(pass_of(cost, task));
+        return weft_pass_us(pass_of(cost, task)) + start_us(cost, task);
     case WEFT_TASK_SEND:
         return message_of(p, stage, task)->us;
     case WEFT_TASK_SUM:
         return sum_us(p, stage, task);
     case WEFT_TASK_REDUCE:
-        return cost->buckets[task->bucket].reduce_us;
+        return task->bucket < 0 ? cost->tail_us : cost->buckets[task->bucket].reduce_us;
     case WEFT_TASK_NORM:
         return cost->norm_us;
     case WEFT_TASK_STEP:
@@ -386,7 +422,7 @@ static void task_links(const void *context, int stage, const weft_task *task,
             out_us[l] = message_of(p, stage, task)->links[l].us;
             break;
         case WEFT_TASK_REDUCE:
-            out_us[l] = cost->buckets[task->bucket].link_us[1][l];
+            out_us[l] = task->bucket < 0 ? 0 : cost->buckets[task->bucket].link_us[1][l];
             break;
         case WEFT_TASK_GATHER:
             out_us[l] = cost->buckets[task->bucket].link_us[2][l];
@@ -410,9 +446,10 @@ static void lay_to_links(double us, const double needed[WEFT_NUM_LINKS], double 
 
 /* Of a pass: what it is longer than alone it waits for what it exposes, which shares its links.
  * What it hid, and company slows until it shows, is taken for the reductions'. */
-static void add_pass(const weft_pass_time *pass, const weft_span *span, weft_plan_stage *out)
+static void add_pass(const weft_pass_time *pass, const weft_span *span, double start,
+                     weft_plan_stage *out)
 {
-    double *us = out->us, slowed = span->end_us - span->start_us - weft_pass_us(pass);
+    double *us = out->us, slowed = span->end_us - span->start_us - weft_pass_us(pass) - start;
     const double exposed = pass->tensor_us + pass->expert_us + pass->context_us;
     slowed = slowed > ROUNDING * span->end_us ? slowed : 0;
     const double longer = exposed > 0 ? 1 + slowed / exposed : 1;
@@ -420,7 +457,7 @@ static void add_pass(const weft_pass_time *pass, const weft_span *span, weft_pla
     us[WEFT_TIME_TENSOR] += longer * pass->tensor_us;
     us[WEFT_TIME_EXPERT] += longer * pass->expert_us;
     us[WEFT_TIME_CONTEXT] += longer * pass->context_us;
-    us[WEFT_TIME_DATA] += exposed > 0 ? 0 : slowed;
+    us[WEFT_TIME_DATA] += (exposed > 0 ? 0 : slowed) + pass->data_us + start;
     out->memory_us += pass->memory_us;
     lay_to_links(longer * exposed, pass->link_us, out->exposed_us);
 }
@@ -440,7 +477,8 @@ static void sum_stage(const pricing *p, const weft_price *price, int stage)
             us[WEFT_TIME_OPTIMIZER] += task_us(p, stage, task);
             continue;
         }
-        add_pass(pass_of(&p->stages[stage], task), &price->spans[stage][i], out);
+        const stage_cost *cost = &p->stages[stage];
+        add_pass(pass_of(cost, task), &price->spans[stage][i], start_us(cost, task), out);
     }
     us[WEFT_TIME_DATA] += idle.reduce_us;
     us[WEFT_TIME_PIPELINE] += idle.message_us;

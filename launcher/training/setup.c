@@ -25,7 +25,7 @@ static weft_status check_memory(const weft_config *config, const weft_mesh *mesh
     weft_footprint fullest = {0}, stage;
     int where = 0;
     for (int rank = 0; rank < mesh->pp && limit > 0; rank++) {
-        weft_step_footprint(config, mesh, step, rank, &step->programs[rank], &stage);
+        weft_step_footprint(config, step, rank, &step->programs[rank], &stage);
         if (stage.device_bytes > fullest.device_bytes) {
             fullest = stage;
             where = rank;
@@ -247,6 +247,7 @@ static weft_status create_lanes(weft_trainer *t)
         if (uses_lane(&t->program, i) || uses_lane(&t->eval_program, i))
             WEFT_TRY(
                 weft_lane_create(t->device, priorities[i], weft_lane_kind_text(i), &t->lanes[i]));
+    weft_model_use_reduce_lane(t->model, t->lanes[WEFT_LANE_REDUCE]);
     weft_trainer_bind_tasks(t);
     t->executor.within = (weft_slice_context){.rank = weft_comm_rank(t->world),
                                               .micro_batch = -1,
@@ -346,7 +347,7 @@ static weft_status create_optimizer(weft_trainer *t)
                                   .adam_eps = train->adam_eps,
                                   .weight_decay = train->weight_decay,
                                   .clip_grad = train->clip_grad,
-                                  .distributed = t->config.parallel.use_distributed_optimizer,
+                                  .sharding = weft_parallel_sharding(&t->config.parallel),
                                   .overlap = t->config.parallel.overlap_grad_reduce,
                                   .split_master = train->split_master,
                                   .loss_scale = loss_scale_of(train)},
@@ -371,7 +372,10 @@ static weft_groups_use uses_of(const weft_trainer *t)
 {
     const weft_model_options *model = &t->config.model;
     bool has_own = weft_config_build(&t->config) != NULL;
+    const bool gathers =
+        weft_parallel_sharding(&t->config.parallel) == WEFT_SHARD_OPTIM_GRADS_PARAMS;
     return (weft_groups_use){.reduces = !t->evaluates,
+                             .gathers = gathers,
                              .experts = model->num_experts > 0,
                              .travels = t->moe.travels,
                              .ties = has_own || !model->untie_embeddings_and_output_weights,
@@ -431,7 +435,7 @@ static weft_status footprint(const weft_trainer *t, const weft_moe_load loads[2]
             status = weft_step_footprint_at(&t->config, mesh, &step, rank, &t->program, &loads[0],
                                             &loads[1], out);
         else
-            weft_step_footprint(&t->config, mesh, &step, rank, &t->program, out);
+            weft_step_footprint(&t->config, &step, rank, &t->program, out);
         weft_step_release(&step);
     }
     weft_arena_release(&arena);

@@ -86,7 +86,7 @@ static void train(const char *program, const char *config, const char *folder, c
 
 static void check_meshes(void)
 {
-    static const char *const meshes[] = {"tp=2,sp=1,pp=2,zero=0", "dp=2,tp=2,zero=1"};
+    static const char *const meshes[] = {"tp=2,sp=1,pp=2,zero=0", "dp=2,tp=2,zero=3"};
     static const char *const names[] = {"embedding.word_embeddings.weight",
                                         "embedding.position_embeddings.weight",
                                         "decoder.value_head.weight"};

@@ -5,7 +5,7 @@ foreach(run moe bf16 fp16 overflow graphs)
     LABELS launcher cuda)
   list(APPEND cuda_training cuda_training_${run})
 endforeach()
-foreach(run "dense tp=2,dp=2,sp=1,zero=1" "dense pp=2,dp=2" "moe dp=4,binding=dp,ep=4"
+foreach(run "dense tp=2,dp=2,sp=1,zero=1" "dense pp=2,dp=2,zero=3" "moe dp=4,binding=dp,ep=4"
     "moe tp=2,pp=2,binding=tp" "graphs pp=2,dp=2")
   string(REPLACE " " ";" args ${run})
   string(REGEX REPLACE "[ =,]+" "_" name ${run})

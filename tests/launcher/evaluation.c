@@ -202,7 +202,7 @@ int main(void)
     check_alone();
     check_wrong();
     check_resume();
-    check_mesh("replicas", "dp=2,binding=dp,ep=2", "precision=bf16");
+    check_mesh("replicas", "dp=2,binding=dp,ep=2,zero=3", "precision=bf16");
     check_mesh("stages", "tp=2,pp=2,binding=tp", "precision=fp32");
     if (!expect_failures)
         child_folder_leave(folder);

@@ -126,11 +126,14 @@ int main(void)
         {"dp=4,binding=dp,ep=2,zero=1", 4, "fp32", false},
         {"dp=4,binding=dp,ep=2,zero=1", 4, "bf16", false},
         {"tp=2,dp=2,sp=1,binding=dp,ep=2,etp=2,zero=0", 4, "fp32", false},
+        {"dp=4,binding=dp,ep=2,zero=3", 4, "bf16", true},
     };
     static const run_case other[] = {
         {"dp=1", 1, "fp32", false},
         {"dp=2,binding=dp,ep=2,zero=1", 2, "fp32", false},
         {"tp=4,sp=1,binding=tp", 4, "fp32", false},
+        {"dp=4,binding=dp,ep=2,zero=3", 4, "fp32", false},
+        {"pp=2,dp=2,zero=2", 4, "fp32", false},
         {"pp=4", 4, "fp32", false},
     };
     weft_comm *world;

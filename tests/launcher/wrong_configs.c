@@ -45,6 +45,19 @@ typedef struct mistake {
 } mistake;
 
 static const mistake mistakes[] = {
+    {"\"expert_binding\": \"dp\"",
+     "\"use_distributed_optimizer\": true, \"data_parallel_sharding_strategy\": \"no_shard\"",
+     {0},
+     "c.json:14:40: parallel.data_parallel_sharding_strategy: no_shard does not shard the "
+     "optimizer's "
+     "state, use_distributed_optimizer is true; leave one out"},
+    {"\"expert_binding\": \"dp\"",
+     "\"use_distributed_optimizer\": false",
+     {"--set", "parallel.data_parallel_sharding_strategy=optim_grads"},
+     "--set parallel.data_parallel_sharding_strategy=optim_grads: "
+     "parallel.data_parallel_sharding_strategy: shards the optimizer's state, "
+     "use_distributed_optimizer is false; leave one out"},
+    {NULL, NULL, {"--mesh", "zero=4"}, "--mesh zero=4: 0 to 3 (no_shard, optim, optim_grads, "},
     /* --- the text of the file */
     {"\"num_layers\": 2,",
      "\"num_layer\": 2,",

@@ -26,6 +26,7 @@ static const struct {
     {"dense", SHAPE DROPOUT, 2, 0, "pp=2", NULL},
     {"dense", SHAPE, 2, 0, "tp=2,sp=1", NULL},
     {"dense", SHAPE, 2, 0, "dp=2,zero=1", NULL},
+    {"dense", SHAPE, 2, 0, "dp=2,zero=3", NULL},
     {"moe", MOE, 1, WARM_UP, "dp=1", NULL},
     {"moe", MOE DROPOUT, 2, WARM_UP, "pp=2", NULL},
     {"moe", MOE, 2, WARM_UP, "tp=2,binding=tp,sp=1", NULL},

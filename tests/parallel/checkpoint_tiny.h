@@ -40,7 +40,7 @@ static inline bool tiny_create(tiny *t, variant v)
                                       .expert_binding = WEFT_BINDING_DP,
                                       .order = "tp-cp-ep-dp-pp"};
     weft_mesh mesh;
-    weft_optimizer_options options = {.distributed = true};
+    weft_optimizer_options options = {.sharding = WEFT_SHARD_OPTIM};
     int before = expect_failures;
     memset(t, 0, sizeof *t);
     EXPECT_OK(weft_mesh_build(&parallel, 1, 0, &mesh));
@@ -56,7 +56,7 @@ static inline bool tiny_create(tiny *t, variant v)
         declare(t, "beta", 1, 3, 0);
     if (v == EXTRA)
         declare(t, "gamma", 1, 2, 0);
-    EXPECT_OK(weft_parameters_allocate(t->parameters, 0, true));
+    EXPECT_OK(weft_parameters_allocate(t->parameters, &(weft_residency){0}, true));
     EXPECT_OK(weft_optimizer_create(t->parameters, &options, &t->optimizer));
     return expect_failures == before;
 }

@@ -122,7 +122,8 @@ static inline bool state_model_create(state_model *m, weft_comm *world, const ch
     if (expect_failures != before)
         return false;
     state_declare_model(m);
-    EXPECT_OK(weft_parameters_allocate(m->parameters, STATE_BUCKET, true));
+    EXPECT_OK(weft_parameters_allocate(m->parameters,
+                                       &(weft_residency){.bucket_elements = STATE_BUCKET}, true));
     if (options)
         EXPECT_OK(weft_optimizer_create(m->parameters, options, &m->optimizer));
     return expect_failures == before;

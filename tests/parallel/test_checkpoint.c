@@ -113,7 +113,8 @@ static void save_on(weft_comm *world, const char *dir, const layout *l, int64_t 
 {
     weft_comm *sub = sub_world(world, l->world);
     state_model m;
-    weft_optimizer_options options = {.distributed = l->distributed, .split_master = l->split};
+    weft_optimizer_options options = {.sharding = l->distributed ? WEFT_SHARD_OPTIM : WEFT_NO_SHARD,
+                                      .split_master = l->split};
     if (sub && state_model_create(&m, sub, l->mesh, l->dtype, &options)) {
         fill_state(&m, step);
         EXPECT_OK(save_step(dir, &m, step));
@@ -128,7 +129,8 @@ static void load_on(weft_comm *world, const char *dir, const layout *l, int64_t 
 {
     weft_comm *sub = sub_world(world, l->world);
     state_model m;
-    weft_optimizer_options options = {.distributed = l->distributed, .split_master = l->split};
+    weft_optimizer_options options = {.sharding = l->distributed ? WEFT_SHARD_OPTIM : WEFT_NO_SHARD,
+                                      .split_master = l->split};
     int before = expect_failures;
     if (sub && state_model_create(&m, sub, l->mesh, l->dtype, &options)) {
         const char *folder = "";
@@ -217,7 +219,7 @@ static void check_errors(weft_comm *world, const char *dir)
     state_model m;
     char path[600];
     struct stat info = {0};
-    weft_optimizer_options options = {.distributed = true, .split_master = true};
+    weft_optimizer_options options = {.sharding = WEFT_SHARD_OPTIM, .split_master = true};
     const char *mesh = weft_comm_size(world) > 1 ? "tp=2,binding=tp" : "tp=1";
     if (!state_model_create(&m, world, mesh, WEFT_BF16, &options)) {
         state_model_release(&m);

@@ -311,7 +311,7 @@ static uint64_t check_form(weft_comm *world, const reference *r, const char *mes
     uint64_t hash = 0;
     int before = expect_failures;
     weft_optimizer_options options = base_options;
-    options.distributed = distributed;
+    options.sharding = distributed ? WEFT_SHARD_OPTIM : WEFT_NO_SHARD;
     options.overlap = overlap;
     options.split_master = split;
     if (state_model_create(&m, world, mesh, dtype, &options)) {
@@ -349,7 +349,7 @@ static void check_not_finite(weft_comm *world, const char *mesh, bool distribute
     state_model m;
     int rank = weft_comm_rank(world), size = weft_comm_size(world);
     weft_optimizer_options options = base_options;
-    options.distributed = distributed;
+    options.sharding = distributed ? WEFT_SHARD_OPTIM : WEFT_NO_SHARD;
     if (state_model_create(&m, world, mesh, WEFT_F32, &options)) {
         EXPECT_OK(weft_optimizer_initialize(m.optimizer, m.compute, STATE_SEED));
         for (int layer = 0; layer <= STATE_LAYERS + 2; layer++) {
@@ -387,7 +387,7 @@ static void check_scaled(weft_comm *world, const reference *r, const char *mesh,
     int rank = weft_comm_rank(world), size = weft_comm_size(world), before = expect_failures;
     int overflows = rank == size - 1 ? 1 : -1; /* layer 1 of the last rank */
     weft_optimizer_options options = base_options;
-    options.distributed = distributed;
+    options.sharding = distributed ? WEFT_SHARD_OPTIM : WEFT_NO_SHARD;
     options.loss_scale =
         (weft_loss_scale_options){.initial = 4096, .min = 1024, .window = 2, .hysteresis = 1};
     options.split_master = distributed;

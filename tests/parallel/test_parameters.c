@@ -155,7 +155,7 @@ static void check_refusals(weft_comm *world, const char *mesh)
                  "dimension 1 has size 0");
     spec.num_dims = 5;
     EXPECT_ERROR(weft_parameters_declare(p, "", &spec, 0, &out), WEFT_CONFIG, "5 dimensions");
-    EXPECT_OK(weft_parameters_allocate(p, 0, false));
+    EXPECT_OK(weft_parameters_allocate(p, &(weft_residency){0}, false));
     EXPECT(!weft_parameters_at(p, 0)->parameter.grad, "gradients that nobody asked for");
     weft_parameters_destroy(p);
     state_model_release(&m);

@@ -206,10 +206,20 @@ static void make_subject(fuzz *f, subject *s)
     }
     case PASS:
         for (int i = 0; i < 4; i++)
-            s->layers[i] =
-                (weft_pass_layer){draw(f, 2) * 64, draw(f, 2), draw(f, 2), (int)draw(f, 3)};
-        s->chunk = (weft_chunk_shape){
-            s->layers, (int)draw(f, 3), 1 + (int)draw(f, 4), draw(f, 2), draw(f, 2), 64, false};
+            s->layers[i] = (weft_pass_layer){.stash_bytes = draw(f, 2) * 64,
+                                             .in_place = draw(f, 2),
+                                             .host_waits = draw(f, 2),
+                                             .gathers = draw(f, 2),
+                                             .reduces = draw(f, 2),
+                                             .group = (int)draw(f, 3)};
+        s->chunk = (weft_chunk_shape){.layers = s->layers,
+                                      .first = (int)draw(f, 3),
+                                      .num_layers = 1 + (int)draw(f, 4),
+                                      .receives = draw(f, 2),
+                                      .passes_on = draw(f, 2),
+                                      .row_bytes = 64,
+                                      .weight_slots = 1 + (int)draw(f, 2),
+                                      .gradient_slots = 1 + (int)draw(f, 2)};
         ASSERT_OK(weft_program_pass(&s->chunk, pass_kind(s), &s->arena, &s->programs[0]));
         break;
     case LAYER:

@@ -7,7 +7,15 @@
 #include "schedule/pass.h"
 
 static const weft_pass_layer layers[4] = {
-    {100, false, false, 0}, {200, true, true, 0}, {300, false, false, 0}, {400, false, false, 0}};
+    {.stash_bytes = 100},
+    {.stash_bytes = 200, .in_place = true, .host_waits = true},
+    {.stash_bytes = 300},
+    {.stash_bytes = 400}};
+/* The second has nothing to share out. */
+static const weft_pass_layer sharing[4] = {{.gathers = true, .reduces = true},
+                                           {.in_place = true},
+                                           {.gathers = true, .reduces = true},
+                                           {.gathers = true, .reduces = true}};
 
 static char *text_of_pass(weft_chunk_shape shape, weft_pass_kind kind, weft_arena *arena)
 {
@@ -34,6 +42,14 @@ static const weft_chunk_shape amid = {.layers = layers,
                                       .receives = true,
                                       .passes_on = true,
                                       .row_bytes = 64};
+
+static const weft_chunk_shape shared = {.layers = sharing,
+                                        .num_layers = 4,
+                                        .row_bytes = 64,
+                                        .weight_slots = 2,
+                                        .gradient_slots = 2,
+                                        .weight_bytes = 50,
+                                        .gradient_bytes = 90};
 
 static void are_these_programs(void **state)
 {
@@ -86,7 +102,10 @@ static void are_these_programs(void **state)
 
 /* The first layer keeps its stash, the others are two groups: of layers 6 and 7, and of 8. */
 static const weft_pass_layer grouped[4] = {
-    {100, false, false, 0}, {200, true, true, 1}, {300, false, false, 1}, {400, false, false, 2}};
+    {.stash_bytes = 100},
+    {.stash_bytes = 200, .in_place = true, .host_waits = true, .group = 1},
+    {.stash_bytes = 300, .group = 1},
+    {.stash_bytes = 400, .group = 2}};
 
 static weft_chunk_shape grouped_chunk(bool early)
 {
@@ -150,6 +169,82 @@ static void the_last_group_is_recomputed_early(void **state)
     free(rest);
     free(none);
     weft_arena_release(&arena);
+}
+
+/* Layers' weights are gathered a layer ahead, their gradients reduced behind. */
+static void shares_out(void **state)
+{
+    (void)state;
+    expect_text(shared, false,
+                "program in_flight=0\n"
+                "slots 0-3 layer_stash\n"
+                "slots 4-5 weights bytes=50\n"
+                "slots 6-8 layer bytes=64\n"
+                "0 gather gather weight layer=0 weights=4\n"
+                "1 gather gather weight layer=2 weights=5\n"
+                "2 layer compute activation layer=0 stash=0 y=6 weights=4 waits=0\n"
+                "3 gather gather weight layer=3 weights=4 waits=2\n"
+                "4 layer compute activation layer=1 x=6 stash=1 y=7\n"
+                "5 layer compute activation layer=2 x=7 stash=2 y=8 weights=5 waits=1\n"
+                "6 layer compute activation layer=3 x=8 stash=3 weights=4 waits=3\n");
+    expect_text(
+        shared, true,
+        "program in_flight=0\n"
+        "slots 0-3 layer_stash\n"
+        "slots 4-5 weights bytes=50\n"
+        "slots 6-7 weight_gradients bytes=90\n"
+        "slots 8-9 layer_gradient bytes=64\n"
+        "0 gather gather weight layer=3 weights=4\n"
+        "1 gather gather weight layer=2 weights=5\n"
+        "2 layer compute gradient layer=3 stash=3 dx=8 weights=4 weight_gradients=6 waits=0\n"
+        "3 gather gather weight layer=0 weights=4 waits=2\n"
+        "4 reduce reduce layer=3 weight_gradients=6 waits=2\n"
+        "5 layer compute gradient layer=2 stash=2 dy=8 dx=9 weights=5 weight_gradients=7 waits=1\n"
+        "6 reduce reduce layer=2 weight_gradients=7 waits=5\n"
+        "7 layer compute gradient layer=1 stash=1 dy=9 dx=9\n"
+        "8 layer compute gradient layer=0 stash=0 dy=9 dx=8 weights=4 weight_gradients=6 "
+        "waits=3,4\n"
+        "9 reduce reduce layer=0 weight_gradients=6 waits=8\n");
+}
+
+/* Recomputing a layer and its backward use what is gathered once; of a longer group what has left
+ * the ring is gathered again. */
+static void shares_out_what_is_recomputed(void **state)
+{
+    (void)state;
+    weft_pass_layer groups[4];
+    weft_chunk_shape shape = shared;
+    for (int i = 0; i < 4; i++) {
+        groups[i] = sharing[i];
+        groups[i].gathers = true;
+        groups[i].group = i > 0;
+    }
+    shape.layers = groups;
+    expect_text(shape, WEFT_PASS_BACKWARD,
+                "program in_flight=0\n"
+                "slots 0-3 layer_stash\n"
+                "slots 4-5 weights bytes=50\n"
+                "slots 6-7 weight_gradients bytes=90\n"
+                "slots 8-9 layer_gradient bytes=64\n"
+                "slots 10-12 layer bytes=64\n"
+                "slots 13-15 recomputed\n"
+                "slots 16-17 recomputed_layer bytes=64\n"
+                "0 gather gather weight layer=1 weights=4\n"
+                "1 gather gather weight layer=2 weights=5\n"
+                "2 recompute compute activation layer=1 x=10 stash=13 y=16 weights=4 waits=0\n"
+                "3 gather gather weight layer=3 weights=4 waits=2\n"
+                "4 recompute compute activation layer=2 x=16 stash=14 y=17 weights=5 waits=1\n"
+                "5 recompute compute activation layer=3 x=17 stash=15 y=8 weights=4 waits=3\n"
+                "6 layer compute gradient layer=3 stash=15 dx=8 weights=4 weight_gradients=6\n"
+                "7 reduce reduce layer=3 weight_gradients=6 waits=6\n"
+                "8 layer compute gradient layer=2 stash=14 dy=8 dx=9 weights=5 weight_gradients=7\n"
+                "9 gather gather weight layer=1 part=1 weights=5 waits=8\n"
+                "10 gather gather weight layer=0 weights=4\n"
+                "11 reduce reduce layer=2 weight_gradients=7 waits=8\n"
+                "12 layer compute gradient layer=1 stash=13 dy=9 dx=9 weights=5 waits=9\n"
+                "13 layer compute gradient layer=0 stash=0 dy=9 dx=8 weights=4 weight_gradients=6 "
+                "waits=7,10\n"
+                "14 reduce reduce layer=0 weight_gradients=6 waits=13\n");
 }
 
 static void every_length(void **state)
@@ -224,6 +319,12 @@ static void refuses_what_is_damaged(void **state)
            "comes before task 3");
     refuse(true, "layer=7 stash=4", "layer=7 stash=3", "needs the layer's stash of layer 7");
     refuse(true, "stash=3 dy=7 dx=7", "stash=3 dy=7 dx=6", "holds the layer's gradient");
+    refuse_in(shared, true, "weights=4 waits=2", "weights=5 waits=2",
+              "needs the weights of layer 2 from slot 5, which holds the weights of layer 0");
+    refuse_in(shared, true, "weight_gradients=6 waits=3,4", "weight_gradients=6 waits=3",
+              "may overwrite slot 6 while task 4 still reads it");
+    refuse_in(shared, true, "6 reduce reduce layer=2", "6 reduce reduce layer=1",
+              "has no place in this program");
     refuse(true, "3 layer compute gradient layer=5 stash=2 dy=7 dx=1\n", "",
            "backward has no layer compute gradient layer=5");
 }
@@ -234,6 +335,8 @@ int main(void)
         cmocka_unit_test(are_these_programs),
         cmocka_unit_test(recomputed_groups_keep_their_input),
         cmocka_unit_test(the_last_group_is_recomputed_early),
+        cmocka_unit_test(shares_out),
+        cmocka_unit_test(shares_out_what_is_recomputed),
         cmocka_unit_test(every_length),
         cmocka_unit_test(refuses_what_is_recomputed_wrongly),
         cmocka_unit_test(refuses_what_is_damaged),

@@ -1,0 +1,197 @@
+#include "launcher/planning/sharding_price.h"
+
+#include <math.h>
+
+#include "schedule/price.h"
+
+/* A collective of each bucket; *bytes: of all of them. */
+static weft_status add_collectives(const weft_site *site, const weft_outline_layer *layer,
+                                   weft_section_kind section, weft_collective kind,
+                                   double element_bytes, double *us, double links[WEFT_NUM_LINKS])
+{
+    const weft_unit_shape *unit = &layer->units[section];
+    const weft_group *group =
+        &site->groups[section == WEFT_SECTION_EXPERT ? WEFT_AXIS_EDP : WEFT_AXIS_DP_CP];
+    weft_estimate estimate;
+    if (unit->num_buckets == 0)
+        return WEFT_OK;
+    WEFT_TRY(weft_collective_us(
+        site, group, kind, element_bytes * (double)unit->elements / unit->num_buckets, &estimate));
+    *us += unit->num_buckets * estimate.us;
+    for (int l = 0; l < WEFT_NUM_LINKS; l++)
+        links[l] += unit->num_buckets * estimate.links[l].us;
+    return WEFT_OK;
+}
+
+/* A share is read, what is kept is read and written. */
+enum { SHARE_BYTES = 12 };
+
+weft_status weft_unit_price(const weft_site *site, const weft_outline *outline, int layer,
+                            weft_unit_time *out)
+{
+    const weft_outline_layer *l = &outline->layers[layer];
+    const double element_bytes = (double)weft_dtype_bytes(outline->shape.dtype);
+    weft_estimate estimate;
+    double elements = 0, shares = 0;
+    *out = (weft_unit_time){0};
+    for (int section = 0; section < WEFT_NUM_SECTIONS; section++) {
+        const weft_axis axis = section == WEFT_SECTION_EXPERT ? WEFT_AXIS_EDP : WEFT_AXIS_DP_CP;
+        WEFT_TRY(add_collectives(site, l, (weft_section_kind)section, WEFT_COLLECTIVE_ALL_GATHER,
+                                 element_bytes, &out->gather_us, out->link_us[0]));
+        WEFT_TRY(add_collectives(site, l, (weft_section_kind)section,
+                                 WEFT_COLLECTIVE_REDUCE_SCATTER, sizeof(float), &out->reduce_us,
+                                 out->link_us[1]));
+        elements += (double)l->units[section].elements;
+        shares += (double)l->units[section].elements / site->groups[axis].size;
+    }
+    if (elements == 0)
+        return WEFT_OK;
+    WEFT_TRY(weft_work_us(site, WEFT_COST_MEMORY, SHARE_BYTES * shares, &estimate));
+    out->reduce_us += estimate.us;
+    WEFT_TRY(weft_work_us(site, WEFT_COST_MEMORY, sizeof(float) * elements, &estimate));
+    out->clear_us = estimate.us;
+    return WEFT_OK;
+}
+
+/* The layers of a chunk, twice where two passes follow each other: the second finds the rings as
+ * the first leaves them. */
+typedef struct pricing {
+    const weft_outline *outline;
+    int first, num_layers;
+    weft_unit_time *units;
+    weft_pass_time *layers, *again; /* of the pass; recomputed */
+} pricing;
+
+static int number_of(const pricing *p, const weft_task *task)
+{
+    return (task->layer - p->first) % p->num_layers;
+}
+
+static const weft_pass_time *time_of(const pricing *p, const weft_task *task)
+{
+    return &(task->kind == WEFT_TASK_RECOMPUTE ? p->again : p->layers)[number_of(p, task)];
+}
+
+static double task_us(const void *context, int row, const weft_task *task)
+{
+    (void)row;
+    const pricing *p = context;
+    const weft_unit_time *unit = &p->units[number_of(p, task)];
+    return task->kind == WEFT_TASK_GATHER   ? unit->gather_us
+           : task->kind == WEFT_TASK_REDUCE ? unit->reduce_us
+                                            : weft_pass_us(time_of(p, task));
+}
+
+static void task_links(const void *context, int row, const weft_task *task,
+                       double out_us[WEFT_MAX_LINKS])
+{
+    (void)row;
+    const pricing *p = context;
+    const weft_unit_time *unit = &p->units[number_of(p, task)];
+    const double *us = task->kind == WEFT_TASK_GATHER   ? unit->link_us[0]
+                       : task->kind == WEFT_TASK_REDUCE ? unit->link_us[1]
+                                                        : time_of(p, task)->link_us;
+    for (int l = 0; l < WEFT_NUM_LINKS; l++)
+        out_us[l] = us[l];
+}
+
+/* So many passes, one after the other: how long the compute lane waits until their layers are over,
+ * and how much longer the rest takes. */
+typedef struct waiting {
+    double layers_us, rest_us;
+} waiting;
+
+static weft_status price_passes(const pricing *p, const weft_chunk_shape *chunk, bool backward,
+                                int times, weft_arena *arena, waiting *out)
+{
+    const weft_pricing asked = {.cost = task_us, .links = task_links, .context = p};
+    weft_chunk_shape shape = *chunk;
+    weft_program program;
+    weft_price price;
+    void *memory;
+    double end = 0, computed = 0;
+    shape.num_layers = times * chunk->num_layers;
+    WEFT_TRY(
+        weft_arena_alloc_array(arena, (size_t)shape.num_layers, sizeof *shape.layers, &memory));
+    weft_pass_layer *layers = memory;
+    for (int i = 0; i < shape.num_layers; i++) {
+        layers[i] = chunk->layers[i % chunk->num_layers];
+        if (layers[i].group > 0) /* no group crosses passes */
+            layers[i].group += i / chunk->num_layers * p->outline->num_layers;
+    }
+    shape.layers = layers;
+    WEFT_TRY(weft_program_pass(&shape, backward ? WEFT_PASS_BACKWARD : WEFT_PASS_FORWARD, arena,
+                               &program));
+    WEFT_TRY(weft_program_price(&program, 1, &asked, arena, &price));
+    for (uint32_t i = 0; i < program.num_tasks; i++) {
+        if (program.tasks[i].lane != WEFT_LANE_COMPUTE)
+            continue;
+        end = fmax(end, price.spans[0][i].end_us);
+        computed += task_us(p, 0, &program.tasks[i]);
+    }
+    *out = (waiting){fmax(0, end - computed), fmax(0, price.makespan_us - end)};
+    return WEFT_OK;
+}
+
+static weft_status price_layers(pricing *p, const weft_site *site, bool backward,
+                                weft_sharding_time *out)
+{
+    for (int i = 0; i < p->num_layers; i++) {
+        weft_pass_price price = {0};
+        const weft_unit_time *unit = &p->units[i];
+        WEFT_TRY(weft_pass_price_add(site, p->outline, p->first + i, p->first + i + 1, &price));
+        WEFT_TRY(weft_unit_price(site, p->outline, p->first + i, &p->units[i]));
+        p->layers[i] = backward ? price.backward : price.forward;
+        p->again[i] = price.recompute;
+        if (backward) {
+            p->layers[i].compute_us += unit->clear_us;
+            out->clear_us += unit->clear_us;
+        }
+        for (int l = 0; l < WEFT_NUM_LINKS; l++)
+            out->link_us[l] += (p->outline->residency.sharding == WEFT_SHARD_OPTIM_GRADS_PARAMS
+                                    ? unit->link_us[0][l]
+                                    : 0) +
+                               (backward ? unit->link_us[1][l] : 0);
+    }
+    return WEFT_OK;
+}
+
+static weft_status price_chunk(pricing *p, const weft_site *site, int rank, int chunk,
+                               bool backward, weft_arena *arena, weft_sharding_time *out)
+{
+    weft_chunk_shape shape;
+    waiting once, twice;
+    void *memory;
+    WEFT_TRY(weft_outline_pass(p->outline, rank, chunk, arena, &shape));
+    p->first = shape.first;
+    p->num_layers = shape.num_layers;
+    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)p->num_layers, sizeof *p->units, &memory));
+    p->units = memory;
+    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)p->num_layers, sizeof *p->layers, &memory));
+    p->layers = memory;
+    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)p->num_layers, sizeof *p->again, &memory));
+    p->again = memory;
+    WEFT_TRY(price_layers(p, site, backward, out));
+    WEFT_TRY(price_passes(p, &shape, backward, 1, arena, &once));
+    WEFT_TRY(price_passes(p, &shape, backward, 2, arena, &twice));
+    out->exposed_us = fmax(0, twice.layers_us - once.layers_us);
+    out->start_us = fmax(0, once.layers_us - out->exposed_us);
+    out->tail_us = once.rest_us;
+    return WEFT_OK;
+}
+
+weft_status weft_sharding_price(const weft_site *site, const weft_outline *outline, int rank,
+                                int chunk, bool backward, weft_sharding_time *out)
+{
+    const weft_held_elements *held = &outline->held[rank];
+    pricing p = {.outline = outline};
+    int first, end;
+    weft_layout_range(&outline->layout, rank, chunk, &first, &end);
+    *out = (weft_sharding_time){0};
+    if (held->gradient_slots == 0 || first == end)
+        return WEFT_OK;
+    weft_arena arena = {0};
+    const weft_status status = price_chunk(&p, site, rank, chunk, backward, &arena, out);
+    weft_arena_release(&arena);
+    return status;
+}

@@ -1,0 +1,32 @@
+/* What sharing out gradients and weights (parallel/residency.h) adds to passes on a cluster: their
+ * programs priced, whose gathers and reductions run beside the layers and share links with them.
+ * Pure. */
+#ifndef WEFT_LAUNCHER_PLANNING_SHARDING_PRICE_H
+#define WEFT_LAUNCHER_PLANNING_SHARDING_PRICE_H
+
+#include "launcher/planning/pass_price.h"
+
+/* Of a layer, for one pass. */
+typedef struct weft_unit_time {
+    double gather_us, reduce_us;
+    double link_us[2][WEFT_NUM_LINKS]; /* of the gather, of the reduction */
+    double clear_us;                   /* on the compute lane, ahead of a backward */
+} weft_unit_time;
+/* Errors: WEFT_CONFIG with the figure that the
+ * cluster lacks. */
+weft_status weft_unit_price(const weft_site *site, const weft_outline *outline, int layer,
+                            weft_unit_time *out) WEFT_CHECKED;
+
+/* Of a chunk's forward, or backward. */
+typedef struct weft_sharding_time {
+    double exposed_us; /* in each pass: the compute lane waits for gathers and reductions */
+    double clear_us;   /* computed besides */
+    double start_us;   /* in the first one: nothing came before it to hide the first gather */
+    double tail_us;    /* behind the last one: reductions that are not over with its layers */
+    double link_us[WEFT_NUM_LINKS];
+} weft_sharding_time;
+/* Zero where nothing is shared out. */
+weft_status weft_sharding_price(const weft_site *site, const weft_outline *outline, int rank,
+                                int chunk, bool backward, weft_sharding_time *out) WEFT_CHECKED;
+
+#endif
