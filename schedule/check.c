@@ -54,7 +54,9 @@ static content content_of(const rank_check *check, const weft_task *task,
                  .layer = task->layer,
                  .part = operand->value == WEFT_VALUE_WEIGHTS ? -1 : task->part};
     const bool by_layer = task->kind == WEFT_TASK_LAYER || task->kind == WEFT_TASK_RECOMPUTE;
-    *(by_layer ? &c.layer : &c.stage) += operand->next;
+    *(by_layer ? &c.layer : task->chunk < 0 ? &c.part : &c.stage) += operand->next;
+    if (operand->whole)
+        c.part = -1;
     return c;
 }
 

@@ -5,7 +5,8 @@
 /* Messages, layers, dispatches, experts and combines: activations (forward) or gradients
  * (backward). Offloads and prefetches: the input, T_DI, or the middle, T_M. Gathers: weights. Sums:
  * over the tensor-parallel group or between tied embeddings. Recomputations: a layer's activation,
- * or the stash that a backward takes first. name, text */
+ * or the stash that a backward takes first. Under context parallelism: a block's keys and values;
+ * heads for sequence, and their gradients. name, text */
 #define WEFT_FLOW_LIST(X)                                                                          \
     X(NONE, "")                                                                                    \
     X(ACTIVATION, "activation")                                                                    \
@@ -15,7 +16,10 @@
     X(WEIGHT, "weight")                                                                            \
     X(TENSOR, "tensor")                                                                            \
     X(TIED, "tied")                                                                                \
-    X(STASH, "stash")
+    X(STASH, "stash")                                                                              \
+    X(KEYS, "keys")                                                                                \
+    X(HEADS, "heads")                                                                              \
+    X(HEADS_GRADIENT, "heads_gradient")
 
 typedef enum weft_flow {
 #define WEFT_FLOW_ENUM(name, text) WEFT_FLOW_##name,

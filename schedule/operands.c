@@ -4,11 +4,19 @@
 
 #define READ(name, value, next)                                                                    \
     {                                                                                              \
-        WEFT_OPERAND_##name, WEFT_VALUE_##value, false, next, false                                \
+        WEFT_OPERAND_##name, WEFT_VALUE_##value, false, next, false, false                         \
     }
 #define WRITE(name, value, next)                                                                   \
     {                                                                                              \
-        WEFT_OPERAND_##name, WEFT_VALUE_##value, true, next, false                                 \
+        WEFT_OPERAND_##name, WEFT_VALUE_##value, true, next, false, false                          \
+    }
+#define READ_WHOLE(name, value)                                                                    \
+    {                                                                                              \
+        WEFT_OPERAND_##name, WEFT_VALUE_##value, false, 0, false, true                             \
+    }
+#define WRITE_WHOLE(name, value)                                                                   \
+    {                                                                                              \
+        WEFT_OPERAND_##name, WEFT_VALUE_##value, true, 0, false, true                              \
     }
 #define KIND(kind, flow, lane) WEFT_TASK_##kind, WEFT_FLOW_##flow, WEFT_LANE_##lane
 
@@ -17,7 +25,7 @@ static const weft_operands rows[] = {
     {KIND(FORWARD, NONE, COMPUTE),
      3,
      {READ(X, ACTIVATION, 0),
-      {WEFT_OPERAND_STASH, WEFT_VALUE_STASH, true, 0, true},
+      {WEFT_OPERAND_STASH, WEFT_VALUE_STASH, true, 0, true, false},
       WRITE(Y, ACTIVATION, 1)}},
     {KIND(BACKWARD, NONE, COMPUTE),
      4,
@@ -68,6 +76,38 @@ static const weft_operands rows[] = {
     {KIND(DISPATCH, NONE, EXPERT), 1, {WRITE(TO, ARRIVED, 0)}},
     {KIND(GATHER, NONE, GATHER), 2, {READ(FROM, ARRIVED, 0), WRITE(TO, GATHERED, 0)}},
     {KIND(PLACE, NONE, PLACE), 1, {READ(FROM, GATHERED, 0)}},
+    /* Attention over context-parallel ranks: of its operands a form has those that it needs. */
+    {KIND(DISPATCH, HEADS, EXPERT), 2, {READ(FROM, HOME, 0), WRITE_WHOLE(TO, HEADS)}},
+    {KIND(DISPATCH, HEADS_GRADIENT, EXPERT), 2, {READ(FROM, HOME, 0), WRITE_WHOLE(TO, HEADS_DY)}},
+    {KIND(PERMUTE, KEYS, COMPUTE), 2, {READ_WHOLE(FROM, HEADS), WRITE(TO, KEYS, 0)}},
+    {KIND(GATHER, KEYS, GATHER), 2, {READ(FROM, HOME, 0), WRITE(TO, KEYS, 0)}},
+    {KIND(SHIFT, KEYS, SEND), 2, {READ(FROM, KEYS, 0), WRITE(TO, KEYS, 1)}},
+    {KIND(ATTEND, ACTIVATION, COMPUTE),
+     3,
+     {READ_WHOLE(FROM, HEADS), READ(KEYS, KEYS, 0), WRITE(Y, PARTIAL, 0)}},
+    {KIND(PLACE, ACTIVATION, COMPUTE), 2, {READ(FROM, PARTIAL, 0), WRITE_WHOLE(TO, HEADS_RESULT)}},
+    {KIND(COMBINE, HEADS, EXPERT), 2, {READ_WHOLE(FROM, HEADS_RESULT), WRITE(TO, RETURNED, 0)}},
+    {KIND(ATTEND, GRADIENT, COMPUTE),
+     5,
+     {READ_WHOLE(FROM, HEADS), READ_WHOLE(DY, HEADS_DY), READ(KEYS, KEYS, 0), WRITE(Y, PARTIAL, 0),
+      WRITE(TO, SHARE, 0)}},
+    {KIND(SUM, KEYS, COMPUTE),
+     3,
+     {READ(X, SHARE, 0),
+      READ(FROM, ARRIVED_GRADIENT, 0),
+      {WEFT_OPERAND_TO, WEFT_VALUE_KEYS_GRADIENT, true, 0, true, false}}},
+    {KIND(SHIFT, GRADIENT, REDUCE),
+     2,
+     {READ(FROM, KEYS_GRADIENT, 0), WRITE(TO, ARRIVED_GRADIENT, 1)}},
+    {KIND(REDUCE, KEYS, REDUCE), 2, {READ(FROM, SHARE, 0), WRITE(TO, ARRIVED_GRADIENT, 1)}},
+    {KIND(PLACE, GRADIENT, COMPUTE),
+     4,
+     {READ(Y, PARTIAL, -1), READ(FROM, ARRIVED_GRADIENT, 0), READ(KEYS, SHARE, -1),
+      WRITE_WHOLE(TO, HEADS_DX)}},
+    {KIND(COMBINE, HEADS_GRADIENT, EXPERT),
+     2,
+     {READ_WHOLE(FROM, HEADS_DX), WRITE(TO, RETURNED, 0)}},
+    {KIND(PLACE, HEADS, COMPUTE), 1, {READ(FROM, RETURNED, 0)}},
 };
 
 const weft_operands *weft_operands_of(int kind, int flow)

@@ -45,7 +45,9 @@
     X(PREFETCH, "prefetch", "p")                                                                   \
     X(RECOMPUTE, "recompute", "M")                                                                 \
     X(GATHER, "gather", "G")                                                                       \
-    X(PLACE, "place", "L")
+    X(PLACE, "place", "L")                                                                         \
+    X(SHIFT, "shift", "h")                                                                         \
+    X(ATTEND, "attend", "a")
 
 typedef enum weft_task_kind {
 #define WEFT_TASK_ENUM(name, text, letter) WEFT_TASK_##name,

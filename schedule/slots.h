@@ -27,7 +27,12 @@
     X(ARRIVED, "arrived")                                                                          \
     X(GATHERED, "gathered")                                                                        \
     X(RECOMPUTED, "recomputed")                                                                    \
-    X(RECOMPUTED_LAYER, "recomputed_layer")
+    X(RECOMPUTED_LAYER, "recomputed_layer")                                                        \
+    X(KEYS, "keys")                                                                                \
+    X(KEYS_GRADIENT, "keys_gradient")                                                              \
+    X(PARTIAL, "partial")                                                                          \
+    X(HEADS, "heads")                                                                              \
+    X(HEADS_GRADIENT, "heads_gradient")
 
 typedef enum weft_slot_kind {
 #define WEFT_SLOT_ENUM(name, text) WEFT_SLOT_##name,

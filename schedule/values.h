@@ -8,7 +8,7 @@
 #include "schedule/operands.h"
 
 /* The values of operands, and which slots may hold each (bits). A value has its task's micro-batch,
- * virtual stage, layer and part; operands with `next` have the neighbour's stage or layer. name,
+ * virtual stage, layer and part; operands with `next` have the neighbour's. name,
  * text, slots */
 #define WEFT_SLOT_BIT(name) (1u << WEFT_SLOT_##name)
 #define WEFT_VALUE_LIST(X)                                                                         \
@@ -38,7 +38,17 @@
     X(HOME_GRADIENT, "gradient that came back", WEFT_SLOT_BIT(RESULT_GRADIENT))                    \
     X(ARRIVED, "what arrived", WEFT_SLOT_BIT(ARRIVED))                                             \
     X(GATHERED, "what was gathered", WEFT_SLOT_BIT(GATHERED))                                      \
-    X(RECOMPUTED, "the stash made again", WEFT_SLOT_BIT(RECOMPUTED))
+    X(RECOMPUTED, "the stash made again", WEFT_SLOT_BIT(RECOMPUTED))                               \
+    X(KEYS, "keys and values", WEFT_SLOT_BIT(KEYS))                                                \
+    X(SHARE, "the share of the keys' gradient", WEFT_SLOT_BIT(KEYS_GRADIENT))                      \
+    X(KEYS_GRADIENT, "the keys' gradient so far", WEFT_SLOT_BIT(KEYS_GRADIENT))                    \
+    X(ARRIVED_GRADIENT, "the keys' gradient that arrived", WEFT_SLOT_BIT(ARRIVED))                 \
+    X(PARTIAL, "the result over the blocks so far", WEFT_SLOT_BIT(PARTIAL))                        \
+    X(HEADS, "all tokens of these heads", WEFT_SLOT_BIT(HEADS))                                    \
+    X(HEADS_RESULT, "the result for these heads", WEFT_SLOT_BIT(RESULT))                           \
+    X(HEADS_DY, "the result's gradient for these heads", WEFT_SLOT_BIT(HEADS_GRADIENT))            \
+    X(HEADS_DX, "all tokens' gradient of these heads", WEFT_SLOT_BIT(HEADS_GRADIENT))              \
+    X(RETURNED, "what came back", WEFT_SLOT_BIT(HOME))
 
 typedef enum weft_value {
 #define WEFT_VALUE_ENUM(name, text, slots) WEFT_VALUE_##name,
@@ -51,8 +61,10 @@ typedef struct weft_operand {
     weft_operand_name name;
     weft_value value;
     bool writes;
-    int next; /* 1: the value of the next stage (of a LAYER: the next layer); -1: the previous */
+    int next; /* 1: the value of the next stage (of a LAYER: the next layer; of a task without a
+                 stage: the next part); -1: the previous */
     bool in_place; /* lies where x lies, if the task has an x */
+    bool whole;    /* of no part: all of them use it */
 } weft_operand;
 
 typedef struct weft_operands {

@@ -161,7 +161,7 @@ static void builder_refuses(void **state)
     ASSERT_ERROR(weft_program_append(builder, &good, &below, 1, NULL), WEFT_CONFIG, "(point -2)");
     weft_task bad = good;
     bad.kind = WEFT_NUM_TASK_KINDS;
-    ASSERT_ERROR(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "has kind 19");
+    ASSERT_ERROR(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "has kind 21");
     bad = good;
     bad.lane = WEFT_NUM_LANES;
     ASSERT_ERROR(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "lane 9");

@@ -34,3 +34,5 @@ weft_add_test(NAME schedule_damaged CMOCKA
   SOURCES schedule/test_damaged.c schedule/programs.c)
 weft_add_test(NAME schedule_properties CMOCKA
   SOURCES schedule/test_properties.c schedule/programs.c)
+weft_add_test(NAME schedule_context CMOCKA
+  SOURCES schedule/test_context.c schedule/programs.c)

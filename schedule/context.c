@@ -1,0 +1,222 @@
+#include "schedule/context.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "schedule/build.h"
+#include "schedule/check.h"
+
+static const char *const form_texts[WEFT_NUM_CONTEXT_FORMS] = {
+#define ROW(name, text) text,
+    WEFT_CONTEXT_FORM_LIST(ROW)
+#undef ROW
+};
+
+const char *weft_context_form_text(int form)
+{
+    return form >= 0 && form < WEFT_NUM_CONTEXT_FORMS ? form_texts[form] : "?";
+}
+
+int weft_context_blocks(const weft_context_plan *plan)
+{
+    return plan->form == WEFT_CONTEXT_ALL_GATHER ? 1 : plan->cp / plan->inner;
+}
+
+static weft_status check_plan(const weft_context_plan *plan)
+{
+    const int form = (int)plan->form, cp = plan->cp, inner = plan->inner;
+    if (form < 0 || form >= WEFT_NUM_CONTEXT_FORMS)
+        return WEFT_ERROR(WEFT_CONFIG, "no form %d of attention over context-parallel ranks", form);
+    if (cp < 2 || cp > WEFT_CONTEXT_MAX_RANKS)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "attention over %d context-parallel ranks: 2 to %d are "
+                          "possible",
+                          cp, WEFT_CONTEXT_MAX_RANKS);
+    const bool fits = form == WEFT_CONTEXT_A2A       ? inner == cp
+                      : form == WEFT_CONTEXT_A2A_P2P ? inner > 1 && inner < cp && cp % inner == 0
+                                                     : inner == 1;
+    if (!fits)
+        return WEFT_ERROR(WEFT_CONFIG, "%s over %d ranks cannot deal heads among %d",
+                          weft_context_form_text(form), cp, inner);
+    return WEFT_OK;
+}
+
+/* What a form does beside attending. */
+static bool exchanges(const weft_context_plan *plan)
+{
+    return plan->inner > 1;
+}
+
+static bool gathers(const weft_context_plan *plan)
+{
+    return plan->form == WEFT_CONTEXT_ALL_GATHER;
+}
+
+static bool rings(const weft_context_plan *plan)
+{
+    return weft_context_blocks(plan) > 1;
+}
+
+/* A program while it is written: first slot and number of each kind. */
+typedef struct writer {
+    weft_program_builder *builder;
+    const weft_context_plan *plan;
+    int first[WEFT_NUM_SLOT_KINDS], length[WEFT_NUM_SLOT_KINDS];
+    bool backward;
+    weft_task *expected; /* written instead of a program, without operands' numbers; NULL: no */
+    uint32_t num_expected;
+} writer;
+
+static weft_status add_slots(writer *w)
+{
+    const weft_context_plan *plan = w->plan;
+    const bool back = w->backward, has_keys = rings(plan) || gathers(plan);
+    const struct {
+        weft_slot_kind holds;
+        int length;
+    } rows[] = {
+        /* First what both directions have. */
+        {WEFT_SLOT_HEADS, exchanges(plan)},
+        {WEFT_SLOT_HOME, exchanges(plan) || gathers(plan)},
+        {WEFT_SLOT_KEYS, rings(plan) ? 2 : has_keys},
+        {WEFT_SLOT_PARTIAL, 1},
+        {WEFT_SLOT_RESULT, !back && exchanges(plan)},
+        {WEFT_SLOT_HEADS_GRADIENT, back && exchanges(plan)},
+        {WEFT_SLOT_KEYS_GRADIENT, !back         ? 0
+                                  : rings(plan) ? 2
+                                                : 1},
+        {WEFT_SLOT_ARRIVED, back && has_keys},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const weft_slot slot = {.holds = rows[i].holds, .chunk = -1};
+        w->length[rows[i].holds] = rows[i].length;
+        WEFT_TRY(
+            weft_program_add_slots(w->builder, &slot, rows[i].length, &w->first[rows[i].holds]));
+    }
+    return WEFT_OK;
+}
+
+/* Whether this task has the operand where its form can do without. */
+static bool has_operand(const writer *w, const weft_task *task, const weft_operand *operand)
+{
+    switch (operand->value) {
+    case WEFT_VALUE_HEADS:
+    case WEFT_VALUE_HEADS_DY:
+    case WEFT_VALUE_HEADS_DX:
+    case WEFT_VALUE_HEADS_RESULT:
+        return exchanges(w->plan);
+    case WEFT_VALUE_KEYS:
+        return rings(w->plan) || gathers(w->plan);
+    case WEFT_VALUE_SHARE: /* place takes it where it went nowhere */
+        return task->kind != WEFT_TASK_PLACE || !(rings(w->plan) || gathers(w->plan));
+    case WEFT_VALUE_ARRIVED_GRADIENT: /* the first share is added to nothing */
+        return task->kind == WEFT_TASK_SUM ? task->part > 0 : rings(w->plan) || gathers(w->plan);
+    default:
+        return true;
+    }
+}
+
+/* Appends the task of a part: each operand in the slot of its kind that is the part's turn. */
+static weft_status append(writer *w, weft_task_kind kind, weft_flow flow, int part)
+{
+    const weft_operands *operands = weft_operands_of((int)kind, (int)flow);
+    weft_task task = weft_task_of(kind, flow);
+    task.part = part;
+    for (int i = 0; i < operands->count; i++) {
+        const weft_operand *row = &operands->rows[i];
+        if (!has_operand(w, &task, row))
+            continue;
+        const weft_slot_kind holds = weft_value_slot_kind((int)row->value);
+        const int block = part + row->next;
+        task.operands[i] =
+            w->expected ? 0 : w->first[holds] + (row->whole ? 0 : block % w->length[holds]);
+    }
+    if (!w->expected)
+        return weft_program_append(w->builder, &task, NULL, 0, NULL);
+    w->expected[w->num_expected++] = task;
+    return WEFT_OK;
+}
+
+/* The queries', keys' and values' way in, which forward and the keys of backward share. */
+static weft_status append_arrival(writer *w)
+{
+    if (exchanges(w->plan)) { /* in backward: of the result's gradient */
+        WEFT_TRY(append(w, WEFT_TASK_PERMUTE, WEFT_FLOW_NONE, 0));
+        WEFT_TRY(append(w, WEFT_TASK_DISPATCH,
+                        w->backward ? WEFT_FLOW_HEADS_GRADIENT : WEFT_FLOW_HEADS, 0));
+    }
+    if (gathers(w->plan)) {
+        WEFT_TRY(append(w, WEFT_TASK_PERMUTE, WEFT_FLOW_NONE, 0));
+        WEFT_TRY(append(w, WEFT_TASK_GATHER, WEFT_FLOW_KEYS, 0));
+    }
+    return rings(w->plan) ? append(w, WEFT_TASK_PERMUTE, WEFT_FLOW_KEYS, 0) : WEFT_OK;
+}
+
+/* The order on every lane. */
+static weft_status append_all(writer *w)
+{
+    const int blocks = weft_context_blocks(w->plan);
+    const weft_flow flow = w->backward ? WEFT_FLOW_GRADIENT : WEFT_FLOW_ACTIVATION;
+    WEFT_TRY(append_arrival(w));
+    for (int i = 0; i < blocks; i++) {
+        if (i + 1 < blocks)
+            WEFT_TRY(append(w, WEFT_TASK_SHIFT, WEFT_FLOW_KEYS, i));
+        WEFT_TRY(append(w, WEFT_TASK_ATTEND, flow, i));
+        if (w->backward && rings(w->plan)) {
+            WEFT_TRY(append(w, WEFT_TASK_SUM, WEFT_FLOW_KEYS, i));
+            WEFT_TRY(append(w, WEFT_TASK_SHIFT, WEFT_FLOW_GRADIENT, i));
+        }
+    }
+    if (w->backward && gathers(w->plan))
+        WEFT_TRY(append(w, WEFT_TASK_REDUCE, WEFT_FLOW_KEYS, 0));
+    WEFT_TRY(append(w, WEFT_TASK_PLACE, flow, w->backward ? blocks : blocks - 1));
+    if (!exchanges(w->plan))
+        return WEFT_OK;
+    WEFT_TRY(
+        append(w, WEFT_TASK_COMBINE, w->backward ? WEFT_FLOW_HEADS_GRADIENT : WEFT_FLOW_HEADS, 0));
+    return append(w, WEFT_TASK_PLACE, WEFT_FLOW_HEADS, 0);
+}
+
+weft_status weft_program_context(const weft_context_plan *plan, bool backward, weft_arena *arena,
+                                 weft_program *out)
+{
+    WEFT_TRY(check_plan(plan));
+    writer w = {.plan = plan, .backward = backward};
+    WEFT_TRY(weft_program_builder_create(arena, &w.builder));
+    WEFT_TRY(add_slots(&w));
+    WEFT_TRY(append_all(&w));
+    return weft_program_finish(w.builder, weft_context_blocks(plan), out);
+}
+
+/* The tasks are those that the generator writes, in any order that lanes, waits and `ordered`
+ * allow; where their operands lie, and which waits they need, is the checker's to prove. */
+static weft_status check_direction(const weft_context_plan *plan, bool backward,
+                                   const weft_program *program, weft_arena *scratch)
+{
+    enum { A_BLOCK = 4, ONCE = 8 };
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)weft_context_blocks(plan) * A_BLOCK + ONCE,
+                                    sizeof(weft_task), &memory));
+    writer w = {.plan = plan, .backward = backward, .expected = memory};
+    WEFT_TRY(append_all(&w));
+    weft_expectation expected = {.tasks = w.expected, .num_tasks = w.num_expected, .ordered = ~0u};
+    if (backward && exchanges(plan))
+        expected.holds[expected.num_holds++] =
+            (weft_holding){WEFT_SLOT_HEADS, WEFT_VALUE_HEADS, false, -1};
+    snprintf(expected.where, sizeof expected.where, "%s %s",
+             weft_context_form_text((int)plan->form), backward ? "backward" : "forward");
+    return weft_program_check(program, &expected, 1);
+}
+
+weft_status weft_program_context_check(const weft_context_plan *plan, const weft_program *forward,
+                                       const weft_program *backward)
+{
+    WEFT_TRY(check_plan(plan));
+    weft_arena scratch = {0};
+    weft_status status = check_direction(plan, false, forward, &scratch);
+    if (status == WEFT_OK && backward)
+        status = check_direction(plan, true, backward, &scratch);
+    weft_arena_release(&scratch);
+    WEFT_TRY(status);
+    return WEFT_OK;
+}

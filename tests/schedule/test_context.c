@@ -1,0 +1,297 @@
+/* The programs of attention over context-parallel ranks. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "schedule/context.h"
+#include "schedule/price.h"
+#include "tests/schedule/programs.h"
+
+/* Forward and backward of a plan. */
+static program_set make_context(const weft_context_plan *plan)
+{
+    program_set set = {.shape = {.num_stages = 2}};
+    for (int backward = 0; backward < 2; backward++)
+        ASSERT_OK(weft_program_context(plan, backward, &set.arena, &set.programs[backward]));
+    return set;
+}
+
+static weft_status check(const weft_context_plan *plan, const program_set *set)
+{
+    return weft_program_context_check(plan, &set->programs[0], &set->programs[1]);
+}
+
+static void text_is(weft_context_form form, int cp, int inner, int backward, const char *wanted)
+{
+    const weft_context_plan plan = {form, cp, inner};
+    program_set set = make_context(&plan);
+    char *text = text_of(&set.programs[backward]);
+    assert_string_equal(text, wanted);
+    free(text);
+    release_set(&set);
+}
+
+static void written_out(void **state)
+{
+    (void)state;
+    /* Block 2's keys come where block 0's were, when those are used up. */
+    text_is(WEFT_CONTEXT_P2P, 3, 1, 0,
+            "program in_flight=3\n"
+            "slots 0-1 keys\n"
+            "slots 2-2 partial\n"
+            "0 permute compute keys part=0 to=0\n"
+            "1 shift send keys part=0 from=0 to=1 waits=0\n"
+            "2 attend compute activation part=0 keys=0 y=2\n"
+            "3 shift send keys part=1 from=1 to=0 waits=2\n"
+            "4 attend compute activation part=1 keys=1 y=2 waits=1\n"
+            "5 attend compute activation part=2 keys=0 y=2 waits=3\n"
+            "6 place compute activation part=2 from=2\n");
+    /* A gradient is sent while the next block is computed. */
+    text_is(WEFT_CONTEXT_P2P, 3, 1, 1,
+            "program in_flight=3\n"
+            "slots 0-1 keys\n"
+            "slots 2-2 partial\n"
+            "slots 3-4 keys_gradient\n"
+            "slots 5-5 arrived\n"
+            "0 permute compute keys part=0 to=0\n"
+            "1 shift send keys part=0 from=0 to=1 waits=0\n"
+            "2 attend compute gradient part=0 keys=0 y=2 to=3\n"
+            "3 sum compute keys part=0 x=3 to=3\n"
+            "4 shift reduce gradient part=0 from=3 to=5 waits=3\n"
+            "5 shift send keys part=1 from=1 to=0 waits=2\n"
+            "6 attend compute gradient part=1 keys=1 y=2 to=4 waits=1\n"
+            "7 sum compute keys part=1 x=4 from=5 to=4 waits=4\n"
+            "8 shift reduce gradient part=1 from=4 to=5 waits=7\n"
+            "9 attend compute gradient part=2 keys=0 y=2 to=3 waits=5\n"
+            "10 sum compute keys part=2 x=3 from=5 to=3 waits=8\n"
+            "11 shift reduce gradient part=2 from=3 to=5 waits=10\n"
+            "12 place compute gradient part=3 y=2 from=5 waits=11\n");
+    text_is(WEFT_CONTEXT_ALL_GATHER, 3, 1, 0,
+            "program in_flight=1\n"
+            "slots 0-0 home\n"
+            "slots 1-1 keys\n"
+            "slots 2-2 partial\n"
+            "0 permute compute part=0 to=0\n"
+            "1 gather gather keys part=0 from=0 to=1 waits=0\n"
+            "2 attend compute activation part=0 keys=1 y=2 waits=1\n"
+            "3 place compute activation part=0 from=2\n");
+    text_is(WEFT_CONTEXT_ALL_GATHER, 3, 1, 1,
+            "program in_flight=1\n"
+            "slots 0-0 home\n"
+            "slots 1-1 keys\n"
+            "slots 2-2 partial\n"
+            "slots 3-3 keys_gradient\n"
+            "slots 4-4 arrived\n"
+            "0 permute compute part=0 to=0\n"
+            "1 gather gather keys part=0 from=0 to=1 waits=0\n"
+            "2 attend compute gradient part=0 keys=1 y=2 to=3 waits=1\n"
+            "3 reduce reduce keys part=0 from=3 to=4 waits=2\n"
+            "4 place compute gradient part=1 y=2 from=4 waits=3\n");
+    text_is(WEFT_CONTEXT_A2A, 4, 4, 0,
+            "program in_flight=1\n"
+            "slots 0-0 heads\n"
+            "slots 1-1 home\n"
+            "slots 2-2 partial\n"
+            "slots 3-3 result\n"
+            "0 permute compute part=0 to=1\n"
+            "1 dispatch expert heads part=0 from=1 to=0 waits=0\n"
+            "2 attend compute activation part=0 from=0 y=2 waits=1\n"
+            "3 place compute activation part=0 from=2 to=3\n"
+            "4 combine expert heads part=0 from=3 to=1 waits=3\n"
+            "5 place compute heads part=0 from=1 waits=4\n");
+    text_is(WEFT_CONTEXT_A2A, 4, 4, 1,
+            "program in_flight=1\n"
+            "slots 0-0 heads\n"
+            "slots 1-1 home\n"
+            "slots 2-2 partial\n"
+            "slots 3-3 heads_gradient\n"
+            "slots 4-4 keys_gradient\n"
+            "0 permute compute part=0 to=1\n"
+            "1 dispatch expert heads_gradient part=0 from=1 to=3 waits=0\n"
+            "2 attend compute gradient part=0 from=0 dy=3 y=2 to=4 waits=1\n"
+            "3 place compute gradient part=1 y=2 keys=4 to=3\n"
+            "4 combine expert heads_gradient part=0 from=3 to=1 waits=3\n"
+            "5 place compute heads part=0 from=1 waits=4\n");
+    text_is(WEFT_CONTEXT_A2A_P2P, 4, 2, 0,
+            "program in_flight=2\n"
+            "slots 0-0 heads\n"
+            "slots 1-1 home\n"
+            "slots 2-3 keys\n"
+            "slots 4-4 partial\n"
+            "slots 5-5 result\n"
+            "0 permute compute part=0 to=1\n"
+            "1 dispatch expert heads part=0 from=1 to=0 waits=0\n"
+            "2 permute compute keys part=0 from=0 to=2 waits=1\n"
+            "3 shift send keys part=0 from=2 to=3 waits=2\n"
+            "4 attend compute activation part=0 from=0 keys=2 y=4\n"
+            "5 attend compute activation part=1 from=0 keys=3 y=4 waits=3\n"
+            "6 place compute activation part=1 from=4 to=5\n"
+            "7 combine expert heads part=0 from=5 to=1 waits=6\n"
+            "8 place compute heads part=0 from=1 waits=7\n");
+    text_is(WEFT_CONTEXT_A2A_P2P, 4, 2, 1,
+            "program in_flight=2\n"
+            "slots 0-0 heads\n"
+            "slots 1-1 home\n"
+            "slots 2-3 keys\n"
+            "slots 4-4 partial\n"
+            "slots 5-5 heads_gradient\n"
+            "slots 6-7 keys_gradient\n"
+            "slots 8-8 arrived\n"
+            "0 permute compute part=0 to=1\n"
+            "1 dispatch expert heads_gradient part=0 from=1 to=5 waits=0\n"
+            "2 permute compute keys part=0 from=0 to=2\n"
+            "3 shift send keys part=0 from=2 to=3 waits=2\n"
+            "4 attend compute gradient part=0 from=0 dy=5 keys=2 y=4 to=6 waits=1\n"
+            "5 sum compute keys part=0 x=6 to=6\n"
+            "6 shift reduce gradient part=0 from=6 to=8 waits=5\n"
+            "7 attend compute gradient part=1 from=0 dy=5 keys=3 y=4 to=7 waits=3\n"
+            "8 sum compute keys part=1 x=7 from=8 to=7 waits=6\n"
+            "9 shift reduce gradient part=1 from=7 to=8 waits=8\n"
+            "10 place compute gradient part=2 y=4 from=8 to=5 waits=9\n"
+            "11 combine expert heads_gradient part=0 from=5 to=1 waits=10\n"
+            "12 place compute heads part=0 from=1 waits=11\n");
+}
+
+/* Calls `use` with every plan over up to 8 ranks. */
+static void each_plan(void (*use)(const weft_context_plan *plan))
+{
+    for (int cp = 2; cp <= 8; cp++)
+        for (int form = 0; form < WEFT_NUM_CONTEXT_FORMS; form++)
+            for (int inner = 1; inner <= cp; inner++) {
+                const weft_context_plan plan = {(weft_context_form)form, cp, inner};
+                weft_arena arena = {0};
+                weft_program program;
+                const weft_status status = weft_program_context(&plan, false, &arena, &program);
+                weft_arena_release(&arena);
+                weft_error_clear();
+                if (status == WEFT_OK)
+                    use(&plan);
+            }
+}
+
+static int num_plans;
+
+static void accepted(const weft_context_plan *plan)
+{
+    program_set set = make_context(plan), again = make_context(plan);
+    num_plans++;
+    ASSERT_OK(check(plan, &set));
+    for (int b = 0; b < 2; b++) {
+        weft_program read;
+        char *text = text_of(&set.programs[b]);
+        ASSERT_OK(weft_program_parse(text, &set.arena, &read));
+        assert_true(same_program(&set.programs[b], &read));
+        assert_true(same_program(&set.programs[b], &again.programs[b]));
+        free(text);
+    }
+    release_set(&again);
+    release_set(&set);
+}
+
+/* No task, wait, operand or slot is one too many. */
+static void damaged(const weft_context_plan *plan)
+{
+    static edit edited;
+    program_set set = make_context(plan);
+    for (int b = 0; b < 2; b++) {
+        const weft_program whole = set.programs[b];
+        for (uint32_t t = 0; t < whole.num_tasks; t++) {
+            for (uint32_t w = 0; w < whole.tasks[t].num_waits; w++) {
+                edit_open(&set, b, &edited);
+                drop_wait(&edited, t, w);
+                edit_close(&edited, &set);
+                ASSERT_ERROR(check(plan, &set), WEFT_INTERNAL, " may ");
+                set.programs[b] = whole;
+            }
+            edit_open(&set, b, &edited);
+            drop_task(&edited, t);
+            edit_close(&edited, &set);
+            ASSERT_ERROR(check(plan, &set), WEFT_INTERNAL, "");
+            set.programs[b] = whole;
+            for (int k = 0; k < WEFT_TASK_MAX_OPERANDS; k++)
+                for (int32_t slot = -1; slot < whole.num_slots; slot++) {
+                    if (slot == whole.tasks[t].operands[k])
+                        continue;
+                    edit_open(&set, b, &edited);
+                    edited.tasks[t].operands[k] = slot;
+                    edit_close(&edited, &set);
+                    ASSERT_ERROR(check(plan, &set), WEFT_INTERNAL, "slot");
+                    set.programs[b] = whole;
+                }
+        }
+    }
+    release_set(&set);
+}
+
+static void every_plan(void **state)
+{
+    (void)state;
+    each_plan(accepted);
+    assert_int_equal(num_plans, 7 * 3 + 1 + 2 + 2); /* a2a+p2p: 4 by 2, 6 by 2 and 3, 8 by 2, 4 */
+    each_plan(damaged);
+}
+
+static double cost_of(const void *context, int stage, const weft_task *task)
+{
+    const double *us = context; /* of a block: attend, keys' way, gradient's way */
+    (void)stage;
+    switch (task->kind) {
+    case WEFT_TASK_ATTEND:
+        return us[0];
+    case WEFT_TASK_SHIFT:
+        return us[task->flow == WEFT_FLOW_KEYS ? 1 : 2];
+    default:
+        return 0;
+    }
+}
+
+/* What travels is hidden but for the gradients' last way, home. */
+static void times(void **state)
+{
+    (void)state;
+    static const double cases[][3] = {{10, 8, 8}, {10, 10, 10}, {10, 4, 9}};
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
+        for (int cp = 2; cp <= 8; cp++) {
+            const weft_context_plan plan = {WEFT_CONTEXT_P2P, cp, 1};
+            program_set set = make_context(&plan);
+            for (int b = 0; b < 2; b++) {
+                weft_price price;
+                const weft_pricing pricing = {.cost = cost_of, .context = cases[c]};
+                ASSERT_OK(weft_program_price(&set.programs[b], 1, &pricing, &set.arena, &price));
+                assert_true(price.makespan_us == cp * cases[c][0] + b * cases[c][2]);
+            }
+            release_set(&set);
+        }
+}
+
+static void refuses(void **state)
+{
+    (void)state;
+    const struct {
+        weft_context_plan plan;
+        const char *text;
+    } cases[] = {
+        {{WEFT_CONTEXT_P2P, 1, 1}, "over 1 context-parallel ranks: 2 to 1024"},
+        {{WEFT_CONTEXT_P2P, 4, 2}, "p2p over 4 ranks cannot deal heads among 2"},
+        {{WEFT_CONTEXT_A2A, 4, 2}, "a2a over 4 ranks cannot deal heads among 2"},
+        {{WEFT_CONTEXT_A2A_P2P, 4, 3}, "a2a+p2p over 4 ranks cannot deal heads among 3"},
+        {{WEFT_CONTEXT_A2A_P2P, 4, 4}, "a2a+p2p over 4 ranks cannot deal heads among 4"},
+        {{WEFT_NUM_CONTEXT_FORMS, 4, 1}, "no form 4"},
+    };
+    weft_arena arena = {0};
+    weft_program program;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        ASSERT_ERROR(weft_program_context(&cases[i].plan, false, &arena, &program), WEFT_CONFIG,
+                     cases[i].text);
+    weft_arena_release(&arena);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(written_out),
+        cmocka_unit_test(every_plan),
+        cmocka_unit_test(times),
+        cmocka_unit_test(refuses),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
