@@ -1,5 +1,7 @@
 /* Self-attention, tensor-parallel over heads (Shoeybi et al. 2019, §3): QKV is column-parallel and
- * packed by query group as Megatron does ([q..., k, v] a group), the projection row-parallel. */
+ * packed by query group as Megatron does ([q..., k, v] a group), the projection row-parallel. Over
+ * context-parallel ranks layers/context.h takes the place of the kernel that sees all keys. */
+#include "layers/context_memory.h"
 #include "layers/layers.h"
 
 typedef struct attention {
@@ -9,8 +11,9 @@ typedef struct attention {
 } attention;
 
 typedef struct attention_state {
-    weft_tensor x;        /* borrowed: the normalised input */
-    weft_tensor qkv, out; /* [S*B, qkv], [S*B, heads * head_dim] */
+    weft_tensor x;                /* borrowed: the normalised input */
+    weft_tensor qkv, out;         /* [S*B, qkv], [S*B, heads * head_dim] */
+    weft_tensor heads, heads_out; /* qkv and out by heads, where context-parallel ranks deal them */
     float *lse;
 } attention_state;
 
@@ -26,11 +29,6 @@ static weft_status attention_init(weft_layer *layer, weft_build *build)
     const weft_model_options *o = &a->common.options;
     a->dims = weft_dims_of(o, weft_build_shape(build));
     const weft_dims *d = &a->dims;
-    if (weft_build_shape(build)->cp > 1)
-        return WEFT_KEY_ERROR("parallel.context_parallel_size",
-                              " %d: attention over context-parallel ranks is not available in "
-                              "this version",
-                              weft_build_shape(build)->cp);
     size_t qkv_all = (d->heads_all + 2 * d->groups_all) * d->head_dim;
     size_t proj_all = d->heads_all * d->head_dim;
     const bool has_bias = !o->disable_bias_linear;
@@ -98,6 +96,81 @@ static weft_status rotate(const attention *a, weft_pass *pass, const weft_tensor
             .index = positions ? positions : weft_pass_index(pass), .index_by_sample = positions));
 }
 
+/* --- over context-parallel ranks ------------------------------------------------------------ */
+
+static weft_context_call call_of(const attention *a, weft_pass *pass, const attention_state *state)
+{
+    return (weft_context_call){
+        .shape = weft_context_shape_of(weft_pass_shape(pass), &a->dims),
+        .attention = shape_of(a, pass),
+        .cut = weft_pass_cut(pass),
+        .first_seen = weft_pass_first_seen(pass),
+        .qkv = state->qkv.data,
+        .heads = state->heads.data,
+        .heads_out = state->heads_out.data,
+        .out = state->out.data,
+        .lse = state->lse,
+    };
+}
+
+static weft_status take_scratch(weft_pass *pass, weft_context_call *call, bool backward)
+{
+    weft_tensor scratch;
+    WEFT_TRY(weft_pass_scratch(pass, WEFT_U8, weft_context_scratch_bytes(&call->shape, backward), 1,
+                               &scratch));
+    call->scratch = scratch.data;
+    return WEFT_OK;
+}
+
+static weft_status context_forward(const attention *a, weft_pass *pass,
+                                   const attention_state *state)
+{
+    weft_context_call call = call_of(a, pass, state);
+    WEFT_TRY(take_scratch(pass, &call, false));
+    return weft_context_forward(weft_pass_context(pass), weft_pass_lane(pass), &call);
+}
+
+static weft_status context_backward(const attention *a, weft_pass *pass,
+                                    const attention_state *state, const weft_tensor *dout,
+                                    const weft_tensor *dqkv)
+{
+    weft_context_call call = call_of(a, pass, state);
+    call.dout = dout->data;
+    call.dqkv = dqkv->data;
+    WEFT_TRY(take_scratch(pass, &call, true));
+    return weft_context_backward(weft_pass_context(pass), weft_pass_lane(pass), &call);
+}
+
+/* --- all rows here -------------------------------------------------------------------------- */
+
+static weft_status whole_forward(const attention *a, weft_pass *pass, const attention_state *state)
+{
+    return weft_attention_forward(
+        weft_pass_lane(pass),
+        &WEFT_ARGS(weft_attention_forward_args, .shape = shape_of(a, pass),
+                   .dtype = state->qkv.dtype, .q = packed(a, &state->qkv, 0),
+                   .k = packed(a, &state->qkv, 1), .v = packed(a, &state->qkv, 2),
+                   .out = state->out.data, .lse = state->lse,
+                   .first_seen = weft_pass_first_seen(pass)));
+}
+
+static weft_status whole_backward(const attention *a, weft_pass *pass, const attention_state *state,
+                                  const weft_tensor *dout, const weft_tensor *dqkv)
+{
+    weft_tensor delta;
+    WEFT_TRY(weft_pass_scratch(pass, WEFT_F32, a->dims.heads, a->dims.rows_full, &delta));
+    return weft_attention_backward(
+        weft_pass_lane(pass),
+        &WEFT_ARGS(weft_attention_backward_args, .shape = shape_of(a, pass), .dtype = dout->dtype,
+                   .q = packed(a, &state->qkv, 0), .k = packed(a, &state->qkv, 1),
+                   .v = packed(a, &state->qkv, 2), .out = state->out.data, .dout = dout->data,
+                   .lse = state->lse, .delta = delta.data, .dq = packed(a, dqkv, 0),
+                   .dk = packed(a, dqkv, 1), .dv = packed(a, dqkv, 2),
+                   .first_seen = weft_pass_first_seen(pass)));
+}
+
+/* --- both ----------------------------------------------------------------------------------- */
+
 /* out and lse of q, k and v; where the core is recomputed they are not kept. */
 static weft_status core_forward(const attention *a, weft_pass *pass, attention_state *state)
 {
@@ -107,14 +180,13 @@ static weft_status core_forward(const attention *a, weft_pass *pass, attention_s
     weft_pass_leave_out(pass, WEFT_RECOMPUTE_MODULE(CORE_ATTN));
     WEFT_TRY(weft_pass_stash(pass, dtype, d->rows_full, a->proj.in, &state->out));
     WEFT_TRY(weft_pass_stash(pass, WEFT_F32, d->heads, d->rows_full, &lse));
+    if (weft_context_deals(weft_pass_shape(pass))) {
+        WEFT_TRY(weft_pass_stash(pass, dtype, d->rows_full, d->qkv, &state->heads));
+        WEFT_TRY(weft_pass_stash(pass, dtype, d->rows_full, a->proj.in, &state->heads_out));
+    }
     weft_pass_keep(pass);
     state->lse = lse.data;
-    return weft_attention_forward(
-        weft_pass_lane(pass),
-        &WEFT_ARGS(weft_attention_forward_args, .shape = shape_of(a, pass), .dtype = dtype,
-                   .q = packed(a, &state->qkv, 0), .k = packed(a, &state->qkv, 1),
-                   .v = packed(a, &state->qkv, 2), .out = state->out.data, .lse = state->lse,
-                   .first_seen = weft_pass_first_seen(pass)));
+    return (weft_pass_context(pass) ? context_forward : whole_forward)(a, pass, state);
 }
 
 static weft_status attention_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
@@ -147,22 +219,17 @@ static weft_status attention_backward(weft_layer *layer, weft_pass *pass, const 
     attention_state *state = weft_pass_state(pass, layer);
     const weft_dims *d = &a->dims;
     size_t mark = weft_pass_mark(pass);
-    weft_tensor dy_full, dout, dqkv, delta, x_full, partial;
-    if (weft_pass_shape(pass)->recompute & WEFT_RECOMPUTE_MODULE(CORE_ATTN))
+    weft_tensor dy_full, dout, dqkv, x_full, partial;
+    if (weft_pass_shape(pass)->recompute & WEFT_RECOMPUTE_MODULE(CORE_ATTN)) {
         WEFT_TRY(core_forward(a, pass, state));
+        weft_pass_release(pass, mark);
+    }
     WEFT_TRY(weft_pass_enter(pass, dy, &dy_full));
     WEFT_TRY(weft_pass_scratch(pass, dy->dtype, d->rows_full, a->proj.in, &dout));
     WEFT_TRY(weft_pass_scratch(pass, dy->dtype, d->rows_full, d->qkv, &dqkv));
-    WEFT_TRY(weft_pass_scratch(pass, WEFT_F32, d->heads, d->rows_full, &delta));
     WEFT_TRY(weft_linear_backward(pass, &a->proj, &state->out, &dy_full, &dout));
-    WEFT_TRY(weft_attention_backward(
-        weft_pass_lane(pass),
-        &WEFT_ARGS(weft_attention_backward_args, .shape = shape_of(a, pass), .dtype = dy->dtype,
-                   .q = packed(a, &state->qkv, 0), .k = packed(a, &state->qkv, 1),
-                   .v = packed(a, &state->qkv, 2), .out = state->out.data, .dout = dout.data,
-                   .lse = state->lse, .delta = delta.data, .dq = packed(a, &dqkv, 0),
-                   .dk = packed(a, &dqkv, 1), .dv = packed(a, &dqkv, 2),
-                   .first_seen = weft_pass_first_seen(pass))));
+    WEFT_TRY((weft_pass_context(pass) ? context_backward : whole_backward)(a, pass, state, &dout,
+                                                                           &dqkv));
     WEFT_TRY(rotate(a, pass, &dqkv, true));
     WEFT_TRY(weft_pass_enter(pass, &state->x, &x_full));
     WEFT_TRY(weft_pass_partial(pass, dx, &partial));

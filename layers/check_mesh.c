@@ -2,6 +2,7 @@
 #include <stdio.h>
 
 #include "core/fits.h"
+#include "layers/context_memory.h"
 #include "layers/describe.h"
 #include "layers/runtime.h"
 
@@ -28,6 +29,25 @@ static weft_status check_sequence(int64_t seq, const weft_mesh *mesh)
                                        : "parallel.sequence_parallel",
                           "seq_length %lld does not divide by %d%s; %s would", (long long)seq,
                           parts, what, weft_fits_text(&fits, text));
+}
+
+/* Heads for sequence: whole query groups go to each of `inner` ranks. */
+static weft_status check_heads(const weft_model_options *o, const weft_mesh *mesh,
+                               int64_t micro_batch_size)
+{
+    weft_shape shape = weft_model_shape(o, mesh, micro_batch_size, WEFT_F32, true);
+    if (!weft_context_deals(&shape))
+        return WEFT_OK;
+    const weft_context_plan plan = weft_context_plan_of(&shape);
+    const int parts = plan.inner * mesh->tp;
+    if (o->num_query_groups % parts == 0)
+        return WEFT_OK;
+    return WEFT_KEY_ERROR("parallel.cp_comm_type",
+                          "%s deals num_query_groups %lld to %d ranks x "
+                          "tensor_model_parallel_size %d, which does not come out even; p2p or "
+                          "all_gather would do",
+                          weft_context_form_text((int)plan.form), (long long)o->num_query_groups,
+                          plan.inner, mesh->tp);
 }
 
 /* Byte counts of the whole model have to stay below 2^63, with room for what goes with an element:
@@ -94,6 +114,7 @@ weft_status weft_model_check_mesh(const weft_model_options *o, const weft_mesh *
     WEFT_TRY(check_divides("parallel.tensor_model_parallel_size", "num_query_groups",
                            o->num_query_groups, mesh->tp));
     WEFT_TRY(check_sequence(o->seq_length, mesh));
+    WEFT_TRY(check_heads(o, mesh, micro_batch_size));
     if (has_dense)
         WEFT_TRY(check_divides("parallel.tensor_model_parallel_size", "ffn_hidden_size",
                                o->ffn_hidden_size, mesh->tp));

@@ -170,7 +170,10 @@ void weft_describe_attention(const weft_model_options *o, const weft_shape *shap
     /* their gradients; the last one's place is delta's */
     weft_cost_scratch(out, shape, WEFT_PHASE_INPUT_GRADIENT, shape->dtype, d.rows_full, d.qkv);
     weft_cost_scratch(out, shape, WEFT_PHASE_INPUT_GRADIENT, shape->dtype, d.rows_full, proj_in);
-    weft_cost_scratch(out, shape, WEFT_PHASE_INPUT_GRADIENT, WEFT_F32, d.heads, d.rows_full);
+    if (shape->cp > 1)
+        weft_describe_context(shape, &d, out);
+    else
+        weft_cost_scratch(out, shape, WEFT_PHASE_INPUT_GRADIENT, WEFT_F32, d.heads, d.rows_full);
 }
 
 /* --- MLP ------------------------------------------------------------------------------------- */

@@ -94,6 +94,8 @@ uint64_t weft_operation_model_flops(const weft_operation *operation);
 /* What Weft's layers say, added to *out: zeroed, or a description's. */
 void weft_describe_embedding(const weft_model_options *, const weft_shape *, weft_layer_cost *out);
 void weft_describe_attention(const weft_model_options *, const weft_shape *, weft_layer_cost *out);
+/* What attention does and holds beside that where cp is above 1. */
+void weft_describe_context(const weft_shape *, const weft_dims *, weft_layer_cost *out);
 /* ffn: global width; modules: those that it is part of, bits of layers/recompute.h. */
 void weft_describe_mlp(const weft_model_options *, const weft_shape *, size_t ffn, unsigned modules,
                        weft_layer_cost *out);

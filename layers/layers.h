@@ -53,6 +53,8 @@ void weft_pass_end_repeat(weft_pass *pass);
 /* Communicators and coordinates of the mesh the model runs on. */
 const weft_groups *weft_build_groups(const weft_build *build);
 const weft_groups *weft_pass_groups(const weft_pass *pass);
+/* What attention over cp runs by; NULL where cp is 1. */
+struct weft_context_runtime *weft_pass_context(const weft_pass *pass);
 /* How the micro-batch's sequence is cut over cp; NULL: all of it is here. Borrowed. */
 const weft_sequence_cut *weft_pass_cut(const weft_pass *pass);
 /* Finds by global name a parameter that an earlier layer of this stage declared, to use it too: the

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "layers/context_memory.h"
 #include "layers/footprint.h"
 #include "layers/graphs.h"
 #include "layers/outline.h"
@@ -113,6 +114,16 @@ static weft_status create_moe(weft_model *model)
     return use_pipeline(model, &model->moe->current->pipeline);
 }
 
+/* What attention layers share where the sequence lies on several ranks. */
+static weft_status create_context(weft_model *model)
+{
+    if (model->shape.cp == 1)
+        return WEFT_OK;
+    const weft_context_plan plan = weft_context_plan_of(&model->shape);
+    return weft_context_runtime_create(
+        model->setup.device, model->setup.groups->by_axis[WEFT_AXIS_CP], &plan, &model->context);
+}
+
 static weft_status init(weft_model *model, const weft_outline *outline, weft_model_function build)
 {
     const weft_model_setup *s = &model->setup;
@@ -123,6 +134,7 @@ static weft_status init(weft_model *model, const weft_outline *outline, weft_mod
     model->place = weft_coords_place(&s->groups->coords, s->groups->mesh.world);
     model->rank = s->groups->coords.at[WEFT_AXIS_PP];
     WEFT_TRY(create_moe(model));
+    WEFT_TRY(create_context(model));
     WEFT_TRY(weft_model_list_layers(model, build));
     WEFT_TRY(weft_parameters_create(s->groups, s->device, s->dtype, &model->parameters));
     WEFT_TRY(weft_model_init_layers(model));
@@ -190,6 +202,7 @@ void weft_model_destroy(weft_model *model)
     weft_model_forget(model);
     weft_parameters_destroy(model->parameters);
     weft_moe_runtime_destroy(model->moe);
+    weft_context_runtime_destroy(model->context);
     free(model);
 }
 
@@ -268,6 +281,11 @@ weft_status weft_model_reserve(weft_model *model, weft_lane *compute)
                                2 * weft_shape_local_tokens(shape) * row_bytes));
     if (model->rings.gather)
         WEFT_TRY(weft_parameters_reserve(model->parameters, model->rings.gather));
+    if (model->context) {
+        const weft_dims dims = weft_dims_of(&model->options, shape);
+        const weft_context_shape context = weft_context_shape_of(shape, &dims);
+        WEFT_TRY(weft_context_runtime_reserve(model->context, compute, &context));
+    }
     if (!weft_model_moe_exchanges(model))
         return WEFT_OK;
     size_t tokens = weft_moe_dims_of(&model->options, shape).tokens;

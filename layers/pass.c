@@ -155,6 +155,11 @@ const int32_t *weft_pass_labels(const weft_pass *pass)
     return pass->micro_batch.labels;
 }
 
+struct weft_context_runtime *weft_pass_context(const weft_pass *pass)
+{
+    return pass->model->context;
+}
+
 const weft_sequence_cut *weft_pass_cut(const weft_pass *pass)
 {
     return pass->micro_batch.cut;

@@ -118,8 +118,9 @@ struct weft_model {
     weft_metric *saved_metrics;   /* pinned, likewise: as they were before a recomputation */
     weft_place place;
     uint64_t num_frozen;
-    weft_moe_runtime *moe; /* NULL without experts */
-    weft_trace *trace;     /* NULL: none is kept; borrowed */
+    weft_moe_runtime *moe;                /* NULL without experts */
+    struct weft_context_runtime *context; /* NULL where cp is 1 */
+    weft_trace *trace;                    /* NULL: none is kept; borrowed */
     int trace_rank;
     weft_graphs *graphs; /* NULL: nothing is kept as graphs */
     weft_arena arena;

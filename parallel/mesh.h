@@ -53,6 +53,8 @@ typedef struct weft_parallel_options { /* of section "parallel" */
     int64_t num_virtual_stages_per_pipeline_rank, num_layers_per_virtual_pipeline_stage;
     int64_t decoder_first_pipeline_num_layers, decoder_last_pipeline_num_layers;
     const char *order; /* "tp-cp-ep-dp-pp" */
+    int cp_comm_type;  /* weft_context_form (schedule/context.h), then "auto" */
+    weft_int_list hierarchical_context_parallel_sizes; /* of a2a+p2p: inside a node, between */
     bool allow_tp_across_nodes;
 } weft_parallel_options;
 extern const weft_option_row weft_parallel_rows[];
@@ -65,6 +67,7 @@ typedef struct weft_mesh {
     int world, tp, cp, dp, pp, ep, etp, edp;
     weft_expert_binding binding;
     bool sequence_parallel;
+    int cp_comm_type, cp_inner; /* weft_context_plan's */
     char order[24];
 } weft_mesh;
 

@@ -59,6 +59,18 @@ const weft_option_row weft_parallel_rows[] = {
         "layers on the last rank; 0: not given"),
     ROW(order, STRING, "\"tp-cp-ep-dp-pp\"", 0, 0, NULL,
         "how ranks count through the axes, the fastest first"),
+    CHOICE(cp_comm_type, "\"p2p\"", "p2p|all_gather|a2a|a2a+p2p",
+           "how attention sees the whole sequence under cp: keys and values in a ring or all at "
+           "once, heads for sequence, or heads inside and a ring between"),
+    {.key = "hierarchical_context_parallel_sizes",
+     .type = WEFT_OPTION_INT_LIST,
+     .offset = offsetof(weft_parallel_options, hierarchical_context_parallel_sizes),
+     .initial = "0",
+     .min = 0,
+     .max = MAX_SIZE,
+     .unit = "ranks",
+     .help = "of cp_comm_type a2a+p2p: [ranks that deal heads, groups of them in the ring]; 0: not "
+             "given"},
     ROW(allow_tp_across_nodes, BOOL, "false", 0, 0, NULL,
         "let tensor-parallel groups span nodes (slow)"),
 };

@@ -78,6 +78,44 @@ static weft_status refuse_product(const weft_parallel_options *o, int world)
         (long long)(tp * cp * pp), weft_count_text(world, "rank").text);
 }
 
+static int64_t product_of(const weft_int_list *sizes)
+{
+    int64_t product = 1;
+    for (size_t i = 0; i < sizes->count && product < INT32_MAX; i++)
+        product *= sizes->values[i];
+    return product;
+}
+
+/* [inside a node, between]: which neighbours deal heads, and how long the ring of them is. */
+static weft_status check_context(const weft_parallel_options *o, weft_mesh *mesh)
+{
+    enum { A2A_P2P = 3 };
+    const char *key = "parallel.hierarchical_context_parallel_sizes";
+    const weft_int_list *sizes = &o->hierarchical_context_parallel_sizes;
+    mesh->cp_comm_type = o->cp_comm_type;
+    if (mesh->cp == 1)
+        return WEFT_OK;
+    if (!sizes->is_array) {
+        if (o->cp_comm_type == A2A_P2P)
+            return WEFT_KEY_ERROR(key, " is not given; cp_comm_type a2a+p2p needs two sizes, whose "
+                                       "product is context_parallel_size");
+        return WEFT_OK;
+    }
+    if (sizes->count != 2 || sizes->values[0] * sizes->values[1] != mesh->cp)
+        return WEFT_KEY_ERROR(key,
+                              " has %zu sizes of product %lld; two, whose product is "
+                              "context_parallel_size, %d, would fit",
+                              sizes->count, (long long)product_of(sizes), mesh->cp);
+    if (o->cp_comm_type == A2A_P2P && (sizes->values[0] == 1 || sizes->values[1] == 1))
+        return WEFT_KEY_ERROR(key,
+                              " [%lld, %lld]: both are above 1; cp_comm_type %s is what this "
+                              "is",
+                              (long long)sizes->values[0], (long long)sizes->values[1],
+                              sizes->values[0] == 1 ? "p2p" : "a2a");
+    mesh->cp_inner = (int)sizes->values[0];
+    return WEFT_OK;
+}
+
 static weft_status check_dense(const weft_parallel_options *o, int world, weft_mesh *mesh)
 {
     int64_t tp = o->tensor_model_parallel_size, pp = o->pipeline_model_parallel_size;
@@ -89,6 +127,7 @@ static weft_status check_dense(const weft_parallel_options *o, int world, weft_m
     mesh->cp = (int)cp;
     mesh->pp = (int)pp;
     mesh->dp = (int)(world / (tp * pp * cp));
+    WEFT_TRY(check_context(o, mesh));
     if (o->data_parallel_size && o->data_parallel_size != mesh->dp)
         return WEFT_KEY_ERROR("parallel.data_parallel_size",
                               " %lld: tensor %d x context %d x pipeline %d leave %d of %s; give "

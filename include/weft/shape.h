@@ -55,6 +55,9 @@ typedef struct weft_shape {
     double moe_part_load; /* rows of the largest partition at the experts over those of a balanced
                              one; 0: moe_load */
     double moe_part_sent; /* the same of the rows that leave; 0: moe_sent */
+    int cp_comm_type;     /* of cp > 1, how attention sees the whole sequence: 0 p2p, 1 all_gather,
+                             2 a2a, 3 a2a+p2p */
+    int cp_inner;         /* of a2a+p2p: neighbours that deal heads among themselves */
 } weft_shape;
 /* What a rank has of a micro-batch. Context parallelism (cp) cuts the sequence: seq / cp tokens of
  * each sample are here, and tokens * batch rows, before sequence parallelism cuts these over tp. A

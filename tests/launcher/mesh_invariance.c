@@ -56,6 +56,8 @@ typedef struct mesh_case {
 #define PIPELINE(n, reuse) "\"moe_num_partitions\": " #n ", \"moe_memory_reuse\": \"" #reuse "\""
 #define FORM(form, chunks) "\"moe_all_to_all\": \"" #form "\", \"moe_all_to_all_chunks\": " #chunks
 
+#define CONTEXT(type) "\"cp_comm_type\": \"" type "\""
+
 /* As PyTorch wrote it: tests/oracle/make_schedules.py. */
 #define ORDER(name) "\"pipeline_schedule_file\": \"tests/oracle/golden/interleaved_" #name ".csv\""
 
@@ -64,6 +66,16 @@ static char chosen_peers[400];
 
 /* Each axis, binding and option alone and together. */
 static const mesh_case meshes[] = {
+    {0, 2, "cp=2", NULL},
+    {0, 4, "cp=4", NULL},
+    {0, 2, "cp=2", CONTEXT("all_gather")},
+    {0, 4, "cp=4", CONTEXT("all_gather")},
+    {0, 4, "cp=4", CONTEXT("a2a")},
+    {0, 4, "cp=4", CONTEXT("a2a+p2p") ", \"hierarchical_context_parallel_sizes\": [2, 2]"},
+    {1, 4, "cp=2,tp=2,sp=1", CONTEXT("p2p")},
+    {1, 4, "cp=2,pp=2,vp=2", CONTEXT("a2a")},
+    {3, 2, "cp=2", CONTEXT("p2p")},
+    {3, 2, "cp=2,binding=dp,ep=2", CONTEXT("a2a")},
     {0, 2, "tp=2", NULL},
     {0, 2, "dp=2", NULL},
     {0, 2, "pp=2", NULL},

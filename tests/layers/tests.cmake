@@ -20,3 +20,8 @@ weft_add_test(NAME check_layer SOURCES layers/check_layer.c layers/harness.c RAN
 weft_add_test(NAME own_parts SOURCES layers/own_parts.c layers/harness.c LABELS layers)
 weft_add_test_run(NAME own_parts_2 PROGRAM $<TARGET_FILE:test_own_parts> RANKS 2 LABELS layers mpi)
 weft_add_test(NAME packed_documents SOURCES layers/documents.c layers/harness.c LABELS layers)
+weft_add_test(NAME context SOURCES layers/context.c RANKS 4 LABELS layers)
+foreach(ranks 2 8)
+  weft_add_test_run(NAME context_${ranks} PROGRAM $<TARGET_FILE:test_context> RANKS ${ranks}
+    LABELS layers)
+endforeach()
