@@ -80,7 +80,8 @@ static weft_status grouped(rig *r, const weft_operation *o, int number)
     return weft_grouped_gemm(r->lane, &args);
 }
 
-/* A direction's products are one launch: 2 of forward, 5 of backward. */
+/* A direction's products are one launch: 2 of forward, 5 of backward. Under context parallelism the
+ * tokens that are here see cp times as many keys. */
 static weft_status attention(rig *r, const weft_operation *o, double *out_each)
 {
     const weft_dims *d = &r->dims;
@@ -88,8 +89,8 @@ static weft_status attention(rig *r, const weft_operation *o, double *out_each)
     const size_t bytes = weft_own_act_bytes(r), rows = d->rows_full,
                  key = d->heads / d->groups * d->head_dim;
     const size_t out_width = d->heads * d->head_dim;
-    weft_attention_shape shape = {.seq_q = r->shape->seq,
-                                  .seq_k = r->shape->seq,
+    weft_attention_shape shape = {.seq_q = weft_shape_local_seq(r->shape),
+                                  .seq_k = weft_shape_local_seq(r->shape),
                                   .batch = r->shape->batch,
                                   .heads = d->heads,
                                   .groups = d->groups,
@@ -102,7 +103,8 @@ static weft_status attention(rig *r, const weft_operation *o, double *out_each)
                                   .dropout = (float)r->options->attention_dropout,
                                   .total_heads = d->heads_all,
                                   .total_seq = r->shape->seq};
-    *out_each = (o->phase == WEFT_PHASE_FORWARD ? 2 : 5) * (double)(shape.batch * d->heads);
+    *out_each =
+        (o->phase == WEFT_PHASE_FORWARD ? 2 : 5) * (double)(shape.batch * d->heads) / r->shape->cp;
     if (o->phase == WEFT_PHASE_FORWARD) {
         const char *q = r->fresh[0];
         return weft_attention_forward(

@@ -100,9 +100,9 @@ static weft_status rotary(rig *r, const weft_operation *o)
     const weft_dims *d = &r->dims;
     const size_t in_group = d->heads / d->groups + 1;
     return weft_rope(
-        r->lane, &WEFT_ARGS(weft_rope_args, .seq = r->shape->seq, .batch = r->shape->batch,
-                            .heads = in_group, .head_dim = d->head_dim, .token_stride = d->qkv,
-                            .head_stride = d->head_dim, .groups = d->groups,
+        r->lane, &WEFT_ARGS(weft_rope_args, .seq = weft_shape_local_seq(r->shape),
+                            .batch = r->shape->batch, .heads = in_group, .head_dim = d->head_dim,
+                            .token_stride = d->qkv, .head_stride = d->head_dim, .groups = d->groups,
                             .group_stride = (in_group + 1) * d->head_dim, .rotary_dim = d->rotary,
                             .base = (float)r->options->rotary_base, .dtype = r->shape->dtype,
                             .x = r->out, .inverse = o->phase != WEFT_PHASE_FORWARD));

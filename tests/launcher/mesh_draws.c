@@ -1,9 +1,12 @@
-/* Mesh invariance of pipelines drawn from a fixed seed: interleaved and not, with micro-batches
- * below, at and not divisible by the ranks, in groups of any size, uneven layouts, empty stages,
- * stages without MoE layers, tied weights, dropout, both bindings, layers recomputed. Each gives
- * the single-rank losses and gradient norms (1e-5 and 1e-4 relative).
+/* Mesh invariance of what is drawn from a fixed seed. Each draw gives the single-rank losses and
+ * gradient norms (1e-5 and 1e-4 relative).
+ *   pipelines: interleaved and not, with micro-batches below, at and not divisible by the ranks, in
+ *     groups of any size, uneven layouts, empty stages, stages without MoE layers, tied weights,
+ *     dropout, both bindings, layers recomputed.
+ *   long contexts: sequences cut over cp, beside each other axis, with experts along and across,
+ *     and what options[] has.
  *
- * Runs under mpirun with 4 ranks. WEFT_PROPERTY_DRAWS=300: so many. */
+ * Runs under mpirun with 4 ranks. WEFT_PROPERTY_DRAWS=300: so many of each. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +15,7 @@
 #include "tests/expect.h"
 #include "tests/launcher/meshes.h"
 
-enum { NUM_DRAWS = 30, NUM_STEPS = 3, MAX_LAYERS = 6 };
+enum { NUM_PIPELINES = 30, NUM_CONTEXTS = 60, NUM_STEPS = 3, MAX_LAYERS = 6 };
 
 #define FULL(method, num)                                                                          \
     ", \"recompute_granularity\": \"full\", \"recompute_method\": \"" method                       \
@@ -23,7 +26,7 @@ enum { NUM_DRAWS = 30, NUM_STEPS = 3, MAX_LAYERS = 6 };
     "\"recompute_modules\": [\"core_attn\", \"mlp\", \"moe\"]"
 
 typedef struct draw {
-    char model[1024], mesh[256], parallel[128];
+    char model[1024], mesh[256], parallel[512];
     const char *train;
     int world, batch;
 } draw;
@@ -116,6 +119,75 @@ static void draw_mesh(int p, int v, int num_layers, bool moe, draw *d)
                  ", \"microbatch_group_size_per_virtual_pipeline_stage\": %d", p + next_random(4));
 }
 
+/* What a long context may be drawn with beside its mesh: one of each row's values, keys of section
+ * "parallel" ("": as it is by default), where the draw has what the row is about: anything, tokens
+ * that travel to experts, so many ranks along cp and tp (the models have two query groups). */
+enum { ANY, TRAVELS, CP_2, CP_4, CP_2_TP_2 };
+static const struct {
+    int about;
+    const char *values[6];
+} options[] = {
+    {ANY, {"", "\"overlap_grad_reduce\": false"}},
+    {CP_2, {"", "\"cp_comm_type\": \"all_gather\"", "\"cp_comm_type\": \"a2a\""}},
+    {CP_4,
+     {"", "\"cp_comm_type\": \"all_gather\"",
+      "\"cp_comm_type\": \"a2a+p2p\", \"hierarchical_context_parallel_sizes\": [2, 2]"}},
+    {CP_2_TP_2, {"", "\"cp_comm_type\": \"all_gather\""}},
+    {TRAVELS,
+     {"", "\"moe_num_partitions\": 2", "\"moe_num_partitions\": 3, \"moe_memory_reuse\": \"s1\"",
+      "\"moe_num_partitions\": 2, \"moe_memory_reuse\": \"s4\"",
+      "\"moe_partition_by\": \"peers\""}},
+};
+
+static void draw_options(bool travels, int cp, int tp, draw *d)
+{
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        int count = 0;
+        while (count < 6 && options[i].values[count])
+            count++;
+        const char *value = options[i].values[next_random(count)];
+        const bool has[] = {true, travels, cp * tp == 2, cp == 4, cp * tp == 4 && cp == 2};
+        if (!*value || !has[options[i].about])
+            continue;
+        add(d->parallel, sizeof d->parallel, ", ");
+        add(d->parallel, sizeof d->parallel, value);
+    }
+}
+
+static void draw_context(int num_layers, bool moe, draw *d)
+{
+    static const char *const besides[] = {"", ",tp=2", ",tp=2,sp=1", ",dp=2", ",dp=2,zero=1"};
+    const bool four = next_random(3) == 0, pipeline = !four && next_random(4) == 0;
+    const int beside = four || pipeline ? 0 : next_random(5);
+    const int tp = beside == 1 || beside == 2 ? 2 : 1, dp = beside >= 3 ? 2 : 1;
+    const bool by_tp = moe && tp == 2 && next_random(2);
+    const int cp = four ? 4 : 2, all = tp * cp * dp;
+    int ep = 1;
+    snprintf(d->mesh, sizeof d->mesh, "cp=%d%s", cp, besides[beside]);
+    d->parallel[0] = '\0';
+    if (pipeline) {
+        char layout[64];
+        draw_layout(2 * (1 + next_random(2)), num_layers, layout);
+        add(d->mesh, sizeof d->mesh, ",pp=2,layout=");
+        add(d->mesh, sizeof d->mesh, layout);
+    }
+    if (by_tp) {
+        add(d->mesh, sizeof d->mesh, ",binding=tp");
+    } else if (moe) {
+        const bool sharded = tp == 2 && next_random(2);
+        while (ep * 2 * (sharded ? tp : 1) <= all && ep < 4 && next_random(4))
+            ep *= 2;
+        char experts[32];
+        snprintf(experts, sizeof experts, ",binding=dp,ep=%d%s", ep, sharded ? ",etp=2" : "");
+        add(d->mesh, sizeof d->mesh, experts);
+        if (dp == 2 && next_random(2)) /* across cp */
+            add(d->mesh, sizeof d->mesh, ",order=tp-ep-dp-cp-pp");
+    }
+    d->world = all * (pipeline ? 2 : 1);
+    d->batch = dp * (1 + next_random(3));
+    draw_options(ep > 1, cp, tp, d);
+}
+
 static void compare(const draw *d, const weft_step_result *one, const weft_step_result *all)
 {
     double worst[2] = {0};
@@ -129,8 +201,8 @@ static void compare(const draw *d, const weft_step_result *one, const weft_step_
         worst[0] = fmax(worst[0], loss);
         worst[1] = fmax(worst[1], norm);
     }
-    printf("%d ranks %-64s batch %2d loss %.1e norm %.1e\n", d->world, d->mesh, d->batch, worst[0],
-           worst[1]);
+    printf("%d ranks %-64s%s batch %2d loss %.1e norm %.1e\n", d->world, d->mesh, d->parallel,
+           d->batch, worst[0], worst[1]);
     fflush(stdout);
 }
 
@@ -167,7 +239,7 @@ int main(void)
     weft_comm *world;
     EXPECT_OK(weft_comm_create_world(&world));
     EXPECT(weft_comm_size(world) == 4, "run with 4 ranks");
-    for (int i = 0; i < (more ? atoi(more) : NUM_DRAWS); i++) {
+    for (int i = 0; i < (more ? atoi(more) : NUM_PIPELINES); i++) {
         draw d;
         /* Each p with each v in turn, and now and then no virtual stages at all. */
         const int p = ranks[i % 3], v = i % 10 == 9 ? 1 : 2 + i / 3 % 3;
@@ -176,6 +248,15 @@ int main(void)
         draw_model(num_layers, moe, &d);
         draw_mesh(p, v, num_layers, moe, &d);
         d.train = recomputes[i % 5];
+        check(world, &d);
+    }
+    for (int i = 0; i < (more ? atoi(more) : NUM_CONTEXTS); i++) {
+        draw d;
+        const int num_layers = 1 + next_random(3);
+        const bool moe = next_random(2);
+        draw_model(num_layers, moe, &d);
+        draw_context(num_layers, moe, &d);
+        d.train = recomputes[i % 4];
         check(world, &d);
     }
     EXPECT_OK(weft_comm_barrier(world));

@@ -30,10 +30,21 @@
     "\"moe_num_partitions\": 3, \"moe_memory_reuse\": \"s1\", "                                    \
     "\"use_distributed_optimizer\": true"
 
-static const char *const dense_meshes[] = {
-    "tp=1,dp=4",   "tp=4,dp=1",      "tp=2,dp=2,sp=1",        "tp=1,pp=4",
-    "tp=2,pp=2",   "tp=1,pp=2,dp=2", "tp=2,pp=2,sp=1,dp=1",   "tp=4,sp=1",
-    "dp=4,zero=2", "dp=4,zero=3",    "tp=2,dp=2,sp=1,zero=3", "pp=2,dp=2,vp=2,zero=3"};
+static const char *const dense_meshes[] = {"tp=1,dp=4",
+                                           "tp=4,dp=1",
+                                           "tp=2,dp=2,sp=1",
+                                           "tp=1,pp=4",
+                                           "tp=2,pp=2",
+                                           "tp=1,pp=2,dp=2",
+                                           "tp=2,pp=2,sp=1,dp=1",
+                                           "tp=4,sp=1",
+                                           "dp=4,zero=2",
+                                           "dp=4,zero=3",
+                                           "tp=2,dp=2,sp=1,zero=3",
+                                           "pp=2,dp=2,vp=2,zero=3",
+                                           "cp=4",
+                                           "tp=2,cp=2,sp=1",
+                                           "pp=2,cp=2"};
 static const char *const moe_meshes[] = {"tp=4,binding=tp",
                                          "tp=2,dp=2,binding=tp,sp=1",
                                          "tp=2,pp=2,binding=tp",
@@ -43,7 +54,9 @@ static const char *const moe_meshes[] = {"tp=4,binding=tp",
                                          "tp=2,dp=2,binding=dp,ep=2,etp=2,sp=1",
                                          "dp=4,binding=dp,ep=2,zero=2",
                                          "dp=4,binding=dp,ep=2,zero=3",
-                                         "dp=4,binding=dp,ep=4,zero=3"};
+                                         "dp=4,binding=dp,ep=4,zero=3",
+                                         "cp=2,dp=2,binding=dp,ep=2",
+                                         "cp=2,tp=2,binding=tp"};
 
 #define AGAIN(method, num)                                                                         \
     "\"recompute_granularity\": \"full\", \"recompute_method\": \"" method                         \

@@ -140,7 +140,7 @@ weft_status rig_create(rig *r, weft_comm *world, const weft_model_options *optio
     WEFT_TRY(harness_create(&r->h, world, options, mesh, batch, dtype, build));
     const weft_mesh *m = &r->h.groups.mesh;
     r->hidden = (size_t)options->hidden_size;
-    r->rows_full = r->h.tokens;
+    r->rows_full = r->h.rows * r->h.batch;
     r->rows = r->rows_full / (size_t)(m->sequence_parallel ? m->tp : 1);
     if (m->sequence_parallel)
         r->first_row = (size_t)r->h.groups.coords.at[WEFT_AXIS_TP] * r->rows;
