@@ -99,7 +99,9 @@ void planned_begin(weft_trainer *t, const weft_config_source *source)
     watch.mesh = source->mesh;
     snprintf(path, sizeof path, "%s/examples/clusters/h100.json", getenv("WEFT_SOURCE_DIR"));
     EXPECT_OK(weft_plan_load(&alone, NULL, &watch.arena, &config));
+    const char *own = config.schedule.cluster; /* that the run chose for */
     EXPECT_OK(weft_plan_cluster(path, &config, &watch.arena, &cluster));
+    config.schedule.cluster = own;
     EXPECT_OK(weft_plan_make(&config, &alone, cluster, NULL, &watch.arena, &plan));
     snprintf(name, sizeof name, "step of rank %d", rank);
     watch.step = plan.step.programs[rank];
