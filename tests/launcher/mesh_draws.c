@@ -256,7 +256,7 @@ int main(void)
         const bool moe = next_random(2);
         draw_model(num_layers, moe, &d);
         draw_context(num_layers, moe, &d);
-        d.train = recomputes[i % 4];
+        d.train = recomputes[i % 5];
         check(world, &d);
     }
     EXPECT_OK(weft_comm_barrier(world));
