@@ -30,7 +30,6 @@ typedef struct work {
     void **memory;
     weft_context_sizes sizes;
     float *delta;
-    const int32_t *first_seen; /* of the rows here; NULL: every row sees the sequence's first key */
     bool backward;
 } work;
 
@@ -185,18 +184,13 @@ typedef struct pair {
     weft_attention_shape shape;
     size_t first_key;
     size_t query_rows, key_rows; /* before them, of their stretches */
-    size_t query_run;            /* of this rank's */
+    const int32_t *first_seen;   /* of its queries; NULL: they see all */
     weft_attention_piece piece;
 } pair;
 
 static const void *queries_of(const work *w)
 {
     return weft_context_exchanges(&w->runtime->plan) ? w->call->heads : w->call->qkv;
-}
-
-static const int32_t *first_seen_of(const work *w, const pair *p)
-{
-    return w->first_seen ? w->first_seen + p->query_rows : NULL;
 }
 
 static weft_status attend_forward(const work *w, const weft_task *task, weft_lane *lane,
@@ -209,12 +203,12 @@ static weft_status attend_forward(const work *w, const weft_task *task, weft_lan
     k = at(k, p->key_rows * p->shape.k_token_stride, dtype);
     float *partial = slot_of(w, task, WEFT_OPERAND_Y);
     return weft_attention_forward(
-        lane, &WEFT_ARGS(weft_attention_forward_args, .shape = p->shape, .dtype = dtype,
-                         .q = at(qkv, p->query_rows * p->shape.q_token_stride, dtype), .k = k,
-                         .v = at(k, z->head_dim, dtype), .out = partial + p->query_rows * z->result,
-                         .lse = w->call->lse + p->query_rows * z->heads,
-                         .first_seen = first_seen_of(w, p), .first_key = p->first_key,
-                         .piece = p->piece));
+        lane,
+        &WEFT_ARGS(weft_attention_forward_args, .shape = p->shape, .dtype = dtype,
+                   .q = at(qkv, p->query_rows * p->shape.q_token_stride, dtype), .k = k,
+                   .v = at(k, z->head_dim, dtype), .out = partial + p->query_rows * z->result,
+                   .lse = w->call->lse + p->query_rows * z->heads, .first_seen = p->first_seen,
+                   .first_key = p->first_key, .piece = p->piece));
 }
 
 static weft_status attend_backward(const work *w, const weft_task *task, weft_lane *lane,
@@ -238,7 +232,7 @@ static weft_status attend_backward(const work *w, const weft_task *task, weft_la
                          .out = at(exchanged ? c->heads_out : c->out, result, dtype),
                          .dout = at(dout, result, dtype), .lse = c->lse + p->query_rows * z->heads,
                          .delta = w->delta + p->query_rows * z->heads, .dq = dq + result, .dk = dk,
-                         .dv = dk + z->head_dim, .first_seen = first_seen_of(w, p),
+                         .dv = dk + z->head_dim, .first_seen = p->first_seen,
                          .first_key = p->first_key, .dq_token_stride = z->result,
                          .dq_group_stride = z->in_group * z->head_dim, .dk_token_stride = z->keys,
                          .dk_group_stride = 2 * z->head_dim, .piece = p->piece));
@@ -275,6 +269,17 @@ static weft_status zero_gradients(const work *w, const weft_task *task, weft_lan
                           w->sizes.all_keys * sizeof(float));
 }
 
+/* Whether a query of the pair sees a key of it: the first query of each sample sees the earliest.
+ */
+static bool is_seen(const pair *p)
+{
+    const size_t end = p->first_key + p->shape.seq_k;
+    bool seen = !p->first_seen;
+    for (size_t b = 0; b < p->shape.batch && !seen; b++)
+        seen = (size_t)p->first_seen[b] < end;
+    return seen;
+}
+
 static weft_status run_attend(void *context, const weft_task *task, weft_lane *lane)
 {
     const work *w = context;
@@ -295,12 +300,16 @@ static weft_status run_attend(void *context, const weft_task *task, weft_lane *l
         p.piece = task->part == 0 ? WEFT_ATTENTION_FIRST : WEFT_ATTENTION_NEXT;
         p.shape.first_query = (size_t)query_run * cut->run_length;
         p.query_rows = (size_t)q * run_rows;
+        if (w->call->first_seen)
+            p.first_seen = w->call->first_seen + (size_t)query_run * run_rows;
         for (int k = 0; k < keys.count; k++) {
             const int32_t key_run = cut->runs[keys.first + k];
             if (key_run > query_run)
                 continue;
             p.first_key = (size_t)key_run * cut->run_length;
             p.key_rows = (size_t)k * run_rows;
+            if (!is_seen(&p))
+                continue;
             WEFT_TRY((w->backward ? attend_backward : attend_forward)(w, task, lane, &p));
             p.piece = WEFT_ATTENTION_NEXT;
         }
@@ -372,22 +381,6 @@ static void bind_slots(work *w)
     w->delta = w->backward ? (float *)(void *)scratch : NULL;
 }
 
-/* Where heads are dealt, the rows here are the neighbours' too; what they see lies at the scratch's
- * end. */
-static weft_status bind_first_seen(work *w, weft_lane *compute)
-{
-    const weft_context_call *c = w->call;
-    const int inner = c->shape.plan.inner, group = weft_comm_rank(w->runtime->cp) / inner;
-    w->first_seen = c->first_seen;
-    if (!c->first_seen || inner == 1)
-        return WEFT_OK;
-    int32_t *all = (int32_t *)(void *)((char *)c->scratch +
-                                       weft_context_scratch_bytes(&c->shape, w->backward) -
-                                       weft_context_seen_bytes(&c->shape));
-    w->first_seen = all + (size_t)(group * inner) * c->shape.rows;
-    return weft_all_gather(w->runtime->cp, compute, c->first_seen, all, c->shape.rows, WEFT_I32);
-}
-
 static weft_status begin_lanes(weft_context_runtime *r, weft_lane *compute)
 {
     WEFT_TRY(weft_lane_record(compute, r->begin));
@@ -417,7 +410,6 @@ static weft_status run(weft_context_runtime *r, weft_lane *compute, const weft_c
               .sizes = weft_context_sizes_of(&call->shape),
               .backward = backward};
     bind_slots(&w);
-    WEFT_TRY(bind_first_seen(&w, compute));
     r->executor.context = &w;
     for (int i = 0; i < WEFT_NUM_LANES; i++)
         r->executor.lanes[i] = r->lanes[i] ? r->lanes[i] : compute;

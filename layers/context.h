@@ -31,7 +31,7 @@ typedef struct weft_context_call {
     weft_context_shape shape;
     weft_attention_shape attention; /* scale, dropout's counters, and first_head of this TP rank */
     const weft_sequence_cut *cut;
-    const int32_t *first_seen; /* optional, [rows]: the first key that each row sees */
+    const int32_t *first_seen; /* optional, [S, B]: as of weft_pass_first_seen */
     const void *qkv;           /* [rows, W] */
     void *heads;     /* [inner * rows, W / inner]; with an exchange: written, backward reads it */
     void *heads_out; /* [inner * rows, heads / inner * head_dim]; likewise */

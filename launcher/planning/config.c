@@ -321,9 +321,6 @@ static weft_status check_world(const weft_config *c, int world, const weft_topol
                                  .context = &f};
     WEFT_TRY(weft_mesh_build_for(&request, out));
     WEFT_TRY(check_batch(c, out->dp));
-    if (out->cp > 1 && c->data.reset_attention_mask)
-        return WEFT_KEY_ERROR("data.reset_attention_mask",
-                              "attention over context-parallel ranks does not know documents yet");
     WEFT_TRY(check_device(c));
     WEFT_TRY(check_trace_ranks(c, out->world));
     /* Whether it can be chosen, before any rank starts; what is chosen depends on the nodes. */

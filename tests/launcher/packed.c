@@ -71,6 +71,7 @@ static bool is_near(double a, double b)
     return fabs(a - b) <= 1e-6 * fabs(b);
 }
 
+static const char by_documents[] = "parallel.context_parallel_load_balancer=documents";
 static const char by_token_key[] = "train.calculate_per_token_loss=true";
 
 static void check_losses(weft_comm *world)
@@ -111,6 +112,11 @@ static void check_losses(weft_comm *world)
         {"pp=4", SAMPLES, 1, 4, {by_token_key}},
         {"tp=2,sp=1,pp=2", SAMPLES, 1, 4, {by_token_key}},
         {"dp=2,pp=2,zero=1", SAMPLES, 1, 4, {NULL}},
+        {"cp=4", SAMPLES, 1, 4, {by_token_key}},
+        {"cp=2,pp=2", SAMPLES, 1, 4, {by_token_key, by_documents}},
+        {"cp=4", SAMPLES, 1, 4, {by_token_key, by_documents, "parallel.cp_comm_type=a2a"}},
+        {"cp=4", SAMPLES, 1, 4, {by_token_key, by_documents, "parallel.cp_comm_type=p2p"}},
+        {"cp=2,tp=2,sp=1", SAMPLES, 1, 4, {by_token_key, by_documents}},
     };
     for (size_t i = 0; i < sizeof meshes / sizeof *meshes; i++) {
         const weft_step_result *expected = meshes[i].set[0] ? by_token : by_batch;
