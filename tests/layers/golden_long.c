@@ -1,5 +1,6 @@
-/* Loss and every gradient on sequences of 4,096 tokens, of one document and of several, against
- * PyTorch's. See tests/oracle/make_long_golden.py for the files. */
+/* Loss and every gradient on sequences of 4,096 tokens against PyTorch's: on one rank, and
+ * on 4 of context parallelism in each way that attention then sees the whole sequence. See
+ * tests/oracle/make_long_golden.py for the files. */
 #include "parallel/documents.h"
 #include "parallel/sequence.h"
 #include "tests/layers/golden_file.h"
@@ -104,8 +105,9 @@ static void fill_rows(harness *h, rows *r, const cJSON *documents)
     }
 }
 
-static void check(const char *name, weft_comm *world, const char *mesh)
+static void check(const char *name, weft_comm *world, const char *mesh, const char *way)
 {
+    char parallel[160];
     weft_arena arena = {0};
     golden g;
     harness h;
@@ -113,6 +115,8 @@ static void check(const char *name, weft_comm *world, const char *mesh)
     if (!golden_open(name, &g))
         return;
     weft_model_options options = golden_model(&g, &arena);
+    snprintf(parallel, sizeof parallel, "{\"parallel\": {\"cp_comm_type\": %s}}", way);
+    harness_parallel = parallel;
     EXPECT_OK(
         harness_create(&h, world, &options, mesh, golden_number(&g, "batch"), WEFT_F32, NULL));
     weft_parameters *parameters = weft_model_parameters(h.model);
@@ -124,8 +128,8 @@ static void check(const char *name, weft_comm *world, const char *mesh)
     double sum = weft_model_metrics(h.model)->loss_sum / (double)h.tokens;
     double loss = *golden_find(&g, "loss", "", &count);
     EXPECT_OK(weft_comm_all_reduce_host(world, &sum, 1, WEFT_F64, WEFT_REDUCE_SUM));
-    EXPECT(fabs(sum - loss) <= 1e-5 * loss, "%s on %s: loss %.9g against %.9g", name, mesh, sum,
-           loss);
+    EXPECT(fabs(sum - loss) <= 1e-5 * loss, "%s on %s, %s: loss %.9g against %.9g", name, mesh, way,
+           sum, loss);
     for (int i = 0; i < weft_parameters_count(parameters); i++) {
         const weft_parameter *p = &weft_parameters_at(parameters, i)->parameter;
         EXPECT_OK(weft_comm_all_reduce_host(world, p->grad, weft_tensor_count(&p->weight), WEFT_F32,
@@ -133,7 +137,7 @@ static void check(const char *name, weft_comm *world, const char *mesh)
     }
     double worst = golden_check_gradients(&g, name, parameters);
     if (weft_comm_rank(world) == 0)
-        printf("%s on %s: worst gradient %.2g relative\n", name, mesh, worst);
+        printf("%s on %s, %s: worst gradient %.2g relative\n", name, mesh, way, worst);
     rows_release(&r);
     golden_release(&g);
     harness_release(&h);
@@ -144,10 +148,16 @@ int main(void)
 {
     static const char *const names[] = {"long_mha", "long_mha_documents", "long_grouped",
                                         "long_grouped_documents"};
+    static const char *const ways[] = {
+        "\"p2p\"", "\"all_gather\"", "\"a2a\"",
+        "\"a2a+p2p\", \"hierarchical_context_parallel_sizes\": [2, 2]"};
     weft_comm *world;
     EXPECT_OK(weft_comm_create_world(&world));
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        check(names[i], world, "cp=1");
+    const bool is_shared = weft_comm_size(world) == 4;
+    /* documents: on one rank */
+    for (size_t i = 0; i < sizeof names / sizeof *names; i += is_shared ? 2 : 1)
+        for (size_t w = 0; w < (is_shared ? sizeof ways / sizeof *ways : 1); w++)
+            check(names[i], world, is_shared ? "cp=4" : "cp=1", ways[w]);
     weft_comm_destroy(world);
     return expect_finish();
 }

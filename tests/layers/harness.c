@@ -4,6 +4,7 @@
 #include <string.h>
 
 weft_moe_options harness_moe;
+const char *harness_parallel;
 bool harness_generates;
 
 weft_status harness_options(const char *json, weft_arena *arena, weft_model_options *out)
@@ -40,7 +41,7 @@ weft_status harness_create(harness *h, weft_comm *world, const weft_model_option
     h->options = *options;
     h->batch = batch;
     h->tokens = batch * (size_t)options->seq_length;
-    WEFT_TRY(weft_options_parse(&section, 1, "test", NULL, NULL, 0, &arena));
+    WEFT_TRY(weft_options_parse(&section, 1, "test", harness_parallel, NULL, 0, &arena));
     if (mesh_text)
         WEFT_TRY(weft_mesh_apply_alias(mesh_text, &arena, &parallel, NULL));
     WEFT_TRY(weft_mesh_build(&parallel, weft_comm_size(world), options->num_experts, &mesh));

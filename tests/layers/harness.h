@@ -26,6 +26,8 @@ typedef struct harness {
 
 /* How the MoE layers of models made from now on run; zero: synchronous. */
 extern weft_moe_options harness_moe;
+/* Section "parallel" of models made from now on, as {"parallel": {...}}; NULL: as by default. */
+extern const char *harness_parallel;
 /* Models made from now on have weights alone, as for generating text. */
 extern bool harness_generates;
 

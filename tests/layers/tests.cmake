@@ -1,5 +1,8 @@
 weft_add_test(NAME golden SOURCES layers/golden.c layers/harness.c LABELS layers)
 weft_add_test(NAME golden_long SOURCES layers/golden_long.c layers/harness.c LABELS layers)
+weft_add_test_run(NAME golden_long_4 PROGRAM $<TARGET_FILE:test_golden_long> RANKS 4 LABELS layers mpi)
+weft_add_test(NAME precision_context SOURCES layers/precision_context.c layers/harness.c RANKS 8
+  LABELS layers)
 set(moe_case layers/moe_case.c layers/moe_reference.c layers/rig.c layers/harness.c)
 weft_add_test(NAME ppmoe SOURCES layers/ppmoe.c ${moe_case} RANKS 4 LABELS layers)
 weft_add_test(NAME extremes SOURCES layers/extremes.c ${moe_case} layers/training.c RANKS 4
