@@ -41,8 +41,7 @@ const weft_option_row weft_parallel_rows[] = {
         "shard optimizer state over the data-parallel ranks (ZeRO-1)"),
     CHOICE(data_parallel_sharding_strategy, "\"auto\"",
            "auto|no_shard|optim|optim_grads|optim_grads_params",
-           "what data-parallel ranks share out, ZeRO-0 to ZeRO-3; auto: optim with "
-           "use_distributed_optimizer, else no_shard"),
+           "ZeRO-0 to ZeRO-3; auto: optim with use_distributed_optimizer, else no_shard"),
     ROW(overlap_grad_reduce, BOOL, "true", 0, 0, NULL,
         "reduce gradients bucket by bucket while backward runs"),
     ROW(ddp_bucket_size, INT, "8388608", 1, 1e12, "elements", "gradients reduced at a time"),
@@ -60,8 +59,7 @@ const weft_option_row weft_parallel_rows[] = {
     ROW(order, STRING, "\"tp-cp-ep-dp-pp\"", 0, 0, NULL,
         "how ranks count through the axes, the fastest first"),
     CHOICE(cp_comm_type, "\"p2p\"", "p2p|all_gather|a2a|a2a+p2p",
-           "how attention sees the whole sequence under cp: keys and values in a ring or all at "
-           "once, heads for sequence, or heads inside and a ring between"),
+           "attention under cp: keys in a ring or all at once, heads for sequence, or both"),
     {.key = "hierarchical_context_parallel_sizes",
      .type = WEFT_OPTION_INT_LIST,
      .offset = offsetof(weft_parallel_options, hierarchical_context_parallel_sizes),

@@ -11,6 +11,7 @@ typedef struct marks {
     uint64_t planned[WEFT_NUM_MEMORY_PURPOSES], used[WEFT_NUM_MEMORY_PURPOSES];
     uint64_t at_load[WEFT_NUM_MEMORY_PURPOSES];
     uint64_t planned_device, at_load_device, used_device, used_pinned;
+    uint64_t spare;         /* of grown blocks on the device, what was never taken */
     weft_moe_load loads[2]; /* of passes, of scratch */
 } marks;
 
@@ -22,6 +23,13 @@ uint64_t weft_trainer_memory_use(const weft_trainer *t, weft_memory_purpose purp
     weft_stack_use held;
     weft_model_held(t->model, purpose, &held);
     return held.grew ? use.bytes_now - held.blocks_bytes + held.bytes : use.bytes_peak;
+}
+
+static uint64_t spare_of(const weft_trainer *t, weft_memory_purpose purpose)
+{
+    weft_stack_use held;
+    weft_model_held(t->model, purpose, &held);
+    return held.grew ? held.blocks_bytes - held.bytes : 0;
 }
 
 static weft_status marks_of(const weft_trainer *t, marks *out)
@@ -39,6 +47,8 @@ static weft_status marks_of(const weft_trainer *t, marks *out)
         out->planned[i] = planned.bytes[i];
         out->at_load[i] = at_load.bytes[i];
         out->used[i] = weft_trainer_memory_use(t, (weft_memory_purpose)i);
+        if (i < WEFT_MEMORY_STAGING)
+            out->spare += spare_of(t, (weft_memory_purpose)i);
     }
     weft_model_held_loads(t->model, &out->loads[0], &out->loads[1]);
     return WEFT_OK;
@@ -72,8 +82,10 @@ static void write_rank(FILE *out, const weft_mesh *mesh, int rank, bool routes, 
         write_load(out, "scratch_load", &m->loads[1]);
     }
     write_purposes(out, "used", m->used);
-    fprintf(out, "\"device in all\": %" PRIu64 ", \"pinned in all\": %" PRIu64 "}}", m->used_device,
-            m->used_pinned);
+    fprintf(out,
+            "\"spare\": %" PRIu64 ", \"device in all\": %" PRIu64 ", \"pinned in all\": %" PRIu64
+            "}}",
+            m->spare, m->used_device, m->used_pinned);
 }
 
 static weft_status write_file(const char *dir, const weft_trainer *t, const marks *all)
