@@ -93,20 +93,17 @@ static weft_status check_context(const weft_parallel_options *o, weft_mesh *mesh
     const char *key = "parallel.hierarchical_context_parallel_sizes";
     const weft_int_list *sizes = &o->hierarchical_context_parallel_sizes;
     mesh->cp_comm_type = o->cp_comm_type;
-    if (mesh->cp == 1)
+    if (mesh->cp == 1 || o->cp_comm_type != A2A_P2P)
         return WEFT_OK;
-    if (!sizes->is_array) {
-        if (o->cp_comm_type == A2A_P2P)
-            return WEFT_KEY_ERROR(key, " is not given; cp_comm_type a2a+p2p needs two sizes, whose "
-                                       "product is context_parallel_size");
-        return WEFT_OK;
-    }
+    if (!sizes->is_array)
+        return WEFT_KEY_ERROR(key, " is not given; cp_comm_type a2a+p2p needs two sizes, whose "
+                                   "product is context_parallel_size");
     if (sizes->count != 2 || sizes->values[0] * sizes->values[1] != mesh->cp)
         return WEFT_KEY_ERROR(key,
                               " has %zu sizes of product %lld; two, whose product is "
-                              "context_parallel_size, %d, would fit",
+                              "context_parallel_size, %d, would fit, or another cp_comm_type",
                               sizes->count, (long long)product_of(sizes), mesh->cp);
-    if (o->cp_comm_type == A2A_P2P && (sizes->values[0] == 1 || sizes->values[1] == 1))
+    if (sizes->values[0] == 1 || sizes->values[1] == 1)
         return WEFT_KEY_ERROR(key,
                               " [%lld, %lld]: both are above 1; cp_comm_type %s is what this "
                               "is",

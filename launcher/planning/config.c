@@ -144,22 +144,50 @@ static void forget_layout(const weft_config_source *source, const weft_parallel_
             *numbers[i].now = 0;
 }
 
-/* A mesh's zero=N stands for both keys. */
-static weft_status check_sharding(const weft_config *c, const weft_config_source *source,
-                                  const char *text)
+/* Whether --mesh has zero=N, which stands for both keys. */
+static bool names_zero(const weft_config_source *source)
 {
-    const char *const key = "parallel.use_distributed_optimizer";
-    const weft_parallel_options *p = &c->parallel;
-    const bool shards = weft_parallel_sharding(p) != WEFT_NO_SHARD;
+    const char *at = source->mesh ? strstr(source->mesh, "zero=") : NULL;
+    return at && (at == source->mesh || at[-1] == ',');
+}
+
+/* Who says it: 2 the command, 1 the file, 0 nobody. */
+static int given_by(const weft_config_source *source, const char *text, const char *key)
+{
     int line, column;
-    if (shards == p->use_distributed_optimizer ||
-        !(is_set(source, key) || (text && weft_options_locate(text, key, &line, &column))))
+    if (is_set(source, key))
+        return 2;
+    return text && weft_options_locate(text, key, &line, &column);
+}
+
+/* Both keys say whether the optimizer's state is shared out. The command's word replaces the file's
+ * other key; where one place says both, they agree. */
+static weft_status settle_sharding(weft_config *c, const weft_config_source *source,
+                                   const char *text)
+{
+    static const char *const keys[] = {"parallel.data_parallel_sharding_strategy",
+                                       "parallel.use_distributed_optimizer"};
+    weft_parallel_options *p = &c->parallel;
+    const bool shards = weft_parallel_sharding(p) != WEFT_NO_SHARD;
+    for (int i = 0; names_zero(source) && i < 2; i++)
+        if (is_set(source, keys[i]))
+            return WEFT_KEY_ERROR(keys[i], "given by --set and by --mesh %s", source->mesh);
+    if (shards == p->use_distributed_optimizer)
         return WEFT_OK;
-    return WEFT_KEY_ERROR(
-        "parallel.data_parallel_sharding_strategy",
-        "%s the optimizer's state, use_distributed_optimizer is %s; leave one out",
-        shards ? "shards" : "no_shard does not shard",
-        p->use_distributed_optimizer ? "true" : "false");
+    const int strategy = given_by(source, text, keys[0]),
+              optimizer = given_by(source, text, keys[1]);
+    if (strategy == optimizer)
+        return WEFT_KEY_ERROR(
+            keys[0],
+            "%s the optimizer's state, use_distributed_optimizer is %s; leave one "
+            "out",
+            shards ? "shards" : "no_shard does not shard",
+            p->use_distributed_optimizer ? "true" : "false");
+    if (strategy > optimizer)
+        p->use_distributed_optimizer = shards;
+    else
+        p->data_parallel_sharding_strategy = 0; /* auto */
+    return WEFT_OK;
 }
 
 static weft_status resolve(weft_config *c, const weft_config_source *source, const char *text,
@@ -178,7 +206,7 @@ static weft_status resolve(weft_config *c, const weft_config_source *source, con
                                        &(weft_option_section){.rows = weft_schedule_rows,
                                                               .num_rows = weft_num_schedule_rows,
                                                               .target = &c->schedule}));
-    WEFT_TRY(check_sharding(c, source, text));
+    WEFT_TRY(settle_sharding(c, source, text));
     if (c->parallel.pipeline_model_parallel_size != file.pipeline_model_parallel_size)
         forget_layout(source, &file, &c->parallel);
     if (source->run)

@@ -3,13 +3,29 @@
 #include <string.h>
 
 #include "core/log.h"
+#include "schedule/context.h"
 
 /* Why some keys may be read by nobody. */
-typedef enum reason { NO_EXPERTS, NO_CPU, NO_PACE, NUM_REASONS } reason;
+typedef enum reason {
+    NO_EXPERTS,
+    NO_CPU,
+    NO_PACE,
+    NO_RECOMPUTE,
+    NOT_FULL,
+    NOT_SELECTIVE,
+    NO_CONTEXT,
+    NO_RING_OF_GROUPS,
+    NUM_REASONS
+} reason;
 static const char *const reasons[] = {
     [NO_EXPERTS] = "model.num_experts is 0",
     [NO_CPU] = "device.kind is cuda",
     [NO_PACE] = "device.pace is 0",
+    [NO_RECOMPUTE] = "train.recompute_granularity is none",
+    [NOT_FULL] = "train.recompute_granularity is selective",
+    [NOT_SELECTIVE] = "train.recompute_granularity is full",
+    [NO_CONTEXT] = "parallel.context_parallel_size is 1",
+    [NO_RING_OF_GROUPS] = "parallel.cp_comm_type is not a2a+p2p",
 };
 
 typedef struct keys {
@@ -23,6 +39,12 @@ static bool is_without_effect(const weft_config *c, reason why, const char *key)
 {
     bool is_pace = strcmp(key, "pace") == 0, is_work = strcmp(key, "pace_work") == 0;
     bool is_cpu = c->device.kind == WEFT_DEVICE_KIND_CPU;
+    bool is_modules = strcmp(key, "recompute_modules") == 0;
+    bool is_layers =
+        strcmp(key, "recompute_method") == 0 || strcmp(key, "recompute_num_layers") == 0;
+    int recompute = c->train.recompute.granularity;
+    bool is_sizes = strcmp(key, "hierarchical_context_parallel_sizes") == 0;
+    bool has_context = c->parallel.context_parallel_size > 1;
     switch (why) {
     case NO_EXPERTS:
         return c->model.num_experts == 0 &&
@@ -32,6 +54,17 @@ static bool is_without_effect(const weft_config *c, reason why, const char *key)
         return !is_cpu && (is_pace || is_work);
     case NO_PACE:
         return is_cpu && is_work && c->device.pace == 0;
+    case NO_RECOMPUTE:
+        return recompute == WEFT_RECOMPUTE_NONE && (is_modules || is_layers);
+    case NOT_FULL:
+        return recompute == WEFT_RECOMPUTE_SELECTIVE && is_layers;
+    case NOT_SELECTIVE:
+        return recompute == WEFT_RECOMPUTE_FULL && is_modules;
+    case NO_CONTEXT:
+        return !has_context && (is_sizes || strcmp(key, "cp_comm_type") == 0 ||
+                                strcmp(key, "context_parallel_load_balancer") == 0);
+    case NO_RING_OF_GROUPS:
+        return has_context && is_sizes && c->parallel.cp_comm_type != WEFT_CONTEXT_A2A_P2P;
     case NUM_REASONS:
         break;
     }

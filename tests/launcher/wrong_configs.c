@@ -51,12 +51,18 @@ static const mistake mistakes[] = {
      "c.json:14:40: parallel.data_parallel_sharding_strategy: no_shard does not shard the "
      "optimizer's "
      "state, use_distributed_optimizer is true; leave one out"},
-    {"\"expert_binding\": \"dp\"",
-     "\"use_distributed_optimizer\": false",
-     {"--set", "parallel.data_parallel_sharding_strategy=optim_grads"},
+    {NULL,
+     NULL,
+     {"--set", "parallel.use_distributed_optimizer=false", "--set",
+      "parallel.data_parallel_sharding_strategy=optim_grads"},
      "--set parallel.data_parallel_sharding_strategy=optim_grads: "
      "parallel.data_parallel_sharding_strategy: shards the optimizer's state, "
      "use_distributed_optimizer is false; leave one out"},
+    {NULL,
+     NULL,
+     {"--mesh", "dp=2,zero=3", "--set", "parallel.use_distributed_optimizer=false"},
+     "--set parallel.use_distributed_optimizer=false: parallel.use_distributed_optimizer: given by "
+     "--set and by --mesh dp=2,zero=3"},
     {NULL, NULL, {"--mesh", "zero=4"}, "--mesh zero=4: 0 to 3 (no_shard, optim, optim_grads, "},
     /* --- the text of the file */
     {"\"num_layers\": 2,",
