@@ -99,13 +99,7 @@ size_t weft_context_scratch_bytes(const weft_context_shape *s, bool backward)
     size_t bytes = backward ? weft_piece_bytes(WEFT_F32, s->heads, s->rows) : 0; /* delta */
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         bytes += rows[i].count * weft_context_slot_bytes(s, rows[i].holds, backward);
-    return bytes + weft_context_seen_bytes(s);
-}
-
-size_t weft_context_seen_bytes(const weft_context_shape *s)
-{
-    const size_t rows = s->rows * (size_t)s->plan.cp;
-    return weft_context_exchanges(&s->plan) ? weft_piece_bytes(WEFT_I32, rows, 1) : 0;
+    return bytes;
 }
 
 size_t weft_context_message_bytes(const weft_context_shape *s)

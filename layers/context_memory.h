@@ -28,8 +28,6 @@ weft_context_sizes weft_context_sizes_of(const weft_context_shape *shape);
  * tensor of the layer. */
 size_t weft_context_slot_bytes(const weft_context_shape *shape, weft_slot_kind holds,
                                bool backward);
-/* Of that, where heads are dealt: what all ranks' rows see. */
-size_t weft_context_seen_bytes(const weft_context_shape *shape);
 /* The most that one operation sends and receives. */
 size_t weft_context_message_bytes(const weft_context_shape *shape);
 
