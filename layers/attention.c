@@ -3,6 +3,7 @@
  * context-parallel ranks layers/context.h takes the place of the kernel that sees all keys. */
 #include "layers/context_memory.h"
 #include "layers/layers.h"
+#include "layers/note.h"
 
 typedef struct attention {
     weft_layer_common common;
@@ -177,6 +178,7 @@ static weft_status core_forward(const attention *a, weft_pass *pass, attention_s
     const weft_dims *d = &a->dims;
     const weft_dtype dtype = state->qkv.dtype;
     weft_tensor lse;
+    size_t note;
     weft_pass_leave_out(pass, WEFT_RECOMPUTE_MODULE(CORE_ATTN));
     WEFT_TRY(weft_pass_stash(pass, dtype, d->rows_full, a->proj.in, &state->out));
     WEFT_TRY(weft_pass_stash(pass, WEFT_F32, d->heads, d->rows_full, &lse));
@@ -186,7 +188,20 @@ static weft_status core_forward(const attention *a, weft_pass *pass, attention_s
     }
     weft_pass_keep(pass);
     state->lse = lse.data;
-    return (weft_pass_context(pass) ? context_forward : whole_forward)(a, pass, state);
+    WEFT_TRY(weft_note_begin(pass, weft_pass_lane(pass), WEFT_NOTE_ATTENTION, &note));
+    WEFT_TRY((weft_pass_context(pass) ? context_forward : whole_forward)(a, pass, state));
+    return weft_note_end(pass, weft_pass_lane(pass), note);
+}
+
+/* dqkv of dout. */
+static weft_status core_backward(const attention *a, weft_pass *pass, const attention_state *state,
+                                 const weft_tensor *dout, const weft_tensor *dqkv)
+{
+    size_t note;
+    WEFT_TRY(weft_note_begin(pass, weft_pass_lane(pass), WEFT_NOTE_ATTENTION, &note));
+    WEFT_TRY(
+        (weft_pass_context(pass) ? context_backward : whole_backward)(a, pass, state, dout, dqkv));
+    return weft_note_end(pass, weft_pass_lane(pass), note);
 }
 
 static weft_status attention_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
@@ -228,8 +243,7 @@ static weft_status attention_backward(weft_layer *layer, weft_pass *pass, const 
     WEFT_TRY(weft_pass_scratch(pass, dy->dtype, d->rows_full, a->proj.in, &dout));
     WEFT_TRY(weft_pass_scratch(pass, dy->dtype, d->rows_full, d->qkv, &dqkv));
     WEFT_TRY(weft_linear_backward(pass, &a->proj, &state->out, &dy_full, &dout));
-    WEFT_TRY((weft_pass_context(pass) ? context_backward : whole_backward)(a, pass, state, &dout,
-                                                                           &dqkv));
+    WEFT_TRY(core_backward(a, pass, state, &dout, &dqkv));
     WEFT_TRY(rotate(a, pass, &dqkv, true));
     WEFT_TRY(weft_pass_enter(pass, &state->x, &x_full));
     WEFT_TRY(weft_pass_partial(pass, dx, &partial));

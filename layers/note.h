@@ -10,6 +10,7 @@
 
 /* name, text, track */
 #define WEFT_NOTE_LIST(X)                                                                          \
+    X(ATTENTION, "attention", PARTS)                                                               \
     X(MOE, "moe", MOE)                                                                             \
     X(GATING, "gating", PARTS)                                                                     \
     X(TENSOR, "tensor", TENSOR)

@@ -9,16 +9,18 @@ static bool is_attention(const weft_operation *o)
     return strcmp(o->module, WEFT_MODULE_ATTENTION) == 0;
 }
 
-/* Whether both are the same work; attention's products of one phase and size are. */
+/* Whether both are the same work; attention's products of one direction and size are. */
 static bool is_same(const weft_operation *a, const weft_operation *b)
 {
-    if (a->kind != b->kind || a->phase != b->phase || a->dtype != b->dtype ||
-        strcmp(a->module, b->module) != 0)
+    if (a->kind != b->kind || a->dtype != b->dtype || strcmp(a->module, b->module) != 0)
+        return false;
+    if (is_attention(a))
+        return (a->phase == WEFT_PHASE_FORWARD) == (b->phase == WEFT_PHASE_FORWARD) &&
+               a->flops == b->flops;
+    if (a->phase != b->phase)
         return false;
     if (a->kind == WEFT_OPERATION_MEMORY)
         return a->bytes == b->bytes;
-    if (is_attention(a))
-        return a->flops == b->flops;
     return a->m == b->m && a->n == b->n && a->k == b->k && a->groups == b->groups;
 }
 
@@ -119,26 +121,38 @@ static weft_status keep_product(const weft_own_operation *list, int count, int a
     return WEFT_OK;
 }
 
+static weft_status keep_operation(const weft_own_operation *own, weft_phase phase,
+                                  weft_cluster *cluster)
+{
+    const weft_operation *o = &own->operation;
+    weft_timed_operation timed = {.phase = phase,
+                                  .dtype = o->dtype,
+                                  .volume = (double)(is_attention(o) ? o->flops : o->bytes),
+                                  .us = rounded(own->us)};
+    if (strlen(o->module) >= sizeof timed.module)
+        return WEFT_OK;
+    if (cluster->num_operations == WEFT_MAX_TIMED_OPERATIONS)
+        return WEFT_ERROR(WEFT_CONFIG, "the model has more than %d different operations",
+                          WEFT_MAX_TIMED_OPERATIONS);
+    snprintf(timed.module, sizeof timed.module, "%s", o->module);
+    cluster->operations[cluster->num_operations++] = timed;
+    return WEFT_OK;
+}
+
 weft_status weft_own_keep(const weft_own_operation *list, int count, weft_cluster *cluster)
 {
     for (int i = 0; i < count; i++) {
         const weft_operation *o = &list[i].operation;
-        weft_timed_operation timed = {
-            .phase = o->phase,
-            .dtype = o->dtype,
-            .volume = (double)(o->kind == WEFT_OPERATION_GEMM ? o->flops : o->bytes),
-            .us = rounded(list[i].us)};
-        if (!(list[i].us > 0) || strlen(o->module) >= sizeof timed.module)
+        if (!(list[i].us > 0))
             continue;
         if (o->kind == WEFT_OPERATION_GEMM && !is_attention(o)) {
             WEFT_TRY(keep_product(list, count, i, cluster));
-            continue;
+        } else if (is_attention(o) && o->phase != WEFT_PHASE_FORWARD) { /* one kernel, two phases */
+            WEFT_TRY(keep_operation(&list[i], WEFT_PHASE_RECOMPUTE, cluster));
+            WEFT_TRY(keep_operation(&list[i], WEFT_PHASE_INPUT_GRADIENT, cluster));
+        } else {
+            WEFT_TRY(keep_operation(&list[i], o->phase, cluster));
         }
-        if (cluster->num_operations == WEFT_MAX_TIMED_OPERATIONS)
-            return WEFT_ERROR(WEFT_CONFIG, "the model has more than %d different operations",
-                              WEFT_MAX_TIMED_OPERATIONS);
-        snprintf(timed.module, sizeof timed.module, "%s", o->module);
-        cluster->operations[cluster->num_operations++] = timed;
     }
     return WEFT_OK;
 }

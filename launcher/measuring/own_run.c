@@ -11,7 +11,9 @@
 typedef weft_own_rig rig;
 
 enum { MAX_SWEEPS = 9, MIN_SWEEPS = 3, MOST_IN_TRAIN = 256, FEWEST_IN_TRAIN = 4 };
-#define TRAIN_US 10e3 /* a train, about */
+#define TRAIN_US 10e3    /* a train, about */
+#define LONG_US 100e3    /* an operation that is a train of its own, with nothing before it */
+#define VERY_LONG_US 1e6 /* one that is measured once: no moment's noise is a share of it */
 
 static const char what[] = "calibration";
 
@@ -131,12 +133,12 @@ static void release(rig *r)
 
 /* --- trains -------------------------------------------------------------------------------- */
 
-/* Microseconds of each of the description's, in `num` operations back to back behind a few that are
+/* Microseconds of each of the description's, in `num` operations back to back behind some that are
  * not timed; of the slowest rank. */
-static weft_status train(rig *r, weft_comm *world, weft_own_operation *own, int num, double *out_us)
+static weft_status train(rig *r, weft_comm *world, weft_own_operation *own, int before, int num,
+                         double *out_us)
 {
     double start_us = 0, end_us = 0, each = 0;
-    const int before = (num + 3) / 4;
     WEFT_TRY(weft_comm_barrier(world));
     for (int i = 0; i < before; i++)
         WEFT_TRY(weft_own_submit(r, &own->operation, i, &each));
@@ -155,17 +157,22 @@ static int train_length(const rig *r, double us, bool quick)
 {
     const int period = r->num_micro_batches;
     double num = ceil((quick ? TRAIN_US / 20 : TRAIN_US) / fmax(us, 0.1));
-    num = fmin(fmax(num, FEWEST_IN_TRAIN), MOST_IN_TRAIN);
+    num = fmin(fmax(num, us < LONG_US ? FEWEST_IN_TRAIN : 1), MOST_IN_TRAIN);
     return (int)ceil(num / period) * period;
+}
+
+static int sweeps_of(double us, bool quick)
+{
+    return us > VERY_LONG_US ? 1 : quick ? MIN_SWEEPS : MAX_SWEEPS;
 }
 
 /* All operations in turn, again and again, as curves are measured. */
 static weft_status measure(rig *r, weft_comm *world, weft_own_operation *list, int count,
                            bool quick)
 {
-    const int num_sweeps = quick ? MIN_SWEEPS : MAX_SWEEPS;
     double us[WEFT_MAX_PRODUCTS + WEFT_MAX_TIMED_OPERATIONS][MAX_SWEEPS];
     int length[WEFT_MAX_PRODUCTS + WEFT_MAX_TIMED_OPERATIONS];
+    int num_sweeps[WEFT_MAX_PRODUCTS + WEFT_MAX_TIMED_OPERATIONS];
     if (count > WEFT_MAX_PRODUCTS + WEFT_MAX_TIMED_OPERATIONS)
         return WEFT_ERROR(WEFT_CONFIG,
                           "the model has %d different operations, at most %d can be "
@@ -179,17 +186,23 @@ static weft_status measure(rig *r, weft_comm *world, weft_own_operation *list, i
             .bytes = 3 * r->moe.tokens * (size_t)r->options->moe_router_topk * sizeof(int32_t)};
         WEFT_TRY(weft_own_submit(r, &sort, 0, &each));
     }
-    for (int sweep = -1; sweep < num_sweeps; sweep++)
+    for (int sweep = -1; sweep < MAX_SWEEPS; sweep++)
         for (int i = 0; i < count; i++) {
             double one = 0;
-            WEFT_TRY(train(r, world, &list[i], sweep < 0 ? 1 : length[i], &one));
-            if (sweep < 0)
+            if (sweep >= 0 && sweep >= num_sweeps[i])
+                continue;
+            const int num = sweep < 0 ? 1 : length[i];
+            const int before = sweep < 0 ? 1 : num > 1 ? (num + 3) / 4 : 0;
+            WEFT_TRY(train(r, world, &list[i], before, num, &one));
+            if (sweep < 0) {
                 length[i] = train_length(r, one * list[i].each, quick);
-            else
+                num_sweeps[i] = sweeps_of(one * list[i].each, quick);
+            } else {
                 us[i][sweep] = one;
+            }
         }
     for (int i = 0; i < count; i++)
-        list[i].us = list[i].each > 0 ? weft_measure_typical_us(us[i], num_sweeps) : 0;
+        list[i].us = list[i].each > 0 ? weft_measure_typical_us(us[i], num_sweeps[i]) : 0;
     return WEFT_OK;
 }
 

@@ -321,9 +321,11 @@ static void check_json(const double losses[MAX_STEPS])
 static void check_expert_timeline(void)
 {
     static const char *const parts[] = {
-        "moe",          "gating",      "counts",   "permute",     "dispatch",      "expert",
-        "combine",      "tensor",      "moe back", "gating back", "dispatch back", "expert back",
-        "combine back", "tensor back", "layer",    "layer back",  "norm"};
+        "moe",          "gating",      "counts",        "permute",
+        "dispatch",     "expert",      "combine",       "tensor",
+        "moe back",     "gating back", "dispatch back", "expert back",
+        "combine back", "tensor back", "attention",     "attention back",
+        "layer",        "layer back",  "norm"};
     enum {
         NUM_PARTS = sizeof parts / sizeof *parts,
         LAYERS = 2,
