@@ -25,7 +25,7 @@ typedef struct weft_holding {
     bool by_layer;
     int first;
 } weft_holding;
-enum { WEFT_MAX_HOLDINGS = 5 };
+enum { WEFT_MAX_HOLDINGS = 6 };
 
 /* What one rank's program must be. */
 typedef struct weft_expectation {

@@ -3,10 +3,10 @@
 #define WEFT_SCHEDULE_FLOWS_H
 
 /* Messages, layers, dispatches, experts and combines: activations (forward) or gradients
- * (backward). Offloads and prefetches: the input, T_DI, or the middle, T_M. Gathers: weights. Sums:
- * over the tensor-parallel group or between tied embeddings. Recomputations: a layer's activation,
- * or the stash that a backward takes first. Under context parallelism: a block's keys and values;
- * heads for sequence, and their gradients. name, text */
+ * (backward). Offloads and prefetches: the input, T_DI, the middle, T_M, or a layer's stash.
+ * Gathers: weights. Sums: over the tensor-parallel group or between tied embeddings.
+ * Recomputations: a layer's activation, or the stash that a backward takes first. Under context
+ * parallelism: a block's keys and values; heads for sequence, and their gradients. name, text */
 #define WEFT_FLOW_LIST(X)                                                                          \
     X(NONE, "")                                                                                    \
     X(ACTIVATION, "activation")                                                                    \

@@ -15,6 +15,7 @@ typedef struct writer {
     int32_t gradients;      /* first of the two */
     int32_t again, between; /* first of the stashes that passes share; of the outputs beside them */
     int32_t weights, weight_gradients; /* first of the rings */
+    int32_t offloaded, inputs, host;   /* likewise; of the stashes on the host */
     weft_task *tasks;                  /* of layers, which `emit` appends */
     int num_tasks;
     weft_arena *scratch;
@@ -76,6 +77,50 @@ static bool recomputes(const weft_chunk_shape *s)
     return false;
 }
 
+/* How many layers before it offload; or do so with their inputs. */
+static int number_in_ring(const weft_chunk_shape *s, int layer, bool inputs)
+{
+    int number = 0;
+    for (int i = 0; i < layer; i++)
+        number += inputs ? s->layers[i].offloads_input : s->layers[i].offloads;
+    return number;
+}
+
+static bool offloads(const weft_chunk_shape *s)
+{
+    return number_in_ring(s, s->num_layers, false) > 0;
+}
+
+/* Of its part of the stash, of its input; -1: that is not offloaded. */
+static int32_t offloaded_of(const writer *w, int i)
+{
+    const weft_chunk_shape *s = w->shape;
+    return s->layers[i].offloads ? w->offloaded + number_in_ring(s, i, false) % s->offload_slots
+                                 : -1;
+}
+
+static int32_t input_of(const writer *w, int i)
+{
+    const weft_chunk_shape *s = w->shape;
+    return s->layers[i].offloads_input ? w->inputs + number_in_ring(s, i, true) % s->input_slots
+                                       : -1;
+}
+
+static weft_status add_offloaded(writer *w)
+{
+    const weft_chunk_shape *s = w->shape;
+    if (!offloads(s))
+        return WEFT_OK;
+    WEFT_TRY(add_slots(w, WEFT_SLOT_OFFLOADED, s->offload_slots, s->offload_bytes, &w->offloaded));
+    WEFT_TRY(add_slots(w, WEFT_SLOT_OFFLOADED_LAYER, s->input_slots, s->row_bytes, &w->inputs));
+    for (int i = 0; i < s->num_layers; i++)
+        WEFT_TRY(add_slots(w, WEFT_SLOT_HOST_STASH, 1,
+                           (s->layers[i].offloads ? s->layers[i].offloaded_bytes : 0) +
+                               (s->layers[i].offloads_input ? s->row_bytes : 0),
+                           i == 0 ? &w->host : NULL));
+    return WEFT_OK;
+}
+
 static weft_status add_memory(writer *w, bool backward)
 {
     const weft_chunk_shape *s = w->shape;
@@ -99,7 +144,11 @@ static weft_status add_memory(writer *w, bool backward)
     if (backward && again)
         WEFT_TRY(add_slots(w, WEFT_SLOT_ACTIVATION, s->receives, s->row_bytes, &w->input));
     if (!backward || again)
-        WEFT_TRY(add_slots(w, WEFT_SLOT_LAYER, between, s->row_bytes, &w->outputs));
+        for (int i = 0; i < between; i++)
+            WEFT_TRY(add_slots(w, WEFT_SLOT_LAYER, 1,
+                               s->layers[i + 1].offloads_input ? 0 : s->row_bytes,
+                               i == 0 ? &w->outputs : NULL));
+    WEFT_TRY(add_offloaded(w));
     return again ? add_recomputed(w) : WEFT_OK;
 }
 
@@ -132,6 +181,8 @@ static int32_t stash_of(const writer *w, int i)
 static int32_t output_of(const writer *w, int i)
 {
     const weft_chunk_shape *s = w->shape;
+    if (s->layers[i + 1].offloads_input)
+        return input_of(w, i + 1);
     return s->layers[i].group > 0 && !ends_group(s, i) ? w->between + place_in_group(s, i)
                                                        : w->outputs + i;
 }
@@ -144,6 +195,7 @@ static void append_forwards(writer *w)
         const int32_t y = i == w->shape->num_layers - 1 ? w->to : output_of(w, i);
         append(w, task_of(w->shape, WEFT_TASK_LAYER, WEFT_FLOW_ACTIVATION, i), x, stash_of(w, i),
                y);
+        w->tasks[w->num_tasks - 1].operands[4] = offloaded_of(w, i);
         x = y;
     }
 }
@@ -171,6 +223,8 @@ static void append_backwards(writer *w)
         if (i == 0 && w->to >= 0)
             dx = w->to;
         append(w, task_of(s, WEFT_TASK_LAYER, WEFT_FLOW_GRADIENT, i), stash_of(w, i), dy, dx);
+        w->tasks[w->num_tasks - 1].operands[5] = offloaded_of(w, i);
+        w->tasks[w->num_tasks - 1].operands[6] = input_of(w, i);
         dy = dx;
     }
 }
@@ -193,15 +247,16 @@ static weft_task reduce_task(int layer)
     return task;
 }
 
-/* A gather, and the task of a layer behind which its slot is free; -1: it is free at once. */
-typedef struct gather {
+/* A gather or a prefetch, and the task of a layer behind which its slot is free; -1: it is free at
+ * once. */
+typedef struct ahead {
     weft_task task;
     int behind;
-} gather;
+} ahead;
 
 /* Gives the tasks of layers their slots of weights. A task whose layer's weights lie in no slot has
  * them gathered into the next one; the slot is free when those are done that use what it holds. */
-static int find_gathers(writer *w, gather *out)
+static int find_gathers(writer *w, ahead *out)
 {
     const weft_chunk_shape *s = w->shape;
     int count = 0, latest = -1;
@@ -220,7 +275,7 @@ static int find_gathers(writer *w, gather *out)
             latest = slots[slot].last_use > latest ? slots[slot].last_use : latest;
             for (int g = 0; g < count; g++)
                 before += out[g].task.layer == task->layer;
-            out[count] = (gather){gather_task(task->layer, before), latest};
+            out[count] = (ahead){gather_task(task->layer, before), latest};
             out[count++].task.operands[0] = w->weights + slot;
             slots[slot].layer = task->layer;
         }
@@ -230,35 +285,104 @@ static int find_gathers(writer *w, gather *out)
     return count;
 }
 
-static weft_status emit_gathers(writer *w, const gather *gathers, int num_gathers, int behind,
-                                int *next)
+/* --- what layers offload ------------------------------------------------------------------- */
+
+static weft_task copy_task(const weft_chunk_shape *s, weft_task_kind kind, int i)
 {
-    for (; *next < num_gathers && gathers[*next].behind <= behind; ++*next)
-        WEFT_TRY(weft_program_append(w->builder, &gathers[*next].task, NULL, 0, NULL));
+    weft_task task = weft_task_of(kind, WEFT_FLOW_STASH);
+    task.layer = s->first + i;
+    return task;
+}
+
+static weft_task offload_task(const writer *w, const weft_task *forward)
+{
+    const int i = forward->layer - w->shape->first;
+    weft_task task = copy_task(w->shape, WEFT_TASK_OFFLOAD, i);
+    task.operands[0] = forward->operands[4];
+    task.operands[1] = input_of(w, i);
+    task.operands[2] = w->host + i;
+    return task;
+}
+
+/* What each backward needs of the host comes back when the backward is over that used its slots
+ * before. */
+static int find_prefetches(const writer *w, ahead *out)
+{
+    const weft_chunk_shape *s = w->shape;
+    int count = 0, latest = -1;
+    for (int t = 0; t < w->num_tasks; t++) {
+        const weft_task *task = &w->tasks[t];
+        const int i = task->layer - s->first;
+        if (task->kind != WEFT_TASK_LAYER || !s->layers[i].offloads)
+            continue;
+        for (int k = latest + 1; k < t; k++)
+            if (w->tasks[k].kind == WEFT_TASK_LAYER &&
+                (w->tasks[k].operands[5] == task->operands[5] ||
+                 (task->operands[6] >= 0 && w->tasks[k].operands[6] == task->operands[6])))
+                latest = k;
+        out[count] = (ahead){copy_task(s, WEFT_TASK_PREFETCH, i), latest};
+        out[count].task.operands[0] = w->host + i;
+        out[count].task.operands[1] = task->operands[5];
+        out[count++].task.operands[2] = task->operands[6];
+    }
+    return count;
+}
+
+/* --- all tasks ----------------------------------------------------------------------------- */
+
+/* What stands ahead of layers, in order. */
+typedef struct queue {
+    ahead *items;
+    int count, next;
+} queue;
+
+static weft_status emit_ahead(writer *w, queue *q, int behind)
+{
+    for (; q->next < q->count && q->items[q->next].behind <= behind; q->next++)
+        WEFT_TRY(weft_program_append(w->builder, &q->items[q->next].task, NULL, 0, NULL));
     return WEFT_OK;
 }
 
-/* Appends the tasks of layers, gathers as early as they can be, and reductions. */
+static weft_status make_queue(const writer *w, queue *out)
+{
+    void *items;
+    WEFT_TRY(weft_arena_alloc_array(w->scratch, (size_t)w->num_tasks + 1, sizeof(ahead), &items));
+    *out = (queue){.items = items};
+    return WEFT_OK;
+}
+
+/* Appends the tasks of layers, what stands ahead of them as early as it can be, and what stands
+ * behind them. */
 static weft_status emit(writer *w)
 {
     const weft_chunk_shape *s = w->shape;
-    int next = 0, num_reduces = 0;
-    void *gathers;
-    WEFT_TRY(
-        weft_arena_alloc_array(w->scratch, (size_t)w->num_tasks + 1, sizeof(gather), &gathers));
-    const int num_gathers = s->weight_slots > 0 ? find_gathers(w, gathers) : 0;
-    WEFT_TRY(emit_gathers(w, gathers, num_gathers, -1, &next));
+    int num_reduces = 0;
+    queue gathers, prefetches;
+    WEFT_TRY(make_queue(w, &gathers));
+    WEFT_TRY(make_queue(w, &prefetches));
+    if (s->weight_slots > 0)
+        gathers.count = find_gathers(w, gathers.items);
+    if (w->num_tasks > 0 && w->tasks[w->num_tasks - 1].flow == WEFT_FLOW_GRADIENT)
+        prefetches.count = find_prefetches(w, prefetches.items);
+    WEFT_TRY(emit_ahead(w, &gathers, -1));
+    WEFT_TRY(emit_ahead(w, &prefetches, -1));
     for (int t = 0; t < w->num_tasks; t++) {
         weft_task *task = &w->tasks[t], reduce = reduce_task(task->layer);
-        const bool reduces = task->kind == WEFT_TASK_LAYER && task->flow == WEFT_FLOW_GRADIENT &&
-                             s->layers[task->layer - s->first].reduces;
-        if (reduces)
+        const weft_pass_layer *layer = &s->layers[task->layer - s->first];
+        const bool backward = task->kind == WEFT_TASK_LAYER && task->flow == WEFT_FLOW_GRADIENT;
+        const bool forward = task->kind == WEFT_TASK_LAYER && !backward;
+        if (backward && layer->reduces)
             task->operands[4] = reduce.operands[0] =
                 w->weight_gradients + num_reduces++ % s->gradient_slots;
         WEFT_TRY(weft_program_append(w->builder, task, NULL, 0, NULL));
-        WEFT_TRY(emit_gathers(w, gathers, num_gathers, t, &next));
-        if (reduces)
+        WEFT_TRY(emit_ahead(w, &gathers, t));
+        WEFT_TRY(emit_ahead(w, &prefetches, t));
+        if (backward && layer->reduces)
             WEFT_TRY(weft_program_append(w->builder, &reduce, NULL, 0, NULL));
+        if (forward && layer->offloads) {
+            const weft_task offload = offload_task(w, task);
+            WEFT_TRY(weft_program_append(w->builder, &offload, NULL, 0, NULL));
+        }
     }
     return WEFT_OK;
 }
@@ -302,7 +426,13 @@ static void expect_layer(const weft_chunk_shape *s, weft_pass_kind kind, int i, 
     task->operands[1] = !backward || !is_last || s->passes_on ? 0 : -1;
     task->operands[2] = backward || !is_last || s->passes_on ? 0 : -1;
     task->operands[3] = s->layers[i].gathers ? 0 : -1;
-    task->operands[4] = backward && s->layers[i].reduces ? 0 : -1;
+    if (backward) {
+        task->operands[4] = s->layers[i].reduces ? 0 : -1;
+        task->operands[5] = s->layers[i].offloads ? 0 : -1;
+        task->operands[6] = s->layers[i].offloads_input ? 0 : -1;
+    } else {
+        task->operands[4] = s->layers[i].offloads ? 0 : -1;
+    }
 }
 
 /* What layers share out: a reduction behind each backward, and as many gathers as the program has;
@@ -325,6 +455,22 @@ static uint32_t list_shared(const weft_chunk_shape *s, weft_pass_kind kind,
             out[count] = reduce_task(s->first + i);
             out[count++].operands[0] = 0;
         }
+    return count;
+}
+
+/* What goes out in forward and comes back in backward. */
+static uint32_t list_copies(const weft_chunk_shape *s, weft_pass_kind kind, weft_task *out)
+{
+    const bool backward = kind == WEFT_PASS_BACKWARD;
+    uint32_t count = 0;
+    for (int k = 0; k < s->num_layers && kind != WEFT_PASS_RECOMPUTE; k++) {
+        const int i = backward ? s->num_layers - 1 - k : k;
+        if (!s->layers[i].offloads)
+            continue;
+        out[count] = copy_task(s, backward ? WEFT_TASK_PREFETCH : WEFT_TASK_OFFLOAD, i);
+        out[count].operands[0] = out[count].operands[backward ? 1 : 2] = 0;
+        out[count++].operands[backward ? 2 : 1] = s->layers[i].offloads_input ? 0 : -1;
+    }
     return count;
 }
 
@@ -369,13 +515,50 @@ static weft_status check_kept(const weft_chunk_shape *s, const weft_program *pro
     return WEFT_OK;
 }
 
+/* The number of a slot among those of its kind; -1: it is of another. */
+static int number_of(const weft_program *program, int32_t slot, weft_slot_kind holds)
+{
+    int number = -1;
+    if (slot >= 0 && program->slots[slot].holds == holds)
+        for (int32_t i = 0; i <= slot; i++)
+            number += program->slots[i].holds == holds;
+    return number;
+}
+
+/* That a layer's slots are its own of the rings: forward's and backward's are the same then. */
+static weft_status check_rings(const weft_chunk_shape *s, const weft_program *program,
+                               const char *where)
+{
+    for (uint32_t t = 0; t < program->num_tasks; t++) {
+        const weft_task *task = &program->tasks[t];
+        const int i = task->layer - s->first;
+        const int32_t x = weft_task_slot(task, WEFT_OPERAND_X);
+        const int32_t part = weft_task_slot(task, WEFT_OPERAND_OFFLOADED);
+        if (task->kind == WEFT_TASK_GATHER || task->kind == WEFT_TASK_REDUCE)
+            continue;
+        const int mine = part >= 0 ? number_in_ring(s, i, false) % s->offload_slots : -1;
+        if (number_of(program, part, WEFT_SLOT_OFFLOADED) != mine)
+            return WEFT_ERROR(WEFT_INTERNAL,
+                              "%s, task %u: what layer %d offloads is not in its slot of the ring",
+                              where, t, task->layer);
+        const int input = x >= 0 && s->layers[i].offloads_input
+                              ? number_in_ring(s, i, true) % s->input_slots
+                              : -1;
+        if (number_of(program, x, WEFT_SLOT_OFFLOADED_LAYER) != input)
+            return WEFT_ERROR(WEFT_INTERNAL,
+                              "%s, task %u: the input of layer %d is not in its slot of the ring",
+                              where, t, task->layer);
+    }
+    return WEFT_OK;
+}
+
 static weft_status check_with(const weft_chunk_shape *shape, weft_pass_kind kind,
                               const weft_program *program, weft_arena *scratch)
 {
     const int num = shape->num_layers, early = early_group(shape);
     const char *const names[WEFT_NUM_PASS_KINDS] = {"forward", "backward", "recompute"};
     void *memory;
-    WEFT_TRY(weft_arena_alloc_array(scratch, 3 * (size_t)num + program->num_tasks + 1,
+    WEFT_TRY(weft_arena_alloc_array(scratch, 4 * (size_t)num + program->num_tasks + 1,
                                     sizeof(weft_task), &memory));
     weft_task *tasks = memory;
     uint32_t count = 0;
@@ -386,23 +569,27 @@ static weft_status check_with(const weft_chunk_shape *shape, weft_pass_kind kind
     for (int k = 0; k < num && kind != WEFT_PASS_RECOMPUTE; k++)
         expect_layer(shape, kind, kind == WEFT_PASS_BACKWARD ? num - 1 - k : k, &tasks[count++]);
     count += list_shared(shape, kind, program, tasks + count);
+    count += list_copies(shape, kind, tasks + count);
     weft_expectation expected = {
         .tasks = tasks,
         .num_tasks = count,
-        .ordered = 1u << WEFT_TASK_LAYER | 1u << WEFT_TASK_RECOMPUTE | 1u << WEFT_TASK_REDUCE,
+        .ordered = 1u << WEFT_TASK_LAYER | 1u << WEFT_TASK_RECOMPUTE | 1u << WEFT_TASK_REDUCE |
+                   1u << WEFT_TASK_OFFLOAD | 1u << WEFT_TASK_PREFETCH,
         .holds = {{WEFT_SLOT_ACTIVATION, WEFT_VALUE_LAYER, true, shape->first},
                   {WEFT_SLOT_LAYER, WEFT_VALUE_LAYER, true, shape->first + 1},
                   {WEFT_SLOT_GRADIENT, WEFT_VALUE_LAYER_GRADIENT, true, shape->first + num - 1},
                   {WEFT_SLOT_LAYER_STASH, WEFT_VALUE_LAYER_STASH, true, shape->first},
+                  {WEFT_SLOT_HOST_STASH, WEFT_VALUE_HOST_STASH, true, shape->first},
                   {WEFT_SLOT_RECOMPUTED, WEFT_VALUE_LAYER_STASH, true, shape->first + early}},
-        .num_holds = 5};
+        .num_holds = 6};
     if (kind == WEFT_PASS_FORWARD)
         expected.num_holds = 1;
     else if (kind == WEFT_PASS_RECOMPUTE || early == num)
-        expected.num_holds = 4;
+        expected.num_holds = 5;
     snprintf(expected.where, sizeof(expected.where), "%s", names[kind]);
     WEFT_TRY(weft_program_check(program, &expected, 1));
-    return check_kept(shape, program, names[kind]);
+    WEFT_TRY(check_kept(shape, program, names[kind]));
+    return check_rings(shape, program, names[kind]);
 }
 
 weft_status weft_program_pass_check(const weft_chunk_shape *shape, weft_pass_kind kind,

@@ -13,6 +13,10 @@
  *                               model's first layer writes its gradient, which nobody reads, too
  *   weights, weight_gradients   rings, of which layers use the slots in turn. They outlive the
  *                               program: passes go round where the pass before stopped
+ *   offloaded, offloaded_layer  rings on the device: what layers offload, and the inputs that go
+ *                               with it. A layer has its slots by its number among those of the
+ *                               chunk that offload, so what comes back is where it was
+ *   host_stash                  on the host, one a layer
  *   recomputed                  stashes of the layers that are recomputed, which all passes share:
  *                               one for each layer of a group
  *   recomputed_layer            outputs inside such a group
@@ -35,6 +39,15 @@
  *   2 layer compute gradient layer=3 stash=1 dy=3 dx=5 weights=4 weight_gradients=6 waits=0
  *   3 reduce reduce layer=3 weight_gradients=6 waits=2
  *
+ * Offloading: what a layer offloads goes out while the next one computes, and comes back as soon as
+ * the ring's slot is free, layers ahead of the layer's backward:
+ *
+ *   1 layer compute activation layer=3 x=8 stash=2 y=9 offloaded=6
+ *   2 offload offload stash layer=3 offloaded=6 x=8 to=11 waits=1
+ *
+ *   0 prefetch prefetch stash layer=3 from=11 offloaded=6 x=8
+ *   2 layer compute gradient layer=3 stash=2 dy=3 dx=4 offloaded=6 x=8 waits=0
+ *
  * Gathers have a communicator and a lane of their own: the first ones of a pass need not wait for
  * the last reductions of the pass before. */
 #ifndef WEFT_SCHEDULE_PASS_H
@@ -43,12 +56,15 @@
 #include "schedule/program.h"
 
 typedef struct weft_pass_layer {
-    uint64_t stash_bytes;
-    bool in_place;   /* its dx may be where its dy is */
-    bool host_waits; /* its forward's program has a task inside which the host waits */
-    bool gathers;    /* its weights are gathered for it */
-    bool reduces;    /* its backward's gradients are reduced behind it */
-    int group;       /* recomputed with its neighbours of the same number; 0: it is not */
+    uint64_t stash_bytes; /* kept on the device, with the output */
+    bool in_place;        /* its dx may be where its dy is */
+    bool host_waits;      /* its forward's program has a task inside which the host waits */
+    bool gathers;         /* its weights are gathered for it */
+    bool reduces;         /* its backward's gradients are reduced behind it */
+    bool offloads;        /* a part of its stash is in host memory between forward and backward, */
+    bool offloads_input;  /* and so is its input, which a layer of the chunk gives */
+    uint64_t offloaded_bytes; /* of that part; without the input */
+    int group;                /* recomputed with its neighbours of the same number; 0: it is not */
 } weft_pass_layer;
 
 typedef struct weft_chunk_shape {
@@ -58,7 +74,11 @@ typedef struct weft_chunk_shape {
     uint64_t row_bytes;                    /* of hidden states */
     int weight_slots, gradient_slots;      /* of the rings; 0: no layer gathers, or reduces */
     uint64_t weight_bytes, gradient_bytes; /* of a slot */
-    bool recomputes_early;                 /* the last group, which ends the chunk: see above */
+    /* Of the rings; 0: no layer offloads, or its input. Several inputs need two slots: a layer
+     * reads one and writes the next. */
+    int offload_slots, input_slots;
+    uint64_t offload_bytes; /* of a slot */
+    bool recomputes_early;  /* the last group, which ends the chunk: see above */
 } weft_chunk_shape;
 
 typedef enum weft_pass_kind {
@@ -73,7 +93,8 @@ weft_status weft_program_pass(const weft_chunk_shape *shape, weft_pass_kind kind
                               weft_program *out) WEFT_CHECKED;
 /* Proves that a program is a pass of that shape: every layer runs once and reads what its neighbour
  * wrote. The backward's stashes are there before it starts, but for those of recomputed layers:
- * they are made in it, from the inputs that are kept. */
+ * they are made in it, from the inputs that are kept, and what is offloaded, which is
+ * on the host. */
 weft_status weft_program_pass_check(const weft_chunk_shape *shape, weft_pass_kind kind,
                                     const weft_program *program) WEFT_CHECKED;
 

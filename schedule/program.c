@@ -6,7 +6,7 @@
 #include "schedule/values.h"
 #include "schedule/past.h"
 
-_Static_assert(sizeof(weft_task) == 60 && sizeof(weft_wait) == 8 && sizeof(weft_slot) == 16,
+_Static_assert(sizeof(weft_task) == 68 && sizeof(weft_wait) == 8 && sizeof(weft_slot) == 16,
                "padding would make equal programs differ");
 _Static_assert(WEFT_TASK_MAX_WAITS >= WEFT_NUM_LANES - 1, "a task may wait for every other lane");
 _Static_assert(WEFT_NUM_SLOT_KINDS <= 32, "a value's slots are bits");
@@ -68,7 +68,7 @@ weft_task weft_task_of(weft_task_kind kind, weft_flow flow)
         .part = -1,
         .bucket = -1,
         .peer = -1,
-        .operands = {-1, -1, -1, -1, -1},
+        .operands = {-1, -1, -1, -1, -1, -1, -1},
     };
 }
 

@@ -76,7 +76,7 @@ typedef enum weft_lane_kind {
 } weft_lane_kind;
 
 enum {
-    WEFT_TASK_MAX_OPERANDS = 5,
+    WEFT_TASK_MAX_OPERANDS = 7,
     WEFT_TASK_MAX_WAITS = 8, /* lanes are FIFOs: one wait for each other lane is enough */
     WEFT_PROGRAM_MAX_SLOTS = 65536,
     WEFT_PROGRAM_MAX_CHUNKS = 32768, /* chunk * p + rank stays an int */

@@ -32,7 +32,10 @@
     X(KEYS_GRADIENT, "keys_gradient")                                                              \
     X(PARTIAL, "partial")                                                                          \
     X(HEADS, "heads")                                                                              \
-    X(HEADS_GRADIENT, "heads_gradient")
+    X(HEADS_GRADIENT, "heads_gradient")                                                            \
+    X(OFFLOADED, "offloaded")                                                                      \
+    X(OFFLOADED_LAYER, "offloaded_layer")                                                          \
+    X(HOST_STASH, "host_stash")
 
 typedef enum weft_slot_kind {
 #define WEFT_SLOT_ENUM(name, text) WEFT_SLOT_##name,

@@ -18,7 +18,8 @@
     X(GRADIENT, "the gradient", WEFT_SLOT_BIT(GRADIENT) | WEFT_SLOT_BIT(INPUT_GRADIENT))           \
     X(LAYER, "the layer's input",                                                                  \
       WEFT_SLOT_BIT(LAYER) | WEFT_SLOT_BIT(ACTIVATION) | WEFT_SLOT_BIT(OUTPUT) |                   \
-          WEFT_SLOT_BIT(RECOMPUTED_LAYER) | WEFT_SLOT_BIT(LAYER_GRADIENT))                         \
+          WEFT_SLOT_BIT(RECOMPUTED_LAYER) | WEFT_SLOT_BIT(LAYER_GRADIENT) |                        \
+          WEFT_SLOT_BIT(OFFLOADED_LAYER))                                                          \
     X(LAYER_STASH, "the layer's stash", WEFT_SLOT_BIT(LAYER_STASH) | WEFT_SLOT_BIT(RECOMPUTED))    \
     X(LAYER_GRADIENT, "the layer's gradient",                                                      \
       WEFT_SLOT_BIT(LAYER_GRADIENT) | WEFT_SLOT_BIT(GRADIENT) | WEFT_SLOT_BIT(INPUT_GRADIENT))     \
@@ -48,7 +49,9 @@
     X(HEADS_RESULT, "the result for these heads", WEFT_SLOT_BIT(RESULT))                           \
     X(HEADS_DY, "the result's gradient for these heads", WEFT_SLOT_BIT(HEADS_GRADIENT))            \
     X(HEADS_DX, "all tokens' gradient of these heads", WEFT_SLOT_BIT(HEADS_GRADIENT))              \
-    X(RETURNED, "what came back", WEFT_SLOT_BIT(HOME))
+    X(RETURNED, "what came back", WEFT_SLOT_BIT(HOME))                                             \
+    X(OFFLOADED, "what the layer offloads", WEFT_SLOT_BIT(OFFLOADED))                              \
+    X(HOST_STASH, "what the layer offloaded, on the host", WEFT_SLOT_BIT(HOST_STASH))
 
 typedef enum weft_value {
 #define WEFT_VALUE_ENUM(name, text, slots) WEFT_VALUE_##name,

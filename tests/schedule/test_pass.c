@@ -247,6 +247,98 @@ static void shares_out_what_is_recomputed(void **state)
                 "14 reduce reduce layer=0 weight_gradients=6 waits=13\n");
 }
 
+/* The first one's input comes from the stage before; the others' inputs go out with their stashes.
+ */
+static const weft_pass_layer offloading[4] = {
+    {.stash_bytes = 10, .offloads = true, .offloaded_bytes = 100},
+    {.stash_bytes = 20, .offloads = true, .offloaded_bytes = 200, .offloads_input = true},
+    {.stash_bytes = 30, .offloads = true, .offloaded_bytes = 300, .offloads_input = true},
+    {.stash_bytes = 40, .offloads = true, .offloaded_bytes = 400, .offloads_input = true}};
+
+static weft_chunk_shape offloading_chunk(void)
+{
+    weft_chunk_shape shape = amid;
+    shape.layers = offloading;
+    shape.offload_slots = 2;
+    shape.input_slots = 3;
+    shape.offload_bytes = 400;
+    return shape;
+}
+
+/* Out while the next layer computes; back as soon as the slot is free, to the same slot. */
+static void offloads(void **state)
+{
+    (void)state;
+    expect_text(offloading_chunk(), WEFT_PASS_FORWARD,
+                "program in_flight=0\n"
+                "slots 0-0 activation bytes=64\n"
+                "slots 1-1 output bytes=64\n"
+                "slots 2-2 layer_stash bytes=10\n"
+                "slots 3-3 layer_stash bytes=20\n"
+                "slots 4-4 layer_stash bytes=30\n"
+                "slots 5-5 layer_stash bytes=40\n"
+                "slots 6-8 layer\n"
+                "slots 9-10 offloaded bytes=400\n"
+                "slots 11-13 offloaded_layer bytes=64\n"
+                "slots 14-14 host_stash bytes=100\n"
+                "slots 15-15 host_stash bytes=264\n"
+                "slots 16-16 host_stash bytes=364\n"
+                "slots 17-17 host_stash bytes=464\n"
+                "0 layer compute activation layer=5 x=0 stash=2 y=11 offloaded=9\n"
+                "1 offload offload stash layer=5 offloaded=9 to=14 waits=0\n"
+                "2 layer compute activation layer=6 x=11 stash=3 y=12 offloaded=10\n"
+                "3 offload offload stash layer=6 offloaded=10 x=11 to=15 waits=2\n"
+                "4 layer compute activation layer=7 x=12 stash=4 y=13 offloaded=9 waits=1\n"
+                "5 offload offload stash layer=7 offloaded=9 x=12 to=16 waits=4\n"
+                "6 layer compute activation layer=8 x=13 stash=5 y=1 offloaded=10 waits=3\n"
+                "7 offload offload stash layer=8 offloaded=10 x=13 to=17 waits=6\n");
+    expect_text(offloading_chunk(), WEFT_PASS_BACKWARD,
+                "program in_flight=0\n"
+                "slots 0-0 gradient bytes=64\n"
+                "slots 1-1 input_gradient bytes=64\n"
+                "slots 2-2 layer_stash bytes=10\n"
+                "slots 3-3 layer_stash bytes=20\n"
+                "slots 4-4 layer_stash bytes=30\n"
+                "slots 5-5 layer_stash bytes=40\n"
+                "slots 6-7 layer_gradient bytes=64\n"
+                "slots 8-9 offloaded bytes=400\n"
+                "slots 10-12 offloaded_layer bytes=64\n"
+                "slots 13-13 host_stash bytes=100\n"
+                "slots 14-14 host_stash bytes=264\n"
+                "slots 15-15 host_stash bytes=364\n"
+                "slots 16-16 host_stash bytes=464\n"
+                "0 prefetch prefetch stash layer=8 from=16 offloaded=9 x=12\n"
+                "1 prefetch prefetch stash layer=7 from=15 offloaded=8 x=11\n"
+                "2 layer compute gradient layer=8 stash=5 dy=0 dx=6 offloaded=9 x=12 waits=0\n"
+                "3 prefetch prefetch stash layer=6 from=14 offloaded=9 x=10 waits=2\n"
+                "4 layer compute gradient layer=7 stash=4 dy=6 dx=7 offloaded=8 x=11 waits=1\n"
+                "5 prefetch prefetch stash layer=5 from=13 offloaded=8 waits=4\n"
+                "6 layer compute gradient layer=6 stash=3 dy=7 dx=6 offloaded=9 x=10 waits=3\n"
+                "7 layer compute gradient layer=5 stash=2 dy=6 dx=1 offloaded=8 waits=5\n");
+}
+
+/* Beside what is shared out, and where some layers offload and others do not. */
+static void offloads_beside_the_rest(void **state)
+{
+    (void)state;
+    for (int which = 0; which < 256; which++)
+        for (int kind = 0; kind < WEFT_NUM_PASS_KINDS; kind++) {
+            weft_arena arena = {0};
+            weft_chunk_shape shape = shared;
+            weft_pass_layer some[4];
+            for (int i = 0; i < 4; i++) {
+                some[i] = sharing[i];
+                some[i].offloads = which >> i & 1;
+                some[i].offloads_input = some[i].offloads && i > 0 && (which >> (4 + i) & 1);
+            }
+            shape.layers = some;
+            shape.offload_slots = 1 + which % 2;
+            shape.input_slots = 2 + which % 3;
+            free(text_of_pass(shape, (weft_pass_kind)kind, &arena));
+            weft_arena_release(&arena);
+        }
+}
+
 static void every_length(void **state)
 {
     (void)state;
@@ -306,6 +398,51 @@ static void refuses_what_is_recomputed_wrongly(void **state)
               "needs the layer's input");
 }
 
+static void refuses_what_is_offloaded_wrongly(void **state)
+{
+    (void)state;
+    const weft_chunk_shape shape = offloading_chunk();
+    const weft_pass_kind forward = WEFT_PASS_FORWARD, back = WEFT_PASS_BACKWARD;
+    refuse_in(shape, forward, "to=14 waits=0", "to=14",
+              "may read slot 9 before task 0 has written it");
+    refuse_in(shape, forward, "y=13 offloaded=9 waits=1", "y=13 offloaded=9",
+              "may overwrite slot 9 while task 1 still reads it");
+    refuse_in(shape, forward, "7 offload offload stash layer=8 offloaded=10 x=13 to=17 waits=6\n",
+              "", "forward has no offload offload stash layer=8");
+    refuse_in(shape, forward, "layer=6 offloaded=10 x=11", "layer=6 offloaded=10 x=12",
+              "needs the layer's input of layer 6");
+    refuse_in(shape, forward, "layer=6 offloaded=10 x=11", "layer=6 offloaded=10",
+              "must read the layer's input");
+    refuse_in(shape, forward,
+              "y=1 offloaded=10 waits=3\n7 offload offload stash layer=8 offloaded=10",
+              "y=1 offloaded=9 waits=5\n7 offload offload stash layer=8 offloaded=9",
+              "what layer 8 offloads is not in its slot of the ring");
+    refuse_in(shape, forward,
+              "y=13 offloaded=9 waits=1\n5 offload offload stash layer=7 offloaded=9 x=12 to=16 "
+              "waits=4\n6 layer compute activation layer=8 x=13 stash=5 y=1 offloaded=10 waits=3\n"
+              "7 offload offload stash layer=8 offloaded=10 x=13",
+              "y=8 offloaded=9 waits=1\n5 offload offload stash layer=7 offloaded=9 x=12 to=16 "
+              "waits=4\n6 layer compute activation layer=8 x=8 stash=5 y=1 offloaded=10 waits=3\n"
+              "7 offload offload stash layer=8 offloaded=10 x=8",
+              "the input of layer 8 is not in its slot of the ring");
+    refuse_in(shape, back, "layer=6 from=14 offloaded=9 x=10 waits=2",
+              "layer=6 from=14 offloaded=9 x=10",
+              "may overwrite slot 9 while task 2 still reads it");
+    refuse_in(shape, back, "offloaded=8 x=11 waits=1", "offloaded=8 x=11",
+              "may read slot 8 before task 1 has written it");
+    refuse_in(shape, back, "layer=7 from=15", "layer=7 from=14",
+              "needs what the layer offloaded, on the host of layer 7 from slot 14");
+    refuse_in(shape, back, "layer=6 from=14 offloaded=9", "layer=6 from=14 offloaded=8", "slot 8");
+    refuse_in(shape, back, "dx=6 offloaded=9 x=10 waits=3", "dx=6 offloaded=8 x=10 waits=3",
+              "needs what the layer offloads of layer 6");
+    refuse_in(shape, back,
+              "0 prefetch prefetch stash layer=8 from=16 offloaded=9 x=12\n"
+              "1 prefetch prefetch stash layer=7 from=15 offloaded=8 x=11\n",
+              "0 prefetch prefetch stash layer=7 from=15 offloaded=8 x=11\n"
+              "1 prefetch prefetch stash layer=8 from=16 offloaded=9 x=12\n",
+              "comes before task");
+}
+
 static void refuses_what_is_damaged(void **state)
 {
     (void)state;
@@ -337,8 +474,11 @@ int main(void)
         cmocka_unit_test(the_last_group_is_recomputed_early),
         cmocka_unit_test(shares_out),
         cmocka_unit_test(shares_out_what_is_recomputed),
+        cmocka_unit_test(offloads),
+        cmocka_unit_test(offloads_beside_the_rest),
         cmocka_unit_test(every_length),
         cmocka_unit_test(refuses_what_is_recomputed_wrongly),
+        cmocka_unit_test(refuses_what_is_offloaded_wrongly),
         cmocka_unit_test(refuses_what_is_damaged),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
