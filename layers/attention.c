@@ -214,7 +214,9 @@ static weft_status attention_forward(weft_layer *layer, weft_pass *pass, const w
     weft_tensor full, partial;
     state->x = *x;
     WEFT_TRY(weft_pass_enter(pass, x, &full));
+    weft_pass_send_out(pass, WEFT_RECOMPUTE_MODULE(CORE_ATTN));
     WEFT_TRY(weft_pass_stash(pass, x->dtype, d->rows_full, d->qkv, &state->qkv));
+    weft_pass_keep(pass);
     WEFT_TRY(weft_linear_forward(pass, &a->qkv, &full, true, &state->qkv));
     WEFT_TRY(rotate(a, pass, &state->qkv, false));
     WEFT_TRY(core_forward(a, pass, state));

@@ -175,18 +175,33 @@ void weft_cost_exit(weft_layer_cost *out, const weft_shape *shape, weft_phase ph
                              region_bytes(shape), 1);
 }
 
-void weft_cost_stash(weft_layer_cost *out, const char *module, weft_dtype dtype, size_t d0,
-                     size_t d1, weft_phase until)
+static void add_kept(weft_layer_cost *out, const weft_kept *kept)
 {
     weft_description *list = out->list;
-    weft_kept kept = {.module = module, .bytes = weft_piece_bytes(dtype, d0, d1), .until = until};
-    sum_kept(out, &kept);
+    sum_kept(out, kept);
     weft_kept *all =
         roomier(list, list ? list->kept : NULL, list ? list->num_kept : 0, sizeof *all);
     if (all) {
         list->kept = all;
-        all[list->num_kept++] = kept;
+        all[list->num_kept++] = *kept;
     }
+}
+
+void weft_cost_stash(weft_layer_cost *out, const char *module, weft_dtype dtype, size_t d0,
+                     size_t d1, weft_phase until)
+{
+    add_kept(out, &(weft_kept){
+                      .module = module, .bytes = weft_piece_bytes(dtype, d0, d1), .until = until});
+}
+
+void weft_cost_stash_of(weft_layer_cost *out, const weft_shape *shape, unsigned modules,
+                        const char *module, weft_dtype dtype, size_t d0, size_t d1,
+                        weft_phase until)
+{
+    add_kept(out, &(weft_kept){.module = module,
+                               .bytes = weft_piece_bytes(dtype, d0, d1),
+                               .until = until,
+                               .offloaded = shape->offload & modules});
 }
 
 void weft_cost_repeats(weft_layer_cost *out, bool repeats)
@@ -202,7 +217,7 @@ void weft_cost_stash_unless(weft_layer_cost *out, const weft_shape *shape, unsig
     if (shape->recompute & modules)
         out->recomputed_bytes += weft_piece_bytes(dtype, d0, d1);
     else
-        weft_cost_stash(out, module, dtype, d0, d1, until);
+        weft_cost_stash_of(out, shape, modules, module, dtype, d0, d1, until);
 }
 
 void weft_cost_host(weft_layer_cost *out, size_t bytes)

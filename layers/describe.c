@@ -156,7 +156,8 @@ void weft_describe_attention(const weft_model_options *o, const weft_shape *shap
     weft_cost_enter(out, shape, WEFT_PHASE_WEIGHT_GRADIENT);
     weft_cost_exit(out, shape, WEFT_PHASE_INPUT_GRADIENT);
 
-    weft_cost_stash(out, "linear_qkv", shape->dtype, d.rows_full, d.qkv, WEFT_PHASE_INPUT_GRADIENT);
+    weft_cost_stash_of(out, shape, WEFT_RECOMPUTE_MODULE(CORE_ATTN), "linear_qkv", shape->dtype,
+                       d.rows_full, d.qkv, WEFT_PHASE_INPUT_GRADIENT);
     weft_cost_stash_unless(out, shape, WEFT_RECOMPUTE_MODULE(CORE_ATTN), "core_attention",
                            shape->dtype, d.rows_full, proj_in, WEFT_PHASE_WEIGHT_GRADIENT);
     weft_cost_stash_unless(out, shape, WEFT_RECOMPUTE_MODULE(CORE_ATTN), "core_attention", WEFT_F32,

@@ -114,8 +114,11 @@ void weft_cost_activation(weft_layer_cost *out, const weft_shape *shape, size_t 
                           size_t width, size_t kernels);
 /* From here on what is added is forward's operations once more; or no longer. */
 void weft_cost_repeats(weft_layer_cost *out, bool repeats);
-/* A stash; or, where backward makes `module` (bits of layers/recompute.h) again, a piece of what it
- * makes. */
+/* A stash, which is offloaded with its modules (bits of layers/recompute.h). */
+void weft_cost_stash_of(weft_layer_cost *out, const weft_shape *shape, unsigned modules,
+                        const char *module, weft_dtype dtype, size_t d0, size_t d1,
+                        weft_phase until);
+/* The same; or, where backward makes one of the modules again, a piece of what it makes. */
 void weft_cost_stash_unless(weft_layer_cost *out, const weft_shape *shape, unsigned modules,
                             const char *module, weft_dtype dtype, size_t d0, size_t d1,
                             weft_phase until);

@@ -28,12 +28,29 @@ static uint64_t kept_output(const weft_outline *outline, int layer, int end)
     return ends_group && !ends_chunk ? row_piece(outline) : 0;
 }
 
+/* The output where the next layer offloads it: it lies in a ring. */
+static uint64_t sent_out(const weft_outline *outline, int layer, int end)
+{
+    const uint64_t rows = row_piece(outline);
+    const uint64_t counted = outline->layers[layer].description.cost.activation_bytes;
+    return layer < end - 1 && outline->layers[layer + 1].offloads_input && counted >= rows ? rows
+                                                                                           : 0;
+}
+
 static uint64_t kept_bytes(const weft_outline *outline, int layer, int end)
 {
-    return outline->layers[layer].recompute_group > 0
+    const weft_outline_layer *l = &outline->layers[layer];
+    return l->recompute_group > 0
                ? kept_output(outline, layer, end)
-               : outline->layers[layer].description.cost.activation_bytes -
-                     given_away(outline, layer, end);
+               : l->description.cost.activation_bytes - l->offloaded_bytes -
+                     given_away(outline, layer, end) - sent_out(outline, layer, end);
+}
+
+static uint64_t ring_bytes(const weft_outline *outline, int rank)
+{
+    const weft_offload_sizes sizes = weft_outline_offload_sizes(outline, rank);
+    return (uint64_t)sizes.num_slots * sizes.slot_bytes +
+           (uint64_t)sizes.num_inputs * sizes.input_bytes;
 }
 
 /* What a group leaves out: all but the last output, which a list counts. */
@@ -47,6 +64,11 @@ static uint64_t group_bytes(const weft_outline *outline, int first, int end)
             bytes -= row_piece(outline);
     }
     return bytes;
+}
+
+uint64_t weft_footprint_shared(const weft_outline *outline, int rank)
+{
+    return weft_footprint_recomputed(outline, rank) + ring_bytes(outline, rank);
 }
 
 uint64_t weft_footprint_recomputed(const weft_outline *outline, int rank)
@@ -86,6 +108,16 @@ uint64_t weft_footprint_host(const weft_outline *outline, int rank, int chunk)
     weft_layout_range(&outline->layout, rank, chunk, &first, &end);
     for (int l = first; l < end; l++)
         bytes += outline->layers[l].description.cost.host_bytes;
+    return bytes + weft_footprint_offloaded(outline, rank, chunk);
+}
+
+uint64_t weft_footprint_offloaded(const weft_outline *outline, int rank, int chunk)
+{
+    uint64_t bytes = 0;
+    int first, end;
+    weft_layout_range(&outline->layout, rank, chunk, &first, &end);
+    for (int l = first; l < end; l++)
+        bytes += weft_outline_offloaded(outline, l);
     return bytes;
 }
 
@@ -159,16 +191,21 @@ static void add_pass(const weft_outline *outline, int rank, int chunk, weft_foot
     weft_layout_range(&outline->layout, rank, chunk, &first, &end);
     for (int l = first; l < end; l++) {
         const weft_description *d = &outline->layers[l].description;
-        uint64_t given = given_away(outline, l, end), listed = 0;
+        const bool goes_out =
+            outline->layers[l].offloads && outline->shape.offload & WEFT_OFFLOAD_BLOCK;
+        uint64_t given = given_away(outline, l, end) + sent_out(outline, l, end), listed = 0;
         if (outline->layers[l].recompute_group > 0) {
             add_module(out, "output", kept_output(outline, l, end));
             continue;
         }
-        uint64_t all = d->cost.activation_bytes - given;
+        uint64_t all = d->cost.activation_bytes - outline->layers[l].offloaded_bytes - given;
         for (int i = 0; i < d->num_kept; i++) {
+            const bool is_output = strcmp(d->kept[i].module, "output") == 0;
             uint64_t bytes = d->kept[i].bytes;
-            if (given == bytes && strcmp(d->kept[i].module, "output") == 0)
+            if (given == bytes && is_output)
                 bytes = given = 0;
+            if (d->kept[i].offloaded || (goes_out && !is_output))
+                continue;
             add_module(out, d->kept[i].module, bytes);
             listed += bytes;
         }
@@ -192,6 +229,8 @@ void weft_footprint_of(const weft_outline *outline, const weft_footprint_shape *
         add_pass(outline, s->rank, chunk, out);
         out->bytes[WEFT_MEMORY_PINNED] += weft_footprint_host(outline, s->rank, chunk);
     }
+    if (ring_bytes(outline, s->rank) > 0)
+        add_module(out, "offloaded", ring_bytes(outline, s->rank));
     if (weft_footprint_recomputed(outline, s->rank) > 0)
         add_module(out, "recomputed", weft_footprint_recomputed(outline, s->rank));
     out->bytes[WEFT_MEMORY_SCRATCH] = weft_footprint_scratch(outline, s->rank);

@@ -37,12 +37,16 @@ typedef struct weft_footprint {
 /* Counts balanced routing, and no workspaces of lanes, which a GPU's libraries take. */
 void weft_footprint_of(const weft_outline *outline, const weft_footprint_shape *shape,
                        weft_footprint *out);
-/* The parts that the model reserves by. Of a pass of that chunk: */
+/* The parts that the model reserves by. Of a pass of that chunk: what is offloaded, on the host;
+ * all of its host memory; its stash. */
+uint64_t weft_footprint_offloaded(const weft_outline *outline, int rank, int chunk);
 uint64_t weft_footprint_host(const weft_outline *outline, int rank, int chunk);
 uint64_t weft_footprint_stash(const weft_outline *outline, int rank, int chunk);
 /* Shared by all passes of the rank: the stashes of one group of recomputed layers, or of one
  * module; */
 uint64_t weft_footprint_recomputed(const weft_outline *outline, int rank);
+/* that and the rings of what is offloaded; */
+uint64_t weft_footprint_shared(const weft_outline *outline, int rank);
 /* scratch. */
 uint64_t weft_footprint_scratch(const weft_outline *outline, int rank);
 /* "weights 1.2 MB, gradients ...": those that are not 0. */

@@ -17,6 +17,8 @@ void weft_model_held(const weft_model *model, weft_memory_purpose purpose, weft_
     *out = (weft_stack_use){0};
     add_stack(&model->scratch, purpose, out);
     add_stack(&model->recomputed, purpose, out);
+    for (int i = 0; i < model->offload.num_slots; i++)
+        add_stack(&model->offload.slots[i].stack, purpose, out);
     for (int i = 0; i < model->setup.num_passes; i++) {
         add_stack(&model->passes[i].stash, purpose, out);
         add_stack(&model->passes[i].host, purpose, out);
@@ -40,7 +42,11 @@ void weft_model_held_loads(const weft_model *model, weft_moe_load *out_passes,
     *out_passes = *out_scratch = *planned;
     if (balanced > 0)
         *out_passes = (weft_moe_load){.rows = rows / balanced, .sent = sent / balanced};
-    if (model->scratch.peak_bytes > model->scratch.first_bytes ||
-        model->recomputed.peak_bytes > model->recomputed.first_bytes)
+    bool grew = model->scratch.peak_bytes > model->scratch.first_bytes ||
+                model->recomputed.peak_bytes > model->recomputed.first_bytes;
+    for (int i = 0; i < model->offload.num_slots; i++)
+        grew = grew ||
+               model->offload.slots[i].stack.peak_bytes > model->offload.slots[i].stack.first_bytes;
+    if (grew)
         *out_scratch = model->scratch_load;
 }

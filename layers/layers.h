@@ -40,9 +40,11 @@ weft_status weft_norm_run_backward(weft_pass *pass, const weft_norm *norm, const
  * the first time, with what stands in them. */
 bool weft_pass_repeats(const weft_pass *pass);
 
-/* Where one of `modules` (bits of layers/recompute.h) is made again, stashes are pieces of the area
- * that all passes share, from its start, until weft_pass_keep. Returns whether it is. */
-bool weft_pass_leave_out(weft_pass *pass, unsigned modules);
+/* Until weft_pass_keep stashes belong to `modules` (bits of layers/recompute.h). Where backward
+ * makes one of them again, they are pieces of the area that all passes share, from its start; where
+ * one is offloaded, they go out. send_out: they may go out alone. */
+void weft_pass_leave_out(weft_pass *pass, unsigned modules);
+void weft_pass_send_out(weft_pass *pass, unsigned modules);
 void weft_pass_keep(weft_pass *pass);
 /* Where the pass's host memory ends now; and a forward from there that runs again, between the two
  * calls: see weft_pass_repeats. */

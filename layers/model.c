@@ -58,6 +58,11 @@ static weft_status create_passes(weft_model *model, const weft_outline *outline)
             weft_stack_reserve(&pass->stash, weft_footprint_stash(outline, model->rank, chunk)));
         WEFT_TRY(weft_stack_reserve(&pass->host, weft_footprint_host(outline, model->rank, chunk)));
         pass->states = calloc(1, model->states_bytes + 1);
+        if (weft_footprint_offloaded(outline, model->rank, chunk) > 0) {
+            pass->offloaded = calloc((size_t)(pass->end - pass->first), sizeof *pass->offloaded);
+            if (!pass->offloaded)
+                return WEFT_ERROR(WEFT_MEMORY, "out of memory for what layers offload");
+        }
         if (!pass->states)
             return WEFT_ERROR(WEFT_MEMORY, "out of memory for the state of %d layers",
                               model->num_members);
@@ -78,6 +83,9 @@ static weft_status create_passes(weft_model *model, const weft_outline *outline)
                                      .purpose = "recomputed activations"};
     WEFT_TRY(
         weft_stack_reserve(&model->recomputed, weft_footprint_recomputed(outline, model->rank)));
+    const weft_offload_sizes sizes = weft_outline_offload_sizes(outline, model->rank);
+    const weft_tensor row = weft_tensor_2d(NULL, model->shape.dtype, rows, hidden);
+    WEFT_TRY(weft_offload_create(model->setup.device, &sizes, &row, &model->offload));
     return create_metrics(model, weft_outline_repeats(outline));
 }
 
@@ -129,6 +137,7 @@ static weft_status init(weft_model *model, const weft_outline *outline, weft_mod
     const weft_model_setup *s = &model->setup;
     model->tied = outline->tied;
     model->shape.recompute = outline->shape.recompute;
+    model->shape.offload = outline->shape.offload;
     model->metric_list = outline->metrics;
     model->num_frozen = outline->num_frozen;
     model->place = weft_coords_place(&s->groups->coords, s->groups->mesh.world);
@@ -185,11 +194,13 @@ void weft_model_destroy(weft_model *model)
         weft_stack_release(&model->passes[i].stash);
         weft_stack_release(&model->passes[i].host);
         free(model->passes[i].states);
+        free(model->passes[i].offloaded);
     }
     free(model->passes);
     free(model->loads.values);
     weft_executor_release(&model->executor);
     weft_rings_release(&model->rings);
+    weft_offload_release(&model->offload);
     weft_arena_release(&model->arena);
     weft_stack_release(&model->recomputed);
     weft_stack_release(&model->scratch);

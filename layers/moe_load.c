@@ -40,7 +40,11 @@ weft_status weft_moe_count_rows(const weft_moe *m, weft_pass *pass, const weft_m
 
 size_t weft_moe_scratch_before(const weft_pass *pass)
 {
-    return pass->model->scratch.peak_bytes + pass->model->recomputed.peak_bytes;
+    const weft_model *model = pass->model;
+    size_t bytes = model->scratch.peak_bytes + model->recomputed.peak_bytes;
+    for (int i = 0; i < model->offload.num_slots; i++)
+        bytes += model->offload.slots[i].stack.peak_bytes;
+    return bytes;
 }
 
 void weft_moe_note_scratch(const weft_moe *m, weft_pass *pass, const weft_moe_state *state,
@@ -50,7 +54,7 @@ void weft_moe_note_scratch(const weft_moe *m, weft_pass *pass, const weft_moe_st
     const double balanced = (double)weft_moe_balanced_rows(
         &m->dims, (size_t)m->common.options.moe_router_topk, (size_t)weft_pass_shape(pass)->ep);
     const double part = balanced / state->num_parts;
-    if (model->scratch.peak_bytes + model->recomputed.peak_bytes > before)
+    if (weft_moe_scratch_before(pass) > before)
         model->scratch_load = (weft_moe_load){.rows = (double)state->num_rows / balanced,
                                               .sent = (double)state->num_sent / balanced,
                                               .part_rows = (double)state->max_rows / part,

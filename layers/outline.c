@@ -214,9 +214,11 @@ static weft_status described_shape(const weft_model_setup *setup, const weft_mes
         shape.moe_peer_group = moe->pipeline.peer_group;
     }
     *out = shape;
-    return setup->training && setup->recompute
-               ? weft_recompute_modules(setup->recompute, &out->recompute)
-               : WEFT_OK;
+    if (setup->training && setup->recompute)
+        WEFT_TRY(weft_recompute_modules(setup->recompute, &out->recompute));
+    if (setup->training && setup->recompute && setup->offload)
+        WEFT_TRY(weft_offload_modules(setup->offload, setup->recompute, &out->offload));
+    return WEFT_OK;
 }
 
 weft_moe_pipeline weft_shape_pipeline(const weft_shape *shape)
@@ -254,6 +256,7 @@ static weft_status outline_layers(const weft_model *model, weft_parameters *cons
         WEFT_TRY(weft_description_of(model->layers[l], &out->shape, &layer->description));
         layer->host_waits = moe_waits && weft_description_has_experts(&layer->description);
     }
+    weft_outline_offload(out);
     for (int s = 0; s < out->layout.num_ranks; s++)
         for (int i = 0; i < weft_parameters_count(stages[s]); i++) {
             const weft_placed *placed = weft_parameters_at(stages[s], i);

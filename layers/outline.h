@@ -26,10 +26,13 @@ typedef struct weft_unit_shape {
 
 /* A layer of the list. */
 typedef struct weft_outline_layer {
-    char name[64];                /* "decoder.layers.3" */
-    const char *kind;             /* ops->kind; lives as long as the program */
-    bool in_place;                /* ops->in_place */
-    int recompute_group;          /* weft_recompute_group */
+    char name[64];       /* "decoder.layers.3" */
+    const char *kind;    /* ops->kind; lives as long as the program */
+    bool in_place;       /* ops->in_place */
+    int recompute_group; /* weft_recompute_group */
+    bool offloads;       /* a part of its stash, or its input: layers/offload.h */
+    bool offloads_input;
+    uint64_t offloaded_bytes;     /* of the part */
     bool host_waits;              /* its forward runs a program inside which the host waits */
     weft_description description; /* for outline.shape, children included */
     weft_held *parameters;        /* as init declared them, in order */

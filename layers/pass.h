@@ -1,41 +1,15 @@
-/* The pass's own struct and the stacks that give it memory. Private to layers/. */
+/* The pass's own struct, and the model's. Private to layers/. */
 #ifndef WEFT_LAYERS_PASS_H
 #define WEFT_LAYERS_PASS_H
 
 #include "layers/layers.h"
 #include "layers/moe_runtime.h"
+#include "layers/offload_rings.h"
 #include "layers/outline.h"
 #include "layers/rings.h"
 #include "layers/runtime.h"
+#include "layers/stack.h"
 #include "parallel/layout.h"
-
-/* A stack over a few device blocks. Reserved once from `describe`; it grows only when an MoE layer
- * gets more rows than ever before, and keeps what it grew; its marks tell what was taken. */
-enum { WEFT_STACK_MAX_BLOCKS = 24 };
-typedef struct weft_stack {
-    weft_device *device;
-    weft_space space;
-    weft_memory_purpose holds;
-    const char *purpose; /* in errors */
-    struct {
-        char *base;
-        size_t size, used;
-    } blocks[WEFT_STACK_MAX_BLOCKS];
-    int num_blocks, current;
-    size_t used_bytes, peak_bytes; /* handed out now; most ever */
-    size_t first_bytes;            /* reserved at first */
-    /* Gives each piece instead of the stack: layers/check.h does so. NULL: the stack gives it. */
-    weft_status (*give)(void *giver, size_t bytes, void **out);
-    void *giver;
-} weft_stack;
-
-weft_status weft_stack_reserve(weft_stack *stack, size_t bytes) WEFT_CHECKED;
-weft_status weft_stack_alloc(weft_stack *stack, size_t bytes, void **out) WEFT_CHECKED;
-size_t weft_stack_mark(const weft_stack *stack);
-void weft_stack_rewind(weft_stack *stack, size_t mark);
-/* As it was when it was copied to `saved`; blocks that it got since stay. */
-void weft_stack_restore(const weft_stack *saved, weft_stack *stack);
-void weft_stack_release(weft_stack *stack);
 
 typedef struct weft_graphs weft_graphs;
 
@@ -56,13 +30,16 @@ struct weft_pass {
     weft_micro_batch micro_batch;
     bool backward; /* what is being enqueued */
     weft_stack stash, host;
-    weft_rows rows, fullest; /* of this micro-batch; of the one that took most memory */
-    size_t held_bytes;       /* what that took of stash and host */
-    weft_stack host_before;  /* a repeated forward: as it was */
-    bool shares_stash;       /* stashes are pieces of the model's `recomputed` */
-    bool leaves_out;         /* likewise, in a module that is made again */
-    bool repeats;            /* a forward runs again */
-    char *states;            /* every layer's state struct, back to back; then weft_pass_kept */
+    weft_rows rows, fullest;   /* of this micro-batch; of the one that took most memory */
+    size_t held_bytes;         /* what that took of stash and host */
+    weft_stack host_before;    /* a repeated forward: as it was */
+    bool shares_stash;         /* stashes are pieces of the model's `recomputed` */
+    bool leaves_out;           /* likewise, in a module that is made again */
+    bool repeats;              /* a forward runs again */
+    weft_stack *out;           /* what the layer offloads goes there; NULL: it offloads nothing */
+    bool goes_out;             /* stashes are such a part, if there is an `out` */
+    weft_offloaded *offloaded; /* of the chunk's layers; NULL: nothing is offloaded */
+    char *states;              /* every layer's state struct, back to back; then weft_pass_kept */
     void *near[WEFT_PASS_INPUTS]; /* with graphs: device memory for what a micro-batch brings */
 };
 
@@ -128,6 +105,7 @@ struct weft_model {
     weft_tensor *slots;     /* of the running one */
     weft_executor executor;
     weft_rings rings;
+    weft_offload_rings offload;
 };
 
 /* Makes and checks the programs of this rank's passes (layers/pass_run.c). */

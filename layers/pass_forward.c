@@ -36,18 +36,24 @@ weft_pass_kept *weft_pass_kept_of(const weft_pass *pass)
     return (weft_pass_kept *)(void *)(pass->states + pass->model->kept_offset);
 }
 
-bool weft_pass_leave_out(weft_pass *pass, unsigned modules)
+void weft_pass_send_out(weft_pass *pass, unsigned modules)
 {
+    pass->goes_out = pass->model->shape.offload & (modules | WEFT_OFFLOAD_BLOCK);
+}
+
+void weft_pass_leave_out(weft_pass *pass, unsigned modules)
+{
+    weft_pass_send_out(pass, modules);
     if (!(pass->model->shape.recompute & modules))
-        return false;
+        return;
     weft_stack_rewind(&pass->model->recomputed, 0);
     pass->leaves_out = true;
-    return true;
 }
 
 void weft_pass_keep(weft_pass *pass)
 {
     pass->leaves_out = false;
+    weft_pass_send_out(pass, 0);
 }
 
 size_t weft_pass_host_mark(const weft_pass *pass)
@@ -123,8 +129,12 @@ weft_status weft_pass_run_forward(weft_pass_work *w, const weft_task *task)
     if (slot >= 0)
         WEFT_TRY(take_output(w, slot));
     y = weft_pass_operand(w, task, WEFT_OPERAND_Y);
+    WEFT_TRY(
+        weft_offload_begin(&pass->model->offload, w->program, task, pass, pass->lane, &pass->out));
+    weft_pass_keep(pass);
     weft_status status = layer->ops->forward(layer, pass, &x, slot < 0 ? NULL : &y);
     pass->shares_stash = false;
+    pass->out = NULL;
     return status == WEFT_OK ? status
                              : weft_error_context(status, "%s forward", weft_layer_name(layer));
 }

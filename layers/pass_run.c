@@ -19,6 +19,7 @@ static weft_status backward(weft_pass_work *w, const weft_task *task)
     weft_status status = layer->ops->backward(layer, pass, &dy, &dx);
     if (status != WEFT_OK)
         return weft_error_context(status, "%s backward", weft_layer_name(layer));
+    WEFT_TRY(weft_offload_end(&pass->model->offload, w->program, task, pass->lane));
     return points && points[task->layer] ? weft_lane_record(pass->lane, points[task->layer])
                                          : WEFT_OK;
 }
@@ -53,12 +54,28 @@ static weft_status run_reduce(void *context, const weft_task *task, weft_lane *l
                              pass->micro_batch.backward_overwrites, lane);
 }
 
+static weft_status run_offload(void *context, const weft_task *task, weft_lane *lane)
+{
+    const weft_pass_work *w = context;
+    weft_pass *pass = w->call->pass;
+    return weft_offload_out(&pass->model->offload, w->program, task, weft_pass_training(pass),
+                            &pass->host, &pass->offloaded[task->layer - pass->first], lane);
+}
+
+static weft_status run_prefetch(void *context, const weft_task *task, weft_lane *lane)
+{
+    const weft_pass_work *w = context;
+    weft_pass *pass = w->call->pass;
+    return weft_offload_back(&pass->model->offload, w->program, task, pass,
+                             &pass->offloaded[task->layer - pass->first], lane);
+}
+
 /* The memory that is there before the program runs. */
 static void fill_slots(const weft_pass_call *call, const weft_program *program, weft_tensor *slots)
 {
     const weft_model *model = call->pass->model;
     const weft_pass_kept *kept = weft_pass_kept_of(call->pass);
-    int num_gradients = 0, num_kept = 1;
+    int num_gradients = 0, num_kept = 1, num_inputs = 0;
     memset(slots, 0, (size_t)program->num_slots * sizeof *slots);
     for (int i = 0; i < program->num_slots; i++) {
         switch (program->slots[i].holds) {
@@ -81,6 +98,9 @@ static void fill_slots(const weft_pass_call *call, const weft_program *program, 
         case WEFT_SLOT_LAYER_GRADIENT:
             slots[i] = model->gradients[num_gradients++];
             break;
+        case WEFT_SLOT_OFFLOADED_LAYER:
+            slots[i] = *weft_offload_input(&model->offload, num_inputs++);
+            break;
         default:
             break;
         }
@@ -96,7 +116,9 @@ static weft_status enqueue(const weft_pass_call *call)
 {
     static const int tracks[WEFT_NUM_LANES] = {[WEFT_LANE_COMPUTE] = WEFT_TRACK_LAYERS,
                                                [WEFT_LANE_REDUCE] = WEFT_LANE_REDUCE,
-                                               [WEFT_LANE_GATHER] = WEFT_LANE_GATHER};
+                                               [WEFT_LANE_GATHER] = WEFT_LANE_GATHER,
+                                               [WEFT_LANE_OFFLOAD] = WEFT_LANE_OFFLOAD,
+                                               [WEFT_LANE_PREFETCH] = WEFT_LANE_PREFETCH};
     weft_pass *pass = call->pass;
     weft_model *model = pass->model;
     const weft_program *program = program_of(call);
@@ -118,6 +140,8 @@ static weft_status enqueue(const weft_pass_call *call)
     executor->lanes[WEFT_LANE_COMPUTE] = pass->lane;
     executor->lanes[WEFT_LANE_REDUCE] = model->rings.reduce;
     executor->lanes[WEFT_LANE_GATHER] = model->rings.gather;
+    executor->lanes[WEFT_LANE_OFFLOAD] = model->offload.out;
+    executor->lanes[WEFT_LANE_PREFETCH] = model->offload.back;
     executor->context = &w;
     weft_note_tasks(pass, tracks, executor);
     WEFT_TRY(weft_program_enqueue(program, executor));
@@ -186,6 +210,7 @@ weft_status weft_outline_pass(const weft_outline *outline, int rank, int chunk, 
 {
     const weft_layout *layout = &outline->layout;
     const weft_held_elements *held = &outline->held[rank];
+    const weft_offload_sizes sizes = weft_outline_offload_sizes(outline, rank);
     int first, end;
     void *layers;
     weft_layout_range(layout, rank, chunk, &first, &end);
@@ -202,16 +227,22 @@ weft_status weft_outline_pass(const weft_outline *outline, int rank, int chunk, 
         .gradient_slots = held->gradient_slots,
         .weight_bytes = held->slot * weft_dtype_bytes(outline->shape.dtype),
         .gradient_bytes = held->slot * sizeof(float),
+        .offload_slots = sizes.num_slots,
+        .input_slots = sizes.num_inputs,
+        .offload_bytes = sizes.slot_bytes,
         .recomputes_early = weft_outline_recomputes_early(outline, rank, chunk)};
     for (int l = first; l < end; l++) {
         const weft_outline_layer *layer = &outline->layers[l];
-        ((weft_pass_layer *)layers)[l - first] =
-            (weft_pass_layer){.stash_bytes = layer->description.cost.activation_bytes,
-                              .in_place = layer->in_place,
-                              .host_waits = layer->host_waits,
-                              .gathers = held->weight_slots > 0 && weft_outline_shares(layer),
-                              .reduces = weft_outline_shares(layer),
-                              .group = layer->recompute_group};
+        ((weft_pass_layer *)layers)[l - first] = (weft_pass_layer){
+            .stash_bytes = layer->description.cost.activation_bytes - layer->offloaded_bytes,
+            .offloads = layer->offloads,
+            .offloads_input = layer->offloads_input,
+            .offloaded_bytes = layer->offloaded_bytes,
+            .in_place = layer->in_place,
+            .host_waits = layer->host_waits,
+            .gathers = held->weight_slots > 0 && weft_outline_shares(layer),
+            .reduces = weft_outline_shares(layer),
+            .group = layer->recompute_group};
     }
     return WEFT_OK;
 }
@@ -248,5 +279,7 @@ weft_status weft_model_make_programs(weft_model *model, const weft_outline *outl
     model->executor.run[WEFT_TASK_RECOMPUTE] = run_again;
     model->executor.run[WEFT_TASK_GATHER] = run_gather;
     model->executor.run[WEFT_TASK_REDUCE] = run_reduce;
+    model->executor.run[WEFT_TASK_OFFLOAD] = run_offload;
+    model->executor.run[WEFT_TASK_PREFETCH] = run_prefetch;
     return weft_executor_prepare(&model->executor, model->setup.device, most_tasks);
 }

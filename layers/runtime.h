@@ -8,6 +8,7 @@
 #include "core/trace.h"
 #include "layers/describe.h"
 #include "layers/moe_options.h"
+#include "layers/offload.h"
 #include "layers/recompute.h"
 #include "parallel/layout.h"
 #include "parallel/parameters.h"
@@ -64,6 +65,7 @@ typedef struct weft_model_setup {
     const int *pass_chunks; /* the chunk that each pass is of; NULL: all of chunk 0; borrowed until
                                the model is made */
     const weft_recompute_options *recompute; /* NULL: nothing; borrowed */
+    const weft_offload_options *offload;     /* beside `recompute`; likewise */
     uint64_t seed;
     weft_moe_options moe;
     size_t logit_rows; /* weft_shape.logit_rows; weft_model_create sets it by its device */

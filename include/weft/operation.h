@@ -67,6 +67,7 @@ typedef struct weft_kept {
     const char *module; /* static */
     uint64_t bytes;
     weft_phase until; /* INPUT_GRADIENT or WEIGHT_GRADIENT needs it last */
+    bool offloaded;   /* on the host between forward and backward */
 } weft_kept;
 
 /* Over which ranks a parameter's gradient is summed. */

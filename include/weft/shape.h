@@ -58,6 +58,7 @@ typedef struct weft_shape {
     int cp_comm_type;     /* of cp > 1, how attention sees the whole sequence: 0 p2p, 1 all_gather,
                              2 a2a, 3 a2a+p2p */
     int cp_inner;         /* of a2a+p2p: neighbours that deal heads among themselves */
+    unsigned offload;     /* modules whose stash is on the host until backward: likewise */
 } weft_shape;
 /* What a rank has of a micro-batch. Context parallelism (cp) cuts the sequence: seq / cp tokens of
  * each sample are here, and tokens * batch rows, before sequence parallelism cuts these over tp. A

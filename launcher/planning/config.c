@@ -77,6 +77,7 @@ static weft_status check_train(const weft_config *c, bool no_data)
     double weights[3];
     unsigned modules;
     WEFT_TRY(weft_recompute_modules(&t->recompute, &modules));
+    WEFT_TRY(weft_offload_modules(&t->offload, &t->recompute, &modules));
     if (t->min_loss_scale > t->initial_loss_scale)
         return WEFT_KEY_ERROR("train.min_loss_scale", "%g is above initial_loss_scale %g",
                               t->min_loss_scale, t->initial_loss_scale);

@@ -13,7 +13,7 @@
 
 #include "core/options.h"
 #include "core/pace.h"
-#include "layers/recompute.h"
+#include "layers/offload.h"
 #include "parallel/mesh.h"
 #include "parallel/topology.h"
 #include "schedule/options.h"
@@ -42,6 +42,7 @@ typedef struct weft_train_options { /* section "train" */
     int64_t stop_timeout_s;
     weft_string_list frozen_parameters;
     weft_recompute_options recompute;
+    weft_offload_options offload;
 } weft_train_options;
 
 typedef struct weft_data_options { /* section "data" */

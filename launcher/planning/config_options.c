@@ -82,6 +82,10 @@ static const weft_option_row train_rows[] = {
     {"recompute_modules", WEFT_OPTION_STRINGS, offsetof(T, recompute.modules), "[\"core_attn\"]", 0,
      0, NULL, NULL,
      "selective: core_attn, mlp, moe, shared_experts; layernorm and moe_act always are"},
+    {"fine_grained_activation_offloading", WEFT_OPTION_BOOL, offsetof(T, offload.on), "false", 0, 0,
+     NULL, NULL, "keep activations in pinned host memory between forward and backward"},
+    {"offload_modules", WEFT_OPTION_STRINGS, offsetof(T, offload.modules), "[\"core_attn\"]", 0, 0,
+     NULL, NULL, "what is in host memory: core_attn, mlp, moe; block: all that its layers keep"},
 };
 #undef T
 #define T weft_data_options

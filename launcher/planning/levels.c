@@ -111,6 +111,10 @@ static double task_us(const void *context, int row, const weft_task *task)
         return m->units[task->layer].gather_us;
     if (task->kind == WEFT_TASK_REDUCE && task->layer >= 0)
         return m->units[task->layer].reduce_us;
+    if (task->kind == WEFT_TASK_OFFLOAD && task->layer >= 0)
+        return m->units[task->layer].offload_us;
+    if (task->kind == WEFT_TASK_PREFETCH && task->layer >= 0)
+        return m->units[task->layer].prefetch_us;
     if (task->kind != WEFT_TASK_FORWARD && task->kind != WEFT_TASK_BACKWARD &&
         task->kind != WEFT_TASK_RECOMPUTE)
         return 0;

@@ -13,6 +13,7 @@ typedef enum reason {
     NO_RECOMPUTE,
     NOT_FULL,
     NOT_SELECTIVE,
+    NO_OFFLOAD,
     NO_CONTEXT,
     NO_RING_OF_GROUPS,
     NUM_REASONS
@@ -24,6 +25,7 @@ static const char *const reasons[] = {
     [NO_RECOMPUTE] = "train.recompute_granularity is none",
     [NOT_FULL] = "train.recompute_granularity is selective",
     [NOT_SELECTIVE] = "train.recompute_granularity is full",
+    [NO_OFFLOAD] = "train.fine_grained_activation_offloading is false",
     [NO_CONTEXT] = "parallel.context_parallel_size is 1",
     [NO_RING_OF_GROUPS] = "parallel.cp_comm_type is not a2a+p2p",
 };
@@ -60,6 +62,8 @@ static bool is_without_effect(const weft_config *c, reason why, const char *key)
         return recompute == WEFT_RECOMPUTE_SELECTIVE && is_layers;
     case NOT_SELECTIVE:
         return recompute == WEFT_RECOMPUTE_FULL && is_modules;
+    case NO_OFFLOAD:
+        return !c->train.offload.on && strcmp(key, "offload_modules") == 0;
     case NO_CONTEXT:
         return !has_context && (is_sizes || strcmp(key, "cp_comm_type") == 0 ||
                                 strcmp(key, "context_parallel_load_balancer") == 0);

@@ -7,7 +7,8 @@
 
 double weft_pass_us(const weft_pass_time *time)
 {
-    return time->compute_us + time->tensor_us + time->expert_us + time->context_us + time->data_us;
+    return time->compute_us + time->tensor_us + time->expert_us + time->context_us + time->data_us +
+           time->host_us;
 }
 
 void weft_pass_time_add(weft_pass_time *sum, const weft_pass_time *other)
@@ -18,6 +19,7 @@ void weft_pass_time_add(weft_pass_time *sum, const weft_pass_time *other)
     sum->expert_us += other->expert_us;
     sum->context_us += other->context_us;
     sum->data_us += other->data_us;
+    sum->host_us += other->host_us;
     for (int l = 0; l < WEFT_NUM_LINKS; l++)
         sum->link_us[l] += other->link_us[l];
 }

@@ -14,6 +14,7 @@ typedef struct weft_pass_time {
     double memory_us; /* of compute: bound by the device's memory */
     double tensor_us, expert_us, context_us;
     double data_us; /* gathers and reductions of what is shared out (sharding_price.h) */
+    double host_us; /* copies of what is offloaded, likewise */
     double link_us[WEFT_NUM_LINKS]; /* how long links are needed */
 } weft_pass_time;
 void weft_pass_time_add(weft_pass_time *sum, const weft_pass_time *other);

@@ -18,7 +18,8 @@
     X(EXPERT, "expert")                                                                            \
     X(CONTEXT, "context")                                                                          \
     X(PIPELINE, "pipeline")                                                                        \
-    X(DATA, "data")
+    X(DATA, "data")                                                                                \
+    X(HOST, "host") /* copies of what is offloaded, that nothing hides */
 typedef enum weft_time_kind {
 #define WEFT_TIME_ENUM(name, text) WEFT_TIME_##name,
     WEFT_TIME_LIST(WEFT_TIME_ENUM)

@@ -32,8 +32,13 @@ weft_status weft_unit_price(const weft_site *site, const weft_outline *outline, 
     const weft_outline_layer *l = &outline->layers[layer];
     const double element_bytes = (double)weft_dtype_bytes(outline->shape.dtype);
     weft_estimate estimate;
+    const double offloaded = (double)weft_outline_offloaded(outline, layer);
     double elements = 0, shares = 0;
     *out = (weft_unit_time){0};
+    WEFT_TRY(weft_work_us(site, WEFT_COST_TO_HOST, offloaded, &estimate));
+    out->offload_us = estimate.us;
+    WEFT_TRY(weft_work_us(site, WEFT_COST_TO_DEVICE, offloaded, &estimate));
+    out->prefetch_us = estimate.us;
     for (int section = 0; section < WEFT_NUM_SECTIONS; section++) {
         const weft_axis axis = section == WEFT_SECTION_EXPERT ? WEFT_AXIS_EDP : WEFT_AXIS_DP_CP;
         WEFT_TRY(add_collectives(site, l, (weft_section_kind)section, WEFT_COLLECTIVE_ALL_GATHER,
@@ -60,6 +65,7 @@ typedef struct pricing {
     int first, num_layers;
     weft_unit_time *units;
     weft_pass_time *layers, *again; /* of the pass; recomputed */
+    bool without_copies;
 } pricing;
 
 static int number_of(const pricing *p, const weft_task *task)
@@ -77,9 +83,18 @@ static double task_us(const void *context, int row, const weft_task *task)
     (void)row;
     const pricing *p = context;
     const weft_unit_time *unit = &p->units[number_of(p, task)];
-    return task->kind == WEFT_TASK_GATHER   ? unit->gather_us
-           : task->kind == WEFT_TASK_REDUCE ? unit->reduce_us
-                                            : weft_pass_us(time_of(p, task));
+    switch (task->kind) {
+    case WEFT_TASK_GATHER:
+        return unit->gather_us;
+    case WEFT_TASK_REDUCE:
+        return unit->reduce_us;
+    case WEFT_TASK_OFFLOAD:
+        return p->without_copies ? 0 : unit->offload_us;
+    case WEFT_TASK_PREFETCH:
+        return p->without_copies ? 0 : unit->prefetch_us;
+    default:
+        return weft_pass_us(time_of(p, task));
+    }
 }
 
 static void task_links(const void *context, int row, const weft_task *task,
@@ -88,11 +103,12 @@ static void task_links(const void *context, int row, const weft_task *task,
     (void)row;
     const pricing *p = context;
     const weft_unit_time *unit = &p->units[number_of(p, task)];
+    const bool copies = task->kind == WEFT_TASK_OFFLOAD || task->kind == WEFT_TASK_PREFETCH;
     const double *us = task->kind == WEFT_TASK_GATHER   ? unit->link_us[0]
                        : task->kind == WEFT_TASK_REDUCE ? unit->link_us[1]
                                                         : time_of(p, task)->link_us;
     for (int l = 0; l < WEFT_NUM_LINKS; l++)
-        out_us[l] = us[l];
+        out_us[l] = !copies ? us[l] : l == WEFT_LINK_HOST ? task_us(context, row, task) : 0;
 }
 
 /* So many passes, one after the other: how long the compute lane waits until their layers are over,
@@ -152,6 +168,7 @@ static weft_status price_layers(pricing *p, const weft_site *site, bool backward
                                     ? unit->link_us[0][l]
                                     : 0) +
                                (backward ? unit->link_us[1][l] : 0);
+        out->link_us[WEFT_LINK_HOST] += backward ? unit->prefetch_us : unit->offload_us;
     }
     return WEFT_OK;
 }
@@ -172,11 +189,18 @@ static weft_status price_chunk(pricing *p, const weft_site *site, int rank, int 
     WEFT_TRY(weft_arena_alloc_array(arena, (size_t)p->num_layers, sizeof *p->again, &memory));
     p->again = memory;
     WEFT_TRY(price_layers(p, site, backward, out));
+    p->without_copies = true;
     WEFT_TRY(price_passes(p, &shape, backward, 1, arena, &once));
     WEFT_TRY(price_passes(p, &shape, backward, 2, arena, &twice));
     out->exposed_us = fmax(0, twice.layers_us - once.layers_us);
     out->start_us = fmax(0, once.layers_us - out->exposed_us);
     out->tail_us = once.rest_us;
+    if (shape.offload_slots == 0)
+        return WEFT_OK;
+    p->without_copies = false;
+    WEFT_TRY(price_passes(p, &shape, backward, 1, arena, &once));
+    WEFT_TRY(price_passes(p, &shape, backward, 2, arena, &twice));
+    out->host_us = fmax(0, twice.layers_us - once.layers_us - out->exposed_us);
     return WEFT_OK;
 }
 
@@ -188,7 +212,8 @@ weft_status weft_sharding_price(const weft_site *site, const weft_outline *outli
     int first, end;
     weft_layout_range(&outline->layout, rank, chunk, &first, &end);
     *out = (weft_sharding_time){0};
-    if (held->gradient_slots == 0 || first == end)
+    if ((held->gradient_slots == 0 && weft_outline_offload_sizes(outline, rank).num_slots == 0) ||
+        first == end)
         return WEFT_OK;
     weft_arena arena = {0};
     const weft_status status = price_chunk(&p, site, rank, chunk, backward, &arena, out);

@@ -1,6 +1,6 @@
-/* What sharing out gradients and weights (parallel/residency.h) adds to passes on a cluster: their
- * programs priced, whose gathers and reductions run beside the layers and share links with them.
- * Pure. */
+/* What sharing out gradients and weights (parallel/residency.h) and offloading (layers/offload.h)
+ * add to passes on a cluster: their programs priced, whose gathers, reductions and copies run
+ * beside the layers and share links with them. Pure. */
 #ifndef WEFT_LAUNCHER_PLANNING_SHARDING_PRICE_H
 #define WEFT_LAUNCHER_PLANNING_SHARDING_PRICE_H
 
@@ -11,6 +11,7 @@ typedef struct weft_unit_time {
     double gather_us, reduce_us;
     double link_us[2][WEFT_NUM_LINKS]; /* of the gather, of the reduction */
     double clear_us;                   /* on the compute lane, ahead of a backward */
+    double offload_us, prefetch_us;    /* to the host, and back */
 } weft_unit_time;
 /* Errors: WEFT_CONFIG with the figure that the
  * cluster lacks. */
@@ -19,13 +20,14 @@ weft_status weft_unit_price(const weft_site *site, const weft_outline *outline, 
 
 /* Of a chunk's forward, or backward. */
 typedef struct weft_sharding_time {
-    double exposed_us; /* in each pass: the compute lane waits for gathers and reductions */
+    double exposed_us; /* in each pass: the compute lane waits for gathers and reductions, */
+    double host_us;    /* and for copies */
     double clear_us;   /* computed besides */
     double start_us;   /* in the first one: nothing came before it to hide the first gather */
     double tail_us;    /* behind the last one: reductions that are not over with its layers */
     double link_us[WEFT_NUM_LINKS];
 } weft_sharding_time;
-/* Zero where nothing is shared out. */
+/* Zero where nothing is shared out or offloaded. */
 weft_status weft_sharding_price(const weft_site *site, const weft_outline *outline, int rank,
                                 int chunk, bool backward, weft_sharding_time *out) WEFT_CHECKED;
 

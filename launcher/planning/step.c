@@ -13,6 +13,7 @@ weft_model_setup weft_step_setup(const weft_config *config, const weft_moe_optio
                               .frozen = config->train.frozen_parameters,
                               .parallel = &config->parallel,
                               .recompute = &config->train.recompute,
+                              .offload = &config->train.offload,
                               .dtype = weft_config_dtype(config),
                               .micro_batch_size = config->train.micro_batch_size,
                               .training = true,
@@ -169,7 +170,7 @@ void weft_step_footprint(const weft_config *config, const weft_step *step, int r
 static weft_status footprint_at(const weft_config *config, const weft_mesh *mesh,
                                 const weft_step *step, int rank, const weft_program *program,
                                 const weft_moe_load *load, weft_footprint *out,
-                                uint64_t *out_recomputed)
+                                uint64_t *out_shared)
 {
     weft_moe_options moe = step->moe;
     moe.load = *load;
@@ -178,7 +179,7 @@ static weft_status footprint_at(const weft_config *config, const weft_mesh *mesh
     weft_step loaded = {.shape = step->shape};
     WEFT_TRY(weft_model_outline(&setup, mesh, weft_config_build(config), &loaded.outline));
     weft_step_footprint(config, &loaded, rank, program, out);
-    *out_recomputed = weft_footprint_recomputed(&loaded.outline, rank);
+    *out_shared = weft_footprint_shared(&loaded.outline, rank);
     weft_outline_release(&loaded.outline);
     return WEFT_OK;
 }

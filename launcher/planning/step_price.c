@@ -213,7 +213,7 @@ static weft_status price_message(pricing *p, const weft_site *site, int stage, i
     return WEFT_OK;
 }
 
-/* Passes gather and reduce what is shared out. */
+/* Passes gather and reduce what is shared out, and copy what is offloaded. */
 static weft_status price_sharing(const weft_site *site, const weft_outline *outline, int stage,
                                  int chunk, stage_cost *cost)
 {
@@ -222,6 +222,7 @@ static weft_status price_sharing(const weft_site *site, const weft_outline *outl
         weft_sharding_time time;
         WEFT_TRY(weft_sharding_price(site, outline, stage, chunk, backward, &time));
         passes[backward]->data_us += time.exposed_us;
+        passes[backward]->host_us += time.host_us;
         passes[backward]->compute_us += time.clear_us;
         passes[backward]->memory_us += time.clear_us;
         for (int l = 0; l < WEFT_NUM_LINKS; l++)
@@ -458,6 +459,8 @@ static void add_pass(const weft_pass_time *pass, const weft_span *span, double s
     us[WEFT_TIME_EXPERT] += longer * pass->expert_us;
     us[WEFT_TIME_CONTEXT] += longer * pass->context_us;
     us[WEFT_TIME_DATA] += (exposed > 0 ? 0 : slowed) + pass->data_us + start;
+    us[WEFT_TIME_HOST] += pass->host_us;
+    out->exposed_us[WEFT_LINK_HOST] += pass->host_us;
     out->memory_us += pass->memory_us;
     lay_to_links(longer * exposed, pass->link_us, out->exposed_us);
 }

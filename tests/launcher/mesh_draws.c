@@ -2,7 +2,7 @@
  * gradient norms (1e-5 and 1e-4 relative).
  *   pipelines: interleaved and not, with micro-batches below, at and not divisible by the ranks, in
  *     groups of any size, uneven layouts, empty stages, stages without MoE layers, tied weights,
- *     dropout, both bindings, layers recomputed.
+ *     dropout, both bindings, layers recomputed or offloaded.
  *   long contexts: sequences cut over cp, beside each other axis, with experts along and across,
  *     and what options[] has.
  *
@@ -24,6 +24,9 @@ enum { NUM_PIPELINES = 30, NUM_CONTEXTS = 60, NUM_STEPS = 3, MAX_LAYERS = 6 };
 #define MODULES                                                                                    \
     ", \"recompute_granularity\": \"selective\", "                                                 \
     "\"recompute_modules\": [\"core_attn\", \"mlp\", \"moe\"]"
+
+#define OFFLOAD(modules)                                                                           \
+    ", \"fine_grained_activation_offloading\": true, \"offload_modules\": [" modules "]"
 
 typedef struct draw {
     char model[1024], mesh[256], parallel[512];
@@ -233,8 +236,15 @@ static void check(weft_comm *world, const draw *d)
 int main(void)
 {
     static const int ranks[] = {1, 2, 4};
-    static const char *const recomputes[] = {NULL, FULL("uniform", 1), FULL("uniform", 3),
-                                             FULL("block", 1), MODULES};
+    static const char *const trains[] = {NULL,
+                                         FULL("uniform", 1),
+                                         FULL("uniform", 3),
+                                         FULL("block", 1),
+                                         MODULES,
+                                         OFFLOAD("\"block\""),
+                                         OFFLOAD("\"core_attn\", \"mlp\", \"moe\""),
+                                         OFFLOAD("\"block\"") MODULES};
+    enum { NUM_TRAINS = sizeof trains / sizeof *trains };
     const char *more = getenv("WEFT_PROPERTY_DRAWS");
     weft_comm *world;
     EXPECT_OK(weft_comm_create_world(&world));
@@ -247,7 +257,7 @@ int main(void)
         const bool moe = next_random(2);
         draw_model(num_layers, moe, &d);
         draw_mesh(p, v, num_layers, moe, &d);
-        d.train = recomputes[i % 5];
+        d.train = trains[i % NUM_TRAINS];
         check(world, &d);
     }
     for (int i = 0; i < (more ? atoi(more) : NUM_CONTEXTS); i++) {
@@ -256,7 +266,7 @@ int main(void)
         const bool moe = next_random(2);
         draw_model(num_layers, moe, &d);
         draw_context(num_layers, moe, &d);
-        d.train = recomputes[i % 5];
+        d.train = trains[i % NUM_TRAINS];
         check(world, &d);
     }
     EXPECT_OK(weft_comm_barrier(world));

@@ -96,6 +96,27 @@ static const mistake mistakes[] = {
      "\"train_iters\": 2, \"recompute_modules\": [\"mlpp\"]",
      {0},
      "c.json:18:23: train.recompute_modules: no module \"mlpp\"; did you mean mlp"},
+    {"\"train_iters\": 2",
+     "\"train_iters\": 2, \"offload_modules\": [\"bloc\"]",
+     {0},
+     "c.json:18:23: train.offload_modules: no module \"bloc\"; did you mean block"},
+    {"\"train_iters\": 2",
+     "\"train_iters\": 2, \"fine_grained_activation_offloading\": true, \"offload_modules\": []",
+     {0},
+     "c.json:18:67: train.offload_modules: none is named; there are core_attn, mlp, moe and block"},
+    {"\"train_iters\": 2",
+     "\"train_iters\": 2, \"fine_grained_activation_offloading\": true,"
+     "\"offload_modules\": [\"core_attn\", \"mlp\"],"
+     "\"recompute_granularity\": \"selective\", \"recompute_modules\": [\"mlp\"]",
+     {0},
+     "c.json:18:66: train.offload_modules: mlp is recomputed: train.recompute_modules has it, too"},
+    {"\"train_iters\": 2",
+     "\"train_iters\": 2, \"fine_grained_activation_offloading\": true,"
+     "\"recompute_granularity\": \"full\"",
+     {0},
+     "c.json:18:23: train.fine_grained_activation_offloading: layers that "
+     "train.recompute_granularity full makes "
+     "again keep nothing to offload"},
     {"\"num_layers\": 2",
      "\"num_layers\": 0",
      {0},

@@ -66,6 +66,13 @@ static const char *const moe_meshes[] = {"tp=4,binding=tp",
 static const char *const recomputes[] = {
     AGAIN("uniform", 1), AGAIN("uniform", 2), AGAIN("block", 1),
     MODULES("\"core_attn\", \"shared_experts\""), MODULES("\"mlp\", \"moe\"")};
+#define OUT(names) "\"fine_grained_activation_offloading\": true, \"offload_modules\": [" names "]"
+static const char *const offloads[] = {
+    OUT("\"block\""), OUT("\"core_attn\", \"mlp\""), OUT("\"moe\""),
+    OUT("\"block\"") ", \"recompute_granularity\": \"selective\", "
+                     "\"recompute_modules\": [\"core_attn\"]"};
+static const char *const offload_meshes[] = {"pp=4", "pp=2,dp=2,vp=2,zero=3,binding=dp,ep=2",
+                                             "tp=2,cp=2,sp=1,binding=tp", "dp=4,binding=dp,ep=2"};
 static const char *const again_meshes[] = {"dp=4,binding=dp,ep=2", "tp=2,pp=2,sp=1,binding=tp",
                                            "pp=2,vp=2,dp=2,binding=dp,ep=2"};
 
@@ -97,6 +104,16 @@ static void check_stacks(const training_case *c, const weft_model *model)
     for (int i = 0; i < model->setup.num_passes; i++)
         check_stack(c, "stash", &model->passes[i].stash);
     check_stack(c, "recomputed", &model->recomputed);
+    /* the largest part has been in one of the ring's slots at least */
+    size_t most = 0;
+    for (int i = 0; i < model->offload.num_slots; i++) {
+        const weft_stack *stack = &model->offload.slots[i].stack;
+        EXPECT(stack->num_blocks <= 1, "%s on %s: a ring's slot grew", c->name, c->mesh);
+        most = stack->peak_bytes > most ? stack->peak_bytes : most;
+    }
+    EXPECT(model->offload.num_slots == 0 || most == model->offload.slots[0].stack.first_bytes,
+           "%s on %s: %zu bytes of a ring's slot used, of %zu", c->name, c->mesh, most,
+           model->offload.slots[0].stack.first_bytes);
 }
 
 static void check(const training_case *c, weft_comm *world)
@@ -282,6 +299,15 @@ int main(void)
                                    .global_batch = 12,
                                    .bf16 = i % 2,
                                    .train = recomputes[i]},
+                  world);
+    for (size_t i = 0; i < sizeof offloads / sizeof *offloads; i++)
+        for (size_t k = 0; k < sizeof offload_meshes / sizeof *offload_meshes; k++)
+            check(&(training_case){.name = offloads[i],
+                                   .model = k % 2 ? LLAMA MOE : GPT2 MOE,
+                                   .mesh = offload_meshes[k],
+                                   .global_batch = 12,
+                                   .bf16 = i % 2,
+                                   .train = offloads[i]},
                   world);
     static const struct {
         const char *mesh, *parallel;

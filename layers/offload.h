@@ -1,0 +1,44 @@
+/* Offloading: what of a stash is in pinned host memory between forward and backward. Pure.
+ *
+ * A layer offloads the parts of its stash whose modules are named; with `block`, which layers
+ * between the first and the last have, all of its stash and, where a layer of the same virtual
+ * stage gives it, its input. While forward or backward works on them they lie in rings of slots
+ * that all passes of a rank share (schedule/pass.h); a pass in flight has its own copy on the host.
+ * The rings' bytes count as activations, of module "offloaded". */
+#ifndef WEFT_LAYERS_OFFLOAD_H
+#define WEFT_LAYERS_OFFLOAD_H
+
+#include "layers/recompute.h"
+
+/* Bits of weft_shape.offload: those of modules that recomputation knows too, and */
+#define WEFT_OFFLOAD_BLOCK (1u << WEFT_NUM_RECOMPUTE_MODULES)
+
+/* One layer's part goes out while the next computes. Its input is written by the layer before. */
+enum { WEFT_OFFLOAD_SLOTS = 2, WEFT_OFFLOAD_INPUTS = 3 };
+
+typedef struct weft_offload_options { /* of section "train" */
+    bool on;
+    weft_string_list modules;
+} weft_offload_options;
+
+/* The modules as bits; 0 unless on. Errors: WEFT_CONFIG with the key: no module, an unknown one,
+ * one that is recomputed, whole layers that are. */
+weft_status weft_offload_modules(const weft_offload_options *options,
+                                 const weft_recompute_options *recompute,
+                                 unsigned *out) WEFT_CHECKED;
+
+/* The rings of a rank: 0 slots where nothing is offloaded. */
+typedef struct weft_offload_sizes {
+    int num_slots, num_inputs;
+    uint64_t slot_bytes, input_bytes; /* of one */
+} weft_offload_sizes;
+
+struct weft_outline;
+/* Fills what its layers say of offloading, by its shape, its layout and the layers' descriptions.
+ */
+void weft_outline_offload(struct weft_outline *outline);
+weft_offload_sizes weft_outline_offload_sizes(const struct weft_outline *outline, int rank);
+/* In host memory, of a pass: the layer's part and its input. */
+uint64_t weft_outline_offloaded(const struct weft_outline *outline, int layer);
+
+#endif

@@ -1,0 +1,69 @@
+/* The rings of what layers offload (layers/offload.h), and the copies between them and the host. A
+ * layer has the same slot in every pass, so what comes back lies where forward put it and pointers
+ * into it hold. Rings outlive programs: each slot has an event at its last use, for which the task
+ * waits that fills it next. Private to layers/. */
+#ifndef WEFT_LAYERS_OFFLOAD_RINGS_H
+#define WEFT_LAYERS_OFFLOAD_RINGS_H
+
+#include <weft/device.h>
+
+#include "layers/offload.h"
+#include "layers/stack.h"
+#include "schedule/operands.h"
+
+typedef struct weft_pass weft_pass;
+
+/* What lies in a slot: of this pass and layer. */
+typedef struct weft_occupant {
+    const weft_pass *pass; /* NULL: nothing */
+    int layer;
+} weft_occupant;
+
+typedef struct weft_offload_rings {
+    weft_lane *out, *back; /* owned; NULL: nothing is offloaded */
+    int num_slots, num_inputs;
+    struct {
+        weft_stack stack; /* grows as the pass's do */
+        weft_event *used;
+        weft_occupant holds;
+    } slots[WEFT_OFFLOAD_SLOTS];
+    struct {
+        weft_tensor rows;
+        weft_event *used;
+        weft_occupant holds;
+    } inputs[WEFT_OFFLOAD_INPUTS];
+    weft_device *device; /* borrowed */
+    size_t input_bytes;  /* of one, as reserved */
+} weft_offload_rings;
+
+/* Of a pass and layer: the copy on the host. */
+typedef struct weft_offloaded {
+    char *host;                           /* the input first */
+    size_t used[WEFT_STACK_MAX_BLOCKS]; /* of the slot's blocks */
+} weft_offloaded;
+
+/* row: of an input, without memory. On an error what is made remains to be released. */
+weft_status weft_offload_create(weft_device *device, const weft_offload_sizes *sizes,
+                             const weft_tensor *row, weft_offload_rings *out) WEFT_CHECKED;
+void weft_offload_release(weft_offload_rings *ring);
+/* The k-th input slot's memory. */
+const weft_tensor *weft_offload_input(const weft_offload_rings *ring, int k);
+
+/* Before a forward of `pass` is enqueued on `lane`: what it fills is free. What it offloads goes to
+ * *out_stack, which is empty; NULL: it offloads nothing. */
+weft_status weft_offload_begin(weft_offload_rings *ring, const weft_program *program, const weft_task *task,
+                            const weft_pass *pass, weft_lane *lane,
+                            weft_stack **out_stack) WEFT_CHECKED;
+/* After a backward on `lane`: its slots have been used. */
+weft_status weft_offload_end(weft_offload_rings *ring, const weft_program *program, const weft_task *task,
+                          weft_lane *lane) WEFT_CHECKED;
+/* An OFFLOAD, whose copy is a piece of `host`; keeps: it will come back. */
+weft_status weft_offload_out(weft_offload_rings *ring, const weft_program *program, const weft_task *task,
+                              bool keeps, weft_stack *host, weft_offloaded *copy,
+                              weft_lane *lane) WEFT_CHECKED;
+/* A PREFETCH. Copies nothing that is still there. */
+weft_status weft_offload_back(weft_offload_rings *ring, const weft_program *program, const weft_task *task,
+                               const weft_pass *pass, const weft_offloaded *copy,
+                               weft_lane *lane) WEFT_CHECKED;
+
+#endif
