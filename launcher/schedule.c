@@ -1,5 +1,5 @@
-/* weft schedule: prints, prices and draws the programs of a config's step, of its passes or of its
- * MoE layers. No ranks, no data, no device. */
+/* weft schedule: prints, prices and draws the programs of a config's step, of its passes or inside
+ * its layers. No ranks, no data, no device. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,11 +14,12 @@
 #include "schedule/text.h"
 
 static const char *const level_names[] = {"step", "pass", "layer"};
+static const char *const body_names[] = {"all", "attention", "experts"};
 
 typedef struct scheduler {
     const char *cluster_file, *mesh, *svg, *trace;
     weft_string_list set;
-    int level; /* weft_level */
+    int level, body; /* weft_level, weft_body */
     bool csv, program, json;
     weft_arena arena;
     weft_config config;
@@ -35,8 +36,10 @@ static int parse(int argc, char **argv, scheduler *s)
     const weft_argument rows[] = {
         {"mesh", "AXES", "such as tp=8,pp=4: replaces the config's mesh", .text = &s->mesh},
         {"set", "KEY=VALUE", "override a key of the config; may be repeated", .texts = &s->set},
-        {"level", "LEVEL", "step, pass (a chunk's layers) or layer (an MoE layer)",
+        {"level", "LEVEL", "step, pass (a chunk's layers) or layer (the programs inside one)",
          .choice = &s->level, .names = level_names, .num_names = 3},
+        {"body", "BODY", "of a layer: attention (cp above 1), experts, or all that it has",
+         .choice = &s->body, .names = body_names, .num_names = 3},
         {"csv", NULL, "the step's order of compute as PyTorch's CSV: a row a rank",
          .flag = &s->csv},
         {"program", NULL, "every program as text, each below a line with its name",
@@ -171,8 +174,8 @@ static weft_status draw(const scheduler *s, const weft_trace *trace, const char 
 
 static weft_status make(scheduler *s, weft_trace *trace)
 {
-    WEFT_TRY(weft_levels_make(&s->config, &s->source, s->cluster, (weft_level)s->level, trace,
-                              &s->arena, &s->levels));
+    WEFT_TRY(weft_levels_make(&s->config, &s->source, s->cluster, (weft_level)s->level,
+                              (weft_body)s->body, trace, &s->arena, &s->levels));
     WEFT_TRY(weft_config_tell_no_effect(&s->config));
     WEFT_TRY(print(s));
     if (s->svg)
@@ -187,6 +190,9 @@ static weft_status run(scheduler *s)
         return WEFT_ERROR(WEFT_CONFIG, "--csv, --program, --json: one of them");
     if (s->csv && s->level != WEFT_LEVEL_STEP)
         return WEFT_ERROR(WEFT_CONFIG, "--csv: a %s has no order of compute, a step has",
+                          level_names[s->level]);
+    if (s->body != WEFT_BODY_ALL && s->level != WEFT_LEVEL_LAYER)
+        return WEFT_ERROR(WEFT_CONFIG, "--body %s: a %s has none, a layer has", body_names[s->body],
                           level_names[s->level]);
     WEFT_TRY(weft_plan_load(&s->source, s->vocabulary, &s->arena, &s->config));
     if (s->cluster_file)

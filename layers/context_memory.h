@@ -6,8 +6,6 @@
 #include "layers/context.h"
 #include "layers/describe.h"
 
-/* Of a shape whose cp is above 1. */
-weft_context_plan weft_context_plan_of(const weft_shape *shape);
 weft_context_shape weft_context_shape_of(const weft_shape *shape, const weft_dims *dims);
 /* Whether context-parallel ranks deal heads among themselves. */
 bool weft_context_deals(const weft_shape *shape);

@@ -6,6 +6,8 @@
 #include <weft/describe.h>
 #include <weft/model.h>
 
+#include "schedule/context.h"
+
 /* Every stash and scratch piece is rounded up to this. */
 enum { WEFT_PIECE_BYTES = 64 };
 size_t weft_piece_bytes(weft_dtype dtype, size_t d0, size_t d1);
@@ -94,6 +96,8 @@ uint64_t weft_operation_model_flops(const weft_operation *operation);
 /* What Weft's layers say, added to *out: zeroed, or a description's. */
 void weft_describe_embedding(const weft_model_options *, const weft_shape *, weft_layer_cost *out);
 void weft_describe_attention(const weft_model_options *, const weft_shape *, weft_layer_cost *out);
+/* How attention sees the whole sequence; of a shape whose cp is above 1. */
+weft_context_plan weft_context_plan_of(const weft_shape *shape);
 /* What attention does and holds beside that where cp is above 1. */
 void weft_describe_context(const weft_shape *, const weft_dims *, weft_layer_cost *out);
 /* ffn: global width; modules: those that it is part of, bits of layers/recompute.h. */

@@ -1,9 +1,7 @@
 /* What attention over context-parallel ranks does beside attending, of one direction at a time: the
- * tasks of its program. */
+ * tasks of its program, which the operations' modules name (launcher/planning/context_price.c). */
 #include "layers/context_memory.h"
 #include "layers/recompute.h"
-
-#define MODULE "context"
 
 typedef struct description {
     weft_layer_cost *out;
@@ -14,28 +12,30 @@ typedef struct description {
 } description;
 
 /* `kernels` that read and write so many numbers of these types. */
-static void move(const description *d, size_t numbers, weft_dtype from, weft_dtype to,
-                 size_t kernels)
+static void move(const description *d, const char *module, size_t numbers, weft_dtype from,
+                 weft_dtype to, size_t kernels)
 {
-    weft_cost_memory(d->out, d->phase, MODULE,
+    weft_cost_memory(d->out, d->phase, module,
                      numbers * (weft_dtype_bytes(from) + weft_dtype_bytes(to)), kernels);
 }
 
-static void travel(const description *d, weft_collective collective, size_t numbers,
-                   weft_dtype dtype, size_t count)
+static void travel(const description *d, const char *module, weft_collective collective,
+                   size_t numbers, weft_dtype dtype, size_t count)
 {
-    weft_cost_collective(d->out, d->phase, MODULE, WEFT_AXIS_CP, collective,
+    weft_cost_collective(d->out, d->phase, module, WEFT_AXIS_CP, collective,
                          numbers * weft_dtype_bytes(dtype) * count, count);
 }
 
 /* Rows of this width to the ranks that attend their heads, or back. */
-static void describe_deal(const description *d, size_t width)
+static void describe_deal(const description *d, size_t width, bool back)
 {
     const size_t numbers = d->context.rows * width;
     if (!weft_context_exchanges(&d->context.plan))
         return;
-    move(d, numbers, d->context.dtype, d->context.dtype, (size_t)d->context.plan.inner);
-    travel(d, WEFT_COLLECTIVE_ALL_TO_ALL, numbers, d->context.dtype, 1);
+    move(d, back ? "context.home" : "context.permute", numbers, d->context.dtype, d->context.dtype,
+         (size_t)d->context.plan.inner);
+    travel(d, back ? "context.combine" : "context.dispatch", WEFT_COLLECTIVE_ALL_TO_ALL, numbers,
+           d->context.dtype, 1);
 }
 
 static void describe_keys(const description *d)
@@ -44,34 +44,35 @@ static void describe_keys(const description *d)
     const weft_dtype dtype = d->context.dtype;
     const bool gathers = d->context.plan.form == WEFT_CONTEXT_ALL_GATHER;
     if (gathers || blocks > 1)
-        move(d, d->sizes.block_keys, dtype, dtype, 1);
+        move(d, gathers ? "context.permute" : "context.keys", d->sizes.block_keys, dtype, dtype, 1);
     if (gathers)
-        travel(d, WEFT_COLLECTIVE_ALL_GATHER, d->sizes.all_keys, dtype, 1);
+        travel(d, "context.gather", WEFT_COLLECTIVE_ALL_GATHER, d->sizes.all_keys, dtype, 1);
     else
-        travel(d, WEFT_COLLECTIVE_MESSAGE, d->sizes.block_keys, dtype, blocks - 1);
+        travel(d, "context.shift", WEFT_COLLECTIVE_MESSAGE, d->sizes.block_keys, dtype, blocks - 1);
 }
 
 static void describe_gradients(const description *d)
 {
     const size_t blocks = (size_t)weft_context_blocks(&d->context.plan);
     if (d->context.plan.form == WEFT_CONTEXT_ALL_GATHER)
-        travel(d, WEFT_COLLECTIVE_REDUCE_SCATTER, d->sizes.all_keys, WEFT_F32, 1);
+        travel(d, "context.reduce", WEFT_COLLECTIVE_REDUCE_SCATTER, d->sizes.all_keys, WEFT_F32, 1);
     if (blocks > 1) {
-        travel(d, WEFT_COLLECTIVE_MESSAGE, d->sizes.block_keys, WEFT_F32, blocks);
-        weft_cost_memory(d->out, d->phase, MODULE,
+        travel(d, "context.hand_on", WEFT_COLLECTIVE_MESSAGE, d->sizes.block_keys, WEFT_F32,
+               blocks);
+        weft_cost_memory(d->out, d->phase, "context.sum",
                          (blocks - 1) * 3 * d->sizes.block_keys * sizeof(float), blocks - 1);
     }
-    move(d, d->sizes.rows * d->sizes.result, WEFT_F32, d->context.dtype, 1);
-    move(d, d->sizes.block_keys, WEFT_F32, d->context.dtype, 1);
+    move(d, "context.place", d->sizes.rows * d->sizes.result, WEFT_F32, d->context.dtype, 1);
+    move(d, "context.place", d->sizes.block_keys, WEFT_F32, d->context.dtype, 1);
 }
 
 static void describe_forward(const description *d)
 {
-    describe_deal(d, d->sizes.width_qkv);
+    describe_deal(d, d->sizes.width_qkv, false);
     describe_keys(d);
     if (d->context.dtype != WEFT_F32)
-        move(d, d->sizes.rows * d->sizes.result, WEFT_F32, d->context.dtype, 1);
-    describe_deal(d, d->sizes.width_out);
+        move(d, "context.place", d->sizes.rows * d->sizes.result, WEFT_F32, d->context.dtype, 1);
+    describe_deal(d, d->sizes.width_out, true);
 }
 
 void weft_describe_context(const weft_shape *shape, const weft_dims *dims, weft_layer_cost *out)
@@ -89,10 +90,10 @@ void weft_describe_context(const weft_shape *shape, const weft_dims *dims, weft_
         weft_cost_repeats(out, false);
     }
     d.phase = WEFT_PHASE_INPUT_GRADIENT;
-    describe_deal(&d, d.sizes.width_out);
+    describe_deal(&d, d.sizes.width_out, false);
     describe_keys(&d);
     describe_gradients(&d);
-    describe_deal(&d, d.sizes.width_qkv);
+    describe_deal(&d, d.sizes.width_qkv, true);
 
     if (weft_context_exchanges(&d.context.plan)) {
         weft_cost_stash_unless(out, shape, WEFT_RECOMPUTE_MODULE(CORE_ATTN), WEFT_MODULE_ATTENTION,

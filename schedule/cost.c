@@ -317,6 +317,15 @@ static weft_status ask(const weft_site *site, answer_function answer, const ques
     return WEFT_OK;
 }
 
+static const weft_group *group_of(const weft_site *site, const weft_operation *o)
+{
+    const weft_group *part = o->axis != WEFT_AXIS_CP                       ? NULL
+                             : o->collective == WEFT_COLLECTIVE_ALL_TO_ALL ? &site->heads
+                             : o->collective == WEFT_COLLECTIVE_MESSAGE    ? &site->ring
+                                                                           : NULL;
+    return part && part->size > 0 ? part : &site->groups[o->axis];
+}
+
 static weft_status answer_operation(weft_costing *p, const weft_site *site, const question *q)
 {
     const weft_operation *operation = q->operation;
@@ -336,7 +345,7 @@ static weft_status answer_operation(weft_costing *p, const weft_site *site, cons
         p->estimate.memory_us *= count;
         break;
     case WEFT_OPERATION_COLLECTIVE:
-        weft_price_collective(p, &site->groups[operation->axis], operation->collective, bytes);
+        weft_price_collective(p, group_of(site, operation), operation->collective, bytes);
         p->estimate.us *= count;
         for (int i = 0; i < WEFT_NUM_LINKS; i++) {
             p->estimate.links[i].bytes *= count;

@@ -72,8 +72,11 @@ typedef struct weft_site {
     const weft_cluster *experts; /* where a pace is the experts' alone; NULL: as the cluster */
     uint32_t kinds; /* of nodes: bits 1 << weft_cluster_hardware's group; 0: nodes are alike */
     weft_group groups[WEFT_NUM_AXES]; /* by weft_axis */
-    int exchange, exchange_chunks;    /* how tensor-sharded experts exchange rows, a
-                                         weft_exchange_form; chunks 0: 1 */
+    /* Of the CP group: neighbours that deal heads among themselves by an all-to-all, and ranks that
+     * hand on keys in a ring by messages. Size 0: as the group. */
+    weft_group heads, ring;
+    int exchange, exchange_chunks; /* how tensor-sharded experts exchange rows, a
+                                      weft_exchange_form; chunks 0: 1 */
 } weft_site;
 
 /* Inside a node, between nodes, and between a device and its host. */

@@ -10,18 +10,25 @@
 
 #define FORWARD_US 1000.0 /* of a virtual stage, on average, without a cluster */
 
+enum { MAX_BODIES = 2 };
+
 typedef struct making {
     const weft_config *config;
     const weft_cluster *cluster;
     weft_level level;
+    weft_body body;
     weft_trace *trace;
     weft_arena *arena;
     weft_levels *out;
     weft_program *programs;
     double (*layer_us)[3]; /* [num_layers]: forward, backward, recompute */
     weft_unit_time *units; /* [num_layers] */
-    int first_layer;       /* the MoE layer; -1: none */
-    weft_moe_costs moe[2]; /* a partition's, forward and backward */
+    /* What is a program inside a layer: whose forward and backward rows 2 i and 2 i + 1 are; the
+     * first layer that has each, -1: none; what their tasks take, forward and backward. */
+    weft_body bodies[MAX_BODIES];
+    int moe_layer, attention_layer;
+    weft_moe_costs moe[2];
+    weft_context_costs attention[2];
 } making;
 
 /* --- what tasks take ----------------------------------------------------------------------- */
@@ -38,7 +45,7 @@ static double flop_us(const weft_outline *outline)
 /* Experts' FLOPs, a partition's part of them. */
 static void price_partition_by_flops(making *m, const weft_outline *outline)
 {
-    const weft_description *d = &outline->layers[m->first_layer].description;
+    const weft_description *d = &outline->layers[m->moe_layer].description;
     const double us = flop_us(outline) / weft_shape_pipeline(&outline->shape).num_partitions;
     for (int i = 0; i < d->num_operations; i++) {
         const weft_operation *op = &d->operations[i];
@@ -48,6 +55,18 @@ static void price_partition_by_flops(making *m, const weft_outline *outline)
                         : op->phase == WEFT_PHASE_RECOMPUTE ? &m->moe[1].recompute_us
                                                             : &m->moe[1].expert_backward_us;
         *place += us * (double)op->flops;
+    }
+}
+
+static void price_attention_by_flops(making *m, const weft_outline *outline)
+{
+    const weft_description *d = &outline->layers[m->attention_layer].description;
+    for (int i = 0; i < d->num_operations; i++) {
+        const weft_operation *op = &d->operations[i];
+        const weft_estimate estimate = {.us = flop_us(outline) * (double)op->flops};
+        const bool backward = op->phase != WEFT_PHASE_FORWARD;
+        if (!op->repeated)
+            (void)weft_context_add(&m->attention[backward], backward, op, &estimate);
     }
 }
 
@@ -86,8 +105,10 @@ static weft_status price_layers(making *m)
             WEFT_TRY(weft_unit_price(&site, outline, l, &m->units[l]));
             m->layer_us[l][1] = weft_pass_us(&price.backward) + m->units[l].clear_us;
             m->layer_us[l][2] = weft_pass_us(&price.recompute);
-            if (l == m->first_layer)
+            if (l == m->moe_layer)
                 WEFT_TRY(weft_pass_price_partition(&site, outline, l, m->moe));
+            if (l == m->attention_layer)
+                WEFT_TRY(weft_pass_price_attention(&site, outline, l, m->attention));
         }
     }
     return WEFT_OK;
@@ -102,7 +123,9 @@ static double task_us(const void *context, int row, const weft_task *task)
     double us = 0;
     int first, end;
     if (m->level == WEFT_LEVEL_LAYER)
-        return weft_moe_task_us(&m->moe[row], task);
+        return m->bodies[row / 2] == WEFT_BODY_ATTENTION
+                   ? weft_context_task_time(&m->attention[row % 2], task)->us
+                   : weft_moe_task_us(&m->moe[row % 2], task);
     if (task->kind == WEFT_TASK_LAYER)
         return m->layer_us[task->layer][backward];
     if (task->kind == WEFT_TASK_RECOMPUTE && task->layer >= 0)
@@ -127,6 +150,17 @@ static double task_us(const void *context, int row, const weft_task *task)
                   : 0;
     }
     return us;
+}
+
+static void task_links(const void *context, int row, const weft_task *task,
+                       double out_us[WEFT_MAX_LINKS])
+{
+    const making *m = context;
+    if (m->bodies[row / 2] != WEFT_BODY_ATTENTION)
+        return;
+    const weft_task_time *time = weft_context_task_time(&m->attention[row % 2], task);
+    for (int l = 0; l < WEFT_NUM_LINKS; l++)
+        out_us[l] = time->link_us[l];
 }
 
 /* --- the programs of a level --------------------------------------------------------------- */
@@ -178,18 +212,63 @@ static weft_status make_passes(making *m)
     return WEFT_OK;
 }
 
-static weft_status make_layer(making *m)
+static weft_status make_partitions(making *m, weft_program programs[2])
 {
     const weft_moe_pipeline pipeline = weft_shape_pipeline(&m->out->plan.step.outline.shape);
-    if (m->first_layer < 0)
-        return WEFT_ERROR(WEFT_CONFIG, "level layer: the model has no MoE layer");
-    WEFT_TRY(add_rows(m, 2));
-    for (int backward = 0; backward < 2; backward++) {
-        WEFT_TRY(weft_program_moe(&pipeline, backward, m->arena, &m->programs[backward]));
-        m->out->rows[backward].name = backward ? "backward" : "forward";
+    for (int backward = 0; backward < 2; backward++)
+        WEFT_TRY(weft_program_moe(&pipeline, backward, m->arena, &programs[backward]));
+    return weft_program_moe_check(&pipeline, &programs[0], &programs[1]);
+}
+
+static weft_status make_attention(making *m, weft_program programs[2])
+{
+    const weft_context_plan plan = weft_context_plan_of(&m->out->plan.step.outline.shape);
+    for (int backward = 0; backward < 2; backward++)
+        WEFT_TRY(weft_program_context(&plan, backward, m->arena, &programs[backward]));
+    return weft_program_context_check(&plan, &programs[0], &programs[1]);
+}
+
+/* Lists what the model has of what is asked for. */
+static weft_status list_bodies(making *m, int *num)
+{
+    const bool any = m->body == WEFT_BODY_ALL;
+    const bool experts = (any || m->body == WEFT_BODY_EXPERTS) && m->moe_layer >= 0;
+    const bool attention = (any || m->body == WEFT_BODY_ATTENTION) && m->attention_layer >= 0;
+    *num = 0;
+    if (attention)
+        m->bodies[(*num)++] = WEFT_BODY_ATTENTION;
+    if (experts)
+        m->bodies[(*num)++] = WEFT_BODY_EXPERTS;
+    if (*num > 0)
+        return WEFT_OK;
+    return WEFT_ERROR(
+        WEFT_CONFIG, "level layer: %s%s%s",
+        m->body != WEFT_BODY_ATTENTION ? "the model has no MoE layer" : "", any ? ", and " : "",
+        m->body != WEFT_BODY_EXPERTS ? "no attention goes over context-parallel ranks (cp 1)" : "");
+}
+
+static weft_status make_layer(making *m)
+{
+    int num;
+    WEFT_TRY(list_bodies(m, &num));
+    WEFT_TRY(add_rows(m, 2 * num));
+    for (int i = 0; i < num; i++) {
+        const bool experts = m->bodies[i] == WEFT_BODY_EXPERTS;
+        weft_level_row *rows = &m->out->rows[2 * i];
+        WEFT_TRY((experts ? make_partitions : make_attention)(m, &m->programs[2 * i]));
+        rows[0].name = num < 2 ? "forward" : experts ? "experts forward" : "attention forward";
+        rows[1].name = num < 2 ? "backward" : experts ? "experts backward" : "attention backward";
     }
-    m->out->num_rows = 2;
-    return weft_program_moe_check(&pipeline, &m->programs[0], &m->programs[1]);
+    m->out->num_rows = 2 * num;
+    return WEFT_OK;
+}
+
+/* The description says what all tasks of a kind take. */
+static void share_attention(making *m)
+{
+    for (int i = 0; i < m->out->num_rows; i++)
+        if (m->bodies[i / 2] == WEFT_BODY_ATTENTION)
+            (void)weft_context_share(&m->attention[i % 2], &m->programs[i]);
 }
 
 /* --- the whole ----------------------------------------------------------------------------- */
@@ -214,6 +293,7 @@ static weft_status price_rows(making *m)
     const bool is_step = m->level == WEFT_LEVEL_STEP, is_priced = m->cluster && is_step;
     const weft_pricing pricing = {.cost = task_us,
                                   .context = m,
+                                  .links = m->level == WEFT_LEVEL_LAYER ? task_links : NULL,
                                   .interference = m->cluster && m->level == WEFT_LEVEL_LAYER
                                                       ? &m->cluster->interference
                                                       : NULL,
@@ -245,6 +325,17 @@ static int find_moe_layer(const weft_outline *outline)
     return l < outline->num_layers ? l : -1;
 }
 
+static int find_attention_layer(const weft_outline *outline)
+{
+    for (int l = 0; l < outline->num_layers && outline->shape.cp > 1; l++) {
+        const weft_description *d = &outline->layers[l].description;
+        for (int i = 0; i < d->num_operations; i++)
+            if (strcmp(d->operations[i].module, WEFT_MODULE_ATTENTION) == 0)
+                return l;
+    }
+    return -1;
+}
+
 static weft_status make_step(making *m, const weft_config_source *source)
 {
     weft_moe_nodes nodes;
@@ -270,7 +361,8 @@ static weft_status make(making *m, const weft_config_source *source)
     WEFT_TRY(
         weft_arena_alloc_array(m->arena, (size_t)outline->num_layers, sizeof *m->units, &memory));
     m->units = memory;
-    m->first_layer = find_moe_layer(outline);
+    m->moe_layer = find_moe_layer(outline);
+    m->attention_layer = find_attention_layer(outline);
     WEFT_TRY(m->level == WEFT_LEVEL_STEP   ? make_steps(m)
              : m->level == WEFT_LEVEL_PASS ? make_passes(m)
                                            : make_layer(m));
@@ -278,20 +370,25 @@ static weft_status make(making *m, const weft_config_source *source)
         WEFT_TRY(price_layers(m));
     } else {
         WEFT_TRY(price_layers_by_flops(m, outline));
-        if (m->first_layer >= 0)
+        if (m->moe_layer >= 0)
             price_partition_by_flops(m, outline);
+        if (m->attention_layer >= 0)
+            price_attention_by_flops(m, outline);
     }
+    if (m->level == WEFT_LEVEL_LAYER)
+        share_attention(m);
     return price_rows(m);
 }
 
 weft_status weft_levels_make(const weft_config *config, const weft_config_source *source,
-                             const weft_cluster *cluster, weft_level level, weft_trace *trace,
-                             weft_arena *arena, weft_levels *out)
+                             const weft_cluster *cluster, weft_level level, weft_body body,
+                             weft_trace *trace, weft_arena *arena, weft_levels *out)
 {
     memset(out, 0, sizeof *out);
     making m = {.config = config,
                 .cluster = cluster,
                 .level = level,
+                .body = body,
                 .trace = trace,
                 .arena = arena,
                 .out = out};

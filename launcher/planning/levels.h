@@ -1,15 +1,18 @@
-/* The programs of a config at three levels: of a step, of the passes of its chunks, of an MoE
- * layer. A cluster prices them or, without one, the FLOPs that layers describe. Pure. */
+/* The programs of a config at three levels: of a step, of the passes of its chunks, and of what is
+ * a program inside a layer. A cluster prices them or, without one, the FLOPs that layers describe.
+ * Pure. */
 #ifndef WEFT_LAUNCHER_PLANNING_LEVELS_H
 #define WEFT_LAUNCHER_PLANNING_LEVELS_H
 
 #include "launcher/planning/plan.h"
 
 typedef enum weft_level { WEFT_LEVEL_STEP, WEFT_LEVEL_PASS, WEFT_LEVEL_LAYER } weft_level;
+/* Of a layer: attention over context-parallel ranks, and an MoE layer's partitions. */
+typedef enum weft_body { WEFT_BODY_ALL, WEFT_BODY_ATTENTION, WEFT_BODY_EXPERTS } weft_body;
 
 /* A program of the level. */
 typedef struct weft_level_row {
-    const char *name; /* "rank 0", "rank 0 chunk 1 forward", "backward" */
+    const char *name; /* "rank 0", "rank 0 chunk 1 forward", "backward", "experts backward" */
     const weft_program *program;
     double us;           /* its time; a step's: of all ranks together */
     double bubble_share; /* of us: its compute lane has nothing to do */
@@ -22,13 +25,13 @@ typedef struct weft_levels {
     double us; /* of the longest row */
 } weft_levels;
 
-/* cluster NULL: a virtual stage's forward takes 1000 us on average, backwards take time by their
- * FLOPs, and only computation takes time. trace (NULL: none) gets a rank a row. All but the outline
- * lives in the arena. Errors: WEFT_CONFIG as of weft_plan_make; a level that the model does not
- * have. */
+/* body: of WEFT_LEVEL_LAYER. cluster NULL: a virtual stage's forward takes 1000 us on average,
+ * backwards take time by their FLOPs, and only computation takes time. trace (NULL: none) gets a
+ * rank a row. All but the outline lives in the arena. Errors: WEFT_CONFIG as of weft_plan_make; a
+ * level that the model does not have. */
 weft_status weft_levels_make(const weft_config *config, const weft_config_source *source,
-                             const weft_cluster *cluster, weft_level level, weft_trace *trace,
-                             weft_arena *arena, weft_levels *out) WEFT_CHECKED;
+                             const weft_cluster *cluster, weft_level level, weft_body body,
+                             weft_trace *trace, weft_arena *arena, weft_levels *out) WEFT_CHECKED;
 void weft_levels_release(weft_levels *levels); /* a zeroed one is legal */
 
 /* The order of a step's compute, of every rank, from the arena. */

@@ -31,7 +31,8 @@ typedef struct moe_parts {
     int num_dispatches; /* in backward the rows may travel again */
 } moe_parts;
 
-/* A layer whose MoE part is recomputed runs its forward's program once more, before backward's. */
+/* A layer whose MoE part or attention is recomputed runs that forward's program once more, before
+ * backward's. */
 enum { HALF_FORWARD, HALF_BACKWARD, HALF_AGAIN, NUM_HALVES };
 
 typedef struct pricing {
@@ -41,6 +42,8 @@ typedef struct pricing {
     bool is_program; /* of this layer's MoE part */
     bool repeats;    /* its forward alone, once more: the counts are known */
     moe_parts moe[NUM_HALVES];
+    bool attends; /* this layer's attention is a program, too */
+    weft_context_costs attention[NUM_HALVES];
     weft_pass_price *out;
 } pricing;
 
@@ -157,7 +160,8 @@ static weft_status add_operation(pricing *p, const weft_operation *described)
     if (is_sharded_exchange(p, op))
         scale(&estimate, form_share(p, op));
     double *in_program = p->is_program ? place_in_program(&p->moe[half], op) : NULL;
-    *(in_program ? in_program : place_of(time, op)) += estimate.us;
+    if (!p->attends || !weft_context_add(&p->attention[half], half == HALF_BACKWARD, op, &estimate))
+        *(in_program ? in_program : place_of(time, op)) += estimate.us;
     if (op->kind != WEFT_OPERATION_COLLECTIVE)
         time->memory_us += estimate.memory_us;
     for (int l = 0; l < WEFT_NUM_LINKS; l++)
@@ -290,7 +294,7 @@ static weft_status partition_costs(const pricing *p, int half, weft_moe_costs *o
 
 /* The layer's partitions by their program: beside what computes stands what travels and what is
  * copied. */
-static weft_status add_program(pricing *p)
+static weft_status add_partitions(pricing *p)
 {
     const weft_moe_pipeline pipeline = weft_shape_pipeline(&p->outline->shape);
     const weft_cluster *experts = p->site->experts ? p->site->experts : p->site->cluster;
@@ -321,11 +325,30 @@ static weft_status add_program(pricing *p)
     return WEFT_OK;
 }
 
+/* The layer's attention by its program: beside its blocks stands what travels. */
+static weft_status add_attention(pricing *p)
+{
+    const weft_context_plan plan = weft_context_plan_of(&p->outline->shape);
+    for (int half = 0; half < NUM_HALVES; half++) {
+        weft_pass_time *time = half == HALF_FORWARD ? &p->out->forward : &p->out->backward;
+        double computed_us, exposed_us;
+        if (!p->attention[half].any)
+            continue;
+        WEFT_TRY(weft_context_price(&plan, half == HALF_BACKWARD, &p->attention[half],
+                                    &p->site->cluster->interference, &computed_us, &exposed_us));
+        time->compute_us += computed_us;
+        time->context_us += exposed_us;
+    }
+    return WEFT_OK;
+}
+
 static weft_status add_layer(pricing *p)
 {
     const weft_description *d = &p->layer->description;
     const weft_shape *shape = &p->outline->shape;
     memset(p->moe, 0, sizeof p->moe);
+    memset(p->attention, 0, sizeof p->attention);
+    p->attends = shape->cp > 1;
     p->is_program =
         (shape->moe_partitions > 1 || shape->moe_reuse > 0) && weft_description_travels(d);
     if (d->coarse) {
@@ -337,7 +360,9 @@ static weft_status add_layer(pricing *p)
         if (!p->repeats || (op->phase == WEFT_PHASE_FORWARD && strcmp(op->module, "counts") != 0))
             WEFT_TRY(add_operation(p, op));
     }
-    return p->is_program ? add_program(p) : WEFT_OK;
+    if (p->is_program)
+        WEFT_TRY(add_partitions(p));
+    return add_attention(p);
 }
 
 static weft_status add_recompute(const pricing *p)
@@ -382,4 +407,21 @@ weft_status weft_pass_price_partition(const weft_site *site, const weft_outline 
         WEFT_TRY(add_operation(&p, &d->operations[i]));
     WEFT_TRY(partition_costs(&p, false, &out[0]));
     return partition_costs(&p, true, &out[1]);
+}
+
+weft_status weft_pass_price_attention(const weft_site *site, const weft_outline *outline, int layer,
+                                      weft_context_costs out[2])
+{
+    weft_pass_price sum = {0};
+    pricing p = {.site = site,
+                 .outline = outline,
+                 .layer = &outline->layers[layer],
+                 .attends = true,
+                 .out = &sum};
+    const weft_description *d = &p.layer->description;
+    for (int i = 0; i < d->num_operations; i++)
+        WEFT_TRY(add_operation(&p, &d->operations[i]));
+    out[0] = p.attention[HALF_FORWARD];
+    out[1] = p.attention[HALF_BACKWARD];
+    return WEFT_OK;
 }

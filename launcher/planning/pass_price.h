@@ -1,8 +1,10 @@
 /* What a pass takes on a cluster: the sum of the operations that layers describe, which run one
- * after the other; where an MoE layer runs in partitions, the price of its program. Pure. */
+ * after the other; where an MoE layer runs in partitions, or attention over context-parallel ranks,
+ * the price of its program. Pure. */
 #ifndef WEFT_LAUNCHER_PLANNING_PASS_PRICE_H
 #define WEFT_LAUNCHER_PLANNING_PASS_PRICE_H
 
+#include "launcher/planning/context_price.h"
 #include "layers/outline.h"
 #include "schedule/cost.h"
 #include "schedule/moe_layer.h"
@@ -35,5 +37,9 @@ weft_status weft_pass_price_add(const weft_site *site, const weft_outline *outli
 /* What the tasks of a partition of an MoE layer take, forward and backward. */
 weft_status weft_pass_price_partition(const weft_site *site, const weft_outline *outline, int layer,
                                       weft_moe_costs out[2]) WEFT_CHECKED;
+/* What the tasks of a layer's attention over context-parallel ranks take, forward and backward, not
+ * yet shared out. */
+weft_status weft_pass_price_attention(const weft_site *site, const weft_outline *outline, int layer,
+                                      weft_context_costs out[2]) WEFT_CHECKED;
 
 #endif

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "launcher/planning/places.h"
 #include "launcher/planning/sharding_price.h"
 #include "parallel/parameters.h"
 #include "schedule/price.h"
@@ -58,22 +59,12 @@ weft_status weft_step_site(const weft_config *config, const weft_cluster *cluste
     const weft_mesh *mesh = &plan->mesh;
     const bool direct =
         config->device.kind == WEFT_DEVICE_KIND_CPU || config->device.comm == WEFT_COMM_BY_MPI;
-    const int rank = weft_mesh_rank(mesh, 0, 0, 0, stage);
-    weft_arena scratch = {0};
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(&scratch, (size_t)mesh->world, sizeof(int), &memory));
-    int *ranks = memory;
     *out = (weft_site){.cluster = cluster,
                        .experts = experts,
                        .kinds = kinds,
                        .exchange = (int)plan->step.moe.form,
                        .exchange_chunks = plan->step.moe.num_chunks};
-    for (int axis = WEFT_AXIS_NONE + 1; axis < WEFT_NUM_AXES; axis++) {
-        const int size = weft_mesh_group(mesh, (weft_axis)axis, rank, ranks, mesh->world);
-        out->groups[axis] = weft_group_of(cluster, ranks, size, direct);
-    }
-    weft_arena_release(&scratch);
-    return WEFT_OK;
+    return weft_places_groups(mesh, cluster, weft_mesh_rank(mesh, 0, 0, 0, stage), direct, out);
 }
 
 /* --- what tasks take ----------------------------------------------------------------------- */
@@ -178,22 +169,6 @@ static weft_status price_norm(pricing *p, const weft_site *site, const weft_buck
     return WEFT_OK;
 }
 
-/* Of the ranks of a node, those whose message to the stage `ahead` of theirs leaves it too. */
-static double leaving_share(const pricing *p, int rank, int ahead)
-{
-    const weft_mesh *mesh = &p->plan->mesh;
-    const int each = p->cluster->ranks_per_node, first = rank / each * each;
-    int leaving = 0, count = 0;
-    for (int r = first; r < first + each && r < mesh->world; r++, count++) {
-        const weft_coords at = weft_mesh_coords(mesh, r);
-        const int stage = (at.at[WEFT_AXIS_PP] + ahead + mesh->pp) % mesh->pp;
-        const int other = weft_mesh_rank(mesh, at.at[WEFT_AXIS_TP], at.at[WEFT_AXIS_CP],
-                                         at.at[WEFT_AXIS_DP], stage);
-        leaving += other / each != r / each;
-    }
-    return (double)leaving / count;
-}
-
 static weft_status price_message(pricing *p, const weft_site *site, int stage, int peer,
                                  double bytes, weft_estimate *out)
 {
@@ -207,7 +182,8 @@ static weft_status price_message(pricing *p, const weft_site *site, int stage, i
     weft_site both = *site;
     both.kinds |= p->plan->kinds[peer].all;
     weft_group group = weft_group_of(p->cluster, ends, 2, site->groups[WEFT_AXIS_PP].direct);
-    group.sharing = fmax(1, group.sharing * leaving_share(p, rank, peer - stage));
+    group.sharing = fmax(1, group.sharing * weft_places_leaving_share(mesh, p->cluster, rank,
+                                                                      WEFT_AXIS_PP, peer - stage));
     WEFT_TRY(weft_collective_us(&both, &group, WEFT_COLLECTIVE_MESSAGE, bytes, out));
     note_source(p, out);
     return WEFT_OK;

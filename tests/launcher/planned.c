@@ -56,7 +56,8 @@ static void compare_passes(const weft_trainer *t, const weft_config *config,
 {
     const weft_model *model = t->model;
     weft_levels levels;
-    EXPECT_OK(weft_levels_make(config, source, NULL, WEFT_LEVEL_PASS, NULL, &watch.arena, &levels));
+    EXPECT_OK(weft_levels_make(config, source, NULL, WEFT_LEVEL_PASS, WEFT_BODY_ALL, NULL,
+                               &watch.arena, &levels));
     int num_compared = 0, num_chunks = 0;
     static const char *const kinds[WEFT_NUM_PASS_KINDS] = {"forward", "backward", "recompute"};
     for (int i = 0; i < WEFT_NUM_PASS_KINDS * model->layout.num_chunks; i++) {
@@ -79,8 +80,8 @@ static void compare_layer(const weft_trainer *t, const weft_config *config,
                           const weft_config_source *source)
 {
     weft_levels levels;
-    EXPECT_OK(
-        weft_levels_make(config, source, NULL, WEFT_LEVEL_LAYER, NULL, &watch.arena, &levels));
+    EXPECT_OK(weft_levels_make(config, source, NULL, WEFT_LEVEL_LAYER, WEFT_BODY_EXPERTS, NULL,
+                               &watch.arena, &levels));
     for (int r = 0; r < levels.num_rows; r++)
         compare(levels.rows[r].name, levels.rows[r].program,
                 &t->model->moe->current->programs[strcmp(levels.rows[r].name, "backward") == 0]);

@@ -43,7 +43,8 @@ static void check_programs(const char *text, const char *label, int num_programs
         do {
             next = strchr(next, '\n');
             next = next ? next + 1 : body + strlen(body);
-        } while (*next && strncmp(next, "rank ", 5) != 0 && strncmp(next, "backward\n", 9) != 0);
+        } while (*next && strncmp(next, "rank ", 5) != 0 && strncmp(next, "backward\n", 9) != 0 &&
+                 strncmp(next, "attention ", 10) != 0 && strncmp(next, "experts ", 8) != 0);
         char *piece = strndup(body, (size_t)(next - body)), *printed = NULL;
         size_t bytes;
         weft_program program;
@@ -172,6 +173,45 @@ static void check_levels(void)
         }
 }
 
+/* Attention over context-parallel ranks is a program inside a layer, beside the experts'. A block
+ * takes a fourth of the time without a cluster, when nothing else takes any. */
+static void check_attention(void)
+{
+    static const struct {
+        const char *set, *slice;
+        int num_programs;
+    } rows[] = {{"parallel.cp_comm_type=p2p", "hk0", 4},
+                {"parallel.cp_comm_type=a2a", "Dh0", 4},
+                {"model.num_experts=0", "hg1", 2}};
+    for (size_t i = 0; i < 2 * sizeof rows / sizeof *rows; i++) {
+        const char *const args[] = {"schedule",     "c.json",
+                                    "--mesh",       "cp=4",
+                                    "--set",        rows[i / 2].set,
+                                    "--level",      "layer",
+                                    "--svg",        "a.svg",
+                                    "--trace",      "a.json",
+                                    "--program",    i % 2 ? "--cluster" : NULL,
+                                    "cluster.json", NULL};
+        char *text = output_of(args);
+        if (text)
+            check_programs(text, rows[i / 2].set, rows[i / 2].num_programs);
+        expect_file("a.svg", "</svg>");
+        expect_file("a.json", rows[i / 2].slice);
+        free(text);
+        remove("a.svg");
+        remove("a.json");
+    }
+    cJSON *json = summary_of((const char *[]){"schedule", "c.json", "--mesh", "cp=4", "--level",
+                                              "layer", "--body", "attention", "--json", NULL});
+    const cJSON *programs = cJSON_GetObjectItem(json, "programs");
+    const cJSON *forward = cJSON_GetArrayItem(programs, 0);
+    EXPECT(cJSON_GetArraySize(programs) == 2, "%d programs", cJSON_GetArraySize(programs));
+    EXPECT(strcmp(cJSON_GetStringValue(cJSON_GetObjectItem(forward, "name")), "forward") == 0,
+           "not forward");
+    EXPECT_NEAR(share_of(json, 0), 0, 1e-12);
+    cJSON_Delete(json);
+}
+
 static void expect_line(const char *const *args, int code, const char *part)
 {
     child c;
@@ -190,6 +230,11 @@ static void check_refusals(void)
     expect_line((const char *[]){"schedule", "c.json", "--level", "layer", "--set",
                                  "model.num_experts=0", NULL},
                 2, "no MoE layer");
+    expect_line(
+        (const char *[]){"schedule", "c.json", "--level", "layer", "--body", "attention", NULL}, 2,
+        "no attention goes over context-parallel ranks (cp 1)");
+    expect_line((const char *[]){"schedule", "c.json", "--body", "experts", NULL}, 2,
+                "--body experts: a step has none, a layer has");
     expect_line((const char *[]){"schedule", "c.json", "--set", "model.num_layer=2", NULL}, 2,
                 "num_layers?");
     expect_line((const char *[]){"schedule", "c.json", "--svg", "none/s.svg", NULL}, 6,
@@ -227,6 +272,7 @@ int main(void)
     check_round_trips();
     check_bubbles();
     check_levels();
+    check_attention();
     check_refusals();
     check_alone(alone);
     free(sheet);

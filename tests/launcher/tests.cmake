@@ -52,4 +52,5 @@ weft_add_test(NAME bench_moe_layer SOURCES launcher/bench_moe_layer.c launcher/c
 weft_add_test_run(NAME bench_moe_layer_memory PROGRAM $<TARGET_FILE:test_bench_moe_layer> RANKS 4
   ARGS memory LABELS launcher mpi)
 weft_add_test(NAME moe_choice SOURCES launcher/moe_choice.c RANKS 2 LABELS launcher mpi)
+weft_add_test(NAME context_price SOURCES launcher/context_price.c LABELS launcher)
 weft_add_test(NAME application CMOCKA SOURCES launcher/test_application.c LABELS launcher)

@@ -1,0 +1,36 @@
+/* What attention over context-parallel ranks takes: the price of its program (schedule/context.h),
+ * whose tasks take what the layer describes of them. A ring hides messages behind blocks; keys and
+ * gradients that travel at once share the link. Every block takes as long: that of one document cut
+ * by head and tail. Pure. */
+#ifndef WEFT_LAUNCHER_PLANNING_CONTEXT_PRICE_H
+#define WEFT_LAUNCHER_PLANNING_CONTEXT_PRICE_H
+
+#include "schedule/context.h"
+#include "schedule/cost.h"
+
+typedef struct weft_task_time {
+    double us, link_us[WEFT_NUM_LINKS]; /* link_us: as of weft_task_links */
+} weft_task_time;
+
+/* Of one direction, by kind and flow: all tasks of the kind together until weft_context_share, then
+ * each. Zeroed: nothing is known yet. */
+typedef struct weft_context_costs {
+    bool any;
+    weft_task_time times[WEFT_NUM_TASK_KINDS][WEFT_NUM_FLOWS];
+} weft_context_costs;
+
+/* Whether the operation is a task's of this direction; then its estimate is added to that task. */
+bool weft_context_add(weft_context_costs *costs, bool backward, const weft_operation *operation,
+                      const weft_estimate *estimate);
+/* Shares the times out among the program's tasks. Returns what the compute lane's take together. */
+double weft_context_share(weft_context_costs *costs, const weft_program *program);
+/* For weft_pricing. A sum to which nothing is added takes no time. */
+const weft_task_time *weft_context_task_time(const weft_context_costs *costs,
+                                             const weft_task *task);
+/* Prices one direction, whose times have not been shared out; what it computes, and what stays
+ * exposed of all else. Errors: those of weft_program_context and weft_program_price. */
+weft_status weft_context_price(const weft_context_plan *plan, bool backward,
+                               weft_context_costs *costs, const weft_interference *interference,
+                               double *computed_us, double *exposed_us) WEFT_CHECKED;
+
+#endif

@@ -1,0 +1,72 @@
+#include "launcher/planning/places.h"
+
+#include <math.h>
+
+#include "core/arena.h"
+#include "schedule/context.h"
+
+double weft_places_leaving_share(const weft_mesh *mesh, const weft_cluster *cluster, int rank,
+                                 weft_axis axis, int ahead)
+{
+    const int each = cluster->ranks_per_node, first = rank / each * each;
+    int leaving = 0, count = 0;
+    for (int r = first; r < first + each && r < mesh->world; r++, count++) {
+        weft_coords c = weft_mesh_coords(mesh, r);
+        c.at[axis] = (c.at[axis] + ahead + c.size[axis]) % c.size[axis];
+        const int other = weft_mesh_rank(mesh, c.at[WEFT_AXIS_TP], c.at[WEFT_AXIS_CP],
+                                         c.at[WEFT_AXIS_DP], c.at[WEFT_AXIS_PP]);
+        leaving += other / each != r / each;
+    }
+    return (double)leaving / count;
+}
+
+/* Of a group's parts, each `size` ranks that are `stride` apart, the one with the fewest ranks on
+ * one node. */
+static weft_group widest_part(const weft_cluster *cluster, const int *ranks, int num, int size,
+                              int stride, bool direct, int *part)
+{
+    weft_group widest = {.size = 0};
+    for (int i = 0; i < num / size; i++) {
+        const int first = stride > 1 ? i : i * size;
+        for (int k = 0; k < size; k++)
+            part[k] = ranks[first + k * stride];
+        const weft_group group = weft_group_of(cluster, part, size, direct);
+        if (widest.size == 0 || group.near < widest.near)
+            widest = group;
+    }
+    return widest;
+}
+
+static void find_parts(const weft_mesh *mesh, const weft_cluster *cluster, int rank, bool direct,
+                       const int *ranks, int *part, weft_site *site)
+{
+    const int inner = mesh->cp_comm_type == WEFT_CONTEXT_A2A       ? mesh->cp
+                      : mesh->cp_comm_type == WEFT_CONTEXT_A2A_P2P ? mesh->cp_inner
+                                                                   : 1;
+    site->heads = widest_part(cluster, ranks, mesh->cp, inner, 1, direct, part);
+    site->ring = widest_part(cluster, ranks, mesh->cp, mesh->cp / inner, inner, direct, part);
+    if (site->ring.near < site->ring.size)
+        site->ring.sharing = fmax(
+            1, site->ring.sharing *
+                   weft_places_leaving_share(mesh, cluster, rank, WEFT_AXIS_CP, inner));
+}
+
+weft_status weft_places_groups(const weft_mesh *mesh, const weft_cluster *cluster, int rank,
+                               bool direct, weft_site *site)
+{
+    weft_arena scratch = {0};
+    void *memory = NULL, *part = NULL;
+    weft_status status =
+        weft_arena_alloc_array(&scratch, (size_t)mesh->world, sizeof(int), &memory);
+    if (status == WEFT_OK)
+        status = weft_arena_alloc_array(&scratch, (size_t)mesh->cp, sizeof(int), &part);
+    int *ranks = memory;
+    for (int axis = WEFT_AXIS_NONE + 1; axis < WEFT_NUM_AXES && status == WEFT_OK; axis++) {
+        const int size = weft_mesh_group(mesh, (weft_axis)axis, rank, ranks, mesh->world);
+        site->groups[axis] = weft_group_of(cluster, ranks, size, direct);
+        if (axis == WEFT_AXIS_CP && mesh->cp > 1)
+            find_parts(mesh, cluster, rank, direct, ranks, part, site);
+    }
+    weft_arena_release(&scratch);
+    return status;
+}

@@ -1,0 +1,18 @@
+/* Where a mesh's groups lie on a cluster's nodes, which ranks fill in order. Pure. */
+#ifndef WEFT_LAUNCHER_PLANNING_PLACES_H
+#define WEFT_LAUNCHER_PLANNING_PLACES_H
+
+#include "parallel/mesh.h"
+#include "schedule/cost.h"
+
+/* Fills the site's groups with those of `rank`, and heads and ring as the mesh's cp_comm_type has
+ * them: of equal parts the one that lies on most nodes, for which the others wait. direct: as in
+ * weft_group. WEFT_MEMORY. */
+weft_status weft_places_groups(const weft_mesh *mesh, const weft_cluster *cluster, int rank,
+                               bool direct, weft_site *site) WEFT_CHECKED;
+/* Of the ranks of a rank's node, those whose message to the rank `ahead` of theirs along an axis of
+ * the dense grid leaves it. */
+double weft_places_leaving_share(const weft_mesh *mesh, const weft_cluster *cluster, int rank,
+                                 weft_axis axis, int ahead);
+
+#endif
