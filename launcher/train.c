@@ -145,10 +145,16 @@ static weft_status write_config(const arguments *args, const weft_config *config
 {
     const char *path, *text;
     weft_new_file file;
+    static const int64_t none[] = {0};
     WEFT_TRY(weft_arena_printf(arena, &path, "%s/config.json", args->run.path));
     weft_config copy = *config;
     if (config->moe_is_kept) /* on another mesh it is chosen anew */
         copy.schedule = config->asked;
+    if (config->context_is_kept) {
+        copy.parallel.cp_comm_type = WEFT_NUM_CONTEXT_FORMS; /* auto */
+        copy.parallel.hierarchical_context_parallel_sizes =
+            (weft_int_list){.values = none, .count = 1};
+    }
     WEFT_TRY(weft_config_text(&copy, arena, &text));
     WEFT_TRY(weft_new_file_open(path, &file));
     fputs(text, file.file);

@@ -19,16 +19,17 @@ static weft_status check_sequence(int64_t seq, const weft_mesh *mesh)
     const int runs = (int)weft_sequence_multiple(mesh->cp);
     const int parts = runs * (mesh->sequence_parallel ? mesh->tp : 1);
     weft_fits fits = weft_fits_multiples_near(parts, seq);
-    char text[WEFT_FITS_TEXT_BYTES], what[64] = "";
+    char text[WEFT_FITS_TEXT_BYTES], what[80] = "", tensor[48] = "";
     if (seq % parts == 0)
         return WEFT_OK;
+    if (mesh->sequence_parallel)
+        snprintf(tensor, sizeof tensor, " x tensor_model_parallel_size %d", mesh->tp);
     if (mesh->cp > 1)
-        snprintf(what, sizeof what, ", 2 x %d%s", mesh->cp,
-                 mesh->sequence_parallel ? " x tensor_model_parallel_size" : "");
+        snprintf(what, sizeof what, " = 2 x %d%s", mesh->cp, tensor);
     return WEFT_KEY_ERROR(mesh->cp > 1 ? "parallel.context_parallel_size"
                                        : "parallel.sequence_parallel",
-                          "seq_length %lld does not divide by %d%s; %s would", (long long)seq,
-                          parts, what, weft_fits_text(&fits, text));
+                          "seq_length %lld does not divide by %d%s; seq_length %s would",
+                          (long long)seq, parts, what, weft_fits_text(&fits, text));
 }
 
 /* Heads for sequence: whole query groups go to each of `inner` ranks. */

@@ -67,7 +67,7 @@ typedef struct weft_mesh {
     int world, tp, cp, dp, pp, ep, etp, edp;
     weft_expert_binding binding;
     bool sequence_parallel;
-    int cp_comm_type, cp_inner; /* weft_context_plan's */
+    int cp_comm_type, cp_inner; /* weft_context_plan's; where options leave it open: p2p */
     char order[24];
 } weft_mesh;
 

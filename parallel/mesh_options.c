@@ -58,8 +58,9 @@ const weft_option_row weft_parallel_rows[] = {
         "layers on the last rank; 0: not given"),
     ROW(order, STRING, "\"tp-cp-ep-dp-pp\"", 0, 0, NULL,
         "how ranks count through the axes, the fastest first"),
-    CHOICE(cp_comm_type, "\"p2p\"", "p2p|all_gather|a2a|a2a+p2p",
-           "attention under cp: keys in a ring or all at once, heads for sequence, or both"),
+    CHOICE(
+        cp_comm_type, "\"p2p\"", "p2p|all_gather|a2a|a2a+p2p|auto",
+        "attention under cp: keys in a ring or at once, heads for sequence, both; auto: by price"),
     {.key = "hierarchical_context_parallel_sizes",
      .type = WEFT_OPTION_INT_LIST,
      .offset = offsetof(weft_parallel_options, hierarchical_context_parallel_sizes),

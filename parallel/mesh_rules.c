@@ -86,13 +86,14 @@ static int64_t product_of(const weft_int_list *sizes)
     return product;
 }
 
-/* [inside a node, between]: which neighbours deal heads, and how long the ring of them is. */
+/* [inside a node, between]: which neighbours deal heads, and how long the ring of them is. What is
+ * left open is p2p, which is always legal, until it is chosen. */
 static weft_status check_context(const weft_parallel_options *o, weft_mesh *mesh)
 {
-    enum { A2A_P2P = 3 };
+    enum { P2P = 0, A2A_P2P = 3, AUTO };
     const char *key = "parallel.hierarchical_context_parallel_sizes";
     const weft_int_list *sizes = &o->hierarchical_context_parallel_sizes;
-    mesh->cp_comm_type = o->cp_comm_type;
+    mesh->cp_comm_type = o->cp_comm_type == AUTO ? P2P : o->cp_comm_type;
     if (mesh->cp == 1 || o->cp_comm_type != A2A_P2P)
         return WEFT_OK;
     if (!sizes->is_array)

@@ -9,6 +9,7 @@
 
 #include "core/text.h"
 #include "core/fits.h"
+#include "launcher/planning/context_choice.h"
 #include "launcher/planning/moe_choice.h"
 #include "launcher/planning/run_changes.h"
 #include "layers/runtime.h"
@@ -355,6 +356,8 @@ static weft_status check_world(const weft_config *c, int world, const weft_topol
     /* Whether it can be chosen, before any rank starts; what is chosen depends on the nodes. */
     weft_moe_selection moe;
     weft_moe_nodes nodes;
+    weft_context_selection context;
+    WEFT_TRY(weft_context_choose(c, topology, out, &context));
     WEFT_TRY(weft_moe_find_nodes(c, out, topology, &nodes));
     return weft_moe_selection_start(c, out, &nodes, &moe);
 }

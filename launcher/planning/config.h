@@ -99,6 +99,7 @@ typedef struct weft_config {
         moe_load; /* in plans: weft_moe_options.load.rows; 0: what moe_router_forced_load brings */
     bool moe_is_kept;
     weft_schedule_options asked;
+    bool context_is_kept; /* likewise parallel.cp_comm_type, which the config leaves open */
 } weft_config;
 
 enum { WEFT_MAX_CONFIG_SECTIONS = 8 };

@@ -16,6 +16,8 @@ typedef enum reason {
     NO_OFFLOAD,
     NO_CONTEXT,
     NO_RING_OF_GROUPS,
+    NO_DOCUMENTS,
+    NO_MASKED_LABELS,
     NUM_REASONS
 } reason;
 static const char *const reasons[] = {
@@ -28,6 +30,9 @@ static const char *const reasons[] = {
     [NO_OFFLOAD] = "train.fine_grained_activation_offloading is false",
     [NO_CONTEXT] = "parallel.context_parallel_size is 1",
     [NO_RING_OF_GROUPS] = "parallel.cp_comm_type is not a2a+p2p",
+    [NO_DOCUMENTS] = "documents are not told apart (data.reset_position_ids, "
+                     "reset_attention_mask, eod_mask_loss)",
+    [NO_MASKED_LABELS] = "data.eod_mask_loss is false",
 };
 
 typedef struct keys {
@@ -69,6 +74,10 @@ static bool is_without_effect(const weft_config *c, reason why, const char *key)
                                 strcmp(key, "context_parallel_load_balancer") == 0);
     case NO_RING_OF_GROUPS:
         return has_context && is_sizes && c->parallel.cp_comm_type != WEFT_CONTEXT_A2A_P2P;
+    case NO_DOCUMENTS:
+        return strcmp(key, "eod_token") == 0 && !weft_config_has_documents(c);
+    case NO_MASKED_LABELS:
+        return strcmp(key, "calculate_per_token_loss") == 0 && !c->data.eod_mask_loss;
     case NUM_REASONS:
         break;
     }
@@ -85,6 +94,23 @@ static weft_status add_key(void *context, const char *section, const weft_option
         snprintf(k->text + used, sizeof k->text - used, "%s%s.%s", k->count++ ? ", " : "", section,
                  row->key);
     return WEFT_OK;
+}
+
+/* Modules of MoE layers that the model does not have. */
+static void tell_recompute(const weft_config *c)
+{
+    const weft_string_list *modules = &c->train.recompute.modules;
+    const bool selects = c->train.recompute.granularity == WEFT_RECOMPUTE_SELECTIVE;
+    for (size_t i = 0; i < modules->count && selects; i++) {
+        const bool experts = strcmp(modules->values[i], "moe") == 0;
+        const bool shared = strcmp(modules->values[i], "shared_experts") == 0;
+        if ((experts || shared) && c->model.num_experts == 0)
+            weft_log(WEFT_LOG_WARN, "%s: no effect of %s in train.recompute_modules",
+                     reasons[NO_EXPERTS], modules->values[i]);
+        else if (shared && c->model.moe_shared_expert_intermediate_size == 0)
+            weft_log(WEFT_LOG_WARN, "model.moe_shared_expert_intermediate_size is 0: no effect of "
+                                    "shared_experts in train.recompute_modules");
+    }
 }
 
 weft_status weft_config_tell_no_effect(const weft_config *config)
@@ -105,6 +131,7 @@ weft_status weft_config_tell_no_effect(const weft_config *config)
             weft_log(WEFT_LOG_WARN, "%s: no effect of %s", reasons[i], k.text);
     }
     weft_arena_release(&arena);
+    tell_recompute(config);
     if (weft_recompute_names_always(&config->train.recompute))
         weft_log(WEFT_LOG_INFO, "recompute: no norm's and no activation's output is ever kept, so "
                                 "layernorm and moe_act change nothing");

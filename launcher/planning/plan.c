@@ -176,7 +176,8 @@ static weft_status model_flops(const weft_config *config, double *out)
     return WEFT_OK;
 }
 
-/* The peaks of all devices together; 0: one has none. */
+/* The peaks of all devices together: the cluster's, and what the config says of devices of which
+ * the cluster tells none. 0: nobody does. */
 static double peak_flops(const weft_config *config, const weft_cluster *cluster,
                          const weft_mesh *mesh)
 {
@@ -186,13 +187,12 @@ static double peak_flops(const weft_config *config, const weft_cluster *cluster,
                                                     : WEFT_FIGURE_PEAK_FP16;
     const weft_cost_kind gemm = dtype == WEFT_F32 ? WEFT_COST_GEMM_FP32 : WEFT_COST_GEMM_BF16;
     double sum = 0;
-    if (config->device.peak_flops > 0)
-        return config->device.peak_flops * mesh->world;
     for (int g = cluster->num_groups > 0 ? 0 : -1; g < cluster->num_groups; g++) {
         const weft_hardware *h = weft_cluster_hardware(cluster, g);
         const double ranks = (double)weft_kind_num_ranks(cluster, mesh, g);
-        const double peak =
+        const double known =
             weft_hardware_knows(h, figure) ? h->figures[figure] : cluster->costs[gemm].peak;
+        const double peak = known > 0 ? known : config->device.peak_flops;
         if (ranks > 0 && !(peak > 0))
             return 0;
         sum += ranks * peak;
@@ -226,6 +226,7 @@ static weft_status make(const weft_config *config, const weft_cluster *cluster, 
                                     .num_nodes = cluster->num_nodes,
                                     .ranks_per_node = cluster->ranks_per_node};
     WEFT_TRY(weft_topology_check(&topology, &plan->mesh, config->parallel.allow_tp_across_nodes));
+    WEFT_TRY(weft_context_choose(config, &topology, &plan->mesh, &plan->context));
     WEFT_TRY(weft_moe_find_nodes(config, &plan->mesh, &topology, &nodes));
     WEFT_TRY(weft_moe_selection_start(config, &plan->mesh, &nodes, &moe));
     if (config->moe_load > 0)
@@ -241,6 +242,20 @@ static weft_status make(const weft_config *config, const weft_cluster *cluster, 
     return summarize(config, cluster, plan);
 }
 
+/* Nodes without multiprocessors compute on CPUs, unless a data sheet says what else they do. */
+static weft_status check_precision(const weft_config *config, const weft_cluster *cluster,
+                                   const weft_hardware *hardware)
+{
+    if (config->train.precision != WEFT_PRECISION_FP16 ||
+        weft_hardware_knows(hardware, WEFT_FIGURE_MULTIPROCESSORS) ||
+        weft_hardware_knows(hardware, WEFT_FIGURE_PEAK_FP16))
+        return WEFT_OK;
+    return WEFT_KEY_ERROR("train.precision",
+                          "fp16 needs GPUs, and cluster \"%s\" has CPUs (no "
+                          "device.multiprocessors), which compute in fp32 and bf16",
+                          cluster->name);
+}
+
 weft_status weft_plan_make(const weft_config *config, const weft_config_source *source,
                            const weft_cluster *cluster, weft_trace *trace, weft_arena *arena,
                            weft_plan *out)
@@ -249,10 +264,11 @@ weft_status weft_plan_make(const weft_config *config, const weft_config_source *
     memset(out, 0, sizeof *out);
     /* A plan is for the cluster's devices, whatever the config was last run on; a pace is that of
      * an emulated one. */
-    if (copy.device.pace == 0 &&
-        weft_hardware_knows(weft_cluster_hardware(cluster, cluster->num_groups > 0 ? 0 : -1),
-                            WEFT_FIGURE_MULTIPROCESSORS))
+    const weft_hardware *hardware =
+        weft_cluster_hardware(cluster, cluster->num_groups > 0 ? 0 : -1);
+    if (copy.device.pace == 0 && weft_hardware_knows(hardware, WEFT_FIGURE_MULTIPROCESSORS))
         copy.device.kind = WEFT_DEVICE_KIND_CUDA;
+    WEFT_TRY(weft_config_locate(source, check_precision(config, cluster, hardware)));
     WEFT_TRY(weft_config_mesh(&copy, source, 0, &out->mesh));
     weft_status status = make(&copy, cluster, trace, arena, out);
     if (status != WEFT_OK)

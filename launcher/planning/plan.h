@@ -4,6 +4,7 @@
 #define WEFT_LAUNCHER_PLANNING_PLAN_H
 
 #include "core/trace.h"
+#include "launcher/planning/context_choice.h"
 #include "launcher/planning/kinds.h"
 #include "launcher/planning/step.h"
 #include "layers/footprint.h"
@@ -54,7 +55,8 @@ typedef struct weft_plan_stage {
 
 typedef struct weft_plan {
     weft_mesh mesh;
-    weft_stage_kinds *kinds; /* [num_stages] */
+    weft_context_selection context; /* how the mesh's cp_comm_type came to be */
+    weft_stage_kinds *kinds;        /* [num_stages] */
     weft_step step;
     int num_stages; /* pipeline ranks */
     weft_plan_stage *stages;

@@ -7,6 +7,7 @@
 #include <cjson/cJSON.h>
 
 #include "core/text.h"
+#include "schedule/context.h"
 
 typedef struct scaled {
     char text[32];
@@ -59,6 +60,9 @@ void weft_plan_print(const weft_plan *plan, const weft_cluster *cluster, FILE *o
         fprintf(out, " (stage %d)", plan->fullest);
     if (plan->memory_limit_bytes > 0)
         fprintf(out, ", of %s", weft_bytes_text((double)plan->memory_limit_bytes).text);
+    if (plan->context.reason[0])
+        fprintf(out, "\nattention over %d context-parallel ranks: %s", plan->mesh.cp,
+                plan->context.reason);
     fprintf(out, "\n\n");
     for (int i = 0; i < WEFT_NUM_TIMES; i++)
         if (plan->us[i] > 0)
@@ -207,6 +211,16 @@ weft_status weft_plan_print_json(const weft_plan *plan, const weft_against *agai
     add_number(json, "memory_limit_bytes", (double)plan->memory_limit_bytes);
     add_number(json, "num_devices", plan->mesh.world);
     cJSON_AddStringToObject(json, "mesh", axes);
+    if (plan->mesh.cp > 1)
+        cJSON_AddStringToObject(json, "cp_comm_type",
+                                weft_context_form_text(plan->mesh.cp_comm_type));
+    if (plan->mesh.cp > 1 && plan->mesh.cp_inner > 0)
+        cJSON_AddItemToObject(
+            json, "hierarchical_context_parallel_sizes",
+            cJSON_CreateIntArray(
+                (const int[]){plan->mesh.cp_inner, plan->mesh.cp / plan->mesh.cp_inner}, 2));
+    if (plan->context.reason[0])
+        cJSON_AddStringToObject(json, "cp_comm_type_reason", plan->context.reason);
     cJSON_AddStringToObject(json, "limits", weft_limit_text(plan->limits));
     cJSON_AddBoolToObject(json, "coarse", plan->coarse);
     cJSON_AddStringToObject(json, "source", weft_source_class_text(plan->source));

@@ -5,6 +5,7 @@
 
 #include "launcher/planning/moe_choice.h"
 #include "parallel/lr_schedule.h"
+#include "schedule/context.h"
 
 /* How a model is trained, not what it is. */
 static const char *const training_keys[] = {"hidden_dropout", "attention_dropout",
@@ -29,10 +30,12 @@ static const char *const shape_keys[] = {"num_layers",
                                          "moe_layer_freq",
                                          "moe_ffn_hidden_size",
                                          "moe_shared_expert_intermediate_size"};
-/* What is chosen for MoE layers where the config leaves it open. */
-static const char *const choice_keys[] = {"moe_num_partitions", "moe_memory_reuse",
-                                          "moe_partition_by",   "moe_peer_group_size",
-                                          "moe_all_to_all",     "moe_all_to_all_chunks"};
+/* What is chosen for MoE layers and for attention where the config leaves it open. */
+static const char *const choice_keys[] = {
+    "moe_num_partitions", "moe_memory_reuse",
+    "moe_partition_by",   "moe_peer_group_size",
+    "moe_all_to_all",     "moe_all_to_all_chunks",
+    "cp_comm_type",       "hierarchical_context_parallel_sizes"};
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
@@ -71,6 +74,18 @@ static weft_status count_other_parallel(void *context, const char *section,
     return WEFT_OK;
 }
 
+static void keep_context(const weft_config *run, weft_config *config)
+{
+    const weft_parallel_options *from = &run->parallel;
+    weft_parallel_options *to = &config->parallel;
+    if (to->cp_comm_type != WEFT_NUM_CONTEXT_FORMS || to->context_parallel_size == 1 ||
+        from->cp_comm_type == WEFT_NUM_CONTEXT_FORMS)
+        return;
+    config->context_is_kept = true;
+    to->cp_comm_type = from->cp_comm_type;
+    to->hierarchical_context_parallel_sizes = from->hierarchical_context_parallel_sizes;
+}
+
 static weft_status keep_choice(const weft_config *run, weft_config *config)
 {
     const weft_schedule_options *from = &run->schedule;
@@ -79,6 +94,7 @@ static weft_status keep_choice(const weft_config *run, weft_config *config)
     WEFT_TRY(compare(run, config, count_other_parallel, &others));
     if (others > 0 || run->train.micro_batch_size != config->train.micro_batch_size)
         return WEFT_OK;
+    keep_context(run, config);
     config->asked = *to;
     config->moe_is_kept = to->moe_num_partitions == 0 || to->moe_memory_reuse == WEFT_NUM_REUSES ||
                           to->moe_all_to_all == WEFT_NUM_EXCHANGES;

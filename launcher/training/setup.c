@@ -63,7 +63,7 @@ weft_status weft_setup_check_model(const weft_config *config, const weft_config_
     weft_status status = weft_step_make(&copy, mesh, &moe, &arena, &step);
     if (status == WEFT_OK)
         status = weft_progress_check_metrics(&step.outline.metrics);
-    if (status == WEFT_OK &&
+    if (status == WEFT_OK && !weft_context_is_open(config, mesh) &&
         (is_fixed || !weft_moe_dims_of(&copy.model, &step.outline.shape).exchange))
         status = check_memory(&copy, mesh, &step);
     weft_step_release(&step);
@@ -267,6 +267,7 @@ static weft_status create_lanes(weft_trainer *t)
 typedef struct placed {
     weft_mesh mesh;
     weft_moe_nodes nodes;
+    weft_context_selection context;
 } placed;
 
 static weft_status create_mesh(weft_trainer *t, const weft_config_source *source, weft_mesh *mesh)
@@ -280,11 +281,18 @@ static weft_status create_mesh(weft_trainer *t, const weft_config_source *source
         if (status == WEFT_OK)
             status = weft_config_locate(
                 source, weft_moe_find_nodes(&t->config, &found.mesh, &topology, &found.nodes));
+        if (status == WEFT_OK)
+            status = weft_config_locate(
+                source, weft_context_choose(&t->config, &topology, &found.mesh, &found.context));
     }
     weft_arena_release(&arena);
     WEFT_TRY(weft_comm_agree(t->world, status));
     WEFT_TRY(weft_comm_broadcast_host(t->world, &found, sizeof found, 0));
     *mesh = found.mesh;
+    t->context = found.context;
+    if (t->context.reason[0])
+        weft_log(WEFT_LOG_INFO, "attention over %d context-parallel ranks: %s", mesh->cp,
+                 t->context.reason);
     status = weft_moe_selection_start(&t->config, mesh, &found.nodes, &t->moe);
     return weft_comm_agree(t->world, weft_config_locate(source, status));
 }

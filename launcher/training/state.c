@@ -34,6 +34,7 @@ weft_status weft_trainer_save(weft_trainer *t, const char *dir)
     weft_arena arena = {0};
     weft_config chosen = t->config;
     weft_moe_selection_keep(&t->moe, &chosen.schedule);
+    weft_context_keep(&t->context, &t->groups.mesh, &chosen.parallel);
     weft_status status = weft_config_text(&chosen, &arena, &config);
     if (status == WEFT_OK)
         status = weft_setup_tokenizer_text(&t->config, &arena, &tokenizer);

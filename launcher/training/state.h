@@ -5,6 +5,7 @@
 #include "comm/comm.h"
 #include "core/trace.h"
 #include "launcher/planning/config.h"
+#include "launcher/planning/context_choice.h"
 #include "launcher/planning/moe_choice.h"
 #include "launcher/training/batches.h"
 #include "launcher/training/peak.h"
@@ -28,6 +29,7 @@ typedef struct weft_trainer {
     weft_device *device;
     weft_groups groups;
     weft_moe_selection moe;
+    weft_context_selection context;
     weft_model *model;
     bool evaluates;            /* and nothing else */
     weft_optimizer *optimizer; /* NULL where it evaluates */

@@ -659,6 +659,71 @@ static void check_fp16(void)
     child_release(&c);
 }
 
+/* auto is the cheapest of the forms, heads that do not come out even left out. */
+static void check_context(void)
+{
+    static const char *const forms[] = {"parallel.cp_comm_type=p2p",
+                                        "parallel.cp_comm_type=all_gather",
+                                        "parallel.cp_comm_type=a2a"};
+    static const char *const meshes[] = {"cp=2", "cp=8", "cp=16,dp=2", "tp=8,cp=4,sp=1"};
+    for (size_t m = 0; m < sizeof meshes / sizeof *meshes; m++) {
+        double best = INFINITY;
+        cJSON *json;
+        for (int f = 0; f < 3; f++) {
+            child c;
+            child_run(&c,
+                      (const char *[]){"plan", "dense.json", "--json", "--cluster", "cluster.json",
+                                       "--mesh", meshes[m], "--set", forms[f], NULL},
+                      NULL);
+            json = cJSON_Parse(c.out);
+            EXPECT(json || (f == 2 && c.exit_code == 2 && strstr(c.err, "num_query_groups")),
+                   "%s, %s: exit %d: %s", meshes[m], forms[f], c.exit_code, c.err);
+            if (json)
+                best = fmin(best, number_of(json, "step_time_s"));
+            cJSON_Delete(json);
+            child_release(&c);
+        }
+        plan("dense.json", "cluster.json", meshes[m], "parallel.cp_comm_type=auto", &json);
+        const cJSON *form = cJSON_GetObjectItem(json, "cp_comm_type");
+        const cJSON *reason = cJSON_GetObjectItem(json, "cp_comm_type_reason");
+        EXPECT(form && reason, "%s: nothing is said of the form", meshes[m]);
+        if (!form || !reason)
+            continue;
+        const bool two = strcmp(form->valuestring, "a2a+p2p") == 0; /* not tried above */
+        const double us = number_of(json, "step_time_s");
+        EXPECT(us <= best * (1 + 1e-9) && (two || us >= best * (1 - 1e-9)),
+               "%s: %s takes %g s, the best of the others %g", meshes[m], form->valuestring, us,
+               best);
+        EXPECT(strncmp(reason->valuestring, form->valuestring, strlen(form->valuestring)) == 0 &&
+                   strstr(reason->valuestring, "all_gather"),
+               "%s: %s", meshes[m], reason->valuestring);
+        cJSON_Delete(json);
+    }
+}
+
+/* A peak that the config has of another device is not the cluster's; CPUs do not compute in fp16.
+ */
+static void check_other_device(void)
+{
+    cJSON *json, *own;
+    char cpu[1024];
+    plan("dense.json", "cluster.json", "dp=8", "device.peak_flops=1e10", &json);
+    plan("dense.json", "cluster.json", "dp=8", NULL, &own);
+    EXPECT(number_of(json, "model_flops_utilization") == number_of(own, "model_flops_utilization"),
+           "an MFU of %g, not %g", number_of(json, "model_flops_utilization"),
+           number_of(own, "model_flops_utilization"));
+    cJSON_Delete(json);
+    cJSON_Delete(own);
+    snprintf(cpu, sizeof cpu,
+             "{\"name\": \"cores\", \"num_nodes\": 1, \"ranks_per_node\": 8, \"device\": "
+             "{\"name\": \"core\", \"memory_bandwidth\": 1e10, \"peak\": {\"fp32\": 1e11, "
+             "\"bf16\": 2e11}}, \"inside\": {\"bandwidth\": 1e10, \"latency_us\": 1}}");
+    EXPECT(child_write("cores.json", cpu), "cannot write cores.json");
+    expect_line((const char *[]){"plan", "dense.json", "--cluster", "cores.json", "--set",
+                                 "precision=fp16", NULL},
+                2, "train.precision: fp16 needs GPUs, and cluster \"cores\" has CPUs");
+}
+
 /* The same bytes from the program that links no MPI, HDF5, oneDNN or CUDA. */
 static void check_alone(const char *alone)
 {
@@ -696,6 +761,8 @@ int main(void)
     check_fp16();
     check_choice();
     check_no_effect();
+    check_context();
+    check_other_device();
     check_directions();
     check_loads();
     check_forms();

@@ -53,4 +53,5 @@ weft_add_test_run(NAME bench_moe_layer_memory PROGRAM $<TARGET_FILE:test_bench_m
   ARGS memory LABELS launcher mpi)
 weft_add_test(NAME moe_choice SOURCES launcher/moe_choice.c RANKS 2 LABELS launcher mpi)
 weft_add_test(NAME context_price SOURCES launcher/context_price.c LABELS launcher)
+weft_add_test(NAME context_choice SOURCES launcher/context_choice.c RANKS 4 LABELS launcher mpi)
 weft_add_test(NAME application CMOCKA SOURCES launcher/test_application.c LABELS launcher)

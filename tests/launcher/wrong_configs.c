@@ -270,18 +270,57 @@ static const mistake mistakes[] = {
     {NULL,
      NULL,
      {"--mesh", "tp=2,sp=1", "--set", "seq_length=11"},
-     "--mesh tp=2,sp=1: parallel.sequence_parallel: seq_length 11 does not divide by 2; 10 or 12 "
-     "would\n"},
+     "--mesh tp=2,sp=1: parallel.sequence_parallel: seq_length 11 does not divide by 2; seq_length "
+     "10 or 12 would\n"},
     {NULL,
      NULL,
      {"--mesh", "cp=2", "--set", "seq_length=10"},
-     "--mesh cp=2: parallel.context_parallel_size: seq_length 10 does not divide by 4, 2 x 2; 8 or "
-     "12 would; cp 1 or 5 would\n"},
+     "--mesh cp=2: parallel.context_parallel_size: seq_length 10 does not divide by 4 = 2 x 2; "
+     "seq_length 8 or 12 would; cp 1 or 5 would\n"},
+    {NULL,
+     NULL,
+     {"--mesh", "cp=3", "--set", "seq_length=16"},
+     "--mesh cp=3: parallel.context_parallel_size: seq_length 16 does not divide by 6 = 2 x 3; "
+     "seq_length 12 or 18 would; cp 1, 2, 4 or 8 would\n"},
     {NULL,
      NULL,
      {"--mesh", "tp=2,cp=2,sp=1", "--set", "seq_length=12"},
-     "--mesh tp=2,cp=2,sp=1: parallel.context_parallel_size: seq_length 12 does not divide by 8, "
-     "2 x 2 x tensor_model_parallel_size; 8 or 16 would; cp 1 or 3 would\n"},
+     "--mesh tp=2,cp=2,sp=1: parallel.context_parallel_size: seq_length 12 does not divide by 8 = "
+     "2 x 2 x tensor_model_parallel_size 2; seq_length 8 or 16 would; cp 1 or 3 would\n"},
+    /* --- attention over context-parallel ranks */
+    {NULL,
+     NULL,
+     {"--mesh", "tp=2,cp=2", "--set", "cp_comm_type=a2a"},
+     "--set cp_comm_type=a2a: parallel.cp_comm_type: a2a deals num_query_groups 2 to 2 ranks x "
+     "tensor_model_parallel_size 2, which does not come out even; p2p or all_gather would do\n"},
+    {"\"expert_binding\": \"dp\"",
+     "\"cp_comm_type\": \"a2a+p2p\", \"hierarchical_context_parallel_sizes\": [2, 2]",
+     {"--mesh", "cp=6", "--set", "num_query_groups=4"},
+     "c.json:14:32: parallel.hierarchical_context_parallel_sizes has 2 sizes of product 4; two, "
+     "whose product is context_parallel_size, 6, would fit, or another cp_comm_type\n"},
+    {"\"expert_binding\": \"dp\"",
+     "\"cp_comm_type\": \"a2a+p2p\", \"hierarchical_context_parallel_sizes\": [1, 2]",
+     {"--mesh", "cp=2"},
+     "c.json:14:32: parallel.hierarchical_context_parallel_sizes [1, 2]: both are above 1; "
+     "cp_comm_type p2p is what this is\n"},
+    {NULL,
+     NULL,
+     {"--mesh", "cp=2", "--set", "cp_comm_type=a2a+p2p"},
+     "--mesh cp=2: parallel.hierarchical_context_parallel_sizes is not given; cp_comm_type a2a+p2p "
+     "needs two sizes, whose product is context_parallel_size\n"},
+    {NULL,
+     NULL,
+     {"--mesh", "cp=2", "--set", "cp_comm_type=auto"},
+     "--set cp_comm_type=auto: parallel.cp_comm_type: auto is chosen by price, which takes "
+     "parallel.cluster (a file that weft calibrate writes)\n"},
+    {"\"expert_binding\": \"dp\"",
+     "\"cp_comm_type\": \"auto\", \"cluster\": \"none.json\"",
+     {"--mesh", "cp=2"},
+     "c.json:14:29: parallel.cluster: none.json: No such file or directory\n"},
+    {"\"expert_binding\": \"dp\"",
+     "\"cp_comm_type\": \"auto\", \"cluster\": \"bare_device.json\"",
+     {"--mesh", "cp=2"},
+     "c.json:14:29: parallel.cluster: "},
     {NULL,
      NULL,
      {"--mesh", "tp=2", "--set", "num_experts=0", "--set", "ffn_hidden_size=31"},
@@ -741,10 +780,18 @@ static void check_no_effect(void)
 {
     child c;
     EXPECT(child_write("c.json", good_config), "c.json");
-    child_run(&c,
-              (const char *[]){"train", "c.json", "--out", "run", "--set", "num_experts=0", "--set",
-                               "moe_num_partitions=4", "--set", "moe_z_loss_coeff=0.1", "--set",
-                               "eval_interval=0", "--set", "pace_work=all", NULL},
+    child_run(&c, (const char *[]){"train", "c.json",
+                                   "--out", "run",
+                                   "--set", "num_experts=0",
+                                   "--set", "moe_num_partitions=4",
+                                   "--set", "moe_z_loss_coeff=0.1",
+                                   "--set", "eval_interval=0",
+                                   "--set", "pace_work=all",
+                                   "--set", "eod_token=1",
+                                   "--set", "calculate_per_token_loss=true",
+                                   "--set", "recompute_granularity=selective",
+                                   "--set", "recompute_modules=[\"moe\", \"mlp\"]",
+                                   NULL},
               no_mpirun);
     EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
     EXPECT(c.err && strstr(c.err, " warn model.num_experts is 0: no effect of "
@@ -752,6 +799,16 @@ static void check_no_effect(void)
            "%s", c.err);
     EXPECT(c.err && strstr(c.err, " warn device.pace is 0: no effect of device.pace_work\n"), "%s",
            c.err);
+    EXPECT(c.err && strstr(c.err, " warn documents are not told apart (data.reset_position_ids, "
+                                  "reset_attention_mask, eod_mask_loss): no effect of "
+                                  "data.eod_token\n"),
+           "%s", c.err);
+    EXPECT(c.err && strstr(c.err, " warn data.eod_mask_loss is false: no effect of "
+                                  "train.calculate_per_token_loss\n"),
+           "%s", c.err);
+    EXPECT(c.err && strstr(c.err, " warn model.num_experts is 0: no effect of moe in "
+                                  "train.recompute_modules\n"),
+           "%s", c.err);
     EXPECT(c.out && strstr(c.out, "M parameters, 1 rank: "), "%s", c.out);
     child_release(&c);
     char *metrics = child_read("run/metrics.jsonl"), *last = metrics ? strrchr(metrics, '{') : NULL;

@@ -1,0 +1,196 @@
+#include "launcher/planning/context_choice.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "launcher/planning/pass_price.h"
+#include "launcher/planning/places.h"
+#include "layers/runtime.h"
+
+enum { AUTO = WEFT_NUM_CONTEXT_FORMS };
+
+typedef struct choosing {
+    const weft_config *config;
+    weft_cluster cluster; /* prices */
+    weft_cluster placed;  /* says on which nodes the ranks lie */
+    weft_mesh best;
+    double best_us;
+    char others[192];
+} choosing;
+
+bool weft_context_is_open(const weft_config *config, const weft_mesh *mesh)
+{
+    return config->parallel.cp_comm_type == AUTO && mesh->cp > 1;
+}
+
+static weft_status read_cluster(choosing *c)
+{
+    const char *path = c->config->schedule.cluster;
+    const weft_pace pace = weft_config_pace(c->config);
+    if (!path || !path[0])
+        return WEFT_KEY_ERROR("parallel.cp_comm_type",
+                              "auto is chosen by price, which takes parallel.cluster (a file that "
+                              "weft calibrate writes)");
+    const weft_status status = weft_cluster_read(path, &c->cluster);
+    if (status == WEFT_CONFIG || status == WEFT_FILE)
+        return weft_error_key(WEFT_CONFIG, "parallel.cluster");
+    WEFT_TRY(status);
+    if (pace.flops > 0 && pace.work == WEFT_PACE_ALL)
+        weft_cluster_set_pace(&c->cluster, pace.flops);
+    return WEFT_OK;
+}
+
+static int fullest_node(const weft_topology *topology)
+{
+    int most = 1, here = 0;
+    if (!topology->node_of)
+        return topology->ranks_per_node;
+    for (int r = 0; r < topology->world; r++) {
+        here = r > 0 && topology->node_of[r] == topology->node_of[r - 1] ? here + 1 : 1;
+        most = here > most ? here : most;
+    }
+    return most;
+}
+
+/* The rule of weft_moe_find_nodes. */
+static void place(choosing *c, const weft_topology *topology, int world)
+{
+    const bool by_file = c->cluster.num_nodes * c->cluster.ranks_per_node == world;
+    c->placed = c->cluster;
+    if (topology && !(by_file && topology->num_nodes != c->cluster.num_nodes))
+        c->placed.ranks_per_node = fullest_node(topology);
+}
+
+static uint32_t kinds_of(const weft_cluster *cluster, int world)
+{
+    uint32_t kinds = 0;
+    for (int r = 0; r < world; r += cluster->ranks_per_node) {
+        const int group = weft_cluster_group_of(cluster, r / cluster->ranks_per_node);
+        kinds |= group < 0 ? 0 : 1u << group;
+    }
+    return kinds;
+}
+
+/* What a layer's attention takes in a micro-batch, its products by weights included. */
+static weft_status attention_us(const choosing *c, const weft_mesh *mesh, double *out,
+                                weft_site *site)
+{
+    const weft_config *config = c->config;
+    const weft_device_options *device = &config->device;
+    const weft_recompute_options *recompute = &config->train.recompute;
+    weft_outline_layer layer = {.name = "attention",
+                                .kind = "attention",
+                                .recompute_group = recompute->granularity == WEFT_RECOMPUTE_FULL};
+    weft_outline outline = {.num_layers = 1, .layers = &layer};
+    weft_pass_price price = {.coarse = false};
+    outline.shape = weft_model_shape(&config->model, mesh, config->train.micro_batch_size,
+                                     weft_config_dtype(config), true);
+    WEFT_TRY(weft_recompute_modules(recompute, &outline.shape.recompute));
+    *site = (weft_site){.cluster = &c->cluster, .kinds = kinds_of(&c->placed, mesh->world)};
+    WEFT_TRY(weft_places_groups(mesh, &c->placed, 0,
+                                device->kind == WEFT_DEVICE_KIND_CPU ||
+                                    device->comm == WEFT_COMM_BY_MPI,
+                                site));
+    weft_description_begin(&layer.description, &outline.shape);
+    weft_describe_attention(&config->model, &outline.shape, &layer.description.cost);
+    WEFT_TRY(weft_description_end(&layer.description));
+    const weft_status status = weft_pass_price_add(site, &outline, 0, 1, &price);
+    weft_description_release(&layer.description);
+    *out = weft_pass_us(&price.forward) + weft_pass_us(&price.backward) +
+           weft_pass_us(&price.recompute);
+    return status;
+}
+
+static void form_text(const weft_mesh *mesh, char *out, size_t capacity)
+{
+    const char *form = weft_context_form_text(mesh->cp_comm_type);
+    if (mesh->cp_comm_type == WEFT_CONTEXT_A2A_P2P)
+        snprintf(out, capacity, "%s [%d, %d]", form, mesh->cp_inner, mesh->cp / mesh->cp_inner);
+    else
+        snprintf(out, capacity, "%s", form);
+}
+
+static void note_other(choosing *c, const weft_mesh *mesh, double us)
+{
+    char form[48];
+    const size_t used = strlen(c->others);
+    form_text(mesh, form, sizeof form);
+    snprintf(c->others + used, sizeof c->others - used, "%s%s %.4g", used ? ", " : "", form, us);
+}
+
+/* Whole query groups for each of `inner` neighbours; across: those that lie on several nodes. */
+static weft_status weigh(choosing *c, weft_mesh mesh, weft_context_form form, int inner,
+                         const bool *across)
+{
+    double us;
+    weft_site site;
+    mesh.cp_comm_type = (int)form;
+    mesh.cp_inner = form == WEFT_CONTEXT_A2A_P2P ? inner : 0;
+    if (inner > 1 && c->config->model.num_query_groups % ((int64_t)inner * mesh.tp) != 0)
+        return WEFT_OK;
+    WEFT_TRY(attention_us(c, &mesh, &us, &site));
+    if (across && *across != (site.heads.near < site.heads.size))
+        return WEFT_OK;
+    if (!(us < c->best_us)) {
+        note_other(c, &mesh, us);
+        return WEFT_OK;
+    }
+    if (isfinite(c->best_us))
+        note_other(c, &c->best, c->best_us);
+    c->best = mesh;
+    c->best_us = us;
+    return WEFT_OK;
+}
+
+static weft_status weigh_all(choosing *c, const weft_mesh *mesh)
+{
+    WEFT_TRY(weigh(c, *mesh, WEFT_CONTEXT_P2P, 1, NULL));
+    WEFT_TRY(weigh(c, *mesh, WEFT_CONTEXT_ALL_GATHER, 1, NULL));
+    WEFT_TRY(weigh(c, *mesh, WEFT_CONTEXT_A2A, mesh->cp, NULL));
+    for (int across = 0; across < 2; across++)
+        for (int inner = 2; inner < mesh->cp; inner++)
+            if (mesh->cp % inner == 0)
+                WEFT_TRY(weigh(c, *mesh, WEFT_CONTEXT_A2A_P2P, inner, &(bool){across}));
+    return WEFT_OK;
+}
+
+weft_status weft_context_choose(const weft_config *config, const weft_topology *topology,
+                                weft_mesh *mesh, weft_context_selection *out)
+{
+    choosing c = {.config = config, .best_us = INFINITY};
+    char form[48];
+    *out = (weft_context_selection){.chosen = false};
+    if (!weft_context_is_open(config, mesh)) {
+        if (config->context_is_kept && mesh->cp > 1) {
+            form_text(mesh, form, sizeof form);
+            snprintf(out->reason, sizeof out->reason, "%s (as this run chose)", form);
+        }
+        return WEFT_OK;
+    }
+    WEFT_TRY(read_cluster(&c));
+    place(&c, topology, mesh->world);
+    const weft_status status = weigh_all(&c, mesh);
+    WEFT_TRY(status == WEFT_CONFIG ? weft_error_key(status, "parallel.cluster") : status);
+    *mesh = c.best;
+    out->chosen = true;
+    if (mesh->cp_comm_type == WEFT_CONTEXT_A2A_P2P) {
+        out->sizes[0] = mesh->cp_inner;
+        out->sizes[1] = mesh->cp / mesh->cp_inner;
+    }
+    form_text(mesh, form, sizeof form);
+    snprintf(out->reason, sizeof out->reason, "%s: %.4g us a layer and micro-batch (%s)", form,
+             c.best_us, c.others);
+    return WEFT_OK;
+}
+
+void weft_context_keep(const weft_context_selection *selection, const weft_mesh *mesh,
+                       weft_parallel_options *out)
+{
+    if (!selection->chosen)
+        return;
+    out->cp_comm_type = mesh->cp_comm_type;
+    if (mesh->cp_comm_type == WEFT_CONTEXT_A2A_P2P)
+        out->hierarchical_context_parallel_sizes =
+            (weft_int_list){.values = selection->sizes, .count = 2, .is_array = true};
+}
