@@ -2,6 +2,8 @@
 
 #include <ctype.h>
 #include <fnmatch.h>
+#include <search.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,6 +37,11 @@ weft_status weft_parameters_create(const weft_groups *groups, weft_device *devic
     return WEFT_OK;
 }
 
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(a, b);
+}
+
 void weft_parameters_destroy(weft_parameters *p)
 {
     if (!p)
@@ -49,6 +56,8 @@ void weft_parameters_destroy(weft_parameters *p)
                              p->held.grads[kind] * sizeof(float));
     }
     weft_parameters_free_rings(p);
+    while (p->by_name)
+        tdelete(*(const char **)p->by_name, &p->by_name, compare_names);
     weft_arena_release(&p->arena);
     free(p);
 }
@@ -148,6 +157,8 @@ static weft_status append(weft_parameters *p, weft_placed *placed)
         p->placed = grown;
         p->capacity = capacity;
     }
+    if (!tsearch(placed->parameter.name, &p->by_name, compare_names))
+        return WEFT_ERROR(WEFT_MEMORY, "no memory for the name of %s", placed->parameter.name);
     p->placed[p->count++] = placed;
     return WEFT_OK;
 }
@@ -203,11 +214,8 @@ weft_status weft_parameters_declare(weft_parameters *p, const char *prefix,
 
 weft_parameter *weft_parameters_find(const weft_parameters *p, const char *name)
 {
-    for (int i = 0; i < p->count; i++) {
-        if (strcmp(p->placed[i]->parameter.name, name) == 0)
-            return &p->placed[i]->parameter;
-    }
-    return NULL;
+    char *const *found = tfind(name, &p->by_name, compare_names);
+    return found ? (weft_parameter *)(void *)(*found - offsetof(weft_parameter, name)) : NULL;
 }
 
 void weft_parameters_freeze(weft_parameters *p, const weft_string_list *patterns, int *matches)

@@ -12,6 +12,7 @@ struct weft_parameters {
     weft_arena arena;
     weft_placed **placed;
     int count, capacity;
+    void *by_name; /* tsearch's tree of the parameters' names */
     bool laid_out;
     weft_section sections[WEFT_NUM_SECTIONS];
     weft_residency residency;

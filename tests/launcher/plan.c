@@ -741,6 +741,20 @@ static void check_alone(const char *alone)
     child_release(&pure);
 }
 
+/* Attention's FLOPs of so long a sequence pass 2^64. */
+static void check_long(void)
+{
+    static const char *const lengths[] = {"seq_length=8388608", "seq_length=16777216"};
+    double mfu[2];
+    for (int i = 0; i < 2; i++) {
+        cJSON *json;
+        (void)plan("dense.json", "cluster.json", "tp=8,cp=8,sp=1", lengths[i], &json);
+        mfu[i] = number_of(json, "model_flops_utilization");
+        cJSON_Delete(json);
+    }
+    EXPECT_NEAR(mfu[1] / mfu[0], 1, 0.05);
+}
+
 int main(void)
 {
     char folder[32], path[1024], alone[1024];
@@ -765,6 +779,7 @@ int main(void)
     check_other_device();
     check_directions();
     check_loads();
+    check_long();
     check_forms();
     check_limits();
     check_pace();
