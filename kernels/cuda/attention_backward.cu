@@ -99,18 +99,11 @@ template <int columns, bool for_keys> struct backward_tiling {
                                            (for_keys ? 2 * 2 * others : 2 * own) * sizeof(float);
 };
 
-/* In shared memory, log-sum-exps of the rows of C fragments, or of their columns, and as many from
- * `num` on their deltas. */
-template <bool of_columns> struct statistics {
+/* In shared memory, log-sum-exps of the queries of scores, and as many from `num` on their deltas.
+ */
+struct statistics {
     const float *lse;
     int num;
-    __device__ inline void get(int m, int n, int e, float &lse_of, float &delta_of) const
-    {
-        const int t = warp_thread() % 4, r = warp_thread() / 4;
-        const int at = of_columns ? 8 * n + 2 * t + e % 2 : 16 * m + r + 8 * (e / 2);
-        lse_of = lse[at];
-        delta_of = lse[num + at];
-    }
 };
 
 /* In: scores before scaling, and dP. Out: probabilities before dropout, and dS. Returns, with
@@ -118,33 +111,23 @@ template <bool of_columns> struct statistics {
 template <bool for_keys, int times, int columns>
 static __device__ inline element_bits<times, columns>
 score_gradients(const problem &p, results<times, columns> &scores,
-                results<times, columns> &gradients, const statistics<for_keys> &stats, int b,
-                int head, int row, int col)
+                results<times, columns> &gradients, const statistics &stats, int b, int head,
+                int row, int col)
 {
     const float scale = p.scale * LOG2_E;
     element_bits<times, columns> kept = 0;
     if (p.s.dropout > 0) {
         kept = kept_of<for_keys, times, columns>(p, b, head, row, col);
-#pragma unroll
-        for (int m = 0; m < times; m++)
-#pragma unroll
-            for (int n = 0; n < columns / 8; n++)
-#pragma unroll
-                for (int e = 0; e < 4; e++)
-                    gradients.at[m][n][e] *=
-                        kept >> (4 * (m * (columns / 8) + n) + e) & 1 ? p.kept_factor : 0.0f;
+        each_element(gradients, 0, 0, [&](float &dx, int m, int n, int e, int, int) {
+            dx *= kept >> (4 * (m * (columns / 8) + n) + e) & 1 ? p.kept_factor : 0.0f;
+        });
     }
-#pragma unroll
-    for (int m = 0; m < times; m++)
-#pragma unroll
-        for (int n = 0; n < columns / 8; n++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                float &x = scores.at[m][n][e], &dx = gradients.at[m][n][e], lse, delta;
-                stats.get(m, n, e, lse, delta);
-                x = power_of_two(fmaf(x, scale, -lse * LOG2_E));
-                dx = x * (dx - delta);
-            }
+    each_element(scores, 0, 0, [&](float &x, int m, int n, int e, int at_row, int at_col) {
+        const int query = for_keys ? at_col : at_row;
+        float &dx = gradients.at[m][n][e];
+        x = power_of_two(fmaf(x, scale, -stats.lse[query] * LOG2_E));
+        dx = x * (dx - stats.lse[stats.num + query]);
+    });
     return kept;
 }
 
@@ -234,9 +217,8 @@ static __global__ void __launch_bounds__(backward_tiling<columns, for_keys>::num
                 hide<for_keys>(p, scores, own_row, col);
             if (p.first_seen)
                 hide_earlier<for_keys>(p, scores, w.b, own_row, col);
-            const statistics<for_keys> stats = {stats_tiles +
-                                                    (for_keys ? i % 2 * (2 * others) + part : row),
-                                                for_keys ? others : own};
+            const statistics stats = {stats_tiles + (for_keys ? i % 2 * (2 * others) + part : row),
+                                      for_keys ? others : own};
             const auto kept =
                 score_gradients<for_keys>(p, scores, gradients, stats, w.b, head, own_row, col);
             operand<times, at_once> rounded;
@@ -457,5 +439,6 @@ extern "C" weft_status weft_cuda_attention_backward(weft_lane *lane,
     if (p.s.batch == 0 || !a->dk || !a->dv) /* only where there is nothing to do */
         return WEFT_OK;
     WEFT_TRY(check_problem(p));
+    WEFT_TRY(bring_near(lane, 0, p.s.seq_q * p.s.batch, &p.first_seen));
     return WITH_DTYPE(a->dtype, WITH_COLUMNS(p.dim, (launch<T, COLUMNS>(lane, p, a))));
 }

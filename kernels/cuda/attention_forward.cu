@@ -61,13 +61,8 @@ static __device__ inline void scale_rows(results<times, columns> &x,
         changes = changes || factor[m][0] != 1.0f || factor[m][1] != 1.0f;
     if (!__any_sync(WHOLE_WARP, changes))
         return;
-#pragma unroll
-    for (int m = 0; m < times; m++)
-#pragma unroll
-        for (int n = 0; n < columns / 8; n++)
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-                x.at[m][n][e] *= factor[m][e / 2];
+    each_element(x, 0, 0,
+                 [&](float &value, int m, int, int e, int, int) { value *= factor[m][e / 2]; });
 }
 
 /* Blocks: tiles of queries, the last first, for they see the most keys. */
@@ -289,10 +284,11 @@ static weft_status launch(weft_lane *lane, problem p, const weft_attention_forwa
 extern "C" weft_status weft_cuda_attention_forward(weft_lane *lane,
                                                    const weft_attention_forward_args *a)
 {
-    const problem p = make_problem(a->shape, a->dtype, a->first_key, a->first_seen, a->piece, a->q,
-                                   a->k, a->v, a->out);
+    problem p = make_problem(a->shape, a->dtype, a->first_key, a->first_seen, a->piece, a->q, a->k,
+                             a->v, a->out);
     if (p.seq_q == 0 || p.s.batch == 0)
         return WEFT_OK;
     WEFT_TRY(check_problem(p));
+    WEFT_TRY(bring_near(lane, 0, p.s.seq_q * p.s.batch, &p.first_seen));
     return WITH_DTYPE(a->dtype, WITH_COLUMNS(p.dim, (launch<T, COLUMNS>(lane, p, a))));
 }

@@ -221,11 +221,10 @@ static __device__ inline void store_results(T *tile, int row, int chunk,
             }
 }
 
-/* Calls with each of this thread's elements of results whose corner is (row, chunk), its row and
- * its column, where they are those of a head's row before `end`. */
+/* Calls with each of this thread's elements of results whose corner is (row, col): the element, its
+ * place m, n, e among the fragments, its row and its column. */
 template <int times, int columns, typename F>
-static __device__ inline void each_result(const problem &p, results<times, columns> &x, int row,
-                                          int chunk, int end, F call)
+static __device__ inline void each_element(results<times, columns> &x, int row, int col, F call)
 {
     const int t = warp_thread() % 4, r = warp_thread() / 4;
 #pragma unroll
@@ -233,12 +232,21 @@ static __device__ inline void each_result(const problem &p, results<times, colum
 #pragma unroll
         for (int n = 0; n < columns / 8; n++)
 #pragma unroll
-            for (int e = 0; e < 4; e++) {
-                const int at = row + 16 * m + r + e / 2 * 8;
-                const int col = 8 * (chunk + n) + 2 * t + e % 2;
-                if (at < end && col < p.dim)
-                    call(x.at[m][n][e], m, e / 2, at, col);
-            }
+            for (int e = 0; e < 4; e++)
+                call(x.at[m][n][e], m, n, e, row + 16 * m + r + e / 2 * 8,
+                     col + 8 * n + 2 * t + e % 2);
+}
+
+/* Calls with those that are of a head's row before `end`: the element, m, the half of the
+ * fragment's rows that it is in, its row and its column. The corner is (row, chunk). */
+template <int times, int columns, typename F>
+static __device__ inline void each_result(const problem &p, results<times, columns> &x, int row,
+                                          int chunk, int end, F call)
+{
+    each_element(x, row, 8 * chunk, [&](float &value, int m, int, int e, int at, int col) {
+        if (at < end && col < p.dim)
+            call(value, m, e / 2, at, col);
+    });
 }
 
 /* Writes -infinity where a query does not see a later key; (row, col) is the corner of the scores.
@@ -247,20 +255,11 @@ template <bool rows_are_keys, int times, int columns>
 static __device__ inline void hide(const problem &p, results<times, columns> &scores, int row,
                                    int col)
 {
-    const int t = warp_thread() % 4, r = warp_thread() / 4;
-#pragma unroll
-    for (int m = 0; m < times; m++)
-#pragma unroll
-        for (int n = 0; n < columns / 8; n++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                const int at_row = row + 16 * m + r + e / 2 * 8,
-                          at_col = col + 8 * n + 2 * t + e % 2;
-                const int key = rows_are_keys ? at_row : at_col;
-                const int query = rows_are_keys ? at_col : at_row;
-                if (key >= end_of_keys(p, query))
-                    scores.at[m][n][e] = -INFINITY;
-            }
+    each_element(scores, row, col, [&](float &score, int, int, int, int at_row, int at_col) {
+        const int key = rows_are_keys ? at_row : at_col, query = rows_are_keys ? at_col : at_row;
+        if (key >= end_of_keys(p, query))
+            score = -INFINITY;
+    });
 }
 
 /* And where a query of sample b does not see an earlier one. A function of its own: WHOLE sequences
