@@ -1,5 +1,6 @@
 /* What the GEMMs of all backends share. */
 #include <stdatomic.h>
+#include <string.h>
 
 #include "kernels/kernels.h"
 
@@ -34,4 +35,9 @@ weft_gemm_args weft_gemm_without_epilogue(const weft_gemm_args *a)
     if (a->epilogue == WEFT_GEMM_GELU)
         product.c = a->pre;
     return product;
+}
+
+bool weft_gemm_gelu_is_exact(const weft_lane *lane, weft_dtype c_dtype)
+{
+    return c_dtype == WEFT_F32 || strcmp(weft_device_name(weft_lane_device(lane)), "cuda") != 0;
 }

@@ -29,6 +29,8 @@ void weft_kernels_watch(weft_kernel_watch watch);
 weft_gemm_args weft_gemm_without_epilogue(const weft_gemm_args *a);
 weft_activation_forward_args weft_gemm_gelu(const weft_gemm_args *a);
 weft_activation_backward_args weft_gemm_gelu_backward(const weft_gemm_args *a);
+/* Whether what a GEMM with GELU writes to c has the bits of the activation's kernel over pre. */
+bool weft_gemm_gelu_is_exact(const weft_lane *lane, weft_dtype c_dtype);
 
 /* The instruction set of the CPU's kernels ("avx512", "avx2", "baseline"). The environment variable
  * WEFT_CPU_ISA lowers it. Static. */

@@ -4,6 +4,8 @@
  * are epilogues of the GEMMs beside them. */
 #include "layers/mlp.h"
 
+#include "kernels/kernels.h"
+
 typedef struct mlp_state {
     weft_tensor x;      /* borrowed */
     weft_tensor hidden; /* [S*B, gates * ffn] */
@@ -65,6 +67,17 @@ static weft_status fc1_forward(const weft_mlp *mlp, weft_pass *pass, const weft_
     return activate(mlp, pass, hidden, act);
 }
 
+/* The same in backward, where act is the activation of hidden as it is kept: an epilogue may have
+ * applied it to sums that were not rounded yet. */
+static weft_status fc1_again(const weft_mlp *mlp, weft_pass *pass, const weft_tensor *x,
+                             weft_tensor *hidden, weft_tensor *act)
+{
+    WEFT_TRY(fc1_forward(mlp, pass, x, hidden, act));
+    return !has_gelu(mlp) || weft_gemm_gelu_is_exact(weft_pass_lane(pass), hidden->dtype)
+               ? WEFT_OK
+               : activate(mlp, pass, hidden, act);
+}
+
 /* dhidden takes the place of act, or of hidden: nothing needs them any more. */
 static weft_status fc2_backward(const weft_mlp *mlp, weft_pass *pass, weft_tensor *act,
                                 const weft_tensor *dy, weft_tensor *hidden, weft_tensor *dhidden)
@@ -110,7 +123,7 @@ static weft_status mlp_backward(weft_layer *layer, weft_pass *pass, const weft_t
     const bool again = weft_pass_shape(pass)->recompute & mlp->modules;
     if (!again)
         WEFT_TRY(take_act(mlp, pass, &state->hidden, &act));
-    WEFT_TRY(again ? fc1_forward(mlp, pass, &x_full, &state->hidden, &act)
+    WEFT_TRY(again ? fc1_again(mlp, pass, &x_full, &state->hidden, &act)
                    : activate(mlp, pass, &state->hidden, &act));
     WEFT_TRY(fc2_backward(mlp, pass, &act, &dy_full, &state->hidden, &dhidden));
     WEFT_TRY(weft_pass_partial(pass, dx, &partial));

@@ -25,6 +25,9 @@ add_moe(s4 dp=4,binding=dp,ep=4 "\"moe_num_partitions\": 2, \"moe_memory_reuse\"
 add_moe(o3 tp=2,binding=dp,ep=2,etp=2 "\"moe_all_to_all\": \"o3\", \"moe_all_to_all_chunks\": 2")
 add_moe(direct tp=2,binding=dp,ep=2,etp=2
   "\"moe_all_to_all\": \"direct\", \"moe_num_partitions\": 2")
+weft_add_test(NAME cuda_meshes SOURCES launcher/cuda_meshes.c launcher/meshes.c launcher/planned.c
+  RANKS 4 TIMEOUT 300 LABELS launcher cuda mpi)
+list(APPEND cuda_training cuda_meshes)
 set_tests_properties(cuda_training ${cuda_training} PROPERTIES RESOURCE_LOCK gpu)
 # Emulated, pinning memory waits for all streams, as it may on a GPU.
 set_property(TEST cuda_training ${cuda_training} APPEND PROPERTY ENVIRONMENT

@@ -1,0 +1,189 @@
+/* Context parallelism, packed documents, recomputation, sharding and split masters on a CUDA
+ * device, with graphs where passes allow: steps have the losses and gradient norms that they have
+ * on the CPU. What is recomputed, shared out or split has the bits of what is not, on one mesh.
+ *
+ * Runs under mpirun with 4 ranks, which share one device; a case of n uses the first n. */
+#include <math.h>
+#include <string.h>
+
+#include <weft/device.h>
+
+#include "tests/expect.h"
+#include "tests/launcher/meshes.h"
+
+enum { NUM_STEPS = 2, MAX_SET = 5, MAX_VARIANTS = 4 };
+
+#define SIZES                                                                                      \
+    "{\"num_layers\": 2, \"hidden_size\": 16, \"ffn_hidden_size\": 24, "                           \
+    "\"num_attention_heads\": 4, \"seq_length\": 16, \"vocab_size\": 7, \"init_method_std\": 0.1"
+#define GPT2 SIZES ", \"hidden_dropout\": 0.1, \"attention_dropout\": 0.1}"
+#define LLAMA                                                                                      \
+    SIZES ", \"normalization\": \"RMSNorm\", \"swiglu\": true, \"num_query_groups\": 2, "          \
+          "\"position_embedding_type\": \"rope\", \"disable_bias_linear\": true}"
+#define MOE                                                                                        \
+    SIZES ", \"num_experts\": 4, \"moe_aux_loss_coeff\": 0.02, \"moe_z_loss_coeff\": 0.005, "      \
+          "\"moe_shared_expert_intermediate_size\": 16}"
+#define DOCUMENTS                                                                                  \
+    "data.reset_position_ids=true", "data.reset_attention_mask=true", "data.eod_mask_loss=true",   \
+        "data.eod_token=3"
+#define BY_DOCUMENTS "parallel.context_parallel_load_balancer=documents"
+#define TYPE(form) "parallel.cp_comm_type=" form
+#define SHARDING(name) "parallel.data_parallel_sharding_strategy=" name
+#define FULL "train.recompute_granularity=full"
+#define SELECTIVE(modules)                                                                         \
+    "train.recompute_granularity=selective", "train.recompute_modules=[" modules "]"
+#define BF16 "train.precision=bf16"
+
+/* As by --set, over the case's own. */
+typedef struct variant {
+    const char *set[MAX_SET];
+} variant;
+
+typedef struct mesh_case {
+    int world, batch;
+    const char *model, *mesh;
+    double bound; /* of losses and norms against the CPU's, relative */
+    const char *set[MAX_SET];
+    variant near[MAX_VARIANTS];  /* within the bound of the CPU's, too; up to an empty one */
+    variant equal[MAX_VARIANTS]; /* the bits of the case itself */
+} mesh_case;
+
+static const mesh_case cases[] = {
+    {2,
+     4,
+     GPT2,
+     "cp=2",
+     1e-5,
+     {NULL},
+     .near = {{{TYPE("all_gather")}}, {{TYPE("a2a")}}},
+     .equal = {{{FULL}}, {{SELECTIVE("\"core_attn\", \"mlp\"")}}}},
+    {4,
+     2,
+     LLAMA,
+     "cp=4",
+     1e-5,
+     {DOCUMENTS, "train.calculate_per_token_loss=true"},
+     .near = {{{BY_DOCUMENTS}},
+              {{BY_DOCUMENTS, TYPE("all_gather")}},
+              {{TYPE("a2a+p2p"), "parallel.hierarchical_context_parallel_sizes=[2, 2]"}}}},
+    {4,
+     2,
+     GPT2,
+     "tp=2,cp=2,sp=1",
+     1e-5,
+     {TYPE("a2a")},
+     .near = {{{TYPE("p2p")}}},
+     .equal = {{{SELECTIVE("\"mlp\"")}}}},
+    {4,
+     2,
+     MOE,
+     "cp=2,dp=2,binding=dp,ep=2",
+     1e-2,
+     {BF16},
+     .equal = {{{SHARDING("optim"), "train.split_master=false"}},
+               {{SHARDING("optim_grads")}},
+               {{SHARDING("optim_grads_params"), SELECTIVE("\"moe\", \"core_attn\"")}}}},
+    {2,
+     8,
+     GPT2,
+     "dp=2",
+     1e-5,
+     {SHARDING("optim_grads")},
+     .equal = {{{SHARDING("optim_grads_params")}},
+               {{SHARDING("optim_grads_params"), FULL}},
+               {{"parallel.overlap_grad_reduce=false"}}}},
+    {2,
+     4,
+     LLAMA,
+     "pp=2",
+     1e-2,
+     {DOCUMENTS, BF16},
+     .equal = {{{"device.cuda_graphs=false"}},
+               {{FULL}},
+               {{SELECTIVE("\"core_attn\", \"mlp\"")}},
+               {{"train.split_master=false"}}}},
+};
+enum { NUM_CASES = sizeof cases / sizeof *cases };
+
+static bool is_empty(const variant *v)
+{
+    return v->set[0] == NULL;
+}
+
+static void append(mesh_training *what, const char *const set[MAX_SET])
+{
+    size_t num = 0;
+    while (what->set[num])
+        num++;
+    for (int i = 0; i < MAX_SET && set[i]; i++)
+        what->set[num++] = set[i];
+}
+
+static void train(weft_comm *part, const mesh_case *c, const char *device, const variant *v,
+                  weft_step_result *out)
+{
+    mesh_training what = {.name = v && v->set[0] ? v->set[0] : device,
+                          .model = c->model,
+                          .mesh = c->mesh,
+                          .batch = c->batch,
+                          .steps = NUM_STEPS,
+                          .set = {device}};
+    append(&what, c->set);
+    if (v)
+        append(&what, v->set);
+    mesh_run(part, &what, out);
+}
+
+static void compare(const mesh_case *c, const variant *v, double bound,
+                    const weft_step_result *reference, const weft_step_result *got)
+{
+    for (int s = 0; s < NUM_STEPS; s++)
+        EXPECT(fabs(got[s].loss - reference[s].loss) <= bound * reference[s].loss &&
+                   fabs(got[s].grad_norm - reference[s].grad_norm) <=
+                       10 * bound * reference[s].grad_norm &&
+                   got[s].loss_tokens == reference[s].loss_tokens,
+               "%s with %s: step %d: loss %.17g, not %.17g; gradient norm %.17g, not %.17g",
+               c->mesh, v && v->set[0] ? v->set[0] : "nothing more", s + 1, got[s].loss,
+               reference[s].loss, got[s].grad_norm, reference[s].grad_norm);
+}
+
+static void check(weft_comm *part, const mesh_case *c)
+{
+    weft_step_result cpu[NUM_STEPS], cuda[NUM_STEPS], other[NUM_STEPS];
+    train(part, c, "device.kind=cpu", NULL, cpu);
+    train(part, c, "device.kind=cuda", NULL, cuda);
+    compare(c, NULL, c->bound, cpu, cuda);
+    for (int i = 0; i < MAX_VARIANTS && !is_empty(&c->near[i]); i++) {
+        train(part, c, "device.kind=cuda", &c->near[i], other);
+        compare(c, &c->near[i], c->bound, cpu, other);
+    }
+    for (int i = 0; i < MAX_VARIANTS && !is_empty(&c->equal[i]); i++) {
+        train(part, c, "device.kind=cuda", &c->equal[i], other);
+        compare(c, &c->equal[i], 0, cuda, other);
+    }
+}
+
+int main(void)
+{
+    weft_comm *world, *part;
+    const char *why = NULL;
+    EXPECT_OK(weft_comm_create_world(&world));
+    const int rank = weft_comm_rank(world);
+    EXPECT(weft_comm_size(world) == 4, "run with 4 ranks");
+    if (weft_device_num_cuda(&why) == 0) {
+        if (rank == 0)
+            printf("skipped: no CUDA device: %s\n", why);
+        weft_comm_destroy(world);
+        return 77;
+    }
+    for (int i = 0; i < NUM_CASES; i++) {
+        EXPECT_OK(weft_comm_split(world, rank < cases[i].world ? 0 : -1, rank, "part",
+                                  WEFT_PURPOSE_CONTROL, &part));
+        if (part)
+            check(part, &cases[i]);
+        weft_comm_destroy(part);
+    }
+    EXPECT_OK(weft_comm_barrier(world));
+    weft_comm_destroy(world);
+    return expect_finish();
+}
