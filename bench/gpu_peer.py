@@ -11,7 +11,15 @@ import time
 
 WARM_UP = 4  # steps of a process that do not count: compilation, first allocations
 SIDES = ("weft", "pytorch")
-KERNEL_BY_KERNEL = "weft-without-graphs"  # a third side, for those who ask
+VARIANTS = {  # sides for those who ask: Weft with other settings
+    "weft-without-graphs": {"device": {"cuda_graphs": False}},
+    "weft-recomputed": {"train": {"recompute_granularity": "full"}},
+    "weft-core-attn": {"train": {"recompute_granularity": "selective",
+                                 "recompute_modules": ["core_attn"]}},
+    "weft-whole-masters": {"train": {"split_master": False}},
+    "weft-documents": {"data": {"reset_position_ids": True, "reset_attention_mask": True,
+                                "eod_mask_loss": True, "eod_token": 0}},
+}
 
 
 def need_gpu(name):
@@ -27,7 +35,7 @@ def arguments(parser, accumulate):
     parser.add_argument("--batch", type=int, help="sequences a micro-batch; default: by the model")
     parser.add_argument("--accumulate", type=int, default=accumulate, help="micro-batches a step")
     parser.add_argument("--sides", default=",".join(SIDES),
-                        help=f"which of the two to run, and {KERNEL_BY_KERNEL}")
+                        help=f"which of the two to run, and of {', '.join(VARIANTS)}")
     parser.add_argument("--seconds", type=float, default=float("inf"),
                         help="start no process after these, and end one that runs longer")
     parser.add_argument("--peak", type=float, help="FLOP/s of the matrix product, if known")
@@ -62,8 +70,8 @@ class Runner:
         self.end = time.monotonic() + args.seconds
         self.report = {**report, "rows": []}
         self.sides = args.sides.split(",")
-        if not set(self.sides) <= {*SIDES, KERNEL_BY_KERNEL}:
-            sys.exit(f"--sides: {args.sides}: of {', '.join(SIDES)}, {KERNEL_BY_KERNEL}")
+        if not set(self.sides) <= {*SIDES, *VARIANTS}:
+            sys.exit(f"--sides: {args.sides}: of {', '.join((*SIDES, *VARIANTS))}")
         if args.steps <= WARM_UP:
             sys.exit(f"--steps: {args.steps}: the first {WARM_UP} do not count")
 
@@ -126,8 +134,8 @@ class Runner:
         return {"error": error} if error else json.loads(text)
 
     def side(self, name, config, batch):
-        if name == KERNEL_BY_KERNEL:
-            config = {**config, "device": {**config["device"], "cuda_graphs": False}}
+        for section, keys in VARIANTS.get(name, {}).items():
+            config = {**config, section: {**config[section], **keys}}
         with tempfile.TemporaryDirectory() as folder:
             with open(f"{folder}/config.json", "w") as out:
                 json.dump(config, out)
@@ -175,8 +183,10 @@ def summarize(row, runs):
         if side != "pytorch":
             row[side]["mfu"] = statistics.median(run["mfu"] for run in good)
             row[side]["load"] = good[0]["load"]
-    if all("tokens_per_s" in row.get(side, {}) for side in ("weft", KERNEL_BY_KERNEL)):
-        row["by_graphs"] = row["weft"]["tokens_per_s"] / row[KERNEL_BY_KERNEL]["tokens_per_s"]
+    for name in VARIANTS:
+        if all("tokens_per_s" in row.get(side, {}) for side in ("weft", name)):
+            row[name]["of_weft"] = {key: row[name][key] / row["weft"][key]
+                                    for key in ("tokens_per_s", "peak_mib")}
     if not all("tokens_per_s" in row.get(side, {}) for side in SIDES):
         return
     ours, theirs = row["weft"], row["pytorch"]
@@ -203,10 +213,12 @@ def print_row(row):
           f"{side('weft', 'peak_mib', '.1f', 1 / 1024):>6} "
           f"{side('pytorch', 'peak_mib', '.1f', 1 / 1024):>7} {row.get('memory_ratio', 0):7.2f}",
           flush=True)
-    if "by_graphs" in row:
-        print(f"{'':22} by graphs {row['by_graphs']:.3f} times as fast as kernel by kernel",
-              flush=True)
-    for name in (*SIDES, KERNEL_BY_KERNEL):
+    for name in VARIANTS:
+        of_weft = row.get(name, {}).get("of_weft")
+        if of_weft:
+            print(f"{'':22} {name}: {of_weft['tokens_per_s']:.3f} of Weft's tokens/s, "
+                  f"{of_weft['peak_mib']:.3f} of its memory", flush=True)
+    for name in (*SIDES, *VARIANTS):
         for key in ("error", "ended"):
             if key in row.get(name, {}):
                 print(f"{'':22} {name}: {row[name][key]}", flush=True)
