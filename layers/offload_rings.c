@@ -1,15 +1,14 @@
 #include "layers/offload_rings.h"
 
 weft_status weft_offload_create(weft_device *device, const weft_offload_sizes *sizes,
-                             const weft_tensor *row, weft_offload_rings *ring)
+                                const weft_tensor *row, weft_offload_rings *ring)
 {
     ring->device = device;
     ring->input_bytes = sizes->input_bytes;
     for (; ring->num_slots < sizes->num_slots; ring->num_slots++) {
         weft_stack *stack = &ring->slots[ring->num_slots].stack;
-        *stack = (weft_stack){.device = device,
-                              .holds = WEFT_MEMORY_ACTIVATIONS,
-                              .purpose = "offloaded activations"};
+        *stack = (weft_stack){
+            .device = device, .holds = WEFT_MEMORY_ACTIVATIONS, .purpose = "offloaded activations"};
         WEFT_TRY(weft_event_create(device, &ring->slots[ring->num_slots].used));
         WEFT_TRY(weft_stack_reserve(stack, sizes->slot_bytes));
     }
@@ -72,8 +71,9 @@ static int input_of(const weft_program *program, const weft_task *task, weft_ope
     return number_of(program, task, name, WEFT_SLOT_OFFLOADED_LAYER);
 }
 
-weft_status weft_offload_begin(weft_offload_rings *ring, const weft_program *program, const weft_task *task,
-                            const weft_pass *pass, weft_lane *lane, weft_stack **out_stack)
+weft_status weft_offload_begin(weft_offload_rings *ring, const weft_program *program,
+                               const weft_task *task, const weft_pass *pass, weft_lane *lane,
+                               weft_stack **out_stack)
 {
     const int part = part_of(program, task), next = input_of(program, task, WEFT_OPERAND_Y);
     *out_stack = NULL;
@@ -91,8 +91,8 @@ weft_status weft_offload_begin(weft_offload_rings *ring, const weft_program *pro
 }
 
 /* The slots of the task's part and input have been used on the lane. */
-static weft_status note_use(weft_offload_rings *ring, const weft_program *program, const weft_task *task,
-                            weft_lane *lane)
+static weft_status note_use(weft_offload_rings *ring, const weft_program *program,
+                            const weft_task *task, weft_lane *lane)
 {
     const int part = part_of(program, task), input = input_of(program, task, WEFT_OPERAND_X);
     if (part >= 0)
@@ -100,8 +100,8 @@ static weft_status note_use(weft_offload_rings *ring, const weft_program *progra
     return input < 0 ? WEFT_OK : weft_lane_record(lane, ring->inputs[input].used);
 }
 
-weft_status weft_offload_end(weft_offload_rings *ring, const weft_program *program, const weft_task *task,
-                          weft_lane *lane)
+weft_status weft_offload_end(weft_offload_rings *ring, const weft_program *program,
+                             const weft_task *task, weft_lane *lane)
 {
     return note_use(ring, program, task, lane);
 }
@@ -113,8 +113,8 @@ static weft_status copy(weft_lane *lane, bool out, char *device, char *host, siz
 }
 
 /* Between a layer's slots and its copy. */
-static weft_status copy_part(const weft_offload_rings *ring, int part, const weft_offloaded *c, bool out,
-                             weft_lane *lane, char *host)
+static weft_status copy_part(const weft_offload_rings *ring, int part, const weft_offloaded *c,
+                             bool out, weft_lane *lane, char *host)
 {
     const weft_stack *stack = &ring->slots[part].stack;
     for (int b = 0; b < stack->num_blocks; host += c->used[b++])
@@ -129,8 +129,9 @@ static weft_status copy_input(const weft_offload_rings *ring, int input, bool ou
     return copy(lane, out, rows->data, host, weft_tensor_bytes(rows));
 }
 
-weft_status weft_offload_out(weft_offload_rings *ring, const weft_program *program, const weft_task *task,
-                              bool keeps, weft_stack *host, weft_offloaded *c, weft_lane *lane)
+weft_status weft_offload_out(weft_offload_rings *ring, const weft_program *program,
+                             const weft_task *task, bool keeps, weft_stack *host, weft_offloaded *c,
+                             weft_lane *lane)
 {
     const int part = part_of(program, task), input = input_of(program, task, WEFT_OPERAND_X);
     const size_t before = input < 0 ? 0 : ring->input_bytes;
@@ -156,8 +157,9 @@ static bool is_there(const weft_occupant *holds, const weft_pass *pass, int laye
     return holds->pass == pass && holds->layer == layer;
 }
 
-weft_status weft_offload_back(weft_offload_rings *ring, const weft_program *program, const weft_task *task,
-                               const weft_pass *pass, const weft_offloaded *c, weft_lane *lane)
+weft_status weft_offload_back(weft_offload_rings *ring, const weft_program *program,
+                              const weft_task *task, const weft_pass *pass, const weft_offloaded *c,
+                              weft_lane *lane)
 {
     const int part = part_of(program, task), input = input_of(program, task, WEFT_OPERAND_X);
     const weft_occupant mine = {pass, task->layer};
@@ -169,8 +171,8 @@ weft_status weft_offload_back(weft_offload_rings *ring, const weft_program *prog
     }
     WEFT_TRY(weft_lane_wait(lane, ring->slots[part].used));
     if (!is_there(&ring->slots[part].holds, pass, task->layer))
-        WEFT_TRY(copy_part(ring, part, c, false, lane,
-                           c->host + (input < 0 ? 0 : ring->input_bytes)));
+        WEFT_TRY(
+            copy_part(ring, part, c, false, lane, c->host + (input < 0 ? 0 : ring->input_bytes)));
     ring->slots[part].holds = mine;
     return WEFT_OK;
 }

@@ -38,32 +38,32 @@ typedef struct weft_offload_rings {
 
 /* Of a pass and layer: the copy on the host. */
 typedef struct weft_offloaded {
-    char *host;                           /* the input first */
+    char *host;                         /* the input first */
     size_t used[WEFT_STACK_MAX_BLOCKS]; /* of the slot's blocks */
 } weft_offloaded;
 
 /* row: of an input, without memory. On an error what is made remains to be released. */
 weft_status weft_offload_create(weft_device *device, const weft_offload_sizes *sizes,
-                             const weft_tensor *row, weft_offload_rings *out) WEFT_CHECKED;
+                                const weft_tensor *row, weft_offload_rings *out) WEFT_CHECKED;
 void weft_offload_release(weft_offload_rings *ring);
 /* The k-th input slot's memory. */
 const weft_tensor *weft_offload_input(const weft_offload_rings *ring, int k);
 
 /* Before a forward of `pass` is enqueued on `lane`: what it fills is free. What it offloads goes to
  * *out_stack, which is empty; NULL: it offloads nothing. */
-weft_status weft_offload_begin(weft_offload_rings *ring, const weft_program *program, const weft_task *task,
-                            const weft_pass *pass, weft_lane *lane,
-                            weft_stack **out_stack) WEFT_CHECKED;
+weft_status weft_offload_begin(weft_offload_rings *ring, const weft_program *program,
+                               const weft_task *task, const weft_pass *pass, weft_lane *lane,
+                               weft_stack **out_stack) WEFT_CHECKED;
 /* After a backward on `lane`: its slots have been used. */
-weft_status weft_offload_end(weft_offload_rings *ring, const weft_program *program, const weft_task *task,
-                          weft_lane *lane) WEFT_CHECKED;
+weft_status weft_offload_end(weft_offload_rings *ring, const weft_program *program,
+                             const weft_task *task, weft_lane *lane) WEFT_CHECKED;
 /* An OFFLOAD, whose copy is a piece of `host`; keeps: it will come back. */
-weft_status weft_offload_out(weft_offload_rings *ring, const weft_program *program, const weft_task *task,
-                              bool keeps, weft_stack *host, weft_offloaded *copy,
-                              weft_lane *lane) WEFT_CHECKED;
+weft_status weft_offload_out(weft_offload_rings *ring, const weft_program *program,
+                             const weft_task *task, bool keeps, weft_stack *host,
+                             weft_offloaded *copy, weft_lane *lane) WEFT_CHECKED;
 /* A PREFETCH. Copies nothing that is still there. */
-weft_status weft_offload_back(weft_offload_rings *ring, const weft_program *program, const weft_task *task,
-                               const weft_pass *pass, const weft_offloaded *copy,
-                               weft_lane *lane) WEFT_CHECKED;
+weft_status weft_offload_back(weft_offload_rings *ring, const weft_program *program,
+                              const weft_task *task, const weft_pass *pass,
+                              const weft_offloaded *copy, weft_lane *lane) WEFT_CHECKED;
 
 #endif

@@ -88,10 +88,9 @@ static weft_status attention_us(const choosing *c, const weft_mesh *mesh, double
                                      weft_config_dtype(config), true);
     WEFT_TRY(weft_recompute_modules(recompute, &outline.shape.recompute));
     *site = (weft_site){.cluster = &c->cluster, .kinds = kinds_of(&c->placed, mesh->world)};
-    WEFT_TRY(weft_places_groups(mesh, &c->placed, 0,
-                                device->kind == WEFT_DEVICE_KIND_CPU ||
-                                    device->comm == WEFT_COMM_BY_MPI,
-                                site));
+    WEFT_TRY(weft_places_groups(
+        mesh, &c->placed, 0,
+        device->kind == WEFT_DEVICE_KIND_CPU || device->comm == WEFT_COMM_BY_MPI, site));
     weft_description_begin(&layer.description, &outline.shape);
     weft_describe_attention(&config->model, &outline.shape, &layer.description.cost);
     WEFT_TRY(weft_description_end(&layer.description));
@@ -111,12 +110,18 @@ static void form_text(const weft_mesh *mesh, char *out, size_t capacity)
         snprintf(out, capacity, "%s", form);
 }
 
+static int decimals(double us)
+{
+    return us < 1000;
+}
+
 static void note_other(choosing *c, const weft_mesh *mesh, double us)
 {
     char form[48];
     const size_t used = strlen(c->others);
     form_text(mesh, form, sizeof form);
-    snprintf(c->others + used, sizeof c->others - used, "%s%s %.4g", used ? ", " : "", form, us);
+    snprintf(c->others + used, sizeof c->others - used, "%s%s %.*f", used ? ", " : "", form,
+             decimals(us), us);
 }
 
 /* Whole query groups for each of `inner` neighbours; across: those that lie on several nodes. */
@@ -179,8 +184,8 @@ weft_status weft_context_choose(const weft_config *config, const weft_topology *
         out->sizes[1] = mesh->cp / mesh->cp_inner;
     }
     form_text(mesh, form, sizeof form);
-    snprintf(out->reason, sizeof out->reason, "%s: %.4g us a layer and micro-batch (%s)", form,
-             c.best_us, c.others);
+    snprintf(out->reason, sizeof out->reason, "%s: %.*f us a layer and micro-batch (%s)", form,
+             decimals(c.best_us), c.best_us, c.others);
     return WEFT_OK;
 }
 

@@ -67,8 +67,7 @@ double weft_context_share(weft_context_costs *costs, const weft_program *program
     return computed_us;
 }
 
-const weft_task_time *weft_context_task_time(const weft_context_costs *costs,
-                                             const weft_task *task)
+const weft_task_time *weft_context_task_time(const weft_context_costs *costs, const weft_task *task)
 {
     static const weft_task_time none;
     return takes_time(task) ? &costs->times[task->kind][task->flow] : &none;

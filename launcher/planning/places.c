@@ -46,9 +46,9 @@ static void find_parts(const weft_mesh *mesh, const weft_cluster *cluster, int r
     site->heads = widest_part(cluster, ranks, mesh->cp, inner, 1, direct, part);
     site->ring = widest_part(cluster, ranks, mesh->cp, mesh->cp / inner, inner, direct, part);
     if (site->ring.near < site->ring.size)
-        site->ring.sharing = fmax(
-            1, site->ring.sharing *
-                   weft_places_leaving_share(mesh, cluster, rank, WEFT_AXIS_CP, inner));
+        site->ring.sharing =
+            fmax(1, site->ring.sharing *
+                        weft_places_leaving_share(mesh, cluster, rank, WEFT_AXIS_CP, inner));
 }
 
 weft_status weft_places_groups(const weft_mesh *mesh, const weft_cluster *cluster, int rank,

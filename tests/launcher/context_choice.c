@@ -1,5 +1,6 @@
-/* parallel.cp_comm_type "auto": all ranks run the form that the cluster's price says, the checkpoint
- * holds it, and a run that goes on keeps it, whatever the cluster then says. Runs with 4 ranks. */
+/* parallel.cp_comm_type "auto": all ranks run the form that the cluster's price says, the
+ * checkpoint holds it, and a run that goes on keeps it, whatever the cluster then says. Runs with 4
+ * ranks. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,10 +18,10 @@ static void write_cluster(weft_comm *world, const char *path, double flops, doub
     c.interference = weft_interference_none();
     for (int kind = 0; kind < WEFT_NUM_COSTS; kind++) {
         const bool computes = strcmp(weft_cost_unit((weft_cost_kind)kind), "FLOPs") == 0;
-        const bool is_inside =
-            kind == WEFT_COST_ALL_TO_ALL_INSIDE || kind == WEFT_COST_MESSAGE_INSIDE ||
-            kind == WEFT_COST_ALL_GATHER || kind == WEFT_COST_REDUCE_SCATTER ||
-            kind == WEFT_COST_MEMORY || kind == WEFT_COST_COPY;
+        const bool is_inside = kind == WEFT_COST_ALL_TO_ALL_INSIDE ||
+                               kind == WEFT_COST_MESSAGE_INSIDE || kind == WEFT_COST_ALL_GATHER ||
+                               kind == WEFT_COST_REDUCE_SCATTER || kind == WEFT_COST_MEMORY ||
+                               kind == WEFT_COST_COPY;
         const double rate = computes ? flops : is_inside ? inside : between;
         c.costs[kind] = (weft_cost){.curve = weft_curve_linear(computes ? 0 : latency_us, rate),
                                     .peak = rate * 1e6};

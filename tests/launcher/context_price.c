@@ -10,14 +10,16 @@
 #include "schedule/price.h"
 #include "tests/expect.h"
 
-/* FLOPs, and bytes inside and between nodes, a microsecond; all else takes no time. */
-static weft_cluster cluster_of(int ranks_per_node, double flops, double inside, double between)
+/* FLOPs, and bytes in memory, inside and between nodes, a microsecond; all else takes no time. */
+static weft_cluster cluster_with(int ranks_per_node, double flops, double memory, double inside,
+                                 double between)
 {
     weft_cluster c = {.name = "made up", .num_nodes = 4, .ranks_per_node = ranks_per_node};
     c.interference = weft_interference_none();
     for (int kind = 0; kind < WEFT_NUM_COSTS; kind++)
         c.costs[kind] = (weft_cost){.curve = weft_curve_linear(0, INFINITY), .peak = 1e30};
     c.costs[WEFT_COST_ATTENTION_FP32].curve = weft_curve_linear(0, flops);
+    c.costs[WEFT_COST_MEMORY].curve = weft_curve_linear(0, memory);
     c.costs[WEFT_COST_MESSAGE_INSIDE].curve = weft_curve_linear(0, inside);
     c.costs[WEFT_COST_ALL_TO_ALL_INSIDE].curve = weft_curve_linear(0, inside);
     c.costs[WEFT_COST_ALL_GATHER].curve = weft_curve_linear(0, inside);
@@ -27,6 +29,11 @@ static weft_cluster cluster_of(int ranks_per_node, double flops, double inside, 
     c.costs[WEFT_COST_ALL_GATHER_BETWEEN].curve = weft_curve_linear(0, between);
     c.costs[WEFT_COST_REDUCE_SCATTER_BETWEEN].curve = weft_curve_linear(0, between);
     return c;
+}
+
+static weft_cluster cluster_of(int ranks_per_node, double flops, double inside, double between)
+{
+    return cluster_with(ranks_per_node, flops, INFINITY, inside, between);
 }
 
 /* An attention of 8 heads, 8 groups, of 4 each: the layer of a model without anything else. */
@@ -89,8 +96,8 @@ static void check_ring(void)
             attention a;
             make(&a, &cluster, cp, WEFT_CONTEXT_P2P, 0, nothing);
             EXPECT_NEAR(a.price.forward.compute_us, cp * block_us, 1e-9);
-            EXPECT_NEAR(a.price.forward.context_us, (cp - 1) * (travels ? message_us - block_us : 0),
-                        1e-9);
+            EXPECT_NEAR(a.price.forward.context_us,
+                        (cp - 1) * (travels ? message_us - block_us : 0), 1e-9);
             EXPECT_NEAR(a.price.forward.link_us[WEFT_LINK_INSIDE], (cp - 1) * message_us, 1e-9);
             /* Five products instead of two; keys and gradients share the link. */
             const double link_us = a.price.backward.link_us[WEFT_LINK_INSIDE];
@@ -113,13 +120,13 @@ static void check_places(void)
     make(&a, &cluster, 4, WEFT_CONTEXT_A2A_P2P, 2, nothing);
     EXPECT(a.site.heads.size == 2 && a.site.heads.near == 2, "%d of %d heads' neighbours",
            a.site.heads.near, a.site.heads.size);
-    EXPECT(a.site.ring.size == 2 && a.site.ring.near == 1, "%d of %d in the ring",
-           a.site.ring.near, a.site.ring.size);
+    EXPECT(a.site.ring.size == 2 && a.site.ring.near == 1, "%d of %d in the ring", a.site.ring.near,
+           a.site.ring.size);
     EXPECT_OK(weft_pass_price_attention(&a.site, &a.outline, 0, costs));
     EXPECT_NEAR(costs[0].times[WEFT_TASK_DISPATCH][WEFT_FLOW_HEADS].us, numbers * 4 / 2 / 1000,
                 1e-9);
-    EXPECT_NEAR(costs[0].times[WEFT_TASK_COMBINE][WEFT_FLOW_HEADS].us,
-                numbers / 3 * 4 / 2 / 1000, 1e-9);
+    EXPECT_NEAR(costs[0].times[WEFT_TASK_COMBINE][WEFT_FLOW_HEADS].us, numbers / 3 * 4 / 2 / 1000,
+                1e-9);
     /* Both ranks of a node send to the other one, and the curve was measured so. */
     EXPECT_NEAR(costs[0].times[WEFT_TASK_SHIFT][WEFT_FLOW_KEYS].us, numbers * 2 / 3 * 4 / 10, 1e-9);
     release(&a);
@@ -132,10 +139,11 @@ static void check_places(void)
     release(&a);
 }
 
-/* All tasks of a program, one after the other. */
-static double serial_us(const attention *a, int backward)
+/* All tasks of a program, one after the other; *computed_us: those that compute. */
+static double serial_us(const attention *a, int backward, double *computed_us)
 {
     double us = 0;
+    *computed_us = 0;
     for (int i = 0; i < a->layer.description.num_operations; i++) {
         const weft_operation *op = &a->layer.description.operations[i];
         weft_estimate estimate;
@@ -143,6 +151,7 @@ static double serial_us(const attention *a, int backward)
             continue;
         EXPECT_OK(weft_operation_us(&a->site, op, &estimate));
         us += estimate.us;
+        *computed_us += op->kind == WEFT_OPERATION_COLLECTIVE ? 0 : estimate.us;
     }
     return us;
 }
@@ -160,12 +169,15 @@ static void check_bounds(void)
     static const double rates[] = {1, 30, 1000, INFINITY};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         for (size_t r = 0; r < sizeof rates / sizeof *rates; r++) {
-            const weft_cluster cluster = cluster_of(4, 100, rates[r], rates[r] / 3);
+            const weft_cluster cluster = cluster_with(4, 100, 2000, rates[r], rates[r] / 3);
             attention a;
             make(&a, &cluster, 8, rows[i].form, rows[i].inner, nothing);
             const weft_pass_time *times[] = {&a.price.forward, &a.price.backward};
             for (int backward = 0; backward < 2; backward++) {
-                const double serial = serial_us(&a, backward), us = weft_pass_us(times[backward]);
+                double computed;
+                const double serial = serial_us(&a, backward, &computed),
+                             us = weft_pass_us(times[backward]);
+                EXPECT_NEAR(times[backward]->compute_us, computed, 1e-9 * computed);
                 EXPECT(us <= serial * (1 + 1e-9) && us >= times[backward]->compute_us,
                        "%s at %g: %g us, one after the other %g",
                        weft_context_form_text((int)rows[i].form), rates[r], us, serial);

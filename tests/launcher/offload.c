@@ -22,7 +22,7 @@ enum { NUM_STEPS = 3 };
 #define MOE                                                                                        \
     SIZES DROPOUT                                                                                  \
         ", \"num_experts\": 4, \"moe_aux_loss_coeff\": 0.02, \"moe_z_loss_coeff\": 0.005, "        \
-        "\"moe_expert_capacity_factor\": 1.0, \"moe_layer_freq\": [1, 0, 1, 1, 0, 1], "              \
+        "\"moe_expert_capacity_factor\": 1.0, \"moe_layer_freq\": [1, 0, 1, 1, 0, 1], "            \
         "\"moe_shared_expert_intermediate_size\": 16}"
 #define OFFLOAD(modules)                                                                           \
     ", \"fine_grained_activation_offloading\": true, \"offload_modules\": [" modules "]"
