@@ -4,7 +4,6 @@
 
 #include "comm/comm.h"
 #include "core/trace.h"
-#include "launcher/planning/config.h"
 #include "launcher/planning/context_choice.h"
 #include "launcher/planning/moe_choice.h"
 #include "launcher/training/batches.h"
