@@ -172,17 +172,29 @@ static void add_parameters(const weft_outline *outline, const weft_footprint_sha
     out->bytes[WEFT_MEMORY_PINNED] += norm;
 }
 
-static void add_module(weft_footprint *out, const char *module, uint64_t bytes)
+static void add_bytes(weft_module_bytes list[WEFT_MAX_MODULES], int *count, const char *module,
+                      uint64_t bytes)
 {
     int i = 0;
-    while (i < out->num_modules && strcmp(out->modules[i].module, module) != 0)
+    while (i < *count && strcmp(list[i].module, module) != 0)
         i++;
     if (i == WEFT_MAX_MODULES) /* the last one has the rest */
         i--;
-    else if (i == out->num_modules)
-        out->modules[out->num_modules++].module = module;
-    out->modules[i].bytes += bytes;
+    else if (i == *count)
+        list[(*count)++].module = module;
+    list[i].bytes += bytes;
+}
+
+static void add_module(weft_footprint *out, const char *module, uint64_t bytes)
+{
+    add_bytes(out->modules, &out->num_modules, module, bytes);
     out->bytes[WEFT_MEMORY_ACTIVATIONS] += bytes;
+}
+
+static void add_offloaded(weft_footprint *out, const char *module, uint64_t bytes)
+{
+    if (bytes > 0)
+        add_bytes(out->offloaded, &out->num_offloaded, module, bytes);
 }
 
 static void add_pass(const weft_outline *outline, int rank, int chunk, weft_footprint *out)
@@ -194,6 +206,8 @@ static void add_pass(const weft_outline *outline, int rank, int chunk, weft_foot
         const bool goes_out =
             outline->layers[l].offloads && outline->shape.offload & WEFT_OFFLOAD_BLOCK;
         uint64_t given = given_away(outline, l, end) + sent_out(outline, l, end), listed = 0;
+        uint64_t left = outline->layers[l].offloaded_bytes;
+        add_offloaded(out, "input", outline->layers[l].offloads_input ? row_piece(outline) : 0);
         if (outline->layers[l].recompute_group > 0) {
             add_module(out, "output", kept_output(outline, l, end));
             continue;
@@ -204,13 +218,17 @@ static void add_pass(const weft_outline *outline, int rank, int chunk, weft_foot
             uint64_t bytes = d->kept[i].bytes;
             if (given == bytes && is_output)
                 bytes = given = 0;
-            if (d->kept[i].offloaded || (goes_out && !is_output))
+            if (d->kept[i].offloaded || (goes_out && !is_output)) {
+                add_offloaded(out, d->kept[i].module, bytes);
+                left -= bytes;
                 continue;
+            }
             add_module(out, d->kept[i].module, bytes);
             listed += bytes;
         }
         if (listed < all)
             add_module(out, "", all - listed);
+        add_offloaded(out, "", left);
     }
 }
 
@@ -248,6 +266,14 @@ void weft_footprint_of(const weft_outline *outline, const weft_footprint_shape *
          (outline->metrics.count > 0 ? WEFT_MAX_METRICS : 0) * sizeof(weft_metric));
     for (int p = 0; p < WEFT_MEMORY_STAGING; p++)
         out->device_bytes += out->bytes[p];
+}
+
+uint64_t weft_footprint_on_host(const weft_footprint *footprint)
+{
+    uint64_t bytes = 0;
+    for (int i = 0; i < footprint->num_offloaded; i++)
+        bytes += footprint->offloaded[i].bytes;
+    return bytes;
 }
 
 const char *weft_footprint_text(const weft_footprint *footprint, char *out, size_t capacity)

@@ -32,6 +32,9 @@ typedef struct weft_footprint {
     uint64_t device_bytes; /* all but the host's: staging and pinned */
     int num_modules;
     weft_module_bytes modules[WEFT_MAX_MODULES]; /* they sum to the activations */
+    int num_offloaded;
+    weft_module_bytes offloaded[WEFT_MAX_MODULES]; /* of pinned memory what is offloaded; "input":
+                                                      what layers received */
 } weft_footprint;
 
 /* Counts balanced routing, and no workspaces of lanes, which a GPU's libraries take. */
@@ -49,6 +52,8 @@ uint64_t weft_footprint_recomputed(const weft_outline *outline, int rank);
 uint64_t weft_footprint_shared(const weft_outline *outline, int rank);
 /* scratch. */
 uint64_t weft_footprint_scratch(const weft_outline *outline, int rank);
+/* The bytes of `offloaded`. */
+uint64_t weft_footprint_on_host(const weft_footprint *footprint);
 /* "weights 1.2 MB, gradients ...": those that are not 0. */
 const char *weft_footprint_text(const weft_footprint *footprint, char *out, size_t capacity);
 

@@ -98,16 +98,46 @@ static uint64_t kind_limit(const weft_config *config, const weft_cluster *cluste
     return 0;
 }
 
-static uint64_t smallest_limit(const weft_config *config, const weft_cluster *cluster,
-                               uint32_t kinds)
+/* A rank's share of a node's own memory. */
+static uint64_t host_limit(const weft_config *config, const weft_cluster *cluster, int group)
 {
-    uint64_t least = kinds ? 0 : kind_limit(config, cluster, -1);
+    const weft_hardware *h = weft_cluster_hardware(cluster, group);
+    (void)config;
+    return weft_hardware_knows(h, WEFT_FIGURE_HOST_MEMORY)
+               ? (uint64_t)(h->figures[WEFT_FIGURE_HOST_MEMORY] / cluster->ranks_per_node)
+               : 0;
+}
+
+typedef uint64_t (*limit_function)(const weft_config *config, const weft_cluster *cluster,
+                                   int group);
+
+static uint64_t smallest_limit(limit_function limit_of, const weft_config *config,
+                               const weft_cluster *cluster, uint32_t kinds)
+{
+    uint64_t least = kinds ? 0 : limit_of(config, cluster, -1);
     for (int g = 0; kinds >> g; g++) {
-        const uint64_t limit = kinds >> g & 1 ? kind_limit(config, cluster, g) : 0;
+        const uint64_t limit = kinds >> g & 1 ? limit_of(config, cluster, g) : 0;
         if (limit > 0 && (least == 0 || limit < least))
             least = limit;
     }
     return least;
+}
+
+/* Where a device's memory is the host's, all of it counts. */
+static void find_host_memory(const weft_config *config, const weft_cluster *cluster, int s,
+                             weft_plan *plan)
+{
+    weft_plan_stage *stage = &plan->stages[s];
+    const uint64_t pinned = stage->footprint.bytes[WEFT_MEMORY_PINNED];
+    const uint64_t limit = smallest_limit(host_limit, config, cluster, plan->kinds[s].all);
+    const bool is_host = limit > 0 && limit == stage->memory_limit_bytes;
+    const uint64_t bytes = pinned + (is_host ? stage->footprint.device_bytes : 0);
+    plan->fits &= limit == 0 || bytes <= limit;
+    if (s > 0 && bytes <= plan->host_memory_bytes)
+        return;
+    plan->host_memory_bytes = bytes;
+    plan->host_limit_bytes = limit;
+    plan->most_host = s;
 }
 
 static void find_memory(const weft_config *config, const weft_cluster *cluster, weft_plan *plan)
@@ -118,9 +148,10 @@ static void find_memory(const weft_config *config, const weft_cluster *cluster, 
         weft_plan_stage *stage = &plan->stages[s];
         weft_step_footprint(config, &plan->step, s, &plan->step.programs[s], &stage->footprint);
         const uint64_t bytes = stage->footprint.device_bytes;
-        const uint64_t limit = smallest_limit(config, cluster, plan->kinds[s].all);
+        const uint64_t limit = smallest_limit(kind_limit, config, cluster, plan->kinds[s].all);
         stage->memory_limit_bytes = limit;
         plan->fits &= limit == 0 || bytes <= limit;
+        find_host_memory(config, cluster, s, plan);
         const double lack = limit > 0 ? (double)bytes - (double)limit : -INFINITY;
         if (lack > most || (lack == most && bytes > plan->memory_bytes)) {
             most = lack;

@@ -51,6 +51,7 @@ typedef struct weft_plan_stage {
     double exposed_us[WEFT_NUM_LINKS]; /* of transfers that nothing hides, by their link */
     weft_footprint footprint;
     uint64_t memory_limit_bytes; /* of its smallest device; 0: unknown */
+    double copies_us[2];         /* of what is offloaded, in a step: to the host, and back */
 } weft_plan_stage;
 
 typedef struct weft_plan {
@@ -66,6 +67,10 @@ typedef struct weft_plan {
     uint64_t memory_bytes;          /* of the fullest rank: least left, or most lacking */
     uint64_t memory_limit_bytes;    /* of its device; 0: unknown */
     int fullest;                    /* its stage */
+    uint64_t host_memory_bytes;     /* pinned, of the rank that pins most; where its device is the
+                                       host's cores, all of its memory */
+    uint64_t host_limit_bytes;      /* its share of the node's memory; 0: unknown */
+    int most_host;                  /* its stage */
     bool fits;
     bool coarse;
     weft_limit_kind limits;

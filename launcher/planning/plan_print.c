@@ -37,6 +37,14 @@ const char *weft_plan_short_text(const weft_plan *plan, char *out, size_t capaci
 {
     char purposes[256];
     const weft_footprint *fullest = &plan->stages[plan->fullest].footprint;
+    if (plan->memory_limit_bytes == 0 || plan->memory_bytes <= plan->memory_limit_bytes) {
+        snprintf(out, capacity,
+                 "does not fit: a rank of stage %d needs %s of host memory, and its share of the "
+                 "node's is %s",
+                 plan->most_host, weft_bytes_text((double)plan->host_memory_bytes).text,
+                 weft_bytes_text((double)plan->host_limit_bytes).text);
+        return out;
+    }
     snprintf(out, capacity,
              "does not fit: a rank of stage %d needs %s, %s more than the %s there are (%s)",
              plan->fullest, weft_bytes_text((double)plan->memory_bytes).text,
@@ -44,6 +52,24 @@ const char *weft_plan_short_text(const weft_plan *plan, char *out, size_t capaci
              weft_bytes_text((double)plan->memory_limit_bytes).text,
              weft_footprint_text(fullest, purposes, sizeof purposes));
     return out;
+}
+
+/* What is offloaded, of the rank with most of it. */
+static void print_offloaded(const weft_plan *plan, FILE *out)
+{
+    uint64_t most = 0;
+    const weft_plan_stage *of = NULL;
+    for (int s = 0; s < plan->num_stages; s++) {
+        const uint64_t bytes = weft_footprint_on_host(&plan->stages[s].footprint);
+        if (bytes > most) {
+            most = bytes;
+            of = &plan->stages[s];
+        }
+    }
+    if (of)
+        fprintf(out, "offloaded %s, out in %s, back in %s of a step\n",
+                weft_bytes_text((double)most).text, time_text(of->copies_us[0]).text,
+                time_text(of->copies_us[1]).text);
 }
 
 void weft_plan_print(const weft_plan *plan, const weft_cluster *cluster, FILE *out)
@@ -63,7 +89,9 @@ void weft_plan_print(const weft_plan *plan, const weft_cluster *cluster, FILE *o
     if (plan->context.reason[0])
         fprintf(out, "\nattention over %d context-parallel ranks: %s", plan->mesh.cp,
                 plan->context.reason);
-    fprintf(out, "\n\n");
+    fprintf(out, "\n");
+    print_offloaded(plan, out);
+    fprintf(out, "\n");
     for (int i = 0; i < WEFT_NUM_TIMES; i++)
         if (plan->us[i] > 0)
             fprintf(out, "  %-10s %10s  %5.1f %%\n", weft_time_text(i), time_text(plan->us[i]).text,
@@ -161,6 +189,15 @@ static void add_stage(cJSON *list, const weft_plan *plan, int s)
     cJSON *modules = cJSON_AddObjectToObject(json, "activations");
     for (int i = 0; i < footprint->num_modules; i++)
         add_number(modules, footprint->modules[i].module, (double)footprint->modules[i].bytes);
+    if (footprint->num_offloaded == 0)
+        return;
+    cJSON *offloaded = cJSON_AddObjectToObject(json, "offloaded");
+    for (int i = 0; i < footprint->num_offloaded; i++)
+        add_number(offloaded, footprint->offloaded[i].module,
+                   (double)footprint->offloaded[i].bytes);
+    cJSON *copies = cJSON_AddObjectToObject(json, "offload_time");
+    add_number(copies, "out", stage->copies_us[0] / 1e6);
+    add_number(copies, "back", stage->copies_us[1] / 1e6);
 }
 
 static void add_error(cJSON *json, double planned, double measured, double unit)
@@ -209,6 +246,8 @@ weft_status weft_plan_print_json(const weft_plan *plan, const weft_against *agai
     add_number(json, "model_flops_utilization", plan->model_flops_utilization);
     add_number(json, "memory_bytes", (double)plan->memory_bytes);
     add_number(json, "memory_limit_bytes", (double)plan->memory_limit_bytes);
+    add_number(json, "host_memory_bytes", (double)plan->host_memory_bytes);
+    add_number(json, "host_memory_limit_bytes", (double)plan->host_limit_bytes);
     add_number(json, "num_devices", plan->mesh.world);
     cJSON_AddStringToObject(json, "mesh", axes);
     if (plan->mesh.cp > 1)

@@ -23,6 +23,8 @@ static weft_status add_collectives(const weft_site *site, const weft_outline_lay
     return WEFT_OK;
 }
 
+static const double ROUNDING = 1e-9;
+
 /* A share is read, what is kept is read and written. */
 enum { SHARE_BYTES = 12 };
 
@@ -168,7 +170,7 @@ static weft_status price_layers(pricing *p, const weft_site *site, bool backward
                                     ? unit->link_us[0][l]
                                     : 0) +
                                (backward ? unit->link_us[1][l] : 0);
-        out->link_us[WEFT_LINK_HOST] += backward ? unit->prefetch_us : unit->offload_us;
+        out->copies_us += backward ? unit->prefetch_us : unit->offload_us;
     }
     return WEFT_OK;
 }
@@ -189,6 +191,7 @@ static weft_status price_chunk(pricing *p, const weft_site *site, int rank, int 
     WEFT_TRY(weft_arena_alloc_array(arena, (size_t)p->num_layers, sizeof *p->again, &memory));
     p->again = memory;
     WEFT_TRY(price_layers(p, site, backward, out));
+    out->link_us[WEFT_LINK_HOST] += out->copies_us;
     p->without_copies = true;
     WEFT_TRY(price_passes(p, &shape, backward, 1, arena, &once));
     WEFT_TRY(price_passes(p, &shape, backward, 2, arena, &twice));
@@ -200,7 +203,8 @@ static weft_status price_chunk(pricing *p, const weft_site *site, int rank, int 
     p->without_copies = false;
     WEFT_TRY(price_passes(p, &shape, backward, 1, arena, &once));
     WEFT_TRY(price_passes(p, &shape, backward, 2, arena, &twice));
-    out->host_us = fmax(0, twice.layers_us - once.layers_us - out->exposed_us);
+    const double longer = twice.layers_us - once.layers_us - out->exposed_us;
+    out->host_us = longer > ROUNDING * out->copies_us ? longer : 0;
     return WEFT_OK;
 }
 

@@ -21,7 +21,8 @@ weft_status weft_unit_price(const weft_site *site, const weft_outline *outline, 
 /* Of a chunk's forward, or backward. */
 typedef struct weft_sharding_time {
     double exposed_us; /* in each pass: the compute lane waits for gathers and reductions, */
-    double host_us;    /* and for copies */
+    double host_us;    /* and for copies, */
+    double copies_us;  /* which take so long */
     double clear_us;   /* computed besides */
     double start_us;   /* in the first one: nothing came before it to hide the first gather */
     double tail_us;    /* behind the last one: reductions that are not over with its layers */

@@ -23,6 +23,7 @@ typedef struct stage_cost {
     /* What is shared out: until a chunk's first gather is over; the last backward's reductions. */
     double *start_us;
     double tail_us;
+    double copies_us[2]; /* of what a micro-batch offloads: out, back */
 } stage_cost;
 
 typedef struct pricing {
@@ -199,6 +200,7 @@ static weft_status price_sharing(const weft_site *site, const weft_outline *outl
         WEFT_TRY(weft_sharding_price(site, outline, stage, chunk, backward, &time));
         passes[backward]->data_us += time.exposed_us;
         passes[backward]->host_us += time.host_us;
+        cost->copies_us[backward] += time.copies_us;
         passes[backward]->compute_us += time.clear_us;
         passes[backward]->memory_us += time.clear_us;
         for (int l = 0; l < WEFT_NUM_LINKS; l++)
@@ -268,6 +270,7 @@ static weft_status price_slowest(pricing *p, const weft_site *site, int stage, w
             p->stages[stage].backward_us = cost.backward_us;
             p->stages[stage].start_us = cost.start_us;
             p->stages[stage].tail_us = cost.tail_us;
+            memcpy(p->stages[stage].copies_us, cost.copies_us, sizeof cost.copies_us);
             slowest = us;
         }
     }
@@ -501,6 +504,9 @@ weft_status weft_step_price(const weft_config *config, const weft_cluster *clust
     plan->step_us = price.makespan_us;
     for (int stage = 0; stage < num_stages; stage++) {
         sum_stage(&p, &price, stage);
+        for (int back = 0; back < 2; back++)
+            plan->stages[stage].copies_us[back] =
+                plan->step.shape.num_micro_batches * p.stages[stage].copies_us[back];
         for (int i = 0; i < WEFT_NUM_TIMES; i++)
             plan->us[i] += plan->stages[stage].us[i] / num_stages;
     }

@@ -1,7 +1,7 @@
 /* The same config trains alike on the CPU and on a CUDA device: 20 steps of a small model on one
  * mesh in fp32, losses within 1e-4, the CUDA run saved in the middle and resumed. The ranks
  * share one device. bf16 and fp16: in that precision, on one rank, within 1e-2. overflow: fp16's
- * gradients do. graphs: with CUDA graphs and without, recomputed or not, the same bits.
+ * gradients do. graphs: with CUDA graphs and without, recomputed, offloaded or not, the same bits.
  *   test_cuda_training dense|moe [MESH [PARALLEL]] | bf16 | fp16 | overflow | graphs [MESH] */
 #include <math.h>
 #include <stdlib.h>
@@ -181,6 +181,12 @@ static void check_graphs(weft_comm *world, const char *mesh)
         EXPECT(kept[i] == one_by_one[i], "%s: number %d is %.17g recomputed, else %.17g", mesh, i,
                kept[i], one_by_one[i]);
     EXPECT(replays > GRAPH_STEPS, "%s: %llu replays", mesh, (unsigned long long)replays);
+    c.more = ", \"initial_loss_scale\": 64, \"loss_scale_window\": 4, "
+             "\"fine_grained_activation_offloading\": true, \"offload_modules\": [\"block\"]";
+    train_and_evaluate(world, &c, kept, &replays);
+    for (int i = 0; i < 2 * GRAPH_STEPS; i++)
+        EXPECT(kept[i] == one_by_one[i], "%s: number %d is %.17g offloaded, else %.17g", mesh, i,
+               kept[i], one_by_one[i]);
 }
 
 int main(int argc, char **argv)

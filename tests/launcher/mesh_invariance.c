@@ -155,19 +155,44 @@ static const mesh_case meshes[] = {
     {4, 4, "cp=4", NULL},
     {4, 4, "tp=2,cp=2,sp=1", NULL},
 };
-enum { NUM_MESHES = sizeof meshes / sizeof *meshes, NUM_MODELS = sizeof models / sizeof *models };
+
+/* Corners of what is kept otherwise than on one rank. */
+#define OFFLOAD(modules)                                                                           \
+    ", \"fine_grained_activation_offloading\": true, \"offload_modules\": [" modules "]"
+#define RECOMPUTE(modules)                                                                         \
+    ", \"recompute_granularity\": \"selective\", \"recompute_modules\": [" modules "]"
+static const struct {
+    mesh_case mesh;
+    const char *train;
+} kept[] = {
+    {{0, 4, "pp=4", NULL}, OFFLOAD("\"block\"")},
+    {{1, 8, "tp=2,pp=2,dp=2,vp=2,sp=1,zero=3", NULL}, OFFLOAD("\"block\"")},
+    {{1, 4, "pp=2,dp=2,zero=2,schedule=gpipe", NULL}, OFFLOAD("\"core_attn\"")},
+    {{0, 4, "cp=2,pp=2", NULL}, OFFLOAD("\"mlp\"")},
+    {{1, 4, "cp=4", "\"cp_comm_type\": \"a2a\""}, OFFLOAD("\"core_attn\"")},
+    {{2, 4, "pp=2,dp=2,binding=dp,ep=2", PIPELINE(2, s1)}, OFFLOAD("\"moe\"")},
+    {{3, 8, "tp=2,cp=2,pp=2,binding=tp,sp=1,zero=1", NULL}, OFFLOAD("\"block\"")},
+    {{3, 4, "dp=4,binding=dp,ep=4,zero=3", NULL}, OFFLOAD("\"block\"") RECOMPUTE("\"moe\"")},
+    {{4, 4, "pp=2,dp=2,vp=2,zero=3", NULL}, OFFLOAD("\"block\"")},
+};
+enum {
+    NUM_MESHES = sizeof meshes / sizeof *meshes,
+    NUM_KEPT = sizeof kept / sizeof *kept,
+    NUM_MODELS = sizeof models / sizeof *models
+};
 
 static char folder[256];
 
 /* Trains and leaves losses and a checkpoint in folder/name; the world's ranks alone. */
 static void train(weft_comm *world, const model_case *model, const mesh_case *mesh,
-                  const char *name, double losses[STEPS])
+                  const char *more_train, const char *name, double losses[STEPS])
 {
-    char more[1024] = "", path[512];
+    char more[1024] = "", path[512], all[512];
     weft_step_result results[STEPS];
     if (mesh->parallel)
         snprintf(more, sizeof more, ", %s", mesh->parallel);
     snprintf(path, sizeof path, "%s/%s", folder, name);
+    snprintf(all, sizeof all, "%s%s", model->train ? model->train : "", more_train);
     mesh_run(world,
              &(mesh_training){.name = name,
                               .model = model->json,
@@ -175,7 +200,7 @@ static void train(weft_comm *world, const model_case *model, const mesh_case *me
                               .parallel = more,
                               .batch = 8,
                               .steps = STEPS,
-                              .train = model->train,
+                              .train = all,
                               .checkpoint = path},
              results);
     for (int i = 0; i < STEPS; i++)
@@ -284,17 +309,18 @@ int main(void)
     EXPECT_OK(weft_comm_split(world, rank == 0 ? 0 : -1, 0, "single", WEFT_PURPOSE_CONTROL, &part));
     static const mesh_case single = {0, 1, "tp=1,pp=1,dp=1,ep=1,etp=1", NULL};
     for (int m = 0; m < NUM_MODELS && part; m++)
-        train(part, &models[m], &single, models[m].name, reference[m]);
+        train(part, &models[m], &single, "", models[m].name, reference[m]);
     weft_comm_destroy(part);
 
-    for (int i = 0; i < NUM_MESHES; i++) {
-        const mesh_case *c = &meshes[i];
+    for (int i = 0; i < NUM_MESHES + NUM_KEPT; i++) {
+        const mesh_case *c = i < NUM_MESHES ? &meshes[i] : &kept[i - NUM_MESHES].mesh;
         char name[32];
         snprintf(name, sizeof name, "mesh-%d", i);
         EXPECT_OK(weft_comm_split(world, rank < c->world ? 0 : -1, rank, "part",
                                   WEFT_PURPOSE_CONTROL, &part));
         if (part)
-            train(part, &models[c->model], c, name, losses);
+            train(part, &models[c->model], c, i < NUM_MESHES ? "" : kept[i - NUM_MESHES].train,
+                  name, losses);
         weft_comm_destroy(part);
         if (rank != 0)
             continue;

@@ -292,6 +292,74 @@ static void check_eager(const char *sheet)
     }
 }
 
+/* The cluster with this host: its memory, and the link between it and a device. */
+static void write_host(const char *sheet, const char *path, double memory, double bandwidth)
+{
+    cJSON *json = cJSON_Parse(strchr(sheet, '{'));
+    cJSON_DeleteItemFromObject(json, "host");
+    cJSON *host = cJSON_AddObjectToObject(json, "host");
+    cJSON_AddNumberToObject(host, "memory_bytes", memory);
+    cJSON_AddNumberToObject(host, "link_bandwidth", bandwidth);
+    char *text = cJSON_Print(json);
+    EXPECT(child_write(path, text), "cannot write %s", path);
+    free(text);
+    cJSON_Delete(json);
+}
+
+static double pinned_of(const cJSON *json)
+{
+    const cJSON *stage = cJSON_GetObjectItem(json, "stages")->child;
+    return number_of(cJSON_GetObjectItem(stage, "memory"), "pinned host");
+}
+
+/* What is offloaded leaves the device for the host; its copies hide behind layers, or a slow link
+ * is what binds. */
+static void check_offload(const char *sheet)
+{
+    static const char *const sets[] = {"train.offload_modules=[\"block\"]",
+                                       "train.offload_modules=[\"core_attn\",\"mlp\"]"};
+    char config[1024];
+    const char *train = strstr(dense, "\"micro_batch_size\"");
+    snprintf(config, sizeof config, "%.*s\"fine_grained_activation_offloading\": true, %s",
+             (int)(train - dense), dense, train);
+    EXPECT(child_write("offload.json", config), "cannot write offload.json");
+    write_host(sheet, "quick.json", 2e12, 1e14);
+    write_host(sheet, "slow_host.json", 2e12, 1e9);
+    write_host(sheet, "small_host.json", 1e10, 1e14);
+    cJSON *kept, *quick, *slow;
+    (void)plan("dense.json", "quick.json", "pp=8", NULL, &kept);
+    const double host = pinned_of(kept);
+    for (int i = 0; i < 2; i++) {
+        (void)plan("offload.json", "quick.json", "pp=8", sets[i], &quick);
+        (void)plan("offload.json", "slow_host.json", "pp=8", sets[i], &slow);
+        check_sums(quick, sets[i]);
+        check_sums(slow, sets[i]);
+        const cJSON *stage = cJSON_GetObjectItem(quick, "stages")->child;
+        const double out = sum_of(cJSON_GetObjectItem(stage, "offloaded"));
+        EXPECT(out > 0 && pinned_of(quick) == host + out &&
+                   number_of(quick, "host_memory_bytes") >= host + out,
+               "%s: %g bytes on the host, %g offloaded", sets[i], pinned_of(quick), out);
+        EXPECT(number_of(quick, "memory_bytes") < number_of(kept, "memory_bytes"),
+               "%s: saves nothing", sets[i]);
+        EXPECT(time_of(quick, "host") < 1e-3 * number_of(quick, "step_time_s"), "%s: %g s exposed",
+               sets[i], time_of(quick, "host"));
+        EXPECT(time_of(slow, "host") > 0.5 * number_of(slow, "step_time_s") &&
+                   strcmp(cJSON_GetObjectItem(slow, "limits")->valuestring, "host") == 0,
+               "%s: %g s exposed on a slow link", sets[i], time_of(slow, "host"));
+        const cJSON *copies = cJSON_GetObjectItem(stage, "offload_time");
+        EXPECT(number_of(copies, "out") > 0 &&
+                   number_of(copies, "out") == number_of(copies, "back"),
+               "%s: copies take %g s and %g s", sets[i], number_of(copies, "out"),
+               number_of(copies, "back"));
+        cJSON_Delete(quick);
+        cJSON_Delete(slow);
+    }
+    cJSON_Delete(kept);
+    expect_line((const char *[]){"plan", "offload.json", "--cluster", "small_host.json", "--mesh",
+                                 "pp=8", "--set", sets[0], NULL},
+                3, "of host memory, and its share of the node's is");
+}
+
 static double memory_of(const char *config, const char *mesh, const char *set)
 {
     cJSON *json;
@@ -785,6 +853,7 @@ int main(void)
     check_pace();
     check_kinds(sheet ? sheet : "{}");
     check_eager(sheet ? sheet : "{}");
+    check_offload(sheet ? sheet : "{}");
     check_refusals();
     check_against();
     check_alone(alone);
