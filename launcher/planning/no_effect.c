@@ -30,8 +30,7 @@ static const char *const reasons[] = {
     [NO_OFFLOAD] = "train.fine_grained_activation_offloading is false",
     [NO_CONTEXT] = "parallel.context_parallel_size is 1",
     [NO_RING_OF_GROUPS] = "parallel.cp_comm_type is not a2a+p2p",
-    [NO_DOCUMENTS] = "documents are not told apart (data.reset_position_ids, "
-                     "reset_attention_mask, eod_mask_loss)",
+    [NO_DOCUMENTS] = "data.reset_position_ids, reset_attention_mask, eod_mask_loss are false",
     [NO_MASKED_LABELS] = "data.eod_mask_loss is false",
 };
 

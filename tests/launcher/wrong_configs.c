@@ -799,9 +799,8 @@ static void check_no_effect(void)
            "%s", c.err);
     EXPECT(c.err && strstr(c.err, " warn device.pace is 0: no effect of device.pace_work\n"), "%s",
            c.err);
-    EXPECT(c.err && strstr(c.err, " warn documents are not told apart (data.reset_position_ids, "
-                                  "reset_attention_mask, eod_mask_loss): no effect of "
-                                  "data.eod_token\n"),
+    EXPECT(c.err && strstr(c.err, " warn data.reset_position_ids, reset_attention_mask, "
+                                  "eod_mask_loss are false: no effect of data.eod_token\n"),
            "%s", c.err);
     EXPECT(c.err && strstr(c.err, " warn data.eod_mask_loss is false: no effect of "
                                   "train.calculate_per_token_loss\n"),
