@@ -49,8 +49,11 @@ static weft_status price_us(const weft_moe_costs *costs, const weft_interference
 
 /* Forward plus backward of one (n, S). */
 static weft_status predict(const weft_cluster *cluster, const weft_moe_layer_shape *shape,
-                           weft_moe_model model, const weft_moe_pipeline *pipeline, double *out_us)
+                           weft_moe_model model, const weft_moe_pricer *pricer,
+                           const weft_moe_pipeline *pipeline, double *out_us)
 {
+    if (model == WEFT_MOE_MODEL_PRICE && pricer)
+        return pricer->us(pricer->context, pipeline, out_us);
     const weft_moe_costs costs = weft_moe_costs_of(cluster, shape, pipeline);
     const weft_interference beside = weft_moe_interference(cluster, shape), *alpha = &beside;
     if (model != WEFT_MOE_MODEL_PRICE) {
@@ -106,7 +109,7 @@ static const candidate *pick(const candidate *candidates, int num_candidates)
 }
 
 static void say_why(const candidate *candidates, int num_candidates, weft_moe_model model,
-                    weft_moe_choice *choice)
+                    bool by_plan, weft_moe_choice *choice)
 {
     static const char *const models[] = {[WEFT_MOE_MODEL_QUICK] = "equation 10 and phases",
                                          [WEFT_MOE_MODEL_PHASES] = "phases",
@@ -115,9 +118,10 @@ static void say_why(const candidate *candidates, int num_candidates, weft_moe_mo
     for (int i = 0; i < num_candidates; i++)
         if (candidates[i].pipeline.num_partitions == 1)
             synchronous_us = fmin(synchronous_us, candidates[i].us);
-    int wrote = snprintf(
-        choice->reason, sizeof(choice->reason), "%s: %.0f us by %s of %d candidates",
-        weft_moe_pipeline_text(&choice->pipeline).text, choice->us, models[model], num_candidates);
+    int wrote =
+        snprintf(choice->reason, sizeof(choice->reason), "%s: %.0f us by %s of %d candidates",
+                 weft_moe_pipeline_text(&choice->pipeline).text, choice->us,
+                 by_plan ? "the plan's price" : models[model], num_candidates);
     if (isfinite(synchronous_us) && wrote < (int)sizeof(choice->reason))
         snprintf(choice->reason + wrote, sizeof(choice->reason) - (size_t)wrote,
                  "; synchronous %.0f us", synchronous_us);
@@ -140,7 +144,8 @@ int weft_moe_list_peers(const weft_moe_layer_shape *shape,
 
 weft_status weft_choose_moe(const weft_cluster *cluster, const weft_moe_layer_shape *shape,
                             weft_moe_model model, const int *partitions, int num_partitions,
-                            unsigned allowed_reuses, bool by_peers, weft_moe_choice *out)
+                            unsigned allowed_reuses, bool by_peers, const weft_moe_pricer *pricer,
+                            weft_moe_choice *out)
 {
     const unsigned all = (1u << WEFT_NUM_REUSES) - 1;
     unsigned reuses = allowed_reuses ? allowed_reuses : all;
@@ -172,10 +177,11 @@ weft_status weft_choose_moe(const weft_cluster *cluster, const weft_moe_layer_sh
     for (int i = 0; i < num_peers && weighs; i++)
         candidates[num_candidates++].pipeline = peers[i];
     for (int i = 0; i < num_candidates; i++)
-        WEFT_TRY(predict(cluster, shape, model, &candidates[i].pipeline, &candidates[i].us));
+        WEFT_TRY(
+            predict(cluster, shape, model, pricer, &candidates[i].pipeline, &candidates[i].us));
     const candidate *best = pick(candidates, num_candidates);
     weft_moe_choice choice = {.pipeline = best->pipeline, .us = best->us};
-    say_why(candidates, num_candidates, model, &choice);
+    say_why(candidates, num_candidates, model, model == WEFT_MOE_MODEL_PRICE && pricer, &choice);
     *out = choice;
     return WEFT_OK;
 }

@@ -43,6 +43,13 @@ typedef struct weft_moe_choice {
     char reason[160];
 } weft_moe_choice;
 
+/* Another price of programs than the layer's own costs: forward plus backward of a pipeline, in
+ * microseconds. */
+typedef struct weft_moe_pricer {
+    weft_status (*us)(void *context, const weft_moe_pipeline *pipeline, double *out_us);
+    void *context;
+} weft_moe_pricer;
+
 /* The partitions by peers that are worth a try: a rank each, and a node's ranks each where EP has
  * several of them on several nodes. Returns how many. */
 enum { WEFT_MOE_MAX_PEERS = 2 };
@@ -51,11 +58,12 @@ int weft_moe_list_peers(const weft_moe_layer_shape *shape,
 
 /* The fastest (n, S) among n in `partitions` and S in `allowed_reuses` (bit i: strategy i; 0: S1 to
  * S4 and none). by_peers: partitions by peers compete too, if reuse none is allowed and the model
- * is PRICE. Ties of less than 1 % go to the smaller n. WEFT_CONFIG for an empty or impossible
- * choice, and, naming it, for a cost that a strategy needs and the cluster does not know. */
+ * is PRICE. Ties of less than 1 % go to the smaller n. pricer NULL: PRICE takes the layer's own
+ * costs (weft_moe_costs_of). WEFT_CONFIG for an empty or impossible choice, and, naming it, for a
+ * cost that a strategy needs and the cluster does not know. */
 weft_status weft_choose_moe(const weft_cluster *cluster, const weft_moe_layer_shape *shape,
                             weft_moe_model model, const int *partitions, int num_partitions,
-                            unsigned allowed_reuses, bool by_peers,
+                            unsigned allowed_reuses, bool by_peers, const weft_moe_pricer *pricer,
                             weft_moe_choice *out) WEFT_CHECKED;
 
 /* Profile-based: MPMoE Algorithm 1 for one strategy. Ranges of B whose best n is known, a cache,

@@ -332,7 +332,7 @@ static weft_status choose(const weft_bench_moe_options *o, const weft_cluster *c
     WEFT_TRY(predict(cluster, shape, p));
     double start = weft_now_us();
     WEFT_TRY(weft_choose_moe(cluster, shape, WEFT_MOE_MODEL_PRICE, o->partitions, o->num_partitions,
-                             o->reuses, true, &p->model_choice));
+                             o->reuses, true, NULL, &p->model_choice));
     p->model_cost_us = weft_now_us() - start;
     const weft_moe_pipeline *chosen = &p->model_choice.pipeline;
     const weft_bench_mode mode = chosen->peer_group == 0   ? WEFT_BENCH_PIPELINED

@@ -151,5 +151,7 @@ weft_status weft_config_text(const weft_config *config, weft_arena *arena,
 weft_dtype weft_config_dtype(const weft_config *config);
 /* The pace of the emulated accelerator; none on a GPU. */
 weft_pace weft_config_pace(const weft_config *config);
+/* As of weft_group's direct: no GPU's own library carries what ranks send. */
+bool weft_config_sends_directly(const weft_config *config);
 
 #endif

@@ -239,6 +239,11 @@ weft_status weft_config_text(const weft_config *config, weft_arena *arena, const
     return status;
 }
 
+bool weft_config_sends_directly(const weft_config *config)
+{
+    return config->device.kind == WEFT_DEVICE_KIND_CPU || config->device.comm == WEFT_COMM_BY_MPI;
+}
+
 weft_pace weft_config_pace(const weft_config *config)
 {
     bool is_cpu = config->device.kind == WEFT_DEVICE_KIND_CPU;

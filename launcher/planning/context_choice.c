@@ -41,35 +41,13 @@ static weft_status read_cluster(choosing *c)
     return WEFT_OK;
 }
 
-static int fullest_node(const weft_topology *topology)
-{
-    int most = 1, here = 0;
-    if (!topology->node_of)
-        return topology->ranks_per_node;
-    for (int r = 0; r < topology->world; r++) {
-        here = r > 0 && topology->node_of[r] == topology->node_of[r - 1] ? here + 1 : 1;
-        most = here > most ? here : most;
-    }
-    return most;
-}
-
 /* The rule of weft_moe_find_nodes. */
 static void place(choosing *c, const weft_topology *topology, int world)
 {
     const bool by_file = c->cluster.num_nodes * c->cluster.ranks_per_node == world;
     c->placed = c->cluster;
     if (topology && !(by_file && topology->num_nodes != c->cluster.num_nodes))
-        c->placed.ranks_per_node = fullest_node(topology);
-}
-
-static uint32_t kinds_of(const weft_cluster *cluster, int world)
-{
-    uint32_t kinds = 0;
-    for (int r = 0; r < world; r += cluster->ranks_per_node) {
-        const int group = weft_cluster_group_of(cluster, r / cluster->ranks_per_node);
-        kinds |= group < 0 ? 0 : 1u << group;
-    }
-    return kinds;
+        c->placed.ranks_per_node = weft_places_fullest_node(topology);
 }
 
 /* What a layer's attention takes in a micro-batch, its products by weights included. */
@@ -77,7 +55,6 @@ static weft_status attention_us(const choosing *c, const weft_mesh *mesh, double
                                 weft_site *site)
 {
     const weft_config *config = c->config;
-    const weft_device_options *device = &config->device;
     const weft_recompute_options *recompute = &config->train.recompute;
     weft_outline_layer layer = {.name = "attention",
                                 .kind = "attention",
@@ -87,10 +64,9 @@ static weft_status attention_us(const choosing *c, const weft_mesh *mesh, double
     outline.shape = weft_model_shape(&config->model, mesh, config->train.micro_batch_size,
                                      weft_config_dtype(config), true);
     WEFT_TRY(weft_recompute_modules(recompute, &outline.shape.recompute));
-    *site = (weft_site){.cluster = &c->cluster, .kinds = kinds_of(&c->placed, mesh->world)};
-    WEFT_TRY(weft_places_groups(
-        mesh, &c->placed, 0,
-        device->kind == WEFT_DEVICE_KIND_CPU || device->comm == WEFT_COMM_BY_MPI, site));
+    *site =
+        (weft_site){.cluster = &c->cluster, .kinds = weft_places_kinds(&c->placed, mesh->world)};
+    WEFT_TRY(weft_places_groups(mesh, &c->placed, 0, weft_config_sends_directly(config), site));
     weft_description_begin(&layer.description, &outline.shape);
     weft_describe_attention(&config->model, &outline.shape, &layer.description.cost);
     WEFT_TRY(weft_description_end(&layer.description));

@@ -6,6 +6,8 @@
 
 #include "core/log.h"
 #include "core/text.h"
+#include "launcher/planning/moe_layer_price.h"
+#include "launcher/planning/places.h"
 #include "layers/describe.h"
 #include "schedule/cost.h"
 
@@ -145,8 +147,27 @@ static void say_pipeline(weft_moe_selection *s, const char *reason)
              weft_moe_pipeline_text(&s->options.pipeline).text, reason);
 }
 
+/* Where the cluster tells all that the layer's operations take, a pipeline is chosen by the price
+ * that a plan gives it; else by the costs of copies, exchanges and products alone. */
+static weft_status price_by_plan(const weft_config *config, const weft_mesh *mesh,
+                                 const weft_cluster *cluster, const weft_moe_nodes *nodes,
+                                 const weft_moe_options *form, weft_moe_layer_price *price,
+                                 bool *out)
+{
+    const weft_moe_pipeline synchronous = {.num_partitions = 1, .reuse = WEFT_REUSE_NONE};
+    double us;
+    *out = false;
+    if (!cluster || config->schedule.moe_choice != WEFT_MOE_CHOICE_PRICE)
+        return WEFT_OK;
+    WEFT_TRY(weft_moe_layer_price_begin(config, mesh, cluster, nodes->ranks_per_node, form, price));
+    const weft_status status = weft_moe_layer_price_us(price, &synchronous, &us);
+    *out = status == WEFT_OK;
+    return status == WEFT_CONFIG ? WEFT_OK : status;
+}
+
 static weft_status choose_pipeline(const weft_config *config, const weft_cluster *cluster,
-                                   const weft_moe_layer_shape *shape, weft_moe_selection *s)
+                                   const weft_moe_layer_shape *shape, const weft_moe_pricer *pricer,
+                                   weft_moe_selection *s)
 {
     static const weft_moe_model models[] = {
         [WEFT_MOE_CHOICE_QUICK] = WEFT_MOE_MODEL_QUICK,
@@ -173,7 +194,7 @@ static weft_status choose_pipeline(const weft_config *config, const weft_cluster
     int list[NUM_CANDIDATES], count = list_candidates(p, s->tokens, list);
     weft_moe_choice choice;
     WEFT_TRY(weft_choose_moe(cluster, shape, models[p->moe_choice], list, count, allowed_reuses(p),
-                             weighs_peers(p, s), &choice));
+                             weighs_peers(p, s), pricer, &choice));
     s->options.pipeline = choice.pipeline;
     say_pipeline(s, choice.reason);
     return WEFT_OK;
@@ -197,14 +218,11 @@ weft_moe_layer_shape weft_moe_layer_shape_of(const weft_model_options *options,
     };
 }
 
-/* A file that cannot be used is a mistake of the key that names it. What was not measured follows
- * from the file's figures, where it has them. */
+/* A file that cannot be used is a mistake of the key that names it. */
 static weft_status read_cluster(const char *path, weft_cluster *out)
 {
     weft_status status = weft_cluster_read(path, out);
     bool is_mistake = status == WEFT_CONFIG || status == WEFT_FILE;
-    if (status == WEFT_OK)
-        weft_cost_complete(out);
     return is_mistake ? weft_error_key(WEFT_CONFIG, "parallel.cluster") : status;
 }
 
@@ -233,6 +251,7 @@ weft_status weft_moe_find_nodes(const weft_config *config, const weft_mesh *mesh
                              .num_nodes = cluster.num_nodes,
                              .ranks_per_node = cluster.ranks_per_node};
     const weft_topology *used = out->by_file ? &of_file : topology;
+    out->ranks_per_node = used ? weft_places_fullest_node(used) : 0;
     return used ? weft_topology_inside(used, mesh, WEFT_AXIS_EP, &out->ep_inside) : WEFT_OK;
 }
 
@@ -285,14 +304,18 @@ weft_status weft_moe_selection_start(const weft_config *config, const weft_mesh 
         *out = s;
         return WEFT_OK;
     }
-    weft_cluster cluster;
+    weft_cluster read, cluster;
     bool has_cluster = p->cluster && p->cluster[0];
     const weft_cluster *known = has_cluster ? &cluster : NULL;
     if (has_cluster)
-        WEFT_TRY(read_cluster(p->cluster, &cluster));
+        WEFT_TRY(read_cluster(p->cluster, &read));
     if (has_cluster && nodes->ep_inside == 0) {
         *out = s;
         return WEFT_OK;
+    }
+    if (has_cluster) { /* what was not measured follows from the file's figures */
+        cluster = read;
+        weft_cost_complete(&cluster);
     }
     weft_moe_layer_shape layer = weft_moe_layer_shape_of(&config->model, &shape, nodes->ep_inside,
                                                          weft_config_pace(config).flops);
@@ -302,8 +325,13 @@ weft_status weft_moe_selection_start(const weft_config *config, const weft_mesh 
     WEFT_TRY(name_remedy(status, config, mesh, known, nodes->by_file));
     s.options.form = form.options.form;
     s.options.num_chunks = form.options.num_chunks;
-    WEFT_TRY(name_remedy(choose_pipeline(config, known, &layer, &s), config, mesh, known,
-                         nodes->by_file));
+    weft_moe_layer_price price;
+    const weft_moe_pricer pricer = {weft_moe_layer_price_us, &price};
+    bool by_plan;
+    WEFT_TRY(price_by_plan(config, mesh, has_cluster ? &read : NULL, nodes, &s.options, &price,
+                           &by_plan));
+    WEFT_TRY(name_remedy(choose_pipeline(config, known, &layer, by_plan ? &pricer : NULL, &s),
+                         config, mesh, known, nodes->by_file));
     if (s.reason[0]) {
         size_t used = strlen(s.reason);
         snprintf(s.reason + used, sizeof s.reason - used, "%s", form.reason);

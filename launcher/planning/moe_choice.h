@@ -38,8 +38,9 @@ weft_moe_layer_shape weft_moe_layer_shape_of(const weft_model_options *options,
                                              double pace_flops);
 /* Where the mesh's groups lie: a choice takes its curves by it. */
 typedef struct weft_moe_nodes {
-    int ep_inside; /* the fewest ranks of an EP group on one of its nodes; 0: not known */
-    bool by_file;  /* nodes are those that the cluster file was measured on */
+    int ep_inside;      /* the fewest ranks of an EP group on one of its nodes; 0: not known */
+    int ranks_per_node; /* of the fullest one; 0: not known */
+    bool by_file;       /* nodes are those that the cluster file was measured on */
 } weft_moe_nodes;
 /* Groups lie on the nodes of `topology`. Exception: the cluster file was measured on as many ranks
  * divided into other nodes (calibrate --ranks-per-node); then groups lie on those, as its curves

@@ -20,6 +20,28 @@ double weft_places_leaving_share(const weft_mesh *mesh, const weft_cluster *clus
     return (double)leaving / count;
 }
 
+uint32_t weft_places_kinds(const weft_cluster *cluster, int world)
+{
+    uint32_t kinds = 0;
+    for (int r = 0; r < world; r += cluster->ranks_per_node) {
+        const int group = weft_cluster_group_of(cluster, r / cluster->ranks_per_node);
+        kinds |= group < 0 ? 0 : 1u << group;
+    }
+    return kinds;
+}
+
+int weft_places_fullest_node(const weft_topology *topology)
+{
+    int most = 1, here = 0;
+    if (!topology->node_of)
+        return topology->ranks_per_node;
+    for (int r = 0; r < topology->world; r++) {
+        here = r > 0 && topology->node_of[r] == topology->node_of[r - 1] ? here + 1 : 1;
+        most = here > most ? here : most;
+    }
+    return most;
+}
+
 /* Of a group's parts, each `size` ranks that are `stride` apart, the one with the fewest ranks on
  * one node. */
 static weft_group widest_part(const weft_cluster *cluster, const int *ranks, int num, int size,

@@ -58,14 +58,13 @@ weft_status weft_step_site(const weft_config *config, const weft_cluster *cluste
                            uint32_t kinds, weft_site *out)
 {
     const weft_mesh *mesh = &plan->mesh;
-    const bool direct =
-        config->device.kind == WEFT_DEVICE_KIND_CPU || config->device.comm == WEFT_COMM_BY_MPI;
     *out = (weft_site){.cluster = cluster,
                        .experts = experts,
                        .kinds = kinds,
                        .exchange = (int)plan->step.moe.form,
                        .exchange_chunks = plan->step.moe.num_chunks};
-    return weft_places_groups(mesh, cluster, weft_mesh_rank(mesh, 0, 0, 0, stage), direct, out);
+    return weft_places_groups(mesh, cluster, weft_mesh_rank(mesh, 0, 0, 0, stage),
+                              weft_config_sends_directly(config), out);
 }
 
 /* --- what tasks take ----------------------------------------------------------------------- */

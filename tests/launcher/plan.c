@@ -703,6 +703,35 @@ static void check_choice(void)
     child_release(&c);
 }
 
+/* What is chosen for MoE layers is what the plan itself finds fastest, but for ties of 1 %. */
+static void check_chosen(void)
+{
+    static const char *const fixed[] = {"moe_num_partitions=1", "moe_num_partitions=2",
+                                        "moe_num_partitions=4", "moe_num_partitions=8"};
+    static const char *const meshes[] = {"dp=8,ep=8", "dp=16,ep=16,pp=2",
+                                         "tp=4,pp=2,dp=8,ep=8,sp=1"};
+    static const char batch[] = "{\"model\": {\"num_layers\": 4, \"hidden_size\": 4096, "
+                                "\"num_attention_heads\": 32, \"seq_length\": 4096, "
+                                "\"vocab_size\": 32000, \"num_experts\": 16, "
+                                "\"ffn_hidden_size\": 8192}, \"train\": {\"micro_batch_size\": 1, "
+                                "\"global_batch_size\": 64, \"train_iters\": 1, \"precision\": "
+                                "\"bf16\"}, \"data\": {\"mock_data\": true}}";
+    EXPECT(child_write("sixteen.json", batch), "cannot write a config");
+    for (size_t m = 0; m < sizeof meshes / sizeof *meshes; m++) {
+        cJSON *json;
+        (void)plan("sixteen.json", "cluster.json", meshes[m], "moe_num_partitions=0", &json);
+        const double chosen = number_of(json, "step_time_s");
+        cJSON_Delete(json);
+        for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) {
+            (void)plan("sixteen.json", "cluster.json", meshes[m], fixed[i], &json);
+            const double step = number_of(json, "step_time_s");
+            EXPECT(chosen <= 1.01 * step, "%s: chosen %g s, %s %g s", meshes[m], chosen, fixed[i],
+                   step);
+            cJSON_Delete(json);
+        }
+    }
+}
+
 /* A GPU without bf16 trains in fp16, whatever device the config is for. */
 static void check_fp16(void)
 {
@@ -842,6 +871,7 @@ int main(void)
     check_meshes();
     check_fp16();
     check_choice();
+    check_chosen();
     check_no_effect();
     check_context();
     check_other_device();

@@ -1,0 +1,50 @@
+#include "launcher/planning/moe_layer_price.h"
+
+#include "launcher/planning/pass_price.h"
+#include "launcher/planning/places.h"
+#include "layers/describe.h"
+#include "layers/runtime.h"
+
+weft_status weft_moe_layer_price_begin(const weft_config *config, const weft_mesh *mesh,
+                                       const weft_cluster *cluster, int ranks_per_node,
+                                       const weft_moe_options *form, weft_moe_layer_price *out)
+{
+    const weft_pace pace = weft_config_pace(config);
+    weft_cluster placed = *cluster;
+    if (ranks_per_node > 0)
+        placed.ranks_per_node = ranks_per_node;
+    out->config = config;
+    out->cluster = out->experts = *cluster;
+    out->shape = weft_model_shape(&config->model, mesh, config->train.micro_batch_size,
+                                  weft_config_dtype(config), true);
+    out->site = (weft_site){.cluster = &out->cluster,
+                            .kinds = weft_places_kinds(&placed, mesh->world),
+                            .exchange = (int)form->form,
+                            .exchange_chunks = form->num_chunks};
+    if (pace.flops > 0 && pace.work == WEFT_PACE_ALL)
+        weft_cluster_set_pace(&out->cluster, pace.flops);
+    if (pace.flops > 0 && pace.work == WEFT_PACE_EXPERTS) {
+        weft_cluster_set_pace(&out->experts, pace.flops);
+        out->site.experts = &out->experts;
+    }
+    return weft_places_groups(mesh, &placed, 0, weft_config_sends_directly(config), &out->site);
+}
+
+weft_status weft_moe_layer_price_us(void *context, const weft_moe_pipeline *pipeline,
+                                    double *out_us)
+{
+    weft_moe_layer_price *p = context;
+    weft_outline_layer layer = {.name = "MoE layer", .kind = "moe"};
+    weft_outline outline = {.num_layers = 1, .layers = &layer, .shape = p->shape};
+    weft_pass_price price = {.coarse = false};
+    outline.shape.moe_partitions = pipeline->num_partitions;
+    outline.shape.moe_reuse = (int)pipeline->reuse;
+    outline.shape.moe_peer_group = pipeline->peer_group;
+    weft_description_begin(&layer.description, &outline.shape);
+    weft_describe_moe(&p->config->model, &outline.shape, &layer.description.cost);
+    WEFT_TRY(weft_description_end(&layer.description));
+    const weft_status status = weft_pass_price_add(&p->site, &outline, 0, 1, &price);
+    weft_description_release(&layer.description);
+    *out_us = weft_pass_us(&price.forward) + weft_pass_us(&price.backward);
+    return status;
+}

@@ -1,0 +1,29 @@
+/* What a layer of experts takes in each way of cutting it, by the price that weft plan gives its
+ * operations and its program: so that a choice and the plan of what it chose agree. */
+#ifndef WEFT_LAUNCHER_PLANNING_MOE_LAYER_PRICE_H
+#define WEFT_LAUNCHER_PLANNING_MOE_LAYER_PRICE_H
+
+#include "launcher/planning/config.h"
+#include "layers/moe_options.h"
+#include "schedule/choose.h"
+#include "schedule/cost.h"
+
+typedef struct weft_moe_layer_price {
+    const weft_config *config;
+    weft_cluster cluster, experts; /* experts: where a pace is theirs alone */
+    weft_site site;
+    weft_shape shape;
+} weft_moe_layer_price;
+
+/* cluster: copied. form: how tensor-sharded experts exchange rows. ranks_per_node: of the nodes
+ * that the mesh's groups lie on; 0: the cluster's. Errors: WEFT_MEMORY. Pure. */
+weft_status weft_moe_layer_price_begin(const weft_config *config, const weft_mesh *mesh,
+                                       const weft_cluster *cluster, int ranks_per_node,
+                                       const weft_moe_options *form,
+                                       weft_moe_layer_price *out) WEFT_CHECKED;
+/* A weft_moe_pricer's function: microseconds of forward and backward of a micro-batch. Errors:
+ * WEFT_CONFIG with the figure that the cluster lacks. */
+weft_status weft_moe_layer_price_us(void *price, const weft_moe_pipeline *pipeline,
+                                    double *out_us) WEFT_CHECKED;
+
+#endif
