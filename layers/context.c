@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "layers/context_memory.h"
+#include "parallel/documents.h"
 #include "schedule/operands.h"
 
 struct weft_context_runtime {
@@ -18,7 +19,8 @@ struct weft_context_runtime {
     void **memory[2];                 /* [num_slots], while a program is enqueued */
     weft_lane *lanes[WEFT_NUM_LANES]; /* of a ring: send, reduce; owned */
     weft_event *begin, *ends[WEFT_NUM_LANES];
-    size_t *send_bytes, *recv_bytes; /* [cp] */
+    size_t *send_bytes; /* [cp] */
+    bool *begun;        /* [cp * WEFT_DEAL_MAX_RUNS]: runs of queries that were attended */
     weft_executor executor;
 };
 
@@ -265,8 +267,20 @@ static weft_status zero_gradients(const work *w, const weft_task *task, weft_lan
     const size_t queries = w->sizes.rows * w->sizes.result;
     if (task->part == 0)
         WEFT_TRY(weft_lane_zero(lane, slot_of(w, task, WEFT_OPERAND_Y), queries * sizeof(float)));
+    if (weft_task_slot(task, WEFT_OPERAND_X) >= 0) /* adds to an earlier part's */
+        return WEFT_OK;
     return weft_lane_zero(lane, slot_of(w, task, WEFT_OPERAND_TO),
                           w->sizes.all_keys * sizeof(float));
+}
+
+/* Of a ring's own block the backward attends the early half of each rank's queries first, and the
+ * late half at the end. */
+static bool is_attended(const work *w, const weft_task *task, int query)
+{
+    const int each = w->call->cut->num_runs;
+    if (task->flow != WEFT_FLOW_OWN || weft_context_blocks(&w->runtime->plan) == 1)
+        return true;
+    return (query % each < each / 2) == (task->part == 0);
 }
 
 /* Whether a query of the pair sees a key of it: the first query of each sample sees the earliest.
@@ -297,7 +311,9 @@ static weft_status run_attend(void *context, const weft_task *task, weft_lane *l
         WEFT_TRY(zero_gradients(w, task, lane));
     for (int q = 0; q < queries.count; q++) {
         const int32_t query_run = cut->runs[queries.first + q];
-        p.piece = task->part == 0 ? WEFT_ATTENTION_FIRST : WEFT_ATTENTION_NEXT;
+        bool *begun = &w->runtime->begun[q];
+        if (!is_attended(w, task, q))
+            continue;
         p.shape.first_query = (size_t)query_run * cut->run_length;
         p.query_rows = (size_t)q * run_rows;
         if (w->call->first_seen)
@@ -310,11 +326,18 @@ static weft_status run_attend(void *context, const weft_task *task, weft_lane *l
             p.key_rows = (size_t)k * run_rows;
             if (!is_seen(&p))
                 continue;
+            p.piece = *begun ? WEFT_ATTENTION_NEXT : WEFT_ATTENTION_FIRST;
+            *begun = true;
             WEFT_TRY((w->backward ? attend_backward : attend_forward)(w, task, lane, &p));
-            p.piece = WEFT_ATTENTION_NEXT;
         }
     }
     return WEFT_OK;
+}
+
+static weft_status add_arrived(const work *w, weft_lane *lane, const float *arrived, float *share)
+{
+    return weft_add(lane, &WEFT_ARGS(weft_add_args, .count = w->sizes.block_keys, .dtype = WEFT_F32,
+                                     .a = arrived, .b = share, .y = share));
 }
 
 /* Adds this rank's share to what arrived; the first rank's is the sum. */
@@ -323,26 +346,26 @@ static weft_status run_sum(void *context, const weft_task *task, weft_lane *lane
     const work *w = context;
     float *share = slot_of(w, task, WEFT_OPERAND_X);
     const float *arrived = slot_of(w, task, WEFT_OPERAND_FROM);
-    if (!arrived)
-        return WEFT_OK;
-    return weft_add(lane, &WEFT_ARGS(weft_add_args, .count = w->sizes.block_keys, .dtype = WEFT_F32,
-                                     .a = arrived, .b = share, .y = share));
+    return arrived ? add_arrived(w, lane, arrived, share) : WEFT_OK;
 }
 
 /* --- rounding ------------------------------------------------------------------------------ */
 
+/* The keys' gradient is what came home and the share of this rank, or one of them. */
 static weft_status place_gradients(const work *w, const weft_task *task, weft_lane *lane)
 {
     const weft_context_sizes *z = &w->sizes;
     const weft_dtype dtype = w->call->shape.dtype;
     const size_t queries = z->in_group * z->head_dim;
     const float *arrived = slot_of(w, task, WEFT_OPERAND_FROM);
-    const float *share = slot_of(w, task, WEFT_OPERAND_KEYS);
+    float *share = slot_of(w, task, WEFT_OPERAND_KEYS);
     void *heads = slot_of(w, task, WEFT_OPERAND_TO), *to = heads ? heads : w->call->dqkv;
     WEFT_TRY(move_rows(lane, z->rows * z->groups, queries, WEFT_F32,
                        slot_of(w, task, WEFT_OPERAND_Y), queries, dtype, to,
                        queries + 2 * z->head_dim));
-    return move_keys(w, lane, z->rows, WEFT_F32, arrived ? arrived : share, true, dtype, to);
+    if (arrived && share)
+        WEFT_TRY(add_arrived(w, lane, arrived, share));
+    return move_keys(w, lane, z->rows, WEFT_F32, share ? share : arrived, true, dtype, to);
 }
 
 static weft_status run_place(void *context, const weft_task *task, weft_lane *lane)
@@ -410,6 +433,7 @@ static weft_status run(weft_context_runtime *r, weft_lane *compute, const weft_c
               .sizes = weft_context_sizes_of(&call->shape),
               .backward = backward};
     bind_slots(&w);
+    memset(r->begun, 0, (size_t)r->plan.cp * WEFT_DEAL_MAX_RUNS * sizeof *r->begun);
     r->executor.context = &w;
     for (int i = 0; i < WEFT_NUM_LANES; i++)
         r->executor.lanes[i] = r->lanes[i] ? r->lanes[i] : compute;
@@ -461,6 +485,9 @@ static weft_status make_programs(weft_context_runtime *r)
     WEFT_TRY(weft_program_context_check(&r->plan, &r->programs[0], &r->programs[1]));
     WEFT_TRY(weft_arena_alloc_array(&r->arena, (size_t)r->plan.cp, sizeof(size_t), &memory));
     r->send_bytes = memory;
+    WEFT_TRY(weft_arena_alloc_array(&r->arena, (size_t)r->plan.cp * WEFT_DEAL_MAX_RUNS,
+                                    sizeof(bool), &memory));
+    r->begun = memory;
     return weft_executor_prepare(&r->executor, r->device, r->programs[1].num_tasks);
 }
 

@@ -70,6 +70,7 @@ size_t weft_context_slot_bytes(const weft_context_shape *s, weft_slot_kind holds
         return weft_piece_bytes(s->dtype, s->rows, z.width_qkv);
     case WEFT_SLOT_KEYS_GRADIENT:
         return weft_piece_bytes(WEFT_F32, z.all_keys, 1);
+    case WEFT_SLOT_OWN_GRADIENT:
     case WEFT_SLOT_ARRIVED:
         return weft_piece_bytes(WEFT_F32, z.block_keys, 1);
     default:
@@ -91,9 +92,8 @@ size_t weft_context_scratch_bytes(const weft_context_shape *s, bool backward)
         {WEFT_SLOT_KEYS, rings ? 2 : gathers},
         {WEFT_SLOT_PARTIAL, 1},
         {WEFT_SLOT_HEADS_GRADIENT, backward && exchanges},
-        {WEFT_SLOT_KEYS_GRADIENT, !backward ? 0
-                                  : rings   ? 2
-                                            : 1},
+        {WEFT_SLOT_OWN_GRADIENT, backward && !gathers},
+        {WEFT_SLOT_KEYS_GRADIENT, backward ? (size_t)weft_context_shares(&s->plan) : 0},
         {WEFT_SLOT_ARRIVED, backward && (rings || gathers)},
     };
     size_t bytes = backward ? weft_piece_bytes(WEFT_F32, s->heads, s->rows) : 0; /* delta */

@@ -51,6 +51,13 @@ static void describe_keys(const description *d)
         travel(d, "context.shift", WEFT_COLLECTIVE_MESSAGE, d->sizes.block_keys, dtype, blocks - 1);
 }
 
+static void add(const description *d, const char *module, size_t count)
+{
+    if (count > 0)
+        weft_cost_memory(d->out, d->phase, module,
+                         count * 3 * d->sizes.block_keys * sizeof(float), count);
+}
+
 static void describe_gradients(const description *d)
 {
     const size_t blocks = (size_t)weft_context_blocks(&d->context.plan);
@@ -58,9 +65,9 @@ static void describe_gradients(const description *d)
         travel(d, "context.reduce", WEFT_COLLECTIVE_REDUCE_SCATTER, d->sizes.all_keys, WEFT_F32, 1);
     if (blocks > 1) {
         travel(d, "context.hand_on", WEFT_COLLECTIVE_MESSAGE, d->sizes.block_keys, WEFT_F32,
-               blocks);
-        weft_cost_memory(d->out, d->phase, "context.sum",
-                         (blocks - 1) * 3 * d->sizes.block_keys * sizeof(float), blocks - 1);
+               blocks - 1);
+        add(d, "context.sum", blocks - 2); /* on the way, and at home */
+        add(d, "context.place", 1);
     }
     move(d, "context.place", d->sizes.rows * d->sizes.result, WEFT_F32, d->context.dtype, 1);
     move(d, "context.place", d->sizes.block_keys, WEFT_F32, d->context.dtype, 1);

@@ -22,6 +22,12 @@ int weft_context_blocks(const weft_context_plan *plan)
     return plan->form == WEFT_CONTEXT_ALL_GATHER ? 1 : plan->cp / plan->inner;
 }
 
+int weft_context_shares(const weft_context_plan *plan)
+{
+    const int others = weft_context_blocks(plan) - 1;
+    return plan->form == WEFT_CONTEXT_ALL_GATHER ? 1 : others < 2 ? others : 2;
+}
+
 static weft_status check_plan(const weft_context_plan *plan)
 {
     const int form = (int)plan->form, cp = plan->cp, inner = plan->inner;
@@ -82,9 +88,8 @@ static weft_status add_slots(writer *w)
         {WEFT_SLOT_PARTIAL, 1},
         {WEFT_SLOT_RESULT, !back && exchanges(plan)},
         {WEFT_SLOT_HEADS_GRADIENT, back && exchanges(plan)},
-        {WEFT_SLOT_KEYS_GRADIENT, !back         ? 0
-                                  : rings(plan) ? 2
-                                                : 1},
+        {WEFT_SLOT_OWN_GRADIENT, back && !gathers(plan)},
+        {WEFT_SLOT_KEYS_GRADIENT, back ? weft_context_shares(plan) : 0},
         {WEFT_SLOT_ARRIVED, back && has_keys},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -107,10 +112,10 @@ static bool has_operand(const writer *w, const weft_task *task, const weft_opera
         return exchanges(w->plan);
     case WEFT_VALUE_KEYS:
         return rings(w->plan) || gathers(w->plan);
-    case WEFT_VALUE_SHARE: /* place takes it where it went nowhere */
-        return task->kind != WEFT_TASK_PLACE || !(rings(w->plan) || gathers(w->plan));
+    case WEFT_VALUE_OWN_SHARE: /* what is attended last adds to what was first */
+        return (operand->name != WEFT_OPERAND_X || task->part > 0) && !gathers(w->plan);
     case WEFT_VALUE_ARRIVED_GRADIENT: /* the first share is added to nothing */
-        return task->kind == WEFT_TASK_SUM ? task->part > 0 : rings(w->plan) || gathers(w->plan);
+        return task->kind == WEFT_TASK_SUM ? task->part > 1 : rings(w->plan) || gathers(w->plan);
     default:
         return true;
     }
@@ -137,39 +142,80 @@ static weft_status append(writer *w, weft_task_kind kind, weft_flow flow, int pa
     return WEFT_OK;
 }
 
-/* The queries', keys' and values' way in, which forward and the keys of backward share. */
-static weft_status append_arrival(writer *w)
+/* Heads for sequence: forward the queries, keys and values, backward the result's gradient. */
+static weft_status append_heads(writer *w)
 {
-    if (exchanges(w->plan)) { /* in backward: of the result's gradient */
-        WEFT_TRY(append(w, WEFT_TASK_PERMUTE, WEFT_FLOW_NONE, 0));
-        WEFT_TRY(append(w, WEFT_TASK_DISPATCH,
-                        w->backward ? WEFT_FLOW_HEADS_GRADIENT : WEFT_FLOW_HEADS, 0));
-    }
+    if (!exchanges(w->plan))
+        return WEFT_OK;
+    WEFT_TRY(append(w, WEFT_TASK_PERMUTE, WEFT_FLOW_NONE, 0));
+    return append(w, WEFT_TASK_DISPATCH, w->backward ? WEFT_FLOW_HEADS_GRADIENT : WEFT_FLOW_HEADS,
+                  0);
+}
+
+/* All keys at once, or the first block's on their way. */
+static weft_status append_keys(writer *w)
+{
     if (gathers(w->plan)) {
         WEFT_TRY(append(w, WEFT_TASK_PERMUTE, WEFT_FLOW_NONE, 0));
-        WEFT_TRY(append(w, WEFT_TASK_GATHER, WEFT_FLOW_KEYS, 0));
+        return append(w, WEFT_TASK_GATHER, WEFT_FLOW_KEYS, 0);
     }
-    return rings(w->plan) ? append(w, WEFT_TASK_PERMUTE, WEFT_FLOW_KEYS, 0) : WEFT_OK;
+    if (!rings(w->plan))
+        return WEFT_OK;
+    WEFT_TRY(append(w, WEFT_TASK_PERMUTE, WEFT_FLOW_KEYS, 0));
+    return append(w, WEFT_TASK_SHIFT, WEFT_FLOW_KEYS, 0);
+}
+
+/* Queries see the blocks in turn, the next one's keys on their way. */
+static weft_status append_forward(writer *w)
+{
+    const int blocks = weft_context_blocks(w->plan);
+    WEFT_TRY(append_heads(w));
+    WEFT_TRY(append_keys(w));
+    for (int i = 0; i < blocks; i++) {
+        if (i > 0 && i + 1 < blocks)
+            WEFT_TRY(append(w, WEFT_TASK_SHIFT, WEFT_FLOW_KEYS, i));
+        WEFT_TRY(append(w, WEFT_TASK_ATTEND, WEFT_FLOW_ACTIVATION, i));
+    }
+    return append(w, WEFT_TASK_PLACE, WEFT_FLOW_ACTIVATION, blocks - 1);
+}
+
+/* The own block hides what nothing else can: its first queries the keys that come first, the others
+ * the gradient on its last way, home. */
+static weft_status append_ring_backward(writer *w)
+{
+    const int blocks = weft_context_blocks(w->plan);
+    WEFT_TRY(append(w, WEFT_TASK_ATTEND, WEFT_FLOW_OWN, 0));
+    for (int i = 1; i < blocks; i++) {
+        if (i + 1 < blocks)
+            WEFT_TRY(append(w, WEFT_TASK_SHIFT, WEFT_FLOW_KEYS, i));
+        WEFT_TRY(append(w, WEFT_TASK_ATTEND, WEFT_FLOW_GRADIENT, i));
+        WEFT_TRY(append(w, WEFT_TASK_SUM, WEFT_FLOW_KEYS, i));
+        WEFT_TRY(append(w, WEFT_TASK_SHIFT, WEFT_FLOW_GRADIENT, i));
+    }
+    WEFT_TRY(append(w, WEFT_TASK_ATTEND, WEFT_FLOW_OWN, blocks));
+    return append(w, WEFT_TASK_PLACE, WEFT_FLOW_GRADIENT, blocks);
+}
+
+/* The keys need not wait for the gradient's heads. */
+static weft_status append_backward(writer *w)
+{
+    WEFT_TRY(append_keys(w));
+    WEFT_TRY(append_heads(w));
+    if (rings(w->plan))
+        return append_ring_backward(w);
+    if (!gathers(w->plan)) {
+        WEFT_TRY(append(w, WEFT_TASK_ATTEND, WEFT_FLOW_OWN, 0));
+    } else {
+        WEFT_TRY(append(w, WEFT_TASK_ATTEND, WEFT_FLOW_GRADIENT, 0));
+        WEFT_TRY(append(w, WEFT_TASK_REDUCE, WEFT_FLOW_KEYS, 0));
+    }
+    return append(w, WEFT_TASK_PLACE, WEFT_FLOW_GRADIENT, 0);
 }
 
 /* The order on every lane. */
 static weft_status append_all(writer *w)
 {
-    const int blocks = weft_context_blocks(w->plan);
-    const weft_flow flow = w->backward ? WEFT_FLOW_GRADIENT : WEFT_FLOW_ACTIVATION;
-    WEFT_TRY(append_arrival(w));
-    for (int i = 0; i < blocks; i++) {
-        if (i + 1 < blocks)
-            WEFT_TRY(append(w, WEFT_TASK_SHIFT, WEFT_FLOW_KEYS, i));
-        WEFT_TRY(append(w, WEFT_TASK_ATTEND, flow, i));
-        if (w->backward && rings(w->plan)) {
-            WEFT_TRY(append(w, WEFT_TASK_SUM, WEFT_FLOW_KEYS, i));
-            WEFT_TRY(append(w, WEFT_TASK_SHIFT, WEFT_FLOW_GRADIENT, i));
-        }
-    }
-    if (w->backward && gathers(w->plan))
-        WEFT_TRY(append(w, WEFT_TASK_REDUCE, WEFT_FLOW_KEYS, 0));
-    WEFT_TRY(append(w, WEFT_TASK_PLACE, flow, w->backward ? blocks : blocks - 1));
+    WEFT_TRY((w->backward ? append_backward : append_forward)(w));
     if (!exchanges(w->plan))
         return WEFT_OK;
     WEFT_TRY(
@@ -186,6 +232,14 @@ weft_status weft_program_context(const weft_context_plan *plan, bool backward, w
     WEFT_TRY(add_slots(&w));
     WEFT_TRY(append_all(&w));
     return weft_program_finish(w.builder, weft_context_blocks(plan), out);
+}
+
+double weft_context_share_of(const weft_program *program, const weft_task *task)
+{
+    const bool is_ring = program->max_in_flight > 1; /* blocks */
+    if (task->flow != WEFT_FLOW_OWN || !is_ring)
+        return 1;
+    return task->part == 0 ? 0.25 : 0.75;
 }
 
 /* The tasks are those that the generator writes, in any order that lanes, waits and `ordered`

@@ -6,7 +6,8 @@
  * (backward). Offloads and prefetches: the input, T_DI, the middle, T_M, or a layer's stash.
  * Gathers: weights. Sums: over the tensor-parallel group or between tied embeddings.
  * Recomputations: a layer's activation, or the stash that a backward takes first. Under context
- * parallelism: a block's keys and values; heads for sequence, and their gradients. name, text */
+ * parallelism: a block's keys and values; a backward's own block; heads for sequence, and their
+ * gradients. name, text */
 #define WEFT_FLOW_LIST(X)                                                                          \
     X(NONE, "")                                                                                    \
     X(ACTIVATION, "activation")                                                                    \
@@ -18,6 +19,7 @@
     X(TIED, "tied")                                                                                \
     X(STASH, "stash")                                                                              \
     X(KEYS, "keys")                                                                                \
+    X(OWN, "own")                                                                                  \
     X(HEADS, "heads")                                                                              \
     X(HEADS_GRADIENT, "heads_gradient")
 

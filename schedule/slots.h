@@ -30,6 +30,7 @@
     X(RECOMPUTED_LAYER, "recomputed_layer")                                                        \
     X(KEYS, "keys")                                                                                \
     X(KEYS_GRADIENT, "keys_gradient")                                                              \
+    X(OWN_GRADIENT, "own_gradient")                                                                \
     X(PARTIAL, "partial")                                                                          \
     X(HEADS, "heads")                                                                              \
     X(HEADS_GRADIENT, "heads_gradient")                                                            \

@@ -42,6 +42,7 @@
     X(RECOMPUTED, "the stash made again", WEFT_SLOT_BIT(RECOMPUTED))                               \
     X(KEYS, "keys and values", WEFT_SLOT_BIT(KEYS))                                                \
     X(SHARE, "the share of the keys' gradient", WEFT_SLOT_BIT(KEYS_GRADIENT))                      \
+    X(OWN_SHARE, "the share of its own keys' gradient", WEFT_SLOT_BIT(OWN_GRADIENT))               \
     X(KEYS_GRADIENT, "the keys' gradient so far", WEFT_SLOT_BIT(KEYS_GRADIENT))                    \
     X(ARRIVED_GRADIENT, "the keys' gradient that arrived", WEFT_SLOT_BIT(ARRIVED))                 \
     X(PARTIAL, "the result over the blocks so far", WEFT_SLOT_BIT(PARTIAL))                        \

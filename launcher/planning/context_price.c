@@ -47,20 +47,35 @@ static bool takes_time(const weft_task *task)
     return task->kind != WEFT_TASK_SUM || weft_task_slot(task, WEFT_OPERAND_FROM) >= 0;
 }
 
+static weft_task_time scaled(const weft_task_time *time, double by)
+{
+    weft_task_time out = {.us = time->us * by};
+    for (int l = 0; l < WEFT_NUM_LINKS; l++)
+        out.link_us[l] = time->link_us[l] * by;
+    return out;
+}
+
+/* Of all that backward attends, an own block's parts take their shares. */
 double weft_context_share(weft_context_costs *costs, const weft_program *program)
 {
-    double computed_us = 0;
-    uint32_t counts[WEFT_NUM_TASK_KINDS][WEFT_NUM_FLOWS] = {{0}};
-    for (uint32_t i = 0; i < program->num_tasks; i++)
-        counts[program->tasks[i].kind][program->tasks[i].flow] += takes_time(&program->tasks[i]);
+    weft_task_time *attended = &costs->times[WEFT_TASK_ATTEND][WEFT_FLOW_GRADIENT];
+    double computed_us = 0, own[2] = {0};
+    double counts[WEFT_NUM_TASK_KINDS][WEFT_NUM_FLOWS] = {{0}};
+    for (uint32_t i = 0; i < program->num_tasks; i++) {
+        const weft_task *task = &program->tasks[i];
+        const double share = takes_time(task) ? weft_context_share_of(program, task) : 0;
+        const bool is_own = task->flow == WEFT_FLOW_OWN;
+        counts[task->kind][is_own ? WEFT_FLOW_GRADIENT : task->flow] += share;
+        if (is_own)
+            own[task->part > 0] = share;
+    }
     for (int kind = 0; kind < WEFT_NUM_TASK_KINDS; kind++)
-        for (int flow = 0; flow < WEFT_NUM_FLOWS; flow++) {
-            weft_task_time *time = &costs->times[kind][flow];
-            const double count = counts[kind][flow] > 0 ? counts[kind][flow] : 1;
-            time->us /= count;
-            for (int l = 0; l < WEFT_NUM_LINKS; l++)
-                time->link_us[l] /= count;
-        }
+        for (int flow = 0; flow < WEFT_NUM_FLOWS; flow++)
+            if (counts[kind][flow] > 0)
+                costs->times[kind][flow] =
+                    scaled(&costs->times[kind][flow], 1 / counts[kind][flow]);
+    for (int i = 0; i < 2; i++)
+        costs->own[i] = scaled(attended, own[i]);
     for (uint32_t i = 0; i < program->num_tasks; i++)
         if (program->tasks[i].lane == WEFT_LANE_COMPUTE)
             computed_us += weft_context_task_time(costs, &program->tasks[i])->us;
@@ -70,6 +85,8 @@ double weft_context_share(weft_context_costs *costs, const weft_program *program
 const weft_task_time *weft_context_task_time(const weft_context_costs *costs, const weft_task *task)
 {
     static const weft_task_time none;
+    if (task->flow == WEFT_FLOW_OWN)
+        return &costs->own[task->part > 0];
     return takes_time(task) ? &costs->times[task->kind][task->flow] : &none;
 }
 

@@ -1,7 +1,7 @@
 /* What attention over context-parallel ranks takes: the price of its program (schedule/context.h),
  * whose tasks take what the layer describes of them. A ring hides messages behind blocks; keys and
  * gradients that travel at once share the link. Every block takes as long: that of one document cut
- * by head and tail. Pure. */
+ * by head and tail, the two parts of a ring's own one a quarter and the rest. Pure. */
 #ifndef WEFT_LAUNCHER_PLANNING_CONTEXT_PRICE_H
 #define WEFT_LAUNCHER_PLANNING_CONTEXT_PRICE_H
 
@@ -17,6 +17,7 @@ typedef struct weft_task_time {
 typedef struct weft_context_costs {
     bool any;
     weft_task_time times[WEFT_NUM_TASK_KINDS][WEFT_NUM_FLOWS];
+    weft_task_time own[2]; /* of backward's own block: its first and its last part, shared out */
 } weft_context_costs;
 
 /* Whether the operation is a task's of this direction; then its estimate is added to that task. */

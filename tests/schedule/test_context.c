@@ -45,26 +45,26 @@ static void written_out(void **state)
             "4 attend compute activation part=1 keys=1 y=2 waits=1\n"
             "5 attend compute activation part=2 keys=0 y=2 waits=3\n"
             "6 place compute activation part=2 from=2\n");
-    /* A gradient is sent while the next block is computed. */
+    /* A gradient is sent while the next block is computed, the last of them the own one's rest. */
     text_is(WEFT_CONTEXT_P2P, 3, 1, 1,
             "program in_flight=3\n"
             "slots 0-1 keys\n"
             "slots 2-2 partial\n"
-            "slots 3-4 keys_gradient\n"
-            "slots 5-5 arrived\n"
+            "slots 3-3 own_gradient\n"
+            "slots 4-5 keys_gradient\n"
+            "slots 6-6 arrived\n"
             "0 permute compute keys part=0 to=0\n"
             "1 shift send keys part=0 from=0 to=1 waits=0\n"
-            "2 attend compute gradient part=0 keys=0 y=2 to=3\n"
-            "3 sum compute keys part=0 x=3 to=3\n"
-            "4 shift reduce gradient part=0 from=3 to=5 waits=3\n"
-            "5 shift send keys part=1 from=1 to=0 waits=2\n"
-            "6 attend compute gradient part=1 keys=1 y=2 to=4 waits=1\n"
-            "7 sum compute keys part=1 x=4 from=5 to=4 waits=4\n"
-            "8 shift reduce gradient part=1 from=4 to=5 waits=7\n"
-            "9 attend compute gradient part=2 keys=0 y=2 to=3 waits=5\n"
-            "10 sum compute keys part=2 x=3 from=5 to=3 waits=8\n"
-            "11 shift reduce gradient part=2 from=3 to=5 waits=10\n"
-            "12 place compute gradient part=3 y=2 from=5 waits=11\n");
+            "2 attend compute own part=0 y=2 to=3\n"
+            "3 shift send keys part=1 from=1 to=0\n"
+            "4 attend compute gradient part=1 keys=1 y=2 to=5 waits=1\n"
+            "5 sum compute keys part=1 x=5 to=5\n"
+            "6 shift reduce gradient part=1 from=5 to=6 waits=5\n"
+            "7 attend compute gradient part=2 keys=0 y=2 to=4 waits=3\n"
+            "8 sum compute keys part=2 x=4 from=6 to=4 waits=6\n"
+            "9 shift reduce gradient part=2 from=4 to=6 waits=8\n"
+            "10 attend compute own part=3 x=3 y=2 to=3\n"
+            "11 place compute gradient part=3 y=2 from=6 keys=3 waits=9\n");
     text_is(WEFT_CONTEXT_ALL_GATHER, 3, 1, 0,
             "program in_flight=1\n"
             "slots 0-0 home\n"
@@ -85,7 +85,7 @@ static void written_out(void **state)
             "1 gather gather keys part=0 from=0 to=1 waits=0\n"
             "2 attend compute gradient part=0 keys=1 y=2 to=3 waits=1\n"
             "3 reduce reduce keys part=0 from=3 to=4 waits=2\n"
-            "4 place compute gradient part=1 y=2 from=4 waits=3\n");
+            "4 place compute gradient part=0 y=2 from=4 waits=3\n");
     text_is(WEFT_CONTEXT_A2A, 4, 4, 0,
             "program in_flight=1\n"
             "slots 0-0 heads\n"
@@ -104,11 +104,11 @@ static void written_out(void **state)
             "slots 1-1 home\n"
             "slots 2-2 partial\n"
             "slots 3-3 heads_gradient\n"
-            "slots 4-4 keys_gradient\n"
+            "slots 4-4 own_gradient\n"
             "0 permute compute part=0 to=1\n"
             "1 dispatch expert heads_gradient part=0 from=1 to=3 waits=0\n"
-            "2 attend compute gradient part=0 from=0 dy=3 y=2 to=4 waits=1\n"
-            "3 place compute gradient part=1 y=2 keys=4 to=3\n"
+            "2 attend compute own part=0 from=0 dy=3 y=2 to=4 waits=1\n"
+            "3 place compute gradient part=0 y=2 keys=4 to=3\n"
             "4 combine expert heads_gradient part=0 from=3 to=1 waits=3\n"
             "5 place compute heads part=0 from=1 waits=4\n");
     text_is(WEFT_CONTEXT_A2A_P2P, 4, 2, 0,
@@ -134,21 +134,21 @@ static void written_out(void **state)
             "slots 2-3 keys\n"
             "slots 4-4 partial\n"
             "slots 5-5 heads_gradient\n"
-            "slots 6-7 keys_gradient\n"
+            "slots 6-6 own_gradient\n"
+            "slots 7-7 keys_gradient\n"
             "slots 8-8 arrived\n"
-            "0 permute compute part=0 to=1\n"
-            "1 dispatch expert heads_gradient part=0 from=1 to=5 waits=0\n"
-            "2 permute compute keys part=0 from=0 to=2\n"
-            "3 shift send keys part=0 from=2 to=3 waits=2\n"
-            "4 attend compute gradient part=0 from=0 dy=5 keys=2 y=4 to=6 waits=1\n"
-            "5 sum compute keys part=0 x=6 to=6\n"
-            "6 shift reduce gradient part=0 from=6 to=8 waits=5\n"
-            "7 attend compute gradient part=1 from=0 dy=5 keys=3 y=4 to=7 waits=3\n"
-            "8 sum compute keys part=1 x=7 from=8 to=7 waits=6\n"
-            "9 shift reduce gradient part=1 from=7 to=8 waits=8\n"
-            "10 place compute gradient part=2 y=4 from=8 to=5 waits=9\n"
-            "11 combine expert heads_gradient part=0 from=5 to=1 waits=10\n"
-            "12 place compute heads part=0 from=1 waits=11\n");
+            "0 permute compute keys part=0 from=0 to=2\n"
+            "1 shift send keys part=0 from=2 to=3 waits=0\n"
+            "2 permute compute part=0 to=1\n"
+            "3 dispatch expert heads_gradient part=0 from=1 to=5 waits=2\n"
+            "4 attend compute own part=0 from=0 dy=5 y=4 to=6 waits=3\n"
+            "5 attend compute gradient part=1 from=0 dy=5 keys=3 y=4 to=7 waits=1\n"
+            "6 sum compute keys part=1 x=7 to=7\n"
+            "7 shift reduce gradient part=1 from=7 to=8 waits=6\n"
+            "8 attend compute own part=2 from=0 dy=5 x=6 y=4 to=6\n"
+            "9 place compute gradient part=2 y=4 from=8 keys=6 to=5 waits=7\n"
+            "10 combine expert heads_gradient part=0 from=5 to=1 waits=9\n"
+            "11 place compute heads part=0 from=1 waits=10\n");
 }
 
 /* Calls `use` with every plan over up to 8 ranks. */
@@ -230,37 +230,72 @@ static void every_plan(void **state)
     each_plan(damaged);
 }
 
+/* Of a block: how long it is attended, its keys' way, its gradient's. */
+typedef struct block_cost {
+    weft_context_plan plan;
+    double attend, keys, gradient;
+    const weft_program *program;
+} block_cost;
+
 static double cost_of(const void *context, int stage, const weft_task *task)
 {
-    const double *us = context; /* of a block: attend, keys' way, gradient's way */
+    const block_cost *c = context;
     (void)stage;
     switch (task->kind) {
     case WEFT_TASK_ATTEND:
-        return us[0];
+        return c->attend * weft_context_share_of(c->program, task);
     case WEFT_TASK_SHIFT:
-        return us[task->flow == WEFT_FLOW_KEYS ? 1 : 2];
+        return task->flow == WEFT_FLOW_KEYS ? c->keys : c->gradient;
     default:
         return 0;
     }
 }
 
-/* What travels is hidden but for the gradients' last way, home. */
+static double makespan_of(const block_cost *c, bool backward)
+{
+    program_set set = make_context(&c->plan);
+    weft_price price;
+    block_cost of_program = *c;
+    const weft_pricing pricing = {.cost = cost_of, .context = &of_program};
+    of_program.program = &set.programs[backward];
+    ASSERT_OK(weft_program_price(&set.programs[backward], 1, &pricing, &set.arena, &price));
+    release_set(&set);
+    return price.makespan_us;
+}
+
+static double above(double time, double hidden)
+{
+    return time > hidden ? time - hidden : 0;
+}
+
+/* Of what travels is exposed what the own block's two parts do not hide: the first keys are longer
+ * on their way than a quarter of a block, or the last gradient than three. */
 static void times(void **state)
 {
     (void)state;
-    static const double cases[][3] = {{10, 8, 8}, {10, 10, 10}, {10, 4, 9}};
-    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
+    static const double cases[][3] = {
+        {12, 8, 8}, {12, 12, 12}, {12, 4, 9}, {12, 2, 10}, {12.5, 4, 8}};
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
         for (int cp = 2; cp <= 8; cp++) {
-            const weft_context_plan plan = {WEFT_CONTEXT_P2P, cp, 1};
-            program_set set = make_context(&plan);
-            for (int b = 0; b < 2; b++) {
-                weft_price price;
-                const weft_pricing pricing = {.cost = cost_of, .context = cases[c]};
-                ASSERT_OK(weft_program_price(&set.programs[b], 1, &pricing, &set.arena, &price));
-                assert_true(price.makespan_us == cp * cases[c][0] + b * cases[c][2]);
-            }
-            release_set(&set);
+            const block_cost c = {
+                {WEFT_CONTEXT_P2P, cp, 1}, cases[k][0], cases[k][1], cases[k][2], NULL};
+            const double exposed =
+                above(c.keys, c.attend / 4) + above(c.gradient, 0.75 * c.attend);
+            assert_true(makespan_of(&c, false) == cp * c.attend);
+            assert_true(makespan_of(&c, true) == cp * c.attend + exposed);
         }
+}
+
+/* A forward block takes 1.25 times as long as its keys, a backward one 2.5 times as long as that,
+ * and gradients are twice the keys: nine tenths of what travels is hidden on any number of ranks. */
+static void hidden(void **state)
+{
+    (void)state;
+    for (int cp = 2; cp <= 8; cp++) {
+        const block_cost c = {{WEFT_CONTEXT_P2P, cp, 1}, 2.5 * 1.25, 1, 2, NULL};
+        const double exposed = makespan_of(&c, true) - cp * c.attend;
+        assert_true(exposed <= 0.1 * (cp - 1) * (c.keys + c.gradient));
+    }
 }
 
 static void refuses(void **state)
@@ -291,6 +326,7 @@ int main(void)
         cmocka_unit_test(written_out),
         cmocka_unit_test(every_plan),
         cmocka_unit_test(times),
+        cmocka_unit_test(hidden),
         cmocka_unit_test(refuses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
