@@ -123,12 +123,24 @@ static weft_status take_scratch(weft_pass *pass, weft_context_call *call, bool b
     return WEFT_OK;
 }
 
+/* Exchanges stand on the compute lane, too. */
+static struct weft_context_runtime *runtime_of(const weft_pass *pass)
+{
+    static const int tracks[WEFT_NUM_LANES] = {
+        [WEFT_LANE_COMPUTE] = WEFT_TRACK_CONTEXT, [WEFT_LANE_EXPERT] = WEFT_TRACK_CONTEXT,
+        [WEFT_LANE_GATHER] = WEFT_TRACK_CONTEXT,  [WEFT_LANE_SEND] = WEFT_TRACK_KEYS,
+        [WEFT_LANE_REDUCE] = WEFT_TRACK_KEYS_GRADIENTS};
+    weft_context_runtime *runtime = weft_pass_context(pass);
+    weft_note_tasks(pass, tracks, weft_context_executor(runtime));
+    return runtime;
+}
+
 static weft_status context_forward(const attention *a, weft_pass *pass,
                                    const attention_state *state)
 {
     weft_context_call call = call_of(a, pass, state);
     WEFT_TRY(take_scratch(pass, &call, false));
-    return weft_context_forward(weft_pass_context(pass), weft_pass_lane(pass), &call);
+    return weft_context_forward(runtime_of(pass), weft_pass_lane(pass), &call);
 }
 
 static weft_status context_backward(const attention *a, weft_pass *pass,
@@ -139,7 +151,7 @@ static weft_status context_backward(const attention *a, weft_pass *pass,
     call.dout = dout->data;
     call.dqkv = dqkv->data;
     WEFT_TRY(take_scratch(pass, &call, true));
-    return weft_context_backward(weft_pass_context(pass), weft_pass_lane(pass), &call);
+    return weft_context_backward(runtime_of(pass), weft_pass_lane(pass), &call);
 }
 
 /* --- all rows here -------------------------------------------------------------------------- */

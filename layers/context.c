@@ -1,393 +1,14 @@
-/* The programs' tasks. A rank's rows stand in the cut's order: `inner` neighbours' blocks back to
- * back, each of its own runs. A pair of runs is one call of the kernel, because positions inside a
- * run follow each other; pairs of which causal attention sees nothing are left out. */
+/* The runtime: programs, lanes, and the memory of slots. */
 #include "layers/context.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "layers/context_memory.h"
+#include "layers/context_work.h"
 #include "parallel/documents.h"
-#include "schedule/operands.h"
-
-struct weft_context_runtime {
-    weft_device *device;
-    weft_comm *cp;
-    weft_context_plan plan;
-    weft_arena arena;
-    weft_program programs[2];         /* forward, backward */
-    void **memory[2];                 /* [num_slots], while a program is enqueued */
-    weft_lane *lanes[WEFT_NUM_LANES]; /* of a ring: send, reduce; owned */
-    weft_event *begin, *ends[WEFT_NUM_LANES];
-    size_t *send_bytes; /* [cp] */
-    bool *begun;        /* [cp * WEFT_DEAL_MAX_RUNS]: runs of queries that were attended */
-    weft_executor executor;
-};
-
-/* What the running program works on. */
-typedef struct work {
-    weft_context_runtime *runtime;
-    const weft_context_call *call;
-    const weft_program *program;
-    void **memory;
-    weft_context_sizes sizes;
-    float *delta;
-    bool backward;
-} work;
-
-static void *slot_of(const work *w, const weft_task *task, weft_operand_name name)
-{
-    const int slot = weft_task_slot(task, name);
-    return slot < 0 ? NULL : w->memory[slot];
-}
-
-/* Rows of `count` elements that lie apart. */
-static weft_status move_rows(weft_lane *lane, size_t rows, size_t count, weft_dtype from_dtype,
-                             const void *from, size_t from_stride, weft_dtype to_dtype, void *to,
-                             size_t to_stride)
-{
-    if (rows > 1 && from_stride == count && to_stride == count) {
-        count *= rows;
-        rows = 0;
-    }
-    return weft_cast(lane, &WEFT_ARGS(weft_cast_args, .count = count, .from_dtype = from_dtype,
-                                      .to_dtype = to_dtype, .from = from, .to = to, .rows = rows,
-                                      .from_stride = from_stride, .to_stride = to_stride));
-}
-
-static void *at(const void *data, size_t elements, weft_dtype dtype)
-{
-    return (char *)data + elements * weft_dtype_bytes(dtype);
-}
-
-/* --- packing ------------------------------------------------------------------------------- */
-
-/* The keys and values of packed rows, next to each other, or the other way round: a group's stand
- * behind its queries. */
-static weft_status move_keys(const work *w, weft_lane *lane, size_t rows, weft_dtype from_dtype,
-                             const void *from, bool from_packed, weft_dtype to_dtype, void *to)
-{
-    const weft_context_sizes *z = &w->sizes;
-    const size_t queries = z->in_group * z->head_dim, pair = 2 * z->head_dim;
-    const size_t apart = queries + pair;
-    return move_rows(lane, rows * z->groups, pair, from_dtype,
-                     from_packed ? from : at(from, queries, from_dtype), from_packed ? pair : apart,
-                     to_dtype, from_packed ? at(to, queries, to_dtype) : to,
-                     from_packed ? apart : pair);
-}
-
-/* Rows [rows, width] as `inner` blocks of rows [rows, width / inner], or back. */
-static weft_status deal_heads(const work *w, weft_lane *lane, size_t width, const void *from,
-                              void *to, bool back)
-{
-    const size_t rows = w->call->shape.rows, inner = (size_t)w->runtime->plan.inner;
-    const size_t part = width / inner;
-    const weft_dtype dtype = w->call->shape.dtype;
-    for (size_t i = 0; i < inner; i++)
-        WEFT_TRY(move_rows(lane, rows, part, dtype,
-                           at(from, back ? i * rows * part : i * part, dtype), back ? part : width,
-                           dtype, at(to, back ? i * part : i * rows * part, dtype),
-                           back ? width : part));
-    return WEFT_OK;
-}
-
-/* What a rank sends to its neighbours, or of all_gather to all. */
-static weft_status run_permute(void *context, const weft_task *task, weft_lane *lane)
-{
-    const work *w = context;
-    const weft_context_call *c = w->call;
-    void *to = slot_of(w, task, WEFT_OPERAND_TO);
-    if (task->flow == WEFT_FLOW_KEYS) {
-        const void *heads = slot_of(w, task, WEFT_OPERAND_FROM);
-        return move_keys(w, lane, w->sizes.rows, c->shape.dtype, heads ? heads : c->qkv, false,
-                         c->shape.dtype, to);
-    }
-    if (!weft_context_exchanges(&w->runtime->plan))
-        return move_keys(w, lane, w->sizes.rows, c->shape.dtype, c->qkv, false, c->shape.dtype, to);
-    return w->backward ? deal_heads(w, lane, w->sizes.width_out, c->dout, to, false)
-                       : deal_heads(w, lane, w->sizes.width_qkv, c->qkv, to, false);
-}
-
-/* --- travel -------------------------------------------------------------------------------- */
-
-/* An all-to-all among the `inner` neighbours; the others of the group get nothing. */
-static weft_status exchange(const work *w, weft_lane *lane, size_t width, const void *from,
-                            void *to)
-{
-    weft_context_runtime *r = w->runtime;
-    const int inner = r->plan.inner, first = weft_comm_rank(r->cp) / inner * inner;
-    const size_t part = width / (size_t)inner;
-    for (int i = 0; i < inner; i++)
-        r->send_bytes[first + i] =
-            w->call->shape.rows * part * weft_dtype_bytes(w->call->shape.dtype);
-    return weft_all_to_all(r->cp, lane, from, r->send_bytes, to, r->send_bytes);
-}
-
-static weft_status run_dispatch(void *context, const weft_task *task, weft_lane *lane)
-{
-    const work *w = context;
-    return exchange(w, lane, w->backward ? w->sizes.width_out : w->sizes.width_qkv,
-                    slot_of(w, task, WEFT_OPERAND_FROM), slot_of(w, task, WEFT_OPERAND_TO));
-}
-
-static weft_status run_combine(void *context, const weft_task *task, weft_lane *lane)
-{
-    const work *w = context;
-    return exchange(w, lane, w->backward ? w->sizes.width_qkv : w->sizes.width_out,
-                    slot_of(w, task, WEFT_OPERAND_FROM), slot_of(w, task, WEFT_OPERAND_TO));
-}
-
-static weft_status run_gather(void *context, const weft_task *task, weft_lane *lane)
-{
-    const work *w = context;
-    return weft_all_gather(w->runtime->cp, lane, slot_of(w, task, WEFT_OPERAND_FROM),
-                           slot_of(w, task, WEFT_OPERAND_TO), w->sizes.block_keys,
-                           w->call->shape.dtype);
-}
-
-static weft_status run_reduce(void *context, const weft_task *task, weft_lane *lane)
-{
-    const work *w = context;
-    return weft_reduce_scatter(w->runtime->cp, lane, slot_of(w, task, WEFT_OPERAND_FROM),
-                               slot_of(w, task, WEFT_OPERAND_TO), w->sizes.block_keys, WEFT_F32,
-                               WEFT_REDUCE_SUM);
-}
-
-/* To the next group of neighbours, and from the previous one. */
-static weft_status run_shift(void *context, const weft_task *task, weft_lane *lane)
-{
-    const work *w = context;
-    weft_context_runtime *r = w->runtime;
-    const bool gradient = task->flow == WEFT_FLOW_GRADIENT;
-    const int cp = r->plan.cp, rank = weft_comm_rank(r->cp);
-    const size_t bytes =
-        w->sizes.block_keys * weft_dtype_bytes(gradient ? WEFT_F32 : w->call->shape.dtype);
-    return weft_send_recv(
-        r->cp, lane, (rank + r->plan.inner) % cp, slot_of(w, task, WEFT_OPERAND_FROM), bytes,
-        (rank + cp - r->plan.inner) % cp, slot_of(w, task, WEFT_OPERAND_TO), bytes, gradient);
-}
-
-/* --- attending ----------------------------------------------------------------------------- */
-
-/* Runs that stand back to back: [first, first + count) of the cut's. */
-typedef struct stretch {
-    int first, count;
-} stretch;
-
-static stretch runs_of(const work *w, int block)
-{
-    const weft_context_plan *plan = &w->runtime->plan;
-    const int each = plan->inner * w->call->cut->num_runs;
-    return (stretch){block * each, each};
-}
-
-/* What a task attends. */
-typedef struct pair {
-    weft_attention_shape shape;
-    size_t first_key;
-    size_t query_rows, key_rows; /* before them, of their stretches */
-    const int32_t *first_seen;   /* of its queries; NULL: they see all */
-    weft_attention_piece piece;
-} pair;
-
-static const void *queries_of(const work *w)
-{
-    return weft_context_exchanges(&w->runtime->plan) ? w->call->heads : w->call->qkv;
-}
-
-static weft_status attend_forward(const work *w, const weft_task *task, weft_lane *lane,
-                                  const pair *p)
-{
-    const weft_context_sizes *z = &w->sizes;
-    const weft_dtype dtype = w->call->shape.dtype;
-    const char *keys = slot_of(w, task, WEFT_OPERAND_KEYS), *qkv = queries_of(w);
-    const void *k = keys ? keys : at(qkv, z->in_group * z->head_dim, dtype);
-    k = at(k, p->key_rows * p->shape.k_token_stride, dtype);
-    float *partial = slot_of(w, task, WEFT_OPERAND_Y);
-    return weft_attention_forward(
-        lane,
-        &WEFT_ARGS(weft_attention_forward_args, .shape = p->shape, .dtype = dtype,
-                   .q = at(qkv, p->query_rows * p->shape.q_token_stride, dtype), .k = k,
-                   .v = at(k, z->head_dim, dtype), .out = partial + p->query_rows * z->result,
-                   .lse = w->call->lse + p->query_rows * z->heads, .first_seen = p->first_seen,
-                   .first_key = p->first_key, .piece = p->piece));
-}
-
-static weft_status attend_backward(const work *w, const weft_task *task, weft_lane *lane,
-                                   const pair *p)
-{
-    const weft_context_sizes *z = &w->sizes;
-    const weft_context_call *c = w->call;
-    const weft_dtype dtype = c->shape.dtype;
-    const size_t result = p->query_rows * z->result;
-    const bool exchanged = weft_context_exchanges(&w->runtime->plan);
-    const char *keys = slot_of(w, task, WEFT_OPERAND_KEYS), *qkv = queries_of(w);
-    const void *k = keys ? keys : at(qkv, z->in_group * z->head_dim, dtype);
-    k = at(k, p->key_rows * p->shape.k_token_stride, dtype);
-    const void *dout = exchanged ? slot_of(w, task, WEFT_OPERAND_DY) : c->dout;
-    float *dq = slot_of(w, task, WEFT_OPERAND_Y), *dk = slot_of(w, task, WEFT_OPERAND_TO);
-    dk += p->key_rows * z->keys;
-    return weft_attention_backward(
-        lane, &WEFT_ARGS(weft_attention_backward_args, .shape = p->shape, .dtype = dtype,
-                         .q = at(qkv, p->query_rows * p->shape.q_token_stride, dtype), .k = k,
-                         .v = at(k, z->head_dim, dtype),
-                         .out = at(exchanged ? c->heads_out : c->out, result, dtype),
-                         .dout = at(dout, result, dtype), .lse = c->lse + p->query_rows * z->heads,
-                         .delta = w->delta + p->query_rows * z->heads, .dq = dq + result, .dk = dk,
-                         .dv = dk + z->head_dim, .first_seen = p->first_seen,
-                         .first_key = p->first_key, .dq_token_stride = z->result,
-                         .dq_group_stride = z->in_group * z->head_dim, .dk_token_stride = z->keys,
-                         .dk_group_stride = 2 * z->head_dim, .piece = p->piece));
-}
-
-/* The shape of a pair's call, but for its queries' position. */
-static weft_attention_shape shape_of(const work *w, const weft_task *task)
-{
-    const weft_context_sizes *z = &w->sizes;
-    weft_attention_shape shape = w->call->attention;
-    const size_t width = (z->in_group + 2) * z->head_dim;
-    const bool packed = weft_task_slot(task, WEFT_OPERAND_KEYS) >= 0;
-    shape.seq_q = shape.seq_k = w->call->cut->run_length;
-    shape.batch = w->call->shape.batch;
-    shape.heads = z->heads;
-    shape.groups = z->groups;
-    shape.head_dim = z->head_dim;
-    shape.q_token_stride = z->groups * width;
-    shape.q_group_stride = width;
-    shape.k_token_stride = packed ? z->keys : z->groups * width;
-    shape.k_group_stride = packed ? 2 * z->head_dim : width;
-    shape.causal = true;
-    shape.first_head +=
-        (size_t)(weft_comm_rank(w->runtime->cp) % w->runtime->plan.inner) * z->heads;
-    return shape;
-}
-
-static weft_status zero_gradients(const work *w, const weft_task *task, weft_lane *lane)
-{
-    const size_t queries = w->sizes.rows * w->sizes.result;
-    if (task->part == 0)
-        WEFT_TRY(weft_lane_zero(lane, slot_of(w, task, WEFT_OPERAND_Y), queries * sizeof(float)));
-    if (weft_task_slot(task, WEFT_OPERAND_X) >= 0) /* adds to an earlier part's */
-        return WEFT_OK;
-    return weft_lane_zero(lane, slot_of(w, task, WEFT_OPERAND_TO),
-                          w->sizes.all_keys * sizeof(float));
-}
-
-/* Of a ring's own block the backward attends the early half of each rank's queries first, and the
- * late half at the end. */
-static bool is_attended(const work *w, const weft_task *task, int query)
-{
-    const int each = w->call->cut->num_runs;
-    if (task->flow != WEFT_FLOW_OWN || weft_context_blocks(&w->runtime->plan) == 1)
-        return true;
-    return (query % each < each / 2) == (task->part == 0);
-}
-
-/* Whether a query of the pair sees a key of it: the first query of each sample sees the earliest.
- */
-static bool is_seen(const pair *p)
-{
-    const size_t end = p->first_key + p->shape.seq_k;
-    bool seen = !p->first_seen;
-    for (size_t b = 0; b < p->shape.batch && !seen; b++)
-        seen = (size_t)p->first_seen[b] < end;
-    return seen;
-}
-
-static weft_status run_attend(void *context, const weft_task *task, weft_lane *lane)
-{
-    const work *w = context;
-    const weft_context_plan *plan = &w->runtime->plan;
-    const weft_sequence_cut *cut = w->call->cut;
-    const int blocks = weft_context_blocks(plan),
-              mine = weft_comm_rank(w->runtime->cp) / plan->inner;
-    const stretch queries = runs_of(w, mine);
-    stretch keys = runs_of(w, (mine + blocks - task->part) % (plan->cp / plan->inner));
-    if (plan->form == WEFT_CONTEXT_ALL_GATHER)
-        keys = (stretch){0, plan->cp * cut->num_runs};
-    const size_t run_rows = cut->run_length * w->call->shape.batch;
-    pair p = {.shape = shape_of(w, task)};
-    if (w->backward)
-        WEFT_TRY(zero_gradients(w, task, lane));
-    for (int q = 0; q < queries.count; q++) {
-        const int32_t query_run = cut->runs[queries.first + q];
-        bool *begun = &w->runtime->begun[q];
-        if (!is_attended(w, task, q))
-            continue;
-        p.shape.first_query = (size_t)query_run * cut->run_length;
-        p.query_rows = (size_t)q * run_rows;
-        if (w->call->first_seen)
-            p.first_seen = w->call->first_seen + (size_t)query_run * run_rows;
-        for (int k = 0; k < keys.count; k++) {
-            const int32_t key_run = cut->runs[keys.first + k];
-            if (key_run > query_run)
-                continue;
-            p.first_key = (size_t)key_run * cut->run_length;
-            p.key_rows = (size_t)k * run_rows;
-            if (!is_seen(&p))
-                continue;
-            p.piece = *begun ? WEFT_ATTENTION_NEXT : WEFT_ATTENTION_FIRST;
-            *begun = true;
-            WEFT_TRY((w->backward ? attend_backward : attend_forward)(w, task, lane, &p));
-        }
-    }
-    return WEFT_OK;
-}
-
-static weft_status add_arrived(const work *w, weft_lane *lane, const float *arrived, float *share)
-{
-    return weft_add(lane, &WEFT_ARGS(weft_add_args, .count = w->sizes.block_keys, .dtype = WEFT_F32,
-                                     .a = arrived, .b = share, .y = share));
-}
-
-/* Adds this rank's share to what arrived; the first rank's is the sum. */
-static weft_status run_sum(void *context, const weft_task *task, weft_lane *lane)
-{
-    const work *w = context;
-    float *share = slot_of(w, task, WEFT_OPERAND_X);
-    const float *arrived = slot_of(w, task, WEFT_OPERAND_FROM);
-    return arrived ? add_arrived(w, lane, arrived, share) : WEFT_OK;
-}
-
-/* --- rounding ------------------------------------------------------------------------------ */
-
-/* The keys' gradient is what came home and the share of this rank, or one of them. */
-static weft_status place_gradients(const work *w, const weft_task *task, weft_lane *lane)
-{
-    const weft_context_sizes *z = &w->sizes;
-    const weft_dtype dtype = w->call->shape.dtype;
-    const size_t queries = z->in_group * z->head_dim;
-    const float *arrived = slot_of(w, task, WEFT_OPERAND_FROM);
-    float *share = slot_of(w, task, WEFT_OPERAND_KEYS);
-    void *heads = slot_of(w, task, WEFT_OPERAND_TO), *to = heads ? heads : w->call->dqkv;
-    WEFT_TRY(move_rows(lane, z->rows * z->groups, queries, WEFT_F32,
-                       slot_of(w, task, WEFT_OPERAND_Y), queries, dtype, to,
-                       queries + 2 * z->head_dim));
-    if (arrived && share)
-        WEFT_TRY(add_arrived(w, lane, arrived, share));
-    return move_keys(w, lane, z->rows, WEFT_F32, share ? share : arrived, true, dtype, to);
-}
-
-static weft_status run_place(void *context, const weft_task *task, weft_lane *lane)
-{
-    const work *w = context;
-    const weft_context_call *c = w->call;
-    const void *from = slot_of(w, task, WEFT_OPERAND_FROM);
-    if (task->flow == WEFT_FLOW_GRADIENT)
-        return place_gradients(w, task, lane);
-    if (task->flow == WEFT_FLOW_HEADS)
-        return w->backward ? deal_heads(w, lane, w->sizes.width_qkv, from, c->dqkv, true)
-                           : deal_heads(w, lane, w->sizes.width_out, from, c->out, true);
-    void *heads = slot_of(w, task, WEFT_OPERAND_TO), *to = heads ? heads : c->out;
-    return to == from ? WEFT_OK
-                      : move_rows(lane, 0, w->sizes.rows * w->sizes.result, WEFT_F32, from, 0,
-                                  c->shape.dtype, to, 0);
-}
-
-/* --- the whole ----------------------------------------------------------------------------- */
 
 /* Slots that are tensors of the call, and pieces of the scratch for the others. */
-static void bind_slots(work *w)
+static void bind_slots(weft_context_work *w)
 {
     const weft_context_call *c = w->call;
     char *scratch = c->scratch;
@@ -404,42 +25,18 @@ static void bind_slots(work *w)
     w->delta = w->backward ? (float *)(void *)scratch : NULL;
 }
 
-static weft_status begin_lanes(weft_context_runtime *r, weft_lane *compute)
-{
-    WEFT_TRY(weft_lane_record(compute, r->begin));
-    for (int i = 0; i < WEFT_NUM_LANES; i++)
-        if (r->lanes[i])
-            WEFT_TRY(weft_lane_wait(r->lanes[i], r->begin));
-    return WEFT_OK;
-}
-
-static weft_status end_lanes(weft_context_runtime *r, weft_lane *compute)
-{
-    for (int i = 0; i < WEFT_NUM_LANES; i++)
-        if (r->lanes[i]) {
-            WEFT_TRY(weft_lane_record(r->lanes[i], r->ends[i]));
-            WEFT_TRY(weft_lane_wait(compute, r->ends[i]));
-        }
-    return WEFT_OK;
-}
-
 static weft_status run(weft_context_runtime *r, weft_lane *compute, const weft_context_call *call,
                        bool backward)
 {
-    work w = {.runtime = r,
-              .call = call,
-              .program = &r->programs[backward],
-              .memory = r->memory[backward],
-              .sizes = weft_context_sizes_of(&call->shape),
-              .backward = backward};
+    weft_context_work w = {.runtime = r,
+                           .call = call,
+                           .program = &r->programs[backward],
+                           .memory = r->memory[backward],
+                           .sizes = weft_context_sizes_of(&call->shape),
+                           .backward = backward};
     bind_slots(&w);
     memset(r->begun, 0, (size_t)r->plan.cp * WEFT_DEAL_MAX_RUNS * sizeof *r->begun);
-    r->executor.context = &w;
-    for (int i = 0; i < WEFT_NUM_LANES; i++)
-        r->executor.lanes[i] = r->lanes[i] ? r->lanes[i] : compute;
-    WEFT_TRY(begin_lanes(r, compute));
-    WEFT_TRY(weft_program_enqueue(w.program, &r->executor));
-    return end_lanes(r, compute);
+    return weft_body_enqueue(&r->body, w.program, compute, false, &w);
 }
 
 weft_status weft_context_forward(weft_context_runtime *r, weft_lane *compute,
@@ -456,58 +53,32 @@ weft_status weft_context_backward(weft_context_runtime *r, weft_lane *compute,
 
 weft_executor *weft_context_executor(weft_context_runtime *r)
 {
-    return &r->executor;
-}
-
-static weft_status create_lanes(weft_context_runtime *r)
-{
-    static const struct {
-        int kind;
-        const char *name;
-    } rows[] = {{WEFT_LANE_SEND, "keys"}, {WEFT_LANE_REDUCE, "keys' gradients"}};
-    WEFT_TRY(weft_event_create(r->device, &r->begin));
-    for (size_t i = 0; i < 2 && weft_context_blocks(&r->plan) > 1; i++) {
-        WEFT_TRY(weft_lane_create(r->device, 0, rows[i].name, &r->lanes[rows[i].kind]));
-        WEFT_TRY(weft_event_create(r->device, &r->ends[rows[i].kind]));
-    }
-    return WEFT_OK;
+    return &r->body.executor;
 }
 
 static weft_status make_programs(weft_context_runtime *r)
 {
-    void *memory;
-    for (int backward = 0; backward < 2; backward++) {
+    for (int backward = 0; backward < 2; backward++)
         WEFT_TRY(weft_program_context(&r->plan, backward, &r->arena, &r->programs[backward]));
-        WEFT_TRY(weft_arena_alloc_array(&r->arena, (size_t)r->programs[backward].num_slots,
-                                        sizeof(void *), &memory));
-        r->memory[backward] = memory;
-    }
     WEFT_TRY(weft_program_context_check(&r->plan, &r->programs[0], &r->programs[1]));
+    WEFT_TRY(weft_body_memory(&r->arena, r->programs, r->memory));
+    weft_context_bind_tasks(&r->body.executor);
+    return weft_body_prepare(&r->body, r->programs);
+}
+
+static weft_status init(weft_context_runtime *r)
+{
+    static const weft_body_lane of_a_ring[] = {{WEFT_LANE_SEND, 0, "keys"},
+                                               {WEFT_LANE_REDUCE, 0, "keys' gradients"}};
+    void *memory;
+    WEFT_TRY(make_programs(r));
     WEFT_TRY(weft_arena_alloc_array(&r->arena, (size_t)r->plan.cp, sizeof(size_t), &memory));
     r->send_bytes = memory;
     WEFT_TRY(weft_arena_alloc_array(&r->arena, (size_t)r->plan.cp * WEFT_DEAL_MAX_RUNS,
                                     sizeof(bool), &memory));
     r->begun = memory;
-    return weft_executor_prepare(&r->executor, r->device, r->programs[1].num_tasks);
-}
-
-static weft_status init(weft_context_runtime *r)
-{
-    WEFT_TRY(make_programs(r));
-    WEFT_TRY(create_lanes(r));
-    const struct {
-        weft_task_kind kind;
-        weft_task_function run;
-    } rows[] = {
-        {WEFT_TASK_PERMUTE, run_permute}, {WEFT_TASK_DISPATCH, run_dispatch},
-        {WEFT_TASK_COMBINE, run_combine}, {WEFT_TASK_GATHER, run_gather},
-        {WEFT_TASK_REDUCE, run_reduce},   {WEFT_TASK_SHIFT, run_shift},
-        {WEFT_TASK_ATTEND, run_attend},   {WEFT_TASK_SUM, run_sum},
-        {WEFT_TASK_PLACE, run_place},
-    };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        r->executor.run[rows[i].kind] = rows[i].run;
-    return WEFT_OK;
+    return weft_context_blocks(&r->plan) > 1 ? weft_body_create_lanes(&r->body, of_a_ring, 2)
+                                             : WEFT_OK;
 }
 
 weft_status weft_context_runtime_create(weft_device *device, weft_comm *cp,
@@ -516,7 +87,7 @@ weft_status weft_context_runtime_create(weft_device *device, weft_comm *cp,
     weft_context_runtime *r = calloc(1, sizeof *r);
     if (!r)
         return WEFT_ERROR(WEFT_MEMORY, "out of memory for attention over context-parallel ranks");
-    r->device = device;
+    r->body.device = device;
     r->cp = cp;
     r->plan = *plan;
     const weft_status status = init(r);
@@ -532,12 +103,7 @@ void weft_context_runtime_destroy(weft_context_runtime *r)
 {
     if (!r)
         return;
-    for (int i = 0; i < WEFT_NUM_LANES; i++) {
-        weft_lane_destroy(r->lanes[i]);
-        weft_event_destroy(r->ends[i]);
-    }
-    weft_event_destroy(r->begin);
-    weft_executor_release(&r->executor);
+    weft_body_release(&r->body);
     weft_arena_release(&r->arena);
     free(r);
 }
@@ -545,10 +111,5 @@ void weft_context_runtime_destroy(weft_context_runtime *r)
 weft_status weft_context_runtime_reserve(weft_context_runtime *r, weft_lane *compute,
                                          const weft_context_shape *shape)
 {
-    const size_t bytes = weft_context_message_bytes(shape);
-    WEFT_TRY(weft_comm_reserve(r->cp, compute, bytes));
-    for (int i = 0; i < WEFT_NUM_LANES; i++)
-        if (r->lanes[i])
-            WEFT_TRY(weft_comm_reserve(r->cp, r->lanes[i], bytes));
-    return WEFT_OK;
+    return weft_body_reserve(&r->body, r->cp, compute, weft_context_message_bytes(shape));
 }

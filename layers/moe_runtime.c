@@ -5,6 +5,19 @@
 
 #include "layers/moe_tasks.h"
 
+static weft_status create_lanes(weft_moe_runtime *r)
+{
+    /* Communication's threads run before those that copy. */
+    static const weft_body_lane rows[] = {
+        {WEFT_LANE_EXPERT, 0, "expert"},     {WEFT_LANE_GATHER, 0, "gather"},
+        {WEFT_LANE_PLACE, 1, "place"},       {WEFT_LANE_OFFLOAD, 1, "offload"},
+        {WEFT_LANE_PREFETCH, 1, "prefetch"},
+    };
+    for (int i = 0; i < 2; i++)
+        WEFT_TRY(weft_event_create(r->body.device, &r->exchanged[i]));
+    return weft_body_create_lanes(&r->body, rows, sizeof rows / sizeof *rows);
+}
+
 /* Forms of one step have nothing to cut. */
 static weft_status create_exchange(weft_moe_runtime *r)
 {
@@ -15,17 +28,19 @@ static weft_status create_exchange(weft_moe_runtime *r)
     int num_chunks = r->options.num_chunks > 0 ? r->options.num_chunks : 1;
     WEFT_TRY(weft_program_exchange(form, num_chunks, &r->arena, &r->exchange_program));
     WEFT_TRY(weft_program_exchange_check(form, num_chunks, &r->exchange_program));
-    WEFT_TRY(
-        weft_executor_prepare(&r->exchange_executor, r->device, r->exchange_program.num_tasks));
+    WEFT_TRY(weft_executor_prepare(&r->exchange_executor, r->body.device,
+                                   r->exchange_program.num_tasks));
     weft_moe_bind_exchange_tasks(&r->exchange_executor);
+    r->body.tasks_use_lanes = r->exchange_program.num_tasks > 0;
     return WEFT_OK;
 }
 
 static weft_status init(weft_moe_runtime *r)
 {
     weft_moe_pipeline pipeline = r->options.pipeline;
+    weft_moe_bind_tasks(&r->body.executor);
     if (r->exchange) {
-        WEFT_TRY(weft_moe_create_lanes(r));
+        WEFT_TRY(create_lanes(r));
         WEFT_TRY(create_exchange(r));
     } else {
         pipeline = (weft_moe_pipeline){.num_partitions = 1};
@@ -42,7 +57,7 @@ weft_status weft_moe_runtime_create(weft_device *device, const weft_moe_options 
     weft_moe_runtime *r = calloc(1, sizeof *r);
     if (!r)
         return WEFT_ERROR(WEFT_MEMORY, "out of memory for the MoE layers' programs");
-    r->device = device;
+    r->body.device = device;
     r->options = *options;
     r->exchange = exchange;
     if (options->num_chunks > 0)
@@ -60,14 +75,9 @@ void weft_moe_runtime_destroy(weft_moe_runtime *r)
 {
     if (!r)
         return;
-    for (int i = 0; i < WEFT_NUM_LANES; i++) {
-        weft_lane_destroy(r->lanes[i]);
-        weft_event_destroy(r->ends[i]);
-    }
-    weft_event_destroy(r->begin);
+    weft_body_release(&r->body);
     for (int i = 0; i < 2; i++)
         weft_event_destroy(r->exchanged[i]);
-    weft_executor_release(&r->executor);
     weft_executor_release(&r->exchange_executor);
     weft_arena_release(&r->arena);
     free(r);
@@ -76,23 +86,7 @@ void weft_moe_runtime_destroy(weft_moe_runtime *r)
 weft_status weft_moe_runtime_reserve(const weft_moe_runtime *r, const weft_comm *ep,
                                      weft_lane *compute, size_t bytes)
 {
-    WEFT_TRY(weft_comm_reserve(ep, compute, bytes));
-    for (int i = 0; i < WEFT_NUM_LANES; i++)
-        if (r->lanes[i])
-            WEFT_TRY(weft_comm_reserve(ep, r->lanes[i], bytes));
-    return WEFT_OK;
-}
-
-static weft_status prepare_executor(weft_moe_runtime *r, const weft_program programs[2])
-{
-    uint32_t num_tasks = programs[0].num_tasks;
-    if (num_tasks < programs[1].num_tasks)
-        num_tasks = programs[1].num_tasks;
-    if (num_tasks <= r->executor.num_done)
-        return WEFT_OK;
-    WEFT_TRY(weft_executor_prepare(&r->executor, r->device, num_tasks));
-    weft_moe_bind_tasks(&r->executor);
-    return WEFT_OK;
+    return weft_body_reserve(&r->body, ep, compute, bytes);
 }
 
 /* Programs are proved before they run. */
@@ -100,15 +94,11 @@ static weft_status make_plan(weft_moe_runtime *r, const weft_moe_pipeline *pipel
                              weft_moe_plan *plan)
 {
     plan->pipeline = *pipeline;
-    for (int backward = 0; backward < 2; backward++) {
+    for (int backward = 0; backward < 2; backward++)
         WEFT_TRY(weft_program_moe(pipeline, backward, &r->arena, &plan->programs[backward]));
-        void *memory;
-        WEFT_TRY(weft_arena_alloc_array(&r->arena, (size_t)plan->programs[backward].num_slots,
-                                        sizeof(void *), &memory));
-        plan->memory[backward] = memory;
-    }
     WEFT_TRY(weft_program_moe_check(pipeline, &plan->programs[0], &plan->programs[1]));
-    return prepare_executor(r, plan->programs);
+    WEFT_TRY(weft_body_memory(&r->arena, plan->programs, plan->memory));
+    return weft_body_prepare(&r->body, plan->programs);
 }
 
 weft_status weft_moe_runtime_use(weft_moe_runtime *r, const weft_moe_pipeline *pipeline)
@@ -130,5 +120,5 @@ weft_status weft_moe_runtime_replace(weft_moe_runtime *r, const weft_program pro
     r->replaced = *r->current;
     memcpy(r->replaced.programs, programs, sizeof r->replaced.programs);
     r->current = &r->replaced;
-    return prepare_executor(r, programs);
+    return weft_body_prepare(&r->body, programs);
 }

@@ -4,9 +4,8 @@
 #ifndef WEFT_LAYERS_MOE_RUNTIME_H
 #define WEFT_LAYERS_MOE_RUNTIME_H
 
-#include "comm/comm.h"
+#include "layers/body.h"
 #include "layers/moe_options.h"
-#include "schedule/run.h"
 
 /* The programs of one (n, S). */
 typedef struct weft_moe_plan {
@@ -18,18 +17,17 @@ typedef struct weft_moe_plan {
 enum { WEFT_MOE_MAX_PLANS = 64 };
 
 typedef struct weft_moe_runtime {
-    weft_device *device; /* borrowed */
     weft_moe_options options;
     bool exchange; /* tokens travel: the lanes below exist */
     weft_arena arena;
     weft_moe_plan plans[WEFT_MOE_MAX_PLANS];
     int num_plans;
-    const weft_moe_plan *current;     /* what the next forward uses */
-    weft_moe_plan replaced;           /* current, where programs were replaced */
-    weft_program exchange_program;    /* of the form, where it is run as a program */
-    weft_lane *lanes[WEFT_NUM_LANES]; /* expert, gather, place, offload, prefetch; owned */
-    weft_executor executor, exchange_executor;
-    weft_event *begin, *ends[WEFT_NUM_LANES], *exchanged[2];
+    const weft_moe_plan *current;  /* what the next forward uses */
+    weft_moe_plan replaced;        /* current, where programs were replaced */
+    weft_body body;                /* lanes expert, gather, place, offload, prefetch */
+    weft_program exchange_program; /* of the form, where it is run as a program */
+    weft_executor exchange_executor;
+    weft_event *exchanged[2];
     size_t direct_chunk_bytes; /* of a block, the same on every rank; 0: by size */
 } weft_moe_runtime;
 
@@ -50,13 +48,5 @@ weft_status weft_moe_runtime_use(weft_moe_runtime *runtime,
  * weft_moe_runtime_use. Borrowed. */
 weft_status weft_moe_runtime_replace(weft_moe_runtime *runtime,
                                      const weft_program programs[2]) WEFT_CHECKED;
-/* --- layers/moe_lanes.c --------------------------------------------------------------------- */
-
-weft_status weft_moe_create_lanes(weft_moe_runtime *runtime) WEFT_CHECKED;
-/* Enqueues one of the programs of `plan` behind what `compute` holds, and makes `compute` wait for
- * its end. synchronous: every task on `compute`. */
-weft_status weft_moe_runtime_enqueue(weft_moe_runtime *runtime, const weft_moe_plan *plan,
-                                     bool backward, weft_lane *compute, bool synchronous,
-                                     void *context) WEFT_CHECKED;
 
 #endif

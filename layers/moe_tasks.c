@@ -328,23 +328,22 @@ static const int tracks[WEFT_NUM_LANES] = {
     [WEFT_LANE_PREFETCH] = WEFT_LANE_PREFETCH,
 };
 
-static weft_status run(work *w, bool backward)
+static weft_status run(work *w)
 {
     weft_moe_runtime *runtime = w->pass->model->moe;
     const weft_moe_pipeline *pipeline = &w->state->plan->pipeline;
     bool synchronous = !w->m->dims.exchange ||
                        (pipeline->num_partitions == 1 && pipeline->reuse == WEFT_REUSE_NONE);
-    weft_note_tasks(w->pass, tracks, &runtime->executor);
+    weft_note_tasks(w->pass, tracks, &runtime->body.executor);
     weft_note_tasks(w->pass, NULL, &runtime->exchange_executor);
-    return weft_moe_runtime_enqueue(runtime, w->state->plan, backward, weft_pass_lane(w->pass),
-                                    synchronous, w);
+    return weft_body_enqueue(&runtime->body, w->program, weft_pass_lane(w->pass), synchronous, w);
 }
 
 weft_status weft_moe_run_forward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
                                  const weft_tensor *rows)
 {
     work w = start(m, pass, state, rows, false);
-    return run(&w, false);
+    return run(&w);
 }
 
 weft_status weft_moe_run_backward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
@@ -357,5 +356,5 @@ weft_status weft_moe_run_backward(weft_moe *m, weft_pass *pass, weft_moe_state *
     WEFT_TRY(take_answer(&w, WEFT_SLOT_DT_DO));
     WEFT_TRY(take_answer(&w, WEFT_SLOT_DT_DI)); /* in place: dT_DO is used up before dT_DI */
     WEFT_TRY(take_expert_rows(&w, true));
-    return run(&w, true);
+    return run(&w);
 }

@@ -55,6 +55,9 @@ const char *const *weft_model_track_names(int *out_count)
     names[WEFT_TRACK_PARTS] = "parts";
     names[WEFT_TRACK_EXCHANGE] = "exchange";
     names[WEFT_TRACK_TENSOR] = "tensor";
+    names[WEFT_TRACK_CONTEXT] = "context";
+    names[WEFT_TRACK_KEYS] = "keys";
+    names[WEFT_TRACK_KEYS_GRADIENTS] = "keys' gradients";
     *out_count = WEFT_NUM_TRACKS;
     return names;
 }

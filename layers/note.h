@@ -1,5 +1,5 @@
 /* Timelines of what layers do: their programs' tasks, and notes of what no program says. Private to
- * layers/. */
+ * layers/, but for the tracks. */
 #ifndef WEFT_LAYERS_NOTE_H
 #define WEFT_LAYERS_NOTE_H
 
@@ -29,6 +29,9 @@ enum {
     WEFT_TRACK_PARTS,
     WEFT_TRACK_EXCHANGE,
     WEFT_TRACK_TENSOR,
+    WEFT_TRACK_CONTEXT, /* attention over context-parallel ranks: what it computes */
+    WEFT_TRACK_KEYS,
+    WEFT_TRACK_KEYS_GRADIENTS,
     WEFT_NUM_TRACKS
 };
 

@@ -4,10 +4,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "layers/note.h"
 #include "schedule/price.h"
 
 /* What a slice inside a pass says of its compute lane. */
-typedef enum part { PART_NONE, PART_TRAVELS, PART_WORKS, PART_SUMS, NUM_PARTS } part;
+typedef enum part {
+    PART_NONE,
+    PART_TRAVELS, /* experts' rows */
+    PART_WORKS,
+    PART_SUMS,
+    PART_SHIFTS, /* of context-parallel ranks: what they send, and what they compute */
+    PART_ATTENDS,
+    NUM_PARTS
+} part;
 
 /* A slice of a pass begins or ends. */
 typedef struct edge {
@@ -59,7 +68,14 @@ static part part_of(const weft_slice *slice)
                 {"gather", PART_TRAVELS},   {"place", PART_TRAVELS},    {"offload", PART_TRAVELS},
                 {"prefetch", PART_TRAVELS}, {"permute", PART_WORKS},    {"expert", PART_WORKS},
                 {"recompute", PART_WORKS},  {"tensor", PART_SUMS}};
+    static const char *const sent[] = {"shift", "dispatch", "combine", "gather", "reduce"};
     const size_t length = strcspn(slice->category, " "); /* "dispatch back" */
+    if (slice->lane >= WEFT_TRACK_CONTEXT && slice->lane <= WEFT_TRACK_KEYS_GRADIENTS) {
+        for (size_t i = 0; i < sizeof sent / sizeof *sent; i++)
+            if (strlen(sent[i]) == length && strncmp(sent[i], slice->category, length) == 0)
+                return PART_SHIFTS;
+        return PART_ATTENDS;
+    }
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (strlen(rows[i].category) == length &&
             strncmp(rows[i].category, slice->category, length) == 0)
@@ -224,17 +240,20 @@ static int by_time(const void *a, const void *b)
     return (x->at_us > y->at_us) - (x->at_us < y->at_us);
 }
 
-/* The time in which rows travel and no experts work, and in which only sums are under way. */
-static void sum_edges(edge *edges, size_t count, double *out_travels, double *out_sums)
+/* The time in which rows travel and no experts work, in which keys do and no queries are attended,
+ * and in which only sums are under way. */
+static void sum_edges(edge *edges, size_t count, double us_of[WEFT_NUM_TIMES])
 {
     int open[NUM_PARTS] = {0};
     qsort(edges, count, sizeof *edges, by_time);
     for (size_t i = 0; i < count; i++) {
         const double us = i > 0 ? edges[i].at_us - edges[i - 1].at_us : 0;
         if (open[PART_TRAVELS] > 0)
-            *out_travels += open[PART_WORKS] > 0 ? 0 : us;
+            us_of[WEFT_TIME_EXPERT] += open[PART_WORKS] > 0 ? 0 : us;
+        else if (open[PART_SHIFTS] > 0)
+            us_of[WEFT_TIME_CONTEXT] += open[PART_ATTENDS] > 0 ? 0 : us;
         else if (open[PART_SUMS] > 0)
-            *out_sums += us;
+            us_of[WEFT_TIME_TENSOR] += us;
         open[edges[i].part] += edges[i].step;
     }
 }
@@ -256,9 +275,9 @@ static void add_rank(const reading *r, int rank, double step_us, weft_measured_t
     }
     const weft_price price = {.makespan_us = r->last_us - r->first_us, .spans = &spans};
     const weft_idle idle = weft_price_idle(program, &price, 0);
-    sum_edges(r->ranks[rank].edges, r->ranks[rank].num_edges, &us[WEFT_TIME_EXPERT],
-              &us[WEFT_TIME_TENSOR]);
-    us[WEFT_TIME_COMPUTE] -= us[WEFT_TIME_EXPERT] + us[WEFT_TIME_TENSOR];
+    sum_edges(r->ranks[rank].edges, r->ranks[rank].num_edges, us);
+    us[WEFT_TIME_COMPUTE] -=
+        us[WEFT_TIME_EXPERT] + us[WEFT_TIME_CONTEXT] + us[WEFT_TIME_TENSOR];
     us[WEFT_TIME_PIPELINE] = idle.message_us;
     us[WEFT_TIME_DATA] = idle.reduce_us;
     us[WEFT_TIME_BUBBLE] = idle.bubble_us + fmax(0, step_us - price.makespan_us);

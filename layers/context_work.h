@@ -1,0 +1,42 @@
+/* What the tasks of attention over context-parallel ranks work on. Private to layers/context*.c. */
+#ifndef WEFT_LAYERS_CONTEXT_WORK_H
+#define WEFT_LAYERS_CONTEXT_WORK_H
+
+#include "layers/body.h"
+#include "layers/context_memory.h"
+
+struct weft_context_runtime {
+    weft_comm *cp;
+    weft_context_plan plan;
+    weft_arena arena;
+    weft_program programs[2]; /* forward, backward */
+    void **memory[2];         /* [num_slots], while a program is enqueued */
+    weft_body body;
+    size_t *send_bytes; /* [cp] */
+    bool *begun;        /* [cp * WEFT_DEAL_MAX_RUNS]: runs of queries that were attended */
+};
+
+/* What the running program works on: the context of its tasks' functions. */
+typedef struct weft_context_work {
+    weft_context_runtime *runtime;
+    const weft_context_call *call;
+    const weft_program *program;
+    void **memory;
+    weft_context_sizes sizes;
+    float *delta;
+    bool backward;
+} weft_context_work;
+
+/* The memory of an operand; NULL: the task has none. */
+void *weft_context_slot(const weft_context_work *work, const weft_task *task,
+                        weft_operand_name name);
+/* So many elements behind `data`. */
+void *weft_context_at(const void *data, size_t elements, weft_dtype dtype);
+
+/* --- tasks: layers/context_tasks.c, of ATTEND layers/context_attend.c ----------------------- */
+
+weft_status weft_context_attend(void *context, const weft_task *task, weft_lane *lane) WEFT_CHECKED;
+/* Fills executor.run; the tasks' context is a weft_context_work. */
+void weft_context_bind_tasks(weft_executor *executor);
+
+#endif
