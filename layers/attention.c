@@ -126,10 +126,11 @@ static weft_status take_scratch(weft_pass *pass, weft_context_call *call, bool b
 /* Exchanges stand on the compute lane, too. */
 static struct weft_context_runtime *runtime_of(const weft_pass *pass)
 {
-    static const int tracks[WEFT_NUM_LANES] = {
-        [WEFT_LANE_COMPUTE] = WEFT_TRACK_CONTEXT, [WEFT_LANE_EXPERT] = WEFT_TRACK_CONTEXT,
-        [WEFT_LANE_GATHER] = WEFT_TRACK_CONTEXT,  [WEFT_LANE_SEND] = WEFT_TRACK_KEYS,
-        [WEFT_LANE_REDUCE] = WEFT_TRACK_KEYS_GRADIENTS};
+    static const int tracks[WEFT_NUM_LANES] = {[WEFT_LANE_COMPUTE] = WEFT_TRACK_CONTEXT,
+                                               [WEFT_LANE_EXPERT] = WEFT_TRACK_CONTEXT,
+                                               [WEFT_LANE_GATHER] = WEFT_TRACK_CONTEXT,
+                                               [WEFT_LANE_SEND] = WEFT_TRACK_KEYS,
+                                               [WEFT_LANE_REDUCE] = WEFT_TRACK_KEYS_GRADIENTS};
     weft_context_runtime *runtime = weft_pass_context(pass);
     weft_note_tasks(pass, tracks, weft_context_executor(runtime));
     return runtime;

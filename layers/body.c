@@ -36,8 +36,8 @@ weft_status weft_body_memory(weft_arena *arena, const weft_program programs[2],
 {
     for (int i = 0; i < 2; i++) {
         void *memory;
-        WEFT_TRY(weft_arena_alloc_array(arena, (size_t)programs[i].num_slots, sizeof(void *),
-                                        &memory));
+        WEFT_TRY(
+            weft_arena_alloc_array(arena, (size_t)programs[i].num_slots, sizeof(void *), &memory));
         out_memory[i] = memory;
     }
     return WEFT_OK;

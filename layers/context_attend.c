@@ -2,7 +2,6 @@
  * runs. A pair of runs is one call of the kernel, because positions inside a run follow each other;
  * pairs of which causal attention sees nothing are left out. */
 #include "layers/context_work.h"
-#include "schedule/operands.h"
 
 /* Runs that stand back to back: [first, first + count) of the cut's. */
 typedef struct stretch {
@@ -30,8 +29,8 @@ static const void *queries_of(const weft_context_work *w)
     return weft_context_exchanges(&w->runtime->plan) ? w->call->heads : w->call->qkv;
 }
 
-static weft_status attend_forward(const weft_context_work *w, const weft_task *task, weft_lane *lane,
-                                  const pair *p)
+static weft_status attend_forward(const weft_context_work *w, const weft_task *task,
+                                  weft_lane *lane, const pair *p)
 {
     const weft_context_sizes *z = &w->sizes;
     const weft_dtype dtype = w->call->shape.dtype;
@@ -42,14 +41,15 @@ static weft_status attend_forward(const weft_context_work *w, const weft_task *t
     return weft_attention_forward(
         lane,
         &WEFT_ARGS(weft_attention_forward_args, .shape = p->shape, .dtype = dtype,
-                   .q = weft_context_at(qkv, p->query_rows * p->shape.q_token_stride, dtype), .k = k,
-                   .v = weft_context_at(k, z->head_dim, dtype), .out = partial + p->query_rows * z->result,
+                   .q = weft_context_at(qkv, p->query_rows * p->shape.q_token_stride, dtype),
+                   .k = k, .v = weft_context_at(k, z->head_dim, dtype),
+                   .out = partial + p->query_rows * z->result,
                    .lse = w->call->lse + p->query_rows * z->heads, .first_seen = p->first_seen,
                    .first_key = p->first_key, .piece = p->piece));
 }
 
-static weft_status attend_backward(const weft_context_work *w, const weft_task *task, weft_lane *lane,
-                                   const pair *p)
+static weft_status attend_backward(const weft_context_work *w, const weft_task *task,
+                                   weft_lane *lane, const pair *p)
 {
     const weft_context_sizes *z = &w->sizes;
     const weft_context_call *c = w->call;
@@ -60,14 +60,16 @@ static weft_status attend_backward(const weft_context_work *w, const weft_task *
     const void *k = keys ? keys : weft_context_at(qkv, z->in_group * z->head_dim, dtype);
     k = weft_context_at(k, p->key_rows * p->shape.k_token_stride, dtype);
     const void *dout = exchanged ? weft_context_slot(w, task, WEFT_OPERAND_DY) : c->dout;
-    float *dq = weft_context_slot(w, task, WEFT_OPERAND_Y), *dk = weft_context_slot(w, task, WEFT_OPERAND_TO);
+    float *dq = weft_context_slot(w, task, WEFT_OPERAND_Y),
+          *dk = weft_context_slot(w, task, WEFT_OPERAND_TO);
     dk += p->key_rows * z->keys;
     return weft_attention_backward(
         lane, &WEFT_ARGS(weft_attention_backward_args, .shape = p->shape, .dtype = dtype,
-                         .q = weft_context_at(qkv, p->query_rows * p->shape.q_token_stride, dtype), .k = k,
-                         .v = weft_context_at(k, z->head_dim, dtype),
+                         .q = weft_context_at(qkv, p->query_rows * p->shape.q_token_stride, dtype),
+                         .k = k, .v = weft_context_at(k, z->head_dim, dtype),
                          .out = weft_context_at(exchanged ? c->heads_out : c->out, result, dtype),
-                         .dout = weft_context_at(dout, result, dtype), .lse = c->lse + p->query_rows * z->heads,
+                         .dout = weft_context_at(dout, result, dtype),
+                         .lse = c->lse + p->query_rows * z->heads,
                          .delta = w->delta + p->query_rows * z->heads, .dq = dq + result, .dk = dk,
                          .dv = dk + z->head_dim, .first_seen = p->first_seen,
                          .first_key = p->first_key, .dq_token_stride = z->result,
@@ -97,11 +99,13 @@ static weft_attention_shape shape_of(const weft_context_work *w, const weft_task
     return shape;
 }
 
-static weft_status zero_gradients(const weft_context_work *w, const weft_task *task, weft_lane *lane)
+static weft_status zero_gradients(const weft_context_work *w, const weft_task *task,
+                                  weft_lane *lane)
 {
     const size_t queries = w->sizes.rows * w->sizes.result;
     if (task->part == 0)
-        WEFT_TRY(weft_lane_zero(lane, weft_context_slot(w, task, WEFT_OPERAND_Y), queries * sizeof(float)));
+        WEFT_TRY(weft_lane_zero(lane, weft_context_slot(w, task, WEFT_OPERAND_Y),
+                                queries * sizeof(float)));
     if (weft_task_slot(task, WEFT_OPERAND_X) >= 0) /* adds to an earlier part's */
         return WEFT_OK;
     return weft_lane_zero(lane, weft_context_slot(w, task, WEFT_OPERAND_TO),

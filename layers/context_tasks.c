@@ -1,6 +1,5 @@
 /* The tasks beside attending: rows are packed, travel, and are rounded. */
 #include "layers/context_work.h"
-#include "schedule/operands.h"
 
 void *weft_context_slot(const weft_context_work *w, const weft_task *task, weft_operand_name name)
 {
@@ -31,29 +30,32 @@ static weft_status move_rows(weft_lane *lane, size_t rows, size_t count, weft_dt
 
 /* The keys and values of packed rows, next to each other, or the other way round: a group's stand
  * behind its queries. */
-static weft_status move_keys(const weft_context_work *w, weft_lane *lane, size_t rows, weft_dtype from_dtype,
-                             const void *from, bool from_packed, weft_dtype to_dtype, void *to)
+static weft_status move_keys(const weft_context_work *w, weft_lane *lane, size_t rows,
+                             weft_dtype from_dtype, const void *from, bool from_packed,
+                             weft_dtype to_dtype, void *to)
 {
     const weft_context_sizes *z = &w->sizes;
     const size_t queries = z->in_group * z->head_dim, pair = 2 * z->head_dim;
     const size_t apart = queries + pair;
     return move_rows(lane, rows * z->groups, pair, from_dtype,
-                     from_packed ? from : weft_context_at(from, queries, from_dtype), from_packed ? pair : apart,
-                     to_dtype, from_packed ? weft_context_at(to, queries, to_dtype) : to,
+                     from_packed ? from : weft_context_at(from, queries, from_dtype),
+                     from_packed ? pair : apart, to_dtype,
+                     from_packed ? weft_context_at(to, queries, to_dtype) : to,
                      from_packed ? apart : pair);
 }
 
 /* Rows [rows, width] as `inner` blocks of rows [rows, width / inner], or back. */
-static weft_status deal_heads(const weft_context_work *w, weft_lane *lane, size_t width, const void *from,
-                              void *to, bool back)
+static weft_status deal_heads(const weft_context_work *w, weft_lane *lane, size_t width,
+                              const void *from, void *to, bool back)
 {
     const size_t rows = w->call->shape.rows, inner = (size_t)w->runtime->plan.inner;
     const size_t part = width / inner;
     const weft_dtype dtype = w->call->shape.dtype;
     for (size_t i = 0; i < inner; i++)
         WEFT_TRY(move_rows(lane, rows, part, dtype,
-                           weft_context_at(from, back ? i * rows * part : i * part, dtype), back ? part : width,
-                           dtype, weft_context_at(to, back ? i * part : i * rows * part, dtype),
+                           weft_context_at(from, back ? i * rows * part : i * part, dtype),
+                           back ? part : width, dtype,
+                           weft_context_at(to, back ? i * part : i * rows * part, dtype),
                            back ? width : part));
     return WEFT_OK;
 }
@@ -78,8 +80,8 @@ static weft_status run_permute(void *context, const weft_task *task, weft_lane *
 /* --- travel -------------------------------------------------------------------------------- */
 
 /* An all-to-all among the `inner` neighbours; the others of the group get nothing. */
-static weft_status exchange(const weft_context_work *w, weft_lane *lane, size_t width, const void *from,
-                            void *to)
+static weft_status exchange(const weft_context_work *w, weft_lane *lane, size_t width,
+                            const void *from, void *to)
 {
     weft_context_runtime *r = w->runtime;
     const int inner = r->plan.inner, first = weft_comm_rank(r->cp) / inner * inner;
@@ -94,14 +96,16 @@ static weft_status run_dispatch(void *context, const weft_task *task, weft_lane 
 {
     const weft_context_work *w = context;
     return exchange(w, lane, w->backward ? w->sizes.width_out : w->sizes.width_qkv,
-                    weft_context_slot(w, task, WEFT_OPERAND_FROM), weft_context_slot(w, task, WEFT_OPERAND_TO));
+                    weft_context_slot(w, task, WEFT_OPERAND_FROM),
+                    weft_context_slot(w, task, WEFT_OPERAND_TO));
 }
 
 static weft_status run_combine(void *context, const weft_task *task, weft_lane *lane)
 {
     const weft_context_work *w = context;
     return exchange(w, lane, w->backward ? w->sizes.width_qkv : w->sizes.width_out,
-                    weft_context_slot(w, task, WEFT_OPERAND_FROM), weft_context_slot(w, task, WEFT_OPERAND_TO));
+                    weft_context_slot(w, task, WEFT_OPERAND_FROM),
+                    weft_context_slot(w, task, WEFT_OPERAND_TO));
 }
 
 static weft_status run_gather(void *context, const weft_task *task, weft_lane *lane)
@@ -116,8 +120,8 @@ static weft_status run_reduce(void *context, const weft_task *task, weft_lane *l
 {
     const weft_context_work *w = context;
     return weft_reduce_scatter(w->runtime->cp, lane, weft_context_slot(w, task, WEFT_OPERAND_FROM),
-                               weft_context_slot(w, task, WEFT_OPERAND_TO), w->sizes.block_keys, WEFT_F32,
-                               WEFT_REDUCE_SUM);
+                               weft_context_slot(w, task, WEFT_OPERAND_TO), w->sizes.block_keys,
+                               WEFT_F32, WEFT_REDUCE_SUM);
 }
 
 /* To the next group of neighbours, and from the previous one. */
@@ -129,14 +133,16 @@ static weft_status run_shift(void *context, const weft_task *task, weft_lane *la
     const int cp = r->plan.cp, rank = weft_comm_rank(r->cp);
     const size_t bytes =
         w->sizes.block_keys * weft_dtype_bytes(gradient ? WEFT_F32 : w->call->shape.dtype);
-    return weft_send_recv(
-        r->cp, lane, (rank + r->plan.inner) % cp, weft_context_slot(w, task, WEFT_OPERAND_FROM), bytes,
-        (rank + cp - r->plan.inner) % cp, weft_context_slot(w, task, WEFT_OPERAND_TO), bytes, gradient);
+    return weft_send_recv(r->cp, lane, (rank + r->plan.inner) % cp,
+                          weft_context_slot(w, task, WEFT_OPERAND_FROM), bytes,
+                          (rank + cp - r->plan.inner) % cp,
+                          weft_context_slot(w, task, WEFT_OPERAND_TO), bytes, gradient);
 }
 
 /* --- sums and rounding --------------------------------------------------------------------- */
 
-static weft_status add_arrived(const weft_context_work *w, weft_lane *lane, const float *arrived, float *share)
+static weft_status add_arrived(const weft_context_work *w, weft_lane *lane, const float *arrived,
+                               float *share)
 {
     return weft_add(lane, &WEFT_ARGS(weft_add_args, .count = w->sizes.block_keys, .dtype = WEFT_F32,
                                      .a = arrived, .b = share, .y = share));
@@ -152,7 +158,8 @@ static weft_status run_sum(void *context, const weft_task *task, weft_lane *lane
 }
 
 /* The keys' gradient is what came home and the share of this rank, or one of them. */
-static weft_status place_gradients(const weft_context_work *w, const weft_task *task, weft_lane *lane)
+static weft_status place_gradients(const weft_context_work *w, const weft_task *task,
+                                   weft_lane *lane)
 {
     const weft_context_sizes *z = &w->sizes;
     const weft_dtype dtype = w->call->shape.dtype;

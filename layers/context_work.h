@@ -4,6 +4,7 @@
 
 #include "layers/body.h"
 #include "layers/context_memory.h"
+#include "schedule/operands.h"
 
 struct weft_context_runtime {
     weft_comm *cp;

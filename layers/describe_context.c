@@ -54,8 +54,8 @@ static void describe_keys(const description *d)
 static void add(const description *d, const char *module, size_t count)
 {
     if (count > 0)
-        weft_cost_memory(d->out, d->phase, module,
-                         count * 3 * d->sizes.block_keys * sizeof(float), count);
+        weft_cost_memory(d->out, d->phase, module, count * 3 * d->sizes.block_keys * sizeof(float),
+                         count);
 }
 
 static void describe_gradients(const description *d)

@@ -4,15 +4,12 @@
  *   form        forward                               backward
  *   p2p         a ring: block i + 1's keys and        the keys again, and behind them each block's
  *               values travel while block i is        gradient in fp32: from the next rank on each
- *               computed (Liu et al. 2023)            adds its share and hands it on, last the owner
- *   all_gather  all keys and values at once           a reduce-scatter of fp32 gradients
- *               (Llama 3, arXiv 2407.21783, §3.3.2)
- *   a2a         heads for sequence, so that a rank    the same with the gradients
- *               has all rows of 1 / cp of the heads
- *               (Jacobs et al. 2023, Ulysses)
- *   a2a+p2p     a2a among `inner` neighbours, then    both
- *               a ring over the cp / inner groups of
- *               them (Fang and Zhao 2024, USP)
+ *               computed (Liu et al. 2023)            adds its share and hands it on, last the
+ * owner all_gather  all keys and values at once           a reduce-scatter of fp32 gradients (Llama
+ * 3, arXiv 2407.21783, §3.3.2) a2a         heads for sequence, so that a rank    the same with the
+ * gradients has all rows of 1 / cp of the heads (Jacobs et al. 2023, Ulysses) a2a+p2p     a2a among
+ * `inner` neighbours, then    both a ring over the cp / inner groups of them (Fang and Zhao 2024,
+ * USP)
  *
  * A part is a block: part i that of the group of ranks i behind this one, 0 its own. All ranks run
  * the same program. Queries see blocks one after the other, so out and log-sum-exp are joined in

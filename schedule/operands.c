@@ -100,8 +100,11 @@ static const weft_operands rows[] = {
       WRITE(TO, SHARE, 0)}},
     {KIND(ATTEND, OWN, COMPUTE),
      5,
-     {READ_WHOLE(FROM, HEADS), READ_WHOLE(DY, HEADS_DY), READ_WHOLE(X, OWN_SHARE),
-      WRITE(Y, PARTIAL, 0), {WEFT_OPERAND_TO, WEFT_VALUE_OWN_SHARE, true, 0, true, true}}},
+     {READ_WHOLE(FROM, HEADS),
+      READ_WHOLE(DY, HEADS_DY),
+      READ_WHOLE(X, OWN_SHARE),
+      WRITE(Y, PARTIAL, 0),
+      {WEFT_OPERAND_TO, WEFT_VALUE_OWN_SHARE, true, 0, true, true}}},
     {KIND(SUM, KEYS, COMPUTE),
      3,
      {READ(X, SHARE, 0),
@@ -140,7 +143,7 @@ int weft_task_slot(const weft_task *task, weft_operand_name name)
 
 static const struct {
     const char *text;
-    uint32_t slots;
+    uint64_t slots;
 } values[WEFT_NUM_VALUES] = {
 #define ROW(name, text, slots) {text, slots},
     WEFT_VALUE_LIST(ROW)
@@ -162,7 +165,7 @@ const char *weft_value_text(int value)
     return value >= 0 && value < WEFT_NUM_VALUES ? values[value].text : "?";
 }
 
-uint32_t weft_value_slots(int value)
+uint64_t weft_value_slots(int value)
 {
     return value >= 0 && value < WEFT_NUM_VALUES ? values[value].slots : 0;
 }

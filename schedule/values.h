@@ -10,7 +10,7 @@
 /* The values of operands, and which slots may hold each (bits). A value has its task's micro-batch,
  * virtual stage, layer and part; operands with `next` have the neighbour's. name,
  * text, slots */
-#define WEFT_SLOT_BIT(name) (1u << WEFT_SLOT_##name)
+#define WEFT_SLOT_BIT(name) (1ull << WEFT_SLOT_##name)
 #define WEFT_VALUE_LIST(X)                                                                         \
     X(NOTHING, "nothing", 0)                                                                       \
     X(ACTIVATION, "the activation", WEFT_SLOT_BIT(ACTIVATION) | WEFT_SLOT_BIT(OUTPUT))             \
@@ -81,7 +81,7 @@ typedef struct weft_operands {
 const weft_operands *weft_operands_of(int kind, int flow);
 
 const char *weft_value_text(int value);
-uint32_t weft_value_slots(int value);
+uint64_t weft_value_slots(int value);
 /* The slot kind that a generator takes for the value: the first that may hold it. */
 weft_slot_kind weft_value_slot_kind(int value);
 

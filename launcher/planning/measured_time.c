@@ -276,8 +276,7 @@ static void add_rank(const reading *r, int rank, double step_us, weft_measured_t
     const weft_price price = {.makespan_us = r->last_us - r->first_us, .spans = &spans};
     const weft_idle idle = weft_price_idle(program, &price, 0);
     sum_edges(r->ranks[rank].edges, r->ranks[rank].num_edges, us);
-    us[WEFT_TIME_COMPUTE] -=
-        us[WEFT_TIME_EXPERT] + us[WEFT_TIME_CONTEXT] + us[WEFT_TIME_TENSOR];
+    us[WEFT_TIME_COMPUTE] -= us[WEFT_TIME_EXPERT] + us[WEFT_TIME_CONTEXT] + us[WEFT_TIME_TENSOR];
     us[WEFT_TIME_PIPELINE] = idle.message_us;
     us[WEFT_TIME_DATA] = idle.reduce_us;
     us[WEFT_TIME_BUBBLE] = idle.bubble_us + fmax(0, step_us - price.makespan_us);

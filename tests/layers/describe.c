@@ -264,8 +264,12 @@ static void check_named(const cost_case *c, weft_comm *part, const char *mesh, c
         of->groups.coords.at[WEFT_AXIS_TP] == 0; /* it alone counts the loss, and positions */
     /* attention over cp attends in pieces; its list sums them */
     const bool in_pieces = of->groups.mesh.cp > 1 && c->attentions > 0;
-    for (int half = 0; half < 2 && !in_pieces; half++) {
+    for (int half = 0; half < 2; half++) {
         char what[160];
+        if (in_pieces) {
+            used_drop_products(&got.done[half]);
+            used_drop_products(&wanted.done[half]);
+        }
         snprintf(what, sizeof what, "%s in %s on %s, %s", c->name, weft_dtype_text(dtype), name,
                  half ? "backward" : "forward");
         used_compare(&got.done[half], &wanted.done[half], all, what);
@@ -308,8 +312,9 @@ static void check_stage(const cost_case *c, weft_comm *part, const char *mesh)
 static void check_pipelines(weft_comm *part, const char *mesh)
 {
     static const cost_case c = {"moe in partitions", LLAMA MOE, weft_moe_create, NULL, 0, false};
+    const bool has_six = strstr(mesh, "tp=2,cp=2"); /* tokens a rank: halves are not balanced */
     for (int n = 1; n <= 3; n++)
-        for (int reuse = 0; reuse < WEFT_NUM_REUSES; reuse++)
+        for (int reuse = 0; reuse < WEFT_NUM_REUSES && (n != 2 || !has_six); reuse++)
             for (int bf16 = 0; bf16 < 2; bf16++) {
                 char name[64];
                 snprintf(name, sizeof name, "%s, n %d, %s", mesh, n, weft_reuse_text(reuse));
@@ -422,7 +427,8 @@ int main(void)
                {4, "tp=2,dp=2,binding=dp,ep=2,etp=2,sp=1"},
                {4, "tp=2,dp=2,binding=dp,ep=4"},
                {2, "cp=2,binding=dp,ep=2"},
-               {4, "tp=2,cp=2,binding=tp,sp=1"}};
+               {4, "tp=2,cp=2,binding=tp,sp=1"},
+               {4, "tp=2,cp=2,binding=dp,ep=2,sp=1"}};
     for (size_t m = 0; m < sizeof dense / sizeof *dense; m++)
         check_on(dense_cases, NUM_DENSE, world, dense[m].ranks, dense[m].mesh);
     for (size_t m = 0; m < sizeof moe / sizeof *moe; m++)

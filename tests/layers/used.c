@@ -13,7 +13,7 @@ static double since_us;
 static struct {
     const char *start, *end;
 } ignored[4];
-static int num_ignored;
+static int next_ignored; /* of the ranges: the oldest makes room */
 
 static bool alike(const weft_operation *a, const weft_operation *b)
 {
@@ -178,7 +178,7 @@ static void use_add(const weft_add_args *a)
 
 static bool is_ignored(const void *at)
 {
-    for (int i = 0; i < num_ignored; i++)
+    for (int i = 0; i < 4; i++)
         if ((const char *)at >= ignored[i].start && (const char *)at < ignored[i].end)
             return true;
     return false;
@@ -269,7 +269,8 @@ static void add_record(const weft_comm_record *r)
     } kinds[] = {{"all_reduce", WEFT_COLLECTIVE_ALL_REDUCE},
                  {"all_gather", WEFT_COLLECTIVE_ALL_GATHER},
                  {"reduce_scatter", WEFT_COLLECTIVE_REDUCE_SCATTER},
-                 {"all_to_all", WEFT_COLLECTIVE_ALL_TO_ALL}};
+                 {"all_to_all", WEFT_COLLECTIVE_ALL_TO_ALL},
+                 {"send_recv", WEFT_COLLECTIVE_MESSAGE}};
     for (int axis = 0; axis < WEFT_NUM_AXES; axis++)
         for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
             if (strcmp(r->group, weft_axis_text((weft_axis)axis)) == 0 &&
@@ -304,9 +305,9 @@ void used_end(used_half *out)
 
 void used_ignore(const void *start, size_t bytes)
 {
-    ignored[num_ignored].start = start;
-    ignored[num_ignored++].end = (const char *)start + bytes;
-    num_ignored = num_ignored % 4;
+    ignored[next_ignored].start = start;
+    ignored[next_ignored].end = (const char *)start + bytes;
+    next_ignored = (next_ignored + 1) % 4;
 }
 
 void used_add_listed(used_half *out, const weft_description *listed, bool forward)
@@ -320,6 +321,15 @@ void used_add_listed(used_half *out, const weft_description *listed, bool forwar
         o.axis = alone ? WEFT_AXIS_NONE : o.axis;
         add(out, o);
     }
+}
+
+void used_drop_products(used_half *half)
+{
+    int kept = 0;
+    for (int i = 0; i < half->count; i++)
+        if (half->operations[i].kind != WEFT_OPERATION_GEMM)
+            half->operations[kept++] = half->operations[i];
+    half->count = kept;
 }
 
 static bool has(const used_half *half, const weft_operation *o)

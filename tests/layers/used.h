@@ -22,6 +22,8 @@ void used_ignore(const void *start, size_t bytes);
 
 /* The listed operations of a half, in the same form. */
 void used_add_listed(used_half *out, const weft_description *listed, bool forward);
+/* Leaves out matrix products, attention's among them. */
+void used_drop_products(used_half *half);
 /* Expects both to be alike. memory: this rank did all that a list tells of memory. */
 void used_compare(const used_half *used, const used_half *listed, bool memory, const char *what);
 

@@ -279,15 +279,15 @@ static void times(void **state)
         for (int cp = 2; cp <= 8; cp++) {
             const block_cost c = {
                 {WEFT_CONTEXT_P2P, cp, 1}, cases[k][0], cases[k][1], cases[k][2], NULL};
-            const double exposed =
-                above(c.keys, c.attend / 4) + above(c.gradient, 0.75 * c.attend);
+            const double exposed = above(c.keys, c.attend / 4) + above(c.gradient, 0.75 * c.attend);
             assert_true(makespan_of(&c, false) == cp * c.attend);
             assert_true(makespan_of(&c, true) == cp * c.attend + exposed);
         }
 }
 
 /* A forward block takes 1.25 times as long as its keys, a backward one 2.5 times as long as that,
- * and gradients are twice the keys: nine tenths of what travels is hidden on any number of ranks. */
+ * and gradients are twice the keys: nine tenths of what travels is hidden on any number of ranks.
+ */
 static void hidden(void **state)
 {
     (void)state;
@@ -323,11 +323,8 @@ static void refuses(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(written_out),
-        cmocka_unit_test(every_plan),
-        cmocka_unit_test(times),
-        cmocka_unit_test(hidden),
-        cmocka_unit_test(refuses),
+        cmocka_unit_test(written_out), cmocka_unit_test(every_plan), cmocka_unit_test(times),
+        cmocka_unit_test(hidden),      cmocka_unit_test(refuses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
