@@ -9,7 +9,7 @@
 _Static_assert(sizeof(weft_task) == 68 && sizeof(weft_wait) == 8 && sizeof(weft_slot) == 16,
                "padding would make equal programs differ");
 _Static_assert(WEFT_TASK_MAX_WAITS >= WEFT_NUM_LANES - 1, "a task may wait for every other lane");
-_Static_assert(WEFT_NUM_SLOT_KINDS <= 32, "a value's slots are bits");
+_Static_assert(WEFT_NUM_SLOT_KINDS <= 64, "a value's slots are bits");
 
 /* Who used a slot last: 1 + index of the last writer, and of the last reader since then on each
  * lane (0: none). */
