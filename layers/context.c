@@ -36,7 +36,7 @@ static weft_status run(weft_context_runtime *r, weft_lane *compute, const weft_c
                            .backward = backward};
     bind_slots(&w);
     memset(r->begun, 0, (size_t)r->plan.cp * WEFT_DEAL_MAX_RUNS * sizeof *r->begun);
-    return weft_body_enqueue(&r->body, w.program, compute, false, &w);
+    return weft_runner_enqueue(&r->runner, w.program, compute, false, &w);
 }
 
 weft_status weft_context_forward(weft_context_runtime *r, weft_lane *compute,
@@ -53,7 +53,7 @@ weft_status weft_context_backward(weft_context_runtime *r, weft_lane *compute,
 
 weft_executor *weft_context_executor(weft_context_runtime *r)
 {
-    return &r->body.executor;
+    return &r->runner.executor;
 }
 
 static weft_status make_programs(weft_context_runtime *r)
@@ -61,15 +61,15 @@ static weft_status make_programs(weft_context_runtime *r)
     for (int backward = 0; backward < 2; backward++)
         WEFT_TRY(weft_program_context(&r->plan, backward, &r->arena, &r->programs[backward]));
     WEFT_TRY(weft_program_context_check(&r->plan, &r->programs[0], &r->programs[1]));
-    WEFT_TRY(weft_body_memory(&r->arena, r->programs, r->memory));
-    weft_context_bind_tasks(&r->body.executor);
-    return weft_body_prepare(&r->body, r->programs);
+    WEFT_TRY(weft_runner_memory(&r->arena, r->programs, r->memory));
+    weft_context_bind_tasks(&r->runner.executor);
+    return weft_runner_prepare(&r->runner, r->programs);
 }
 
 static weft_status init(weft_context_runtime *r)
 {
-    static const weft_body_lane of_a_ring[] = {{WEFT_LANE_SEND, 0, "keys"},
-                                               {WEFT_LANE_REDUCE, 0, "keys' gradients"}};
+    static const weft_runner_lane of_a_ring[] = {{WEFT_LANE_SEND, 0, "keys"},
+                                                 {WEFT_LANE_REDUCE, 0, "keys' gradients"}};
     void *memory;
     WEFT_TRY(make_programs(r));
     WEFT_TRY(weft_arena_alloc_array(&r->arena, (size_t)r->plan.cp, sizeof(size_t), &memory));
@@ -77,7 +77,7 @@ static weft_status init(weft_context_runtime *r)
     WEFT_TRY(weft_arena_alloc_array(&r->arena, (size_t)r->plan.cp * WEFT_DEAL_MAX_RUNS,
                                     sizeof(bool), &memory));
     r->begun = memory;
-    return weft_context_blocks(&r->plan) > 1 ? weft_body_create_lanes(&r->body, of_a_ring, 2)
+    return weft_context_blocks(&r->plan) > 1 ? weft_runner_create_lanes(&r->runner, of_a_ring, 2)
                                              : WEFT_OK;
 }
 
@@ -87,7 +87,7 @@ weft_status weft_context_runtime_create(weft_device *device, weft_comm *cp,
     weft_context_runtime *r = calloc(1, sizeof *r);
     if (!r)
         return WEFT_ERROR(WEFT_MEMORY, "out of memory for attention over context-parallel ranks");
-    r->body.device = device;
+    r->runner.device = device;
     r->cp = cp;
     r->plan = *plan;
     const weft_status status = init(r);
@@ -103,7 +103,7 @@ void weft_context_runtime_destroy(weft_context_runtime *r)
 {
     if (!r)
         return;
-    weft_body_release(&r->body);
+    weft_runner_release(&r->runner);
     weft_arena_release(&r->arena);
     free(r);
 }
@@ -111,5 +111,5 @@ void weft_context_runtime_destroy(weft_context_runtime *r)
 weft_status weft_context_runtime_reserve(weft_context_runtime *r, weft_lane *compute,
                                          const weft_context_shape *shape)
 {
-    return weft_body_reserve(&r->body, r->cp, compute, weft_context_message_bytes(shape));
+    return weft_runner_reserve(&r->runner, r->cp, compute, weft_context_message_bytes(shape));
 }

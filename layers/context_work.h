@@ -2,7 +2,7 @@
 #ifndef WEFT_LAYERS_CONTEXT_WORK_H
 #define WEFT_LAYERS_CONTEXT_WORK_H
 
-#include "layers/body.h"
+#include "layers/runner.h"
 #include "layers/context_memory.h"
 #include "schedule/operands.h"
 
@@ -12,7 +12,7 @@ struct weft_context_runtime {
     weft_arena arena;
     weft_program programs[2]; /* forward, backward */
     void **memory[2];         /* [num_slots], while a program is enqueued */
-    weft_body body;
+    weft_runner runner;
     size_t *send_bytes; /* [cp] */
     bool *begun;        /* [cp * WEFT_DEAL_MAX_RUNS]: runs of queries that were attended */
 };

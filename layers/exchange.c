@@ -181,10 +181,10 @@ static weft_status run_program(weft_moe_runtime *r, movement *m, weft_lane *lane
     ex->context = m;
     ex->lanes[WEFT_LANE_EXPERT] = lane;
     for (int i = 0; i < 2; i++)
-        ex->lanes[helpers[i]] = r->body.lanes[helpers[i]];
+        ex->lanes[helpers[i]] = r->runner.lanes[helpers[i]];
     WEFT_TRY(weft_program_enqueue(&r->exchange_program, ex));
     for (int i = 0; i < 2; i++) {
-        WEFT_TRY(weft_lane_record(r->body.lanes[helpers[i]], r->exchanged[i]));
+        WEFT_TRY(weft_lane_record(r->runner.lanes[helpers[i]], r->exchanged[i]));
         WEFT_TRY(weft_lane_wait(lane, r->exchanged[i]));
     }
     return WEFT_OK;

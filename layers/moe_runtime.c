@@ -8,14 +8,14 @@
 static weft_status create_lanes(weft_moe_runtime *r)
 {
     /* Communication's threads run before those that copy. */
-    static const weft_body_lane rows[] = {
+    static const weft_runner_lane rows[] = {
         {WEFT_LANE_EXPERT, 0, "expert"},     {WEFT_LANE_GATHER, 0, "gather"},
         {WEFT_LANE_PLACE, 1, "place"},       {WEFT_LANE_OFFLOAD, 1, "offload"},
         {WEFT_LANE_PREFETCH, 1, "prefetch"},
     };
     for (int i = 0; i < 2; i++)
-        WEFT_TRY(weft_event_create(r->body.device, &r->exchanged[i]));
-    return weft_body_create_lanes(&r->body, rows, sizeof rows / sizeof *rows);
+        WEFT_TRY(weft_event_create(r->runner.device, &r->exchanged[i]));
+    return weft_runner_create_lanes(&r->runner, rows, sizeof rows / sizeof *rows);
 }
 
 /* Forms of one step have nothing to cut. */
@@ -28,17 +28,17 @@ static weft_status create_exchange(weft_moe_runtime *r)
     int num_chunks = r->options.num_chunks > 0 ? r->options.num_chunks : 1;
     WEFT_TRY(weft_program_exchange(form, num_chunks, &r->arena, &r->exchange_program));
     WEFT_TRY(weft_program_exchange_check(form, num_chunks, &r->exchange_program));
-    WEFT_TRY(weft_executor_prepare(&r->exchange_executor, r->body.device,
+    WEFT_TRY(weft_executor_prepare(&r->exchange_executor, r->runner.device,
                                    r->exchange_program.num_tasks));
     weft_moe_bind_exchange_tasks(&r->exchange_executor);
-    r->body.tasks_use_lanes = r->exchange_program.num_tasks > 0;
+    r->runner.tasks_use_lanes = r->exchange_program.num_tasks > 0;
     return WEFT_OK;
 }
 
 static weft_status init(weft_moe_runtime *r)
 {
     weft_moe_pipeline pipeline = r->options.pipeline;
-    weft_moe_bind_tasks(&r->body.executor);
+    weft_moe_bind_tasks(&r->runner.executor);
     if (r->exchange) {
         WEFT_TRY(create_lanes(r));
         WEFT_TRY(create_exchange(r));
@@ -57,7 +57,7 @@ weft_status weft_moe_runtime_create(weft_device *device, const weft_moe_options 
     weft_moe_runtime *r = calloc(1, sizeof *r);
     if (!r)
         return WEFT_ERROR(WEFT_MEMORY, "out of memory for the MoE layers' programs");
-    r->body.device = device;
+    r->runner.device = device;
     r->options = *options;
     r->exchange = exchange;
     if (options->num_chunks > 0)
@@ -75,7 +75,7 @@ void weft_moe_runtime_destroy(weft_moe_runtime *r)
 {
     if (!r)
         return;
-    weft_body_release(&r->body);
+    weft_runner_release(&r->runner);
     for (int i = 0; i < 2; i++)
         weft_event_destroy(r->exchanged[i]);
     weft_executor_release(&r->exchange_executor);
@@ -86,7 +86,7 @@ void weft_moe_runtime_destroy(weft_moe_runtime *r)
 weft_status weft_moe_runtime_reserve(const weft_moe_runtime *r, const weft_comm *ep,
                                      weft_lane *compute, size_t bytes)
 {
-    return weft_body_reserve(&r->body, ep, compute, bytes);
+    return weft_runner_reserve(&r->runner, ep, compute, bytes);
 }
 
 /* Programs are proved before they run. */
@@ -97,8 +97,8 @@ static weft_status make_plan(weft_moe_runtime *r, const weft_moe_pipeline *pipel
     for (int backward = 0; backward < 2; backward++)
         WEFT_TRY(weft_program_moe(pipeline, backward, &r->arena, &plan->programs[backward]));
     WEFT_TRY(weft_program_moe_check(pipeline, &plan->programs[0], &plan->programs[1]));
-    WEFT_TRY(weft_body_memory(&r->arena, plan->programs, plan->memory));
-    return weft_body_prepare(&r->body, plan->programs);
+    WEFT_TRY(weft_runner_memory(&r->arena, plan->programs, plan->memory));
+    return weft_runner_prepare(&r->runner, plan->programs);
 }
 
 weft_status weft_moe_runtime_use(weft_moe_runtime *r, const weft_moe_pipeline *pipeline)
@@ -120,5 +120,5 @@ weft_status weft_moe_runtime_replace(weft_moe_runtime *r, const weft_program pro
     r->replaced = *r->current;
     memcpy(r->replaced.programs, programs, sizeof r->replaced.programs);
     r->current = &r->replaced;
-    return weft_body_prepare(&r->body, programs);
+    return weft_runner_prepare(&r->runner, programs);
 }

@@ -4,7 +4,7 @@
 #ifndef WEFT_LAYERS_MOE_RUNTIME_H
 #define WEFT_LAYERS_MOE_RUNTIME_H
 
-#include "layers/body.h"
+#include "layers/runner.h"
 #include "layers/moe_options.h"
 
 /* The programs of one (n, S). */
@@ -24,7 +24,7 @@ typedef struct weft_moe_runtime {
     int num_plans;
     const weft_moe_plan *current;  /* what the next forward uses */
     weft_moe_plan replaced;        /* current, where programs were replaced */
-    weft_body body;                /* lanes expert, gather, place, offload, prefetch */
+    weft_runner runner;            /* lanes expert, gather, place, offload, prefetch */
     weft_program exchange_program; /* of the form, where it is run as a program */
     weft_executor exchange_executor;
     weft_event *exchanged[2];

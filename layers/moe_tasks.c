@@ -334,9 +334,10 @@ static weft_status run(work *w)
     const weft_moe_pipeline *pipeline = &w->state->plan->pipeline;
     bool synchronous = !w->m->dims.exchange ||
                        (pipeline->num_partitions == 1 && pipeline->reuse == WEFT_REUSE_NONE);
-    weft_note_tasks(w->pass, tracks, &runtime->body.executor);
+    weft_note_tasks(w->pass, tracks, &runtime->runner.executor);
     weft_note_tasks(w->pass, NULL, &runtime->exchange_executor);
-    return weft_body_enqueue(&runtime->body, w->program, weft_pass_lane(w->pass), synchronous, w);
+    return weft_runner_enqueue(&runtime->runner, w->program, weft_pass_lane(w->pass), synchronous,
+                               w);
 }
 
 weft_status weft_moe_run_forward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
