@@ -63,6 +63,7 @@ static weft_status make_programs(weft_context_runtime *r)
     WEFT_TRY(weft_program_context_check(&r->plan, &r->programs[0], &r->programs[1]));
     WEFT_TRY(weft_runner_memory(&r->arena, r->programs, r->memory));
     weft_context_bind_tasks(&r->runner.executor);
+    r->runner.executor.run[WEFT_TASK_ATTEND] = weft_context_attend;
     return weft_runner_prepare(&r->runner, r->programs);
 }
 

@@ -199,7 +199,6 @@ void weft_context_bind_tasks(weft_executor *executor)
     executor->run[WEFT_TASK_GATHER] = run_gather;
     executor->run[WEFT_TASK_REDUCE] = run_reduce;
     executor->run[WEFT_TASK_SHIFT] = run_shift;
-    executor->run[WEFT_TASK_ATTEND] = weft_context_attend;
     executor->run[WEFT_TASK_SUM] = run_sum;
     executor->run[WEFT_TASK_PLACE] = run_place;
 }

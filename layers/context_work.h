@@ -37,7 +37,7 @@ void *weft_context_at(const void *data, size_t elements, weft_dtype dtype);
 /* --- tasks: layers/context_tasks.c, of ATTEND layers/context_attend.c ----------------------- */
 
 weft_status weft_context_attend(void *context, const weft_task *task, weft_lane *lane) WEFT_CHECKED;
-/* Fills executor.run; the tasks' context is a weft_context_work. */
+/* Fills executor.run for all kinds but ATTEND; the tasks' context is a weft_context_work. */
 void weft_context_bind_tasks(weft_executor *executor);
 
 #endif
