@@ -98,6 +98,14 @@ weft_status weft_new_file_open(const char *path, weft_new_file *out)
     return WEFT_OK;
 }
 
+void weft_new_file_drop(weft_new_file *file)
+{
+    fclose(file->file);
+    unlink(file->partial);
+    free(file->partial);
+    *file = (weft_new_file){0};
+}
+
 weft_status weft_new_file_close(weft_new_file *file, weft_status status)
 {
     bool written = !ferror(file->file) && fflush(file->file) == 0 && fsync(fileno(file->file)) == 0;

@@ -42,6 +42,8 @@ typedef struct weft_new_file {
 } weft_new_file;
 
 weft_status weft_new_file_open(const char *path, weft_new_file *out) WEFT_CHECKED;
+/* Removes what was written: the file may not be wanted, or only whether it could be made. */
+void weft_new_file_drop(weft_new_file *file);
 /* Closes the file. `status`: of the writing so far. With WEFT_OK it syncs the file to disk and
  * renames it into place. After any error it removes the file and returns the first error. */
 weft_status weft_new_file_close(weft_new_file *file, weft_status status) WEFT_CHECKED;

@@ -28,6 +28,8 @@ weft_counted weft_bytes_text(double bytes)
     }
     double tenths = bytes * 10 - (double)(long long)(bytes + 0.05) * 10;
     bool whole = tenths > -0.5 && tenths < 0.5;
-    snprintf(out.text, sizeof out.text, whole ? "%.0f %s" : "%.1f %s", bytes, units[unit]);
+    const bool is_one = unit == 0 && whole && bytes > 0.5 && bytes < 1.5;
+    snprintf(out.text, sizeof out.text, whole ? "%.0f %s" : "%.1f %s", bytes,
+             is_one ? "byte" : units[unit]);
     return out;
 }

@@ -10,7 +10,7 @@ typedef struct weft_counted {
  * full expression ends. */
 weft_counted weft_count_text(long long count, const char *noun);
 
-/* "1.5 GiB", "4 GiB", "96 bytes". */
+/* "1.5 GiB", "4 GiB", "96 bytes", "1 byte". */
 weft_counted weft_bytes_text(double bytes);
 
 #endif

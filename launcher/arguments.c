@@ -13,6 +13,13 @@
 #include "launcher/arguments_help.h"
 #include "launcher/verbs.h"
 
+static const char *program = "weft";
+
+void weft_verb_program(const char *name)
+{
+    program = name;
+}
+
 static weft_status unexpected(const weft_argument *row, const char *text, const char *expected)
 {
     bool has_bounds = row->min != 0 || row->max != 0;
@@ -172,7 +179,18 @@ static weft_status unknown(const weft_arguments *a, const char *text, weft_arena
     const char *near = weft_nearest_name(name + strspn(name, "-"), names, a->num_rows + 1);
     if (near)
         return WEFT_ERROR(WEFT_CONFIG, "%.60s: unknown option; did you mean --%s?", name, near);
-    return WEFT_ERROR(WEFT_CONFIG, "%.60s: unknown option; see weft %s --help", name, a->verb);
+    return WEFT_ERROR(WEFT_CONFIG, "%.60s: unknown option; see %s %s --help", name, program,
+                      a->verb);
+}
+
+/* What nobody can open; an empty text may be meant. */
+static bool names_file(const weft_argument *row)
+{
+    static const char *const values[] = {"FILE", "CLUSTER", "CONFIG", "FOLDER", "PREFIX", "RUN"};
+    for (size_t i = 0; row->text && i < sizeof values / sizeof *values; i++)
+        if (strcmp(row->value, values[i]) == 0)
+            return true;
+    return false;
 }
 
 /* argv[*at] is an option: reads it and its value. */
@@ -192,13 +210,13 @@ static weft_status read_option(const weft_arguments *a, int argc, char **argv, i
         return equals ? WEFT_ERROR(WEFT_CONFIG, "--%s: takes no value", text) : WEFT_OK;
     }
     const char *next = equals ? equals + 1 : *at + 1 < argc ? argv[*at + 1] : NULL;
-    const bool is_empty = next && !*next && strcmp(row->value, "FILE") == 0;
+    const bool is_empty = next && !*next && names_file(row);
     if (equals && !is_empty)
         return read_value(row, next, arena);
     if (!next || is_empty ||
         (strncmp(next, "--", 2) == 0 && find_row(a, next + 2, strlen(next + 2))))
-        return WEFT_ERROR(WEFT_CONFIG, "--%s: its value %s is missing; see weft %s --help",
-                          row->name, row->value, a->verb);
+        return WEFT_ERROR(WEFT_CONFIG, "--%s: its value %s is missing; see %s %s --help", row->name,
+                          row->value, program, a->verb);
     ++*at;
     return read_value(row, next, arena);
 }
@@ -207,11 +225,12 @@ static weft_status check_given(const weft_arguments *a, const bool *given)
 {
     for (size_t i = 0; i < a->num_rows; i++)
         if (a->rows[i].required && !given[i])
-            return WEFT_ERROR(WEFT_CONFIG, "--%s %s is missing; see weft %s --help",
-                              a->rows[i].name, a->rows[i].value, a->verb);
+            return WEFT_ERROR(WEFT_CONFIG, "--%s %s is missing; see %s %s --help", a->rows[i].name,
+                              a->rows[i].value, program, a->verb);
     size_t count = a->operands ? a->given->count : 0;
     if (count == 0 && a->operands && *a->operands != '[')
-        return WEFT_ERROR(WEFT_CONFIG, "%s is missing; see weft %s --help", a->operands, a->verb);
+        return WEFT_ERROR(WEFT_CONFIG, "%s is missing; see %s %s --help", a->operands, program,
+                          a->verb);
     return WEFT_OK;
 }
 
@@ -240,7 +259,7 @@ static weft_status parse(const weft_arguments *a, int argc, char **argv, weft_ar
         else if (is_option)
             WEFT_TRY(read_option(a, argc, argv, &i, given, arena));
         else if (!a->operands || (!several && a->given->count > 0))
-            return WEFT_ERROR(WEFT_CONFIG, "%.60s: unexpected; see weft %s --help", argv[i],
+            return WEFT_ERROR(WEFT_CONFIG, "%.60s: unexpected; see %s %s --help", argv[i], program,
                               a->verb);
         else
             append(a->given, argv[i]);
@@ -257,13 +276,13 @@ int weft_arguments_parse(const weft_arguments *arguments, int argc, char **argv,
     if (status != WEFT_OK)
         return rank == 0 ? weft_verb_fail(arguments->verb) : weft_status_exit_code(status);
     if (wants_help && rank == 0)
-        weft_arguments_help(arguments);
+        weft_arguments_help(arguments, program);
     return wants_help ? 0 : -1;
 }
 
 int weft_verb_fail(const char *verb)
 {
     const weft_error *error = weft_error_get();
-    fprintf(stderr, "weft %s: %s\n", verb, error->text);
+    fprintf(stderr, "%s %s: %s\n", program, verb, error->text);
     return weft_status_exit_code(error->status);
 }

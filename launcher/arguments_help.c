@@ -67,11 +67,12 @@ static void print_row(const weft_argument *row, int column)
     print_wrapped(text, column);
 }
 
-void weft_arguments_help(const weft_arguments *a)
+void weft_arguments_help(const weft_arguments *a, const char *program)
 {
     size_t column = strlen("  --help  ");
     bool has_optional = false;
-    printf("usage: weft %s%s%s", a->verb, a->operands ? " " : "", a->operands ? a->operands : "");
+    printf("usage: %s %s%s%s", program, a->verb, a->operands ? " " : "",
+           a->operands ? a->operands : "");
     for (size_t i = 0; i < a->num_rows; i++) {
         const weft_argument *row = &a->rows[i];
         size_t width = strlen(row->name) + (row->value ? strlen(row->value) + 1 : 0) + 6;

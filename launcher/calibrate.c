@@ -1,11 +1,10 @@
 /* weft calibrate: measures what operations cost here and writes the cluster's file. */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "core/file.h"
 #include "core/log.h"
+#include "core/text.h"
 #include "launcher/arguments.h"
 #include "launcher/measuring/calibrate.h"
 #include "launcher/measuring/measure.h"
@@ -13,6 +12,8 @@
 #include "launcher/process/launch.h"
 #include "launcher/training/setup.h"
 #include "launcher/verbs.h"
+
+enum { MOST_RANKS_A_CORE = 8 };
 
 typedef struct arguments {
     weft_measure_options measure;
@@ -170,16 +171,69 @@ static weft_status folder_of(const char *path, char out[4096])
     return WEFT_OK;
 }
 
-/* Rank 0, before minutes are spent on measuring: the folders of what will be written. */
 static weft_status check_writable(const char *path)
 {
-    char folder[4096];
-    if (!path)
-        return WEFT_OK;
-    WEFT_TRY(folder_of(path, folder));
-    if (access(folder, W_OK) != 0)
-        return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", path, strerror(errno));
+    weft_new_file file;
+    WEFT_TRY(weft_new_file_open(path, &file));
+    weft_new_file_drop(&file);
     return WEFT_OK;
+}
+
+/* However they are written: their folders are there. */
+static weft_status check_differ(const arguments *args)
+{
+    char folders[2][4096], *real[2];
+    const char *const paths[] = {args->out, args->svg};
+    for (int i = 0; i < 2; i++) {
+        WEFT_TRY(folder_of(paths[i], folders[i]));
+        real[i] = realpath(folders[i], NULL);
+    }
+    const char *names[2];
+    for (int i = 0; i < 2; i++) {
+        const char *slash = strrchr(paths[i], '/');
+        names[i] = slash ? slash + 1 : paths[i];
+    }
+    const bool same =
+        real[0] && real[1] && strcmp(real[0], real[1]) == 0 && strcmp(names[0], names[1]) == 0;
+    free(real[0]);
+    free(real[1]);
+    return same ? WEFT_ERROR(WEFT_CONFIG, "--svg %s: the same file as --out", args->svg) : WEFT_OK;
+}
+
+/* Rank 0, before minutes are spent on measuring: whether its results can be written. */
+static weft_status check_outputs(const arguments *args)
+{
+    WEFT_TRY(check_writable(args->out));
+    if (!args->svg)
+        return WEFT_OK;
+    WEFT_TRY(check_writable(args->svg));
+    return check_differ(args);
+}
+
+/* Ranks that wait for each other's turns on a core measure the scheduler. */
+static weft_status check_cores(const arguments *args)
+{
+    const int cores = weft_machine_allowed_cores();
+    if (args->mesh.world <= MOST_RANKS_A_CORE * cores)
+        return WEFT_OK;
+    return WEFT_ERROR(WEFT_CONFIG,
+                      "--for %s: %d ranks on the %s here, more than %d a core, would measure how "
+                      "they wait for each other; --mesh makes them fewer",
+                      args->source.file, args->mesh.world, weft_count_text(cores, "core").text,
+                      MOST_RANKS_A_CORE);
+}
+
+/* Of all costs asked for, ranks like these may have none. */
+static weft_status check_measured(const arguments *args, const weft_cluster *cluster)
+{
+    for (int i = 0; i < WEFT_NUM_COSTS; i++)
+        if (weft_cluster_knows(cluster, (weft_cost_kind)i))
+            return WEFT_OK;
+    if (args->source.file)
+        return WEFT_OK;
+    return WEFT_ERROR(WEFT_CONFIG, "--only: none of these costs can be measured with %s of %s",
+                      weft_count_text(cluster->num_nodes, "node").text,
+                      weft_count_text(cluster->ranks_per_node, "rank").text);
 }
 
 static weft_status show(const arguments *args, const weft_cluster *cluster)
@@ -203,9 +257,7 @@ static weft_status calibrate(arguments *args, weft_comm *world)
     bool speaks = weft_comm_rank(world) == 0;
     weft_device *device = NULL;
     weft_cluster cluster;
-    weft_status status = speaks ? check_writable(args->out) : WEFT_OK;
-    if (status == WEFT_OK && speaks)
-        status = check_writable(args->svg);
+    weft_status status = speaks ? check_outputs(args) : WEFT_OK;
     if (status == WEFT_OK)
         status = folder_of(args->out, args->folder);
     if (!args->measure.storage)
@@ -217,6 +269,8 @@ static weft_status calibrate(arguments *args, weft_comm *world)
         status = weft_comm_use_nccl(world, device, WEFT_COMM_BY_ANY, NULL);
     if (status == WEFT_OK)
         status = weft_measure_cluster(world, device, &args->measure, &cluster);
+    if (status == WEFT_OK)
+        status = check_measured(args, &cluster);
     if (status == WEFT_OK)
         status = measure_model(args, world, device, &cluster);
     weft_device_destroy(device);
@@ -241,7 +295,11 @@ int weft_verb_calibrate(int argc, char **argv, const weft_application *applicati
     weft_status status = code < 0 ? load(&args, launched ? num_ranks : 0, &arena) : WEFT_OK;
     if (code < 0 && status == WEFT_OK && !launched && args.mesh.world > 1) {
         code = 0;
-        status = weft_launch_mpirun(args.mesh.world, argc + 1, argv - 1, &code);
+        status = check_cores(&args);
+        if (status == WEFT_OK)
+            status = check_outputs(&args);
+        if (status == WEFT_OK)
+            status = weft_launch_mpirun(args.mesh.world, argc + 1, argv - 1, &code);
         if (status != WEFT_OK)
             code = weft_verb_fail("calibrate");
     }

@@ -36,5 +36,6 @@ static int run_verb(int argc, char **argv)
 int main(int argc, char **argv)
 {
     weft_output_open(false);
+    weft_verb_program("weft-plan");
     return weft_output_close(run_verb(argc, argv));
 }

@@ -1,4 +1,5 @@
 /* weft plan: what a config's mesh takes on a cluster. No ranks, no data, no device. */
+#include "core/log.h"
 #include "launcher/arguments.h"
 #include "launcher/planning/no_effect.h"
 #include "launcher/planning/plan_print.h"
@@ -76,14 +77,14 @@ static weft_status name_tracks(const weft_plan *plan, weft_trace *trace, weft_ar
 
 static weft_status run(planner *p)
 {
-    weft_config config;
+    weft_config config, of_run;
     weft_cluster *cluster;
     weft_plan plan = {0};
     weft_against against;
     weft_trace *trace = NULL;
     WEFT_TRY(weft_plan_load(&p->source, p->vocabulary, &p->arena, &config));
     if (p->against)
-        WEFT_TRY(weft_against_check(&config, &p->source, p->against, &p->arena));
+        WEFT_TRY(weft_against_check(&config, &p->source, p->against, &p->arena, &of_run));
     if (p->against && config.model.num_experts > 0)
         WEFT_TRY(weft_against_load(p->against, &p->arena, &config.moe_load));
     WEFT_TRY(weft_plan_cluster(p->cluster, &config, &p->arena, &cluster));
@@ -95,7 +96,11 @@ static weft_status run(planner *p)
     if (status == WEFT_OK && trace)
         status = name_tracks(&plan, trace, &p->arena);
     if (status == WEFT_OK && p->against)
-        status = weft_against_read(p->against, &config, &plan, trace, &p->arena, &against);
+        status = weft_against_read(p->against, &of_run, &config, &plan, trace, &p->arena, &against);
+    if (status == WEFT_OK && p->against && of_run.device.kind == WEFT_DEVICE_KIND_CPU &&
+        weft_plan_is_of_gpus(&config, cluster))
+        weft_log(WEFT_LOG_WARN, "--against %s: it ran on CPUs, and the cluster %s is of GPUs",
+                 p->against, cluster->name);
     if (status == WEFT_OK)
         status = print(p, cluster, &plan, trace, p->against ? &against : NULL);
     weft_trace_destroy(trace);

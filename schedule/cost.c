@@ -189,7 +189,7 @@ static double scaled_us(weft_costing *p, const products *x, weft_dtype dtype)
 
 /* Whether a measured product's operands take longer from memory, at the best of its rate, than its
  * FLOPs do at their peak. Takes no number for the estimate. */
-static bool is_bound_by_memory(const weft_costing *p, const products *x, weft_dtype dtype)
+static bool is_bound_by_memory(weft_costing *p, const products *x, weft_dtype dtype)
 {
     const weft_cost *memory = &p->cluster->costs[WEFT_COST_MEMORY];
     const double given = p->hardware->figures[WEFT_FIGURE_MEMORY_BANDWIDTH];
@@ -287,6 +287,27 @@ typedef struct question {
 } question;
 typedef weft_status (*answer_function)(weft_costing *p, const weft_site *site, const question *q);
 
+/* What is missing, and who gives it: of a measured cluster, calibration. */
+static weft_status refuse(const weft_costing *p, const char *what)
+{
+    bool is_measured = false;
+    for (int i = 0; i < WEFT_NUM_COSTS; i++)
+        is_measured |= weft_cluster_knows(p->cluster, (weft_cost_kind)i);
+    if (is_measured && p->unmeasured < WEFT_NUM_COSTS) {
+        const char *cost = weft_cost_text(p->unmeasured);
+        return WEFT_ERROR(
+            WEFT_CONFIG,
+            "cluster \"%s\": neither costs.%s nor %s is known, and %s needs one; weft "
+            "calibrate measures it (alone: --only %s)",
+            p->cluster->name, cost, p->lacks, what, cost);
+    }
+    const bool has_fp16 = strcmp(p->lacks, weft_figure_path(WEFT_FIGURE_PEAK_BF16)) == 0 &&
+                          weft_hardware_knows(p->hardware, WEFT_FIGURE_PEAK_FP16);
+    return WEFT_ERROR(WEFT_CONFIG, "cluster \"%s\": %s is not known, and %s needs it%s",
+                      p->cluster->name, p->lacks, what,
+                      has_fp16 ? "; the GPU has no bf16: train.precision fp16 would do" : "");
+}
+
 /* On each kind of the site's nodes; the slowest counts, and its numbers are as good as the worst.
  */
 static weft_status ask(const weft_site *site, answer_function answer, const question *q,
@@ -300,8 +321,7 @@ static weft_status ask(const weft_site *site, answer_function answer, const ques
         weft_costing p = weft_costing_start(site->cluster, kind);
         WEFT_TRY(answer(&p, site, q));
         if (p.lacks)
-            return WEFT_ERROR(WEFT_CONFIG, "cluster \"%s\": %s is not known, and %s needs it",
-                              p.cluster->name, p.lacks, q->what);
+            return refuse(&p, q->what);
         weft_costing_at_least(&p, slowest.source);
         p.estimate.spread = fmax(p.estimate.spread, slowest.spread);
         slowest.source = p.estimate.source;

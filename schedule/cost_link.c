@@ -111,8 +111,7 @@ static const struct curve {
 
 /* The collective whose curve stands for another one's, which was not measured: the nearest kin.
  * WEFT_NUM_COLLECTIVES: none was. */
-static weft_collective measured_kin(const weft_costing *p, weft_collective collective,
-                                    weft_link link)
+static weft_collective measured_kin(weft_costing *p, weft_collective collective, weft_link link)
 {
     static const weft_collective kin[WEFT_NUM_COLLECTIVES] = {
         WEFT_COLLECTIVE_REDUCE_SCATTER, WEFT_COLLECTIVE_ALL_GATHER, WEFT_COLLECTIVE_ALL_REDUCE,

@@ -6,7 +6,8 @@ weft_costing weft_costing_start(const weft_cluster *cluster, int node_group)
 {
     return (weft_costing){.cluster = cluster,
                           .node_group = node_group,
-                          .hardware = weft_cluster_hardware(cluster, node_group)};
+                          .hardware = weft_cluster_hardware(cluster, node_group),
+                          .unmeasured = WEFT_NUM_COSTS};
 }
 
 void weft_costing_at_least(weft_costing *p, weft_source_class class_)
@@ -87,10 +88,13 @@ bool weft_costing_is_measured_here(const weft_costing *p, const char *section)
     return true;
 }
 
-bool weft_costing_knows(const weft_costing *p, weft_cost_kind kind)
+bool weft_costing_knows(weft_costing *p, weft_cost_kind kind)
 {
-    return weft_cluster_knows(p->cluster, kind) &&
-           weft_costing_is_measured_here(p, section_of(kind));
+    const bool knows =
+        weft_cluster_knows(p->cluster, kind) && weft_costing_is_measured_here(p, section_of(kind));
+    if (!knows && p->unmeasured == WEFT_NUM_COSTS)
+        p->unmeasured = kind;
+    return knows;
 }
 
 double weft_costing_curve(weft_costing *p, weft_cost_kind kind, double volume, bool scaled)

@@ -10,7 +10,8 @@ typedef struct weft_costing {
     int node_group;
     const weft_hardware *hardware;
     weft_estimate estimate;
-    const char *lacks; /* path of the first figure that was missing; NULL: none */
+    const char *lacks;         /* path of the first figure that was missing; NULL: none */
+    weft_cost_kind unmeasured; /* the first curve asked for and not known; WEFT_NUM_COSTS: none */
 } weft_costing;
 
 /* On nodes of one kind: weft_cluster_hardware's group, -1 where they are alike. */
@@ -24,7 +25,7 @@ double weft_costing_share(weft_costing *p, weft_efficiency_kind kind, double vol
 /* Whether measurements in a section of the file ("device") hold for these nodes. */
 bool weft_costing_is_measured_here(const weft_costing *p, const char *section);
 /* Whether the cluster has a curve that holds for these nodes. */
-bool weft_costing_knows(const weft_costing *p, weft_cost_kind kind);
+bool weft_costing_knows(weft_costing *p, weft_cost_kind kind);
 /* A curve's microseconds; scaled: not at the shape that was measured. */
 double weft_costing_curve(weft_costing *p, weft_cost_kind kind, double volume, bool scaled);
 /* Notes a number of the file by its path: class and spread. */

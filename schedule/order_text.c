@@ -31,16 +31,25 @@ static int read_number(const char **text, const char *end, int bound)
     return number;
 }
 
+/* For errors: bytes that are no text as '?'. */
+static void show_cell(const char *text, const char *end, char out[25])
+{
+    const size_t length = end - text < 24 ? (size_t)(end - text) : 24;
+    for (size_t i = 0; i < length; i++)
+        out[i] = text[i] >= ' ' && text[i] <= '~' ? text[i] : '?';
+    out[length] = '\0';
+}
+
 static weft_status read_cell(reader *r, const char *text, const char *end, weft_order *order)
 {
     const int p = r->shape->num_ranks, num_stages = p * r->shape->num_chunks;
-    const int length = (int)(end - text < 24 ? end - text : 24);
-    const char *cell = text;
+    char cell[25];
+    show_cell(text, end, cell);
     const int stage = read_number(&text, end, num_stages);
     const char what = text < end ? *text++ : '\0';
     const int m = read_number(&text, end, r->shape->num_micro_batches);
-#define AT "line %d, column %d, \"%.*s\": "
-#define PLACE r->row + 1, r->column + 1, length, cell
+#define AT "line %d, column %d, \"%s\": "
+#define PLACE r->row + 1, r->column + 1, cell
     if (stage < 0 || m < 0 || text != end || (what != 'F' && what != 'B'))
         return WEFT_ERROR(WEFT_CONFIG,
                           AT "expected a stage below %d, F or B, and a micro-batch below %d", PLACE,

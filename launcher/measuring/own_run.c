@@ -186,7 +186,12 @@ static weft_status measure(rig *r, weft_comm *world, weft_own_operation *list, i
             .bytes = 3 * r->moe.tokens * (size_t)r->options->moe_router_topk * sizeof(int32_t)};
         WEFT_TRY(weft_own_submit(r, &sort, 0, &each));
     }
-    for (int sweep = -1; sweep < MAX_SWEEPS; sweep++)
+    int most = 0; /* sweeps */
+    for (int sweep = -1; sweep < 0 || sweep < most; sweep++) {
+        if (sweep < 0)
+            weft_log(WEFT_LOG_INFO, "operations of the model: %d, a first time", count);
+        else
+            weft_log(WEFT_LOG_INFO, "operations of the model: sweep %d of %d", sweep + 1, most);
         for (int i = 0; i < count; i++) {
             double one = 0;
             if (sweep >= 0 && sweep >= num_sweeps[i])
@@ -197,10 +202,12 @@ static weft_status measure(rig *r, weft_comm *world, weft_own_operation *list, i
             if (sweep < 0) {
                 length[i] = train_length(r, one * list[i].each, quick);
                 num_sweeps[i] = sweeps_of(one * list[i].each, quick);
+                most = num_sweeps[i] > most ? num_sweeps[i] : most;
             } else {
                 us[i][sweep] = one;
             }
         }
+    }
     for (int i = 0; i < count; i++)
         list[i].us = list[i].each > 0 ? weft_measure_typical_us(us[i], num_sweeps[i]) : 0;
     return WEFT_OK;

@@ -1,16 +1,16 @@
 #include "launcher/planning/against.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cjson/cJSON.h>
-
-#include "core/file.h"
+#include "core/text.h"
 #include "launcher/planning/measured_time.h"
 #include "launcher/planning/run_changes.h"
+#include "launcher/planning/run_files.h"
 
 enum { MAX_PHASES = 12, MIN_WARM_UP = 2 };
 
@@ -20,13 +20,18 @@ double weft_against_error(double planned, double measured)
 }
 
 weft_status weft_against_check(const weft_config *config, const weft_config_source *source,
-                               const char *run, weft_arena *arena)
+                               const char *run, weft_arena *arena, weft_config *out)
 {
     weft_config_source had = {.application = source->application};
     weft_config of_run;
     const char *difference;
+    if (access(run, F_OK) != 0)
+        return WEFT_ERROR(WEFT_CONFIG, "--against %s: %s", run, strerror(errno));
     WEFT_TRY(weft_arena_printf(arena, &had.file, "%s/config.json", run));
-    WEFT_TRY(weft_config_load(&had, arena, &of_run));
+    weft_status load = weft_config_load(&had, arena, &of_run);
+    if (load == WEFT_CONFIG) /* training wrote it */
+        return WEFT_ERROR(WEFT_FILE, "%s: damaged, or of another program", weft_error_get()->text);
+    WEFT_TRY(load);
     WEFT_TRY(weft_run_step_changes(&of_run, config, arena, &difference));
     if (difference)
         return WEFT_ERROR(WEFT_CONFIG, "--against %s: its step is another: %s", run, difference);
@@ -39,58 +44,11 @@ weft_status weft_against_check(const weft_config *config, const weft_config_sour
     if (strcmp(axes[0], axes[1]) != 0)
         return WEFT_ERROR(WEFT_CONFIG, "--against %s: its mesh is another: %s -> %s", run, axes[0],
                           axes[1]);
+    *out = of_run;
     return WEFT_OK;
 }
 
 /* --- steps ---------------------------------------------------------------------------------- */
-
-typedef struct steps {
-    double *ms; /* of each step */
-    double *loads;
-    int count;
-    int64_t *numbers;
-} steps;
-
-static double number_of(const cJSON *json, const char *key)
-{
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(json, key);
-    return cJSON_IsNumber(item) ? item->valuedouble : (double)NAN;
-}
-
-static weft_status read_steps(const char *run, weft_arena *arena, steps *out)
-{
-    const char *path;
-    char *text, *rest = NULL;
-    size_t bytes, lines = 1;
-    void *memory;
-    WEFT_TRY(weft_arena_printf(arena, &path, "%s/metrics.jsonl", run));
-    WEFT_TRY(weft_file_read_text(path, arena, &text, &bytes));
-    for (const char *c = text; *c; c++)
-        lines += *c == '\n';
-    WEFT_TRY(weft_arena_alloc_array(arena, lines, sizeof *out->ms, &memory));
-    out->ms = memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, lines, sizeof *out->loads, &memory));
-    out->loads = memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, lines, sizeof *out->numbers, &memory));
-    out->numbers = memory;
-    const bool is_whole = bytes > 0 && text[bytes - 1] == '\n'; /* else a crash cut its last line */
-    int number = 0;
-    for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
-        cJSON *json = cJSON_Parse(line);
-        number++;
-        if (!json && (*rest || is_whole))
-            return WEFT_ERROR(WEFT_FILE, "%s:%d: damaged: no JSON", path, number);
-        const double ms = number_of(json, "step_ms"), step = number_of(json, "step");
-        const double load = number_of(json, "rank_load_max_over_mean");
-        cJSON_Delete(json);
-        if (ms > 0 && step >= 1 && step < 1e15) { /* not so in lines of evaluations */
-            out->numbers[out->count] = (int64_t)step;
-            out->loads[out->count] = load > 0 ? load : 0;
-            out->ms[out->count++] = ms;
-        }
-    }
-    return WEFT_OK;
-}
 
 static int by_value(const void *a, const void *b)
 {
@@ -113,8 +71,8 @@ static weft_status sort_counted(const char *run, const double *values, int count
     void *memory;
     *out_count = count - warm_up;
     if (*out_count < 1)
-        return WEFT_ERROR(WEFT_CONFIG, "--against %s: %d steps; the first %d are warm-up", run,
-                          count, MIN_WARM_UP);
+        return WEFT_ERROR(WEFT_CONFIG, "--against %s: %s; the first %d are warm-up", run,
+                          weft_count_text(count, "step").text, MIN_WARM_UP);
     WEFT_TRY(weft_arena_alloc_array(arena, (size_t)*out_count, sizeof(double), &memory));
     *out = memory;
     memcpy(*out, values + warm_up, (size_t)*out_count * sizeof **out);
@@ -122,7 +80,7 @@ static weft_status sort_counted(const char *run, const double *values, int count
     return WEFT_OK;
 }
 
-static weft_status find_median(const steps *s, weft_arena *arena, weft_against *out)
+static weft_status find_median(const weft_run_steps *s, weft_arena *arena, weft_against *out)
 {
     double *sorted;
     WEFT_TRY(sort_counted(out->run, s->ms, s->count, arena, &sorted, &out->num_steps));
@@ -135,76 +93,16 @@ static weft_status find_median(const steps *s, weft_arena *arena, weft_against *
 
 weft_status weft_against_load(const char *run, weft_arena *arena, double *out)
 {
-    steps s = {0};
+    weft_run_steps s;
     double *sorted;
     int count;
-    WEFT_TRY(read_steps(run, arena, &s));
+    WEFT_TRY(weft_run_read_steps(run, arena, &s));
     WEFT_TRY(sort_counted(run, s.loads, s.count, arena, &sorted, &count));
     *out = quantile(sorted, count, 0.5);
     return WEFT_OK;
 }
 
 /* --- the traced step ------------------------------------------------------------------------ */
-
-/* The parsed file of a run; *out NULL: there is none. The caller deletes it. */
-static weft_status parse_file(const char *run, const char *name, weft_arena *arena, cJSON **out)
-{
-    const char *path;
-    char *text;
-    size_t bytes;
-    *out = NULL;
-    WEFT_TRY(weft_arena_printf(arena, &path, "%s/%s", run, name));
-    if (access(path, F_OK) != 0)
-        return WEFT_OK;
-    WEFT_TRY(weft_file_read_text(path, arena, &text, &bytes));
-    *out = cJSON_Parse(text);
-    return *out ? WEFT_OK : WEFT_ERROR(WEFT_FILE, "%s: damaged: no JSON", path);
-}
-
-typedef struct timeline {
-    weft_slice *rows;
-    size_t count;
-} timeline;
-
-static bool read_slice(const cJSON *event, int world, weft_slice *out)
-{
-    const double rank = number_of(event, "pid"), lane = number_of(event, "tid");
-    const double start = number_of(event, "ts"), us = number_of(event, "dur");
-    const cJSON *category = cJSON_GetObjectItemCaseSensitive(event, "cat");
-    const cJSON *name = cJSON_GetObjectItemCaseSensitive(event, "name");
-    if (!(rank >= 0 && rank < world && lane >= 0 && lane < 1e6 && us >= 0 && isfinite(start)) ||
-        !cJSON_IsString(category) || !cJSON_IsString(name))
-        return false;
-    *out =
-        (weft_slice){.rank = (int)rank, .lane = (int)lane, .start_us = start, .end_us = start + us};
-    snprintf(out->name, sizeof out->name, "%s", name->valuestring);
-    snprintf(out->category, sizeof out->category, "%s", category->valuestring);
-    return true;
-}
-
-/* Of all traced ranks; none where the run kept no timeline. */
-static weft_status read_slices(const char *run, int world, weft_arena *arena, timeline *out)
-{
-    const cJSON *event;
-    cJSON *json;
-    void *memory;
-    *out = (timeline){0};
-    WEFT_TRY(parse_file(run, "trace.json", arena, &json));
-    if (!json)
-        return WEFT_OK;
-    const cJSON *events = cJSON_GetObjectItemCaseSensitive(json, "traceEvents");
-    weft_status status = cJSON_IsArray(events)
-                             ? weft_arena_alloc_array(arena, (size_t)cJSON_GetArraySize(events),
-                                                      sizeof *out->rows, &memory)
-                             : WEFT_ERROR(WEFT_FILE, "%s/trace.json: damaged: no traceEvents", run);
-    if (status == WEFT_OK) {
-        out->rows = memory;
-        cJSON_ArrayForEach(event, events) out->count +=
-            read_slice(event, world, &out->rows[out->count]);
-    }
-    cJSON_Delete(json);
-    return status;
-}
 
 typedef struct phases {
     weft_against_row *rows; /* [MAX_PHASES] */
@@ -241,15 +139,15 @@ static weft_status add_planned(phases *p, const weft_trace *planned, int stage)
 }
 
 /* Sums over the traced ranks, each beside its stage's plan; how many they are. */
-static weft_status sum_phases(const timeline *run, const weft_plan *plan, const weft_trace *planned,
-                              phases *p, int *out_ranks)
+static weft_status sum_phases(const weft_run_timeline *run, const weft_plan *plan,
+                              const weft_trace *planned, phases *p, int *out_ranks)
 {
     weft_against_row *row;
     void *memory;
     WEFT_TRY(weft_arena_alloc_array(p->arena, (size_t)plan->mesh.world, sizeof(bool), &memory));
     bool *seen = memory;
     for (size_t i = 0; i < run->count; i++) {
-        const weft_slice *slice = &run->rows[i];
+        const weft_slice *slice = &run->slices[i];
         if (slice->lane != WEFT_LANE_COMPUTE)
             continue;
         WEFT_TRY(find_phase(p, slice->category, &row));
@@ -296,13 +194,13 @@ static weft_status list_times(const weft_measured_time *time, weft_arena *arena,
     return WEFT_OK;
 }
 
-static weft_status read_traced(const steps *s, int64_t traced_step, const weft_plan *plan,
+static weft_status read_traced(const weft_run_steps *s, int64_t traced_step, const weft_plan *plan,
                                const weft_trace *planned, weft_arena *arena, weft_against *out)
 {
     double traced_us = out->measured_us;
     phases p = {.arena = arena};
     int num_ranks = 0;
-    timeline run;
+    weft_run_timeline run;
     weft_measured_time time;
     void *memory;
     WEFT_TRY(weft_arena_alloc_array(arena, MAX_PHASES, sizeof *p.rows, &memory));
@@ -310,38 +208,31 @@ static weft_status read_traced(const steps *s, int64_t traced_step, const weft_p
     for (int i = 0; i < s->count; i++)
         if (s->numbers[i] == traced_step)
             traced_us = 1e3 * s->ms[i];
-    WEFT_TRY(read_slices(out->run, plan->mesh.world, arena, &run));
+    WEFT_TRY(weft_run_read_timeline(out->run, plan->mesh.world, arena, &run));
     if (run.count == 0)
         return WEFT_OK;
     WEFT_TRY(sum_phases(&run, plan, planned, &p, &num_ranks));
     WEFT_TRY(finish_phases(&p, num_ranks, traced_us, out));
-    WEFT_TRY(weft_measured_time_of(plan, run.rows, run.count, traced_us, arena, &time));
+    weft_status status =
+        weft_measured_time_of(plan, run.slices, run.count, traced_us, arena, &time);
+    if (status == WEFT_CONFIG)
+        return weft_error_context(status, "--against %s", out->run);
+    WEFT_TRY(status);
     return list_times(&time, arena, out);
-}
-
-static weft_status find_traced_step(const char *run, weft_arena *arena, int64_t *out)
-{
-    cJSON *json;
-    WEFT_TRY(parse_file(run, "config.json", arena, &json));
-    const double step = number_of(cJSON_GetObjectItemCaseSensitive(json, "log"), "trace_step");
-    cJSON_Delete(json);
-    *out = step >= 1 && step < 1e15 ? (int64_t)step : 0;
-    return WEFT_OK;
 }
 
 /* --- bytes ---------------------------------------------------------------------------------- */
 
-static weft_status take_rank(const cJSON *rank, int num_stages, weft_against_row *rows)
+/* The rank of a stage that took most for a purpose. */
+static const weft_run_rank *fullest_of(const weft_run_rank *ranks, int world, int stage,
+                                       weft_memory_purpose purpose)
 {
-    const double stage = number_of(rank, "stage");
-    const cJSON *used = cJSON_GetObjectItemCaseSensitive(rank, "used");
-    if (!(stage >= 0 && stage < num_stages) || !cJSON_IsObject(used))
-        return WEFT_ERROR(WEFT_FILE, "memory.json: damaged: a rank without its stage or its use");
-    for (int i = 0; i < WEFT_NUM_MEMORY_PURPOSES; i++) {
-        weft_against_row *row = &rows[(int)stage * WEFT_NUM_MEMORY_PURPOSES + i];
-        row->measured = fmax(row->measured, number_of(used, row->name));
-    }
-    return WEFT_OK;
+    const weft_run_rank *fullest = NULL;
+    for (int r = 0; r < world; r++)
+        if (ranks[r].stage == stage &&
+            (!fullest || ranks[r].used[purpose] > fullest->used[purpose]))
+            fullest = &ranks[r];
+    return fullest;
 }
 
 /* A program's own layers do not show in its config, but in what its weights take. */
@@ -359,46 +250,20 @@ static weft_status check_weights(const weft_against *against, int num_stages,
     return WEFT_OK;
 }
 
-static double used_for(const cJSON *rank, weft_memory_purpose purpose)
-{
-    const cJSON *used = cJSON_GetObjectItemCaseSensitive(rank, "used");
-    return number_of(used, weft_memory_text(purpose));
-}
-
-/* The load of the stage's rank that took most for a purpose; false: the run has none. */
-static bool find_load(const cJSON *ranks, int stage, weft_memory_purpose purpose, const char *key,
-                      weft_moe_load *out)
-{
-    const cJSON *rank, *fullest = NULL;
-    cJSON_ArrayForEach(rank, ranks)
-    {
-        if (number_of(rank, "stage") == stage &&
-            (!fullest || used_for(rank, purpose) > used_for(fullest, purpose)))
-            fullest = rank;
-    }
-    const cJSON *load = cJSON_GetObjectItemCaseSensitive(fullest, key);
-    double *const to[] = {&out->rows, &out->sent, &out->part_rows, &out->part_sent};
-    const char *const names[] = {"rows", "sent", "part_rows", "part_sent"};
-    for (int i = 0; i < 4; i++) {
-        *to[i] = number_of(load, names[i]);
-        if (!(*to[i] >= 0 && *to[i] < 1e6))
-            return false;
-    }
-    return true;
-}
-
 /* At the loads of experts at which the run's ranks took most. */
 static weft_status plan_at_loads(const weft_config *config, const weft_plan *plan,
-                                 const cJSON *ranks, weft_against_row *rows)
+                                 const weft_run_rank *ranks, weft_against_row *rows)
 {
     for (int s = 0; s < plan->num_stages; s++) {
-        weft_moe_load passes, scratch;
+        const int world = plan->mesh.world;
+        const weft_run_rank *passes = fullest_of(ranks, world, s, WEFT_MEMORY_ACTIVATIONS),
+                            *scratch = fullest_of(ranks, world, s, WEFT_MEMORY_SCRATCH);
         weft_footprint footprint;
-        if (!find_load(ranks, s, WEFT_MEMORY_ACTIVATIONS, "load", &passes) ||
-            !find_load(ranks, s, WEFT_MEMORY_SCRATCH, "scratch_load", &scratch))
+        if (!passes->has_loads || !scratch->has_loads)
             continue;
         WEFT_TRY(weft_step_footprint_at(config, &plan->mesh, &plan->step, s,
-                                        &plan->step.programs[s], &passes, &scratch, &footprint));
+                                        &plan->step.programs[s], &passes->load,
+                                        &scratch->scratch_load, &footprint));
         for (int i = 0; i < WEFT_NUM_MEMORY_PURPOSES; i++)
             rows[s * WEFT_NUM_MEMORY_PURPOSES + i].planned = (double)footprint.bytes[i];
     }
@@ -409,52 +274,40 @@ static weft_status read_purposes(const weft_config *config, const weft_plan *pla
                                  weft_arena *arena, weft_against *out)
 {
     const int count = plan->num_stages * WEFT_NUM_MEMORY_PURPOSES;
-    const cJSON *rank;
-    cJSON *json;
+    const weft_run_rank *ranks;
     void *memory;
-    WEFT_TRY(parse_file(out->run, "memory.json", arena, &json));
-    if (!json)
+    WEFT_TRY(weft_run_read_memory(out->run, &plan->mesh, arena, &ranks));
+    if (!ranks)
         return WEFT_OK;
-    const cJSON *ranks = cJSON_GetObjectItemCaseSensitive(json, "ranks");
-    const int num_ranks = cJSON_GetArraySize(ranks);
-    weft_status status =
-        num_ranks == 0 ? WEFT_ERROR(WEFT_FILE, "%s/memory.json: damaged: no ranks", out->run)
-        : num_ranks == plan->mesh.world
-            ? weft_arena_alloc_array(arena, (size_t)count, sizeof(weft_against_row), &memory)
-            : WEFT_ERROR(WEFT_CONFIG, "--against %s: a run of %d ranks, the plan is of %d",
-                         out->run, num_ranks, plan->mesh.world);
-    if (status == WEFT_OK) {
-        weft_against_row *rows = memory;
-        for (int i = 0; i < count; i++) {
-            const int stage = i / WEFT_NUM_MEMORY_PURPOSES, purpose = i % WEFT_NUM_MEMORY_PURPOSES;
-            rows[i] =
-                (weft_against_row){.name = weft_memory_text((weft_memory_purpose)purpose),
-                                   .stage = stage,
-                                   .planned = (double)plan->stages[stage].footprint.bytes[purpose]};
-        }
-        for (rank = ranks->child; rank && status == WEFT_OK; rank = rank->next)
-            status = take_rank(rank, plan->num_stages, rows);
-        if (status == WEFT_OK)
-            status = plan_at_loads(config, plan, ranks, rows);
-        if (status == WEFT_OK)
-            status = check_weights(out, plan->num_stages, rows);
-        out->purposes = rows;
-        out->num_purposes = count;
+    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)count, sizeof(weft_against_row), &memory));
+    weft_against_row *rows = memory;
+    for (int i = 0; i < count; i++) {
+        const int stage = i / WEFT_NUM_MEMORY_PURPOSES;
+        const weft_memory_purpose purpose = (weft_memory_purpose)(i % WEFT_NUM_MEMORY_PURPOSES);
+        const weft_run_rank *fullest = fullest_of(ranks, plan->mesh.world, stage, purpose);
+        rows[i] =
+            (weft_against_row){.name = weft_memory_text(purpose),
+                               .stage = stage,
+                               .planned = (double)plan->stages[stage].footprint.bytes[purpose],
+                               .measured = fullest->used[purpose]};
     }
-    cJSON_Delete(json);
-    return status;
+    WEFT_TRY(plan_at_loads(config, plan, ranks, rows));
+    for (int s = 0; s < plan->num_stages; s++)
+        rows[s * WEFT_NUM_MEMORY_PURPOSES + WEFT_MEMORY_STAGING].planned = (double)NAN;
+    out->purposes = rows;
+    out->num_purposes = count;
+    return check_weights(out, plan->num_stages, rows);
 }
 
-weft_status weft_against_read(const char *run, const weft_config *config, const weft_plan *plan,
-                              const weft_trace *planned, weft_arena *arena, weft_against *out)
+weft_status weft_against_read(const char *run, const weft_config *of_run, const weft_config *config,
+                              const weft_plan *plan, const weft_trace *planned, weft_arena *arena,
+                              weft_against *out)
 {
-    steps s = {0};
-    int64_t traced_step = 0;
+    weft_run_steps s;
     *out = (weft_against){
         .run = run, .planned_us = plan->step_us, .load = plan->step.outline.shape.moe_load};
-    WEFT_TRY(read_steps(run, arena, &s));
+    WEFT_TRY(weft_run_read_steps(run, arena, &s));
     WEFT_TRY(find_median(&s, arena, out));
-    WEFT_TRY(find_traced_step(run, arena, &traced_step));
-    WEFT_TRY(read_traced(&s, traced_step, plan, planned, arena, out));
+    WEFT_TRY(read_traced(&s, of_run->log.trace_step, plan, planned, arena, out));
     return read_purposes(config, plan, arena, out);
 }

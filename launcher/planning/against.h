@@ -1,5 +1,5 @@
 /* A plan beside a run of the same config: what was planned, what was measured, and the error. Pure
- * but for reading the run's folder. */
+ * but for reading the run's folder (launcher/planning/run_files.h). */
 #ifndef WEFT_LAUNCHER_PLANNING_AGAINST_H
 #define WEFT_LAUNCHER_PLANNING_AGAINST_H
 
@@ -7,9 +7,9 @@
 #include "launcher/planning/plan.h"
 
 typedef struct weft_against_row {
-    const char *name; /* a phase, where time goes, or a purpose of memory */
-    int stage;        /* -1: a mean over ranks */
-    double planned, measured;
+    const char *name;         /* a phase, where time goes, or a purpose of memory */
+    int stage;                /* -1: a mean over ranks */
+    double planned, measured; /* planned NaN: no plan has it */
 } weft_against_row;
 double weft_against_error(double planned, double measured); /* a share of measured; NaN where 0 */
 
@@ -29,18 +29,19 @@ typedef struct weft_against {
     int num_phases, num_times, num_purposes;
 } weft_against;
 
-/* The run's config must have the same model, mesh, schedule and batch: WEFT_CONFIG with what
- * differs. */
+/* Reads the run's config. Its step must be the same (weft_run_step_changes), on the same mesh:
+ * WEFT_CONFIG with what differs, also where there is no such folder; WEFT_FILE: its config.json
+ * cannot be read. */
 weft_status weft_against_check(const weft_config *config, const weft_config_source *source,
-                               const char *run, weft_arena *arena) WEFT_CHECKED;
+                               const char *run, weft_arena *arena, weft_config *out) WEFT_CHECKED;
 /* The load of the run's experts to plan at (weft_config.moe_load): the median of its steps; 0: it
  * has no experts. */
 weft_status weft_against_load(const char *run, weft_arena *arena, double *out) WEFT_CHECKED;
-/* planned: the plan's timeline. The first tenth of the steps, at least two, is warm-up. Errors:
- * WEFT_FILE: a file of the run cannot be read or is damaged; WEFT_CONFIG: it is another run's, or
- * the run has too few steps. */
-weft_status weft_against_read(const char *run, const weft_config *config, const weft_plan *plan,
-                              const weft_trace *planned, weft_arena *arena,
+/* of_run: as weft_against_check read it. planned: the plan's timeline. The first tenth of the
+ * steps, at least two, is warm-up. Errors: WEFT_FILE: a file of the run cannot be read or is
+ * damaged; WEFT_CONFIG: it is another run's, or the run has too few steps. */
+weft_status weft_against_read(const char *run, const weft_config *of_run, const weft_config *config,
+                              const weft_plan *plan, const weft_trace *planned, weft_arena *arena,
                               weft_against *out) WEFT_CHECKED;
 
 #endif

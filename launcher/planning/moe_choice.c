@@ -190,7 +190,8 @@ static weft_status choose_pipeline(const weft_config *config, const weft_cluster
     if (!cluster)
         return WEFT_KEY_ERROR(fixed_n ? "parallel.moe_memory_reuse" : "parallel.moe_num_partitions",
                               "to be chosen, which takes parallel.cluster (a file that weft "
-                              "calibrate writes) or parallel.moe_choice \"profile\"");
+                              "calibrate writes; of plan and schedule: --cluster) or "
+                              "parallel.moe_choice \"profile\"");
     int list[NUM_CANDIDATES], count = list_candidates(p, s->tokens, list);
     weft_moe_choice choice;
     WEFT_TRY(weft_choose_moe(cluster, shape, models[p->moe_choice], list, count, allowed_reuses(p),

@@ -18,6 +18,7 @@ typedef enum reason {
     NO_RING_OF_GROUPS,
     NO_DOCUMENTS,
     NO_MASKED_LABELS,
+    ORDER_BY_FILE,
     NUM_REASONS
 } reason;
 static const char *const reasons[] = {
@@ -32,6 +33,7 @@ static const char *const reasons[] = {
     [NO_RING_OF_GROUPS] = "parallel.cp_comm_type is not a2a+p2p",
     [NO_DOCUMENTS] = "data.reset_position_ids, reset_attention_mask, eod_mask_loss are false",
     [NO_MASKED_LABELS] = "data.eod_mask_loss is false",
+    [ORDER_BY_FILE] = "parallel.pipeline_schedule_file is given",
 };
 
 typedef struct keys {
@@ -77,6 +79,9 @@ static bool is_without_effect(const weft_config *c, reason why, const char *key)
         return strcmp(key, "eod_token") == 0 && !weft_config_has_documents(c);
     case NO_MASKED_LABELS:
         return strcmp(key, "calculate_per_token_loss") == 0 && !c->data.eod_mask_loss;
+    case ORDER_BY_FILE:
+        return strcmp(key, "pipeline_schedule") == 0 && c->schedule.pipeline_schedule_file &&
+               c->schedule.pipeline_schedule_file[0];
     case NUM_REASONS:
         break;
     }

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/log.h"
 #include "core/text.h"
 #include "launcher/planning/moe_choice.h"
 #include "launcher/planning/step_price.h"
@@ -66,6 +67,9 @@ weft_status weft_plan_cluster(const char *path, weft_config *config, weft_arena 
     WEFT_TRY(read);
     if (pace.flops > 0 && pace.work == WEFT_PACE_ALL)
         weft_cluster_set_pace(*out, pace.flops);
+    const char *other = config->schedule.cluster;
+    if (other && other[0] && strcmp(other, path) != 0)
+        weft_log(WEFT_LOG_WARN, "--cluster %s: no effect of parallel.cluster", path);
     config->schedule.cluster = path; /* how MoE layers run is chosen for it, too */
     return WEFT_OK;
 }
@@ -83,19 +87,25 @@ static weft_status check_devices(const weft_cluster *cluster, const weft_mesh *m
 
 /* --- memory -------------------------------------------------------------------------------- */
 
-/* What a rank may use: what the config allows, else what the device has; on nodes without devices
- * of their own, the rank's share of the node. 0: nobody says. */
-static uint64_t kind_limit(const weft_config *config, const weft_cluster *cluster, int group)
+/* What a rank's device has; on nodes without devices of their own, its share of the node. 0:
+ * nobody says. */
+static uint64_t device_limit(const weft_config *config, const weft_cluster *cluster, int group)
 {
     const weft_hardware *h = weft_cluster_hardware(cluster, group);
-    if (config->device.memory_limit > 0)
-        return (uint64_t)config->device.memory_limit;
     if (weft_hardware_knows(h, WEFT_FIGURE_MEMORY))
         return (uint64_t)(h->figures[WEFT_FIGURE_MEMORY] - h->figures[WEFT_FIGURE_RESERVED]);
     if (config->device.kind == WEFT_DEVICE_KIND_CPU &&
         weft_hardware_knows(h, WEFT_FIGURE_HOST_MEMORY))
         return (uint64_t)(h->figures[WEFT_FIGURE_HOST_MEMORY] / cluster->ranks_per_node);
     return 0;
+}
+
+/* What a rank may use: the lower of what the config allows and what the device has. */
+static uint64_t kind_limit(const weft_config *config, const weft_cluster *cluster, int group)
+{
+    const uint64_t allowed = (uint64_t)config->device.memory_limit,
+                   has = device_limit(config, cluster, group);
+    return allowed > 0 && (has == 0 || allowed < has) ? allowed : has;
 }
 
 /* A rank's share of a node's own memory. */
@@ -299,17 +309,24 @@ static weft_status check_precision(const weft_config *config, const weft_cluster
                           cluster->name);
 }
 
+/* Whatever the config was last run on; a pace is that of an emulated device. */
+bool weft_plan_is_of_gpus(const weft_config *config, const weft_cluster *cluster)
+{
+    return config->device.pace == 0 &&
+           weft_hardware_knows(weft_cluster_hardware(cluster, cluster->num_groups > 0 ? 0 : -1),
+                               WEFT_FIGURE_MULTIPROCESSORS);
+}
+
 weft_status weft_plan_make(const weft_config *config, const weft_config_source *source,
                            const weft_cluster *cluster, weft_trace *trace, weft_arena *arena,
                            weft_plan *out)
 {
     weft_config copy = *config;
     memset(out, 0, sizeof *out);
-    /* A plan is for the cluster's devices, whatever the config was last run on; a pace is that of
-     * an emulated one. */
+    /* A plan is for the cluster's devices, whatever the config was last run on. */
     const weft_hardware *hardware =
         weft_cluster_hardware(cluster, cluster->num_groups > 0 ? 0 : -1);
-    if (copy.device.pace == 0 && weft_hardware_knows(hardware, WEFT_FIGURE_MULTIPROCESSORS))
+    if (weft_plan_is_of_gpus(config, cluster))
         copy.device.kind = WEFT_DEVICE_KIND_CUDA;
     WEFT_TRY(weft_config_locate(source, check_precision(config, cluster, hardware)));
     WEFT_TRY(weft_config_mesh(&copy, source, 0, &out->mesh));

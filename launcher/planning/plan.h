@@ -90,6 +90,8 @@ weft_status weft_plan_load(const weft_config_source *source, weft_vocabulary_fun
 weft_status weft_plan_cluster(const char *path, weft_config *config, weft_arena *arena,
                               weft_cluster **out) WEFT_CHECKED;
 
+/* Whether a plan of this config on this cluster is one of GPUs. */
+bool weft_plan_is_of_gpus(const weft_config *config, const weft_cluster *cluster);
 /* All but the outline lives in the arena. model.vocab_size is known. `trace` (NULL: none) gets the
  * step's timeline, a rank a pipeline rank. Errors: WEFT_CONFIG: what the config says cannot be, the
  * cluster has too few devices, or a figure is missing, which is named. */

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cjson/cJSON.h>
 
@@ -131,7 +132,8 @@ void weft_against_print(const weft_against *a, FILE *out)
             time_text(a->measured_us).text, error_text(a->planned_us, a->measured_us).text);
     for (int i = 0; i < a->num_phases; i++) {
         const weft_against_row *row = &a->phases[i];
-        fprintf(out, "  %-24s %10s %10s %10s\n", row->name, time_text(row->planned).text,
+        const char *name = strcmp(row->name, "step") == 0 ? "optimizer's step" : row->name;
+        fprintf(out, "  %-24s %10s %10s %10s\n", name, time_text(row->planned).text,
                 time_text(row->measured).text, error_text(row->planned, row->measured).text);
     }
     for (int i = 0; i < a->num_times; i++) {
@@ -146,11 +148,15 @@ void weft_against_print(const weft_against *a, FILE *out)
     for (int i = 0; i < a->num_purposes; i++) {
         const weft_against_row *row = &a->purposes[i];
         char name[48];
-        if (row->planned <= 0 && row->measured <= 0)
+        if (!(row->planned > 0) && !(row->measured > 0))
             continue;
         snprintf(name, sizeof name, "%s, stage %d", row->name, row->stage);
-        fprintf(out, "  %-24s %10s %10s %10s\n", name, weft_bytes_text(row->planned).text,
-                weft_bytes_text(row->measured).text, error_text(row->planned, row->measured).text);
+        const weft_counted measured = weft_bytes_text(row->measured);
+        if (isnan(row->planned))
+            fprintf(out, "  %-24s %10s %10s %10s\n", name, "not planned", measured.text, "-");
+        else
+            fprintf(out, "  %-24s %10s %10s %10s\n", name, weft_bytes_text(row->planned).text,
+                    measured.text, error_text(row->planned, row->measured).text);
     }
 }
 

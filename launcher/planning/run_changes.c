@@ -135,26 +135,56 @@ static weft_status list_change(void *context, const char *section, const weft_op
     return WEFT_OK;
 }
 
-static bool changes_step(const char *section, const char *key)
+/* Keys that no program and no footprint of a step follows from; a section's: all of it. Every other
+ * key counts. */
+static bool leaves_step(const char *section, const char *key)
 {
-    static const char *const train[] = {"micro_batch_size", "global_batch_size", "precision"};
-    static const char *const device[] = {"kind", "comm", "pace", "pace_work"};
-    if (strcmp(section, "train") == 0)
-        return is_one_of(key, train, COUNT(train));
-    if (strcmp(section, "device") == 0)
-        return is_one_of(key, device, COUNT(device));
-    if (strcmp(section, "model") == 0)
-        return strcmp(key, "init_method_std") != 0;
+    static const struct {
+        const char *section, *keys[20]; /* with *: what begins so; none: all */
+    } rows[] = {
+        {"model", {"init_method_std"}},
+        {"parallel", {"cluster"}},
+        {"train",
+         {"train_iters", "lr*", "min_lr", "weight_decay", "adam_*", "seed", "initial_loss_scale",
+          "min_loss_scale", "loss_scale_window", "hysteresis", "eval_*", "stop_timeout_s"}},
+        {"data", {"data_*", "split", "mock_data", "eod_token"}},
+        {"device", {"memory_limit", "num_threads", "peak_flops"}},
+        {"checkpoint", {NULL}},
+        {"log", {NULL}},
+    };
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        bool is_here = strcmp(section, rows[i].section) == 0;
+        if (is_here && !rows[i].keys[0])
+            return true;
+        for (const char *const *name = rows[i].keys; is_here && *name; name++) {
+            const size_t bytes = strcspn(*name, "*");
+            if (strncmp(key, *name, bytes) == 0 && ((*name)[bytes] || !key[bytes]))
+                return true;
+        }
+    }
+    return false;
+}
+
+static bool changes_step(const char *section, const char *key, const char *before,
+                         const char *after)
+{
     /* Sizes may be left open: meshes are compared, not their keys. */
-    return strcmp(section, "parallel") == 0 && strcmp(key, "cluster") != 0 &&
-           !strstr(key, "parallel_size");
+    static const char size[] = "_parallel_size";
+    const size_t bytes = strlen(key);
+    if (strcmp(section, "parallel") == 0 && bytes >= sizeof size &&
+        strcmp(key + bytes - (sizeof size - 1), size) == 0)
+        return false;
+    if (strcmp(key, "clip_grad") == 0) /* how much is clipped is no matter */
+        return (strtod(before, NULL) > 0) != (strtod(after, NULL) > 0);
+    return !leaves_step(section, key);
 }
 
 static weft_status list_step_change(void *context, const char *section, const weft_option_row *row,
                                     const char *before, const char *after)
 {
-    return changes_step(section, row->key) ? list_change(context, section, row, before, after)
-                                           : WEFT_OK;
+    return changes_step(section, row->key, before, after)
+               ? list_change(context, section, row, before, after)
+               : WEFT_OK;
 }
 
 /* tail: what else there is to say; NULL: nothing. */

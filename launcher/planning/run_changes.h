@@ -10,8 +10,9 @@ weft_status weft_run_keep(const weft_config *run, weft_config *config) WEFT_CHEC
 /* "train.lr 0.001 -> 0.0003, ...", in the arena; NULL: nothing differs. */
 weft_status weft_run_changes(const weft_config *run, const weft_config *config, weft_arena *arena,
                              const char **out) WEFT_CHECKED;
-/* The same for the keys that change a step: the model, the mesh, the schedule, the batch, the
- * device's kind and pace. */
+/* The same for the keys that a step's programs or footprint may follow from: all but those of a
+ * short list, such as learning rates, of the data's place, of what is saved and logged, and sizes
+ * of the mesh. */
 weft_status weft_run_step_changes(const weft_config *run, const weft_config *config,
                                   weft_arena *arena, const char **out) WEFT_CHECKED;
 /* WEFT_CONFIG names changes against source->run that make it another run and are not in

@@ -123,7 +123,7 @@ static void the_budget_holds(void **state)
     /* Exactly what is left fits; pinned memory does not count. */
     OK(weft_device_alloc(device, WEFT_SPACE_DEVICE, MIB - MIB / 4, "rest", &b));
     FAILS(weft_device_alloc(device, WEFT_SPACE_DEVICE, 1, "one", &pinned), WEFT_MEMORY,
-          "one asked 1 bytes, 4 MiB in use");
+          "one asked 1 byte, 4 MiB in use");
     OK(weft_device_alloc(device, WEFT_SPACE_PINNED, 8 * MIB, "stage", &pinned));
     weft_device_free(device, WEFT_SPACE_PINNED, pinned, 8 * MIB);
     weft_device_free(device, WEFT_SPACE_DEVICE, b, MIB - MIB / 4);

@@ -456,7 +456,7 @@ static void check_refusals(void)
     check_full();
 }
 
-/* --- beside a run --------------------------------------------------------------------------- */
+/* --- on other devices ------------------------------------------------------------------------ */
 
 static const char tiny[] =
     "{\"model\": {\"num_layers\": 2, \"hidden_size\": 32, \"num_attention_heads\": 2, "
@@ -473,210 +473,6 @@ static const char routed[] =
     "\"data\": {\"mock_data\": true}, \"checkpoint\": {\"no_save\": true}, "
     "\"log\": {\"trace_step\": 4}}";
 
-/* Staging is what a run takes for itself and no model asks for: measuring its peak, saving. */
-static void check_row(const cJSON *row, bool is_exact)
-{
-    const double planned = number_of(row, "planned"), measured = number_of(row, "measured");
-    const cJSON *error = cJSON_GetObjectItem(row, "error"),
-                *name = cJSON_GetObjectItem(row, "name");
-    EXPECT(planned >= 0 && measured >= 0, "planned %g, measured %g", planned, measured);
-    if (measured > 0)
-        EXPECT_NEAR(number_of(row, "error"), planned / measured - 1, 1e-12);
-    else
-        EXPECT(cJSON_IsNull(error), "an error without a measurement");
-    if (is_exact && strcmp(cJSON_GetStringValue(name), "staging") != 0)
-        EXPECT(planned == measured, "%s of stage %g: planned %g, used %g",
-               cJSON_GetStringValue(name), number_of(row, "stage"), planned, measured);
-}
-
-static const cJSON *against_of(const cJSON *json, const char *key)
-{
-    return cJSON_GetObjectItem(cJSON_GetObjectItem(json, "against"), key);
-}
-
-static const cJSON *row_of(const cJSON *rows, const char *name)
-{
-    const cJSON *row;
-    cJSON_ArrayForEach(row, rows) if (strcmp(cJSON_GetStringValue(cJSON_GetObjectItem(row, "name")),
-                                             name) == 0) return row;
-    EXPECT(false, "no row %s", name);
-    return NULL;
-}
-
-static cJSON *lay_beside(const char *run, const char *config, const char *mesh)
-{
-    const char *args[] = {"plan",      config, "--cluster", "cluster.json", "--json",
-                          "--against", run,    "--mesh",    mesh,           NULL};
-    child c;
-    if (!mesh)
-        args[7] = NULL;
-    child_run(&c, args, NULL);
-    EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
-    cJSON *json = cJSON_Parse(c.out);
-    child_release(&c);
-    return json;
-}
-
-/* Laid beside its own plan, as if it had run so, a step's time went where it was planned to go; but
- * for what ranks of a sum wait for each other, which a plan does not know. */
-static void check_times_of_plan(void)
-{
-    static const char *const names[] = {"compute", "pipeline"};
-    child c;
-    child_run(&c,
-              (const char *[]){"plan", "tiny.json", "--cluster", "cluster.json", "--trace",
-                               "run/trace.json", NULL},
-              NULL);
-    EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
-    cJSON *json = lay_beside("run", "tiny.json", NULL);
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const cJSON *row = row_of(against_of(json, "time_s"), names[i]);
-        const double planned = number_of(row, "planned");
-        EXPECT(planned > 0, "no time in %s is planned", names[i]);
-        EXPECT_NEAR(number_of(row, "measured") / planned, 1, 0.01);
-    }
-    const cJSON *data = row_of(against_of(json, "time_s"), "data");
-    EXPECT(number_of(data, "measured") > 0 &&
-               number_of(data, "measured") < 1.01 * number_of(data, "planned"),
-           "the tied embedding's sum");
-    cJSON_Delete(json);
-    EXPECT(child_write("run/trace.json",
-                       "{\"traceEvents\": [{\"ph\": \"X\", \"pid\": 1, \"tid\": 0, \"ts\": 1, "
-                       "\"dur\": 1, \"name\": \"F0\", \"cat\": \"forward\"}]}\n"),
-           "trace");
-    expect_line((const char *[]){"plan", "tiny.json", "--cluster", "cluster.json", "--against",
-                                 "run", NULL},
-                2, "rank 1's timeline has ");
-}
-
-/* Rows travel, so ranks wait for them; and one rank has more than its share. */
-static void check_experts(void)
-{
-    static const char *const args[] = {"train",  "routed.json",          "--out", "routed",
-                                       "--mesh", "dp=2,ep=2,binding=dp", NULL};
-    child c;
-    child_run(&c, args, NULL);
-    EXPECT(c.exit_code == 0, "train: exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
-    cJSON *json = lay_beside("routed", "routed.json", "dp=2,ep=2,binding=dp");
-    double sum = 0;
-    const cJSON *row;
-    cJSON_ArrayForEach(row, against_of(json, "time_s")) sum += number_of(row, "measured");
-    EXPECT(number_of(row_of(against_of(json, "time_s"), "expert"), "measured") > 0,
-           "no rank waited for rows");
-    EXPECT_NEAR(number_of(row_of(against_of(json, "time_s"), "expert"), "planned"),
-                time_of(json, "expert"), 1e-12);
-    EXPECT(sum > 0 && number_of(cJSON_GetObjectItem(json, "against"), "rank_load") > 1,
-           "routing is balanced");
-    cJSON_ArrayForEach(row, against_of(json, "memory_bytes"))
-    {
-        const char *name = cJSON_GetStringValue(cJSON_GetObjectItem(row, "name"));
-        if (strcmp(name, "staging") != 0 && number_of(row, "measured") > 0)
-            EXPECT(fabs(number_of(row, "error")) <= 0.01, "%s: planned %g, used %g", name,
-                   number_of(row, "planned"), number_of(row, "measured"));
-    }
-    cJSON_Delete(json);
-}
-
-/* Each is damage, not a mistake in a config. */
-static void check_damaged(void)
-{
-    static const struct damage {
-        const char *file, *text, *wanted;
-    } damages[] = {
-        {"run/memory.json", "{\"ranks\": [", "run/memory.json: damaged: no JSON"},
-        {"run/memory.json", "{}", "run/memory.json: damaged: no ranks"},
-        {"run/memory.json", "{\"ranks\": [{}, {}]}", "memory.json: damaged: a rank without"},
-        {"run/trace.json", "{\"traceEvents\": [", "run/trace.json: damaged: no JSON"},
-        {"run/trace.json", "{}", "run/trace.json: damaged: no traceEvents"},
-        {"run/metrics.jsonl", "{\"step\": 1, \"step_ms\": 1}\n{\"st\n{\"step\": 3}\n",
-         "run/metrics.jsonl:2: damaged: no JSON"},
-    };
-    for (size_t i = 0; i < sizeof damages / sizeof *damages; i++) {
-        char *whole = child_read(damages[i].file);
-        EXPECT(whole && child_write(damages[i].file, damages[i].text), "%s", damages[i].file);
-        expect_line((const char *[]){"plan", "tiny.json", "--cluster", "cluster.json", "--against",
-                                     "run", NULL},
-                    6, damages[i].wanted);
-        EXPECT(whole && child_write(damages[i].file, whole), "%s", damages[i].file);
-        free(whole);
-    }
-}
-
-/* No claim of times: the sheet is of GPUs. */
-static void check_against(void)
-{
-    static const char *const train[] = {"train", "tiny.json", "--out", "run", NULL};
-    static const char *const text[] = {"plan",      "tiny.json", "--cluster", "cluster.json",
-                                       "--against", "run",       NULL};
-    static const char *const phases[] = {"forward", "backward", "step", "idle"};
-    child c;
-    cJSON *json;
-    child_run(&c, train, NULL);
-    EXPECT(c.exit_code == 0, "train: exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
-    child_run(&c, text, NULL);
-    EXPECT(c.exit_code == 0 && strstr(c.out, "run, median of 2 steps") &&
-               strstr(c.out, "weights, stage 1"),
-           "exit %d: %s%s", c.exit_code, c.err, c.out);
-    child_release(&c);
-    child_run(&c,
-              (const char *[]){"plan", "tiny.json", "--cluster", "cluster.json", "--json",
-                               "--against", "run", NULL},
-              NULL);
-    json = cJSON_Parse(c.out);
-    const cJSON *against = cJSON_GetObjectItem(json, "against"), *row;
-    check_row(cJSON_GetObjectItem(against, "step_time_s"), false);
-    EXPECT(number_of(against, "num_steps") == 2 && number_of(against, "spread") >= 0, "steps");
-    for (size_t i = 0; i < sizeof phases / sizeof *phases; i++) {
-        bool found = false;
-        cJSON_ArrayForEach(row, cJSON_GetObjectItem(against, "phases_s"))
-        {
-            found |=
-                strcmp(cJSON_GetStringValue(cJSON_GetObjectItem(row, "name")), phases[i]) == 0 &&
-                number_of(row, "measured") > 0;
-        }
-        EXPECT(found, "no phase %s in %s", phases[i], c.out);
-    }
-    cJSON_ArrayForEach(row, cJSON_GetObjectItem(against, "phases_s")) check_row(row, false);
-    cJSON_ArrayForEach(row, cJSON_GetObjectItem(against, "memory_bytes")) check_row(row, true);
-    EXPECT(cJSON_GetArraySize(cJSON_GetObjectItem(against, "memory_bytes")) > 8, "no bytes");
-    cJSON_Delete(json);
-    child_release(&c);
-    expect_line((const char *[]){"plan", "tiny.json", "--cluster", "cluster.json", "--against",
-                                 "run", "--set", "model.num_layers=4", NULL},
-                2, "--against run: its step is another: model.num_layers 2 -> 4");
-    expect_line((const char *[]){"plan", "tiny.json", "--cluster", "cluster.json", "--against",
-                                 "run", "--set", "train.global_batch_size=8", NULL},
-                2, "train.global_batch_size 4 -> 8");
-    expect_line((const char *[]){"plan", "tiny.json", "--cluster", "cluster.json", "--against",
-                                 "run", "--mesh", "pp=2,dp=2", NULL},
-                2, "its mesh is another");
-    expect_line((const char *[]){"plan", "tiny.json", "--cluster", "cluster.json", "--against",
-                                 "nowhere", NULL},
-                2, "nowhere/config.json");
-    expect_line((const char *[]){"plan", "tiny.json", "--cluster", "cluster.json", "--mesh", "pp=2",
-                                 "--set", "tensor_model_parallel_size=2", NULL},
-                2, "given by --set and by --mesh pp=2");
-    char *used = child_read("run/memory.json");
-    EXPECT(child_write("run/memory.json", "{\"ranks\": [{\"stage\": 0, \"used\": {\"weights\": "
-                                          "4096}}, {\"stage\": 1, \"used\": {}}]}"),
-           "memory");
-    expect_line((const char *[]){"plan", "tiny.json", "--cluster", "cluster.json", "--against",
-                                 "run", NULL},
-                2, "--against run: its model is another: the weights of stage 0 take 4096 bytes");
-    EXPECT(used && child_write("run/memory.json", used), "memory");
-    free(used);
-    check_damaged();
-    check_times_of_plan();
-    check_experts();
-    EXPECT(child_write("run/metrics.jsonl", "{\"step\": 1, \"step_ms\": 1}\n"), "metrics");
-    expect_line((const char *[]){"plan", "tiny.json", "--cluster", "cluster.json", "--against",
-                                 "run", NULL},
-                2, "--against run: 1 steps; the first 2 are warm-up");
-}
-
 /* A forced load of experts on a model that has none. */
 static void check_no_effect(void)
 {
@@ -686,6 +482,19 @@ static void check_no_effect(void)
                                "moe_router_forced_load=2", NULL},
               NULL);
     EXPECT(c.exit_code == 0 && strstr(c.err, "no effect of model.moe_router_forced_load"),
+           "exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
+    EXPECT(child_write("order.csv", "0F0,0F1,0F2,0F3,0B0,0B1,0B2,0B3\n"
+                                    "1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3\n"),
+           "order");
+    child_run(&c,
+              (const char *[]){"plan", "tiny.json", "--cluster", "cluster.json", "--set",
+                               "pipeline_schedule_file=order.csv", "--set",
+                               "pipeline_schedule=gpipe", NULL},
+              NULL);
+    EXPECT(c.exit_code == 0 && child_is_line(c.err) &&
+               strstr(c.err, "parallel.pipeline_schedule_file is given: no effect of "
+                             "parallel.pipeline_schedule\n"),
            "exit %d: %s", c.exit_code, c.err);
     child_release(&c);
 }
@@ -699,7 +508,9 @@ static void check_choice(void)
                                "dp=8,ep=8,pp=2", "--set", "parallel.cluster=nowhere.json", "--set",
                                "parallel.moe_num_partitions=0", NULL},
               NULL);
-    EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
+    EXPECT(c.exit_code == 0 && child_is_line(c.err) &&
+               strstr(c.err, "--cluster cluster.json: no effect of parallel.cluster"),
+           "exit %d: %s", c.exit_code, c.err);
     child_release(&c);
 }
 
@@ -732,6 +543,35 @@ static void check_chosen(void)
     }
 }
 
+/* The lower of what the config allows and the devices have. */
+static void check_memory_limit(void)
+{
+    static const char *const sets[] = {"device.memory_limit=70000000000",
+                                       "device.memory_limit=999000000000"};
+    cJSON *json;
+    double limits[2];
+    for (int i = 0; i < 2; i++) {
+        (void)plan("dense.json", "cluster.json", "tp=8", sets[i], &json);
+        limits[i] = number_of(json, "memory_limit_bytes");
+        cJSON_Delete(json);
+    }
+    EXPECT(limits[0] == 70e9 && limits[1] > 70e9 && limits[1] < 90e9, "%g and %g", limits[0],
+           limits[1]);
+}
+
+/* A measured file without a curve: the command that measures it. */
+static void check_unmeasured(void)
+{
+    EXPECT(child_write("measured.json",
+                       "{\"num_nodes\": 1, \"ranks_per_node\": 2, \"costs\": {\"memory\": "
+                       "{\"peak\": 1e10, \"points\": [[1000, 1], [1000000, 100]]}}}"),
+           "measured.json");
+    expect_line((const char *[]){"plan", "tiny.json", "--cluster", "measured.json", NULL}, 2,
+                "neither costs.gemm_fp32 nor device.peak.fp32 is known, and ");
+    expect_line((const char *[]){"plan", "tiny.json", "--cluster", "measured.json", NULL}, 2,
+                "; weft calibrate measures it (alone: --only gemm_fp32)");
+}
+
 /* A GPU without bf16 trains in fp16, whatever device the config is for. */
 static void check_fp16(void)
 {
@@ -746,7 +586,10 @@ static void check_fp16(void)
     child_release(&c);
     expect_line(
         (const char *[]){"plan", "tiny.json", "--cluster", path, "--set", "precision=bf16", NULL},
-        2, "device.peak.bf16 is not known");
+        2, "device.peak.bf16 is not known, and ");
+    expect_line(
+        (const char *[]){"plan", "tiny.json", "--cluster", path, "--set", "precision=bf16", NULL},
+        2, "the GPU has no bf16: train.precision fp16 would do");
     child_run(&c,
               (const char *[]){"plan", "routed.json", "--cluster", path, "--set", "precision=fp16",
                                "--set", "moe_num_partitions=0", "--mesh", "dp=2,ep=2,binding=dp",
@@ -834,6 +677,14 @@ static void check_alone(const char *alone)
     EXPECT(whole.exit_code == 0 && pure.exit_code == 0, "exit %d and %d: %s", whole.exit_code,
            pure.exit_code, pure.err);
     EXPECT(strcmp(whole.out, pure.out) == 0, "weft-plan says something else than weft plan");
+    child_release(&pure);
+    child_program = alone;
+    child_run(&pure, (const char *[]){"plan", "moe.json", NULL}, NULL);
+    child_program = NULL;
+    EXPECT(pure.exit_code == 2 &&
+               strcmp(pure.err, "weft-plan plan: --cluster FILE is missing; see weft-plan plan "
+                                "--help\n") == 0,
+           "exit %d: %s", pure.exit_code, pure.err);
     child_release(&whole);
     child_release(&pure);
 }
@@ -863,8 +714,7 @@ int main(void)
     EXPECT(sheet && child_write("cluster.json", sheet), "no cluster from %s", path);
     EXPECT(child_write("dense.json", dense) && child_write("moe.json", moe) &&
                child_write("wide.json", wide) && child_write("tiny.json", tiny) &&
-               child_write("tiny.json", tiny) && child_write("routed.json", routed) &&
-               child_write("paced.json", paced) &&
+               child_write("routed.json", routed) && child_write("paced.json", paced) &&
                child_write("empty.json", "{\"name\": \"empty\", \"num_nodes\": 1, "
                                          "\"ranks_per_node\": 8}"),
            "cannot write configs");
@@ -872,6 +722,8 @@ int main(void)
     check_fp16();
     check_choice();
     check_chosen();
+    check_memory_limit();
+    check_unmeasured();
     check_no_effect();
     check_context();
     check_other_device();
@@ -885,7 +737,6 @@ int main(void)
     check_eager(sheet ? sheet : "{}");
     check_offload(sheet ? sheet : "{}");
     check_refusals();
-    check_against();
     check_alone(alone);
     free(sheet);
     child_folder_leave(folder);

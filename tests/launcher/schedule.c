@@ -244,6 +244,14 @@ static void check_refusals(void)
                                  "train.global_batch_size=1", "--set",
                                  "parallel.pipeline_schedule_file=bad.csv", NULL},
                 2, "bad.csv: line 2");
+    EXPECT(child_write("bad.csv", "\x01\x9b\xff\x1b[2J\n"), "cannot write bad.csv");
+    expect_line((const char *[]){"schedule", "c.json", "--mesh", "pp=2", "--set",
+                                 "parallel.pipeline_schedule_file=bad.csv", NULL},
+                2, "bad.csv: line 1, column 1, \"????[2J\": expected");
+    expect_line((const char *[]){"schedule", "c.json", "--level", "layer", "--mesh",
+                                 "dp=2,ep=2,binding=dp", "--set", "parallel.moe_num_partitions=0",
+                                 NULL},
+                2, "of plan and schedule: --cluster");
 }
 
 /* The program that links no MPI says the same. */

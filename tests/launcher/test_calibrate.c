@@ -215,6 +215,7 @@ static void a_model_has_its_own_operations(void **state)
                   NULL);
         if (c.exit_code != 0)
             fail_msg("exit %d: %s", c.exit_code, c.err);
+        assert_non_null(strstr(c.err, "operations of the model: sweep 3 of 3\n"));
         child_release(&c);
         OK(weft_cluster_read("own.json", &cluster));
         check_operations(&cluster);
@@ -229,7 +230,7 @@ static void a_model_has_its_own_operations(void **state)
 }
 
 static const struct misuse {
-    const char *args[8];
+    const char *args[10];
     int exit_code;
     const char *wanted;
 } misuses[] = {
@@ -263,6 +264,21 @@ static const struct misuse {
     {{"calibrate", "--out", "x", "--for", "model.json", "--mesh", "tp=3"},
      2,
      "weft calibrate: --mesh tp=3"},
+    {{"calibrate", "--out", "x", "--for", "model.json", "--mesh", "dp=8192",
+      "--set=global_batch_size=8192"},
+     2,
+     "weft calibrate: --for model.json: 8192 ranks on the "},
+    {{"calibrate", "--out", ""}, 2, "weft calibrate: --out: its value CLUSTER is missing"},
+    {{"calibrate", "--out", "x", "--svg="}, 2, "weft calibrate: --svg: its value FILE is missing"},
+    {{"calibrate", "--out", "/dev/full"},
+     6,
+     "weft calibrate: /dev/full: cannot write: not a regular file"},
+    {{"calibrate", "--out", "."}, 6, "weft calibrate: .: cannot write: Is a directory"},
+    {{"calibrate", "--out", "x", "--svg", "/dev/full"},
+     6,
+     "weft calibrate: /dev/full: cannot write: not a regular file"},
+    {{"calibrate", "--out", "x", "--svg", "."}, 6, "weft calibrate: .: cannot write: Is a "},
+    {{"calibrate", "--out", "x", "--svg", "./x"}, 2, "weft calibrate: --svg ./x: the same file"},
     {{"calibrate", "--out", "none/x"}, 6, "weft calibrate: none/x: cannot write: "},
     {{"calibrate", "--out", "x", "--svg", "none/x"}, 6, "weft calibrate: none/x: cannot write: "},
 };
@@ -281,6 +297,15 @@ static void misuse_is_one_line_and_writes_nothing(void **state)
         child_release(&c);
     }
     child c;
+    child_run(&c,
+              (const char *[]){"calibrate", "--out", "x", "--quick", "--only", "message",
+                               "--no-interference", NULL},
+              NULL);
+    assert_int_equal(c.exit_code, 2);
+    assert_non_null(strstr(c.err, "weft calibrate: --only: none of these costs can be measured "
+                                  "with 1 node of 1 rank\n"));
+    assert_int_equal(access("x", F_OK), -1);
+    child_release(&c);
     child_run(
         &c,
         (const char *[]){"calibrate", "--out", "x", "--for", "model.json", "--mesh", "tp=2", NULL},

@@ -1,0 +1,338 @@
+/* weft plan --against: planned beside measured, what it refuses of other steps, and what it says of
+ * damaged files of the run. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+
+#include "tests/expect.h"
+#include "tests/launcher/child.h"
+
+static const char tiny[] =
+    "{\"model\": {\"num_layers\": 2, \"hidden_size\": 32, \"num_attention_heads\": 2, "
+    "\"seq_length\": 16, \"vocab_size\": 64}, "
+    "\"parallel\": {\"pipeline_model_parallel_size\": 2}, "
+    "\"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 4, \"train_iters\": 4}, "
+    "\"data\": {\"mock_data\": true}, \"checkpoint\": {\"no_save\": true}, "
+    "\"log\": {\"trace_step\": 4}}";
+
+static const char routed[] =
+    "{\"model\": {\"num_layers\": 2, \"hidden_size\": 32, \"num_attention_heads\": 2, "
+    "\"seq_length\": 16, \"vocab_size\": 64, \"num_experts\": 4}, "
+    "\"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 4, \"train_iters\": 4}, "
+    "\"data\": {\"mock_data\": true}, \"checkpoint\": {\"no_save\": true}, "
+    "\"log\": {\"trace_step\": 4}}";
+
+static double number_of(const cJSON *json, const char *key)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(json, key);
+    EXPECT(cJSON_IsNumber(item), "no number %s", key);
+    return cJSON_IsNumber(item) ? item->valuedouble : NAN;
+}
+
+static void expect_line(const char *const *args, int code, const char *part)
+{
+    child c;
+    child_run(&c, args, NULL);
+    EXPECT(c.exit_code == code && child_is_line(c.err) && strstr(c.err, part),
+           "exit %d, \"%s\", for %d and \"%s\"", c.exit_code, c.err, code, part);
+    child_release(&c);
+}
+
+/* Staging is what a run takes for itself and no model asks for: measuring its peak, saving. */
+static void check_row(const cJSON *row, bool is_exact)
+{
+    const cJSON *error = cJSON_GetObjectItem(row, "error"),
+                *name = cJSON_GetObjectItem(row, "name");
+    if (name && strcmp(cJSON_GetStringValue(name), "staging") == 0) {
+        EXPECT(cJSON_IsNull(error) && cJSON_IsNull(cJSON_GetObjectItem(row, "planned")),
+               "staging is planned");
+        return;
+    }
+    const double planned = number_of(row, "planned"), measured = number_of(row, "measured");
+    EXPECT(planned >= 0 && measured >= 0, "planned %g, measured %g", planned, measured);
+    if (measured > 0)
+        EXPECT_NEAR(number_of(row, "error"), planned / measured - 1, 1e-12);
+    else
+        EXPECT(cJSON_IsNull(error), "an error without a measurement");
+    if (is_exact)
+        EXPECT(planned == measured, "%s of stage %g: planned %g, used %g",
+               cJSON_GetStringValue(name), number_of(row, "stage"), planned, measured);
+}
+
+static const cJSON *against_of(const cJSON *json, const char *key)
+{
+    return cJSON_GetObjectItem(cJSON_GetObjectItem(json, "against"), key);
+}
+
+static const cJSON *row_of(const cJSON *rows, const char *name)
+{
+    const cJSON *row;
+    cJSON_ArrayForEach(row, rows) if (strcmp(cJSON_GetStringValue(cJSON_GetObjectItem(row, "name")),
+                                             name) == 0) return row;
+    EXPECT(false, "no row %s", name);
+    return NULL;
+}
+
+static cJSON *lay_beside(const char *run, const char *config, const char *mesh)
+{
+    const char *args[] = {"plan",      config, "--cluster", "cluster.json", "--json",
+                          "--against", run,    "--mesh",    mesh,           NULL};
+    child c;
+    if (!mesh)
+        args[7] = NULL;
+    child_run(&c, args, NULL);
+    EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
+    cJSON *json = cJSON_Parse(c.out);
+    child_release(&c);
+    return json;
+}
+
+/* Laid beside its own plan, as if it had run so, a step's time went where it was planned to go; but
+ * for what ranks of a sum wait for each other, which a plan does not know. */
+static void check_times_of_plan(void)
+{
+    static const char *const names[] = {"compute", "pipeline"};
+    child c;
+    child_run(&c,
+              (const char *[]){"plan", "tiny.json", "--cluster", "cluster.json", "--trace",
+                               "run/trace.json", NULL},
+              NULL);
+    EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
+    cJSON *json = lay_beside("run", "tiny.json", NULL);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const cJSON *row = row_of(against_of(json, "time_s"), names[i]);
+        const double planned = number_of(row, "planned");
+        EXPECT(planned > 0, "no time in %s is planned", names[i]);
+        EXPECT_NEAR(number_of(row, "measured") / planned, 1, 0.01);
+    }
+    const cJSON *data = row_of(against_of(json, "time_s"), "data");
+    EXPECT(number_of(data, "measured") > 0 &&
+               number_of(data, "measured") < 1.01 * number_of(data, "planned"),
+           "the tied embedding's sum");
+    cJSON_Delete(json);
+    EXPECT(child_write("run/trace.json",
+                       "{\"traceEvents\": [{\"ph\": \"X\", \"pid\": 1, \"tid\": 0, \"ts\": 1, "
+                       "\"dur\": 1, \"name\": \"F0\", \"cat\": \"forward\"}]}\n"),
+           "trace");
+    expect_line((const char *[]){"plan", "tiny.json", "--cluster", "cluster.json", "--against",
+                                 "run", NULL},
+                2, "rank 1's timeline has ");
+}
+
+/* Rows travel, so ranks wait for them; and one rank has more than its share. */
+static void check_experts(void)
+{
+    static const char *const args[] = {"train",  "routed.json",          "--out", "routed",
+                                       "--mesh", "dp=2,ep=2,binding=dp", NULL};
+    child c;
+    child_run(&c, args, NULL);
+    EXPECT(c.exit_code == 0, "train: exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
+    cJSON *json = lay_beside("routed", "routed.json", "dp=2,ep=2,binding=dp");
+    double sum = 0;
+    const cJSON *row;
+    cJSON_ArrayForEach(row, against_of(json, "time_s")) sum += number_of(row, "measured");
+    EXPECT(number_of(row_of(against_of(json, "time_s"), "expert"), "measured") > 0,
+           "no rank waited for rows");
+    EXPECT_NEAR(number_of(row_of(against_of(json, "time_s"), "expert"), "planned"),
+                number_of(cJSON_GetObjectItem(json, "time"), "expert"), 1e-12);
+    EXPECT(sum > 0 && number_of(cJSON_GetObjectItem(json, "against"), "rank_load") > 1,
+           "routing is balanced");
+    cJSON_ArrayForEach(row, against_of(json, "memory_bytes"))
+    {
+        const char *name = cJSON_GetStringValue(cJSON_GetObjectItem(row, "name"));
+        if (strcmp(name, "staging") != 0 && number_of(row, "measured") > 0)
+            EXPECT(fabs(number_of(row, "error")) <= 0.01, "%s: planned %g, used %g", name,
+                   number_of(row, "planned"), number_of(row, "measured"));
+    }
+    cJSON_Delete(json);
+}
+
+/* Each is damage, not a mistake in a config. */
+static void check_damaged(void)
+{
+#define USED(unit, ranks) "{\"unit\": \"" unit "\", \"ranks\": [" ranks "]}"
+#define RANK(rank, stage, bytes)                                                                   \
+    "{\"rank\": " rank ", \"stage\": " stage ", \"used\": {\"weights\": " bytes "}}"
+#define EVENT(ts, dur)                                                                             \
+    "{\"traceEvents\": [{\"ph\": \"M\"}, {\"ph\": \"X\", \"pid\": 1, \"tid\": 0, \"ts\": " ts      \
+    ", \"dur\": " dur ", \"name\": \"F0\", \"cat\": \"forward\"}]}\n"
+#define STEPS(ms) "{\"step\": 1, \"step_ms\": 1}\n{\"step\": 2" ms "}\n"
+    static const struct damage {
+        const char *file, *text, *wanted;
+    } damages[] = {
+        {"run/config.json", "{\"model\": {\"num_la", "run/config.json:1:"},
+        {"run/config.json", "", "run/config.json"},
+        {"run/config.json", NULL, "run/config.json: No such file"},
+        {"run/memory.json", "{\"ranks\": [", "run/memory.json: damaged: no JSON"},
+        {"run/memory.json", "{}", "run/memory.json: damaged: no ranks"},
+        {"run/memory.json", USED("MiB", RANK("0", "0", "1")), "run/memory.json: damaged: its unit"},
+        {"run/memory.json", USED("bytes", "{}, {}"), "run/memory.json: damaged: a rank without"},
+        {"run/memory.json", USED("bytes", RANK("0", "0", "1") "," RANK("0", "0", "1")),
+         "run/memory.json: damaged: rank 0 stands there twice"},
+        {"run/memory.json", USED("bytes", RANK("0", "0", "1") "," RANK("1", "7", "1")),
+         "run/memory.json: damaged: the stage of rank 1 is not 1"},
+        {"run/memory.json", USED("bytes", RANK("0", "0", "-1") "," RANK("1", "1", "1")),
+         "run/memory.json: damaged: weights of rank 0 is no volume"},
+        {"run/trace.json", "{\"traceEvents\": [", "run/trace.json: damaged: no JSON"},
+        {"run/trace.json", "{}", "run/trace.json: damaged: no traceEvents"},
+        {"run/trace.json", EVENT("-1", "1"), "run/trace.json: damaged: event 2: ts is no time"},
+        {"run/trace.json", EVENT("1", "-1"), "run/trace.json: damaged: event 2: dur is no time"},
+        {"run/trace.json", EVENT("1", "1e16"), "run/trace.json: damaged: event 2: dur is no time"},
+        {"run/metrics.jsonl", "", "run/metrics.jsonl: damaged: no steps"},
+        {"run/metrics.jsonl", "{\"step\": 1, \"step_ms\": 1}\n{\"st\n{\"step\": 3}\n",
+         "run/metrics.jsonl:2: damaged: no JSON"},
+        {"run/metrics.jsonl", STEPS(""), "run/metrics.jsonl:2: damaged: step_ms is no time"},
+        {"run/metrics.jsonl", STEPS(", \"step_ms\": -1"), "run/metrics.jsonl:2: damaged: step_ms"},
+        {"run/metrics.jsonl", STEPS(", \"step_ms\": \"1\""),
+         "run/metrics.jsonl:2: damaged: step_ms"},
+        {"run/metrics.jsonl", STEPS(", \"step_ms\": 1e308"),
+         "run/metrics.jsonl:2: damaged: step_ms"},
+        {"run/metrics.jsonl", "{\"step\": 2, \"step_ms\": 1}\n{\"step\": 2, \"step_ms\": 1}\n",
+         "run/metrics.jsonl:2: damaged: its step is not behind"},
+    };
+    for (size_t i = 0; i < sizeof damages / sizeof *damages; i++) {
+        char *whole = child_read(damages[i].file);
+        EXPECT(whole && (damages[i].text ? child_write(damages[i].file, damages[i].text)
+                                         : remove(damages[i].file) == 0),
+               "%s", damages[i].file);
+        expect_line((const char *[]){"plan", "tiny.json", "--cluster", "cluster.json", "--against",
+                                     "run", NULL},
+                    6, damages[i].wanted);
+        EXPECT(whole && child_write(damages[i].file, whole), "%s", damages[i].file);
+        free(whole);
+    }
+}
+
+/* Whatever a step's programs or footprint follow from is named; what leaves them as they are is not
+ * asked for. */
+static void check_other_steps(void)
+{
+    static const struct {
+        const char *set, *wanted; /* wanted NULL: the same step */
+    } rows[] = {
+        {"model.num_layers=4", "its step is another: model.num_layers 2 -> 4"},
+        {"train.global_batch_size=8", "train.global_batch_size 4 -> 8"},
+        {"train.recompute_granularity=full", "train.recompute_granularity \"none\" -> \"full\""},
+        {"train.recompute_granularity=selective", "train.recompute_granularity"},
+        {"train.frozen_parameters=[\"*norm*\"]", "train.frozen_parameters [] -> "},
+        {"train.clip_grad=0", "train.clip_grad 1 -> 0"},
+        {"train.split_master=false", "train.split_master true -> false"},
+        {"train.calculate_per_token_loss=true", "train.calculate_per_token_loss"},
+        {"data.reset_attention_mask=true", "data.reset_attention_mask false -> true"},
+        {"parallel.data_parallel_sharding_strategy=no_shard", "data_parallel_sharding_strategy"},
+        {"parallel.hierarchical_context_parallel_sizes=[2,1]", "hierarchical_context_parallel"},
+        {"device.cuda_graphs=false", "device.cuda_graphs"},
+        {"train.clip_grad=0.5", NULL},
+        {"train.lr=0.1", NULL},
+        {"log.trace_step=2", NULL},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const char *const args[] = {"plan",         "tiny.json", "--cluster",
+                                    "cluster.json", "--against", "run",
+                                    "--set",        rows[i].set, NULL};
+        child c;
+        child_run(&c, args, NULL);
+        EXPECT(rows[i].wanted ? c.exit_code == 2 && child_is_line(c.err) &&
+                                    strstr(c.err, "--against run: its step is another: ") &&
+                                    strstr(c.err, rows[i].wanted)
+                              : c.exit_code == 0,
+               "%s: exit %d: %s", rows[i].set, c.exit_code, c.err);
+        child_release(&c);
+    }
+}
+
+/* No claim of times: the sheet is of GPUs. */
+static void check_against(void)
+{
+    static const char *const train[] = {"train", "tiny.json", "--out", "run", NULL};
+    static const char *const text[] = {"plan",      "tiny.json", "--cluster", "cluster.json",
+                                       "--against", "run",       NULL};
+    static const char *const phases[] = {"forward", "backward", "step", "idle"};
+    child c;
+    cJSON *json;
+    child_run(&c, train, NULL);
+    EXPECT(c.exit_code == 0, "train: exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
+    child_run(&c, text, NULL);
+    EXPECT(c.exit_code == 0 && strstr(c.out, "run, median of 2 steps") &&
+               strstr(c.out, "weights, stage 1"),
+           "exit %d: %s%s", c.exit_code, c.err, c.out);
+    EXPECT(strstr(c.out, "optimizer's step") && strstr(c.out, "not planned") &&
+               !strstr(c.out, "-100"),
+           "%s", c.out);
+    EXPECT(child_is_line(c.err) &&
+               strstr(c.err, "--against run: it ran on CPUs, and the cluster DGX H100 is of GPUs"),
+           "%s", c.err);
+    child_release(&c);
+    child_run(&c,
+              (const char *[]){"plan", "tiny.json", "--cluster", "cluster.json", "--json",
+                               "--against", "run", NULL},
+              NULL);
+    json = cJSON_Parse(c.out);
+    const cJSON *against = cJSON_GetObjectItem(json, "against"), *row;
+    check_row(cJSON_GetObjectItem(against, "step_time_s"), false);
+    EXPECT(number_of(against, "num_steps") == 2 && number_of(against, "spread") >= 0, "steps");
+    for (size_t i = 0; i < sizeof phases / sizeof *phases; i++) {
+        bool found = false;
+        cJSON_ArrayForEach(row, cJSON_GetObjectItem(against, "phases_s"))
+        {
+            found |=
+                strcmp(cJSON_GetStringValue(cJSON_GetObjectItem(row, "name")), phases[i]) == 0 &&
+                number_of(row, "measured") > 0;
+        }
+        EXPECT(found, "no phase %s in %s", phases[i], c.out);
+    }
+    cJSON_ArrayForEach(row, cJSON_GetObjectItem(against, "phases_s")) check_row(row, false);
+    cJSON_ArrayForEach(row, cJSON_GetObjectItem(against, "memory_bytes")) check_row(row, true);
+    EXPECT(cJSON_GetArraySize(cJSON_GetObjectItem(against, "memory_bytes")) > 8, "no bytes");
+    cJSON_Delete(json);
+    child_release(&c);
+    check_other_steps();
+    expect_line((const char *[]){"plan", "tiny.json", "--cluster", "cluster.json", "--against",
+                                 "run", "--mesh", "pp=2,dp=2", NULL},
+                2, "its mesh is another");
+    expect_line((const char *[]){"plan", "tiny.json", "--cluster", "cluster.json", "--against",
+                                 "nowhere", NULL},
+                2, "--against nowhere: No such file or directory");
+    expect_line((const char *[]){"plan", "tiny.json", "--cluster", "cluster.json", "--mesh", "pp=2",
+                                 "--set", "tensor_model_parallel_size=2", NULL},
+                2, "given by --set and by --mesh pp=2");
+    char *used = child_read("run/memory.json");
+    EXPECT(child_write("run/memory.json",
+                       "{\"unit\": \"bytes\", \"ranks\": [{\"rank\": 0, \"stage\": 0, \"used\": "
+                       "{\"weights\": 4096}}, {\"rank\": 1, \"stage\": 1, \"used\": {}}]}"),
+           "memory");
+    expect_line((const char *[]){"plan", "tiny.json", "--cluster", "cluster.json", "--against",
+                                 "run", NULL},
+                2, "--against run: its model is another: the weights of stage 0 take 4096 bytes");
+    EXPECT(used && child_write("run/memory.json", used), "memory");
+    free(used);
+    check_damaged();
+    check_times_of_plan();
+    check_experts();
+    EXPECT(child_write("run/metrics.jsonl", "{\"step\": 1, \"step_ms\": 1}\n"), "metrics");
+    expect_line((const char *[]){"plan", "tiny.json", "--cluster", "cluster.json", "--against",
+                                 "run", NULL},
+                2, "--against run: 1 step; the first 2 are warm-up");
+}
+
+int main(void)
+{
+    char folder[32], path[1024];
+    snprintf(path, sizeof path, "%s/examples/clusters/h100.json", getenv("WEFT_SOURCE_DIR"));
+    if (!child_folder_enter(folder))
+        return 1;
+    char *sheet = child_read(path);
+    EXPECT(sheet && child_write("cluster.json", sheet), "no cluster from %s", path);
+    EXPECT(child_write("tiny.json", tiny) && child_write("routed.json", routed),
+           "cannot write configs");
+    free(sheet);
+    check_against();
+    child_folder_leave(folder);
+    return expect_finish();
+}
