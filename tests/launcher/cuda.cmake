@@ -26,7 +26,7 @@ add_moe(o3 tp=2,binding=dp,ep=2,etp=2 "\"moe_all_to_all\": \"o3\", \"moe_all_to_
 add_moe(direct tp=2,binding=dp,ep=2,etp=2
   "\"moe_all_to_all\": \"direct\", \"moe_num_partitions\": 2")
 weft_add_test(NAME cuda_meshes SOURCES launcher/cuda_meshes.c launcher/meshes.c launcher/planned.c
-  RANKS 4 TIMEOUT 300 LABELS launcher cuda mpi)
+  RANKS 4 TIMEOUT 600 LABELS launcher cuda mpi)
 list(APPEND cuda_training cuda_meshes)
 set_tests_properties(cuda_training ${cuda_training} PROPERTIES RESOURCE_LOCK gpu)
 # Emulated, pinning memory waits for all streams, as it may on a GPU.

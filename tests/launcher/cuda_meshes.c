@@ -1,6 +1,7 @@
-/* Context parallelism, packed documents, recomputation, sharding and split masters on a CUDA
- * device, with graphs where passes allow: steps have the losses and gradient norms that they have
- * on the CPU. What is recomputed, shared out or split has the bits of what is not, on one mesh.
+/* Context parallelism, packed documents, recomputation, offloading, sharding and split masters on
+ * a CUDA device, with graphs where passes allow: steps have the losses and gradient norms that they
+ * have on the CPU. What is recomputed, offloaded, shared out or split has the bits of what is not,
+ * on one mesh.
  *
  * Runs under mpirun with 4 ranks, which share one device; a case of n uses the first n. */
 #include <math.h>
@@ -32,6 +33,8 @@ enum { NUM_STEPS = 2, MAX_SET = 5, MAX_VARIANTS = 4 };
 #define FULL "train.recompute_granularity=full"
 #define SELECTIVE(modules)                                                                         \
     "train.recompute_granularity=selective", "train.recompute_modules=[" modules "]"
+#define OFFLOAD(modules)                                                                           \
+    "train.fine_grained_activation_offloading=true", "train.offload_modules=[" modules "]"
 #define BF16 "train.precision=bf16"
 
 /* As by --set, over the case's own. */
@@ -56,7 +59,9 @@ static const mesh_case cases[] = {
      1e-5,
      {NULL},
      .near = {{{TYPE("all_gather")}}, {{TYPE("a2a")}}},
-     .equal = {{{FULL}}, {{SELECTIVE("\"core_attn\", \"mlp\"")}}}},
+     .equal = {{{FULL}},
+               {{SELECTIVE("\"core_attn\", \"mlp\"")}},
+               {{OFFLOAD("\"core_attn\", \"mlp\"")}}}},
     {4,
      2,
      LLAMA,
@@ -81,7 +86,7 @@ static const mesh_case cases[] = {
      1e-2,
      {BF16},
      .equal = {{{SHARDING("optim"), "train.split_master=false"}},
-               {{SHARDING("optim_grads")}},
+               {{SHARDING("optim_grads"), OFFLOAD("\"block\", \"moe\"")}},
                {{SHARDING("optim_grads_params"), SELECTIVE("\"moe\", \"core_attn\"")}}}},
     {2,
      8,
@@ -101,7 +106,7 @@ static const mesh_case cases[] = {
      .equal = {{{"device.cuda_graphs=false"}},
                {{FULL}},
                {{SELECTIVE("\"core_attn\", \"mlp\"")}},
-               {{"train.split_master=false"}}}},
+               {{"train.split_master=false", OFFLOAD("\"block\"")}}}},
 };
 enum { NUM_CASES = sizeof cases / sizeof *cases };
 
