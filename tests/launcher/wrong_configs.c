@@ -3,6 +3,7 @@
  * what is found before any rank starts cannot have needed it. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -774,6 +775,35 @@ static void check_memory(const char *mesh, const char *wanted)
     check(args, NULL, "memory_limit", 3, wanted);
 }
 
+/* Pinned memory that cannot be had, before step one: this machine has 4 GiB, and 8 GB go out. */
+static void check_pinned(void)
+{
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    const char *const args[] = {"train", "c.json",
+                                "--out", "run",
+                                "--set", "micro_batch_size=100000",
+                                "--set", "global_batch_size=100000",
+                                "--set", "seq_length=64",
+                                "--set", "train.fine_grained_activation_offloading=true",
+                                "--set", "train.offload_modules=[\"block\"]",
+                                "--set", "num_experts=0",
+                                NULL};
+    struct rlimit before, small;
+    child c;
+    EXPECT(getrlimit(RLIMIT_AS, &before) == 0, "getrlimit");
+    small = before;
+    small.rlim_cur = (rlim_t)4 << 30;
+    EXPECT(setrlimit(RLIMIT_AS, &small) == 0, "setrlimit");
+    child_run(&c, args, NULL);
+    EXPECT(setrlimit(RLIMIT_AS, &before) == 0, "setrlimit");
+    const char *err = c.err ? c.err : "nothing";
+    EXPECT(c.exit_code == 3 && child_is_line(c.err) &&
+               strstr(err, "out of memory: host memory of layers asked "),
+           "pinned memory: exit %d: %s", c.exit_code, err);
+    child_release(&c);
+#endif
+}
+
 /* No mistake, but no silence either: keys of experts on a model that has none. Its one rank and its
  * last step, of a decay to 0, are told and done. */
 static void check_no_effect(void)
@@ -827,6 +857,7 @@ int main(void)
     for (int i = 0; i < num_misuses; i++)
         check(misuses[i].args, no_mpirun, misuses[i].args[0], 2, misuses[i].wanted);
     check_launched();
+    check_pinned();
     check_memory("dp=1", "weft train: device.memory_limit: out of memory: stage 0 of 1 takes ");
     check_memory("dp=2", "weft train: device.memory_limit: out of memory: stage 0 of 1 takes ");
     check_no_effect();
