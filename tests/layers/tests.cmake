@@ -17,6 +17,8 @@ weft_add_test(NAME text_before SOURCES layers/text_before.c layers/harness.c LAB
 weft_add_test(NAME describe SOURCES layers/describe.c layers/used.c layers/rig.c layers/harness.c RANKS 4
   LABELS layers)
 weft_add_test(NAME footprint SOURCES layers/footprint.c layers/training.c RANKS 4 LABELS layers)
+# They make hundreds of groups and send next to nothing: most of their time would go into windows.
+set_property(TEST describe footprint APPEND PROPERTY ENVIRONMENT WEFT_SHARED_WINDOWS=0)
 weft_add_test(NAME moe_pipeline SOURCES layers/moe_pipeline.c ${moe_case} RANKS 4 LABELS layers)
 weft_add_test(NAME forced_load SOURCES layers/forced_load.c LABELS layers)
 weft_add_test(NAME check_layer SOURCES layers/check_layer.c layers/harness.c RANKS 2 LABELS layers)
