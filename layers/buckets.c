@@ -43,8 +43,34 @@ static size_t count_parameters(const weft_outline *outline, int rank)
     return count;
 }
 
-static void cut_sections(const weft_outline *outline, int rank, const int *group_size,
-                         section *sections)
+static weft_residency_parameter as_counted(const weft_held *held, const int *group_size, int layer)
+{
+    return (weft_residency_parameter){.section = (weft_section_kind)held->group,
+                                      .group_size = group_size[held->group],
+                                      .shared = held->shared,
+                                      .used_forward = held->used_forward,
+                                      .layer = layer,
+                                      .elements = held->local};
+}
+
+static weft_residency count_units(const weft_outline *outline, int rank, const int *group_size)
+{
+    weft_residency residency = outline->residency;
+    int first, end;
+    for (int chunk = 0; chunk < outline->layout.num_chunks; chunk++) {
+        weft_layout_range(&outline->layout, rank, chunk, &first, &end);
+        for (int l = first; l < end; l++)
+            for (int i = 0; i < outline->layers[l].num_parameters; i++) {
+                const weft_residency_parameter counted =
+                    as_counted(&outline->layers[l].parameters[i], group_size, l);
+                weft_residency_count(&residency, &counted);
+            }
+    }
+    return residency;
+}
+
+static void cut_sections(const weft_outline *outline, int rank, const weft_residency *residency,
+                         const int *group_size, section *sections)
 {
     int first, end;
     for (int chunk = outline->layout.num_chunks - 1; chunk >= 0; chunk--) {
@@ -53,9 +79,8 @@ static void cut_sections(const weft_outline *outline, int rank, const int *group
             const weft_outline_layer *layer = &outline->layers[l];
             for (int i = layer->num_parameters - 1; i >= 0; i--) {
                 const weft_held *held = &layer->parameters[i];
-                const int unit =
-                    weft_residency_unit(&outline->residency, (weft_section_kind)held->group,
-                                        group_size[held->group], held->shared, l);
+                const weft_residency_parameter counted = as_counted(held, group_size, l);
+                const int unit = weft_residency_unit(residency, &counted);
                 add_parameter(&sections[held->group], l, held->local, unit);
             }
         }
@@ -75,7 +100,8 @@ static weft_status cut(const weft_outline *outline, const weft_mesh *mesh, int r
             weft_bucket_cut_begin(outline->residency.bucket_elements, out->group_size[kind]),
             buckets};
     }
-    cut_sections(outline, rank, out->group_size, sections);
+    const weft_residency residency = count_units(outline, rank, out->group_size);
+    cut_sections(outline, rank, &residency, out->group_size, sections);
     for (int kind = 0; kind < WEFT_NUM_SECTIONS; kind++) {
         out->buckets[kind] = sections[kind].buckets;
         out->num_buckets[kind] = sections[kind].cut.num_buckets;

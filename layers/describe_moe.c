@@ -265,6 +265,9 @@ static void describe_again(const weft_model_options *o, const weft_shape *shape,
     if (!d->full && shape->tp > 1)
         weft_cost_collective(out, phase, "router", WEFT_AXIS_TP, WEFT_COLLECTIVE_ALL_REDUCE,
                              (2 * d->experts + 1) * sizeof(float), 1);
+    if (shape->cp > 1)
+        weft_cost_collective(out, phase, "router", WEFT_AXIS_CP, WEFT_COLLECTIVE_ALL_REDUCE,
+                             (2 * d->experts + 1) * sizeof(float), 1);
     weft_cost_memory(out, phase, "dispatch", 2 * r->sent * row, r->parts);
     describe_travel(shape, out, d, r, phase);
     describe_grouped(shape, out, phase, "experts.linear_fc1", d, r, hidden, d->gates * d->ffn);

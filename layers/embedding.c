@@ -23,7 +23,8 @@ weft_status weft_vocabulary_declare(weft_build *build, const weft_model_options 
         &WEFT_ARGS(weft_parameter_spec, .name = name, .num_dims = 2,
                    .dims = {(size_t)options->vocab_size, (size_t)options->hidden_size},
                    .split = {WEFT_SPLIT_TP}, .init_std = (float)options->init_method_std,
-                   .may_pad = true, .is_embedding = strcmp(name, WEFT_WORD_EMBEDDINGS) == 0),
+                   .may_pad = true, .is_embedding = strcmp(name, WEFT_WORD_EMBEDDINGS) == 0,
+                   .used_forward = strcmp(name, WEFT_WORD_EMBEDDINGS) != 0),
         out);
 }
 

@@ -25,28 +25,42 @@ void weft_model_held(const weft_model *model, weft_memory_purpose purpose, weft_
     }
 }
 
-/* Passes within what was reserved count as if its load had come. */
-void weft_model_held_loads(const weft_model *model, weft_moe_load *out_passes,
-                           weft_moe_load *out_scratch)
+/* Adds what a pass took most of; one within what was reserved counts as if its load had come. */
+static void add_rows(const weft_model *model, const weft_pass *pass, const weft_rows *most,
+                     weft_rows *sum)
 {
     const weft_moe_load *planned = &model->setup.moe.load;
-    double balanced = 0, rows = 0, sent = 0;
+    const bool grew = pass->held_bytes > pass->stash.first_bytes + pass->host.first_bytes;
+    sum->balanced += most->balanced;
+    sum->rows += grew ? most->rows : most->balanced * (planned->rows > 0 ? planned->rows : 1);
+    sum->sent += grew ? most->sent : most->balanced * (planned->sent > 0 ? planned->sent : 1);
+}
+
+static void take_load(const weft_rows *sum, weft_moe_load *out)
+{
+    if (sum->balanced > 0)
+        *out =
+            (weft_moe_load){.rows = sum->rows / sum->balanced, .sent = sum->sent / sum->balanced};
+}
+
+void weft_model_held_loads(const weft_model *model, weft_moe_held_loads *out)
+{
+    const weft_moe_load *planned = &model->setup.moe.load;
+    weft_rows kept = {0}, all = {0};
     for (int i = 0; i < model->setup.num_passes; i++) {
         const weft_pass *pass = &model->passes[i];
-        const weft_rows *most = &pass->fullest;
-        bool grew = pass->held_bytes > pass->stash.first_bytes + pass->host.first_bytes;
-        balanced += most->balanced;
-        rows += grew ? most->rows : most->balanced * (planned->rows > 0 ? planned->rows : 1);
-        sent += grew ? most->sent : most->balanced * (planned->sent > 0 ? planned->sent : 1);
+        add_rows(model, pass, &pass->fullest_kept, &kept);
+        add_rows(model, pass, &pass->fullest, &all);
     }
-    *out_passes = *out_scratch = *planned;
-    if (balanced > 0)
-        *out_passes = (weft_moe_load){.rows = rows / balanced, .sent = sent / balanced};
-    bool grew = model->scratch.peak_bytes > model->scratch.first_bytes ||
-                model->recomputed.peak_bytes > model->recomputed.first_bytes;
+    *out = (weft_moe_held_loads){*planned, *planned, *planned, *planned};
+    take_load(&kept, &out->passes);
+    take_load(&all, &out->pinned);
+    if (model->recomputed.peak_bytes > model->recomputed.first_bytes)
+        take_load(&model->fullest_again, &out->recomputed);
+    bool grew = model->scratch.peak_bytes > model->scratch.first_bytes;
     for (int i = 0; i < model->offload.num_slots; i++)
         grew = grew ||
                model->offload.slots[i].stack.peak_bytes > model->offload.slots[i].stack.first_bytes;
     if (grew)
-        *out_scratch = model->scratch_load;
+        out->scratch = model->scratch_load;
 }

@@ -32,16 +32,23 @@ weft_status weft_moe_count_rows(const weft_moe *m, weft_pass *pass, const weft_m
         loads->capacity = capacity;
     }
     loads->values[loads->count++] = (double)fullest_rows(m, state) / balanced;
-    pass->rows.rows += (double)state->num_rows;
-    pass->rows.sent += (double)state->num_sent;
-    pass->rows.balanced += balanced;
+    const weft_shape *shape = weft_pass_shape(pass);
+    const bool again = pass->shares_stash || shape->recompute & WEFT_RECOMPUTE_MODULE(MOE);
+    const bool out =
+        pass->out && shape->offload & (WEFT_RECOMPUTE_MODULE(MOE) | WEFT_OFFLOAD_BLOCK);
+    weft_rows *const sums[] = {&pass->rows, again ? &pass->model->again : &pass->kept_rows};
+    for (int i = 0; i < (out && !again ? 1 : 2); i++) {
+        sums[i]->rows += (double)state->num_rows;
+        sums[i]->sent += (double)state->num_sent;
+        sums[i]->balanced += balanced;
+    }
     return WEFT_OK;
 }
 
 size_t weft_moe_scratch_before(const weft_pass *pass)
 {
     const weft_model *model = pass->model;
-    size_t bytes = model->scratch.peak_bytes + model->recomputed.peak_bytes;
+    size_t bytes = model->scratch.peak_bytes;
     for (int i = 0; i < model->offload.num_slots; i++)
         bytes += model->offload.slots[i].stack.peak_bytes;
     return bytes;

@@ -11,6 +11,12 @@ typedef struct weft_moe_load {
     double rows, sent, part_rows, part_sent;
 } weft_moe_load;
 
+/* Those at which a rank's memory took most: what passes keep on the device and in pinned memory,
+ * what is recomputed, scratch. */
+typedef struct weft_moe_held_loads {
+    weft_moe_load passes, pinned, recomputed, scratch;
+} weft_moe_held_loads;
+
 /* How MoE layers whose tokens travel run. Zero: synchronous, nothing reused, the plain all-to-all.
  */
 typedef struct weft_moe_options {

@@ -192,7 +192,8 @@ static weft_status add_declared(weft_outline_layer *layer, const weft_placed *pl
         .group = is_tied ? WEFT_GRADIENT_EMBEDDING : (weft_gradient_group)placed->section,
         .global = global,
         .local = placed->count,
-        .shared = placed->parameter.shared};
+        .shared = placed->parameter.shared,
+        .used_forward = placed->spec.used_forward};
     return WEFT_OK;
 }
 

@@ -30,7 +30,9 @@ struct weft_pass {
     weft_micro_batch micro_batch;
     bool backward; /* what is being enqueued */
     weft_stack stash, host;
-    weft_rows rows, fullest;   /* of this micro-batch; of the one that took most memory */
+    /* Of this micro-batch, of those of its MoE layers that keep their stash; of the micro-batch
+     * that took most memory. */
+    weft_rows rows, kept_rows, fullest, fullest_kept;
     size_t held_bytes;         /* what that took of stash and host */
     weft_stack host_before;    /* a repeated forward: as it was */
     bool shares_stash;         /* stashes are pieces of the model's `recomputed` */
@@ -81,12 +83,13 @@ struct weft_model {
     weft_layer_place *places; /* of the members; the last first */
     size_t states_bytes;
     weft_pass *passes;
-    size_t kept_offset;         /* in a pass's states */
-    weft_stack recomputed;      /* shared likewise: the stashes of one group of layers, or module */
-    weft_stack scratch;         /* shared: all passes run on one compute lane; at its bottom: */
-    weft_tensor normed;         /* what blocks' norms made last */
-    weft_tensor gradients[2];   /* training: those between layers, in turn */
-    weft_moe_load scratch_load; /* of the MoE layer that took most scratch */
+    size_t kept_offset;    /* in a pass's states */
+    weft_stack recomputed; /* shared likewise: the stashes of one group of layers, or module */
+    weft_rows again, fullest_again; /* of its MoE layers; of those that took most of it */
+    weft_stack scratch;             /* shared: all passes run on one compute lane; at its bottom: */
+    weft_tensor normed;             /* what blocks' norms made last */
+    weft_tensor gradients[2];       /* training: those between layers, in turn */
+    weft_moe_load scratch_load;     /* of the MoE layer that took most scratch */
     weft_metrics *metrics; /* where something is recomputed: then those that recomputing adds to */
     weft_metric_list metric_list; /* of all stages */
     weft_metric *own_metrics;     /* pinned, [WEFT_MAX_METRICS], by the list; NULL: none declared */

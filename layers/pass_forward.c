@@ -36,6 +36,12 @@ weft_pass_kept *weft_pass_kept_of(const weft_pass *pass)
     return (weft_pass_kept *)(void *)(pass->states + pass->model->kept_offset);
 }
 
+static void empty_recomputed(weft_model *model)
+{
+    weft_stack_rewind(&model->recomputed, 0);
+    model->again = (weft_rows){0};
+}
+
 void weft_pass_send_out(weft_pass *pass, unsigned modules)
 {
     pass->goes_out = pass->model->shape.offload & (modules | WEFT_OFFLOAD_BLOCK);
@@ -46,7 +52,7 @@ void weft_pass_leave_out(weft_pass *pass, unsigned modules)
     weft_pass_send_out(pass, modules);
     if (!(pass->model->shape.recompute & modules))
         return;
-    weft_stack_rewind(&pass->model->recomputed, 0);
+    empty_recomputed(pass->model);
     pass->leaves_out = true;
 }
 
@@ -96,7 +102,7 @@ static weft_status begin_layer(weft_pass_work *w, const weft_task *task)
     const bool inside = x >= 0 && w->program->slots[x].holds == WEFT_SLOT_RECOMPUTED_LAYER;
     pass->shares_stash = w->program->slots[stash].holds == WEFT_SLOT_RECOMPUTED;
     if (pass->shares_stash && !inside)
-        weft_stack_rewind(&pass->model->recomputed, 0);
+        empty_recomputed(pass->model);
     if (!pass->repeats)
         weft_pass_kept_of(pass)[task->layer - pass->first] = (weft_pass_kept){
             .x = x < 0 ? (weft_tensor){0} : w->slots[x], .host_mark = weft_pass_host_mark(pass)};
@@ -125,6 +131,7 @@ weft_status weft_pass_run_forward(weft_pass_work *w, const weft_task *task)
     weft_layer *layer = pass->model->layers[task->layer];
     weft_tensor x = weft_pass_operand(w, task, WEFT_OPERAND_X), y;
     const int slot = weft_task_slot(task, WEFT_OPERAND_Y);
+    const size_t most = pass->model->recomputed.peak_bytes;
     WEFT_TRY(begin_layer(w, task));
     if (slot >= 0)
         WEFT_TRY(take_output(w, slot));
@@ -135,6 +142,8 @@ weft_status weft_pass_run_forward(weft_pass_work *w, const weft_task *task)
     weft_status status = layer->ops->forward(layer, pass, &x, slot < 0 ? NULL : &y);
     pass->shares_stash = false;
     pass->out = NULL;
+    if (pass->model->recomputed.peak_bytes > most)
+        pass->model->fullest_again = pass->model->again;
     return status == WEFT_OK ? status
                              : weft_error_context(status, "%s forward", weft_layer_name(layer));
 }

@@ -28,7 +28,8 @@ static weft_status run_layer(void *context, const weft_task *task, weft_lane *la
 {
     weft_pass_work *w = context;
     weft_rings *rings = &w->call->pass->model->rings;
-    WEFT_TRY(weft_rings_begin(rings, w->program, task, lane));
+    if (weft_pass_training(w->call->pass))
+        WEFT_TRY(weft_rings_begin(rings, w->program, task, lane));
     WEFT_TRY(task->flow == WEFT_FLOW_GRADIENT ? backward(w, task) : weft_pass_run_forward(w, task));
     return weft_rings_end(rings, w->program, task, lane);
 }
@@ -46,12 +47,14 @@ static weft_status run_gather(void *context, const weft_task *task, weft_lane *l
     return weft_rings_gather(&w->call->pass->model->rings, w->program, task, lane);
 }
 
+/* An evaluation's forward makes no gradients. */
 static weft_status run_reduce(void *context, const weft_task *task, weft_lane *lane)
 {
     const weft_pass_work *w = context;
     const weft_pass *pass = w->call->pass;
-    return weft_rings_reduce(&pass->model->rings, w->program, task,
-                             pass->micro_batch.backward_overwrites, lane);
+    return weft_pass_training(pass) ? weft_rings_reduce(&pass->model->rings, w->program, task,
+                                                        weft_pass_overwrite(pass), lane)
+                                    : WEFT_OK;
 }
 
 static weft_status run_offload(void *context, const weft_task *task, weft_lane *lane)
@@ -128,7 +131,7 @@ static weft_status enqueue(const weft_pass_call *call)
     if (call->kind == WEFT_PASS_FORWARD) {
         weft_stack_rewind(&pass->stash, 0);
         weft_stack_rewind(&pass->host, 0);
-        pass->rows = (weft_rows){0};
+        pass->rows = pass->kept_rows = (weft_rows){0};
         memset(pass->states, 0, model->states_bytes);
     }
     if (program->num_tasks == 0) /* an empty stage */
@@ -151,6 +154,7 @@ static weft_status enqueue(const weft_pass_call *call)
     if (!pass->backward && held > pass->held_bytes) {
         pass->held_bytes = held;
         pass->fullest = pass->rows;
+        pass->fullest_kept = pass->kept_rows;
     }
     return WEFT_OK;
 }
@@ -242,6 +246,7 @@ weft_status weft_outline_pass(const weft_outline *outline, int rank, int chunk, 
             .host_waits = layer->host_waits,
             .gathers = held->weight_slots > 0 && weft_outline_shares(layer),
             .reduces = weft_outline_shares(layer),
+            .is_loss = l == outline->num_layers - 1,
             .group = layer->recompute_group};
     }
     return WEFT_OK;
@@ -265,6 +270,8 @@ weft_status weft_model_make_programs(weft_model *model, const weft_outline *outl
     for (int chunk = 0; chunk < num_chunks; chunk++) {
         weft_chunk_shape shape;
         WEFT_TRY(weft_outline_pass(outline, model->rank, chunk, &model->arena, &shape));
+        if (!model->setup.training || model->setup.evaluates)
+            shape.gradient_slots = 0;
         for (int kind = 0; kind < (model->setup.training ? WEFT_NUM_PASS_KINDS : 1); kind++) {
             weft_program *program = &model->programs[WEFT_NUM_PASS_KINDS * chunk + kind];
             WEFT_TRY(make_program(model, &shape, (weft_pass_kind)kind, program));

@@ -25,7 +25,7 @@ void weft_rings_release(weft_rings *rings);
 /* Gathers the weights of a GATHER's layer, enqueued on `lane`. */
 weft_status weft_rings_gather(weft_rings *rings, const weft_program *program, const weft_task *task,
                               weft_lane *lane) WEFT_CHECKED;
-/* Before a LAYER is enqueued on `lane`: clears the slot of its gradients, if it has one. */
+/* In training, before a LAYER is enqueued on `lane`: clears the slot of its gradients, if any. */
 weft_status weft_rings_begin(weft_rings *rings, const weft_program *program, const weft_task *task,
                              weft_lane *lane) WEFT_CHECKED;
 /* After it: its weights' slot has been used. */

@@ -139,10 +139,8 @@ typedef struct weft_stack_use {
     bool grew;
 } weft_stack_use;
 void weft_model_held(const weft_model *model, weft_memory_purpose purpose, weft_stack_use *out);
-/* The loads at which a footprint is what was held: of what passes keep, and of scratch
- * and recomputed activations. */
-void weft_model_held_loads(const weft_model *model, weft_moe_load *out_passes,
-                           weft_moe_load *out_scratch);
+/* The loads at which a footprint is what was held. */
+void weft_model_held_loads(const weft_model *model, weft_moe_held_loads *out);
 /* Clears all of these, before a step. */
 void weft_model_clear_metrics(weft_model *model);
 /* Whether the last layer is Weft's head; one of the program's own reads labels as it likes. */

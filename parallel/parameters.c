@@ -249,6 +249,16 @@ static void place(weft_parameters *p, weft_section_kind kind, int bucket)
     }
 }
 
+static weft_residency_parameter as_counted(const weft_parameters *p, const weft_placed *placed)
+{
+    return (weft_residency_parameter){.section = placed->section,
+                                      .group_size = p->sections[placed->section].group_size,
+                                      .shared = placed->parameter.shared,
+                                      .used_forward = placed->spec.used_forward,
+                                      .layer = placed->layer,
+                                      .elements = placed->count};
+}
+
 /* Places the parameters of one section; the result depends on declarations and group sizes alone,
  * so all ranks of a gradient group agree on it. */
 static weft_status lay_out(weft_parameters *p, weft_section_kind kind)
@@ -265,8 +275,8 @@ static weft_status lay_out(weft_parameters *p, weft_section_kind kind)
         weft_placed *placed = p->placed[i];
         if (placed->section != kind)
             continue;
-        const int unit = weft_residency_unit(&p->residency, kind, section->group_size,
-                                             placed->parameter.shared, placed->layer);
+        const weft_residency_parameter counted = as_counted(p, placed);
+        const int unit = weft_residency_unit(&p->residency, &counted);
         if (weft_bucket_cut_next(&cut, placed->count, unit)) {
             if (bucket)
                 bucket->count = cut.start - bucket->offset;
@@ -348,6 +358,10 @@ weft_status weft_parameters_allocate(weft_parameters *p, const weft_residency *r
         return WEFT_ERROR(WEFT_INTERNAL, "the parameters are already laid out");
     p->laid_out = true;
     p->residency = *residency;
+    for (int i = 0; i < p->count; i++) {
+        const weft_residency_parameter counted = as_counted(p, p->placed[i]);
+        weft_residency_count(&p->residency, &counted);
+    }
     for (int kind = 0; kind < WEFT_NUM_SECTIONS; kind++) {
         const weft_section *s = &p->sections[kind];
         WEFT_TRY(lay_out(p, (weft_section_kind)kind));
@@ -355,7 +369,7 @@ weft_status weft_parameters_allocate(weft_parameters *p, const weft_residency *r
         cut.num_buckets[kind] = s->num_buckets;
         cut.group_size[kind] = s->group_size;
     }
-    weft_residency_lay(residency, &cut, &p->held);
+    weft_residency_lay(&p->residency, &cut, &p->held);
     for (int kind = 0; kind < WEFT_NUM_SECTIONS; kind++)
         WEFT_TRY(allocate_section(p, (weft_section_kind)kind, with_grads));
     WEFT_TRY(weft_parameters_make_rings(p, with_grads));

@@ -38,14 +38,57 @@ weft_residency weft_residency_of(const weft_parallel_options *options, int num_l
                             .num_layers = num_layers};
 }
 
-int weft_residency_unit(const weft_residency *r, weft_section_kind section, int group_size,
-                        bool shared, int layer)
+/* Whether a parameter may be of a unit. */
+static bool may_share(const weft_residency *r, const weft_residency_parameter *p)
 {
-    const bool may = section == WEFT_SECTION_DENSE || section == WEFT_SECTION_EXPERT;
-    return r->sharding >= WEFT_SHARD_OPTIM_GRADS && may && group_size > 1 && !shared &&
-                   layer < r->num_layers - 1
-               ? layer
-               : -1;
+    const bool is_last = p->layer == r->num_layers - 1;
+    return r->sharding >= WEFT_SHARD_OPTIM_GRADS &&
+           (p->section == WEFT_SECTION_DENSE || p->section == WEFT_SECTION_EXPERT) &&
+           p->group_size > 1 && !p->shared && p->used_forward == is_last;
+}
+
+static bool is_end(const weft_residency *r, int layer)
+{
+    return layer == 0 || layer == r->num_layers - 1;
+}
+
+void weft_residency_count(weft_residency *r, const weft_residency_parameter *p)
+{
+    if (!may_share(r, p))
+        return;
+    if (is_end(r, p->layer)) {
+        r->ends[p->layer != 0] += p->elements;
+        r->end_shares += (double)p->elements / p->group_size;
+        return;
+    }
+    if (p->layer != r->layer) {
+        r->layer = p->layer;
+        r->elements = 0;
+        r->num_between++;
+    }
+    r->elements += p->elements;
+    r->largest = r->elements > r->largest ? r->elements : r->largest;
+}
+
+static int slots_for(int num_units)
+{
+    return num_units < 2 ? num_units : 2;
+}
+
+/* Slots are as large as the largest unit: a vocabulary may make them much larger. */
+static bool keeps_ends_whole(const weft_residency *r)
+{
+    const size_t larger = r->ends[0] > r->ends[1] ? r->ends[0] : r->ends[1];
+    const size_t slot = r->largest > larger ? r->largest : larger;
+    const int num_units = r->num_between + (r->ends[0] > 0) + (r->ends[1] > 0);
+    const double whole =
+        slots_for(r->num_between) * (double)r->largest + (double)r->ends[0] + (double)r->ends[1];
+    return slots_for(num_units) * (double)slot + r->end_shares >= whole;
+}
+
+int weft_residency_unit(const weft_residency *r, const weft_residency_parameter *p)
+{
+    return may_share(r, p) && !(is_end(r, p->layer) && keeps_ends_whole(r)) ? p->layer : -1;
 }
 
 /* Elements of the unit's buckets in the sections up to this one, the bucket itself left out. */
@@ -87,7 +130,7 @@ void weft_residency_lay(const weft_residency *r, weft_cut_sections *cut, weft_he
             if (bucket->ring + bucket->count > out->slot)
                 out->slot = bucket->ring + bucket->count;
         }
-    const int two = num_units < 2 ? num_units : 2;
-    out->weight_slots = r->sharding == WEFT_SHARD_OPTIM_GRADS_PARAMS ? two : 0;
-    out->gradient_slots = r->overlap ? two : two > 0;
+    const int slots = slots_for(num_units);
+    out->weight_slots = r->sharding == WEFT_SHARD_OPTIM_GRADS_PARAMS ? slots : 0;
+    out->gradient_slots = r->overlap ? slots : slots > 0;
 }

@@ -5,9 +5,11 @@
  * sums, and that no other layer or stage holds. Its buckets are its own. With optim_grads each rank
  * keeps its share of their gradients, and of every micro-batch a backward fills a slot of a ring
  * with the whole layer's; with optim_grads_params it keeps its share of their weights too, and
- * passes gather them into a slot of another ring. Everything else stays whole on each rank, as with
- * optim: what is tied or shared, what tensor-parallel ranks sum first, the last layer, whose
- * forward makes gradients, and groups of one rank. */
+ * passes gather them into a slot of another ring. Of the model's last layer the unit is what its
+ * forward alone uses (weft_parameter_spec.used_forward): its forward fills the slot. Everything
+ * else stays whole on each rank, as with optim: what is tied or shared, what tensor-parallel ranks
+ * sum first, the rest of the last layer, and groups of one rank. So do the model's first and last
+ * layer on a stage where slots for them would take more than the shares save. */
 #ifndef WEFT_PARALLEL_RESIDENCY_H
 #define WEFT_PARALLEL_RESIDENCY_H
 
@@ -42,12 +44,28 @@ typedef struct weft_residency {
     weft_sharding sharding;
     bool overlap;   /* reductions run beside backwards */
     int num_layers; /* of the model */
+    /* What weft_residency_count counts: of the stage's layers between the model's first and last
+     * how many share out anything, the largest, and the one at hand. Of those two: elements. */
+    int num_between, layer;
+    size_t largest, elements, ends[2];
+    double end_shares; /* of both ends a rank's elements */
 } weft_residency;
 weft_residency weft_residency_of(const weft_parallel_options *options, int num_layers);
 
-/* The unit of a parameter of that layer; -1: none. shared: another layer uses it. */
-int weft_residency_unit(const weft_residency *residency, weft_section_kind section, int group_size,
-                        bool shared, int layer);
+/* A parameter of a stage. */
+typedef struct weft_residency_parameter {
+    weft_section_kind section;
+    int group_size;
+    bool shared;       /* another layer uses it */
+    bool used_forward; /* of its spec */
+    int layer;
+    size_t elements;
+} weft_residency_parameter;
+/* Adds a parameter to what is counted; call it for all of a stage, layer by layer, before
+ * weft_residency_unit. */
+void weft_residency_count(weft_residency *residency, const weft_residency_parameter *parameter);
+/* The unit of a parameter: its layer; -1: none. */
+int weft_residency_unit(const weft_residency *residency, const weft_residency_parameter *parameter);
 
 /* Elements that one rank holds. */
 typedef struct weft_held_elements {

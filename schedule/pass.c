@@ -28,6 +28,33 @@ static weft_status add_slots(writer *w, weft_slot_kind holds, int count, uint64_
     return weft_program_add_slots(w->builder, &slot, count, out);
 }
 
+bool weft_pass_gathers(const weft_chunk_shape *s, int i, weft_flow flow)
+{
+    return s->weight_slots > 0 && s->layers[i].gathers &&
+           (flow == WEFT_FLOW_ACTIVATION || !s->layers[i].is_loss);
+}
+
+bool weft_pass_reduces(const weft_chunk_shape *s, int i, weft_flow flow)
+{
+    return s->gradient_slots > 0 && s->layers[i].reduces &&
+           (flow == WEFT_FLOW_ACTIVATION) == s->layers[i].is_loss;
+}
+
+/* Which of a LAYER's operands its weights' gradients are. */
+static int gradients_of(weft_flow flow)
+{
+    return flow == WEFT_FLOW_GRADIENT ? 4 : 5;
+}
+
+/* Whether a pass fills slots of weights' gradients. */
+static bool fills_gradients(const weft_chunk_shape *s, bool backward)
+{
+    bool fills = backward;
+    for (int i = 0; i < s->num_layers; i++)
+        fills |= weft_pass_reduces(s, i, WEFT_FLOW_ACTIVATION);
+    return fills;
+}
+
 /* How many layers of its group stand before the layer. */
 static int place_in_group(const weft_chunk_shape *s, int i)
 {
@@ -136,7 +163,7 @@ static weft_status add_memory(writer *w, bool backward)
                            s->layers[i].group > 0 ? 0 : s->layers[i].stash_bytes,
                            i == 0 ? &w->stash : NULL));
     WEFT_TRY(add_slots(w, WEFT_SLOT_WEIGHTS, s->weight_slots, s->weight_bytes, &w->weights));
-    if (backward)
+    if (fills_gradients(s, backward))
         WEFT_TRY(add_slots(w, WEFT_SLOT_WEIGHT_GRADIENTS, s->gradient_slots, s->gradient_bytes,
                            &w->weight_gradients));
     if (backward)
@@ -265,7 +292,7 @@ static int find_gathers(writer *w, ahead *out)
     } slots[2] = {{-1, -1}, {-1, -1}};
     for (int t = 0; t < w->num_tasks; t++) {
         weft_task *task = &w->tasks[t];
-        if (!s->layers[task->layer - s->first].gathers)
+        if (!weft_pass_gathers(s, task->layer - s->first, task->flow))
             continue;
         int slot = 0, before = 0;
         while (slot < s->weight_slots && slots[slot].layer != task->layer)
@@ -360,26 +387,25 @@ static weft_status emit(writer *w)
     queue gathers, prefetches;
     WEFT_TRY(make_queue(w, &gathers));
     WEFT_TRY(make_queue(w, &prefetches));
-    if (s->weight_slots > 0)
-        gathers.count = find_gathers(w, gathers.items);
+    gathers.count = find_gathers(w, gathers.items);
     if (w->num_tasks > 0 && w->tasks[w->num_tasks - 1].flow == WEFT_FLOW_GRADIENT)
         prefetches.count = find_prefetches(w, prefetches.items);
     WEFT_TRY(emit_ahead(w, &gathers, -1));
     WEFT_TRY(emit_ahead(w, &prefetches, -1));
     for (int t = 0; t < w->num_tasks; t++) {
         weft_task *task = &w->tasks[t], reduce = reduce_task(task->layer);
-        const weft_pass_layer *layer = &s->layers[task->layer - s->first];
-        const bool backward = task->kind == WEFT_TASK_LAYER && task->flow == WEFT_FLOW_GRADIENT;
-        const bool forward = task->kind == WEFT_TASK_LAYER && !backward;
-        if (backward && layer->reduces)
-            task->operands[4] = reduce.operands[0] =
+        const int i = task->layer - s->first;
+        const bool forward = task->kind == WEFT_TASK_LAYER && task->flow == WEFT_FLOW_ACTIVATION;
+        const bool reduces = task->kind == WEFT_TASK_LAYER && weft_pass_reduces(s, i, task->flow);
+        if (reduces)
+            task->operands[gradients_of(task->flow)] = reduce.operands[0] =
                 w->weight_gradients + num_reduces++ % s->gradient_slots;
         WEFT_TRY(weft_program_append(w->builder, task, NULL, 0, NULL));
         WEFT_TRY(emit_ahead(w, &gathers, t));
         WEFT_TRY(emit_ahead(w, &prefetches, t));
-        if (backward && layer->reduces)
+        if (reduces)
             WEFT_TRY(weft_program_append(w->builder, &reduce, NULL, 0, NULL));
-        if (forward && layer->offloads) {
+        if (forward && s->layers[i].offloads) {
             const weft_task offload = offload_task(w, task);
             WEFT_TRY(weft_program_append(w->builder, &offload, NULL, 0, NULL));
         }
@@ -418,16 +444,22 @@ weft_status weft_program_pass(const weft_chunk_shape *shape, weft_pass_kind kind
 
 /* --- the checker --------------------------------------------------------------------------- */
 
+static weft_flow flow_of(weft_pass_kind kind)
+{
+    return kind == WEFT_PASS_BACKWARD ? WEFT_FLOW_GRADIENT : WEFT_FLOW_ACTIVATION;
+}
+
 static void expect_layer(const weft_chunk_shape *s, weft_pass_kind kind, int i, weft_task *task)
 {
     const bool backward = kind == WEFT_PASS_BACKWARD, is_last = i == s->num_layers - 1;
-    *task = task_of(s, WEFT_TASK_LAYER, backward ? WEFT_FLOW_GRADIENT : WEFT_FLOW_ACTIVATION, i);
+    const weft_flow flow = flow_of(kind);
+    *task = task_of(s, WEFT_TASK_LAYER, flow, i);
     task->operands[0] = backward || i > 0 || s->receives ? 0 : -1;
     task->operands[1] = !backward || !is_last || s->passes_on ? 0 : -1;
     task->operands[2] = backward || !is_last || s->passes_on ? 0 : -1;
-    task->operands[3] = s->layers[i].gathers ? 0 : -1;
+    task->operands[3] = weft_pass_gathers(s, i, flow) ? 0 : -1;
+    task->operands[gradients_of(flow)] = weft_pass_reduces(s, i, flow) ? 0 : -1;
     if (backward) {
-        task->operands[4] = s->layers[i].reduces ? 0 : -1;
         task->operands[5] = s->layers[i].offloads ? 0 : -1;
         task->operands[6] = s->layers[i].offloads_input ? 0 : -1;
     } else {
@@ -435,9 +467,9 @@ static void expect_layer(const weft_chunk_shape *s, weft_pass_kind kind, int i, 
     }
 }
 
-/* What layers share out: a reduction behind each backward, and as many gathers as the program has;
- * that each is one of a layer's, and that layers read what was gathered for them, follows from
- * values. */
+/* What layers share out: a reduction behind each that makes gradients, and as many gathers as the
+ * program has; that each is one of a layer's, and that layers read what was gathered for them,
+ * follows from values. */
 static uint32_t list_shared(const weft_chunk_shape *s, weft_pass_kind kind,
                             const weft_program *program, weft_task *out)
 {
@@ -450,8 +482,8 @@ static uint32_t list_shared(const weft_chunk_shape *s, weft_pass_kind kind,
         out[count] = gather_task(task->layer, task->part);
         out[count++].operands[0] = 0;
     }
-    for (int i = s->num_layers - 1; i >= 0 && kind == WEFT_PASS_BACKWARD; i--)
-        if (s->layers[i].reduces) {
+    for (int i = s->num_layers - 1; i >= 0 && kind != WEFT_PASS_RECOMPUTE; i--)
+        if (weft_pass_reduces(s, i, flow_of(kind))) {
             out[count] = reduce_task(s->first + i);
             out[count++].operands[0] = 0;
         }
@@ -485,7 +517,7 @@ static uint32_t list_recomputes(const weft_chunk_shape *s, int from, int end, we
             out[count] = task_of(s, WEFT_TASK_RECOMPUTE, WEFT_FLOW_ACTIVATION, i);
             out[count].operands[0] = i > 0 || s->receives ? 0 : -1;
             out[count].operands[1] = out[count].operands[2] = 0;
-            out[count].operands[3] = s->layers[i].gathers ? 0 : -1;
+            out[count].operands[3] = weft_pass_gathers(s, i, WEFT_FLOW_ACTIVATION) ? 0 : -1;
             count++;
         }
     }

@@ -39,6 +39,9 @@
  *   2 layer compute gradient layer=3 stash=1 dy=3 dx=5 weights=4 weight_gradients=6 waits=0
  *   3 reduce reduce layer=3 weight_gradients=6 waits=2
  *
+ * The model's last layer has its reduction in the forward, where it makes its gradients, and
+ * nothing gathered for its backward.
+ *
  * Offloading: what a layer offloads goes out while the next one computes, and comes back as soon as
  * the ring's slot is free, layers ahead of the layer's backward:
  *
@@ -61,6 +64,7 @@ typedef struct weft_pass_layer {
     bool host_waits;      /* its forward's program has a task inside which the host waits */
     bool gathers;         /* its weights are gathered for it */
     bool reduces;         /* its backward's gradients are reduced behind it */
+    bool is_loss;         /* the model's last: both are of its forward, not of its backward */
     bool offloads;        /* a part of its stash is in host memory between forward and backward, */
     bool offloads_input;  /* and so is its input, which a layer of the chunk gives */
     uint64_t offloaded_bytes; /* of that part; without the input */
@@ -80,6 +84,11 @@ typedef struct weft_chunk_shape {
     uint64_t offload_bytes; /* of a slot */
     bool recomputes_early;  /* the last group, which ends the chunk: see above */
 } weft_chunk_shape;
+
+/* Of layers[i]: whether weights are gathered for its task of that flow; whether a reduction stands
+ * behind that LAYER. */
+bool weft_pass_gathers(const weft_chunk_shape *shape, int i, weft_flow flow);
+bool weft_pass_reduces(const weft_chunk_shape *shape, int i, weft_flow flow);
 
 typedef enum weft_pass_kind {
     WEFT_PASS_FORWARD,

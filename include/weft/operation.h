@@ -84,6 +84,7 @@ typedef struct weft_held {
     weft_gradient_group group;
     uint64_t global, local; /* elements; global 0: a copy */
     bool shared;            /* another layer of the stage uses it too */
+    bool used_forward;      /* of its spec */
 } weft_held;
 
 #endif

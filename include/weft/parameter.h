@@ -42,6 +42,8 @@ typedef struct weft_parameter_spec {
     bool is_embedding; /* word embedding, which a last layer may tie: where first and last stage
                           both declare it under one name, each holds a copy and Weft sums their
                           gradients. Its dimension 0 may pad */
+    bool used_forward; /* a last layer's: forward makes its gradient, and backward uses neither
+                          weight nor gradient. So data-parallel ranks may share it out */
 } weft_parameter_spec;
 
 /* A parameter as this rank holds it. `weight` (activation dtype) and `grad` (fp32) are views of

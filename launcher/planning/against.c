@@ -257,13 +257,16 @@ static weft_status plan_at_loads(const weft_config *config, const weft_plan *pla
     for (int s = 0; s < plan->num_stages; s++) {
         const int world = plan->mesh.world;
         const weft_run_rank *passes = fullest_of(ranks, world, s, WEFT_MEMORY_ACTIVATIONS),
+                            *pinned = fullest_of(ranks, world, s, WEFT_MEMORY_PINNED),
                             *scratch = fullest_of(ranks, world, s, WEFT_MEMORY_SCRATCH);
         weft_footprint footprint;
-        if (!passes->has_loads || !scratch->has_loads)
+        if (!passes->has_loads || !pinned->has_loads || !scratch->has_loads)
             continue;
+        weft_moe_held_loads loads = passes->loads;
+        loads.pinned = pinned->loads.pinned;
+        loads.scratch = scratch->loads.scratch;
         WEFT_TRY(weft_step_footprint_at(config, &plan->mesh, &plan->step, s,
-                                        &plan->step.programs[s], &passes->load,
-                                        &scratch->scratch_load, &footprint));
+                                        &plan->step.programs[s], &loads, &footprint));
         for (int i = 0; i < WEFT_NUM_MEMORY_PURPOSES; i++)
             rows[s * WEFT_NUM_MEMORY_PURPOSES + i].planned = (double)footprint.bytes[i];
     }

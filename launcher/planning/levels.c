@@ -103,7 +103,8 @@ static weft_status price_layers(making *m)
             WEFT_TRY(weft_pass_price_add(&site, outline, l, l + 1, &price));
             m->layer_us[l][0] = weft_pass_us(&price.forward);
             WEFT_TRY(weft_unit_price(&site, outline, l, &m->units[l]));
-            m->layer_us[l][1] = weft_pass_us(&price.backward) + m->units[l].clear_us;
+            m->layer_us[l][1] = weft_pass_us(&price.backward);
+            m->layer_us[l][l < outline->num_layers - 1] += m->units[l].clear_us;
             m->layer_us[l][2] = weft_pass_us(&price.recompute);
             if (l == m->moe_layer)
                 WEFT_TRY(weft_pass_price_partition(&site, outline, l, m->moe));

@@ -216,8 +216,10 @@ static weft_status take_rank(const char *run, const cJSON *json, const weft_mesh
             return WEFT_ERROR(WEFT_FILE, "%s/memory.json: damaged: %s of rank %d is no volume", run,
                               name, rank);
     }
-    r->has_loads =
-        take_load(json, "load", &r->load) && take_load(json, "scratch_load", &r->scratch_load);
+    r->has_loads = take_load(json, "load", &r->loads.passes) &&
+                   take_load(json, "pinned_load", &r->loads.pinned) &&
+                   take_load(json, "recomputed_load", &r->loads.recomputed) &&
+                   take_load(json, "scratch_load", &r->loads.scratch);
     return WEFT_OK;
 }
 

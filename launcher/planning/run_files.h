@@ -32,7 +32,7 @@ weft_status weft_run_read_timeline(const char *run, int world, weft_arena *arena
 typedef struct weft_run_rank {
     int stage;
     double used[WEFT_NUM_MEMORY_PURPOSES]; /* bytes */
-    weft_moe_load load, scratch_load;      /* at which passes and scratch took most */
+    weft_moe_held_loads loads;             /* at which its memory took most */
     bool has_loads;
 } weft_run_rank;
 /* *out: [mesh->world], by rank; NULL: the run wrote no memory.json. WEFT_CONFIG: it is of another

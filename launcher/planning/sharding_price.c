@@ -151,25 +151,26 @@ static weft_status price_passes(const pricing *p, const weft_chunk_shape *chunk,
     return WEFT_OK;
 }
 
-static weft_status price_layers(pricing *p, const weft_site *site, bool backward,
-                                weft_sharding_time *out)
+static weft_status price_layers(pricing *p, const weft_site *site, const weft_chunk_shape *chunk,
+                                bool backward, weft_sharding_time *out)
 {
+    const weft_flow flow = backward ? WEFT_FLOW_GRADIENT : WEFT_FLOW_ACTIVATION;
     for (int i = 0; i < p->num_layers; i++) {
         weft_pass_price price = {0};
         const weft_unit_time *unit = &p->units[i];
+        const bool gathers = weft_pass_gathers(chunk, i, flow),
+                   reduces = weft_pass_reduces(chunk, i, flow);
         WEFT_TRY(weft_pass_price_add(site, p->outline, p->first + i, p->first + i + 1, &price));
         WEFT_TRY(weft_unit_price(site, p->outline, p->first + i, &p->units[i]));
         p->layers[i] = backward ? price.backward : price.forward;
         p->again[i] = price.recompute;
-        if (backward) {
+        if (reduces) {
             p->layers[i].compute_us += unit->clear_us;
             out->clear_us += unit->clear_us;
         }
         for (int l = 0; l < WEFT_NUM_LINKS; l++)
-            out->link_us[l] += (p->outline->residency.sharding == WEFT_SHARD_OPTIM_GRADS_PARAMS
-                                    ? unit->link_us[0][l]
-                                    : 0) +
-                               (backward ? unit->link_us[1][l] : 0);
+            out->link_us[l] +=
+                (gathers ? unit->link_us[0][l] : 0) + (reduces ? unit->link_us[1][l] : 0);
         out->copies_us += backward ? unit->prefetch_us : unit->offload_us;
     }
     return WEFT_OK;
@@ -190,7 +191,7 @@ static weft_status price_chunk(pricing *p, const weft_site *site, int rank, int 
     p->layers = memory;
     WEFT_TRY(weft_arena_alloc_array(arena, (size_t)p->num_layers, sizeof *p->again, &memory));
     p->again = memory;
-    WEFT_TRY(price_layers(p, site, backward, out));
+    WEFT_TRY(price_layers(p, site, &shape, backward, out));
     out->link_us[WEFT_LINK_HOST] += out->copies_us;
     p->without_copies = true;
     WEFT_TRY(price_passes(p, &shape, backward, 1, arena, &once));

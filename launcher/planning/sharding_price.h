@@ -10,7 +10,7 @@
 typedef struct weft_unit_time {
     double gather_us, reduce_us;
     double link_us[2][WEFT_NUM_LINKS]; /* of the gather, of the reduction */
-    double clear_us;                   /* on the compute lane, ahead of a backward */
+    double clear_us;                   /* on the compute lane, ahead of what makes gradients */
     double offload_us, prefetch_us;    /* to the host, and back */
 } weft_unit_time;
 /* Errors: WEFT_CONFIG with the figure that the

@@ -167,10 +167,15 @@ void weft_step_footprint(const weft_config *config, const weft_step *step, int r
         out);
 }
 
+/* What the passes of a rank share: recomputed stashes, slots of what is offloaded. */
+typedef struct shared_bytes {
+    uint64_t recomputed, slots;
+} shared_bytes;
+
 static weft_status footprint_at(const weft_config *config, const weft_mesh *mesh,
                                 const weft_step *step, int rank, const weft_program *program,
                                 const weft_moe_load *load, weft_footprint *out,
-                                uint64_t *out_shared)
+                                shared_bytes *out_shared)
 {
     weft_moe_options moe = step->moe;
     moe.load = *load;
@@ -179,23 +184,27 @@ static weft_status footprint_at(const weft_config *config, const weft_mesh *mesh
     weft_step loaded = {.shape = step->shape};
     WEFT_TRY(weft_model_outline(&setup, mesh, weft_config_build(config), &loaded.outline));
     weft_step_footprint(config, &loaded, rank, program, out);
-    *out_shared = weft_footprint_shared(&loaded.outline, rank);
+    out_shared->recomputed = weft_footprint_recomputed(&loaded.outline, rank);
+    out_shared->slots = weft_footprint_shared(&loaded.outline, rank) - out_shared->recomputed;
     weft_outline_release(&loaded.outline);
     return WEFT_OK;
 }
 
 weft_status weft_step_footprint_at(const weft_config *config, const weft_mesh *mesh,
                                    const weft_step *step, int rank, const weft_program *program,
-                                   const weft_moe_load *passes, const weft_moe_load *scratch,
-                                   weft_footprint *out)
+                                   const weft_moe_held_loads *loads, weft_footprint *out)
 {
     weft_footprint other;
-    uint64_t kept, shared;
-    WEFT_TRY(footprint_at(config, mesh, step, rank, program, passes, out, &kept));
-    WEFT_TRY(footprint_at(config, mesh, step, rank, program, scratch, &other, &shared));
-    out->device_bytes -= out->bytes[WEFT_MEMORY_SCRATCH] + kept;
+    shared_bytes kept, again, others;
+    WEFT_TRY(footprint_at(config, mesh, step, rank, program, &loads->passes, out, &kept));
+    WEFT_TRY(footprint_at(config, mesh, step, rank, program, &loads->pinned, &other, &others));
+    out->bytes[WEFT_MEMORY_PINNED] = other.bytes[WEFT_MEMORY_PINNED];
+    WEFT_TRY(footprint_at(config, mesh, step, rank, program, &loads->recomputed, &other, &again));
+    WEFT_TRY(footprint_at(config, mesh, step, rank, program, &loads->scratch, &other, &others));
+    const uint64_t shared = again.recomputed + others.slots;
+    out->device_bytes -= out->bytes[WEFT_MEMORY_SCRATCH] + kept.recomputed + kept.slots;
     out->bytes[WEFT_MEMORY_SCRATCH] = other.bytes[WEFT_MEMORY_SCRATCH];
-    out->bytes[WEFT_MEMORY_ACTIVATIONS] += shared - kept;
+    out->bytes[WEFT_MEMORY_ACTIVATIONS] += shared - kept.recomputed - kept.slots;
     out->device_bytes += out->bytes[WEFT_MEMORY_SCRATCH] + shared;
     return WEFT_OK;
 }

@@ -41,11 +41,10 @@ void weft_step_release(weft_step *step); /* a zeroed one is legal */
 /* What a pipeline rank of the step takes, whose program this is. */
 void weft_step_footprint(const weft_config *config, const weft_step *step, int rank,
                          const weft_program *program, weft_footprint *out);
-/* The same at loads of its MoE layers: of what passes keep, and of scratch
- * and recomputed activations. */
+/* The same at loads of its MoE layers. */
 weft_status weft_step_footprint_at(const weft_config *config, const weft_mesh *mesh,
                                    const weft_step *step, int rank, const weft_program *program,
-                                   const weft_moe_load *passes, const weft_moe_load *scratch,
+                                   const weft_moe_held_loads *loads,
                                    weft_footprint *out) WEFT_CHECKED;
 
 #endif

@@ -11,8 +11,8 @@ typedef struct marks {
     uint64_t planned[WEFT_NUM_MEMORY_PURPOSES], used[WEFT_NUM_MEMORY_PURPOSES];
     uint64_t at_load[WEFT_NUM_MEMORY_PURPOSES];
     uint64_t planned_device, at_load_device, used_device, used_pinned;
-    uint64_t spare;         /* of grown blocks on the device, what was never taken */
-    weft_moe_load loads[2]; /* of passes, of scratch */
+    uint64_t spare; /* of grown blocks on the device, what was never taken */
+    weft_moe_held_loads loads;
 } marks;
 
 /* Where an uneven load made the passes' memory grow, its blocks have room to spare: what was taken
@@ -50,7 +50,7 @@ static weft_status marks_of(const weft_trainer *t, marks *out)
         if (i < WEFT_MEMORY_STAGING)
             out->spare += spare_of(t, (weft_memory_purpose)i);
     }
-    weft_model_held_loads(t->model, &out->loads[0], &out->loads[1]);
+    weft_model_held_loads(t->model, &out->loads);
     return WEFT_OK;
 }
 
@@ -78,8 +78,10 @@ static void write_rank(FILE *out, const weft_mesh *mesh, int rank, bool routes, 
     if (routes) {
         write_purposes(out, "planned_at_load", m->at_load);
         fprintf(out, "\"device in all\": %" PRIu64 "}", m->at_load_device);
-        write_load(out, "load", &m->loads[0]);
-        write_load(out, "scratch_load", &m->loads[1]);
+        write_load(out, "load", &m->loads.passes);
+        write_load(out, "pinned_load", &m->loads.pinned);
+        write_load(out, "recomputed_load", &m->loads.recomputed);
+        write_load(out, "scratch_load", &m->loads.scratch);
     }
     write_purposes(out, "used", m->used);
     fprintf(out,

@@ -429,8 +429,8 @@ weft_status weft_trainer_create_evaluating(weft_trainer *t, const weft_config *c
     return create(t, true, config, source, world, arena);
 }
 
-/* loads: of the passes and of scratch; NULL: what was planned. */
-static weft_status footprint(const weft_trainer *t, const weft_moe_load loads[2],
+/* loads NULL: what was planned. */
+static weft_status footprint(const weft_trainer *t, const weft_moe_held_loads *loads,
                              weft_footprint *out)
 {
     weft_arena arena = {0};
@@ -440,8 +440,7 @@ static weft_status footprint(const weft_trainer *t, const weft_moe_load loads[2]
     weft_status status = weft_step_start(&t->config, mesh, &t->moe.options, &arena, &step);
     if (status == WEFT_OK) {
         if (loads)
-            status = weft_step_footprint_at(&t->config, mesh, &step, rank, &t->program, &loads[0],
-                                            &loads[1], out);
+            status = weft_step_footprint_at(&t->config, mesh, &step, rank, &t->program, loads, out);
         else
             weft_step_footprint(&t->config, &step, rank, &t->program, out);
         weft_step_release(&step);
@@ -457,9 +456,9 @@ weft_status weft_trainer_footprint(const weft_trainer *t, weft_footprint *out)
 
 weft_status weft_trainer_footprint_at_load(const weft_trainer *t, weft_footprint *out)
 {
-    weft_moe_load loads[2];
-    weft_model_held_loads(t->model, &loads[0], &loads[1]);
-    return footprint(t, loads, out);
+    weft_moe_held_loads loads;
+    weft_model_held_loads(t->model, &loads);
+    return footprint(t, &loads, out);
 }
 
 void weft_trainer_release(weft_trainer *t)

@@ -6,6 +6,8 @@ weft_add_test(NAME recompute SOURCES launcher/recompute.c launcher/meshes.c
   launcher/planned.c RANKS 4 LABELS launcher mesh)
 weft_add_test(NAME offload SOURCES launcher/offload.c launcher/meshes.c
   launcher/planned.c RANKS 4 LABELS launcher mesh)
+weft_add_test(NAME sharding SOURCES launcher/sharding.c launcher/meshes.c
+  launcher/planned.c RANKS 4 LABELS launcher mesh)
 weft_add_test(NAME packed SOURCES launcher/packed.c launcher/meshes.c launcher/planned.c RANKS 4
   LABELS launcher mesh)
 weft_add_test(NAME resume SOURCES launcher/resume.c launcher/weights.c RANKS 4 TIMEOUT 300

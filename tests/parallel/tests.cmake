@@ -3,6 +3,7 @@ weft_add_test(NAME mesh_rules SOURCES parallel/test_mesh_rules.c CMOCKA LABELS p
 weft_add_test(NAME layout SOURCES parallel/test_layout.c CMOCKA LABELS parallel pure)
 weft_add_test(NAME documents SOURCES parallel/test_documents.c CMOCKA LABELS parallel pure)
 weft_add_test(NAME sequence SOURCES parallel/test_sequence.c CMOCKA LABELS parallel pure)
+weft_add_test(NAME residency SOURCES parallel/test_residency.c CMOCKA LABELS parallel pure)
 weft_add_test(NAME shard SOURCES parallel/test_shard.c CMOCKA LABELS parallel pure)
 weft_add_test(NAME topology SOURCES parallel/test_topology.c CMOCKA LABELS parallel)
 weft_add_test(NAME groups SOURCES parallel/test_groups.c RANKS 8 LABELS parallel mpi)

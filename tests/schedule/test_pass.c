@@ -17,6 +17,9 @@ static const weft_pass_layer sharing[4] = {{.gathers = true, .reduces = true},
                                            {.gathers = true, .reduces = true},
                                            {.gathers = true, .reduces = true}};
 
+static void refuse_in(weft_chunk_shape shape, weft_pass_kind kind, const char *from, const char *to,
+                      const char *part);
+
 static char *text_of_pass(weft_chunk_shape shape, weft_pass_kind kind, weft_arena *arena)
 {
     weft_program program;
@@ -205,6 +208,50 @@ static void shares_out(void **state)
         "8 layer compute gradient layer=0 stash=0 dy=9 dx=8 weights=4 weight_gradients=6 "
         "waits=3,4\n"
         "9 reduce reduce layer=0 weight_gradients=6 waits=8\n");
+}
+
+/* The model's last layer makes its weights' gradients in the forward, and needs neither again. */
+static void the_last_layer_reduces_in_the_forward(void **state)
+{
+    (void)state;
+    weft_pass_layer with_loss[4];
+    weft_chunk_shape shape = shared;
+    memcpy(with_loss, sharing, sizeof with_loss);
+    with_loss[3].is_loss = true;
+    shape.layers = with_loss;
+    expect_text(shape, WEFT_PASS_FORWARD,
+                "program in_flight=0\n"
+                "slots 0-3 layer_stash\n"
+                "slots 4-5 weights bytes=50\n"
+                "slots 6-7 weight_gradients bytes=90\n"
+                "slots 8-10 layer bytes=64\n"
+                "0 gather gather weight layer=0 weights=4\n"
+                "1 gather gather weight layer=2 weights=5\n"
+                "2 layer compute activation layer=0 stash=0 y=8 weights=4 waits=0\n"
+                "3 gather gather weight layer=3 weights=4 waits=2\n"
+                "4 layer compute activation layer=1 x=8 stash=1 y=9\n"
+                "5 layer compute activation layer=2 x=9 stash=2 y=10 weights=5 waits=1\n"
+                "6 layer compute activation layer=3 x=10 stash=3 weights=4 weight_gradients=6 "
+                "waits=3\n"
+                "7 reduce reduce layer=3 weight_gradients=6 waits=6\n");
+    expect_text(shape, WEFT_PASS_BACKWARD,
+                "program in_flight=0\n"
+                "slots 0-3 layer_stash\n"
+                "slots 4-5 weights bytes=50\n"
+                "slots 6-7 weight_gradients bytes=90\n"
+                "slots 8-9 layer_gradient bytes=64\n"
+                "0 gather gather weight layer=2 weights=4\n"
+                "1 gather gather weight layer=0 weights=5\n"
+                "2 layer compute gradient layer=3 stash=3 dx=8\n"
+                "3 layer compute gradient layer=2 stash=2 dy=8 dx=9 weights=4 weight_gradients=6 "
+                "waits=0\n"
+                "4 reduce reduce layer=2 weight_gradients=6 waits=3\n"
+                "5 layer compute gradient layer=1 stash=1 dy=9 dx=9\n"
+                "6 layer compute gradient layer=0 stash=0 dy=9 dx=8 weights=5 weight_gradients=7 "
+                "waits=1\n"
+                "7 reduce reduce layer=0 weight_gradients=7 waits=6\n");
+    refuse_in(shape, WEFT_PASS_FORWARD, "7 reduce reduce layer=3 weight_gradients=6 waits=6\n", "",
+              "has no reduce reduce layer=3");
 }
 
 /* Recomputing a layer and its backward use what is gathered once; of a longer group what has left
@@ -476,6 +523,7 @@ int main(void)
         cmocka_unit_test(shares_out_what_is_recomputed),
         cmocka_unit_test(offloads),
         cmocka_unit_test(offloads_beside_the_rest),
+        cmocka_unit_test(the_last_layer_reduces_in_the_forward),
         cmocka_unit_test(every_length),
         cmocka_unit_test(refuses_what_is_recomputed_wrongly),
         cmocka_unit_test(refuses_what_is_offloaded_wrongly),
