@@ -6,7 +6,7 @@ foreach(run moe bf16 fp16 overflow graphs)
   list(APPEND cuda_training cuda_training_${run})
 endforeach()
 foreach(run "dense tp=2,dp=2,sp=1,zero=1" "dense pp=2,dp=2,zero=3" "moe dp=4,binding=dp,ep=4"
-    "moe tp=2,pp=2,binding=tp" "graphs pp=2,dp=2")
+    "moe tp=2,pp=2,binding=tp" "graphs pp=2,dp=2" "fp16 dp=4,zero=2" "overflow dp=4,zero=3")
   string(REPLACE " " ";" args ${run})
   string(REGEX REPLACE "[ =,]+" "_" name ${run})
   weft_add_test_run(NAME cuda_training_${name} PROGRAM $<TARGET_FILE:test_cuda_training> RANKS 4

@@ -1,8 +1,8 @@
 /* The same config trains alike on the CPU and on a CUDA device: 20 steps of a small model on one
  * mesh in fp32, losses within 1e-4, the CUDA run saved in the middle and resumed. The ranks
- * share one device. bf16 and fp16: in that precision, on one rank, within 1e-2. overflow: fp16's
- * gradients do. graphs: with CUDA graphs and without, recomputed, offloaded or not, the same bits.
- *   test_cuda_training dense|moe [MESH [PARALLEL]] | bf16 | fp16 | overflow | graphs [MESH] */
+ * share one device. bf16 and fp16: in that precision, within 1e-2. overflow: fp16's gradients do.
+ * graphs: with CUDA graphs and without, recomputed, offloaded or not, the same bits.
+ *   test_cuda_training dense|moe [MESH [PARALLEL]] | bf16 | fp16|overflow|graphs [MESH] */
 #include <math.h>
 #include <stdlib.h>
 
@@ -90,9 +90,9 @@ static void check_alike(weft_comm *world, const run_case *c)
 
 /* Overflows skip steps and lower the scale until gradients fit; then training goes on, and so it
  * does from a checkpoint. */
-static void check_overflow(weft_comm *world)
+static void check_overflow(weft_comm *world, const char *mesh)
 {
-    run_case c = {.mesh = "dp=1", .model = "", .precision = "fp16", .more = ", \"hysteresis\": 1"};
+    run_case c = {.mesh = mesh, .model = "", .precision = "fp16", .more = ", \"hysteresis\": 1"};
     weft_arena arena = {0};
     weft_trainer trainer;
     weft_step_result result;
@@ -213,7 +213,7 @@ int main(int argc, char **argv)
         check_alike(world,
                     &(run_case){.mesh = "dp=1", .model = "", .precision = "bf16", .bound = 1e-2});
     else if (strcmp(model, "fp16") == 0)
-        check_alike(world, &(run_case){.mesh = "dp=1",
+        check_alike(world, &(run_case){.mesh = argc > 2 ? argv[2] : "dp=1",
                                        .model = experts,
                                        .precision = "fp16",
                                        .bound = 1e-2,
@@ -221,7 +221,7 @@ int main(int argc, char **argv)
     else if (strcmp(model, "graphs") == 0)
         check_graphs(world, argc > 2 ? argv[2] : "dp=1");
     else if (strcmp(model, "overflow") == 0)
-        check_overflow(world);
+        check_overflow(world, argc > 2 ? argv[2] : "dp=1");
     else
         check_alike(world, &(run_case){.mesh = argc > 2 ? argv[2] : "dp=1",
                                        .model = strcmp(model, "moe") == 0 ? experts : "",

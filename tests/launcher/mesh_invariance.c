@@ -1,6 +1,7 @@
 /* Mesh invariance: every mesh gives the single-rank losses over 20 steps (1e-5 relative) and every
  * parameter after them (1e-4 relative), in fp32, auxiliary and z-loss gradients included; so does
- * every way for the tokens of MoE layers to travel. In bf16 the bounds are rounding's.
+ * every way for the tokens of MoE layers to travel, with packed documents too. In bf16 the bounds
+ * are rounding's.
  *
  * Runs under mpirun with 8 ranks; a mesh of n ranks uses the first n, the others wait. Parameters
  * are compared through the checkpoints, as HDF5 sees them. */
@@ -25,9 +26,10 @@ typedef struct model_case {
     const char *name, *json;
     const char *train;      /* more keys of section "train", each behind a comma; NULL: none */
     double losses, weights; /* how far off they may be, relative */
+    bool documents;         /* packed, which token 3 ends */
 } model_case;
 
-#define FP32 NULL, 1e-5, 1e-4
+#define FP32 NULL, 1e-5, 1e-4, false
 #define COMMON                                                                                     \
     "\"num_attention_heads\": 4, \"seq_length\": 16, \"vocab_size\": 61, \"init_method_std\": 0.1"
 #define MOE                                                                                        \
@@ -57,7 +59,14 @@ static const model_case models[] = {
     {"gpt2-bf16",
      "{\"num_layers\": 4, \"hidden_size\": 24, \"hidden_dropout\": 0.1, "
      "\"attention_dropout\": 0.1, " COMMON "}",
-     ", \"precision\": \"bf16\"", 1e-3, 0.25},
+     ", \"precision\": \"bf16\"", 1e-3, 0.25, false},
+    {"documents",
+     "{\"num_layers\": 3, \"hidden_size\": 24, \"ffn_hidden_size\": 32, \"num_experts\": 4, "
+     "\"moe_layer_freq\": [0, 1, 0], \"moe_router_topk\": 2, \"num_query_groups\": 4, "
+     "\"position_embedding_type\": \"rope\", \"untie_embeddings_and_output_weights\": true, "
+     "\"num_attention_heads\": 4, \"seq_length\": 16, \"vocab_size\": 7, "
+     "\"init_method_std\": 0.1}",
+     ", \"calculate_per_token_loss\": true", 1e-5, 1e-4, true},
 };
 
 typedef struct mesh_case {
@@ -70,6 +79,7 @@ typedef struct mesh_case {
 #define FORM(form, chunks) "\"moe_all_to_all\": \"" #form "\", \"moe_all_to_all_chunks\": " #chunks
 
 #define CONTEXT(type) "\"cp_comm_type\": \"" type "\""
+#define DEALT "\"context_parallel_load_balancer\": \"documents\""
 
 /* As PyTorch wrote it: tests/oracle/make_schedules.py. */
 #define ORDER(name) "\"pipeline_schedule_file\": \"tests/oracle/golden/interleaved_" #name ".csv\""
@@ -152,6 +162,13 @@ static const mesh_case meshes[] = {
     {2, 8, "tp=2,cp=2,dp=2,binding=dp,ep=4,etp=2,sp=1,zero=1", PIPELINE(2, s4) ", " FORM(o2, 3)},
     {3, 4, "cp=4,binding=dp,ep=4", "\"moe_partition_by\": \"peers\""},
     {3, 8, "tp=2,cp=2,pp=2,binding=tp,sp=1,zero=1", NULL},
+    {1, 4, "cp=2,dp=2,zero=3", NULL},
+    {3, 4, "cp=4,binding=dp,ep=2,zero=2", CONTEXT("a2a")},
+    {5, 4, "cp=4,binding=dp,ep=4,zero=3", NULL},
+    {5, 4, "cp=4,binding=dp,ep=2,zero=2", DEALT ", " CONTEXT("all_gather")},
+    {5, 4, "cp=2,dp=2,binding=dp,ep=2,order=tp-ep-dp-cp-pp", DEALT},
+    {5, 4, "tp=2,cp=2,binding=tp,sp=1", DEALT ", " CONTEXT("p2p")},
+    {5, 4, "pp=2,dp=2,binding=dp,ep=2,zero=3", NULL},
     {4, 4, "cp=4", NULL},
     {4, 4, "tp=2,cp=2,sp=1", NULL},
 };
@@ -193,16 +210,20 @@ static void train(weft_comm *world, const model_case *model, const mesh_case *me
         snprintf(more, sizeof more, ", %s", mesh->parallel);
     snprintf(path, sizeof path, "%s/%s", folder, name);
     snprintf(all, sizeof all, "%s%s", model->train ? model->train : "", more_train);
-    mesh_run(world,
-             &(mesh_training){.name = name,
-                              .model = model->json,
-                              .mesh = mesh->mesh,
-                              .parallel = more,
-                              .batch = 8,
-                              .steps = STEPS,
-                              .train = all,
-                              .checkpoint = path},
-             results);
+    mesh_training what = {.name = name,
+                          .model = model->json,
+                          .mesh = mesh->mesh,
+                          .parallel = more,
+                          .batch = 8,
+                          .steps = STEPS,
+                          .train = all,
+                          .checkpoint = path};
+    const char *const documents[] = {"data.reset_position_ids=true",
+                                     "data.reset_attention_mask=true", "data.eod_mask_loss=true",
+                                     "data.eod_token=3"};
+    if (model->documents)
+        memcpy(what.set, documents, sizeof documents);
+    mesh_run(world, &what, results);
     for (int i = 0; i < STEPS; i++)
         losses[i] = results[i].loss;
     EXPECT(mesh->parallel != chosen_peers || results[0].moe.pipeline.peer_group > 0,

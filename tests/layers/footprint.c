@@ -26,6 +26,11 @@
     "\"num_attention_heads\": 4, \"seq_length\": 48, \"vocab_size\": 32, \"num_layers\": 4, "      \
     "\"init_method_std\": 0.2"
 
+#define WIDER                                                                                      \
+    "\"hidden_size\": 64, \"ffn_hidden_size\": 256, \"num_attention_heads\": 4, "                  \
+    "\"seq_length\": 8, \"vocab_size\": 256, \"num_layers\": 12, "                                 \
+    "\"untie_embeddings_and_output_weights\": true"
+
 #define THREE_PARTS                                                                                \
     "\"moe_num_partitions\": 3, \"moe_memory_reuse\": \"s1\", "                                    \
     "\"use_distributed_optimizer\": true"
@@ -230,7 +235,8 @@ static void check_routed(const char *mesh, int global_batch, weft_comm *world)
 
 /* With real routing: the bytes that were taken are those planned at the loads that came, within 1
  * %. Here experts are most of a layer, so that a wrong load shows. */
-static void check_unbalanced(const char *mesh, const char *parallel, bool bf16, weft_comm *world)
+static void check_unbalanced(const char *mesh, const char *parallel, const char *train, bool bf16,
+                             weft_comm *world)
 {
     training t;
     weft_step_result result;
@@ -242,7 +248,8 @@ static void check_unbalanced(const char *mesh, const char *parallel, bool bf16, 
                                     .mesh = mesh,
                                     .global_batch = 8,
                                     .bf16 = bf16,
-                                    .parallel = parallel},
+                                    .parallel = parallel,
+                                    .train = train},
                    world);
     for (int i = 0; i < 2; i++)
         training_step(&t, &result);
@@ -253,14 +260,66 @@ static void check_unbalanced(const char *mesh, const char *parallel, bool bf16, 
         if (p == WEFT_MEMORY_STAGING)
             continue;
         EXPECT(fabs((double)planned.bytes[p] - used) <= 0.01 * used,
-               "%s, %s: %s: planned %llu (%llu balanced), used %.0f", mesh, parallel,
-               weft_memory_text((weft_memory_purpose)p), (unsigned long long)planned.bytes[p],
-               (unsigned long long)balanced.bytes[p], used);
+               "%s, %s%s: %s: planned %llu (%llu balanced), used %.0f", mesh, parallel,
+               train ? train : "", weft_memory_text((weft_memory_purpose)p),
+               (unsigned long long)planned.bytes[p], (unsigned long long)balanced.bytes[p], used);
         grown = fmax(grown, used / (double)(balanced.bytes[p] + 1));
     }
     EXPECT_OK(weft_comm_all_reduce_host(world, &grown, 1, WEFT_F64, WEFT_REDUCE_MAX));
     EXPECT(grown > 1.02, "%s, %s: no rank took more than was planned for balanced routing", mesh,
            parallel);
+    training_release(&t);
+}
+
+/* Bytes a parameter in bf16, d its own gradient group: 18, or 16 with the split master; 6 + 12 / d,
+ * or 6 + 10 / d; 2 + 16 / d, or 2 + 14 / d, and the gradients of two layers; 18 / d, or 16 / d, and
+ * the gradients and weights of two layers. Padding, norms of the head and what is not divided by d
+ * come to less than 1 %. */
+static void check_bytes(bool split, int zero, weft_comm *world)
+{
+    training t;
+    weft_step_result result;
+    char mesh[32];
+    const double d = 4;
+    double elements = 0, unit = 0, largest = 0;
+    int layer = -1;
+    snprintf(mesh, sizeof mesh, "dp=4,zero=%d", zero);
+    training_start(
+        &t,
+        &(training_case){.name = "bytes a parameter",
+                         .model = WIDER,
+                         .mesh = mesh,
+                         .global_batch = 4,
+                         .bf16 = true,
+                         .train = split ? "\"split_master\": true" : "\"split_master\": false"},
+        world);
+    training_step(&t, &result);
+    const weft_parameters *parameters = weft_model_parameters(t.trainer.model);
+    for (int i = 0; i < weft_parameters_count(parameters); i++) {
+        const weft_placed *p = weft_parameters_at(parameters, i);
+        unit = (p->layer == layer ? unit : 0) + (double)p->count;
+        layer = p->layer;
+        largest = fmax(largest, unit);
+        elements += (double)p->count;
+    }
+    const double states = split ? 10 : 12;
+    const double wanted[] = {(6 + states) * elements, (6 + states / d) * elements,
+                             (2 + (4 + states) / d) * elements + 2 * 4 * largest,
+                             (6 + states) / d * elements + 2 * (4 + 2) * largest};
+    double used = 0;
+    for (int p = 0; p < WEFT_MEMORY_STAGING; p++)
+        if (p == WEFT_MEMORY_WEIGHTS || p == WEFT_MEMORY_GRADIENTS || p == WEFT_MEMORY_OPTIMIZER)
+            used += (double)weft_trainer_memory_use(&t.trainer, (weft_memory_purpose)p);
+    EXPECT(fabs(used / wanted[zero] - 1) < 0.01,
+           "zero %d, split %d: %.4g bytes a parameter, not %.4g", zero, split, used / elements,
+           wanted[zero] / elements);
+    if (weft_comm_rank(world) == 0)
+        printf("zero=%d%s: %.3f bytes a parameter, %.3f without rings\n", zero,
+               split ? ", split master" : "", used / elements,
+               (used - (zero == 2   ? 8 * largest
+                        : zero == 3 ? 12 * largest
+                                    : 0)) /
+                   elements);
     training_release(&t);
 }
 
@@ -309,26 +368,47 @@ int main(void)
                                    .bf16 = i % 2,
                                    .train = offloads[i]},
                   world);
+    for (int dealt = 0; dealt < 2; dealt++)
+        for (int pp = 1; pp <= 2; pp++)
+            check(&(training_case){.name = "documents",
+                                   .model = LLAMA,
+                                   .mesh = pp == 2 ? "pp=2,cp=2" : "cp=4,zero=3",
+                                   .global_batch = 6,
+                                   .bf16 = dealt,
+                                   .parallel = dealt ? "\"context_parallel_load_balancer\": "
+                                                       "\"documents\""
+                                                     : NULL,
+                                   .documents = true},
+                  world);
+    for (int zero = 0; zero < 4; zero++)
+        for (int split = 0; split < 2; split++)
+            check_bytes(split, zero, world);
     static const struct {
-        const char *mesh, *parallel;
+        const char *mesh, *parallel, *train;
     } unbalanced[] = {
-        {"tp=4,binding=tp", "\"moe_num_partitions\": 1"},
-        {"tp=2,dp=2,binding=tp,sp=1", "\"moe_num_partitions\": 1"},
-        {"tp=2,pp=2,binding=tp", "\"moe_num_partitions\": 1"},
-        {"dp=4,binding=dp,ep=4", "\"moe_num_partitions\": 1"},
-        {"dp=4,binding=dp,ep=2", "\"moe_num_partitions\": 2"},
-        {"dp=4,binding=dp,ep=4", "\"moe_num_partitions\": 4, \"moe_memory_reuse\": \"s1\""},
-        {"dp=4,binding=dp,ep=4", "\"moe_num_partitions\": 3, \"moe_memory_reuse\": \"s2\""},
-        {"dp=4,binding=dp,ep=2", "\"moe_num_partitions\": 2, \"moe_memory_reuse\": \"s3\""},
-        {"dp=4,binding=dp,ep=4", "\"moe_num_partitions\": 4, \"moe_memory_reuse\": \"s4\""},
-        {"dp=2,pp=2,binding=dp,ep=2", "\"moe_num_partitions\": 1"},
-        {"dp=2,pp=2,binding=dp,ep=2",
-         "\"moe_num_partitions\": 2, \"pipeline_schedule\": \"gpipe\""},
-        {"tp=2,dp=2,binding=dp,ep=2,etp=2", "\"moe_num_partitions\": 1"},
-        {"tp=2,dp=2,binding=dp,ep=2,etp=2,sp=1", "\"moe_num_partitions\": 2"},
+        {"tp=4,binding=tp", "\"moe_num_partitions\": 1", NULL},
+        {"tp=2,dp=2,binding=tp,sp=1", "\"moe_num_partitions\": 1", NULL},
+        {"tp=2,pp=2,binding=tp", "\"moe_num_partitions\": 1", NULL},
+        {"dp=4,binding=dp,ep=4", "\"moe_num_partitions\": 1", NULL},
+        {"dp=4,binding=dp,ep=2", "\"moe_num_partitions\": 2", NULL},
+        {"dp=4,binding=dp,ep=4", "\"moe_num_partitions\": 4, \"moe_memory_reuse\": \"s1\"", NULL},
+        {"dp=4,binding=dp,ep=4", "\"moe_num_partitions\": 3, \"moe_memory_reuse\": \"s2\"", NULL},
+        {"dp=4,binding=dp,ep=2", "\"moe_num_partitions\": 2, \"moe_memory_reuse\": \"s3\"", NULL},
+        {"dp=4,binding=dp,ep=4", "\"moe_num_partitions\": 4, \"moe_memory_reuse\": \"s4\"", NULL},
+        {"dp=2,pp=2,binding=dp,ep=2", "\"moe_num_partitions\": 1", NULL},
+        {"dp=2,pp=2,binding=dp,ep=2", "\"moe_num_partitions\": 2, \"pipeline_schedule\": \"gpipe\"",
+         NULL},
+        {"tp=2,dp=2,binding=dp,ep=2,etp=2", "\"moe_num_partitions\": 1", NULL},
+        {"tp=2,dp=2,binding=dp,ep=2,etp=2,sp=1", "\"moe_num_partitions\": 2", NULL},
+        {"dp=4,binding=dp,ep=4", "\"moe_num_partitions\": 1", AGAIN("uniform", 2)},
+        {"dp=4,binding=dp,ep=4", "\"moe_num_partitions\": 1", AGAIN("uniform", 4)},
+        {"tp=2,pp=2,binding=tp", "\"moe_num_partitions\": 1", AGAIN("uniform", 2)},
+        {"dp=4,binding=dp,ep=2", "\"moe_num_partitions\": 2", AGAIN("block", 2)},
+        {"dp=4,binding=dp,ep=4", "\"moe_num_partitions\": 1", MODULES("\"moe\"")},
     };
     for (size_t i = 0; i < sizeof unbalanced / sizeof *unbalanced; i++)
-        check_unbalanced(unbalanced[i].mesh, unbalanced[i].parallel, i % 2, world);
+        check_unbalanced(unbalanced[i].mesh, unbalanced[i].parallel, unbalanced[i].train, i % 2,
+                         world);
     check_routed("tp=4,binding=tp", 1, world);
     check_routed("dp=4,binding=dp,ep=4", 4, world);
     check_routed("dp=4,binding=dp,ep=2", 4, world);

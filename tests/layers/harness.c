@@ -5,6 +5,7 @@
 
 weft_moe_options harness_moe;
 const char *harness_parallel;
+const weft_recompute_options *harness_recompute;
 bool harness_generates;
 
 weft_status harness_options(const char *json, weft_arena *arena, weft_model_options *out)
@@ -59,6 +60,7 @@ weft_status harness_create(harness *h, weft_comm *world, const weft_model_option
                                                    .bucket_elements = 1 << 20,
                                                    .training = !harness_generates,
                                                    .num_passes = 1,
+                                                   .recompute = harness_recompute,
                                                    .seed = 7,
                                                    .moe = harness_moe},
                                build, &h->model));

@@ -28,6 +28,8 @@ typedef struct harness {
 extern weft_moe_options harness_moe;
 /* Section "parallel" of models made from now on, as {"parallel": {...}}; NULL: as by default. */
 extern const char *harness_parallel;
+/* What models made from now on recompute; NULL: nothing. */
+extern const weft_recompute_options *harness_recompute;
 /* Models made from now on have weights alone, as for generating text. */
 extern bool harness_generates;
 

@@ -24,11 +24,14 @@ void training_start(training *t, const training_case *c, weft_comm *world)
              "{\"model\": {%s}, \"train\": {\"micro_batch_size\": 1, \"global_batch_size\": %d, "
              "\"train_iters\": 100, \"lr\": 2e-3, \"seed\": 5, \"adam_eps\": 1e-5, "
              "\"precision\": \"%s\"%s%s}, "
-             "\"parallel\": {\"ddp_bucket_size\": 3000%s%s}, \"data\": {\"mock_data\": true}, "
+             "\"parallel\": {\"ddp_bucket_size\": 3000%s%s}, \"data\": {\"mock_data\": true%s}, "
              "\"device\": {\"peak_flops\": 1e9, \"num_threads\": 1}, "
              "\"log\": {\"trace_step\": 0}}",
              c->model, c->global_batch, c->bf16 ? "bf16" : "fp32", c->train ? ", " : "",
-             c->train ? c->train : "", c->parallel ? ", " : "", c->parallel ? c->parallel : "");
+             c->train ? c->train : "", c->parallel ? ", " : "", c->parallel ? c->parallel : "",
+             c->documents ? ", \"reset_position_ids\": true, \"reset_attention_mask\": true, "
+                            "\"eod_mask_loss\": true, \"eod_token\": 3"
+                          : "");
     weft_config_source source = {.file = c->name, .text = text, .mesh = c->mesh};
     insist(weft_config_load(&source, &t->arena, &config), c, world);
     insist(weft_trainer_create(&t->trainer, &config, &source, world, &t->arena), c, world);

@@ -12,6 +12,7 @@ typedef struct training_case {
     bool bf16;
     const char *parallel; /* more fields of section "parallel"; NULL: none */
     const char *train;    /* of "train", likewise */
+    bool documents;       /* packed, which token 3 ends */
 } training_case;
 
 typedef struct training {
