@@ -7,24 +7,24 @@
  * Gathers: weights. Sums: over the tensor-parallel group or between tied embeddings.
  * Recomputations: a layer's activation, or the stash that a backward takes first. Under context
  * parallelism: a block's keys and values; a backward's own block; heads for sequence, and their
- * gradients. name, text */
+ * gradients. name, text, letters in timelines */
 #define WEFT_FLOW_LIST(X)                                                                          \
-    X(NONE, "")                                                                                    \
-    X(ACTIVATION, "activation")                                                                    \
-    X(GRADIENT, "gradient")                                                                        \
-    X(INPUT, "input")                                                                              \
-    X(MIDDLE, "middle")                                                                            \
-    X(WEIGHT, "weight")                                                                            \
-    X(TENSOR, "tensor")                                                                            \
-    X(TIED, "tied")                                                                                \
-    X(STASH, "stash")                                                                              \
-    X(KEYS, "keys")                                                                                \
-    X(OWN, "own")                                                                                  \
-    X(HEADS, "heads")                                                                              \
-    X(HEADS_GRADIENT, "heads_gradient")
+    X(NONE, "", "")                                                                                \
+    X(ACTIVATION, "activation", "")                                                                \
+    X(GRADIENT, "gradient", "g")                                                                   \
+    X(INPUT, "input", "i")                                                                         \
+    X(MIDDLE, "middle", "m")                                                                       \
+    X(WEIGHT, "weight", "w")                                                                       \
+    X(TENSOR, "tensor", "t")                                                                       \
+    X(TIED, "tied", "e")                                                                           \
+    X(STASH, "stash", "s")                                                                         \
+    X(KEYS, "keys", "k")                                                                           \
+    X(OWN, "own", "o")                                                                             \
+    X(HEADS, "heads", "h")                                                                         \
+    X(HEADS_GRADIENT, "heads_gradient", "hg")
 
 typedef enum weft_flow {
-#define WEFT_FLOW_ENUM(name, text) WEFT_FLOW_##name,
+#define WEFT_FLOW_ENUM(name, text, letters) WEFT_FLOW_##name,
     WEFT_FLOW_LIST(WEFT_FLOW_ENUM)
 #undef WEFT_FLOW_ENUM
         WEFT_NUM_FLOWS

@@ -11,26 +11,13 @@ void weft_slice_of_task(const weft_task *task, int stage, int num_stages, weft_s
                         .micro_batch = task->micro_batch,
                         .stage = stage + (task->chunk > 0 ? task->chunk * num_stages : 0)};
     const char *letter = weft_task_kind_letter(task->kind);
-    static const char *const flow_letters[WEFT_NUM_FLOWS] = {
-        [WEFT_FLOW_NONE] = "",
-        [WEFT_FLOW_ACTIVATION] = "",
-        [WEFT_FLOW_GRADIENT] = "g",
-        [WEFT_FLOW_INPUT] = "i",
-        [WEFT_FLOW_MIDDLE] = "m",
-        [WEFT_FLOW_WEIGHT] = "w",
-        [WEFT_FLOW_TENSOR] = "t",
-        [WEFT_FLOW_TIED] = "e",
-        [WEFT_FLOW_KEYS] = "k",
-        [WEFT_FLOW_HEADS] = "h",
-        [WEFT_FLOW_HEADS_GRADIENT] = "hg",
-    };
-    const char *flow = flow_letters[task->flow];
     const int number = task->micro_batch >= 0 ? task->micro_batch
                        : task->part >= 0      ? task->part
                        : task->bucket >= 0    ? task->bucket
                                               : task->layer;
     if (number >= 0)
-        snprintf(out->name, sizeof(out->name), "%s%s%d", letter, flow, number);
+        snprintf(out->name, sizeof(out->name), "%s%s%d", letter, weft_flow_letters(task->flow),
+                 number);
     else
         snprintf(out->name, sizeof(out->name), "%s", letter);
     snprintf(out->category, sizeof(out->category), "%s", weft_task_kind_text(task->kind));

@@ -43,8 +43,10 @@ static const char *const lane_texts[WEFT_NUM_LANES] = {
 #undef ROW
 };
 
-static const char *const flow_texts[WEFT_NUM_FLOWS] = {
-#define ROW(name, text) text,
+static const struct {
+    const char *text, *letters;
+} flows[WEFT_NUM_FLOWS] = {
+#define ROW(name, text, letters) {text, letters},
     WEFT_FLOW_LIST(ROW)
 #undef ROW
 };
@@ -94,7 +96,12 @@ const char *const *weft_lane_kind_texts(void)
 
 const char *weft_flow_text(int flow)
 {
-    return flow >= 0 && flow < WEFT_NUM_FLOWS ? flow_texts[flow] : "?";
+    return flow >= 0 && flow < WEFT_NUM_FLOWS ? flows[flow].text : "?";
+}
+
+const char *weft_flow_letters(int flow)
+{
+    return flow >= 0 && flow < WEFT_NUM_FLOWS ? flows[flow].letters : "?";
 }
 
 const char *weft_slot_kind_text(int holds)

@@ -592,17 +592,37 @@ static int draw(const char *folder)
     return 0;
 }
 
+static void every_slice_has_a_name(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < WEFT_NUM_TASK_KINDS; kind++)
+        for (int flow = 0; flow < WEFT_NUM_FLOWS; flow++) {
+            weft_task task = {.kind = (uint16_t)kind, .flow = (uint16_t)flow, .micro_batch = 3};
+            weft_slice slice;
+            weft_slice_of_task(&task, 0, 1, &slice);
+            assert_true(slice.name[0] && !strchr(slice.name, '('));
+            assert_int_equal(slice.name[strlen(slice.name) - 1], '3');
+        }
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1)
         return draw(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ideal_pipeline),      cmocka_unit_test(ideal_evaluation),
-        cmocka_unit_test(against_reference),   cmocka_unit_test(peak_activations),
-        cmocka_unit_test(deadlock_and_memory), cmocka_unit_test(shared_links),
-        cmocka_unit_test(ways_of_links),       cmocka_unit_test(idle_time),
-        cmocka_unit_test(points_amid_a_task),  cmocka_unit_test(buffered_messages_are_no_slower),
-        cmocka_unit_test(two_messages_arrive), cmocka_unit_test(buffered_messages_by_hand),
+        cmocka_unit_test(every_slice_has_a_name),
+        cmocka_unit_test(ideal_pipeline),
+        cmocka_unit_test(ideal_evaluation),
+        cmocka_unit_test(against_reference),
+        cmocka_unit_test(peak_activations),
+        cmocka_unit_test(deadlock_and_memory),
+        cmocka_unit_test(shared_links),
+        cmocka_unit_test(ways_of_links),
+        cmocka_unit_test(idle_time),
+        cmocka_unit_test(points_amid_a_task),
+        cmocka_unit_test(buffered_messages_are_no_slower),
+        cmocka_unit_test(two_messages_arrive),
+        cmocka_unit_test(buffered_messages_by_hand),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
