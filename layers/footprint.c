@@ -49,8 +49,10 @@ static uint64_t kept_bytes(const weft_outline *outline, int layer, int end)
 static uint64_t ring_bytes(const weft_outline *outline, int rank)
 {
     const weft_offload_sizes sizes = weft_outline_offload_sizes(outline, rank);
-    return (uint64_t)sizes.num_slots * sizes.slot_bytes +
-           (uint64_t)sizes.num_inputs * sizes.input_bytes;
+    uint64_t bytes = (uint64_t)sizes.num_inputs * sizes.input_bytes;
+    for (int k = 0; k < sizes.num_slots; k++)
+        bytes += sizes.slot_bytes[k];
+    return bytes;
 }
 
 /* What a group leaves out: all but the last output, which a list counts. */
@@ -64,11 +66,6 @@ static uint64_t group_bytes(const weft_outline *outline, int first, int end)
             bytes -= row_piece(outline);
     }
     return bytes;
-}
-
-uint64_t weft_footprint_shared(const weft_outline *outline, int rank)
-{
-    return weft_footprint_recomputed(outline, rank) + ring_bytes(outline, rank);
 }
 
 uint64_t weft_footprint_recomputed(const weft_outline *outline, int rank)

@@ -48,8 +48,6 @@ uint64_t weft_footprint_stash(const weft_outline *outline, int rank, int chunk);
 /* Shared by all passes of the rank: the stashes of one group of recomputed layers, or of one
  * module; */
 uint64_t weft_footprint_recomputed(const weft_outline *outline, int rank);
-/* that and the rings of what is offloaded; */
-uint64_t weft_footprint_shared(const weft_outline *outline, int rank);
 /* scratch. */
 uint64_t weft_footprint_scratch(const weft_outline *outline, int rank);
 /* The bytes of `offloaded`. */

@@ -52,15 +52,14 @@ void weft_model_held_loads(const weft_model *model, weft_moe_held_loads *out)
         add_rows(model, pass, &pass->fullest_kept, &kept);
         add_rows(model, pass, &pass->fullest, &all);
     }
-    *out = (weft_moe_held_loads){*planned, *planned, *planned, *planned};
+    *out = (weft_moe_held_loads){*planned, *planned, *planned, {*planned, *planned}, *planned};
     take_load(&kept, &out->passes);
     take_load(&all, &out->pinned);
     if (model->recomputed.peak_bytes > model->recomputed.first_bytes)
         take_load(&model->fullest_again, &out->recomputed);
-    bool grew = model->scratch.peak_bytes > model->scratch.first_bytes;
     for (int i = 0; i < model->offload.num_slots; i++)
-        grew = grew ||
-               model->offload.slots[i].stack.peak_bytes > model->offload.slots[i].stack.first_bytes;
-    if (grew)
+        if (model->offload.slots[i].stack.peak_bytes > model->offload.slots[i].stack.first_bytes)
+            take_load(&model->offload.slots[i].fullest, &out->offloaded[i]);
+    if (model->scratch.peak_bytes > model->scratch.first_bytes)
         out->scratch = model->scratch_load;
 }

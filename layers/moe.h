@@ -61,8 +61,7 @@ void weft_moe_count(const weft_moe *m, weft_pass *pass, const weft_moe_state *st
  * travel (layers/moe_load.c). */
 weft_status weft_moe_count_rows(const weft_moe *m, weft_pass *pass,
                                 const weft_moe_state *state) WEFT_CHECKED;
-/* Keeps the load of the layer that took most of what passes share, scratch and recomputed: the
- * first before it runs, the second after.
+/* Keeps the load of the layer that took most scratch: the first before it runs, the second after.
  */
 size_t weft_moe_scratch_before(const weft_pass *pass);
 void weft_moe_note_scratch(const weft_moe *m, weft_pass *pass, const weft_moe_state *state,

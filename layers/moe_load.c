@@ -36,8 +36,9 @@ weft_status weft_moe_count_rows(const weft_moe *m, weft_pass *pass, const weft_m
     const bool again = pass->shares_stash || shape->recompute & WEFT_RECOMPUTE_MODULE(MOE);
     const bool out =
         pass->out && shape->offload & (WEFT_RECOMPUTE_MODULE(MOE) | WEFT_OFFLOAD_BLOCK);
-    weft_rows *const sums[] = {&pass->rows, again ? &pass->model->again : &pass->kept_rows};
-    for (int i = 0; i < (out && !again ? 1 : 2); i++) {
+    weft_rows *const sums[] = {&pass->layer_rows, &pass->rows,
+                               again ? &pass->model->again : &pass->kept_rows};
+    for (int i = 0; i < (out && !again ? 2 : 3); i++) {
         sums[i]->rows += (double)state->num_rows;
         sums[i]->sent += (double)state->num_sent;
         sums[i]->balanced += balanced;
@@ -47,11 +48,7 @@ weft_status weft_moe_count_rows(const weft_moe *m, weft_pass *pass, const weft_m
 
 size_t weft_moe_scratch_before(const weft_pass *pass)
 {
-    const weft_model *model = pass->model;
-    size_t bytes = model->scratch.peak_bytes;
-    for (int i = 0; i < model->offload.num_slots; i++)
-        bytes += model->offload.slots[i].stack.peak_bytes;
-    return bytes;
+    return pass->model->scratch.peak_bytes;
 }
 
 void weft_moe_note_scratch(const weft_moe *m, weft_pass *pass, const weft_moe_state *state,
@@ -61,7 +58,7 @@ void weft_moe_note_scratch(const weft_moe *m, weft_pass *pass, const weft_moe_st
     const double balanced = (double)weft_moe_balanced_rows(
         &m->dims, (size_t)m->common.options.moe_router_topk, (size_t)weft_pass_shape(pass)->ep);
     const double part = balanced / state->num_parts;
-    if (weft_moe_scratch_before(pass) > before)
+    if (model->scratch.peak_bytes > before)
         model->scratch_load = (weft_moe_load){.rows = (double)state->num_rows / balanced,
                                               .sent = (double)state->num_sent / balanced,
                                               .part_rows = (double)state->max_rows / part,

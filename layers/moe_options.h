@@ -4,6 +4,7 @@
 
 #include "schedule/exchange.h"
 #include "schedule/moe_layer.h"
+#include "schedule/pass.h"
 
 /* Rows over those that balanced routing brings: at a rank's experts, leaving it, and of the largest
  * partition over its share. 0: 1, or that of all partitions. */
@@ -12,9 +13,9 @@ typedef struct weft_moe_load {
 } weft_moe_load;
 
 /* Those at which a rank's memory took most: what passes keep on the device and in pinned memory,
- * what is recomputed, scratch. */
+ * what is recomputed, each slot of what is offloaded, scratch. */
 typedef struct weft_moe_held_loads {
-    weft_moe_load passes, pinned, recomputed, scratch;
+    weft_moe_load passes, pinned, recomputed, offloaded[WEFT_PASS_OFFLOAD_SLOTS], scratch;
 } weft_moe_held_loads;
 
 /* How MoE layers whose tokens travel run. Zero: synchronous, nothing reused, the plain all-to-all.

@@ -84,20 +84,30 @@ static int at_most(int count, int bound)
 weft_offload_sizes weft_outline_offload_sizes(const weft_outline *outline, int rank)
 {
     weft_offload_sizes rings = {.input_bytes = row_piece(outline)};
+    int first, end;
     for (int chunk = 0; chunk < outline->layout.num_chunks; chunk++) {
-        int first, end, num = 0, num_inputs = 0;
+        int num = 0, num_inputs = 0;
         weft_layout_range(&outline->layout, rank, chunk, &first, &end);
         for (int l = first; l < end; l++) {
-            const weft_outline_layer *layer = &outline->layers[l];
-            num += layer->offloads;
-            num_inputs += layer->offloads_input;
-            if (layer->offloaded_bytes > rings.slot_bytes)
-                rings.slot_bytes = layer->offloaded_bytes;
+            num += outline->layers[l].offloads;
+            num_inputs += outline->layers[l].offloads_input;
         }
         num = at_most(num, WEFT_OFFLOAD_SLOTS);
         num_inputs = at_most(num_inputs, WEFT_OFFLOAD_INPUTS);
         rings.num_slots = num > rings.num_slots ? num : rings.num_slots;
         rings.num_inputs = num_inputs > rings.num_inputs ? num_inputs : rings.num_inputs;
+    }
+    /* a chunk's layers take the slots in turn */
+    for (int chunk = 0; chunk < outline->layout.num_chunks; chunk++) {
+        int number = 0;
+        weft_layout_range(&outline->layout, rank, chunk, &first, &end);
+        for (int l = first; l < end; l++) {
+            const weft_outline_layer *layer = &outline->layers[l];
+            if (!layer->offloads)
+                continue;
+            uint64_t *slot = &rings.slot_bytes[number++ % rings.num_slots];
+            *slot = layer->offloaded_bytes > *slot ? layer->offloaded_bytes : *slot;
+        }
     }
     return rings;
 }

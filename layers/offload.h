@@ -9,12 +9,13 @@
 #define WEFT_LAYERS_OFFLOAD_H
 
 #include "layers/recompute.h"
+#include "schedule/pass.h"
 
 /* Bits of weft_shape.offload: those of modules that recomputation knows too, and */
 #define WEFT_OFFLOAD_BLOCK (1u << WEFT_NUM_RECOMPUTE_MODULES)
 
 /* One layer's part goes out while the next computes. Its input is written by the layer before. */
-enum { WEFT_OFFLOAD_SLOTS = 2, WEFT_OFFLOAD_INPUTS = 3 };
+enum { WEFT_OFFLOAD_SLOTS = WEFT_PASS_OFFLOAD_SLOTS, WEFT_OFFLOAD_INPUTS = 3 };
 
 typedef struct weft_offload_options { /* of section "train" */
     bool on;
@@ -30,7 +31,8 @@ weft_status weft_offload_modules(const weft_offload_options *options,
 /* The rings of a rank: 0 slots where nothing is offloaded. */
 typedef struct weft_offload_sizes {
     int num_slots, num_inputs;
-    uint64_t slot_bytes, input_bytes; /* of one */
+    uint64_t slot_bytes[WEFT_OFFLOAD_SLOTS]; /* of each: of the largest part that it holds */
+    uint64_t input_bytes;                    /* of one */
 } weft_offload_sizes;
 
 struct weft_outline;

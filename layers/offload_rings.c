@@ -10,7 +10,7 @@ weft_status weft_offload_create(weft_device *device, const weft_offload_sizes *s
         *stack = (weft_stack){
             .device = device, .holds = WEFT_MEMORY_ACTIVATIONS, .purpose = "offloaded activations"};
         WEFT_TRY(weft_event_create(device, &ring->slots[ring->num_slots].used));
-        WEFT_TRY(weft_stack_reserve(stack, sizes->slot_bytes));
+        WEFT_TRY(weft_stack_reserve(stack, sizes->slot_bytes[ring->num_slots]));
     }
     for (; ring->num_inputs < sizes->num_inputs; ring->num_inputs++) {
         void *data;

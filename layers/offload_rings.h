@@ -23,7 +23,8 @@ typedef struct weft_offload_rings {
     weft_lane *out, *back; /* owned; NULL: nothing is offloaded */
     int num_slots, num_inputs;
     struct {
-        weft_stack stack; /* grows as the pass's do */
+        weft_stack stack;  /* grows as the pass's do */
+        weft_rows fullest; /* of the layer that took most of it */
         weft_event *used;
         weft_occupant holds;
     } slots[WEFT_OFFLOAD_SLOTS];

@@ -18,11 +18,6 @@ enum { WEFT_MODEL_MAX_LAYERS = 4096 };
  * first_seen and label_weights. */
 enum { WEFT_PASS_INPUTS = 5, WEFT_PASS_PLAIN_INPUTS = 2 };
 
-/* Of the MoE layers of one pass: at the experts, from home, and what balanced routing brings. */
-typedef struct weft_rows {
-    double rows, sent, balanced;
-} weft_rows;
-
 struct weft_pass {
     weft_model *model;
     int chunk, first, end; /* its chunk, whose layers are [first, end) */
@@ -33,6 +28,7 @@ struct weft_pass {
     /* Of this micro-batch, of those of its MoE layers that keep their stash; of the micro-batch
      * that took most memory. */
     weft_rows rows, kept_rows, fullest, fullest_kept;
+    weft_rows layer_rows;      /* of the layer whose forward runs */
     size_t held_bytes;         /* what that took of stash and host */
     weft_stack host_before;    /* a repeated forward: as it was */
     bool shares_stash;         /* stashes are pieces of the model's `recomputed` */

@@ -132,6 +132,10 @@ weft_status weft_pass_run_forward(weft_pass_work *w, const weft_task *task)
     weft_tensor x = weft_pass_operand(w, task, WEFT_OPERAND_X), y;
     const int slot = weft_task_slot(task, WEFT_OPERAND_Y);
     const size_t most = pass->model->recomputed.peak_bytes;
+    size_t most_out[WEFT_OFFLOAD_SLOTS];
+    for (int i = 0; i < WEFT_OFFLOAD_SLOTS; i++)
+        most_out[i] = pass->model->offload.slots[i].stack.peak_bytes;
+    pass->layer_rows = (weft_rows){0};
     WEFT_TRY(begin_layer(w, task));
     if (slot >= 0)
         WEFT_TRY(take_output(w, slot));
@@ -144,6 +148,9 @@ weft_status weft_pass_run_forward(weft_pass_work *w, const weft_task *task)
     pass->out = NULL;
     if (pass->model->recomputed.peak_bytes > most)
         pass->model->fullest_again = pass->model->again;
+    for (int i = 0; i < WEFT_OFFLOAD_SLOTS; i++)
+        if (pass->model->offload.slots[i].stack.peak_bytes > most_out[i])
+            pass->model->offload.slots[i].fullest = pass->layer_rows;
     return status == WEFT_OK ? status
                              : weft_error_context(status, "%s forward", weft_layer_name(layer));
 }

@@ -233,8 +233,9 @@ weft_status weft_outline_pass(const weft_outline *outline, int rank, int chunk, 
         .gradient_bytes = held->slot * sizeof(float),
         .offload_slots = sizes.num_slots,
         .input_slots = sizes.num_inputs,
-        .offload_bytes = sizes.slot_bytes,
         .recomputes_early = weft_outline_recomputes_early(outline, rank, chunk)};
+    for (int k = 0; k < sizes.num_slots; k++)
+        out->offload_bytes[k] = sizes.slot_bytes[k];
     for (int l = first; l < end; l++) {
         const weft_outline_layer *layer = &outline->layers[l];
         ((weft_pass_layer *)layers)[l - first] = (weft_pass_layer){

@@ -4,6 +4,12 @@
 
 #include <weft/device.h>
 
+/* Of some MoE layers' forwards, which decide what they take: at the experts, from home, and what
+ * balanced routing brings. */
+typedef struct weft_rows {
+    double rows, sent, balanced;
+} weft_rows;
+
 /* A stack over a few device blocks. Reserved once from `describe`; it grows only when an MoE layer
  * gets more rows than ever before, and keeps what it grew; its marks tell what was taken. */
 enum { WEFT_STACK_MAX_BLOCKS = 24 };

@@ -138,7 +138,9 @@ static weft_status add_offloaded(writer *w)
     const weft_chunk_shape *s = w->shape;
     if (!offloads(s))
         return WEFT_OK;
-    WEFT_TRY(add_slots(w, WEFT_SLOT_OFFLOADED, s->offload_slots, s->offload_bytes, &w->offloaded));
+    for (int k = 0; k < s->offload_slots; k++)
+        WEFT_TRY(add_slots(w, WEFT_SLOT_OFFLOADED, 1, s->offload_bytes[k],
+                           k == 0 ? &w->offloaded : NULL));
     WEFT_TRY(add_slots(w, WEFT_SLOT_OFFLOADED_LAYER, s->input_slots, s->row_bytes, &w->inputs));
     for (int i = 0; i < s->num_layers; i++)
         WEFT_TRY(add_slots(w, WEFT_SLOT_HOST_STASH, 1,

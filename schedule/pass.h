@@ -58,6 +58,9 @@
 
 #include "schedule/program.h"
 
+/* At most: one layer's part goes out while the next computes. */
+enum { WEFT_PASS_OFFLOAD_SLOTS = 2 };
+
 typedef struct weft_pass_layer {
     uint64_t stash_bytes; /* kept on the device, with the output */
     bool in_place;        /* its dx may be where its dy is */
@@ -81,8 +84,8 @@ typedef struct weft_chunk_shape {
     /* Of the rings; 0: no layer offloads, or its input. Several inputs need two slots: a layer
      * reads one and writes the next. */
     int offload_slots, input_slots;
-    uint64_t offload_bytes; /* of a slot */
-    bool recomputes_early;  /* the last group, which ends the chunk: see above */
+    uint64_t offload_bytes[WEFT_PASS_OFFLOAD_SLOTS]; /* of each slot */
+    bool recomputes_early; /* the last group, which ends the chunk: see above */
 } weft_chunk_shape;
 
 /* Of layers[i]: whether weights are gathered for its task of that flow; whether a reduction stands

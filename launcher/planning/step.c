@@ -169,7 +169,7 @@ void weft_step_footprint(const weft_config *config, const weft_step *step, int r
 
 /* What the passes of a rank share: recomputed stashes, slots of what is offloaded. */
 typedef struct shared_bytes {
-    uint64_t recomputed, slots;
+    uint64_t recomputed, slots[WEFT_OFFLOAD_SLOTS];
 } shared_bytes;
 
 static weft_status footprint_at(const weft_config *config, const weft_mesh *mesh,
@@ -185,7 +185,8 @@ static weft_status footprint_at(const weft_config *config, const weft_mesh *mesh
     WEFT_TRY(weft_model_outline(&setup, mesh, weft_config_build(config), &loaded.outline));
     weft_step_footprint(config, &loaded, rank, program, out);
     out_shared->recomputed = weft_footprint_recomputed(&loaded.outline, rank);
-    out_shared->slots = weft_footprint_shared(&loaded.outline, rank) - out_shared->recomputed;
+    const weft_offload_sizes sizes = weft_outline_offload_sizes(&loaded.outline, rank);
+    memcpy(out_shared->slots, sizes.slot_bytes, sizeof out_shared->slots);
     weft_outline_release(&loaded.outline);
     return WEFT_OK;
 }
@@ -195,16 +196,25 @@ weft_status weft_step_footprint_at(const weft_config *config, const weft_mesh *m
                                    const weft_moe_held_loads *loads, weft_footprint *out)
 {
     weft_footprint other;
-    shared_bytes kept, again, others;
+    shared_bytes kept, at;
     WEFT_TRY(footprint_at(config, mesh, step, rank, program, &loads->passes, out, &kept));
-    WEFT_TRY(footprint_at(config, mesh, step, rank, program, &loads->pinned, &other, &others));
+    uint64_t planned = kept.recomputed, shared;
+    WEFT_TRY(footprint_at(config, mesh, step, rank, program, &loads->pinned, &other, &at));
     out->bytes[WEFT_MEMORY_PINNED] = other.bytes[WEFT_MEMORY_PINNED];
-    WEFT_TRY(footprint_at(config, mesh, step, rank, program, &loads->recomputed, &other, &again));
-    WEFT_TRY(footprint_at(config, mesh, step, rank, program, &loads->scratch, &other, &others));
-    const uint64_t shared = again.recomputed + others.slots;
-    out->device_bytes -= out->bytes[WEFT_MEMORY_SCRATCH] + kept.recomputed + kept.slots;
+    WEFT_TRY(footprint_at(config, mesh, step, rank, program, &loads->recomputed, &other, &at));
+    shared = at.recomputed;
+    for (int k = 0; k < WEFT_OFFLOAD_SLOTS; k++) {
+        planned += kept.slots[k];
+        if (kept.slots[k] == 0)
+            continue;
+        WEFT_TRY(
+            footprint_at(config, mesh, step, rank, program, &loads->offloaded[k], &other, &at));
+        shared += at.slots[k];
+    }
+    WEFT_TRY(footprint_at(config, mesh, step, rank, program, &loads->scratch, &other, &at));
+    out->device_bytes -= out->bytes[WEFT_MEMORY_SCRATCH] + planned;
     out->bytes[WEFT_MEMORY_SCRATCH] = other.bytes[WEFT_MEMORY_SCRATCH];
-    out->bytes[WEFT_MEMORY_ACTIVATIONS] += shared - kept.recomputed - kept.slots;
+    out->bytes[WEFT_MEMORY_ACTIVATIONS] += shared - planned;
     out->device_bytes += out->bytes[WEFT_MEMORY_SCRATCH] + shared;
     return WEFT_OK;
 }

@@ -308,7 +308,8 @@ static weft_chunk_shape offloading_chunk(void)
     shape.layers = offloading;
     shape.offload_slots = 2;
     shape.input_slots = 3;
-    shape.offload_bytes = 400;
+    shape.offload_bytes[0] = 300;
+    shape.offload_bytes[1] = 400;
     return shape;
 }
 
@@ -325,7 +326,8 @@ static void offloads(void **state)
                 "slots 4-4 layer_stash bytes=30\n"
                 "slots 5-5 layer_stash bytes=40\n"
                 "slots 6-8 layer\n"
-                "slots 9-10 offloaded bytes=400\n"
+                "slots 9-9 offloaded bytes=300\n"
+                "slots 10-10 offloaded bytes=400\n"
                 "slots 11-13 offloaded_layer bytes=64\n"
                 "slots 14-14 host_stash bytes=100\n"
                 "slots 15-15 host_stash bytes=264\n"
@@ -348,7 +350,8 @@ static void offloads(void **state)
                 "slots 4-4 layer_stash bytes=30\n"
                 "slots 5-5 layer_stash bytes=40\n"
                 "slots 6-7 layer_gradient bytes=64\n"
-                "slots 8-9 offloaded bytes=400\n"
+                "slots 8-8 offloaded bytes=300\n"
+                "slots 9-9 offloaded bytes=400\n"
                 "slots 10-12 offloaded_layer bytes=64\n"
                 "slots 13-13 host_stash bytes=100\n"
                 "slots 14-14 host_stash bytes=264\n"
