@@ -96,6 +96,18 @@ static weft_status check_context(const weft_parallel_options *o, weft_mesh *mesh
     mesh->cp_comm_type = o->cp_comm_type == AUTO ? P2P : o->cp_comm_type;
     if (mesh->cp == 1 || o->cp_comm_type != A2A_P2P)
         return WEFT_OK;
+    if (!sizes->is_array && sizes->count == 1 && sizes->values[0] > 0) {
+        int inner = 2;
+        char example[48] = ", or another cp_comm_type"; /* a prime has no two above 1 */
+        while (inner < mesh->cp && mesh->cp % inner != 0)
+            inner++;
+        if (inner < mesh->cp)
+            snprintf(example, sizeof example, ", like [%d, %d]", inner, mesh->cp / inner);
+        return WEFT_KEY_ERROR(key,
+                              " is one size, %lld; cp_comm_type a2a+p2p needs two, whose product "
+                              "is context_parallel_size, %d%s",
+                              (long long)sizes->values[0], mesh->cp, example);
+    }
     if (!sizes->is_array)
         return WEFT_KEY_ERROR(key, " is not given; cp_comm_type a2a+p2p needs two sizes, whose "
                                    "product is context_parallel_size");

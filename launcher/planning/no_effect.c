@@ -18,6 +18,7 @@ typedef enum reason {
     NO_RING_OF_GROUPS,
     NO_DOCUMENTS,
     NO_MASKED_LABELS,
+    NO_BF16,
     ORDER_BY_FILE,
     NUM_REASONS
 } reason;
@@ -33,6 +34,7 @@ static const char *const reasons[] = {
     [NO_RING_OF_GROUPS] = "parallel.cp_comm_type is not a2a+p2p",
     [NO_DOCUMENTS] = "data.reset_position_ids, reset_attention_mask, eod_mask_loss are false",
     [NO_MASKED_LABELS] = "data.eod_mask_loss is false",
+    [NO_BF16] = "train.precision is not bf16",
     [ORDER_BY_FILE] = "parallel.pipeline_schedule_file is given",
 };
 
@@ -79,6 +81,8 @@ static bool is_without_effect(const weft_config *c, reason why, const char *key)
         return strcmp(key, "eod_token") == 0 && !weft_config_has_documents(c);
     case NO_MASKED_LABELS:
         return strcmp(key, "calculate_per_token_loss") == 0 && !c->data.eod_mask_loss;
+    case NO_BF16:
+        return strcmp(key, "split_master") == 0 && c->train.precision != WEFT_PRECISION_BF16;
     case ORDER_BY_FILE:
         return strcmp(key, "pipeline_schedule") == 0 && c->schedule.pipeline_schedule_file &&
                c->schedule.pipeline_schedule_file[0];
@@ -101,9 +105,10 @@ static weft_status add_key(void *context, const char *section, const weft_option
 }
 
 /* Modules of MoE layers that the model does not have. */
-static void tell_recompute(const weft_config *c)
+static void tell_modules(const weft_config *c)
 {
     const weft_string_list *modules = &c->train.recompute.modules;
+    const weft_string_list *offloaded = &c->train.offload.modules;
     const bool selects = c->train.recompute.granularity == WEFT_RECOMPUTE_SELECTIVE;
     for (size_t i = 0; i < modules->count && selects; i++) {
         const bool experts = strcmp(modules->values[i], "moe") == 0;
@@ -115,6 +120,10 @@ static void tell_recompute(const weft_config *c)
             weft_log(WEFT_LOG_WARN, "model.moe_shared_expert_intermediate_size is 0: no effect of "
                                     "shared_experts in train.recompute_modules");
     }
+    for (size_t i = 0; i < offloaded->count && c->train.offload.on; i++)
+        if (strcmp(offloaded->values[i], "moe") == 0 && c->model.num_experts == 0)
+            weft_log(WEFT_LOG_WARN, "%s: no effect of moe in train.offload_modules",
+                     reasons[NO_EXPERTS]);
 }
 
 weft_status weft_config_tell_no_effect(const weft_config *config)
@@ -135,7 +144,7 @@ weft_status weft_config_tell_no_effect(const weft_config *config)
             weft_log(WEFT_LOG_WARN, "%s: no effect of %s", reasons[i], k.text);
     }
     weft_arena_release(&arena);
-    tell_recompute(config);
+    tell_modules(config);
     if (weft_recompute_names_always(&config->train.recompute))
         weft_log(WEFT_LOG_INFO, "recompute: no norm's and no activation's output is ever kept, so "
                                 "layernorm and moe_act change nothing");

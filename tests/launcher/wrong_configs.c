@@ -311,6 +311,14 @@ static const mistake mistakes[] = {
      "needs two sizes, whose product is context_parallel_size\n"},
     {NULL,
      NULL,
+     {"--mesh", "cp=4", "--set", "cp_comm_type=a2a+p2p", "--set",
+      "hierarchical_context_parallel_sizes=2"},
+     "--set hierarchical_context_parallel_sizes=2: parallel.hierarchical_context_parallel_sizes is "
+     "one "
+     "size, 2; cp_comm_type a2a+p2p needs two, whose product is context_parallel_size, 4, like "
+     "[2, 2]\n"},
+    {NULL,
+     NULL,
      {"--mesh", "cp=2", "--set", "cp_comm_type=auto"},
      "--set cp_comm_type=auto: parallel.cp_comm_type: auto is chosen by price, which takes "
      "parallel.cluster (a file that weft calibrate writes)\n"},
@@ -843,6 +851,21 @@ static void check_no_effect(void)
     char *metrics = child_read("run/metrics.jsonl"), *last = metrics ? strrchr(metrics, '{') : NULL;
     EXPECT(last && strstr(last, "\"step\": 2") && !strstr(last, "\"lr\": 0,"), "%s", metrics);
     free(metrics);
+    child_run(&c,
+              (const char *[]){"train", "c.json", "--out", "offloads", "--set", "num_experts=0",
+                               "--set", "moe_num_partitions=1", "--set", "eval_interval=0", "--set",
+                               "fine_grained_activation_offloading=true", "--set",
+                               "offload_modules=[\"core_attn\", \"moe\"]", "--set",
+                               "split_master=false", NULL},
+              no_mpirun);
+    EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
+    EXPECT(c.err && strstr(c.err, " warn model.num_experts is 0: no effect of moe in "
+                                  "train.offload_modules\n"),
+           "%s", c.err);
+    EXPECT(c.err && strstr(c.err, " warn train.precision is not bf16: no effect of "
+                                  "train.split_master\n"),
+           "%s", c.err);
+    child_release(&c);
 }
 
 int main(void)
