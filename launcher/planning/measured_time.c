@@ -15,6 +15,9 @@ typedef enum part {
     PART_SUMS,
     PART_SHIFTS, /* of context-parallel ranks: what they send, and what they compute */
     PART_ATTENDS,
+    PART_PASS, /* the pass itself, its layers, and what it shares out, moved by other lanes */
+    PART_LAYERS,
+    PART_SHARES,
     NUM_PARTS
 } part;
 
@@ -70,6 +73,13 @@ static part part_of(const weft_slice *slice)
                 {"recompute", PART_WORKS},  {"tensor", PART_SUMS}};
     static const char *const sent[] = {"shift", "dispatch", "combine", "gather", "reduce"};
     const size_t length = strcspn(slice->category, " "); /* "dispatch back" */
+    if (slice->lane == WEFT_TRACK_LAYERS)
+        return PART_LAYERS;
+    if (slice->lane == WEFT_LANE_GATHER || slice->lane == WEFT_LANE_REDUCE)
+        return PART_SHARES;
+    if ((slice->lane == WEFT_LANE_OFFLOAD || slice->lane == WEFT_LANE_PREFETCH) &&
+        strncmp(slice->name + 1, weft_flow_letters(WEFT_FLOW_STASH), 1) == 0)
+        return PART_NONE; /* a layer's own copies are of its rows */
     if (slice->lane >= WEFT_TRACK_CONTEXT && slice->lane <= WEFT_TRACK_KEYS_GRADIENTS) {
         for (size_t i = 0; i < sizeof sent / sizeof *sent; i++)
             if (strlen(sent[i]) == length && strncmp(sent[i], slice->category, length) == 0)
@@ -107,18 +117,28 @@ static uint32_t find_task(const reading *r, const weft_slice *slice)
                : program->num_tasks;
 }
 
+static bool is_pass(const weft_task *task)
+{
+    return task->kind == WEFT_TASK_FORWARD || task->kind == WEFT_TASK_BACKWARD ||
+           task->kind == WEFT_TASK_RECOMPUTE;
+}
+
 static void add_slice(reading *r, const weft_slice *slice)
 {
     timeline *t = &r->ranks[slice->rank];
+    const weft_program *program = program_of(r, slice->rank);
     const uint32_t task = find_task(r, slice);
-    const part says = part_of(slice);
-    if (task < program_of(r, slice->rank)->num_tasks) {
+    const part says = task == program->num_tasks       ? part_of(slice)
+                      : is_pass(&program->tasks[task]) ? PART_PASS
+                                                       : PART_NONE;
+    if (task < program->num_tasks) {
         t->spans[task] = (weft_span){slice->start_us, slice->end_us};
         t->next[slice->lane] = task + 1;
         t->num_spans++;
         r->first_us = fmin(r->first_us, slice->start_us);
         r->last_us = fmax(r->last_us, slice->end_us);
-    } else if (says != PART_NONE) {
+    }
+    if (says != PART_NONE) {
         t->edges[t->num_edges++] = (edge){slice->start_us, says, 1};
         t->edges[t->num_edges++] = (edge){slice->end_us, says, -1};
     }
@@ -241,7 +261,7 @@ static int by_time(const void *a, const void *b)
 }
 
 /* The time in which rows travel and no experts work, in which keys do and no queries are attended,
- * and in which only sums are under way. */
+ * in which only sums are under way, and in which a pass waits for what it shares out. */
 static void sum_edges(edge *edges, size_t count, double us_of[WEFT_NUM_TIMES])
 {
     int open[NUM_PARTS] = {0};
@@ -254,6 +274,8 @@ static void sum_edges(edge *edges, size_t count, double us_of[WEFT_NUM_TIMES])
             us_of[WEFT_TIME_CONTEXT] += open[PART_ATTENDS] > 0 ? 0 : us;
         else if (open[PART_SUMS] > 0)
             us_of[WEFT_TIME_TENSOR] += us;
+        else if (open[PART_PASS] > 0 && open[PART_LAYERS] == 0 && open[PART_SHARES] > 0)
+            us_of[WEFT_TIME_DATA] += us;
         open[edges[i].part] += edges[i].step;
     }
 }
@@ -265,20 +287,19 @@ static void add_rank(const reading *r, int rank, double step_us, weft_measured_t
     weft_span *spans = r->ranks[rank].spans;
     for (uint32_t i = 0; i < program->num_tasks; i++) {
         const weft_task *task = &program->tasks[i];
-        const bool is_pass = task->kind == WEFT_TASK_FORWARD || task->kind == WEFT_TASK_BACKWARD ||
-                             task->kind == WEFT_TASK_RECOMPUTE;
         spans[i].start_us -= r->first_us;
         spans[i].end_us -= r->first_us;
         if (task->lane == WEFT_LANE_COMPUTE)
-            us[is_pass ? WEFT_TIME_COMPUTE : WEFT_TIME_OPTIMIZER] +=
+            us[is_pass(task) ? WEFT_TIME_COMPUTE : WEFT_TIME_OPTIMIZER] +=
                 spans[i].end_us - spans[i].start_us;
     }
     const weft_price price = {.makespan_us = r->last_us - r->first_us, .spans = &spans};
     const weft_idle idle = weft_price_idle(program, &price, 0);
     sum_edges(r->ranks[rank].edges, r->ranks[rank].num_edges, us);
-    us[WEFT_TIME_COMPUTE] -= us[WEFT_TIME_EXPERT] + us[WEFT_TIME_CONTEXT] + us[WEFT_TIME_TENSOR];
+    us[WEFT_TIME_COMPUTE] -=
+        us[WEFT_TIME_EXPERT] + us[WEFT_TIME_CONTEXT] + us[WEFT_TIME_TENSOR] + us[WEFT_TIME_DATA];
     us[WEFT_TIME_PIPELINE] = idle.message_us;
-    us[WEFT_TIME_DATA] = idle.reduce_us;
+    us[WEFT_TIME_DATA] += idle.reduce_us;
     us[WEFT_TIME_BUBBLE] = idle.bubble_us + fmax(0, step_us - price.makespan_us);
     for (int i = 0; i < WEFT_NUM_TIMES; i++) {
         out->planned_us[i] += r->plan->stages[stage_of(r, rank)].us[i] / out->num_ranks;
