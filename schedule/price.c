@@ -5,6 +5,17 @@
 
 #include "schedule/price_simulation.h"
 
+static const char *const flow_letters[WEFT_NUM_FLOWS] = {
+#define ROW(name, text, letters) letters,
+    WEFT_FLOW_LIST(ROW)
+#undef ROW
+};
+
+const char *weft_flow_letters(int flow)
+{
+    return flow >= 0 && flow < WEFT_NUM_FLOWS ? flow_letters[flow] : "?";
+}
+
 void weft_slice_of_task(const weft_task *task, int stage, int num_stages, weft_slice *out)
 {
     *out = (weft_slice){.lane = task->lane,

@@ -76,6 +76,8 @@ weft_idle weft_price_idle(const weft_program *program, const weft_price *price, 
 /* The class of work that a lane does. */
 weft_work_class weft_lane_work_class(int lane);
 
+/* A flow in a slice's name. */
+const char *weft_flow_letters(int flow);
 /* Fills a slice's lane, name, category, micro_batch and stage (chunk c: c * num_stages + stage) for
  * a task: measured and priced timelines look alike. Where there is no micro-batch the name has the
  * part or the bucket. Names: F3 and B3, s3 and r3 (a message's ends), sg3 and rg3 when it is a

@@ -43,10 +43,8 @@ static const char *const lane_texts[WEFT_NUM_LANES] = {
 #undef ROW
 };
 
-static const struct {
-    const char *text, *letters;
-} flows[WEFT_NUM_FLOWS] = {
-#define ROW(name, text, letters) {text, letters},
+static const char *const flow_texts[WEFT_NUM_FLOWS] = {
+#define ROW(name, text, letters) text,
     WEFT_FLOW_LIST(ROW)
 #undef ROW
 };
@@ -96,12 +94,7 @@ const char *const *weft_lane_kind_texts(void)
 
 const char *weft_flow_text(int flow)
 {
-    return flow >= 0 && flow < WEFT_NUM_FLOWS ? flows[flow].text : "?";
-}
-
-const char *weft_flow_letters(int flow)
-{
-    return flow >= 0 && flow < WEFT_NUM_FLOWS ? flows[flow].letters : "?";
+    return flow >= 0 && flow < WEFT_NUM_FLOWS ? flow_texts[flow] : "?";
 }
 
 const char *weft_slot_kind_text(int holds)

@@ -132,7 +132,6 @@ const char *weft_task_kind_letter(int kind);
 const char *weft_lane_kind_text(int lane);
 const char *const *weft_lane_kind_texts(void); /* all of them, for weft_trace_name_lanes */
 const char *weft_flow_text(int flow);
-const char *weft_flow_letters(int flow); /* in a timeline's names */
 const char *weft_slot_kind_text(int holds);
 
 #endif
