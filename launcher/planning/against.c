@@ -250,26 +250,22 @@ static weft_status check_weights(const weft_against *against, int num_stages,
     return WEFT_OK;
 }
 
-/* At the loads of experts at which the run's ranks took most. */
-static weft_status plan_at_loads(const weft_config *config, const weft_plan *plan,
-                                 const weft_run_rank *ranks, weft_against_row *rows)
+/* A purpose's bytes on the rank of a stage that took most for it, planned at the loads of experts
+ * that this rank had. */
+static weft_status take_purpose(const weft_config *config, const weft_plan *plan,
+                                const weft_run_rank *ranks, int stage, weft_memory_purpose purpose,
+                                weft_against_row *out)
 {
-    for (int s = 0; s < plan->num_stages; s++) {
-        const int world = plan->mesh.world;
-        const weft_run_rank *passes = fullest_of(ranks, world, s, WEFT_MEMORY_ACTIVATIONS),
-                            *pinned = fullest_of(ranks, world, s, WEFT_MEMORY_PINNED),
-                            *scratch = fullest_of(ranks, world, s, WEFT_MEMORY_SCRATCH);
-        weft_footprint footprint;
-        if (!passes->has_loads || !pinned->has_loads || !scratch->has_loads)
-            continue;
-        weft_moe_held_loads loads = passes->loads;
-        loads.pinned = pinned->loads.pinned;
-        loads.scratch = scratch->loads.scratch;
-        WEFT_TRY(weft_step_footprint_at(config, &plan->mesh, &plan->step, s,
-                                        &plan->step.programs[s], &loads, &footprint));
-        for (int i = 0; i < WEFT_NUM_MEMORY_PURPOSES; i++)
-            rows[s * WEFT_NUM_MEMORY_PURPOSES + i].planned = (double)footprint.bytes[i];
-    }
+    const weft_run_rank *fullest = fullest_of(ranks, plan->mesh.world, stage, purpose);
+    weft_footprint at = plan->stages[stage].footprint;
+    if (fullest->has_loads)
+        WEFT_TRY(weft_step_footprint_at(config, &plan->mesh, &plan->step, stage,
+                                        &plan->step.programs[stage], &fullest->loads, &at));
+    *out = (weft_against_row){.name = weft_memory_text(purpose),
+                              .stage = stage,
+                              .planned = purpose == WEFT_MEMORY_STAGING ? (double)NAN
+                                                                        : (double)at.bytes[purpose],
+                              .measured = fullest->used[purpose]};
     return WEFT_OK;
 }
 
@@ -284,19 +280,9 @@ static weft_status read_purposes(const weft_config *config, const weft_plan *pla
         return WEFT_OK;
     WEFT_TRY(weft_arena_alloc_array(arena, (size_t)count, sizeof(weft_against_row), &memory));
     weft_against_row *rows = memory;
-    for (int i = 0; i < count; i++) {
-        const int stage = i / WEFT_NUM_MEMORY_PURPOSES;
-        const weft_memory_purpose purpose = (weft_memory_purpose)(i % WEFT_NUM_MEMORY_PURPOSES);
-        const weft_run_rank *fullest = fullest_of(ranks, plan->mesh.world, stage, purpose);
-        rows[i] =
-            (weft_against_row){.name = weft_memory_text(purpose),
-                               .stage = stage,
-                               .planned = (double)plan->stages[stage].footprint.bytes[purpose],
-                               .measured = fullest->used[purpose]};
-    }
-    WEFT_TRY(plan_at_loads(config, plan, ranks, rows));
-    for (int s = 0; s < plan->num_stages; s++)
-        rows[s * WEFT_NUM_MEMORY_PURPOSES + WEFT_MEMORY_STAGING].planned = (double)NAN;
+    for (int i = 0; i < count; i++)
+        WEFT_TRY(take_purpose(config, plan, ranks, i / WEFT_NUM_MEMORY_PURPOSES,
+                              (weft_memory_purpose)(i % WEFT_NUM_MEMORY_PURPOSES), &rows[i]));
     out->purposes = rows;
     out->num_purposes = count;
     return check_weights(out, plan->num_stages, rows);
