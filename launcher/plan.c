@@ -9,6 +9,7 @@ typedef struct planner {
     const char *cluster, *mesh, *trace, *against;
     weft_string_list set;
     bool json;
+    int kernels; /* weft_kernels_kind */
     weft_arena arena;
     weft_config_source source;
     weft_vocabulary_function vocabulary;
@@ -27,6 +28,8 @@ static int parse(int argc, char **argv, planner *p)
          .text = &p->against},
         {"trace", "FILE", "the planned step's timeline, a track a stage, for Perfetto",
          .text = &p->trace},
+        {"kernels", "KIND", "weft's own, or plain: those of published runs, which only plans know",
+         .choice = &p->kernels, .names = weft_kernels_texts, .num_names = WEFT_NUM_KERNELS},
         {"json", NULL, "the plan as one JSON object", .flag = &p->json},
     };
     const weft_arguments verb = {
@@ -83,6 +86,9 @@ static weft_status run(planner *p)
     weft_against against;
     weft_trace *trace = NULL;
     WEFT_TRY(weft_plan_load(&p->source, p->vocabulary, &p->arena, &config));
+    if (p->against && p->kernels != WEFT_KERNELS_WEFT)
+        return WEFT_ERROR(WEFT_CONFIG, "--against %s: no run has plain kernels", p->against);
+    WEFT_TRY(weft_plan_set_kernels((weft_kernels_kind)p->kernels, &p->source, &config));
     if (p->against)
         WEFT_TRY(weft_against_check(&config, &p->source, p->against, &p->arena, &of_run));
     if (p->against && config.model.num_experts > 0)

@@ -20,6 +20,7 @@ typedef struct scheduler {
     const char *cluster_file, *mesh, *svg, *trace;
     weft_string_list set;
     int level, body; /* weft_level, weft_body */
+    int kernels;     /* weft_kernels_kind */
     bool csv, program, json;
     weft_arena arena;
     weft_config config;
@@ -40,6 +41,8 @@ static int parse(int argc, char **argv, scheduler *s)
          .choice = &s->level, .names = level_names, .num_names = 3},
         {"body", "BODY", "of a layer: attention (cp above 1), experts, or all that it has",
          .choice = &s->body, .names = body_names, .num_names = 3},
+        {"kernels", "KIND", "weft's own, or plain: those of published runs, which only plans know",
+         .choice = &s->kernels, .names = weft_kernels_texts, .num_names = WEFT_NUM_KERNELS},
         {"csv", NULL, "the step's order of compute as PyTorch's CSV: a row a rank",
          .flag = &s->csv},
         {"program", NULL, "every program as text, each below a line with its name",
@@ -195,6 +198,7 @@ static weft_status run(scheduler *s)
         return WEFT_ERROR(WEFT_CONFIG, "--body %s: a %s has none, a layer has", body_names[s->body],
                           level_names[s->level]);
     WEFT_TRY(weft_plan_load(&s->source, s->vocabulary, &s->arena, &s->config));
+    WEFT_TRY(weft_plan_set_kernels((weft_kernels_kind)s->kernels, &s->source, &s->config));
     if (s->cluster_file)
         WEFT_TRY(weft_plan_cluster(s->cluster_file, &s->config, &s->arena, &s->cluster));
     if (s->svg || s->trace)

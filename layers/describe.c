@@ -1,32 +1,7 @@
 #include "layers/describe.h"
+
+#include "layers/describe_plain.h"
 #include "layers/recompute.h"
-
-size_t weft_rotary_channels(size_t head_dim, double percent)
-{
-    return (size_t)((double)head_dim * percent * (1 + 1e-12));
-}
-
-weft_dims weft_dims_of(const weft_model_options *o, const weft_shape *shape)
-{
-    weft_dims d = {0};
-    size_t tp = (size_t)shape->tp;
-    d.rows_full = weft_shape_local_tokens(shape);
-    d.rows = d.rows_full / (shape->sequence_parallel ? tp : 1);
-    d.hidden = shape->hidden;
-    d.heads_all = (size_t)o->num_attention_heads;
-    d.groups_all = weft_or_else(o->num_query_groups, o->num_attention_heads);
-    d.head_dim = weft_or_else(o->kv_channels, o->hidden_size / o->num_attention_heads);
-    if (o->position_embedding_type == WEFT_POSITION_ROPE)
-        d.rotary = weft_rotary_channels(d.head_dim, o->rotary_percent);
-    d.heads = d.heads_all / tp;
-    d.groups = d.groups_all / tp;
-    d.qkv = (d.heads + 2 * d.groups) * d.head_dim;
-    d.gates = o->swiglu ? 2 : 1;
-    d.ffn_all = weft_or_else(o->ffn_hidden_size, 4 * o->hidden_size);
-    d.ffn = d.ffn_all / tp;
-    d.vocab_rows = (shape->vocab + tp - 1) / tp;
-    return d;
-}
 
 /* --- parts that several layers have ---------------------------------------------------------- */
 
@@ -80,6 +55,10 @@ void weft_describe_embedding(const weft_model_options *o, const weft_shape *shap
                         shape->vocab * d.hidden, d.vocab_rows * d.hidden);
     if (learned)
         weft_cost_parameter(out, shape, WEFT_GRADIENT_DENSE, positions, positions);
+    if (shape->plain_kernels) {
+        weft_describe_plain_embedding(o, shape, out);
+        return;
+    }
 
     weft_cost_memory(out, WEFT_PHASE_FORWARD, "embedding", (learned ? 3 : 2) * whole, 1);
     weft_cost_exit(out, shape, WEFT_PHASE_FORWARD);
@@ -140,6 +119,10 @@ void weft_describe_attention(const weft_model_options *o, const weft_shape *shap
     if (bias)
         weft_cost_parameter(out, shape, WEFT_GRADIENT_DENSE, d.hidden, d.hidden);
 
+    if (shape->plain_kernels) {
+        weft_describe_plain_attention(o, shape, out);
+        return;
+    }
     describe_linear(shape, out, "linear_qkv", d.rows_full, d.hidden, d.qkv, qkv_bias);
     describe_linear(shape, out, "linear_proj", d.rows_full, proj_in, d.hidden, bias);
     weft_cost_enter(out, shape, WEFT_PHASE_FORWARD);
@@ -192,6 +175,10 @@ void weft_describe_mlp(const weft_model_options *o, const weft_shape *shape, siz
     if (bias)
         weft_cost_parameter(out, shape, WEFT_GRADIENT_DENSE, d.hidden, d.hidden);
 
+    if (shape->plain_kernels) {
+        weft_describe_plain_mlp(o, shape, ffn_all, out);
+        return;
+    }
     describe_linear(shape, out, "linear_fc1", d.rows_full, d.hidden, up, bias);
     weft_cost_activation(out, shape, d.gates, d.rows_full, ffn, 1);
     describe_linear(shape, out, "linear_fc2", d.rows_full, ffn, d.hidden, bias);
@@ -220,8 +207,13 @@ void weft_describe_block(const weft_model_options *o, const weft_shape *shape, w
     static const char *const norms[] = {"input_layernorm", "pre_mlp_layernorm"};
     size_t rows = weft_dims_of(o, shape).rows, bytes = rows * weft_row_bytes(shape);
     bool drops = shape->training && o->hidden_dropout > 0;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++)
         describe_norm_params(o, shape, out);
+    if (shape->plain_kernels) {
+        weft_describe_plain_block(o, shape, out);
+        return;
+    }
+    for (int i = 0; i < 2; i++) {
         describe_norm_stats(o, out, norms[i], rows);
         /* the second one sums x and attention's output, too */
         weft_cost_memory(out, WEFT_PHASE_FORWARD, norms[i], (i == 0 ? 2 : 4) * bytes, 1);
@@ -289,6 +281,10 @@ void weft_describe_head(const weft_model_options *o, const weft_shape *shape, we
     else if (shape->pp > 1) /* a copy of the first stage's */
         weft_cost_parameter(out, shape, WEFT_GRADIENT_EMBEDDING, 0, d.vocab_rows * d.hidden);
 
+    if (shape->plain_kernels) {
+        weft_describe_plain_head(o, shape, out);
+        return;
+    }
     weft_cost_memory(out, WEFT_PHASE_FORWARD, "final_layernorm", 2 * bytes, 1);
     weft_cost_memory(out, WEFT_PHASE_INPUT_GRADIENT, "final_layernorm", 3 * bytes, 1);
     describe_norm_stats(o, out, "final_layernorm", d.rows);

@@ -1,4 +1,5 @@
 /* What an MoE layer says of itself. */
+#include "layers/describe_plain.h"
 #include "layers/moe.h"
 #include "layers/recompute.h"
 
@@ -321,6 +322,11 @@ void weft_describe_moe(const weft_model_options *o, const weft_shape *shape, wef
                             d.local_experts * hidden * d.ffn * width);
     }
 
+    if (shape->plain_kernels) {
+        weft_describe_plain_moe(o, shape, &d, out);
+        describe_shared(o, shape, out);
+        return;
+    }
     describe_router(o, shape, out, &d);
     if (!d.full && shape->tp > 1) /* the sums of the auxiliary losses */
         weft_cost_collective(out, WEFT_PHASE_FORWARD, "router", WEFT_AXIS_TP,

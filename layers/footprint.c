@@ -11,18 +11,30 @@ static uint64_t row_piece(const weft_outline *outline)
     return weft_piece_bytes(WEFT_U8, weft_shape_boundary_bytes(&outline->shape), 1);
 }
 
-/* The rows that a chunk's last layer gives lie in a slot of messages, not where it counts them. */
+/* The rows that a chunk's last layer gives lie in a slot of messages, not where it counts them.
+ * Layers of plain kernels count what they receive. */
 static uint64_t given_away(const weft_outline *outline, int layer, int end)
 {
     uint64_t rows = row_piece(outline), counted;
+    if (outline->shape.plain_kernels)
+        return 0;
     counted = outline->layers[layer].description.cost.activation_bytes;
     return layer == end - 1 && end < outline->num_layers && counted >= rows ? rows : 0;
 }
 
-/* Of a recomputed group the last layer's output is kept, or given away. */
-static uint64_t kept_output(const weft_outline *outline, int layer, int end)
+static bool begins_group(const weft_outline *outline, int layer, int first)
+{
+    return layer == first ||
+           outline->layers[layer - 1].recompute_group != outline->layers[layer].recompute_group;
+}
+
+/* Of a recomputed group the last layer's output is kept, or given away; of plain kernels the first
+ * one's input is. */
+static uint64_t kept_rows(const weft_outline *outline, int layer, int first, int end)
 {
     const bool ends_chunk = layer == end - 1;
+    if (outline->shape.plain_kernels)
+        return begins_group(outline, layer, first) ? row_piece(outline) : 0;
     const bool ends_group = ends_chunk || outline->layers[layer + 1].recompute_group !=
                                               outline->layers[layer].recompute_group;
     return ends_group && !ends_chunk ? row_piece(outline) : 0;
@@ -37,11 +49,11 @@ static uint64_t sent_out(const weft_outline *outline, int layer, int end)
                                                                                            : 0;
 }
 
-static uint64_t kept_bytes(const weft_outline *outline, int layer, int end)
+static uint64_t kept_bytes(const weft_outline *outline, int layer, int first, int end)
 {
     const weft_outline_layer *l = &outline->layers[layer];
     return l->recompute_group > 0
-               ? kept_output(outline, layer, end)
+               ? kept_rows(outline, layer, first, end)
                : l->description.cost.activation_bytes - l->offloaded_bytes -
                      given_away(outline, layer, end) - sent_out(outline, layer, end);
 }
@@ -94,7 +106,7 @@ uint64_t weft_footprint_stash(const weft_outline *outline, int rank, int chunk)
     int first, end;
     weft_layout_range(&outline->layout, rank, chunk, &first, &end);
     for (int l = first; l < end; l++)
-        bytes += kept_bytes(outline, l, end);
+        bytes += kept_bytes(outline, l, first, end);
     return bytes;
 }
 
@@ -196,6 +208,7 @@ static void add_offloaded(weft_footprint *out, const char *module, uint64_t byte
 
 static void add_pass(const weft_outline *outline, int rank, int chunk, weft_footprint *out)
 {
+    const weft_shape *shape = &outline->shape;
     int first, end;
     weft_layout_range(&outline->layout, rank, chunk, &first, &end);
     for (int l = first; l < end; l++) {
@@ -206,7 +219,8 @@ static void add_pass(const weft_outline *outline, int rank, int chunk, weft_foot
         uint64_t left = outline->layers[l].offloaded_bytes;
         add_offloaded(out, "input", outline->layers[l].offloads_input ? row_piece(outline) : 0);
         if (outline->layers[l].recompute_group > 0) {
-            add_module(out, "output", kept_output(outline, l, end));
+            add_module(out, shape->plain_kernels ? "input" : "output",
+                       kept_rows(outline, l, first, end));
             continue;
         }
         uint64_t all = d->cost.activation_bytes - outline->layers[l].offloaded_bytes - given;
@@ -237,7 +251,8 @@ void weft_footprint_of(const weft_outline *outline, const weft_footprint_shape *
     add_parameters(outline, s, out);
     for (int i = 0; i < s->program->num_slots; i++) {
         const weft_slot *slot = &s->program->slots[i];
-        out->bytes[WEFT_MEMORY_MESSAGES] += slot->bytes;
+        if (!shape->plain_kernels || slot->holds != WEFT_SLOT_ACTIVATION)
+            out->bytes[WEFT_MEMORY_MESSAGES] += slot->bytes; /* else layers count their input */
         int chunk = slot->chunk > 0 ? slot->chunk : 0;
         if (slot->holds != WEFT_SLOT_ACTIVATION)
             continue;
@@ -246,9 +261,12 @@ void weft_footprint_of(const weft_outline *outline, const weft_footprint_shape *
     }
     if (ring_bytes(outline, s->rank) > 0)
         add_module(out, "offloaded", ring_bytes(outline, s->rank));
-    if (weft_footprint_recomputed(outline, s->rank) > 0)
-        add_module(out, "recomputed", weft_footprint_recomputed(outline, s->rank));
+    const uint64_t recomputed = weft_footprint_recomputed(outline, s->rank);
     out->bytes[WEFT_MEMORY_SCRATCH] = weft_footprint_scratch(outline, s->rank);
+    if (shape->plain_kernels) /* what no pass keeps counts as no activation there */
+        out->bytes[WEFT_MEMORY_SCRATCH] += recomputed;
+    else if (recomputed > 0)
+        add_module(out, "recomputed", recomputed);
     /* what micro-batches bring, and which tokens of a sequence are here */
     const size_t num_batches = (size_t)s->num_micro_batches;
     out->bytes[WEFT_MEMORY_PINNED] += sizeof(int32_t) * num_batches *

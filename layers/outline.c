@@ -209,7 +209,9 @@ static weft_status described_shape(const weft_model_setup *setup, const weft_mes
     shape.moe_sent = moe->load.sent;
     shape.moe_part_load = moe->load.part_rows;
     shape.moe_part_sent = moe->load.part_sent;
-    if (setup->options->num_experts > 0 && weft_moe_dims_of(setup->options, &shape).exchange) {
+    shape.plain_kernels = setup->plain_kernels;
+    if (!shape.plain_kernels && setup->options->num_experts > 0 &&
+        weft_moe_dims_of(setup->options, &shape).exchange) {
         shape.moe_partitions = moe->pipeline.num_partitions;
         shape.moe_reuse = (int)moe->pipeline.reuse;
         shape.moe_peer_group = moe->pipeline.peer_group;

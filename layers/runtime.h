@@ -68,9 +68,10 @@ typedef struct weft_model_setup {
     const weft_offload_options *offload;     /* beside `recompute`; likewise */
     uint64_t seed;
     weft_moe_options moe;
-    size_t logit_rows; /* weft_shape.logit_rows; weft_model_create sets it by its device */
-    bool graphs;       /* where device and layers can: forward and backward as CUDA graphs */
-    bool documents;    /* micro-batches say where documents begin, or weigh labels */
+    size_t logit_rows;  /* weft_shape.logit_rows; weft_model_create sets it by its device */
+    bool graphs;        /* where device and layers can: forward and backward as CUDA graphs */
+    bool documents;     /* micro-batches say where documents begin, or weigh labels */
+    bool plain_kernels; /* of an outline alone: weft_shape's */
 } weft_model_setup;
 
 /* Runs `build`, cuts the list into stages, initialises this stage's layers, lays out parameters and

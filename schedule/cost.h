@@ -8,14 +8,18 @@
  * Products. [m, k] x [k, n] is cut into ceil(m / tile_m) ceil(n / tile_n) tiles, of which a GPU
  * computes device.multiprocessors at once, a wave (NVIDIA, "Matrix Multiplication Background User's
  * Guide": tile and wave quantization):
- *     launch + waves (wave_us + 2 tile_m tile_n k multiprocessors / (peak efficiency))
- * and not less than its operands take from memory. Without multiprocessors (a CPU):
+ *     launch + waves (wave_us + 2 tile_m tile_n k multiprocessors / (peak efficiency)
+ *                     + what the wave's tiles take to be stored, by bytes)
+ * and not less than its operands take from memory. wave_us and the stores do not depend on k: all
+ * multiprocessors are in them at once. Tiles lie on their end or side or are square, the least time
+ * counts; they are halved, to 64, where a product is narrower, and while there are fewer than
+ * multiprocessors. Without multiprocessors (a CPU):
  *     launch + 2mnk / (peak efficiency)
  * A measured curve replaces this at its own shape, m rows times one matrix of width x width;
- * elsewhere the first equation's ratio scales it, on a CPU FLOPs do. A row of `products` replaces
- * both at its shape, and is scaled so where one of m, n, k differs, up to 4 times. A row of
- * `operations` replaces what follows, for the same module, phase and type; its volume scales it up
- * to 4 times.
+ * elsewhere the ratio of waves of tile_m x tile_n scales it, on a CPU FLOPs do. A row of `products`
+ * replaces both at its shape, and is scaled so where one of m, n, k differs, up to 4 times. A row
+ * of `operations` replaces what follows, for the same module, phase and type; its volume scales it
+ * up to 4 times.
  *
  * What is bound by memory: launches + bytes / (memory_bandwidth efficiency).
  *

@@ -60,6 +60,8 @@ typedef struct weft_operation {
     weft_axis axis;     /* COLLECTIVE */
     weft_collective collective;
     bool repeated; /* RECOMPUTE: one of forward, once more */
+    bool beside;   /* COLLECTIVE: under way beside the GEMM before it in the list: what it takes
+                      longer than that counts */
 } weft_operation;
 
 /* A piece of memory that a layer stashes. May grow at its end. */

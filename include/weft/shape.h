@@ -59,6 +59,8 @@ typedef struct weft_shape {
                              2 a2a, 3 a2a+p2p */
     int cp_inner;         /* of a2a+p2p: neighbours that deal heads among themselves */
     unsigned offload;     /* modules whose stash is on the host until backward: likewise */
+    bool plain_kernels;   /* of a plan: the library's layers describe the kernels of published
+                             runs, which it does not have */
 } weft_shape;
 /* What a rank has of a micro-batch. Context parallelism (cp) cuts the sequence: seq / cp tokens of
  * each sample are here, and tokens * batch rows, before sequence parallelism cuts these over tp. A

@@ -41,6 +41,7 @@ typedef struct pricing {
     const weft_outline_layer *layer;
     bool is_program; /* of this layer's MoE part */
     bool repeats;    /* its forward alone, once more: the counts are known */
+    double gemm_us;  /* of the last product */
     moe_parts moe[NUM_HALVES];
     bool attends; /* this layer's attention is a program, too */
     weft_context_costs attention[NUM_HALVES];
@@ -147,6 +148,20 @@ static weft_operation at_load(const pricing *p, const weft_operation *op)
     return out;
 }
 
+/* A GPU's library carries a collective on multiprocessors, which products lack as long: NCCL has a
+ * block for each of its channels, 24 where 8 GPUs have 12 links each. */
+enum { COLLECTIVE_MULTIPROCESSORS = 24 };
+
+/* What a collective adds to the product beside it. */
+static double beside_us(const pricing *p, double us)
+{
+    const weft_cluster *cluster = p->site->cluster;
+    const double all = weft_cluster_hardware(cluster, cluster->num_groups > 0 ? 0 : -1)
+                           ->figures[WEFT_FIGURE_MULTIPROCESSORS];
+    const double taken = all > 0 ? fmin(1, COLLECTIVE_MULTIPROCESSORS / all) : 0;
+    return fmax(0, us - p->gemm_us) + fmin(us, p->gemm_us) * taken;
+}
+
 static weft_status add_operation(pricing *p, const weft_operation *described)
 {
     weft_operation loaded = at_load(p, described), *op = &loaded;
@@ -159,6 +174,10 @@ static weft_status add_operation(pricing *p, const weft_operation *described)
     WEFT_TRY(price_operation(p->site, op, &estimate));
     if (is_sharded_exchange(p, op))
         scale(&estimate, form_share(p, op));
+    if (op->kind == WEFT_OPERATION_GEMM)
+        p->gemm_us = estimate.us;
+    if (op->beside)
+        estimate.us = beside_us(p, estimate.us);
     double *in_program = p->is_program ? place_in_program(&p->moe[half], op) : NULL;
     if (!p->attends || !weft_context_add(&p->attention[half], half == HALF_BACKWARD, op, &estimate))
         *(in_program ? in_program : place_of(time, op)) += estimate.us;

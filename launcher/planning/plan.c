@@ -7,6 +7,7 @@
 #include "core/text.h"
 #include "launcher/planning/moe_choice.h"
 #include "launcher/planning/step_price.h"
+#include "layers/recompute.h"
 
 static const char *const time_texts[WEFT_NUM_TIMES] = {
 #define ROW(name, text) text,
@@ -71,6 +72,33 @@ weft_status weft_plan_cluster(const char *path, weft_config *config, weft_arena 
     if (other && other[0] && strcmp(other, path) != 0)
         weft_log(WEFT_LOG_WARN, "--cluster %s: no effect of parallel.cluster", path);
     config->schedule.cluster = path; /* how MoE layers run is chosen for it, too */
+    return WEFT_OK;
+}
+
+const char *const weft_kernels_texts[WEFT_NUM_KERNELS] = {
+#define ROW(name, text) text,
+    WEFT_KERNELS_LIST(ROW)
+#undef ROW
+};
+
+weft_status weft_plan_set_kernels(weft_kernels_kind kernels, const weft_config_source *source,
+                                  weft_config *config)
+{
+    config->plain_kernels = kernels == WEFT_KERNELS_PLAIN;
+    if (config->plain_kernels && config->parallel.context_parallel_size > 1)
+        return weft_config_locate(source,
+                                  WEFT_KEY_ERROR("parallel.context_parallel_size",
+                                                 "plain kernels see whole sequences; 1 would do"));
+    if (config->plain_kernels && config->train.offload.on)
+        return weft_config_locate(source, WEFT_KEY_ERROR("train.fine_grained_activation_offloading",
+                                                         "plain kernels offload nothing"));
+    const unsigned described = WEFT_RECOMPUTE_MODULE(CORE_ATTN) | WEFT_RECOMPUTE_ALWAYS;
+    unsigned modules;
+    WEFT_TRY(weft_recompute_modules(&config->train.recompute, &modules));
+    if (config->plain_kernels && modules & ~described)
+        return weft_config_locate(source,
+                                  WEFT_KEY_ERROR("train.recompute_modules",
+                                                 "of plain kernels core_attn alone is made again"));
     return WEFT_OK;
 }
 
@@ -219,6 +247,7 @@ static weft_status model_flops(const weft_config *config, double *out)
     alone.expert_model_parallel_size = alone.expert_tensor_parallel_size = 1;
     alone.sequence_parallel = false;
     setup.parallel = NULL;
+    setup.plain_kernels = false; /* whose masks' products are no model FLOPs */
     WEFT_TRY(weft_mesh_build(&alone, 1, config->model.num_experts, &mesh));
     WEFT_TRY(weft_model_outline(&setup, &mesh, weft_config_build(config), &outline));
     *out = 0;

@@ -90,6 +90,20 @@ weft_status weft_plan_load(const weft_config_source *source, weft_vocabulary_fun
 weft_status weft_plan_cluster(const char *path, weft_config *config, weft_arena *arena,
                               weft_cluster **out) WEFT_CHECKED;
 
+/* The kernels that a plan is of: Weft's, or those of published runs (layers/describe_plain.c), of
+ * which there are lists of operations alone. name, text */
+#define WEFT_KERNELS_LIST(X) X(WEFT, "weft") X(PLAIN, "plain")
+typedef enum weft_kernels_kind {
+#define WEFT_KERNELS_ENUM(name, text) WEFT_KERNELS_##name,
+    WEFT_KERNELS_LIST(WEFT_KERNELS_ENUM)
+#undef WEFT_KERNELS_ENUM
+        WEFT_NUM_KERNELS
+} weft_kernels_kind;
+extern const char *const weft_kernels_texts[WEFT_NUM_KERNELS];
+/* WEFT_CONFIG: plain kernels know neither context parallelism nor offloading. */
+weft_status weft_plan_set_kernels(weft_kernels_kind kernels, const weft_config_source *source,
+                                  weft_config *config) WEFT_CHECKED;
+
 /* Whether a plan of this config on this cluster is one of GPUs. */
 bool weft_plan_is_of_gpus(const weft_config *config, const weft_cluster *cluster);
 /* All but the outline lives in the arena. model.vocab_size is known. `trace` (NULL: none) gets the

@@ -18,6 +18,7 @@ weft_model_setup weft_step_setup(const weft_config *config, const weft_moe_optio
                               .micro_batch_size = config->train.micro_batch_size,
                               .training = true,
                               .moe = *moe,
+                              .plain_kernels = config->plain_kernels,
                               .logit_rows =
                                   weft_logit_rows(config->device.kind == WEFT_DEVICE_KIND_CUDA)};
 }

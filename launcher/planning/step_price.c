@@ -5,6 +5,7 @@
 
 #include "launcher/planning/places.h"
 #include "launcher/planning/sharding_price.h"
+#include "layers/describe_plain.h"
 #include "parallel/parameters.h"
 #include "schedule/price.h"
 
@@ -18,6 +19,7 @@ typedef struct stage_cost {
     weft_pass_price *chunks;
     double **backward_us;     /* [num_chunks][layers of the chunk] */
     weft_estimate message[2]; /* to the stage before and the one behind */
+    double sent_us[2];        /* of plain kernels: what a pass to them waits for its message */
     bucket_time *buckets;
     double norm_us;
     /* What is shared out: until a chunk's first gather is over; the last backward's reductions. */
@@ -53,6 +55,21 @@ weft_status weft_step_experts(const weft_config *config, const weft_cluster *clu
     return WEFT_OK;
 }
 
+/* Of plain kernels the ranks of a tensor-parallel group have the same tokens and whole experts:
+ * each sends to the ranks at its own place in the groups along dp. */
+static void set_plain_experts(const weft_cluster *cluster, const weft_mesh *mesh, int stage,
+                              weft_site *site)
+{
+    enum { MAX_EXPERTS = 1024 };
+    int ranks[MAX_EXPERTS];
+    const weft_group *ep = &site->groups[WEFT_AXIS_EP];
+    if (ep->size > mesh->dp || ep->size > MAX_EXPERTS)
+        return;
+    for (int i = 0; i < ep->size; i++)
+        ranks[i] = weft_mesh_rank(mesh, 0, 0, i, stage);
+    site->groups[WEFT_AXIS_EP] = weft_group_of(cluster, ranks, ep->size, ep->direct);
+}
+
 weft_status weft_step_site(const weft_config *config, const weft_cluster *cluster,
                            const weft_cluster *experts, const weft_plan *plan, int stage,
                            uint32_t kinds, weft_site *out)
@@ -63,8 +80,12 @@ weft_status weft_step_site(const weft_config *config, const weft_cluster *cluste
                        .kinds = kinds,
                        .exchange = (int)plan->step.moe.form,
                        .exchange_chunks = plan->step.moe.num_chunks};
-    return weft_places_groups(mesh, cluster, weft_mesh_rank(mesh, 0, 0, 0, stage),
-                              weft_config_sends_directly(config), out);
+    WEFT_TRY(weft_places_groups(mesh, cluster, weft_mesh_rank(mesh, 0, 0, 0, stage),
+                                weft_config_sends_directly(config), out));
+    const weft_shape *shape = &plan->step.outline.shape;
+    if (shape->plain_kernels && shape->binding != 0 && shape->tp > 1 && shape->etp == 1)
+        set_plain_experts(cluster, mesh, stage, out);
+    return WEFT_OK;
 }
 
 /* --- what tasks take ----------------------------------------------------------------------- */
@@ -116,6 +137,14 @@ static double adamw_bytes(size_t element_bytes, bool split)
     return 28 + (element_bytes < 4 && !split ? (double)element_bytes : 0);
 }
 
+/* Plain kernels, each reading and writing memory: gradients cleared, of fp16 copied to fp32 and
+ * unscaled, all clipped; AdamW; the master to the weight. */
+static double plain_adamw_bytes(weft_dtype dtype)
+{
+    const double clear = (double)weft_plain_gradient_bytes(dtype), clip = 8, adamw = 28;
+    return clear + clip + adamw + (dtype == WEFT_F32 ? 0 : 6) + (dtype == WEFT_F16 ? 6 + 8 : 0);
+}
+
 /* The two ends of a tied embedding. */
 static weft_group tied_group(const pricing *p, bool direct)
 {
@@ -129,10 +158,13 @@ static weft_status price_bucket(pricing *p, const weft_site *site, const weft_bu
                                 size_t element_bytes, bucket_time *out)
 {
     const weft_group *group = &site->groups[group_axis(b->section)];
-    const double elements = (double)b->elements, bytes = 4 * elements;
+    const weft_dtype dtype = p->plan->step.outline.shape.dtype;
+    const bool plain = p->plan->step.outline.shape.plain_kernels;
+    const double elements = (double)b->elements;
+    const double bytes =
+        elements * (double)(plain ? weft_plain_gradient_bytes(dtype) : sizeof(float));
     const double share = elements / b->owners;
-    const bool split =
-        p->config->train.split_master && p->plan->step.outline.shape.dtype == WEFT_BF16;
+    const bool split = p->config->train.split_master && dtype == WEFT_BF16;
     const weft_group summed =
         b->sum == WEFT_BUCKET_SUM_TIED ? tied_group(p, group->direct) : site->groups[WEFT_AXIS_TP];
     if (b->sum != WEFT_BUCKET_SUM_NONE)
@@ -146,7 +178,8 @@ static weft_status price_bucket(pricing *p, const weft_site *site, const weft_bu
     if (b->gathers)
         WEFT_TRY(collective_us(p, site, group, WEFT_COLLECTIVE_ALL_GATHER,
                                elements * (double)element_bytes, &out->gather_us, out->link_us[2]));
-    return work_us(p, site, WEFT_COST_ADAMW, share * adamw_bytes(element_bytes, split),
+    return work_us(p, site, WEFT_COST_ADAMW,
+                   share * (plain ? plain_adamw_bytes(dtype) : adamw_bytes(element_bytes, split)),
                    &out->step_us);
 }
 
@@ -186,6 +219,26 @@ static weft_status price_message(pricing *p, const weft_site *site, int stage, i
                                                                       WEFT_AXIS_PP, peer - stage));
     WEFT_TRY(weft_collective_us(&both, &group, WEFT_COLLECTIVE_MESSAGE, bytes, out));
     note_source(p, out);
+    return WEFT_OK;
+}
+
+/* Of plain kernels. Without sequence parallelism tensor-parallel ranks hold the same rows: each
+ * sends its share to the next stage, whose ranks gather them (Narayanan et al. 2021, section 4.1).
+ * A pass is over when its message is: nothing is computed meanwhile. */
+static weft_status price_plain_message(pricing *p, const weft_site *site, int stage, int peer,
+                                       stage_cost *cost, int ahead)
+{
+    const weft_step *step = &p->plan->step;
+    const weft_shape *shape = &step->outline.shape;
+    const bool shares = shape->tp > 1 && !shape->sequence_parallel;
+    const double bytes = (double)step->shape.boundary_bytes;
+    weft_estimate message, gather = {0};
+    WEFT_TRY(price_message(p, site, stage, peer, shares ? bytes / shape->tp : bytes, &message));
+    if (shares && stage != peer)
+        WEFT_TRY(weft_collective_us(site, &site->groups[WEFT_AXIS_TP], WEFT_COLLECTIVE_ALL_GATHER,
+                                    bytes, &gather));
+    cost->message[ahead] = (weft_estimate){.source = message.source, .buffered = true};
+    cost->sent_us[ahead] = message.us + gather.us;
     return WEFT_OK;
 }
 
@@ -288,9 +341,13 @@ static weft_status price_stage(pricing *p, int stage, weft_arena *arena)
                             p->plan->kinds[stage].all, &site));
     WEFT_TRY(price_slowest(p, &site, stage, arena));
     const double bytes = (double)step->shape.boundary_bytes;
-    WEFT_TRY(price_message(p, &site, stage, (stage + num_stages - 1) % num_stages, bytes,
-                           &cost->message[0]));
-    WEFT_TRY(price_message(p, &site, stage, (stage + 1) % num_stages, bytes, &cost->message[1]));
+    for (int ahead = 0; ahead < 2; ahead++) {
+        const int peer = (stage + (ahead ? 1 : num_stages - 1)) % num_stages;
+        if (step->outline.shape.plain_kernels)
+            WEFT_TRY(price_plain_message(p, &site, stage, peer, cost, ahead));
+        else
+            WEFT_TRY(price_message(p, &site, stage, peer, bytes, &cost->message[ahead]));
+    }
     const weft_buckets *buckets = &step->shape.buckets[stage];
     WEFT_TRY(weft_arena_alloc_array(arena, (size_t)buckets->count, sizeof *cost->buckets, &memory));
     cost->buckets = memory;
@@ -320,6 +377,18 @@ static double start_us(const stage_cost *cost, const weft_task *task)
     return task->kind == WEFT_TASK_FORWARD && task->micro_batch == 0
                ? cost->start_us[task->chunk > 0 ? task->chunk : 0]
                : 0;
+}
+
+/* What a pass waits for what it sends: from the last virtual stage nothing goes on, from the first
+ * nothing back. */
+static double sent_us(const pricing *p, int stage, const weft_task *task)
+{
+    const weft_layout *layout = &p->plan->step.outline.layout;
+    const int chunk = task->chunk > 0 ? task->chunk : 0;
+    const int virtual_stage = chunk * layout->num_ranks + stage;
+    if (task->kind == WEFT_TASK_FORWARD)
+        return virtual_stage + 1 < weft_layout_num_stages(layout) ? p->stages[stage].sent_us[1] : 0;
+    return task->kind == WEFT_TASK_BACKWARD && virtual_stage > 0 ? p->stages[stage].sent_us[0] : 0;
 }
 
 /* The sum stands for its whole section: for all its buckets. */
@@ -352,7 +421,7 @@ static double task_us(const void *context, int stage, const weft_task *task)
     case WEFT_TASK_FORWARD:
     case WEFT_TASK_BACKWARD:
     case WEFT_TASK_RECOMPUTE:
-        return weft_pass_us(pass_of(cost, task)) + start_us(cost, task);
+        return weft_pass_us(pass_of(cost, task)) + start_us(cost, task) + sent_us(p, stage, task);
     case WEFT_TASK_SEND:
         return message_of(p, stage, task)->us;
     case WEFT_TASK_SUM:
@@ -425,10 +494,11 @@ static void lay_to_links(double us, const double needed[WEFT_NUM_LINKS], double 
 
 /* Of a pass: what it is longer than alone it waits for what it exposes, which shares its links.
  * What it hid, and company slows until it shows, is taken for the reductions'. */
-static void add_pass(const weft_pass_time *pass, const weft_span *span, double start,
+static void add_pass(const weft_pass_time *pass, const weft_span *span, double start, double sent,
                      weft_plan_stage *out)
 {
-    double *us = out->us, slowed = span->end_us - span->start_us - weft_pass_us(pass) - start;
+    double *us = out->us;
+    double slowed = span->end_us - span->start_us - weft_pass_us(pass) - start - sent;
     const double exposed = pass->tensor_us + pass->expert_us + pass->context_us;
     slowed = slowed > ROUNDING * span->end_us ? slowed : 0;
     const double longer = exposed > 0 ? 1 + slowed / exposed : 1;
@@ -438,6 +508,7 @@ static void add_pass(const weft_pass_time *pass, const weft_span *span, double s
     us[WEFT_TIME_CONTEXT] += longer * pass->context_us;
     us[WEFT_TIME_DATA] += (exposed > 0 ? 0 : slowed) + pass->data_us + start;
     us[WEFT_TIME_HOST] += pass->host_us;
+    us[WEFT_TIME_PIPELINE] += sent;
     out->exposed_us[WEFT_LINK_HOST] += pass->host_us;
     out->memory_us += pass->memory_us;
     lay_to_links(longer * exposed, pass->link_us, out->exposed_us);
@@ -459,7 +530,8 @@ static void sum_stage(const pricing *p, const weft_price *price, int stage)
             continue;
         }
         const stage_cost *cost = &p->stages[stage];
-        add_pass(pass_of(cost, task), &price->spans[stage][i], start_us(cost, task), out);
+        add_pass(pass_of(cost, task), &price->spans[stage][i], start_us(cost, task),
+                 sent_us(p, stage, task), out);
     }
     us[WEFT_TIME_DATA] += idle.reduce_us;
     us[WEFT_TIME_PIPELINE] += idle.message_us;

@@ -21,6 +21,7 @@ weft_add_test(NAME nonfinite SOURCES launcher/nonfinite.c launcher/child.c LABEL
 set_tests_properties(killed nonfinite PROPERTIES PROCESSORS 2)
 weft_add_test(NAME wrong_configs SOURCES launcher/wrong_configs.c launcher/child.c LABELS launcher)
 weft_add_test(NAME plan SOURCES launcher/plan.c launcher/child.c LABELS launcher)
+weft_add_test(NAME plan_plain SOURCES launcher/plan_plain.c launcher/child.c LABELS launcher)
 weft_add_test(NAME against SOURCES launcher/against.c launcher/child.c LABELS launcher)
 weft_add_test(NAME schedule SOURCES launcher/schedule.c launcher/child.c LABELS launcher)
 add_dependencies(test_plan weft_binary weft_plan)

@@ -16,6 +16,7 @@ weft_add_test(NAME precision SOURCES layers/precision.c layers/training.c layers
 weft_add_test(NAME text_before SOURCES layers/text_before.c layers/harness.c LABELS layers)
 weft_add_test(NAME describe SOURCES layers/describe.c layers/used.c layers/rig.c layers/harness.c RANKS 4
   TIMEOUT 300 LABELS layers)
+weft_add_test(NAME plain SOURCES layers/plain.c LABELS layers)
 weft_add_test(NAME footprint SOURCES layers/footprint.c layers/training.c RANKS 4 LABELS layers)
 # They make hundreds of groups and send next to nothing: most of their time would go into windows.
 set_property(TEST describe footprint APPEND PROPERTY ENVIRONMENT WEFT_SHARED_WINDOWS=0)

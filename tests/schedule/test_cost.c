@@ -339,22 +339,46 @@ static void products_are_tiles_and_waves(void **state)
     close_to(gemm(&c, WEFT_BF16, 1, 4096, 4096, 0).us, 3 + 2 * (4096 + 4096 + 4096.0 * 4096) / 1e6);
     figure(&c, WEFT_FIGURE_MULTIPROCESSORS, 50);
     figure(&c, WEFT_FIGURE_WAVE, 7);
-    /* 64 tiles of 128 x 128 are two waves of 50, each 2 MFLOP/us a multiprocessor */
+    /* 64 tiles of 128 x 128 are two waves of 50, each 2 MFLOP/us a multiprocessor; a wave's tiles
+     * are stored together, 1 MB/us */
+    const double fixed = 7 + 2 * 128 * 128 * 50 / 1e6;
     close_to(gemm(&c, WEFT_BF16, 1024, 1024, 4096, 0).us,
-             3 + 2 * (7 + 2 * 128 * 128 * 4096.0 / 2e6));
+             3 + 2 * (fixed + 2 * 128 * 128 * 4096.0 / 2e6));
     /* 50 tiles are one, 51 two. */
     const double one = gemm(&c, WEFT_BF16, 128 * 50, 128, 4096, 0).us;
     close_to(gemm(&c, WEFT_BF16, 128 * 50 + 1, 128, 4096, 0).us - 3, 2 * (one - 3));
     /* k has a cost apart from the products: halves of it take longer. */
     close_to(2 * gemm(&c, WEFT_BF16, 1024, 1024, 2048, 0).us -
                  gemm(&c, WEFT_BF16, 1024, 1024, 4096, 0).us,
-             3 + 2 * 7);
+             3 + 2 * fixed);
     /* Groups that share the rows fill waves together. */
     close_to(gemm(&c, WEFT_BF16, 1024, 1024, 4096, 8).us,
              gemm(&c, WEFT_BF16, 1024, 1024, 4096, 0).us);
     c.hardware.efficiencies[WEFT_EFFICIENCY_GEMM] = (weft_share_curve){1, {1}, {0.5}};
     close_to(gemm(&c, WEFT_BF16, 1024, 1024, 4096, 0).us,
-             3 + 2 * (7 + 2 * 128 * 128 * 4096.0 / 1e6));
+             3 + 2 * (fixed + 2 * 128 * 128 * 4096.0 / 1e6));
+}
+
+/* Tiles lie as they fit best, are halved where one would do, and where multiprocessors are idle. */
+static void tiles_fit_their_products(void **state)
+{
+    (void)state;
+    weft_cluster c = modelled();
+    figure(&c, WEFT_FIGURE_MULTIPROCESSORS, 50);
+    figure(&c, WEFT_FIGURE_TILE_M, 256);
+    figure(&c, WEFT_FIGURE_TILE_N, 128);
+    figure(&c, WEFT_FIGURE_MEMORY_BANDWIDTH, 10e12);
+    const double large = 2 * 256 * 128 * 4096.0 / 2e6 + 2 * 256 * 128 * 50 / 10e6;
+    /* 50 tiles of 256 x 128, on their ends or on their sides: one wave */
+    close_to(gemm(&c, WEFT_BF16, 2560, 640, 4096, 0).us, 3 + large);
+    close_to(gemm(&c, WEFT_BF16, 640, 2560, 4096, 0).us, 3 + large);
+    /* 51 of these are two waves; 102 of 128 x 128 are three of half the time */
+    close_to(gemm(&c, WEFT_BF16, 256 * 51, 128, 4096, 0).us, 3 + 1.5 * large);
+    /* 96 columns take a tile of 128, 64 one of 64 */
+    close_to(gemm(&c, WEFT_BF16, 256 * 50, 96, 4096, 0).us, 3 + large);
+    close_to(gemm(&c, WEFT_BF16, 256 * 50, 64, 4096, 0).us, 3 + large / 2);
+    /* 32 tiles of 128 x 128 leave 18 multiprocessors idle; 64 of 128 x 64 leave none */
+    close_to(gemm(&c, WEFT_BF16, 1024, 512, 4096, 0).us, 3 + 2 * large / 4);
 }
 
 static void products_take_their_measured_times(void **state)
@@ -737,6 +761,7 @@ int main(void)
         cmocka_unit_test(a_curve_is_exact_at_its_own_shape),
         cmocka_unit_test(a_curve_is_scaled_elsewhere),
         cmocka_unit_test(products_are_tiles_and_waves),
+        cmocka_unit_test(tiles_fit_their_products),
         cmocka_unit_test(products_take_their_measured_times),
         cmocka_unit_test(operations_take_their_measured_times),
         cmocka_unit_test(attention_has_costs_of_its_own),

@@ -1,0 +1,195 @@
+/* weft plan --kernels plain: what stages keep of published models under every kind of
+ * recomputation, against the formulas of Korthikanti et al. 2022; what the kernels cost beside
+ * Weft's; what is refused. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+
+#include "tests/expect.h"
+#include "tests/launcher/child.h"
+
+/* The 22B of their table 3. */
+static const char config[] =
+    "{\"model\": {\"num_layers\": 48, \"hidden_size\": 6144, \"num_attention_heads\": 64, "
+    "\"seq_length\": 2048, \"vocab_size\": 51200}, "
+    "\"parallel\": {\"use_distributed_optimizer\": false}, "
+    "\"train\": {\"micro_batch_size\": 4, \"global_batch_size\": 64, \"train_iters\": 1, "
+    "\"precision\": \"fp16\"}, \"data\": {\"mock_data\": true}}";
+static const char experts[] =
+    "{\"model\": {\"num_layers\": 8, \"hidden_size\": 2048, \"num_attention_heads\": 16, "
+    "\"seq_length\": 1024, \"vocab_size\": 51200, \"num_experts\": 16, \"moe_router_topk\": 1}, "
+    "\"train\": {\"micro_batch_size\": 2, \"global_batch_size\": 64, \"train_iters\": 1, "
+    "\"precision\": \"fp16\"}, \"data\": {\"mock_data\": true}}";
+
+/* The caller's; NULL: no plan. */
+static cJSON *plan(const char *file, const char *kernels, const char *mesh, const char *set)
+{
+    const char *args[12] = {"plan",  file,     "--cluster", "cluster.json", "--json", "--kernels",
+                            kernels, "--mesh", mesh};
+    child c;
+    if (set)
+        args[9] = "--set", args[10] = set;
+    child_run(&c, args, NULL);
+    EXPECT(c.exit_code == 0 || c.exit_code == 3, "%s %s: exit %d: %s", kernels, mesh, c.exit_code,
+           c.err);
+    cJSON *json = cJSON_Parse(c.out);
+    child_release(&c);
+    return json;
+}
+
+static double number_of(const cJSON *json, const char *key)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(json, key);
+    EXPECT(cJSON_IsNumber(item), "no number %s", key);
+    return cJSON_IsNumber(item) ? item->valuedouble : NAN;
+}
+
+/* What the one stage keeps, the ends' own left out: the embedding's mask, the last norm's input and
+ * output, the logits. */
+static double decoder_bytes(const cJSON *json, double rows, double tp)
+{
+    const cJSON *stage = cJSON_GetArrayItem(cJSON_GetObjectItem(json, "stages"), 0);
+    const double all = number_of(cJSON_GetObjectItem(stage, "memory"), "activations");
+    return all - rows * 6144 * (1 + 2 + 2) - 4.0 * 2048 * 4 * 51200 / tp;
+}
+
+static void check_memory(void)
+{
+    static const char *const recomputes[] = {"train.recompute_granularity=none",
+                                             "train.recompute_granularity=selective",
+                                             "train.recompute_granularity=full"};
+    static const int tps[] = {1, 2, 8};
+    const double s = 2048, b = 4, h = 6144, a = 64, layers = 48;
+    for (size_t i = 0; i < sizeof tps / sizeof *tps; i++)
+        for (int sp = 0; sp < 2; sp++)
+            for (int r = 0; r < 3; r++) {
+                const double t = tps[i], share = sp ? t : 1, scores = r == 0 ? 5 * a * s / h : 0;
+                const double wanted = r == 2 ? 2 * s * b * h / share
+                                      : sp   ? s * b * h / t * (34 + scores)
+                                             : s * b * h * (10 + 24 / t + scores / t);
+                char mesh[64];
+                if (sp && t == 1)
+                    continue;
+                snprintf(mesh, sizeof mesh, "tp=%d,sp=%d", tps[i], sp);
+                cJSON *json = plan("dense.json", "plain", mesh, recomputes[r]);
+                const double kept = decoder_bytes(json, s * b / share, t);
+                EXPECT(fabs(kept / (layers * wanted) - 1) < 1e-3, "%s, %s: %g instead of %g", mesh,
+                       recomputes[r], kept, layers * wanted);
+                cJSON_Delete(json);
+            }
+}
+
+/* A stage between the ends keeps its layers' of each micro-batch in flight, and nothing else. */
+static void check_stages(void)
+{
+    const double layer = 2.0 * 2048 * 4 * 6144;
+    cJSON *json = plan("dense.json", "plain", "tp=8,pp=4", "train.recompute_granularity=full");
+    for (int s = 1; s < 3; s++) {
+        const cJSON *stage = cJSON_GetArrayItem(cJSON_GetObjectItem(json, "stages"), s);
+        const double in_flight =
+            number_of(cJSON_GetObjectItem(stage, "memory"), "activations") / (12 * layer);
+        EXPECT(fabs(in_flight - (4 - s)) < 1e-9, "stage %d: %g micro-batches", s, in_flight);
+    }
+    cJSON_Delete(json);
+}
+
+static double step_of(const char *file, const char *kernels, const char *mesh, const char *set)
+{
+    cJSON *json = plan(file, kernels, mesh, set);
+    const double step = number_of(json, "step_time_s");
+    double sum = 0;
+    for (const cJSON *t = cJSON_GetObjectItem(json, "time")->child; t; t = t->next)
+        sum += t->valuedouble;
+    EXPECT_NEAR(sum, step, 1e-6 * step);
+    cJSON_Delete(json);
+    return step;
+}
+
+static void check_times(void)
+{
+    static const char full[] = "train.recompute_granularity=full";
+    static const char selective[] = "train.recompute_granularity=selective";
+    static const char hot[] = "model.moe_router_forced_load=2";
+    const double none = step_of("dense.json", "plain", "tp=8", NULL);
+    EXPECT(none > step_of("dense.json", "weft", "tp=8", NULL), "plain kernels cost nothing");
+    const double some = step_of("dense.json", "plain", "tp=8", selective);
+    const double all = step_of("dense.json", "plain", "tp=8", full);
+    /* a forward is a third; core attention of it is little */
+    EXPECT(some > 1.01 * none && some < 1.12 * none && all > 1.25 * none && all < 1.45 * none,
+           "%g s, selective %g, full %g", none, some, all);
+    EXPECT(step_of("dense.json", "plain", "tp=8,sp=1", NULL) < none, "norms are not shared");
+    /* Each message is waited for; each rank sends its share of the rows. */
+    cJSON *json = plan("dense.json", "plain", "tp=8,pp=4", NULL);
+    EXPECT(number_of(cJSON_GetObjectItem(json, "time"), "pipeline") > 0, "messages cost nothing");
+    cJSON_Delete(json);
+    EXPECT(step_of("experts.json", "plain", "dp=8,ep=8", NULL) >
+               1.2 * step_of("experts.json", "weft", "dp=8,ep=8", NULL),
+           "masks cost nothing");
+    EXPECT(step_of("experts.json", "plain", "dp=8,ep=8", hot) >
+               1.2 * step_of("experts.json", "plain", "dp=8,ep=8", NULL),
+           "padding costs nothing");
+    /* Whole experts, too, lie along dp: their rows leave the node. */
+    double sent[2];
+    for (int whole = 0; whole < 2; whole++) {
+        json = plan("experts.json", "plain",
+                    whole ? "tp=8,dp=8,ep=8,etp=1" : "tp=8,dp=8,ep=8,etp=8", NULL);
+        sent[whole] = number_of(cJSON_GetObjectItem(json, "time"), "expert");
+        cJSON_Delete(json);
+    }
+    EXPECT(sent[1] < sent[0] && sent[1] > 0.5 * sent[0], "%g s and %g s", sent[0], sent[1]);
+    (void)step_of("experts.json", "plain", "tp=8,binding=tp", NULL);
+    (void)step_of("experts.json", "plain", "tp=2,dp=8,ep=8,etp=2,pp=2", NULL);
+}
+
+static void refuse(const char *const *args, const char *part)
+{
+    child c;
+    child_run(&c, args, NULL);
+    EXPECT(c.exit_code == 2 && child_is_line(c.err) && strstr(c.err, part), "exit %d: %s",
+           c.exit_code, c.err);
+    child_release(&c);
+}
+
+static void check_refusals(void)
+{
+    refuse((const char *[]){"plan", "dense.json", "--cluster", "cluster.json", "--kernels", "plane",
+                            NULL},
+           "plain");
+    refuse((const char *[]){"plan", "dense.json", "--cluster", "cluster.json", "--kernels", "plain",
+                            "--mesh", "cp=2", NULL},
+           "parallel.context_parallel_size: plain kernels see whole sequences");
+    refuse((const char *[]){"plan", "dense.json", "--cluster", "cluster.json", "--kernels", "plain",
+                            "--set", "train.fine_grained_activation_offloading=true", NULL},
+           "plain kernels offload nothing");
+    refuse((const char *[]){"plan", "experts.json", "--cluster", "cluster.json", "--kernels",
+                            "plain", "--set", "train.recompute_granularity=selective", "--set",
+                            "train.recompute_modules=[\"moe\"]", NULL},
+           "of plain kernels core_attn alone is made again");
+    refuse((const char *[]){"plan", "dense.json", "--cluster", "cluster.json", "--kernels", "plain",
+                            "--against", "run", NULL},
+           "no run has plain kernels");
+    refuse((const char *[]){"train", "dense.json", "--out", "run", "--kernels", "plain", NULL},
+           "kernels");
+}
+
+int main(void)
+{
+    char folder[32], path[1024];
+    snprintf(path, sizeof path, "%s/examples/clusters/a100-80gb.json", getenv("WEFT_SOURCE_DIR"));
+    if (!child_folder_enter(folder))
+        return 1;
+    char *sheet = child_read(path);
+    EXPECT(sheet && child_write("cluster.json", sheet) && child_write("dense.json", config) &&
+               child_write("experts.json", experts),
+           "cannot write what is planned");
+    free(sheet);
+    check_memory();
+    check_stages();
+    check_times();
+    check_refusals();
+    child_folder_leave(folder);
+    return expect_finish();
+}

@@ -1,0 +1,152 @@
+/* Plain kernels: what a layer keeps is what Korthikanti et al. 2022 count, of every row of their
+ * table 2; and what experts of published runs send, multiply and pad. */
+#include <string.h>
+
+#include "layers/describe.h"
+#include "layers/recompute.h"
+#include "tests/expect.h"
+
+static const weft_model_options gpt = {.num_layers = 4,
+                                       .hidden_size = 1024,
+                                       .ffn_hidden_size = 4096,
+                                       .num_attention_heads = 16,
+                                       .num_query_groups = 16,
+                                       .kv_channels = 64,
+                                       .seq_length = 512,
+                                       .vocab_size = 32000,
+                                       .num_experts = 8,
+                                       .moe_router_topk = 2};
+
+static weft_shape shape_of(int tp, bool sequence_parallel)
+{
+    return (weft_shape){.seq = 512,
+                        .batch = 4,
+                        .hidden = 1024,
+                        .vocab = 32000,
+                        .tp = tp,
+                        .cp = 1,
+                        .ep = 1,
+                        .etp = 1,
+                        .pp = 1,
+                        .binding = 1,
+                        .sequence_parallel = sequence_parallel,
+                        .dtype = WEFT_F16,
+                        .training = true,
+                        .plain_kernels = true};
+}
+
+/* Bytes of a layer by the paper's equations 1, 2, 4 and 6. */
+static double paper_bytes(const weft_shape *shape, bool recomputes)
+{
+    const double s = (double)shape->seq, b = (double)shape->batch, h = (double)shape->hidden;
+    const double a = (double)gpt.num_attention_heads, t = shape->tp;
+    const double scores = recomputes ? 0 : 5 * a * s / h;
+    return shape->sequence_parallel ? s * b * h / t * (34 + scores)
+                                    : s * b * h * (10 + 24 / t + scores / t);
+}
+
+static void check_layer(int tp, bool sequence_parallel, bool recomputes)
+{
+    weft_shape shape = shape_of(tp, sequence_parallel);
+    weft_layer_cost cost = {0};
+    shape.recompute = recomputes ? WEFT_RECOMPUTE_MODULE(CORE_ATTN) : 0;
+    weft_describe_block(&gpt, &shape, &cost);
+    weft_describe_attention(&gpt, &shape, &cost);
+    weft_describe_mlp(&gpt, &shape, 4096, WEFT_RECOMPUTE_MODULE(MLP), &cost);
+    EXPECT((double)cost.activation_bytes == paper_bytes(&shape, recomputes),
+           "tp %d, sp %d, selective %d: %g bytes instead of %g", tp, sequence_parallel, recomputes,
+           (double)cost.activation_bytes, paper_bytes(&shape, recomputes));
+    EXPECT((double)cost.recomputed_bytes == (recomputes ? 5.0 * 16 / tp * 512 * 512 * 4 : 0.0),
+           "made again: %g bytes", (double)cost.recomputed_bytes);
+}
+
+/* The paper's section 4.3: the embedding's mask; the last norm's input and output, the logits in
+ * fp32. */
+static void check_ends(int tp)
+{
+    const weft_shape shape = shape_of(tp, true);
+    const double rows = 512.0 * 4 / tp;
+    weft_layer_cost first = {0}, last = {0};
+    weft_describe_embedding(&gpt, &shape, &first);
+    weft_describe_head(&gpt, &shape, &last);
+    EXPECT((double)first.activation_bytes == rows * 1024, "embedding: %g",
+           (double)first.activation_bytes);
+    EXPECT((double)last.activation_bytes == rows * 1024 * 4 + 4 * 512.0 * 4 * 32000 / tp,
+           "head: %g", (double)last.activation_bytes);
+}
+
+/* --- experts --------------------------------------------------------------------------------- */
+
+typedef struct moe_sums {
+    double sent, multiplied, masks; /* bytes over EP, FLOPs of experts, of products with masks */
+} moe_sums;
+
+static moe_sums sums_of(const weft_model_options *o, const weft_shape *shape)
+{
+    weft_description d;
+    moe_sums sums = {0};
+    weft_description_begin(&d, shape);
+    weft_describe_moe(o, shape, &d.cost);
+    EXPECT_OK(weft_description_end(&d));
+    for (int i = 0; i < d.num_operations; i++) {
+        const weft_operation *op = &d.operations[i];
+        if (op->phase != WEFT_PHASE_FORWARD)
+            continue;
+        if (op->kind == WEFT_OPERATION_COLLECTIVE && op->axis == WEFT_AXIS_EP)
+            sums.sent += (double)op->bytes;
+        if (op->kind == WEFT_OPERATION_GEMM && strncmp(op->module, "experts", 7) == 0)
+            sums.multiplied += (double)op->flops;
+        if (op->kind == WEFT_OPERATION_GEMM && strcmp(op->module, "one_hot") == 0)
+            sums.masks += (double)op->flops;
+    }
+    weft_description_release(&d);
+    return sums;
+}
+
+static void check_experts(void)
+{
+    const double tokens = 2048, rows = tokens * 2, row = 1024 * 2;
+    weft_model_options o = gpt;
+    weft_shape shape = shape_of(1, false);
+    shape.ep = 4;
+    moe_sums even = sums_of(&o, &shape);
+    /* there and back; two products a row; both products with masks of all places */
+    EXPECT(even.sent == 2 * rows * row, "%g bytes sent", even.sent);
+    EXPECT(even.multiplied == 2 * 2 * rows * 1024 * 4096, "%g FLOPs", even.multiplied);
+    EXPECT(even.masks == 2 * 2 * tokens * rows * 1024, "%g FLOPs of masks", even.masks);
+    /* The hottest expert's places are everybody's. */
+    shape.moe_load = 2;
+    moe_sums hot = sums_of(&o, &shape);
+    EXPECT(hot.sent == 2 * even.sent && hot.multiplied == 2 * even.multiplied &&
+               hot.masks == 2 * even.masks,
+           "padded: %g bytes, %g FLOPs", hot.sent, hot.multiplied);
+    /* A capacity bounds them, and fills them up where they are not needed. */
+    o.moe_expert_capacity_factor = 1.25;
+    hot = sums_of(&o, &shape);
+    EXPECT_NEAR(hot.sent / even.sent, 1.25, 1e-3);
+    /* Tensor-parallel ranks each send all rows. */
+    o.moe_expert_capacity_factor = 0;
+    shape = shape_of(2, false);
+    shape.ep = 4;
+    const moe_sums twice = sums_of(&o, &shape);
+    EXPECT(twice.sent == even.sent, "%g bytes sent by each of two", twice.sent);
+    /* PPMoE: nothing travels, nothing is padded, each rank computes its experts' rows. */
+    shape = shape_of(4, false);
+    shape.binding = 0;
+    shape.ep = 4;
+    const moe_sums near = sums_of(&o, &shape);
+    EXPECT(near.sent == 0 && near.masks == 0 && near.multiplied == even.multiplied / 4,
+           "%g bytes, %g FLOPs", near.sent, near.multiplied);
+}
+
+int main(void)
+{
+    static const int tps[] = {1, 2, 4, 8};
+    for (size_t i = 0; i < sizeof tps / sizeof *tps; i++) {
+        for (int which = 0; which < 4; which++)
+            check_layer(tps[i], which & 1, which & 2);
+        check_ends(tps[i]);
+    }
+    check_experts();
+    return expect_finish();
+}
