@@ -2,8 +2,9 @@
  *
  * A sample is seq_length + 1 consecutive tokens of the concatenated documents; samples i and i + 1
  * share one token. weft_rng_permute orders each epoch's samples as a pure function of (seed,
- * epoch), so a rank finds its samples from the step number alone and nothing is stored. Tokens are
- * read from the file when a sample is. */
+ * epoch), so a rank finds its samples from their numbers alone and nothing is stored. Samples of
+ * one block stay together and in order: blocks of the same size give the tokens the same order
+ * whatever the samples' length. Tokens are read from the file when a sample is. */
 #ifndef WEFT_CORE_DATASET_H
 #define WEFT_CORE_DATASET_H
 
@@ -48,13 +49,16 @@ weft_status weft_dataset_max_token(const weft_dataset *dataset, int32_t *out) WE
 typedef struct weft_split {
     uint64_t first_sample, num_samples; /* of floor((tokens - 1) / seq_length) */
     int64_t seq_length;
+    uint64_t block_samples; /* shuffled as one */
     weft_sample_use use;
 } weft_split;
 
-/* Divides the samples by weights such as {969, 30, 1}. A split with weight > 0 gets at least one
- * sample, else WEFT_CONFIG. */
+/* Divides the samples by weights such as {969, 30, 1}, in whole blocks of block_tokens, a multiple
+ * of seq_length (0: seq_length). A split with weight > 0 gets at least one block, else WEFT_CONFIG.
+ */
 weft_status weft_dataset_split(const weft_dataset *dataset, int64_t seq_length,
-                               const double weights[3], weft_split out[3]) WEFT_CHECKED;
+                               int64_t block_tokens, const double weights[3],
+                               weft_split out[3]) WEFT_CHECKED;
 /* Reads the run's sample number `number` (0-based over all epochs) of a split, shuffled by
  * (seed, epoch) when `shuffle`, else in order: seq_length tokens and their next tokens. */
 weft_status weft_split_read(const weft_dataset *dataset, const weft_split *split, uint64_t seed,

@@ -89,6 +89,7 @@ static weft_status load_config(evaluator *e)
     if (args->data) {
         WEFT_TRY(weft_arena_printf(&e->arena, &set[count++], "data.data_path=%s", args->data));
         set[count++] = "data.mock_data=false";
+        set[count++] = "data.shuffle_block_tokens=0"; /* of the run's data */
     }
     for (size_t i = 0; i < args->set.count; i++)
         set[count++] = args->set.values[i];

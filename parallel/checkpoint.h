@@ -6,7 +6,7 @@
  *   DIR/step-N/shards.json    a row a hyperslab written: dataset, start, count, xxh64 of its bytes
  *   DIR/step-N/config.json    the resolved config, as given by the caller
  *   DIR/step-N/tokenizer.json the tokenizer's description, where there is one
- *   DIR/step-N/manifest.json  written last: format version, step, consumed samples, fp16's loss
+ *   DIR/step-N/manifest.json  written last: format version, step, consumed tokens, fp16's loss
  *                             scale, every dataset with its shape and place in model.h5, every file
  *                             with size and xxh64 (model.h5: of the bytes outside the datasets),
  *                             its own xxh64
@@ -31,7 +31,7 @@
 
 typedef struct weft_checkpoint_info {
     int64_t step;
-    int64_t consumed_samples;
+    int64_t consumed_tokens; /* of the data, as inputs */
     uint64_t seed;
     weft_loss_scale loss_scale; /* all zero: the run has none */
 } weft_checkpoint_info;

@@ -54,11 +54,11 @@ static weft_status print_json(const summary *s, weft_arena *arena, FILE *out)
     const char *folder;
     WEFT_TRY(weft_json_quote_utf8(s->folder, arena, &folder));
     fprintf(out,
-            "{\n  \"folder\": %s,\n  \"step\": %" PRId64 ",\n  \"consumed_samples\": %" PRId64
+            "{\n  \"folder\": %s,\n  \"step\": %" PRId64 ",\n  \"consumed_tokens\": %" PRId64
             ",\n  \"seed\": \"%" PRIu64 "\",\n  \"num_parameters\": %" PRIu64
             ",\n  \"bytes\": %" PRIu64 ",\n  \"optimizer_state\": %s,\n"
             "  \"verified_shards\": %zu,\n  \"datasets\": [",
-            folder, info->step, info->consumed_samples, info->seed, s->num_parameters, s->bytes,
+            folder, info->step, info->consumed_tokens, info->seed, s->num_parameters, s->bytes,
             s->has_optimizer ? "true" : "false", s->shards.count);
     for (int i = 0; i < s->manifest.datasets.count; i++) {
         const weft_stored *stored = &s->manifest.datasets.items[i];
@@ -74,8 +74,8 @@ static void print_text(const summary *s, FILE *out)
 {
     const weft_checkpoint_info *info = &s->manifest.info;
     fprintf(out, "checkpoint %s\n", s->folder);
-    fprintf(out, "step %" PRId64 ", %" PRId64 " samples consumed, seed %" PRIu64 "\n", info->step,
-            info->consumed_samples, info->seed);
+    fprintf(out, "step %" PRId64 ", %" PRId64 " tokens consumed, seed %" PRIu64 "\n", info->step,
+            info->consumed_tokens, info->seed);
     fprintf(out, "%" PRIu64 " parameters%s, %.1f MiB on disk\n", s->num_parameters,
             s->has_optimizer ? " with optimizer state" : "", (double)s->bytes / 1048576.0);
     fprintf(out, "every hash is right (%zu shards)\n\n", s->shards.count);

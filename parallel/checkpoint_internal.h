@@ -118,7 +118,7 @@ weft_status weft_shards_verify(weft_tensor_file *file, const char *path,
 /* --- the texts beside it ------------------------------------------------------------------- */
 
 #define WEFT_CHECKPOINT_FORMAT "weft-checkpoint"
-enum { WEFT_CHECKPOINT_VERSION = 1 };
+enum { WEFT_CHECKPOINT_VERSION = 2, WEFT_CHECKPOINT_OF_SAMPLES = 1 };
 
 typedef enum weft_part {
     WEFT_PART_MODEL,

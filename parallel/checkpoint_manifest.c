@@ -133,9 +133,9 @@ static void write_manifest(FILE *file, const weft_manifest *manifest)
     /* The seed has 64 bits, more than most readers' numbers: a string. */
     fprintf(file,
             "{\n  \"format\": \"" WEFT_CHECKPOINT_FORMAT
-            "\",\n  \"version\": %d,\n  \"step\": %" PRId64 ",\n  \"consumed_samples\": %" PRId64
+            "\",\n  \"version\": %d,\n  \"step\": %" PRId64 ",\n  \"consumed_tokens\": %" PRId64
             ",\n  \"seed\": \"%" PRIu64 "\",\n",
-            WEFT_CHECKPOINT_VERSION, manifest->info.step, manifest->info.consumed_samples,
+            WEFT_CHECKPOINT_VERSION, manifest->info.step, manifest->info.consumed_tokens,
             manifest->info.seed);
     const weft_loss_scale *scale = &manifest->info.loss_scale;
     if (weft_loss_scale_is_on(scale))

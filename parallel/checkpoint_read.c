@@ -226,25 +226,48 @@ static weft_status read_loss_scale(const reader *r, weft_json_span root, weft_lo
     return WEFT_OK;
 }
 
-static weft_status read_head(const reader *r, weft_json_span root, weft_checkpoint_info *out)
+/* Version 1 counts samples, as long as its config says. */
+static weft_status read_position(const reader *r, weft_json_span root, const char *folder,
+                                 uint64_t version, int64_t *out)
+{
+    reader config = {.arena = r->arena};
+    weft_json_span whole, model;
+    uint64_t count, each = 1;
+    WEFT_TRY(number_member(
+        r, root, version == WEFT_CHECKPOINT_OF_SAMPLES ? "consumed_samples" : "consumed_tokens",
+        INT64_MAX, &count));
+    if (version == WEFT_CHECKPOINT_OF_SAMPLES) {
+        WEFT_TRY(weft_arena_printf(r->arena, &config.path, "%s/%s", folder,
+                                   weft_part_names[WEFT_PART_CONFIG]));
+        WEFT_TRY(load_text(&config, &whole));
+        WEFT_TRY(member(&config, whole, "model", WEFT_JSON_OBJECT, &model));
+        WEFT_TRY(number_member(&config, model, "seq_length", INT64_MAX, &each));
+        if (each == 0 || count > INT64_MAX / each)
+            return wrong(&config, model.start, "a seq_length that cannot be");
+    }
+    *out = (int64_t)(count * each);
+    return WEFT_OK;
+}
+
+static weft_status read_head(const reader *r, weft_json_span root, const char *folder,
+                             weft_checkpoint_info *out)
 {
     const char *format;
-    uint64_t version, step, samples;
+    uint64_t version, step;
     weft_json_span seed;
     WEFT_TRY(string_member(r, root, "format", &format));
     if (strcmp(format, WEFT_CHECKPOINT_FORMAT) != 0)
         return WEFT_ERROR(WEFT_FILE, "%s: its format is not \"" WEFT_CHECKPOINT_FORMAT "\"",
                           r->path);
     WEFT_TRY(number_member(r, root, "version", INT32_MAX, &version));
-    if (version != WEFT_CHECKPOINT_VERSION)
+    if (version != WEFT_CHECKPOINT_VERSION && version != WEFT_CHECKPOINT_OF_SAMPLES)
         return WEFT_ERROR(WEFT_FILE, "%s: format version %" PRIu64 ", this program reads %d",
                           r->path, version, WEFT_CHECKPOINT_VERSION);
     WEFT_TRY(number_member(r, root, "step", INT64_MAX, &step));
-    WEFT_TRY(number_member(r, root, "consumed_samples", INT64_MAX, &samples));
+    WEFT_TRY(read_position(r, root, folder, version, &out->consumed_tokens));
     WEFT_TRY(member(r, root, "seed", WEFT_JSON_STRING, &seed));
     WEFT_TRY(whole_number(r, seed, UINT64_MAX, &out->seed));
     out->step = (int64_t)step;
-    out->consumed_samples = (int64_t)samples;
     return read_loss_scale(r, root, &out->loss_scale);
 }
 
@@ -288,7 +311,7 @@ weft_status weft_manifest_read(const char *folder, weft_arena *arena, weft_manif
     *out = (weft_manifest){.info = {.step = 0}};
     WEFT_TRY(weft_arena_printf(arena, &r.path, "%s/" WEFT_MANIFEST_NAME, folder));
     WEFT_TRY(load_text(&r, &root));
-    WEFT_TRY(read_head(&r, root, &out->info));
+    WEFT_TRY(read_head(&r, root, folder, &out->info));
     WEFT_TRY(check_end(&r));
     WEFT_TRY(read_parts(&r, root, out));
     return read_datasets(&r, root, &out->datasets);

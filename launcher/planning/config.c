@@ -72,6 +72,18 @@ static weft_status check_batch(const weft_config *c, int dp)
         (long long)batch, (long long)micro, replicas, weft_fits_text(&near, fits));
 }
 
+static weft_status check_blocks(const weft_config *c)
+{
+    const int64_t block = c->data.shuffle_block_tokens, each = c->model.seq_length;
+    char text[WEFT_FITS_TEXT_BYTES];
+    if (block % each == 0)
+        return WEFT_OK;
+    weft_fits near = weft_fits_multiples_near(each, block);
+    return WEFT_KEY_ERROR("data.shuffle_block_tokens",
+                          "%lld is no multiple of seq_length %lld; %s would", (long long)block,
+                          (long long)each, weft_fits_text(&near, text));
+}
+
 static weft_status check_train(const weft_config *c, bool no_data)
 {
     const weft_train_options *t = &c->train;
@@ -97,6 +109,7 @@ static weft_status check_train(const weft_config *c, bool no_data)
         return WEFT_KEY_ERROR("parallel.context_parallel_load_balancer",
                               "documents needs data.reset_attention_mask; without it head_tail is "
                               "even");
+    WEFT_TRY(check_blocks(c));
     WEFT_TRY(weft_config_split(c, weights));
     if (t->eval_interval > 0 && !(weights[1] > 0))
         return WEFT_KEY_ERROR("data.split", "evaluation needs a validation share, not %s",

@@ -49,6 +49,7 @@ typedef struct weft_data_options { /* section "data" */
     const char *data_path;         /* prefix of .bin and .idx; NULL with mock_data */
     const char *split;             /* "969,30,1" */
     bool mock_data;
+    int64_t shuffle_block_tokens; /* 0: seq_length */
     /* Packed documents, as Megatron means them: parallel/documents.h. */
     bool reset_position_ids, reset_attention_mask, eod_mask_loss;
     int64_t eod_token;      /* that ends a document; -1: the dataset says, and it is filled in */

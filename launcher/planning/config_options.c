@@ -93,6 +93,8 @@ static const weft_option_row data_rows[] = {
     TEXT(T, data_path, NULL, "prefix of the dataset's .bin and .idx"),
     TEXT(T, split, "\"969,30,1\"", "weights of train, valid and test"),
     FLAG(T, mock_data, "false", "random tokens, for speed runs (needs model.vocab_size)"),
+    INT(T, shuffle_block_tokens, "0", 0, "tokens",
+        "stay together in the order of samples, a multiple of seq_length; 0: seq_length"),
     FLAG(T, reset_position_ids, "false", "positions start anew in each document"),
     FLAG(T, reset_attention_mask, "false", "attention stays inside a document"),
     FLAG(T, eod_mask_loss, "false", "the token that ends a document bears no loss"),

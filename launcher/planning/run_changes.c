@@ -122,6 +122,8 @@ weft_status weft_run_keep(const weft_config *run, weft_config *config)
         t->lr_decay_iters = run->train.lr_decay_iters;
     if (t->lr_wsd_decay_iters == 0)
         t->lr_wsd_decay_iters = run->train.lr_wsd_decay_iters;
+    if (config->data.shuffle_block_tokens == 0)
+        config->data.shuffle_block_tokens = run->data.shuffle_block_tokens;
     return keep_choice(run, config);
 }
 
@@ -147,7 +149,7 @@ static bool leaves_step(const char *section, const char *key)
         {"train",
          {"train_iters", "lr*", "min_lr", "weight_decay", "adam_*", "seed", "initial_loss_scale",
           "min_loss_scale", "loss_scale_window", "hysteresis", "eval_*", "stop_timeout_s"}},
-        {"data", {"data_*", "split", "mock_data", "eod_token"}},
+        {"data", {"data_*", "split", "mock_data", "shuffle_block_tokens", "eod_token"}},
         {"device", {"memory_limit", "num_threads", "peak_flops"}},
         {"checkpoint", {NULL}},
         {"log", {NULL}},
@@ -221,10 +223,23 @@ static void tell_decay(FILE *out, const weft_config *run, const weft_config *con
                 (long long)now->lr_decay_iters, now->min_lr);
 }
 
+static int64_t block_of(const weft_config *config)
+{
+    const int64_t block = config->data.shuffle_block_tokens;
+    return block > 0 ? block : config->model.seq_length;
+}
+
+static void tell_more(FILE *out, const weft_config *run, const weft_config *config)
+{
+    tell_decay(out, run, config);
+    if (block_of(run) != block_of(config) && !weft_config_has_own_data(config))
+        fprintf(out, "; samples get another order: some tokens of this epoch come again");
+}
+
 weft_status weft_run_changes(const weft_config *run, const weft_config *config, weft_arena *arena,
                              const char **out)
 {
-    return list(run, config, list_change, tell_decay, arena, out);
+    return list(run, config, list_change, tell_more, arena, out);
 }
 
 weft_status weft_run_step_changes(const weft_config *run, const weft_config *config,

@@ -4,7 +4,8 @@
 
 #include "launcher/planning/config.h"
 
-/* Fills what the config leaves open from the run: the length of the learning rate's decay; and how
+/* Fills what the config leaves open from the run: the length of the learning rate's decay; the
+ * blocks in which data is shuffled; and how
  * MoE layers run, where the rest of section "parallel" and the micro-batch size are the run's. */
 weft_status weft_run_keep(const weft_config *run, weft_config *config) WEFT_CHECKED;
 /* "train.lr 0.001 -> 0.0003, ...", in the arena; NULL: nothing differs. */

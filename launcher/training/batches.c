@@ -180,8 +180,9 @@ static bool reads(const weft_trainer *t)
 }
 
 weft_status weft_batches_read(weft_trainer *t, const weft_split *split, bool shuffle,
-                              uint64_t first_sample)
+                              uint64_t first_token)
 {
+    const uint64_t first_sample = first_token / (uint64_t)t->config.model.seq_length;
     const uint64_t batch = (uint64_t)t->config.train.micro_batch_size;
     const size_t tokens = (size_t)batch * (size_t)t->config.model.seq_length;
     const bool by_token = t->batches.label_weights && t->config.train.calculate_per_token_loss;

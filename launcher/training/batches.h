@@ -32,11 +32,11 @@ uint64_t weft_trainer_micro_batch(const struct weft_trainer *trainer, int m);
 /* Memory for the micro-batches, and its end. */
 weft_status weft_batches_create(struct weft_trainer *trainer) WEFT_CHECKED;
 void weft_batches_release(struct weft_trainer *trainer);
-/* Reads the micro-batches of the global batch that starts at `first_sample`; every rank finds its
- * samples by that number. Token t = s * B + b. Collective over the world where the whole batch
- * weighs masked labels. */
+/* Reads the micro-batches of the global batch that begins with the sample that holds token
+ * `first_token` of the split's order; every rank finds its samples by that number. Token t = s * B
+ * + b. Collective over the world where the whole batch weighs masked labels. */
 weft_status weft_batches_read(struct weft_trainer *trainer, const weft_split *split, bool shuffle,
-                              uint64_t first_sample) WEFT_CHECKED;
+                              uint64_t first_token) WEFT_CHECKED;
 /* Fills in what was read for micro-batch m. */
 void weft_batches_take(const weft_batches *batches, int m, weft_micro_batch *out);
 

@@ -7,7 +7,7 @@ weft_status weft_trainer_evaluate(weft_trainer *t, weft_split_kind split, weft_e
     static const char *const names[] = {"training", "validation", "test"};
     double loss = 0, tokens = 0;
     weft_step_result result;
-    int64_t batch = t->config.train.global_batch_size;
+    int64_t batch = t->config.train.global_batch_size * t->config.model.seq_length;
     for (int64_t i = 0; i < t->config.train.eval_iters; i++) {
         WEFT_TRY(weft_batches_read(t, &t->splits[split], false, (uint64_t)(i * batch)));
         WEFT_TRY(weft_trainer_run(t, true, t->step));

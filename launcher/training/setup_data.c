@@ -163,7 +163,8 @@ weft_status weft_setup_data(weft_config *config, const weft_config_source *sourc
     if (status == WEFT_OK)
         status = weft_config_split(config, weights);
     WEFT_TRY(weft_config_locate(source, status));
-    status = weft_dataset_split(*out, config->model.seq_length, weights, splits);
+    status = weft_dataset_split(*out, config->model.seq_length, config->data.shuffle_block_tokens,
+                                weights, splits);
     if (status == WEFT_CONFIG)
         weft_error_key(status, "data.data_path");
     return weft_config_locate(source, status);

@@ -21,7 +21,7 @@ weft_status weft_trainer_start(weft_trainer *t, const char *checkpoint)
     if (t->evaluates)
         return weft_checkpoint_load_weights(checkpoint, weft_model_parameters(t->model), lane);
     WEFT_TRY(weft_checkpoint_load(checkpoint, weft_model_parameters(t->model), t->optimizer, lane));
-    t->consumed_samples = info.consumed_samples;
+    t->consumed_tokens = info.consumed_tokens;
     weft_loss_scale *scale = weft_optimizer_loss_scale(t->optimizer);
     if (weft_loss_scale_is_on(scale) && weft_loss_scale_is_on(&info.loss_scale))
         *scale = info.loss_scale;
@@ -43,7 +43,7 @@ weft_status weft_trainer_save(weft_trainer *t, const char *dir)
         status = weft_checkpoint_save(
             dir,
             &(weft_checkpoint_info){.step = t->step,
-                                    .consumed_samples = t->consumed_samples,
+                                    .consumed_tokens = t->consumed_tokens,
                                     .seed = (uint64_t)t->config.train.seed,
                                     .loss_scale = *weft_optimizer_loss_scale(t->optimizer)},
             weft_model_parameters(t->model), t->optimizer, config, tokenizer);

@@ -49,7 +49,7 @@ typedef struct weft_trainer {
     weft_batches batches;
     weft_trace *trace;
     int64_t step; /* last one done */
-    int64_t consumed_samples;
+    int64_t consumed_tokens;
     uint64_t num_params;
     double flops_per_sample;
     weft_peak peak;

@@ -25,7 +25,7 @@ weft_status weft_trainer_step(weft_trainer *t, weft_step_result *out)
     *out = (weft_step_result){.step = step,
                               .lr = weft_lr_at(&t->lr, weft_trainer_update_number(t, step))};
     double start = weft_now_us();
-    WEFT_TRY(weft_batches_read(t, &t->splits[0], true, (uint64_t)t->consumed_samples));
+    WEFT_TRY(weft_batches_read(t, &t->splits[0], true, (uint64_t)t->consumed_tokens));
     WEFT_TRY(weft_moe_selection_before(&t->moe, t->model));
     weft_trainer_note_moe(t, out);
     bool traced = step == t->config.log.trace_step;
@@ -44,7 +44,7 @@ weft_status weft_trainer_step(weft_trainer *t, weft_step_result *out)
     out->skipped_steps = weft_optimizer_loss_scale(t->optimizer)->skipped_steps;
     out->skipped = out->skipped_steps > t->running_scale.skipped_steps;
     t->step = step;
-    t->consumed_samples += t->config.train.global_batch_size;
+    t->consumed_tokens += t->config.train.global_batch_size * t->config.model.seq_length;
     WEFT_TRY(weft_trainer_result(t, (weft_now_us() - start) / 1e3, out));
     weft_trainer_note(t, out);
     weft_moe_selection_after(&t->moe, out->step_ms);

@@ -223,7 +223,7 @@ static void splits_follow_the_weights(void **state)
     weft_dataset *dataset;
     weft_split split[3];
     OK(weft_dataset_open_mock(10 * 1000 + 1, 50, 1, &dataset));
-    OK(weft_dataset_split(dataset, 10, (double[]){969, 30, 1}, split));
+    OK(weft_dataset_split(dataset, 10, 0, (double[]){969, 30, 1}, split));
     assert_int_equal(split[0].first_sample, 0);
     assert_int_equal(split[0].num_samples, 969);
     assert_int_equal(split[1].first_sample, 969);
@@ -235,7 +235,7 @@ static void splits_follow_the_weights(void **state)
                                         {1, 1, 1e9}, {1, 1e9, 1},    {1e9, 0, 1}, {1, 0, 1e9},
                                         {0, 1e9, 1}, {0.5, 0.3, 0.2}};
     for (size_t k = 0; k < sizeof weights / sizeof *weights; k++) {
-        OK(weft_dataset_split(dataset, 10, weights[k], split));
+        OK(weft_dataset_split(dataset, 10, 0, weights[k], split));
         uint64_t next = 0;
         for (int i = 0; i < 3; i++) {
             assert_int_equal(split[i].first_sample, next);
@@ -245,16 +245,18 @@ static void splits_follow_the_weights(void **state)
         }
         assert_int_equal(next, 1000);
     }
-    OK(weft_dataset_split(dataset, 3333, (double[]){98, 1, 1}, split));
+    OK(weft_dataset_split(dataset, 3333, 0, (double[]){98, 1, 1}, split));
     for (int i = 0; i < 3; i++)
         assert_int_equal(split[i].num_samples, 1);
-    FAILS(weft_dataset_split(dataset, 3334, (double[]){98, 1, 1}, split), WEFT_CONFIG,
+    FAILS(weft_dataset_split(dataset, 3334, 0, (double[]){98, 1, 1}, split), WEFT_CONFIG,
           "10001 tokens make 2 samples of 3334 + 1 tokens; 3 splits want one each");
-    FAILS(weft_dataset_split(dataset, 10001, (double[]){1, 0, 0}, split), WEFT_CONFIG,
+    FAILS(weft_dataset_split(dataset, 10001, 0, (double[]){1, 0, 0}, split), WEFT_CONFIG,
           "make 0 samples");
-    FAILS(weft_dataset_split(dataset, 0, (double[]){1, 0, 0}, split), WEFT_CONFIG, "samples of 0");
-    FAILS(weft_dataset_split(dataset, 10, (double[]){0, 0, 0}, split), WEFT_CONFIG, "sum to 0");
-    FAILS(weft_dataset_split(dataset, 10, (double[]){2, -1, 0}, split), WEFT_CONFIG, "weight -1");
+    FAILS(weft_dataset_split(dataset, 0, 0, (double[]){1, 0, 0}, split), WEFT_CONFIG,
+          "samples of 0");
+    FAILS(weft_dataset_split(dataset, 10, 0, (double[]){0, 0, 0}, split), WEFT_CONFIG, "sum to 0");
+    FAILS(weft_dataset_split(dataset, 10, 0, (double[]){2, -1, 0}, split), WEFT_CONFIG,
+          "weight -1");
     weft_dataset_close(dataset);
 }
 
@@ -291,12 +293,40 @@ static int read_sample(const weft_dataset *dataset, const weft_split *split, uin
     return tokens[0] / LENGTH;
 }
 
+/* Samples of any length that divides a block give the tokens the same order. */
+static void blocks_fix_the_order_of_tokens(void **state)
+{
+    (void)state;
+    enum { BLOCK = 60, TOKENS = 1801 };
+    static int32_t order[2][3 * TOKENS], labels[BLOCK];
+    weft_dataset *dataset;
+    OK(weft_dataset_open_mock(TOKENS, 1000000, 1, &dataset));
+    for (int longer = 0; longer < 2; longer++) {
+        const int length = longer ? 30 : 12;
+        weft_split split[3];
+        OK(weft_dataset_split(dataset, length, BLOCK, (double[]){8, 1, 1}, split));
+        assert_int_equal(split[0].num_samples * (uint64_t)length, 24 * BLOCK);
+        assert_int_equal(split[1].first_sample * (uint64_t)length, 24 * BLOCK);
+        for (int i = 0; i < 2 * 24 * BLOCK / length; i++)
+            OK(weft_split_read(dataset, &split[0], 7, true, (uint64_t)i, order[longer] + i * length,
+                               labels));
+    }
+    assert_memory_equal(order[0], order[1], 2 * 24 * BLOCK * sizeof(int32_t));
+    assert_memory_not_equal(order[0], order[0] + 24 * BLOCK, 24 * BLOCK * sizeof(int32_t));
+    weft_split split[3];
+    FAILS(weft_dataset_split(dataset, 7, BLOCK, (double[]){8, 1, 1}, split), WEFT_CONFIG,
+          "blocks of 60 tokens hold no whole number of 7");
+    FAILS(weft_dataset_split(dataset, 6, 900, (double[]){8, 1, 1}, split), WEFT_CONFIG,
+          "make 2 blocks of 900 + 1 tokens; 3 splits want one each");
+    weft_dataset_close(dataset);
+}
+
 static void each_epoch_takes_every_sample_once(void **state)
 {
     (void)state;
     weft_dataset *dataset = counting_dataset();
     weft_split split[3];
-    OK(weft_dataset_split(dataset, LENGTH, (double[]){80, 21, 0}, split));
+    OK(weft_dataset_split(dataset, LENGTH, 0, (double[]){80, 21, 0}, split));
     enum { EPOCHS = 4, SEEDS = 3 };
     static int order[SEEDS][EPOCHS][SAMPLES];
     for (int part = 0; part < 2; part++) {
@@ -379,6 +409,7 @@ int main(void)
         cmocka_unit_test(the_writer_writes_the_format),
         cmocka_unit_test(an_unfinished_write_leaves_nothing),
         cmocka_unit_test(splits_follow_the_weights),
+        cmocka_unit_test(blocks_fix_the_order_of_tokens),
         cmocka_unit_test(each_epoch_takes_every_sample_once),
         cmocka_unit_test(mock_tokens_are_the_same_however_they_are_read),
     };

@@ -192,7 +192,7 @@ static void an_empty_dataset_opens(void **state)
     assert_int_equal(weft_dataset_num_tokens(dataset), 0);
     assert_int_equal(weft_dataset_num_documents(dataset), 0);
     OK(weft_dataset_max_token(dataset, &max));
-    FAILS(weft_dataset_split(dataset, 4, (double[]){1, 0, 0}, split), WEFT_CONFIG,
+    FAILS(weft_dataset_split(dataset, 4, 0, (double[]){1, 0, 0}, split), WEFT_CONFIG,
           "empty: 0 tokens make 0 samples");
     weft_dataset_close(dataset);
     weft_dataset_close(NULL);

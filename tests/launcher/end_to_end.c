@@ -233,13 +233,14 @@ static void check_inspect(void)
     child c;
     run_weft(&c, (const char *[]){"inspect", "run", NULL});
     expect_part(&c,
-                "checkpoint run/checkpoints/step-12\nstep 12, 96 samples consumed, seed 1234\n");
+                "checkpoint run/checkpoints/step-12\nstep 12, 1536 tokens consumed, seed 1234\n");
     expect_part(&c, "every hash is right");
     expect_part(&c, "decoder.layers.3.mlp.experts.linear_fc1.weight                   [4, 64, 16]");
     child_release(&c);
     run_weft(&c, (const char *[]){"inspect", "run/checkpoints/step-6", "--json", NULL});
     cJSON *json = cJSON_Parse(c.out);
-    EXPECT(number_of(json, "step") == 6 && number_of(json, "consumed_samples") == 48, "%s", c.out);
+    EXPECT(number_of(json, "step") == 6 && number_of(json, "consumed_tokens") == 48 * 16, "%s",
+           c.out);
     cJSON_Delete(json);
     child_release(&c);
 }

@@ -114,7 +114,7 @@ static void test_own_data(void **state)
     weft_split splits[3];
     int32_t tokens[4], labels[4];
     assert_int_equal(weft_dataset_open_own(fill, NULL, 32, &dataset), WEFT_OK);
-    assert_int_equal(weft_dataset_split(dataset, 4, (double[3]){9, 1, 0}, splits), WEFT_OK);
+    assert_int_equal(weft_dataset_split(dataset, 4, 0, (double[3]){9, 1, 0}, splits), WEFT_OK);
     /* in order, though the run shuffles files */
     assert_int_equal(weft_split_read(dataset, &splits[1], 5, true, 7, tokens, labels), WEFT_OK);
     assert_true(tokens[0] == 17 && tokens[3] == 20 && labels[3] == -3);

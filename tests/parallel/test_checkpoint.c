@@ -95,7 +95,7 @@ static size_t count_unlike_weights(const state_model *m, int64_t step)
 
 static weft_status save_step(const char *dir, const state_model *m, int64_t step)
 {
-    weft_checkpoint_info info = {.step = step, .consumed_samples = 10 * step, .seed = 77};
+    weft_checkpoint_info info = {.step = step, .consumed_tokens = 10 * step, .seed = 77};
     return weft_checkpoint_save(dir, &info, m->parameters, m->optimizer, "{\"a\": 1}", NULL);
 }
 
@@ -137,7 +137,7 @@ static void load_on(weft_comm *world, const char *dir, const layout *l, int64_t 
         weft_checkpoint_info info = {0};
         EXPECT_OK(weft_checkpoint_resolve(dir, &m.arena, &folder));
         EXPECT_OK(weft_checkpoint_read_info(folder, &info));
-        EXPECT(info.step == step && info.consumed_samples == 10 * step && info.seed == 77 &&
+        EXPECT(info.step == step && info.consumed_tokens == 10 * step && info.seed == 77 &&
                    !weft_loss_scale_is_on(&info.loss_scale),
                "step %lld", (long long)info.step);
         EXPECT_OK(weft_checkpoint_load_weights(folder, m.parameters, m.compute));

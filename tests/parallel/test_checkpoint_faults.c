@@ -29,7 +29,7 @@ static void test_texts(const char *dir)
         EXPECT_OK(weft_checkpoint_resolve(folder, &arena, &text));
         EXPECT(!strcmp(folder, text), "%s is not itself", folder);
         EXPECT_OK(weft_checkpoint_read_info(folder, &info));
-        EXPECT(info.step == 7 && info.consumed_samples == 28 && info.seed == UINT64_MAX - 1,
+        EXPECT(info.step == 7 && info.consumed_tokens == 28 && info.seed == UINT64_MAX - 1,
                "other numbers");
         const weft_loss_scale *scale = &info.loss_scale;
         EXPECT(scale->scale == 1.0 / 3 && scale->good_steps == 7 && scale->overflows_left == 1 &&
