@@ -91,6 +91,9 @@ static void print_summary(const scheduler *s, FILE *out)
     fprintf(out, "%s; by %s the %s takes %.6g us\n\n",
             weft_count_text(shape->num_micro_batches, "micro-batch").text, priced_by(s),
             s->level == WEFT_LEVEL_STEP ? "step" : "longest", s->levels.us);
+    if (s->levels.plan.context.reason[0])
+        fprintf(out, "attention over %d context-parallel ranks: %s\n\n", s->levels.plan.mesh.cp,
+                s->levels.plan.context.reason);
     fprintf(out, "%-26s %8s %10s %10s %12s\n", "", "tasks", "in flight", "bubble", "us");
     for (int i = 0; i < s->levels.num_rows; i++) {
         const weft_level_row *row = &s->levels.rows[i];
@@ -112,6 +115,8 @@ static cJSON *summary_json(const scheduler *s)
     cJSON_AddNumberToObject(json, "num_micro_batches", shape->num_micro_batches);
     cJSON_AddStringToObject(json, "priced_by", priced_by(s));
     cJSON_AddNumberToObject(json, "makespan_us", s->levels.us);
+    if (s->levels.plan.context.reason[0])
+        cJSON_AddStringToObject(json, "cp_comm_type_reason", s->levels.plan.context.reason);
     for (int i = 0; i < s->levels.num_rows; i++) {
         const weft_level_row *row = &s->levels.rows[i];
         cJSON *item = cJSON_CreateObject();

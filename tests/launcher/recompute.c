@@ -3,41 +3,16 @@
  * MoE layers run in, under every schedule.
  *
  * Runs under mpirun with 4 ranks. */
-#include <stdio.h>
-#include <string.h>
+#include "tests/launcher/same_bits.h"
 
-#include "tests/expect.h"
-#include "tests/launcher/meshes.h"
-
-enum { NUM_STEPS = 3 };
-
-#define SIZES                                                                                      \
-    "{\"num_layers\": 4, \"hidden_size\": 16, \"ffn_hidden_size\": 24, "                           \
-    "\"num_attention_heads\": 4, \"seq_length\": 8, \"vocab_size\": 37, \"init_method_std\": 0.1"
-#define DROPOUT ", \"hidden_dropout\": 0.1, \"attention_dropout\": 0.1"
-#define GPT2 SIZES DROPOUT "}"
-#define LLAMA                                                                                      \
-    SIZES ", \"normalization\": \"RMSNorm\", \"swiglu\": true, \"num_query_groups\": 2, "          \
-          "\"position_embedding_type\": \"rope\", \"disable_bias_linear\": true}"
-#define MOE                                                                                        \
-    SIZES DROPOUT                                                                                  \
-        ", \"num_experts\": 4, \"moe_aux_loss_coeff\": 0.02, \"moe_z_loss_coeff\": 0.005, "        \
-        "\"moe_expert_capacity_factor\": 1.0, \"moe_layer_freq\": [1, 0, 1, 1], "                  \
-        "\"moe_shared_expert_intermediate_size\": 16}"
+#define GPT2 SAME_GPT2(4)
+#define LLAMA SAME_LLAMA(4)
+#define MOE SAME_MOE(4, "1, 0, 1, 1")
 #define FULL(method, num)                                                                          \
     ", \"recompute_granularity\": \"full\", \"recompute_method\": \"" method                       \
     "\", \"recompute_num_layers\": " #num
-#define SELECTIVE(modules)                                                                         \
-    ", \"recompute_granularity\": \"selective\", \"recompute_modules\": [" modules "]"
-#define BF16 ", \"precision\": \"bf16\""
-#define PARTS(n, reuse) ", \"moe_num_partitions\": " #n ", \"moe_memory_reuse\": \"" #reuse "\""
-#define FORM(form, chunks)                                                                         \
-    ", \"moe_all_to_all\": \"" #form "\", \"moe_all_to_all_chunks\": " #chunks
 
-static const struct {
-    int world;
-    const char *model, *mesh, *parallel, *train, *recompute;
-} cases[] = {
+static const same_case cases[] = {
     {1, GPT2, "tp=1", NULL, "", FULL("uniform", 1)},
     {1, LLAMA, "tp=1", NULL, BF16, FULL("uniform", 3)},
     {1, MOE, "pp=1,vp=4", NULL, BF16, FULL("block", 1)},
@@ -68,47 +43,12 @@ static const struct {
     {2, MOE, "dp=2,binding=dp,ep=2", PARTS(4, none), "", SELECTIVE("\"moe\", \"mlp\"")},
     {4, MOE, "tp=2,dp=2,binding=dp,ep=2,etp=2", PARTS(2, s2) FORM(o2, 2), "",
      SELECTIVE("\"moe\", \"moe_act\"")},
+    {4, LLAMA, "cp=4", ", \"context_parallel_load_balancer\": \"documents\"", "",
+     SELECTIVE("\"core_attn\"")},
+    {4, GPT2, "cp=2,pp=2", NULL, BF16, FULL("uniform", 1)},
 };
-enum { NUM_CASES = sizeof cases / sizeof *cases };
-
-static void check(weft_comm *part, int i)
-{
-    weft_step_result kept[NUM_STEPS], again[NUM_STEPS];
-    char train[256], name[32];
-    snprintf(name, sizeof name, "case %d", i);
-    mesh_training what = {.name = name,
-                          .model = cases[i].model,
-                          .mesh = cases[i].mesh,
-                          .parallel = cases[i].parallel,
-                          .train = cases[i].train,
-                          .batch = 12,
-                          .steps = NUM_STEPS};
-    mesh_run(part, &what, kept);
-    snprintf(train, sizeof train, "%s%s", cases[i].train, cases[i].recompute);
-    what.train = train;
-    mesh_run(part, &what, again);
-    for (int s = 0; s < NUM_STEPS; s++)
-        EXPECT(kept[s].loss == again[s].loss && kept[s].grad_norm == again[s].grad_norm &&
-                   kept[s].dropped_tokens == again[s].dropped_tokens,
-               "%s with %s: step %d: loss %.17g, not %.17g; gradient norm %.17g, not %.17g",
-               cases[i].mesh, train, s + 1, again[s].loss, kept[s].loss, again[s].grad_norm,
-               kept[s].grad_norm);
-}
 
 int main(void)
 {
-    weft_comm *world, *part;
-    EXPECT_OK(weft_comm_create_world(&world));
-    const int rank = weft_comm_rank(world);
-    EXPECT(weft_comm_size(world) == 4, "run with 4 ranks");
-    for (int i = 0; i < NUM_CASES; i++) {
-        EXPECT_OK(weft_comm_split(world, rank < cases[i].world ? 0 : -1, rank, "part",
-                                  WEFT_PURPOSE_CONTROL, &part));
-        if (part)
-            check(part, i);
-        weft_comm_destroy(part);
-    }
-    EXPECT_OK(weft_comm_barrier(world));
-    weft_comm_destroy(world);
-    return expect_finish();
+    return same_bits_main(cases, sizeof cases / sizeof *cases, 2);
 }

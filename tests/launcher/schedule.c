@@ -210,6 +210,12 @@ static void check_attention(void)
            "not forward");
     EXPECT_NEAR(share_of(json, 0), 0, 1e-12);
     cJSON_Delete(json);
+    json = summary_of((const char *[]){"schedule", "c.json", "--mesh", "cp=4", "--set",
+                                       "parallel.cp_comm_type=auto", "--cluster", "cluster.json",
+                                       "--json", NULL});
+    const char *reason = cJSON_GetStringValue(cJSON_GetObjectItem(json, "cp_comm_type_reason"));
+    EXPECT(reason && strstr(reason, "p2p"), "the form is not told: %s", reason ? reason : "null");
+    cJSON_Delete(json);
 }
 
 static void expect_line(const char *const *args, int code, const char *part)

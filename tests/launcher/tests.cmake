@@ -2,10 +2,10 @@ weft_add_test(NAME mesh_invariance SOURCES launcher/mesh_invariance.c launcher/m
   launcher/planned.c RANKS 8 TIMEOUT 600 LABELS launcher mesh)
 weft_add_test(NAME mesh_draws SOURCES launcher/mesh_draws.c launcher/meshes.c
   launcher/planned.c RANKS 4 LABELS launcher mesh)
-weft_add_test(NAME recompute SOURCES launcher/recompute.c launcher/meshes.c
-  launcher/planned.c RANKS 4 LABELS launcher mesh)
-weft_add_test(NAME offload SOURCES launcher/offload.c launcher/meshes.c
-  launcher/planned.c RANKS 4 LABELS launcher mesh)
+weft_add_test(NAME recompute SOURCES launcher/recompute.c launcher/same_bits.c
+  launcher/meshes.c launcher/planned.c RANKS 4 LABELS launcher mesh)
+weft_add_test(NAME offload SOURCES launcher/offload.c launcher/same_bits.c
+  launcher/meshes.c launcher/planned.c RANKS 4 LABELS launcher mesh)
 weft_add_test(NAME sharding SOURCES launcher/sharding.c launcher/meshes.c
   launcher/planned.c RANKS 4 LABELS launcher mesh)
 weft_add_test(NAME packed SOURCES launcher/packed.c launcher/meshes.c launcher/planned.c RANKS 4
