@@ -1,0 +1,29 @@
+/* A cluster of which one part is better: what a plan would gain by it. Pure. */
+#ifndef WEFT_CORE_CLUSTER_BETTER_H
+#define WEFT_CORE_CLUSTER_BETTER_H
+
+#include "core/cluster.h"
+
+/* name, text, what it is */
+#define WEFT_BETTER_LIST(X)                                                                        \
+    X(BETWEEN, "between_x2", "links between nodes twice as fast")                                  \
+    X(INSIDE, "inside_x2", "links inside nodes twice as fast")                                     \
+    X(MEMORY, "memory_x2", "twice the memory of a device and its node")                            \
+    X(RATE, "rate_x2", "products and attention twice as fast")                                     \
+    X(LATENCY, "latency_half", "half the latency inside and between nodes")                        \
+    X(NETWORK, "free_network", "a network that takes no time")
+typedef enum weft_better {
+#define WEFT_BETTER_ENUM(name, text, help) WEFT_BETTER_##name,
+    WEFT_BETTER_LIST(WEFT_BETTER_ENUM)
+#undef WEFT_BETTER_ENUM
+        WEFT_NUM_BETTERS
+} weft_better;
+const char *weft_better_text(int better);
+const char *weft_better_help(int better);
+
+/* Changes figures and measured curves alike. A curve's first time is its start-up: a
+ * faster rate halves the rest of each time, a lower latency the start-up. A network that
+ * takes no time leaves copies to and from the host as they are. */
+void weft_cluster_better(const weft_cluster *cluster, weft_better better, weft_cluster *out);
+
+#endif
