@@ -3,6 +3,8 @@
 #ifndef WEFT_TESTS_LAUNCHER_SAME_BITS_H
 #define WEFT_TESTS_LAUNCHER_SAME_BITS_H
 
+#include <stddef.h>
+
 #define SAME_GPT2(layers) SAME_SIZES(layers) SAME_DROPOUT "}"
 #define SAME_LLAMA(layers)                                                                         \
     SAME_SIZES(layers)                                                                             \
