@@ -21,7 +21,8 @@ static weft_cluster sample(void)
         c.costs[i] = (weft_cost){.curve = {3, {0, 1000, 3000}, {4, 14, 44}}, .peak = 7};
     c.num_products = c.num_operations = 1;
     c.products[0] = (weft_product){WEFT_COST_GEMM_BF16, 8, 8, 8, 30};
-    c.operations[0] = (weft_timed_operation){.module = WEFT_MODULE_ATTENTION, .volume = 1, .us = 30};
+    c.operations[0] =
+        (weft_timed_operation){.module = WEFT_MODULE_ATTENTION, .volume = 1, .us = 30};
     return c;
 }
 
