@@ -148,6 +148,17 @@ static weft_operation at_load(const pricing *p, const weft_operation *op)
     return out;
 }
 
+/* Before NCCL 2.12 (2022), which sends along rails, all-to-alls beyond a node took twice as long
+ * (NVIDIA, "Doubling all2all Performance with NVIDIA Collective Communication Library 2.12"). */
+#define OFF_RAILS 2.0
+
+static bool is_plain_exchange(const pricing *p, const weft_operation *op)
+{
+    const weft_group *ep = &p->site->groups[WEFT_AXIS_EP];
+    return p->outline->shape.plain_kernels && op->kind == WEFT_OPERATION_COLLECTIVE &&
+           op->axis == WEFT_AXIS_EP && ep->near < ep->size;
+}
+
 /* A GPU's library carries a collective on multiprocessors, which products lack as long: NCCL has a
  * block for each of its channels, 24 where 8 GPUs have 12 links each. */
 enum { COLLECTIVE_MULTIPROCESSORS = 24 };
@@ -174,6 +185,8 @@ static weft_status add_operation(pricing *p, const weft_operation *described)
     WEFT_TRY(price_operation(p->site, op, &estimate));
     if (is_sharded_exchange(p, op))
         scale(&estimate, form_share(p, op));
+    if (is_plain_exchange(p, op))
+        scale(&estimate, OFF_RAILS);
     if (op->kind == WEFT_OPERATION_GEMM)
         p->gemm_us = estimate.us;
     if (op->beside)
