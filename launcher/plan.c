@@ -1,4 +1,6 @@
 /* weft plan: what a config's mesh takes on a cluster. No ranks, no data, no device. */
+#include <string.h>
+
 #include "core/log.h"
 #include "launcher/arguments.h"
 #include "launcher/planning/no_effect.h"
@@ -39,7 +41,7 @@ static int parse(int argc, char **argv, planner *p)
         .about =
             "Says before anyone pays for it what training CONFIG takes on a cluster: whether it "
             "fits,\nhow long a step lasts and why. It prices the programs that training runs. "
-            "Exit code 3: it does not fit.\n",
+            "Exit code 3: it does not fit.\nWithout a config: plan all-to-all, plan moe-layer.\n",
         .rows = rows,
         .num_rows = sizeof rows / sizeof *rows};
     int code = weft_arguments_parse(&verb, argc, argv, &p->arena);
@@ -117,6 +119,10 @@ static weft_status run(planner *p)
 int weft_verb_plan(int argc, char **argv, const weft_application *application,
                    weft_vocabulary_function vocabulary)
 {
+    if (argc > 1 && strcmp(argv[1], "all-to-all") == 0)
+        return weft_plan_all_to_all(argc - 1, argv + 1);
+    if (argc > 1 && strcmp(argv[1], "moe-layer") == 0)
+        return weft_plan_moe_layer(argc - 1, argv + 1);
     planner p = {.source.application = application, .vocabulary = vocabulary};
     int code = parse(argc, argv, &p);
     if (code < 0)

@@ -27,6 +27,10 @@ int weft_verb_schedule(int argc, char **argv, const weft_application *applicatio
 int weft_bench_all_to_all(int argc, char **argv);
 int weft_bench_moe_layer(int argc, char **argv);
 
+/* weft plan WHAT: one operation or layer on a cluster, without a config. */
+int weft_plan_all_to_all(int argc, char **argv);
+int weft_plan_moe_layer(int argc, char **argv);
+
 /* Names the program in errors and usage; "weft" before. Borrowed. */
 void weft_verb_program(const char *name);
 /* Prints this thread's error record as one line on stderr ("weft train: ...") and returns the

@@ -85,20 +85,14 @@ static unsigned quickest(const weft_cluster *cluster, const weft_moe_layer_shape
     return 1u << best;
 }
 
-typedef struct candidate {
-    weft_moe_pipeline pipeline;
-    double us;
-} candidate;
-
-/* The fastest; of those that are less than 1 % behind it, the one with the smallest n. */
-static const candidate *pick(const candidate *candidates, int num_candidates)
+const weft_moe_priced *weft_moe_pick(const weft_moe_priced *candidates, int num_candidates)
 {
     double least_us = INFINITY;
     for (int i = 0; i < num_candidates; i++)
         least_us = fmin(least_us, candidates[i].us);
-    const candidate *best = NULL;
+    const weft_moe_priced *best = NULL;
     for (int i = 0; i < num_candidates; i++) {
-        const candidate *c = &candidates[i];
+        const weft_moe_priced *c = &candidates[i];
         if (c->us > least_us && c->us >= 1.01 * least_us)
             continue;
         const int n = c->pipeline.num_partitions, best_n = best ? best->pipeline.num_partitions : 0;
@@ -108,7 +102,7 @@ static const candidate *pick(const candidate *candidates, int num_candidates)
     return best;
 }
 
-static void say_why(const candidate *candidates, int num_candidates, weft_moe_model model,
+static void say_why(const weft_moe_priced *candidates, int num_candidates, weft_moe_model model,
                     bool by_plan, weft_moe_choice *choice)
 {
     static const char *const models[] = {[WEFT_MOE_MODEL_QUICK] = "equation 10 and phases",
@@ -158,7 +152,7 @@ weft_status weft_choose_moe(const weft_cluster *cluster, const weft_moe_layer_sh
     if (model == WEFT_MOE_MODEL_QUICK)
         reuses = quickest(cluster, shape, reuses);
 
-    candidate candidates[WEFT_MOE_MAX_PARTITIONS * WEFT_NUM_REUSES + WEFT_MOE_MAX_PEERS];
+    weft_moe_priced candidates[WEFT_MOE_MAX_PARTITIONS * WEFT_NUM_REUSES + WEFT_MOE_MAX_PEERS];
     int num_candidates = 0;
     for (int i = 0; i < num_partitions; i++) {
         if (partitions[i] < 1 || partitions[i] > WEFT_MOE_MAX_PARTITIONS)
@@ -179,7 +173,7 @@ weft_status weft_choose_moe(const weft_cluster *cluster, const weft_moe_layer_sh
     for (int i = 0; i < num_candidates; i++)
         WEFT_TRY(
             predict(cluster, shape, model, pricer, &candidates[i].pipeline, &candidates[i].us));
-    const candidate *best = pick(candidates, num_candidates);
+    const weft_moe_priced *best = weft_moe_pick(candidates, num_candidates);
     weft_moe_choice choice = {.pipeline = best->pipeline, .us = best->us};
     say_why(candidates, num_candidates, model, model == WEFT_MOE_MODEL_PRICE && pricer, &choice);
     *out = choice;

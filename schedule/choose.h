@@ -56,6 +56,15 @@ enum { WEFT_MOE_MAX_PEERS = 2 };
 int weft_moe_list_peers(const weft_moe_layer_shape *shape,
                         weft_moe_pipeline out[WEFT_MOE_MAX_PEERS]);
 
+/* A candidate and its time. */
+typedef struct weft_moe_priced {
+    weft_moe_pipeline pipeline;
+    double us;
+} weft_moe_priced;
+/* The fastest; of those that are less than 1 % behind it, the one with the smallest n. NULL: there
+ * are none. */
+const weft_moe_priced *weft_moe_pick(const weft_moe_priced *candidates, int num_candidates);
+
 /* The fastest (n, S) among n in `partitions` and S in `allowed_reuses` (bit i: strategy i; 0: S1 to
  * S4 and none). by_peers: partitions by peers compete too, if reuse none is allowed and the model
  * is PRICE. Ties of less than 1 % go to the smaller n. pricer NULL: PRICE takes the layer's own

@@ -55,17 +55,23 @@ weft_status weft_plan_load(const weft_config_source *source, weft_vocabulary_fun
         WEFT_KEY_ERROR("model.vocab_size", "missing, and no dataset is read that would say"));
 }
 
+weft_status weft_plan_read_cluster(const char *path, weft_arena *arena, weft_cluster **out)
+{
+    void *memory;
+    WEFT_TRY(weft_arena_alloc(arena, sizeof **out, &memory));
+    weft_status read = weft_cluster_read(path, memory);
+    if (read == WEFT_FILE) /* as of a config that cannot be read */
+        return WEFT_ERROR(WEFT_CONFIG, "--cluster %s", weft_error_get()->text);
+    WEFT_TRY(read);
+    *out = memory;
+    return WEFT_OK;
+}
+
 weft_status weft_plan_cluster(const char *path, weft_config *config, weft_arena *arena,
                               weft_cluster **out)
 {
     const weft_pace pace = weft_config_pace(config);
-    void *memory;
-    WEFT_TRY(weft_arena_alloc(arena, sizeof **out, &memory));
-    *out = memory;
-    weft_status read = weft_cluster_read(path, *out);
-    if (read == WEFT_FILE) /* as of a config that cannot be read */
-        return WEFT_ERROR(WEFT_CONFIG, "--cluster %s", weft_error_get()->text);
-    WEFT_TRY(read);
+    WEFT_TRY(weft_plan_read_cluster(path, arena, out));
     if (pace.flops > 0 && pace.work == WEFT_PACE_ALL)
         weft_cluster_set_pace(*out, pace.flops);
     const char *other = config->schedule.cluster;
@@ -128,8 +134,7 @@ static uint64_t device_limit(const weft_config *config, const weft_cluster *clus
     return 0;
 }
 
-/* What a rank may use: the lower of what the config allows and what the device has. */
-static uint64_t kind_limit(const weft_config *config, const weft_cluster *cluster, int group)
+uint64_t weft_plan_memory_limit(const weft_config *config, const weft_cluster *cluster, int group)
 {
     const uint64_t allowed = (uint64_t)config->device.memory_limit,
                    has = device_limit(config, cluster, group);
@@ -186,7 +191,8 @@ static void find_memory(const weft_config *config, const weft_cluster *cluster, 
         weft_plan_stage *stage = &plan->stages[s];
         weft_step_footprint(config, &plan->step, s, &plan->step.programs[s], &stage->footprint);
         const uint64_t bytes = stage->footprint.device_bytes;
-        const uint64_t limit = smallest_limit(kind_limit, config, cluster, plan->kinds[s].all);
+        const uint64_t limit =
+            smallest_limit(weft_plan_memory_limit, config, cluster, plan->kinds[s].all);
         stage->memory_limit_bytes = limit;
         plan->fits &= limit == 0 || bytes <= limit;
         find_host_memory(config, cluster, s, plan);

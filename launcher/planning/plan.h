@@ -85,6 +85,9 @@ weft_config_source weft_plan_source(const char *file, const weft_string_list *se
 typedef weft_status (*weft_vocabulary_function)(weft_config *config);
 weft_status weft_plan_load(const weft_config_source *source, weft_vocabulary_function vocabulary,
                            weft_arena *arena, weft_config *out) WEFT_CHECKED;
+/* Reads a cluster into the arena, for a command line: WEFT_CONFIG also where there is no file. */
+weft_status weft_plan_read_cluster(const char *path, weft_arena *arena,
+                                   weft_cluster **out) WEFT_CHECKED;
 /* Reads the cluster that `config` is planned on, with the pace of its emulated accelerator. Choices
  * for MoE layers are made from this one, too, whatever cluster the config names. */
 weft_status weft_plan_cluster(const char *path, weft_config *config, weft_arena *arena,
@@ -106,6 +109,9 @@ weft_status weft_plan_set_kernels(weft_kernels_kind kernels, const weft_config_s
 
 /* Whether a plan of this config on this cluster is one of GPUs. */
 bool weft_plan_is_of_gpus(const weft_config *config, const weft_cluster *cluster);
+/* What a rank's device of a group of nodes (weft_cluster_hardware) may hold: the lower of what the
+ * config allows and what the device has. 0: nobody says. */
+uint64_t weft_plan_memory_limit(const weft_config *config, const weft_cluster *cluster, int group);
 /* All but the outline lives in the arena. model.vocab_size is known. `trace` (NULL: none) gets the
  * step's timeline, a rank a pipeline rank. Errors: WEFT_CONFIG: what the config says cannot be, the
  * cluster has too few devices, or a figure is missing, which is named. */

@@ -241,6 +241,17 @@ static void add_against(cJSON *plan, const weft_against *a)
     add_rows(json, "memory_bytes", a->purposes, a->num_purposes, 1);
 }
 
+weft_status weft_print_json(cJSON *json, FILE *out)
+{
+    char *text = cJSON_Print(json);
+    cJSON_Delete(json);
+    if (!text)
+        return WEFT_ERROR(WEFT_MEMORY, "out of memory for the plan");
+    fprintf(out, "%s\n", text);
+    free(text);
+    return WEFT_OK;
+}
+
 weft_status weft_plan_print_json(const weft_plan *plan, const weft_against *against, FILE *out)
 {
     char axes[128];
@@ -275,11 +286,5 @@ weft_status weft_plan_print_json(const weft_plan *plan, const weft_against *agai
         add_stage(stages, plan, s);
     if (against)
         add_against(json, against);
-    char *text = cJSON_Print(json);
-    cJSON_Delete(json);
-    if (!text)
-        return WEFT_ERROR(WEFT_MEMORY, "out of memory for the plan");
-    fprintf(out, "%s\n", text);
-    free(text);
-    return WEFT_OK;
+    return weft_print_json(json, out);
 }

@@ -2,6 +2,8 @@
 #ifndef WEFT_LAUNCHER_PLANNING_PLAN_PRINT_H
 #define WEFT_LAUNCHER_PLANNING_PLAN_PRINT_H
 
+#include <cjson/cJSON.h>
+
 #include "launcher/planning/against.h"
 
 void weft_plan_print(const weft_plan *plan, const weft_cluster *cluster, FILE *out);
@@ -9,6 +11,8 @@ void weft_against_print(const weft_against *against, FILE *out);
 /* One JSON object; against: its part of that name, or NULL. WEFT_MEMORY. */
 weft_status weft_plan_print_json(const weft_plan *plan, const weft_against *against,
                                  FILE *out) WEFT_CHECKED;
+/* Prints an object and deletes it. WEFT_MEMORY. */
+weft_status weft_print_json(cJSON *json, FILE *out) WEFT_CHECKED;
 /* "stage 2 needs 1.2 GB more than the 80 GB ...", for a plan that does not fit. */
 const char *weft_plan_short_text(const weft_plan *plan, char *out, size_t capacity);
 

@@ -20,6 +20,8 @@ weft_add_test(NAME schedule_exchange_program CMOCKA
   SOURCES schedule/test_exchange_program.c schedule/programs.c)
 weft_add_test(NAME schedule_exchange_cost CMOCKA
   SOURCES schedule/test_exchange_cost.c schedule/programs.c)
+weft_add_test(NAME schedule_exchange_paper CMOCKA
+  SOURCES schedule/test_exchange_paper.c schedule/programs.c)
 weft_add_test(NAME schedule_choose CMOCKA
   SOURCES schedule/test_choose.c schedule/programs.c)
 weft_add_test(NAME schedule_granularity CMOCKA

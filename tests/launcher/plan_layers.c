@@ -1,0 +1,326 @@
+/* weft plan all-to-all and moe-layer: their figures against each other and against the equations,
+ * the same from the program that links the pure set alone, and what they refuse. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+
+#include "tests/expect.h"
+#include "tests/launcher/child.h"
+
+static double number_of(const cJSON *json, const char *key)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(json, key);
+    EXPECT(cJSON_IsNumber(item), "no number %s", key);
+    return cJSON_IsNumber(item) ? item->valuedouble : NAN;
+}
+
+static const char *text_of(const cJSON *json, const char *key)
+{
+    const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, key));
+    EXPECT(text, "no text %s", key);
+    return text ? text : "";
+}
+
+/* Both programs must say the same. The caller deletes it. */
+static cJSON *ask(const char *alone, int code, const char *const *args)
+{
+    child whole, pure;
+    child_run(&whole, args, NULL);
+    child_program = alone;
+    child_run(&pure, args, NULL);
+    child_program = NULL;
+    EXPECT(whole.exit_code == code && pure.exit_code == code, "exit %d and %d: %s", whole.exit_code,
+           pure.exit_code, whole.err);
+    EXPECT(strcmp(whole.out, pure.out) == 0, "weft-plan says something else than weft plan");
+    cJSON *json = cJSON_Parse(whole.out);
+    EXPECT(json, "no JSON: %s", whole.out);
+    child_release(&whole);
+    child_release(&pure);
+    return json ? json : cJSON_CreateObject();
+}
+
+static void expect_line(const char *const *args, int code, const char *part)
+{
+    child c;
+    child_run(&c, args, NULL);
+    EXPECT(c.exit_code == code && child_is_line(c.err) && strstr(c.err, part),
+           "exit %d, \"%s\", for %d and \"%s\"", c.exit_code, c.err, code, part);
+    child_release(&c);
+}
+
+/* --- all-to-all ------------------------------------------------------------------------------ */
+
+static const char paper[] =
+    "{\"name\": \"two nodes\", \"num_nodes\": 2, \"ranks_per_node\": 8, "
+    "\"device\": {\"memory_bandwidth\": 2e12, \"efficiency\": {\"memory\": [[8e6, 0.5]]}}, "
+    "\"inside\": {\"bandwidth\": 2e11, \"efficiency\": [[1e6, 0.5], [8e6, 0.8]]}, "
+    "\"between\": {\"cards\": 8, \"bandwidth\": 2.5e10, "
+    "\"efficiency\": [[1e5, 0.4], [1e6, 0.5], [4e6, 0.8]]}}";
+
+/* The same numbers as those by hand in tests/schedule/test_exchange_paper.c. */
+static void check_paper(const char *alone)
+{
+    cJSON *json = ask(alone, 0,
+                      (const char *[]){"plan", "all-to-all", "--bytes", "8000000", "--tp", "4",
+                                       "--ep", "2", "--cluster", "paper.json", "--paper",
+                                       "--minimal", "2000000", "--json", NULL});
+    EXPECT_NEAR(number_of(json, "baseline_s"), 200e-6, 1e-12);
+    EXPECT_NEAR(number_of(json, "o1_s"), 97.5e-6, 1e-12);
+    EXPECT_NEAR(number_of(json, "o2_s"), 105.5e-6, 1e-12);
+    EXPECT_NEAR(number_of(json, "o3_s"), 105.5e-6, 1e-12);
+    EXPECT(number_of(json, "o2_chunks") == 1 && number_of(json, "o3_chunks") == 1, "chunks");
+    EXPECT(strcmp(text_of(json, "choice"), "o1") == 0, "chose %s", text_of(json, "choice"));
+    EXPECT_NEAR(number_of(cJSON_GetObjectItem(json, "paper"), "r1"), 2.0 / 3, 1e-9);
+    cJSON_Delete(json);
+    json = ask(alone, 0,
+               (const char *[]){"plan", "all-to-all", "--bytes", "64k", "--tp", "4", "--ep", "2",
+                                "--cluster", "paper.json", "--paper", "--json", NULL});
+    EXPECT(cJSON_IsNull(cJSON_GetObjectItem(json, "o2_s")) && number_of(json, "o2_chunks") == 0,
+           "a chunk below I_minimal");
+    EXPECT(strcmp(text_of(json, "choice"), "o1") == 0, "chose %s", text_of(json, "choice"));
+    cJSON_Delete(json);
+}
+
+static void check_forms(const char *alone)
+{
+    static const char *const forms[] = {"baseline", "o1", "o2", "o3"};
+    static const char *const sizes[] = {"64k", "4MiB", "256MiB"};
+    char key[32];
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        cJSON *json =
+            ask(alone, 0,
+                (const char *[]){"plan", "all-to-all", "--bytes", sizes[i], "--tp", "8", "--ep",
+                                 "4", "--cluster", "cluster.json", "--json", NULL});
+        double least = INFINITY, chosen = NAN;
+        for (size_t f = 0; f < 4; f++) {
+            snprintf(key, sizeof key, "%s_s", forms[f]);
+            const double s = number_of(json, key);
+            EXPECT(s > 0, "%s takes %g s", forms[f], s);
+            least = fmin(least, s);
+            if (strcmp(text_of(json, "choice"), forms[f]) == 0)
+                chosen = s;
+        }
+        EXPECT(chosen == least, "%s: chose %s", sizes[i], text_of(json, "choice"));
+        EXPECT(number_of(json, "o3_s") <= number_of(json, "o2_s") &&
+                   number_of(json, "direct_s") <= number_of(json, "o3_s"),
+               "%s: a form that does less takes longer", sizes[i]);
+        EXPECT(number_of(json, "o2_chunks") >= 1 && number_of(json, "o3_chunks") >= 1, "chunks");
+        cJSON_Delete(json);
+    }
+    child c;
+    child_run(&c,
+              (const char *[]){"plan", "all-to-all", "--bytes", "64MiB", "--tp", "8", "--ep", "2",
+                               "--cluster", "cluster.json", NULL},
+              NULL);
+    EXPECT(c.exit_code == 0 && strstr(c.out, "choice: o") && strstr(c.out, "  baseline  "),
+           "exit %d: %s%s", c.exit_code, c.out, c.err);
+    child_release(&c);
+}
+
+static void refuse_exchange(const char *bytes, const char *tp, const char *ep, const char *cluster,
+                            const char *part)
+{
+    expect_line((const char *[]){"plan", "all-to-all", "--bytes", bytes, "--tp", tp, "--ep", ep,
+                                 "--cluster", cluster, NULL},
+                2, part);
+}
+
+static void check_exchange_refusals(void)
+{
+    refuse_exchange("0", "8", "2", "cluster.json", "--bytes 0: expected a size in bytes");
+    refuse_exchange("-4", "8", "2", "cluster.json", "--bytes -4: expected a size in bytes");
+    refuse_exchange("4MB", "8", "2", "cluster.json", "--bytes 4MB: expected a size in bytes");
+    refuse_exchange("4MiB", "0", "2", "cluster.json", "--tp 0: expected a whole number");
+    refuse_exchange("4MiB", "16", "2", "cluster.json", "--tp 16: it must stay inside a node");
+    refuse_exchange("4MiB", "8", "4096", "cluster.json", "has 1024 devices");
+    refuse_exchange("4MiB", "8", "2", "none.json", "--cluster none.json: No such file");
+    refuse_exchange("4MiB", "8", "2", "empty.json", "device.memory_bandwidth is not known");
+    refuse_exchange("4MiB", "4", "2", "paper.json", "latency_us is not known");
+    expect_line((const char *[]){"plan", "all-to-all", "--tp", "8", "--ep", "2", "--cluster",
+                                 "cluster.json", NULL},
+                2, "--bytes I is missing");
+    expect_line((const char *[]){"plan", "all-to-all", "--bytes", "4MiB", "--tp", "8", "--ep", "2",
+                                 "--cluster", "empty.json", "--paper", NULL},
+                2, "between.bandwidth");
+}
+
+/* --- moe-layer ------------------------------------------------------------------------------- */
+
+static const cJSON *candidate(const cJSON *json, int n, const char *reuse)
+{
+    const cJSON *c = cJSON_GetObjectItem(json, "candidates");
+    for (c = c ? c->child : NULL; c; c = c->next)
+        if (number_of(c, "n") == n && strcmp(text_of(c, "reuse"), reuse) == 0)
+            return c;
+    EXPECT(false, "no candidate n %d, %s", n, reuse);
+    return json;
+}
+
+static cJSON *layer(const char *alone, int code, const char *tokens, const char *ep,
+                    const char *cluster)
+{
+    return ask(alone, code,
+               (const char *[]){"plan",   "moe-layer", "--tokens",  tokens,      "--hidden",
+                                "4096",   "--ffn",     "14336",     "--experts", "8",
+                                "--topk", "2",         "--ep",      ep,          "--precision",
+                                "bf16",   "--swiglu",  "--cluster", cluster,     "--json",
+                                NULL});
+}
+
+/* The choice is the fastest that fits, but for ties of 1 %; reuse takes less of the device. */
+static void check_layer(const char *alone)
+{
+    cJSON *json = layer(alone, 0, "8192", "8", "cluster.json");
+    const cJSON *choice = cJSON_GetObjectItem(json, "choice");
+    const cJSON *chosen = candidate(json, (int)number_of(choice, "n"), text_of(choice, "reuse"));
+    int count = 0;
+    for (const cJSON *c = cJSON_GetObjectItem(json, "candidates")->child; c; c = c->next) {
+        EXPECT(number_of(c, "time_s") > 0 && number_of(c, "memory_bytes") > 0, "n %g",
+               number_of(c, "n"));
+        EXPECT(cJSON_IsTrue(cJSON_GetObjectItem(c, "feasible")), "n %g: %s", number_of(c, "n"),
+               text_of(c, "reason"));
+        EXPECT(number_of(chosen, "time_s") <= 1.01 * number_of(c, "time_s"), "n %g, %s is faster",
+               number_of(c, "n"), text_of(c, "reuse"));
+        count++;
+    }
+    EXPECT(count == 6 * 5, "%d candidates", count);
+    const double whole = number_of(candidate(json, 4, "none"), "memory_bytes");
+    for (int s = 1; s <= 4; s++) {
+        const char name[] = {'s', (char)('0' + s), '\0'};
+        const cJSON *c = candidate(json, 4, name);
+        EXPECT(number_of(c, "memory_bytes") < whole, "%s saves nothing", name);
+        EXPECT((number_of(c, "host_memory_bytes") >
+                number_of(candidate(json, 4, "s4"), "host_memory_bytes")) == (s < 4),
+               "%s: %g bytes on the host", name, number_of(c, "host_memory_bytes"));
+    }
+    /* 3 matrices of 4096 x 14336 and the router's 8 rows, 2 + 4 + 2 + 8 bytes each */
+    EXPECT_NEAR(number_of(json, "parameter_bytes"), 16.0 * (3 * 4096.0 * 14336 + 8 * 4096.0), 1e6);
+    cJSON_Delete(json);
+    child c;
+    child_run(&c,
+              (const char *[]){"plan", "moe-layer", "--tokens", "8192", "--hidden", "4096", "--ffn",
+                               "14336", "--experts", "8", "--topk", "2", "--ep", "8", "--cluster",
+                               "cluster.json", NULL},
+              NULL);
+    EXPECT(c.exit_code == 0 && strstr(c.out, "choice: n ") && strstr(c.out, "\n-> "),
+           "exit %d: %s%s", c.exit_code, c.out, c.err);
+    child_release(&c);
+}
+
+/* On a device that not all fit on, those that do not say why; the fastest of the others is chosen.
+ * On one that none fits on: exit 3 and the smallest. */
+static void check_memory(const char *alone, const char *sheet)
+{
+    cJSON *json = layer(alone, 0, "8192", "8", "cluster.json");
+    const double most = number_of(candidate(json, 1, "none"), "memory_bytes"),
+                 least = number_of(candidate(json, 8, "s4"), "memory_bytes");
+    cJSON_Delete(json);
+    for (int none_fits = 0; none_fits < 2; none_fits++) {
+        cJSON *small = cJSON_Parse(strchr(sheet, '{'));
+        cJSON *device = cJSON_GetObjectItem(small, "device");
+        cJSON_DeleteItemFromObject(device, "reserved_bytes");
+        cJSON_DeleteItemFromObject(device, "memory_bytes");
+        cJSON_AddNumberToObject(device, "memory_bytes",
+                                floor(none_fits ? 0.9 * least : (most + least) / 2));
+        cJSON_DeleteItemFromObject(cJSON_GetObjectItem(small, "sources"), "device.reserved_bytes");
+        char *text = cJSON_Print(small);
+        EXPECT(child_write("small.json", text), "cannot write");
+        free(text);
+        cJSON_Delete(small);
+        json = layer(alone, none_fits ? 3 : 0, "8192", "8", "small.json");
+        const cJSON *whole = candidate(json, 1, "none"), *cut = candidate(json, 8, "s4");
+        EXPECT(!cJSON_IsTrue(cJSON_GetObjectItem(whole, "feasible")) &&
+                   strstr(text_of(whole, "reason"), " more than the "),
+               "n 1 fits");
+        EXPECT(cJSON_IsTrue(cJSON_GetObjectItem(cut, "feasible")) == !none_fits, "n 8, s4");
+        EXPECT(cJSON_IsNull(cJSON_GetObjectItem(json, "choice")) == none_fits, "a choice");
+        cJSON_Delete(json);
+    }
+    expect_line((const char *[]){"plan",   "moe-layer", "--tokens",  "8192",       "--hidden",
+                                 "4096",   "--ffn",     "14336",     "--experts",  "8",
+                                 "--topk", "2",         "--ep",      "8",          "--precision",
+                                 "bf16",   "--swiglu",  "--cluster", "small.json", NULL},
+                3, "no candidate fits; the smallest, n ");
+}
+
+static void check_alone_and_few(const char *alone)
+{
+    cJSON *json = layer(alone, 0, "8192", "1", "cluster.json");
+    EXPECT(number_of(cJSON_GetObjectItem(json, "choice"), "n") == 1, "cut where nothing travels");
+    EXPECT(strstr(text_of(candidate(json, 2, "none"), "reason"), "no rows travel"), "n 2");
+    cJSON_Delete(json);
+    json = layer(alone, 0, "4", "8", "cluster.json");
+    EXPECT(strstr(text_of(candidate(json, 8, "none"), "reason"), "4 tokens cannot be cut into 8"),
+           "n 8");
+    cJSON_Delete(json);
+}
+
+/* Measured curves alone, of those operations that a choice needs. */
+static void check_curves(const char *alone)
+{
+    static const char curves[] =
+        "{\"name\": \"curves\", \"num_nodes\": 4, \"ranks_per_node\": 2, \"costs\": {"
+        "\"all_to_all\": {\"peak\": 1e9, \"latency_us\": 20}, "
+        "\"all_to_all_inside\": {\"peak\": 1e10, \"latency_us\": 2}, "
+        "\"copy\": {\"peak\": 1e10, \"latency_us\": 1}, "
+        "\"to_host\": {\"peak\": 5e9, \"latency_us\": 1}, "
+        "\"to_device\": {\"peak\": 5e9, \"latency_us\": 1}, "
+        "\"gemm_bf16\": {\"peak\": 1e13, \"latency_us\": 1}}}";
+    EXPECT(child_write("curves.json", curves), "cannot write");
+    cJSON *json = layer(alone, 0, "8192", "8", "curves.json");
+    EXPECT(strcmp(text_of(json, "priced_by"), "curves") == 0, "%s", text_of(json, "priced_by"));
+    EXPECT(number_of(cJSON_GetObjectItem(json, "choice"), "n") > 1, "slow links hide nothing");
+    EXPECT(number_of(candidate(json, 2, "s4"), "time_s") > 0, "n 2, s4");
+    cJSON_Delete(json);
+}
+
+static void refuse_layer(const char *tokens, const char *experts, const char *topk, const char *ep,
+                         const char *cluster, const char *part)
+{
+    expect_line((const char *[]){"plan", "moe-layer", "--tokens", tokens, "--hidden", "1024",
+                                 "--ffn", "4096", "--experts", experts, "--topk", topk, "--ep", ep,
+                                 "--cluster", cluster, NULL},
+                2, part);
+}
+
+static void check_layer_refusals(void)
+{
+    refuse_layer("0", "8", "2", "4", "cluster.json", "--tokens 0: expected a whole number");
+    refuse_layer("64", "6", "2", "4", "cluster.json",
+                 "--experts 6: 4 ranks cannot hold as many each; 4 or 8 would do");
+    refuse_layer("64", "4", "8", "4", "cluster.json", "--topk 8: there are only 4 experts");
+    refuse_layer("64", "8", "2", "8", "paper.json", "is not known");
+    refuse_layer("64", "8", "2", "8", "empty.json", "is not known");
+    refuse_layer("64", "1024", "2", "1024", "paper.json", "the cluster two nodes has 16 devices");
+    refuse_layer("64", "8", "2", "4", "none.json", "--cluster none.json: No such file");
+    expect_line((const char *[]){"plan", "moe-layer", "--tokens", "64", NULL}, 2,
+                "--hidden M is missing");
+}
+
+int main(void)
+{
+    char folder[32], path[1024], alone[1024];
+    snprintf(path, sizeof path, "%s/examples/clusters/h100.json", getenv("WEFT_SOURCE_DIR"));
+    snprintf(alone, sizeof alone, "%s/weft-plan", getenv("WEFT_BINARY_DIR"));
+    if (!child_folder_enter(folder))
+        return 1;
+    char *sheet = child_read(path);
+    EXPECT(sheet && child_write("cluster.json", sheet) && child_write("paper.json", paper) &&
+               child_write("empty.json", "{\"name\": \"empty\", \"num_nodes\": 4, "
+                                         "\"ranks_per_node\": 8}"),
+           "cannot write clusters");
+    check_paper(alone);
+    check_forms(alone);
+    check_exchange_refusals();
+    check_layer(alone);
+    check_memory(alone, sheet ? sheet : "{}");
+    check_alone_and_few(alone);
+    check_curves(alone);
+    check_layer_refusals();
+    free(sheet);
+    child_folder_leave(folder);
+    return expect_finish();
+}
