@@ -53,6 +53,9 @@ weft_status weft_trace_write_json(const weft_trace *trace, FILE *out) WEFT_CHECK
 weft_status weft_trace_write_svg(const weft_trace *trace, const char *title, const char *subtitle,
                                  FILE *out) WEFT_CHECKED;
 
+/* The colour of a category in drawings, "#0072b2"; one for all that have none. Static. */
+const char *weft_trace_colour(const char *category);
+
 /* One of the two into a file, over what is there: as SVG where there is a title, else as JSON. */
 weft_status weft_trace_write_file(const weft_trace *trace, const char *path, const char *title,
                                   const char *subtitle) WEFT_CHECKED;

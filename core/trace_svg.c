@@ -85,6 +85,16 @@ static bool is_back(const char *category, char name[16])
     return back;
 }
 
+const char *weft_trace_colour(const char *category)
+{
+    char name[16];
+    int c = 0;
+    is_back(category, name);
+    while (colours[c].category && strcmp(colours[c].category, name) != 0)
+        c++;
+    return colours[c].fill;
+}
+
 static int find_kind(const drawing *d, const char *name)
 {
     int i = 0;

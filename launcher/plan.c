@@ -3,12 +3,13 @@
 
 #include "core/log.h"
 #include "launcher/arguments.h"
+#include "launcher/plan_page.h"
 #include "launcher/planning/no_effect.h"
 #include "launcher/planning/plan_print.h"
 #include "launcher/verbs.h"
 
 typedef struct planner {
-    const char *cluster, *mesh, *trace, *against;
+    const char *cluster, *mesh, *trace, *against, *html;
     weft_string_list set;
     bool json;
     int kernels; /* weft_kernels_kind */
@@ -32,6 +33,8 @@ static int parse(int argc, char **argv, planner *p)
          .text = &p->trace},
         {"kernels", "KIND", "weft's own, or plain: those of published runs, which only plans know",
          .choice = &p->kernels, .names = weft_kernels_texts, .num_names = WEFT_NUM_KERNELS},
+        {"html", "FILE", "the plan as a page: one file, which a browser opens offline",
+         .text = &p->html},
         {"json", NULL, "the plan as one JSON object", .flag = &p->json},
     };
     const weft_arguments verb = {
@@ -63,6 +66,8 @@ static weft_status print(const planner *p, const weft_cluster *cluster, const we
         weft_against_print(against, stdout);
     if (p->trace)
         WEFT_TRY(weft_trace_write_file(trace, p->trace, NULL, NULL));
+    if (p->html)
+        WEFT_TRY(weft_plan_page_write(p->html, p->source.file, cluster, plan, trace));
     if (plan->fits)
         return WEFT_OK;
     return WEFT_ERROR(WEFT_MEMORY, "%s", weft_plan_short_text(plan, text, sizeof text));
@@ -96,7 +101,7 @@ static weft_status run(planner *p)
     if (p->against && config.model.num_experts > 0)
         WEFT_TRY(weft_against_load(p->against, &p->arena, &config.moe_load));
     WEFT_TRY(weft_plan_cluster(p->cluster, &config, &p->arena, &cluster));
-    if (p->trace || p->against)
+    if (p->trace || p->against || (p->html && weft_plan_page_draws(&config, &p->source)))
         WEFT_TRY(weft_trace_create(&trace));
     weft_status status = weft_plan_make(&config, &p->source, cluster, trace, &p->arena, &plan);
     if (status == WEFT_OK)

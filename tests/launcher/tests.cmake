@@ -48,6 +48,7 @@ include(${CMAKE_CURRENT_LIST_DIR}/netlab.cmake OPTIONAL)
 include(${CMAKE_CURRENT_LIST_DIR}/calibrate.cmake OPTIONAL)
 include(${CMAKE_CURRENT_LIST_DIR}/cuda.cmake OPTIONAL)
 include(${CMAKE_CURRENT_LIST_DIR}/scale.cmake OPTIONAL)
+include(${CMAKE_CURRENT_LIST_DIR}/page.cmake OPTIONAL)
 weft_add_test(NAME bench SOURCES launcher/test_bench.c launcher/child.c CMOCKA LABELS launcher)
 add_dependencies(test_bench weft_binary)
 weft_add_test(NAME bench_all_to_all SOURCES launcher/bench_all_to_all.c launcher/child.c RANKS 4

@@ -18,7 +18,9 @@ BEGIN {
     floors["launcher/planning"] = below
     floors["launcher/training"] = below " launcher/training"
     floors["launcher/measuring"] = below " launcher/measuring"
-    floors["launcher/verbs"] = below " launcher/training launcher/measuring launcher/verbs"
+    floors["launcher/page"] = below " launcher/searching launcher/page"
+    floors["launcher/verbs"] = below " launcher/training launcher/measuring launcher/page"
+    floors["launcher/verbs"] = floors["launcher/verbs"] " launcher/verbs"
 }
 
 function floor_of(path) {

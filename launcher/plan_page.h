@@ -1,0 +1,14 @@
+/* weft plan --html: what stands on the page. */
+#ifndef WEFT_LAUNCHER_PLAN_PAGE_H
+#define WEFT_LAUNCHER_PLAN_PAGE_H
+
+#include "launcher/page/page.h"
+
+/* Whether the step of the config's mesh has few enough tasks for a timeline, whose memory grows
+ * with them. */
+bool weft_plan_page_draws(const weft_config *config, const weft_config_source *source);
+/* A plan's page; trace: of its step, or NULL. Errors: WEFT_FILE, WEFT_MEMORY. */
+weft_status weft_plan_page_write(const char *path, const char *title, const weft_cluster *cluster,
+                                 const weft_plan *plan, const weft_trace *trace) WEFT_CHECKED;
+
+#endif

@@ -1,0 +1,301 @@
+/* weft plan --html: the page is whole, refers to nothing outside itself, escapes what it is given,
+ * stays below 2 MB for the largest steps, and shows every table that it gets. With `sample FILE` it
+ * writes the page of all tables, for the test that opens it in a browser. */
+#include "launcher/page/page.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cjson/cJSON.h>
+
+#include "tests/expect.h"
+#include "tests/launcher/child.h"
+
+static const char dense[] =
+    "{\"model\": {\"num_layers\": 64, \"hidden_size\": 4096, \"ffn_hidden_size\": 14336, "
+    "\"num_attention_heads\": 32, \"num_query_groups\": 8, \"seq_length\": 4096, "
+    "\"vocab_size\": 128256, \"swiglu\": true}, "
+    "\"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 256, \"train_iters\": 1, "
+    "\"precision\": \"bf16\"}, \"data\": {\"mock_data\": true}}";
+
+/* --- what a page may be ---------------------------------------------------------------------- */
+
+static bool is_void(const char *name, size_t bytes)
+{
+    static const char *const names[] = {"meta", "br", "!doctype"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strlen(names[i]) == bytes && strncmp(names[i], name, bytes) == 0)
+            return true;
+    return false;
+}
+
+/* The end of a tag: behind its '>', which no quoted value hides. NULL: it has none. */
+static const char *tag_end(const char *at)
+{
+    char quote = '\0';
+    for (; *at; at++) {
+        if (quote && *at == quote)
+            quote = '\0';
+        else if (!quote && (*at == '"' || *at == '\''))
+            quote = *at;
+        else if (!quote && *at == '>')
+            return at + 1;
+        else if (!quote && *at == '<')
+            return NULL;
+    }
+    return NULL;
+}
+
+/* Every tag is closed, in order; ampersands begin entities. */
+static void check_tags(const char *html)
+{
+    enum { DEPTH = 64 };
+    char open[DEPTH][16];
+    int depth = 0;
+    for (const char *at = html; *at;) {
+        if (*at == '&')
+            EXPECT(strncmp(at, "&lt;", 4) == 0 || strncmp(at, "&gt;", 4) == 0 ||
+                       strncmp(at, "&amp;", 5) == 0 || strncmp(at, "&quot;", 6) == 0,
+                   "a bare ampersand: %.30s", at);
+        if (*at != '<') {
+            at++;
+            continue;
+        }
+        const bool closes = at[1] == '/';
+        const char *name = at + 1 + closes, *end = tag_end(at + 1);
+        const size_t bytes = strcspn(name, " />\n");
+        EXPECT(end && bytes > 0 && bytes < 16, "a broken tag: %.40s", at);
+        if (!end || bytes >= 16)
+            return;
+        at = end;
+        if (closes) {
+            EXPECT(depth > 0 && strlen(open[depth - 1]) == bytes &&
+                       strncmp(open[depth - 1], name, bytes) == 0,
+                   "</%.*s> in <%s>", (int)bytes, name, depth > 0 ? open[depth - 1] : "");
+            depth -= depth > 0;
+        } else if (!is_void(name, bytes) && end[-2] != '/') {
+            EXPECT(depth < DEPTH, "too deep");
+            snprintf(open[depth++], sizeof open[0], "%.*s", (int)bytes, name);
+            const bool is_raw = strncmp(name, "script", 6) == 0 || strncmp(name, "style", 5) == 0;
+            if (is_raw)
+                at = strstr(end, *name == 's' && name[1] == 'c' ? "</script>" : "</style>");
+        }
+    }
+    EXPECT(depth == 0, "<%s> stays open", depth > 0 ? open[depth - 1] : "");
+}
+
+static char *read_page(const char *path)
+{
+    static const char *const outside[] = {
+        "http://", "https://", "url(", " src=", " href=", "@import", "fetch(", "import("};
+    char *html = child_read(path);
+    EXPECT(html, "no page %s", path);
+    if (!html)
+        return strcpy(calloc(1, 1), "");
+    check_tags(html);
+    EXPECT(strlen(html) <= WEFT_PAGE_MAX_BYTES, "%zu bytes", strlen(html));
+    for (size_t i = 0; i < sizeof outside / sizeof *outside; i++)
+        EXPECT(!strstr(html, outside[i]), "the page has %s", outside[i]);
+    return html;
+}
+
+static void expect_in(const char *html, const char *part)
+{
+    EXPECT(strstr(html, part), "the page lacks %s", part);
+}
+
+static int count_in(const char *html, const char *part)
+{
+    int count = 0;
+    for (const char *at = html; (at = strstr(at, part)); at += strlen(part))
+        count++;
+    return count;
+}
+
+/* --- of plans -------------------------------------------------------------------------------- */
+
+static char *plan_page(const char *config, const char *cluster, const char *mesh, const char *set,
+                       int code)
+{
+    child c;
+    child_run(&c,
+              (const char *[]){"plan", config, "--cluster", cluster, "--mesh", mesh, "--html",
+                               "page.html", "--set", set ? set : "train.train_iters=1", NULL},
+              NULL);
+    EXPECT(c.exit_code == code, "exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
+    char *html = read_page("page.html");
+    remove("page.html");
+    return html;
+}
+
+static void check_plan(void)
+{
+    char *html = plan_page("dense.json", "cluster.json", "tp=8,pp=8,dp=2,sp=1", NULL, 0);
+    expect_in(html, "It fits.");
+    expect_in(html, "(tp 8, pp 8, dp 2, sequence parallel)");
+    expect_in(html, " tokens/s</strong>");
+    expect_in(html, "<span>stage 7</span>");
+    expect_in(html, "<div>stage 7: ");
+    expect_in(html, "F0 forward");
+    expect_in(html, "NVIDIA H100 data sheet");
+    expect_in(html, "\u00b115 %");
+    EXPECT(count_in(html, "<rect ") > 8 * 128 * 2, "%d boxes", count_in(html, "<rect "));
+    EXPECT(!strstr(html, "tasks, mostly"), "a small step is merged");
+    free(html);
+    html = plan_page("dense.json", "cluster.json", "pp=8", "device.memory_limit=20000000000", 3);
+    expect_in(html, "It does not fit.");
+    expect_in(html, "more than the 18.6 GiB there are");
+    free(html);
+}
+
+/* The config's name is the writer's. */
+static void check_escapes(void)
+{
+    EXPECT(child_write("a<b>&\"c.json", dense), "cannot write");
+    char *html = plan_page("a<b>&\"c.json", "cluster.json", "tp=8,pp=2", NULL, 0);
+    expect_in(html, "<h1>a&lt;b&gt;&amp;&quot;c.json</h1>");
+    free(html);
+}
+
+/* 16,384 devices, 64 stages, a thousand micro-batches: merged; more than are drawn: said. */
+static void check_large(const char *sheet)
+{
+    cJSON *json = cJSON_Parse(strchr(sheet, '{'));
+    cJSON_SetNumberValue(cJSON_GetObjectItem(json, "num_nodes"), 2048);
+    char *text = cJSON_Print(json);
+    EXPECT(child_write("large.json", text), "cannot write");
+    free(text);
+    cJSON_Delete(json);
+    char *html = plan_page("dense.json", "large.json", "tp=8,pp=64,dp=32,sp=1",
+                           "train.global_batch_size=32000", 0);
+    expect_in(html, " of 64 stages are drawn");
+    expect_in(html, "tasks are drawn as ");
+    expect_in(html, "tasks, mostly ");
+    EXPECT(count_in(html, "<rect ") > 6000, "%d boxes", count_in(html, "<rect "));
+    free(html);
+}
+
+static void check_refusals(void)
+{
+    child c;
+    child_run(&c,
+              (const char *[]){"plan", "dense.json", "--cluster", "cluster.json", "--mesh",
+                               "tp=8,pp=2", "--html", "none/page.html", NULL},
+              NULL);
+    EXPECT(c.exit_code == 6 && child_is_line(c.err) && strstr(c.err, "none/page.html") &&
+               strstr(c.out, "16 devices on DGX H100"),
+           "exit %d: \"%s\", and the plan: \"%s\"", c.exit_code, c.err, c.out);
+    child_release(&c);
+}
+
+/* --- of tables ------------------------------------------------------------------------------- */
+
+static weft_status write_sample(const char *path)
+{
+    static const weft_page_mesh meshes[] = {
+        {"tp 8, pp 4, dp 4", 1.2, 1.1, 1.35, 873813, 61e9, true, "limited by compute"},
+        {"tp 4, pp 8, dp 4", 1.4, 1.2, 1.6, 748983, 44e9, true, "limited by bubble"},
+        {"tp 2, dp 64 <&>", NAN, 0, 0, NAN, 112e9, false, "needs 27 GB more"},
+    };
+    static const weft_page_scale scales[] = {
+        {8, 64, "tp 8, pp 2, dp 4", 4.1, 255750},
+        {16, 128, "tp 8, pp 4, dp 4", 2.2, 476625},
+        {32, 256, NULL, NAN, NAN},
+        {64, 512, "tp 8, pp 4, dp 16", 0.7, 1497966},
+    };
+    static const weft_page_gain gains[] = {
+        {"links between nodes x2", 1.08, 1.11, "tp 8, pp 4, dp 4", "compute", 41.2},
+        {"memory x2", 1, 1.3, "tp 4, pp 2, dp 16", "compute", NAN},
+        {"balanced experts", NAN, NAN, NULL, NULL, NAN},
+    };
+    static const weft_page_rung rungs[] = {
+        {"today", 8, "tp 8, ep 8", NULL, NULL, 55e9, 260000, 40},
+        {"32,768 tokens", 16, "tp 8, ep 8, cp 2", "horizontal", "8 nodes lack 12 GB", 60e9, 470000,
+         44},
+        {"1,048,576 tokens", 128, "tp 8, ep 8, cp 16", "vertical", "cp has 16 ranks", 71e9, 600000,
+         NAN},
+    };
+    const weft_page page = {.title = "sample <script>alert(1)</script> & \"tables\"",
+                            .meshes = meshes,
+                            .num_meshes = 3,
+                            .scales = scales,
+                            .num_scales = 4,
+                            .gains = gains,
+                            .num_gains = 3,
+                            .rungs = rungs,
+                            .num_rungs = 3};
+    return weft_page_write(&page, path);
+}
+
+static void check_tables(void)
+{
+    EXPECT_OK(write_sample("sample.html"));
+    char *html = read_page("sample.html");
+    expect_in(html,
+              "<h1>sample &lt;script&gt;alert(1)&lt;/script&gt; &amp; &quot;tables&quot;</h1>");
+    expect_in(html, "The fastest mesh is tp 8, pp 4, dp 4");
+    expect_in(html, "873,813 tokens/s");
+    expect_in(html, "<td>tp 2, dp 64 &lt;&amp;&gt;</td>");
+    expect_in(html, "1.1 s to 1.35 s");
+    expect_in(html, "<td>nothing fits</td>");
+    expect_in(html, "+11.0 %");
+    expect_in(html, "<td>vertical</td>");
+    expect_in(html, "<td class=\"n\">112</td>"); /* nodes added */
+    EXPECT(!strstr(html, "nan") && !strstr(html, "inf\""), "an unknown number");
+    EXPECT(count_in(html, "<circle ") == 2 + 3, "%d dots", count_in(html, "<circle "));
+    EXPECT(count_in(html, "<section ") == 4 && count_in(html, "</section>") == 4, "sections");
+    EXPECT(count_in(html, "<script") == 1, "a script that a title brought");
+    free(html);
+    EXPECT_OK(weft_page_write(&(weft_page){.title = "nothing"}, "empty.html"));
+    html = read_page("empty.html");
+    EXPECT(count_in(html, "<section ") == 0, "sections of nothing");
+    free(html);
+}
+
+/* As many meshes as a search may list. */
+static void check_many(void)
+{
+    enum { COUNT = 20000 };
+    weft_page_mesh *meshes = calloc(COUNT, sizeof *meshes);
+    for (int i = 0; i < COUNT; i++)
+        meshes[i] = (weft_page_mesh){"tp 8, pp 4, dp 4, cp 2, ep 16, binding dp, zero 3",
+                                     1 + i,
+                                     1,
+                                     2 + i,
+                                     1e6 / (1 + i),
+                                     1e9 * (1 + i % 90),
+                                     i % 3 > 0,
+                                     "limited by the bubble, and by whatever else there is"};
+    EXPECT_OK(weft_page_write(&(weft_page){.title = "many", .meshes = meshes, .num_meshes = COUNT},
+                              "many.html"));
+    char *html = read_page("many.html");
+    expect_in(html, "The first 400 of 20000 meshes.");
+    free(html);
+    free(meshes);
+}
+
+int main(int argc, char **argv)
+{
+    char folder[32], path[1024];
+    if (argc == 3 && strcmp(argv[1], "sample") == 0)
+        return write_sample(argv[2]) == WEFT_OK ? 0 : 1;
+    snprintf(path, sizeof path, "%s/examples/clusters/h100.json", getenv("WEFT_SOURCE_DIR"));
+    if (!child_folder_enter(folder))
+        return 1;
+    char *sheet = child_read(path);
+    EXPECT(sheet && child_write("cluster.json", sheet) && child_write("dense.json", dense),
+           "cannot write");
+    check_tables();
+    check_many();
+    check_plan();
+    check_escapes();
+    check_refusals();
+    check_large(sheet ? sheet : "{}");
+    free(sheet);
+    child_folder_leave(folder);
+    return expect_finish();
+}
