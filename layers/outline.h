@@ -76,7 +76,8 @@ weft_status weft_outline_pass(const weft_outline *outline, int rank, int chunk, 
                               weft_chunk_shape *out) WEFT_CHECKED;
 
 /* Whether the first recomputation of a backward is a task of its own, which does not wait for the
- * gradient: where that comes from another rank. */
+ * gradient: where that comes from another rank. Published runs, whose kernels are plain, did so
+ * inside backward. */
 bool weft_outline_recomputes_early(const weft_outline *outline, int rank, int chunk);
 
 /* Whether that task recomputes the layer, one of the chunk. */
