@@ -14,26 +14,28 @@
 
 static const char *const verb_names[] = {"train",   "prepare",  "eval",      "generate",
                                          "inspect", "doctor",   "calibrate", "check-layer",
-                                         "plan",    "schedule", "bench"};
+                                         "plan",    "schedule", "expand",    "bench"};
 enum { NUM_VERBS = sizeof verb_names / sizeof *verb_names };
 
 static void usage(FILE *out, const char *program)
 {
-    fprintf(out,
-            "usage: %s VERB ...\n"
-            "  train    CONFIG --out RUN         train; starts mpirun itself for a larger mesh\n"
-            "  prepare  TEXT... --out PREFIX     turn text into a token dataset\n"
-            "  eval     CHECKPOINT               the loss of a checkpoint on a dataset\n"
-            "  generate CHECKPOINT --prompt TEXT continue a text\n"
-            "  inspect  CHECKPOINT|DATASET       say what a file holds, and check it\n"
-            "  doctor                            say what this machine has, and whether it works\n"
-            "  calibrate --out CLUSTER           measure what links, copies and GEMMs cost\n"
-            "  plan     CONFIG --cluster CLUSTER what training takes, before there are ranks\n"
-            "  schedule CONFIG                   print, draw or price the programs of a step\n"
-            "  check-layer CONFIG                check the model's layers, one by one\n"
-            "  bench    WHAT                     measure a part of Weft; bench --help lists them\n"
-            "Every verb has --help and --json.\n",
-            program);
+    fprintf(
+        out,
+        "usage: %s VERB ...\n"
+        "  train    CONFIG --out RUN         train; starts mpirun itself for a larger mesh\n"
+        "  prepare  TEXT... --out PREFIX     turn text into a token dataset\n"
+        "  eval     CHECKPOINT               the loss of a checkpoint on a dataset\n"
+        "  generate CHECKPOINT --prompt TEXT continue a text\n"
+        "  inspect  CHECKPOINT|DATASET       say what a file holds, and check it\n"
+        "  doctor                            say what this machine has, and whether it works\n"
+        "  calibrate --out CLUSTER           measure what links, copies and GEMMs cost\n"
+        "  plan     CONFIG --cluster CLUSTER what training takes, before there are ranks\n"
+        "  schedule CONFIG                   print, draw or price the programs of a step\n"
+        "  expand   CONFIG|RUN --cluster C   from today's mesh to a longer context or more nodes\n"
+        "  check-layer CONFIG                check the model's layers, one by one\n"
+        "  bench    WHAT                     measure a part of Weft; bench --help lists them\n"
+        "Every verb has --help and --json.\n",
+        program);
 }
 
 static int run_verb(int argc, char **argv, const weft_application *given)
@@ -78,6 +80,8 @@ static int run_verb(int argc, char **argv, const weft_application *given)
         return weft_verb_plan(rest, args, &application, weft_setup_vocabulary);
     if (strcmp(verb, "schedule") == 0)
         return weft_verb_schedule(rest, args, &application, weft_setup_vocabulary);
+    if (strcmp(verb, "expand") == 0)
+        return weft_verb_expand(rest, args, &application, weft_setup_vocabulary);
     if (strcmp(verb, "bench") == 0)
         return weft_verb_bench(rest, args);
     const char *nearest = weft_nearest_name(verb, verb_names, NUM_VERBS);

@@ -8,10 +8,13 @@
 
 static int usage(FILE *out)
 {
-    fprintf(out, "usage: weft-plan VERB ...\n"
-                 "  plan     CONFIG --cluster FILE    what training takes on a cluster\n"
-                 "  schedule CONFIG                   the programs of a step, drawn or as text\n"
-                 "Every verb has --help and --json.\n");
+    fprintf(
+        out,
+        "usage: weft-plan VERB ...\n"
+        "  plan     CONFIG --cluster FILE    what training takes on a cluster\n"
+        "  schedule CONFIG                   the programs of a step, drawn or as text\n"
+        "  expand   CONFIG|RUN --cluster C   from today's mesh to a longer context or more nodes\n"
+        "Every verb has --help and --json.\n");
     return out == stdout ? 0 : weft_status_exit_code(WEFT_CONFIG);
 }
 
@@ -27,9 +30,11 @@ static int run_verb(int argc, char **argv)
         return weft_verb_plan(argc - 1, argv + 1, &application, NULL);
     if (argc > 1 && strcmp(argv[1], "schedule") == 0)
         return weft_verb_schedule(argc - 1, argv + 1, &application, NULL);
+    if (argc > 1 && strcmp(argv[1], "expand") == 0)
+        return weft_verb_expand(argc - 1, argv + 1, &application, NULL);
     if (argc < 2 || strcmp(argv[1], "--help") == 0)
         return usage(argc < 2 ? stderr : stdout);
-    fprintf(stderr, "weft-plan: %s: no verb; plan and schedule are\n", argv[1]);
+    fprintf(stderr, "weft-plan: %s: no verb; plan, schedule and expand are\n", argv[1]);
     return weft_status_exit_code(WEFT_CONFIG);
 }
 

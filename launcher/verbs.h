@@ -21,6 +21,8 @@ int weft_verb_plan(int argc, char **argv, const weft_application *application,
                    weft_vocabulary_function vocabulary);
 int weft_verb_schedule(int argc, char **argv, const weft_application *application,
                        weft_vocabulary_function vocabulary);
+int weft_verb_expand(int argc, char **argv, const weft_application *application,
+                     weft_vocabulary_function vocabulary);
 
 /* weft bench WHAT: measures one part of Weft on the ranks at hand, on any launcher. Each parses its
  * own options, starts the world, runs, and returns the process' exit code. argv[0] is its name. */

@@ -237,20 +237,23 @@ int weft_mesh_group(const weft_mesh *mesh, weft_axis axis, int rank, int *out, i
     return size;
 }
 
-/* MoNTA, Fig. 12: experts along CP let a sequence's parts share them (vertical), across it replicas
- * of a part do (horizontal). */
-static const char *expansion(const weft_mesh *mesh)
+bool weft_mesh_is_vertical(const weft_mesh *mesh)
 {
     weft_coords first = weft_mesh_coords(mesh, 0);
-    if (mesh->cp == 1 || mesh->ep == 1 || mesh->binding == WEFT_BINDING_TP)
-        return "";
     for (int place = 1; place < mesh->ep; place++) {
         weft_coords member =
             weft_mesh_coords(mesh, weft_mesh_member(mesh, WEFT_AXIS_EP, &first, place));
         if (member.at[WEFT_AXIS_CP] != first.at[WEFT_AXIS_CP])
-            return ", along cp: vertical";
+            return true;
     }
-    return ", across cp: horizontal";
+    return false;
+}
+
+static const char *expansion(const weft_mesh *mesh)
+{
+    if (mesh->cp == 1 || mesh->ep == 1 || mesh->binding == WEFT_BINDING_TP)
+        return "";
+    return weft_mesh_is_vertical(mesh) ? ", along cp: vertical" : ", across cp: horizontal";
 }
 
 void weft_mesh_print(const weft_mesh *mesh, char *out, size_t capacity)

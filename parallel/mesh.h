@@ -118,6 +118,9 @@ int weft_mesh_group(const weft_mesh *mesh, weft_axis axis, int rank, int *out, i
 weft_status weft_mesh_apply_alias(const char *text, weft_arena *arena,
                                   weft_parallel_options *options,
                                   const weft_option_section *more) WEFT_CHECKED;
+/* MoNTA, Fig. 12: whether experts lie along CP, so that a sequence's parts share them; else across
+ * it, so that replicas of a part do. Of a mesh with cp, ep above 1 and binding dp. */
+bool weft_mesh_is_vertical(const weft_mesh *mesh);
 /* One line: "tp 2, pp 2, dp 1, ep 2 (binding tp)". */
 void weft_mesh_print(const weft_mesh *mesh, char *out, size_t capacity);
 

@@ -18,9 +18,10 @@ BEGIN {
     floors["launcher/planning"] = below
     floors["launcher/training"] = below " launcher/training"
     floors["launcher/measuring"] = below " launcher/measuring"
+    floors["launcher/searching"] = below " launcher/searching"
     floors["launcher/page"] = below " launcher/searching launcher/page"
-    floors["launcher/verbs"] = below " launcher/training launcher/measuring launcher/page"
-    floors["launcher/verbs"] = floors["launcher/verbs"] " launcher/verbs"
+    floors["launcher/verbs"] = below " launcher/training launcher/measuring launcher/searching"
+    floors["launcher/verbs"] = floors["launcher/verbs"] " launcher/page launcher/verbs"
 }
 
 function floor_of(path) {
