@@ -135,7 +135,8 @@ typedef struct weft_cluster {
     int num_operations;
     weft_timed_operation operations[WEFT_MAX_TIMED_OPERATIONS];
     weft_hardware hardware;
-    int num_levels; /* of the network, nearest first */
+    char currency[16]; /* of node.price_per_hour: "EUR"; "": nobody says */
+    int num_levels;    /* of the network, nearest first */
     weft_network_level levels[WEFT_MAX_LEVELS];
     int num_groups; /* 0: all nodes are alike; else the groups are all nodes, in this order */
     weft_node_group groups[WEFT_MAX_NODE_GROUPS];

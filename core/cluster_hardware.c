@@ -8,14 +8,16 @@
 
 typedef weft_cluster_reader reader;
 
-const char *const weft_cluster_sections[WEFT_CLUSTER_NUM_SECTIONS] = {"device", "inside", "between",
-                                                                      "host", "storage"};
+const char *const weft_cluster_sections[WEFT_CLUSTER_NUM_SECTIONS] = {
+    "device", "inside", "between", "host", "storage", "node"};
+_Static_assert(WEFT_NUM_FIGURES <= 32, "weft_hardware.given has a bit a figure");
 
 /* --- paths --------------------------------------------------------------------------------- */
 
 enum {
     NAME_LEAF = WEFT_NUM_FIGURES + WEFT_NUM_EFFICIENCIES,
     LEVELS_LEAF,
+    CURRENCY_LEAF,
     NUM_LEAVES,
     MAX_CHILDREN = 16,
     PATH_BYTES = 80,
@@ -26,8 +28,9 @@ static const char *leaf_path(int leaf)
     return leaf < WEFT_NUM_FIGURES ? weft_figure_path((weft_figure)leaf)
            : leaf < NAME_LEAF
                ? weft_efficiency_path((weft_efficiency_kind)(leaf - WEFT_NUM_FIGURES))
-           : leaf == NAME_LEAF ? "device.name"
-                               : "between.levels";
+           : leaf == NAME_LEAF   ? "device.name"
+           : leaf == LEVELS_LEAF ? "between.levels"
+                                 : "node.currency";
 }
 
 /* The leaf at a path; NUM_LEAVES: it is none. */
@@ -208,6 +211,9 @@ static weft_status read_leaf(const reader *r, weft_json_span value, const char *
         return read_figure(r, value, path, key, (weft_figure)leaf, to);
     if (leaf == LEVELS_LEAF)
         return read_levels(r, value, to->cluster);
+    if (leaf == CURRENCY_LEAF)
+        return weft_cluster_string_read(r, value, path, key, to->cluster->currency,
+                                        sizeof to->cluster->currency);
     if (leaf == NAME_LEAF) {
         if (to->group)
             to->group->own_name = true;
@@ -237,10 +243,10 @@ static weft_status read_section(const reader *r, weft_json_span object, const ch
             continue;
         snprintf(below, sizeof below, "%s.%s", path, names.names[i]);
         int leaf = find_leaf(below);
-        if (leaf == LEVELS_LEAF && to->group) {
+        if ((leaf == LEVELS_LEAF || leaf == CURRENCY_LEAF) && to->group) {
             PLACE(r, keys[i].start, shown, names.names[i]);
-            return WEFT_ERROR(WEFT_CONFIG, "%s: the network is one for all nodes: give them there",
-                              where);
+            return WEFT_ERROR(WEFT_CONFIG, "%s: the %s is one for all nodes: give it there", where,
+                              leaf == LEVELS_LEAF ? "network" : "currency");
         }
         WEFT_TRY(leaf == NUM_LEAVES ? read_section(r, values[i], below, to)
                                     : read_leaf(r, values[i], shown, names.names[i], leaf, to));
@@ -333,6 +339,8 @@ static bool gives_leaf(const weft_cluster *cluster, const weft_node_group *group
     int kind = leaf - WEFT_NUM_FIGURES;
     if (leaf == LEVELS_LEAF)
         return !group && cluster->num_levels > 0;
+    if (leaf == CURRENCY_LEAF)
+        return !group && *cluster->currency;
     if (leaf == NAME_LEAF)
         return group ? group->own_name : *hardware->device_name != '\0';
     if (kind < 0)

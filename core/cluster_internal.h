@@ -55,7 +55,7 @@ weft_status weft_cluster_parse(const char *file, const char *text, weft_arena *a
                                weft_cluster *out) WEFT_CHECKED;
 
 /* The names of the file's sections of hardware. */
-enum { WEFT_CLUSTER_NUM_SECTIONS = 5 };
+enum { WEFT_CLUSTER_NUM_SECTIONS = 6 };
 extern const char *const weft_cluster_sections[WEFT_CLUSTER_NUM_SECTIONS];
 /* Reads one of them into the cluster. */
 weft_status weft_cluster_section_read(const weft_cluster_reader *r, weft_json_span object,

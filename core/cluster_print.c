@@ -60,7 +60,7 @@ typedef struct selection {
     const weft_hardware *hardware;
     uint32_t figures, efficiencies;
     bool name;
-    const weft_cluster *levels; /* NULL: not here */
+    const weft_cluster *cluster; /* of which levels and currency are; NULL: not here */
 } selection;
 
 static selection all_of(const weft_cluster *cluster)
@@ -147,9 +147,14 @@ static weft_status write_members(object *o, const char *path, const selection *s
     }
     if (*open)
         fputc('}', o->out);
-    if (s->levels && s->levels->num_levels > 0 && strcmp(path, "between") == 0) {
+    if (s->cluster && s->cluster->num_levels > 0 && strcmp(path, "between") == 0) {
         begin_member(o, "levels", 6);
-        write_levels(s->levels, o->out);
+        write_levels(s->cluster, o->out);
+    }
+    if (s->cluster && *s->cluster->currency && strcmp(path, "node") == 0) {
+        WEFT_TRY(weft_json_quote(s->cluster->currency, arena, &name));
+        begin_member(o, "currency", 8);
+        fputs(name, o->out);
     }
     return WEFT_OK;
 }
@@ -163,7 +168,8 @@ static bool has_section(const selection *s, const char *path)
         if (s->efficiencies >> i & 1 && below(weft_efficiency_path((weft_efficiency_kind)i), path))
             return true;
     return (strcmp(path, "device") == 0 && s->name) ||
-           (strcmp(path, "between") == 0 && s->levels && s->levels->num_levels > 0);
+           (s->cluster && strcmp(path, "between") == 0 && s->cluster->num_levels > 0) ||
+           (s->cluster && strcmp(path, "node") == 0 && *s->cluster->currency);
 }
 
 static weft_status write_sections(object *o, const char *indent, const selection *s,

@@ -53,7 +53,13 @@
     X(STORAGE_WRITE, "storage.write", "bytes/s", 1e5, 1e15, 1e7, 1e13,                             \
       "what a node writes to storage")                                                             \
     X(STORAGE_READ, "storage.read", "bytes/s", 1e5, 1e15, 1e7, 1e13,                               \
-      "what a node reads from storage")
+      "what a node reads from storage")                                                            \
+    X(FAILURES, "node.hours_between_failures", "h", 1, 1e9, 100, 1e6,                              \
+      "a node's mean time from one failure that ends a run to the next")                           \
+    X(RESTART, "node.restart_s", "s", 1e-3, 1e6, 1, 1e4,                                           \
+      "from such a failure until the run starts to read its checkpoint")                           \
+    X(PRICE, "node.price_per_hour", "/h", 1e-3, 1e5, 0.1, 1e3, "what an hour of a node costs")     \
+    X(WATTS, "node.watts", "W", 20, 1e6, 100, 1e5, "what a node draws while it trains")
 
 typedef enum weft_figure {
 #define WEFT_FIGURE_ENUM(name, path, unit, least, most, low, high, help) WEFT_FIGURE_##name,

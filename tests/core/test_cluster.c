@@ -77,6 +77,7 @@ static void check_hardware(const weft_hardware *a, const weft_hardware *b)
 static void check_sections(const weft_cluster *a, const weft_cluster *b)
 {
     check_hardware(&a->hardware, &b->hardware);
+    assert_string_equal(a->currency, b->currency);
     assert_int_equal(a->num_levels, b->num_levels);
     assert_memory_equal(a->levels, b->levels, sizeof a->levels);
     assert_int_equal(a->num_groups, b->num_groups);
@@ -238,6 +239,13 @@ static const char everything[] =
     "    \"write\": 1e+10,\n"
     "    \"read\": 2e+10\n"
     "  },\n"
+    "  \"node\": {\n"
+    "    \"hours_between_failures\": 50000,\n"
+    "    \"restart_s\": 300,\n"
+    "    \"price_per_hour\": 18.5,\n"
+    "    \"watts\": 10200,\n"
+    "    \"currency\": \"EUR\"\n"
+    "  },\n"
     "  \"costs\": {\n"
     "    \"gemm_bf16\": {\"peak\": 2.5e+14, \"width\": 4096, \"points\": [\n"
     "      [1e+09, 20], [1e+12, 4000]]},\n"
@@ -265,7 +273,8 @@ static const char everything[] =
     "      \"num_nodes\": 2,\n"
     "      \"device\": {\"name\": \"G2\", \"memory_bytes\": 4e+10, \"peak\": {\"bf16\": 1.25e+14}, "
     "\"efficiency\": {\"gemm\": [[1e+09, 0.6]]}},\n"
-    "      \"between\": {\"cards\": 4}\n"
+    "      \"between\": {\"cards\": 4},\n"
+    "      \"node\": {\"price_per_hour\": 9}\n"
     "    }\n"
     "  ],\n"
     "  \"sources\": {\n"
@@ -321,6 +330,8 @@ static void every_key_is_read_and_written(void **state)
     assert_true(two->figures[WEFT_FIGURE_PEAK_BF16] == 125e12);
     assert_true(two->figures[WEFT_FIGURE_PEAK_FP16] == 312e12);
     assert_true(two->figures[WEFT_FIGURE_CARDS] == 4);
+    assert_true(two->figures[WEFT_FIGURE_PRICE] == 9 && two->figures[WEFT_FIGURE_WATTS] == 10200);
+    assert_string_equal(c.currency, "EUR");
     assert_string_equal(weft_cluster_hardware(&c, 0)->device_name, "G \"1\"");
 }
 
@@ -504,6 +515,14 @@ static const struct wrong {
     {LEVELS("{\"nodes\": 4, \"oversubscription\": 0.5}"),
      "levels[0].oversubscription: 0.5, where 1"},
     {LEVELS("1"), "between.levels[0]: expected an object, got a number"},
+    {HEAD "\"node\": {\"watts\": 10.2}}", "node.watts: 10.2 W: meant 10.2e3?"},
+    {HEAD "\"node\": {\"price_per_hour\": 0}}", "node.price_per_hour: 0 /h is not possible: what"},
+    {HEAD "\"node\": {\"price_per_hours\": 3}}", "unknown key; did you mean node.price_per_hour?"},
+    {HEAD "\"node\": {\"hours_between_failures\": 0.5}}", "failures: 0.5 h: meant 0.5e3?"},
+    {HEAD "\"node\": {\"currency\": 3}}", "node.currency: expected a string, got a number"},
+    {HEAD "\"node\": {\"currency\": \"0123456789012345\"}}", "currency: longer than 15 bytes"},
+    {HEAD "\"groups\": [{\"num_nodes\": 2, \"node\": {\"currency\": \"EUR\"}}]}",
+     "groups[0].node.currency: the currency is one for all nodes: give it there"},
     {HEAD "\"storage\": {\"writes\": 1e9}}",
      "storage.writes: unknown key; did you mean storage.write"},
     {HEAD "\"products\": [[\"bf16\", 2, 3, 4]]}", "products[0]: expected [type, m, n, k, micro"},
