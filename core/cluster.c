@@ -114,13 +114,24 @@ weft_interference weft_interference_paced(const weft_interference *interference)
     return i;
 }
 
+/* What was said of a cost that is another now. */
+static void forget_source(weft_cluster *cluster, weft_cost_kind kind)
+{
+    for (int i = 0; i < cluster->num_sources; i++)
+        if (strncmp(cluster->sources[i].key, "costs.", 6) == 0 &&
+            strcmp(cluster->sources[i].key + 6, weft_cost_text(kind)) == 0)
+            cluster->sources[i--] = cluster->sources[--cluster->num_sources];
+}
+
 void weft_cluster_set_pace(weft_cluster *cluster, double flops)
 {
     static const weft_cost_kind kinds[] = {WEFT_COST_GEMM_FP32, WEFT_COST_GEMM_BF16,
                                            WEFT_COST_ATTENTION_FP32, WEFT_COST_ATTENTION_BF16};
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         cluster->costs[kinds[i]] =
             (weft_cost){.curve = weft_curve_linear(0, flops * 1e-6), .peak = flops};
+        forget_source(cluster, kinds[i]);
+    }
     cluster->num_products = 0;
     for (int i = 0; i < cluster->num_operations; i++) /* attention's products */
         if (strcmp(cluster->operations[i].module, WEFT_MODULE_ATTENTION) == 0)

@@ -49,7 +49,7 @@ static uint64_t sent_out(const weft_outline *outline, int layer, int end)
                                                                                            : 0;
 }
 
-static uint64_t kept_bytes(const weft_outline *outline, int layer, int first, int end)
+uint64_t weft_footprint_kept(const weft_outline *outline, int layer, int first, int end)
 {
     const weft_outline_layer *l = &outline->layers[layer];
     return l->recompute_group > 0
@@ -106,7 +106,7 @@ uint64_t weft_footprint_stash(const weft_outline *outline, int rank, int chunk)
     int first, end;
     weft_layout_range(&outline->layout, rank, chunk, &first, &end);
     for (int l = first; l < end; l++)
-        bytes += kept_bytes(outline, l, first, end);
+        bytes += weft_footprint_kept(outline, l, first, end);
     return bytes;
 }
 

@@ -45,6 +45,8 @@ void weft_footprint_of(const weft_outline *outline, const weft_footprint_shape *
 uint64_t weft_footprint_offloaded(const weft_outline *outline, int rank, int chunk);
 uint64_t weft_footprint_host(const weft_outline *outline, int rank, int chunk);
 uint64_t weft_footprint_stash(const weft_outline *outline, int rank, int chunk);
+/* Of that stash one layer's, of a chunk that is the layers [first, end). */
+uint64_t weft_footprint_kept(const weft_outline *outline, int layer, int first, int end);
 /* Shared by all passes of the rank: the stashes of one group of recomputed layers, or of one
  * module; */
 uint64_t weft_footprint_recomputed(const weft_outline *outline, int rank);

@@ -53,12 +53,12 @@ static double distance_of(double known, double wanted)
 }
 
 /* Notes that what was measured is used at its own shape, or scaled by `ratio`. */
-static double use_measured(weft_costing *p, const char *key, double us, double ratio)
+static double use_measured(weft_costing *p, int input, double us, double ratio)
 {
-    weft_costing_note(p, key, WEFT_SOURCE_MEASURED);
+    weft_costing_note(p, input);
     if (fabs(ratio - 1) <= 1e-9)
         return us;
-    weft_costing_at_least(p, WEFT_SOURCE_SCALED);
+    weft_costing_scale(p, input);
     return us * ratio;
 }
 
@@ -77,7 +77,8 @@ static double timed_us(weft_costing *p, const weft_operation *o)
             distance_of(known->volume, volume) < least && strcmp(known->module, o->module) == 0)
             nearest = known;
     }
-    return nearest ? use_measured(p, "operations", nearest->us, volume / nearest->volume) : 0;
+    return nearest ? use_measured(p, WEFT_INPUT_OPERATIONS, nearest->us, volume / nearest->volume)
+                   : 0;
 }
 
 /* --- products ------------------------------------------------------------------------------ */
@@ -271,9 +272,9 @@ static double products_us(weft_costing *p, const products *x, weft_dtype dtype)
     const weft_product *known = find_product(p, x, kind);
     if (known) {
         const double ratio = ratio_of(p, x, known);
-        const double us = use_measured(p, "products", known->us, ratio);
+        const double us = use_measured(p, WEFT_INPUT_PRODUCTS, known->us, ratio);
         if (x->num > 1 && weft_hardware_knows(p->hardware, WEFT_FIGURE_MULTIPROCESSORS))
-            weft_costing_at_least(p, WEFT_SOURCE_SCALED);
+            weft_costing_scale(p, WEFT_INPUT_PRODUCTS);
         return with_bound(p, x, dtype, x->num * us);
     }
     return weft_costing_knows(p, kind) ? with_bound(p, x, dtype, scaled_us(p, x, dtype))
@@ -367,7 +368,7 @@ static weft_status ask(const weft_site *site, answer_function answer, const ques
     for (int kind = site->kinds ? 0 : -1; kind < 0 || site->kinds >> kind; kind++) {
         if (kind >= 0 && !(site->kinds >> kind & 1))
             continue;
-        weft_costing p = weft_costing_start(site->cluster, kind);
+        weft_costing p = weft_costing_start(site, kind);
         WEFT_TRY(answer(&p, site, q));
         if (p.lacks)
             return refuse(&p, q->what);

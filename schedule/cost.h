@@ -68,6 +68,23 @@ typedef struct weft_group {
  * number counts; of cards, the smallest. */
 weft_group weft_group_of(const weft_cluster *cluster, const int *ranks, int size, bool direct);
 
+/* Which numbers of the file prices took: a bit each of figures, efficiencies and costs, then of the
+ * rest. */
+enum {
+    WEFT_INPUT_EFFICIENCIES = WEFT_NUM_FIGURES,
+    WEFT_INPUT_COSTS = WEFT_INPUT_EFFICIENCIES + WEFT_NUM_EFFICIENCIES,
+    WEFT_INPUT_PRODUCTS = WEFT_INPUT_COSTS + WEFT_NUM_COSTS,
+    WEFT_INPUT_OPERATIONS,
+    WEFT_INPUT_LEVELS,
+    WEFT_NUM_INPUTS
+};
+typedef struct weft_inputs {
+    uint64_t used;   /* bit 1 << input */
+    uint64_t scaled; /* of them: measured at another shape too */
+} weft_inputs;
+/* The path of its number, for weft_cluster_source: "device.peak.bf16", "costs.message". Static. */
+const char *weft_input_path(int input);
+
 /* Where operations run, with a group an axis. On nodes of several kinds an operation takes what it
  * takes on the slowest of them, with the narrowest of their links: their ranks wait for each other.
  */
@@ -81,6 +98,7 @@ typedef struct weft_site {
     weft_group heads, ring;
     int exchange, exchange_chunks; /* how tensor-sharded experts exchange rows, a
                                       weft_exchange_form; chunks 0: 1 */
+    weft_inputs *inputs;           /* gets what prices take; NULL: nobody asks */
 } weft_site;
 
 /* Inside a node, between nodes, and between a device and its host. */

@@ -55,7 +55,7 @@ static double oversubscription_of(weft_costing *p, const weft_group *group, bool
         const double crossing = all_to_all
                                     ? (double)(group->size - together * near) / (group->size - near)
                                     : 1.0 / together;
-        weft_costing_note(p, "between.levels", WEFT_SOURCE_ASSUMED);
+        weft_costing_note(p, WEFT_INPUT_LEVELS);
         most = fmax(most, c->levels[l].oversubscription * crossing);
     }
     return most;

@@ -2,12 +2,30 @@
 
 #include <string.h>
 
-weft_costing weft_costing_start(const weft_cluster *cluster, int node_group)
+static const char *const cost_paths[WEFT_NUM_COSTS] = {
+#define COST_PATH(name, text, unit, help) [WEFT_COST_##name] = "costs." text,
+    WEFT_COST_LIST(COST_PATH)
+#undef COST_PATH
+};
+
+const char *weft_input_path(int input)
 {
-    return (weft_costing){.cluster = cluster,
+    return input < WEFT_INPUT_EFFICIENCIES ? weft_figure_path((weft_figure)input)
+           : input < WEFT_INPUT_COSTS
+               ? weft_efficiency_path((weft_efficiency_kind)(input - WEFT_INPUT_EFFICIENCIES))
+           : input < WEFT_INPUT_PRODUCTS    ? cost_paths[input - WEFT_INPUT_COSTS]
+           : input == WEFT_INPUT_PRODUCTS   ? "products"
+           : input == WEFT_INPUT_OPERATIONS ? "operations"
+                                            : "between.levels";
+}
+
+weft_costing weft_costing_start(const weft_site *site, int node_group)
+{
+    return (weft_costing){.cluster = site->cluster,
                           .node_group = node_group,
-                          .hardware = weft_cluster_hardware(cluster, node_group),
-                          .unmeasured = WEFT_NUM_COSTS};
+                          .hardware = weft_cluster_hardware(site->cluster, node_group),
+                          .unmeasured = WEFT_NUM_COSTS,
+                          .inputs = site->inputs};
 }
 
 void weft_costing_at_least(weft_costing *p, weft_source_class class_)
@@ -16,12 +34,26 @@ void weft_costing_at_least(weft_costing *p, weft_source_class class_)
         p->estimate.source = class_;
 }
 
-void weft_costing_note(weft_costing *p, const char *path, weft_source_class otherwise)
+void weft_costing_note(weft_costing *p, int input)
 {
+    const char *path = weft_input_path(input);
     const weft_source *source = weft_cluster_source(p->cluster, p->node_group, path);
-    weft_costing_at_least(p, source ? source->class_ : otherwise);
+    const bool is_measured = input >= WEFT_INPUT_COSTS && input != WEFT_INPUT_LEVELS;
+    _Static_assert(WEFT_NUM_INPUTS <= 64, "an input has a bit");
+    weft_costing_at_least(p, source        ? source->class_
+                             : is_measured ? WEFT_SOURCE_MEASURED
+                                           : WEFT_SOURCE_ASSUMED);
     if (source && source->spread > p->estimate.spread)
         p->estimate.spread = source->spread;
+    if (p->inputs)
+        p->inputs->used |= UINT64_C(1) << input;
+}
+
+void weft_costing_scale(weft_costing *p, int input)
+{
+    weft_costing_at_least(p, WEFT_SOURCE_SCALED);
+    if (p->inputs)
+        p->inputs->scaled |= UINT64_C(1) << input;
 }
 
 double weft_costing_figure(weft_costing *p, weft_figure figure)
@@ -31,7 +63,7 @@ double weft_costing_figure(weft_costing *p, weft_figure figure)
             p->lacks = weft_figure_path(figure);
         return 1;
     }
-    weft_costing_note(p, weft_figure_path(figure), WEFT_SOURCE_ASSUMED);
+    weft_costing_note(p, (int)figure);
     return p->hardware->figures[figure];
 }
 
@@ -44,7 +76,7 @@ double weft_costing_share(weft_costing *p, weft_efficiency_kind kind, double vol
 {
     const weft_share_curve *curve = &p->hardware->efficiencies[kind];
     if (curve->num_points > 0)
-        weft_costing_note(p, weft_efficiency_path(kind), WEFT_SOURCE_ASSUMED);
+        weft_costing_note(p, WEFT_INPUT_EFFICIENCIES + (int)kind);
     return weft_share_at(curve, volume);
 }
 
@@ -99,10 +131,8 @@ bool weft_costing_knows(weft_costing *p, weft_cost_kind kind)
 
 double weft_costing_curve(weft_costing *p, weft_cost_kind kind, double volume, bool scaled)
 {
-    char path[48];
-    snprintf(path, sizeof path, "costs.%s", weft_cost_text(kind));
-    weft_costing_note(p, path, WEFT_SOURCE_MEASURED);
+    weft_costing_note(p, WEFT_INPUT_COSTS + (int)kind);
     if (scaled)
-        weft_costing_at_least(p, WEFT_SOURCE_SCALED);
+        weft_costing_scale(p, WEFT_INPUT_COSTS + (int)kind);
     return weft_cluster_us(p->cluster, kind, volume);
 }

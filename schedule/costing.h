@@ -12,10 +12,11 @@ typedef struct weft_costing {
     weft_estimate estimate;
     const char *lacks;         /* path of the first figure that was missing; NULL: none */
     weft_cost_kind unmeasured; /* the first curve asked for and not known; WEFT_NUM_COSTS: none */
+    weft_inputs *inputs;       /* of the site */
 } weft_costing;
 
 /* On nodes of one kind: weft_cluster_hardware's group, -1 where they are alike. */
-weft_costing weft_costing_start(const weft_cluster *cluster, int node_group);
+weft_costing weft_costing_start(const weft_site *site, int node_group);
 /* A figure, or 1 where it is missing (lacks is set). */
 double weft_costing_figure(weft_costing *p, weft_figure figure);
 /* A figure, or `otherwise` where it is missing; then no source is noted. */
@@ -28,8 +29,10 @@ bool weft_costing_is_measured_here(const weft_costing *p, const char *section);
 bool weft_costing_knows(weft_costing *p, weft_cost_kind kind);
 /* A curve's microseconds; scaled: not at the shape that was measured. */
 double weft_costing_curve(weft_costing *p, weft_cost_kind kind, double volume, bool scaled);
-/* Notes a number of the file by its path: class and spread. */
-void weft_costing_note(weft_costing *p, const char *path, weft_source_class otherwise);
+/* Notes an input: its class, and its spread. */
+void weft_costing_note(weft_costing *p, int input);
+/* Notes that it was measured at another shape. */
+void weft_costing_scale(weft_costing *p, int input);
 /* Makes the estimate's class at least as uncertain as this. */
 void weft_costing_at_least(weft_costing *p, weft_source_class class_);
 

@@ -115,10 +115,12 @@ static weft_status first_sweep(weft_measure_rig *rig, weft_cost_kind kind, sweep
 
 /* All volumes in turn, again and again: what disturbs the machine for a while then meets one train
  * of many points and not all trains of one. */
-static weft_status measure_curve(weft_measure_rig *rig, weft_cost_kind kind, weft_cost *out)
+static weft_status measure_curve(weft_measure_rig *rig, weft_cost_kind kind, weft_cluster *cluster)
 {
     sweeps s = {0};
-    double sweep_us = 0;
+    double sweep_us = 0, scatter = 0; /* the points' mean */
+    char key[48];
+    weft_cost *out = &cluster->costs[kind];
     WEFT_TRY(first_sweep(rig, kind, &s, &sweep_us));
     int count = clamp(rig->options.seconds * 1e6 / fmax(sweep_us, 1), MIN_SWEEPS,
                       rig->options.quick ? MIN_SWEEPS : MAX_SWEEPS);
@@ -129,6 +131,7 @@ static weft_status measure_curve(weft_measure_rig *rig, weft_cost_kind kind, wef
     for (int i = 0; i < s.num_volumes; i++) {
         curve.volume[i] = s.volume[i];
         curve.time_us[i] = fmax(weft_measure_typical_us(s.train_us[i], count) / s.length[i], 1e-3);
+        scatter += weft_measure_scatter(s.train_us[i], count) / s.num_volumes;
     }
     weft_measure_make_rise(&curve);
     for (int i = 0; i < curve.num_points; i++)
@@ -137,6 +140,8 @@ static weft_status measure_curve(weft_measure_rig *rig, weft_cost_kind kind, wef
     *out = (weft_cost){curve, ceil(best_rate(&curve)), is_gemm ? (int)rig->gemm_width : 0};
     if (kind == WEFT_COST_MESSAGE || kind == WEFT_COST_MESSAGE_INSIDE)
         take_answers_off(out);
+    snprintf(key, sizeof key, "costs.%s", weft_cost_text(kind));
+    weft_measure_say_source(cluster, key, scatter);
     return WEFT_OK;
 }
 
@@ -319,7 +324,7 @@ static weft_status measure(weft_measure_rig *rig, weft_cluster *cluster)
         if (!(rig->options.kinds & 1u << i))
             continue;
         if (weft_measure_can(rig, kind))
-            WEFT_TRY(measure_curve(rig, kind, &cluster->costs[i]));
+            WEFT_TRY(measure_curve(rig, kind, cluster));
         report(rig, kind, &cluster->costs[i]);
         if (weft_measure_can(rig, kind) &&
             (kind == WEFT_COST_MESSAGE || kind == WEFT_COST_MESSAGE_INSIDE))

@@ -43,6 +43,10 @@ weft_status weft_measure_cluster(weft_comm *world, weft_device *device,
 /* Median of the trains' times, those left out that took over a tenth and 100 ms longer than the
  * fastest: a retransmission. num >= 1. Sorts `us`. */
 double weft_measure_typical_us(double *us, int num);
+/* How far the same trains lie apart: between their quartiles, as a share of the median. */
+double weft_measure_scatter(double *us, int num);
+/* Says of a number that it was measured, and its spread (0: not known), to two digits. */
+void weft_measure_say_source(weft_cluster *cluster, const char *key, double spread);
 /* Makes the times of a curve, all above 0, rise with the volume: replaces runs that fall by their
  * means (isotonic regression), and a run at the end, which would extend with slope 0, by a line
  * through its mean at the curve's best rate. */

@@ -79,15 +79,12 @@ weft_status weft_measure_eager(weft_measure_rig *rig, weft_cost_kind kind, weft_
 {
     const bool inside = kind == WEFT_COST_MESSAGE_INSIDE;
     const weft_figure figure = inside ? WEFT_FIGURE_INSIDE_EAGER : WEFT_FIGURE_BETWEEN_EAGER;
-    weft_source *source = &cluster->sources[cluster->num_sources];
     double *bytes = &cluster->hardware.figures[figure];
     if (strcmp(weft_device_name(rig->device), "cuda") == 0) /* its messages are not MPI's */
         return WEFT_OK;
     WEFT_TRY(find_largest(rig, kind, inside ? rig->inside : rig->between, bytes));
     cluster->hardware.given |= 1u << figure;
-    *source = (weft_source){.class_ = WEFT_SOURCE_MEASURED, .where = "weft calibrate"};
-    snprintf(source->key, sizeof source->key, "%s", weft_figure_path(figure));
-    cluster->num_sources++;
+    weft_measure_say_source(cluster, weft_figure_path(figure), 0);
     if (rig->options.report_progress)
         weft_log(WEFT_LOG_INFO, "%s: up to %s before the receiver asks", weft_cost_help(kind),
                  weft_bytes_text(*bytes).text);

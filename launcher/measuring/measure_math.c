@@ -1,5 +1,6 @@
 /* The arithmetic of measuring. Pure. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "launcher/measuring/measure.h"
@@ -10,14 +11,45 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-double weft_measure_typical_us(double *us, int num)
+/* Sorts; how many are left. */
+static int leave_late_out(double *us, int num)
 {
     /* TCP waits at least 200 ms before it sends again what was lost. */
     const double late_us = 100e3;
     qsort(us, (size_t)num, sizeof *us, compare);
     while (num > 1 && us[num - 1] > us[0] * 1.1 + late_us)
         num--;
-    return num % 2 ? us[num / 2] : (us[num / 2 - 1] + us[num / 2]) / 2;
+    return num;
+}
+
+static double quantile(const double *sorted, int num, double share)
+{
+    const double at = share * (num - 1);
+    const int low = (int)at, high = low + 1 < num ? low + 1 : low;
+    return sorted[low] + (at - low) * (sorted[high] - sorted[low]);
+}
+
+double weft_measure_typical_us(double *us, int num)
+{
+    return quantile(us, leave_late_out(us, num), 0.5);
+}
+
+double weft_measure_scatter(double *us, int num)
+{
+    num = leave_late_out(us, num);
+    return (quantile(us, num, 0.75) - quantile(us, num, 0.25)) / quantile(us, num, 0.5);
+}
+
+void weft_measure_say_source(weft_cluster *cluster, const char *key, double spread)
+{
+    char text[16];
+    if (cluster->num_sources == WEFT_MAX_SOURCES)
+        return; /* a source that nobody gives is measured, too */
+    weft_source *source = &cluster->sources[cluster->num_sources++];
+    *source = (weft_source){.class_ = WEFT_SOURCE_MEASURED, .where = "weft calibrate"};
+    snprintf(source->key, sizeof source->key, "%s", key);
+    snprintf(text, sizeof text, "%.2g", fmin(spread, 10)); /* the most that a file may say */
+    source->spread = strtod(text, NULL);
 }
 
 /* What goes on beyond the last point does so with the last slope: where noise left that at (nearly)

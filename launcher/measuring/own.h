@@ -18,8 +18,9 @@ typedef struct weft_own_model {
 typedef struct weft_own_operation {
     weft_operation operation; /* with count 1: each alone */
     double each;
-    double weight; /* how often the model runs it; weighs the mean of products of one shape */
-    double us;     /* each */
+    double weight;  /* how often the model runs it; weighs the mean of products of one shape */
+    double us;      /* each */
+    double scatter; /* of its trains */
 } weft_own_operation;
 
 /* Lists the operations of all layers, each distinct one once, from the arena; leaves out

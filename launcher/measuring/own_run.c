@@ -208,9 +208,31 @@ static weft_status measure(rig *r, weft_comm *world, weft_own_operation *list, i
             }
         }
     }
-    for (int i = 0; i < count; i++)
+    for (int i = 0; i < count; i++) {
         list[i].us = list[i].each > 0 ? weft_measure_typical_us(us[i], num_sweeps[i]) : 0;
+        list[i].scatter = list[i].us > 0 ? weft_measure_scatter(us[i], num_sweeps[i]) : 0;
+    }
     return WEFT_OK;
+}
+
+/* The spread of products, and of all else: the mean. */
+static void say_sources(const weft_own_operation *list, int count, weft_cluster *cluster)
+{
+    double scatter[2] = {0, 0};
+    int num[2] = {0, 0};
+    for (int i = 0; i < count; i++) {
+        const weft_operation *o = &list[i].operation;
+        const bool is_product =
+            o->kind == WEFT_OPERATION_GEMM && strcmp(o->module, WEFT_MODULE_ATTENTION) != 0;
+        if (!(list[i].us > 0))
+            continue;
+        scatter[is_product] += list[i].scatter;
+        num[is_product]++;
+    }
+    if (cluster->num_products > 0 && num[1] > 0)
+        weft_measure_say_source(cluster, "products", scatter[1] / num[1]);
+    if (cluster->num_operations > 0 && num[0] > 0)
+        weft_measure_say_source(cluster, "operations", scatter[0] / num[0]);
 }
 
 weft_status weft_measure_own(weft_comm *world, weft_device *device, const weft_own_model *model,
@@ -242,6 +264,8 @@ weft_status weft_measure_own(weft_comm *world, weft_device *device, const weft_o
         status = measure(&r, world, list, count, quick);
     if (status == WEFT_OK)
         status = weft_own_keep(list, count, cluster);
+    if (status == WEFT_OK)
+        say_sources(list, count, cluster);
     if (status == WEFT_OK)
         weft_log(
             WEFT_LOG_INFO, "%s of the model",

@@ -135,6 +135,7 @@ static void check_choice(weft_comm *world, const weft_cluster *c, const char *me
     weft_cluster poor = *c;
     poor.costs[WEFT_COST_ALL_TO_ALL] = poor.costs[WEFT_COST_ALL_TO_ALL_INSIDE] =
         (weft_cost){.peak = 0};
+    poor.num_sources = 0; /* of curves that it lacks */
     EXPECT_OK(weft_cluster_write(c, path));
     EXPECT_OK(weft_config_load(&source, &arena, &config));
     EXPECT_OK(weft_topology_discover(world, &arena, &topology));

@@ -30,6 +30,24 @@ static void retransmissions_are_left_out(void **state)
     assert_true(weft_measure_typical_us(slow_late, 4) == 1.025e6);
 }
 
+static void scatter_is_between_the_quartiles(void **state)
+{
+    (void)state;
+    double us[] = {14, 10, 12, 11, 13};
+    assert_true(fabs(weft_measure_scatter(us, 5) - 2.0 / 12) < 1e-12);
+    double late[] = {20e3, 221e3, 22e3, 222e3, 24e3}; /* two retransmissions */
+    assert_true(fabs(weft_measure_scatter(late, 5) - 2.0 / 22) < 1e-12);
+    double one[] = {5};
+    assert_true(weft_measure_scatter(one, 1) == 0);
+    weft_cluster c = {0};
+    weft_measure_say_source(&c, "costs.copy", 0.12345);
+    weft_measure_say_source(&c, "costs.memory", 50);
+    assert_int_equal(c.num_sources, 2);
+    assert_string_equal(c.sources[0].key, "costs.copy");
+    assert_int_equal(c.sources[0].class_, WEFT_SOURCE_MEASURED);
+    assert_true(c.sources[0].spread == 0.12 && c.sources[1].spread == 10);
+}
+
 static void check_times(weft_curve curve, const double *wanted)
 {
     weft_measure_make_rise(&curve);
@@ -144,6 +162,14 @@ static void one_rank_measures_what_it_can(void **state)
         assert_int_equal(weft_cluster_knows(&cluster, (weft_cost_kind)i),
                          (i >= WEFT_COST_COPY && i <= WEFT_COST_GEMM_BF16) ||
                              i >= WEFT_COST_ATTENTION_FP32);
+    for (int i = 0; i < WEFT_NUM_COSTS; i++) { /* each says how far its trains lay apart */
+        char key[48];
+        snprintf(key, sizeof key, "costs.%s", weft_cost_text((weft_cost_kind)i));
+        const weft_source *source = weft_cluster_source(&cluster, -1, key);
+        assert_true(!source == !weft_cluster_knows(&cluster, (weft_cost_kind)i));
+        if (source && strcmp(source->where, "weft calibrate") != 0)
+            fail_msg("%s is from %s", key, source->where);
+    }
     char *svg = child_read("a.svg");
     assert_non_null(svg);
     assert_true(svg_is_well_formed(svg));
@@ -324,6 +350,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(retransmissions_are_left_out),
+        cmocka_unit_test(scatter_is_between_the_quartiles),
         cmocka_unit_test(times_are_made_to_rise),
         cmocka_unit_test(progress_counts_shares),
         cmocka_unit_test(drawings_are_well_formed),

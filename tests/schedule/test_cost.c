@@ -609,6 +609,31 @@ static void estimates_are_as_sure_as_their_worst_number(void **state)
     assert_true(e.spread == 0.3);
 }
 
+/* What prices took, by the paths of the file. */
+static void prices_tell_their_inputs(void **state)
+{
+    (void)state;
+    weft_cluster c = modelled();
+    weft_inputs inputs = {0};
+    const weft_group group = INSIDE(4);
+    const weft_site site = {.cluster = &c, .inputs = &inputs};
+    weft_estimate e;
+    OK(weft_collective_us(&site, &group, WEFT_COLLECTIVE_ALL_GATHER, 1e6, &e));
+    assert_true(inputs.used == (UINT64_C(1) << WEFT_FIGURE_INSIDE_BANDWIDTH |
+                                UINT64_C(1) << WEFT_FIGURE_INSIDE_LATENCY));
+    c.costs[WEFT_COST_ALL_REDUCE] = (weft_cost){.curve = weft_curve_linear(2, 1e5), .peak = 1e11};
+    inputs = (weft_inputs){0};
+    OK(weft_collective_us(&site, &group, WEFT_COLLECTIVE_ALL_GATHER, 1e6, &e));
+    const uint64_t kin = UINT64_C(1) << (WEFT_INPUT_COSTS + WEFT_COST_ALL_REDUCE);
+    assert_true(inputs.used & kin && inputs.scaled == kin);
+    assert_string_equal(weft_input_path(WEFT_FIGURE_PEAK_BF16), "device.peak.bf16");
+    assert_string_equal(weft_input_path(WEFT_INPUT_EFFICIENCIES), "device.efficiency.gemm");
+    assert_string_equal(weft_input_path(WEFT_INPUT_COSTS + WEFT_COST_MESSAGE), "costs.message");
+    assert_string_equal(weft_input_path(WEFT_INPUT_PRODUCTS), "products");
+    assert_string_equal(weft_input_path(WEFT_INPUT_OPERATIONS), "operations");
+    assert_string_equal(weft_input_path(WEFT_INPUT_LEVELS), "between.levels");
+}
+
 /* 2 us inside, 5 us between: 100 ranks are on 13 nodes, four storeys of a binomial tree. */
 static void a_small_sum_costs_the_tree_s_latencies(void **state)
 {
@@ -769,6 +794,7 @@ int main(void)
         cmocka_unit_test(what_is_bound_by_memory_takes_its_bytes),
         cmocka_unit_test(products_of_few_rows_are_bound_by_memory),
         cmocka_unit_test(estimates_are_as_sure_as_their_worst_number),
+        cmocka_unit_test(prices_tell_their_inputs),
         cmocka_unit_test(a_small_sum_costs_the_tree_s_latencies),
         cmocka_unit_test(nodes_that_differ_have_their_own_costs),
         cmocka_unit_test(what_is_missing_is_named),
