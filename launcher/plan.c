@@ -4,6 +4,7 @@
 #include "core/log.h"
 #include "launcher/arguments.h"
 #include "launcher/plan_page.h"
+#include "launcher/planning/figures.h"
 #include "launcher/planning/no_effect.h"
 #include "launcher/planning/plan_print.h"
 #include "launcher/verbs.h"
@@ -12,7 +13,8 @@ typedef struct planner {
     const char *cluster, *mesh, *trace, *against, *html;
     weft_string_list set;
     bool json;
-    int kernels; /* weft_kernels_kind */
+    int kernels;                    /* weft_kernels_kind */
+    double expert_load, num_tokens; /* 0: not given */
     weft_arena arena;
     weft_config_source source;
     weft_vocabulary_function vocabulary;
@@ -29,6 +31,10 @@ static int parse(int argc, char **argv, planner *p)
         {"set", "KEY=VALUE", "override a key of the config; may be repeated", .texts = &p->set},
         {"against", "RUN", "a run of this config: planned beside measured, each with its error",
          .text = &p->against},
+        {"expert-load", "X", "rows at the fullest rank's experts over the mean (1)",
+         .number = &p->expert_load, .min = 1, .max = 1e6},
+        {"tokens", "T", "to train on: days and costs", .number = &p->num_tokens, .min = 1,
+         .max = 1e18},
         {"trace", "FILE", "the planned step's timeline, a track a stage, for Perfetto",
          .text = &p->trace},
         {"kernels", "KIND", "weft's own, or plain: those of published runs, which only plans know",
@@ -48,6 +54,10 @@ static int parse(int argc, char **argv, planner *p)
         .rows = rows,
         .num_rows = sizeof rows / sizeof *rows};
     int code = weft_arguments_parse(&verb, argc, argv, &p->arena);
+    if (code < 0 && p->expert_load > 0 && p->against) {
+        WEFT_ERROR(WEFT_CONFIG, "--expert-load and --against: the run says its load");
+        code = weft_verb_fail("plan");
+    }
     if (code < 0)
         p->source = weft_plan_source(given.values[0], &p->set, p->mesh, p->source.application);
     return code;
@@ -100,10 +110,17 @@ static weft_status run(planner *p)
         WEFT_TRY(weft_against_check(&config, &p->source, p->against, &p->arena, &of_run));
     if (p->against && config.model.num_experts > 0)
         WEFT_TRY(weft_against_load(p->against, &p->arena, &config.moe_load));
+    if (p->expert_load > 0) {
+        config.moe_load = p->expert_load;
+        WEFT_TRY(weft_plan_check_load(&config, &p->source));
+    }
     WEFT_TRY(weft_plan_cluster(p->cluster, &config, &p->arena, &cluster));
     if (p->trace || p->against || (p->html && weft_plan_page_draws(&config, &p->source)))
         WEFT_TRY(weft_trace_create(&trace));
     weft_status status = weft_plan_make(&config, &p->source, cluster, trace, &p->arena, &plan);
+    if (status == WEFT_OK)
+        status =
+            weft_plan_figures_make(&config, &p->source, cluster, p->num_tokens, &p->arena, &plan);
     if (status == WEFT_OK)
         status = weft_config_tell_no_effect(&config);
     if (status == WEFT_OK && trace)

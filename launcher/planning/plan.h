@@ -74,7 +74,9 @@ typedef struct weft_plan {
     bool fits;
     bool coarse;
     weft_limit_kind limits;
-    weft_source_class source; /* of the worst number */
+    weft_source_class source;                /* of the worst number */
+    weft_inputs inputs;                      /* the numbers that were taken */
+    const struct weft_plan_figures *figures; /* planning/figures.h; NULL: nobody asked */
 } weft_plan;
 
 /* What a verb that plans reads: one CONFIG, and what its line sets. Borrows. */

@@ -8,6 +8,7 @@
 #include <cjson/cJSON.h>
 
 #include "core/text.h"
+#include "launcher/planning/figures_print.h"
 #include "schedule/context.h"
 
 typedef struct scaled {
@@ -92,6 +93,8 @@ void weft_plan_print(const weft_plan *plan, const weft_cluster *cluster, FILE *o
                 plan->context.reason);
     fprintf(out, "\n");
     print_offloaded(plan, out);
+    if (plan->figures)
+        weft_plan_figures_print(plan->figures, out);
     fprintf(out, "\n");
     for (int i = 0; i < WEFT_NUM_TIMES; i++)
         if (plan->us[i] > 0)
@@ -162,9 +165,7 @@ void weft_against_print(const weft_against *a, FILE *out)
 
 static void add_number(cJSON *json, const char *key, double value)
 {
-    char text[32];
-    snprintf(text, sizeof text, "%.17g", value);
-    cJSON_AddRawToObject(json, key, isfinite(value) ? text : "null");
+    weft_plan_add_number(json, key, value);
 }
 
 static void add_times(cJSON *json, const char *key, const double us[WEFT_NUM_TIMES])
@@ -195,6 +196,7 @@ static void add_stage(cJSON *list, const weft_plan *plan, int s)
     cJSON *modules = cJSON_AddObjectToObject(json, "activations");
     for (int i = 0; i < footprint->num_modules; i++)
         add_number(modules, footprint->modules[i].module, (double)footprint->modules[i].bytes);
+    weft_plan_add_parts(json, plan, s);
     if (footprint->num_offloaded == 0)
         return;
     cJSON *offloaded = cJSON_AddObjectToObject(json, "offloaded");
@@ -260,6 +262,7 @@ weft_status weft_plan_print_json(const weft_plan *plan, const weft_against *agai
     cJSON_AddBoolToObject(json, "fits", plan->fits);
     add_number(json, "step_time_s", plan->step_us / 1e6);
     add_number(json, "tokens_per_s", plan->tokens_per_s);
+    add_number(json, "tokens_per_s_per_device", plan->tokens_per_s / plan->mesh.world);
     add_number(json, "model_flops_utilization", plan->model_flops_utilization);
     add_number(json, "memory_bytes", (double)plan->memory_bytes);
     add_number(json, "memory_limit_bytes", (double)plan->memory_limit_bytes);
@@ -284,6 +287,8 @@ weft_status weft_plan_print_json(const weft_plan *plan, const weft_against *agai
     cJSON *stages = cJSON_AddArrayToObject(json, "stages");
     for (int s = 0; s < plan->num_stages; s++)
         add_stage(stages, plan, s);
+    if (plan->figures)
+        weft_plan_add_figures(json, plan->figures);
     if (against)
         add_against(json, against);
     return weft_print_json(json, out);

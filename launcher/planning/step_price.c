@@ -339,6 +339,7 @@ static weft_status price_stage(pricing *p, int stage, weft_arena *arena)
     void *memory;
     WEFT_TRY(weft_step_site(p->config, p->cluster, p->experts, p->plan, stage,
                             p->plan->kinds[stage].all, &site));
+    site.inputs = &p->plan->inputs;
     WEFT_TRY(price_slowest(p, &site, stage, arena));
     const double bytes = (double)step->shape.boundary_bytes;
     for (int ahead = 0; ahead < 2; ahead++) {

@@ -1,0 +1,466 @@
+/* What a plan says beside its price: sums, ranges, loads of experts, failures and costs by hand,
+ * and a checkpoint's bytes beside those that a run writes. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+
+#include "launcher/planning/figures.h"
+#include "tests/expect.h"
+#include "tests/launcher/child.h"
+
+#define MODEL(more, batch)                                                                         \
+    "{\"model\": {\"num_layers\": 4, \"hidden_size\": 64, \"num_attention_heads\": 4, "            \
+    "\"seq_length\": 32, \"vocab_size\": 250" more "}, \"train\": {\"micro_batch_size\": 1, "      \
+    "\"global_batch_size\": " batch ", \"train_iters\": 1}, \"data\": {\"mock_data\": true}}"
+
+static const char dense[] = MODEL("", "8");
+static const char untied[] = MODEL(", \"untie_embeddings_and_output_weights\": true", "8");
+static const char moe[] = MODEL(", \"num_experts\": 8, \"moe_router_topk\": 2", "16");
+
+/* Figures of one class and spread, no efficiencies: all times scale alike. %s: more sections. */
+#define SHEET                                                                                      \
+    "{\"name\": \"sheet\", \"num_nodes\": 4, \"ranks_per_node\": 4, \"device\": {"                 \
+    "\"memory_bytes\": 1e10, \"memory_bandwidth\": 1e12, \"launch_us\": 3, "                       \
+    "\"peak\": {\"fp32\": 2e13, \"bf16\": 4e13}}, "                                                \
+    "\"inside\": {\"bandwidth\": 1e11, \"latency_us\": 2}, "                                       \
+    "\"between\": {\"cards\": 4, \"bandwidth\": 1e10, \"latency_us\": 5}%s, "                      \
+    "\"sources\": {\"device\": [\"datasheet\", \"the sheet\", %g], "                               \
+    "\"inside\": [\"datasheet\", \"the sheet\", %g], \"between\": [\"assumed\", \"\", %g]}}"
+
+static void write_cluster(const char *path, const char *more, double spread)
+{
+    char text[4096];
+    snprintf(text, sizeof text, SHEET, more, spread, spread, spread);
+    EXPECT(child_write(path, text), "cannot write %s", path);
+}
+
+static double number(const cJSON *json, const char *key)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(json, key);
+    EXPECT(cJSON_IsNumber(item), "no number %s", key);
+    return cJSON_IsNumber(item) ? item->valuedouble : (double)NAN;
+}
+
+static const cJSON *object(const cJSON *json, const char *key)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(json, key);
+    EXPECT(item, "no %s", key);
+    return item;
+}
+
+static void near(double value, double wanted, double share)
+{
+    EXPECT_NEAR(value, wanted, share * fabs(wanted));
+}
+
+/* The plan as JSON; the caller's. more: further arguments, NULL at the end, or NULL. */
+static cJSON *plan(const char *config, const char *cluster, const char *mesh,
+                   const char *const *more)
+{
+    const char *args[CHILD_MAX_ARGS] = {"plan",  config,   "--json", "--cluster",
+                                        cluster, "--mesh", mesh};
+    child c;
+    for (int n = 7; more && *more; n++)
+        args[n] = *more++;
+    child_run(&c, args, NULL);
+    EXPECT(c.exit_code == 0 || c.exit_code == 3, "%s on %s: exit %d: %s", config, mesh, c.exit_code,
+           c.err);
+    cJSON *json = cJSON_Parse(c.out);
+    EXPECT(json, "%s on %s: no JSON", config, mesh);
+    child_release(&c);
+    return json;
+}
+
+/* --- sums ------------------------------------------------------------------------------------ */
+
+static void check_parts(void)
+{
+    static const struct {
+        const char *config, *mesh, *set;
+    } rows[] = {
+        {"dense.json", "dp=1", NULL},
+        {"dense.json", "pp=2", NULL},
+        {"untied.json", "pp=4,dp=2", "train.precision=bf16"},
+        {"untied.json", "dp=4,zero=1", "train.precision=bf16"},
+        {"dense.json", "dp=4,zero=2", NULL},
+        {"untied.json", "dp=4,zero=3", NULL},
+        {"moe.json", "dp=4,ep=4,binding=dp,zero=1", NULL},
+        {"moe.json", "tp=2,pp=2,dp=2", NULL},
+        {"dense.json", "pp=2,vp=2", "train.recompute_granularity=full"},
+    };
+    static const char *const purposes[] = {"weights", "gradients", "optimizer", "activations"};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const char *const more[] = {rows[i].set ? "--set" : NULL, rows[i].set, NULL};
+        cJSON *json = plan(rows[i].config, "cluster.json", rows[i].mesh, more);
+        const cJSON *stages = object(json, "stages");
+        for (const cJSON *s = stages ? stages->child : NULL; s; s = s->next)
+            for (int p = 0; p < 4; p++) {
+                double sum = 0;
+                for (const cJSON *part = object(s, "parts")->child; part; part = part->next)
+                    sum += number(part, purposes[p]);
+                EXPECT(sum == number(object(s, "memory"), purposes[p]),
+                       "%s, %s: %s of the parts %g, of the stage %g", rows[i].config, rows[i].mesh,
+                       purposes[p], sum, number(object(s, "memory"), purposes[p]));
+            }
+        near(number(json, "tokens_per_s_per_device") * number(json, "num_devices"),
+             number(json, "tokens_per_s"), 1e-12);
+        double sum = 0;
+        for (const cJSON *t = object(json, "time")->child; t; t = t->next)
+            sum += t->valuedouble;
+        near(sum, number(json, "step_time_s"), 1e-9);
+        cJSON_Delete(json);
+    }
+    /* 250 words and 32 positions of 64; a head of its own with a norm. */
+    cJSON *json = plan("untied.json", "cluster.json", "dp=1", NULL);
+    const cJSON *parts = object(object(json, "stages")->child, "parts");
+    const double embedding = number(object(parts, "embedding"), "optimizer"),
+                 head = number(object(parts, "head"), "optimizer");
+    near(embedding, (250 + 32) * 64 * 8, 0.02); /* but for padding */
+    near(head, (250 * 64 + 2 * 64) * 8, 0.02);
+    cJSON_Delete(json);
+}
+
+/* --- ranges ---------------------------------------------------------------------------------- */
+
+static void check_ranges(void)
+{
+    static const char *const meshes[] = {"dp=1", "dp=4,zero=1", "tp=4", "pp=4", "tp=2,pp=2,dp=4"};
+    write_cluster("wide.json", "", 0.3);
+    for (size_t i = 0; i < sizeof meshes / sizeof *meshes; i++) {
+        cJSON *json = plan("dense.json", "cluster.json", meshes[i], NULL);
+        cJSON *wide = plan("dense.json", "wide.json", meshes[i], NULL);
+        const double step = number(json, "step_time_s");
+        const cJSON *ends = object(json, "step_time_range_s");
+        near(cJSON_GetArrayItem(ends, 0)->valuedouble, step / 1.1, 1e-9);
+        near(cJSON_GetArrayItem(ends, 1)->valuedouble, step * 1.1, 1e-9);
+        ends = object(wide, "step_time_range_s");
+        near(cJSON_GetArrayItem(ends, 0)->valuedouble, step / 1.3, 1e-9);
+        near(cJSON_GetArrayItem(ends, 1)->valuedouble, step * 1.3, 1e-9);
+        near(number(wide, "step_time_s"), step, 1e-12);
+        cJSON_Delete(json);
+        cJSON_Delete(wide);
+    }
+}
+
+static const cJSON *source_of(const cJSON *json, const char *what)
+{
+    for (const cJSON *row = object(json, "sources")->child; row; row = row->next)
+        if (strcmp(object(row, "what")->valuestring, what) == 0)
+            return row;
+    return NULL;
+}
+
+static void check_sources(void)
+{
+    cJSON *json = plan("dense.json", "cluster.json", "dp=2", NULL);
+    const cJSON *peak = source_of(json, "device.peak.fp32");
+    EXPECT(peak && strcmp(object(peak, "class")->valuestring, "datasheet") == 0 &&
+               strcmp(object(peak, "where")->valuestring, "the sheet") == 0 &&
+               number(peak, "spread") == 0.1,
+           "the peak's source");
+    EXPECT(source_of(json, "inside.bandwidth") && source_of(json, "device.launch_us"),
+           "a number is missing");
+    EXPECT(!source_of(json, "between.bandwidth") && !source_of(json, "device.peak.bf16") &&
+               !source_of(json, "storage.write"),
+           "a number that was not taken");
+    cJSON_Delete(json);
+    json = plan("dense.json", "cluster.json", "dp=8", NULL);
+    const cJSON *between = source_of(json, "between.bandwidth");
+    EXPECT(between && cJSON_IsNull(object(between, "where")) &&
+               strcmp(object(between, "class")->valuestring, "assumed") == 0,
+           "between nodes");
+    cJSON_Delete(json);
+}
+
+/* --- loads of experts ------------------------------------------------------------------------- */
+
+static void check_loads(void)
+{
+    static const char mesh[] = "dp=4,ep=4,binding=dp";
+    cJSON *even = plan("moe.json", "cluster.json", mesh, NULL);
+    cJSON *uneven =
+        plan("moe.json", "cluster.json", mesh, (const char *[]){"--expert-load", "2", NULL});
+    const cJSON *two = object(even, "imbalance"), *three = object(uneven, "imbalance");
+    EXPECT(cJSON_GetArraySize(two) == 2 && cJSON_GetArraySize(three) == 3, "%d and %d loads",
+           cJSON_GetArraySize(two), cJSON_GetArraySize(three));
+    static const double loads[] = {1, 2, 4};
+    double step = 0, bytes = 0;
+    for (int i = 0; i < cJSON_GetArraySize(three); i++) {
+        const cJSON *row = cJSON_GetArrayItem(three, i);
+        EXPECT(number(row, "load") == loads[i], "load %d is %g", i, number(row, "load"));
+        EXPECT(number(row, "step_time_s") > step && number(row, "memory_bytes") >= bytes,
+               "a load of %g takes no more", loads[i]);
+        EXPECT(cJSON_IsTrue(object(row, "fits")), "a load of %g does not fit", loads[i]);
+        step = number(row, "step_time_s");
+        bytes = number(row, "memory_bytes");
+    }
+    const cJSON *first = three->child;
+    EXPECT(number(first, "step_time_s") == number(even, "step_time_s") &&
+               number(first, "memory_bytes") == number(even, "memory_bytes"),
+           "a load of 1 is not the balanced plan");
+    EXPECT(number(first->next, "step_time_s") == number(uneven, "step_time_s") &&
+               number(first->next, "memory_bytes") == number(uneven, "memory_bytes"),
+           "the load asked for is not the plan's");
+    EXPECT(cJSON_Compare(first, two->child, true) &&
+               cJSON_Compare(first->next->next, two->child->next, true),
+           "the other loads depend on the one asked for");
+    cJSON_Delete(even);
+    cJSON_Delete(uneven);
+    /* Two experts a token, one a rank: at most half of all ranks' rows come to one. */
+    even = plan("moe.json", "cluster.json", "dp=8,ep=8,binding=dp", NULL);
+    const cJSON *worst = cJSON_GetArrayItem(object(even, "imbalance"), 1);
+    EXPECT(worst && number(worst, "load") == 4, "the worst load");
+    cJSON_Delete(even);
+    cJSON *alone = plan("dense.json", "cluster.json", "dp=4", NULL);
+    EXPECT(!cJSON_GetObjectItem(alone, "imbalance"), "a dense model has loads of experts");
+    cJSON_Delete(alone);
+}
+
+/* --- checkpoints ------------------------------------------------------------------------------ */
+
+/* Bytes of all datasets, by the manifest; *out_file: of the file that they are in. */
+static double saved_bytes(const char *folder, double *out_file)
+{
+    char path[128];
+    double bytes = 0;
+    snprintf(path, sizeof path, "%s/checkpoints/step-1/manifest.json", folder);
+    char *text = child_read(path);
+    cJSON *json = text ? cJSON_Parse(text) : NULL;
+    EXPECT(json, "cannot read %s", path);
+    for (const cJSON *d = json ? object(json, "datasets")->child : NULL; d; d = d->next) {
+        double elements = 1;
+        for (const cJSON *n = object(d, "shape")->child; n; n = n->next)
+            elements *= n->valuedouble;
+        bytes += 4 * elements;
+    }
+    *out_file = json ? number(object(json, "files")->child, "bytes") : (double)NAN;
+    cJSON_Delete(json);
+    free(text);
+    return bytes;
+}
+
+static void check_checkpoints(void)
+{
+    static const struct {
+        const char *config, *mesh;
+    } rows[] = {{"dense.json", "dp=1"},
+                {"dense.json", "pp=2"},
+                {"untied.json", "tp=2"},
+                {"moe.json", "dp=2,ep=2,binding=dp,zero=1"}};
+    write_cluster("stored.json", ", \"storage\": {\"write\": 1e9, \"read\": 2e9}", 0.1);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        child c;
+        char run[16];
+        double file;
+        snprintf(run, sizeof run, "run%zu", i);
+        child_run(
+            &c,
+            (const char *[]){"train", rows[i].config, "--out", run, "--mesh", rows[i].mesh, NULL},
+            NULL);
+        EXPECT(c.exit_code == 0, "%s on %s: exit %d: %s", rows[i].config, rows[i].mesh, c.exit_code,
+               c.err);
+        child_release(&c);
+        const double saved = saved_bytes(run, &file);
+        cJSON *json = plan(rows[i].config, "stored.json", rows[i].mesh, NULL);
+        const cJSON *checkpoint = object(json, "checkpoint");
+        const double bytes = number(checkpoint, "bytes");
+        EXPECT(bytes == saved, "%s on %s: %g bytes are planned, %g saved", rows[i].config,
+               rows[i].mesh, bytes, saved);
+        EXPECT(file >= bytes && file < bytes + 1e6, "a file of %g bytes for %g", file, bytes);
+        /* One node writes all of it, and reads it back; kernels' launches count. */
+        near(number(checkpoint, "write_s"), bytes / 1e9 + 3e-6, 1e-6);
+        near(number(checkpoint, "stall_s"), bytes / 1e9 + bytes / 2e9 + 6e-6, 1e-6);
+        cJSON_Delete(json);
+    }
+}
+
+/* --- failures and costs ----------------------------------------------------------------------- */
+
+static double best_goodput(double save_s, double restart_s, double between_s, double *out_at)
+{
+    double best = 0;
+    for (double at = save_s / 100; at < 10 * between_s; at *= 1.0005) {
+        const double goodput = weft_daly_goodput(at, save_s, restart_s, between_s);
+        if (goodput > best) {
+            best = goodput;
+            *out_at = at;
+        }
+    }
+    return best;
+}
+
+/* The interval of higher order beside the best one of all, and limits. */
+static void check_daly(void)
+{
+    static const double saves[] = {1, 60, 600, 3600};
+    for (size_t i = 0; i < sizeof saves / sizeof *saves; i++) {
+        const double between_s = 24 * 3600, restart_s = 300;
+        double at = 0;
+        const double best = best_goodput(saves[i], restart_s, between_s, &at);
+        const double interval = weft_daly_interval_s(saves[i], between_s);
+        near(interval, at, 0.01);
+        const double goodput = weft_daly_goodput(interval, saves[i], restart_s, between_s);
+        EXPECT(goodput <= best * (1 + 1e-6) && goodput > best * (1 - 1e-4), "%g of %g at best",
+               goodput, best);
+    }
+    /* Daly's own examples: dumps of 5 minutes, a failure a day, in 6 hours, in 15 minutes. */
+    EXPECT_NEAR(weft_daly_interval_s(5, 24 * 60), 117, 0.5);
+    EXPECT_NEAR(weft_daly_interval_s(5, 6 * 60), 57, 0.5);
+    EXPECT_NEAR(weft_daly_interval_s(5, 15), 9.1, 0.05);
+    near(weft_daly_interval_s(1, 1e8), sqrt(2 * 1e8), 0.001); /* Young's */
+    EXPECT(weft_daly_interval_s(300, 100) == 100, "saves longer than twice the time between");
+    near(weft_daly_goodput(1000, 1e-9, 0, 1e12), 1, 1e-6);
+}
+
+static void check_costs(void)
+{
+    static const char node[] = ", \"storage\": {\"write\": 1e9, \"read\": 1e9}, \"node\": "
+                               "{\"hours_between_failures\": 1000, \"restart_s\": 120, "
+                               "\"price_per_hour\": 20, \"watts\": 4000, \"currency\": \"EUR\"}";
+    write_cluster("priced.json", node, 0.1);
+    cJSON *json =
+        plan("dense.json", "priced.json", "dp=8", (const char *[]){"--tokens", "1e12", NULL});
+    const double rate = number(json, "tokens_per_s"); /* on two nodes */
+    const cJSON *cost = object(json, "cost"), *failures = object(json, "failures");
+    EXPECT(strcmp(object(cost, "currency")->valuestring, "EUR") == 0, "the currency");
+    EXPECT(number(cost, "hour") == 40, "%g an hour", number(cost, "hour"));
+    near(number(cost, "billion_tokens"), 40 * (1e9 / rate) / 3600, 1e-12);
+    near(number(cost, "joules_per_token"), 8000 / rate, 1e-12);
+    near(number(cost, "days"), 1e12 / rate / 86400, 1e-12);
+    near(number(cost, "total"), 40 * 1e12 / rate / 3600, 1e-12);
+    near(number(failures, "hours_between"), 500, 1e-12);
+    const double stall_s = number(object(json, "checkpoint"), "stall_s"), between_s = 500 * 3600;
+    const double interval = number(failures, "save_every_s");
+    near(interval, sqrt(2 * stall_s * between_s), 0.01);
+    /* Half of an interval is lost with a failure, and the restart. */
+    const double goodput = number(failures, "goodput");
+    near(1 - goodput, stall_s / interval + (interval / 2 + 120) / between_s, 0.02);
+    EXPECT(source_of(json, "node.watts") && source_of(json, "storage.write"), "sources of costs");
+    cJSON_Delete(json);
+    /* Without figures and without --tokens nobody knows. */
+    json = plan("dense.json", "cluster.json", "dp=8", NULL);
+    static const char *const keys[][2] = {{"cost", "currency"},
+                                          {"cost", "hour"},
+                                          {"cost", "billion_tokens"},
+                                          {"cost", "joules_per_token"},
+                                          {"cost", "days"},
+                                          {"cost", "total"},
+                                          {"failures", "hours_between"},
+                                          {"failures", "save_every_s"},
+                                          {"failures", "goodput"},
+                                          {"checkpoint", "write_s"},
+                                          {"checkpoint", "stall_s"}};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        EXPECT(cJSON_IsNull(object(object(json, keys[i][0]), keys[i][1])), "%s.%s", keys[i][0],
+               keys[i][1]);
+    cJSON_Delete(json);
+    /* Nodes that differ: one of two costs more, and fails more often. */
+    char more[1024];
+    snprintf(more, sizeof more,
+             "%s, \"groups\": [{\"num_nodes\": 1, \"node\": {\"price_per_hour\": 50, "
+             "\"hours_between_failures\": 250}}, {\"num_nodes\": 3}]",
+             node);
+    write_cluster("differ.json", more, 0.1);
+    json = plan("dense.json", "differ.json", "dp=8", NULL);
+    EXPECT(number(object(json, "cost"), "hour") == 70, "nodes that differ");
+    near(number(object(json, "failures"), "hours_between"), 200, 1e-12);
+    EXPECT(source_of(json, "groups[0].node.price_per_hour") &&
+               source_of(json, "node.price_per_hour") && source_of(json, "node.watts") &&
+               !source_of(json, "groups[0].node.watts"),
+           "sources of nodes that differ");
+    cJSON_Delete(json);
+    json = plan("dense.json", "differ.json", "dp=4", NULL);
+    EXPECT(number(object(json, "cost"), "hour") == 50, "of the first node alone");
+    EXPECT(!source_of(json, "node.price_per_hour"), "a number of nodes that are not used");
+    cJSON_Delete(json);
+}
+
+/* --- lines ------------------------------------------------------------------------------------ */
+
+static void check_text(void)
+{
+    child c;
+    child_run(&c,
+              (const char *[]){"plan", "moe.json", "--cluster", "priced.json", "--mesh",
+                               "dp=8,ep=4,binding=dp", "--tokens", "1e9", NULL},
+              NULL);
+    static const char *const parts[] = {"\nbetween ",
+                                        "by the spread of the numbers",
+                                        "\nat an expert load of 1: ",
+                                        ";  4: ",
+                                        "\ncheckpoint ",
+                                        "; best saved every ",
+                                        "; a failure every ",
+                                        "% of the time lasts",
+                                        "\ncosts 40 EUR an hour, ",
+                                        "J a token\n",
+                                        "\nall tokens: "};
+    EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        EXPECT(strstr(c.out, parts[i]), "no \"%s\" in:\n%s", parts[i], c.out);
+    child_release(&c);
+    child_run(&c, (const char *[]){"plan", "dense.json", "--cluster", "cluster.json", NULL}, NULL);
+    EXPECT(c.exit_code == 0 && !strstr(c.out, "costs ") && !strstr(c.out, "a failure") &&
+               !strstr(c.out, "nan"),
+           "exit %d: %s", c.exit_code, c.out);
+    child_release(&c);
+}
+
+static void check_refusals(void)
+{
+    static const struct {
+        const char *config, *option, *value, *wanted;
+    } rows[] = {
+        {"moe.json", "--expert-load", "0.5", "--expert-load 0.5"},
+        {"moe.json", "--expert-load", "5",
+         "--expert-load 5: on this mesh the fullest rank has at "
+         "most 4 times the mean"},
+        {"moe.json", "--expert-load", "much", "--expert-load much"},
+        {"moe.json", "--expert-loads", "2", "did you mean --expert-load?"},
+        {"dense.json", "--expert-load", "2", "--expert-load 2: the model has no experts"},
+        {"dense.json", "--tokens", "0", "--tokens 0"},
+        {"dense.json", "--token", "5", "did you mean --tokens?"},
+    };
+    child c;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        child_run(&c,
+                  (const char *[]){"plan", rows[i].config, "--cluster", "cluster.json", "--mesh",
+                                   i < 4 ? "dp=4,ep=4,binding=dp" : "dp=4", rows[i].option,
+                                   rows[i].value, NULL},
+                  NULL);
+        EXPECT(c.exit_code == 2 && child_is_line(c.err) && strstr(c.err, rows[i].wanted),
+               "%s %s: exit %d: \"%s\"", rows[i].option, rows[i].value, c.exit_code, c.err);
+        child_release(&c);
+    }
+    child_run(&c,
+              (const char *[]){"plan", "moe.json", "--cluster", "cluster.json", "--expert-load",
+                               "2", "--against", "run3", NULL},
+              NULL);
+    EXPECT(c.exit_code == 2 && child_is_line(c.err) && strstr(c.err, "the run says its load"),
+           "exit %d: \"%s\"", c.exit_code, c.err);
+    child_release(&c);
+}
+
+int main(void)
+{
+    char folder[32];
+    if (!child_folder_enter(folder))
+        return 1;
+    EXPECT(child_write("dense.json", dense) && child_write("untied.json", untied) &&
+               child_write("moe.json", moe),
+           "cannot write configs");
+    write_cluster("cluster.json", "", 0.1);
+    check_daly();
+    check_parts();
+    check_ranges();
+    check_sources();
+    check_loads();
+    check_checkpoints();
+    check_costs();
+    check_text();
+    check_refusals();
+    child_folder_leave(folder);
+    return expect_finish();
+}
