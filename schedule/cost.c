@@ -128,7 +128,7 @@ enum { LEAST_TILE = 64 };
 /* The tiles that libraries have: the device's own on its end or on its side, for narrow products no
  * wider than these, and for products that leave multiprocessors without work smaller ones. */
 typedef struct tiling {
-    double m, n, waves;
+    double m, n;
 } tiling;
 
 static double narrowed(double tile, double size)
@@ -138,31 +138,35 @@ static double narrowed(double tile, double size)
     return tile;
 }
 
-static double count_tiles(const products *x, const tiling *t)
-{
-    return x->num * ceil(x->m / t->m) * ceil(x->n / t->n);
-}
-
-static tiling tiling_of(const products *x, double tile_m, double tile_n, double at_once)
-{
-    tiling t = {narrowed(tile_m, x->m), narrowed(tile_n, x->n), 1};
-    while (count_tiles(x, &t) < at_once && fmax(t.m, t.n) > LEAST_TILE)
-        *(t.m >= t.n ? &t.m : &t.n) /= 2;
-    t.waves = ceil(count_tiles(x, &t) / at_once);
-    return t;
-}
-
 /* A wave loads its first operands, computes and stores its tiles. */
-static double waves_us(weft_costing *p, const products *x, const tiling *t, double flops_us,
+static double waves_us(weft_costing *p, const products *x, const tiling *t, double tiles,
+                       double flop_us, weft_dtype dtype)
+{
+    const double at_once = weft_costing_figure(p, WEFT_FIGURE_MULTIPROCESSORS);
+    const double results = t->m * t->n * at_once;
+    const double stored = weft_hardware_knows(p->hardware, WEFT_FIGURE_MEMORY_BANDWIDTH)
+                              ? moved_us(p, results * (double)weft_dtype_bytes(dtype))
+                              : 0;
+    const double wave_us =
+        weft_costing_figure_or(p, WEFT_FIGURE_WAVE, 0) + 2 * results * x->k * flop_us + stored;
+    return ceil(tiles / at_once) * wave_us;
+}
+
+/* By the best of the tiles that begin with this one. */
+static double tiled_us(weft_costing *p, const products *x, const tiling *largest, double flop_us,
                        weft_dtype dtype)
 {
     const double at_once = weft_costing_figure(p, WEFT_FIGURE_MULTIPROCESSORS);
-    const double tile = t->m * t->n * at_once;
-    const double stored = weft_hardware_knows(p->hardware, WEFT_FIGURE_MEMORY_BANDWIDTH)
-                              ? moved_us(p, tile * (double)weft_dtype_bytes(dtype))
-                              : 0;
-    return t->waves *
-           (weft_costing_figure_or(p, WEFT_FIGURE_WAVE, 0) + 2 * tile * x->k * flops_us + stored);
+    tiling t = {narrowed(largest->m, x->m), narrowed(largest->n, x->n)};
+    double best_us = INFINITY, tiles = 0;
+    while (tiles < at_once) {
+        tiles = x->num * ceil(x->m / t.m) * ceil(x->n / t.n);
+        best_us = fmin(best_us, waves_us(p, x, &t, tiles, flop_us, dtype));
+        if (fmax(t.m, t.n) <= LEAST_TILE)
+            break;
+        *(t.m >= t.n ? &t.m : &t.n) /= 2;
+    }
+    return best_us;
 }
 
 /* By tiles and waves, or by FLOPs, at the device's peak. */
@@ -173,15 +177,12 @@ static double model_us(weft_costing *p, const products *x, weft_dtype dtype)
         peak_of(p, dtype) * weft_costing_share(p, WEFT_EFFICIENCY_GEMM, flops) * 1e-6;
     double us = flops / rate;
     if (weft_hardware_knows(p->hardware, WEFT_FIGURE_MULTIPROCESSORS)) {
-        const double at_once = weft_costing_figure(p, WEFT_FIGURE_MULTIPROCESSORS);
         const double m = weft_costing_figure_or(p, WEFT_FIGURE_TILE_M, 128),
                      n = weft_costing_figure_or(p, WEFT_FIGURE_TILE_N, 128);
-        const double sides[][2] = {{m, n}, {n, m}, {fmin(m, n), fmin(m, n)}};
+        const tiling tiles[] = {{m, n}, {n, m}, {fmin(m, n), fmin(m, n)}};
         us = INFINITY;
-        for (size_t i = 0; i < sizeof sides / sizeof *sides; i++) {
-            const tiling t = tiling_of(x, sides[i][0], sides[i][1], at_once);
-            us = fmin(us, waves_us(p, x, &t, 1 / rate, dtype));
-        }
+        for (size_t i = 0; i < sizeof tiles / sizeof *tiles; i++)
+            us = fmin(us, tiled_us(p, x, &tiles[i], 1 / rate, dtype));
     }
     if (weft_hardware_knows(p->hardware, WEFT_FIGURE_MEMORY_BANDWIDTH)) {
         const double moving_us = moved_us(p, moved_bytes(x, dtype));
