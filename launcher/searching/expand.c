@@ -71,7 +71,7 @@ static weft_expand_kind kind_of(const weft_mesh *mesh)
 {
     if (mesh->cp == 1)
         return WEFT_EXPAND_DATA;
-    if (spread(mesh) <= 1)
+    if (mesh->ep == 1 || mesh->binding == WEFT_BINDING_TP)
         return WEFT_EXPAND_CONTEXT;
     return weft_mesh_is_vertical(mesh) ? WEFT_EXPAND_VERTICAL : WEFT_EXPAND_HORIZONTAL;
 }
@@ -130,6 +130,8 @@ static candidate make_candidate(const ladder *l, const weft_expand_step *before,
         config->model.max_position_embeddings = context; /* no learned ones */
     if (context > l->request->config->model.seq_length && l->out->block_tokens > 0)
         config->data.shuffle_block_tokens = l->out->block_tokens;
+    if (config->data.shuffle_block_tokens % context != 0)
+        config->data.shuffle_block_tokens = 0;
     p->context_parallel_size = cp;
     p->data_parallel_size = dp;
     if (cp > 1 && cp != mesh->cp && spread(mesh) > 1)
@@ -145,18 +147,6 @@ static candidate make_candidate(const ladder *l, const weft_expand_step *before,
 }
 
 /* --- its price ----------------------------------------------------------------------------- */
-
-static double price_per_hour(const weft_cluster *cluster, int num_nodes)
-{
-    double sum = 0;
-    for (int f = 0; f < WEFT_NUM_FIGURES; f++) {
-        if (strcmp(weft_figure_path((weft_figure)f), "node.price_per_hour") != 0)
-            continue;
-        for (int node = 0; node < num_nodes; node++)
-            sum += weft_cluster_hardware(cluster, weft_cluster_group_of(cluster, node))->figures[f];
-    }
-    return sum;
-}
 
 /* Seconds of a checkpoint, shared by the ranks; 0: nobody says. */
 static double storage_s(const weft_expand_step *step, weft_cost_kind kind, uint64_t bytes)
@@ -187,8 +177,7 @@ static void take_plan(const ladder *l, const weft_plan *plan, weft_expand_step *
     step->limits = plan->limits;
     step->tokens = (double)(step->config.train.global_batch_size * step->config.model.seq_length);
     step->lr_advised = step->tokens == tokens ? 0 : today->train.lr * sqrt(step->tokens / tokens);
-    step->cost_hour = price_per_hour(step->cluster, step->num_nodes);
-    step->cost_billion_tokens = step->cost_hour / 3600 / step->tokens_per_s * 1e9;
+    step->costs = weft_plan_costs_of(step->cluster, &plan->mesh, plan->tokens_per_s);
 }
 
 /* Bytes that the fullest rank lacks, of its device or its node. */
@@ -458,24 +447,22 @@ static weft_status check_nodes(const ladder *l)
     return WEFT_OK;
 }
 
-/* One order of tokens for all lengths, where they have a common block. */
+/* One order of tokens for all lengths, where they divide the longest. */
 static void find_block(const weft_expand_request *r, weft_expand *out)
 {
-    const weft_data_options *data = &r->config->data;
-    const int64_t most = 1000000000000; /* tokens: lengths without a common measure */
-    int64_t block = r->config->model.seq_length;
-    if (r->contexts.count == 0 || weft_config_has_own_data(r->config))
+    const int64_t given = r->config->data.shuffle_block_tokens;
+    const size_t count = r->contexts.count;
+    if (count == 0 || weft_config_has_own_data(r->config))
         return;
-    for (size_t i = 0; i < r->contexts.count; i++) {
-        const int64_t context = r->contexts.values[i];
-        block = block / common_divisor(block, context) * context;
-        if (block > most)
-            return;
-    }
-    if (data->shuffle_block_tokens % block == 0 && data->shuffle_block_tokens > 0)
-        block = data->shuffle_block_tokens;
-    out->block_tokens = block;
-    out->reorders = r->goes_on && data->shuffle_block_tokens != block;
+    int64_t block = r->contexts.values[count - 1];
+    if (given > 0 && given % block == 0)
+        block = given;
+    bool divide = block % r->config->model.seq_length == 0;
+    for (size_t i = 0; i < count; i++)
+        divide &= block % r->contexts.values[i] == 0;
+    out->reorders = !divide || (r->goes_on && given != block);
+    if (divide)
+        out->block_tokens = block;
 }
 
 static weft_status tell_positions(const ladder *l)

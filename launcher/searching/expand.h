@@ -9,7 +9,7 @@
 #ifndef WEFT_LAUNCHER_SEARCHING_EXPAND_H
 #define WEFT_LAUNCHER_SEARCHING_EXPAND_H
 
-#include "launcher/planning/plan.h"
+#include "launcher/planning/figures.h"
 
 typedef enum weft_expand_kind {
     WEFT_EXPAND_DATA,    /* cp 1: replicas alone */
@@ -48,11 +48,11 @@ typedef struct weft_expand_step {
     uint64_t memory_bytes, memory_limit_bytes; /* as of weft_plan */
     double step_us, tokens_per_s, model_flops_utilization;
     weft_limit_kind limits;
-    double cost_hour, cost_billion_tokens; /* 0: nodes have no price */
-    double tokens;                         /* a step */
-    double wanted_batch; /* samples that keep what is kept; the smallest legal batch is above it
-                            where micro-batches run out */
-    double lr_advised;   /* for other tokens a step than today's, by the root of their ratio; 0 */
+    weft_plan_costs costs; /* NAN: nodes have no price */
+    double tokens;         /* a step */
+    double wanted_batch;   /* samples that keep what is kept; the smallest legal batch is above it
+                              where micro-batches run out */
+    double lr_advised;     /* for other tokens a step than today's, by the root of their ratio; 0 */
     double write_s, read_s;   /* the checkpoint before it: written there, read here; 0: unknown */
     weft_expand_miss fewer;   /* the last one tried on no more nodes */
     weft_expand_miss refused; /* the last one that a switch is too small for */
@@ -63,7 +63,7 @@ typedef struct weft_expand {
     weft_expand_step *steps;
     uint64_t checkpoint_bytes; /* of weights and moments */
     int64_t block_tokens;      /* data.shuffle_block_tokens of steps with a longer context; 0 */
-    bool reorders;             /* they order what is left of the epoch anew */
+    bool reorders;             /* some step orders what is left of the epoch anew */
     const char *positions;     /* what to look at; NULL: nothing */
     weft_status stopped;       /* WEFT_OK: the target is reached; else the ladder ends below it */
     const char *stop_text;     /* why */

@@ -61,7 +61,8 @@ void weft_expand_print(const weft_expand *e, const weft_expand_request *request,
     for (int i = 0; i < e->num_steps; i++) {
         const weft_expand_step *step = &e->steps[i];
         weft_mesh_print(&step->mesh, axes, sizeof axes);
-        snprintf(cost, sizeof cost, step->cost_hour > 0 ? "%.4g" : "-", step->cost_billion_tokens);
+        snprintf(cost, sizeof cost, isfinite(step->costs.hour) ? "%.4g" : "-",
+                 step->costs.billion_tokens);
         fprintf(out, "%4d %8lld %6d  %+6d  %-10s %11s %8.3g s %10.4g %9s %6lld  %s\n", i,
                 (long long)step->config.model.seq_length, step->num_nodes, step->nodes_added,
                 weft_expand_kind_text(step->kind), weft_bytes_text((double)step->memory_bytes).text,
@@ -78,9 +79,11 @@ void weft_expand_print(const weft_expand *e, const weft_expand_request *request,
                 "data: in blocks of %lld tokens (data.shuffle_block_tokens) every length goes on "
                 "at the next token%s\n",
                 (long long)e->block_tokens,
-                e->reorders ? "; from the first longer one on, what is left of this epoch is dealt "
-                              "anew"
-                            : "");
+                e->reorders ? "; the first longer one deals what is left of the epoch anew" : "");
+    else if (e->reorders)
+        fprintf(out,
+                "data: the lengths do not divide the longest, so each deals what is left of the "
+                "epoch anew\n");
 }
 
 /* --- JSON ---------------------------------------------------------------------------------- */
@@ -105,8 +108,10 @@ static void add_state(cJSON *json, const weft_expand_step *step)
     add_number(json, "step_time_s", step->step_us / 1e6);
     add_number(json, "tokens_per_s", step->tokens_per_s);
     cJSON *cost = cJSON_AddObjectToObject(json, "cost");
-    add_known(cost, "hour", step->cost_hour);
-    add_known(cost, "billion_tokens", step->cost_billion_tokens);
+    if (*step->cluster->currency)
+        cJSON_AddStringToObject(cost, "currency", step->cluster->currency);
+    add_number(cost, "hour", step->costs.hour);
+    add_number(cost, "billion_tokens", step->costs.billion_tokens);
 }
 
 static void add_miss(cJSON *json, const char *key, const weft_expand_miss *miss)

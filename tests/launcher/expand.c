@@ -233,7 +233,9 @@ static void check_batches(void)
 static void check_nodes(void)
 {
     cJSON *json;
-    replace("h100.json", "stored.json", "\"host\": {",
+    replace("h100.json", "priced.json", "\"node\": {",
+            "\"node\": {\"price_per_hour\": 90, \"currency\": \"EUR\", ");
+    replace("priced.json", "stored.json", "\"host\": {",
             "\"storage\": {\"write\": 1e9, \"read\": 2e9}, \"host\": {");
     EXPECT(expand((const char *[]){"large.json", "--cluster", "h100.json", "--to", "stored.json",
                                    "--max-nodes", "48", NULL},
@@ -246,6 +248,15 @@ static void check_nodes(void)
         EXPECT(number_of(step, "num_nodes") == nodes[i] && number_of(step, "dp") == nodes[i],
                "row %d: %g nodes", i, number_of(step, "num_nodes"));
         EXPECT(i < 2 || cJSON_IsNumber(cJSON_GetObjectItem(checkpoint, "write_s")), "write_s");
+        const cJSON *after = cJSON_GetObjectItem(step, "after"),
+                    *cost = cJSON_GetObjectItem(after, "cost");
+        EXPECT(i > 0 || cJSON_IsNull(cJSON_GetObjectItem(cost, "hour")), "a price from nowhere");
+        if (i > 0) {
+            const double rate = number_of(after, "tokens_per_s");
+            EXPECT(number_of(cost, "hour") == 90 * nodes[i], "row %d: an hour", i);
+            EXPECT_NEAR(number_of(cost, "billion_tokens") * rate * 3600 / (90e9 * nodes[i]), 1,
+                        1e-9);
+        }
         if (i > 0)
             EXPECT_NEAR(number_of(checkpoint, "read_s") * nodes[i] * 2e9 /
                             number_of(json, "checkpoint_bytes"),
