@@ -221,6 +221,15 @@ static weft_status read_option(const weft_arguments *a, int argc, char **argv, i
     return read_value(row, next, arena);
 }
 
+/* A word each; "..." counts once. */
+static size_t num_operands(const weft_arguments *a)
+{
+    size_t count = a->operands ? 1 : 0;
+    for (const char *c = a->operands; c && *c; c++)
+        count += *c == ' ';
+    return count;
+}
+
 static weft_status check_given(const weft_arguments *a, const bool *given)
 {
     for (size_t i = 0; i < a->num_rows; i++)
@@ -228,7 +237,7 @@ static weft_status check_given(const weft_arguments *a, const bool *given)
             return WEFT_ERROR(WEFT_CONFIG, "--%s %s is missing; see %s %s --help", a->rows[i].name,
                               a->rows[i].value, program, a->verb);
     size_t count = a->operands ? a->given->count : 0;
-    if (count == 0 && a->operands && *a->operands != '[')
+    if (a->operands && *a->operands != '[' && count < num_operands(a))
         return WEFT_ERROR(WEFT_CONFIG, "%s is missing; see %s %s --help", a->operands, program,
                           a->verb);
     return WEFT_OK;
@@ -258,7 +267,7 @@ static weft_status parse(const weft_arguments *a, int argc, char **argv, weft_ar
             options = false;
         else if (is_option)
             WEFT_TRY(read_option(a, argc, argv, &i, given, arena));
-        else if (!a->operands || (!several && a->given->count > 0))
+        else if (!a->operands || (!several && a->given->count == num_operands(a)))
             return WEFT_ERROR(WEFT_CONFIG, "%.60s: unexpected; see %s %s --help", argv[i], program,
                               a->verb);
         else

@@ -37,7 +37,8 @@ typedef struct weft_argument {
 
 typedef struct weft_arguments {
     const char *verb;        /* "bench moe-layer" */
-    const char *operands;    /* "CONFIG": one, "[CONFIG]": one or none, "TEXT...": one or more */
+    const char *operands;    /* "CONFIG": one, "KIND CONFIG": two, "[CONFIG]": one or none,
+                                "TEXT...": one or more, "[FILE...]": any number */
     weft_string_list *given; /* the operands; NULL where `operands` is */
     const char *about;       /* what the verb does; lines of at most 100 characters */
     const weft_argument *rows;

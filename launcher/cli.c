@@ -12,9 +12,9 @@
 #include "launcher/training/setup.h"
 #include "launcher/verbs.h"
 
-static const char *const verb_names[] = {"train",   "prepare",  "eval",      "generate",
-                                         "inspect", "doctor",   "calibrate", "check-layer",
-                                         "plan",    "schedule", "expand",    "bench"};
+static const char *const verb_names[] = {
+    "train",       "prepare", "eval",     "generate", "inspect", "doctor", "calibrate",
+    "check-layer", "plan",    "schedule", "expand",   "launch",  "bench"};
 enum { NUM_VERBS = sizeof verb_names / sizeof *verb_names };
 
 static void usage(FILE *out, const char *program)
@@ -32,6 +32,7 @@ static void usage(FILE *out, const char *program)
         "  plan     CONFIG --cluster CLUSTER what training takes, before there are ranks\n"
         "  schedule CONFIG                   print, draw or price the programs of a step\n"
         "  expand   CONFIG|RUN --cluster C   from today's mesh to a longer context or more nodes\n"
+        "  launch   KIND CONFIG --out RUN    what starts a run: mpirun, slurm, kubernetes\n"
         "  check-layer CONFIG                check the model's layers, one by one\n"
         "  bench    WHAT                     measure a part of Weft; bench --help lists them\n"
         "Every verb has --help and --json.\n",
@@ -82,6 +83,8 @@ static int run_verb(int argc, char **argv, const weft_application *given)
         return weft_verb_schedule(rest, args, &application, weft_setup_vocabulary);
     if (strcmp(verb, "expand") == 0)
         return weft_verb_expand(rest, args, &application, weft_setup_vocabulary);
+    if (strcmp(verb, "launch") == 0)
+        return weft_verb_launch(rest, args, &application, weft_setup_vocabulary, NULL);
     if (strcmp(verb, "bench") == 0)
         return weft_verb_bench(rest, args);
     const char *nearest = weft_nearest_name(verb, verb_names, NUM_VERBS);

@@ -14,6 +14,7 @@ static int usage(FILE *out)
         "  plan     CONFIG --cluster FILE    what training takes on a cluster\n"
         "  schedule CONFIG                   the programs of a step, drawn or as text\n"
         "  expand   CONFIG|RUN --cluster C   from today's mesh to a longer context or more nodes\n"
+        "  launch   KIND CONFIG --out RUN    what starts a run: mpirun, slurm, kubernetes\n"
         "Every verb has --help and --json.\n");
     return out == stdout ? 0 : weft_status_exit_code(WEFT_CONFIG);
 }
@@ -32,9 +33,11 @@ static int run_verb(int argc, char **argv)
         return weft_verb_schedule(argc - 1, argv + 1, &application, NULL);
     if (argc > 1 && strcmp(argv[1], "expand") == 0)
         return weft_verb_expand(argc - 1, argv + 1, &application, NULL);
+    if (argc > 1 && strcmp(argv[1], "launch") == 0) /* this program trains nothing */
+        return weft_verb_launch(argc - 1, argv + 1, &application, NULL, "weft");
     if (argc < 2 || strcmp(argv[1], "--help") == 0)
         return usage(argc < 2 ? stderr : stdout);
-    fprintf(stderr, "weft-plan: %s: no verb; plan, schedule and expand are\n", argv[1]);
+    fprintf(stderr, "weft-plan: %s: no verb; plan, schedule, expand and launch are\n", argv[1]);
     return weft_status_exit_code(WEFT_CONFIG);
 }
 

@@ -23,6 +23,9 @@ int weft_verb_schedule(int argc, char **argv, const weft_application *applicatio
                        weft_vocabulary_function vocabulary);
 int weft_verb_expand(int argc, char **argv, const weft_application *application,
                      weft_vocabulary_function vocabulary);
+/* program: what jobs start, unless the line says it; NULL: the program that runs. */
+int weft_verb_launch(int argc, char **argv, const weft_application *application,
+                     weft_vocabulary_function vocabulary, const char *program);
 
 /* weft bench WHAT: measures one part of Weft on the ranks at hand, on any launcher. Each parses its
  * own options, starts the world, runs, and returns the process' exit code. argv[0] is its name. */

@@ -20,8 +20,9 @@ BEGIN {
     floors["launcher/measuring"] = below " launcher/measuring"
     floors["launcher/searching"] = below " launcher/searching"
     floors["launcher/page"] = below " launcher/searching launcher/page"
+    floors["launcher/jobs"] = below " launcher/jobs"
     floors["launcher/verbs"] = below " launcher/training launcher/measuring launcher/searching"
-    floors["launcher/verbs"] = floors["launcher/verbs"] " launcher/page launcher/verbs"
+    floors["launcher/verbs"] = floors["launcher/verbs"] " launcher/page launcher/jobs launcher/verbs"
 }
 
 function floor_of(path) {

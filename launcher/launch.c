@@ -1,0 +1,388 @@
+/* weft launch: what starts a run on a cluster, written into the run's folder. */
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cjson/cJSON.h>
+
+#include "core/options.h"
+#include "core/text.h"
+#include "launcher/arguments.h"
+#include "launcher/jobs/job.h"
+#include "launcher/planning/no_effect.h"
+#include "launcher/planning/plan.h"
+#include "launcher/planning/plan_print.h"
+#include "launcher/verbs.h"
+
+typedef struct launcher {
+    const char *cluster, *mesh, *out, *program;
+    weft_string_list set;
+    int num_nodes; /* 0: as the mesh needs */
+    bool run, force, json;
+    weft_arena arena;
+    weft_config_source source;
+    weft_vocabulary_function vocabulary;
+    weft_config config;
+    weft_job job;
+    const char *reads_cluster; /* the job's parallel.cluster; NULL: it reads none */
+    bool is_planned;
+    double step_us, tokens_per_s;
+} launcher;
+
+static weft_status find_kind(const char *text, weft_job_kind *out)
+{
+    const char *names[WEFT_NUM_JOBS];
+    for (int i = 0; i < WEFT_NUM_JOBS; i++) {
+        names[i] = weft_job_text(i);
+        *out = (weft_job_kind)i;
+        if (strcmp(names[i], text) == 0)
+            return WEFT_OK;
+    }
+    const char *nearest = weft_nearest_name(text, names, WEFT_NUM_JOBS);
+    return WEFT_ERROR(WEFT_CONFIG, "%.60s: no launcher; %s%s", text,
+                      nearest ? "did you mean " : "mpirun, slurm and kubernetes are",
+                      nearest ? nearest : "");
+}
+
+/* Returns -1 to go on, else the exit code. */
+static int parse(int argc, char **argv, launcher *l)
+{
+    weft_string_list given = {0};
+    weft_job *job = &l->job;
+    const weft_argument rows[] = {
+        {"out", "RUN", "the run's folder, which gets the job's files", .text = &l->out,
+         .required = true},
+        {"cluster", "FILE", "what it runs on: how many ranks a node has, whether the plan fits",
+         .text = &l->cluster},
+        {"nodes", "N", "how many nodes; data parallelism takes what is left (what the mesh needs)",
+         .count = &l->num_nodes, .min = 1, .max = 1e6},
+        {"mesh", "AXES", "such as tp=8,pp=4: replaces the config's mesh", .text = &l->mesh},
+        {"set", "KEY=VALUE", "override a key of the config; may be repeated", .texts = &l->set},
+        {"program", "PROGRAM", "what trains, on the nodes", .text = &l->program},
+        {"hosts", "A,B,...", "mpirun: the nodes' names, for its hostfile", .text = &job->hosts},
+        {"time", "HH:MM:SS", "slurm: the job's time; it stops before its end and goes on",
+         .text = &job->time},
+        {"image", "IMAGE", "kubernetes: the containers' image", .text = &job->image},
+        {"claim", "NAME", "kubernetes: the volume claim of RUN (the nodes' folder of this name)",
+         .text = &job->claim},
+        {"run", NULL, "also start it", .flag = &l->run},
+        {"force", NULL, "replace another job's files", .flag = &l->force},
+        {"json", NULL, "what was written as one JSON object", .flag = &l->json},
+    };
+    const weft_arguments verb = {
+        .verb = "launch",
+        .operands = "KIND CONFIG",
+        .given = &given,
+        .about =
+            "Writes what starts a run of CONFIG, or goes on with it, into the run's folder. KIND: "
+            "mpirun (hostfile\nand job.sh), slurm (job.sbatch) or kubernetes (job.yaml, an "
+            "MPIJob). Exit code 3: the plan on --cluster\ndoes not fit.\n",
+        .rows = rows,
+        .num_rows = sizeof rows / sizeof *rows};
+    int code = weft_arguments_parse(&verb, argc, argv, &l->arena);
+    if (code >= 0)
+        return code;
+    if (find_kind(given.values[0], &job->kind) != WEFT_OK)
+        return weft_verb_fail("launch");
+    l->source = weft_plan_source(given.values[1], &l->set, l->mesh, l->source.application);
+    return -1;
+}
+
+/* --- what it runs on ----------------------------------------------------------------------- */
+
+static weft_status use_nodes(const launcher *l, weft_cluster *cluster)
+{
+    const int had = cluster->num_nodes;
+    if (l->num_nodes == 0)
+        return WEFT_OK;
+    if (cluster->num_groups > 0 && l->num_nodes > had)
+        return WEFT_ERROR(WEFT_CONFIG, "--nodes %d: the cluster %s has %d, which differ",
+                          l->num_nodes, cluster->name, had);
+    if (cluster->num_groups == 0)
+        cluster->num_nodes = l->num_nodes;
+    return WEFT_OK;
+}
+
+/* Refuses what cannot fit. */
+static weft_status plan(launcher *l, const weft_cluster *cluster)
+{
+    char text[512];
+    weft_plan p = {0};
+    WEFT_TRY(weft_plan_make(&l->config, &l->source, cluster, NULL, &l->arena, &p));
+    const bool fits = p.fits;
+    l->is_planned = true;
+    l->step_us = p.step_us;
+    l->tokens_per_s = p.tokens_per_s;
+    if (!fits)
+        weft_plan_short_text(&p, text, sizeof text);
+    weft_plan_release(&p);
+    return fits ? weft_config_tell_no_effect(&l->config) : WEFT_ERROR(WEFT_MEMORY, "%s", text);
+}
+
+/* As plans place them: ranks fill the nodes, or lie in one. */
+static weft_status place(launcher *l, const weft_cluster *cluster, const weft_mesh *mesh)
+{
+    weft_job *job = &l->job;
+    int most = cluster ? cluster->ranks_per_node : 0;
+    if (cluster) {
+        job->num_nodes = (mesh->world + most - 1) / most;
+        job->whole_nodes = job->num_nodes > 1 || mesh->world == most;
+    } else {
+        job->num_nodes = l->num_nodes > 0 ? l->num_nodes : 1;
+        most = mesh->world / job->num_nodes;
+    }
+    job->ranks_per_node = job->num_nodes > 1 ? most : mesh->world;
+    if (job->ranks_per_node * job->num_nodes == mesh->world)
+        return WEFT_OK;
+    char axes[128];
+    weft_mesh_print(mesh, axes, sizeof axes);
+    return WEFT_ERROR(WEFT_CONFIG, "the mesh (%s) has %s, which do not fill %s%s", axes,
+                      weft_count_text(mesh->world, "rank").text,
+                      weft_count_text(job->num_nodes, "node").text,
+                      cluster ? " of the cluster" : " equally");
+}
+
+static weft_status find_ranks(launcher *l, weft_cluster **out_cluster)
+{
+    weft_mesh mesh;
+    weft_cluster *cluster = NULL;
+    int world = 0;
+    if (l->cluster) {
+        WEFT_TRY(weft_plan_load(&l->source, l->vocabulary, &l->arena, &l->config));
+        l->reads_cluster = l->config.schedule.cluster;
+        WEFT_TRY(weft_plan_cluster(l->cluster, &l->config, &l->arena, &cluster));
+        WEFT_TRY(use_nodes(l, cluster));
+        if ((int64_t)l->num_nodes * cluster->ranks_per_node > INT_MAX)
+            return WEFT_ERROR(WEFT_CONFIG, "--nodes %d: too many ranks", l->num_nodes);
+        world = l->num_nodes * cluster->ranks_per_node;
+    } else {
+        WEFT_TRY(weft_config_load(&l->source, &l->arena, &l->config));
+        l->reads_cluster = l->config.schedule.cluster;
+    }
+    WEFT_TRY(weft_config_mesh(&l->config, &l->source, world, &mesh));
+    WEFT_TRY(place(l, cluster, &mesh));
+    l->config.parallel.data_parallel_size = mesh.dp;
+    if (cluster)
+        WEFT_TRY(plan(l, cluster));
+    *out_cluster = cluster;
+    return WEFT_OK;
+}
+
+/* --- what it starts ------------------------------------------------------------------------ */
+
+static weft_status current_folder(weft_arena *arena, const char **out)
+{
+    char *path = getcwd(NULL, 0);
+    if (!path)
+        return WEFT_ERROR(WEFT_FILE, "the current folder is gone");
+    weft_status status = weft_arena_strdup(arena, path, out);
+    free(path);
+    return status;
+}
+
+/* A job reads it again whenever it starts. */
+static weft_status find_config(launcher *l)
+{
+    struct stat info;
+    char *path = realpath(l->source.file, NULL), *text;
+    if (!path || stat(path, &info) != 0 || !S_ISREG(info.st_mode)) {
+        free(path);
+        return WEFT_ERROR(WEFT_CONFIG, "%s: not a file that a job could read again",
+                          l->source.file);
+    }
+    weft_status status = weft_arena_strdup(&l->arena, path, &l->job.config);
+    free(path);
+    WEFT_TRY(status);
+    WEFT_TRY(weft_read_file(l->job.config, &l->arena, &text, NULL));
+    l->job.config_text = text;
+    return WEFT_OK;
+}
+
+/* This very program, but in a container, which has its own by the same name. */
+static weft_status find_program(launcher *l)
+{
+    char path[4096];
+    ssize_t length;
+    if (l->program) {
+        l->job.program = l->program;
+        return *l->program ? WEFT_OK : WEFT_ERROR(WEFT_CONFIG, "--program: its name is missing");
+    }
+    length = readlink("/proc/self/exe", path, sizeof path - 1);
+    if (length <= 0)
+        return WEFT_ERROR(WEFT_FILE, "cannot find this program's own path; --program says it");
+    path[length] = '\0';
+    const char *slash = strrchr(path, '/');
+    const bool is_contained = l->job.kind == WEFT_JOB_KUBERNETES;
+    return weft_arena_strdup(&l->arena, is_contained && slash ? slash + 1 : path, &l->job.program);
+}
+
+/* The words behind --resume: what this line sets, and what else the plan was made with. */
+static weft_status find_settings(launcher *l, const weft_cluster *cluster)
+{
+    void *memory;
+    const char *word;
+    size_t n = 0;
+    WEFT_TRY(weft_arena_alloc_array(&l->arena, 2 * l->set.count + 6, sizeof(char *), &memory));
+    const char **words = memory;
+    if (l->mesh) {
+        words[n++] = "--mesh";
+        words[n++] = l->mesh;
+    }
+    for (size_t i = 0; i < l->set.count; i++) {
+        words[n++] = "--set";
+        words[n++] = l->set.values[i];
+    }
+    if (cluster && weft_plan_is_of_gpus(&l->config, cluster) &&
+        l->config.device.kind != WEFT_DEVICE_KIND_CUDA) {
+        words[n++] = "--set";
+        words[n++] = "device.kind=cuda";
+    }
+    /* By what how layers run was chosen. */
+    if (cluster &&
+        (l->config.model.num_experts > 0 || l->config.parallel.context_parallel_size > 1)) {
+        char *path = realpath(l->cluster, NULL);
+        weft_status status = path ? weft_arena_printf(&l->arena, &word, "parallel.cluster=%s", path)
+                                  : WEFT_ERROR(WEFT_FILE, "%s: is gone", l->cluster);
+        free(path);
+        WEFT_TRY(status);
+        words[n++] = "--set";
+        words[n++] = word;
+        l->reads_cluster = strchr(word, '=') + 1;
+    }
+    l->job.settings = (weft_string_list){.values = words, .count = n};
+    return WEFT_OK;
+}
+
+static void find_devices(launcher *l, const weft_cluster *cluster)
+{
+    const weft_config *config = &l->config;
+    const bool on_gpus = cluster ? weft_plan_is_of_gpus(config, cluster)
+                                 : config->device.kind == WEFT_DEVICE_KIND_CUDA;
+    l->job.gpus_per_node = on_gpus ? l->job.ranks_per_node : 0;
+    l->job.num_threads = (int)config->device.num_threads;
+    /* Slurm's most is 65535. */
+    const int64_t s = config->train.stop_timeout_s;
+    l->job.stop_s = s <= 0 ? 300 : s > 65535 ? 65535 : (int)s;
+}
+
+/* The folder of a file that the config names, unless it lies in the run's. */
+static weft_status add_mount(launcher *l, const char *file, const char **mounts)
+{
+    const char *path;
+    const size_t run = strlen(l->job.run);
+    if (!file || !*file)
+        return WEFT_OK;
+    if (*file == '/')
+        WEFT_TRY(weft_arena_strdup(&l->arena, file, &path));
+    else
+        WEFT_TRY(weft_arena_printf(&l->arena, &path, "%s/%s", l->job.folder, file));
+    const char *slash = strrchr(path, '/');
+    if (slash == path || (strncmp(path, l->job.run, run) == 0 && path[run] == '/'))
+        return WEFT_OK;
+    WEFT_TRY(weft_arena_printf(&l->arena, &path, "%.*s", (int)(slash - path), path));
+    for (size_t i = 0; i < l->job.mounts.count; i++)
+        if (strcmp(mounts[i], path) == 0)
+            return WEFT_OK;
+    mounts[l->job.mounts.count++] = path;
+    return WEFT_OK;
+}
+
+/* What the config and the line name on the nodes' file systems. */
+static weft_status find_mounts(launcher *l)
+{
+    const char *const files[] = {l->config.data.mock_data ? NULL : l->config.data.data_path,
+                                 l->reads_cluster, l->config.checkpoint.load};
+    void *memory;
+    WEFT_TRY(
+        weft_arena_alloc_array(&l->arena, sizeof files / sizeof *files, sizeof(char *), &memory));
+    l->job.mounts = (weft_string_list){.values = memory};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        WEFT_TRY(add_mount(l, files[i], memory));
+    return WEFT_OK;
+}
+
+/* --- what it says -------------------------------------------------------------------------- */
+
+static weft_status print_json(const launcher *l, const char *const *command)
+{
+    const weft_job *job = &l->job;
+    cJSON *json = cJSON_CreateObject();
+    cJSON_AddStringToObject(json, "kind", weft_job_text(job->kind));
+    cJSON_AddStringToObject(json, "run", job->run);
+    cJSON *files = cJSON_AddArrayToObject(json, "files");
+    for (int i = 0; weft_job_file_name(job->kind, i); i++)
+        cJSON_AddItemToArray(files, cJSON_CreateString(weft_job_file_name(job->kind, i)));
+    cJSON_AddNumberToObject(json, "num_nodes", job->num_nodes);
+    cJSON_AddNumberToObject(json, "ranks_per_node", job->ranks_per_node);
+    cJSON_AddNumberToObject(json, "gpus_per_node", job->gpus_per_node);
+    cJSON *words = cJSON_AddArrayToObject(json, "command");
+    for (int i = 0; command[i]; i++)
+        cJSON_AddItemToArray(words, cJSON_CreateString(command[i]));
+    if (l->is_planned) {
+        cJSON_AddNumberToObject(json, "step_time_s", l->step_us / 1e6);
+        cJSON_AddNumberToObject(json, "tokens_per_s", l->tokens_per_s);
+    }
+    char *text = cJSON_Print(json);
+    cJSON_Delete(json);
+    if (!text)
+        return WEFT_ERROR(WEFT_MEMORY, "no memory for the JSON");
+    puts(text);
+    cJSON_free(text);
+    return WEFT_OK;
+}
+
+static weft_status print(launcher *l)
+{
+    const weft_job *job = &l->job;
+    const char *command[WEFT_JOB_MAX_WORDS];
+    WEFT_TRY(weft_job_command(job, &l->arena, command));
+    if (l->json)
+        return print_json(l, command);
+    if (l->is_planned)
+        printf("plan: %.4g s a step, %.4g tokens/s\n", l->step_us / 1e6, l->tokens_per_s);
+    printf("job: %s of %s", weft_count_text(job->num_nodes, "node").text,
+           weft_count_text(job->ranks_per_node, "rank").text);
+    for (int i = 0; weft_job_file_name(job->kind, i); i++)
+        printf("%s %s/%s", i ? "," : ":", job->run, weft_job_file_name(job->kind, i));
+    printf("\nstart:");
+    for (int i = 0; command[i]; i++)
+        printf(" %s", command[i]);
+    printf("\n");
+    if (job->kind == WEFT_JOB_MPIRUN && job->num_nodes > 1 && !job->hosts)
+        printf("hostfile: put the names of your nodes there, or give --hosts\n");
+    return WEFT_OK;
+}
+
+static weft_status launch(launcher *l)
+{
+    weft_cluster *cluster = NULL;
+    l->source.no_data = false; /* the job reads what a plan does not */
+    WEFT_TRY(find_ranks(l, &cluster));
+    WEFT_TRY(current_folder(&l->arena, &l->job.folder));
+    WEFT_TRY(find_config(l));
+    WEFT_TRY(find_program(l));
+    WEFT_TRY(find_settings(l, cluster));
+    find_devices(l, cluster);
+    l->job.run = l->out; /* what is refused without it needs no folder */
+    WEFT_TRY(weft_job_check(&l->job));
+    WEFT_TRY(weft_job_make_folder(l->out, &l->arena, &l->job.run));
+    if (l->job.kind == WEFT_JOB_KUBERNETES)
+        WEFT_TRY(find_mounts(l));
+    WEFT_TRY(weft_job_check(&l->job));
+    WEFT_TRY(weft_job_write(&l->job, l->force, &l->arena));
+    WEFT_TRY(print(l));
+    return l->run ? weft_job_start(&l->job, &l->arena) : WEFT_OK;
+}
+
+int weft_verb_launch(int argc, char **argv, const weft_application *application,
+                     weft_vocabulary_function vocabulary, const char *program)
+{
+    launcher l = {.program = program, .source.application = application, .vocabulary = vocabulary};
+    int code = parse(argc, argv, &l);
+    if (code < 0)
+        code = launch(&l) == WEFT_OK ? 0 : weft_verb_fail("launch");
+    weft_arena_release(&l.arena);
+    return code;
+}

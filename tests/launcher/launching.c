@@ -1,0 +1,541 @@
+/* weft launch: what its job files say, that launchers get every path and argument as it is, that a
+ * stopped Slurm job queues itself again, and that an mpirun job trains. */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cjson/cJSON.h>
+
+#include "tests/expect.h"
+#include "tests/launcher/child.h"
+
+static const char tiny[] =
+    "// blanks at the start, a tab\t, \"quotes\" and $(money) in a comment\n"
+    "{\"model\": {\"num_layers\": 2, \"hidden_size\": 32, \"num_attention_heads\": 2, "
+    "\"seq_length\": 16, \"vocab_size\": 64},\n \"parallel\": {\"tensor_model_parallel_size\": 2},"
+    "\n \"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 4, \"train_iters\": 3},\n"
+    "\n \"data\": {\"mock_data\": true}}\n";
+
+/* A run that quoting has to get right. */
+static const char odd[] = "a run's \"$(touch oops)\" `touch oops` $HOME \\ *";
+
+static char folder[32], path_of_fakes[128];
+
+/* Exit code; the caller releases c. */
+static int run(child *c, const char *const *args, const char *const *environment)
+{
+    child_run(c, args, environment);
+    EXPECT(c->exit_code == 0 || child_is_line(c->err), "exit %d: \"%s\"", c->exit_code, c->err);
+    return c->exit_code;
+}
+
+static void expect_code(const char *const *args, int code, const char *part)
+{
+    child c;
+    const int got = run(&c, args, NULL);
+    EXPECT(got == code, "%s %s: exit %d, not %d: %s%s", args[1], args[2], got, code, c.out, c.err);
+    EXPECT(!part || strstr(c.err, part), "no \"%s\" in: %s", part, c.err);
+    child_release(&c);
+}
+
+/* Runs another program. */
+static int other(child *c, const char *program, const char *const *args,
+                 const char *const *environment)
+{
+    child_program = program;
+    child_run(c, args, environment);
+    child_program = NULL;
+    return c->exit_code;
+}
+
+static void expect_text(const char *path, const char *part)
+{
+    char *text = child_read(path);
+    EXPECT(text && strstr(text, part), "%s: no \"%s\" in:\n%s", path, part,
+           text ? text : "nothing");
+    free(text);
+}
+
+static void expect_no_text(const char *path, const char *part)
+{
+    char *text = child_read(path);
+    EXPECT(text && !strstr(text, part), "%s: \"%s\" in:\n%s", path, part, text ? text : "nothing");
+    free(text);
+}
+
+static void expect_bash(const char *path)
+{
+    child c;
+    const char *const args[] = {"-n", path, NULL};
+    const int code = other(&c, "/bin/bash", args, NULL);
+    EXPECT(code == 0, "bash -n %s: %s", path, c.err);
+    child_release(&c);
+}
+
+/* A program that notes its name and arguments, a line each, and does what the script says. */
+static void make_fake(const char *name, const char *script)
+{
+    char path[128], text[1024];
+    snprintf(path, sizeof path, "fakes/%s", name);
+    snprintf(text, sizeof text, "#!/bin/bash\nprintf '%%s\\n' %s \"$@\" >>'%s/said'\n%s\n", name,
+             folder, script);
+    EXPECT(child_write(path, text) && chmod(path, 0755) == 0, "%s", path);
+}
+
+static void make_fakes(void)
+{
+    mkdir("fakes", 0755);
+    make_fake("mpirun", "exit 0");
+    make_fake("sbatch", "exit 0");
+    make_fake("kubectl", "exit 0");
+    make_fake("scontrol", "exit 0");
+    make_fake("srun", "exit ${FAKE_CODE:-0}");
+    snprintf(path_of_fakes, sizeof path_of_fakes, "PATH=%s/fakes:/usr/bin:/bin", folder);
+}
+
+/* What the fakes noted since the last time; the caller's. */
+static char *said(void)
+{
+    char *text = child_read("said");
+    unlink("said");
+    return text ? text : calloc(1, 1);
+}
+
+/* Whether the fakes got this word, as it is. */
+static bool has_word(const char *text, const char *word)
+{
+    char line[1024];
+    snprintf(line, sizeof line, "\n%s\n", word);
+    return strstr(text, line) != NULL;
+}
+
+static void expect_training_words(const char *text, const char *name)
+{
+    char binary[1200], config[128], run_path[256];
+    snprintf(binary, sizeof binary, "%s/weft", getenv("WEFT_BINARY_DIR"));
+    snprintf(config, sizeof config, "%s/tiny.json", folder);
+    snprintf(run_path, sizeof run_path, "%s/%s", folder, odd);
+    const char *words[] = {binary,   "train",    config,  "--out",
+                           run_path, "--resume", "--set", "train.lr=1e-3"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        EXPECT(has_word(text, words[i]), "%s did not get \"%s\" but:\n%s", name, words[i], text);
+    EXPECT(access("oops", F_OK) != 0, "%s: a path was run as a command", name);
+}
+
+static void check_mpirun(void)
+{
+    const char *const env[] = {path_of_fakes, NULL};
+    child c;
+    char script[256], hosts[256];
+    snprintf(script, sizeof script, "%s/job.sh", odd);
+    snprintf(hosts, sizeof hosts, "%s/hostfile", odd);
+    expect_code((const char *const[]){"launch", "mpirun", "tiny.json", "--out", odd, "--set",
+                                      "train.lr=1e-3", NULL},
+                0, NULL);
+    expect_bash(script);
+    expect_text(hosts, "localhost slots=2\n");
+    EXPECT(other(&c, "/bin/bash", (const char *const[]){script, NULL}, env) == 0, "%s", c.err);
+    child_release(&c);
+    char *text = said();
+    expect_training_words(text, "mpirun");
+    EXPECT(has_word(text, "ppr:2:node") && has_word(text, "-n") && has_word(text, "2"), "%s", text);
+    free(text);
+    /* The same once more is this very job; another is not. */
+    expect_code((const char *const[]){"launch", "mpirun", "tiny.json", "--out", odd, "--set",
+                                      "train.lr=1e-3", NULL},
+                0, NULL);
+    expect_code((const char *const[]){"launch", "mpirun", "tiny.json", "--out", odd, NULL}, 2,
+                "--force");
+    expect_text(script, "train.lr=1e-3");
+    expect_code(
+        (const char *const[]){"launch", "mpirun", "tiny.json", "--out", odd, "--force", NULL}, 0,
+        NULL);
+    expect_no_text(script, "train.lr=1e-3");
+    /* Two nodes, by names or not. */
+    expect_code((const char *const[]){"launch", "mpirun", "tiny.json", "--out", "two", "--nodes",
+                                      "2", "--hosts", "n-1.x,n2", NULL},
+                0, NULL);
+    expect_text("two/hostfile", "n-1.x slots=1\nn2 slots=1\n");
+    expect_text("two/job.sh", "ppr:1:node");
+    expect_code((const char *const[]){"launch", "mpirun", "tiny.json", "--out", "two-b", "--nodes",
+                                      "2", "--run", NULL},
+                2, "--hosts");
+    expect_code((const char *const[]){"launch", "mpirun", "tiny.json", "--out", "two-c", "--nodes",
+                                      "2", "--hosts", "a", NULL},
+                2, "names 1");
+    expect_code((const char *const[]){"launch", "mpirun", "tiny.json", "--out", "two-c", "--nodes",
+                                      "2", "--hosts", "a,-x", NULL},
+                2, "no name");
+}
+
+static void check_slurm_text(void)
+{
+    char script[256];
+    snprintf(script, sizeof script, "%s/job.sbatch", odd);
+    expect_code((const char *const[]){"launch", "slurm", "tiny.json", "--out", odd, "--nodes", "2",
+                                      "--set", "train.lr=1e-3", "--set", "train.stop_timeout_s=90",
+                                      "--set", "device.num_threads=3", "--time", "08:00:00", NULL},
+                0, NULL);
+    expect_bash(script);
+    static const char *const lines[] = {
+        "\n#SBATCH --nodes=2\n",
+        "\n#SBATCH --ntasks-per-node=1\n",
+        "\n#SBATCH --cpus-per-task=3\n",
+        "\n#SBATCH --time=08:00:00\n",
+        "\n#SBATCH --signal=B:USR1@90\n",
+        "\n#SBATCH --requeue\n",
+        "\n#SBATCH --open-mode=append\n",
+        "srun --mpi=pmix ",
+        "\n#SBATCH --job-name=a-run-s-touch-oops-touch-oops-home\n"};
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+        expect_text(script, lines[i]);
+    expect_no_text(script, "gpus-per-node");
+    expect_code(
+        (const char *const[]){"launch", "slurm", "tiny.json", "--out", "s", "--time", "8 h", NULL},
+        2, "HH:MM:SS");
+    expect_code(
+        (const char *const[]){"launch", "slurm", "tiny.json", "--out", "s", "--image", "x", NULL},
+        2, "kubernetes");
+}
+
+static bool wait_for_file(const char *path)
+{
+    for (int i = 0; i < 1000 && access(path, F_OK) != 0; i++)
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+    return access(path, F_OK) == 0;
+}
+
+/* The batch script with a step that ends by itself, or at a signal that the script gets. */
+static void check_step(const char *code, int to_send, const char *step, int wanted, bool requeued)
+{
+    char script[256], fake_code[32];
+    child c;
+    snprintf(script, sizeof script, "%s/job.sbatch", odd);
+    snprintf(fake_code, sizeof fake_code, "FAKE_CODE=%s", code);
+    const char *const env[] = {path_of_fakes, fake_code, "SLURM_JOB_ID=123", NULL};
+    make_fake("srun", step);
+    unlink("ready");
+    child_program = "/bin/bash";
+    EXPECT(child_start(&c, (const char *const[]){script, NULL}, env), "no bash");
+    child_program = NULL;
+    if (to_send) {
+        EXPECT(wait_for_file("ready"), "the step did not start");
+        kill(c.pid, to_send);
+    }
+    if (!child_wait(&c, 30)) {
+        EXPECT(false, "the batch script goes on after signal %d", to_send);
+        child_kill(&c);
+    }
+    char *text = said();
+    EXPECT(c.exit_code == wanted, "a step of code %s: exit %d, not %d: %s", code, c.exit_code,
+           wanted, c.err);
+    EXPECT((strstr(text, "\nrequeue\n123\n") != NULL) == requeued, "code %s, signal %d: %s", code,
+           to_send, text);
+    if (!to_send)
+        expect_training_words(text, "srun");
+    free(text);
+    child_release(&c);
+}
+
+static void check_slurm_runs(void)
+{
+    static const char waits[] =
+        "trap 'kill $sleeper; exit $FAKE_CODE' USR1\nsleep 30 & sleeper=$!\n"
+        "touch ready\nwait $sleeper\nexit 1";
+    check_step("0", 0, "exit $FAKE_CODE", 0, false);
+    check_step("2", 0, "exit $FAKE_CODE", 2, false);
+    check_step("75", 0, "exit $FAKE_CODE", 0, true);
+    check_step("137", 0, "exit $FAKE_CODE", 137, false);
+    check_step("75", SIGUSR1, waits, 0, true);
+    check_step("137", SIGUSR1, waits, 0, true); /* srun killed who was still ending */
+    check_step("6", SIGUSR1, waits, 6, false);  /* it could not save */
+    check_step("75", SIGTERM, waits, 75, false);
+    make_fake("srun", "exit 0");
+}
+
+/* A field of a parsed document: "spec.slotsPerWorker", numbers are places in arrays. */
+static const cJSON *field(const cJSON *json, const char *path)
+{
+    while (json && *path) {
+        char key[128];
+        const size_t bytes = strcspn(path, "/");
+        snprintf(key, sizeof key, "%.*s", (int)bytes, path);
+        json = cJSON_IsArray(json) ? cJSON_GetArrayItem(json, atoi(key))
+                                   : cJSON_GetObjectItemCaseSensitive(json, key);
+        path += bytes + (path[bytes] == '/');
+    }
+    return json;
+}
+
+static void expect_field(const cJSON *json, const char *path, const char *text, double number)
+{
+    const cJSON *f = field(json, path);
+    if (text)
+        EXPECT(f && cJSON_IsString(f) && strcmp(f->valuestring, text) == 0,
+               "%s: \"%s\", not \"%s\"", path, f && f->valuestring ? f->valuestring : "?", text);
+    else
+        EXPECT(f && cJSON_IsNumber(f) && f->valuedouble == number, "%s: not %g", path, number);
+}
+
+static bool has_item(const cJSON *array, const char *text)
+{
+    for (const cJSON *i = array ? array->child : NULL; i; i = i->next)
+        if (i->valuestring && strcmp(i->valuestring, text) == 0)
+            return true;
+    return false;
+}
+
+static void expect_bash_text(const cJSON *text)
+{
+    EXPECT(text && cJSON_IsString(text) && child_write("script", text->valuestring), "no script");
+    expect_bash("script");
+}
+
+/* By a parser, where python3 has one. */
+static void check_yaml(const char *path)
+{
+    child c;
+    const char *const args[] = {
+        "python3", "-c",
+        "import sys, json\ntry:\n  import yaml\nexcept ImportError:\n  sys.exit(77)\n"
+        "print(json.dumps(list(yaml.safe_load_all(open(sys.argv[1])))))",
+        path, NULL};
+    const int code = other(&c, "/usr/bin/env", args, NULL);
+    if (code == 127 || code == 77 || code == 126) {
+        printf("no YAML parser here\n");
+        child_release(&c);
+        return;
+    }
+    cJSON *json = cJSON_Parse(c.out);
+    EXPECT(code == 0 && json, "%s: no YAML: %s", path, c.err);
+    expect_field(json, "0/kind", "ConfigMap", 0);
+    expect_field(json, "0/data/config.json", tiny, 0);
+    expect_bash_text(field(json, "0/data/job.sh"));
+    expect_field(json, "1/apiVersion", "kubeflow.org/v2beta1", 0);
+    expect_field(json, "1/kind", "MPIJob", 0);
+    expect_field(json, "1/spec/slotsPerWorker", NULL, 1);
+    expect_field(json, "1/spec/mpiReplicaSpecs/Launcher/replicas", NULL, 1);
+    expect_field(json, "1/spec/mpiReplicaSpecs/Worker/replicas", NULL, 2);
+    char run_path[256], escaped[512];
+    snprintf(run_path, sizeof run_path, "%s/%s", folder, odd);
+    size_t used = 0;
+    for (const char *p = run_path; *p; p++) {
+        escaped[used++] = *p;
+        if (*p == '$')
+            escaped[used++] = '$';
+    }
+    escaped[used] = '\0';
+    const cJSON *launcher =
+        field(json, "1/spec/mpiReplicaSpecs/Launcher/template/spec/containers/0");
+    const cJSON *command = field(launcher, "command");
+    EXPECT(has_item(command, escaped), "no %s in the command", escaped);
+    EXPECT(has_item(command, "weft") && has_item(command, "--resume") && has_item(command, "2"),
+           "the launcher's command");
+    expect_field(launcher, "volumeMounts/2/mountPath", run_path, 0);
+    expect_field(json, "1/spec/mpiReplicaSpecs/Worker/template/spec/containers/0/image",
+                 "registry.example/weft:1", 0);
+    expect_field(json, "1/spec/mpiReplicaSpecs/Worker/template/spec/volumes/2/hostPath/path",
+                 run_path, 0);
+    cJSON_Delete(json);
+    child_release(&c);
+}
+
+static void check_kubernetes(void)
+{
+    char path[256];
+    snprintf(path, sizeof path, "%s/job.yaml", odd);
+    expect_code((const char *const[]){"launch", "kubernetes", "tiny.json", "--out", odd, NULL}, 2,
+                "--image");
+    expect_code((const char *const[]){"launch", "kubernetes", "tiny.json", "--out", odd, "--image",
+                                      "registry.example/weft:1", "--nodes", "2", NULL},
+                0, NULL);
+    static const char *const lines[] = {
+        "\napiVersion: kubeflow.org/v2beta1\nkind: MPIJob\n",
+        "\n  slotsPerWorker: 1\n",
+        "\n    Launcher:\n      replicas: 1\n      restartPolicy: OnFailure\n",
+        "\n    Worker:\n      replicas: 2\n",
+        "            image: \"registry.example/weft:1\"\n",
+        "\n  config.json: |2+\n    // blanks",
+        "            - \"--resume\"\n",
+        "              mountPath: /dev/shm\n"};
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+        expect_text(path, lines[i]);
+    expect_no_text(path, "nvidia.com/gpu");
+    check_yaml(path);
+    expect_code((const char *const[]){"launch", "kubernetes", "tiny.json", "--out", "k", "--image",
+                                      "i", "--claim", "runs", "--set", "device.kind=cuda", "--set",
+                                      "data.mock_data=false", "--set", "data.data_path=some/data",
+                                      NULL},
+                0, NULL);
+    expect_text("k/job.yaml", "                nvidia.com/gpu: 2\n");
+    expect_text("k/job.yaml", "claimName: \"runs\"\n");
+    expect_text("k/job.yaml", "/some\"\n              readOnly: true\n");
+    EXPECT(mkdir("a:b", 0755) == 0, "a:b");
+    expect_code((const char *const[]){"launch", "kubernetes", "tiny.json", "--out", "a:b",
+                                      "--image", "i", NULL},
+                2, "colon");
+    expect_code((const char *const[]){"launch", "kubernetes", "tiny.json", "--out", "k2", "--image",
+                                      "i j", NULL},
+                2, "no name of an image");
+}
+
+static void check_start(void)
+{
+    static const struct {
+        const char *kind, *words;
+    } kinds[] = {{"slurm", "sbatch\n"}, {"kubernetes", "kubectl\napply\n-f\n"}};
+    const char *const with[] = {path_of_fakes, NULL}, *const without[] = {"PATH=/nowhere", NULL};
+    child c;
+    for (size_t i = 0; i < 2; i++) {
+        const char *args[] = {"launch", kinds[i].kind,        "tiny.json", "--out", "started",
+                              "--run",  i ? "--image" : NULL, "img",       NULL};
+        EXPECT(run(&c, args, without) == 5 && strstr(c.err, "not on PATH"), "%s", c.err);
+        child_release(&c);
+        EXPECT(run(&c, args, with) == 0, "%s", c.err);
+        char *text = said();
+        EXPECT(strncmp(text, kinds[i].words, strlen(kinds[i].words)) == 0 &&
+                   strstr(text, "/started/job."),
+               "%s", text);
+        free(text);
+        child_release(&c);
+    }
+    const char *args[] = {"launch", "mpirun", "tiny.json", "--out", "started", "--run", NULL};
+    EXPECT(run(&c, args, without) == 5 && strstr(c.err, "not on PATH"), "%s", c.err);
+    child_release(&c);
+    EXPECT(run(&c, args, with) == 0, "%s", c.err);
+    char *text = said();
+    EXPECT(strncmp(text, "mpirun\n", 7) == 0 && has_word(text, "--resume"), "%s", text);
+    free(text);
+    child_release(&c);
+}
+
+static void check_cluster(void)
+{
+    char cluster[1200], program[1200];
+    snprintf(cluster, sizeof cluster, "%s/examples/clusters/h100.json", getenv("WEFT_SOURCE_DIR"));
+    snprintf(program, sizeof program, "%s/weft-plan", getenv("WEFT_BINARY_DIR"));
+    expect_code((const char *const[]){"launch", "slurm", "tiny.json", "--out", "c", "--cluster",
+                                      cluster, "--nodes", "2", "--set",
+                                      "train.global_batch_size=16", NULL},
+                0, NULL);
+    expect_text("c/job.sbatch", "\n#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=8\n"
+                                "#SBATCH --gpus-per-node=8\n#SBATCH --exclusive\n");
+    expect_text("c/job.sbatch", "device.kind=cuda");
+    /* As many nodes as the mesh needs; a mesh that fills none of them evenly. */
+    expect_code((const char *const[]){"launch", "slurm", "tiny.json", "--out", "c2", "--cluster",
+                                      cluster, "--mesh", "tp=2,dp=12", "--set",
+                                      "train.global_batch_size=24", NULL},
+                0, NULL);
+    expect_text("c2/job.sbatch", "\n#SBATCH --nodes=3\n");
+    expect_code((const char *const[]){"launch", "slurm", "tiny.json", "--out", "c3", "--cluster",
+                                      cluster, "--mesh", "tp=2,dp=6", "--set",
+                                      "train.global_batch_size=24", NULL},
+                2, "do not fill");
+    expect_code((const char *const[]){"launch", "slurm", "tiny.json", "--out", "c4", "--cluster",
+                                      cluster, "--mesh", "tp=2,dp=10", "--set",
+                                      "train.global_batch_size=20", NULL},
+                2, "do not fill");
+    /* What does not fit is not written. */
+    expect_code((const char *const[]){"launch", "slurm", "tiny.json", "--out", "big", "--cluster",
+                                      cluster, "--set", "model.hidden_size=65536", "--set",
+                                      "model.num_attention_heads=512", "--set",
+                                      "model.num_layers=96", NULL},
+                3, NULL);
+    EXPECT(access("big", F_OK) != 0, "a folder of a job that does not fit");
+    /* The program that runs nothing writes the same job, of another program. */
+    child_program = program;
+    expect_code((const char *const[]){"launch", "slurm", "tiny.json", "--out", "p", "--cluster",
+                                      cluster, "--nodes", "2", "--set",
+                                      "train.global_batch_size=16", "--json", NULL},
+                0, NULL);
+    child_program = NULL;
+    expect_text("p/job.sbatch", "    weft train ");
+}
+
+static void check_mistakes(void)
+{
+    expect_code((const char *const[]){"launch", "slrum", "tiny.json", "--out", "m", NULL}, 2,
+                "did you mean slurm");
+    expect_code((const char *const[]){"launch", "slurm", "--out", "m", NULL}, 2, "CONFIG");
+    expect_code((const char *const[]){"launch", "slurm", "none.json", "--out", "m", NULL}, 2,
+                "none.json");
+    expect_code((const char *const[]){"launch", "slurm", "tiny.json", "--out", "tiny.json", NULL},
+                6, "not a folder");
+    expect_code(
+        (const char *const[]){"launch", "slurm", "tiny.json", "--out", "m", "--nodes", "3", NULL},
+        2, "do not fill");
+    expect_code((const char *const[]){"launch", "slurm", "tiny.json", "--out", "m", "--set",
+                                      "train.lrr=1", NULL},
+                2, "train.lr");
+    EXPECT(access("m", F_OK) != 0, "a folder of a job that was refused");
+}
+
+static int count_lines(const char *path)
+{
+    char *text = child_read(path);
+    int count = 0;
+    for (const char *c = text; c && *c; c++)
+        count += *c == '\n';
+    free(text);
+    return count;
+}
+
+/* The script as a user starts it. */
+static void check_training(void)
+{
+    const char *const env[] = {"OMPI_MCA_btl_vader_single_copy_mechanism=none", NULL};
+    child c;
+    expect_code((const char *const[]){"launch", "mpirun", "tiny.json", "--out", "real run", NULL},
+                0, NULL);
+    EXPECT(other(&c, "/bin/bash", (const char *const[]){"real run/job.sh", NULL}, env) == 0, "%s",
+           c.err);
+    child_release(&c);
+    EXPECT(count_lines("real run/metrics.jsonl") == 3, "%d steps",
+           count_lines("real run/metrics.jsonl"));
+    EXPECT(access("real run/checkpoints/step-3", F_OK) == 0, "no checkpoint");
+    /* SIGTERM leaves the ranks the time to save. */
+    expect_code((const char *const[]){"launch", "mpirun", "tiny.json", "--out", "real run",
+                                      "--force", "--set", "train.train_iters=100000", NULL},
+                0, NULL);
+    child_program = "/bin/bash";
+    EXPECT(child_start(&c, (const char *const[]){"real run/job.sh", NULL}, env), "no bash");
+    child_program = NULL;
+    for (int i = 0; i < 1000 && count_lines("real run/metrics.jsonl") < 10; i++)
+        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+    EXPECT(count_lines("real run/metrics.jsonl") >= 10, "it did not go on");
+    kill(c.pid, SIGTERM);
+    if (!child_wait(&c, 60)) {
+        EXPECT(false, "not stopped");
+        child_kill(&c);
+    }
+    EXPECT(c.exit_code == 75, "a stopped job ends with %d", c.exit_code);
+    char *latest = child_read("real run/checkpoints/latest");
+    EXPECT(latest && strncmp(latest, "step-3\n", 7) != 0 && strcmp(latest, "step-3") != 0,
+           "nothing was saved after %s: %s", latest ? latest : "?", c.err);
+    free(latest);
+    child_release(&c);
+}
+
+int main(void)
+{
+    if (!child_folder_enter(folder)) {
+        perror(folder);
+        return 1;
+    }
+    EXPECT(child_write("tiny.json", tiny), "tiny.json");
+    make_fakes();
+    check_mistakes();
+    check_mpirun();
+    check_slurm_text();
+    check_slurm_runs();
+    check_kubernetes();
+    check_start();
+    check_cluster();
+    check_training();
+    child_folder_leave(folder);
+    return expect_finish();
+}
