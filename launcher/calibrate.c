@@ -7,6 +7,7 @@
 #include "core/text.h"
 #include "launcher/arguments.h"
 #include "launcher/measuring/calibrate.h"
+#include "launcher/measuring/import.h"
 #include "launcher/measuring/measure.h"
 #include "launcher/measuring/own.h"
 #include "launcher/process/launch.h"
@@ -18,6 +19,9 @@ enum { MOST_RANKS_A_CORE = 8 };
 typedef struct arguments {
     weft_measure_options measure;
     const char *out, *svg;
+    weft_string_list import; /* --import and the operands beside it */
+    weft_string_list operands;
+    int num_nodes;             /* of --import; 0: the files tell */
     char folder[4096];         /* of `out` */
     weft_config config;        /* of --for; without it only the options of the device */
     weft_config_source source; /* of --for; its file NULL: none */
@@ -38,6 +42,35 @@ static void print_costs(const void *context)
                weft_cost_help((weft_cost_kind)i));
 }
 
+/* What is imported is not measured. */
+static weft_status check_import(const arguments *args)
+{
+    const weft_measure_options *m = &args->measure;
+    if (args->import.count == 0 && args->operands.count > 0)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "%.60s: unexpected without --import; see weft calibrate --help",
+                          args->operands.values[0]);
+    if (args->import.count == 0)
+        return args->num_nodes > 0 ? WEFT_ERROR(WEFT_CONFIG, "--nodes is of --import") : WEFT_OK;
+    const struct {
+        const char *name;
+        bool given;
+    } options[] = {{"for", args->source.file != NULL},
+                   {"max-bytes", m->max_bytes > 0},
+                   {"seconds", m->seconds > 0},
+                   {"only", m->kinds != (1u << WEFT_NUM_COSTS) - 1},
+                   {"no-interference", m->no_interference},
+                   {"device", args->device >= 0},
+                   {"threads", args->threads > 0},
+                   {"storage", m->storage != NULL},
+                   {"quick", m->quick}};
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+        if (options[i].given)
+            return WEFT_ERROR(WEFT_CONFIG, "--%s is of measuring: --import measures nothing",
+                              options[i].name);
+    return WEFT_OK;
+}
+
 /* Returns -1 to go on, else the exit code. */
 static int parse(int argc, char **argv, arguments *args, weft_arena *arena)
 {
@@ -53,6 +86,12 @@ static int parse(int argc, char **argv, arguments *args, weft_arena *arena)
          "such as tp=2: replaces the config's mesh; as many ranks as there are here",
          .text = &args->source.mesh},
         {"set", "KEY=VALUE", "override a key of the config; may be repeated", .texts = &args->set},
+        {"import", "FILE",
+         "measures nothing: takes what FILE... (hwloc's XML, nvidia-smi topo -m, Slurm's "
+         "topology.conf, nccl-tests' output, a cluster) say",
+         .texts = &args->import},
+        {"nodes", "N", "with --import: how many nodes (what the files tell)",
+         .count = &args->num_nodes, .min = 1, .max = 1e6},
         {"out", "CLUSTER", "the file to write", .text = &args->out, .required = true},
         {"svg", "FILE", "draw the curves and the interference", .text = &args->svg},
         {"json", NULL, "the cluster's JSON on standard output instead of tables",
@@ -77,6 +116,8 @@ static int parse(int argc, char **argv, arguments *args, weft_arena *arena)
     };
     const weft_arguments verb = {
         .verb = "calibrate",
+        .operands = "[FILE...]",
+        .given = &args->operands,
         .about = "Measures what communication, copies, kernels and storage cost on these ranks, "
                  "each over a range of\nvolumes, and how they slow each other down. Run it as "
                  "training runs: under mpirun or srun, with the\nsame ranks on each node. Alone it "
@@ -93,6 +134,8 @@ static int parse(int argc, char **argv, arguments *args, weft_arena *arena)
         WEFT_ERROR(WEFT_CONFIG, "--mesh and --set are of a config: --for says which");
         code = weft_verb_fail("calibrate");
     }
+    if (code < 0 && check_import(args) != WEFT_OK)
+        code = weft_verb_fail("calibrate");
     if (code < 0 && m->name && strlen(m->name) >= sizeof(((weft_cluster *)0)->name)) {
         WEFT_ERROR(WEFT_CONFIG, "--name: longer than %zu bytes",
                    sizeof(((weft_cluster *)0)->name) - 1);
@@ -251,6 +294,35 @@ static weft_status show(const arguments *args, const weft_cluster *cluster)
     return WEFT_OK;
 }
 
+/* The cluster of --import. */
+static weft_status import(const arguments *args, weft_arena *arena)
+{
+    void *memory;
+    WEFT_TRY(weft_arena_alloc(arena, sizeof(weft_import), &memory));
+    weft_import *import = memory;
+    weft_import_start(import);
+    for (size_t i = 0; i < args->import.count + args->operands.count; i++) {
+        const char *file = i < args->import.count ? args->import.values[i]
+                                                  : args->operands.values[i - args->import.count];
+        char *text;
+        size_t bytes;
+        weft_status status = weft_read_file(file, arena, &text, &bytes);
+        if (status == WEFT_FILE) /* as of a config that cannot be read */
+            return WEFT_ERROR(WEFT_CONFIG, "--import %s", weft_error_get()->text);
+        WEFT_TRY(status);
+        if (strlen(text) != bytes)
+            return WEFT_ERROR(WEFT_CONFIG, "--import %s: no text: byte %zu is 0", file,
+                              strlen(text));
+        WEFT_TRY(weft_import_take(import, file, text, arena));
+    }
+    WEFT_TRY(weft_import_finish(import, args->num_nodes, args->measure.ranks_per_node,
+                                args->measure.name));
+    WEFT_TRY(check_outputs(args));
+    for (int i = 0; i < import->num_notes; i++)
+        fprintf(stderr, "weft calibrate: %s\n", import->notes[i]);
+    return show(args, &import->cluster);
+}
+
 /* Agreed on by all ranks up to measuring, and again behind it. */
 static weft_status calibrate(arguments *args, weft_comm *world)
 {
@@ -292,6 +364,12 @@ int weft_verb_calibrate(int argc, char **argv, const weft_application *applicati
     bool launched = weft_comm_launched(&rank, &num_ranks, NULL, NULL);
     weft_log_set_rank(rank);
     int code = parse(argc, argv, &args, &arena);
+    if (code < 0 && args.import.count > 0) {
+        if (rank == 0)
+            code = import(&args, &arena) == WEFT_OK ? 0 : weft_verb_fail("calibrate");
+        weft_arena_release(&arena);
+        return code < 0 ? 0 : code;
+    }
     weft_status status = code < 0 ? load(&args, launched ? num_ranks : 0, &arena) : WEFT_OK;
     if (code < 0 && status == WEFT_OK && !launched && args.mesh.world > 1) {
         code = 0;

@@ -1,6 +1,8 @@
 weft_add_test(NAME calibrate SOURCES launcher/test_calibrate.c launcher/child.c CMOCKA
   LABELS launcher)
 add_dependencies(test_calibrate weft_binary)
+weft_add_test(NAME import SOURCES launcher/test_import.c launcher/child.c CMOCKA LABELS launcher)
+add_dependencies(test_import weft_binary)
 weft_add_test(NAME calibrate_ranks SOURCES launcher/calibrate.c RANKS 4 LABELS launcher mpi)
 weft_add_test_run(NAME calibrate_cuda PROGRAM $<TARGET_FILE:test_calibrate_ranks> RANKS 2
   LABELS launcher cuda mpi)

@@ -1,0 +1,369 @@
+/* Slurm's topology.conf: a tree of switches, or blocks, as levels of the network. */
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "core/options.h"
+#include "launcher/measuring/import_internal.h"
+
+enum { MAX_NAMES = 1 << 17, MAX_SWITCHES = 1 << 16, MAX_HEIGHTS = 16, MAX_NAME_BYTES = 256 };
+
+typedef struct names {
+    const char **names;
+    int count, capacity;
+} names;
+
+typedef struct a_switch {
+    const char *name;
+    int line;
+    names nodes, switches;
+    int height; /* 1: joins nodes; 0: not known yet; -1: being found out */
+    int64_t num_nodes;
+} a_switch;
+
+typedef struct reader {
+    const char *file;
+    int line;
+    weft_arena *arena;
+    a_switch *switches;
+    int count, capacity;
+    a_switch **by_name; /* sorted */
+    names all;          /* nodes */
+    int total;          /* names, of all lists */
+    int num_heights;
+    int sizes[MAX_HEIGHTS]; /* BlockSizes */
+    int num_sizes;
+} reader;
+
+/* --- names and lists of them --------------------------------------------------------------- */
+
+static weft_status grow(reader *r, void **array, int *capacity, int count, size_t size)
+{
+    void *memory;
+    if (count < *capacity)
+        return WEFT_OK;
+    const int larger = *capacity ? 2 * *capacity : 16;
+    WEFT_TRY(weft_arena_alloc_array(r->arena, (size_t)larger, size, &memory));
+    if (count > 0)
+        memcpy(memory, *array, (size_t)count * size);
+    *array = memory;
+    *capacity = larger;
+    return WEFT_OK;
+}
+
+static weft_status add_name(reader *r, names *list, const char *name)
+{
+    void *array = list->names;
+    if (r->total++ == 2 * MAX_NAMES)
+        return WEFT_ERROR(WEFT_CONFIG, "%s:%d: more than %d names", r->file, r->line,
+                          2 * MAX_NAMES);
+    WEFT_TRY(grow(r, &array, &list->capacity, list->count, sizeof *list->names));
+    list->names = array;
+    WEFT_TRY(weft_arena_strdup(r->arena, name, &list->names[list->count]));
+    list->count++;
+    return WEFT_OK;
+}
+
+static weft_status bad_list(const reader *r, const char *list, size_t bytes)
+{
+    return WEFT_ERROR(WEFT_CONFIG, "%s:%d: \"%.*s\": no list of names such as node[01-16,20]",
+                      r->file, r->line, (int)(bytes < 80 ? bytes : 80), list);
+}
+
+/* One name with brackets, such as rack[0-1]node[01-16]: `head` is what stands before `rest`. */
+static weft_status expand(reader *r, const char *head, const char *rest, size_t bytes, names *out)
+{
+    char name[MAX_NAME_BYTES];
+    const char *open = memchr(rest, '[', bytes);
+    if (strlen(head) + bytes >= sizeof name)
+        return bad_list(r, rest, bytes);
+    if (!open) {
+        if (memchr(rest, ']', bytes))
+            return bad_list(r, rest, bytes);
+        snprintf(name, sizeof name, "%s%.*s", head, (int)bytes, rest);
+        return *name ? add_name(r, out, name) : bad_list(r, rest, bytes);
+    }
+    const char *close = memchr(open, ']', bytes - (size_t)(open - rest));
+    if (!close)
+        return bad_list(r, rest, bytes);
+    const size_t left = bytes - (size_t)(close + 1 - rest);
+    for (const char *at = open + 1; at < close;) {
+        const int width = (int)strspn(at, "0123456789");
+        if (width == 0 || width > 9)
+            return bad_list(r, rest, bytes);
+        int first = atoi(at), last = first;
+        at += width;
+        if (*at == '-') {
+            const int digits = (int)strspn(++at, "0123456789");
+            if (digits == 0 || digits > 9)
+                return bad_list(r, rest, bytes);
+            last = atoi(at);
+            at += digits;
+        }
+        if (last < first || last - first >= MAX_NAMES)
+            return bad_list(r, rest, bytes);
+        for (int i = first; i <= last; i++) {
+            if (snprintf(name, sizeof name, "%s%.*s%0*d", head, (int)(open - rest), rest, width,
+                         i) >= (int)sizeof name)
+                return bad_list(r, rest, bytes);
+            WEFT_TRY(expand(r, name, close + 1, left, out));
+        }
+        if (*at == ',' && at + 1 < close)
+            at++;
+        else if (at != close)
+            return bad_list(r, rest, bytes);
+    }
+    return open + 1 < close ? WEFT_OK : bad_list(r, rest, bytes);
+}
+
+/* Names with commas between them, but for commas in brackets. */
+static weft_status expand_all(reader *r, const char *text, size_t bytes, names *out)
+{
+    size_t start = 0;
+    bool inside = false;
+    for (size_t i = 0; i <= bytes; i++) {
+        if (i < bytes && (text[i] != ',' || inside)) {
+            inside = text[i] == '[' || (inside && text[i] != ']');
+            continue;
+        }
+        WEFT_TRY(expand(r, "", text + start, i - start, out));
+        start = i + 1;
+    }
+    return WEFT_OK;
+}
+
+/* --- lines --------------------------------------------------------------------------------- */
+
+static bool is_key(const char *text, size_t bytes, const char *key)
+{
+    return strlen(key) == bytes && strncasecmp(text, key, bytes) == 0;
+}
+
+static weft_status read_sizes(reader *r, const char *text, size_t bytes)
+{
+    names list = {0};
+    WEFT_TRY(expand_all(r, text, bytes, &list));
+    for (int i = 0; i < list.count && r->num_sizes < MAX_HEIGHTS; i++, r->num_sizes++)
+        if (!weft_import_count(list.names[i], 1000000, &r->sizes[r->num_sizes]))
+            return WEFT_ERROR(WEFT_CONFIG, "%s:%d: BlockSizes: \"%.40s\" is no number of nodes",
+                              r->file, r->line, list.names[i]);
+    return WEFT_OK;
+}
+
+static weft_status start_switch(reader *r, const char *text, size_t bytes, a_switch **out)
+{
+    char name[MAX_NAME_BYTES];
+    void *array = r->switches;
+    if (bytes == 0 || bytes >= sizeof name)
+        return WEFT_ERROR(WEFT_CONFIG, "%s:%d: a switch without a name", r->file, r->line);
+    if (r->count == MAX_SWITCHES)
+        return WEFT_ERROR(WEFT_CONFIG, "%s:%d: more than %d switches", r->file, r->line,
+                          MAX_SWITCHES);
+    snprintf(name, sizeof name, "%.*s", (int)bytes, text);
+    WEFT_TRY(grow(r, &array, &r->capacity, r->count, sizeof *r->switches));
+    r->switches = array;
+    a_switch *s = &r->switches[r->count];
+    *s = (a_switch){.line = r->line};
+    WEFT_TRY(weft_arena_strdup(r->arena, name, &s->name));
+    r->count++;
+    *out = s;
+    return WEFT_OK;
+}
+
+/* KEY=VALUE of the switch that the line's first word began. */
+static weft_status read_pair(reader *r, const char *word, size_t bytes, a_switch **s)
+{
+    static const char *const keys[] = {"SwitchName", "BlockName", "Nodes",
+                                       "Switches",   "LinkSpeed", "BlockSizes"};
+    const char *equals = memchr(word, '=', bytes);
+    const size_t key = equals ? (size_t)(equals - word) : bytes;
+    const char *value = equals ? equals + 1 : word + bytes;
+    const size_t left = bytes - (size_t)(value - word);
+    if (equals && (is_key(word, key, "SwitchName") || is_key(word, key, "BlockName")) && !*s)
+        return start_switch(r, value, left, s);
+    if (equals && is_key(word, key, "BlockSizes"))
+        return read_sizes(r, value, left);
+    if (equals && *s && is_key(word, key, "Nodes"))
+        return expand_all(r, value, left, &(*s)->nodes);
+    if (equals && *s && is_key(word, key, "Switches"))
+        return expand_all(r, value, left, &(*s)->switches);
+    if (equals && *s && is_key(word, key, "LinkSpeed"))
+        return WEFT_OK; /* which Slurm does not use either */
+    char name[48];
+    snprintf(name, sizeof name, "%.*s", (int)(key < 47 ? key : 47), word);
+    const char *nearest = weft_nearest_name(name, keys, sizeof keys / sizeof *keys);
+    return WEFT_ERROR(WEFT_CONFIG, "%s:%d: \"%s\" is not expected here%s%s%s", r->file, r->line,
+                      name, nearest && strcasecmp(nearest, name) != 0 ? "; did you mean " : "",
+                      nearest && strcasecmp(nearest, name) != 0 ? nearest : "",
+                      nearest && strcasecmp(nearest, name) != 0 ? "?" : "");
+}
+
+/* A line, or several of which all but the last end with \. */
+static weft_status read_lines(reader *r, const char *text)
+{
+    weft_import_lines lines = {.file = r->file, .next = text};
+    a_switch *s = NULL;
+    while (weft_import_next_line(&lines)) {
+        size_t end = lines.bytes, at = 0;
+        const char *comment = memchr(lines.line, '#', end);
+        end = comment ? (size_t)(comment - lines.line) : end;
+        while (end > 0 && strchr(" \t\r", lines.line[end - 1]))
+            end--;
+        const bool goes_on = end > 0 && lines.line[end - 1] == '\\';
+        end -= goes_on;
+        r->line = lines.number;
+        while (at < end) {
+            const size_t start = at;
+            while (at < end && !strchr(" \t\r", lines.line[at]))
+                at++;
+            if (at > start)
+                WEFT_TRY(read_pair(r, lines.line + start, at - start, &s));
+            else
+                at++;
+        }
+        if (!goes_on)
+            s = NULL;
+    }
+    return WEFT_OK;
+}
+
+/* --- the tree ------------------------------------------------------------------------------ */
+
+static int by_switch_name(const void *a, const void *b)
+{
+    return strcmp((*(a_switch *const *)a)->name, (*(a_switch *const *)b)->name);
+}
+
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+static weft_status sort_switches(reader *r)
+{
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(r->arena, (size_t)r->count + 1, sizeof(a_switch *), &memory));
+    r->by_name = memory;
+    for (int i = 0; i < r->count; i++)
+        r->by_name[i] = &r->switches[i];
+    qsort(r->by_name, (size_t)r->count, sizeof *r->by_name, by_switch_name);
+    for (int i = 1; i < r->count; i++)
+        if (strcmp(r->by_name[i - 1]->name, r->by_name[i]->name) == 0)
+            return WEFT_ERROR(
+                WEFT_CONFIG, "%s:%d: %.80s is there already, in line %d", r->file,
+                r->by_name[i]->line > r->by_name[i - 1]->line ? r->by_name[i]->line
+                                                              : r->by_name[i - 1]->line,
+                r->by_name[i]->name,
+                r->by_name[i]->line > r->by_name[i - 1]->line ? r->by_name[i - 1]->line
+                                                              : r->by_name[i]->line);
+    return WEFT_OK;
+}
+
+/* How far it is above the nodes, and how many are below it. */
+static weft_status find_height(reader *r, a_switch *s, int depth)
+{
+    if (s->height > 0)
+        return WEFT_OK;
+    if (s->height < 0 || depth == MAX_HEIGHTS)
+        return WEFT_ERROR(WEFT_CONFIG, "%s:%d: %.80s is %s", r->file, s->line, s->name,
+                          s->height < 0 ? "below itself" : "too far above the nodes");
+    if (s->nodes.count == 0 && s->switches.count == 0)
+        return WEFT_ERROR(WEFT_CONFIG, "%s:%d: %.80s joins nothing: Nodes= or Switches= is missing",
+                          r->file, s->line, s->name);
+    int height = 1;
+    s->height = -1;
+    s->num_nodes = s->nodes.count;
+    for (int i = 0; i < s->switches.count; i++) {
+        const a_switch wanted = {.name = s->switches.names[i]}, *key = &wanted;
+        a_switch **found =
+            bsearch(&key, r->by_name, (size_t)r->count, sizeof *r->by_name, by_switch_name);
+        if (!found)
+            return WEFT_ERROR(WEFT_CONFIG, "%s:%d: %.80s: no switch %.80s", r->file, s->line,
+                              s->name, wanted.name);
+        WEFT_TRY(find_height(r, *found, depth + 1));
+        height = (*found)->height >= height ? (*found)->height + 1 : height;
+        s->num_nodes += (*found)->num_nodes;
+        if (s->num_nodes > MAX_NAMES)
+            return WEFT_ERROR(WEFT_CONFIG, "%s:%d: %.80s: more than %d nodes", r->file, s->line,
+                              s->name, MAX_NAMES);
+    }
+    s->height = height;
+    r->num_heights = height > r->num_heights ? height : r->num_heights;
+    return WEFT_OK;
+}
+
+static weft_status count_nodes(reader *r, int *out)
+{
+    r->total = 0;
+    for (int i = 0; i < r->count; i++) {
+        r->line = r->switches[i].line;
+        for (int n = 0; n < r->switches[i].nodes.count; n++)
+            WEFT_TRY(add_name(r, &r->all, r->switches[i].nodes.names[n]));
+    }
+    if (r->all.count == 0)
+        return WEFT_ERROR(WEFT_CONFIG, "%s:%d: no switch has nodes", r->file, r->line);
+    qsort(r->all.names, (size_t)r->all.count, sizeof *r->all.names, by_text);
+    *out = 1;
+    for (int i = 1; i < r->all.count; i++)
+        *out += strcmp(r->all.names[i], r->all.names[i - 1]) != 0;
+    return WEFT_OK;
+}
+
+static void add_level(weft_import *import, const reader *r, int nodes)
+{
+    weft_cluster *cluster = &import->cluster;
+    const int before = cluster->num_levels ? cluster->levels[cluster->num_levels - 1].nodes : 1;
+    if (nodes <= before)
+        return;
+    if (cluster->num_levels == WEFT_MAX_LEVELS) {
+        weft_import_note(import,
+                         "between.levels: %s: switches of %d nodes: left out, above %d "
+                         "levels",
+                         r->file, nodes, WEFT_MAX_LEVELS);
+        return;
+    }
+    cluster->levels[cluster->num_levels++] =
+        (weft_network_level){.nodes = nodes, .oversubscription = 1};
+}
+
+/* Switches of a level that differ count as the smallest. */
+static void add_height(weft_import *import, const reader *r, int height)
+{
+    int64_t least = INT64_MAX, most = 0;
+    for (int i = 0; i < r->count; i++)
+        if (r->switches[i].height == height) {
+            least = r->switches[i].num_nodes < least ? r->switches[i].num_nodes : least;
+            most = r->switches[i].num_nodes > most ? r->switches[i].num_nodes : most;
+        }
+    if (least < most)
+        weft_import_note(import,
+                         "between.levels: %s: switches of %d to %d nodes in one level: "
+                         "taken as %d",
+                         r->file, (int)least, (int)most, (int)least);
+    add_level(import, r, (int)least);
+}
+
+weft_status weft_import_slurm(weft_import *import, const char *file, const char *text,
+                              weft_arena *arena)
+{
+    reader r = {.file = file, .arena = arena};
+    int num_nodes = 0;
+    char where[256];
+    WEFT_TRY(read_lines(&r, text));
+    WEFT_TRY(sort_switches(&r));
+    for (int i = 0; i < r.count; i++)
+        WEFT_TRY(find_height(&r, &r.switches[i], 0));
+    WEFT_TRY(count_nodes(&r, &num_nodes));
+    weft_import_nodes(import, file, num_nodes);
+    import->cluster.num_levels = 0;
+    for (int height = 1; height <= r.num_heights; height++)
+        add_height(import, &r, height);
+    for (int i = 0; i < r.num_sizes; i++)
+        add_level(import, &r, r.sizes[i]);
+    if (import->cluster.num_levels == 0)
+        return WEFT_OK;
+    weft_import_note(
+        import, "between.levels: %s does not tell how far switches are oversubscribed: 1", file);
+    snprintf(where, sizeof where, "%s; oversubscription 1", file);
+    return weft_import_source(import, "between.levels", WEFT_SOURCE_ASSUMED, where);
+}

@@ -1,0 +1,513 @@
+/* weft calibrate --import: each format, several together, mistakes in them, and damaged ones.
+ * WEFT_FUZZ_SECONDS=600: each format for so long, from a seed of its own; an argument names one
+ * test. */
+#include <math.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "launcher/measuring/import.h"
+#include "tests/core/check.h"
+#include "tests/launcher/child.h"
+
+static const char matrix[] =
+    "\t\x1b[4mGPU0\tGPU1\tGPU2\tGPU3\tNIC0\tNIC1\tNIC2\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID"
+    "\x1b[0m\n"
+    "GPU0\t X \tNV4\tNV4\tNV4\tPIX\tSYS\tSYS\t0-31\t0\t\tN/A\n"
+    "GPU1\tNV4\t X \tNV4\tNV4\tPXB\tSYS\tSYS\t0-31\t0\t\tN/A\n"
+    "GPU2\tNV4\tNV4\t X \tNV4\tSYS\tPIX\tNODE\t32-63\t1\t\tN/A\n"
+    "GPU3\tNV4\tNV4\tNV4\t X \tSYS\tPXB\tNODE\t32-63\t1\t\tN/A\n"
+    "NIC0\tPIX\tPXB\tSYS\tSYS\t X \tSYS\tSYS\t\t\t\t\n"
+    "NIC1\tSYS\tSYS\tPIX\tPXB\tSYS\t X \tNODE\t\t\t\t\n"
+    "NIC2\tSYS\tSYS\tNODE\tNODE\tSYS\tNODE\t X \t\t\t\t\n\n"
+    "Legend:\n\n  X    = Self\n  NV#  = Connection traversing a bonded set of # NVLinks\n\n"
+    "NIC Legend:\n\n  NIC0: mlx5_0\n";
+
+static const char switches[] = "# two racks and a core\n"
+                               "SwitchName=leaf1 Nodes=n[01-03],x7 LinkSpeed=100\n"
+                               "switchname=leaf2 \\\n  nodes=n04,r[0-1]c[0-1]\n"
+                               "SwitchName=core Switches=leaf[1-2]\n";
+
+static const char blocks[] = "BlockName=b1 Nodes=n[0-3]\nBlockName=b2 Nodes=n[4-7]\n"
+                             "BlockSizes=4,8\n";
+
+static const char xml[] =
+    "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<!DOCTYPE topology SYSTEM \"hwloc2.dtd\">\n"
+    "<!-- <object> -->\n<topology version=\"2.0\">\n"
+    "  <object type=\"Machine\" os_index=\"0\" gp_index=\"1\">\n"
+    "    <info name=\"HostName\" value=\"a &amp; b\"/>\n"
+    "    <object type=\"NUMANode\" os_index=\"0\" local_memory=\"64000000000\">\n"
+    "      <page_type size=\"4096\" count=\"15625000\"/>\n    </object>\n"
+    "    <object type=\"NUMANode\" os_index=\"1\" local_memory=\"64000000000\"/>\n"
+    "    <object type=\"Bridge\" gp_index=\"9\" bridge_type=\"0-1\">\n"
+    "      <object type=\"PCIDev\" pci_busid=\"0000:07:00.0\" pci_type=\"0302 [10de:20b2] "
+    "[10de:1463] a1\" pci_link_speed=\"31.507692\">\n"
+    "        <object type=\"OSDev\" gp_index=\"20\" name=\"cuda0\" subtype=\"CUDA\" "
+    "osdev_type=\"5\">\n          <info name=\"Backend\" value=\"CUDA\"/>\n"
+    "          <info name=\"GPUModel\" value=\"NVIDIA A100-SXM4-80GB\"/>\n"
+    "          <info name=\"CUDAGlobalMemorySize\" value=\"82825216\"/>\n"
+    "          <info name=\"CUDAMultiProcessors\" value=\"108\"/>\n        </object>\n"
+    "        <object type=\"OSDev\" name=\"nvml0\" subtype=\"NVML\" osdev_type=\"1\"/>\n"
+    "      </object>\n"
+    "      <object type=\"PCIDev\" pci_type=\"0302 [10de:20b2] [10de:1463] a1\">\n"
+    "        <object type=\"OSDev\" name=\"cuda1\" subtype=\"CUDA\" osdev_type=\"5\">\n"
+    "          <info name=\"GPUModel\" value=\"NVIDIA A100-SXM4-80GB\"/>\n"
+    "          <info name=\"CUDAGlobalMemorySize\" value=\"82825216\"/>\n"
+    "          <info name=\"CUDAMultiProcessors\" value=\"108\"/>\n        </object>\n"
+    "      </object>\n"
+    "      <object type=\"OSDev\" name=\"mlx5_0\" osdev_type=\"3\"/>\n    </object>\n"
+    "  </object>\n  <support name=\"discovery.pu\"/>\n</topology>\n";
+
+#define HEADER                                                                                     \
+    "#\n#                                                              out-of-place              " \
+    "         in-place\n"                                                                          \
+    "#       size         count      type   redop    root     time   algbw   busbw #wrong     "    \
+    "time   algbw   busbw #wrong\n"                                                                \
+    "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            "    \
+    "(us)  (GB/s)  (GB/s)\n"
+#define ONE_NODE                                                                                   \
+    "# Using devices\n"                                                                            \
+    "#  Rank  0 Group  0 Pid 11 on    n01 device  0 [0x07] NVIDIA A100-SXM4-80GB\n"                \
+    "#  Rank  1 Group  0 Pid 12 on    n01 device  1 [0x0f] NVIDIA A100-SXM4-80GB\n"                \
+    "#  Rank  2 Group  0 Pid 13 on    n01 device  2 [0x47] NVIDIA A100-SXM4-80GB\n"                \
+    "#  Rank  3 Group  0 Pid 14 on    n01 device  3 [0x4e] NVIDIA A100-SXM4-80GB\n"
+/* Two nodes of two ranks: groups by place in the node, and one of all. */
+#define TWO_NODES(group)                                                                           \
+    "# Using devices\n"                                                                            \
+    "#  Rank  0 Group  0 Pid 11 on n01 device  0 [0000:07:00] NVIDIA H100 80GB HBM3\n"             \
+    "#  Rank  1 Group  " group " Pid 12 on n01 device  1 [0000:0f:00] NVIDIA H100 80GB HBM3\n"     \
+    "#  Rank  2 Group  0 Pid 13 on n02 device  0 [0000:07:00] NVIDIA H100 80GB HBM3\n"             \
+    "#  Rank  3 Group  " group " Pid 14 on n02 device  1 [0000:0f:00] NVIDIA H100 80GB HBM3\n"
+
+/* The first says which test it is, the second does not. */
+static const char reduce[] =
+    "$ mpirun -np 4 ./build/all_reduce_perf -b 0 -e 1M\n# nThread 1 nGpus 1\n" ONE_NODE HEADER
+    "           0             0     float     sum      -1     5.00    0.00    0.00      0     "
+    "5.00    0.00    0.00      0\n"
+    "        1024           256     float     sum      -1    20.00    0.05    0.08      0    "
+    "19.50    0.05    0.08      0\n"
+    "n01:11:11 [0] NCCL INFO something\n"
+    "     1048576        262144     float     sum      -1    40.00   26.21   39.32      0    "
+    "39.00   26.89   40.33      0\n"
+    "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 20.0\n";
+static const char exchange[] = ONE_NODE HEADER
+    "     1048576         65536     float    none      -1    50.00   20.97   15.73      0    "
+    "50.10   20.93   15.70    N/A\n"
+    "     4194304        262144     float    none      -1   100.00   41.94   31.46      0   "
+    "100.10   41.90   31.43    N/A\n";
+static const char split[] = "# Collective test starting: reduce_scatter_perf\n" TWO_NODES("1")
+    HEADER "     1048576        131072     float     sum      -1   100.00   10.49    5.24      0   "
+           "100.00   10.49    5.24      0\n";
+static const char mixed[] = "# Collective test starting: alltoall_perf\n" TWO_NODES("0") HEADER
+    "     1048576         65536     float    none      -1   100.00   10.49    7.86      0   "
+    "100.00   10.49    7.86    N/A\n"
+    "# Collective test starting: all_gather_perf\n" TWO_NODES("0") HEADER
+    "     1048576         65536     float    none      -1   100.00   10.49    7.86      0   "
+    "100.00   10.49    7.86      0\n";
+static const char old_gather[] =
+    "#   Rank  0 Pid  11 on n01 device  0 [0x07] Tesla V100\n"
+    "#   Rank  1 Pid  12 on n01 device  1 [0x0f] Tesla V100\n"
+    "#       size         count    type   redop     time   algbw   busbw  error     time   algbw   "
+    "busbw  error\n"
+    "     1048576        131072   float             50.00   20.97   10.49  0e+00    49.00   21.40  "
+    " 10.70  0e+00\n";
+
+static weft_arena arena;
+
+static void take(weft_import *import, const char *file, const char *text)
+{
+    OK(weft_import_take(import, file, text, &arena));
+}
+
+static weft_import *start(void)
+{
+    static weft_import import;
+    weft_arena_reset(&arena);
+    weft_import_start(&import);
+    return &import;
+}
+
+static void assert_note(const weft_import *import, const char *part)
+{
+    for (int i = 0; i < import->num_notes; i++)
+        if (strstr(import->notes[i], part))
+            return;
+    fail_msg("no note of %s", part);
+}
+
+static double figure(const weft_import *import, weft_figure figure)
+{
+    assert_true(weft_hardware_knows(&import->cluster.hardware, figure));
+    return import->cluster.hardware.figures[figure];
+}
+
+static void matrices_give_devices_and_links(void **state)
+{
+    (void)state;
+    weft_import *import = start();
+    take(import, "topo.txt", matrix);
+    OK(weft_import_finish(import, 0, 0, NULL));
+    assert_int_equal(import->cluster.ranks_per_node, 4);
+    assert_int_equal(import->cluster.num_nodes, 1);
+    assert_true(figure(import, WEFT_FIGURE_CARDS) == 2); /* the third is near no GPU */
+    assert_true(figure(import, WEFT_FIGURE_INSIDE_BANDWIDTH) == 12 * 25e9);
+    assert_int_equal(weft_cluster_source(&import->cluster, -1, "inside.bandwidth")->class_,
+                     WEFT_SOURCE_ASSUMED);
+    assert_int_equal(weft_cluster_source(&import->cluster, -1, "between.cards")->class_,
+                     WEFT_SOURCE_MEASURED);
+    assert_note(import, "near a GPU");
+    assert_note(import, "num_nodes");
+    /* Behind switches every pair shows all of a GPU's links. */
+    char text[4096], row[256];
+    snprintf(text, sizeof text, "\tGPU0\tGPU1\tGPU2\tGPU3\tCPU Affinity\n");
+    for (int i = 0; i < 4; i++) {
+        snprintf(row, sizeof row, "GPU%d\t%s\t%s\t%s\t%s\t0-31\n", i, i == 0 ? "X" : "NV12",
+                 i == 1 ? "X" : "NV12", i == 2 ? "X" : "NV12", i == 3 ? "X" : "NV12");
+        strcat(text, row);
+    }
+    import = start();
+    take(import, "topo.txt", text);
+    assert_true(figure(import, WEFT_FIGURE_INSIDE_BANDWIDTH) == 12 * 25e9);
+    assert_note(import, "no network card");
+    /* PCIe's rate is not in the file. */
+    import = start();
+    take(import, "t", "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tPHB\t0-63\nGPU1\tPHB\t X \t0-63\n");
+    assert_false(weft_hardware_knows(&import->cluster.hardware, WEFT_FIGURE_INSIDE_BANDWIDTH));
+    assert_note(import, "PCIe");
+}
+
+static void switches_are_levels(void **state)
+{
+    (void)state;
+    weft_import *import = start();
+    take(import, "topology.conf", switches);
+    OK(weft_import_finish(import, 0, 4, "c"));
+    const weft_cluster *c = &import->cluster;
+    assert_int_equal(c->num_nodes, 9);
+    assert_int_equal(c->num_levels, 2);
+    assert_int_equal(c->levels[0].nodes, 4);
+    assert_int_equal(c->levels[1].nodes, 9);
+    assert_true(c->levels[1].oversubscription == 1);
+    assert_note(import, "4 to 5 nodes");
+    assert_note(import, "oversubscribed");
+    import = start();
+    take(import, "topology.conf", blocks);
+    OK(weft_import_finish(import, 0, 4, NULL));
+    assert_int_equal(import->cluster.num_nodes, 8);
+    assert_int_equal(import->cluster.num_levels, 2);
+    assert_int_equal(import->cluster.levels[1].nodes, 8);
+}
+
+static void xml_gives_a_node(void **state)
+{
+    (void)state;
+    weft_import *import = start();
+    take(import, "node.xml", xml);
+    OK(weft_import_finish(import, 3, 0, NULL));
+    const weft_cluster *c = &import->cluster;
+    assert_int_equal(c->num_nodes, 3);
+    assert_int_equal(c->ranks_per_node, 2);
+    assert_string_equal(c->name, "a & b");
+    assert_string_equal(c->hardware.device_name, "NVIDIA A100-SXM4-80GB");
+    assert_true(figure(import, WEFT_FIGURE_MEMORY) == 82825216.0 * 1024);
+    assert_true(figure(import, WEFT_FIGURE_MULTIPROCESSORS) == 108);
+    assert_true(figure(import, WEFT_FIGURE_HOST_MEMORY) == 128e9);
+    assert_true(figure(import, WEFT_FIGURE_CARDS) == 1);
+    assert_note(import, "device.memory_bandwidth");
+}
+
+static void expect_point(const weft_import *import, weft_cost_kind kind, int i, double volume,
+                         double us)
+{
+    const weft_curve *curve = &import->cluster.costs[kind].curve;
+    if (curve->num_points <= i || fabs(curve->volume[i] - volume) > 1e-6 ||
+        fabs(curve->time_us[i] - us) > 1e-9)
+        fail_msg("%s has %d points: %g at %g", weft_cost_text(kind), curve->num_points,
+                 curve->time_us[i], curve->volume[i]);
+}
+
+static void tests_give_curves(void **state)
+{
+    (void)state;
+    weft_import *import = start();
+    take(import, "a.txt", reduce);
+    take(import, "b.txt", exchange); /* which it is, its columns tell */
+    OK(weft_import_finish(import, 0, 0, NULL));
+    assert_int_equal(import->cluster.ranks_per_node, 4);
+    assert_string_equal(import->cluster.hardware.device_name, "NVIDIA A100-SXM4-80GB");
+    expect_point(import, WEFT_COST_ALL_REDUCE, 0, 1024, 20);
+    expect_point(import, WEFT_COST_ALL_REDUCE, 1, 1048576, 40);
+    expect_point(import, WEFT_COST_ALL_TO_ALL_INSIDE, 1, 4194304 * 0.75, 100);
+    const weft_source *source = weft_cluster_source(&import->cluster, -1, "costs.all_reduce");
+    assert_int_equal(source->class_, WEFT_SOURCE_MEASURED);
+    assert_string_equal(source->where, "a.txt");
+    assert_true(fabs(import->cluster.costs[WEFT_COST_ALL_REDUCE].peak * 40e-6 - 1048576) < 1e-3);
+    /* Between nodes: by groups of a rank a node; of a whole all-to-all what leaves the node. */
+    import = start();
+    take(import, "split.txt", split);
+    take(import, "mixed.txt", mixed);
+    OK(weft_import_finish(import, 0, 0, NULL));
+    assert_int_equal(import->cluster.num_nodes, 2);
+    assert_int_equal(import->cluster.ranks_per_node, 2);
+    expect_point(import, WEFT_COST_REDUCE_SCATTER_BETWEEN, 0, 1048576, 100);
+    expect_point(import, WEFT_COST_ALL_TO_ALL, 0, 524288, 100);
+    assert_false(weft_cluster_knows(&import->cluster, WEFT_COST_ALL_GATHER));
+    assert_false(weft_cluster_knows(&import->cluster, WEFT_COST_ALL_GATHER_BETWEEN));
+    assert_note(import, "mix links");
+    /* Old tests do not tell all-gather from all-to-all: the file's name does. */
+    import = start();
+    assert_int_equal(weft_import_take(import, "old.txt", old_gather, &arena), WEFT_CONFIG);
+    weft_error_clear();
+    take(import, "logs/all_gather_perf.txt", old_gather);
+    OK(weft_import_finish(import, 0, 0, NULL));
+    expect_point(import, WEFT_COST_ALL_GATHER, 0, 1048576, 50);
+    /* A part of a node's ranks is not how layers run. */
+    import = start();
+    take(import, "a.txt", reduce);
+    OK(weft_import_finish(import, 0, 8, NULL));
+    assert_false(weft_cluster_knows(&import->cluster, WEFT_COST_ALL_REDUCE));
+    assert_null(weft_cluster_source(&import->cluster, -1, "costs.all_reduce"));
+    assert_note(import, "left out");
+}
+
+static void wrong_files_are_one_line(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *error;
+    } cases[] = {
+        {"", "f:1: not hwloc's XML"},
+        {"hello\n", "f:1: not hwloc's XML"},
+        {"<html>\n<b></b></html>\n", "f:1: hwloc XML: begins with another tag"},
+        {"<topology>\n<object type=\"Machine\">\n</topology>\n", "f:3: hwloc XML: an end"},
+        {"<topology>\n<object type=\"Machine>\n", "f:3: hwloc XML"},
+        {"<topology>\n<object type=Machine>\n", "f:2: hwloc XML"},
+        {"<topology>\n<object type=\"NUMANode\" local_memory=\"much\"/></topology>", "f:2: "},
+        {"<topology>\n", "f:2: hwloc XML: ends before"},
+        {"<topology>\n<object type=\"NUMANode\" local_memory=\"12\"/></topology>",
+         "host.memory_bytes: 12 bytes is not possible"},
+        {"\tGPU0\tGPU1\nGPU0\t X \tNV4\nGPU1\tNV4\n", "f:3: GPU1 has 1 cells"},
+        {"\tGPU0\tGPU1\nGPU0\t X \tNV\nGPU1\tNV4\t X\n", "f:2: GPU0: \"NV\" is no way"},
+        {"\tGPU0\tGPU1\nGPU0\t X \tNV4\n", "f:1: the header has 2 GPUs"},
+        {"Legend:\nGPU0 GPU1\n", "f:1: no header"},
+        {"GPU0\t X \tNV4\nGPU1\tNV4\t X\n", "f:1: a row, and no header"},
+        {"SwitchName=a Nodes=n[1-\n", "f:1: \"n[1-\": no list"},
+        {"SwitchName=a Nodes=n[5-2]\n", "f:1: \"n[5-2]\": no list"},
+        {"SwitchName=a Nodes=n[1,]\n", "f:1: \"n[1,]\": no list"},
+        {"\nSwitchName=a\n", "f:2: a joins nothing"},
+        {"SwitchName=a Nodes=n\nSwitchName=a Nodes=m\n", "f:2: a is there already, in line 1"},
+        {"SwitchName=a Nodes=n\nSwitchName=b Switches=c\n", "f:2: b: no switch c"},
+        {"SwitchName=b Switches=b\n", "f:1: b is below itself"},
+        {"SwitchName=a Node=n\n", "f:1: \"Node\" is not expected here; did you mean Nodes?"},
+        {"SwitchName=a Nodes=n\nBlockSizes=x\n", "f:2: BlockSizes: \"x\""},
+        {"SwitchName=a Nodes=n[0-99999],m[0-99999],o[0-99999]\n", "f:1: more than"},
+        {HEADER " 1024 256 float sum -1 20.0 0.05 0.08 0 20.0 0.05 0.08 0\n", "f:5: no lines with"},
+        {ONE_NODE HEADER, "f:9: a table without sizes"},
+        {ONE_NODE HEADER " 1024 256 float sum -1 x 0.05 0.08 0 20.0 0.05 0.08 0\n",
+         "f:10: time \"x\" is no number"},
+        {ONE_NODE HEADER " 1024 256 float sum -1 0 0.05 0.08 0 20.0 0.05 0.08 0\n",
+         "f:10: time \"0\" is no number"},
+        {ONE_NODE HEADER " 1024 256 float\n", "f:10: 3 columns, the table has 13"},
+        {"all_reduce_perf\n" ONE_NODE HEADER
+         " 1e18 256 float sum -1 1 0.05 0.08 0 20.0 0.05 0.08 0\n",
+         "f:11: 1e+18 bytes in 1 us: no link"},
+        {"#  Rank  0 Pid 1 on a device 0 [0x07] X\n#  Rank  7 Pid 1 on a device 0 [0x07] "
+         "X\n" HEADER,
+         "f:2: not the line of rank 1"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        weft_import *import = start();
+        if (weft_import_take(import, "f", cases[i].text, &arena) != WEFT_CONFIG ||
+            !strstr(weft_error_get()->text, cases[i].error))
+            fail_msg("case %zu: \"%s\", not \"%s\"", i, weft_error_get()->text, cases[i].error);
+        assert_int_equal(import->cluster.ranks_per_node, 0); /* as before */
+        weft_error_clear();
+    }
+    weft_import *import = start();
+    take(import, "topology.conf", switches);
+    assert_int_equal(weft_import_finish(import, 0, 0, NULL), WEFT_CONFIG);
+    assert_non_null(strstr(weft_error_get()->text, "--ranks-per-node"));
+    weft_error_clear();
+}
+
+/* --- the verb ------------------------------------------------------------------------------ */
+
+static void the_verb_writes_a_cluster(void **state)
+{
+    (void)state;
+    char folder[32], base[1200];
+    child c;
+    weft_cluster cluster;
+    assert_true(child_folder_enter(folder));
+    assert_true(child_write("topo.txt", matrix) && child_write("topology.conf", switches) &&
+                child_write("nccl.txt", reduce) && child_write("bad.txt", "nothing\n"));
+    snprintf(base, sizeof base, "%s/examples/clusters/a100-80gb.json", getenv("WEFT_SOURCE_DIR"));
+    const char *args[] = {"calibrate", "--import",     "topo.txt", "topology.conf", "nccl.txt",
+                          "--out",     "cluster.json", "--name",   "mine",          NULL};
+    child_run(&c, args, NULL);
+    if (c.exit_code != 0)
+        fail_msg("%s", c.err);
+    assert_non_null(strstr(c.err, "oversubscribed"));
+    child_release(&c);
+    OK(weft_cluster_read("cluster.json", &cluster));
+    assert_string_equal(cluster.name, "mine");
+    assert_int_equal(cluster.num_nodes, 9);
+    assert_int_equal(cluster.ranks_per_node, 4);
+    assert_true(weft_cluster_knows(&cluster, WEFT_COST_ALL_REDUCE));
+    /* Over a data sheet's figures, which stay where no file says otherwise. */
+    const char *over[] = {"calibrate", "--import", base,    "nccl.txt",  "--ranks-per-node", "4",
+                          "--nodes",   "2",        "--out", "over.json", "--json",           NULL};
+    child_run(&c, over, NULL);
+    if (c.exit_code != 0)
+        fail_msg("%s", c.err);
+    child_release(&c);
+    OK(weft_cluster_read("over.json", &cluster));
+    assert_int_equal(cluster.num_nodes, 2);
+    assert_true(cluster.hardware.figures[WEFT_FIGURE_PEAK_BF16] == 312e12);
+    assert_true(weft_cluster_knows(&cluster, WEFT_COST_ALL_REDUCE));
+    static const char *const wrong[][9] = {
+        {"calibrate", "--import", "bad.txt", "--out", "x.json"},
+        {"calibrate", "--import", "none.txt", "--out", "x.json"},
+        {"calibrate", "--import", "topology.conf", "--out", "x.json"},
+        {"calibrate", "--import", "topo.txt", "--quick", "--out", "x.json"},
+        {"calibrate", "topo.txt", "--out", "x.json"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        child_run(&c, wrong[i], NULL);
+        if (c.exit_code != 2 || !child_is_line(c.err))
+            fail_msg("case %zu: exit %d: %s", i, c.exit_code, c.err);
+        child_release(&c);
+    }
+    assert_true(access("x.json", F_OK) != 0);
+    child_folder_leave(folder);
+}
+
+/* --- damage -------------------------------------------------------------------------------- */
+
+static uint64_t random_state = 77;
+
+static uint32_t next_random(uint32_t limit)
+{
+    random_state = random_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (uint32_t)(((random_state >> 32) * limit) >> 32);
+}
+
+static const char *const pieces[] = {
+    "0",     "9",    "-",      "99999999999", "1e308", "nan", "[",    "]",        "[0-9]", ",",
+    "=",     "\\\n", "#",      "\n",          "\t",    " ",   "<",    "/>",       "\"",    ">",
+    "<!--",  "</",   "&amp;",  "\x1b[",       "\xc3",  "X",   "NV18", "GPU9",     "Rank",  "on",
+    "Group", "none", "Nodes=", "Switches=",   "N/A",   "sum", "size", "perf",     "time",  "busbw",
+    "\r",    "{",    "//",     "info",        "name=", ".",   "e",    "<object ", "?",     "%n"};
+
+/* Changes, cuts out, puts in or repeats a few parts; returns the bytes. */
+static size_t damage(char *text, size_t bytes, size_t capacity)
+{
+    for (uint32_t i = 1 + next_random(4); i > 0; i--) {
+        const size_t at = next_random((uint32_t)bytes + 1);
+        char piece[64];
+        snprintf(piece, sizeof piece, "%s", pieces[next_random(sizeof pieces / sizeof *pieces)]);
+        size_t cut = next_random(6);
+        if (next_random(8) == 0) /* a part from elsewhere */
+            snprintf(piece, sizeof piece, "%.60s", text + next_random((uint32_t)bytes + 1));
+        if (next_random(8) == 0)
+            piece[0] = (char)(1 + next_random(255)), piece[1] = '\0';
+        if (next_random(24) == 0)
+            cut = next_random((uint32_t)bytes + 1);
+        cut = cut > bytes - at ? bytes - at : cut;
+        const size_t length = strlen(piece);
+        if (bytes - cut + length >= capacity)
+            continue;
+        memmove(text + at + length, text + at + cut, bytes - at - cut + 1);
+        memcpy(text + at, piece, length);
+        bytes = bytes - cut + length;
+    }
+    return bytes;
+}
+
+/* What is taken is a cluster that can be written. */
+static void check_taken(weft_import *import)
+{
+    char *text = NULL;
+    size_t bytes;
+    if (weft_import_finish(import, 0, import->has_ranks ? 0 : 2, "fuzz") != WEFT_OK)
+        fail_msg("%s", weft_error_get()->text);
+    FILE *out = open_memstream(&text, &bytes);
+    assert_non_null(out);
+    if (weft_cluster_print(&import->cluster, out) != WEFT_OK)
+        fail_msg("cannot be printed: %s", weft_error_get()->text);
+    fclose(out);
+    free(text);
+    assert_true(import->cluster.num_nodes >= 1 && import->cluster.ranks_per_node >= 1);
+    for (int i = 0; i < WEFT_NUM_COSTS; i++) {
+        const weft_curve *curve = &import->cluster.costs[i].curve;
+        for (int p = 0; p < curve->num_points; p++)
+            assert_true(curve->time_us[p] > 0 && isfinite(curve->time_us[p]) &&
+                        (p == 0 || curve->volume[p] > curve->volume[p - 1]));
+    }
+}
+
+static void damage_one(const char *const *seeds, size_t num_seeds)
+{
+    const char *seconds = getenv("WEFT_FUZZ_SECONDS");
+    const time_t end = time(NULL) + (seconds ? atoi(seconds) : 0);
+    int accepted = 0, refused = 0;
+    static char text[16384];
+    if (seconds)
+        random_state = (uint64_t)time(NULL);
+    for (int round = 0; round < 5000 || time(NULL) < end; round++) {
+        weft_import *import = start();
+        const char *seed = seeds[(size_t)round % num_seeds];
+        snprintf(text, sizeof text, "%s", seed);
+        damage(text, strlen(text), sizeof text);
+        char *exact = strdup(text); /* so that reading past its end is seen */
+        const weft_status status =
+            weft_import_take(import, next_random(2) ? "f" : "all_gather_perf.txt", exact, &arena);
+        if (status == WEFT_OK) {
+            accepted++;
+            check_taken(import);
+        } else {
+            refused++;
+            assert_true(status == WEFT_CONFIG || status == WEFT_FILE);
+            if (strchr(weft_error_get()->text, '\n') || !weft_error_get()->text[0])
+                fail_msg("gave %s", weft_error_get()->text);
+            weft_error_clear();
+        }
+        free(exact);
+    }
+    /* Both ways through must have been seen, or the damage is of no use. */
+    if (accepted < 50 || refused < 50)
+        fail_msg("%d taken, %d refused", accepted, refused);
+}
+
+#define DAMAGE(name, ...)                                                                          \
+    static void damaged_##name##_never_crashes(void **state)                                       \
+    {                                                                                              \
+        static const char *const seeds[] = {__VA_ARGS__};                                          \
+        (void)state;                                                                               \
+        damage_one(seeds, sizeof seeds / sizeof *seeds);                                           \
+    }
+DAMAGE(xml, xml)
+DAMAGE(matrices, matrix)
+DAMAGE(switches, switches, blocks)
+DAMAGE(tests, reduce, exchange, split, mixed, old_gather)
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(matrices_give_devices_and_links),
+        cmocka_unit_test(switches_are_levels),
+        cmocka_unit_test(xml_gives_a_node),
+        cmocka_unit_test(tests_give_curves),
+        cmocka_unit_test(wrong_files_are_one_line),
+        cmocka_unit_test(the_verb_writes_a_cluster),
+        cmocka_unit_test(damaged_xml_never_crashes),
+        cmocka_unit_test(damaged_matrices_never_crashes),
+        cmocka_unit_test(damaged_switches_never_crashes),
+        cmocka_unit_test(damaged_tests_never_crashes),
+    };
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    weft_arena_release(&arena);
+    return failed;
+}
