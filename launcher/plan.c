@@ -7,11 +7,13 @@
 #include "launcher/planning/figures.h"
 #include "launcher/planning/no_effect.h"
 #include "launcher/planning/plan_print.h"
+#include "launcher/plan_search.h"
 #include "launcher/verbs.h"
 
 typedef struct planner {
     const char *cluster, *mesh, *trace, *against, *html;
     weft_string_list set;
+    weft_plan_search search;
     bool json;
     int kernels;                    /* weft_kernels_kind */
     double expert_load, num_tokens; /* 0: not given */
@@ -28,6 +30,14 @@ static int parse(int argc, char **argv, planner *p)
         {"cluster", "FILE", "what operations cost: from weft calibrate, or of data sheets",
          .text = &p->cluster, .required = true},
         {"mesh", "AXES", "such as tp=8,pp=4: replaces the config's mesh", .text = &p->mesh},
+        {"search", NULL, "the best plans on all devices of the cluster, whatever keys they take",
+         .flag = &p->search.on},
+        {"top", "K", "how many plans a search lists", .count = &p->search.top, .min = 1,
+         .max = 1e4},
+        {"nodes", "N,..", "search on so many nodes of the cluster; several: the scaling curve",
+         .list = &p->search.nodes, .min = 1, .max = 1e5, .most = 32},
+        {"emit", "FILE", "write the best plan of a search as a config that trains",
+         .text = &p->search.emit},
         {"set", "KEY=VALUE", "override a key of the config; may be repeated", .texts = &p->set},
         {"against", "RUN", "a run of this config: planned beside measured, each with its error",
          .text = &p->against},
@@ -102,10 +112,15 @@ static weft_status run(planner *p)
     weft_plan plan = {0};
     weft_against against;
     weft_trace *trace = NULL;
+    WEFT_TRY(weft_plan_search_check(&p->search, p->against, p->trace, p->html));
     WEFT_TRY(weft_plan_load(&p->source, p->vocabulary, &p->arena, &config));
     if (p->against && p->kernels != WEFT_KERNELS_WEFT)
         return WEFT_ERROR(WEFT_CONFIG, "--against %s: no run has plain kernels", p->against);
     WEFT_TRY(weft_plan_set_kernels((weft_kernels_kind)p->kernels, &p->source, &config));
+    if (p->search.on) {
+        WEFT_TRY(weft_plan_cluster(p->cluster, &config, &p->arena, &cluster));
+        return weft_plan_search_run(&p->search, &config, &p->source, cluster, p->json, &p->arena);
+    }
     if (p->against)
         WEFT_TRY(weft_against_check(&config, &p->source, p->against, &p->arena, &of_run));
     if (p->against && config.model.num_experts > 0)
@@ -145,7 +160,9 @@ int weft_verb_plan(int argc, char **argv, const weft_application *application,
         return weft_plan_all_to_all(argc - 1, argv + 1);
     if (argc > 1 && strcmp(argv[1], "moe-layer") == 0)
         return weft_plan_moe_layer(argc - 1, argv + 1);
-    planner p = {.source.application = application, .vocabulary = vocabulary};
+    planner p = {.search.top = WEFT_PLAN_SEARCH_TOP,
+                 .source.application = application,
+                 .vocabulary = vocabulary};
     int code = parse(argc, argv, &p);
     if (code < 0)
         code = run(&p) == WEFT_OK ? 0 : weft_verb_fail("plan");

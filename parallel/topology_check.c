@@ -9,10 +9,43 @@ int weft_topology_node(const weft_topology *topology, int rank)
     return topology->node_of ? topology->node_of[rank] : rank / topology->ranks_per_node;
 }
 
+static int64_t common_multiple(int a, int b)
+{
+    int x = a, y = b;
+    while (y > 0) {
+        const int rest = x % y;
+        x = y;
+        y = rest;
+    }
+    return (int64_t)(a / x) * b;
+}
+
+/* The ranks that show where all groups along an axis lie: on nodes of so many consecutive ranks
+ * they lie alike from one common multiple of node and group to the next, where a stage is a whole
+ * number of these. */
+static int num_shown(const weft_topology *topology, const weft_mesh *mesh, weft_axis axis)
+{
+    int last = 0, size = weft_mesh_coords(mesh, 0).size[axis];
+    const weft_coords first = weft_mesh_coords(mesh, 0);
+    const int stage = mesh->world / mesh->pp;
+    if (topology->node_of)
+        return mesh->world;
+    if (mesh->pp > 1 && weft_mesh_rank(mesh, 0, 0, 0, 1) != stage) /* stages are not blocks */
+        return mesh->world;
+    for (int i = 0; i < size; i++) {
+        const int member = weft_mesh_member(mesh, axis, &first, i);
+        last = member > last ? member : last;
+    }
+    const int span = size > 1 ? last / (size - 1) * size : 1;
+    const int64_t period = common_multiple(span, topology->ranks_per_node);
+    return stage % period == 0 ? (int)period : mesh->world;
+}
+
 /* The first rank whose tensor-parallel group began on another node, or -1. */
 static int first_astray(const weft_topology *topology, const weft_mesh *mesh, int *out_leader)
 {
-    for (int rank = 0; rank < mesh->world; rank++) {
+    const int num = num_shown(topology, mesh, WEFT_AXIS_TP);
+    for (int rank = 0; rank < num; rank++) {
         weft_coords coords = weft_mesh_coords(mesh, rank);
         int leader = weft_mesh_rank(mesh, 0, coords.at[WEFT_AXIS_CP], coords.at[WEFT_AXIS_DP],
                                     coords.at[WEFT_AXIS_PP]);
@@ -91,7 +124,8 @@ weft_status weft_topology_inside(const weft_topology *topology, const weft_mesh 
     int *nodes = malloc((size_t)size * sizeof *nodes);
     if (!nodes)
         return WEFT_ERROR(WEFT_MEMORY, "no memory for the nodes of a group of %d", size);
-    for (int rank = 0; rank < mesh->world; rank++) {
+    const int num = num_shown(topology, mesh, axis);
+    for (int rank = 0; rank < num; rank++) {
         weft_coords coords = weft_mesh_coords(mesh, rank);
         if (coords.at[axis] != 0) /* its group has been looked at */
             continue;

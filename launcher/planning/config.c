@@ -117,8 +117,7 @@ static weft_status check_train(const weft_config *c, bool no_data)
     return WEFT_OK;
 }
 
-/* By --set, with its section or without. */
-static bool is_set(const weft_config_source *source, const char *key)
+bool weft_config_is_set(const weft_config_source *source, const char *key)
 {
     const char *const names[] = {key, strchr(key, '.') + 1};
     for (size_t i = 0; i < 2 * source->num_set; i++) {
@@ -152,10 +151,10 @@ static void forget_layout(const weft_config_source *source, const weft_parallel_
     const bool is_written = file->pipeline_model_parallel_layout[0] &&
                             strcmp(file->pipeline_model_parallel_layout, "auto") != 0;
     if (is_written && p->pipeline_model_parallel_layout == file->pipeline_model_parallel_layout &&
-        !is_set(source, text))
+        !weft_config_is_set(source, text))
         p->pipeline_model_parallel_layout = "";
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        if (*numbers[i].now == numbers[i].before && !is_set(source, numbers[i].key))
+        if (*numbers[i].now == numbers[i].before && !weft_config_is_set(source, numbers[i].key))
             *numbers[i].now = 0;
 }
 
@@ -170,7 +169,7 @@ static bool names_zero(const weft_config_source *source)
 static int given_by(const weft_config_source *source, const char *text, const char *key)
 {
     int line, column;
-    if (is_set(source, key))
+    if (weft_config_is_set(source, key))
         return 2;
     return text && weft_options_locate(text, key, &line, &column);
 }
@@ -185,7 +184,7 @@ static weft_status settle_sharding(weft_config *c, const weft_config_source *sou
     weft_parallel_options *p = &c->parallel;
     const bool shards = weft_parallel_sharding(p) != WEFT_NO_SHARD;
     for (int i = 0; names_zero(source) && i < 2; i++)
-        if (is_set(source, keys[i]))
+        if (weft_config_is_set(source, keys[i]))
             return WEFT_KEY_ERROR(keys[i], "given by --set and by --mesh %s", source->mesh);
     if (shards == p->use_distributed_optimizer)
         return WEFT_OK;
@@ -214,7 +213,7 @@ static weft_status resolve(weft_config *c, const weft_config_source *source, con
         "parallel.context_parallel_size", "parallel.expert_model_parallel_size",
         "parallel.expert_tensor_parallel_size"};
     for (size_t i = 0; source->mesh && i < sizeof sizes / sizeof *sizes; i++)
-        if (is_set(source, sizes[i])) /* a mesh has all of them */
+        if (weft_config_is_set(source, sizes[i])) /* a mesh has all of them */
             return WEFT_KEY_ERROR(sizes[i], "given by --set and by --mesh %s", source->mesh);
     if (source->mesh)
         WEFT_TRY(weft_mesh_apply_alias(source->mesh, arena, &c->parallel,

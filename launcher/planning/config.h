@@ -102,6 +102,8 @@ typedef struct weft_config {
     bool moe_is_kept;
     weft_schedule_options asked;
     bool context_is_kept; /* likewise parallel.cp_comm_type, which the config leaves open */
+    const struct weft_cluster *planned_on; /* in plans: what schedule.cluster says, read already, by
+                                              which choices are made; NULL: its file is read */
 } weft_config;
 
 enum { WEFT_MAX_CONFIG_SECTIONS = 8 };
@@ -132,6 +134,8 @@ typedef struct weft_config_source {
  * the arena. */
 weft_status weft_config_load(const weft_config_source *source, weft_arena *arena,
                              weft_config *out) WEFT_CHECKED;
+/* Whether --set has the key ("section.key"), with its section or without. */
+bool weft_config_is_set(const weft_config_source *source, const char *key);
 /* data.split as weights of train, valid and test; train's is above 0. */
 weft_status weft_config_split(const weft_config *config, double out[3]) WEFT_CHECKED;
 /* Where the error record is WEFT_CONFIG and has a key (train.lr): puts the place that gave the key

@@ -32,7 +32,10 @@ static weft_status read_cluster(choosing *c)
         return WEFT_KEY_ERROR("parallel.cp_comm_type",
                               "auto is chosen by price, which takes parallel.cluster (a file that "
                               "weft calibrate writes)");
-    const weft_status status = weft_cluster_read(path, &c->cluster);
+    if (c->config->planned_on)
+        c->cluster = *c->config->planned_on;
+    const weft_status status =
+        c->config->planned_on ? WEFT_OK : weft_cluster_read(path, &c->cluster);
     if (status == WEFT_CONFIG || status == WEFT_FILE)
         return weft_error_key(WEFT_CONFIG, "parallel.cluster");
     WEFT_TRY(status);
@@ -66,7 +69,8 @@ static weft_status attention_us(const choosing *c, const weft_mesh *mesh, double
     WEFT_TRY(weft_recompute_modules(recompute, &outline.shape.recompute));
     *site =
         (weft_site){.cluster = &c->cluster, .kinds = weft_places_kinds(&c->placed, mesh->world)};
-    WEFT_TRY(weft_places_groups(mesh, &c->placed, 0, weft_config_sends_directly(config), site));
+    WEFT_TRY(
+        weft_places_pass_groups(mesh, &c->placed, 0, weft_config_sends_directly(config), site));
     weft_description_begin(&layer.description, &outline.shape);
     weft_describe_attention(&config->model, &outline.shape, &layer.description.cost);
     WEFT_TRY(weft_description_end(&layer.description));

@@ -220,9 +220,13 @@ weft_moe_layer_shape weft_moe_layer_shape_of(const weft_model_options *options,
 }
 
 /* A file that cannot be used is a mistake of the key that names it. */
-static weft_status read_cluster(const char *path, weft_cluster *out)
+static weft_status read_cluster(const weft_config *config, weft_cluster *out)
 {
-    weft_status status = weft_cluster_read(path, out);
+    if (config->planned_on) {
+        *out = *config->planned_on;
+        return WEFT_OK;
+    }
+    weft_status status = weft_cluster_read(config->schedule.cluster, out);
     bool is_mistake = status == WEFT_CONFIG || status == WEFT_FILE;
     return is_mistake ? weft_error_key(WEFT_CONFIG, "parallel.cluster") : status;
 }
@@ -244,7 +248,7 @@ weft_status weft_moe_find_nodes(const weft_config *config, const weft_mesh *mesh
     if (config->model.num_experts == 0 || !dims_of(config, mesh, &shape).exchange)
         return WEFT_OK;
     if (path && path[0])
-        WEFT_TRY(read_cluster(path, &cluster));
+        WEFT_TRY(read_cluster(config, &cluster));
     out->by_file = cluster.num_nodes > 0 &&
                    cluster.num_nodes * cluster.ranks_per_node == mesh->world &&
                    !(topology && topology->num_nodes == cluster.num_nodes);
@@ -309,7 +313,7 @@ weft_status weft_moe_selection_start(const weft_config *config, const weft_mesh 
     bool has_cluster = p->cluster && p->cluster[0];
     const weft_cluster *known = has_cluster ? &cluster : NULL;
     if (has_cluster)
-        WEFT_TRY(read_cluster(p->cluster, &read));
+        WEFT_TRY(read_cluster(config, &read));
     if (has_cluster && nodes->ep_inside == 0) {
         *out = s;
         return WEFT_OK;

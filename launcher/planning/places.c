@@ -73,22 +73,45 @@ static void find_parts(const weft_mesh *mesh, const weft_cluster *cluster, int r
                         weft_places_leaving_share(mesh, cluster, rank, WEFT_AXIS_CP, inner));
 }
 
-weft_status weft_places_groups(const weft_mesh *mesh, const weft_cluster *cluster, int rank,
-                               bool direct, weft_site *site)
+static bool is_of_gradients(int axis)
+{
+    return axis == WEFT_AXIS_DP || axis == WEFT_AXIS_EDP || axis == WEFT_AXIS_DP_CP;
+}
+
+static weft_status find_groups(const weft_mesh *mesh, const weft_cluster *cluster, int rank,
+                               bool direct, bool gradients, weft_site *site)
 {
     weft_arena scratch = {0};
     void *memory = NULL, *part = NULL;
-    weft_status status =
-        weft_arena_alloc_array(&scratch, (size_t)mesh->world, sizeof(int), &memory);
+    const weft_coords at = weft_mesh_coords(mesh, rank);
+    int most = 1;
+    for (int axis = WEFT_AXIS_NONE + 1; axis < WEFT_NUM_AXES; axis++)
+        if ((gradients || !is_of_gradients(axis)) && at.size[axis] > most)
+            most = at.size[axis];
+    weft_status status = weft_arena_alloc_array(&scratch, (size_t)most, sizeof(int), &memory);
     if (status == WEFT_OK)
         status = weft_arena_alloc_array(&scratch, (size_t)mesh->cp, sizeof(int), &part);
     int *ranks = memory;
     for (int axis = WEFT_AXIS_NONE + 1; axis < WEFT_NUM_AXES && status == WEFT_OK; axis++) {
-        const int size = weft_mesh_group(mesh, (weft_axis)axis, rank, ranks, mesh->world);
+        if (!gradients && is_of_gradients(axis))
+            continue;
+        const int size = weft_mesh_group(mesh, (weft_axis)axis, rank, ranks, most);
         site->groups[axis] = weft_group_of(cluster, ranks, size, direct);
         if (axis == WEFT_AXIS_CP && mesh->cp > 1)
             find_parts(mesh, cluster, rank, direct, ranks, part, site);
     }
     weft_arena_release(&scratch);
     return status;
+}
+
+weft_status weft_places_groups(const weft_mesh *mesh, const weft_cluster *cluster, int rank,
+                               bool direct, weft_site *site)
+{
+    return find_groups(mesh, cluster, rank, direct, true, site);
+}
+
+weft_status weft_places_pass_groups(const weft_mesh *mesh, const weft_cluster *cluster, int rank,
+                                    bool direct, weft_site *site)
+{
+    return find_groups(mesh, cluster, rank, direct, false, site);
 }

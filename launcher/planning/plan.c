@@ -71,7 +71,11 @@ weft_status weft_plan_cluster(const char *path, weft_config *config, weft_arena 
                               weft_cluster **out)
 {
     const weft_pace pace = weft_config_pace(config);
+    void *memory;
     WEFT_TRY(weft_plan_read_cluster(path, arena, out));
+    WEFT_TRY(weft_arena_alloc(arena, sizeof **out, &memory));
+    memcpy(memory, *out, sizeof **out);
+    config->planned_on = memory;
     if (pace.flops > 0 && pace.work == WEFT_PACE_ALL)
         weft_cluster_set_pace(*out, pace.flops);
     const char *other = config->schedule.cluster;
@@ -303,8 +307,8 @@ static weft_status summarize(const weft_config *config, const weft_cluster *clus
     return WEFT_OK;
 }
 
-static weft_status make(const weft_config *config, const weft_cluster *cluster, weft_trace *trace,
-                        weft_arena *arena, weft_plan *plan)
+static weft_status make_step(const weft_config *config, const weft_cluster *cluster,
+                             weft_arena *arena, weft_plan *plan)
 {
     weft_moe_selection moe;
     weft_moe_nodes nodes;
@@ -326,8 +330,7 @@ static weft_status make(const weft_config *config, const weft_cluster *cluster, 
     plan->stages = memory;
     WEFT_TRY(weft_stage_kinds_find(cluster, &plan->mesh, arena, &plan->kinds));
     find_memory(config, cluster, plan);
-    WEFT_TRY(weft_step_price(config, cluster, trace, arena, plan));
-    return summarize(config, cluster, plan);
+    return WEFT_OK;
 }
 
 /* Nodes without multiprocessors compute on CPUs, unless a data sheet says what else they do. */
@@ -352,20 +355,39 @@ bool weft_plan_is_of_gpus(const weft_config *config, const weft_cluster *cluster
                                WEFT_FIGURE_MULTIPROCESSORS);
 }
 
+/* A plan is for the cluster's devices, whatever the config was last run on. */
+static weft_config on_devices(const weft_config *config, const weft_cluster *cluster)
+{
+    weft_config copy = *config;
+    if (weft_plan_is_of_gpus(config, cluster))
+        copy.device.kind = WEFT_DEVICE_KIND_CUDA;
+    return copy;
+}
+
+weft_status weft_plan_start(const weft_config *config, const weft_config_source *source,
+                            const weft_cluster *cluster, weft_arena *arena, weft_plan *out)
+{
+    const weft_config copy = on_devices(config, cluster);
+    memset(out, 0, sizeof *out);
+    const weft_hardware *hardware =
+        weft_cluster_hardware(cluster, cluster->num_groups > 0 ? 0 : -1);
+    WEFT_TRY(weft_config_locate(source, check_precision(config, cluster, hardware)));
+    WEFT_TRY(weft_config_mesh(&copy, source, 0, &out->mesh));
+    weft_status status = make_step(&copy, cluster, arena, out);
+    if (status != WEFT_OK)
+        weft_plan_release(out);
+    return weft_config_locate(source, status);
+}
+
 weft_status weft_plan_make(const weft_config *config, const weft_config_source *source,
                            const weft_cluster *cluster, weft_trace *trace, weft_arena *arena,
                            weft_plan *out)
 {
-    weft_config copy = *config;
-    memset(out, 0, sizeof *out);
-    /* A plan is for the cluster's devices, whatever the config was last run on. */
-    const weft_hardware *hardware =
-        weft_cluster_hardware(cluster, cluster->num_groups > 0 ? 0 : -1);
-    if (weft_plan_is_of_gpus(config, cluster))
-        copy.device.kind = WEFT_DEVICE_KIND_CUDA;
-    WEFT_TRY(weft_config_locate(source, check_precision(config, cluster, hardware)));
-    WEFT_TRY(weft_config_mesh(&copy, source, 0, &out->mesh));
-    weft_status status = make(&copy, cluster, trace, arena, out);
+    const weft_config copy = on_devices(config, cluster);
+    WEFT_TRY(weft_plan_start(config, source, cluster, arena, out));
+    weft_status status = weft_step_price(&copy, cluster, trace, arena, out);
+    if (status == WEFT_OK)
+        status = summarize(&copy, cluster, out);
     if (status != WEFT_OK)
         weft_plan_release(out);
     return weft_config_locate(source, status);

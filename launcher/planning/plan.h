@@ -120,6 +120,10 @@ uint64_t weft_plan_memory_limit(const weft_config *config, const weft_cluster *c
 weft_status weft_plan_make(const weft_config *config, const weft_config_source *source,
                            const weft_cluster *cluster, weft_trace *trace, weft_arena *arena,
                            weft_plan *out) WEFT_CHECKED;
+/* The same without prices: the mesh, the step and whether it fits. */
+weft_status weft_plan_start(const weft_config *config, const weft_config_source *source,
+                            const weft_cluster *cluster, weft_arena *arena,
+                            weft_plan *out) WEFT_CHECKED;
 void weft_plan_release(weft_plan *plan); /* a zeroed one is legal */
 
 #endif

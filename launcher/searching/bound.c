@@ -1,0 +1,523 @@
+#include "launcher/searching/bound.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "launcher/planning/moe_choice.h"
+#include "launcher/planning/pass_price.h"
+#include "launcher/planning/places.h"
+#include "launcher/planning/plan.h"
+#include "launcher/planning/step_price.h"
+#include "layers/describe.h"
+#include "schedule/order.h"
+
+/* --- tables of layers ---------------------------------------------------------------------- */
+
+/* A kind of layers: embedding, head, and one or two of blocks between; of a user's own model each
+ * layer. Microseconds of a micro-batch. */
+typedef struct kind_price {
+    double forward_us, backward_us, recompute_us;
+    double kept_bytes;     /* of its stash, at least */
+    double dense, experts; /* elements of parameters on a rank */
+} kind_price;
+
+/* All that a table depends on; zeroed before it is filled, to be compared as bytes. */
+typedef struct table_key {
+    int order, class_, tp, cp, ep, etp, binding, sequence_parallel, micro_batch;
+    int recompute, offload, reuse; /* of the form */
+    int pp, dp;                    /* where nodes and groups do not nest; else 0 */
+} table_key;
+
+/* What a plan chooses by itself: attention's form over cp, how MoE layers run. */
+typedef struct choice {
+    table_key key;
+    struct choice *next;
+    weft_mesh mesh;
+    weft_moe_options moe;
+} choice;
+
+typedef struct table {
+    table_key key;
+    struct table *next;
+    weft_status status; /* WEFT_CONFIG: what it describes is not legal */
+    weft_error error;
+    double boundary_bytes; /* what a stage hands on, as a piece of memory, at least */
+    int num_kinds;
+    kind_price kinds[]; /* the first, those between, the last */
+} table;
+
+enum { NUM_BINS = 1 << 14 };
+
+struct weft_bounds {
+    const weft_search_space *space;
+    weft_model_options short_model; /* with a layer of each kind */
+    int64_t short_freq[2];
+    int num_layers; /* of the model's list */
+    int *kind_of;   /* [num_layers] */
+    bool own;       /* a model function: each layer is a kind */
+    table *bins[NUM_BINS];
+    choice *choices[NUM_BINS];
+    weft_arena arena;            /* of all tables */
+    const weft_cluster *experts; /* as in weft_site */
+    weft_layout layout;
+    uint64_t limit_bytes; /* the largest of a device */
+};
+
+/* The shortest list with a layer of each kind. */
+static weft_status shorten(weft_bounds *b)
+{
+    const weft_model_options *o = &b->space->config.model;
+    int64_t at[2] = {-1, -1};
+    void *memory;
+    b->short_model = *o;
+    b->own = weft_config_build(&b->space->config) != NULL;
+    b->num_layers = (int)o->num_layers + 2;
+    if (b->own)
+        return WEFT_OK;
+    WEFT_TRY(weft_arena_alloc_array(&b->arena, (size_t)b->num_layers, sizeof(int), &memory));
+    b->kind_of = memory;
+    int num = 0;
+    for (int64_t i = 0; i < o->num_layers; i++) {
+        const bool is_moe = weft_model_is_moe_layer(o, i);
+        if (at[is_moe] < 0) {
+            b->short_freq[num] = is_moe;
+            at[is_moe] = num++;
+        }
+        b->kind_of[i + 1] = 1 + (int)at[is_moe];
+    }
+    b->kind_of[b->num_layers - 1] = 1 + num;
+    b->short_model.num_layers = num;
+    b->short_model.moe_layer_freq =
+        (weft_int_list){.values = b->short_freq, .count = (size_t)num, .is_array = true};
+    return WEFT_OK;
+}
+
+/* Where some nodes tell none there is none. */
+static void find_limit(weft_bounds *b)
+{
+    const weft_search_space *s = b->space;
+    const int groups = s->cluster->num_groups;
+    for (int g = 0; g < (groups > 0 ? groups : 1); g++) {
+        const uint64_t limit = weft_plan_memory_limit(&s->config, s->cluster, groups > 0 ? g : -1);
+        if (limit == 0) {
+            b->limit_bytes = 0;
+            return;
+        }
+        b->limit_bytes = limit > b->limit_bytes ? limit : b->limit_bytes;
+    }
+}
+
+weft_status weft_bounds_create(const weft_search_space *space, weft_bounds **out)
+{
+    weft_bounds *b = calloc(1, sizeof *b);
+    if (!b)
+        return WEFT_ERROR(WEFT_MEMORY, "out of memory for bounds");
+    b->space = space;
+    weft_status status = shorten(b);
+    if (status == WEFT_OK)
+        status = weft_step_experts(&space->config, space->cluster, &b->arena, &b->experts);
+    find_limit(b);
+    if (status != WEFT_OK)
+        weft_bounds_destroy(b);
+    else
+        *out = b;
+    return status;
+}
+
+void weft_bounds_destroy(weft_bounds *b)
+{
+    if (b)
+        weft_arena_release(&b->arena);
+    free(b);
+}
+
+/* --- one table ----------------------------------------------------------------------------- */
+
+/* On nodes of several kinds, the cheapest of them. */
+static weft_status price_kind(const weft_bounds *b, weft_site *site, const weft_outline *outline,
+                              int layer, kind_price *out)
+{
+    const weft_cluster *cluster = b->space->cluster;
+    const int groups = cluster->num_groups;
+    for (int g = 0; g < (groups > 0 ? groups : 1); g++) {
+        weft_pass_price price = {0};
+        site->kinds = groups > 0 ? 1u << g : 0;
+        WEFT_TRY(weft_pass_price_add(site, outline, layer, layer + 1, &price));
+        const double us[] = {weft_pass_us(&price.forward), weft_pass_us(&price.backward),
+                             weft_pass_us(&price.recompute)};
+        out->forward_us = g == 0 ? us[0] : fmin(out->forward_us, us[0]);
+        out->backward_us = g == 0 ? us[1] : fmin(out->backward_us, us[1]);
+        out->recompute_us = g == 0 ? us[2] : fmin(out->recompute_us, us[2]);
+    }
+    return WEFT_OK;
+}
+
+/* What a chunk's last layer gives, or the next one offloads, lies elsewhere. */
+static void count_bytes(const weft_outline *outline, int layer, kind_price *out)
+{
+    const weft_outline_layer *l = &outline->layers[layer];
+    const weft_layer_cost *cost = &l->description.cost;
+    const double row =
+        (double)weft_piece_bytes(WEFT_U8, weft_shape_boundary_bytes(&outline->shape), 1);
+    const double away = (double)l->offloaded_bytes + (outline->shape.offload ? row : 0);
+    out->kept_bytes = fmax(0, (double)cost->activation_bytes - away);
+    for (int i = 0; i < l->num_parameters; i++)
+        *(l->parameters[i].group == WEFT_GRADIENT_EXPERT ? &out->experts : &out->dense) +=
+            (double)l->parameters[i].local;
+}
+
+static weft_status fill(weft_bounds *b, weft_site *site, const weft_outline *outline,
+                        const table_key *key, table **out)
+{
+    const size_t num = (size_t)outline->num_layers;
+    void *memory;
+    WEFT_TRY(weft_arena_alloc(&b->arena, sizeof(table) + num * sizeof(kind_price), &memory));
+    table *t = memory;
+    t->key = *key;
+    t->num_kinds = (int)num;
+    t->boundary_bytes =
+        (double)weft_piece_bytes(WEFT_U8, weft_shape_boundary_bytes(&outline->shape), 1);
+    for (int l = 0; l < t->num_kinds; l++) {
+        WEFT_TRY(price_kind(b, site, outline, l, &t->kinds[l]));
+        count_bytes(outline, l, &t->kinds[l]);
+    }
+    *out = t;
+    return WEFT_OK;
+}
+
+/* The layers' list on one stage of this mesh. */
+static weft_status outline_kinds(const weft_bounds *b, const weft_config *config,
+                                 const weft_mesh *mesh, const weft_moe_options *moe,
+                                 weft_outline *out)
+{
+    weft_model_setup setup = weft_step_setup(config, moe);
+    weft_parallel_options alone = config->parallel;
+    weft_mesh stage = *mesh;
+    if (!b->own)
+        setup.options = &b->short_model;
+    alone.pipeline_model_parallel_size = 1;
+    alone.num_virtual_stages_per_pipeline_rank = alone.num_layers_per_virtual_pipeline_stage = 0;
+    alone.decoder_first_pipeline_num_layers = alone.decoder_last_pipeline_num_layers = 0;
+    alone.pipeline_model_parallel_layout = "";
+    alone.use_distributed_optimizer = false;
+    alone.data_parallel_sharding_strategy = 0;
+    setup.parallel = &alone;
+    setup.frozen = (weft_string_list){0}; /* a pattern may name layers that are not here */
+    stage.world /= stage.pp;
+    stage.pp = 1;
+    return weft_model_outline(&setup, &stage, weft_config_build(config), out);
+}
+
+static size_t bin_of(const table_key *key)
+{
+    const unsigned char *bytes = (const unsigned char *)key;
+    uint64_t hash = 14695981039346656037u;
+    for (size_t i = 0; i < sizeof *key; i++)
+        hash = (hash ^ bytes[i]) * 1099511628211u;
+    return hash >> 20 & (NUM_BINS - 1);
+}
+
+static weft_status make_choice(weft_bounds *b, const weft_config *config, const weft_mesh *p2p,
+                               choice *out)
+{
+    const weft_cluster *cluster = b->space->cluster;
+    const weft_topology topology = {.world = p2p->world,
+                                    .num_nodes = cluster->num_nodes,
+                                    .ranks_per_node = cluster->ranks_per_node};
+    weft_context_selection context;
+    weft_moe_nodes nodes;
+    weft_moe_selection moe;
+    out->mesh = *p2p;
+    WEFT_TRY(weft_topology_check(&topology, p2p, config->parallel.allow_tp_across_nodes));
+    WEFT_TRY(weft_context_choose(config, &topology, &out->mesh, &context));
+    WEFT_TRY(weft_moe_find_nodes(config, &out->mesh, &topology, &nodes));
+    WEFT_TRY(weft_moe_selection_start(config, &out->mesh, &nodes, &moe));
+    if (config->moe_load > 0)
+        moe.options.load.rows = config->moe_load;
+    out->moe = moe.options;
+    return WEFT_OK;
+}
+
+/* A plan chooses by prices that know nothing of what is offloaded, nor, of MoE layers, of what is
+ * recomputed. */
+static weft_status find_choice(weft_bounds *b, const weft_config *config, const weft_mesh *p2p,
+                               const table_key *of_table, const choice **out)
+{
+    table_key key = *of_table;
+    key.offload = 0;
+    key.recompute = p2p->cp > 1 ? key.recompute : 0;
+    choice **bin = &b->choices[bin_of(&key)], *c = *bin;
+    void *memory;
+    while (c && memcmp(&c->key, &key, sizeof key) != 0)
+        c = c->next;
+    *out = c;
+    if (c)
+        return WEFT_OK;
+    WEFT_TRY(weft_arena_alloc(&b->arena, sizeof *c, &memory));
+    c = memory;
+    c->key = key;
+    WEFT_TRY(make_choice(b, config, p2p, c));
+    c->next = *bin;
+    *bin = c;
+    *out = c;
+    return WEFT_OK;
+}
+
+static weft_status make_table(weft_bounds *b, const weft_config *config, const weft_mesh *p2p,
+                              int first_rank, const table_key *key, table **out)
+{
+    const choice *chosen;
+    weft_outline outline;
+    WEFT_TRY(find_choice(b, config, p2p, key, &chosen));
+    weft_site site = {.cluster = b->space->cluster,
+                      .experts = b->experts,
+                      .exchange = (int)chosen->moe.form,
+                      .exchange_chunks = chosen->moe.num_chunks};
+    WEFT_TRY(weft_places_pass_groups(&chosen->mesh, b->space->cluster, first_rank,
+                                     weft_config_sends_directly(config), &site));
+    WEFT_TRY(outline_kinds(b, config, &chosen->mesh, &chosen->moe, &outline));
+    const weft_status status = fill(b, &site, &outline, key, out);
+    weft_outline_release(&outline);
+    return status;
+}
+
+/* Whether groups of `span` ranks and nodes nest. */
+static bool nests(int span, int each)
+{
+    return span % each == 0 || each % span == 0;
+}
+
+/* Where groups and nodes nest, a group lies like every other one of its axis: what differs between
+ * stages, and with the number of stages and replicas, has no part in passes. */
+static bool is_alike(const weft_bounds *b, const weft_candidate *c, const weft_mesh *mesh)
+{
+    const weft_cluster *cluster = b->space->cluster;
+    const int each = cluster->ranks_per_node, stage = mesh->world / c->pp;
+    const bool nest = nests(c->tp, each) && nests(c->tp * c->cp, each) &&
+                      nests(c->etp * c->ep, each) && nests(stage, each);
+    return cluster->num_groups == 0 && nest &&
+           (strcmp(mesh->order, "tp-cp-ep-dp-pp") == 0 ||
+            strcmp(mesh->order, "tp-cp-ep-pp-dp") == 0);
+}
+
+/* The parts of a sequence lie a whole number of nodes apart, which is as far as any. */
+static bool is_far(const weft_bounds *b, const weft_candidate *c, const weft_mesh *mesh)
+{
+    const weft_cluster *cluster = b->space->cluster;
+    const int each = cluster->ranks_per_node;
+    return cluster->num_groups == 0 && cluster->num_levels == 0 && nests(c->tp, each) &&
+           nests(c->etp * c->ep, each) && c->tp * c->dp % each == 0 &&
+           strcmp(mesh->order, "tp-ep-dp-cp-pp") == 0;
+}
+
+static table_key key_of(const weft_bounds *b, const weft_candidate *c, const weft_mesh *mesh,
+                        int first_rank)
+{
+    const weft_cluster *cluster = b->space->cluster;
+    const weft_search_form *form = &b->space->forms[c->form];
+    const bool alike = is_alike(b, c, mesh), far = is_far(b, c, mesh);
+    table_key key;
+    memset(&key, 0, sizeof key);
+    key.order = alike ? -1 : far ? -2 : c->order;
+    if (!alike && !far) {
+        key.class_ = cluster->num_groups > 0 ? first_rank : first_rank % cluster->ranks_per_node;
+        key.pp = c->pp;
+        key.dp = c->dp;
+    }
+    key.tp = c->tp;
+    key.cp = c->cp;
+    key.ep = c->ep;
+    key.etp = c->etp;
+    key.binding = c->binding;
+    key.sequence_parallel = c->sequence_parallel;
+    key.micro_batch = c->micro_batch;
+    key.recompute = form->recompute;
+    key.offload = form->offload;
+    key.reuse = form->reuse;
+    return key;
+}
+
+/* A table that is not legal is kept with its error. */
+static weft_status find_table(weft_bounds *b, const weft_candidate *c, const weft_config *config,
+                              const weft_mesh *mesh, int stage, const table **out)
+{
+    const int first_rank = weft_mesh_rank(mesh, 0, 0, 0, stage);
+    const table_key key = key_of(b, c, mesh, first_rank);
+    table **bin = &b->bins[bin_of(&key)], *t = *bin;
+    while (t && memcmp(&t->key, &key, sizeof key) != 0)
+        t = t->next;
+    if (!t) {
+        const weft_status status = make_table(b, config, mesh, first_rank, &key, &t);
+        if (status == WEFT_CONFIG) {
+            void *memory;
+            weft_error error;
+            weft_error_take(&error);
+            WEFT_TRY(weft_arena_alloc(&b->arena, sizeof *t, &memory));
+            t = memory;
+            t->key = key;
+            t->status = WEFT_CONFIG;
+            t->error = error;
+        } else {
+            WEFT_TRY(status);
+        }
+        t->next = *bin;
+        *bin = t;
+    }
+    *out = t;
+    return t->status == WEFT_OK ? WEFT_OK : weft_error_put(&t->error);
+}
+
+/* --- a candidate --------------------------------------------------------------------------- */
+
+typedef struct bounding {
+    weft_bounds *bounds;
+    const weft_candidate *candidate;
+    weft_config config;
+    weft_mesh mesh;
+    int num_layers, num_micro_batches;
+    const table *table; /* of the stage at hand */
+} bounding;
+
+static const kind_price *kind_at(const bounding *b, int layer)
+{
+    return &b->table->kinds[b->bounds->own ? layer : b->bounds->kind_of[layer]];
+}
+
+/* A chunk of a stage. */
+typedef struct chunk_sum {
+    double forward_us, backward_us, recompute_us, kept_bytes, dense, experts;
+} chunk_sum;
+
+static chunk_sum sum_layers(const bounding *b, const weft_layout *layout, int first, int end)
+{
+    const weft_recompute_options *recompute = &b->config.train.recompute;
+    const bool full = recompute->granularity == WEFT_RECOMPUTE_FULL;
+    chunk_sum sum = {0};
+    double last = 0;
+    for (int l = first; l < end; l++) {
+        const kind_price *kind = kind_at(b, l);
+        const bool again = full && layout && weft_recompute_group(recompute, layout, l) > 0;
+        sum.forward_us += kind->forward_us;
+        sum.backward_us += kind->backward_us;
+        sum.recompute_us += again ? kind->recompute_us : 0;
+        last = full && (again || !layout) ? 0 : kind->kept_bytes;
+        sum.kept_bytes += last;
+        sum.dense += kind->dense;
+        sum.experts += kind->experts;
+    }
+    sum.kept_bytes -= fmin(last, b->table->boundary_bytes);
+    return sum;
+}
+
+/* Weights, gradients and the optimizer's state. */
+static double state_bytes(const bounding *b, const chunk_sum *sum)
+{
+    const weft_config *c = &b->config;
+    const weft_dtype dtype = weft_config_dtype(c);
+    const weft_sharding zero = weft_parallel_sharding(&c->parallel);
+    const double weight = (double)weft_dtype_bytes(dtype), gradient = sizeof(float);
+    const double master = dtype == WEFT_F32                             ? 0
+                          : c->train.split_master && dtype == WEFT_BF16 ? 2
+                                                                        : 4;
+    const double state = master + 2 * sizeof(float);
+    const double elements[] = {sum->dense, sum->experts};
+    const double ranks[] = {(double)b->mesh.dp * b->mesh.cp, b->mesh.edp};
+    const bool frozen = c->train.frozen_parameters.count > 0;
+    double bytes = 0;
+    for (int i = 0; i < 2; i++) {
+        const double share = elements[i] / ranks[i];
+        bytes += weight * (zero >= WEFT_SHARD_OPTIM_GRADS_PARAMS ? share : elements[i]);
+        if (frozen)
+            continue;
+        bytes += gradient * (zero >= WEFT_SHARD_OPTIM_GRADS ? share : elements[i]);
+        bytes += state * (zero >= WEFT_SHARD_OPTIM ? share : elements[i]);
+    }
+    return bytes;
+}
+
+/* Stashes that a stage has at once, at least. */
+static double num_in_flight(const bounding *b, int stage, int num_chunks)
+{
+    const weft_schedule_options *o = &b->config.schedule;
+    const int p = b->mesh.pp, m = b->num_micro_batches;
+    if (o->pipeline_schedule_file && o->pipeline_schedule_file[0])
+        return 1;
+    if (o->pipeline_schedule == WEFT_PIPELINE_GPIPE)
+        return (double)m * num_chunks;
+    if (num_chunks == 1)
+        return m < p - stage ? m : p - stage;
+    const double ahead = 2.0 * (p - stage - 1) + (num_chunks - 1.0) * (m < p ? m : p) + 1;
+    return fmin((double)m * num_chunks, ahead);
+}
+
+static void note_memory(const bounding *b, double bytes, weft_bound *out)
+{
+    if (bytes <= (double)out->memory_bytes)
+        return;
+    out->memory_bytes = (uint64_t)bytes;
+    out->limit_bytes = b->bounds->limit_bytes;
+    out->fits = out->limit_bytes == 0 || out->memory_bytes <= out->limit_bytes;
+}
+
+/* By the mean of all stages. */
+static weft_status bound_by_mean(bounding *b, weft_bound *out)
+{
+    WEFT_TRY(find_table(b->bounds, b->candidate, &b->config, &b->mesh, 0, &b->table));
+    const chunk_sum sum = sum_layers(b, NULL, 0, b->num_layers);
+    note_memory(b, state_bytes(b, &sum) / b->mesh.pp, out);
+    out->step_us = b->num_micro_batches * (sum.forward_us + sum.backward_us) / b->mesh.pp;
+    return WEFT_OK;
+}
+
+static weft_status bound_by_stages(bounding *b, weft_bound *out)
+{
+    const weft_layout *layout = &b->bounds->layout;
+    const bool alike = key_of(b->bounds, b->candidate, &b->mesh, 0).pp == 0;
+    double before_us = 0; /* forwards and backwards of the stages in front */
+    for (int s = 0; s < b->mesh.pp; s++) {
+        chunk_sum all = {0}, first = {0};
+        double least_kept = INFINITY;
+        if (s == 0 || !alike)
+            WEFT_TRY(find_table(b->bounds, b->candidate, &b->config, &b->mesh, s, &b->table));
+        for (int c = 0; c < layout->num_chunks; c++) {
+            int begin, end;
+            weft_layout_range(layout, s, c, &begin, &end);
+            const chunk_sum sum = sum_layers(b, layout, begin, end);
+            first = c == 0 ? sum : first;
+            all.forward_us += sum.forward_us + sum.backward_us + sum.recompute_us;
+            all.dense += sum.dense;
+            all.experts += sum.experts;
+            least_kept = fmin(least_kept, sum.kept_bytes);
+        }
+        out->step_us = fmax(out->step_us, before_us + b->num_micro_batches * all.forward_us);
+        before_us += first.forward_us + first.backward_us;
+        note_memory(b, state_bytes(b, &all) + least_kept * num_in_flight(b, s, layout->num_chunks),
+                    out);
+    }
+    return WEFT_OK;
+}
+
+weft_status weft_bound_of(weft_bounds *bounds, const weft_candidate *c, weft_bound *out)
+{
+    bounding b = {.bounds = bounds, .candidate = c, .num_layers = bounds->num_layers};
+    *out = (weft_bound){.fits = true};
+    weft_space_apply(bounds->space, c, &b.config);
+    WEFT_TRY(weft_mesh_build(&b.config.parallel, bounds->space->world, b.config.model.num_experts,
+                             &b.mesh));
+    b.num_micro_batches =
+        (int)(b.config.train.global_batch_size / b.config.train.micro_batch_size / b.mesh.dp);
+    if (bounds->own) {
+        const table *first;
+        WEFT_TRY(find_table(bounds, c, &b.config, &b.mesh, 0, &first));
+        b.num_layers = first->num_kinds;
+    }
+    const char *layout = b.config.parallel.pipeline_model_parallel_layout;
+    if (layout && strcmp(layout, "auto") == 0 && bounds->space->cluster->num_groups == 0 &&
+        key_of(bounds, c, &b.mesh, 0).pp == 0)
+        return bound_by_mean(&b, out);
+    if (layout && strcmp(layout, "auto") == 0)
+        return WEFT_OK; /* stages' layers have prices of their own */
+    WEFT_TRY(weft_layout_build(&b.config.parallel, b.mesh.pp, b.num_layers, NULL, &bounds->layout));
+    return bound_by_stages(&b, out);
+}

@@ -1,0 +1,37 @@
+/* Lower bounds of a candidate, from the prices and bytes of its kinds of layers alone: no list of
+ * all layers is made, no program. Pure.
+ *
+ * Time. A rank computes the forwards and backwards of all micro-batches through its layers, one
+ * after the other, each as long as a plan's pass price and never shorter. Before a stage's first
+ * forward the first micro-batch goes through all stages in front of it, and after its last backward
+ * that micro-batch goes back through them. So with F_s, B_s the passes of stage s's first chunk and
+ * T_s all passes of a micro-batch on s
+ *     step >= max over s of  sum of F_i, i < s  +  m T_s  +  sum of B_i, i < s
+ * whatever the order of compute. What is reduced, gathered, sent or updated comes on top. A layout
+ * by work has some stage with the mean of all stages' work: m sum T / p.
+ *
+ * Memory. A stage holds its weights, gradients and optimizer's state, no more divided than ZeRO's
+ * stage divides them, and the stash of as many micro-batches as its order has in flight at once.
+ *
+ * Where layers lie in the same way on nodes they have the same prices: tables of them are kept by
+ * everything that they depend on. */
+#ifndef WEFT_LAUNCHER_SEARCHING_BOUND_H
+#define WEFT_LAUNCHER_SEARCHING_BOUND_H
+
+#include "launcher/searching/candidates.h"
+
+typedef struct weft_bounds weft_bounds;
+
+typedef struct weft_bound {
+    double step_us;
+    uint64_t memory_bytes, limit_bytes; /* of the stage that lacks most; limit 0: nobody says */
+    bool fits;                          /* false: it cannot */
+} weft_bound;
+
+weft_status weft_bounds_create(const weft_search_space *space, weft_bounds **out) WEFT_CHECKED;
+void weft_bounds_destroy(weft_bounds *bounds);
+/* Errors: WEFT_CONFIG: the candidate is not legal, or the cluster lacks a figure. */
+weft_status weft_bound_of(weft_bounds *bounds, const weft_candidate *candidate,
+                          weft_bound *out) WEFT_CHECKED;
+
+#endif

@@ -1,0 +1,551 @@
+#include "launcher/searching/candidates.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "launcher/planning/plan.h"
+#include "layers/runtime.h"
+#include "parallel/layout.h"
+#include "schedule/context.h"
+#include "schedule/exchange.h"
+#include "schedule/moe_layer.h"
+#include "schedule/order.h"
+
+static const struct searched_key {
+    const char *alias, *keys;
+} searched[WEFT_NUM_SEARCHED] = {
+#define ROW(name, alias_text, keys_text) {alias_text, keys_text},
+    WEFT_SEARCHED_LIST(ROW)
+#undef ROW
+};
+
+const char *weft_searched_keys(weft_searched what)
+{
+    return searched[what].keys;
+}
+
+/* What of a micro-batch's activations is made again. */
+enum { RECOMPUTE_NOTHING, RECOMPUTE_ATTENTION, RECOMPUTE_MODULES, RECOMPUTE_HALF, RECOMPUTE_ALL };
+enum { OFFLOAD_NOTHING, OFFLOAD_ATTENTION, OFFLOAD_BLOCK };
+enum { CHAIN_NONE, CHAIN_RECOMPUTE, CHAIN_OFFLOAD, CHAIN_ZERO, CHAIN_REUSE };
+
+/* docs/planning.md lists them. */
+static const weft_search_form all_forms[] = {
+    {CHAIN_NONE, 0, -1, RECOMPUTE_NOTHING, OFFLOAD_NOTHING, false},
+    {CHAIN_RECOMPUTE, 0, -1, RECOMPUTE_ATTENTION, OFFLOAD_NOTHING, false},
+    {CHAIN_RECOMPUTE, 1, -1, RECOMPUTE_MODULES, OFFLOAD_NOTHING, false},
+    {CHAIN_RECOMPUTE, 2, -1, RECOMPUTE_HALF, OFFLOAD_NOTHING, false},
+    {CHAIN_RECOMPUTE, 3, -1, RECOMPUTE_ALL, OFFLOAD_NOTHING, false},
+    {CHAIN_OFFLOAD, 0, -1, RECOMPUTE_NOTHING, OFFLOAD_ATTENTION, false},
+    {CHAIN_OFFLOAD, 1, -1, RECOMPUTE_NOTHING, OFFLOAD_BLOCK, false},
+    {CHAIN_ZERO, 0, 2, RECOMPUTE_NOTHING, OFFLOAD_NOTHING, false},
+    {CHAIN_ZERO, 1, 3, RECOMPUTE_NOTHING, OFFLOAD_NOTHING, false},
+    {CHAIN_ZERO, 2, 3, RECOMPUTE_ATTENTION, OFFLOAD_NOTHING, false},
+    {CHAIN_ZERO, 3, 3, RECOMPUTE_ALL, OFFLOAD_NOTHING, false},
+    {CHAIN_ZERO, 4, 3, RECOMPUTE_NOTHING, OFFLOAD_BLOCK, false},
+    {CHAIN_REUSE, 0, -1, RECOMPUTE_NOTHING, OFFLOAD_NOTHING, true},
+};
+enum { NUM_FORMS = sizeof all_forms / sizeof *all_forms };
+_Static_assert(NUM_FORMS <= (int)WEFT_MAX_FORMS, "of a space");
+
+/* --- what is held -------------------------------------------------------------------------- */
+
+static bool names_alias(const char *mesh, const char *alias)
+{
+    const size_t bytes = strlen(alias);
+    for (const char *at = mesh; at && bytes > 0;) {
+        if (strncmp(at, alias, bytes) == 0 && at[bytes] == '=')
+            return true;
+        at = strchr(at, ',');
+        at += at ? 1 : 0;
+    }
+    return false;
+}
+
+static bool sets_any(const weft_config_source *source, const char *keys)
+{
+    char key[96];
+    for (const char *at = keys; *at;) {
+        const size_t bytes = strcspn(at, " ");
+        snprintf(key, sizeof key, "%.*s", (int)bytes, at);
+        if (weft_config_is_set(source, key))
+            return true;
+        at += bytes + (at[bytes] == ' ');
+    }
+    return false;
+}
+
+static unsigned find_held(const weft_config_source *source)
+{
+    unsigned held = 0;
+    for (int i = 0; i < WEFT_NUM_SEARCHED; i++)
+        if (names_alias(source->mesh, searched[i].alias) || sets_any(source, searched[i].keys))
+            held |= 1u << i;
+    return held;
+}
+
+bool weft_space_holds(const weft_search_space *space, weft_searched what)
+{
+    return space->held >> what & 1;
+}
+
+/* --- the space ----------------------------------------------------------------------------- */
+
+static bool form_is_allowed(const weft_search_space *s, const weft_search_form *form)
+{
+    return !((form->zero >= 0 && weft_space_holds(s, WEFT_SEARCHED_ZERO)) ||
+             (form->recompute && weft_space_holds(s, WEFT_SEARCHED_RECOMPUTE)) ||
+             (form->offload && weft_space_holds(s, WEFT_SEARCHED_OFFLOAD)) ||
+             (form->reuse &&
+              (weft_space_holds(s, WEFT_SEARCHED_REUSE) || s->config.model.num_experts == 0)));
+}
+
+static void list_orders(weft_search_space *s)
+{
+    static const char *const orders[] = {"tp-cp-ep-dp-pp", "tp-ep-dp-cp-pp", "tp-cp-ep-pp-dp"};
+    if (weft_space_holds(s, WEFT_SEARCHED_ORDER))
+        s->orders[s->num_orders++] = s->config.parallel.order;
+    else
+        for (; s->num_orders < 3; s->num_orders++)
+            s->orders[s->num_orders] = orders[s->num_orders];
+}
+
+weft_search_space weft_space_of(const weft_config *config, const weft_config_source *source,
+                                const weft_cluster *cluster, int nodes, int64_t least_tokens)
+{
+    weft_search_space s = {.config = *config,
+                           .source = source,
+                           .cluster = cluster,
+                           .world = nodes * cluster->ranks_per_node,
+                           .least_tokens = least_tokens > 0 ? least_tokens : WEFT_LEAST_TOKENS,
+                           .held = find_held(source)};
+    if (weft_plan_is_of_gpus(config, cluster))
+        s.config.device.kind = WEFT_DEVICE_KIND_CUDA;
+    s.config.planned_on = cluster;
+    list_orders(&s);
+    for (int i = 0; i < NUM_FORMS; i++)
+        if (form_is_allowed(&s, &all_forms[i]))
+            s.forms[s.num_forms++] = all_forms[i];
+    return s;
+}
+
+/* --- a candidate's config ------------------------------------------------------------------ */
+
+static void apply_mesh(const weft_search_space *s, const weft_candidate *c, weft_config *out)
+{
+    static const int64_t none = 0;
+    weft_parallel_options *p = &out->parallel;
+    p->tensor_model_parallel_size = c->tp;
+    p->context_parallel_size = c->cp;
+    p->pipeline_model_parallel_size = c->pp;
+    p->data_parallel_size = c->dp;
+    p->expert_model_parallel_size = c->ep;
+    p->expert_tensor_parallel_size = c->etp;
+    p->expert_binding = c->binding;
+    p->order = s->orders[c->order];
+    p->sequence_parallel = c->sequence_parallel;
+    if (!weft_space_holds(s, WEFT_SEARCHED_CONTEXT)) {
+        p->cp_comm_type = WEFT_NUM_CONTEXT_FORMS; /* auto */
+        p->hierarchical_context_parallel_sizes = (weft_int_list){.values = &none, .count = 1};
+    }
+}
+
+static void apply_zero(const weft_search_space *s, int zero, weft_config *out)
+{
+    if (weft_space_holds(s, WEFT_SEARCHED_ZERO))
+        return;
+    out->parallel.data_parallel_sharding_strategy = 1 + zero;
+    out->parallel.use_distributed_optimizer = zero > 0;
+}
+
+static void apply_pipeline(const weft_search_space *s, const weft_candidate *c, weft_config *out)
+{
+    weft_parallel_options *p = &out->parallel;
+    if (!weft_space_holds(s, WEFT_SEARCHED_SCHEDULE)) {
+        out->schedule.pipeline_schedule = c->schedule;
+        out->schedule.pipeline_schedule_file = "";
+    }
+    if (!weft_space_holds(s, WEFT_SEARCHED_CHUNKS)) {
+        p->num_virtual_stages_per_pipeline_rank = c->num_chunks > 1 ? c->num_chunks : 0;
+        p->num_layers_per_virtual_pipeline_stage = 0;
+    }
+    if (!weft_space_holds(s, WEFT_SEARCHED_LAYOUT)) {
+        p->pipeline_model_parallel_layout = c->by_work ? "auto" : "";
+        p->decoder_first_pipeline_num_layers = p->decoder_last_pipeline_num_layers = 0;
+    }
+    if (out->schedule.microbatch_group_size_per_virtual_pipeline_stage > 0 &&
+        !weft_config_is_set(s->source, "parallel.microbatch_group_size_per_virtual_pipeline_stage"))
+        out->schedule.microbatch_group_size_per_virtual_pipeline_stage = 0;
+}
+
+static void has_kinds(const weft_model_options *o, bool *out_dense, bool *out_moe)
+{
+    *out_dense = *out_moe = false;
+    for (int64_t i = 0; i < o->num_layers; i++)
+        *(weft_model_is_moe_layer(o, i) ? out_moe : out_dense) = true;
+}
+
+static void apply_recompute(const weft_candidate *c, int kind, weft_config *out)
+{
+    static const char *const names[] = {"core_attn", "mlp", "moe"};
+    static const char *const with_moe[] = {"core_attn", "moe"};
+    weft_recompute_options *r = &out->train.recompute;
+    bool dense, moe;
+    *r = (weft_recompute_options){
+        .granularity = WEFT_RECOMPUTE_NONE, .num_layers = 1, .modules = {names, 1}};
+    has_kinds(&out->model, &dense, &moe);
+    const int64_t each = out->model.num_layers / ((int64_t)c->pp * c->num_chunks);
+    switch (kind) {
+    case RECOMPUTE_ATTENTION:
+        r->granularity = WEFT_RECOMPUTE_SELECTIVE;
+        break;
+    case RECOMPUTE_MODULES:
+        r->granularity = WEFT_RECOMPUTE_SELECTIVE;
+        r->modules =
+            dense ? (weft_string_list){names, moe ? 3 : 2} : (weft_string_list){with_moe, 2};
+        break;
+    case RECOMPUTE_HALF:
+        r->granularity = WEFT_RECOMPUTE_FULL;
+        r->method = WEFT_RECOMPUTE_BLOCK;
+        r->num_layers = (each + 1) / 2 > 0 ? (each + 1) / 2 : 1;
+        break;
+    case RECOMPUTE_ALL:
+        r->granularity = WEFT_RECOMPUTE_FULL;
+        break;
+    default:
+        break;
+    }
+}
+
+static void apply_offload(int kind, weft_config *out)
+{
+    static const char *const attention[] = {"core_attn"}, *const block[] = {"block"};
+    out->train.offload = (weft_offload_options){
+        .on = kind != OFFLOAD_NOTHING, .modules = {kind == OFFLOAD_BLOCK ? block : attention, 1}};
+}
+
+/* What plans choose by price is left to them. */
+static void apply_moe(const weft_search_space *s, bool reuse, weft_config *out)
+{
+    weft_schedule_options *p = &out->schedule;
+    if (!weft_space_holds(s, WEFT_SEARCHED_PARTITIONS)) {
+        p->moe_num_partitions = 0;
+        p->moe_partition_by = WEFT_MOE_PARTITION_BY_AUTO;
+        p->moe_peer_group_size = 1;
+        p->moe_choice = WEFT_MOE_CHOICE_PRICE;
+    }
+    if (!weft_space_holds(s, WEFT_SEARCHED_REUSE))
+        p->moe_memory_reuse = reuse ? WEFT_NUM_REUSES : WEFT_REUSE_NONE;
+    if (!weft_space_holds(s, WEFT_SEARCHED_EXCHANGE)) {
+        p->moe_all_to_all = WEFT_NUM_EXCHANGES;
+        p->moe_all_to_all_chunks = 0;
+    }
+}
+
+void weft_space_apply(const weft_search_space *s, const weft_candidate *c, weft_config *out)
+{
+    const weft_search_form *form = &s->forms[c->form];
+    *out = s->config;
+    out->train.micro_batch_size = c->micro_batch;
+    apply_mesh(s, c, out);
+    apply_zero(s, form->zero >= 0 ? form->zero : c->zero, out);
+    apply_pipeline(s, c, out);
+    if (!weft_space_holds(s, WEFT_SEARCHED_RECOMPUTE))
+        apply_recompute(c, form->recompute, out);
+    if (!weft_space_holds(s, WEFT_SEARCHED_OFFLOAD))
+        apply_offload(form->offload, out);
+    if (out->model.num_experts > 0)
+        apply_moe(s, form->reuse, out);
+}
+
+/* --- enumeration --------------------------------------------------------------------------- */
+
+typedef struct listing {
+    const weft_search_space *space;
+    const weft_model_options *model;
+    weft_candidate_list *out;
+    weft_candidate at;
+} listing;
+
+/* A held size of 0 is none. */
+static bool may_be(const listing *l, weft_searched what, int64_t held, int64_t value)
+{
+    return !weft_space_holds(l->space, what) || held == value ||
+           (held == 0 && what != WEFT_SEARCHED_BINDING);
+}
+
+static weft_status append(listing *l)
+{
+    weft_candidate_list *list = l->out;
+    if (list->count == list->capacity) {
+        const size_t capacity = list->capacity ? 2 * list->capacity : 256;
+        weft_candidate *values = realloc(list->values, capacity * sizeof *values);
+        if (!values)
+            return WEFT_ERROR(WEFT_MEMORY, "out of memory for %zu candidates", capacity);
+        list->values = values;
+        list->capacity = capacity;
+    }
+    list->values[list->count++] = l->at;
+    return WEFT_OK;
+}
+
+static weft_status list_zeros(listing *l)
+{
+    const bool held = weft_space_holds(l->space, WEFT_SEARCHED_ZERO);
+    const int own = (int)weft_parallel_sharding(&l->space->config.parallel);
+    const bool shares = l->at.dp * l->at.cp > 1 || l->model->num_experts > 0;
+    l->at.zero = held ? own : 1;
+    WEFT_TRY(append(l));
+    l->at.zero = 0;
+    return held || !shares ? WEFT_OK : append(l);
+}
+
+/* Evenly, and by the layers' work where a pipeline's stages have a chunk each. */
+static weft_status list_layouts(listing *l)
+{
+    l->at.by_work = false;
+    WEFT_TRY(list_zeros(l));
+    if (l->at.pp == 1 || l->at.num_chunks > 1 || weft_space_holds(l->space, WEFT_SEARCHED_LAYOUT))
+        return WEFT_OK;
+    l->at.by_work = true;
+    return list_zeros(l);
+}
+
+static weft_status list_chunks(listing *l)
+{
+    static const int chunks[] = {1, 2, 3, 4, 6, 8, 12, 16};
+    const int64_t own = l->space->config.parallel.num_virtual_stages_per_pipeline_rank;
+    const bool held = weft_space_holds(l->space, WEFT_SEARCHED_CHUNKS) ||
+                      weft_space_holds(l->space, WEFT_SEARCHED_LAYOUT);
+    l->at.num_chunks = own > 0 ? (int)own : 1;
+    if (held)
+        return list_layouts(l);
+    for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++) {
+        const bool cut = l->at.pp > 1 && l->at.schedule == WEFT_PIPELINE_1F1B &&
+                         l->model->num_layers % ((int64_t)l->at.pp * chunks[i]) == 0;
+        l->at.num_chunks = chunks[i];
+        if (chunks[i] == 1 || cut)
+            WEFT_TRY(list_layouts(l));
+    }
+    return WEFT_OK;
+}
+
+/* Of one stage both schedules are the same. */
+static weft_status list_schedules(listing *l)
+{
+    const weft_schedule_options *own = &l->space->config.schedule;
+    if (weft_space_holds(l->space, WEFT_SEARCHED_SCHEDULE)) {
+        l->at.schedule = own->pipeline_schedule;
+        return list_chunks(l);
+    }
+    for (int kind = WEFT_PIPELINE_1F1B; kind <= (l->at.pp > 1 ? WEFT_PIPELINE_GPIPE : 0); kind++) {
+        l->at.schedule = kind;
+        WEFT_TRY(list_chunks(l));
+    }
+    return WEFT_OK;
+}
+
+static void refuse(listing *l, const char *why)
+{
+    if (l->out->illegal++ == 0)
+        snprintf(l->out->why, sizeof l->out->why, "%s", why);
+}
+
+/* The rules that follow from sizes. */
+static weft_status check(const listing *l)
+{
+    weft_config config;
+    weft_mesh mesh;
+    weft_candidate first = l->at;
+    first.form = 0;
+    weft_space_apply(l->space, &first, &config);
+    WEFT_TRY(weft_space_mesh(l->space, &first, &mesh));
+    WEFT_TRY(weft_model_check_mesh(&config.model, &mesh, config.model.num_layers,
+                                   config.train.micro_batch_size));
+    return weft_model_check_moe(&config.model, &config.schedule, &mesh);
+}
+
+static weft_status list_micro_batches(listing *l)
+{
+    const weft_train_options *t = &l->space->config.train;
+    const int64_t each = t->global_batch_size / l->at.dp;
+    const bool held = weft_space_holds(l->space, WEFT_SEARCHED_MICRO_BATCH);
+    for (int64_t b = held ? t->micro_batch_size : 1; b <= each; b *= 2) {
+        l->at.micro_batch = (int)b;
+        l->at.num_chunks = 1;
+        if (each % b != 0 || (!held && b > WEFT_MOST_MICRO_BATCH))
+            break;
+        const weft_status status = check(l);
+        if (status == WEFT_CONFIG)
+            refuse(l, weft_error_get()->text);
+        else
+            WEFT_TRY(status);
+        if (status == WEFT_OK)
+            WEFT_TRY(list_schedules(l));
+        weft_error_clear();
+        if (held)
+            break;
+    }
+    return WEFT_OK;
+}
+
+static weft_status list_sequences(listing *l)
+{
+    const bool own = l->space->config.parallel.sequence_parallel;
+    const bool held = weft_space_holds(l->space, WEFT_SEARCHED_SEQUENCE);
+    for (int on = 0; on < 2; on++) {
+        l->at.sequence_parallel = on;
+        if (held ? own == (bool)on : on == 0 || l->at.tp > 1)
+            WEFT_TRY(list_micro_batches(l));
+    }
+    return WEFT_OK;
+}
+
+/* Orders that number the ranks of this mesh differently, and give both grids the same pipelines. */
+static weft_status list_meshes_by_order(listing *l)
+{
+    const weft_candidate *c = &l->at;
+    const bool moe = l->model->num_experts > 0 && c->binding == WEFT_BINDING_DP;
+    for (int i = 0; i < l->space->num_orders; i++) {
+        l->at.order = i;
+        if ((i == 1 && (c->cp == 1 || c->dp == 1)) ||
+            (i == 2 && (c->pp == 1 || c->dp == 1 || (moe && c->etp * c->ep != c->tp * c->cp))))
+            continue;
+        WEFT_TRY(list_sequences(l));
+    }
+    return WEFT_OK;
+}
+
+/* Experts in the tensor-parallel group, or over the ranks of a stage, whole or cut as the rest. */
+static weft_status list_experts(listing *l)
+{
+    const weft_parallel_options *own = &l->space->config.parallel;
+    const int64_t num = l->model->num_experts, stage = l->space->world / l->at.pp;
+    l->at.binding = WEFT_BINDING_DP;
+    l->at.ep = l->at.etp = 1;
+    if (num == 0)
+        return list_meshes_by_order(l);
+    for (int64_t ep = 1; ep <= num && ep <= stage; ep++)
+        for (int cut = 0; cut < (l->at.tp > 1 ? 2 : 1); cut++) {
+            const int etp = cut ? l->at.tp : 1;
+            if (num % ep != 0 || stage % (ep * etp) != 0 ||
+                !may_be(l, WEFT_SEARCHED_EP, own->expert_model_parallel_size, ep) ||
+                !may_be(l, WEFT_SEARCHED_ETP, own->expert_tensor_parallel_size, etp) ||
+                !may_be(l, WEFT_SEARCHED_BINDING, own->expert_binding, WEFT_BINDING_DP))
+                continue;
+            l->at.binding = WEFT_BINDING_DP;
+            l->at.ep = (int)ep;
+            l->at.etp = etp;
+            WEFT_TRY(list_meshes_by_order(l));
+        }
+    l->at.binding = WEFT_BINDING_TP;
+    l->at.ep = l->at.tp;
+    l->at.etp = 1;
+    const bool named = weft_space_holds(l->space, WEFT_SEARCHED_BINDING);
+    if (num % l->at.tp != 0 || (l->at.tp == 1 && !named) ||
+        !may_be(l, WEFT_SEARCHED_EP, own->expert_model_parallel_size, l->at.tp) ||
+        !may_be(l, WEFT_SEARCHED_ETP, own->expert_tensor_parallel_size, 1) ||
+        !may_be(l, WEFT_SEARCHED_BINDING, own->expert_binding, WEFT_BINDING_TP))
+        return WEFT_OK;
+    return list_meshes_by_order(l);
+}
+
+static weft_status list_replicas(listing *l)
+{
+    const weft_parallel_options *own = &l->space->config.parallel;
+    const int64_t dp = l->space->world / ((int64_t)l->at.tp * l->at.cp * l->at.pp);
+    l->at.dp = (int)dp;
+    if (!may_be(l, WEFT_SEARCHED_DP, own->data_parallel_size, dp))
+        return WEFT_OK;
+    if (l->space->config.train.global_batch_size % dp == 0)
+        return list_experts(l);
+    char why[160];
+    snprintf(why, sizeof why,
+             "tp %d x cp %d x pp %d leave dp %lld, which does not divide global_batch_size %lld",
+             l->at.tp, l->at.cp, l->at.pp, (long long)dp,
+             (long long)l->space->config.train.global_batch_size);
+    refuse(l, why);
+    return WEFT_OK;
+}
+
+static weft_status list_pipelines(listing *l)
+{
+    const int64_t own = l->space->config.parallel.pipeline_model_parallel_size;
+    const int left = l->space->world / (l->at.tp * l->at.cp);
+    const bool held = weft_space_holds(l->space, WEFT_SEARCHED_PP);
+    for (int pp = 1; pp <= left; pp++) {
+        if (left % pp != 0 || (held ? pp != own : pp > l->model->num_layers))
+            continue;
+        l->at.pp = pp;
+        WEFT_TRY(list_replicas(l));
+    }
+    return WEFT_OK;
+}
+
+weft_status weft_space_list(const weft_search_space *s, weft_candidate_list *out)
+{
+    listing l = {.space = s, .model = &s->config.model, .out = out};
+    const weft_parallel_options *own = &s->config.parallel;
+    const int near = own->allow_tp_across_nodes ? s->world : s->cluster->ranks_per_node;
+    const bool holds_cp = weft_space_holds(s, WEFT_SEARCHED_CP);
+    *out = (weft_candidate_list){0};
+    for (int tp = 1; tp <= s->world; tp++) {
+        if (s->world % tp != 0 || (weft_space_holds(s, WEFT_SEARCHED_TP)
+                                       ? tp != own->tensor_model_parallel_size
+                                       : near % tp != 0 || l.model->num_attention_heads % tp != 0))
+            continue;
+        for (int cp = 1; cp <= s->world / tp; cp++) {
+            if (s->world / tp % cp != 0 ||
+                (holds_cp ? cp != own->context_parallel_size
+                          : cp > 1 && l.model->seq_length / cp < s->least_tokens))
+                continue;
+            l.at.tp = tp;
+            l.at.cp = cp;
+            WEFT_TRY(list_pipelines(&l));
+        }
+    }
+    return WEFT_OK;
+}
+
+void weft_candidate_list_release(weft_candidate_list *list)
+{
+    free(list->values);
+    *list = (weft_candidate_list){0};
+}
+
+/* --- forms --------------------------------------------------------------------------------- */
+
+int weft_space_next_forms(const weft_search_space *s, const weft_candidate *c,
+                          int out[WEFT_MAX_FORMS])
+{
+    const weft_search_form *now = &s->forms[c->form];
+    int count = 0, chain = CHAIN_NONE;
+    if (c->zero == 0 && !weft_space_holds(s, WEFT_SEARCHED_ZERO))
+        return 0;
+    for (int i = c->form + 1; i < s->num_forms; i++) {
+        const weft_search_form *form = &s->forms[i];
+        if (c->form > 0 ? form->chain == now->chain : form->chain != chain)
+            out[count++] = i;
+        chain = form->chain;
+        if (c->form > 0 && count > 0)
+            break;
+    }
+    return count;
+}
+
+weft_status weft_space_mesh(const weft_search_space *s, const weft_candidate *c, weft_mesh *out)
+{
+    weft_config config;
+    weft_space_apply(s, c, &config);
+    return weft_mesh_build(&config.parallel, s->world, config.model.num_experts, out);
+}
+
+bool weft_candidate_repeats(const weft_candidate *c, const weft_layout *layout)
+{
+    if (!c->by_work)
+        return false;
+    const weft_layout even = weft_layout_even(layout->num_ranks, layout->num_layers);
+    return memcmp(even.first, layout->first,
+                  ((size_t)layout->num_ranks + 1) * sizeof *even.first) == 0;
+}

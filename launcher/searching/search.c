@@ -1,0 +1,505 @@
+#include "launcher/searching/search.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/text.h"
+#include "launcher/planning/moe_choice.h"
+#include "launcher/planning/step_price.h"
+#include "launcher/searching/bound.h"
+#include "schedule/context.h"
+#include "schedule/moe_layer.h"
+
+#define ROUNDING 1e-9 /* of bounds, which add the same numbers in another order */
+
+/* By bound; ties by where the candidate stands in the list. */
+typedef struct entry {
+    weft_candidate candidate;
+    size_t index;
+    double us; /* its bound, then its price */
+} entry;
+
+typedef struct entries {
+    entry *values;
+    size_t count, capacity;
+} entries;
+
+/* What does not fit by its bound, or by its footprint. */
+typedef struct miss {
+    weft_candidate candidate;
+    size_t index;
+    uint64_t short_by;
+    bool planned;
+} miss;
+
+typedef struct searching {
+    const weft_search_space *space;
+    weft_bounds *bounds;
+    entries heap;
+    entry *best; /* [top], by price */
+    int top, num_best;
+    miss *misses; /* by bound, then by footprint */
+    size_t num_misses, most_misses;
+    weft_search_counts counts;
+    weft_error first_error; /* of an illegal candidate */
+    weft_arena *arena;
+    weft_arena scratch; /* of one plan */
+} searching;
+
+/* --- what is next -------------------------------------------------------------------------- */
+
+static bool is_before(const entry *a, const entry *b)
+{
+    return a->us < b->us || (a->us == b->us && a->index < b->index) ||
+           (a->us == b->us && a->index == b->index && a->candidate.form < b->candidate.form);
+}
+
+static weft_status push(entries *heap, const entry *e)
+{
+    if (heap->count == heap->capacity) {
+        const size_t capacity = heap->capacity ? 2 * heap->capacity : 1024;
+        entry *values = realloc(heap->values, capacity * sizeof *values);
+        if (!values)
+            return WEFT_ERROR(WEFT_MEMORY, "out of memory for %zu candidates", capacity);
+        heap->values = values;
+        heap->capacity = capacity;
+    }
+    size_t at = heap->count++;
+    for (; at > 0 && is_before(e, &heap->values[(at - 1) / 2]); at = (at - 1) / 2)
+        heap->values[at] = heap->values[(at - 1) / 2];
+    heap->values[at] = *e;
+    return WEFT_OK;
+}
+
+static entry take_first(entries *heap)
+{
+    const entry first = heap->values[0], last = heap->values[--heap->count];
+    size_t at = 0;
+    for (size_t child; (child = 2 * at + 1) < heap->count; at = child) {
+        if (child + 1 < heap->count && is_before(&heap->values[child + 1], &heap->values[child]))
+            child++;
+        if (!is_before(&heap->values[child], &last))
+            break;
+        heap->values[at] = heap->values[child];
+    }
+    if (heap->count > 0)
+        heap->values[at] = last;
+    return first;
+}
+
+/* --- what does not fit --------------------------------------------------------------------- */
+
+static int compare_misses(const void *a, const void *b)
+{
+    const miss *x = a, *y = b;
+    if (x->short_by != y->short_by)
+        return x->short_by < y->short_by ? -1 : 1;
+    return x->index < y->index   ? -1
+           : x->index > y->index ? 1
+                                 : x->candidate.form - y->candidate.form;
+}
+
+/* The nearest are kept. */
+static weft_status note_miss(searching *s, const miss *m)
+{
+    enum { KEPT = 4096 };
+    s->counts.memory++;
+    if (s->num_misses == s->most_misses && s->most_misses < 2 * KEPT) {
+        miss *misses = realloc(s->misses, 2 * (size_t)KEPT * sizeof *misses);
+        if (!misses)
+            return WEFT_ERROR(WEFT_MEMORY, "out of memory for what does not fit");
+        s->misses = misses;
+        s->most_misses = 2 * (size_t)KEPT;
+    }
+    if (s->num_misses == s->most_misses) {
+        qsort(s->misses, s->num_misses, sizeof *s->misses, compare_misses);
+        s->num_misses = KEPT;
+    }
+    s->misses[s->num_misses++] = *m;
+    return WEFT_OK;
+}
+
+static weft_status consider(searching *s, const weft_candidate *c, size_t index);
+
+static weft_status consider_forms(searching *s, const weft_candidate *c, size_t index)
+{
+    int forms[WEFT_MAX_FORMS];
+    const int num = weft_space_next_forms(s->space, c, forms);
+    for (int i = 0; i < num; i++) {
+        weft_candidate next = *c;
+        next.form = forms[i];
+        WEFT_TRY(consider(s, &next, index));
+    }
+    return WEFT_OK;
+}
+
+static weft_status refuse(searching *s, weft_status status)
+{
+    weft_error error;
+    if (status != WEFT_CONFIG)
+        return status;
+    weft_error_take(&error);
+    if (s->counts.illegal++ == 0)
+        s->first_error = error;
+    return WEFT_OK;
+}
+
+/* Bounds a candidate; where it cannot fit, those that come after it. */
+static weft_status consider(searching *s, const weft_candidate *c, size_t index)
+{
+    weft_bound bound;
+    s->counts.considered++;
+    const weft_status status = weft_bound_of(s->bounds, c, &bound);
+    if (status == WEFT_CONFIG) {
+        WEFT_TRY(refuse(s, status));
+        return c->form > 0 ? consider_forms(s, c, index) : WEFT_OK;
+    }
+    WEFT_TRY(status);
+    if (bound.fits)
+        return push(
+            &s->heap,
+            &(entry){.candidate = *c, .index = index, .us = bound.step_us * (1 - ROUNDING)});
+    WEFT_TRY(note_miss(s, &(miss){.candidate = *c,
+                                  .index = index,
+                                  .short_by = bound.memory_bytes - bound.limit_bytes}));
+    return consider_forms(s, c, index);
+}
+
+/* --- what may be best ---------------------------------------------------------------------- */
+
+static uint64_t short_by(const weft_plan *plan, bool *of_host)
+{
+    *of_host = plan->memory_limit_bytes == 0 || plan->memory_bytes <= plan->memory_limit_bytes;
+    return *of_host ? plan->host_memory_bytes - plan->host_limit_bytes
+                    : plan->memory_bytes - plan->memory_limit_bytes;
+}
+
+static void keep(searching *s, const entry *priced)
+{
+    int at = s->num_best < s->top ? s->num_best++ : s->top;
+    if (at == s->top && !is_before(priced, &s->best[at - 1]))
+        return;
+    at = at == s->top ? at - 1 : at;
+    for (; at > 0 && is_before(priced, &s->best[at - 1]); at--)
+        s->best[at] = s->best[at - 1];
+    s->best[at] = *priced;
+}
+
+static weft_status price(searching *s, entry *e, const weft_config *config, weft_plan *plan)
+{
+    bool of_host;
+    if (weft_candidate_repeats(&e->candidate, &plan->step.outline.layout)) {
+        s->counts.repeated++;
+        return WEFT_OK;
+    }
+    if (!plan->fits) {
+        WEFT_TRY(note_miss(s, &(miss){.candidate = e->candidate,
+                                      .index = e->index,
+                                      .short_by = short_by(plan, &of_host),
+                                      .planned = true}));
+        return consider_forms(s, &e->candidate, e->index);
+    }
+    const weft_status status = weft_step_price(config, s->space->cluster, NULL, &s->scratch, plan);
+    if (status == WEFT_CONFIG)
+        return refuse(s, status);
+    WEFT_TRY(status);
+    s->counts.priced++;
+    e->us = plan->step_us;
+    keep(s, e);
+    return WEFT_OK;
+}
+
+static weft_status plan_next(searching *s)
+{
+    entry e = take_first(&s->heap);
+    weft_config config;
+    weft_plan plan;
+    weft_space_apply(s->space, &e.candidate, &config);
+    weft_status status =
+        weft_plan_start(&config, s->space->source, s->space->cluster, &s->scratch, &plan);
+    if (status == WEFT_CONFIG) {
+        status = refuse(s, status);
+        if (status == WEFT_OK && e.candidate.form > 0)
+            status = consider_forms(s, &e.candidate, e.index);
+    } else if (status == WEFT_OK) {
+        status = price(s, &e, &config, &plan);
+        weft_plan_release(&plan);
+    }
+    weft_arena_reset(&s->scratch);
+    return status;
+}
+
+static weft_status find_best(searching *s)
+{
+    while (s->heap.count > 0) {
+        if (s->num_best == s->top && s->heap.values[0].us > s->best[s->top - 1].us) {
+            s->counts.bound += s->heap.count;
+            return WEFT_OK;
+        }
+        WEFT_TRY(plan_next(s));
+    }
+    return WEFT_OK;
+}
+
+/* --- the result ---------------------------------------------------------------------------- */
+
+static weft_status mesh_text(const weft_mesh *mesh, weft_arena *arena, const char **out)
+{
+    char axes[160];
+    weft_mesh_print(mesh, axes, sizeof axes);
+    return weft_arena_strdup(arena, axes, out);
+}
+
+static weft_status describe_best(searching *s, weft_search_result *out)
+{
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(s->arena, (size_t)s->num_best, sizeof *out->plans, &memory));
+    out->plans = memory;
+    for (int i = 0; i < s->num_best; i++) {
+        weft_found *found = &out->plans[i];
+        weft_plan plan;
+        found->candidate = s->best[i].candidate;
+        weft_space_apply(s->space, &found->candidate, &found->config);
+        WEFT_TRY(weft_plan_make(&found->config, s->space->source, s->space->cluster, NULL,
+                                &s->scratch, &plan));
+        found->step_us = plan.step_us;
+        memcpy(found->us, plan.us, sizeof found->us);
+        found->tokens_per_s = plan.tokens_per_s;
+        found->model_flops_utilization = plan.model_flops_utilization;
+        found->memory_bytes = plan.memory_bytes;
+        found->memory_limit_bytes = plan.memory_limit_bytes;
+        found->limits = plan.limits;
+        found->source = plan.source;
+        const weft_status status = mesh_text(&plan.mesh, s->arena, &found->mesh);
+        weft_plan_release(&plan);
+        weft_arena_reset(&s->scratch);
+        WEFT_TRY(status);
+        out->num_plans++;
+    }
+    return WEFT_OK;
+}
+
+static bool same_mesh(const weft_candidate *a, const weft_candidate *b)
+{
+    return a->tp == b->tp && a->cp == b->cp && a->pp == b->pp && a->dp == b->dp && a->ep == b->ep &&
+           a->etp == b->etp && a->binding == b->binding;
+}
+
+/* Lays a planned miss among the nearest, of which each mesh has one. */
+static weft_status lay_miss(searching *s, const weft_candidate *c, const weft_config *config,
+                            const weft_plan *plan, weft_search_result *out)
+{
+    weft_missed missed = {.candidate = *c, .config = *config};
+    missed.short_by_bytes = short_by(plan, &missed.of_host);
+    missed.memory_bytes = missed.of_host ? plan->host_memory_bytes : plan->memory_bytes;
+    missed.memory_limit_bytes = missed.of_host ? plan->host_limit_bytes : plan->memory_limit_bytes;
+    WEFT_TRY(mesh_text(&plan->mesh, s->arena, &missed.mesh));
+    int at = 0, end = out->num_misses;
+    while (at < end && out->misses[at].short_by_bytes <= missed.short_by_bytes)
+        at++;
+    for (int i = 0; i < at; i++)
+        if (same_mesh(&out->misses[i].candidate, c))
+            return WEFT_OK;
+    for (int i = at; i < end; i++)
+        if (same_mesh(&out->misses[i].candidate, c)) {
+            memmove(&out->misses[at + 1], &out->misses[at], (size_t)(i - at) * sizeof missed);
+            out->misses[at] = missed;
+            return WEFT_OK;
+        }
+    if (at == WEFT_MAX_MISSES)
+        return WEFT_OK;
+    end -= end == WEFT_MAX_MISSES;
+    memmove(&out->misses[at + 1], &out->misses[at], (size_t)(end - at) * sizeof missed);
+    out->misses[at] = missed;
+    out->num_misses = end + 1;
+    return WEFT_OK;
+}
+
+/* Bounds are below footprints: the nearest are known once the next one's bound is above theirs. Of
+ * each mesh a few are planned. */
+static weft_status describe_misses(searching *s, weft_search_result *out)
+{
+    enum { MOST_PLANNED = 32, MOST_OF_A_MESH = 3 };
+    void *memory;
+    int planned = 0;
+    WEFT_TRY(weft_arena_alloc_array(s->arena, WEFT_MAX_MISSES + 1, sizeof *out->misses, &memory));
+    out->misses = memory;
+    qsort(s->misses, s->num_misses, sizeof *s->misses, compare_misses);
+    for (size_t i = 0; i < s->num_misses && planned < MOST_PLANNED; i++) {
+        const miss *m = &s->misses[i];
+        int before = 0;
+        if (out->num_misses == WEFT_MAX_MISSES &&
+            m->short_by > out->misses[WEFT_MAX_MISSES - 1].short_by_bytes)
+            break;
+        for (size_t k = 0; k < i; k++)
+            before += same_mesh(&s->misses[k].candidate, &m->candidate);
+        if (before >= MOST_OF_A_MESH)
+            continue;
+        weft_config config;
+        weft_plan plan;
+        weft_space_apply(s->space, &m->candidate, &config);
+        weft_status status =
+            weft_plan_start(&config, s->space->source, s->space->cluster, &s->scratch, &plan);
+        if (status == WEFT_OK && !plan.fits) {
+            status = lay_miss(s, &m->candidate, &config, &plan, out);
+            planned++;
+        }
+        if (status == WEFT_OK)
+            weft_plan_release(&plan);
+        weft_arena_reset(&s->scratch);
+        if (status != WEFT_CONFIG)
+            WEFT_TRY(status);
+        weft_error_clear();
+    }
+    return WEFT_OK;
+}
+
+/* The first rule that refused something. */
+static weft_status no_legal_mesh(const searching *s, const weft_candidate_list *list)
+{
+    const weft_search_space *space = s->space;
+    const weft_config *c = &space->config;
+    const char *why = s->counts.illegal > list->illegal ? s->first_error.text : list->why;
+    if (why[0])
+        return WEFT_ERROR(WEFT_CONFIG, "no mesh of %s is legal; first: %s",
+                          weft_count_text(space->world, "device").text, why);
+    return WEFT_ERROR(
+        WEFT_CONFIG,
+        "no mesh of %s is legal: tp divides %lld heads and a node's %d devices, pp is "
+        "at most %lld, dp divides a batch of %lld, cp leaves %lld tokens",
+        weft_count_text(space->world, "device").text, (long long)c->model.num_attention_heads,
+        space->cluster->ranks_per_node, (long long)c->model.num_layers,
+        (long long)c->train.global_batch_size, (long long)space->least_tokens);
+}
+
+static weft_status search(searching *s, weft_search_result *out, bool *no_sizes)
+{
+    weft_candidate_list list;
+    weft_status status = weft_space_list(s->space, &list);
+    *no_sizes = list.count == 0;
+    s->counts.illegal = s->counts.considered = list.illegal;
+    for (size_t i = 0; i < list.count && status == WEFT_OK; i++)
+        status = consider(s, &list.values[i], i);
+    if (status == WEFT_OK)
+        status = find_best(s);
+    if (status == WEFT_OK && s->counts.illegal == s->counts.considered)
+        status = no_legal_mesh(s, &list);
+    weft_candidate_list_release(&list);
+    WEFT_TRY(status);
+    out->counts = s->counts;
+    WEFT_TRY(describe_best(s, out));
+    return describe_misses(s, out);
+}
+
+static weft_status search_nodes(const weft_config *config, const weft_config_source *source,
+                                const weft_cluster *cluster, int nodes,
+                                const weft_search_options *options, weft_arena *arena,
+                                weft_search_result *out, bool *no_sizes)
+{
+    const weft_search_space space =
+        weft_space_of(config, source, cluster, nodes, options->least_tokens);
+    searching s = {.space = &space, .top = options->top > 0 ? options->top : 1, .arena = arena};
+    s.best = malloc((size_t)s.top * sizeof *s.best);
+    weft_status status = s.best ? weft_bounds_create(&space, &s.bounds)
+                                : WEFT_ERROR(WEFT_MEMORY, "out of memory for a search");
+    if (status == WEFT_OK)
+        status = search(&s, out, no_sizes);
+    out->world = space.world;
+    out->num_nodes = nodes;
+    weft_bounds_destroy(s.bounds);
+    weft_arena_release(&s.scratch);
+    free(s.heap.values);
+    free(s.misses);
+    free(s.best);
+    return status;
+}
+
+/* The same cluster, where it has fewer nodes, with so many. */
+static weft_status with_nodes(const weft_cluster *cluster, int nodes, weft_arena *arena,
+                              const weft_cluster **out)
+{
+    void *memory;
+    *out = cluster;
+    if (nodes <= cluster->num_nodes)
+        return WEFT_OK;
+    if (cluster->num_groups > 0)
+        return WEFT_ERROR(WEFT_CONFIG, "%d nodes, and the groups of cluster \"%s\" are %d", nodes,
+                          cluster->name, cluster->num_nodes);
+    WEFT_TRY(weft_arena_alloc(arena, sizeof *cluster, &memory));
+    weft_cluster *larger = memory;
+    *larger = *cluster;
+    larger->num_nodes = nodes;
+    *out = larger;
+    return WEFT_OK;
+}
+
+/* Where no legal mesh has all devices, fewer nodes are taken. */
+weft_status weft_search_run(const weft_config *config, const weft_config_source *source,
+                            const weft_cluster *cluster, const weft_search_options *options,
+                            weft_arena *arena, weft_search_result *out)
+{
+    const int asked = options->nodes > 0 ? options->nodes : cluster->num_nodes;
+    const weft_cluster *on;
+    weft_error first = {0};
+    if (config->plain_kernels)
+        return WEFT_ERROR(WEFT_CONFIG, "--kernels plain: of one mesh; nothing runs them, and "
+                                       "--search looks for what runs");
+    WEFT_TRY(with_nodes(cluster, asked, arena, &on));
+    *out = (weft_search_result){0};
+    for (int nodes = asked; nodes > 0; nodes--) {
+        bool no_sizes = false;
+        const weft_status status =
+            search_nodes(config, source, on, nodes, options, arena, out, &no_sizes);
+        out->num_devices = asked * on->ranks_per_node;
+        out->cluster = on;
+        if (status == WEFT_OK && nodes < asked)
+            WEFT_TRY(weft_arena_strdup(arena, first.text, &out->unused));
+        if (status != WEFT_CONFIG || options->all_devices || !no_sizes)
+            return status;
+        if (nodes == asked)
+            weft_error_take(&first);
+        else
+            weft_error_clear();
+        *out = (weft_search_result){0};
+    }
+    return weft_error_put(&first);
+}
+
+/* --- the config of a plan ------------------------------------------------------------------ */
+
+weft_status weft_search_settle(const weft_found *found, const weft_config_source *source,
+                               const weft_cluster *cluster, weft_arena *arena, weft_config *out)
+{
+    weft_context_selection *context;
+    weft_moe_selection moe;
+    weft_moe_nodes nodes;
+    weft_plan plan;
+    void *memory;
+    *out = found->config;
+    WEFT_TRY(weft_arena_alloc(arena, sizeof *context, &memory));
+    context = memory; /* whose sizes the config borrows */
+    WEFT_TRY(weft_plan_start(&found->config, source, cluster, arena, &plan));
+    const weft_mesh mesh = plan.mesh;
+    *context = plan.context;
+    weft_plan_release(&plan);
+    const weft_topology topology = {.world = mesh.world,
+                                    .num_nodes = cluster->num_nodes,
+                                    .ranks_per_node = cluster->ranks_per_node};
+    WEFT_TRY(weft_moe_find_nodes(&found->config, &mesh, &topology, &nodes));
+    WEFT_TRY(weft_moe_selection_start(&found->config, &mesh, &nodes, &moe));
+    weft_context_keep(context, &mesh, &out->parallel);
+    if (out->parallel.cp_comm_type == WEFT_NUM_CONTEXT_FORMS) /* of one rank */
+        out->parallel.cp_comm_type = WEFT_CONTEXT_P2P;
+    weft_moe_selection_keep(&moe, &out->schedule);
+    if (out->schedule.moe_num_partitions == 0) { /* nothing travels */
+        out->schedule.moe_num_partitions = 1;
+        out->schedule.moe_partition_by = WEFT_MOE_PARTITION_BY_TOKENS;
+    }
+    if (!moe.travels && out->schedule.moe_memory_reuse == WEFT_NUM_REUSES)
+        out->schedule.moe_memory_reuse = WEFT_REUSE_NONE;
+    out->schedule.cluster = "";
+    out->planned_on = NULL;
+    return WEFT_OK;
+}

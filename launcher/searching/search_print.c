@@ -1,0 +1,241 @@
+#include "launcher/searching/search_print.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+
+#include "core/file.h"
+#include "core/text.h"
+#include "launcher/planning/plan_print.h"
+
+/* --- text ---------------------------------------------------------------------------------- */
+
+/* What beside the mesh makes a plan. */
+static const char *choices_text(const weft_found *f, char *out, size_t capacity)
+{
+    const weft_config *c = &f->config;
+    static const char *const recompute[] = {"", ", recompute full", ", recompute selective"};
+    int used = snprintf(out, capacity, "b %d, zero %d", f->candidate.micro_batch,
+                        (int)weft_parallel_sharding(&c->parallel));
+    const size_t at = used > 0 && (size_t)used < capacity ? (size_t)used : capacity - 1;
+    char chunks[24] = "";
+    if (c->parallel.num_virtual_stages_per_pipeline_rank > 1)
+        snprintf(chunks, sizeof chunks, " v %" PRId64,
+                 c->parallel.num_virtual_stages_per_pipeline_rank);
+    snprintf(out + at, capacity - at, "%s%s%s%s%s%s",
+             f->candidate.pp == 1                                        ? ""
+             : c->schedule.pipeline_schedule == (int)WEFT_PIPELINE_GPIPE ? ", gpipe"
+                                                                         : ", 1f1b",
+             chunks, f->candidate.by_work ? ", cut by work" : "",
+             recompute[c->train.recompute.granularity], c->train.offload.on ? ", offload" : "",
+             f->candidate.order > 0 ? ", other order" : "");
+    return out;
+}
+
+static const char *seconds_text(double us, char out[32])
+{
+    snprintf(out, 32, "%.4g %s", us < 1e6 ? us / 1e3 : us / 1e6, us < 1e6 ? "ms" : "s");
+    return out;
+}
+
+static void print_counts(const weft_search_result *r, FILE *out)
+{
+    const weft_search_counts *c = &r->counts;
+    fprintf(out,
+            "%zu candidates: %zu refused by a rule, %zu do not fit, %zu cannot be faster, %zu the "
+            "same as another, %zu priced\n",
+            c->considered, c->illegal, c->memory, c->bound, c->repeated, c->priced);
+}
+
+void weft_search_print(const weft_search_result *r, FILE *out)
+{
+    char choices[128], step[32];
+    if (r->unused)
+        fprintf(out, "%d of %d devices are used: %s\n", r->world, r->num_devices, r->unused);
+    if (r->num_plans > 0)
+        fprintf(out, "  #       step     tokens/s   MFU      memory  most of it        mesh\n");
+    for (int i = 0; i < r->num_plans; i++) {
+        const weft_found *f = &r->plans[i];
+        fprintf(out, "%3d %10s %12.4g %5.1f %10s  %-16s  %s; %s\n", i + 1,
+                seconds_text(f->step_us, step), f->tokens_per_s, 100 * f->model_flops_utilization,
+                weft_bytes_text((double)f->memory_bytes).text, weft_limit_text((int)f->limits),
+                f->mesh, choices_text(f, choices, sizeof choices));
+    }
+    for (int i = 0; i < r->num_misses; i++) {
+        const weft_missed *m = &r->misses[i];
+        fprintf(out, "does not fit by %10s%s: %s\n",
+                weft_bytes_text((double)m->short_by_bytes).text, m->of_host ? " of the host" : "",
+                m->mesh);
+    }
+    print_counts(r, out);
+}
+
+void weft_search_print_scaling(const weft_search_result *results, int count, FILE *out)
+{
+    char choices[128], step[32];
+    fprintf(out, "nodes devices       step     tokens/s  a device  best plan\n");
+    for (int i = 0; i < count; i++) {
+        const weft_search_result *r = &results[i];
+        const int nodes = r->num_devices / r->cluster->ranks_per_node;
+        const weft_found *f = r->plans;
+        if (r->num_plans == 0)
+            fprintf(out, "%5d %7d %10s\n", nodes, r->num_devices, "none fits");
+        else
+            fprintf(out, "%5d %7d %10s %12.4g %9.4g  %s; %s\n", nodes, r->world,
+                    seconds_text(f->step_us, step), f->tokens_per_s, f->tokens_per_s / r->world,
+                    f->mesh, choices_text(f, choices, sizeof choices));
+    }
+}
+
+const char *weft_search_short_text(const weft_search_result *r, char *out, size_t capacity)
+{
+    size_t used = (size_t)snprintf(out, capacity, "nothing fits %s",
+                                   weft_count_text(r->world, "device").text);
+    for (int i = 0; i < r->num_misses && i < 3 && used < capacity; i++) {
+        const weft_missed *m = &r->misses[i];
+        used += (size_t)snprintf(out + used, capacity - used,
+                                 "%s %s lacks %" PRIu64 " bytes of%s %" PRIu64,
+                                 i > 0 ? ";" : "; nearest:", m->mesh, m->short_by_bytes,
+                                 m->of_host ? " the host's" : "", m->memory_limit_bytes);
+    }
+    return out;
+}
+
+/* --- JSON ---------------------------------------------------------------------------------- */
+
+static void add_number(cJSON *json, const char *key, double value)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%.17g", value);
+    cJSON_AddRawToObject(json, key, isfinite(value) ? text : "null");
+}
+
+static weft_status parse_config(const weft_config *config, weft_arena *arena, cJSON **out)
+{
+    const char *text;
+    WEFT_TRY(weft_config_text(config, arena, &text));
+    *out = cJSON_Parse(text);
+    return *out ? WEFT_OK : WEFT_ERROR(WEFT_MEMORY, "out of memory for a config");
+}
+
+static const cJSON *value_of(const cJSON *config, const char *key)
+{
+    char section[32];
+    const char *dot = strchr(key, '.');
+    snprintf(section, sizeof section, "%.*s", (int)(dot - key), key);
+    return cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(config, section),
+                                            dot + 1);
+}
+
+/* The searched keys whose values differ. */
+static weft_status add_overrides(cJSON *json, const weft_config *config, const cJSON *from,
+                                 weft_arena *arena)
+{
+    cJSON *now, *overrides = cJSON_AddObjectToObject(json, "overrides");
+    WEFT_TRY(parse_config(config, arena, &now));
+    for (int i = 0; i < WEFT_NUM_SEARCHED; i++) {
+        const char *keys = weft_searched_keys((weft_searched)i);
+        for (size_t bytes; *keys; keys += bytes + (keys[bytes] == ' ')) {
+            char key[96];
+            bytes = strcspn(keys, " ");
+            snprintf(key, sizeof key, "%.*s", (int)bytes, keys);
+            const cJSON *value = value_of(now, key);
+            if (value && !cJSON_Compare(value, value_of(from, key), true))
+                cJSON_AddItemToObject(overrides, key, cJSON_Duplicate(value, true));
+        }
+    }
+    cJSON_Delete(now);
+    return WEFT_OK;
+}
+
+static weft_status add_plan(cJSON *list, const weft_found *f, const cJSON *from, weft_arena *arena)
+{
+    cJSON *json = cJSON_CreateObject();
+    cJSON_AddItemToArray(list, json);
+    cJSON_AddStringToObject(json, "mesh", f->mesh);
+    WEFT_TRY(add_overrides(json, &f->config, from, arena));
+    add_number(json, "step_time_s", f->step_us / 1e6);
+    add_number(json, "tokens_per_s", f->tokens_per_s);
+    add_number(json, "model_flops_utilization", f->model_flops_utilization);
+    add_number(json, "memory_bytes", (double)f->memory_bytes);
+    add_number(json, "memory_limit_bytes", (double)f->memory_limit_bytes);
+    cJSON_AddStringToObject(json, "limits", weft_limit_text((int)f->limits));
+    cJSON_AddStringToObject(json, "source", weft_source_class_text(f->source));
+    cJSON *time = cJSON_AddObjectToObject(json, "time");
+    for (int i = 0; i < WEFT_NUM_TIMES; i++)
+        add_number(time, weft_time_text(i), f->us[i] / 1e6);
+    return WEFT_OK;
+}
+
+static weft_status add_miss(cJSON *list, const weft_missed *m, const cJSON *from, weft_arena *arena)
+{
+    cJSON *json = cJSON_CreateObject();
+    cJSON_AddItemToArray(list, json);
+    cJSON_AddStringToObject(json, "mesh", m->mesh);
+    WEFT_TRY(add_overrides(json, &m->config, from, arena));
+    cJSON_AddStringToObject(json, "reason", m->of_host ? "host_memory" : "memory");
+    add_number(json, "memory_bytes", (double)m->memory_bytes);
+    add_number(json, "memory_limit_bytes", (double)m->memory_limit_bytes);
+    add_number(json, "short_by_bytes", (double)m->short_by_bytes);
+    return WEFT_OK;
+}
+
+static weft_status fill(const weft_search_result *r, const cJSON *from, weft_arena *arena,
+                        cJSON *json)
+{
+    const weft_search_counts *c = &r->counts;
+    const struct {
+        const char *key;
+        size_t count;
+    } counts[] = {{"considered", c->considered}, {"illegal", c->illegal}, {"memory", c->memory},
+                  {"bound", c->bound},           {"same", c->repeated},   {"priced", c->priced}};
+    add_number(json, "num_nodes", r->num_devices / r->cluster->ranks_per_node);
+    add_number(json, "num_devices", r->num_devices);
+    add_number(json, "num_devices_used", r->world);
+    if (r->unused)
+        cJSON_AddStringToObject(json, "devices_unused_reason", r->unused);
+    cJSON *list = cJSON_AddArrayToObject(json, "plans");
+    for (int i = 0; i < r->num_plans; i++)
+        WEFT_TRY(add_plan(list, &r->plans[i], from, arena));
+    list = cJSON_AddArrayToObject(json, "rejected");
+    for (int i = 0; i < r->num_misses; i++)
+        WEFT_TRY(add_miss(list, &r->misses[i], from, arena));
+    cJSON *numbers = cJSON_AddObjectToObject(json, "counts");
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        add_number(numbers, counts[i].key, (double)counts[i].count);
+    return WEFT_OK;
+}
+
+weft_status weft_search_json(const weft_search_result *r, const weft_config *config,
+                             weft_arena *arena, cJSON **out)
+{
+    cJSON *from;
+    WEFT_TRY(parse_config(config, arena, &from));
+    cJSON *json = cJSON_CreateObject();
+    const weft_status status =
+        json ? fill(r, from, arena, json) : WEFT_ERROR(WEFT_MEMORY, "out of memory for JSON");
+    cJSON_Delete(from);
+    if (status != WEFT_OK)
+        cJSON_Delete(json);
+    else
+        *out = json;
+    return status;
+}
+
+/* --- the winner's config ------------------------------------------------------------------- */
+
+weft_status weft_search_emit(const weft_search_result *r, const weft_config_source *source,
+                             const char *path, weft_arena *arena)
+{
+    weft_config config;
+    const char *text;
+    WEFT_TRY(weft_search_settle(&r->plans[0], source, r->cluster, arena, &config));
+    WEFT_TRY(weft_config_text(&config, arena, &text));
+    weft_new_file file;
+    WEFT_TRY(weft_new_file_open(path, &file));
+    fputs(text, file.file); /* whose errors closing finds */
+    return weft_new_file_close(&file, WEFT_OK);
+}

@@ -1,0 +1,495 @@
+/* weft plan --search: its best plans are those that pricing every candidate finds, on small
+ * problems drawn at random, and no bound is above what it bounds; what is emitted is the plan that
+ * was found, and trains; what does not fit says by how many bytes; who has too many devices is
+ * told. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+
+#include "launcher/searching/bound.h"
+#include "launcher/searching/search.h"
+#include "tests/expect.h"
+#include "tests/launcher/child.h"
+
+static uint64_t state = 20231123;
+
+static uint32_t draw(uint32_t below)
+{
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(state >> 33) % below;
+}
+
+#define PICK(list) (list)[draw(sizeof(list) / sizeof *(list))]
+
+/* --- problems ------------------------------------------------------------------------------ */
+
+typedef struct problem {
+    char config[2048], cluster[2048];
+    const char *set[16];
+    size_t num_set;
+} problem;
+
+static void draw_cluster(problem *p)
+{
+    static const int nodes[] = {1, 1, 2, 3}, each[] = {1, 2, 4};
+    static const double memory[] = {3e8, 5e8, 6e8, 8e8, 2e9}, links[] = {1e9, 1e10, 1e11};
+    snprintf(p->cluster, sizeof p->cluster,
+             "{\"num_nodes\": %d, \"ranks_per_node\": %d, "
+             "\"device\": {\"memory_bytes\": %.0f, \"reserved_bytes\": 2.6e8, "
+             "\"memory_bandwidth\": 2e12, \"launch_us\": %d, \"multiprocessors\": 108, "
+             "\"peak\": {\"fp32\": 2e13, \"bf16\": 3e14, \"fp16\": 3e14}}, "
+             "\"inside\": {\"bandwidth\": %g, \"latency_us\": 2}, "
+             "\"between\": {\"cards\": 1, \"bandwidth\": %g, \"latency_us\": 5}, "
+             "\"host\": {\"memory_bytes\": 1e11, \"link_bandwidth\": 2e10}}",
+             PICK(nodes), PICK(each), PICK(memory), 1 + (int)draw(5), 10 * PICK(links),
+             PICK(links));
+}
+
+static void draw_config(problem *p)
+{
+    static const int layers[] = {1, 2, 3, 4, 6}, hidden[] = {64, 128, 256}, heads[] = {2, 4},
+                     batches[] = {4, 6, 8, 12}, lengths[] = {32, 64, 256};
+    static const int freqs[] = {1, 1, 2};
+    static const char *const precisions[] = {"bf16", "bf16", "fp32"};
+    char experts[96] = "";
+    if (draw(2))
+        snprintf(experts, sizeof experts, ", \"num_experts\": %d, \"moe_layer_freq\": %d",
+                 2 << draw(2), PICK(freqs));
+    snprintf(p->config, sizeof p->config,
+             "{\"model\": {\"num_layers\": %d, \"hidden_size\": %d, \"num_attention_heads\": %d, "
+             "\"seq_length\": %d, \"vocab_size\": %d%s%s}, "
+             "\"train\": {\"global_batch_size\": %d, \"train_iters\": 1, \"precision\": \"%s\"}, "
+             "\"parallel\": {\"ddp_bucket_size\": %d}, "
+             "\"data\": {\"mock_data\": true}, \"device\": {\"kind\": \"cuda\"}}",
+             PICK(layers), PICK(hidden), PICK(heads), PICK(lengths), 256 << draw(8), experts,
+             draw(2) ? ", \"swiglu\": true" : "", PICK(batches), PICK(precisions),
+             1 << (10 + draw(10)));
+}
+
+/* Some keys are held, so that there are not too many candidates. */
+static void draw_held(problem *p)
+{
+    static const char *const may[] = {
+        "parallel.order=tp-cp-ep-dp-pp",
+        "parallel.sequence_parallel=false",
+        "parallel.decoder_first_pipeline_num_layers=0",
+        "train.micro_batch_size=1",
+        "parallel.use_distributed_optimizer=true",
+        "parallel.use_distributed_optimizer=false",
+        "parallel.data_parallel_sharding_strategy=optim_grads_params",
+        "parallel.context_parallel_size=1",
+        "parallel.tensor_model_parallel_size=1",
+        "parallel.pipeline_schedule=1f1b",
+        "train.recompute_granularity=full",
+        "parallel.expert_binding=dp",
+        "parallel.num_virtual_stages_per_pipeline_rank=1",
+        "parallel.moe_num_partitions=1",
+        "parallel.cp_comm_type=p2p",
+    };
+    p->num_set = 0;
+    bool zero = false;
+    for (size_t i = 0; i < sizeof may / sizeof *may; i++) {
+        const bool of_zero = strstr(may[i], "optim") != NULL;
+        const bool rare = strstr(may[i], "full") || of_zero || strstr(may[i], "partitions");
+        if (draw(rare ? 6 : 3) > 0 || (of_zero && zero))
+            continue;
+        zero |= of_zero;
+        p->set[p->num_set++] = may[i];
+    }
+}
+
+typedef struct loaded {
+    weft_arena arena;
+    weft_config config;
+    weft_config_source source;
+    weft_cluster *cluster;
+} loaded;
+
+static bool load(const problem *p, loaded *out)
+{
+    memset(out, 0, sizeof *out);
+    EXPECT(child_write("cluster.json", p->cluster), "cluster.json");
+    out->source = (weft_config_source){.file = "drawn.json",
+                                       .text = p->config,
+                                       .set = p->set,
+                                       .num_set = p->num_set,
+                                       .no_data = true};
+    weft_status status = weft_plan_load(&out->source, NULL, &out->arena, &out->config);
+    if (status == WEFT_OK)
+        status = weft_plan_cluster("cluster.json", &out->config, &out->arena, &out->cluster);
+    EXPECT(status == WEFT_OK, "%s: %s", p->config, weft_error_get()->text);
+    return status == WEFT_OK;
+}
+
+/* --- every candidate ----------------------------------------------------------------------- */
+
+enum { TOP = 3, LEAST_TOKENS = 16, MOST_CANDIDATES = 150 };
+
+typedef struct priced {
+    weft_candidate candidate;
+    size_t index;
+    double us;
+} priced;
+
+typedef struct brute {
+    const weft_search_space *space;
+    weft_bounds *bounds;
+    priced best[TOP];
+    int num_best, num_plans, num_missed;
+    uint64_t least_short; /* bytes */
+} brute;
+
+static void keep(brute *b, const weft_candidate *c, size_t index, double us)
+{
+    const bool full = b->num_best == TOP;
+    int at = full ? TOP - 1 : b->num_best++;
+    if (full && b->best[at].us <= us)
+        return;
+    for (; at > 0 && us < b->best[at - 1].us; at--)
+        b->best[at] = b->best[at - 1];
+    b->best[at] = (priced){*c, index, us};
+}
+
+static void check_bound(const brute *b, const weft_candidate *c, const weft_plan *plan,
+                        const char *text)
+{
+    weft_bound bound;
+    if (weft_bound_of(b->bounds, c, &bound) != WEFT_OK) {
+        EXPECT(false, "%s: bound: %s", text, weft_error_get()->text);
+        return;
+    }
+    EXPECT(bound.step_us * (1 - 1e-9) <= plan->step_us, "%s: form %d: a bound of %.9g us for %.9g",
+           text, c->form, bound.step_us, plan->step_us);
+    EXPECT(bound.fits || !plan->fits, "%s: form %d fits, whatever its bound says", text, c->form);
+}
+
+static void try_all(brute *b, const weft_candidate *c, size_t index, const char *text)
+{
+    weft_arena arena = {0};
+    weft_config config;
+    weft_plan plan;
+    int forms[WEFT_MAX_FORMS];
+    weft_space_apply(b->space, c, &config);
+    const weft_status status =
+        weft_plan_make(&config, b->space->source, b->space->cluster, NULL, &arena, &plan);
+    bool more = status == WEFT_CONFIG && c->form > 0;
+    EXPECT(status == WEFT_OK || status == WEFT_CONFIG, "%s", weft_error_get()->text);
+    if (status == WEFT_OK) {
+        const bool repeats = weft_candidate_repeats(c, &plan.step.outline.layout);
+        check_bound(b, c, &plan, text);
+        more = !repeats && !plan.fits;
+        if (!repeats && plan.fits) {
+            keep(b, c, index, plan.step_us);
+            b->num_plans++;
+        }
+        b->num_missed += more;
+        if (more && plan.memory_bytes > plan.memory_limit_bytes &&
+            plan.memory_bytes - plan.memory_limit_bytes < b->least_short)
+            b->least_short = plan.memory_bytes - plan.memory_limit_bytes;
+        weft_plan_release(&plan);
+    }
+    weft_arena_release(&arena);
+    weft_error_clear();
+    const int num = more ? weft_space_next_forms(b->space, c, forms) : 0;
+    for (int i = 0; i < num; i++) {
+        weft_candidate next = *c;
+        next.form = forms[i];
+        try_all(b, &next, index, text);
+    }
+}
+
+/* Exact bytes: the plan of what was left out says the same. */
+static void check_misses(const loaded *l, const weft_search_result *result)
+{
+    for (int i = 0; i < result->num_misses; i++) {
+        const weft_missed *m = &result->misses[i];
+        weft_arena arena = {0};
+        weft_plan plan;
+        EXPECT_OK(weft_plan_make(&m->config, &l->source, result->cluster, NULL, &arena, &plan));
+        EXPECT(!plan.fits &&
+                   (m->of_host ? plan.host_memory_bytes : plan.memory_bytes) == m->memory_bytes,
+               "%s: planned bytes", m->mesh);
+        EXPECT(m->memory_bytes - m->memory_limit_bytes == m->short_by_bytes, "%s: short by",
+               m->mesh);
+        EXPECT(i == 0 || m->short_by_bytes >= m[-1].short_by_bytes, "%s: its place", m->mesh);
+        weft_plan_release(&plan);
+        weft_arena_release(&arena);
+    }
+}
+
+static void compare(const loaded *l, const weft_search_space *space,
+                    const weft_candidate_list *list, const char *text)
+{
+    brute b = {.space = space, .least_short = UINT64_MAX};
+    weft_arena arena = {0};
+    weft_search_result found = {0};
+    const weft_search_options options = {
+        .top = TOP, .least_tokens = LEAST_TOKENS, .all_devices = true};
+    EXPECT_OK(weft_bounds_create(space, &b.bounds));
+    for (size_t i = 0; i < list->count; i++)
+        try_all(&b, &list->values[i], i, text);
+    const weft_status status =
+        weft_search_run(&l->config, &l->source, l->cluster, &options, &arena, &found);
+    if (status != WEFT_OK) {
+        EXPECT(status == WEFT_CONFIG && b.num_plans + b.num_missed == 0, "%s: %s", text,
+               weft_error_get()->text);
+        weft_error_clear();
+    } else {
+        const weft_search_counts *c = &found.counts;
+        EXPECT(found.num_plans == b.num_best, "%s: %d plans, not %d", text, found.num_plans,
+               b.num_best);
+        for (int i = 0; i < found.num_plans && i < b.num_best; i++)
+            EXPECT(found.plans[i].step_us == b.best[i].us &&
+                       found.plans[i].candidate.form == b.best[i].candidate.form,
+                   "%s: plan %d: %.9g us of form %d, not %.9g of %d (%s)", text, i,
+                   found.plans[i].step_us, found.plans[i].candidate.form, b.best[i].us,
+                   b.best[i].candidate.form, found.plans[i].mesh);
+        EXPECT(c->considered == c->illegal + c->memory + c->bound + c->priced + c->repeated,
+               "%s: counts", text);
+        EXPECT(c->priced <= (size_t)b.num_plans, "%s: more priced than there are", text);
+        EXPECT(b.num_missed == 0 || b.num_best > 0 || found.num_misses > 0, "%s: misses", text);
+        check_misses(l, &found);
+    }
+    weft_bounds_destroy(b.bounds);
+    weft_arena_release(&arena);
+}
+
+static void check_problems(int count)
+{
+    int done = 0, drawn = 0;
+    size_t candidates = 0;
+    for (; done < count && drawn < 100 * count; drawn++) {
+        problem p;
+        loaded l;
+        weft_candidate_list list;
+        char text[2600];
+        draw_cluster(&p);
+        draw_config(&p);
+        draw_held(&p);
+        if (!load(&p, &l))
+            return;
+        const weft_search_space space =
+            weft_space_of(&l.config, &l.source, l.cluster, l.cluster->num_nodes, LEAST_TOKENS);
+        snprintf(text, sizeof text, "problem %d", drawn);
+        EXPECT_OK(weft_space_list(&space, &list));
+        if (list.count > 0 && list.count <= MOST_CANDIDATES) {
+            compare(&l, &space, &list, text);
+            candidates += list.count;
+            done++;
+        }
+        weft_candidate_list_release(&list);
+        weft_arena_release(&l.arena);
+        if (expect_failures > 20)
+            return;
+    }
+    EXPECT(done == count, "%d problems of %d", done, count);
+    fprintf(stderr, "%d problems with %zu candidates\n", done, candidates);
+}
+
+/* --- the verb ------------------------------------------------------------------------------ */
+
+static const char small[] =
+    "{\"model\": {\"num_layers\": 4, \"hidden_size\": 256, \"num_attention_heads\": 4, "
+    "\"seq_length\": 2048, \"vocab_size\": 1024, \"num_experts\": 4}, "
+    "\"train\": {\"global_batch_size\": 8, \"train_iters\": 1, \"precision\": \"bf16\"}, "
+    "\"data\": {\"mock_data\": true}, \"device\": {\"kind\": \"cuda\"}}";
+
+static const char gpus[] =
+    "{\"num_nodes\": 2, \"ranks_per_node\": 4, "
+    "\"device\": {\"memory_bytes\": 1e10, \"reserved_bytes\": 1e9, \"memory_bandwidth\": 2e12, "
+    "\"launch_us\": 3, \"multiprocessors\": 108, "
+    "\"peak\": {\"fp32\": 2e13, \"bf16\": 3e14, \"fp16\": 3e14}}, "
+    "\"inside\": {\"bandwidth\": 1e11, \"latency_us\": 2}, "
+    "\"between\": {\"cards\": 1, \"bandwidth\": 2e10, \"latency_us\": 5}, "
+    "\"host\": {\"memory_bytes\": 1e12, \"link_bandwidth\": 2e10}}";
+
+static const char tiny[] =
+    "{\"model\": {\"num_layers\": 2, \"hidden_size\": 32, \"num_attention_heads\": 2, "
+    "\"seq_length\": 32, \"vocab_size\": 64}, "
+    "\"train\": {\"global_batch_size\": 4, \"train_iters\": 2}, "
+    "\"data\": {\"mock_data\": true}}";
+
+static const char cpus[] =
+    "{\"num_nodes\": 1, \"ranks_per_node\": 2, "
+    "\"device\": {\"memory_bytes\": 1e9, \"memory_bandwidth\": 1e10, \"launch_us\": 2, "
+    "\"peak\": {\"fp32\": 5e10, \"bf16\": 5e10}}, "
+    "\"inside\": {\"bandwidth\": 5e9, \"latency_us\": 2}, "
+    "\"between\": {\"cards\": 1, \"bandwidth\": 1e9, \"latency_us\": 5}, "
+    "\"host\": {\"memory_bytes\": 4e9}}";
+
+static double number_of(const cJSON *json, const char *key)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(json, key);
+    EXPECT(cJSON_IsNumber(item), "no number %s", key);
+    return cJSON_IsNumber(item) ? item->valuedouble : NAN;
+}
+
+/* Runs weft with these arguments; *out_json: the caller's. */
+static int run(const char *const *args, cJSON **out_json, char *err, size_t capacity)
+{
+    child c;
+    child_run(&c, args, NULL);
+    const int code = c.exit_code;
+    *out_json = cJSON_Parse(c.out);
+    snprintf(err, capacity, "%s", c.err);
+    EXPECT(code == 0 || child_is_line(c.err), "exit %d: \"%s\"", code, c.err);
+    child_release(&c);
+    return code;
+}
+
+static void check_emitted(void)
+{
+    cJSON *json, *again;
+    char err[1024];
+    int code = run((const char *const[]){"plan", "small.json", "--cluster", "gpus.json", "--search",
+                                         "--top", "4", "--emit", "best.json", "--json", NULL},
+                   &json, err, sizeof err);
+    EXPECT(code == 0, "exit %d: %s", code, err);
+    const cJSON *plans = cJSON_GetObjectItem(json, "plans"), *first = plans ? plans->child : NULL;
+    EXPECT(cJSON_GetArraySize(plans) == 4, "%d plans", cJSON_GetArraySize(plans));
+    EXPECT(number_of(json, "num_devices") == 8 && number_of(json, "num_devices_used") == 8,
+           "devices");
+    if (!first)
+        return;
+    for (const cJSON *p = first->next; p; p = p->next)
+        EXPECT(number_of(p, "step_time_s") >= number_of(p->prev, "step_time_s"), "not by time");
+    EXPECT(cJSON_GetObjectItem(first, "overrides")->child != NULL, "nothing is overridden");
+    code = run((const char *const[]){"plan", "best.json", "--cluster", "gpus.json", "--json", NULL},
+               &again, err, sizeof err);
+    EXPECT(code == 0, "exit %d: %s", code, err);
+    const double step = number_of(first, "step_time_s");
+    EXPECT_NEAR(number_of(again, "step_time_s"), step, 1e-9 * step);
+    EXPECT(number_of(again, "memory_bytes") == number_of(first, "memory_bytes"), "memory");
+    cJSON_Delete(json);
+    cJSON_Delete(again);
+}
+
+/* A line's keys stay; several node counts are a curve. */
+static void check_held(void)
+{
+    cJSON *json;
+    char err[1024];
+    int code = run((const char *const[]){"plan", "small.json", "--cluster", "gpus.json", "--search",
+                                         "--mesh", "tp=2,sp=1", "--set", "train.micro_batch_size=2",
+                                         "--top", "100", "--json", NULL},
+                   &json, err, sizeof err);
+    EXPECT(code == 0, "exit %d: %s", code, err);
+    const cJSON *plans = cJSON_GetObjectItem(json, "plans");
+    for (const cJSON *p = plans ? plans->child : NULL; p; p = p->next) {
+        const char *mesh = cJSON_GetObjectItem(p, "mesh")->valuestring;
+        EXPECT(strncmp(mesh, "tp 2, ", 6) == 0, "%s", mesh);
+        EXPECT(!cJSON_GetObjectItem(cJSON_GetObjectItem(p, "overrides"), "train.micro_batch_size"),
+               "%s: another micro-batch", mesh);
+    }
+    cJSON_Delete(json);
+    code = run((const char *const[]){"plan", "small.json", "--cluster", "gpus.json", "--search",
+                                     "--nodes", "1,2,4", "--json", NULL},
+               &json, err, sizeof err);
+    EXPECT(code == 0, "exit %d: %s", code, err);
+    const cJSON *rows = cJSON_GetObjectItem(json, "scaling");
+    EXPECT(cJSON_GetArraySize(rows) == 3, "%d rows", cJSON_GetArraySize(rows));
+    const int devices[] = {4, 8, 16};
+    for (int i = 0; i < cJSON_GetArraySize(rows) && i < 3; i++)
+        EXPECT(number_of(cJSON_GetArrayItem(rows, i), "num_devices") == devices[i], "row %d", i);
+    cJSON_Delete(json);
+}
+
+static void check_refusals(void)
+{
+    static const char *const rows[][12] = {
+        {"--search", "--trace", "t.json"},
+        {"--search", "--against", "run"},
+        {"--top", "3"},
+        {"--nodes", "2"},
+        {"--emit", "x.json"},
+        {"--search", "--nodes", "1,2", "--emit", "x.json"},
+        {"--search", "--kernels", "plain"},
+        {"--search", "--mesh", "dp=5"},
+        {"--search", "--mesh", "tp=3"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const char *args[20] = {"plan", "small.json", "--cluster", "gpus.json"};
+        cJSON *json;
+        char err[1024];
+        for (int k = 0; rows[i][k]; k++)
+            args[4 + k] = rows[i][k];
+        const int code = run(args, &json, err, sizeof err);
+        EXPECT(code == 2, "row %zu: exit %d: %s", i, code, err);
+        cJSON_Delete(json);
+    }
+}
+
+/* 5 ranks of one device each: a batch of 4 and 2 layers have no use for 5. */
+static void check_unused(void)
+{
+    cJSON *json;
+    char err[1024], cluster[1024];
+    snprintf(cluster, sizeof cluster, "%s", cpus);
+    memcpy(strstr(cluster, "\"num_nodes\": 1"), "\"num_nodes\": 5", 14);
+    memcpy(strstr(cluster, "\"ranks_per_node\": 2"), "\"ranks_per_node\": 1", 19);
+    EXPECT(child_write("five.json", cluster), "five.json");
+    int code = run((const char *const[]){"plan", "tiny.json", "--cluster", "five.json", "--search",
+                                         "--json", NULL},
+                   &json, err, sizeof err);
+    EXPECT(code == 0, "exit %d: %s", code, err);
+    const cJSON *why = cJSON_GetObjectItem(json, "devices_unused_reason");
+    EXPECT(number_of(json, "num_devices") == 5 && number_of(json, "num_devices_used") == 4,
+           "devices");
+    EXPECT(cJSON_IsString(why) && strstr(why->valuestring, "5 devices"), "no reason: %s",
+           why ? why->valuestring : "-");
+    cJSON_Delete(json);
+}
+
+static void check_nothing_fits(void)
+{
+    cJSON *json;
+    char err[1024];
+    int code = run((const char *const[]){"plan", "small.json", "--cluster", "gpus.json", "--search",
+                                         "--set", "device.memory_limit=100000", "--json", NULL},
+                   &json, err, sizeof err);
+    EXPECT(code == 3 && strstr(err, "nothing fits 8 devices; nearest: tp") && strstr(err, "bytes"),
+           "exit %d: %s", code, err);
+    const cJSON *rows = cJSON_GetObjectItem(json, "rejected"), *first = rows ? rows->child : NULL;
+    EXPECT(first && number_of(first, "memory_bytes") - 100000 == number_of(first, "short_by_bytes"),
+           "bytes");
+    cJSON_Delete(json);
+}
+
+/* What is emitted for this machine's kind trains. */
+static void check_trains(void)
+{
+    cJSON *json;
+    char err[1024];
+    int code = run((const char *const[]){"plan", "tiny.json", "--cluster", "cpus.json", "--search",
+                                         "--emit", "trains.json", "--json", NULL},
+                   &json, err, sizeof err);
+    EXPECT(code == 0, "exit %d: %s", code, err);
+    cJSON_Delete(json);
+    child c;
+    child_run(&c, (const char *const[]){"train", "trains.json", "--out", "run", NULL}, NULL);
+    EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
+}
+
+int main(int argc, char **argv)
+{
+    char folder[32];
+    const int count = argc > 1 ? atoi(argv[1]) : 200;
+    if (!child_folder_enter(folder))
+        return 1;
+    EXPECT(child_write("small.json", small) && child_write("gpus.json", gpus) &&
+               child_write("tiny.json", tiny) && child_write("cpus.json", cpus),
+           "files");
+    check_emitted();
+    check_held();
+    check_refusals();
+    check_unused();
+    check_nothing_fits();
+    check_trains();
+    check_problems(count);
+    child_folder_leave(folder);
+    return expect_finish();
+}
