@@ -20,6 +20,7 @@ typedef struct kind_price {
     double forward_us, backward_us, recompute_us;
     double kept_bytes;     /* of its stash, at least */
     double dense, experts; /* elements of parameters on a rank */
+    double largest[2];     /* of one of them: dense, of experts */
 } kind_price;
 
 /* All that a table depends on; zeroed before it is filled, to be compared as bytes. */
@@ -49,6 +50,11 @@ typedef struct table {
 
 enum { NUM_BINS = 1 << 14 };
 
+/* What an element of a parameter takes after the backwards: dense, of experts. Microseconds. */
+typedef struct update_price {
+    double reduce_us[2], gather_us[2], step_us[2];
+} update_price;
+
 struct weft_bounds {
     const weft_search_space *space;
     weft_model_options short_model; /* with a layer of each kind */
@@ -61,7 +67,9 @@ struct weft_bounds {
     weft_arena arena;            /* of all tables */
     const weft_cluster *experts; /* as in weft_site */
     weft_layout layout;
-    uint64_t limit_bytes; /* the largest of a device */
+    weft_mesh updated;       /* the mesh of `updates` */
+    update_price updates[2]; /* without ZeRO; with its first stage */
+    uint64_t limit_bytes;    /* the largest of a device */
 };
 
 /* The shortest list with a layer of each kind. */
@@ -162,9 +170,12 @@ static void count_bytes(const weft_outline *outline, int layer, kind_price *out)
         (double)weft_piece_bytes(WEFT_U8, weft_shape_boundary_bytes(&outline->shape), 1);
     const double away = (double)l->offloaded_bytes + (outline->shape.offload ? row : 0);
     out->kept_bytes = fmax(0, (double)cost->activation_bytes - away);
-    for (int i = 0; i < l->num_parameters; i++)
-        *(l->parameters[i].group == WEFT_GRADIENT_EXPERT ? &out->experts : &out->dense) +=
-            (double)l->parameters[i].local;
+    for (int i = 0; i < l->num_parameters; i++) {
+        const bool expert = l->parameters[i].group == WEFT_GRADIENT_EXPERT;
+        const double elements = (double)l->parameters[i].local;
+        *(expert ? &out->experts : &out->dense) += elements;
+        out->largest[expert] = fmax(out->largest[expert], elements);
+    }
 }
 
 static weft_status fill(weft_bounds *b, weft_site *site, const weft_outline *outline,
@@ -460,41 +471,204 @@ static void note_memory(const bounding *b, double bytes, weft_bound *out)
     out->fits = out->limit_bytes == 0 || out->memory_bytes <= out->limit_bytes;
 }
 
-/* By the mean of all stages. */
+/* --- what comes after the backwards -------------------------------------------------------- */
+
+/* The least that an element takes of a bucket of at most `most` elements: what is sent or updated
+ * together takes less for each the more it is. */
+static weft_status least_us(const weft_site *site, const weft_group *group, int collective,
+                            double most, double bytes, double *out)
+{
+    *out = INFINITY;
+    for (double elements = most; elements >= fmin(most, 1024); elements /= 2) {
+        weft_estimate estimate;
+        if (collective < 0)
+            WEFT_TRY(weft_work_us(site, WEFT_COST_ADAMW, elements * bytes, &estimate));
+        else
+            WEFT_TRY(weft_collective_us(site, group, (weft_collective)collective, elements * bytes,
+                                        &estimate));
+        *out = fmin(*out, estimate.us / elements);
+    }
+    return WEFT_OK;
+}
+
+static weft_status price_updates(bounding *b, weft_arena *scratch)
+{
+    enum { ADAMW_BYTES = 28, MARGIN = 32 };
+    static const weft_axis axes[] = {WEFT_AXIS_DP_CP, WEFT_AXIS_EDP};
+    const weft_cluster *cluster = b->bounds->space->cluster;
+    const weft_site site = {.cluster = cluster, .experts = b->bounds->experts};
+    const double element = (double)weft_dtype_bytes(weft_config_dtype(&b->config));
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)b->mesh.world, sizeof(int), &memory));
+    memset(b->bounds->updates, 0, sizeof b->bounds->updates);
+    for (int i = 0; i < 2; i++) {
+        int *ranks = memory;
+        double most = (double)b->config.parallel.ddp_bucket_size;
+        for (int k = 0; k < b->table->num_kinds; k++)
+            most = fmax(most, b->table->kinds[k].largest[i]);
+        const int size = weft_mesh_group(&b->mesh, axes[i], 0, ranks, b->mesh.world);
+        const weft_group group =
+            weft_group_of(cluster, ranks, size, weft_config_sends_directly(&b->config));
+        most += MARGIN + (double)WEFT_ALIGN_ELEMENTS * size; /* of padding */
+        for (int zero = 0; zero < 2; zero++) {
+            update_price *u = &b->bounds->updates[zero];
+            const double share = zero ? 1.0 / size : 1;
+            WEFT_TRY(least_us(&site, NULL, -1, most, share * ADAMW_BYTES, &u->step_us[i]));
+            if (size == 1)
+                continue;
+            WEFT_TRY(least_us(&site, &group,
+                              zero ? WEFT_COLLECTIVE_REDUCE_SCATTER : WEFT_COLLECTIVE_ALL_REDUCE,
+                              most, sizeof(float), &u->reduce_us[i]));
+            if (zero)
+                WEFT_TRY(least_us(&site, &group, WEFT_COLLECTIVE_ALL_GATHER, most, element,
+                                  &u->gather_us[i]));
+        }
+    }
+    b->bounds->updated = b->mesh;
+    return WEFT_OK;
+}
+
+static bool same_mesh(const weft_mesh *a, const weft_mesh *b)
+{
+    return a->world == b->world && a->tp == b->tp && a->cp == b->cp && a->dp == b->dp &&
+           a->pp == b->pp && a->ep == b->ep && a->etp == b->etp && a->binding == b->binding &&
+           strcmp(a->order, b->order) == 0;
+}
+
+/* Where gradients' groups lie alike on all stages, and nothing is reduced inside passes; else
+ * nothing is known of it: NULL. The table of a stage is at hand. */
+static weft_status find_updates(bounding *b, const update_price **out)
+{
+    const weft_cluster *cluster = b->bounds->space->cluster;
+    const weft_sharding zero = weft_parallel_sharding(&b->config.parallel);
+    const int each = cluster->ranks_per_node;
+    *out = NULL;
+    if (zero > WEFT_SHARD_OPTIM || b->config.train.frozen_parameters.count > 0 ||
+        key_of(b->bounds, b->candidate, &b->mesh, 0).pp != 0 ||
+        !nests(b->mesh.tp * b->mesh.cp * b->mesh.pp, each) ||
+        !nests(b->mesh.etp * b->mesh.ep * b->mesh.pp, each))
+        return WEFT_OK;
+    if (!same_mesh(&b->bounds->updated, &b->mesh)) {
+        weft_arena scratch = {0};
+        const weft_status status = price_updates(b, &scratch);
+        weft_arena_release(&scratch);
+        WEFT_TRY(status);
+    }
+    *out = &b->bounds->updates[zero];
+    return WEFT_OK;
+}
+
+static double reduce_us(const update_price *u, const chunk_sum *sum)
+{
+    return u ? sum->dense * u->reduce_us[0] + sum->experts * u->reduce_us[1] : 0;
+}
+
+/* After the norm: steps one after the other, and what they updated is gathered. */
+static double after_norm_us(const update_price *u, const chunk_sum *sum)
+{
+    return u ? fmax(sum->dense * u->step_us[0] + sum->experts * u->step_us[1],
+                    sum->dense * u->gather_us[0] + sum->experts * u->gather_us[1])
+             : 0;
+}
+
+/* --- all of it ----------------------------------------------------------------------------- */
+
+/* The least of each figure of the blocks. */
+static kind_price least_block(const bounding *b)
+{
+    kind_price least = *kind_at(b, b->num_layers > 2 ? 1 : 0);
+    for (int l = 2; l < b->num_layers - 1; l++) {
+        const kind_price *kind = kind_at(b, l);
+        least.forward_us = fmin(least.forward_us, kind->forward_us);
+        least.backward_us = fmin(least.backward_us, kind->backward_us);
+        least.dense = fmin(least.dense, kind->dense);
+        least.experts = fmin(least.experts, kind->experts);
+    }
+    return least;
+}
+
+/* However layers are cut. Some stage has as many blocks as the mean, rounded up. And with stages'
+ * passes T_s, whose sum is T, x >= m T_s + sum of T_i, i < s, for all s means T_s <= (x - sum) / m,
+ * so that T <= x (1 - (1 - 1 / m)^p). */
 static weft_status bound_by_mean(bounding *b, weft_bound *out)
 {
+    const update_price *updates;
+    const double m = b->num_micro_batches, p = b->mesh.pp;
     WEFT_TRY(find_table(b->bounds, b->candidate, &b->config, &b->mesh, 0, &b->table));
+    WEFT_TRY(find_updates(b, &updates));
     const chunk_sum sum = sum_layers(b, NULL, 0, b->num_layers);
+    const kind_price block = least_block(b);
+    const double blocks = b->num_layers > 2 ? ceil((b->num_layers - 2) / p) : 0;
+    const chunk_sum most = {.dense = blocks * block.dense, .experts = blocks * block.experts};
+    const double passes = blocks * m * (block.forward_us + block.backward_us);
     note_memory(b, state_bytes(b, &sum) / b->mesh.pp, out);
-    out->step_us = b->num_micro_batches * (sum.forward_us + sum.backward_us) / b->mesh.pp;
+    out->step_us = (sum.forward_us + sum.backward_us) / (1 - pow(1 - 1 / m, p));
+    out->step_us = fmax(out->step_us, passes);
+    out->step_us =
+        fmax(out->step_us, passes - blocks * block.backward_us + reduce_us(updates, &most));
+    out->step_us += after_norm_us(updates, &most);
     return WEFT_OK;
+}
+
+/* What is known of a stage whose chunks are added from the last to the first. */
+typedef struct stage_sum {
+    chunk_sum all, first;
+    double least_kept;
+    double behind_us; /* of backwards and reductions: see below */
+} stage_sum;
+
+/* A chunk's gradients are final in its last backward, before which all forwards are over, all
+ * backwards of the chunks behind it, and its own but one. From there on reductions of it and of the
+ * chunks in front of it are one after the other. */
+static stage_sum sum_stage(const bounding *b, const weft_layout *layout, int stage,
+                           const update_price *updates)
+{
+    const double m = b->num_micro_batches;
+    stage_sum out = {.least_kept = INFINITY};
+    double behind_us = 0;
+    for (int c = layout->num_chunks - 1; c >= 0; c--) {
+        int begin, end;
+        weft_layout_range(layout, stage, c, &begin, &end);
+        const chunk_sum sum = sum_layers(b, layout, begin, end);
+        out.behind_us = fmax(out.behind_us, behind_us + (m - 1) * sum.backward_us);
+        behind_us += m * sum.backward_us - reduce_us(updates, &sum);
+        out.all.forward_us += sum.forward_us;
+        out.all.backward_us += sum.backward_us;
+        out.all.recompute_us += sum.recompute_us;
+        out.all.dense += sum.dense;
+        out.all.experts += sum.experts;
+        out.least_kept = fmin(out.least_kept, sum.kept_bytes);
+        out.first = sum;
+    }
+    return out;
 }
 
 static weft_status bound_by_stages(bounding *b, weft_bound *out)
 {
     const weft_layout *layout = &b->bounds->layout;
     const bool alike = key_of(b->bounds, b->candidate, &b->mesh, 0).pp == 0;
-    double before_us = 0; /* forwards and backwards of the stages in front */
+    const double m = b->num_micro_batches;
+    const update_price *updates = NULL;
+    double before_us[2] = {0, 0}; /* forwards and backwards of the stages in front */
+    double after_us = 0;
     for (int s = 0; s < b->mesh.pp; s++) {
-        chunk_sum all = {0}, first = {0};
-        double least_kept = INFINITY;
         if (s == 0 || !alike)
             WEFT_TRY(find_table(b->bounds, b->candidate, &b->config, &b->mesh, s, &b->table));
-        for (int c = 0; c < layout->num_chunks; c++) {
-            int begin, end;
-            weft_layout_range(layout, s, c, &begin, &end);
-            const chunk_sum sum = sum_layers(b, layout, begin, end);
-            first = c == 0 ? sum : first;
-            all.forward_us += sum.forward_us + sum.backward_us + sum.recompute_us;
-            all.dense += sum.dense;
-            all.experts += sum.experts;
-            least_kept = fmin(least_kept, sum.kept_bytes);
-        }
-        out->step_us = fmax(out->step_us, before_us + b->num_micro_batches * all.forward_us);
-        before_us += first.forward_us + first.backward_us;
-        note_memory(b, state_bytes(b, &all) + least_kept * num_in_flight(b, s, layout->num_chunks),
-                    out);
+        if (s == 0)
+            WEFT_TRY(find_updates(b, &updates));
+        const stage_sum sum = sum_stage(b, layout, s, updates);
+        const double pass = sum.all.forward_us + sum.all.backward_us + sum.all.recompute_us;
+        out->step_us = fmax(out->step_us, before_us[0] + before_us[1] + m * pass);
+        out->step_us = fmax(out->step_us, before_us[0] + m * sum.all.forward_us + sum.behind_us +
+                                              reduce_us(updates, &sum.all));
+        after_us = fmax(after_us, after_norm_us(updates, &sum.all));
+        before_us[0] += sum.first.forward_us;
+        before_us[1] += sum.first.backward_us;
+        note_memory(
+            b, state_bytes(b, &sum.all) + sum.least_kept * num_in_flight(b, s, layout->num_chunks),
+            out);
     }
+    out->step_us += after_us;
     return WEFT_OK;
 }
 
