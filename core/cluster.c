@@ -202,9 +202,10 @@ static const weft_source *longest_source(const weft_cluster *cluster, const char
     size_t best_bytes = 0;
     for (int i = 0; i < cluster->num_sources; i++) {
         const weft_source *source = &cluster->sources[i];
-        size_t bytes = strlen(source->key);
-        bool covers =
-            strncmp(path, source->key, bytes) == 0 && (!path[bytes] || path[bytes] == '.');
+        size_t bytes = 0; /* that are the same: asked for each number of each operation */
+        while (source->key[bytes] && path[bytes] == source->key[bytes])
+            bytes++;
+        const bool covers = !source->key[bytes] && (!path[bytes] || path[bytes] == '.');
         if (covers && bytes > best_bytes) {
             best = source;
             best_bytes = bytes;
@@ -230,8 +231,9 @@ static bool owns(const weft_cluster *cluster, int group, const char *path)
 const weft_source *weft_cluster_source(const weft_cluster *cluster, int group, const char *path)
 {
     char own[96];
-    snprintf(own, sizeof own, "groups[%d].%s", group, path);
     const bool differs = group >= 0 && group < cluster->num_groups;
+    if (differs)
+        snprintf(own, sizeof own, "groups[%d].%s", group, path);
     const weft_source *source = differs ? longest_source(cluster, own) : NULL;
     /* What others' nodes have is no source of a number of its own. */
     return source || (differs && owns(cluster, group, path)) ? source

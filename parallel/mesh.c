@@ -66,21 +66,24 @@ static int axis_size(const weft_mesh *mesh, weft_axis axis)
     }
 }
 
-/* The axis that a letter pair of the order stands for; NONE: it does not count in that grid. */
+/* The axis that a letter pair of the order stands for; NONE: it does not count in that grid. The
+ * order is checked: its first letters tell the pairs apart. */
 static weft_axis letter_axis(const char *letters, bool expert)
 {
-    static const struct {
-        char letters[3];
-        weft_axis dense, expert;
-    } table[NUM_LETTERS] = {
-        {"tp", WEFT_AXIS_TP, WEFT_AXIS_ETP},  {"cp", WEFT_AXIS_CP, WEFT_AXIS_NONE},
-        {"ep", WEFT_AXIS_NONE, WEFT_AXIS_EP}, {"dp", WEFT_AXIS_DP, WEFT_AXIS_EDP},
-        {"pp", WEFT_AXIS_PP, WEFT_AXIS_PP},
-    };
-    for (int i = 0; i < NUM_LETTERS; i++)
-        if (!strncmp(letters, table[i].letters, 2))
-            return expert ? table[i].expert : table[i].dense;
-    return WEFT_AXIS_NONE;
+    switch (letters[0]) {
+    case 't':
+        return expert ? WEFT_AXIS_ETP : WEFT_AXIS_TP;
+    case 'c':
+        return expert ? WEFT_AXIS_NONE : WEFT_AXIS_CP;
+    case 'e':
+        return expert ? WEFT_AXIS_EP : WEFT_AXIS_NONE;
+    case 'd':
+        return expert ? WEFT_AXIS_EDP : WEFT_AXIS_DP;
+    case 'p':
+        return WEFT_AXIS_PP;
+    default:
+        return WEFT_AXIS_NONE;
+    }
 }
 
 static grid make_grid(const weft_mesh *mesh, bool expert)
