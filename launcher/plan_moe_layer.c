@@ -85,12 +85,14 @@ typedef struct planner {
 
 static weft_status check(const arguments *a)
 {
+    const long long below = a->experts / a->ep * a->ep;
+    char lower[32] = "";
+    if (below > 0)
+        snprintf(lower, sizeof lower, "%lld or ", below);
     if (a->experts % a->ep != 0)
-        return WEFT_ERROR(
-            WEFT_CONFIG, "--experts %lld: %d ranks cannot hold as many each; %lld or %lld would do",
-            (long long)a->experts, a->ep,
-            (long long)(a->experts / a->ep > 0 ? a->experts / a->ep * a->ep : a->ep),
-            (long long)((a->experts / a->ep + 1) * a->ep));
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "--experts %lld: %d ranks cannot hold as many each; %s%lld would do",
+                          (long long)a->experts, a->ep, lower, below + a->ep);
     if (a->topk > a->experts)
         return WEFT_ERROR(WEFT_CONFIG, "--topk %lld: there are only %lld experts",
                           (long long)a->topk, (long long)a->experts);

@@ -22,6 +22,7 @@ const char *const weft_page_style[] = {
     ".n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}\n"
     ".row{display:grid;grid-template-columns:5.5rem 1fr 8.5rem;gap:.5rem;align-items:center;"
     "margin:.15rem 0;font-size:.9rem}\n"
+    "#memory .row,#expansion .row,#what-if .row{grid-template-columns:5.5rem 1fr 5.5rem}\n"
     ".row .v{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}\n"
     ".bar{position:relative;display:flex;height:1.1rem;background:var(--panel)}\n"
     ".bar i{display:block;height:100%}\n"

@@ -291,6 +291,8 @@ static void check_layer_refusals(void)
     refuse_layer("0", "8", "2", "4", "cluster.json", "--tokens 0: expected a whole number");
     refuse_layer("64", "6", "2", "4", "cluster.json",
                  "--experts 6: 4 ranks cannot hold as many each; 4 or 8 would do");
+    refuse_layer("64", "6", "2", "8", "cluster.json",
+                 "--experts 6: 8 ranks cannot hold as many each; 8 would do");
     refuse_layer("64", "4", "8", "4", "cluster.json", "--topk 8: there are only 4 experts");
     refuse_layer("64", "8", "2", "8", "paper.json", "is not known");
     refuse_layer("64", "8", "2", "8", "empty.json", "is not known");
