@@ -8,9 +8,10 @@
 #include "core/svg.h"
 #include "core/text.h"
 #include "launcher/page/parts.h"
+#include "launcher/planning/figures.h"
 #include "launcher/planning/plan_print.h"
 
-enum { MAX_STAGES = 64, MAX_SOURCES = 64 };
+enum { MAX_STAGES = 64 };
 
 static void write_key(FILE *out, int colour, const char *name)
 {
@@ -23,9 +24,10 @@ static void write_key(FILE *out, int colour, const char *name)
 
 static void write_range(const weft_page *page, FILE *out)
 {
-    if (page->low_s > 0 && page->high_s > 0)
-        fprintf(out, " (%s to %s)", weft_page_seconds(page->low_s).text,
-                weft_page_seconds(page->high_s).text);
+    const weft_plan_figures *figures = page->plan->figures;
+    if (figures)
+        fprintf(out, " (%s to %s)", weft_page_seconds(figures->range_us[0] / 1e6).text,
+                weft_page_seconds(figures->range_us[1] / 1e6).text);
 }
 
 static void answer_plan(const weft_page *page, FILE *out)
@@ -178,45 +180,6 @@ static void write_memory(const weft_page *page, weft_page_colours *colours, FILE
     fputs("</section>\n", out);
 }
 
-/* --- sources --------------------------------------------------------------------------------- */
-
-static void write_sources(const weft_page *page, FILE *out)
-{
-    const weft_cluster *c = page->cluster;
-    if (!c && !page->plan)
-        return;
-    weft_page_begin(out, "sources", "Sources and ranges");
-    if (page->plan)
-        fprintf(out, "<p>The worst of the numbers behind the plan is %s%s.",
-                weft_source_class_text(page->plan->source),
-                page->plan->coarse ? "; a layer gives only sums" : "");
-    if (page->plan && page->low_s > 0)
-        fprintf(out, " With every number at either end of its spread a step takes %s to %s.",
-                weft_page_seconds(page->low_s).text, weft_page_seconds(page->high_s).text);
-    fputs(page->plan ? "</p>\n" : "", out);
-    if (c && c->num_sources > 0) {
-        fputs("<div class=\"scroll\"><table><tr><th>figure</th><th>is</th><th class=\"n\">spread"
-              "</th><th>from</th></tr>\n",
-              out);
-        for (int i = 0; i < c->num_sources && i < MAX_SOURCES; i++) {
-            const weft_source *s = &c->sources[i];
-            char spread[32] = "";
-            if (s->spread > 0)
-                snprintf(spread, sizeof spread, "\u00b1%.3g %%", 100 * s->spread);
-            fputs("<tr>", out);
-            weft_page_cell(out, s->key);
-            weft_page_cell(out, weft_source_class_text(s->class_));
-            weft_page_number(out, spread);
-            weft_page_cell(out, s->where);
-            fputs("</tr>\n", out);
-        }
-        fputs("</table></div>\n", out);
-    } else if (c) {
-        fputs("<p class=\"soft\">The cluster's file names no sources.</p>\n", out);
-    }
-    fputs("</section>\n", out);
-}
-
 /* --- the file -------------------------------------------------------------------------------- */
 
 static void write_pieces(const char *const *pieces, FILE *out)
@@ -238,7 +201,8 @@ static weft_status write_sections(const weft_page *page, weft_page_colours *colo
     weft_page_scaling(page, out);
     weft_page_gains(page, out);
     weft_page_ladder(page, out);
-    write_sources(page, out);
+    weft_page_figures(page, out);
+    weft_page_sources(page, out);
     return WEFT_OK;
 }
 

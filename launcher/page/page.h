@@ -48,7 +48,6 @@ typedef struct weft_page {
     const weft_cluster *cluster; /* its sources; NULL: none */
     const weft_trace *trace;     /* of the plan's step, a rank a stage; NULL: not drawn, and */
     const char *no_trace;        /* why; NULL: nothing is said */
-    double low_s, high_s;        /* the step's range; 0: not known */
     const weft_page_mesh *meshes;
     int num_meshes;
     const weft_page_scale *scales;

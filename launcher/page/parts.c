@@ -29,10 +29,20 @@ weft_page_words weft_page_count(double value)
 
 weft_page_words weft_page_seconds(double seconds)
 {
+    static const struct {
+        double below, unit;
+        const char *name;
+    } units[] = {{1, 1e-3, "ms"}, {300, 1, "s"}, {7200, 60, "min"}, {172800, 3600, "h"}};
     weft_page_words out = {"-"};
+    double unit = 86400;
+    const char *name = "days";
+    for (int i = 3; i >= 0; i--)
+        if (seconds < units[i].below) {
+            unit = units[i].unit;
+            name = units[i].name;
+        }
     if (isfinite(seconds) && seconds > 0)
-        snprintf(out.text, sizeof out.text, "%.4g %s", seconds < 1 ? seconds * 1e3 : seconds,
-                 seconds < 1 ? "ms" : "s");
+        snprintf(out.text, sizeof out.text, "%.4g %s", seconds / unit, name);
     return out;
 }
 

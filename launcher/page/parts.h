@@ -10,7 +10,7 @@ extern const char *const weft_page_style[], *const weft_page_script[];
 typedef struct weft_page_words {
     char text[48];
 } weft_page_words;
-/* "12,345"; "1.23 s", "45.6 ms"; "+25 %"; "-" for what is not known. */
+/* "12,345"; "1.23 s", "45.6 ms", "3.4 days"; "+25 %"; "-" for what is not known. */
 weft_page_words weft_page_count(double value);
 weft_page_words weft_page_seconds(double seconds);
 weft_page_words weft_page_gain_text(double factor);
@@ -39,6 +39,8 @@ void weft_page_write_colours(FILE *out, const weft_page_colours *colours);
 /* The sections. Those without anything to show write nothing. */
 weft_status weft_page_timeline(const weft_page *page, weft_page_colours *colours,
                                FILE *out) WEFT_CHECKED;
+void weft_page_figures(const weft_page *page, FILE *out);
+void weft_page_sources(const weft_page *page, FILE *out);
 void weft_page_ranked(const weft_page *page, FILE *out);
 void weft_page_scaling(const weft_page *page, FILE *out);
 void weft_page_gains(const weft_page *page, FILE *out);

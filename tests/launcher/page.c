@@ -143,6 +143,9 @@ static void check_plan(void)
     expect_in(html, "F0 forward");
     expect_in(html, "NVIDIA H100 data sheet");
     expect_in(html, "\u00b115 %");
+    expect_in(html, "With every number at either end of its spread a step takes ");
+    expect_in(html, "<td>a checkpoint</td>");
+    EXPECT(!strstr(html, "nan"), "an unknown number");
     EXPECT(count_in(html, "<rect ") > 8 * 128 * 2, "%d boxes", count_in(html, "<rect "));
     EXPECT(!strstr(html, "tasks, mostly"), "a small step is merged");
     free(html);
