@@ -11,6 +11,7 @@
 #include "core/text.h"
 #include "launcher/arguments.h"
 #include "launcher/jobs/job.h"
+#include "launcher/jobs/quote.h"
 #include "launcher/planning/no_effect.h"
 #include "launcher/planning/plan.h"
 #include "launcher/planning/plan_print.h"
@@ -347,8 +348,10 @@ static weft_status print(launcher *l)
     for (int i = 0; weft_job_file_name(job->kind, i); i++)
         printf("%s %s/%s", i ? "," : ":", job->run, weft_job_file_name(job->kind, i));
     printf("\nstart:");
-    for (int i = 0; command[i]; i++)
-        printf(" %s", command[i]);
+    for (int i = 0; command[i]; i++) {
+        printf(" ");
+        weft_shell_word(command[i], stdout);
+    }
     printf("\n");
     if (job->kind == WEFT_JOB_MPIRUN && job->num_nodes > 1 && !job->hosts)
         printf("hostfile: put the names of your nodes there, or give --hosts\n");

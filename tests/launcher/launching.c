@@ -126,6 +126,24 @@ static void expect_training_words(const char *text, const char *name)
     EXPECT(access("oops", F_OK) != 0, "%s: a path was run as a command", name);
 }
 
+/* What it says starts the job, as a shell reads it. */
+static void check_start_line(const char *const *args)
+{
+    const char *const env[] = {path_of_fakes, NULL};
+    child c, shell;
+    EXPECT(run(&c, args, NULL) == 0, "%s", c.err);
+    const char *line = strstr(c.out, "\nstart: ");
+    EXPECT(line, "no start in %s", c.out);
+    if (line) {
+        char *command = strndup(line + 8, strcspn(line + 8, "\n"));
+        EXPECT(other(&shell, "/bin/bash", (const char *const[]){"-c", command, NULL}, env) == 0,
+               "%s: %s", command, shell.err);
+        child_release(&shell);
+        free(command);
+    }
+    child_release(&c);
+}
+
 static void check_mpirun(void)
 {
     const char *const env[] = {path_of_fakes, NULL};
@@ -148,6 +166,11 @@ static void check_mpirun(void)
     expect_code((const char *const[]){"launch", "mpirun", "tiny.json", "--out", odd, "--set",
                                       "train.lr=1e-3", NULL},
                 0, NULL);
+    check_start_line((const char *const[]){"launch", "mpirun", "tiny.json", "--out", odd, "--set",
+                                           "train.lr=1e-3", NULL});
+    text = said();
+    expect_training_words(text, "mpirun");
+    free(text);
     expect_code((const char *const[]){"launch", "mpirun", "tiny.json", "--out", odd, NULL}, 2,
                 "--force");
     expect_text(script, "train.lr=1e-3");
