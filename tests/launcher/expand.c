@@ -424,6 +424,11 @@ static void check_emitted_run(void)
                               "--set", "train.train_iters=8", "--emit", "on", NULL});
     EXPECT(!child_read("on/step-0.json"), "a config of what has run");
     run_script("on/step-1.sh");
+    char *said = child_read("out.txt");
+    EXPECT(said &&
+               strstr(said, "; samples get another order: some tokens of this epoch come again"),
+           "silent about the order: %s", said);
+    free(said);
     EXPECT(isfinite(loss_at("straight/metrics.jsonl", 8)), "no eighth loss");
 }
 

@@ -180,6 +180,12 @@ static const mistake mistakes[] = {
      "\"seq_length\": 12, \"max_position_embeddings\": 8",
      {0},
      "c.json:8:23: model.max_position_embeddings: 8 positions for seq_length 12"},
+    {NULL,
+     NULL,
+     {"--set", "shuffle_block_tokens=30"},
+     "--set shuffle_block_tokens=30: data.shuffle_block_tokens: 30 is no multiple of seq_length "
+     "12; "
+     "24 or 36 would"},
     {"\"seq_length\": 12",
      "\"seq_length\": 12, \"position_embedding_type\": \"rope\", \"kv_channels\": 5",
      {0},
