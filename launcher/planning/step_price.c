@@ -265,6 +265,27 @@ static weft_status price_sharing(const weft_site *site, const weft_outline *outl
     return WEFT_OK;
 }
 
+/* Layers that describe the same operations take the same. */
+static bool same_layer(const weft_outline *outline, int a, int b)
+{
+    const weft_outline_layer *x = &outline->layers[a], *y = &outline->layers[b];
+    const weft_description *d = &x->description, *e = &y->description;
+    return !d->coarse && !e->coarse && d->num_operations == e->num_operations &&
+           (x->recompute_group > 0) == (y->recompute_group > 0) &&
+           memcmp(d->operations, e->operations,
+                  (size_t)d->num_operations * sizeof *d->operations) == 0;
+}
+
+static void add_price(weft_pass_price *sum, const weft_pass_price *layer)
+{
+    weft_pass_time_add(&sum->forward, &layer->forward);
+    weft_pass_time_add(&sum->backward, &layer->backward);
+    weft_pass_time_add(&sum->recompute, &layer->recompute);
+    sum->coarse |= layer->coarse;
+    if (layer->source > sum->source)
+        sum->source = layer->source;
+}
+
 /* The passes of a stage's replicas on nodes of these kinds; *out_us: of a micro-batch through all
  * chunks. */
 static weft_status price_passes(pricing *p, const weft_site *site, int stage, weft_arena *arena,
@@ -272,6 +293,8 @@ static weft_status price_passes(pricing *p, const weft_site *site, int stage, we
 {
     const weft_outline *outline = &p->plan->step.outline;
     const size_t num_chunks = (size_t)outline->layout.num_chunks;
+    weft_pass_price one = {0};
+    int priced = -1; /* the layer of `one` */
     void *memory;
     *out_us = 0;
     WEFT_TRY(weft_arena_alloc_array(arena, num_chunks, sizeof *out->chunks, &memory));
@@ -288,7 +311,12 @@ static weft_status price_passes(pricing *p, const weft_site *site, int stage, we
         out->backward_us[c] = memory;
         for (int l = first; l < end; l++) {
             const double before = weft_pass_us(&chunk->backward);
-            WEFT_TRY(weft_pass_price_add(site, outline, l, l + 1, chunk));
+            if (priced < 0 || !same_layer(outline, priced, l)) {
+                one = (weft_pass_price){0};
+                WEFT_TRY(weft_pass_price_add(site, outline, l, l + 1, &one));
+                priced = l;
+            }
+            add_price(chunk, &one);
             if (!weft_outline_recomputes_layer_early(outline, stage, c, l)) {
                 weft_pass_time_add(&chunk->backward, &chunk->recompute);
                 chunk->recompute = (weft_pass_time){0};

@@ -272,6 +272,7 @@ static weft_status describe_best(searching *s, weft_search_result *out)
         found->memory_limit_bytes = plan.memory_limit_bytes;
         found->limits = plan.limits;
         found->source = plan.source;
+        found->costs = weft_plan_costs_of(s->space->cluster, &plan.mesh, plan.tokens_per_s);
         const weft_status status = mesh_text(&plan.mesh, s->arena, &found->mesh);
         weft_plan_release(&plan);
         weft_arena_reset(&s->scratch);

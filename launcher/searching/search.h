@@ -7,7 +7,7 @@
 #ifndef WEFT_LAUNCHER_SEARCHING_SEARCH_H
 #define WEFT_LAUNCHER_SEARCHING_SEARCH_H
 
-#include "launcher/planning/plan.h"
+#include "launcher/planning/figures.h"
 #include "launcher/searching/candidates.h"
 
 typedef struct weft_search_options {
@@ -29,6 +29,7 @@ typedef struct weft_found {
     uint64_t memory_bytes, memory_limit_bytes; /* as in weft_plan */
     weft_limit_kind limits;
     weft_source_class source;
+    weft_plan_costs costs; /* NAN: the cluster's file does not tell */
 } weft_found;
 
 /* What is legal and does not fit: of each mesh that does not in any form that was planned, the

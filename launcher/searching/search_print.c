@@ -164,6 +164,13 @@ static weft_status add_plan(cJSON *list, const weft_found *f, const cJSON *from,
     add_number(json, "memory_limit_bytes", (double)f->memory_limit_bytes);
     cJSON_AddStringToObject(json, "limits", weft_limit_text((int)f->limits));
     cJSON_AddStringToObject(json, "source", weft_source_class_text(f->source));
+    const weft_plan_costs *c = &f->costs;
+    if (isfinite(c->hour) || isfinite(c->joules_per_token)) {
+        cJSON *cost = cJSON_AddObjectToObject(json, "cost");
+        add_number(cost, "hour", c->hour);
+        add_number(cost, "billion_tokens", c->billion_tokens);
+        add_number(cost, "joules_per_token", c->joules_per_token);
+    }
     cJSON *time = cJSON_AddObjectToObject(json, "time");
     for (int i = 0; i < WEFT_NUM_TIMES; i++)
         add_number(time, weft_time_text(i), f->us[i] / 1e6);

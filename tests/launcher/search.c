@@ -357,6 +357,7 @@ static void check_emitted(void)
     for (const cJSON *p = first->next; p; p = p->next)
         EXPECT(number_of(p, "step_time_s") >= number_of(p->prev, "step_time_s"), "not by time");
     EXPECT(cJSON_GetObjectItem(first, "overrides")->child != NULL, "nothing is overridden");
+    EXPECT(!cJSON_GetObjectItem(first, "cost"), "nobody says what nodes cost");
     code = run((const char *const[]){"plan", "best.json", "--cluster", "gpus.json", "--json", NULL},
                &again, err, sizeof err);
     EXPECT(code == 0, "exit %d: %s", code, err);
