@@ -112,13 +112,14 @@ static weft_status run(planner *p)
     weft_plan plan = {0};
     weft_against against;
     weft_trace *trace = NULL;
-    WEFT_TRY(weft_plan_search_check(&p->search, p->against, p->trace, p->html));
+    WEFT_TRY(weft_plan_search_check(&p->search, p->against, p->trace));
     WEFT_TRY(weft_plan_load(&p->source, p->vocabulary, &p->arena, &config));
     if (p->against && p->kernels != WEFT_KERNELS_WEFT)
         return WEFT_ERROR(WEFT_CONFIG, "--against %s: no run has plain kernels", p->against);
     WEFT_TRY(weft_plan_set_kernels((weft_kernels_kind)p->kernels, &p->source, &config));
     if (p->search.on) {
         WEFT_TRY(weft_plan_cluster(p->cluster, &config, &p->arena, &cluster));
+        p->search.html = p->html;
         return weft_plan_search_run(&p->search, &config, &p->source, cluster, p->json, &p->arena);
     }
     if (p->against)

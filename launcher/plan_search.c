@@ -5,23 +5,22 @@
 
 #include <cjson/cJSON.h>
 
+#include "launcher/plan_page.h"
 #include "launcher/searching/search_print.h"
 
 weft_status weft_plan_search_check(const weft_plan_search *s, const char *against,
-                                   const char *trace, const char *html)
+                                   const char *trace)
 {
     if (!s->on && (s->emit || s->nodes.count > 0 || s->top != WEFT_PLAN_SEARCH_TOP))
         return WEFT_ERROR(WEFT_CONFIG, "--%s: needs --search",
                           s->emit              ? "emit"
                           : s->nodes.count > 0 ? "nodes"
                                                : "top");
-    if (s->on && (against || trace || html))
+    if (s->on && (against || trace))
         return WEFT_ERROR(WEFT_CONFIG,
                           "--%s: of one mesh, and --search looks at many; --emit "
                           "writes the best one's config",
-                          against ? "against"
-                          : trace ? "trace"
-                                  : "html");
+                          against ? "against" : "trace");
     if (s->emit && s->nodes.count > 1)
         return WEFT_ERROR(WEFT_CONFIG, "--emit: one plan's config, and --nodes has %zu numbers",
                           s->nodes.count);
@@ -76,6 +75,8 @@ weft_status weft_plan_search_run(const weft_plan_search *s, const weft_config *c
         weft_search_print_scaling(results, count, stdout);
     else
         weft_search_print(results, stdout);
+    if (s->html)
+        WEFT_TRY(weft_plan_page_search(s->html, source, results, count, arena));
     if (!any)
         return WEFT_ERROR(WEFT_MEMORY, "%s",
                           weft_search_short_text(&results[count - 1], text, sizeof text));

@@ -11,11 +11,12 @@ typedef struct weft_plan_search {
     int top;
     weft_int_list nodes; /* empty: the cluster's */
     const char *emit;    /* NULL: no file */
+    const char *html;    /* of --html; NULL: no page */
 } weft_plan_search;
 
 /* Refuses options of a search without one, and what is of one mesh beside one. */
 weft_status weft_plan_search_check(const weft_plan_search *search, const char *against,
-                                   const char *trace, const char *html) WEFT_CHECKED;
+                                   const char *trace) WEFT_CHECKED;
 /* Searches and prints. Errors: those of weft_search_run; WEFT_MEMORY where nothing fits. */
 weft_status weft_plan_search_run(const weft_plan_search *search, const weft_config *config,
                                  const weft_config_source *source, const weft_cluster *cluster,

@@ -182,6 +182,40 @@ static void check_large(const char *sheet)
     free(html);
 }
 
+static char *search_page(const char *nodes, int code)
+{
+    child c;
+    child_run(&c,
+              (const char *[]){
+                  "plan", "dense.json", "--cluster", "cluster.json", "--search", "--nodes", nodes,
+                  "--mesh", "tp=8,sp=1", "--html", "page.html", "--set",
+                  code ? "device.memory_limit=1000000000" : "train.global_batch_size=64", NULL},
+              NULL);
+    EXPECT(c.exit_code == code, "exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
+    char *html = read_page("page.html");
+    remove("page.html");
+    return html;
+}
+
+/* The best plan with its step, all plans ranked, and more nodes. */
+static void check_search(void)
+{
+    char *html = search_page("2,4", 0);
+    expect_in(html, "It fits.");
+    expect_in(html, "On 32 devices");
+    expect_in(html, "Meshes, fastest first");
+    expect_in(html, "most of it: ");
+    expect_in(html, "<td class=\"n\">16</td>"); /* devices of two nodes */
+    expect_in(html, "More nodes");
+    expect_in(html, "<rect ");
+    free(html);
+    html = search_page("1", 3);
+    expect_in(html, "No mesh fits.");
+    expect_in(html, "lacks ");
+    free(html);
+}
+
 static void check_refusals(void)
 {
     child c;
@@ -296,6 +330,7 @@ int main(int argc, char **argv)
     check_many();
     check_plan();
     check_escapes();
+    check_search();
     check_refusals();
     check_large(sheet ? sheet : "{}");
     free(sheet);
