@@ -7,14 +7,13 @@
 #include "launcher/planning/figures.h"
 #include "launcher/planning/no_effect.h"
 #include "launcher/planning/plan_print.h"
-#include "launcher/plan_search.h"
 #include "launcher/verbs.h"
 
 typedef struct planner {
     const char *cluster, *mesh, *trace, *against, *html;
     weft_string_list set;
     weft_plan_search search;
-    bool json;
+    bool json, asks_what_if;
     int kernels;                    /* weft_kernels_kind */
     double expert_load, num_tokens; /* 0: not given */
     weft_arena arena;
@@ -51,6 +50,8 @@ static int parse(int argc, char **argv, planner *p)
          .choice = &p->kernels, .names = weft_kernels_texts, .num_names = WEFT_NUM_KERNELS},
         {"html", "FILE", "the plan as a page: one file, which a browser opens offline",
          .text = &p->html},
+        {"what-if", NULL, "what better links, memory, devices or more nodes would gain",
+         .flag = &p->asks_what_if},
         {"json", NULL, "the plan as one JSON object", .flag = &p->json},
     };
     const weft_arguments verb = {
@@ -73,24 +74,68 @@ static int parse(int argc, char **argv, planner *p)
     return code;
 }
 
-/* against: NULL without a run. A file that cannot be written costs nobody the plan. */
-static weft_status print(const planner *p, const weft_cluster *cluster, const weft_plan *plan,
-                         const weft_trace *trace, const weft_against *against)
+/* A plan, and what is told of it. */
+typedef struct answer {
+    const weft_config *config;
+    const weft_cluster *cluster;
+    bool has_plan; /* false: a search found none */
+    weft_plan plan;
+    weft_trace *trace;           /* NULL: nobody asks */
+    const weft_against *against; /* NULL without a run */
+    weft_what_if what_if;
+} answer;
+
+/* What is asked beside the plan itself stands in the same object. */
+static weft_status print_json(const planner *p, const answer *a, const weft_config *config,
+                              weft_arena *arena)
+{
+    cJSON *json;
+    if (p->search.on)
+        WEFT_TRY(weft_plan_search_json(&p->search, config, arena, &json));
+    else
+        json = weft_plan_json(&a->plan, a->against);
+    if (p->search.on && a->has_plan)
+        cJSON_AddItemToObject(json, "best", weft_plan_json(&a->plan, NULL));
+    if (p->asks_what_if && a->has_plan)
+        weft_what_if_json(&a->what_if, cJSON_AddArrayToObject(json, "what_if"));
+    return weft_print_json(json, stdout);
+}
+
+static void print_text(const planner *p, const answer *a)
+{
+    if (p->search.on)
+        weft_plan_search_print(&p->search, stdout);
+    else
+        weft_plan_print(&a->plan, a->cluster, stdout);
+    if (a->against)
+        weft_against_print(a->against, stdout);
+    if (p->asks_what_if && a->has_plan)
+        weft_what_if_print(&a->what_if, stdout);
+}
+
+/* A file that cannot be written costs nobody the plan. */
+static weft_status tell(planner *p, const answer *a, const weft_config *config)
 {
     char text[512];
     if (p->json)
-        WEFT_TRY(weft_plan_print_json(plan, against, stdout));
+        WEFT_TRY(print_json(p, a, config, &p->arena));
     else
-        weft_plan_print(plan, cluster, stdout);
-    if (against && !p->json)
-        weft_against_print(against, stdout);
-    if (p->trace)
-        WEFT_TRY(weft_trace_write_file(trace, p->trace, NULL, NULL));
+        print_text(p, a);
+    if (p->trace && a->has_plan)
+        WEFT_TRY(weft_trace_write_file(a->trace, p->trace, NULL, NULL));
+    weft_page page = {.title = p->source.file,
+                      .plan = a->has_plan ? &a->plan : NULL,
+                      .cluster = a->cluster,
+                      .trace = a->trace};
     if (p->html)
-        WEFT_TRY(weft_plan_page_write(p->html, p->source.file, cluster, plan, trace));
-    if (plan->fits)
+        WEFT_TRY(weft_plan_page_write(&page, p->search.on ? &p->search : NULL,
+                                      p->asks_what_if && a->has_plan ? &a->what_if : NULL, p->html,
+                                      &p->arena));
+    if (p->search.on)
+        return weft_plan_search_end(&p->search, &p->source, &p->arena);
+    if (a->plan.fits)
         return WEFT_OK;
-    return WEFT_ERROR(WEFT_MEMORY, "%s", weft_plan_short_text(plan, text, sizeof text));
+    return WEFT_ERROR(WEFT_MEMORY, "%s", weft_plan_short_text(&a->plan, text, sizeof text));
 }
 
 /* Tracks are stages: their first ranks stand for all replicas. */
@@ -105,52 +150,82 @@ static weft_status name_tracks(const weft_plan *plan, weft_trace *trace, weft_ar
     return WEFT_OK;
 }
 
-static weft_status run(planner *p)
+static weft_status make(planner *p, answer *a)
+{
+    const weft_config *config = a->config;
+    a->has_plan = true;
+    if (p->trace || p->against || (p->html && weft_plan_page_draws(config, &p->source)))
+        WEFT_TRY(weft_trace_create(&a->trace));
+    WEFT_TRY(weft_plan_make(config, &p->source, a->cluster, a->trace, &p->arena, &a->plan));
+    WEFT_TRY(
+        weft_plan_figures_make(config, &p->source, a->cluster, p->num_tokens, &p->arena, &a->plan));
+    if (a->trace)
+        WEFT_TRY(name_tracks(&a->plan, a->trace, &p->arena));
+    if (!p->asks_what_if)
+        return WEFT_OK;
+    return weft_what_if_run(config, &p->source, a->cluster, &a->plan, &p->arena, &a->what_if);
+}
+
+static weft_status lay_beside(const planner *p, const weft_config *of_run, answer *a,
+                              weft_arena *arena, weft_against *out)
+{
+    WEFT_TRY(weft_against_read(p->against, of_run, a->config, &a->plan, a->trace, arena, out));
+    a->against = out;
+    if (of_run->device.kind == WEFT_DEVICE_KIND_CPU && weft_plan_is_of_gpus(a->config, a->cluster))
+        weft_log(WEFT_LOG_WARN, "--against %s: it ran on CPUs, and the cluster %s is of GPUs",
+                 p->against, a->cluster->name);
+    return WEFT_OK;
+}
+
+/* Everything before the plan. */
+static weft_status load(planner *p, weft_config *config, weft_config *of_run,
+                        weft_cluster **cluster)
+{
+    WEFT_TRY(weft_plan_search_check(&p->search, p->against));
+    WEFT_TRY(weft_plan_load(&p->source, p->vocabulary, &p->arena, config));
+    if (p->against && p->kernels != WEFT_KERNELS_WEFT)
+        return WEFT_ERROR(WEFT_CONFIG, "--against %s: no run has plain kernels", p->against);
+    WEFT_TRY(weft_plan_set_kernels((weft_kernels_kind)p->kernels, &p->source, config));
+    if (p->against)
+        WEFT_TRY(weft_against_check(config, &p->source, p->against, &p->arena, of_run));
+    if (p->against && config->model.num_experts > 0)
+        WEFT_TRY(weft_against_load(p->against, &p->arena, &config->moe_load));
+    if (p->expert_load > 0) {
+        config->moe_load = p->expert_load;
+        WEFT_TRY(weft_plan_check_load(config, &p->source));
+    }
+    return weft_plan_cluster(p->cluster, config, &p->arena, cluster);
+}
+
+static weft_status answer_all(planner *p, answer *a)
 {
     weft_config config, of_run;
     weft_cluster *cluster;
-    weft_plan plan = {0};
     weft_against against;
-    weft_trace *trace = NULL;
-    WEFT_TRY(weft_plan_search_check(&p->search, p->against, p->trace));
-    WEFT_TRY(weft_plan_load(&p->source, p->vocabulary, &p->arena, &config));
-    if (p->against && p->kernels != WEFT_KERNELS_WEFT)
-        return WEFT_ERROR(WEFT_CONFIG, "--against %s: no run has plain kernels", p->against);
-    WEFT_TRY(weft_plan_set_kernels((weft_kernels_kind)p->kernels, &p->source, &config));
+    WEFT_TRY(load(p, &config, &of_run, &cluster));
+    a->config = &config;
+    a->cluster = cluster;
     if (p->search.on) {
-        WEFT_TRY(weft_plan_cluster(p->cluster, &config, &p->arena, &cluster));
-        p->search.html = p->html;
-        return weft_plan_search_run(&p->search, &config, &p->source, cluster, p->json, &p->arena);
+        WEFT_TRY(weft_plan_search_find(&p->search, &config, &p->source, cluster, &p->arena));
+        if (!p->search.best)
+            return tell(p, a, &config);
+        a->config = &p->search.best->plans[0].config;
+        a->cluster = p->search.best->cluster;
     }
+    WEFT_TRY(make(p, a));
+    if (!p->search.on)
+        WEFT_TRY(weft_config_tell_no_effect(&config));
     if (p->against)
-        WEFT_TRY(weft_against_check(&config, &p->source, p->against, &p->arena, &of_run));
-    if (p->against && config.model.num_experts > 0)
-        WEFT_TRY(weft_against_load(p->against, &p->arena, &config.moe_load));
-    if (p->expert_load > 0) {
-        config.moe_load = p->expert_load;
-        WEFT_TRY(weft_plan_check_load(&config, &p->source));
-    }
-    WEFT_TRY(weft_plan_cluster(p->cluster, &config, &p->arena, &cluster));
-    if (p->trace || p->against || (p->html && weft_plan_page_draws(&config, &p->source)))
-        WEFT_TRY(weft_trace_create(&trace));
-    weft_status status = weft_plan_make(&config, &p->source, cluster, trace, &p->arena, &plan);
-    if (status == WEFT_OK)
-        status =
-            weft_plan_figures_make(&config, &p->source, cluster, p->num_tokens, &p->arena, &plan);
-    if (status == WEFT_OK)
-        status = weft_config_tell_no_effect(&config);
-    if (status == WEFT_OK && trace)
-        status = name_tracks(&plan, trace, &p->arena);
-    if (status == WEFT_OK && p->against)
-        status = weft_against_read(p->against, &of_run, &config, &plan, trace, &p->arena, &against);
-    if (status == WEFT_OK && p->against && of_run.device.kind == WEFT_DEVICE_KIND_CPU &&
-        weft_plan_is_of_gpus(&config, cluster))
-        weft_log(WEFT_LOG_WARN, "--against %s: it ran on CPUs, and the cluster %s is of GPUs",
-                 p->against, cluster->name);
-    if (status == WEFT_OK)
-        status = print(p, cluster, &plan, trace, p->against ? &against : NULL);
-    weft_trace_destroy(trace);
-    weft_plan_release(&plan);
+        WEFT_TRY(lay_beside(p, &of_run, a, &p->arena, &against));
+    return tell(p, a, &config);
+}
+
+static weft_status run(planner *p)
+{
+    answer a = {0};
+    const weft_status status = answer_all(p, &a);
+    weft_trace_destroy(a.trace);
+    weft_plan_release(&a.plan);
     return status;
 }
 

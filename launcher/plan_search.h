@@ -1,6 +1,8 @@
-/* weft plan --search: its options, and what it prints. */
+/* weft plan --search: its options, what it finds, and how that is told. */
 #ifndef WEFT_LAUNCHER_PLAN_SEARCH_H
 #define WEFT_LAUNCHER_PLAN_SEARCH_H
+
+#include <cjson/cJSON.h>
 
 #include "launcher/searching/search.h"
 
@@ -11,15 +13,26 @@ typedef struct weft_plan_search {
     int top;
     weft_int_list nodes; /* empty: the cluster's */
     const char *emit;    /* NULL: no file */
-    const char *html;    /* of --html; NULL: no page */
+    /* What is found. */
+    weft_search_result *results; /* [num_results], one of each number of nodes */
+    int num_results;
+    const weft_search_result *best; /* that has the fastest plan; NULL: nothing fits */
 } weft_plan_search;
 
-/* Refuses options of a search without one, and what is of one mesh beside one. */
-weft_status weft_plan_search_check(const weft_plan_search *search, const char *against,
-                                   const char *trace) WEFT_CHECKED;
-/* Searches and prints. Errors: those of weft_search_run; WEFT_MEMORY where nothing fits. */
-weft_status weft_plan_search_run(const weft_plan_search *search, const weft_config *config,
-                                 const weft_config_source *source, const weft_cluster *cluster,
-                                 bool json, weft_arena *arena) WEFT_CHECKED;
+/* Refuses options of a search without one, and what is of a run beside one. */
+weft_status weft_plan_search_check(const weft_plan_search *search,
+                                   const char *against) WEFT_CHECKED;
+/* Errors: those of weft_search_run. */
+weft_status weft_plan_search_find(weft_plan_search *search, const weft_config *config,
+                                  const weft_config_source *source, const weft_cluster *cluster,
+                                  weft_arena *arena) WEFT_CHECKED;
+void weft_plan_search_print(const weft_plan_search *search, FILE *out);
+/* A new object. */
+weft_status weft_plan_search_json(const weft_plan_search *search, const weft_config *config,
+                                  weft_arena *arena, cJSON **out) WEFT_CHECKED;
+/* Writes the winner's config, where it is asked for. Errors: WEFT_FILE; WEFT_MEMORY where nothing
+ * fits. */
+weft_status weft_plan_search_end(const weft_plan_search *search, const weft_config_source *source,
+                                 weft_arena *arena) WEFT_CHECKED;
 
 #endif

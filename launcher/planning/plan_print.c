@@ -254,7 +254,7 @@ weft_status weft_print_json(cJSON *json, FILE *out)
     return WEFT_OK;
 }
 
-weft_status weft_plan_print_json(const weft_plan *plan, const weft_against *against, FILE *out)
+cJSON *weft_plan_json(const weft_plan *plan, const weft_against *against)
 {
     char axes[128];
     cJSON *json = cJSON_CreateObject();
@@ -291,5 +291,5 @@ weft_status weft_plan_print_json(const weft_plan *plan, const weft_against *agai
         weft_plan_add_figures(json, plan->figures);
     if (against)
         add_against(json, against);
-    return weft_print_json(json, out);
+    return json;
 }

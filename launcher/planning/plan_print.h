@@ -8,9 +8,8 @@
 
 void weft_plan_print(const weft_plan *plan, const weft_cluster *cluster, FILE *out);
 void weft_against_print(const weft_against *against, FILE *out);
-/* One JSON object; against: its part of that name, or NULL. WEFT_MEMORY. */
-weft_status weft_plan_print_json(const weft_plan *plan, const weft_against *against,
-                                 FILE *out) WEFT_CHECKED;
+/* A new object; against: its part of that name, or NULL. */
+cJSON *weft_plan_json(const weft_plan *plan, const weft_against *against);
 /* Prints an object and deletes it. WEFT_MEMORY. */
 weft_status weft_print_json(cJSON *json, FILE *out) WEFT_CHECKED;
 /* "stage 2 needs 1.2 GB more than the 80 GB ...", for a plan that does not fit. */

@@ -13,116 +13,7 @@
 #include "launcher/searching/search.h"
 #include "tests/expect.h"
 #include "tests/launcher/child.h"
-
-static uint64_t state = 20231123;
-
-static uint32_t draw(uint32_t below)
-{
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(state >> 33) % below;
-}
-
-#define PICK(list) (list)[draw(sizeof(list) / sizeof *(list))]
-
-/* --- problems ------------------------------------------------------------------------------ */
-
-typedef struct problem {
-    char config[2048], cluster[2048];
-    const char *set[16];
-    size_t num_set;
-} problem;
-
-static void draw_cluster(problem *p)
-{
-    static const int nodes[] = {1, 1, 2, 3}, each[] = {1, 2, 4};
-    static const double memory[] = {3e8, 5e8, 6e8, 8e8, 2e9}, links[] = {1e9, 1e10, 1e11};
-    snprintf(p->cluster, sizeof p->cluster,
-             "{\"num_nodes\": %d, \"ranks_per_node\": %d, "
-             "\"device\": {\"memory_bytes\": %.0f, \"reserved_bytes\": 2.6e8, "
-             "\"memory_bandwidth\": 2e12, \"launch_us\": %d, \"multiprocessors\": 108, "
-             "\"peak\": {\"fp32\": 2e13, \"bf16\": 3e14, \"fp16\": 3e14}}, "
-             "\"inside\": {\"bandwidth\": %g, \"latency_us\": 2}, "
-             "\"between\": {\"cards\": 1, \"bandwidth\": %g, \"latency_us\": 5}, "
-             "\"host\": {\"memory_bytes\": 1e11, \"link_bandwidth\": 2e10}}",
-             PICK(nodes), PICK(each), PICK(memory), 1 + (int)draw(5), 10 * PICK(links),
-             PICK(links));
-}
-
-static void draw_config(problem *p)
-{
-    static const int layers[] = {1, 2, 3, 4, 6}, hidden[] = {64, 128, 256}, heads[] = {2, 4},
-                     batches[] = {4, 6, 8, 12}, lengths[] = {32, 64, 256};
-    static const int freqs[] = {1, 1, 2};
-    static const char *const precisions[] = {"bf16", "bf16", "fp32"};
-    char experts[96] = "";
-    if (draw(2))
-        snprintf(experts, sizeof experts, ", \"num_experts\": %d, \"moe_layer_freq\": %d",
-                 2 << draw(2), PICK(freqs));
-    snprintf(p->config, sizeof p->config,
-             "{\"model\": {\"num_layers\": %d, \"hidden_size\": %d, \"num_attention_heads\": %d, "
-             "\"seq_length\": %d, \"vocab_size\": %d%s%s}, "
-             "\"train\": {\"global_batch_size\": %d, \"train_iters\": 1, \"precision\": \"%s\"}, "
-             "\"parallel\": {\"ddp_bucket_size\": %d}, "
-             "\"data\": {\"mock_data\": true}, \"device\": {\"kind\": \"cuda\"}}",
-             PICK(layers), PICK(hidden), PICK(heads), PICK(lengths), 256 << draw(8), experts,
-             draw(2) ? ", \"swiglu\": true" : "", PICK(batches), PICK(precisions),
-             1 << (10 + draw(10)));
-}
-
-/* Some keys are held, so that there are not too many candidates. */
-static void draw_held(problem *p)
-{
-    static const char *const may[] = {
-        "parallel.order=tp-cp-ep-dp-pp",
-        "parallel.sequence_parallel=false",
-        "parallel.decoder_first_pipeline_num_layers=0",
-        "train.micro_batch_size=1",
-        "parallel.use_distributed_optimizer=true",
-        "parallel.use_distributed_optimizer=false",
-        "parallel.data_parallel_sharding_strategy=optim_grads_params",
-        "parallel.context_parallel_size=1",
-        "parallel.tensor_model_parallel_size=1",
-        "parallel.pipeline_schedule=1f1b",
-        "train.recompute_granularity=full",
-        "parallel.expert_binding=dp",
-        "parallel.num_virtual_stages_per_pipeline_rank=1",
-        "parallel.moe_num_partitions=1",
-        "parallel.cp_comm_type=p2p",
-    };
-    p->num_set = 0;
-    bool zero = false;
-    for (size_t i = 0; i < sizeof may / sizeof *may; i++) {
-        const bool of_zero = strstr(may[i], "optim") != NULL;
-        const bool rare = strstr(may[i], "full") || of_zero || strstr(may[i], "partitions");
-        if (draw(rare ? 6 : 3) > 0 || (of_zero && zero))
-            continue;
-        zero |= of_zero;
-        p->set[p->num_set++] = may[i];
-    }
-}
-
-typedef struct loaded {
-    weft_arena arena;
-    weft_config config;
-    weft_config_source source;
-    weft_cluster *cluster;
-} loaded;
-
-static bool load(const problem *p, loaded *out)
-{
-    memset(out, 0, sizeof *out);
-    EXPECT(child_write("cluster.json", p->cluster), "cluster.json");
-    out->source = (weft_config_source){.file = "drawn.json",
-                                       .text = p->config,
-                                       .set = p->set,
-                                       .num_set = p->num_set,
-                                       .no_data = true};
-    weft_status status = weft_plan_load(&out->source, NULL, &out->arena, &out->config);
-    if (status == WEFT_OK)
-        status = weft_plan_cluster("cluster.json", &out->config, &out->arena, &out->cluster);
-    EXPECT(status == WEFT_OK, "%s: %s", p->config, weft_error_get()->text);
-    return status == WEFT_OK;
-}
+#include "tests/launcher/problems.h"
 
 /* --- every candidate ----------------------------------------------------------------------- */
 
@@ -266,10 +157,8 @@ static void check_problems(int count)
         loaded l;
         weft_candidate_list list;
         char text[2600];
-        draw_cluster(&p);
-        draw_config(&p);
-        draw_held(&p);
-        if (!load(&p, &l))
+        problem_draw(&p);
+        if (!problem_load(&p, &l))
             return;
         const weft_search_space space =
             weft_space_of(&l.config, &l.source, l.cluster, l.cluster->num_nodes, LEAST_TOKENS);
@@ -398,10 +287,40 @@ static void check_held(void)
     cJSON_Delete(json);
 }
 
+/* The winner's whole plan, what it would gain, its timeline and its page stand beside the table. */
+static void check_best(void)
+{
+    const char *args[20] = {"plan",     "small.json", "--cluster", "gpus.json",
+                            "--search", "--json",     "--what-if", "--trace",
+                            "t.json",   "--html",     "best.html"};
+    cJSON *json;
+    char err[1024];
+    EXPECT(run(args, &json, err, sizeof err) == 0, "%s", err);
+    const cJSON *best = cJSON_GetObjectItem(json, "best"),
+                *first = cJSON_GetArrayItem(cJSON_GetObjectItem(json, "plans"), 0), *row;
+    EXPECT_NEAR(number_of(best, "step_time_s") / number_of(first, "step_time_s"), 1, 1e-12);
+    int num = 0;
+    cJSON_ArrayForEach(row, cJSON_GetObjectItem(json, "what_if"))
+    {
+        const cJSON *searched = cJSON_GetObjectItem(row, "new_search");
+        num++;
+        EXPECT(cJSON_IsNull(searched) ? cJSON_IsString(cJSON_GetObjectItem(row, "without"))
+                                      : number_of(searched, "gain") >= -1e-9,
+               "row %d", num);
+    }
+    EXPECT(num == 9, "%d rows", num);
+    cJSON_Delete(json);
+    char *page = child_read("best.html"), *trace = child_read("t.json");
+    EXPECT(page && strstr(page, "links between nodes twice as fast") && trace &&
+               strstr(trace, "traceEvents"),
+           "no page or no timeline");
+    free(page);
+    free(trace);
+}
+
 static void check_refusals(void)
 {
     static const char *const rows[][12] = {
-        {"--search", "--trace", "t.json"},
         {"--search", "--against", "run"},
         {"--top", "3"},
         {"--nodes", "2"},
@@ -486,6 +405,7 @@ int main(int argc, char **argv)
            "files");
     check_emitted();
     check_held();
+    check_best();
     check_refusals();
     check_unused();
     check_nothing_fits();

@@ -1,0 +1,238 @@
+#include "launcher/searching/what_if.h"
+
+#include <math.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+
+#include "core/cluster_better.h"
+#include "core/text.h"
+#include "launcher/planning/figures.h"
+#include "launcher/planning/plan_print.h"
+
+/* Node counts that are tried: so many, in steps of so large a share of today's. */
+enum { MORE_NODES = 16 };
+
+typedef struct asking {
+    const weft_config *config; /* the plan's */
+    const weft_config_source *source;
+    const weft_plan *plan;   /* today's */
+    weft_config_source open; /* the source without --mesh */
+    weft_arena *arena;
+    int num_nodes; /* that the plan lies on */
+} asking;
+
+static double billion_tokens_cost(const weft_cluster *cluster, int world, double tokens_per_s)
+{
+    const weft_mesh ranks = {.world = world};
+    return weft_plan_costs_of(cluster, &ranks, tokens_per_s).billion_tokens;
+}
+
+static double gain_of(const asking *a, double tokens_per_s)
+{
+    return tokens_per_s / a->plan->tokens_per_s - 1;
+}
+
+/* The mesh asked for, on a cluster. */
+static weft_status plan_same(const asking *a, const weft_config *config,
+                             const weft_cluster *cluster, weft_what_if_plan *out)
+{
+    weft_config planned = *config;
+    weft_plan plan;
+    char axes[128];
+    planned.planned_on = cluster;
+    WEFT_TRY(weft_plan_make(&planned, a->source, cluster, NULL, a->arena, &plan));
+    weft_mesh_print(&plan.mesh, axes, sizeof axes);
+    *out = (weft_what_if_plan){.known = true,
+                               .fits = plan.fits,
+                               .step_us = plan.step_us,
+                               .tokens_per_s = plan.tokens_per_s,
+                               .gain = gain_of(a, plan.tokens_per_s),
+                               .billion_tokens_cost =
+                                   billion_tokens_cost(cluster, plan.mesh.world, plan.tokens_per_s),
+                               .limits = plan.limits};
+    weft_plan_release(&plan);
+    return weft_arena_printf(a->arena, &out->mesh, "%s", axes);
+}
+
+static weft_status plan_best(const asking *a, const weft_config *config,
+                             const weft_cluster *cluster, const weft_search_options *options,
+                             weft_what_if_row *row)
+{
+    weft_search_result result;
+    weft_config searched = *config;
+    searched.planned_on = cluster;
+    WEFT_TRY(weft_search_run(&searched, &a->open, cluster, options, a->arena, &result));
+    row->num_nodes = result.num_nodes;
+    if (result.num_plans == 0)
+        return WEFT_OK;
+    const weft_found *best = &result.plans[0];
+    row->best = (weft_what_if_plan){.known = true,
+                                    .fits = true,
+                                    .mesh = best->mesh,
+                                    .step_us = best->step_us,
+                                    .tokens_per_s = best->tokens_per_s,
+                                    .gain = gain_of(a, best->tokens_per_s),
+                                    .billion_tokens_cost = billion_tokens_cost(
+                                        result.cluster, result.world, best->tokens_per_s),
+                                    .limits = best->limits};
+    return WEFT_OK;
+}
+
+static weft_status ask(const asking *a, const weft_config *config, const weft_cluster *cluster,
+                       weft_what_if_row *row)
+{
+    WEFT_TRY(plan_same(a, config, cluster, &row->same));
+    return plan_best(a, config, cluster, &(weft_search_options){.top = 1, .nodes = a->num_nodes},
+                     row);
+}
+
+static weft_status ask_better(const asking *a, const weft_cluster *cluster, weft_better better,
+                              weft_what_if_row *row)
+{
+    weft_config config = *a->config;
+    void *memory;
+    WEFT_TRY(weft_arena_alloc(a->arena, sizeof *cluster, &memory));
+    weft_cluster_better(cluster, better, memory);
+    if (better == WEFT_BETTER_MEMORY)
+        config.device.memory_limit *= 2;
+    if (better == WEFT_BETTER_RATE)
+        config.device.pace *= 2; /* of an emulated accelerator */
+    return ask(a, &config, memory, row);
+}
+
+static weft_status ask_nodes(const asking *a, const weft_cluster *cluster, double today,
+                             weft_what_if_row *row)
+{
+    const int nodes = a->num_nodes, step = (nodes + MORE_NODES - 1) / MORE_NODES;
+    for (int i = 1; i <= MORE_NODES; i++) {
+        const weft_search_options options = {
+            .top = 1, .nodes = nodes + i * step, .all_devices = true};
+        const weft_status status = plan_best(a, a->config, cluster, &options, row);
+        if (status == WEFT_CONFIG) /* no mesh is legal */
+            continue;
+        WEFT_TRY(status);
+        if (row->best.known && row->best.tokens_per_s > today)
+            return WEFT_OK;
+        row->best.known = false;
+    }
+    return weft_arena_printf(a->arena, &row->without,
+                             "none of %d to %d nodes, in steps of %d, has a faster legal mesh",
+                             nodes + step, nodes + MORE_NODES * step, step);
+}
+
+static weft_status ask_balanced(const asking *a, const weft_cluster *cluster, weft_what_if_row *row)
+{
+    weft_config config = *a->config;
+    if (config.model.num_experts == 0)
+        return weft_arena_printf(a->arena, &row->without, "the model has no experts");
+    if (!(a->plan->step.outline.shape.moe_load > 1))
+        return weft_arena_printf(a->arena, &row->without, "the plan's experts are balanced");
+    config.moe_load = 1;
+    config.model.moe_router_forced_load = 0;
+    return ask(a, &config, cluster, row);
+}
+
+static weft_what_if_row *add(weft_what_if *out, const char *name, const char *help)
+{
+    weft_what_if_row *row = &out->rows[out->num_rows++];
+    *row = (weft_what_if_row){.name = name, .help = help};
+    return row;
+}
+
+weft_status weft_what_if_run(const weft_config *config, const weft_config_source *source,
+                             const weft_cluster *cluster, const weft_plan *plan, weft_arena *arena,
+                             weft_what_if *out)
+{
+    asking a = {.config = config, .source = source, .plan = plan, .open = *source, .arena = arena};
+    a.num_nodes = (plan->mesh.world + cluster->ranks_per_node - 1) / cluster->ranks_per_node;
+    *out = (weft_what_if){0};
+    a.open.mesh = NULL;
+    weft_what_if_row *today = add(out, "today", "the cluster as it is");
+    WEFT_TRY(ask(&a, config, cluster, today));
+    const double best = today->best.known ? today->best.tokens_per_s : 0;
+    WEFT_TRY(ask_nodes(&a, cluster, best, add(out, "nodes", "the next node count that is faster")));
+    for (int i = 0; i < WEFT_NUM_BETTERS; i++)
+        WEFT_TRY(ask_better(&a, cluster, (weft_better)i,
+                            add(out, weft_better_text(i), weft_better_help(i))));
+    return ask_balanced(&a, cluster,
+                        add(out, "balanced_experts", "as many rows to each rank's experts"));
+}
+
+/* --- text and JSON ------------------------------------------------------------------------- */
+
+static const char *percent_text(const weft_what_if_plan *p, char out[32])
+{
+    snprintf(out, 32, p->known ? "%+.1f %%%s" : "-", 100 * p->gain, p->fits ? "" : " !");
+    return out;
+}
+
+void weft_what_if_print(const weft_what_if *w, FILE *out)
+{
+    bool lacks = false;
+    fprintf(out, "\nWhat it would buy, in tokens a second:\n\n");
+    fprintf(out, "  %-18s %10s %12s  %-16s %s\n", "", "this mesh", "new search", "most of it",
+            "its mesh");
+    for (int i = 0; i < w->num_rows; i++) {
+        const weft_what_if_row *row = &w->rows[i];
+        char same[32], best[32];
+        if (row->without) {
+            fprintf(out, "  %-18s %s\n", row->name, row->without);
+            continue;
+        }
+        fprintf(out, "  %-18s %10s %12s  %-16s %s", row->name, percent_text(&row->same, same),
+                percent_text(&row->best, best),
+                row->best.known ? weft_limit_text((int)row->best.limits) : "-",
+                row->best.known ? row->best.mesh : "nothing fits");
+        if (row->best.known && row->best.billion_tokens_cost > 0)
+            fprintf(out, "; %.4g a billion tokens", row->best.billion_tokens_cost);
+        if (strcmp(row->name, "nodes") == 0)
+            fprintf(out, "; %s", weft_count_text(row->num_nodes, "node").text);
+        fprintf(out, "\n");
+        lacks |= row->same.known && !row->same.fits;
+    }
+    if (lacks)
+        fprintf(out, "\n  !: it does not fit\n");
+}
+
+static void add_number(cJSON *json, const char *key, double value)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%.17g", value);
+    cJSON_AddRawToObject(json, key, text);
+}
+
+static void add_plan(cJSON *row, const char *key, const weft_what_if_plan *p)
+{
+    cJSON *json = p->known ? cJSON_AddObjectToObject(row, key) : NULL;
+    if (!json) {
+        cJSON_AddNullToObject(row, key);
+        return;
+    }
+    cJSON_AddStringToObject(json, "mesh", p->mesh);
+    cJSON_AddBoolToObject(json, "fits", p->fits);
+    add_number(json, "gain", p->gain);
+    add_number(json, "step_time_s", p->step_us / 1e6);
+    add_number(json, "tokens_per_s", p->tokens_per_s);
+    cJSON_AddStringToObject(json, "limits", weft_limit_text((int)p->limits));
+    if (isfinite(p->billion_tokens_cost))
+        add_number(json, "billion_tokens_cost", p->billion_tokens_cost);
+    else
+        cJSON_AddNullToObject(json, "billion_tokens_cost");
+}
+
+void weft_what_if_json(const weft_what_if *w, cJSON *list)
+{
+    for (int i = 0; i < w->num_rows; i++) {
+        const weft_what_if_row *row = &w->rows[i];
+        cJSON *json = cJSON_CreateObject();
+        cJSON_AddItemToArray(list, json);
+        cJSON_AddStringToObject(json, "name", row->name);
+        cJSON_AddStringToObject(json, "help", row->help);
+        add_number(json, "num_nodes", row->num_nodes);
+        if (row->without)
+            cJSON_AddStringToObject(json, "without", row->without);
+        add_plan(json, "same_mesh", &row->same);
+        add_plan(json, "new_search", &row->best);
+    }
+}

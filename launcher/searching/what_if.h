@@ -1,0 +1,48 @@
+/* What would it buy? The plan again, with one part of the cluster better: on the same mesh, and on
+ * the mesh that a new search finds. Pure. */
+#ifndef WEFT_LAUNCHER_SEARCHING_WHAT_IF_H
+#define WEFT_LAUNCHER_SEARCHING_WHAT_IF_H
+
+#include <stdio.h>
+
+#include "launcher/searching/search.h"
+
+struct cJSON;
+
+/* A plan in a row. */
+typedef struct weft_what_if_plan {
+    bool known;
+    bool fits;
+    const char *mesh; /* its axes as text */
+    double step_us, tokens_per_s;
+    double gain;                /* its tokens a second over those of the plan asked for, less 1 */
+    double billion_tokens_cost; /* in the cluster's currency; NAN: it has no price */
+    weft_limit_kind limits;
+} weft_what_if_plan;
+
+typedef struct weft_what_if_row {
+    const char *name, *help;
+    const char *without; /* one line: why the row has no plans; NULL: it has */
+    int num_nodes;
+    weft_what_if_plan same, best; /* on the mesh asked for; the best of a search */
+} weft_what_if_row;
+
+/* today: nothing is better; nodes: the next node count that has a faster legal mesh; what
+ * core/cluster_better.h has; balanced_experts. */
+enum { WEFT_MAX_WHAT_IF = 9 };
+typedef struct weft_what_if {
+    int num_rows;
+    weft_what_if_row rows[WEFT_MAX_WHAT_IF];
+} weft_what_if;
+
+/* `plan`: of config on cluster. A search looks at as many nodes as the plan lies on; it holds what
+ * --set gives, not what --mesh gives. Texts
+ * live in the arena. Errors: as weft_search_run. */
+weft_status weft_what_if_run(const weft_config *config, const weft_config_source *source,
+                             const weft_cluster *cluster, const weft_plan *plan, weft_arena *arena,
+                             weft_what_if *out) WEFT_CHECKED;
+void weft_what_if_print(const weft_what_if *what_if, FILE *out);
+/* "what_if" of the plan's JSON: an array of a row each, appended to. */
+void weft_what_if_json(const weft_what_if *what_if, struct cJSON *list);
+
+#endif
