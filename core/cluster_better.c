@@ -1,7 +1,9 @@
 #include "core/cluster_better.h"
 
-#include <math.h>
 #include <string.h>
+
+/* Of its time, that a free network takes: a time of 0 would count as unknown. */
+#define FREE 1e-12
 
 static const char *const texts[WEFT_NUM_BETTERS] = {
 #define ROW(name, text, help) text,
@@ -68,14 +70,14 @@ static void better_cost(weft_better better, weft_cost *cost)
     for (int i = 0; i < cost->curve.num_points; i++) {
         double *us = &cost->curve.time_us[i];
         if (better == WEFT_BETTER_NETWORK)
-            *us = 0;
+            *us *= FREE;
         else if (better == WEFT_BETTER_LATENCY)
             *us -= startup / 2;
         else
             *us = startup + (*us - startup) / 2;
     }
     if (better == WEFT_BETTER_NETWORK)
-        cost->peak = INFINITY;
+        cost->peak /= FREE;
     else if (better != WEFT_BETTER_LATENCY)
         cost->peak *= 2;
 }
@@ -88,8 +90,8 @@ static void multiply(weft_hardware *h, weft_figure figure, double by)
 
 static void better_hardware(weft_better better, weft_hardware *h)
 {
-    const double rate = better == WEFT_BETTER_NETWORK ? INFINITY : 2,
-                 latency = better == WEFT_BETTER_NETWORK ? 0 : 0.5;
+    const double rate = better == WEFT_BETTER_NETWORK ? 1 / FREE : 2,
+                 latency = better == WEFT_BETTER_NETWORK ? FREE : 0.5;
     const unsigned parts = parts_of(better);
     switch (better) {
     case WEFT_BETTER_MEMORY:

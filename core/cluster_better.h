@@ -23,7 +23,7 @@ const char *weft_better_help(int better);
 
 /* Changes figures and measured curves alike. A curve's first time is its start-up: a
  * faster rate halves the rest of each time, a lower latency the start-up. A network that
- * takes no time leaves copies to and from the host as they are. */
+ * takes no time takes 10^-12 of it, and leaves copies to and from the host as they are. */
 void weft_cluster_better(const weft_cluster *cluster, weft_better better, weft_cluster *out);
 
 #endif
