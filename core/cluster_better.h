@@ -6,12 +6,12 @@
 
 /* name, text, what it is */
 #define WEFT_BETTER_LIST(X)                                                                        \
-    X(BETWEEN, "between_x2", "links between nodes twice as fast")                                  \
-    X(INSIDE, "inside_x2", "links inside nodes twice as fast")                                     \
-    X(MEMORY, "memory_x2", "twice the memory of a device and its node")                            \
-    X(RATE, "rate_x2", "products and attention twice as fast")                                     \
-    X(LATENCY, "latency_half", "half the latency inside and between nodes")                        \
-    X(NETWORK, "free_network", "a network that takes no time")
+    X(BETWEEN, "between_x2", "links between nodes x2")                                             \
+    X(INSIDE, "inside_x2", "links inside nodes x2")                                                \
+    X(MEMORY, "memory_x2", "memory x2")                                                            \
+    X(RATE, "rate_x2", "products and attention x2")                                                \
+    X(LATENCY, "latency_half", "half the latency")                                                 \
+    X(NETWORK, "free_network", "a free network")
 typedef enum weft_better {
 #define WEFT_BETTER_ENUM(name, text, help) WEFT_BETTER_##name,
     WEFT_BETTER_LIST(WEFT_BETTER_ENUM)

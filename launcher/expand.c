@@ -3,13 +3,14 @@
 #include <sys/stat.h>
 
 #include "launcher/arguments.h"
+#include "launcher/page/page.h"
 #include "launcher/searching/expand.h"
 #include "launcher/verbs.h"
 
 enum { MAX_CONTEXTS = 32 };
 
 typedef struct expander {
-    const char *given, *to, *mesh, *emit;
+    const char *given, *to, *mesh, *emit, *html;
     weft_string_list set;
     bool json;
     int batch; /* 0: tokens, 1: samples */
@@ -38,6 +39,8 @@ static int parse(int argc, char **argv, expander *x)
         {"mesh", "AXES", "such as tp=8,ep=8: replaces today's mesh", .text = &x->mesh},
         {"set", "KEY=VALUE", "override a key of the config; may be repeated", .texts = &x->set},
         {"emit", "DIR", "write each step's config and start command there", .text = &x->emit},
+        {"html", "FILE", "the ladder as a page: one file, which a browser opens offline",
+         .text = &x->html},
         {"json", NULL, "the ladder as one JSON object", .flag = &x->json},
     };
     const weft_arguments verb = {
@@ -102,6 +105,37 @@ static weft_status read_clusters(expander *x, weft_config *config)
     return WEFT_OK;
 }
 
+static weft_status fill_rung(const weft_expand_step *step, int i, weft_arena *arena,
+                             weft_page_rung *out)
+{
+    char axes[128];
+    *out = (weft_page_rung){.nodes = step->num_nodes,
+                            .kind = weft_expand_kind_text(step->kind),
+                            .why = step->fewer.reason,
+                            .memory_bytes = (double)step->memory_bytes,
+                            .tokens_per_s = step->tokens_per_s,
+                            .cost_per_billion = step->costs.billion_tokens};
+    weft_mesh_print(&step->mesh, axes, sizeof axes);
+    WEFT_TRY(weft_arena_printf(arena, &out->mesh, "%s", axes));
+    return weft_arena_printf(arena, &out->step, "%s%lld tokens", i ? "" : "today, ",
+                             (long long)step->config.model.seq_length);
+}
+
+static weft_status write_page(expander *x, const weft_expand *expand)
+{
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(&x->arena, (size_t)expand->num_steps, sizeof(weft_page_rung),
+                                    &memory));
+    weft_page_rung *rungs = memory;
+    for (int i = 0; i < expand->num_steps; i++)
+        WEFT_TRY(fill_rung(&expand->steps[i], i, &x->arena, &rungs[i]));
+    const weft_page page = {.title = x->given,
+                            .cluster = x->request.cluster,
+                            .rungs = rungs,
+                            .num_rungs = expand->num_steps};
+    return weft_page_write(&page, x->html);
+}
+
 static weft_status run(expander *x)
 {
     weft_config config;
@@ -123,6 +157,8 @@ static weft_status run(expander *x)
     if (x->emit)
         WEFT_TRY(weft_expand_emit(&expand, x->emit, r->goes_on ? x->given : NULL, own_cluster,
                                   &x->arena));
+    if (x->html)
+        WEFT_TRY(write_page(x, &expand));
     if (expand.stopped != WEFT_OK)
         return WEFT_ERROR(expand.stopped, "%s", expand.stop_text);
     return WEFT_OK;

@@ -148,15 +148,14 @@ weft_status weft_what_if_run(const weft_config *config, const weft_config_source
     a.num_nodes = (plan->mesh.world + cluster->ranks_per_node - 1) / cluster->ranks_per_node;
     *out = (weft_what_if){0};
     a.open.mesh = NULL;
-    weft_what_if_row *today = add(out, "today", "the cluster as it is");
+    weft_what_if_row *today = add(out, "today", "today");
     WEFT_TRY(ask(&a, config, cluster, today));
     const double best = today->best.known ? today->best.tokens_per_s : 0;
-    WEFT_TRY(ask_nodes(&a, cluster, best, add(out, "nodes", "the next node count that is faster")));
+    WEFT_TRY(ask_nodes(&a, cluster, best, add(out, "nodes", "more nodes")));
     for (int i = 0; i < WEFT_NUM_BETTERS; i++)
         WEFT_TRY(ask_better(&a, cluster, (weft_better)i,
                             add(out, weft_better_text(i), weft_better_help(i))));
-    return ask_balanced(&a, cluster,
-                        add(out, "balanced_experts", "as many rows to each rank's experts"));
+    return ask_balanced(&a, cluster, add(out, "balanced_experts", "balanced experts"));
 }
 
 /* --- text and JSON ------------------------------------------------------------------------- */

@@ -141,9 +141,14 @@ static void check_contexts(void)
     cJSON *json;
     int kinds[3] = {0}, last = 0;
     EXPECT(expand((const char *[]){"large.json", "--cluster", "h100.json", "--context", "1048576",
-                                   NULL},
+                                   "--html", "ladder.html", NULL},
                   &json) == 0,
            "no ladder to 1M");
+    char *page = child_read("ladder.html");
+    EXPECT(page && strstr(page, "today, 4096 tokens") && strstr(page, "1048576 tokens") &&
+               strstr(page, "horizontal") && strstr(page, "vertical"),
+           "the page has no ladder");
+    free(page);
     const int num = cJSON_GetArraySize(cJSON_GetObjectItem(json, "steps"));
     EXPECT(num == 9, "%d rows of doublings", num);
     for (int i = 0; i < num; i++) {
