@@ -82,6 +82,7 @@ struct weft_model {
     size_t kept_offset;    /* in a pass's states */
     weft_stack recomputed; /* shared likewise: the stashes of one group of layers, or module */
     weft_rows again, fullest_again; /* of its MoE layers; of those that took most of it */
+    size_t noted_again_bytes;       /* the most that fullest_again is of */
     weft_stack scratch;             /* shared: all passes run on one compute lane; at its bottom: */
     weft_tensor normed;             /* what blocks' norms made last */
     weft_tensor gradients[2];       /* training: those between layers, in turn */

@@ -36,8 +36,17 @@ weft_pass_kept *weft_pass_kept_of(const weft_pass *pass)
     return (weft_pass_kept *)(void *)(pass->states + pass->model->kept_offset);
 }
 
+/* Of what grew, the rows that were there. */
+static void note_recomputed(weft_model *model)
+{
+    if (model->recomputed.peak_bytes > model->noted_again_bytes)
+        model->fullest_again = model->again;
+    model->noted_again_bytes = model->recomputed.peak_bytes;
+}
+
 static void empty_recomputed(weft_model *model)
 {
+    note_recomputed(model);
     weft_stack_rewind(&model->recomputed, 0);
     model->again = (weft_rows){0};
 }
@@ -131,7 +140,6 @@ weft_status weft_pass_run_forward(weft_pass_work *w, const weft_task *task)
     weft_layer *layer = pass->model->layers[task->layer];
     weft_tensor x = weft_pass_operand(w, task, WEFT_OPERAND_X), y;
     const int slot = weft_task_slot(task, WEFT_OPERAND_Y);
-    const size_t most = pass->model->recomputed.peak_bytes;
     size_t most_out[WEFT_OFFLOAD_SLOTS];
     for (int i = 0; i < WEFT_OFFLOAD_SLOTS; i++)
         most_out[i] = pass->model->offload.slots[i].stack.peak_bytes;
@@ -146,8 +154,7 @@ weft_status weft_pass_run_forward(weft_pass_work *w, const weft_task *task)
     weft_status status = layer->ops->forward(layer, pass, &x, slot < 0 ? NULL : &y);
     pass->shares_stash = false;
     pass->out = NULL;
-    if (pass->model->recomputed.peak_bytes > most)
-        pass->model->fullest_again = pass->model->again;
+    note_recomputed(pass->model);
     for (int i = 0; i < WEFT_OFFLOAD_SLOTS; i++)
         if (pass->model->offload.slots[i].stack.peak_bytes > most_out[i])
             pass->model->offload.slots[i].fullest = pass->layer_rows;

@@ -33,6 +33,15 @@ static const char offloaded[] =
     "\"data\": {\"mock_data\": true}, \"checkpoint\": {\"no_save\": true}, "
     "\"log\": {\"trace_step\": 4}}";
 
+static const char recomputed[] =
+    "{\"model\": {\"num_layers\": 2, \"hidden_size\": 32, \"num_attention_heads\": 2, "
+    "\"seq_length\": 64, \"vocab_size\": 64, \"num_experts\": 4, "
+    "\"moe_shared_expert_intermediate_size\": 32}, "
+    "\"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 4, \"train_iters\": 6, "
+    "\"recompute_granularity\": \"selective\", \"recompute_modules\": [\"moe\"]}, "
+    "\"data\": {\"mock_data\": true}, \"checkpoint\": {\"no_save\": true}, "
+    "\"log\": {\"trace_step\": 4}}";
+
 static double number_of(const cJSON *json, const char *key)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(json, key);
@@ -326,6 +335,7 @@ static void check_against(void)
     check_damaged();
     check_times_of_plan();
     check_experts("routed.json", "dp=2,ep=2,binding=dp", "routed", 0);
+    check_experts("recomputed.json", "dp=2,ep=2,binding=dp", "recomputed", 0);
     check_experts("offloaded.json", "dp=4,ep=4,binding=dp", "offloaded", 65536);
     EXPECT(child_write("run/metrics.jsonl", "{\"step\": 1, \"step_ms\": 1}\n"), "metrics");
     expect_line((const char *[]){"plan", "tiny.json", "--cluster", "cluster.json", "--against",
@@ -342,7 +352,8 @@ int main(void)
     char *sheet = child_read(path);
     EXPECT(sheet && child_write("cluster.json", sheet), "no cluster from %s", path);
     EXPECT(child_write("tiny.json", tiny) && child_write("routed.json", routed) &&
-               child_write("offloaded.json", offloaded),
+               child_write("offloaded.json", offloaded) &&
+               child_write("recomputed.json", recomputed),
            "cannot write configs");
     free(sheet);
     check_against();
