@@ -78,7 +78,8 @@ typedef struct weft_layer_cost {
     uint64_t num_params;       /* global */
     uint64_t local_params;     /* held here */
     uint64_t param_bytes;      /* local weights, activation dtype */
-    uint64_t activation_bytes; /* stashed from forward to backward */
+    uint64_t activation_bytes; /* stashed from forward to backward; the output of a layer of the
+                                  model's list is, too */
     uint64_t scratch_bytes;    /* peak scratch inside forward or backward */
     uint64_t forward_flops, backward_flops;
     uint64_t tp_forward_bytes, tp_backward_bytes;

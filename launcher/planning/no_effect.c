@@ -3,91 +3,152 @@
 #include <string.h>
 
 #include "core/log.h"
+#include "parallel/lr_schedule.h"
 #include "schedule/context.h"
 
-/* Why some keys may be read by nobody. */
-typedef enum reason {
-    NO_EXPERTS,
-    NO_CPU,
-    NO_PACE,
-    NO_RECOMPUTE,
-    NOT_FULL,
-    NOT_SELECTIVE,
-    NO_OFFLOAD,
-    NO_CONTEXT,
-    NO_RING_OF_GROUPS,
-    NO_DOCUMENTS,
-    NO_MASKED_LABELS,
-    NO_BF16,
-    ORDER_BY_FILE,
-    NUM_REASONS
-} reason;
-static const char *const reasons[] = {
-    [NO_EXPERTS] = "model.num_experts is 0",
-    [NO_CPU] = "device.kind is cuda",
-    [NO_PACE] = "device.pace is 0",
-    [NO_RECOMPUTE] = "train.recompute_granularity is none",
-    [NOT_FULL] = "train.recompute_granularity is selective",
-    [NOT_SELECTIVE] = "train.recompute_granularity is full",
-    [NO_OFFLOAD] = "train.fine_grained_activation_offloading is false",
-    [NO_CONTEXT] = "parallel.context_parallel_size is 1",
-    [NO_RING_OF_GROUPS] = "parallel.cp_comm_type is not a2a+p2p",
-    [NO_DOCUMENTS] = "data.reset_position_ids, reset_attention_mask, eod_mask_loss are false",
-    [NO_MASKED_LABELS] = "data.eod_mask_loss is false",
-    [NO_BF16] = "train.precision is not bf16",
-    [ORDER_BY_FILE] = "parallel.pipeline_schedule_file is given",
+static bool has_no_experts(const weft_config *c)
+{
+    return c->model.num_experts == 0;
+}
+
+static bool is_cpu(const weft_config *c)
+{
+    return c->device.kind == WEFT_DEVICE_KIND_CPU;
+}
+
+static bool is_cuda(const weft_config *c)
+{
+    return !is_cpu(c);
+}
+
+static bool paces_experts(const weft_config *c)
+{
+    return has_no_experts(c) && is_cpu(c) && c->device.pace_work == WEFT_PACE_EXPERTS;
+}
+
+static bool has_no_pace(const weft_config *c)
+{
+    return is_cpu(c) && c->device.pace == 0;
+}
+
+static bool recomputes_nothing(const weft_config *c)
+{
+    return c->train.recompute.granularity == WEFT_RECOMPUTE_NONE;
+}
+
+static bool recomputes_modules(const weft_config *c)
+{
+    return c->train.recompute.granularity == WEFT_RECOMPUTE_SELECTIVE;
+}
+
+static bool recomputes_layers(const weft_config *c)
+{
+    return c->train.recompute.granularity == WEFT_RECOMPUTE_FULL;
+}
+
+static bool offloads_nothing(const weft_config *c)
+{
+    return !c->train.offload.on;
+}
+
+static bool has_no_context(const weft_config *c)
+{
+    return c->parallel.context_parallel_size <= 1;
+}
+
+static bool has_no_inner_groups(const weft_config *c)
+{
+    return !has_no_context(c) && c->parallel.cp_comm_type != WEFT_CONTEXT_A2A_P2P;
+}
+
+static bool has_no_documents(const weft_config *c)
+{
+    return !weft_config_has_documents(c);
+}
+
+static bool has_all_labels(const weft_config *c)
+{
+    return !c->data.eod_mask_loss;
+}
+
+static bool is_not_bf16(const weft_config *c)
+{
+    return c->train.precision != WEFT_PRECISION_BF16;
+}
+
+static bool is_not_fp16(const weft_config *c)
+{
+    return c->train.precision != WEFT_PRECISION_FP16;
+}
+
+static bool has_order_file(const weft_config *c)
+{
+    return c->schedule.pipeline_schedule_file && c->schedule.pipeline_schedule_file[0];
+}
+
+static bool has_no_chunks(const weft_config *c)
+{
+    return c->parallel.num_virtual_stages_per_pipeline_rank <= 1;
+}
+
+static bool is_not_wsd(const weft_config *c)
+{
+    return c->train.lr_decay_style != WEFT_LR_WSD;
+}
+
+static bool keeps_no_timeline(const weft_config *c)
+{
+    return c->log.trace_step == 0;
+}
+
+/* When nobody reads some keys, and why; a star ends a key's beginning. */
+static const struct rule {
+    const char *why, *keys;
+    bool (*holds)(const weft_config *config);
+} rules[] = {
+    {"model.num_experts is 0", "moe_* expert_binding", has_no_experts},
+    {"model.num_experts is 0", "pace", paces_experts},
+    {"device.kind is cuda", "pace pace_work", is_cuda},
+    {"device.kind is cpu", "cuda_graphs", is_cpu},
+    {"device.pace is 0", "pace_work", has_no_pace},
+    {"train.recompute_granularity is none",
+     "recompute_modules recompute_method recompute_num_layers", recomputes_nothing},
+    {"train.recompute_granularity is selective", "recompute_method recompute_num_layers",
+     recomputes_modules},
+    {"train.recompute_granularity is full", "recompute_modules", recomputes_layers},
+    {"train.fine_grained_activation_offloading is false", "offload_modules", offloads_nothing},
+    {"parallel.context_parallel_size is 1",
+     "hierarchical_context_parallel_sizes cp_comm_type context_parallel_load_balancer",
+     has_no_context},
+    {"parallel.cp_comm_type is not a2a+p2p", "hierarchical_context_parallel_sizes",
+     has_no_inner_groups},
+    {"data.reset_position_ids, reset_attention_mask, eod_mask_loss are false", "eod_token",
+     has_no_documents},
+    {"data.eod_mask_loss is false", "calculate_per_token_loss", has_all_labels},
+    {"train.precision is not bf16", "split_master", is_not_bf16},
+    {"train.precision is not fp16",
+     "initial_loss_scale min_loss_scale loss_scale_window hysteresis", is_not_fp16},
+    {"parallel.pipeline_schedule_file is given", "pipeline_schedule", has_order_file},
+    {"parallel.num_virtual_stages_per_pipeline_rank is 1",
+     "microbatch_group_size_per_virtual_pipeline_stage", has_no_chunks},
+    {"train.lr_decay_style is not WSD", "lr_wsd_decay_iters", is_not_wsd},
+    {"log.trace_step is 0", "trace_ranks", keeps_no_timeline},
 };
+enum { NUM_RULES = sizeof rules / sizeof *rules };
 
 typedef struct keys {
-    const weft_config *config;
-    reason why;
+    const struct rule *rule;
     char text[320];
     int count;
 } keys;
 
-static bool is_without_effect(const weft_config *c, reason why, const char *key)
+static bool names(const char *list, const char *key)
 {
-    bool is_pace = strcmp(key, "pace") == 0, is_work = strcmp(key, "pace_work") == 0;
-    bool is_cpu = c->device.kind == WEFT_DEVICE_KIND_CPU;
-    bool is_modules = strcmp(key, "recompute_modules") == 0;
-    bool is_layers =
-        strcmp(key, "recompute_method") == 0 || strcmp(key, "recompute_num_layers") == 0;
-    int recompute = c->train.recompute.granularity;
-    bool is_sizes = strcmp(key, "hierarchical_context_parallel_sizes") == 0;
-    bool has_context = c->parallel.context_parallel_size > 1;
-    switch (why) {
-    case NO_EXPERTS:
-        return c->model.num_experts == 0 &&
-               (strncmp(key, "moe_", 4) == 0 ||
-                (is_pace && is_cpu && c->device.pace_work == WEFT_PACE_EXPERTS));
-    case NO_CPU:
-        return !is_cpu && (is_pace || is_work);
-    case NO_PACE:
-        return is_cpu && is_work && c->device.pace == 0;
-    case NO_RECOMPUTE:
-        return recompute == WEFT_RECOMPUTE_NONE && (is_modules || is_layers);
-    case NOT_FULL:
-        return recompute == WEFT_RECOMPUTE_SELECTIVE && is_layers;
-    case NOT_SELECTIVE:
-        return recompute == WEFT_RECOMPUTE_FULL && is_modules;
-    case NO_OFFLOAD:
-        return !c->train.offload.on && strcmp(key, "offload_modules") == 0;
-    case NO_CONTEXT:
-        return !has_context && (is_sizes || strcmp(key, "cp_comm_type") == 0 ||
-                                strcmp(key, "context_parallel_load_balancer") == 0);
-    case NO_RING_OF_GROUPS:
-        return has_context && is_sizes && c->parallel.cp_comm_type != WEFT_CONTEXT_A2A_P2P;
-    case NO_DOCUMENTS:
-        return strcmp(key, "eod_token") == 0 && !weft_config_has_documents(c);
-    case NO_MASKED_LABELS:
-        return strcmp(key, "calculate_per_token_loss") == 0 && !c->data.eod_mask_loss;
-    case NO_BF16:
-        return strcmp(key, "split_master") == 0 && c->train.precision != WEFT_PRECISION_BF16;
-    case ORDER_BY_FILE:
-        return strcmp(key, "pipeline_schedule") == 0 && c->schedule.pipeline_schedule_file &&
-               c->schedule.pipeline_schedule_file[0];
-    case NUM_REASONS:
-        break;
+    for (const char *at = list; *at;) {
+        const size_t bytes = strcspn(at, " "), own = bytes - (at[bytes - 1] == '*');
+        if (strncmp(key, at, own) == 0 && (own < bytes || key[own] == '\0'))
+            return true;
+        at += bytes + (at[bytes] == ' ');
     }
     return false;
 }
@@ -98,32 +159,37 @@ static weft_status add_key(void *context, const char *section, const weft_option
     keys *k = context;
     size_t used = strlen(k->text);
     (void)before, (void)after;
-    if (is_without_effect(k->config, k->why, row->key))
+    if (names(k->rule->keys, row->key))
         snprintf(k->text + used, sizeof k->text - used, "%s%s.%s", k->count++ ? ", " : "", section,
                  row->key);
     return WEFT_OK;
 }
 
-/* Modules of MoE layers that the model does not have. */
+/* Modules of MoE layers that the model does not have; modules of which none is recomputed. */
 static void tell_modules(const weft_config *c)
 {
     const weft_string_list *modules = &c->train.recompute.modules;
     const weft_string_list *offloaded = &c->train.offload.modules;
-    const bool selects = c->train.recompute.granularity == WEFT_RECOMPUTE_SELECTIVE;
+    static const char no_experts[] = "model.num_experts is 0";
+    const bool selects = recomputes_modules(c);
+    unsigned bits = 0;
+    if (selects && weft_recompute_modules(&c->train.recompute, &bits) == WEFT_OK &&
+        (bits & ~WEFT_RECOMPUTE_ALWAYS) == 0)
+        weft_log(WEFT_LOG_WARN, "train.recompute_modules names nothing that is kept: no effect of "
+                                "train.recompute_granularity");
     for (size_t i = 0; i < modules->count && selects; i++) {
         const bool experts = strcmp(modules->values[i], "moe") == 0;
         const bool shared = strcmp(modules->values[i], "shared_experts") == 0;
         if ((experts || shared) && c->model.num_experts == 0)
-            weft_log(WEFT_LOG_WARN, "%s: no effect of %s in train.recompute_modules",
-                     reasons[NO_EXPERTS], modules->values[i]);
+            weft_log(WEFT_LOG_WARN, "%s: no effect of %s in train.recompute_modules", no_experts,
+                     modules->values[i]);
         else if (shared && c->model.moe_shared_expert_intermediate_size == 0)
             weft_log(WEFT_LOG_WARN, "model.moe_shared_expert_intermediate_size is 0: no effect of "
                                     "shared_experts in train.recompute_modules");
     }
     for (size_t i = 0; i < offloaded->count && c->train.offload.on; i++)
         if (strcmp(offloaded->values[i], "moe") == 0 && c->model.num_experts == 0)
-            weft_log(WEFT_LOG_WARN, "%s: no effect of moe in train.offload_modules",
-                     reasons[NO_EXPERTS]);
+            weft_log(WEFT_LOG_WARN, "%s: no effect of moe in train.offload_modules", no_experts);
 }
 
 weft_status weft_config_tell_no_effect(const weft_config *config)
@@ -137,11 +203,13 @@ weft_status weft_config_tell_no_effect(const weft_config *config)
     weft_status status = weft_options_parse(before, num, "defaults", NULL, NULL, 0, &arena);
     if (given.model.moe_ffn_hidden_size == given.model.ffn_hidden_size) /* filled in */
         given.model.moe_ffn_hidden_size = initial.model.moe_ffn_hidden_size;
-    for (int i = 0; i < NUM_REASONS && status == WEFT_OK; i++) {
-        keys k = {.config = config, .why = (reason)i};
+    for (int i = 0; i < NUM_RULES && status == WEFT_OK; i++) {
+        keys k = {.rule = &rules[i]};
+        if (!rules[i].holds(config))
+            continue;
         status = weft_options_compare(before, after, num, add_key, &k);
         if (status == WEFT_OK && k.count > 0)
-            weft_log(WEFT_LOG_WARN, "%s: no effect of %s", reasons[i], k.text);
+            weft_log(WEFT_LOG_WARN, "%s: no effect of %s", rules[i].why, k.text);
     }
     weft_arena_release(&arena);
     tell_modules(config);

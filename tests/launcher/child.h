@@ -12,7 +12,7 @@ typedef struct child {
     char out_path[64], err_path[64];
 } child;
 
-enum { CHILD_MAX_ARGS = 24 };
+enum { CHILD_MAX_ARGS = 32 };
 
 /* What child_start runs instead of WEFT_BINARY_DIR/weft; NULL: that. */
 extern const char *child_program;

@@ -835,6 +835,8 @@ static void check_no_effect(void)
                                    "--set", "calculate_per_token_loss=true",
                                    "--set", "recompute_granularity=selective",
                                    "--set", "recompute_modules=[\"moe\", \"mlp\"]",
+                                   "--set", "hysteresis=3",
+                                   "--set", "cuda_graphs=false",
                                    NULL},
               no_mpirun);
     EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
@@ -852,17 +854,25 @@ static void check_no_effect(void)
     EXPECT(c.err && strstr(c.err, " warn model.num_experts is 0: no effect of moe in "
                                   "train.recompute_modules\n"),
            "%s", c.err);
+    EXPECT(c.err && strstr(c.err, "train.precision is not fp16: no effect of train.hysteresis\n") &&
+               strstr(c.err, "device.kind is cpu: no effect of device.cuda_graphs\n"),
+           "%s", c.err);
     EXPECT(c.out && strstr(c.out, "M parameters, 1 rank: "), "%s", c.out);
     child_release(&c);
     char *metrics = child_read("run/metrics.jsonl"), *last = metrics ? strrchr(metrics, '{') : NULL;
     EXPECT(last && strstr(last, "\"step\": 2") && !strstr(last, "\"lr\": 0,"), "%s", metrics);
     free(metrics);
-    child_run(&c,
-              (const char *[]){"train", "c.json", "--out", "offloads", "--set", "num_experts=0",
-                               "--set", "moe_num_partitions=1", "--set", "eval_interval=0", "--set",
-                               "fine_grained_activation_offloading=true", "--set",
-                               "offload_modules=[\"core_attn\", \"moe\"]", "--set",
-                               "split_master=false", NULL},
+    child_run(&c, (const char *[]){"train", "c.json",
+                                   "--out", "offloads",
+                                   "--set", "num_experts=0",
+                                   "--set", "moe_num_partitions=1",
+                                   "--set", "eval_interval=0",
+                                   "--set", "fine_grained_activation_offloading=true",
+                                   "--set", "offload_modules=[\"core_attn\", \"moe\"]",
+                                   "--set", "split_master=false",
+                                   "--set", "recompute_granularity=selective",
+                                   "--set", "recompute_modules=[\"layernorm\"]",
+                                   NULL},
               no_mpirun);
     EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
     EXPECT(c.err && strstr(c.err, " warn model.num_experts is 0: no effect of moe in "
@@ -871,6 +881,8 @@ static void check_no_effect(void)
     EXPECT(c.err && strstr(c.err, " warn train.precision is not bf16: no effect of "
                                   "train.split_master\n"),
            "%s", c.err);
+    EXPECT(c.err && strstr(c.err, " warn train.recompute_modules names nothing that is kept"), "%s",
+           c.err);
     child_release(&c);
 }
 
