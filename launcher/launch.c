@@ -139,10 +139,12 @@ static weft_status place(launcher *l, const weft_cluster *cluster, const weft_me
         return WEFT_OK;
     char axes[128];
     weft_mesh_print(mesh, axes, sizeof axes);
-    return WEFT_ERROR(WEFT_CONFIG, "the mesh (%s) has %s, which do not fill %s%s", axes,
-                      weft_count_text(mesh->world, "rank").text,
+    return WEFT_ERROR(WEFT_CONFIG, "the mesh (%s) has %s, which %s not fill %s%s", axes,
+                      weft_count_text(mesh->world, "rank").text, mesh->world == 1 ? "does" : "do",
                       weft_count_text(job->num_nodes, "node").text,
-                      cluster ? " of the cluster" : " equally");
+                      cluster ? " of the cluster"
+                              : " equally; --cluster FILE says how many a node has, or --mesh "
+                                "with dp=N how many there are");
 }
 
 static weft_status find_ranks(launcher *l, weft_cluster **out_cluster)

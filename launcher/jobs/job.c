@@ -3,6 +3,7 @@
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "launcher/jobs/job_internal.h"
 #include "launcher/jobs/quote.h"
@@ -42,6 +43,16 @@ static bool is_of(const char *text, const char *marks)
     return *text != '\0';
 }
 
+/* A node twice would get the ranks of two. */
+static weft_status check_new_host(const char *hosts, const char *name)
+{
+    const size_t length = strcspn(name, ",");
+    for (const char *other = hosts; other < name; other += strcspn(other, ",") + 1)
+        if (strcspn(other, ",") == length && strncasecmp(other, name, length) == 0)
+            return WEFT_ERROR(WEFT_CONFIG, "--hosts: %.*s is there twice", (int)length, name);
+    return WEFT_OK;
+}
+
 static weft_status check_hosts(const weft_job *job)
 {
     int count = 0;
@@ -57,18 +68,61 @@ static weft_status check_hosts(const weft_job *job)
                               length > 80 ? 80 : length, name);
         name = name[length] ? name + length + 1 : NULL;
     }
+    for (const char *name = strchr(job->hosts, ','); name; name = strchr(name + 1, ','))
+        WEFT_TRY(check_new_host(job->hosts, name + 1));
     if (count != job->num_nodes)
         return WEFT_ERROR(WEFT_CONFIG, "--hosts: names %d, where the job has %d nodes", count,
                           job->num_nodes);
     return WEFT_OK;
 }
 
+/* Two digits below `end`, and `after` behind them. */
+static bool read_pair(const char **text, int end, char after, int64_t *out)
+{
+    const char *at = *text;
+    if (!isdigit((unsigned char)at[0]) || !isdigit((unsigned char)at[1]) || at[2] != after)
+        return false;
+    *out = 10 * (at[0] - '0') + (at[1] - '0');
+    *text = at + 3;
+    return *out < end;
+}
+
+/* HH:MM:SS, where hours may be many, or DAYS-HH:MM:SS. */
+static bool read_time(const char *text, int64_t *out_s)
+{
+    int64_t days = 0, hours, minutes, seconds;
+    const size_t digits = strspn(text, "0123456789");
+    if (digits == 0 || digits > 6)
+        return false;
+    if (text[digits] == '-') {
+        days = atoi(text);
+        text += digits + 1;
+        if (!read_pair(&text, 24, ':', &hours))
+            return false;
+    } else {
+        hours = atoi(text);
+        text += digits + (text[digits] == ':');
+    }
+    if (!read_pair(&text, 60, ':', &minutes) || !read_pair(&text, 60, '\0', &seconds))
+        return false;
+    *out_s = ((days * 24 + hours) * 60 + minutes) * 60 + seconds;
+    return true;
+}
+
+/* Slurm signals up to a minute early. A job without time to train would queue itself for ever. */
 static weft_status check_time(const weft_job *job)
 {
-    if (job->time && (!is_of(job->time, ":-") || !strpbrk(job->time, "0123456789") ||
-                      strspn(job->time, "0123456789:-") != strlen(job->time)))
-        return WEFT_ERROR(WEFT_CONFIG, "--time %.60s: Slurm takes HH:MM:SS or DAYS-HH:MM:SS",
+    int64_t s;
+    if (!job->time)
+        return WEFT_OK;
+    if (!read_time(job->time, &s))
+        return WEFT_ERROR(WEFT_CONFIG, "--time %.60s: expected HH:MM:SS or DAYS-HH:MM:SS",
                           job->time);
+    if (s <= job->stop_s + 60)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "--time %.60s: too short: it stops %d s before its end "
+                          "(train.stop_timeout_s), which Slurm may say 60 s early",
+                          job->time, job->stop_s);
     return WEFT_OK;
 }
 

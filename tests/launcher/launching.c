@@ -193,6 +193,40 @@ static void check_mpirun(void)
     expect_code((const char *const[]){"launch", "mpirun", "tiny.json", "--out", "two-c", "--nodes",
                                       "2", "--hosts", "a,-x", NULL},
                 2, "no name");
+    expect_code((const char *const[]){"launch", "mpirun", "tiny.json", "--out", "two-c", "--nodes",
+                                      "2", "--hosts", "n1,N1", NULL},
+                2, "N1 is there twice");
+    expect_code((const char *const[]){"launch", "mpirun", "tiny.json", "--out", "two-c", "--nodes",
+                                      "2", "--hosts", "n1,n11", NULL},
+                0, NULL);
+    /* What leaves dp open has one rank; with dp it goes. */
+    expect_code((const char *const[]){"launch", "mpirun", "tiny.json", "--out", "two-d", "--nodes",
+                                      "2", "--mesh", "tp=1", NULL},
+                2, "1 rank, which does not fill 2 nodes equally; --cluster FILE says");
+    expect_code((const char *const[]){"launch", "mpirun", "tiny.json", "--out", "two-d", "--nodes",
+                                      "2", "--mesh", "dp=2", "--hosts", "n1,n2", NULL},
+                0, NULL);
+}
+
+/* What leaves no time to train would be queued for ever. */
+static void check_times(void)
+{
+    static const struct {
+        const char *time, *says; /* NULL: it is taken */
+    } rows[] = {
+        {"8 h", "HH:MM:SS"},          {"00:00:00", "too short"},  {"00:06:00", "too short"},
+        {"00:06:01", NULL},           {"99:59:59", NULL},         {"1-00:00:00", NULL},
+        {"0-00:02:00", "too short"},  {"1-24:00:00", "HH:MM:SS"}, {"25:61:00", "HH:MM:SS"},
+        {"08:00:60", "HH:MM:SS"},     {"08:00", "HH:MM:SS"},      {"08:00:00:00", "HH:MM:SS"},
+        {"1-2-00:00:00", "HH:MM:SS"}, {"-1:00:00", "HH:MM:SS"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        expect_code((const char *const[]){"launch", "slurm", "tiny.json", "--out", "times",
+                                          "--force", "--time", rows[i].time, NULL},
+                    rows[i].says ? 2 : 0, rows[i].says);
+    expect_code((const char *const[]){"launch", "slurm", "tiny.json", "--out", "times", "--force",
+                                      "--time", "00:10:00", "--set", "train.stop_timeout_s=600",
+                                      NULL},
+                2, "600 s before its end");
 }
 
 static void check_slurm_text(void)
@@ -217,9 +251,6 @@ static void check_slurm_text(void)
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
         expect_text(script, lines[i]);
     expect_no_text(script, "gpus-per-node");
-    expect_code(
-        (const char *const[]){"launch", "slurm", "tiny.json", "--out", "s", "--time", "8 h", NULL},
-        2, "HH:MM:SS");
     expect_code(
         (const char *const[]){"launch", "slurm", "tiny.json", "--out", "s", "--image", "x", NULL},
         2, "kubernetes");
@@ -554,6 +585,7 @@ int main(void)
     check_mistakes();
     check_mpirun();
     check_slurm_text();
+    check_times();
     check_slurm_runs();
     check_kubernetes();
     check_start();
