@@ -27,7 +27,8 @@ static weft_status unexpected(const weft_argument *row, const char *text, const 
     weft_argument_number(row, row->min, low);
     weft_argument_number(row, row->max, high);
     const char *separator = has_bounds && isfinite(row->max) ? " to " : "";
-    return WEFT_ERROR(WEFT_CONFIG, "--%s %.40s: expected %s%s%s%s%s", row->name, text, expected,
+    return WEFT_ERROR(WEFT_CONFIG, "--%s %.40s: expected %s%s%s%s%s", row->name,
+                      *text ? text : "\"\"", expected,
                       !has_bounds          ? ""
                       : isfinite(row->max) ? " of "
                                            : " of at least ",
@@ -96,8 +97,9 @@ static weft_status read_name(const weft_argument *row, const char *text, int *ou
             used += (size_t)snprintf(all + used, sizeof all - used, "%s%s", between, row->names[i]);
     }
     const char *near = weft_nearest_name(text, row->names, (size_t)row->num_names);
-    return WEFT_ERROR(WEFT_CONFIG, "--%s %.40s: expected %s%s%s%s", row->name, text, all,
-                      near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+    return WEFT_ERROR(WEFT_CONFIG, "--%s %.40s: expected %s%s%s%s", row->name,
+                      *text ? text : "\"\"", all, near ? "; did you mean " : "", near ? near : "",
+                      near ? "?" : "");
 }
 
 /* "a,b,c": one value each; names as bits, numbers as a list. */

@@ -5,6 +5,7 @@
 
 #include <cjson/cJSON.h>
 
+#include "core/text.h"
 #include "launcher/arguments.h"
 #include "launcher/planning/plan_print.h"
 #include "launcher/verbs.h"
@@ -186,8 +187,9 @@ static weft_status print_json(const arguments *a, const outcome *answer)
 static void print(const arguments *a, const weft_cluster *cluster, const outcome *answer)
 {
     const double *b = answer->paper.rates, *r = answer->paper.shares;
-    printf("an all-to-all of %lld bytes a rank, tp %d, ep %d, on %s%s\n\n", (long long)a->bytes,
-           a->tp, a->ep, cluster->name, a->paper ? ", by MoNTA's equations as printed" : "");
+    printf("an all-to-all of %s a rank, tp %d, ep %d, on %s%s\n\n",
+           weft_count_text(a->bytes, "byte").text, a->tp, a->ep, cluster->name,
+           a->paper ? ", by MoNTA's equations as printed" : "");
     printf("  form      chunks           time\n");
     for (int i = 0; i < answer->num_rows; i++) {
         const way *row = &answer->rows[i];

@@ -278,7 +278,7 @@ static const struct misuse {
      "weft calibrate: --only coppy: expected all_to_all, "},
     {{"calibrate", "--out", "x", "--only", ","},
      2,
-     "weft calibrate: --only : expected all_to_all, "},
+     "weft calibrate: --only \"\": expected all_to_all, "},
     {{"calibrate", "--out", "x", "--quick", "--ranks-per-node", "2"},
      2,
      "weft calibrate: 1 rank cannot be divided into nodes of 2"},

@@ -665,6 +665,8 @@ static const misuse misuses[] = {
      "weft generate: --num-tokens x: expected a whole number of 1 to "},
     {{"generate", "run", "--prompt", "a", "--num-tokens", "-3"},
      "weft generate: --num-tokens -3: expected a whole number of 1 to "},
+    {{"plan", "config.json", "--cluster", "c.json", "--search", "--nodes", "2,,3"},
+     "weft plan: --nodes \"\": expected a whole number of 1 to 100000\n"},
     {{"generate", "run", "--prompt", "a", "--num-tokens", "3x"},
      "weft generate: --num-tokens 3x: "},
     {{"generate", "run", "--prompt", "a", "--temperature", "-0.1"},
