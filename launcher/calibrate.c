@@ -11,6 +11,7 @@
 #include "launcher/measuring/measure.h"
 #include "launcher/measuring/own.h"
 #include "launcher/process/launch.h"
+#include "launcher/process/output_files.h"
 #include "launcher/training/setup.h"
 #include "launcher/verbs.h"
 
@@ -222,35 +223,15 @@ static weft_status check_writable(const char *path)
     return WEFT_OK;
 }
 
-/* However they are written: their folders are there. */
-static weft_status check_differ(const arguments *args)
-{
-    char folders[2][4096], *real[2];
-    const char *const paths[] = {args->out, args->svg};
-    for (int i = 0; i < 2; i++) {
-        WEFT_TRY(folder_of(paths[i], folders[i]));
-        real[i] = realpath(folders[i], NULL);
-    }
-    const char *names[2];
-    for (int i = 0; i < 2; i++) {
-        const char *slash = strrchr(paths[i], '/');
-        names[i] = slash ? slash + 1 : paths[i];
-    }
-    const bool same =
-        real[0] && real[1] && strcmp(real[0], real[1]) == 0 && strcmp(names[0], names[1]) == 0;
-    free(real[0]);
-    free(real[1]);
-    return same ? WEFT_ERROR(WEFT_CONFIG, "--svg %s: the same file as --out", args->svg) : WEFT_OK;
-}
-
 /* Rank 0, before minutes are spent on measuring: whether its results can be written. */
 static weft_status check_outputs(const arguments *args)
 {
+    const weft_line_file files[] = {{"--out", args->out, true}, {"--svg", args->svg, true}};
     WEFT_TRY(check_writable(args->out));
     if (!args->svg)
         return WEFT_OK;
     WEFT_TRY(check_writable(args->svg));
-    return check_differ(args);
+    return weft_output_check(files, 2);
 }
 
 /* Ranks that wait for each other's turns on a core measure the scheduler. */
@@ -286,7 +267,7 @@ static weft_status show(const arguments *args, const weft_cluster *cluster)
         WEFT_TRY(write_svg(cluster, args->svg));
     if (args->json)
         return weft_cluster_print(cluster, stdout);
-    weft_calibrate_print(cluster, stdout);
+    weft_calibrate_print(cluster, args->import.count > 0, stdout);
     printf("\ncluster: %s\n", args->out);
     if (args->svg)
         printf("drawing: %s\n", args->svg);

@@ -7,6 +7,7 @@
 #include "launcher/planning/figures.h"
 #include "launcher/planning/no_effect.h"
 #include "launcher/planning/plan_print.h"
+#include "launcher/process/output_files.h"
 #include "launcher/verbs.h"
 
 typedef struct planner {
@@ -177,11 +178,22 @@ static weft_status lay_beside(const planner *p, const weft_config *of_run, answe
     return WEFT_OK;
 }
 
+static weft_status check_files(const planner *p)
+{
+    const weft_line_file files[] = {{"CONFIG", p->source.file, false},
+                                    {"--cluster", p->cluster, false},
+                                    {"--trace", p->trace, true},
+                                    {"--emit", p->search.emit, true},
+                                    {"--html", p->html, true}};
+    return weft_output_check(files, sizeof files / sizeof *files);
+}
+
 /* Everything before the plan. */
 static weft_status load(planner *p, weft_config *config, weft_config *of_run,
                         weft_cluster **cluster)
 {
     WEFT_TRY(weft_plan_search_check(&p->search, p->against));
+    WEFT_TRY(check_files(p));
     WEFT_TRY(weft_plan_load(&p->source, p->vocabulary, &p->arena, config));
     if (p->against && p->kernels != WEFT_KERNELS_WEFT)
         return WEFT_ERROR(WEFT_CONFIG, "--against %s: no run has plain kernels", p->against);

@@ -9,6 +9,7 @@
 #include "launcher/arguments.h"
 #include "launcher/planning/levels.h"
 #include "launcher/planning/no_effect.h"
+#include "launcher/process/output_files.h"
 #include "launcher/verbs.h"
 #include "schedule/order_text.h"
 #include "schedule/text.h"
@@ -202,6 +203,11 @@ static weft_status run(scheduler *s)
     if (s->body != WEFT_BODY_ALL && s->level != WEFT_LEVEL_LAYER)
         return WEFT_ERROR(WEFT_CONFIG, "--body %s: a %s has none, a layer has", body_names[s->body],
                           level_names[s->level]);
+    const weft_line_file files[] = {{"CONFIG", s->source.file, false},
+                                    {"--cluster", s->cluster_file, false},
+                                    {"--svg", s->svg, true},
+                                    {"--trace", s->trace, true}};
+    WEFT_TRY(weft_output_check(files, sizeof files / sizeof *files));
     WEFT_TRY(weft_plan_load(&s->source, s->vocabulary, &s->arena, &s->config));
     WEFT_TRY(weft_plan_set_kernels((weft_kernels_kind)s->kernels, &s->source, &s->config));
     if (s->cluster_file)

@@ -2,12 +2,14 @@
 #ifndef WEFT_LAUNCHER_MEASURING_CALIBRATE_H
 #define WEFT_LAUNCHER_MEASURING_CALIBRATE_H
 
+#include <stdbool.h>
 #include <stdio.h>
 
 #include "core/cluster.h"
 
-/* Prints a table a cost (volume, time, rate, share of the peak), then the interference matrix. */
-void weft_calibrate_print(const weft_cluster *cluster, FILE *out);
+/* Prints a table a cost (volume, time, rate, share of the peak), then the interference matrix.
+ * is_imported: what is there was not measured here. */
+void weft_calibrate_print(const weft_cluster *cluster, bool is_imported, FILE *out);
 /* Draws the costs' efficiency over their volumes, one panel each for links, copies and GEMMs, and
  * the interference matrix; readable on light and dark pages. Errors: WEFT_FILE. */
 weft_status weft_calibrate_draw(const weft_cluster *cluster, FILE *out) WEFT_CHECKED;

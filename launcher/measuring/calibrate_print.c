@@ -63,11 +63,12 @@ static void print_eager(const weft_cluster *cluster, weft_figure figure, const c
                 weft_bytes_text(cluster->hardware.figures[figure]).text);
 }
 
-void weft_calibrate_print(const weft_cluster *cluster, FILE *out)
+void weft_calibrate_print(const weft_cluster *cluster, bool is_imported, FILE *out)
 {
     bool any_unknown = false;
     const weft_interference none = weft_interference_none();
-    fprintf(out, "%s: measured on %s of %s\n", *cluster->name ? cluster->name : "a cluster",
+    fprintf(out, "%s: %s %s of %s\n", *cluster->name ? cluster->name : "a cluster",
+            is_imported ? "imported:" : "measured on",
             weft_count_text(cluster->num_nodes, "node").text,
             weft_count_text(cluster->ranks_per_node, "rank").text);
     for (int i = 0; i < WEFT_NUM_COSTS; i++)

@@ -141,14 +141,24 @@ static void note_missing(weft_import *import)
         weft_import_note(import, "no file tells %s", list);
 }
 
+static void replace_count(weft_import *import, const char *key, const char *option, int given,
+                          int *count)
+{
+    if (given == 0)
+        return;
+    if (*count > 0 && *count != given)
+        weft_import_note(import, "%s: a file says %d, --%s %d: %d it is", key, *count, option,
+                         given, given);
+    *count = given;
+}
+
 weft_status weft_import_finish(weft_import *import, int num_nodes, int ranks_per_node,
                                const char *name)
 {
     weft_cluster *cluster = &import->cluster;
-    if (num_nodes > 0)
-        cluster->num_nodes = num_nodes;
-    if (ranks_per_node > 0)
-        cluster->ranks_per_node = ranks_per_node;
+    replace_count(import, "num_nodes", "nodes", num_nodes, &cluster->num_nodes);
+    replace_count(import, "ranks_per_node", "ranks-per-node", ranks_per_node,
+                  &cluster->ranks_per_node);
     if (cluster->ranks_per_node == 0)
         return WEFT_ERROR(WEFT_CONFIG, "no file tells how many ranks a node has: "
                                        "--ranks-per-node N says it");

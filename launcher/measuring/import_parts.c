@@ -153,8 +153,8 @@ void weft_import_ranks(weft_import *import, const char *file, int ranks_per_node
 {
     weft_cluster *cluster = &import->cluster;
     if (import->has_ranks && cluster->ranks_per_node != ranks_per_node)
-        weft_import_note(import, "ranks_per_node: %s says %d, another file %d", file,
-                         ranks_per_node, cluster->ranks_per_node);
+        weft_import_note(import, "ranks_per_node: %s says %d, an earlier file %d: %d it is", file,
+                         ranks_per_node, cluster->ranks_per_node, cluster->ranks_per_node);
     if (!import->has_ranks)
         cluster->ranks_per_node = ranks_per_node;
     import->has_ranks = true;
@@ -164,8 +164,8 @@ void weft_import_nodes(weft_import *import, const char *file, int num_nodes)
 {
     weft_cluster *cluster = &import->cluster;
     if (import->has_nodes && cluster->num_nodes != num_nodes)
-        weft_import_note(import, "num_nodes: %s says %d, another file %d", file, num_nodes,
-                         cluster->num_nodes);
+        weft_import_note(import, "num_nodes: %s says %d, an earlier file %d: %d it is", file,
+                         num_nodes, cluster->num_nodes, cluster->num_nodes);
     if (!import->has_nodes)
         cluster->num_nodes = num_nodes;
     import->has_nodes = true;

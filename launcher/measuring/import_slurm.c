@@ -28,7 +28,6 @@ typedef struct reader {
     a_switch *switches;
     int count, capacity;
     a_switch **by_name; /* sorted */
-    names all;          /* nodes */
     int total;          /* names, of all lists */
     int num_heights;
     int sizes[MAX_HEIGHTS]; /* BlockSizes */
@@ -234,11 +233,6 @@ static int by_switch_name(const void *a, const void *b)
     return strcmp((*(a_switch *const *)a)->name, (*(a_switch *const *)b)->name);
 }
 
-static int by_text(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
 static weft_status sort_switches(reader *r)
 {
     void *memory;
@@ -292,20 +286,39 @@ static weft_status find_height(reader *r, a_switch *s, int depth)
     return WEFT_OK;
 }
 
+typedef struct a_node {
+    const char *name;
+    int line; /* of the switch that it is below */
+} a_node;
+
+static int by_node(const void *a, const void *b)
+{
+    const a_node *x = a, *y = b;
+    const int order = strcmp(x->name, y->name);
+    return order != 0 ? order : x->line - y->line;
+}
+
+/* A node is below one switch. */
 static weft_status count_nodes(reader *r, int *out)
 {
-    r->total = 0;
-    for (int i = 0; i < r->count; i++) {
-        r->line = r->switches[i].line;
-        for (int n = 0; n < r->switches[i].nodes.count; n++)
-            WEFT_TRY(add_name(r, &r->all, r->switches[i].nodes.names[n]));
-    }
-    if (r->all.count == 0)
+    void *memory;
+    size_t count = 0;
+    for (int i = 0; i < r->count; i++)
+        count += (size_t)r->switches[i].nodes.count;
+    if (count == 0)
         return WEFT_ERROR(WEFT_CONFIG, "%s:%d: no switch has nodes", r->file, r->line);
-    qsort(r->all.names, (size_t)r->all.count, sizeof *r->all.names, by_text);
-    *out = 1;
-    for (int i = 1; i < r->all.count; i++)
-        *out += strcmp(r->all.names[i], r->all.names[i - 1]) != 0;
+    WEFT_TRY(weft_arena_alloc_array(r->arena, count, sizeof(a_node), &memory));
+    a_node *nodes = memory;
+    count = 0;
+    for (int i = 0; i < r->count; i++)
+        for (int n = 0; n < r->switches[i].nodes.count; n++)
+            nodes[count++] = (a_node){r->switches[i].nodes.names[n], r->switches[i].line};
+    qsort(nodes, count, sizeof *nodes, by_node);
+    for (size_t i = 1; i < count; i++)
+        if (strcmp(nodes[i].name, nodes[i - 1].name) == 0)
+            return WEFT_ERROR(WEFT_CONFIG, "%s:%d: node %.80s is there already, in line %d",
+                              r->file, nodes[i].line, nodes[i].name, nodes[i - 1].line);
+    *out = (int)count;
     return WEFT_OK;
 }
 

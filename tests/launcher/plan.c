@@ -664,6 +664,23 @@ static void check_other_device(void)
                 2, "train.precision: fp16 needs GPUs, and cluster \"cores\" has CPUs");
 }
 
+/* No output replaces what the plan is made of, or another output. */
+static void check_outputs(const char *sheet)
+{
+    expect_line((const char *[]){"plan", "dense.json", "--cluster", "cluster.json", "--html",
+                                 ".//cluster.json", NULL},
+                2, "--html .//cluster.json: the same file as --cluster");
+    expect_line((const char *[]){"plan", "dense.json", "--cluster", "cluster.json", "--trace",
+                                 "dense.json", NULL},
+                2, "--trace dense.json: the same file as CONFIG");
+    expect_line((const char *[]){"plan", "dense.json", "--cluster", "cluster.json", "--search",
+                                 "--emit", "new.json", "--html", "./new.json", NULL},
+                2, "--html ./new.json: the same file as --emit");
+    char *text = child_read("cluster.json");
+    EXPECT(text && strcmp(text, sheet) == 0, "another cluster.json");
+    free(text);
+}
+
 /* The same bytes from the program that links no MPI, HDF5, oneDNN or CUDA. */
 static void check_alone(const char *alone)
 {
@@ -737,6 +754,7 @@ int main(void)
     check_eager(sheet ? sheet : "{}");
     check_offload(sheet ? sheet : "{}");
     check_refusals();
+    check_outputs(sheet ? sheet : "");
     check_alone(alone);
     free(sheet);
     child_folder_leave(folder);

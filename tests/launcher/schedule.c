@@ -258,6 +258,11 @@ static void check_refusals(void)
                                  "dp=2,ep=2,binding=dp", "--set", "parallel.moe_num_partitions=0",
                                  NULL},
                 2, "of plan and schedule: --cluster");
+    expect_line(
+        (const char *[]){"schedule", "c.json", "--svg", "new.svg", "--trace", "new.svg", NULL}, 2,
+        "--trace new.svg: the same file as --svg");
+    expect_line((const char *[]){"schedule", "c.json", "--svg", "c.json", NULL}, 2,
+                "--svg c.json: the same file as CONFIG");
 }
 
 /* The program that links no MPI says the same. */

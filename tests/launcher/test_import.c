@@ -298,6 +298,9 @@ static void wrong_files_are_one_line(void **state)
         {"SwitchName=a Nodes=n\nSwitchName=a Nodes=m\n", "f:2: a is there already, in line 1"},
         {"SwitchName=a Nodes=n\nSwitchName=b Switches=c\n", "f:2: b: no switch c"},
         {"SwitchName=b Switches=b\n", "f:1: b is below itself"},
+        {"SwitchName=a Nodes=n[1-4]\nSwitchName=b Nodes=n[3-6]\nSwitchName=s Switches=a,b\n",
+         "f:2: node n3 is there already, in line 1"},
+        {"\nSwitchName=a Nodes=n1,n1\n", "f:2: node n1 is there already, in line 2"},
         {"SwitchName=a Node=n\n", "f:1: \"Node\" is not expected here; did you mean Nodes?"},
         {"SwitchName=a Nodes=n\nBlockSizes=x\n", "f:2: BlockSizes: \"x\""},
         {"SwitchName=a Nodes=n[0-99999],m[0-99999],o[0-99999]\n", "f:1: more than"},
@@ -330,6 +333,18 @@ static void wrong_files_are_one_line(void **state)
     weft_error_clear();
 }
 
+static void counts_that_differ_are_told(void **state)
+{
+    (void)state;
+    weft_import *import = start();
+    take(import, "a", matrix);
+    take(import, "b", xml);
+    assert_note(import, "ranks_per_node: b says 2, an earlier file 4: 4 it is");
+    OK(weft_import_finish(import, 0, 3, NULL));
+    assert_note(import, "ranks_per_node: a file says 4, --ranks-per-node 3: 3 it is");
+    assert_int_equal(import->cluster.ranks_per_node, 3);
+}
+
 /* --- the verb ------------------------------------------------------------------------------ */
 
 static void the_verb_writes_a_cluster(void **state)
@@ -348,6 +363,7 @@ static void the_verb_writes_a_cluster(void **state)
     if (c.exit_code != 0)
         fail_msg("%s", c.err);
     assert_non_null(strstr(c.err, "oversubscribed"));
+    assert_non_null(strstr(c.out, "mine: imported: 9 nodes of 4 ranks"));
     child_release(&c);
     OK(weft_cluster_read("cluster.json", &cluster));
     assert_string_equal(cluster.name, "mine");
@@ -499,6 +515,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(xml_gives_a_node),
         cmocka_unit_test(tests_give_curves),
         cmocka_unit_test(wrong_files_are_one_line),
+        cmocka_unit_test(counts_that_differ_are_told),
         cmocka_unit_test(the_verb_writes_a_cluster),
         cmocka_unit_test(damaged_xml_never_crashes),
         cmocka_unit_test(damaged_matrices_never_crashes),
