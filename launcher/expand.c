@@ -4,6 +4,7 @@
 
 #include "launcher/arguments.h"
 #include "launcher/page/page.h"
+#include "launcher/process/output_files.h"
 #include "launcher/searching/expand.h"
 #include "launcher/verbs.h"
 
@@ -12,7 +13,7 @@ enum { MAX_CONTEXTS = 32 };
 typedef struct expander {
     const char *given, *to, *mesh, *emit, *html;
     weft_string_list set;
-    bool json;
+    bool json, force;
     int batch; /* 0: tokens, 1: samples */
     weft_arena arena;
     weft_config_source source;
@@ -39,6 +40,7 @@ static int parse(int argc, char **argv, expander *x)
         {"mesh", "AXES", "such as tp=8,ep=8: replaces today's mesh", .text = &x->mesh},
         {"set", "KEY=VALUE", "override a key of the config; may be repeated", .texts = &x->set},
         {"emit", "DIR", "write each step's config and start command there", .text = &x->emit},
+        {"force", NULL, "replace another ladder's files there", .flag = &x->force},
         {"html", "FILE", "the ladder as a page: one file, which a browser opens offline",
          .text = &x->html},
         {"json", NULL, "the ladder as one JSON object", .flag = &x->json},
@@ -136,12 +138,31 @@ static weft_status write_page(expander *x, const weft_expand *expand)
     return weft_page_write(&page, x->html);
 }
 
+/* A ladder's files may be none of the line's either. */
+static weft_status check_files(const expander *x)
+{
+    const weft_line_file files[] = {{"CONFIG", x->source.file, false},
+                                    {"--cluster", x->request.cluster_path, false},
+                                    {"--to", x->to, false},
+                                    {"--html", x->html, true}};
+    const size_t count = sizeof files / sizeof *files;
+    WEFT_TRY(weft_output_check(files, count));
+    for (size_t i = 0; i < count && x->emit; i++)
+        if (files[i].path && weft_expand_emits(x->emit, files[i].path))
+            return WEFT_ERROR(WEFT_CONFIG, "--emit %s: would replace %s %s", x->emit,
+                              files[i].option, files[i].path);
+    return x->emit ? weft_expand_check_folder(x->emit, x->force) : WEFT_OK;
+}
+
 static weft_status run(expander *x)
 {
     weft_config config;
     weft_expand expand;
     weft_expand_request *r = &x->request;
+    if (x->force && !x->emit)
+        return WEFT_ERROR(WEFT_CONFIG, "--force is of --emit");
     WEFT_TRY(find_config(x));
+    WEFT_TRY(check_files(x));
     WEFT_TRY(weft_plan_load(&x->source, x->vocabulary, &x->arena, &config));
     const char *own_cluster = config.schedule.cluster;
     WEFT_TRY(fill_contexts(x, config.model.seq_length));

@@ -226,8 +226,9 @@ static weft_status try_candidate(const ladder *l, const candidate *c, weft_expan
                                  weft_expand_miss *miss)
 {
     const char *place;
-    WEFT_TRY(weft_arena_printf(l->arena, &place, "context %lld on %d nodes",
-                               (long long)c->config.model.seq_length, c->num_nodes));
+    WEFT_TRY(weft_arena_printf(l->arena, &place, "context %lld on %s",
+                               (long long)c->config.model.seq_length,
+                               weft_count_text(c->num_nodes, "node").text));
     /* Its values stand in no file. */
     const weft_config_source source = {.file = place,
                                        .text = "{}",
@@ -345,10 +346,11 @@ static weft_status stop_at(const ladder *l, int64_t context, int num_nodes)
     const weft_expand_miss *beyond = &l->out->beyond;
     return weft_arena_printf(
         l->arena, &l->out->stop_text,
-        "context %lld: nothing fits on at most %d nodes; the nearest, %s on %d: %s%s%s%s%s",
-        (long long)context, num_nodes, nearest->mesh, nearest->num_nodes, nearest->reason,
-        beyond->reason ? "; " : "", beyond->reason ? beyond->mesh : "", beyond->reason ? ": " : "",
-        beyond->reason ? beyond->reason : "");
+        "context %lld: %s on at most %d nodes; the %s, %s on %d: %s%s%s%s%s", (long long)context,
+        nearest->short_by_bytes > 0 ? "nothing fits" : "no mesh is legal", num_nodes,
+        nearest->short_by_bytes > 0 ? "nearest" : "first", nearest->mesh, nearest->num_nodes,
+        nearest->reason, beyond->reason ? "; " : "", beyond->reason ? beyond->mesh : "",
+        beyond->reason ? ": " : "", beyond->reason ? beyond->reason : "");
 }
 
 static weft_status add_contexts(ladder *l)
@@ -360,8 +362,10 @@ static weft_status add_contexts(ladder *l)
         bool found;
         l->out->nearest = l->out->beyond = (weft_expand_miss){0};
         WEFT_TRY(climb(l, before, contexts->values[i], true, &step, &found));
-        if (!found)
+        if (!found) { /* that batches cannot be kept is then no reason */
+            l->out->nearest = l->out->beyond = (weft_expand_miss){0};
             WEFT_TRY(climb(l, before, contexts->values[i], false, &step, &found));
+        }
         if (!found)
             return stop_at(l, contexts->values[i], l->max_nodes);
         append(l, &step);
@@ -370,24 +374,38 @@ static weft_status add_contexts(ladder *l)
     return WEFT_OK;
 }
 
-/* Twice the nodes at a time, for more replicas of the same mesh. */
+/* Twice the ranks at a time, until they fill their nodes, and then twice the nodes; 0: no more. */
+static int64_t next_world(const ladder *l, int64_t world)
+{
+    const int64_t of_node = l->request->to->ranks_per_node, nodes = divide_up(world, of_node),
+                  full = nodes * of_node;
+    if (world < full)
+        return 2 * world < full ? 2 * world : full;
+    if (nodes >= l->max_nodes)
+        return 0;
+    return of_node * (2 * nodes < l->max_nodes ? 2 * nodes : l->max_nodes);
+}
+
+/* More replicas of the same mesh. */
 static weft_status add_nodes(ladder *l)
 {
     const weft_expand_request *r = l->request;
     const weft_mesh *today = &l->out->steps[0].mesh;
     const int64_t replica = (int64_t)today->tp * today->pp * today->cp,
                   context = r->config->model.seq_length;
-    int nodes = (int)divide_up(today->world, r->to->ranks_per_node);
+    int64_t world = today->world, before = 0;
     weft_expand_miss miss = {0};
-    if (r->to == r->cluster)
-        nodes *= 2;
-    while (nodes <= l->max_nodes && l->out->num_steps < MAX_STEPS) {
-        const int64_t world = nodes == divide_up(today->world, r->to->ranks_per_node)
-                                  ? today->world
-                                  : (int64_t)nodes * r->to->ranks_per_node;
+    if (r->to == r->cluster) {
+        before = today->dp;
+        world = next_world(l, world);
+    }
+    for (; world > 0 && l->out->num_steps < MAX_STEPS; world = next_world(l, world)) {
+        const int64_t dp = world / replica;
         weft_expand_step step;
-        const candidate c = make_candidate(l, &l->out->steps[0], context, today->cp,
-                                           world / replica > 0 ? world / replica : 1);
+        if (dp == before)
+            continue;
+        before = dp;
+        const candidate c = make_candidate(l, &l->out->steps[0], context, today->cp, dp);
         const weft_expand_miss last = miss;
         miss = start_miss(&c);
         WEFT_TRY(try_candidate(l, &c, &step, &miss));
@@ -395,9 +413,6 @@ static weft_status add_nodes(ladder *l)
             note_miss(l->out, &miss);
         if (!miss.reason)
             append(l, &step)->fewer = last;
-        const int next =
-            2 * nodes > l->max_nodes && nodes < l->max_nodes ? l->max_nodes : 2 * nodes;
-        nodes = next;
     }
     if (l->out->num_steps == 1)
         return stop_at(l, context, l->max_nodes);
@@ -439,7 +454,10 @@ static weft_status check_nodes(const ladder *l)
     if (now > l->max_nodes)
         return WEFT_ERROR(WEFT_CONFIG, "today's mesh takes %lld nodes, of which there are %d",
                           (long long)now, l->max_nodes);
-    if (now == l->max_nodes && r->contexts.count == 0 && r->to == r->cluster)
+    const weft_mesh *today = &l->out->steps[0].mesh;
+    const int64_t left = now * r->to->ranks_per_node - today->world;
+    if (now == l->max_nodes && left < today->world / today->dp && r->contexts.count == 0 &&
+        r->to == r->cluster)
         return WEFT_ERROR(WEFT_CONFIG,
                           "today's mesh is on all %d nodes already; --context, --max-nodes or --to "
                           "says what to grow to",

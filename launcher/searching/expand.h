@@ -82,9 +82,13 @@ weft_status weft_expand_make(const weft_expand_request *request, weft_arena *are
 void weft_expand_print(const weft_expand *expand, const weft_expand_request *request, FILE *out);
 weft_status weft_expand_print_json(const weft_expand *expand, const weft_expand_request *request,
                                    FILE *out) WEFT_CHECKED;
-/* Writes step-N.json and step-N.sh of each step into the folder, which is made; of a run's ladder
- * all but today's. run: the run that they go on with; NULL: DIR/run. cluster: the config's own
- * parallel.cluster. WEFT_FILE. */
+/* Whether a file is in the folder under a name that a ladder's files have. */
+bool weft_expand_emits(const char *folder, const char *file);
+/* WEFT_CONFIG without `force`: the folder has the files of a ladder. */
+weft_status weft_expand_check_folder(const char *folder, bool force) WEFT_CHECKED;
+/* Writes step-N.json and step-N.sh of each step into the folder, which is made, and removes those
+ * of another ladder there; of a run's ladder all but today's. run: the run that they go on with;
+ * NULL: DIR/run. cluster: the config's own parallel.cluster. WEFT_FILE. */
 weft_status weft_expand_emit(const weft_expand *expand, const char *folder, const char *run,
                              const char *cluster, weft_arena *arena) WEFT_CHECKED;
 

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include <cjson/cJSON.h>
 
@@ -272,6 +273,34 @@ static void check_nodes(void)
     cJSON_Delete(json);
 }
 
+/* Devices of a node that are free come before another node. */
+static void check_free_devices(void)
+{
+    static const struct {
+        const char *mesh;
+        int num_rows, dp[8], nodes[8];
+    } cases[] = {{"tp=1", 5, {1, 2, 4, 8, 16}, {1, 1, 1, 1, 2}},
+                 {"tp=2,dp=3", 3, {3, 4, 8}, {1, 1, 2}},
+                 {"tp=8,dp=1", 2, {1, 2}, {1, 2}}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        cJSON *json;
+        const int code = expand(
+            (const char *[]){"tiny.json", "--cluster", "h100.json", "--max-nodes", "2", "--mesh",
+                             cases[i].mesh, "--set", "model.num_attention_heads=8", "--set",
+                             "model.vocab_size=64", "--set", "train.global_batch_size=48", NULL},
+            &json);
+        EXPECT(code == 0, "%s: no ladder", cases[i].mesh);
+        EXPECT(cJSON_GetArraySize(cJSON_GetObjectItem(json, "steps")) == cases[i].num_rows,
+               "%s: rows", cases[i].mesh);
+        for (int k = 0; k < cases[i].num_rows; k++)
+            EXPECT(number_of(step_of(json, k), "dp") == cases[i].dp[k] &&
+                       number_of(step_of(json, k), "num_nodes") == cases[i].nodes[k],
+                   "%s: row %d: dp %g on %g nodes", cases[i].mesh, k,
+                   number_of(step_of(json, k), "dp"), number_of(step_of(json, k), "num_nodes"));
+        cJSON_Delete(json);
+    }
+}
+
 static void check_refusals(void)
 {
     static const struct {
@@ -293,6 +322,17 @@ static void check_refusals(void)
           "device.memory_limit=12000000000"},
          3,
          "nothing fits on at most 128 nodes"},
+        {{"large.json", "--cluster", "h100.json", "--context", "8193"}, 2, "no mesh is legal"},
+        {{"large.json", "--cluster", "h100.json", "--context", "8193"},
+         2,
+         "seq_length 8193 does not divide by"},
+        {{"large.json", "--cluster", "h100.json", "--html", "./h100.json"},
+         2,
+         "the same file as --cluster"},
+        {{"large.json", "--cluster", "h100.json", "--html", "large.json"},
+         2,
+         "the same file as CONFIG"},
+        {{"large.json", "--cluster", "h100.json", "--force"}, 2, "--force is of --emit"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const char *args[12] = {"expand"};
@@ -369,7 +409,13 @@ static void check_emitted_nodes(void)
                               "--emit", "it's nodes", NULL});
     run_weft((const char *[]){"train", "tiny.json", "--out", "straight", NULL});
     run_script("\"it's nodes/step-0.sh\" --set train.train_iters=3");
-    run_script("\"it's nodes/step-1.sh\"");
+    /* From anywhere. */
+    EXPECT(mkdir("elsewhere", 0777) == 0, "no folder");
+    char command[1200];
+    snprintf(command, sizeof command,
+             "cd elsewhere && WEFT='%s/weft' sh \"../it's nodes/step-1.sh\" >out.txt 2>&1",
+             getenv("WEFT_BINARY_DIR"));
+    EXPECT(system(command) == 0, "from another folder");
     for (int step = 1; step <= 6; step++) {
         const double a = loss_at("straight/metrics.jsonl", step),
                      b = loss_at("it's nodes/run/metrics.jsonl", step);
@@ -437,6 +483,36 @@ static void check_emitted_run(void)
     EXPECT(isfinite(loss_at("straight/metrics.jsonl", 8)), "no eighth loss");
 }
 
+/* A ladder does not mix with another's files, nor replaces what it is made of. */
+static void check_folders(void)
+{
+    const char *args[] = {"expand", "tiny.json", "--cluster", "small.json", "--max-nodes",
+                          "2",      "--emit",    "mixed",     NULL,         NULL};
+    const char *of_itself[] = {"expand", "mixed/step-1.json", "--cluster", "small.json",
+                               "--emit", "./mixed",           "--force",   NULL};
+    child c;
+    run_weft((const char *[]){"expand", "tiny.json", "--cluster", "small.json", "--max-nodes", "8",
+                              "--emit", "mixed", NULL});
+    char *text = child_read("mixed/step-3.json");
+    EXPECT(text, "no step 3");
+    free(text);
+    child_run(&c, args, NULL);
+    EXPECT(c.exit_code == 2 && child_is_line(c.err) && strstr(c.err, "--force"), "exit %d: %s",
+           c.exit_code, c.err);
+    child_release(&c);
+    child_run(&c, of_itself, NULL);
+    EXPECT(c.exit_code == 2 && strstr(c.err, "would replace CONFIG"), "exit %d: %s", c.exit_code,
+           c.err);
+    child_release(&c);
+    args[8] = "--force";
+    run_weft(args);
+    text = child_read("mixed/step-1.sh");
+    EXPECT(text, "no step 1");
+    free(text);
+    EXPECT(!child_read("mixed/step-2.json") && !child_read("mixed/step-3.sh"),
+           "another ladder's steps");
+}
+
 int main(void)
 {
     char folder[32], path[1024], alone[1024];
@@ -454,11 +530,13 @@ int main(void)
     check_switch();
     check_batches();
     check_nodes();
+    check_free_devices();
     check_refusals();
     check_alone(alone);
     check_emitted_nodes();
     check_emitted_context();
     check_emitted_run();
+    check_folders();
     child_folder_leave(folder);
     return expect_finish();
 }
