@@ -41,7 +41,10 @@ weft_status weft_dataset_split(const weft_dataset *dataset, int64_t seq_length,
                           "%s: %" PRIu64 " tokens make %" PRIu64 " %s of %" PRId64
                           " + 1 tokens; %" PRIu64 " splits want one each",
                           weft_dataset_name(dataset), tokens, blocks,
-                          each > 1 ? "blocks" : "samples", block, num_wanted);
+                          each > 1      ? blocks == 1 ? "block" : "blocks"
+                          : blocks == 1 ? "sample"
+                                        : "samples",
+                          block, num_wanted);
     /* Rounded boundaries, then pushed apart where a wanted split came out empty. */
     uint64_t bounds[4] = {0};
     double sum = 0;

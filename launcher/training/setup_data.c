@@ -165,8 +165,9 @@ weft_status weft_setup_data(weft_config *config, const weft_config_source *sourc
     WEFT_TRY(weft_config_locate(source, status));
     status = weft_dataset_split(*out, config->model.seq_length, config->data.shuffle_block_tokens,
                                 weights, splits);
+    const bool in_blocks = config->data.shuffle_block_tokens > config->model.seq_length;
     if (status == WEFT_CONFIG)
-        weft_error_key(status, "data.data_path");
+        weft_error_key(status, in_blocks ? "data.shuffle_block_tokens" : "data.data_path");
     return weft_config_locate(source, status);
 }
 
