@@ -362,5 +362,7 @@ void weft_describe_moe(const weft_model_options *o, const weft_shape *shape, wef
     if (shape->recompute & WEFT_RECOMPUTE_MODULE(MOE))
         describe_again(o, shape, out, &d, &r);
     describe_moe_host(o, shape, out, &d, &r);
+    if (o->moe_router_forced_load > 0)
+        out->table_bytes += d.tokens * d.experts * sizeof(float);
     describe_shared(o, shape, out);
 }

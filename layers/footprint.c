@@ -243,6 +243,19 @@ static void add_pass(const weft_outline *outline, int rank, int chunk, weft_foot
     }
 }
 
+/* What the rank's layers pin as long as they live. */
+static uint64_t table_bytes(const weft_outline *outline, int rank)
+{
+    uint64_t bytes = 0;
+    int first, end;
+    for (int chunk = 0; chunk < outline->layout.num_chunks; chunk++) {
+        weft_layout_range(&outline->layout, rank, chunk, &first, &end);
+        for (int l = first; l < end; l++)
+            bytes += outline->layers[l].description.cost.table_bytes;
+    }
+    return bytes;
+}
+
 void weft_footprint_of(const weft_outline *outline, const weft_footprint_shape *s,
                        weft_footprint *out)
 {
@@ -267,6 +280,7 @@ void weft_footprint_of(const weft_outline *outline, const weft_footprint_shape *
         out->bytes[WEFT_MEMORY_SCRATCH] += recomputed;
     else if (recomputed > 0)
         add_module(out, "recomputed", recomputed);
+    out->bytes[WEFT_MEMORY_PINNED] += table_bytes(outline, s->rank);
     /* what micro-batches bring, and which tokens of a sequence are here */
     const size_t num_batches = (size_t)s->num_micro_batches;
     out->bytes[WEFT_MEMORY_PINNED] += sizeof(int32_t) * num_batches *

@@ -90,6 +90,7 @@ typedef struct weft_layer_cost {
     } scratch;
     uint64_t recomputed_bytes;     /* that backward makes again, of the largest module */
     struct weft_description *list; /* the library's: what weft_cost_... add up; NULL: sums alone */
+    uint64_t table_bytes;          /* the library's: pinned as long as the layer lives */
 } weft_layer_cost;
 
 #ifdef __cplusplus

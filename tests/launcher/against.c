@@ -335,6 +335,7 @@ static void check_against(void)
     check_damaged();
     check_times_of_plan();
     check_experts("routed.json", "dp=2,ep=2,binding=dp", "routed", 0);
+    check_experts("forced.json", "dp=2,ep=2,binding=dp", "forced", 0);
     check_experts("recomputed.json", "dp=2,ep=2,binding=dp", "recomputed", 0);
     check_experts("offloaded.json", "dp=4,ep=4,binding=dp", "offloaded", 65536);
     EXPECT(child_write("run/metrics.jsonl", "{\"step\": 1, \"step_ms\": 1}\n"), "metrics");
@@ -356,6 +357,14 @@ int main(void)
                child_write("recomputed.json", recomputed),
            "cannot write configs");
     free(sheet);
+    char *unforced = child_read("routed.json"), forced[1024];
+    const char *const rest = unforced ? strstr(unforced, "\"num_experts\"") : NULL;
+    EXPECT(rest, "routed.json has no experts");
+    if (rest)
+        snprintf(forced, sizeof forced, "%.*s\"moe_router_forced_load\": 1.5, %s",
+                 (int)(rest - unforced), unforced, rest);
+    EXPECT(rest && child_write("forced.json", forced), "forced.json");
+    free(unforced);
     check_against();
     child_folder_leave(folder);
     return expect_finish();
