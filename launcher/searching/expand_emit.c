@@ -35,17 +35,25 @@ static bool is_of_ladder(const char *name)
     return digits > 0 && (strcmp(end, ".json") == 0 || strcmp(end, ".sh") == 0);
 }
 
+/* Neither the file nor the folder has to be there. */
 bool weft_expand_emits(const char *folder, const char *file)
 {
-    struct stat a, b;
-    char *path = realpath(file, NULL);
-    char *slash = path ? strrchr(path, '/') : NULL;
-    bool emits = slash && is_of_ladder(slash + 1) && stat(folder, &a) == 0;
+    char *real = realpath(file, NULL);
+    const char *path = real ? real : file, *slash = strrchr(path, '/');
+    bool emits = is_of_ladder(slash ? slash + 1 : path);
     if (emits) {
-        slash[slash == path] = '\0';
-        emits = stat(path, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+        char *of_file =
+            slash ? strndup(path, (size_t)(slash - path) + (slash == path)) : strdup(".");
+        struct stat a, b;
+        const bool is_there = stat(folder, &a) == 0;
+        if (is_there)
+            emits =
+                of_file && stat(of_file, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+        else
+            emits = of_file && strcmp(of_file, folder) == 0;
+        free(of_file);
     }
-    free(path);
+    free(real);
     return emits;
 }
 

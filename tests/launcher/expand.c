@@ -333,6 +333,14 @@ static void check_refusals(void)
          2,
          "the same file as CONFIG"},
         {{"large.json", "--cluster", "h100.json", "--force"}, 2, "--force is of --emit"},
+        {{"tiny.json", "--cluster", "small.json", "--max-nodes", "2", "--emit", "f", "--html",
+          "f/step-1.json"},
+         2,
+         "--emit f: would replace --html"},
+        {{"tiny.json", "--cluster", "small.json", "--max-nodes", "2", "--emit", ".", "--html",
+          "step-1.json"},
+         2,
+         "--emit .: would replace --html"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const char *args[12] = {"expand"};
