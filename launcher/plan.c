@@ -204,7 +204,8 @@ static weft_status load(planner *p, weft_config *config, weft_config *of_run,
         WEFT_TRY(weft_against_load(p->against, &p->arena, &config->moe_load));
     if (p->expert_load > 0) {
         config->moe_load = p->expert_load;
-        WEFT_TRY(weft_plan_check_load(config, &p->source));
+        config->moe_load_asked = true;
+        WEFT_TRY(weft_plan_check_load(config, &p->source, p->search.on));
     }
     return weft_plan_cluster(p->cluster, config, &p->arena, cluster);
 }

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "core/text.h"
+#include "launcher/searching/search_print.h"
 
 bool weft_plan_page_draws(const weft_config *config, const weft_config_source *source)
 {
@@ -15,6 +16,15 @@ bool weft_plan_page_draws(const weft_config *config, const weft_config_source *s
            WEFT_PAGE_MAX_TASKS;
 }
 
+/* "tp 8, dp 2; b 4, zero 1" */
+static weft_status row_text(const char *mesh, const weft_candidate *candidate,
+                            const weft_config *config, weft_arena *arena, const char **out)
+{
+    char choices[WEFT_SEARCH_CHOICES_BYTES];
+    return weft_arena_printf(arena, out, "%s; %s", mesh,
+                             weft_search_choices_text(candidate, config, choices, sizeof choices));
+}
+
 /* The plans, and behind them what is legal and does not fit. */
 static weft_status list_meshes(const weft_search_result *r, weft_arena *arena, weft_page *page)
 {
@@ -24,25 +34,25 @@ static weft_status list_meshes(const weft_search_result *r, weft_arena *arena, w
     weft_page_mesh *rows = memory;
     for (int i = 0; i < r->num_plans; i++) {
         const weft_found *f = &r->plans[i];
-        rows[i] = (weft_page_mesh){.mesh = f->mesh,
-                                   .step_s = f->step_us / 1e6,
+        rows[i] = (weft_page_mesh){.step_s = f->step_us / 1e6,
                                    .low_s = (double)NAN,
                                    .high_s = (double)NAN,
                                    .tokens_per_s = f->tokens_per_s,
                                    .memory_bytes = (double)f->memory_bytes,
                                    .fits = true};
+        WEFT_TRY(row_text(f->mesh, &f->candidate, &f->config, arena, &rows[i].mesh));
         WEFT_TRY(weft_arena_printf(arena, &rows[i].note, "most of it: %s",
                                    weft_limit_text((int)f->limits)));
     }
     for (int i = 0; i < r->num_misses; i++) {
         const weft_missed *m = &r->misses[i];
         weft_page_mesh *row = &rows[r->num_plans + i];
-        *row = (weft_page_mesh){.mesh = m->mesh,
-                                .step_s = (double)NAN,
+        *row = (weft_page_mesh){.step_s = (double)NAN,
                                 .low_s = (double)NAN,
                                 .high_s = (double)NAN,
                                 .tokens_per_s = (double)NAN,
                                 .memory_bytes = (double)m->memory_bytes};
+        WEFT_TRY(row_text(m->mesh, &m->candidate, &m->config, arena, &row->mesh));
         WEFT_TRY(weft_arena_printf(arena, &row->note, "lacks %s%s",
                                    weft_bytes_text((double)m->short_by_bytes).text,
                                    m->of_host ? " of host memory" : ""));
@@ -61,11 +71,14 @@ static weft_status list_scales(const weft_plan_search *search, weft_arena *arena
     for (size_t i = 0; i < count; i++) {
         const weft_search_result *r = &search->results[i];
         const weft_found *best = r->num_plans > 0 ? r->plans : NULL;
-        rows[i] = (weft_page_scale){.nodes = r->num_nodes,
+        rows[i] = (weft_page_scale){.nodes = r->num_devices / r->cluster->ranks_per_node,
                                     .devices = r->num_devices,
-                                    .mesh = best ? best->mesh : NULL,
+                                    .used = r->world,
+                                    .idle = r->unused,
                                     .step_s = best ? best->step_us / 1e6 : (double)NAN,
                                     .tokens_per_s = best ? best->tokens_per_s : (double)NAN};
+        if (best)
+            WEFT_TRY(row_text(best->mesh, &best->candidate, &best->config, arena, &rows[i].mesh));
     }
     page->scales = rows;
     page->num_scales = count > 1 ? (int)count : 0;

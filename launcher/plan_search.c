@@ -1,5 +1,6 @@
 #include "launcher/plan_search.h"
 
+#include "core/clock.h"
 #include "launcher/searching/search_print.h"
 
 weft_status weft_plan_search_check(const weft_plan_search *s, const char *against)
@@ -11,6 +12,11 @@ weft_status weft_plan_search_check(const weft_plan_search *s, const char *agains
                                                : "top");
     if (s->on && against)
         return WEFT_ERROR(WEFT_CONFIG, "--against: of one mesh, and --search looks at many");
+    for (size_t i = 0; i < s->nodes.count; i++)
+        for (size_t k = 0; k < i; k++)
+            if (s->nodes.values[k] == s->nodes.values[i])
+                return WEFT_ERROR(WEFT_CONFIG, "--nodes: %lld stands there twice",
+                                  (long long)s->nodes.values[i]);
     if (s->emit && s->nodes.count > 1)
         return WEFT_ERROR(WEFT_CONFIG, "--emit: one plan's config, and --nodes has %zu numbers",
                           s->nodes.count);
@@ -25,10 +31,13 @@ weft_status weft_plan_search_find(weft_plan_search *s, const weft_config *config
     s->num_results = s->nodes.count > 0 ? (int)s->nodes.count : 1;
     WEFT_TRY(weft_arena_alloc_array(arena, (size_t)s->num_results, sizeof *s->results, &memory));
     s->results = memory;
+    weft_search_progress progress = {.what = "search", .said_us = weft_now_us()};
     for (int i = 0; i < s->num_results; i++) {
         weft_search_result *r = &s->results[i];
-        const weft_search_options options = {
-            .top = s->top, .nodes = s->nodes.count > 0 ? (int)s->nodes.values[i] : 0};
+        const weft_search_options options = {.top = s->top,
+                                             .nodes =
+                                                 s->nodes.count > 0 ? (int)s->nodes.values[i] : 0,
+                                             .progress = &progress};
         WEFT_TRY(weft_search_run(config, source, cluster, &options, arena, r));
         if (r->num_plans > 0 && (!s->best || r->plans[0].step_us < s->best->plans[0].step_us))
             s->best = r;

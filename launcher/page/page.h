@@ -24,6 +24,8 @@ typedef struct weft_page_scale {
     int nodes, devices;
     const char *mesh;
     double step_s, tokens_per_s; /* NAN: nothing fits */
+    int used;                    /* of the devices; 0: all */
+    const char *idle;            /* why not all; NULL */
 } weft_page_scale;
 
 /* What a change of the cluster or of the load brings. */

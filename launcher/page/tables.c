@@ -60,6 +60,8 @@ static void write_scatter(const weft_page *page, FILE *out)
         most_bytes = fmax(most_bytes, page->meshes[i].memory_bytes);
         most_rate = fmax(most_rate, page->meshes[i].tokens_per_s);
     }
+    if (!(most_rate > 0))
+        return;
     if (page->plan)
         limit = (double)page->plan->memory_limit_bytes;
     most_bytes = fmax(most_bytes, limit);
@@ -83,7 +85,11 @@ void weft_page_ranked(const weft_page *page, FILE *out)
 {
     if (page->num_meshes == 0)
         return;
-    weft_page_begin(out, "meshes", "Meshes, fastest first");
+    bool fits = false;
+    for (int i = 0; i < page->num_meshes; i++)
+        fits |= page->meshes[i].fits;
+    weft_page_begin(out, "meshes",
+                    fits ? "Meshes, fastest first" : "No mesh fits; what comes nearest");
     fputs("<div class=\"scroll\"><table><tr><th class=\"n\">#</th><th>mesh</th>"
           "<th class=\"n\">step</th><th class=\"n\">range</th><th class=\"n\">tokens/s</th>"
           "<th class=\"n\">memory</th><th></th></tr>\n",
@@ -156,21 +162,32 @@ void weft_page_scaling(const weft_page *page, FILE *out)
     weft_page_begin(out, "scaling", "More nodes");
     write_curve(page, out);
     fputs("<div class=\"scroll\"><table><tr><th class=\"n\">nodes</th><th class=\"n\">devices</th>"
-          "<th>mesh</th><th class=\"n\">step</th><th class=\"n\">tokens/s</th>"
+          "<th class=\"n\">used</th><th>mesh</th><th class=\"n\">step</th><th "
+          "class=\"n\">tokens/s</th>"
           "<th class=\"n\">a device</th></tr>\n",
           out);
     for (int i = 0; i < page->num_scales && i < MAX_ROWS; i++) {
         const weft_page_scale *s = &page->scales[i];
+        const int used = s->used > 0 ? s->used : s->devices;
         fputs("<tr>", out);
         weft_page_number(out, weft_page_count(s->nodes).text);
         weft_page_number(out, weft_page_count(s->devices).text);
+        weft_page_number(out, weft_page_count(used).text);
         weft_page_cell(out, isfinite(s->tokens_per_s) ? s->mesh : "nothing fits");
         weft_page_number(out, weft_page_seconds(s->step_s).text);
         weft_page_number(out, weft_page_count(s->tokens_per_s).text);
-        weft_page_number(out, weft_page_count(s->tokens_per_s / s->devices).text);
+        weft_page_number(out, weft_page_count(s->tokens_per_s / used).text);
         fputs("</tr>\n", out);
     }
-    fputs("</table></div>\n</section>\n", out);
+    fputs("</table></div>\n", out);
+    for (int i = 0; i < page->num_scales && i < MAX_ROWS; i++)
+        if (page->scales[i].idle) {
+            fprintf(out, "<p class=\"soft\">%s devices, of which some stay idle: ",
+                    weft_page_count(page->scales[i].devices).text);
+            weft_svg_write_text(page->scales[i].idle, out);
+            fputs("</p>\n", out);
+        }
+    fputs("</section>\n", out);
 }
 
 /* --- what-if --------------------------------------------------------------------------------- */

@@ -98,7 +98,8 @@ typedef struct weft_config {
      * choice of the run that is resumed; asked: `schedule` as the config has it. */
     double
         moe_load; /* in plans: weft_moe_options.load.rows; 0: what moe_router_forced_load brings */
-    bool plain_kernels; /* in plans: weft_shape.plain_kernels */
+    bool moe_load_asked; /* by a line, of any mesh: at most the worst of each */
+    bool plain_kernels;  /* in plans: weft_shape.plain_kernels */
     bool moe_is_kept;
     weft_schedule_options asked;
     bool context_is_kept; /* likewise parallel.cp_comm_type, which the config leaves open */

@@ -60,24 +60,15 @@ static weft_status find_range(const making *m)
 
 /* --- loads of experts ----------------------------------------------------------------------- */
 
-double weft_plan_worst_load(const weft_config *config, const weft_mesh *mesh)
-{
-    const weft_model_options *o = &config->model;
-    if (o->num_experts == 0)
-        return 1;
-    const double topk = o->moe_router_topk > 0 ? (double)o->moe_router_topk : 1;
-    double most = fmin(mesh->ep, (double)o->num_experts / topk);
-    if (o->moe_expert_capacity_factor > 0)
-        most = fmin(most, o->moe_expert_capacity_factor);
-    return fmax(most, 1);
-}
-
-weft_status weft_plan_check_load(const weft_config *config, const weft_config_source *source)
+weft_status weft_plan_check_load(const weft_config *config, const weft_config_source *source,
+                                 bool any_mesh)
 {
     weft_mesh mesh;
     if (config->model.num_experts == 0)
         return WEFT_ERROR(WEFT_CONFIG, "--expert-load %g: the model has no experts",
                           config->moe_load);
+    if (any_mesh)
+        return WEFT_OK;
     WEFT_TRY(weft_config_mesh(config, source, 0, &mesh));
     const double worst = weft_plan_worst_load(config, &mesh);
     if (config->moe_load <= worst)

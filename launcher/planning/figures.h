@@ -46,12 +46,10 @@ typedef struct weft_plan_figures {
     const weft_plan_input *inputs;
 } weft_plan_figures;
 
-/* The highest load there is on the config's mesh: all rows on one rank, as far as a token's choices
- * and capacity allow. 1: one rank has all experts. */
-double weft_plan_worst_load(const weft_config *config, const weft_mesh *mesh);
-/* WEFT_CONFIG where config->moe_load, of --expert-load, is none that the model can have. */
-weft_status weft_plan_check_load(const weft_config *config,
-                                 const weft_config_source *source) WEFT_CHECKED;
+/* WEFT_CONFIG where config->moe_load, of --expert-load, is none that the model can have on the
+ * config's mesh; any_mesh: that mesh is not asked for. */
+weft_status weft_plan_check_load(const weft_config *config, const weft_config_source *source,
+                                 bool any_mesh) WEFT_CHECKED;
 
 weft_plan_costs weft_plan_costs_of(const weft_cluster *cluster, const weft_mesh *mesh,
                                    double tokens_per_s);

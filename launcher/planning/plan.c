@@ -307,6 +307,24 @@ static weft_status summarize(const weft_config *config, const weft_cluster *clus
     return WEFT_OK;
 }
 
+double weft_plan_worst_load(const weft_config *config, const weft_mesh *mesh)
+{
+    const weft_model_options *o = &config->model;
+    if (o->num_experts == 0)
+        return 1;
+    const double topk = o->moe_router_topk > 0 ? (double)o->moe_router_topk : 1;
+    double most = fmin(mesh->ep, (double)o->num_experts / topk);
+    if (o->moe_expert_capacity_factor > 0)
+        most = fmin(most, o->moe_expert_capacity_factor);
+    return fmax(most, 1);
+}
+
+double weft_plan_load_on(const weft_config *config, const weft_mesh *mesh)
+{
+    const double worst = weft_plan_worst_load(config, mesh);
+    return config->moe_load_asked && config->moe_load > worst ? worst : config->moe_load;
+}
+
 static weft_status make_step(const weft_config *config, const weft_cluster *cluster,
                              weft_arena *arena, weft_plan *plan)
 {
@@ -322,7 +340,7 @@ static weft_status make_step(const weft_config *config, const weft_cluster *clus
     WEFT_TRY(weft_moe_find_nodes(config, &plan->mesh, &topology, &nodes));
     WEFT_TRY(weft_moe_selection_start(config, &plan->mesh, &nodes, &moe));
     if (config->moe_load > 0)
-        moe.options.load.rows = config->moe_load;
+        moe.options.load.rows = weft_plan_load_on(config, &plan->mesh);
     WEFT_TRY(weft_step_make(config, &plan->mesh, &moe.options, arena, &plan->step));
     plan->num_stages = plan->mesh.pp;
     WEFT_TRY(

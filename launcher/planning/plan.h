@@ -114,6 +114,11 @@ bool weft_plan_is_of_gpus(const weft_config *config, const weft_cluster *cluster
 /* What a rank's device of a group of nodes (weft_cluster_hardware) may hold: the lower of what the
  * config allows and what the device has. 0: nobody says. */
 uint64_t weft_plan_memory_limit(const weft_config *config, const weft_cluster *cluster, int group);
+/* The highest load of experts there is on this mesh: all rows on one rank, as far as a token's
+ * choices and capacity allow. 1: one rank has all experts. */
+double weft_plan_worst_load(const weft_config *config, const weft_mesh *mesh);
+/* config->moe_load on this mesh; where it is one that is asked for, at most the worst. */
+double weft_plan_load_on(const weft_config *config, const weft_mesh *mesh);
 /* All but the outline lives in the arena. model.vocab_size is known. `trace` (NULL: none) gets the
  * step's timeline, a rank a pipeline rank. Errors: WEFT_CONFIG: what the config says cannot be, the
  * cluster has too few devices, or a figure is missing, which is named. */

@@ -245,7 +245,7 @@ static weft_status make_choice(weft_bounds *b, const weft_config *config, const 
     WEFT_TRY(weft_moe_find_nodes(config, &out->mesh, &topology, &nodes));
     WEFT_TRY(weft_moe_selection_start(config, &out->mesh, &nodes, &moe));
     if (config->moe_load > 0)
-        moe.options.load.rows = config->moe_load;
+        moe.options.load.rows = weft_plan_load_on(config, &out->mesh);
     out->moe = moe.options;
     return WEFT_OK;
 }

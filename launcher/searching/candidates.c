@@ -366,27 +366,36 @@ static weft_status check(const listing *l)
     return weft_model_check_moe(&config.model, &config.schedule, &mesh);
 }
 
+static weft_status list_micro_batch(listing *l, int64_t micro_batch)
+{
+    l->at.micro_batch = (int)micro_batch;
+    l->at.num_chunks = 1;
+    const weft_status status = check(l);
+    if (status == WEFT_CONFIG)
+        refuse(l, weft_error_get()->text);
+    else
+        WEFT_TRY(status);
+    if (status == WEFT_OK)
+        WEFT_TRY(list_schedules(l));
+    weft_error_clear();
+    return WEFT_OK;
+}
+
+/* Of large ones powers of two, and the largest: what lies between is seldom the best. */
 static weft_status list_micro_batches(listing *l)
 {
     const weft_train_options *t = &l->space->config.train;
     const int64_t each = t->global_batch_size / l->at.dp;
-    const bool held = weft_space_holds(l->space, WEFT_SEARCHED_MICRO_BATCH);
-    for (int64_t b = held ? t->micro_batch_size : 1; b <= each; b *= 2) {
-        l->at.micro_batch = (int)b;
-        l->at.num_chunks = 1;
-        if (each % b != 0 || (!held && b > WEFT_MOST_MICRO_BATCH))
-            break;
-        const weft_status status = check(l);
-        if (status == WEFT_CONFIG)
-            refuse(l, weft_error_get()->text);
-        else
-            WEFT_TRY(status);
-        if (status == WEFT_OK)
-            WEFT_TRY(list_schedules(l));
-        weft_error_clear();
-        if (held)
-            break;
-    }
+    if (weft_space_holds(l->space, WEFT_SEARCHED_MICRO_BATCH))
+        return t->micro_batch_size <= each && each % t->micro_batch_size == 0
+                   ? list_micro_batch(l, t->micro_batch_size)
+                   : WEFT_OK;
+    int64_t largest = each < WEFT_MOST_MICRO_BATCH ? each : WEFT_MOST_MICRO_BATCH;
+    while (each % largest != 0)
+        largest--;
+    for (int64_t b = 1; b <= largest; b++)
+        if (each % b == 0 && (b <= WEFT_ALL_MICRO_BATCHES || b == largest || (b & (b - 1)) == 0))
+            WEFT_TRY(list_micro_batch(l, b));
     return WEFT_OK;
 }
 

@@ -52,7 +52,9 @@ typedef enum weft_searched {
 
 const char *weft_searched_keys(weft_searched what); /* static */
 
-enum { WEFT_MAX_FORMS = 16, WEFT_LEAST_TOKENS = 1024, WEFT_MOST_MICRO_BATCH = 64 };
+enum { WEFT_MAX_FORMS = 16, WEFT_LEAST_TOKENS = 1024 };
+/* Up to the first all divisors; up to the second powers of two among them, and the largest. */
+enum { WEFT_ALL_MICRO_BATCHES = 16, WEFT_MOST_MICRO_BATCH = 64 };
 
 typedef struct weft_candidate {
     int tp, cp, pp, dp, ep, etp;

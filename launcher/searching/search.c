@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/clock.h"
+#include "core/log.h"
 #include "core/text.h"
 #include "launcher/planning/moe_choice.h"
 #include "launcher/planning/step_price.h"
@@ -44,9 +46,26 @@ typedef struct searching {
     size_t num_misses, most_misses;
     weft_search_counts counts;
     weft_error first_error; /* of an illegal candidate */
+    weft_search_progress *progress;
+    size_t num_seen, num_listed; /* of the candidates without forms */
     weft_arena *arena;
     weft_arena scratch; /* of one plan */
 } searching;
+
+static void tell_progress(const searching *s)
+{
+    const double every_us = 1e7, now = s->progress ? weft_now_us() : 0;
+    if (!s->progress || now < s->progress->said_us + every_us)
+        return;
+    s->progress->said_us = now;
+    if (s->num_seen < s->num_listed)
+        weft_log(WEFT_LOG_INFO, "%s on %s: %zu of %zu candidates have bounds", s->progress->what,
+                 weft_count_text(s->space->world, "device").text, s->num_seen, s->num_listed);
+    else
+        weft_log(WEFT_LOG_INFO, "%s on %s: %zu plans are priced, %zu may be faster",
+                 s->progress->what, weft_count_text(s->space->world, "device").text,
+                 s->counts.priced, s->heap.count);
+}
 
 /* --- what is next -------------------------------------------------------------------------- */
 
@@ -239,6 +258,7 @@ static weft_status find_best(searching *s)
             return WEFT_OK;
         }
         WEFT_TRY(plan_next(s));
+        tell_progress(s);
     }
     return WEFT_OK;
 }
@@ -381,8 +401,11 @@ static weft_status search(searching *s, weft_search_result *out, bool *no_sizes)
     weft_status status = weft_space_list(s->space, &list);
     *no_sizes = list.count == 0;
     s->counts.illegal = s->counts.considered = list.illegal;
-    for (size_t i = 0; i < list.count && status == WEFT_OK; i++)
-        status = consider(s, &list.values[i], i);
+    s->num_listed = list.count;
+    for (; s->num_seen < list.count && status == WEFT_OK; s->num_seen++) {
+        status = consider(s, &list.values[s->num_seen], s->num_seen);
+        tell_progress(s);
+    }
     if (status == WEFT_OK)
         status = find_best(s);
     if (status == WEFT_OK && s->counts.illegal == s->counts.considered)
@@ -401,7 +424,10 @@ static weft_status search_nodes(const weft_config *config, const weft_config_sou
 {
     const weft_search_space space =
         weft_space_of(config, source, cluster, nodes, options->least_tokens);
-    searching s = {.space = &space, .top = options->top > 0 ? options->top : 1, .arena = arena};
+    searching s = {.space = &space,
+                   .top = options->top > 0 ? options->top : 1,
+                   .progress = options->progress,
+                   .arena = arena};
     s.best = malloc((size_t)s.top * sizeof *s.best);
     weft_status status = s.best ? weft_bounds_create(&space, &s.bounds)
                                 : WEFT_ERROR(WEFT_MEMORY, "out of memory for a search");

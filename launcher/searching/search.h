@@ -10,11 +10,18 @@
 #include "launcher/planning/figures.h"
 #include "launcher/searching/candidates.h"
 
+/* A line in the log every ten seconds, over several searches. */
+typedef struct weft_search_progress {
+    const char *what; /* "search" */
+    double said_us;   /* of weft_now_us, when it last said so: at first, when it began */
+} weft_search_progress;
+
 typedef struct weft_search_options {
     int top;              /* K; 0: 1 */
     int nodes;            /* the first so many of the cluster's, or more like them; 0: all */
     int64_t least_tokens; /* as in weft_space_of; 0: WEFT_LEAST_TOKENS */
     bool all_devices;     /* an error where no legal mesh has as many ranks; else fewer nodes do */
+    weft_search_progress *progress; /* NULL: nothing is said */
 } weft_search_options;
 
 enum { WEFT_MAX_MISSES = 8 };

@@ -14,24 +14,39 @@
 /* --- text ---------------------------------------------------------------------------------- */
 
 /* What beside the mesh makes a plan. */
-static const char *choices_text(const weft_found *f, char *out, size_t capacity)
+static void add_modules(const char *what, const weft_string_list *modules, char *out,
+                        size_t capacity)
 {
-    const weft_config *c = &f->config;
-    static const char *const recompute[] = {"", ", recompute full", ", recompute selective"};
-    int used = snprintf(out, capacity, "b %d, zero %d", f->candidate.micro_batch,
-                        (int)weft_parallel_sharding(&c->parallel));
-    const size_t at = used > 0 && (size_t)used < capacity ? (size_t)used : capacity - 1;
+    size_t used = strlen(out);
+    used += (size_t)snprintf(out + used, capacity - used, ", %s", what);
+    for (size_t i = 0; i < modules->count && used < capacity; i++)
+        used += (size_t)snprintf(out + used, capacity - used, "%s%s", i > 0 ? "+" : " ",
+                                 modules->values[i]);
+}
+
+const char *weft_search_choices_text(const weft_candidate *candidate, const weft_config *c,
+                                     char *out, size_t capacity)
+{
+    const weft_recompute_options *recompute = &c->train.recompute;
+    const bool reuse = c->model.num_experts > 0 && c->schedule.moe_memory_reuse != WEFT_REUSE_NONE;
     char chunks[24] = "";
     if (c->parallel.num_virtual_stages_per_pipeline_rank > 1)
         snprintf(chunks, sizeof chunks, " v %" PRId64,
                  c->parallel.num_virtual_stages_per_pipeline_rank);
-    snprintf(out + at, capacity - at, "%s%s%s%s%s%s",
-             f->candidate.pp == 1                                        ? ""
+    snprintf(out, capacity, "b %d, zero %d%s%s%s%s%s%s", candidate->micro_batch,
+             (int)weft_parallel_sharding(&c->parallel),
+             candidate->pp == 1                                          ? ""
              : c->schedule.pipeline_schedule == (int)WEFT_PIPELINE_GPIPE ? ", gpipe"
                                                                          : ", 1f1b",
-             chunks, f->candidate.by_work ? ", cut by work" : "",
-             recompute[c->train.recompute.granularity], c->train.offload.on ? ", offload" : "",
-             f->candidate.order > 0 ? ", other order" : "");
+             chunks, candidate->by_work ? ", cut by work" : "",
+             candidate->order > 0 ? ", other order" : "", reuse ? ", memory reuse" : "",
+             recompute->granularity != WEFT_RECOMPUTE_FULL ? ""
+             : recompute->method == WEFT_RECOMPUTE_BLOCK   ? ", recompute some layers"
+                                                           : ", recompute full");
+    if (recompute->granularity == WEFT_RECOMPUTE_SELECTIVE)
+        add_modules("recompute", &recompute->modules, out, capacity);
+    if (c->train.offload.on)
+        add_modules("offload", &c->train.offload.modules, out, capacity);
     return out;
 }
 
@@ -52,7 +67,7 @@ static void print_counts(const weft_search_result *r, FILE *out)
 
 void weft_search_print(const weft_search_result *r, FILE *out)
 {
-    char choices[128], step[32];
+    char choices[WEFT_SEARCH_CHOICES_BYTES], step[32];
     if (r->unused)
         fprintf(out, "%d of %d devices are used: %s\n", r->world, r->num_devices, r->unused);
     if (r->num_plans > 0)
@@ -62,32 +77,42 @@ void weft_search_print(const weft_search_result *r, FILE *out)
         fprintf(out, "%3d %10s %12.4g %5.1f %10s  %-16s  %s; %s\n", i + 1,
                 seconds_text(f->step_us, step), f->tokens_per_s, 100 * f->model_flops_utilization,
                 weft_bytes_text((double)f->memory_bytes).text, weft_limit_text((int)f->limits),
-                f->mesh, choices_text(f, choices, sizeof choices));
+                f->mesh,
+                weft_search_choices_text(&f->candidate, &f->config, choices, sizeof choices));
     }
     for (int i = 0; i < r->num_misses; i++) {
         const weft_missed *m = &r->misses[i];
-        fprintf(out, "does not fit by %10s%s: %s\n",
+        fprintf(out, "does not fit by %10s%s: %s; %s\n",
                 weft_bytes_text((double)m->short_by_bytes).text, m->of_host ? " of the host" : "",
-                m->mesh);
+                m->mesh,
+                weft_search_choices_text(&m->candidate, &m->config, choices, sizeof choices));
     }
     print_counts(r, out);
 }
 
 void weft_search_print_scaling(const weft_search_result *results, int count, FILE *out)
 {
-    char choices[128], step[32];
-    fprintf(out, "nodes devices       step     tokens/s  a device  best plan\n");
+    char choices[WEFT_SEARCH_CHOICES_BYTES], step[32];
+    fprintf(out, "nodes devices    used       step     tokens/s  a device  best plan\n");
     for (int i = 0; i < count; i++) {
         const weft_search_result *r = &results[i];
         const int nodes = r->num_devices / r->cluster->ranks_per_node;
         const weft_found *f = r->plans;
         if (r->num_plans == 0)
-            fprintf(out, "%5d %7d %10s\n", nodes, r->num_devices, "none fits");
+            fprintf(out, "%5d %7d %7d %10s\n", nodes, r->num_devices, r->world, "none fits");
         else
-            fprintf(out, "%5d %7d %10s %12.4g %9.4g  %s; %s\n", nodes, r->world,
+            fprintf(out, "%5d %7d %7d %10s %12.4g %9.4g  %s; %s\n", nodes, r->num_devices, r->world,
                     seconds_text(f->step_us, step), f->tokens_per_s, f->tokens_per_s / r->world,
-                    f->mesh, choices_text(f, choices, sizeof choices));
+                    f->mesh,
+                    weft_search_choices_text(&f->candidate, &f->config, choices, sizeof choices));
     }
+    for (int i = 0; i < count; i++)
+        if (results[i].unused)
+            fprintf(
+                out, "%s: %d of %d devices are used: %s\n",
+                weft_count_text(results[i].num_devices / results[i].cluster->ranks_per_node, "node")
+                    .text,
+                results[i].world, results[i].num_devices, results[i].unused);
 }
 
 const char *weft_search_short_text(const weft_search_result *r, char *out, size_t capacity)

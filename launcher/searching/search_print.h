@@ -8,9 +8,14 @@
 
 struct cJSON;
 
+/* What beside the mesh makes a plan: "b 4, zero 1, 1f1b, recompute core_attn". */
+enum { WEFT_SEARCH_CHOICES_BYTES = 192 };
+const char *weft_search_choices_text(const weft_candidate *candidate, const weft_config *config,
+                                     char *out, size_t capacity);
 /* A table of the plans, and what became of the rest. */
 void weft_search_print(const weft_search_result *result, FILE *out);
-/* The scaling curve: a row a result, each its best plan. */
+/* The scaling curve: a row a result, each its best plan; below it why devices stay
+ * idle. */
 void weft_search_print_scaling(const weft_search_result *results, int count, FILE *out);
 /* num_devices, num_devices_used, devices_unused_reason, plans, rejected, counts: a new object.
  * `config`: the one that was searched from; overrides are what differs from it. NULL: no memory. */

@@ -5,6 +5,7 @@
 
 #include <cjson/cJSON.h>
 
+#include "core/clock.h"
 #include "core/cluster_better.h"
 #include "core/text.h"
 #include "launcher/planning/figures.h"
@@ -20,6 +21,7 @@ typedef struct asking {
     weft_config_source open; /* the source without --mesh */
     weft_arena *arena;
     int num_nodes; /* that the plan lies on */
+    weft_search_progress *progress;
 } asking;
 
 static double billion_tokens_cost(const weft_cluster *cluster, int world, double tokens_per_s)
@@ -61,6 +63,7 @@ static weft_status plan_best(const asking *a, const weft_config *config,
 {
     weft_search_result result;
     weft_config searched = *config;
+    a->progress->what = row->help;
     searched.planned_on = cluster;
     WEFT_TRY(weft_search_run(&searched, &a->open, cluster, options, a->arena, &result));
     row->num_nodes = result.num_nodes;
@@ -83,8 +86,9 @@ static weft_status ask(const asking *a, const weft_config *config, const weft_cl
                        weft_what_if_row *row)
 {
     WEFT_TRY(plan_same(a, config, cluster, &row->same));
-    return plan_best(a, config, cluster, &(weft_search_options){.top = 1, .nodes = a->num_nodes},
-                     row);
+    return plan_best(
+        a, config, cluster,
+        &(weft_search_options){.top = 1, .nodes = a->num_nodes, .progress = a->progress}, row);
 }
 
 static weft_status ask_better(const asking *a, const weft_cluster *cluster, weft_better better,
@@ -107,7 +111,7 @@ static weft_status ask_nodes(const asking *a, const weft_cluster *cluster, doubl
     const int nodes = a->num_nodes, step = (nodes + MORE_NODES - 1) / MORE_NODES;
     for (int i = 1; i <= MORE_NODES; i++) {
         const weft_search_options options = {
-            .top = 1, .nodes = nodes + i * step, .all_devices = true};
+            .top = 1, .nodes = nodes + i * step, .all_devices = true, .progress = a->progress};
         const weft_status status = plan_best(a, a->config, cluster, &options, row);
         if (status == WEFT_CONFIG) /* no mesh is legal */
             continue;
@@ -144,7 +148,13 @@ weft_status weft_what_if_run(const weft_config *config, const weft_config_source
                              const weft_cluster *cluster, const weft_plan *plan, weft_arena *arena,
                              weft_what_if *out)
 {
-    asking a = {.config = config, .source = source, .plan = plan, .open = *source, .arena = arena};
+    weft_search_progress progress = {.said_us = weft_now_us()};
+    asking a = {.config = config,
+                .source = source,
+                .plan = plan,
+                .open = *source,
+                .arena = arena,
+                .progress = &progress};
     a.num_nodes = (plan->mesh.world + cluster->ranks_per_node - 1) / cluster->ranks_per_node;
     *out = (weft_what_if){0};
     a.open.mesh = NULL;

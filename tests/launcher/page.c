@@ -239,10 +239,10 @@ static weft_status write_sample(const char *path)
         {"tp 2, dp 64 <&>", NAN, 0, 0, NAN, 112e9, false, "needs 27 GB more"},
     };
     static const weft_page_scale scales[] = {
-        {8, 64, "tp 8, pp 2, dp 4", 4.1, 255750},
-        {16, 128, "tp 8, pp 4, dp 4", 2.2, 476625},
-        {32, 256, NULL, NAN, NAN},
-        {64, 512, "tp 8, pp 4, dp 16", 0.7, 1497966},
+        {8, 64, "tp 8, pp 2, dp 4", 4.1, 255750, 0, NULL},
+        {16, 128, "tp 8, pp 4, dp 4", 2.2, 476625, 0, NULL},
+        {32, 256, NULL, NAN, NAN, 0, NULL},
+        {64, 512, "tp 8, pp 4, dp 16", 0.7, 1497966, 0, NULL},
     };
     static const weft_page_gain gains[] = {
         {"links between nodes x2", 1.08, 1.11, "tp 8, pp 4, dp 4", "compute", 41.2},

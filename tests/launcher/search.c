@@ -328,6 +328,7 @@ static void check_refusals(void)
         {"--search", "--kernels", "plain"},
         {"--search", "--mesh", "dp=5"},
         {"--search", "--mesh", "tp=3"},
+        {"--search", "--nodes", "1,2,1"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const char *args[20] = {"plan", "small.json", "--cluster", "gpus.json"};
@@ -360,6 +361,84 @@ static void check_unused(void)
     EXPECT(cJSON_IsString(why) && strstr(why->valuestring, "5 devices"), "no reason: %s",
            why ? why->valuestring : "-");
     cJSON_Delete(json);
+    code = run((const char *const[]){"plan", "tiny.json", "--cluster", "five.json", "--search",
+                                     "--nodes", "4,5", "--json", NULL},
+               &json, err, sizeof err);
+    EXPECT(code == 0, "exit %d: %s", code, err);
+    const cJSON *rows = cJSON_GetObjectItem(json, "scaling");
+    EXPECT(!cJSON_GetObjectItem(cJSON_GetArrayItem(rows, 0), "devices_unused_reason") &&
+               cJSON_GetObjectItem(cJSON_GetArrayItem(rows, 1), "devices_unused_reason"),
+           "the rows' reasons");
+    cJSON_Delete(json);
+    child c;
+    child_run(&c,
+              (const char *const[]){"plan", "tiny.json", "--cluster", "five.json", "--search",
+                                    "--nodes", "4,5", "--html", "five.html", NULL},
+              NULL);
+    char *page = child_read("five.html");
+    EXPECT(strstr(c.out, "5 nodes: 4 of 5 devices are used: no mesh of 5 devices is legal"), "%s",
+           c.out);
+    EXPECT(page && strstr(page, "5 devices, of which some stay idle: no mesh of 5 devices"),
+           "the page does not say why");
+    child_release(&c);
+    free(page);
+}
+
+/* A batch of 60 on one rank: all divisors up to 16, and the largest. */
+static void check_micro_batches(void)
+{
+    static const int expected[] = {1, 2, 3, 4, 5, 6, 10, 12, 15, 60};
+    loaded l = {.source = {.file = "tiny.json", .no_data = true}};
+    static const char *const set[] = {"train.global_batch_size=60"};
+    weft_candidate_list list;
+    size_t at = 0;
+    l.source.set = set;
+    l.source.num_set = 1;
+    EXPECT_OK(weft_plan_load(&l.source, NULL, &l.arena, &l.config));
+    EXPECT_OK(weft_plan_cluster("cpus.json", &l.config, &l.arena, &l.cluster));
+    l.cluster->ranks_per_node = 1;
+    const weft_search_space space = weft_space_of(&l.config, &l.source, l.cluster, 1, LEAST_TOKENS);
+    EXPECT_OK(weft_space_list(&space, &list));
+    for (size_t i = 0; i < list.count; i++) {
+        if (i > 0 && list.values[i].micro_batch == list.values[i - 1].micro_batch)
+            continue;
+        EXPECT(at < sizeof expected / sizeof *expected &&
+                   list.values[i].micro_batch == expected[at],
+               "micro-batch %d", list.values[i].micro_batch);
+        at++;
+    }
+    EXPECT(at == sizeof expected / sizeof *expected, "%zu micro-batches", at);
+    weft_candidate_list_release(&list);
+    weft_arena_release(&l.arena);
+}
+
+/* A load of experts is of the meshes that are searched: where it is above a mesh's worst, that. */
+static void check_load(void)
+{
+    cJSON *json, *again;
+    char err[1024];
+    int code = run((const char *const[]){"plan", "small.json", "--cluster", "gpus.json", "--search",
+                                         "--expert-load", "3", "--mesh", "ep=2", "--json", NULL},
+                   &json, err, sizeof err);
+    EXPECT(code == 0, "exit %d: %s", code, err);
+    code = run((const char *const[]){"plan", "small.json", "--cluster", "gpus.json", "--search",
+                                     "--expert-load", "2", "--mesh", "ep=2", "--json", NULL},
+               &again, err, sizeof err);
+    EXPECT(code == 0, "exit %d: %s", code, err);
+    EXPECT(cJSON_Compare(cJSON_GetObjectItem(json, "plans"), cJSON_GetObjectItem(again, "plans"),
+                         true),
+           "other plans above the worst load than at it");
+    cJSON_Delete(again);
+    code = run((const char *const[]){"plan", "small.json", "--cluster", "gpus.json", "--search",
+                                     "--mesh", "ep=2", "--json", NULL},
+               &again, err, sizeof err);
+    EXPECT(code == 0 &&
+               number_of(cJSON_GetArrayItem(cJSON_GetObjectItem(json, "plans"), 0), "step_time_s") >
+                   number_of(cJSON_GetArrayItem(cJSON_GetObjectItem(again, "plans"), 0),
+                             "step_time_s"),
+           "a load takes no time");
+    cJSON_Delete(json);
+    cJSON_Delete(again);
 }
 
 static void check_nothing_fits(void)
@@ -375,6 +454,20 @@ static void check_nothing_fits(void)
     EXPECT(first && number_of(first, "memory_bytes") - 100000 == number_of(first, "short_by_bytes"),
            "bytes");
     cJSON_Delete(json);
+    child c;
+    child_run(&c,
+              (const char *const[]){"plan", "small.json", "--cluster", "gpus.json", "--search",
+                                    "--set", "device.memory_limit=100000", "--html", "none.html",
+                                    NULL},
+              NULL);
+    char *page = child_read("none.html");
+    const char *line = strstr(c.out, "does not fit by");
+    EXPECT(line && strstr(line, "; b 1, zero "), "%s", c.out);
+    EXPECT(page && strstr(page, "No mesh fits; what comes nearest") &&
+               strstr(page, "; b 1, zero ") && !strstr(page, "speed over memory"),
+           "the page of what does not fit");
+    child_release(&c);
+    free(page);
 }
 
 /* What is emitted for this machine's kind trains. */
@@ -407,6 +500,8 @@ int main(int argc, char **argv)
     check_best();
     check_refusals();
     check_unused();
+    check_micro_batches();
+    check_load();
     check_nothing_fits();
     check_trains();
     check_problems(count);
