@@ -275,7 +275,8 @@ static bool find_shape(reader *r, shape *out)
     if (r->num_ranks % r->num_hosts != 0)
         return false;
     out->per_host = r->num_ranks / r->num_hosts;
-    qsort(r->ranks, (size_t)r->num_ranks, sizeof *r->ranks, by_group);
+    if (r->num_ranks > 0)
+        qsort(r->ranks, (size_t)r->num_ranks, sizeof *r->ranks, by_group);
     for (int i = 0; i < r->num_ranks;) {
         int group = i, host = i;
         for (; i < r->num_ranks && r->ranks[i].group == r->ranks[group].group; i++)

@@ -347,7 +347,8 @@ static weft_status describe_misses(searching *s, weft_search_result *out)
     int planned = 0;
     WEFT_TRY(weft_arena_alloc_array(s->arena, WEFT_MAX_MISSES + 1, sizeof *out->misses, &memory));
     out->misses = memory;
-    qsort(s->misses, s->num_misses, sizeof *s->misses, compare_misses);
+    if (s->num_misses > 0)
+        qsort(s->misses, s->num_misses, sizeof *s->misses, compare_misses);
     for (size_t i = 0; i < s->num_misses && planned < MOST_PLANNED; i++) {
         const miss *m = &s->misses[i];
         int before = 0;
