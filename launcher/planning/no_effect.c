@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "core/log.h"
-#include "parallel/lr_schedule.h"
 #include "schedule/context.h"
 
 static bool has_no_experts(const weft_config *c)
@@ -91,11 +90,6 @@ static bool has_no_chunks(const weft_config *c)
     return c->parallel.num_virtual_stages_per_pipeline_rank <= 1;
 }
 
-static bool is_not_wsd(const weft_config *c)
-{
-    return c->train.lr_decay_style != WEFT_LR_WSD;
-}
-
 static bool keeps_no_timeline(const weft_config *c)
 {
     return c->log.trace_step == 0;
@@ -131,7 +125,6 @@ static const struct rule {
     {"parallel.pipeline_schedule_file is given", "pipeline_schedule", has_order_file},
     {"parallel.num_virtual_stages_per_pipeline_rank is 1",
      "microbatch_group_size_per_virtual_pipeline_stage", has_no_chunks},
-    {"train.lr_decay_style is not WSD", "lr_wsd_decay_iters", is_not_wsd},
     {"log.trace_step is 0", "trace_ranks", keeps_no_timeline},
 };
 enum { NUM_RULES = sizeof rules / sizeof *rules };
