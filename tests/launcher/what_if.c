@@ -50,7 +50,9 @@ static void check_problems(void)
             weft_cluster_better(l.cluster, better, &after);
             snprintf(text, sizeof text, "problem %d, %s", i, weft_better_text(better));
             const double before = best_us(&l, l.cluster, text), now = best_us(&l, &after, text);
-            EXPECT(now <= before * (1 + 1e-9), "%s: a step of %.9g us, before %.9g", text, now,
+            /* Of MoE layers' partitions the fewer win ties of less than 1 %. */
+            const double tie = l.config.model.num_experts > 0 ? 0.01 : 1e-9;
+            EXPECT(now <= before * (1 + tie), "%s: a step of %.9g us, before %.9g", text, now,
                    before);
             faster += now < before;
             done++;
