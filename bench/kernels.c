@@ -468,6 +468,12 @@ static void bench_parameters(size_t count, weft_dtype dtype)
               .beta1 = 0.9f, .beta2 = 0.95f, .epsilon = 1e-8f, .weight_decay = 0.1f, .step = 1);
     BYTES("sum of squares", sum_squares, WEFT_F32, 4 * count, .count = count, .x = grad,
           .sum = sum);
+    uint64_t *ends = on_device(sizeof *ends);
+    int32_t *found = on_device(sizeof *found);
+    const uint64_t end = count;
+    check(weft_lane_copy(lane, ends, &end, sizeof end));
+    BYTES("find what is not finite", find_not_finite, WEFT_F32, 4 * count, .count = count,
+          .x = grad, .num_parts = 1, .ends = ends, .found = found);
     BYTES("cast from fp32", cast, dtype, (4 + e) * count, .count = count, .from_dtype = WEFT_F32,
           .to_dtype = dtype, .from = master, .to = weight);
     BYTES("cast to fp32", cast, dtype, (4 + e) * count, .count = count, .from_dtype = dtype,

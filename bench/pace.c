@@ -84,7 +84,7 @@ static void measure(const bench *b, double seconds)
         planned += sums + b->tasks * seconds;
     }
     weft_device_take_late(b->device);
-    weft_device_set_pace(b->device, (weft_pace){flops / seconds, WEFT_PACE_ALL});
+    weft_device_set_pace(b->device, (weft_pace){.flops = flops / seconds, .work = WEFT_PACE_ALL});
     for (int i = 0; i < b->rounds; i++)
         measured += run(b, true);
     double late = weft_device_take_late(b->device);

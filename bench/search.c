@@ -82,7 +82,7 @@ static weft_status run(const struct problem *p, const char *path)
     const weft_config_source source = {
         .file = "config.json", .text = p->config, .mesh = p->mesh, .no_data = true};
     WEFT_TRY(weft_plan_load(&source, NULL, &arena, &config));
-    WEFT_TRY(weft_plan_cluster(path, &config, &arena, &cluster));
+    WEFT_TRY(weft_plan_cluster("cluster", path, &config, &arena, &cluster));
     cluster->num_nodes = p->devices / cluster->ranks_per_node;
     WEFT_TRY((p->mesh ? plan : search)(p, &config, &source, cluster, &arena));
     weft_arena_release(&arena);

@@ -7,6 +7,8 @@
 
 #include "comm/fold.h"
 #include "comm/staging.h"
+#include "core/busy.h"
+#include "core/clock.h"
 
 enum { NUM_TAGS = 1024 };
 
@@ -40,12 +42,20 @@ weft_status weft_comm_base_init(weft_comm *comm, const weft_comm_ops *ops, const
     comm->abort = abort;
     atomic_init(&comm->num_collectives, 0);
     atomic_init(&comm->num_messages, 0);
+    atomic_init(&comm->num_begun, 0);
     atomic_init(&comm->broken, false);
-    return WEFT_OK;
+    atomic_init(&comm->trail, 0);
+    comm->sum = NULL;
+    weft_status status = size > 1 ? weft_comm_place_add(comm) : WEFT_OK;
+    if (status != WEFT_OK)
+        pthread_mutex_destroy(&comm->lock);
+    return status;
 }
 
 void weft_comm_base_release(weft_comm *comm)
 {
+    if (comm->size > 1)
+        weft_comm_place_remove(comm);
     while (comm->owned_rows) {
         weft_comm_rows *rows = comm->owned_rows;
         comm->owned_rows = rows->next_owned;
@@ -93,13 +103,17 @@ weft_status weft_comm_split(weft_comm *parent, int color, int key, const char *n
         weft_comm_destroy(group);
         return status;
     }
+    if (group)
+        weft_comm_match_within(group, parent);
     *out = group;
     return WEFT_OK;
 }
 
 weft_status weft_comm_split_node(weft_comm *parent, weft_comm **out)
 {
-    return parent->ops->split_node(parent, out);
+    WEFT_TRY(parent->ops->split_node(parent, out));
+    weft_comm_match_within(*out, parent);
+    return WEFT_OK;
 }
 
 void weft_comm_abort(weft_comm *comm, weft_status status)
@@ -178,16 +192,22 @@ weft_status weft_comm_run_here(const weft_comm_op *op)
         WEFT_TRY(check_broken(op->inside));
     uint64_t ticket = weft_comm_record_begin(op);
     weft_status status = op->comm->ops->run(op);
-    if (status != WEFT_OK)
+    if (status != WEFT_OK) {
+        weft_comm_record_fail(ticket);
         return weft_comm_fail(op, status);
+    }
     weft_comm_record_end(ticket);
     weft_comm_rows_give_back(op);
     return WEFT_OK;
 }
 
+/* To the lane it is waiting: for others, and for the network. */
 static weft_status run_on_lane(const void *args)
 {
-    return weft_comm_run_here(args);
+    const double start_us = weft_now_us();
+    weft_status status = weft_comm_run_here(args);
+    weft_busy_note_waited((int64_t)((weft_now_us() - start_us) * 1e3));
+    return status;
 }
 
 weft_status weft_comm_run_on_lane(weft_lane *lane, const weft_comm_op *op)
@@ -221,6 +241,8 @@ static weft_status issue(weft_lane *lane, weft_comm_op *op)
     }
     op->sequence =
         atomic_fetch_add(message ? &op->comm->num_messages : &op->comm->num_collectives, 1);
+    op->doing = *weft_doing_now();
+    weft_comm_match_add(op);
     return lane ? op->comm->ops->enqueue(lane, op) : weft_comm_run_here(op);
 }
 

@@ -42,6 +42,8 @@
 #include <weft/status.h>
 #include <weft/tensor.h>
 
+#include "core/doing.h"
+
 typedef struct weft_comm weft_comm;
 
 typedef enum weft_reduce { WEFT_REDUCE_SUM, WEFT_REDUCE_MAX, WEFT_REDUCE_MIN } weft_reduce;
@@ -196,15 +198,57 @@ bool weft_comm_checking(void);
 /* An operation of this process; the last WEFT_COMM_MAX_RECORDS are kept. */
 typedef struct weft_comm_record {
     char group[16];
+    int first_rank,
+        size;          /* of the group: the world rank of its rank 0. With `group` its identity */
     const char *kind;  /* static: "all_reduce", ... */
-    uint64_t sequence; /* in that group, from 0 */
+    uint64_t sequence; /* in that group, from 0; collectives and messages are numbered apart */
     size_t bytes;
-    int peer;                /* -1: all */
+    weft_dtype dtype;
+    int peer;                /* in the group: the root, or the other end; -1: all */
+    int from;                /* send_recv: the rank received from; else -1 */
+    int tag;                 /* of a message; else -1 */
     double start_us, end_us; /* end 0: in flight, or failed */
+    bool failed;
+    int64_t step; /* weft_comm_set_step */
+    weft_doing doing;
 } weft_comm_record;
 enum { WEFT_COMM_MAX_RECORDS = 1024 };
 /* Copies the latest records, newest last; returns their number. */
 int weft_comm_records(weft_comm_record *out, int capacity);
+/* Copies operations in flight, oldest first; returns their number. However many began since. */
+int weft_comm_records_in_flight(weft_comm_record *out, int capacity);
+/* The longest that an operation of a step took, us, since the last call of this. */
+double weft_comm_take_longest(void);
+/* Records and flights show the step. */
+void weft_comm_set_step(int64_t step);
+int64_t weft_comm_step(void);
+
+/* Where this rank stands in a group of more than one. */
+typedef struct weft_comm_place {
+    char group[16];
+    int first_rank, size, rank; /* as of a record; this process' rank in the group */
+    const int *world_ranks;     /* [size], borrowed from the group; NULL: rank i is i */
+    uint64_t num_collectives;   /* issued */
+    uint64_t num_begun;         /* of them; the rest stands on a lane behind others */
+    uint64_t num_messages;
+    uint32_t trail; /* of all its collectives: weft_comm_matches */
+} weft_comm_place;
+/* Calls `visit` for each group, oldest first, while none is made or destroyed. */
+void weft_comm_each_place(void (*visit)(void *context, const weft_comm_place *place),
+                          void *context);
+
+/* Whether all ranks have issued the same, without a message of its own: a number to sum over the
+ * world, modulo 2^32, at a place of the program that all ranks come to with all their operations
+ * issued. It counts what was issued in `world` and in groups split from it, which need not be all
+ * that there are. The sum is 0 where in each group all ranks have issued the same collectives in
+ * the same order (kind, dtype, count, reduction, root), and every message, and every row of an
+ * all_to_all, has been sent and received with the same tag and size. Else it is something else, but
+ * for one case in 2^32. Never looks at what a lane runs. */
+double weft_comm_match(const weft_comm *world);
+bool weft_comm_matches(double sum);
+/* After a sum that is not 0: WEFT_COMM on all ranks, which names the group, the rank that stands
+ * alone and what it has issued. Collective over the world. */
+weft_status weft_comm_mismatch(weft_comm *world) WEFT_CHECKED;
 /* Totals since start, to compare with `describe`: the bytes that this process passed to operations
  * of groups with that purpose, and the operations' number. An all_reduce or broadcast counts its
  * buffer, reduce_scatter, gather and all_gather the buffer of all ranks' shares, all_to_all what

@@ -65,6 +65,7 @@ typedef struct weft_comm_op {
     weft_comm *inside;
     uint64_t inside_sequence;
     size_t chunk_bytes;
+    weft_doing doing; /* when it was issued */
 } weft_comm_op;
 
 struct weft_comm_ops {
@@ -90,6 +91,10 @@ struct weft_comm {
     /* Ends the job. A group of one that was split from a world ends that world. */
     void (*abort)(int exit_code);
     atomic_uint_least64_t num_collectives, num_messages;
+    atomic_uint_least64_t num_begun;      /* collectives, by the highest number */
+    atomic_uint_least32_t trail;          /* of its collectives (match.c) */
+    struct weft_comm_sum *sum;            /* match.c; NULL: a group of one */
+    weft_comm *older_place, *newer_place; /* the list of groups of more than one */
     atomic_bool broken;
     pthread_mutex_t lock;
     weft_comm_rows *free_rows, *owned_rows; /* guarded by lock */
@@ -123,5 +128,15 @@ weft_status weft_comm_self_make(const char *name, weft_comm_purpose purpose, int
 /* Opens a record and returns its ticket; closes the ticket's record. Thread-safe. */
 uint64_t weft_comm_record_begin(const weft_comm_op *op);
 void weft_comm_record_end(uint64_t ticket);
+/* Its operation failed: it is in flight no longer, and has no end. */
+void weft_comm_record_fail(uint64_t ticket);
+
+/* match.c. When an operation gets its number. */
+void weft_comm_match_add(const weft_comm_op *op);
+/* When a group of more than one is made and destroyed. */
+weft_status weft_comm_place_add(weft_comm *comm) WEFT_CHECKED;
+void weft_comm_place_remove(weft_comm *comm);
+/* What `comm` issues counts for `parent` too. */
+void weft_comm_match_within(weft_comm *comm, weft_comm *parent);
 
 #endif

@@ -79,7 +79,7 @@ void weft_cost_bounds(weft_cost_kind kind, double *out_least, double *out_most)
 {
     bool is_memory = kind == WEFT_COST_COPY || kind == WEFT_COST_TO_HOST ||
                      kind == WEFT_COST_TO_DEVICE || kind == WEFT_COST_MEMORY ||
-                     kind == WEFT_COST_ADAMW;
+                     kind == WEFT_COST_ADAMW || kind == WEFT_COST_ADAMW_HOST;
     bool computes = *weft_cost_unit(kind) == 'F';
     *out_least = computes || is_memory ? 1e6 : 1e5;
     *out_most = computes ? 1e17 : is_memory ? 1e14 : 1e13;
@@ -103,14 +103,18 @@ static void set_peaks(weft_hardware *hardware, double flops)
     hardware->efficiencies[WEFT_EFFICIENCY_ATTENTION].num_points = 0;
 }
 
-weft_interference weft_interference_paced(const weft_interference *interference)
+weft_interference weft_interference_paced(const weft_interference *interference,
+                                          weft_work_class class_)
 {
     weft_interference i = *interference;
     for (int x = 0; x <= WEFT_NUM_WORK_CLASSES; x++)
-        i.alpha[WEFT_WORK_COMP][x] = 1;
-    i.alpha[WEFT_WORK_COMM][WEFT_WORK_COMP] = i.alpha[WEFT_WORK_MEM][WEFT_WORK_COMP] = 1;
-    i.alpha[WEFT_WORK_COMM][WEFT_WORK_ALL] = i.alpha[WEFT_WORK_COMM][WEFT_WORK_MEM];
-    i.alpha[WEFT_WORK_MEM][WEFT_WORK_ALL] = i.alpha[WEFT_WORK_MEM][WEFT_WORK_COMM];
+        i.alpha[class_][x] = 1;
+    for (int y = 0; y < WEFT_NUM_WORK_CLASSES; y++)
+        if (y != (int)class_) {
+            const int third = WEFT_WORK_COMP + WEFT_WORK_COMM + WEFT_WORK_MEM - y - (int)class_;
+            i.alpha[y][class_] = 1;
+            i.alpha[y][WEFT_WORK_ALL] = i.alpha[y][third];
+        }
     return i;
 }
 
@@ -136,10 +140,30 @@ void weft_cluster_set_pace(weft_cluster *cluster, double flops)
     for (int i = 0; i < cluster->num_operations; i++) /* attention's products */
         if (strcmp(cluster->operations[i].module, WEFT_MODULE_ATTENTION) == 0)
             cluster->operations[i--] = cluster->operations[--cluster->num_operations];
-    cluster->interference = weft_interference_paced(&cluster->interference);
+    cluster->interference = weft_interference_paced(&cluster->interference, WEFT_WORK_COMP);
     set_peaks(&cluster->hardware, flops);
     for (int i = 0; i < cluster->num_groups; i++)
         set_peaks(&cluster->groups[i].hardware, flops);
+}
+
+static void set_link(weft_hardware *hardware, double bytes)
+{
+    hardware->figures[WEFT_FIGURE_HOST_LINK] = bytes;
+    hardware->given |= 1u << WEFT_FIGURE_HOST_LINK;
+}
+
+void weft_cluster_set_link_pace(weft_cluster *cluster, double bytes)
+{
+    static const weft_cost_kind kinds[] = {WEFT_COST_TO_HOST, WEFT_COST_TO_DEVICE};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        cluster->costs[kinds[i]] =
+            (weft_cost){.curve = weft_curve_linear(0, bytes * 1e-6), .peak = bytes};
+        forget_source(cluster, kinds[i]);
+    }
+    cluster->interference = weft_interference_paced(&cluster->interference, WEFT_WORK_MEM);
+    set_link(&cluster->hardware, bytes);
+    for (int i = 0; i < cluster->num_groups; i++)
+        set_link(&cluster->groups[i].hardware, bytes);
 }
 
 static int near_of(int ranks, int near)

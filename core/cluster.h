@@ -48,7 +48,10 @@
     X(MEMORY, "memory", "bytes", "norms and whatever else is bound by memory")                     \
     X(ADAMW, "adamw", "bytes", "AdamW")                                                            \
     X(STORAGE_WRITE, "storage_write", "bytes", "writing to storage")                               \
-    X(STORAGE_READ, "storage_read", "bytes", "reading from storage")
+    X(STORAGE_READ, "storage_read", "bytes", "reading from storage")                               \
+    X(ADAMW_HOST, "adamw_host", "bytes", "AdamW on host memory")                                   \
+    X(DIRECT_WRITE, "direct_write", "bytes", "writing to storage past the page cache")             \
+    X(DIRECT_READ, "direct_read", "bytes", "reading from storage past the page cache")
 
 typedef enum weft_cost_kind {
 #define WEFT_COST_ENUM(name, text, unit, help) WEFT_COST_##name,
@@ -82,9 +85,10 @@ typedef struct weft_interference {
     double alpha[WEFT_NUM_WORK_CLASSES][WEFT_NUM_WORK_CLASSES + 1];
 } weft_interference;
 weft_interference weft_interference_none(void); /* all 1 */
-/* The same where computation runs on an emulated accelerator: it slows nothing and nothing slows
- * it. */
-weft_interference weft_interference_paced(const weft_interference *interference);
+/* The same where work of a class takes the time of an emulated accelerator: it slows nothing and
+ * nothing slows it. */
+weft_interference weft_interference_paced(const weft_interference *interference,
+                                          weft_work_class class_);
 /* The least alpha that a sound measurement gives: two classes that share everything get a half
  * each, three a third, and an unfair scheduler may halve that. Below it the class stood still while
  * others ran: the span was too short, or the ranks too many for the cores. */
@@ -162,6 +166,9 @@ double weft_cluster_efficiency(const weft_cluster *cluster, weft_cost_kind kind,
  * `flops` FLOP/s, whatever their shape and type, and computation and other work do not slow each
  * other down. All else keeps its time. */
 void weft_cluster_set_pace(weft_cluster *cluster, double flops);
+/* The same of their links to host memory: copies run at `bytes` a second each way, and copies and
+ * other work do not slow each other down. */
+void weft_cluster_set_link_pace(weft_cluster *cluster, double bytes);
 
 /* The hardware of a group of nodes, or of all (group -1, or no groups). Borrowed. */
 const weft_hardware *weft_cluster_hardware(const weft_cluster *cluster, int group);

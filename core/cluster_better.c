@@ -66,9 +66,10 @@ static unsigned parts_of(weft_better better)
 
 static void better_cost(weft_better better, weft_cost *cost)
 {
-    const double startup = cost->curve.num_points > 0 ? cost->curve.time_us[0] : 0;
+    const double first = cost->curve.num_points > 0 ? cost->curve.time_us[0] : 0;
     for (int i = 0; i < cost->curve.num_points; i++) {
         double *us = &cost->curve.time_us[i];
+        const double startup = *us < first ? *us : first; /* a curve may fall */
         if (better == WEFT_BETTER_NETWORK)
             *us *= FREE;
         else if (better == WEFT_BETTER_LATENCY)

@@ -84,7 +84,7 @@ static weft_status run_zero(const void *args)
 static weft_status cpu_copy(weft_lane *lane, void *to, const void *from, size_t bytes)
 {
     weft_copy_args args = {.to = to, .from = from, .bytes = bytes};
-    return cpu_submit(lane, "copy", weft_run_copy, &args, sizeof args);
+    return cpu_submit(lane, "copy", weft_pace_run_copy, &args, sizeof args);
 }
 
 static weft_status cpu_zero(weft_lane *lane, void *to, size_t bytes)
@@ -182,10 +182,23 @@ static void cpu_destroy(weft_device *device)
     free(device);
 }
 
+static bool cpu_pin(weft_device *device, void *memory, size_t bytes)
+{
+    (void)device, (void)memory, (void)bytes;
+    return true;
+}
+
+static void cpu_unpin(weft_device *device, void *memory)
+{
+    (void)device, (void)memory;
+}
+
 static const weft_device_ops cpu_ops = {
     .name = "cpu",
     .alloc = cpu_alloc,
     .free = cpu_free,
+    .pin = cpu_pin,
+    .unpin = cpu_unpin,
     .lane_create = cpu_lane_create,
     .lane_destroy = cpu_lane_destroy,
     .event_create = cpu_event_create,

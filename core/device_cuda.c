@@ -53,6 +53,22 @@ static void cuda_free(weft_device *base, weft_space space, void *memory, size_t 
         (void)cudaFreeHost(memory);
 }
 
+static bool cuda_pin(weft_device *base, void *memory, size_t bytes)
+{
+    weft_cuda_enter((cuda_device *)base);
+    if (cudaHostRegister(memory, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped) ==
+        cudaSuccess)
+        return true;
+    (void)cudaGetLastError();
+    return false;
+}
+
+static void cuda_unpin(weft_device *base, void *memory)
+{
+    weft_cuda_enter((cuda_device *)base);
+    (void)cudaHostUnregister(memory);
+}
+
 bool weft_cuda_is_device_memory(const void *memory)
 {
     struct cudaPointerAttributes attributes;
@@ -415,6 +431,8 @@ const weft_device_ops weft_cuda_device_ops = {
     .name = "cuda",
     .alloc = cuda_alloc,
     .free = cuda_free,
+    .pin = cuda_pin,
+    .unpin = cuda_unpin,
     .lane_create = cuda_lane_create,
     .lane_destroy = cuda_lane_destroy,
     .event_create = cuda_event_create,

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/device_cuda_internal.h"
+#include "core/gpu.h"
 
 /* For streams in which a function stands, and which must not hold up what has nothing to do with
  * it. Read by the driver when it starts, hence before anything else asks CUDA. */
@@ -45,6 +46,16 @@ int weft_device_num_cuda(const char **out_why)
 int weft_cuda_index(const weft_device *device)
 {
     return ((const cuda_device *)device)->index;
+}
+
+bool weft_device_gpu_bus(const weft_device *device, char out[WEFT_GPU_BUS_BYTES])
+{
+    if (strcmp(weft_device_name(device), "cuda") != 0)
+        return false;
+    if (cudaDeviceGetPCIBusId(out, WEFT_GPU_BUS_BYTES, weft_cuda_index(device)) == cudaSuccess)
+        return true;
+    (void)cudaGetLastError();
+    return false;
 }
 
 int weft_cuda_num_multiprocessors(const weft_device *device)

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "core/adopt.h"
 #include "core/arena.h"
 #include "core/device_ops.h"
 #include "core/text.h"
@@ -80,7 +81,7 @@ static void add_usage(weft_device_usage *usage, size_t bytes)
 
 /* Notes what a block is for, so that whoever frees it need not say. */
 static bool note_block(weft_device *device, weft_space space, size_t bytes, void *memory,
-                       weft_memory_purpose purpose)
+                       weft_memory_purpose purpose, bool counts)
 {
     weft_device_blocks *blocks = &device->blocks;
     pthread_mutex_lock(&blocks_lock);
@@ -94,15 +95,18 @@ static bool note_block(weft_device *device, weft_space space, size_t bytes, void
         blocks->items = items;
         blocks->capacity = capacity;
     }
-    blocks->items[blocks->count++] = (weft_device_block){memory, purpose};
+    blocks->items[blocks->count++] = (weft_device_block){memory, bytes, space, purpose, counts};
     pthread_mutex_unlock(&blocks_lock);
+    if (!counts)
+        return true;
     if (space == WEFT_SPACE_PINNED)
         atomic_fetch_add(&device->pinned_now[purpose], bytes);
     add_usage(&device->purposes[purpose], bytes);
     return true;
 }
 
-static void forget_block(weft_device *device, weft_space space, size_t bytes, const void *memory)
+/* Returns whether it counted. */
+static bool forget_block(weft_device *device, weft_space space, size_t bytes, const void *memory)
 {
     weft_device_blocks *blocks = &device->blocks;
     pthread_mutex_lock(&blocks_lock);
@@ -110,12 +114,31 @@ static void forget_block(weft_device *device, weft_space space, size_t bytes, co
     while (i > 0 && blocks->items[i - 1].memory != memory)
         i--;
     assert(i > 0);
-    weft_memory_purpose purpose = blocks->items[i - 1].purpose;
+    const weft_memory_purpose purpose = blocks->items[i - 1].purpose;
+    const bool counts = blocks->items[i - 1].counts;
     blocks->items[i - 1] = blocks->items[--blocks->count];
     pthread_mutex_unlock(&blocks_lock);
+    if (!counts)
+        return false;
     atomic_fetch_sub(&device->purposes[purpose].now, bytes);
     if (space == WEFT_SPACE_PINNED)
         atomic_fetch_sub(&device->pinned_now[purpose], bytes);
+    return true;
+}
+
+bool weft_device_space_of(const weft_device *device, const void *memory, weft_space *out)
+{
+    const weft_device_blocks *blocks = &device->blocks;
+    bool found = false;
+    pthread_mutex_lock(&blocks_lock);
+    for (size_t i = 0; i < blocks->count && !found; i++) {
+        const weft_device_block *block = &blocks->items[i];
+        found = (uintptr_t)memory - (uintptr_t)block->memory < block->bytes;
+        if (found)
+            *out = block->space;
+    }
+    pthread_mutex_unlock(&blocks_lock);
+    return found;
 }
 
 weft_status weft_device_alloc_for(weft_device *device, weft_space space,
@@ -135,7 +158,7 @@ weft_status weft_device_alloc_for(weft_device *device, weft_space space,
     } while (!atomic_compare_exchange_weak(&usage->now, &now, now + bytes));
 
     void *memory = weft_alloc_should_fail() ? NULL : device->ops->alloc(device, space, bytes);
-    if (memory && !note_block(device, space, bytes, memory, purpose)) {
+    if (memory && !note_block(device, space, bytes, memory, purpose, true)) {
         device->ops->free(device, space, memory, bytes);
         memory = NULL;
     }
@@ -164,6 +187,30 @@ void weft_device_free(weft_device *device, weft_space space, void *memory, size_
     size_t before = atomic_fetch_sub(&device->usage[space].now, bytes);
     assert(before >= bytes);
     (void)before;
-    forget_block(device, space, bytes, memory);
+    (void)forget_block(device, space, bytes, memory);
     device->ops->free(device, space, memory, bytes);
+}
+
+weft_status weft_device_adopt(weft_device *device, weft_memory_purpose purpose, void *memory,
+                              size_t bytes, bool counts, const char *name)
+{
+    if (weft_alloc_should_fail() || !device->ops->pin(device, memory, bytes))
+        return refuse(device, WEFT_SPACE_PINNED, bytes, name, ", and it cannot be pinned");
+    if (!note_block(device, WEFT_SPACE_PINNED, bytes, memory, purpose, counts)) {
+        device->ops->unpin(device, memory);
+        return refuse(device, WEFT_SPACE_PINNED, bytes, name, ", and the machine has no more");
+    }
+    if (counts)
+        add_usage(&device->usage[WEFT_SPACE_PINNED], bytes);
+    return WEFT_OK;
+}
+
+void weft_device_disown(weft_device *device, void *memory, size_t bytes)
+{
+    if (!memory)
+        return;
+    weft_device_wait(device);
+    if (forget_block(device, WEFT_SPACE_PINNED, bytes, memory))
+        atomic_fetch_sub(&device->usage[WEFT_SPACE_PINNED].now, bytes);
+    device->ops->unpin(device, memory);
 }

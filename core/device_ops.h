@@ -18,6 +18,9 @@ typedef struct weft_device_ops {
     /* 64-byte aligned; bytes may be 0. NULL when memory is out: the caller writes the error. */
     void *(*alloc)(weft_device *, weft_space, size_t bytes);
     void (*free)(weft_device *, weft_space, void *, size_t bytes);
+    /* Makes host memory of others fit for copies that run beside other work, and ends that. */
+    bool (*pin)(weft_device *, void *memory, size_t bytes);
+    void (*unpin)(weft_device *, void *memory);
     weft_status (*lane_create)(weft_device *, int priority, const char *name, weft_lane **out);
     void (*lane_destroy)(weft_lane *);
     weft_status (*event_create)(weft_device *, weft_event **out);
@@ -42,15 +45,24 @@ typedef struct weft_device_usage { /* of one space, or of one purpose in both */
     atomic_size_t now, peak;
 } weft_device_usage;
 
-/* An allocation and its purpose. */
+/* An allocation: where it lies, and its purpose. */
 typedef struct weft_device_block {
     const void *memory;
+    size_t bytes;
+    weft_space space;
     weft_memory_purpose purpose;
+    bool counts; /* in the device's usage */
 } weft_device_block;
 typedef struct weft_device_blocks {
     weft_device_block *items;
     size_t count, capacity;
 } weft_device_blocks;
+
+/* One direction of a paced link. */
+typedef struct weft_link_way {
+    int64_t free_ns; /* when what left last arrives */
+    int64_t owed_ns; /* how late the last wait for that ended */
+} weft_link_way;
 
 struct weft_device {
     const weft_device_ops *ops;
@@ -61,16 +73,20 @@ struct weft_device {
     atomic_size_t pinned_now[WEFT_NUM_MEMORY_PURPOSES]; /* each one's part in WEFT_SPACE_PINNED */
     weft_device_blocks blocks;                          /* device_memory.c */
     atomic_uint_least64_t num_allocs;
-    struct weft_lane *lanes;      /* all of them, kept by device.c */
-    weft_pace pace;               /* of a CPU device */
-    atomic_int_least64_t late_ns; /* lost behind the pace: weft_device_take_late */
+    struct weft_lane *lanes;           /* all of them, kept by device.c */
+    weft_pace pace;                    /* of a CPU device */
+    atomic_int_least64_t late_ns;      /* lost behind the pace: weft_device_take_late */
+    weft_link_way link[2];             /* by the space that is copied to */
+    atomic_int_least64_t link_late_ns; /* weft_device_take_link_late */
 };
 
 struct weft_lane {
     weft_device *device;
     struct weft_lane *next; /* of the device's lanes */
     const char *name;
-    bool is_experts; /* work enqueued now is the experts' */
+    bool is_experts;              /* work enqueued now is the experts' */
+    atomic_int_least64_t busy_ns; /* weft_lane_take_busy */
+    double ended_us;              /* weft_lane_ended_us; its thread's */
 };
 
 struct weft_event {
@@ -80,5 +96,9 @@ struct weft_event {
 struct weft_graph {
     weft_device *device;
 };
+
+/* The space of the allocation that an address lies in; false: it lies in none of this device's. Any
+ * thread. */
+bool weft_device_space_of(const weft_device *device, const void *memory, weft_space *out);
 
 #endif

@@ -8,9 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "core/options.h"
+
+/* Kinds of file systems, as statfs tells them (linux/magic.h). */
+enum { TMPFS = 0x01021994 };
+#define RAMFS 0x858458f6u
 
 static weft_status too_large(const char *path)
 {
@@ -66,6 +71,13 @@ void weft_file_close(weft_file *file)
         close(file->fd);
     free(file->path);
     *file = (weft_file){0};
+}
+
+bool weft_path_is_memory(const char *path)
+{
+    struct statfs info;
+    return statfs(path, &info) == 0 &&
+           ((uint32_t)info.f_type == TMPFS || (uint32_t)info.f_type == RAMFS);
 }
 
 FILE *weft_file_create(const char *path)

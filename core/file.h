@@ -3,6 +3,7 @@
 #ifndef WEFT_CORE_FILE_H
 #define WEFT_CORE_FILE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -32,6 +33,9 @@ weft_status weft_file_stream(const char *path, FILE **out) WEFT_CHECKED;
 /* Removes what has this name, a link but not its target, and creates a file for writing. NULL:
  * errno says why. */
 FILE *weft_file_create(const char *path);
+
+/* Whether files there are in the machine's memory (tmpfs, ramfs): no disk. false: nobody knows. */
+bool weft_path_is_memory(const char *path);
 
 /* A file that is PATH.partial until it is whole, and then takes the place of `path`, which is a
  * regular file, a link, whose target stays, or not there. */

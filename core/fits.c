@@ -64,7 +64,16 @@ weft_fits weft_fits_multiples_near(int64_t number, int64_t value)
 const char *weft_fits_text(const weft_fits *fits, char out[WEFT_FITS_TEXT_BYTES])
 {
     size_t used = 0;
+    int run = 1; /* values without a gap */
     out[0] = '\0';
+    while (run < fits->count && run < WEFT_MAX_FITS &&
+           fits->values[run] == fits->values[run - 1] + 1)
+        run++;
+    if (run > 4 && run == fits->count) {
+        snprintf(out, WEFT_FITS_TEXT_BYTES, "%lld to %lld", (long long)fits->values[0],
+                 (long long)fits->values[run - 1]);
+        return out;
+    }
     for (int i = 0; i < fits->count && i < WEFT_MAX_FITS; i++) {
         const char *between = i == 0 ? "" : i + 1 == fits->count ? " or " : ", ";
         int bytes = snprintf(out + used, WEFT_FITS_TEXT_BYTES - used, "%s%lld", between,

@@ -50,6 +50,8 @@
     X(HOST_MEMORY, "host.memory_bytes", "bytes", 1e8, 1e16, 1e10, 1e14, "a node's own memory")     \
     X(HOST_LINK, "host.link_bandwidth", "bytes/s", 1e6, 1e14, 1e9, 1e12,                           \
       "between a device and its host, one way")                                                    \
+    X(HOST_BANDWIDTH, "host.memory_bandwidth", "bytes/s", 1e8, 1e15, 1e10, 1e13,                   \
+      "bytes that a node's own memory reads and writes")                                           \
     X(STORAGE_WRITE, "storage.write", "bytes/s", 1e5, 1e15, 1e7, 1e13,                             \
       "what a node writes to storage")                                                             \
     X(STORAGE_READ, "storage.read", "bytes/s", 1e5, 1e15, 1e7, 1e13,                               \

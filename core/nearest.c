@@ -63,9 +63,12 @@ const char *weft_nearest_name(const char *name, const char *const *names, size_t
     if (synonym)
         return synonym;
     /* A third of the letters may be wrong; beyond that a suggestion misleads. */
-    size_t limit = (strnlen(name, MAX_NAME) + 2) / 3 + 1;
+    size_t bytes = strnlen(name, MAX_NAME), limit = (bytes + 2) / 3 + 1;
     const char *best = NULL;
     for (size_t i = 0; i < count; i++) {
+        size_t other = strnlen(names[i], MAX_NAME);
+        if ((other > bytes ? other - bytes : bytes - other) >= limit)
+            continue; /* so many letters are missing alone */
         size_t distance = edit_distance(name, names[i]);
         if (distance < limit) {
             limit = distance;

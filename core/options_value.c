@@ -97,7 +97,10 @@ static weft_status check_bounds(const place *p, weft_json_span value, double num
     copy_printable(value.start, value.bytes, shown, sizeof(shown));
     if (inside)
         return WEFT_ERROR(WEFT_CONFIG, "%s: %s is too small: 0 in single precision", where, shown);
-    weft_option_bounds_text(p->row, bounds);
+    if (number > p->row->max && p->row->max >= NO_BOUND)
+        snprintf(bounds, sizeof bounds, "at most %.3g", p->row->max);
+    else
+        weft_option_bounds_text(p->row, bounds);
     return WEFT_ERROR(WEFT_CONFIG, "%s: %s is out of range: %s%s%s", where, shown, bounds,
                       p->row->unit ? " " : "", p->row->unit ? p->row->unit : "");
 }

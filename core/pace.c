@@ -2,9 +2,12 @@
 
 #include <errno.h>
 #include <math.h>
+#include <pthread.h>
 #include <time.h>
 
+#include "core/busy.h"
 #include "core/device_ops.h"
+#include "core/worker.h"
 
 enum {
     /* Several turns of other threads on this thread's core. A lane that owes more has computed for
@@ -17,11 +20,18 @@ static _Thread_local int64_t owed_ns; /* by the lane that this thread runs */
 void weft_device_set_pace(weft_device *device, weft_pace pace)
 {
     device->pace = pace;
+    for (int i = 0; i < 2; i++)
+        device->link[i] = (weft_link_way){0};
 }
 
 double weft_device_take_late(weft_device *device)
 {
     return (double)atomic_exchange(&device->late_ns, 0) * 1e-9;
+}
+
+double weft_device_take_link_late(weft_device *device)
+{
+    return (double)atomic_exchange(&device->link_late_ns, 0) * 1e-9;
 }
 
 void weft_lane_mark_experts(weft_lane *lane, bool are_experts)
@@ -53,10 +63,12 @@ static void take_time(weft_device *device, int64_t start_ns, double flops)
 {
     double ns = fmin(1e9 * flops / device->pace.flops, 1e15);
     int64_t end = start_ns + (int64_t)ns - owed_ns, now = weft_pace_start_ns();
+    const int64_t busy_ns = now - start_ns > (int64_t)ns ? now - start_ns : (int64_t)ns;
     if (now < end) {
         wait_until(end);
         now = weft_pace_start_ns();
     }
+    weft_busy_note_waited(now - start_ns - busy_ns); /* whatever it owed */
     owed_ns = now - end;
     if (owed_ns > MOST_OWED_NS) {
         atomic_fetch_add(&device->late_ns, owed_ns - MOST_OWED_NS);
@@ -80,4 +92,59 @@ static weft_status run_pass(const void *flops)
 weft_status weft_pace_pass(weft_lane *lane, const char *label, double flops)
 {
     return flops > 0 ? weft_lane_submit(lane, label, run_pass, &flops, sizeof flops) : WEFT_OK;
+}
+
+/* --- the link to host memory --------------------------------------------------------------- */
+
+static pthread_mutex_t link_lock = PTHREAD_MUTEX_INITIALIZER; /* of every device's link */
+
+/* Whether a copy takes the link, and to which space. */
+static bool crosses_link(const weft_device *device, const weft_copy_args *copy, weft_space *out_to)
+{
+    weft_space from;
+    return device->pace.link > 0 && weft_device_space_of(device, copy->to, out_to) &&
+           weft_device_space_of(device, copy->from, &from) && from != *out_to;
+}
+
+int64_t weft_pace_link_start(weft_device *device, weft_space to, int64_t start_ns, size_t bytes)
+{
+    weft_link_way *way = &device->link[to];
+    const double ns = fmin(1e9 * (double)bytes / device->pace.link, 1e15);
+    pthread_mutex_lock(&link_lock);
+    const int64_t ready = start_ns - way->owed_ns;
+    const int64_t end = (ready > way->free_ns ? ready : way->free_ns) + (int64_t)ns;
+    way->owed_ns = 0;
+    way->free_ns = end;
+    pthread_mutex_unlock(&link_lock);
+    return end;
+}
+
+void weft_pace_link_end(weft_device *device, weft_space to, int64_t end_ns)
+{
+    weft_link_way *way = &device->link[to];
+    int64_t now = weft_pace_start_ns();
+    if (now < end_ns) {
+        wait_until(end_ns);
+        now = weft_pace_start_ns();
+    }
+    pthread_mutex_lock(&link_lock);
+    if (way->free_ns == end_ns) { /* what has left behind it already is not held up */
+        const int64_t late = now - end_ns;
+        way->owed_ns = late < MOST_OWED_NS ? late : MOST_OWED_NS;
+        atomic_fetch_add(&device->link_late_ns, late - way->owed_ns);
+    }
+    pthread_mutex_unlock(&link_lock);
+}
+
+weft_status weft_pace_run_copy(const void *args)
+{
+    const weft_copy_args *copy = args;
+    weft_device *device = weft_lane_current_device();
+    weft_space to;
+    if (!crosses_link(device, copy, &to))
+        return weft_run_copy(args);
+    const int64_t end = weft_pace_link_start(device, to, weft_pace_start_ns(), copy->bytes);
+    WEFT_TRY(weft_run_copy(args));
+    weft_pace_link_end(device, to, end);
+    return WEFT_OK;
 }

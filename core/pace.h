@@ -1,4 +1,5 @@
-/* The CPU device as an emulated accelerator: FLOPs take the time that they would take at a pace.
+/* The CPU device as an emulated accelerator: FLOPs, and bytes between device and host memory, take
+ * the time that they would take at a pace.
  *
  * With WEFT_PACE_ALL a kernel computes, and then its lane waits until the kernel's FLOPs would have
  * taken their time. Results are right, and a machine of few cores serves many ranks as long as it
@@ -8,7 +9,13 @@
  *
  * A lane that ends a task late owes that time: sleepers wake late, and a rank without a core
  * computes late. Its next waits are shorter by what it owes, so that the lane's total is right. A
- * lane owes at most a bound; time beyond the bound is lost, and counted. */
+ * lane owes at most a bound; time beyond the bound is lost, and counted.
+ *
+ * The link to host memory has a pace of its own, each direction apart: a copy between
+ * WEFT_SPACE_DEVICE and WEFT_SPACE_PINNED copies, and then its lane waits until the bytes would
+ * have travelled. Copies of all lanes in one direction share it in turn; the other direction is
+ * another's. What a direction is late with, it owes as a lane does. Copies among pinned memory,
+ * inside the device and of memory that is not the device's have no pace. */
 #ifndef WEFT_CORE_PACE_H
 #define WEFT_CORE_PACE_H
 
@@ -23,12 +30,15 @@ typedef enum weft_pace_work {
 typedef struct weft_pace {
     double flops; /* FLOP/s; 0: no pace */
     weft_pace_work work;
+    double link; /* bytes/s of the link to host memory, each way; 0: no pace */
 } weft_pace;
 
 /* Call it while the device's lanes are idle. Only the CPU device heeds it. */
 void weft_device_set_pace(weft_device *device, weft_pace pace);
 /* Seconds that the device's lanes lost behind the pace since the last call. */
 double weft_device_take_late(weft_device *device);
+/* The same of the link's two directions together. */
+double weft_device_take_link_late(weft_device *device);
 
 /* Marks work enqueued from now on as the experts', or not. */
 void weft_lane_mark_experts(weft_lane *lane, bool are_experts);
@@ -40,5 +50,13 @@ weft_status weft_pace_pass(weft_lane *lane, const char *label, double flops) WEF
 /* On a lane's own thread, before a kernel and after it. end waits as WEFT_PACE_ALL has it. */
 int64_t weft_pace_start_ns(void);
 void weft_pace_end(int64_t start_ns, double flops);
+
+/* Around a copy of `bytes` over the paced link, on any thread. start gives the time at which the
+ * last of them arrives, behind what is on its way already; end waits for it. */
+int64_t weft_pace_link_start(weft_device *device, weft_space to, int64_t start_ns, size_t bytes);
+void weft_pace_link_end(weft_device *device, weft_space to, int64_t end_ns);
+/* For the CPU device: a copy in host memory as a lane's function, at the link's pace where it
+ * crosses the link. `args`: a weft_copy_args (core/worker.h). */
+weft_status weft_pace_run_copy(const void *args) WEFT_CHECKED;
 
 #endif

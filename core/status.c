@@ -13,6 +13,15 @@ static void add_frame(const char *file, int line, const char *function)
             (weft_error_where){.file = file, .line = line, .function = function};
 }
 
+/* One line: what an argument quotes may hold any byte. */
+static void write_line(char *text, size_t bytes, const char *format, va_list args)
+{
+    vsnprintf(text, bytes, format, args);
+    for (char *c = text; *c; c++)
+        if ((unsigned char)*c < ' ' || *c == 0x7f)
+            *c = ' ';
+}
+
 weft_status weft_error_set(const char *file, int line, const char *function, weft_status status,
                            const char *format, ...)
 {
@@ -22,7 +31,7 @@ weft_status weft_error_set(const char *file, int line, const char *function, wef
     char text[WEFT_ERROR_TEXT_BYTES];
     va_list args;
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    write_line(text, sizeof text, format, args);
     va_end(args);
 
     current.status = status;
@@ -81,7 +90,7 @@ weft_status weft_error_context(weft_status status, const char *format, ...)
     char context[WEFT_ERROR_TEXT_BYTES];
     va_list args;
     va_start(args, format);
-    vsnprintf(context, sizeof context - 2, format, args);
+    write_line(context, sizeof context - 2, format, args);
     va_end(args);
     size_t length = strlen(context);
     memcpy(context + length, ": ", 2);

@@ -1,8 +1,10 @@
 #include "core/trace.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/trace_tracks.h"
 
@@ -231,6 +233,6 @@ weft_status weft_trace_write_json(const weft_trace *trace, FILE *out)
     }
     fprintf(out, "\n]}\n");
     if (fflush(out) != 0 || ferror(out))
-        return WEFT_ERROR(WEFT_FILE, "the trace could not be written");
+        return WEFT_ERROR(WEFT_FILE, "cannot write: %s", strerror(errno));
     return WEFT_OK;
 }

@@ -449,7 +449,7 @@ static weft_status draw(drawing *d, const char *title, const char *subtitle)
     legend(d, legend_y, true);
     fprintf(d->out, "</svg>\n");
     if (fflush(d->out) != 0 || ferror(d->out))
-        return WEFT_ERROR(WEFT_FILE, "the drawing could not be written");
+        return WEFT_ERROR(WEFT_FILE, "cannot write: %s", strerror(errno));
     return WEFT_OK;
 }
 

@@ -1,5 +1,5 @@
 /* What a build without CUDA answers a caller that asks for a CUDA device. */
-#include <weft/device.h>
+#include "core/gpu.h"
 
 weft_status weft_device_create_cuda(int index, size_t budget_bytes, weft_device **out)
 {
@@ -13,4 +13,10 @@ int weft_device_num_cuda(const char **out_why)
     if (out_why)
         *out_why = "Weft was built without CUDA";
     return 0;
+}
+
+bool weft_device_gpu_bus(const weft_device *device, char out[WEFT_GPU_BUS_BYTES])
+{
+    (void)device, (void)out;
+    return false;
 }

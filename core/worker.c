@@ -10,6 +10,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "core/busy.h"
+#include "core/clock.h"
 #include "core/device_ops.h"
 
 typedef struct slot {
@@ -120,6 +122,15 @@ static weft_status run_slot(const weft_worker *worker, const slot *s, uint64_t n
     return weft_error_context(status, "lane %s, %s", worker->lane->name, s->label);
 }
 
+static weft_status run_and_count(const weft_worker *worker, const slot *s, uint64_t n)
+{
+    const double start_us = weft_now_us();
+    weft_status status = run_slot(worker, s, n);
+    if (s->function != run_wait)
+        weft_busy_add(worker->lane, start_us, weft_now_us());
+    return status;
+}
+
 static void skip_slot(const slot *s)
 {
     if (s->function == run_wait)
@@ -146,7 +157,7 @@ static void *worker_main(void *arg)
             return NULL;
         if (failed(line)) {
             skip_slot(s);
-        } else if (run_slot(worker, s, n) != WEFT_OK) {
+        } else if (run_and_count(worker, s, n) != WEFT_OK) {
             weft_error_take(&line->error);
             atomic_store(&line->failed_at, n + 1);
         }

@@ -72,8 +72,16 @@ static const char *check_grouped_gemm(const weft_grouped_gemm_args *a)
         return NULL;
     if (!a->row_offsets)
         return "row_offsets is required";
-    if (a->kind == WEFT_GROUPED_WGRAD ? !a->wgrad : !a->w)
+    if (a->stride && a->stride < a->in * a->out)
+        return "stride is less than a group's matrix";
+    const bool wgrad = a->kind == WEFT_GROUPED_WGRAD;
+    if (wgrad ? !a->wgrad && !a->wgrad_of : !a->w && !a->w_of)
         return "the weight (or wgrad) is required";
+    for (size_t g = 0;
+         (wgrad ? (const void *)a->wgrad_of : (const void *)a->w_of) && g < a->num_groups; g++)
+        if (a->row_offsets[g + 1] > a->row_offsets[g] &&
+            !(wgrad ? (const void *)a->wgrad_of[g] : a->w_of[g]))
+            return "the weight (or wgrad) of a group with rows is required";
     return NULL;
 }
 
@@ -400,6 +408,15 @@ static const char *check_sum_squares(const weft_sum_squares_args *a)
     return !a->sum || (a->count > 0 && !a->x) ? "x and sum are required" : NULL;
 }
 
+static const char *check_find_not_finite(const weft_find_not_finite_args *a)
+{
+    if (a->count == 0)
+        return NULL;
+    return !a->x || !a->ends || !a->found || a->num_parts == 0
+               ? "x, parts, ends and found are required"
+               : NULL;
+}
+
 static const char *check_scale(const weft_scale_args *a)
 {
     return a->count > 0 && !a->x ? "x is required" : NULL;
@@ -461,3 +478,24 @@ static const weft_kernel_ops *backend_of(const weft_lane *lane)
 WEFT_ACTIVATION_KERNEL_LIST(OF_ACTIVATIONS)
 WEFT_OTHER_KERNEL_LIST(OF_OTHERS)
 #undef WRAPPER
+
+#define ACCEPT(kernel, wrong_type)                                                                 \
+    weft_status weft_kernel_accept_##kernel(const weft_##kernel##_args *args,                      \
+                                            weft_##kernel##_args *out)                             \
+    {                                                                                              \
+        WEFT_TRY(weft_sized_copy("weft_" #kernel "_args", args, out, sizeof *out));                \
+        const char *wrong = wrong_type;                                                            \
+        if (!wrong)                                                                                \
+            wrong = check_##kernel(out);                                                           \
+        return wrong ? WEFT_ERROR(WEFT_INTERNAL, "host " #kernel ": %s", wrong) : WEFT_OK;         \
+    }
+#define NO_TYPE(kernel) ACCEPT(kernel, NULL)
+NO_TYPE(adamw)
+NO_TYPE(split_master)
+NO_TYPE(join_master)
+NO_TYPE(sum_squares)
+NO_TYPE(find_not_finite)
+NO_TYPE(cast)
+ACCEPT(add, out->dtype == WEFT_F32 || out->dtype == WEFT_BF16 ? NULL : "dtype must be fp32 or bf16")
+#undef NO_TYPE
+#undef ACCEPT

@@ -5,6 +5,8 @@
 
 #include <weft/kernels.h>
 
+#include "kernels/host.h"
+
 typedef struct weft_kernel_ops {
     const char *name;
 #define WEFT_KERNEL_SLOT(name) weft_status (*name)(weft_lane *, const weft_##name##_args *);
@@ -15,6 +17,14 @@ typedef struct weft_kernel_ops {
 extern const weft_kernel_ops weft_kernel_ops_cpu;
 extern const weft_kernel_ops weft_kernel_ops_cuda; /* where CUDA is built in */
 
+/* For kernels/host.h: the whole of a kernel's arguments as the host may run them, or WEFT_INTERNAL
+ * with what is wrong with them. */
+#define WEFT_KERNEL_ACCEPT(kernel)                                                                 \
+    weft_status weft_kernel_accept_##kernel(const weft_##kernel##_args *args,                      \
+                                            weft_##kernel##_args *out) WEFT_CHECKED;
+WEFT_HOST_KERNEL_LIST(WEFT_KERNEL_ACCEPT)
+#undef WEFT_KERNEL_ACCEPT
+
 /* FLOPs of the GEMMs that this process has run or, on a GPU, enqueued (2mnk each, attention's not
  * among them), for MFU checks and benches. */
 uint64_t weft_gemm_flops(void);
@@ -24,6 +34,10 @@ void weft_gemm_flops_add(uint64_t flops);
  * compare them with a list of operations. Set it while nothing is enqueued. */
 typedef void (*weft_kernel_watch)(const char *kernel, const void *args);
 void weft_kernels_watch(weft_kernel_watch watch);
+/* Group g as a GEMM of its own, with all its leading dimensions. */
+weft_gemm_args weft_grouped_gemm_group(const weft_grouped_gemm_args *args, size_t group);
+/* Whether there is anything to do: rows, or a gradient to zero. */
+bool weft_grouped_gemm_has_work(const weft_gemm_args *group);
 /* A GEMM with an epilogue as two kernels: the product, which writes pre (GELU) or c
  * (GELU_BACKWARD), and the activation's kernel after it, for GELU_BACKWARD in place. */
 weft_gemm_args weft_gemm_without_epilogue(const weft_gemm_args *a);

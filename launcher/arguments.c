@@ -69,9 +69,9 @@ static weft_status read_whole(const weft_argument *row, const char *text, int64_
         return is_within(row, (double)digits) ? WEFT_OK : unexpected(row, text, expected);
     }
     double value = strtod(text, &end);
-    for (int i = 0; row->is_bytes && i < 3; i++) {
+    for (int i = 0; (row->is_bytes || row->takes_k) && i < 3; i++) {
         bool named = tolower((unsigned char)*end) == tolower((unsigned char)*units[i]);
-        if (named && (end[1] == '\0' || strcmp(end + 1, "iB") == 0)) {
+        if (named && (end[1] == '\0' || (row->is_bytes && strcmp(end + 1, "iB") == 0))) {
             value *= pow(1024, i + 1);
             end += strlen(end);
         }

@@ -9,11 +9,14 @@
 static const struct {
     const char *name, *help;
     int (*run)(int argc, char **argv);
+    int (*run_config)(int argc, char **argv, const weft_application *application);
 } benches[] = {
     {"all-to-all", "the forms of the experts' all-to-all, against each other and the model",
-     weft_bench_all_to_all},
+     weft_bench_all_to_all, NULL},
     {"moe-layer", "one MoE layer: partitions, memory reuse, other ways, and what would be chosen",
-     weft_bench_moe_layer},
+     weft_bench_moe_layer, NULL},
+    {"experts", "a config's experts on the device, in host memory and in a file, in each order",
+     NULL, weft_bench_experts},
 };
 enum { NUM_BENCHES = sizeof benches / sizeof *benches };
 
@@ -24,10 +27,10 @@ static void help(FILE *out)
                  "Measures a part of Weft on the ranks at hand, under any launcher:\n");
     for (int i = 0; i < NUM_BENCHES; i++)
         fprintf(out, "  %-12s  %s\n", benches[i].name, benches[i].help);
-    fprintf(out, "Each has --help, --json, --svg FILE and --rounds N.\n");
+    fprintf(out, "Each has --help, --json and --rounds N; the first two also --svg FILE.\n");
 }
 
-int weft_verb_bench(int argc, char **argv)
+int weft_verb_bench(int argc, char **argv, const weft_application *application)
 {
     const char *names[NUM_BENCHES];
     int rank = 0, size, local_rank, local_size;
@@ -46,7 +49,8 @@ int weft_verb_bench(int argc, char **argv)
     }
     for (int i = 0; i < NUM_BENCHES; i++)
         if (strcmp(argv[1], names[i]) == 0)
-            return benches[i].run(argc - 1, argv + 1);
+            return benches[i].run ? benches[i].run(argc - 1, argv + 1)
+                                  : benches[i].run_config(argc - 1, argv + 1, application);
     const char *near = weft_nearest_name(argv[1], names, NUM_BENCHES);
     if (rank == 0)
         fprintf(stderr, "weft bench: unknown bench \"%s\"%s%s%s\n", argv[1],

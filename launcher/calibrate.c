@@ -131,6 +131,7 @@ static int parse(int argc, char **argv, arguments *args, weft_arena *arena)
     m->kinds = (1u << WEFT_NUM_COSTS) - 1;
     int code = weft_arguments_parse(&verb, argc, argv, arena);
     m->max_bytes = (size_t)max_bytes;
+    m->host_threads = (int)args->threads;
     if (code < 0 && !args->source.file && (args->source.mesh || args->set.count > 0)) {
         WEFT_ERROR(WEFT_CONFIG, "--mesh and --set are of a config: --for says which");
         code = weft_verb_fail("calibrate");
@@ -169,7 +170,7 @@ static weft_status outline_model(arguments *args, int num_ranks, weft_arena *are
         .pipeline = {.num_partitions = parts > 0 ? parts : 1,
                      .reuse = reuses ? (weft_reuse)schedule->moe_memory_reuse : WEFT_REUSE_NONE}};
     const weft_model_setup setup = weft_step_setup(config, &moe);
-    config->device.pace = 0; /* what is measured is this machine */
+    config->device.pace = config->device.pace_link = 0; /* what is measured is this machine */
     config->device.memory_limit = 0;
     return weft_config_locate(
         &args->source,
@@ -263,6 +264,7 @@ static weft_status check_measured(const arguments *args, const weft_cluster *clu
 static weft_status show(const arguments *args, const weft_cluster *cluster)
 {
     WEFT_TRY(weft_cluster_write(cluster, args->out));
+    weft_calibrate_warn(cluster, stderr);
     if (args->svg)
         WEFT_TRY(write_svg(cluster, args->svg));
     if (args->json)

@@ -86,7 +86,7 @@ static int run_verb(int argc, char **argv, const weft_application *given)
     if (strcmp(verb, "launch") == 0)
         return weft_verb_launch(rest, args, &application, weft_setup_vocabulary, NULL);
     if (strcmp(verb, "bench") == 0)
-        return weft_verb_bench(rest, args);
+        return weft_verb_bench(rest, args, &application);
     const char *nearest = weft_nearest_name(verb, verb_names, NUM_VERBS);
     fprintf(stderr, "weft: unknown verb \"%s\"%s%s%s\n", verb, nearest ? "; did you mean " : "",
             nearest ? nearest : "", nearest ? "?" : "");

@@ -21,6 +21,7 @@
 #include "kernels/probe.h"
 #include "launcher/arguments.h"
 #include "launcher/doctor.h"
+#include "launcher/planning/reliability.h"
 #include "launcher/process/launch.h"
 #include "launcher/verbs.h"
 #include "parallel/probe.h"
@@ -131,6 +132,13 @@ static void probe_mpirun(weft_probe *out)
         weft_probe_say(out, WEFT_PROBE_WORKS, "", "two ranks added up a number");
 }
 
+static weft_doctor_nodes_options nodes_options = {.folder = ".", .seconds = 60};
+
+static void probe_file_io(weft_probe *out)
+{
+    weft_probe_file_io(nodes_options.folder, out);
+}
+
 static const struct check {
     const char *name;
     bool required;
@@ -148,6 +156,7 @@ static const struct check {
     {"xxHash", true, weft_probe_xxhash},
     {"huge pages", false, weft_probe_huge_pages},
     {"shared memory", false, weft_probe_shared_memory},
+    {"file I/O", false, probe_file_io},
     {"CUDA", false, weft_probe_cuda},
     {"NCCL", false, weft_probe_nccl},
     {"GPU", false, weft_doctor_gpu},
@@ -248,7 +257,7 @@ static void print_json(const weft_probe *found, const bool *asked, bool healthy)
 }
 
 typedef struct request {
-    bool json, verbose, pair;
+    bool json, verbose, pair, nodes;
     bool asked[NUM_CHECKS];
 } request;
 
@@ -273,14 +282,43 @@ static weft_status find_checks(const weft_string_list *given, bool asked[NUM_CHE
     return WEFT_OK;
 }
 
+/* What is of --nodes, and what is not. */
+static weft_status check_nodes(const request *given, bool names, int device)
+{
+    weft_doctor_nodes_options *o = &nodes_options;
+    if (given->nodes && (names || given->verbose))
+        return WEFT_ERROR(WEFT_CONFIG, "--nodes measures: %s is of checks",
+                          names ? "a check's name" : "--verbose");
+    if (!given->nodes && (o->factor > 0 || device >= 0))
+        return WEFT_ERROR(WEFT_CONFIG, "--%s is of --nodes", device >= 0 ? "device" : "factor");
+    if (o->factor == 0)
+        o->factor = weft_reliability_default_factor();
+    o->on_gpu = device == 1;
+    o->json = given->json;
+    return WEFT_OK;
+}
+
 /* Returns -1 to go on, else the exit code. */
 static int parse(int argc, char **argv, request *out)
 {
+    static const char *const devices[] = {"cpu", "cuda"};
+    int device = -1;
     weft_string_list given;
     weft_arena arena = {0};
     const weft_argument rows[] = {
         {"json", NULL, "the same as one JSON object", .flag = &out->json},
         {"verbose", NULL, "let the libraries print what they have to say", .flag = &out->verbose},
+        {"path", "FOLDER", "where file I/O is tried or measured, such as that of offloaded experts",
+         .text = &nodes_options.folder},
+        {"nodes", NULL,
+         "compare all ranks and nodes instead, under mpirun or srun as training is started",
+         .flag = &out->nodes},
+        {"factor", "N", "with --nodes: so many times worse than the others' median is odd (1.5)",
+         .number = &nodes_options.factor, .min = 1.01, .max = 1e6},
+        {"seconds", "S", "with --nodes: the most in all; what does not answer by then ends it",
+         .number = &nodes_options.seconds, .min = 2, .max = 3600},
+        {"device", "NAME", "with --nodes: cpu or cuda, what computes", .choice = &device,
+         .names = devices, .num_names = 2},
         {"pair", NULL, "what doctor starts under mpirun: two ranks add up a number",
          .flag = &out->pair},
     };
@@ -290,12 +328,17 @@ static int parse(int argc, char **argv, request *out)
         .given = &given,
         .about = "Says what this machine has for Weft, tries each thing, and exits with 0 when all "
                  "that is required\nworks, else with 4. NAME: only these, as the first column has "
-                 "them.\n",
+                 "them. With --nodes it measures what all\nranks compute and copy, the links "
+                 "between nodes and their disks, and exits with 4 when one is odd.\n",
         .rows = rows,
         .num_rows = sizeof rows / sizeof *rows};
     int code = weft_arguments_parse(&verb, argc, argv, &arena);
-    if (code < 0 && find_checks(&given, out->asked) != WEFT_OK)
-        code = weft_verb_fail("doctor");
+    if (code < 0 && (find_checks(&given, out->asked) != WEFT_OK ||
+                     check_nodes(out, given.count > 0, device) != WEFT_OK)) {
+        int rank = 0;
+        weft_comm_launched(&rank, NULL, NULL, NULL);
+        code = rank == 0 ? weft_verb_fail("doctor") : weft_status_exit_code(WEFT_CONFIG);
+    }
     weft_arena_release(&arena);
     return code;
 }
@@ -308,6 +351,8 @@ int weft_verb_doctor(int argc, char **argv)
         return code;
     if (wanted.pair)
         return pair_main();
+    if (wanted.nodes)
+        return weft_doctor_nodes(&nodes_options);
     int rank = 0;
     if (weft_comm_launched(&rank, NULL, NULL, NULL) && rank != 0)
         return 0; /* one report is enough */

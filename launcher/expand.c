@@ -2,6 +2,7 @@
  * data, no device. */
 #include <sys/stat.h>
 
+#include "core/lack.h"
 #include "launcher/arguments.h"
 #include "launcher/page/page.h"
 #include "launcher/process/output_files.h"
@@ -32,7 +33,7 @@ static int parse(int argc, char **argv, expander *x)
          .text = &x->request.cluster_path, .required = true},
         {"to", "FILE", "the cluster that it moves to", .text = &x->to},
         {"context", "N,...", "the sequence lengths of the steps; one: and its doublings below it",
-         .list = &x->request.contexts, .most = MAX_CONTEXTS, .min = 1, .max = 1e9},
+         .list = &x->request.contexts, .most = MAX_CONTEXTS, .takes_k = true, .min = 1, .max = 1e9},
         {"max-nodes", "N", "the most nodes to take; 0: the cluster's",
          .count = &x->request.max_nodes, .min = 0, .max = 1e6},
         {"batch", "KEPT", "what a step keeps: its tokens, or its samples", .choice = &x->batch,
@@ -95,14 +96,14 @@ static weft_status read_clusters(expander *x, weft_config *config)
     weft_expand_request *r = &x->request;
     weft_config other = *config;
     weft_cluster *cluster, *to;
-    WEFT_TRY(weft_plan_cluster(r->cluster_path, config, &x->arena, &cluster));
+    WEFT_TRY(weft_plan_cluster("cluster", r->cluster_path, config, &x->arena, &cluster));
     r->cluster = r->to = cluster;
     r->to_path = r->cluster_path;
     if (!x->to)
         return WEFT_OK;
     other.schedule.cluster = NULL;
     r->to_path = x->to;
-    WEFT_TRY(weft_plan_cluster(x->to, &other, &x->arena, &to));
+    WEFT_TRY(weft_plan_cluster("to", x->to, &other, &x->arena, &to));
     r->to = to;
     return WEFT_OK;
 }
@@ -191,7 +192,9 @@ int weft_verb_expand(int argc, char **argv, const weft_application *application,
     expander x = {.source.application = application, .vocabulary = vocabulary};
     int code = parse(argc, argv, &x);
     if (code < 0)
-        code = run(&x) == WEFT_OK ? 0 : weft_verb_fail("expand");
+        code = weft_lack_name_file(run(&x), x.request.cluster_path) == WEFT_OK
+                   ? 0
+                   : weft_verb_fail("expand");
     weft_arena_release(&x.arena);
     return code;
 }

@@ -13,6 +13,7 @@
 #include "core/rng.h"
 #include "launcher/arguments.h"
 #include "launcher/planning/config.h"
+#include "launcher/planning/tier_choice.h"
 #include "launcher/text/tokenizer.h"
 #include "launcher/training/setup.h"
 #include "launcher/verbs.h"
@@ -20,6 +21,7 @@
 
 typedef struct arguments {
     const char *checkpoint, *prompt;
+    weft_string_list set;
     int64_t num_tokens, seed;
     double temperature;
     int64_t top_k;
@@ -48,6 +50,8 @@ static int parse(int argc, char **argv, arguments *args, weft_arena *arena)
         {"top-k", "K", "sample among the K likeliest; 0: all", .whole = &args->top_k,
          .max = INFINITY},
         {"seed", "S", "same seed, same text", .whole = &args->seed},
+        {"set", "KEY=VALUE", "override a key of the run's config; may be repeated",
+         .texts = &args->set},
         {"json", NULL, "text, tokens and settings as one JSON object", .flag = &args->json},
     };
     const weft_arguments verb = {
@@ -81,37 +85,57 @@ static weft_status open_tokenizer(const char *folder, weft_arena *arena, weft_to
 }
 
 /* The mesh, the device and the data of the training run do not bind this one: a checkpoint from a
- * GPU is read on the CPU where there is none, which knows no fp16. */
-static weft_status load_config(generator *g, const char *folder, weft_arena *arena,
-                               const weft_application *application)
+ * GPU is read on the CPU where there is none, which knows no fp16. --set goes last but for that. */
+static weft_status load_config(generator *g, const char *folder, const arguments *args,
+                               weft_arena *arena, const weft_application *application)
 {
-    static const char *const settings[] = {
-        "parallel.sequence_parallel=false",
-        "device.memory_limit=0",
-        "device.num_threads=0",
-        "device.kind=cpu",
-        "train.precision=fp32",
-    };
-    enum { ANYWHERE = 3, ON_CPU = 4, ON_CPU_IN_FP32 = 5 };
-    weft_config_source source = {.file = folder,
-                                 .set = settings,
-                                 .num_set = ANYWHERE,
-                                 .mesh = "tp=1,pp=1,dp=1,ep=1,etp=1",
-                                 .application = application};
+    static const char *const anywhere[] = {"parallel.sequence_parallel=false",
+                                           "device.memory_limit=0", "device.num_threads=0"};
+    static const char *const on_cpu[] = {"device.kind=cpu", "train.precision=fp32"};
+    enum { NUM_ANYWHERE = 3, NUM_ON_CPU = 2 };
+    weft_config_source source = {
+        .file = folder, .mesh = "tp=1,pp=1,dp=1,ep=1,etp=1", .application = application};
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(arena, args->set.count + NUM_ANYWHERE + NUM_ON_CPU,
+                                    sizeof(char *), &memory));
+    const char **set = memory;
+    for (size_t i = 0; i < NUM_ANYWHERE; i++)
+        set[source.num_set++] = anywhere[i];
+    for (size_t i = 0; i < args->set.count; i++)
+        set[source.num_set++] = args->set.values[i];
+    source.set = set;
     WEFT_TRY(weft_checkpoint_read_config(folder, arena, &source.text));
     WEFT_TRY(weft_config_load(&source, arena, &g->config));
     if (g->config.device.kind == WEFT_DEVICE_KIND_CPU || weft_device_num_cuda(NULL) > 0)
         return WEFT_OK;
-    source.num_set = weft_config_dtype(&g->config) == WEFT_F16 ? ON_CPU_IN_FP32 : ON_CPU;
+    set[source.num_set++] = on_cpu[0];
+    if (weft_config_dtype(&g->config) == WEFT_F16)
+        set[source.num_set++] = on_cpu[1];
     return weft_config_load(&source, arena, &g->config);
 }
 
-static weft_status open_model(generator *g, const char *folder, weft_arena *arena,
-                              const weft_application *application)
+/* Where experts are, and whether they fit. */
+static weft_status choose_tier(generator *g, const weft_mesh *mesh)
+{
+    const weft_tier_room room = weft_setup_room(&g->config);
+    const weft_moe_options moe = {.pipeline = {.num_partitions = 1}};
+    weft_tier_selection found;
+    if (!weft_tier_pins(&g->config))
+        return WEFT_OK;
+    WEFT_TRY(weft_tier_require(WEFT_STEP_GENERATES, &g->config, mesh, &moe, &room, &found));
+    g->config.tier = found.options;
+    if (found.reason[0])
+        weft_log(WEFT_LOG_INFO, "%s", found.reason);
+    return WEFT_OK;
+}
+
+static weft_status open_model(generator *g, const char *folder, const arguments *args,
+                              weft_arena *arena, const weft_application *application)
 {
     weft_mesh mesh;
-    WEFT_TRY(load_config(g, folder, arena, application));
+    WEFT_TRY(load_config(g, folder, args, arena, application));
     WEFT_TRY(weft_mesh_build(&g->config.parallel, 1, g->config.model.num_experts, &mesh));
+    WEFT_TRY(choose_tier(g, &mesh));
     WEFT_TRY(weft_comm_create_self(&g->self));
     WEFT_TRY(weft_groups_create(g->self, &mesh, NULL, &g->groups));
     WEFT_TRY(weft_setup_device(&g->config, &g->device));
@@ -119,6 +143,7 @@ static weft_status open_model(generator *g, const char *folder, weft_arena *aren
     WEFT_TRY(weft_model_create(
         &(weft_model_setup){.options = &g->config.model,
                             .own_options = g->config.own,
+                            .tier = &g->config.tier,
                             .groups = &g->groups,
                             .device = g->device,
                             .dtype = weft_config_dtype(&g->config),
@@ -129,7 +154,8 @@ static weft_status open_model(generator *g, const char *folder, weft_arena *aren
                             .seed = 1},
         weft_config_build(&g->config), &g->model));
     WEFT_TRY(weft_checkpoint_load_weights(folder, weft_model_parameters(g->model), g->lane));
-    return weft_lane_sync(g->lane);
+    WEFT_TRY(weft_lane_sync(g->lane));
+    return weft_model_reset_tier(g->model);
 }
 
 /* Samples from softmax(logits / temperature) over the top_k likeliest. */
@@ -202,6 +228,7 @@ static weft_status extend_in(generator *g, const arguments *args, int32_t *windo
         memset(window, 0, seq * sizeof *window);
         memcpy(window, tokens->ids + tokens->count - shown, shown * sizeof *window);
         weft_micro_batch micro_batch = {.tokens = window, .loss_scale = 1};
+        weft_model_begin_tier(g->model, false);
         WEFT_TRY(weft_model_forward(g->model, 0, &micro_batch, g->lane, NULL, NULL));
         WEFT_TRY(read_logits(g, shown - 1, logits));
         int32_t next =
@@ -259,7 +286,7 @@ static weft_status generate(generator *g, const arguments *args, weft_arena *are
     weft_tokens tokens = {0};
     WEFT_TRY(weft_checkpoint_resolve(args->checkpoint, arena, &folder));
     WEFT_TRY(open_tokenizer(folder, arena, &g->tokenizer));
-    WEFT_TRY(open_model(g, folder, arena, application));
+    WEFT_TRY(open_model(g, folder, args, arena, application));
     weft_status status =
         weft_tokenizer_encode(g->tokenizer, args->prompt, strlen(args->prompt), &tokens);
     if (status == WEFT_OK && tokens.count == 0)

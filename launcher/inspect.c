@@ -1,12 +1,16 @@
 /* weft inspect: says what a checkpoint or a dataset holds, and checks it. */
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "core/dataset.h"
 #include "core/json.h"
 #include "launcher/arguments.h"
+#include "launcher/training/ledger.h"
+#include "launcher/inspect_flight.h"
 #include "launcher/verbs.h"
 #include "parallel/checkpoint.h"
 
@@ -41,40 +45,107 @@ static weft_status inspect_dataset(const char *prefix, bool json)
     return status;
 }
 
+/* What the checkpoint's object has, behind the ledger's; NULL: a run without a checkpoint yet. */
+static void print_run_json(const weft_ledger_account *account, const char *checkpoint)
+{
+    const char *rest = checkpoint ? strchr(checkpoint, '{') : NULL;
+    printf("{\n  \"ledger\": ");
+    weft_ledger_print(account, true, stdout);
+    if (rest)
+        printf(",%s", rest + 1);
+    else
+        printf("\n}\n");
+}
+
+static weft_status inspect_checkpoint_of(const char *folder, const weft_ledger_account *account,
+                                         bool json)
+{
+    char *text = NULL;
+    size_t bytes;
+    FILE *out = open_memstream(&text, &bytes);
+    if (!out)
+        return WEFT_ERROR(WEFT_MEMORY, "no memory to print a checkpoint");
+    weft_status status = weft_checkpoint_inspect(folder, json, out);
+    if (fclose(out) != 0 && status == WEFT_OK)
+        status = WEFT_ERROR(WEFT_MEMORY, "no memory to print a checkpoint");
+    if (status == WEFT_OK && json) {
+        print_run_json(account, text);
+    } else if (status == WEFT_OK) {
+        weft_ledger_print(account, false, stdout);
+        printf("\n%s", text);
+    }
+    free(text);
+    return status;
+}
+
+/* Of a run: where its time went, and its checkpoint, which need not be there yet. */
+static weft_status inspect_run(const char *run, const char *ledger, bool json, weft_arena *arena)
+{
+    weft_ledger_account account = {0};
+    const char *latest, *folder;
+    WEFT_TRY(weft_arena_printf(arena, &latest, "%s/checkpoints/latest", run));
+    const bool saved = access(latest, F_OK) == 0;
+    WEFT_TRY(weft_ledger_read(ledger, &account));
+    weft_status status = WEFT_OK;
+    if (!saved && json)
+        print_run_json(&account, NULL);
+    else if (!saved)
+        weft_ledger_print(&account, false, stdout);
+    else
+        status = weft_checkpoint_resolve(run, arena, &folder);
+    if (status == WEFT_OK && saved)
+        status = inspect_checkpoint_of(folder, &account, json);
+    weft_ledger_account_release(&account);
+    return status;
+}
+
+static weft_status inspect_folder(const char *path, bool json, weft_arena *arena)
+{
+    const char *ledger, *folder;
+    WEFT_TRY(weft_arena_printf(arena, &ledger, "%s/ledger.jsonl", path));
+    if (access(ledger, F_OK) == 0)
+        return inspect_run(path, ledger, json, arena);
+    WEFT_TRY(weft_checkpoint_resolve(path, arena, &folder));
+    return weft_checkpoint_inspect(folder, json, stdout);
+}
+
 static weft_status inspect(const char *path, bool json)
 {
     struct stat info;
     if (stat(path, &info) != 0 || !S_ISDIR(info.st_mode))
         return inspect_dataset(path, json);
     weft_arena arena = {0};
-    const char *folder;
-    weft_status status = weft_checkpoint_resolve(path, &arena, &folder);
-    if (status == WEFT_OK)
-        status = weft_checkpoint_inspect(folder, json, stdout);
+    weft_status status = inspect_folder(path, json, &arena);
     weft_arena_release(&arena);
     return status;
 }
 
 int weft_verb_inspect(int argc, char **argv)
 {
-    bool json = false;
+    bool json = false, flight = false;
     weft_string_list given;
     weft_arena arena = {0};
     const weft_argument rows[] = {
+        {"flight", NULL, "of a run's folder: the ranks' flight records beside each other",
+         .flag = &flight},
         {"json", NULL, "one JSON object on standard output", .flag = &json},
     };
     const weft_arguments verb = {
         .verb = "inspect",
         .operands = "CHECKPOINT|DATASET",
         .given = &given,
-        .about = "CHECKPOINT: a run's folder, its checkpoints folder, or one step-N folder: lists "
-                 "its tensors\nand verifies every hash. DATASET: a prefix of .bin and .idx: counts "
-                 "and checks its tokens.\n",
+        .about =
+            "CHECKPOINT: a run's folder, its checkpoints folder, or one step-N folder: lists "
+            "its tensors\nand verifies every hash; of a run's folder also where its time went. "
+            "DATASET: a prefix of .bin and .idx:\ncounts and checks its tokens.\n",
         .rows = rows,
         .num_rows = sizeof rows / sizeof *rows};
     int code = weft_arguments_parse(&verb, argc, argv, &arena);
     if (code < 0)
-        code = inspect(given.values[0], json) == WEFT_OK ? 0 : weft_verb_fail("inspect");
+        code = (flight ? weft_inspect_flight(given.values[0], json, stdout)
+                       : inspect(given.values[0], json)) == WEFT_OK
+                   ? 0
+                   : weft_verb_fail("inspect");
     weft_arena_release(&arena);
     return code;
 }

@@ -1,5 +1,6 @@
 /* weft launch: what starts a run on a cluster, written into the run's folder. */
 #include <limits.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -7,6 +8,7 @@
 
 #include <cjson/cJSON.h>
 
+#include "core/log.h"
 #include "core/options.h"
 #include "core/text.h"
 #include "launcher/arguments.h"
@@ -29,6 +31,7 @@ typedef struct launcher {
     weft_job job;
     const char *reads_cluster; /* the job's parallel.cluster; NULL: it reads none */
     bool is_planned;
+    bool opens_dp; /* the job may go on with fewer nodes: its words say no dp */
     double step_us, tokens_per_s;
 } launcher;
 
@@ -42,9 +45,9 @@ static weft_status find_kind(const char *text, weft_job_kind *out)
             return WEFT_OK;
     }
     const char *nearest = weft_nearest_name(text, names, WEFT_NUM_JOBS);
-    return WEFT_ERROR(WEFT_CONFIG, "%.60s: no launcher; %s%s", text,
+    return WEFT_ERROR(WEFT_CONFIG, "%.60s: no launcher; %s%s%s", text,
                       nearest ? "did you mean " : "mpirun, slurm and kubernetes are",
-                      nearest ? nearest : "");
+                      nearest ? nearest : "", nearest ? "?" : "");
 }
 
 /* Returns -1 to go on, else the exit code. */
@@ -63,6 +66,8 @@ static int parse(int argc, char **argv, launcher *l)
         {"set", "KEY=VALUE", "override a key of the config; may be repeated", .texts = &l->set},
         {"program", "PROGRAM", "what trains, on the nodes", .text = &l->program},
         {"hosts", "A,B,...", "mpirun: the nodes' names, for its hostfile", .text = &job->hosts},
+        {"spares", "N", "mpirun: so many more of --hosts, for nodes that fail (0)",
+         .count = &job->num_spares, .min = 0, .max = 1e6},
         {"time", "HH:MM:SS", "slurm: the job's time; it stops before its end and goes on",
          .text = &job->time},
         {"image", "IMAGE", "kubernetes: the containers' image", .text = &job->image},
@@ -101,6 +106,9 @@ static weft_status use_nodes(const launcher *l, weft_cluster *cluster)
     if (cluster->num_groups > 0 && l->num_nodes > had)
         return WEFT_ERROR(WEFT_CONFIG, "--nodes %d: the cluster %s has %d, which differ",
                           l->num_nodes, cluster->name, had);
+    if (l->num_nodes > had)
+        weft_log(WEFT_LOG_WARN, "--nodes %d: the cluster %s has %s", l->num_nodes, l->cluster,
+                 weft_count_text(had, "node").text);
     if (cluster->num_groups == 0)
         cluster->num_nodes = l->num_nodes;
     return WEFT_OK;
@@ -147,6 +155,49 @@ static weft_status place(launcher *l, const weft_cluster *cluster, const weft_me
                                 "with dp=N how many there are");
 }
 
+/* On what the job goes on where nodes are lost: as many as leave a whole part of dp. */
+static weft_status find_restarts(launcher *l, const weft_mesh *mesh)
+{
+    weft_job *job = &l->job;
+    weft_config fewer = l->config;
+    const char *counts = "";
+    job->max_restarts = l->config.reliability.max_restarts;
+    job->restart_delay_s = (int64_t)ceil(l->config.reliability.restart_delay_s);
+    job->dp = mesh->dp;
+    fewer.parallel.data_parallel_size = 0;
+    for (int parts = 1; parts <= job->num_nodes && job->max_restarts > 0; parts++) {
+        weft_mesh other;
+        const int nodes = job->num_nodes / parts;
+        if (job->num_nodes % parts != 0 || mesh->dp % parts != 0)
+            continue;
+        if (parts > 1 &&
+            weft_config_mesh(&fewer, &l->source, nodes * job->ranks_per_node, &other) != WEFT_OK) {
+            weft_error_clear();
+            continue;
+        }
+        WEFT_TRY(
+            weft_arena_printf(&l->arena, &counts, "%s%s%d", counts, *counts ? " " : "", nodes));
+    }
+    job->node_counts = counts;
+    return WEFT_OK;
+}
+
+/* --mesh without its dp, which then is what ranks leave. */
+static weft_status leave_dp_open(const char *mesh, weft_arena *arena, const char **out)
+{
+    *out = "";
+    for (const char *axis = mesh; axis;) {
+        const int length = (int)strcspn(axis, ",");
+        if (strncmp(axis, "dp=", 3) != 0)
+            WEFT_TRY(
+                weft_arena_printf(arena, out, "%s%s%.*s", *out, **out ? "," : "", length, axis));
+        axis = axis[length] ? axis + length + 1 : NULL;
+    }
+    if (!**out)
+        *out = "tp=1";
+    return WEFT_OK;
+}
+
 static weft_status find_ranks(launcher *l, weft_cluster **out_cluster)
 {
     weft_mesh mesh;
@@ -155,7 +206,7 @@ static weft_status find_ranks(launcher *l, weft_cluster **out_cluster)
     if (l->cluster) {
         WEFT_TRY(weft_plan_load(&l->source, l->vocabulary, &l->arena, &l->config));
         l->reads_cluster = l->config.schedule.cluster;
-        WEFT_TRY(weft_plan_cluster(l->cluster, &l->config, &l->arena, &cluster));
+        WEFT_TRY(weft_plan_cluster("cluster", l->cluster, &l->config, &l->arena, &cluster));
         WEFT_TRY(use_nodes(l, cluster));
         if ((int64_t)l->num_nodes * cluster->ranks_per_node > INT_MAX)
             return WEFT_ERROR(WEFT_CONFIG, "--nodes %d: too many ranks", l->num_nodes);
@@ -166,6 +217,9 @@ static weft_status find_ranks(launcher *l, weft_cluster **out_cluster)
     }
     WEFT_TRY(weft_config_mesh(&l->config, &l->source, world, &mesh));
     WEFT_TRY(place(l, cluster, &mesh));
+    WEFT_TRY(find_restarts(l, &mesh));
+    l->opens_dp = l->job.kind == WEFT_JOB_MPIRUN && l->job.max_restarts > 0 &&
+                  l->job.num_nodes > 1 && l->config.parallel.data_parallel_size > 0;
     l->config.parallel.data_parallel_size = mesh.dp;
     if (cluster)
         WEFT_TRY(plan(l, cluster));
@@ -227,15 +281,22 @@ static weft_status find_settings(launcher *l, const weft_cluster *cluster)
     void *memory;
     const char *word;
     size_t n = 0;
-    WEFT_TRY(weft_arena_alloc_array(&l->arena, 2 * l->set.count + 6, sizeof(char *), &memory));
+    WEFT_TRY(weft_arena_alloc_array(&l->arena, 2 * l->set.count + 8, sizeof(char *), &memory));
     const char **words = memory;
     if (l->mesh) {
         words[n++] = "--mesh";
-        words[n++] = l->mesh;
+        if (l->opens_dp)
+            WEFT_TRY(leave_dp_open(l->mesh, &l->arena, &words[n++]));
+        else
+            words[n++] = l->mesh;
     }
     for (size_t i = 0; i < l->set.count; i++) {
         words[n++] = "--set";
         words[n++] = l->set.values[i];
+    }
+    if (!l->mesh && l->opens_dp) {
+        words[n++] = "--set";
+        words[n++] = "parallel.data_parallel_size=0";
     }
     if (cluster && weft_plan_is_of_gpus(&l->config, cluster) &&
         l->config.device.kind != WEFT_DEVICE_KIND_CUDA) {

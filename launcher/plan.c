@@ -1,6 +1,7 @@
 /* weft plan: what a config's mesh takes on a cluster. No ranks, no data, no device. */
 #include <string.h>
 
+#include "core/lack.h"
 #include "core/log.h"
 #include "launcher/arguments.h"
 #include "launcher/plan_page.h"
@@ -15,6 +16,7 @@ typedef struct planner {
     weft_string_list set;
     weft_plan_search search;
     bool json, asks_what_if;
+    bool is_stopped;                /* before all was answered */
     int kernels;                    /* weft_kernels_kind */
     double expert_load, num_tokens; /* 0: not given */
     weft_arena arena;
@@ -47,7 +49,8 @@ static int parse(int argc, char **argv, planner *p)
          .max = 1e18},
         {"trace", "FILE", "the planned step's timeline, a track a stage, for Perfetto",
          .text = &p->trace},
-        {"kernels", "KIND", "weft's own, or plain: those of published runs, which only plans know",
+        {"kernels", "KIND",
+         "weft's own, or of published runs, which only plans know: plain, plain-2021",
          .choice = &p->kernels, .names = weft_kernels_texts, .num_names = WEFT_NUM_KERNELS},
         {"html", "FILE", "the plan as a page: one file, which a browser opens offline",
          .text = &p->html},
@@ -200,14 +203,16 @@ static weft_status load(planner *p, weft_config *config, weft_config *of_run,
     WEFT_TRY(weft_plan_set_kernels((weft_kernels_kind)p->kernels, &p->source, config));
     if (p->against)
         WEFT_TRY(weft_against_check(config, &p->source, p->against, &p->arena, of_run));
+    if (p->against && weft_tier_is_left_open(&config->tier)) /* as the run chose */
+        config->tier = of_run->tier;
     if (p->against && config->model.num_experts > 0)
-        WEFT_TRY(weft_against_load(p->against, &p->arena, &config->moe_load));
+        WEFT_TRY(weft_against_load(p->against, &p->arena, config));
     if (p->expert_load > 0) {
         config->moe_load = p->expert_load;
         config->moe_load_asked = true;
         WEFT_TRY(weft_plan_check_load(config, &p->source, p->search.on));
     }
-    return weft_plan_cluster(p->cluster, config, &p->arena, cluster);
+    return weft_plan_cluster("cluster", p->cluster, config, &p->arena, cluster);
 }
 
 static weft_status answer_all(planner *p, answer *a)
@@ -237,9 +242,10 @@ static weft_status run(planner *p)
 {
     answer a = {0};
     const weft_status status = answer_all(p, &a);
+    p->is_stopped = p->search.is_stopped || a.what_if.is_stopped;
     weft_trace_destroy(a.trace);
     weft_plan_release(&a.plan);
-    return status;
+    return weft_lack_name_file(status, p->cluster);
 }
 
 int weft_verb_plan(int argc, char **argv, const weft_application *application,
@@ -249,12 +255,17 @@ int weft_verb_plan(int argc, char **argv, const weft_application *application,
         return weft_plan_all_to_all(argc - 1, argv + 1);
     if (argc > 1 && strcmp(argv[1], "moe-layer") == 0)
         return weft_plan_moe_layer(argc - 1, argv + 1);
+    if (argc > 1 && (strcmp(argv[1], "all_to_all") == 0 || strcmp(argv[1], "moe_layer") == 0)) {
+        WEFT_ERROR(WEFT_CONFIG, "%s: no config; did you mean plan %s?", argv[1],
+                   argv[1][0] == 'a' ? "all-to-all" : "moe-layer");
+        return weft_verb_fail("plan");
+    }
     planner p = {.search.top = WEFT_PLAN_SEARCH_TOP,
                  .source.application = application,
                  .vocabulary = vocabulary};
     int code = parse(argc, argv, &p);
     if (code < 0)
-        code = run(&p) == WEFT_OK ? 0 : weft_verb_fail("plan");
+        code = run(&p) != WEFT_OK ? weft_verb_fail("plan") : p.is_stopped ? WEFT_EXIT_STOPPED : 0;
     weft_arena_release(&p.arena);
     return code;
 }

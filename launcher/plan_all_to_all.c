@@ -5,6 +5,7 @@
 
 #include <cjson/cJSON.h>
 
+#include "core/lack.h"
 #include "core/text.h"
 #include "launcher/arguments.h"
 #include "launcher/planning/plan_print.h"
@@ -86,6 +87,12 @@ static weft_status check_places(const arguments *a, const weft_cluster *cluster)
     if ((int64_t)a->tp * a->ep > devices)
         return WEFT_ERROR(WEFT_CONFIG, "--tp %d --ep %d: the cluster %s has %lld devices", a->tp,
                           a->ep, cluster->name, (long long)devices);
+    if (a->tp * (int64_t)a->ep > cluster->ranks_per_node && cluster->ranks_per_node % a->tp != 0)
+        return WEFT_ERROR(
+            WEFT_CONFIG,
+            "--tp %d: nodes of %d devices cut tensor-parallel groups of %d; a divisor "
+            "would do",
+            a->tp, cluster->ranks_per_node, a->tp);
     return WEFT_OK;
 }
 
@@ -117,26 +124,23 @@ static weft_status find_source(const weft_cluster *cluster, const weft_exchange_
     return WEFT_OK;
 }
 
-/* The choice is of the paper's forms; direct, which is Weft's own, stands beside them. */
 static weft_status by_weft(const weft_exchange_shape *shape, weft_cluster *cluster, outcome *out)
 {
     static const weft_exchange_form forms[MAX_ROWS] = {WEFT_EXCHANGE_BASELINE, WEFT_EXCHANGE_O1,
                                                        WEFT_EXCHANGE_O2, WEFT_EXCHANGE_O3,
                                                        WEFT_EXCHANGE_DIRECT};
-    weft_exchange_choice all, choice;
+    weft_exchange_choice all;
     unsigned allowed = 0;
     WEFT_TRY(find_source(cluster, shape, &out->source));
     weft_cost_complete(cluster);
     for (int i = 0; i < MAX_ROWS; i++)
         allowed |= 1u << forms[i];
     WEFT_TRY(weft_choose_exchange(cluster, shape, allowed, &all));
-    WEFT_TRY(
-        weft_choose_exchange(cluster, shape, allowed & ~(1u << WEFT_EXCHANGE_DIRECT), &choice));
     for (int i = 0; i < MAX_ROWS; i++)
         out->rows[i] = (way){weft_exchange_text((int)forms[i]), all.best_us[forms[i]],
                              forms[i] >= WEFT_EXCHANGE_O2 ? all.best_chunks[forms[i]] : 0};
     out->num_rows = MAX_ROWS;
-    out->choice = weft_exchange_text((int)choice.form);
+    out->choice = weft_exchange_text((int)all.form);
     return WEFT_OK;
 }
 
@@ -214,7 +218,7 @@ static weft_status run(const arguments *a, weft_arena *arena)
 {
     weft_cluster *cluster;
     outcome answer = {.num_rows = 0};
-    WEFT_TRY(weft_plan_read_cluster(a->cluster, arena, &cluster));
+    WEFT_TRY(weft_plan_read_cluster("cluster", a->cluster, arena, &cluster));
     WEFT_TRY(check_places(a, cluster));
     const weft_exchange_shape shape = shape_of(a, cluster);
     WEFT_TRY(a->paper ? by_paper(&shape, cluster, &answer) : by_weft(&shape, cluster, &answer));
@@ -230,7 +234,9 @@ int weft_plan_all_to_all(int argc, char **argv)
     weft_arena arena = {0};
     int code = parse(argc, argv, &a, &arena);
     if (code < 0)
-        code = run(&a, &arena) == WEFT_OK ? 0 : weft_verb_fail(verb_name);
+        code = weft_lack_name_file(run(&a, &arena), a.cluster) == WEFT_OK
+                   ? 0
+                   : weft_verb_fail(verb_name);
     weft_arena_release(&arena);
     return code;
 }

@@ -5,6 +5,7 @@
 
 #include <cjson/cJSON.h>
 
+#include "core/lack.h"
 #include "core/text.h"
 #include "launcher/arguments.h"
 #include "launcher/planning/moe_choice.h"
@@ -38,7 +39,7 @@ static int parse(int argc, char **argv, arguments *a, weft_arena *arena)
         {"experts", "E", "of the layer", .whole = &a->experts, .min = 1, .max = 1024,
          .required = true},
         {"topk", "K", "experts a token", .whole = &a->topk, .min = 1, .max = 16, .required = true},
-        {"ep", "E", "ranks that share the experts out", .count = &a->ep, .min = 1, .max = 1024,
+        {"ep", "R", "ranks that share the experts out", .count = &a->ep, .min = 1, .max = 1024,
          .required = true},
         {"cluster", "FILE", "from weft calibrate, or of data sheets", .text = &a->cluster,
          .required = true},
@@ -121,7 +122,7 @@ static weft_status load(planner *p, weft_arena *arena)
     p->source =
         (weft_config_source){.file = "the layer", .text = text, .mesh = mesh, .no_data = true};
     WEFT_TRY(weft_config_load(&p->source, arena, &p->config));
-    WEFT_TRY(weft_plan_cluster(a->cluster, &p->config, arena, &p->cluster));
+    WEFT_TRY(weft_plan_cluster("cluster", a->cluster, &p->config, arena, &p->cluster));
     const int64_t devices = (int64_t)p->cluster->num_nodes * p->cluster->ranks_per_node;
     if (a->ep > devices)
         return WEFT_ERROR(WEFT_CONFIG, "--ep %d: the cluster %s has %lld devices", a->ep,
@@ -257,7 +258,7 @@ static weft_status make(planner *p)
     for (size_t i = 0; i < p->arguments->partitions.count; i++) {
         const int n = (int)p->arguments->partitions.values[i];
         for (int reuse = 0; reuse < WEFT_NUM_REUSES; reuse++)
-            WEFT_TRY(add(p, (weft_moe_pipeline){n, (weft_reuse)reuse, 0}));
+            WEFT_TRY(add(p, (weft_moe_pipeline){.num_partitions = n, .reuse = (weft_reuse)reuse}));
     }
     choose(p);
     return WEFT_OK;
@@ -353,7 +354,7 @@ int weft_plan_moe_layer(int argc, char **argv)
         if (status == WEFT_OK) {
             planner *p = memory;
             p->arguments = &a;
-            status = run(p, &arena);
+            status = weft_lack_name_file(run(p, &arena), a.cluster);
         }
         code = status == WEFT_OK ? 0 : weft_verb_fail(verb_name);
     }

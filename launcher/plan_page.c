@@ -78,7 +78,7 @@ static weft_status list_scales(const weft_plan_search *search, weft_arena *arena
                                     .step_s = best ? best->step_us / 1e6 : (double)NAN,
                                     .tokens_per_s = best ? best->tokens_per_s : (double)NAN};
         if (best)
-            WEFT_TRY(row_text(best->mesh, &best->candidate, &best->config, arena, &rows[i].mesh));
+            WEFT_TRY(row_text(best->mesh, &best->candidate, &best->settled, arena, &rows[i].mesh));
     }
     page->scales = rows;
     page->num_scales = count > 1 ? (int)count : 0;

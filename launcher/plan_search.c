@@ -1,6 +1,7 @@
 #include "launcher/plan_search.h"
 
 #include "core/clock.h"
+#include "launcher/process/stop.h"
 #include "launcher/searching/search_print.h"
 
 weft_status weft_plan_search_check(const weft_plan_search *s, const char *against)
@@ -32,6 +33,7 @@ weft_status weft_plan_search_find(weft_plan_search *s, const weft_config *config
     WEFT_TRY(weft_arena_alloc_array(arena, (size_t)s->num_results, sizeof *s->results, &memory));
     s->results = memory;
     weft_search_progress progress = {.what = "search", .said_us = weft_now_us()};
+    weft_stop_catch_wishes();
     for (int i = 0; i < s->num_results; i++) {
         weft_search_result *r = &s->results[i];
         const weft_search_options options = {.top = s->top,
@@ -41,13 +43,17 @@ weft_status weft_plan_search_find(weft_plan_search *s, const weft_config *config
         WEFT_TRY(weft_search_run(config, source, cluster, &options, arena, r));
         if (r->num_plans > 0 && (!s->best || r->plans[0].step_us < s->best->plans[0].step_us))
             s->best = r;
+        if (r->is_stopped || (weft_stop_asked() && i + 1 < s->num_results)) {
+            s->is_stopped = true;
+            s->num_results = i + 1;
+        }
     }
     return WEFT_OK;
 }
 
 void weft_plan_search_print(const weft_plan_search *s, FILE *out)
 {
-    if (s->num_results > 1)
+    if (s->nodes.count > 1)
         weft_search_print_scaling(s->results, s->num_results, out);
     else
         weft_search_print(s->results, out);
@@ -57,7 +63,7 @@ weft_status weft_plan_search_json(const weft_plan_search *s, const weft_config *
                                   weft_arena *arena, cJSON **out)
 {
     *out = NULL;
-    if (s->num_results == 1)
+    if (s->nodes.count <= 1)
         return weft_search_json(s->results, config, arena, out);
     cJSON *json = cJSON_CreateObject(), *rows = cJSON_AddArrayToObject(json, "scaling"), *row;
     for (int i = 0; i < s->num_results; i++) {
@@ -76,6 +82,8 @@ weft_status weft_plan_search_end(const weft_plan_search *s, const weft_config_so
                                  weft_arena *arena)
 {
     char text[WEFT_ERROR_TEXT_BYTES];
+    if (!s->best && s->is_stopped)
+        return WEFT_OK; /* which says so */
     if (!s->best)
         return WEFT_ERROR(
             WEFT_MEMORY, "%s",

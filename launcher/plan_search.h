@@ -17,12 +17,14 @@ typedef struct weft_plan_search {
     weft_search_result *results; /* [num_results], one of each number of nodes */
     int num_results;
     const weft_search_result *best; /* that has the fastest plan; NULL: nothing fits */
+    bool is_stopped;                /* by a signal, before the end */
 } weft_plan_search;
 
 /* Refuses options of a search without one, and what is of a run beside one. */
 weft_status weft_plan_search_check(const weft_plan_search *search,
                                    const char *against) WEFT_CHECKED;
-/* Errors: those of weft_search_run. */
+/* From here on SIGINT and its like end a search, with what it has. Errors: those of
+ * weft_search_run. */
 weft_status weft_plan_search_find(weft_plan_search *search, const weft_config *config,
                                   const weft_config_source *source, const weft_cluster *cluster,
                                   weft_arena *arena) WEFT_CHECKED;

@@ -9,12 +9,13 @@
 #include "launcher/arguments.h"
 #include "launcher/planning/levels.h"
 #include "launcher/planning/no_effect.h"
+#include "launcher/planning/plan_print.h"
 #include "launcher/process/output_files.h"
 #include "launcher/verbs.h"
 #include "schedule/order_text.h"
 #include "schedule/text.h"
 
-static const char *const level_names[] = {"step", "pass", "layer"};
+static const char *const level_names[] = {"step", "pass", "layer", "experts"};
 static const char *const body_names[] = {"all", "attention", "experts"};
 
 typedef struct scheduler {
@@ -38,11 +39,14 @@ static int parse(int argc, char **argv, scheduler *s)
     const weft_argument rows[] = {
         {"mesh", "AXES", "such as tp=8,pp=4: replaces the config's mesh", .text = &s->mesh},
         {"set", "KEY=VALUE", "override a key of the config; may be repeated", .texts = &s->set},
-        {"level", "LEVEL", "step, pass (a chunk's layers) or layer (the programs inside one)",
-         .choice = &s->level, .names = level_names, .num_names = 3},
+        {"level", "LEVEL",
+         "step, pass (a chunk's layers), layer (the programs inside one) or experts (uploaded in "
+         "turn)",
+         .choice = &s->level, .names = level_names, .num_names = 4},
         {"body", "BODY", "of a layer: attention (cp above 1), experts, or all that it has",
          .choice = &s->body, .names = body_names, .num_names = 3},
-        {"kernels", "KIND", "weft's own, or plain: those of published runs, which only plans know",
+        {"kernels", "KIND",
+         "weft's own, or of published runs, which only plans know: plain, plain-2021",
          .choice = &s->kernels, .names = weft_kernels_texts, .num_names = WEFT_NUM_KERNELS},
         {"csv", NULL, "the step's order of compute as PyTorch's CSV: a row a rank",
          .flag = &s->csv},
@@ -89,9 +93,9 @@ static void print_summary(const scheduler *s, FILE *out)
             weft_count_text(shape->num_stages, "rank").text,
             weft_count_text(weft_layout_num_stages(layout), "virtual stage").text,
             layout_text(s, text, sizeof text));
-    fprintf(out, "%s; by %s the %s takes %.6g us\n\n",
+    fprintf(out, "%s; by %s the %s takes %s\n\n",
             weft_count_text(shape->num_micro_batches, "micro-batch").text, priced_by(s),
-            s->level == WEFT_LEVEL_STEP ? "step" : "longest", s->levels.us);
+            s->level == WEFT_LEVEL_STEP ? "step" : "longest", weft_time_text_of(s->levels.us).text);
     if (s->levels.plan.context.reason[0])
         fprintf(out, "attention over %d context-parallel ranks: %s\n\n", s->levels.plan.mesh.cp,
                 s->levels.plan.context.reason);
@@ -211,7 +215,7 @@ static weft_status run(scheduler *s)
     WEFT_TRY(weft_plan_load(&s->source, s->vocabulary, &s->arena, &s->config));
     WEFT_TRY(weft_plan_set_kernels((weft_kernels_kind)s->kernels, &s->source, &s->config));
     if (s->cluster_file)
-        WEFT_TRY(weft_plan_cluster(s->cluster_file, &s->config, &s->arena, &s->cluster));
+        WEFT_TRY(weft_plan_cluster("cluster", s->cluster_file, &s->config, &s->arena, &s->cluster));
     if (s->svg || s->trace)
         WEFT_TRY(weft_trace_create(&trace));
     weft_status status = make(s, trace);

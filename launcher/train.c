@@ -1,5 +1,6 @@
 /* weft train. */
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "comm/watch.h"
 #include "core/file.h"
 #include "core/log.h"
 #include "core/text.h"
@@ -16,18 +18,23 @@
 #include "launcher/planning/run_changes.h"
 #include "launcher/process/output.h"
 #include "launcher/process/stop.h"
+#include "launcher/training/energy.h"
+#include "launcher/training/judge.h"
+#include "launcher/training/ledger.h"
 #include "launcher/training/memory.h"
 #include "launcher/training/progress.h"
 #include "launcher/training/run_folder.h"
+#include "launcher/training/saves.h"
 #include "launcher/training/start.h"
 #include "launcher/training/trainer.h"
 #include "launcher/verbs.h"
-#include "parallel/checkpoint.h"
+#include "parallel/checkpoint_copies.h"
 
 typedef struct arguments {
     weft_config_source source;
     weft_run_folder run;
     bool json;
+    double began_us;
 } arguments;
 
 static void print_keys(const void *application)
@@ -117,7 +124,8 @@ static weft_status make_plan(arguments *args, weft_arena *arena, plan *out)
         WEFT_TRY(weft_config_load(&had, arena, &out->run));
         args->source.run = &out->run;
     }
-    return weft_config_load(&args->source, arena, &out->config);
+    WEFT_TRY(weft_config_load(&args->source, arena, &out->config));
+    return weft_run_check_fallback(&args->run, &out->start, out->config.checkpoint.fallback);
 }
 
 static bool is_finished(const plan *p)
@@ -132,9 +140,28 @@ static void warn_of_latest(const arguments *args, const weft_run_start *start)
                  args->run.path, start->checkpoint);
 }
 
+/* An error's own words, in a line of rank 0, which need not be named again. */
+static const char *words_of(const weft_error *error)
+{
+    return error->text + (error->found_by == 0 ? error->own_at : 0);
+}
+
+static void warn_of_damage(const weft_run_start *start)
+{
+    char others[64] = "";
+    if (start->num_damaged == 0)
+        return;
+    if (start->num_damaged > 1)
+        snprintf(others, sizeof others, ", and %s",
+                 weft_count_text(start->num_damaged - 1, "more checkpoint").text);
+    weft_log(WEFT_LOG_WARN, "resume: %s is taken: %s is damaged%s: %s", start->checkpoint,
+             start->damaged, others, words_of(&start->damage));
+}
+
 static void say_finished(const arguments *args, const plan *p)
 {
     warn_of_latest(args, &p->start);
+    warn_of_damage(&p->start);
     fprintf(args->json ? stderr : stdout,
             "%s: finished: step %" PRId64 " of train.train_iters %" PRId64 " is done\n",
             args->run.path, p->start.step, p->config.train.train_iters);
@@ -155,6 +182,7 @@ static weft_status write_config(const arguments *args, const weft_config *config
         copy.parallel.hierarchical_context_parallel_sizes =
             (weft_int_list){.values = none, .count = 1};
     }
+    copy.tier = weft_tier_with_choice(&config->tier_asked, &config->tier);
     WEFT_TRY(weft_config_text(&copy, arena, &text));
     WEFT_TRY(weft_new_file_open(path, &file));
     fputs(text, file.file);
@@ -179,52 +207,191 @@ static void print_start(const weft_trainer *t, const char *from)
     weft_output_flush();
 }
 
+typedef enum timeline_state { NO_TIMELINE, TIMELINE_UNWRITTEN, TIMELINE_WRITTEN } timeline_state;
+
 typedef struct job {
-    const arguments *args;
-    const plan *plan;
+    arguments *args;
+    plan *plan;
     int lock; /* on the run folder, rank 0's; -1: none */
     weft_trainer trainer;
     weft_progress progress;
-    const char *checkpoints; /* RUN/checkpoints */
+    weft_ledger ledger; /* rank 0's */
+    weft_energy energy;
+    double load_us[2];              /* when it began to load, and had */
+    weft_checkpoint_writer *writer; /* borrowed; NULL: none */
+    weft_saves saves;
     bool speaks;             /* rank 0 */
-    bool traced;
+    bool damaged;            /* the checkpoint that it starts from cannot be loaded */
+    timeline_state timeline; /* rank 0 */
+    bool warned_of_timeline;
+    int folder;   /* the run's, open, so that no other takes its number; rank 0's; -1: none */
+    bool moved;   /* its path leads there no more */
     bool stopped; /* as asked, before its end */
 } job;
 
-static weft_status save(job *j)
+/* What rank 0 did until now. */
+static weft_status note(job *j, weft_ledger_did did)
 {
-    if (j->trainer.config.checkpoint.no_save)
-        return WEFT_OK;
-    WEFT_TRY(weft_trainer_save(&j->trainer, j->checkpoints));
-    if (j->speaks)
-        weft_progress_note(&j->progress, "checkpoint: %s/step-%" PRId64, j->checkpoints,
-                           j->trainer.step);
-    return WEFT_OK;
+    j->ledger.saved = j->saves.published;
+    return weft_ledger_write(&j->ledger, did, j->trainer.step, weft_now_us());
 }
 
-/* A save that fails amid a run leaves the run as it was: the next one tries again. Not so a state
- * that is not finite, or ranks and devices that are lost. */
-static weft_status save_or_warn(job *j)
+static weft_status note_step(job *j, const weft_step_result *r)
 {
-    weft_status status = save(j);
-    if (status != WEFT_FILE && status != WEFT_MEMORY)
-        return status;
-    const weft_error *error = weft_error_get();
-    const char *text = error->text + (error->found_by == 0 ? error->own_at : 0);
-    if (j->speaks) /* a line of rank 0, which need not be named again */
-        weft_log(WEFT_LOG_WARN, "step %" PRId64 ": not saved, the next save tries again: %s",
-                 j->trainer.step, text);
-    weft_error_clear();
-    return WEFT_OK;
+    const bool lost = r->rewinds || r->skipped || r->skips_batch;
+    return weft_ledger_write_step(&j->ledger, lost ? WEFT_DID_SKIP : WEFT_DID_STEP, j->trainer.step,
+                                  weft_now_us(), &r->joules, r->tokens);
 }
 
 static weft_status evaluate(job *j)
 {
     weft_evaluation evaluation;
     WEFT_TRY(weft_trainer_evaluate(&j->trainer, WEFT_SPLIT_VALIDATION, &evaluation));
+    WEFT_TRY(note(j, WEFT_DID_EVALUATE));
+    if (j->speaks)
+        weft_progress_evaluation(&j->progress, j->trainer.step, &evaluation);
+    return WEFT_OK;
+}
+
+/* What steps wrote to the experts' files, and how long they took. */
+typedef struct wear {
+    double bytes, seconds;
+} wear;
+
+static void tell_wear(const job *j, const wear *w)
+{
+    const double a_day = w->bytes / j->trainer.num_nodes / w->seconds * 86400;
+    if (j->speaks && w->bytes > 0 && !weft_path_is_memory(j->trainer.config.tier.path))
+        weft_log(WEFT_LOG_INFO,
+                 "experts' files: steps wrote %s in %.3g s: %.3g TB a day%s; that wears SSDs out",
+                 weft_bytes_text(w->bytes).text, w->seconds, a_day / 1e12,
+                 j->trainer.num_nodes > 1 ? " on each node" : "");
+}
+
+/* To the newest checkpoint, which then is the last that metrics.jsonl has. */
+static weft_status rewind_run(job *j)
+{
+    weft_trainer *t = &j->trainer;
+    const int64_t bad = t->step + 1;
+    char path[4096] = "";
+    weft_arena arena = {0};
+    const char *found;
+    weft_status status = WEFT_OK;
+    weft_watch_enter(WEFT_WATCH_LOAD, t->step);
+    WEFT_TRY(weft_saves_finish(&j->saves));
+    WEFT_TRY(weft_saves_drop_copies(&j->saves));
+    if (j->speaks) {
+        status = weft_checkpoint_resolve(j->saves.dir, &arena, &found);
+        if (status != WEFT_OK || strlen(found) >= sizeof path)
+            status = WEFT_ERROR(WEFT_DIVERGED,
+                                "step %" PRId64 ": a bad step, and no checkpoint yet to go back to",
+                                bad);
+        else
+            strcpy(path, found);
+    }
+    weft_arena_release(&arena);
+    WEFT_TRY(weft_comm_agree(t->world, status));
+    WEFT_TRY(weft_comm_broadcast_host(t->world, path, sizeof path, 0));
+    WEFT_TRY(weft_trainer_rewind(t, path));
+    WEFT_TRY(note(j, WEFT_DID_LOAD));
     if (!j->speaks)
         return WEFT_OK;
-    return weft_progress_evaluation(&j->progress, j->trainer.step, &evaluation);
+    weft_progress_note(&j->progress, "step %" PRId64 ": back to %s", bad, path);
+    const int64_t unwritten = j->progress.num_unwritten;
+    weft_progress_close(&j->progress);
+    WEFT_TRY(weft_progress_open(&j->progress, j->args->run.path, t->step,
+                                t->config.train.train_iters, t->config.log.log_interval,
+                                j->args->json));
+    j->progress.account = &j->ledger.account;
+    j->progress.num_unwritten = unwritten;
+    return WEFT_OK;
+}
+
+/* After a step and its evaluation: what is due to be saved. */
+static weft_status save(job *j, const weft_step_result *result)
+{
+    const weft_config *c = &j->trainer.config;
+    const int64_t step = j->trainer.step;
+    const double least_us = 1000, begin_us = weft_now_us();
+    WEFT_TRY(weft_saves_advance(&j->saves, result->writers));
+    bool ends = step >= c->train.train_iters || result->stop;
+    bool due = !ends && c->checkpoint.save_interval > 0 && step % c->checkpoint.save_interval == 0;
+    if (due)
+        WEFT_TRY(weft_saves_save(&j->saves));
+    else if (!ends && step % c->checkpoint.peer_interval == 0)
+        WEFT_TRY(weft_saves_copy(&j->saves));
+    due = due || j->saves.published != j->ledger.saved; /* rank 0's */
+    return due || weft_now_us() - begin_us > least_us ? note(j, WEFT_DID_SAVE) : WEFT_OK;
+}
+
+/* Rank 0: whether the run's files are still where their paths say. */
+static void look_at_folder(job *j)
+{
+    struct stat opened, now;
+    const char *path = j->args->run.path;
+    if (j->moved || j->folder < 0 || fstat(j->folder, &opened) != 0)
+        return;
+    j->moved = stat(path, &now) != 0 || now.st_dev != opened.st_dev || now.st_ino != opened.st_ino;
+    if (j->moved)
+        weft_log(WEFT_LOG_WARN,
+                 "step %" PRId64
+                 ": %s is no longer the folder that this run opened: it was moved or "
+                 "removed, and its metrics with it; training goes on, saves make the folder anew",
+                 j->trainer.step, path);
+}
+
+/* Rank 0, which others may wait for. */
+static void tell_step(job *j, const weft_step_result *result)
+{
+    char low[256];
+    weft_watch_enter(WEFT_WATCH_OUTPUT, j->trainer.step);
+    if (weft_watch_find_low(low, sizeof low))
+        weft_log(WEFT_LOG_WARN, "%s", low);
+    weft_progress_step(&j->progress, result);
+    look_at_folder(j);
+}
+
+/* Rank 0: where its files cannot be written, one line, and a later step tries again. */
+static weft_status write_timeline(job *j)
+{
+    weft_status status = weft_trainer_write_trace(&j->trainer, j->args->run.path);
+    j->timeline = status == WEFT_OK ? TIMELINE_WRITTEN : TIMELINE_UNWRITTEN;
+    if (status != WEFT_FILE)
+        return status;
+    if (!j->warned_of_timeline)
+        weft_log(WEFT_LOG_WARN,
+                 "step %" PRId64 ": %s; training goes on, and the timeline is tried again",
+                 j->trainer.step, words_of(weft_error_get()));
+    j->warned_of_timeline = true;
+    weft_error_clear();
+    return WEFT_OK;
+}
+
+static weft_status keep_timeline(job *j)
+{
+    const weft_trainer *t = &j->trainer;
+    const weft_log_options *log = &t->config.log;
+    const bool due = t->step == log->trace_step;
+    if (due) {
+        weft_watch_enter(WEFT_WATCH_SAVE, t->step);
+        WEFT_TRY(weft_trainer_collect_trace(&j->trainer));
+    }
+    if (j->speaks &&
+        (due || (j->timeline == TIMELINE_UNWRITTEN && t->step % log->log_interval == 0)))
+        return write_timeline(j);
+    return WEFT_OK;
+}
+
+/* Rank 0: what of the run's files is missing, at its end. */
+static weft_status tell_unwritten(job *j)
+{
+    if (j->timeline == TIMELINE_UNWRITTEN) {
+        WEFT_TRY(write_timeline(j));
+        if (j->timeline == TIMELINE_UNWRITTEN)
+            weft_log(WEFT_LOG_WARN, "%s: the timeline could not be written", j->args->run.path);
+    }
+    weft_progress_tell_unwritten(&j->progress);
+    return WEFT_OK;
 }
 
 static weft_status steps(job *j)
@@ -232,22 +399,33 @@ static weft_status steps(job *j)
     weft_trainer *t = &j->trainer;
     const weft_config *c = &t->config;
     weft_step_result result = {0};
+    wear written = {0};
     while (t->step < c->train.train_iters && !result.stop) {
         WEFT_TRY(weft_trainer_step(t, &result));
+        written.bytes += result.written_bytes;
+        written.seconds += result.step_ms / 1e3;
+        WEFT_TRY(weft_energy_take(&j->energy, t->world, &result.joules));
+        WEFT_TRY(note_step(j, &result));
+        if (result.rewinds) {
+            WEFT_TRY(rewind_run(j));
+            continue;
+        }
         if (j->speaks)
-            WEFT_TRY(weft_progress_step(&j->progress, &result));
+            tell_step(j, &result);
         if (c->train.eval_interval > 0 && t->step % c->train.eval_interval == 0)
             WEFT_TRY(evaluate(j));
-        if (t->step == c->log.trace_step) {
-            WEFT_TRY(weft_trainer_write_trace(t, j->args->run.path));
-            j->traced = true;
-        }
-        bool ends = t->step >= c->train.train_iters || result.stop;
-        if (!ends && c->checkpoint.save_interval > 0 && t->step % c->checkpoint.save_interval == 0)
-            WEFT_TRY(save_or_warn(j));
+        WEFT_TRY(keep_timeline(j));
+        WEFT_TRY(save(j, &result));
     }
-    WEFT_TRY(save(j));
+    tell_wear(j, &written);
+    if (j->speaks)
+        WEFT_TRY(tell_unwritten(j));
+    WEFT_TRY(weft_saves_end(&j->saves));
+    WEFT_TRY(note(j, WEFT_DID_END));
     WEFT_TRY(weft_memory_write(t, j->args->run.path));
+    int64_t moved = j->moved;
+    WEFT_TRY(weft_comm_broadcast_host(t->world, &moved, sizeof moved, 0));
+    j->moved = moved != 0;
     j->stopped = t->step < c->train.train_iters;
     if (j->stopped && j->speaks)
         weft_progress_note(&j->progress, "stopped as asked after step %" PRId64, t->step);
@@ -272,8 +450,11 @@ static weft_status load(job *j, weft_arena *arena, const char **out_from)
     if (!start->checkpoint && other)
         status = weft_checkpoint_resolve(other, arena, out_from);
     WEFT_TRY(weft_comm_agree(j->trainer.world, status));
+    j->load_us[0] = weft_now_us();
     status = weft_trainer_start(&j->trainer, *out_from);
-    return j->speaks ? weft_run_name_whole(&j->args->run, start, status) : status;
+    j->load_us[1] = weft_now_us();
+    j->damaged = status == WEFT_FILE && start->checkpoint;
+    return status;
 }
 
 /* How the run that is resumed differs from what it was, in one line. */
@@ -285,8 +466,24 @@ static weft_status tell_changes(const job *j, weft_arena *arena)
         return WEFT_OK;
     WEFT_TRY(weft_run_changes(&j->plan->run, &j->trainer.config, arena, &changes));
     warn_of_latest(j->args, start);
+    warn_of_damage(start);
     if (changes)
         weft_log(WEFT_LOG_WARN, "resume: %s", changes);
+    return WEFT_OK;
+}
+
+/* Rank 0: what was done before there was a folder. */
+static weft_status open_ledger(job *j)
+{
+    weft_ledger *ledger = &j->ledger;
+    WEFT_TRY(weft_ledger_open(ledger, j->args->run.path));
+    if (j->args->run.resume && !j->plan->start.checkpoint && ledger->account.num_starts > 0)
+        weft_log(WEFT_LOG_INFO, "resume: %s has no checkpoint yet: it starts again at step 0",
+                 j->args->run.path);
+    WEFT_TRY(weft_ledger_write(ledger, WEFT_DID_BEGIN, 0, weft_ledger_began(j->args->began_us)));
+    WEFT_TRY(weft_ledger_write(ledger, WEFT_DID_START, 0, j->load_us[0]));
+    WEFT_TRY(weft_ledger_write(ledger, WEFT_DID_LOAD, j->trainer.step, j->load_us[1]));
+    j->progress.account = &ledger->account;
     return WEFT_OK;
 }
 
@@ -294,16 +491,23 @@ static weft_status tell_changes(const job *j, weft_arena *arena)
 static weft_status open_folder(job *j, const char *from, weft_arena *arena)
 {
     const weft_config *resolved = &j->trainer.config;
+    weft_config told = *resolved;
+    told.tier.experts = j->plan->config.tier.experts; /* `auto` may come to another degree */
     WEFT_TRY(make_folder(j->args->run.path));
     WEFT_TRY(lock(j));
+    if (j->folder < 0)
+        j->folder = open(j->args->run.path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    weft_watch_clear(j->args->run.path);
     WEFT_TRY(weft_progress_open(&j->progress, j->args->run.path, j->trainer.step,
                                 resolved->train.train_iters, resolved->log.log_interval,
                                 j->args->json));
+    WEFT_TRY(open_ledger(j));
     WEFT_TRY(write_config(j->args, resolved, arena));
     if (!j->args->json)
         print_start(&j->trainer, from);
-    WEFT_TRY(weft_config_tell_no_effect(resolved));
-    return tell_changes(j, arena);
+    WEFT_TRY(weft_config_tell_no_effect(&told));
+    WEFT_TRY(tell_changes(j, arena));
+    return note(j, WEFT_DID_START);
 }
 
 /* Every rank has looked for itself. */
@@ -327,10 +531,7 @@ static weft_status agree_on_start(const job *j, weft_comm *world)
 static weft_status set_up(job *j, weft_comm *world, weft_arena *arena)
 {
     const char *from;
-    j->speaks = weft_comm_rank(world) == 0;
-    weft_status status =
-        weft_arena_printf(arena, &j->checkpoints, "%s/checkpoints", j->args->run.path);
-    WEFT_TRY(weft_comm_agree(world, status));
+    weft_status status = WEFT_OK;
     WEFT_TRY(agree_on_start(j, world));
     if (is_finished(j->plan))
         return WEFT_OK;
@@ -338,8 +539,100 @@ static weft_status set_up(job *j, weft_comm *world, weft_arena *arena)
         status = lock(j);
     WEFT_TRY(weft_comm_agree(world, status));
     WEFT_TRY(weft_trainer_create(&j->trainer, &j->plan->config, &j->args->source, world, arena));
+    j->trainer.writer = j->writer;
+    WEFT_TRY(weft_saves_reserve(&j->trainer, &j->args->source, j->plan->start.checkpoint));
     WEFT_TRY(load(j, arena, &from));
-    return weft_comm_agree(world, j->speaks ? open_folder(j, from, arena) : WEFT_OK);
+    WEFT_TRY(weft_energy_create(&j->energy, j->trainer.device, world));
+    WEFT_TRY(weft_comm_agree(world, j->speaks ? open_folder(j, from, arena) : WEFT_OK));
+    return weft_saves_reserve_copies(&j->saves, &j->args->source, j->plan->start.checkpoint);
+}
+
+static void release(job *j)
+{
+    weft_progress_close(&j->progress);
+    weft_energy_release(&j->energy);
+    weft_ledger_close(&j->ledger);
+    weft_trainer_release(&j->trainer);
+}
+
+/* After a load that failed on all ranks: whether rank 0 finds that the checkpoint is damaged, and
+ * not that it is another model's. The record stays. */
+static weft_status is_damaged(const job *j, weft_comm *world, bool *out)
+{
+    weft_error error;
+    int64_t damaged = 0;
+    weft_error_take(&error);
+    if (j->speaks)
+        damaged = weft_checkpoint_verify(j->plan->start.checkpoint) != WEFT_OK;
+    WEFT_TRY(weft_comm_broadcast_host(world, &damaged, sizeof damaged, 0));
+    *out = damaged != 0;
+    weft_error_put(&error);
+    return WEFT_OK;
+}
+
+/* Plans anew, from the checkpoint before the one that is damaged; the record is its damage. */
+static weft_status fall_back(job *j, weft_comm *world, weft_arena *arena)
+{
+    weft_run_start passed = j->plan->start;
+    weft_watch_enter(WEFT_WATCH_SETUP, 0);
+    WEFT_TRY(weft_run_pass_over(&passed));
+    release(j);
+    j->damaged = false;
+    j->args->run.below = passed.step;
+    weft_run_start *start = &j->plan->start;
+    weft_status status = make_plan(j->args, arena, j->plan);
+    if (status == WEFT_OK) {
+        start->num_damaged += passed.num_damaged;
+        start->damaged = passed.damaged;
+        start->damage = passed.damage;
+        status = weft_run_check_fallback(&j->args->run, start, j->plan->config.checkpoint.fallback);
+    } else if (status == WEFT_FILE) {
+        status = weft_run_check_fallback(&j->args->run, &passed, 0);
+    }
+    return weft_comm_agree(world, status);
+}
+
+/* What an earlier start has left in nodes' memory may be newer than the checkpoint that was found.
+ */
+static weft_status restore(job *j, weft_comm *world, weft_arena *arena)
+{
+    int64_t is_there = j->speaks && weft_copies_are_named(j->saves.dir);
+    bool found = false;
+    WEFT_TRY(weft_comm_broadcast_host(world, &is_there, sizeof is_there, 0));
+    if (!is_there)
+        return WEFT_OK;
+    WEFT_TRY(weft_comm_agree(world, lock(j)));
+    WEFT_TRY(weft_saves_restore(&j->saves, world, &j->args->run, &j->plan->start,
+                                &j->plan->config.checkpoint, &found));
+    return found ? weft_comm_agree(world, make_plan(j->args, arena, j->plan)) : WEFT_OK;
+}
+
+/* Everything up to the first step, from the newest state that is whole. */
+static weft_status set_up_from_whole(job *j, weft_comm *world, weft_arena *arena)
+{
+    j->speaks = weft_comm_rank(world) == 0;
+    j->saves = (weft_saves){.trainer = &j->trainer, .progress = &j->progress};
+    weft_status status =
+        weft_arena_printf(arena, &j->saves.dir, "%s/checkpoints", j->args->run.path);
+    WEFT_TRY(weft_comm_agree(world, status));
+    WEFT_TRY(restore(j, world, arena));
+    status = set_up(j, world, arena);
+    while (j->damaged) {
+        const weft_run_start *start = &j->plan->start;
+        bool damaged = false;
+        WEFT_TRY(is_damaged(j, world, &damaged));
+        if (!damaged || j->args->run.from ||
+            start->num_damaged >= j->plan->config.checkpoint.fallback) {
+            if (j->speaks && start->num_damaged == 0)
+                status = weft_run_name_whole(&j->args->run, start, status);
+            else if (j->speaks)
+                status = weft_run_check_fallback(&j->args->run, start, 0);
+            return status;
+        }
+        WEFT_TRY(fall_back(j, world, arena));
+        status = set_up(j, world, arena);
+    }
+    return status;
 }
 
 /* Takes the job down: others may wait for this rank. Where all ranks have the error, or a group,
@@ -347,33 +640,38 @@ static weft_status set_up(job *j, weft_comm *world, weft_arena *arena)
 static void take_down(weft_comm *world, weft_status status)
 {
     const weft_error *error = weft_error_get();
-    bool known = status == WEFT_DIVERGED || error->is_shared;
+    bool known = status == WEFT_DIVERGED || status == WEFT_FAULTY || error->is_shared;
     int speaker = error->is_shared ? error->speaker : 0;
     struct timespec grace = {.tv_sec = 5};
     if (known && speaker != weft_comm_rank(world) && nanosleep(&grace, NULL) != 0)
         _exit(weft_status_exit_code(status)); /* a signal: it has spoken */
     bool all_have = error->is_shared || weft_comm_size(world) == 1;
-    if (all_have && status != WEFT_DIVERGED)
+    if (all_have && status != WEFT_DIVERGED && status != WEFT_FAULTY)
         weft_verb_fail("train"); /* names the rank that it came from */
     else
         weft_log_error_record();
+    weft_watch_record_all();
     weft_comm_abort(world, status);
 }
 
 static void close_job(job *j)
 {
-    weft_progress_close(&j->progress);
-    weft_trainer_release(&j->trainer);
+    release(j);
     if (j->lock >= 0)
         close(j->lock);
+    if (j->folder >= 0)
+        close(j->folder);
 }
 
-static int run_job(const arguments *args, const plan *p, weft_comm *world, weft_arena *arena)
+static int run_job(arguments *args, plan *p, const weft_start *start, weft_arena *arena)
 {
-    job j = {.args = args, .plan = p, .lock = -1};
+    weft_comm *world = start->world;
+    job j = {.args = args, .plan = p, .lock = -1, .folder = -1, .writer = start->writer};
     weft_log_set_level((weft_log_level)p->config.log.level);
     weft_comm_set_check(p->config.log.check_collectives);
-    weft_status status = set_up(&j, world, arena);
+    weft_status status = weft_watch_connect(world);
+    if (status == WEFT_OK)
+        status = set_up_from_whole(&j, world, arena);
     if (status != WEFT_OK) { /* agreed on: one rank speaks, all leave */
         int code = weft_status_exit_code(status);
         if (j.speaks)
@@ -389,15 +687,17 @@ static int run_job(const arguments *args, const plan *p, weft_comm *world, weft_
     status = steps(&j);
     if (status != WEFT_OK)
         take_down(world, status);
-    if (j.stopped && j.speaks)
+    if (j.stopped && j.speaks && !j.moved)
         weft_stop_tell_saved();
-    if (j.speaks && !args->json) {
+    if (j.speaks && !args->json && !j.moved) {
         printf("metrics: %s/metrics.jsonl\n", args->run.path);
-        if (j.traced)
+        if (j.timeline == TIMELINE_WRITTEN)
             printf("timeline: %s/trace.json, %s/trace.svg\n", args->run.path, args->run.path);
         weft_output_flush();
     }
     close_job(&j);
+    if (j.moved)
+        return weft_status_exit_code(WEFT_FILE);
     return j.stopped ? WEFT_EXIT_STOPPED : 0;
 }
 
@@ -420,14 +720,16 @@ static int train(arguments *args, plan *p, int argc, char **argv, weft_arena *ar
     if (status != WEFT_OK)
         code = start.rank == 0 ? weft_verb_fail("train") : weft_status_exit_code(status);
     else if (start.world)
-        code = run_job(args, p, start.world, arena);
+        code = run_job(args, p, &start, arena);
+    weft_checkpoint_writer_destroy(start.writer);
     weft_comm_destroy(start.world);
+    weft_watch_stop();
     return code;
 }
 
 int weft_verb_train(int argc, char **argv, const weft_application *application)
 {
-    arguments args = {.source.application = application};
+    arguments args = {.source.application = application, .began_us = weft_now_us()};
     plan p = {0};
     weft_arena arena = {0};
     int code = parse_arguments(argc, argv, &args, &arena);

@@ -16,7 +16,7 @@ int weft_verb_inspect(int argc, char **argv);
 int weft_verb_prepare(int argc, char **argv);
 int weft_verb_doctor(int argc, char **argv);
 int weft_verb_calibrate(int argc, char **argv, const weft_application *application);
-int weft_verb_bench(int argc, char **argv);
+int weft_verb_bench(int argc, char **argv, const weft_application *application);
 int weft_verb_plan(int argc, char **argv, const weft_application *application,
                    weft_vocabulary_function vocabulary);
 int weft_verb_schedule(int argc, char **argv, const weft_application *application,
@@ -31,6 +31,8 @@ int weft_verb_launch(int argc, char **argv, const weft_application *application,
  * own options, starts the world, runs, and returns the process' exit code. argv[0] is its name. */
 int weft_bench_all_to_all(int argc, char **argv);
 int weft_bench_moe_layer(int argc, char **argv);
+/* As weft_verb_train it starts the ranks itself where no launcher does. */
+int weft_bench_experts(int argc, char **argv, const weft_application *application);
 
 /* weft plan WHAT: one operation or layer on a cluster, without a config. */
 int weft_plan_all_to_all(int argc, char **argv);

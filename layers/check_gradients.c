@@ -17,6 +17,7 @@ static const double tolerance = 1e-2;
 typedef struct variable {
     const char *name;
     float *values;
+    const weft_parameter *parameter; /* whose values they are, as they lie; NULL: dense */
     const float *gradient;
     size_t count;
     float *kept, *direction; /* [count] */
@@ -31,10 +32,15 @@ static double rms_of(const float *values, size_t count)
     return sqrt(sum / (double)count);
 }
 
+static float *value_at(const variable *v, size_t i)
+{
+    return &v->values[v->parameter ? weft_parameter_place(v->parameter, i) : i];
+}
+
 static void move(const variable *v, double step)
 {
     for (size_t i = 0; i < v->count; i++)
-        v->values[i] = (float)((double)v->kept[i] + step * (double)v->direction[i]);
+        *value_at(v, i) = (float)((double)v->kept[i] + step * (double)v->direction[i]);
 }
 
 static weft_status loss_at(const weft_check_layer *l, const variable *v, double step, double *out)
@@ -105,8 +111,9 @@ static weft_status check_variable(const weft_check_layer *l, variable *v, weft_c
 {
     double worst = 0, error = 0, rms = rms_of(v->gradient, v->count);
     char check[160];
-    memcpy(v->kept, v->values, v->count * sizeof *v->kept);
-    v->rms = rms_of(v->values, v->count);
+    for (size_t i = 0; i < v->count; i++)
+        v->kept[i] = *value_at(v, i);
+    v->rms = rms_of(v->kept, v->count);
     if (!(v->rms > 0))
         v->rms = 1;
     for (int d = 0; d <= NUM_RANDOM; d++)
@@ -114,7 +121,8 @@ static weft_status check_variable(const weft_check_layer *l, variable *v, weft_c
             WEFT_TRY(try_direction(l, v, &error));
             worst = fmax(worst, error);
         }
-    memcpy(v->values, v->kept, v->count * sizeof *v->kept);
+    for (size_t i = 0; i < v->count; i++)
+        *value_at(v, i) = v->kept[i];
     snprintf(check, sizeof check, "gradient of %s", v->name);
     if (worst <= tolerance)
         weft_check_report_add(report, WEFT_CHECK_OK, check,
@@ -132,10 +140,11 @@ static weft_status check_variable(const weft_check_layer *l, variable *v, weft_c
     return WEFT_OK;
 }
 
-static weft_status check_one(const weft_check_layer *l, const char *name, float *values,
-                             const float *gradient, size_t count, weft_check_report *report)
+static weft_status check_one(const weft_check_layer *l, const variable *one,
+                             weft_check_report *report)
 {
-    variable v = {.name = name, .values = values, .gradient = gradient, .count = count};
+    variable v = *one;
+    const size_t count = v.count;
     v.kept = malloc(2 * count * sizeof *v.kept);
     if (!v.kept)
         return WEFT_ERROR(WEFT_MEMORY, "out of memory for a check");
@@ -148,11 +157,18 @@ static weft_status check_one(const weft_check_layer *l, const char *name, float 
 weft_status weft_check_gradients(const weft_check_layer *l, const weft_check_result *result,
                                  weft_check_report *report)
 {
+    const variable x = {
+        .name = "x", .values = l->place->x[0].data, .gradient = result->dx, .count = result->count};
     if (l->reads_rows)
-        WEFT_TRY(check_one(l, "x", l->place->x[0].data, result->dx, result->count, report));
-    for (int i = 0; i < l->num_parameters; i++)
-        WEFT_TRY(check_one(l, weft_check_parameter_name(l, l->parameters[i]),
-                           l->parameters[i]->weight.data, result->gradients[i],
-                           weft_tensor_count(&l->parameters[i]->weight), report));
+        WEFT_TRY(check_one(l, &x, report));
+    for (int i = 0; i < l->num_parameters; i++) {
+        const weft_parameter *parameter = l->parameters[i];
+        const variable v = {.name = weft_check_parameter_name(l, parameter),
+                            .values = parameter->weight.data,
+                            .parameter = parameter,
+                            .gradient = result->gradients[i],
+                            .count = weft_tensor_count(&parameter->weight)};
+        WEFT_TRY(check_one(l, &v, report));
+    }
     return WEFT_OK;
 }

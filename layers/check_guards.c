@@ -136,8 +136,7 @@ weft_status weft_check_guard(weft_check_place *p)
         if (!model->uses[u].declared || !parameter->grad)
             continue;
         WEFT_TRY(weft_check_guards_take(&p->given, weft_check_names[GRADIENT],
-                                        weft_tensor_count(&parameter->weight) * sizeof(float),
-                                        &grad));
+                                        weft_parameter_span(parameter) * sizeof(float), &grad));
         parameter->grad = grad;
     }
     for (int slot = 0; slot < 2; slot++) {

@@ -145,20 +145,37 @@ static weft_status check_peers(const weft_schedule_options *p, int ep)
     return WEFT_OK;
 }
 
+/* Each partition has an expert at least. */
+static weft_status check_runs(const weft_schedule_options *p, const weft_moe_dims *d)
+{
+    if (d->exchange && p->moe_num_partitions > (int64_t)d->local_experts)
+        return WEFT_KEY_ERROR(
+            "parallel.moe_num_partitions",
+            "%lld, but moe_partition_by experts cuts a rank's experts of a layer, "
+            "which are %zu; at most that many would",
+            (long long)p->moe_num_partitions, d->local_experts);
+    return WEFT_OK;
+}
+
 weft_status weft_model_check_moe(const weft_model_options *o, const weft_schedule_options *p,
                                  const weft_mesh *mesh)
 {
     if (o->num_experts == 0)
         return WEFT_OK;
     weft_shape shape = weft_model_shape(o, mesh, 1, WEFT_F32, true);
+    const weft_moe_dims dims = weft_moe_dims_of(o, &shape);
     bool by_peers = p->moe_partition_by == WEFT_MOE_PARTITION_BY_PEERS;
+    if (p->moe_partition_by == WEFT_MOE_PARTITION_BY_EXPERTS)
+        WEFT_TRY(check_runs(p, &dims));
     if (by_peers)
-        WEFT_TRY(check_peers(p, weft_moe_dims_of(o, &shape).exchange ? mesh->ep : 1));
+        WEFT_TRY(check_peers(p, dims.exchange ? mesh->ep : 1));
     else if (p->moe_peer_group_size != 1)
         return WEFT_KEY_ERROR("parallel.moe_peer_group_size",
-                              "%lld, but partitions are cut by tokens; 1 would, or "
+                              "%lld, but partitions are cut by %s; 1 would, or "
                               "moe_partition_by peers",
-                              (long long)p->moe_peer_group_size);
+                              (long long)p->moe_peer_group_size,
+                              p->moe_partition_by == WEFT_MOE_PARTITION_BY_EXPERTS ? "experts"
+                                                                                   : "tokens");
     if (p->moe_all_to_all == WEFT_NUM_EXCHANGES)
         return WEFT_OK; /* what is chosen can be cut */
     weft_exchange_form form = (weft_exchange_form)p->moe_all_to_all;

@@ -39,19 +39,15 @@ static weft_status set_weights(weft_check_place *p)
         const weft_placed *placed = weft_parameters_at(parameters, i);
         const weft_parameter_spec *spec = placed->parameter.spec;
         bool is_matrix = spec->num_dims > 1 && spec->init == WEFT_INIT_NORMAL;
-        weft_random_normal_args args = {
-            .struct_bytes = sizeof args,
-            .num_dims = placed->box.num_dims,
+        const weft_random_normal_args values = {
+            .struct_bytes = sizeof values,
             .seed = SEED,
             .stream = weft_rng_stream_of(placed->parameter.name),
             .mean = spec->init == WEFT_INIT_ONE ? 1.0f : 0.0f,
             .std = is_matrix ? 1 / sqrtf((float)spec->dims[spec->num_dims - 1]) : 0.3f,
             .dtype = placed->parameter.weight.dtype,
             .x = placed->parameter.weight.data};
-        memcpy(args.global_dims, placed->box.global_dims, sizeof args.global_dims);
-        memcpy(args.start, placed->box.start, sizeof args.start);
-        memcpy(args.local_dims, placed->box.local, sizeof args.local_dims);
-        WEFT_TRY(weft_random_normal(p->lane, &args));
+        WEFT_TRY(weft_parameters_draw(placed, p->lane, &values));
     }
     return WEFT_OK;
 }
@@ -332,7 +328,7 @@ void weft_check_fill_gradients(const weft_check_layer *l, float value)
 {
     for (int i = 0; i < l->num_parameters; i++)
         for (size_t k = 0; k < weft_tensor_count(&l->parameters[i]->weight); k++)
-            l->parameters[i]->grad[k] = value;
+            l->parameters[i]->grad[weft_parameter_place(l->parameters[i], k)] = value;
 }
 
 const char *weft_check_parameter_name(const weft_check_layer *l, const weft_parameter *parameter)
@@ -354,6 +350,15 @@ static float *copy_of(const weft_tensor *t)
     return copy;
 }
 
+static float *copy_gradient(const weft_parameter *parameter)
+{
+    size_t count = weft_tensor_count(&parameter->weight);
+    float *copy = malloc((count + 1) * sizeof *copy);
+    for (size_t i = 0; copy && i < count; i++)
+        copy[i] = parameter->grad[weft_parameter_place(parameter, i)];
+    return copy;
+}
+
 weft_status weft_check_result_forward(const weft_check_layer *l, int slot, weft_check_result *out)
 {
     memset(out, 0, sizeof *out);
@@ -368,10 +373,7 @@ weft_status weft_check_result_backward(const weft_check_layer *l, int slot, weft
     out->dx = copy_of(&l->place->dx[slot]);
     bool good = out->dx != NULL;
     for (int i = 0; i < l->num_parameters; i++) {
-        weft_tensor gradient = l->parameters[i]->weight;
-        gradient.data = l->parameters[i]->grad;
-        gradient.dtype = WEFT_F32;
-        out->gradients[i] = copy_of(&gradient);
+        out->gradients[i] = copy_gradient(l->parameters[i]);
         good = good && out->gradients[i];
     }
     return good ? WEFT_OK : WEFT_ERROR(WEFT_MEMORY, "out of memory for a check");

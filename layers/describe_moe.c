@@ -1,6 +1,7 @@
 /* What an MoE layer says of itself. */
 #include "layers/describe_plain.h"
 #include "layers/moe.h"
+#include "layers/placing.h"
 #include "layers/recompute.h"
 
 weft_moe_dims weft_moe_dims_of(const weft_model_options *o, const weft_shape *shape)
@@ -52,6 +53,7 @@ typedef struct moe_rings {
     bool resent;                /* backward sends the rows again */
     bool redone;                /* backward does the first linear layer again */
     bool reorder;               /* rows come by sender and are put in the experts' order */
+    bool by_experts;            /* a partition has some experts' rows, and those whole */
 } moe_rings;
 
 /* Of an n-th of the balanced rows; `otherwise` where the load is not known. */
@@ -60,23 +62,34 @@ static size_t at_load(double load, size_t balanced, size_t n, size_t otherwise)
     return load > 0 ? (size_t)(load * (double)balanced / (double)n + 0.5) : otherwise;
 }
 
+/* Of balanced rows, those of the largest partition: by experts of as many as it has. */
+static size_t share_of(const moe_rings *r, const weft_moe_dims *d, size_t rows)
+{
+    const size_t experts = (d->local_experts + r->parts - 1) / r->parts;
+    return r->by_experts ? (rows * experts + d->local_experts - 1) / d->local_experts
+                         : (rows + r->parts - 1) / r->parts;
+}
+
 /* balanced: rows that balanced routing brings. */
 static moe_rings moe_rings_of(const weft_moe_dims *d, const weft_shape *shape, size_t balanced)
 {
     size_t n = d->exchange && shape->moe_partitions > 1 ? (size_t)shape->moe_partitions : 1;
     size_t rows = at_load(shape->moe_load, balanced, 1, balanced);
     size_t sent = d->exchange ? at_load(shape->moe_sent, balanced, 1, balanced) : rows;
-    size_t most_sent = at_load(shape->moe_part_sent, balanced, n, (sent + n - 1) / n);
     bool reuse = d->exchange && shape->moe_reuse > 0;
-    moe_rings r = {.parts = n, .sent = sent, .all = rows};
-    r.most = at_load(shape->moe_part_load, balanced, n, (rows + n - 1) / n);
+    moe_rings r = {.parts = n,
+                   .sent = sent,
+                   .all = rows,
+                   .by_experts = d->exchange && shape->moe_by_experts > 0};
+    size_t most_sent = at_load(shape->moe_part_sent, balanced, n, share_of(&r, d, sent));
+    r.most = at_load(shape->moe_part_load, balanced, n, share_of(&r, d, rows));
     r.input = reuse && n > 2 ? 2 * r.most : rows;
     r.middle = reuse ? r.most : rows;
     r.home = !d->exchange ? 0 : reuse && n > 2 ? 2 * most_sent : sent;
     r.kept = reuse ? 0 : rows;
     r.resent = reuse && (shape->moe_reuse == 2 || shape->moe_reuse == 4);
     r.redone = reuse && shape->moe_reuse >= 3;
-    r.reorder = d->exchange && d->local_experts > 1;
+    r.reorder = d->exchange && (d->local_experts > 1 || shape->experts_placed);
     return r;
 }
 
@@ -137,13 +150,33 @@ static void describe_router(const weft_model_options *o, const weft_shape *shape
                                d->tokens, topk, WEFT_PHASE_INPUT_GRADIENT);
 }
 
+/* How many partitions there are of how many rows, and of which experts, by turns the smaller and
+ * the larger ones: by tokens all have all experts and up to one row more; by experts all rows of
+ * some, and up to one expert more. */
+typedef struct part_kind {
+    size_t count, rows, experts;
+} part_kind;
+
+static part_kind part_kind_of(const moe_rings *r, const weft_moe_dims *d, size_t more)
+{
+    const size_t whole = r->by_experts ? d->local_experts : r->all;
+    const size_t larger = whole % r->parts, each = whole / r->parts + more;
+    part_kind kind = {more ? larger : r->parts - larger, each, d->local_experts};
+    if (r->by_experts) {
+        kind.experts = each;
+        kind.rows = (r->all * each + d->local_experts / 2) / d->local_experts;
+    }
+    return kind;
+}
+
 /* One linear layer of all local experts, a launch a partition. */
 static void describe_grouped(const weft_shape *shape, weft_layer_cost *out, weft_phase phase,
                              const char *module, const weft_moe_dims *d, const moe_rings *r,
                              size_t in, size_t width)
 {
     for (size_t more = 0; more < 2; more++) {
-        size_t rows = r->all / r->parts + more, larger = r->all % r->parts;
+        const part_kind part = part_kind_of(r, d, more);
+        const size_t rows = part.rows;
         bool weight = phase == WEFT_PHASE_WEIGHT_GRADIENT;
         bool input = phase == WEFT_PHASE_INPUT_GRADIENT;
         weft_operation o = {.kind = WEFT_OPERATION_GEMM,
@@ -155,8 +188,8 @@ static void describe_grouped(const weft_shape *shape, weft_layer_cost *out, weft
                             .k = weight  ? rows
                                  : input ? width
                                          : in,
-                            .groups = d->local_experts,
-                            .count = more ? larger : r->parts - larger};
+                            .groups = part.experts,
+                            .count = part.count};
         o.flops = weft_operation_model_flops(&o);
         weft_cost_operation(out, &o);
     }
@@ -216,28 +249,57 @@ static void describe_moe_region(const weft_shape *shape, weft_layer_cost *out,
                              weft_shape_local_tokens(shape) * weft_row_bytes(shape), 1);
 }
 
+/* What partitions by experts share. */
+static void describe_runs(const weft_model_options *o, const weft_shape *shape,
+                          weft_layer_cost *out, const weft_moe_dims *d)
+{
+    weft_cost_host(out, d->experts * sizeof(int32_t));
+    weft_cost_host(out, (d->local_experts + 1) * sizeof(int64_t));
+    weft_cost_host(out, d->tokens * (size_t)o->moe_router_topk * sizeof(int32_t));
+    if (!shape->experts_on_host)
+        return;
+    weft_cost_host(out, 2 * d->experts * sizeof(int64_t));
+    weft_cost_host(out, d->local_experts * sizeof(int32_t));
+    weft_cost_host(out, 2 * d->local_experts * sizeof(int64_t));
+}
+
 /* Counts, where each partition's rows lie, and what reuse offloads: as layers/dispatch.c and
  * layers/moe_tasks.c take them. */
 static void describe_moe_host(const weft_model_options *o, const weft_shape *shape,
                               weft_layer_cost *out, const weft_moe_dims *d, const moe_rings *r)
 {
-    size_t ep = d->exchange ? (size_t)shape->ep : 1, counts = r->parts * d->experts;
+    const size_t sorted = r->by_experts ? 1 : r->parts;
+    size_t ep = d->exchange ? (size_t)shape->ep : 1, counts = sorted * d->experts;
     size_t bytes = weft_dtype_bytes(shape->dtype);
     int reuse = r->kept == 0 ? shape->moe_reuse : WEFT_REUSE_NONE;
     size_t balanced = weft_moe_balanced_rows(d, (size_t)o->moe_router_topk, (size_t)shape->ep);
     size_t room = weft_moe_order_room(balanced, ep, r->parts);
     room = room > r->most ? room : r->most;
+    const size_t seats = shape->experts_placed ? d->experts : d->local_experts;
+    const size_t ranks = shape->experts_placed ? (size_t)shape->ep : ep;
     weft_cost_host(out, (2 * d->experts + 1) * sizeof(float));
     weft_cost_host(out, (d->experts + 1) * sizeof(int64_t));
     weft_cost_host(out, sizeof(weft_wrong_choice));
-    weft_cost_host(out, ep * r->parts * d->local_experts * sizeof(int64_t));
-    for (int i = 0; i < 2 && r->parts > 1; i++)
+    weft_cost_host(out, ranks * sorted * seats * sizeof(int64_t));
+    for (int i = 0; i < 2 && sorted > 1; i++)
         weft_cost_host(out, counts * sizeof(int64_t));
     weft_cost_host(out, r->parts * sizeof(weft_moe_part));
     weft_cost_host(out, ep * sizeof(size_t));
+    if (r->by_experts)
+        describe_runs(o, shape, out, d);
     for (size_t p = 0; p < r->parts; p++) {
-        weft_cost_host(out, 2 * ep * sizeof(size_t));
-        weft_cost_host(out, (d->local_experts + 1) * sizeof(int64_t));
+        weft_cost_host(out, 2 * ranks * sizeof(size_t));
+        weft_cost_host(out, (seats + 1) * sizeof(int64_t));
+        if (shape->experts_on_host && !r->by_experts) {
+            weft_cost_host(out, seats * sizeof(int32_t));
+            weft_cost_host(out, 2 * seats * sizeof(int64_t));
+        }
+        if (shape->experts_placed) {
+            weft_cost_host(out, weft_placing_capacity((int)d->experts, (int)ranks) *
+                                    sizeof(weft_placement_part));
+            weft_cost_host(out, (d->experts + 1) * sizeof(int32_t));
+            weft_cost_host(out, d->tokens * (size_t)o->moe_router_topk * sizeof(int32_t));
+        }
         if (r->reorder)
             weft_cost_host(out, 2 * (room + 1) * sizeof(int32_t));
     }
@@ -336,7 +398,11 @@ void weft_describe_moe(const weft_model_options *o, const weft_shape *shape, wef
                              WEFT_COLLECTIVE_ALL_REDUCE, (2 * d.experts + 1) * sizeof(float), 1);
     if (d.exchange)
         weft_cost_collective(out, WEFT_PHASE_FORWARD, "counts", WEFT_AXIS_EP,
-                             WEFT_COLLECTIVE_ALL_TO_ALL, r.parts * d.experts * sizeof(int64_t), 1);
+                             WEFT_COLLECTIVE_ALL_TO_ALL,
+                             (r.by_experts ? 1 : r.parts) * d.experts * sizeof(int64_t), 1);
+    if (r.by_experts && shape->experts_on_host)
+        weft_cost_collective(out, WEFT_PHASE_FORWARD, "counts", WEFT_AXIS_EP,
+                             WEFT_COLLECTIVE_ALL_REDUCE, 2 * d.experts * sizeof(int64_t), 1);
     describe_experts(shape, out, &d, &r);
     weft_cost_memory(out, WEFT_PHASE_FORWARD, "dispatch", 2 * rows * row, r.parts);
     weft_cost_memory(out, WEFT_PHASE_FORWARD, "combine", (rows + d.tokens) * row, 1);

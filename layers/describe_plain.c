@@ -12,7 +12,11 @@
  * mask and softmax are one kernel, which reads the lower triangle alone; bias and GELU, and bias,
  * dropout and residual, are one each; dropout of the softmax, norms and copies stand alone. Each
  * reads and writes device memory. Gradients of weights are added up in fp16 in fp16 training, else
- * in fp32. */
+ * in fp32.
+ *
+ * Those of 2021 are Megatron-LM's before September 2021: it sums the gradient of a column-parallel
+ * layer's input before it goes on (async_tensor_model_parallel_allreduce came then), and its norms
+ * are Apex's first ones (persist_layer_norm came in October). */
 #include "layers/describe_plain.h"
 #include "layers/recompute.h"
 
@@ -60,11 +64,16 @@ static void add_gradient(weft_layer_cost *out, const weft_shape *shape, const ch
 /* Under sequence parallelism a column-parallel layer keeps its share of the rows, and gathers them
  * anew while it makes the gradient of its input (Korthikanti et al., section 4.2.2). That gradient
  * is scattered or summed while the weight's is made. */
+static bool is_of_2021(const weft_shape *shape)
+{
+    return shape->plain_kernels == WEFT_PLAIN_2021;
+}
+
 static void column_backward(weft_layer_cost *out, const weft_shape *shape, const char *module,
                             size_t rows, size_t in, size_t width)
 {
     const size_t bytes = rows * in * element_bytes(shape);
-    const bool gathers = shape->sequence_parallel && shape->tp > 1;
+    const bool gathers = shape->sequence_parallel && shape->tp > 1, beside = !is_of_2021(shape);
     weft_cost_gemm(out, WEFT_PHASE_INPUT_GRADIENT, module, shape->dtype, rows, in, width, 1);
     if (gathers)
         weft_cost_operation(out, &(weft_operation){.kind = WEFT_OPERATION_COLLECTIVE,
@@ -74,7 +83,7 @@ static void column_backward(weft_layer_cost *out, const weft_shape *shape, const
                                                    .collective = WEFT_COLLECTIVE_ALL_GATHER,
                                                    .bytes = bytes,
                                                    .count = 1,
-                                                   .beside = true});
+                                                   .beside = beside});
     weft_cost_gemm(out, WEFT_PHASE_WEIGHT_GRADIENT, module, shape->dtype, width, in, rows, 1);
     if (shape->tp > 1)
         weft_cost_operation(out,
@@ -86,7 +95,7 @@ static void column_backward(weft_layer_cost *out, const weft_shape *shape, const
                                                                     : WEFT_COLLECTIVE_ALL_REDUCE,
                                               .bytes = bytes,
                                               .count = 1,
-                                              .beside = true});
+                                              .beside = beside});
     if (shape->sequence_parallel)
         weft_cost_scratch(out, shape, WEFT_PHASE_INPUT_GRADIENT, shape->dtype, rows, in);
     add_gradient(out, shape, module, width * in);
@@ -109,11 +118,15 @@ static void forward_product(weft_layer_cost *out, const weft_shape *shape, const
 
 /* --- what branches have ---------------------------------------------------------------------- */
 
+/* Apex's first norms read a row once for its sums and once to normalise it; backward reads gradient
+ * and input for the weights, for the row's sums and for the result, the last of which caches half
+ * give: 1.4 and 2.0 times what kernels take that read once (NVIDIA/apex pull request 1037). */
 static void norm(weft_layer_cost *out, const weft_shape *shape, const char *module, size_t rows)
 {
+    const bool twice = is_of_2021(shape);
     const size_t elements = rows * shape->hidden;
-    move(out, shape, WEFT_PHASE_FORWARD, module, 2 * elements, 0);
-    move(out, shape, WEFT_PHASE_INPUT_GRADIENT, module, 3 * elements, 0);
+    move(out, shape, WEFT_PHASE_FORWARD, module, (twice ? 3 : 2) * elements, 0);
+    move(out, shape, WEFT_PHASE_INPUT_GRADIENT, module, (twice ? 6 : 3) * elements, 0);
 }
 
 /* A branch's end: bias, dropout and residual in one kernel; backward drops the gradient, sums it

@@ -1,6 +1,7 @@
 /* The dispatch plan: where each token goes, partition by partition. */
 #include <string.h>
 
+#include "kernels/reorder.h"
 #include "layers/moe.h"
 #include "layers/pass.h"
 #include "layers/note.h"
@@ -11,27 +12,37 @@ typedef struct planning {
     weft_pass *pass;
     weft_moe_state *state;
     size_t ep;           /* ranks that tokens travel between; 1: none */
-    size_t rank;         /* this one's number among them */
+    size_t rank;         /* this one's number among those that */
+    size_t ranks;        /* share the experts, whether tokens travel or not */
     size_t local;        /* experts here */
     size_t kernel_parts; /* partitions that the sort knows: those by tokens */
-    bool by_peers;
+    bool by_peers, by_experts;
     size_t group; /* ranks that are one partition when cut by peers */
+    bool placed;  /* experts may run on other ranks than their home */
+    size_t seats; /* experts that may run here */
 } planning;
 
 static planning planning_of(weft_moe *m, weft_pass *pass, weft_moe_state *state)
 {
     const weft_groups *groups = weft_pass_groups(pass);
     const int group = state->plan->pipeline.peer_group;
-    bool by_peers = m->dims.exchange && group > 0;
+    const bool by_peers = m->dims.exchange && group > 0;
+    const bool by_experts = m->dims.exchange && state->plan->pipeline.by_experts;
+    const weft_tier_run *tier = pass->model->tier;
+    const bool placed = tier && weft_tier_places(tier);
     return (planning){.m = m,
                       .pass = pass,
                       .state = state,
                       .ep = m->dims.exchange ? (size_t)groups->mesh.ep : 1,
                       .rank = (size_t)groups->coords.at[WEFT_AXIS_EP],
+                      .ranks = (size_t)groups->mesh.ep,
                       .local = m->dims.local_experts,
-                      .kernel_parts = by_peers ? 1 : (size_t)state->num_parts,
+                      .kernel_parts = by_peers || by_experts ? 1 : (size_t)state->num_parts,
                       .by_peers = by_peers,
-                      .group = (size_t)group};
+                      .by_experts = by_experts,
+                      .group = (size_t)group,
+                      .placed = placed,
+                      .seats = placed ? m->dims.experts : m->dims.local_experts};
 }
 
 static weft_status host(weft_pass *pass, size_t count, size_t size, void *out)
@@ -42,6 +53,46 @@ static weft_status host(weft_pass *pass, size_t count, size_t size, void *out)
     return WEFT_OK;
 }
 
+static weft_status take_placed(const planning *p, weft_moe_part *part)
+{
+    const weft_moe_dims *d = &p->m->dims;
+    const size_t parts = weft_placing_capacity((int)d->experts, (int)p->ranks);
+    WEFT_TRY(host(p->pass, parts, sizeof *part->placed, &part->placed));
+    WEFT_TRY(host(p->pass, d->experts + 1, sizeof *part->first_placed, &part->first_placed));
+    return host(p->pass, d->tokens * (size_t)p->m->common.options.moe_router_topk, sizeof *part->to,
+                &part->to);
+}
+
+/* What partitions by experts share. */
+static weft_status take_runs(const planning *p)
+{
+    const weft_moe_dims *d = &p->m->dims;
+    weft_moe_state *s = p->state;
+    weft_moe_part *first = &s->parts[0];
+    WEFT_TRY(host(p->pass, d->experts, sizeof *s->part_of, &s->part_of));
+    WEFT_TRY(host(p->pass, p->local + 1, sizeof *first->all_offsets, &first->all_offsets));
+    WEFT_TRY(host(p->pass, d->tokens * (size_t)p->m->common.options.moe_router_topk,
+                  sizeof *first->to, &first->to));
+    if (!p->pass->model->tier)
+        return WEFT_OK;
+    WEFT_TRY(host(p->pass, 2 * d->experts, sizeof *s->totals, &s->totals));
+    WEFT_TRY(host(p->pass, p->local, sizeof *first->positions, &first->positions));
+    return host(p->pass, 2 * p->local, sizeof *first->own_rows, &first->own_rows);
+}
+
+static void share_runs(const planning *p)
+{
+    const weft_moe_part *first = &p->state->parts[0];
+    for (int i = 0; i < p->state->num_parts; i++) {
+        weft_moe_part *part = &p->state->parts[i];
+        part->all_offsets = first->all_offsets;
+        part->positions = first->positions;
+        part->own_rows = first->own_rows;
+        weft_moe_run_of((int)p->local, p->state->num_parts, i, &part->first_position,
+                        &part->end_position);
+    }
+}
+
 static weft_status take_memory(planning *p)
 {
     const weft_moe_dims *d = &p->m->dims;
@@ -49,7 +100,8 @@ static weft_status take_memory(planning *p)
     size_t parts = (size_t)s->num_parts;
     WEFT_TRY(host(p->pass, d->experts + 1, sizeof *s->counts, &s->counts));
     WEFT_TRY(host(p->pass, 1, sizeof *s->wrong, &s->wrong));
-    WEFT_TRY(host(p->pass, p->ep * p->kernel_parts * p->local, sizeof *s->received, &s->received));
+    const size_t ranks = p->placed ? p->ranks : p->ep;
+    WEFT_TRY(host(p->pass, ranks * p->kernel_parts * p->seats, sizeof *s->received, &s->received));
     s->partition_counts = s->counts;
     s->sent_counts = s->counts;
     if (p->kernel_parts > 1) {
@@ -60,11 +112,26 @@ static weft_status take_memory(planning *p)
     WEFT_TRY(host(p->pass, parts, sizeof *s->parts, &s->parts));
     if (!weft_pass_repeats(p->pass))
         memset(s->parts, 0, parts * sizeof *s->parts);
+    if (p->by_experts) {
+        WEFT_TRY(take_runs(p));
+        share_runs(p);
+    }
     for (size_t i = 0; i < parts; i++) {
         weft_moe_part *part = &s->parts[i];
-        WEFT_TRY(host(p->pass, 2 * p->ep, sizeof(size_t), &part->send_bytes));
-        part->recv_bytes = part->send_bytes + p->ep;
-        WEFT_TRY(host(p->pass, p->local + 1, sizeof(int64_t), &part->offsets));
+        WEFT_TRY(host(p->pass, 2 * ranks, sizeof(size_t), &part->send_bytes));
+        part->recv_bytes = part->send_bytes + ranks;
+        WEFT_TRY(host(p->pass, p->seats + 1, sizeof(int64_t), &part->offsets));
+        if (p->by_experts)
+            continue;
+        part->all_offsets = part->offsets;
+        part->first_position = 0;
+        part->end_position = (int)p->seats;
+        if (p->pass->model->tier) {
+            WEFT_TRY(host(p->pass, p->seats, sizeof *part->positions, &part->positions));
+            WEFT_TRY(host(p->pass, 2 * p->seats, sizeof *part->own_rows, &part->own_rows));
+        }
+        if (p->placed)
+            WEFT_TRY(take_placed(p, part));
     }
     return WEFT_OK;
 }
@@ -82,15 +149,17 @@ static weft_status enqueue_sort(const planning *p)
     WEFT_TRY(weft_pass_scratch(p->pass, WEFT_I32, d->tokens, topk, &scratch));
     s->row_of = row_of.data;
     s->token_of = token_of.data;
-    /* Where tokens travel all choices are sorted, else only those of this rank's experts. */
+    /* Where tokens travel, or experts, all choices are sorted, else those of this rank's experts.
+     */
+    const bool all = d->exchange || p->placed;
     s->sort = WEFT_ARGS(
         weft_dispatch_plan_args, .num_tokens = d->tokens, .num_experts = d->experts, .topk = topk,
-        .first_expert = d->exchange ? 0 : p->rank * p->local,
-        .num_local = d->exchange ? d->experts : p->local, .capacity = d->capacity,
-        .policy = (weft_drop_policy)o->moe_token_drop_policy, .top_index = s->index.data,
-        .top_prob = s->prob.data, .counts = s->counts, .num_partitions = p->kernel_parts,
-        .partition_counts = s->partition_counts, .row_of = s->row_of, .token_of = s->token_of,
-        .dropped = s->counts + d->experts, .wrong = s->wrong, .scratch = scratch.data);
+        .first_expert = all ? 0 : p->rank * p->local, .num_local = all ? d->experts : p->local,
+        .capacity = d->capacity, .policy = (weft_drop_policy)o->moe_token_drop_policy,
+        .top_index = s->index.data, .top_prob = s->prob.data, .counts = s->counts,
+        .num_partitions = p->kernel_parts, .partition_counts = s->partition_counts,
+        .row_of = s->row_of, .token_of = s->token_of, .dropped = s->counts + d->experts,
+        .wrong = s->wrong, .scratch = scratch.data);
     WEFT_TRY(weft_dispatch_plan(lane, &s->sort));
     weft_pass_release(p->pass, mark);
     return WEFT_OK;
@@ -108,6 +177,19 @@ static weft_status arrange_counts(const void *raw)
     return WEFT_OK;
 }
 
+/* Which partition an expert is in follows, where they stand at positions, from the rows that all
+ * ranks send it, and whether its rank keeps it. */
+static weft_status sum_counts(const planning *p, weft_lane *lane)
+{
+    const size_t experts = p->m->dims.experts;
+    int64_t *totals = p->state->totals, *kept = totals + experts;
+    memset(kept, 0, experts * sizeof *kept);
+    weft_tier_kept_places(p->pass->model->tier, p->m->layer, kept + p->rank * p->local);
+    WEFT_TRY(weft_lane_copy(lane, totals, p->state->counts, experts * sizeof *totals));
+    return weft_all_reduce(weft_pass_groups(p->pass)->by_axis[WEFT_AXIS_EP], lane, totals,
+                           2 * experts, WEFT_I64, WEFT_REDUCE_SUM);
+}
+
 static weft_status exchange_counts(const planning *p)
 {
     weft_moe_state *s = p->state;
@@ -120,14 +202,23 @@ static weft_status exchange_counts(const planning *p)
         return WEFT_OK;
     if (p->kernel_parts > 1)
         WEFT_TRY(weft_lane_submit(lane, "dispatch counts", arrange_counts, p, sizeof *p));
-    if (p->m->dims.exchange)
+    if (p->placed && p->m->dims.exchange)
+        WEFT_TRY(weft_all_gather(weft_pass_groups(p->pass)->by_axis[WEFT_AXIS_EP], lane, s->counts,
+                                 s->received, p->seats, WEFT_I64));
+    else if (p->m->dims.exchange)
         WEFT_TRY(weft_all_to_all(weft_pass_groups(p->pass)->by_axis[WEFT_AXIS_EP], lane,
                                  s->sent_counts, bytes, s->received, bytes));
+    if (p->by_experts && p->pass->model->tier)
+        WEFT_TRY(sum_counts(p, lane));
     /* From here on sizes depend on the data: the host waits for them. */
     WEFT_TRY(weft_lane_sync(lane));
     WEFT_TRY(weft_dispatch_plan_check(&s->sort));
-    if (!p->m->dims.exchange)
+    if (p->placed && !p->m->dims.exchange) { /* all rows are as if the first rank sent them */
+        memset(s->received, 0, p->ranks * p->seats * sizeof *s->received);
+        memcpy(s->received, s->counts, p->seats * sizeof *s->received);
+    } else if (!p->m->dims.exchange) {
         memcpy(s->received, s->counts + p->rank * p->local, bytes[0]);
+    }
     return WEFT_OK;
 }
 
@@ -145,6 +236,11 @@ static int64_t received_rows(const planning *p, size_t peer, size_t part, size_t
             return 0;
         part = 0;
     }
+    if (p->by_experts) {
+        if (p->state->part_of[p->rank * p->local + e] != (int32_t)part)
+            return 0;
+        part = 0;
+    }
     return p->state->received[(peer * p->kernel_parts + part) * p->local + e];
 }
 
@@ -157,7 +253,10 @@ static int64_t sent_rows(const planning *p, size_t peer, size_t part)
         part = 0;
     }
     size_t first = p->m->dims.exchange ? 0 : p->rank;
-    for (size_t e = 0; e < p->local; e++)
+    for (size_t e = 0; e < p->local && p->by_experts; e++)
+        if (p->state->part_of[peer * p->local + e] == (int32_t)part)
+            sum += p->state->counts[peer * p->local + e];
+    for (size_t e = 0; e < p->local && !p->by_experts; e++)
         sum += p->state->partition_counts[(part * p->ep + first + peer) * p->local + e];
     return sum;
 }
@@ -219,12 +318,131 @@ static weft_status repeat_parts(const planning *p)
     return WEFT_OK;
 }
 
+/* Which expert stands where in the program that brings them up, and each one's rows. */
+static void place_experts(const planning *p, weft_moe_part *part)
+{
+    if (!p->by_experts)
+        weft_tier_positions(p->pass->model->tier, p->m->layer, part->offsets, part->positions);
+    for (size_t e = 0; e < p->seats; e++) {
+        part->own_rows[2 * e] = 0;
+        part->own_rows[2 * e + 1] = part->all_offsets[e + 1] - part->all_offsets[e];
+    }
+}
+
+/* Partitions by experts: a run of every rank's positions is one of them; experts on the device
+ * stand as they are numbered. */
+static void cut_by_experts(const planning *p)
+{
+    weft_moe_state *s = p->state;
+    const bool listed = p->pass->model->tier;
+    int32_t *positions = s->parts[0].positions;
+    int64_t *offsets = s->parts[0].all_offsets;
+    for (size_t k = 0; k < p->ep; k++) {
+        const size_t rank = (p->rank + 1 + k) % p->ep; /* this one last: its positions stay */
+        const size_t first = rank * p->local;
+        if (listed)
+            weft_tier_stand((int)p->local, s->totals + p->m->dims.experts + first,
+                            s->totals + first, positions);
+        for (int i = 0; i < s->num_parts; i++)
+            for (int q = s->parts[i].first_position; q < s->parts[i].end_position; q++)
+                s->part_of[first + (size_t)(listed ? positions[q] : q)] = i;
+    }
+    offsets[0] = 0;
+    for (size_t e = 0; e < p->local; e++) {
+        offsets[e + 1] = offsets[e];
+        for (size_t peer = 0; peer < p->ep; peer++)
+            offsets[e + 1] += s->received[peer * p->local + e];
+    }
+}
+
+/* Rows sorted by expert leave by partition, then expert, which is by receiver. */
+static void send_by_partition(const planning *p)
+{
+    const weft_moe_state *s = p->state;
+    size_t next[WEFT_MOE_MAX_PARTITIONS];
+    int32_t *to = s->parts[0].to;
+    for (int i = 0; i < s->num_parts; i++)
+        next[i] = s->parts[i].first_sent;
+    for (size_t e = 0; e < p->m->dims.experts; e++)
+        for (int64_t i = 0; i < s->counts[e]; i++)
+            *to++ = (int32_t)next[s->part_of[e]]++;
+}
+
+/* Each rank has all tokens, and takes its parts' rows. */
+static void take_rows(const planning *p, weft_placing *placing)
+{
+    weft_moe_state *s = p->state;
+    weft_moe_part *part = &s->parts[0];
+    weft_placing_receives(placing, part->placed, part->first_placed, part->recv_bytes,
+                          part->offsets);
+    weft_placing_select(placing, part->placed, part->first_placed, part->offsets, part->to);
+    part->num_sent = part->num_rows = (size_t)part->offsets[p->seats];
+    count_part(s, part);
+    place_experts(p, part);
+}
+
+/* Experts may run on other ranks; there is one partition. */
+static weft_status place_rows(const planning *p)
+{
+    weft_moe_state *s = p->state;
+    const weft_shape *shape = weft_pass_shape(p->pass);
+    const size_t row_bytes = shape->hidden * weft_dtype_bytes(shape->dtype);
+    weft_tier_run *tier = p->pass->model->tier;
+    weft_placing *placing = weft_tier_placing(tier);
+    weft_moe_part *part = &s->parts[0];
+    WEFT_TRY(weft_tier_deal_out(tier, p->m->layer, s->received, part->placed, part->first_placed));
+    s->num_sent = s->num_rows = s->max_sent = s->max_rows = 0;
+    if (!p->m->dims.exchange) {
+        take_rows(p, placing);
+        return WEFT_OK;
+    }
+    weft_placing_sends(placing, part->placed, part->first_placed, part->send_bytes, part->to);
+    weft_placing_receives(placing, part->placed, part->first_placed, part->recv_bytes,
+                          part->offsets);
+    for (size_t peer = 0; peer < p->ep; peer++) {
+        part->num_sent += part->send_bytes[peer];
+        part->num_rows += part->recv_bytes[peer];
+        part->send_bytes[peer] *= row_bytes;
+        part->recv_bytes[peer] *= row_bytes;
+    }
+    count_part(s, part);
+    WEFT_TRY(take_order(p, part));
+    weft_placing_order(placing, part->placed, part->first_placed, part->offsets, part->order,
+                       part->inverse);
+    place_experts(p, part);
+    return WEFT_OK;
+}
+
+/* Rows sorted by expert leave in another order. */
+static weft_status reorder(const planning *p)
+{
+    weft_moe_state *s = p->state;
+    const size_t topk = (size_t)p->m->common.options.moe_router_topk;
+    const size_t mark = weft_pass_mark(p->pass);
+    weft_tensor scratch;
+    size_t num_rows = 0; /* sorted ones, also those that are not sent */
+    for (size_t e = 0; e < p->m->dims.experts; e++)
+        num_rows += (size_t)s->counts[e];
+    WEFT_TRY(weft_pass_scratch(p->pass, WEFT_I32, p->m->dims.tokens, topk, &scratch));
+    WEFT_TRY(weft_reorder(weft_pass_lane(p->pass),
+                          &(weft_reorder_args){.num_choices = p->m->dims.tokens * topk,
+                                               .num_rows = num_rows,
+                                               .to = s->parts[0].to,
+                                               .row_of = s->row_of,
+                                               .token_of = s->token_of,
+                                               .scratch = scratch.data}));
+    weft_pass_release(p->pass, mark);
+    return WEFT_OK;
+}
+
 static weft_status size_parts(planning *p)
 {
     weft_moe_state *s = p->state;
     const weft_shape *shape = weft_pass_shape(p->pass);
     size_t row_bytes = shape->hidden * weft_dtype_bytes(shape->dtype);
     s->num_sent = s->num_rows = s->max_sent = s->max_rows = 0;
+    if (p->by_experts)
+        cut_by_experts(p);
     for (size_t i = 0; i < (size_t)s->num_parts; i++) {
         weft_moe_part *part = &s->parts[i];
         for (size_t peer = 0; peer < p->ep; peer++) {
@@ -240,7 +458,11 @@ static weft_status size_parts(planning *p)
         part->first_row = s->num_rows;
         count_part(s, part);
         WEFT_TRY(order_rows(p, i, part));
+        if (p->pass->model->tier)
+            place_experts(p, part);
     }
+    if (p->by_experts)
+        send_by_partition(p);
     /* The sort puts peers' rows one after the other, whatever partition they are. */
     for (size_t i = 0; p->by_peers && i < (size_t)s->num_parts; i++) {
         size_t to = group_of_part(p, p->rank, i) * p->group, before = 0;
@@ -264,10 +486,12 @@ weft_status weft_moe_exchange_counts(weft_moe *m, weft_pass *pass, weft_moe_stat
 {
     planning p = planning_of(m, pass, state);
     WEFT_TRY(exchange_counts(&p));
-    WEFT_TRY(weft_pass_repeats(pass) ? repeat_parts(&p) : size_parts(&p));
+    WEFT_TRY(weft_pass_repeats(pass) ? repeat_parts(&p)
+             : p.placed              ? place_rows(&p)
+                                     : size_parts(&p));
     size_t choices = m->dims.tokens * (size_t)m->common.options.moe_router_topk;
     if (choices < state->num_sent)
         return WEFT_ERROR(WEFT_INTERNAL, "dispatch plan keeps %zu of %zu choices", state->num_sent,
                           choices);
-    return WEFT_OK;
+    return p.placed || p.by_experts ? reorder(&p) : WEFT_OK;
 }

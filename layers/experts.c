@@ -1,28 +1,176 @@
-/* The experts: grouped GEMMs over the rows of one partition. They do not keep the activation's
- * output: backward makes it again. */
+/* The experts: grouped GEMMs over the rows of one partition, of all experts at once, or where they
+ * are beyond device memory (layers/tier_run.h), of one after the other. They do not keep the
+ * activation's output: backward makes it again. */
 #include "layers/moe.h"
+#include "layers/pass.h"
 
-static weft_status grouped(weft_moe *m, weft_pass *pass, const weft_moe_expert_rows *r,
-                           weft_grouped_kind kind, weft_parameter *w, const weft_tensor *x,
-                           const weft_tensor *y, bool overwrite)
+/* Rows of some experts that follow each other, and these experts' matrices. */
+typedef struct span {
+    size_t num_experts;
+    const int64_t *offsets; /* [num_experts + 1], from 0 */
+    weft_tensor x, middle, act, y, dy, dx;
+    struct {
+        void *weight;
+        float *grad;
+    } fc1, fc2; /* of the first expert; */
+    size_t stride;
+    bool overwrite;
+} span;
+
+static weft_status grouped(weft_pass *pass, const span *s, weft_grouped_kind kind, bool is_first,
+                           const weft_tensor *x, const weft_tensor *y)
 {
-    return weft_grouped_gemm(weft_pass_lane(pass),
-                             &WEFT_ARGS(weft_grouped_gemm_args, .kind = kind,
-                                        .num_groups = m->dims.local_experts, .in = x->dims[1],
-                                        .out = y->dims[1], .row_offsets = r->part->offsets,
-                                        .dtype = x->dtype, .x = x->data, .w = w->weight.data,
-                                        .y = y->data, .wgrad = w->grad, .overwrite = overwrite));
+    return weft_grouped_gemm(
+        weft_pass_lane(pass),
+        &WEFT_ARGS(weft_grouped_gemm_args, .kind = kind, .num_groups = s->num_experts,
+                   .in = x->dims[1], .out = y->dims[1], .row_offsets = s->offsets,
+                   .dtype = x->dtype, .x = x->data, .w = is_first ? s->fc1.weight : s->fc2.weight,
+                   .y = y->data, .wgrad = is_first ? s->fc1.grad : s->fc2.grad,
+                   .overwrite = s->overwrite, .stride = s->stride));
 }
 
 /* act = activation(middle) */
-static weft_status activate(const weft_moe *m, weft_pass *pass, const weft_moe_expert_rows *r)
+static weft_status activate(const weft_moe *m, weft_pass *pass, const span *s)
 {
     return weft_activation_forward(
         weft_pass_lane(pass),
         &WEFT_ARGS(weft_activation_forward_args, .kind = weft_activation_of(&m->common.options),
-                   .rows = r->act.dims[0], .cols = r->act.dims[1], .dtype = r->act.dtype,
-                   .x = r->middle.data, .y = r->act.data));
+                   .rows = s->act.dims[0], .cols = s->act.dims[1], .dtype = s->act.dtype,
+                   .x = s->middle.data, .y = s->act.data));
 }
+
+static weft_status span_forward(const weft_moe *m, weft_pass *pass, const span *s)
+{
+    WEFT_TRY(grouped(pass, s, WEFT_GROUPED_FORWARD, true, &s->x, &s->middle));
+    WEFT_TRY(activate(m, pass, s));
+    return grouped(pass, s, WEFT_GROUPED_FORWARD, false, &s->act, &s->y);
+}
+
+static weft_status span_backward(const weft_moe *m, weft_pass *pass, const span *s)
+{
+    WEFT_TRY(activate(m, pass, s));
+    WEFT_TRY(grouped(pass, s, WEFT_GROUPED_WGRAD, false, &s->act, &s->dy));
+    /* The activation's gradient takes its place. */
+    WEFT_TRY(grouped(pass, s, WEFT_GROUPED_DGRAD, false, &s->act, &s->dy));
+    WEFT_TRY(weft_activation_backward(
+        weft_pass_lane(pass),
+        &WEFT_ARGS(weft_activation_backward_args, .kind = weft_activation_of(&m->common.options),
+                   .rows = s->act.dims[0], .cols = s->act.dims[1], .dtype = s->act.dtype,
+                   .x = s->middle.data, .dy = s->act.data, .dx = s->middle.data)));
+    WEFT_TRY(grouped(pass, s, WEFT_GROUPED_WGRAD, true, &s->x, &s->middle));
+    return grouped(pass, s, WEFT_GROUPED_DGRAD, true, &s->dx, &s->middle);
+}
+
+/* A parameter's matrix, and gradient, of an expert on the device. */
+static void *weight_of(const weft_parameter *p, size_t expert)
+{
+    const size_t bytes = p->expert_stride * weft_dtype_bytes(p->weight.dtype);
+    return expert > 0 ? (char *)p->weight.data + expert * bytes : p->weight.data;
+}
+
+static float *gradient_of(const weft_parameter *p, size_t expert)
+{
+    return expert > 0 && p->grad ? p->grad + expert * p->expert_stride : p->grad;
+}
+
+/* The partition's experts. Those that run one after the other have their matrices elsewhere. */
+static span all_of(const weft_moe *m, const weft_pass *pass, const weft_moe_expert_rows *r)
+{
+    const weft_parameter *fc1 = m->fc1.weight, *fc2 = m->fc2.weight;
+    const weft_moe_part *part = r->part;
+    const bool listed = pass->model->tier;
+    const size_t first = listed ? 0 : (size_t)part->first_position;
+    const size_t end = listed ? m->dims.local_experts : (size_t)part->end_position;
+    return (span){.num_experts = end - first,
+                  .offsets = part->offsets + first,
+                  .middle = r->middle,
+                  .act = r->act,
+                  .fc1 = {weight_of(fc1, first), gradient_of(fc1, first)},
+                  .fc2 = {weight_of(fc2, first), gradient_of(fc2, first)},
+                  .stride = fc1->expert_stride};
+}
+
+/* --- one after the other -------------------------------------------------------------------- */
+
+typedef struct positions {
+    weft_moe *m;
+    weft_pass *pass;
+    const weft_moe_part *part;
+    const span *all;
+    bool backward;
+} positions;
+
+static weft_tensor rows_of(const weft_tensor *t, size_t first, size_t count)
+{
+    weft_tensor rows = *t;
+    if (!t->data)
+        return rows;
+    rows.data = (char *)t->data + first * t->dims[1] * weft_dtype_bytes(t->dtype);
+    rows.dims[0] = count;
+    return rows;
+}
+
+/* A parameter lies in a bucket's memory on the device as it lies in the bucket. */
+static char *weight_at(const weft_pass *pass, const weft_parameter *p,
+                       const weft_tier_memory *memory)
+{
+    return memory->weights + weft_parameters_in_expert(pass->model->parameters, p) *
+                                 weft_dtype_bytes(p->weight.dtype);
+}
+
+static float *gradient_at(const weft_pass *pass, const weft_parameter *p,
+                          const weft_tier_memory *memory)
+{
+    return memory->gradient
+               ? memory->gradient + weft_parameters_in_expert(pass->model->parameters, p)
+               : NULL;
+}
+
+static weft_status run_position(void *context, int expert, const weft_tier_memory *memory,
+                                weft_lane *lane)
+{
+    const positions *p = context;
+    const weft_parameter *fc1 = p->m->fc1.weight, *fc2 = p->m->fc2.weight;
+    const size_t first = (size_t)p->part->offsets[expert];
+    const size_t count = (size_t)p->part->offsets[expert + 1] - first;
+    span one = *p->all;
+    (void)lane;
+    one.num_experts = 1;
+    one.offsets = p->part->own_rows + 2 * (size_t)expert;
+    weft_tensor *const tensors[] = {&one.x, &one.middle, &one.act, &one.y, &one.dy, &one.dx};
+    for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++)
+        *tensors[i] = rows_of(tensors[i], first, count);
+    one.fc1.weight = weight_at(p->pass, fc1, memory);
+    one.fc2.weight = weight_at(p->pass, fc2, memory);
+    one.fc1.grad = gradient_at(p->pass, fc1, memory);
+    one.fc2.grad = gradient_at(p->pass, fc2, memory);
+    one.overwrite = true;
+    return p->backward ? span_backward(p->m, p->pass, &one) : span_forward(p->m, p->pass, &one);
+}
+
+static weft_status run(weft_moe *m, weft_pass *pass, const weft_moe_expert_rows *r, const span *all,
+                       bool backward)
+{
+    weft_tier_run *tier = pass->model->tier;
+    positions p = {m, pass, r->part, all, backward};
+    if (!tier)
+        return backward ? span_backward(m, pass, all) : span_forward(m, pass, all);
+    return weft_tier_enqueue(tier,
+                             &(weft_tier_call){.pass = pass,
+                                               .layer = m->layer,
+                                               .backward = backward,
+                                               .positions = r->part->positions,
+                                               .offsets = r->part->all_offsets,
+                                               .first_position = r->part->first_position,
+                                               .end_position = r->part->end_position,
+                                               .placed = r->part->placed,
+                                               .first_placed = r->part->first_placed,
+                                               .run = run_position,
+                                               .context = &p},
+                             weft_pass_lane(pass));
+}
+
+/* --- a partition ---------------------------------------------------------------------------- */
 
 /* The rows in expert order: where they are, or copied to `to`. */
 static weft_status in_order(weft_pass *pass, const weft_moe_part *part, const weft_tensor *rows,
@@ -45,42 +193,31 @@ weft_status weft_moe_select(weft_pass *pass, const weft_tensor *from, const int3
 
 weft_status weft_moe_experts_first(weft_moe *m, weft_pass *pass, const weft_moe_expert_rows *r)
 {
-    weft_tensor x;
-    WEFT_TRY(in_order(pass, r->part, &r->x, &r->ordered, &x));
-    return grouped(m, pass, r, WEFT_GROUPED_FORWARD, m->fc1.weight, &x, &r->middle, false);
+    span all = all_of(m, pass, r);
+    WEFT_TRY(in_order(pass, r->part, &r->x, &r->ordered, &all.x));
+    return grouped(pass, &all, WEFT_GROUPED_FORWARD, true, &all.x, &all.middle);
 }
 
 weft_status weft_moe_experts(weft_moe *m, weft_pass *pass, const weft_moe_expert_rows *r,
                              const weft_tensor *out)
 {
-    WEFT_TRY(weft_moe_experts_first(m, pass, r));
-    WEFT_TRY(activate(m, pass, r));
-    if (!r->part->order)
-        return grouped(m, pass, r, WEFT_GROUPED_FORWARD, m->fc2.weight, &r->act, out, false);
-    /* The input's copy is used up: the answers take its place. */
-    WEFT_TRY(grouped(m, pass, r, WEFT_GROUPED_FORWARD, m->fc2.weight, &r->act, &r->ordered, false));
-    return weft_moe_select(pass, &r->ordered, r->part->inverse, out);
+    span all = all_of(m, pass, r);
+    WEFT_TRY(in_order(pass, r->part, &r->x, &r->ordered, &all.x));
+    /* Where there is a copy of the input it is used up: the answers take its place. */
+    all.y = r->part->order ? r->ordered : *out;
+    WEFT_TRY(run(m, pass, r, &all, false));
+    return r->part->order ? weft_moe_select(pass, &r->ordered, r->part->inverse, out) : WEFT_OK;
 }
 
 weft_status weft_moe_experts_backward(weft_moe *m, weft_pass *pass, const weft_moe_expert_rows *r,
                                       const weft_tensor *dout, const weft_tensor *din,
                                       bool overwrite)
 {
-    weft_tensor x, dy;
-    WEFT_TRY(in_order(pass, r->part, &r->x, &r->ordered, &x));
-    WEFT_TRY(in_order(pass, r->part, dout, &r->dordered, &dy));
-    WEFT_TRY(activate(m, pass, r));
-    WEFT_TRY(grouped(m, pass, r, WEFT_GROUPED_WGRAD, m->fc2.weight, &r->act, &dy, overwrite));
-    /* The activation's gradient takes its place. */
-    WEFT_TRY(grouped(m, pass, r, WEFT_GROUPED_DGRAD, m->fc2.weight, &r->act, &dy, false));
-    WEFT_TRY(weft_activation_backward(
-        weft_pass_lane(pass),
-        &WEFT_ARGS(weft_activation_backward_args, .kind = weft_activation_of(&m->common.options),
-                   .rows = r->act.dims[0], .cols = r->act.dims[1], .dtype = r->act.dtype,
-                   .x = r->middle.data, .dy = r->act.data, .dx = r->middle.data)));
-    WEFT_TRY(grouped(m, pass, r, WEFT_GROUPED_WGRAD, m->fc1.weight, &x, &r->middle, overwrite));
-    if (!r->part->order)
-        return grouped(m, pass, r, WEFT_GROUPED_DGRAD, m->fc1.weight, din, &r->middle, false);
-    WEFT_TRY(grouped(m, pass, r, WEFT_GROUPED_DGRAD, m->fc1.weight, &x, &r->middle, false));
-    return weft_moe_select(pass, &x, r->part->inverse, din);
+    span all = all_of(m, pass, r);
+    all.overwrite = overwrite;
+    WEFT_TRY(in_order(pass, r->part, &r->x, &r->ordered, &all.x));
+    WEFT_TRY(in_order(pass, r->part, dout, &r->dordered, &all.dy));
+    all.dx = r->part->order ? all.x : *din;
+    WEFT_TRY(run(m, pass, r, &all, true));
+    return r->part->order ? weft_moe_select(pass, &all.x, r->part->inverse, din) : WEFT_OK;
 }

@@ -146,15 +146,85 @@ uint64_t weft_footprint_scratch(const weft_outline *outline, int rank)
     return most + (outline->shape.training ? 3 : 1) * row_piece(outline);
 }
 
-static int count_parameters(const weft_outline *outline, int rank)
+static int count_parts(const weft_outline *outline, int rank)
 {
     int count = 0, first, end;
     for (int chunk = 0; chunk < outline->layout.num_chunks; chunk++) {
         weft_layout_range(&outline->layout, rank, chunk, &first, &end);
         for (int l = first; l < end; l++)
-            count += outline->layers[l].num_parameters;
+            count += (int)weft_outline_parts(&outline->layers[l]);
     }
     return count;
+}
+
+static void add_offloaded(weft_footprint *out, const char *module, uint64_t bytes);
+
+/* Of experts in a file: the places for some of them. */
+static uint64_t places_bytes(const weft_outline *outline, const weft_footprint_shape *s,
+                             uint64_t largest, int num_experts, uint64_t state,
+                             uint64_t *out_file_bytes)
+{
+    const weft_held_elements *held = &outline->held[s->rank];
+    const weft_experts_file file = weft_tier_file(&outline->tier, state);
+    const uint64_t shares = held->weights[WEFT_GRADIENT_EXPERT] / held->owned[WEFT_GRADIENT_EXPERT];
+    const weft_records_sizes sizes = weft_experts_file_sizes(
+        &file, outline->shape.dtype, largest, largest / shares, num_experts, !s->evaluates);
+    *out_file_bytes = weft_records_file_bytes(&sizes);
+    return weft_records_pinned_bytes(&sizes);
+}
+
+/* Experts in host memory: slots on the device; the rest pinned. state: bytes an element. */
+static void add_tier(const weft_outline *outline, const weft_footprint_shape *s, uint64_t state,
+                     weft_footprint *out)
+{
+    const weft_held_elements *held = &outline->held[s->rank];
+    const uint64_t element = weft_dtype_bytes(outline->shape.dtype);
+    uint64_t kept = 0, slots = 0, largest = 0;
+    int first, end, num_experts = 0;
+    for (int chunk = 0; chunk < outline->layout.num_chunks; chunk++) {
+        weft_layout_range(&outline->layout, s->rank, chunk, &first, &end);
+        for (int l = first; l < end; l++) {
+            const weft_outline_layer *layer = &outline->layers[l];
+            const int num = layer->num_experts;
+            if (num == 0)
+                continue;
+            num_experts += num;
+            const uint64_t wanted =
+                (uint64_t)weft_tier_num_slots(&outline->tier, num, outline->shape.ep);
+            kept += (uint64_t)weft_tier_num_kept(&outline->tier, num) * layer->expert_elements;
+            slots = wanted > slots ? wanted : slots;
+            largest = layer->expert_elements > largest ? layer->expert_elements : largest;
+        }
+    }
+    const bool in_file = outline->tier.experts == WEFT_TIER_FILE && num_experts > 0;
+    const uint64_t places =
+        in_file ? places_bytes(outline, s, largest, num_experts, state, &out->file_bytes) : 0;
+    const uint64_t weights = in_file ? 0 : held->weights[WEFT_GRADIENT_EXPERT] * element;
+    out->bytes[WEFT_MEMORY_WEIGHTS] += (kept + slots * largest) * element;
+    out->bytes[WEFT_MEMORY_PINNED] += weights + places;
+    add_offloaded(out, "experts' weights", weights);
+    add_offloaded(out, "experts' places", places);
+    if (s->evaluates)
+        return;
+    const uint64_t staging =
+        outline->accumulates ? WEFT_EXPERTS_STAGING * largest * sizeof(float) : 0;
+    const uint64_t gradients =
+        (in_file ? 0 : held->grads[WEFT_GRADIENT_EXPERT] * sizeof(float)) + staging;
+    const uint64_t states = in_file ? 0 : held->owned[WEFT_GRADIENT_EXPERT] * state;
+    out->bytes[WEFT_MEMORY_GRADIENTS] += WEFT_TIER_GRADIENTS * largest * sizeof(float);
+    out->bytes[WEFT_MEMORY_PINNED] += gradients + states;
+    add_offloaded(out, "experts' gradients", gradients);
+    add_offloaded(out, "experts' optimizer", states);
+}
+
+/* What the host steps of the buckets that the device has, and gradients on their way. */
+static void add_stepped(const weft_outline *outline, int rank, uint64_t state, weft_footprint *out)
+{
+    const weft_held_elements *held = &outline->held[rank];
+    const uint64_t bytes = held->stepped * (weft_dtype_bytes(outline->shape.dtype) + state) +
+                           (uint64_t)held->staging * held->staged * sizeof(float);
+    out->bytes[WEFT_MEMORY_PINNED] += bytes;
+    add_offloaded(out, "optimizer", bytes);
 }
 
 static void add_parameters(const weft_outline *outline, const weft_footprint_shape *s,
@@ -166,17 +236,23 @@ static void add_parameters(const weft_outline *outline, const weft_footprint_sha
     out->bytes[WEFT_MEMORY_WEIGHTS] += (size_t)held->weight_slots * slot * weft_dtype_bytes(dtype);
     if (!s->evaluates)
         out->bytes[WEFT_MEMORY_GRADIENTS] += (size_t)held->gradient_slots * slot * sizeof(float);
+    const size_t state = weft_tier_state_bytes(dtype, s->split_master);
     for (int group = 0; group < WEFT_NUM_GRADIENT_GROUPS; group++) {
-        const size_t master = dtype == WEFT_F32 ? 0 : s->split_master && dtype == WEFT_BF16 ? 2 : 4;
+        if (group == WEFT_GRADIENT_EXPERT && outline->shape.experts_on_host) {
+            add_tier(outline, s, state, out);
+            continue;
+        }
         out->bytes[WEFT_MEMORY_WEIGHTS] += held->weights[group] * weft_dtype_bytes(dtype);
         if (s->evaluates)
             continue;
         out->bytes[WEFT_MEMORY_GRADIENTS] += held->grads[group] * sizeof(float);
-        out->bytes[WEFT_MEMORY_OPTIMIZER] += held->owned[group] * (master + 2 * sizeof(float));
+        if (!outline->residency.state_on_host)
+            out->bytes[WEFT_MEMORY_OPTIMIZER] += held->owned[group] * state;
     }
     if (s->evaluates)
         return;
-    size_t norm = weft_optimizer_norm_bytes(count_parameters(outline, s->rank));
+    add_stepped(outline, s->rank, state, out);
+    size_t norm = weft_optimizer_norm_bytes(count_parts(outline, s->rank));
     out->bytes[WEFT_MEMORY_OTHER] += norm;
     out->bytes[WEFT_MEMORY_PINNED] += norm;
 }

@@ -30,6 +30,7 @@ typedef struct weft_module_bytes {
 typedef struct weft_footprint {
     uint64_t bytes[WEFT_NUM_MEMORY_PURPOSES];
     uint64_t device_bytes; /* all but the host's: staging and pinned */
+    uint64_t file_bytes;   /* of the experts' file */
     int num_modules;
     weft_module_bytes modules[WEFT_MAX_MODULES]; /* they sum to the activations */
     int num_offloaded;

@@ -25,6 +25,22 @@ void weft_model_held(const weft_model *model, weft_memory_purpose purpose, weft_
     }
 }
 
+void weft_model_settle(weft_model *model)
+{
+    for (int i = 0; i < model->setup.num_passes; i++) {
+        weft_stack *stash = &model->passes[i].stash;
+        if (stash->num_blocks < 2)
+            continue;
+        weft_stack_rewind(stash, 0);
+        weft_stack_settle(stash);
+    }
+    weft_stack_settle(&model->scratch);
+    if (model->recomputed.num_blocks > 1) {
+        weft_stack_rewind(&model->recomputed, 0);
+        weft_stack_settle(&model->recomputed);
+    }
+}
+
 /* Adds what a pass took most of; one within what was reserved counts as if its load had come. */
 static void add_rows(const weft_model *model, const weft_pass *pass, const weft_rows *most,
                      weft_rows *sum)

@@ -40,6 +40,7 @@ weft_status weft_linears_declare(weft_build *build, const weft_model_options *o,
         const weft_split_axis axis = row->num_experts ? WEFT_SPLIT_ETP : WEFT_SPLIT_TP;
         weft_parameter_spec spec =
             WEFT_ARGS(weft_parameter_spec, .name = name, .is_expert = row->num_experts > 0,
+                      .by_expert = row->num_experts > 0,
                       .init_std = by_inputs ? output_init_std(o) : (float)o->init_method_std,
                       .sum_over_tp = row->kind == WEFT_LINEAR_WHOLE_SUMMED);
         if (row->num_experts)

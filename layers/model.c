@@ -9,6 +9,7 @@
 #include "layers/graphs.h"
 #include "layers/outline.h"
 #include "layers/pass.h"
+#include "parallel/experts_share.h"
 #include "layers/pass_forward.h"
 
 static size_t metrics_bytes(const weft_model *model)
@@ -98,10 +99,16 @@ static weft_status use_pipeline(weft_model *model, const weft_moe_pipeline *pipe
         return WEFT_KEY_ERROR("parallel.moe_peer_group_size",
                               "%d groups of %d are not the %d ranks of expert parallelism", n,
                               group, shape->ep);
+    const weft_moe_dims dims = weft_moe_dims_of(&model->options, shape);
+    if (pipeline->by_experts && n > (int)dims.local_experts)
+        return WEFT_KEY_ERROR("parallel.moe_num_partitions",
+                              "%d runs of a rank's %zu experts: one would be empty", n,
+                              dims.local_experts);
     WEFT_TRY(weft_moe_runtime_use(model->moe, pipeline));
     shape->moe_partitions = n;
     shape->moe_reuse = (int)pipeline->reuse;
     shape->moe_peer_group = group;
+    shape->moe_by_experts = pipeline->by_experts;
     return WEFT_OK;
 }
 
@@ -138,6 +145,8 @@ static weft_status init(weft_model *model, const weft_outline *outline, weft_mod
     model->tied = outline->tied;
     model->shape.recompute = outline->shape.recompute;
     model->shape.offload = outline->shape.offload;
+    model->shape.experts_on_host = outline->shape.experts_on_host;
+    model->shape.experts_placed = outline->shape.experts_placed;
     model->metric_list = outline->metrics;
     model->num_frozen = outline->num_frozen;
     model->place = weft_coords_place(&s->groups->coords, s->groups->mesh.world);
@@ -150,8 +159,23 @@ static weft_status init(weft_model *model, const weft_outline *outline, weft_mod
     weft_parameters_freeze(model->parameters, &s->frozen, NULL);
     weft_residency residency = outline->residency;
     residency.bucket_elements = s->bucket_elements;
+    const weft_experts_file file =
+        weft_tier_file(&outline->tier, weft_tier_state_bytes(s->dtype, s->split_master));
+    if (outline->shape.experts_on_host && outline->tier.experts == WEFT_TIER_FILE)
+        weft_parameters_use_file(model->parameters, &file);
+    if (outline->shape.experts_placed)
+        weft_parameters_share_experts(model->parameters);
     WEFT_TRY(weft_parameters_allocate(model->parameters, &residency, s->training && !s->evaluates));
     WEFT_TRY(weft_rings_create(s->device, model->parameters, &model->rings));
+    if (outline->shape.experts_on_host)
+        WEFT_TRY(weft_tier_create(&(weft_tier_setup){.device = s->device,
+                                                     .parameters = model->parameters,
+                                                     .options = &outline->tier,
+                                                     .training = s->training && !s->evaluates,
+                                                     .accumulates = outline->accumulates,
+                                                     .num_threads = s->host_threads,
+                                                     .at_once = outline->steps_at_once},
+                                  &model->tier));
     WEFT_TRY(create_passes(model, outline));
     WEFT_TRY(weft_model_make_programs(model, outline));
     return s->graphs && weft_graphs_fit(model) ? weft_graphs_create(model) : WEFT_OK;
@@ -188,6 +212,7 @@ void weft_model_destroy(weft_model *model)
 {
     if (!model)
         return;
+    weft_tier_abandon(model->tier);
     weft_device_wait(model->setup.device); /* after an error lanes may still run the pass */
     weft_graphs_destroy(model);
     for (int i = 0; model->passes && i < model->setup.num_passes; i++) {
@@ -201,6 +226,7 @@ void weft_model_destroy(weft_model *model)
     weft_executor_release(&model->executor);
     weft_rings_release(&model->rings);
     weft_offload_release(&model->offload);
+    weft_tier_destroy(model->tier);
     weft_arena_release(&model->arena);
     weft_stack_release(&model->recomputed);
     weft_stack_release(&model->scratch);

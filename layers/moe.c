@@ -21,6 +21,7 @@
 #include "layers/mlp.h"
 #include "layers/moe.h"
 #include "layers/note.h"
+#include "layers/pass.h"
 
 static void moe_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
 {
@@ -37,6 +38,7 @@ static weft_status moe_init(weft_layer *layer, weft_build *build)
         return WEFT_KEY_ERROR("model.num_experts", " is 0, and %s (moe) is an MoE layer",
                               weft_layer_name(layer));
     m->dims = weft_moe_dims_of(o, shape);
+    m->layer = build->layer;
     if (o->moe_router_forced_load > 0)
         WEFT_TRY(weft_moe_force_load(m, weft_build_device(build)));
     const weft_moe_dims *d = &m->dims;

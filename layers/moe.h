@@ -4,6 +4,7 @@
 
 #include "layers/layers.h"
 #include "layers/moe_runtime.h"
+#include "schedule/placement.h"
 
 typedef struct weft_moe {
     weft_layer_common common;
@@ -11,6 +12,7 @@ typedef struct weft_moe {
     weft_layer *shared; /* owned; optional */
     weft_moe_dims dims;
     weft_device *device;
+    int layer;     /* of the model's list, which it is part of */
     float *forced; /* pinned, [T, E]: added to the logits; NULL: nothing */
 } weft_moe;
 
@@ -20,8 +22,19 @@ typedef struct weft_moe_part {
     size_t first_sent, num_sent;     /* rows at home */
     size_t first_row, num_rows;      /* rows at the experts */
     size_t *send_bytes, *recv_bytes; /* [ep]; partitions by peers: to and from that peer alone */
-    int64_t *offsets;                /* [local_experts + 1] */
+    int64_t *offsets;                /* [local_experts + 1]; of experts that may run elsewhere, and
+                                        what follows: of all the group's, by seat */
     int32_t *order, *inverse; /* expert-major row -> row as it came, and back; NULL: the same */
+    int32_t *positions; /* [local_experts]: experts in the order in which they run one by one */
+    int64_t *own_rows;  /* [local_experts][2]: 0, and how many */
+    /* Partitions by experts: its positions, where none are listed its experts; else all. What
+     * `positions`, own_rows and all_offsets point at is then one for all partitions. */
+    int first_position, end_position;
+    int64_t *all_offsets; /* [local_experts + 1]: of all partitions' rows together */
+    /* Where experts run (layers/placing.h); NULL: at home. */
+    weft_placement_part *placed;
+    int32_t *first_placed; /* [experts + 1] */
+    int32_t *to;           /* [choices]: of rows sorted by expert, the order in which they leave */
 } weft_moe_part;
 
 typedef struct weft_moe_state {
@@ -30,7 +43,7 @@ typedef struct weft_moe_state {
     weft_tensor logits, scores, index, prob; /* [T, E], [T, E], [T, K], [T, K] */
     float *sums;                             /* host: counts[E], score_sums[E], z_sum */
     int64_t *counts;                         /* host: [E] of this rank's plan, then [1] dropped */
-    int64_t *received;                       /* host: [ep][parts of a sender][local_experts] */
+    int64_t *received; /* host: [ep][parts of a sender][local_experts]; placed: [ep][experts] */
     int64_t *partition_counts; /* host: [parts that the sort knows][E]; counts, where it is one */
     int64_t *sent_counts;      /* host: the same by receiver, [ep][parts][local_experts] */
     weft_wrong_choice *wrong;  /* host */
@@ -39,6 +52,9 @@ typedef struct weft_moe_state {
     const weft_moe_plan *plan;
     weft_moe_part *parts; /* host: [num_parts] */
     int num_parts;
+    int32_t *part_of; /* host: [E], by experts: whose partition is which */
+    int64_t *totals;  /* host: [2][E], where the device keeps experts: the group's rows of each; its
+                         place among those that its rank keeps, from 1, 0: none */
     size_t num_sent, num_rows, max_sent, max_rows; /* of all partitions, of the largest one */
     weft_tensor dispatched, middle; /* T_DI, T_M: [R, H], [R, gates ffn]; kept without reuse */
     char *host_input, *host_middle; /* what was offloaded: pinned, back to back by partition */

@@ -4,11 +4,27 @@
 #include "layers/moe.h"
 #include "layers/pass.h"
 
+/* Of experts that run wherever it is best. */
+static size_t fullest_placed(const weft_moe_state *state, size_t experts, size_t ranks)
+{
+    const weft_moe_part *part = &state->parts[0];
+    size_t most = 0;
+    for (size_t r = 0; r < ranks; r++) {
+        size_t rows = 0;
+        for (int32_t i = 0; i < part->first_placed[experts]; i++)
+            rows += part->placed[i].rank == (int32_t)r ? (size_t)part->placed[i].num_rows : 0;
+        most = rows > most ? rows : most;
+    }
+    return most;
+}
+
 /* Where no tokens travel, every rank of the group knows what all have. */
 static size_t fullest_rows(const weft_moe *m, const weft_moe_state *state)
 {
     const weft_moe_dims *d = &m->dims;
     size_t most = state->num_rows;
+    if (!d->exchange && state->parts[0].placed)
+        return fullest_placed(state, d->experts, d->experts / d->local_experts);
     for (size_t first = 0; !d->exchange && first < d->experts; first += d->local_experts) {
         size_t rows = 0;
         for (size_t e = first; e < first + d->local_experts; e++)

@@ -176,8 +176,10 @@ static weft_status work_of_experts(const work *w, const weft_task *task)
     }
     weft_tensor dout = operand(w, task, WEFT_OPERAND_DY);
     weft_tensor din = operand(w, task, WEFT_OPERAND_DX);
+    /* Partitions by experts have each expert once. */
+    const bool is_first = task->part == 0 || w->state->plan->pipeline.by_experts;
     return weft_moe_experts_backward(w->m, w->pass, &r, &dout, &din,
-                                     task->part == 0 && weft_pass_overwrite(w->pass));
+                                     is_first && weft_pass_overwrite(w->pass));
 }
 
 /* Forward, backward and recomputation. */

@@ -58,6 +58,10 @@ const char *const *weft_model_track_names(int *out_count)
     names[WEFT_TRACK_CONTEXT] = "context";
     names[WEFT_TRACK_KEYS] = "keys";
     names[WEFT_TRACK_KEYS_GRADIENTS] = "keys' gradients";
+    names[WEFT_TRACK_EXPERTS] = "experts";
+    names[WEFT_TRACK_UPLOADS] = "uploads";
+    names[WEFT_TRACK_DOWNLOADS] = "downloads";
+    names[WEFT_TRACK_ACCUMULATIONS] = "accumulations";
     *out_count = WEFT_NUM_TRACKS;
     return names;
 }

@@ -32,6 +32,10 @@ enum {
     WEFT_TRACK_CONTEXT, /* attention over context-parallel ranks: what it computes */
     WEFT_TRACK_KEYS,
     WEFT_TRACK_KEYS_GRADIENTS,
+    WEFT_TRACK_EXPERTS, /* beyond device memory (schedule/experts.h): what they compute */
+    WEFT_TRACK_UPLOADS,
+    WEFT_TRACK_DOWNLOADS,
+    WEFT_TRACK_ACCUMULATIONS,
     WEFT_NUM_TRACKS
 };
 

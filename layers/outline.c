@@ -193,7 +193,8 @@ static weft_status add_declared(weft_outline_layer *layer, const weft_placed *pl
         .global = global,
         .local = placed->count,
         .shared = placed->parameter.shared,
-        .used_forward = placed->spec.used_forward};
+        .used_forward = placed->spec.used_forward,
+        .experts = placed->experts};
     return WEFT_OK;
 }
 
@@ -215,7 +216,10 @@ static weft_status described_shape(const weft_model_setup *setup, const weft_mes
         shape.moe_partitions = moe->pipeline.num_partitions;
         shape.moe_reuse = (int)moe->pipeline.reuse;
         shape.moe_peer_group = moe->pipeline.peer_group;
+        shape.moe_by_experts = moe->pipeline.by_experts;
     }
+    shape.experts_on_host = setup->options->num_experts > 0 && setup->tier &&
+                            weft_tier_closed(setup->tier).experts != WEFT_TIER_NONE;
     *out = shape;
     if (setup->training && setup->recompute)
         WEFT_TRY(weft_recompute_modules(setup->recompute, &out->recompute));
@@ -224,20 +228,34 @@ static weft_status described_shape(const weft_model_setup *setup, const weft_mes
     return WEFT_OK;
 }
 
+/* Experts compute elsewhere where they lie on several ranks. Then several ranks may bring an
+ * expert's gradient. */
+static void place_experts(weft_outline *out)
+{
+    out->shape.experts_placed =
+        out->shape.experts_on_host && weft_tier_is_placed(&out->tier) && out->shape.ep > 1;
+    if (!out->shape.experts_placed)
+        out->tier.placement = WEFT_TIER_HOME;
+    else if (out->tier.replicas > 1)
+        out->accumulates = true;
+}
+
 weft_moe_pipeline weft_shape_pipeline(const weft_shape *shape)
 {
     return (weft_moe_pipeline){shape->moe_partitions > 0 ? shape->moe_partitions : 1,
-                               (weft_reuse)shape->moe_reuse, shape->moe_peer_group};
+                               (weft_reuse)shape->moe_reuse, shape->moe_peer_group,
+                               shape->moe_by_experts};
 }
 
-/* Whether the host waits inside the program that MoE layers' forward is. */
+/* Whether the host waits inside the program that MoE layers' forward is. Published runs hand a
+ * message over when its pass is over, whatever their hosts wait for inside passes. */
 static weft_status find_host_waits(const weft_shape *shape, bool *out)
 {
     const weft_moe_pipeline pipeline = weft_shape_pipeline(shape);
     weft_arena arena = {0};
     weft_program program;
     weft_status status = weft_program_moe(&pipeline, false, &arena, &program);
-    *out = status == WEFT_OK && weft_program_host_waits(&program);
+    *out = status == WEFT_OK && !shape->plain_kernels && weft_program_host_waits(&program);
     weft_arena_release(&arena);
     return status;
 }
@@ -263,6 +281,8 @@ static weft_status outline_layers(const weft_model *model, weft_parameters *cons
     for (int s = 0; s < out->layout.num_ranks; s++)
         for (int i = 0; i < weft_parameters_count(stages[s]); i++) {
             const weft_placed *placed = weft_parameters_at(stages[s], i);
+            if (placed->experts > 0)
+                out->layers[placed->layer].num_experts = (int)placed->experts;
             WEFT_TRY(add_declared(&out->layers[placed->layer], placed, &out->tied, s == 0));
         }
     return WEFT_OK;
@@ -327,8 +347,16 @@ weft_status weft_model_outline(const weft_model_setup *setup, const weft_mesh *m
     out->layout = model->layout;
     out->residency = setup->parallel ? weft_residency_of(setup->parallel, model->num_layers)
                                      : (weft_residency){.num_layers = model->num_layers};
+    if (setup->tier)
+        out->tier = weft_tier_closed(setup->tier);
+    out->accumulates = setup->accumulates; /* and see place_experts */
+    out->steps_at_once = setup->steps_at_once;
     if (status == WEFT_OK)
         status = described_shape(setup, mesh, &out->shape);
+    out->residency.experts_on_host = out->shape.experts_on_host;
+    out->residency.state_on_host = out->tier.optimizer_state == WEFT_TIER_STATE_HOST;
+    if (status == WEFT_OK)
+        place_experts(out);
     if (status == WEFT_OK)
         status = outline_stages(model, &groups, stages, out);
     if (status == WEFT_OK)

@@ -5,6 +5,7 @@
 #define WEFT_LAYERS_OUTLINE_H
 
 #include "layers/runtime.h"
+#include "layers/tier.h"
 #include "parallel/buckets.h"
 #include "parallel/layout.h"
 #include "schedule/moe_layer.h"
@@ -21,7 +22,7 @@ typedef struct weft_tied {
 /* What a layer shares out of a section (parallel/residency.h). */
 typedef struct weft_unit_shape {
     uint64_t elements; /* padding included */
-    int num_buckets;
+    int num_buckets;   /* experts' each for itself */
 } weft_unit_shape;
 
 /* A layer of the list. */
@@ -36,6 +37,8 @@ typedef struct weft_outline_layer {
     bool host_waits;              /* its forward runs a program inside which the host waits */
     weft_description description; /* for outline.shape, children included */
     weft_held *parameters;        /* as init declared them, in order */
+    int num_experts;              /* local ones, each in a bucket of its own; */
+    uint64_t expert_elements;     /* of one's bucket */
     int num_parameters;
     weft_unit_shape units[WEFT_NUM_SECTIONS];
 } weft_outline_layer;
@@ -47,6 +50,8 @@ typedef struct weft_outline {
     weft_layout layout; /* into p * v virtual stages */
     weft_tied tied; /* pp > 1: what the last stage holds a copy of; follows from what it declares */
     weft_residency residency; /* of a rank's parameters */
+    weft_tier_options tier;   /* where experts are; what of the setup */
+    bool accumulates, steps_at_once;
     weft_held_elements *held; /* by pipeline rank */
     weft_metric_list metrics;
     uint64_t num_frozen; /* elements of the parameters that setup.frozen matches */
@@ -62,6 +67,8 @@ typedef struct weft_outline {
 weft_status weft_model_outline(const weft_model_setup *setup, const weft_mesh *mesh,
                                weft_model_function build, weft_outline *out) WEFT_CHECKED;
 
+/* In how many parts a layer's parameters lie: by expert, each local expert's. */
+size_t weft_outline_parts(const weft_outline_layer *layer);
 /* Whether a layer shares out anything. */
 bool weft_outline_shares(const weft_outline_layer *layer);
 /* Fills outline->held and the layers' units. */

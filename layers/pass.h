@@ -9,6 +9,7 @@
 #include "layers/rings.h"
 #include "layers/runtime.h"
 #include "layers/stack.h"
+#include "layers/tier_run.h"
 #include "parallel/layout.h"
 
 typedef struct weft_graphs weft_graphs;
@@ -97,7 +98,11 @@ struct weft_model {
     uint64_t num_frozen;
     weft_moe_runtime *moe;                /* NULL without experts */
     struct weft_context_runtime *context; /* NULL where cp is 1 */
-    weft_trace *trace;                    /* NULL: none is kept; borrowed */
+    weft_tier_run *tier;                  /* NULL: experts are on the device */
+    /* Told of layers whose backward is enqueued, where others wait for points; NULL: nobody is. */
+    weft_status (*passed)(void *context, int layer);
+    void *passed_context;
+    weft_trace *trace; /* NULL: none is kept; borrowed */
     int trace_rank;
     weft_graphs *graphs; /* NULL: nothing is kept as graphs */
     weft_arena arena;

@@ -20,8 +20,11 @@ static weft_status backward(weft_pass_work *w, const weft_task *task)
     if (status != WEFT_OK)
         return weft_error_context(status, "%s backward", weft_layer_name(layer));
     WEFT_TRY(weft_offload_end(&pass->model->offload, w->program, task, pass->lane));
-    return points && points[task->layer] ? weft_lane_record(pass->lane, points[task->layer])
-                                         : WEFT_OK;
+    if (points && points[task->layer])
+        WEFT_TRY(weft_lane_record(pass->lane, points[task->layer]));
+    return points && pass->model->passed
+               ? pass->model->passed(pass->model->passed_context, task->layer)
+               : WEFT_OK;
 }
 
 static weft_status run_layer(void *context, const weft_task *task, weft_lane *lane)

@@ -10,6 +10,7 @@
 #include "layers/moe_options.h"
 #include "layers/offload.h"
 #include "layers/recompute.h"
+#include "layers/tier.h"
 #include "parallel/layout.h"
 #include "parallel/parameters.h"
 #include "parallel/sequence.h"
@@ -66,12 +67,17 @@ typedef struct weft_model_setup {
                                the model is made */
     const weft_recompute_options *recompute; /* NULL: nothing; borrowed */
     const weft_offload_options *offload;     /* beside `recompute`; likewise */
+    const weft_tier_options *tier;           /* NULL: experts are on the device; borrowed */
+    bool split_master;                       /* of bf16 weights, in their file */
+    bool accumulates;                        /* a step has several micro-batches on this rank */
+    bool steps_at_once;                      /* the host steps experts before the norm is known */
+    int host_threads;                        /* of what the host does for them; from 1 */
     uint64_t seed;
     weft_moe_options moe;
-    size_t logit_rows;  /* weft_shape.logit_rows; weft_model_create sets it by its device */
-    bool graphs;        /* where device and layers can: forward and backward as CUDA graphs */
-    bool documents;     /* micro-batches say where documents begin, or weigh labels */
-    bool plain_kernels; /* of an outline alone: weft_shape's */
+    size_t logit_rows; /* weft_shape.logit_rows; weft_model_create sets it by its device */
+    bool graphs;       /* where device and layers can: forward and backward as CUDA graphs */
+    bool documents;    /* micro-batches say where documents begin, or weigh labels */
+    int plain_kernels; /* of an outline alone: weft_shape's */
 } weft_model_setup;
 
 /* Runs `build`, cuts the list into stages, initialises this stage's layers, lays out parameters and
@@ -139,9 +145,49 @@ typedef struct weft_stack_use {
     size_t bytes, blocks_bytes;
     bool grew;
 } weft_stack_use;
+/* Between steps: what passes grew becomes one block each. Waits for the lanes where there is any.
+ */
+void weft_model_settle(weft_model *model);
 void weft_model_held(const weft_model *model, weft_memory_purpose purpose, weft_stack_use *out);
 /* The loads at which a footprint is what was held. */
 void weft_model_held_loads(const weft_model *model, weft_moe_held_loads *out);
+/* Experts beyond device memory; where all are on the device these do nothing, and events are NULL.
+ * `bucket`: of section EXPERT (parallel/parameters.h). A step, or an evaluation, begins; */
+void weft_model_begin_tier(weft_model *model, bool training);
+/* its update uses the bucket: for the norm, or steps it; */
+void weft_model_update_expert(weft_model *model, int bucket, bool is_step);
+/* whether the bucket has a gradient in this step; */
+bool weft_model_has_gradient(const weft_model *model, int bucket);
+/* the event where that is in host memory, and the one where its update is over; */
+weft_event *weft_model_landed(const weft_model *model, int bucket);
+weft_event *weft_model_stepped(const weft_model *model, int bucket);
+/* whose update the tasks of this bucket do, once all gradients of its layer are enqueued; */
+int weft_model_turn(weft_model *model, int bucket, weft_tier_turn_kind kind);
+/* of an expert in a file, on the lane of the file, NULL where none is: a place for its record, and
+ * there its gradient, or all of it; */
+weft_status weft_model_make_room(weft_model *model, int bucket) WEFT_CHECKED;
+weft_status weft_model_read_expert(weft_model *model, int bucket, bool whole) WEFT_CHECKED;
+weft_lane *weft_model_file_lane(const weft_model *model);
+/* whether such experts are read and step while the layers below go backward, which `passed` tells
+ * of: the layer's backward is enqueued, its point recorded; */
+bool weft_model_goes_ahead(const weft_model *model);
+void weft_model_tell_passed(weft_model *model, weft_status (*passed)(void *context, int layer),
+                            void *context);
+/* from here on what the device has of its weights is out of date; if it is kept there, it comes up
+ * again; */
+void weft_model_change(weft_model *model, int bucket);
+weft_status weft_model_refresh(weft_model *model, int bucket, weft_lane *lane) WEFT_CHECKED;
+/* the bucket's update is over at this point of the lane, where its event is recorded; */
+weft_status weft_model_end_update(weft_model *model, int bucket, weft_lane *lane) WEFT_CHECKED;
+/* once, before the next: experts that are dealt out over ranks see those of the others. Collective
+ * over EP; */
+weft_status weft_model_join_tier(weft_model *model) WEFT_CHECKED;
+/* all weights changed, the lanes being idle (first values, a load): before the first forward;
+ * waits for lanes that run on. */
+weft_status weft_model_reset_tier(weft_model *model) WEFT_CHECKED;
+weft_status weft_model_drain_tier(weft_model *model) WEFT_CHECKED;
+/* NULL: there is none. */
+const weft_tier_counts *weft_model_tier_counts(const weft_model *model);
 /* Clears all of these, before a step. */
 void weft_model_clear_metrics(weft_model *model);
 /* Whether the last layer is Weft's head; one of the program's own reads labels as it likes. */

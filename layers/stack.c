@@ -1,8 +1,17 @@
 #include "layers/stack.h"
 
+#include <stdint.h>
+
 #include "layers/describe.h"
 
-enum { STACK_MIN_BLOCK_BYTES = 1 << 20 };
+enum {
+    STACK_MIN_BLOCK_BYTES = 1 << 20,
+    /* Of what a limit leaves, a block takes such a part beyond its need: other stacks grow, too.
+     * The last blocks take more, the very last all, so that memory ends before blocks do. */
+    STACK_SPARE_PART = 8,
+    STACK_LAST_SPARE_PART = 2,
+    STACK_NUM_LAST_BLOCKS = 8,
+};
 
 weft_status weft_stack_reserve(weft_stack *stack, size_t bytes)
 {
@@ -22,6 +31,22 @@ weft_status weft_stack_reserve(weft_stack *stack, size_t bytes)
     return WEFT_OK;
 }
 
+/* What a block for so much may take beyond that. */
+static size_t spare_bytes(const weft_stack *stack, size_t bytes)
+{
+    const int blocks_left = WEFT_STACK_MAX_BLOCKS - stack->num_blocks,
+              part = blocks_left > STACK_NUM_LAST_BLOCKS ? STACK_SPARE_PART
+                     : blocks_left > 1                   ? STACK_LAST_SPARE_PART
+                                                         : 1;
+    weft_device_stats stats;
+    weft_device_get_stats(stack->device, &stats);
+    if (stack->space != WEFT_SPACE_DEVICE || stats.budget_bytes == 0)
+        return SIZE_MAX;
+    if (stats.budget_bytes <= stats.bytes_now || stats.budget_bytes - stats.bytes_now <= bytes)
+        return 0;
+    return (stats.budget_bytes - stats.bytes_now - bytes) / (size_t)part;
+}
+
 /* A block for a piece and some that will follow, or where there is no room for that, for it alone.
  */
 static weft_status grow(weft_stack *stack, size_t bytes)
@@ -32,13 +57,21 @@ static weft_status grow(weft_stack *stack, size_t bytes)
     size_t more = bytes + bytes / 4;
     more = more > held / 8 ? more : held / 8;
     more = more > STACK_MIN_BLOCK_BYTES ? more : STACK_MIN_BLOCK_BYTES;
+    const size_t spare = spare_bytes(stack, bytes);
+    if (more - bytes > spare)
+        more = bytes + spare;
     if (more > bytes) {
         weft_status status = weft_stack_reserve(stack, more);
         if (status != WEFT_MEMORY)
             return status;
         weft_error_clear();
     }
-    return weft_stack_reserve(stack, bytes);
+    const weft_status status = weft_stack_reserve(stack, bytes);
+    return status != WEFT_MEMORY
+               ? status
+               : weft_error_context(status, "experts got more rows than there is room for "
+                                            "(offload.experts auto, host or file, a smaller "
+                                            "offload.kept or slots leave some)");
 }
 
 weft_status weft_stack_alloc(weft_stack *stack, size_t bytes, void **out)
@@ -88,6 +121,27 @@ void weft_stack_restore(const weft_stack *saved, weft_stack *stack)
         stack->blocks[b].used = b < saved->num_blocks ? saved->blocks[b].used : 0;
     stack->current = saved->current;
     stack->used_bytes = saved->used_bytes;
+}
+
+void weft_stack_settle(weft_stack *stack)
+{
+    const int first = stack->num_blocks > 0 && stack->blocks[0].used > 0 ? 1 : 0;
+    size_t bytes = 0;
+    for (int b = first; b < stack->num_blocks; b++) {
+        if (stack->blocks[b].used > 0)
+            return;
+        bytes += stack->blocks[b].size;
+    }
+    if (stack->num_blocks - first < 2)
+        return;
+    while (stack->num_blocks > first) {
+        stack->num_blocks--;
+        weft_device_free(stack->device, stack->space, stack->blocks[stack->num_blocks].base,
+                         stack->blocks[stack->num_blocks].size);
+    }
+    stack->current = 0;
+    if (weft_stack_reserve(stack, bytes) != WEFT_OK)
+        weft_error_clear(); /* it grows again as it is asked */
 }
 
 void weft_stack_release(weft_stack *stack)

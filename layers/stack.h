@@ -36,6 +36,9 @@ size_t weft_stack_mark(const weft_stack *stack);
 void weft_stack_rewind(weft_stack *stack, size_t mark);
 /* As it was when it was copied to `saved`; blocks that it got since stay. */
 void weft_stack_restore(const weft_stack *saved, weft_stack *stack);
+/* Makes one block of those that it grew and that hold nothing now: pieces that are larger than a
+ * block's rest leave it empty. Waits for the device's lanes where there are any. */
+void weft_stack_settle(weft_stack *stack);
 void weft_stack_release(weft_stack *stack);
 
 #endif

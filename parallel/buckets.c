@@ -6,8 +6,9 @@ typedef struct list {
     const weft_mesh *mesh;
     bool overlap;
     weft_sharding sharding;
+    bool experts_on_host, state_on_host;
     weft_bucket_shape *shapes;
-    int count;
+    int count, num_staged;
 } list;
 
 static weft_bucket_sum sum_of(const list *l, weft_section_kind kind)
@@ -25,7 +26,7 @@ static int32_t layer_of(const list *l, weft_section_kind kind, int index)
     const weft_bucket *buckets = l->sections->buckets[kind];
     bool is_early = kind == WEFT_SECTION_DENSE || kind == WEFT_SECTION_EXPERT;
     int32_t layer = buckets[index].first_layer;
-    if (buckets[index].unit >= 0)
+    if (buckets[index].unit >= 0 || (l->experts_on_host && kind == WEFT_SECTION_EXPERT))
         return layer;
     if (!l->overlap || !is_early)
         return -1;
@@ -40,6 +41,8 @@ static void add(list *l, weft_section_kind kind, int index)
     const int group_size = l->sections->group_size[kind];
     const bool in_passes = l->sections->buckets[kind][index].unit >= 0, sums = group_size > 1;
     const bool shares = sums && l->sharding != WEFT_NO_SHARD;
+    const bool offloaded = l->experts_on_host && kind == WEFT_SECTION_EXPERT,
+               staged = l->state_on_host && !offloaded;
     l->shapes[l->count++] = (weft_bucket_shape){
         .section = (int32_t)kind,
         .index = index,
@@ -47,8 +50,12 @@ static void add(list *l, weft_section_kind kind, int index)
         .sum = sum_of(l, kind),
         .reduces = sums && !in_passes,
         .gathers = shares && !(in_passes && l->sharding == WEFT_SHARD_OPTIM_GRADS_PARAMS),
+        .offloaded = offloaded,
+        .state_on_host = staged,
+        .staging = staged ? l->num_staged++ % WEFT_BUCKET_STAGING : 0,
         .in_passes = in_passes,
         .owners = shares ? group_size : 1,
+        .num_experts = l->sections->buckets[kind][index].num_experts,
         .elements = l->sections->buckets[kind][index].count};
 }
 
@@ -71,10 +78,15 @@ static void add_all(list *l)
 }
 
 weft_status weft_buckets_order(const weft_cut_sections *sections, const weft_mesh *mesh,
-                               bool overlap, weft_sharding sharding, weft_arena *arena,
+                               const weft_residency *residency, weft_arena *arena,
                                weft_buckets *out)
 {
-    list l = {.sections = sections, .mesh = mesh, .overlap = overlap, .sharding = sharding};
+    list l = {.sections = sections,
+              .mesh = mesh,
+              .overlap = residency->overlap,
+              .sharding = residency->sharding,
+              .experts_on_host = residency->experts_on_host,
+              .state_on_host = residency->state_on_host};
     size_t count = 0;
     void *shapes;
     for (int kind = 0; kind < WEFT_NUM_SECTIONS; kind++)

@@ -33,7 +33,9 @@ typedef struct weft_checkpoint_info {
     int64_t step;
     int64_t consumed_tokens; /* of the data, as inputs */
     uint64_t seed;
-    weft_loss_scale loss_scale; /* all zero: the run has none */
+    weft_loss_scale loss_scale;         /* all zero: the run has none */
+    int64_t bad_steps, skipped_batches; /* so far; their batches that AdamW's steps do not count */
+    weft_loss_mean loss_mean;           /* all zero: nothing asks for it */
 } weft_checkpoint_info;
 
 /* Saves under `dir` (made where missing; seen by all ranks), replacing a checkpoint of the same
@@ -53,6 +55,18 @@ weft_status weft_checkpoint_resolve(const char *path, weft_arena *arena,
  */
 weft_status weft_checkpoint_list(const char *dir, weft_arena *arena, int64_t **out_steps,
                                  size_t *out_count) WEFT_CHECKED;
+/* Which checkpoints stay beside the newest. */
+typedef struct weft_checkpoint_keep {
+    int64_t latest_k;        /* so many up to what `latest` names; below 1: all stay */
+    int64_t retain_interval; /* and those whose step it divides; 0: none */
+} weft_checkpoint_keep;
+
+/* Removes the others in `dir`, and what removals and saves that were killed have left. Those of
+ * later steps than `latest` stay: they are of what a run has abandoned. A checkpoint loses its name
+ * before its files: killed anywhere, none is half there. One rank calls it, after a save; no other
+ * is under way. *out_removed is set also after WEFT_FILE. */
+weft_status weft_checkpoint_prune(const char *dir, const weft_checkpoint_keep *keep,
+                                  int *out_removed) WEFT_CHECKED;
 /* Verifies every hash, elements too, on this rank alone. */
 weft_status weft_checkpoint_verify(const char *folder) WEFT_CHECKED;
 /* Checks the manifest, and all files' sizes and hashes but for the elements in model.h5. */

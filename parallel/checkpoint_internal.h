@@ -96,15 +96,18 @@ weft_status weft_tensor_file_close(weft_tensor_file *file) WEFT_CHECKED;
 typedef struct weft_raw_file {
     const char *path;
     int fd;
+    size_t waiting_bytes; /* written since the disk was last told to begin */
 } weft_raw_file;
 
 /* Makes sure that the disk has room for the datasets, where the file system can say so. */
 weft_status weft_raw_reserve(const char *path, const weft_stored_list *list) WEFT_CHECKED;
 weft_status weft_raw_open(const char *path, weft_raw_file *out) WEFT_CHECKED;
-weft_status weft_raw_write(const weft_raw_file *file, const weft_stored *dataset,
+/* The disk begins with what was written while the rest still is. */
+weft_status weft_raw_write(weft_raw_file *file, const weft_stored *dataset,
                            const weft_stored_shard *shard, const float *data) WEFT_CHECKED;
-/* Flushes to the disk and closes. */
-weft_status weft_raw_close(weft_raw_file *file) WEFT_CHECKED;
+/* Flushes to the disk and closes. forgets: what is on the disk leaves the system's cache, so that
+ * whoever reads it next reads the disk, where the file system does as it is advised. */
+weft_status weft_raw_close(weft_raw_file *file, bool forgets) WEFT_CHECKED;
 
 /* Gives rank i every size-th shard of rank 0's list from the i-th on, so that each verifies a part.
  * Memory from the arena. Collective over world. */
@@ -114,6 +117,56 @@ weft_status weft_shards_deal(weft_comm *world, const weft_shard_list *all, weft_
 weft_status weft_shards_verify(weft_tensor_file *file, const char *path,
                                const weft_stored_list *datasets,
                                const weft_shard_list *shards) WEFT_CHECKED;
+
+/* --- a save ---------------------------------------------------------------------------------- */
+
+/* One save, on one rank. The caller fills info to dir. */
+typedef struct weft_save {
+    weft_checkpoint_info info;
+    const weft_parameters *parameters;
+    const weft_optimizer *optimizer;
+    weft_comm *world;
+    const char *dir;
+    weft_arena arena;
+    const char *name, *temporary, *target, *model;
+    weft_stored_list datasets;
+    weft_shard_list shards; /* that this rank wrote; gathered: on rank 0, all of them */
+    weft_shard_list dealt;  /* that this rank verifies, gathered */
+    weft_lane *lane;
+} weft_save;
+
+/* Fills in name to model, from dir. */
+weft_status weft_save_name(weft_save *save) WEFT_CHECKED;
+/* Makes the folder and model.h5 in it, and finds the datasets; without parameters the caller has
+ * filled them in, and there is no lane. `status`: of what the caller needs
+ * beside. Collective over world, agreed. */
+weft_status weft_save_open(weft_save *save, weft_status status) WEFT_CHECKED;
+/* Visits the runs of every piece that this rank writes. The lane has what `visit` enqueues, and is
+ * synced in the end. `run` is the visitor's context. */
+typedef struct weft_save_run {
+    weft_state_piece piece;
+    int64_t dataset;
+    const float *data; /* of the piece's first element */
+} weft_save_run;
+weft_status weft_save_visit(weft_save *save, weft_save_run *run,
+                            weft_run_function visit) WEFT_CHECKED;
+/* A slab of the run, without its hash. */
+weft_stored_shard weft_save_shard(const weft_save_run *run, const weft_slab *slab);
+/* Fills in the hash; WEFT_DIVERGED naming the dataset and the shard where an element is not finite.
+ */
+weft_status weft_shard_hash(int64_t step, const weft_stored *dataset, weft_stored_shard *shard,
+                            const float *data) WEFT_CHECKED;
+/* Gives rank 0 the shards of all ranks, in one order, and every rank its part to verify. Collective
+ * over world. */
+weft_status weft_save_gather(weft_save *save) WEFT_CHECKED;
+/* Reads what was dealt back and compares the hashes. Rank-local. */
+weft_status weft_save_verify(const char *model, const weft_stored_list *datasets,
+                             const weft_shard_list *dealt) WEFT_CHECKED;
+/* Rank 0, of what name to target say: the texts, the manifest last, then the new names. */
+weft_status weft_save_publish(const weft_save *save, const char *config_text,
+                              const char *tokenizer_text) WEFT_CHECKED;
+/* failed: removes the temporary folder. */
+void weft_save_release(weft_save *save, bool failed);
 
 /* --- the texts beside it ------------------------------------------------------------------- */
 

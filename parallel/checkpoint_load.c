@@ -163,22 +163,36 @@ static weft_status read_range(load *l, const weft_placed *placed, weft_state_kin
     return weft_runs_visit(&placed->box, first, count, read_run, &t);
 }
 
+/* Of experts in a file each part is a bucket. */
+static weft_status read_weights(load *l, const weft_placed *placed, size_t part, size_t first,
+                                size_t count)
+{
+    const int bucket = placed->bucket + (int)part;
+    WEFT_TRY(weft_parameters_take(l->parameters, placed->section, bucket, WEFT_RECORD_W,
+                                  WEFT_RECORD_W, l->lane));
+    WEFT_TRY(read_range(l, placed, WEFT_STATE_MASTER, first, count,
+                        weft_parameters_weight_at(l->parameters, placed, first)));
+    return weft_parameters_give(l->parameters, placed->section, bucket, l->lane);
+}
+
 static weft_status read_all(load *l)
 {
     for (int i = 0; l->optimizer && i < weft_optimizer_num_pieces(l->optimizer); i++) {
-        weft_state_piece piece = weft_optimizer_piece(l->optimizer, i);
+        weft_state_piece piece;
+        WEFT_TRY(weft_optimizer_open(l->optimizer, i, true, l->lane, &piece));
         for (int kind = 0; kind < WEFT_NUM_STATES; kind++)
             WEFT_TRY(read_range(l, piece.placed, (weft_state_kind)kind, piece.first, piece.count,
                                 piece.data[kind]));
+        WEFT_TRY(weft_optimizer_close(l->optimizer, i, true, l->lane));
     }
     for (int i = 0; !l->optimizer && i < weft_parameters_count(l->parameters); i++) {
         const weft_placed *placed = weft_parameters_at(l->parameters, i);
-        size_t first, count;
-        weft_parameters_kept(l->parameters, placed, &first, &count);
-        if (count > 0)
-            WEFT_TRY(read_range(l, placed, WEFT_STATE_MASTER, first, count,
-                                weft_parameters_weight(l->parameters, placed->section,
-                                                       placed->bucket, placed->offset + first)));
+        for (size_t part = 0; part < weft_placed_parts(placed); part++) {
+            size_t first, count;
+            weft_parameters_kept(l->parameters, placed, part, &first, &count);
+            if (count > 0)
+                WEFT_TRY(read_weights(l, placed, part, first, count));
+        }
     }
     return WEFT_OK;
 }

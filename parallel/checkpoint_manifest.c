@@ -143,6 +143,13 @@ static void write_manifest(FILE *file, const weft_manifest *manifest)
                 "  \"loss_scale\": {\"scale\": %.17g, \"good_steps\": %" PRId64
                 ", \"overflows_left\": %" PRId64 ", \"skipped_steps\": %" PRId64 "},\n",
                 scale->scale, scale->good_steps, scale->overflows_left, scale->skipped_steps);
+    const weft_checkpoint_info *info = &manifest->info;
+    if (info->bad_steps > 0 || info->loss_mean.count > 0)
+        fprintf(file,
+                "  \"faults\": {\"bad_steps\": %" PRId64 ", \"skipped_batches\": %" PRId64
+                ", \"loss_mean\": %.17g, \"loss_mean_steps\": %" PRId64 "},\n",
+                info->bad_steps, info->skipped_batches, info->loss_mean.mean,
+                info->loss_mean.count);
     write_parts(file, manifest);
     fprintf(file, "  \"datasets\": [");
     for (int i = 0; i < manifest->datasets.count; i++) {

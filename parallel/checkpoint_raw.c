@@ -5,6 +5,8 @@
 
 #include "parallel/checkpoint_internal.h"
 
+enum { BEGIN_BYTES = 8 << 20 };
+
 static weft_status cannot_write(const char *path, int reason)
 {
     return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", path, strerror(reason));
@@ -31,7 +33,7 @@ weft_status weft_raw_open(const char *path, weft_raw_file *out)
     int fd = open(path, O_WRONLY | O_CLOEXEC);
     if (fd < 0)
         return cannot_write(path, errno);
-    *out = (weft_raw_file){path, fd};
+    *out = (weft_raw_file){.path = path, .fd = fd};
     return WEFT_OK;
 }
 
@@ -50,7 +52,18 @@ static weft_status write_all(const weft_raw_file *file, const char *data, size_t
     return WEFT_OK;
 }
 
-weft_status weft_raw_write(const weft_raw_file *file, const weft_stored *dataset,
+/* Else nothing would reach the disk before all is written. A hint: the flush at the end says what
+ * went wrong. */
+static void begin(weft_raw_file *file, size_t bytes)
+{
+    file->waiting_bytes += bytes;
+    if (file->waiting_bytes < BEGIN_BYTES)
+        return;
+    file->waiting_bytes = 0;
+    (void)sync_file_range(file->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
+}
+
+weft_status weft_raw_write(weft_raw_file *file, const weft_stored *dataset,
                            const weft_stored_shard *shard, const float *data)
 {
     /* The inner dimensions that the shard has whole lie in one run with the next one out. */
@@ -69,12 +82,15 @@ weft_status weft_raw_write(const weft_raw_file *file, const weft_stored *dataset
         WEFT_TRY(write_all(file, (const char *)(data + done), run * sizeof *data,
                            (off_t)(dataset->offset + at * sizeof *data)));
     }
+    begin(file, elements * sizeof *data);
     return WEFT_OK;
 }
 
-weft_status weft_raw_close(weft_raw_file *file)
+weft_status weft_raw_close(weft_raw_file *file, bool forgets)
 {
     int failed = fsync(file->fd), reason = errno;
+    if (!failed && forgets)
+        posix_fadvise(file->fd, 0, 0, POSIX_FADV_DONTNEED);
     if (close(file->fd) != 0 && !failed) {
         failed = -1;
         reason = errno;

@@ -226,6 +226,25 @@ static weft_status read_loss_scale(const reader *r, weft_json_span root, weft_lo
     return WEFT_OK;
 }
 
+/* Runs without any have none. */
+static weft_status read_faults(const reader *r, weft_json_span root, weft_checkpoint_info *out)
+{
+    weft_json_span object, mean;
+    uint64_t bad, skipped, count;
+    if (!find_member(root, "faults", &object))
+        return WEFT_OK;
+    WEFT_TRY(number_member(r, object, "bad_steps", INT64_MAX, &bad));
+    WEFT_TRY(number_member(r, object, "skipped_batches", INT64_MAX, &skipped));
+    WEFT_TRY(member(r, object, "loss_mean", WEFT_JSON_NUMBER, &mean));
+    WEFT_TRY(number_member(r, object, "loss_mean_steps", INT64_MAX, &count));
+    out->loss_mean = (weft_loss_mean){strtod(mean.start, NULL), (int64_t)count};
+    if (!(out->loss_mean.mean >= -DBL_MAX && out->loss_mean.mean <= DBL_MAX))
+        return wrong(r, mean.start, "not a mean");
+    out->bad_steps = (int64_t)bad;
+    out->skipped_batches = (int64_t)skipped;
+    return WEFT_OK;
+}
+
 /* Version 1 counts samples, as long as its config says. */
 static weft_status read_position(const reader *r, weft_json_span root, const char *folder,
                                  uint64_t version, int64_t *out)
@@ -268,6 +287,7 @@ static weft_status read_head(const reader *r, weft_json_span root, const char *f
     WEFT_TRY(member(r, root, "seed", WEFT_JSON_STRING, &seed));
     WEFT_TRY(whole_number(r, seed, UINT64_MAX, &out->seed));
     out->step = (int64_t)step;
+    WEFT_TRY(read_faults(r, root, out));
     return read_loss_scale(r, root, &out->loss_scale);
 }
 

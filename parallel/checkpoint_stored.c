@@ -202,8 +202,15 @@ weft_status weft_shards_deal(weft_comm *world, const weft_shard_list *all, weft_
 weft_status weft_shards_verify(weft_tensor_file *file, const char *path,
                                const weft_stored_list *datasets, const weft_shard_list *shards)
 {
-    float *data = malloc(WEFT_SHARD_MAX_ELEMENTS * sizeof *data);
+    size_t most = 1;
     weft_status status = WEFT_OK;
+    for (size_t i = 0; i < shards->count; i++) {
+        const weft_stored_shard *shard = &shards->items[i];
+        const size_t elements =
+            weft_shard_elements(shard, datasets->items[shard->dataset].num_dims);
+        most = elements > most ? elements : most;
+    }
+    float *data = malloc(most * sizeof *data);
     if (!data)
         return WEFT_ERROR(WEFT_MEMORY, "no memory to verify %s", path);
     for (size_t i = 0; status == WEFT_OK && i < shards->count; i++) {

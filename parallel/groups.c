@@ -32,8 +32,9 @@ static weft_status create_gathers(weft_groups *groups, const weft_groups_use *us
         const char *name;
         bool used;
         weft_comm **group;
-    } rows[] = {{WEFT_AXIS_DP_CP, "gather", true, &groups->gather_dense},
-                {WEFT_AXIS_EDP, "gather of experts", use->experts, &groups->gather_experts}};
+    } rows[] = {{WEFT_AXIS_DP_CP, "gather", use->gathers, &groups->gather_dense},
+                {WEFT_AXIS_EDP, "gather of experts",
+                 use->experts && (use->gathers || use->gathers_on_host), &groups->gather_experts}};
     const weft_coords *coords = &groups->coords;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (rows[i].used && coords->size[rows[i].axis] > 1)
@@ -56,8 +57,7 @@ static weft_status init(weft_groups *groups, const weft_groups_use *use)
             WEFT_TRY(weft_comm_split(groups->world, weft_mesh_color(mesh, axis, coords->rank),
                                      coords->at[axis], name, purposes[axis], group));
     }
-    if (use->gathers)
-        WEFT_TRY(create_gathers(groups, use));
+    WEFT_TRY(create_gathers(groups, use));
     if (mesh->pp == 1 || !use->ties)
         return WEFT_OK;
     int stage = coords->at[WEFT_AXIS_PP];
@@ -70,7 +70,7 @@ static weft_status init(weft_groups *groups, const weft_groups_use *use)
 weft_status weft_groups_create(weft_comm *world, const weft_mesh *mesh, const weft_groups_use *use,
                                weft_groups *out)
 {
-    static const weft_groups_use all = {true, true, true, true, true, true};
+    static const weft_groups_use all = {true, true, true, true, true, true, true};
     if (weft_comm_size(world) != mesh->world)
         return WEFT_ERROR(WEFT_INTERNAL, "a mesh of %d ranks in a world of %d", mesh->world,
                           weft_comm_size(world));

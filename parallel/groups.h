@@ -19,12 +19,13 @@ typedef struct weft_groups {
 /* Which groups a run uses, besides tp, cp and pp, which every run uses: checkpoints talk over pp.
  */
 typedef struct weft_groups_use {
-    bool reduces; /* sums gradients over dp x cp */
-    bool experts; /* has experts: sums their gradients over edp */
-    bool travels; /* sends tokens of MoE layers over ep and etp */
-    bool ties;    /* holds the same embeddings on first and last stage */
-    bool sums;    /* has layers that may sum over any axis (weft_pass_all_reduce) */
-    bool gathers; /* gathers weights that the ranks of a gradient group share out */
+    bool reduces;         /* sums gradients over dp x cp */
+    bool experts;         /* has experts: sums their gradients over edp */
+    bool travels;         /* sends tokens of MoE layers over ep and etp */
+    bool ties;            /* holds the same embeddings on first and last stage */
+    bool sums;            /* has layers that may sum over any axis (weft_pass_all_reduce) */
+    bool gathers;         /* gathers weights that the ranks of a gradient group share out */
+    bool gathers_on_host; /* experts', in host memory, beside reductions */
 } weft_groups_use;
 
 /* use: the same on every rank; NULL: everything. Groups of one rank cost the others nothing.

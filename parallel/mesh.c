@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "parallel/mesh_internal.h"
@@ -231,12 +232,60 @@ int weft_mesh_member(const weft_mesh *mesh, weft_axis axis, const weft_coords *c
                           at[WEFT_AXIS_PP]);
 }
 
+/* Members are as far apart as neighbours are; of DP and CP together, as they are along each. */
+static void list_ranks(const weft_mesh *mesh, weft_axis axis, int first, int count, int *out)
+{
+    const grid dense = make_grid(mesh, false);
+    axis = axis == WEFT_AXIS_EP ? WEFT_AXIS_TP : axis == WEFT_AXIS_EDP ? WEFT_AXIS_DP_CP : axis;
+    const bool both = axis == WEFT_AXIS_DP_CP;
+    const int inner = both ? mesh->cp : axis_size(mesh, axis);
+    const int step = grid_stride(&dense, both ? WEFT_AXIS_CP : axis);
+    const int outer_step = grid_stride(&dense, WEFT_AXIS_DP);
+    for (int i = 0; i < count; i++)
+        out[i] = first + i % inner * step + i / inner * outer_step;
+}
+
+/* The expert grid counts the ranks of one stage, of which so many lie together. */
+static void list_experts(const weft_mesh *mesh, weft_axis axis, int first, int count, int *out)
+{
+    const grid expert = make_grid(mesh, true), stage = grid_of_stage(&expert);
+    const int together = weft_mesh_stride(mesh, false, WEFT_AXIS_PP), apart = together * mesh->pp;
+    const int own = first % apart / together * together, step = grid_stride(&stage, axis);
+    const int from = first / apart * together + first % together;
+    for (int i = 0; i < count; i++) {
+        const int index = from + i * step;
+        out[i] = index / together * apart + own + index % together;
+    }
+}
+
 int weft_mesh_group(const weft_mesh *mesh, weft_axis axis, int rank, int *out, int capacity)
 {
-    weft_coords coords = weft_mesh_coords(mesh, rank);
-    int size = axis_size(mesh, axis);
-    for (int i = 0; i < size && i < capacity; i++)
-        out[i] = weft_mesh_member(mesh, axis, &coords, i);
+    const weft_coords coords = weft_mesh_coords(mesh, rank);
+    const int size = axis_size(mesh, axis), first = weft_mesh_member(mesh, axis, &coords, 0);
+    const bool is_own = mesh->binding != WEFT_BINDING_TP; /* else the dense grid's */
+    const bool of_experts = axis == WEFT_AXIS_EP || axis == WEFT_AXIS_EDP;
+    const int count = size < capacity ? size : capacity;
+    if (axis == WEFT_AXIS_ETP || (of_experts && is_own))
+        list_experts(mesh, axis, first, count, out);
+    else
+        list_ranks(mesh, axis, first, count, out);
+    return size;
+}
+
+static int compare_ranks(const void *a, const void *b)
+{
+    const int x = *(const int *)a, y = *(const int *)b;
+    return (x > y) - (x < y);
+}
+
+int weft_mesh_group_rising(const weft_mesh *mesh, weft_axis axis, int rank, int *out, int capacity)
+{
+    const int size = weft_mesh_group(mesh, axis, rank, out, capacity);
+    bool rises = true;
+    for (int i = 1; i < size; i++)
+        rises &= out[i - 1] < out[i];
+    if (!rises)
+        qsort(out, (size_t)size, sizeof *out, compare_ranks);
     return size;
 }
 

@@ -112,6 +112,9 @@ int weft_mesh_color(const weft_mesh *mesh, weft_axis axis, int rank);
 int weft_mesh_member(const weft_mesh *mesh, weft_axis axis, const weft_coords *coords, int place);
 /* The world ranks of `rank`'s group in order; returns their number (at most `capacity` written). */
 int weft_mesh_group(const weft_mesh *mesh, weft_axis axis, int rank, int *out, int capacity);
+/* The same in rising order, which an order with dp ahead of cp does not give dp x cp; capacity: at
+ * least their number. */
+int weft_mesh_group_rising(const weft_mesh *mesh, weft_axis axis, int rank, int *out, int capacity);
 /* Applies "tp=2,pp=2,ep=4" (also cp, dp, etp, binding=tp|dp, sp=0|1, zero=0..3,
  * schedule=..., order=..., layout=..., vp=...) over the options: the mesh given there replaces the
  * file's sizes. more: rows and target of what it may name besides, the schedule; NULL: nothing. */

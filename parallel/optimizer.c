@@ -6,17 +6,22 @@
 
 #include "parallel/optimizer_internal.h"
 
-void weft_optimizer_share(const weft_optimizer *o, weft_section_kind kind, int bucket,
-                          size_t *first, size_t *count)
+/* Of bucket `part` of a run, or of a bucket. */
+static weft_owned owned_of(const weft_optimizer *o, weft_section_kind kind, int bucket, int part)
 {
     const weft_section *section = weft_parameters_section(o->parameters, kind);
     const weft_bucket *b = &section->buckets[bucket];
-    *first = b->offset;
-    *count = b->count;
+    weft_owned owned = {.section = kind,
+                        .bucket = bucket,
+                        .start = b->offset + (size_t)part * weft_bucket_part(b),
+                        .count = weft_bucket_part(b),
+                        .state = o->state_count};
+    owned.first = owned.start;
     if (o->options.sharding != WEFT_NO_SHARD) {
-        *count = b->count / (size_t)weft_comm_size(section->group);
-        *first += *count * (size_t)weft_comm_rank(section->group);
+        owned.count /= (size_t)weft_comm_size(section->group);
+        owned.first += owned.count * (size_t)weft_comm_rank(section->group);
     }
+    return owned;
 }
 
 /* Whether this rank stands for its replicas: of the ranks that hold the same elements of the
@@ -41,20 +46,35 @@ static bool stands_for_replicas(const weft_optimizer *o, const weft_placed *plac
     return o->options.sharding != WEFT_NO_SHARD || weft_comm_rank(section->group) == 0;
 }
 
-static void add_piece(weft_optimizer *o, const weft_owned *owned, const weft_placed *placed)
+/* The local expert of a parameter that lies at or behind a bucket's start; 0 where it has none. */
+static size_t expert_from(const weft_placed *placed, size_t start)
 {
-    size_t first = placed->offset > owned->first ? placed->offset : owned->first;
-    size_t placed_end = placed->offset + placed->count, owned_end = owned->first + owned->count;
-    size_t end = placed_end < owned_end ? placed_end : owned_end;
+    const size_t stride = placed->parameter.expert_stride;
+    return placed->experts == 0 || start <= placed->offset
+               ? 0
+               : (start - placed->offset + stride - 1) / stride;
+}
 
-    if (first >= end)
+static void add_piece(weft_optimizer *o, const weft_owned *owned, int index)
+{
+    const weft_placed *placed = weft_parameters_at(o->parameters, index);
+    const size_t part = expert_from(placed, owned->start), elements = weft_placed_part(placed);
+    const size_t begin = placed->offset + part * placed->parameter.expert_stride;
+    const size_t first = begin > owned->first ? begin : owned->first;
+    const size_t owned_end = owned->first + owned->count;
+    const size_t end = begin + elements < owned_end ? begin + elements : owned_end;
+
+    if (part >= weft_placed_parts(placed) || first >= end)
         return;
-    o->pieces[o->num_pieces++] = (weft_owned_piece){.placed = placed,
-                                                    .first = first - placed->offset,
-                                                    .count = end - first,
-                                                    .at = first,
-                                                    .state = owned->state + first - owned->first,
-                                                    .counted = stands_for_replicas(o, placed)};
+    o->pieces[o->num_pieces] = (weft_owned_piece){.placed = placed,
+                                                  .bucket = owned->bucket,
+                                                  .next = o->piece_of[index],
+                                                  .first = part * elements + first - begin,
+                                                  .count = end - first,
+                                                  .at = first,
+                                                  .state = owned->state + first - owned->first,
+                                                  .counted = stands_for_replicas(o, placed)};
+    o->piece_of[index] = o->num_pieces++;
 }
 
 static bool is_frozen(const weft_owned_piece *piece)
@@ -63,8 +83,10 @@ static bool is_frozen(const weft_owned_piece *piece)
 }
 
 /* One AdamW call for each run of pieces with one weight decay, none for what is frozen. The padding
- * after a piece goes with it: weights and gradients are zero there and stay so. */
-static void add_updates(weft_optimizer *o, const weft_owned *owned, int first_piece)
+ * after a piece goes with it: weights and gradients are zero there and stay so. A run goes on in
+ * the next bucket of a run of these where that lies right behind: AdamW is element by element. */
+static void add_updates(weft_optimizer *o, const weft_owned *owned, int first_piece,
+                        int first_update)
 {
     for (int i = first_piece; i < o->num_pieces; i++) {
         const weft_owned_piece *piece = &o->pieces[i];
@@ -72,11 +94,13 @@ static void add_updates(weft_optimizer *o, const weft_owned *owned, int first_pi
         size_t end = last ? owned->first + owned->count : o->pieces[i + 1].at;
         float decay =
             piece->placed->parameter.spec->no_weight_decay ? 0.0f : (float)o->options.weight_decay;
-        bool follows = i > first_piece && !is_frozen(&o->pieces[i - 1]);
-        weft_update *previous = follows ? &o->updates[o->num_updates - 1] : NULL;
+        weft_update *previous =
+            o->num_updates > first_update ? &o->updates[o->num_updates - 1] : NULL;
         if (is_frozen(piece))
             continue;
-        if (previous && previous->weight_decay == decay)
+        if (previous && previous->weight_decay == decay &&
+            previous->first + previous->count == piece->at &&
+            previous->state + previous->count == piece->state)
             previous->count = end - previous->first;
         else
             o->updates[o->num_updates++] = (weft_update){.first = piece->at,
@@ -86,50 +110,74 @@ static void add_updates(weft_optimizer *o, const weft_owned *owned, int first_pi
     }
 }
 
-/* One sum of squares for each run of pieces that count. Gradients of padding are zero. */
+/* One sum of squares for each run of pieces of a bucket that count. Gradients of padding are zero.
+ */
 static void add_norm_runs(weft_optimizer *o, int first_piece)
 {
     for (int i = first_piece; i < o->num_pieces; i++) {
         const weft_owned_piece *piece = &o->pieces[i];
-        const float *grad = weft_parameters_grad(o->parameters, piece->placed->section,
-                                                 piece->placed->bucket, piece->at);
         if (!piece->counted || is_frozen(piece))
             continue;
         if (i == first_piece || !piece[-1].counted || is_frozen(&piece[-1]))
-            o->norm_runs[o->num_norm_runs++] = (weft_norm_run){.grad = grad, .first_piece = i};
+            o->norm_runs[o->num_norm_runs++] = (weft_norm_run){.first_piece = i};
         weft_norm_run *run = &o->norm_runs[o->num_norm_runs - 1];
-        run->count = (size_t)(grad - run->grad) + piece->count;
+        run->count = piece->at - o->pieces[run->first_piece].at + piece->count;
         run->end_piece = i + 1;
     }
 }
 
-/* The owned parts of a bucket's parameters, in the order in which they lie. */
-static void add_pieces(weft_optimizer *o, const weft_owned *range)
+/* The owned parts of a bucket's parameters, in the order in which they lie: those of experts as
+ * they are declared, others the other way round. */
+static void add_pieces(weft_optimizer *o, const weft_owned *range, bool of_experts)
 {
+    const int count = weft_parameters_count(o->parameters);
     for (int decays = 1; decays >= 0; decays--) {
-        for (int i = weft_parameters_count(o->parameters) - 1; i >= 0; i--) {
+        for (int k = 0; k < count; k++) {
+            const int i = of_experts ? k : count - 1 - k;
             const weft_placed *placed = weft_parameters_at(o->parameters, i);
-            const int before = o->num_pieces;
-            if (placed->section != range->section || placed->bucket != range->bucket ||
-                placed->parameter.spec->no_weight_decay == decays)
-                continue;
-            add_piece(o, range, placed);
-            o->piece_of[i] = o->num_pieces > before ? before : -1;
+            if (placed->section == range->section && (placed->experts > 0) == of_experts &&
+                placed->parameter.spec->no_weight_decay != decays)
+                add_piece(o, range, i);
         }
     }
 }
 
-/* Cuts what this rank updates into owned ranges, pieces, sums of squares and AdamW calls.
- */
+/* Cuts what this rank updates of a bucket, or run, into owned ranges, pieces, sums of squares and
+ * AdamW calls. */
+static void lay_out_bucket(weft_optimizer *o, weft_section_kind kind, int bucket)
+{
+    const weft_bucket *b = &weft_parameters_section(o->parameters, kind)->buckets[bucket];
+    const int first_update = o->num_updates;
+    o->first_owned[kind][bucket] = o->num_owned;
+    for (int part = 0; part < weft_bucket_parts(b); part++) {
+        weft_owned *range = &o->owned[o->num_owned++];
+        const int first_piece = o->num_pieces;
+        *range = owned_of(o, kind, bucket, part);
+        o->state_count += range->count;
+        add_pieces(o, range, b->num_experts > 0);
+        range->first_update = o->num_updates;
+        add_updates(o, range, first_piece, first_update);
+        range->end_update = o->num_updates;
+        range->first_norm = o->num_norm_runs;
+        add_norm_runs(o, first_piece);
+        range->end_norm = o->num_norm_runs;
+    }
+}
+
+static int count_parts(const weft_optimizer *o)
+{
+    size_t parts = 0;
+    for (int i = 0; i < weft_parameters_count(o->parameters); i++)
+        parts += weft_placed_parts(weft_parameters_at(o->parameters, i));
+    return (int)parts;
+}
+
 static weft_status lay_out(weft_optimizer *o)
 {
-    int num_parameters = weft_parameters_count(o->parameters), num_buckets = 0;
-    for (int kind = 0; kind < WEFT_NUM_SECTIONS; kind++)
-        num_buckets += weft_parameters_section(o->parameters, (weft_section_kind)kind)->num_buckets;
-
+    const int num_parameters = weft_parameters_count(o->parameters);
     void *owned, *pieces, *updates, *norm_runs, *piece_of;
-    size_t capacity = (size_t)num_parameters + 1;
-    WEFT_TRY(weft_arena_alloc_array(&o->arena, (size_t)num_buckets + 1, sizeof *o->owned, &owned));
+    size_t capacity = (size_t)count_parts(o) + 1; /* of buckets, too: none is empty */
+    WEFT_TRY(weft_arena_alloc_array(&o->arena, capacity, sizeof *o->owned, &owned));
     WEFT_TRY(weft_arena_alloc_array(&o->arena, capacity, sizeof *o->pieces, &pieces));
     WEFT_TRY(weft_arena_alloc_array(&o->arena, capacity, sizeof *o->updates, &updates));
     WEFT_TRY(weft_arena_alloc_array(&o->arena, capacity, sizeof *o->norm_runs, &norm_runs));
@@ -139,24 +187,18 @@ static weft_status lay_out(weft_optimizer *o)
     o->owned = owned;
     o->pieces = pieces;
     o->updates = updates;
+    for (int i = 0; i < num_parameters; i++)
+        o->piece_of[i] = -1;
 
     for (int kind = 0; kind < WEFT_NUM_SECTIONS; kind++) {
-        const weft_section *section =
-            weft_parameters_section(o->parameters, (weft_section_kind)kind);
-        o->first_owned[kind] = o->num_owned;
-        for (int b = 0; b < section->num_buckets; b++) {
-            weft_owned *range = &o->owned[o->num_owned++];
-            *range = (weft_owned){
-                .section = (weft_section_kind)kind, .bucket = b, .state = o->state_count};
-            weft_optimizer_share(o, range->section, b, &range->first, &range->count);
-            o->state_count += range->count;
-            int first_piece = o->num_pieces;
-            add_pieces(o, range);
-            range->first_update = o->num_updates;
-            add_updates(o, range, first_piece);
-            range->end_update = o->num_updates;
-            add_norm_runs(o, first_piece);
-        }
+        const int num_buckets =
+            weft_parameters_section(o->parameters, (weft_section_kind)kind)->num_buckets;
+        void *first;
+        WEFT_TRY(weft_arena_alloc_array(&o->arena, (size_t)num_buckets + 1,
+                                        sizeof *o->first_owned[kind], &first));
+        o->first_owned[kind] = first;
+        for (int b = 0; b < num_buckets; b++)
+            lay_out_bucket(o, (weft_section_kind)kind, b);
     }
     return WEFT_OK;
 }
@@ -171,8 +213,11 @@ static weft_status order_buckets(weft_optimizer *o)
         cut.num_buckets[kind] = section->num_buckets;
         cut.group_size[kind] = section->group_size;
     }
-    return weft_buckets_order(&cut, &weft_parameters_groups(o->parameters)->mesh,
-                              o->options.overlap, o->options.sharding, &o->arena, &o->buckets);
+    weft_residency residency = *weft_parameters_residency(o->parameters);
+    residency.overlap = o->options.overlap;
+    residency.sharding = o->options.sharding;
+    return weft_buckets_order(&cut, &weft_parameters_groups(o->parameters)->mesh, &residency,
+                              &o->arena, &o->buckets);
 }
 
 int weft_optimizer_num_buckets(const weft_optimizer *o)
@@ -185,61 +230,86 @@ weft_bucket_shape weft_optimizer_bucket(const weft_optimizer *o, int bucket)
     return o->buckets.shapes[bucket];
 }
 
-static size_t norm_sums_bytes(const weft_optimizer *o)
-{
-    return ((size_t)o->num_norm_runs + 1) * sizeof(double);
-}
-
 static weft_status allocate_norm(weft_optimizer *o, weft_space space, weft_norm_buffers *out)
 {
     void *memory;
 
-    out->bytes = weft_optimizer_norm_bytes(weft_parameters_count(o->parameters));
+    out->bytes = weft_optimizer_norm_bytes(count_parts(o));
     WEFT_TRY(
         weft_device_alloc_for(weft_parameters_device(o->parameters), space,
                               space == WEFT_SPACE_DEVICE ? WEFT_MEMORY_OTHER : WEFT_MEMORY_PINNED,
                               out->bytes, "gradient norm", &memory));
-    out->sums = memory;
-    out->grad_scale = (float *)((char *)memory + norm_sums_bytes(o));
+    const int parts = count_parts(o);
+    out->ends = memory;
+    out->sums = (double *)(void *)(out->ends + parts + 1);
+    out->found = (int32_t *)(void *)(out->sums + o->num_norm_runs);
+    out->grad_scale = (float *)(void *)(out->found + parts);
     return WEFT_OK;
 }
 
-static bool splits(const weft_optimizer *o)
+static weft_status allocate_state(weft_optimizer *o, weft_state_memory *m)
 {
-    return o->options.split_master && weft_parameters_dtype(o->parameters) == WEFT_BF16;
-}
-
-static weft_status allocate(weft_optimizer *o)
-{
-    weft_device *device = weft_parameters_device(o->parameters);
     static const char *const purposes[WEFT_NUM_STATES] = {
         "fp32 master weights", "optimizer exp_avg", "optimizer exp_avg_sq"};
-
     for (int kind = 0; kind < WEFT_NUM_STATES; kind++) {
-        bool is_master = kind == WEFT_STATE_MASTER, is_low = is_master && splits(o);
-        size_t bytes = o->state_count * (is_low ? sizeof *o->low : sizeof(float));
+        bool is_master = kind == WEFT_STATE_MASTER, is_low = is_master && weft_optimizer_splits(o);
+        size_t bytes = m->count * (is_low ? sizeof *m->low : sizeof(float));
         void *memory;
         if ((is_master && weft_parameters_dtype(o->parameters) == WEFT_F32) || bytes == 0)
             continue;
-        WEFT_TRY(weft_device_alloc_for(device, WEFT_SPACE_DEVICE, WEFT_MEMORY_OPTIMIZER, bytes,
-                                       purposes[kind], &memory));
+        WEFT_TRY(weft_device_alloc_for(weft_parameters_device(o->parameters), m->space,
+                                       m->space == WEFT_SPACE_PINNED ? WEFT_MEMORY_PINNED
+                                                                     : WEFT_MEMORY_OPTIMIZER,
+                                       bytes, purposes[kind], &memory));
         if (is_low)
-            o->low = memory;
+            m->low = memory;
         else
-            o->state[kind] = memory;
+            m->state[kind] = memory;
     }
+    return WEFT_OK;
+}
+
+/* What is on the host lies behind the rest: experts are the last section, or it is all. */
+static weft_status allocate(weft_optimizer *o)
+{
+    size_t first = o->state_count;
+    void *sums;
+    const bool in_file = weft_parameters_records(o->parameters, WEFT_SECTION_EXPERT);
+    for (int i = o->num_owned; i-- > 0;)
+        if (weft_parameters_on_host(o->parameters, o->owned[i].section))
+            first = o->owned[i].state;
+    const size_t end = in_file ? first : o->state_count;
+    if (weft_parameters_residency(o->parameters)->state_on_host)
+        first = 0;
+    o->memory[0] = (weft_state_memory){.space = WEFT_SPACE_DEVICE, .count = first};
+    o->memory[1] =
+        (weft_state_memory){.space = WEFT_SPACE_PINNED, .first = first, .count = end - first};
+    WEFT_TRY(weft_optimizer_allocate_staged(o));
+    for (int i = 0; i < 2; i++)
+        WEFT_TRY(allocate_state(o, &o->memory[i]));
+    WEFT_TRY(weft_arena_alloc_array(&o->arena, (size_t)o->num_norm_runs + 1, sizeof *o->host_sums,
+                                    &sums));
+    o->host_sums = sums;
+    WEFT_TRY(weft_optimizer_make_debts(o));
     WEFT_TRY(allocate_norm(o, WEFT_SPACE_DEVICE, &o->device_norm));
-    return allocate_norm(o, WEFT_SPACE_PINNED, &o->host_norm);
+    WEFT_TRY(allocate_norm(o, WEFT_SPACE_PINNED, &o->host_norm));
+    WEFT_TRY(weft_look_make(o->parameters, o->options.host_threads, &o->arena, &o->look));
+    o->look.device_ends = o->device_norm.ends;
+    o->look.found = o->device_norm.found;
+    weft_parameters_use_look(o->parameters, &o->look);
+    return WEFT_OK;
 }
 
 static weft_status clear_state(weft_optimizer *o, weft_lane *lane, weft_state_kind first)
 {
-    for (int kind = first; kind < WEFT_NUM_STATES; kind++) {
-        if (o->state[kind])
-            WEFT_TRY(weft_lane_zero(lane, o->state[kind], o->state_count * sizeof(float)));
+    for (int i = 0; i < 2; i++) {
+        const weft_state_memory *m = &o->memory[i];
+        for (int kind = first; kind < WEFT_NUM_STATES; kind++)
+            if (m->state[kind])
+                WEFT_TRY(weft_lane_zero(lane, m->state[kind], m->count * sizeof(float)));
+        if (m->low && first == WEFT_STATE_MASTER)
+            WEFT_TRY(weft_lane_zero(lane, m->low, m->count * sizeof *m->low));
     }
-    if (o->low && first == WEFT_STATE_MASTER)
-        WEFT_TRY(weft_lane_zero(lane, o->low, o->state_count * sizeof *o->low));
     return WEFT_OK;
 }
 
@@ -251,6 +321,8 @@ static weft_status init(weft_optimizer *o)
     WEFT_TRY(allocate(o));
     WEFT_TRY(weft_lane_create(weft_parameters_device(o->parameters), 0, "optimizer", &lane));
     weft_status status = clear_state(o, lane, WEFT_STATE_MASTER);
+    if (status == WEFT_OK)
+        status = weft_look_start(&o->look, lane);
     if (status == WEFT_OK)
         status = weft_lane_sync(lane);
     weft_lane_destroy(lane);
@@ -286,18 +358,19 @@ void weft_optimizer_destroy(weft_optimizer *o)
 {
     if (!o)
         return;
+    weft_parameters_use_look(o->parameters, NULL);
     weft_device *device = weft_parameters_device(o->parameters);
-    for (int kind = 0; kind < WEFT_NUM_STATES; kind++) {
-        if (o->state[kind])
-            weft_device_free(device, WEFT_SPACE_DEVICE, o->state[kind],
-                             o->state_count * sizeof(float));
+    for (int i = 0; i < 2; i++) {
+        const weft_state_memory *m = &o->memory[i];
+        for (int kind = 0; kind < WEFT_NUM_STATES; kind++)
+            weft_device_free(device, m->space, m->state[kind], m->count * sizeof(float));
+        weft_device_free(device, m->space, m->low, m->count * sizeof *m->low);
     }
-    if (o->low)
-        weft_device_free(device, WEFT_SPACE_DEVICE, o->low, o->state_count * sizeof *o->low);
-    if (o->device_norm.sums)
-        weft_device_free(device, WEFT_SPACE_DEVICE, o->device_norm.sums, o->device_norm.bytes);
-    if (o->host_norm.sums)
-        weft_device_free(device, WEFT_SPACE_PINNED, o->host_norm.sums, o->host_norm.bytes);
+    weft_optimizer_free_staged(o);
+    if (o->device_norm.ends)
+        weft_device_free(device, WEFT_SPACE_DEVICE, o->device_norm.ends, o->device_norm.bytes);
+    if (o->host_norm.ends)
+        weft_device_free(device, WEFT_SPACE_PINNED, o->host_norm.ends, o->host_norm.bytes);
     weft_arena_release(&o->arena);
     free(o);
 }
@@ -305,32 +378,8 @@ void weft_optimizer_destroy(weft_optimizer *o)
 weft_status weft_optimizer_initialize(weft_optimizer *o, weft_lane *lane, uint64_t seed)
 {
     WEFT_TRY(clear_state(o, lane, WEFT_STATE_EXP_AVG));
-    return weft_parameters_dtype(o->parameters) == WEFT_F32
-               ? weft_optimizer_initialize_weights(o, lane, seed)
-               : weft_optimizer_initialize_masters(o, lane, seed);
-}
-
-int weft_optimizer_num_pieces(const weft_optimizer *o)
-{
-    return o->num_pieces;
-}
-
-weft_state_piece weft_optimizer_piece(const weft_optimizer *o, int index)
-{
-    const weft_owned_piece *piece = &o->pieces[index];
-    weft_state_piece out = {.placed = piece->placed,
-                            .first = piece->first,
-                            .count = piece->count,
-                            .writer = piece->counted};
-    for (int kind = 0; kind < WEFT_NUM_STATES; kind++) {
-        if (o->state[kind])
-            out.data[kind] = o->state[kind] + piece->state;
-        else if (o->low)
-            out.data[kind] = weft_parameters_grad(o->parameters, piece->placed->section,
-                                                  piece->placed->bucket, piece->at);
-        else
-            out.data[kind] = weft_parameters_weight(o->parameters, piece->placed->section,
-                                                    piece->placed->bucket, piece->at);
-    }
-    return out;
+    WEFT_TRY(weft_parameters_dtype(o->parameters) == WEFT_F32
+                 ? weft_optimizer_initialize_weights(o, lane, seed)
+                 : weft_optimizer_initialize_masters(o, lane, seed));
+    return weft_optimizer_stage_weights(o, lane);
 }

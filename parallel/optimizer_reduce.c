@@ -1,30 +1,52 @@
 #include "parallel/optimizer_internal.h"
 
+weft_status weft_optimizer_look_at(const weft_optimizer *o, weft_section_kind kind, int index,
+                                   weft_lane *lane)
+{
+    const weft_bucket *bucket = &weft_parameters_section(o->parameters, kind)->buckets[index];
+    return weft_look_at(&o->look, kind, index,
+                        weft_parameters_grad(o->parameters, kind, index, bucket->offset),
+                        bucket->count, lane);
+}
+
 weft_status weft_optimizer_sum(weft_optimizer *o, weft_bucket_sum sum, weft_lane *lane)
 {
     const weft_groups *groups = weft_parameters_groups(o->parameters);
     bool is_tied = sum == WEFT_BUCKET_SUM_TIED;
     weft_comm *group = is_tied ? groups->embedding : groups->by_axis[WEFT_AXIS_TP];
-    weft_section *section = weft_parameters_section(
-        o->parameters, is_tied ? WEFT_SECTION_EMBEDDING : WEFT_SECTION_DENSE_SUM);
+    const weft_section_kind section_kind =
+        is_tied ? WEFT_SECTION_EMBEDDING : WEFT_SECTION_DENSE_SUM;
+    weft_section *section = weft_parameters_section(o->parameters, section_kind);
+    for (int b = 0; b < section->num_buckets; b++)
+        WEFT_TRY(weft_optimizer_look_at(o, section_kind, b, lane));
     return weft_all_reduce(group, lane, section->grads, section->count, WEFT_F32, WEFT_REDUCE_SUM);
+}
+
+static weft_status reduce_owned(weft_optimizer *o, const weft_owned *owned, weft_lane *lane)
+{
+    weft_section *section = weft_parameters_section(o->parameters, owned->section);
+    float *grads = weft_parameters_grad(o->parameters, owned->section, owned->bucket, owned->start);
+    if (o->options.sharding == WEFT_NO_SHARD)
+        return weft_all_reduce(section->group, lane, grads, owned->count, WEFT_F32,
+                               WEFT_REDUCE_SUM);
+    return weft_reduce_scatter(section->group, lane, grads, grads + (owned->first - owned->start),
+                               owned->count, WEFT_F32, WEFT_REDUCE_SUM);
 }
 
 weft_status weft_optimizer_reduce(weft_optimizer *o, int bucket, weft_lane *lane)
 {
     if (bucket < 0)
         return WEFT_OK;
-    const weft_owned *owned = weft_optimizer_owned(o, bucket);
-    weft_section *section = weft_parameters_section(o->parameters, owned->section);
-    const weft_bucket *b = &section->buckets[owned->bucket];
-    float *grads = section->grads + b->grads;
-
+    int num_owned;
+    const weft_owned *owned = weft_optimizer_owned(o, bucket, &num_owned);
     if (!o->buckets.shapes[bucket].reduces)
         return WEFT_OK;
-    if (o->options.sharding == WEFT_NO_SHARD)
-        return weft_all_reduce(section->group, lane, grads, b->count, WEFT_F32, WEFT_REDUCE_SUM);
-    return weft_reduce_scatter(section->group, lane, grads, grads + (owned->first - b->offset),
-                               owned->count, WEFT_F32, WEFT_REDUCE_SUM);
+    WEFT_TRY(weft_optimizer_take(o, bucket, WEFT_RECORD_G, WEFT_RECORD_G, lane));
+    if (o->buckets.shapes[bucket].sum == WEFT_BUCKET_SUM_NONE) /* else it was looked at by then */
+        WEFT_TRY(weft_optimizer_look_at(o, owned->section, owned->bucket, lane));
+    for (int i = 0; i < num_owned; i++)
+        WEFT_TRY(reduce_owned(o, &owned[i], lane));
+    return weft_optimizer_give(o, bucket, lane);
 }
 
 weft_status weft_optimizer_reserve(const weft_optimizer *o, weft_lane *reduce)
@@ -37,7 +59,8 @@ weft_status weft_optimizer_reserve(const weft_optimizer *o, weft_lane *reduce)
         const weft_section *section = weft_parameters_section(o->parameters, kind);
         size_t most = 0;
         for (int b = 0; b < section->num_buckets; b++)
-            most = most < section->buckets[b].count ? section->buckets[b].count : most;
+            if (most < weft_bucket_part(&section->buckets[b]))
+                most = weft_bucket_part(&section->buckets[b]);
         if (most == 0)
             continue;
         WEFT_TRY(weft_comm_reserve(section->group, reduce, 2 * most * sizeof(float)));

@@ -42,19 +42,40 @@ static int compare_names(const void *a, const void *b)
     return strcmp(a, b);
 }
 
+const weft_residency *weft_parameters_residency(const weft_parameters *p)
+{
+    return &p->residency;
+}
+
+bool weft_parameters_on_host(const weft_parameters *p, weft_section_kind kind)
+{
+    return p->residency.experts_on_host && kind == WEFT_SECTION_EXPERT;
+}
+
+static weft_space space_of(const weft_parameters *p, int kind)
+{
+    return weft_parameters_on_host(p, (weft_section_kind)kind) ? WEFT_SPACE_PINNED
+                                                               : WEFT_SPACE_DEVICE;
+}
+
 void weft_parameters_destroy(weft_parameters *p)
 {
     if (!p)
         return;
+    weft_records_destroy(p->records);
     for (int kind = 0; kind < WEFT_NUM_SECTIONS; kind++) {
         weft_section *s = &p->sections[kind];
+        const weft_space space = space_of(p, kind);
+        if (weft_parameters_on_host(p, (weft_section_kind)kind) && p->share.wanted)
+            continue;
         if (s->weights)
-            weft_device_free(p->device, WEFT_SPACE_DEVICE, s->weights,
+            weft_device_free(p->device, space, s->weights,
                              p->held.weights[kind] * weft_dtype_bytes(p->dtype));
         if (s->grads)
-            weft_device_free(p->device, WEFT_SPACE_DEVICE, s->grads,
-                             p->held.grads[kind] * sizeof(float));
+            weft_device_free(p->device, space, s->grads, p->held.grads[kind] * sizeof(float));
     }
+    if (p->share.own.memory)
+        weft_parameters_free_share(p);
     weft_parameters_free_rings(p);
     while (p->by_name)
         tdelete(*(const char **)p->by_name, &p->by_name, compare_names);
@@ -97,6 +118,17 @@ static weft_status split_axis(const weft_parameter_spec *spec, const char *name,
     return WEFT_ERROR(WEFT_CONFIG, "parameter %s: dimension %d is split over %s", name, dim,
                       spec->is_expert ? "tp, but an expert's splits over ep or etp"
                                       : "the expert grid, but it is not an expert's");
+}
+
+static weft_status check_experts(const weft_parameter_spec *spec, const char *name)
+{
+    if (spec->by_expert && (!spec->is_expert || spec->may_pad || spec->split[0] != WEFT_SPLIT_EP))
+        return WEFT_ERROR(
+            WEFT_CONFIG,
+            "parameter %s: by_expert is for an expert's parameters whose dimension 0, "
+            "without padding, is split over ep",
+            name);
+    return WEFT_OK;
 }
 
 static weft_status make_shard(const weft_parameters *p, const weft_parameter_spec *spec,
@@ -183,6 +215,7 @@ weft_status weft_parameters_declare(weft_parameters *p, const char *prefix,
 
     weft_shard shard;
     weft_section_kind section = WEFT_SECTION_DENSE;
+    WEFT_TRY(check_experts(spec, name));
     WEFT_TRY(make_shard(p, spec, name, &shard));
     WEFT_TRY(choose_section(p, spec, name, &section));
 
@@ -195,7 +228,8 @@ weft_status weft_parameters_declare(weft_parameters *p, const char *prefix,
                             .box = box,
                             .layer = layer,
                             .section = section,
-                            .count = weft_box_count(&box)};
+                            .count = weft_box_count(&box),
+                            .experts = spec->by_expert ? box.local[0] : 0};
     weft_parameter *parameter = &placed->parameter;
     memcpy(parameter->name, name, sizeof name);
     placed->spec = *spec;
@@ -239,7 +273,8 @@ static void place(weft_parameters *p, weft_section_kind kind, int bucket)
     for (int decays = 1; decays >= 0; decays--) {
         for (int i = p->count - 1; i >= 0; i--) {
             weft_placed *placed = p->placed[i];
-            bool is_next = placed->section == kind && placed->bucket == bucket &&
+            bool is_next = placed->section == kind && placed->experts == 0 &&
+                           placed->bucket == bucket &&
                            placed->parameter.spec->no_weight_decay != decays;
             if (is_next) {
                 placed->offset = used;
@@ -256,43 +291,88 @@ static weft_residency_parameter as_counted(const weft_parameters *p, const weft_
                                       .shared = placed->parameter.shared,
                                       .used_forward = placed->spec.used_forward,
                                       .layer = placed->layer,
-                                      .elements = placed->count};
+                                      .elements = placed->count,
+                                      .experts = placed->experts};
+}
+
+/* All parameters, as they are counted; those of one are a layer's. */
+typedef struct counted_layer {
+    const weft_residency_parameter *parameters; /* of the whole stage */
+    int first, end;
+} counted_layer;
+
+static counted_layer layer_of(const weft_parameters *p, const weft_residency_parameter *all, int i)
+{
+    counted_layer layer = {all, i, i + 1};
+    while (layer.first > 0 && all[layer.first - 1].layer == all[i].layer)
+        layer.first--;
+    while (layer.end < p->count && all[layer.end].layer == all[i].layer)
+        layer.end++;
+    return layer;
+}
+
+/* Places those of a layer that lie in expert buckets with parameter i, the first of which begins at
+ * `start`: those with weight decay first, as declared. */
+static void place_experts(weft_parameters *p, const counted_layer *layer, int i, int bucket,
+                          size_t start)
+{
+    const weft_section *section = &p->sections[p->placed[i]->section];
+    size_t used = start;
+    while (section->buckets[bucket].offset + section->buckets[bucket].count <= start)
+        bucket++;
+    for (int decays = 1; decays >= 0; decays--)
+        for (int k = layer->first; k < layer->end; k++) {
+            weft_placed *placed = p->placed[k];
+            if (placed->parameter.spec->no_weight_decay == decays ||
+                !weft_residency_together(&p->residency, &layer->parameters[k],
+                                         &layer->parameters[i]))
+                continue;
+            placed->bucket = bucket;
+            placed->offset = used;
+            placed->parameter.expert_stride = weft_bucket_part(&section->buckets[bucket]);
+            used += round_up(weft_placed_part(placed), WEFT_ALIGN_ELEMENTS);
+        }
+}
+
+static size_t count_parts(const weft_parameters *p)
+{
+    size_t parts = 0;
+    for (int i = 0; i < p->count; i++)
+        parts += weft_placed_parts(p->placed[i]);
+    return parts;
 }
 
 /* Places the parameters of one section; the result depends on declarations and group sizes alone,
  * so all ranks of a gradient group agree on it. */
-static weft_status lay_out(weft_parameters *p, weft_section_kind kind)
+static weft_status lay_out(weft_parameters *p, weft_section_kind kind,
+                           const weft_residency_parameter *all)
 {
     weft_section *section = &p->sections[kind];
-    weft_bucket_cut cut = weft_bucket_cut_begin(p->residency.bucket_elements, section->group_size);
     void *buckets;
-    weft_bucket *bucket = NULL;
+    size_t start;
 
-    WEFT_TRY(
-        weft_arena_alloc_array(&p->arena, (size_t)p->count + 1, sizeof(weft_bucket), &buckets));
+    WEFT_TRY(weft_arena_alloc_array(&p->arena, count_parts(p) + 1, sizeof(weft_bucket), &buckets));
     section->buckets = buckets;
+    weft_bucket_cut cut =
+        weft_bucket_cut_begin(p->residency.bucket_elements, section->group_size, buckets);
     for (int i = p->count - 1; i >= 0; i--) {
         weft_placed *placed = p->placed[i];
-        if (placed->section != kind)
+        const counted_layer layer = layer_of(p, all, i);
+        const int before = cut.num_buckets > 0 ? cut.num_buckets - 1 : 0;
+        if (placed->section != kind ||
+            !weft_bucket_cut_add(&cut, &p->residency, all + layer.first, layer.end - layer.first,
+                                 i - layer.first, &start))
             continue;
-        const weft_residency_parameter counted = as_counted(p, placed);
-        const int unit = weft_residency_unit(&p->residency, &counted);
-        if (weft_bucket_cut_next(&cut, placed->count, unit)) {
-            if (bucket)
-                bucket->count = cut.start - bucket->offset;
-            bucket = &section->buckets[section->num_buckets++];
-            *bucket =
-                (weft_bucket){.offset = cut.start, .first_layer = placed->layer, .unit = unit};
-        }
-        placed->bucket = section->num_buckets - 1;
-        if (placed->layer < bucket->first_layer)
-            bucket->first_layer = placed->layer;
+        if (placed->experts > 0)
+            place_experts(p, &layer, i, before, start);
+        else
+            placed->bucket = cut.num_buckets - 1;
     }
+    section->num_buckets = cut.num_buckets;
     section->count = weft_bucket_cut_end(&cut);
-    if (bucket)
-        bucket->count = section->count - bucket->offset;
     for (int b = 0; b < section->num_buckets; b++)
-        place(p, kind, b);
+        if (section->buckets[b].num_experts == 0)
+            place(p, kind, b);
     return WEFT_OK;
 }
 
@@ -321,16 +401,24 @@ static weft_status clear_sections(weft_parameters *p, weft_lane *lane)
 static weft_status allocate_section(weft_parameters *p, weft_section_kind kind, bool with_grads)
 {
     weft_section *s = &p->sections[kind];
+    const weft_space space = space_of(p, kind);
+    const bool on_host = weft_parameters_on_host(p, kind);
     void *grads;
     if (s->count == 0)
         return WEFT_OK;
-    WEFT_TRY(weft_device_alloc_for(p->device, WEFT_SPACE_DEVICE, WEFT_MEMORY_WEIGHTS,
-                                   p->held.weights[kind] * weft_dtype_bytes(p->dtype), "weights",
-                                   &s->weights));
+    if (on_host && p->file.folder)
+        return weft_parameters_make_records(p, with_grads);
+    if (on_host && p->share.wanted)
+        return weft_parameters_make_share(p, with_grads);
+    WEFT_TRY(weft_device_alloc_for(p->device, space,
+                                   on_host ? WEFT_MEMORY_PINNED : WEFT_MEMORY_WEIGHTS,
+                                   p->held.weights[kind] * weft_dtype_bytes(p->dtype),
+                                   on_host ? "experts' weights" : "weights", &s->weights));
     if (!with_grads)
         return WEFT_OK;
-    WEFT_TRY(weft_device_alloc_for(p->device, WEFT_SPACE_DEVICE, WEFT_MEMORY_GRADIENTS,
-                                   p->held.grads[kind] * sizeof(float), "gradients", &grads));
+    WEFT_TRY(weft_device_alloc_for(
+        p->device, space, on_host ? WEFT_MEMORY_PINNED : WEFT_MEMORY_GRADIENTS,
+        p->held.grads[kind] * sizeof(float), on_host ? "experts' gradients" : "gradients", &grads));
     s->grads = grads;
     return WEFT_OK;
 }
@@ -341,9 +429,7 @@ static void point(weft_parameters *p, weft_placed *placed)
     const weft_section *s = &p->sections[placed->section];
     const weft_bucket *bucket = &s->buckets[placed->bucket];
     placed->parameter.weight.data =
-        weft_parameters_shares(p, bucket, true)
-            ? NULL
-            : weft_parameters_weight(p, placed->section, placed->bucket, placed->offset);
+        weft_parameters_shares(p, bucket, true) ? NULL : weft_parameters_weight_at(p, placed, 0);
     placed->parameter.grad =
         !s->grads || weft_parameters_shares(p, bucket, false)
             ? NULL
@@ -354,17 +440,21 @@ weft_status weft_parameters_allocate(weft_parameters *p, const weft_residency *r
                                      bool with_grads)
 {
     weft_cut_sections cut;
+    void *memory;
     if (p->laid_out)
         return WEFT_ERROR(WEFT_INTERNAL, "the parameters are already laid out");
     p->laid_out = true;
     p->residency = *residency;
+    WEFT_TRY(weft_arena_alloc_array(&p->arena, (size_t)p->count + 1,
+                                    sizeof(weft_residency_parameter), &memory));
+    weft_residency_parameter *counted = memory;
     for (int i = 0; i < p->count; i++) {
-        const weft_residency_parameter counted = as_counted(p, p->placed[i]);
-        weft_residency_count(&p->residency, &counted);
+        counted[i] = as_counted(p, p->placed[i]);
+        weft_residency_count(&p->residency, &counted[i]);
     }
     for (int kind = 0; kind < WEFT_NUM_SECTIONS; kind++) {
         const weft_section *s = &p->sections[kind];
-        WEFT_TRY(lay_out(p, (weft_section_kind)kind));
+        WEFT_TRY(lay_out(p, (weft_section_kind)kind, counted));
         cut.buckets[kind] = s->buckets;
         cut.num_buckets[kind] = s->num_buckets;
         cut.group_size[kind] = s->group_size;
@@ -382,25 +472,62 @@ weft_status weft_parameters_allocate(weft_parameters *p, const weft_residency *r
     return status;
 }
 
+weft_status weft_parameters_draw(const weft_placed *placed, weft_lane *lane,
+                                 const weft_random_normal_args *values)
+{
+    weft_random_normal_args args = *values;
+    const size_t stride = placed->parameter.expert_stride * weft_dtype_bytes(args.dtype);
+    args.num_dims = placed->box.num_dims;
+    memcpy(args.global_dims, placed->box.global_dims, sizeof args.global_dims);
+    memcpy(args.start, placed->box.start, sizeof args.start);
+    memcpy(args.local_dims, placed->box.local, sizeof args.local_dims);
+    if (placed->experts == 0)
+        return weft_random_normal(lane, &args);
+    args.local_dims[0] = 1;
+    for (size_t e = 0; e < placed->experts; e++) {
+        args.start[0] = placed->box.start[0] + e;
+        args.x = (char *)values->x + e * stride;
+        WEFT_TRY(weft_random_normal(lane, &args));
+    }
+    return WEFT_OK;
+}
+
+static weft_status fill_zero(const weft_placed *placed, weft_lane *lane, size_t element_bytes,
+                             void *out)
+{
+    for (size_t e = 0; e < weft_placed_parts(placed); e++)
+        WEFT_TRY(weft_lane_zero(lane,
+                                (char *)out + e * placed->parameter.expert_stride * element_bytes,
+                                weft_placed_part(placed) * element_bytes));
+    return WEFT_OK;
+}
+
+weft_status weft_parameters_fill_part(const weft_placed *placed, size_t part, weft_lane *lane,
+                                      uint64_t seed, weft_dtype dtype, void *out)
+{
+    weft_placed one = *placed; /* as a rank would have it that has this expert alone */
+    if (placed->experts > 0) {
+        one.box.start[0] += part;
+        one.box.local[0] = 1;
+        one.experts = 1;
+        one.count = weft_placed_part(placed);
+    }
+    return weft_parameters_fill(&one, lane, seed, dtype, out);
+}
+
 weft_status weft_parameters_fill(const weft_placed *placed, weft_lane *lane, uint64_t seed,
                                  weft_dtype dtype, void *out)
 {
     const weft_parameter_spec *spec = placed->parameter.spec;
     if (spec->init == WEFT_INIT_ZERO)
-        return weft_lane_zero(lane, out, placed->count * weft_dtype_bytes(dtype));
-
-    weft_random_normal_args args = {.struct_bytes = sizeof args,
-                                    .num_dims = placed->box.num_dims,
-                                    .seed = seed,
-                                    .stream = weft_rng_stream_of(placed->parameter.name),
-                                    .mean = spec->init == WEFT_INIT_ONE ? 1.0f : 0.0f,
-                                    .std = spec->init == WEFT_INIT_ONE ? 0.0f : spec->init_std,
-                                    .dtype = dtype,
-                                    .x = out};
-    memcpy(args.global_dims, placed->box.global_dims, sizeof args.global_dims);
-    memcpy(args.start, placed->box.start, sizeof args.start);
-    memcpy(args.local_dims, placed->box.local, sizeof args.local_dims);
-    return weft_random_normal(lane, &args);
+        return fill_zero(placed, lane, weft_dtype_bytes(dtype), out);
+    return weft_parameters_draw(
+        placed, lane,
+        &WEFT_ARGS(weft_random_normal_args, .seed = seed,
+                   .stream = weft_rng_stream_of(placed->parameter.name),
+                   .mean = spec->init == WEFT_INIT_ONE ? 1.0f : 0.0f,
+                   .std = spec->init == WEFT_INIT_ONE ? 0.0f : spec->init_std, .dtype = dtype,
+                   .x = out));
 }
 
 weft_status weft_parameters_initialize(weft_parameters *p, weft_lane *lane, uint64_t seed)

@@ -14,19 +14,24 @@
  * rank an equal *share* of each bucket (ZeRO-1, Rajbhandari et al. 2020, as Megatron's distributed
  * optimizer lays it out). Parameters and shares start at multiples of 32 elements.
  *
+ * What a layer declares by_expert lies expert by expert, a bucket each:
+ *   [expert 0: fc1 | fc2 | padding][expert 1: fc1 | fc2 | padding]...
+ * and runs of these stand in the section's list, of about ddp_bucket_size elements too.
+ *
  * One thread uses a set. */
 #ifndef WEFT_PARALLEL_PARAMETERS_H
 #define WEFT_PARALLEL_PARAMETERS_H
 
 #include <weft/device.h>
+#include <weft/kernels.h>
 #include <weft/list.h>
 #include <weft/parameter.h>
 
 #include "parallel/groups.h"
+#include "parallel/look.h"
+#include "parallel/records.h"
 #include "parallel/residency.h"
 #include "parallel/shard.h"
-
-typedef struct weft_parameters weft_parameters;
 
 /* One parameter's place. */
 typedef struct weft_placed {
@@ -36,10 +41,22 @@ typedef struct weft_placed {
     weft_box box;
     int layer; /* index of the declaring layer */
     weft_section_kind section;
-    int bucket;    /* within the section */
-    size_t offset; /* elements from the section's start */
-    size_t count;  /* local elements */
+    int bucket;     /* within the section; by_expert: of the first local expert */
+    size_t offset;  /* elements from the section's start; by_expert: of the first local expert */
+    size_t count;   /* local elements */
+    size_t experts; /* by_expert: local experts, each parameter.expert_stride behind the one before;
+                       0: contiguous */
 } weft_placed;
+
+/* In how many parts a parameter lies, each contiguous, and the elements of one. */
+static inline size_t weft_placed_parts(const weft_placed *placed)
+{
+    return placed->experts > 0 ? placed->experts : 1;
+}
+static inline size_t weft_placed_part(const weft_placed *placed)
+{
+    return placed->count / weft_placed_parts(placed);
+}
 
 typedef struct weft_section {
     size_t count;  /* elements, padding included */
@@ -83,6 +100,23 @@ weft_parameter *weft_parameters_find(const weft_parameters *parameters, const ch
 void weft_parameters_freeze(weft_parameters *parameters, const weft_string_list *patterns,
                             int *matches);
 
+/* Experts that are on the host lie in a file, and some of them in places (parallel/records.h). */
+typedef struct weft_experts_file {
+    const char *folder; /* borrowed */
+    weft_spill_io io;
+    weft_spill_eviction eviction;
+    double cached;       /* share of the experts that have places */
+    uint64_t file_limit; /* bytes a rank; 0: no limit */
+    size_t state_bytes;  /* of the optimizer's state of an element */
+} weft_experts_file;
+/* What records of experts with so many elements take, of which a rank updates `owned`. Pure. */
+weft_records_sizes weft_experts_file_sizes(const weft_experts_file *file, weft_dtype dtype,
+                                           size_t elements, size_t owned, int num_experts,
+                                           bool with_grads);
+/* Before weft_parameters_allocate, which then makes the file. Its errors are those of
+ * weft_records_create, and WEFT_CONFIG for a limit that is too low. */
+void weft_parameters_use_file(weft_parameters *parameters, const weft_experts_file *file);
+
 /* Lays out, allocates device memory and clears it once (padding has to be zero). with_grads false:
  * weights alone (generate). What units share out has no address but in a pass. */
 weft_status weft_parameters_allocate(weft_parameters *parameters, const weft_residency *residency,
@@ -90,19 +124,30 @@ weft_status weft_parameters_allocate(weft_parameters *parameters, const weft_res
 /* Initial values by spec.init from Philox over global indices: every mesh starts bit-identical. */
 weft_status weft_parameters_initialize(weft_parameters *parameters, weft_lane *lane,
                                        uint64_t seed) WEFT_CHECKED;
-/* The same for one parameter, into `out`: local shape, of `dtype`. */
+/* The same for one parameter, into `out`: as it lies in its section, of `dtype`. */
 weft_status weft_parameters_fill(const weft_placed *placed, weft_lane *lane, uint64_t seed,
                                  weft_dtype dtype, void *out) WEFT_CHECKED;
+/* The same of one of its parts alone. */
+weft_status weft_parameters_fill_part(const weft_placed *placed, size_t part, weft_lane *lane,
+                                      uint64_t seed, weft_dtype dtype, void *out) WEFT_CHECKED;
+/* Normal values of the parameter's global indices: of `values` seed, stream, mean, std, dtype and
+ * x, which lies as `out` above. */
+weft_status weft_parameters_draw(const weft_placed *placed, weft_lane *lane,
+                                 const weft_random_normal_args *values) WEFT_CHECKED;
 
 /* --- units (parallel/residency.h) ----------------------------------------------------------- */
 
-/* Where an element of a section lies that this rank holds. */
+/* Where an element of a section lies that this rank holds. Of a bucket in a file: while it is
+ * taken, else NULL. */
 void *weft_parameters_weight(const weft_parameters *parameters, weft_section_kind kind, int bucket,
                              size_t element);
 float *weft_parameters_grad(const weft_parameters *parameters, weft_section_kind kind, int bucket,
                             size_t element);
-/* The local elements of a parameter whose weights this rank keeps, from *first on. */
-void weft_parameters_kept(const weft_parameters *parameters, const weft_placed *placed,
+/* The same of a local element of a parameter. */
+void *weft_parameters_weight_at(const weft_parameters *parameters, const weft_placed *placed,
+                                size_t element);
+/* The local elements of a parameter's part whose weights this rank keeps, from *first on. */
+void weft_parameters_kept(const weft_parameters *parameters, const weft_placed *placed, size_t part,
                           size_t *first, size_t *count);
 /* Whether a bucket's weights, and its gradients, are shared out. */
 bool weft_parameters_shares(const weft_parameters *parameters, const weft_bucket *bucket,
@@ -124,7 +169,9 @@ weft_status weft_parameters_use_gradients(weft_parameters *parameters, int unit,
  * instead of it. Collective over the gradient groups. */
 weft_status weft_parameters_reduce(weft_parameters *parameters, int unit, int slot, bool overwrite,
                                    weft_lane *lane) WEFT_CHECKED;
-/* Where a parameter's gradient lies in a slot of the gradients' ring. */
+/* From now on weft_parameters_reduce looks at what it sums (parallel/look.h). Borrowed. */
+void weft_parameters_use_look(weft_parameters *parameters, const weft_look *look);
+/* Where a parameter's gradient begins in a slot of the gradients' ring. */
 float *weft_parameters_in_ring(const weft_parameters *parameters, const weft_placed *placed,
                                int slot);
 
@@ -132,6 +179,22 @@ float *weft_parameters_in_ring(const weft_parameters *parameters, const weft_pla
 weft_status weft_parameters_clear_gradients(weft_parameters *parameters,
                                             weft_lane *lane) WEFT_CHECKED;
 
+/* Work on a bucket begins on a lane, and is enqueued: weft_records_take, weft_records_give with
+ * sets of its parts. Nothing to do for buckets in memory. */
+weft_status weft_parameters_take(const weft_parameters *parameters, weft_section_kind kind,
+                                 int bucket, unsigned reads, unsigned changes,
+                                 weft_lane *lane) WEFT_CHECKED;
+weft_status weft_parameters_give(const weft_parameters *parameters, weft_section_kind kind,
+                                 int bucket, weft_lane *lane) WEFT_CHECKED;
+/* The records of a section; NULL: it is in memory. Borrowed. */
+weft_records *weft_parameters_records(const weft_parameters *parameters, weft_section_kind kind);
+/* Elements between the start of an expert's bucket and the expert's part of a parameter. */
+size_t weft_parameters_in_expert(const weft_parameters *parameters,
+                                 const weft_parameter *parameter);
+
+const weft_residency *weft_parameters_residency(const weft_parameters *parameters);
+/* Whether a section lies in pinned host memory. */
+bool weft_parameters_on_host(const weft_parameters *parameters, weft_section_kind kind);
 int weft_parameters_count(const weft_parameters *parameters);
 weft_placed *weft_parameters_at(const weft_parameters *parameters, int index);
 weft_section *weft_parameters_section(const weft_parameters *parameters, weft_section_kind kind);

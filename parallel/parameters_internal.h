@@ -4,6 +4,17 @@
 
 #include "core/arena.h"
 #include "parallel/parameters.h"
+#include "parallel/shared_memory.h"
+
+/* Of experts that ranks of a node share (parallel/experts_share.h). */
+typedef struct weft_experts_share {
+    bool wanted, with_grads;
+    weft_shared_memory own;
+    weft_shared_key key;
+    int size, rank;              /* of the group; 0: nobody joined */
+    int *nodes;                  /* [size]: the lowest rank of each one's node */
+    weft_shared_memory *members; /* [size]: those of this node; this rank's is `own` */
+} weft_experts_share;
 
 struct weft_parameters {
     const weft_groups *groups;
@@ -18,10 +29,21 @@ struct weft_parameters {
     weft_residency residency;
     weft_held_elements held; /* what this rank has memory for */
     weft_ring rings[2];      /* of gradients, of weights */
+    const weft_look *look;   /* at gradients of units before they are summed; NULL: none */
+    weft_experts_file file;
+    weft_experts_share share;
+    weft_records *records; /* of the experts; NULL: they are in memory */
 };
 
 /* Allocates the rings; frees them. */
 weft_status weft_parameters_make_rings(weft_parameters *parameters, bool with_grads) WEFT_CHECKED;
 void weft_parameters_free_rings(weft_parameters *parameters);
+
+/* Makes the memory of experts that ranks share; frees it. */
+weft_status weft_parameters_make_share(weft_parameters *parameters, bool with_grads) WEFT_CHECKED;
+void weft_parameters_free_share(weft_parameters *parameters);
+
+/* Makes the experts' file and places. */
+weft_status weft_parameters_make_records(weft_parameters *parameters, bool with_grads) WEFT_CHECKED;
 
 #endif

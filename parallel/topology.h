@@ -24,6 +24,9 @@ typedef struct weft_machine {
 weft_status weft_machine_discover(const char *synthetic, weft_machine *out) WEFT_CHECKED;
 /* Cores this process may run on (its binding), from hwloc. */
 int weft_machine_allowed_cores(void);
+/* Bytes of memory that the machine and this process's control groups leave;
+ * UINT64_MAX: neither says. */
+uint64_t weft_machine_memory_left(void);
 
 /* The node of each rank: from a table, or nodes of so many consecutive ranks. */
 typedef struct weft_topology {

@@ -20,25 +20,23 @@ static int64_t common_multiple(int a, int b)
     return (int64_t)(a / x) * b;
 }
 
-/* The ranks that show where all groups along an axis lie: on nodes of so many consecutive ranks
- * they lie alike from one common multiple of node and group to the next, where a stage is a whole
- * number of these. */
+/* The ranks that show where all groups along an axis lie. Consecutive ranks of one stage hold whole
+ * groups where a group's span divides them; then groups lie alike, on nodes of so many ranks,
+ * from one common multiple of node and span to the next. */
 static int num_shown(const weft_topology *topology, const weft_mesh *mesh, weft_axis axis)
 {
     int last = 0, size = weft_mesh_coords(mesh, 0).size[axis];
     const weft_coords first = weft_mesh_coords(mesh, 0);
-    const int stage = mesh->world / mesh->pp;
     if (topology->node_of)
-        return mesh->world;
-    if (mesh->pp > 1 && weft_mesh_rank(mesh, 0, 0, 0, 1) != stage) /* stages are not blocks */
         return mesh->world;
     for (int i = 0; i < size; i++) {
         const int member = weft_mesh_member(mesh, axis, &first, i);
         last = member > last ? member : last;
     }
     const int span = size > 1 ? last / (size - 1) * size : 1;
+    const int block = mesh->pp > 1 ? weft_mesh_rank(mesh, 0, 0, 0, 1) : mesh->world;
     const int64_t period = common_multiple(span, topology->ranks_per_node);
-    return stage % period == 0 ? (int)period : mesh->world;
+    return block % span == 0 && mesh->world % period == 0 ? (int)period : mesh->world;
 }
 
 /* The first rank whose tensor-parallel group began on another node, or -1. */

@@ -3,9 +3,10 @@
 
 #include "parallel/parameters_internal.h"
 
+/* Of each bucket of a run. */
 static size_t share_of(const weft_section *section, const weft_bucket *bucket)
 {
-    return bucket->count / (size_t)section->group_size;
+    return weft_bucket_part(bucket) / (size_t)section->group_size;
 }
 
 bool weft_parameters_shares(const weft_parameters *p, const weft_bucket *bucket, bool weights)
@@ -14,13 +15,22 @@ bool weft_parameters_shares(const weft_parameters *p, const weft_bucket *bucket,
            (!weights || p->residency.sharding == WEFT_SHARD_OPTIM_GRADS_PARAMS);
 }
 
-/* The first element that this rank holds of a bucket. */
-static size_t first_kept(const weft_parameters *p, const weft_section *section,
-                         const weft_bucket *bucket, bool weights)
+/* How far behind what this rank holds of a bucket an element of the section lies. */
+static size_t in_kept(const weft_parameters *p, const weft_section *section,
+                      const weft_bucket *bucket, size_t element, bool weights)
 {
-    return bucket->offset + (weft_parameters_shares(p, bucket, weights)
-                                 ? (size_t)section->group_rank * share_of(section, bucket)
-                                 : 0);
+    const size_t at = element - bucket->offset, part = weft_bucket_part(bucket),
+                 share = share_of(section, bucket);
+    if (!weft_parameters_shares(p, bucket, weights))
+        return at;
+    return at / part * share + at % part - (size_t)section->group_rank * share;
+}
+
+/* Of a bucket in a file; NULL where it is not taken. */
+static char *in_record(const weft_parameters *p, int bucket, weft_record_part part, size_t bytes)
+{
+    char *begin = weft_records_at(p->records, bucket, part);
+    return begin ? begin + bytes : NULL;
 }
 
 void *weft_parameters_weight(const weft_parameters *p, weft_section_kind kind, int index,
@@ -28,7 +38,10 @@ void *weft_parameters_weight(const weft_parameters *p, weft_section_kind kind, i
 {
     const weft_section *section = &p->sections[kind];
     const weft_bucket *bucket = &section->buckets[index];
-    const size_t at = bucket->weights + element - first_kept(p, section, bucket, true);
+    if (weft_parameters_records(p, kind))
+        return in_record(p, index, WEFT_RECORD_WEIGHTS,
+                         (element - bucket->offset) * weft_dtype_bytes(p->dtype));
+    const size_t at = bucket->weights + in_kept(p, section, bucket, element, true);
     return (char *)section->weights + at * weft_dtype_bytes(p->dtype);
 }
 
@@ -37,20 +50,43 @@ float *weft_parameters_grad(const weft_parameters *p, weft_section_kind kind, in
 {
     const weft_section *section = &p->sections[kind];
     const weft_bucket *bucket = &section->buckets[index];
-    return section->grads + bucket->grads + element - first_kept(p, section, bucket, false);
+    if (weft_parameters_records(p, kind))
+        return (void *)in_record(p, index, WEFT_RECORD_GRADIENT,
+                                 (element - bucket->offset) * sizeof(float));
+    return section->grads + bucket->grads + in_kept(p, section, bucket, element, false);
 }
 
-void weft_parameters_kept(const weft_parameters *p, const weft_placed *placed, size_t *first,
-                          size_t *count)
+/* The bucket of a parameter that holds an element of the section. */
+static int bucket_of(const weft_parameters *p, const weft_placed *placed, size_t element)
+{
+    const weft_bucket *buckets = p->sections[placed->section].buckets;
+    int index = placed->bucket;
+    while (buckets[index].offset + buckets[index].count <= element)
+        index++;
+    return index;
+}
+
+void *weft_parameters_weight_at(const weft_parameters *p, const weft_placed *placed, size_t element)
+{
+    const size_t at = placed->offset + weft_parameter_place(&placed->parameter, element);
+    return weft_parameters_weight(p, placed->section, bucket_of(p, placed, at), at);
+}
+
+void weft_parameters_kept(const weft_parameters *p, const weft_placed *placed, size_t part,
+                          size_t *first, size_t *count)
 {
     const weft_section *section = &p->sections[placed->section];
-    const weft_bucket *bucket = &section->buckets[placed->bucket];
+    const size_t offset = placed->offset + part * placed->parameter.expert_stride;
+    const weft_bucket *bucket = &section->buckets[bucket_of(p, placed, offset)];
     const bool shares = weft_parameters_shares(p, bucket, true);
-    const size_t from = first_kept(p, section, bucket, true),
-                 end = from + (shares ? share_of(section, bucket) : bucket->count);
-    const size_t begin = placed->offset > from ? placed->offset : from,
-                 stop = placed->offset + placed->count < end ? placed->offset + placed->count : end;
-    *first = begin - placed->offset;
+    const size_t elements = weft_bucket_part(bucket), share = share_of(section, bucket);
+    const size_t from = offset - (offset - bucket->offset) % elements +
+                        (shares ? (size_t)section->group_rank * share : 0),
+                 end = from + (shares ? share : elements);
+    const size_t own = weft_placed_part(placed);
+    const size_t begin = offset > from ? offset : from,
+                 stop = offset + own < end ? offset + own : end;
+    *first = part * own + begin - offset;
     *count = stop > begin ? stop - begin : 0;
 }
 
@@ -164,11 +200,14 @@ static weft_status gather_bucket(weft_parameters *p, weft_section_kind kind, int
     (void)overwrite;
     const weft_section *section = &p->sections[kind];
     const weft_bucket *bucket = &section->buckets[index];
-    const size_t bytes = weft_dtype_bytes(p->dtype);
-    return weft_all_gather(gather_group(p, kind), lane,
-                           (const char *)section->weights + bucket->weights * bytes,
-                           (char *)p->rings[true].slots[slot] + bucket->ring * bytes,
-                           share_of(section, bucket), p->dtype);
+    const size_t bytes = weft_dtype_bytes(p->dtype), part = weft_bucket_part(bucket) * bytes,
+                 share = share_of(section, bucket);
+    const char *kept = (const char *)section->weights + bucket->weights * bytes;
+    char *whole = (char *)p->rings[true].slots[slot] + bucket->ring * bytes;
+    for (size_t i = 0; i < (size_t)weft_bucket_parts(bucket); i++)
+        WEFT_TRY(weft_all_gather(gather_group(p, kind), lane, kept + i * share * bytes,
+                                 whole + i * part, share, p->dtype));
+    return WEFT_OK;
 }
 
 weft_status weft_parameters_gather(weft_parameters *p, int unit, int slot, weft_lane *lane)
@@ -187,13 +226,25 @@ weft_status weft_parameters_reserve(const weft_parameters *p, weft_lane *gather)
         size_t most = 0;
         for (int b = 0; b < p->sections[kind].num_buckets; b++) {
             const weft_bucket *bucket = &p->sections[kind].buckets[b];
-            most = bucket->unit >= 0 && bucket->count > most ? bucket->count : most;
+            if (bucket->unit >= 0 && weft_bucket_part(bucket) > most)
+                most = weft_bucket_part(bucket);
         }
         if (most > 0)
             WEFT_TRY(weft_comm_reserve(gather_group(p, kind), gather,
                                        2 * most * weft_dtype_bytes(p->dtype)));
     }
     return WEFT_OK;
+}
+
+static weft_status reduce_part(const weft_section *section, float *whole, float *kept, size_t share,
+                               bool overwrite, weft_lane *lane)
+{
+    float *own = whole + (size_t)section->group_rank * share;
+    WEFT_TRY(weft_reduce_scatter(section->group, lane, whole, overwrite ? kept : own, share,
+                                 WEFT_F32, WEFT_REDUCE_SUM));
+    return overwrite ? WEFT_OK
+                     : weft_add(lane, &WEFT_ARGS(weft_add_args, .count = share, .dtype = WEFT_F32,
+                                                 .a = kept, .b = own, .y = kept));
 }
 
 static weft_status reduce_bucket(weft_parameters *p, weft_section_kind kind, int index, int slot,
@@ -203,13 +254,18 @@ static weft_status reduce_bucket(weft_parameters *p, weft_section_kind kind, int
     const weft_bucket *bucket = &section->buckets[index];
     const size_t share = share_of(section, bucket);
     float *whole = (float *)p->rings[false].slots[slot] + bucket->ring;
-    float *own = whole + (size_t)section->group_rank * share;
     float *kept = section->grads + bucket->grads;
-    WEFT_TRY(weft_reduce_scatter(section->group, lane, whole, overwrite ? kept : own, share,
-                                 WEFT_F32, WEFT_REDUCE_SUM));
-    return overwrite ? WEFT_OK
-                     : weft_add(lane, &WEFT_ARGS(weft_add_args, .count = share, .dtype = WEFT_F32,
-                                                 .a = kept, .b = own, .y = kept));
+    if (p->look)
+        WEFT_TRY(weft_look_at(p->look, kind, index, whole, bucket->count, lane));
+    for (size_t i = 0; i < (size_t)weft_bucket_parts(bucket); i++)
+        WEFT_TRY(reduce_part(section, whole + i * weft_bucket_part(bucket), kept + i * share, share,
+                             overwrite, lane));
+    return WEFT_OK;
+}
+
+void weft_parameters_use_look(weft_parameters *p, const weft_look *look)
+{
+    p->look = look;
 }
 
 weft_status weft_parameters_reduce(weft_parameters *p, int unit, int slot, bool overwrite,

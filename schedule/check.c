@@ -9,7 +9,7 @@
 
 /* What a slot holds. stage: of all virtual stages. */
 typedef struct content {
-    int value, micro_batch, stage, layer, part;
+    int value, micro_batch, stage, layer, part, expert;
 } content;
 
 /* A slot in program order, and 1 + index of who wrote it (0: it was there before the program) and
@@ -52,7 +52,8 @@ static content content_of(const rank_check *check, const weft_task *task,
                  .micro_batch = task->micro_batch,
                  .stage = task->chunk < 0 ? -1 : task->chunk * check->num_ranks + check->rank,
                  .layer = task->layer,
-                 .part = operand->value == WEFT_VALUE_WEIGHTS ? -1 : task->part};
+                 .part = operand->value == WEFT_VALUE_WEIGHTS ? -1 : task->part,
+                 .expert = task->expert};
     const bool by_layer = task->kind == WEFT_TASK_LAYER || task->kind == WEFT_TASK_RECOMPUTE;
     *(by_layer ? &c.layer : task->chunk < 0 ? &c.part : &c.stage) += operand->next;
     if (operand->whole)
@@ -63,7 +64,7 @@ static content content_of(const rank_check *check, const weft_task *task,
 static bool same_content(const content *a, const content *b)
 {
     return a->value == b->value && a->micro_batch == b->micro_batch && a->stage == b->stage &&
-           a->layer == b->layer && a->part == b->part;
+           a->layer == b->layer && a->part == b->part && a->expert == b->expert;
 }
 
 /* Such as "T_DI of part 2". */
@@ -75,10 +76,11 @@ static const char *content_text(const content *c, char text[128])
     } fields[] = {{"micro-batch", c->micro_batch},
                   {"stage", c->stage},
                   {"layer", c->layer},
-                  {"part", c->part}};
+                  {"part", c->part},
+                  {"expert", c->expert}};
     size_t used = (size_t)snprintf(text, 128, "%s", weft_value_text(c->value));
     const char *joint = " of";
-    for (int i = 0; i < 4 && used < 128; i++)
+    for (int i = 0; i < 5 && used < 128; i++)
         if (fields[i].number >= 0) {
             used += (size_t)snprintf(text + used, 128 - used, "%s %s %d", joint, fields[i].name,
                                      fields[i].number);
@@ -108,10 +110,14 @@ static weft_status check_readable(const rank_check *check)
             return WEFT_ERROR(WEFT_INTERNAL,
                               "%s, task %u is malformed: kind %d, flow %d, %u waits, lane %d",
                               where, i, task->kind, task->flow, task->num_waits, task->lane);
-        for (uint32_t w = 0; w < task->num_waits; w++)
-            if (program->waits[task->first_wait + w].task >= i)
-                return fail(check, i, "waits for task %u, which is not an earlier one",
-                            program->waits[task->first_wait + w].task);
+        for (uint32_t w = 0; w < task->num_waits; w++) {
+            const weft_wait wait = program->waits[task->first_wait + w];
+            if (wait.task >= i)
+                return fail(check, i, "waits for task %u, which is not an earlier one", wait.task);
+            if (wait.point >= 2 * WEFT_POINT_OWN)
+                return fail(check, i, "waits for point %d, which no layer or bucket has",
+                            wait.point);
+        }
     }
     return WEFT_OK;
 }
@@ -172,7 +178,7 @@ static weft_status check_operand(const rank_check *check, uint32_t index, int i)
 static uint32_t hash_of(const weft_task *task)
 {
     const int32_t fields[] = {task->kind,  task->flow, task->micro_batch, task->chunk,
-                              task->layer, task->part, task->bucket};
+                              task->layer, task->part, task->expert,      task->bucket};
     uint32_t hash = 2166136261u;
     for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
         hash = (hash ^ (uint32_t)fields[i]) * 16777619u;
@@ -183,7 +189,7 @@ static bool same_work(const weft_task *a, const weft_task *b)
 {
     return a->kind == b->kind && a->flow == b->flow && a->micro_batch == b->micro_batch &&
            a->chunk == b->chunk && a->layer == b->layer && a->part == b->part &&
-           a->bucket == b->bucket;
+           a->expert == b->expert && a->bucket == b->bucket;
 }
 
 /* Sets expected_of and seen. */
@@ -266,9 +272,12 @@ static weft_status check_tasks(const rank_check *check)
             return fail(check, i, "is not on the %s lane", weft_lane_kind_text(wanted->lane));
         if (task->peer != wanted->peer)
             return fail(check, i, "has peer %d instead of %d", task->peer, wanted->peer);
+        if ((task->flags ^ wanted->flags) & WEFT_TASK_HOST_WAITS)
+            return fail(check, i, "%s that the host waits", task->flags ? "says" : "hides");
         if (task->flags != wanted->flags)
-            return fail(check, i, "%s",
-                        task->flags ? "says that the host waits" : "hides that the host waits");
+            return fail(check, i,
+                        wanted->flags ? "may start before its expert's step is over"
+                                      : "waits for a step, but must not");
         for (int k = 0; k < WEFT_TASK_MAX_OPERANDS; k++)
             WEFT_TRY(check_operand(check, i, k));
         if (expected->begins == expected->ends || task->flow != expected->flow)
@@ -302,6 +311,25 @@ static weft_status find_pasts(rank_check *check)
     return WEFT_OK;
 }
 
+/* A bucket's own point is over for a task that waits for it, and behind the end of such a task. */
+static bool is_over(const rank_check *check, uint32_t index, weft_wait wait)
+{
+    const weft_program *program = check->program;
+    if (wait.point < WEFT_POINT_OWN)
+        return weft_past_has(&check->pasts[index], program->tasks, wait);
+    for (uint32_t i = index; i > wait.task; i--) {
+        const weft_task *task = &program->tasks[i];
+        for (uint32_t w = 0; w < task->num_waits; w++) {
+            const weft_wait *other = &program->waits[task->first_wait + w];
+            if (other->task == wait.task && other->point == wait.point &&
+                (i == index ||
+                 weft_past_has(&check->pasts[index], program->tasks, (weft_wait){i, -1})))
+                return true;
+        }
+    }
+    return false;
+}
+
 static weft_status check_waits(const rank_check *check)
 {
     const weft_expectation *expected = check->expected;
@@ -310,7 +338,7 @@ static weft_status check_waits(const rank_check *check)
             const weft_wait *wanted = &expected->waits[expected->tasks[i].first_wait + w];
             const weft_wait wait = {check->seen[wanted->task] - 1, wanted->point};
             const uint32_t index = check->seen[i] - 1;
-            if (!weft_past_has(&check->pasts[index], check->program->tasks, wait))
+            if (!is_over(check, index, wait))
                 return fail(check, index, "may start before the %s in task %u is over",
                             weft_task_kind_text(expected->tasks[wanted->task].kind), wait.task);
         }
@@ -390,10 +418,11 @@ static weft_status check_slots(const rank_check *check)
         const weft_holding *held = &check->expected->holds[h];
         int k = 0;
         for (int32_t i = 0; i < program->num_slots; i++)
-            if (program->slots[i].holds == held->slots) {
-                slots[i].holds = (content){(int)held->value, -1, -1, -1, -1};
-                *(held->by_layer ? &slots[i].holds.layer : &slots[i].holds.part) =
-                    held->first + k++;
+            if (program->slots[i].holds == held->slots && (held->count == 0 || k < held->count)) {
+                slots[i].holds = (content){(int)held->value, -1, -1, -1, -1, -1};
+                *(held->by == WEFT_BY_LAYER    ? &slots[i].holds.layer
+                  : held->by == WEFT_BY_EXPERT ? &slots[i].holds.expert
+                                               : &slots[i].holds.part) = held->first + k++;
             }
     }
     for (uint32_t i = 0; i < program->num_tasks; i++)

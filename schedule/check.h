@@ -17,13 +17,16 @@
 
 #include "schedule/values.h"
 
-/* What the slots of a kind hold before the program starts: slot k of them holds this value of part
- * k, or, by_layer, of layer first + k. */
+typedef enum weft_held_by { WEFT_BY_PART, WEFT_BY_LAYER, WEFT_BY_EXPERT } weft_held_by;
+
+/* What the slots of a kind hold before the program starts: slot k of them holds this value of part,
+ * layer or expert first + k. */
 typedef struct weft_holding {
     weft_slot_kind slots;
     weft_value value;
-    bool by_layer;
+    weft_held_by by;
     int first;
+    int count; /* of the kind's first slots; 0: of all */
 } weft_holding;
 enum { WEFT_MAX_HOLDINGS = 6 };
 

@@ -3,14 +3,17 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "core/lack.h"
+
 static weft_status need(const weft_cluster *cluster, weft_cost_kind kind)
 {
     if (weft_cluster_knows(cluster, kind))
         return WEFT_OK;
-    return WEFT_ERROR(WEFT_CONFIG,
-                      "cluster \"%s\": costs.%s is not known, and choosing partitions and memory "
-                      "reuse of an MoE layer needs it",
-                      cluster->name, weft_cost_text(kind));
+    return weft_lack_mark(
+        WEFT_ERROR(WEFT_CONFIG,
+                   "cluster \"%s\": costs.%s is not known, and choosing partitions and memory "
+                   "reuse of an MoE layer needs it",
+                   cluster->name, weft_cost_text(kind)));
 }
 
 /* Everything that any allowed strategy costs. */
@@ -162,7 +165,9 @@ weft_status weft_choose_moe(const weft_cluster *cluster, const weft_moe_layer_sh
             if (!(reuses >> reuse & 1))
                 continue;
             candidates[num_candidates++].pipeline =
-                (weft_moe_pipeline){partitions[i], (weft_reuse)reuse, 0};
+                (weft_moe_pipeline){.num_partitions = partitions[i],
+                                    .reuse = (weft_reuse)reuse,
+                                    .by_experts = shape->cut_experts > 0 && partitions[i] > 1};
         }
     }
     weft_moe_pipeline peers[WEFT_MOE_MAX_PEERS];

@@ -66,10 +66,11 @@ typedef struct weft_moe_priced {
 const weft_moe_priced *weft_moe_pick(const weft_moe_priced *candidates, int num_candidates);
 
 /* The fastest (n, S) among n in `partitions` and S in `allowed_reuses` (bit i: strategy i; 0: S1 to
- * S4 and none). by_peers: partitions by peers compete too, if reuse none is allowed and the model
- * is PRICE. Ties of less than 1 % go to the smaller n. pricer NULL: PRICE takes the layer's own
- * costs (weft_moe_costs_of). WEFT_CONFIG for an empty or impossible choice, and, naming it, for a
- * cost that a strategy needs and the cluster does not know. */
+ * S4 and none), cut by experts where the shape says so. by_peers: partitions by peers compete too,
+ * if reuse none is allowed and the model is PRICE. Ties of less than 1 % go to the smaller n.
+ * pricer NULL: PRICE takes the layer's own costs (weft_moe_costs_of). WEFT_CONFIG for an empty or
+ * impossible choice, and, naming it, for a cost that a strategy needs and the cluster does not
+ * know. */
 weft_status weft_choose_moe(const weft_cluster *cluster, const weft_moe_layer_shape *shape,
                             weft_moe_model model, const int *partitions, int num_partitions,
                             unsigned allowed_reuses, bool by_peers, const weft_moe_pricer *pricer,

@@ -256,7 +256,7 @@ static weft_status check_direction(const weft_context_plan *plan, bool backward,
     weft_expectation expected = {.tasks = w.expected, .num_tasks = w.num_expected, .ordered = ~0u};
     if (backward && exchanges(plan))
         expected.holds[expected.num_holds++] =
-            (weft_holding){WEFT_SLOT_HEADS, WEFT_VALUE_HEADS, false, -1};
+            (weft_holding){WEFT_SLOT_HEADS, WEFT_VALUE_HEADS, WEFT_BY_PART, -1, 0};
     snprintf(expected.where, sizeof expected.where, "%s %s",
              weft_context_form_text((int)plan->form), backward ? "backward" : "forward");
     return weft_program_check(program, &expected, 1);

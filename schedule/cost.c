@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/lack.h"
 #include "schedule/cost_link.h"
 
 /* --- bound by memory ----------------------------------------------------------------------- */
@@ -41,6 +42,32 @@ static double transfer_us(weft_costing *p, weft_figure rate, double bytes, doubl
 {
     return weft_costing_figure_or(p, WEFT_FIGURE_LAUNCH, 0) +
            bytes * ranks / weft_costing_figure(p, rate) * 1e6;
+}
+
+/* AdamW on host memory, which the ranks of a node share. Devices that are CPUs step in the host's
+ * memory anyway. */
+static double host_adamw_us(weft_costing *p, double bytes, double ranks)
+{
+    if (weft_costing_knows(p, WEFT_COST_ADAMW_HOST))
+        return weft_costing_curve(p, WEFT_COST_ADAMW_HOST, bytes, false);
+    if (!weft_hardware_knows(p->hardware, WEFT_FIGURE_MULTIPROCESSORS) &&
+        weft_cluster_knows(p->cluster, WEFT_COST_ADAMW))
+        return weft_costing_curve(p, WEFT_COST_ADAMW, bytes, true);
+    return bytes * ranks / weft_costing_figure(p, WEFT_FIGURE_HOST_BANDWIDTH) * 1e6;
+}
+
+/* What leaves or enters a node's storage: by its own curve, past the page cache or not, or by the
+ * other's. */
+static double storage_us(weft_costing *p, weft_cost_kind kind, double bytes, double ranks)
+{
+    const bool writes = kind == WEFT_COST_STORAGE_WRITE || kind == WEFT_COST_DIRECT_WRITE;
+    const weft_cost_kind buffered = writes ? WEFT_COST_STORAGE_WRITE : WEFT_COST_STORAGE_READ;
+    if (weft_costing_knows(p, kind))
+        return weft_costing_curve(p, kind, bytes, false);
+    if (kind != buffered && weft_costing_knows(p, buffered))
+        return weft_costing_curve(p, buffered, bytes, true);
+    return transfer_us(p, writes ? WEFT_FIGURE_STORAGE_WRITE : WEFT_FIGURE_STORAGE_READ, bytes,
+                       ranks);
 }
 
 /* How far a measured shape lies from one that is asked for, as a factor of at least 1; beyond
@@ -346,17 +373,17 @@ static weft_status refuse(const weft_costing *p, const char *what)
         is_measured |= weft_cluster_knows(p->cluster, (weft_cost_kind)i);
     if (is_measured && p->unmeasured < WEFT_NUM_COSTS) {
         const char *cost = weft_cost_text(p->unmeasured);
-        return WEFT_ERROR(
-            WEFT_CONFIG,
-            "cluster \"%s\": neither costs.%s nor %s is known, and %s needs one; weft "
-            "calibrate measures it (alone: --only %s)",
-            p->cluster->name, cost, p->lacks, what, cost);
+        return weft_lack_mark(
+            WEFT_ERROR(WEFT_CONFIG,
+                       "cluster \"%s\": neither costs.%s nor %s is known, and %s needs one; weft "
+                       "calibrate measures it (alone: --only %s)",
+                       p->cluster->name, cost, p->lacks, what, cost));
     }
     const bool has_fp16 = strcmp(p->lacks, weft_figure_path(WEFT_FIGURE_PEAK_BF16)) == 0 &&
                           weft_hardware_knows(p->hardware, WEFT_FIGURE_PEAK_FP16);
-    return WEFT_ERROR(WEFT_CONFIG, "cluster \"%s\": %s is not known, and %s needs it%s",
-                      p->cluster->name, p->lacks, what,
-                      has_fp16 ? "; the GPU has no bf16: train.precision fp16 would do" : "");
+    return weft_lack_mark(WEFT_ERROR(
+        WEFT_CONFIG, "cluster \"%s\": %s is not known, and %s needs it%s", p->cluster->name,
+        p->lacks, what, has_fp16 ? "; the GPU has no bf16: train.precision fp16 would do" : ""));
 }
 
 /* On each kind of the site's nodes; the slowest counts, and its numbers are as good as the worst.
@@ -490,6 +517,15 @@ static weft_status answer_work(weft_costing *p, const weft_site *site, const que
         *us = attention_us(p, kind, kind == WEFT_COST_ATTENTION_BF16 ? WEFT_BF16 : WEFT_F32,
                            q->volume);
         break;
+    case WEFT_COST_ADAMW_HOST:
+        *us = host_adamw_us(p, q->volume, site->cluster->ranks_per_node);
+        break;
+    case WEFT_COST_STORAGE_WRITE:
+    case WEFT_COST_STORAGE_READ:
+    case WEFT_COST_DIRECT_WRITE:
+    case WEFT_COST_DIRECT_READ:
+        *us = storage_us(p, kind, q->volume, site->cluster->ranks_per_node);
+        break;
     default:
         if (weft_costing_knows(p, kind))
             *us = weft_costing_curve(p, kind, q->volume, false);
@@ -497,11 +533,6 @@ static weft_status answer_work(weft_costing *p, const weft_site *site, const que
             *us = memory_us(p, kind, 2 * q->volume);
         else if (kind == WEFT_COST_TO_HOST || kind == WEFT_COST_TO_DEVICE)
             *us = transfer_us(p, WEFT_FIGURE_HOST_LINK, q->volume, 1);
-        else if (kind == WEFT_COST_STORAGE_WRITE || kind == WEFT_COST_STORAGE_READ)
-            *us = transfer_us(p,
-                              kind == WEFT_COST_STORAGE_WRITE ? WEFT_FIGURE_STORAGE_WRITE
-                                                              : WEFT_FIGURE_STORAGE_READ,
-                              q->volume, site->cluster->ranks_per_node);
         else
             return WEFT_ERROR(WEFT_INTERNAL, "%s is no work of one rank", weft_cost_text(kind));
         if (kind == WEFT_COST_TO_HOST || kind == WEFT_COST_TO_DEVICE)

@@ -91,6 +91,8 @@ const char *weft_input_path(int input);
 typedef struct weft_site {
     const weft_cluster *cluster; /* borrowed */
     const weft_cluster *experts; /* where a pace is the experts' alone; NULL: as the cluster */
+    const weft_cluster *curves;  /* with curves of all its links and copies (weft_cost_complete);
+                                    NULL: made where they are needed */
     uint32_t kinds; /* of nodes: bits 1 << weft_cluster_hardware's group; 0: nodes are alike */
     weft_group groups[WEFT_NUM_AXES]; /* by weft_axis */
     /* Of the CP group: neighbours that deal heads among themselves by an all-to-all, and ranks that
@@ -99,6 +101,7 @@ typedef struct weft_site {
     int exchange, exchange_chunks; /* how tensor-sharded experts exchange rows, a
                                       weft_exchange_form; chunks 0: 1 */
     weft_inputs *inputs;           /* gets what prices take; NULL: nobody asks */
+    bool unsourced; /* estimates have neither source nor spread, which take long to look up */
 } weft_site;
 
 /* Inside a node, between nodes, and between a device and its host. */

@@ -25,7 +25,8 @@ weft_costing weft_costing_start(const weft_site *site, int node_group)
                           .node_group = node_group,
                           .hardware = weft_cluster_hardware(site->cluster, node_group),
                           .unmeasured = WEFT_NUM_COSTS,
-                          .inputs = site->inputs};
+                          .inputs = site->inputs,
+                          .unsourced = site->unsourced};
 }
 
 void weft_costing_at_least(weft_costing *p, weft_source_class class_)
@@ -36,17 +37,23 @@ void weft_costing_at_least(weft_costing *p, weft_source_class class_)
 
 void weft_costing_note(weft_costing *p, int input)
 {
+    const uint64_t bit = UINT64_C(1) << input;
+    _Static_assert(WEFT_NUM_INPUTS <= 64, "an input has a bit");
+    if (p->noted & bit) /* asked for many times in an estimate */
+        return;
+    p->noted |= bit;
+    if (p->inputs)
+        p->inputs->used |= bit;
+    if (p->unsourced)
+        return;
     const char *path = weft_input_path(input);
     const weft_source *source = weft_cluster_source(p->cluster, p->node_group, path);
     const bool is_measured = input >= WEFT_INPUT_COSTS && input != WEFT_INPUT_LEVELS;
-    _Static_assert(WEFT_NUM_INPUTS <= 64, "an input has a bit");
     weft_costing_at_least(p, source        ? source->class_
                              : is_measured ? WEFT_SOURCE_MEASURED
                                            : WEFT_SOURCE_ASSUMED);
     if (source && source->spread > p->estimate.spread)
         p->estimate.spread = source->spread;
-    if (p->inputs)
-        p->inputs->used |= UINT64_C(1) << input;
 }
 
 void weft_costing_scale(weft_costing *p, int input)
@@ -77,6 +84,8 @@ double weft_costing_share(weft_costing *p, weft_efficiency_kind kind, double vol
     const weft_share_curve *curve = &p->hardware->efficiencies[kind];
     if (curve->num_points > 0)
         weft_costing_note(p, WEFT_INPUT_EFFICIENCIES + (int)kind);
+    else if (p->inputs) /* it counts as 1, and who lists inputs says so */
+        p->inputs->used |= UINT64_C(1) << (WEFT_INPUT_EFFICIENCIES + (int)kind);
     return weft_share_at(curve, volume);
 }
 
@@ -98,9 +107,12 @@ static const char *section_of(weft_cost_kind kind)
         return "inside";
     case WEFT_COST_TO_HOST:
     case WEFT_COST_TO_DEVICE:
+    case WEFT_COST_ADAMW_HOST:
         return "host";
     case WEFT_COST_STORAGE_WRITE:
     case WEFT_COST_STORAGE_READ:
+    case WEFT_COST_DIRECT_WRITE:
+    case WEFT_COST_DIRECT_READ:
         return "storage";
     default:
         return "device";

@@ -13,6 +13,8 @@ typedef struct weft_costing {
     const char *lacks;         /* path of the first figure that was missing; NULL: none */
     weft_cost_kind unmeasured; /* the first curve asked for and not known; WEFT_NUM_COSTS: none */
     weft_inputs *inputs;       /* of the site */
+    uint64_t noted;            /* bit 1 << input: see weft_costing_note */
+    bool unsourced;            /* likewise of the site */
 } weft_costing;
 
 /* On nodes of one kind: weft_cluster_hardware's group, -1 where they are alike. */
@@ -29,7 +31,7 @@ bool weft_costing_is_measured_here(const weft_costing *p, const char *section);
 bool weft_costing_knows(weft_costing *p, weft_cost_kind kind);
 /* A curve's microseconds; scaled: not at the shape that was measured. */
 double weft_costing_curve(weft_costing *p, weft_cost_kind kind, double volume, bool scaled);
-/* Notes an input: its class, and its spread. */
+/* Notes an input, once: its class, and its spread. */
 void weft_costing_note(weft_costing *p, int input);
 /* Notes that it was measured at another shape. */
 void weft_costing_scale(weft_costing *p, int input);

@@ -3,6 +3,8 @@
 #include <assert.h>
 #include <stdio.h>
 
+#include "core/lack.h"
+
 /* What a form does after its all-to-all. */
 static const struct form {
     bool sharded;     /* sends I / t and gathers the rest inside the node */
@@ -74,9 +76,9 @@ static weft_status need(const weft_cluster *cluster, weft_exchange_form form, we
 {
     if (weft_cluster_knows(cluster, kind))
         return WEFT_OK;
-    return WEFT_ERROR(WEFT_CONFIG,
-                      "cluster \"%s\": costs.%s is not known, and the all-to-all form %s needs it",
-                      cluster->name, weft_cost_text(kind), weft_exchange_text(form));
+    return weft_lack_mark(WEFT_ERROR(
+        WEFT_CONFIG, "cluster \"%s\": costs.%s is not known, and the all-to-all form %s needs it",
+        cluster->name, weft_cost_text(kind), weft_exchange_text(form)));
 }
 
 static weft_status need_all(const weft_cluster *cluster, const weft_exchange_shape *shape,

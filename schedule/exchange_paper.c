@@ -2,6 +2,8 @@
 
 #include <math.h>
 
+#include "core/lack.h"
+
 static const struct rate_row {
     weft_cost_kind measured;
     weft_figure figure;
@@ -36,11 +38,12 @@ static weft_status find_rate(const weft_cluster *cluster, int rate, double *out)
         return WEFT_OK;
     }
     if (!weft_hardware_knows(&cluster->hardware, row->figure))
-        return WEFT_ERROR(WEFT_CONFIG,
-                          "cluster \"%s\": neither %s nor costs.%s is known, and equation %d needs "
-                          "one",
-                          cluster->name, weft_figure_path(row->figure),
-                          weft_cost_text(row->measured), row->equation);
+        return weft_lack_mark(
+            WEFT_ERROR(WEFT_CONFIG,
+                       "cluster \"%s\": neither %s nor costs.%s is known, and equation %d needs "
+                       "one",
+                       cluster->name, weft_figure_path(row->figure), weft_cost_text(row->measured),
+                       row->equation));
     *out = cluster->hardware.figures[row->figure] *
            (rate == WEFT_PAPER_BETWEEN ? cards_share(cluster) : 1);
     return WEFT_OK;

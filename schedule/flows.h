@@ -4,10 +4,12 @@
 
 /* Messages, layers, dispatches, experts and combines: activations (forward) or gradients
  * (backward). Offloads and prefetches: the input, T_DI, the middle, T_M, or a layer's stash.
- * Gathers: weights. Sums: over the tensor-parallel group or between tied embeddings.
- * Recomputations: a layer's activation, or the stash that a backward takes first. Under context
- * parallelism: a block's keys and values; a backward's own block; heads for sequence, and their
- * gradients. name, text, letters in timelines */
+ * Gathers and uploads: weights. Downloads and accumulations: gradients. Reads and writes of a file:
+ * for an expert's weights, its update's all; for its gradient. Sums: over the
+ * tensor-parallel group or between tied embeddings. Recomputations: a layer's activation, or the
+ * stash that a backward takes first. Under context parallelism: a block's keys and values; a
+ * backward's own block; heads for sequence, and their gradients. name, text, letters in timelines
+ */
 #define WEFT_FLOW_LIST(X)                                                                          \
     X(NONE, "", "")                                                                                \
     X(ACTIVATION, "activation", "")                                                                \

@@ -21,10 +21,17 @@ static int64_t end_of(const weft_lowering *l, int backward, int stage, int m)
 }
 
 /* A forward's input, and its stash, until the backward is done. */
-static int32_t take_activation(const weft_lowering *l, int stage, int m, int64_t now)
+static int32_t take_activation(const weft_lowering *l, int stage, int m, int64_t now,
+                               int64_t *out_free_at)
 {
     const int64_t end = end_of(l, !l->shape->forward_only, stage, m);
-    return weft_lowering_take(l, WEFT_POOL_ACTIVATION + stage / l->p, now, end);
+    return weft_lowering_take(l, WEFT_POOL_ACTIVATION + stage / l->p, now, end, out_free_at);
+}
+
+static int32_t take_gradient(const weft_lowering *l, int stage, int m, int64_t now,
+                             int64_t *out_free_at)
+{
+    return weft_lowering_take(l, WEFT_POOL_GRADIENT, now, end_of(l, true, stage, m), out_free_at);
 }
 
 static weft_task *add_task(weft_lowering *l, weft_task_kind kind, weft_flow flow, int stage, int m)
@@ -36,6 +43,16 @@ static weft_task *add_task(weft_lowering *l, weft_task_kind kind, weft_flow flow
     return task;
 }
 
+static weft_lowered_message message(const weft_lowering *l, weft_task_kind kind, weft_flow flow,
+                                    int stage, int other, int m, int64_t at)
+{
+    weft_lowered_message out = {weft_task_of(kind, flow), at, 0, l->compute};
+    out.task.micro_batch = m;
+    out.task.chunk = stage / l->p;
+    out.task.peer = other % l->p;
+    return out;
+}
+
 /* What a compute makes for the virtual stage `user`: it lies with the user if that is on this rank,
  * else it is sent from a slot of `out`. */
 static int32_t make_output(weft_lowering *l, weft_flow flow, int out, int stage, int user, int m,
@@ -44,34 +61,29 @@ static int32_t make_output(weft_lowering *l, weft_flow flow, int out, int stage,
     const int backward = flow == WEFT_FLOW_GRADIENT;
     if (user % l->p == l->rank) {
         int32_t *slot = &l->held[backward][at_chunk(l, user, m)];
-        *slot = backward ? weft_lowering_take(l, WEFT_POOL_GRADIENT, now, end_of(l, true, user, m))
-                         : take_activation(l, user, m, now);
+        *slot = backward ? take_gradient(l, user, m, now, NULL)
+                         : take_activation(l, user, m, now, NULL);
         return *slot;
     }
+    const int64_t at = l->times[backward][at_stage(l, user, m)];
     weft_lowered_message *sent = &l->sends[l->num_sends++];
-    sent->at = l->times[backward][at_stage(l, user, m)];
-    sent->send = weft_task_of(WEFT_TASK_SEND, flow);
-    sent->send.micro_batch = m;
-    sent->send.chunk = stage / l->p;
-    sent->send.peer = user % l->p;
-    sent->send.operands[0] = weft_lowering_take(l, out, now, sent->at);
-    return sent->send.operands[0];
+    *sent = message(l, WEFT_TASK_SEND, flow, stage, user, m, at);
+    sent->task.operands[0] = weft_lowering_take(l, out, now, at, NULL);
+    return sent->task.operands[0];
 }
 
-/* The slot in which a compute finds its input, which is received right now unless it lies there. */
+/* The slot in which a compute finds its input, which is received unless it lies there. */
 static int32_t take_input(weft_lowering *l, weft_flow flow, int stage, int maker, int m,
                           int64_t now)
 {
     const int backward = flow == WEFT_FLOW_GRADIENT;
     if (maker % l->p == l->rank)
         return l->held[backward][at_chunk(l, stage, m)];
-    const int32_t slot =
-        backward ? weft_lowering_take(l, WEFT_POOL_GRADIENT, now, end_of(l, true, stage, m))
-                 : take_activation(l, stage, m, now);
-    weft_task *receive = add_task(l, WEFT_TASK_RECEIVE, flow, stage, m);
-    receive->peer = maker % l->p;
-    receive->operands[0] = slot;
-    return slot;
+    weft_lowered_message *received = &l->receives[l->num_receives++];
+    *received = message(l, WEFT_TASK_RECEIVE, flow, stage, maker, m, now);
+    received->task.operands[0] = backward ? take_gradient(l, stage, m, now, &received->free_at)
+                                          : take_activation(l, stage, m, now, &received->free_at);
+    return received->task.operands[0];
 }
 
 static void lower_forward(weft_lowering *l, int stage, int m, int64_t now)
@@ -79,7 +91,7 @@ static void lower_forward(weft_lowering *l, int stage, int m, int64_t now)
     const int last = l->p * l->v - 1;
     const int32_t x =
         stage == 0 ? -1 : take_input(l, WEFT_FLOW_ACTIVATION, stage, stage - 1, m, now);
-    const int32_t stash = x < 0 ? take_activation(l, stage, m, now) : x;
+    const int32_t stash = x < 0 ? take_activation(l, stage, m, now, NULL) : x;
     l->stash[at_chunk(l, stage, m)] = stash;
     weft_task *task = add_task(l, WEFT_TASK_FORWARD, WEFT_FLOW_NONE, stage, m);
     if (l->shape->host_waits && l->shape->host_waits[stage])
@@ -102,7 +114,8 @@ static void lower_backward(weft_lowering *l, int stage, int m, int64_t now)
     if (l->shape->recomputes && l->shape->recomputes[stage]) {
         weft_task *recompute = add_task(l, WEFT_TASK_RECOMPUTE, WEFT_FLOW_STASH, stage, m);
         recompute->operands[0] = l->stash[at_chunk(l, stage, m)];
-        recompute->operands[1] = again = weft_lowering_take(l, WEFT_POOL_RECOMPUTED, now, now);
+        recompute->operands[1] = again =
+            weft_lowering_take(l, WEFT_POOL_RECOMPUTED, now, now, NULL);
     }
     weft_task *task = add_task(l, WEFT_TASK_BACKWARD, WEFT_FLOW_NONE, stage, m);
     task->operands[0] = l->stash[at_chunk(l, stage, m)];
@@ -120,18 +133,18 @@ static int compare_messages(const void *a, const void *b)
     const weft_lowered_message *x = a, *y = b;
     if (x->at != y->at)
         return x->at < y->at ? -1 : 1;
-    return x->send.peer - y->send.peer;
+    return x->task.peer - y->task.peer;
 }
 
 void weft_lowering_run(weft_lowering *l)
 {
-    for (uint32_t i = 0; i < l->order->count; i++) {
-        const weft_compute *c = &l->order->computes[i];
+    for (; l->compute < l->order->count; l->compute++) {
+        const weft_compute *c = &l->order->computes[l->compute];
         const int stage = c->chunk * l->p + l->rank;
         if (c->backward)
-            lower_backward(l, stage, c->micro_batch, l->starts[i]);
+            lower_backward(l, stage, c->micro_batch, l->starts[l->compute]);
         else
-            lower_forward(l, stage, c->micro_batch, l->starts[i]);
+            lower_forward(l, stage, c->micro_batch, l->starts[l->compute]);
     }
     qsort(l->sends, l->num_sends, sizeof(weft_lowered_message), compare_messages);
 }
@@ -152,11 +165,31 @@ static weft_status append(const weft_lowering *l, weft_program_builder *builder,
     return weft_program_append(builder, &placed, NULL, 0, out_index);
 }
 
-/* What is wanted by the time that the compute starts is sent before it and what it receives. */
-static weft_status append_sends(weft_lowering *l, weft_program_builder *builder, int64_t until)
+/* What is wanted by then. */
+static weft_status append_wanted(const weft_lowering *l, weft_program_builder *builder,
+                                 const weft_lowered_message *messages, uint32_t count,
+                                 int64_t until, uint32_t *next)
 {
-    while (l->next_send < l->num_sends && l->sends[l->next_send].at <= until)
-        WEFT_TRY(append(l, builder, &l->sends[l->next_send++].send, NULL));
+    for (; *next < count && messages[*next].at <= until; ++*next)
+        WEFT_TRY(append(l, builder, &messages[*next].task, NULL));
+    return WEFT_OK;
+}
+
+/* The messages that stand before a compute; the order's count: behind all. */
+static weft_status append_messages(weft_lowering *l, weft_program_builder *builder,
+                                   uint32_t compute)
+{
+    const int64_t until = compute < l->order->count ? l->starts[compute] : INT64_MAX;
+    uint32_t *next = l->num_appended;
+    if (!l->posts) {
+        WEFT_TRY(append_wanted(l, builder, l->sends, l->num_sends, until, &next[0]));
+        return append_wanted(l, builder, l->receives, l->num_receives, until, &next[1]);
+    }
+    for (; *next < l->posts->num_posted && l->posts->posted[*next].before <= compute; ++*next) {
+        const weft_posted *posted = &l->posts->posted[*next];
+        const weft_lowered_message *messages = posted->received ? l->receives : l->sends;
+        WEFT_TRY(append(l, builder, &messages[posted->index].task, NULL));
+    }
     return WEFT_OK;
 }
 
@@ -170,13 +203,13 @@ static weft_status append_all(weft_lowering *l, weft_program_builder *builder)
 {
     uint32_t compute = 0, index = 0;
     for (uint32_t i = 0; i < l->num_tasks; i++) {
-        WEFT_TRY(append_sends(l, builder, l->starts[compute]));
+        WEFT_TRY(append_messages(l, builder, compute));
         WEFT_TRY(append(l, builder, &l->tasks[i], &index));
         compute += is_compute(&l->tasks[i]);
         if (l->tasks[i].kind == WEFT_TASK_BACKWARD)
             l->last_backward[l->tasks[i].chunk] = index;
     }
-    WEFT_TRY(append_sends(l, builder, INT64_MAX));
+    WEFT_TRY(append_messages(l, builder, compute));
     return l->shape->forward_only
                ? WEFT_OK
                : weft_program_append_update(builder, buckets_of(l), l->last_backward, index);
@@ -190,7 +223,7 @@ weft_status weft_lowering_finish(weft_lowering *l, weft_arena *arena, const int 
         num_held += weft_lowering_num_slots(l, i);
     weft_program_builder *builder;
     const weft_buckets *buckets = buckets_of(l);
-    const uint32_t num_tasks = l->num_tasks + (uint32_t)l->num_sends +
+    const uint32_t num_tasks = l->num_tasks + l->num_sends + l->num_receives +
                                (l->shape->forward_only ? 0 : weft_update_max_tasks(buckets));
     WEFT_TRY(weft_program_builder_create(arena, &builder));
     WEFT_TRY(weft_program_expect(builder, num_tasks, 2 * num_tasks, l->scratch));

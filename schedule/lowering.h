@@ -15,11 +15,14 @@
 
 #include "schedule/build.h"
 #include "schedule/pipeline.h"
+#include "schedule/posts.h"
 
-/* A message that a rank sends, and when it is wanted. */
+/* A SEND or a RECEIVE. */
 typedef struct weft_lowered_message {
-    weft_task send;
-    int64_t at;
+    weft_task task;
+    int64_t at;       /* when it is wanted: its user starts */
+    int64_t free_at;  /* of a RECEIVE: when its slot is free */
+    uint32_t compute; /* of this rank: makes it, or uses it */
 } weft_lowered_message;
 
 /* One rank's program while it is lowered. Operands of tasks name a pool's slot until all pools are
@@ -42,11 +45,13 @@ typedef struct weft_lowering {
     /* Slots by [chunk][m]: x and dy that this rank's own chunks hand over; stashes. */
     int32_t *held[2], *stash;
     struct weft_slot_pool *pools; /* by WEFT_POOL_..., a chunk's behind the last one */
-    weft_task *tasks;
+    uint32_t compute;             /* the one that is lowered */
+    weft_task *tasks;             /* of the compute lane */
     uint32_t num_tasks;
-    weft_lowered_message *sends;
-    size_t num_sends, next_send;
-    uint32_t *last_backward; /* of each chunk */
+    weft_lowered_message *sends, *receives;
+    uint32_t num_sends, num_receives, num_appended[2]; /* appended: sends, receives */
+    const weft_rank_posts *posts; /* where they stand; NULL: where they are wanted */
+    uint32_t *last_backward;      /* of each chunk */
     int in_flight, max_in_flight;
     weft_arena *scratch; /* lasts as long as the lowering */
 } weft_lowering;
@@ -55,8 +60,10 @@ typedef struct weft_lowering {
  * training program; else NULL. */
 weft_status weft_lowering_start(weft_lowering *l, weft_arena *scratch,
                                 const int *training) WEFT_CHECKED;
-/* Takes a slot from `now` to `free_at`; returns it as operands name it. */
-int32_t weft_lowering_take(const weft_lowering *l, int pool, int64_t now, int64_t free_at);
+/* Takes a slot from `now` to `free_at`; returns it as operands name it. out_free_at: when who had
+ * it before was done with it; NULL: not wanted. */
+int32_t weft_lowering_take(const weft_lowering *l, int pool, int64_t now, int64_t free_at,
+                           int64_t *out_free_at);
 int weft_lowering_num_slots(const weft_lowering *l, int pool); /* taken so far */
 /* The row of the program's table, once pools have theirs. */
 int32_t weft_lowering_row(const weft_lowering *l, int32_t operand);

@@ -11,9 +11,11 @@ typedef struct weft_slot_pool {
     int num_rows, first;
 } weft_slot_pool;
 
-static int32_t take(weft_slot_pool *from, int64_t now, int64_t free_at)
+static int32_t take(weft_slot_pool *from, int64_t now, int64_t free_at, int64_t *out_free_at)
 {
     const bool is_free = from->head < from->tail && from->entries[from->head].free_at <= now;
+    if (out_free_at)
+        *out_free_at = is_free ? from->entries[from->head].free_at : 0;
     const int32_t index = is_free ? from->entries[from->head++].index : from->num_rows++;
     uint32_t at = from->tail++;
     for (; at > from->head && from->entries[at - 1].free_at > free_at; at--)
@@ -22,9 +24,10 @@ static int32_t take(weft_slot_pool *from, int64_t now, int64_t free_at)
     return index;
 }
 
-int32_t weft_lowering_take(const weft_lowering *l, int pool, int64_t now, int64_t free_at)
+int32_t weft_lowering_take(const weft_lowering *l, int pool, int64_t now, int64_t free_at,
+                           int64_t *out_free_at)
 {
-    return pool * WEFT_POOL_SLOTS + take(&l->pools[pool], now, free_at);
+    return pool * WEFT_POOL_SLOTS + take(&l->pools[pool], now, free_at, out_free_at);
 }
 
 int weft_lowering_num_slots(const weft_lowering *l, int pool)
@@ -73,10 +76,12 @@ weft_status weft_lowering_start(weft_lowering *l, weft_arena *scratch, const int
     }
     WEFT_TRY(weft_arena_alloc_array(scratch, all, sizeof(int32_t), &memory));
     l->stash = memory;
-    WEFT_TRY(weft_arena_alloc_array(scratch, 5 * all, sizeof(weft_task), &memory));
+    WEFT_TRY(weft_arena_alloc_array(scratch, 3 * all, sizeof(weft_task), &memory));
     l->tasks = memory;
     WEFT_TRY(weft_arena_alloc_array(scratch, 2 * all, sizeof(weft_lowered_message), &memory));
     l->sends = memory;
+    WEFT_TRY(weft_arena_alloc_array(scratch, 2 * all, sizeof(weft_lowered_message), &memory));
+    l->receives = memory;
     WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)l->v, sizeof(uint32_t), &memory));
     l->last_backward = memory;
     WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)(l->v + WEFT_POOL_ACTIVATION),

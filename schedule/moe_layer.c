@@ -40,7 +40,13 @@ static bool recomputes(weft_reuse reuse)
 
 weft_moe_pipeline weft_moe_by_peers(int ep, int group)
 {
-    return (weft_moe_pipeline){ep / group, WEFT_REUSE_NONE, group};
+    return (weft_moe_pipeline){ep / group, WEFT_REUSE_NONE, group, 0};
+}
+
+void weft_moe_run_of(int num_positions, int n, int part, int *first, int *end)
+{
+    *first = (int)((int64_t)num_positions * part / n);
+    *end = (int)((int64_t)num_positions * (part + 1) / n);
 }
 
 weft_moe_pipeline_words weft_moe_pipeline_text(const weft_moe_pipeline *pipeline)
@@ -50,9 +56,9 @@ weft_moe_pipeline_words weft_moe_pipeline_text(const weft_moe_pipeline *pipeline
         snprintf(words.text, sizeof words.text, "partitions by peers, %d each",
                  pipeline->peer_group);
     else
-        snprintf(words.text, sizeof words.text, "%s, reuse %s",
+        snprintf(words.text, sizeof words.text, "%s%s, reuse %s",
                  weft_count_text(pipeline->num_partitions, "partition").text,
-                 weft_reuse_text((int)pipeline->reuse));
+                 pipeline->by_experts ? " by experts" : "", weft_reuse_text((int)pipeline->reuse));
     return words;
 }
 
@@ -66,7 +72,15 @@ static weft_status check_pipeline(const weft_moe_pipeline *pipeline)
     if (pipeline->peer_group < 0 || (pipeline->peer_group > 0 && pipeline->reuse))
         return WEFT_ERROR(WEFT_CONFIG, "partitions by peers, %d each, with reuse %s: none would",
                           pipeline->peer_group, weft_reuse_text((int)pipeline->reuse));
+    if (pipeline->by_experts && pipeline->peer_group > 0)
+        return WEFT_ERROR(WEFT_CONFIG, "partitions by peers and by experts");
     return WEFT_OK;
+}
+
+/* The partition that comes as number i. */
+static int partition_at(const weft_moe_pipeline *pipeline, bool backward, int i)
+{
+    return backward && pipeline->by_experts ? pipeline->num_partitions - 1 - i : i;
 }
 
 /* The tasks of a layer's programs. */
@@ -168,16 +182,20 @@ static weft_task counts_task(void)
     return task;
 }
 
-/* Appends the partition's task, if the strategy and the direction have it. */
-static weft_status append(writer *w, weft_task_kind kind, weft_flow flow, int partition)
+/* Appends the task of the partition that comes as `number`, if the strategy and the direction have
+ * it. */
+static weft_status append(writer *w, weft_task_kind kind, weft_flow flow, int number)
 {
-    if (partition >= w->pipeline->num_partitions ||
+    if (number >= w->pipeline->num_partitions ||
         !has_task(w->pipeline, w->backward, (int)kind, (int)flow))
         return WEFT_OK;
+    const int partition = partition_at(w->pipeline, w->backward, number);
     const weft_operands *operands = weft_operands_of((int)kind, (int)flow);
     weft_task task = task_of(w->pipeline, kind, flow, partition);
     for (int i = 0; i < operands->count; i++) {
         const weft_slot_kind holds = weft_value_slot_kind((int)operands->rows[i].value);
+        if (w->length[holds] == 0) /* the experts' weights, which the level below knows */
+            continue;
         task.operands[i] = w->first[holds] + partition % w->length[holds];
     }
     WEFT_TRY(weft_program_append(w->builder, &task, NULL, 0, NULL));
@@ -186,12 +204,12 @@ static weft_status append(writer *w, weft_task_kind kind, weft_flow flow, int pa
 
 /* Brings a partition's rows to the experts. The rows go before the gradient, because T_M may have
  * to be recomputed from them while the gradient travels. */
-static weft_status append_arrival(writer *w, int partition)
+static weft_status append_arrival(writer *w, int number)
 {
-    WEFT_TRY(append(w, WEFT_TASK_PREFETCH, WEFT_FLOW_INPUT, partition));
-    WEFT_TRY(append(w, WEFT_TASK_PERMUTE, WEFT_FLOW_NONE, partition));
-    WEFT_TRY(append(w, WEFT_TASK_DISPATCH, WEFT_FLOW_ACTIVATION, partition));
-    WEFT_TRY(append(w, WEFT_TASK_DISPATCH, WEFT_FLOW_GRADIENT, partition));
+    WEFT_TRY(append(w, WEFT_TASK_PREFETCH, WEFT_FLOW_INPUT, number));
+    WEFT_TRY(append(w, WEFT_TASK_PERMUTE, WEFT_FLOW_NONE, number));
+    WEFT_TRY(append(w, WEFT_TASK_DISPATCH, WEFT_FLOW_ACTIVATION, number));
+    WEFT_TRY(append(w, WEFT_TASK_DISPATCH, WEFT_FLOW_GRADIENT, number));
     return WEFT_OK;
 }
 
@@ -239,15 +257,28 @@ static void expect_kept(const weft_moe_pipeline *pipeline, weft_expectation *out
         weft_holding held;
         bool kept;
     } rows[WEFT_MAX_HOLDINGS] = {
-        {{WEFT_SLOT_RESULT_GRADIENT, WEFT_VALUE_SENT_GRADIENT, false, 0}, true},
-        {{WEFT_SLOT_HOST_T_DI, WEFT_VALUE_HOST_T_DI, false, 0}, weft_reuse_offloads_input(reuse)},
-        {{WEFT_SLOT_HOST_T_M, WEFT_VALUE_HOST_T_M, false, 0}, weft_reuse_offloads_middle(reuse)},
-        {{WEFT_SLOT_T_DI, WEFT_VALUE_T_DI, false, 0}, reuse == WEFT_REUSE_NONE},
-        {{WEFT_SLOT_T_M, WEFT_VALUE_T_M, false, 0}, reuse == WEFT_REUSE_NONE},
+        {{WEFT_SLOT_RESULT_GRADIENT, WEFT_VALUE_SENT_GRADIENT, WEFT_BY_PART, 0, 0}, true},
+        {{WEFT_SLOT_HOST_T_DI, WEFT_VALUE_HOST_T_DI, WEFT_BY_PART, 0, 0},
+         weft_reuse_offloads_input(reuse)},
+        {{WEFT_SLOT_HOST_T_M, WEFT_VALUE_HOST_T_M, WEFT_BY_PART, 0, 0},
+         weft_reuse_offloads_middle(reuse)},
+        {{WEFT_SLOT_T_DI, WEFT_VALUE_T_DI, WEFT_BY_PART, 0, 0}, reuse == WEFT_REUSE_NONE},
+        {{WEFT_SLOT_T_M, WEFT_VALUE_T_M, WEFT_BY_PART, 0, 0}, reuse == WEFT_REUSE_NONE},
     };
     for (int i = 0; i < WEFT_MAX_HOLDINGS; i++)
         if (rows[i].kept)
             out->holds[out->num_holds++] = rows[i].held;
+}
+
+/* All but the weights and their gradients: the level below knows those. */
+static void expect_operands(weft_task *task)
+{
+    const weft_operands *operands = weft_operands_of(task->kind, task->flow);
+    for (int i = 0; i < operands->count; i++)
+        task->operands[i] = operands->rows[i].value == WEFT_VALUE_EXPERT_WEIGHTS ||
+                                    operands->rows[i].value == WEFT_VALUE_EXPERT_GRADIENT
+                                ? -1
+                                : 0;
 }
 
 /* Each part in its own slot, wherever there is one for each: so what backward finds, and the layer
@@ -276,9 +307,10 @@ static weft_status check_direction(const weft_moe_pipeline *pipeline, bool backw
         if (!has_task(pipeline, backward, (int)pairs[i / n].kind, (int)pairs[i / n].flow))
             continue;
         weft_task *task = &tasks[expected.num_tasks++];
-        *task = task_of(pipeline, pairs[i / n].kind, pairs[i / n].flow, i % n);
-        task->num_waits = !backward;                       /* for the counts */
-        memset(task->operands, 0, sizeof(task->operands)); /* all of them */
+        *task = task_of(pipeline, pairs[i / n].kind, pairs[i / n].flow,
+                        partition_at(pipeline, backward, i % n));
+        task->num_waits = !backward; /* for the counts */
+        expect_operands(task);
     }
     if (backward)
         expect_kept(pipeline, &expected);

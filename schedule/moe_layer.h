@@ -27,6 +27,11 @@
  * computes rows that do not travel while the first rows travel. Dispatch and combine have p as
  * their peer. All ranks run the same program, and reuse no memory.
  *
+ * Or by experts: a rank's experts stand at positions (schedule/experts.h), and a partition is a run
+ * of these, on every rank: it has all the rows of its experts. So an expert's weights come up once
+ * a direction, and its gradient is one product, as with n = 1. Backward takes partitions falling,
+ * because it takes positions so: what is still up from forward need not come again.
+ *
  * A partition is a task's part. Results at home, their gradients and host copies have a slot a
  * partition. When backward starts, each gradient's slot holds the gradient to send; when it ends,
  * the gradient that came back. Slots of both programs come first in both tables. Operands:
@@ -54,17 +59,22 @@ enum { WEFT_MOE_MAX_PARTITIONS = 64 };
 typedef struct weft_moe_pipeline {
     int num_partitions; /* n: 1 to WEFT_MOE_MAX_PARTITIONS */
     weft_reuse reuse;
-    int peer_group; /* ranks that are one partition; 0: cut by tokens */
+    int peer_group; /* ranks that are one partition; 0: cut by tokens, or experts */
+    int by_experts; /* 0 or 1 */
 } weft_moe_pipeline;
 /* By peers: ep / group partitions, of groups that divide ep. */
 weft_moe_pipeline weft_moe_by_peers(int ep, int group);
+/* By experts: the positions [first, end) of partition `part` of n, which are as many as n - 1
+ * others have or one more. n: at most num_positions. */
+void weft_moe_run_of(int num_positions, int n, int part, int *first, int *end);
 /* Such as "4 partitions, reuse s1" or "partitions by peers, 2 each". */
 typedef struct weft_moe_pipeline_words {
     char text[80];
 } weft_moe_pipeline_words;
 weft_moe_pipeline_words weft_moe_pipeline_text(const weft_moe_pipeline *pipeline);
 
-/* WEFT_CONFIG for n or strategy out of range, or reuse by peers; WEFT_MEMORY. */
+/* WEFT_CONFIG for n or strategy out of range, reuse by peers, or two ways of cutting; WEFT_MEMORY.
+ */
 weft_status weft_program_moe(const weft_moe_pipeline *pipeline, bool backward, weft_arena *arena,
                              weft_program *out) WEFT_CHECKED;
 
@@ -87,6 +97,8 @@ typedef struct weft_moe_costs {
     /* By peers: what dispatch and combine take, by how many groups ahead the partition goes; what
      * they take above is then 0. */
     double by_peer_us[WEFT_MOE_MAX_PARTITIONS];
+    /* By experts: a partition's rows over an n-th of all, by which it takes what is above; 0: 1. */
+    double shares[WEFT_MOE_MAX_PARTITIONS];
 } weft_moe_costs;
 
 /* A layer on one rank, balanced routing. */
@@ -100,6 +112,7 @@ typedef struct weft_moe_layer_shape {
                                them does not take the links between nodes. 0: 1 */
     double exchange_factor; /* times an all-to-all's time: below 1 where a sharded form is used */
     double pace_flops;      /* FLOP/s of an emulated accelerator; 0: the cluster's GEMM curve */
+    int cut_experts; /* a rank's, if partitions are runs of them; 0: cut by tokens, or peers */
 } weft_moe_layer_shape;
 /* Microseconds of an all-to-all of `bytes` of rows: the slower of what leaves the node and what
  * stays inside, which travel at once; times exchange_factor. */
@@ -112,6 +125,9 @@ typedef struct weft_moe_peer_shares {
     double inside, between;
 } weft_moe_peer_shares;
 weft_moe_peer_shares weft_moe_peer_shares_of(int ep, int near, int group, int ahead);
+/* By experts, with as many rows for each of a rank's: the shares of weft_moe_costs. */
+void weft_moe_even_shares(const weft_moe_pipeline *pipeline, int num_experts,
+                          double out[WEFT_MOE_MAX_PARTITIONS]);
 /* The cluster's interference; an emulated accelerator neither slows others nor is slowed. */
 weft_interference weft_moe_interference(const weft_cluster *cluster,
                                         const weft_moe_layer_shape *shape);

@@ -59,10 +59,21 @@ static double by_peer_us(const weft_cluster *cluster, const weft_moe_layer_shape
     return fmax(between, inside);
 }
 
+void weft_moe_even_shares(const weft_moe_pipeline *pipeline, int num_experts,
+                          double out[WEFT_MOE_MAX_PARTITIONS])
+{
+    const int n = pipeline->num_partitions;
+    for (int p = 0; p < n && pipeline->by_experts && num_experts > 0; p++) {
+        int first, end;
+        weft_moe_run_of(num_experts, n, p, &first, &end);
+        out[p] = (double)n * (end - first) / num_experts;
+    }
+}
+
 weft_interference weft_moe_interference(const weft_cluster *cluster,
                                         const weft_moe_layer_shape *shape)
 {
-    return shape->pace_flops > 0 ? weft_interference_paced(&cluster->interference)
+    return shape->pace_flops > 0 ? weft_interference_paced(&cluster->interference, WEFT_WORK_COMP)
                                  : cluster->interference;
 }
 
@@ -91,16 +102,16 @@ weft_moe_costs weft_moe_costs_of(const weft_cluster *cluster, const weft_moe_lay
     };
     for (int p = 0; group > 0 && p < pipeline->num_partitions; p++)
         costs.by_peer_us[p] = by_peer_us(cluster, shape, group, p, input_bytes);
+    weft_moe_even_shares(pipeline, shape->cut_experts, costs.shares);
     return costs;
 }
 
-double weft_moe_task_us(const weft_moe_costs *costs, const weft_task *task)
+/* Of a partition of an n-th of the rows. */
+static double partition_us(const weft_moe_costs *costs, const weft_task *task)
 {
     const double by_peer_us = task->peer >= 0 ? costs->by_peer_us[task->peer] : 0;
     const bool gradient = task->flow == WEFT_FLOW_GRADIENT, input = task->flow == WEFT_FLOW_INPUT;
     switch (task->kind) {
-    case WEFT_TASK_COUNTS:
-        return costs->counts_us;
     case WEFT_TASK_PERMUTE:
         return costs->permute_us;
     case WEFT_TASK_DISPATCH:
@@ -118,6 +129,14 @@ double weft_moe_task_us(const weft_moe_costs *costs, const weft_task *task)
     default:
         return 0; /* no task of a layer */
     }
+}
+
+double weft_moe_task_us(const weft_moe_costs *costs, const weft_task *task)
+{
+    if (task->kind == WEFT_TASK_COUNTS)
+        return costs->counts_us;
+    const double share = task->part >= 0 ? costs->shares[task->part] : 0;
+    return partition_us(costs, task) * (share > 0 ? share : 1);
 }
 
 static double cost_of(const void *context, int stage, const weft_task *task)

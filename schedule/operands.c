@@ -66,13 +66,16 @@ static const weft_operands rows[] = {
     {KIND(PERMUTE, NONE, COMPUTE), 1, {WRITE(TO, HOME, 0)}},
     {KIND(DISPATCH, ACTIVATION, EXPERT), 2, {READ(FROM, HOME, 0), WRITE(TO, T_DI, 0)}},
     {KIND(DISPATCH, GRADIENT, EXPERT), 2, {READ(FROM, SENT_GRADIENT, 0), WRITE(TO, DT_DO, 0)}},
+    /* Of a partition: its rows; of a position: the weights. */
     {KIND(EXPERT, ACTIVATION, COMPUTE),
-     3,
-     {READ(X, T_DI, 0), WRITE(MIDDLE, T_M, 0), WRITE(Y, T_DO, 0)}},
+     4,
+     {READ(X, T_DI, 0), WRITE(MIDDLE, T_M, 0), WRITE(Y, T_DO, 0),
+      READ(WEIGHTS, EXPERT_WEIGHTS, 0)}},
     {KIND(EXPERT, GRADIENT, COMPUTE),
-     5,
+     7,
      {READ(X, T_DI, 0), READ(MIDDLE, T_M, 0), READ(DY, DT_DO, 0), WRITE(DMIDDLE, DT_M, 0),
-      WRITE(DX, DT_DI, 0)}},
+      WRITE(DX, DT_DI, 0), READ(WEIGHTS, EXPERT_WEIGHTS, 0),
+      WRITE(WEIGHT_GRADIENTS, EXPERT_GRADIENT, 0)}},
     {KIND(COMBINE, ACTIVATION, EXPERT), 2, {READ(FROM, T_DO, 0), WRITE(TO, RESULT, 0)}},
     {KIND(COMBINE, GRADIENT, EXPERT), 2, {READ(FROM, DT_DI, 0), WRITE(TO, HOME_GRADIENT, 0)}},
     {KIND(OFFLOAD, INPUT, OFFLOAD), 2, {READ(FROM, T_DI, 0), WRITE(TO, HOST_T_DI, 0)}},
@@ -123,6 +126,23 @@ static const weft_operands rows[] = {
      2,
      {READ_WHOLE(FROM, HEADS_DX), WRITE(TO, RETURNED, 0)}},
     {KIND(PLACE, HEADS, COMPUTE), 1, {READ(FROM, RETURNED, 0)}},
+    /* Experts beyond device memory. An UPLOAD of a bucket names none: which place is data. */
+    {KIND(UPLOAD, WEIGHT, TO_DEVICE),
+     2,
+     {READ(FROM, HOST_WEIGHTS, 0), WRITE(WEIGHTS, EXPERT_WEIGHTS, 0)}},
+    {KIND(DOWNLOAD, GRADIENT, TO_HOST),
+     3,
+     {READ(FROM, EXPERT_GRADIENT, 0), WRITE(TO, HOST_GRADIENT, 0),
+      WRITE(STAGING, STAGED_GRADIENT, 0)}},
+    {KIND(ACCUMULATE, GRADIENT, HOST),
+     2,
+     {READ(FROM, STAGED_GRADIENT, 0), WRITE(TO, HOST_GRADIENT, 0)}},
+    /* Of experts in a file. What a write takes out of a place is another expert's: behind it the
+     * place is free. Those of a bucket name none. */
+    {KIND(WRITE, WEIGHT, FILE), 1, {WRITE(FROM, HOST_WEIGHTS, 0)}},
+    {KIND(READ, WEIGHT, FILE), 1, {WRITE(TO, HOST_WEIGHTS, 0)}},
+    {KIND(WRITE, GRADIENT, FILE), 1, {WRITE(FROM, HOST_GRADIENT, 0)}},
+    {KIND(READ, GRADIENT, FILE), 1, {WRITE(TO, HOST_GRADIENT, 0)}},
 };
 
 const weft_operands *weft_operands_of(int kind, int flow)

@@ -17,7 +17,8 @@
     ROW(TO, "to")                                                                                  \
     ROW(RECOMPUTED, "recomputed")                                                                  \
     ROW(WEIGHTS, "weights")                                                                        \
-    ROW(WEIGHT_GRADIENTS, "weight_gradients") ROW(KEYS, "keys") ROW(OFFLOADED, "offloaded")
+    ROW(WEIGHT_GRADIENTS, "weight_gradients")                                                      \
+    ROW(KEYS, "keys") ROW(OFFLOADED, "offloaded") ROW(STAGING, "staging")
 
 typedef enum weft_operand_name {
 #define WEFT_OPERAND_ENUM(name, text) WEFT_OPERAND_##name,

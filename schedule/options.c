@@ -28,9 +28,9 @@ const weft_option_row weft_schedule_rows[] = {
         moe_memory_reuse, "\"none\"", "none|s1|s2|s3|s4|auto",
         "how MoE layers share partitions' buffers and restore them (MPMoE); auto: the fastest of "
         "s1 to s4"),
-    CHOICE(moe_partition_by, "\"auto\"", "tokens|peers|auto",
-           "what partitions are cut by; peers: a group of ranks each; auto: the faster where n is "
-           "open"),
+    CHOICE(moe_partition_by, "\"auto\"", "tokens|peers|experts|auto",
+           "what cuts partitions; peers: a group of ranks; experts: a run of a rank's; auto: the "
+           "faster"),
     ROW(moe_peer_group_size, INT, "1", 1, 1 << 20, "ranks",
         "ranks that are one partition when cut by peers"),
     CHOICE(moe_all_to_all, "\"auto\"", "baseline|o1_paper|o1|o2|o3|direct|auto",

@@ -15,6 +15,7 @@ typedef enum weft_moe_choice_by {
 typedef enum weft_moe_partition_by {
     WEFT_MOE_PARTITION_BY_TOKENS,
     WEFT_MOE_PARTITION_BY_PEERS,
+    WEFT_MOE_PARTITION_BY_EXPERTS,
     WEFT_MOE_PARTITION_BY_AUTO, /* chosen where n is; else by tokens */
 } weft_moe_partition_by;
 

@@ -609,12 +609,14 @@ static weft_status check_with(const weft_chunk_shape *shape, weft_pass_kind kind
         .num_tasks = count,
         .ordered = 1u << WEFT_TASK_LAYER | 1u << WEFT_TASK_RECOMPUTE | 1u << WEFT_TASK_REDUCE |
                    1u << WEFT_TASK_OFFLOAD | 1u << WEFT_TASK_PREFETCH,
-        .holds = {{WEFT_SLOT_ACTIVATION, WEFT_VALUE_LAYER, true, shape->first},
-                  {WEFT_SLOT_LAYER, WEFT_VALUE_LAYER, true, shape->first + 1},
-                  {WEFT_SLOT_GRADIENT, WEFT_VALUE_LAYER_GRADIENT, true, shape->first + num - 1},
-                  {WEFT_SLOT_LAYER_STASH, WEFT_VALUE_LAYER_STASH, true, shape->first},
-                  {WEFT_SLOT_HOST_STASH, WEFT_VALUE_HOST_STASH, true, shape->first},
-                  {WEFT_SLOT_RECOMPUTED, WEFT_VALUE_LAYER_STASH, true, shape->first + early}},
+        .holds = {{WEFT_SLOT_ACTIVATION, WEFT_VALUE_LAYER, WEFT_BY_LAYER, shape->first, 0},
+                  {WEFT_SLOT_LAYER, WEFT_VALUE_LAYER, WEFT_BY_LAYER, shape->first + 1, 0},
+                  {WEFT_SLOT_GRADIENT, WEFT_VALUE_LAYER_GRADIENT, WEFT_BY_LAYER,
+                   shape->first + num - 1, 0},
+                  {WEFT_SLOT_LAYER_STASH, WEFT_VALUE_LAYER_STASH, WEFT_BY_LAYER, shape->first, 0},
+                  {WEFT_SLOT_HOST_STASH, WEFT_VALUE_HOST_STASH, WEFT_BY_LAYER, shape->first, 0},
+                  {WEFT_SLOT_RECOMPUTED, WEFT_VALUE_LAYER_STASH, WEFT_BY_LAYER,
+                   shape->first + early, 0}},
         .num_holds = 6};
     if (kind == WEFT_PASS_FORWARD)
         expected.num_holds = 1;

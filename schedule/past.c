@@ -31,6 +31,10 @@ void weft_past_add_wait(weft_past *past, const weft_past *pasts, const weft_task
         weft_past_add_task(past, pasts, tasks, wait.task);
         return;
     }
+    if (wait.point >= WEFT_POINT_OWN) {
+        learn(past, &pasts[wait.task]);
+        return;
+    }
     weft_past more = pasts[wait.task];
     more.lanes[tasks[wait.task].lane].partial = wait.task + 1;
     more.lanes[tasks[wait.task].lane].point = wait.point;
@@ -40,6 +44,8 @@ void weft_past_add_wait(weft_past *past, const weft_past *pasts, const weft_task
 bool weft_past_has(const weft_past *past, const weft_task *tasks, weft_wait wait)
 {
     const struct weft_lane_past *lane = &past->lanes[tasks[wait.task].lane];
+    if (wait.point >= WEFT_POINT_OWN)
+        return false;
     if (lane->upto > wait.task)
         return true;
     return wait.point >= 0 && lane->partial == wait.task + 1 && lane->point <= wait.point;

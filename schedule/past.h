@@ -16,7 +16,8 @@ typedef struct weft_past {
 } weft_past;
 
 /* Add to *past that task `index` is done, or that the wait is over, with all that was done before.
- * `pasts`: of each earlier task, what was done before it started. */
+ * `pasts`: of each earlier task, what was done before it started. A bucket's own point says that
+ * its task has started, and is not remembered: weft_past_has denies it. */
 void weft_past_add_task(weft_past *past, const weft_past *pasts, const weft_task *tasks,
                         uint32_t index);
 void weft_past_add_wait(weft_past *past, const weft_past *pasts, const weft_task *tasks,

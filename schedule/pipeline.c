@@ -63,62 +63,129 @@ static weft_status copy_forwards(const weft_order_shape *shape, const weft_order
     return WEFT_OK;
 }
 
-/* training: rows of each pool of the training program, where this one only evaluates. out_rows:
- * those of this one; a NULL program: these alone are wanted. */
-static weft_status lower(const weft_pipeline_shape *shape, int rank, const weft_order *order,
-                         int64_t *const *times, const int64_t *starts, const int *training,
-                         weft_arena *scratch, weft_arena *arena, int *out_rows, weft_program *out)
+/* What all ranks' programs are made of. */
+typedef struct lowerings {
+    const weft_pipeline_shape *shape;
+    timed training, forwards; /* forwards: of a forward_only program */
+    int *rows;                /* of each pool of the rank's training program */
+    weft_rank_posts *posts;   /* of each rank; NULL: no host waits */
+} lowerings;
+
+static weft_status lower(const weft_pipeline_shape *shape, const timed *t, int rank,
+                         const int *training, weft_arena *scratch, weft_lowering *out)
 {
-    weft_lowering l = {.shape = shape,
-                       .rank = rank,
-                       .p = shape->num_stages,
-                       .v = shape->num_chunks ? shape->num_chunks : 1,
-                       .m = shape->num_micro_batches,
-                       .order = order,
-                       .starts = starts,
-                       .times = {times[0], times[1]},
-                       .scratch = scratch};
-    WEFT_TRY(weft_lowering_start(&l, scratch, training));
-    weft_lowering_run(&l);
-    for (int i = 0; i < l.v + WEFT_POOL_ACTIVATION; i++)
-        out_rows[i] = weft_lowering_num_slots(&l, i);
-    if (!out)
-        return WEFT_OK;
-    return weft_lowering_finish(&l, arena, training, out);
+    *out = (weft_lowering){.shape = shape,
+                           .rank = rank,
+                           .p = shape->num_stages,
+                           .v = shape->num_chunks ? shape->num_chunks : 1,
+                           .m = shape->num_micro_batches,
+                           .order = &t->orders[rank],
+                           .starts = t->starts[rank],
+                           .times = {t->times[0], t->times[1]},
+                           .scratch = scratch};
+    WEFT_TRY(weft_lowering_start(out, scratch, training));
+    weft_lowering_run(out);
+    return WEFT_OK;
+}
+
+/* A forward_only program takes the slots of the training program. */
+static weft_status lower_rank(const lowerings *all, int rank, weft_arena *scratch,
+                              weft_lowering *out)
+{
+    weft_pipeline_shape trained = *all->shape;
+    if (!all->shape->forward_only)
+        return lower(all->shape, &all->training, rank, NULL, scratch, out);
+    trained.forward_only = false;
+    WEFT_TRY(lower(&trained, &all->training, rank, NULL, scratch, out));
+    for (int i = 0; i < out->v + WEFT_POOL_ACTIVATION; i++)
+        all->rows[i] = weft_lowering_num_slots(out, i);
+    return lower(all->shape, &all->forwards, rank, all->rows, scratch, out);
+}
+
+static weft_status list_posts(const weft_lowering *l, weft_arena *arena, weft_rank_posts *out)
+{
+    const size_t all = (size_t)l->num_sends + l->num_receives;
+    void *posts, *posted;
+    WEFT_TRY(weft_arena_alloc_array(arena, all, sizeof(weft_post), &posts));
+    WEFT_TRY(weft_arena_alloc_array(arena, all, sizeof(weft_posted), &posted));
+    *out = (weft_rank_posts){.sends = posts,
+                             .receives = (weft_post *)posts + l->num_sends,
+                             .num_sends = l->num_sends,
+                             .num_receives = l->num_receives,
+                             .posted = posted};
+    for (uint32_t i = 0; i < l->num_sends; i++)
+        out->sends[i] = (weft_post){l->sends[i].compute, l->sends[i].task.peer, 0};
+    for (uint32_t i = 0; i < l->num_receives; i++)
+        out->receives[i] =
+            (weft_post){l->receives[i].compute, l->receives[i].task.peer, l->receives[i].free_at};
+    return WEFT_OK;
+}
+
+static weft_status find_posts(lowerings *all, const weft_order_shape *order_shape,
+                              weft_arena *scratch)
+{
+    const timed *t = all->shape->forward_only ? &all->forwards : &all->training;
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)order_shape->num_ranks,
+                                    sizeof(weft_rank_posts), &memory));
+    all->posts = memory;
+    for (int rank = 0; rank < order_shape->num_ranks; rank++) {
+        weft_arena of_rank = {0};
+        weft_lowering l;
+        weft_status status = lower_rank(all, rank, &of_rank, &l);
+        if (status == WEFT_OK)
+            status = list_posts(&l, scratch, &all->posts[rank]);
+        weft_arena_release(&of_rank);
+        WEFT_TRY(status);
+    }
+    return weft_posts_find(order_shape, t->orders, t->starts, all->posts);
+}
+
+static weft_status make_program(const lowerings *all, int rank, weft_arena *scratch,
+                                weft_arena *arena, weft_program *out)
+{
+    weft_lowering l;
+    WEFT_TRY(lower_rank(all, rank, scratch, &l));
+    l.posts = all->posts ? &all->posts[rank] : NULL;
+    return weft_lowering_finish(&l, arena, all->shape->forward_only ? all->rows : NULL, out);
+}
+
+static bool any_host_waits(const weft_pipeline_shape *shape, int num_virtual_stages)
+{
+    for (int s = 0; shape->host_waits && s < num_virtual_stages; s++)
+        if (shape->host_waits[s])
+            return true;
+    return false;
 }
 
 static weft_status lower_all(const weft_pipeline_shape *shape, weft_arena *scratch,
                              weft_arena *arena, weft_program *programs)
 {
     const weft_order_shape order_shape = weft_pipeline_order_shape(shape);
-    const size_t p = (size_t)shape->num_stages, v = (size_t)order_shape.num_chunks;
-    timed training = {0}, forwards = {0};
-    weft_pipeline_shape trained = *shape;
-    trained.forward_only = false;
+    const int p = order_shape.num_ranks, v = order_shape.num_chunks;
+    lowerings all = {.shape = shape};
     void *memory;
-    WEFT_TRY(weft_arena_alloc_array(scratch, p, sizeof(weft_order), &memory));
-    training.orders = memory;
+    WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)p, sizeof(weft_order), &memory));
+    all.training.orders = memory;
     if (shape->orders)
-        memcpy(memory, shape->orders, p * sizeof(weft_order));
+        memcpy(memory, shape->orders, (size_t)p * sizeof(weft_order));
     else
-        WEFT_TRY(weft_order_make(shape->kind, &order_shape, scratch, training.orders));
-    WEFT_TRY(time_orders(&order_shape, scratch, &training));
+        WEFT_TRY(weft_order_make(shape->kind, &order_shape, scratch, all.training.orders));
+    WEFT_TRY(time_orders(&order_shape, scratch, &all.training));
     if (shape->forward_only) {
-        WEFT_TRY(weft_arena_alloc_array(scratch, p, sizeof(weft_order), &memory));
-        forwards.orders = memory;
-        WEFT_TRY(copy_forwards(&order_shape, training.orders, scratch, forwards.orders));
-        WEFT_TRY(time_orders(&order_shape, scratch, &forwards));
+        WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)p, sizeof(weft_order), &memory));
+        all.forwards.orders = memory;
+        WEFT_TRY(copy_forwards(&order_shape, all.training.orders, scratch, all.forwards.orders));
+        WEFT_TRY(time_orders(&order_shape, scratch, &all.forwards));
     }
-    WEFT_TRY(weft_arena_alloc_array(scratch, 2 * (v + WEFT_POOL_ACTIVATION), sizeof(int), &memory));
-    int *rows = memory, *own_rows = rows + v + WEFT_POOL_ACTIVATION;
-    for (int rank = 0; rank < shape->num_stages; rank++) {
+    WEFT_TRY(
+        weft_arena_alloc_array(scratch, (size_t)v + WEFT_POOL_ACTIVATION, sizeof(int), &memory));
+    all.rows = memory;
+    if (any_host_waits(shape, p * v))
+        WEFT_TRY(find_posts(&all, &order_shape, scratch));
+    for (int rank = 0; rank < p; rank++) {
         weft_arena of_rank = {0};
-        weft_status status =
-            lower(&trained, rank, &training.orders[rank], training.times, training.starts[rank],
-                  NULL, &of_rank, arena, rows, shape->forward_only ? NULL : &programs[rank]);
-        if (status == WEFT_OK && shape->forward_only)
-            status = lower(shape, rank, &forwards.orders[rank], forwards.times,
-                           forwards.starts[rank], rows, &of_rank, arena, own_rows, &programs[rank]);
+        const weft_status status = make_program(&all, rank, &of_rank, arena, &programs[rank]);
         weft_arena_release(&of_rank);
         WEFT_TRY(status);
     }

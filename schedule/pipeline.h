@@ -1,12 +1,13 @@
 /* Programs of a pipeline's step, lowered from an order of compute (schedule/order.h). Pure: the
  * same shape gives the same bytes.
  *
- * A rank receives a forward's input right before the forward and sends its output when the next
- * stage wants it; gradients likewise. weft_order_time says when that is: it times the order as if
- * messages took no time. Every rank sends and receives in the order of those times and takes only
- * slots that are free by then, so no order that ends can deadlock, whatever the transport buffers
- * and wherever hosts wait. Where a rank has the next virtual stage itself (p = 1), it writes that
- * stage's slot and sends nothing.
+ * Where hosts wait inside no forward, a rank receives a forward's input right before the forward
+ * and sends its output when the next stage wants it; gradients likewise. weft_order_time says when
+ * that is: it times the order as if messages took no time. Every rank sends and receives in the
+ * order of those times and takes only slots that are free by then, so no order that ends can
+ * deadlock, whatever the transport buffers. Where hosts wait, messages stand ahead of the waits in
+ * the same order (schedule/posts.h). Where a rank has the next virtual stage itself (p = 1), it
+ * writes that stage's slot and sends nothing.
  *
  * A rank's step: forwards and backwards of m micro-batches in the order, RECEIVE and SEND where a
  * neighbour exists, then the update (schedule/update.h). */

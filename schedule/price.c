@@ -24,6 +24,7 @@ void weft_slice_of_task(const weft_task *task, int stage, int num_stages, weft_s
     const char *letter = weft_task_kind_letter(task->kind);
     const int number = task->micro_batch >= 0 ? task->micro_batch
                        : task->part >= 0      ? task->part
+                       : task->expert >= 0    ? task->expert
                        : task->bucket >= 0    ? task->bucket
                                               : task->layer;
     if (number >= 0)
@@ -238,7 +239,7 @@ static weft_status note(weft_simulation *sim, int stage, uint32_t index, const w
 static void pass_point(weft_simulation *sim, weft_activity *a, int number)
 {
     const double share = next_share(sim, a);
-    sim->walk.stages[a->step.stage].passed[a->step.task] = next_point(sim, a)->point;
+    weft_walk_pass(&sim->walk, a->step.stage, a->step.task, next_point(sim, a)->point);
     a->next_point++;
     a->end_us = sim->now_us + a->cost_us * fmax(0, next_share(sim, a) - share) / a->rate;
     weft_simulation_add(sim, number);
@@ -262,7 +263,9 @@ static weft_status finish_first(weft_simulation *sim)
     WEFT_TRY(note(sim, step.stage, step.task, done));
     if (task->lane == WEFT_LANE_COMPUTE)
         price->busy_us[step.stage] += done->slowed ? done->end_us - done->start_us : done->cost_us;
-    price->makespan_us = fmax(price->makespan_us, done->end_us);
+    price->end_us = fmax(price->end_us, done->end_us);
+    if (!(sim->pricing->runs_on >> task->lane & 1))
+        price->makespan_us = fmax(price->makespan_us, done->end_us);
     touch(sim, step.stage);
     if (step.peer >= 0) {
         inbox_of(sim, step.peer, task)->arriving = -1;
@@ -311,17 +314,40 @@ static int compare_points(const void *a, const void *b)
                               : (x->point < y->point) - (x->point > y->point);
 }
 
-static weft_status list_points(const weft_program *program, weft_arena *scratch,
+/* Buckets' own points pass when the caller says, among the layers'. */
+static void sort_own_points(const weft_simulation *sim, int stage, weft_stage_points *points)
+{
+    const weft_pricing *pricing = sim->pricing;
+    for (uint32_t i = 1; i < points->count; i++) {
+        const weft_wait wait = points->points[i];
+        const weft_task *task = &sim->programs[stage].tasks[wait.task];
+        const double share = pricing->point(pricing->context, stage, task, wait.point);
+        uint32_t at = i;
+        for (; at > 0 && points->points[at - 1].task == wait.task &&
+               pricing->point(pricing->context, stage, task, points->points[at - 1].point) > share;
+             at--)
+            points->points[at] = points->points[at - 1];
+        points->points[at] = wait;
+    }
+}
+
+static weft_status list_points(const weft_simulation *sim, int stage, weft_arena *scratch,
                                weft_stage_points *out)
 {
+    const weft_program *program = &sim->programs[stage];
+    bool any_own = false;
     for (uint32_t i = 0; i < program->num_waits; i++)
         out->count += program->waits[i].point >= 0;
     WEFT_TRY(take_array(scratch, out->count, sizeof *out->points, &out->points));
     for (uint32_t i = 0, at = 0; i < program->num_waits; i++)
-        if (program->waits[i].point >= 0)
+        if (program->waits[i].point >= 0) {
             out->points[at++] = program->waits[i];
+            any_own |= program->waits[i].point >= WEFT_POINT_OWN;
+        }
     if (out->count > 0)
         qsort(out->points, out->count, sizeof *out->points, compare_points);
+    if (any_own)
+        sort_own_points(sim, stage, out);
     return WEFT_OK;
 }
 
@@ -342,7 +368,7 @@ static weft_status start(weft_simulation *sim, weft_arena *scratch, weft_arena *
         for (int i = 0; i < WEFT_NUM_INBOXES; i++)
             sim->inboxes[stage * WEFT_NUM_INBOXES + i].arriving = -1;
         if (sim->pricing->point)
-            WEFT_TRY(list_points(&sim->programs[stage], scratch, &sim->points[stage]));
+            WEFT_TRY(list_points(sim, stage, scratch, &sim->points[stage]));
         WEFT_TRY(take_array(arena, sim->programs[stage].num_tasks, sizeof **price->spans,
                             &price->spans[stage]));
     }

@@ -33,7 +33,7 @@ typedef void (*weft_task_links)(const void *context, int stage, const weft_task 
 typedef bool (*weft_send_buffered)(const void *context, int stage, const weft_task *send);
 
 /* The part of its time after which a task has passed a point: between 0 and 1, and not smaller than
- * that of a higher point. */
+ * that of a higher point; of a bucket's own point anything between 0 and 1. */
 typedef double (*weft_point_share)(const void *context, int stage, const weft_task *task,
                                    int point);
 
@@ -44,6 +44,7 @@ typedef struct weft_pricing {
     weft_task_links links;       /* NULL: none is shared */
     const void *context;
     const weft_interference *interference; /* NULL: none */
+    uint32_t runs_on;  /* bits of lanes that run on beside what follows (schedule/run.h) */
     weft_trace *trace; /* NULL: none; gets the lanes' names and a slice a task, rank = stage */
 } weft_pricing;
 
@@ -53,7 +54,8 @@ typedef struct weft_span {
 
 /* From the arena. */
 typedef struct weft_price {
-    double makespan_us;
+    double makespan_us;  /* until all lanes but those that run on are done */
+    double end_us;       /* until all are */
     double *busy_us;     /* [num_stages]: the COMPUTE lane is occupied */
     double bubble_share; /* 1 - sum busy / (num_stages * makespan) over COMPUTE lanes */
     weft_span **spans;   /* [num_stages][num_tasks] */
@@ -66,24 +68,24 @@ weft_status weft_program_price(const weft_program *programs, int num_stages,
                                weft_price *out) WEFT_CHECKED;
 
 /* Where a stage's COMPUTE lane loses time: to messages under way that its next task waits for; to
- * tasks of the REDUCE and GATHER lanes, unless its next task waits for another lane; the rest is
- * bubble. With busy_us they sum to the makespan. */
+ * tasks of the REDUCE and GATHER lanes, unless its next task waits for another lane; to the host,
+ * where that steps experts, likewise; the rest is bubble. With busy_us they sum to the makespan. */
 typedef struct weft_idle {
-    double message_us, reduce_us, bubble_us;
+    double message_us, reduce_us, host_us, bubble_us;
 } weft_idle;
 weft_idle weft_price_idle(const weft_program *program, const weft_price *price, int stage);
 
-/* The class of work that a lane does. */
+/* The class of work that a lane does; WEFT_NUM_WORK_CLASSES: none of the device's. */
 weft_work_class weft_lane_work_class(int lane);
 
 /* A flow in a slice's name. */
 const char *weft_flow_letters(int flow);
 /* Fills a slice's lane, name, category, micro_batch and stage (chunk c: c * num_stages + stage) for
  * a task: measured and priced timelines look alike. Where there is no micro-batch the name has the
- * part or the bucket. Names: F3 and B3, s3 and r3 (a message's ends), sg3 and rg3 when it is a
- * gradient; R0, S0 and Gw0 of a bucket, sums At and Ae, N; of an MoE layer c, P3, D3, E3, C3 with a
- * g for gradients, M3, and Oi3, Om3, pi3, pm3 for T_DI and T_M offloaded and prefetched; G3 and L3.
- * The rest is zero. */
+ * part, the expert or the bucket. Names: F3 and B3, s3 and r3 (a message's ends), sg3 and rg3 when
+ * it is a gradient; R0, S0 and Gw0 of a bucket, sums At and Ae, N; of an MoE layer c, P3, D3, E3,
+ * C3 with a g for gradients, M3, and Oi3, Om3, pi3, pm3 for T_DI and T_M offloaded and prefetched;
+ * G3 and L3; of an expert Uw3, E3 and Eg3, dg3, +g3. The rest is zero. */
 void weft_slice_of_task(const weft_task *task, int stage, int num_stages, weft_slice *out);
 
 #endif

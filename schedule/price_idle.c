@@ -26,6 +26,23 @@ static bool is_reduction(int lane)
     return lane == WEFT_LANE_REDUCE || lane == WEFT_LANE_GATHER;
 }
 
+/* What the host works on experts in a gap whose next task waits for it, or that is the last: with
+ * what it reads and writes for that. What waits for weights that come up waits for all that the
+ * host's steps are: gradients that go down, steps, weights. */
+static double host_in_gap(const weft_program *program, const weft_span *spans, uint32_t awaited,
+                          double start, double end)
+{
+    double us = 0;
+    if (awaited < program->num_tasks && program->tasks[awaited].kind == WEFT_TASK_UPLOAD)
+        return end - start;
+    if (awaited < program->num_tasks && program->tasks[awaited].lane != WEFT_LANE_HOST)
+        return 0;
+    for (uint32_t i = 0; i < program->num_tasks; i++)
+        if (program->tasks[i].lane == WEFT_LANE_HOST || program->tasks[i].lane == WEFT_LANE_FILE)
+            us += overlap(start, end, &spans[i]);
+    return fmin(us, end - start);
+}
+
 /* A time in which no task computes, before `index` (num_tasks: after the last), by what it waited
  * for. `reduced`: the last task of the reductions' lanes that was looked at; times rise. */
 static void add_gap(const weft_program *program, const weft_span *spans, uint32_t index,
@@ -46,11 +63,13 @@ static void add_gap(const weft_program *program, const weft_span *spans, uint32_
             break;
         reduce += overlap(start, end, &spans[r]);
     }
+    const double host = host_in_gap(program, spans, awaited, start, end);
     if (awaited < program->num_tasks && !is_reduction(program->tasks[awaited].lane))
         reduce = 0; /* it was under way, but not waited for */
     idle->message_us += message;
-    idle->reduce_us += fmin(reduce, end - start - message);
-    idle->bubble_us += fmax(0, end - start - message - reduce);
+    idle->host_us += host;
+    idle->reduce_us += fmin(reduce, end - start - message - host);
+    idle->bubble_us += fmax(0, end - start - message - host - reduce);
 }
 
 weft_idle weft_price_idle(const weft_program *program, const weft_price *price, int stage)

@@ -49,11 +49,13 @@ int weft_simulation_take_first(weft_simulation *sim)
 weft_work_class weft_lane_work_class(int lane)
 {
     static const weft_work_class classes[WEFT_NUM_LANES] = {
-        [WEFT_LANE_COMPUTE] = WEFT_WORK_COMP, [WEFT_LANE_SEND] = WEFT_WORK_COMM,
-        [WEFT_LANE_RECEIVE] = WEFT_WORK_COMM, [WEFT_LANE_REDUCE] = WEFT_WORK_COMM,
-        [WEFT_LANE_EXPERT] = WEFT_WORK_COMM,  [WEFT_LANE_GATHER] = WEFT_WORK_COMM,
-        [WEFT_LANE_PLACE] = WEFT_WORK_MEM,    [WEFT_LANE_OFFLOAD] = WEFT_WORK_MEM,
-        [WEFT_LANE_PREFETCH] = WEFT_WORK_MEM,
+        [WEFT_LANE_COMPUTE] = WEFT_WORK_COMP,     [WEFT_LANE_SEND] = WEFT_WORK_COMM,
+        [WEFT_LANE_RECEIVE] = WEFT_WORK_COMM,     [WEFT_LANE_REDUCE] = WEFT_WORK_COMM,
+        [WEFT_LANE_EXPERT] = WEFT_WORK_COMM,      [WEFT_LANE_GATHER] = WEFT_WORK_COMM,
+        [WEFT_LANE_PLACE] = WEFT_WORK_MEM,        [WEFT_LANE_OFFLOAD] = WEFT_WORK_MEM,
+        [WEFT_LANE_PREFETCH] = WEFT_WORK_MEM,     [WEFT_LANE_TO_DEVICE] = WEFT_WORK_MEM,
+        [WEFT_LANE_TO_HOST] = WEFT_WORK_MEM,      [WEFT_LANE_HOST] = WEFT_NUM_WORK_CLASSES,
+        [WEFT_LANE_FILE] = WEFT_NUM_WORK_CLASSES,
     };
     return classes[lane];
 }
@@ -74,7 +76,9 @@ static void add_company(const weft_activity *a, int lane, bool arrives, company 
 {
     if (!a->running)
         return;
-    out->active[weft_lane_work_class(lane)] = true;
+    const weft_work_class class_ = weft_lane_work_class(lane);
+    if (class_ < WEFT_NUM_WORK_CLASSES)
+        out->active[class_] = true;
     for (int way = 0; way < 2; way++)
         for (int l = 0; l < WEFT_MAX_LINKS && uses(a, way, arrives); l++)
             out->needs[way][l] += a->needs[l];
@@ -104,7 +108,7 @@ static double speed_in(const weft_simulation *sim, const weft_activity *a, int l
     for (int other = 0; other < WEFT_NUM_WORK_CLASSES; other++)
         if (with->active[other] && other != class_)
             beside = beside == class_ ? other : WEFT_WORK_ALL;
-    if (interference && beside != class_)
+    if (interference && beside != class_ && class_ < WEFT_NUM_WORK_CLASSES)
         speed = interference->alpha[class_][beside];
     for (int way = 0; way < 2; way++)
         for (int l = 0; l < WEFT_MAX_LINKS && uses(a, way, arrives); l++)

@@ -6,7 +6,7 @@
 #include "schedule/values.h"
 #include "schedule/past.h"
 
-_Static_assert(sizeof(weft_task) == 68 && sizeof(weft_wait) == 8 && sizeof(weft_slot) == 16,
+_Static_assert(sizeof(weft_task) == 72 && sizeof(weft_wait) == 8 && sizeof(weft_slot) == 16,
                "padding would make equal programs differ");
 _Static_assert(WEFT_TASK_MAX_WAITS >= WEFT_NUM_LANES - 1, "a task may wait for every other lane");
 _Static_assert(WEFT_NUM_SLOT_KINDS <= 64, "a value's slots are bits");
@@ -67,6 +67,7 @@ weft_task weft_task_of(weft_task_kind kind, weft_flow flow)
         .layer = -1,
         .part = -1,
         .bucket = -1,
+        .expert = -1,
         .peer = -1,
         .operands = {-1, -1, -1, -1, -1, -1, -1},
     };
@@ -214,20 +215,22 @@ static weft_status check_ranges(const weft_program_builder *builder, const weft_
                                 const weft_wait *waits, uint32_t num_waits)
 {
     WEFT_TRY(check_operands(builder, task));
-    if (task->lane >= WEFT_NUM_LANES || (task->flags & ~WEFT_TASK_HOST_WAITS))
+    if (task->lane >= WEFT_NUM_LANES || (task->flags & ~WEFT_TASK_ALL_FLAGS))
         return WEFT_ERROR(WEFT_CONFIG, "a task has lane %d, flags %d", task->lane, task->flags);
     if (task->micro_batch < -1 || task->chunk < -1 || task->chunk >= WEFT_PROGRAM_MAX_CHUNKS ||
-        task->layer < -1 || task->part < -1 || task->bucket < -1 || task->peer < -1)
+        task->layer < -1 || task->part < -1 || task->expert < -1 || task->bucket < -1 ||
+        task->peer < -1)
         return WEFT_ERROR(WEFT_CONFIG,
-                          "a task has micro-batch %d, chunk %d, layer %d, part %d, bucket %d, "
-                          "peer %d",
-                          task->micro_batch, task->chunk, task->layer, task->part, task->bucket,
-                          task->peer);
+                          "a task has micro-batch %d, chunk %d, layer %d, part %d, expert %d, "
+                          "bucket %d, peer %d",
+                          task->micro_batch, task->chunk, task->layer, task->part, task->expert,
+                          task->bucket, task->peer);
     if (num_waits > WEFT_TASK_MAX_WAITS)
         return WEFT_ERROR(WEFT_CONFIG, "a task waits for %u others, at most %d can be needed",
                           num_waits, WEFT_TASK_MAX_WAITS);
     for (uint32_t w = 0; w < num_waits; w++)
-        if (waits[w].task >= builder->num_tasks || waits[w].point < -1)
+        if (waits[w].task >= builder->num_tasks || waits[w].point < -1 ||
+            waits[w].point >= 2 * WEFT_POINT_OWN)
             return WEFT_ERROR(WEFT_CONFIG,
                               "task %u waits for task %u (point %d), which is not an earlier one",
                               builder->num_tasks, waits[w].task, waits[w].point);

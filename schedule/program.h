@@ -1,9 +1,10 @@
 /* A schedule is a program: plain data that can be checked, priced, run and drawn.
  *
  * A program is one rank's array of tasks. A task names its kind and flow, the lane it runs on, what
- * it serves (micro-batch, chunk, layer, part, bucket), its operands by name, and the earlier tasks
- * of this program that it waits for. Lanes are FIFOs: tasks of one lane run in program order; waits
- * order tasks across lanes. Programs are made by pure functions and never rewritten.
+ * it serves (micro-batch, chunk, layer, part, expert, bucket), its operands by name, and the
+ * earlier tasks of this program that it waits for. Lanes are FIFOs: tasks of one lane run in
+ * program order; waits order tasks across lanes. Programs are made by pure functions and never
+ * rewritten.
  *
  * Operands and slots: a task's kind and flow give its operands (schedule/values.h): the name of
  * each, its value, and whether the task reads or writes it. An operand names a slot, a row of the
@@ -12,7 +13,9 @@
  *
  * Points: other tasks may wait for a point inside a task. When a backward passes point l, the
  * gradients of layer l and of all layers above it hold this micro-batch's share. It passes
- * its points in falling order.
+ * its points in falling order. Points from WEFT_POINT_OWN on are buckets' own: gradients that come
+ * to the host on lanes of their own, in no order that a program knows. No other point says that one
+ * of these is passed, nor does the task's end.
  */
 #ifndef WEFT_SCHEDULE_PROGRAM_H
 #define WEFT_SCHEDULE_PROGRAM_H
@@ -23,66 +26,22 @@
 
 #include "core/arena.h"
 #include "schedule/flows.h"
+#include "schedule/kinds.h"
 #include "schedule/slots.h"
-
-/* name, text, letter for timelines */
-#define WEFT_TASK_LIST(X)                                                                          \
-    X(FORWARD, "forward", "F")                                                                     \
-    X(BACKWARD, "backward", "B")                                                                   \
-    X(SEND, "send", "s")                                                                           \
-    X(RECEIVE, "receive", "r")                                                                     \
-    X(SUM, "sum", "A")                                                                             \
-    X(REDUCE, "reduce", "R")                                                                       \
-    X(NORM, "norm", "N")                                                                           \
-    X(STEP, "step", "S")                                                                           \
-    X(LAYER, "layer", "l")                                                                         \
-    X(COUNTS, "counts", "c")                                                                       \
-    X(PERMUTE, "permute", "P")                                                                     \
-    X(DISPATCH, "dispatch", "D")                                                                   \
-    X(EXPERT, "expert", "E")                                                                       \
-    X(COMBINE, "combine", "C")                                                                     \
-    X(OFFLOAD, "offload", "O")                                                                     \
-    X(PREFETCH, "prefetch", "p")                                                                   \
-    X(RECOMPUTE, "recompute", "M")                                                                 \
-    X(GATHER, "gather", "G")                                                                       \
-    X(PLACE, "place", "L")                                                                         \
-    X(SHIFT, "shift", "h")                                                                         \
-    X(ATTEND, "attend", "a")
-
-typedef enum weft_task_kind {
-#define WEFT_TASK_ENUM(name, text, letter) WEFT_TASK_##name,
-    WEFT_TASK_LIST(WEFT_TASK_ENUM)
-#undef WEFT_TASK_ENUM
-        WEFT_NUM_TASK_KINDS
-} weft_task_kind;
-
-/* name, text */
-#define WEFT_LANE_LIST(X)                                                                          \
-    X(COMPUTE, "compute")                                                                          \
-    X(SEND, "send")                                                                                \
-    X(RECEIVE, "receive")                                                                          \
-    X(REDUCE, "reduce")                                                                            \
-    X(EXPERT, "expert")                                                                            \
-    X(GATHER, "gather")                                                                            \
-    X(PLACE, "place")                                                                              \
-    X(OFFLOAD, "offload")                                                                          \
-    X(PREFETCH, "prefetch")
-
-typedef enum weft_lane_kind {
-#define WEFT_LANE_ENUM(name, text) WEFT_LANE_##name,
-    WEFT_LANE_LIST(WEFT_LANE_ENUM)
-#undef WEFT_LANE_ENUM
-        WEFT_NUM_LANES
-} weft_lane_kind;
 
 enum {
     WEFT_TASK_MAX_OPERANDS = 7,
-    WEFT_TASK_MAX_WAITS = 8, /* lanes are FIFOs: one wait for each other lane is enough */
+    WEFT_TASK_MAX_WAITS = 12, /* lanes are FIFOs: one wait for each other lane is enough */
     WEFT_PROGRAM_MAX_SLOTS = 65536,
+    WEFT_POINT_OWN = 65536,          /* the first point that is a bucket's own, above all layers */
     WEFT_PROGRAM_MAX_CHUNKS = 32768, /* chunk * p + rank stays an int */
     /* A task's flags. The host waits inside the task and enqueues nothing behind it until it is
      * done. */
     WEFT_TASK_HOST_WAITS = 1,
+    /* It waits, beside its waits, for its own expert's update of the step before
+       (schedule/experts.h). */
+    WEFT_TASK_AFTER_STEP = 2,
+    WEFT_TASK_ALL_FLAGS = 3,
 };
 
 /* Without padding, so that equal programs are equal bytes. */
@@ -92,6 +51,7 @@ typedef struct weft_task {
     int32_t micro_batch;         /* of the step; this and the following: -1 none */
     int32_t chunk;               /* virtual stage of this rank: of all, chunk * p + rank */
     int32_t layer, part, bucket; /* part: of an MoE layer, an exchange; a layer's later GATHER */
+    int32_t expert;              /* the position in which it is computed: schedule/experts.h */
     int32_t peer;                /* the other rank of SEND and RECEIVE; of a part by peers: how many
                                     groups of ranks ahead it goes, 0 the rank's own */
     int32_t operands[WEFT_TASK_MAX_OPERANDS]; /* slots, in the order of the table of operands */

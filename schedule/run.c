@@ -2,7 +2,8 @@
 
 #include <stdlib.h>
 
-#include "schedule/price.h"
+#include "schedule/ahead.h"
+#include "schedule/run_task.h"
 
 weft_status weft_executor_prepare(weft_executor *executor, weft_device *device, uint32_t max_tasks)
 {
@@ -41,25 +42,6 @@ static weft_status check_executor(const weft_program *program, const weft_execut
     return WEFT_OK;
 }
 
-/* Runs a task, its slice around it. */
-static weft_status run_traced(const weft_executor *executor, const weft_task *task, weft_lane *lane)
-{
-    const weft_slice_context *within = &executor->within;
-    weft_slice slice;
-    size_t index;
-    weft_slice_of_task(task, within->stage, within->num_stages, &slice);
-    slice.rank = within->rank;
-    if (within->tracks)
-        slice.lane = within->tracks[task->lane];
-    if (slice.micro_batch < 0)
-        slice.micro_batch = within->micro_batch;
-    if (within->backward)
-        snprintf(slice.category, sizeof slice.category, "%s back", weft_task_kind_text(task->kind));
-    WEFT_TRY(weft_trace_begin(executor->trace, lane, &slice, &index));
-    WEFT_TRY(executor->run[task->kind](executor->context, task, lane));
-    return weft_trace_end(executor->trace, lane, index);
-}
-
 /* Then no task waits for another lane, so no events are recorded. */
 static bool is_on_one_lane(const weft_program *program, const weft_executor *executor)
 {
@@ -83,29 +65,44 @@ static weft_status wait_for(const weft_program *program, const weft_executor *ex
     return weft_lane_wait(lane, event);
 }
 
+weft_status weft_program_enqueue_task(const weft_program *program, weft_executor *executor,
+                                      uint32_t i, bool is_ordered)
+{
+    const weft_task *task = &program->tasks[i];
+    const weft_wait *waits = program->waits + task->first_wait;
+    weft_lane *lane = executor->lanes[task->lane];
+    executor->waiting = task;
+    for (uint32_t w = 0; !is_ordered && w < task->num_waits; w++)
+        WEFT_TRY(wait_for(program, executor, lane, &waits[w]));
+    WEFT_TRY(weft_task_run(executor, task, lane));
+    return is_ordered ? WEFT_OK : weft_lane_record(lane, executor->done[i]);
+}
+
 weft_status weft_program_enqueue(const weft_program *program, weft_executor *executor)
 {
     WEFT_TRY(check_executor(program, executor));
     const bool is_ordered = is_on_one_lane(program, executor);
-    for (uint32_t i = 0; i < program->num_tasks; i++) {
-        const weft_task *task = &program->tasks[i];
-        const weft_wait *waits = program->waits + task->first_wait;
-        weft_lane *lane = executor->lanes[task->lane];
-        for (uint32_t w = 0; !is_ordered && w < task->num_waits; w++)
-            WEFT_TRY(wait_for(program, executor, lane, &waits[w]));
-        WEFT_TRY(executor->trace ? run_traced(executor, task, lane)
-                                 : executor->run[task->kind](executor->context, task, lane));
-        if (!is_ordered)
-            WEFT_TRY(weft_lane_record(lane, executor->done[i]));
-    }
+    for (uint32_t i = 0; i < program->num_tasks; i++)
+        if (!weft_ahead_has(executor->ahead, program, i))
+            WEFT_TRY(weft_program_enqueue_task(program, executor, i, is_ordered));
+    return WEFT_OK;
+}
+
+static weft_status sync_lanes(const weft_executor *executor, uint32_t but)
+{
+    for (int lane = 0; lane < WEFT_NUM_LANES; lane++)
+        if (executor->lanes[lane] && !(but >> lane & 1))
+            WEFT_TRY(weft_lane_sync(executor->lanes[lane]));
     return WEFT_OK;
 }
 
 weft_status weft_program_run(const weft_program *program, weft_executor *executor)
 {
     WEFT_TRY(weft_program_enqueue(program, executor));
-    for (int lane = 0; lane < WEFT_NUM_LANES; lane++)
-        if (executor->lanes[lane])
-            WEFT_TRY(weft_lane_sync(executor->lanes[lane]));
-    return WEFT_OK;
+    return sync_lanes(executor, executor->runs_on);
+}
+
+weft_status weft_executor_drain(const weft_executor *executor)
+{
+    return sync_lanes(executor, 0);
 }

@@ -27,7 +27,10 @@ typedef struct weft_executor {
      * no task may wait for a point. */
     weft_event *(*point)(void *context, const weft_task *task, int point);
     void *context;
-    weft_trace *trace; /* optional: gets a slice a task, which the task's lane stamps */
+    const weft_task *waiting; /* the task whose waits are enqueued */
+    struct weft_ahead *ahead; /* NULL: tasks are enqueued in order alone (schedule/ahead.h) */
+    uint32_t runs_on;         /* bits of lanes that weft_program_run leaves running */
+    weft_trace *trace;        /* optional: gets a slice a task, which the task's lane stamps */
     weft_slice_context within;
 
     weft_event **done; /* one event a task; these belong to prepare and release */
@@ -44,7 +47,12 @@ void weft_executor_release(weft_executor *executor);
  * error the lanes may still hold work that will never complete (a receive whose sender died): the
  * caller aborts. */
 weft_status weft_program_enqueue(const weft_program *program, weft_executor *executor) WEFT_CHECKED;
-/* Enqueues all tasks and returns when all lanes have finished them. */
+/* Enqueues all tasks and returns when all lanes have finished them, but for those that run on: the
+ * optimizer's on the host, beside the next step's forward. What fails there later is returned by
+ * the next run or by drain. */
 weft_status weft_program_run(const weft_program *program, weft_executor *executor) WEFT_CHECKED;
+/* Returns when all lanes have finished what programs enqueued: before anything but the next program
+ * reads what those that run on write, and before the end. */
+weft_status weft_executor_drain(const weft_executor *executor) WEFT_CHECKED;
 
 #endif

@@ -36,7 +36,12 @@
     X(HEADS_GRADIENT, "heads_gradient")                                                            \
     X(OFFLOADED, "offloaded")                                                                      \
     X(OFFLOADED_LAYER, "offloaded_layer")                                                          \
-    X(HOST_STASH, "host_stash")
+    X(HOST_STASH, "host_stash")                                                                    \
+    X(EXPERT_WEIGHTS, "expert_weights")                                                            \
+    X(EXPERT_GRADIENTS, "expert_gradients")                                                        \
+    X(HOST_WEIGHTS, "host_weights")                                                                \
+    X(HOST_GRADIENTS, "host_gradients")                                                            \
+    X(HOST_STAGING, "host_staging")
 
 typedef enum weft_slot_kind {
 #define WEFT_SLOT_ENUM(name, text) WEFT_SLOT_##name,

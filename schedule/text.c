@@ -35,13 +35,14 @@ typedef struct field {
     const char *name;
     int32_t *number;
 } field;
-enum { NUM_FIELDS = 6 };
+enum { NUM_FIELDS = 7 };
 
 static void fields_of(weft_task *task, field out[NUM_FIELDS])
 {
     const field fields[NUM_FIELDS] = {
         {"mb", &task->micro_batch}, {"chunk", &task->chunk},   {"layer", &task->layer},
-        {"part", &task->part},      {"bucket", &task->bucket}, {"peer", &task->peer},
+        {"part", &task->part},      {"expert", &task->expert}, {"bucket", &task->bucket},
+        {"peer", &task->peer},
     };
     memcpy(out, fields, sizeof fields);
 }
@@ -57,6 +58,8 @@ static void put_task(line *out, const weft_task *task, const weft_wait *waits)
         put(out, " %s", weft_flow_text((int)task->flow));
     if (task->flags & WEFT_TASK_HOST_WAITS)
         put(out, " host");
+    if (task->flags & WEFT_TASK_AFTER_STEP)
+        put(out, " after_step");
     for (int f = 0; f < NUM_FIELDS; f++)
         if (*fields[f].number != -1)
             put(out, " %s=%d", fields[f].name, *fields[f].number);
@@ -142,6 +145,7 @@ static void read_field(const char *word, weft_task *task, weft_wait *waits)
         const int flow = find(word, weft_flow_text, WEFT_NUM_FLOWS);
         task->flow = flow < 0 ? task->flow : (uint16_t)flow;
         task->flags |= strcmp(word, "host") == 0 ? WEFT_TASK_HOST_WAITS : 0;
+        task->flags |= strcmp(word, "after_step") == 0 ? WEFT_TASK_AFTER_STEP : 0;
         return;
     }
     const size_t length = (size_t)(equals - word);

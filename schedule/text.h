@@ -13,7 +13,7 @@
 #include "core/arena.h"
 #include "schedule/program.h"
 
-enum { WEFT_TASK_TEXT_BYTES = 448 };
+enum { WEFT_TASK_TEXT_BYTES = 576 };
 
 /* The task's line without its index; cut short if it does not fit (WEFT_TASK_TEXT_BYTES always
  * fits). Returns `text`. */

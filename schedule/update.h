@@ -10,7 +10,47 @@
  *   gather bucket=b        what other ranks updated (ZeRO-1), beside the next bucket's step
  *
  * Sums, reductions and gathers stand on the reduce lane in the order of the buckets, on all ranks
- * of a gradient group alike. */
+ * of a gradient group alike.
+ *
+ * A bucket that is offloaded has its state in host memory, and the lane host does its work:
+ *
+ *   write, read bucket=b   of one in a file, behind its own point: what lies in the place that it
+ *                          gets goes to the file where it was changed, and what the file has of
+ *                          this one comes there: of one that steps behind the norm of all the
+ *                          gradient, and ahead of its step, again, all (weight). after_step: the
+ *                          update of the step before may still write
+ *   reduce bucket=b        as above, but behind the bucket's own point, or its read; after_step:
+ *                          it may clear a gradient that the step before it still reads
+ *   norm bucket=b          its sum of squares, for the norm of all
+ *   step bucket=b          at once: a layer's experts, when their gradients are final. Else behind
+ *                          the norm of all, the first layer's first, as the next forward needs
+ *                          them. after_step: an upload of the step before may still read
+ *   gather bucket=b        on the lane host, over a communicator of its own: a reduction of the
+ *                          next step may pass it
+ *   upload bucket=b        the new weights of an expert that is kept, to the device: behind the
+ *                          layer's backward, which may read what lies there
+ *
+ * Which of a layer's experts a step and its upload serve is data where no gather follows: all their
+ * gradients are known by then, and the next forward wants some before others.
+ *
+ * A bucket whose optimizer state alone is in host memory (ZeRO-Offload, Ren et al. 2021) has
+ * weights and gradient on the device, where they are reduced, summed for the norm and gathered as
+ * above:
+ *
+ *   download bucket=b      its gradient, behind the norm and the step that empties its place
+ *   step bucket=b          on the lane host, while the next one comes down
+ *   upload bucket=b        the new weights; a gather follows
+ *   upload                 without a bucket, on the lane compute: all weights are up, and the
+ *                          step's end is behind them, though the lanes of both run on
+ *
+ * The lanes host, to_device and file run on beside the next step (schedule/run.h), unless the
+ * optimizer is to be done when the step is (`after`): then nothing is at once and no lane runs on.
+ * What the next step must wait for, it says by WEFT_TASK_AFTER_STEP: it waits for the bucket's own
+ * last task here: its upload, else gather, else step.
+ *
+ * Tasks of these lanes may be enqueued while a backward is, once their waits are passed
+ * (schedule/ahead.h): so an expert in a file is read and steps when its gradient lands, not behind
+ * all that the layers below read. */
 #ifndef WEFT_SCHEDULE_UPDATE_H
 #define WEFT_SCHEDULE_UPDATE_H
 

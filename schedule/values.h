@@ -8,7 +8,7 @@
 #include "schedule/operands.h"
 
 /* The values of operands, and which slots may hold each (bits). A value has its task's micro-batch,
- * virtual stage, layer and part; operands with `next` have the neighbour's. name,
+ * virtual stage, layer, part and expert; operands with `next` have the neighbour's. name,
  * text, slots */
 #define WEFT_SLOT_BIT(name) (1ull << WEFT_SLOT_##name)
 #define WEFT_VALUE_LIST(X)                                                                         \
@@ -52,7 +52,12 @@
     X(HEADS_DX, "all tokens' gradient of these heads", WEFT_SLOT_BIT(HEADS_GRADIENT))              \
     X(RETURNED, "what came back", WEFT_SLOT_BIT(HOME))                                             \
     X(OFFLOADED, "what the layer offloads", WEFT_SLOT_BIT(OFFLOADED))                              \
-    X(HOST_STASH, "what the layer offloaded, on the host", WEFT_SLOT_BIT(HOST_STASH))
+    X(HOST_STASH, "what the layer offloaded, on the host", WEFT_SLOT_BIT(HOST_STASH))              \
+    X(EXPERT_WEIGHTS, "the expert's weights", WEFT_SLOT_BIT(EXPERT_WEIGHTS))                       \
+    X(EXPERT_GRADIENT, "the expert's gradient", WEFT_SLOT_BIT(EXPERT_GRADIENTS))                   \
+    X(HOST_WEIGHTS, "the expert's weights on the host", WEFT_SLOT_BIT(HOST_WEIGHTS))               \
+    X(HOST_GRADIENT, "the expert's gradient on the host", WEFT_SLOT_BIT(HOST_GRADIENTS))           \
+    X(STAGED_GRADIENT, "the micro-batch's gradient on the host", WEFT_SLOT_BIT(HOST_STAGING))
 
 typedef enum weft_value {
 #define WEFT_VALUE_ENUM(name, text, slots) WEFT_VALUE_##name,

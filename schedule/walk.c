@@ -19,7 +19,7 @@ static uint32_t next_host_wait(const weft_program *program, uint32_t from)
 
 static int meeting_of(const weft_task *task)
 {
-    return task->kind == WEFT_TASK_NORM                                  ? 0
+    return task->kind == WEFT_TASK_NORM && task->bucket < 0              ? 0
            : task->kind == WEFT_TASK_SUM && task->flow == WEFT_FLOW_TIED ? 1
                                                                          : -1;
 }
@@ -30,6 +30,15 @@ static uint32_t find_meeting(const weft_program *program, int meeting)
     while (index < program->num_tasks && meeting_of(&program->tasks[index]) != meeting)
         index++;
     return index;
+}
+
+static size_t num_own_points(const weft_program *program)
+{
+    size_t num = 0;
+    for (uint32_t i = 0; i < program->num_waits; i++)
+        if (program->waits[i].point >= WEFT_POINT_OWN + (int64_t)num)
+            num = (size_t)(program->waits[i].point - WEFT_POINT_OWN) + 1;
+    return num;
 }
 
 weft_status weft_walk_start(weft_walk *walk, const weft_program *programs, int num_stages,
@@ -44,6 +53,9 @@ weft_status weft_walk_start(weft_walk *walk, const weft_program *programs, int n
         WEFT_TRY(
             weft_arena_alloc_array(scratch, programs[stage].num_tasks, sizeof(int32_t), &memory));
         walk->stages[stage].passed = memory;
+        WEFT_TRY(weft_arena_alloc_array(scratch, num_own_points(&programs[stage]), sizeof(bool),
+                                        &memory));
+        walk->stages[stage].own = memory;
         for (uint32_t i = 0; i < programs[stage].num_tasks; i++)
             walk->stages[stage].passed[i] = INT32_MAX;
         walk->stages[stage].host = next_host_wait(&programs[stage], 0);
@@ -66,7 +78,9 @@ static uint32_t unmet(const weft_walk *walk, int stage, uint32_t index)
     for (uint32_t w = 0; w < task->num_waits; w++) {
         const weft_wait *wait = &program->waits[task->first_wait + w];
         const bool passed =
-            wait->point >= 0 && walk->stages[stage].passed[wait->task] <= wait->point;
+            wait->point >= WEFT_POINT_OWN
+                ? walk->stages[stage].own[wait->point - WEFT_POINT_OWN]
+                : wait->point >= 0 && walk->stages[stage].passed[wait->task] <= wait->point;
         if (!passed && !walk->stages[stage].done[wait->task])
             return wait->task;
     }
@@ -104,6 +118,14 @@ bool weft_is_message(const weft_task *send, int sender, const weft_task *receive
            send->peer == receiver && receive->flow == send->flow &&
            receive->micro_batch == send->micro_batch &&
            receive->chunk * num_ranks + receiver == send->chunk * num_ranks + sender + next;
+}
+
+void weft_walk_pass(weft_walk *walk, int stage, uint32_t task, int point)
+{
+    if (point >= WEFT_POINT_OWN)
+        walk->stages[stage].own[point - WEFT_POINT_OWN] = true;
+    else
+        walk->stages[stage].passed[task] = point;
 }
 
 static void finish_task(weft_walk *walk, int stage, uint32_t index)

@@ -19,6 +19,7 @@ typedef struct weft_walk_stage {
     uint32_t head[WEFT_NUM_LANES]; /* next task of the lane; num_tasks: none is left */
     bool *done;                    /* [num_tasks] */
     int32_t *passed; /* [num_tasks]: the last point that it passed; points fall. INT32_MAX: none */
+    bool *own;       /* likewise, of buckets' own points: by point - WEFT_POINT_OWN */
     uint32_t host;   /* the next task inside which the host waits; num_tasks: none */
     uint32_t meets[WEFT_NUM_MEETINGS]; /* the task in which ranks meet; num_tasks: none */
 } weft_walk_stage;
@@ -52,6 +53,8 @@ bool weft_walk_head(weft_walk *walk, int stage, int lane, weft_walk_step *out);
 /* Whether the task at the head of this lane could run if it met nobody; for who prices messages
  * that are buffered. */
 bool weft_walk_ready(const weft_walk *walk, int stage, int lane, uint32_t *out_task);
+/* The task has passed a point. */
+void weft_walk_pass(weft_walk *walk, int stage, uint32_t task, int point);
 void weft_walk_done(weft_walk *walk, const weft_walk_step *step);
 /* After the last step: WEFT_INTERNAL, saying who waits for whom, unless every task is done. */
 weft_status weft_walk_finish(const weft_walk *walk) WEFT_CHECKED;

@@ -100,6 +100,17 @@ static weft_mpi_progress *progress_of(const shared_run *run, int rank)
     return &run->window->segments[rank]->progress[run->channel];
 }
 
+/* Of several that find a difference the first says it. */
+static weft_status tell_failed(const shared_run *run, weft_status status)
+{
+    const weft_comm *comm = run->op->comm;
+    unsigned before = 0;
+    if (atomic_compare_exchange_strong(&channel_of(run)->failed_rank, &before,
+                                       (unsigned)comm->rank + 1))
+        return status;
+    return weft_error_share(status, weft_comm_world_rank(comm, (int)before - 1));
+}
+
 /* Finds out how this operation runs; leaves *out_moved alone where that is not known yet. */
 static weft_status claim(shared_run *run, bool *out_moved)
 {
@@ -123,7 +134,7 @@ static weft_status claim(shared_run *run, bool *out_moved)
     if (run->channel < 0)
         return status;
     if (status != WEFT_OK)
-        atomic_store(&channel_of(run)->failed_rank, (unsigned)op->comm->rank + 1);
+        status = tell_failed(run, status);
     /* Nobody is in the channel but this operation, so all counters there stand at the same value
      * until this rank moves its own. */
     run->base = atomic_load(&progress_of(run, op->comm->rank)->num_ended[0]);
@@ -308,9 +319,11 @@ static void leave(shared_run *run)
 static weft_status check_failed(const shared_run *run)
 {
     unsigned failed = atomic_load_explicit(&channel_of(run)->failed_rank, memory_order_relaxed);
-    if (failed > 0)
-        return WEFT_ERROR(WEFT_COMM, "rank %u failed in this operation", failed - 1);
-    return WEFT_OK;
+    if (failed == 0)
+        return WEFT_OK;
+    /* It says why. */
+    return weft_error_share(WEFT_ERROR(WEFT_COMM, "rank %u failed in this operation", failed - 1),
+                            weft_comm_world_rank(run->op->comm, (int)failed - 1));
 }
 
 /* Messages that this process has sent move only while MPI is called. Now and then: a call gives the

@@ -69,3 +69,45 @@ weft_status weft_send_recv(weft_comm *comm, weft_lane *lane, int to, const void 
     (void)recv_bytes, (void)tag;
     return absent("send_recv");
 }
+
+int weft_comm_world_rank(const weft_comm *comm, int rank)
+{
+    (void)comm;
+    return rank;
+}
+
+weft_status weft_comm_split_node(weft_comm *parent, weft_comm **out)
+{
+    (void)parent, (void)out;
+    return absent("weft_comm_split_node");
+}
+
+void weft_comm_destroy(weft_comm *comm)
+{
+    (void)comm;
+}
+
+weft_status weft_comm_all_gather_host(weft_comm *comm, const void *send, void *recv, size_t bytes)
+{
+    (void)comm, (void)send, (void)recv, (void)bytes;
+    return absent("weft_comm_all_gather_host");
+}
+
+weft_status weft_comm_agree(weft_comm *comm, weft_status status)
+{
+    (void)comm;
+    return status;
+}
+
+weft_status weft_comm_barrier(weft_comm *comm)
+{
+    (void)comm;
+    return absent("weft_comm_barrier");
+}
+
+weft_status weft_comm_all_reduce_host(weft_comm *comm, void *buffer, size_t count, weft_dtype dtype,
+                                      weft_reduce reduce)
+{
+    (void)comm, (void)buffer, (void)count, (void)dtype, (void)reduce;
+    return absent("weft_comm_all_reduce_host");
+}

@@ -70,6 +70,7 @@ extern "C" {
     X(split_master)                                                                                \
     X(join_master)                                                                                 \
     X(sum_squares)                                                                                 \
+    X(find_not_finite)                                                                             \
     X(random_normal)
 #define WEFT_KERNEL_LIST(X) WEFT_ACTIVATION_KERNEL_LIST(X) WEFT_OTHER_KERNEL_LIST(X)
 
@@ -105,11 +106,14 @@ typedef struct weft_gemm_args {
 } weft_gemm_args;
 
 /* One GEMM a group (expert) over rows sorted by group, without padding. Group g has rows
- * row_offsets[g] .. row_offsets[g + 1]; groups may be empty.
+ * row_offsets[g] .. row_offsets[g + 1]; groups may be empty. No group's bits depend on which others
+ * are in the call (cuBLAS' grouped products: as far as cuBLAS keeps it so).
  *   FORWARD: y[rows, out] = x[rows, in] * w[g]^T          (w: [groups, out, in], of dtype)
  *   DGRAD:   x[rows, in]  = y[rows, out] * w[g]           (writes x)
  *   WGRAD:   wgrad[g]    (+)= y[rows]^T * x[rows]         (wgrad: fp32 [groups, out, in]; overwrite
- *            zeroes an empty group's) */
+ *            zeroes an empty group's)
+ * The matrices of w and of wgrad, each dense, lie `stride` elements apart, or where w_of and
+ * wgrad_of say. A group without rows may have none there (NULL): nothing is done for it. */
 typedef enum weft_grouped_kind {
     WEFT_GROUPED_FORWARD,
     WEFT_GROUPED_DGRAD,
@@ -125,6 +129,9 @@ typedef struct weft_grouped_gemm_args {
     void *x, *w, *y; /* which one is written: see kind */
     float *wgrad;    /* WGRAD */
     bool overwrite;
+    size_t stride;           /* from group to group; 0: out * in */
+    const void *const *w_of; /* optional, host, [num_groups], valid as row_offsets: instead of w */
+    float *const *wgrad_of;  /* the same instead of wgrad */
 } weft_grouped_gemm_args;
 
 /* db[cols] (+)= sum over rows of dy[rows, cols]. With num_groups > 0: db[g][cols] over each
@@ -583,6 +590,18 @@ typedef struct weft_sum_squares_args {
     const float *x;
     double *sum;
 } weft_sum_squares_args;
+
+/* Marks the parts of fp32 x that hold an infinity or a NaN: found[p] = 1, of others it stays. Part
+ * p goes from the end of the one before to ends[p], in elements, rising; what lies behind the last
+ * is the last one's. `ends` and `found`: [num_parts], from 1, on the device. */
+typedef struct weft_find_not_finite_args {
+    size_t struct_bytes;
+    size_t count;
+    const float *x;
+    size_t num_parts;
+    const uint64_t *ends;
+    int32_t *found;
+} weft_find_not_finite_args;
 
 /* x *= factor. */
 typedef struct weft_scale_args {

@@ -87,6 +87,7 @@ typedef struct weft_held {
     uint64_t global, local; /* elements; global 0: a copy */
     bool shared;            /* another layer of the stage uses it too */
     bool used_forward;      /* of its spec */
+    uint64_t experts;       /* spec.by_expert: local ones; 0: not so */
 } weft_held;
 
 #endif

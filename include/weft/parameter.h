@@ -44,6 +44,9 @@ typedef struct weft_parameter_spec {
                           gradients. Its dimension 0 may pad */
     bool used_forward; /* a last layer's: forward makes its gradient, and backward uses neither
                           weight nor gradient. So data-parallel ranks may share it out */
+    bool by_expert;    /* of an expert: dimension 0 counts experts and is split over EP. Each local
+                          expert lies with those of the layer's other parameters that say so:
+                          weft_parameter.expert_stride */
 } weft_parameter_spec;
 
 /* A parameter as this rank holds it. `weight` (activation dtype) and `grad` (fp32) are views of
@@ -58,7 +61,52 @@ typedef struct weft_parameter {
     bool tied_copy; /* the last stage's copy of the word embedding: norms and checkpoints leave it
                        out */
     bool frozen;    /* train.frozen_parameters names it: its gradient is not used */
+    size_t expert_stride; /* spec->by_expert: elements from one local expert to the next, in weight
+                             and in grad, each of them dense; 0: the parameter is contiguous */
 } weft_parameter;
+
+/* Elements of a local expert. */
+static inline size_t weft_parameter_expert_elements(const weft_parameter *parameter)
+{
+    size_t elements = 1;
+    for (int d = 1; d < parameter->weight.num_dims; d++)
+        elements *= parameter->weight.dims[d];
+    return elements;
+}
+
+/* Where a local element lies in weight and in grad, in elements. */
+static inline size_t weft_parameter_place(const weft_parameter *parameter, size_t element)
+{
+    size_t own;
+    if (parameter->expert_stride == 0)
+        return element;
+    own = weft_parameter_expert_elements(parameter);
+    return element / own * parameter->expert_stride + element % own;
+}
+
+/* Elements from the first to the end of the last. */
+static inline size_t weft_parameter_span(const weft_parameter *parameter)
+{
+    const size_t count = weft_tensor_count(&parameter->weight);
+    return count > 0 ? weft_parameter_place(parameter, count - 1) + 1 : 0;
+}
+
+/* A local expert's weight and gradient, whether or not the parameter is contiguous; NULL where the
+ * parameter has none now. */
+static inline void *weft_parameter_weight_of(const weft_parameter *parameter, size_t expert)
+{
+    const size_t at =
+        weft_parameter_place(parameter, expert * weft_parameter_expert_elements(parameter));
+    char *weights = (char *)parameter->weight.data;
+    return weights ? weights + at * weft_dtype_bytes(parameter->weight.dtype) : NULL;
+}
+
+static inline float *weft_parameter_grad_of(const weft_parameter *parameter, size_t expert)
+{
+    const size_t at =
+        weft_parameter_place(parameter, expert * weft_parameter_expert_elements(parameter));
+    return parameter->grad ? parameter->grad + at : NULL;
+}
 
 #ifdef __cplusplus
 }

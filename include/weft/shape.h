@@ -48,6 +48,7 @@ typedef struct weft_shape {
     size_t logit_rows;    /* training: rows whose logits exist at a time; 0: 256 */
     double moe_load;      /* rows that reach this rank's experts, over those that balanced routing
                              brings; 0: 1 */
+    int moe_by_experts;   /* 1: partitions of MoE layers are runs of each rank's experts */
     int moe_peer_group;   /* ranks that are one partition of an MoE layer cut by peers; 0: by tokens
                            */
     unsigned recompute;   /* modules that backward makes again: the library's bits */
@@ -59,9 +60,14 @@ typedef struct weft_shape {
                              2 a2a, 3 a2a+p2p */
     int cp_inner;         /* of a2a+p2p: neighbours that deal heads among themselves */
     unsigned offload;     /* modules whose stash is on the host until backward: likewise */
-    bool plain_kernels;   /* of a plan: the library's layers describe the kernels of published
-                             runs, which it does not have */
+    int plain_kernels;    /* of a plan: the library's layers describe the kernels of published
+                             runs, which it does not have: a year of theirs (weft_plain_year); 0:
+                             its own */
+    bool experts_on_host; /* they come up to compute, one by one (offload.experts) */
+    bool experts_placed;  /* each micro-batch, on any rank of their node (offload.placement) */
 } weft_shape;
+/* The software of published runs: until the summer of 2021, and since. */
+typedef enum weft_plain_year { WEFT_PLAIN_NONE, WEFT_PLAIN_2021, WEFT_PLAIN_2022 } weft_plain_year;
 /* What a rank has of a micro-batch. Context parallelism (cp) cuts the sequence: seq / cp tokens of
  * each sample are here, and tokens * batch rows, before sequence parallelism cuts these over tp. A
  * mean over the micro-batch's tokens is over seq * batch. Pure. */

@@ -25,7 +25,9 @@ extern "C" {
     X(COMM, 5, "communication failed")                                                             \
     X(FILE, 6, "bad file")                                                                         \
     X(INTERNAL, 7, "broken invariant: a bug")                                                      \
-    X(DIVERGED, 8, "training diverged")
+    X(DIVERGED, 8, "training diverged")                                                            \
+    X(HUNG, 9, "ranks no longer get on")                                                           \
+    X(FAULTY, 10, "a rank computes wrongly")
 
 /* The exit code of a run that was told to stop before its end and has saved, to be resumed:
  * EX_TEMPFAIL, which batch systems know. Not a status: nothing failed. */
@@ -69,7 +71,7 @@ typedef struct weft_error {
     weft_error_where frames[WEFT_ERROR_MAX_FRAMES];
 } weft_error;
 
-/* Starts a new record on this thread. Returns `status`. */
+/* Starts this thread's record: one line, control characters become blanks. Returns `status`. */
 weft_status weft_error_set(const char *file, int line, const char *function, weft_status status,
                            const char *format, ...) WEFT_PRINTF(5, 6);
 /* Adds a frame to the current record; returns `status`. */

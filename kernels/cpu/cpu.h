@@ -51,6 +51,7 @@
     X(split_master)                                                                                \
     X(join_master)                                                                                 \
     X(sum_squares)                                                                                 \
+    X(find_not_finite)                                                                             \
     X(scale)                                                                                       \
     X(matrix_widen)                                                                                \
     X(matrix_finish)                                                                               \

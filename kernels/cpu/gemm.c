@@ -114,33 +114,10 @@ weft_status weft_cpu_gemm(const weft_gemm_args *args)
 
 weft_status weft_cpu_grouped_gemm(const weft_grouped_gemm_args *args)
 {
-    const size_t bytes = weft_dtype_bytes(args->dtype), size = args->in * args->out;
     for (size_t g = 0; g < args->num_groups; g++) {
-        const size_t first = (size_t)args->row_offsets[g];
-        const size_t rows = (size_t)args->row_offsets[g + 1] - first;
-        weft_gemm_args gemm = {
-            .struct_bytes = sizeof gemm, .dtype = args->dtype, .c_dtype = args->dtype, .m = rows};
-        void *x = args->x ? (char *)args->x + first * args->in * bytes : NULL;
-        void *y = args->y ? (char *)args->y + first * args->out * bytes : NULL;
-        void *w = args->w ? (char *)args->w + g * size * bytes : NULL;
-        switch (args->kind) {
-        case WEFT_GROUPED_FORWARD:
-            gemm.n = args->out, gemm.k = args->in, gemm.transpose_b = true;
-            gemm.a = x, gemm.b = w, gemm.c = y;
-            break;
-        case WEFT_GROUPED_DGRAD:
-            gemm.n = args->in, gemm.k = args->out;
-            gemm.a = y, gemm.b = w, gemm.c = x;
-            break;
-        case WEFT_GROUPED_WGRAD: /* without rows k is 0: zeroes, or nothing added */
-            gemm.m = args->out, gemm.n = args->in, gemm.k = rows, gemm.transpose_a = true;
-            gemm.a = y, gemm.b = x, gemm.c = args->wgrad + g * size;
-            gemm.c_dtype = WEFT_F32, gemm.beta = args->overwrite ? 0 : 1;
-            if (rows == 0 && !args->overwrite)
-                continue;
-            break;
-        }
-        WEFT_TRY(multiply(&gemm));
+        const weft_gemm_args gemm = weft_grouped_gemm_group(args, g);
+        if (weft_grouped_gemm_has_work(&gemm))
+            WEFT_TRY(multiply(&gemm));
     }
     return WEFT_OK;
 }

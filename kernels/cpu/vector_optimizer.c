@@ -154,3 +154,39 @@ weft_status WEFT_VECTOR(sum_squares)(const weft_sum_squares_args *args)
     *args->sum += total;
     return WEFT_OK;
 }
+
+WEFT_INLINE int is_not_finite(float x)
+{
+    return (weft_vector_bits(x) & 0x7f800000u) == 0x7f800000u;
+}
+
+static void mark_part(const weft_find_not_finite_args *args, size_t at)
+{
+    size_t low = 0, high = args->num_parts - 1;
+    while (low < high) { /* the first part that ends behind it */
+        const size_t middle = low + (high - low) / 2;
+        if (args->ends[middle] <= at)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+#pragma omp atomic write
+    args->found[low] = 1;
+}
+
+weft_status WEFT_VECTOR(find_not_finite)(const weft_find_not_finite_args *args)
+{
+    const float *restrict x = args->x;
+#pragma omp parallel for schedule(static) if (args->count > WEFT_VECTOR_SERIAL)
+    for (size_t first = 0; first < args->count; first += WEFT_VECTOR_CHUNK) {
+        const size_t end = first + weft_vector_min(WEFT_VECTOR_CHUNK, args->count - first);
+        int bad = 0;
+#pragma omp simd reduction(| : bad)
+        for (size_t i = first; i < end; i++)
+            bad |= is_not_finite(x[i]);
+        for (size_t i = first; bad && i < end; i++)
+            if (is_not_finite(x[i]))
+                mark_part(args, i);
+    }
+    return WEFT_OK;
+}

@@ -1,12 +1,13 @@
-/* Expert GEMMs: one launch for all groups by cublasGemmGroupedBatchedEx, or one cuBLASLt product a
+/* Expert GEMMs: one launch for groups by cublasGemmGroupedBatchedEx, or one cuBLASLt product a
  * group.
  *
  * The grouped call takes A, B and C of one type (cuBLAS' documentation, its table of types): the
  * gradient of 16-bit weights, which is added in fp32, goes group by group, and so do operands that
- * are not aligned to 16 bytes. Groups that fill the device by themselves also do: they gain nothing
- * from a common launch, and cuBLASLt picks a kernel for their shape. The environment variable
- * WEFT_CUDA_GROUPED_GEMM (together, each) overrules that last choice. All of it depends on shapes
- * and alignments alone, so that a run repeats bit by bit. */
+ * are not aligned to 16 bytes. A group that fills the device by itself also does: it gains nothing
+ * from a common launch, and cuBLASLt picks a kernel for its shape. The environment variable
+ * WEFT_CUDA_GROUPED_GEMM (together, each) overrules that last choice. All of it depends on a
+ * group's own shape and alignment alone, so that a run repeats bit by bit, however the groups are
+ * dealt to calls. */
 #include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -29,69 +30,33 @@ static void choose_form(void)
         form = !strcmp(wish, "together") ? TOGETHER : !strcmp(wish, "each") ? EACH : WRONG;
 }
 
-/* What is not given stays so. */
-static void *after(void *memory, size_t bytes)
-{
-    return memory ? (char *)memory + bytes : NULL;
-}
-
-/* Group g as a GEMM of its own, dense. */
-static weft_gemm_args group(const weft_grouped_gemm_args *a, size_t g)
-{
-    const size_t bytes = weft_dtype_bytes(a->dtype), size = a->in * a->out;
-    const size_t first = (size_t)a->row_offsets[g];
-    const size_t rows = (size_t)a->row_offsets[g + 1] - first;
-    void *x = after(a->x, first * a->in * bytes);
-    void *y = after(a->y, first * a->out * bytes);
-    void *w = after(a->w, g * size * bytes);
-    weft_gemm_args gemm = {
-        .struct_bytes = sizeof gemm, .dtype = a->dtype, .c_dtype = a->dtype, .alpha = 1, .m = rows};
-    switch (a->kind) {
-    case WEFT_GROUPED_FORWARD:
-        gemm.n = gemm.ldc = a->out, gemm.k = a->in, gemm.transpose_b = true;
-        gemm.a = x, gemm.b = w, gemm.c = y;
-        gemm.lda = gemm.ldb = a->in;
-        break;
-    case WEFT_GROUPED_DGRAD:
-        gemm.n = gemm.ldc = a->in, gemm.k = a->out;
-        gemm.a = y, gemm.b = w, gemm.c = x;
-        gemm.lda = a->out, gemm.ldb = a->in;
-        break;
-    case WEFT_GROUPED_WGRAD:
-        gemm.m = a->out, gemm.n = gemm.ldc = a->in, gemm.k = rows, gemm.transpose_a = true;
-        gemm.a = y, gemm.b = x, gemm.c = a->wgrad + g * size;
-        gemm.lda = a->out, gemm.ldb = a->in;
-        gemm.c_dtype = WEFT_F32, gemm.beta = a->overwrite ? 0 : 1;
-        break;
-    }
-    return gemm;
-}
-
-static bool is_aligned(const weft_grouped_gemm_args *a)
+static bool is_aligned(const weft_grouped_gemm_args *a, const weft_gemm_args *g)
 {
     const size_t bytes = weft_dtype_bytes(a->dtype);
-    const uintptr_t c = a->kind == WEFT_GROUPED_WGRAD ? (uintptr_t)a->wgrad : (uintptr_t)a->w;
-    return ((uintptr_t)a->x | (uintptr_t)a->y | c | a->in * bytes | a->out * bytes) % 16 == 0;
+    return ((uintptr_t)g->a | (uintptr_t)g->b | (uintptr_t)g->c | a->in * bytes | a->out * bytes) %
+               16 ==
+           0;
 }
 
-/* Whether the groups are best done in one launch, of those that may be. */
-static bool is_small(const weft_lane *lane, const weft_grouped_gemm_args *a)
+/* Whether a group leaves the device idle by itself. */
+static bool is_small(const weft_lane *lane, const weft_gemm_args *g)
 {
-    size_t tiles = 0, num = 0;
-    for (size_t g = 0; g < a->num_groups; g++) {
-        const weft_gemm_args gemm = group(a, g);
-        const size_t rows = (size_t)(a->row_offsets[g + 1] - a->row_offsets[g]);
-        tiles += ((gemm.m + TILE - 1) / TILE) * ((gemm.n + TILE - 1) / TILE);
-        num += rows > 0;
-    }
-    return tiles < num * 2 * (size_t)weft_cuda_num_multiprocessors(weft_lane_device(lane));
+    const size_t tiles = ((g->m + TILE - 1) / TILE) * ((g->n + TILE - 1) / TILE);
+    return tiles < 2 * (size_t)weft_cuda_num_multiprocessors(weft_lane_device(lane));
 }
 
-static bool fits_together(const weft_grouped_gemm_args *a)
+static bool fits_together(const weft_grouped_gemm_args *a, const weft_gemm_args *g)
 {
-    return (a->kind != WEFT_GROUPED_WGRAD || a->dtype == WEFT_F32) && is_aligned(a) &&
-           a->in <= INT_MAX && a->out <= INT_MAX &&
-           a->row_offsets[a->num_groups] - a->row_offsets[0] <= INT_MAX;
+    return (a->kind != WEFT_GROUPED_WGRAD || a->dtype == WEFT_F32) && is_aligned(a, g) &&
+           g->m <= INT_MAX && g->n <= INT_MAX && g->k <= INT_MAX;
+}
+
+/* It looks at the group alone, so that no group's bits depend on the others. */
+static bool goes_together(const weft_lane *lane, const weft_grouped_gemm_args *a,
+                          const weft_gemm_args *g)
+{
+    return form != EACH && g->k > 0 && fits_together(a, g) &&
+           (form == TOGETHER || is_small(lane, g));
 }
 
 static weft_status each(weft_lane *lane, const weft_grouped_gemm_args *a, const weft_gemm_args *one)
@@ -166,7 +131,7 @@ static weft_status run_batch(weft_lane *lane, const weft_cublas *cublas, cublasH
                      weft_dtype_text(a->dtype));
     }
     for (int i = 0; i < b->count; i++) {
-        const weft_gemm_args gemm = group(a, b->groups[i]);
+        const weft_gemm_args gemm = weft_grouped_gemm_group(a, b->groups[i]);
         if (is_refused)
             WEFT_TRY(each(lane, a, &gemm));
         else
@@ -175,16 +140,17 @@ static weft_status run_batch(weft_lane *lane, const weft_cublas *cublas, cublasH
     return WEFT_OK;
 }
 
-/* Groups without rows leave nothing to multiply: of these only a gradient that is overwritten is
- * still something to do. */
-static weft_status run_together(weft_lane *lane, const weft_cublas *cublas, cublasHandle_t handle,
-                                const weft_grouped_gemm_args *a)
+/* Without grouped products, `cublas` is NULL and all go one by one. */
+static weft_status run_groups(weft_lane *lane, const weft_cublas *cublas, cublasHandle_t handle,
+                              const weft_grouped_gemm_args *a)
 {
     batch b = {0};
     for (size_t g = 0; g < a->num_groups; g++) {
-        const weft_gemm_args gemm = group(a, g);
-        if (gemm.m == 0 || gemm.k == 0) {
-            WEFT_TRY(weft_cuda_gemm(lane, &gemm));
+        const weft_gemm_args gemm = weft_grouped_gemm_group(a, g);
+        if (!weft_grouped_gemm_has_work(&gemm))
+            continue;
+        if (!cublas || !goes_together(lane, a, &gemm)) {
+            WEFT_TRY(each(lane, a, &gemm));
             continue;
         }
         append(&b, g, &gemm);
@@ -194,6 +160,16 @@ static weft_status run_together(weft_lane *lane, const weft_cublas *cublas, cubl
         }
     }
     return run_batch(lane, cublas, handle, a, &b);
+}
+
+static bool any_goes_together(const weft_lane *lane, const weft_grouped_gemm_args *a)
+{
+    for (size_t g = 0; g < a->num_groups; g++) {
+        const weft_gemm_args gemm = weft_grouped_gemm_group(a, g);
+        if (weft_grouped_gemm_has_work(&gemm) && goes_together(lane, a, &gemm))
+            return true;
+    }
+    return false;
 }
 
 weft_status weft_cuda_grouped_gemm(weft_lane *lane, const weft_grouped_gemm_args *args)
@@ -206,13 +182,7 @@ weft_status weft_cuda_grouped_gemm(weft_lane *lane, const weft_grouped_gemm_args
         return WEFT_ERROR(WEFT_CONFIG, "WEFT_CUDA_GROUPED_GEMM=%s must be together or each", wish);
     if (args->num_groups == 0 || args->in == 0 || args->out == 0)
         return WEFT_OK;
-    if (form != EACH && fits_together(args) && (form == TOGETHER || is_small(lane, args)))
+    if (any_goes_together(lane, args))
         WEFT_TRY(weft_cublas_get(lane, &cublas, &handle));
-    if (cublas)
-        return run_together(lane, cublas, handle, args);
-    for (size_t g = 0; g < args->num_groups; g++) {
-        const weft_gemm_args gemm = group(args, g);
-        WEFT_TRY(each(lane, args, &gemm));
-    }
-    return WEFT_OK;
+    return run_groups(lane, cublas, handle, args);
 }

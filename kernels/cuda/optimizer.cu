@@ -1,4 +1,4 @@
-/* AdamW and the sum of squares. */
+/* AdamW, the sum of squares, and what is not finite. */
 #include <math.h>
 
 #include "kernels/cuda/each.cuh"
@@ -163,6 +163,42 @@ template <int n> struct join_op {
     }
 };
 
+/* Marks the part of an element that is not finite: few are, or the time matters no more. */
+template <int n> struct find_op {
+    static constexpr int width = n;
+    struct operands {
+        pack<float, n> x;
+    };
+    const float *x;
+    size_t num_parts;
+    const uint64_t *ends;
+    int32_t *found;
+
+    __device__ operands load(size_t i) const
+    {
+        return {load_pack<n>(x + i)};
+    }
+    __device__ void store(size_t i, operands o) const
+    {
+#pragma unroll
+        for (int j = 0; j < n; j++)
+            if ((__float_as_uint(o.x.at[j]) & 0x7f800000u) == 0x7f800000u)
+                mark(i + static_cast<size_t>(j));
+    }
+    __device__ void mark(size_t at) const
+    {
+        size_t low = 0, high = num_parts - 1;
+        while (low < high) { /* the first part that ends behind it */
+            const size_t middle = low + (high - low) / 2;
+            if (ends[middle] <= at)
+                low = middle + 1;
+            else
+                high = middle;
+        }
+        found[low] = 1;
+    }
+};
+
 constexpr unsigned SUM_THREADS = 512;
 constexpr unsigned SUM_BLOCKS = 1024; /* at most: the cut, and so the sum's bits, are the count's */
 constexpr unsigned SUM_PACKS = 8; /* of a thread, at least, where there is more than one block */
@@ -271,4 +307,11 @@ weft_status weft_cuda_sum_squares(weft_lane *lane, const weft_sum_squares_args *
     if (args->count == 0)
         return WEFT_OK;
     return is_aligned(16, args->x) ? launch_sum<4>(lane, args) : launch_sum<1>(lane, args);
+}
+
+weft_status weft_cuda_find_not_finite(weft_lane *lane, const weft_find_not_finite_args *args)
+{
+    return launch_each(lane, args->count, is_aligned(16, args->x),
+                       find_op<4>{args->x, args->num_parts, args->ends, args->found},
+                       find_op<1>{args->x, args->num_parts, args->ends, args->found});
 }

@@ -70,7 +70,11 @@ static weft_status check_hosts(const weft_job *job)
     }
     for (const char *name = strchr(job->hosts, ','); name; name = strchr(name + 1, ','))
         WEFT_TRY(check_new_host(job->hosts, name + 1));
-    if (count != job->num_nodes)
+    if (count != job->num_nodes + job->num_spares && job->num_spares > 0)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "--hosts: names %d, where the job has %d nodes and %d to spare", count,
+                          job->num_nodes, job->num_spares);
+    if (count != job->num_nodes + job->num_spares)
         return WEFT_ERROR(WEFT_CONFIG, "--hosts: names %d, where the job has %d nodes", count,
                           job->num_nodes);
     return WEFT_OK;
@@ -180,6 +184,7 @@ static weft_status check_unused(const weft_job *job)
         const char *name, *value;
         weft_job_kind kind;
     } options[] = {{"hosts", job->hosts, WEFT_JOB_MPIRUN},
+                   {"spares", job->num_spares > 0 ? "" : NULL, WEFT_JOB_MPIRUN},
                    {"time", job->time, WEFT_JOB_SLURM},
                    {"image", job->image, WEFT_JOB_KUBERNETES},
                    {"claim", job->claim, WEFT_JOB_KUBERNETES}};
@@ -190,9 +195,21 @@ static weft_status check_unused(const weft_job *job)
     return WEFT_OK;
 }
 
+static weft_status check_spares(const weft_job *job)
+{
+    if (job->num_spares > 0 && !job->hosts)
+        return WEFT_ERROR(WEFT_CONFIG, "--spares %d: --hosts has to name them", job->num_spares);
+    if (job->num_spares > 0 && job->max_restarts == 0)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "--spares %d: nothing starts again on them; set reliability.max_restarts",
+                          job->num_spares);
+    return WEFT_OK;
+}
+
 weft_status weft_job_check(const weft_job *job)
 {
     WEFT_TRY(check_unused(job));
+    WEFT_TRY(check_spares(job));
     WEFT_TRY(check_hosts(job));
     WEFT_TRY(check_time(job));
     return job->kind == WEFT_JOB_KUBERNETES ? check_kubernetes(job) : WEFT_OK;

@@ -7,6 +7,7 @@
 #define WEFT_LAUNCHER_JOBS_JOB_H
 
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 
 #include <weft/list.h>
@@ -39,8 +40,15 @@ typedef struct weft_job {
     int num_threads;   /* a rank's cores; 0: nobody says */
     bool whole_nodes;  /* the job has its nodes for itself */
     int stop_s;        /* what a run may take to stop and save */
+    /* mpirun, slurm: reliability's; 0: a fault ends the job */
+    int64_t max_restarts, restart_delay_s;
     /* mpirun */
     const char *hosts; /* "a,b"; NULL: this machine, or names to be filled in */
+    int num_spares;    /* further nodes, for those that fail */
+    /* With restarts: the numbers of nodes that a mesh fits, falling, num_nodes first; and
+     * num_nodes' data parallelism. */
+    const char *node_counts;
+    int dp;
     /* slurm */
     const char *time; /* "HH:MM:SS"; NULL: the partition's */
     /* kubernetes */

@@ -17,6 +17,10 @@ void weft_job_shell_word(const char *word, FILE *out);
  * is the signal: TERM, if that was one of them. */
 extern const char weft_job_passing[], weft_job_waiting[];
 
+/* The function `again` of a script: whether a fault ended the job, with $code, which then waits and
+ * starts once more. */
+void weft_job_print_again(const weft_job *job, FILE *out);
+
 void weft_job_print_hosts(const weft_job *job, FILE *out);
 void weft_job_print_mpirun(const weft_job *job, FILE *out);
 void weft_job_print_slurm(const weft_job *job, FILE *out);

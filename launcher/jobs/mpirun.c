@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "launcher/jobs/job_internal.h"
+#include "launcher/jobs/quote.h"
 
 void weft_job_print_hosts(const weft_job *job, FILE *out)
 {
@@ -15,9 +16,96 @@ void weft_job_print_hosts(const weft_job *job, FILE *out)
         fprintf(out, "localhost slots=%d\n", job->ranks_per_node);
     } else {
         fprintf(out, "# Put the names of your nodes here.\n");
-        for (int i = 0; i < job->num_nodes; i++)
+        for (int i = 0; i < job->num_nodes + job->num_spares; i++)
             fprintf(out, "node%d slots=%d\n", i, job->ranks_per_node);
     }
+}
+
+/* Nodes that do not answer are left out; so are those on which a rank was killed or hung, as long
+ * as there are others in their place. */
+static const char choosing[] =
+    "names=() left_out=() nodes=\n"
+    "leave_out() {\n"
+    "    echo \"weft: node $1 is left out: $2\" >&2\n"
+    "    left_out+=(\"$1\")\n"
+    "}\n"
+    "is_left_out() { [[ \" ${left_out[*]} \" == *\" $1 \"* ]]; }\n"
+    "# The nodes of the next start: as many as a mesh takes of those that are left.\n"
+    "choose() {\n"
+    "    local name before=$nodes all=()\n"
+    "    while read -r name _; do\n"
+    "        if [[ -n $name && $name != \\#* ]] && ! is_left_out \"$name\"; then\n"
+    "            all+=(\"$name\")\n"
+    "        fi\n"
+    "    done <\"$run/hostfile\"\n"
+    "    for nodes in $node_counts 0; do\n"
+    "        if [ \"$nodes\" -le \"${#all[@]}\" ]; then break; fi\n"
+    "    done\n"
+    "    if [ \"$nodes\" -eq 0 ]; then\n"
+    "        echo \"weft: no mesh fits the nodes that are left: ${all[*]:-none}\" >&2\n"
+    "        exit \"${code:-2}\"\n"
+    "    fi\n"
+    "    if [ \"$nodes\" -ne \"${before:-${node_counts%% *}}\" ]; then\n"
+    "        echo \"weft: goes on with $nodes of ${node_counts%% *} nodes: "
+    "dp $((dp * ${before:-${node_counts%% *}} / ${node_counts%% *})) -> "
+    "$((dp * nodes / ${node_counts%% *})), the global batch stays\" >&2\n"
+    "    fi\n"
+    "    names=(\"${all[@]:0:nodes}\") num_left=${#all[@]}\n"
+    "    printf \"%s slots=$ranks_per_node\\n\" \"${names[@]}\" >\"$run/hostfile.now\"\n"
+    "}\n"
+    "# Those of the last start that failed.\n"
+    "look() {\n"
+    "    local name bad failed probe probes=()\n"
+    "    if [ \"${#names[@]}\" -gt 1 ] || [ \"$num_left\" -gt 1 ]; then\n"
+    "        for name in \"${names[@]}\"; do\n"
+    "            timeout 5 mpirun -n 1 --host \"$name\" \"${options[@]}\" true \\\n"
+    "                </dev/null >/dev/null 2>&1 &\n"
+    "            probes+=($!)\n"
+    "        done\n"
+    "        for name in \"${names[@]}\"; do\n"
+    "            probe=${probes[0]} probes=(\"${probes[@]:1}\")\n"
+    "            if ! wait \"$probe\" && [ -z \"$asked\" ]; then\n"
+    "                leave_out \"$name\" 'it does not answer' && num_left=$((num_left - 1))\n"
+    "            fi\n"
+    "        done\n"
+    "    fi\n"
+    "    failed=$(sed -n 's/.*process rank .* on node \\([^ ]*\\) exited on signal.*/\\1/p' "
+    "\"$run/job.err\"\n"
+    "        if [ \"$code\" -eq 9 ]; then\n"
+    "            sed -n 's/.*\"nodes\": \\[\\([^]]*\\)\\].*/\\1/p' "
+    "\"$run/flight/verdict.json\" | tr -d '\" ' | tr , '\\n'\n"
+    "        fi)\n"
+    "    for name in \"${names[@]}\"; do\n"
+    "        for bad in $failed; do\n"
+    "            if [ \"$num_left\" -gt \"$nodes\" ] && ! is_left_out \"$name\" &&\n"
+    "                [[ $bad == \"$name\" || $bad == \"$name\".* || $name == \"$bad\".* ]]; then\n"
+    "                leave_out \"$name\" 'a rank on it failed' && num_left=$((num_left - 1))\n"
+    "            fi\n"
+    "        done\n"
+    "    done\n"
+    "}\n";
+
+static void print_choosing(const weft_job *job, FILE *out)
+{
+    weft_job_print_again(job, out);
+    fprintf(out, "run=");
+    weft_shell_word(job->run, out);
+    fprintf(out, " node_counts='%s' dp=%d ranks_per_node=%d\n%s", job->node_counts, job->dp,
+            job->ranks_per_node, choosing);
+}
+
+/* The ranks' and mpirun's words go to a file too, whatever signals a terminal sends. */
+static void print_restarting(const weft_job *job, FILE *out)
+{
+    print_choosing(job, out);
+    fprintf(out,
+            "set -m\nwhile :; do\nchoose\n"
+            "mpirun -n $((nodes * ranks_per_node)) --hostfile \"$run/hostfile.now\" --map-by "
+            "ppr:%d:node --bind-to none \"${options[@]}\" \\\n   ",
+            job->ranks_per_node);
+    weft_job_words(job, weft_job_shell_word, out);
+    fprintf(out, " </dev/null 2> >(trap '' INT TERM HUP USR1; exec tee \"$run/job.err\" >&2) &\n");
+    fprintf(out, "%sif ! again; then exit \"$code\"; fi\nlook\ndone\n", weft_job_waiting);
 }
 
 /* Ranks are unbound: each takes its share of its node's cores (device.num_threads). */
@@ -38,7 +126,12 @@ void weft_job_print_mpirun(const weft_job *job, FILE *out)
                  "    if [ -n \"${!name+given}\" ]; then options+=(-x \"$name\"); fi\n"
                  "done\n");
     /* In a group of its own: a terminal's signals reach the script alone. */
-    fprintf(out, "%sset -m\n", weft_job_passing);
+    fputs(weft_job_passing, out);
+    if (job->max_restarts > 0) {
+        print_restarting(job, out);
+        return;
+    }
+    fprintf(out, "set -m\n");
     fprintf(out, "mpirun -n %d --hostfile", job->num_nodes * job->ranks_per_node);
     weft_job_shell_word(job->run, out);
     fprintf(out, "/%s --map-by ppr:%d:node --bind-to none \"${options[@]}\" \\\n   ",

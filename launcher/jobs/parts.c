@@ -1,4 +1,5 @@
 /* What the texts of several launchers are made of. */
+#include <inttypes.h>
 #include <stddef.h>
 
 #include "launcher/jobs/job_internal.h"
@@ -48,3 +49,51 @@ const char weft_job_waiting[] = "job=$!\n"
                                 "    code=$?\n"
                                 "    if [ -z \"$interrupted\" ]; then break; fi\n"
                                 "done\n";
+
+static const char again_head[] =
+    "restarts=0 last= farthest=0 delay=0\n"
+    "# Whether it is started again: a fault ended it, behind another step than the last time.\n"
+    "again() {\n"
+    "    job=\n"
+    "    case \"$code\" in\n"
+    "    4 | 5 | 9) ;;\n"
+    "    129 | 130 | 143) return 1 ;;\n"
+    "    *) if [ \"$code\" -le 128 ]; then return 1; fi ;;\n"
+    "    esac\n"
+    "    if [ -n \"$asked\" ]; then return 1; fi\n"
+    "    step=$(tail -n 3 --";
+
+static const char again_tail[] =
+    "/metrics.jsonl 2>/dev/null |\n"
+    "        sed -n 's/^{\"step\": \\([0-9]*\\),.*}$/\\1/p' | tail -n 1)\n"
+    "    step=${step:-0}\n"
+    "    what=\"the job ended with exit code $code after step $step\"\n"
+    "    if [ \"$step\" = \"$last\" ]; then\n"
+    "        echo \"weft: $what, twice: it is not started again\" >&2\n"
+    "        return 1\n"
+    "    fi\n"
+    "    if [ \"$restarts\" -ge \"$max_restarts\" ]; then\n"
+    "        echo \"weft: $what, and was started again $restarts times "
+    "(reliability.max_restarts)\" >&2\n"
+    "        return 1\n"
+    "    fi\n"
+    "    if [ \"$restarts\" -eq 0 ] || [ \"$step\" -gt \"$farthest\" ]; then\n"
+    "        delay=$restart_delay\n"
+    "    else\n"
+    "        delay=$((delay * 2 > 600 ? 600 : delay * 2))\n"
+    "    fi\n"
+    "    farthest=$((step > farthest ? step : farthest)) restarts=$((restarts + 1)) last=$step\n"
+    "    echo \"weft: $what: it is started again in $delay s ($restarts of $max_restarts, "
+    "reliability.max_restarts)\" >&2\n"
+    "    sleep \"$delay\" &\n"
+    "    wait $!\n"
+    "    [ -z \"$asked\" ]\n"
+    "}\n";
+
+void weft_job_print_again(const weft_job *job, FILE *out)
+{
+    fprintf(out, "max_restarts=%" PRId64 " restart_delay=%" PRId64 "\n%s", job->max_restarts,
+            job->restart_delay_s, again_head);
+    weft_job_shell_word(job->run, out);
+    fputs(again_tail, out);
+}

@@ -47,10 +47,17 @@ void weft_job_print_slurm(const weft_job *job, FILE *out)
     weft_job_shell_word(job->folder, out);
     /* Slurm's USR1 is for the batch shell alone. */
     fprintf(out, " || exit\n%s", weft_job_passing);
+    if (job->max_restarts > 0) {
+        weft_job_print_again(job, out);
+        fprintf(out, "while :; do\n");
+    }
     fprintf(out, "srun --mpi=pmix --kill-on-bad-exit=1 --distribution=block --cpu-bind=none");
     if (job->num_threads > 0)
         fprintf(out, " --cpus-per-task=%d", job->num_threads);
     fprintf(out, " \\\n   ");
     weft_job_words(job, weft_job_shell_word, out);
-    fprintf(out, " &\n%s%s", weft_job_waiting, after);
+    fprintf(out, " &\n%s", weft_job_waiting);
+    if (job->max_restarts > 0)
+        fprintf(out, "if ! again; then break; fi\ndone\n");
+    fputs(after, out);
 }

@@ -264,8 +264,8 @@ weft_status weft_bench_layer_run(weft_bench_layer *layer, double out_us[2])
                                     .training = true};
     for (int half = 0; half < 2; half++) {
         WEFT_TRY(weft_comm_barrier(layer->world));
-        weft_device_set_pace(layer->device,
-                             (weft_pace){layer->pace_flops[half], WEFT_PACE_EXPERTS});
+        weft_device_set_pace(layer->device, (weft_pace){.flops = layer->pace_flops[half],
+                                                        .work = WEFT_PACE_EXPERTS});
         double start = weft_now_us();
         if (half == 0)
             WEFT_TRY(weft_model_forward(layer->model, 0, &micro_batch, layer->lane, NULL, NULL));

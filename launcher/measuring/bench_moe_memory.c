@@ -32,7 +32,7 @@ static weft_status measure_shape(weft_comm *world, const weft_bench_moe_options 
 {
     const double mib = 1 << 20;
     double whole;
-    WEFT_TRY(peak_of(world, shape, (weft_moe_pipeline){1, WEFT_REUSE_NONE, 0}, &whole));
+    WEFT_TRY(peak_of(world, shape, (weft_moe_pipeline){.num_partitions = 1}, &whole));
     for (int i = 0; i < o->num_partitions; i++)
         for (int reuse = WEFT_REUSE_S1; reuse < WEFT_NUM_REUSES; reuse++) {
             int n = o->partitions[i];
@@ -40,7 +40,9 @@ static weft_status measure_shape(weft_comm *world, const weft_bench_moe_options 
             double middle = (double)shape->ffn * (shape->swiglu ? 2 : 1);
             if (n < 2 || !(o->reuses & 1u << reuse))
                 continue;
-            WEFT_TRY(peak_of(world, shape, (weft_moe_pipeline){n, (weft_reuse)reuse, 0}, &bytes));
+            WEFT_TRY(peak_of(world, shape,
+                             (weft_moe_pipeline){.num_partitions = n, .reuse = (weft_reuse)reuse},
+                             &bytes));
             double allowed = allowed_elements(rows, (double)shape->hidden, middle, n) *
                              (double)weft_dtype_bytes(shape->dtype);
             double fall = whole - bytes;

@@ -191,7 +191,8 @@ static void list_cases(const weft_bench_moe_options *o, const weft_moe_layer_sha
         for (int reuse = 0; reuse < WEFT_NUM_REUSES; reuse++)
             if (o->reuses & 1u << reuse)
                 add_case(p, WEFT_BENCH_PIPELINED,
-                         &(weft_moe_pipeline){o->partitions[i], (weft_reuse)reuse, 0});
+                         &(weft_moe_pipeline){.num_partitions = o->partitions[i],
+                                              .reuse = (weft_reuse)reuse});
 }
 
 typedef struct layers {

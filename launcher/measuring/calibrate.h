@@ -7,9 +7,12 @@
 
 #include "core/cluster.h"
 
-/* Prints a table a cost (volume, time, rate, share of the peak), then the interference matrix.
- * is_imported: what is there was not measured here. */
+/* Prints a table a cost (its peak and spread; volume, time, rate, share of the peak), then the
+ * interference matrix. is_imported: what is there was not measured here. */
 void weft_calibrate_print(const weft_cluster *cluster, bool is_imported, FILE *out);
+/* A line for each measured number whose spread is above WEFT_CALIBRATE_MOST_SPREAD. */
+#define WEFT_CALIBRATE_MOST_SPREAD 0.3
+void weft_calibrate_warn(const weft_cluster *cluster, FILE *out);
 /* Draws the costs' efficiency over their volumes, one panel each for links, copies and GEMMs, and
  * the interference matrix; readable on light and dark pages. Errors: WEFT_FILE. */
 weft_status weft_calibrate_draw(const weft_cluster *cluster, FILE *out) WEFT_CHECKED;

@@ -40,9 +40,14 @@ static void print_cost(const weft_cluster *cluster, weft_cost_kind kind, FILE *o
 {
     const weft_cost *cost = &cluster->costs[kind];
     bool is_bytes = weft_cost_unit(kind)[0] == 'b';
-    char volume[32], time[32], rate[32];
+    char volume[32], time[32], rate[32], key[48];
     rate_text(cost->peak, is_bytes, rate);
-    fprintf(out, "\n%s: %s, peak %s\n", weft_cost_text(kind), weft_cost_help(kind), rate);
+    fprintf(out, "\n%s: %s, peak %s", weft_cost_text(kind), weft_cost_help(kind), rate);
+    snprintf(key, sizeof key, "costs.%s", weft_cost_text(kind));
+    const weft_source *source = weft_cluster_source(cluster, -1, key);
+    if (source && source->spread > 0)
+        fprintf(out, ", spread %.2g %%", 100 * source->spread);
+    fprintf(out, "\n");
     for (int i = 0; i < cost->curve.num_points; i++) {
         double us = cost->curve.time_us[i];
         volume_text(cost->curve.volume[i], is_bytes, volume);
@@ -50,6 +55,18 @@ static void print_cost(const weft_cluster *cluster, weft_cost_kind kind, FILE *o
         rate_text(us > 0 ? cost->curve.volume[i] / (us * 1e-6) : 0, is_bytes, rate);
         fprintf(out, "  %12s  %11s  %13s  %5.1f %%\n", volume, time, rate,
                 100 * weft_cluster_efficiency(cluster, kind, cost->curve.volume[i]));
+    }
+}
+
+void weft_calibrate_warn(const weft_cluster *cluster, FILE *out)
+{
+    for (int i = 0; i < cluster->num_sources; i++) {
+        const weft_source *source = &cluster->sources[i];
+        if (source->class_ == WEFT_SOURCE_MEASURED && source->spread > WEFT_CALIBRATE_MOST_SPREAD)
+            fprintf(out,
+                    "weft calibrate: %s: half of its measurements spread over %s%.3g %% of the "
+                    "median; measure again on a quiet machine\n",
+                    source->key, source->spread < 10 ? "" : "at least ", 100 * source->spread);
     }
 }
 
@@ -66,6 +83,8 @@ static void print_eager(const weft_cluster *cluster, weft_figure figure, const c
 void weft_calibrate_print(const weft_cluster *cluster, bool is_imported, FILE *out)
 {
     bool any_unknown = false;
+    const bool is_alone =
+        cluster->num_nodes * cluster->ranks_per_node == 1; /* who has no messages */
     const weft_interference none = weft_interference_none();
     fprintf(out, "%s: %s %s of %s\n", *cluster->name ? cluster->name : "a cluster",
             is_imported ? "imported:" : "measured on",
@@ -94,7 +113,7 @@ void weft_calibrate_print(const weft_cluster *cluster, bool is_imported, FILE *o
     for (int y = 0; y < WEFT_NUM_WORK_CLASSES; y++) {
         fprintf(out, "\n  %-6s", weft_work_class_text(y));
         for (int x = 0; x <= WEFT_WORK_ALL; x++) {
-            if (x == y)
+            if (x == y || (is_alone && (x == WEFT_WORK_COMM || y == WEFT_WORK_COMM)))
                 fprintf(out, "  %6s", "-");
             else
                 fprintf(out, "  %6.2f", cluster->interference.alpha[y][x]);

@@ -24,7 +24,7 @@ static const char ink[] = "#1c2333", faint[] = "#5b6678";
 /* Costs that share a picture, since their volumes are alike. */
 typedef struct panel {
     const char *title;
-    int kinds[8]; /* ends with NO_KIND */
+    int kinds[7]; /* a colour each at most; ends with NO_KIND */
 } panel;
 
 static const panel panels[] = {
@@ -36,15 +36,18 @@ static const panel panels[] = {
       WEFT_COST_REDUCE_SCATTER, WEFT_COST_MESSAGE_INSIDE, NO_KIND}},
     {"Copies and memory",
      {WEFT_COST_COPY, WEFT_COST_TO_HOST, WEFT_COST_TO_DEVICE, WEFT_COST_MEMORY, WEFT_COST_ADAMW,
-      NO_KIND}},
+      WEFT_COST_ADAMW_HOST, NO_KIND}},
     {"Products and attention",
      {WEFT_COST_GEMM_FP32, WEFT_COST_GEMM_BF16, WEFT_COST_ATTENTION_FP32, WEFT_COST_ATTENTION_BF16,
       NO_KIND}},
-    {"Storage", {WEFT_COST_STORAGE_WRITE, WEFT_COST_STORAGE_READ, NO_KIND}},
+    {"Storage",
+     {WEFT_COST_STORAGE_WRITE, WEFT_COST_STORAGE_READ, WEFT_COST_DIRECT_WRITE,
+      WEFT_COST_DIRECT_READ, NO_KIND}},
 };
 enum { NUM_PANELS = sizeof panels / sizeof panels[0] };
 
-static const char *const colours[] = {"#3b76d1", "#c94f4f", "#2f9e63", "#8a5cc2", "#b07d2b"};
+static const char *const colours[] = {"#3b76d1", "#c94f4f", "#2f9e63",
+                                      "#8a5cc2", "#b07d2b", "#2a8c9a"};
 
 static bool is_shown(const weft_cluster *cluster, const panel *p)
 {

@@ -22,6 +22,7 @@ typedef struct weft_measure_options {
     bool quick;           /* few and small volumes, short trains */
     bool no_interference; /* leave its factors at 1 */
     unsigned kinds;       /* bits 1 << weft_cost_kind of the curves to measure; all */
+    int host_threads;     /* of AdamW on host memory; a rank's share of the cores */
     const char *name;     /* of the cluster; the host's */
     const char *storage; /* folder of the file that every rank writes and reads; none: unmeasured */
     bool report_progress; /* a log line a curve */
@@ -31,9 +32,10 @@ typedef struct weft_measure_options {
  * a node), up to what size messages travel before their receivers ask (not on GPUs), and how
  * computation, communication and copies to the host slow each other down. Its communication is the
  * all-to-all between nodes, or inside with one node; with one rank its factors stay 1. A cost that
- * cannot be measured stays unknown. Each rank's memory: three times max_bytes. Collective over
- * world, same options everywhere. Errors: WEFT_CONFIG (nodes of different sizes), WEFT_MEMORY,
- * WEFT_COMM; the same on all ranks where the cause is not a failed operation. */
+ * cannot be measured stays unknown. Each rank's memory: three times max_bytes, and three times
+ * more on the host for AdamW on it. Collective over world, same options everywhere. Errors:
+ * WEFT_CONFIG (nodes of different sizes), WEFT_MEMORY, WEFT_COMM; the same on all ranks where the
+ * cause is not a failed operation. */
 weft_status weft_measure_cluster(weft_comm *world, weft_device *device,
                                  const weft_measure_options *options,
                                  weft_cluster *out) WEFT_CHECKED;
@@ -47,9 +49,13 @@ double weft_measure_typical_us(double *us, int num);
 double weft_measure_scatter(double *us, int num);
 /* Says of a number that it was measured, and its spread (0: not known), to two digits. */
 void weft_measure_say_source(weft_cluster *cluster, const char *key, double spread);
-/* Makes the times of a curve, all above 0, rise with the volume: replaces runs that fall by their
- * means (isotonic regression), and a run at the end, which would extend with slope 0, by a line
- * through its mean at the curve's best rate. */
+/* Whether a point was disturbed: it took more than twice as long as the next larger one, or, the
+ * last, three times what the rate of the one before says. */
+bool weft_measure_is_disturbed(const weft_curve *curve, int point);
+/* Makes the times of a curve, all above 0, rise with the volume: a point above three times a larger
+ * one's time takes that time, which no other point has to pay for; runs that fall less are replaced
+ * by their means (isotonic regression), and a run at the end, which would extend with slope 0, by a
+ * line through its mean at the curve's best rate. */
 void weft_measure_make_rise(weft_curve *curve);
 /* How many operations a lane had done at `us`, the one in progress counted by its share of time:
  * the first starts at start_us, number i ends at end_us[i]. */

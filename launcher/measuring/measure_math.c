@@ -73,8 +73,25 @@ static void tilt_end(weft_curve *curve)
         us[i] = fmax(mean_us + (volume[i] - mean_volume) / best, first > 0 ? us[first - 1] : 0);
 }
 
+bool weft_measure_is_disturbed(const weft_curve *curve, int point)
+{
+    const double *volume = &curve->volume[point], *us = &curve->time_us[point];
+    if (point + 1 < curve->num_points)
+        return us[0] > 2 * us[1];
+    return point > 0 && us[0] > 3 * us[-1] * volume[0] / volume[-1];
+}
+
+/* Disturbances only add time, and means would spread one of them over all points. */
+static void cut_disturbed(weft_curve *curve)
+{
+    for (int i = curve->num_points - 2; i >= 0; i--)
+        if (curve->time_us[i] > 3 * curve->time_us[i + 1])
+            curve->time_us[i] = curve->time_us[i + 1];
+}
+
 void weft_measure_make_rise(weft_curve *curve)
 {
+    cut_disturbed(curve);
     /* Pool adjacent violators: blocks of equal time, merged with the one before while they fall. */
     double mean[WEFT_CURVE_MAX_POINTS];
     int size[WEFT_CURVE_MAX_POINTS], num = 0;

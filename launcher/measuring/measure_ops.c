@@ -4,6 +4,7 @@
 #include <weft/kernels.h>
 
 #include "core/trace.h"
+#include "kernels/host.h"
 #include "launcher/measuring/measure_internal.h"
 
 static bool is_gemm(weft_cost_kind kind)
@@ -16,6 +17,11 @@ static bool is_storage(weft_cost_kind kind)
     return kind == WEFT_COST_STORAGE_WRITE || kind == WEFT_COST_STORAGE_READ;
 }
 
+static bool is_direct(weft_cost_kind kind)
+{
+    return kind == WEFT_COST_DIRECT_WRITE || kind == WEFT_COST_DIRECT_READ;
+}
+
 static bool is_attention(weft_cost_kind kind)
 {
     return kind == WEFT_COST_ATTENTION_FP32 || kind == WEFT_COST_ATTENTION_BF16;
@@ -23,7 +29,7 @@ static bool is_attention(weft_cost_kind kind)
 
 /* Of fp32: a norm reads and writes x; AdamW reads weight, gradient and both moments and writes all
  * but the gradient. */
-enum { NORM_BYTES = 2 * 4, ADAMW_BYTES = 7 * 4, STORAGE_SMALLEST = 64 << 10 };
+enum { NORM_BYTES = 2 * 4, ADAMW_BYTES = 7 * 4 };
 enum { HEAD_DIM = 64, SHORTEST = 16 }; /* sequence */
 
 /* Heads of attention as wide as half a product; in its buffers, q, k and v of all of them. */
@@ -63,6 +69,9 @@ bool weft_measure_can(const weft_measure_rig *rig, weft_cost_kind kind)
     case WEFT_COST_STORAGE_WRITE:
     case WEFT_COST_STORAGE_READ:
         return rig->options.storage;
+    case WEFT_COST_DIRECT_WRITE:
+    case WEFT_COST_DIRECT_READ:
+        return rig->takes_direct;
     default:
         return true;
     }
@@ -85,15 +94,20 @@ int weft_measure_volumes(const weft_measure_rig *rig, weft_cost_kind kind,
             out[count++] = attention_flops(rig, (double)seq);
         return count;
     }
+    if (is_direct(kind))
+        return weft_measure_direct_volumes(rig, out);
     size_t bytes = WEFT_MEASURE_SMALLEST, most = rig->options.max_bytes;
     if (kind == WEFT_COST_MEMORY) { /* from one row on */
         bytes = NORM_BYTES * norm_cols(rig);
         most = 2 * most < 4 * rig->gemm_rows * bytes ? 2 * most : 4 * rig->gemm_rows * bytes;
     } else if (kind == WEFT_COST_ADAMW) { /* four arrays in two buffers */
         most *= 2;
+    } else if (kind == WEFT_COST_ADAMW_HOST) { /* in one, where two lie beside each other */
+        most = rig->host_bytes / (quick ? 4 : 8) / 64 * 64 / sizeof(float) * ADAMW_BYTES;
     } else if (is_storage(
                    kind)) { /* checkpoints are large, and every volume has a disk's latency */
-        bytes = most / 16 < STORAGE_SMALLEST ? most / 16 : STORAGE_SMALLEST;
+        bytes =
+            most / 16 < WEFT_MEASURE_STORAGE_SMALLEST ? most / 16 : WEFT_MEASURE_STORAGE_SMALLEST;
     }
     while (bytes <= most && count < WEFT_CURVE_MAX_POINTS) {
         out[count++] = (double)bytes;
@@ -232,6 +246,32 @@ static weft_status adamw(weft_measure_rig *rig, weft_lane *lane, size_t bytes)
                                        .weight_decay = 0.1f, .step = 1));
 }
 
+typedef struct host_step {
+    weft_adamw_args args;
+    int num_threads;
+} host_step;
+
+static weft_status run_host_step(const void *args)
+{
+    const host_step *step = args;
+    return weft_host_adamw(&step->args, step->num_threads);
+}
+
+/* The same in the host's memory, on its cores. What is stepped lies apart by more than a cache
+ * holds before it is stepped again. */
+static weft_status adamw_host(weft_measure_rig *rig, weft_lane *lane, size_t bytes)
+{
+    const size_t count = bytes / ADAMW_BYTES, quarter = rig->host_bytes / 4 / 64 * 64;
+    float *host = (float *)(rig->host + walk(rig, count * sizeof(float), quarter));
+    const size_t next = quarter / sizeof(float);
+    const host_step step = {
+        .args = WEFT_ARGS(weft_adamw_args, .count = count, .master = host, .m = host + next,
+                          .v = host + 2 * next, .grad = host + 3 * next, .lr = 1e-3f, .beta1 = 0.9f,
+                          .beta2 = 0.95f, .epsilon = 1e-8f, .weight_decay = 0.1f, .step = 1),
+        .num_threads = rig->options.host_threads};
+    return weft_lane_submit(lane, "adamw_host", run_host_step, &step, sizeof step);
+}
+
 weft_status weft_measure_submit(weft_measure_rig *rig, weft_cost_kind kind, weft_lane *lane,
                                 double volume)
 {
@@ -277,9 +317,13 @@ weft_status weft_measure_submit(weft_measure_rig *rig, weft_cost_kind kind, weft
         return norm(rig, lane, bytes);
     case WEFT_COST_ADAMW:
         return adamw(rig, lane, bytes);
+    case WEFT_COST_ADAMW_HOST:
+        return adamw_host(rig, lane, bytes);
     case WEFT_COST_STORAGE_WRITE:
     case WEFT_COST_STORAGE_READ:
-        return weft_measure_storage(rig, kind == WEFT_COST_STORAGE_READ, lane, bytes);
+    case WEFT_COST_DIRECT_WRITE:
+    case WEFT_COST_DIRECT_READ:
+        return weft_measure_storage(rig, kind, lane, bytes);
     case WEFT_NUM_COSTS:
         break;
     }

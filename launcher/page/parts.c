@@ -125,7 +125,7 @@ static const char *colour_of(const char *name)
         {"pipeline", "#e69f00"},        {"data", "#dd0044"},      {"host", "#552200"},
         {"weights", "#0072b2"},         {"gradients", "#dd0044"}, {"activations", "#009e73"},
         {"scratch", "#e69f00"},         {"messages", "#d55e00"},  {"other", "#9aa3b0"},
-        {"optimizer state", "#7766ff"},
+        {"optimizer state", "#7766ff"}, {"upload", "#aa7733"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (strcmp(rows[i].name, name) == 0)

@@ -32,6 +32,9 @@ weft_status weft_against_check(const weft_config *config, const weft_config_sour
     if (load == WEFT_CONFIG) /* training wrote it */
         return WEFT_ERROR(WEFT_FILE, "%s: damaged, or of another program", weft_error_get()->text);
     WEFT_TRY(load);
+    const weft_tier_options ran = weft_tier_as_ran(&of_run.tier);
+    if (!weft_tier_is_left_open(&config->tier))
+        of_run.tier = ran;
     WEFT_TRY(weft_run_step_changes(&of_run, config, arena, &difference));
     if (difference)
         return WEFT_ERROR(WEFT_CONFIG, "--against %s: its step is another: %s", run, difference);
@@ -45,6 +48,7 @@ weft_status weft_against_check(const weft_config *config, const weft_config_sour
         return WEFT_ERROR(WEFT_CONFIG, "--against %s: its mesh is another: %s -> %s", run, axes[0],
                           axes[1]);
     *out = of_run;
+    out->tier = ran;
     return WEFT_OK;
 }
 
@@ -91,14 +95,16 @@ static weft_status find_median(const weft_run_steps *s, weft_arena *arena, weft_
     return WEFT_OK;
 }
 
-weft_status weft_against_load(const char *run, weft_arena *arena, double *out)
+weft_status weft_against_load(const char *run, weft_arena *arena, weft_config *config)
 {
     weft_run_steps s;
     double *sorted;
     int count;
     WEFT_TRY(weft_run_read_steps(run, arena, &s));
     WEFT_TRY(sort_counted(run, s.loads, s.count, arena, &sorted, &count));
-    *out = quantile(sorted, count, 0.5);
+    config->moe_load = quantile(sorted, count, 0.5);
+    WEFT_TRY(sort_counted(run, s.expert_loads, s.count, arena, &sorted, &count));
+    config->moe_expert_load = quantile(sorted, count, 0.5);
     return WEFT_OK;
 }
 
@@ -212,12 +218,12 @@ static weft_status read_traced(const weft_run_steps *s, int64_t traced_step, con
     if (run.count == 0)
         return WEFT_OK;
     WEFT_TRY(sum_phases(&run, plan, planned, &p, &num_ranks));
-    WEFT_TRY(finish_phases(&p, num_ranks, traced_us, out));
     weft_status status =
         weft_measured_time_of(plan, run.slices, run.count, traced_us, arena, &time);
     if (status == WEFT_CONFIG)
         return weft_error_context(status, "--against %s", out->run);
     WEFT_TRY(status);
+    WEFT_TRY(finish_phases(&p, num_ranks, time.step_us, out));
     return list_times(&time, arena, out);
 }
 

@@ -34,9 +34,9 @@ typedef struct weft_against {
  * cannot be read. */
 weft_status weft_against_check(const weft_config *config, const weft_config_source *source,
                                const char *run, weft_arena *arena, weft_config *out) WEFT_CHECKED;
-/* The load of the run's experts to plan at (weft_config.moe_load): the median of its steps; 0: it
- * has no experts. */
-weft_status weft_against_load(const char *run, weft_arena *arena, double *out) WEFT_CHECKED;
+/* The loads of the run's experts to plan at (config's moe_load and moe_expert_load): medians of its
+ * steps; 0: it has no experts. */
+weft_status weft_against_load(const char *run, weft_arena *arena, weft_config *config) WEFT_CHECKED;
 /* of_run: as weft_against_check read it. planned: the plan's timeline. The first tenth of the
  * steps, at least two, is warm-up. Errors: WEFT_FILE: a file of the run cannot be read or is
  * damaged; WEFT_CONFIG: it is another run's, or the run has too few steps. */

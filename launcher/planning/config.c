@@ -1,6 +1,7 @@
 #include "launcher/planning/config.h"
 
 #include <stddef.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -84,6 +85,26 @@ static weft_status check_blocks(const weft_config *c)
                           (long long)each, weft_fits_text(&near, text));
 }
 
+static weft_status check_bad_steps(const weft_config *c)
+{
+    const weft_reliability_options *r = &c->reliability;
+    if (r->loss_spike_factor != 0 && r->loss_spike_factor <= 1)
+        return WEFT_KEY_ERROR("reliability.loss_spike_factor",
+                              "%g: a loss above its mean is no spike yet; 0 for none, or above 1",
+                              r->loss_spike_factor);
+    if (r->straggler_factor != 0 && r->straggler_factor <= 1)
+        return WEFT_KEY_ERROR("reliability.straggler_factor",
+                              "%g: half of all ranks take as long; 0 for none, or above 1",
+                              r->straggler_factor);
+    if (r->on_bad_step == WEFT_BAD_STEP_REWIND &&
+        (c->checkpoint.no_save || c->checkpoint.save_interval == 0))
+        return WEFT_KEY_ERROR("reliability.on_bad_step",
+                              "rewind needs checkpoints to go back to: %s",
+                              c->checkpoint.no_save ? "checkpoint.no_save has none written"
+                                                    : "set checkpoint.save_interval");
+    return WEFT_OK;
+}
+
 static weft_status check_train(const weft_config *c, bool no_data)
 {
     const weft_train_options *t = &c->train;
@@ -94,9 +115,17 @@ static weft_status check_train(const weft_config *c, bool no_data)
     if (t->min_loss_scale > t->initial_loss_scale)
         return WEFT_KEY_ERROR("train.min_loss_scale", "%g is above initial_loss_scale %g",
                               t->min_loss_scale, t->initial_loss_scale);
+    if (c->checkpoint.keep_latest_k == 0)
+        return WEFT_KEY_ERROR("checkpoint.keep_latest_k",
+                              "0 would keep no checkpoint; 1 keeps the newest, -1 all");
+    if (c->checkpoint.peer_copies > 0 && (!c->checkpoint.async_save || c->checkpoint.no_save))
+        return WEFT_KEY_ERROR("checkpoint.peer_copies",
+                              "%" PRId64 ": copies take checkpoint.async_save",
+                              c->checkpoint.peer_copies);
     if (t->min_lr > t->lr)
         return WEFT_KEY_ERROR("train.min_lr", "%g is above lr %g", t->min_lr, t->lr);
     WEFT_TRY(check_batch(c, 0));
+    WEFT_TRY(check_bad_steps(c));
     if (!no_data && !c->data.mock_data && !c->data.data_path && !weft_config_has_own_data(c))
         return WEFT_KEY_ERROR("data.data_path", "missing; make a dataset with weft prepare, or set "
                                                 "data.mock_data");
@@ -223,6 +252,7 @@ static weft_status resolve(weft_config *c, const weft_config_source *source, con
     WEFT_TRY(settle_sharding(c, source, text));
     if (c->parallel.pipeline_model_parallel_size != file.pipeline_model_parallel_size)
         forget_layout(source, &file, &c->parallel);
+    c->tier_asked = c->tier;
     if (source->run)
         WEFT_TRY(weft_run_keep(source->run, c));
     weft_train_options *t = &c->train;
@@ -300,6 +330,10 @@ static weft_status check_device(const weft_config *c)
         if (rates[i].flops > 0 && rates[i].flops < 1e6)
             return WEFT_KEY_ERROR(rates[i].key, "%g FLOP/s is out of range: 0, or 1e+06 to 1e+18",
                                   rates[i].flops);
+    if (c->device.pace_link > 0 && c->device.pace_link < 1e6)
+        return WEFT_KEY_ERROR("device.pace_link",
+                              "%g bytes/s is out of range: 0, or 1e+06 to 1e+14",
+                              c->device.pace_link);
     if (c->train.precision == WEFT_PRECISION_FP16 && c->device.kind == WEFT_DEVICE_KIND_CPU)
         return WEFT_KEY_ERROR("train.precision",
                               "fp16 needs device.kind \"cuda\"; the CPU has fp32 and bf16");
@@ -331,6 +365,7 @@ static weft_status check_fitting(const void *context, const weft_mesh *mesh)
     WEFT_TRY(
         weft_model_check_mesh(&c->model, mesh, c->model.num_layers, c->train.micro_batch_size));
     WEFT_TRY(weft_model_check_moe(&c->model, &c->schedule, mesh));
+    WEFT_TRY(weft_tier_check(&c->tier, &c->model, &c->schedule));
     if (!f->topology)
         return WEFT_OK;
     return weft_topology_check(f->topology, mesh, c->parallel.allow_tp_across_nodes);

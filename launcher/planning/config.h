@@ -1,9 +1,10 @@
-/* The whole config: one JSON file of seven sections and the application's own, and what the command
+/* The whole config: one JSON file of nine sections and the application's own, and what the command
  * line puts over it.
  *
- * Sections belong to their owners (model: layers/, parallel: parallel/ and schedule/); train, data,
- * checkpoint, device and log are the launcher's. weft_config_load refuses all that it can know to
- * be wrong before a rank starts: one line with file, line and column, WEFT_CONFIG. */
+ * Sections belong to their owners (model, offload: layers/, parallel: parallel/ and schedule/);
+ * train, data, checkpoint, device, reliability and log are the launcher's. weft_config_load refuses
+ * all that it can know to be wrong before a rank starts: one line with file, line and column,
+ * WEFT_CONFIG. */
 #ifndef WEFT_LAUNCHER_PLANNING_CONFIG_H
 #define WEFT_LAUNCHER_PLANNING_CONFIG_H
 
@@ -13,7 +14,9 @@
 
 #include "core/options.h"
 #include "core/pace.h"
+#include "launcher/planning/reliability.h"
 #include "layers/offload.h"
+#include "layers/tier.h"
 #include "parallel/mesh.h"
 #include "parallel/topology.h"
 #include "schedule/options.h"
@@ -56,10 +59,22 @@ typedef struct weft_data_options { /* section "data" */
     const char *data_xxh64; /* of tokens and tokenizer, filled where they are read; NULL: unknown */
 } weft_data_options;
 
+/* What a save does while another is under way. */
+typedef enum weft_save_when_busy { WEFT_SAVE_WAIT, WEFT_SAVE_SKIP } weft_save_when_busy;
+
 typedef struct weft_checkpoint_options { /* section "checkpoint" */
     const char *load;                    /* start from this checkpoint; NULL: afresh */
     int64_t save_interval;               /* 0: only at the end */
     bool no_save;
+    bool async_save;
+    int64_t staging_bytes;        /* of its memory at most; 0: what a save takes */
+    int async_when_busy;          /* weft_save_when_busy */
+    int64_t peer_copies;          /* of each rank's state in other nodes' memory; 0: none */
+    int64_t peer_interval;        /* steps between them */
+    const char *peer_path;        /* a folder in each node's memory */
+    int64_t keep_latest_k;        /* checkpoints that stay; -1: all */
+    int64_t save_retain_interval; /* and those of such steps; 0: none */
+    int64_t fallback;             /* damaged checkpoints that a resumed run passes over at most */
 } weft_checkpoint_options;
 
 typedef enum weft_device_kind { WEFT_DEVICE_KIND_CPU, WEFT_DEVICE_KIND_CUDA } weft_device_kind;
@@ -73,6 +88,7 @@ typedef struct weft_device_options { /* section "device" */
     double peak_flops;               /* a rank; 0: its pace where all work has one, else measured */
     double pace;                     /* FLOP/s of an emulated accelerator; 0: none */
     int pace_work;                   /* weft_pace_work */
+    double pace_link;                /* bytes/s of its link to host memory, each way; 0: no pace */
 } weft_device_options;
 
 typedef struct weft_log_options { /* section "log" */
@@ -91,6 +107,8 @@ typedef struct weft_config {
     weft_data_options data;
     weft_checkpoint_options checkpoint;
     weft_device_options device;
+    weft_tier_options tier; /* section "offload" */
+    weft_reliability_options reliability;
     weft_log_options log;
     const weft_application *application; /* the source's; borrowed */
     void *own; /* the application's section, application->options_bytes in the arena; NULL: none */
@@ -98,16 +116,20 @@ typedef struct weft_config {
      * choice of the run that is resumed; asked: `schedule` as the config has it. */
     double
         moe_load; /* in plans: weft_moe_options.load.rows; 0: what moe_router_forced_load brings */
-    bool moe_load_asked; /* by a line, of any mesh: at most the worst of each */
-    bool plain_kernels;  /* in plans: weft_shape.plain_kernels */
+    double moe_expert_load; /* in plans: rows of the fullest expert over the mean; 0: nobody says */
+    bool moe_load_asked;    /* by a line, of any mesh: at most the worst of each */
+    int plain_kernels;      /* in plans: weft_shape.plain_kernels */
     bool moe_is_kept;
     weft_schedule_options asked;
-    bool context_is_kept; /* likewise parallel.cp_comm_type, which the config leaves open */
+    weft_tier_options tier_asked; /* `tier` as the config has it */
+    bool context_is_kept;         /* likewise parallel.cp_comm_type, which the config leaves open */
     const struct weft_cluster *planned_on; /* in plans: what schedule.cluster says, read already, by
                                               which choices are made; NULL: its file is read */
+    const struct weft_cluster *planned_curves; /* likewise, with the curves that follow from it
+                                                  (weft_cost_complete); NULL: nobody made them */
 } weft_config;
 
-enum { WEFT_MAX_CONFIG_SECTIONS = 8 };
+enum { WEFT_MAX_CONFIG_SECTIONS = 10 };
 /* The sections with their rows, targets inside `config`, whose application is set; how many. */
 size_t weft_config_sections(weft_config *config, weft_option_section out[WEFT_MAX_CONFIG_SECTIONS]);
 /* Where tokens come from: the file of data.data_path; the application's function; else mock data.

@@ -108,6 +108,21 @@ static const weft_option_row checkpoint_rows[] = {
     TEXT(T, load, NULL, "checkpoint to start from, of any mesh"),
     INT(T, save_interval, "0", 0, "steps", "steps between checkpoints; 0: only at the end"),
     FLAG(T, no_save, "false", "write no checkpoint at all"),
+    FLAG(T, async_save, "false", "training goes on while a process of its own writes a save"),
+    INT(T, staging_bytes, "0", 0, "bytes",
+        "host memory a rank for an asynchronous save, at most; 0: what it takes"),
+    CHOICE(T, async_when_busy, "\"wait\"", "wait|skip",
+           "what an asynchronous save does while the one before is still under way"),
+    INT(T, peer_copies, "0", 0, "copies",
+        "of each rank's state in other nodes' memory, so that a lost node resumes from it"),
+    INT(T, peer_interval, "10", 1, "steps", "steps between such copies"),
+    TEXT(T, peer_path, "\"/dev/shm\"", "folder in each node's own memory, for such copies"),
+    INT(T, keep_latest_k, "-1", -1, "checkpoints",
+        "that stay when a new one stands, that one among them; -1: all"),
+    INT(T, save_retain_interval, "0", 0, "steps",
+        "checkpoints of its multiples stay beside the latest ones; 0: none"),
+    INT(T, fallback, "1", 0, "checkpoints",
+        "damaged ones that --resume passes over at most, to go on from the one before"),
 };
 #undef T
 #define T weft_device_options
@@ -125,6 +140,8 @@ static const weft_option_row device_rows[] = {
     REAL(T, pace, "0", 0, 1e18, "cpu: FLOP/s of an emulated accelerator; 0: none"),
     CHOICE(T, pace_work, "\"experts\"", "experts|all",
            "what has it; experts: those of MoE layers, computing nothing; all: kernels with FLOPs"),
+    REAL(T, pace_link, "0", 0, 1e14,
+         "cpu: bytes/s, each way, between an emulated accelerator and host memory; 0: no pace"),
 };
 #undef T
 #define T weft_log_options
@@ -161,7 +178,7 @@ size_t weft_config_sections(weft_config *config, weft_option_section out[WEFT_MA
 {
     const weft_application *own = config->application;
     static weft_option_row parallel_rows[MAX_PARALLEL_ROWS];
-    const weft_option_section sections[7] = {
+    const weft_option_section sections[9] = {
         {"model", weft_model_rows, weft_num_model_rows, &config->model, "the network"},
         {"parallel", parallel_rows, join(parallel_rows), config,
          "the mesh, and what runs on it when"},
@@ -170,6 +187,10 @@ size_t weft_config_sections(weft_config *config, weft_option_section out[WEFT_MA
         {"checkpoint", checkpoint_rows, COUNT(checkpoint_rows), &config->checkpoint,
          "saving and loading"},
         {"device", device_rows, COUNT(device_rows), &config->device, "what computes"},
+        {"offload", weft_tier_rows, weft_num_tier_rows, &config->tier,
+         "experts beyond device memory"},
+        {"reliability", weft_reliability_rows, weft_num_reliability_rows, &config->reliability,
+         "what a run does about faults"},
         {"log", log_rows, COUNT(log_rows), &config->log, "what is written while it runs"},
     };
     _Static_assert(COUNT(sections) < WEFT_MAX_CONFIG_SECTIONS, "and one of the application's");
@@ -249,7 +270,9 @@ bool weft_config_sends_directly(const weft_config *config)
 weft_pace weft_config_pace(const weft_config *config)
 {
     bool is_cpu = config->device.kind == WEFT_DEVICE_KIND_CPU;
-    return (weft_pace){is_cpu ? config->device.pace : 0, (weft_pace_work)config->device.pace_work};
+    return (weft_pace){.flops = is_cpu ? config->device.pace : 0,
+                       .work = (weft_pace_work)config->device.pace_work,
+                       .link = is_cpu ? config->device.pace_link : 0};
 }
 
 weft_dtype weft_config_dtype(const weft_config *config)

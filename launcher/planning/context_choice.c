@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/lack.h"
 #include "launcher/planning/pass_price.h"
 #include "launcher/planning/places.h"
 #include "layers/runtime.h"
@@ -41,6 +42,8 @@ static weft_status read_cluster(choosing *c)
     WEFT_TRY(status);
     if (pace.flops > 0 && pace.work == WEFT_PACE_ALL)
         weft_cluster_set_pace(&c->cluster, pace.flops);
+    if (pace.link > 0)
+        weft_cluster_set_link_pace(&c->cluster, pace.link);
     return WEFT_OK;
 }
 
@@ -67,8 +70,9 @@ static weft_status attention_us(const choosing *c, const weft_mesh *mesh, double
     outline.shape = weft_model_shape(&config->model, mesh, config->train.micro_batch_size,
                                      weft_config_dtype(config), true);
     WEFT_TRY(weft_recompute_modules(recompute, &outline.shape.recompute));
-    *site =
-        (weft_site){.cluster = &c->cluster, .kinds = weft_places_kinds(&c->placed, mesh->world)};
+    *site = (weft_site){.cluster = &c->cluster,
+                        .unsourced = true,
+                        .kinds = weft_places_kinds(&c->placed, mesh->world)};
     WEFT_TRY(
         weft_places_pass_groups(mesh, &c->placed, 0, weft_config_sends_directly(config), site));
     weft_description_begin(&layer.description, &outline.shape);
@@ -156,7 +160,9 @@ weft_status weft_context_choose(const weft_config *config, const weft_topology *
     WEFT_TRY(read_cluster(&c));
     place(&c, topology, mesh->world);
     const weft_status status = weigh_all(&c, mesh);
-    WEFT_TRY(status == WEFT_CONFIG ? weft_error_key(status, "parallel.cluster") : status);
+    const bool is_planned = config->planned_on && weft_lack_is(weft_error_get()); /* by --cluster */
+    WEFT_TRY(status == WEFT_CONFIG && !is_planned ? weft_error_key(status, "parallel.cluster")
+                                                  : status);
     *mesh = c.best;
     out->chosen = true;
     if (mesh->cp_comm_type == WEFT_CONTEXT_A2A_P2P) {

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/cluster_range.h"
+#include "launcher/planning/moe_choice.h"
 #include "launcher/planning/step_price.h"
 #include "parallel/optimizer.h"
 
@@ -70,7 +71,7 @@ weft_status weft_plan_check_load(const weft_config *config, const weft_config_so
     if (any_mesh)
         return WEFT_OK;
     WEFT_TRY(weft_config_mesh(config, source, 0, &mesh));
-    const double worst = weft_plan_worst_load(config, &mesh);
+    const double worst = weft_moe_worst_load(config, &mesh);
     if (config->moe_load <= worst)
         return WEFT_OK;
     return WEFT_ERROR(WEFT_CONFIG,
@@ -98,7 +99,7 @@ static weft_status find_loads(const making *m)
 {
     const weft_plan *plan = m->plan;
     const double own = fmax(plan->step.outline.shape.moe_load, 1),
-                 worst = weft_plan_worst_load(m->config, &plan->mesh);
+                 worst = weft_moe_worst_load(m->config, &plan->mesh);
     const double loads[WEFT_MAX_PLAN_LOADS] = {1, own, worst};
     for (int i = 0; i < WEFT_MAX_PLAN_LOADS; i++) {
         weft_plan_at_load *out = &m->out->loads[m->out->num_loads];
@@ -346,6 +347,14 @@ static weft_status add_input(const making *m, int input, int group, weft_arena *
                             .class_ = weft_cluster_class(m->cluster, group, path),
                             .where = source ? source->where : "",
                             .spread = weft_cluster_spread(m->cluster, group, path)};
+    const weft_hardware *hardware = weft_cluster_hardware(m->cluster, group);
+    if (input >= WEFT_INPUT_EFFICIENCIES && input < WEFT_INPUT_COSTS &&
+        hardware->efficiencies[input - WEFT_INPUT_EFFICIENCIES].num_points == 0) {
+        to->is_missing = true;
+        to->class_ = WEFT_SOURCE_ASSUMED;
+        to->where = "not given: 1";
+        to->spread = 0;
+    }
     if (to->class_ == WEFT_SOURCE_MEASURED && m->plan->inputs.scaled >> input & 1)
         to->class_ = WEFT_SOURCE_SCALED;
     if (group >= 0)

@@ -20,6 +20,7 @@ typedef struct weft_plan_input {
     weft_source_class class_;
     const char *where; /* "": the file does not say */
     double spread;     /* that the range takes it at */
+    bool is_missing;   /* an efficiency that the file does not give, and that counts as 1 */
 } weft_plan_input;
 
 /* What the mesh's nodes cost, which count whole. */

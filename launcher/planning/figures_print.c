@@ -62,6 +62,18 @@ static void print_costs(const weft_plan_figures *f, FILE *out)
         fprintf(out, "\n");
 }
 
+/* Efficiencies of 1, which no hardware has. */
+static void print_missing(const weft_plan_figures *f, FILE *out)
+{
+    int count = 0;
+    for (int i = 0; i < f->num_inputs; i++)
+        if (f->inputs[i].is_missing)
+            fprintf(out, "%s%s", count++ ? ", " : "", f->inputs[i].what);
+    if (count > 0)
+        fprintf(out, "%s not given: 1, as if every operation reached its peak\n",
+                count == 1 ? " is" : " are");
+}
+
 void weft_plan_figures_print(const weft_plan_figures *figures, FILE *out)
 {
     fprintf(out, "between %s and %s, by the spread of the numbers behind it\n",
@@ -70,6 +82,7 @@ void weft_plan_figures_print(const weft_plan_figures *figures, FILE *out)
     print_loads(figures, out);
     print_failures(figures, out);
     print_costs(figures, out);
+    print_missing(figures, out);
 }
 
 /* --- JSON ------------------------------------------------------------------------------------ */

@@ -6,6 +6,8 @@
 #include "launcher/planning/moe_choice.h"
 #include "launcher/planning/sharding_price.h"
 #include "launcher/planning/step_price.h"
+#include "launcher/planning/tier_price.h"
+#include "schedule/experts.h"
 #include "schedule/price.h"
 
 #define FORWARD_US 1000.0 /* of a virtual stage, on average, without a cluster */
@@ -29,6 +31,10 @@ typedef struct making {
     int moe_layer, attention_layer;
     weft_moe_costs moe[2];
     weft_context_costs attention[2];
+    /* Of the first layer with experts, all of them uploaded in turn, as many rows for each. */
+    weft_experts_shape experts;
+    weft_expert_costs expert_costs;
+    double *expert_rows; /* [num_positions] */
 } making;
 
 /* --- what tasks take ----------------------------------------------------------------------- */
@@ -70,6 +76,54 @@ static void price_attention_by_flops(making *m, const weft_outline *outline)
     }
 }
 
+/* A rank's weights of one expert, in elements. */
+static double expert_elements(const making *m, const weft_outline *outline)
+{
+    const weft_description *d = &outline->layers[m->moe_layer].description;
+    double elements = 0;
+    for (int i = 0; i < d->num_held; i++)
+        elements += d->held[i].group == WEFT_GRADIENT_EXPERT ? (double)d->held[i].local : 0;
+    return elements / m->experts.num_positions;
+}
+
+/* As if none of the experts had its place. */
+static weft_status price_file(making *m, const weft_site *site, double elements, weft_dtype dtype)
+{
+    weft_estimate weights, sum, gradient;
+    WEFT_TRY(weft_work_us(site, WEFT_COST_DIRECT_READ, elements * (double)weft_dtype_bytes(dtype),
+                          &weights));
+    WEFT_TRY(weft_work_us(site, WEFT_COST_DIRECT_READ, elements * sizeof(float), &sum));
+    WEFT_TRY(weft_work_us(site, WEFT_COST_DIRECT_WRITE, elements * sizeof(float), &gradient));
+    m->expert_costs.read_us[0] = weights.us;
+    m->expert_costs.read_us[1] = m->experts.accumulates ? sum.us : 0;
+    m->expert_costs.write_us[1] = gradient.us;
+    return WEFT_OK;
+}
+
+/* What a partition's experts compute, shared out. site NULL: copies take no time. */
+static weft_status price_experts(making *m, const weft_outline *outline, const weft_site *site)
+{
+    const double experts = m->experts.num_positions;
+    const double parts = weft_shape_pipeline(&outline->shape).num_partitions;
+    const double elements = expert_elements(m, outline);
+    weft_estimate up = {0}, down = {0}, add = {0};
+    m->expert_costs.row_us[0] = m->moe[0].expert_us * parts / experts;
+    m->expert_costs.row_us[1] = m->moe[1].expert_backward_us * parts / experts;
+    if (!site)
+        return WEFT_OK;
+    WEFT_TRY(weft_work_us(site, WEFT_COST_TO_DEVICE,
+                          elements * (double)weft_dtype_bytes(outline->shape.dtype), &up));
+    WEFT_TRY(weft_work_us(site, WEFT_COST_TO_HOST, elements * sizeof(float), &down));
+    m->expert_costs.upload_us = up.us;
+    m->expert_costs.download_us = down.us;
+    if (!outline->shape.experts_on_host)
+        return WEFT_OK;
+    WEFT_TRY(weft_work_us(site, WEFT_COST_ADAMW_HOST, elements * WEFT_TIER_ADD_BYTES, &add));
+    m->expert_costs.accumulate_us = add.us;
+    return m->experts.num_places > 0 ? price_file(m, site, elements, outline->shape.dtype)
+                                     : WEFT_OK;
+}
+
 static weft_status price_layers_by_flops(making *m, const weft_outline *outline)
 {
     const double us = flop_us(outline);
@@ -108,6 +162,8 @@ static weft_status price_layers(making *m)
             m->layer_us[l][2] = weft_pass_us(&price.recompute);
             if (l == m->moe_layer)
                 WEFT_TRY(weft_pass_price_partition(&site, outline, l, m->moe));
+            if (l == m->moe_layer && m->level == WEFT_LEVEL_EXPERTS)
+                WEFT_TRY(price_experts(m, outline, &site));
             if (l == m->attention_layer)
                 WEFT_TRY(weft_pass_price_attention(&site, outline, l, m->attention));
         }
@@ -123,6 +179,8 @@ static double task_us(const void *context, int row, const weft_task *task)
     const bool backward = task->kind == WEFT_TASK_BACKWARD || task->flow == WEFT_FLOW_GRADIENT;
     double us = 0;
     int first, end;
+    if (m->level == WEFT_LEVEL_EXPERTS)
+        return weft_experts_task_us(&m->expert_costs, m->expert_rows, task);
     if (m->level == WEFT_LEVEL_LAYER)
         return m->bodies[row / 2] == WEFT_BODY_ATTENTION
                    ? weft_context_task_time(&m->attention[row % 2], task)->us
@@ -264,6 +322,37 @@ static weft_status make_layer(making *m)
     return WEFT_OK;
 }
 
+/* As the config offloads them; else two slots of weights and two of gradients, nothing kept. */
+static weft_status make_experts(making *m)
+{
+    const weft_step *step = &m->out->plan.step;
+    void *rows;
+    if (m->moe_layer < 0)
+        return WEFT_ERROR(WEFT_CONFIG, "level experts: the model has no MoE layer");
+    const int num = (int)weft_moe_dims_of(&m->config->model, &step->outline.shape).local_experts;
+    const bool accumulates = step->shape.num_micro_batches > 1 || step->outline.accumulates;
+    m->experts =
+        step->outline.shape.experts_on_host
+            ? weft_tier_shape(&step->outline.tier, num, step->outline.shape.ep, accumulates)
+            : (weft_experts_shape){.num_positions = num,
+                                   .num_slots = 2,
+                                   .num_gradient_slots = WEFT_TIER_GRADIENTS,
+                                   .order = WEFT_EXPERT_ORDER_EXPERT,
+                                   .accumulates = accumulates};
+    WEFT_TRY(add_rows(m, 2));
+    WEFT_TRY(
+        weft_arena_alloc_array(m->arena, (size_t)m->experts.num_positions, sizeof(double), &rows));
+    m->expert_rows = rows;
+    for (int q = 0; q < m->experts.num_positions; q++)
+        m->expert_rows[q] = 1;
+    for (int backward = 0; backward < 2; backward++) {
+        WEFT_TRY(weft_program_experts(&m->experts, backward, m->arena, &m->programs[backward]));
+        m->out->rows[backward].name = backward ? "backward" : "forward";
+    }
+    m->out->num_rows = 2;
+    return weft_program_experts_check(&m->experts, &m->programs[0], &m->programs[1]);
+}
+
 /* The description says what all tasks of a kind take. */
 static void share_attention(making *m)
 {
@@ -295,7 +384,7 @@ static weft_status price_rows(making *m)
     const weft_pricing pricing = {.cost = task_us,
                                   .context = m,
                                   .links = m->level == WEFT_LEVEL_LAYER ? task_links : NULL,
-                                  .interference = m->cluster && m->level == WEFT_LEVEL_LAYER
+                                  .interference = m->cluster && m->level >= WEFT_LEVEL_LAYER
                                                       ? &m->cluster->interference
                                                       : NULL,
                                   .trace = m->trace};
@@ -337,6 +426,21 @@ static int find_attention_layer(const weft_outline *outline)
     return -1;
 }
 
+/* By what the config says that there is. */
+static weft_status choose_tier(const making *m, const weft_moe_options *moe, weft_plan *plan)
+{
+    void *memory;
+    plan->tier.options = m->config->tier;
+    if (!weft_tier_is_left_open(&m->config->tier))
+        return WEFT_OK;
+    WEFT_TRY(
+        weft_arena_alloc_array(m->arena, (size_t)plan->mesh.pp, sizeof(weft_tier_room), &memory));
+    weft_tier_room *rooms = memory;
+    for (int s = 0; s < plan->mesh.pp; s++)
+        rooms[s] = weft_tier_room_of(m->config);
+    return weft_tier_choose(m->config, &plan->mesh, moe, rooms, &plan->tier);
+}
+
 static weft_status make_step(making *m, const weft_config_source *source)
 {
     weft_moe_nodes nodes;
@@ -348,7 +452,10 @@ static weft_status make_step(making *m, const weft_config_source *source)
     WEFT_TRY(weft_config_mesh(m->config, source, 0, &plan->mesh));
     WEFT_TRY(weft_moe_find_nodes(m->config, &plan->mesh, NULL, &nodes));
     WEFT_TRY(weft_moe_selection_start(m->config, &plan->mesh, &nodes, &moe));
-    return weft_step_make(m->config, &plan->mesh, &moe.options, m->arena, &plan->step);
+    weft_config copy = *m->config;
+    WEFT_TRY(choose_tier(m, &moe.options, plan));
+    copy.tier = plan->tier.options;
+    return weft_step_make(&copy, &plan->mesh, &moe.options, m->arena, &plan->step);
 }
 
 static weft_status make(making *m, const weft_config_source *source)
@@ -364,15 +471,18 @@ static weft_status make(making *m, const weft_config_source *source)
     m->units = memory;
     m->moe_layer = find_moe_layer(outline);
     m->attention_layer = find_attention_layer(outline);
-    WEFT_TRY(m->level == WEFT_LEVEL_STEP   ? make_steps(m)
-             : m->level == WEFT_LEVEL_PASS ? make_passes(m)
-                                           : make_layer(m));
+    WEFT_TRY(m->level == WEFT_LEVEL_STEP      ? make_steps(m)
+             : m->level == WEFT_LEVEL_PASS    ? make_passes(m)
+             : m->level == WEFT_LEVEL_EXPERTS ? make_experts(m)
+                                              : make_layer(m));
     if (m->cluster) {
         WEFT_TRY(price_layers(m));
     } else {
         WEFT_TRY(price_layers_by_flops(m, outline));
         if (m->moe_layer >= 0)
             price_partition_by_flops(m, outline);
+        if (m->level == WEFT_LEVEL_EXPERTS)
+            WEFT_TRY(price_experts(m, outline, NULL));
         if (m->attention_layer >= 0)
             price_attention_by_flops(m, outline);
     }

@@ -1,12 +1,17 @@
-/* The programs of a config at three levels: of a step, of the passes of its chunks, and of what is
- * a program inside a layer. A cluster prices them or, without one, the FLOPs that layers describe.
- * Pure. */
+/* The programs of a config at four levels: of a step, of the passes of its chunks, of what is a
+ * program inside a layer, and of its experts, uploaded one by one from host memory. A cluster
+ * prices them or, without one, the FLOPs that layers describe. Pure. */
 #ifndef WEFT_LAUNCHER_PLANNING_LEVELS_H
 #define WEFT_LAUNCHER_PLANNING_LEVELS_H
 
 #include "launcher/planning/plan.h"
 
-typedef enum weft_level { WEFT_LEVEL_STEP, WEFT_LEVEL_PASS, WEFT_LEVEL_LAYER } weft_level;
+typedef enum weft_level {
+    WEFT_LEVEL_STEP,
+    WEFT_LEVEL_PASS,
+    WEFT_LEVEL_LAYER,
+    WEFT_LEVEL_EXPERTS
+} weft_level;
 /* Of a layer: attention over context-parallel ranks, and an MoE layer's partitions. */
 typedef enum weft_body { WEFT_BODY_ALL, WEFT_BODY_ATTENTION, WEFT_BODY_EXPERTS } weft_body;
 

@@ -12,6 +12,8 @@ typedef enum part {
     PART_NONE,
     PART_TRAVELS, /* experts' rows */
     PART_WORKS,
+    PART_EXPERTS, /* beyond device memory: all of a layer, one of them */
+    PART_EXPERT,
     PART_SUMS,
     PART_SHIFTS, /* of context-parallel ranks: what they send, and what they compute */
     PART_ATTENDS,
@@ -34,12 +36,14 @@ typedef struct timeline {
         next[WEFT_NUM_LANES]; /* next: the task that a lane's next slice may be of */
     edge *edges;
     size_t num_edges, num_slices;
+    double shared_us; /* the end of the last reduction that a pass started */
 } timeline;
 
 typedef struct reading {
     const weft_plan *plan;
     timeline *ranks; /* [world] */
     double first_us, last_us;
+    double beside_us; /* the end of what runs on beside the next step */
 } reading;
 
 static weft_status take_array(weft_arena *arena, size_t count, size_t size, void *out)
@@ -62,7 +66,12 @@ static const weft_program *program_of(const reading *r, int rank)
 
 /* --- slices to spans and edges ------------------------------------------------------------- */
 
-static part part_of(const weft_slice *slice)
+static bool is_offloaded(const reading *r)
+{
+    return r->plan->step.outline.shape.experts_on_host;
+}
+
+static part part_of(const reading *r, const weft_slice *slice)
 {
     static const struct {
         const char *category;
@@ -73,6 +82,13 @@ static part part_of(const weft_slice *slice)
                 {"recompute", PART_WORKS},  {"tensor", PART_SUMS}};
     static const char *const sent[] = {"shift", "dispatch", "combine", "gather", "reduce"};
     const size_t length = strcspn(slice->category, " "); /* "dispatch back" */
+    if (slice->lane == WEFT_TRACK_EXPERTS)
+        return PART_EXPERT;
+    if (slice->lane > WEFT_TRACK_EXPERTS && slice->lane < WEFT_NUM_TRACKS)
+        return PART_NONE; /* what goes up and down beside them */
+    if (slice->lane == WEFT_TRACK_PARTS && is_offloaded(r) &&
+        strncmp(slice->category, "expert", length) == 0)
+        return PART_EXPERTS;
     if (slice->lane == WEFT_TRACK_LAYERS)
         return PART_LAYERS;
     if (slice->lane == WEFT_LANE_GATHER || slice->lane == WEFT_LANE_REDUCE)
@@ -123,12 +139,19 @@ static bool is_pass(const weft_task *task)
            task->kind == WEFT_TASK_RECOMPUTE;
 }
 
+/* What the host steps beside the next step is not of this one's time. */
+static bool runs_on(const reading *r, int lane)
+{
+    return is_offloaded(r) && r->plan->step.outline.tier.optimizer == WEFT_TIER_STEP_AUTO &&
+           WEFT_STEP_RUNS_ON >> lane & 1;
+}
+
 static void add_slice(reading *r, const weft_slice *slice)
 {
     timeline *t = &r->ranks[slice->rank];
     const weft_program *program = program_of(r, slice->rank);
     const uint32_t task = find_task(r, slice);
-    const part says = task == program->num_tasks       ? part_of(slice)
+    const part says = task == program->num_tasks       ? part_of(r, slice)
                       : is_pass(&program->tasks[task]) ? PART_PASS
                                                        : PART_NONE;
     if (task < program->num_tasks) {
@@ -136,8 +159,11 @@ static void add_slice(reading *r, const weft_slice *slice)
         t->next[slice->lane] = task + 1;
         t->num_spans++;
         r->first_us = fmin(r->first_us, slice->start_us);
-        r->last_us = fmax(r->last_us, slice->end_us);
+        double *end_us = runs_on(r, slice->lane) ? &r->beside_us : &r->last_us;
+        *end_us = fmax(*end_us, slice->end_us);
     }
+    if (says == PART_SHARES && slice->lane == WEFT_LANE_REDUCE)
+        t->shared_us = fmax(t->shared_us, slice->end_us);
     if (says != PART_NONE) {
         t->edges[t->num_edges++] = (edge){slice->start_us, says, 1};
         t->edges[t->num_edges++] = (edge){slice->end_us, says, -1};
@@ -205,12 +231,28 @@ static void start_messages(const reading *r, int rank)
     }
 }
 
+/* What passes share out is reduced until the reduction without a bucket is over: where some of it
+ * goes on behind the last pass, that one begins there. */
+static void start_last_reduction(const reading *r, int rank)
+{
+    const weft_program *program = program_of(r, rank);
+    const timeline *t = &r->ranks[rank];
+    double passed_us = 0;
+    for (uint32_t i = 0; i < program->num_tasks; i++) {
+        const weft_task *task = &program->tasks[i];
+        if (is_pass(task))
+            passed_us = fmax(passed_us, t->spans[i].end_us);
+        if (task->kind == WEFT_TASK_REDUCE && task->bucket < 0 && t->shared_us > passed_us)
+            t->spans[i].start_us = fmin(t->spans[i].start_us, passed_us);
+    }
+}
+
 /* The group of a task's collective; WEFT_AXIS_NONE: it has none. */
 static weft_axis axis_of(const reading *r, int stage, const weft_task *task)
 {
     if (task->kind == WEFT_TASK_SUM)
         return task->flow == WEFT_FLOW_TIED ? WEFT_AXIS_PP : WEFT_AXIS_TP;
-    if (task->kind != WEFT_TASK_REDUCE && task->kind != WEFT_TASK_GATHER)
+    if ((task->kind != WEFT_TASK_REDUCE && task->kind != WEFT_TASK_GATHER) || task->bucket < 0)
         return WEFT_AXIS_NONE;
     const weft_buckets *buckets = &r->plan->step.shape.buckets[stage];
     return buckets->shapes[task->bucket].section == WEFT_SECTION_EXPERT ? WEFT_AXIS_EDP
@@ -260,7 +302,8 @@ static int by_time(const void *a, const void *b)
     return (x->at_us > y->at_us) - (x->at_us < y->at_us);
 }
 
-/* The time in which rows travel and no experts work, in which keys do and no queries are attended,
+/* The time in which a layer's experts, one after the other, wait for their weights; in which rows
+ * travel and no experts work, in which keys do and no queries are attended,
  * in which only sums are under way, and in which a pass waits for what it shares out. */
 static void sum_edges(edge *edges, size_t count, double us_of[WEFT_NUM_TIMES])
 {
@@ -268,7 +311,9 @@ static void sum_edges(edge *edges, size_t count, double us_of[WEFT_NUM_TIMES])
     qsort(edges, count, sizeof *edges, by_time);
     for (size_t i = 0; i < count; i++) {
         const double us = i > 0 ? edges[i].at_us - edges[i - 1].at_us : 0;
-        if (open[PART_TRAVELS] > 0)
+        if (open[PART_EXPERTS] > 0)
+            us_of[WEFT_TIME_UPLOAD] += open[PART_EXPERT] > 0 ? 0 : us;
+        else if (open[PART_TRAVELS] > 0)
             us_of[WEFT_TIME_EXPERT] += open[PART_WORKS] > 0 ? 0 : us;
         else if (open[PART_SHIFTS] > 0)
             us_of[WEFT_TIME_CONTEXT] += open[PART_ATTENDS] > 0 ? 0 : us;
@@ -296,10 +341,11 @@ static void add_rank(const reading *r, int rank, double step_us, weft_measured_t
     const weft_price price = {.makespan_us = r->last_us - r->first_us, .spans = &spans};
     const weft_idle idle = weft_price_idle(program, &price, 0);
     sum_edges(r->ranks[rank].edges, r->ranks[rank].num_edges, us);
-    us[WEFT_TIME_COMPUTE] -=
-        us[WEFT_TIME_EXPERT] + us[WEFT_TIME_CONTEXT] + us[WEFT_TIME_TENSOR] + us[WEFT_TIME_DATA];
+    us[WEFT_TIME_COMPUTE] -= us[WEFT_TIME_EXPERT] + us[WEFT_TIME_CONTEXT] + us[WEFT_TIME_TENSOR] +
+                             us[WEFT_TIME_DATA] + us[WEFT_TIME_UPLOAD];
     us[WEFT_TIME_PIPELINE] = idle.message_us;
     us[WEFT_TIME_DATA] += idle.reduce_us;
+    us[WEFT_TIME_OPTIMIZER] += idle.host_us;
     us[WEFT_TIME_BUBBLE] = idle.bubble_us + fmax(0, step_us - price.makespan_us);
     for (int i = 0; i < WEFT_NUM_TIMES; i++) {
         out->planned_us[i] += r->plan->stages[stage_of(r, rank)].us[i] / out->num_ranks;
@@ -310,13 +356,15 @@ static void add_rank(const reading *r, int rank, double step_us, weft_measured_t
 weft_status weft_measured_time_of(const weft_plan *plan, const weft_slice *slices, size_t count,
                                   double step_us, weft_arena *arena, weft_measured_time *out)
 {
-    reading r = {.plan = plan, .first_us = INFINITY, .last_us = -INFINITY};
+    reading r = {.plan = plan, .first_us = INFINITY, .last_us = -INFINITY, .beside_us = -INFINITY};
     *out = (weft_measured_time){0};
     WEFT_TRY(read_slices(&r, slices, count, arena));
+    out->step_us = step_us -= fmax(0, r.beside_us - r.last_us);
     for (int rank = 0; rank < plan->mesh.world; rank++)
         if (r.ranks[rank].spans) {
             start_messages(&r, rank);
             WEFT_TRY(start_collectives(&r, rank, arena));
+            start_last_reduction(&r, rank);
             out->num_ranks++;
         }
     for (int rank = 0; rank < plan->mesh.world; rank++)

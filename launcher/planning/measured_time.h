@@ -7,7 +7,8 @@
 
 /* Means over the ranks that a step's timeline holds; microseconds. */
 typedef struct weft_measured_time {
-    int num_ranks; /* 0: the timeline holds none */
+    int num_ranks;  /* 0: the timeline holds none */
+    double step_us; /* of the step, without its wait for what else runs on beside the next one */
     double planned_us[WEFT_NUM_TIMES], measured_us[WEFT_NUM_TIMES];
 } weft_measured_time;
 
@@ -15,7 +16,8 @@ typedef struct weft_measured_time {
  * step's tasks tell what a compute lane waited for, as the spans of a price do (weft_price_idle). A
  * message or a collective is under way once the last of its traced ranks has come. Inside passes,
  * expert is the time in which rows travel or are copied and no expert works, tensor that of other
- * collectives. step_us: of the whole step; time of no task is bubble. WEFT_CONFIG names a rank
+ * collectives. step_us: of the whole step, which where it
+ * is traced waits for all that the host does; time of no task is bubble. WEFT_CONFIG names a rank
  * whose timeline lacks tasks of the step. */
 weft_status weft_measured_time_of(const weft_plan *plan, const weft_slice *slices, size_t count,
                                   double step_us, weft_arena *arena,

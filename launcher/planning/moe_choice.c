@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/lack.h"
 #include "core/log.h"
 #include "core/text.h"
 #include "launcher/planning/moe_layer_price.h"
@@ -90,16 +91,22 @@ static unsigned allowed_reuses(const weft_schedule_options *p)
                                                   : 1u << p->moe_memory_reuse;
 }
 
-static int list_candidates(const weft_schedule_options *p, double tokens, int out[NUM_CANDIDATES])
+/* Up to `most`: tokens, or a rank's experts. */
+static int list_candidates(const weft_schedule_options *p, double most, int out[NUM_CANDIDATES])
 {
     int count = 0;
     out[0] = (int)p->moe_num_partitions;
     if (p->moe_num_partitions > 0)
         return 1;
     for (int i = 0; i < NUM_CANDIDATES; i++)
-        if (candidates[i] <= tokens)
+        if (candidates[i] <= most)
             out[count++] = candidates[i];
     return count;
+}
+
+static double most_partitions(const weft_moe_layer_shape *shape, const weft_moe_selection *s)
+{
+    return shape->cut_experts > 0 ? fmin(s->tokens, shape->cut_experts) : s->tokens;
 }
 
 /* Partitions by peers may be chosen where n is, unless something has to be reused or tokens asked
@@ -107,13 +114,13 @@ static int list_candidates(const weft_schedule_options *p, double tokens, int ou
 static bool weighs_peers(const weft_schedule_options *p, const weft_moe_selection *s)
 {
     return p->moe_num_partitions == 0 && p->moe_partition_by == WEFT_MOE_PARTITION_BY_AUTO &&
-           p->moe_memory_reuse == WEFT_REUSE_NONE && !s->is_sharded;
+           p->moe_memory_reuse == WEFT_REUSE_NONE && !s->is_sharded && !s->by_experts;
 }
 
 static void start_profile(const weft_schedule_options *p, const weft_moe_layer_shape *shape,
                           weft_moe_selection *s)
 {
-    int list[NUM_CANDIDATES], count = list_candidates(p, s->tokens, list);
+    int list[NUM_CANDIDATES], count = list_candidates(p, most_partitions(shape, s), list);
     s->profiling = true;
     s->allowed = allowed_reuses(p);
     for (int reuse = 0; reuse < WEFT_NUM_REUSES; reuse++)
@@ -121,6 +128,7 @@ static void start_profile(const weft_schedule_options *p, const weft_moe_layer_s
     if (weighs_peers(p, s) && count > 1)
         s->num_peers = weft_moe_list_peers(shape, s->peers);
     s->options.pipeline.num_partitions = list[0];
+    s->options.pipeline.by_experts = s->by_experts && list[0] > 1;
     for (int reuse = 0; reuse < WEFT_NUM_REUSES; reuse++)
         if (s->allowed & 1u << reuse) {
             s->options.pipeline.reuse = (weft_reuse)reuse;
@@ -135,7 +143,10 @@ bool weft_moe_fixed_pipeline(const weft_schedule_options *p, int ep, weft_moe_pi
     if (p->moe_partition_by == WEFT_MOE_PARTITION_BY_PEERS)
         *out = weft_moe_by_peers(ep, (int)p->moe_peer_group_size);
     else if (is_fixed)
-        *out = (weft_moe_pipeline){n, (weft_reuse)p->moe_memory_reuse, 0};
+        *out = (weft_moe_pipeline){.num_partitions = n,
+                                   .reuse = (weft_reuse)p->moe_memory_reuse,
+                                   .by_experts = n > 1 && p->moe_partition_by ==
+                                                              WEFT_MOE_PARTITION_BY_EXPERTS};
     else
         *out = (weft_moe_pipeline){.num_partitions = 1};
     return is_fixed;
@@ -161,8 +172,10 @@ static weft_status price_by_plan(const weft_config *config, const weft_mesh *mes
         return WEFT_OK;
     WEFT_TRY(weft_moe_layer_price_begin(config, mesh, cluster, nodes->ranks_per_node, form, price));
     const weft_status status = weft_moe_layer_price_us(price, &synchronous, &us);
+    const bool needs = config->schedule.moe_num_partitions == 0 && /* nothing else has uploads */
+                       config->tier.experts != WEFT_TIER_NONE;
     *out = status == WEFT_OK;
-    return status == WEFT_CONFIG ? WEFT_OK : status;
+    return status == WEFT_CONFIG && !needs ? WEFT_OK : status;
 }
 
 static weft_status choose_pipeline(const weft_config *config, const weft_cluster *cluster,
@@ -192,7 +205,7 @@ static weft_status choose_pipeline(const weft_config *config, const weft_cluster
                               "to be chosen, which takes parallel.cluster (a file that weft "
                               "calibrate writes; of plan and schedule: --cluster) or "
                               "parallel.moe_choice \"profile\"");
-    int list[NUM_CANDIDATES], count = list_candidates(p, s->tokens, list);
+    int list[NUM_CANDIDATES], count = list_candidates(p, most_partitions(shape, s), list);
     weft_moe_choice choice;
     WEFT_TRY(weft_choose_moe(cluster, shape, models[p->moe_choice], list, count, allowed_reuses(p),
                              weighs_peers(p, s), pricer, &choice));
@@ -219,16 +232,21 @@ weft_moe_layer_shape weft_moe_layer_shape_of(const weft_model_options *options,
     };
 }
 
-/* A file that cannot be used is a mistake of the key that names it. */
+/* A file that cannot be used is a mistake of the key that names it. The pace of products is told to
+ * what prices them (weft_moe_layer_shape). */
 static weft_status read_cluster(const weft_config *config, weft_cluster *out)
 {
-    if (config->planned_on) {
+    const weft_pace pace = weft_config_pace(config);
+    weft_status status = WEFT_OK;
+    if (config->planned_on)
         *out = *config->planned_on;
-        return WEFT_OK;
-    }
-    weft_status status = weft_cluster_read(config->schedule.cluster, out);
-    bool is_mistake = status == WEFT_CONFIG || status == WEFT_FILE;
-    return is_mistake ? weft_error_key(WEFT_CONFIG, "parallel.cluster") : status;
+    else
+        status = weft_cluster_read(config->schedule.cluster, out);
+    if (status == WEFT_CONFIG || status == WEFT_FILE)
+        return weft_error_key(WEFT_CONFIG, "parallel.cluster");
+    if (status == WEFT_OK && pace.link > 0)
+        weft_cluster_set_link_pace(out, pace.link);
+    return status;
 }
 
 static weft_moe_dims dims_of(const weft_config *config, const weft_mesh *mesh, weft_shape *out)
@@ -266,8 +284,8 @@ static weft_status name_remedy(weft_status status, const weft_config *config, co
 {
     char text[WEFT_ERROR_TEXT_BYTES / 2], nodes[40] = "";
     const char *path = config->schedule.cluster;
-    if (status != WEFT_CONFIG || !cluster)
-        return status;
+    if (status != WEFT_CONFIG || !cluster || (config->planned_on && weft_lack_is(weft_error_get())))
+        return status; /* the verb names --cluster's file */
     snprintf(text, sizeof text, "%.*s", (int)sizeof text - 1, weft_error_get()->text);
     if (by_file)
         snprintf(nodes, sizeof nodes, " --ranks-per-node %d", cluster->ranks_per_node);
@@ -286,6 +304,18 @@ double weft_moe_forced_load(const weft_model_options *o, int ep)
         return 0;
     const double others = (experts - first) / (experts - 1);
     return fmax((first + (local - 1) * others) / local, ep > 1 ? others : 0);
+}
+
+double weft_moe_worst_load(const weft_config *config, const weft_mesh *mesh)
+{
+    const weft_model_options *o = &config->model;
+    if (o->num_experts == 0)
+        return 1;
+    const double topk = o->moe_router_topk > 0 ? (double)o->moe_router_topk : 1;
+    double most = fmin(mesh->ep, (double)o->num_experts / topk);
+    if (o->moe_expert_capacity_factor > 0)
+        most = fmin(most, o->moe_expert_capacity_factor);
+    return fmax(most, 1);
 }
 
 weft_status weft_moe_selection_start(const weft_config *config, const weft_mesh *mesh,
@@ -311,19 +341,23 @@ weft_status weft_moe_selection_start(const weft_config *config, const weft_mesh 
     }
     weft_cluster read, cluster;
     bool has_cluster = p->cluster && p->cluster[0];
-    const weft_cluster *known = has_cluster ? &cluster : NULL;
+    const weft_cluster *known = !has_cluster             ? NULL
+                                : config->planned_curves ? config->planned_curves
+                                                         : &cluster;
     if (has_cluster)
         WEFT_TRY(read_cluster(config, &read));
     if (has_cluster && nodes->ep_inside == 0) {
         *out = s;
         return WEFT_OK;
     }
-    if (has_cluster) { /* what was not measured follows from the file's figures */
+    if (known == &cluster) { /* what was not measured follows from the file's figures */
         cluster = read;
         weft_cost_complete(&cluster);
     }
     weft_moe_layer_shape layer = weft_moe_layer_shape_of(&config->model, &shape, nodes->ep_inside,
                                                          weft_config_pace(config).flops);
+    s.by_experts = weft_tier_cuts_experts(&config->tier, p);
+    layer.cut_experts = s.by_experts ? (int)d.local_experts : 0;
     weft_moe_selection form = s; /* its sentence comes after the one on n and S */
     weft_status status =
         choose_form(config, known, &layer, mesh->etp, &form, &layer.exchange_factor);
@@ -351,6 +385,7 @@ weft_status weft_moe_selection_start(const weft_config *config, const weft_mesh 
 static void next_trial(weft_moe_selection *s)
 {
     weft_granularity_next_of(s->searches, s->allowed, s->tokens, &s->trial, &s->is_trial);
+    s->trial.by_experts = s->by_experts && s->trial.num_partitions > 1;
     if (s->is_trial)
         return;
     s->best_us = weft_granularity_us(&s->searches[s->trial.reuse], s->tokens);
@@ -408,8 +443,9 @@ void weft_moe_selection_keep(const weft_moe_selection *s, weft_schedule_options 
     const weft_moe_pipeline *pipeline = &s->options.pipeline;
     const bool by_peers = pipeline->peer_group > 0;
     if (out->moe_num_partitions == 0) {
-        out->moe_partition_by =
-            by_peers ? WEFT_MOE_PARTITION_BY_PEERS : WEFT_MOE_PARTITION_BY_TOKENS;
+        out->moe_partition_by = by_peers               ? WEFT_MOE_PARTITION_BY_PEERS
+                                : pipeline->by_experts ? WEFT_MOE_PARTITION_BY_EXPERTS
+                                                       : WEFT_MOE_PARTITION_BY_TOKENS;
         out->moe_num_partitions = by_peers ? 1 : pipeline->num_partitions; /* as one asks for it */
         out->moe_peer_group_size = by_peers ? pipeline->peer_group : 1;
     }

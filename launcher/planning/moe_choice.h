@@ -17,6 +17,7 @@ typedef struct weft_moe_selection {
     bool told;                /* the line was logged */
     /* measuring */
     bool profiling;
+    bool by_experts;  /* so partitions are cut */
     double tokens;    /* B of a micro-batch */
     unsigned allowed; /* strategies: bit i is strategy i */
     weft_granularity searches[WEFT_NUM_REUSES];
@@ -54,6 +55,9 @@ bool weft_moe_fixed_pipeline(const weft_schedule_options *options, int ep, weft_
 /* Rows that moe_router_forced_load brings to the fullest rank's experts, over the mean: it is the
  * first expert's, and the others share the rest. 0: none is forced. */
 double weft_moe_forced_load(const weft_model_options *options, int ep);
+/* The highest load of experts there is on this mesh: all rows on one rank, as far as a token's
+ * choices and capacity allow. 1: one rank has all experts. */
+double weft_moe_worst_load(const weft_config *config, const weft_mesh *mesh);
 /* Reads the cluster file where the choice needs it. Leaves open what depends on nodes that are not
  * known: a later call with nodes decides it. Errors: WEFT_CONFIG with the key that asks for a
  * missing cost and how to measure it; those of the cluster file. Pure but for reading the file: the

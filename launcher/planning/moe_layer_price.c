@@ -2,6 +2,8 @@
 
 #include "launcher/planning/pass_price.h"
 #include "launcher/planning/places.h"
+#include "launcher/planning/step.h"
+#include "launcher/planning/tier_price.h"
 #include "layers/describe.h"
 #include "layers/runtime.h"
 
@@ -14,10 +16,13 @@ weft_status weft_moe_layer_price_begin(const weft_config *config, const weft_mes
     if (ranks_per_node > 0)
         placed.ranks_per_node = ranks_per_node;
     out->config = config;
+    out->accumulates = weft_step_accumulates(config, mesh);
     out->cluster = out->experts = *cluster;
     out->shape = weft_model_shape(&config->model, mesh, config->train.micro_batch_size,
                                   weft_config_dtype(config), true);
     out->site = (weft_site){.cluster = &out->cluster,
+                            .curves = config->planned_curves,
+                            .unsourced = true,
                             .kinds = weft_places_kinds(&placed, mesh->world),
                             .exchange = (int)form->form,
                             .exchange_chunks = form->num_chunks};
@@ -31,6 +36,20 @@ weft_status weft_moe_layer_price_begin(const weft_config *config, const weft_mes
                                    &out->site);
 }
 
+/* Experts beyond device memory: as they will be; auto is priced as in host memory. */
+static void add_tier(const weft_moe_layer_price *p, weft_outline *outline)
+{
+    const weft_moe_dims dims = weft_moe_dims_of(&p->config->model, &p->shape);
+    weft_outline_layer *layer = &outline->layers[0];
+    outline->tier = weft_tier_closed(&p->config->tier);
+    if (p->config->tier.experts == WEFT_TIER_AUTO)
+        outline->tier.experts = WEFT_TIER_HOST;
+    outline->accumulates = p->accumulates;
+    outline->shape.experts_on_host = true;
+    layer->num_experts = (int)dims.local_experts;
+    layer->expert_elements = outline->shape.hidden * dims.ffn * (dims.gates + 1);
+}
+
 weft_status weft_moe_layer_price_us(void *context, const weft_moe_pipeline *pipeline,
                                     double *out_us)
 {
@@ -41,11 +60,16 @@ weft_status weft_moe_layer_price_us(void *context, const weft_moe_pipeline *pipe
     outline.shape.moe_partitions = pipeline->num_partitions;
     outline.shape.moe_reuse = (int)pipeline->reuse;
     outline.shape.moe_peer_group = pipeline->peer_group;
+    outline.shape.moe_by_experts = pipeline->by_experts;
+    if (p->config->tier.experts != WEFT_TIER_NONE)
+        add_tier(p, &outline);
     weft_description_begin(&layer.description, &outline.shape);
     weft_describe_moe(&p->config->model, &outline.shape, &layer.description.cost);
     WEFT_TRY(weft_description_end(&layer.description));
-    const weft_status status = weft_pass_price_add(&p->site, &outline, 0, 1, &price);
-    weft_description_release(&layer.description);
+    weft_status status = weft_pass_price_add(&p->site, &outline, 0, 1, &price);
     *out_us = weft_pass_us(&price.forward) + weft_pass_us(&price.backward);
+    if (status == WEFT_OK && outline.shape.experts_on_host)
+        status = weft_tier_layer_us(&p->site, p->config, &outline, &price, out_us);
+    weft_description_release(&layer.description);
     return status;
 }

@@ -13,6 +13,7 @@ typedef struct weft_moe_layer_price {
     weft_cluster cluster, experts; /* experts: where a pace is theirs alone */
     weft_site site;
     weft_shape shape;
+    bool accumulates; /* a step has several micro-batches on a rank */
 } weft_moe_layer_price;
 
 /* cluster: copied. form: how tensor-sharded experts exchange rows. ranks_per_node: of the nodes

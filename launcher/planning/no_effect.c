@@ -50,6 +50,32 @@ static bool offloads_nothing(const weft_config *c)
     return !c->train.offload.on;
 }
 
+static bool has_no_tier(const weft_config *c)
+{
+    return c->tier.experts == WEFT_TIER_NONE;
+}
+
+static bool steps_on_device(const weft_config *c)
+{
+    return (has_no_tier(c) || has_no_experts(c)) &&
+           c->tier.optimizer_state == WEFT_TIER_STATE_DEVICE;
+}
+
+static bool stays_at_home(const weft_config *c)
+{
+    return c->tier.experts != WEFT_TIER_NONE && c->tier.placement == WEFT_TIER_HOME;
+}
+
+static bool has_no_file(const weft_config *c)
+{
+    return c->tier.experts != WEFT_TIER_FILE && c->tier.experts != WEFT_TIER_AUTO;
+}
+
+static bool goes_up_by_layer(const weft_config *c)
+{
+    return !has_no_tier(c) && c->tier.order == WEFT_EXPERT_ORDER_LAYER;
+}
+
 static bool has_no_context(const weft_config *c)
 {
     return c->parallel.context_parallel_size <= 1;
@@ -95,14 +121,50 @@ static bool keeps_no_timeline(const weft_config *c)
     return c->log.trace_step == 0;
 }
 
-/* When nobody reads some keys, and why; a star ends a key's beginning. */
+static bool saves_nothing(const weft_config *c)
+{
+    return c->checkpoint.no_save;
+}
+
+static bool saves_by_itself(const weft_config *c)
+{
+    return !c->checkpoint.async_save;
+}
+
+static bool copies_nothing(const weft_config *c)
+{
+    return c->checkpoint.peer_copies == 0;
+}
+
+static bool keeps_all_checkpoints(const weft_config *c)
+{
+    return !saves_nothing(c) && c->checkpoint.keep_latest_k < 0;
+}
+
+/* When nobody reads some keys, and why; a star ends a key's beginning; section.key where others
+ * have the key, too. */
 static const struct rule {
     const char *why, *keys;
     bool (*holds)(const weft_config *config);
 } rules[] = {
     {"model.num_experts is 0", "moe_* expert_binding", has_no_experts},
     {"model.num_experts is 0", "pace", paces_experts},
-    {"device.kind is cuda", "pace pace_work", is_cuda},
+    {"model.num_experts is 0",
+     "offload.experts offload.slots offload.kept offload.order offload.optimizer offload.io "
+     "offload.path offload.eviction offload.cached offload.file_limit offload.placement "
+     "offload.replicas",
+     has_no_experts},
+    {"offload.experts is none",
+     "offload.slots offload.kept offload.order offload.optimizer offload.placement "
+     "offload.replicas",
+     has_no_tier},
+    {"offload.experts is none and offload.optimizer_state device",
+     "offload.num_threads offload.host_memory_limit", steps_on_device},
+    {"offload.placement is home", "offload.replicas", stays_at_home},
+    {"offload.experts is not file",
+     "offload.io offload.path offload.eviction offload.cached offload.file_limit", has_no_file},
+    {"offload.order is layer", "offload.slots", goes_up_by_layer},
+    {"device.kind is cuda", "pace pace_work pace_link", is_cuda},
     {"device.kind is cpu", "cuda_graphs", is_cpu},
     {"device.pace is 0", "pace_work", has_no_pace},
     {"train.recompute_granularity is none",
@@ -126,6 +188,10 @@ static const struct rule {
     {"parallel.num_virtual_stages_per_pipeline_rank is 1",
      "microbatch_group_size_per_virtual_pipeline_stage", has_no_chunks},
     {"log.trace_step is 0", "trace_ranks", keeps_no_timeline},
+    {"checkpoint.no_save is true", "keep_latest_k save_retain_interval async_save", saves_nothing},
+    {"checkpoint.async_save is false", "staging_bytes async_when_busy", saves_by_itself},
+    {"checkpoint.peer_copies is 0", "peer_interval peer_path", copies_nothing},
+    {"checkpoint.keep_latest_k is -1", "save_retain_interval", keeps_all_checkpoints},
 };
 enum { NUM_RULES = sizeof rules / sizeof *rules };
 
@@ -135,11 +201,14 @@ typedef struct keys {
     int count;
 } keys;
 
-static bool names(const char *list, const char *key)
+static bool names(const char *list, const char *section, const char *key)
 {
+    char whole[96];
+    snprintf(whole, sizeof whole, "%s.%s", section, key);
     for (const char *at = list; *at;) {
         const size_t bytes = strcspn(at, " "), own = bytes - (at[bytes - 1] == '*');
-        if (strncmp(key, at, own) == 0 && (own < bytes || key[own] == '\0'))
+        const char *name = memchr(at, '.', bytes) ? whole : key;
+        if (strncmp(name, at, own) == 0 && (own < bytes || name[own] == '\0'))
             return true;
         at += bytes + (at[bytes] == ' ');
     }
@@ -152,7 +221,7 @@ static weft_status add_key(void *context, const char *section, const weft_option
     keys *k = context;
     size_t used = strlen(k->text);
     (void)before, (void)after;
-    if (names(k->rule->keys, row->key))
+    if (names(k->rule->keys, section, row->key))
         snprintf(k->text + used, sizeof k->text - used, "%s%s.%s", k->count++ ? ", " : "", section,
                  row->key);
     return WEFT_OK;

@@ -22,6 +22,14 @@ void weft_pass_time_add(weft_pass_time *sum, const weft_pass_time *other)
     sum->host_us += other->host_us;
     for (int l = 0; l < WEFT_NUM_LINKS; l++)
         sum->link_us[l] += other->link_us[l];
+    sum->num_issued += other->num_issued;
+}
+
+#define ISSUE_US 7.0
+
+void weft_pass_issue(weft_pass_time *time)
+{
+    time->compute_us += fmax(0, ISSUE_US * time->num_issued - weft_pass_us(time));
 }
 
 /* What of an MoE layer its program orders, in one direction, all partitions together. */
@@ -31,10 +39,6 @@ typedef struct moe_parts {
     int num_dispatches; /* in backward the rows may travel again */
 } moe_parts;
 
-/* A layer whose MoE part or attention is recomputed runs that forward's program once more, before
- * backward's. */
-enum { HALF_FORWARD, HALF_BACKWARD, HALF_AGAIN, NUM_HALVES };
-
 typedef struct pricing {
     const weft_site *site;
     const weft_outline *outline;
@@ -42,9 +46,9 @@ typedef struct pricing {
     bool is_program; /* of this layer's MoE part */
     bool repeats;    /* its forward alone, once more: the counts are known */
     double gemm_us;  /* of the last product */
-    moe_parts moe[NUM_HALVES];
+    moe_parts moe[WEFT_NUM_HALVES];
     bool attends; /* this layer's attention is a program, too */
-    weft_context_costs attention[NUM_HALVES];
+    weft_context_costs attention[WEFT_NUM_HALVES];
     weft_pass_price *out;
 } pricing;
 
@@ -104,15 +108,19 @@ static double form_share(const pricing *p, const weft_operation *op)
     const weft_exchange_form form = (weft_exchange_form)p->site->exchange;
     const int chunks = p->site->exchange_chunks > 0 ? p->site->exchange_chunks : 1;
     const weft_group *ep = &p->site->groups[WEFT_AXIS_EP];
-    weft_cluster cluster = *p->site->cluster;
+    weft_cluster made;
+    const weft_cluster *cluster = p->site->curves ? p->site->curves : &made;
     weft_exchange_shape exchange = {.bytes =
                                         (double)op->bytes / (double)(op->count ? op->count : 1),
                                     .t = shape->etp,
                                     .e = shape->ep,
                                     .e_near = ep->near};
-    weft_cost_complete(&cluster);
-    const double plain = weft_exchange_us(&cluster, &exchange, WEFT_EXCHANGE_BASELINE, 1);
-    return plain > 0 ? weft_exchange_us(&cluster, &exchange, form, chunks) / plain : 1;
+    if (!p->site->curves) {
+        made = *p->site->cluster;
+        weft_cost_complete(&made);
+    }
+    const double plain = weft_exchange_us(cluster, &exchange, WEFT_EXCHANGE_BASELINE, 1);
+    return plain > 0 ? weft_exchange_us(cluster, &exchange, form, chunks) / plain : 1;
 }
 
 static bool is_sharded_exchange(const pricing *p, const weft_operation *op)
@@ -163,21 +171,42 @@ static bool is_plain_exchange(const pricing *p, const weft_operation *op)
  * block for each of its channels, 24 where 8 GPUs have 12 links each. */
 enum { COLLECTIVE_MULTIPROCESSORS = 24 };
 
+double weft_pass_taken_share(const weft_cluster *cluster)
+{
+    const double all = weft_cluster_hardware(cluster, cluster->num_groups > 0 ? 0 : -1)
+                           ->figures[WEFT_FIGURE_MULTIPROCESSORS];
+    return all > COLLECTIVE_MULTIPROCESSORS ? COLLECTIVE_MULTIPROCESSORS / all : 0;
+}
+
 /* What a collective adds to the product beside it. */
 static double beside_us(const pricing *p, double us)
 {
-    const weft_cluster *cluster = p->site->cluster;
-    const double all = weft_cluster_hardware(cluster, cluster->num_groups > 0 ? 0 : -1)
-                           ->figures[WEFT_FIGURE_MULTIPROCESSORS];
-    const double taken = all > 0 ? fmin(1, COLLECTIVE_MULTIPROCESSORS / all) : 0;
+    const double taken = weft_pass_taken_share(p->site->cluster);
     return fmax(0, us - p->gemm_us) + fmin(us, p->gemm_us) * taken;
+}
+
+/* Operations are listed as they run: in forward what is ahead of the experts, in backward the way
+ * home alone. */
+static void place_experts(pricing *p, int half, const weft_operation *op, double us)
+{
+    weft_pass_experts *out = &p->out->experts[half];
+    const bool travels = op->kind == WEFT_OPERATION_COLLECTIVE,
+               home = strcmp(op->module, "combine") == 0;
+    if (strncmp(op->module, "experts", 7) == 0 && !travels)
+        out->experts_us += us;
+    else if (strcmp(op->module, "dispatch") == 0 && half != WEFT_HALF_BACKWARD)
+        out->between_us += us;
+    else if (home == (half == WEFT_HALF_BACKWARD) && out->experts_us == 0)
+        out->before_us += us;
 }
 
 static weft_status add_operation(pricing *p, const weft_operation *described)
 {
     weft_operation loaded = at_load(p, described), *op = &loaded;
     const bool backward = op->phase != WEFT_PHASE_FORWARD;
-    const int half = op->repeated ? HALF_AGAIN : backward ? HALF_BACKWARD : HALF_FORWARD;
+    const int half = op->repeated ? WEFT_HALF_AGAIN
+                     : backward   ? WEFT_HALF_BACKWARD
+                                  : WEFT_HALF_FORWARD;
     if (op->repeated)
         op->phase = WEFT_PHASE_FORWARD;
     weft_pass_time *time = backward ? &p->out->backward : &p->out->forward;
@@ -191,11 +220,14 @@ static weft_status add_operation(pricing *p, const weft_operation *described)
         p->gemm_us = estimate.us;
     if (op->beside)
         estimate.us = beside_us(p, estimate.us);
+    place_experts(p, p->repeats ? WEFT_HALF_AGAIN : half, op, estimate.us);
     double *in_program = p->is_program ? place_in_program(&p->moe[half], op) : NULL;
-    if (!p->attends || !weft_context_add(&p->attention[half], half == HALF_BACKWARD, op, &estimate))
+    if (!p->attends ||
+        !weft_context_add(&p->attention[half], half == WEFT_HALF_BACKWARD, op, &estimate))
         *(in_program ? in_program : place_of(time, op)) += estimate.us;
     if (op->kind != WEFT_OPERATION_COLLECTIVE)
         time->memory_us += estimate.memory_us;
+    time->num_issued += (double)(op->count ? op->count : 1);
     for (int l = 0; l < WEFT_NUM_LINKS; l++)
         time->link_us[l] += estimate.links[l].us;
     if (estimate.source > p->out->source)
@@ -296,11 +328,23 @@ static weft_status message_us(const pricing *p, int group, int ahead, double byt
     return WEFT_OK;
 }
 
+/* A rank's experts of the layer: a product of each partition has its own, or all. */
+static int num_local_experts(const pricing *p)
+{
+    const weft_description *d = &p->layer->description;
+    uint64_t sum = 0;
+    for (int i = 0; i < d->num_operations; i++)
+        if (strcmp(d->operations[i].module, "experts.linear_fc1") == 0 &&
+            d->operations[i].phase == WEFT_PHASE_FORWARD && !d->operations[i].repeated)
+            sum += d->operations[i].groups * d->operations[i].count;
+    return (int)sum;
+}
+
 /* What a partition's tasks take, in one direction. The sum over ETP stands before the way home. */
 static weft_status partition_costs(const pricing *p, int half, weft_moe_costs *out)
 {
     const moe_parts *m = &p->moe[half];
-    const bool backward = half == HALF_BACKWARD;
+    const bool backward = half == WEFT_HALF_BACKWARD;
     const weft_moe_pipeline pipeline = weft_shape_pipeline(&p->outline->shape);
     const int n = pipeline.num_partitions, times = m->num_dispatches > 0 ? m->num_dispatches : 1;
     const double bytes = travelling_bytes(p) / n, middle = bytes * middle_share(p);
@@ -310,6 +354,7 @@ static weft_status partition_costs(const pricing *p, int half, weft_moe_costs *o
                             .combine_us = ((by_peers ? 0 : m->combine_us) + m->sum_us) / n,
                             .recompute_us = m->recompute_us / n,
                             .counts_us = m->counts_us};
+    weft_moe_even_shares(&pipeline, num_local_experts(p), out->shares);
     for (int i = 0; by_peers && i < n; i++)
         WEFT_TRY(message_us(p, pipeline.peer_group, i, bytes, &out->by_peer_us[i]));
     *(backward ? &out->expert_backward_us : &out->expert_us) = m->expert_us / n;
@@ -330,15 +375,15 @@ static weft_status add_partitions(pricing *p)
 {
     const weft_moe_pipeline pipeline = weft_shape_pipeline(&p->outline->shape);
     const weft_cluster *experts = p->site->experts ? p->site->experts : p->site->cluster;
-    for (int half = 0; half < (p->repeats ? 1 : NUM_HALVES); half++) {
+    for (int half = 0; half < (p->repeats ? 1 : WEFT_NUM_HALVES); half++) {
         const moe_parts *m = &p->moe[half];
-        const bool backward = half == HALF_BACKWARD;
-        weft_pass_time *time = half == HALF_FORWARD ? &p->out->forward : &p->out->backward;
+        const bool backward = half == WEFT_HALF_BACKWARD;
+        weft_pass_time *time = half == WEFT_HALF_FORWARD ? &p->out->forward : &p->out->backward;
         weft_moe_costs costs;
         weft_arena arena = {0};
         weft_program program;
         double us = 0;
-        if (half == HALF_AGAIN && m->num_dispatches == 0)
+        if (half == WEFT_HALF_AGAIN && m->num_dispatches == 0)
             continue;
         WEFT_TRY(partition_costs(p, half, &costs));
         weft_status status = weft_program_moe(&pipeline, backward, &arena, &program);
@@ -361,12 +406,12 @@ static weft_status add_partitions(pricing *p)
 static weft_status add_attention(pricing *p)
 {
     const weft_context_plan plan = weft_context_plan_of(&p->outline->shape);
-    for (int half = 0; half < NUM_HALVES; half++) {
-        weft_pass_time *time = half == HALF_FORWARD ? &p->out->forward : &p->out->backward;
+    for (int half = 0; half < WEFT_NUM_HALVES; half++) {
+        weft_pass_time *time = half == WEFT_HALF_FORWARD ? &p->out->forward : &p->out->backward;
         double computed_us, exposed_us;
         if (!p->attention[half].any)
             continue;
-        WEFT_TRY(weft_context_price(&plan, half == HALF_BACKWARD, &p->attention[half],
+        WEFT_TRY(weft_context_price(&plan, half == WEFT_HALF_BACKWARD, &p->attention[half],
                                     &p->site->cluster->interference, &computed_us, &exposed_us));
         time->compute_us += computed_us;
         time->context_us += exposed_us;
@@ -407,7 +452,18 @@ static weft_status add_recompute(const pricing *p)
     repeated.out = &again;
     WEFT_TRY(add_layer(&repeated));
     weft_pass_time_add(&p->out->recompute, &again.forward);
+    p->out->experts[WEFT_HALF_AGAIN] = again.experts[WEFT_HALF_AGAIN];
     return WEFT_OK;
+}
+
+bool weft_pass_same_layer(const weft_outline *outline, int a, int b)
+{
+    const weft_outline_layer *x = &outline->layers[a], *y = &outline->layers[b];
+    const weft_description *d = &x->description, *e = &y->description;
+    return !d->coarse && !e->coarse && d->num_operations == e->num_operations &&
+           (x->recompute_group > 0) == (y->recompute_group > 0) &&
+           memcmp(d->operations, e->operations,
+                  (size_t)d->num_operations * sizeof *d->operations) == 0;
 }
 
 weft_status weft_pass_price_add(const weft_site *site, const weft_outline *outline, int first,
@@ -453,7 +509,7 @@ weft_status weft_pass_price_attention(const weft_site *site, const weft_outline 
     const weft_description *d = &p.layer->description;
     for (int i = 0; i < d->num_operations; i++)
         WEFT_TRY(add_operation(&p, &d->operations[i]));
-    out[0] = p.attention[HALF_FORWARD];
-    out[1] = p.attention[HALF_BACKWARD];
+    out[0] = p.attention[WEFT_HALF_FORWARD];
+    out[1] = p.attention[WEFT_HALF_BACKWARD];
     return WEFT_OK;
 }

@@ -18,21 +18,43 @@ typedef struct weft_pass_time {
     double data_us; /* gathers and reductions of what is shared out (sharding_price.h) */
     double host_us; /* copies of what is offloaded, likewise */
     double link_us[WEFT_NUM_LINKS]; /* how long links are needed */
+    double num_issued;              /* kernels, products and collectives */
 } weft_pass_time;
 void weft_pass_time_add(weft_pass_time *sum, const weft_pass_time *other);
 double weft_pass_us(const weft_pass_time *time); /* the sum of compute and the rest */
+/* Of published runs: computes no less than a framework takes to issue all that the pass does, one
+ * after the other, 7 us each (pytorch/pytorch issue 41383: the smallest operation with autograd).
+ */
+void weft_pass_issue(weft_pass_time *time);
+/* The share of a GPU's multiprocessors that a collective takes from what runs beside it; 0: nobody
+ * says how many there are. */
+double weft_pass_taken_share(const weft_cluster *cluster);
+
+/* A layer whose MoE part or attention is recomputed runs that forward once more, before backward.
+ */
+enum { WEFT_HALF_FORWARD, WEFT_HALF_BACKWARD, WEFT_HALF_AGAIN, WEFT_NUM_HALVES };
+
+/* Where in a pass an MoE layer's experts compute: behind the counts of rows (backward: behind what
+ * comes first), and once the rows are there. */
+typedef struct weft_pass_experts {
+    double before_us, between_us, experts_us;
+} weft_pass_experts;
 
 typedef struct weft_pass_price {
     weft_pass_time forward, backward;
     weft_pass_time recompute; /* of whole layers, before their backward: not part of it */
-    weft_source_class source; /* of the worst number */
-    bool coarse;              /* a layer gave only sums */
+    weft_pass_experts experts[WEFT_NUM_HALVES]; /* of one layer */
+    weft_source_class source;                   /* of the worst number */
+    bool coarse;                                /* a layer gave only sums */
 } weft_pass_price;
 
 /* Adds the layers [first, end) of the outline. Errors: WEFT_CONFIG with the layer and the figure
  * that the cluster lacks. */
 weft_status weft_pass_price_add(const weft_site *site, const weft_outline *outline, int first,
                                 int end, weft_pass_price *out) WEFT_CHECKED;
+
+/* Whether two layers describe the same operations, which take the same. */
+bool weft_pass_same_layer(const weft_outline *outline, int a, int b);
 
 /* What the tasks of a partition of an MoE layer take, forward and backward. */
 weft_status weft_pass_price_partition(const weft_site *site, const weft_outline *outline, int layer,

@@ -95,7 +95,7 @@ static weft_status find_groups(const weft_mesh *mesh, const weft_cluster *cluste
     for (int axis = WEFT_AXIS_NONE + 1; axis < WEFT_NUM_AXES && status == WEFT_OK; axis++) {
         if (!gradients && is_of_gradients(axis))
             continue;
-        const int size = weft_mesh_group(mesh, (weft_axis)axis, rank, ranks, most);
+        const int size = weft_mesh_group_rising(mesh, (weft_axis)axis, rank, ranks, most);
         site->groups[axis] = weft_group_of(cluster, ranks, size, direct);
         if (axis == WEFT_AXIS_CP && mesh->cp > 1)
             find_parts(mesh, cluster, rank, direct, ranks, part, site);

@@ -55,32 +55,35 @@ weft_status weft_plan_load(const weft_config_source *source, weft_vocabulary_fun
         WEFT_KEY_ERROR("model.vocab_size", "missing, and no dataset is read that would say"));
 }
 
-weft_status weft_plan_read_cluster(const char *path, weft_arena *arena, weft_cluster **out)
+weft_status weft_plan_read_cluster(const char *option, const char *path, weft_arena *arena,
+                                   weft_cluster **out)
 {
     void *memory;
     WEFT_TRY(weft_arena_alloc(arena, sizeof **out, &memory));
     weft_status read = weft_cluster_read(path, memory);
     if (read == WEFT_FILE) /* as of a config that cannot be read */
-        return WEFT_ERROR(WEFT_CONFIG, "--cluster %s", weft_error_get()->text);
+        return WEFT_ERROR(WEFT_CONFIG, "--%s %s", option, weft_error_get()->text);
     WEFT_TRY(read);
     *out = memory;
     return WEFT_OK;
 }
 
-weft_status weft_plan_cluster(const char *path, weft_config *config, weft_arena *arena,
-                              weft_cluster **out)
+weft_status weft_plan_cluster(const char *option, const char *path, weft_config *config,
+                              weft_arena *arena, weft_cluster **out)
 {
     const weft_pace pace = weft_config_pace(config);
     void *memory;
-    WEFT_TRY(weft_plan_read_cluster(path, arena, out));
+    WEFT_TRY(weft_plan_read_cluster(option, path, arena, out));
     WEFT_TRY(weft_arena_alloc(arena, sizeof **out, &memory));
     memcpy(memory, *out, sizeof **out);
     config->planned_on = memory;
     if (pace.flops > 0 && pace.work == WEFT_PACE_ALL)
         weft_cluster_set_pace(*out, pace.flops);
+    if (pace.link > 0)
+        weft_cluster_set_link_pace(*out, pace.link);
     const char *other = config->schedule.cluster;
     if (other && other[0] && strcmp(other, path) != 0)
-        weft_log(WEFT_LOG_WARN, "--cluster %s: no effect of parallel.cluster", path);
+        weft_log(WEFT_LOG_WARN, "--%s %s: no effect of parallel.cluster", option, path);
     config->schedule.cluster = path; /* how MoE layers run is chosen for it, too */
     return WEFT_OK;
 }
@@ -94,7 +97,9 @@ const char *const weft_kernels_texts[WEFT_NUM_KERNELS] = {
 weft_status weft_plan_set_kernels(weft_kernels_kind kernels, const weft_config_source *source,
                                   weft_config *config)
 {
-    config->plain_kernels = kernels == WEFT_KERNELS_PLAIN;
+    config->plain_kernels = kernels == WEFT_KERNELS_PLAIN        ? WEFT_PLAIN_2022
+                            : kernels == WEFT_KERNELS_PLAIN_2021 ? WEFT_PLAIN_2021
+                                                                 : WEFT_PLAIN_NONE;
     if (config->plain_kernels && config->parallel.context_parallel_size > 1)
         return weft_config_locate(source,
                                   WEFT_KEY_ERROR("parallel.context_parallel_size",
@@ -102,6 +107,13 @@ weft_status weft_plan_set_kernels(weft_kernels_kind kernels, const weft_config_s
     if (config->plain_kernels && config->train.offload.on)
         return weft_config_locate(source, WEFT_KEY_ERROR("train.fine_grained_activation_offloading",
                                                          "plain kernels offload nothing"));
+    if (config->plain_kernels && config->tier.experts != WEFT_TIER_NONE)
+        return weft_config_locate(source, WEFT_KEY_ERROR("offload.experts",
+                                                         "plain kernels keep experts on the "
+                                                         "device; none would do"));
+    if (config->plain_kernels && config->tier.optimizer_state != WEFT_TIER_STATE_DEVICE)
+        return weft_config_locate(
+            source, WEFT_KEY_ERROR("offload.optimizer_state", "plain kernels step on the device"));
     const unsigned described = WEFT_RECOMPUTE_MODULE(CORE_ATTN) | WEFT_RECOMPUTE_ALWAYS;
     unsigned modules;
     WEFT_TRY(weft_recompute_modules(&config->train.recompute, &modules));
@@ -155,6 +167,14 @@ static uint64_t host_limit(const weft_config *config, const weft_cluster *cluste
                : 0;
 }
 
+/* The lower of it and what the config allows to those who pin memory. */
+static uint64_t pinned_limit(const weft_config *config, const weft_cluster *cluster, int group)
+{
+    const uint64_t has = host_limit(config, cluster, group);
+    const uint64_t allowed = weft_tier_pins(config) ? (uint64_t)config->tier.host_memory_limit : 0;
+    return allowed > 0 && (has == 0 || allowed < has) ? allowed : has;
+}
+
 typedef uint64_t (*limit_function)(const weft_config *config, const weft_cluster *cluster,
                                    int group);
 
@@ -176,7 +196,7 @@ static void find_host_memory(const weft_config *config, const weft_cluster *clus
 {
     weft_plan_stage *stage = &plan->stages[s];
     const uint64_t pinned = stage->footprint.bytes[WEFT_MEMORY_PINNED];
-    const uint64_t limit = smallest_limit(host_limit, config, cluster, plan->kinds[s].all);
+    const uint64_t limit = smallest_limit(pinned_limit, config, cluster, plan->kinds[s].all);
     const bool is_host = limit > 0 && limit == stage->memory_limit_bytes;
     const uint64_t bytes = pinned + (is_host ? stage->footprint.device_bytes : 0);
     plan->fits &= limit == 0 || bytes <= limit;
@@ -187,10 +207,21 @@ static void find_host_memory(const weft_config *config, const weft_cluster *clus
     plan->most_host = s;
 }
 
+static void find_file(int s, weft_plan *plan)
+{
+    const uint64_t bytes = plan->stages[s].footprint.file_bytes;
+    plan->fits &= plan->file_limit_bytes == 0 || bytes <= plan->file_limit_bytes;
+    if (bytes <= plan->file_bytes)
+        return;
+    plan->file_bytes = bytes;
+    plan->most_file = s;
+}
+
 static void find_memory(const weft_config *config, const weft_cluster *cluster, weft_plan *plan)
 {
     double most = -INFINITY;
     plan->fits = true;
+    plan->file_limit_bytes = (uint64_t)config->tier.file_limit;
     for (int s = 0; s < plan->num_stages; s++) {
         weft_plan_stage *stage = &plan->stages[s];
         weft_step_footprint(config, &plan->step, s, &plan->step.programs[s], &stage->footprint);
@@ -200,6 +231,7 @@ static void find_memory(const weft_config *config, const weft_cluster *cluster, 
         stage->memory_limit_bytes = limit;
         plan->fits &= limit == 0 || bytes <= limit;
         find_host_memory(config, cluster, s, plan);
+        find_file(s, plan);
         const double lack = limit > 0 ? (double)bytes - (double)limit : -INFINITY;
         if (lack > most || (lack == most && bytes > plan->memory_bytes)) {
             most = lack;
@@ -257,7 +289,7 @@ static weft_status model_flops(const weft_config *config, double *out)
     alone.expert_model_parallel_size = alone.expert_tensor_parallel_size = 1;
     alone.sequence_parallel = false;
     setup.parallel = NULL;
-    setup.plain_kernels = false; /* whose masks' products are no model FLOPs */
+    setup.plain_kernels = WEFT_PLAIN_NONE; /* whose masks' products are no model FLOPs */
     WEFT_TRY(weft_mesh_build(&alone, 1, config->model.num_experts, &mesh));
     WEFT_TRY(weft_model_outline(&setup, &mesh, weft_config_build(config), &outline));
     *out = 0;
@@ -294,6 +326,20 @@ static double peak_flops(const weft_config *config, const weft_cluster *cluster,
     return sum;
 }
 
+/* The best rate of products that the cluster's file has measured; 0: none. */
+static double products_flops(const weft_config *config, const weft_cluster *cluster)
+{
+    const weft_cost_kind gemm =
+        weft_config_dtype(config) == WEFT_F32 ? WEFT_COST_GEMM_FP32 : WEFT_COST_GEMM_BF16;
+    double best = 0;
+    for (int i = 0; i < cluster->num_products; i++) {
+        const weft_product *p = &cluster->products[i];
+        if (p->kind == gemm)
+            best = fmax(best, 2e6 * p->m * p->n * p->k / p->us);
+    }
+    return best;
+}
+
 static weft_status summarize(const weft_config *config, const weft_cluster *cluster,
                              weft_plan *plan)
 {
@@ -302,31 +348,47 @@ static weft_status summarize(const weft_config *config, const weft_cluster *clus
     WEFT_TRY(model_flops(config, &flops));
     plan->tokens_per_s =
         (double)(config->train.global_batch_size * config->model.seq_length) / seconds;
-    plan->model_flops_utilization = peak > 0 ? fmin(1, flops / (seconds * peak)) : 0;
+    const double share = peak > 0 ? flops / (seconds * peak) : 0,
+                 reached = products_flops(config, cluster);
+    plan->model_flops_utilization = share <= 1 ? share : share < 1 + 1e-6 ? 1 : (double)NAN;
+    plan->products_flops = peak > 0 && reached > peak / plan->mesh.world ? reached : 0;
     plan->limits = what_binds(plan);
     return WEFT_OK;
 }
 
-double weft_plan_worst_load(const weft_config *config, const weft_mesh *mesh)
-{
-    const weft_model_options *o = &config->model;
-    if (o->num_experts == 0)
-        return 1;
-    const double topk = o->moe_router_topk > 0 ? (double)o->moe_router_topk : 1;
-    double most = fmin(mesh->ep, (double)o->num_experts / topk);
-    if (o->moe_expert_capacity_factor > 0)
-        most = fmin(most, o->moe_expert_capacity_factor);
-    return fmax(most, 1);
-}
-
 double weft_plan_load_on(const weft_config *config, const weft_mesh *mesh)
 {
-    const double worst = weft_plan_worst_load(config, mesh);
+    const double worst = weft_moe_worst_load(config, mesh);
     return config->moe_load_asked && config->moe_load > worst ? worst : config->moe_load;
 }
 
-static weft_status make_step(const weft_config *config, const weft_cluster *cluster,
-                             weft_arena *arena, weft_plan *plan)
+static uint64_t room(uint64_t limit)
+{
+    return limit > 0 ? limit : UINT64_MAX;
+}
+
+/* As training does: with what the cluster's nodes have in the place of what the machine leaves. */
+static weft_status choose_tier(const weft_config *config, const weft_cluster *cluster,
+                               const weft_moe_options *moe, weft_arena *arena, weft_plan *plan)
+{
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)plan->mesh.pp, sizeof(weft_tier_room), &memory));
+    weft_tier_room *rooms = memory;
+    for (int s = 0; s < plan->mesh.pp; s++) {
+        const uint32_t kinds = plan->kinds[s].all;
+        const uint64_t device = smallest_limit(weft_plan_memory_limit, config, cluster, kinds),
+                       host = smallest_limit(host_limit, config, cluster, kinds);
+        rooms[s] = (weft_tier_room){.device_bytes = room(device),
+                                    .host_bytes =
+                                        room(smallest_limit(pinned_limit, config, cluster, kinds)),
+                                    .file_bytes = room((uint64_t)config->tier.file_limit),
+                                    .is_host = host > 0 && host == device};
+    }
+    return weft_tier_choose(config, &plan->mesh, moe, rooms, &plan->tier);
+}
+
+static weft_status make_step(weft_config *config, const weft_cluster *cluster, weft_arena *arena,
+                             weft_plan *plan)
 {
     weft_moe_selection moe;
     weft_moe_nodes nodes;
@@ -341,12 +403,16 @@ static weft_status make_step(const weft_config *config, const weft_cluster *clus
     WEFT_TRY(weft_moe_selection_start(config, &plan->mesh, &nodes, &moe));
     if (config->moe_load > 0)
         moe.options.load.rows = weft_plan_load_on(config, &plan->mesh);
+    WEFT_TRY(weft_stage_kinds_find(cluster, &plan->mesh, arena, &plan->kinds));
+    plan->tier.options = config->tier;
+    if (weft_tier_is_left_open(&config->tier))
+        WEFT_TRY(choose_tier(config, cluster, &moe.options, arena, plan));
+    config->tier = plan->tier.options;
     WEFT_TRY(weft_step_make(config, &plan->mesh, &moe.options, arena, &plan->step));
     plan->num_stages = plan->mesh.pp;
     WEFT_TRY(
         weft_arena_alloc_array(arena, (size_t)plan->num_stages, sizeof *plan->stages, &memory));
     plan->stages = memory;
-    WEFT_TRY(weft_stage_kinds_find(cluster, &plan->mesh, arena, &plan->kinds));
     find_memory(config, cluster, plan);
     return WEFT_OK;
 }
@@ -368,7 +434,7 @@ static weft_status check_precision(const weft_config *config, const weft_cluster
 /* Whatever the config was last run on; a pace is that of an emulated device. */
 bool weft_plan_is_of_gpus(const weft_config *config, const weft_cluster *cluster)
 {
-    return config->device.pace == 0 &&
+    return config->device.pace == 0 && config->device.pace_link == 0 &&
            weft_hardware_knows(weft_cluster_hardware(cluster, cluster->num_groups > 0 ? 0 : -1),
                                WEFT_FIGURE_MULTIPROCESSORS);
 }
@@ -385,7 +451,7 @@ static weft_config on_devices(const weft_config *config, const weft_cluster *clu
 weft_status weft_plan_start(const weft_config *config, const weft_config_source *source,
                             const weft_cluster *cluster, weft_arena *arena, weft_plan *out)
 {
-    const weft_config copy = on_devices(config, cluster);
+    weft_config copy = on_devices(config, cluster);
     memset(out, 0, sizeof *out);
     const weft_hardware *hardware =
         weft_cluster_hardware(cluster, cluster->num_groups > 0 ? 0 : -1);
@@ -401,8 +467,9 @@ weft_status weft_plan_make(const weft_config *config, const weft_config_source *
                            const weft_cluster *cluster, weft_trace *trace, weft_arena *arena,
                            weft_plan *out)
 {
-    const weft_config copy = on_devices(config, cluster);
+    weft_config copy = on_devices(config, cluster);
     WEFT_TRY(weft_plan_start(config, source, cluster, arena, out));
+    copy.tier = out->tier.options;
     weft_status status = weft_step_price(&copy, cluster, trace, arena, out);
     if (status == WEFT_OK)
         status = summarize(&copy, cluster, out);

@@ -7,6 +7,7 @@
 #include "launcher/planning/context_choice.h"
 #include "launcher/planning/kinds.h"
 #include "launcher/planning/step.h"
+#include "launcher/planning/tier_choice.h"
 #include "layers/footprint.h"
 #include "schedule/cost.h"
 
@@ -14,13 +15,14 @@
 #define WEFT_TIME_LIST(X)                                                                          \
     X(COMPUTE, "compute")     /* forward and backward */                                           \
     X(BUBBLE, "bubble")       /* no work: the pipeline fills, drains, waits for a slower stage */  \
-    X(OPTIMIZER, "optimizer") /* norm and AdamW */                                                 \
+    X(OPTIMIZER, "optimizer") /* norm and AdamW; waiting for the host to do so */                  \
     X(TENSOR, "tensor")       /* collectives over tp that nothing hides; the next three alike */   \
     X(EXPERT, "expert")                                                                            \
     X(CONTEXT, "context")                                                                          \
     X(PIPELINE, "pipeline")                                                                        \
     X(DATA, "data")                                                                                \
-    X(HOST, "host") /* copies of what is offloaded, that nothing hides */
+    X(HOST, "host")     /* copies of what is offloaded, that nothing hides */                      \
+    X(UPLOAD, "upload") /* experts beyond device memory, for which computation waits */
 typedef enum weft_time_kind {
 #define WEFT_TIME_ENUM(name, text) WEFT_TIME_##name,
     WEFT_TIME_LIST(WEFT_TIME_ENUM)
@@ -52,29 +54,42 @@ typedef struct weft_plan_stage {
     weft_footprint footprint;
     uint64_t memory_limit_bytes; /* of its smallest device; 0: unknown */
     double copies_us[2];         /* of what is offloaded, in a step: to the host, and back */
+    /* Of experts beyond device memory, in a step: uploads, downloads, what the host does with them,
+     * what is read of a file and written. */
+    double tier_us[4];
+    uint64_t file_read_bytes, file_written_bytes; /* of them, in a step */
+    /* Of the optimizer's state in host memory, in a step: weights up, gradients down, its steps. */
+    double stepped_us[4];
 } weft_plan_stage;
 
 typedef struct weft_plan {
     weft_mesh mesh;
     weft_context_selection context; /* how the mesh's cp_comm_type came to be */
+    weft_tier_selection tier;       /* where its experts are */
     weft_stage_kinds *kinds;        /* [num_stages] */
     weft_step step;
     int num_stages; /* pipeline ranks */
     weft_plan_stage *stages;
     double step_us, us[WEFT_NUM_TIMES]; /* means over the stages */
     double tokens_per_s;
-    double model_flops_utilization; /* 0: the cluster tells no peak */
-    uint64_t memory_bytes;          /* of the fullest rank: least left, or most lacking */
-    uint64_t memory_limit_bytes;    /* of its device; 0: unknown */
-    int fullest;                    /* its stage */
-    uint64_t host_memory_bytes;     /* pinned, of the rank that pins most; where its device is the
-                                       host's cores, all of its memory */
-    uint64_t host_limit_bytes;      /* its share of the node's memory; 0: unknown */
-    int most_host;                  /* its stage */
+    double model_flops_utilization; /* 0: the cluster tells no peak; NAN: it would be above 1 */
+    double products_flops; /* FLOP/s that a measured product of the cluster's file reaches, where
+                              that is above the peak, which then cannot be right; else 0 */
+    uint64_t memory_bytes; /* of the fullest rank: least left, or most lacking */
+    uint64_t memory_limit_bytes; /* of its device; 0: unknown */
+    int fullest;                 /* its stage */
+    uint64_t host_memory_bytes;  /* pinned, of the rank that pins most; where its device is the
+                                    host's cores, all of its memory */
+    uint64_t host_limit_bytes;   /* its share of the node's memory; 0: unknown */
+    int most_host;               /* its stage */
+    uint64_t file_bytes;         /* of experts, of the rank whose file is largest */
+    uint64_t file_limit_bytes;   /* that the config allows; 0: any */
+    int most_file;               /* its stage */
     bool fits;
     bool coarse;
     weft_limit_kind limits;
     weft_source_class source;                /* of the worst number */
+    bool unsourced;                          /* asked of weft_step_price: no source is found */
     weft_inputs inputs;                      /* the numbers that were taken */
     const struct weft_plan_figures *figures; /* planning/figures.h; NULL: nobody asked */
 } weft_plan;
@@ -87,17 +102,18 @@ weft_config_source weft_plan_source(const char *file, const weft_string_list *se
 typedef weft_status (*weft_vocabulary_function)(weft_config *config);
 weft_status weft_plan_load(const weft_config_source *source, weft_vocabulary_function vocabulary,
                            weft_arena *arena, weft_config *out) WEFT_CHECKED;
-/* Reads a cluster into the arena, for a command line: WEFT_CONFIG also where there is no file. */
-weft_status weft_plan_read_cluster(const char *path, weft_arena *arena,
+/* Reads a cluster into the arena, for an option of a command line ("cluster"): WEFT_CONFIG also
+ * where there is no file. */
+weft_status weft_plan_read_cluster(const char *option, const char *path, weft_arena *arena,
                                    weft_cluster **out) WEFT_CHECKED;
 /* Reads the cluster that `config` is planned on, with the pace of its emulated accelerator. Choices
  * for MoE layers are made from this one, too, whatever cluster the config names. */
-weft_status weft_plan_cluster(const char *path, weft_config *config, weft_arena *arena,
-                              weft_cluster **out) WEFT_CHECKED;
+weft_status weft_plan_cluster(const char *option, const char *path, weft_config *config,
+                              weft_arena *arena, weft_cluster **out) WEFT_CHECKED;
 
 /* The kernels that a plan is of: Weft's, or those of published runs (layers/describe_plain.c), of
- * which there are lists of operations alone. name, text */
-#define WEFT_KERNELS_LIST(X) X(WEFT, "weft") X(PLAIN, "plain")
+ * which there are lists of operations alone: of 2022, or of 2021. name, text */
+#define WEFT_KERNELS_LIST(X) X(WEFT, "weft") X(PLAIN, "plain") X(PLAIN_2021, "plain-2021")
 typedef enum weft_kernels_kind {
 #define WEFT_KERNELS_ENUM(name, text) WEFT_KERNELS_##name,
     WEFT_KERNELS_LIST(WEFT_KERNELS_ENUM)
@@ -105,7 +121,8 @@ typedef enum weft_kernels_kind {
         WEFT_NUM_KERNELS
 } weft_kernels_kind;
 extern const char *const weft_kernels_texts[WEFT_NUM_KERNELS];
-/* WEFT_CONFIG: plain kernels know neither context parallelism nor offloading. */
+/* WEFT_CONFIG: plain kernels know neither context parallelism nor offloading, nor experts
+ * elsewhere. */
 weft_status weft_plan_set_kernels(weft_kernels_kind kernels, const weft_config_source *source,
                                   weft_config *config) WEFT_CHECKED;
 
@@ -114,9 +131,6 @@ bool weft_plan_is_of_gpus(const weft_config *config, const weft_cluster *cluster
 /* What a rank's device of a group of nodes (weft_cluster_hardware) may hold: the lower of what the
  * config allows and what the device has. 0: nobody says. */
 uint64_t weft_plan_memory_limit(const weft_config *config, const weft_cluster *cluster, int group);
-/* The highest load of experts there is on this mesh: all rows on one rank, as far as a token's
- * choices and capacity allow. 1: one rank has all experts. */
-double weft_plan_worst_load(const weft_config *config, const weft_mesh *mesh);
 /* config->moe_load on this mesh; where it is one that is asked for, at most the worst. */
 double weft_plan_load_on(const weft_config *config, const weft_mesh *mesh);
 /* All but the outline lives in the arena. model.vocab_size is known. `trace` (NULL: none) gets the

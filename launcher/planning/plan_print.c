@@ -11,16 +11,20 @@
 #include "launcher/planning/figures_print.h"
 #include "schedule/context.h"
 
-typedef struct scaled {
-    char text[32];
-} scaled;
-
-static scaled time_text(double us)
+weft_time_words weft_time_text_of(double us)
 {
-    scaled out;
-    snprintf(out.text, sizeof out.text, "%.4g %s", us < 1e6 ? us / 1e3 : us / 1e6,
-             us < 1e6 ? "ms" : "s");
+    weft_time_words out;
+    const double scale = us < 1e6 ? 1e3 : us < 7.2e9 ? 1e6 : 3.6e9;
+    snprintf(out.text, sizeof out.text, "%.4g %s", us / scale,
+             us < 1e6     ? "ms"
+             : us < 7.2e9 ? "s"
+                          : "h");
     return out;
+}
+
+static weft_time_words time_text(double us)
+{
+    return weft_time_text_of(us);
 }
 
 /* The layers of all chunks of a rank: "E tt | tt". */
@@ -39,7 +43,19 @@ const char *weft_plan_short_text(const weft_plan *plan, char *out, size_t capaci
 {
     char purposes[256];
     const weft_footprint *fullest = &plan->stages[plan->fullest].footprint;
-    if (plan->memory_limit_bytes == 0 || plan->memory_bytes <= plan->memory_limit_bytes) {
+    const bool on_device =
+        plan->memory_limit_bytes == 0 || plan->memory_bytes <= plan->memory_limit_bytes;
+    const bool on_host =
+        plan->host_limit_bytes == 0 || plan->host_memory_bytes <= plan->host_limit_bytes;
+    if (on_device && on_host) {
+        snprintf(out, capacity,
+                 "does not fit: a rank of stage %d needs a file of %s, and offload.file_limit is "
+                 "%s",
+                 plan->most_file, weft_bytes_text((double)plan->file_bytes).text,
+                 weft_bytes_text((double)plan->file_limit_bytes).text);
+        return out;
+    }
+    if (on_device) {
         snprintf(out, capacity,
                  "does not fit: a rank of stage %d needs %s of host memory, and its share of the "
                  "node's is %s",
@@ -56,22 +72,100 @@ const char *weft_plan_short_text(const weft_plan *plan, char *out, size_t capaci
     return out;
 }
 
-/* What is offloaded, of the rank with most of it. */
-static void print_offloaded(const weft_plan *plan, FILE *out)
+/* What host memory holds. */
+enum { OF_EXPERTS, OF_OPTIMIZER, OF_ACTIVATIONS };
+
+static int holder_of(const char *module)
 {
-    uint64_t most = 0;
+    static const char experts[] = "experts' ";
+    return strncmp(module, experts, sizeof experts - 1) == 0 ? OF_EXPERTS
+           : strcmp(module, "optimizer") == 0                ? OF_OPTIMIZER
+                                                             : OF_ACTIVATIONS;
+}
+
+static uint64_t bytes_on_host(const weft_plan_stage *stage, int of)
+{
+    const weft_footprint *footprint = &stage->footprint;
+    uint64_t bytes = 0;
+    for (int i = 0; i < footprint->num_offloaded; i++)
+        if (holder_of(footprint->offloaded[i].module) == of)
+            bytes += footprint->offloaded[i].bytes;
+    return bytes;
+}
+
+static const weft_plan_stage *most_on_host(const weft_plan *plan, int holder, uint64_t *out_most)
+{
     const weft_plan_stage *of = NULL;
+    *out_most = 0;
     for (int s = 0; s < plan->num_stages; s++) {
-        const uint64_t bytes = weft_footprint_on_host(&plan->stages[s].footprint);
-        if (bytes > most) {
-            most = bytes;
+        const uint64_t bytes = bytes_on_host(&plan->stages[s], holder);
+        if (bytes > *out_most) {
+            *out_most = bytes;
             of = &plan->stages[s];
         }
     }
+    return of;
+}
+
+/* Experts in host memory, and the state of what else the host steps, of the rank with most. */
+static void print_tier(const weft_plan *plan, FILE *out)
+{
+    uint64_t most;
+    const weft_plan_stage *of = most_on_host(plan, OF_EXPERTS, &most);
+    if (of)
+        fprintf(out, "experts in host memory %s, up in %s, down in %s, stepped in %s of a step\n",
+                weft_bytes_text((double)most).text, time_text(of->tier_us[0]).text,
+                time_text(of->tier_us[1]).text, time_text(of->tier_us[2]).text);
+    if (of && of->footprint.file_bytes > 0 && of->tier_us[3] < 0)
+        fprintf(out,
+                "experts in a file %s; reads and writes take no time here: storage.read or "
+                "storage.write is not known\n",
+                weft_bytes_text((double)of->footprint.file_bytes).text);
+    else if (of && of->footprint.file_bytes > 0)
+        fprintf(out, "experts in a file %s, read and written in %s of a step\n",
+                weft_bytes_text((double)of->footprint.file_bytes).text,
+                time_text(of->tier_us[3]).text);
+    of = most_on_host(plan, OF_OPTIMIZER, &most);
+    if (of)
+        fprintf(out,
+                "optimizer in host memory %s, gradients down in %s, stepped in %s, weights up in "
+                "%s of a step\n",
+                weft_bytes_text((double)most).text, time_text(of->stepped_us[1]).text,
+                time_text(of->stepped_us[2]).text, time_text(of->stepped_us[0]).text);
+}
+
+/* What else is offloaded, of the rank with most of it. */
+static void print_offloaded(const weft_plan *plan, FILE *out)
+{
+    uint64_t most;
+    const weft_plan_stage *of = most_on_host(plan, OF_ACTIVATIONS, &most);
     if (of)
         fprintf(out, "offloaded %s, out in %s, back in %s of a step\n",
                 weft_bytes_text((double)most).text, time_text(of->copies_us[0]).text,
                 time_text(of->copies_us[1]).text);
+}
+
+weft_utilization weft_utilization_text(double utilization)
+{
+    weft_utilization out = {"-"};
+    if (isfinite(utilization))
+        snprintf(out.text, sizeof out.text, "%.1f", 100 * utilization);
+    return out;
+}
+
+/* Why there is none. */
+static void print_utilization(const weft_plan *plan, FILE *out)
+{
+    if (isfinite(plan->model_flops_utilization))
+        return;
+    if (plan->products_flops > 0)
+        fprintf(out,
+                "MFU: above 1: the measured peak cannot be right, products of this file reach %.4g "
+                "FLOP/s\n",
+                plan->products_flops);
+    else
+        fprintf(out, "MFU: above 1: the peak is too low, or attention, which counts whole, is "
+                     "causal and computes half\n");
 }
 
 void weft_plan_print(const weft_plan *plan, const weft_cluster *cluster, FILE *out)
@@ -80,9 +174,11 @@ void weft_plan_print(const weft_plan *plan, const weft_cluster *cluster, FILE *o
     weft_mesh_print(&plan->mesh, axes, sizeof axes);
     fprintf(out, "%s on %s: %s\n", weft_count_text(plan->mesh.world, "device").text, cluster->name,
             axes);
-    fprintf(out, "step %s   %.4g tokens/s   MFU %.1f %%   most of it: %s\n",
-            time_text(plan->step_us).text, plan->tokens_per_s, 100 * plan->model_flops_utilization,
-            weft_limit_text(plan->limits));
+    fprintf(out, "step %s   %.4g tokens/s   MFU %s%s   most of it: %s\n",
+            time_text(plan->step_us).text, plan->tokens_per_s,
+            weft_utilization_text(plan->model_flops_utilization).text,
+            isfinite(plan->model_flops_utilization) ? " %" : "", weft_limit_text(plan->limits));
+    print_utilization(plan, out);
     fprintf(out, "memory %s of the fullest rank", weft_bytes_text((double)plan->memory_bytes).text);
     if (plan->num_stages > 1)
         fprintf(out, " (stage %d)", plan->fullest);
@@ -92,6 +188,9 @@ void weft_plan_print(const weft_plan *plan, const weft_cluster *cluster, FILE *o
         fprintf(out, "\nattention over %d context-parallel ranks: %s", plan->mesh.cp,
                 plan->context.reason);
     fprintf(out, "\n");
+    if (plan->tier.reason[0])
+        fprintf(out, "%s\n", plan->tier.reason);
+    print_tier(plan, out);
     print_offloaded(plan, out);
     if (plan->figures)
         weft_plan_figures_print(plan->figures, out);
@@ -115,9 +214,9 @@ void weft_plan_print(const weft_plan *plan, const weft_cluster *cluster, FILE *o
 }
 
 /* " 3.2 %", signed. */
-static scaled error_text(double planned, double measured)
+static weft_time_words error_text(double planned, double measured)
 {
-    scaled out;
+    weft_time_words out;
     const double error = weft_against_error(planned, measured);
     snprintf(out.text, sizeof out.text, isfinite(error) ? "%+.1f %%" : "-", 100 * error);
     return out;
@@ -175,6 +274,15 @@ static void add_times(cJSON *json, const char *key, const double us[WEFT_NUM_TIM
         add_number(time, weft_time_text(i), us[i] / 1e6);
 }
 
+/* What goes up and down, and what the host steps. */
+static void add_lanes(cJSON *json, const char *key, const double us[3])
+{
+    cJSON *lanes = cJSON_AddObjectToObject(json, key);
+    add_number(lanes, "up", us[0] / 1e6);
+    add_number(lanes, "down", us[1] / 1e6);
+    add_number(lanes, "host", us[2] / 1e6);
+}
+
 static void add_stage(cJSON *list, const weft_plan *plan, int s)
 {
     const weft_plan_stage *stage = &plan->stages[s];
@@ -203,6 +311,17 @@ static void add_stage(cJSON *list, const weft_plan *plan, int s)
     for (int i = 0; i < footprint->num_offloaded; i++)
         add_number(offloaded, footprint->offloaded[i].module,
                    (double)footprint->offloaded[i].bytes);
+    if (bytes_on_host(stage, OF_EXPERTS) > 0)
+        add_lanes(json, "experts_time", stage->tier_us);
+    if (footprint->file_bytes > 0 && stage->tier_us[3] >= 0) {
+        add_number(cJSON_GetObjectItem(json, "experts_time"), "file", stage->tier_us[3] / 1e6);
+        add_number(json, "read_bytes", (double)stage->file_read_bytes);
+        add_number(json, "written_bytes", (double)stage->file_written_bytes);
+    }
+    if (bytes_on_host(stage, OF_OPTIMIZER) > 0)
+        add_lanes(json, "optimizer_time", stage->stepped_us);
+    if (bytes_on_host(stage, OF_ACTIVATIONS) == 0)
+        return;
     cJSON *copies = cJSON_AddObjectToObject(json, "offload_time");
     add_number(copies, "out", stage->copies_us[0] / 1e6);
     add_number(copies, "back", stage->copies_us[1] / 1e6);
@@ -268,6 +387,8 @@ cJSON *weft_plan_json(const weft_plan *plan, const weft_against *against)
     add_number(json, "memory_limit_bytes", (double)plan->memory_limit_bytes);
     add_number(json, "host_memory_bytes", (double)plan->host_memory_bytes);
     add_number(json, "host_memory_limit_bytes", (double)plan->host_limit_bytes);
+    if (plan->file_bytes > 0)
+        add_number(json, "file_bytes", (double)plan->file_bytes);
     add_number(json, "num_devices", plan->mesh.world);
     cJSON_AddStringToObject(json, "mesh", axes);
     if (plan->mesh.cp > 1)
@@ -278,6 +399,12 @@ cJSON *weft_plan_json(const weft_plan *plan, const weft_against *against)
             json, "hierarchical_context_parallel_sizes",
             cJSON_CreateIntArray(
                 (const int[]){plan->mesh.cp_inner, plan->mesh.cp / plan->mesh.cp_inner}, 2));
+    if (plan->tier.options.experts != WEFT_TIER_NONE || plan->tier.chosen) {
+        cJSON_AddStringToObject(json, "experts", weft_tier_text(plan->tier.options.experts));
+        add_number(json, "experts_kept", plan->tier.options.kept);
+    }
+    if (plan->tier.reason[0])
+        cJSON_AddStringToObject(json, "experts_reason", plan->tier.reason);
     if (plan->context.reason[0])
         cJSON_AddStringToObject(json, "cp_comm_type_reason", plan->context.reason);
     cJSON_AddStringToObject(json, "limits", weft_limit_text(plan->limits));

@@ -54,6 +54,8 @@ static weft_status compare(const weft_config *run, const weft_config *config,
     weft_option_section sections[2][WEFT_MAX_CONFIG_SECTIONS];
     size_t count = weft_config_sections(&copies[0], sections[0]);
     weft_config_sections(&copies[1], sections[1]);
+    for (int i = 0; i < 2; i++)
+        copies[i].tier = weft_tier_as_asked(&copies[i].tier);
     /* Checkpoints of earlier versions do not know their dataset. */
     if (!run->data.data_xxh64)
         copies[1].data.data_xxh64 = NULL;
@@ -86,6 +88,23 @@ static void keep_context(const weft_config *run, weft_config *config)
     to->hierarchical_context_parallel_sizes = from->hierarchical_context_parallel_sizes;
 }
 
+/* What was chosen holds as long as what it was chosen by. */
+static void keep_tier(const weft_config *run, weft_config *config)
+{
+    const weft_tier_options *from = &run->tier;
+    weft_tier_options *to = &config->tier;
+    if (weft_tier_is_left_open(from) || run->device.memory_limit != config->device.memory_limit ||
+        from->host_memory_limit != to->host_memory_limit ||
+        from->optimizer_state != to->optimizer_state)
+        return;
+    if (to->kept < 0 && (to->experts == WEFT_TIER_AUTO || to->experts == from->experts))
+        to->kept = from->kept;
+    if (to->experts == WEFT_TIER_AUTO && from->experts == WEFT_TIER_FILE)
+        to->cached = from->cached;
+    if (to->experts == WEFT_TIER_AUTO)
+        to->experts = from->experts;
+}
+
 static weft_status keep_choice(const weft_config *run, weft_config *config)
 {
     const weft_schedule_options *from = &run->schedule;
@@ -95,6 +114,7 @@ static weft_status keep_choice(const weft_config *run, weft_config *config)
     if (others > 0 || run->train.micro_batch_size != config->train.micro_batch_size)
         return WEFT_OK;
     keep_context(run, config);
+    keep_tier(run, config);
     config->asked = *to;
     config->moe_is_kept = to->moe_num_partitions == 0 || to->moe_memory_reuse == WEFT_NUM_REUSES ||
                           to->moe_all_to_all == WEFT_NUM_EXCHANGES;
@@ -151,7 +171,9 @@ static bool leaves_step(const char *section, const char *key)
           "min_loss_scale", "loss_scale_window", "hysteresis", "eval_*", "stop_timeout_s"}},
         {"data", {"data_*", "split", "mock_data", "shuffle_block_tokens", "eod_token"}},
         {"device", {"memory_limit", "num_threads", "peak_flops"}},
+        {"offload", {"host_memory_limit", "io", "path", "eviction", "file_limit"}},
         {"checkpoint", {NULL}},
+        {"reliability", {NULL}},
         {"log", {NULL}},
     };
     for (size_t i = 0; i < COUNT(rows); i++) {

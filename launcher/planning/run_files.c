@@ -59,6 +59,7 @@ static const char *take_line(const cJSON *json, weft_run_steps *s)
 {
     const double ms = number_of(json, "step_ms"), step = number_of(json, "step");
     const double load = number_of(json, "rank_load_max_over_mean");
+    const double expert_load = number_of(json, "expert_load_max_over_mean");
     if (!has(json, "step_ms") && has(json, "validation_loss"))
         return NULL;
     if (!is_within(step, 1, 1e15) || step != floor(step))
@@ -67,10 +68,13 @@ static const char *take_line(const cJSON *json, weft_run_steps *s)
         return "step_ms is no time of a step";
     if (has(json, "rank_load_max_over_mean") && !is_within(load, 0, MAX_LOAD))
         return "rank_load_max_over_mean is no load";
+    if (has(json, "expert_load_max_over_mean") && !is_within(expert_load, 0, MAX_LOAD))
+        return "expert_load_max_over_mean is no load";
     if (s->count > 0 && (int64_t)step <= s->numbers[s->count - 1])
         return "its step is not behind the one before it";
     s->numbers[s->count] = (int64_t)step;
     s->loads[s->count] = load > 0 ? load : 0;
+    s->expert_loads[s->count] = expert_load > 0 ? expert_load : 0;
     s->ms[s->count++] = ms;
     return NULL;
 }
@@ -90,6 +94,8 @@ weft_status weft_run_read_steps(const char *run, weft_arena *arena, weft_run_ste
     out->ms = memory;
     WEFT_TRY(weft_arena_alloc_array(arena, lines, sizeof *out->loads, &memory));
     out->loads = memory;
+    WEFT_TRY(weft_arena_alloc_array(arena, lines, sizeof *out->expert_loads, &memory));
+    out->expert_loads = memory;
     WEFT_TRY(weft_arena_alloc_array(arena, lines, sizeof *out->numbers, &memory));
     out->numbers = memory;
     const bool is_whole = bytes > 0 && text[bytes - 1] == '\n'; /* else a crash cut its last line */

@@ -14,7 +14,8 @@
 typedef struct weft_run_steps {
     int64_t *numbers; /* rising */
     double *ms;
-    double *loads; /* rows at the fullest rank's experts over the mean; 0: none */
+    double *loads;        /* rows at the fullest rank's experts over the mean; 0: none */
+    double *expert_loads; /* rows of the fullest expert over the mean; 0: none */
     int count;
 } weft_run_steps;
 weft_status weft_run_read_steps(const char *run, weft_arena *arena,

@@ -68,6 +68,10 @@ typedef struct pricing {
     weft_unit_time *units;
     weft_pass_time *layers, *again; /* of the pass; recomputed */
     bool without_copies;
+    double reduced_us, reduced_link_us[WEFT_NUM_LINKS]; /* all reductions of the pass */
+    double between_us; /* ahead of the layer with which the second pass begins */
+    int second;        /* its number; -1: one pass */
+    bool is_alone;     /* the pass neither gathers nor reduces, nor copies */
 } pricing;
 
 static int number_of(const pricing *p, const weft_task *task)
@@ -94,6 +98,8 @@ static double task_us(const void *context, int row, const weft_task *task)
         return p->without_copies ? 0 : unit->offload_us;
     case WEFT_TASK_PREFETCH:
         return p->without_copies ? 0 : unit->prefetch_us;
+    case WEFT_TASK_LAYER:
+        return weft_pass_us(time_of(p, task)) + (task->layer == p->second ? p->between_us : 0);
     default:
         return weft_pass_us(time_of(p, task));
     }
@@ -119,8 +125,8 @@ typedef struct waiting {
     double layers_us, rest_us;
 } waiting;
 
-static weft_status price_passes(const pricing *p, const weft_chunk_shape *chunk, bool backward,
-                                int times, weft_arena *arena, waiting *out)
+static weft_status price_passes(pricing *p, const weft_chunk_shape *chunk, bool backward, int times,
+                                weft_arena *arena, waiting *out)
 {
     const weft_pricing asked = {.cost = task_us, .links = task_links, .context = p};
     weft_chunk_shape shape = *chunk;
@@ -128,6 +134,7 @@ static weft_status price_passes(const pricing *p, const weft_chunk_shape *chunk,
     weft_price price;
     void *memory;
     double end = 0, computed = 0;
+    p->second = times < 2 ? -1 : chunk->first + chunk->num_layers - backward;
     shape.num_layers = times * chunk->num_layers;
     WEFT_TRY(
         weft_arena_alloc_array(arena, (size_t)shape.num_layers, sizeof *shape.layers, &memory));
@@ -151,34 +158,59 @@ static weft_status price_passes(const pricing *p, const weft_chunk_shape *chunk,
     return WEFT_OK;
 }
 
+static bool same_unit(const weft_outline *outline, int a, int b)
+{
+    const weft_outline_layer *x = &outline->layers[a], *y = &outline->layers[b];
+    for (int i = 0; i < WEFT_NUM_SECTIONS; i++)
+        if (x->units[i].elements != y->units[i].elements ||
+            x->units[i].num_buckets != y->units[i].num_buckets)
+            return false;
+    return weft_outline_offloaded(outline, a) == weft_outline_offloaded(outline, b);
+}
+
+/* *out_beside: reductions alone stand beside the passes, so that those of one go on behind it. */
 static weft_status price_layers(pricing *p, const weft_site *site, const weft_chunk_shape *chunk,
-                                bool backward, weft_sharding_time *out)
+                                bool backward, weft_sharding_time *out, bool *out_beside)
 {
     const weft_flow flow = backward ? WEFT_FLOW_GRADIENT : WEFT_FLOW_ACTIVATION;
+    weft_pass_price price;
+    *out_beside = backward && chunk->offload_slots == 0;
+    p->is_alone = chunk->offload_slots == 0;
     for (int i = 0; i < p->num_layers; i++) {
-        weft_pass_price price = {0};
         const weft_unit_time *unit = &p->units[i];
         const bool gathers = weft_pass_gathers(chunk, i, flow),
                    reduces = weft_pass_reduces(chunk, i, flow);
-        WEFT_TRY(weft_pass_price_add(site, p->outline, p->first + i, p->first + i + 1, &price));
-        WEFT_TRY(weft_unit_price(site, p->outline, p->first + i, &p->units[i]));
+        *out_beside &= !gathers;
+        if (i == 0 || !weft_pass_same_layer(p->outline, p->first + i - 1, p->first + i)) {
+            price = (weft_pass_price){0};
+            WEFT_TRY(weft_pass_price_add(site, p->outline, p->first + i, p->first + i + 1, &price));
+        }
+        if (i > 0 && same_unit(p->outline, p->first + i - 1, p->first + i))
+            p->units[i] = p->units[i - 1];
+        else
+            WEFT_TRY(weft_unit_price(site, p->outline, p->first + i, &p->units[i]));
+        p->is_alone &= !gathers && !reduces;
         p->layers[i] = backward ? price.backward : price.forward;
         p->again[i] = price.recompute;
         if (reduces) {
             p->layers[i].compute_us += unit->clear_us;
             out->clear_us += unit->clear_us;
         }
-        for (int l = 0; l < WEFT_NUM_LINKS; l++)
-            out->link_us[l] +=
-                (gathers ? unit->link_us[0][l] : 0) + (reduces ? unit->link_us[1][l] : 0);
+        p->reduced_us += reduces ? unit->reduce_us : 0;
+        for (int l = 0; l < WEFT_NUM_LINKS; l++) {
+            out->link_us[l] += gathers ? unit->link_us[0][l] : 0;
+            p->reduced_link_us[l] += reduces ? unit->link_us[1][l] : 0;
+        }
         out->copies_us += backward ? unit->prefetch_us : unit->offload_us;
     }
     return WEFT_OK;
 }
 
 static weft_status price_chunk(pricing *p, const weft_site *site, int rank, int chunk,
-                               bool backward, weft_arena *arena, weft_sharding_time *out)
+                               bool backward, double between_us, weft_arena *arena,
+                               weft_sharding_time *out)
 {
+    bool beside;
     weft_chunk_shape shape;
     waiting once, twice;
     void *memory;
@@ -191,14 +223,23 @@ static weft_status price_chunk(pricing *p, const weft_site *site, int rank, int 
     p->layers = memory;
     WEFT_TRY(weft_arena_alloc_array(arena, (size_t)p->num_layers, sizeof *p->again, &memory));
     p->again = memory;
-    WEFT_TRY(price_layers(p, site, &shape, backward, out));
+    WEFT_TRY(price_layers(p, site, &shape, backward, out, &beside));
+    p->between_us = beside ? between_us : 0;
+    if (p->is_alone)
+        return WEFT_OK;
     out->link_us[WEFT_LINK_HOST] += out->copies_us;
     p->without_copies = true;
     WEFT_TRY(price_passes(p, &shape, backward, 1, arena, &once));
     WEFT_TRY(price_passes(p, &shape, backward, 2, arena, &twice));
     out->exposed_us = fmax(0, twice.layers_us - once.layers_us);
-    out->start_us = fmax(0, once.layers_us - out->exposed_us);
+    out->start_us = once.layers_us - out->exposed_us;
+    if (!beside)
+        out->start_us = fmax(0, out->start_us);
     out->tail_us = once.rest_us;
+    /* What goes on behind a pass does not make the pass itself longer. */
+    const double within = p->reduced_us > 0 ? fmax(0, 1 - once.rest_us / p->reduced_us) : 1;
+    for (int l = 0; l < WEFT_NUM_LINKS; l++)
+        out->link_us[l] += within * p->reduced_link_us[l];
     if (shape.offload_slots == 0)
         return WEFT_OK;
     p->without_copies = false;
@@ -210,7 +251,8 @@ static weft_status price_chunk(pricing *p, const weft_site *site, int rank, int 
 }
 
 weft_status weft_sharding_price(const weft_site *site, const weft_outline *outline, int rank,
-                                int chunk, bool backward, weft_sharding_time *out)
+                                int chunk, bool backward, double between_us,
+                                weft_sharding_time *out)
 {
     const weft_held_elements *held = &outline->held[rank];
     pricing p = {.outline = outline};
@@ -221,7 +263,8 @@ weft_status weft_sharding_price(const weft_site *site, const weft_outline *outli
         first == end)
         return WEFT_OK;
     weft_arena arena = {0};
-    const weft_status status = price_chunk(&p, site, rank, chunk, backward, &arena, out);
+    const weft_status status =
+        price_chunk(&p, site, rank, chunk, backward, between_us, &arena, out);
     weft_arena_release(&arena);
     return status;
 }

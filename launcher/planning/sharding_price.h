@@ -24,12 +24,15 @@ typedef struct weft_sharding_time {
     double host_us;    /* and for copies, */
     double copies_us;  /* which take so long */
     double clear_us;   /* computed besides */
-    double start_us;   /* in the first one: nothing came before it to hide the first gather */
+    double start_us;   /* in the first one: nothing came before it to hide the first gather, or,
+                        * below zero, to fill slots of gradients */
     double tail_us;    /* behind the last one: reductions that are not over with its layers */
     double link_us[WEFT_NUM_LINKS];
 } weft_sharding_time;
-/* Zero where nothing is shared out or offloaded. */
+/* Zero where nothing is shared out or offloaded. between_us: what the compute lane does between two
+ * backwards; where weights are whole, reductions go on beside it. */
 weft_status weft_sharding_price(const weft_site *site, const weft_outline *outline, int rank,
-                                int chunk, bool backward, weft_sharding_time *out) WEFT_CHECKED;
+                                int chunk, bool backward, double between_us,
+                                weft_sharding_time *out) WEFT_CHECKED;
 
 #endif

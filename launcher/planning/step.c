@@ -1,10 +1,19 @@
 #include "launcher/planning/step.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <string.h>
 
 #include "core/file.h"
 #include "schedule/order_text.h"
+
+bool weft_step_at_once(const weft_config *config)
+{
+    const weft_reliability_options *o = &config->reliability;
+    return config->tier.optimizer == WEFT_TIER_STEP_AUTO && config->train.clip_grad == 0 &&
+           config->train.precision != WEFT_PRECISION_FP16 && o->on_bad_step == WEFT_BAD_STEP_STOP &&
+           o->loss_spike_factor == 0;
+}
 
 weft_model_setup weft_step_setup(const weft_config *config, const weft_moe_options *moe)
 {
@@ -14,6 +23,9 @@ weft_model_setup weft_step_setup(const weft_config *config, const weft_moe_optio
                               .parallel = &config->parallel,
                               .recompute = &config->train.recompute,
                               .offload = &config->train.offload,
+                              .tier = &config->tier,
+                              .split_master = config->train.split_master,
+                              .steps_at_once = weft_step_at_once(config),
                               .dtype = weft_config_dtype(config),
                               .micro_batch_size = config->train.micro_batch_size,
                               .training = true,
@@ -21,6 +33,17 @@ weft_model_setup weft_step_setup(const weft_config *config, const weft_moe_optio
                               .plain_kernels = config->plain_kernels,
                               .logit_rows =
                                   weft_logit_rows(config->device.kind == WEFT_DEVICE_KIND_CUDA)};
+}
+
+bool weft_step_drains(const weft_config *config)
+{
+    return config->tier.optimizer == WEFT_TIER_STEP_AFTER;
+}
+
+bool weft_step_accumulates(const weft_config *config, const weft_mesh *mesh)
+{
+    const weft_train_options *train = &config->train;
+    return train->global_batch_size / train->micro_batch_size / mesh->dp > 1;
 }
 
 static weft_status read_orders(const char *path, weft_arena *arena, weft_pipeline_shape *shape)
@@ -123,11 +146,31 @@ static weft_status make_shape(const weft_config *config, const weft_mesh *mesh, 
     return find_host_waits(&step->outline, arena, &step->shape.host_waits);
 }
 
-weft_status weft_step_start(const weft_config *config, const weft_mesh *mesh,
-                            const weft_moe_options *moe, weft_arena *arena, weft_step *out)
+/* As `weft generate` sets its model up. */
+static weft_config generating(const weft_config *config)
 {
-    const weft_model_setup setup = weft_step_setup(config, moe);
+    weft_config out = *config;
+    out.train.micro_batch_size = out.train.global_batch_size = 1;
+    out.schedule = (weft_schedule_options){.pipeline_schedule = WEFT_PIPELINE_1F1B};
+    return out;
+}
+
+static weft_status start(weft_step_use use, const weft_config *config, const weft_mesh *mesh,
+                         const weft_moe_options *moe, weft_arena *arena, weft_step *out)
+{
+    weft_model_setup setup = weft_step_setup(config, moe);
+    if (use != WEFT_STEP_TRAINS)
+        setup.frozen = (weft_string_list){0};
+    if (use == WEFT_STEP_GENERATES) {
+        setup.parallel = NULL;
+        setup.recompute = NULL;
+        setup.offload = NULL;
+        setup.training = false;
+    }
+    setup.accumulates = weft_step_accumulates(config, mesh);
     memset(out, 0, sizeof *out);
+    assert(!weft_tier_is_left_open(&config->tier) || config->model.num_experts == 0);
+    out->use = use;
     out->moe = *moe;
     WEFT_TRY(weft_model_outline(&setup, mesh, weft_config_build(config), &out->outline));
     weft_status status = make_shape(config, mesh, arena, out);
@@ -136,10 +179,24 @@ weft_status weft_step_start(const weft_config *config, const weft_mesh *mesh,
     return status;
 }
 
+weft_status weft_step_start(const weft_config *config, const weft_mesh *mesh,
+                            const weft_moe_options *moe, weft_arena *arena, weft_step *out)
+{
+    return start(WEFT_STEP_TRAINS, config, mesh, moe, arena, out);
+}
+
 weft_status weft_step_make(const weft_config *config, const weft_mesh *mesh,
                            const weft_moe_options *moe, weft_arena *arena, weft_step *out)
 {
-    WEFT_TRY(weft_step_start(config, mesh, moe, arena, out));
+    return weft_step_make_for(WEFT_STEP_TRAINS, config, mesh, moe, arena, out);
+}
+
+weft_status weft_step_make_for(weft_step_use use, const weft_config *config, const weft_mesh *mesh,
+                               const weft_moe_options *moe, weft_arena *arena, weft_step *out)
+{
+    const weft_config copy = use == WEFT_STEP_GENERATES ? generating(config) : *config;
+    WEFT_TRY(start(use, &copy, mesh, moe, arena, out));
+    out->shape.forward_only = use != WEFT_STEP_TRAINS;
     weft_status status = weft_step_programs(&out->shape, arena, &out->programs);
     if (status != WEFT_OK)
         weft_step_release(out);
@@ -164,7 +221,8 @@ void weft_step_footprint(const weft_config *config, const weft_step *step, int r
             .num_inputs = 2 + config->data.reset_position_ids + config->data.eod_mask_loss,
             .num_whole_inputs = config->data.reset_attention_mask,
             .deals = config->parallel.context_parallel_load_balancer == WEFT_BALANCE_DOCUMENTS,
-            .split_master = config->train.split_master},
+            .split_master = config->train.split_master,
+            .evaluates = step->use != WEFT_STEP_TRAINS},
         out);
 }
 
@@ -181,8 +239,9 @@ static weft_status footprint_at(const weft_config *config, const weft_mesh *mesh
     weft_moe_options moe = step->moe;
     moe.load = *load;
     weft_model_setup setup = weft_step_setup(config, &moe);
+    setup.accumulates = weft_step_accumulates(config, mesh);
     setup.logit_rows = step->outline.shape.logit_rows;
-    weft_step loaded = {.shape = step->shape};
+    weft_step loaded = {.use = step->use, .shape = step->shape};
     WEFT_TRY(weft_model_outline(&setup, mesh, weft_config_build(config), &loaded.outline));
     weft_step_footprint(config, &loaded, rank, program, out);
     out_shared->recomputed = weft_footprint_recomputed(&loaded.outline, rank);

@@ -8,7 +8,16 @@
 #include "layers/outline.h"
 #include "schedule/pipeline.h"
 
+/* What a model is held for: a step of training; the forwards of one, by weights alone; one sequence
+ * at a time on one rank, by its weights. */
+typedef enum weft_step_use {
+    WEFT_STEP_TRAINS,
+    WEFT_STEP_EVALUATES,
+    WEFT_STEP_GENERATES
+} weft_step_use;
+
 typedef struct weft_step {
+    weft_step_use use;
     weft_moe_options moe; /* how MoE layers run */
     weft_outline outline;
     weft_pipeline_shape shape;
@@ -17,6 +26,15 @@ typedef struct weft_step {
 
 /* The model's setup as far as outlines ask; moe: how MoE layers run. Borrows from the config. */
 weft_model_setup weft_step_setup(const weft_config *config, const weft_moe_options *moe);
+/* Whether the host steps experts before all gradients are known: nothing that follows from these
+ * changes a gradient. */
+bool weft_step_at_once(const weft_config *config);
+/* Whether a step ends when the host has stepped all experts; else these lanes run on beside the
+ * next one. */
+bool weft_step_drains(const weft_config *config);
+enum { WEFT_STEP_RUNS_ON = 1 << WEFT_LANE_HOST | 1 << WEFT_LANE_TO_DEVICE | 1 << WEFT_LANE_FILE };
+/* Whether a rank's gradients are of several micro-batches. */
+bool weft_step_accumulates(const weft_config *config, const weft_mesh *mesh);
 /* The pipeline of v virtual stages a rank, without buckets; boundary_bytes: of what travels between
  * stages. Reads pipeline_schedule_file where there is one. Errors: WEFT_CONFIG with the key,
  * of a file that cannot be read too. */
@@ -32,7 +50,11 @@ weft_status weft_step_programs(const weft_pipeline_shape *shape, weft_arena *are
 weft_status weft_step_make(const weft_config *config, const weft_mesh *mesh,
                            const weft_moe_options *moe, weft_arena *arena,
                            weft_step *out) WEFT_CHECKED;
-/* The same without programs, for those who get theirs from another rank. */
+/* The same of another use: its programs are forwards. */
+weft_status weft_step_make_for(weft_step_use use, const weft_config *config, const weft_mesh *mesh,
+                               const weft_moe_options *moe, weft_arena *arena,
+                               weft_step *out) WEFT_CHECKED;
+/* A training step without programs, for those who get theirs from another rank. */
 weft_status weft_step_start(const weft_config *config, const weft_mesh *mesh,
                             const weft_moe_options *moe, weft_arena *arena,
                             weft_step *out) WEFT_CHECKED;

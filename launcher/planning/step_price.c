@@ -5,6 +5,7 @@
 
 #include "launcher/planning/places.h"
 #include "launcher/planning/sharding_price.h"
+#include "launcher/planning/tier_price.h"
 #include "layers/describe_plain.h"
 #include "parallel/parameters.h"
 #include "schedule/price.h"
@@ -12,6 +13,9 @@
 /* One bucket of a stage, microseconds. */
 typedef struct bucket_time {
     double sum_us, reduce_us, step_us, gather_us;
+    double norm_us;   /* offloaded: its sum of squares */
+    double upload_us; /* its weights to where it is kept; state on the host: to the device */
+    double download_us;
     double link_us[3][WEFT_NUM_LINKS]; /* of sum, reduce, gather */
 } bucket_time;
 
@@ -22,10 +26,17 @@ typedef struct stage_cost {
     double sent_us[2];        /* of plain kernels: what a pass to them waits for its message */
     bucket_time *buckets;
     double norm_us;
-    /* What is shared out: until a chunk's first gather is over; the last backward's reductions. */
-    double *start_us;
+    /* What is shared out: what a chunk's first forward and backward wait for more than others; the
+     * last backward's reductions. */
+    double (*start_us)[2];
     double tail_us;
-    double copies_us[2]; /* of what a micro-batch offloads: out, back */
+    double copies_us[2];    /* of what a micro-batch offloads: out, back */
+    weft_tier_walk *tier;   /* NULL: no experts beyond device memory */
+    double *stepped_us;     /* [buckets]: the last update's end, from the step's begin, and */
+    double filed_us;        /* of what it reads and writes */
+    double behind_us;       /* what the update's first read or write waits for those of passes */
+    int *by_point;          /* a bucket's point of its own -> the bucket */
+    const weft_span *spans; /* of the step as it was priced last; NULL: it was not */
 } stage_cost;
 
 typedef struct pricing {
@@ -77,7 +88,9 @@ weft_status weft_step_site(const weft_config *config, const weft_cluster *cluste
     const weft_mesh *mesh = &plan->mesh;
     *out = (weft_site){.cluster = cluster,
                        .experts = experts,
+                       .curves = cluster == config->planned_on ? config->planned_curves : NULL,
                        .kinds = kinds,
+                       .unsourced = plan->unsourced,
                        .exchange = (int)plan->step.moe.form,
                        .exchange_chunks = plan->step.moe.num_chunks};
     WEFT_TRY(weft_places_groups(mesh, cluster, weft_mesh_rank(mesh, 0, 0, 0, stage),
@@ -154,16 +167,45 @@ static weft_group tied_group(const pricing *p, bool direct)
     return weft_group_of(p->cluster, ends, 2, direct);
 }
 
+/* What the host does with an expert's bucket. Of the experts that may be kept all are alike: the
+ * share of them that is kept goes up. */
+static weft_status price_on_host(pricing *p, const weft_site *site, const weft_bucket_shape *b,
+                                 double bytes, bucket_time *out)
+{
+    const weft_outline *outline = &p->plan->step.outline;
+    const weft_outline_layer *layer = &outline->layers[b->layer];
+    const double share = (double)b->elements / b->owners,
+                 kept = weft_tier_num_kept(&outline->tier, layer->num_experts);
+    WEFT_TRY(work_us(p, site, WEFT_COST_ADAMW_HOST, WEFT_TIER_SQUARE_BYTES * share, &out->norm_us));
+    if (kept > 0)
+        WEFT_TRY(work_us(p, site, WEFT_COST_TO_DEVICE,
+                         (double)b->elements * (double)weft_dtype_bytes(outline->shape.dtype),
+                         &out->upload_us));
+    out->upload_us *= kept / fmax(1, layer->num_experts);
+    return work_us(p, site, WEFT_COST_ADAMW_HOST, bytes, &out->step_us);
+}
+
+/* Of one whose state alone is on the host. bytes: what its step reads and writes. */
+static weft_status price_staged(pricing *p, const weft_site *site, const weft_bucket_shape *b,
+                                double bytes, bucket_time *out)
+{
+    const double share = (double)b->elements / b->owners,
+                 element = (double)weft_dtype_bytes(p->plan->step.outline.shape.dtype);
+    WEFT_TRY(work_us(p, site, WEFT_COST_TO_HOST, share * sizeof(float), &out->download_us));
+    WEFT_TRY(work_us(p, site, WEFT_COST_TO_DEVICE, share * element, &out->upload_us));
+    return work_us(p, site, WEFT_COST_ADAMW_HOST, bytes, &out->step_us);
+}
+
 static weft_status price_bucket(pricing *p, const weft_site *site, const weft_bucket_shape *b,
                                 size_t element_bytes, bucket_time *out)
 {
     const weft_group *group = &site->groups[group_axis(b->section)];
     const weft_dtype dtype = p->plan->step.outline.shape.dtype;
-    const bool plain = p->plan->step.outline.shape.plain_kernels;
+    const bool plain = p->plan->step.outline.shape.plain_kernels != WEFT_PLAIN_NONE;
     const double elements = (double)b->elements;
     const double bytes =
         elements * (double)(plain ? weft_plain_gradient_bytes(dtype) : sizeof(float));
-    const double share = elements / b->owners;
+    const double share = elements / b->owners, times = b->num_experts > 0 ? b->num_experts : 1;
     const bool split = p->config->train.split_master && dtype == WEFT_BF16;
     const weft_group summed =
         b->sum == WEFT_BUCKET_SUM_TIED ? tied_group(p, group->direct) : site->groups[WEFT_AXIS_TP];
@@ -174,10 +216,21 @@ static weft_status price_bucket(pricing *p, const weft_site *site, const weft_bu
         WEFT_TRY(
             collective_us(p, site, group,
                           b->gathers ? WEFT_COLLECTIVE_REDUCE_SCATTER : WEFT_COLLECTIVE_ALL_REDUCE,
-                          bytes, &out->reduce_us, out->link_us[1]));
+                          bytes / times, &out->reduce_us, out->link_us[1]));
     if (b->gathers)
         WEFT_TRY(collective_us(p, site, group, WEFT_COLLECTIVE_ALL_GATHER,
-                               elements * (double)element_bytes, &out->gather_us, out->link_us[2]));
+                               elements * (double)element_bytes / times, &out->gather_us,
+                               out->link_us[2]));
+    out->reduce_us *= times;
+    out->gather_us *= times;
+    for (int l = 0; l < WEFT_NUM_LINKS; l++) {
+        out->link_us[1][l] *= times;
+        out->link_us[2][l] *= times;
+    }
+    if (b->offloaded)
+        return price_on_host(p, site, b, share * adamw_bytes(element_bytes, split), out);
+    if (b->state_on_host)
+        return price_staged(p, site, b, share * adamw_bytes(element_bytes, split), out);
     return work_us(p, site, WEFT_COST_ADAMW,
                    share * (plain ? plain_adamw_bytes(dtype) : adamw_bytes(element_bytes, split)),
                    &out->step_us);
@@ -192,7 +245,7 @@ static weft_status price_norm(pricing *p, const weft_site *site, const weft_buck
     double bytes = 0;
     for (int b = 0; b < buckets->count; b++) {
         const weft_bucket_shape *shape = &buckets->shapes[b];
-        bytes += 4 * (double)shape->elements / shape->owners;
+        bytes += shape->offloaded ? 0 : 4 * (double)shape->elements / shape->owners;
     }
     weft_estimate sum;
     WEFT_TRY(work_us(p, site, WEFT_COST_MEMORY, bytes, out_us));
@@ -242,14 +295,33 @@ static weft_status price_plain_message(pricing *p, const weft_site *site, int st
     return WEFT_OK;
 }
 
+/* Whether most backwards have a forward right ahead of them. */
+static bool alternates(const weft_program *program)
+{
+    int num_backwards = 0, num_behind = 0;
+    bool behind = false;
+    for (uint32_t i = 0; i < program->num_tasks; i++) {
+        const weft_task_kind kind = program->tasks[i].kind;
+        if (kind == WEFT_TASK_BACKWARD) {
+            num_backwards++;
+            num_behind += behind;
+        }
+        if (kind == WEFT_TASK_BACKWARD || kind == WEFT_TASK_FORWARD)
+            behind = kind == WEFT_TASK_FORWARD;
+    }
+    return 2 * num_behind > num_backwards;
+}
+
 /* Passes gather and reduce what is shared out, and copy what is offloaded. */
-static weft_status price_sharing(const weft_site *site, const weft_outline *outline, int stage,
-                                 int chunk, stage_cost *cost)
+static weft_status price_sharing(const weft_site *site, const weft_step *step, int stage, int chunk,
+                                 stage_cost *cost)
 {
     weft_pass_time *passes[] = {&cost->chunks[chunk].forward, &cost->chunks[chunk].backward};
+    const double between_us = alternates(&step->programs[stage]) ? weft_pass_us(passes[0]) : 0;
     for (int backward = 0; backward < 2; backward++) {
         weft_sharding_time time;
-        WEFT_TRY(weft_sharding_price(site, outline, stage, chunk, backward, &time));
+        WEFT_TRY(
+            weft_sharding_price(site, &step->outline, stage, chunk, backward, between_us, &time));
         passes[backward]->data_us += time.exposed_us;
         passes[backward]->host_us += time.host_us;
         cost->copies_us[backward] += time.copies_us;
@@ -257,23 +329,11 @@ static weft_status price_sharing(const weft_site *site, const weft_outline *outl
         passes[backward]->memory_us += time.clear_us;
         for (int l = 0; l < WEFT_NUM_LINKS; l++)
             passes[backward]->link_us[l] += time.link_us[l];
-        if (!backward)
-            cost->start_us[chunk] = time.start_us;
-        else if (chunk == 0) /* whose backward is the last */
+        cost->start_us[chunk][backward] = time.start_us;
+        if (backward && chunk == 0) /* whose backward is the last */
             cost->tail_us = time.tail_us;
     }
     return WEFT_OK;
-}
-
-/* Layers that describe the same operations take the same. */
-static bool same_layer(const weft_outline *outline, int a, int b)
-{
-    const weft_outline_layer *x = &outline->layers[a], *y = &outline->layers[b];
-    const weft_description *d = &x->description, *e = &y->description;
-    return !d->coarse && !e->coarse && d->num_operations == e->num_operations &&
-           (x->recompute_group > 0) == (y->recompute_group > 0) &&
-           memcmp(d->operations, e->operations,
-                  (size_t)d->num_operations * sizeof *d->operations) == 0;
 }
 
 static void add_price(weft_pass_price *sum, const weft_pass_price *layer)
@@ -293,10 +353,12 @@ static weft_status price_passes(pricing *p, const weft_site *site, int stage, we
 {
     const weft_outline *outline = &p->plan->step.outline;
     const size_t num_chunks = (size_t)outline->layout.num_chunks;
-    weft_pass_price one = {0};
+    weft_pass_price one = {0}, *layers;
     int priced = -1; /* the layer of `one` */
     void *memory;
     *out_us = 0;
+    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)outline->num_layers, sizeof *layers, &memory));
+    layers = memory;
     WEFT_TRY(weft_arena_alloc_array(arena, num_chunks, sizeof *out->chunks, &memory));
     out->chunks = memory;
     WEFT_TRY(weft_arena_alloc_array(arena, num_chunks, sizeof *out->backward_us, &memory));
@@ -311,24 +373,32 @@ static weft_status price_passes(pricing *p, const weft_site *site, int stage, we
         out->backward_us[c] = memory;
         for (int l = first; l < end; l++) {
             const double before = weft_pass_us(&chunk->backward);
-            if (priced < 0 || !same_layer(outline, priced, l)) {
+            if (priced < 0 || !weft_pass_same_layer(outline, priced, l)) {
                 one = (weft_pass_price){0};
                 WEFT_TRY(weft_pass_price_add(site, outline, l, l + 1, &one));
                 priced = l;
             }
             add_price(chunk, &one);
+            layers[l] = one;
             if (!weft_outline_recomputes_layer_early(outline, stage, c, l)) {
                 weft_pass_time_add(&chunk->backward, &chunk->recompute);
                 chunk->recompute = (weft_pass_time){0};
             }
             out->backward_us[c][l - first] = weft_pass_us(&chunk->backward) - before;
         }
-        WEFT_TRY(price_sharing(site, outline, stage, c, out));
+        WEFT_TRY(price_sharing(site, &p->plan->step, stage, c, out));
+        if (outline->shape.plain_kernels) {
+            weft_pass_issue(&chunk->forward);
+            weft_pass_issue(&chunk->backward);
+        }
         *out_us += weft_pass_us(&chunk->forward) + weft_pass_us(&chunk->backward) +
                    weft_pass_us(&chunk->recompute);
         p->plan->coarse |= chunk->coarse;
         note_source(p, &(weft_estimate){.source = chunk->source});
     }
+    if (p->plan->step.programs)
+        WEFT_TRY(weft_tier_walk_make(site, p->config, &p->plan->step, p->plan->mesh.world, stage,
+                                     layers, arena, &out->tier));
     return WEFT_OK;
 }
 
@@ -350,10 +420,26 @@ static weft_status price_slowest(pricing *p, const weft_site *site, int stage, w
             p->stages[stage].backward_us = cost.backward_us;
             p->stages[stage].start_us = cost.start_us;
             p->stages[stage].tail_us = cost.tail_us;
+            p->stages[stage].tier = cost.tier;
             memcpy(p->stages[stage].copies_us, cost.copies_us, sizeof cost.copies_us);
             slowest = us;
         }
     }
+    return WEFT_OK;
+}
+
+static weft_status find_points(const weft_buckets *buckets, weft_arena *arena, int **out)
+{
+    void *memory;
+    int most = -1;
+    for (int b = 0; b < buckets->count; b++)
+        if (buckets->shapes[b].offloaded && buckets->shapes[b].point - WEFT_POINT_OWN > most)
+            most = buckets->shapes[b].point - WEFT_POINT_OWN;
+    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)(most + 1), sizeof(int), &memory));
+    *out = memory;
+    for (int b = buckets->count - 1; b >= 0; b--)
+        if (buckets->shapes[b].offloaded && buckets->shapes[b].point >= WEFT_POINT_OWN)
+            (*out)[buckets->shapes[b].point - WEFT_POINT_OWN] = b;
     return WEFT_OK;
 }
 
@@ -382,6 +468,10 @@ static weft_status price_stage(pricing *p, int stage, weft_arena *arena)
     cost->buckets = memory;
     for (int b = 0; b < buckets->count; b++)
         WEFT_TRY(price_bucket(p, &site, &buckets->shapes[b], element_bytes, &cost->buckets[b]));
+    WEFT_TRY(
+        weft_arena_alloc_array(arena, (size_t)buckets->count, sizeof *cost->stepped_us, &memory));
+    cost->stepped_us = memory;
+    WEFT_TRY(find_points(buckets, arena, &cost->by_point));
     return price_norm(p, &site, buckets, &cost->norm_us);
 }
 
@@ -400,12 +490,14 @@ static const weft_pass_time *pass_of(const stage_cost *cost, const weft_task *ta
                                                : &chunk->backward;
 }
 
-/* Before a step's first forward of a chunk nothing hides its first gather. */
+/* Before a step's first forward of a chunk nothing hides its first gather, and before its first
+ * backward no gradients wait to be reduced. */
 static double start_us(const stage_cost *cost, const weft_task *task)
 {
-    return task->kind == WEFT_TASK_FORWARD && task->micro_batch == 0
-               ? cost->start_us[task->chunk > 0 ? task->chunk : 0]
-               : 0;
+    const int chunk = task->chunk > 0 ? task->chunk : 0;
+    if (task->micro_batch > 0 || task->kind == WEFT_TASK_RECOMPUTE)
+        return 0;
+    return cost->start_us[chunk][task->kind == WEFT_TASK_BACKWARD];
 }
 
 /* What a pass waits for what it sends: from the last virtual stage nothing goes on, from the first
@@ -418,6 +510,18 @@ static double sent_us(const pricing *p, int stage, const weft_task *task)
     if (task->kind == WEFT_TASK_FORWARD)
         return virtual_stage + 1 < weft_layout_num_stages(layout) ? p->stages[stage].sent_us[1] : 0;
     return task->kind == WEFT_TASK_BACKWARD && virtual_stage > 0 ? p->stages[stage].sent_us[0] : 0;
+}
+
+static uint32_t index_of(const pricing *p, int stage, const weft_task *task)
+{
+    return (uint32_t)(task - p->plan->step.programs[stage].tasks);
+}
+
+/* What a pass waits for its experts. */
+static double tier_us(const pricing *p, int stage, const weft_task *task)
+{
+    const weft_tier_walk *tier = p->stages[stage].tier;
+    return tier ? weft_tier_wait_us(tier, index_of(p, stage, task)) : 0;
 }
 
 /* The sum stands for its whole section: for all its buckets. */
@@ -442,6 +546,15 @@ static bool is_buffered(const void *context, int stage, const weft_task *send)
     return message_of(context, stage, send)->buffered;
 }
 
+/* The lane of the file is one. */
+static double behind_us(const pricing *p, int stage, const weft_task *task)
+{
+    for (const weft_task *t = p->plan->step.programs[stage].tasks; t < task; t++)
+        if (t->lane == WEFT_LANE_FILE)
+            return 0;
+    return p->stages[stage].behind_us;
+}
+
 static double task_us(const void *context, int stage, const weft_task *task)
 {
     const pricing *p = context;
@@ -450,7 +563,8 @@ static double task_us(const void *context, int stage, const weft_task *task)
     case WEFT_TASK_FORWARD:
     case WEFT_TASK_BACKWARD:
     case WEFT_TASK_RECOMPUTE:
-        return weft_pass_us(pass_of(cost, task)) + start_us(cost, task) + sent_us(p, stage, task);
+        return weft_pass_us(pass_of(cost, task)) + start_us(cost, task) + sent_us(p, stage, task) +
+               tier_us(p, stage, task);
     case WEFT_TASK_SEND:
         return message_of(p, stage, task)->us;
     case WEFT_TASK_SUM:
@@ -458,7 +572,14 @@ static double task_us(const void *context, int stage, const weft_task *task)
     case WEFT_TASK_REDUCE:
         return task->bucket < 0 ? cost->tail_us : cost->buckets[task->bucket].reduce_us;
     case WEFT_TASK_NORM:
-        return cost->norm_us;
+        return task->bucket < 0 ? cost->norm_us : cost->buckets[task->bucket].norm_us;
+    case WEFT_TASK_DOWNLOAD:
+        return cost->buckets[task->bucket].download_us;
+    case WEFT_TASK_UPLOAD:
+        return task->bucket < 0 ? 0 : cost->buckets[task->bucket].upload_us;
+    case WEFT_TASK_READ:
+    case WEFT_TASK_WRITE:
+        return cost->tier ? weft_tier_file_us(cost->tier, task) + behind_us(p, stage, task) : 0;
     case WEFT_TASK_STEP:
         return cost->buckets[task->bucket].step_us;
     case WEFT_TASK_GATHER:
@@ -468,10 +589,25 @@ static double task_us(const void *context, int stage, const weft_task *task)
     }
 }
 
+/* An expert's gradient is final when it has landed, at the latest, here, as the backward ends. */
+static double own_share(const pricing *p, int stage, const weft_task *task, int point)
+{
+    const stage_cost *cost = &p->stages[stage];
+    if (!cost->tier || !cost->spans)
+        return 1;
+    const int b = cost->by_point[point - WEFT_POINT_OWN];
+    const weft_span *span = &cost->spans[index_of(p, stage, task)];
+    const double us = span->end_us - span->start_us,
+                 landed = weft_tier_landed_us(cost->tier, b) - span->start_us;
+    return us > 0 ? fmax(0, fmin(1, landed / us)) : 1;
+}
+
 /* A layer's gradients are final when the backwards of it and of all above it are over. */
 static double point_share(const void *context, int stage, const weft_task *task, int layer)
 {
     const pricing *p = context;
+    if (layer >= WEFT_POINT_OWN)
+        return own_share(p, stage, task, layer);
     int first, end;
     double us = 0, all = 0;
     weft_layout_range(&p->plan->step.outline.layout, stage, task->chunk, &first, &end);
@@ -522,25 +658,54 @@ static void lay_to_links(double us, const double needed[WEFT_NUM_LINKS], double 
 }
 
 /* Of a pass: what it is longer than alone it waits for what it exposes, which shares its links.
- * What it hid, and company slows until it shows, is taken for the reductions'. */
+ * What it hid, and company slows until it shows, is taken for the reductions'; so is all that slows
+ * plain kernels, which lack the multiprocessors that reductions take. */
 static void add_pass(const weft_pass_time *pass, const weft_span *span, double start, double sent,
-                     weft_plan_stage *out)
+                     double tier, bool plain, weft_plan_stage *out)
 {
     double *us = out->us;
-    double slowed = span->end_us - span->start_us - weft_pass_us(pass) - start - sent;
+    double slowed = span->end_us - span->start_us - weft_pass_us(pass) - start - sent - tier;
     const double exposed = pass->tensor_us + pass->expert_us + pass->context_us;
+    const bool of_passes = exposed > 0 && !plain;
     slowed = slowed > ROUNDING * span->end_us ? slowed : 0;
-    const double longer = exposed > 0 ? 1 + slowed / exposed : 1;
+    tier = tier > ROUNDING * span->end_us ? tier : 0;
+    const double longer = of_passes ? 1 + slowed / exposed : 1;
     us[WEFT_TIME_COMPUTE] += pass->compute_us;
     us[WEFT_TIME_TENSOR] += longer * pass->tensor_us;
     us[WEFT_TIME_EXPERT] += longer * pass->expert_us;
     us[WEFT_TIME_CONTEXT] += longer * pass->context_us;
-    us[WEFT_TIME_DATA] += (exposed > 0 ? 0 : slowed) + pass->data_us + start;
+    us[WEFT_TIME_DATA] += (of_passes ? 0 : slowed) + pass->data_us + start;
     us[WEFT_TIME_HOST] += pass->host_us;
+    us[WEFT_TIME_UPLOAD] += tier;
     us[WEFT_TIME_PIPELINE] += sent;
-    out->exposed_us[WEFT_LINK_HOST] += pass->host_us;
+    out->exposed_us[WEFT_LINK_HOST] += pass->host_us + tier;
     out->memory_us += pass->memory_us;
     lay_to_links(longer * exposed, pass->link_us, out->exposed_us);
+}
+
+/* What the lanes to and from host memory do in a step: of experts there, in passes and in updates;
+ * of buckets whose state is there. */
+static void sum_tier(const pricing *p, int stage)
+{
+    static const weft_lane_kind lanes[] = {WEFT_LANE_TO_DEVICE, WEFT_LANE_TO_HOST, WEFT_LANE_HOST,
+                                           WEFT_LANE_FILE};
+    const weft_program *program = &p->plan->step.programs[stage];
+    const weft_bucket_shape *shapes = p->plan->step.shape.buckets[stage].shapes;
+    const weft_tier_walk *tier = p->stages[stage].tier;
+    weft_plan_stage *out = &p->plan->stages[stage];
+    const weft_file_bytes file = tier ? weft_tier_file_bytes(tier) : (weft_file_bytes){0};
+    out->file_read_bytes = file.read;
+    out->file_written_bytes = file.written;
+    for (size_t k = 0; k < sizeof lanes / sizeof *lanes; k++) {
+        out->tier_us[k] = tier ? weft_tier_busy_us(tier, lanes[k]) : 0;
+        for (uint32_t i = 0; i < program->num_tasks; i++) {
+            const weft_task *task = &program->tasks[i];
+            if (task->lane == lanes[k] && task->bucket >= 0)
+                (shapes[task->bucket].state_on_host ? out->stepped_us : out->tier_us)[k] +=
+                    task_us(p, stage, task);
+        }
+    }
+    out->tier_us[3] -= p->stages[stage].behind_us; /* it waits */
 }
 
 /* What the compute lane does, by what for. */
@@ -555,15 +720,18 @@ static void sum_stage(const pricing *p, const weft_price *price, int stage)
         if (task->lane != WEFT_LANE_COMPUTE)
             continue;
         if (!is_pass(task->kind)) {
-            us[WEFT_TIME_OPTIMIZER] += task_us(p, stage, task);
+            const weft_span *span = &price->spans[stage][i]; /* longer where gathers slow it */
+            us[WEFT_TIME_OPTIMIZER] += fmax(task_us(p, stage, task), span->end_us - span->start_us);
             continue;
         }
         const stage_cost *cost = &p->stages[stage];
         add_pass(pass_of(cost, task), &price->spans[stage][i], start_us(cost, task),
-                 sent_us(p, stage, task), out);
+                 sent_us(p, stage, task), tier_us(p, stage, task),
+                 p->plan->step.outline.shape.plain_kernels != 0, out);
     }
     us[WEFT_TIME_DATA] += idle.reduce_us;
     us[WEFT_TIME_PIPELINE] += idle.message_us;
+    us[WEFT_TIME_OPTIMIZER] += idle.host_us;
     double needed[2][WEFT_NUM_LINKS] = {{0}}; /* by messages, by buckets */
     for (uint32_t i = 0; i < program->num_tasks; i++) {
         double links[WEFT_MAX_LINKS] = {0};
@@ -577,6 +745,96 @@ static void sum_stage(const pricing *p, const weft_price *price, int stage)
     lay_to_links(us[WEFT_TIME_PIPELINE], needed[0], out->exposed_us);
     lay_to_links(us[WEFT_TIME_DATA], needed[1], out->exposed_us);
     us[WEFT_TIME_BUBBLE] += idle.bubble_us;
+    sum_tier(p, stage);
+}
+
+static weft_status simulate_once(const pricing *p, weft_trace *trace, weft_arena *arena,
+                                 weft_price *out)
+{
+    const weft_plan *plan = p->plan;
+    const bool runs_on = plan->step.outline.shape.experts_on_host && !weft_step_drains(p->config);
+    weft_interference taken = weft_interference_none();
+    taken.alpha[WEFT_WORK_COMP][WEFT_WORK_COMM] = 1 - weft_pass_taken_share(p->cluster);
+    const weft_pricing asked = {.cost = task_us,
+                                .interference =
+                                    plan->step.outline.shape.plain_kernels ? &taken : NULL,
+                                .buffered = is_buffered,
+                                .point = point_share,
+                                .links = task_links,
+                                .context = p,
+                                .runs_on = runs_on ? WEFT_STEP_RUNS_ON : 0,
+                                .trace = trace};
+    return weft_program_price(plan->step.programs, plan->num_stages, &asked, arena, out);
+}
+
+/* When the updates of offloaded buckets end, of the step before the one that is walked next. */
+static void find_stepped(const pricing *p, int stage, const weft_price *price)
+{
+    const weft_program *program = &p->plan->step.programs[stage];
+    const weft_buckets *buckets = &p->plan->step.shape.buckets[stage];
+    stage_cost *cost = &p->stages[stage];
+    for (int b = 0; b < buckets->count; b++)
+        cost->stepped_us[b] = -INFINITY;
+    cost->filed_us = -INFINITY;
+    for (uint32_t i = 0; i < program->num_tasks && price; i++) {
+        const weft_task *task = &program->tasks[i];
+        if (task->lane == WEFT_LANE_FILE)
+            cost->filed_us =
+                fmax(cost->filed_us, price->spans[stage][i].end_us - price->makespan_us);
+        if (task->bucket >= 0 && buckets->shapes[task->bucket].offloaded &&
+            (task->kind == WEFT_TASK_STEP || task->kind == WEFT_TASK_GATHER ||
+             task->kind == WEFT_TASK_UPLOAD))
+            cost->stepped_us[task->bucket] = fmax(
+                cost->stepped_us[task->bucket], price->spans[stage][i].end_us - price->makespan_us);
+    }
+}
+
+static void find_behind(const pricing *p, int stage)
+{
+    const weft_program *program = &p->plan->step.programs[stage];
+    stage_cost *cost = &p->stages[stage];
+    cost->behind_us = 0;
+    for (uint32_t i = 0; i < program->num_tasks && cost->tier; i++)
+        if (program->tasks[i].lane == WEFT_LANE_FILE) {
+            cost->behind_us = weft_tier_behind_us(cost->tier, program->tasks[i].bucket);
+            return;
+        }
+}
+
+/* Where the host steps experts beside the next step, a step follows from the one before it: until
+ * what it takes is steady. */
+enum { MAX_STEPS = 6 };
+#define STEADY 1e-4
+
+static bool has_tier(const pricing *p)
+{
+    bool any = false;
+    for (int stage = 0; stage < p->plan->num_stages; stage++)
+        any |= p->stages[stage].tier != NULL;
+    return any;
+}
+
+static weft_status simulate(const pricing *p, weft_trace *trace, weft_arena *arena, weft_price *out)
+{
+    double before_us = 0;
+    const weft_price *last = NULL;
+    for (int k = 0; k < MAX_STEPS && has_tier(p); k++) {
+        for (int stage = 0; stage < p->plan->num_stages; stage++) {
+            stage_cost *cost = &p->stages[stage];
+            find_stepped(p, stage, last);
+            cost->spans = last ? last->spans[stage] : NULL;
+            if (cost->tier)
+                WEFT_TRY(weft_tier_walk_step(
+                    cost->tier, &(weft_tier_times){cost->spans, cost->stepped_us, cost->filed_us}));
+            find_behind(p, stage);
+        }
+        if (k > 1 && fabs(out->makespan_us - before_us) < STEADY * before_us)
+            break;
+        before_us = last ? out->makespan_us : 0;
+        WEFT_TRY(simulate_once(p, NULL, arena, out));
+        last = out;
+    }
+    return simulate_once(p, trace, arena, out);
 }
 
 weft_status weft_step_price(const weft_config *config, const weft_cluster *cluster,
@@ -594,13 +852,7 @@ weft_status weft_step_price(const weft_config *config, const weft_cluster *clust
         if (status != WEFT_OK)
             return weft_error_context(status, "stage %d", stage);
     }
-    const weft_pricing asked = {.cost = task_us,
-                                .buffered = is_buffered,
-                                .point = point_share,
-                                .links = task_links,
-                                .context = &p,
-                                .trace = trace};
-    WEFT_TRY(weft_program_price(plan->step.programs, num_stages, &asked, arena, &price));
+    WEFT_TRY(simulate(&p, trace, arena, &price));
     plan->step_us = price.makespan_us;
     for (int stage = 0; stage < num_stages; stage++) {
         sum_stage(&p, &price, stage);

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "core/text.h"
@@ -119,6 +120,11 @@ static void become_mpirun(command *c, pid_t parent, int out, int err)
     if (isatty(STDOUT_FILENO)) /* under a name that holds where /dev/pts is another */
         snprintf(tty, sizeof tty, "/proc/%d/fd/%d", (int)parent, STDOUT_FILENO);
     setenv("WEFT_TTY", tty, 1);
+    struct timespec now;
+    char started[32];
+    clock_gettime(CLOCK_REALTIME, &now);
+    snprintf(started, sizeof started, "%lld.%06ld", (long long)now.tv_sec, now.tv_nsec / 1000);
+    setenv("WEFT_STARTED", started, 1); /* for the ledger */
     setenv("LD_PRELOAD", c->preload, 1);
     setenv("NCCL_SOCKET_IFNAME", "lo", 0);
     int in = open("/dev/null", O_RDONLY | O_CLOEXEC);

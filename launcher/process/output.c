@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,6 +15,7 @@ static bool training, lost, gone;
 void weft_output_open(bool trains)
 {
     training = trains;
+    signal(SIGXFSZ, SIG_IGN); /* `ulimit -f`: a write fails, and says so */
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
         if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDONLY) < 0)
             return;

@@ -45,15 +45,20 @@ static void asked_to_stop(int number)
     errno = error;
 }
 
-void weft_stop_catch_signals(void)
+void weft_stop_catch_wishes(void)
 {
     static const int numbers[] = {SIGINT, SIGHUP, SIGTERM, SIGUSR1};
     struct sigaction action = {.sa_handler = asked_to_stop, .sa_flags = SA_RESTART}, before;
-    struct sigaction end = {.sa_handler = time_is_over}, ignore = {.sa_handler = SIG_IGN};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (numbers[i] != SIGHUP || sigaction(SIGHUP, NULL, &before) != 0 ||
             before.sa_handler != SIG_IGN)
             sigaction(numbers[i], &action, NULL);
+}
+
+void weft_stop_catch_signals(void)
+{
+    struct sigaction end = {.sa_handler = time_is_over}, ignore = {.sa_handler = SIG_IGN};
+    weft_stop_catch_wishes();
     sigaction(SIGALRM, &end, NULL);
     sigaction(SIGPIPE, &ignore, NULL);
 }
@@ -90,6 +95,8 @@ int weft_stop_num_interrupts(void)
 weft_status weft_stop_share(void)
 {
     char place[64];
+    if (shared)
+        return WEFT_OK;
     int fd = memfd_create("weft stop", MFD_CLOEXEC);
     void *page = MAP_FAILED;
     if (fd >= 0 && ftruncate(fd, PAGE_WORDS * sizeof(atomic_int)) == 0)

@@ -17,6 +17,8 @@
 
 /* Catches the signals, and ignores SIGPIPE. A SIGHUP that is ignored (nohup) stays so. */
 void weft_stop_catch_signals(void);
+/* The signals alone: of a search, which then ends with what it has and WEFT_EXIT_STOPPED. */
+void weft_stop_catch_wishes(void);
 bool weft_stop_asked(void);
 void weft_stop_ask(void);
 /* `seconds` after a signal has asked for the stop, a process that trains says so in one line and
@@ -28,7 +30,7 @@ int weft_stop_timeout(void);
 enum { WEFT_STOP_KILLED = 128 + 9, WEFT_STOP_INTERRUPTED = 128 + 2 };
 
 /* In the process that starts ranks, before it does: puts the wish into a page, whose place the
- * environment tells the ranks. From here on SIGINT is only counted. */
+ * environment tells the ranks. From here on SIGINT is only counted. Again: the page stays. */
 weft_status weft_stop_share(void) WEFT_CHECKED;
 int weft_stop_num_interrupts(void);
 /* In a rank: maps that page, where the environment names one. WEFT_COMM: its maker is gone. */

@@ -9,6 +9,7 @@
 #include "launcher/planning/places.h"
 #include "launcher/planning/plan.h"
 #include "launcher/planning/step_price.h"
+#include "launcher/searching/shared_passes.h"
 #include "layers/describe.h"
 #include "schedule/order.h"
 
@@ -48,6 +49,19 @@ typedef struct table {
     kind_price kinds[]; /* the first, those between, the last */
 } table;
 
+/* What a candidate's passes share out; kept for those that differ in nothing of it. */
+typedef struct sharing_key {
+    table_key table;
+    int order, zero, num_chunks, by_work, pp, dp;
+} sharing_key;
+
+typedef struct sharing {
+    sharing_key key;
+    struct sharing *next;
+    weft_shared_passes passes;
+    const uint16_t *first; /* of its weft_layout */
+} sharing;
+
 enum { NUM_BINS = 1 << 14 };
 
 /* What an element of a parameter takes after the backwards: dense, of experts. Microseconds. */
@@ -64,11 +78,12 @@ struct weft_bounds {
     bool own;       /* a model function: each layer is a kind */
     table *bins[NUM_BINS];
     choice *choices[NUM_BINS];
+    sharing *sharings[NUM_BINS];
     weft_arena arena;            /* of all tables */
     const weft_cluster *experts; /* as in weft_site */
     weft_layout layout;
     weft_mesh updated;       /* the mesh of `updates` */
-    update_price updates[2]; /* without ZeRO; with its first stage */
+    update_price updates[4]; /* by ZeRO's stage */
     uint64_t limit_bytes;    /* the largest of a device */
 };
 
@@ -161,9 +176,12 @@ static weft_status price_kind(const weft_bounds *b, weft_site *site, const weft_
     return WEFT_OK;
 }
 
-/* What a chunk's last layer gives, or the next one offloads, lies elsewhere. */
-static void count_bytes(const weft_outline *outline, int layer, kind_price *out)
+/* What a chunk's last layer gives, or the next one offloads, lies elsewhere; so may experts, which
+ * the host then steps beside passes. */
+static void count_bytes(const weft_bounds *b, const weft_outline *outline, int layer,
+                        kind_price *out)
 {
+    const bool leave = b->space->config.tier.experts != WEFT_TIER_NONE;
     const weft_outline_layer *l = &outline->layers[layer];
     const weft_layer_cost *cost = &l->description.cost;
     const double row =
@@ -172,7 +190,7 @@ static void count_bytes(const weft_outline *outline, int layer, kind_price *out)
     out->kept_bytes = fmax(0, (double)cost->activation_bytes - away);
     for (int i = 0; i < l->num_parameters; i++) {
         const bool expert = l->parameters[i].group == WEFT_GRADIENT_EXPERT;
-        const double elements = (double)l->parameters[i].local;
+        const double elements = expert && leave ? 0 : (double)l->parameters[i].local;
         *(expert ? &out->experts : &out->dense) += elements;
         out->largest[expert] = fmax(out->largest[expert], elements);
     }
@@ -191,7 +209,7 @@ static weft_status fill(weft_bounds *b, weft_site *site, const weft_outline *out
         (double)weft_piece_bytes(WEFT_U8, weft_shape_boundary_bytes(&outline->shape), 1);
     for (int l = 0; l < t->num_kinds; l++) {
         WEFT_TRY(price_kind(b, site, outline, l, &t->kinds[l]));
-        count_bytes(outline, l, &t->kinds[l]);
+        count_bytes(b, outline, l, &t->kinds[l]);
     }
     *out = t;
     return WEFT_OK;
@@ -220,11 +238,11 @@ static weft_status outline_kinds(const weft_bounds *b, const weft_config *config
     return weft_model_outline(&setup, &stage, weft_config_build(config), out);
 }
 
-static size_t bin_of(const table_key *key)
+static size_t bin_of(const void *key, size_t num_bytes)
 {
-    const unsigned char *bytes = (const unsigned char *)key;
+    const unsigned char *bytes = key;
     uint64_t hash = 14695981039346656037u;
-    for (size_t i = 0; i < sizeof *key; i++)
+    for (size_t i = 0; i < num_bytes; i++)
         hash = (hash ^ bytes[i]) * 1099511628211u;
     return hash >> 20 & (NUM_BINS - 1);
 }
@@ -258,7 +276,7 @@ static weft_status find_choice(weft_bounds *b, const weft_config *config, const 
     table_key key = *of_table;
     key.offload = 0;
     key.recompute = p2p->cp > 1 ? key.recompute : 0;
-    choice **bin = &b->choices[bin_of(&key)], *c = *bin;
+    choice **bin = &b->choices[bin_of(&key, sizeof key)], *c = *bin;
     void *memory;
     while (c && memcmp(&c->key, &key, sizeof key) != 0)
         c = c->next;
@@ -283,6 +301,8 @@ static weft_status make_table(weft_bounds *b, const weft_config *config, const w
     WEFT_TRY(find_choice(b, config, p2p, key, &chosen));
     weft_site site = {.cluster = b->space->cluster,
                       .experts = b->experts,
+                      .curves = b->space->config.planned_curves,
+                      .unsourced = true,
                       .exchange = (int)chosen->moe.form,
                       .exchange_chunks = chosen->moe.num_chunks};
     WEFT_TRY(weft_places_pass_groups(&chosen->mesh, b->space->cluster, first_rank,
@@ -355,7 +375,7 @@ static weft_status find_table(weft_bounds *b, const weft_candidate *c, const wef
 {
     const int first_rank = weft_mesh_rank(mesh, 0, 0, 0, stage);
     const table_key key = key_of(b, c, mesh, first_rank);
-    table **bin = &b->bins[bin_of(&key)], *t = *bin;
+    table **bin = &b->bins[bin_of(&key, sizeof key)], *t = *bin;
     while (t && memcmp(&t->key, &key, sizeof key) != 0)
         t = t->next;
     if (!t) {
@@ -387,7 +407,8 @@ typedef struct bounding {
     weft_config config;
     weft_mesh mesh;
     int num_layers, num_micro_batches;
-    const table *table; /* of the stage at hand */
+    const table *table;               /* of the stage at hand */
+    const weft_shared_passes *shared; /* NULL: not known */
 } bounding;
 
 static const kind_price *kind_at(const bounding *b, int layer)
@@ -421,7 +442,12 @@ static chunk_sum sum_layers(const bounding *b, const weft_layout *layout, int fi
     return sum;
 }
 
-/* Weights, gradients and the optimizer's state. */
+static bool steps_on_host(const weft_config *config)
+{
+    return config->tier.optimizer_state == WEFT_TIER_STATE_HOST;
+}
+
+/* Weights, gradients and the optimizer's state, as far as they are on the device. */
 static double state_bytes(const bounding *b, const chunk_sum *sum)
 {
     const weft_config *c = &b->config;
@@ -431,7 +457,7 @@ static double state_bytes(const bounding *b, const chunk_sum *sum)
     const double master = dtype == WEFT_F32                             ? 0
                           : c->train.split_master && dtype == WEFT_BF16 ? 2
                                                                         : 4;
-    const double state = master + 2 * sizeof(float);
+    const double state = steps_on_host(c) ? 0 : master + 2 * sizeof(float);
     const double elements[] = {sum->dense, sum->experts};
     const double ranks[] = {(double)b->mesh.dp * b->mesh.cp, b->mesh.edp};
     const bool frozen = c->train.frozen_parameters.count > 0;
@@ -475,16 +501,16 @@ static void note_memory(const bounding *b, double bytes, weft_bound *out)
 
 /* The least that an element takes of a bucket of at most `most` elements: what is sent or updated
  * together takes less for each the more it is. */
-static weft_status least_us(const weft_site *site, const weft_group *group, int collective,
-                            double most, double bytes, double *out)
+static weft_status least_us(const weft_site *site, const weft_group *group, int kind, double most,
+                            double bytes, double *out)
 {
     *out = INFINITY;
     for (double elements = most; elements >= fmin(most, 1024); elements /= 2) {
         weft_estimate estimate;
-        if (collective < 0)
-            WEFT_TRY(weft_work_us(site, WEFT_COST_ADAMW, elements * bytes, &estimate));
+        if (!group)
+            WEFT_TRY(weft_work_us(site, (weft_cost_kind)kind, elements * bytes, &estimate));
         else
-            WEFT_TRY(weft_collective_us(site, group, (weft_collective)collective, elements * bytes,
+            WEFT_TRY(weft_collective_us(site, group, (weft_collective)kind, elements * bytes,
                                         &estimate));
         *out = fmin(*out, estimate.us / elements);
     }
@@ -496,8 +522,9 @@ static weft_status price_updates(bounding *b, weft_arena *scratch)
     enum { ADAMW_BYTES = 28, MARGIN = 32 };
     static const weft_axis axes[] = {WEFT_AXIS_DP_CP, WEFT_AXIS_EDP};
     const weft_cluster *cluster = b->bounds->space->cluster;
-    const weft_site site = {.cluster = cluster, .experts = b->bounds->experts};
+    const weft_site site = {.cluster = cluster, .experts = b->bounds->experts, .unsourced = true};
     const double element = (double)weft_dtype_bytes(weft_config_dtype(&b->config));
+    const weft_cost_kind kind = steps_on_host(&b->config) ? WEFT_COST_ADAMW_HOST : WEFT_COST_ADAMW;
     void *memory;
     WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)b->mesh.world, sizeof(int), &memory));
     memset(b->bounds->updates, 0, sizeof b->bounds->updates);
@@ -506,14 +533,14 @@ static weft_status price_updates(bounding *b, weft_arena *scratch)
         double most = (double)b->config.parallel.ddp_bucket_size;
         for (int k = 0; k < b->table->num_kinds; k++)
             most = fmax(most, b->table->kinds[k].largest[i]);
-        const int size = weft_mesh_group(&b->mesh, axes[i], 0, ranks, b->mesh.world);
+        const int size = weft_mesh_group_rising(&b->mesh, axes[i], 0, ranks, b->mesh.world);
         const weft_group group =
             weft_group_of(cluster, ranks, size, weft_config_sends_directly(&b->config));
         most += MARGIN + (double)WEFT_ALIGN_ELEMENTS * size; /* of padding */
         for (int zero = 0; zero < 2; zero++) {
             update_price *u = &b->bounds->updates[zero];
             const double share = zero ? 1.0 / size : 1;
-            WEFT_TRY(least_us(&site, NULL, -1, most, share * ADAMW_BYTES, &u->step_us[i]));
+            WEFT_TRY(least_us(&site, NULL, kind, most, share * ADAMW_BYTES, &u->step_us[i]));
             if (size == 1)
                 continue;
             WEFT_TRY(least_us(&site, &group,
@@ -523,6 +550,11 @@ static weft_status price_updates(bounding *b, weft_arena *scratch)
                 WEFT_TRY(least_us(&site, &group, WEFT_COLLECTIVE_ALL_GATHER, most, element,
                                   &u->gather_us[i]));
         }
+    }
+    update_price *updates = b->bounds->updates; /* passes reduce, and gather, what they share out */
+    for (int i = 0; i < 2; i++) {
+        updates[2].step_us[i] = updates[3].step_us[i] = updates[1].step_us[i];
+        updates[2].gather_us[i] = updates[1].gather_us[i];
     }
     b->bounds->updated = b->mesh;
     return WEFT_OK;
@@ -535,15 +567,15 @@ static bool same_mesh(const weft_mesh *a, const weft_mesh *b)
            strcmp(a->order, b->order) == 0;
 }
 
-/* Where gradients' groups lie alike on all stages, and nothing is reduced inside passes; else
- * nothing is known of it: NULL. The table of a stage is at hand. */
+/* Where gradients' groups lie alike on all stages; else nothing is known of it: NULL. The table of
+ * a stage is at hand. */
 static weft_status find_updates(bounding *b, const update_price **out)
 {
     const weft_cluster *cluster = b->bounds->space->cluster;
     const weft_sharding zero = weft_parallel_sharding(&b->config.parallel);
     const int each = cluster->ranks_per_node;
     *out = NULL;
-    if (zero > WEFT_SHARD_OPTIM || b->config.train.frozen_parameters.count > 0 ||
+    if (b->config.train.frozen_parameters.count > 0 ||
         key_of(b->bounds, b->candidate, &b->mesh, 0).pp != 0 ||
         !nests(b->mesh.tp * b->mesh.cp * b->mesh.pp, each) ||
         !nests(b->mesh.etp * b->mesh.ep * b->mesh.pp, each))
@@ -614,7 +646,9 @@ static weft_status bound_by_mean(bounding *b, weft_bound *out)
 typedef struct stage_sum {
     chunk_sum all, first;
     double least_kept;
-    double behind_us; /* of backwards and reductions: see below */
+    double behind_us;         /* of backwards and reductions: see below */
+    double start_us;          /* of all chunks' first forwards and backwards, */
+    double first_start_us[2]; /* and of the first chunk's, or less */
 } stage_sum;
 
 /* A chunk's gradients are final in its last backward, before which all forwards are over, all
@@ -629,7 +663,15 @@ static stage_sum sum_stage(const bounding *b, const weft_layout *layout, int sta
     for (int c = layout->num_chunks - 1; c >= 0; c--) {
         int begin, end;
         weft_layout_range(layout, stage, c, &begin, &end);
-        const chunk_sum sum = sum_layers(b, layout, begin, end);
+        chunk_sum sum = sum_layers(b, layout, begin, end);
+        if (b->shared) {
+            const weft_shared_chunk *shared = &b->shared->chunks[stage * b->shared->num_chunks + c];
+            sum.forward_us += shared->us[0];
+            sum.backward_us += shared->us[1];
+            out.start_us += shared->start_us[0] + shared->start_us[1];
+            out.first_start_us[0] = shared->start_us[0];
+            out.first_start_us[1] = fmin(0, shared->start_us[1]);
+        }
         out.behind_us = fmax(out.behind_us, behind_us + (m - 1) * sum.backward_us);
         behind_us += m * sum.backward_us - reduce_us(updates, &sum);
         out.all.forward_us += sum.forward_us;
@@ -641,6 +683,11 @@ static stage_sum sum_stage(const bounding *b, const weft_layout *layout, int sta
         out.first = sum;
     }
     return out;
+}
+
+static double tail_us(const bounding *b, int stage)
+{
+    return b->shared ? b->shared->tail_us[stage] : 0;
 }
 
 static weft_status bound_by_stages(bounding *b, weft_bound *out)
@@ -658,12 +705,15 @@ static weft_status bound_by_stages(bounding *b, weft_bound *out)
             WEFT_TRY(find_updates(b, &updates));
         const stage_sum sum = sum_stage(b, layout, s, updates);
         const double pass = sum.all.forward_us + sum.all.backward_us + sum.all.recompute_us;
-        out->step_us = fmax(out->step_us, before_us[0] + before_us[1] + m * pass);
-        out->step_us = fmax(out->step_us, before_us[0] + m * sum.all.forward_us + sum.behind_us +
-                                              reduce_us(updates, &sum.all));
+        const double end_us = before_us[0] + sum.start_us + m * pass;
+        out->step_us = fmax(out->step_us, end_us + before_us[1] + tail_us(b, 0));
+        out->step_us = fmax(out->step_us, end_us + tail_us(b, s));
+        out->step_us =
+            fmax(out->step_us, before_us[0] + fmin(0, sum.start_us) + m * sum.all.forward_us +
+                                   sum.behind_us + reduce_us(updates, &sum.all));
         after_us = fmax(after_us, after_norm_us(updates, &sum.all));
-        before_us[0] += sum.first.forward_us;
-        before_us[1] += sum.first.backward_us;
+        before_us[0] += sum.first.forward_us + sum.first_start_us[0];
+        before_us[1] += sum.first.backward_us + sum.first_start_us[1];
         note_memory(
             b, state_bytes(b, &sum.all) + sum.least_kept * num_in_flight(b, s, layout->num_chunks),
             out);
@@ -672,20 +722,27 @@ static weft_status bound_by_stages(bounding *b, weft_bound *out)
     return WEFT_OK;
 }
 
-weft_status weft_bound_of(weft_bounds *bounds, const weft_candidate *c, weft_bound *out)
+static weft_status start(weft_bounds *bounds, const weft_candidate *c, bounding *b)
 {
-    bounding b = {.bounds = bounds, .candidate = c, .num_layers = bounds->num_layers};
-    *out = (weft_bound){.fits = true};
-    weft_space_apply(bounds->space, c, &b.config);
-    WEFT_TRY(weft_mesh_build(&b.config.parallel, bounds->space->world, b.config.model.num_experts,
-                             &b.mesh));
-    b.num_micro_batches =
-        (int)(b.config.train.global_batch_size / b.config.train.micro_batch_size / b.mesh.dp);
+    *b = (bounding){.bounds = bounds, .candidate = c, .num_layers = bounds->num_layers};
+    weft_space_apply(bounds->space, c, &b->config);
+    WEFT_TRY(weft_mesh_build(&b->config.parallel, bounds->space->world, b->config.model.num_experts,
+                             &b->mesh));
+    b->num_micro_batches =
+        (int)(b->config.train.global_batch_size / b->config.train.micro_batch_size / b->mesh.dp);
     if (bounds->own) {
         const table *first;
-        WEFT_TRY(find_table(bounds, c, &b.config, &b.mesh, 0, &first));
-        b.num_layers = first->num_kinds;
+        WEFT_TRY(find_table(bounds, c, &b->config, &b->mesh, 0, &first));
+        b->num_layers = first->num_kinds;
     }
+    return WEFT_OK;
+}
+
+weft_status weft_bound_of(weft_bounds *bounds, const weft_candidate *c, weft_bound *out)
+{
+    bounding b;
+    *out = (weft_bound){.fits = true};
+    WEFT_TRY(start(bounds, c, &b));
     const char *layout = b.config.parallel.pipeline_model_parallel_layout;
     if (layout && strcmp(layout, "auto") == 0 && bounds->space->cluster->num_groups == 0 &&
         key_of(bounds, c, &b.mesh, 0).pp == 0)
@@ -693,5 +750,83 @@ weft_status weft_bound_of(weft_bounds *bounds, const weft_candidate *c, weft_bou
     if (layout && strcmp(layout, "auto") == 0)
         return WEFT_OK; /* stages' layers have prices of their own */
     WEFT_TRY(weft_layout_build(&b.config.parallel, b.mesh.pp, b.num_layers, NULL, &bounds->layout));
+    return bound_by_stages(&b, out);
+}
+
+/* --- the tighter one ----------------------------------------------------------------------- */
+
+bool weft_bound_is_loose(const weft_bounds *bounds, const weft_candidate *c)
+{
+    return bounds->space->cluster->num_groups == 0 &&
+           (c->by_work || c->zero >= 2 || bounds->space->forms[c->form].offload);
+}
+
+static sharing_key key_of_sharing(const bounding *b)
+{
+    const weft_candidate *c = b->candidate;
+    sharing_key key;
+    memset(&key, 0, sizeof key);
+    key.table = key_of(b->bounds, c, &b->mesh, 0);
+    key.order = c->order;
+    key.zero = c->zero;
+    key.num_chunks = c->num_chunks;
+    key.by_work = c->by_work;
+    key.pp = c->pp;
+    key.dp = c->dp;
+    return key;
+}
+
+static weft_status make_sharing(const bounding *b, const sharing_key *key, sharing **out)
+{
+    weft_bounds *bounds = b->bounds;
+    weft_layout *layout = &bounds->layout;
+    const choice *chosen;
+    void *memory;
+    WEFT_TRY(find_choice(bounds, &b->config, &b->mesh, &key->table, &chosen));
+    weft_mesh mesh = b->mesh; /* that of the choice may have other stages and replicas */
+    mesh.cp_comm_type = chosen->mesh.cp_comm_type;
+    mesh.cp_inner = chosen->mesh.cp_inner;
+    WEFT_TRY(weft_arena_alloc(&bounds->arena, sizeof(sharing), &memory));
+    sharing *s = memory;
+    s->key = *key;
+    WEFT_TRY(weft_shared_passes_find(&b->config, bounds->space->cluster, bounds->experts, &mesh,
+                                     &chosen->moe, &bounds->arena, layout, &s->passes));
+    const size_t num = (size_t)weft_layout_num_stages(layout) + 1;
+    WEFT_TRY(weft_arena_alloc_array(&bounds->arena, num, sizeof *layout->first, &memory));
+    memcpy(memory, layout->first, num * sizeof *layout->first);
+    s->first = memory;
+    *out = s;
+    return WEFT_OK;
+}
+
+static weft_status find_sharing(const bounding *b, const sharing **out)
+{
+    const sharing_key key = key_of_sharing(b);
+    sharing **bin = &b->bounds->sharings[bin_of(&key, sizeof key)], *s = *bin;
+    while (s && memcmp(&s->key, &key, sizeof key) != 0)
+        s = s->next;
+    if (!s) {
+        WEFT_TRY(make_sharing(b, &key, &s));
+        s->next = *bin;
+        *bin = s;
+    }
+    *out = s;
+    return WEFT_OK;
+}
+
+weft_status weft_bound_tighten(weft_bounds *bounds, const weft_candidate *c, weft_bound *out)
+{
+    bounding b;
+    const sharing *found = NULL;
+    weft_layout *layout = &bounds->layout;
+    *out = (weft_bound){.fits = true};
+    WEFT_TRY(start(bounds, c, &b));
+    WEFT_TRY(find_sharing(&b, &found));
+    b.shared = &found->passes;
+    layout->num_ranks = b.mesh.pp;
+    layout->num_chunks = b.shared->num_chunks;
+    layout->num_layers = b.num_layers;
+    memcpy(layout->first, found->first,
+           ((size_t)weft_layout_num_stages(layout) + 1) * sizeof *layout->first);
     return bound_by_stages(&b, out);
 }

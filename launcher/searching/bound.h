@@ -13,6 +13,10 @@
  * Memory. A stage holds its weights, gradients and optimizer's state, no more divided than ZeRO's
  * stage divides them, and the stash of as many micro-batches as its order has in flight at once.
  *
+ * Of gradients and weights that passes share out, and of what they offload, such a bound knows
+ * nothing. A tighter one has the passes with them, and layers as they are cut by work
+ * (shared_passes.h): its F and B are those of the price. It takes an outline of the model.
+ *
  * Where layers lie in the same way on nodes they have the same prices: tables of them are kept by
  * everything that they depend on. */
 #ifndef WEFT_LAUNCHER_SEARCHING_BOUND_H
@@ -33,5 +37,10 @@ void weft_bounds_destroy(weft_bounds *bounds);
 /* Errors: WEFT_CONFIG: the candidate is not legal, or the cluster lacks a figure. */
 weft_status weft_bound_of(weft_bounds *bounds, const weft_candidate *candidate,
                           weft_bound *out) WEFT_CHECKED;
+/* Whether there is a tighter one to know. */
+bool weft_bound_is_loose(const weft_bounds *bounds, const weft_candidate *candidate);
+/* The tighter one. Errors: likewise. */
+weft_status weft_bound_tighten(weft_bounds *bounds, const weft_candidate *candidate,
+                               weft_bound *out) WEFT_CHECKED;
 
 #endif

@@ -28,23 +28,18 @@ const char *weft_searched_keys(weft_searched what)
 /* What of a micro-batch's activations is made again. */
 enum { RECOMPUTE_NOTHING, RECOMPUTE_ATTENTION, RECOMPUTE_MODULES, RECOMPUTE_HALF, RECOMPUTE_ALL };
 enum { OFFLOAD_NOTHING, OFFLOAD_ATTENTION, OFFLOAD_BLOCK };
-enum { CHAIN_NONE, CHAIN_RECOMPUTE, CHAIN_OFFLOAD, CHAIN_ZERO, CHAIN_REUSE };
+enum { CHAIN_NONE, CHAIN_RECOMPUTE, CHAIN_OFFLOAD, CHAIN_REUSE };
 
 /* docs/planning.md lists them. */
 static const weft_search_form all_forms[] = {
-    {CHAIN_NONE, 0, -1, RECOMPUTE_NOTHING, OFFLOAD_NOTHING, false},
-    {CHAIN_RECOMPUTE, 0, -1, RECOMPUTE_ATTENTION, OFFLOAD_NOTHING, false},
-    {CHAIN_RECOMPUTE, 1, -1, RECOMPUTE_MODULES, OFFLOAD_NOTHING, false},
-    {CHAIN_RECOMPUTE, 2, -1, RECOMPUTE_HALF, OFFLOAD_NOTHING, false},
-    {CHAIN_RECOMPUTE, 3, -1, RECOMPUTE_ALL, OFFLOAD_NOTHING, false},
-    {CHAIN_OFFLOAD, 0, -1, RECOMPUTE_NOTHING, OFFLOAD_ATTENTION, false},
-    {CHAIN_OFFLOAD, 1, -1, RECOMPUTE_NOTHING, OFFLOAD_BLOCK, false},
-    {CHAIN_ZERO, 0, 2, RECOMPUTE_NOTHING, OFFLOAD_NOTHING, false},
-    {CHAIN_ZERO, 1, 3, RECOMPUTE_NOTHING, OFFLOAD_NOTHING, false},
-    {CHAIN_ZERO, 2, 3, RECOMPUTE_ATTENTION, OFFLOAD_NOTHING, false},
-    {CHAIN_ZERO, 3, 3, RECOMPUTE_ALL, OFFLOAD_NOTHING, false},
-    {CHAIN_ZERO, 4, 3, RECOMPUTE_NOTHING, OFFLOAD_BLOCK, false},
-    {CHAIN_REUSE, 0, -1, RECOMPUTE_NOTHING, OFFLOAD_NOTHING, true},
+    {CHAIN_NONE, 0, RECOMPUTE_NOTHING, OFFLOAD_NOTHING, false},
+    {CHAIN_RECOMPUTE, 0, RECOMPUTE_ATTENTION, OFFLOAD_NOTHING, false},
+    {CHAIN_RECOMPUTE, 1, RECOMPUTE_MODULES, OFFLOAD_NOTHING, false},
+    {CHAIN_RECOMPUTE, 2, RECOMPUTE_HALF, OFFLOAD_NOTHING, false},
+    {CHAIN_RECOMPUTE, 3, RECOMPUTE_ALL, OFFLOAD_NOTHING, false},
+    {CHAIN_OFFLOAD, 0, RECOMPUTE_NOTHING, OFFLOAD_ATTENTION, false},
+    {CHAIN_OFFLOAD, 1, RECOMPUTE_NOTHING, OFFLOAD_BLOCK, false},
+    {CHAIN_REUSE, 0, RECOMPUTE_NOTHING, OFFLOAD_NOTHING, true},
 };
 enum { NUM_FORMS = sizeof all_forms / sizeof *all_forms };
 _Static_assert(NUM_FORMS <= (int)WEFT_MAX_FORMS, "of a space");
@@ -92,13 +87,18 @@ bool weft_space_holds(const weft_search_space *space, weft_searched what)
 
 /* --- the space ----------------------------------------------------------------------------- */
 
+/* Experts beyond device memory go up once for all rows: their layers run in one partition. */
+static bool runs_whole(const weft_search_space *s)
+{
+    return s->config.tier.experts != WEFT_TIER_NONE;
+}
+
 static bool form_is_allowed(const weft_search_space *s, const weft_search_form *form)
 {
-    return !((form->zero >= 0 && weft_space_holds(s, WEFT_SEARCHED_ZERO)) ||
-             (form->recompute && weft_space_holds(s, WEFT_SEARCHED_RECOMPUTE)) ||
+    return !((form->recompute && weft_space_holds(s, WEFT_SEARCHED_RECOMPUTE)) ||
              (form->offload && weft_space_holds(s, WEFT_SEARCHED_OFFLOAD)) ||
-             (form->reuse &&
-              (weft_space_holds(s, WEFT_SEARCHED_REUSE) || s->config.model.num_experts == 0)));
+             (form->reuse && (weft_space_holds(s, WEFT_SEARCHED_REUSE) ||
+                              s->config.model.num_experts == 0 || runs_whole(s))));
 }
 
 static void list_orders(weft_search_space *s)
@@ -230,7 +230,7 @@ static void apply_moe(const weft_search_space *s, bool reuse, weft_config *out)
 {
     weft_schedule_options *p = &out->schedule;
     if (!weft_space_holds(s, WEFT_SEARCHED_PARTITIONS)) {
-        p->moe_num_partitions = 0;
+        p->moe_num_partitions = runs_whole(s) ? 1 : 0;
         p->moe_partition_by = WEFT_MOE_PARTITION_BY_AUTO;
         p->moe_peer_group_size = 1;
         p->moe_choice = WEFT_MOE_CHOICE_PRICE;
@@ -249,7 +249,7 @@ void weft_space_apply(const weft_search_space *s, const weft_candidate *c, weft_
     *out = s->config;
     out->train.micro_batch_size = c->micro_batch;
     apply_mesh(s, c, out);
-    apply_zero(s, form->zero >= 0 ? form->zero : c->zero, out);
+    apply_zero(s, c->zero, out);
     apply_pipeline(s, c, out);
     if (!weft_space_holds(s, WEFT_SEARCHED_RECOMPUTE))
         apply_recompute(c, form->recompute, out);
@@ -290,15 +290,24 @@ static weft_status append(listing *l)
     return WEFT_OK;
 }
 
+/* Among one rank all ZeRO stages are the same. */
 static weft_status list_zeros(listing *l)
 {
-    const bool held = weft_space_holds(l->space, WEFT_SEARCHED_ZERO);
-    const int own = (int)weft_parallel_sharding(&l->space->config.parallel);
-    const bool shares = l->at.dp * l->at.cp > 1 || l->model->num_experts > 0;
-    l->at.zero = held ? own : 1;
-    WEFT_TRY(append(l));
-    l->at.zero = 0;
-    return held || !shares ? WEFT_OK : append(l);
+    static const int zeros[] = {1, 0, 2, 3};
+    const bool own = l->model->num_experts > 0 && l->at.binding == WEFT_BINDING_DP;
+    const int replicas = l->at.dp * l->at.cp,
+              of_experts = own ? replicas * l->at.tp / (l->at.ep * l->at.etp) : 1;
+    const bool shares = replicas > 1 || of_experts > 1;
+    const int num = shares ? sizeof zeros / sizeof *zeros : 1;
+    if (weft_space_holds(l->space, WEFT_SEARCHED_ZERO)) {
+        l->at.zero = (int)weft_parallel_sharding(&l->space->config.parallel);
+        return append(l);
+    }
+    for (int i = 0; i < num; i++) {
+        l->at.zero = zeros[i];
+        WEFT_TRY(append(l));
+    }
+    return WEFT_OK;
 }
 
 /* Evenly, and by the layers' work where a pipeline's stages have a chunk each. */
@@ -483,8 +492,9 @@ static weft_status list_pipelines(listing *l)
     const int64_t own = l->space->config.parallel.pipeline_model_parallel_size;
     const int left = l->space->world / (l->at.tp * l->at.cp);
     const bool held = weft_space_holds(l->space, WEFT_SEARCHED_PP);
-    for (int pp = 1; pp <= left; pp++) {
-        if (left % pp != 0 || (held ? pp != own : pp > l->model->num_layers))
+    const int64_t most = held ? own : l->model->num_layers;
+    for (int pp = 1; pp <= left && pp <= most; pp++) {
+        if (left % pp != 0 || (held && pp != own))
             continue;
         l->at.pp = pp;
         WEFT_TRY(list_replicas(l));
@@ -499,15 +509,16 @@ weft_status weft_space_list(const weft_search_space *s, weft_candidate_list *out
     const int near = own->allow_tp_across_nodes ? s->world : s->cluster->ranks_per_node;
     const bool holds_cp = weft_space_holds(s, WEFT_SEARCHED_CP);
     *out = (weft_candidate_list){0};
-    for (int tp = 1; tp <= s->world; tp++) {
-        if (s->world % tp != 0 || (weft_space_holds(s, WEFT_SEARCHED_TP)
-                                       ? tp != own->tensor_model_parallel_size
-                                       : near % tp != 0 || l.model->num_attention_heads % tp != 0))
+    const bool holds_tp = weft_space_holds(s, WEFT_SEARCHED_TP);
+    const int64_t parts = l.model->seq_length / s->least_tokens;
+    const int64_t most_tp = holds_tp ? own->tensor_model_parallel_size : near;
+    const int64_t most_cp = holds_cp ? own->context_parallel_size : parts > 1 ? parts : 1;
+    for (int tp = 1; tp <= s->world && tp <= most_tp; tp++) {
+        if (s->world % tp != 0 ||
+            (holds_tp ? tp != most_tp : near % tp != 0 || l.model->num_attention_heads % tp != 0))
             continue;
-        for (int cp = 1; cp <= s->world / tp; cp++) {
-            if (s->world / tp % cp != 0 ||
-                (holds_cp ? cp != own->context_parallel_size
-                          : cp > 1 && l.model->seq_length / cp < s->least_tokens))
+        for (int cp = 1; cp <= s->world / tp && cp <= most_cp; cp++) {
+            if (s->world / tp % cp != 0 || (holds_cp && cp != most_cp))
                 continue;
             l.at.tp = tp;
             l.at.cp = cp;
@@ -548,6 +559,15 @@ weft_status weft_space_mesh(const weft_search_space *s, const weft_candidate *c,
     weft_config config;
     weft_space_apply(s, c, &config);
     return weft_mesh_build(&config.parallel, s->world, config.model.num_experts, out);
+}
+
+bool weft_candidate_differs_by_order(const weft_candidate *a, const weft_candidate *b)
+{
+    return a->order != b->order && a->tp == b->tp && a->cp == b->cp && a->pp == b->pp &&
+           a->dp == b->dp && a->ep == b->ep && a->etp == b->etp && a->binding == b->binding &&
+           a->zero == b->zero && a->schedule == b->schedule && a->num_chunks == b->num_chunks &&
+           a->micro_batch == b->micro_batch && a->form == b->form &&
+           a->sequence_parallel == b->sequence_parallel && a->by_work == b->by_work;
 }
 
 bool weft_candidate_repeats(const weft_candidate *c, const weft_layout *layout)

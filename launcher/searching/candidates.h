@@ -69,8 +69,7 @@ typedef struct weft_candidate {
 
 typedef struct weft_search_form {
     int chain, place; /* chain 0, place 0: form 0 */
-    int zero;         /* 2 or 3; -1: the candidate's own */
-    int recompute;    /* weft_recompute_kind of candidates.c; 0: none */
+    int recompute;    /* of candidates.c; 0: none */
     int offload;      /* 0: none; 1: core_attn; 2: block */
     bool reuse;       /* of partitions' buffers in MoE layers */
 } weft_search_form;
@@ -114,6 +113,8 @@ void weft_space_apply(const weft_search_space *space, const weft_candidate *cand
 /* The sizes and bindings as a mesh. Errors: WEFT_CONFIG, what no rule allows. */
 weft_status weft_space_mesh(const weft_search_space *space, const weft_candidate *candidate,
                             weft_mesh *out) WEFT_CHECKED;
+/* Whether two candidates differ in the order of their ranks alone. */
+bool weft_candidate_differs_by_order(const weft_candidate *a, const weft_candidate *b);
 /* Whether a layout "by work" cuts as an even one would, which is another candidate. */
 bool weft_candidate_repeats(const weft_candidate *candidate, const weft_layout *layout);
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/lack.h"
 #include "core/text.h"
 #include "launcher/planning/places.h"
 #include "schedule/context.h"
@@ -23,6 +24,8 @@ const char *weft_expand_kind_text(weft_expand_kind kind)
 }
 
 /* --- what a step would be ------------------------------------------------------------------ */
+
+#define LEAST_LR_CHANGE 0.01 /* of the tokens a step; below it none is advised */
 
 typedef struct ladder {
     const weft_expand_request *request;
@@ -111,7 +114,8 @@ static void set_batch(const ladder *l, int64_t dp, candidate *c)
         micro--;
     const int64_t each = micro * dp;
     config->train.micro_batch_size = micro;
-    config->train.global_batch_size = (int64_t)ceil(c->wanted_batch / (double)each) * each;
+    const int64_t shares = llround(c->wanted_batch / (double)each); /* the nearest legal batch */
+    config->train.global_batch_size = (shares > 0 ? shares : 1) * each;
     c->keeps_batch = (double)config->train.global_batch_size == c->wanted_batch;
 }
 
@@ -176,7 +180,9 @@ static void take_plan(const ladder *l, const weft_plan *plan, weft_expand_step *
     step->model_flops_utilization = plan->model_flops_utilization;
     step->limits = plan->limits;
     step->tokens = (double)(step->config.train.global_batch_size * step->config.model.seq_length);
-    step->lr_advised = step->tokens == tokens ? 0 : today->train.lr * sqrt(step->tokens / tokens);
+    step->lr_advised = fabs(step->tokens / tokens - 1) < LEAST_LR_CHANGE
+                           ? 0
+                           : today->train.lr * sqrt(step->tokens / tokens);
     step->costs = weft_plan_costs_of(step->cluster, &plan->mesh, plan->tokens_per_s);
 }
 
@@ -239,8 +245,8 @@ static weft_status try_candidate(const ladder *l, const candidate *c, weft_expan
                                .num_nodes = c->num_nodes,
                                .wanted_batch = c->wanted_batch};
     const weft_status status = plan_step(l, &source, step, miss);
-    if (status != WEFT_CONFIG)
-        return status;
+    if (status != WEFT_CONFIG || weft_lack_is(weft_error_get()))
+        return weft_lack_name_file(status, l->request->to_path);
     WEFT_TRY(weft_arena_strdup(l->arena, weft_error_get()->text, &miss->reason));
     weft_error_clear();
     return WEFT_OK;

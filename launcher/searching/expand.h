@@ -50,7 +50,7 @@ typedef struct weft_expand_step {
     weft_limit_kind limits;
     weft_plan_costs costs; /* NAN: nodes have no price */
     double tokens;         /* a step */
-    double wanted_batch;   /* samples that keep what is kept; the smallest legal batch is above it
+    double wanted_batch;   /* samples that keep what is kept; the nearest legal batch is another
                               where micro-batches run out */
     double lr_advised;     /* for other tokens a step than today's, by the root of their ratio; 0 */
     double write_s, read_s;   /* the checkpoint before it: written there, read here; 0: unknown */

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "core/file.h"
+#include "core/text.h"
 #include "launcher/searching/expand.h"
 
 /* As one word of a shell: 'it'\''s'. */
@@ -136,12 +137,16 @@ static weft_status write_command(const weft_expand *e, int i, const char *path, 
     fprintf(
         file.file,
         "#!/bin/sh\n"
-        "# Step %d: %lld tokens of context on %d nodes: %s.\n"
+        "# Step %d: %lld tokens of context on %s: %s.\n"
         "# RUN: another run folder. WEFT: the program. LAUNCH: what starts %d ranks on several\n"
         "# machines, such as \"mpirun -n %d --hostfile hosts --bind-to none\". Paths begin in the "
         "folder below.\n",
-        i, (long long)step->config.model.seq_length, step->num_nodes, axes, step->mesh.world,
-        step->mesh.world);
+        i, (long long)step->config.model.seq_length, weft_count_text(step->num_nodes, "node").text,
+        axes, step->mesh.world, step->mesh.world);
+    if (step->config.device.kind == WEFT_DEVICE_KIND_CPU &&
+        weft_plan_is_of_gpus(&step->config, step->cluster))
+        fprintf(file.file, "# Planned on GPUs, and device.kind is cpu: --set device.kind=cuda "
+                           "trains on them.\n");
     if (i + 1 < e->num_steps)
         fprintf(file.file,
                 "# SIGUSR1 ends and saves it for the next step; --set train.train_iters=N "

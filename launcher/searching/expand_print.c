@@ -34,7 +34,7 @@ static void print_notes(const weft_expand *e, int i, FILE *out)
     if (runs_out(step))
         fprintf(out,
                 "step %d: micro-batches run out: %.6g samples would be %g tokens a step; the "
-                "smallest legal batch is %lld (micro_batch_size %lld x dp %d)\n",
+                "nearest legal batch is %lld (micro_batch_size %lld x dp %d)\n",
                 i, step->wanted_batch, e->steps[0].tokens, (long long)train->global_batch_size,
                 (long long)train->micro_batch_size, step->mesh.dp);
     if (step->lr_advised > 0)

@@ -6,10 +6,12 @@
 #include <string.h>
 
 #include "core/clock.h"
+#include "core/lack.h"
 #include "core/log.h"
 #include "core/text.h"
 #include "launcher/planning/moe_choice.h"
 #include "launcher/planning/step_price.h"
+#include "launcher/process/stop.h"
 #include "launcher/searching/bound.h"
 #include "schedule/context.h"
 #include "schedule/moe_layer.h"
@@ -20,7 +22,9 @@
 typedef struct entry {
     weft_candidate candidate;
     size_t index;
-    double us; /* its bound, then its price */
+    double us;      /* its bound, then its price */
+    uint64_t bytes; /* where it is priced: of the fullest rank */
+    bool is_tight;  /* there is no tighter bound */
 } entry;
 
 typedef struct entries {
@@ -42,22 +46,32 @@ typedef struct searching {
     entries heap;
     entry *best; /* [top], by price */
     int top, num_best;
-    miss *misses; /* by bound, then by footprint */
+    double below_us; /* of the options */
+    miss *misses;    /* by bound, then by footprint */
     size_t num_misses, most_misses;
     weft_search_counts counts;
     weft_error first_error; /* of an illegal candidate */
+    weft_error first_lack;  /* of one that would save memory, and takes a figure that is missing */
+    size_t num_lacking;
     weft_search_progress *progress;
     size_t num_seen, num_listed; /* of the candidates without forms */
     weft_arena *arena;
     weft_arena scratch; /* of one plan */
 } searching;
 
+static bool is_time_to_tell(weft_search_progress *progress)
+{
+    const double every_us = 1e7, now = progress ? weft_now_us() : 0;
+    if (!progress || now < progress->said_us + every_us)
+        return false;
+    progress->said_us = now;
+    return true;
+}
+
 static void tell_progress(const searching *s)
 {
-    const double every_us = 1e7, now = s->progress ? weft_now_us() : 0;
-    if (!s->progress || now < s->progress->said_us + every_us)
+    if (!is_time_to_tell(s->progress))
         return;
-    s->progress->said_us = now;
     if (s->num_seen < s->num_listed)
         weft_log(WEFT_LOG_INFO, "%s on %s: %zu of %zu candidates have bounds", s->progress->what,
                  weft_count_text(s->space->world, "device").text, s->num_seen, s->num_listed);
@@ -154,15 +168,28 @@ static weft_status consider_forms(searching *s, const weft_candidate *c, size_t 
     return WEFT_OK;
 }
 
-static weft_status refuse(searching *s, weft_status status)
+/* A figure that is missing refuses no candidate by a rule: the search ends. What saves memory with
+ * a figure that its plain form does without is left out. */
+static weft_status refuse(searching *s, const weft_candidate *c, weft_status status)
 {
     weft_error error;
-    if (status != WEFT_CONFIG)
+    const bool lacks = weft_lack_is(weft_error_get());
+    if (status != WEFT_CONFIG || (lacks && c->form == 0))
         return status;
     weft_error_take(&error);
     if (s->counts.illegal++ == 0)
         s->first_error = error;
+    if (lacks && s->num_lacking++ == 0)
+        s->first_lack = error;
     return WEFT_OK;
+}
+
+static weft_status leave_out(searching *s, const entry *e, const weft_bound *bound)
+{
+    WEFT_TRY(note_miss(s, &(miss){.candidate = e->candidate,
+                                  .index = e->index,
+                                  .short_by = bound->memory_bytes - bound->limit_bytes}));
+    return consider_forms(s, &e->candidate, e->index);
 }
 
 /* Bounds a candidate; where it cannot fit, those that come after it. */
@@ -172,18 +199,30 @@ static weft_status consider(searching *s, const weft_candidate *c, size_t index)
     s->counts.considered++;
     const weft_status status = weft_bound_of(s->bounds, c, &bound);
     if (status == WEFT_CONFIG) {
-        WEFT_TRY(refuse(s, status));
+        WEFT_TRY(refuse(s, c, status));
         return c->form > 0 ? consider_forms(s, c, index) : WEFT_OK;
     }
     WEFT_TRY(status);
-    if (bound.fits)
-        return push(
-            &s->heap,
-            &(entry){.candidate = *c, .index = index, .us = bound.step_us * (1 - ROUNDING)});
-    WEFT_TRY(note_miss(s, &(miss){.candidate = *c,
-                                  .index = index,
-                                  .short_by = bound.memory_bytes - bound.limit_bytes}));
-    return consider_forms(s, c, index);
+    const entry e = {.candidate = *c,
+                     .index = index,
+                     .us = bound.step_us * (1 - ROUNDING),
+                     .is_tight = !weft_bound_is_loose(s->bounds, c)};
+    return bound.fits ? push(&s->heap, &e) : leave_out(s, &e, &bound);
+}
+
+/* Its turn by a loose bound: it comes again by a tight one. */
+static weft_status tighten(searching *s, entry *e)
+{
+    weft_bound bound;
+    const weft_status status = weft_bound_tighten(s->bounds, &e->candidate, &bound);
+    e->is_tight = true;
+    if (status == WEFT_CONFIG) { /* its plan says why */
+        weft_error_clear();
+        return push(&s->heap, e);
+    }
+    WEFT_TRY(status);
+    e->us = fmax(e->us, bound.step_us * (1 - ROUNDING));
+    return bound.fits ? push(&s->heap, e) : leave_out(s, e, &bound);
 }
 
 /* --- what may be best ---------------------------------------------------------------------- */
@@ -195,8 +234,19 @@ static uint64_t short_by(const weft_plan *plan, bool *of_host)
                     : plan->memory_bytes - plan->memory_limit_bytes;
 }
 
+/* Of plans that tie but for the order of their ranks the first in the list is kept. */
 static void keep(searching *s, const entry *priced)
 {
+    for (int i = 0; i < s->num_best; i++)
+        if (fabs(s->best[i].us - priced->us) <= ROUNDING * priced->us &&
+            s->best[i].bytes == priced->bytes &&
+            weft_candidate_differs_by_order(&s->best[i].candidate, &priced->candidate)) {
+            if (s->best[i].index < priced->index)
+                return;
+            s->num_best--;
+            memmove(&s->best[i], &s->best[i + 1], (size_t)(s->num_best - i) * sizeof *s->best);
+            break;
+        }
     int at = s->num_best < s->top ? s->num_best++ : s->top;
     if (at == s->top && !is_before(priced, &s->best[at - 1]))
         return;
@@ -220,12 +270,17 @@ static weft_status price(searching *s, entry *e, const weft_config *config, weft
                                       .planned = true}));
         return consider_forms(s, &e->candidate, e->index);
     }
-    const weft_status status = weft_step_price(config, s->space->cluster, NULL, &s->scratch, plan);
+    plan->unsourced = true;
+    weft_config settled = *config;
+    settled.tier = plan->tier.options;
+    const weft_status status =
+        weft_step_price(&settled, s->space->cluster, NULL, &s->scratch, plan);
     if (status == WEFT_CONFIG)
-        return refuse(s, status);
+        return refuse(s, &e->candidate, status);
     WEFT_TRY(status);
     s->counts.priced++;
     e->us = plan->step_us;
+    e->bytes = plan->memory_bytes;
     keep(s, e);
     return WEFT_OK;
 }
@@ -233,13 +288,15 @@ static weft_status price(searching *s, entry *e, const weft_config *config, weft
 static weft_status plan_next(searching *s)
 {
     entry e = take_first(&s->heap);
+    if (!e.is_tight)
+        return tighten(s, &e);
     weft_config config;
     weft_plan plan;
     weft_space_apply(s->space, &e.candidate, &config);
     weft_status status =
         weft_plan_start(&config, s->space->source, s->space->cluster, &s->scratch, &plan);
     if (status == WEFT_CONFIG) {
-        status = refuse(s, status);
+        status = refuse(s, &e.candidate, status);
         if (status == WEFT_OK && e.candidate.form > 0)
             status = consider_forms(s, &e.candidate, e.index);
     } else if (status == WEFT_OK) {
@@ -250,10 +307,19 @@ static weft_status plan_next(searching *s)
     return status;
 }
 
+/* Who stops it gets the best plans so far; where none is priced yet, it goes on for one, a few
+ * seconds at most. */
 static weft_status find_best(searching *s)
 {
+    const double most_after_us = 5e6;
+    double stopped_us = 0;
     while (s->heap.count > 0) {
-        if (s->num_best == s->top && s->heap.values[0].us > s->best[s->top - 1].us) {
+        if (weft_stop_asked() && stopped_us == 0)
+            stopped_us = weft_now_us();
+        if (stopped_us > 0 && (s->num_best > 0 || weft_now_us() > stopped_us + most_after_us))
+            return WEFT_OK;
+        const double us = s->heap.values[0].us;
+        if (us >= s->below_us || (s->num_best == s->top && us > s->best[s->top - 1].us)) {
             s->counts.bound += s->heap.count;
             return WEFT_OK;
         }
@@ -297,6 +363,8 @@ static weft_status describe_best(searching *s, weft_search_result *out)
         weft_plan_release(&plan);
         weft_arena_reset(&s->scratch);
         WEFT_TRY(status);
+        WEFT_TRY(weft_search_settle(found, s->space->source, s->space->cluster, s->arena,
+                                    &found->settled));
         out->num_plans++;
     }
     return WEFT_OK;
@@ -403,19 +471,26 @@ static weft_status search(searching *s, weft_search_result *out, bool *no_sizes)
     *no_sizes = list.count == 0;
     s->counts.illegal = s->counts.considered = list.illegal;
     s->num_listed = list.count;
-    for (; s->num_seen < list.count && status == WEFT_OK; s->num_seen++) {
+    for (; s->num_seen < list.count && status == WEFT_OK && !weft_stop_asked(); s->num_seen++) {
         status = consider(s, &list.values[s->num_seen], s->num_seen);
         tell_progress(s);
     }
     if (status == WEFT_OK)
         status = find_best(s);
-    if (status == WEFT_OK && s->counts.illegal == s->counts.considered)
+    out->num_open = s->heap.count - s->counts.bound + list.count - s->num_seen;
+    out->is_stopped = weft_stop_asked() && out->num_open > 0;
+    if (status == WEFT_OK && s->counts.illegal == s->counts.considered && !out->is_stopped)
         status = no_legal_mesh(s, &list);
     weft_candidate_list_release(&list);
     WEFT_TRY(status);
+    if (s->num_lacking > 0 && s->num_best == 0)
+        return weft_error_put(&s->first_lack);
+    if (s->num_lacking > 0)
+        WEFT_TRY(weft_arena_printf(s->arena, &out->lacking, "%zu candidates are left out: %s",
+                                   s->num_lacking, s->first_lack.text));
     out->counts = s->counts;
     WEFT_TRY(describe_best(s, out));
-    return describe_misses(s, out);
+    return out->is_stopped ? WEFT_OK : describe_misses(s, out);
 }
 
 static weft_status search_nodes(const weft_config *config, const weft_config_source *source,
@@ -427,6 +502,7 @@ static weft_status search_nodes(const weft_config *config, const weft_config_sou
         weft_space_of(config, source, cluster, nodes, options->least_tokens);
     searching s = {.space = &space,
                    .top = options->top > 0 ? options->top : 1,
+                   .below_us = options->below_us > 0 ? options->below_us : INFINITY,
                    .progress = options->progress,
                    .arena = arena};
     s.best = malloc((size_t)s.top * sizeof *s.best);
@@ -463,6 +539,17 @@ static weft_status with_nodes(const weft_cluster *cluster, int nodes, weft_arena
     return WEFT_OK;
 }
 
+static weft_status add_curves(const weft_cluster *cluster, weft_arena *arena, weft_config *config)
+{
+    void *memory;
+    WEFT_TRY(weft_arena_alloc(arena, sizeof *cluster, &memory));
+    weft_cluster *curves = memory;
+    *curves = *cluster;
+    weft_cost_complete(curves);
+    config->planned_curves = curves;
+    return WEFT_OK;
+}
+
 /* Where no legal mesh has all devices, fewer nodes are taken. */
 weft_status weft_search_run(const weft_config *config, const weft_config_source *source,
                             const weft_cluster *cluster, const weft_search_options *options,
@@ -470,16 +557,21 @@ weft_status weft_search_run(const weft_config *config, const weft_config_source 
 {
     const int asked = options->nodes > 0 ? options->nodes : cluster->num_nodes;
     const weft_cluster *on;
+    weft_config planned = *config;
     weft_error first = {0};
     if (config->plain_kernels)
         return WEFT_ERROR(WEFT_CONFIG, "--kernels plain: of one mesh; nothing runs them, and "
                                        "--search looks for what runs");
     WEFT_TRY(with_nodes(cluster, asked, arena, &on));
+    WEFT_TRY(add_curves(on, arena, &planned));
     *out = (weft_search_result){0};
     for (int nodes = asked; nodes > 0; nodes--) {
         bool no_sizes = false;
+        if (is_time_to_tell(options->progress))
+            weft_log(WEFT_LOG_INFO, "%s on %s: no mesh of more is legal", options->progress->what,
+                     weft_count_text((int64_t)nodes * on->ranks_per_node, "device").text);
         const weft_status status =
-            search_nodes(config, source, on, nodes, options, arena, out, &no_sizes);
+            search_nodes(&planned, source, on, nodes, options, arena, out, &no_sizes);
         out->num_devices = asked * on->ranks_per_node;
         out->cluster = on;
         if (status == WEFT_OK && nodes < asked)
@@ -528,6 +620,6 @@ weft_status weft_search_settle(const weft_found *found, const weft_config_source
     if (!moe.travels && out->schedule.moe_memory_reuse == WEFT_NUM_REUSES)
         out->schedule.moe_memory_reuse = WEFT_REUSE_NONE;
     out->schedule.cluster = "";
-    out->planned_on = NULL;
+    out->planned_on = out->planned_curves = NULL;
     return WEFT_OK;
 }

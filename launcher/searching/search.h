@@ -1,9 +1,11 @@
 /* Search: the best plans of a config on all devices of a cluster's nodes, at its global batch.
  *
  * Candidates (candidates.h) are taken by their lower bound (bound.h), the lowest first, until the
- * bound of the next is above the K-th best price. So the K plans are those that pricing every
+ * bound of the next is above the K-th best price. Where there is a tighter bound, a candidate whose
+ * turn has come is put back by that one. So the K plans are those that pricing every
  * candidate would find: what is left out cannot be faster. Ties go to the candidate that is listed
- * first. One plan is in memory at a time. Pure. */
+ * first; of those that differ in the order of their ranks alone, and tie in time and bytes, no
+ * other is found. One plan is in memory at a time. Pure. */
 #ifndef WEFT_LAUNCHER_SEARCHING_SEARCH_H
 #define WEFT_LAUNCHER_SEARCHING_SEARCH_H
 
@@ -20,6 +22,7 @@ typedef struct weft_search_options {
     int top;              /* K; 0: 1 */
     int nodes;            /* the first so many of the cluster's, or more like them; 0: all */
     int64_t least_tokens; /* as in weft_space_of; 0: WEFT_LEAST_TOKENS */
+    double below_us;      /* plans that take as long are not looked for; 0: all are */
     bool all_devices;     /* an error where no legal mesh has as many ranks; else fewer nodes do */
     weft_search_progress *progress; /* NULL: nothing is said */
 } weft_search_options;
@@ -29,9 +32,10 @@ enum { WEFT_MAX_MISSES = 8 };
 /* A plan that was found. */
 typedef struct weft_found {
     weft_candidate candidate;
-    const char *mesh;   /* its axes as text */
-    weft_config config; /* weft_plan_make gives the whole plan of it on the result's cluster; on
-                           another one, by which it is to choose, planned_on is that one */
+    const char *mesh;    /* its axes as text */
+    weft_config config;  /* weft_plan_make gives the whole plan of it on the result's cluster; on
+                            another one, by which it is to choose, planned_on is that one */
+    weft_config settled; /* of weft_search_settle */
     double step_us, us[WEFT_NUM_TIMES], tokens_per_s, model_flops_utilization;
     uint64_t memory_bytes, memory_limit_bytes; /* as in weft_plan */
     weft_limit_kind limits;
@@ -65,6 +69,11 @@ typedef struct weft_search_result {
     int num_nodes;               /* they lie on */
     const weft_cluster *cluster; /* that they are plans on: the one given, or with more nodes */
     const char *unused;          /* one line: why world is less; NULL: it is not */
+    const char *lacking;         /* one line: what saves memory and takes a figure that the cluster
+                                    lacks is left out; NULL: nothing is */
+    bool is_stopped; /* before its end (launcher/process/stop.h): the plans are the best so far, and
+                        nobody knows the nearest misses */
+    size_t num_open; /* then: candidates that nobody has looked at, or that may be faster */
     int num_plans;
     weft_found *plans; /* by step time */
     int num_misses;
@@ -75,7 +84,8 @@ typedef struct weft_search_result {
 /* `config` as weft_plan_load and weft_plan_cluster leave it; the source says which keys are held.
  * Choices inside a plan are made by `cluster`, whatever file it came from. What is returned lives
  * in the arena and borrows from config and source. num_plans 0: nothing fits. Errors: WEFT_CONFIG:
- * no mesh is legal, in one line with why; a figure that the cluster lacks. */
+ * no mesh is legal, in one line with why; a figure that the cluster lacks and a candidate takes
+ * (core/lack.h). */
 weft_status weft_search_run(const weft_config *config, const weft_config_source *source,
                             const weft_cluster *cluster, const weft_search_options *options,
                             weft_arena *arena, weft_search_result *out) WEFT_CHECKED;

@@ -10,6 +10,8 @@
 #include "core/file.h"
 #include "core/text.h"
 #include "launcher/planning/plan_print.h"
+#include "schedule/exchange.h"
+#include "schedule/moe_layer.h"
 
 /* --- text ---------------------------------------------------------------------------------- */
 
@@ -24,12 +26,39 @@ static void add_modules(const char *what, const weft_string_list *modules, char 
                                  modules->values[i]);
 }
 
+/* What a plan chose of its MoE layers, where that is not the least; of what was not planned to the
+ * end, whether they may reuse memory. */
+static void moe_text(const weft_config *c, char *out, size_t capacity)
+{
+    const weft_schedule_options *p = &c->schedule;
+    size_t used = 0;
+    out[0] = '\0';
+    if (c->model.num_experts == 0)
+        return;
+    if (p->moe_num_partitions > 0 && p->moe_partition_by == WEFT_MOE_PARTITION_BY_PEERS)
+        used =
+            (size_t)snprintf(out, capacity, ", n by %lld peers", (long long)p->moe_peer_group_size);
+    else if (p->moe_num_partitions > 1)
+        used = (size_t)snprintf(out, capacity, ", n %lld%s", (long long)p->moe_num_partitions,
+                                p->moe_partition_by == WEFT_MOE_PARTITION_BY_EXPERTS ? " by experts"
+                                                                                     : "");
+    if (p->moe_memory_reuse == WEFT_NUM_REUSES)
+        used += (size_t)snprintf(out + used, capacity - used, ", memory reuse");
+    else if (p->moe_memory_reuse != WEFT_REUSE_NONE)
+        used += (size_t)snprintf(out + used, capacity - used, ", reuse %s",
+                                 weft_reuse_text(p->moe_memory_reuse));
+    if (c->parallel.expert_tensor_parallel_size > 1 && p->moe_all_to_all < WEFT_NUM_EXCHANGES)
+        snprintf(out + used, capacity - used, ", %s", weft_exchange_text(p->moe_all_to_all));
+}
+
 const char *weft_search_choices_text(const weft_candidate *candidate, const weft_config *c,
                                      char *out, size_t capacity)
 {
     const weft_recompute_options *recompute = &c->train.recompute;
-    const bool reuse = c->model.num_experts > 0 && c->schedule.moe_memory_reuse != WEFT_REUSE_NONE;
-    char chunks[24] = "";
+    char chunks[24] = "", order[48] = "", moe[96];
+    moe_text(c, moe, sizeof moe);
+    if (candidate->order > 0)
+        snprintf(order, sizeof order, ", order %s", c->parallel.order);
     if (c->parallel.num_virtual_stages_per_pipeline_rank > 1)
         snprintf(chunks, sizeof chunks, " v %" PRId64,
                  c->parallel.num_virtual_stages_per_pipeline_rank);
@@ -38,8 +67,7 @@ const char *weft_search_choices_text(const weft_candidate *candidate, const weft
              candidate->pp == 1                                          ? ""
              : c->schedule.pipeline_schedule == (int)WEFT_PIPELINE_GPIPE ? ", gpipe"
                                                                          : ", 1f1b",
-             chunks, candidate->by_work ? ", cut by work" : "",
-             candidate->order > 0 ? ", other order" : "", reuse ? ", memory reuse" : "",
+             chunks, candidate->by_work ? ", cut by work" : "", order, moe,
              recompute->granularity != WEFT_RECOMPUTE_FULL ? ""
              : recompute->method == WEFT_RECOMPUTE_BLOCK   ? ", recompute some layers"
                                                            : ", recompute full");
@@ -52,13 +80,16 @@ const char *weft_search_choices_text(const weft_candidate *candidate, const weft
 
 static const char *seconds_text(double us, char out[32])
 {
-    snprintf(out, 32, "%.4g %s", us < 1e6 ? us / 1e3 : us / 1e6, us < 1e6 ? "ms" : "s");
+    snprintf(out, 32, "%s", weft_time_text_of(us).text);
     return out;
 }
 
 static void print_counts(const weft_search_result *r, FILE *out)
 {
     const weft_search_counts *c = &r->counts;
+    if (r->is_stopped)
+        fprintf(out, "Stopped before its end: the best so far. %s may be faster.\n",
+                weft_count_text((long long)r->num_open, "candidate").text);
     fprintf(out,
             "%zu candidates: %zu refused by a rule, %zu do not fit, %zu cannot be faster, %zu the "
             "same as another, %zu priced\n",
@@ -74,11 +105,11 @@ void weft_search_print(const weft_search_result *r, FILE *out)
         fprintf(out, "  #       step     tokens/s   MFU      memory  most of it        mesh\n");
     for (int i = 0; i < r->num_plans; i++) {
         const weft_found *f = &r->plans[i];
-        fprintf(out, "%3d %10s %12.4g %5.1f %10s  %-16s  %s; %s\n", i + 1,
-                seconds_text(f->step_us, step), f->tokens_per_s, 100 * f->model_flops_utilization,
-                weft_bytes_text((double)f->memory_bytes).text, weft_limit_text((int)f->limits),
-                f->mesh,
-                weft_search_choices_text(&f->candidate, &f->config, choices, sizeof choices));
+        fprintf(
+            out, "%3d %10s %12.4g %5s %10s  %-16s  %s; %s\n", i + 1, seconds_text(f->step_us, step),
+            f->tokens_per_s, weft_utilization_text(f->model_flops_utilization).text,
+            weft_bytes_text((double)f->memory_bytes).text, weft_limit_text((int)f->limits), f->mesh,
+            weft_search_choices_text(&f->candidate, &f->settled, choices, sizeof choices));
     }
     for (int i = 0; i < r->num_misses; i++) {
         const weft_missed *m = &r->misses[i];
@@ -87,6 +118,8 @@ void weft_search_print(const weft_search_result *r, FILE *out)
                 m->mesh,
                 weft_search_choices_text(&m->candidate, &m->config, choices, sizeof choices));
     }
+    if (r->lacking)
+        fprintf(out, "%s\n", r->lacking);
     print_counts(r, out);
 }
 
@@ -99,13 +132,17 @@ void weft_search_print_scaling(const weft_search_result *results, int count, FIL
         const int nodes = r->num_devices / r->cluster->ranks_per_node;
         const weft_found *f = r->plans;
         if (r->num_plans == 0)
-            fprintf(out, "%5d %7d %7d %10s\n", nodes, r->num_devices, r->world, "none fits");
+            fprintf(out, "%5d %7d %7d %10s\n", nodes, r->num_devices, r->world,
+                    r->is_stopped ? "stopped" : "none fits");
         else
             fprintf(out, "%5d %7d %7d %10s %12.4g %9.4g  %s; %s\n", nodes, r->num_devices, r->world,
                     seconds_text(f->step_us, step), f->tokens_per_s, f->tokens_per_s / r->world,
                     f->mesh,
-                    weft_search_choices_text(&f->candidate, &f->config, choices, sizeof choices));
+                    weft_search_choices_text(&f->candidate, &f->settled, choices, sizeof choices));
     }
+    for (int i = 0; i < count; i++)
+        if (results[i].is_stopped)
+            fprintf(out, "Stopped before its end: of the last row the best so far, and no more.\n");
     for (int i = 0; i < count; i++)
         if (results[i].unused)
             fprintf(
@@ -121,10 +158,18 @@ const char *weft_search_short_text(const weft_search_result *r, char *out, size_
                                    weft_count_text(r->world, "device").text);
     for (int i = 0; i < r->num_misses && i < 3 && used < capacity; i++) {
         const weft_missed *m = &r->misses[i];
-        used += (size_t)snprintf(out + used, capacity - used,
-                                 "%s %s lacks %" PRIu64 " bytes of%s %" PRIu64,
-                                 i > 0 ? ";" : "; nearest:", m->mesh, m->short_by_bytes,
-                                 m->of_host ? " the host's" : "", m->memory_limit_bytes);
+        char choices[WEFT_SEARCH_CHOICES_BYTES];
+        weft_search_choices_text(&m->candidate, &m->config, choices, sizeof choices);
+        const size_t bytes = (size_t)snprintf(
+            out + used, capacity - used, "%s %s (%s) lacks %s of%s %s",
+            i > 0 ? ";" : "; nearest:", m->mesh, choices,
+            weft_bytes_text((double)m->short_by_bytes).text, m->of_host ? " the host's" : "",
+            weft_bytes_text((double)m->memory_limit_bytes).text);
+        if (used + bytes >= capacity) { /* none is cut short */
+            out[used] = '\0';
+            break;
+        }
+        used += bytes;
     }
     return out;
 }
@@ -181,7 +226,7 @@ static weft_status add_plan(cJSON *list, const weft_found *f, const cJSON *from,
     cJSON *json = cJSON_CreateObject();
     cJSON_AddItemToArray(list, json);
     cJSON_AddStringToObject(json, "mesh", f->mesh);
-    WEFT_TRY(add_overrides(json, &f->config, from, arena));
+    WEFT_TRY(add_overrides(json, &f->settled, from, arena));
     add_number(json, "step_time_s", f->step_us / 1e6);
     add_number(json, "tokens_per_s", f->tokens_per_s);
     add_number(json, "model_flops_utilization", f->model_flops_utilization);
@@ -229,6 +274,9 @@ static weft_status fill(const weft_search_result *r, const cJSON *from, weft_are
     add_number(json, "num_devices_used", r->world);
     if (r->unused)
         cJSON_AddStringToObject(json, "devices_unused_reason", r->unused);
+    cJSON_AddBoolToObject(json, "complete", !r->is_stopped);
+    if (r->lacking)
+        cJSON_AddStringToObject(json, "left_out_reason", r->lacking);
     cJSON *list = cJSON_AddArrayToObject(json, "plans");
     for (int i = 0; i < r->num_plans; i++)
         WEFT_TRY(add_plan(list, &r->plans[i], from, arena));

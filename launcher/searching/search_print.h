@@ -21,7 +21,8 @@ void weft_search_print_scaling(const weft_search_result *results, int count, FIL
  * `config`: the one that was searched from; overrides are what differs from it. NULL: no memory. */
 weft_status weft_search_json(const weft_search_result *result, const weft_config *config,
                              weft_arena *arena, struct cJSON **out) WEFT_CHECKED;
-/* "nothing fits 16 devices; nearest: tp 8, ... lacks 1.2 GiB of 76 GiB; ..." with exact bytes. */
+/* "nothing fits 16 devices; nearest: tp 8, ... (b 1, zero 3, ...) lacks 1.2 GiB of 77 GiB;
+ * ...": up to three that have room. */
 const char *weft_search_short_text(const weft_search_result *result, char *out, size_t capacity);
 /* Writes the best plan's config. Errors: WEFT_FILE. */
 weft_status weft_search_emit(const weft_search_result *result, const weft_config_source *source,

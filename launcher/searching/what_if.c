@@ -7,9 +7,11 @@
 
 #include "core/clock.h"
 #include "core/cluster_better.h"
+#include "core/lack.h"
 #include "core/text.h"
 #include "launcher/planning/figures.h"
 #include "launcher/planning/plan_print.h"
+#include "launcher/process/stop.h"
 
 /* Node counts that are tried: so many, in steps of so large a share of today's. */
 enum { MORE_NODES = 16 };
@@ -43,6 +45,7 @@ static weft_status plan_same(const asking *a, const weft_config *config,
     weft_plan plan;
     char axes[128];
     planned.planned_on = cluster;
+    planned.planned_curves = NULL;
     WEFT_TRY(weft_plan_make(&planned, a->source, cluster, NULL, a->arena, &plan));
     weft_mesh_print(&plan.mesh, axes, sizeof axes);
     *out = (weft_what_if_plan){.known = true,
@@ -67,6 +70,8 @@ static weft_status plan_best(const asking *a, const weft_config *config,
     searched.planned_on = cluster;
     WEFT_TRY(weft_search_run(&searched, &a->open, cluster, options, a->arena, &result));
     row->num_nodes = result.num_nodes;
+    if (result.is_stopped)
+        return weft_arena_printf(a->arena, &row->without, "stopped before its search was over");
     if (result.num_plans == 0)
         return WEFT_OK;
     const weft_found *best = &result.plans[0];
@@ -105,18 +110,24 @@ static weft_status ask_better(const asking *a, const weft_cluster *cluster, weft
     return ask(a, &config, memory, row);
 }
 
-static weft_status ask_nodes(const asking *a, const weft_cluster *cluster, double today,
-                             weft_what_if_row *row)
+static weft_status ask_nodes(const asking *a, const weft_cluster *cluster,
+                             const weft_what_if_plan *today, weft_what_if_row *row)
 {
     const int nodes = a->num_nodes, step = (nodes + MORE_NODES - 1) / MORE_NODES;
     for (int i = 1; i <= MORE_NODES; i++) {
         const weft_search_options options = {
-            .top = 1, .nodes = nodes + i * step, .all_devices = true, .progress = a->progress};
+            .top = 1,
+            .nodes = nodes + i * step,
+            .below_us = today->known ? today->step_us : 0, /* the batch is the same */
+            .all_devices = true,
+            .progress = a->progress};
         const weft_status status = plan_best(a, a->config, cluster, &options, row);
-        if (status == WEFT_CONFIG) /* no mesh is legal */
+        if (status == WEFT_CONFIG && !weft_lack_is(weft_error_get())) /* no mesh is legal */
             continue;
         WEFT_TRY(status);
-        if (row->best.known && row->best.tokens_per_s > today)
+        if (row->without)
+            return WEFT_OK;
+        if (row->best.known && (!today->known || row->best.tokens_per_s > today->tokens_per_s))
             return WEFT_OK;
         row->best.known = false;
     }
@@ -158,13 +169,17 @@ weft_status weft_what_if_run(const weft_config *config, const weft_config_source
     a.num_nodes = (plan->mesh.world + cluster->ranks_per_node - 1) / cluster->ranks_per_node;
     *out = (weft_what_if){0};
     a.open.mesh = NULL;
+    weft_stop_catch_wishes();
     weft_what_if_row *today = add(out, "today", "today");
     WEFT_TRY(ask(&a, config, cluster, today));
-    const double best = today->best.known ? today->best.tokens_per_s : 0;
-    WEFT_TRY(ask_nodes(&a, cluster, best, add(out, "nodes", "more nodes")));
-    for (int i = 0; i < WEFT_NUM_BETTERS; i++)
+    if (!weft_stop_asked())
+        WEFT_TRY(ask_nodes(&a, cluster, &today->best, add(out, "nodes", "more nodes")));
+    for (int i = 0; i < WEFT_NUM_BETTERS && !weft_stop_asked(); i++)
         WEFT_TRY(ask_better(&a, cluster, (weft_better)i,
                             add(out, weft_better_text(i), weft_better_help(i))));
+    out->is_stopped = weft_stop_asked();
+    if (out->is_stopped)
+        return WEFT_OK;
     return ask_balanced(&a, cluster, add(out, "balanced_experts", "balanced experts"));
 }
 
@@ -202,6 +217,8 @@ void weft_what_if_print(const weft_what_if *w, FILE *out)
     }
     if (lacks)
         fprintf(out, "\n  !: it does not fit\n");
+    if (w->is_stopped)
+        fprintf(out, "\n  stopped before its end: other rows were not asked for\n");
 }
 
 static void add_number(cJSON *json, const char *key, double value)

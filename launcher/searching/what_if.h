@@ -31,13 +31,15 @@ typedef struct weft_what_if_row {
  * core/cluster_better.h has; balanced_experts. */
 enum { WEFT_MAX_WHAT_IF = 9 };
 typedef struct weft_what_if {
+    bool is_stopped; /* before its end: rows behind the last are not asked for */
     int num_rows;
     weft_what_if_row rows[WEFT_MAX_WHAT_IF];
 } weft_what_if;
 
 /* `plan`: of config on cluster. A search looks at as many nodes as the plan lies on; it holds what
  * --set gives, not what --mesh gives. Texts
- * live in the arena. Errors: as weft_search_run. */
+ * live in the arena. SIGINT and its like end it (launcher/process/stop.h). Errors: as
+ * weft_search_run. */
 weft_status weft_what_if_run(const weft_config *config, const weft_config_source *source,
                              const weft_cluster *cluster, const weft_plan *plan, weft_arena *arena,
                              weft_what_if *out) WEFT_CHECKED;

@@ -6,7 +6,9 @@
 
 uint64_t weft_trainer_micro_batch(const weft_trainer *t, int m)
 {
-    return (uint64_t)m * (uint64_t)t->groups.mesh.dp + (uint64_t)t->groups.coords.at[WEFT_AXIS_DP];
+    const int dp = t->groups.mesh.dp;
+    return (uint64_t)m * (uint64_t)dp +
+           (uint64_t)((t->groups.coords.at[WEFT_AXIS_DP] + t->data_shift) % dp);
 }
 
 /* What the micro-batches bring, and where it is kept. */

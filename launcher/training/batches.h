@@ -7,6 +7,12 @@
 #include "layers/runtime.h"
 #include "parallel/documents.h"
 
+/* Looks at gradients behind each micro-batch, in a step that is run again (judge.h). */
+typedef struct weft_batch_looks {
+    bool on;
+    int bad, last, count; /* the first bad one, or -1; the last that ran; how many did */
+} weft_batch_looks;
+
 typedef struct weft_batches {
     int num, cp; /* this rank's; ranks that share a sequence */
     size_t tokens_each, local_seq;

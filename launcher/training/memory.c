@@ -5,13 +5,15 @@
 #include <stdlib.h>
 
 #include "core/file.h"
+#include "parallel/checkpoint_copies.h"
 
 /* As it travels to rank 0. */
 typedef struct marks {
     uint64_t planned[WEFT_NUM_MEMORY_PURPOSES], used[WEFT_NUM_MEMORY_PURPOSES];
     uint64_t at_load[WEFT_NUM_MEMORY_PURPOSES];
     uint64_t planned_device, at_load_device, used_device, used_pinned;
-    uint64_t spare; /* of grown blocks on the device, what was never taken */
+    uint64_t staging, copies; /* host memory of saves */
+    uint64_t spare;           /* of grown blocks on the device, what was never taken */
     weft_moe_held_loads loads;
 } marks;
 
@@ -51,6 +53,8 @@ static weft_status marks_of(const weft_trainer *t, marks *out)
             out->spare += spare_of(t, (weft_memory_purpose)i);
     }
     weft_model_held_loads(t->model, &out->loads);
+    out->staging = t->writer ? weft_checkpoint_writer_bytes(t->writer) : 0;
+    out->copies = t->writer ? weft_copies_bytes(t->writer) : 0;
     return WEFT_OK;
 }
 
@@ -88,8 +92,12 @@ static void write_rank(FILE *out, const weft_mesh *mesh, int rank, bool routes, 
     write_purposes(out, "used", m->used);
     fprintf(out,
             "\"spare\": %" PRIu64 ", \"device in all\": %" PRIu64 ", \"pinned in all\": %" PRIu64
-            "}}",
+            "}",
             m->spare, m->used_device, m->used_pinned);
+    if (m->staging > 0)
+        fprintf(out, ", \"saves\": {\"staging\": %" PRIu64 ", \"peer_copies\": %" PRIu64 "}",
+                m->staging, m->copies);
+    fputc('}', out);
 }
 
 static weft_status write_file(const char *dir, const weft_trainer *t, const marks *all)

@@ -5,14 +5,18 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
+#include <stdio_ext.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cjson/cJSON.h>
 
 #include "core/file.h"
+#include "core/log.h"
+#include "core/text.h"
 #include "launcher/process/output.h"
 
 enum { LINE_BYTES = 1 << 20 }; /* none that was written here is longer */
@@ -75,7 +79,6 @@ static int find_terminal(void)
 weft_status weft_progress_open(weft_progress *p, const char *run_dir, int64_t step,
                                int64_t train_iters, int64_t interval, bool json)
 {
-    char path[1024];
     memset(p, 0, sizeof *p);
     p->json = json;
     p->terminal = json ? -1 : find_terminal();
@@ -84,11 +87,11 @@ weft_status weft_progress_open(weft_progress *p, const char *run_dir, int64_t st
     p->last_step = train_iters;
     p->interval = interval;
     p->start_us = weft_now_us();
-    snprintf(path, sizeof path, "%s/metrics.jsonl", run_dir);
-    WEFT_TRY(keep_until(path, step));
-    p->metrics = fopen(path, "a");
+    snprintf(p->path, sizeof p->path, "%s/metrics.jsonl", run_dir);
+    WEFT_TRY(keep_until(p->path, step));
+    p->metrics = fopen(p->path, "a");
     if (!p->metrics)
-        return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", path, strerror(errno));
+        return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", p->path, strerror(errno));
     return WEFT_OK;
 }
 
@@ -109,15 +112,41 @@ static const char *const keys[] = {"step",
                                    "loss_tokens",
                                    "loss_scale",
                                    "skipped_steps",
+                                   "bad_steps",
                                    "moe_num_partitions",
                                    "moe_memory_reuse",
                                    "moe_all_to_all",
                                    "moe_choice",
+                                   "uploaded_bytes",
+                                   "downloaded_bytes",
+                                   "read_bytes",
+                                   "written_bytes",
+                                   "experts_away",
+                                   "expert_wait_ms",
+                                   "host_step_ms",
+                                   "optimizer_hidden_share",
                                    "validation_loss",
                                    "validation_tokens",
                                    "model_flops_per_token",
                                    "peak_flops",
-                                   "peak_flops_from"};
+                                   "peak_flops_from",
+                                   "energy_j",
+                                   "gpu_energy_j",
+                                   "compute_ms_median",
+                                   "compute_ms_max",
+                                   "slowest_rank",
+                                   "compute_ms",
+                                   "link_ms_median",
+                                   "link_ms_max",
+                                   "slowest_link",
+                                   "link_ms",
+                                   "productive_s",
+                                   "lost_s",
+                                   "saving_s",
+                                   "loading_s",
+                                   "starting_s",
+                                   "waiting_s",
+                                   "goodput"};
 
 weft_status weft_progress_check_metrics(const weft_metric_list *own)
 {
@@ -130,18 +159,59 @@ weft_status weft_progress_check_metrics(const weft_metric_list *own)
     return WEFT_OK;
 }
 
-static void write_line(FILE *out, const weft_step_result *r)
+/* JSON has no numbers that are not finite. */
+static void number_text(double x, char out[32])
 {
-    char grad_norm[32] = "null"; /* of a skipped step: infinite, which JSON does not know */
-    if (!r->skipped)
-        snprintf(grad_norm, sizeof grad_norm, "%.17g", r->grad_norm);
+    if (isfinite(x))
+        snprintf(out, 32, "%.17g", x);
+    else
+        strcpy(out, "null");
+}
+
+enum { MOST_TIMES = 64 }; /* each, where they are few */
+
+static void write_times(const weft_stragglers *s, FILE *out)
+{
+    fprintf(out, ", \"compute_ms_median\": %.17g, \"compute_ms_max\": %.17g, \"slowest_rank\": %d",
+            s->sorted[s->num_ranks / 2], s->sorted[s->num_ranks - 1], s->slowest);
+    for (int i = 0; i < s->num_ranks && s->num_ranks <= MOST_TIMES; i++)
+        fprintf(out, "%s%.6g%s", i ? ", " : ", \"compute_ms\": [", s->ms[i],
+                i + 1 < s->num_ranks ? "" : "]");
+}
+
+static void write_links(const weft_links *l, FILE *out)
+{
+    int slowest = 0;
+    for (int i = 0; i < l->num_nodes; i++)
+        slowest = l->ms[i] > l->ms[slowest] ? i : slowest;
+    fprintf(out, ", \"link_ms_median\": %.6g, \"link_ms_max\": %.6g, \"slowest_link\": \"%s\"",
+            l->sorted[l->num_nodes / 2], l->ms[slowest], l->nodes[slowest].node);
+    for (int i = 0; i < l->num_nodes && l->num_nodes <= MOST_TIMES; i++)
+        fprintf(out, "%s%.6g%s", i ? ", " : ", \"link_ms\": [", l->ms[i],
+                i + 1 < l->num_nodes ? "" : "]");
+}
+
+/* Of the run so far, this step included. */
+static void write_account(const weft_ledger_account *a, FILE *out)
+{
+    for (weft_ledger_part i = 0; i < WEFT_NUM_LEDGER_PARTS; i++)
+        fprintf(out, ", \"%s\": %.17g", weft_ledger_part_text(i), a->seconds[i]);
+    fprintf(out, ", \"goodput\": %.17g", weft_ledger_goodput(a));
+}
+
+static void write_line(const weft_progress *p, FILE *out, const weft_step_result *r)
+{
+    char grad_norm[32], loss[32], aux_loss[32]; /* of a skipped step they need not be finite */
+    number_text(r->skipped || r->skips_batch ? INFINITY : r->grad_norm, grad_norm);
+    number_text(r->loss, loss);
+    number_text(r->aux_loss, aux_loss);
     fprintf(out,
-            "{\"step\": %" PRId64 ", \"loss\": %.17g, \"aux_loss\": %.17g, \"grad_norm\": %s, "
+            "{\"step\": %" PRId64 ", \"loss\": %s, \"aux_loss\": %s, \"grad_norm\": %s, "
             "\"lr\": %.17g, \"tokens\": %.17g, \"tokens_per_s\": %.17g, \"step_ms\": %.17g, "
             "\"model_flops_utilization\": %.17g, \"device_bytes_peak\": %.17g, "
             "\"expert_load_max_over_mean\": %.17g, \"rank_load_max_over_mean\": %.17g, "
             "\"dropped_tokens\": %.17g",
-            r->step, r->loss, r->aux_loss, grad_norm, r->lr, r->tokens, r->tokens_per_s, r->step_ms,
+            r->step, loss, aux_loss, grad_norm, r->lr, r->tokens, r->tokens_per_s, r->step_ms,
             r->mfu, r->device_bytes_peak, r->expert_load, r->rank_load, r->dropped_tokens);
     if (r->peak_from)
         fprintf(out,
@@ -153,6 +223,8 @@ static void write_line(FILE *out, const weft_step_result *r)
     if (r->loss_scale > 0)
         fprintf(out, ", \"loss_scale\": %.17g, \"skipped_steps\": %" PRId64, r->loss_scale,
                 r->skipped_steps);
+    if (r->bad_steps > 0)
+        fprintf(out, ", \"bad_steps\": %" PRId64, r->bad_steps);
     if (r->moe.pipeline.num_partitions > 0)
         fprintf(out,
                 ", \"moe_num_partitions\": %d, \"moe_memory_reuse\": \"%s\", "
@@ -161,11 +233,35 @@ static void write_line(FILE *out, const weft_step_result *r)
                 weft_exchange_text((int)r->moe.form));
     if (r->moe_choice)
         fprintf(out, ", \"moe_choice\": \"%s\"", r->moe_choice);
+    if (r->tiers)
+        fprintf(out, ", \"uploaded_bytes\": %.17g, \"downloaded_bytes\": %.17g", r->uploaded_bytes,
+                r->downloaded_bytes);
+    if (r->reads)
+        fprintf(out, ", \"read_bytes\": %.17g, \"written_bytes\": %.17g", r->read_bytes,
+                r->written_bytes);
+    if (r->places)
+        fprintf(out, ", \"experts_away\": %.17g", r->experts_away);
+    if (r->tiers && isfinite(r->expert_wait_ms))
+        fprintf(out, ", \"expert_wait_ms\": %.17g", r->expert_wait_ms);
+    if (isfinite(r->host_step_ms))
+        fprintf(out, ", \"host_step_ms\": %.17g", r->host_step_ms);
+    if (isfinite(r->optimizer_hidden))
+        fprintf(out, ", \"optimizer_hidden_share\": %.17g", r->optimizer_hidden);
+    if (r->joules.processors >= 0)
+        fprintf(out, ", \"energy_j\": %.9g", r->joules.processors);
+    if (r->joules.gpus >= 0)
+        fprintf(out, ", \"gpu_energy_j\": %.9g", r->joules.gpus);
+    if (r->stragglers)
+        write_times(r->stragglers, out);
+    if (r->links)
+        write_links(r->links, out);
     for (int i = 0; i < r->own->count; i++)
         if (isfinite(r->own_values[i]))
             fprintf(out, ", \"%s\": %.17g", r->own->rows[i].name, r->own_values[i]);
         else
             fprintf(out, ", \"%s\": null", r->own->rows[i].name);
+    if (p->account)
+        write_account(p->account, out);
     fputs("}\n", out);
 }
 
@@ -192,10 +288,12 @@ static size_t room(const weft_progress *p)
     return (known ? size.ws_col : 80u) - 1;
 }
 
+enum { NUM_PARTS = 7 };
+
 /* The parts that there is room for; of the first as much as there is. */
 static void progress_line(const weft_progress *p, const weft_step_result *r, char line[256])
 {
-    char parts[6][40], left[32];
+    char parts[NUM_PARTS][40] = {"", "", "", "", "", "", ""}, left[32];
     double each = (weft_now_us() - p->start_us) / 1e6 / (double)(r->step - p->first_step);
     time_text(each * (double)(p->last_step - r->step), left, sizeof left);
     snprintf(parts[0], sizeof *parts, "step %" PRId64 "/%" PRId64, r->step, p->last_step);
@@ -203,9 +301,14 @@ static void progress_line(const weft_progress *p, const weft_step_result *r, cha
     snprintf(parts[2], sizeof *parts, "  %.0f tokens/s", r->tokens_per_s);
     snprintf(parts[3], sizeof *parts, "  %.0f %% of peak", 100 * r->mfu);
     snprintf(parts[4], sizeof *parts, "  %s left", left);
-    snprintf(parts[5], sizeof *parts, "%s", r->skipped ? "  (skipped: gradients overflow)" : "");
+    snprintf(parts[5], sizeof *parts, "%s",
+             r->skipped       ? "  (skipped: gradients overflow)"
+             : r->skips_batch ? "  (skipped: a bad step)"
+                              : "");
+    if (r->reads && r->written_per_day > 0)
+        snprintf(parts[6], sizeof *parts, "  %.3g TB a day written", r->written_per_day / 1e12);
     size_t most = room(p), used = 0;
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < NUM_PARTS; i++) {
         size_t bytes = strlen(parts[i]);
         if (i > 0 && bytes > most - used)
             break;
@@ -216,25 +319,53 @@ static void progress_line(const weft_progress *p, const weft_step_result *r, cha
     line[used] = '\0';
 }
 
-weft_status weft_progress_step(weft_progress *p, const weft_step_result *r)
+static off_t size_of(FILE *file)
 {
-    write_line(p->metrics, r);
-    if (fflush(p->metrics) != 0)
-        return WEFT_ERROR(WEFT_FILE, "metrics.jsonl: cannot write: %s", strerror(errno));
+    struct stat info;
+    return fstat(fileno(file), &info) == 0 ? info.st_size : -1;
+}
+
+/* Takes back what was written of a line that could not be written whole, behind `size` bytes. */
+static void end_line(weft_progress *p, int64_t step, off_t size)
+{
+    if (fflush(p->metrics) == 0 && !ferror(p->metrics))
+        return;
+    const int reason = errno;
+    __fpurge(p->metrics);
+    clearerr(p->metrics);
+    const bool cut = size >= 0 && ftruncate(fileno(p->metrics), size) == 0;
+    if (p->num_unwritten++ == 0)
+        weft_log(WEFT_LOG_WARN,
+                 "step %" PRId64 ": %s: cannot write: %s%s; training goes on, and "
+                 "the next line is tried again",
+                 step, p->path, strerror(reason), cut ? "" : ", half a line stays");
+}
+
+void weft_progress_tell_unwritten(const weft_progress *p)
+{
+    if (p->num_unwritten > 0)
+        weft_log(WEFT_LOG_WARN, "%s: %s could not be written", p->path,
+                 weft_count_text(p->num_unwritten, "line").text);
+}
+
+void weft_progress_step(weft_progress *p, const weft_step_result *r)
+{
+    const off_t size = size_of(p->metrics);
+    write_line(p, p->metrics, r);
+    end_line(p, r->step, size);
     bool due = r->step % p->interval == 0 || r->step == p->last_step ||
                r->step == p->first_step + 1 || r->stop;
     if (p->json) {
-        write_line(stdout, r);
+        write_line(p, stdout, r);
         weft_output_flush();
-        return WEFT_OK;
+        return;
     }
     if (!p->live && !due)
-        return WEFT_OK;
+        return;
     char line[256];
     progress_line(p, r, line);
     printf("%s%s%s", p->live ? REWRITE : "", line, !p->live || r->step == p->last_step ? "\n" : "");
     weft_output_flush();
-    return WEFT_OK;
 }
 
 static void write_evaluation(FILE *out, int64_t step, const weft_evaluation *e)
@@ -244,17 +375,16 @@ static void write_evaluation(FILE *out, int64_t step, const weft_evaluation *e)
             step, e->loss, e->tokens);
 }
 
-weft_status weft_progress_evaluation(weft_progress *p, int64_t step, const weft_evaluation *e)
+void weft_progress_evaluation(weft_progress *p, int64_t step, const weft_evaluation *e)
 {
+    const off_t size = size_of(p->metrics);
     write_evaluation(p->metrics, step, e);
-    if (fflush(p->metrics) != 0)
-        return WEFT_ERROR(WEFT_FILE, "metrics.jsonl: cannot write: %s", strerror(errno));
+    end_line(p, step, size);
     if (p->json) {
         write_evaluation(stdout, step, e);
         fflush(stdout);
     }
     weft_progress_note(p, "step %" PRId64 "  validation loss %.4f", step, e->loss);
-    return WEFT_OK;
 }
 
 void weft_progress_note(weft_progress *p, const char *format, ...)

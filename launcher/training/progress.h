@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 
+#include "launcher/training/ledger.h"
 #include "launcher/training/trainer.h"
 
 typedef struct weft_progress {
@@ -13,6 +14,9 @@ typedef struct weft_progress {
     bool json;     /* metrics lines on stdout instead of text */
     int64_t first_step, last_step, interval;
     double start_us;
+    const weft_ledger_account *account; /* for steps' lines; borrowed, NULL: none */
+    char path[1024];                    /* of metrics.jsonl */
+    int64_t num_unwritten;              /* lines that could not be written */
 } weft_progress;
 
 /* Opens RUN/metrics.jsonl for appending and drops lines after `step`: a resumed run writes them
@@ -22,12 +26,14 @@ typedef struct weft_progress {
 weft_status weft_progress_open(weft_progress *progress, const char *run_dir, int64_t step,
                                int64_t train_iters, int64_t interval, bool json) WEFT_CHECKED;
 /* Writes a step's metrics line and, where it is due, the progress line: step, loss, tokens/s, share
- * of peak, time left; on a terminal as much of it as fits. */
-weft_status weft_progress_step(weft_progress *progress,
-                               const weft_step_result *result) WEFT_CHECKED;
-/* Writes the metrics line of an evaluation after step `step`, and a line of text. */
-weft_status weft_progress_evaluation(weft_progress *progress, int64_t step,
-                                     const weft_evaluation *evaluation) WEFT_CHECKED;
+ * of peak, time left; on a terminal as much of it as fits. A metrics line that cannot be written is
+ * counted, of the first a warning says so; the file has whole lines alone. */
+void weft_progress_step(weft_progress *progress, const weft_step_result *result);
+/* Writes the metrics line of an evaluation after step `step`, so too, and a line of text. */
+void weft_progress_evaluation(weft_progress *progress, int64_t step,
+                              const weft_evaluation *evaluation);
+/* At a run's end: warns of metrics lines that are missing. */
+void weft_progress_tell_unwritten(const weft_progress *progress);
 /* WEFT_CONFIG where a layer's metric has the name of a key that every line has. */
 weft_status weft_progress_check_metrics(const weft_metric_list *own) WEFT_CHECKED;
 /* Prints a line of its own (checkpoints), which the live line does not overwrite. */

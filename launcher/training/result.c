@@ -1,9 +1,13 @@
 #include "launcher/training/result.h"
 
+#include <math.h>
+
+#include "core/busy.h"
+#include "core/file.h"
 #include "core/log.h"
 #include "launcher/process/stop.h"
 
-enum { NUM_SUMS = 8 };
+enum { MATCH = 15, NUM_SUMS, NUM_MOST = 6 };
 
 /* Each layer waits for its fullest rank: sums the maxima over EP, and counts them. */
 static weft_status sum_loads(weft_trainer *t, double out[2])
@@ -19,6 +23,23 @@ static weft_status sum_loads(weft_trainer *t, double out[2])
     return WEFT_OK;
 }
 
+/* What was counted since the last step, in which the host stepped for so long. */
+static weft_tier_counts take_counts(weft_trainer *t, double host_us)
+{
+    const weft_tier_counts *now = weft_model_tier_counts(t->model), told = t->tier_told;
+    const double end_us = fmin(weft_step_clock_take(&t->clock), host_us);
+    if (!now)
+        return (weft_tier_counts){0};
+    t->tier_told = *now;
+    return (weft_tier_counts){.uploaded_bytes = now->uploaded_bytes - told.uploaded_bytes,
+                              .downloaded_bytes = now->downloaded_bytes - told.downloaded_bytes,
+                              .read_bytes = now->read_bytes - told.read_bytes,
+                              .written_bytes = now->written_bytes - told.written_bytes,
+                              .num_guests = now->num_guests - told.num_guests,
+                              .waited_us = now->waited_us - told.waited_us,
+                              .delayed_us = now->delayed_us - told.delayed_us + end_us};
+}
+
 weft_status weft_trainer_result(weft_trainer *t, double step_ms, weft_step_result *out)
 {
     const weft_metrics *m = weft_model_metrics(t->model);
@@ -31,15 +52,31 @@ weft_status weft_trainer_result(weft_trainer *t, double step_ms, weft_step_resul
     double *own_sums = &sums[NUM_SUMS];
     WEFT_TRY(sum_loads(t, &sums[5]));
     sums[7] = t->batches.loss_tokens;
+    const double host_us = weft_optimizer_take_host_us(t->optimizer);
+    const weft_tier_counts tier = take_counts(t, host_us);
+    sums[8] = (double)tier.uploaded_bytes;
+    sums[9] = (double)tier.downloaded_bytes;
+    sums[10] = (double)tier.read_bytes;
+    sums[11] = (double)tier.written_bytes;
+    sums[12] = host_us;
+    sums[13] = tier.delayed_us;
+    sums[14] = (double)tier.num_guests;
     bool counts = own && t->groups.coords.at[WEFT_AXIS_TP] == 0;
     for (int i = 0; i < list->count && counts; i++) {
         own_sums[2 * i] = own[i].sum;
         own_sums[2 * i + 1] = own[i].count;
     }
-    double most[3] = {step_ms, (double)stats.bytes_peak, weft_stop_asked()};
+    sums[MATCH] = weft_comm_match(t->world);
+    const double word = t->writer ? (double)weft_checkpoint_writer_word(t->writer) : 0;
+    double most[NUM_MOST] = {
+        step_ms,      (double)stats.bytes_peak, weft_stop_asked(), tier.waited_us / 1e3, word,
+        host_us / 1e3};
     WEFT_TRY(weft_comm_all_reduce_host(t->world, sums, NUM_SUMS + 2 * (size_t)list->count, WEFT_F64,
                                        WEFT_REDUCE_SUM));
-    WEFT_TRY(weft_comm_all_reduce_host(t->world, most, 3, WEFT_F64, WEFT_REDUCE_MAX));
+    WEFT_TRY(weft_comm_all_reduce_host(t->world, most, NUM_MOST, WEFT_F64, WEFT_REDUCE_MAX));
+    if (!weft_comm_matches(sums[MATCH]))
+        return weft_error_context(weft_comm_mismatch(t->world), "step %lld",
+                                  (long long)t->running_step);
     const weft_train_options *train = &t->config.train;
     out->tokens = (double)(train->global_batch_size * t->config.model.seq_length);
     out->loss = sums[0] / out->tokens;
@@ -49,15 +86,32 @@ weft_status weft_trainer_result(weft_trainer *t, double step_ms, weft_step_resul
     out->dropped_tokens = sums[4];
     out->loss_tokens = sums[7];
     out->masks = t->batches.label_weights != NULL;
+    out->tiers = t->config.tier.experts != WEFT_TIER_NONE && t->config.model.num_experts > 0;
+    out->uploaded_bytes = sums[8];
+    out->downloaded_bytes = sums[9];
+    out->reads = out->tiers && t->config.tier.experts == WEFT_TIER_FILE;
+    out->read_bytes = sums[10];
+    out->written_bytes = sums[11];
+    const bool steps_dense = t->config.tier.optimizer_state == WEFT_TIER_STATE_HOST;
+    out->expert_wait_ms = t->clock.runs ? most[3] : NAN;
+    out->host_step_ms = out->tiers || steps_dense ? most[5] : NAN;
+    out->optimizer_hidden = t->clock.runs && out->tiers && !steps_dense && sums[12] > 0
+                                ? fmax(0, 1 - sums[13] / sums[12])
+                                : NAN;
+    out->places = weft_model_get_shape(t->model)->experts_placed;
+    out->experts_away = sums[14];
     out->own = list;
     for (int i = 0; i < list->count; i++)
         out->own_values[i] = list->rows[i].kind == WEFT_METRIC_SUM
                                  ? own_sums[2 * i]
                                  : own_sums[2 * i] / own_sums[2 * i + 1];
     out->step_ms = most[0];
+    const bool wears = out->reads && !weft_path_is_memory(t->config.tier.path);
+    out->written_per_day = wears ? sums[11] / t->num_nodes / (most[0] / 1e3) * 86400 : 0;
     out->tokens_per_s = out->tokens / (out->step_ms / 1e3);
     out->device_bytes_peak = most[1];
     out->stop = most[2] != 0;
+    out->writers = (weft_writer_word)most[4];
     return WEFT_OK;
 }
 
@@ -72,24 +126,63 @@ static void note_peak(weft_trainer *t, weft_step_result *out)
     t->told_peak = t->peak.flops;
 }
 
-/* An emulated accelerator that computes more slowly than its pace is none. Said once. */
+/* An emulated accelerator that is slower than its pace is none. Said once. */
 static void note_late(weft_trainer *t, double step_ms)
 {
     const double told_share = 0.02;
-    double late_ms = 1e3 * weft_device_take_late(t->device);
-    if (t->num_steps++ == 0 || t->told_late || late_ms <= told_share * step_ms)
-        return;
-    weft_log(WEFT_LOG_WARN,
-             "step %lld: computing took %.3g of %.3g ms longer than device.pace %g allows: the "
-             "times are this machine's; lower the pace",
-             (long long)t->step, late_ms, step_ms, t->config.device.pace);
-    t->told_late = true;
+    const struct {
+        const char *what, *key;
+        double ms, pace;
+    } late[] = {
+        {"computing", "device.pace", 1e3 * weft_device_take_late(t->device), t->config.device.pace},
+        {"copying between device and host memory", "device.pace_link",
+         1e3 * weft_device_take_link_late(t->device), t->config.device.pace_link}};
+    const bool is_first = t->num_steps++ == 0;
+    for (size_t i = 0; i < sizeof late / sizeof *late; i++) {
+        if (is_first || t->told_late || late[i].ms <= told_share * step_ms)
+            continue;
+        weft_log(WEFT_LOG_WARN,
+                 "step %lld: %s took %.3g of %.3g ms longer than %s %g allows: the times are this "
+                 "machine's; lower the pace",
+                 (long long)t->step, late[i].what, late[i].ms, step_ms, late[i].key, late[i].pace);
+        t->told_late = true;
+    }
 }
 
-void weft_trainer_note(weft_trainer *t, weft_step_result *out)
+static weft_status compare_ranks(weft_trainer *t, weft_step_result *out)
+{
+    weft_stragglers *s = &t->stragglers;
+    char line[512];
+    const double ms = 1e3 * weft_lane_take_busy(t->lanes[WEFT_LANE_COMPUTE]);
+    WEFT_TRY(weft_stragglers_gather(s, ms, t->world));
+    if (!s->ranks)
+        return WEFT_OK;
+    if (weft_stragglers_judge(s, out->step, line, sizeof line) >= 0)
+        weft_log(WEFT_LOG_WARN, "%s", line);
+    out->stragglers = s;
+    return WEFT_OK;
+}
+
+static weft_status compare_links(weft_trainer *t, weft_step_result *out)
+{
+    weft_links *l = &t->stragglers.links;
+    char line[512];
+    bool looked;
+    WEFT_TRY(weft_links_look(l, out->step, out->step_ms, &looked));
+    if (!looked || !l->nodes)
+        return WEFT_OK;
+    if (weft_links_judge(l, out->step, line, sizeof line) >= 0)
+        weft_log(WEFT_LOG_WARN, "%s", line);
+    out->links = l;
+    return WEFT_OK;
+}
+
+weft_status weft_trainer_note(weft_trainer *t, weft_step_result *out)
 {
     note_peak(t, out);
     note_late(t, out->step_ms);
+    WEFT_TRY(compare_ranks(t, out));
+    return compare_links(t, out);
 }
 
 void weft_trainer_note_moe(weft_trainer *t, weft_step_result *out)

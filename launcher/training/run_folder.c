@@ -11,6 +11,7 @@
 
 #include "core/file.h"
 #include "core/log.h"
+#include "launcher/training/ledger.h"
 #include "parallel/checkpoint.h"
 
 /* --- where it starts ----------------------------------------------------------------------- */
@@ -62,6 +63,23 @@ static weft_status refuse_to_start_over(const weft_run_folder *folder, const fou
                       folder->path, which);
 }
 
+/* A run that has saved and has no checkpoint has lost them. */
+static weft_status check_lost(const weft_run_folder *folder, weft_arena *arena)
+{
+    const char *path;
+    weft_ledger_account account = {0};
+    WEFT_TRY(weft_arena_printf(arena, &path, "%s/ledger.jsonl", folder->path));
+    weft_status status = weft_ledger_read(path, &account);
+    if (status == WEFT_OK && account.saved > 0)
+        status = WEFT_ERROR(WEFT_FILE,
+                            "%s/checkpoints: has no checkpoint, but the run has saved step %" PRId64
+                            ": restore them to go on, or start anew without --resume or with "
+                            "another --out",
+                            folder->path, account.saved);
+    weft_ledger_account_release(&account);
+    return status;
+}
+
 static weft_status find_named(const weft_run_folder *folder, const found *f, weft_arena *arena,
                               weft_run_start *out)
 {
@@ -81,19 +99,77 @@ static weft_status find_named(const weft_run_folder *folder, const found *f, wef
                       folder->path, used ? "; it has " : "", list);
 }
 
-/* What `latest` names; where that leads nowhere, the newest that is not beyond it. */
-static weft_status find_newest(const found *f, weft_arena *arena, weft_run_start *out)
+/* The newest checkpoint that is older than `below` and not beyond `latest`; -1: none. */
+static int64_t older(const found *f, int64_t below)
 {
+    for (size_t i = f->count; i-- > 0;)
+        if (f->steps[i] < below && f->steps[i] <= f->last)
+            return (int64_t)i;
+    return -1;
+}
+
+/* What `latest` names; where that leads nowhere, the newest that is not beyond it. A single one
+ * without `latest` is of a first save that was killed behind its last but one rename. */
+static weft_status find_newest(const found *f, weft_arena *arena, weft_run_start *out,
+                               int64_t *out_step)
+{
+    *out_step = f->last;
     if (f->has_latest) {
         weft_status status = weft_checkpoint_resolve(f->folder, arena, &out->checkpoint);
         if (status == WEFT_OK || f->count == 0)
             return status;
     }
-    out->latest_is_lost = true;
-    size_t i = f->count - 1;
-    while (i > 0 && f->steps[i] > f->last)
-        i--;
-    return find_step(f, f->steps[i] > f->last ? f->count - 1 : i, arena, &out->checkpoint);
+    out->latest_is_lost = f->has_latest || f->count > 1;
+    int64_t i = older(f, INT64_MAX);
+    if (i < 0)
+        i = (int64_t)f->count - 1;
+    *out_step = f->steps[i];
+    return find_step(f, (size_t)i, arena, &out->checkpoint);
+}
+
+/* Its step, unless it is damaged. */
+static weft_status look_at(weft_run_start *start)
+{
+    weft_checkpoint_info info;
+    WEFT_TRY(weft_checkpoint_read_info(start->checkpoint, &info));
+    start->step = info.step;
+    return WEFT_OK;
+}
+
+/* The newest whose texts are whole, below folder->below. Where none is, the first error. */
+static weft_status find_whole(const weft_run_folder *folder, const found *f, weft_arena *arena,
+                              weft_run_start *out)
+{
+    int64_t step = folder->below;
+    if (step == 0) {
+        WEFT_TRY(find_newest(f, arena, out, &step));
+        if (look_at(out) == WEFT_OK)
+            return WEFT_OK;
+        WEFT_TRY(weft_run_pass_over(out));
+    }
+    for (int64_t i; (i = older(f, step)) >= 0; step = f->steps[i]) {
+        WEFT_TRY(find_step(f, (size_t)i, arena, &out->checkpoint));
+        if (look_at(out) == WEFT_OK)
+            return WEFT_OK;
+        WEFT_TRY(weft_run_pass_over(out));
+    }
+    out->checkpoint = out->damaged;
+    return out->num_damaged > 0 ? weft_run_name_whole(folder, out, weft_error_put(&out->damage))
+                                : WEFT_ERROR(WEFT_FILE, "%s: no checkpoint before step %" PRId64,
+                                             folder->path, folder->below);
+}
+
+weft_status weft_run_pass_over(weft_run_start *start)
+{
+    weft_error error;
+    weft_error_take(&error);
+    if (error.status != WEFT_FILE)
+        return weft_error_put(&error);
+    if (start->num_damaged++ == 0) {
+        start->damaged = start->checkpoint;
+        start->damage = error;
+    }
+    return WEFT_OK;
 }
 
 weft_status weft_run_find_start(const weft_run_folder *folder, weft_arena *arena,
@@ -101,22 +177,29 @@ weft_status weft_run_find_start(const weft_run_folder *folder, weft_arena *arena
 {
     found f = {0};
     weft_run_start start = {0};
-    weft_checkpoint_info info;
     WEFT_TRY(find(folder->path, arena, &f));
     bool has_any = f.has_latest || f.count > 0;
     if (!folder->resume && has_any)
         return refuse_to_start_over(folder, &f);
-    if (folder->from)
+    if (folder->from) {
         WEFT_TRY(find_named(folder, &f, arena, &start));
-    else if (has_any)
-        WEFT_TRY(find_newest(&f, arena, &start));
-    if (start.checkpoint) {
-        weft_status status = weft_checkpoint_read_info(start.checkpoint, &info);
-        WEFT_TRY(weft_run_name_whole(folder, &start, status));
-        start.step = info.step;
+        WEFT_TRY(weft_run_name_whole(folder, &start, look_at(&start)));
+    } else if (has_any) {
+        WEFT_TRY(find_whole(folder, &f, arena, &start));
+    } else if (folder->resume) {
+        WEFT_TRY(check_lost(folder, arena));
     }
     *out = start;
     return WEFT_OK;
+}
+
+weft_status weft_run_check_fallback(const weft_run_folder *folder, const weft_run_start *start,
+                                    int64_t most)
+{
+    weft_run_start newest = {.checkpoint = start->damaged};
+    if (start->num_damaged <= most)
+        return WEFT_OK;
+    return weft_run_name_whole(folder, &newest, weft_error_put(&start->damage));
 }
 
 /* The newest whole checkpoint but the start's, not beyond `latest`; NULL: none. */

@@ -13,6 +13,7 @@ typedef struct weft_run_folder {
     const char *path;
     bool resume;
     const char *from; /* "step-4": the checkpoint to go on from; NULL: the newest */
+    int64_t below;    /* else only those of earlier steps than this; 0: any */
 } weft_run_folder;
 
 /* Where a training starts. */
@@ -20,13 +21,25 @@ typedef struct weft_run_start {
     const char *checkpoint; /* the run's own, from the arena; NULL: it has none to go on from */
     int64_t step;           /* of that */
     bool latest_is_lost;    /* it is the newest, but `latest` does not lead to it */
+    int num_damaged;        /* newer ones that were passed over */
+    const char *damaged;    /* the newest of those, */
+    weft_error damage;      /* and what is wrong with it */
 } weft_run_start;
 
 /* A run that has checkpoints, with or without `latest`, is never started over: WEFT_CONFIG unless
- * resume. A run without checkpoints starts afresh, also with resume. WEFT_FILE: the checkpoint is
- * damaged, and which other one is whole. Rank-local. */
+ * resume. A run that has none starts afresh, also with resume; WEFT_FILE where its ledger says that
+ * it has saved. Where the newest is damaged in
+ * what can be checked without reading all elements, it is the newest that is not; a checkpoint that
+ * is named is taken or refused. WEFT_FILE: it is damaged, or all are, and which other one is whole.
+ * Rank-local. */
 weft_status weft_run_find_start(const weft_run_folder *folder, weft_arena *arena,
                                 weft_run_start *out) WEFT_CHECKED;
+/* Counts the start's checkpoint as damaged, by the current error record, which it takes; another
+ * error than WEFT_FILE stays. */
+weft_status weft_run_pass_over(weft_run_start *start) WEFT_CHECKED;
+/* What is wrong with the newest, where more than `most` were passed over. Rank-local. */
+weft_status weft_run_check_fallback(const weft_run_folder *folder, const weft_run_start *start,
+                                    int64_t most) WEFT_CHECKED;
 /* Adds to a WEFT_FILE record which other checkpoint is whole, if the start's own is not. */
 weft_status weft_run_name_whole(const weft_run_folder *folder, const weft_run_start *start,
                                 weft_status status) WEFT_CHECKED;

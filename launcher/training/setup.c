@@ -9,6 +9,7 @@
 #include "core/text.h"
 #include "launcher/planning/run_changes.h"
 #include "launcher/planning/step.h"
+#include "launcher/planning/tier_choice.h"
 #include "launcher/text/tokenizer.h"
 #include "launcher/training/programs.h"
 #include "launcher/training/progress.h"
@@ -16,31 +17,6 @@
 #include "layers/footprint.h"
 #include "parallel/checkpoint.h"
 #include "parallel/topology.h"
-
-/* Whether the fullest stage fits device.memory_limit. */
-static weft_status check_memory(const weft_config *config, const weft_mesh *mesh,
-                                const weft_step *step)
-{
-    uint64_t limit = (uint64_t)config->device.memory_limit;
-    weft_footprint fullest = {0}, stage;
-    int where = 0;
-    for (int rank = 0; rank < mesh->pp && limit > 0; rank++) {
-        weft_step_footprint(config, step, rank, &step->programs[rank], &stage);
-        if (stage.device_bytes > fullest.device_bytes) {
-            fullest = stage;
-            where = rank;
-        }
-    }
-    if (fullest.device_bytes <= limit)
-        return WEFT_OK;
-    char text[256];
-    weft_status status =
-        WEFT_ERROR(WEFT_MEMORY, "out of memory: stage %d of %d takes %s, %s above the limit: %s",
-                   where, mesh->pp, weft_bytes_text((double)fullest.device_bytes).text,
-                   weft_bytes_text((double)(fullest.device_bytes - limit)).text,
-                   weft_footprint_text(&fullest, text, sizeof text));
-    return weft_error_key(status, "device.memory_limit");
-}
 
 /* What the config fixes of the MoE layers' programs; false: something is chosen later. */
 static bool fixed_moe(const weft_config *config, const weft_mesh *mesh, weft_moe_options *out)
@@ -55,17 +31,26 @@ weft_status weft_setup_check_model(const weft_config *config, const weft_config_
                                    const weft_mesh *mesh)
 {
     weft_config copy = *config;
-    weft_step step;
+    weft_step step = {0};
     weft_moe_options moe;
     weft_arena arena = {0};
+    weft_tier_selection tier;
+    weft_tier_room *rooms = NULL;
+    const bool is_open = weft_context_is_open(config, mesh);
     bool is_fixed = fixed_moe(config, mesh, &moe);
     WEFT_TRY(weft_config_locate(source, weft_setup_vocabulary(&copy)));
-    weft_status status = weft_step_make(&copy, mesh, &moe, &arena, &step);
+    weft_status status = weft_setup_spread_room(weft_tier_room_of(config), mesh, &arena, &rooms);
+    if (status == WEFT_OK && !is_open && is_fixed && weft_tier_is_open(config))
+        status = weft_tier_require(WEFT_STEP_TRAINS, &copy, mesh, &moe, rooms, &tier);
+    if (weft_tier_is_left_open(&config->tier)) /* the ranks choose */
+        copy.tier.experts = WEFT_TIER_NONE;
+    if (status == WEFT_OK)
+        status = weft_step_make(&copy, mesh, &moe, &arena, &step);
     if (status == WEFT_OK)
         status = weft_progress_check_metrics(&step.outline.metrics);
-    if (status == WEFT_OK && !weft_context_is_open(config, mesh) &&
+    if (status == WEFT_OK && !is_open && !weft_tier_is_open(config) &&
         (is_fixed || !weft_moe_dims_of(&copy.model, &step.outline.shape).exchange))
-        status = check_memory(&copy, mesh, &step);
+        status = weft_tier_check_room(&copy, mesh, &step, rooms);
     weft_step_release(&step);
     weft_arena_release(&arena);
     return weft_config_locate(source, status);
@@ -185,6 +170,13 @@ static weft_status list_pass_chunks(weft_trainer *t, weft_model_setup *setup)
     return WEFT_OK;
 }
 
+/* Threads of what the host steps. */
+static int host_threads(const weft_trainer *t)
+{
+    const int64_t asked = t->config.tier.num_threads;
+    return asked > 0 ? (int)asked : weft_device_num_threads(t->device);
+}
+
 static weft_status create_model(weft_trainer *t)
 {
     weft_model_setup setup = weft_step_setup(&t->config, &t->moe.options);
@@ -197,8 +189,16 @@ static weft_status create_model(weft_trainer *t)
     WEFT_TRY(list_pass_chunks(t, &setup));
     setup.seed = (uint64_t)t->config.train.seed;
     setup.graphs = t->config.device.cuda_graphs && !t->evaluates;
+    setup.host_threads = host_threads(t);
+    setup.accumulates = weft_step_accumulates(&t->config, &t->groups.mesh);
     setup.documents = weft_config_has_documents(&t->config);
     WEFT_TRY(weft_model_create(&setup, weft_config_build(&t->config), &t->model));
+    if (t->config.model.num_experts > 0 && t->config.tier.experts != WEFT_TIER_NONE &&
+        t->config.tier.placement == WEFT_TIER_BALANCED &&
+        !weft_model_get_shape(t->model)->experts_placed)
+        weft_log(WEFT_LOG_INFO, "offload.placement: home does as well: %s",
+                 t->config.tier.experts == WEFT_TIER_HOST ? "each rank has all experts"
+                                                          : "experts are not in host memory");
     WEFT_TRY(weft_progress_check_metrics(weft_model_metric_list(t->model)));
     weft_dataset_set_labels(t->dataset, weft_model_labels_are_tokens(t->model));
     double flops;
@@ -230,7 +230,7 @@ static weft_status create_points(weft_trainer *t)
         if (wait->point < 0)
             continue;
         t->has_points[wait->task] = true;
-        if (!t->points[wait->point])
+        if (wait->point < WEFT_POINT_OWN && !t->points[wait->point])
             WEFT_TRY(weft_event_create(t->device, &t->points[wait->point]));
     }
     return WEFT_OK;
@@ -244,11 +244,12 @@ static weft_status create_lanes(weft_trainer *t)
         [WEFT_LANE_REDUCE] = WEFT_PURPOSE_DATA,
     };
     for (int i = 0; i < WEFT_NUM_LANES; i++)
-        if (uses_lane(&t->program, i) || uses_lane(&t->eval_program, i))
+        if (i != WEFT_LANE_FILE && /* the model's */
+            (uses_lane(&t->program, i) || uses_lane(&t->eval_program, i)))
             WEFT_TRY(
                 weft_lane_create(t->device, priorities[i], weft_lane_kind_text(i), &t->lanes[i]));
     weft_model_use_reduce_lane(t->model, t->lanes[WEFT_LANE_REDUCE]);
-    weft_trainer_bind_tasks(t);
+    WEFT_TRY(weft_trainer_bind_tasks(t));
     t->executor.within = (weft_slice_context){.rank = weft_comm_rank(t->world),
                                               .micro_batch = -1,
                                               .stage = t->groups.coords.at[WEFT_AXIS_PP],
@@ -268,6 +269,7 @@ typedef struct placed {
     weft_mesh mesh;
     weft_moe_nodes nodes;
     weft_context_selection context;
+    int num_nodes;
 } placed;
 
 static weft_status create_mesh(weft_trainer *t, const weft_config_source *source, weft_mesh *mesh)
@@ -276,6 +278,8 @@ static weft_status create_mesh(weft_trainer *t, const weft_config_source *source
     placed found = {0};
     weft_arena arena = {0};
     weft_status status = weft_topology_discover(t->world, &arena, &topology);
+    if (status == WEFT_OK)
+        found.num_nodes = topology.num_nodes;
     if (status == WEFT_OK && topology.node_of) {
         status = weft_config_mesh_on(&t->config, source, &topology, &found.mesh);
         if (status == WEFT_OK)
@@ -290,6 +294,7 @@ static weft_status create_mesh(weft_trainer *t, const weft_config_source *source
     WEFT_TRY(weft_comm_broadcast_host(t->world, &found, sizeof found, 0));
     *mesh = found.mesh;
     t->context = found.context;
+    t->num_nodes = found.num_nodes;
     if (t->context.reason[0])
         weft_log(WEFT_LOG_INFO, "attention over %d context-parallel ranks: %s", mesh->cp,
                  t->context.reason);
@@ -342,6 +347,9 @@ static weft_status reserve(weft_trainer *t)
 static weft_status create_optimizer(weft_trainer *t)
 {
     const weft_train_options *train = &t->config.train;
+    const bool offloads =
+        t->config.tier.experts != WEFT_TIER_NONE && t->config.model.num_experts > 0;
+    const bool at_once = offloads && weft_step_at_once(&t->config);
     t->lr = (weft_lr_schedule){.style = (weft_lr_decay_style)train->lr_decay_style,
                                .lr = train->lr,
                                .min_lr = train->min_lr,
@@ -358,10 +366,21 @@ static weft_status create_optimizer(weft_trainer *t)
                                   .sharding = weft_parallel_sharding(&t->config.parallel),
                                   .overlap = t->config.parallel.overlap_grad_reduce,
                                   .split_master = train->split_master,
+                                  .host_threads = host_threads(t),
+                                  .steps_at_once = at_once,
+                                  .skips_faults = !at_once,
+                                  .loss_spike_factor = t->config.reliability.loss_spike_factor,
                                   .loss_scale = loss_scale_of(train)},
         &t->optimizer));
     WEFT_TRY(reserve(t));
-    return weft_peak_find(&t->peak, &t->config, t->world, t->lanes[WEFT_LANE_COMPUTE]);
+    WEFT_TRY(weft_peak_find(&t->peak, &t->config, t->world, t->lanes[WEFT_LANE_COMPUTE]));
+    const bool is_cpu = t->config.device.kind == WEFT_DEVICE_KIND_CPU;
+    const weft_reliability_options *r = &t->config.reliability;
+    WEFT_TRY(weft_stragglers_create(&t->stragglers, is_cpu ? r->straggler_factor : 0,
+                                    r->straggler_steps, t->groups.coords.at[WEFT_AXIS_PP],
+                                    t->world));
+    return weft_links_create(&t->stragglers.links, r->straggler_factor, r->straggler_steps,
+                             t->num_nodes, t->world);
 }
 
 /* For the groups that are made from now on. Collective over the world. */
@@ -384,6 +403,8 @@ static weft_groups_use uses_of(const weft_trainer *t)
         weft_parallel_sharding(&t->config.parallel) == WEFT_SHARD_OPTIM_GRADS_PARAMS;
     return (weft_groups_use){.reduces = !t->evaluates,
                              .gathers = gathers,
+                             .gathers_on_host =
+                                 model->num_experts > 0 && t->config.tier.experts != WEFT_TIER_NONE,
                              .experts = model->num_experts > 0,
                              .travels = t->moe.travels,
                              .ties = has_own || !model->untie_embeddings_and_output_weights,
@@ -407,11 +428,13 @@ static weft_status create(weft_trainer *t, bool evaluates, const weft_config *co
     WEFT_TRY(weft_comm_agree(world, status));
     WEFT_TRY(choose_comm(t, source));
     WEFT_TRY(create_mesh(t, source, &mesh));
+    WEFT_TRY(weft_setup_tier(t, source, &mesh));
     if (!evaluates && weft_comm_size(world) == 1) /* more ranks were asked before they started */
         WEFT_TRY(weft_setup_check_model(&t->config, source, &mesh));
     weft_groups_use use = uses_of(t);
     WEFT_TRY(weft_groups_create(world, &mesh, &use, &t->groups));
     WEFT_TRY(weft_comm_agree(world, weft_config_locate(source, create_local(t))));
+    WEFT_TRY(weft_comm_agree(world, weft_config_locate(source, weft_model_join_tier(t->model))));
     return evaluates ? reserve(t) : create_optimizer(t);
 }
 
@@ -464,6 +487,8 @@ weft_status weft_trainer_footprint_at_load(const weft_trainer *t, weft_footprint
 void weft_trainer_release(weft_trainer *t)
 {
     weft_peak_release(&t->peak);
+    weft_links_release(&t->stragglers.links);
+    weft_stragglers_release(&t->stragglers);
     for (int i = 0; i < WEFT_NUM_LANES; i++)
         weft_lane_destroy(t->lanes[i]);
     weft_executor_release(&t->executor);

@@ -6,19 +6,24 @@
 #include "comm/comm.h"
 #include "launcher/planning/config.h"
 #include "launcher/training/run_folder.h"
+#include "parallel/checkpoint_writer.h"
 
 typedef struct weft_start {
     bool launched;    /* a launcher started this process, as one of `size` */
     int rank, size;   /* 0 and 1 where none did */
     weft_comm *world; /* the caller's; NULL: mpirun ran the ranks and gave exit_code */
     int exit_code;
+    /* Of asynchronous saves, where the config asks for them and `folder` is not NULL: forked before
+     * MPI begins. The caller's; NULL: none. */
+    weft_checkpoint_writer *writer;
 } weft_start;
 
 /* Finds what a launcher says; the log names the rank from now on. */
 weft_start weft_start_find(void);
 /* Checks the config's mesh against the ranks and makes the world. Where no launcher started this
  * process and the mesh has several ranks, it checks what needs no ranks (device, data, model, that
- * `folder`, if not NULL, is free), runs mpirun with argv and waits for its end. */
+ * `folder`, if not NULL, is free), runs mpirun with argv and waits for its end; with a folder and
+ * reliability.max_restarts, also for one rank, and again after faults. */
 weft_status weft_start_ranks(weft_start *start, const weft_config *config,
                              const weft_config_source *source, const weft_run_folder *folder,
                              int argc, char **argv) WEFT_CHECKED;

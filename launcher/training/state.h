@@ -8,6 +8,9 @@
 #include "launcher/planning/moe_choice.h"
 #include "launcher/training/batches.h"
 #include "launcher/training/peak.h"
+#include "launcher/training/step_clock.h"
+#include "launcher/training/stragglers.h"
+#include "parallel/checkpoint_writer.h"
 #include "parallel/lr_schedule.h"
 #include "parallel/optimizer.h"
 #include "schedule/pipeline.h"
@@ -25,6 +28,7 @@ typedef struct weft_trainer {
     weft_config config;
     weft_arena *arena; /* job lifetime; borrowed */
     weft_comm *world;  /* borrowed */
+    int num_nodes;     /* its ranks are on */
     weft_device *device;
     weft_groups groups;
     weft_moe_selection moe;
@@ -48,14 +52,21 @@ typedef struct weft_trainer {
     weft_event **points; /* by layer: recorded at its point; NULL: no task waits */
     weft_batches batches;
     weft_trace *trace;
-    int64_t step; /* last one done */
-    int64_t consumed_tokens;
+    weft_checkpoint_writer *writer; /* of asynchronous saves; borrowed, NULL: none */
+    int64_t step, consumed_tokens;  /* the last one done; by then */
     uint64_t num_params;
     double flops_per_sample;
     weft_peak peak;
-    double told_peak; /* in the results so far */
-    int num_steps;    /* that ran here; the first is slow: it makes what the others need */
-    bool told_late;   /* warned that computing falls behind device.pace */
+    double told_peak;      /* in the results so far */
+    int num_steps;         /* that ran here; the first is slow: it makes what the others need */
+    int64_t num_evaluated; /* batches, likewise */
+    weft_step_clock clock;
+    weft_stragglers stragglers;
+    weft_tier_counts tier_told;         /* in the results so far */
+    bool told_late;                     /* warned that computing falls behind device.pace */
+    int64_t bad_steps, skipped_batches; /* that on_bad_step let pass, of the whole run */
+    weft_batch_looks looks;
+    int data_shift; /* replicas take the data of those so many behind them */
     /* of the run in progress */
     bool running_eval;
     int64_t running_step;
@@ -63,8 +74,9 @@ typedef struct weft_trainer {
     weft_loss_scale running_scale;
 } weft_trainer;
 
-/* Fills executor.run and lanes with the trainer's tasks (tasks.c). */
-void weft_trainer_bind_tasks(weft_trainer *trainer);
+/* Fills executor.run and lanes with the trainer's tasks, those of the update (update_tasks.c). */
+weft_status weft_trainer_bind_tasks(weft_trainer *trainer) WEFT_CHECKED;
+weft_status weft_trainer_bind_update_tasks(weft_trainer *trainer) WEFT_CHECKED;
 /* Micro-batches of the global batch. */
 int weft_trainer_num_batches(const weft_trainer *trainer);
 /* The number of a step for AdamW and the learning rate: skipped steps do not count. */

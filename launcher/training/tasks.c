@@ -1,7 +1,6 @@
-#include "launcher/training/state.h"
-
 #include <string.h>
 
+#include "launcher/training/batch_looks.h"
 #include "schedule/operands.h"
 
 /* What an operand travels in between stages; NULL: the task has no such operand. */
@@ -46,11 +45,17 @@ static weft_status run_forward(void *context, const weft_task *task, weft_lane *
                               boundary(t, task, WEFT_OPERAND_Y, &y));
 }
 
+/* A bucket's own point; where norms take turns, of the one whose turn it is. */
 static weft_event *point_of(void *context, const weft_task *task, int point)
 {
     (void)task;
     const weft_trainer *t = context;
-    return t->points[point];
+    if (point < WEFT_POINT_OWN)
+        return t->points[point];
+    const int index = point - WEFT_POINT_OWN;
+    return weft_model_landed(t->model, t->executor.waiting->kind == WEFT_TASK_NORM
+                                           ? weft_model_turn(t->model, index, WEFT_TIER_TURN_LANDED)
+                                           : index);
 }
 
 static weft_status run_backward(void *context, const weft_task *task, weft_lane *lane)
@@ -60,9 +65,10 @@ static weft_status run_backward(void *context, const weft_task *task, weft_lane 
         return weft_model_recompute(t->model, pass_of(t, task), lane);
     bool has_points = t->has_points[task - t->program.tasks];
     weft_tensor dy, dx;
-    return weft_model_backward(
+    WEFT_TRY(weft_model_backward(
         t->model, pass_of(t, task), lane, boundary(t, task, WEFT_OPERAND_DY, &dy),
-        boundary(t, task, WEFT_OPERAND_DX, &dx), has_points ? t->points : NULL);
+        boundary(t, task, WEFT_OPERAND_DX, &dx), has_points ? t->points : NULL));
+    return t->looks.on ? weft_trainer_look_at_batch(t, task->micro_batch, lane) : WEFT_OK;
 }
 
 static weft_status run_send(void *context, const weft_task *task, weft_lane *lane)
@@ -81,47 +87,7 @@ static weft_status run_receive(void *context, const weft_task *task, weft_lane *
                      weft_model_boundary_bytes(t->model));
 }
 
-static weft_status run_sum(void *context, const weft_task *task, weft_lane *lane)
-{
-    weft_trainer *t = context;
-    return weft_optimizer_sum(
-        t->optimizer, task->flow == WEFT_FLOW_TIED ? WEFT_BUCKET_SUM_TIED : WEFT_BUCKET_SUM_TENSOR,
-        lane);
-}
-
-static weft_status run_reduce(void *context, const weft_task *task, weft_lane *lane)
-{
-    weft_trainer *t = context;
-    return weft_optimizer_reduce(t->optimizer, task->bucket, lane);
-}
-
-static weft_status run_norm(void *context, const weft_task *task, weft_lane *lane)
-{
-    (void)task;
-    weft_trainer *t = context;
-    return weft_optimizer_norm(t->optimizer, lane, &weft_model_metrics(t->model)->loss_sum);
-}
-
-int64_t weft_trainer_update_number(const weft_trainer *t, int64_t step)
-{
-    return step - weft_optimizer_loss_scale(t->optimizer)->skipped_steps;
-}
-
-static weft_status run_step(void *context, const weft_task *task, weft_lane *lane)
-{
-    weft_trainer *t = context;
-    int64_t update = weft_trainer_update_number(t, t->running_step);
-    return weft_optimizer_update(t->optimizer, task->bucket, lane, update,
-                                 weft_lr_at(&t->lr, update));
-}
-
-static weft_status run_gather(void *context, const weft_task *task, weft_lane *lane)
-{
-    weft_trainer *t = context;
-    return weft_optimizer_gather(t->optimizer, task->bucket, lane);
-}
-
-void weft_trainer_bind_tasks(weft_trainer *t)
+weft_status weft_trainer_bind_tasks(weft_trainer *t)
 {
     weft_executor *ex = &t->executor;
     memcpy(ex->lanes, t->lanes, sizeof ex->lanes);
@@ -129,11 +95,7 @@ void weft_trainer_bind_tasks(weft_trainer *t)
     ex->run[WEFT_TASK_BACKWARD] = ex->run[WEFT_TASK_RECOMPUTE] = run_backward;
     ex->run[WEFT_TASK_SEND] = run_send;
     ex->run[WEFT_TASK_RECEIVE] = run_receive;
-    ex->run[WEFT_TASK_SUM] = run_sum;
-    ex->run[WEFT_TASK_REDUCE] = run_reduce;
-    ex->run[WEFT_TASK_NORM] = run_norm;
-    ex->run[WEFT_TASK_STEP] = run_step;
-    ex->run[WEFT_TASK_GATHER] = run_gather;
     ex->point = point_of;
     ex->context = t;
+    return weft_trainer_bind_update_tasks(t);
 }

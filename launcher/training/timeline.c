@@ -4,6 +4,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "core/text.h"
 #include "schedule/program.h"
@@ -130,8 +132,11 @@ weft_status weft_timeline_write(weft_trace *trace, const weft_mesh *mesh,
     weft_trace_name_ranks(trace, names, status == WEFT_OK ? mesh->world : 0);
     for (int svg = 0; svg < 2 && status == WEFT_OK; svg++) {
         char path[4096];
+        struct stat info;
         snprintf(path, sizeof path, "%s/trace.%s", dir, svg ? "svg" : "json");
         status = write_file(trace, mesh, ranks, step, path, svg);
+        if (status == WEFT_FILE && lstat(path, &info) == 0 && S_ISREG(info.st_mode))
+            unlink(path); /* half of it */
     }
     weft_trace_name_ranks(trace, NULL, 0);
     free(texts);

@@ -1,17 +1,8 @@
 #include "launcher/training/trainer.h"
 
+#include "comm/watch.h"
+#include "launcher/training/judge.h"
 #include "launcher/training/timeline.h"
-
-weft_status weft_trainer_run(weft_trainer *t, bool eval, int64_t step)
-{
-    t->running_eval = eval;
-    t->running_step = step;
-    t->running_batches = weft_trainer_num_batches(t);
-    if (!t->evaluates)
-        t->running_scale = *weft_optimizer_loss_scale(t->optimizer);
-    weft_model_clear_metrics(t->model);
-    return weft_program_run(eval ? &t->eval_program : &t->program, &t->executor);
-}
 
 static void set_trace(weft_trainer *t, weft_trace *trace)
 {
@@ -22,6 +13,7 @@ static void set_trace(weft_trainer *t, weft_trace *trace)
 weft_status weft_trainer_step(weft_trainer *t, weft_step_result *out)
 {
     int64_t step = t->step + 1;
+    weft_watch_enter(t->num_steps == 0 ? WEFT_WATCH_FIRST_STEP : WEFT_WATCH_STEP, step);
     *out = (weft_step_result){.step = step,
                               .lr = weft_lr_at(&t->lr, weft_trainer_update_number(t, step))};
     double start = weft_now_us();
@@ -36,17 +28,34 @@ weft_status weft_trainer_step(weft_trainer *t, weft_step_result *out)
             set_trace(t, t->trace);
     }
     weft_status status = weft_trainer_run(t, false, step);
+    if (traced && status == WEFT_OK) /* what runs on stamps its slices later */
+        status = weft_executor_drain(&t->executor);
+    if (traced && status == WEFT_OK)
+        status = weft_model_drain_tier(t->model);
     set_trace(t, NULL);
+    weft_outcome outcome = WEFT_STEP_GOOD;
+    if (status == WEFT_OK)
+        status = weft_trainer_judge(t, step, &outcome);
     if (status != WEFT_OK)
         return weft_error_context(status, "step %lld", (long long)step);
+    const int64_t tokens = t->config.train.global_batch_size * t->config.model.seq_length;
+    out->bad_steps = t->bad_steps;
+    out->rewinds = outcome == WEFT_STEP_REWINDS;
+    if (out->rewinds) {
+        t->consumed_tokens += tokens;
+        return WEFT_OK;
+    }
+    out->skips_batch = outcome == WEFT_STEP_SKIPPED;
+    t->skipped_batches += out->skips_batch;
     out->grad_norm = weft_optimizer_grad_norm(t->optimizer);
     out->loss_scale = t->running_scale.scale;
     out->skipped_steps = weft_optimizer_loss_scale(t->optimizer)->skipped_steps;
     out->skipped = out->skipped_steps > t->running_scale.skipped_steps;
     t->step = step;
-    t->consumed_tokens += t->config.train.global_batch_size * t->config.model.seq_length;
+    t->consumed_tokens += tokens;
     WEFT_TRY(weft_trainer_result(t, (weft_now_us() - start) / 1e3, out));
-    weft_trainer_note(t, out);
+    WEFT_TRY(weft_trainer_note(t, out));
     weft_moe_selection_after(&t->moe, out->step_ms);
+    WEFT_TRY(weft_trainer_compare_replicas(t));
     return weft_peak_look(&t->peak, out->step_ms);
 }

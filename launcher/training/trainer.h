@@ -29,7 +29,7 @@ weft_status weft_trainer_footprint_at_load(const weft_trainer *trainer,
 
 /* Fresh weights, or those of a checkpoint folder. Collective. */
 weft_status weft_trainer_start(weft_trainer *trainer, const char *checkpoint) WEFT_CHECKED;
-/* One optimizer step. Collective. */
+/* One optimizer step, or none where out->rewinds. Collective. */
 weft_status weft_trainer_step(weft_trainer *trainer, weft_step_result *out) WEFT_CHECKED;
 /* Mean loss over the first eval_iters global batches of a split, in the order of the dataset; where
  * the split ends it starts again. WEFT_DIVERGED where the loss is not finite. Collective. */
@@ -37,8 +37,13 @@ weft_status weft_trainer_evaluate(weft_trainer *trainer, weft_split_kind split,
                                   weft_evaluation *out) WEFT_CHECKED;
 /* Saves under `dir`/step-N. Collective. */
 weft_status weft_trainer_save(weft_trainer *trainer, const char *dir) WEFT_CHECKED;
-/* Writes the kept timeline of the ranks that log.trace_ranks names as trace.json and trace.svg in
- * `dir`. Collective. */
-weft_status weft_trainer_write_trace(weft_trainer *trainer, const char *dir) WEFT_CHECKED;
+/* Hands the state over to trainer->writer, which saves it so (weft_checkpoint_begin); dir NULL:
+ * into nodes' memory (weft_copies_begin). Collective. */
+weft_status weft_trainer_begin_save(weft_trainer *trainer, const char *dir,
+                                    const weft_checkpoint_keep *keep) WEFT_CHECKED;
+/* Brings the kept timeline of the ranks that log.trace_ranks names to rank 0. Collective. */
+weft_status weft_trainer_collect_trace(weft_trainer *trainer) WEFT_CHECKED;
+/* Rank 0, behind that: as trace.json and trace.svg in `dir`. WEFT_FILE: it may try again. */
+weft_status weft_trainer_write_trace(const weft_trainer *trainer, const char *dir) WEFT_CHECKED;
 
 #endif

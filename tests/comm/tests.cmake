@@ -58,6 +58,12 @@ weft_add_test(NAME comm_stress SOURCES comm/test_stress.c RANKS 8 LABELS comm)
 # No MPI inside: clean under ThreadSanitizer.
 weft_add_test(NAME comm_engine SOURCES comm/test_engine.c CMOCKA LABELS comm tsan)
 weft_add_test(NAME comm_gate SOURCES comm/test_gate.c CMOCKA LABELS comm tsan)
+weft_add_test(NAME comm_match SOURCES comm/test_match.c LABELS comm)
+foreach(ranks 2 3 8)
+  weft_add_test_run(NAME comm_match_${ranks} PROGRAM $<TARGET_FILE:test_comm_match> RANKS ${ranks}
+    LABELS comm)
+endforeach()
+weft_add_test(NAME comm_watch_judge SOURCES comm/test_watch_judge.c LABELS comm)
 weft_add_test(NAME comm_backend SOURCES comm/test_backend.c LABELS comm)
 weft_add_test_run(NAME comm_backend_2 PROGRAM $<TARGET_FILE:test_comm_backend> RANKS 2 LABELS comm)
 # The same programs with operands in the memory of a GPU that all ranks share.

@@ -81,6 +81,23 @@ static void expect_figures(weft_better better, const weft_figure *changed, int n
     }
 }
 
+/* Times that fall: nothing that is better takes longer, or less than no time. */
+static void falling_curves_stay_above_zero(void)
+{
+    weft_cluster before = sample(), after;
+    for (int k = 0; k < WEFT_NUM_COSTS; k++)
+        before.costs[k].curve = (weft_curve){3, {0, 1000, 3000}, {40, 8, 9}};
+    for (int better = 0; better < WEFT_NUM_BETTERS; better++) {
+        weft_cluster_better(&before, (weft_better)better, &after);
+        for (int k = 0; k < WEFT_NUM_COSTS; k++)
+            for (int i = 0; i < 3; i++) {
+                const double us = after.costs[k].curve.time_us[i];
+                EXPECT(us > 0 && us <= before.costs[k].curve.time_us[i], "%s: %s: %g us",
+                       weft_better_text(better), weft_cost_text((weft_cost_kind)k), us);
+            }
+    }
+}
+
 int main(void)
 {
     const double faster[] = {4, 9, 24}, later[] = {2, 12, 42}, none[] = {4e-12, 14e-12, 44e-12};
@@ -108,5 +125,6 @@ int main(void)
     EXPECT(after.products[0].us == 15 && after.operations[0].us == 15, "rows");
     weft_cluster_better(&before, WEFT_BETTER_INSIDE, &after);
     EXPECT(after.products[0].us == 30 && after.operations[0].us == 30, "rows");
+    falling_curves_stay_above_zero();
     return expect_finish();
 }

@@ -1,7 +1,6 @@
 #include "core/cluster.h"
 
 #include <math.h>
-#include <time.h>
 
 #include "core/cluster_internal.h"
 #include "tests/core/temporary.h"
@@ -233,7 +232,8 @@ static const char everything[] =
     "  },\n"
     "  \"host\": {\n"
     "    \"memory_bytes\": 2e+12,\n"
-    "    \"link_bandwidth\": 3.2e+10\n"
+    "    \"link_bandwidth\": 3.2e+10,\n"
+    "    \"memory_bandwidth\": 4e+11\n"
     "  },\n"
     "  \"storage\": {\n"
     "    \"write\": 1e+10,\n"
@@ -654,18 +654,13 @@ static void check_taken(const weft_cluster *c)
     free(text);
 }
 
-/* WEFT_FUZZ_SECONDS=600: for so long, from a seed of its own. */
 static void damage_never_crashes(void **state)
 {
     (void)state;
-    const char *seconds = getenv("WEFT_FUZZ_SECONDS");
-    const time_t end = time(NULL) + (seconds ? atoi(seconds) : 0);
     weft_cluster good = sample();
     int accepted = 0, refused = 0;
     char *whole[] = {printed(&good), strdup(everything)}, text[16384];
-    if (seconds)
-        random_state = (uint64_t)time(NULL);
-    for (int round = 0; round < 3000 || time(NULL) < end; round++) {
+    for (int round = 0; round < 3000; round++) {
         weft_cluster c;
         size_t bytes = strlen(whole[round % 2]);
         assert_true(bytes < sizeof text / 2);

@@ -80,6 +80,18 @@ static void a_long_text_is_cut_not_overrun(void **state)
     assert_true(strlen(weft_error_get()->text) < WEFT_ERROR_TEXT_BYTES);
 }
 
+/* Names and values that a user gave may hold anything. */
+static void a_text_is_one_line(void **state)
+{
+    (void)state;
+    (void)WEFT_ERROR(WEFT_FILE, "%s: is\tnot", "a\nb\r\x1b[31m\x7f\xc3\xa9");
+    assert_string_equal(weft_error_get()->text, "a b  [31m \xc3\xa9: is not");
+    (void)weft_error_context(WEFT_FILE, "--set %s", "x=\n1");
+    assert_string_equal(weft_error_get()->text, "--set x= 1: a b  [31m \xc3\xa9: is not");
+    (void)WEFT_KEY_ERROR("train.lr", "\n");
+    assert_string_equal(weft_error_get()->text, "train.lr:  ");
+}
+
 static void a_status_without_a_record_gets_one(void **state)
 {
     (void)state;
@@ -176,6 +188,7 @@ int main(void)
         cmocka_unit_test(a_new_error_replaces_the_record),
         cmocka_unit_test(context_goes_before_the_text),
         cmocka_unit_test(a_long_text_is_cut_not_overrun),
+        cmocka_unit_test(a_text_is_one_line),
         cmocka_unit_test(a_status_without_a_record_gets_one),
         cmocka_unit_test(records_travel_between_threads),
         cmocka_unit_test(a_record_has_the_key_it_is_about),

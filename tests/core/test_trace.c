@@ -319,8 +319,8 @@ static void a_full_disk_is_an_error(void **state)
         skip();
     OK(weft_trace_create(&trace));
     add(trace, 0, 0, "F0", "forward", 0, 1, 0, 0);
-    FAILS(weft_trace_write_json(trace, out), WEFT_FILE, "could not be written");
-    FAILS(write_svg(trace, out), WEFT_FILE, "could not be written");
+    FAILS(weft_trace_write_json(trace, out), WEFT_FILE, "No space left on device");
+    FAILS(write_svg(trace, out), WEFT_FILE, "No space left on device");
     fclose(out);
     weft_trace_destroy(trace);
 }

@@ -70,12 +70,13 @@ static void check_file(const char *path, int w)
 
 static void train_small(const char *bin, const char *path)
 {
-    int code = run("%s/weft train %s --out run --mesh tp=1 --set train_iters=2 --set num_layers=2 "
-                   "--set hidden_size=192 --set ffn_hidden_size=96 --set seq_length=32 "
-                   "--set vocab_size=131 --set global_batch_size=8 --set mock_data=true "
-                   "--set lr_warmup_iters=0 --set eval_interval=2 --set eval_iters=1 "
-                   "--set num_threads=1 --set peak_flops=1e10 && %s/weft inspect run && rm -r run",
-                   bin, path, bin);
+    int code =
+        run("%s/weft train %s --out run --mesh tp=1 --set train_iters=2 --set num_layers=2 "
+            "--set hidden_size=192 --set ffn_hidden_size=96 --set seq_length=32 "
+            "--set vocab_size=131 --set global_batch_size=8 --set mock_data=true "
+            "--set lr_warmup_iters=0 --set eval_interval=2 --set eval_iters=1 "
+            "--set device.num_threads=1 --set peak_flops=1e10 && %s/weft inspect run && rm -r run",
+            bin, path, bin);
     EXPECT(code == 0 && strstr(run_output, "step 2/2  loss 4.") &&
                strstr(run_output, "validation loss"),
            "%s: exit code %d: %s", path, code, run_output);

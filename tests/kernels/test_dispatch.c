@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "kernels/reorder.h"
+
 typedef struct plan_case {
     size_t num_tokens, num_experts, topk, first_expert, num_local, capacity, num_partitions;
     weft_drop_policy policy;
@@ -279,6 +281,48 @@ static void a_wrong_expert_is_refused(void **state)
                     form % 2 ? -1 : 4, text[form % 2]);
 }
 
+/* Against the plan with its rows read one by one: some go to other places, the others nowhere. */
+static void rows_go_to_other_places(void **state)
+{
+    (void)state;
+    enum { TOKENS = 900, TOPK = 3, CHOICES = TOKENS * TOPK, EXPERTS = 7 };
+    for (int leaves = 0; leaves < 2; leaves++) {
+        probe_start(NULL);
+        int32_t *top_index = probe_alloc(CHOICES * sizeof *top_index);
+        for (size_t i = 0; i < CHOICES; i++)
+            top_index[i] = (int32_t)((i / TOPK * i + i % TOPK) % EXPERTS);
+        plan_case p = make_plan((plan_case){.num_tokens = TOKENS,
+                                            .num_experts = EXPERTS,
+                                            .topk = TOPK,
+                                            .first_expert = 1,
+                                            .num_local = EXPERTS - 2,
+                                            .top_index = top_index});
+        const size_t rows = num_rows(&p);
+        int32_t *to = probe_alloc(CHOICES * sizeof *to);
+        int32_t *scratch = probe_alloc(CHOICES * sizeof *scratch);
+        int32_t *row_of = malloc(CHOICES * sizeof *row_of);
+        int32_t *token_of = malloc(CHOICES * sizeof *token_of);
+        assert_true(row_of && token_of && rows > 100 && rows < CHOICES);
+        memcpy(row_of, p.row_of, CHOICES * sizeof *row_of);
+        memcpy(token_of, p.token_of, CHOICES * sizeof *token_of);
+        int32_t next = 0; /* from behind, every third one goes nowhere */
+        for (size_t i = rows; i-- > 0;)
+            to[i] = leaves && i % 3 == 0 ? -1 : next++;
+        weft_lane *lane = probe_lane(0);
+        assert_int_equal(weft_reorder(lane, &(weft_reorder_args){CHOICES, rows, to, p.row_of,
+                                                                 p.token_of, scratch}),
+                         WEFT_OK);
+        assert_int_equal(weft_lane_sync(lane), WEFT_OK);
+        for (size_t i = 0; i < CHOICES; i++)
+            assert_int_equal(p.row_of[i], row_of[i] < 0 ? -1 : to[row_of[i]]);
+        for (size_t i = 0; i < rows; i++)
+            if (to[i] >= 0)
+                assert_int_equal(p.token_of[to[i]], token_of[i]);
+        free(row_of);
+        free(token_of);
+    }
+}
+
 typedef struct move_case {
     size_t num_tokens, topk, cols, rows;
     const int32_t *row_of, *token_of;
@@ -410,6 +454,7 @@ int main(void)
         PROBE_TEST(the_example_of_ppmoe),
         PROBE_TEST(plans_equal_the_naive_sort),
         PROBE_TEST(larger_plans_equal_the_naive_sort),
+        PROBE_TEST(rows_go_to_other_places),
         PROBE_TEST(a_wrong_expert_is_refused),
         PROBE_TEST(moves_equal_fp64_and_finite_differences),
     };

@@ -564,6 +564,117 @@ static void groups_of_nothing(void **state)
     }
 }
 
+/* The groups of one kind in all ways that a call may say where matrices lie, and in calls of their
+ * own. */
+enum { GROUPS_IN = 24, GROUPS_OUT = 40, GROUPS_STRIDE = GROUPS_IN * GROUPS_OUT + 64 };
+typedef enum deal { DENSE, STRIDED, SCATTERED, ALONE, NUM_DEALS } deal;
+static const size_t dealt_rows[] = {7, 0, 33, 1, 160, 0, 16};
+enum { NUM_DEALT = sizeof dealt_rows / sizeof *dealt_rows };
+
+typedef struct dealt {
+    weft_grouped_gemm_args args;
+    void *w[NUM_DEALT]; /* of each group, in a buffer of its own */
+    float *wgrad[NUM_DEALT];
+    size_t bytes; /* of x or y, which is written */
+    void *written;
+} dealt;
+
+/* The same numbers whatever the deal; matrices of groups without rows are NULL where they may. */
+static void deal_out(deal how, weft_grouped_gemm_args args, const int64_t *offsets, dealt *d)
+{
+    const size_t all = (size_t)offsets[NUM_DEALT], size = GROUPS_IN * GROUPS_OUT;
+    const size_t stride = how == DENSE ? size : GROUPS_STRIDE;
+    const bool gradient = args.kind == WEFT_GROUPED_WGRAD;
+    const size_t element = gradient ? sizeof(float) : weft_dtype_bytes(args.dtype);
+    const weft_dtype dtype = gradient ? WEFT_F32 : args.dtype;
+    char *block = probe_alloc(NUM_DEALT * stride * element);
+    *d = (dealt){.args = args};
+    d->args.in = GROUPS_IN, d->args.out = GROUPS_OUT;
+    d->args.num_groups = NUM_DEALT, d->args.row_offsets = offsets;
+    d->args.x = probe_random(all * GROUPS_IN, args.dtype, 1, 11);
+    d->args.y = probe_random(all * GROUPS_OUT, args.dtype, 1, 12);
+    d->args.stride = how == STRIDED ? stride : 0;
+    for (int g = 0; g < NUM_DEALT; g++) {
+        const bool none = dealt_rows[g] == 0 && (how == SCATTERED || how == ALONE);
+        const int at = how == SCATTERED ? NUM_DEALT - 1 - g : g;
+        char *at_group = block + (size_t)at * stride * element;
+        memcpy(at_group, probe_random(size, dtype, 1, 20 + (uint64_t)g), size * element);
+        d->w[g] = none || gradient ? NULL : at_group;
+        d->wgrad[g] = none || !gradient ? NULL : (float *)(void *)at_group;
+    }
+    if (how == DENSE || how == STRIDED)
+        d->args.w = d->w[0], d->args.wgrad = d->wgrad[0];
+    else
+        d->args.w_of = (const void *const *)d->w, d->args.wgrad_of = d->wgrad;
+    if (!gradient) {
+        d->written = args.kind == WEFT_GROUPED_FORWARD ? d->args.y : d->args.x;
+        d->bytes = all * (args.kind == WEFT_GROUPED_FORWARD ? GROUPS_OUT : GROUPS_IN) * element;
+    }
+}
+
+static void run_dealt(deal how, const dealt *d, int run)
+{
+    for (size_t g = 0; g < (how == ALONE ? NUM_DEALT : 1); g++) {
+        weft_grouped_gemm_args args = d->args;
+        if (how == ALONE) {
+            args.num_groups = 1;
+            args.row_offsets += g, args.w_of += g, args.wgrad_of += g;
+        }
+        probe_finish(run, weft_grouped_gemm(probe_lane(run), &args), "dealt groups");
+    }
+}
+
+static void groups_alone_have_the_bits_of_all(void **state)
+{
+    const weft_grouped_gemm_args kinds[] = {
+        {.struct_bytes = sizeof *kinds, .kind = WEFT_GROUPED_FORWARD},
+        {.struct_bytes = sizeof *kinds, .kind = WEFT_GROUPED_DGRAD},
+        {.struct_bytes = sizeof *kinds, .kind = WEFT_GROUPED_WGRAD, .overwrite = true},
+        {.struct_bytes = sizeof *kinds, .kind = WEFT_GROUPED_WGRAD},
+    };
+    int64_t offsets[NUM_DEALT + 1] = {2};
+    dealt all[NUM_DEALS];
+    for (int g = 0; g < NUM_DEALT; g++)
+        offsets[g + 1] = offsets[g] + (int64_t)dealt_rows[g];
+    for (int c = 0; c < 4 * probe_num_dtypes() * PROBE_NUM_RUNS; c++) {
+        const int run = c % PROBE_NUM_RUNS;
+        weft_grouped_gemm_args args = kinds[c / PROBE_NUM_RUNS % 4];
+        args.dtype = dtypes[c / PROBE_NUM_RUNS / 4];
+        probe_start(state);
+        for (int how = 0; how < NUM_DEALS; how++) {
+            deal_out((deal)how, args, offsets, &all[how]);
+            run_dealt((deal)how, &all[how], run);
+            const dealt *one = &all[0], *other = &all[how];
+            assert_memory_equal(one->written ? one->written : "",
+                                other->written ? other->written : "", one->bytes);
+            for (int g = 0; g < NUM_DEALT; g++)
+                if (other->wgrad[g])
+                    assert_memory_equal(all[0].args.wgrad + (size_t)g * GROUPS_IN * GROUPS_OUT,
+                                        other->wgrad[g], GROUPS_IN * GROUPS_OUT * sizeof(float));
+        }
+    }
+}
+
+static void groups_with_rows_need_matrices(void **state)
+{
+    (void)state;
+    const int64_t offsets[] = {0, 1};
+    const void *none[] = {NULL};
+    float *x = probe_alloc(4 * sizeof *x);
+    assert_int_equal(
+        weft_grouped_gemm(probe_lane(0),
+                          &WEFT_ARGS(weft_grouped_gemm_args, .num_groups = 1, .in = 2, .out = 2,
+                                     .row_offsets = offsets, .x = x, .y = x + 2, .w_of = none)),
+        WEFT_INTERNAL);
+    assert_non_null(strstr(weft_error_get()->text, "a group with rows"));
+    assert_int_equal(
+        weft_grouped_gemm(probe_lane(0), &WEFT_ARGS(weft_grouped_gemm_args, .num_groups = 1,
+                                                    .in = 2, .out = 2, .row_offsets = offsets,
+                                                    .x = x, .y = x + 2, .w = x, .stride = 3)),
+        WEFT_INTERNAL);
+    assert_non_null(strstr(weft_error_get()->text, "stride"));
+}
+
 static void bf16_is_refused(void **state)
 {
     (void)state;
@@ -600,6 +711,7 @@ int main(int argc, char **argv)
             PROBE_TEST(groups_of_uneven_rows),
             PROBE_TEST(groups_of_aligned_rows),
             PROBE_TEST(groups_of_nothing),
+            PROBE_TEST(groups_alone_have_the_bits_of_all),
         };
         return cmocka_run_group_tests(tests, probe_setup, probe_teardown);
     }
@@ -618,6 +730,8 @@ int main(int argc, char **argv)
         PROBE_TEST(groups_of_uneven_rows),
         PROBE_TEST(groups_of_aligned_rows),
         PROBE_TEST(groups_of_nothing),
+        PROBE_TEST(groups_alone_have_the_bits_of_all),
+        PROBE_TEST(groups_with_rows_need_matrices),
     };
     return cmocka_run_group_tests(tests, probe_setup, probe_teardown);
 }

@@ -180,12 +180,44 @@ static void sum_of_squares_in_fp64(void **state)
     }
 }
 
+/* Each kind of bad number, in vectors' middle and rest, on parts' borders and behind the last. */
+static void finds_what_is_not_finite(void **state)
+{
+    (void)state;
+    enum { PARTS = 4 };
+    static const size_t counts[] = {5, 4099, 300007};
+    for (int c = 0; c < 3; c++)
+        for (int bad = -1; bad < 6; bad++) {
+            const size_t n = counts[c];
+            const size_t ends[PARTS] = {1, n / 2, n / 2 + 1, n - 1};
+            const size_t at[6] = {0, 1, n / 2 - 1, n / 2, n - 2, n - 1};
+            const int part[6] = {0, 1, 1, 2, 3, 3};
+            const float values[6] = {NAN, INFINITY, -INFINITY, NAN, -NAN, INFINITY};
+            probe_start(NULL);
+            float *x = probe_random(n, WEFT_F32, 1e38, 1);
+            uint64_t *given = probe_alloc(PARTS * sizeof *given);
+            int32_t *found = probe_alloc(PARTS * sizeof *found);
+            for (int p = 0; p < PARTS; p++) {
+                given[p] = ends[p];
+                found[p] = 0;
+            }
+            for (size_t i = 0; i < n; i++)
+                x[i] = isfinite(x[i]) ? x[i] : 3e38f;
+            if (bad >= 0)
+                x[at[bad]] = values[bad];
+            PROBE_RUN(find_not_finite, .count = n, .x = x, .num_parts = PARTS, .ends = given,
+                      .found = found);
+            for (int p = 0; p < PARTS; p++)
+                assert_int_equal(found[p], bad >= 0 && part[bad] == p);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         PROBE_TEST(adamw_equals_fp64),       PROBE_TEST(adamw_writes_fp16),
         PROBE_TEST(split_masters_are_exact), PROBE_TEST(split_masters_step_alike),
-        PROBE_TEST(sum_of_squares_in_fp64),
+        PROBE_TEST(sum_of_squares_in_fp64),  PROBE_TEST(finds_what_is_not_finite),
     };
     return cmocka_run_group_tests(tests, probe_setup, probe_teardown);
 }

@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -162,7 +163,7 @@ static void all_work_takes_its_time_and_keeps_its_bits(void **state)
     const bench *b = *state;
     static work plain, paced;
     double flops = run_all(b, &plain), seconds = 0.06;
-    weft_device_set_pace(b->device, (weft_pace){flops / seconds, WEFT_PACE_ALL});
+    weft_device_set_pace(b->device, (weft_pace){.flops = flops / seconds, .work = WEFT_PACE_ALL});
     double start = now();
     run_all(b, &paced);
     assert_true(now() - start >= seconds);
@@ -178,7 +179,8 @@ static void a_lane_makes_up_what_it_owes_alone(void **state)
     const weft_gemm_args gemm = gemm_of(&w);
     double each = 2e-4;
     fill(&w);
-    weft_device_set_pace(b->device, (weft_pace){weft_gemm_args_flops(&gemm) / each, WEFT_PACE_ALL});
+    weft_device_set_pace(
+        b->device, (weft_pace){.flops = weft_gemm_args_flops(&gemm) / each, .work = WEFT_PACE_ALL});
     double start = now();
     for (int i = 0; i < TASKS; i++)
         OK(weft_gemm(b->lane, &gemm));
@@ -192,7 +194,7 @@ static void kernels_without_flops_take_none_of_it(void **state)
     const bench *b = *state;
     static work w;
     fill(&w);
-    weft_device_set_pace(b->device, (weft_pace){1, WEFT_PACE_ALL});
+    weft_device_set_pace(b->device, (weft_pace){.flops = 1, .work = WEFT_PACE_ALL});
     add(b, &w);
     OK(weft_lane_sync(b->lane));
     assert_true(w.sum[0] == 2 * w.x[0]);
@@ -203,14 +205,15 @@ static void experts_are_passed_over(void **state)
     const bench *b = *state;
     static work plain, paced;
     run_all(b, &plain);
-    weft_device_set_pace(b->device, (weft_pace){1, WEFT_PACE_EXPERTS});
+    weft_device_set_pace(b->device, (weft_pace){.flops = 1, .work = WEFT_PACE_EXPERTS});
     run_all(b, &paced); /* no experts' */
     assert_memory_equal(&plain, &paced, sizeof plain);
 
     const weft_grouped_gemm_args groups = groups_of(&paced);
     double seconds = 0.03;
-    weft_device_set_pace(
-        b->device, (weft_pace){weft_grouped_gemm_args_flops(&groups) / seconds, WEFT_PACE_EXPERTS});
+    weft_device_set_pace(b->device,
+                         (weft_pace){.flops = weft_grouped_gemm_args_flops(&groups) / seconds,
+                                     .work = WEFT_PACE_EXPERTS});
     fill(&paced);
     double start = now();
     weft_lane_mark_experts(b->lane, true);
@@ -239,11 +242,147 @@ static weft_status end_late(const void *unused)
 static void what_cannot_be_made_up_is_counted(void **state)
 {
     const bench *b = *state;
-    weft_device_set_pace(b->device, (weft_pace){1e9, WEFT_PACE_ALL});
+    weft_device_set_pace(b->device, (weft_pace){.flops = 1e9, .work = WEFT_PACE_ALL});
     OK(weft_lane_submit(b->lane, "late", end_late, NULL, 0));
     OK(weft_lane_sync(b->lane));
     assert_true(weft_device_take_late(b->device) > 0.9);
     assert_true(weft_device_take_late(b->device) == 0);
+}
+
+/* --- the link to host memory --------------------------------------------------------------- */
+
+enum { LINK_BYTES = 1 << 20, LINK_COPIES = 8 };
+
+typedef struct link_bench {
+    char *device[2], *pinned[2], *own; /* own: of no device */
+    weft_lane *other;
+} link_bench;
+
+static void open_link(const bench *b, link_bench *l)
+{
+    for (int i = 0; i < 2; i++) {
+        void *memory;
+        OK(weft_device_alloc(b->device, WEFT_SPACE_DEVICE, LINK_BYTES, "device", &memory));
+        l->device[i] = memory;
+        OK(weft_device_alloc(b->device, WEFT_SPACE_PINNED, LINK_BYTES, "pinned", &memory));
+        l->pinned[i] = memory;
+        memset(l->device[i], 1 + i, LINK_BYTES);
+        memset(l->pinned[i], 3 + i, LINK_BYTES);
+    }
+    l->own = calloc(1, LINK_BYTES);
+    assert_non_null(l->own);
+    OK(weft_lane_create(b->device, 0, "other", &l->other));
+}
+
+static void close_link(const bench *b, link_bench *l)
+{
+    weft_device_set_pace(b->device, (weft_pace){0});
+    weft_lane_destroy(l->other);
+    for (int i = 0; i < 2; i++) {
+        weft_device_free(b->device, WEFT_SPACE_DEVICE, l->device[i], LINK_BYTES);
+        weft_device_free(b->device, WEFT_SPACE_PINNED, l->pinned[i], LINK_BYTES);
+    }
+    free(l->own);
+}
+
+/* Seconds of LINK_COPIES copies of all bytes on one lane and, where given, as many on another. */
+static double copy_all(const bench *b, const link_bench *l, double rate, char *to, const char *from,
+                       char *other_to, const char *other_from)
+{
+    const size_t part = LINK_BYTES / LINK_COPIES;
+    weft_device_set_pace(b->device, (weft_pace){.link = rate}); /* and it owes nothing */
+    double start = now();
+    for (size_t i = 0; i < LINK_COPIES; i++) {
+        OK(weft_lane_copy(b->lane, to + i * part, from + i * part, part));
+        if (other_to)
+            OK(weft_lane_copy(l->other, other_to + i * part, other_from + i * part, part));
+    }
+    OK(weft_lane_sync(b->lane));
+    OK(weft_lane_sync(l->other));
+    return now() - start;
+}
+
+static void a_link_takes_its_time_each_way(void **state)
+{
+    const bench *b = *state;
+    const double seconds = 0.05, rate = LINK_BYTES / seconds;
+    link_bench l;
+    open_link(b, &l);
+    assert_true(copy_all(b, &l, rate, l.device[0], l.pinned[0], NULL, NULL) >= seconds);
+    assert_memory_equal(l.device[0], l.pinned[0], LINK_BYTES);
+    assert_true(copy_all(b, &l, rate, l.pinned[1], l.device[1], NULL, NULL) >= seconds);
+    assert_memory_equal(l.pinned[1], l.device[1], LINK_BYTES);
+    assert_true(copy_all(b, &l, rate, l.device[0], l.pinned[0], l.pinned[1], l.device[1]) >=
+                seconds);
+    /* Two lanes, one way: they share it. */
+    assert_true(copy_all(b, &l, rate, l.device[0], l.pinned[0], l.device[1], l.pinned[1]) >=
+                2 * seconds);
+    close_link(b, &l);
+}
+
+/* By the times that copies are given, which no other process can disturb. */
+static void directions_do_not_slow_each_other(void **state)
+{
+    const bench *b = *state;
+    weft_device *d = b->device;
+    const int64_t start = weft_pace_start_ns();
+    weft_device_set_pace(d, (weft_pace){.link = 1e9});
+    assert_int_equal(weft_pace_link_start(d, WEFT_SPACE_PINNED, start, 1000), start + 1000);
+    assert_int_equal(weft_pace_link_start(d, WEFT_SPACE_DEVICE, start, 500), start + 500);
+    assert_int_equal(weft_pace_link_start(d, WEFT_SPACE_PINNED, start, 100), start + 1100);
+    assert_int_equal(weft_pace_link_start(d, WEFT_SPACE_DEVICE, start + 800, 9), start + 809);
+    weft_device_set_pace(d, (weft_pace){0});
+}
+
+/* At a byte a second what waited would never end. */
+static void what_does_not_cross_the_link_has_no_pace(void **state)
+{
+    const bench *b = *state;
+    link_bench l;
+    open_link(b, &l);
+    copy_all(b, &l, 1, l.device[0], l.device[1], l.pinned[0], l.pinned[1]);
+    copy_all(b, &l, 1, l.own, l.device[0], NULL, NULL);
+    copy_all(b, &l, 1, l.device[1], l.own, NULL, NULL);
+    OK(weft_lane_zero(b->lane, l.pinned[0], LINK_BYTES));
+    OK(weft_lane_sync(b->lane));
+    assert_true(l.device[0][LINK_BYTES - 1] == 2 && l.pinned[0][LINK_BYTES - 1] == 0 &&
+                l.own[LINK_BYTES - 1] == 2);
+    weft_device_set_pace(b->device, (weft_pace){.flops = 1, .work = WEFT_PACE_ALL});
+    OK(weft_lane_copy(b->lane, l.device[0], l.pinned[1], LINK_BYTES));
+    OK(weft_lane_sync(b->lane));
+    assert_memory_equal(l.device[0], l.pinned[1], LINK_BYTES);
+    close_link(b, &l);
+}
+
+/* Short copies, each of which oversleeps, on a link that memory outruns. */
+static void a_link_makes_up_what_it_owes_alone(void **state)
+{
+    const bench *b = *state;
+    enum { TASKS = 200, BYTES = 256 };
+    const double each = 2e-4;
+    link_bench l;
+    open_link(b, &l);
+    weft_device_set_pace(b->device, (weft_pace){.link = BYTES / each});
+    double start = now();
+    for (int i = 0; i < TASKS; i++)
+        OK(weft_lane_copy(b->lane, l.device[0], l.pinned[0], BYTES));
+    OK(weft_lane_sync(b->lane));
+    assert_true(now() - start >= TASKS * each);
+    assert_true(weft_device_take_late(b->device) == 0); /* of computation */
+    close_link(b, &l);
+}
+
+/* A copy that ends a second after its time. */
+static void a_link_that_memory_does_not_reach_is_counted(void **state)
+{
+    const bench *b = *state;
+    weft_device_set_pace(b->device, (weft_pace){.link = 1e9});
+    weft_pace_link_end(b->device, WEFT_SPACE_PINNED,
+                       weft_pace_link_start(b->device, WEFT_SPACE_PINNED,
+                                            weft_pace_start_ns() - 1000000000, 1000));
+    assert_true(weft_device_take_link_late(b->device) > 0.9);
+    assert_true(weft_device_take_link_late(b->device) == 0);
+    weft_device_set_pace(b->device, (weft_pace){0});
 }
 
 int main(void)
@@ -256,6 +395,11 @@ int main(void)
         TEST(kernels_without_flops_take_none_of_it),
         TEST(experts_are_passed_over),
         TEST(what_cannot_be_made_up_is_counted),
+        TEST(a_link_takes_its_time_each_way),
+        TEST(directions_do_not_slow_each_other),
+        TEST(what_does_not_cross_the_link_has_no_pace),
+        TEST(a_link_makes_up_what_it_owes_alone),
+        TEST(a_link_that_memory_does_not_reach_is_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

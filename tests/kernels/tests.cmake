@@ -43,3 +43,9 @@ weft_add_cuda_run(gemm_epilogue)
 
 weft_add_test(NAME kernels_pace CMOCKA LABELS kernels tsan
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/test_pace.c)
+
+# Also beside a CUDA device, called on the thread of its lane. Not under ThreadSanitizer, which does
+# not see that OpenMP's threads wait for each other.
+weft_add_test(NAME kernels_host CMOCKA LABELS kernels
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/test_host.c)
+weft_add_cuda_run(host)

@@ -33,6 +33,27 @@ static const char offloaded[] =
     "\"data\": {\"mock_data\": true}, \"checkpoint\": {\"no_save\": true}, "
     "\"log\": {\"trace_step\": 4}}";
 
+/* Uploads take most of the step: 8 ms each. */
+static const char tiered[] =
+    "{\"model\": {\"num_layers\": 2, \"hidden_size\": 32, \"num_attention_heads\": 2, "
+    "\"seq_length\": 64, \"vocab_size\": 64, \"num_experts\": 4}, "
+    "\"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 1, \"train_iters\": 6}, "
+    "\"offload\": {\"experts\": \"host\"}, "
+    "\"device\": {\"pace\": 1e12, \"pace_work\": \"all\", \"pace_link\": 4e6}, "
+    "\"data\": {\"mock_data\": true}, \"checkpoint\": {\"no_save\": true}, "
+    "\"log\": {\"trace_step\": 4}}";
+
+/* Steps on the host, behind a slow link. */
+static const char stepped[] =
+    "{\"model\": {\"num_layers\": 2, \"hidden_size\": 32, \"num_attention_heads\": 2, "
+    "\"seq_length\": 64, \"vocab_size\": 64}, "
+    "\"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 2, \"train_iters\": 6}, "
+    "\"parallel\": {\"ddp_bucket_size\": 4096}, "
+    "\"offload\": {\"optimizer_state\": \"host\"}, "
+    "\"device\": {\"pace\": 1e12, \"pace_work\": \"all\", \"pace_link\": 4e6}, "
+    "\"data\": {\"mock_data\": true}, \"checkpoint\": {\"no_save\": true}, "
+    "\"log\": {\"trace_step\": 4}}";
+
 static const char recomputed[] =
     "{\"model\": {\"num_layers\": 2, \"hidden_size\": 32, \"num_attention_heads\": 2, "
     "\"seq_length\": 64, \"vocab_size\": 64, \"num_experts\": 4, "
@@ -170,6 +191,156 @@ static void check_experts(const char *config, const char *mesh, const char *run,
     }
     EXPECT(pinned >= least_pinned, "%s: %g bytes are pinned", config, pinned);
     cJSON_Delete(json);
+}
+
+/* A traced step that waited for a second longer for what the host steps beside the next one: in
+ * timeline and metrics of the run. */
+static void lengthen_steps(const char *run)
+{
+    enum { TRACED = 4 };
+    const double second_us = 1e6;
+    char path[64], *text, *lines;
+    cJSON *event, *last = NULL;
+    snprintf(path, sizeof path, "%s/trace.json", run);
+    text = child_read(path);
+    cJSON *trace = cJSON_Parse(text);
+    cJSON_ArrayForEach(event, cJSON_GetObjectItem(trace, "traceEvents"))
+    {
+        const char *kind = cJSON_GetStringValue(cJSON_GetObjectItem(event, "cat"));
+        if (kind && strcmp(kind, "step") == 0 &&
+            (!last || number_of(event, "ts") > number_of(last, "ts")))
+            last = event;
+    }
+    EXPECT(last, "no step in %s", path);
+    cJSON_SetNumberValue(cJSON_GetObjectItem(last, "dur"), number_of(last, "dur") + second_us);
+    char *longer = cJSON_PrintUnformatted(trace);
+    EXPECT(longer && child_write(path, longer), "%s", path);
+    cJSON_free(longer);
+    cJSON_Delete(trace);
+    free(text);
+    snprintf(path, sizeof path, "%s/metrics.jsonl", run);
+    text = child_read(path);
+    lines = calloc(2, strlen(text) + 1024);
+    for (char *line = text; *line; line += strcspn(line, "\n") + 1) {
+        cJSON *json = cJSON_ParseWithLength(line, strcspn(line, "\n"));
+        if (number_of(json, "step") == TRACED)
+            cJSON_SetNumberValue(cJSON_GetObjectItem(json, "step_ms"),
+                                 number_of(json, "step_ms") + second_us / 1e3);
+        char *printed = cJSON_PrintUnformatted(json);
+        strcat(strcat(lines, printed), "\n");
+        cJSON_free(printed);
+        cJSON_Delete(json);
+    }
+    EXPECT(child_write(path, lines), "%s", path);
+    free(lines);
+    free(text);
+}
+
+static double sum_of(const cJSON *json, const char *rows)
+{
+    double sum = 0;
+    const cJSON *row;
+    cJSON_ArrayForEach(row, against_of(json, rows)) sum += number_of(row, "measured");
+    return sum;
+}
+
+/* Experts in host memory: what their computation waits for uploads has the paced link's time, and
+ * what the host steps beside the next step is not of this one's. */
+static void check_tier(void)
+{
+    static const char *const args[] = {"train", "tiered.json", "--out", "tiered", NULL};
+    child c;
+    child_run(&c, args, NULL);
+    EXPECT(c.exit_code == 0, "train: exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
+    cJSON *json = lay_beside("tiered", "tiered.json", "tp=1");
+    const cJSON *upload = row_of(against_of(json, "time_s"), "upload"), *row;
+    const double planned = number_of(upload, "planned"), measured = number_of(upload, "measured"),
+                 step = number_of(row_of(against_of(json, "phases_s"), "idle"), "measured");
+    double times = 0, phases = 0;
+    cJSON_ArrayForEach(row, against_of(json, "time_s")) times += number_of(row, "measured");
+    cJSON_ArrayForEach(row, against_of(json, "phases_s")) phases += number_of(row, "measured");
+    EXPECT(planned > 0.05 && measured > 0.7 * planned && measured < times,
+           "uploads: planned %g s, measured %g of a step of %g", planned, measured, times);
+    EXPECT(step >= 0 && fabs(times - phases) < 0.01 * phases, "times %g s, phases %g", times,
+           phases);
+    cJSON_ArrayForEach(row, against_of(json, "memory_bytes")) check_row(row, true);
+    cJSON_Delete(json);
+    lengthen_steps("tiered");
+    json = lay_beside("tiered", "tiered.json", "tp=1");
+    EXPECT(fabs(sum_of(json, "time_s") - times) < 0.01 * times &&
+               fabs(sum_of(json, "phases_s") - times) < 0.01 * times,
+           "beside longer steps of the host: times %g s and phases %g, not %g",
+           sum_of(json, "time_s"), sum_of(json, "phases_s"), times);
+    cJSON_Delete(json);
+}
+
+/* Gradients that go down, steps of the host and weights that come up are the optimizer's time. */
+static void check_stepped(void)
+{
+    static const char *const args[] = {"train",  "stepped.json", "--out", "stepped",
+                                       "--mesh", "dp=2,zero=1",  NULL};
+    child c;
+    child_run(&c, args, NULL);
+    EXPECT(c.exit_code == 0, "train: exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
+    cJSON *json = lay_beside("stepped", "stepped.json", "dp=2,zero=1");
+    const cJSON *optimizer = row_of(against_of(json, "time_s"), "optimizer"), *row;
+    const double planned = number_of(optimizer, "planned"),
+                 measured = number_of(optimizer, "measured");
+    double times = 0;
+    cJSON_ArrayForEach(row, against_of(json, "time_s")) times += number_of(row, "measured");
+    EXPECT(planned > 0.01 && measured > 0.7 * planned && measured < times,
+           "optimizer: planned %g s, measured %g of a step of %g", planned, measured, times);
+    cJSON_ArrayForEach(row, against_of(json, "memory_bytes")) check_row(row, true);
+    cJSON_Delete(json);
+}
+
+/* What a pass shares out is reduced for a second more, and all behind it waits: that is data, not
+ * bubble. */
+static void check_tail(void)
+{
+    static const char *const args[] = {"train",  "tiny.json",   "--out", "shared",
+                                       "--mesh", "dp=2,zero=2", NULL};
+    const double second_us = 1e6;
+    child c;
+    child_run(&c, args, NULL);
+    EXPECT(c.exit_code == 0, "train: exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
+    char *text = child_read("shared/trace.json");
+    cJSON *trace = cJSON_Parse(text), *event;
+    const cJSON *events = cJSON_GetObjectItem(trace, "traceEvents");
+    for (int rank = 0; rank < 2; rank++) {
+        cJSON *last = NULL;
+        double end = 0;
+        cJSON_ArrayForEach(event, events)
+        {
+            const char *kind = cJSON_GetStringValue(cJSON_GetObjectItem(event, "cat"));
+            if (!kind || strcmp(kind, "reduce back") != 0 || number_of(event, "pid") != rank ||
+                number_of(event, "ts") + number_of(event, "dur") <= end)
+                continue;
+            last = event;
+            end = number_of(event, "ts") + number_of(event, "dur");
+        }
+        EXPECT(last, "rank %d shares nothing out", rank);
+        cJSON_ArrayForEach(event, events) if (cJSON_GetObjectItem(event, "ts") &&
+                                              number_of(event, "pid") == rank &&
+                                              number_of(event, "ts") >= end)
+            cJSON_SetNumberValue(cJSON_GetObjectItem(event, "ts"),
+                                 number_of(event, "ts") + second_us);
+        if (last)
+            cJSON_SetNumberValue(cJSON_GetObjectItem(last, "dur"),
+                                 number_of(last, "dur") + second_us);
+    }
+    char *longer = cJSON_PrintUnformatted(trace);
+    EXPECT(longer && child_write("shared/trace.json", longer), "trace");
+    cJSON *json = lay_beside("shared", "tiny.json", "dp=2,zero=2");
+    EXPECT(number_of(row_of(against_of(json, "time_s"), "data"), "measured") > 0.99,
+           "the last reductions are no data");
+    cJSON_Delete(json);
+    cJSON_Delete(trace);
+    cJSON_free(longer);
+    free(text);
 }
 
 /* Each is damage, not a mistake in a config. */
@@ -334,9 +505,12 @@ static void check_against(void)
     free(used);
     check_damaged();
     check_times_of_plan();
+    check_tail();
     check_experts("routed.json", "dp=2,ep=2,binding=dp", "routed", 0);
     check_experts("forced.json", "dp=2,ep=2,binding=dp", "forced", 0);
     check_experts("recomputed.json", "dp=2,ep=2,binding=dp", "recomputed", 0);
+    check_tier();
+    check_stepped();
     check_experts("offloaded.json", "dp=4,ep=4,binding=dp", "offloaded", 65536);
     EXPECT(child_write("run/metrics.jsonl", "{\"step\": 1, \"step_ms\": 1}\n"), "metrics");
     expect_line((const char *[]){"plan", "tiny.json", "--cluster", "cluster.json", "--against",
@@ -353,8 +527,8 @@ int main(void)
     char *sheet = child_read(path);
     EXPECT(sheet && child_write("cluster.json", sheet), "no cluster from %s", path);
     EXPECT(child_write("tiny.json", tiny) && child_write("routed.json", routed) &&
-               child_write("offloaded.json", offloaded) &&
-               child_write("recomputed.json", recomputed),
+               child_write("offloaded.json", offloaded) && child_write("tiered.json", tiered) &&
+               child_write("recomputed.json", recomputed) && child_write("stepped.json", stepped),
            "cannot write configs");
     free(sheet);
     char *unforced = child_read("routed.json"), forced[1024];

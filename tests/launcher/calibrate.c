@@ -1,4 +1,5 @@
 /* Measuring on several ranks: all of them end with one and the same sensible cluster. */
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +9,7 @@
 #include "launcher/measuring/calibrate.h"
 #include "launcher/measuring/measure.h"
 #include "launcher/planning/moe_choice.h"
+#include "parallel/spill.h"
 #include "tests/core/device_under_test.h"
 #include "tests/expect.h"
 #include "tests/launcher/svg.h"
@@ -173,6 +175,23 @@ static void check_interference(weft_comm *world, weft_device *device)
     EXPECT_OK(weft_comm_barrier(world));
 }
 
+/* As training reads: a volume of 4 MiB in four requests, a first write and at least three reads. */
+static void check_direct(weft_comm *world, weft_device *device)
+{
+    enum { FAR = 1 << 28, CALLS = 4 * 4 };
+    const weft_measure_options options = {.max_bytes = 4 << 20,
+                                          .seconds = 0.2,
+                                          .kinds = 1u << WEFT_COST_DIRECT_READ,
+                                          .no_interference = true,
+                                          .storage = "."};
+    weft_cluster c;
+    weft_spill_fail_after(FAR, EIO);
+    EXPECT_OK(weft_measure_cluster(world, device, &options, &c));
+    const int made = FAR - weft_spill_fail_after(0, 0);
+    EXPECT(!weft_cluster_knows(&c, WEFT_COST_DIRECT_READ) || made > CALLS,
+           "read from experts' files %d times", made);
+}
+
 static void check_nodes_of(weft_comm *world, weft_device *device, int ranks_per_node)
 {
     weft_measure_options options = {
@@ -217,6 +236,7 @@ int main(void)
     if (size % 2 == 0)
         check_nodes_of(world, device, 2);
     check_interference(world, device);
+    check_direct(world, device);
     EXPECT_ERROR(weft_measure_cluster(world, device,
                                       &(weft_measure_options){.ranks_per_node = size + 1}, &c),
                  WEFT_CONFIG, "cannot be divided into nodes of");

@@ -27,11 +27,18 @@ add_moe(direct tp=2,binding=dp,ep=2,etp=2
   "\"moe_all_to_all\": \"direct\", \"moe_num_partitions\": 2")
 weft_add_test(NAME cuda_meshes SOURCES launcher/cuda_meshes.c launcher/meshes.c launcher/planned.c
   RANKS 4 TIMEOUT 600 LABELS launcher cuda mpi)
-list(APPEND cuda_training cuda_meshes)
+weft_add_test_run(NAME cuda_tier_slow PROGRAM $<TARGET_FILE:test_tier_slow> RANKS 2 TIMEOUT 300
+  ARGS device.kind=cuda LABELS launcher cuda mpi)
+list(APPEND cuda_training cuda_meshes cuda_tier_slow)
 set_tests_properties(cuda_training ${cuda_training} PROPERTIES RESOURCE_LOCK gpu)
 # Emulated, pinning memory waits for all streams, as it may on a GPU.
 set_property(TEST cuda_training ${cuda_training} APPEND PROPERTY ENVIRONMENT
   WEFT_EMULATE_PINNING_WAITS=1)
-weft_add_test(NAME cuda_command SOURCES launcher/cuda_command.c launcher/child.c
+set(nvml)
+if(WEFT_CUDA STREQUAL emulated) # the stand-in for NVML has its GPU
+  set(nvml $<TARGET_FILE:fake_nvml>)
+endif()
+weft_add_test(NAME cuda_command SOURCES launcher/cuda_command.c launcher/child.c ARGS ${nvml}
   LABELS launcher cuda)
+add_dependencies(test_cuda_command fake_nvml)
 set_tests_properties(cuda_command PROPERTIES RESOURCE_LOCK gpu)

@@ -1,7 +1,9 @@
 /* Damaged and foreign files of a dataset and of a checkpoint, as every verb that reads them meets
  * them: exit code 6, one line that names the file, nothing on stdout, nothing trained. And files
  * that fail under a run. */
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -16,7 +18,7 @@ static const char config[] =
     "{\"model\": {\"num_layers\": 2, \"hidden_size\": 16, \"num_attention_heads\": 4, "
     "\"seq_length\": 16},\n"
     " \"train\": {\"global_batch_size\": 2, \"train_iters\": 2}, "
-    "\"data\": {\"data_path\": \"corpus\"},\n"
+    "\"data\": {\"data_path\": \"corpus\"}, \"checkpoint\": {\"fallback\": 0},\n"
     " \"device\": {\"peak_flops\": 1e9, \"num_threads\": 1}, \"log\": {\"trace_step\": 0}}\n";
 
 typedef struct bytes {
@@ -298,6 +300,90 @@ static void check_cut_under_run(void)
     free(b.data);
 }
 
+static bool holds(const char *path, const char *wanted)
+{
+    char *text = child_read(path);
+    const bool found = text && strstr(text, wanted);
+    free(text);
+    return found;
+}
+
+/* Within half a minute. */
+static bool comes_to_hold(const char *path, const char *wanted)
+{
+    struct timespec pause = {0, 5000000};
+    for (int i = 0; i < 6000 && !holds(path, wanted); i++)
+        nanosleep(&pause, NULL);
+    return holds(path, wanted);
+}
+
+static int count_of(const char *text, const char *wanted)
+{
+    int count = 0;
+    for (const char *at = text; at && (at = strstr(at, wanted)); at++)
+        count++;
+    return count;
+}
+
+/* Each line is whole, their steps rise; returns how many are left out. */
+static int count_gaps(const char *path)
+{
+    char *text = child_read(path), *rest = NULL;
+    int last = 0, lines = 0;
+    for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
+        cJSON *json = cJSON_Parse(line), *step = cJSON_GetObjectItem(json, "step");
+        EXPECT(step && step->valueint > last, "%s: after step %d: %s", path, last, line);
+        last = step ? step->valueint : last;
+        lines++;
+        cJSON_Delete(json);
+    }
+    free(text);
+    return last - lines;
+}
+
+/* A disk on which files cannot grow (but for a limit of this kind a test would need one of its
+ * own), and then can again: the run trains on, says each once and counts what is missing. */
+static void check_full(void)
+{
+    struct rlimit before, full;
+    int said = 0;
+    child c;
+    getrlimit(RLIMIT_FSIZE, &before);
+    full = before;
+    full.rlim_cur = 6500; /* config.json has room, the timeline's files have not */
+    setrlimit(RLIMIT_FSIZE, &full);
+    const bool started = child_start(
+        &c,
+        (const char *[]){"train", "c.json", "--out", "full", "--set", "train_iters=1000000",
+                         "--set", "no_save=true", "--set", "log.trace_step=2", "--set",
+                         "log_interval=1", "--set", "model.num_layers=8", NULL},
+        NULL);
+    setrlimit(RLIMIT_FSIZE, &before);
+    EXPECT(started, "no start");
+    EXPECT(comes_to_hold(c.err_path, "full/metrics.jsonl: cannot write: File too large; training "
+                                     "goes on, and the next line is tried again\n"),
+           "no warning");
+    EXPECT(access("full/trace.json", F_OK) != 0 || access("full/trace.svg", F_OK) != 0,
+           "the timeline has room");
+    EXPECT(started && prlimit(c.pid, RLIMIT_FSIZE, &before, NULL) == 0, "no room");
+    EXPECT(comes_to_hold("full/trace.svg", "</svg>"), "no timeline");
+    if (started)
+        kill(c.pid, SIGTERM);
+    EXPECT(child_wait(&c, 60), "goes on");
+    EXPECT(c.exit_code == 75 && c.out && strstr(c.out, "full/trace.svg\n"), "exit %d: %s%s",
+           c.exit_code, c.out, c.err);
+    EXPECT(count_of(c.err, "full/metrics.jsonl: cannot write: ") == 1 &&
+               count_of(c.err, "warn step 2: full/trace.") == 1 &&
+               count_of(c.err, ": cannot write: File too large; training goes on, and the timeline "
+                               "is tried again\n") == 1,
+           "%s", c.err);
+    const char *end = c.err ? strstr(c.err, "warn full/metrics.jsonl: ") : NULL;
+    EXPECT(end && sscanf(end, "warn full/metrics.jsonl: %d line", &said) == 1 && said > 0 &&
+               said == count_gaps("full/metrics.jsonl"),
+           "%d lines are missing: %s", count_gaps("full/metrics.jsonl"), c.err);
+    child_release(&c);
+}
+
 static void check_latest_is(const char *run, const char *wanted)
 {
     char path[64];
@@ -430,6 +516,7 @@ int main(void)
     check_latest();
     check_odd_name();
     check_cut_under_run();
+    check_full();
     check_failing_saves();
     /* Nothing of all that has changed the files: they are good again. */
     accept(inspect_run);

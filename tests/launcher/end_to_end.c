@@ -83,13 +83,22 @@ static double check_metrics_line(const char *line, int step, int moe_step)
                                        "device_bytes_peak",
                                        "expert_load_max_over_mean",
                                        "rank_load_max_over_mean",
-                                       "dropped_tokens"};
+                                       "dropped_tokens",
+                                       "productive_s",
+                                       "lost_s",
+                                       "saving_s",
+                                       "loading_s",
+                                       "starting_s",
+                                       "waiting_s",
+                                       "goodput"};
     const int num_keys = sizeof keys / sizeof *keys;
     cJSON *json = cJSON_Parse(line);
     int num_moe = check_moe_fields(json, line, moe_step > 0 && step >= moe_step, step == moe_step);
     int num_peak = cJSON_GetObjectItem(json, "peak_flops") ? 3 : 0; /* where it is a new one */
-    EXPECT(cJSON_GetArraySize(json) == num_keys + num_moe + num_peak, "not %d fields: %s",
-           num_keys + num_moe + num_peak, line);
+    int num_energy = cJSON_GetObjectItem(json, "energy_j") ? 1 : 0; /* where it is counted */
+    int num_ranks = cJSON_IsArray(cJSON_GetObjectItem(json, "compute_ms")) ? 4 : 0; /* several */
+    int num = num_keys + num_moe + num_peak + num_energy + num_ranks;
+    EXPECT(cJSON_GetArraySize(json) == num, "not %d fields: %s", num, line);
     EXPECT(step != 1 || (num_peak == 3 && number_of(json, "peak_flops") >= 1e9 &&
                          number_of(json, "model_flops_per_token") > 1e3),
            "no peak: %s", line);

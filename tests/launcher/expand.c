@@ -333,6 +333,10 @@ static void check_refusals(void)
          2,
          "the same file as CONFIG"},
         {{"large.json", "--cluster", "h100.json", "--force"}, 2, "--force is of --emit"},
+        {{"large.json", "--cluster", "h100.json", "--to", "nope.json"},
+         2,
+         "--to nope.json: No such"},
+        {{"large.json", "--cluster", "h100.json", "--context", "8k,x"}, 2, "--context x: expected"},
         {{"tiny.json", "--cluster", "small.json", "--max-nodes", "2", "--emit", "f", "--html",
           "f/step-1.json"},
          2,
@@ -354,6 +358,25 @@ static void check_refusals(void)
         EXPECT(c.exit_code == 0 || child_is_line(c.err), "row %d: not one line: %s", (int)i, c.err);
         child_release(&c);
     }
+}
+
+/* 2.13 samples have today's tokens: 2 are nearer than 3. 8k is a length. */
+static void check_nearest(void)
+{
+    cJSON *json;
+    EXPECT(expand((const char *[]){"tiny.json", "--cluster", "small.json", "--context", "30", NULL},
+                  &json) == 0,
+           "no ladder");
+    EXPECT(number_of(step_of(json, 1), "global_batch_size") == 2, "a batch of %g",
+           number_of(step_of(json, 1), "global_batch_size"));
+    EXPECT(number_of(step_of(json, 1), "lr_advised") > 0, "no advice");
+    cJSON_Delete(json);
+    EXPECT(expand((const char *[]){"large.json", "--cluster", "h100.json", "--context", "8k", NULL},
+                  &json) == 0,
+           "no ladder");
+    EXPECT(number_of(step_of(json, 1), "context") == 8192, "8k is %g tokens",
+           number_of(step_of(json, 1), "context"));
+    cJSON_Delete(json);
 }
 
 /* The program that runs nothing says the same. */
@@ -416,6 +439,11 @@ static void check_emitted_nodes(void)
     run_weft((const char *[]){"expand", "tiny.json", "--cluster", "small.json", "--max-nodes", "2",
                               "--emit", "it's nodes", NULL});
     run_weft((const char *[]){"train", "tiny.json", "--out", "straight", NULL});
+    char *script = child_read("it's nodes/step-0.sh");
+    EXPECT(script && strstr(script, " on 1 node: ") &&
+               strstr(script, "Planned on GPUs, and device.kind is cpu"),
+           "%s", script ? script : "no script");
+    free(script);
     run_script("\"it's nodes/step-0.sh\" --set train.train_iters=3");
     /* From anywhere. */
     EXPECT(mkdir("elsewhere", 0777) == 0, "no folder");
@@ -540,6 +568,7 @@ int main(void)
     check_nodes();
     check_free_devices();
     check_refusals();
+    check_nearest();
     check_alone(alone);
     check_emitted_nodes();
     check_emitted_context();

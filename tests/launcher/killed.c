@@ -1,7 +1,7 @@
 /* Killed anywhere, resumed: `weft train` is a child that is killed whole (mpirun and ranks too) at
  * random moments, or loses one rank in a step or in a save, or is asked to stop. Resumed until
  * done, metrics.jsonl holds every step once, with the bits of an undisturbed run, and at every
- * moment the latest checkpoint is whole. */
+ * moment the latest checkpoint is whole. So it is with experts that train in host memory. */
 #include <dirent.h>
 #include <signal.h>
 #include <stdint.h>
@@ -14,7 +14,7 @@
 #include "tests/expect.h"
 #include "tests/launcher/child.h"
 
-enum { STEPS = 100 };
+enum { STEPS = 100, MAX_SET = 4 };
 
 static const char config[] =
     "{\"model\": {\"num_layers\": 2, \"hidden_size\": 16, \"num_attention_heads\": 2, "
@@ -29,6 +29,7 @@ static const char config[] =
 typedef struct run {
     const char *name, *mesh;
     int ranks;
+    const char *set[MAX_SET]; /* up to the first NULL */
 } run;
 
 static uint64_t random_state;
@@ -104,7 +105,12 @@ static bool has_half_checkpoint(const run *r)
 
 static bool start(const run *r, child *c)
 {
-    const char *args[] = {"train", "c.json", "--out", r->name, "--mesh", r->mesh, "--resume", NULL};
+    const char *args[8 + 2 * MAX_SET] = {"train",  "c.json", "--out",   r->name,
+                                         "--mesh", r->mesh,  "--resume"};
+    for (int i = 0, at = 7; i < MAX_SET && r->set[i]; i++) {
+        args[at++] = "--set";
+        args[at++] = r->set[i];
+    }
     bool good = child_start(c, args, NULL);
     EXPECT(good, "cannot start weft");
     return good;
@@ -307,11 +313,35 @@ static void run_to_end(const run *r)
     child_release(&c);
 }
 
+#define REPLICAS "dp=2,ep=1,binding=dp"
+#define DEALT_OUT "dp=2,ep=2,binding=dp"
+
+/* Experts, or all else, that the host steps, replicas of them or dealt out, killed while steps are
+ * under way. */
+static void check_hosted(const char *mesh, const char *degree, const char *set, const char *more,
+                         const char *name)
+{
+    char names[2][32];
+    run runs[2];
+    for (int i = 0; i < 2; i++) {
+        snprintf(names[i], sizeof names[i], "%s, %s", i ? "disturbed" : "straight", name);
+        runs[i] = (run){names[i], mesh, 2, {degree, set, "log.level=warn", more}};
+    }
+    run_to_end(&runs[0]);
+    for (int i = 0; i < 3; i++)
+        kill_whole(&runs[1], i != 1);
+    kill_rank(&runs[1], false);
+    stop(&runs[1], SIGTERM);
+    run_to_end(&runs[1]);
+    compare(&runs[0], &runs[1]);
+}
+
 int main(void)
 {
-    static const run alone[] = {{"straight-1", "dp=1", 1}, {"disturbed-1", "dp=1", 1}};
-    static const run pair[] = {{"straight-2", "tp=2,binding=tp", 2},
-                               {"disturbed-2", "tp=2,binding=tp", 2}};
+    static const run alone[] = {{"straight-1", "dp=1", 1, {NULL}},
+                                {"disturbed-1", "dp=1", 1, {NULL}}};
+    static const run pair[] = {{"straight-2", "tp=2,binding=tp", 2, {NULL}},
+                               {"disturbed-2", "tp=2,binding=tp", 2, {NULL}}};
     char folder[32];
     random_state = (uint64_t)time(NULL) * 0x9e3779b97f4a7c15u | 1;
     EXPECT(child_folder_enter(folder), "no folder");
@@ -334,6 +364,15 @@ int main(void)
     stop(&pair[1], SIGUSR1);
     run_to_end(&pair[1]);
     compare(&pair[0], &pair[1]);
+
+    check_hosted(REPLICAS, "offload.experts=host", "offload.kept=0.5", NULL, "deferred");
+    check_hosted(REPLICAS, "offload.experts=host", "train.clip_grad=0", NULL, "at once");
+    check_hosted(DEALT_OUT, "offload.experts=host", "train.clip_grad=0",
+                 "offload.placement=balanced", "dealt out");
+    check_hosted(REPLICAS, "offload.experts=file", "offload.kept=0.5", NULL, "in a file, deferred");
+    check_hosted(REPLICAS, "offload.experts=file", "train.clip_grad=0", NULL, "in a file, at once");
+    check_hosted(REPLICAS, "offload.optimizer_state=host", "train.precision=bf16", NULL,
+                 "the optimizer's state");
     if (!expect_failures)
         child_folder_leave(folder);
     else

@@ -208,6 +208,127 @@ static void check_mpirun(void)
                 0, NULL);
 }
 
+/* A fake mpirun whose first start loses a rank, on the last of its nodes, in step 4, and whose
+ * later ones end with the code in FAKE_CODE, a step on. A node that the file "dead" has answers no
+ * probe. */
+static void make_failing_mpirun(void)
+{
+    make_fake(
+        "mpirun",
+        "while [ $# -gt 0 ]; do\n"
+        "  if [ \"$1\" = --host ]; then ! grep -qsxF \"$2\" dead; exit; fi\n"
+        "  if [ \"$1\" = --hostfile ]; then hosts=$2; fi\n"
+        "  shift\ndone\n"
+        "cat \"$hosts\" >>starts; echo >>starts\n"
+        "step=$(cat steps 2>/dev/null || echo 3)\n"
+        "echo \"{\\\"step\\\": $step, \\\"loss\\\": 1}\" >\"${hosts%/*}/metrics.jsonl\"\n"
+        "if [ ! -e steps ]; then\n"
+        "  echo 5 >steps; node=$(tail -n 1 \"$hosts\"); node=${node%% *}\n"
+        "  echo \"mpirun noticed that process rank 1 with PID 7 on node ${node%%.*} exited on "
+        "signal 9 (Killed).\" >&2\n"
+        "  exit 137\nfi\n"
+        "exit \"${FAKE_CODE:-0}\"");
+}
+
+/* What a job of two nodes does about a fault. */
+static void check_fault(const char *out, const char *hosts, const char *spares, const char *dead,
+                        const char *code, int wanted, const char *starts, const char *says)
+{
+    const char *args[] = {"launch",
+                          "mpirun",
+                          "tiny.json",
+                          "--out",
+                          out,
+                          "--mesh",
+                          "dp=2,tp=1",
+                          "--nodes",
+                          "2",
+                          "--hosts",
+                          hosts,
+                          "--set",
+                          "reliability.max_restarts=2",
+                          "--set",
+                          "reliability.restart_delay_s=0",
+                          "--spares",
+                          spares,
+                          NULL};
+    char script[64], fake_code[32];
+    child c;
+    expect_code(args, 0, NULL);
+    snprintf(script, sizeof script, "%s/job.sh", out);
+    snprintf(fake_code, sizeof fake_code, "FAKE_CODE=%s", code);
+    const char *const env[] = {path_of_fakes, fake_code, NULL};
+    expect_bash(script);
+    unlink("starts");
+    unlink("steps");
+    EXPECT(child_write("dead", dead), "no file");
+    const int got = other(&c, "/bin/bash", (const char *const[]){script, NULL}, env);
+    EXPECT(got == wanted && strstr(c.err, says), "%s: exit %d: %s", out, got, c.err);
+    child_release(&c);
+    char *text = child_read("starts");
+    EXPECT(text && strcmp(text, starts) == 0, "%s started on:\n%s", out, text);
+    free(text);
+    free(said());
+}
+
+static void check_restarts(void)
+{
+    make_failing_mpirun();
+    static const char three[] = "a slots=1\nb.x slots=1\n\na slots=1\nc slots=1\n\n",
+                      two[] = "a slots=1\nb.x slots=1\n\na slots=1\nb.x slots=1\n\n",
+                      one[] = "a slots=1\nb.x slots=1\n\na slots=1\n\n";
+    check_fault("spared", "a,b.x,c", "1", "", "0", 0, three,
+                "weft: node b.x is left out: a rank on it failed\n");
+    check_fault("same", "a,b.x", "0", "", "0", 0, two,
+                "weft: the job ended with exit code 137 after step 3: it is started again in 0 s "
+                "(1 of 2, reliability.max_restarts)\n");
+    check_fault("fewer", "a,b.x", "0", "b.x\n", "0", 0, one,
+                "weft: goes on with 1 of 2 nodes: dp 2 -> 1, the global batch stays\n");
+    check_fault("none", "a,b.x", "0", "b.x\na\n", "0", 137, "a slots=1\nb.x slots=1\n\n",
+                "weft: no mesh fits the nodes that are left: none\n");
+    check_fault("config", "a,b.x", "0", "", "2", 2, two, "started again in 0 s (1 of 2");
+    check_fault("loop", "a,b.x", "0", "", "137", 137,
+                "a slots=1\nb.x slots=1\n\na slots=1\nb.x slots=1\n\na slots=1\nb.x slots=1\n\n",
+                "after step 5, twice: it is not started again\n");
+    make_fake("mpirun", "exit 0");
+    expect_code((const char *const[]){"launch", "mpirun", "tiny.json", "--out", "few", "--nodes",
+                                      "2", "--hosts", "a,b", "--spares", "1", "--set",
+                                      "reliability.max_restarts=1", NULL},
+                2, "names 2, where the job has 2 nodes and 1 to spare");
+    expect_code((const char *const[]){"launch", "mpirun", "tiny.json", "--out", "few", "--nodes",
+                                      "2", "--hosts", "a,b,c", "--spares", "1", NULL},
+                2, "reliability.max_restarts");
+    expect_code((const char *const[]){"launch", "mpirun", "tiny.json", "--out", "few", "--spares",
+                                      "1", NULL},
+                2, "--hosts has to name them");
+    expect_code((const char *const[]){"launch", "slurm", "tiny.json", "--out", "few", "--spares",
+                                      "1", NULL},
+                2, "--spares: of mpirun jobs");
+}
+
+/* A batch script's loop: two steps that a signal ended behind the same step. */
+static void check_slurm_restarts(void)
+{
+    const char *const env[] = {path_of_fakes, "FAKE_CODE=137", "SLURM_JOB_ID=123", NULL};
+    child c;
+    int starts = 0;
+    make_fake("srun", "exit $FAKE_CODE");
+    expect_code((const char *const[]){"launch", "slurm", "tiny.json", "--out", "again", "--set",
+                                      "reliability.max_restarts=3", "--set",
+                                      "reliability.restart_delay_s=0", NULL},
+                0, NULL);
+    expect_bash("again/job.sbatch");
+    const int code = other(&c, "/bin/bash", (const char *const[]){"again/job.sbatch", NULL}, env);
+    EXPECT(code == 137 && strstr(c.err, "after step 0, twice"), "exit %d: %s", code, c.err);
+    child_release(&c);
+    char *text = said();
+    for (const char *at = text; (at = strstr(at, "srun\n")); at++)
+        starts++;
+    EXPECT(starts == 2 && !strstr(text, "requeue"), "%d starts: %s", starts, text);
+    free(text);
+    make_fake("srun", "exit 0");
+}
+
 /* What leaves no time to train would be queued for ever. */
 static void check_times(void)
 {
@@ -585,6 +706,8 @@ int main(void)
     check_mistakes();
     check_mpirun();
     check_slurm_text();
+    check_restarts();
+    check_slurm_restarts();
     check_times();
     check_slurm_runs();
     check_kubernetes();

@@ -155,6 +155,7 @@ static const mesh_case meshes[] = {
     {2, 8, "pp=2,dp=4,binding=dp,ep=4", PIPELINE(8, s2)},
     {3, 4, "dp=4,binding=dp,ep=2,zero=1", "\"moe_partition_by\": \"peers\""},
     {3, 4, "dp=4,binding=dp,ep=4", chosen_peers},
+    {3, 4, "dp=4,binding=dp,ep=2,zero=2", PIPELINE(2, s1) ", \"moe_partition_by\": \"experts\""},
     {3, 8, "tp=2,dp=4,binding=dp,ep=4,etp=2", PIPELINE(4, s3) ", " FORM(direct, 2)},
     {1, 4, "cp=2,dp=2,zero=1", NULL},
     {2, 4, "cp=2,dp=2,binding=dp,ep=2", NULL},

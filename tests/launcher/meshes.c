@@ -37,7 +37,7 @@ void mesh_run(weft_comm *world, const mesh_training *what, weft_step_result *res
     must(world, what, 0, weft_config_load(&source, &arena, &config));
     weft_comm_set_check(true);
     must(world, what, 0, weft_trainer_create(&trainer, &config, &source, world, &arena));
-    must(world, what, 0, weft_trainer_start(&trainer, NULL));
+    must(world, what, 0, weft_trainer_start(&trainer, what->from));
     planned_begin(&trainer, &source);
     for (int i = 0; i < what->steps; i++) {
         must(world, what, i + 1, weft_trainer_step(&trainer, &results[i]));

@@ -10,6 +10,7 @@ typedef struct mesh_training {
     const char *parallel;   /* more keys of section "parallel", each behind a comma; NULL: none */
     const char *train;      /* more keys of section "train", likewise */
     int batch, steps;       /* sequences a step */
+    const char *from;       /* the checkpoint to start from; NULL: none */
     const char *checkpoint; /* the folder to leave one in; NULL: none */
     const char *set[12];    /* over all that, as by --set; up to the first NULL */
 } mesh_training;

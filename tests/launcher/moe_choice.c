@@ -245,6 +245,57 @@ static void check_peers(weft_comm *world, const char *path, const char *folder)
     weft_arena_release(&arena);
 }
 
+/* Behind section "parallel". */
+#define BEYOND "}, \"offload\": {\"experts\": \"host\""
+
+/* Experts beyond device memory: n is chosen among partitions by experts, at most as many as a rank
+ * has, by a price that knows of uploads; kept by a checkpoint; and measured. */
+static void check_experts(weft_comm *world, const char *path, const char *folder)
+{
+    weft_cluster cluster = cluster_of(1, 128);
+    char open[400], kept[128];
+    weft_step_result result;
+    cluster.hardware.figures[WEFT_FIGURE_MEMORY_BANDWIDTH] = 1e9;
+    if (weft_comm_rank(world) == 0)
+        EXPECT_OK(weft_cluster_write(&cluster, path));
+    EXPECT_OK(weft_comm_barrier(world));
+    snprintf(kept, sizeof kept, "%s/step-2", folder);
+    snprintf(open, sizeof open, "\"moe_num_partitions\": 0, \"cluster\": \"%s\"" BEYOND, path);
+    for (int again = 0; again < 2; again++) {
+        weft_trainer t = {0};
+        weft_arena arena = {0};
+        EXPECT_OK(start_from(&t, world, &arena, "dp=2,binding=dp,ep=2", open, again ? kept : NULL));
+        EXPECT(t.moe.options.pipeline.by_experts && t.moe.options.pipeline.num_partitions == 2,
+               "%s", t.moe.reason);
+        EXPECT(strncmp(t.moe.reason, "2 partitions by experts, reuse none (",
+                       strlen("2 partitions by experts, reuse none (")) == 0 &&
+                   !strstr(t.moe.reason, "as this run chose") == !again,
+               "told %s", t.moe.reason);
+        for (int s = 0; s < 2; s++) {
+            EXPECT_OK(weft_trainer_step(&t, &result));
+            EXPECT(result.moe.pipeline.by_experts, "step %d is not by experts", s);
+        }
+        if (!again)
+            EXPECT_OK(weft_trainer_save(&t, folder));
+        weft_trainer_release(&t);
+        weft_arena_release(&arena);
+    }
+    weft_trainer t = {0};
+    weft_arena arena = {0};
+    EXPECT_OK(start(&t, world, &arena, "dp=2,binding=dp,ep=2",
+                    "\"moe_num_partitions\": 0, \"moe_choice\": \"profile\"" BEYOND));
+    int most = 0;
+    for (int i = 0; i < 100 && t.moe.profiling; i++) {
+        EXPECT_OK(weft_trainer_step(&t, &result));
+        const weft_moe_pipeline *p = &result.moe.pipeline;
+        EXPECT(p->by_experts == (p->num_partitions > 1), "%s", weft_moe_pipeline_text(p).text);
+        most = p->num_partitions > most ? p->num_partitions : most;
+    }
+    EXPECT(!t.moe.profiling && most == 2, "measured up to %d: %s", most, t.moe.reason);
+    weft_trainer_release(&t);
+    weft_arena_release(&arena);
+}
+
 /* Chunks are asked for: O1, which would be the cheapest here since it starts less often, cannot be
  * cut and is not chosen. */
 static void check_chunks(const char *path)
@@ -308,6 +359,8 @@ int main(void)
     char peers[80];
     snprintf(peers, sizeof peers, "%s/peers", folder);
     check_peers(world, path, peers);
+    snprintf(peers, sizeof peers, "%s/experts", folder);
+    check_experts(world, path, peers);
     check_nothing_travels(world);
     if (weft_comm_rank(world) == 0)
         check_chunks(path);

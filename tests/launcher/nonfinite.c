@@ -74,8 +74,8 @@ static bool asked_for(const char *what)
 /* Of the step and the rank that go wrong. */
 static bool is_bad(const poison *p)
 {
-    const char *rank = getenv("OMPI_COMM_WORLD_RANK");
-    return p->step == BAD_STEP && (!rank || strcmp(rank, "1") == 0);
+    const char *rank = getenv("OMPI_COMM_WORLD_RANK"), *bad = getenv("POISONED_RANK");
+    return p->step == BAD_STEP && (!rank || strcmp(rank, bad ? bad : "1") == 0);
 }
 
 static weft_status spoil_loss(const void *raw)
@@ -225,21 +225,34 @@ int main(int argc, char **argv)
     EXPECT(child_folder_enter(folder), "no folder");
     EXPECT(child_write("c.json", config), "c.json");
     check("good", "dp=2", "POISON=", "eval_interval=2", 0, NULL, "step-6\n");
-    /* Named by the rank that holds the sum: rank 0's share of the bucket under ZeRO. */
+    /* Named by the rank that made it, not by one that holds the sum. */
     check("alone", "dp=1", "POISON=gradient", "eval_interval=0", 8,
-          "error step 3: lane compute, gradient norm: gradient norm is not finite; first in "
+          "error step 3: gradient norm is not finite; first in "
           "decoder.layers.1.bias on rank 0",
           "step-2\n");
     check("stages", "pp=2", "POISON=gradient", "eval_interval=0", 8,
-          "error step 3: lane compute, gradient norm: gradient norm is not finite; first in "
+          "error step 3: gradient norm is not finite; first in "
           "decoder.layers.1.bias on rank 1",
           "step-2\n");
     check("replicas", "dp=2", "POISON=gradient", "eval_interval=0", 8,
-          "error step 3: lane compute, gradient norm: gradient norm is not finite; first in "
-          "decoder.layers.1.bias on rank ",
+          "error step 3: gradient norm is not finite; first in "
+          "decoder.layers.1.bias on rank 1 (layer 2)",
           "step-2\n");
+    setenv("POISONED_RANK", "2", 1);
+    static const char *const sharding[] = {"no_shard", "optim", "optim_grads",
+                                           "optim_grads_params"};
+    for (int i = 0; i < 4; i++) {
+        char set[96], run[32];
+        snprintf(run, sizeof run, "four%d", i);
+        snprintf(set, sizeof set, "data_parallel_sharding_strategy=%s", sharding[i]);
+        check(run, "dp=4", "POISON=gradient", set, 8,
+              "first in decoder.layers.1.bias on rank 2 (layer 2)", "step-2\n");
+    }
+    check("tensors", "tp=2,dp=2", "POISON=gradient", "eval_interval=0", 8,
+          "first in decoder.layers.1.bias on rank 2 (layer 2)", "step-2\n");
+    unsetenv("POISONED_RANK");
     check("losses", "dp=2", "POISON=loss", "eval_interval=0", 8,
-          "error step 3: lane compute, gradient norm: loss is nan on rank 1", "step-2\n");
+          "error step 3: loss is nan on rank 1", "step-2\n");
     check_untouched("gradient", "first in decoder.layers.1.bias on rank 0");
     check_untouched("loss", "loss is nan on rank 0");
     /* Nothing but the save looks at a weight that no loss and no gradient depends on. */

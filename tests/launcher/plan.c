@@ -37,6 +37,14 @@ static const char paced[] =
     "\"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 4, \"train_iters\": 1}, "
     "\"data\": {\"mock_data\": true}, \"device\": {\"pace\": 2e6}}";
 
+/* At a link this slow the step is what is copied over it. */
+static const char linked[] =
+    "{\"model\": {\"num_layers\": 2, \"hidden_size\": 64, \"num_attention_heads\": 2, "
+    "\"seq_length\": 32, \"vocab_size\": 64}, "
+    "\"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 4, \"train_iters\": 1, "
+    "\"fine_grained_activation_offloading\": true, \"offload_modules\": [\"block\"]}, "
+    "\"data\": {\"mock_data\": true}, \"device\": {\"pace_link\": 2e6}}";
+
 static double number_of(const cJSON *json, const char *key)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(json, key);
@@ -296,10 +304,9 @@ static void check_eager(const char *sheet)
 static void write_host(const char *sheet, const char *path, double memory, double bandwidth)
 {
     cJSON *json = cJSON_Parse(strchr(sheet, '{'));
-    cJSON_DeleteItemFromObject(json, "host");
-    cJSON *host = cJSON_AddObjectToObject(json, "host");
-    cJSON_AddNumberToObject(host, "memory_bytes", memory);
-    cJSON_AddNumberToObject(host, "link_bandwidth", bandwidth);
+    cJSON *host = cJSON_GetObjectItemCaseSensitive(json, "host");
+    cJSON_ReplaceItemInObject(host, "memory_bytes", cJSON_CreateNumber(memory));
+    cJSON_ReplaceItemInObject(host, "link_bandwidth", cJSON_CreateNumber(bandwidth));
     char *text = cJSON_Print(json);
     EXPECT(child_write(path, text), "cannot write %s", path);
     free(text);
@@ -404,6 +411,10 @@ static void check_pace(void)
            "at a pace of all work only the experts are paced");
     EXPECT(step_of("paced.json", mesh, "device.pace=0") < 0.01 * experts,
            "a pace of the experts changes nothing");
+    const double link = step_of("linked.json", "dp=4", NULL);
+    EXPECT_NEAR(step_of("linked.json", "dp=4", "device.pace_link=1e6") / link, 2, 0.05);
+    EXPECT(step_of("linked.json", "dp=4", "device.pace_link=0") < 0.05 * link,
+           "a pace of the link changes nothing");
 }
 
 /* A trace that cannot be written costs nobody the plan. */
@@ -706,6 +717,47 @@ static void check_alone(const char *alone)
     child_release(&pure);
 }
 
+/* An efficiency that is not given is 1, which is told. */
+static void check_efficiency(void)
+{
+    child c;
+    char sheet[1024];
+    snprintf(sheet, sizeof sheet,
+             "{\"num_nodes\": 1, \"ranks_per_node\": 8, \"device\": {\"memory_bandwidth\": 1e10, "
+             "\"peak\": {\"fp32\": 1e11, \"bf16\": 2e11}, \"efficiency\": {\"memory\": [[1e6, "
+             "0.5]]}}, \"inside\": {\"bandwidth\": 1e10, \"latency_us\": 1, \"efficiency\": "
+             "[[1e6, 0.5]]}}");
+    EXPECT(child_write("bare.json", sheet), "cannot write bare.json");
+    const char *args[] = {"plan",   "dense.json", "--cluster", "bare.json",
+                          "--mesh", "tp=8",       NULL,        NULL};
+    child_run(&c, args, NULL);
+    EXPECT(strstr(c.out, "\ndevice.efficiency.gemm is not given: 1"), "%s%s", c.out, c.err);
+    child_release(&c);
+    args[6] = "--json";
+    child_run(&c, args, NULL);
+    EXPECT(strstr(c.out, "\"not given: 1\"") != NULL, "%s%s", c.out, c.err);
+    child_release(&c);
+}
+
+/* The measured peak is below the products that were measured beside it: no share of it is told. */
+static void check_low_peak(void)
+{
+    child c;
+    char sheet[1024];
+    snprintf(sheet, sizeof sheet,
+             "{\"num_nodes\": 1, \"ranks_per_node\": 8, \"device\": {\"memory_bandwidth\": 1e12, "
+             "\"efficiency\": {\"attention\": [[1e6, 1]]}, \"peak\": {\"fp32\": 1e11, \"bf16\": "
+             "1e11}}, \"products\": [[\"bf16\", 4096, 4096, 4096, 1000]], "
+             "\"inside\": {\"bandwidth\": 1e12, \"latency_us\": 1}}");
+    EXPECT(child_write("low.json", sheet), "cannot write low.json");
+    child_run(
+        &c, (const char *[]){"plan", "dense.json", "--cluster", "low.json", "--mesh", "tp=8", NULL},
+        NULL);
+    EXPECT(strstr(c.out, "MFU -   most") && strstr(c.out, "peak cannot be right"), "%s%s", c.out,
+           c.err);
+    child_release(&c);
+}
+
 /* Attention's FLOPs of so long a sequence pass 2^64. */
 static void check_long(void)
 {
@@ -732,6 +784,7 @@ int main(void)
     EXPECT(child_write("dense.json", dense) && child_write("moe.json", moe) &&
                child_write("wide.json", wide) && child_write("tiny.json", tiny) &&
                child_write("routed.json", routed) && child_write("paced.json", paced) &&
+               child_write("linked.json", linked) &&
                child_write("empty.json", "{\"name\": \"empty\", \"num_nodes\": 1, "
                                          "\"ranks_per_node\": 8}"),
            "cannot write configs");
@@ -747,6 +800,8 @@ int main(void)
     check_directions();
     check_loads();
     check_long();
+    check_efficiency();
+    check_low_peak();
     check_forms();
     check_limits();
     check_pace();

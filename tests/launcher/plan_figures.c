@@ -1,5 +1,6 @@
 /* What a plan says beside its price: sums, ranges, loads of experts, failures and costs by hand,
- * and a checkpoint's bytes beside those that a run writes. */
+ * and a checkpoint's bytes beside those that a run writes. And reductions of shared-out gradients,
+ * which go on beside the next forward. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -120,6 +121,59 @@ static void check_parts(void)
     near(embedding, (250 + 32) * 64 * 8, 0.02); /* but for padding */
     near(head, (250 * 64 + 2 * 64) * 8, 0.02);
     cJSON_Delete(json);
+}
+
+/* --- reductions ------------------------------------------------------------------------------ */
+
+static double sharded_step(const char *mesh, int num_micro_batches)
+{
+    char batch[48];
+    snprintf(batch, sizeof batch, "train.global_batch_size=%d", 16 * num_micro_batches);
+    cJSON *json = plan("dense.json", "cluster.json", mesh,
+                       (const char *[]){"--set", batch, "--set", "model.hidden_size=512", "--set",
+                                        "parallel.ddp_bucket_size=1000000", NULL});
+    const double step = number(json, "step_time_s");
+    cJSON_Delete(json);
+    return step;
+}
+
+/* Where reductions take longer than all passes, the forward between two backwards costs nothing.
+ * With one micro-batch as much is reduced, once, as with ZeRO-1. */
+static void check_reductions(void)
+{
+    static const char beside[] = "dp=16,zero=2", behind[] = "dp=16,zero=2,schedule=gpipe";
+    child c;
+    child_run(&c,
+              (const char *[]){"schedule", "dense.json", "--json", "--cluster", "cluster.json",
+                               "--mesh", beside, "--level", "pass", "--set",
+                               "model.hidden_size=512", "--set", "train.global_batch_size=16",
+                               NULL},
+              NULL);
+    cJSON *json = cJSON_Parse(c.out);
+    const double forward = number(object(json, "programs")->child, "us") / 1e6;
+    for (int n = 1; n < 4; n++) {
+        EXPECT_NEAR(sharded_step(behind, n) - sharded_step(beside, n), (n - 1) * forward, 1e-9);
+        near(sharded_step(beside, n + 1) - sharded_step(beside, n),
+             sharded_step(beside, 2) - sharded_step(beside, 1), 1e-9);
+    }
+    near(sharded_step(beside, 1), sharded_step("dp=16,zero=1", 1), 0.02);
+    cJSON_Delete(json);
+    child_release(&c);
+}
+
+/* Replicas nearer than parts of a sequence: all ranks sum the same gradients over the same nodes.
+ */
+static void check_order(void)
+{
+    double us[2];
+    for (int i = 0; i < 2; i++) {
+        cJSON *json =
+            plan("dense.json", "cluster.json", i ? "cp=2,dp=8,order=tp-ep-dp-cp-pp" : "cp=2,dp=8",
+                 (const char *[]){"--set", "parallel.overlap_grad_reduce=false", NULL});
+        us[i] = number(object(json, "time"), "data");
+        cJSON_Delete(json);
+    }
+    near(us[1], us[0], 1e-9);
 }
 
 /* --- ranges ---------------------------------------------------------------------------------- */
@@ -454,6 +508,8 @@ int main(void)
     write_cluster("cluster.json", "", 0.1);
     check_daly();
     check_parts();
+    check_reductions();
+    check_order();
     check_ranges();
     check_sources();
     check_loads();

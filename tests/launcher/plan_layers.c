@@ -86,7 +86,7 @@ static void check_paper(const char *alone)
 
 static void check_forms(const char *alone)
 {
-    static const char *const forms[] = {"baseline", "o1", "o2", "o3"};
+    static const char *const forms[] = {"baseline", "o1", "o2", "o3", "direct"};
     static const char *const sizes[] = {"64k", "4MiB", "256MiB"};
     char key[32];
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -95,7 +95,7 @@ static void check_forms(const char *alone)
                 (const char *[]){"plan", "all-to-all", "--bytes", sizes[i], "--tp", "8", "--ep",
                                  "4", "--cluster", "cluster.json", "--json", NULL});
         double least = INFINITY, chosen = NAN;
-        for (size_t f = 0; f < 4; f++) {
+        for (size_t f = 0; f < 5; f++) {
             snprintf(key, sizeof key, "%s_s", forms[f]);
             const double s = number_of(json, key);
             EXPECT(s > 0, "%s takes %g s", forms[f], s);
@@ -115,7 +115,7 @@ static void check_forms(const char *alone)
               (const char *[]){"plan", "all-to-all", "--bytes", "64MiB", "--tp", "8", "--ep", "2",
                                "--cluster", "cluster.json", NULL},
               NULL);
-    EXPECT(c.exit_code == 0 && strstr(c.out, "choice: o") && strstr(c.out, "  baseline  "),
+    EXPECT(c.exit_code == 0 && strstr(c.out, "choice: ") && strstr(c.out, "  baseline  "),
            "exit %d: %s%s", c.exit_code, c.out, c.err);
     child_release(&c);
 }
@@ -135,6 +135,8 @@ static void check_exchange_refusals(void)
     refuse_exchange("4MB", "8", "2", "cluster.json", "--bytes 4MB: expected a size in bytes");
     refuse_exchange("4MiB", "0", "2", "cluster.json", "--tp 0: expected a whole number");
     refuse_exchange("4MiB", "16", "2", "cluster.json", "--tp 16: it must stay inside a node");
+    refuse_exchange("4MiB", "3", "3", "cluster.json",
+                    "nodes of 8 devices cut tensor-parallel groups");
     refuse_exchange("4MiB", "8", "4096", "cluster.json", "has 1024 devices");
     refuse_exchange("4MiB", "8", "2", "none.json", "--cluster none.json: No such file");
     refuse_exchange("4MiB", "8", "2", "empty.json", "device.memory_bandwidth is not known");

@@ -18,6 +18,11 @@ static const char config[] =
     "\"parallel\": {\"use_distributed_optimizer\": false}, "
     "\"train\": {\"micro_batch_size\": 4, \"global_batch_size\": 64, \"train_iters\": 1, "
     "\"precision\": \"fp16\"}, \"data\": {\"mock_data\": true}}";
+static const char small[] =
+    "{\"model\": {\"num_layers\": 48, \"num_attention_heads\": 4, \"seq_length\": 128, "
+    "\"vocab_size\": 1024}, \"parallel\": {\"use_distributed_optimizer\": false}, "
+    "\"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 16, \"train_iters\": 1, "
+    "\"precision\": \"fp16\"}, \"data\": {\"mock_data\": true}}";
 static const char experts[] =
     "{\"model\": {\"num_layers\": 8, \"hidden_size\": 2048, \"num_attention_heads\": 16, "
     "\"seq_length\": 1024, \"vocab_size\": 51200, \"num_experts\": 16, \"moe_router_topk\": 1}, "
@@ -121,6 +126,20 @@ static void check_times(void)
     EXPECT(some > 1.01 * none && some < 1.12 * none && all > 1.25 * none && all < 1.45 * none,
            "%g s, selective %g, full %g", none, some, all);
     EXPECT(step_of("dense.json", "plain", "tp=8,sp=1", NULL) < none, "norms are not shared");
+    /* Nothing hides the reductions of 2021; on one rank its norms alone take longer. */
+    double tensor[2];
+    for (int year = 0; year < 2; year++) {
+        cJSON *json = plan("dense.json", year ? "plain-2021" : "plain", "tp=8", full);
+        tensor[year] = number_of(cJSON_GetObjectItem(json, "time"), "tensor");
+        cJSON_Delete(json);
+    }
+    /* 6 all-reduces a layer, of which 2 were beside products that lacked 24 of 108 multiprocessors
+     */
+    EXPECT(tensor[1] / tensor[0] > 1.2 && tensor[1] / tensor[0] < 6 / (4 + 2 * 24 / 108.0) + 0.02,
+           "reductions: %g s and %g s", tensor[0], tensor[1]);
+    const double old = step_of("dense.json", "plain-2021", "tp=1", full);
+    const double later = step_of("dense.json", "plain", "tp=1", full);
+    EXPECT(old > later && old < 1.02 * later, "norms: %g s and %g s", old, later);
     /* Each message is waited for; each rank sends its share of the rows. */
     cJSON *json = plan("dense.json", "plain", "tp=8,pp=4", NULL);
     EXPECT(number_of(cJSON_GetObjectItem(json, "time"), "pipeline") > 0, "messages cost nothing");
@@ -142,6 +161,51 @@ static void check_times(void)
     EXPECT(fabs(sent[1] / sent[0] - 1) < 0.2, "%g s and %g s", sent[0], sent[1]);
     (void)step_of("experts.json", "plain", "tp=8,binding=tp", NULL);
     (void)step_of("experts.json", "plain", "tp=2,dp=8,ep=8,etp=2,pp=2", NULL);
+}
+
+/* Reductions that backward hides take 24 of its 108 multiprocessors as long as they are under way.
+ */
+static void check_taken(void)
+{
+    static const char *const overlaps[] = {"parallel.overlap_grad_reduce=true",
+                                           "parallel.overlap_grad_reduce=false"};
+    double data[2];
+    for (int i = 0; i < 2; i++) {
+        cJSON *json = plan("dense.json", "plain", "tp=8,dp=16", overlaps[i]);
+        data[i] = number_of(cJSON_GetObjectItem(json, "time"), "data");
+        cJSON_Delete(json);
+    }
+    EXPECT(data[0] > 0.22 * data[1] && data[0] < 0.3 * data[1], "hidden %g s, alone %g s", data[0],
+           data[1]);
+}
+
+/* Kernels that take less than a framework needs to issue them wait for it: 15 of a layer's forward,
+ * at least 25 of its backward, 7 us each. On a rank of its own no more is there than that. */
+static void check_issue(void)
+{
+    static const char set[] = "model.hidden_size=64";
+    const double layers = 48, passes = 16, least = 7e-6 * (15 + 25) * layers * passes;
+    const double step = step_of("short.json", "plain", "tp=1", set);
+    EXPECT(step > least && step < 1.5 * least, "%g s instead of %g", step, least);
+    const double weft = step_of("short.json", "weft", "tp=1", set);
+    EXPECT(weft < 0.7 * step, "Weft's own kernels wait: %g s", weft);
+}
+
+static double bubble_of(const char *mesh)
+{
+    cJSON *json = plan("experts.json", "plain", mesh, "model.num_layers=32");
+    const cJSON *time = cJSON_GetObjectItem(json, "time");
+    const double share = number_of(time, "bubble") / number_of(json, "step_time_s");
+    cJSON_Delete(json);
+    return share;
+}
+
+/* Virtual stages shorten the bubble with experts, too: messages are handed over when passes are
+ * over, whatever a host waits for. */
+static void check_virtual_stages(void)
+{
+    const double one = bubble_of("pp=8,dp=2,ep=2"), two = bubble_of("pp=8,dp=2,ep=2,vp=2");
+    EXPECT(two < 0.85 * one, "bubble: %g of a step, with two virtual stages %g", one, two);
 }
 
 static void refuse(const char *const *args, const char *part)
@@ -171,6 +235,12 @@ static void check_refusals(void)
     refuse((const char *[]){"plan", "dense.json", "--cluster", "cluster.json", "--kernels", "plain",
                             "--against", "run", NULL},
            "no run has plain kernels");
+    refuse((const char *[]){"plan", "dense.json", "--cluster", "cluster.json", "--kernels",
+                            "plain-2021", "--mesh", "cp=2", NULL},
+           "parallel.context_parallel_size: plain kernels see whole sequences");
+    refuse((const char *[]){"plan", "dense.json", "--cluster", "cluster.json", "--kernels",
+                            "plain-2021", "--against", "run", NULL},
+           "no run has plain kernels");
     refuse((const char *[]){"train", "dense.json", "--out", "run", "--kernels", "plain", NULL},
            "kernels");
 }
@@ -183,12 +253,15 @@ int main(void)
         return 1;
     char *sheet = child_read(path);
     EXPECT(sheet && child_write("cluster.json", sheet) && child_write("dense.json", config) &&
-               child_write("experts.json", experts),
+               child_write("experts.json", experts) && child_write("short.json", small),
            "cannot write what is planned");
     free(sheet);
     check_memory();
     check_stages();
     check_times();
+    check_taken();
+    check_issue();
+    check_virtual_stages();
     check_refusals();
     child_folder_leave(folder);
     return expect_finish();

@@ -13,7 +13,9 @@ static struct {
     const char *mesh;
     weft_arena arena;
     weft_program step; /* planned, of this rank */
-    uint32_t next;
+    uint32_t num_run;
+    uint32_t next[WEFT_NUM_LANES]; /* behind the last task that ran on each, */
+    bool goes_ahead;               /* where lanes keep their order alone (schedule/ahead.h) */
     weft_task_function run[WEFT_NUM_TASK_KINDS]; /* the trainer's */
 } watch;
 
@@ -34,16 +36,21 @@ static void compare(const char *name, const weft_program *planned, const weft_pr
 
 static weft_status run_planned(void *context, const weft_task *task, weft_lane *lane)
 {
-    EXPECT(watch.next < watch.step.num_tasks &&
-               memcmp(task, &watch.step.tasks[watch.next], sizeof *task) == 0,
-           "%s: task %u runs, and another is planned", watch.mesh, watch.next);
-    watch.next++;
+    uint32_t at = watch.goes_ahead ? watch.next[task->lane] : watch.num_run;
+    while (watch.goes_ahead && at < watch.step.num_tasks && watch.step.tasks[at].lane != task->lane)
+        at++;
+    EXPECT(at < watch.step.num_tasks && memcmp(task, &watch.step.tasks[at], sizeof *task) == 0,
+           "%s: task %u runs, and another is planned", watch.mesh, at);
+    watch.next[task->lane] = at + 1;
+    watch.num_run++;
     return watch.run[task->kind](context, task, lane);
 }
 
 static void begin_watch(weft_trainer *t)
 {
-    watch.next = 0;
+    watch.num_run = 0;
+    memset(watch.next, 0, sizeof watch.next);
+    watch.goes_ahead = t->executor.ahead != NULL;
     memcpy(watch.run, t->executor.run, sizeof watch.run);
     for (int kind = 0; kind < WEFT_NUM_TASK_KINDS; kind++)
         if (watch.run[kind])
@@ -101,8 +108,11 @@ void planned_begin(weft_trainer *t, const weft_config_source *source)
     snprintf(path, sizeof path, "%s/examples/clusters/h100.json", getenv("WEFT_SOURCE_DIR"));
     EXPECT_OK(weft_plan_load(&alone, NULL, &watch.arena, &config));
     const char *own = config.schedule.cluster; /* that the run chose for */
-    EXPECT_OK(weft_plan_cluster(path, &config, &watch.arena, &cluster));
-    config.schedule.cluster = own;
+    EXPECT_OK(weft_plan_cluster("cluster", path, &config, &watch.arena, &cluster));
+    if (own) { /* from which the plan chooses, too */
+        config.schedule.cluster = own;
+        config.planned_on = config.planned_curves = NULL;
+    }
     EXPECT_OK(weft_plan_make(&config, &alone, cluster, NULL, &watch.arena, &plan));
     snprintf(name, sizeof name, "step of rank %d", rank);
     watch.step = plan.step.programs[rank];
@@ -116,8 +126,8 @@ void planned_begin(weft_trainer *t, const weft_config_source *source)
 
 void planned_end(weft_trainer *t)
 {
-    EXPECT(watch.next == watch.step.num_tasks, "%s: %u tasks ran of %u that are planned",
-           watch.mesh, watch.next, watch.step.num_tasks);
+    EXPECT(watch.num_run == watch.step.num_tasks, "%s: %u tasks ran of %u that are planned",
+           watch.mesh, watch.num_run, watch.step.num_tasks);
     memcpy(t->executor.run, watch.run, sizeof watch.run);
     weft_arena_release(&watch.arena);
 }

@@ -1,6 +1,7 @@
 /* A run folder and what may happen to it: another config, another dataset, a second training, a run
  * that is finished, one without its `latest`, one cut off in its metrics. Whatever is refused or
  * has nothing to do leaves the folder's bytes as they were. */
+#include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -291,6 +292,16 @@ static void check_not_shared(void)
     expect_unchanged("whole", before, "not shared");
 }
 
+static int lines_of(const char *path)
+{
+    int count = 0;
+    char *text = child_read(path);
+    for (const char *at = text; at && (at = strchr(at, '\n')); at++)
+        count++;
+    free(text);
+    return count;
+}
+
 static void wait_for(const char *path)
 {
     for (int i = 0; i < 20000 && access(path, F_OK) != 0; i++)
@@ -320,7 +331,7 @@ static void check_lock(const char *mesh, const char *other)
     refuse(second, no_mpirun, 2, wanted);
     child_release(&c);
     /* No checkpoint yet: resumed all the same. */
-    accept(second, "");
+    accept(second, " rank 0 info resume: busy has no checkpoint yet: it starts again at step 0\n");
     EXPECT(lr_of("busy", 1) > 0 && lr_of("busy", STEPS) > 0, "not trained");
     EXPECT(system("rm -r busy") == 0, "busy");
 }
@@ -360,6 +371,84 @@ static void check_latest(void)
     }
 }
 
+/* A first save that was killed before it wrote `latest` has left one whole checkpoint: no fault. */
+static void check_first_save(void)
+{
+    char iters[32];
+    child c;
+    EXPECT(system("cp -r whole first && cd first/checkpoints && rm latest && "
+                  "ls -d step-* | sort -V | head -n -1 | xargs rm -r") == 0,
+           "no folder");
+    snprintf(iters, sizeof iters, "train_iters=%d", STEPS + 3);
+    run_weft(&c, 0, (const char *[]){"train", "--out", "first", "--resume", "--set", iters, NULL});
+    EXPECT(c.err && !strstr(c.err, "names no checkpoint"), "%s", c.err);
+    child_release(&c);
+    EXPECT(lr_of("first", STEPS + 3) > 0, "not trained");
+}
+
+/* Checkpoints that were there and are gone: resumed neither, nor are the metrics replaced. Who
+ * starts anew all the same, and has not saved yet, has lost nothing. */
+static void check_lost(const char *async)
+{
+    const char *const again[] = {"train",         "--out",    "lost", "--set",
+                                 "train_iters=8", "--resume", NULL};
+    const char *const anew[] = {"train", "c.json",          "--out",
+                                "lost",  "--set",           "train_iters=1000000",
+                                "--set", "save_interval=0", NULL};
+    child c;
+    accept((const char *[]){"train", "c.json", "--out", "lost", "--set", async, NULL}, "");
+    EXPECT(system("mv lost/checkpoints gone") == 0, "not moved");
+    char *before = child_read("lost/metrics.jsonl");
+    refuse(again, no_mpirun, 6,
+           "weft train: lost/checkpoints: has no checkpoint, but the run has saved step 6: restore "
+           "them to go on, or start anew without --resume or with another --out\n");
+    char *after = child_read("lost/metrics.jsonl");
+    EXPECT(before && after && strcmp(before, after) == 0, "metrics: %s", after);
+    free(before);
+    free(after);
+    EXPECT(unlink("lost/metrics.jsonl") == 0 && child_start(&c, anew, NULL), "cannot start weft");
+    wait_for("lost/metrics.jsonl");
+    while (!child_wait(&c, 0.01) && lines_of("lost/metrics.jsonl") < 1)
+        ;
+    child_kill(&c);
+    child_release(&c);
+    accept(again, " rank 0 info resume: lost has no checkpoint yet: it starts again at step 0\n");
+    EXPECT(system("rm -r lost gone") == 0, "lost");
+}
+
+/* The folder is renamed, or removed, under the run: one line, no path that leads nowhere, exit 6.
+ */
+static void check_moved(const char *mesh, const char *command)
+{
+    const char *const args[] = {"train",  "c.json",
+                                "--out",  "moving",
+                                "--mesh", mesh,
+                                "--set",  "train_iters=1000000",
+                                "--set",  "save_interval=0",
+                                NULL};
+    static const char said[] = ": moving is no longer the folder that this run opened: ";
+    child c;
+    EXPECT(child_start(&c, args, NULL), "cannot start weft");
+    for (int i = 0; i < 6000 && lines_of("moving/metrics.jsonl") < 3; i++)
+        usleep(5000);
+    EXPECT(system(command) == 0, "%s", command);
+    for (int i = 0; i < 6000; i++) {
+        char *text = child_read(c.err_path);
+        const bool found = text && strstr(text, said);
+        free(text);
+        if (found)
+            break;
+        usleep(5000);
+    }
+    kill(c.pid, SIGTERM);
+    EXPECT(child_wait(&c, 60), "goes on");
+    const char *at = c.err ? strstr(c.err, said) : NULL;
+    EXPECT(c.exit_code == 6 && at && !strstr(at + 1, said) && c.out && !strstr(c.out, "metrics: "),
+           "exit %d: %s%s", c.exit_code, c.out, c.err);
+    child_release(&c);
+    EXPECT(system("rm -rf moving away") == 0, "moving");
+}
+
 int main(void)
 {
     char folder[32];
@@ -374,6 +463,11 @@ int main(void)
     check_lock("dp=1", "dp=2");
     check_lock("dp=2", "dp=1");
     check_latest();
+    check_first_save();
+    check_moved("dp=1", "mv moving away");
+    check_moved("dp=2", "rm -r moving");
+    check_lost("checkpoint.async_save=false");
+    check_lost("checkpoint.async_save=true");
     if (!expect_failures)
         child_folder_leave(folder);
     return expect_finish();

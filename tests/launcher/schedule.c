@@ -150,7 +150,7 @@ static void check_levels(void)
     static const struct {
         const char *level, *slice;
         int num_programs;
-    } rows[] = {{"step", "F0", 2}, {"pass", "l1", 8}, {"layer", "Eg1", 2}};
+    } rows[] = {{"step", "F0", 2}, {"pass", "l1", 8}, {"layer", "Eg1", 2}, {"experts", "Uw1", 2}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         for (int by_cluster = 0; by_cluster < 2; by_cluster++) {
             const char *args[] = {"schedule",     "c.json",
@@ -171,6 +171,24 @@ static void check_levels(void)
             remove("s.svg");
             remove("s.json");
         }
+}
+
+/* Experts in host memory go up as the config says: of four, two are kept. */
+static void check_offloaded(void)
+{
+    const char *const args[] = {"schedule",     "c.json",
+                                "--set",        "offload.experts=host",
+                                "--set",        "offload.kept=0.5",
+                                "--set",        "offload.order=demand",
+                                "--level",      "experts",
+                                "--program",    "--cluster",
+                                "cluster.json", NULL};
+    char *text = output_of(args);
+    int num = 0;
+    for (const char *at = text; at && (at = strstr(at, "upload ")); at++)
+        num++;
+    EXPECT(num == 2 * 2, "%d uploads", num);
+    free(text);
 }
 
 /* Attention over context-parallel ranks is a program inside a layer, beside the experts'. A block
@@ -236,6 +254,9 @@ static void check_refusals(void)
     expect_line((const char *[]){"schedule", "c.json", "--level", "layer", "--set",
                                  "model.num_experts=0", NULL},
                 2, "no MoE layer");
+    expect_line((const char *[]){"schedule", "c.json", "--level", "experts", "--set",
+                                 "model.num_experts=0", NULL},
+                2, "level experts: the model has no MoE layer");
     expect_line(
         (const char *[]){"schedule", "c.json", "--level", "layer", "--body", "attention", NULL}, 2,
         "no attention goes over context-parallel ranks (cp 1)");
@@ -291,6 +312,7 @@ int main(void)
     check_round_trips();
     check_bubbles();
     check_levels();
+    check_offloaded();
     check_attention();
     check_refusals();
     check_alone(alone);

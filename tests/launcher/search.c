@@ -3,6 +3,7 @@
  * was found, and trains; what does not fit says by how many bytes; who has too many devices is
  * told. */
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,12 +18,13 @@
 
 /* --- every candidate ----------------------------------------------------------------------- */
 
-enum { TOP = 3, LEAST_TOKENS = 16, MOST_CANDIDATES = 150 };
+enum { TOP = 3, LEAST_TOKENS = 16, MOST_CANDIDATES = 250 };
 
 typedef struct priced {
     weft_candidate candidate;
     size_t index;
     double us;
+    uint64_t bytes;
 } priced;
 
 typedef struct brute {
@@ -33,15 +35,25 @@ typedef struct brute {
     uint64_t least_short; /* bytes */
 } brute;
 
-static void keep(brute *b, const weft_candidate *c, size_t index, double us)
+/* What the problems were about. */
+static size_t tightened, ties, found_with_zero[4];
+
+static void keep(brute *b, const weft_candidate *c, size_t index, double us, uint64_t bytes)
 {
+    /* In the list's order: the first of those that tie stays. */
+    for (int i = 0; i < b->num_best; i++)
+        if (fabs(b->best[i].us - us) <= 1e-9 * us && b->best[i].bytes == bytes &&
+            weft_candidate_differs_by_order(&b->best[i].candidate, c)) {
+            ties++;
+            return;
+        }
     const bool full = b->num_best == TOP;
     int at = full ? TOP - 1 : b->num_best++;
     if (full && b->best[at].us <= us)
         return;
     for (; at > 0 && us < b->best[at - 1].us; at--)
         b->best[at] = b->best[at - 1];
-    b->best[at] = (priced){*c, index, us};
+    b->best[at] = (priced){*c, index, us, bytes};
 }
 
 static void check_bound(const brute *b, const weft_candidate *c, const weft_plan *plan,
@@ -55,6 +67,19 @@ static void check_bound(const brute *b, const weft_candidate *c, const weft_plan
     EXPECT(bound.step_us * (1 - 1e-9) <= plan->step_us, "%s: form %d: a bound of %.9g us for %.9g",
            text, c->form, bound.step_us, plan->step_us);
     EXPECT(bound.fits || !plan->fits, "%s: form %d fits, whatever its bound says", text, c->form);
+    if (!weft_bound_is_loose(b->bounds, c))
+        return;
+    const double loose_us = bound.step_us;
+    if (weft_bound_tighten(b->bounds, c, &bound) != WEFT_OK) {
+        EXPECT(false, "%s: tight bound: %s", text, weft_error_get()->text);
+        return;
+    }
+    EXPECT(bound.step_us * (1 - 1e-9) <= plan->step_us,
+           "%s: zero %d, form %d: a tight bound of %.9g us for %.9g", text, c->zero, c->form,
+           bound.step_us, plan->step_us);
+    EXPECT(bound.fits || !plan->fits, "%s: form %d fits, whatever its tight bound says", text,
+           c->form);
+    tightened += bound.step_us > loose_us * (1 + 1e-9);
 }
 
 static void try_all(brute *b, const weft_candidate *c, size_t index, const char *text)
@@ -73,7 +98,7 @@ static void try_all(brute *b, const weft_candidate *c, size_t index, const char 
         check_bound(b, c, &plan, text);
         more = !repeats && !plan.fits;
         if (!repeats && plan.fits) {
-            keep(b, c, index, plan.step_us);
+            keep(b, c, index, plan.step_us, plan.memory_bytes);
             b->num_plans++;
         }
         b->num_missed += more;
@@ -140,6 +165,8 @@ static void compare(const loaded *l, const weft_search_space *space,
                    b.best[i].candidate.form, found.plans[i].mesh);
         EXPECT(c->considered == c->illegal + c->memory + c->bound + c->priced + c->repeated,
                "%s: counts", text);
+        for (int i = 0; i < found.num_plans; i++)
+            found_with_zero[found.plans[i].candidate.zero]++;
         EXPECT(c->priced <= (size_t)b.num_plans, "%s: more priced than there are", text);
         EXPECT(b.num_missed == 0 || b.num_best > 0 || found.num_misses > 0, "%s: misses", text);
         check_misses(l, &found);
@@ -175,7 +202,15 @@ static void check_problems(int count)
             return;
     }
     EXPECT(done == count, "%d problems of %d", done, count);
-    fprintf(stderr, "%d problems with %zu candidates\n", done, candidates);
+    fprintf(stderr,
+            "%d problems with %zu candidates; of the plans found %zu, %zu, %zu and %zu with ZeRO 0 "
+            "to 3; "
+            "%zu bounds were tightened\n",
+            done, candidates, found_with_zero[0], found_with_zero[1], found_with_zero[2],
+            found_with_zero[3], tightened);
+    EXPECT(count < 100 || ties > 0, "no orders tie");
+    EXPECT(count < 100 || (tightened > 0 && found_with_zero[2] > 0 && found_with_zero[3] > 0),
+           "no problem asks for ZeRO 2, or 3");
 }
 
 /* --- the verb ------------------------------------------------------------------------------ */
@@ -184,6 +219,13 @@ static const char small[] =
     "{\"model\": {\"num_layers\": 4, \"hidden_size\": 256, \"num_attention_heads\": 4, "
     "\"seq_length\": 2048, \"vocab_size\": 1024, \"num_experts\": 4}, "
     "\"train\": {\"global_batch_size\": 8, \"train_iters\": 1, \"precision\": \"bf16\"}, "
+    "\"data\": {\"mock_data\": true}, \"device\": {\"kind\": \"cuda\"}}";
+
+/* Of which a search on many nodes takes long. */
+static const char large[] =
+    "{\"model\": {\"num_layers\": 16, \"hidden_size\": 1024, \"num_attention_heads\": 16, "
+    "\"seq_length\": 4096, \"vocab_size\": 32000, \"num_experts\": 8}, "
+    "\"train\": {\"global_batch_size\": 512, \"train_iters\": 1, \"precision\": \"bf16\"}, "
     "\"data\": {\"mock_data\": true}, \"device\": {\"kind\": \"cuda\"}}";
 
 static const char gpus[] =
@@ -257,6 +299,43 @@ static void check_emitted(void)
     cJSON_Delete(again);
 }
 
+/* A row's overrides are the whole plan: given by hand they take the same time. */
+static void check_rows(void)
+{
+    cJSON *json, *again;
+    char err[1024], section[32];
+    int code = run((const char *const[]){"plan", "small.json", "--cluster", "gpus.json", "--search",
+                                         "--json", NULL},
+                   &json, err, sizeof err);
+    EXPECT(code == 0, "exit %d: %s", code, err);
+    const cJSON *first = cJSON_GetArrayItem(cJSON_GetObjectItem(json, "plans"), 0), *o;
+    cJSON *config = cJSON_Parse(small);
+    bool is_open = false;
+    cJSON_ArrayForEach(o, cJSON_GetObjectItem(first, "overrides"))
+    {
+        const char *name = strchr(o->string, '.') + 1;
+        snprintf(section, sizeof section, "%.*s", (int)(name - 1 - o->string), o->string);
+        cJSON *part = cJSON_GetObjectItem(config, section);
+        if (!part)
+            part = cJSON_AddObjectToObject(config, section);
+        cJSON_DeleteItemFromObject(part, name);
+        cJSON_AddItemToObject(part, name, cJSON_Duplicate(o, true));
+        is_open = is_open || (strcmp(name, "moe_num_partitions") == 0 && o->valueint == 0);
+    }
+    char *text = cJSON_Print(config);
+    EXPECT(child_write("row.json", text), "row.json");
+    free(text);
+    cJSON_Delete(config);
+    code = run((const char *const[]){"plan", "row.json", "--cluster", "gpus.json", "--json", NULL},
+               &again, err, sizeof err);
+    EXPECT(code == 0, "exit %d: %s", code, err);
+    EXPECT(!is_open, "the row leaves n to a choice");
+    const double step = number_of(first, "step_time_s");
+    EXPECT_NEAR(number_of(again, "step_time_s"), step, 1e-9 * step);
+    cJSON_Delete(json);
+    cJSON_Delete(again);
+}
+
 /* A line's keys stay; several node counts are a curve. */
 static void check_held(void)
 {
@@ -317,6 +396,53 @@ static void check_best(void)
     free(trace);
 }
 
+/* ZeRO-2 and 3 are tried where memory does not ask for them: their reductions run beside passes. */
+static void check_zero(void)
+{
+    cJSON *json, *again;
+    char err[1024];
+    int code = run((const char *const[]){"plan", "small.json", "--cluster", "gpus.json", "--search",
+                                         "--json", NULL},
+                   &json, err, sizeof err);
+    EXPECT(code == 0, "exit %d: %s", code, err);
+    const cJSON *best = cJSON_GetArrayItem(cJSON_GetObjectItem(json, "plans"), 0);
+    const char *zero = cJSON_GetStringValue(cJSON_GetObjectItem(
+        cJSON_GetObjectItem(best, "overrides"), "parallel.data_parallel_sharding_strategy"));
+    EXPECT(zero && strncmp(zero, "optim_grads", 11) == 0, "%s", zero ? zero : "as it was");
+    code = run((const char *const[]){"plan", "small.json", "--cluster", "gpus.json", "--search",
+                                     "--mesh", "zero=1", "--json", NULL},
+               &again, err, sizeof err);
+    EXPECT(code == 0, "exit %d: %s", code, err);
+    EXPECT(number_of(cJSON_GetArrayItem(cJSON_GetObjectItem(again, "plans"), 0), "step_time_s") >
+               1.1 * number_of(best, "step_time_s"),
+           "not faster than ZeRO-1");
+    cJSON_Delete(json);
+    cJSON_Delete(again);
+}
+
+/* Recomputing lets a micro-batch be larger, which may be worth it. */
+static void check_larger_micro_batch(void)
+{
+    cJSON *json;
+    char err[1024];
+    const int code = run((const char *const[]){"plan", "small.json", "--cluster", "gpus.json",
+                                               "--search", "--mesh", "tp=1,pp=1,cp=1,ep=4,zero=1",
+                                               "--set", "train.global_batch_size=16", "--set",
+                                               "device.memory_limit=150000000", "--json", NULL},
+                         &json, err, sizeof err);
+    EXPECT(code == 0, "exit %d: %s", code, err);
+    const cJSON *best = cJSON_GetArrayItem(cJSON_GetObjectItem(json, "plans"), 0),
+                *set = cJSON_GetObjectItem(best, "overrides");
+    EXPECT(number_of(set, "train.micro_batch_size") == 2 &&
+               cJSON_GetObjectItem(set, "train.recompute_granularity"),
+           "the best has no micro-batch of 2 and recomputation");
+    set =
+        cJSON_GetObjectItem(cJSON_GetArrayItem(cJSON_GetObjectItem(json, "plans"), 1), "overrides");
+    EXPECT(!cJSON_GetObjectItem(set, "train.recompute_granularity"),
+           "a micro-batch of 1 fits without");
+    cJSON_Delete(json);
+}
+
 static void check_refusals(void)
 {
     static const char *const rows[][12] = {
@@ -340,6 +466,95 @@ static void check_refusals(void)
         EXPECT(code == 2, "row %zu: exit %d: %s", i, code, err);
         cJSON_Delete(json);
     }
+}
+
+/* The cluster of `text` without one piece of it. */
+static void write_without(const char *path, const char *text, const char *piece)
+{
+    char cluster[1024];
+    const char *at = strstr(text, piece);
+    EXPECT(at != NULL, "no %s", piece);
+    snprintf(cluster, sizeof cluster, "%.*s%s", (int)(at - text), text, at + strlen(piece));
+    EXPECT(child_write(path, cluster), "%s", path);
+}
+
+/* A figure that is missing is no rule: the line names it and the file. What only saves memory is
+ * left out, and told. */
+static void check_lacks(void)
+{
+    static const struct {
+        const char *piece, *figure;
+    } rows[] = {
+        {"\"inside\": {\"bandwidth\": 1e11, \"latency_us\": 2}, ", "inside.latency_us"},
+        {", \"latency_us\": 2", "inside.latency_us"},
+        {"\"between\": {\"cards\": 1, \"bandwidth\": 2e10, \"latency_us\": 5}, ",
+         "between.latency_us"},
+    };
+    static const char *const ways[] = {"--search", "--what-if"};
+    cJSON *json;
+    char err[1024];
+    for (size_t i = 0; i < 2 * sizeof rows / sizeof *rows; i++) {
+        write_without("lacks.json", gpus, rows[i / 2].piece);
+        const int code = run((const char *const[]){"plan", "small.json", "--cluster", "lacks.json",
+                                                   "--json", ways[i % 2], NULL},
+                             &json, err, sizeof err);
+        EXPECT(code == 2 && strstr(err, "lacks.json: ") && strstr(err, rows[i / 2].figure) &&
+                   strstr(err, "is not known"),
+               "without %s, %s: exit %d: %s", rows[i / 2].figure, ways[i % 2], code, err);
+        cJSON_Delete(json);
+    }
+    write_without("lacks.json", gpus,
+                  ", \"host\": {\"memory_bytes\": 1e12, \"link_bandwidth\": "
+                  "2e10}");
+    const char *const args[] = {"plan",
+                                "small.json",
+                                "--cluster",
+                                "lacks.json",
+                                "--search",
+                                "--set",
+                                "device.memory_limit=150000000",
+                                "--json",
+                                NULL};
+    const int code = run(args, &json, err, sizeof err);
+    const char *why = cJSON_GetStringValue(cJSON_GetObjectItem(json, "left_out_reason"));
+    EXPECT(code == 0 && why && strstr(why, "candidates are left out") && strstr(why, "host"),
+           "exit %d, %s: %s", code, why ? why : "-", err);
+    cJSON_Delete(json);
+}
+
+/* Ctrl-C amid a search: the best plan so far, marked, and the exit code of what was stopped. */
+static void check_stopped(void)
+{
+    cJSON *json;
+    child c;
+    const char *const args[] = {"plan",     "large.json", "--cluster", "gpus.json",
+                                "--search", "--nodes",    "64",        "--top",
+                                "10000",    "--json",     NULL};
+    EXPECT(child_start(&c, args, NULL), "no child");
+    EXPECT(!child_wait(&c, 1), "it is over: \"%.200s\"", c.err ? c.err : "");
+    if (c.pid)
+        kill(c.pid, SIGINT);
+    EXPECT(child_wait(&c, 60), "it goes on");
+    json = cJSON_Parse(c.out ? c.out : "");
+    EXPECT(c.exit_code == 75 && cJSON_IsFalse(cJSON_GetObjectItem(json, "complete")) &&
+               cJSON_GetArraySize(cJSON_GetObjectItem(json, "plans")) > 0,
+           "exit %d: %.200s", c.exit_code, c.err);
+    cJSON_Delete(json);
+    child_release(&c);
+}
+
+/* Of more nodes than any mesh has, the most that one has are found at once, not counted down by all
+ * divisors. */
+static void check_many_nodes(void)
+{
+    cJSON *json;
+    char err[1024];
+    const int code = run((const char *const[]){"plan", "small.json", "--cluster", "gpus.json",
+                                               "--search", "--nodes", "99991", "--json", NULL},
+                         &json, err, sizeof err);
+    EXPECT(code == 0 && number_of(json, "num_devices_used") > 0, "exit %d: %s", code, err);
+    EXPECT(cJSON_IsTrue(cJSON_GetObjectItem(json, "complete")), "incomplete");
+    cJSON_Delete(json);
 }
 
 /* 5 ranks of one device each: a batch of 4 and 2 layers have no use for 5. */
@@ -395,7 +610,7 @@ static void check_micro_batches(void)
     l.source.set = set;
     l.source.num_set = 1;
     EXPECT_OK(weft_plan_load(&l.source, NULL, &l.arena, &l.config));
-    EXPECT_OK(weft_plan_cluster("cpus.json", &l.config, &l.arena, &l.cluster));
+    EXPECT_OK(weft_plan_cluster("cluster", "cpus.json", &l.config, &l.arena, &l.cluster));
     l.cluster->ranks_per_node = 1;
     const weft_search_space space = weft_space_of(&l.config, &l.source, l.cluster, 1, LEAST_TOKENS);
     EXPECT_OK(weft_space_list(&space, &list));
@@ -448,8 +663,11 @@ static void check_nothing_fits(void)
     int code = run((const char *const[]){"plan", "small.json", "--cluster", "gpus.json", "--search",
                                          "--set", "device.memory_limit=100000", "--json", NULL},
                    &json, err, sizeof err);
-    EXPECT(code == 3 && strstr(err, "nothing fits 8 devices; nearest: tp") && strstr(err, "bytes"),
+    EXPECT(code == 3 && strstr(err, "nothing fits 8 devices; nearest: tp") &&
+               strstr(err, "iB of 97.7 KiB"),
            "exit %d: %s", code, err);
+    EXPECT(strstr(err, " (b 1, zero 3") && strstr(err, "recompute"),
+           "which micro-batch, ZeRO stage and recomputation? %s", err);
     const cJSON *rows = cJSON_GetObjectItem(json, "rejected"), *first = rows ? rows->child : NULL;
     EXPECT(first && number_of(first, "memory_bytes") - 100000 == number_of(first, "short_by_bytes"),
            "bytes");
@@ -493,13 +711,20 @@ int main(int argc, char **argv)
     if (!child_folder_enter(folder))
         return 1;
     EXPECT(child_write("small.json", small) && child_write("gpus.json", gpus) &&
-               child_write("tiny.json", tiny) && child_write("cpus.json", cpus),
+               child_write("tiny.json", tiny) && child_write("cpus.json", cpus) &&
+               child_write("large.json", large),
            "files");
     check_emitted();
+    check_rows();
     check_held();
     check_best();
+    check_zero();
+    check_larger_micro_batch();
     check_refusals();
     check_unused();
+    check_lacks();
+    check_stopped();
+    check_many_nodes();
     check_micro_batches();
     check_load();
     check_nothing_fits();

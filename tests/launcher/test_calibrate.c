@@ -1,8 +1,10 @@
 /* The arithmetic of measuring, the drawing, and the verb on one rank. */
+#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "core/clock.h"
 #include "launcher/measuring/calibrate.h"
 #include "launcher/measuring/measure.h"
 #include "tests/core/check.h"
@@ -66,6 +68,18 @@ static void times_are_made_to_rise(void **state)
     curve.time_us[6] = 7;
     check_times(curve, (const double[]){5, 5, 5, 10 - 22 / 6.4, 10 - 14 / 6.4, 10 + 2 / 6.4,
                                         10 + 34 / 6.4});
+    /* One disturbance is not spread over the points behind it. */
+    weft_curve disturbed = {
+        .num_points = 5, .volume = {1, 2, 4, 8, 16}, .time_us = {1, 2, 400, 8, 16}};
+    assert_true(weft_measure_is_disturbed(&disturbed, 2));
+    for (int i = 0; i < 5; i++)
+        assert_true(i == 2 || !weft_measure_is_disturbed(&disturbed, i));
+    check_times(disturbed, (const double[]){1, 2, 8, 8, 16});
+    disturbed.time_us[2] = 4;
+    disturbed.time_us[4] = 400;
+    assert_true(weft_measure_is_disturbed(&disturbed, 4));
+    disturbed.num_points = 1;
+    assert_false(weft_measure_is_disturbed(&disturbed, 0));
     /* A line does not change, nor does a lone point. */
     for (int i = 0; i < 7; i++)
         curve.time_us[i] = 3 + curve.volume[i] / 4;
@@ -90,6 +104,34 @@ static void progress_counts_shares(void **state)
         assert_true(fabs(weft_measure_done_at(10, ends, 3, cases[i].at) - cases[i].done) < 1e-12);
     static const double at_once[] = {10, 10};
     assert_true(weft_measure_done_at(10, at_once, 2, 10) == 2);
+}
+
+static void spreads_are_told(void **state)
+{
+    (void)state;
+    char *text = NULL;
+    size_t bytes = 0;
+    weft_cluster c = {.name = "c", .num_nodes = 1, .ranks_per_node = 1};
+    c.interference = weft_interference_none();
+    c.costs[WEFT_COST_COPY] = (weft_cost){.peak = 1e9, .curve = weft_curve_linear(1, 1e3)};
+    c.costs[WEFT_COST_MEMORY] = c.costs[WEFT_COST_COPY];
+    weft_measure_say_source(&c, "costs.copy", 0.31);
+    weft_measure_say_source(&c, "costs.memory", 0.04);
+    FILE *out = open_memstream(&text, &bytes);
+    assert_non_null(out);
+    weft_calibrate_print(&c, false, out);
+    fclose(out);
+    assert_non_null(strstr(text, ", spread 31 %\n"));
+    assert_non_null(strstr(text, ", spread 4 %\n"));
+    free(text);
+    out = open_memstream(&text, &bytes);
+    assert_non_null(out);
+    weft_calibrate_warn(&c, out);
+    fclose(out);
+    assert_non_null(strstr(text, "costs.copy: "));
+    assert_non_null(strstr(text, "measure again on a quiet machine\n"));
+    assert_null(strstr(text, "costs.memory"));
+    free(text);
 }
 
 /* --- drawing ------------------------------------------------------------------------------- */
@@ -140,6 +182,24 @@ static void drawings_are_well_formed(void **state)
 
 /* --- the verb ------------------------------------------------------------------------------ */
 
+/* Whether a file here goes past the page cache. */
+static bool takes_direct(void)
+{
+    const int file = open("direct", O_CREAT | O_RDWR | O_DIRECT, 0600);
+    if (file >= 0)
+        close(file);
+    unlink("direct");
+    return file >= 0;
+}
+
+static bool is_measured_alone(weft_cost_kind kind)
+{
+    if (kind == WEFT_COST_DIRECT_WRITE || kind == WEFT_COST_DIRECT_READ)
+        return takes_direct();
+    return (kind >= WEFT_COST_COPY && kind <= WEFT_COST_GEMM_BF16) ||
+           kind >= WEFT_COST_ATTENTION_FP32;
+}
+
 static void one_rank_measures_what_it_can(void **state)
 {
     (void)state;
@@ -160,8 +220,7 @@ static void one_rank_measures_what_it_can(void **state)
     assert_int_equal(cluster.num_nodes * cluster.ranks_per_node, 1);
     for (int i = 0; i < WEFT_NUM_COSTS; i++)
         assert_int_equal(weft_cluster_knows(&cluster, (weft_cost_kind)i),
-                         (i >= WEFT_COST_COPY && i <= WEFT_COST_GEMM_BF16) ||
-                             i >= WEFT_COST_ATTENTION_FP32);
+                         is_measured_alone((weft_cost_kind)i));
     for (int i = 0; i < WEFT_NUM_COSTS; i++) { /* each says how far its trains lay apart */
         char key[48];
         snprintf(key, sizeof key, "costs.%s", weft_cost_text((weft_cost_kind)i));
@@ -191,6 +250,91 @@ static void one_rank_measures_what_it_can(void **state)
     const weft_curve *copy = &cluster.costs[WEFT_COST_COPY].curve;
     assert_true(copy->volume[copy->num_points - 1] == 4096);
     assert_true(cluster.interference.alpha[0][2] == 1);
+}
+
+/* What shares no memory with the device's own step; what goes past the page cache in whole blocks,
+ * however small the volumes are to be. */
+static void hosts_and_their_files_are_measured(void **state)
+{
+    (void)state;
+    child c;
+    weft_cluster cluster;
+    child_run(&c,
+              (const char *[]){"calibrate", "--out", "d.json", "--quick", "--only",
+                               "adamw_host,direct_write,direct_read", "--no-interference",
+                               "--max-bytes", "256", "--threads", "2", NULL},
+              NULL);
+    if (c.exit_code != 0)
+        fail_msg("exit %d: %s", c.exit_code, c.err);
+    const bool says_no = strstr(c.err, "does not go past the page cache (O_DIRECT)") != NULL;
+    assert_int_equal(says_no, !takes_direct());
+    child_release(&c);
+    OK(weft_cluster_read("d.json", &cluster));
+    const weft_curve *step = &cluster.costs[WEFT_COST_ADAMW_HOST].curve;
+    assert_true(step->num_points == 1 && step->volume[0] == 256);
+    const weft_curve *direct = &cluster.costs[WEFT_COST_DIRECT_READ].curve;
+    assert_int_equal(direct->num_points, takes_direct());
+    assert_true(direct->num_points == 0 || direct->volume[0] == 4096);
+    if (access("/dev/shm", W_OK) != 0)
+        return;
+    /* Memory as a file system: it may refuse, and then says so; all else is measured. */
+    child_run(&c,
+              (const char *[]){"calibrate", "--out", "e.json", "--quick", "--only",
+                               "storage_write,direct_write", "--no-interference", "--storage",
+                               "/dev/shm", NULL},
+              NULL);
+    assert_int_equal(c.exit_code, 0);
+    OK(weft_cluster_read("e.json", &cluster));
+    assert_true(weft_cluster_knows(&cluster, WEFT_COST_STORAGE_WRITE));
+    assert_int_equal(!strstr(c.err, "/dev/shm: the file system does not go past the page cache"),
+                     weft_cluster_knows(&cluster, WEFT_COST_DIRECT_WRITE));
+    child_release(&c);
+}
+
+/* Bytes/s that one thread reads and writes far beyond its caches, at best; 0: no memory for it. By
+ * pieces that are over before others get the core. */
+static double memory_rate(void)
+{
+    enum { ROUNDS = 4 };
+    const size_t bytes = (size_t)256 << 20, piece = (size_t)8 << 20;
+    char *from = malloc(bytes), *to = malloc(bytes);
+    double best_us = INFINITY;
+    if (from && to) {
+        memset(from, 1, bytes);
+        memset(to, 2, bytes);
+    }
+    for (size_t at = 0; from && to && at < ROUNDS * bytes; at += piece) {
+        const double start = weft_now_us();
+        memcpy(to + at % bytes, from + at % bytes, piece);
+        best_us = fmin(best_us, weft_now_us() - start);
+        from[at % bytes] = to[at % bytes + 1];
+    }
+    free(from);
+    free(to);
+    return 2 * (double)piece / best_us * 1e6;
+}
+
+/* A step never meets an expert of the step before in a cache: what one takes cannot beat the
+ * memory's rate. */
+static void hosts_step_what_no_cache_holds(void **state)
+{
+    (void)state;
+    child c;
+    weft_cluster cluster;
+    child_run(&c,
+              (const char *[]){"calibrate", "--out", "h.json", "--only", "adamw_host",
+                               "--no-interference", "--seconds", "1", "--threads", "2", NULL},
+              NULL);
+    if (c.exit_code != 0)
+        fail_msg("exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
+    OK(weft_cluster_read("h.json", &cluster));
+    const weft_curve *step = &cluster.costs[WEFT_COST_ADAMW_HOST].curve;
+    const double most = 1.5 * 2 * memory_rate(); /* of two threads, with room for a faster kernel */
+    for (int i = 0; i < step->num_points && most > 0; i++)
+        if (step->volume[i] / step->time_us[i] * 1e6 > most)
+            fail_msg("a step of %g bytes at %.3g GB/s, and memory gives at most %.3g",
+                     step->volume[i], step->volume[i] / step->time_us[i] * 1e-3, most * 1e-9);
 }
 
 static const char model_text[] =
@@ -352,9 +496,12 @@ int main(void)
         cmocka_unit_test(retransmissions_are_left_out),
         cmocka_unit_test(scatter_is_between_the_quartiles),
         cmocka_unit_test(times_are_made_to_rise),
+        cmocka_unit_test(spreads_are_told),
         cmocka_unit_test(progress_counts_shares),
         cmocka_unit_test(drawings_are_well_formed),
         cmocka_unit_test(one_rank_measures_what_it_can),
+        cmocka_unit_test(hosts_and_their_files_are_measured),
+        cmocka_unit_test(hosts_step_what_no_cache_holds),
         cmocka_unit_test(a_model_has_its_own_operations),
         cmocka_unit_test(misuse_is_one_line_and_writes_nothing),
     };

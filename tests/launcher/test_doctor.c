@@ -1,6 +1,12 @@
 /* weft doctor, run as a user runs it, with healthy and with broken libraries. The driver libraries
  * are stand-ins built by this test (fake_cuda.c); their folder is the second argument. */
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -162,6 +168,54 @@ static void test_gpu(void)
     cJSON_Delete(root);
 }
 
+static void forbid_io_uring(void)
+{
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
+    EXPECT(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+               prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0,
+           "no seccomp: %s", strerror(errno));
+}
+
+/* The folder's own file system counts; what is in the way is told. Last: it stays forbidden. */
+static void test_file_io(void)
+{
+    answer here = run("", "--json 'file i/o'");
+    cJSON *root = cJSON_Parse(here.text);
+    EXPECT(here.code == 0, "exit code %d", here.code);
+    expect_state(root, "file I/O", "works");
+    const char *by = field(root, "file I/O", "version"), *note = field(root, "file I/O", "note");
+    EXPECT(!strcmp(by, "io_uring") || (!strcmp(by, "threads") && strstr(note, "io_uring")),
+           "by %s: %s", by, note);
+    EXPECT(strstr(note, "page cache"), "%s", note);
+    cJSON_Delete(root);
+
+    answer nowhere = run("", "--json --path /proc/nowhere 'file i/o'");
+    root = cJSON_Parse(nowhere.text);
+    EXPECT(nowhere.code == 0, "exit code %d: not required", nowhere.code);
+    expect_state(root, "file I/O", "broken");
+    EXPECT(strstr(field(root, "file I/O", "note"), "/proc/nowhere: ") != NULL, "%s",
+           field(root, "file I/O", "note"));
+    cJSON_Delete(root);
+
+    forbid_io_uring();
+    answer forbidden = run("", "--json 'file i/o'");
+    root = cJSON_Parse(forbidden.text);
+    expect_state(root, "file I/O", "works");
+    EXPECT(!strcmp(field(root, "file I/O", "version"), "threads"), "by %s",
+           field(root, "file I/O", "version"));
+    note = field(root, "file I/O", "note");
+    EXPECT(strstr(note, "io_uring: ") &&
+               (strstr(note, strerror(EPERM)) || strstr(note, "liburing")),
+           "%s", note);
+    cJSON_Delete(root);
+}
+
 static void test_arguments(void)
 {
     answer help = run("", "--help");
@@ -186,5 +240,6 @@ int main(int argc, char **argv)
     test_gpu();
     if (argc > 1)
         test_cuda(argv[1]);
+    test_file_io();
     return expect_finish();
 }

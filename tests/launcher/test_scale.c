@@ -56,7 +56,7 @@ static effort plan_of(int p, int v, int m)
         .file = "c.json", .text = text, .mesh = mesh, .no_data = true};
     weft_status status = weft_plan_load(&source, NULL, &arena, &config);
     if (status == WEFT_OK)
-        status = weft_plan_cluster(path, &config, &arena, &cluster);
+        status = weft_plan_cluster("cluster", path, &config, &arena, &cluster);
     num_blocks = num_bytes = 0;
     if (status == WEFT_OK)
         status = weft_plan_make(&config, &source, cluster, NULL, &arena, &plan);

@@ -6,6 +6,37 @@ weft_add_test(NAME recompute SOURCES launcher/recompute.c launcher/same_bits.c
   launcher/meshes.c launcher/planned.c RANKS 4 LABELS launcher mesh)
 weft_add_test(NAME offload SOURCES launcher/offload.c launcher/same_bits.c
   launcher/meshes.c launcher/planned.c RANKS 4 LABELS launcher mesh)
+weft_add_test(NAME tier SOURCES launcher/tier.c launcher/meshes.c launcher/planned.c
+  launcher/weights.c RANKS 4 TIMEOUT 300 LABELS launcher mesh)
+weft_add_test_run(NAME tier_in_file PROGRAM $<TARGET_FILE:test_tier> RANKS 4 ARGS file TIMEOUT 300
+  LABELS launcher mesh)
+weft_add_test(NAME optimizer_state SOURCES launcher/optimizer_state.c launcher/meshes.c
+  launcher/planned.c launcher/weights.c RANKS 4 TIMEOUT 300 LABELS launcher mesh)
+weft_add_test(NAME optimizer_limits SOURCES launcher/optimizer_limits.c launcher/child.c
+  LABELS launcher)
+add_dependencies(test_optimizer_limits weft_binary)
+weft_add_test(NAME tier_generate SOURCES launcher/tier_generate.c launcher/child.c LABELS launcher)
+add_dependencies(test_tier_generate weft_binary)
+weft_add_test(NAME tier_placed SOURCES launcher/tier_placed.c launcher/meshes.c launcher/planned.c
+  launcher/weights.c RANKS 4 TIMEOUT 300 LABELS launcher mesh)
+weft_add_test_run(NAME tier_placed_nodes PROGRAM $<TARGET_FILE:test_tier_placed> RANKS 4 ARGS nodes
+  TIMEOUT 300 LABELS launcher mesh)
+weft_add_test(NAME tier_file SOURCES launcher/tier_file.c LABELS launcher)
+weft_add_test(NAME tier_hard SOURCES launcher/tier_hard.c launcher/weights.c RANKS 4
+  LABELS launcher mesh)
+weft_add_test_run(NAME tier_hard_file PROGRAM $<TARGET_FILE:test_tier_hard> RANKS 4 ARGS file
+  LABELS launcher mesh)
+weft_add_test(NAME tier_limits SOURCES launcher/tier_limits.c launcher/child.c TIMEOUT 300
+  LABELS launcher)
+set_tests_properties(tier_limits PROPERTIES PROCESSORS 2)
+add_dependencies(test_tier_limits weft_binary)
+weft_add_test(NAME tier_lanes SOURCES launcher/tier_lanes.c LABELS launcher tsan)
+target_link_options(test_tier_lanes PRIVATE -Wl,--wrap=weft_grouped_gemm)
+weft_add_test(NAME tier_slow SOURCES launcher/tier_slow.c launcher/meshes.c launcher/planned.c
+  launcher/weights.c RANKS 2 TIMEOUT 300 LABELS launcher mesh)
+target_link_options(test_tier_slow PRIVATE -Wl,--wrap=weft_lane_submit,--wrap=weft_lane_copy)
+weft_add_test(NAME tier_draws SOURCES launcher/tier_draws.c launcher/meshes.c launcher/planned.c
+  launcher/weights.c RANKS 4 TIMEOUT 300 LABELS launcher mesh)
 weft_add_test(NAME sharding SOURCES launcher/sharding.c launcher/meshes.c
   launcher/planned.c RANKS 4 LABELS launcher mesh)
 weft_add_test(NAME packed SOURCES launcher/packed.c launcher/meshes.c launcher/planned.c RANKS 4
@@ -18,11 +49,28 @@ add_dependencies(test_killed weft_binary)
 weft_add_test(NAME stopping SOURCES launcher/stopping.c launcher/child.c LABELS launcher)
 set_tests_properties(stopping PROPERTIES PROCESSORS 2)
 add_dependencies(test_stopping weft_binary)
+add_executable(weft_crashing launcher/crashing.c)
+target_link_libraries(weft_crashing PRIVATE weft weft_flags)
+target_link_options(weft_crashing PRIVATE -Wl,--wrap=weft_all_reduce,--wrap=weft_trainer_step)
+weft_add_test(NAME restarts SOURCES launcher/restarts.c launcher/child.c TIMEOUT 300
+  ARGS $<TARGET_FILE:weft_crashing> LABELS launcher)
+add_dependencies(test_restarts weft_crashing weft_binary)
+add_executable(weft_faulty launcher/faulty.c)
+target_link_libraries(weft_faulty PRIVATE weft weft_flags)
+target_link_options(weft_faulty PRIVATE -Wl,--wrap=weft_all_reduce,--wrap=weft_reduce_scatter
+  -Wl,--wrap=weft_all_gather,--wrap=weft_send,--wrap=weft_checkpoint_save)
+weft_add_test(NAME watchdog SOURCES launcher/watchdog.c launcher/child.c TIMEOUT 300
+  ARGS $<TARGET_FILE:weft_faulty> LABELS launcher)
+add_dependencies(test_watchdog weft_faulty)
+set_tests_properties(watchdog PROPERTIES PROCESSORS 2)
 weft_add_test(NAME nonfinite SOURCES launcher/nonfinite.c launcher/child.c LABELS launcher)
-set_tests_properties(killed nonfinite PROPERTIES PROCESSORS 2)
+weft_add_test(NAME bad_steps SOURCES launcher/bad_steps.c launcher/child.c LABELS launcher TIMEOUT 300)
+set_tests_properties(killed nonfinite bad_steps restarts PROPERTIES PROCESSORS 2)
 weft_add_test(NAME wrong_configs SOURCES launcher/wrong_configs.c launcher/child.c LABELS launcher)
 weft_add_test(NAME plan SOURCES launcher/plan.c launcher/child.c LABELS launcher)
 weft_add_test(NAME plan_plain SOURCES launcher/plan_plain.c launcher/child.c LABELS launcher)
+weft_add_test(NAME tier_plan SOURCES launcher/tier_plan.c launcher/child.c LABELS launcher)
+add_dependencies(test_tier_plan weft_binary)
 weft_add_test(NAME plan_layers SOURCES launcher/plan_layers.c launcher/child.c LABELS launcher)
 add_dependencies(test_plan_layers weft_binary weft_plan)
 weft_add_test(NAME search SOURCES launcher/search.c launcher/problems.c launcher/child.c TIMEOUT 300
@@ -56,6 +104,36 @@ add_dependencies(test_run_folder weft_binary)
 weft_add_test(NAME peak SOURCES launcher/peak.c launcher/child.c LABELS launcher)
 set_tests_properties(peak PROPERTIES PROCESSORS 2)
 weft_add_test(NAME damaged SOURCES launcher/damaged.c launcher/child.c LABELS launcher)
+weft_add_test(NAME async_saves SOURCES launcher/async_saves.c launcher/child.c TIMEOUT 300
+  LABELS launcher)
+weft_add_test_run(NAME async_saves_faults PROGRAM $<TARGET_FILE:test_async_saves> ARGS faults
+  TIMEOUT 300 LABELS launcher)
+set_tests_properties(async_saves async_saves_faults PROPERTIES PROCESSORS 2)
+add_dependencies(test_async_saves weft_binary)
+weft_add_test(NAME fallback SOURCES launcher/fallback.c launcher/child.c TIMEOUT 300 LABELS launcher)
+set_tests_properties(fallback PROPERTIES PROCESSORS 2)
+add_dependencies(test_fallback weft_binary)
+weft_add_test(NAME torture SOURCES launcher/torture.c launcher/torture_draw.c
+  launcher/torture_life.c launcher/torture_damage.c launcher/torture_judge.c
+  launcher/torture_compare.c launcher/child.c ARGS --kills 12 --seed 7 --steps 40 TIMEOUT 600
+  LABELS launcher)
+weft_add_test_run(NAME torture_finds PROGRAM $<TARGET_FILE:test_torture> ARGS finds TIMEOUT 600
+  LABELS launcher)
+set_tests_properties(torture torture_finds PROPERTIES PROCESSORS 2)
+add_dependencies(test_torture weft_binary)
+weft_add_test(NAME stragglers SOURCES launcher/stragglers.c launcher/child.c LABELS launcher)
+target_link_options(test_stragglers PRIVATE -Wl,--wrap=weft_pace_end,--wrap=gethostname
+  -Wl,--wrap=weft_comm_send_host)
+set_tests_properties(stragglers PROPERTIES PROCESSORS 2)
+weft_add_test(NAME nodes SOURCES launcher/nodes.c launcher/child.c TIMEOUT 300 LABELS launcher)
+target_link_options(test_nodes PRIVATE -Wl,--wrap=weft_gemm,--wrap=weft_lane_copy)
+set_tests_properties(nodes PROPERTIES PROCESSORS 4)
+add_library(fake_nvml MODULE launcher/fake_nvml.c)
+weft_add_test(NAME ledger SOURCES launcher/ledger.c launcher/child.c ARGS $<TARGET_FILE:fake_nvml>
+  LABELS launcher)
+add_dependencies(test_ledger fake_nvml)
+set_tests_properties(ledger PROPERTIES PROCESSORS 2)
+add_dependencies(test_ledger weft_binary)
 include(${CMAKE_CURRENT_LIST_DIR}/data.cmake OPTIONAL)
 include(${CMAKE_CURRENT_LIST_DIR}/doctor.cmake OPTIONAL)
 include(${CMAKE_CURRENT_LIST_DIR}/netlab.cmake OPTIONAL)
@@ -73,7 +151,11 @@ weft_add_test(NAME bench_moe_layer SOURCES launcher/bench_moe_layer.c launcher/c
   LABELS launcher mpi)
 weft_add_test_run(NAME bench_moe_layer_memory PROGRAM $<TARGET_FILE:test_bench_moe_layer> RANKS 4
   ARGS memory LABELS launcher mpi)
+weft_add_test(NAME bench_experts SOURCES launcher/bench_experts.c launcher/child.c LABELS launcher)
+set_tests_properties(bench_experts PROPERTIES PROCESSORS 2)
+add_dependencies(test_bench_experts weft_binary)
 weft_add_test(NAME moe_choice SOURCES launcher/moe_choice.c RANKS 2 LABELS launcher mpi)
 weft_add_test(NAME context_price SOURCES launcher/context_price.c LABELS launcher)
 weft_add_test(NAME context_choice SOURCES launcher/context_choice.c RANKS 4 LABELS launcher mpi)
+weft_add_test(NAME step_clock CMOCKA SOURCES launcher/test_step_clock.c LABELS launcher tsan)
 weft_add_test(NAME application CMOCKA SOURCES launcher/test_application.c LABELS launcher)

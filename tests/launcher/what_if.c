@@ -103,7 +103,7 @@ static void check_rows(const char *mesh, const char *experts)
         return;
     l.source.mesh = mesh;
     EXPECT_OK(weft_plan_load(&l.source, NULL, &l.arena, &l.config));
-    EXPECT_OK(weft_plan_cluster("cluster.json", &l.config, &l.arena, &l.cluster));
+    EXPECT_OK(weft_plan_cluster("cluster", "cluster.json", &l.config, &l.arena, &l.cluster));
     EXPECT_OK(weft_plan_make(&l.config, &l.source, l.cluster, NULL, &l.arena, &plan));
     EXPECT_OK(weft_what_if_run(&l.config, &l.source, l.cluster, &plan, &l.arena, &w));
     const weft_what_if_row *today = row_of(&w, "today"), *freed = row_of(&w, "free_network");

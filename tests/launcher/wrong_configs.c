@@ -118,6 +118,67 @@ static const mistake mistakes[] = {
      "c.json:18:23: train.fine_grained_activation_offloading: layers that "
      "train.recompute_granularity full makes "
      "again keep nothing to offload"},
+    {NULL, NULL, {"--set", "offload.experts=disk"}, "--set offload.experts=disk: expected "},
+    {NULL, NULL, {"--set", "step_limit_s=0"}, "--set step_limit_s=0: 0 is out of range: 1 to "},
+    {NULL, NULL, {"--set", "save_limit_s=-5"}, "--set save_limit_s=-5: -5 is out of range: 1 to "},
+    {NULL, NULL, {"--set", "limit_factor=0.5"}, "--set limit_factor=0.5: 0.5 is out of range: "},
+    {NULL, NULL, {"--set", "offload.kept=1.5"}, "--set offload.kept=1.5: 1.5 is out of range: "},
+    {NULL,
+     NULL,
+     {"--set", "offload.experts=host", "--set", "offload.kept=-0.5"},
+     "--set offload.kept=-0.5: offload.kept: -0.5 is out of range: a share of 0 to 1, or -1\n"},
+    {NULL, NULL, {"--set", "offload.slots=1"}, "--set offload.slots=1: 1 is out of range: 2 to "},
+    {NULL,
+     NULL,
+     {"--set", "offload.host_memory_limit=-1"},
+     "--set offload.host_memory_limit=-1: -1 is out of range: "},
+    {NULL,
+     NULL,
+     {"--set", "offload.experts=host", "--set", "moe_num_partitions=4"},
+     "--set moe_num_partitions=4: parallel.moe_num_partitions: 4 with offload.experts host: an "
+     "expert's weights go up once for all its rows; 1 would, or moe_partition_by experts\n"},
+    {NULL,
+     NULL,
+     {"--mesh", "dp=2,ep=2,binding=dp", "--set", "moe_num_partitions=9", "--set",
+      "moe_partition_by=experts"},
+     "--set moe_num_partitions=9: parallel.moe_num_partitions: 9, but moe_partition_by experts "
+     "cuts "
+     "a rank's experts of a layer, which are "},
+    {NULL,
+     NULL,
+     {"--set", "offload.experts=host", "--set", "moe_num_partitions=0", "--set",
+      "moe_choice=phases"},
+     "--set moe_choice=phases: parallel.moe_choice: phases knows nothing of uploads, and "
+     "moe_num_partitions is 0 with offload.experts host; price would, or profile\n"},
+    {NULL,
+     NULL,
+     {"--set", "offload.experts=host", "--set", "moe_num_partitions=0", "--set",
+      "offload.placement=balanced"},
+     "--set moe_num_partitions=0: parallel.moe_num_partitions: 0 with offload.placement balanced, "
+     "which deals out all of a layer's experts at once; 1 would, or home\n"},
+    {NULL,
+     NULL,
+     {"--set", "offload.experts=auto", "--set", "moe_num_partitions=4"},
+     "--set moe_num_partitions=4: parallel.moe_num_partitions: 4 with offload.experts auto: "},
+    {NULL,
+     NULL,
+     {"--set", "offload.experts=host", "--set", "moe_partition_by=peers"},
+     "--set moe_partition_by=peers: parallel.moe_partition_by: peers with offload.experts host: "},
+    {NULL,
+     NULL,
+     {"--set", "offload.experts=file", "--set", "offload.placement=balanced"},
+     "--set offload.placement=balanced: offload.placement: balanced deals out experts in host "
+     "memory, and offload.experts is file; home would\n"},
+    {NULL,
+     NULL,
+     {"--set", "offload.experts=host", "--set", "offload.placement=balanced", "--set",
+      "offload.order=layer"},
+     "--set offload.placement=balanced: offload.placement: balanced with offload.order layer, "},
+    {NULL, NULL, {"--set", "offload.replicas=0"}, "--set offload.replicas=0: 0 is out of range: "},
+    {NULL,
+     NULL,
+     {"--set", "offload.experts=host", "--set", "moe_memory_reuse=s1"},
+     "--set moe_memory_reuse=s1: parallel.moe_memory_reuse: reuses buffers of partitions, and "},
     {"\"num_layers\": 2",
      "\"num_layers\": 0",
      {0},
@@ -553,6 +614,10 @@ static const mistake mistakes[] = {
      "--set device.kind=gpu: expected cpu or cuda, got \"gpu\"; did you mean cuda?"},
     {NULL,
      NULL,
+     {"--set", "device.pace_link=5"},
+     "--set device.pace_link=5: device.pace_link: 5 bytes/s is out of range: 0, or 1e+06 to 1e+14"},
+    {NULL,
+     NULL,
      {"--set", "device.pace_work=gemms"},
      "--set device.pace_work=gemms: expected experts or all, got a string \"gemms\""},
     {"\"data_path\": \"corpus\"",
@@ -638,7 +703,7 @@ static const mistake mistakes[] = {
 
 /* Other verbs and what train needs besides; the whole command line. */
 typedef struct misuse {
-    const char *args[8];
+    const char *args[9];
     const char *wanted;
 } misuse;
 
@@ -652,8 +717,13 @@ static const misuse misuses[] = {
      "1 "
      "are possible: per cent?\n"},
     {{"plan", "c.json", "--cluster", "bare_device.json"},
-     "weft plan: stage 0: embedding: cluster \"c\": device.memory_bandwidth is not known, and "
+     "weft plan: bare_device.json: stage 0: embedding: cluster \"c\": device.memory_bandwidth is "
+     "not known, and "
      "embedding needs it\n"},
+    {{"plan", "c.json", "--cluster", "bare_device.json", "--kernels", "plain", "--set",
+      "offload.experts=host"},
+     "weft plan: --set offload.experts=host: offload.experts: plain kernels keep experts on the "
+     "device; none would do\n"},
     {{"trian", "c.json"}, "weft: unknown verb \"trian\"; did you mean train?\n"},
     {{"train", "c.json"}, "weft train: --out RUN is missing; see weft train --help\n"},
     {{"train", "--out", "run"}, "weft train: CONFIG is missing; see weft train --help\n"},
@@ -839,11 +909,16 @@ static void check_no_effect(void)
                                    "--set", "recompute_modules=[\"moe\", \"mlp\"]",
                                    "--set", "hysteresis=3",
                                    "--set", "cuda_graphs=false",
+                                   "--set", "offload.experts=auto",
+                                   "--set", "offload.kept=-1",
                                    NULL},
               no_mpirun);
     EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
     EXPECT(c.err && strstr(c.err, " warn model.num_experts is 0: no effect of "
                                   "model.moe_z_loss_coeff, parallel.moe_num_partitions\n"),
+           "%s", c.err);
+    EXPECT(c.err && strstr(c.err, " warn model.num_experts is 0: no effect of offload.experts, "
+                                  "offload.kept\n"),
            "%s", c.err);
     EXPECT(c.err && strstr(c.err, " warn device.pace is 0: no effect of device.pace_work\n"), "%s",
            c.err);

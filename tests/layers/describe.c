@@ -325,9 +325,17 @@ static void check_pipelines(weft_comm *part, const char *mesh)
             for (int bf16 = 0; bf16 < 2; bf16++) {
                 char name[64];
                 snprintf(name, sizeof name, "%s, n %d, %s", mesh, n, weft_reuse_text(reuse));
-                harness_moe.pipeline = (weft_moe_pipeline){n, (weft_reuse)reuse, 0};
+                harness_moe.pipeline =
+                    (weft_moe_pipeline){.num_partitions = n, .reuse = (weft_reuse)reuse};
                 check_named(&c, part, mesh, name, bf16 ? WEFT_BF16 : WEFT_F32);
             }
+    for (int reuse = 0; reuse < WEFT_NUM_REUSES && strstr(mesh, "ep=2"); reuse++) {
+        char name[64];
+        snprintf(name, sizeof name, "%s, n 2 by experts, %s", mesh, weft_reuse_text(reuse));
+        harness_moe.pipeline =
+            (weft_moe_pipeline){.num_partitions = 2, .reuse = (weft_reuse)reuse, .by_experts = 1};
+        check_named(&c, part, mesh, name, reuse % 2 ? WEFT_BF16 : WEFT_F32);
+    }
     harness_moe = (weft_moe_options){0};
 }
 

@@ -91,7 +91,8 @@ static float *gradients(const harness *h)
     for (int p = 0; p < weft_parameters_count(all); p++) {
         const weft_placed *placed = weft_parameters_at(all, p);
         for (size_t k = 0; k < placed->count; k++)
-            out[at++] = placed->parameter.grad[k] + 0.0f; /* no matter the sign of zeros */
+            out[at++] = placed->parameter.grad[weft_parameter_place(&placed->parameter, k)] +
+                        0.0f; /* no matter the sign of zeros */
     }
     return out;
 }

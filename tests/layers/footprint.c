@@ -32,6 +32,10 @@
     "\"seq_length\": 8, \"vocab_size\": 256, \"num_layers\": 12, "                                 \
     "\"untie_embeddings_and_output_weights\": true"
 
+#define BY_EXPERTS "\"moe_num_partitions\": 2, \"moe_partition_by\": \"experts\""
+/* Behind section "parallel". */
+#define BEYOND "}, \"offload\": {\"experts\": \"host\""
+
 #define THREE_PARTS                                                                                \
     "\"moe_num_partitions\": 3, \"moe_memory_reuse\": \"s1\", "                                    \
     "\"use_distributed_optimizer\": true"
@@ -330,6 +334,17 @@ int main(void)
                                                ? moe_parallel[i % 3]
                                                : parallel[i % 3]},
               world);
+    static const char *const by_experts[] = {
+        BY_EXPERTS, BY_EXPERTS ", \"moe_memory_reuse\": \"s4\"", BY_EXPERTS BEYOND};
+    for (int i = 0; i < 6; i++)
+        check(&(training_case){.name = "experts in runs",
+                               .model = i % 2 ? LLAMA MOE : GPT2 MOE,
+                               .mesh = i < 3 ? "dp=4,binding=dp,ep=2"
+                                             : "tp=2,dp=2,binding=dp,ep=2,etp=2,sp=1",
+                               .global_batch = 12,
+                               .bf16 = i < 3,
+                               .parallel = by_experts[i % 3]},
+              world);
     for (size_t i = 0; i < sizeof recomputes / sizeof *recomputes; i++)
         for (size_t k = 0; k < sizeof again_meshes / sizeof *again_meshes; k++)
             check(&(training_case){.name = recomputes[i],
@@ -396,6 +411,10 @@ int main(void)
         {"dp=4,binding=dp,ep=4", "\"moe_num_partitions\": 1", OUT("\"moe\""), false},
         {"dp=4,binding=dp,ep=2", "\"moe_num_partitions\": 2", OUT("\"block\""), false},
         {"dp=2,pp=2,binding=dp,ep=2", "\"moe_num_partitions\": 1", OUT("\"moe\""), false},
+        {"dp=4,binding=dp,ep=2", BY_EXPERTS, NULL, false},
+        {"dp=4,binding=dp,ep=2", BY_EXPERTS ", \"moe_memory_reuse\": \"s1\"", NULL, false},
+        {"dp=4,binding=dp,ep=2", BY_EXPERTS BEYOND, NULL, false},
+        {"dp=4,binding=dp,ep=2", BY_EXPERTS BEYOND, MODULES("\"moe\""), false},
     };
     for (size_t i = 0; i < sizeof unbalanced / sizeof *unbalanced; i++)
         check_unbalanced(unbalanced[i].mesh, unbalanced[i].parallel, unbalanced[i].train, i % 2,

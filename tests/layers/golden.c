@@ -22,7 +22,8 @@ static void check(const char *name)
         const float *weight = golden_find(&g, "weight/", p->name, &count);
         EXPECT(weight && count == weft_tensor_count(&p->weight), "%s: no weight %s", name, p->name);
         if (weight)
-            memcpy(p->weight.data, weight, count * sizeof(float));
+            for (size_t k = 0; k < count; k++)
+                ((float *)p->weight.data)[weft_parameter_place(p, k)] = weight[k];
     }
     int32_t *tokens = malloc(h.tokens * sizeof *tokens),
             *labels = malloc(h.tokens * sizeof *labels);

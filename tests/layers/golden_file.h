@@ -92,7 +92,7 @@ static inline double golden_check_gradients(const golden *g, const char *name,
         double difference = 0, norm = 0;
         for (size_t k = 0; grad && k < weft_tensor_count(&p->weight); k++) {
             const double wanted = k < count ? (double)grad[k] : 0;
-            difference += pow((double)p->grad[k] - wanted, 2);
+            difference += pow((double)p->grad[weft_parameter_place(p, k)] - wanted, 2);
             norm += pow(wanted, 2);
         }
         double relative = sqrt(difference / norm);

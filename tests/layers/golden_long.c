@@ -32,7 +32,8 @@ static void fill_weights(weft_parameters *parameters)
             strstr(p->name, "layernorm") && strcmp(p->name + length - 7, ".weight") == 0;
         uint64_t state = start_of(p->name);
         for (size_t k = 0; k < weft_tensor_count(&p->weight); k++)
-            ((float *)p->weight.data)[k] = next_number(&state) / 2 + (is_scale ? 1.0f : 0.0f);
+            ((float *)p->weight.data)[weft_parameter_place(p, k)] =
+                next_number(&state) / 2 + (is_scale ? 1.0f : 0.0f);
     }
 }
 
@@ -132,8 +133,11 @@ static void check(const char *name, weft_comm *world, const char *mesh, const ch
            sum, loss);
     for (int i = 0; i < weft_parameters_count(parameters); i++) {
         const weft_parameter *p = &weft_parameters_at(parameters, i)->parameter;
-        EXPECT_OK(weft_comm_all_reduce_host(world, p->grad, weft_tensor_count(&p->weight), WEFT_F32,
-                                            WEFT_REDUCE_SUM));
+        const size_t parts = p->expert_stride ? p->weight.dims[0] : 1;
+        for (size_t e = 0; e < parts; e++)
+            EXPECT_OK(weft_comm_all_reduce_host(world, p->grad + e * p->expert_stride,
+                                                weft_tensor_count(&p->weight) / parts, WEFT_F32,
+                                                WEFT_REDUCE_SUM));
     }
     double worst = golden_check_gradients(&g, name, parameters);
     if (weft_comm_rank(world) == 0)

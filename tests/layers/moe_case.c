@@ -87,6 +87,24 @@ static void check_slopes(const moe_case *c, moe_reference *m, double *values, si
     free(direction);
 }
 
+/* A parameter's fp32 weight or gradient, however it lies. */
+static float *contiguous(const weft_parameter *p, bool grad)
+{
+    size_t count = weft_tensor_count(&p->weight);
+    float *out = malloc(count * sizeof *out);
+    for (size_t k = 0; k < count; k++)
+        out[k] = (grad ? p->grad : (const float *)p->weight.data)[weft_parameter_place(p, k)];
+    return out;
+}
+
+static double *widen_parameter(const weft_parameter *p)
+{
+    float *values = contiguous(p, false);
+    double *out = widen(values, weft_tensor_count(&p->weight));
+    free(values);
+    return out;
+}
+
 static bool has_slopes(const moe_case *c)
 {
     return c->form != MOE_SAME_TOKENS && c->form != MOE_ZERO_TOKENS && c->form != MOE_HUGE;
@@ -107,8 +125,7 @@ static void check_definition(const moe_case *c, rig *r)
     EXPECT_OK(rig_pass(r, x, dy, true));
     for (int i = 0; i < 5; i++)
         if (rig_parameter(r, names[i]))
-            weights[i] = widen(rig_parameter(r, names[i])->weight.data,
-                               weft_tensor_count(&rig_parameter(r, names[i])->weight));
+            weights[i] = widen_parameter(rig_parameter(r, names[i]));
     moe_reference m = {.options = &r->h.options,
                        .tokens = r->rows_full,
                        .routed = r->rows_full,
@@ -150,10 +167,12 @@ static void check_definition(const moe_case *c, rig *r)
         if (weights[i]) {
             weft_parameter *p = rig_parameter(r, names[i]);
             size_t num = weft_tensor_count(&p->weight);
+            float *grad = contiguous(p, true);
             for (size_t k = 0; k < num; k++)
-                EXPECT(isfinite(p->grad[k]), "%s: %s", c->name, names[i]);
+                EXPECT(isfinite(grad[k]), "%s: %s", c->name, names[i]);
             if (has_slopes(c))
-                check_slopes(c, &m, weights[i], num, p->grad, names[i]);
+                check_slopes(c, &m, weights[i], num, grad, names[i]);
+            free(grad);
         }
     for (int i = 0; i < 5; i++)
         free(weights[i]);

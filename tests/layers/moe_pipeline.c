@@ -26,14 +26,15 @@ enum { NUM_CASES = sizeof cases / sizeof *cases };
 static const struct {
     int ranks;
     const char *mesh;
-    bool sharded; /* experts, over TP */
-    bool sliced;  /* each TP rank routes its own rows, and drops among them */
+    bool sharded;     /* experts, over TP */
+    bool sliced;      /* each TP rank routes its own rows, and drops among them */
+    int experts_over; /* ranks that have the four experts */
 } meshes[] = {
-    {2, "dp=2,binding=dp,ep=2", false, false},
-    {4, "dp=4,binding=dp,ep=4", false, false},
-    {4, "tp=2,dp=2,binding=dp,ep=4,sp=1", false, true},
-    {4, "tp=2,dp=2,binding=dp,ep=2,etp=2", true, false},
-    {4, "tp=2,dp=2,binding=dp,ep=2,etp=2,sp=1", true, false},
+    {2, "dp=2,binding=dp,ep=2", false, false, 2},
+    {4, "dp=4,binding=dp,ep=4", false, false, 4},
+    {4, "tp=2,dp=2,binding=dp,ep=4,sp=1", false, true, 4},
+    {4, "tp=2,dp=2,binding=dp,ep=2,etp=2", true, false, 2},
+    {4, "tp=2,dp=2,binding=dp,ep=2,etp=2,sp=1", true, false, 2},
 };
 enum { NUM_MESHES = sizeof meshes / sizeof *meshes };
 
@@ -48,10 +49,12 @@ static void run(weft_comm *part, int mesh, int form)
     const moe_case *c = &cases[(num_runs++ + form) % (NUM_CASES - meshes[mesh].sliced)];
     double error = moe_case_check_mesh(c, part, meshes[mesh].mesh);
     worst = error > worst ? error : worst;
-    EXPECT(error <= 5e-6, "%s on %s: n %d, reuse %s, peers %d, form %s in %d chunks: %.3g", c->name,
+    EXPECT(error <= 5e-6,
+           "%s on %s: n %d, reuse %s, peers %d, experts %d, form %s in %d chunks: %.3g", c->name,
            meshes[mesh].mesh, harness_moe.pipeline.num_partitions,
            weft_reuse_text((int)harness_moe.pipeline.reuse), harness_moe.pipeline.peer_group,
-           weft_exchange_text((int)harness_moe.form), harness_moe.num_chunks, error);
+           harness_moe.pipeline.by_experts, weft_exchange_text((int)harness_moe.form),
+           harness_moe.num_chunks, error);
 }
 
 static void check_pipelines(weft_comm *part, int mesh)
@@ -62,10 +65,19 @@ static void check_pipelines(weft_comm *part, int mesh)
             /* Two and three with everything; of others every second strategy, by turns. */
             if (i != 1 && i != 2 && (reuse + mesh) % 2)
                 continue;
-            harness_moe = (weft_moe_options){.pipeline = {partitions[i], (weft_reuse)reuse, 0}};
+            harness_moe = (weft_moe_options){
+                .pipeline = {.num_partitions = partitions[i], .reuse = (weft_reuse)reuse}};
             if (meshes[mesh].sharded)
                 harness_moe.form = WEFT_EXCHANGE_DIRECT;
             run(part, mesh, i);
+        }
+    for (int n = 2; n <= 4 / meshes[mesh].experts_over; n++)
+        for (int reuse = 0; reuse < WEFT_NUM_REUSES; reuse++) {
+            harness_moe = (weft_moe_options){
+                .pipeline = {.num_partitions = n, .reuse = (weft_reuse)reuse, .by_experts = 1}};
+            if (meshes[mesh].sharded)
+                harness_moe.form = WEFT_EXCHANGE_DIRECT;
+            run(part, mesh, n);
         }
     for (int i = 0; i < 2 * NUM_CASES && !meshes[mesh].sharded; i++) {
         harness_moe =
@@ -76,7 +88,8 @@ static void check_pipelines(weft_comm *part, int mesh)
 
 static void check_forms(weft_comm *part, int mesh)
 {
-    static const weft_moe_pipeline pipelines[] = {{1, WEFT_REUSE_NONE, 0}, {3, WEFT_REUSE_S4, 0}};
+    static const weft_moe_pipeline pipelines[] = {{.num_partitions = 1},
+                                                  {.num_partitions = 3, .reuse = WEFT_REUSE_S4}};
     for (int form = 0; form < WEFT_NUM_EXCHANGES; form++)
         for (int chunks = 0; chunks < 4; chunks++)
             for (int i = 0; i < 2; i++) {
@@ -119,7 +132,7 @@ static void one_pass(const moe_case *c, weft_comm *world, const char *mesh, floa
     weft_arena_release(&arena);
 }
 
-/* Moving rows in another way changes no bit. */
+/* Moving rows in another way changes no bit, nor does computing experts in runs. */
 static void check_bits(weft_comm *world)
 {
     const char *mesh = meshes[3].mesh;
@@ -127,15 +140,18 @@ static void check_bits(weft_comm *world)
     size_t count, other_count;
     harness_moe = (weft_moe_options){0};
     one_pass(&cases[1], world, mesh, &y, &dx, &count);
-    for (int form = 1; form < WEFT_NUM_EXCHANGES; form++) {
+    for (int form = 1; form <= WEFT_NUM_EXCHANGES; form++) {
+        const bool in_runs = form == WEFT_NUM_EXCHANGES;
         harness_moe = (weft_moe_options){
-            .form = (weft_exchange_form)form,
+            .form = in_runs ? WEFT_EXCHANGE_DIRECT : (weft_exchange_form)form,
             .num_chunks = form >= WEFT_EXCHANGE_O2 ? 3 : 1,
         };
+        if (in_runs)
+            harness_moe.pipeline = (weft_moe_pipeline){.num_partitions = 2, .by_experts = 1};
         one_pass(&cases[1], world, mesh, &other_y, &other_dx, &other_count);
         EXPECT(count == other_count && memcmp(y, other_y, count * sizeof *y) == 0 &&
                    memcmp(dx, other_dx, count * sizeof *dx) == 0,
-               "%s differs from the baseline", weft_exchange_text(form));
+               "%s differs from the baseline", in_runs ? "runs" : weft_exchange_text(form));
         free(other_y);
         free(other_dx);
     }

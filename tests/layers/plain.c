@@ -32,7 +32,7 @@ static weft_shape shape_of(int tp, bool sequence_parallel)
                         .sequence_parallel = sequence_parallel,
                         .dtype = WEFT_F16,
                         .training = true,
-                        .plain_kernels = true};
+                        .plain_kernels = WEFT_PLAIN_2022};
 }
 
 /* Bytes of a layer by the paper's equations 1, 2, 4 and 6. */
@@ -73,6 +73,55 @@ static void check_ends(int tp)
            (double)first.activation_bytes);
     EXPECT((double)last.activation_bytes == rows * 1024 * 4 + 4 * 512.0 * 4 * 32000 / tp,
            "head: %g", (double)last.activation_bytes);
+}
+
+/* --- years ----------------------------------------------------------------------------------- */
+
+typedef struct year_sums {
+    double norms[2];   /* bytes, forward and backward */
+    double others;     /* of all other kernels */
+    int beside, alone; /* backward's reductions of column-parallel layers */
+} year_sums;
+
+static year_sums sums_of_year(weft_plain_year year, int tp)
+{
+    weft_shape shape = shape_of(tp, false);
+    weft_description d;
+    year_sums sums = {0};
+    shape.plain_kernels = year;
+    weft_description_begin(&d, &shape);
+    weft_describe_block(&gpt, &shape, &d.cost);
+    weft_describe_attention(&gpt, &shape, &d.cost);
+    weft_describe_mlp(&gpt, &shape, 4096, 0, &d.cost);
+    EXPECT_OK(weft_description_end(&d));
+    for (int i = 0; i < d.num_operations; i++) {
+        const weft_operation *op = &d.operations[i];
+        const bool backward = op->phase != WEFT_PHASE_FORWARD;
+        if (op->kind == WEFT_OPERATION_MEMORY)
+            *(strstr(op->module, "layernorm") ? &sums.norms[backward] : &sums.others) +=
+                (double)op->bytes;
+        if (op->kind == WEFT_OPERATION_COLLECTIVE && backward)
+            *(op->beside ? &sums.beside : &sums.alone) += 1;
+    }
+    weft_description_release(&d);
+    return sums;
+}
+
+/* Until the summer of 2021 both of a layer's reductions of backward stand alone, and norms read
+ * rows twice. */
+static void check_years(void)
+{
+    const double rows = 2.0 * 512 * 4 * 1024 * 2; /* bytes of both norms' */
+    const year_sums old = sums_of_year(WEFT_PLAIN_2021, 8),
+                    later = sums_of_year(WEFT_PLAIN_2022, 8);
+    EXPECT(old.beside == 0 && old.alone == 2 && later.beside == 2 && later.alone == 0,
+           "%d and %d beside products", old.beside, later.beside);
+    EXPECT(later.norms[0] == 2 * rows && later.norms[1] == 3 * rows, "norms: %g and %g bytes",
+           later.norms[0], later.norms[1]);
+    EXPECT(old.norms[0] == 3 * rows && old.norms[1] == 6 * rows, "older norms: %g and %g bytes",
+           old.norms[0], old.norms[1]);
+    EXPECT(old.others == later.others, "other kernels: %g and %g bytes", old.others, later.others);
+    EXPECT(sums_of_year(WEFT_PLAIN_2021, 1).alone == 0, "one rank reduces");
 }
 
 /* --- experts --------------------------------------------------------------------------------- */
@@ -147,6 +196,7 @@ int main(void)
             check_layer(tps[i], which & 1, which & 2);
         check_ends(tps[i]);
     }
+    check_years();
     check_experts();
     return expect_finish();
 }

@@ -17,28 +17,30 @@ static const size_t order[TOKENS] = {2, 3, 1, 2, 0, 3, 2, 0};
 static const size_t rank_tokens[2][5] = {{4, 7, 2}, {0, 3, 6, 1, 5}};
 static const int64_t rank_offsets[2][3] = {{0, 2, 3}, {0, 3, 5}};
 
-static double *widen(const weft_tensor *tensor)
+static double *widen(const weft_parameter *parameter)
 {
-    size_t count = weft_tensor_count(tensor);
+    size_t count = weft_tensor_count(&parameter->weight);
+    const float *weight = parameter->weight.data;
     double *to = malloc(count * sizeof *to);
     for (size_t i = 0; i < count; i++)
-        to[i] = (double)((const float *)tensor->data)[i];
+        to[i] = (double)weight[weft_parameter_place(parameter, i)];
     return to;
 }
 
 /* The layer's output by definition, with the weights of all experts gathered. */
 static void expected_output(const rig *r, weft_comm *part, const float *x, double *y)
 {
-    weft_tensor fc1 = rig_parameter(r, "experts.linear_fc1.weight")->weight;
-    weft_tensor fc2 = rig_parameter(r, "experts.linear_fc2.weight")->weight;
+    const weft_parameter *fc1 = rig_parameter(r, "experts.linear_fc1.weight");
+    const weft_parameter *fc2 = rig_parameter(r, "experts.linear_fc2.weight");
+    const size_t num1 = weft_tensor_count(&fc1->weight), num2 = weft_tensor_count(&fc2->weight);
     size_t expert_tokens[EXPERTS];
-    double *own1 = widen(&fc1), *own2 = widen(&fc2), wide_x[TOKENS * HIDDEN],
+    double *own1 = widen(fc1), *own2 = widen(fc2), wide_x[TOKENS * HIDDEN],
            dy[TOKENS * HIDDEN] = {0};
-    double *all1 = malloc(2 * weft_tensor_count(&fc1) * sizeof *all1);
-    double *all2 = malloc(2 * weft_tensor_count(&fc2) * sizeof *all2);
-    double *router = widen(&rig_parameter(r, "router.weight")->weight);
-    EXPECT_OK(weft_comm_all_gather_host(part, own1, all1, weft_tensor_count(&fc1) * sizeof *own1));
-    EXPECT_OK(weft_comm_all_gather_host(part, own2, all2, weft_tensor_count(&fc2) * sizeof *own2));
+    double *all1 = malloc(2 * num1 * sizeof *all1);
+    double *all2 = malloc(2 * num2 * sizeof *all2);
+    double *router = widen(rig_parameter(r, "router.weight"));
+    EXPECT_OK(weft_comm_all_gather_host(part, own1, all1, num1 * sizeof *own1));
+    EXPECT_OK(weft_comm_all_gather_host(part, own2, all2, num2 * sizeof *own2));
     for (size_t i = 0; i < TOKENS * HIDDEN; i++)
         wide_x[i] = (double)x[i];
     moe_reference m = {.options = &r->h.options,

@@ -98,8 +98,9 @@ static void check_gradients(int i)
         const weft_placed *x = weft_parameters_at(a, p), *y = weft_parameters_at(b, p);
         double own_difference = 0, own_norm = 0;
         for (size_t k = 0; k < x->count; k++) {
-            own_difference += pow((double)x->parameter.grad[k] - (double)y->parameter.grad[k], 2);
-            own_norm += pow((double)x->parameter.grad[k], 2);
+            const size_t at = weft_parameter_place(&x->parameter, k);
+            own_difference += pow((double)x->parameter.grad[at] - (double)y->parameter.grad[at], 2);
+            own_norm += pow((double)x->parameter.grad[at], 2);
         }
         difference += own_difference;
         norm += own_norm;

@@ -54,7 +54,8 @@ static float *gradients(int i, weft_comm *world, const char *mesh, weft_dtype dt
     for (int p = 0; p < weft_parameters_count(all); p++) {
         const weft_placed *placed = weft_parameters_at(all, p);
         out = realloc(out, (*count + placed->count) * sizeof *out);
-        memcpy(out + *count, placed->parameter.grad, placed->count * sizeof *out);
+        for (size_t k = 0; k < placed->count; k++)
+            out[*count + k] = placed->parameter.grad[weft_parameter_place(&placed->parameter, k)];
         *count += placed->count;
     }
     EXPECT_OK(weft_comm_all_reduce_host(world, out, *count, WEFT_F32, WEFT_REDUCE_SUM));

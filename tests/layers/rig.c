@@ -198,8 +198,8 @@ double *rig_gradient(const rig *r, int index, size_t *out_count, double *out_dis
     double *sum = calloc(count + 1, sizeof *sum), *same = calloc(count + 1, sizeof *same);
     for (size_t i = 0; i < p->count; i++)
         if (weft_box_global_index(&p->box, i, &at)) {
-            sum[at] = weight * (double)p->parameter.grad[i];
-            same[at] = (double)p->parameter.grad[i];
+            sum[at] = weight * (double)p->parameter.grad[weft_parameter_place(&p->parameter, i)];
+            same[at] = (double)p->parameter.grad[weft_parameter_place(&p->parameter, i)];
         }
     weft_status status =
         weft_comm_all_reduce_host(r->h.world, sum, count, WEFT_F64, WEFT_REDUCE_SUM);
@@ -208,7 +208,9 @@ double *rig_gradient(const rig *r, int index, size_t *out_count, double *out_dis
                                            WEFT_REDUCE_MAX);
     for (size_t i = 0; i < p->count && copies; i++)
         if (weft_box_global_index(&p->box, i, &at)) {
-            most = fmax(most, fabs(same[at] - (double)p->parameter.grad[i]));
+            most =
+                fmax(most, fabs(same[at] -
+                                (double)p->parameter.grad[weft_parameter_place(&p->parameter, i)]));
             size = fmax(size, fabs(same[at]));
         }
     free(same);

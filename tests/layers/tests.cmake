@@ -8,15 +8,17 @@ weft_add_test(NAME ppmoe SOURCES layers/ppmoe.c ${moe_case} RANKS 4 LABELS layer
 weft_add_test(NAME extremes SOURCES layers/extremes.c ${moe_case} layers/training.c RANKS 4
   LABELS layers)
 weft_add_test(NAME no_allocation SOURCES layers/no_allocation.c layers/training.c RANKS 2
-  LABELS layers)
+  TIMEOUT 600 LABELS layers)
 weft_add_test(NAME evaluation_memory SOURCES layers/evaluation_memory.c layers/training.c RANKS 4
-  LABELS layers)
+  TIMEOUT 300 LABELS layers)
 weft_add_test(NAME precision SOURCES layers/precision.c layers/training.c layers/harness.c
   LABELS layers)
 weft_add_test(NAME text_before SOURCES layers/text_before.c layers/harness.c LABELS layers)
 weft_add_test(NAME describe SOURCES layers/describe.c layers/used.c layers/rig.c layers/harness.c RANKS 4
   TIMEOUT 300 LABELS layers)
 weft_add_test(NAME plain SOURCES layers/plain.c LABELS layers)
+weft_add_test(NAME stack CMOCKA SOURCES layers/test_stack.c LABELS layers)
+weft_add_test(NAME placing SOURCES layers/placing.c LABELS layers)
 weft_add_test(NAME footprint SOURCES layers/footprint.c layers/training.c RANKS 4 LABELS layers)
 # They make hundreds of groups and send next to nothing: most of their time would go into windows.
 set_property(TEST describe footprint APPEND PROPERTY ENVIRONMENT WEFT_SHARED_WINDOWS=0)

@@ -246,6 +246,7 @@ NONE(adamw)
 NONE(split_master)
 NONE(join_master)
 NONE(sum_squares)
+NONE(find_not_finite)
 NONE(scale)
 NONE(random_normal)
 #undef NONE

@@ -19,6 +19,9 @@ enum {
     STATE_BUCKET = 300
 };
 
+/* Of the buckets that models are made with. */
+static size_t state_bucket_elements = STATE_BUCKET;
+
 /* One rank's model under one mesh. */
 typedef struct state_model {
     weft_arena arena;
@@ -60,16 +63,21 @@ static inline void state_declare_block(state_model *m, int block, int layer)
     state_declare(m, prefix, layer,
                   WEFT_ARGS(weft_parameter_spec, .name = "experts.fc1", .num_dims = 3,
                             .dims = {E, 10, H}, .split = {WEFT_SPLIT_EP, WEFT_SPLIT_ETP},
-                            .init_std = 0.5f, .is_expert = true));
+                            .init_std = 0.5f, .is_expert = true, .by_expert = true));
     state_declare(m, prefix, layer,
                   WEFT_ARGS(weft_parameter_spec, .name = "experts.fc2", .num_dims = 3,
                             .dims = {E, H, 10},
                             .split = {WEFT_SPLIT_EP, WEFT_SPLIT_NONE, WEFT_SPLIT_ETP},
-                            .init_std = 0.5f, .is_expert = true));
+                            .init_std = 0.5f, .is_expert = true, .by_expert = true));
+    /* of a layer that does not say by_expert */
+    state_declare(m, prefix, layer,
+                  WEFT_ARGS(weft_parameter_spec, .name = "experts.whole", .num_dims = 2,
+                            .dims = {E, 7}, .split = {WEFT_SPLIT_EP}, .init_std = 0.5f,
+                            .is_expert = true));
     state_declare(m, prefix, layer,
                   WEFT_ARGS(weft_parameter_spec, .name = "experts.bias", .num_dims = 2,
                             .dims = {E, H}, .split = {WEFT_SPLIT_EP}, .init = WEFT_INIT_ZERO,
-                            .no_weight_decay = true, .is_expert = true));
+                            .no_weight_decay = true, .is_expert = true, .by_expert = true));
 }
 
 /* Layer 0 is the embedding, then the stage's blocks, then the head. */
@@ -122,8 +130,8 @@ static inline bool state_model_create(state_model *m, weft_comm *world, const ch
     if (expect_failures != before)
         return false;
     state_declare_model(m);
-    EXPECT_OK(weft_parameters_allocate(m->parameters,
-                                       &(weft_residency){.bucket_elements = STATE_BUCKET}, true));
+    EXPECT_OK(weft_parameters_allocate(
+        m->parameters, &(weft_residency){.bucket_elements = state_bucket_elements}, true));
     if (options)
         EXPECT_OK(weft_optimizer_create(m->parameters, options, &m->optimizer));
     return expect_failures == before;
@@ -171,6 +179,7 @@ static inline float state_bf16(float value)
 static inline float state_weight(const weft_placed *placed, size_t local)
 {
     const weft_tensor *weight = &placed->parameter.weight;
+    local = weft_parameter_place(&placed->parameter, local);
     if (weight->dtype == WEFT_F32)
         return ((const float *)weight->data)[local];
     uint32_t bits = (uint32_t)((const uint16_t *)weight->data)[local] << 16;

@@ -150,7 +150,7 @@ static weft_status fill_gradients(const void *args)
         for (size_t e = 0; p->layer == f->layer && e < p->count; e++) {
             uint64_t index;
             bool valid = state_global_index(&p->box, e, &index);
-            p->parameter.grad[e] =
+            p->parameter.grad[weft_parameter_place(&p->parameter, e)] =
                 valid ? part * gradient(p->parameter.name, index, f->step) : 0.0f;
         }
     }
@@ -342,6 +342,69 @@ static void check_run(weft_comm *world, const reference *r, const char *mesh, we
                "on mesh %s, zero %d: split masters have other bits", mesh, distributed);
 }
 
+/* The norms' bits, and a hash of the experts' state, after steps whose gradients are the experts'
+ * alone; runs of expert buckets are as long as `bucket_elements` lets them. */
+static uint64_t step_experts(weft_comm *world, const char *mesh, bool distributed,
+                             size_t bucket_elements, int *out_runs)
+{
+    state_model m;
+    uint64_t hash = 0;
+    weft_optimizer_options options = base_options;
+    options.sharding = distributed ? WEFT_SHARD_OPTIM : WEFT_NO_SHARD;
+    *out_runs = 0;
+    state_bucket_elements = bucket_elements;
+    if (state_model_create(&m, world, mesh, WEFT_BF16, &options)) {
+        weft_event *event;
+        EXPECT_OK(weft_event_create(m.device, &event));
+        EXPECT_OK(weft_optimizer_initialize(m.optimizer, m.compute, STATE_SEED));
+        for (int step = 1; step <= 3; step++) {
+            int next = 0;
+            for (int layer = 0; layer <= STATE_LAYERS + 2; layer++) {
+                fill f = {.m = &m, .layer = layer, .step = step, .scale = 1};
+                EXPECT_OK(weft_lane_submit(m.compute, "backward", fill_gradients, &f, sizeof f));
+            }
+            EXPECT_OK(weft_lane_sync(m.compute));
+            for (int i = 0; i < weft_parameters_count(m.parameters); i++) {
+                const weft_placed *p = weft_parameters_at(m.parameters, i);
+                if (p->experts == 0)
+                    memset(p->parameter.grad, 0, p->count * sizeof(float));
+            }
+            reduce_from(&m, event, &next, -1);
+            EXPECT_OK(update(&m, event, NULL, step, rate_of(step)));
+            uint64_t bits;
+            const double norm = weft_optimizer_grad_norm(m.optimizer);
+            memcpy(&bits, &norm, sizeof bits);
+            hash = weft_rng_stream_mix(hash, bits);
+        }
+        for (int i = 0; i < weft_optimizer_num_pieces(m.optimizer); i++) {
+            weft_state_piece piece = weft_optimizer_piece(m.optimizer, i);
+            for (size_t e = 0; piece.placed->experts > 0 && e < piece.count; e++)
+                for (int kind = 0; kind < WEFT_NUM_STATES; kind++)
+                    hash +=
+                        hash_of(weft_rng_stream_of(piece.placed->parameter.name) + piece.first + e,
+                                piece.data[kind][e]);
+        }
+        for (int b = 0; b < weft_optimizer_num_buckets(m.optimizer); b++)
+            *out_runs += weft_optimizer_bucket(m.optimizer, b).num_experts > 0;
+        weft_event_destroy(event);
+    }
+    state_model_release(&m);
+    state_bucket_elements = STATE_BUCKET;
+    return hash;
+}
+
+static void check_runs(weft_comm *world, const char *mesh, bool distributed)
+{
+    int runs[3];
+    const uint64_t ones = step_experts(world, mesh, distributed, 1, &runs[0]),
+                   some = step_experts(world, mesh, distributed, 1100, &runs[1]),
+                   all = step_experts(world, mesh, distributed, 0, &runs[2]);
+    EXPECT(runs[0] >= runs[1] && runs[1] >= runs[2] && runs[0] > runs[2], "%s: %d, %d and %d runs",
+           mesh, runs[0], runs[1], runs[2]);
+    EXPECT(ones == some && some == all, "%s, zero %d: bits depend on the length of runs", mesh,
+           distributed);
+}
+
 /* A gradient, or a part of the loss, that is not finite on one rank stops all ranks before any
  * steps. */
 static void check_not_finite(weft_comm *world, const char *mesh, bool distributed, bool is_loss)
@@ -369,8 +432,10 @@ static void check_not_finite(weft_comm *world, const char *mesh, bool distribute
         const weft_placed *p = weft_parameters_at(m.parameters, 0);
         float before = state_weight(p, 0);
         weft_status status = update(&m, event, &loss, 1, 0.1);
-        char part[96] =
-            "gradient norm is not finite; first in decoder.layers.3.experts.fc1 on rank";
+        char part[96];
+        snprintf(part, sizeof part,
+                 "gradient norm is not finite; first in decoder.layers.3.experts.fc1 on rank %d",
+                 size - 1);
         if (is_loss)
             snprintf(part, sizeof part, "loss is inf on rank %d", size - 1);
         EXPECT_ERROR(status, WEFT_DIVERGED, part);
@@ -444,6 +509,9 @@ int main(void)
         if (size < 8)
             check_run(world, &r, meshes[i], i % 2 ? WEFT_BF16 : WEFT_F32, false, i % 2);
     }
+    for (int i = 0; size <= 4 && i < 2 && meshes[i]; i++)
+        for (int distributed = 0; distributed < 2; distributed++)
+            check_runs(world, meshes[i], distributed);
     check_not_finite(world, meshes[0], true, false);
     check_not_finite(world, meshes[0], true, true);
     if (size < 8)

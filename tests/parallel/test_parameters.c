@@ -1,6 +1,17 @@
 /* The layout's properties on several meshes, the refusals, and the first values. */
 #include "state_model.h"
 
+/* Elements of a parameter that lie in a bucket, or in a run. */
+static size_t elements_in(const weft_placed *p, const weft_bucket *bucket)
+{
+    size_t used = 0;
+    for (size_t e = 0; e < p->count; e++) {
+        const size_t at = p->offset + weft_parameter_place(&p->parameter, e);
+        used += at >= bucket->offset && at < bucket->offset + bucket->count;
+    }
+    return used;
+}
+
 static void check_bucket(const state_model *m, int kind, int b)
 {
     const weft_section *s = weft_parameters_section(m->parameters, (weft_section_kind)kind);
@@ -8,51 +19,97 @@ static void check_bucket(const state_model *m, int kind, int b)
     size_t shares = (size_t)weft_comm_size(s->group), used = 0;
     int parameters = 0, first_layer = 1000;
 
-    EXPECT(bucket->count % (shares * 16) == 0, "section %d bucket %d: %zu elements for %zu", kind,
-           b, bucket->count, shares);
+    EXPECT(weft_bucket_part(bucket) % (shares * 16) == 0 &&
+               weft_bucket_part(bucket) * (size_t)weft_bucket_parts(bucket) == bucket->count,
+           "section %d bucket %d: %zu elements for %zu", kind, b, bucket->count, shares);
     size_t start = b ? s->buckets[b - 1].offset + s->buckets[b - 1].count : 0;
     EXPECT(bucket->offset == start, "section %d bucket %d begins at %zu, not %zu", kind, b,
            bucket->offset, start);
     for (int i = 0; i < weft_parameters_count(m->parameters); i++) {
         const weft_placed *p = weft_parameters_at(m->parameters, i);
-        if ((int)p->section != kind || p->bucket != b)
+        const size_t own = (int)p->section == kind ? elements_in(p, bucket) : 0;
+        if (own == 0)
             continue;
         parameters++;
-        used += p->count;
+        used += own;
         first_layer = p->layer < first_layer ? p->layer : first_layer;
-        EXPECT(p->offset >= bucket->offset &&
-                   p->offset + p->count <= bucket->offset + bucket->count,
-               "%s is not inside its bucket", p->parameter.name);
+        EXPECT(bucket->num_experts > 0 || own == p->count, "%s is not inside its bucket",
+               p->parameter.name);
+        EXPECT((bucket->num_experts > 0) == p->parameter.spec->by_expert,
+               "%s, by expert %d, lies in bucket %d of %d experts", p->parameter.name,
+               p->parameter.spec->by_expert, b, bucket->num_experts);
     }
     EXPECT(parameters > 0, "section %d bucket %d is empty", kind, b);
-    EXPECT(parameters == 1 || used <= STATE_BUCKET, "section %d bucket %d: %zu elements in %d",
-           kind, b, used, parameters);
+    EXPECT(parameters == 1 || bucket->num_experts > 0 || used <= STATE_BUCKET,
+           "section %d bucket %d: %zu elements in %d", kind, b, used, parameters);
+    EXPECT(bucket->num_experts <= (STATE_EXPERTS / m->groups.mesh.ep + 1) / 2 ||
+               bucket->count <= STATE_BUCKET,
+           "section %d run %d: %zu elements", kind, b, bucket->count);
     EXPECT(bucket->first_layer == first_layer, "section %d bucket %d: layer %d, not %d", kind, b,
            bucket->first_layer, first_layer);
 }
 
-/* No two parameters share an element, and views point where the layout says. */
+/* Every element of a parameter has a place of its own, and views point where the layout says. */
 static void check_places(const state_model *m)
 {
+    char *taken[WEFT_NUM_SECTIONS];
+    for (int kind = 0; kind < WEFT_NUM_SECTIONS; kind++)
+        taken[kind] =
+            calloc(weft_parameters_section(m->parameters, (weft_section_kind)kind)->count + 1, 1);
     for (int i = 0; i < weft_parameters_count(m->parameters); i++) {
         const weft_placed *p = weft_parameters_at(m->parameters, i);
         const weft_section *s = weft_parameters_section(m->parameters, p->section);
-        size_t bytes = weft_dtype_bytes(weft_parameters_dtype(m->parameters));
+        size_t bytes = weft_dtype_bytes(weft_parameters_dtype(m->parameters)), twice = 0;
         EXPECT(p->parameter.grad == s->grads + p->offset, "%s's gradient", p->parameter.name);
         EXPECT(p->parameter.weight.data == (char *)s->weights + p->offset * bytes, "%s's weight",
                p->parameter.name);
-        EXPECT((uintptr_t)p->parameter.weight.data % 64 == 0, "%s's weight at %p",
-               p->parameter.name, p->parameter.weight.data);
+        for (size_t e = 0; e < weft_placed_parts(p); e++)
+            EXPECT((uintptr_t)weft_parameter_weight_of(&p->parameter, e) % 64 == 0,
+                   "%s's weight of expert %zu at %p", p->parameter.name, e,
+                   weft_parameter_weight_of(&p->parameter, e));
         EXPECT(weft_tensor_count(&p->parameter.weight) == p->count, "%s's shape",
                p->parameter.name);
         EXPECT(weft_parameters_find(m->parameters, p->parameter.name) == &p->parameter,
                "%s is not found", p->parameter.name);
-        for (int k = 0; k < i; k++) {
-            const weft_placed *q = weft_parameters_at(m->parameters, k);
-            bool apart = p->section != q->section || p->offset >= q->offset + q->count ||
-                         q->offset >= p->offset + p->count;
-            EXPECT(apart, "%s lies over %s", p->parameter.name, q->parameter.name);
+        for (size_t e = 0; e < p->count; e++) {
+            char *at = &taken[p->section][p->offset + weft_parameter_place(&p->parameter, e)];
+            twice += (size_t)*at;
+            *at = 1;
         }
+        EXPECT(twice == 0, "%s lies over another in %zu elements", p->parameter.name, twice);
+    }
+    for (int kind = 0; kind < WEFT_NUM_SECTIONS; kind++)
+        free(taken[kind]);
+}
+
+/* An expert bucket has fc1, fc2 and bias of one layer's local expert, in this order. */
+static void check_experts(const state_model *m)
+{
+    static const char *const names[] = {"fc1", "fc2", "bias"};
+    for (int i = 0; i + 3 < weft_parameters_count(m->parameters); i++) {
+        const weft_placed *p = weft_parameters_at(m->parameters, i);
+        size_t end = p->offset, elements = 0;
+        if (!strstr(p->parameter.name, "experts.fc1"))
+            continue;
+        const weft_section *s = weft_parameters_section(m->parameters, p->section);
+        for (int k = 0; k < 3; k++) {
+            char name[WEFT_MAX_NAME_BYTES];
+            snprintf(name, sizeof name, "%.*s%s", (int)strlen(p->parameter.name) - 3,
+                     p->parameter.name, names[k]);
+            const weft_placed *q = (const void *)weft_parameters_find(m->parameters, name);
+            EXPECT(q && q->offset == end &&
+                       q->parameter.expert_stride == p->parameter.expert_stride,
+                   "%s does not lie behind the others of its expert", name);
+            end += q ? (weft_placed_part(q) + 31) / 32 * 32 : 0;
+        }
+        elements = end - p->offset;
+        const size_t align = 32 * (size_t)weft_comm_size(s->group);
+        EXPECT(p->parameter.expert_stride == (elements + align - 1) / align * align,
+               "experts of %zu elements are %zu apart", elements, p->parameter.expert_stride);
+        EXPECT(p->experts == p->box.local[0], "%zu experts", p->experts);
+        EXPECT(weft_parameter_grad_of(&p->parameter, p->experts - 1) ==
+                   p->parameter.grad + (p->experts - 1) * p->parameter.expert_stride,
+               "the last expert's gradient");
     }
 }
 
@@ -111,6 +168,7 @@ static void check_mesh(weft_comm *world, const char *mesh, weft_dtype dtype)
                 check_bucket(&m, kind, b);
         }
         check_places(&m);
+        check_experts(&m);
         check_agreement(&m);
         check_values(&m);
     }
@@ -150,6 +208,8 @@ static void check_refusals(weft_comm *world, const char *mesh)
     spec.sum_over_tp = false;
     spec.split[0] = WEFT_SPLIT_TP;
     EXPECT_ERROR(weft_parameters_declare(p, "z.", &spec, 0, &out), WEFT_CONFIG, "ep or etp");
+    spec.by_expert = true;
+    EXPECT_ERROR(weft_parameters_declare(p, "z.", &spec, 0, &out), WEFT_CONFIG, "by_expert");
     spec = WEFT_ARGS(weft_parameter_spec, .name = "b", .num_dims = 2, .dims = {3});
     EXPECT_ERROR(weft_parameters_declare(p, "", &spec, 0, &out), WEFT_CONFIG,
                  "dimension 1 has size 0");

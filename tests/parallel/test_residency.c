@@ -99,11 +99,96 @@ static void ends_are_shared_out_where_that_saves(void **state)
     assert_true(chosen[false] > 10 && chosen[true] > 10);
 }
 
+/* Two of a layer's parameters that lie by expert, one that does not, and a dense one. */
+enum { EXPERTS = 5, NUM_IN_LAYER = 4 };
+static void experts_of(int layer, weft_residency_parameter out[NUM_IN_LAYER])
+{
+    for (int i = 0; i < NUM_IN_LAYER; i++) {
+        out[i] = of_layer(layer, i == 1 ? 300 : 100 * EXPERTS);
+        out[i].section = i == 3 ? WEFT_SECTION_DENSE : WEFT_SECTION_EXPERT;
+        out[i].experts = i == 0 || i == 2 ? EXPERTS : 0;
+    }
+}
+
+/* Cuts the sections of two layers, the second's parameters first. */
+static void cut_two(size_t bucket_elements, weft_sharding sharding, weft_bucket buckets[2][32],
+                    weft_cut_sections *out, weft_held_elements *held)
+{
+    weft_residency r = {.sharding = sharding, .num_layers = NUM_LAYERS, .overlap = true};
+    weft_residency_parameter layers[2][NUM_IN_LAYER];
+    weft_bucket_cut cuts[2] = {weft_bucket_cut_begin(bucket_elements, DP, buckets[0]),
+                               weft_bucket_cut_begin(bucket_elements, DP, buckets[1])};
+    for (int l = 0; l < 2; l++) {
+        experts_of(2 + l, layers[l]);
+        for (int i = 0; i < NUM_IN_LAYER; i++)
+            weft_residency_count(&r, &layers[l][i]);
+    }
+    for (int l = 1; l >= 0; l--)
+        for (int i = NUM_IN_LAYER - 1; i >= 0; i--) {
+            size_t start;
+            const bool added =
+                weft_bucket_cut_add(&cuts[layers[l][i].section == WEFT_SECTION_EXPERT], &r,
+                                    layers[l], NUM_IN_LAYER, i, &start);
+            assert_int_equal(added, i != 0); /* it went with the last of its kind */
+        }
+    *out = (weft_cut_sections){.group_size = {DP, DP, DP, DP}};
+    out->buckets[WEFT_SECTION_DENSE] = buckets[0];
+    out->num_buckets[WEFT_SECTION_DENSE] = cuts[0].num_buckets;
+    out->buckets[WEFT_SECTION_EXPERT] = buckets[1];
+    out->num_buckets[WEFT_SECTION_EXPERT] = cuts[1].num_buckets;
+    weft_residency_lay(&r, out, held);
+}
+
+/* 100 and 100 elements of an expert take 128 each, 256 in all: a multiple of 4 shares of 32. */
+static void experts_have_buckets_of_their_own(void **state)
+{
+    (void)state;
+    static const struct {
+        size_t elements;
+        weft_sharding sharding;
+        int num;
+        int experts[16];
+    } cases[] = {
+        {1, WEFT_NO_SHARD, 6, {3, 2, 0, 3, 2, 0}},
+        {4 * 256, WEFT_SHARD_OPTIM, 6, {4, 1, 0, 4, 1, 0}},
+        {0, WEFT_NO_SHARD, 4, {5, 0, 5, 0}},
+        {0, WEFT_SHARD_OPTIM_GRADS_PARAMS, 4, {5, 0, 5, 0}},
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        weft_bucket buckets[2][32];
+        weft_cut_sections cut;
+        weft_held_elements held;
+        cut_two(cases[c].elements, cases[c].sharding, buckets, &cut, &held);
+        size_t offset = 0, ring = 0;
+        assert_int_equal(cut.num_buckets[WEFT_SECTION_EXPERT], cases[c].num);
+        for (int b = 0; b < cases[c].num; b++) {
+            const weft_bucket *bucket = &buckets[1][b];
+            const int experts = cases[c].experts[b];
+            assert_int_equal(bucket->num_experts, experts);
+            assert_int_equal(bucket->offset, offset);
+            assert_int_equal(bucket->count, experts ? experts * 256 : 384);
+            assert_int_equal(bucket->first_layer, b < cases[c].num / 2 ? 3 : 2);
+            offset += bucket->count;
+            if (bucket->unit < 0)
+                continue;
+            /* behind the unit's dense bucket of 512 */
+            ring = b > 0 && bucket[-1].unit == bucket->unit ? ring : 512;
+            assert_int_equal(bucket->ring, ring);
+            ring += bucket->count;
+        }
+        assert_int_equal(held.grads[WEFT_SECTION_EXPERT],
+                         cases[c].sharding == WEFT_SHARD_OPTIM_GRADS_PARAMS ? offset / DP : offset);
+        assert_int_equal(held.owned[WEFT_SECTION_EXPERT],
+                         cases[c].sharding == WEFT_NO_SHARD ? offset : offset / DP);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_shared_out),
         cmocka_unit_test(ends_are_shared_out_where_that_saves),
+        cmocka_unit_test(experts_have_buckets_of_their_own),
     };
     return cmocka_run_group_tests_name("residency", tests, NULL, NULL);
 }

@@ -129,6 +129,41 @@ static void test_cpu_quota(void **state)
     remove_tree(root);
 }
 
+static void test_host_memory(void **state)
+{
+    (void)state;
+    char root[] = "/tmp/weft-memory-XXXXXX";
+    assert_non_null(mkdtemp(root));
+    assert_true(weft_host_memory_left(root) == UINT64_MAX); /* nothing says */
+    write_file(root, "/proc/meminfo", "MemTotal:       4000 kB\nMemAvailable:    3000 kB\n");
+    assert_true(weft_host_memory_left(root) == 3000 << 10);
+
+    write_file(root, "/proc/self/cgroup", "0::/slice/job\n");
+    assert_true(weft_host_memory_left(root) == 3000 << 10);
+    write_file(root, "/sys/fs/cgroup/slice/job/memory.max", "max\n");
+    write_file(root, "/sys/fs/cgroup/slice/job/memory.current", "900000\n");
+    assert_true(weft_host_memory_left(root) == 3000 << 10);
+    write_file(root, "/sys/fs/cgroup/slice/memory.max", "2000000\n"); /* the group above */
+    assert_true(weft_host_memory_left(root) == 2000000);
+    write_file(root, "/sys/fs/cgroup/slice/memory.current", "1500000\n");
+    assert_true(weft_host_memory_left(root) == 500000);
+    write_file(root, "/sys/fs/cgroup/slice/memory.stat", "inactive_anon 7\ninactive_file 300000\n");
+    assert_true(weft_host_memory_left(root) == 800000); /* files' pages come back */
+    write_file(root, "/sys/fs/cgroup/slice/job/memory.max", "1000000\n");
+    assert_true(weft_host_memory_left(root) == 100000);
+    write_file(root, "/sys/fs/cgroup/slice/job/memory.max", "800000\n");
+    assert_true(weft_host_memory_left(root) == 0);
+
+    /* version 1 */
+    write_file(root, "/proc/self/cgroup", "0::/\n5:memory:/m\n4:cpu,cpuacct:/job\n");
+    write_file(root, "/sys/fs/cgroup/memory/m/memory.limit_in_bytes", "700000\n");
+    write_file(root, "/sys/fs/cgroup/memory/m/memory.usage_in_bytes", "600000\n");
+    write_file(root, "/sys/fs/cgroup/memory/m/memory.stat", "total_inactive_file 100000\n");
+    assert_true(weft_host_memory_left(root) == 200000);
+    remove_tree(root);
+    assert_true(weft_machine_memory_left() > 0);
+}
+
 static weft_mesh mesh_of(int world, int tp, int pp)
 {
     weft_parallel_options o = {.tensor_model_parallel_size = tp,
@@ -225,6 +260,39 @@ static void test_inside(void **state)
     assert_int_equal(inside(&topology, &mesh, WEFT_AXIS_DP), 1);
 }
 
+/* Whatever the order, nodes of so many consecutive ranks are those that a list of them names. */
+static void test_inside_by_count(void **state)
+{
+    (void)state;
+    enum { RANKS = 48 };
+    static const char *const orders[] = {"tp-cp-ep-dp-pp", "tp-ep-dp-cp-pp", "tp-cp-ep-pp-dp",
+                                         "tp-pp-cp-ep-dp"};
+    static const int sizes[][4] = {{2, 1, 2, 4},  {1, 2, 4, 2}, {2, 3, 2, 4}, {4, 1, 3, 2},
+                                   {1, 1, 12, 2}, {2, 2, 1, 6}, {1, 4, 2, 3}, {3, 1, 4, 2}};
+    for (size_t i = 0; i < 4 * sizeof sizes / sizeof *sizes; i++)
+        for (int each = 1; each <= RANKS; each++) {
+            int node_of[RANKS];
+            const int *s = sizes[i / 4];
+            weft_parallel_options o = {.tensor_model_parallel_size = s[0],
+                                       .context_parallel_size = s[1],
+                                       .pipeline_model_parallel_size = s[2],
+                                       .expert_model_parallel_size = s[3],
+                                       .expert_binding = WEFT_BINDING_DP,
+                                       .order = orders[i % 4]};
+            weft_mesh mesh;
+            if (RANKS % each != 0 || weft_mesh_build(&o, RANKS, 12, &mesh) != WEFT_OK)
+                continue;
+            for (int r = 0; r < RANKS; r++)
+                node_of[r] = r / each;
+            const weft_topology listed = {
+                .world = RANKS, .num_nodes = RANKS / each, .node_of = node_of};
+            const weft_topology counted = {
+                .world = RANKS, .num_nodes = RANKS / each, .ranks_per_node = each};
+            for (weft_axis axis = WEFT_AXIS_NONE + 1; axis < WEFT_NUM_AXES; axis++)
+                assert_int_equal(inside(&counted, &mesh, axis), inside(&listed, &mesh, axis));
+        }
+}
+
 /* The whole start-up's pure part on 131,072 ranks: work that grew with the square of them would not
  * end within the test's time. */
 static void test_many_ranks(void **state)
@@ -259,10 +327,12 @@ int main(void)
         cmocka_unit_test(test_this_machine),
         cmocka_unit_test(test_allowed_cores_follow_the_binding),
         cmocka_unit_test(test_cpu_quota),
+        cmocka_unit_test(test_host_memory),
         cmocka_unit_test(test_check_inside_nodes),
         cmocka_unit_test(test_check_odd_nodes),
         cmocka_unit_test(test_check_allowed),
         cmocka_unit_test(test_inside),
+        cmocka_unit_test(test_inside_by_count),
         cmocka_unit_test(test_many_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -6,7 +6,7 @@ enum { MACHINE_SLOTS = 512 };
 
 moe_pair make_pair(weft_reuse reuse, int num_partitions)
 {
-    return make_pair_of((weft_moe_pipeline){num_partitions, reuse, 0});
+    return make_pair_of((weft_moe_pipeline){.num_partitions = num_partitions, .reuse = reuse});
 }
 
 moe_pair make_pair_of(weft_moe_pipeline pipeline)

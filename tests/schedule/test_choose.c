@@ -35,7 +35,7 @@ static const weft_moe_costs example = {.permute_us = 1,
 static void phases(const weft_interference *alpha, int n, weft_reuse reuse, bool backward,
                    const double wanted[5])
 {
-    const weft_moe_pipeline pipeline = {n, reuse, 0};
+    const weft_moe_pipeline pipeline = {.num_partitions = n, .reuse = reuse};
     const weft_moe_phases got = weft_moe_phases_of(&example, alpha, &pipeline, backward);
     double total = 0;
     for (int i = 0; i < 5; i++) {
@@ -157,7 +157,8 @@ static difference compare(const weft_interference *alpha, weft_reuse reuse, bool
     difference d = {0};
     for (int round = 0; round < ROUNDS; round++) {
         const weft_moe_costs costs = random_costs(&random);
-        const weft_moe_pipeline pipeline = {1 + (int)next_random(&random, 16), reuse, 0};
+        const weft_moe_pipeline pipeline = {.num_partitions = 1 + (int)next_random(&random, 16),
+                                            .reuse = reuse};
         const double wanted = priced(&costs, alpha, &pipeline, backward);
         const double got = weft_moe_phases_of(&costs, alpha, &pipeline, backward).total_us;
         const double off = fabs(got / wanted - 1);
@@ -193,7 +194,7 @@ static void nothing_costs_nothing(void **state)
     const weft_interference alpha = some_interference();
     for (int reuse = 0; reuse < WEFT_NUM_REUSES; reuse++)
         for (int n = 1; n <= 8; n++) {
-            const weft_moe_pipeline pipeline = {n, (weft_reuse)reuse, 0};
+            const weft_moe_pipeline pipeline = {.num_partitions = n, .reuse = (weft_reuse)reuse};
             assert_true(weft_moe_phases_of(&free_costs, &alpha, &pipeline, n % 2).total_us == 0);
         }
 }
@@ -345,7 +346,8 @@ static void best_of_all(void **state)
                         continue;
                 }
                 for (int i = 0; i < NUM_CANDIDATES; i++) {
-                    const weft_moe_pipeline other = {one_to_sixteen[i], (weft_reuse)reuse, 0};
+                    const weft_moe_pipeline other = {.num_partitions = one_to_sixteen[i],
+                                                     .reuse = (weft_reuse)reuse};
                     const double us = both(&c, &shape, (weft_moe_model)model, &other);
                     assert_true(choice.us <= 1.01 * us);
                     if (other.num_partitions < choice.pipeline.num_partitions)

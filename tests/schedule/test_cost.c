@@ -506,6 +506,33 @@ static weft_estimate work(const weft_cluster *c, weft_cost_kind kind, double vol
     return out;
 }
 
+/* Copies over the link take their bytes at its pace, whatever was measured or is beside them. */
+static void a_link_pace_takes_copies_alone(void **state)
+{
+    (void)state;
+    weft_cluster c = modelled();
+    figure(&c, WEFT_FIGURE_HOST_LINK, 20e9);
+    c.costs[WEFT_COST_TO_HOST].curve = weft_curve_linear(7, 1e3);
+    c.costs[WEFT_COST_COPY].curve = weft_curve_linear(7, 1e3);
+    for (int y = 0; y < WEFT_NUM_WORK_CLASSES; y++)
+        for (int x = 0; x <= WEFT_NUM_WORK_CLASSES; x++)
+            c.interference.alpha[y][x] = x == y ? 1 : 0.5 + 0.05 * x + 0.01 * y;
+    const weft_interference before = c.interference;
+    const double copy = work(&c, WEFT_COST_COPY, 1e6).us;
+    weft_cluster_set_link_pace(&c, 5e8);
+    assert_true(work(&c, WEFT_COST_TO_HOST, 1e6).us == 2000);
+    assert_true(work(&c, WEFT_COST_TO_DEVICE, 1e6).us == 2000);
+    assert_true(work(&c, WEFT_COST_TO_DEVICE, 1e6).links[WEFT_LINK_HOST].us == 2000);
+    assert_true(work(&c, WEFT_COST_COPY, 1e6).us == copy);
+    for (int x = 0; x <= WEFT_NUM_WORK_CLASSES; x++)
+        assert_true(c.interference.alpha[WEFT_WORK_MEM][x] == 1);
+    assert_true(c.interference.alpha[WEFT_WORK_COMP][WEFT_WORK_MEM] == 1 &&
+                c.interference.alpha[WEFT_WORK_COMP][WEFT_WORK_ALL] ==
+                    before.alpha[WEFT_WORK_COMP][WEFT_WORK_COMM] &&
+                c.interference.alpha[WEFT_WORK_COMM][WEFT_WORK_COMP] ==
+                    before.alpha[WEFT_WORK_COMM][WEFT_WORK_COMP]);
+}
+
 static void a_pace_takes_flops_alone(void **state)
 {
     (void)state;
@@ -570,6 +597,37 @@ static void what_is_bound_by_memory_takes_its_bytes(void **state)
     assert_true(work(&c, WEFT_COST_ADAMW, 28e6).us == weft_cluster_us(&c, WEFT_COST_ADAMW, 28e6));
 }
 
+/* What an offloaded optimizer takes: measured, else as what is alike, else by figures. */
+static void host_and_files_have_costs_of_their_own(void **state)
+{
+    (void)state;
+    weft_cluster c = modelled(); /* of eight ranks a node */
+    const weft_site site = {.cluster = &c};
+    weft_estimate out;
+    FAILS(weft_work_us(&site, WEFT_COST_ADAMW_HOST, 9, &out), WEFT_CONFIG,
+          "host.memory_bandwidth is not");
+    figure(&c, WEFT_FIGURE_HOST_BANDWIDTH, 400e9);
+    close_to(work(&c, WEFT_COST_ADAMW_HOST, 28e6).us, 8 * 70);
+    figure(&c, WEFT_FIGURE_MULTIPROCESSORS, 132); /* a GPU's own step tells nothing of its host */
+    c.costs[WEFT_COST_ADAMW].curve = weft_curve_linear(6, 2000);
+    close_to(work(&c, WEFT_COST_ADAMW_HOST, 28e6).us, 8 * 70);
+    c.hardware.given &= ~(1u << WEFT_FIGURE_MULTIPROCESSORS);
+    close_to(work(&c, WEFT_COST_ADAMW_HOST, 28e6).us, 6 + 28e6 / 2000);
+    assert_int_equal(work(&c, WEFT_COST_ADAMW_HOST, 28e6).source, WEFT_SOURCE_SCALED);
+    c.costs[WEFT_COST_ADAMW_HOST].curve = weft_curve_linear(1, 4000);
+    close_to(work(&c, WEFT_COST_ADAMW_HOST, 28e6).us, 1 + 28e6 / 4000);
+    assert_int_equal(work(&c, WEFT_COST_ADAMW_HOST, 28e6).source, WEFT_SOURCE_MEASURED);
+
+    figure(&c, WEFT_FIGURE_STORAGE_WRITE, 4e9);
+    close_to(work(&c, WEFT_COST_DIRECT_WRITE, 1e9).us, 3 + 8 * 250e3);
+    c.costs[WEFT_COST_STORAGE_WRITE].curve = weft_curve_linear(100, 500);
+    close_to(work(&c, WEFT_COST_DIRECT_WRITE, 1e9).us, 100 + 1e9 / 500);
+    c.costs[WEFT_COST_DIRECT_WRITE].curve = weft_curve_linear(50, 800);
+    close_to(work(&c, WEFT_COST_DIRECT_WRITE, 1e9).us, 50 + 1e9 / 800);
+    close_to(work(&c, WEFT_COST_STORAGE_WRITE, 1e9).us, 100 + 1e9 / 500);
+    FAILS(weft_work_us(&site, WEFT_COST_DIRECT_READ, 9, &out), WEFT_CONFIG, "storage.read");
+}
+
 /* What binds is told of products too: few rows wait for their matrix. */
 static void products_of_few_rows_are_bound_by_memory(void **state)
 {
@@ -619,8 +677,10 @@ static void prices_tell_their_inputs(void **state)
     const weft_site site = {.cluster = &c, .inputs = &inputs};
     weft_estimate e;
     OK(weft_collective_us(&site, &group, WEFT_COLLECTIVE_ALL_GATHER, 1e6, &e));
+    /* an efficiency that is not given counts as 1, and is told */
     assert_true(inputs.used == (UINT64_C(1) << WEFT_FIGURE_INSIDE_BANDWIDTH |
-                                UINT64_C(1) << WEFT_FIGURE_INSIDE_LATENCY));
+                                UINT64_C(1) << WEFT_FIGURE_INSIDE_LATENCY |
+                                UINT64_C(1) << (WEFT_INPUT_EFFICIENCIES + WEFT_EFFICIENCY_INSIDE)));
     c.costs[WEFT_COST_ALL_REDUCE] = (weft_cost){.curve = weft_curve_linear(2, 1e5), .peak = 1e11};
     inputs = (weft_inputs){0};
     OK(weft_collective_us(&site, &group, WEFT_COLLECTIVE_ALL_GATHER, 1e6, &e));
@@ -791,6 +851,8 @@ int main(void)
         cmocka_unit_test(operations_take_their_measured_times),
         cmocka_unit_test(attention_has_costs_of_its_own),
         cmocka_unit_test(a_pace_takes_flops_alone),
+        cmocka_unit_test(a_link_pace_takes_copies_alone),
+        cmocka_unit_test(host_and_files_have_costs_of_their_own),
         cmocka_unit_test(what_is_bound_by_memory_takes_its_bytes),
         cmocka_unit_test(products_of_few_rows_are_bound_by_memory),
         cmocka_unit_test(estimates_are_as_sure_as_their_worst_number),

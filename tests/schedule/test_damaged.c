@@ -1,40 +1,27 @@
 /* Damaged texts of programs and of orders of compute: an error, or what prints as it was read; and
  * whatever is read, the checkers, the lowering and the pricing cope with it. Run it under ASan.
- * WEFT_FUZZ_SECONDS=600: each test for so long, from a seed of its own. An argument names one
- * test. */
-#include "tests/schedule/programs.h"
+ * An argument names one test. */
+#include "tests/schedule/subjects.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-
-#include "schedule/exchange.h"
-#include "schedule/moe_layer.h"
-#include "schedule/pass.h"
-#include "schedule/price.h"
 
 enum { ROUNDS = 12000, ROOM = 65536 };
 
 typedef struct fuzz {
     uint64_t random;
-    time_t end;
     int round, num_read, num_accepted;
     char text[ROOM];
 } fuzz;
 
 static void fuzz_start(fuzz *f, uint64_t seed)
 {
-    const char *seconds = getenv("WEFT_FUZZ_SECONDS");
-    const time_t now = time(NULL);
-    *f = (fuzz){.random = seconds ? (uint64_t)now : seed,
-                .end = now + (seconds ? atoi(seconds) : 0)};
-    if (seconds)
-        print_message("seed %llu\n", (unsigned long long)f->random);
+    *f = (fuzz){.random = seed};
 }
 
 static bool fuzz_next(fuzz *f)
 {
-    return f->round++ < ROUNDS || time(NULL) < f->end;
+    return f->round++ < ROUNDS;
 }
 
 static uint32_t draw(fuzz *f, uint32_t bound)
@@ -158,139 +145,9 @@ static void renumber(fuzz *f)
 
 /* --- programs ------------------------------------------------------------------------------ */
 
-/* What programs of each level are made and judged by. */
-typedef struct subject {
-    weft_arena arena;
-    program_set set; /* of a step */
-    weft_chunk_shape chunk;
-    weft_pass_layer layers[4];
-    weft_moe_pipeline moe;
-    weft_exchange_form form;
-    int kind, num_programs;
-    bool backward, host_waits[MAX_STAGES];
-    weft_program programs[MAX_STAGES];
-} subject;
-enum { STEP, PASS, LAYER, EXCHANGE, NUM_SUBJECTS };
-
-static weft_moe_pipeline draw_pipeline(fuzz *f)
+static uint32_t draw_next(void *context, uint32_t bound)
 {
-    const int n = 1 + (int)draw(f, 5), reuse = (int)draw(f, WEFT_NUM_REUSES + 1);
-    return reuse == WEFT_NUM_REUSES ? weft_moe_by_peers(2 * n, 2)
-                                    : (weft_moe_pipeline){n, (weft_reuse)reuse, 0};
-}
-
-static weft_pass_kind pass_kind(const subject *s)
-{
-    return s->backward ? WEFT_PASS_BACKWARD : WEFT_PASS_FORWARD;
-}
-
-static void make_subject(fuzz *f, subject *s)
-{
-    *s = (subject){.kind = draw(f, 2) ? STEP : (int)draw(f, NUM_SUBJECTS), .backward = draw(f, 2)};
-    s->num_programs = 1;
-    switch (s->kind) {
-    case STEP: {
-        weft_pipeline_shape shape = {.kind = (weft_pipeline_kind)draw(f, 2),
-                                     .num_stages = 1 + (int)draw(f, 4),
-                                     .num_chunks = 1 + (int)draw(f, 3),
-                                     .num_micro_batches = 1 + (int)draw(f, 6),
-                                     .forward_only = draw(f, 4) == 0,
-                                     .boundary_bytes = 64,
-                                     .host_waits = s->host_waits};
-        for (int i = 0; i < MAX_STAGES; i++)
-            s->host_waits[i] = draw(f, 4) == 0;
-        s->set = make_shaped_set(&shape);
-        s->num_programs = shape.num_stages;
-        memcpy(s->programs, s->set.programs, sizeof s->programs);
-        break;
-    }
-    case PASS:
-        for (int i = 0; i < 4; i++)
-            s->layers[i] = (weft_pass_layer){.stash_bytes = draw(f, 2) * 64,
-                                             .in_place = draw(f, 2),
-                                             .host_waits = draw(f, 2),
-                                             .gathers = draw(f, 2),
-                                             .reduces = draw(f, 2),
-                                             .group = (int)draw(f, 3)};
-        s->chunk = (weft_chunk_shape){.layers = s->layers,
-                                      .first = (int)draw(f, 3),
-                                      .num_layers = 1 + (int)draw(f, 4),
-                                      .receives = draw(f, 2),
-                                      .passes_on = draw(f, 2),
-                                      .row_bytes = 64,
-                                      .weight_slots = 1 + (int)draw(f, 2),
-                                      .gradient_slots = 1 + (int)draw(f, 2)};
-        ASSERT_OK(weft_program_pass(&s->chunk, pass_kind(s), &s->arena, &s->programs[0]));
-        break;
-    case LAYER:
-        s->moe = draw_pipeline(f);
-        s->num_programs = 2;
-        for (int i = 0; i < 2; i++)
-            ASSERT_OK(weft_program_moe(&s->moe, i, &s->arena, &s->programs[i]));
-        break;
-    default:
-        s->form = (weft_exchange_form)draw(f, WEFT_NUM_EXCHANGES);
-        s->chunk.num_layers = weft_exchange_max_chunks(s->form) > 1 ? 4 : 1;
-        ASSERT_OK(weft_program_exchange(s->form, s->chunk.num_layers, &s->arena, &s->programs[0]));
-    }
-}
-
-static void release_subject(subject *s)
-{
-    weft_arena_release(&s->arena);
-    if (s->kind == STEP)
-        release_set(&s->set);
-}
-
-static weft_status check_subject(const subject *s)
-{
-    switch (s->kind) {
-    case STEP:
-        return weft_program_pipeline_check(s->programs, &s->set.shape);
-    case PASS:
-        return weft_program_pass_check(&s->chunk, pass_kind(s), s->programs);
-    case LAYER:
-        return weft_program_moe_check(&s->moe, &s->programs[0], &s->programs[1]);
-    default:
-        return weft_program_exchange_check(s->form, s->chunk.num_layers, s->programs);
-    }
-}
-
-static double some_us(const void *context, int stage, const weft_task *task)
-{
-    (void)context;
-    return 1 + stage + task->kind % 5;
-}
-
-static double half_way(const void *context, int stage, const weft_task *task, int point)
-{
-    (void)context;
-    (void)stage;
-    (void)task;
-    return 1 / (1.0 + point);
-}
-
-static bool every_other(const void *context, int stage, const weft_task *send)
-{
-    (void)context;
-    return (stage ^ send->micro_batch) % 2 == 0; /* numbers are damaged, too */
-}
-
-/* What is well-formed has a price, or never ends and says so. */
-static void price_subject(const subject *s, bool accepted)
-{
-    weft_price price;
-    weft_arena arena = {0};
-    weft_pricing pricing = {.cost = some_us, .point = half_way};
-    for (int buffers = 0; buffers < 2; buffers++) {
-        pricing.buffered = buffers ? every_other : NULL;
-        const weft_status status =
-            weft_program_price(s->programs, s->num_programs, &pricing, &arena, &price);
-        if (status != WEFT_OK && (accepted || status != WEFT_INTERNAL))
-            fail_msg("priced: status %d: %s", (int)status, weft_error_get()->text);
-        weft_error_clear();
-    }
-    weft_arena_release(&arena);
+    return draw(context, bound);
 }
 
 static void programs(void **state)
@@ -300,7 +157,7 @@ static void programs(void **state)
     static subject s;
     fuzz_start(&f, 99);
     while (fuzz_next(&f)) {
-        make_subject(&f, &s);
+        make_subject(&(draws){draw_next, &f}, &s);
         const uint32_t which = draw(&f, (uint32_t)s.num_programs);
         char *whole = text_of(&s.programs[which]);
         snprintf(f.text, ROOM, "%s", whole);

@@ -60,6 +60,38 @@ static void hands_over(void **state)
     release_set(&set);
 }
 
+/* Hosts wait in all forwards. Rank 1 receives what it uses next and one input more before it waits,
+ * and sends what it has made. */
+static void hosts_wait_behind_messages(void **state)
+{
+    (void)state;
+    const bool host_waits[4] = {true, true, true, true};
+    const weft_pipeline_shape shape = {.num_stages = 2,
+                                       .num_chunks = 2,
+                                       .num_micro_batches = 2,
+                                       .forward_only = true,
+                                       .boundary_bytes = 8,
+                                       .host_waits = host_waits};
+    program_set set = make_shaped_set(&shape);
+    char *text = text_of(&set.programs[1]);
+    assert_string_equal(text, "program in_flight=3\n"
+                              "slots 0-1 activation chunk=0 bytes=8\n"
+                              "slots 2-2 activation chunk=1 bytes=8\n"
+                              "slots 3-4 output bytes=8\n"
+                              "0 receive receive activation mb=0 chunk=0 peer=0 to=0\n"
+                              "1 receive receive activation mb=1 chunk=0 peer=0 to=1\n"
+                              "2 forward compute host mb=0 chunk=0 x=0 stash=0 y=3 waits=0\n"
+                              "3 send send activation mb=0 chunk=0 peer=0 from=3 waits=2\n"
+                              "4 receive receive activation mb=0 chunk=1 peer=0 to=2\n"
+                              "5 forward compute host mb=1 chunk=0 x=1 stash=1 y=4 waits=1\n"
+                              "6 send send activation mb=1 chunk=0 peer=0 from=4 waits=5\n"
+                              "7 forward compute host mb=0 chunk=1 x=2 stash=2 waits=4\n"
+                              "8 receive receive activation mb=1 chunk=1 peer=0 to=2 waits=7\n"
+                              "9 forward compute host mb=1 chunk=1 x=2 stash=2 waits=8\n");
+    free(text);
+    release_set(&set);
+}
+
 /* Hosts wait wherever they may, and every order that ends is lowered to programs that end. */
 static void random_orders(void **state)
 {
@@ -227,7 +259,7 @@ int main(void)
         cmocka_unit_test(orders),          cmocka_unit_test(hands_over),
         cmocka_unit_test(refuses),         cmocka_unit_test(random_orders),
         cmocka_unit_test(csv_errors),      cmocka_unit_test(a_host_that_waits_for_itself),
-        cmocka_unit_test(csv_round_trips),
+        cmocka_unit_test(csv_round_trips), cmocka_unit_test(hosts_wait_behind_messages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -26,6 +26,13 @@ static void all_pairs(void (*test)(moe_pair *pair))
         test(&pair);
         release_set(&pair.set);
     }
+    for (int reuse = 0; reuse < WEFT_NUM_REUSES; reuse++)
+        for (int n = 1; n <= MOST_PARTITIONS; n += 1 + n / 3) {
+            moe_pair pair = make_pair_of((weft_moe_pipeline){
+                .num_partitions = n, .reuse = (weft_reuse)reuse, .by_experts = 1});
+            test(&pair);
+            release_set(&pair.set);
+        }
 }
 
 static void accepted_and_reproducible(moe_pair *pair)
@@ -156,6 +163,45 @@ static void own_rows_first(void **state)
                 assert_int_equal(next[WEFT_TASK_COMBINE], ep / group);
             }
             release_set(&pair.set);
+        }
+}
+
+/* Forward by rising partitions, backward by falling ones; and the other way is refused. */
+static void by_experts(void **state)
+{
+    (void)state;
+    for (int n = 2; n <= MOST_PARTITIONS; n++) {
+        moe_pair pair = make_pair_of((weft_moe_pipeline){.num_partitions = n, .by_experts = 1});
+        for (int i = 0; i < 2; i++) {
+            int next[WEFT_NUM_TASK_KINDS] = {0};
+            for (uint32_t t = 0; t < pair.set.programs[i].num_tasks; t++) {
+                const weft_task *task = &pair.set.programs[i].tasks[t];
+                const int number = next[task->kind]++;
+                if (task->part >= 0)
+                    assert_int_equal(task->part, i ? n - 1 - number : number);
+                assert_int_equal(task->peer, -1);
+            }
+            assert_int_equal(next[WEFT_TASK_EXPERT], n);
+        }
+        pair.pipeline.by_experts = 0;
+        ASSERT_ERROR(check_pair(&pair), WEFT_INTERNAL, "backward");
+        release_set(&pair.set);
+    }
+}
+
+/* Every position is in one run, and runs are as long as each other or one longer. */
+static void runs_of_positions(void **state)
+{
+    (void)state;
+    for (int num = 1; num <= 70; num++)
+        for (int n = 1; n <= num && n <= WEFT_MOE_MAX_PARTITIONS; n++) {
+            int at = 0, first, end;
+            for (int p = 0; p < n; p++, at = end) {
+                weft_moe_run_of(num, n, p, &first, &end);
+                assert_int_equal(first, at);
+                assert_true(end - first == num / n || end - first == num / n + 1);
+            }
+            assert_int_equal(at, num);
         }
 }
 
@@ -380,9 +426,9 @@ static void says_what_is_wrong(void **state)
     pair = make_pair(WEFT_REUSE_S4, 4);
     pair.pipeline.reuse = WEFT_REUSE_S3;
     ASSERT_ERROR(check_pair(&pair), WEFT_INTERNAL, "forward has no offload offload input part=0");
-    pair.pipeline = (weft_moe_pipeline){3, WEFT_REUSE_S4, 0};
+    pair.pipeline = (weft_moe_pipeline){.num_partitions = 3, .reuse = WEFT_REUSE_S4};
     ASSERT_ERROR(check_pair(&pair), WEFT_INTERNAL, "part=3 ");
-    pair.pipeline = (weft_moe_pipeline){4, WEFT_REUSE_S4, 0};
+    pair.pipeline = (weft_moe_pipeline){.num_partitions = 4, .reuse = WEFT_REUSE_S4};
     pair.set.programs[0].max_in_flight = 1;
     ASSERT_ERROR(check_pair(&pair), WEFT_INTERNAL, "puts 2 in flight, at most 1 may be");
     release_set(&pair.set);
@@ -440,19 +486,25 @@ static void refuses_no_layer(void **state)
     (void)state;
     weft_arena arena = {0};
     weft_program program;
-    const weft_moe_pipeline none = {0, WEFT_REUSE_NONE, 0}, many = {65, WEFT_REUSE_S1, 0},
-                            other = {4, WEFT_NUM_REUSES, 0};
+    const weft_moe_pipeline none = {.num_partitions = 0},
+                            many = {.num_partitions = 65, .reuse = WEFT_REUSE_S1},
+                            other = {.num_partitions = 4, .reuse = WEFT_NUM_REUSES};
     ASSERT_ERROR(weft_program_moe(&none, false, &arena, &program), WEFT_CONFIG,
                  "an MoE layer in 0 partitions: 1 to 64 are possible");
     ASSERT_ERROR(weft_program_moe(&many, true, &arena, &program), WEFT_CONFIG, "in 65 partitions");
     ASSERT_ERROR(weft_program_moe(&other, false, &arena, &program), WEFT_CONFIG, "strategy 5");
     ASSERT_ERROR(weft_program_moe_check(&none, &program, NULL), WEFT_CONFIG, "in 0 partitions");
-    const weft_moe_pipeline reused = {4, WEFT_REUSE_S1, 2}, alone = weft_moe_by_peers(65, 1);
+    const weft_moe_pipeline reused = {4, WEFT_REUSE_S1, 2, 0}, alone = weft_moe_by_peers(65, 1);
     ASSERT_ERROR(weft_program_moe(&reused, false, &arena, &program), WEFT_CONFIG,
                  "partitions by peers, 2 each, with reuse s1: none would");
     ASSERT_ERROR(weft_program_moe(&alone, false, &arena, &program), WEFT_CONFIG,
                  "in 65 partitions");
     assert_string_equal(weft_moe_pipeline_text(&reused).text, "partitions by peers, 2 each");
+    const weft_moe_pipeline both = {4, WEFT_REUSE_NONE, 2, 1}, experts = {4, WEFT_REUSE_NONE, 0, 1};
+    ASSERT_ERROR(weft_program_moe(&both, false, &arena, &program), WEFT_CONFIG,
+                 "by peers and by experts");
+    assert_string_equal(weft_moe_pipeline_text(&experts).text,
+                        "4 partitions by experts, reuse none");
     assert_string_equal(weft_moe_pipeline_text(&many).text, "65 partitions, reuse s1");
     assert_string_equal(weft_reuse_text(WEFT_REUSE_S3), "s3");
     assert_string_equal(weft_reuse_text(-1), "?");
@@ -515,8 +567,10 @@ static void random_damage(void **state)
     for (int round = 0; round < ROUNDS; round++) {
         const int reuse = (int)next_random(&random, WEFT_NUM_REUSES + 1);
         const int n = 1 + (int)next_random(&random, 6);
-        moe_pair pair = reuse == WEFT_NUM_REUSES ? make_pair_of(weft_moe_by_peers(2 * n, 2))
-                                                 : make_pair((weft_reuse)reuse, n);
+        moe_pair pair = make_pair_of(
+            reuse == WEFT_NUM_REUSES
+                ? weft_moe_by_peers(2 * n, 2)
+                : (weft_moe_pipeline){n, (weft_reuse)reuse, 0, (int)next_random(&random, 2)});
         damage(&pair, &random);
         const bool good = check_pair(&pair) == WEFT_OK;
         const char *went_wrong = NULL;
@@ -538,7 +592,7 @@ static void random_damage(void **state)
 static void out_of_memory(void **state)
 {
     (void)state;
-    const weft_moe_pipeline pipeline = {16, WEFT_REUSE_S1, 0};
+    const weft_moe_pipeline pipeline = {.num_partitions = 16, .reuse = WEFT_REUSE_S1};
     weft_status status = WEFT_MEMORY;
     int failures = 0;
     for (int n = 1; status != WEFT_OK; n++) {
@@ -562,8 +616,9 @@ static const struct golden {
     weft_moe_pipeline pipeline;
     const char *names[2];
 } goldens[] = {
-    {{4, WEFT_REUSE_S1, 0}, {"moe_s1_n4_forward.txt", "moe_s1_n4_backward.txt"}},
-    {{4, WEFT_REUSE_NONE, 1}, {"moe_peers_n4_forward.txt", "moe_peers_n4_backward.txt"}},
+    {{4, WEFT_REUSE_S1, 0, 0}, {"moe_s1_n4_forward.txt", "moe_s1_n4_backward.txt"}},
+    {{4, WEFT_REUSE_NONE, 1, 0}, {"moe_peers_n4_forward.txt", "moe_peers_n4_backward.txt"}},
+    {{4, WEFT_REUSE_NONE, 0, 1}, {"moe_experts_n4_forward.txt", "moe_experts_n4_backward.txt"}},
 };
 enum { NUM_GOLDENS = sizeof(goldens) / sizeof(goldens[0]) };
 
@@ -609,6 +664,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(run),
         cmocka_unit_test(nothing_too_much),
         cmocka_unit_test(own_rows_first),
+        cmocka_unit_test(by_experts),
+        cmocka_unit_test(runs_of_positions),
         cmocka_unit_test(rings),
         cmocka_unit_test(lanes),
         cmocka_unit_test(says_what_is_wrong),

@@ -320,7 +320,7 @@ static void costs_from_curves(void **state)
 {
     (void)state;
     const weft_cluster cluster = lines();
-    const weft_moe_pipeline four = {4, WEFT_REUSE_NONE, 0};
+    const weft_moe_pipeline four = {.num_partitions = 4};
     weft_moe_layer_shape shape = {.rows = 1024,
                                   .hidden = 256,
                                   .ffn = 512,

@@ -31,7 +31,7 @@ static weft_status do_work(const void *args)
     const bool gradient = task->flow == WEFT_FLOW_GRADIENT;
     int num_read = 0;
     for (int i = 0; i < operands->count; i++)
-        if (!operands->rows[i].writes)
+        if (!operands->rows[i].writes && task->operands[i] >= 0)
             read[num_read++] = slots[task->operands[i]];
     if (w->delay_us)
         usleep((useconds_t)w->delay_us);
@@ -55,7 +55,7 @@ static weft_status do_work(const void *args)
     default: /* offload, prefetch */
         written[0] = read[0];
     }
-    for (int i = num_read; i < operands->count; i++)
+    for (int i = num_read; i < operands->count && task->operands[i] >= 0; i++)
         slots[task->operands[i]] = written[i - num_read];
     return WEFT_OK;
 }

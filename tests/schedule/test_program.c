@@ -154,24 +154,26 @@ static void builder_refuses(void **state)
                  "task 0 waits for task 0 (point 0), which is not an earlier one");
     ASSERT_OK(weft_program_add(builder, &good, NULL, 0, NULL));
     ASSERT_ERROR(weft_program_add(builder, &good, waits, WEFT_TASK_MAX_WAITS + 1, NULL),
-                 WEFT_CONFIG, "waits for 9 others");
-    const weft_wait ahead = {1, -1}, below = {0, -2};
+                 WEFT_CONFIG, "waits for 13 others");
+    const weft_wait ahead = {1, -1}, below = {0, -2}, above = {0, 2 * WEFT_POINT_OWN};
     ASSERT_ERROR(weft_program_append(builder, &good, &ahead, 1, NULL), WEFT_CONFIG,
                  "task 1 waits for task 1");
     ASSERT_ERROR(weft_program_append(builder, &good, &below, 1, NULL), WEFT_CONFIG, "(point -2)");
+    ASSERT_ERROR(weft_program_append(builder, &good, &above, 1, NULL), WEFT_CONFIG,
+                 "(point 131072)");
     weft_task bad = good;
     bad.kind = WEFT_NUM_TASK_KINDS;
-    ASSERT_ERROR(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "has kind 21");
+    ASSERT_ERROR(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "has kind 26");
     bad = good;
     bad.lane = WEFT_NUM_LANES;
-    ASSERT_ERROR(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "lane 9");
+    ASSERT_ERROR(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "lane 13");
     bad = good;
     bad.flow = WEFT_FLOW_MIDDLE;
     ASSERT_ERROR(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG,
                  "no task has kind 0 and flow 4");
     bad = good;
-    bad.flags = 2;
-    ASSERT_ERROR(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "flags 2");
+    bad.flags = 4;
+    ASSERT_ERROR(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "flags 4");
     bad = good;
     bad.peer = -2;
     ASSERT_ERROR(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "peer -2");
@@ -216,10 +218,10 @@ static void any_task_round_trips(void **state)
             weft_task task =
                 weft_task_of((weft_task_kind)operands->kind, (weft_flow)operands->flow);
             task.lane = (uint16_t)next_random(&random, WEFT_NUM_LANES);
-            task.flags = (uint16_t)next_random(&random, 2);
-            int32_t *const numbers[] = {&task.micro_batch, &task.chunk,  &task.layer,
-                                        &task.part,        &task.bucket, &task.peer};
-            for (int n = 0; n < 6; n++)
+            task.flags = (uint16_t)next_random(&random, WEFT_TASK_ALL_FLAGS + 1);
+            int32_t *const numbers[] = {&task.micro_batch, &task.chunk,  &task.layer, &task.part,
+                                        &task.expert,      &task.bucket, &task.peer};
+            for (int n = 0; n < 7; n++)
                 *numbers[n] =
                     next_random(&random, 9) ? (int32_t)next_random(&random, 5) - 1 : INT32_MAX;
             if (task.chunk >= WEFT_PROGRAM_MAX_CHUNKS)
@@ -290,7 +292,7 @@ static void parser_refuses(void **state)
         {HEAD "0 forward compute\n1 step compute waits=0@\n", "line 4: "},
         {HEAD "0 forward compute\n1 step compute waits=0@-1\n",
          "should read \"1 step compute waits=0\""},
-        {HEAD "0 forward compute\n1 forward compute waits=0,0,0,0,0,0,0,0,0\n", "line 4: "},
+        {HEAD "0 forward compute\n1 forward compute waits=0,0,0,0,0,0,0,0,0,0,0,0,0\n", "line 4: "},
         {HEAD "0 forward compute\n\n", "line 4: \"\" is no task"},
         {HEAD "0 forward compute\n" HEAD, "line 4: \"program in_flight=1\" is no task"},
         {HEAD "0 forward compute\r\n", "line 3: "},
@@ -302,9 +304,9 @@ static void parser_refuses(void **state)
                      cases[c].error);
         weft_arena_release(&arena);
     }
-    char longest[600];
+    char longest[WEFT_TASK_TEXT_BYTES + 64];
     memset(longest, 'x', sizeof(longest));
-    strcpy(longest + 500, "\n");
+    strcpy(longest + sizeof longest - 8, "\n");
     weft_arena arena = {0};
     weft_program program;
     ASSERT_ERROR(weft_program_parse(longest, &arena, &program), WEFT_CONFIG,

@@ -126,6 +126,134 @@ static void every_small_shape(void **state)
                           3, 5);
 }
 
+/* --- hosts that wait ----------------------------------------------------------------------- */
+
+/* Every rank does one task at a time, in its program's order, and a message moves when both of its
+ * ends have come to it. False: not all tasks were done. */
+static bool ends_one_by_one(const program_set *set)
+{
+    const int p = set->shape.num_stages;
+    uint32_t heads[MAX_STAGES] = {0};
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (int rank = 0; rank < p; rank++)
+            for (; heads[rank] < set->programs[rank].num_tasks; heads[rank]++, moved = true) {
+                const weft_task *task = &set->programs[rank].tasks[heads[rank]];
+                if (task->kind == WEFT_TASK_RECEIVE)
+                    break; /* its sender moves it */
+                if (task->kind != WEFT_TASK_SEND)
+                    continue;
+                const weft_program *peer = &set->programs[task->peer];
+                const uint32_t other = heads[task->peer];
+                if (other == peer->num_tasks || peer->tasks[other].kind != WEFT_TASK_RECEIVE ||
+                    peer->tasks[other].peer != rank ||
+                    peer->tasks[other].micro_batch != task->micro_batch)
+                    break;
+                heads[task->peer]++;
+            }
+    }
+    for (int rank = 0; rank < p; rank++)
+        if (heads[rank] < set->programs[rank].num_tasks)
+            return false;
+    return true;
+}
+
+static uint32_t next_of_lane(const weft_program *program, int lane, uint32_t from)
+{
+    while (from < program->num_tasks && program->tasks[from].lane != lane)
+        from++;
+    return from;
+}
+
+/* Each lane does the same in the same order, in the same slots. */
+static bool same_lanes(const weft_program *a, const weft_program *b)
+{
+    if (a->num_tasks != b->num_tasks || a->num_slots != b->num_slots ||
+        a->max_in_flight != b->max_in_flight ||
+        memcmp(a->slots, b->slots, (size_t)a->num_slots * sizeof *a->slots) != 0)
+        return false;
+    for (int lane = 0; lane < WEFT_NUM_LANES; lane++) {
+        uint32_t i = next_of_lane(a, lane, 0), k = next_of_lane(b, lane, 0);
+        for (; i < a->num_tasks && k < b->num_tasks;
+             i = next_of_lane(a, lane, i + 1), k = next_of_lane(b, lane, k + 1)) {
+            weft_task one = a->tasks[i], other = b->tasks[k];
+            one.flags = other.flags = 0;
+            one.first_wait = other.first_wait = 0; /* there are as many waits */
+            if (memcmp(&one, &other, sizeof one) != 0)
+                return false;
+        }
+        if (i < a->num_tasks || k < b->num_tasks)
+            return false;
+    }
+    return true;
+}
+
+static double price_of(program_set *set, const double us[2])
+{
+    const weft_pricing pricing = {.cost = free_messages, .context = us};
+    weft_price price;
+    ASSERT_OK(
+        weft_program_price(set->programs, set->shape.num_stages, &pricing, &set->arena, &price));
+    return price.makespan_us;
+}
+
+/* Hosts that wait inside some forwards move messages to other places in the programs and change
+ * nothing else; ranks may do one task at a time. */
+static void hosts_move_messages_alone(void **state)
+{
+    (void)state;
+    uint64_t random = 7;
+    int num_waiting = 0;
+    for (int draw = 0; draw < num_draws(); draw++) {
+        bool host_waits[MAX_STAGES];
+        weft_pipeline_shape shape = draw_shape(&random, host_waits);
+        const int num_stages = shape.num_stages * shape.num_chunks;
+        bool any = false;
+        for (int s = 0; s < num_stages; s++)
+            any |= host_waits[s];
+        shape.host_waits = NULL;
+        program_set without = make_shaped_set(&shape);
+        shape.host_waits = host_waits;
+        program_set set = make_shaped_set(&shape);
+        must_pass(&set);
+        must_hold(!any || ends_one_by_one(&set), &shape, "stands, draw", draw);
+        for (int rank = 0; rank < shape.num_stages; rank++)
+            must_hold(same_lanes(&set.programs[rank], &without.programs[rank]), &shape,
+                      "other lanes on rank", rank);
+        num_waiting += any;
+        release_set(&set);
+        release_set(&without);
+    }
+    assert_in_range(num_waiting, num_draws() / 2, num_draws());
+}
+
+/* With free messages the bubble is that of the formula although hosts wait inside all forwards,
+ * where backwards take at least as long as forwards; else it is a forward's time longer at most. */
+static void hosts_wait_beside_messages(void **state)
+{
+    (void)state;
+    uint64_t random = 12;
+    int num_judged = 0;
+    for (int draw = 0; draw < num_draws(); draw++) {
+        bool host_waits[MAX_STAGES];
+        weft_pipeline_shape shape = draw_shape(&random, host_waits);
+        for (int s = 0; s < MAX_STAGES; s++)
+            host_waits[s] = true;
+        shape.host_waits = host_waits;
+        const double f = 1 + next_random(&random, 9), b = 1 + next_random(&random, 9);
+        const int p = shape.num_stages, v = shape.num_chunks, m = shape.num_micro_batches;
+        if (shape.forward_only || (v > 1 && (m % p != 0 || shape.group_size)))
+            continue;
+        program_set set = make_shaped_set(&shape);
+        const double idle = price_of(&set, (const double[]){f, b}) - m * v * (f + b);
+        const double formula = (p - 1) * (f + b);
+        must_hold(idle >= formula && idle <= formula + (b < f ? f : 0), &shape, "idle", idle);
+        num_judged++;
+        release_set(&set);
+    }
+    assert_in_range(num_judged, num_draws() / 4, num_draws());
+}
+
 /* --- random layouts and costs -------------------------------------------------------------- */
 
 /* A model's layers on virtual stages, some of which may be empty, with whole microseconds, so that
@@ -318,6 +446,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(equal_costs),
         cmocka_unit_test(every_small_shape),
+        cmocka_unit_test(hosts_move_messages_alone),
+        cmocka_unit_test(hosts_wait_beside_messages),
         cmocka_unit_test(random_layouts_and_costs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "schedule/run.h"
@@ -398,12 +399,85 @@ static void runs_without_allocating(void **state)
     end_pipeline(&pipe);
 }
 
+/* --- lanes that run on ----------------------------------------------------------------------- */
+
+typedef struct held_step {
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    bool released;
+    int num_done, num_late; /* steps; those that nobody released in time */
+} held_step;
+
+static weft_status wait_for_release(const void *args)
+{
+    held_step *held = *(held_step *const *)args;
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 20;
+    pthread_mutex_lock(&held->mutex);
+    while (!held->released)
+        if (pthread_cond_timedwait(&held->changed, &held->mutex, &until) != 0) {
+            held->num_late++;
+            break;
+        }
+    held->num_done++;
+    pthread_mutex_unlock(&held->mutex);
+    return WEFT_OK;
+}
+
+static weft_status enqueue_held(void *context, const weft_task *task, weft_lane *lane)
+{
+    if (task->kind != WEFT_TASK_STEP)
+        return WEFT_OK;
+    return weft_lane_submit(lane, "step", wait_for_release, &context, sizeof(context));
+}
+
+/* A run returns while the host's lane is still at work, the next program is enqueued behind it, and
+ * drain waits for both. */
+static void host_runs_on(void **state)
+{
+    (void)state;
+    held_step held = {.mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+    weft_executor executor = {.context = &held, .runs_on = 1u << WEFT_LANE_HOST};
+    weft_arena arena = {0};
+    weft_device *device;
+    weft_program program;
+    ASSERT_OK(weft_program_parse("program in_flight=0\n"
+                                 "0 norm compute\n"
+                                 "1 step host bucket=0 waits=0\n"
+                                 "2 step host bucket=1\n",
+                                 &arena, &program));
+    ASSERT_OK(weft_device_create_cpu(1, 0, &device));
+    executor.run[WEFT_TASK_NORM] = executor.run[WEFT_TASK_STEP] = enqueue_held;
+    const int lanes[] = {WEFT_LANE_COMPUTE, WEFT_LANE_HOST};
+    for (int i = 0; i < 2; i++)
+        ASSERT_OK(
+            weft_lane_create(device, 0, weft_lane_kind_text(lanes[i]), &executor.lanes[lanes[i]]));
+    ASSERT_OK(weft_executor_prepare(&executor, device, program.num_tasks));
+    for (int step = 0; step < 2; step++)
+        ASSERT_OK(weft_program_run(&program, &executor));
+    pthread_mutex_lock(&held.mutex);
+    const int num_done = held.num_done;
+    held.released = true;
+    pthread_cond_broadcast(&held.changed);
+    pthread_mutex_unlock(&held.mutex);
+    ASSERT_OK(weft_executor_drain(&executor));
+    assert_int_equal(num_done, 0);
+    assert_int_equal(held.num_late, 0);
+    assert_int_equal(held.num_done, 4);
+    for (int i = 0; i < 2; i++)
+        weft_lane_destroy(executor.lanes[lanes[i]]);
+    weft_executor_release(&executor);
+    weft_device_destroy(device);
+    weft_arena_release(&arena);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_come_out_right),  cmocka_unit_test(evaluation),
         cmocka_unit_test(measured_timeline),       cmocka_unit_test(errors_come_back),
-        cmocka_unit_test(runs_without_allocating),
+        cmocka_unit_test(runs_without_allocating), cmocka_unit_test(host_runs_on),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /* The end of a step: its program for buckets of every kind, to the byte; every wait is needed, and
  * what is damaged is refused. */
+#include "schedule/price.h"
 #include "tests/schedule/programs.h"
 
 #include <stdlib.h>
@@ -102,9 +103,10 @@ static void every_wait_is_needed(void **state)
     release_set(&set);
 }
 
-static void refuse(const char *from, const char *to, const char *part)
+static void refuse_of(const weft_buckets *buckets, const char *from, const char *to,
+                      const char *part)
 {
-    program_set set = make(1, &all);
+    program_set set = make(1, buckets);
     char *text = text_of(&set.programs[0]), *at = strstr(text, from);
     char *damaged = calloc(1, strlen(text) + strlen(to) + 1);
     assert_non_null(at);
@@ -115,6 +117,11 @@ static void refuse(const char *from, const char *to, const char *part)
     free(damaged);
     free(text);
     release_set(&set);
+}
+
+static void refuse(const char *from, const char *to, const char *part)
+{
+    refuse_of(&all, from, to, part);
 }
 
 static void refuses_what_is_damaged(void **state)
@@ -138,6 +145,342 @@ static void refuses_what_is_damaged(void **state)
     refuse("bucket=4 waits=18", "bucket=4 waits=16", "may start before the step in task 18");
 }
 
+/* --- experts beyond device memory ------------------------------------------------------------ */
+
+enum { MAX_OFFLOADED = 24 };
+
+/* Two layers of two experts each, over edp 2, the first of each layer kept; and a dense bucket. */
+static weft_buckets offloaded(bool at_once, weft_bucket_shape out[MAX_OFFLOADED])
+{
+    int count = 0;
+    for (int layer = 3; layer >= 1; layer -= 2)
+        for (int expert = 0; expert < 2; expert++, count++)
+            out[count] = (weft_bucket_shape){.layer = layer,
+                                             .reduces = layer == 3,
+                                             .gathers = layer == 3,
+                                             .offloaded = true,
+                                             .point = WEFT_POINT_OWN + count,
+                                             .at_once = at_once,
+                                             .refreshes = expert == 0,
+                                             .elements = 64};
+    out[count++] = (weft_bucket_shape){.layer = 0, .reduces = true, .elements = 32};
+    return (weft_buckets){out, count};
+}
+
+static const char head_text[] = "program in_flight=1\n"
+                                "slots 0-0 activation chunk=0\n"
+                                "0 forward compute mb=0 chunk=0 stash=0\n"
+                                "1 backward compute mb=0 chunk=0 stash=0\n"
+                                "2 forward compute mb=1 chunk=0 stash=0\n"
+                                "3 backward compute mb=1 chunk=0 stash=0\n";
+
+static void written_as(const weft_buckets *buckets, const char *wanted)
+{
+    program_set set = make(1, buckets);
+    weft_program parsed;
+    char *text = text_of(&set.programs[0]);
+    assert_memory_equal(text, head_text, strlen(head_text));
+    assert_string_equal(text + strlen(head_text), wanted);
+    ASSERT_OK(weft_program_parse(text, &set.arena, &parsed));
+    assert_true(same_program(&set.programs[0], &parsed));
+    free(text);
+    release_set(&set);
+}
+
+static void text_is(bool at_once, const char *wanted)
+{
+    weft_bucket_shape of[MAX_OFFLOADED];
+    const weft_buckets buckets = offloaded(at_once, of);
+    written_as(&buckets, wanted);
+}
+
+static void host_steps_written_out(void **state)
+{
+    (void)state;
+    text_is(true, "4 reduce reduce after_step bucket=0 waits=3@65536\n"
+                  "5 norm host bucket=0 waits=4\n"
+                  "6 step host after_step bucket=0\n"
+                  "7 gather host weight bucket=0\n"
+                  "8 upload to_device weight bucket=0 waits=3@3,7\n"
+                  "9 reduce reduce after_step bucket=1 waits=3@65537\n"
+                  "10 norm host bucket=1 waits=9\n"
+                  "11 step host bucket=1\n"
+                  "12 gather host weight bucket=1\n"
+                  "13 norm host bucket=2 waits=3@65538\n"
+                  "14 step host after_step bucket=2\n"
+                  "15 upload to_device weight bucket=2 waits=3@1,14\n"
+                  "16 norm host bucket=3 waits=3@65539\n"
+                  "17 step host bucket=3\n"
+                  "18 reduce reduce bucket=4 waits=3@0\n"
+                  "19 norm compute host waits=16,18\n"
+                  "20 step compute bucket=4\n");
+    text_is(false, "4 reduce reduce after_step bucket=0 waits=3@65536\n"
+                   "5 norm host bucket=0 waits=4\n"
+                   "6 reduce reduce after_step bucket=1 waits=3@65537\n"
+                   "7 norm host bucket=1 waits=6\n"
+                   "8 norm host bucket=2 waits=3@65538\n"
+                   "9 norm host bucket=3 waits=3@65539\n"
+                   "10 reduce reduce bucket=4 waits=3@0\n"
+                   "11 norm compute host waits=9,10\n"
+                   "12 step compute bucket=4\n"
+                   "13 step host bucket=3 waits=11\n"
+                   "14 step host after_step bucket=2\n"
+                   "15 upload to_device weight bucket=2 waits=14\n"
+                   "16 step host bucket=1\n"
+                   "17 gather host weight bucket=1\n"
+                   "18 step host after_step bucket=0\n"
+                   "19 gather host weight bucket=0\n"
+                   "20 upload to_device weight bucket=0 waits=19\n");
+}
+
+/* Three buckets of whose state alone is on the host, which take two places in turn; one of them is
+ * gathered. */
+static weft_buckets staged(weft_bucket_shape out[MAX_OFFLOADED])
+{
+    for (int i = 0; i < 3; i++)
+        out[i] = (weft_bucket_shape){.layer = 3 - i,
+                                     .reduces = i != 1,
+                                     .gathers = i == 0,
+                                     .state_on_host = true,
+                                     .staging = i % WEFT_BUCKET_STAGING,
+                                     .elements = 64};
+    return (weft_buckets){out, 3};
+}
+
+static void staged_steps_written_out(void **state)
+{
+    (void)state;
+    weft_bucket_shape of[MAX_OFFLOADED];
+    const weft_buckets buckets = staged(of);
+    written_as(&buckets, "4 reduce reduce bucket=0 waits=3@3\n"
+                         "5 reduce reduce bucket=2 waits=3@1\n"
+                         "6 norm compute host waits=5\n"
+                         "7 download to_host gradient bucket=0 waits=6\n"
+                         "8 step host bucket=0 waits=7\n"
+                         "9 upload to_device weight bucket=0 waits=8\n"
+                         "10 gather reduce weight bucket=0 waits=9\n"
+                         "11 download to_host gradient bucket=1\n"
+                         "12 step host bucket=1 waits=11\n"
+                         "13 upload to_device weight bucket=1 waits=12\n"
+                         "14 download to_host gradient bucket=2 waits=8\n"
+                         "15 step host bucket=2 waits=14\n"
+                         "16 upload to_device weight bucket=2 waits=15\n"
+                         "17 upload compute weight waits=16\n");
+}
+
+static void refuses_damaged_staged_steps(void **state)
+{
+    (void)state;
+    weft_bucket_shape of[MAX_OFFLOADED];
+    const weft_buckets buckets = staged(of);
+    refuse_of(&buckets, "14 download to_host gradient bucket=2 waits=8",
+              "14 download to_host gradient bucket=2", "may start before the step in task 8");
+    refuse_of(&buckets, "bucket=0 waits=6", "bucket=0 waits=4",
+              "may start before the norm in task 6");
+    refuse_of(&buckets, "17 upload compute weight waits=16\n", "", "has no upload compute weight");
+    refuse_of(&buckets, "17 upload compute weight waits=16", "17 upload compute weight waits=13",
+              "may start before the upload in task 16");
+    refuse_of(&buckets, "17 upload compute", "17 upload to_device", "is not on the compute lane");
+    refuse_of(&buckets, "8 step host", "8 step compute", "is not on the host lane");
+    refuse_of(&buckets, "10 gather reduce weight bucket=0 waits=9",
+              "10 gather reduce weight bucket=0 waits=8", "may start before the upload in task 9");
+}
+
+static weft_buckets draw_offloaded(uint64_t *random, weft_bucket_shape out[MAX_OFFLOADED])
+{
+    const bool at_once = next_random(random, 2), reduces = next_random(random, 2);
+    const bool gathers = reduces && next_random(random, 2), refreshes = next_random(random, 2);
+    const int experts = 1 + (int)next_random(random, 4);
+    const bool state_on_host = next_random(random, 2);
+    int count = 0, num_staged = 0;
+    for (int layer = 4; layer >= 0; layer--) {
+        const bool dense = next_random(random, 2);
+        for (int e = 0; e < experts && !dense; e++, count++)
+            out[count] = (weft_bucket_shape){.layer = layer,
+                                             .reduces = reduces,
+                                             .gathers = gathers,
+                                             .offloaded = true,
+                                             .point = WEFT_POINT_OWN + count,
+                                             .at_once = at_once,
+                                             .refreshes = refreshes,
+                                             .elements = 64};
+        if (dense)
+            out[count++] = (weft_bucket_shape){
+                .layer = layer,
+                .reduces = next_random(random, 2),
+                .gathers = next_random(random, 2),
+                .state_on_host = state_on_host,
+                .staging = state_on_host ? num_staged++ % WEFT_BUCKET_STAGING : 0,
+                .elements = 32};
+    }
+    return (weft_buckets){out, count};
+}
+
+/* No wait is one too many, and no flag. */
+static void every_host_wait_is_needed(void **state)
+{
+    (void)state;
+    static edit edited;
+    uint64_t random = 17;
+    for (int draw = 0; draw < 60; draw++) {
+        weft_bucket_shape of[MAX_OFFLOADED];
+        const weft_buckets buckets = draw_offloaded(&random, of);
+        program_set set = make(1, &buckets);
+        const weft_program whole = set.programs[0];
+        for (uint32_t t = 0; t < whole.num_tasks; t++) {
+            for (uint32_t w = 0; w < whole.tasks[t].num_waits; w++) {
+                edit_open(&set, 0, &edited);
+                drop_wait(&edited, t, w);
+                edit_close(&edited, &set);
+                ASSERT_ERROR(check_set(&set), WEFT_INTERNAL, " may start before the ");
+                set.programs[0] = whole;
+                if (edited.waits[t][w].point < WEFT_POINT_OWN)
+                    continue;
+                edit_open(&set, 0, &edited); /* another bucket's says nothing */
+                edited.waits[t][w].point += 1;
+                edit_close(&edited, &set);
+                ASSERT_ERROR(check_set(&set), WEFT_INTERNAL, " may start before the ");
+                set.programs[0] = whole;
+            }
+            edit_open(&set, 0, &edited);
+            edited.tasks[t].flags ^= WEFT_TASK_AFTER_STEP;
+            edit_close(&edited, &set);
+            ASSERT_ERROR(check_set(&set), WEFT_INTERNAL, "step");
+            set.programs[0] = whole;
+        }
+        release_set(&set);
+    }
+}
+
+static void refuses_damaged_host_steps(void **state)
+{
+    (void)state;
+    weft_bucket_shape first[MAX_OFFLOADED], second[MAX_OFFLOADED];
+    const weft_buckets at_once = offloaded(true, first), later = offloaded(false, second);
+    refuse_of(&at_once, "13 norm host bucket=2 waits=3@65538", "13 norm host bucket=2 waits=3",
+              "may start before the backward in task 3 is over");
+    refuse_of(&at_once, "6 step host", "6 step compute", "is not on the host lane");
+    refuse_of(&later, "bucket=4\n13 step host bucket=3 waits=11", "bucket=4\n13 step host bucket=3",
+              "may start before the norm in task 11");
+    refuse_of(&later, "16 step host bucket=1\n17 gather host weight bucket=1\n",
+              "16 gather host weight bucket=1\n17 step host bucket=1\n",
+              "may start before the step in task 17");
+    refuse_of(&later, "20 upload to_device weight bucket=0 waits=19\n", "",
+              "has no upload to_device weight bucket=0");
+}
+
+/* A step's own time is over when all lanes but the host's are; the host's steps go on. Own points
+ * pass when the caller says, in whatever order. */
+static double host_us(const void *context, int stage, const weft_task *task)
+{
+    (void)context;
+    (void)stage;
+    return task->kind == WEFT_TASK_BACKWARD                                   ? 40
+           : task->kind == WEFT_TASK_FORWARD                                  ? 20
+           : task->kind == WEFT_TASK_STEP && task->lane == WEFT_LANE_HOST     ? 8
+           : task->kind == WEFT_TASK_UPLOAD || task->kind == WEFT_TASK_REDUCE ? 1
+                                                                              : 0;
+}
+
+static double share_of(const void *context, int stage, const weft_task *task, int point)
+{
+    static const double own[] = {0.5, 0.25, 1, 0.75};
+    (void)context;
+    (void)stage;
+    (void)task;
+    return point >= WEFT_POINT_OWN ? own[point - WEFT_POINT_OWN] : 1 - point / 4.0;
+}
+
+static void host_steps_run_on(void **state)
+{
+    (void)state;
+    weft_bucket_shape of[MAX_OFFLOADED];
+    for (int at_once = 0; at_once < 2; at_once++) {
+        const weft_buckets buckets = offloaded(at_once, of);
+        program_set set = make(1, &buckets);
+        weft_price price;
+        weft_pricing pricing = {.cost = host_us, .point = share_of};
+        ASSERT_OK(weft_program_price(set.programs, 1, &pricing, &set.arena, &price));
+        assert_true(price.makespan_us == price.end_us);
+        pricing.runs_on = 1u << WEFT_LANE_HOST | 1u << WEFT_LANE_TO_DEVICE;
+        ASSERT_OK(weft_program_price(set.programs, 1, &pricing, &set.arena, &price));
+        /* The last backward begins at 80 and ends at 120; the dense bucket is reduced behind it. At
+         * once, layer 3's steps are from 101 to 117 and layer 1's from 120 to 136; the norm waits
+         * for the last gradient's, behind the first of these. */
+        assert_true(price.makespan_us == (at_once ? 128 : 121));
+        assert_true(price.end_us == (at_once ? 136 : 121 + 4 * 8 + 1));
+        assert_true(price.spans[0][5].start_us == 101); /* the norm of bucket 0 */
+        release_set(&set);
+    }
+}
+
+/* Gradients take 2 down, a step 5, weights 1 up; the norm is at 120, and what the host steps is a
+ * part of the step, though its lane runs on. All of it is waited for as the host's. */
+static double staged_us(const void *context, int stage, const weft_task *task)
+{
+    (void)context;
+    (void)stage;
+    return task->kind == WEFT_TASK_BACKWARD                      ? 40
+           : task->kind == WEFT_TASK_FORWARD                     ? 20
+           : task->kind == WEFT_TASK_DOWNLOAD                    ? 2
+           : task->kind == WEFT_TASK_STEP                        ? 5
+           : task->kind == WEFT_TASK_UPLOAD && task->bucket >= 0 ? 1
+                                                                 : 0;
+}
+
+static void staged_steps_end_the_step(void **state)
+{
+    (void)state;
+    weft_bucket_shape of[MAX_OFFLOADED];
+    const weft_buckets buckets = staged(of);
+    program_set set = make(1, &buckets);
+    weft_price price;
+    const weft_pricing pricing = {.cost = staged_us,
+                                  .point = share_of,
+                                  .runs_on = 1u << WEFT_LANE_HOST | 1u << WEFT_LANE_TO_DEVICE};
+    ASSERT_OK(weft_program_price(set.programs, 1, &pricing, &set.arena, &price));
+    /* Bucket 1 comes down while bucket 0 is stepped, bucket 2 while bucket 1 is. */
+    assert_true(price.makespan_us == 120 + 2 + 3 * 5 + 1);
+    assert_true(price.spans[0][11].start_us == 122 && price.spans[0][14].start_us == 127);
+    const weft_idle idle = weft_price_idle(&set.programs[0], &price, 0);
+    assert_true(idle.host_us == 18 && idle.bubble_us == 0);
+    release_set(&set);
+}
+
+/* Behind the last backward a gradient is read from the file, for 10, for its norm, which takes 2:
+ * that is the host's, and no bubble. */
+static double read_us(const void *context, int stage, const weft_task *task)
+{
+    (void)context;
+    (void)stage;
+    return task->kind == WEFT_TASK_READ   ? 10
+           : task->lane == WEFT_LANE_HOST ? 2
+           : task->kind == WEFT_TASK_NORM ? 0
+                                          : 4;
+}
+
+static void reads_for_steps_are_no_bubble(void **state)
+{
+    (void)state;
+    static const char text[] = "program in_flight=1\n"
+                               "slots 0-0 activation chunk=0\n"
+                               "0 forward compute mb=0 chunk=0 stash=0\n"
+                               "1 backward compute mb=0 chunk=0 stash=0\n"
+                               "2 read file gradient bucket=0 waits=1\n"
+                               "3 norm host bucket=0 waits=2\n"
+                               "4 norm compute host waits=3\n";
+    weft_arena arena = {0};
+    weft_program program;
+    weft_price price;
+    const weft_pricing pricing = {.cost = read_us};
+    ASSERT_OK(weft_program_parse(text, &arena, &program));
+    ASSERT_OK(weft_program_price(&program, 1, &pricing, &arena, &price));
+    assert_true(price.makespan_us == 8 + 10 + 2);
+    const weft_idle idle = weft_price_idle(&program, &price, 0);
+    assert_true(idle.host_us == 12 && idle.bubble_us == 0);
+    weft_arena_release(&arena);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -145,6 +488,14 @@ int main(void)
         cmocka_unit_test(each_stage_has_its_own),
         cmocka_unit_test(every_wait_is_needed),
         cmocka_unit_test(refuses_what_is_damaged),
+        cmocka_unit_test(host_steps_written_out),
+        cmocka_unit_test(staged_steps_written_out),
+        cmocka_unit_test(refuses_damaged_staged_steps),
+        cmocka_unit_test(staged_steps_end_the_step),
+        cmocka_unit_test(every_host_wait_is_needed),
+        cmocka_unit_test(refuses_damaged_host_steps),
+        cmocka_unit_test(host_steps_run_on),
+        cmocka_unit_test(reads_for_steps_are_no_bubble),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -26,6 +26,8 @@ weft_add_test(NAME schedule_choose CMOCKA
   SOURCES schedule/test_choose.c schedule/programs.c)
 weft_add_test(NAME schedule_granularity CMOCKA
   SOURCES schedule/test_granularity.c schedule/programs.c)
+weft_add_test(NAME schedule_placement CMOCKA
+  SOURCES schedule/test_placement.c)
 weft_add_test(NAME schedule_moe_run CMOCKA LABELS tsan
   SOURCES schedule/test_moe_run.c schedule/moe_machine.c schedule/programs.c)
 weft_add_test(NAME schedule_cost CMOCKA SOURCES schedule/test_cost.c)
@@ -33,8 +35,12 @@ weft_add_test(NAME schedule_clusters CMOCKA SOURCES schedule/test_clusters.c)
 weft_add_test(NAME schedule_interleaved CMOCKA
   SOURCES schedule/test_interleaved.c schedule/programs.c)
 weft_add_test(NAME schedule_damaged CMOCKA
-  SOURCES schedule/test_damaged.c schedule/programs.c)
+  SOURCES schedule/test_damaged.c schedule/subjects.c schedule/programs.c)
 weft_add_test(NAME schedule_properties CMOCKA
   SOURCES schedule/test_properties.c schedule/programs.c)
 weft_add_test(NAME schedule_context CMOCKA
   SOURCES schedule/test_context.c schedule/programs.c)
+weft_add_test(NAME schedule_experts CMOCKA
+  SOURCES schedule/test_experts.c schedule/programs.c)
+weft_add_test(NAME schedule_experts_steps CMOCKA
+  SOURCES schedule/test_experts_steps.c schedule/programs.c)

@@ -18,6 +18,8 @@ BEGIN {
     home["^emmintrin\\.h$"] = "^comm/copy\\."
     home["^nccl\\.h$"] = "^comm/nccl/"
     home["^hdf5\\.h$"] = "^parallel/checkpoint"
+    home["^linux/(capability|filter|seccomp)\\.h$"] = "^tests/"
+    home["^liburing\\.h$"] = "^parallel/spill"
     home["^hwloc\\.h$"] = "^parallel/topology"
     home["^(oneapi/|omp\\.h$|immintrin\\.h$)"] = "^kernels/"
     home["^cu(blas|blasLt|dnn)[A-Za-z_0-9]*\\.h$"] = "^kernels/cuda/"
@@ -29,8 +31,9 @@ BEGIN {
         "^tests/"
     home["^pcre2\\.h$"] = "^launcher/"
     split("arpa/inet assert complex ctype dirent dlfcn errno fcntl fenv float fnmatch ftw getopt " \
+          "ifaddrs net/if " \
           "glob inttypes libgen limits locale math netdb netinet/in poll pthread pty pwd regex sched " \
-          "search semaphore setjmp signal spawn stdalign stdarg stdatomic stdbool stddef stdint stdio " \
+          "search semaphore setjmp signal spawn stdalign stdarg stdatomic stdbool stddef stdint stdio stdio_ext " \
           "stdlib stdnoreturn string strings tgmath threads time unistd wchar wctype", names, " ")
     for (i in names)
         libc[names[i] ".h"] = 1

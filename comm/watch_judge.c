@@ -1,0 +1,322 @@
+#include "comm/watch_judge.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "comm/watch.h"
+
+const char *weft_watch_phase_text(int phase)
+{
+    static const char *const texts[WEFT_WATCH_NUM_LIMITS] = {
+        [WEFT_WATCH_SETUP] = "setup",           [WEFT_WATCH_LOAD] = "load",
+        [WEFT_WATCH_FIRST_STEP] = "first_step", [WEFT_WATCH_STEP] = "step",
+        [WEFT_WATCH_OUTPUT] = "output",         [WEFT_WATCH_SAVE] = "save",
+        [WEFT_WATCH_EXCHANGE] = "exchange"};
+    return texts[phase];
+}
+
+static const char *limit_text(int limit)
+{
+    return weft_watch_phase_text(limit == WEFT_WATCH_OUTPUT ? WEFT_WATCH_SAVE : limit);
+}
+
+static bool is_steps(const weft_answer *answer)
+{
+    return answer->phase == WEFT_WATCH_STEP || answer->phase == WEFT_WATCH_FIRST_STEP;
+}
+
+/* --- text ---------------------------------------------------------------------------------- */
+
+static void add(weft_verdict *v, const char *format, ...) WEFT_PRINTF(2, 3);
+static void add(weft_verdict *v, const char *format, ...)
+{
+    size_t used = strlen(v->text);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(v->text + used, sizeof v->text - used, format, args);
+    va_end(args);
+}
+
+static void miss(weft_verdict *v, int rank)
+{
+    for (int i = 0; i < v->num_missing && i < WEFT_VERDICT_MISSING; i++)
+        if (v->missing[i] == rank)
+            return;
+    if (v->num_missing < WEFT_VERDICT_MISSING)
+        v->missing[v->num_missing] = rank;
+    v->num_missing++;
+}
+
+/* "rank 2 (node1) is", "ranks 2 (node1), 3 (node1) and 4 more are" */
+static void add_missing(const weft_answers *all, weft_verdict *v)
+{
+    enum { MOST = 8 };
+    int count = v->num_missing < MOST ? v->num_missing : MOST;
+    add(v, "%s", v->num_missing == 1 ? "rank" : "ranks");
+    for (int i = 0; i < count; i++)
+        add(v, "%s %d (%s)", i ? "," : "", v->missing[i], all->nodes[v->missing[i]]);
+    if (v->num_missing > count)
+        add(v, " and %d more", v->num_missing - count);
+    add(v, v->num_missing == 1 ? " is" : " are");
+}
+
+static void add_exchange(weft_verdict *v, const weft_answer *a)
+{
+    add(v, "%s %" PRIu64 " of group %s", a->kind, a->sequence, a->group);
+    if (a->is_message)
+        add(v, " with rank %d", (int)a->members[0]);
+    if (a->doing[0])
+        add(v, " (%s)", a->doing);
+}
+
+static void add_place(weft_verdict *v, const weft_answer *a)
+{
+    if (is_steps(a))
+        add(v, "in step %" PRId64 " for %.1f s", a->step, a->phase_s);
+    else
+        add(v, "in %s for %.1f s", weft_watch_phase_text(a->phase), a->phase_s);
+}
+
+/* Who waits where, how long, and which limit that has passed. */
+static void add_waiting(weft_verdict *v, const weft_answers *all, int rank)
+{
+    const weft_answer *a = all->at[rank];
+    add(v, "; rank %d ", rank);
+    if (a->is_in_exchange) {
+        add(v, "waits %.1f s in ", a->exchange_s);
+        add_exchange(v, a);
+    } else {
+        add(v, "is ");
+        add_place(v, a);
+    }
+    if (a->exchange_is_over)
+        add(v, ", limit %.3g s (reliability.exchange_limit_s)", a->exchange_limit_s);
+    else if (a->phase_is_over)
+        add(v, ", limit %.3g s (reliability.%s_limit_s)", a->phase_limit_s, limit_text(a->phase));
+}
+
+/* --- who waits for whom -------------------------------------------------------------------- */
+
+static bool has_member(const weft_answer *a, int rank)
+{
+    int known = a->num_members < WEFT_ANSWER_MEMBERS ? a->num_members : WEFT_ANSWER_MEMBERS;
+    for (int i = 0; i < known; i++)
+        if (a->members[i] == rank)
+            return true;
+    return false;
+}
+
+/* How many collectives `other` has begun in the group of a's exchange; false: it is not in it. */
+static bool find_begun(const weft_answer *a, const weft_answer *other, uint64_t *out)
+{
+    bool found = false;
+    *out = 0;
+    for (int i = 0; i < other->num_groups && i < WEFT_ANSWER_GROUPS; i++) {
+        const weft_answer_group *g = &other->groups[i];
+        if (strcmp(g->group, a->group) != 0 || g->first_rank != a->first_rank || g->size != a->size)
+            continue;
+        found = true;
+        *out = g->num_begun > *out ? g->num_begun : *out;
+    }
+    return found;
+}
+
+static bool is_same_exchange(const weft_answer *a, const weft_answer *b)
+{
+    return b->is_in_exchange && !b->is_message && a->sequence == b->sequence &&
+           a->first_rank == b->first_rank && a->size == b->size && strcmp(a->group, b->group) == 0;
+}
+
+static bool meets(const weft_answer *a, int own, const weft_answer *b)
+{
+    return b->is_in_exchange && b->is_message && has_member(b, own) && a->tag == b->tag &&
+           strcmp(a->group, b->group) == 0;
+}
+
+/* Whether `rank` has not come to what `own` waits in. */
+static bool is_behind(const weft_answers *all, int own, int rank)
+{
+    const weft_answer *a = all->at[own], *other = all->at[rank];
+    uint64_t begun;
+    if (!other || rank == own)
+        return false;
+    if (a->is_message)
+        return has_member(a, rank) && !meets(a, own, other);
+    return find_begun(a, other, &begun) && begun <= a->sequence;
+}
+
+static int next_behind(const weft_answers *all, int own, int from)
+{
+    for (int rank = from; rank < all->size; rank++)
+        if (is_behind(all, own, rank))
+            return rank;
+    return -1;
+}
+
+static int choose_behind(const weft_answers *all, int own)
+{
+    int first = next_behind(all, own, 0);
+    for (int rank = first; rank >= 0; rank = next_behind(all, own, rank + 1))
+        if (!all->at[rank]->is_in_exchange)
+            return rank; /* it waits for nobody */
+    return first;
+}
+
+/* --- verdicts ------------------------------------------------------------------------------ */
+
+static void judge_silent(const weft_answers *all, int alarmed, weft_verdict *v)
+{
+    int waits = alarmed;
+    for (int rank = 0; rank < all->size; rank++)
+        if (!all->at[rank])
+            miss(v, rank);
+    bool good = false;
+    for (int i = 0; i < v->num_missing && i < WEFT_VERDICT_MISSING; i++)
+        good = good || has_member(all->at[alarmed], v->missing[i]);
+    for (int rank = 0; !good && rank < all->size; rank++)
+        for (int i = 0; !good && i < v->num_missing && i < WEFT_VERDICT_MISSING; i++)
+            if (all->at[rank] && all->at[rank]->is_in_exchange &&
+                has_member(all->at[rank], v->missing[i])) {
+                waits = rank;
+                good = true;
+            }
+    add(v, "step %" PRId64 ": ", all->at[alarmed]->step);
+    add_missing(all, v);
+    add(v, " missing: no answer for %.1f s", all->silent_s);
+    add_waiting(v, all, waits);
+    if (waits != alarmed)
+        add_waiting(v, all, alarmed);
+}
+
+static const weft_answer *find_other_kind(const weft_answers *all, int own, int *out_rank)
+{
+    const weft_answer *a = all->at[own];
+    for (int rank = 0; rank < all->size; rank++) {
+        const weft_answer *b = all->at[rank];
+        bool differs = is_same_exchange(a, b) &&
+                       (strcmp(a->kind, b->kind) != 0 || strcmp(a->dtype, b->dtype) != 0 ||
+                        (a->bytes != b->bytes && strncmp(a->kind, "all_to_all", 10) != 0));
+        if (rank == own || !differs)
+            continue;
+        *out_rank = rank;
+        return b;
+    }
+    return NULL;
+}
+
+/* All have come to it. */
+static void judge_stuck(const weft_answers *all, int own, weft_verdict *v)
+{
+    const weft_answer *a = all->at[own];
+    int rank = 0;
+    const weft_answer *b = a->is_message ? NULL : find_other_kind(all, own, &rank);
+    add(v, "step %" PRId64 ": ", a->step);
+    if (b) {
+        miss(v, rank);
+        add_missing(all, v);
+        add(v,
+            " in another exchange: %s of %" PRIu64 " bytes %s, where rank %d has %s of %" PRIu64
+            " bytes %s",
+            b->kind, b->bytes, b->dtype, own, a->kind, a->bytes, a->dtype);
+    } else {
+        add(v, "no rank is missing, but what they send does not arrive, between");
+        int known = a->num_members < WEFT_ANSWER_MEMBERS ? a->num_members : WEFT_ANSWER_MEMBERS;
+        add(v, " rank %d (%s)", own, all->nodes[own]);
+        for (int i = 0; i < known && i < 8; i++)
+            add(v, "%s %d (%s)", i ? "," : " and", (int)a->members[i], all->nodes[a->members[i]]);
+    }
+    add_waiting(v, all, own);
+}
+
+/* Ranks that wait for each other: their calls differ. Of the two, the one that has left the tasks
+ * of its step has left something out. */
+static void judge_circle(const weft_answers *all, int own, int behind, weft_verdict *v)
+{
+    bool swaps =
+        !all->at[own]->doing[0] && all->at[behind]->doing[0] && is_behind(all, behind, own);
+    int odd = swaps ? own : behind, other = swaps ? behind : own;
+    miss(v, odd);
+    add(v, "step %" PRId64 ": ", all->at[own]->step);
+    add_missing(all, v);
+    add(v, " out of order: it waits in ");
+    add_exchange(v, all->at[odd]);
+    add(v, " and has not come to what others wait in");
+    add_waiting(v, all, other);
+}
+
+static void judge_late(const weft_answers *all, int own, weft_verdict *v)
+{
+    int last = -1;
+    for (int rank = next_behind(all, own, 0); rank >= 0; rank = next_behind(all, own, rank + 1)) {
+        const weft_answer *a = all->at[rank];
+        if (a->is_in_exchange)
+            continue;
+        if (!is_steps(a) && !a->phase_is_over && a->phase != WEFT_WATCH_SETUP)
+            v->is_none = true;
+        miss(v, rank);
+        last = rank;
+    }
+    add(v, "step %" PRId64 ": ", all->at[own]->step);
+    add_missing(all, v);
+    add(v, " missing: alive but not there, ");
+    add_place(v, all->at[last]);
+    if (all->at[last]->doing[0])
+        add(v, " (last: %s)", all->at[last]->doing);
+    add_waiting(v, all, own);
+}
+
+/* Nobody waits for anybody: somebody is slow, or its limit is short. */
+static void judge_slow(const weft_answers *all, int alarmed, weft_verdict *v)
+{
+    miss(v, alarmed);
+    add(v, "step %" PRId64 ": ", all->at[alarmed]->step);
+    add_missing(all, v);
+    add(v, " alive and waits for no other; where it only takes so long, raise the limit");
+    add_waiting(v, all, alarmed);
+}
+
+double weft_watch_recovery_s(double silent_s)
+{
+    const double most_s = 120, rest_s = 2;
+    return (silent_s < most_s ? silent_s : most_s) + rest_s;
+}
+
+/* All have answered. */
+static void judge_answers(const weft_answers *all, int alarmed, weft_verdict *v)
+{
+    if (!all->at[alarmed]->is_in_exchange) {
+        judge_slow(all, alarmed, v);
+        return;
+    }
+    int own = alarmed;
+    for (int turn = 0; turn < all->size; turn++) {
+        int behind = choose_behind(all, own);
+        if (behind < 0) {
+            judge_stuck(all, own, v);
+            return;
+        }
+        if (!all->at[behind]->is_in_exchange) {
+            judge_late(all, own, v);
+            return;
+        }
+        if (turn == all->size - 1 || is_behind(all, behind, own)) {
+            judge_circle(all, own, behind, v);
+            return;
+        }
+        own = behind;
+    }
+}
+
+void weft_watch_judge(const weft_answers *all, int alarmed, weft_verdict *v)
+{
+    *v = (weft_verdict){0};
+    for (int rank = 0; rank < all->size; rank++)
+        if (!all->at[rank]) {
+            judge_silent(all, alarmed, v);
+            return;
+        }
+    judge_answers(all, alarmed, v);
+    v->is_none = v->is_none || all->recovers_s > 0;
+}

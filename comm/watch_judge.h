@@ -1,0 +1,63 @@
+/* What the head makes of the ranks' answers: who is missing. Pure; private to comm/. */
+#ifndef WEFT_COMM_WATCH_JUDGE_H
+#define WEFT_COMM_WATCH_JUDGE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum {
+    WEFT_ANSWER_GROUPS = 16,
+    WEFT_ANSWER_MEMBERS = 32,
+    WEFT_VERDICT_MISSING = 16,
+    WEFT_VERDICT_TEXT_BYTES = 640,
+};
+
+/* A group that a rank is in, and how many collectives it has begun there. */
+typedef struct weft_answer_group {
+    char group[16];
+    int32_t first_rank, size;
+    uint64_t num_begun;
+} weft_answer_group;
+
+/* Where a rank is. Travels as it is. */
+typedef struct weft_answer {
+    int32_t phase; /* weft_watch_phase */
+    int64_t step;
+    double phase_s, phase_limit_s;
+    uint8_t phase_is_over, exchange_is_over; /* its limit has passed */
+    uint8_t is_in_exchange, is_message;
+    /* The oldest exchange in flight. */
+    char group[16], kind[20], dtype[8];
+    int32_t first_rank, size, tag;
+    uint64_t sequence, bytes;
+    double exchange_s, exchange_limit_s;
+    char doing[64];
+    int32_t num_members;                  /* others, by world rank; of a message: its other ends */
+    int32_t members[WEFT_ANSWER_MEMBERS]; /* the first of them */
+    int32_t num_groups;
+    weft_answer_group groups[WEFT_ANSWER_GROUPS];
+} weft_answer;
+
+typedef struct weft_answers {
+    int size;
+    const weft_answer *const *at; /* [size]; NULL: that rank did not answer */
+    const char *const *nodes;     /* [size] */
+    double silent_s;              /* how long those have been silent, at least */
+    double recovers_s; /* so long yet TCP may be silent after ranks were; weft_watch_recovery_s */
+} weft_answers;
+
+typedef struct weft_verdict {
+    bool is_none; /* what the alarm waits for is in a phase that may last, or on its way: not yet */
+    int num_missing;
+    int missing[WEFT_VERDICT_MISSING]; /* the first of them */
+    char text[WEFT_VERDICT_TEXT_BYTES];
+} weft_verdict;
+
+/* How long TCP may stay silent once a link that was cut for `silent_s` is whole: its tries are each
+ * twice as far apart as the last two, 120 s at most (RFC 6298, 5.5), so the next one comes after as
+ * long again. 2 s more for what then comes at once. */
+double weft_watch_recovery_s(double silent_s);
+/* `alarmed`: the rank whose limit has passed; it has answered. */
+void weft_watch_judge(const weft_answers *answers, int alarmed, weft_verdict *out);
+
+#endif

@@ -1,0 +1,22 @@
+/* What the watchdog knows of its own rank. Private to comm/. */
+#ifndef WEFT_COMM_WATCH_STATE_H
+#define WEFT_COMM_WATCH_STATE_H
+
+#include "comm/watch.h"
+#include "comm/watch_judge.h"
+
+/* Seconds since `since_us`, without those in which this process was stopped. The thread's alone. */
+double weft_watch_age_s(double since_us);
+/* At each turn of the thread: finds out whether it was stopped since the last one. */
+void weft_watch_tick(void);
+/* Where this rank is, and whether a limit has passed. */
+void weft_watch_look(weft_answer *out);
+const char *weft_watch_folder(void);
+
+/* watch_thread.c */
+weft_status weft_watch_thread_start(int rank, int size) WEFT_CHECKED;
+weft_status weft_watch_thread_connect(weft_comm *world) WEFT_CHECKED;
+void weft_watch_thread_record_all(void);
+void weft_watch_thread_stop(void);
+
+#endif

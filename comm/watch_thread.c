@@ -1,0 +1,448 @@
+/* The watchdog's thread: beats, alarms, and the end of the job. */
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "comm/flight.h"
+#include "comm/watch_net.h"
+#include "comm/watch_state.h"
+#include "core/clock.h"
+#include "core/log.h"
+
+static const double turn_s = 0.1, beat_s = 0.5, silent_s = 1.6; /* three beats without a reply */
+static const double ask_s = 1.0, ask_dead_s = 0.4, dead_s = 2, again_s = 0.15; /* for answers */
+static const double heed_s = 1.3; /* an alarm that no head heeds is this rank's own */
+static const double write_s = 0.8, deputy_s = 0.3, rest_s = 1.0;
+
+enum { ASKED = 1, DONE };
+
+static struct {
+    pthread_t thread;
+    bool started;
+    atomic_bool stopping;
+    atomic_int records; /* 0, ASKED, DONE */
+    int wake_fd, rank, size;
+    int64_t since;                 /* when it started, seconds of the epoch */
+    _Atomic(weft_watch_net *) net; /* NULL: not connected */
+    /* The thread's alone: */
+    int head;         /* the lowest rank that may answer; this rank: none lower does */
+    double beaten_us; /* the last beat */
+    double heard_us;  /* the head's last word, or when it became the head */
+    double alarm_us;  /* this rank's alarm that nobody has heeded yet; 0: none */
+    double quiet_us;  /* no alarm until then */
+    double whole_us;  /* what waits for a link that was cut arrives until then */
+    weft_answer *answers;
+    const weft_answer **at;
+    double *last_us; /* each rank's last word, or when this rank became the head */
+} t = {.wake_fd = -1};
+
+static double later_us(double seconds)
+{
+    return weft_now_us() + 1e6 * seconds;
+}
+
+/* --- the end --------------------------------------------------------------------------------- */
+
+typedef struct writing {
+    weft_answer own;
+    const char *node;
+    atomic_bool done;
+} writing;
+
+static void *write_record(void *argument)
+{
+    writing *w = argument;
+    weft_flight_write(weft_watch_folder(), t.rank, w->node, &w->own);
+    atomic_store(&w->done, true);
+    return NULL;
+}
+
+/* By a thread of its own: a file system that hangs too shall hold nobody up. */
+static void write_own_record(const char *node)
+{
+    static writing w;
+    static bool written;
+    pthread_t writer;
+    if (written) /* once: what follows tells of the end alone */
+        return;
+    written = true;
+    weft_watch_look(&w.own);
+    w.node = node;
+    if (access(weft_watch_folder(), F_OK) != 0 || pthread_create(&writer, NULL, write_record, &w))
+        return;
+    for (double end_us = later_us(write_s); !atomic_load(&w.done) && weft_now_us() < end_us;)
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+}
+
+static _Noreturn void leave(void)
+{
+    _exit(weft_status_exit_code(WEFT_HUNG));
+}
+
+/* Another rank has spoken. */
+static _Noreturn void end_as_told(weft_watch_net *net, int by)
+{
+    int from;
+    weft_watch_word word;
+    static weft_answer unused;
+    write_own_record(weft_watch_net_nodes(net)[t.rank]);
+    weft_watch_net_send(net, by, WEFT_WORD_WRITTEN, NULL);
+    for (double end_us = later_us(write_s); weft_now_us() < end_us;)
+        if (weft_watch_net_receive(net, turn_s, -1, &from, &word, &unused) && word == WEFT_WORD_GO)
+            break;
+    leave();
+}
+
+/* Rank 0 speaks before its deputies do, who may not know that it lives. */
+static void speak(const weft_verdict *verdict, const char *const *nodes)
+{
+    if (t.rank > 0)
+        nanosleep(&(struct timespec){.tv_nsec = (long)(1e9 * deputy_s)}, NULL);
+    if (weft_flight_claim(weft_watch_folder(), t.since, t.rank, verdict, nodes))
+        weft_log(WEFT_LOG_ERROR, "%s; the job ends (weft inspect --flight %s)", verdict->text,
+                 weft_watch_folder());
+}
+
+static _Noreturn void end_all(weft_watch_net *net, const weft_verdict *verdict)
+{
+    int from, num_written = 0, num_others = t.size - 1 - verdict->num_missing;
+    weft_watch_word word;
+    static weft_answer unused;
+    speak(verdict, weft_watch_net_nodes(net));
+    for (int turn = 0; turn < 2; turn++)
+        for (int rank = 0; rank < t.size; rank++)
+            if (rank != t.rank)
+                weft_watch_net_send(net, rank, WEFT_WORD_END, NULL);
+    write_own_record(weft_watch_net_nodes(net)[t.rank]);
+    for (double end_us = later_us(write_s); num_written < num_others && weft_now_us() < end_us;)
+        if (weft_watch_net_receive(net, 0.02, -1, &from, &word, &unused))
+            num_written += word == WEFT_WORD_WRITTEN;
+    for (int rank = 0; rank < t.size; rank++)
+        if (rank != t.rank)
+            weft_watch_net_send(net, rank, WEFT_WORD_GO, NULL);
+    leave();
+}
+
+/* Before the ranks know of each other. */
+static void end_alone(const weft_answer *own)
+{
+    static weft_verdict verdict;
+    snprintf(verdict.text, sizeof verdict.text,
+             "rank %d has been in setup for %.1f s, limit %.3g s (reliability.setup_limit_s): not "
+             "all ranks have come to the start",
+             t.rank, own->phase_s, own->phase_limit_s);
+    /* Whoever leaves takes the others down: where rank 0 has not come, rank 1 speaks. */
+    if (t.rank > 0)
+        nanosleep(&(struct timespec){.tv_sec = t.rank == 1 ? 1 : 2}, NULL);
+    if (t.rank <= 1)
+        speak(&verdict, NULL);
+    write_own_record("");
+    leave();
+}
+
+/* --- asking ---------------------------------------------------------------------------------- */
+
+static void answer(weft_watch_net *net, int to)
+{
+    weft_answer own;
+    weft_watch_look(&own);
+    weft_watch_net_send(net, to, WEFT_WORD_ANSWER, &own);
+    t.alarm_us = 0;
+    t.quiet_us = later_us(rest_s + ask_s);
+}
+
+static void ask(weft_watch_net *net)
+{
+    for (int rank = 0; rank < t.size; rank++)
+        if (!t.at[rank])
+            weft_watch_net_send(net, rank, WEFT_WORD_QUERY, NULL);
+}
+
+/* The shortest time that a rank without an answer has been silent. */
+static double silence_s(void)
+{
+    double least_s = -1;
+    for (int rank = 0; rank < t.size; rank++) {
+        const double age_s = t.at[rank] ? -1 : weft_watch_age_s(t.last_us[rank]);
+        if (!t.at[rank] && (least_s < 0 || age_s < least_s))
+            least_s = age_s;
+    }
+    return least_s;
+}
+
+/* Enough: all have answered, or none of the others has shown that it lives, or time is over. */
+static bool has_asked_enough(double start_us)
+{
+    const double seconds = (weft_now_us() - start_us) / 1e6;
+    return seconds > ask_s || (seconds > ask_dead_s && silence_s() > dead_s);
+}
+
+/* Twice a second a rank hears from all ranks above it where it is the head, else from the head and
+ * from rank 0. After a longer silence, what MPI sent meanwhile arrives later still. */
+static void hear_from(int from)
+{
+    const double silence = weft_watch_age_s(t.last_us[from]);
+    const bool usual = from == 0 || from == t.head || (t.head == t.rank && from > t.rank);
+    t.last_us[from] = weft_now_us();
+    if (usual && silence > silent_s && later_us(weft_watch_recovery_s(silence)) > t.whole_us)
+        t.whole_us = later_us(weft_watch_recovery_s(silence));
+}
+
+/* Asks all ranks where they are. False: a lower rank asks too, and goes on. */
+static bool collect(weft_watch_net *net)
+{
+    static weft_answer got;
+    int from, num = 1;
+    weft_watch_word word;
+    double start_us = weft_now_us(), asked_us = 0;
+    memset(t.at, 0, (size_t)t.size * sizeof *t.at);
+    weft_watch_look(&t.answers[t.rank]);
+    t.at[t.rank] = &t.answers[t.rank];
+    while (num < t.size && !has_asked_enough(start_us)) {
+        if (weft_now_us() - asked_us > 1e6 * again_s) {
+            ask(net);
+            asked_us = weft_now_us();
+        }
+        if (!weft_watch_net_receive(net, 0.05, t.wake_fd, &from, &word, &got))
+            continue;
+        hear_from(from);
+        if (word == WEFT_WORD_END)
+            end_as_told(net, from);
+        if (word == WEFT_WORD_QUERY && from < t.rank) {
+            answer(net, from);
+            return false;
+        }
+        if (word == WEFT_WORD_BEAT)
+            weft_watch_net_send(net, from, WEFT_WORD_REPLY, NULL);
+        if (word != WEFT_WORD_ANSWER || t.at[from])
+            continue;
+        t.answers[from] = got;
+        t.at[from] = &t.answers[from];
+        num++;
+    }
+    return true;
+}
+
+static bool is_over(const weft_answer *a)
+{
+    return a->phase_is_over || a->exchange_is_over;
+}
+
+static void conduct(weft_watch_net *net, int alarmed)
+{
+    static weft_verdict verdict;
+    t.alarm_us = 0;
+    if (!collect(net))
+        return;
+    if (!t.at[alarmed] || !is_over(t.at[alarmed])) /* it has gone on, or fallen silent */
+        alarmed = t.rank;
+    t.quiet_us = later_us(rest_s);
+    if (!is_over(t.at[alarmed]))
+        return;
+    weft_watch_judge(&(weft_answers){.size = t.size,
+                                     .at = t.at,
+                                     .nodes = weft_watch_net_nodes(net),
+                                     .silent_s = silence_s(),
+                                     .recovers_s = (t.whole_us - weft_now_us()) / 1e6},
+                     alarmed, &verdict);
+    if (!verdict.is_none && !atomic_load(&t.stopping))
+        end_all(net, &verdict);
+}
+
+/* --- a turn ---------------------------------------------------------------------------------- */
+
+static void hear(weft_watch_net *net, int from, weft_watch_word word)
+{
+    hear_from(from);
+    if (from <= t.head) {
+        t.head = from;
+        t.heard_us = weft_now_us();
+    }
+    switch (word) {
+    case WEFT_WORD_BEAT:
+        weft_watch_net_send(net, from, WEFT_WORD_REPLY, NULL);
+        break;
+    case WEFT_WORD_QUERY:
+        answer(net, from);
+        break;
+    case WEFT_WORD_ALARM:
+        if (weft_now_us() > t.quiet_us)
+            conduct(net, from);
+        break;
+    case WEFT_WORD_END:
+        end_as_told(net, from);
+    case WEFT_WORD_RECORD:
+        write_own_record(weft_watch_net_nodes(net)[t.rank]);
+        weft_watch_net_send(net, from, WEFT_WORD_WRITTEN, NULL);
+        break;
+    default:
+        break;
+    }
+}
+
+static void beat(weft_watch_net *net)
+{
+    const double now_us = weft_now_us();
+    if (t.head < t.rank && weft_watch_age_s(t.heard_us) > silent_s) {
+        t.head++;
+        t.heard_us = now_us;
+        for (int rank = t.head; rank < (t.head == t.rank ? t.size : t.head + 1); rank++)
+            t.last_us[rank] = now_us;
+    }
+    if (t.rank == 0 || now_us - t.beaten_us < 1e6 * beat_s)
+        return;
+    t.beaten_us = now_us;
+    weft_watch_net_send(net, 0, WEFT_WORD_BEAT, NULL); /* it may be back */
+    if (t.head > 0 && t.head < t.rank)
+        weft_watch_net_send(net, t.head, WEFT_WORD_BEAT, NULL);
+}
+
+static void look(weft_watch_net *net)
+{
+    weft_answer own;
+    const double now_us = weft_now_us();
+    weft_watch_look(&own);
+    if (!is_over(&own)) {
+        t.alarm_us = 0;
+    } else if (!net) {
+        end_alone(&own);
+    } else if (now_us > t.quiet_us) {
+        if (t.alarm_us == 0)
+            t.alarm_us = now_us;
+        if (t.head == t.rank || weft_watch_age_s(t.alarm_us) > heed_s)
+            conduct(net, t.rank);
+        else
+            weft_watch_net_send(net, t.head, WEFT_WORD_ALARM, NULL);
+    }
+}
+
+/* As another thread asks. */
+static void record_all(weft_watch_net *net)
+{
+    int from, num_written = 0;
+    weft_watch_word word;
+    static weft_answer got;
+    for (int rank = 0; rank < t.size; rank++)
+        if (rank != t.rank)
+            weft_watch_net_send(net, rank, WEFT_WORD_RECORD, NULL);
+    write_own_record(weft_watch_net_nodes(net)[t.rank]);
+    for (double end_us = later_us(write_s); num_written < t.size - 1 && weft_now_us() < end_us;)
+        if (weft_watch_net_receive(net, 0.02, -1, &from, &word, &got))
+            num_written += word == WEFT_WORD_WRITTEN;
+}
+
+void weft_watch_thread_record_all(void)
+{
+    const uint64_t one = 1;
+    if (!t.started || !atomic_load(&t.net))
+        return;
+    atomic_store(&t.records, ASKED);
+    ssize_t written = write(t.wake_fd, &one, sizeof one);
+    (void)written;
+    for (double end_us = later_us(2 * write_s);
+         atomic_load(&t.records) != DONE && weft_now_us() < end_us;)
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+}
+
+static void *run(void *unused)
+{
+    static weft_answer got;
+    int from;
+    weft_watch_word word;
+    (void)unused;
+    while (!atomic_load(&t.stopping)) {
+        weft_watch_net *net = atomic_load(&t.net);
+        const double end_us = later_us(turn_s);
+        if (net) {
+            double left_s = turn_s;
+            while (left_s > 0 &&
+                   weft_watch_net_receive(net, left_s, t.wake_fd, &from, &word, &got) &&
+                   !atomic_load(&t.stopping)) {
+                weft_watch_tick();
+                hear(net, from, word);
+                left_s = (end_us - weft_now_us()) / 1e6;
+            }
+        } else {
+            struct pollfd wake = {.fd = t.wake_fd, .events = POLLIN};
+            poll(&wake, 1, (int)(1e3 * turn_s));
+        }
+        weft_watch_tick();
+        if (net)
+            beat(net);
+        if (net && atomic_load(&t.records) == ASKED) {
+            record_all(net);
+            atomic_store(&t.records, DONE);
+        }
+        look(net);
+    }
+    return NULL;
+}
+
+/* --- starting and ending --------------------------------------------------------------------- */
+
+weft_status weft_watch_thread_start(int rank, int size)
+{
+    t.rank = rank;
+    t.size = size;
+    t.since = (int64_t)time(NULL);
+    t.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    atomic_store(&t.stopping, false);
+    if (t.wake_fd < 0)
+        return WEFT_ERROR(WEFT_MEMORY, "no watchdog: %s", strerror(errno));
+    int error = pthread_create(&t.thread, NULL, run, NULL);
+    if (error)
+        return WEFT_ERROR(WEFT_MEMORY, "no thread for the watchdog: %s", strerror(error));
+    t.started = true;
+    return WEFT_OK;
+}
+
+weft_status weft_watch_thread_connect(weft_comm *world)
+{
+    weft_watch_net *net;
+    size_t size = (size_t)weft_comm_size(world);
+    t.answers = calloc(size, sizeof *t.answers);
+    t.at = calloc(size, sizeof *t.at);
+    t.last_us = calloc(size, sizeof *t.last_us);
+    for (size_t i = 0; t.last_us && i < size; i++)
+        t.last_us[i] = weft_now_us();
+    weft_status status = WEFT_OK;
+    if ((int)size != t.size || weft_comm_rank(world) != t.rank)
+        status = WEFT_ERROR(WEFT_COMM, "rank %d of %zu is rank %d of %d by its launcher",
+                            weft_comm_rank(world), size, t.rank, t.size);
+    else if (!t.answers || !t.at || !t.last_us)
+        status = WEFT_ERROR(WEFT_MEMORY, "no memory for the watchdog of %zu ranks", size);
+    WEFT_TRY(weft_comm_agree(world, status));
+    WEFT_TRY(weft_watch_net_open(world, &net));
+    t.head = 0;
+    t.heard_us = weft_now_us();
+    atomic_store(&t.net, net);
+    return WEFT_OK;
+}
+
+void weft_watch_thread_stop(void)
+{
+    if (t.started) {
+        atomic_store(&t.stopping, true);
+        uint64_t one = 1;
+        ssize_t written = write(t.wake_fd, &one, sizeof one);
+        (void)written;
+        pthread_join(t.thread, NULL);
+    }
+    t.started = false;
+    if (t.wake_fd >= 0)
+        close(t.wake_fd);
+    t.wake_fd = -1;
+    weft_watch_net_close(atomic_exchange(&t.net, NULL));
+    free(t.answers);
+    free(t.at);
+    free(t.last_us);
+    t.last_us = NULL;
+    t.answers = NULL;
+    t.at = NULL;
+}

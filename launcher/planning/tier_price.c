@@ -1,0 +1,816 @@
+#include "launcher/planning/tier_price.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "launcher/planning/moe_choice.h"
+
+typedef struct tier_layer {
+    weft_experts_shape shape;
+    weft_program programs[2];
+    weft_expert_costs costs;
+    const double *shares; /* [positions] */
+    bool is_even;         /* every micro-batch has the same experts at the same positions */
+    const int *buckets;   /* [positions]: of the stage, as their updates come */
+    bool has_gradient;    /* of a micro-batch of the step */
+    bool in_order;        /* updates come in the order of positions */
+    /* Partitions by experts; n 1: all compute at once. */
+    weft_moe_pipeline pipeline;
+    weft_program partitions[2];
+    weft_moe_costs moe[2];
+} tier_layer;
+
+/* A slot of weights on the device. */
+typedef struct place {
+    double filled_us, used_us;
+    int layer, position; /* whose they are, */
+    uint32_t pass;       /* of a micro-batch */
+} place;
+
+struct weft_tier_walk {
+    const weft_outline *outline;
+    const weft_program *step;
+    const weft_buckets *buckets;
+    int stage, num_slots;
+    tier_layer *layers;            /* by the outline's; num_positions 0: none of the experts */
+    const weft_pass_price *prices; /* likewise */
+    place *slots;
+    double gradient_us[WEFT_TIER_GRADIENTS], staging_us[WEFT_EXPERTS_STAGING];
+    double enqueued_us; /* the host has come so far */
+    double passed_us;   /* the last pass has ended */
+    double lanes_us[WEFT_NUM_LANES], busy_us[WEFT_NUM_LANES];
+    double *ends_us;      /* of a program's tasks, */
+    double *part_ends_us; /* and of one's of partitions */
+    double *wait_us;      /* [num_tasks] of the step */
+    double *landed_us;
+    const double *stepped_us;
+    weft_file_walk *file;          /* NULL: no expert is in one */
+    weft_file_bytes before, after; /* what it had read and written around the step */
+    bool is_unknown;               /* nobody knows what it takes */
+    bool file_is_known;            /* what a step reads and writes is as in any other */
+    weft_file_times (*file_us)[2]; /* by bucket: of the update, whole and of the gradient alone */
+    double read_us;                /* of the read that follows a write */
+    double *used_us;               /* of places in host memory: what is done last there is over */
+    weft_status status;            /* of the first use that was not foreseen */
+};
+
+/* --- what tasks take ----------------------------------------------------------------------- */
+
+weft_status weft_tier_costs(const weft_site *site, const weft_outline *outline, int layer,
+                            const weft_pass_experts experts[WEFT_NUM_HALVES],
+                            weft_expert_costs *out)
+{
+    const double elements = (double)outline->layers[layer].expert_elements;
+    weft_estimate up, down, add;
+    WEFT_TRY(weft_work_us(site, WEFT_COST_TO_DEVICE,
+                          elements * (double)weft_dtype_bytes(outline->shape.dtype), &up));
+    WEFT_TRY(weft_work_us(site, WEFT_COST_TO_HOST, elements * sizeof(float), &down));
+    WEFT_TRY(weft_work_us(site, WEFT_COST_ADAMW_HOST, elements * WEFT_TIER_ADD_BYTES, &add));
+    *out = (weft_expert_costs){
+        .upload_us = up.us,
+        .download_us = down.us,
+        .accumulate_us = add.us,
+        .row_us = {experts[WEFT_HALF_FORWARD].experts_us, experts[WEFT_HALF_BACKWARD].experts_us}};
+    return WEFT_OK;
+}
+
+/* Shares that fall by one factor, the first `load` times the mean. */
+static void fall(double load, int num, double *out)
+{
+    double low = 0, high = 1, sum = 0; /* of the factor */
+    for (int step = 0; step < 60; step++) {
+        const double middle = (low + high) / 2;
+        const double first = num * (1 - middle) / (1 - pow(middle, num));
+        *(first > load ? &low : &high) = middle;
+    }
+    for (int q = 0; q < num; q++)
+        sum += out[q] = load > 1 ? pow(low, q) : 1;
+    for (int q = 0; q < num; q++)
+        out[q] /= sum;
+}
+
+/* One has `most`, the others the rest. */
+static void share_rest(double most, int num, double *out)
+{
+    for (int q = 0; q < num; q++)
+        out[q] = q == 0 ? most : (1 - most) / (num - 1);
+}
+
+void weft_tier_shares(const weft_config *config, const weft_outline *outline, int num, double *out)
+{
+    const double load = fmax(1, outline->shape.moe_load), experts = (double)num;
+    const double all = (double)config->model.num_experts,
+                 forced = fmin(config->model.moe_router_forced_load,
+                               all / (double)config->model.moe_router_topk);
+    if (config->moe_expert_load > 0)
+        fall(fmin(config->moe_expert_load / load, experts), num, out);
+    else if (config->moe_load == 0 && forced > 1 && all > 1) /* the first expert's */
+        share_rest(forced / (forced + (experts - 1) * (all - forced) / (all - 1)), num, out);
+    else if (load > 1 || forced > 0)
+        share_rest((1 + (load - 1) * experts) / (load * experts), num, out);
+    else
+        fall(fmin(WEFT_TIER_EXPERT_LOAD, experts), num, out);
+}
+
+/* --- making -------------------------------------------------------------------------------- */
+
+static weft_status take_array(weft_arena *arena, size_t count, size_t size, void *out)
+{
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(arena, count, size, &memory));
+    memcpy(out, &memory, sizeof memory);
+    return WEFT_OK;
+}
+
+/* The buckets of a layer in the order of their last tasks' updates. */
+static weft_status find_buckets(const weft_step *step, const weft_program *program, int stage,
+                                int layer, weft_arena *arena, tier_layer *out)
+{
+    const weft_buckets *buckets = &step->shape.buckets[stage];
+    int *list = NULL, count = 0;
+    WEFT_TRY(take_array(arena, (size_t)out->shape.num_positions, sizeof *list, &list));
+    for (uint32_t i = 0; i < program->num_tasks; i++) {
+        const weft_task *task = &program->tasks[i];
+        if (task->kind != WEFT_TASK_STEP || task->bucket < 0)
+            continue;
+        const weft_bucket_shape *shape = &buckets->shapes[task->bucket];
+        if (shape->offloaded && shape->layer == layer && count < out->shape.num_positions)
+            list[count++] = task->bucket;
+    }
+    out->buckets = list;
+    out->in_order = count > 0 && !buckets->shapes[list[0]].gathers &&
+                    step->outline.tier.experts != WEFT_TIER_FILE;
+    return count == out->shape.num_positions
+               ? WEFT_OK
+               : WEFT_ERROR(WEFT_INTERNAL, "layer %d has %d experts and %d of their buckets", layer,
+                            out->shape.num_positions, count);
+}
+
+/* The rows of a partition are those of its positions. */
+static weft_status make_partitions(weft_tier_walk *w, const weft_site *site, int layer,
+                                   weft_arena *arena, tier_layer *out)
+{
+    const int n = out->pipeline.num_partitions;
+    if (n == 1)
+        return WEFT_OK;
+    WEFT_TRY(weft_pass_price_partition(site, w->outline, layer, out->moe));
+    for (int backward = 0; backward < 2; backward++) {
+        WEFT_TRY(weft_program_moe(&out->pipeline, backward, arena, &out->partitions[backward]));
+        for (int p = 0; p < n; p++) {
+            int first, end;
+            double share = 0;
+            weft_moe_run_of(out->shape.num_positions, n, p, &first, &end);
+            for (int q = first; q < end; q++)
+                share += out->shares[q];
+            out->moe[backward].shares[p] = n * share;
+        }
+    }
+    return take_array(arena, out->partitions[0].num_tasks + out->partitions[1].num_tasks,
+                      sizeof *w->part_ends_us, &w->part_ends_us);
+}
+
+static weft_status make_layer(weft_tier_walk *w, const weft_site *site, const weft_config *config,
+                              int layer, weft_arena *arena)
+{
+    const int num = w->outline->layers[layer].num_experts;
+    tier_layer *out = &w->layers[layer];
+    double *shares = NULL;
+    out->shape = weft_tier_shape(&w->outline->tier, num, 1, w->outline->accumulates);
+    for (int backward = 0; backward < 2; backward++)
+        WEFT_TRY(weft_program_experts(&out->shape, backward, arena, &out->programs[backward]));
+    WEFT_TRY(weft_tier_costs(site, w->outline, layer, w->prices[layer].experts, &out->costs));
+    WEFT_TRY(take_array(arena, (size_t)num, sizeof *shares, &shares));
+    weft_tier_shares(config, w->outline, num, shares);
+    out->shares = shares;
+    out->is_even = shares[0] <= shares[num - 1] * (1 + 1e-9);
+    out->pipeline = weft_shape_pipeline(&w->outline->shape);
+    w->num_slots = out->shape.num_slots > w->num_slots ? out->shape.num_slots : w->num_slots;
+    return make_partitions(w, site, layer, arena, out);
+}
+
+static weft_status make_layers(weft_tier_walk *w, const weft_site *site, const weft_config *config,
+                               const weft_step *step, weft_arena *arena, uint32_t *out_most)
+{
+    int first, end;
+    *out_most = 0;
+    for (int c = 0; c < w->outline->layout.num_chunks; c++) {
+        weft_layout_range(&w->outline->layout, w->stage, c, &first, &end);
+        for (int l = first; l < end; l++) {
+            if (w->outline->layers[l].num_experts == 0)
+                continue;
+            WEFT_TRY(make_layer(w, site, config, l, arena));
+            WEFT_TRY(find_buckets(step, w->step, w->stage, l, arena, &w->layers[l]));
+            const uint32_t tasks = w->layers[l].programs[1].num_tasks;
+            *out_most = tasks > *out_most ? tasks : *out_most;
+        }
+    }
+    return WEFT_OK;
+}
+
+/* A world smaller than a node has all of the node's storage. */
+static weft_status file_rates(const weft_site *site, const weft_records_sizes *sizes, int world,
+                              weft_file_rates *out)
+{
+    const double share = fmin(1, (double)world / site->cluster->ranks_per_node);
+    *out = (weft_file_rates){0};
+    for (unsigned parts = 1; parts < WEFT_RECORD_SETS; parts++) {
+        const double bytes = share * (double)weft_record_set_bytes(sizes, parts);
+        weft_estimate read, write;
+        WEFT_TRY(weft_work_us(site, WEFT_COST_DIRECT_READ, bytes, &read));
+        WEFT_TRY(weft_work_us(site, WEFT_COST_DIRECT_WRITE, bytes, &write));
+        out->read_us[parts] = read.us;
+        out->write_us[parts] = write.us;
+    }
+    return WEFT_OK;
+}
+
+/* The places of the footprint. */
+static weft_status make_file(weft_tier_walk *w, const weft_site *site, const weft_config *config,
+                             int world, weft_arena *arena)
+{
+    const weft_dtype dtype = w->outline->shape.dtype;
+    const weft_experts_file file =
+        weft_tier_file(&w->outline->tier, weft_tier_state_bytes(dtype, config->train.split_master));
+    uint64_t largest = 0;
+    int num = 0, owners = 1;
+    weft_file_rates rates;
+    for (int b = 0; b < w->buckets->count; b++) {
+        const weft_bucket_shape *shape = &w->buckets->shapes[b];
+        if (!shape->in_file)
+            continue;
+        largest = shape->elements > largest ? shape->elements : largest;
+        owners = shape->owners;
+        num++;
+    }
+    if (num == 0)
+        return WEFT_OK;
+    const weft_records_sizes sizes =
+        weft_experts_file_sizes(&file, dtype, largest, largest / (size_t)owners, num, true);
+    if (file_rates(site, &sizes, world, &rates) != WEFT_OK) { /* the cluster does not tell */
+        weft_error_clear();
+        w->is_unknown = true;
+        return WEFT_OK;
+    }
+    WEFT_TRY(take_array(arena, (size_t)w->buckets->count, sizeof *w->file_us, &w->file_us));
+    WEFT_TRY(take_array(arena, (size_t)sizes.num_places, sizeof *w->used_us, &w->used_us));
+    return weft_file_walk_make(&sizes, file.eviction, &rates, arena, &w->file);
+}
+
+weft_status weft_tier_walk_make(const weft_site *site, const weft_config *config,
+                                const weft_step *step, int world, int stage,
+                                const weft_pass_price *prices, weft_arena *arena,
+                                weft_tier_walk **out)
+{
+    const weft_outline *outline = &step->outline;
+    weft_tier_walk *w = NULL;
+    uint32_t most;
+    *out = NULL;
+    if (!outline->shape.experts_on_host)
+        return WEFT_OK;
+    WEFT_TRY(take_array(arena, 1, sizeof *w, &w));
+    *w = (weft_tier_walk){
+        .outline = outline, .step = &step->programs[stage], .stage = stage, .prices = prices};
+    WEFT_TRY(take_array(arena, (size_t)outline->num_layers, sizeof *w->layers, &w->layers));
+    WEFT_TRY(make_layers(w, site, config, step, arena, &most));
+    if (most == 0)
+        return WEFT_OK;
+    WEFT_TRY(take_array(arena, (size_t)w->num_slots + 1, sizeof *w->slots, &w->slots));
+    WEFT_TRY(take_array(arena, most, sizeof *w->ends_us, &w->ends_us));
+    WEFT_TRY(take_array(arena, w->step->num_tasks, sizeof *w->wait_us, &w->wait_us));
+    w->buckets = &step->shape.buckets[stage];
+    WEFT_TRY(take_array(arena, (size_t)w->buckets->count, sizeof *w->landed_us, &w->landed_us));
+    WEFT_TRY(make_file(w, site, config, world, arena));
+    *out = w;
+    return WEFT_OK;
+}
+
+/* --- a layer's experts --------------------------------------------------------------------- */
+
+/* When the position's expert has its weights of the step before. Where updates come in another
+ * order than positions (of several owners all update in the order of numbers), which one it is
+ * follows from chance, and uploads stand behind each other: of q + 1 of n drawn ones the last is
+ * taken. */
+static double stepped_us(const weft_tier_walk *w, const tier_layer *l, int position)
+{
+    const int last = l->shape.num_positions - 1;
+    if (l->in_order)
+        return w->stepped_us[l->buckets[position]];
+    const int drawn = (int)((double)last * (position + 1) / (position + 2) + 0.5);
+    return w->stepped_us[l->buckets[drawn]];
+}
+
+/* A layer's program at hand. */
+typedef struct running {
+    weft_tier_walk *walk;
+    tier_layer *layer;
+    int index;     /* of the layer */
+    uint32_t pass; /* of which micro-batch; alike for its forward and backward */
+    double compute_us;
+} running;
+
+static bool is_up(const running *r, const weft_task *task)
+{
+    const weft_experts_shape *shape = &r->layer->shape;
+    const place *to = &r->walk->slots[(task->expert - shape->num_kept) % shape->num_slots];
+    return to->layer == r->index && to->position == task->expert &&
+           (to->pass == r->pass || r->layer->is_even);
+}
+
+/* A use of a bucket's record. */
+static weft_file_times use_record(weft_tier_walk *w, int bucket, unsigned reads, unsigned changes)
+{
+    weft_file_times us;
+    const weft_status status =
+        weft_file_walk_use(w->file, w->buckets->shapes[bucket].index, reads, changes, &us);
+    if (w->status == WEFT_OK)
+        w->status = status;
+    return us;
+}
+
+/* When the work is over that was done last in a bucket's place: whoever comes next there waits.
+ * NULL: it is in none. */
+static double *place_used_us(weft_tier_walk *w, int bucket)
+{
+    const int32_t at =
+        w->file ? weft_file_walk_place(w->file, w->buckets->shapes[bucket].index) : -1;
+    return at < 0 ? NULL : &w->used_us[at];
+}
+
+static double wait_for_place(const running *r, const weft_task *task, double at)
+{
+    const double *used = place_used_us(r->walk, r->layer->buckets[task->expert]);
+    return used ? fmax(at, *used) : at;
+}
+
+static void use_place(const running *r, const weft_task *task, double at)
+{
+    double *used = place_used_us(r->walk, r->layer->buckets[task->expert]);
+    if (used)
+        *used = at;
+}
+
+/* A write, then its read: both behind what is done in the place. */
+static double file_task(const running *r, const weft_task *task, double at)
+{
+    weft_tier_walk *w = r->walk;
+    const bool of_gradient = task->flow == WEFT_FLOW_GRADIENT;
+    const int bucket = r->layer->buckets[task->expert];
+    double us = 0;
+    if (!of_gradient && is_up(r, task))
+        return at;
+    if (!w->file) /* unknown, or a layer alone, for which nothing has its place */
+        return at + weft_experts_task_us(&r->layer->costs, r->layer->shares, task);
+    if (task->flags & WEFT_TASK_AFTER_STEP)
+        at = fmax(at, stepped_us(w, r->layer, task->expert));
+    if (task->kind == WEFT_TASK_WRITE) {
+        const weft_file_times times =
+            of_gradient
+                ? use_record(w, bucket, r->layer->has_gradient ? WEFT_RECORD_G : 0, WEFT_RECORD_G)
+                : use_record(w, bucket, WEFT_RECORD_W, 0);
+        us = times.write_us;
+        w->read_us = times.read_us;
+    } else {
+        us = w->read_us;
+    }
+    if (!(us > 0))
+        return at;
+    at = wait_for_place(r, task, at) + us;
+    use_place(r, task, at);
+    w->busy_us[WEFT_LANE_FILE] += us;
+    return at;
+}
+
+static double upload(const running *r, const weft_task *task, double at)
+{
+    const weft_experts_shape *shape = &r->layer->shape;
+    if (task->expert < shape->num_kept)
+        return at;
+    place *to = &r->walk->slots[(task->expert - shape->num_kept) % shape->num_slots];
+    if (is_up(r, task))
+        return at;
+    at = fmax(at, fmax(to->used_us, stepped_us(r->walk, r->layer, task->expert)));
+    at = wait_for_place(r, task, at) + r->layer->costs.upload_us;
+    use_place(r, task, at);
+    r->walk->busy_us[WEFT_LANE_TO_DEVICE] += r->layer->costs.upload_us;
+    *to = (place){at, at, r->index, task->expert, r->pass};
+    return at;
+}
+
+static double compute(const running *r, const weft_task *task, double at, double us)
+{
+    const weft_experts_shape *shape = &r->layer->shape;
+    place *weights = task->expert < shape->num_kept
+                         ? NULL
+                         : &r->walk->slots[(task->expert - shape->num_kept) % shape->num_slots];
+    at = fmax(at, weights ? weights->filled_us : stepped_us(r->walk, r->layer, task->expert));
+    if (task->flow == WEFT_FLOW_GRADIENT)
+        at = fmax(at, r->walk->gradient_us[task->expert % WEFT_TIER_GRADIENTS]);
+    at += us;
+    if (weights)
+        weights->used_us = at;
+    return at;
+}
+
+/* A step's first gradient stays where it lands. */
+static double download(const running *r, const weft_task *task, double at, double us)
+{
+    weft_tier_walk *w = r->walk;
+    if (r->layer->has_gradient)
+        at = fmax(at, w->staging_us[task->expert % WEFT_EXPERTS_STAGING]) + us;
+    else
+        use_place(r, task, at = wait_for_place(r, task, at) + us);
+    w->busy_us[WEFT_LANE_TO_HOST] += us;
+    w->gradient_us[task->expert % WEFT_TIER_GRADIENTS] = at;
+    w->landed_us[r->layer->buckets[task->expert]] = at;
+    return at;
+}
+
+static double accumulate(const running *r, const weft_task *task, double at, double us)
+{
+    weft_tier_walk *w = r->walk;
+    if (!r->layer->has_gradient)
+        return at;
+    at = wait_for_place(r, task, at) + us;
+    use_place(r, task, at);
+    w->busy_us[WEFT_LANE_HOST] += us;
+    w->staging_us[task->expert % WEFT_EXPERTS_STAGING] = at;
+    w->landed_us[r->layer->buckets[task->expert]] = at;
+    return at;
+}
+
+static double end_of(const running *r, const weft_task *task, double at)
+{
+    const double us = weft_experts_task_us(&r->layer->costs, r->layer->shares, task);
+    if (!(r->layer->shares[task->expert] > 0))
+        return at;
+    switch (task->kind) {
+    case WEFT_TASK_WRITE:
+    case WEFT_TASK_READ:
+        return file_task(r, task, at);
+    case WEFT_TASK_UPLOAD:
+        return upload(r, task, at);
+    case WEFT_TASK_EXPERT:
+        return compute(r, task, at, us);
+    case WEFT_TASK_DOWNLOAD:
+        return download(r, task, at, us);
+    default:
+        return accumulate(r, task, at, us);
+    }
+}
+
+/* A run of positions from `at` on, when its rows are at the experts; until they are computed. */
+static double walk_run(const running *r, bool backward, int first, int end, double at)
+{
+    weft_tier_walk *w = r->walk;
+    const weft_program *program = &r->layer->programs[backward];
+    uint32_t first_task, end_task;
+    w->lanes_us[WEFT_LANE_COMPUTE] = at;
+    weft_experts_slice(program, backward, first, end, &first_task, &end_task);
+    for (uint32_t i = first_task; i < end_task; i++) {
+        const weft_task *task = &program->tasks[i];
+        double start = fmax(w->lanes_us[task->lane], w->enqueued_us);
+        for (uint32_t k = 0; k < task->num_waits; k++)
+            start = fmax(start, w->ends_us[program->waits[task->first_wait + k].task]);
+        w->ends_us[i] = end_of(r, task, start);
+        w->lanes_us[task->lane] = w->ends_us[i];
+    }
+    return w->lanes_us[WEFT_LANE_COMPUTE];
+}
+
+/* What a run's experts compute. */
+static double run_us(const running *r, bool backward, int first, int end)
+{
+    const weft_expert_costs *costs = &r->layer->costs;
+    double us = 0;
+    for (int q = first; q < end; q++)
+        us += r->layer->shares[q] > 0
+                  ? costs->launch_us + r->layer->shares[q] * costs->row_us[backward]
+                  : 0;
+    return us;
+}
+
+/* All partitions by experts from `at` on, when the rows are counted; until the last is home.
+ * uploads: experts wait for what comes up for them, or would be there. */
+static double walk_partitions(const running *r, bool backward, bool uploads, double at)
+{
+    const weft_program *program = &r->layer->partitions[backward];
+    double lanes_us[WEFT_NUM_LANES], *ends_us = r->walk->part_ends_us, last = at;
+    for (int lane = 0; lane < WEFT_NUM_LANES; lane++)
+        lanes_us[lane] = at;
+    for (uint32_t i = 0; i < program->num_tasks; i++) {
+        const weft_task *task = &program->tasks[i];
+        double *end_us = &ends_us[i], start = lanes_us[task->lane];
+        int first, end;
+        for (uint32_t k = 0; k < task->num_waits; k++)
+            start = fmax(start, ends_us[program->waits[task->first_wait + k].task]);
+        *end_us = start;
+        if (task->kind == WEFT_TASK_EXPERT) {
+            weft_moe_run_of(r->layer->shape.num_positions, r->layer->pipeline.num_partitions,
+                            task->part, &first, &end);
+            *end_us = uploads ? walk_run(r, backward, first, end, start)
+                              : start + run_us(r, backward, first, end);
+        } else if (task->kind != WEFT_TASK_COUNTS) {
+            *end_us += weft_moe_task_us(&r->layer->moe[backward], task);
+        }
+        lanes_us[task->lane] = *end_us;
+        last = fmax(last, *end_us);
+    }
+    return last;
+}
+
+/* The experts of a half of a pass that begins at `at`: what they wait, and until when they compute,
+ * or their answers are home. Partitions have their way there, and home, in their program. */
+static double walk_experts(running *r, bool backward, const weft_pass_experts *half, double at,
+                           double *out_end)
+{
+    const int n = r->layer->pipeline.num_partitions, num = r->layer->shape.num_positions;
+    double wait;
+    if (n == 1) {
+        at += half->before_us + half->between_us;
+        const double alone = at + run_us(r, backward, 0, num);
+        *out_end = walk_run(r, backward, 0, num, at);
+        wait = *out_end - alone;
+    } else {
+        const double came = backward ? n * r->layer->moe[1].combine_us : 0;
+        at += fmax(0, half->before_us - came);
+        wait = -walk_partitions(r, backward, false, at);
+        *out_end = walk_partitions(r, backward, true, at);
+        wait += *out_end;
+    }
+    r->layer->has_gradient |= backward;
+    return fmax(0, wait);
+}
+
+/* --- a step -------------------------------------------------------------------------------- */
+
+/* What the experts of a layer wait in a pass that reaches the layer at `at`, and that computes them
+ * again ahead of a backward. *out_us: what the layer takes without that. */
+static double walk_layer(running *r, const weft_task *task, double at, double *out_us)
+{
+    weft_tier_walk *w = r->walk;
+    const weft_pass_price *price = &w->prices[r->index];
+    const weft_pass_experts *halves = price->experts, *again = &halves[WEFT_HALF_AGAIN];
+    const bool backward = task->kind != WEFT_TASK_FORWARD;
+    const weft_pass_experts *half = &halves[backward ? WEFT_HALF_BACKWARD : WEFT_HALF_FORWARD];
+    double wait = 0, end;
+    *out_us = weft_pass_us(backward ? &price->backward : &price->forward);
+    if (backward && price->recompute.compute_us > 0)
+        *out_us += weft_pass_us(&price->recompute);
+    if (r->layer->shape.num_positions == 0)
+        return 0;
+    if (backward && again->experts_us > 0) {
+        wait = walk_experts(r, false, again, at, &end);
+        at = end;
+    }
+    if (!backward) /* the host waits for the counts of rows */
+        w->enqueued_us = fmax(w->enqueued_us, at + half->before_us);
+    return wait + walk_experts(r, backward, half, at, &end);
+}
+
+enum { STEPPED = WEFT_RECORD_W | WEFT_RECORD_S, ALL_PARTS = STEPPED | WEFT_RECORD_G };
+
+static void use_whole(weft_tier_walk *w, int bucket)
+{
+    w->file_us[bucket][0] = use_record(w, bucket, ALL_PARTS, STEPPED);
+    weft_file_walk_drop(w->file, w->buckets->shapes[bucket].index, WEFT_RECORD_G);
+}
+
+/* What the update reads and writes; at once: of a layer, behind its last backward, on the lane
+ * ahead of what the layers below read. */
+static void update_layer(weft_tier_walk *w, int layer)
+{
+    for (int b = 0; b < w->buckets->count; b++) {
+        const weft_bucket_shape *shape = &w->buckets->shapes[b];
+        if (!shape->in_file || shape->layer != layer)
+            continue;
+        use_whole(w, b);
+        w->lanes_us[WEFT_LANE_FILE] = fmax(w->lanes_us[WEFT_LANE_FILE], w->landed_us[b]) +
+                                      w->file_us[b][0].write_us + w->file_us[b][0].read_us;
+    }
+}
+
+static bool steps_at_once(const weft_tier_walk *w)
+{
+    for (int b = 0; b < w->buckets->count; b++)
+        if (w->buckets->shapes[b].in_file)
+            return w->buckets->shapes[b].at_once && !w->buckets->shapes[b].reduces;
+    return false;
+}
+
+/* Behind the passes. */
+static void update_all(weft_tier_walk *w)
+{
+    for (int b = 0; b < w->buckets->count; b++) {
+        const weft_bucket_shape *shape = &w->buckets->shapes[b];
+        if (shape->in_file && shape->at_once)
+            use_whole(w, b);
+        else if (shape->in_file)
+            w->file_us[b][1] = use_record(w, b, WEFT_RECORD_G, shape->reduces ? WEFT_RECORD_G : 0);
+    }
+    for (int b = w->buckets->count - 1; b >= 0; b--)
+        if (w->buckets->shapes[b].in_file && !w->buckets->shapes[b].at_once)
+            use_whole(w, b);
+}
+
+/* Of the chunk's. */
+static bool is_last_backward(const weft_tier_walk *w, const weft_task *task)
+{
+    for (const weft_task *t = task + 1; t < w->step->tasks + w->step->num_tasks; t++)
+        if (t->kind == WEFT_TASK_BACKWARD && t->chunk == task->chunk)
+            return false;
+    return task->kind == WEFT_TASK_BACKWARD;
+}
+
+static double walk_pass(weft_tier_walk *w, const weft_task *task, double start, double *out_us)
+{
+    const bool backward = task->kind != WEFT_TASK_FORWARD;
+    const bool updates = w->file && steps_at_once(w) && is_last_backward(w, task);
+    int first, end;
+    double at = start, wait = 0;
+    weft_layout_range(&w->outline->layout, w->stage, task->chunk > 0 ? task->chunk : 0, &first,
+                      &end);
+    for (int i = 0; i < end - first; i++) {
+        const int l = backward ? end - 1 - i : first + i;
+        running r = {w, &w->layers[l], l, (uint32_t)task->micro_batch, 0};
+        double us;
+        const double waited = walk_layer(&r, task, at, &us);
+        at += us + waited;
+        wait += waited;
+        if (updates)
+            update_layer(w, l);
+    }
+    *out_us = at - start;
+    return wait;
+}
+
+static void begin_step(weft_tier_walk *w, double filed_us)
+{
+    for (int l = 0; l < w->outline->num_layers; l++)
+        w->layers[l].has_gradient = false;
+    for (int s = 0; s < w->num_slots; s++)
+        w->slots[s] = (place){0, 0, -1, -1, 0};
+    memset(w->gradient_us, 0, sizeof w->gradient_us);
+    memset(w->staging_us, 0, sizeof w->staging_us);
+    memset(w->lanes_us, 0, sizeof w->lanes_us);
+    memset(w->busy_us, 0, sizeof w->busy_us);
+    w->enqueued_us = 0;
+    w->lanes_us[WEFT_LANE_FILE] = fmax(0, filed_us);
+    for (int b = 0; w->file && b < w->buckets->count; b++) {
+        double *used = w->buckets->shapes[b].in_file ? place_used_us(w, b) : NULL;
+        if (used)
+            *used = fmax(0, w->stepped_us[b]);
+    }
+}
+
+static void walk_step(weft_tier_walk *w, const weft_tier_times *times)
+{
+    double at = 0;
+    if (w->file)
+        w->before = weft_file_walk_bytes(w->file);
+    w->stepped_us = times->stepped_us;
+    begin_step(w, times->filed_us);
+    for (uint32_t i = 0; i < w->step->num_tasks; i++) {
+        const weft_task *task = &w->step->tasks[i];
+        double us;
+        if (task->kind != WEFT_TASK_FORWARD && task->kind != WEFT_TASK_BACKWARD)
+            continue;
+        at = times->spans ? fmax(at, times->spans[i].start_us) : at;
+        w->wait_us[i] = walk_pass(w, task, at, &us);
+        at += us;
+    }
+    w->passed_us = at;
+    if (w->file && !steps_at_once(w))
+        update_all(w);
+    if (w->file)
+        w->after = weft_file_walk_bytes(w->file);
+}
+
+/* A first step lists what it uses; one finds the file empty, and the next one's places as that one
+ * left them. */
+static weft_status learn_file(weft_tier_walk *w, const weft_tier_times *times)
+{
+    enum { STEPS_UNTIL_STEADY = 3 };
+    for (int k = 0; k < STEPS_UNTIL_STEADY; k++) {
+        walk_step(w, times);
+        WEFT_TRY(w->status);
+        WEFT_TRY(weft_file_walk_learn(w->file));
+    }
+    w->file_is_known = true;
+    return WEFT_OK;
+}
+
+weft_status weft_tier_walk_step(weft_tier_walk *w, const weft_tier_times *times)
+{
+    if (w->file && !w->file_is_known)
+        WEFT_TRY(learn_file(w, times));
+    walk_step(w, times);
+    return w->status;
+}
+
+double weft_tier_wait_us(const weft_tier_walk *w, uint32_t task)
+{
+    return w->wait_us[task];
+}
+
+double weft_tier_landed_us(const weft_tier_walk *w, int bucket)
+{
+    return w->landed_us[bucket];
+}
+
+double weft_tier_file_us(const weft_tier_walk *w, const weft_task *task)
+{
+    if (!w->file)
+        return 0;
+    const weft_file_times *us = &w->file_us[task->bucket][task->flow == WEFT_FLOW_GRADIENT];
+    return task->kind == WEFT_TASK_READ ? us->read_us : us->write_us;
+}
+
+double weft_tier_behind_us(const weft_tier_walk *w, int bucket)
+{
+    if (!w->file || steps_at_once(w))
+        return 0;
+    return fmax(0, w->lanes_us[WEFT_LANE_FILE] - fmin(w->landed_us[bucket], w->passed_us));
+}
+
+weft_file_bytes weft_tier_file_bytes(const weft_tier_walk *w)
+{
+    return (weft_file_bytes){w->after.read - w->before.read, w->after.written - w->before.written};
+}
+
+double weft_tier_busy_us(const weft_tier_walk *w, weft_lane_kind lane)
+{
+    return lane == WEFT_LANE_FILE && w->is_unknown ? -1 : w->busy_us[lane];
+}
+
+/* --- a layer alone -------------------------------------------------------------------------- */
+
+/* Reads and writes of a file, as if none of the experts had its place; of a cluster that does not
+ * tell, none. */
+static void add_file_costs(const weft_site *site, const weft_outline *outline, bool accumulates,
+                           weft_expert_costs *out)
+{
+    const double elements = (double)outline->layers[0].expert_elements;
+    weft_estimate weights = {0}, gradient = {0}, written = {0};
+    if (weft_work_us(site, WEFT_COST_DIRECT_READ,
+                     elements * (double)weft_dtype_bytes(outline->shape.dtype),
+                     &weights) != WEFT_OK ||
+        weft_work_us(site, WEFT_COST_DIRECT_READ, elements * sizeof(float), &gradient) != WEFT_OK ||
+        weft_work_us(site, WEFT_COST_DIRECT_WRITE, elements * sizeof(float), &written) != WEFT_OK) {
+        weft_error_clear();
+        return;
+    }
+    out->read_us[0] = weights.us;
+    out->read_us[1] = accumulates ? gradient.us : 0;
+    out->write_us[1] = written.us;
+}
+
+static weft_status make_alone(weft_tier_walk *w, const weft_site *site, const weft_config *config,
+                              weft_arena *arena)
+{
+    tier_layer *l = NULL;
+    int *buckets = NULL;
+    double *stepped = NULL;
+    WEFT_TRY(take_array(arena, 1, sizeof *l, &l));
+    memset(l, 0, sizeof *l);
+    w->layers = l;
+    WEFT_TRY(make_layer(w, site, config, 0, arena));
+    const size_t num = (size_t)l->shape.num_positions;
+    WEFT_TRY(take_array(arena, num, sizeof *buckets, &buckets));
+    WEFT_TRY(take_array(arena, num, sizeof *stepped, &stepped));
+    WEFT_TRY(take_array(arena, num, sizeof *w->landed_us, &w->landed_us));
+    WEFT_TRY(take_array(arena, (size_t)w->num_slots + 1, sizeof *w->slots, &w->slots));
+    WEFT_TRY(take_array(arena, l->programs[1].num_tasks, sizeof *w->ends_us, &w->ends_us));
+    for (size_t q = 0; q < num; q++) {
+        buckets[q] = (int)q;
+        stepped[q] = -INFINITY;
+    }
+    l->buckets = buckets;
+    l->in_order = true;
+    w->stepped_us = stepped;
+    if (w->outline->tier.experts == WEFT_TIER_FILE)
+        add_file_costs(site, w->outline, w->outline->accumulates, &l->costs);
+    return WEFT_OK;
+}
+
+weft_status weft_tier_layer_us(const weft_site *site, const weft_config *config,
+                               const weft_outline *outline, const weft_pass_price *price,
+                               double *out_us)
+{
+    const weft_task passes[2] = {weft_task_of(WEFT_TASK_FORWARD, WEFT_FLOW_NONE),
+                                 weft_task_of(WEFT_TASK_BACKWARD, WEFT_FLOW_NONE)};
+    weft_tier_walk w = {.outline = outline, .prices = price};
+    weft_arena arena = {0};
+    const weft_status status = make_alone(&w, site, config, &arena);
+    *out_us = 0;
+    if (status == WEFT_OK) {
+        running r = {&w, w.layers, 0, 0, 0};
+        begin_step(&w, 0);
+        for (int backward = 0; backward < 2; backward++) {
+            double us;
+            *out_us += walk_layer(&r, &passes[backward], *out_us, &us);
+            *out_us += us;
+        }
+    }
+    weft_arena_release(&arena);
+    return status;
+}

@@ -1,0 +1,143 @@
+#include "launcher/training/energy.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/gpu.h"
+
+static bool read_word(const char *folder, const char *name, char out[64])
+{
+    char path[320];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "r");
+    bool good = file && fscanf(file, "%63s", out) == 1;
+    if (file)
+        fclose(file);
+    return good;
+}
+
+static bool read_joules(const char *folder, const char *name, double *out)
+{
+    char word[64], *end = word;
+    if (read_word(folder, name, word))
+        *out = strtod(word, &end) * 1e-6;
+    return end > word && *end == '\0';
+}
+
+/* False: a counter cannot be read. What is not a package's, such as the whole machine's, would be
+ * counted twice. */
+static bool add_package(weft_energy *e, const char *folder)
+{
+    char name[64];
+    weft_energy_package *p = &e->packages[e->num_packages];
+    if (!read_word(folder, "name", name) || strncmp(name, "package", 7) != 0)
+        return true;
+    snprintf(p->folder, sizeof p->folder, "%s", folder);
+    e->num_packages++;
+    return read_joules(folder, "energy_uj", &p->last) &&
+           read_joules(folder, "max_energy_range_uj", &p->range);
+}
+
+static bool find_packages(weft_energy *e)
+{
+    const char *own = getenv("WEFT_POWERCAP"), *root = own ? own : "/sys/class/powercap";
+    DIR *dir = opendir(root);
+    bool good = dir != NULL;
+    for (const struct dirent *entry; good && (entry = readdir(dir));) {
+        char path[256];
+        int number, used = 0;
+        if (sscanf(entry->d_name, "intel-rapl:%d%n", &number, &used) != 1 || entry->d_name[used])
+            continue; /* a part of a package */
+        good = snprintf(path, sizeof path, "%s/%s", root, entry->d_name) < (int)sizeof path &&
+               e->num_packages < WEFT_ENERGY_MAX_PACKAGES && add_package(e, path);
+    }
+    if (dir)
+        closedir(dir);
+    return good && e->num_packages > 0;
+}
+
+/* Of the ranks of a node that use one GPU the first reads it. *missing: it should, and cannot. */
+static weft_status find_gpu(weft_energy *e, const weft_device *device, weft_comm *world,
+                            bool *missing)
+{
+    char own[WEFT_GPU_BUS_BYTES] = "", (*all)[WEFT_GPU_BUS_BYTES] = NULL;
+    weft_comm *node = NULL;
+    const bool has_one = weft_device_gpu_bus(device, own);
+    WEFT_TRY(weft_comm_split_node(world, &node));
+    all = calloc((size_t)weft_comm_size(node), sizeof *all);
+    weft_status status = weft_comm_agree(
+        world, all ? WEFT_OK : WEFT_ERROR(WEFT_MEMORY, "no memory for GPUs' names"));
+    if (status == WEFT_OK)
+        status = weft_comm_all_gather_host(node, own, all, sizeof own);
+    int first = 0;
+    while (status == WEFT_OK && first < weft_comm_rank(node) && strcmp(all[first], own) != 0)
+        first++;
+    const bool reads = first == weft_comm_rank(node);
+    *missing = !has_one || (reads && !weft_nvml_open(own, &e->nvml));
+    free(all);
+    weft_comm_destroy(node);
+    return status;
+}
+
+weft_status weft_energy_create(weft_energy *e, const weft_device *device, weft_comm *world)
+{
+    int rank, size, local_rank = 0, local_size;
+    bool lacks_gpu = true;
+    *e = (weft_energy){0};
+    bool reads = !weft_comm_launched(&rank, &size, &local_rank, &local_size) || local_rank == 0;
+    if (strcmp(weft_device_name(device), "cuda") == 0) /* of all ranks, or none */
+        WEFT_TRY(find_gpu(e, device, world, &lacks_gpu));
+    int64_t missing[2] = {reads && !find_packages(e), lacks_gpu};
+    WEFT_TRY(weft_comm_all_reduce_host(world, missing, 2, WEFT_I64, WEFT_REDUCE_MAX));
+    e->is_read = missing[0] == 0;
+    e->gpus_are_read = missing[1] == 0;
+    if (!e->gpus_are_read || !weft_nvml_joules(&e->nvml, &e->gpu_last))
+        weft_nvml_close(&e->nvml);
+    return WEFT_OK;
+}
+
+/* What cannot be read now comes later. */
+static double take_packages(weft_energy *e)
+{
+    double sum = 0;
+    for (int i = 0; e->is_read && i < e->num_packages; i++) {
+        weft_energy_package *p = &e->packages[i];
+        double now = p->last;
+        if (read_joules(p->folder, "energy_uj", &now)) {
+            sum += now - p->last + (now < p->last ? p->range : 0);
+            p->last = now;
+        }
+    }
+    return sum;
+}
+
+/* A counter that begins again (the driver was loaded anew) has nothing to say once. */
+static double take_gpu(weft_energy *e)
+{
+    double now, before = e->gpu_last;
+    if (!weft_nvml_joules(&e->nvml, &now))
+        return 0;
+    e->gpu_last = now;
+    return now > before ? now - before : 0;
+}
+
+weft_status weft_energy_take(weft_energy *e, weft_comm *world, weft_joules *out)
+{
+    *out = (weft_joules){-1, -1};
+    if (!e->is_read && !e->gpus_are_read)
+        return WEFT_OK;
+    double sums[2] = {take_packages(e), take_gpu(e)};
+    WEFT_TRY(weft_comm_all_reduce_host(world, sums, 2, WEFT_F64, WEFT_REDUCE_SUM));
+    if (e->is_read)
+        out->processors = sums[0];
+    if (e->gpus_are_read)
+        out->gpus = sums[1];
+    return WEFT_OK;
+}
+
+void weft_energy_release(weft_energy *e)
+{
+    weft_nvml_close(&e->nvml);
+}

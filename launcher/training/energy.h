@@ -1,0 +1,41 @@
+/* The energy that a job takes. Its processors': RAPL's counters of packages (/sys/class/powercap,
+ * or the folder that WEFT_POWERCAP names), read by one rank of each node; only root may read them
+ * on most systems. Its GPUs': NVML's counters, each read by one of the ranks that use the GPU.
+ * Where one of a kind cannot be read, nothing is said of that kind. */
+#ifndef WEFT_LAUNCHER_TRAINING_ENERGY_H
+#define WEFT_LAUNCHER_TRAINING_ENERGY_H
+
+#include "comm/comm.h"
+#include "launcher/training/nvml.h"
+
+enum { WEFT_ENERGY_MAX_PACKAGES = 16 };
+
+/* One counter, in joules; it starts again from 0 behind `range`. */
+typedef struct weft_energy_package {
+    char folder[256];
+    double last, range;
+} weft_energy_package;
+
+typedef struct weft_energy {
+    bool is_read;     /* on every node */
+    int num_packages; /* that this rank reads */
+    weft_energy_package packages[WEFT_ENERGY_MAX_PACKAGES];
+    bool gpus_are_read; /* each of them */
+    weft_nvml nvml;     /* of the GPU that this rank reads */
+    double gpu_last;    /* joules */
+} weft_energy;
+
+/* Joules of all nodes since the last call; -1 where they are not read. */
+typedef struct weft_joules {
+    double processors, gpus;
+} weft_joules;
+
+/* `device`: this rank's. Collective. */
+weft_status weft_energy_create(weft_energy *energy, const weft_device *device,
+                               weft_comm *world) WEFT_CHECKED;
+/* Collective. */
+weft_status weft_energy_take(weft_energy *energy, weft_comm *world, weft_joules *out) WEFT_CHECKED;
+/* Zero is legal. */
+void weft_energy_release(weft_energy *energy);
+
+#endif

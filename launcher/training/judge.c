@@ -1,0 +1,221 @@
+#include "launcher/training/judge.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/log.h"
+#include "parallel/replicas.h"
+
+enum { TEXT_BYTES = 160 };
+
+/* Of one run: how surely each rank of the world went wrong by itself. */
+typedef struct sight {
+    weft_fault_kind kind;
+    unsigned char *own; /* [world]; those that know best */
+} sight;
+
+/* Of what ranks know the best alone counts: the rest follows from it. */
+static weft_status look_around(const weft_trainer *t, sight *out)
+{
+    const weft_fault *fault = weft_optimizer_fault(t->optimizer);
+    const unsigned char own = fault->kind != WEFT_FAULT_NONE ? (unsigned char)fault->own : 0;
+    const int size = weft_comm_size(t->world);
+    unsigned char most = 0;
+    out->kind = fault->kind;
+    WEFT_TRY(weft_comm_all_gather_host(t->world, &own, out->own, sizeof own));
+    for (int i = 0; i < size; i++)
+        most = out->own[i] > most ? out->own[i] : most;
+    for (int i = 0; i < size; i++)
+        out->own[i] = most > 0 && out->own[i] == most;
+    return WEFT_OK;
+}
+
+/* The rank of the replica whose data a rank takes when data are shifted by one is the one before
+ * it; so a rank's data go to the one behind. */
+static int neighbour(const weft_trainer *t, int rank)
+{
+    const weft_mesh *mesh = &t->groups.mesh;
+    const weft_coords coords = weft_mesh_coords(mesh, rank);
+    const int *at = coords.at;
+    return weft_mesh_rank(mesh, at[WEFT_AXIS_TP], at[WEFT_AXIS_CP],
+                          (at[WEFT_AXIS_DP] + mesh->dp - 1) % mesh->dp, at[WEFT_AXIS_PP]);
+}
+
+static weft_status run_again(weft_trainer *t, int64_t step, bool holds, sight *out)
+{
+    weft_optimizer_hold(t->optimizer, holds);
+    weft_status status = weft_trainer_run(t, false, step);
+    weft_optimizer_hold(t->optimizer, false);
+    WEFT_TRY(status);
+    return look_around(t, out);
+}
+
+/* With each replica's data on the one before it. */
+static weft_status run_elsewhere(weft_trainer *t, int64_t step, sight *out)
+{
+    const uint64_t first = (uint64_t)t->consumed_tokens;
+    t->data_shift = 1;
+    weft_status status = weft_batches_read(t, &t->splits[0], true, first);
+    if (status == WEFT_OK)
+        status = run_again(t, step, true, out);
+    t->data_shift = 0;
+    return status;
+}
+
+/* A neighbour that is well with the same data clears the data, whatever this rank does with
+ * others. */
+static weft_verdict compare(const weft_trainer *t, int rank, const sight *elsewhere)
+{
+    if (!elsewhere->own[neighbour(t, rank)])
+        return WEFT_VERDICT_RANK;
+    return elsewhere->own[rank] ? WEFT_VERDICT_CODE : WEFT_VERDICT_DATA;
+}
+
+/* --- the verdict ------------------------------------------------------------------------------ */
+
+/* The samples of the bad micro-batch, of the run's order; where that is not known, of all that this
+ * rank had. The rank that went wrong tells the others. */
+static weft_status find_samples(const weft_trainer *t, int rank, int64_t out[2])
+{
+    const int64_t each = t->config.train.micro_batch_size;
+    const int64_t first = t->consumed_tokens / t->config.model.seq_length;
+    const int bad = t->looks.bad >= 0 ? t->looks.bad : t->looks.last;
+    const bool known = t->shape.num_chunks <= 1;
+    out[0] = first + (int64_t)weft_trainer_micro_batch(t, known ? bad : 0) * each;
+    out[1] = first + (int64_t)weft_trainer_micro_batch(t, known ? bad : t->batches.num - 1) * each +
+             each - 1;
+    return weft_comm_broadcast_host(t->world, out, 2 * sizeof *out, rank);
+}
+
+/* Runs the step again, and elsewhere. A second run that is well steps, where bad steps do not end
+ * the run. */
+static weft_status find_verdict(weft_trainer *t, int64_t step, const weft_fault *fault, sight *seen,
+                                weft_verdict *out)
+{
+    const bool stops = t->config.reliability.on_bad_step == WEFT_BAD_STEP_STOP;
+    t->looks = (weft_batch_looks){.on = true, .bad = -1};
+    weft_status status = run_again(t, step, stops, seen);
+    t->looks.on = false;
+    WEFT_TRY(status);
+    if (seen->kind == WEFT_FAULT_NONE) {
+        *out = WEFT_VERDICT_TRANSIENT;
+        return WEFT_OK;
+    }
+    *out = WEFT_VERDICT_OPEN;
+    if (t->groups.mesh.dp == 1)
+        return WEFT_OK;
+    WEFT_TRY(run_elsewhere(t, step, seen));
+    *out = compare(t, fault->rank, seen);
+    return WEFT_OK;
+}
+
+static void verdict_text(const weft_trainer *t, weft_verdict verdict, int rank,
+                         const int64_t samples[2], char out[TEXT_BYTES])
+{
+    const int other = neighbour(t, rank);
+    switch (verdict) {
+    case WEFT_VERDICT_TRANSIENT:
+        snprintf(out, TEXT_BYTES, "run again it is well: transient on rank %d", rank);
+        break;
+    case WEFT_VERDICT_RANK:
+        snprintf(out, TEXT_BYTES,
+                 "so again there, and rank %d is well with the same data: rank %d computes wrongly",
+                 other, rank);
+        break;
+    case WEFT_VERDICT_DATA:
+        snprintf(out, TEXT_BYTES,
+                 "so again there, and on rank %d with the same data: the data, samples %" PRId64
+                 " to %" PRId64,
+                 other, samples[0], samples[1]);
+        break;
+    case WEFT_VERDICT_CODE:
+        snprintf(out, TEXT_BYTES,
+                 "so again there, on rank %d too, and with other data: the code or the weights",
+                 other);
+        break;
+    default:
+        snprintf(out, TEXT_BYTES,
+                 "so again with samples %" PRId64 " to %" PRId64
+                 ": data, rank or code, no replica to ask",
+                 samples[0], samples[1]);
+        break;
+    }
+}
+
+static weft_status decide(weft_trainer *t, int64_t step, weft_verdict verdict, const char *text,
+                          weft_outcome *out)
+{
+    static const char *const does[] = {"", "the batch is skipped",
+                                       "back to the last checkpoint, and on behind the batch"};
+    const weft_reliability_options *o = &t->config.reliability;
+    const bool well = verdict == WEFT_VERDICT_TRANSIENT;
+    if (verdict == WEFT_VERDICT_RANK)
+        return WEFT_ERROR(WEFT_FAULTY, "%s", text);
+    if (o->on_bad_step == WEFT_BAD_STEP_STOP)
+        return WEFT_ERROR(WEFT_DIVERGED, "%s", text);
+    if (++t->bad_steps > o->max_bad_steps)
+        return WEFT_ERROR(WEFT_DIVERGED, "%s; reliability.max_bad_steps is %" PRId64, text,
+                          o->max_bad_steps);
+    if (weft_comm_rank(t->world) == 0)
+        weft_log(WEFT_LOG_WARN,
+                 "step %" PRId64 ": %s; %s (bad step %" PRId64 " of at most %" PRId64 ")", step,
+                 text, well ? "the second run counts" : does[o->on_bad_step], t->bad_steps,
+                 o->max_bad_steps);
+    *out = well                                   ? WEFT_STEP_GOOD
+           : o->on_bad_step == WEFT_BAD_STEP_SKIP ? WEFT_STEP_SKIPPED
+                                                  : WEFT_STEP_REWINDS;
+    return WEFT_OK;
+}
+
+weft_status weft_trainer_judge(weft_trainer *t, int64_t step, weft_outcome *out)
+{
+    const weft_fault fault = *weft_optimizer_fault(t->optimizer);
+    char text[WEFT_FAULT_TEXT_BYTES + TEXT_BYTES + 2], verdict_of[TEXT_BYTES];
+    weft_verdict verdict;
+    int64_t samples[2] = {0, 0};
+    *out = WEFT_STEP_GOOD;
+    if (fault.kind == WEFT_FAULT_NONE)
+        return WEFT_OK;
+    sight seen = {.own = calloc((size_t)weft_comm_size(t->world), 1)};
+    weft_status status = seen.own ? WEFT_OK : WEFT_ERROR(WEFT_MEMORY, "no memory to compare ranks");
+    status = weft_comm_agree(t->world, status);
+    if (status == WEFT_OK)
+        status = find_verdict(t, step, &fault, &seen, &verdict);
+    if (status == WEFT_OK)
+        status = find_samples(t, fault.rank, samples);
+    free(seen.own);
+    WEFT_TRY(status);
+    verdict_text(t, verdict, fault.rank, samples, verdict_of);
+    snprintf(text, sizeof text, "%s; %s", fault.text, verdict_of);
+    return decide(t, step, verdict, text, out);
+}
+
+/* --- replicas --------------------------------------------------------------------------------- */
+
+weft_status weft_trainer_compare_replicas(weft_trainer *t)
+{
+    const bool mends = t->config.reliability.on_replica_difference == WEFT_REPLICA_MAJORITY;
+    char text[TEXT_BYTES + WEFT_MAX_NAME_BYTES], more[48] = "";
+    weft_replica_report r;
+    const int64_t interval = t->config.reliability.replica_check_interval;
+    if (interval == 0 || t->step % interval != 0)
+        return WEFT_OK;
+    WEFT_TRY(weft_executor_drain(&t->executor));
+    WEFT_TRY(weft_model_drain_tier(t->model));
+    WEFT_TRY(weft_replicas_compare(t->optimizer, mends, t->lanes[WEFT_LANE_COMPUTE], &r));
+    if (r.num_differ == 0)
+        return WEFT_OK;
+    if (r.num_differ > 1)
+        snprintf(more, sizeof more, ", the first of %d,", r.num_differ);
+    snprintf(text, sizeof text, "%s%s differs between the %d replicas of group %s: rank %d %s",
+             r.name, more, r.num_replicas, r.group, r.rank,
+             r.has_majority ? "stands alone" : "and others, no majority");
+    if (!r.is_mended)
+        return WEFT_ERROR(WEFT_FAULTY, "step %" PRId64 ": %s", t->step, text);
+    if (weft_comm_rank(t->world) == 0)
+        weft_log(WEFT_LOG_WARN, "step %" PRId64 ": %s; it takes the bits of rank %d", t->step, text,
+                 r.other);
+    return WEFT_OK;
+}

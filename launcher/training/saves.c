@@ -1,0 +1,285 @@
+#include "launcher/training/saves.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "comm/watch.h"
+#include "core/log.h"
+#include "core/text.h"
+#include "launcher/training/setup.h"
+#include "parallel/checkpoint_copies.h"
+
+static bool leads(const weft_saves *s)
+{
+    return weft_comm_rank(s->trainer->world) == 0;
+}
+
+static weft_checkpoint_keep keep_of(const weft_saves *s)
+{
+    const weft_checkpoint_options *c = &s->trainer->config.checkpoint;
+    return (weft_checkpoint_keep){.latest_k = c->keep_latest_k,
+                                  .retain_interval = c->save_retain_interval};
+}
+
+/* Rank 0, behind a save. What cannot be removed costs room and no more. */
+static void remove_old(const weft_saves *s)
+{
+    const weft_checkpoint_keep keep = keep_of(s);
+    int removed;
+    if (weft_checkpoint_prune(s->dir, &keep, &removed) == WEFT_OK)
+        return;
+    weft_log(WEFT_LOG_WARN, "old checkpoints stay: %s", weft_error_get()->text);
+    weft_error_clear();
+}
+
+/* Not so a state that is not finite, or ranks and devices that are lost. */
+static weft_status warn(const weft_saves *s, bool copies, int64_t step, weft_status status)
+{
+    const weft_error *error = weft_error_get();
+    if (status != WEFT_FILE && status != WEFT_MEMORY)
+        return status;
+    if (leads(s)) /* a line of rank 0, which need not be named again */
+        weft_log(WEFT_LOG_WARN, "step %" PRId64 ": not %s tries again: %s", step,
+                 copies ? "copied to other nodes' memory, the next copy" : "saved, the next save",
+                 error->text + (error->found_by == 0 ? error->own_at : 0));
+    weft_error_clear();
+    return WEFT_OK;
+}
+
+static weft_status save_now(weft_saves *s)
+{
+    WEFT_TRY(weft_trainer_save(s->trainer, s->dir));
+    if (!leads(s))
+        return WEFT_OK;
+    s->published = s->trainer->step;
+    weft_progress_note(s->progress, "checkpoint: %s/step-%" PRId64, s->dir, s->trainer->step);
+    remove_old(s);
+    return WEFT_OK;
+}
+
+/* --- beside training ----------------------------------------------------------------------- */
+
+static bool has_writer(const weft_saves *s)
+{
+    return s->trainer->writer && !weft_checkpoint_writer_is_off(s->trainer->writer);
+}
+
+/* All ranks know. */
+static weft_status check_nodes(const weft_trainer *t)
+{
+    const int64_t copies = t->config.checkpoint.peer_copies;
+    if (copies < t->num_nodes)
+        return WEFT_OK;
+    return WEFT_KEY_ERROR("checkpoint.peer_copies", "%" PRId64 ": the ranks are on %s", copies,
+                          weft_count_text(t->num_nodes, "node").text);
+}
+
+weft_status weft_saves_reserve(weft_trainer *t, const weft_config_source *source, bool goes_on)
+{
+    weft_status status;
+    if (!t->writer)
+        return WEFT_OK;
+    if (!goes_on)
+        WEFT_TRY(weft_config_locate(source, check_nodes(t)));
+    status =
+        weft_checkpoint_writer_reserve(t->writer, weft_model_parameters(t->model), t->optimizer,
+                                       (size_t)t->config.checkpoint.staging_bytes);
+    WEFT_TRY(weft_comm_agree(t->world, weft_config_locate(source, status)));
+    if (t->config.reliability.watchdog)
+        weft_checkpoint_writer_limit(t->writer, (double)t->config.reliability.save_limit_s);
+    weft_log(WEFT_LOG_DEBUG, "asynchronous saves: %zu bytes of host memory",
+             weft_checkpoint_writer_bytes(t->writer));
+    return WEFT_OK;
+}
+
+static void tell(weft_saves *s)
+{
+    const weft_writer_report r = weft_checkpoint_writer_report(s->trainer->writer);
+    if (!leads(s))
+        return;
+    s->published = r.step;
+    weft_progress_note(s->progress, "checkpoint: %s/step-%" PRId64, s->dir, r.step);
+    weft_log(WEFT_LOG_DEBUG,
+             "checkpoint of step %" PRId64
+             ": training waited %.3f ms, of that %.3f ms for the writer; %zu bytes were copied, "
+             "written in %.3f ms, verified in %.3f ms",
+             r.step, r.stalled_us / 1e3, r.waited_us / 1e3, r.bytes, r.written_us / 1e3,
+             r.verified_us / 1e3);
+}
+
+static void tell_copies(const weft_saves *s)
+{
+    const weft_writer_report r = weft_checkpoint_writer_report(s->trainer->writer);
+    if (leads(s))
+        weft_log(WEFT_LOG_DEBUG,
+                 "copies of step %" PRId64
+                 " are in memory: training waited %.3f ms; %zu bytes were sent in %.3f ms",
+                 r.step, r.stalled_us / 1e3, r.bytes, r.written_us / 1e3);
+}
+
+/* How an attempt to go on has ended. */
+static weft_status take(weft_saves *s, weft_status status, bool published)
+{
+    weft_checkpoint_writer *w = s->trainer->writer;
+    const weft_writer_report report = weft_checkpoint_writer_report(w);
+    if (published)
+        tell(s);
+    return status == WEFT_OK ? WEFT_OK : warn(s, report.copies, report.step, status);
+}
+
+weft_status weft_saves_advance(weft_saves *s, weft_writer_word word)
+{
+    bool published = false;
+    if (!has_writer(s))
+        return WEFT_OK;
+    weft_checkpoint_writer *w = s->trainer->writer;
+    const bool copies =
+        weft_checkpoint_writer_is_busy(w) && weft_checkpoint_writer_report(w).copies;
+    weft_status status = weft_checkpoint_advance(w, word, &published);
+    if (copies && status == WEFT_OK && !weft_checkpoint_writer_is_busy(w))
+        tell_copies(s);
+    return take(s, status, published);
+}
+
+/* One that fails is given up, for which its writers are waited for, too. */
+weft_status weft_saves_finish(weft_saves *s)
+{
+    while (has_writer(s) && weft_checkpoint_writer_is_busy(s->trainer->writer)) {
+        bool published = false;
+        weft_status status = weft_checkpoint_finish(s->trainer->writer, &published);
+        WEFT_TRY(take(s, status, published));
+    }
+    return WEFT_OK;
+}
+
+weft_status weft_saves_save(weft_saves *s)
+{
+    const weft_checkpoint_options *c = &s->trainer->config.checkpoint;
+    weft_checkpoint_writer *w = s->trainer->writer;
+    const weft_checkpoint_keep keep = keep_of(s);
+    if (c->no_save)
+        return WEFT_OK;
+    weft_watch_enter(WEFT_WATCH_SAVE, s->trainer->step);
+    if (!has_writer(s))
+        return warn(s, false, s->trainer->step, save_now(s));
+    if (weft_checkpoint_writer_is_busy(w) && !weft_checkpoint_writer_report(w).copies &&
+        c->async_when_busy == WEFT_SAVE_SKIP) {
+        s->num_skipped++;
+        if (leads(s))
+            weft_log(WEFT_LOG_WARN,
+                     "step %" PRId64 ": not saved: the save of step %" PRId64
+                     " is still under way; %s skipped so far",
+                     s->trainer->step, weft_checkpoint_writer_report(w).step,
+                     weft_count_text(s->num_skipped, "save").text);
+        return WEFT_OK;
+    }
+    WEFT_TRY(weft_saves_finish(s));
+    if (!has_writer(s))
+        return warn(s, false, s->trainer->step, save_now(s));
+    return warn(s, false, s->trainer->step, weft_trainer_begin_save(s->trainer, s->dir, &keep));
+}
+
+weft_status weft_saves_end(weft_saves *s)
+{
+    weft_watch_enter(WEFT_WATCH_SAVE, s->trainer->step);
+    WEFT_TRY(weft_saves_finish(s));
+    if (s->trainer->config.checkpoint.no_save)
+        return WEFT_OK;
+    WEFT_TRY(save_now(s));
+    if (s->trainer->writer)
+        weft_copies_release(s->trainer->writer);
+    return WEFT_OK;
+}
+
+/* --- copies in other nodes' memory --------------------------------------------------------- */
+
+static weft_copies_place place_of(const weft_saves *s, const weft_checkpoint_options *c)
+{
+    return (weft_copies_place){.dir = s->dir, .path = c->peer_path};
+}
+
+static void tell_found(const weft_saves *s, const weft_copies_found *f, int64_t newer_than)
+{
+    char instead[64] = "goes on without";
+    if (f->step >= 0) {
+        weft_log(WEFT_LOG_WARN,
+                 "resume: step %" PRId64
+                 " is taken from the nodes' memory: %s of %s, now %s/step-%" PRId64,
+                 f->step, weft_bytes_text((double)f->bytes).text,
+                 weft_count_text(f->num_ranks, "rank").text, s->dir, f->step);
+        return;
+    }
+    if (newer_than >= 0)
+        snprintf(instead, sizeof instead, "goes on from the checkpoint of step %" PRId64,
+                 newer_than);
+    if (f->newest >= 0)
+        weft_log(WEFT_LOG_WARN,
+                 "resume: step %" PRId64 " is not whole in the nodes' memory, which lacks the "
+                 "state of rank %d: %s",
+                 f->newest, f->missing, instead);
+    else
+        weft_log(WEFT_LOG_WARN, "resume: the nodes' memory has no newer step: %s", instead);
+}
+
+weft_status weft_saves_restore(const weft_saves *s, weft_comm *world, const weft_run_folder *folder,
+                               const weft_run_start *start, const weft_checkpoint_options *c,
+                               bool *out_found)
+{
+    const weft_copies_place place = place_of(s, c);
+    const bool wanted = folder->resume && !folder->from;
+    const int64_t newer_than = start->checkpoint ? start->step : -1;
+    weft_copies_found found;
+    weft_watch_enter(WEFT_WATCH_LOAD, 0);
+    WEFT_TRY(weft_copies_restore(world, &place, wanted ? newer_than : INT64_MAX, &found));
+    if (wanted && weft_comm_rank(world) == 0)
+        tell_found(s, &found, newer_than);
+    *out_found = found.step >= 0;
+    weft_watch_enter(WEFT_WATCH_SETUP, 0);
+    return WEFT_OK;
+}
+
+weft_status weft_saves_reserve_copies(weft_saves *s, const weft_config_source *source, bool goes_on)
+{
+    weft_trainer *t = s->trainer;
+    const weft_checkpoint_options *c = &t->config.checkpoint;
+    const weft_copies_place place = place_of(s, c);
+    const char *tokenizer = NULL, *config;
+    weft_arena arena = {0};
+    if (!t->writer || c->peer_copies == 0)
+        return WEFT_OK;
+    if (goes_on && c->peer_copies >= t->num_nodes) {
+        if (leads(s))
+            weft_log(
+                WEFT_LOG_WARN,
+                "checkpoint.peer_copies: no copies in other nodes' memory: the ranks are on %s",
+                weft_count_text(t->num_nodes, "node").text);
+        return WEFT_OK;
+    }
+    weft_status status = weft_config_text(&t->config, &arena, &config);
+    if (status == WEFT_OK)
+        status = weft_setup_tokenizer_text(&t->config, &arena, &tokenizer);
+    const size_t bytes =
+        status == WEFT_OK ? strlen(config) + (tokenizer ? strlen(tokenizer) : 0) : 0;
+    weft_arena_release(&arena);
+    WEFT_TRY(weft_comm_agree(t->world, status));
+    status = weft_copies_reserve(t->writer, &place, (int)c->peer_copies, bytes,
+                                 weft_model_parameters(t->model), t->optimizer);
+    WEFT_TRY(weft_config_locate(source, status));
+    weft_log(WEFT_LOG_DEBUG, "copies in nodes' memory: %zu bytes", weft_copies_bytes(t->writer));
+    return WEFT_OK;
+}
+
+weft_status weft_saves_copy(weft_saves *s)
+{
+    weft_checkpoint_writer *w = s->trainer->writer;
+    if (!has_writer(s) || weft_copies_bytes(w) == 0 || weft_checkpoint_writer_is_busy(w))
+        return WEFT_OK;
+    weft_watch_enter(WEFT_WATCH_SAVE, s->trainer->step);
+    return warn(s, true, s->trainer->step, weft_trainer_begin_save(s->trainer, NULL, NULL));
+}
+
+weft_status weft_saves_drop_copies(weft_saves *s)
+{
+    weft_checkpoint_writer *w = s->trainer->writer;
+    return weft_comm_agree(s->trainer->world, w ? weft_copies_clear(w) : WEFT_OK);
+}

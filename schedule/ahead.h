@@ -1,0 +1,48 @@
+/* Tasks that are enqueued early: while a long task is enqueued, such as a backward of many layers,
+ * tasks of some lanes behind it in the program, whose waits are for its points. Each lane's order
+ * is the program's. What is enqueued on a lane of the long task's own making, such as reads of a
+ * file, then does not all come ahead of what they enqueue there. */
+#ifndef WEFT_SCHEDULE_AHEAD_H
+#define WEFT_SCHEDULE_AHEAD_H
+
+#include <string.h>
+
+#include "schedule/run.h"
+
+/* Of an executor that runs programs of up to max_tasks tasks. Fill in lanes and passed. */
+typedef struct weft_ahead {
+    uint32_t lanes; /* bits */
+    /* Whether a point of the task that is being enqueued is recorded. */
+    bool (*passed)(void *context, const weft_task *task, int point);
+    int layer; /* for `passed`: the caller's */
+    uint32_t max_tasks;
+    bool *early; /* [max_tasks], and */
+    const weft_program *program;
+    uint32_t at; /* the task at hand */
+} weft_ahead;
+
+weft_status weft_ahead_make(uint32_t max_tasks, weft_arena *arena, weft_ahead **out) WEFT_CHECKED;
+/* Inside a task's function, when it has recorded points: enqueues what may follow. */
+weft_status weft_ahead_go(weft_executor *executor) WEFT_CHECKED;
+
+/* For the executor: whether the task is enqueued already, which is at hand now. ahead may be NULL.
+ */
+static inline bool weft_ahead_has(weft_ahead *a, const weft_program *program, uint32_t index)
+{
+    if (!a)
+        return false;
+    if (index == 0)
+        memset(a->early, 0, a->max_tasks * sizeof *a->early);
+    a->program = program;
+    a->at = index;
+    return a->early[index];
+}
+/* Enqueues one task behind its waits. */
+weft_status weft_program_enqueue_task(const weft_program *program, weft_executor *executor,
+                                      uint32_t index, bool is_ordered) WEFT_CHECKED;
+/* The tasks [first, end) of a program, in order. Those before have been enqueued, and no other
+ * program of the executor since. */
+weft_status weft_program_enqueue_some(const weft_program *program, weft_executor *executor,
+                                      uint32_t first, uint32_t end) WEFT_CHECKED;
+
+#endif

@@ -1,0 +1,36 @@
+#include "schedule/run_task.h"
+
+#include <stdio.h>
+
+#include "core/doing.h"
+#include "schedule/price.h"
+
+/* Runs a task, its slice around it. */
+static weft_status run_traced(const weft_executor *executor, const weft_task *task, weft_lane *lane)
+{
+    const weft_slice_context *within = &executor->within;
+    weft_slice slice;
+    size_t index;
+    weft_slice_of_task(task, within->stage, within->num_stages, &slice);
+    slice.rank = within->rank;
+    if (within->tracks)
+        slice.lane = within->tracks[task->lane];
+    if (slice.micro_batch < 0)
+        slice.micro_batch = within->micro_batch;
+    if (within->backward)
+        snprintf(slice.category, sizeof slice.category, "%s back", weft_task_kind_text(task->kind));
+    WEFT_TRY(weft_trace_begin(executor->trace, lane, &slice, &index));
+    WEFT_TRY(executor->run[task->kind](executor->context, task, lane));
+    return weft_trace_end(executor->trace, lane, index);
+}
+
+weft_status weft_task_run(const weft_executor *executor, const weft_task *task, weft_lane *lane)
+{
+    const weft_doing outer = *weft_doing_now();
+    weft_doing_begin(weft_task_kind_text(task->kind), task->micro_batch, task->chunk, task->layer,
+                     task->part);
+    weft_status status = executor->trace ? run_traced(executor, task, lane)
+                                         : executor->run[task->kind](executor->context, task, lane);
+    *weft_doing_now() = outer;
+    return status;
+}

@@ -1,0 +1,216 @@
+/* Who is missing, by what ranks answer: each way in which ranks come to wait for ever. */
+#include <stdio.h>
+#include <string.h>
+
+#include "comm/watch.h"
+#include "comm/watch_judge.h"
+#include "tests/expect.h"
+
+enum { SIZE = 4 };
+
+static weft_answer answers[SIZE];
+static bool silent[SIZE];
+static double recovers_s;
+static weft_verdict verdict;
+
+static void restart(void)
+{
+    memset(answers, 0, sizeof answers);
+    memset(silent, 0, sizeof silent);
+    recovers_s = 0;
+    for (int i = 0; i < SIZE; i++) {
+        weft_answer *a = &answers[i];
+        a->phase = WEFT_WATCH_STEP;
+        a->step = 17;
+        a->phase_s = 9;
+        a->phase_limit_s = 60;
+        a->exchange_limit_s = 5;
+        a->num_groups = 1;
+        a->groups[0] = (weft_answer_group){.group = "world", .size = SIZE, .num_begun = 30};
+    }
+}
+
+static void wait_in(int rank, const char *kind, uint64_t sequence)
+{
+    weft_answer *a = &answers[rank];
+    a->is_in_exchange = a->exchange_is_over = 1;
+    a->exchange_s = 6;
+    a->size = SIZE;
+    a->tag = -1;
+    a->sequence = sequence;
+    a->bytes = 64;
+    snprintf(a->kind, sizeof a->kind, "%s", kind);
+    snprintf(a->group, sizeof a->group, "world");
+    snprintf(a->dtype, sizeof a->dtype, "f32");
+    a->groups[0].num_begun = sequence + 1;
+    for (int i = 0; i < SIZE; i++)
+        if (i != rank)
+            a->members[a->num_members++] = i;
+}
+
+static void wait_for_message(int rank, const char *kind, int peer, int tag)
+{
+    weft_answer *a = &answers[rank];
+    a->is_in_exchange = a->is_message = a->exchange_is_over = 1;
+    a->exchange_s = 6;
+    a->tag = tag;
+    snprintf(a->kind, sizeof a->kind, "%s", kind);
+    snprintf(a->group, sizeof a->group, "pp");
+    snprintf(a->doing, sizeof a->doing, "%s micro-batch 1", kind);
+    a->members[a->num_members++] = peer;
+}
+
+static void judge(int alarmed)
+{
+    const weft_answer *at[SIZE];
+    const char *const nodes[SIZE] = {"node0", "node0", "node1", "node1"};
+    for (int i = 0; i < SIZE; i++)
+        at[i] = silent[i] ? NULL : &answers[i];
+    weft_watch_judge(
+        &(weft_answers){
+            .size = SIZE, .at = at, .nodes = nodes, .silent_s = 1, .recovers_s = recovers_s},
+        alarmed, &verdict);
+}
+
+static void expect_missing(const char *what, int rank, const char *text)
+{
+    EXPECT(!verdict.is_none && verdict.num_missing == 1 && verdict.missing[0] == rank,
+           "%s: %d missing, first %d: %s", what, verdict.num_missing, verdict.missing[0],
+           verdict.text);
+    EXPECT(strstr(verdict.text, text) && strstr(verdict.text, "step 17"), "%s: %s", what,
+           verdict.text);
+}
+
+static void test_silent(void)
+{
+    restart();
+    wait_in(0, "all_reduce", 30);
+    wait_for_message(1, "recv", 2, 3);
+    wait_in(3, "all_reduce", 30);
+    silent[2] = true;
+    judge(1);
+    expect_missing("silent", 2, "rank 2 (node1) is missing: no answer");
+    EXPECT(strstr(verdict.text, "rank 1 waits 6.0 s in recv 0 of group pp with rank 2"), "%s",
+           verdict.text);
+    silent[3] = true;
+    judge(0);
+    EXPECT(verdict.num_missing == 2 &&
+               strstr(verdict.text, "ranks 2 (node1), 3 (node1) are missing"),
+           "%s", verdict.text);
+}
+
+static void test_late(void)
+{
+    restart();
+    wait_in(0, "all_reduce", 30);
+    wait_in(1, "all_reduce", 30);
+    wait_for_message(3, "recv", 2, 3); /* through another */
+    judge(3);
+    expect_missing("late", 2, "alive but not there, in step 17");
+    judge(0);
+    expect_missing("late", 2, "all_reduce 30 of group world");
+    answers[2].phase = WEFT_WATCH_SAVE;
+    judge(0);
+    EXPECT(verdict.is_none, "a save within its limit: %s", verdict.text);
+    answers[2].phase_is_over = 1;
+    judge(0);
+    EXPECT(!verdict.is_none, "a save beyond it");
+}
+
+static void test_chain(void)
+{
+    restart();
+    wait_for_message(0, "recv", 1, 0);
+    wait_for_message(1, "recv", 2, 0);
+    wait_for_message(2, "recv", 3, 0);
+    judge(0);
+    expect_missing("chain", 3, "rank 3 (node1) is missing: alive");
+}
+
+static void test_other_kind(void)
+{
+    restart();
+    for (int i = 0; i < SIZE; i++)
+        wait_in(i, i == 2 ? "broadcast" : "all_reduce", 30);
+    judge(0);
+    expect_missing("kinds", 2, "broadcast of 64 bytes f32, where rank 0 has all_reduce");
+}
+
+static void test_link(void)
+{
+    restart();
+    for (int i = 0; i < SIZE; i++)
+        wait_in(i, "all_reduce", 30);
+    judge(1);
+    EXPECT(verdict.num_missing == 0 && !verdict.is_none &&
+               strstr(verdict.text, "does not arrive, between rank 1 (node0) and 0 (node0)"),
+           "%s", verdict.text);
+    restart();
+    wait_for_message(1, "send", 2, 5);
+    wait_for_message(2, "recv", 1, 5);
+    judge(2);
+    EXPECT(verdict.num_missing == 0 && strstr(verdict.text, "does not arrive"), "%s", verdict.text);
+}
+
+/* Soon after a cut TCP still sleeps: its k-th try comes rto (2^k - 1) after what was sent. */
+static void test_recovery(void)
+{
+    for (double cut_s = 0.1; cut_s < 60; cut_s *= 1.01)
+        for (double rto_s = 0.2; rto_s < 1.5; rto_s *= 1.1) {
+            double at_s = rto_s, wait_s = rto_s;
+            while (at_s < cut_s)
+                at_s += wait_s *= 2;
+            EXPECT(at_s <= cut_s + weft_watch_recovery_s(cut_s), "a cut of %g s: %g s, rto %g s",
+                   cut_s, at_s, rto_s);
+        }
+    EXPECT(weft_watch_recovery_s(5) < 10, "%g s", weft_watch_recovery_s(5));
+    restart();
+    for (int i = 0; i < SIZE; i++)
+        wait_in(i, "all_reduce", 30);
+    recovers_s = 0.1;
+    judge(1);
+    EXPECT(verdict.is_none, "a link that has just come back: %s", verdict.text);
+    silent[2] = true;
+    judge(1);
+    expect_missing("cut again", 2, "no answer");
+    silent[2] = false;
+    recovers_s = -1;
+    judge(1);
+    EXPECT(!verdict.is_none, "a link that came back long ago");
+}
+
+/* Rank 2 has left out a receive: rank 1 still sends, and 2 waits for 1 where the step ends. */
+static void test_circle(void)
+{
+    restart();
+    wait_for_message(1, "send", 2, 5);
+    wait_in(2, "all_reduce", 30);
+    wait_in(0, "all_reduce", 30);
+    wait_in(3, "all_reduce", 30);
+    judge(1);
+    expect_missing("circle", 2, "out of order");
+    judge(0);
+    expect_missing("circle", 2, "out of order");
+}
+
+static void test_slow(void)
+{
+    restart();
+    answers[1].phase_is_over = 1;
+    judge(1);
+    expect_missing("slow", 1, "raise the limit");
+    EXPECT(strstr(verdict.text, "reliability.step_limit_s"), "%s", verdict.text);
+}
+
+int main(void)
+{
+    test_silent();
+    test_late();
+    test_chain();
+    test_other_kind();
+    test_link();
+    test_recovery();
+    test_circle();
+    test_slow();
+    return expect_finish();
+}

@@ -1,0 +1,117 @@
+/* A tokenizer's files. The first byte says which: 'f' encoder.json, vocab.bpe and a text to encode;
+ * 'm' the same of merges alone, a vocabulary that fits them made here; 'p' the description that
+ * weft prepare writes. Parts end with a NUL. What is encoded comes back when it is decoded. */
+#include "launcher/text/bpe.h"
+#include "launcher/text/tokenizer.h"
+#include "tests/fuzz/fuzz.h"
+
+static void encode(weft_bpe *bpe, const char *text, size_t bytes)
+{
+    weft_tokens tokens = {0};
+    size_t at = 0;
+    FUZZ_OK(weft_bpe_encode(bpe, text, bytes, &tokens));
+    for (size_t i = 0; i < tokens.count; i++) {
+        size_t length;
+        const char *piece = weft_bpe_piece(bpe, tokens.ids[i], &length);
+        FUZZ_CHECK(length <= bytes - at && memcmp(piece, text + at, length) == 0,
+                   "token %zu is not byte %zu", i, at);
+        at += length;
+    }
+    FUZZ_CHECK(at == bytes, "%zu of %zu bytes", at, bytes);
+    weft_tokens_release(&tokens);
+}
+
+static void load(const char *vocab, const char *merges, const char *text, size_t bytes)
+{
+    weft_bpe *bpe;
+    const weft_status status = weft_bpe_create("v.json", vocab, "m.bpe", merges, &bpe);
+    if (status != WEFT_OK) {
+        fuzz_refused(status);
+        return;
+    }
+    FUZZ_CHECK(weft_bpe_vocab_size(bpe) > weft_bpe_eod(bpe), "eod %d", weft_bpe_eod(bpe));
+    encode(bpe, text, bytes);
+    encode(bpe, vocab, strlen(vocab) < 4096 ? strlen(vocab) : 4096);
+    weft_bpe_destroy(bpe);
+}
+
+/* GPT-2's names of bytes: those that can be printed are themselves, the others follow 255. */
+static void put_byte(FILE *out, int byte)
+{
+    int code = byte, others = 0;
+    for (int b = 0; b <= byte; b++) {
+        const bool plain = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
+        others += !plain;
+        if (b == byte && !plain)
+            code = 255 + others;
+    }
+    if (code == '"' || code == '\\')
+        fprintf(out, "\\%c", code);
+    else if (code < 128)
+        fputc(code, out);
+    else
+        fprintf(out, "%c%c", 0xc0 | code >> 6, 0x80 | (code & 63));
+}
+
+/* All bytes, the end, and for each line "a b" a token "ab". */
+static char *vocabulary_of(const char *merges)
+{
+    char *text = NULL;
+    size_t bytes;
+    FILE *out = open_memstream(&text, &bytes);
+    int id = 0;
+    FUZZ_CHECK(out, "no memory");
+    fputc('{', out);
+    for (; id < 256; id++) {
+        fputc('"', out);
+        put_byte(out, id);
+        fprintf(out, "\": %d, ", id);
+    }
+    for (const char *line = merges; *line;) {
+        const size_t length = strcspn(line, "\n"), space = strcspn(line, " \n");
+        if (space < length && !memchr(line, '"', length) && !memchr(line, '\\', length))
+            fprintf(out, "\"%.*s%.*s\": %d, ", (int)space, line, (int)(length - space - 1),
+                    line + space + 1, id++);
+        line += length + (line[length] == '\n');
+    }
+    fprintf(out, "\"<|endoftext|>\": %d}", id);
+    fclose(out);
+    return text;
+}
+
+static void read_description(const char *text, size_t bytes)
+{
+    weft_arena arena = {0};
+    weft_tokenizer_info info = {0};
+    weft_prepared prepared = {0};
+    weft_tokenizer *tokenizer;
+    fuzz_write(fuzz_path("p.json"), text, bytes);
+    weft_status status = weft_prepared_read(fuzz_path("p.json"), &arena, &info, &prepared);
+    if (status == WEFT_OK) {
+        status = weft_tokenizer_open(&info, &tokenizer);
+        if (status == WEFT_OK)
+            weft_tokenizer_destroy(tokenizer);
+    }
+    if (status != WEFT_OK)
+        fuzz_refused(status);
+    weft_arena_release(&arena);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    fuzz_parts parts;
+    if (size == 0)
+        return 0;
+    fuzz_cut(data + 1, size - 1, data[0] == 'p' ? 1 : data[0] == 'm' ? 2 : 3, &parts);
+    if (data[0] == 'p') {
+        read_description(parts.at[0], parts.bytes[0]);
+    } else if (data[0] == 'm') {
+        char *vocab = vocabulary_of(parts.at[0]);
+        load(vocab, parts.at[0], parts.at[1], parts.bytes[1]);
+        free(vocab);
+    } else {
+        load(parts.at[0], parts.at[1], parts.at[2], parts.bytes[2]);
+    }
+    fuzz_release(&parts);
+    return 0;
+}

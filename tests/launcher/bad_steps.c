@@ -1,0 +1,504 @@
+/* Steps whose numbers are wrong, in a program with a layer and samples of its own: whose fault they
+ * are is found by running them again, and they are stopped at, skipped or gone back from, with the
+ * losses of a run that never had the batch. The test starts itself as that program.
+ *
+ * BAD says what goes wrong, on rank BAD_RANK and from the run of a step BAD_RUN on:
+ *   data       a gradient, wherever the marked sample is
+ *   rank       a gradient of that rank, whatever it computes
+ *   transient  the same, once
+ *   code       gradients of every rank
+ *   spike      the loss, wherever the marked sample is
+ *   flip       a bit of a weight on that rank, once
+ * MARKED is the index of the marked sample; WITHOUT=first,count: the data lack these samples. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <weft/weft.h>
+
+#include "tests/expect.h"
+#include "tests/launcher/child.h"
+
+enum { VOCAB = 53, MARK = VOCAB - 1, SEQ = 12, MAX_STEPS = 16 };
+
+static const char config[] =
+    "{\"model\": {\"num_layers\": 1, \"hidden_size\": 16, \"num_attention_heads\": 2, "
+    "\"seq_length\": 12, \"vocab_size\": 53},\n"
+    "\"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 4, \"train_iters\": 6, "
+    "\"lr_decay_style\": \"constant\", \"lr\": 1e-2},\n"
+    "\"device\": {\"peak_flops\": 1e9, \"num_threads\": 1}, \"log\": {\"trace_step\": 0}}\n";
+
+static long number(const char *name, long other)
+{
+    const char *text = getenv(name);
+    return text ? strtol(text, NULL, 10) : other;
+}
+
+static bool goes_wrong_by(const char *what)
+{
+    const char *bad = getenv("BAD");
+    return bad && strcmp(bad, what) == 0;
+}
+
+static weft_status fill_sample(const weft_sample *sample)
+{
+    long first = -1, count = 0;
+    const char *without = getenv("WITHOUT");
+    uint64_t index = sample->index;
+    if (without && sscanf(without, "%ld,%ld", &first, &count) == 2 && (long)index >= first)
+        index += (uint64_t)count;
+    for (size_t s = 0; s < SEQ; s++) {
+        sample->tokens[s] = (int32_t)((index * 7 + s * (index % 5 + 1)) % (VOCAB - 1));
+        sample->labels[s] = (int32_t)((index * 7 + (s + 1) * (index % 5 + 1)) % (VOCAB - 1));
+    }
+    if ((long)index == number("MARKED", -1))
+        sample->tokens[0] = MARK;
+    return WEFT_OK;
+}
+
+/* y = x, with a parameter that nothing depends on but for its gradient. */
+typedef struct poison {
+    weft_layer base;
+    size_t hidden;
+    weft_parameter *bias;
+    int run; /* of a training step */
+    bool marked;
+} poison;
+
+static weft_status poison_init(weft_layer *layer, weft_build *build)
+{
+    poison *p = (poison *)layer;
+    weft_parameter_spec spec = {
+        .struct_bytes = sizeof spec, .name = "bias", .num_dims = 1, .dims = {p->hidden}};
+    return weft_build_parameter(build, &spec, &p->bias);
+}
+
+static void poison_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
+{
+    const poison *p = (const poison *)layer;
+    *out = (weft_layer_cost){.num_params = p->hidden,
+                             .local_params = p->hidden,
+                             .param_bytes = p->hidden * weft_dtype_bytes(shape->dtype)};
+}
+
+typedef struct fill_args {
+    float *to;
+    size_t count;
+    float value;
+    bool adds;
+} fill_args;
+
+static weft_status fill(const void *raw)
+{
+    const fill_args *a = raw;
+    for (size_t i = 0; i < a->count; i++)
+        a->to[i] = a->adds ? a->to[i] + a->value : a->value;
+    return WEFT_OK;
+}
+
+static weft_status raise_loss(const void *raw)
+{
+    (*(weft_metrics *const *)raw)->loss_sum += 1e4;
+    return WEFT_OK;
+}
+
+static weft_status poison_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
+                                  weft_tensor *y)
+{
+    poison *p = (poison *)layer;
+    const int32_t *tokens = weft_pass_tokens(pass);
+    if (weft_pass_training(pass) && weft_pass_overwrite(pass))
+        p->run++;
+    p->marked = false;
+    for (size_t s = 0; s < SEQ; s++)
+        p->marked = p->marked || tokens[s] == MARK;
+    if (weft_pass_training(pass) && p->marked && goes_wrong_by("spike")) {
+        weft_metrics *metrics = weft_pass_metrics(pass);
+        WEFT_TRY(weft_lane_submit(weft_pass_lane(pass), "raise", raise_loss, &metrics,
+                                  sizeof(weft_metrics *)));
+    }
+    return weft_lane_copy(weft_pass_lane(pass), y->data, x->data,
+                          weft_tensor_count(x) * weft_dtype_bytes(x->dtype));
+}
+
+static bool is_here(void)
+{
+    return number("OMPI_COMM_WORLD_RANK", 0) == number("BAD_RANK", 2);
+}
+
+static bool is_bad(const poison *p)
+{
+    const bool here = is_here();
+    const long from = number("BAD_RUN", 3);
+    return (goes_wrong_by("data") && p->marked) ||
+           (goes_wrong_by("rank") && here && p->run >= from) ||
+           (goes_wrong_by("transient") && here && p->run == from) ||
+           (goes_wrong_by("code") && p->run >= from);
+}
+
+/* A bit of a weight that is not used again in this step. */
+static weft_status flip(const void *raw)
+{
+    uint32_t bits;
+    float *weight = *(float *const *)raw;
+    memcpy(&bits, weight, sizeof bits);
+    bits ^= 1u << 13;
+    memcpy(weight, &bits, sizeof bits);
+    return WEFT_OK;
+}
+
+static weft_status poison_backward(weft_layer *layer, weft_pass *pass, const weft_tensor *dy,
+                                   weft_tensor *dx)
+{
+    poison *p = (poison *)layer;
+    const fill_args args = {p->bias->grad, p->hidden, is_bad(p) ? NAN : 1e-3f,
+                            !weft_pass_overwrite(pass)};
+    WEFT_TRY(weft_lane_submit(weft_pass_lane(pass), "fill", fill, &args, sizeof args));
+    if (goes_wrong_by("flip") && p->run == number("BAD_RUN", 3) && is_here() &&
+        weft_pass_overwrite(pass)) {
+        float *weight = (float *)p->bias->weight.data + 5;
+        WEFT_TRY(weft_lane_submit(weft_pass_lane(pass), "flip", flip, &weight, sizeof(float *)));
+    }
+    return weft_lane_copy(weft_pass_lane(pass), dx->data, dy->data,
+                          weft_tensor_count(dy) * weft_dtype_bytes(dy->dtype));
+}
+
+static void poison_destroy(weft_layer *layer)
+{
+    free(layer);
+}
+
+static const weft_layer_ops poison_ops = {.struct_bytes = sizeof poison_ops,
+                                          .kind = "poison",
+                                          .describe = poison_describe,
+                                          .init = poison_init,
+                                          .forward = poison_forward,
+                                          .backward = poison_backward,
+                                          .destroy = poison_destroy};
+
+static weft_status build(weft_model *model, const weft_model_options *options)
+{
+    WEFT_TRY(weft_model_add_embedding(model, options));
+    WEFT_TRY(weft_model_add_block(model, options, weft_attention_create(options),
+                                  weft_mlp_create(options)));
+    poison *p = calloc(1, sizeof *p);
+    if (p) {
+        p->base.ops = &poison_ops;
+        p->hidden = (size_t)options->hidden_size;
+    }
+    WEFT_TRY(weft_model_add(model, p ? &p->base : NULL));
+    return weft_model_add_head(model, options);
+}
+
+/* --- runs ------------------------------------------------------------------------------------ */
+
+typedef struct losses {
+    char text[MAX_STEPS][40]; /* by step, as they stand in metrics.jsonl */
+    int last, lines;
+    long bad_steps; /* of the last line */
+} losses;
+
+static void read_losses(const char *run, losses *out)
+{
+    char path[64];
+    memset(out, 0, sizeof *out);
+    snprintf(path, sizeof path, "%s/metrics.jsonl", run);
+    char *text = child_read(path);
+    for (char *line = text ? strtok(text, "\n") : NULL; line; line = strtok(NULL, "\n")) {
+        int step = 0;
+        char loss[40] = "";
+        if (sscanf(line, "{\"step\": %d, \"loss\": %39[^,]", &step, loss) != 2 || step < 1 ||
+            step >= MAX_STEPS)
+            continue;
+        memcpy(out->text[step], loss, sizeof loss);
+        out->last = step;
+        out->lines++;
+        const char *bad = strstr(line, "\"bad_steps\": ");
+        out->bad_steps = bad ? strtol(bad + strlen("\"bad_steps\": "), NULL, 10) : 0;
+    }
+    free(text);
+}
+
+/* What the environment says of data and faults, "NAME=value" up to two; sets: up to four. */
+typedef struct run {
+    const char *name, *mesh, *bad, *data, *sets[4];
+    int exit_code;
+    const char *parts[2]; /* of the one line on stderr; none: no line */
+} run;
+
+static void check(const run *r, losses *out)
+{
+    const char *args[CHILD_MAX_ARGS] = {"train", "c.json", "--out", r->name, "--mesh", r->mesh};
+    int n = 6, lines = 0;
+    child c;
+    for (int i = 0; i < 4 && r->sets[i]; i++) {
+        args[n++] = "--set";
+        args[n++] = r->sets[i];
+    }
+    child_run(&c, args,
+              (const char *[]){r->bad ? r->bad : "BAD=", r->data ? r->data : "MARKED=-1", NULL});
+    EXPECT(c.exit_code == r->exit_code, "%s: exit %d: %s", r->name, c.exit_code, c.err);
+    char *text = strdup(c.err ? c.err : "");
+    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n"), lines++)
+        for (int i = 0; i < 2; i++)
+            EXPECT(!r->parts[i] || strstr(line, r->parts[i]), "%s: \"%s\" lacks \"%s\"", r->name,
+                   line, r->parts[i]);
+    EXPECT(lines == (r->parts[0] != NULL), "%s: %d lines on stderr: %s", r->name, lines, c.err);
+    free(text);
+    child_release(&c);
+    losses own;
+    read_losses(r->name, out ? out : &own);
+}
+
+/* Steps [first, last] of a have the losses of b's, which are `behind` less. */
+static void check_same(const char *what, const losses *a, const losses *b, int first, int last,
+                       int behind)
+{
+    for (int step = first; step <= last; step++)
+        EXPECT(a->text[step][0] && strcmp(a->text[step], b->text[step - behind]) == 0,
+               "%s: loss of step %d is %s, not %s", what, step, a->text[step],
+               b->text[step - behind]);
+    EXPECT(a->lines == a->last, "%s: %d lines of %d steps", what, a->lines, a->last);
+}
+
+static void check_verdicts(void)
+{
+    static const run runs[] = {
+        {"data",
+         "dp=4",
+         "BAD=data",
+         "MARKED=10",
+         {NULL},
+         8,
+         {"error step 3: gradient norm is not finite; first in decoder.layers.1.bias on rank 2 "
+          "(layer 2)",
+          "so again there, and on rank 1 with the same data: the data, samples 10 to 10"}},
+        {"rank",
+         "dp=4",
+         "BAD=rank",
+         NULL,
+         {NULL},
+         10,
+         {"step 3: gradient norm is not finite; first in decoder.layers.1.bias on rank 2 (layer 2)",
+          "so again there, and rank 1 is well with the same data: rank 2 computes wrongly"}},
+        {"skips_no_rank",
+         "dp=4",
+         "BAD=rank",
+         NULL,
+         {"on_bad_step=skip"},
+         10,
+         {"rank 2 computes wrongly"}},
+        {"transient",
+         "dp=4",
+         "BAD=transient",
+         NULL,
+         {NULL},
+         8,
+         {"on rank 2", "run again it is well: transient on rank 2"}},
+        {"code",
+         "dp=2",
+         "BAD=code",
+         NULL,
+         {NULL},
+         8,
+         {"on rank 0", "on rank 1 too, and with other data: the code or the weights"}},
+        {"alone",
+         "dp=1",
+         "BAD=data",
+         "MARKED=10",
+         {NULL},
+         8,
+         {"on rank 0", "so again with samples 10 to 10: data, rank or code, no replica to ask"}},
+        {"micro_batches",
+         "dp=2",
+         "BAD=data",
+         "MARKED=9",
+         {NULL},
+         8,
+         {"on rank 1", "the data, samples 9 to 9"}},
+        {"tensors",
+         "tp=2,dp=2",
+         "BAD=data",
+         "MARKED=9",
+         {NULL},
+         8,
+         {"on rank 2", "on rank 0 with the same data: the data, samples 9 to 9"}},
+        {"stages",
+         "pp=2,dp=2",
+         "BAD=data",
+         "MARKED=9",
+         {NULL},
+         8,
+         {"with the same data: the data, samples 9 to 9"}},
+        {"sharded",
+         "dp=4",
+         "BAD=data",
+         "MARKED=10",
+         {"data_parallel_sharding_strategy=optim_grads_params"},
+         8,
+         {"decoder.layers.1.bias on rank 2", "the data, samples 10 to 10"}},
+    };
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++)
+        check(&runs[i], NULL);
+}
+
+/* Every hyperslab's hash of two runs' last checkpoints. */
+static void check_same_state(const char *a, const char *b)
+{
+    char path[2][96];
+    snprintf(path[0], sizeof path[0], "%s/checkpoints/step-6/shards.json", a);
+    snprintf(path[1], sizeof path[1], "%s/checkpoints/step-6/shards.json", b);
+    char *first = child_read(path[0]), *second = child_read(path[1]);
+    EXPECT(first && second && strcmp(first, second) == 0, "%s and %s: other weights", a, b);
+    free(first);
+    free(second);
+}
+
+static void check_replicas(void)
+{
+    losses good, mended;
+    static const char alone[] = "step 3: decoder.layers.1.bias differs between the 4 replicas of "
+                                "group dp-cp: rank 2 stands alone";
+    check(&(run){"unseen",
+                 "dp=4",
+                 "BAD=flip",
+                 NULL,
+                 {"data_parallel_sharding_strategy=no_shard"},
+                 0,
+                 {NULL}},
+          NULL);
+    check(&(run){"differs",
+                 "dp=4",
+                 "BAD=flip",
+                 NULL,
+                 {"replica_check_interval=1", "data_parallel_sharding_strategy=no_shard"},
+                 10,
+                 {alone}},
+          NULL);
+    check(&(run){"mended",
+                 "dp=4",
+                 "BAD=flip",
+                 NULL,
+                 {"replica_check_interval=3", "on_replica_difference=majority",
+                  "data_parallel_sharding_strategy=no_shard"},
+                 0,
+                 {alone, "; it takes the bits of rank 0"}},
+          &mended);
+    check(
+        &(run){
+            "whole", "dp=4", NULL, NULL, {"data_parallel_sharding_strategy=no_shard"}, 0, {NULL}},
+        &good);
+    check_same("a bit that flipped", &mended, &good, 1, 6, 0);
+    check_same_state("mended", "whole");
+    check(&(run){"tie",
+                 "dp=2",
+                 "BAD=flip",
+                 "BAD_RANK=1",
+                 {"replica_check_interval=1", "on_replica_difference=majority",
+                  "data_parallel_sharding_strategy=no_shard"},
+                 10,
+                 {"rank 1 and others, no majority"}},
+          NULL);
+    check(&(run){"over_tensors",
+                 "tp=4",
+                 "BAD=flip",
+                 NULL,
+                 {"replica_check_interval=1", "num_attention_heads=4"},
+                 10,
+                 {"between the 4 replicas of group tp: rank 2 stands alone"}},
+          NULL);
+    check(&(run){"alike", "tp=2,dp=2", NULL, NULL, {"replica_check_interval=1"}, 0, {NULL}}, NULL);
+    check(&(run){"alike_sharded",
+                 "tp=2,dp=2",
+                 NULL,
+                 NULL,
+                 {"replica_check_interval=1", "data_parallel_sharding_strategy=optim_grads_params"},
+                 0,
+                 {NULL}},
+          NULL);
+    check(&(run){"alike_stages", "pp=2,dp=2", NULL, NULL, {"replica_check_interval=1"}, 0, {NULL}},
+          NULL);
+}
+
+int main(int argc, char **argv)
+{
+    const weft_application application = {
+        .struct_bytes = sizeof application, .build = build, .sample = fill_sample};
+    char folder[32];
+    if (argc > 1)
+        return weft_application_main(argc, argv, &application);
+    child_program = "/proc/self/exe";
+    EXPECT(child_folder_enter(folder), "no folder");
+    EXPECT(child_write("c.json", config), "c.json");
+
+    losses good, without, transient, skipped, rewound;
+    check(&(run){"good", "dp=4", NULL, NULL, {NULL}, 0, {NULL}}, &good);
+    check_verdicts();
+    check_replicas();
+
+    check(&(run){"redone",
+                 "dp=4",
+                 "BAD=transient",
+                 NULL,
+                 {"on_bad_step=skip"},
+                 0,
+                 {"transient on rank 2; the second run counts (bad step 1 of at most 10)"}},
+          &transient);
+    check_same("a transient fault", &transient, &good, 1, 6, 0);
+
+    check(&(run){"without", "dp=4", NULL, "WITHOUT=8,4", {NULL}, 0, {NULL}}, &without);
+    check(&(run){"skips",
+                 "dp=4",
+                 "BAD=data",
+                 "MARKED=10",
+                 {"on_bad_step=skip"},
+                 0,
+                 {"step 3: ", "samples 10 to 10; the batch is skipped (bad step 1 of at most 10)"}},
+          &skipped);
+    check_same("a batch that was skipped", &skipped, &good, 1, 2, 0);
+    check_same("behind a batch that was skipped", &skipped, &without, 4, 6, 1);
+    EXPECT(skipped.bad_steps == 1, "%ld bad steps", skipped.bad_steps);
+    check(&(run){"many",
+                 "dp=2",
+                 "BAD=code",
+                 NULL,
+                 {"on_bad_step=skip", "max_bad_steps=1", "log.level=error"},
+                 8,
+                 {"error step 4: ", "; reliability.max_bad_steps is 1"}},
+          NULL);
+
+    /* Step 6 spikes: back to step 4, and on with the batch of what would have been step 7. */
+    check(&(run){"lacks", "dp=4", NULL, "WITHOUT=16,8", {"train_iters=7"}, 0, {NULL}}, &without);
+    check(&(run){"rewinds",
+                 "dp=4",
+                 "BAD=spike",
+                 "MARKED=22",
+                 {"on_bad_step=rewind", "loss_spike_factor=3", "save_interval=4", "train_iters=7"},
+                 0,
+                 {"step 6: loss is ", "on rank 2; so again there"}},
+          &rewound);
+    check_same("a spike that was gone back from", &rewound, &without, 1, 7, 0);
+    EXPECT(rewound.bad_steps == 1, "%ld bad steps", rewound.bad_steps);
+    check(&(run){"nowhere",
+                 "dp=2",
+                 "BAD=data",
+                 "MARKED=1",
+                 {"on_bad_step=rewind", "save_interval=4", "log.level=error"},
+                 8,
+                 {"step 1: a bad step, and no checkpoint yet to go back to"}},
+          NULL);
+    check(&(run){"refused",
+                 "dp=2",
+                 NULL,
+                 NULL,
+                 {"on_bad_step=rewind"},
+                 2,
+                 {"rewind needs checkpoints to go back to"}},
+          NULL);
+    check(&(run){"below", "dp=2", NULL, NULL, {"loss_spike_factor=0.5"}, 2, {"no spike yet"}},
+          NULL);
+    if (!expect_failures)
+        child_folder_leave(folder);
+    return expect_finish();
+}

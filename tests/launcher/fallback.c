@@ -1,0 +1,223 @@
+/* A run whose newest checkpoint is damaged goes on from the one before, with one line, and has the
+ * bits of a run that was resumed from there by name: whatever of it is damaged, on one rank and on
+ * two. A checkpoint that is named never falls back, nor does a run more often than
+ * checkpoint.fallback. The damaged one stays until its step is saved again. And how many
+ * checkpoints a run keeps. */
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "tests/expect.h"
+#include "tests/launcher/child.h"
+
+static const char config[] =
+    "{\"model\": {\"num_layers\": 2, \"hidden_size\": 16, \"num_attention_heads\": 2, "
+    "\"seq_length\": 12, \"vocab_size\": 53},\n"
+    "\"train\": {\"global_batch_size\": 4, \"train_iters\": 6, \"lr\": 1e-3},\n"
+    "\"checkpoint\": {\"save_interval\": 2}, \"data\": {\"mock_data\": true},\n"
+    "\"device\": {\"peak_flops\": 1e9, \"num_threads\": 1}, \"log\": {\"trace_step\": 0}}\n";
+
+static void run_weft(child *c, const char *const *args, int exit_code)
+{
+    child_run(c, args, NULL);
+    EXPECT(c->exit_code == exit_code, "weft %s: exit %d: %s%s", args[0], c->exit_code, c->out,
+           c->err);
+}
+
+static void shell(const char *command)
+{
+    EXPECT(system(command) == 0, "%s", command);
+}
+
+/* What is done to checkpoints/step-N of the folder "run", a shell's words after "cd" into it. */
+typedef struct damage {
+    const char *name, *command;
+} damage;
+
+/* Elements lie at the end of model.h5, and the manifest's own hash at its end. */
+static const damage damages[] = {
+    {"a flipped element", "printf '\\125' | dd of=model.h5 bs=1 conv=notrunc status=none "
+                          "seek=$(($(stat -c %s model.h5) - 6))"},
+    {"a cut file", "truncate -s -100 model.h5"},
+    {"no file", "rm model.h5"},
+    {"an empty manifest", ": >manifest.json"},
+    {"a flipped manifest", "sed -i 's/\"step\": /\"step\":  /' manifest.json"},
+    {"other shards", "sed -i 's/0/1/' shards.json"},
+    {"no config", "rm config.json"},
+};
+enum { NUM_DAMAGES = sizeof damages / sizeof *damages };
+
+static void do_damage(const damage *d, int step)
+{
+    char command[512];
+    snprintf(command, sizeof command, "cd run/checkpoints/step-%d && { %s; }", step, d->command);
+    shell(command);
+}
+
+/* The losses of a folder's steps, without times. */
+static char *losses_of(const char *run)
+{
+    char path[64];
+    snprintf(path, sizeof path, "%s/metrics.jsonl", run);
+    char *text = child_read(path);
+    size_t used = 0;
+    for (char *line = text ? strtok(text, "\n") : NULL; line; line = strtok(NULL, "\n")) {
+        char *end = strstr(line, ", \"tokens\"");
+        size_t bytes = end ? (size_t)(end - line) : 0;
+        memmove(text + used, line, bytes);
+        used += bytes;
+    }
+    if (text)
+        text[used] = '\0';
+    return text;
+}
+
+static void check_falls(const damage *d, const char *mesh, const char *wanted)
+{
+    static const char taken[] = " rank 0 warn resume: run/checkpoints/step-4 is taken: "
+                                "run/checkpoints/step-6 is damaged: ";
+    child c;
+    shell("rm -rf run; cp -r trained run");
+    do_damage(d, 6);
+    run_weft(&c,
+             (const char *[]){"train", "c.json", "--out", "run", "--resume", "--mesh", mesh,
+                              "--set", "train_iters=7", "--set", "lr_decay_iters=6", "--set",
+                              "save_interval=0", NULL},
+             0);
+    EXPECT(c.err && strstr(c.err, taken), "%s, %s: %s", d->name, mesh, c.err);
+    const char *said = c.err ? strstr(c.err, " is damaged") : NULL;
+    EXPECT(said && !strstr(said + 1, " is damaged"), "%s, %s: said twice: %s", d->name, mesh,
+           c.err);
+    child_release(&c);
+    char *latest = child_read("run/checkpoints/latest");
+    EXPECT(latest && strcmp(latest, "step-7\n") == 0, "%s: latest is %s", d->name, latest);
+    free(latest);
+    EXPECT(access("run/checkpoints/step-6", F_OK) == 0, "%s: the damaged one is gone", d->name);
+    char *got = losses_of("run");
+    EXPECT(got && wanted && strcmp(got, wanted) == 0, "%s, %s:\n%s\nnot\n%s", d->name, mesh, got,
+           wanted);
+    free(got);
+}
+
+static void check_every_damage(const char *mesh)
+{
+    child c;
+    shell("rm -rf run; cp -r trained run");
+    run_weft(&c,
+             (const char *[]){"train", "c.json", "--out", "run", "--resume-from", "step-4",
+                              "--mesh", mesh, "--set", "train_iters=7", "--set", "lr_decay_iters=6",
+                              NULL},
+             0);
+    child_release(&c);
+    char *wanted = losses_of("run");
+    for (int i = 0; i < NUM_DAMAGES; i++)
+        check_falls(&damages[i], mesh, wanted);
+    free(wanted);
+}
+
+/* One that is named is refused, and so is the newest where falling back is off. */
+static void check_refused(const damage *d)
+{
+    const char *const commands[][12] = {
+        {"train", "c.json", "--out", "run", "--resume-from", "step-6", "--set", "train_iters=9"},
+        {"train", "c.json", "--out", "run", "--resume", "--set", "train_iters=9", "--set",
+         "checkpoint.fallback=0"},
+        {"train", "c.json", "--out", "run", "--resume", "--mesh", "dp=2", "--set", "train_iters=9",
+         "--set", "checkpoint.fallback=0"}};
+    static const char end[] = "; step-4 is whole: go on from it with --resume-from step-4\n";
+    child c;
+    shell("rm -rf run; cp -r trained run");
+    do_damage(d, 6);
+    for (int i = 0; i < 3; i++) {
+        run_weft(&c, commands[i], 6);
+        size_t has = c.err ? strlen(c.err) : 0;
+        EXPECT(child_is_line(c.err) && has > strlen(end) &&
+                   strcmp(c.err + has - strlen(end), end) == 0,
+               "%s: %s", d->name, c.err);
+        child_release(&c);
+    }
+}
+
+/* Two in a row are more than one, whichever way each of them is found. */
+static void check_count(int newest, int before)
+{
+    const char *args[] = {"train",
+                          "c.json",
+                          "--out",
+                          "run",
+                          "--resume",
+                          "--set",
+                          "train_iters=7",
+                          "--set",
+                          "checkpoint.fallback=1",
+                          NULL};
+    child c;
+    shell("rm -rf run; cp -r trained run");
+    do_damage(&damages[newest], 6);
+    do_damage(&damages[before], 4);
+    run_weft(&c, args, 6);
+    EXPECT(child_is_line(c.err) && strstr(c.err, "run/checkpoints/step-6/") &&
+               strstr(c.err, "; step-2 is whole: go on from it with --resume-from step-2\n"),
+           "%s", c.err);
+    child_release(&c);
+    args[8] = "checkpoint.fallback=2";
+    run_weft(&c, args, 0);
+    EXPECT(c.err && strstr(c.err, "warn resume: run/checkpoints/step-2 is taken: "
+                                  "run/checkpoints/step-6 is damaged, and 1 more checkpoint: "),
+           "%s", c.err);
+    child_release(&c);
+    do_damage(&damages[newest], 2);
+    shell("rm -r run/checkpoints/step-7; echo step-6 >run/checkpoints/latest");
+    do_damage(&damages[before], 6);
+    do_damage(&damages[before], 4);
+    args[8] = "checkpoint.fallback=9";
+    run_weft(&c, args, 6);
+    EXPECT(child_is_line(c.err) && strstr(c.err, "; no other checkpoint there is whole\n"), "%s",
+           c.err);
+    child_release(&c);
+}
+
+/* A run keeps the latest checkpoints and those of multiples; none at all is refused. */
+static void check_keep(void)
+{
+    const char *args[] = {"train", "c.json",
+                          "--out", "kept",
+                          "--set", "save_interval=1",
+                          "--set", "keep_latest_k=2",
+                          "--set", "save_retain_interval=3",
+                          NULL};
+    child c;
+    run_weft(&c, args, 0);
+    EXPECT(c.err && !*c.err, "%s", c.err);
+    child_release(&c);
+    shell(
+        "cd kept/checkpoints && test \"$(ls -A | tr '\\n' ' ')\" = 'latest step-3 step-5 step-6 '");
+    args[7] = "keep_latest_k=0";
+    args[3] = "none";
+    run_weft(&c, args, 2);
+    EXPECT(child_is_line(c.err) && strstr(c.err, "checkpoint.keep_latest_k: 0 would keep no "
+                                                 "checkpoint; 1 keeps the newest, -1 all"),
+           "%s", c.err);
+    EXPECT(access("none", F_OK) != 0, "a folder was made");
+    child_release(&c);
+}
+
+int main(void)
+{
+    char folder[32];
+    child c;
+    EXPECT(child_folder_enter(folder), "no folder");
+    EXPECT(child_write("c.json", config), "c.json");
+    run_weft(&c, (const char *[]){"train", "c.json", "--out", "trained", NULL}, 0);
+    child_release(&c);
+    check_every_damage("dp=1");
+    check_every_damage("dp=2");
+    check_refused(&damages[0]);
+    check_refused(&damages[3]);
+    check_count(0, 3);
+    check_count(3, 0);
+    check_count(0, 0);
+    check_keep();
+    if (!expect_failures)
+        child_folder_leave(folder);
+    return expect_finish();
+}

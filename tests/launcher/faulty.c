@@ -1,0 +1,95 @@
+/* The weft command with one fault: FAULT=KIND:WHAT:RANK:STEP:NUMBER. In that step, that rank's call
+ * number NUMBER of WHAT (all_reduce, reduce_scatter, all_gather, send; save) is left out (KIND
+ * skip), made twice (twice), of another type (type) or slow (NUMBER seconds; slow). */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <weft/weft.h>
+
+#include "comm/comm.h"
+#include "parallel/checkpoint.h"
+
+static struct {
+    char kind[16], what[16];
+    int rank, number;
+    long long step;
+} fault;
+
+static int num_calls;
+
+/* True: this call is the one. */
+static bool strikes(const char *kind, const char *what, const weft_comm *comm)
+{
+    if (strcmp(fault.kind, kind) != 0 || strcmp(fault.what, what) != 0 ||
+        weft_comm_step() != fault.step || weft_comm_size(comm) == 1 ||
+        weft_comm_world_rank(comm, weft_comm_rank(comm)) != fault.rank)
+        return false;
+    return num_calls++ == fault.number;
+}
+
+__typeof__(weft_all_reduce) __real_weft_all_reduce, __wrap_weft_all_reduce;
+weft_status __wrap_weft_all_reduce(weft_comm *comm, weft_lane *lane, void *buffer, size_t count,
+                                   weft_dtype dtype, weft_reduce reduce)
+{
+    if (strikes("skip", "all_reduce", comm))
+        return WEFT_OK;
+    if (strikes("type", "all_reduce", comm))
+        return __real_weft_all_reduce(comm, lane, buffer, count, WEFT_I32, reduce);
+    return __real_weft_all_reduce(comm, lane, buffer, count, dtype, reduce);
+}
+
+__typeof__(weft_reduce_scatter) __real_weft_reduce_scatter, __wrap_weft_reduce_scatter;
+weft_status __wrap_weft_reduce_scatter(weft_comm *comm, weft_lane *lane, const void *send,
+                                       void *recv, size_t count, weft_dtype dtype,
+                                       weft_reduce reduce)
+{
+    if (strikes("skip", "reduce_scatter", comm))
+        return WEFT_OK;
+    if (strikes("type", "reduce_scatter", comm))
+        return __real_weft_reduce_scatter(comm, lane, send, recv, count, WEFT_I32, reduce);
+    return __real_weft_reduce_scatter(comm, lane, send, recv, count, dtype, reduce);
+}
+
+__typeof__(weft_all_gather) __real_weft_all_gather, __wrap_weft_all_gather;
+weft_status __wrap_weft_all_gather(weft_comm *comm, weft_lane *lane, const void *send, void *recv,
+                                   size_t count, weft_dtype dtype)
+{
+    if (strikes("skip", "all_gather", comm))
+        return WEFT_OK;
+    return __real_weft_all_gather(comm, lane, send, recv, count, dtype);
+}
+
+__typeof__(weft_send) __real_weft_send, __wrap_weft_send;
+weft_status __wrap_weft_send(weft_comm *comm, weft_lane *lane, int peer, int tag,
+                             const void *buffer, size_t bytes)
+{
+    if (strikes("skip", "send", comm))
+        return WEFT_OK;
+    if (strikes("twice", "send", comm))
+        WEFT_TRY(__real_weft_send(comm, lane, peer, tag, buffer, bytes));
+    return __real_weft_send(comm, lane, peer, tag, buffer, bytes);
+}
+
+__typeof__(weft_checkpoint_save) __real_weft_checkpoint_save, __wrap_weft_checkpoint_save;
+weft_status __wrap_weft_checkpoint_save(const char *dir, const weft_checkpoint_info *info,
+                                        const weft_parameters *parameters,
+                                        const weft_optimizer *optimizer, const char *config,
+                                        const char *tokenizer)
+{
+    const char *rank = getenv("OMPI_COMM_WORLD_RANK");
+    if (strcmp(fault.kind, "slow") == 0 && fault.step == info->step && rank &&
+        atoi(rank) == fault.rank)
+        sleep((unsigned)fault.number);
+    return __real_weft_checkpoint_save(dir, info, parameters, optimizer, config, tokenizer);
+}
+
+int main(int argc, char **argv)
+{
+    const char *text = getenv("FAULT");
+    if (text && sscanf(text, "%15[^:]:%15[^:]:%d:%lld:%d", fault.kind, fault.what, &fault.rank,
+                       &fault.step, &fault.number) != 5)
+        return 99;
+    return weft_main(argc, argv, NULL);
+}

@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# weft doctor --nodes over emulated nodes: even ones, one whose link is slow, one that is
+# too slow to be measured in time.
+#   nodes_netlab.sh NETLAB WEFT
+set -uo pipefail
+export LC_ALL=C
+netlab=${1:?usage: nodes_netlab.sh NETLAB WEFT} weft=${2:?}
+export NETLAB_NAME=nodes$$ NETLAB_TIMEOUT=90
+folder=$(mktemp -d)
+failed=0
+cleanup() {
+    bash "$netlab" down
+    rm -rf "$folder"
+}
+complain() {
+    echo "nodes_netlab.sh: $1" >&2
+    failed=1
+}
+lab() {
+    bash "$netlab" "$@"
+}
+
+lab up 3 80mbit
+code=$?
+if [ $code -ne 0 ]; then
+    rm -rf "$folder"
+    exit $code
+fi
+trap cleanup EXIT
+cd "$folder" || exit 1
+
+# doctor SECONDS: over the nodes, a rank each. A factor that busy cores do not reach.
+doctor() {
+    lab run -n 3 --npernode 1 "$weft" doctor --nodes --factor 8 --seconds "$1" >out 2>err
+    code=$?
+}
+
+doctor 20
+[ $code -eq 0 ] || complain "even: exit code $code"
+grep -q '^3 ranks of 3 nodes are even' out || complain "even: $(cat out err)"
+[ "$(grep -c 'to rank' out)" -eq 6 ] || complain "even: not all links: $(cat out)"
+
+lab rate 5mbit node1
+start=$(date +%s)
+doctor 20
+took=$(($(date +%s) - start))
+[ $code -eq 4 ] || complain "slow link: exit code $code"
+grep -q '^odd: node node1: link: ' out || complain "slow link: not named: $(cat out err)"
+[ "$(grep '^odd: ' out | grep -cv 'node node1: ')" -eq 0 ] || complain "slow link: another is named: $(cat out)"
+grep '^odd: ' out
+echo "in $took s"
+
+# A link on which five of the smallest trains take longer than all may.
+lab rate 500kbit node1
+doctor 4
+[ $code -ne 0 ] || complain 'late: exit code 0'
+grep -q 'weft doctor: --seconds 4 are over: rank [0-9] (node[0-9]) waits for ' err || complain "late: no line: $(cat out err)"
+exit $failed

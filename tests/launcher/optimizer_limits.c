@@ -1,0 +1,216 @@
+/* The optimizer's state in host memory, by its limits: what it takes of device and host is what its
+ * footprint told; where the state does not fit the device it is advised, and trains; the host's
+ * limit binds it. Plans price it against sums by hand, and the run's timeline shows it. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+
+#include "tests/expect.h"
+#include "tests/launcher/child.h"
+
+enum { MAX_SET = 6, MAX_ARGS = 24 };
+
+static const char config[] =
+    "{\"model\": {\"num_layers\": 3, \"hidden_size\": 32, \"ffn_hidden_size\": 128,\n"
+    "  \"num_attention_heads\": 4, \"seq_length\": 16, \"vocab_size\": 300},\n"
+    "\"train\": {\"micro_batch_size\": 2, \"global_batch_size\": 2, \"train_iters\": 2},\n"
+    "\"parallel\": {\"ddp_bucket_size\": 8192},\n"
+    "\"data\": {\"mock_data\": true},\n"
+    "\"device\": {\"peak_flops\": 1e9, \"num_threads\": 1}, \"log\": {\"trace_step\": 2}}\n";
+
+/* AdamW at 1e8 bytes/s on the host, a link of 4e8 bytes/s, everything else fast. */
+#define HOST_RATE 1e8
+#define LINK_RATE 4e8
+static const char cluster[] =
+    "{\"name\": \"c\", \"num_nodes\": 1, \"ranks_per_node\": 4, \"costs\": {"
+    "\"adamw_host\": {\"peak\": 1e8, \"latency_us\": 0}}, "
+    "\"device\": {\"name\": \"d\", \"peak\": {\"fp32\": 1e13, \"bf16\": 1e13}, "
+    "\"memory_bandwidth\": 1e13, "
+    "\"launch_us\": 0}, "
+    "\"host\": {\"link_bandwidth\": 4e8, \"memory_bandwidth\": 1e13}, "
+    "\"inside\": {\"bandwidth\": 1e13, \"latency_us\": 0}}";
+
+#define HOST "offload.optimizer_state=host"
+
+static child run(const char *verb, const char *const sets[MAX_SET])
+{
+    const char *args[MAX_ARGS] = {verb, "c.json", "--out", "run"};
+    int count = 4;
+    child c;
+    if (strcmp(verb, "plan") == 0) {
+        args[2] = "--cluster";
+        args[3] = "cluster.json";
+        args[count++] = "--json";
+    } else {
+        EXPECT(system("rm -rf run") == 0, "rm");
+    }
+    for (int i = 0; i < MAX_SET && sets[i]; i++) {
+        args[count++] = "--set";
+        args[count++] = sets[i];
+    }
+    child_run(&c, args, NULL);
+    return c;
+}
+
+#define SETS(...) ((const char *const[MAX_SET]){__VA_ARGS__})
+
+static double number_at(const cJSON *json, const char *a, const char *b)
+{
+    const cJSON *item =
+        cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(json, a), b);
+    EXPECT(cJSON_IsNumber(item), "no %s, %s", a, b);
+    return cJSON_IsNumber(item) ? item->valuedouble : NAN;
+}
+
+typedef struct bytes {
+    double device, pinned, optimizer;
+} bytes;
+
+/* Trains, and gives what the run took, which is what was planned. */
+static bytes train(const char *const sets[MAX_SET])
+{
+    child c = run("train", sets);
+    EXPECT(c.exit_code == 0, "%s: exit %d: %s", sets[0], c.exit_code, c.err);
+    child_release(&c);
+    char *text = child_read("run/memory.json");
+    cJSON *json = text ? cJSON_Parse(text) : NULL;
+    const cJSON *rank = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(json, "ranks"), 0);
+    const bytes used = {number_at(rank, "used", "device in all"),
+                        number_at(rank, "used", "pinned host"),
+                        number_at(rank, "used", "optimizer")},
+                planned = {number_at(rank, "planned", "device in all"),
+                           number_at(rank, "planned", "pinned host"),
+                           number_at(rank, "planned", "optimizer")};
+    EXPECT(used.device == planned.device && used.pinned == planned.pinned &&
+               used.optimizer == planned.optimizer,
+           "%s: took %.0f, %.0f and %.0f bytes, not %.0f, %.0f and %.0f", sets[0], used.device,
+           used.pinned, used.optimizer, planned.device, planned.pinned, planned.optimizer);
+    cJSON_Delete(json);
+    free(text);
+    return used;
+}
+
+static void refuse(const char *const sets[MAX_SET], const char *key, const char *wanted)
+{
+    char begins[64];
+    child c = run("train", sets);
+    snprintf(begins, sizeof begins, "weft train: %s: out of memory: ", key);
+    EXPECT(c.exit_code == 3 && child_is_line(c.err) &&
+               strncmp(c.err, begins, strlen(begins)) == 0 && strstr(c.err, wanted),
+           "%s: exit %d: %s", sets[0], c.exit_code, c.err);
+    child_release(&c);
+}
+
+/* In fp32 weights, moments and two buckets' gradients are pinned; in bf16 2 + 2 + 8 bytes. */
+static void check_memory(void)
+{
+    char limit[64], host[64];
+    const bytes device = train(SETS("offload.optimizer_state=device")), moved = train(SETS(HOST));
+    EXPECT(device.optimizer > 0 && moved.optimizer == 0 &&
+               moved.device == device.device - device.optimizer,
+           "device %.0f and %.0f, of which state %.0f and %.0f", device.device, moved.device,
+           device.optimizer, moved.optimizer);
+    const double more = moved.pinned - device.pinned, staged = more - 1.5 * device.optimizer;
+    EXPECT(staged > 0 && staged <= 2 * 4 * 12000, "%.0f bytes pinned more, %.0f staged", more,
+           staged);
+    const bytes split = train(SETS(HOST, "train.precision=bf16"));
+    EXPECT(split.pinned == moved.pinned, "%.0f bytes pinned in bf16, %.0f in fp32", split.pinned,
+           moved.pinned);
+    snprintf(limit, sizeof limit, "device.memory_limit=%.0f", moved.device);
+    snprintf(host, sizeof host, "offload.host_memory_limit=%.0f", moved.pinned - 1);
+    refuse(SETS(limit), "device.memory_limit", "; offload.optimizer_state host would fit");
+    train(SETS(HOST, limit));
+    refuse(SETS(HOST, limit, host), "offload.host_memory_limit", " of host memory");
+    snprintf(limit, sizeof limit, "device.memory_limit=%.0f", moved.device - 1);
+    child c = run("train", SETS(limit));
+    EXPECT(c.exit_code == 3 && !strstr(c.err, "would fit"), "exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
+    c = run("train", SETS("offload.host_memory_limit=1"));
+    EXPECT(c.exit_code == 2 || strstr(c.err, "offload.host_memory_limit"), "exit %d: %s",
+           c.exit_code, c.err);
+    child_release(&c);
+}
+
+typedef struct planned {
+    double step, down, host, up, pinned, optimizer;
+} planned;
+
+static planned ask(const char *const sets[MAX_SET])
+{
+    child c = run("plan", sets);
+    cJSON *json = c.out ? cJSON_Parse(c.out) : NULL;
+    const cJSON *stage = cJSON_GetArrayItem(cJSON_GetObjectItem(json, "stages"), 0),
+                *lanes = cJSON_GetObjectItem(stage, "optimizer_time"), *row;
+    planned p = {.pinned = number_at(stage, "memory", "pinned host")};
+    double times = 0;
+    EXPECT(c.exit_code == 0, "plan: exit %d: %s", c.exit_code, c.err);
+    p.step = cJSON_GetNumberValue(cJSON_GetObjectItem(json, "step_time_s"));
+    p.optimizer = number_at(json, "time", "optimizer");
+    cJSON_ArrayForEach(row, cJSON_GetObjectItem(json, "time")) times += row->valuedouble;
+    EXPECT(fabs(times - p.step) < 1e-6 * p.step, "times sum to %g of %g s", times, p.step);
+    if (lanes) {
+        p.down = number_at(stage, "optimizer_time", "down");
+        p.host = number_at(stage, "optimizer_time", "host");
+        p.up = number_at(stage, "optimizer_time", "up");
+    }
+    cJSON_Delete(json);
+    child_release(&c);
+    return p;
+}
+
+/* Of each element 4 bytes go down, 28 are stepped, 4 go up in fp32 and 2 in bf16. Steps follow each
+ * other, and copies hide behind them but the first down and the last up. */
+static void check_plan(void)
+{
+    const bytes used = train(SETS(HOST));
+    const planned device = ask(SETS(NULL)), host = ask(SETS(HOST)),
+                  whole = ask(SETS(HOST, "parallel.ddp_bucket_size=1000000000")),
+                  half = ask(SETS(HOST, "train.precision=bf16"));
+    const double elements = host.host * HOST_RATE / 28;
+    EXPECT(device.host == 0 && elements > 30000, "%g elements are stepped", elements);
+    EXPECT(host.pinned == used.pinned, "%.0f bytes pinned, planned %.0f", used.pinned, host.pinned);
+    EXPECT(fabs(host.down - 4 * elements / LINK_RATE) < 1e-9 * host.down &&
+               fabs(host.up - host.down) < 1e-9 * host.down &&
+               fabs(half.up - host.up / 2) < 1e-9 * host.up,
+           "down in %g s, up in %g, in bf16 in %g", host.down, host.up, half.up);
+    const double longer = host.step - device.step, longest = whole.step - device.step;
+    EXPECT(fabs(longest - (whole.down + whole.host + whole.up)) < 1e-3 * longest,
+           "one bucket: %g s longer, %g + %g + %g", longest, whole.down, whole.host, whole.up);
+    EXPECT(longer >= host.host && longer < host.host + 0.5 * (host.down + host.up),
+           "%g s longer, of which the host steps %g", longer, host.host);
+    EXPECT(host.optimizer - device.optimizer > 0.999 * longer, "%g of %g s are the optimizer's",
+           host.optimizer - device.optimizer, longer);
+}
+
+static void check_seen(void)
+{
+    child c;
+    train(SETS(HOST));
+    char *trace = child_read("run/trace.json");
+    EXPECT(trace && strstr(trace, "\"download\"") && strstr(trace, "\"to_host\"") &&
+               strstr(trace, "\"host\"") && strstr(trace, "\"upload\""),
+           "no copies in the timeline: %.2000s", trace);
+    free(trace);
+    child_run(&c,
+              (const char *[]){"plan", "c.json", "--cluster", "cluster.json", "--set", HOST, NULL},
+              NULL);
+    EXPECT(c.exit_code == 0 && strstr(c.out, "optimizer in host memory ") &&
+               !strstr(c.out, "\noffloaded "),
+           "exit %d: %s%s", c.exit_code, c.out, c.err);
+    child_release(&c);
+}
+
+int main(void)
+{
+    char folder[32];
+    EXPECT(child_folder_enter(folder), "no folder");
+    EXPECT(child_write("c.json", config) && child_write("cluster.json", cluster), "files");
+    check_memory();
+    check_plan();
+    check_seen();
+    if (!expect_failures)
+        child_folder_leave(folder);
+    return expect_finish();
+}

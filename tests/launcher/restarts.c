@@ -1,0 +1,276 @@
+/* Ranks that `weft train` starts again after a fault: the run ends with the bits of one that
+ * nothing disturbed; a crash at the same step each time, too many, a bad config or a stop end it.
+ *   test_restarts WEFT-THAT-CRASHES */
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <weft/status.h>
+
+#include "core/clock.h"
+#include "tests/expect.h"
+#include "tests/launcher/child.h"
+
+enum { STEPS = 8, MAX_SET = 4, LIMIT_S = 60 };
+
+static const char config[] =
+    "{\"model\": {\"num_layers\": 2, \"hidden_size\": 16, \"num_attention_heads\": 2, "
+    "\"seq_length\": 12, \"vocab_size\": 53, \"hidden_dropout\": 0.1},\n"
+    "\"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 4, \"train_iters\": 8, "
+    "\"lr\": 1e-3},\n"
+    "\"checkpoint\": {\"save_interval\": 2}, \"data\": {\"mock_data\": true},\n"
+    "\"reliability\": {\"max_restarts\": 3, \"restart_delay_s\": 0.1},\n"
+    "\"device\": {\"peak_flops\": 1e9, \"num_threads\": 1}, \"log\": {\"trace_step\": 0}}\n";
+
+/* `more`: further arguments, up to the first NULL. */
+static bool start(child *c, const char *run, const char *mesh, const char *crash,
+                  const char *const *more)
+{
+    char environment[128];
+    const char *args[CHILD_MAX_ARGS] = {"train", "c.json", "--out", run, "--mesh", mesh};
+    for (int i = 0; more && more[i]; i++)
+        args[6 + i] = more[i];
+    snprintf(environment, sizeof environment, "CRASH=%s", crash ? crash : "0:0:0:0:none");
+    bool good = child_start(c, args, (const char *[]){environment, NULL});
+    EXPECT(good, "%s: no start", run);
+    return good;
+}
+
+static void run_until_end(child *c, const char *run, const char *mesh, const char *crash,
+                          const char *const *more)
+{
+    if (start(c, run, mesh, crash, more))
+        EXPECT(child_wait(c, LIMIT_S), "%s: still there", run);
+}
+
+/* Of each line of metrics.jsonl what does not depend on time, malloc'd. */
+static char *bits_of(const char *run)
+{
+    char path[64];
+    snprintf(path, sizeof path, "%s/metrics.jsonl", run);
+    char *text = child_read(path), *to = text;
+    for (char *line = text; line && *line;) {
+        char *end = strchr(line, '\n'), *cut = strstr(line, ", \"tokens\"");
+        size_t length = cut ? (size_t)(cut - line) : strlen(line);
+        memmove(to, line, length);
+        to += length;
+        *to++ = '\n';
+        line = end ? end + 1 : line + strlen(line);
+    }
+    if (to)
+        *to = '\0';
+    return text;
+}
+
+static int count(const char *text, const char *part)
+{
+    int found = 0;
+    for (const char *at = text; at && (at = strstr(at, part)); at += strlen(part))
+        found++;
+    return found;
+}
+
+/* The last checkpoint of both runs has the same bytes in every tensor. */
+static void compare_checkpoints(const char *a, const char *b)
+{
+    char command[256];
+    snprintf(command, sizeof command,
+             "test -e %s/checkpoints/step-8 && for f in %s/checkpoints/step-8/*.h5; do "
+             "cmp \"$f\" %s/checkpoints/step-8/\"${f##*/}\" || exit 1; done",
+             b, a, b);
+    EXPECT(system(command) == 0, "%s and %s end with different checkpoints", a, b);
+}
+
+static void check_same(const char *a, const char *b)
+{
+    char *of_a = bits_of(a), *of_b = bits_of(b);
+    EXPECT(of_a && of_b && count(of_a, "\n") == STEPS && strcmp(of_a, of_b) == 0,
+           "%s\n%sis not %s\n%s", a, of_a, b, of_b);
+    free(of_a);
+    free(of_b);
+    compare_checkpoints(a, b);
+}
+
+/* A rank is killed in step 4, the newest checkpoint is of step 2. */
+static void goes_on(const char *whole, const char *mesh, int rank, const char *const *more)
+{
+    child c;
+    char run[32], crash[64], wanted[64];
+    snprintf(run, sizeof run, "%s-crashed", whole);
+    snprintf(crash, sizeof crash, "%d:4:1:0:count-%s", rank, whole);
+    run_until_end(&c, whole, mesh, NULL, more);
+    EXPECT(c.exit_code == 0, "%s: exit %d: %s", whole, c.exit_code, c.err);
+    child_release(&c);
+    run_until_end(&c, run, mesh, crash, more);
+    snprintf(wanted, sizeof wanted, "rank %d on ", rank);
+    EXPECT(c.exit_code == 0 && c.err && strstr(c.err, wanted) &&
+               strstr(c.err, "weft train: the job ended with exit code 137 after step 3: it is "
+                             "started again in 0.1 s (1 of 3, reliability.max_restarts)\n"),
+           "%s: exit %d: %s", run, c.exit_code, c.err);
+    /* Asynchronous saves may not have published it yet. */
+    EXPECT(c.out && (more || strstr(c.out, "checkpoints/step-2 (step 2)")), "%s: %s", run, c.out);
+    child_release(&c);
+    check_same(whole, run);
+}
+
+/* Twice at the same step, then no more; and never where nobody asked for it. */
+static void ends(void)
+{
+    child c;
+    run_until_end(&c, "loop", "tp=2", "1:4:9:0:count-loop", NULL);
+    EXPECT(c.exit_code == 137 && count(c.err, "started again in ") == 1 &&
+               strstr(c.err, "after step 3, twice: it is not started again\n"),
+           "loop: exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
+    run_until_end(&c, "once", "tp=2", "1:4:9:0:count-once",
+                  (const char *[]){"--set", "reliability.max_restarts=0", NULL});
+    EXPECT(c.exit_code == 137 && child_is_line(c.err), "once: exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
+}
+
+/* By the code that a rank ends with, such as that of ranks that no longer get on (9). */
+static void codes(void)
+{
+    static const struct {
+        int code;
+        bool restarts;
+    } rows[] = {{4, true}, {5, true}, {9, true}, {3, false}, {6, false}, {8, false}, {10, false}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        child c;
+        char run[16], crash[64];
+        snprintf(run, sizeof run, "code%d", rows[i].code);
+        snprintf(crash, sizeof crash, "1:4:1:%d:count-%s", rows[i].code, run);
+        run_until_end(&c, run, "tp=2", crash, NULL);
+        EXPECT(c.exit_code == (rows[i].restarts ? 0 : rows[i].code) &&
+                   count(c.err, "started again in ") == rows[i].restarts,
+               "%s: exit %d: %s", run, c.exit_code, c.err);
+        child_release(&c);
+    }
+}
+
+/* What the next start would meet again. */
+static void bad_config(void)
+{
+    child c;
+    if (!start(&c, "bad", "tp=2", "1:4:1:0:count-bad",
+               (const char *[]){"--set", "reliability.restart_delay_s=3", NULL}))
+        return;
+    for (int i = 0; i < 6000 && access("count-bad", F_OK) != 0; i++)
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+    EXPECT(child_write("c.json", "{\"model\": {\"num_layer\": 2}}\n"), "no config");
+    EXPECT(child_wait(&c, LIMIT_S), "bad: still there");
+    EXPECT(c.exit_code == 2 && count(c.err, "started again in ") == 1 &&
+               count(c.err, "did you mean model.num_layers?") == 1,
+           "bad: exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
+    EXPECT(child_write("c.json", config), "no config");
+}
+
+/* While it runs, and while it waits to start again. */
+static void stopped(void)
+{
+    child c;
+    if (start(&c, "stop", "tp=2", NULL,
+              (const char *[]){"--set", "train.train_iters=1000000", NULL})) {
+        for (int i = 0; i < 6000 && access("stop/checkpoints/latest", F_OK) != 0; i++)
+            nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+        kill(c.pid, SIGTERM);
+        EXPECT(child_wait(&c, LIMIT_S), "stop: goes on");
+        EXPECT(c.exit_code == WEFT_EXIT_STOPPED && c.err && !*c.err, "stop: exit %d: %s",
+               c.exit_code, c.err);
+        child_release(&c);
+    }
+    if (start(&c, "wait", "tp=2", "1:4:1:0:count-wait",
+              (const char *[]){"--set", "reliability.restart_delay_s=500", NULL})) {
+        for (int i = 0; i < 6000 && access("count-wait", F_OK) != 0; i++)
+            nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+        nanosleep(&(struct timespec){.tv_sec = 3}, NULL);
+        kill(c.pid, SIGTERM);
+        EXPECT(child_wait(&c, LIMIT_S), "wait: goes on");
+        EXPECT(c.exit_code != 0 && c.err && strstr(c.err, "asked to stop: it is not started again"),
+               "wait: exit %d: %s", c.exit_code, c.err);
+        child_release(&c);
+    }
+}
+
+/* One that began at an older checkpoint goes on from that, until it has saved. */
+static void from_older(void)
+{
+    static const char *const from[][3] = {{"--resume-from", "step-2", NULL},
+                                          {"--resume-from=step-2", NULL}};
+    child c;
+    for (int i = 0; i < 2; i++) {
+        char run[32], crash[64];
+        snprintf(run, sizeof run, "older%d", i);
+        run_until_end(&c, run, "tp=2", NULL, NULL);
+        EXPECT(c.exit_code == 0, "%s: exit %d: %s", run, c.exit_code, c.err);
+        child_release(&c);
+        snprintf(crash, sizeof crash, "1:%d:1:0:count-%s", i == 0 ? 4 : 6, run);
+        run_until_end(&c, run, "tp=2", crash, from[i]);
+        const char *wanted = i == 0 ? "step-2 (step 2)" : "step-4 (step 4)";
+        EXPECT(c.exit_code == 0 && c.out && count(c.out, wanted) == (i == 0 ? 2 : 1) &&
+                   count(c.out, "starting from ") == 2,
+               "%s: exit %d: %s%s", run, c.exit_code, c.out, c.err);
+        child_release(&c);
+    }
+}
+
+/* From the kill to the next step: 10 s are promised beside loading; here are 30 for slow machines.
+ */
+static void is_quick(void)
+{
+    child c;
+    pid_t ranks[4];
+    char path[] = "quick/metrics.jsonl";
+    if (!start(&c, "quick", "tp=2,dp=2", NULL,
+               (const char *[]){"--set", "train.train_iters=1000000", NULL}))
+        return;
+    for (int i = 0; i < 6000 && access("quick/checkpoints/latest", F_OK) != 0; i++)
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+    int found = child_ranks(&c, ranks, 4);
+    EXPECT(found == 4, "quick: %d ranks", found);
+    double begin_us = weft_now_us();
+    if (found == 4)
+        kill(ranks[2], SIGKILL);
+    pid_t now[4];
+    while (weft_now_us() - begin_us < 30e6 && (child_ranks(&c, now, 4) != 4 || now[0] == ranks[0]))
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+    /* The new ranks cut the file to their checkpoint, and then add lines. */
+    char *before = child_read(path), *text = NULL;
+    bool again = false;
+    for (size_t least = before ? strlen(before) : 0; !again && weft_now_us() - begin_us < 30e6;) {
+        text = child_read(path);
+        again = text && strlen(text) > least;
+        least = text && strlen(text) < least ? strlen(text) : least;
+        free(text);
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+    }
+    printf("from kill to the next step: %.2f s\n", (weft_now_us() - begin_us) / 1e6);
+    EXPECT(again, "quick: no step within 30 s");
+    free(before);
+    kill(c.pid, SIGTERM);
+    EXPECT(child_wait(&c, LIMIT_S), "quick: goes on");
+    EXPECT(c.exit_code == WEFT_EXIT_STOPPED, "quick: exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
+}
+
+int main(int argc, char **argv)
+{
+    char folder[32];
+    if (argc < 2 || !child_folder_enter(folder) || !child_write("c.json", config))
+        return 1;
+    child_program = argv[1];
+    goes_on("four", "tp=2,dp=2", 2, NULL);
+    goes_on("alone", "tp=1", 0, NULL);
+    goes_on("zero", "pp=2", 0, (const char *[]){"--set", "checkpoint.async_save=true", NULL});
+    ends();
+    codes();
+    bad_config();
+    stopped();
+    from_older();
+    is_quick();
+    child_folder_leave(folder);
+    return expect_finish();
+}

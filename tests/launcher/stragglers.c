@@ -1,0 +1,286 @@
+/* Ranks that compute longer than their stage's others, and links that are slower than others:
+ * judged by times written by hand, and in runs whose rank 1 sleeps behind its products (SLEEP_US),
+ * or each of whose ranks stands for a node, of which that of rank 2 sleeps before it sends and
+ * receives (LINK_MS). The test starts itself as that program. */
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cjson/cJSON.h>
+#include <weft/weft.h>
+
+#include "comm/mpi/mpi_comm.h"
+#include "core/pace.h"
+#include "launcher/training/stragglers.h"
+#include "tests/expect.h"
+#include "tests/launcher/child.h"
+
+enum { NUM_RANKS = 7, STEPS = 20 };
+
+static const char config[] =
+    "{\"model\": {\"num_layers\": 2, \"hidden_size\": 16, \"num_attention_heads\": 2, "
+    "\"seq_length\": 12, \"vocab_size\": 54},\n"
+    "\"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 4, \"train_iters\": 20},\n"
+    "\"checkpoint\": {\"no_save\": true}, \"data\": {\"mock_data\": true},\n"
+    "\"device\": {\"peak_flops\": 1e9, \"num_threads\": 1, \"pace\": 1e8, \"pace_work\": "
+    "\"all\"},\n"
+    "\"reliability\": {\"straggler_steps\": 5}, \"log\": {\"trace_step\": 0, \"level\": "
+    "\"warn\"}}\n";
+
+/* The products of a rank. */
+__typeof__(weft_pace_end) __real_weft_pace_end, __wrap_weft_pace_end;
+void __wrap_weft_pace_end(int64_t start_ns, double flops)
+{
+    const char *us = getenv("SLEEP_US"), *rank = getenv("OMPI_COMM_WORLD_RANK");
+    struct timespec pause = {.tv_nsec = us ? 1000 * atol(us) : 0};
+    __real_weft_pace_end(start_ns, flops);
+    if (us && rank && strcmp(rank, "1") == 0 && flops > 0)
+        nanosleep(&pause, NULL);
+}
+
+static int rank_of_job(void)
+{
+    const char *rank = getenv("OMPI_COMM_WORLD_RANK");
+    return rank ? atoi(rank) : 0;
+}
+
+__typeof__(gethostname) __real_gethostname, __wrap_gethostname;
+int __wrap_gethostname(char *name, size_t bytes)
+{
+    if (!getenv("LINK_MS"))
+        return __real_gethostname(name, bytes);
+    snprintf(name, bytes, "node%d", rank_of_job());
+    return 0;
+}
+
+__typeof__(weft_comm_send_host) __real_weft_comm_send_host, __wrap_weft_comm_send_host;
+weft_status __wrap_weft_comm_send_host(weft_comm *comm, int peer, int tag, const void *buffer,
+                                       size_t bytes)
+{
+    const char *ms = getenv("LINK_MS");
+    struct timespec pause = {.tv_nsec = ms ? 1000000 * atol(ms) : 0};
+    if (ms && strcmp(weft_comm_name(comm), "links") == 0 && bytes > 1 &&
+        (rank_of_job() == 2 || weft_comm_world_rank(comm, peer) == 2))
+        nanosleep(&pause, NULL);
+    return __real_weft_comm_send_host(comm, peer, tag, buffer, bytes);
+}
+
+/* Two stages of three ranks and one of a single rank, three steps in a row. */
+static void check_judge(void)
+{
+    double ms[NUM_RANKS] = {10, 10.5, 9.5, 100, 101, 99, 1000}, sorted[NUM_RANKS];
+    weft_straggler ranks[NUM_RANKS] = {{0}};
+    weft_stragglers s = {.factor = 1.5,
+                         .steps = 3,
+                         .num_ranks = NUM_RANKS,
+                         .ranks = ranks,
+                         .ms = ms,
+                         .sorted = sorted};
+    char line[512] = "";
+    int step = 0;
+    for (int i = 0; i < NUM_RANKS; i++) {
+        ranks[i].stage = i / 3;
+        snprintf(ranks[i].node, sizeof ranks[i].node, "node%d", i);
+    }
+    for (int i = 0; i < 5; i++)
+        EXPECT(weft_stragglers_judge(&s, ++step, line, sizeof line) < 0, "%s", line);
+    EXPECT(s.slowest == 6 && sorted[0] == 9.5 && sorted[6] == 1000, "slowest %d", s.slowest);
+    /* Two that are slow, one of them with a step amid in which it is not. */
+    ms[2] = 15.8;
+    ms[4] = 200;
+    for (int i = 0; i < 5; i++) {
+        ms[2] = i == 1 ? 10 : 15.8;
+        int wanted = i == 2 ? 4 : i == 4 ? 2 : -1;
+        int found = weft_stragglers_judge(&s, ++step, line, sizeof line);
+        EXPECT(found == wanted, "step %d: %d, %s", i, found, line);
+        EXPECT(i != 2 || (strstr(line, "step 8: rank 4 on node4 is slow: for 3 steps ") &&
+                          strstr(line, "now 200 ms against 100 ms")),
+               "%s", line);
+    }
+    /* Told once; again when it was well for as long. */
+    for (int i = 0; i < 9; i++) {
+        ms[2] = i < 3 || i > 5 ? 16 : 10;
+        int found = weft_stragglers_judge(&s, ++step, line, sizeof line);
+        EXPECT(found == (i == 8 ? 2 : -1), "step %d: %d, %s", i, found, line);
+    }
+    /* All of a stage become slow in one step: no median, nobody. Two in one: one after the other.
+     */
+    s.steps = 1;
+    for (int i = 0; i < NUM_RANKS; i++) {
+        ranks[i] = (weft_straggler){.stage = 0};
+        ms[i] = i < 2 ? 20 : 10;
+    }
+    EXPECT(weft_stragglers_judge(&s, ++step, line, sizeof line) == 0, "%s", line);
+    EXPECT(weft_stragglers_judge(&s, ++step, line, sizeof line) == 1, "%s", line);
+    EXPECT(weft_stragglers_judge(&s, ++step, line, sizeof line) == -1, "%s", line);
+}
+
+/* A look at four nodes; the edge from each to the next. */
+static int look(weft_links *l, int64_t step, double a, double b, double c, double d, char *line)
+{
+    const double ms[] = {a, b, c, d};
+    memcpy(l->ring_ms, ms, sizeof ms);
+    return weft_links_judge(l, step, line, 512);
+}
+
+static void check_links_judge(void)
+{
+    enum { NODES = 4 };
+    double ring_ms[NODES], ms[NODES], sorted[NODES];
+    weft_node_link nodes[NODES] = {
+        {.node = "node0"}, {.node = "node1"}, {.node = "node2"}, {.node = "node3"}};
+    weft_links l = {.factor = 1.5,
+                    .steps = 40,
+                    .num_nodes = NODES,
+                    .nodes = nodes,
+                    .ring_ms = ring_ms,
+                    .ms = ms,
+                    .sorted = sorted};
+    char line[512] = "";
+    int64_t step = 0;
+    /* The edge alone between two nodes is no node's; a look amid in which a link is well counts. */
+    for (int i = 0; i < 9; i++)
+        EXPECT(look(&l, step += 10, 1, 9, 1, 1, line) < 0, "%s", line);
+    for (int i = 0; i < 9; i++)
+        EXPECT(look(&l, step += 10, 1, i == 4 ? 1.1 : 20, 20, 1, line) < 0, "look %d: %s", i, line);
+    EXPECT(ms[2] == 20 && ms[1] == 1 && sorted[3] == 20, "%g ms, %g ms", ms[2], ms[1]);
+    /* Told once, though another becomes slow, which is told of for itself. */
+    for (int i = 0; i < 9; i++) {
+        int found = look(&l, step += 10, 1, 20, 20, i < 2 ? 1 : 20, line);
+        EXPECT(found == (i == 0 ? 2 : i == 6 ? 3 : -1), "look %d: %d, %s", i, found, line);
+        EXPECT(i != 0 || (strstr(line, "step 190: the link of node node2 is slow: for 41 steps ") &&
+                          strstr(line, "at least 20 ms, 20 times as long")),
+               "%s", line);
+    }
+    /* Well for five looks, and then again. Five looks within a few steps do not do. */
+    for (int i = 0; i < 16; i++) {
+        const double slow = i < 5 ? 1 : 20;
+        int found = look(&l, step += i < 7 ? 10 : 5, 1, slow, slow, 1, line);
+        EXPECT(found == -1, "look %d: %d, %s", i, found, line);
+    }
+    for (int i = 0; i < 5; i++) {
+        int found = look(&l, step += 10, 1, 20, 20, 1, line);
+        EXPECT(found == (i == 3 ? 2 : -1), "look %d: %d, %s", i, found, line);
+    }
+}
+
+static void run(child *c, const char *mesh, const char *set, const char *sleep_us)
+{
+    EXPECT(system("rm -rf run") == 0, "no rm");
+    child_run(c,
+              (const char *[]){"train", "c.json", "--out", "run", "--mesh", mesh, "--set",
+                               set ? set : "train.seed=1", NULL},
+              (const char *[]){sleep_us, NULL});
+}
+
+/* compute_ms of a rank, the least of all steps but the first; -1: a line has none. */
+static double least_of(int rank, int slowest)
+{
+    double least = -1;
+    char *text = child_read("run/metrics.jsonl");
+    for (char *line = text ? strtok(text, "\n") : NULL; line; line = strtok(NULL, "\n")) {
+        cJSON *json = cJSON_Parse(line);
+        const cJSON *step = cJSON_GetObjectItem(json, "step");
+        const cJSON *ms = cJSON_GetArrayItem(cJSON_GetObjectItem(json, "compute_ms"), rank);
+        const cJSON *who = cJSON_GetObjectItem(json, "slowest_rank");
+        double value = cJSON_IsNumber(ms) ? ms->valuedouble : -1;
+        EXPECT(slowest < 0 || !step || step->valueint == 1 || (who && who->valueint == slowest),
+               "%s", line);
+        if (step && step->valueint == 2)
+            least = value;
+        else if (step && step->valueint > 2)
+            least = fmin(least, value);
+        cJSON_Delete(json);
+    }
+    free(text);
+    return least;
+}
+
+static void check_slow(const char *mesh)
+{
+    char wanted[160], host[64] = "";
+    child c;
+    gethostname(host, sizeof host - 1);
+    run(&c, mesh, NULL, "SLEEP_US=1500");
+    snprintf(wanted, sizeof wanted, ": rank 1 on %s is slow: for 5 steps ", host);
+    EXPECT(c.exit_code == 0 && child_is_line(c.err) && strstr(c.err, wanted), "%s: exit %d: %s",
+           mesh, c.exit_code, c.err);
+    child_release(&c);
+    const double others = least_of(0, 1), own = least_of(1, 1);
+    EXPECT(others > 0 && own > 2 * others, "%s: %g ms against %g ms", mesh, own, others);
+}
+
+/* However slow this machine is, at one of the looks it is not: the run goes on until it is told. */
+static void check_slow_link(void)
+{
+    child c;
+    bool found = false;
+    const char *args[] = {"train",  "c.json",
+                          "--out",  "link",
+                          "--mesh", "dp=4",
+                          "--set",  "straggler_factor=3",
+                          "--set",  "train.train_iters=1000000",
+                          NULL};
+    if (!child_start(&c, args, (const char *[]){"LINK_MS=100", NULL}))
+        return;
+    for (int i = 0; i < 900 && !found && !child_wait(&c, 0.1); i++) {
+        char *err = child_read(c.err_path);
+        found = err && strstr(err, "the link of node node2 is slow: for ");
+        free(err);
+    }
+    EXPECT(found, "not told within 90 s");
+    if (c.pid)
+        kill(c.pid, SIGTERM);
+    EXPECT(child_wait(&c, 60) && c.exit_code == WEFT_EXIT_STOPPED, "exit %d: %s", c.exit_code,
+           c.err);
+    EXPECT(!strstr(c.err, "node node0 is slow") && !strstr(c.err, "node node1 is slow") &&
+               !strstr(c.err, "node node3 is slow"),
+           "%s", c.err);
+    char *text = child_read("link/metrics.jsonl");
+    EXPECT(text && strstr(text, "\"slowest_link\": \"node2\"") && strstr(text, "\"link_ms\": ["),
+           "no links in metrics.jsonl");
+    free(text);
+    child_release(&c);
+}
+
+static void check_quiet(void)
+{
+    child c;
+    run(&c, "dp=2", "straggler_factor=3", "NONE=");
+    EXPECT(c.exit_code == 0 && c.err && !*c.err, "exit %d: %s", c.exit_code, c.err);
+    EXPECT(least_of(0, -1) > 0 && least_of(1, -1) > 0, "no times");
+    child_release(&c);
+    run(&c, "dp=2", "straggler_factor=0", "SLEEP_US=500");
+    EXPECT(c.exit_code == 0 && c.err && !*c.err, "exit %d: %s", c.exit_code, c.err);
+    EXPECT(least_of(0, -1) < 0, "times, but nobody looks");
+    child_release(&c);
+    run(&c, "dp=2", "straggler_factor=1", "NONE=");
+    EXPECT(c.exit_code == 2 && child_is_line(c.err) &&
+               strstr(c.err, "reliability.straggler_factor"),
+           "exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
+}
+
+int main(int argc, char **argv)
+{
+    char folder[32];
+    if (argc > 1) {
+        if (getenv("LINK_MS"))
+            weft_mpi_set_limits(&(weft_mpi_limits){.ranks_per_node = 1});
+        return weft_main(argc, argv, NULL);
+    }
+    child_program = realpath(argv[0], NULL);
+    if (!child_folder_enter(folder))
+        return 1;
+    EXPECT(child_write("c.json", config), "c.json");
+    check_judge();
+    check_links_judge();
+    check_slow_link();
+    check_slow("dp=4");
+    check_slow("tp=2");
+    check_quiet();
+    child_folder_leave(folder);
+    return expect_finish();
+}
