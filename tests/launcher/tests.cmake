@@ -159,3 +159,6 @@ weft_add_test(NAME context_price SOURCES launcher/context_price.c LABELS launche
 weft_add_test(NAME context_choice SOURCES launcher/context_choice.c RANKS 4 LABELS launcher mpi)
 weft_add_test(NAME step_clock CMOCKA SOURCES launcher/test_step_clock.c LABELS launcher tsan)
 weft_add_test(NAME application CMOCKA SOURCES launcher/test_application.c LABELS launcher)
+# What waits longest starts first, beside what computes.
+set_tests_properties(faults_netlab copies_netlab restarts_netlab killed restarts watchdog async_saves_faults
+  torture torture_finds tier_limits PROPERTIES COST 100)
