@@ -387,7 +387,13 @@ static weft_status run(bench *b, weft_start *start, int argc, char **argv)
     const weft_status status = measure_all(b);
     if (status != WEFT_OK || start->rank > 0)
         return status;
-    return b->common.json ? print_json(b) : print_table(b);
+    WEFT_TRY(b->common.json ? print_json(b) : print_table(b));
+    for (int i = 0; i < NUM_FORMS; i++)
+        if (is_asked(b, i) && b->of[i].fits)
+            return WEFT_OK;
+    return WEFT_ERROR(WEFT_MEMORY, "no form has room: device.memory_limit or "
+                                   "offload.host_memory_limit is too small; weft plan says by how "
+                                   "much");
 }
 
 int weft_bench_experts(int argc, char **argv, const weft_application *application)

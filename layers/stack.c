@@ -71,7 +71,9 @@ static weft_status grow(weft_stack *stack, size_t bytes)
                ? status
                : weft_error_context(status, "experts got more rows than there is room for "
                                             "(offload.experts auto, host or file, a smaller "
-                                            "offload.kept or slots leave some)");
+                                            "offload.kept or slots leave some; offload.placement "
+                                            "balanced evens rows out, "
+                                            "model.moe_expert_capacity_factor bounds them)");
 }
 
 weft_status weft_stack_alloc(weft_stack *stack, size_t bytes, void **out)

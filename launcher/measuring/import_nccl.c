@@ -436,6 +436,16 @@ static weft_status read_line(reader *r, const weft_import_lines *lines)
     return read_rank(r, lines);
 }
 
+/* What a test ran on is not what a cluster has, where a cluster's file tells that. */
+static void tell_counts(const reader *r)
+{
+    const weft_cluster *cluster = &r->import->cluster;
+    if (r->most_hosts > 1 && (cluster->num_nodes == 0 || r->import->has_nodes))
+        weft_import_nodes(r->import, r->file, r->most_hosts);
+    if (r->most_per_host > 1 && (cluster->ranks_per_node == 0 || r->import->has_ranks))
+        weft_import_ranks(r->import, r->file, r->most_per_host);
+}
+
 static weft_status read_all(reader *r, const char *text)
 {
     weft_import_lines lines = {.file = r->file, .next = text};
@@ -449,10 +459,7 @@ static weft_status read_all(reader *r, const char *text)
     WEFT_TRY(end_table(r));
     if (num_tables == 0)
         return WEFT_ERROR(WEFT_CONFIG, "%s:%d: no table of sizes", r->file, r->line);
-    if (r->most_hosts > 1)
-        weft_import_nodes(r->import, r->file, r->most_hosts);
-    if (r->most_per_host > 1)
-        weft_import_ranks(r->import, r->file, r->most_per_host);
+    tell_counts(r);
     return WEFT_OK;
 }
 

@@ -379,6 +379,16 @@ static void the_verb_writes_a_cluster(void **state)
     assert_int_equal(cluster.num_nodes, 2);
     assert_true(cluster.hardware.figures[WEFT_FIGURE_PEAK_BF16] == 312e12);
     assert_true(weft_cluster_knows(&cluster, WEFT_COST_ALL_REDUCE));
+    /* What a test ran on, 4 ranks of a node that has 8, is not what the cluster's file has. */
+    const char *kept[] = {"calibrate", "--import", base, "nccl.txt", "--out", "kept.json", NULL};
+    child_run(&c, kept, NULL);
+    if (c.exit_code != 0)
+        fail_msg("%s", c.err);
+    assert_non_null(strstr(c.err, "ran 4 ranks of a node, which has 8: left out"));
+    child_release(&c);
+    OK(weft_cluster_read("kept.json", &cluster));
+    assert_int_equal(cluster.ranks_per_node, 8);
+    assert_false(weft_cluster_knows(&cluster, WEFT_COST_ALL_REDUCE));
     static const char *const wrong[][9] = {
         {"calibrate", "--import", "bad.txt", "--out", "x.json"},
         {"calibrate", "--import", "none.txt", "--out", "x.json"},
