@@ -29,6 +29,7 @@ typedef struct flights {
     flight *at;
     int count;
     const char *verdict; /* NULL: none */
+    cJSON *verdict_json; /* NULL: none */
     group *groups;
     int num_groups;
 } flights;
@@ -90,9 +91,8 @@ static weft_status add_verdict(flights *f, const char *path)
 {
     cJSON *json;
     WEFT_TRY(parse(f, path, &json));
-    weft_status status = weft_arena_strdup(&f->arena, text_of(json, "text"), &f->verdict);
-    cJSON_Delete(json);
-    return status;
+    f->verdict_json = json;
+    return weft_arena_strdup(&f->arena, text_of(f->verdict_json, "text"), &f->verdict);
 }
 
 static int compare_ranks(const void *a, const void *b)
@@ -220,7 +220,19 @@ static bool find_difference(const flights *f, const group *g, const cJSON *out[2
 
 /* --- printing -------------------------------------------------------------------------------- */
 
-static void print_rank(const flight *at, FILE *out)
+/* A rank that did not answer may still write its record, when the end of the job wakes it. */
+static bool was_missing(const flights *f, int rank)
+{
+    const cJSON *item;
+    cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(f->verdict_json, "missing"))
+    {
+        if (cJSON_IsNumber(item) && item->valuedouble == rank)
+            return true;
+    }
+    return false;
+}
+
+static void print_rank(const flights *f, const flight *at, FILE *out)
 {
     const cJSON *flies =
         cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(at->json, "in_flight"), 0);
@@ -228,11 +240,12 @@ static void print_rank(const flight *at, FILE *out)
             text_of(at->json, "phase"), number_of(at->json, "step"),
             number_of(at->json, "phase_s"));
     if (flies)
-        fprintf(out, "%s %.0f of %s%s%s\n", text_of(flies, "kind"), number_of(flies, "sequence"),
+        fprintf(out, "%s %.0f of %s%s%s", text_of(flies, "kind"), number_of(flies, "sequence"),
                 text_of(flies, "group"), text_of(flies, "task")[0] ? ", " : "",
                 text_of(flies, "task"));
     else
-        fprintf(out, "-\n");
+        fprintf(out, "-");
+    fprintf(out, "%s\n", was_missing(f, at->rank) ? "; written late: it was missing" : "");
 }
 
 static void print_collective(const cJSON *item, int rank, FILE *out)
@@ -277,7 +290,7 @@ static void print_table(const flights *f, FILE *out)
     fprintf(out, "%6s  %-12s %-10s %6s %9s  %s\n", "rank", "node", "phase", "step", "for",
             "waits in");
     for (int i = 0; i < f->count; i++)
-        print_rank(&f->at[i], out);
+        print_rank(f, &f->at[i], out);
     fprintf(out, "\n%-12s %5s  collectives that each rank has begun\n", "group", "ranks");
     for (int i = 0; i < f->num_groups; i++)
         print_group(f, &f->groups[i], out);
@@ -320,6 +333,7 @@ weft_status weft_inspect_flight(const char *run, bool json, FILE *out)
         closedir(all);
     for (int i = 0; i < f.count; i++)
         cJSON_Delete(f.at[i].json);
+    cJSON_Delete(f.verdict_json);
     free(f.at);
     free(f.groups);
     weft_arena_release(&f.arena);

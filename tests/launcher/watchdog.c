@@ -120,6 +120,16 @@ static void inspect(const char *run, int rank)
     EXPECT(c.exit_code == 0 && child_is_line(c.out) && strstr(c.out, "\"in_flight\":[{"),
            "inspect --json: exit %d: %s", c.exit_code, c.out);
     child_release(&c);
+    /* Whom the end of the job woke writes, too. */
+    char late[96];
+    snprintf(path, sizeof path, "%s/flight/rank-%d.json", run, rank);
+    snprintf(late, sizeof late,
+             "{\"rank\": %d, \"groups\": [], \"operations\": [], \"in_flight\": []}", rank);
+    EXPECT(child_write(path, late), "%s", path);
+    child_run(&c, (const char *[]){"inspect", "--flight", run, NULL}, NULL);
+    EXPECT(c.exit_code == 0 && strstr(c.out, "; written late: it was missing"),
+           "inspect a late record: exit %d: %s%s", c.exit_code, c.out, c.err);
+    child_release(&c);
     snprintf(path, sizeof path, "%s/flight/rank-%d.json", run, rank == 0);
     EXPECT(truncate(path, 99) == 0, "%s", path);
     child_run(&c, (const char *[]){"inspect", "--flight", run, NULL}, NULL);
