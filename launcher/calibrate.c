@@ -216,22 +216,14 @@ static weft_status folder_of(const char *path, char out[4096])
     return WEFT_OK;
 }
 
-static weft_status check_writable(const char *path)
-{
-    weft_new_file file;
-    WEFT_TRY(weft_new_file_open(path, &file));
-    weft_new_file_drop(&file);
-    return WEFT_OK;
-}
-
 /* Rank 0, before minutes are spent on measuring: whether its results can be written. */
 static weft_status check_outputs(const arguments *args)
 {
     const weft_line_file files[] = {{"--out", args->out, true}, {"--svg", args->svg, true}};
-    WEFT_TRY(check_writable(args->out));
+    WEFT_TRY(weft_output_try(args->out));
     if (!args->svg)
         return WEFT_OK;
-    WEFT_TRY(check_writable(args->svg));
+    WEFT_TRY(weft_output_try(args->svg));
     return weft_output_check(files, 2);
 }
 

@@ -188,7 +188,9 @@ static weft_status check_files(const planner *p)
                                     {"--trace", p->trace, true},
                                     {"--emit", p->search.emit, true},
                                     {"--html", p->html, true}};
-    return weft_output_check(files, sizeof files / sizeof *files);
+    WEFT_TRY(weft_output_check(files, sizeof files / sizeof *files));
+    WEFT_TRY(weft_output_try(p->search.emit));
+    return weft_output_try(p->html);
 }
 
 /* Everything before the plan. */

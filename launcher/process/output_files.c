@@ -6,6 +6,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "core/file.h"
+
 static const char *name_of(const char *path)
 {
     const char *slash = strrchr(path, '/');
@@ -43,5 +45,15 @@ weft_status weft_output_check(const weft_line_file *files, size_t count)
                 weft_same_file(files[i].path, files[k].path))
                 return WEFT_ERROR(WEFT_CONFIG, "%s %s: the same file as %s", files[i].option,
                                   files[i].path, files[k].option);
+    return WEFT_OK;
+}
+
+weft_status weft_output_try(const char *path)
+{
+    weft_new_file file;
+    if (!path)
+        return WEFT_OK;
+    WEFT_TRY(weft_new_file_open(path, &file));
+    weft_new_file_drop(&file);
     return WEFT_OK;
 }

@@ -17,5 +17,8 @@ typedef struct weft_line_file {
 bool weft_same_file(const char *a, const char *b);
 /* WEFT_CONFIG: an output is the same file as an input, or as another output. */
 weft_status weft_output_check(const weft_line_file *files, size_t count) WEFT_CHECKED;
+/* Before what takes minutes: whether the file can be written. It is as it was. NULL is legal.
+ * Errors: WEFT_FILE. */
+weft_status weft_output_try(const char *path) WEFT_CHECKED;
 
 #endif

@@ -223,9 +223,16 @@ static void check_refusals(void)
               (const char *[]){"plan", "dense.json", "--cluster", "cluster.json", "--mesh",
                                "tp=8,pp=2", "--html", "none/page.html", NULL},
               NULL);
-    EXPECT(c.exit_code == 6 && child_is_line(c.err) && strstr(c.err, "none/page.html") &&
-               strstr(c.out, "16 devices on DGX H100"),
+    EXPECT(c.exit_code == 6 && child_is_line(c.err) && strstr(c.err, "none/page.html") && !*c.out,
            "exit %d: \"%s\", and the plan: \"%s\"", c.exit_code, c.err, c.out);
+    child_release(&c);
+    /* Before a search, not behind it. */
+    child_run(&c,
+              (const char *[]){"plan", "dense.json", "--cluster", "cluster.json", "--search",
+                               "--emit", "none/best.json", NULL},
+              NULL);
+    EXPECT(c.exit_code == 6 && child_is_line(c.err) && strstr(c.err, "none/best.json") && !*c.out,
+           "exit %d: \"%s\", and plans: \"%s\"", c.exit_code, c.err, c.out);
     child_release(&c);
 }
 
