@@ -254,13 +254,16 @@ static void check_tier(void)
     EXPECT(c.exit_code == 0, "train: exit %d: %s", c.exit_code, c.err);
     child_release(&c);
     cJSON *json = lay_beside("tiered", "tiered.json", "tp=1");
-    const cJSON *upload = row_of(against_of(json, "time_s"), "upload"), *row;
+    const cJSON *upload = row_of(against_of(json, "time_s"), "upload"),
+                *compute = row_of(against_of(json, "time_s"), "compute"), *row;
     const double planned = number_of(upload, "planned"), measured = number_of(upload, "measured"),
                  step = number_of(row_of(against_of(json, "phases_s"), "idle"), "measured");
+    /* Where computing takes longer than planned, as under a sanitizer, it hides more of them. */
+    const double hides = fmax(number_of(compute, "measured") - number_of(compute, "planned"), 0);
     double times = 0, phases = 0;
     cJSON_ArrayForEach(row, against_of(json, "time_s")) times += number_of(row, "measured");
     cJSON_ArrayForEach(row, against_of(json, "phases_s")) phases += number_of(row, "measured");
-    EXPECT(planned > 0.05 && measured > 0.7 * planned && measured < times,
+    EXPECT(planned > 0.05 && measured >= 0 && measured + hides > 0.7 * planned && measured < times,
            "uploads: planned %g s, measured %g of a step of %g", planned, measured, times);
     EXPECT(step >= 0 && fabs(times - phases) < 0.01 * phases, "times %g s, phases %g", times,
            phases);
