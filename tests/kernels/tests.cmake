@@ -3,7 +3,7 @@ function(weft_add_cuda_run name)
   weft_add_test_run(NAME kernels_${name}_cuda PROGRAM $<TARGET_FILE:test_kernels_${name}>
     LABELS kernels cuda)
   set_property(TEST kernels_${name}_cuda APPEND PROPERTY ENVIRONMENT WEFT_TEST_DEVICE=cuda)
-  set_tests_properties(kernels_${name}_cuda PROPERTIES RESOURCE_LOCK gpu)
+  weft_lock_gpu(kernels_${name}_cuda)
 endfunction()
 
 include(${CMAKE_CURRENT_LIST_DIR}/elementwise.cmake OPTIONAL)
@@ -28,7 +28,7 @@ add_gemm_run(native_refused refused WEFT_CPU_BF16=native ONEDNN_MAX_CPU_ISA=AVX2
 weft_add_cuda_run(gemm)
 foreach(form together each) # of the groups' products, whatever their size
   add_gemm_run(cuda_${form} groups WEFT_TEST_DEVICE=cuda WEFT_CUDA_GROUPED_GEMM=${form})
-  set_tests_properties(kernels_gemm_cuda_${form} PROPERTIES RESOURCE_LOCK gpu)
+  weft_lock_gpu(kernels_gemm_cuda_${form})
 endforeach()
 
 if(WEFT_CUDA STREQUAL emulated)

@@ -7,6 +7,7 @@
 
 #include <cjson/cJSON.h>
 
+#include "schedule/kinds.h"
 #include "tests/expect.h"
 #include "tests/launcher/child.h"
 
@@ -193,12 +194,13 @@ static void check_experts(const char *config, const char *mesh, const char *run,
     cJSON_Delete(json);
 }
 
-/* A traced step that waited for a second longer for what the host steps beside the next one: in
+/* A traced step that waited a second longer for what the host steps beside the next one: in
  * timeline and metrics of the run. */
 static void lengthen_steps(const char *run)
 {
     enum { TRACED = 4 };
     const double second_us = 1e6;
+    double end_us = 0; /* the step's */
     char path[64], *text, *lines;
     cJSON *event, *last = NULL;
     snprintf(path, sizeof path, "%s/trace.json", run);
@@ -207,12 +209,16 @@ static void lengthen_steps(const char *run)
     cJSON_ArrayForEach(event, cJSON_GetObjectItem(trace, "traceEvents"))
     {
         const char *kind = cJSON_GetStringValue(cJSON_GetObjectItem(event, "cat"));
-        if (kind && strcmp(kind, "step") == 0 &&
+        if (!kind)
+            continue;
+        end_us = fmax(end_us, number_of(event, "ts") + number_of(event, "dur"));
+        if (strcmp(kind, "step") == 0 && number_of(event, "tid") == WEFT_LANE_HOST &&
             (!last || number_of(event, "ts") > number_of(last, "ts")))
             last = event;
     }
     EXPECT(last, "no step in %s", path);
-    cJSON_SetNumberValue(cJSON_GetObjectItem(last, "dur"), number_of(last, "dur") + second_us);
+    cJSON_SetNumberValue(cJSON_GetObjectItem(last, "dur"),
+                         end_us + second_us - number_of(last, "ts"));
     char *longer = cJSON_PrintUnformatted(trace);
     EXPECT(longer && child_write(path, longer), "%s", path);
     cJSON_free(longer);

@@ -7,6 +7,6 @@ weft_add_test(NAME calibrate_ranks SOURCES launcher/calibrate.c RANKS 4 LABELS l
 weft_add_test_run(NAME calibrate_cuda PROGRAM $<TARGET_FILE:test_calibrate_ranks> RANKS 2
   LABELS launcher cuda mpi)
 set_property(TEST calibrate_cuda APPEND PROPERTY ENVIRONMENT WEFT_TEST_DEVICE=cuda)
-set_tests_properties(calibrate_cuda PROPERTIES RESOURCE_LOCK gpu)
+weft_lock_gpu(calibrate_cuda)
 weft_add_test_run(NAME calibrate_odd_ranks PROGRAM $<TARGET_FILE:test_calibrate_ranks> RANKS 3
   LABELS launcher mpi)

@@ -228,10 +228,16 @@ void child_release(child *c)
     memset(c, 0, sizeof *c);
 }
 
+#ifdef __SANITIZE_ADDRESS__
+enum { RUN_S = 240 };
+#else
+enum { RUN_S = 60 };
+#endif
+
 void child_run(child *c, const char *const *args, const char *const *environment)
 {
     if (!child_start(c, args, environment))
         return;
-    if (!child_wait(c, 60))
+    if (!child_wait(c, RUN_S))
         child_kill(c);
 }

@@ -31,7 +31,7 @@ int child_ranks(const child *c, pid_t *out, int capacity);
 int child_descendants(const child *c, pid_t *out, int capacity);
 void child_release(child *c);
 
-/* start, wait (killed after 60 s) in one. */
+/* start, wait (killed after 60 s, four times that under AddressSanitizer) in one. */
 void child_run(child *c, const char *const *args, const char *const *environment);
 
 /* The text is one line, newline at its end. */

@@ -30,7 +30,7 @@ weft_add_test(NAME cuda_meshes SOURCES launcher/cuda_meshes.c launcher/meshes.c 
 weft_add_test_run(NAME cuda_tier_slow PROGRAM $<TARGET_FILE:test_tier_slow> RANKS 2 TIMEOUT 300
   ARGS device.kind=cuda LABELS launcher cuda mpi)
 list(APPEND cuda_training cuda_meshes cuda_tier_slow)
-set_tests_properties(cuda_training ${cuda_training} PROPERTIES RESOURCE_LOCK gpu)
+weft_lock_gpu(cuda_training ${cuda_training})
 # Emulated, pinning memory waits for all streams, as it may on a GPU.
 set_property(TEST cuda_training ${cuda_training} APPEND PROPERTY ENVIRONMENT
   WEFT_EMULATE_PINNING_WAITS=1)
@@ -41,4 +41,4 @@ endif()
 weft_add_test(NAME cuda_command SOURCES launcher/cuda_command.c launcher/child.c ARGS ${nvml}
   LABELS launcher cuda)
 add_dependencies(test_cuda_command fake_nvml)
-set_tests_properties(cuda_command PROPERTIES RESOURCE_LOCK gpu)
+weft_lock_gpu(cuda_command)

@@ -73,8 +73,12 @@ weft_add_test(NAME tier_plan SOURCES launcher/tier_plan.c launcher/child.c LABEL
 add_dependencies(test_tier_plan weft_binary)
 weft_add_test(NAME plan_layers SOURCES launcher/plan_layers.c launcher/child.c LABELS launcher)
 add_dependencies(test_plan_layers weft_binary weft_plan)
+set(problems 200)
+if(WEFT_SANITIZE)
+  set(problems 20)
+endif()
 weft_add_test(NAME search SOURCES launcher/search.c launcher/problems.c launcher/child.c TIMEOUT 300
-  LABELS launcher)
+  ARGS ${problems} LABELS launcher)
 weft_add_test(NAME what_if SOURCES launcher/what_if.c launcher/problems.c launcher/child.c TIMEOUT 300
   LABELS launcher)
 add_dependencies(test_search weft_binary)
