@@ -58,11 +58,11 @@ typedef struct weft_device_blocks {
     size_t count, capacity;
 } weft_device_blocks;
 
-/* One direction of a paced link. */
-typedef struct weft_link_way {
+/* One direction of a paced link, or a paced file. */
+typedef struct weft_paced_way {
     int64_t free_ns; /* when what left last arrives */
     int64_t owed_ns; /* how late the last wait for that ended */
-} weft_link_way;
+} weft_paced_way;
 
 struct weft_device {
     const weft_device_ops *ops;
@@ -73,11 +73,13 @@ struct weft_device {
     atomic_size_t pinned_now[WEFT_NUM_MEMORY_PURPOSES]; /* each one's part in WEFT_SPACE_PINNED */
     weft_device_blocks blocks;                          /* device_memory.c */
     atomic_uint_least64_t num_allocs;
-    struct weft_lane *lanes;           /* all of them, kept by device.c */
-    weft_pace pace;                    /* of a CPU device */
-    atomic_int_least64_t late_ns;      /* lost behind the pace: weft_device_take_late */
-    weft_link_way link[2];             /* by the space that is copied to */
+    struct weft_lane *lanes;      /* all of them, kept by device.c */
+    weft_pace pace;               /* of a CPU device */
+    atomic_int_least64_t late_ns; /* lost behind the pace: weft_device_take_late */
+    weft_paced_way link[2];       /* by the space that is copied to */
+    weft_paced_way file;
     atomic_int_least64_t link_late_ns; /* weft_device_take_link_late */
+    atomic_int_least64_t file_late_ns; /* weft_device_take_file_late */
 };
 
 struct weft_lane {

@@ -21,7 +21,8 @@ void weft_device_set_pace(weft_device *device, weft_pace pace)
 {
     device->pace = pace;
     for (int i = 0; i < 2; i++)
-        device->link[i] = (weft_link_way){0};
+        device->link[i] = (weft_paced_way){0};
+    device->file = (weft_paced_way){0};
 }
 
 double weft_device_take_late(weft_device *device)
@@ -32,6 +33,11 @@ double weft_device_take_late(weft_device *device)
 double weft_device_take_link_late(weft_device *device)
 {
     return (double)atomic_exchange(&device->link_late_ns, 0) * 1e-9;
+}
+
+double weft_device_take_file_late(weft_device *device)
+{
+    return (double)atomic_exchange(&device->file_late_ns, 0) * 1e-9;
 }
 
 void weft_lane_mark_experts(weft_lane *lane, bool are_experts)
@@ -94,9 +100,37 @@ weft_status weft_pace_pass(weft_lane *lane, const char *label, double flops)
     return flops > 0 ? weft_lane_submit(lane, label, run_pass, &flops, sizeof flops) : WEFT_OK;
 }
 
-/* --- the link to host memory --------------------------------------------------------------- */
+/* --- the link to host memory, and a file --------------------------------------------------- */
 
-static pthread_mutex_t link_lock = PTHREAD_MUTEX_INITIALIZER; /* of every device's link */
+static pthread_mutex_t way_lock = PTHREAD_MUTEX_INITIALIZER; /* of every device's ways */
+
+static int64_t start_way(weft_paced_way *way, double rate, int64_t start_ns, size_t bytes)
+{
+    const double ns = fmin(1e9 * (double)bytes / rate, 1e15);
+    pthread_mutex_lock(&way_lock);
+    const int64_t ready = start_ns - way->owed_ns;
+    const int64_t end = (ready > way->free_ns ? ready : way->free_ns) + (int64_t)ns;
+    way->owed_ns = 0;
+    way->free_ns = end;
+    pthread_mutex_unlock(&way_lock);
+    return end;
+}
+
+static void end_way(weft_paced_way *way, int64_t end_ns, atomic_int_least64_t *late_ns)
+{
+    int64_t now = weft_pace_start_ns();
+    if (now < end_ns) {
+        wait_until(end_ns);
+        now = weft_pace_start_ns();
+    }
+    pthread_mutex_lock(&way_lock);
+    if (way->free_ns == end_ns) { /* what has left behind it already is not held up */
+        const int64_t late = now - end_ns;
+        way->owed_ns = late < MOST_OWED_NS ? late : MOST_OWED_NS;
+        atomic_fetch_add(late_ns, late - way->owed_ns);
+    }
+    pthread_mutex_unlock(&way_lock);
+}
 
 /* Whether a copy takes the link, and to which space. */
 static bool crosses_link(const weft_device *device, const weft_copy_args *copy, weft_space *out_to)
@@ -108,32 +142,23 @@ static bool crosses_link(const weft_device *device, const weft_copy_args *copy, 
 
 int64_t weft_pace_link_start(weft_device *device, weft_space to, int64_t start_ns, size_t bytes)
 {
-    weft_link_way *way = &device->link[to];
-    const double ns = fmin(1e9 * (double)bytes / device->pace.link, 1e15);
-    pthread_mutex_lock(&link_lock);
-    const int64_t ready = start_ns - way->owed_ns;
-    const int64_t end = (ready > way->free_ns ? ready : way->free_ns) + (int64_t)ns;
-    way->owed_ns = 0;
-    way->free_ns = end;
-    pthread_mutex_unlock(&link_lock);
-    return end;
+    return start_way(&device->link[to], device->pace.link, start_ns, bytes);
 }
 
 void weft_pace_link_end(weft_device *device, weft_space to, int64_t end_ns)
 {
-    weft_link_way *way = &device->link[to];
-    int64_t now = weft_pace_start_ns();
-    if (now < end_ns) {
-        wait_until(end_ns);
-        now = weft_pace_start_ns();
-    }
-    pthread_mutex_lock(&link_lock);
-    if (way->free_ns == end_ns) { /* what has left behind it already is not held up */
-        const int64_t late = now - end_ns;
-        way->owed_ns = late < MOST_OWED_NS ? late : MOST_OWED_NS;
-        atomic_fetch_add(&device->link_late_ns, late - way->owed_ns);
-    }
-    pthread_mutex_unlock(&link_lock);
+    end_way(&device->link[to], end_ns, &device->link_late_ns);
+}
+
+int64_t weft_pace_file_start(weft_device *device, int64_t start_ns, size_t bytes)
+{
+    return device->pace.file > 0 ? start_way(&device->file, device->pace.file, start_ns, bytes) : 0;
+}
+
+void weft_pace_file_end(weft_device *device, int64_t end_ns)
+{
+    if (device->pace.file > 0)
+        end_way(&device->file, end_ns, &device->file_late_ns);
 }
 
 weft_status weft_pace_run_copy(const void *args)

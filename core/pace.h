@@ -15,7 +15,10 @@
  * WEFT_SPACE_DEVICE and WEFT_SPACE_PINNED copies, and then its lane waits until the bytes would
  * have travelled. Copies of all lanes in one direction share it in turn; the other direction is
  * another's. What a direction is late with, it owes as a lane does. Copies among pinned memory,
- * inside the device and of memory that is not the device's have no pace. */
+ * inside the device and of memory that is not the device's have no pace.
+ *
+ * So has the file of experts, in which reads and writes take turns: one of them goes to the disk,
+ * and then waits until its bytes would have gone. */
 #ifndef WEFT_CORE_PACE_H
 #define WEFT_CORE_PACE_H
 
@@ -31,6 +34,7 @@ typedef struct weft_pace {
     double flops; /* FLOP/s; 0: no pace */
     weft_pace_work work;
     double link; /* bytes/s of the link to host memory, each way; 0: no pace */
+    double file; /* bytes/s read from the experts' file, or written; 0: no pace */
 } weft_pace;
 
 /* Call it while the device's lanes are idle. Only the CPU device heeds it. */
@@ -39,6 +43,8 @@ void weft_device_set_pace(weft_device *device, weft_pace pace);
 double weft_device_take_late(weft_device *device);
 /* The same of the link's two directions together. */
 double weft_device_take_link_late(weft_device *device);
+/* The same of the file. */
+double weft_device_take_file_late(weft_device *device);
 
 /* Marks work enqueued from now on as the experts', or not. */
 void weft_lane_mark_experts(weft_lane *lane, bool are_experts);
@@ -55,6 +61,9 @@ void weft_pace_end(int64_t start_ns, double flops);
  * last of them arrives, behind what is on its way already; end waits for it. */
 int64_t weft_pace_link_start(weft_device *device, weft_space to, int64_t start_ns, size_t bytes);
 void weft_pace_link_end(weft_device *device, weft_space to, int64_t end_ns);
+/* The same around what is read from the experts' file or written to it; without a pace, nothing. */
+int64_t weft_pace_file_start(weft_device *device, int64_t start_ns, size_t bytes);
+void weft_pace_file_end(weft_device *device, int64_t end_ns);
 /* For the CPU device: a copy in host memory as a lane's function, at the link's pace where it
  * crosses the link. `args`: a weft_copy_args (core/worker.h). */
 weft_status weft_pace_run_copy(const void *args) WEFT_CHECKED;

@@ -170,7 +170,8 @@ static weft_status outline_model(arguments *args, int num_ranks, weft_arena *are
         .pipeline = {.num_partitions = parts > 0 ? parts : 1,
                      .reuse = reuses ? (weft_reuse)schedule->moe_memory_reuse : WEFT_REUSE_NONE}};
     const weft_model_setup setup = weft_step_setup(config, &moe);
-    config->device.pace = config->device.pace_link = 0; /* what is measured is this machine */
+    config->device.pace = 0; /* what is measured is this machine */
+    config->device.pace_link = config->device.pace_file = 0;
     config->device.memory_limit = 0;
     return weft_config_locate(
         &args->source,

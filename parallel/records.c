@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/arena.h"
+#include "core/pace.h"
 
 typedef struct place {
     int32_t record;        /* -1: none */
@@ -81,18 +82,27 @@ static weft_status run_turn(const void *raw)
 {
     const turn *t = raw;
     weft_spill_transfer transfers[WEFT_NUM_RECORD_PARTS];
+    weft_device *device = weft_lane_current_device();
+    size_t bytes = 0;
     int count = 0;
     for (int part = 0; part < WEFT_NUM_RECORD_PARTS; part++) {
         char *memory = part_at(t->records, t->place, part);
         if (t->zeros & 1u << part)
             memset(memory, 0, t->records->options.sizes.part_bytes[part]);
-        if (t->parts & 1u << part)
-            transfers[count++] = (weft_spill_transfer){.record = (size_t)t->record,
-                                                       .part = t->records->part_in_file[part],
-                                                       .is_write = t->is_write,
-                                                       .memory = memory};
+        if (!(t->parts & 1u << part))
+            continue;
+        bytes += weft_spill_padded_bytes(t->records->options.sizes.part_bytes[part]);
+        transfers[count++] = (weft_spill_transfer){.record = (size_t)t->record,
+                                                   .part = t->records->part_in_file[part],
+                                                   .is_write = t->is_write,
+                                                   .memory = memory};
     }
-    return count > 0 ? weft_spill_run(t->records->spill, transfers, count) : WEFT_OK;
+    if (count == 0)
+        return WEFT_OK;
+    const int64_t end = weft_pace_file_start(device, weft_pace_start_ns(), bytes);
+    WEFT_TRY(weft_spill_run(t->records->spill, transfers, count));
+    weft_pace_file_end(device, end);
+    return WEFT_OK;
 }
 
 /* Behind the work enqueued on the place before, and ahead of what follows. */

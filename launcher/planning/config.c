@@ -324,16 +324,16 @@ static weft_status check_device(const weft_config *c)
 {
     const struct {
         const char *key;
-        double flops;
-    } rates[] = {{"device.pace", c->device.pace}, {"device.peak_flops", c->device.peak_flops}};
+        double rate;
+        const char *unit, *most;
+    } rates[] = {{"device.pace", c->device.pace, "FLOP/s", "1e+18"},
+                 {"device.peak_flops", c->device.peak_flops, "FLOP/s", "1e+18"},
+                 {"device.pace_link", c->device.pace_link, "bytes/s", "1e+14"},
+                 {"device.pace_file", c->device.pace_file, "bytes/s", "1e+14"}};
     for (size_t i = 0; i < sizeof rates / sizeof *rates; i++)
-        if (rates[i].flops > 0 && rates[i].flops < 1e6)
-            return WEFT_KEY_ERROR(rates[i].key, "%g FLOP/s is out of range: 0, or 1e+06 to 1e+18",
-                                  rates[i].flops);
-    if (c->device.pace_link > 0 && c->device.pace_link < 1e6)
-        return WEFT_KEY_ERROR("device.pace_link",
-                              "%g bytes/s is out of range: 0, or 1e+06 to 1e+14",
-                              c->device.pace_link);
+        if (rates[i].rate > 0 && rates[i].rate < 1e6)
+            return WEFT_KEY_ERROR(rates[i].key, "%g %s is out of range: 0, or 1e+06 to %s",
+                                  rates[i].rate, rates[i].unit, rates[i].most);
     if (c->train.precision == WEFT_PRECISION_FP16 && c->device.kind == WEFT_DEVICE_KIND_CPU)
         return WEFT_KEY_ERROR("train.precision",
                               "fp16 needs device.kind \"cuda\"; the CPU has fp32 and bf16");

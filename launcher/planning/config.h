@@ -89,6 +89,7 @@ typedef struct weft_device_options { /* section "device" */
     double pace;                     /* FLOP/s of an emulated accelerator; 0: none */
     int pace_work;                   /* weft_pace_work */
     double pace_link;                /* bytes/s of its link to host memory, each way; 0: no pace */
+    double pace_file;                /* bytes/s of a rank's experts' file; 0: no pace */
 } weft_device_options;
 
 typedef struct weft_log_options { /* section "log" */

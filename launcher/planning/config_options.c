@@ -142,6 +142,8 @@ static const weft_option_row device_rows[] = {
            "what has it; experts: those of MoE layers, computing nothing; all: kernels with FLOPs"),
     REAL(T, pace_link, "0", 0, 1e14,
          "cpu: bytes/s, each way, between an emulated accelerator and host memory; 0: no pace"),
+    REAL(T, pace_file, "0", 0, 1e14,
+         "cpu: bytes/s of a rank's experts' file, reads and writes in turn; 0: no pace"),
 };
 #undef T
 #define T weft_log_options
@@ -272,7 +274,8 @@ weft_pace weft_config_pace(const weft_config *config)
     bool is_cpu = config->device.kind == WEFT_DEVICE_KIND_CPU;
     return (weft_pace){.flops = is_cpu ? config->device.pace : 0,
                        .work = (weft_pace_work)config->device.pace_work,
-                       .link = is_cpu ? config->device.pace_link : 0};
+                       .link = is_cpu ? config->device.pace_link : 0,
+                       .file = is_cpu ? config->device.pace_file : 0};
 }
 
 weft_dtype weft_config_dtype(const weft_config *config)

@@ -435,6 +435,7 @@ static weft_status check_precision(const weft_config *config, const weft_cluster
 bool weft_plan_is_of_gpus(const weft_config *config, const weft_cluster *cluster)
 {
     return config->device.pace == 0 && config->device.pace_link == 0 &&
+           config->device.pace_file == 0 &&
            weft_hardware_knows(weft_cluster_hardware(cluster, cluster->num_groups > 0 ? 0 : -1),
                                WEFT_FIGURE_MULTIPROCESSORS);
 }

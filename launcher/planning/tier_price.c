@@ -207,12 +207,18 @@ static weft_status make_layers(weft_tier_walk *w, const weft_site *site, const w
     return WEFT_OK;
 }
 
-/* A world smaller than a node has all of the node's storage. */
+/* A world smaller than a node has all of the node's storage. pace: bytes/s of a rank's file; 0: as
+ * the storage has it. */
 static weft_status file_rates(const weft_site *site, const weft_records_sizes *sizes, int world,
-                              weft_file_rates *out)
+                              double pace, weft_file_rates *out)
 {
     const double share = fmin(1, (double)world / site->cluster->ranks_per_node);
     *out = (weft_file_rates){0};
+    for (unsigned parts = 1; pace > 0 && parts < WEFT_RECORD_SETS; parts++)
+        out->read_us[parts] = out->write_us[parts] =
+            1e6 * (double)weft_record_set_bytes(sizes, parts) / pace;
+    if (pace > 0)
+        return WEFT_OK;
     for (unsigned parts = 1; parts < WEFT_RECORD_SETS; parts++) {
         const double bytes = share * (double)weft_record_set_bytes(sizes, parts);
         weft_estimate read, write;
@@ -246,7 +252,8 @@ static weft_status make_file(weft_tier_walk *w, const weft_site *site, const wef
         return WEFT_OK;
     const weft_records_sizes sizes =
         weft_experts_file_sizes(&file, dtype, largest, largest / (size_t)owners, num, true);
-    if (file_rates(site, &sizes, world, &rates) != WEFT_OK) { /* the cluster does not tell */
+    const double pace = weft_config_pace(config).file;
+    if (file_rates(site, &sizes, world, pace, &rates) != WEFT_OK) { /* the cluster does not tell */
         weft_error_clear();
         w->is_unknown = true;
         return WEFT_OK;

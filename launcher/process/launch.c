@@ -24,6 +24,8 @@ enum {
     MAX_ARGS = 256,
     NOT_STARTED = 127,
     PIECE_BYTES = 4096, /* a pipe that is ready takes so much without blocking */
+    SIGNALLED = 128,    /* and the signal: an exit code */
+    END_S = 20,         /* mpirun needs 1 to 2 for a job that lost a rank; some it never ends */
 };
 
 typedef struct job {
@@ -33,8 +35,8 @@ typedef struct job {
     char piece[PIECE_BYTES];
     size_t first, last; /* of `piece`: on its way to standard output */
     weft_mpirun_words words;
-    double asked_us; /* 0: not yet */
-    int exit_code;   /* of a job that this process ends; 0: it does not */
+    double asked_us, lost_us; /* to stop; a rank. 0: not yet */
+    int exit_code;            /* of a job that this process ends; 0: it does not */
 } job;
 
 /* --- starting mpirun ----------------------------------------------------------------------- */
@@ -177,24 +179,38 @@ static void end_job(job *j, int exit_code)
     kill(-j->pid, SIGKILL);
 }
 
-/* Ends a job that was asked to stop and takes too long. Returns the milliseconds until this has to
- * be looked at again; -1: never. */
+/* Milliseconds until `seconds` have passed since *since_us, which is now where it is 0; at most 0:
+ * they have. */
+static int time_left(double *since_us, int seconds)
+{
+    const double now = weft_now_us();
+    if (*since_us == 0)
+        *since_us = now;
+    const double left_ms = 1e3 * seconds - (now - *since_us) / 1e3;
+    return left_ms <= 0 ? 0 : left_ms < 1e6 ? (int)left_ms + 1 : 1000000;
+}
+
+/* Ends a job that was asked to stop, or has lost a rank, and takes too long. Returns the
+ * milliseconds until this has to be looked at again; -1: never. */
 static int heed_time(job *j)
 {
+    int stop_ms = -1, loss_ms = -1;
     if (!j->exit_code && weft_stop_num_interrupts() > 1)
         end_job(j, WEFT_STOP_INTERRUPTED);
-    if (j->exit_code || !weft_stop_asked() || weft_stop_timeout() == 0)
+    if (!j->exit_code && weft_stop_asked() && weft_stop_timeout() > 0 &&
+        (stop_ms = time_left(&j->asked_us, weft_stop_timeout())) == 0) {
+        fprintf(stderr, "weft train: not stopped within %d s (train.stop_timeout_s): killed\n",
+                weft_stop_timeout());
+        end_job(j, WEFT_STOP_KILLED);
+    }
+    if (!j->exit_code && j->words.killed_by && (loss_ms = time_left(&j->lost_us, END_S)) == 0) {
+        fprintf(stderr, "weft %s: mpirun did not end within %d s of that: killed\n", j->words.verb,
+                END_S);
+        end_job(j, SIGNALLED + j->words.killed_by);
+    }
+    if (j->exit_code)
         return -1;
-    double now = weft_now_us();
-    if (!j->asked_us)
-        j->asked_us = now;
-    double left_ms = 1e3 * (double)weft_stop_timeout() - (now - j->asked_us) / 1e3;
-    if (left_ms > 0)
-        return left_ms < 1e6 ? (int)left_ms + 1 : 1000000;
-    fprintf(stderr, "weft train: not stopped within %d s (train.stop_timeout_s): killed\n",
-            weft_stop_timeout());
-    end_job(j, WEFT_STOP_KILLED);
-    return -1;
+    return stop_ms < 0 || (loss_ms >= 0 && loss_ms < stop_ms) ? loss_ms : stop_ms;
 }
 
 static void read_out(job *j)
@@ -279,7 +295,7 @@ static int tell(const job *j)
     if (weft_stop_is_saved()) /* mpirun ends with 1 where it was told to end itself */
         return WEFT_EXIT_STOPPED;
     bool killed = WIFSIGNALED(j->status);
-    int code = killed ? 128 + WTERMSIG(j->status) : WEXITSTATUS(j->status);
+    int code = killed ? SIGNALLED + WTERMSIG(j->status) : WEXITSTATUS(j->status);
     if (killed)
         fprintf(stderr, "weft %s: mpirun was killed by signal %d (%s)\n", j->words.verb,
                 WTERMSIG(j->status), strsignal(WTERMSIG(j->status)));

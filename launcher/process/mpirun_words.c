@@ -38,6 +38,7 @@ static void end_block(listener *l)
         fprintf(stderr, "weft %s: rank %d on %s was killed by signal %d (%s)\n", l->verb, rank,
                 node, number, strsignal(number));
         l->explained = true;
+        l->killed_by = number;
     } else if (!strstr(l->block, "Primary job  terminated normally") &&
                !strstr(l->block, "exited with non-zero status") &&
                !strstr(l->block, "MPI_ABORT was invoked")) {

@@ -15,6 +15,7 @@ typedef struct weft_mpirun_words { /* zero but for the verb is the start */
     char block[WEFT_MPIRUN_MAX_BLOCK_BYTES]; /* its words come between two lines of dashes */
     bool in_block;
     bool explained; /* a line says why the job ended */
+    int killed_by;  /* the signal that mpirun says killed a rank; 0: none */
     bool muted;     /* why is known: leaves out mpirun's words */
 } weft_mpirun_words;
 

@@ -48,14 +48,18 @@ static void moe_text(const weft_config *c, char *out, size_t capacity)
         used += (size_t)snprintf(out + used, capacity - used, ", reuse %s",
                                  weft_reuse_text(p->moe_memory_reuse));
     if (c->parallel.expert_tensor_parallel_size > 1 && p->moe_all_to_all < WEFT_NUM_EXCHANGES)
-        snprintf(out + used, capacity - used, ", %s", weft_exchange_text(p->moe_all_to_all));
+        used += (size_t)snprintf(out + used, capacity - used, ", %s",
+                                 weft_exchange_text(p->moe_all_to_all));
+    if (c->tier.experts == WEFT_TIER_HOST || c->tier.experts == WEFT_TIER_FILE)
+        snprintf(out + used, capacity - used, ", experts in %s",
+                 c->tier.experts == WEFT_TIER_FILE ? "a file" : "host memory");
 }
 
 const char *weft_search_choices_text(const weft_candidate *candidate, const weft_config *c,
                                      char *out, size_t capacity)
 {
     const weft_recompute_options *recompute = &c->train.recompute;
-    char chunks[24] = "", order[48] = "", moe[96];
+    char chunks[24] = "", order[48] = "", moe[128];
     moe_text(c, moe, sizeof moe);
     if (candidate->order > 0)
         snprintf(order, sizeof order, ", order %s", c->parallel.order);

@@ -136,7 +136,9 @@ static void note_late(weft_trainer *t, double step_ms)
     } late[] = {
         {"computing", "device.pace", 1e3 * weft_device_take_late(t->device), t->config.device.pace},
         {"copying between device and host memory", "device.pace_link",
-         1e3 * weft_device_take_link_late(t->device), t->config.device.pace_link}};
+         1e3 * weft_device_take_link_late(t->device), t->config.device.pace_link},
+        {"reading and writing the experts' file", "device.pace_file",
+         1e3 * weft_device_take_file_late(t->device), t->config.device.pace_file}};
     const bool is_first = t->num_steps++ == 0;
     for (size_t i = 0; i < sizeof late / sizeof *late; i++) {
         if (is_first || t->told_late || late[i].ms <= told_share * step_ms)

@@ -385,6 +385,28 @@ static void a_link_that_memory_does_not_reach_is_counted(void **state)
     weft_device_set_pace(b->device, (weft_pace){0});
 }
 
+/* Reads and writes take turns, whoever asks. */
+static void a_file_takes_its_time(void **state)
+{
+    const bench *b = *state;
+    weft_device *d = b->device;
+    const int64_t start = weft_pace_start_ns();
+    assert_int_equal(weft_pace_file_start(d, start, 1000), 0); /* without a pace */
+    weft_device_set_pace(d, (weft_pace){.file = 1e9});
+    assert_int_equal(weft_pace_file_start(d, start, 1000), start + 1000);
+    assert_int_equal(weft_pace_file_start(d, start + 500, 500), start + 1500);
+    assert_int_equal(weft_pace_file_start(d, start + 2000, 9), start + 2009);
+    weft_device_set_pace(d, (weft_pace){.file = 1e9});
+    const int64_t end = weft_pace_file_start(d, weft_pace_start_ns(), 20000000);
+    weft_pace_file_end(d, end);
+    assert_true(weft_pace_start_ns() >= end);
+    weft_device_set_pace(d, (weft_pace){.file = 1e9});
+    weft_pace_file_end(d, weft_pace_file_start(d, weft_pace_start_ns() - 1000000000, 1000));
+    assert_true(weft_device_take_file_late(d) > 0.9);
+    assert_true(weft_device_take_file_late(d) == 0 && weft_device_take_link_late(d) == 0);
+    weft_device_set_pace(d, (weft_pace){0});
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -400,6 +422,7 @@ int main(void)
         TEST(what_does_not_cross_the_link_has_no_pace),
         TEST(a_link_makes_up_what_it_owes_alone),
         TEST(a_link_that_memory_does_not_reach_is_counted),
+        TEST(a_file_takes_its_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -256,6 +257,36 @@ static void is_quick(void)
     child_release(&c);
 }
 
+/* mpirun says that it lost a rank, and never ends: it is killed, and the ranks are started again.
+ */
+static void mpirun_hangs(void)
+{
+    static const char script[] =
+        "#!/bin/bash\nPATH=${PATH#*:}\n[ -e hung ] && exec mpirun \"$@\"\ntouch hung\n"
+        "dashes=$(printf '%074d' 0 | tr 0 -)\n"
+        "echo \"$dashes\" >&2\n"
+        "echo 'mpirun noticed that process rank 2 with PID 7 on node vm exited on signal 9 "
+        "(Killed).' >&2\necho \"$dashes\" >&2\nexec sleep 1000\n";
+    char folder[4096], path[8192];
+    child c;
+    EXPECT(mkdir("fakes", 0755) == 0 && child_write("fakes/mpirun", script) &&
+               chmod("fakes/mpirun", 0755) == 0 && getcwd(folder, sizeof folder),
+           "fakes/mpirun");
+    snprintf(path, sizeof path, "PATH=%s/fakes:%s", folder, getenv("PATH"));
+    const double begin_us = weft_now_us();
+    EXPECT(child_start(
+               &c, (const char *[]){"train", "c.json", "--out", "hung-run", "--mesh", "tp=2", NULL},
+               (const char *[]){path, "CRASH=0:0:0:0:none", NULL}),
+           "no start");
+    EXPECT(child_wait(&c, LIMIT_S), "still there");
+    EXPECT(c.exit_code == 0 && strstr(c.err, "rank 2 on vm was killed by signal 9") &&
+               strstr(c.err, "mpirun did not end within 20 s of that: killed") &&
+               strstr(c.err, "the job ended with exit code 137 after step 0: it is started again"),
+           "exit %d: %s", c.exit_code, c.err);
+    EXPECT(weft_now_us() - begin_us > 19e6, "it is killed at once");
+    child_release(&c);
+}
+
 int main(int argc, char **argv)
 {
     char folder[32];
@@ -271,6 +302,7 @@ int main(int argc, char **argv)
     stopped();
     from_older();
     is_quick();
+    mpirun_hangs();
     child_folder_leave(folder);
     return expect_finish();
 }

@@ -659,6 +659,29 @@ static void check_load(void)
     cJSON_Delete(again);
 }
 
+/* A row says where experts are, where that is not the device. */
+static void check_place(void)
+{
+    char cluster[1024];
+    child c;
+    snprintf(cluster, sizeof cluster, "%.*s, \"memory_bandwidth\": 1e11}}", (int)strlen(gpus) - 2,
+             gpus);
+    EXPECT(child_write("hosts.json", cluster), "hosts.json");
+    child_run(&c,
+              (const char *const[]){"plan", "small.json", "--cluster", "hosts.json", "--search",
+                                    "--top", "1", "--set", "offload.experts=host", NULL},
+              NULL);
+    EXPECT(c.exit_code == 0 && strstr(c.out, ", experts in host memory"), "exit %d: %s%s",
+           c.exit_code, c.out, c.err);
+    child_release(&c);
+    child_run(&c,
+              (const char *const[]){"plan", "small.json", "--cluster", "gpus.json", "--search",
+                                    "--top", "1", NULL},
+              NULL);
+    EXPECT(c.exit_code == 0 && !strstr(c.out, "experts in"), "exit %d: %s", c.exit_code, c.out);
+    child_release(&c);
+}
+
 static void check_nothing_fits(void)
 {
     cJSON *json;
@@ -730,6 +753,7 @@ int main(int argc, char **argv)
     check_many_nodes();
     check_micro_batches();
     check_load();
+    check_place();
     check_nothing_fits();
     check_trains();
     check_problems(count);

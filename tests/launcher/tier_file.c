@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/clock.h"
 #include "launcher/training/trainer.h"
 #include "layers/tier_run.h"
 #include "parallel/checkpoint.h"
@@ -108,6 +109,27 @@ static void check_owed(void)
            (unsigned long long)counts.written_bytes, all);
 }
 
+/* At a pace the file takes its bytes' time, less what the last turn before was late. */
+static void check_pace(void)
+{
+    static const char *const set[] = {"offload.cached=0.25", "device.pace_file=1e6", NULL};
+    const double pace_s = 1e-6, late_s = 0.06;
+    run r;
+    EXPECT_OK(create(&r, set));
+    EXPECT_OK(train(&r, NULL));
+    EXPECT_OK(weft_model_drain_tier(r.trainer.model));
+    const weft_tier_counts before = *weft_model_tier_counts(r.trainer.model);
+    const double start = weft_now_us();
+    EXPECT_OK(step_on(&r));
+    EXPECT_OK(weft_model_drain_tier(r.trainer.model));
+    const double took_s = 1e-6 * (weft_now_us() - start);
+    const weft_tier_counts after = *weft_model_tier_counts(r.trainer.model);
+    const double bytes = (double)(after.read_bytes - before.read_bytes) +
+                         (double)(after.written_bytes - before.written_bytes);
+    EXPECT(bytes > 3e5 && took_s > pace_s * bytes - late_s, "%g bytes took %g s", bytes, took_s);
+    release(&r);
+}
+
 static void check_refused(const char *setting, weft_status wanted, const char *part)
 {
     const char *const set[] = {setting, NULL};
@@ -190,6 +212,7 @@ int main(void)
     snprintf(folder, sizeof folder, "/tmp/weft-tier-faults-%d", (int)getpid());
     check_counts();
     check_owed();
+    check_pace();
     check_refused(
         "offload.path=/nowhere/at/all", WEFT_FILE,
         "offload.path: /nowhere/at/all: cannot make the experts' file: No such file or directory");

@@ -256,7 +256,9 @@ static void check_file(void)
                   lru = ASK("disk.json", FROM_FILE, "offload.eviction=lru"),
                   fewer = ASK("disk.json", FROM_FILE, "offload.cached=0.125"),
                   at_once = ASK("disk.json", FROM_FILE, "train.clip_grad=0"),
-                  four = ASK("disk.json", FROM_FILE, "train.global_batch_size=4");
+                  four = ASK("disk.json", FROM_FILE, "train.global_batch_size=4"),
+                  paced = ASK("fast.json", FROM_FILE, "device.pace_file=1e8"),
+                  faster = ASK("disk.json", FROM_FILE, "device.pace_file=2e8");
     child c;
     EXPECT(all.file == 0, "with places for all %g s", all.file);
     EXPECT_NEAR(all.step, host.step, 0.05 * host.step);
@@ -267,6 +269,8 @@ static void check_file(void)
     EXPECT(lru.file > 1.02 * quarter.file && fewer.file > 1.02 * quarter.file,
            "the file takes %g s, least used %g, of an eighth %g", quarter.file, lru.file,
            fewer.file);
+    EXPECT_NEAR(paced.file, quarter.file, 0.01 * quarter.file);
+    EXPECT_NEAR(faster.file, quarter.file / 2, 0.01 * quarter.file);
     EXPECT(four.file > quarter.file + 3 * 12 * part_s, "four micro-batches: %g s", four.file);
     /* Its places are waited for, as below. */
     EXPECT(quarter.step > 0.99 * quarter.file &&
