@@ -198,6 +198,20 @@ static double least_of(int rank, int slowest)
     return least;
 }
 
+/* A machine that is busy is slower than the pace, and says so once. */
+static void leave_out_pace(char *text)
+{
+    static const char end[] = "; lower the pace\n";
+    char *at = strstr(text, end);
+    if (!at)
+        return;
+    char *line = at;
+    while (line > text && line[-1] != '\n')
+        line--;
+    at += strlen(end);
+    memmove(line, at, strlen(at) + 1);
+}
+
 static void check_slow(const char *mesh)
 {
     char wanted[160], host[64] = "";
@@ -205,6 +219,7 @@ static void check_slow(const char *mesh)
     gethostname(host, sizeof host - 1);
     run(&c, mesh, NULL, "SLEEP_US=1500");
     snprintf(wanted, sizeof wanted, ": rank 1 on %s is slow: for 5 steps ", host);
+    leave_out_pace(c.err);
     EXPECT(c.exit_code == 0 && child_is_line(c.err) && strstr(c.err, wanted), "%s: exit %d: %s",
            mesh, c.exit_code, c.err);
     child_release(&c);
