@@ -359,12 +359,18 @@ static weft_status describe_best(searching *s, weft_search_result *out)
         found->limits = plan.limits;
         found->source = plan.source;
         found->costs = weft_plan_costs_of(s->space->cluster, &plan.mesh, plan.tokens_per_s);
+        found->file_is_free = false;
+        for (int k = 0; k < plan.num_stages; k++)
+            found->file_is_free |=
+                plan.stages[k].footprint.file_bytes > 0 && plan.stages[k].tier_us[3] < 0;
+        const weft_tier_options ran = plan.tier.options; /* whose numbers alone are used */
         const weft_status status = mesh_text(&plan.mesh, s->arena, &found->mesh);
         weft_plan_release(&plan);
         weft_arena_reset(&s->scratch);
         WEFT_TRY(status);
         WEFT_TRY(weft_search_settle(found, s->space->source, s->space->cluster, s->arena,
                                     &found->settled));
+        found->settled.tier = weft_tier_with_choice(&found->config.tier, &ran);
         out->num_plans++;
     }
     return WEFT_OK;

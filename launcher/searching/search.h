@@ -39,6 +39,7 @@ typedef struct weft_found {
     double step_us, us[WEFT_NUM_TIMES], tokens_per_s, model_flops_utilization;
     uint64_t memory_bytes, memory_limit_bytes; /* as in weft_plan */
     weft_limit_kind limits;
+    bool file_is_free; /* the experts' file takes no time: nobody knows the storage */
     weft_source_class source;
     weft_plan_costs costs; /* NAN: the cluster's file does not tell */
 } weft_found;

@@ -50,9 +50,10 @@ static void moe_text(const weft_config *c, char *out, size_t capacity)
     if (c->parallel.expert_tensor_parallel_size > 1 && p->moe_all_to_all < WEFT_NUM_EXCHANGES)
         used += (size_t)snprintf(out + used, capacity - used, ", %s",
                                  weft_exchange_text(p->moe_all_to_all));
-    if (c->tier.experts == WEFT_TIER_HOST || c->tier.experts == WEFT_TIER_FILE)
+    const int experts = weft_tier_as_ran(&c->tier).experts;
+    if (experts == WEFT_TIER_HOST || experts == WEFT_TIER_FILE)
         snprintf(out + used, capacity - used, ", experts in %s",
-                 c->tier.experts == WEFT_TIER_FILE ? "a file" : "host memory");
+                 experts == WEFT_TIER_FILE ? "a file" : "host memory");
 }
 
 const char *weft_search_choices_text(const weft_candidate *candidate, const weft_config *c,
@@ -122,6 +123,12 @@ void weft_search_print(const weft_search_result *r, FILE *out)
                 m->mesh,
                 weft_search_choices_text(&m->candidate, &m->config, choices, sizeof choices));
     }
+    for (int i = 0; i < r->num_plans; i++)
+        if (r->plans[i].file_is_free) {
+            fprintf(out, "experts in a file: reads and writes take no time here: storage.read or "
+                         "storage.write is not known\n");
+            break;
+        }
     if (r->lacking)
         fprintf(out, "%s\n", r->lacking);
     print_counts(r, out);
@@ -231,6 +238,14 @@ static weft_status add_plan(cJSON *list, const weft_found *f, const cJSON *from,
     cJSON_AddItemToArray(list, json);
     cJSON_AddStringToObject(json, "mesh", f->mesh);
     WEFT_TRY(add_overrides(json, &f->settled, from, arena));
+    const int experts = weft_tier_as_ran(&f->settled.tier).experts;
+    if (f->settled.model.num_experts > 0 && experts != WEFT_TIER_AUTO)
+        cJSON_AddStringToObject(json, "experts",
+                                experts == WEFT_TIER_FILE   ? "file"
+                                : experts == WEFT_TIER_HOST ? "host"
+                                                            : "none");
+    if (f->file_is_free)
+        cJSON_AddBoolToObject(json, "file_is_free", true);
     add_number(json, "step_time_s", f->step_us / 1e6);
     add_number(json, "tokens_per_s", f->tokens_per_s);
     add_number(json, "model_flops_utilization", f->model_flops_utilization);

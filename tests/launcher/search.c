@@ -675,6 +675,23 @@ static void check_place(void)
            c.exit_code, c.out, c.err);
     child_release(&c);
     child_run(&c,
+              (const char *const[]){"plan", "small.json", "--cluster", "hosts.json", "--search",
+                                    "--top", "1", "--set", "offload.experts=file", NULL},
+              NULL);
+    EXPECT(c.exit_code == 0 && strstr(c.out, ", experts in a file") &&
+               strstr(c.out, "experts in a file: reads and writes take no time here"),
+           "exit %d: %s%s", c.exit_code, c.out, c.err);
+    child_release(&c);
+    child_run(&c,
+              (const char *const[]){"plan", "small.json", "--cluster", "hosts.json", "--search",
+                                    "--top", "1", "--json", "--mesh", "tp=1,pp=1,cp=1", "--set",
+                                    "train.micro_batch_size=1", "--set", "offload.experts=auto",
+                                    "--set", "device.memory_limit=60000000", NULL},
+              NULL);
+    EXPECT(c.exit_code == 0 && strstr(c.out, "\"experts\":\t\"host\""), "exit %d: %s%s",
+           c.exit_code, c.out, c.err);
+    child_release(&c);
+    child_run(&c,
               (const char *const[]){"plan", "small.json", "--cluster", "gpus.json", "--search",
                                     "--top", "1", NULL},
               NULL);
