@@ -17,7 +17,7 @@
  * another's. What a direction is late with, it owes as a lane does. Copies among pinned memory,
  * inside the device and of memory that is not the device's have no pace.
  *
- * So has the file of experts, in which reads and writes take turns: one of them goes to the disk,
+ * The file of experts has a pace, too. Reads and writes take turns: one of them goes to the disk,
  * and then waits until its bytes would have gone. */
 #ifndef WEFT_CORE_PACE_H
 #define WEFT_CORE_PACE_H

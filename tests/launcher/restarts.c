@@ -257,8 +257,7 @@ static void is_quick(void)
     child_release(&c);
 }
 
-/* mpirun says that it lost a rank, and never ends: it is killed, and the ranks are started again.
- */
+/* mpirun says that it lost a rank, and never ends: it is killed, and the ranks start again. */
 static void mpirun_hangs(void)
 {
     static const char script[] =
