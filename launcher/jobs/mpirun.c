@@ -85,27 +85,47 @@ static const char choosing[] =
     "    done\n"
     "}\n";
 
-static void print_choosing(const weft_job *job, FILE *out)
+/* The words of ranks and of mpirun go to a file too, whatever signals a terminal sends. Some mpirun
+ * says that a rank was killed, and never ends. */
+static const char starting[] =
+    "watch() {\n"
+    "    local line\n"
+    "    while read -r line; do\n"
+    "        if [[ $line == *'process rank '*' exited on signal '* ]]; then\n"
+    "            read -r -d '' -t 20 line\n"
+    "            if [ $? -gt 128 ] && kill -KILL \"$1\" 2>/dev/null; then\n"
+    "                echo 'weft: mpirun did not end within 20 s of that: killed' >&2\n"
+    "            fi\n"
+    "            return\n"
+    "        fi\n"
+    "    done\n"
+    "}\n"
+    "start() {\n"
+    "    local pid=$BASHPID\n"
+    "    exec </dev/null 2> >(trap '' INT TERM HUP USR1; "
+    "exec tee -p \"$run/job.err\" >(watch \"$pid\") >&2)\n"
+    "    exec mpirun \"$@\"\n"
+    "}\n"
+    "set -m\n";
+
+/* In the background. */
+static void print_start(const weft_job *job, const char *count, const char *hosts, FILE *out)
 {
-    weft_job_print_again(job, out);
-    fprintf(out, "run=");
-    weft_shell_word(job->run, out);
-    fprintf(out, " node_counts='%s' dp=%d ranks_per_node=%d\n%s", job->node_counts, job->dp,
-            job->ranks_per_node, choosing);
+    fprintf(out,
+            "start -n %s --hostfile \"$run/%s\" --map-by ppr:%d:node --bind-to none "
+            "\"${options[@]}\" \\\n   ",
+            count, hosts, job->ranks_per_node);
+    weft_job_words(job, weft_job_shell_word, out);
+    fprintf(out, " &\n%s", weft_job_waiting);
 }
 
-/* The ranks' and mpirun's words go to a file too, whatever signals a terminal sends. */
 static void print_restarting(const weft_job *job, FILE *out)
 {
-    print_choosing(job, out);
-    fprintf(out,
-            "set -m\nwhile :; do\nchoose\n"
-            "mpirun -n $((nodes * ranks_per_node)) --hostfile \"$run/hostfile.now\" --map-by "
-            "ppr:%d:node --bind-to none \"${options[@]}\" \\\n   ",
-            job->ranks_per_node);
-    weft_job_words(job, weft_job_shell_word, out);
-    fprintf(out, " </dev/null 2> >(trap '' INT TERM HUP USR1; exec tee \"$run/job.err\" >&2) &\n");
-    fprintf(out, "%sif ! again; then exit \"$code\"; fi\nlook\ndone\n", weft_job_waiting);
+    weft_job_print_again(job, out);
+    fprintf(out, "node_counts='%s' dp=%d ranks_per_node=%d\n%swhile :; do\nchoose\n",
+            job->node_counts, job->dp, job->ranks_per_node, choosing);
+    print_start(job, "$((nodes * ranks_per_node))", "hostfile.now", out);
+    fprintf(out, "if ! again; then exit \"$code\"; fi\nlook\ndone\n");
 }
 
 /* Ranks are unbound: each takes its share of its node's cores (device.num_threads). */
@@ -125,18 +145,17 @@ void weft_job_print_mpirun(const weft_job *job, FILE *out)
                  "do\n"
                  "    if [ -n \"${!name+given}\" ]; then options+=(-x \"$name\"); fi\n"
                  "done\n");
-    /* In a group of its own: a terminal's signals reach the script alone. */
     fputs(weft_job_passing, out);
+    fprintf(out, "run=");
+    weft_shell_word(job->run, out);
+    /* In a group of its own: a terminal's signals reach the script alone. */
+    fprintf(out, "\n%s", starting);
     if (job->max_restarts > 0) {
         print_restarting(job, out);
         return;
     }
-    fprintf(out, "set -m\n");
-    fprintf(out, "mpirun -n %d --hostfile", job->num_nodes * job->ranks_per_node);
-    weft_job_shell_word(job->run, out);
-    fprintf(out, "/%s --map-by ppr:%d:node --bind-to none \"${options[@]}\" \\\n   ",
-            weft_job_file_name(WEFT_JOB_MPIRUN, 0), job->ranks_per_node);
-    weft_job_words(job, weft_job_shell_word, out);
-    fprintf(out, " </dev/null &\n");
-    fprintf(out, "%sexit \"$code\"\n", weft_job_waiting);
+    char ranks[16];
+    snprintf(ranks, sizeof ranks, "%d", job->num_nodes * job->ranks_per_node);
+    print_start(job, ranks, weft_job_file_name(WEFT_JOB_MPIRUN, 0), out);
+    fprintf(out, "exit \"$code\"\n");
 }
