@@ -40,6 +40,11 @@ static weft_tier_counts take_counts(weft_trainer *t, double host_us)
                               .delayed_us = now->delayed_us - told.delayed_us + end_us};
 }
 
+void weft_trainer_forget_counts(weft_trainer *t)
+{
+    (void)take_counts(t, 0);
+}
+
 weft_status weft_trainer_result(weft_trainer *t, double step_ms, weft_step_result *out)
 {
     const weft_metrics *m = weft_model_metrics(t->model);

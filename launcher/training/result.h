@@ -58,6 +58,8 @@ typedef struct weft_evaluation {
     double tokens; /* whose labels bear them */
 } weft_evaluation;
 
+/* What the start moved of experts is no step's. */
+void weft_trainer_forget_counts(weft_trainer *trainer);
 /* Fills in sums and maxima over the world, in a fixed order of fields. Collective. */
 weft_status weft_trainer_result(weft_trainer *trainer, double step_ms,
                                 weft_step_result *out) WEFT_CHECKED;

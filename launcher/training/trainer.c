@@ -20,6 +20,8 @@ weft_status weft_trainer_step(weft_trainer *t, weft_step_result *out)
     WEFT_TRY(weft_batches_read(t, &t->splits[0], true, (uint64_t)t->consumed_tokens));
     WEFT_TRY(weft_moe_selection_before(&t->moe, t->model));
     weft_trainer_note_moe(t, out);
+    if (t->num_steps == 0)
+        weft_trainer_forget_counts(t);
     bool traced = step == t->config.log.trace_step;
     if (traced) {
         WEFT_TRY(weft_comm_barrier(t->world));

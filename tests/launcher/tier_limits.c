@@ -506,6 +506,9 @@ static void check_hidden(void)
     sets[0] = "experts=file";
     train(8, sets, " TB a day; that wears SSDs out");
     EXPECT(metric("written_bytes") > 0, "nothing is written");
+    EXPECT(bound_metric("written_bytes", true) < 1.2 * bound_metric("written_bytes", false),
+           "the first step's are %g, another's %g", bound_metric("written_bytes", true),
+           bound_metric("written_bytes", false));
 }
 
 /* The run's loss on its validation part. */
