@@ -136,14 +136,16 @@ static const weft_option_row device_rows[] = {
     INT(T, memory_limit, "0", 0, "bytes", "device memory a rank may use; 0: no limit"),
     INT(T, num_threads, "0", 0, "threads",
         "threads a rank computes with on the cpu; 0: its share of the cores"),
-    REAL(T, peak_flops, "0", 0, 1e18, "peak FLOP/s a rank, for MFU; 0: measured"),
-    REAL(T, pace, "0", 0, 1e18, "cpu: FLOP/s of an emulated accelerator; 0: none"),
+    REAL(T, peak_flops, "0", 0, 1e18, "peak FLOP/s a rank, 1e6 or more, for MFU; 0: measured"),
+    REAL(T, pace, "0", 0, 1e18, "cpu: FLOP/s of an emulated accelerator, 1e6 or more; 0: none"),
     CHOICE(T, pace_work, "\"experts\"", "experts|all",
            "what has it; experts: those of MoE layers, computing nothing; all: kernels with FLOPs"),
     REAL(T, pace_link, "0", 0, 1e14,
-         "cpu: bytes/s, each way, between an emulated accelerator and host memory; 0: no pace"),
+         "cpu: bytes/s, each way, between an emulated accelerator and host memory, 1e6 or more; 0: "
+         "no pace"),
     REAL(T, pace_file, "0", 0, 1e14,
-         "cpu: bytes/s of a rank's experts' file, reads and writes in turn; 0: no pace"),
+         "cpu: bytes/s of a rank's experts' file, reads and writes in turn, 1e6 or more; 0: no "
+         "pace"),
 };
 #undef T
 #define T weft_log_options
