@@ -713,6 +713,8 @@ static int train(arguments *args, plan *p, int argc, char **argv, weft_arena *ar
         return 0;
     }
     if (status == WEFT_OK) {
+        if (start.rank == 0)
+            weft_stop_speak();
         weft_stop_set_timeout(p->config.train.stop_timeout_s);
         status = weft_start_ranks(&start, &p->config, &args->source, &args->run, argc, argv);
     }

@@ -22,13 +22,28 @@ static atomic_int *joined;                /* the starter's page, in a rank */
 static atomic_int *shared;                /* the same, in the starter */
 static volatile sig_atomic_t starts_ranks;
 static char last_words[128];
+static atomic_bool speaks, answered;
+
+static void say(const char *words)
+{
+    ssize_t written = write(STDERR_FILENO, words, strlen(words));
+    (void)written;
+}
+
+#define ANSWER "weft train: asked to stop: the run ends after this step and its checkpoint"
+
+/* Once, and from a signal's handler too. */
+static void say_answer(void)
+{
+    if (atomic_load(&speaks) && !atomic_exchange(&answered, true))
+        say(atomic_load(&interrupts) ? ANSWER "; Ctrl-C again ends it at once\n" : ANSWER "\n");
+}
 
 /* What the ranks of a job that is hung, or stopped by SIGSTOP, would never do by themselves. */
 static void time_is_over(int number)
 {
     (void)number;
-    ssize_t written = write(STDERR_FILENO, last_words, strlen(last_words));
-    (void)written;
+    say(last_words);
     _exit(WEFT_STOP_KILLED);
 }
 
@@ -42,6 +57,7 @@ static void asked_to_stop(int number)
     }
     if (!atomic_exchange(asked, 1) && !starts_ranks)
         alarm((unsigned)atomic_load(&timeout_seconds));
+    say_answer();
     errno = error;
 }
 
@@ -71,6 +87,15 @@ bool weft_stop_asked(void)
 void weft_stop_ask(void)
 {
     atomic_store(asked, 1);
+}
+
+void weft_stop_speak(void)
+{
+    if (joined)
+        return;
+    atomic_store(&speaks, true);
+    if (atomic_load(asked))
+        say_answer();
 }
 
 void weft_stop_set_timeout(int64_t seconds)

@@ -14,6 +14,10 @@ typedef struct child {
 
 enum { CHILD_MAX_ARGS = 32 };
 
+/* What `weft train` says at once to the signal that asks it to stop; to SIGINT also the second. */
+#define CHILD_ASKED "weft train: asked to stop: the run ends after this step and its checkpoint"
+#define CHILD_AGAIN "; Ctrl-C again ends it at once"
+
 /* What child_start runs instead of WEFT_BINARY_DIR/weft; NULL: that. */
 extern const char *child_program;
 

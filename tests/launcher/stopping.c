@@ -89,7 +89,8 @@ static void stop(const char *run, const char *mesh, int number, int times, bool 
         kill(c.pid, number);
         pause_ms(times > 1 ? 2 : 0);
     }
-    check_end(run, &c, WEFT_EXIT_STOPPED, "");
+    check_end(run, &c, WEFT_EXIT_STOPPED,
+              number == SIGINT ? CHILD_ASKED CHILD_AGAIN "\n" : CHILD_ASKED "\n");
     check_saved(run, true);
 }
 
@@ -152,7 +153,7 @@ static void kill_stopped(void)
     EXPECT(count && getpgid(starter_of(ranks[0])) != getpgid(c.pid), "mpirun is in our group");
     kill(c.pid, SIGTERM);
     check_end("frozen", &c, 128 + SIGKILL,
-              "weft train: not stopped within 1 s (train.stop_timeout_s): killed\n");
+              CHILD_ASKED "\nweft train: not stopped within 1 s (train.stop_timeout_s): killed\n");
     expect_gone("frozen");
 }
 
@@ -167,7 +168,7 @@ static void interrupt_twice(void)
     kill(c.pid, SIGINT);
     EXPECT(!child_wait(&c, 0.3), "ended with a rank that is stopped: %s", c.err);
     kill(c.pid, SIGINT);
-    check_end("impatient", &c, 128 + SIGINT, "");
+    check_end("impatient", &c, 128 + SIGINT, CHILD_ASKED CHILD_AGAIN "\n");
     expect_gone("impatient");
 }
 
@@ -280,7 +281,7 @@ static void check_private(void)
     listening += check_listening("/proc/net/tcp6", "00000000000000000000000001000000", pids, count);
     EXPECT(listening > 0, "mpirun does not listen: is this the right table?");
     kill(c.pid, SIGTERM);
-    check_end("private", &c, WEFT_EXIT_STOPPED, "");
+    check_end("private", &c, WEFT_EXIT_STOPPED, CHILD_ASKED "\n");
 }
 
 /* --- standard output, and errors that all ranks have ---------------------------------------- */

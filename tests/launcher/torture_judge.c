@@ -301,6 +301,17 @@ void torture_judge_control(torture_state *state, const char *run, int start, int
     state->latest = had_latest;
 }
 
+/* Whether a life that begins with `start` has to say that this is not what `latest` names. A single
+ * checkpoint without `latest` is of a first save that was killed before its last rename: the newest
+ * there is. */
+static bool is_fallback(const torture_state *state, int start)
+{
+    int count = 0;
+    for (int s = 1; s <= state->steps; s++)
+        count += state->saved[s].is_there || state->saved[s].is_damaged;
+    return start < state->latest || (!state->latest && start && count > 1);
+}
+
 void torture_judge(torture_state *state, const torture_life *life, int start, int exit_code,
                    bool lost_writer, const char *said, const char *warned)
 {
@@ -308,7 +319,7 @@ void torture_judge(torture_state *state, const torture_life *life, int start, in
                                          "checkpoints", "memory.json",   ".lock",
                                          "trace.json",  "trace.svg",     NULL};
     static const char *const in_checkpoints[] = {"latest", NULL};
-    bool falls = start < state->latest || (!state->latest && start);
+    bool falls = is_fallback(state, start);
     int latest = state->latest, last = state->last;
     char path[PATH_BYTES];
     if (start > 0)

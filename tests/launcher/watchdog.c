@@ -162,7 +162,8 @@ static void stop_and_go_on(void)
         pause_ms(1);
     EXPECT(metrics_bytes("debugged") > bytes && !child_wait(&c, 0), "no more steps: %s", c.err);
     kill(c.pid, SIGTERM);
-    EXPECT(child_wait(&c, 30) && c.exit_code == WEFT_EXIT_STOPPED && c.err[0] == '\0',
+    EXPECT(child_wait(&c, 30) && c.exit_code == WEFT_EXIT_STOPPED &&
+               strcmp(c.err, CHILD_ASKED "\n") == 0,
            "exit %d: %s", c.exit_code, c.err);
     child_release(&c);
 }
