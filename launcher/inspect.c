@@ -71,7 +71,6 @@ static weft_status inspect_checkpoint_of(const char *folder, const weft_ledger_a
     if (status == WEFT_OK && json) {
         print_run_json(account, text);
     } else if (status == WEFT_OK) {
-        weft_ledger_print(account, false, stdout);
         printf("\n%s", text);
     }
     free(text);
@@ -87,11 +86,11 @@ static weft_status inspect_run(const char *run, const char *ledger, bool json, w
     const bool saved = access(latest, F_OK) == 0;
     WEFT_TRY(weft_ledger_read(ledger, &account));
     weft_status status = WEFT_OK;
-    if (!saved && json)
-        print_run_json(&account, NULL);
-    else if (!saved)
+    if (!json)
         weft_ledger_print(&account, false, stdout);
-    else
+    else if (!saved)
+        print_run_json(&account, NULL);
+    if (saved)
         status = weft_checkpoint_resolve(run, arena, &folder);
     if (status == WEFT_OK && saved)
         status = inspect_checkpoint_of(folder, &account, json);

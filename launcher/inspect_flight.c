@@ -221,7 +221,7 @@ static bool find_difference(const flights *f, const group *g, const cJSON *out[2
 /* --- printing -------------------------------------------------------------------------------- */
 
 /* A rank that did not answer may still write its record, when the end of the job wakes it. */
-static bool was_missing(const flights *f, int rank)
+static bool is_named(const flights *f, int rank)
 {
     const cJSON *item;
     cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(f->verdict_json, "missing"))
@@ -245,7 +245,7 @@ static void print_rank(const flights *f, const flight *at, FILE *out)
                 text_of(flies, "task"));
     else
         fprintf(out, "-");
-    fprintf(out, "%s\n", was_missing(f, at->rank) ? "; written late: it was missing" : "");
+    fprintf(out, "%s\n", is_named(f, at->rank) ? "; the verdict names it" : "");
 }
 
 static void print_collective(const cJSON *item, int rank, FILE *out)

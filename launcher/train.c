@@ -695,6 +695,12 @@ static int run_job(arguments *args, plan *p, const weft_start *start, weft_arena
             printf("timeline: %s/trace.json, %s/trace.svg\n", args->run.path, args->run.path);
         weft_output_flush();
     }
+    if (j.moved && j.speaks)
+        fprintf(
+            stderr,
+            "weft train: %s was moved or removed amid the run, and its metrics with it; what was "
+            "saved since is in a new folder of that name\n",
+            args->run.path);
     close_job(&j);
     if (j.moved)
         return weft_status_exit_code(WEFT_FILE);
@@ -714,7 +720,7 @@ static int train(arguments *args, plan *p, int argc, char **argv, weft_arena *ar
     }
     if (status == WEFT_OK) {
         if (start.rank == 0)
-            weft_stop_speak();
+            weft_stop_speak(start.launched);
         weft_stop_set_timeout(p->config.train.stop_timeout_s);
         status = weft_start_ranks(&start, &p->config, &args->source, &args->run, argc, argv);
     }

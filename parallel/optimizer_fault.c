@@ -54,7 +54,7 @@ static weft_status describe(weft_optimizer *o, weft_fault_kind kind)
     if (kind == WEFT_FAULT_SPIKE) {
         WEFT_TRY(find_largest(o, &f->rank));
         f->own = f->rank == weft_comm_rank(weft_parameters_groups(o->parameters)->world);
-        snprintf(f->text, sizeof f->text, "loss is %.3g times its running mean, most on rank %d",
+        snprintf(f->text, sizeof f->text, "loss is %.5g times its running mean, most on rank %d",
                  o->totals[WEFT_NORM_LOSS] / o->loss_mean.mean, f->rank);
         return WEFT_OK;
     }

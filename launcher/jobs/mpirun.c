@@ -86,16 +86,24 @@ static const char choosing[] =
     "}\n";
 
 /* The words of ranks and of mpirun go to a file too, whatever signals a terminal sends. Some mpirun
- * says that a rank was killed, and never ends. */
+ * says that a rank was killed, and never ends; none ends by itself where this script was killed. */
 static const char starting[] =
     "watch() {\n"
-    "    local line\n"
-    "    while read -r line; do\n"
-    "        if [[ $line == *'process rank '*' exited on signal '* ]]; then\n"
-    "            read -r -d '' -t 20 line\n"
-    "            if [ $? -gt 128 ] && kill -KILL \"$1\" 2>/dev/null; then\n"
-    "                echo 'weft: mpirun did not end within 20 s of that: killed' >&2\n"
+    "    local line parent\n"
+    "    while :; do\n"
+    "        if read -r -t 1 line; then\n"
+    "            if [[ $line == *'process rank '*' exited on signal '* ]]; then\n"
+    "                read -r -d '' -t 20 line\n"
+    "                if [ $? -gt 128 ] && kill -KILL \"$1\" 2>/dev/null; then\n"
+    "                    echo 'weft: mpirun did not end within 20 s of that: killed' >&2\n"
+    "                fi\n"
+    "                return\n"
     "            fi\n"
+    "        elif [ $? -le 128 ] || ! { read -r _ _ _ parent _ <\"/proc/$1/stat\"; } 2>/dev/null; "
+    "then\n"
+    "            return\n"
+    "        elif [ \"$parent\" -ne $$ ]; then\n"
+    "            kill -KILL \"$1\"\n"
     "            return\n"
     "        fi\n"
     "    done\n"
@@ -106,6 +114,10 @@ static const char starting[] =
     "exec tee -p \"$run/job.err\" >(watch \"$pid\") >&2)\n"
     "    exec mpirun \"$@\"\n"
     "}\n"
+    "if [ ! -r \"$run/hostfile\" ]; then\n"
+    "    echo \"weft: $run/hostfile is not there: weft launch writes it\" >&2\n"
+    "    exit 6\n"
+    "fi\n"
     "set -m\n";
 
 /* In the background. */
@@ -157,5 +169,8 @@ void weft_job_print_mpirun(const weft_job *job, FILE *out)
     char ranks[16];
     snprintf(ranks, sizeof ranks, "%d", job->num_nodes * job->ranks_per_node);
     print_start(job, ranks, weft_job_file_name(WEFT_JOB_MPIRUN, 0), out);
-    fprintf(out, "exit \"$code\"\n");
+    fprintf(out, "if [ -z \"$asked\" ] && [ \"$code\" -gt 128 ]; then\n"
+                 "    echo \"weft: the job ended with exit code $code\" >&2\n"
+                 "fi\n"
+                 "exit \"$code\"\n");
 }

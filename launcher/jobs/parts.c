@@ -32,23 +32,37 @@ void weft_job_shell_word(const char *word, FILE *out)
 
 /* Open MPI gives ranks a second at SIGTERM, in which little is saved, and passes SIGUSR1 on. */
 const char weft_job_passing[] =
-    "asked= interrupted= job=\n"
+    "asked= interrupted= job= telling=\n"
+    "# Without ranks yet mpirun loses the signal: it is sent again, each time after twice as "
+    "long.\n"
+    "tell() {\n"
+    "    if [ -z \"$job\" ]; then return; fi\n"
+    "    kill -USR1 \"$job\"\n"
+    "    if [ -n \"$telling\" ]; then return; fi\n"
+    "    telling=1\n"
+    "    for ((i = 1; ; i++)); do\n"
+    "        sleep 1 && kill -0 \"$job\" || exit\n"
+    "        if (((i & (i - 1)) == 0)); then kill -USR1 \"$job\"; fi\n"
+    "    done </dev/null >/dev/null 2>&1 &\n"
+    "}\n"
     "pass_on() {\n"
     "    interrupted=1 asked=${asked:-$1}\n"
     "    if [ \"$1\" = TERM ]; then asked=TERM; fi\n"
-    "    if [ -n \"$job\" ]; then kill -USR1 \"$job\"; fi\n"
+    "    tell\n"
     "}\n"
     "for signal in USR1 TERM INT HUP; do trap \"pass_on $signal\" \"$signal\"; done\n";
 
-/* `wait` ends early at a signal, and is then repeated for the job's own code. */
+/* `wait` ends early at a signal, and is then repeated for the job's own code. A rank that is not
+ * ready for the signal yet dies of it (138): nothing was done that could be saved. */
 const char weft_job_waiting[] = "job=$!\n"
-                                "if [ -n \"$asked\" ]; then kill -USR1 \"$job\"; fi\n"
+                                "if [ -n \"$asked\" ]; then tell; fi\n"
                                 "while :; do\n"
                                 "    interrupted=\n"
                                 "    wait \"$job\"\n"
                                 "    code=$?\n"
                                 "    if [ -z \"$interrupted\" ]; then break; fi\n"
-                                "done\n";
+                                "done 2>/dev/null\n"
+                                "if [ -n \"$asked\" ] && [ \"$code\" -eq 138 ]; then code=75; fi\n";
 
 static const char again_head[] =
     "restarts=0 last= farthest=0 delay=0\n"
@@ -87,7 +101,10 @@ static const char again_tail[] =
     "reliability.max_restarts)\" >&2\n"
     "    sleep \"$delay\" &\n"
     "    wait $!\n"
-    "    [ -z \"$asked\" ]\n"
+    "    if [ -n \"$asked\" ]; then\n"
+    "        echo 'weft: asked to stop: it is not started again' >&2\n"
+    "        return 1\n"
+    "    fi\n"
     "}\n";
 
 void weft_job_print_again(const weft_job *job, FILE *out)

@@ -121,6 +121,11 @@ static bool keeps_no_timeline(const weft_config *c)
     return c->log.trace_step == 0;
 }
 
+static bool compares_no_replicas(const weft_config *c)
+{
+    return c->reliability.replica_check_interval == 0;
+}
+
 static bool saves_nothing(const weft_config *c)
 {
     return c->checkpoint.no_save;
@@ -191,6 +196,7 @@ static const struct rule {
     {"log.trace_step is 0", "trace_ranks", keeps_no_timeline},
     {"checkpoint.no_save is true", "keep_latest_k save_retain_interval async_save", saves_nothing},
     {"checkpoint.async_save is false", "staging_bytes async_when_busy", saves_by_itself},
+    {"reliability.replica_check_interval is 0", "on_replica_difference", compares_no_replicas},
     {"checkpoint.peer_copies is 0", "peer_interval peer_path", copies_nothing},
     {"checkpoint.keep_latest_k is -1", "save_retain_interval", keeps_all_checkpoints},
 };

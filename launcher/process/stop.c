@@ -22,7 +22,9 @@ static atomic_int *joined;                /* the starter's page, in a rank */
 static atomic_int *shared;                /* the same, in the starter */
 static volatile sig_atomic_t starts_ranks;
 static char last_words[128];
-static atomic_bool speaks, answered;
+enum { SILENT, OF_USR1, OF_ALL };
+static atomic_int speaks, last_signal;
+static atomic_bool answered;
 
 static void say(const char *words)
 {
@@ -35,7 +37,9 @@ static void say(const char *words)
 /* Once, and from a signal's handler too. */
 static void say_answer(void)
 {
-    if (atomic_load(&speaks) && !atomic_exchange(&answered, true))
+    const int of = atomic_load(&speaks);
+    if ((of == OF_ALL || (of == OF_USR1 && atomic_load(&last_signal) == SIGUSR1)) &&
+        !atomic_exchange(&answered, true))
         say(atomic_load(&interrupts) ? ANSWER "; Ctrl-C again ends it at once\n" : ANSWER "\n");
 }
 
@@ -50,6 +54,7 @@ static void time_is_over(int number)
 static void asked_to_stop(int number)
 {
     int error = errno;
+    atomic_store(&last_signal, number);
     bool again = number == SIGINT && atomic_fetch_add(&interrupts, 1) > 0;
     if (again && !starts_ranks) {
         signal(SIGINT, SIG_DFL);
@@ -89,13 +94,18 @@ void weft_stop_ask(void)
     atomic_store(asked, 1);
 }
 
-void weft_stop_speak(void)
+void weft_stop_speak(bool is_launched)
 {
     if (joined)
         return;
-    atomic_store(&speaks, true);
+    atomic_store(&speaks, is_launched ? OF_USR1 : OF_ALL);
     if (atomic_load(asked))
         say_answer();
+}
+
+void weft_stop_be_silent(void)
+{
+    atomic_store(&speaks, SILENT);
 }
 
 void weft_stop_set_timeout(int64_t seconds)

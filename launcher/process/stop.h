@@ -21,9 +21,11 @@ void weft_stop_catch_signals(void);
 void weft_stop_catch_wishes(void);
 bool weft_stop_asked(void);
 void weft_stop_ask(void);
-/* From here on this process answers the first signal with a line on stderr; in a rank of a starter
- * that shares its page: nothing, the starter does. */
-void weft_stop_speak(void);
+/* From here on this process answers the first signal with a line on stderr. A rank that a launcher
+ * started answers SIGUSR1 alone: the others Open MPI sends to end ranks. Nothing in a rank of a
+ * starter that shares its page: the starter answers. */
+void weft_stop_speak(bool is_launched);
+void weft_stop_be_silent(void);
 /* `seconds` after a signal has asked for the stop, a process that trains says so in one line and
  * ends with WEFT_STOP_KILLED. 0, the default: never. A process that starts ranks kills them itself.
  */

@@ -88,9 +88,13 @@ static int make_words(const weft_run_folder *folder, const mark *first, int argc
 static bool wait_for(double seconds)
 {
     const struct timespec pause = {.tv_nsec = 50000000};
+    weft_stop_be_silent();
     for (double waited = 0; waited < seconds && !weft_stop_asked(); waited += 0.05)
         nanosleep(&pause, NULL);
-    return !weft_stop_asked();
+    if (weft_stop_asked())
+        return false;
+    weft_stop_speak(false);
+    return true;
 }
 
 typedef struct history {

@@ -727,6 +727,46 @@ static void check_training(void)
     child_release(&c);
 }
 
+static void pause_ms(long ms)
+{
+    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
+}
+
+/* A stop that comes before there are ranks; and a script that is killed, with whom they end. */
+static void check_early_and_killed(void)
+{
+    static const char *const env[] = {"OMPI_MCA_btl_vader_single_copy_mechanism=none", NULL};
+    static const long after_ms[] = {30, 250, 0};
+    for (int i = 0; i < 3; i++) {
+        child c;
+        expect_code((const char *const[]){"launch", "mpirun", "tiny.json", "--out", "early",
+                                          "--force", "--set", "train.train_iters=1000000", NULL},
+                    0, NULL);
+        child_program = "/bin/bash";
+        EXPECT(child_start(&c, (const char *const[]){"early/job.sh", NULL}, env), "no bash");
+        child_program = NULL;
+        const int before = count_lines("early/metrics.jsonl");
+        for (int k = 0;
+             after_ms[i] == 0 && k < 1000 && count_lines("early/metrics.jsonl") < before + 10; k++)
+            pause_ms(20);
+        pause_ms(after_ms[i]);
+        kill(c.pid, after_ms[i] ? SIGTERM : SIGKILL);
+        if (!child_wait(&c, 60)) {
+            EXPECT(false, "not stopped %ld ms after the start", after_ms[i]);
+            child_kill(&c);
+        }
+        EXPECT(c.exit_code == (after_ms[i] ? 75 : 128 + SIGKILL), "exit %d: %s", c.exit_code,
+               c.err);
+        child_release(&c);
+    }
+    int steps = -1;
+    for (int k = 0; k < 30 && steps != count_lines("early/metrics.jsonl"); k++) {
+        steps = count_lines("early/metrics.jsonl");
+        pause_ms(1000);
+    }
+    EXPECT(steps > 0 && steps == count_lines("early/metrics.jsonl"), "its ranks train on");
+}
+
 int main(void)
 {
     if (!child_folder_enter(folder)) {
@@ -747,6 +787,7 @@ int main(void)
     check_start();
     check_cluster();
     check_training();
+    check_early_and_killed();
     child_folder_leave(folder);
     return expect_finish();
 }

@@ -315,6 +315,12 @@ static void check_killed(const char *mesh)
                item(json, "starting_s") > 0 && item(json, "waiting_s") > 0,
            "a part is missing");
     cJSON_Delete(json);
+    EXPECT(system("for i in run/checkpoints/step-*/manifest.json; do echo >$i; done") == 0,
+           "no sh");
+    child_run(&c, (const char *[]){"inspect", "run", NULL}, NULL);
+    EXPECT(c.exit_code == 6 && strstr(c.out, "goodput") && child_is_line(c.err),
+           "a damaged checkpoint: exit %d: %s%s", c.exit_code, c.out, c.err);
+    child_release(&c);
 }
 
 /* A run that has no checkpoint yet, and one that was asked to stop: nobody waits for it. */

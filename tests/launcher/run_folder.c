@@ -416,7 +416,8 @@ static void check_lost(const char *async)
     EXPECT(system("rm -r lost gone") == 0, "lost");
 }
 
-/* The folder is renamed, or removed, under the run: one line, no path that leads nowhere, exit 6.
+/* The folder is renamed, or removed, under the run: one line then and one at the end, no path that
+ * leads nowhere, exit 6.
  */
 static void check_moved(const char *mesh, const char *command)
 {
@@ -443,7 +444,9 @@ static void check_moved(const char *mesh, const char *command)
     kill(c.pid, SIGTERM);
     EXPECT(child_wait(&c, 60), "goes on");
     const char *at = c.err ? strstr(c.err, said) : NULL;
-    EXPECT(c.exit_code == 6 && at && !strstr(at + 1, said) && c.out && !strstr(c.out, "metrics: "),
+    EXPECT(c.exit_code == 6 && at && !strstr(at + 1, said) &&
+               strstr(at, "weft train: moving was moved or removed amid the run") && c.out &&
+               !strstr(c.out, "metrics: "),
            "exit %d: %s%s", c.exit_code, c.out, c.err);
     child_release(&c);
     EXPECT(system("rm -rf moving away") == 0, "moving");

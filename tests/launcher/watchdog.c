@@ -127,7 +127,7 @@ static void inspect(const char *run, int rank)
              "{\"rank\": %d, \"groups\": [], \"operations\": [], \"in_flight\": []}", rank);
     EXPECT(child_write(path, late), "%s", path);
     child_run(&c, (const char *[]){"inspect", "--flight", run, NULL}, NULL);
-    EXPECT(c.exit_code == 0 && strstr(c.out, "; written late: it was missing"),
+    EXPECT(c.exit_code == 0 && strstr(c.out, "; the verdict names it"),
            "inspect a late record: exit %d: %s%s", c.exit_code, c.out, c.err);
     child_release(&c);
     snprintf(path, sizeof path, "%s/flight/rank-%d.json", run, rank == 0);
