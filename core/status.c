@@ -108,6 +108,8 @@ weft_status weft_error_context(weft_status status, const char *format, ...)
 
 weft_status weft_error_of_rank(weft_status status, int rank)
 {
+    if (status == WEFT_OK || current.own_at > 0)
+        return status;
     weft_error_context(status, "rank %d", rank);
     current.found_by = rank;
     current.own_at = snprintf(NULL, 0, "rank %d: ", rank);

@@ -86,7 +86,8 @@ weft_status weft_error_key(weft_status status, const char *key);
 /* Puts "context: " before the record's text, such as "layer 12 moe". Returns `status`. */
 weft_status weft_error_context(weft_status status, const char *format, ...) WEFT_PRINTF(2, 3);
 
-/* Puts "rank 3: " before the text: that rank of the world had the error. Returns `status`. */
+/* Puts "rank 3: " before the text: that rank of the world had the error. A text that begins so
+ * already stays. Returns `status`. */
 weft_status weft_error_of_rank(weft_status status, int rank);
 /* Notes that the ranks of a group agreed on the current record, and which rank of the world
  * reports it. Returns `status`. */

@@ -162,6 +162,9 @@ static void a_record_has_the_rank_it_comes_from(void **state)
     assert_int_equal(weft_error_get()->found_by, 12);
     assert_string_equal(weft_error_get()->text + weft_error_get()->own_at,
                         "corpus.idx: 4 bytes are missing");
+    (void)weft_error_of_rank(WEFT_FILE, 0); /* it was agreed on before */
+    assert_string_equal(weft_error_get()->text, "rank 12: corpus.idx: 4 bytes are missing");
+    assert_int_equal(weft_error_get()->found_by, 12);
     (void)weft_error_context(WEFT_FILE, "step 2"); /* in front of the rank: all of it is said */
     assert_int_equal(weft_error_get()->own_at, 0);
     (void)weft_error_of_rank(WEFT_FILE, 3);
