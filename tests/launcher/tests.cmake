@@ -28,7 +28,6 @@ weft_add_test_run(NAME tier_hard_file PROGRAM $<TARGET_FILE:test_tier_hard> RANK
   LABELS launcher mesh)
 weft_add_test(NAME tier_limits SOURCES launcher/tier_limits.c launcher/child.c TIMEOUT 300
   LABELS launcher)
-set_tests_properties(tier_limits PROPERTIES PROCESSORS 2)
 add_dependencies(test_tier_limits weft_binary)
 weft_add_test(NAME tier_lanes SOURCES launcher/tier_lanes.c LABELS launcher tsan)
 target_link_options(test_tier_lanes PRIVATE -Wl,--wrap=weft_grouped_gemm)
@@ -47,7 +46,6 @@ weft_add_test(NAME position SOURCES launcher/position.c LABELS launcher)
 weft_add_test(NAME killed SOURCES launcher/killed.c launcher/child.c TIMEOUT 300 LABELS launcher)
 add_dependencies(test_killed weft_binary)
 weft_add_test(NAME stopping SOURCES launcher/stopping.c launcher/child.c LABELS launcher)
-set_tests_properties(stopping PROPERTIES PROCESSORS 2)
 add_dependencies(test_stopping weft_binary)
 add_executable(weft_crashing launcher/crashing.c)
 target_link_libraries(weft_crashing PRIVATE weft weft_flags)
@@ -62,10 +60,9 @@ target_link_options(weft_faulty PRIVATE -Wl,--wrap=weft_all_reduce,--wrap=weft_r
 weft_add_test(NAME watchdog SOURCES launcher/watchdog.c launcher/child.c TIMEOUT 300
   ARGS $<TARGET_FILE:weft_faulty> LABELS launcher)
 add_dependencies(test_watchdog weft_faulty)
-set_tests_properties(watchdog PROPERTIES PROCESSORS 2)
 weft_add_test(NAME nonfinite SOURCES launcher/nonfinite.c launcher/child.c LABELS launcher)
 weft_add_test(NAME bad_steps SOURCES launcher/bad_steps.c launcher/child.c LABELS launcher TIMEOUT 300)
-set_tests_properties(killed nonfinite bad_steps restarts PROPERTIES PROCESSORS 2)
+set_tests_properties(nonfinite PROPERTIES PROCESSORS 2)
 weft_add_test(NAME wrong_configs SOURCES launcher/wrong_configs.c launcher/child.c LABELS launcher)
 weft_add_test(NAME plan SOURCES launcher/plan.c launcher/child.c LABELS launcher)
 weft_add_test(NAME plan_plain SOURCES launcher/plan_plain.c launcher/child.c LABELS launcher)
@@ -87,7 +84,6 @@ weft_add_test(NAME expand SOURCES launcher/expand.c launcher/child.c LABELS laun
 set_tests_properties(expand PROPERTIES PROCESSORS 2)
 add_dependencies(test_expand weft_binary weft_plan)
 weft_add_test(NAME launching SOURCES launcher/launching.c launcher/child.c LABELS launcher)
-set_tests_properties(launching PROPERTIES PROCESSORS 2)
 add_dependencies(test_launching weft_binary weft_plan)
 weft_add_test(NAME schedule SOURCES launcher/schedule.c launcher/child.c LABELS launcher)
 add_dependencies(test_plan weft_binary weft_plan)
@@ -101,9 +97,7 @@ weft_add_test(NAME end_to_end SOURCES launcher/end_to_end.c launcher/child.c LAB
 weft_add_test(NAME evaluation SOURCES launcher/evaluation.c launcher/child.c LABELS launcher)
 set_tests_properties(end_to_end evaluation PROPERTIES PROCESSORS 4)
 weft_add_test(NAME terminal SOURCES launcher/terminal.c launcher/child.c LABELS launcher)
-set_tests_properties(terminal PROPERTIES PROCESSORS 2)
 weft_add_test(NAME run_folder SOURCES launcher/run_folder.c launcher/child.c LABELS launcher)
-set_tests_properties(run_folder PROPERTIES PROCESSORS 2)
 add_dependencies(test_run_folder weft_binary)
 weft_add_test(NAME peak SOURCES launcher/peak.c launcher/child.c LABELS launcher)
 set_tests_properties(peak PROPERTIES PROCESSORS 2)
@@ -112,7 +106,6 @@ weft_add_test(NAME async_saves SOURCES launcher/async_saves.c launcher/child.c T
   LABELS launcher)
 weft_add_test_run(NAME async_saves_faults PROGRAM $<TARGET_FILE:test_async_saves> ARGS faults
   TIMEOUT 300 LABELS launcher)
-set_tests_properties(async_saves async_saves_faults PROPERTIES PROCESSORS 2)
 add_dependencies(test_async_saves weft_binary)
 weft_add_test(NAME fallback SOURCES launcher/fallback.c launcher/child.c TIMEOUT 300 LABELS launcher)
 set_tests_properties(fallback PROPERTIES PROCESSORS 2)
@@ -123,15 +116,12 @@ weft_add_test(NAME torture SOURCES launcher/torture.c launcher/torture_draw.c
   LABELS launcher)
 weft_add_test_run(NAME torture_finds PROGRAM $<TARGET_FILE:test_torture> ARGS finds TIMEOUT 600
   LABELS launcher)
-set_tests_properties(torture torture_finds PROPERTIES PROCESSORS 2)
 add_dependencies(test_torture weft_binary)
 weft_add_test(NAME stragglers SOURCES launcher/stragglers.c launcher/child.c LABELS launcher)
 target_link_options(test_stragglers PRIVATE -Wl,--wrap=weft_pace_end,--wrap=gethostname
   -Wl,--wrap=weft_comm_send_host)
-set_tests_properties(stragglers PROPERTIES PROCESSORS 2)
 weft_add_test(NAME nodes SOURCES launcher/nodes.c launcher/child.c TIMEOUT 300 LABELS launcher)
 target_link_options(test_nodes PRIVATE -Wl,--wrap=weft_gemm,--wrap=weft_lane_copy)
-set_tests_properties(nodes PROPERTIES PROCESSORS 4)
 add_library(fake_nvml MODULE launcher/fake_nvml.c)
 weft_add_test(NAME ledger SOURCES launcher/ledger.c launcher/child.c ARGS $<TARGET_FILE:fake_nvml>
   LABELS launcher)
@@ -163,6 +153,10 @@ weft_add_test(NAME context_price SOURCES launcher/context_price.c LABELS launche
 weft_add_test(NAME context_choice SOURCES launcher/context_choice.c RANKS 4 LABELS launcher mpi)
 weft_add_test(NAME step_clock CMOCKA SOURCES launcher/test_step_clock.c LABELS launcher tsan)
 weft_add_test(NAME application CMOCKA SOURCES launcher/test_application.c LABELS launcher)
-# What waits longest starts first, beside what computes.
-set_tests_properties(faults_netlab copies_netlab restarts_netlab killed restarts watchdog async_saves_faults
-  torture torture_finds tier_limits PROPERTIES COST 100)
+# Tests that mostly wait, for limits and for ranks that start: two at a time, first and beside what
+# computes; netlab's are a third.
+set_tests_properties(killed async_saves_faults torture_finds launching stopping bad_steps terminal
+  PROPERTIES COST 100 RESOURCE_LOCK waits)
+set_tests_properties(restarts watchdog tier_limits nodes torture stragglers async_saves run_folder
+  PROPERTIES COST 100 RESOURCE_LOCK waits_too)
+set_tests_properties(search what_if PROPERTIES COST 50)
