@@ -35,7 +35,8 @@ int child_ranks(const child *c, pid_t *out, int capacity);
 int child_descendants(const child *c, pid_t *out, int capacity);
 void child_release(child *c);
 
-/* start, wait (killed after 60 s, four times that under AddressSanitizer) in one. */
+/* start, wait (killed after 60 s, four times that under AddressSanitizer) in one; without the lines
+ * of progress that a search writes on a slow machine. */
 void child_run(child *c, const char *const *args, const char *const *environment);
 
 /* The text is one line, newline at its end. */
