@@ -72,7 +72,7 @@ weft_add_test(NAME plan_layers SOURCES launcher/plan_layers.c launcher/child.c L
 add_dependencies(test_plan_layers weft_binary weft_plan)
 set(problems 200)
 if(WEFT_SANITIZE)
-  set(problems 20)
+  set(problems 8)
 endif()
 weft_add_test(NAME search SOURCES launcher/search.c launcher/problems.c launcher/child.c TIMEOUT 300
   ARGS ${problems} LABELS launcher)
