@@ -1,4 +1,5 @@
 /* weft inspect: says what a checkpoint or a dataset holds, and checks it. */
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -94,6 +95,10 @@ static weft_status inspect_run(const char *run, const char *ledger, bool json, w
         status = weft_checkpoint_resolve(run, arena, &folder);
     if (status == WEFT_OK && saved)
         status = inspect_checkpoint_of(folder, &account, json);
+    if (!saved && account.saved > 0)
+        status = WEFT_ERROR(
+            WEFT_FILE, "%s/checkpoints: has no checkpoint, but the run has saved step %" PRId64,
+            run, account.saved);
     weft_ledger_account_release(&account);
     return status;
 }
@@ -108,11 +113,29 @@ static weft_status inspect_folder(const char *path, bool json, weft_arena *arena
     return weft_checkpoint_inspect(folder, json, stdout);
 }
 
+/* A dataset's prefix may be a file's name too. */
+static weft_status inspect_file(const char *path, bool json)
+{
+    weft_arena arena = {0};
+    const char *index;
+    weft_status status = weft_arena_printf(&arena, &index, "%s.idx", path);
+    if (status == WEFT_OK && access(index, F_OK) != 0)
+        status = WEFT_ERROR(WEFT_FILE,
+                            "%s: a file: a checkpoint is a folder, and a dataset the name of .bin "
+                            "and .idx without that",
+                            path);
+    weft_arena_release(&arena);
+    return status == WEFT_OK ? inspect_dataset(path, json) : status;
+}
+
 static weft_status inspect(const char *path, bool json)
 {
     struct stat info;
-    if (stat(path, &info) != 0 || !S_ISDIR(info.st_mode))
-        return inspect_dataset(path, json);
+    const bool is_there = stat(path, &info) == 0;
+    if (!is_there || !S_ISDIR(info.st_mode))
+        return is_there ? inspect_file(path, json) : inspect_dataset(path, json);
+    if (access(path, X_OK) != 0)
+        return WEFT_ERROR(WEFT_FILE, "%s: %s", path, strerror(errno));
     weft_arena arena = {0};
     weft_status status = inspect_folder(path, json, &arena);
     weft_arena_release(&arena);

@@ -32,6 +32,8 @@ typedef struct flights {
     cJSON *verdict_json; /* NULL: none */
     group *groups;
     int num_groups;
+    int num_damaged; /* files; `damage`: of the first */
+    weft_error damage;
 } flights;
 
 /* --- reading --------------------------------------------------------------------------------- */
@@ -95,6 +97,17 @@ static weft_status add_verdict(flights *f, const char *path)
     return weft_arena_strdup(&f->arena, text_of(f->verdict_json, "text"), &f->verdict);
 }
 
+/* A damaged file hides no other. */
+static weft_status note_damage(flights *f, weft_status status)
+{
+    if (status != WEFT_FILE)
+        return status;
+    if (f->num_damaged++ == 0)
+        weft_error_take(&f->damage);
+    weft_error_clear();
+    return WEFT_OK;
+}
+
 static int compare_ranks(const void *a, const void *b)
 {
     const flight *x = a, *y = b;
@@ -110,10 +123,12 @@ static weft_status read_folder(flights *f, const char *folder, DIR *all)
                             strcmp(entry->d_name + bytes - 5, ".json") == 0;
         WEFT_TRY(weft_arena_printf(&f->arena, &path, "%s/%s", folder, entry->d_name));
         if (record)
-            WEFT_TRY(add_record(f, path));
+            WEFT_TRY(note_damage(f, add_record(f, path)));
         else if (strcmp(entry->d_name, "verdict.json") == 0)
-            WEFT_TRY(add_verdict(f, path));
+            WEFT_TRY(note_damage(f, add_verdict(f, path)));
     }
+    if (f->count == 0 && f->num_damaged > 0)
+        return weft_error_put(&f->damage);
     if (f->count == 0)
         return WEFT_ERROR(WEFT_FILE, "%s: no flight records there", folder);
     qsort(f->at, (size_t)f->count, sizeof *f->at, compare_ranks);
@@ -283,6 +298,23 @@ static void print_group(const flights *f, const group *g, FILE *out)
     fprintf(out, "\n");
 }
 
+/* Of the job's ranks, which the world's group tells. */
+static void print_missing(const flights *f, FILE *out)
+{
+    int world = 0, num_missing = 0;
+    for (int i = 0; i < f->num_groups; i++)
+        if (strcmp(f->groups[i].name, "world") == 0 && f->groups[i].size <= MAX_RANKS)
+            world = f->groups[i].size;
+    for (int rank = 0, i = 0; rank < world; rank++) {
+        while (i < f->count && f->at[i].rank < rank)
+            i++;
+        if (i < f->count && f->at[i].rank == rank)
+            continue;
+        fprintf(out, "%s %d", num_missing++ ? "," : "no whole record of rank", rank);
+    }
+    fprintf(out, "%s", num_missing ? "\n" : "");
+}
+
 static void print_table(const flights *f, FILE *out)
 {
     if (f->verdict)
@@ -291,6 +323,7 @@ static void print_table(const flights *f, FILE *out)
             "waits in");
     for (int i = 0; i < f->count; i++)
         print_rank(f, &f->at[i], out);
+    print_missing(f, out);
     fprintf(out, "\n%-12s %5s  collectives that each rank has begun\n", "group", "ranks");
     for (int i = 0; i < f->num_groups; i++)
         print_group(f, &f->groups[i], out);
@@ -329,6 +362,10 @@ weft_status weft_inspect_flight(const char *run, bool json, FILE *out)
         status = print_json(&f, out);
     else if (status == WEFT_OK)
         print_table(&f, out);
+    if (status == WEFT_OK && f.num_damaged > 0)
+        status = weft_error_put(&f.damage);
+    if (f.num_damaged > 1)
+        status = weft_error_context(status, "the first of %d damaged files", f.num_damaged);
     if (all)
         closedir(all);
     for (int i = 0; i < f.count; i++)

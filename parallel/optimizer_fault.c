@@ -29,6 +29,17 @@ static weft_status find_largest(const weft_optimizer *o, int *out_rank)
                        &record, out_rank);
 }
 
+/* Whether this rank's own part of the loss is a spike: above its share of the limit. */
+static weft_status spikes_itself(const weft_optimizer *o, bool *out)
+{
+    weft_comm *world = weft_parameters_groups(o->parameters)->world;
+    const double own = o->own_record.loss, limit = o->options.loss_spike_factor * o->loss_mean.mean;
+    double sums[] = {own, own > 0}; /* and how many ranks have a part */
+    WEFT_TRY(weft_comm_all_reduce_host(world, sums, 2, WEFT_F64, WEFT_REDUCE_SUM));
+    *out = own * sums[1] * o->totals[WEFT_NORM_LOSS] > limit * sums[0];
+    return WEFT_OK;
+}
+
 /* "NAME on rank 2 (layer 3), the last of 5 in NAME". */
 enum { WHERE_BYTES = 2 * WEFT_MAX_NAME_BYTES + 96 };
 static const char *where_text(const weft_norm_record *r, int rank, char out[WHERE_BYTES])
@@ -52,8 +63,10 @@ static weft_status describe(weft_optimizer *o, weft_fault_kind kind)
     char where[WHERE_BYTES];
     f->kind = kind;
     if (kind == WEFT_FAULT_SPIKE) {
+        bool is_own = false;
         WEFT_TRY(find_largest(o, &f->rank));
-        f->own = f->rank == weft_comm_rank(weft_parameters_groups(o->parameters)->world);
+        WEFT_TRY(spikes_itself(o, &is_own));
+        f->own = is_own;
         snprintf(f->text, sizeof f->text, "loss is %.5g times its running mean, most on rank %d",
                  o->totals[WEFT_NORM_LOSS] / o->loss_mean.mean, f->rank);
         return WEFT_OK;

@@ -86,10 +86,20 @@ static const char choosing[] =
     "}\n";
 
 /* The words of ranks and of mpirun go to a file too, whatever signals a terminal sends. Some mpirun
- * says that a rank was killed, and never ends; none ends by itself where this script was killed. */
+ * says that a rank was killed, or has none left, and never ends; none ends by itself where this
+ * script was killed. mpirun and ranks that are not ready for SIGUSR1 yet do not die of it. */
 static const char starting[] =
+    "# Whether mpirun has a process: ranks, or what starts them on other nodes; not tee.\n"
+    "has_ranks() {\n"
+    "    local child tee\n"
+    "    read -r _ _ _ tee _ <\"/proc/$BASHPID/stat\"\n"
+    "    for child in $(cat /proc/\"$1\"/task/*/children 2>/dev/null); do\n"
+    "        if [ \"$child\" -ne \"$tee\" ]; then return; fi\n"
+    "    done\n"
+    "    return 1\n"
+    "}\n"
     "watch() {\n"
-    "    local line parent\n"
+    "    local line parent had= bare=0\n"
     "    while :; do\n"
     "        if read -r -t 1 line; then\n"
     "            if [[ $line == *'process rank '*' exited on signal '* ]]; then\n"
@@ -105,6 +115,12 @@ static const char starting[] =
     "        elif [ \"$parent\" -ne $$ ]; then\n"
     "            kill -KILL \"$1\"\n"
     "            return\n"
+    "        elif has_ranks \"$1\"; then\n"
+    "            had=1 bare=0\n"
+    "        elif [ -n \"$had\" ] && [ $((++bare)) -ge 20 ]; then\n"
+    "            echo 'weft: no rank is left, and mpirun did not end within 20 s: killed' >&2\n"
+    "            kill -KILL \"$1\" 2>/dev/null\n"
+    "            return\n"
     "        fi\n"
     "    done\n"
     "}\n"
@@ -112,10 +128,15 @@ static const char starting[] =
     "    local pid=$BASHPID\n"
     "    exec </dev/null 2> >(trap '' INT TERM HUP USR1; "
     "exec tee -p \"$run/job.err\" >(watch \"$pid\") >&2)\n"
+    "    trap '' USR1\n"
     "    exec mpirun \"$@\"\n"
     "}\n"
     "if [ ! -r \"$run/hostfile\" ]; then\n"
     "    echo \"weft: $run/hostfile is not there: weft launch writes it\" >&2\n"
+    "    exit 6\n"
+    "fi\n"
+    "if ! grep -q '^[^#]' \"$run/hostfile\"; then\n"
+    "    echo \"weft: $run/hostfile names no node\" >&2\n"
     "    exit 6\n"
     "fi\n"
     "set -m\n";
@@ -125,7 +146,7 @@ static void print_start(const weft_job *job, const char *count, const char *host
 {
     fprintf(out,
             "start -n %s --hostfile \"$run/%s\" --map-by ppr:%d:node --bind-to none "
-            "\"${options[@]}\" \\\n   ",
+            "\"${options[@]}\" \\\n    sh -c 'trap \"\" USR1; exec \"$0\" \"$@\"'",
             count, hosts, job->ranks_per_node);
     weft_job_words(job, weft_job_shell_word, out);
     fprintf(out, " &\n%s", weft_job_waiting);

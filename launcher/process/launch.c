@@ -1,5 +1,6 @@
 #include "launcher/process/launch.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -26,6 +27,8 @@ enum {
     PIECE_BYTES = 4096, /* a pipe that is ready takes so much without blocking */
     SIGNALLED = 128,    /* and the signal: an exit code */
     END_S = 20,         /* mpirun needs 1 to 2 for a job that lost a rank; some it never ends */
+    LOOK_MS = 1000,     /* between looks for ranks */
+    MOST_A_CORE = 64,   /* ranks that are started here */
 };
 
 typedef struct job {
@@ -36,7 +39,9 @@ typedef struct job {
     size_t first, last; /* of `piece`: on its way to standard output */
     weft_mpirun_words words;
     double asked_us, lost_us; /* to stop; a rank. 0: not yet */
-    int exit_code;            /* of a job that this process ends; 0: it does not */
+    bool had_ranks;
+    double bare_us; /* since when mpirun has had ranks, and has none; 0: not so */
+    int exit_code;  /* of a job that this process ends; 0: it does not */
 } job;
 
 /* --- starting mpirun ----------------------------------------------------------------------- */
@@ -190,6 +195,49 @@ static int time_left(double *since_us, int seconds)
     return left_ms <= 0 ? 0 : left_ms < 1e6 ? (int)left_ms + 1 : 1000000;
 }
 
+/* Of mpirun's processes, those that live. */
+static int num_children(pid_t pid)
+{
+    char path[64], text[64];
+    int count = 0;
+    snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
+    DIR *tasks = opendir(path);
+    for (const struct dirent *task; tasks && (task = readdir(tasks));) {
+        int child;
+        snprintf(path, sizeof path, "/proc/%d/task/%.16s/children", (int)pid, task->d_name);
+        FILE *children = task->d_name[0] == '.' ? NULL : fopen(path, "re");
+        while (children && fscanf(children, "%d", &child) == 1) {
+            snprintf(path, sizeof path, "/proc/%d/stat", child);
+            FILE *stat = fopen(path, "re");
+            const bool is_there = stat && fgets(text, sizeof text, stat);
+            const char *state = is_there ? strrchr(text, ')') : NULL;
+            count += state && state[1] && state[2] != 'Z' && state[2] != 'X';
+            if (stat)
+                fclose(stat);
+        }
+        if (children)
+            fclose(children);
+    }
+    if (tasks)
+        closedir(tasks);
+    return count;
+}
+
+/* Some mpirun goes on without ranks, where they fail as they start. One that cannot write what they
+ * said has to. */
+static void look_for_ranks(job *j)
+{
+    const bool has_ranks = num_children(j->pid) > 0;
+    j->had_ranks = j->had_ranks || has_ranks;
+    if (has_ranks || !j->had_ranks || j->last > 0) {
+        j->bare_us = 0;
+    } else if (time_left(&j->bare_us, END_S) == 0) {
+        fprintf(stderr, "weft %s: no rank is left, and mpirun did not end within %d s: killed\n",
+                j->words.verb, END_S);
+        end_job(j, weft_status_exit_code(WEFT_COMM));
+    }
+}
+
 /* Ends a job that was asked to stop, or has lost a rank, and takes too long. Returns the
  * milliseconds until this has to be looked at again; -1: never. */
 static int heed_time(job *j)
@@ -208,9 +256,12 @@ static int heed_time(job *j)
                 END_S);
         end_job(j, SIGNALLED + j->words.killed_by);
     }
+    if (!j->exit_code)
+        look_for_ranks(j);
     if (j->exit_code)
         return -1;
-    return stop_ms < 0 || (loss_ms >= 0 && loss_ms < stop_ms) ? loss_ms : stop_ms;
+    const int ms = stop_ms < 0 || (loss_ms >= 0 && loss_ms < stop_ms) ? loss_ms : stop_ms;
+    return ms < 0 || ms > LOOK_MS ? LOOK_MS : ms;
 }
 
 static void read_out(job *j)
@@ -310,6 +361,12 @@ weft_status weft_launch_mpirun(int world, int argc, char **argv, int *exit_code)
     static job j;
     struct sigaction action = {.sa_handler = child_ended};
     sigset_t all, mask;
+    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    if (cores > 0 && world > MOST_A_CORE * cores)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "%d ranks on this machine of %s: at most %d a core are started here "
+                          "(weft launch writes a job for more nodes)",
+                          world, weft_count_text(cores, "core").text, MOST_A_CORE);
     WEFT_TRY(weft_stop_share());
     WEFT_TRY(make_command(world, argc, argv, &c));
     sigaction(SIGCHLD, &action, NULL);

@@ -32,7 +32,7 @@ static void say(const char *words)
     (void)written;
 }
 
-#define ANSWER "weft train: asked to stop: the run ends after this step and its checkpoint"
+#define ANSWER "weft train: asked to stop: a step that runs is finished and saved first"
 
 /* Once, and from a signal's handler too. */
 static void say_answer(void)

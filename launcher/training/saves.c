@@ -32,15 +32,17 @@ static void remove_old(const weft_saves *s)
     weft_error_clear();
 }
 
+static const char not_saved[] = "not saved, the next save tries again: ",
+                  not_copied[] = "not copied to other nodes' memory, the next copy tries again: ";
+
 /* Not so a state that is not finite, or ranks and devices that are lost. */
-static weft_status warn(const weft_saves *s, bool copies, int64_t step, weft_status status)
+static weft_status warn(const weft_saves *s, const char *what, int64_t step, weft_status status)
 {
     const weft_error *error = weft_error_get();
     if (status != WEFT_FILE && status != WEFT_MEMORY)
         return status;
     if (leads(s)) /* a line of rank 0, which need not be named again */
-        weft_log(WEFT_LOG_WARN, "step %" PRId64 ": not %s tries again: %s", step,
-                 copies ? "copied to other nodes' memory, the next copy" : "saved, the next save",
+        weft_log(WEFT_LOG_WARN, "step %" PRId64 ": %s%s", step, what,
                  error->text + (error->found_by == 0 ? error->own_at : 0));
     weft_error_clear();
     return WEFT_OK;
@@ -117,14 +119,16 @@ static void tell_copies(const weft_saves *s)
                  r.step, r.stalled_us / 1e3, r.bytes, r.written_us / 1e3);
 }
 
-/* How an attempt to go on has ended. */
-static weft_status take(weft_saves *s, weft_status status, bool published)
+/* How an attempt to go on has ended; of a writer that had nothing to do, how it is. */
+static weft_status take(weft_saves *s, bool was_busy, weft_status status, bool published)
 {
-    weft_checkpoint_writer *w = s->trainer->writer;
-    const weft_writer_report report = weft_checkpoint_writer_report(w);
+    const weft_writer_report report = weft_checkpoint_writer_report(s->trainer->writer);
     if (published)
         tell(s);
-    return status == WEFT_OK ? WEFT_OK : warn(s, report.copies, report.step, status);
+    if (status == WEFT_OK)
+        return WEFT_OK;
+    return was_busy ? warn(s, report.copies ? not_copied : not_saved, report.step, status)
+                    : warn(s, "", s->trainer->step, status);
 }
 
 weft_status weft_saves_advance(weft_saves *s, weft_writer_word word)
@@ -133,12 +137,12 @@ weft_status weft_saves_advance(weft_saves *s, weft_writer_word word)
     if (!has_writer(s))
         return WEFT_OK;
     weft_checkpoint_writer *w = s->trainer->writer;
-    const bool copies =
-        weft_checkpoint_writer_is_busy(w) && weft_checkpoint_writer_report(w).copies;
+    const bool was_busy = weft_checkpoint_writer_is_busy(w);
+    const bool copies = was_busy && weft_checkpoint_writer_report(w).copies;
     weft_status status = weft_checkpoint_advance(w, word, &published);
     if (copies && status == WEFT_OK && !weft_checkpoint_writer_is_busy(w))
         tell_copies(s);
-    return take(s, status, published);
+    return take(s, was_busy, status, published);
 }
 
 /* One that fails is given up, for which its writers are waited for, too. */
@@ -147,7 +151,7 @@ weft_status weft_saves_finish(weft_saves *s)
     while (has_writer(s) && weft_checkpoint_writer_is_busy(s->trainer->writer)) {
         bool published = false;
         weft_status status = weft_checkpoint_finish(s->trainer->writer, &published);
-        WEFT_TRY(take(s, status, published));
+        WEFT_TRY(take(s, true, status, published));
     }
     return WEFT_OK;
 }
@@ -161,7 +165,7 @@ weft_status weft_saves_save(weft_saves *s)
         return WEFT_OK;
     weft_watch_enter(WEFT_WATCH_SAVE, s->trainer->step);
     if (!has_writer(s))
-        return warn(s, false, s->trainer->step, save_now(s));
+        return warn(s, not_saved, s->trainer->step, save_now(s));
     if (weft_checkpoint_writer_is_busy(w) && !weft_checkpoint_writer_report(w).copies &&
         c->async_when_busy == WEFT_SAVE_SKIP) {
         s->num_skipped++;
@@ -175,8 +179,8 @@ weft_status weft_saves_save(weft_saves *s)
     }
     WEFT_TRY(weft_saves_finish(s));
     if (!has_writer(s))
-        return warn(s, false, s->trainer->step, save_now(s));
-    return warn(s, false, s->trainer->step, weft_trainer_begin_save(s->trainer, s->dir, &keep));
+        return warn(s, not_saved, s->trainer->step, save_now(s));
+    return warn(s, not_saved, s->trainer->step, weft_trainer_begin_save(s->trainer, s->dir, &keep));
 }
 
 weft_status weft_saves_end(weft_saves *s)
@@ -275,7 +279,7 @@ weft_status weft_saves_copy(weft_saves *s)
     if (!has_writer(s) || weft_copies_bytes(w) == 0 || weft_checkpoint_writer_is_busy(w))
         return WEFT_OK;
     weft_watch_enter(WEFT_WATCH_SAVE, s->trainer->step);
-    return warn(s, true, s->trainer->step, weft_trainer_begin_save(s->trainer, NULL, NULL));
+    return warn(s, not_copied, s->trainer->step, weft_trainer_begin_save(s->trainer, NULL, NULL));
 }
 
 weft_status weft_saves_drop_copies(weft_saves *s)

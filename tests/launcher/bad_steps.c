@@ -8,6 +8,7 @@
  *   transient  the same, once
  *   code       gradients of every rank
  *   spike      the loss, wherever the marked sample is
+ *   diverges   the loss, on every rank from its sixth run on
  *   flip       a bit of a weight on that rank, once
  * MARKED is the index of the marked sample; WITHOUT=first,count: the data lack these samples. */
 #include <math.h>
@@ -113,7 +114,8 @@ static weft_status poison_forward(weft_layer *layer, weft_pass *pass, const weft
     p->marked = false;
     for (size_t s = 0; s < SEQ; s++)
         p->marked = p->marked || tokens[s] == MARK;
-    if (weft_pass_training(pass) && p->marked && goes_wrong_by("spike")) {
+    if (weft_pass_training(pass) &&
+        ((p->marked && goes_wrong_by("spike")) || (p->run >= 6 && goes_wrong_by("diverges")))) {
         weft_metrics *metrics = weft_pass_metrics(pass);
         WEFT_TRY(weft_lane_submit(weft_pass_lane(pass), "raise", raise_loss, &metrics,
                                   sizeof(weft_metrics *)));
@@ -476,10 +478,20 @@ int main(int argc, char **argv)
                  "MARKED=22",
                  {"on_bad_step=rewind", "loss_spike_factor=3", "save_interval=4", "train_iters=7"},
                  0,
-                 {"step 6: loss is ", "on rank 2; so again there"}},
+                 {"step 6: loss is ",
+                  "on rank 2; so again there, and on rank 1 with the same data: the data, samples "
+                  "22 to 22"}},
           &rewound);
     check_same("a spike that was gone back from", &rewound, &without, 1, 7, 0);
     EXPECT(rewound.bad_steps == 1, "%ld bad steps", rewound.bad_steps);
+    check(&(run){"diverges",
+                 "dp=4",
+                 "BAD=diverges",
+                 NULL,
+                 {"on_bad_step=stop", "loss_spike_factor=3", "train_iters=7"},
+                 8,
+                 {"error step 6: loss is ", "and with other data: the code or the weights"}},
+          NULL);
     check(&(run){"nowhere",
                  "dp=2",
                  "BAD=data",

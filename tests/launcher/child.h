@@ -15,7 +15,7 @@ typedef struct child {
 enum { CHILD_MAX_ARGS = 32 };
 
 /* What `weft train` says at once to the signal that asks it to stop; to SIGINT also the second. */
-#define CHILD_ASKED "weft train: asked to stop: the run ends after this step and its checkpoint"
+#define CHILD_ASKED "weft train: asked to stop: a step that runs is finished and saved first"
 #define CHILD_AGAIN "; Ctrl-C again ends it at once"
 
 /* What child_start runs instead of WEFT_BINARY_DIR/weft; NULL: that. */

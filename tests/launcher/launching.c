@@ -310,26 +310,32 @@ static void check_restarts(void)
 static void check_hung(void)
 {
     const char *const env[] = {path_of_fakes, NULL};
-    static const char *const restarts[] = {"0", "1"};
-    for (int i = 0; i < 2; i++) {
+    static const char *const restarts[] = {"0", "1", "0"};
+    for (int i = 0; i < 3; i++) {
+        const bool bare = i == 2; /* without a word it has no ranks any more */
         char setting[64], out[16], script[32];
         child c;
         snprintf(setting, sizeof setting, "reliability.max_restarts=%s", restarts[i]);
-        snprintf(out, sizeof out, "hung-%s", restarts[i]);
+        snprintf(out, sizeof out, "hung-%d", i);
         snprintf(script, sizeof script, "%s/job.sh", out);
-        make_fake("mpirun", "[ \"$3\" = --host ] || [ -e hung ] && exit 0\ntouch hung\n"
-                            "echo 'mpirun noticed that process rank 0 with PID 7 on node a exited "
-                            "on signal 9 (Killed).' >&2\necho more >&2\nexec sleep 1000");
+        make_fake("mpirun",
+                  bare ? "sleep 2\nexec sleep 1000"
+                       : "[ \"$3\" = --host ] || [ -e hung ] && exit 0\ntouch hung\n"
+                         "echo 'mpirun noticed that process rank 0 with PID 7 on node a exited "
+                         "on signal 9 (Killed).' >&2\necho more >&2\nexec sleep 1000");
         unlink("hung");
         expect_code((const char *const[]){"launch", "mpirun", "tiny.json", "--out", out, "--set",
                                           setting, "--set", "reliability.restart_delay_s=0", NULL},
                     0, NULL);
         expect_bash(script);
         const int code = other(&c, "/bin/bash", (const char *const[]){script, NULL}, env);
-        EXPECT(code == (i == 0 ? 137 : 0) &&
-                   strstr(c.err, "\nmore\nweft: mpirun did not end within 20 s of that: killed\n"),
+        EXPECT(code == (i == 1 ? 0 : 137) &&
+                   strstr(c.err,
+                          bare ? "weft: no rank is left, and mpirun did not end within 20 s: "
+                                 "killed\n"
+                               : "\nmore\nweft: mpirun did not end within 20 s of that: killed\n"),
                "%s: exit %d: %s", out, code, c.err);
-        EXPECT(i == 0 || strstr(c.err, "the job ended with exit code 137 after step 0: it is "
+        EXPECT(i != 1 || strstr(c.err, "the job ended with exit code 137 after step 0: it is "
                                        "started again"),
                "%s", c.err);
         child_release(&c);

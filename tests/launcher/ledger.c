@@ -321,6 +321,16 @@ static void check_killed(const char *mesh)
     EXPECT(c.exit_code == 6 && strstr(c.out, "goodput") && child_is_line(c.err),
            "a damaged checkpoint: exit %d: %s%s", c.exit_code, c.out, c.err);
     child_release(&c);
+    EXPECT(system("rm -r run/checkpoints/*") == 0, "no rm");
+    child_run(&c, (const char *[]){"inspect", "run", NULL}, NULL);
+    EXPECT(c.exit_code == 6 && strstr(c.out, "goodput") && child_is_line(c.err) &&
+               strstr(c.err, "has no checkpoint, but the run has saved step "),
+           "lost checkpoints: exit %d: %s%s", c.exit_code, c.out, c.err);
+    child_release(&c);
+    child_run(&c, (const char *[]){"inspect", "run/config.json", NULL}, NULL);
+    EXPECT(c.exit_code == 6 && child_is_line(c.err) && strstr(c.err, "run/config.json: a file: "),
+           "a file: exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
 }
 
 /* A run that has no checkpoint yet, and one that was asked to stop: nobody waits for it. */

@@ -1,6 +1,7 @@
 /* Ranks that `weft train` starts again after a fault: the run ends with the bits of one that
  * nothing disturbed; a crash at the same step each time, too many, a bad config or a stop end it.
  *   test_restarts WEFT-THAT-CRASHES */
+#include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -257,32 +258,46 @@ static void is_quick(void)
     child_release(&c);
 }
 
-/* mpirun says that it lost a rank, and never ends: it is killed, and the ranks start again. */
-static void mpirun_hangs(void)
+/* mpirun says that it lost a rank, or has none left, and never ends: it is killed, and the ranks
+ * start again. */
+static void mpirun_hangs(const char *run, const char *does, const char *said, int code)
 {
-    static const char script[] =
-        "#!/bin/bash\nPATH=${PATH#*:}\n[ -e hung ] && exec mpirun \"$@\"\ntouch hung\n"
-        "dashes=$(printf '%074d' 0 | tr 0 -)\n"
-        "echo \"$dashes\" >&2\n"
-        "echo 'mpirun noticed that process rank 2 with PID 7 on node vm exited on signal 9 "
-        "(Killed).' >&2\necho \"$dashes\" >&2\nexec sleep 1000\n";
-    char folder[4096], path[8192];
+    char folder[4096], path[8192], script[1024], again[128];
     child c;
-    EXPECT(mkdir("fakes", 0755) == 0 && child_write("fakes/mpirun", script) &&
+    snprintf(script, sizeof script,
+             "#!/bin/bash\nPATH=${PATH#*:}\n[ -e %s.hung ] && exec mpirun \"$@\"\ntouch %s.hung\n"
+             "%s\nexec sleep 1000\n",
+             run, run, does);
+    snprintf(again, sizeof again,
+             "the job ended with exit code %d after step 0: it is started again", code);
+    EXPECT((mkdir("fakes", 0755) == 0 || errno == EEXIST) && child_write("fakes/mpirun", script) &&
                chmod("fakes/mpirun", 0755) == 0 && getcwd(folder, sizeof folder),
            "fakes/mpirun");
     snprintf(path, sizeof path, "PATH=%s/fakes:%s", folder, getenv("PATH"));
     const double begin_us = weft_now_us();
-    EXPECT(child_start(
-               &c, (const char *[]){"train", "c.json", "--out", "hung-run", "--mesh", "tp=2", NULL},
-               (const char *[]){path, "CRASH=0:0:0:0:none", NULL}),
+    EXPECT(child_start(&c,
+                       (const char *[]){"train", "c.json", "--out", run, "--mesh", "tp=2", NULL},
+                       (const char *[]){path, "CRASH=0:0:0:0:none", NULL}),
            "no start");
     EXPECT(child_wait(&c, LIMIT_S), "still there");
-    EXPECT(c.exit_code == 0 && strstr(c.err, "rank 2 on vm was killed by signal 9") &&
-               strstr(c.err, "mpirun did not end within 20 s of that: killed") &&
-               strstr(c.err, "the job ended with exit code 137 after step 0: it is started again"),
-           "exit %d: %s", c.exit_code, c.err);
+    EXPECT(c.exit_code == 0 && strstr(c.err, said) && strstr(c.err, again), "%s: exit %d: %s", run,
+           c.exit_code, c.err);
     EXPECT(weft_now_us() - begin_us > 19e6, "it is killed at once");
+    child_release(&c);
+}
+
+/* More than a machine is to start: a typo would bury it. */
+static void too_many(void)
+{
+    char mesh[32], batch[64], said[64];
+    const long world = 64 * sysconf(_SC_NPROCESSORS_ONLN) + 1;
+    child c;
+    snprintf(mesh, sizeof mesh, "dp=%ld", world);
+    snprintf(batch, sizeof batch, "train.global_batch_size=%ld", world);
+    snprintf(said, sizeof said, "weft train: %ld ranks on this machine of ", world);
+    run_until_end(&c, "many", mesh, NULL, (const char *[]){"--set", batch, NULL});
+    EXPECT(c.exit_code == 2 && child_is_line(c.err) && strstr(c.err, said) == c.err, "exit %d: %s",
+           c.exit_code, c.err);
     child_release(&c);
 }
 
@@ -301,7 +316,14 @@ int main(int argc, char **argv)
     stopped();
     from_older();
     is_quick();
-    mpirun_hangs();
+    mpirun_hangs("lost",
+                 "dashes=$(printf '%074d' 0 | tr 0 -)\necho \"$dashes\" >&2\n"
+                 "echo 'mpirun noticed that process rank 2 with PID 7 on node vm exited on signal "
+                 "9 (Killed).' >&2\necho \"$dashes\" >&2",
+                 "weft train: mpirun did not end within 20 s of that: killed", 137);
+    mpirun_hangs("bare", "sleep 2",
+                 "weft train: no rank is left, and mpirun did not end within 20 s: killed", 5);
+    too_many();
     child_folder_leave(folder);
     return expect_finish();
 }

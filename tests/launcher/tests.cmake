@@ -43,7 +43,7 @@ weft_add_test(NAME packed SOURCES launcher/packed.c launcher/meshes.c launcher/p
 weft_add_test(NAME resume SOURCES launcher/resume.c launcher/weights.c RANKS 4 TIMEOUT 300
   LABELS launcher)
 weft_add_test(NAME position SOURCES launcher/position.c LABELS launcher)
-weft_add_test(NAME killed SOURCES launcher/killed.c launcher/child.c TIMEOUT 300 LABELS launcher)
+weft_add_test(NAME killed SOURCES launcher/killed.c launcher/child.c TIMEOUT 600 LABELS launcher)
 add_dependencies(test_killed weft_binary)
 weft_add_test(NAME stopping SOURCES launcher/stopping.c launcher/child.c LABELS launcher)
 add_dependencies(test_stopping weft_binary)

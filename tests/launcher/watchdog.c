@@ -133,8 +133,18 @@ static void inspect(const char *run, int rank)
     snprintf(path, sizeof path, "%s/flight/rank-%d.json", run, rank == 0);
     EXPECT(truncate(path, 99) == 0, "%s", path);
     child_run(&c, (const char *[]){"inspect", "--flight", run, NULL}, NULL);
-    EXPECT(c.exit_code == 6 && child_is_line(c.err) && strstr(c.err, path),
-           "inspect a damaged record: exit %d: %s", c.exit_code, c.err);
+    snprintf(late, sizeof late, "no whole record of rank %d\n", rank == 0);
+    EXPECT(c.exit_code == 6 && child_is_line(c.err) && strstr(c.err, path) &&
+               strstr(c.out, "is missing") && strstr(c.out, "; the verdict names it") &&
+               strstr(c.out, late),
+           "inspect a damaged record: exit %d: %s%s", c.exit_code, c.out, c.err);
+    child_release(&c);
+    snprintf(path, sizeof path, "%s/flight/verdict.json", run);
+    EXPECT(child_write(path, "what?"), "%s", path);
+    child_run(&c, (const char *[]){"inspect", "--flight", run, NULL}, NULL);
+    EXPECT(c.exit_code == 6 && child_is_line(c.err) &&
+               strstr(c.err, "the first of 2 damaged files") && strstr(c.out, "behind:"),
+           "inspect a damaged verdict: exit %d: %s%s", c.exit_code, c.out, c.err);
     child_release(&c);
 }
 
