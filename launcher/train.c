@@ -125,7 +125,7 @@ static weft_status make_plan(arguments *args, weft_arena *arena, plan *out)
         args->source.run = &out->run;
     }
     WEFT_TRY(weft_config_load(&args->source, arena, &out->config));
-    return weft_run_check_fallback(&args->run, &out->start, out->config.checkpoint.fallback);
+    return weft_run_check_fallback(&args->run, &out->start, weft_run_fallback(&out->config));
 }
 
 static bool is_finished(const plan *p)
@@ -146,22 +146,10 @@ static const char *words_of(const weft_error *error)
     return error->text + (error->found_by == 0 ? error->own_at : 0);
 }
 
-static void warn_of_damage(const weft_run_start *start)
-{
-    char others[64] = "";
-    if (start->num_damaged == 0)
-        return;
-    if (start->num_damaged > 1)
-        snprintf(others, sizeof others, ", and %s",
-                 weft_count_text(start->num_damaged - 1, "more checkpoint").text);
-    weft_log(WEFT_LOG_WARN, "resume: %s is taken: %s is damaged%s: %s", start->checkpoint,
-             start->damaged, others, words_of(&start->damage));
-}
-
 static void say_finished(const arguments *args, const plan *p)
 {
     warn_of_latest(args, &p->start);
-    warn_of_damage(&p->start);
+    weft_run_tell_damage(&p->start, "resume");
     fprintf(args->json ? stderr : stdout,
             "%s: finished: step %" PRId64 " of train.train_iters %" PRId64 " is done\n",
             args->run.path, p->start.step, p->config.train.train_iters);
@@ -273,26 +261,9 @@ static weft_status rewind_run(job *j)
 {
     weft_trainer *t = &j->trainer;
     const int64_t bad = t->step + 1;
-    char path[4096] = "";
-    weft_arena arena = {0};
-    const char *found;
-    weft_status status = WEFT_OK;
+    char path[WEFT_SAVES_PATH_BYTES];
     weft_watch_enter(WEFT_WATCH_LOAD, t->step);
-    WEFT_TRY(weft_saves_finish(&j->saves));
-    WEFT_TRY(weft_saves_drop_copies(&j->saves));
-    if (j->speaks) {
-        status = weft_checkpoint_resolve(j->saves.dir, &arena, &found);
-        if (status != WEFT_OK || strlen(found) >= sizeof path)
-            status = WEFT_ERROR(WEFT_DIVERGED,
-                                "step %" PRId64 ": a bad step, and no checkpoint yet to go back to",
-                                bad);
-        else
-            strcpy(path, found);
-    }
-    weft_arena_release(&arena);
-    WEFT_TRY(weft_comm_agree(t->world, status));
-    WEFT_TRY(weft_comm_broadcast_host(t->world, path, sizeof path, 0));
-    WEFT_TRY(weft_trainer_rewind(t, path));
+    WEFT_TRY(weft_saves_rewind(&j->saves, j->args->run.path, path));
     WEFT_TRY(note(j, WEFT_DID_LOAD));
     if (!j->speaks)
         return WEFT_OK;
@@ -466,7 +437,7 @@ static weft_status tell_changes(const job *j, weft_arena *arena)
         return WEFT_OK;
     WEFT_TRY(weft_run_changes(&j->plan->run, &j->trainer.config, arena, &changes));
     warn_of_latest(j->args, start);
-    warn_of_damage(start);
+    weft_run_tell_damage(start, "resume");
     if (changes)
         weft_log(WEFT_LOG_WARN, "resume: %s", changes);
     return WEFT_OK;
@@ -555,21 +526,6 @@ static void release(job *j)
     weft_trainer_release(&j->trainer);
 }
 
-/* After a load that failed on all ranks: whether rank 0 finds that the checkpoint is damaged, and
- * not that it is another model's. The record stays. */
-static weft_status is_damaged(const job *j, weft_comm *world, bool *out)
-{
-    weft_error error;
-    int64_t damaged = 0;
-    weft_error_take(&error);
-    if (j->speaks)
-        damaged = weft_checkpoint_verify(j->plan->start.checkpoint) != WEFT_OK;
-    WEFT_TRY(weft_comm_broadcast_host(world, &damaged, sizeof damaged, 0));
-    *out = damaged != 0;
-    weft_error_put(&error);
-    return WEFT_OK;
-}
-
 /* Plans anew, from the checkpoint before the one that is damaged; the record is its damage. */
 static weft_status fall_back(job *j, weft_comm *world, weft_arena *arena)
 {
@@ -585,7 +541,7 @@ static weft_status fall_back(job *j, weft_comm *world, weft_arena *arena)
         start->num_damaged += passed.num_damaged;
         start->damaged = passed.damaged;
         start->damage = passed.damage;
-        status = weft_run_check_fallback(&j->args->run, start, j->plan->config.checkpoint.fallback);
+        status = weft_run_check_fallback(&j->args->run, start, weft_run_fallback(&j->plan->config));
     } else if (status == WEFT_FILE) {
         status = weft_run_check_fallback(&j->args->run, &passed, 0);
     }
@@ -620,9 +576,9 @@ static weft_status set_up_from_whole(job *j, weft_comm *world, weft_arena *arena
     while (j->damaged) {
         const weft_run_start *start = &j->plan->start;
         bool damaged = false;
-        WEFT_TRY(is_damaged(j, world, &damaged));
+        WEFT_TRY(weft_saves_find_damage(world, start->checkpoint, &damaged));
         if (!damaged || j->args->run.from ||
-            start->num_damaged >= j->plan->config.checkpoint.fallback) {
+            start->num_damaged >= weft_run_fallback(&j->plan->config)) {
             if (j->speaks && start->num_damaged == 0)
                 status = weft_run_name_whole(&j->args->run, start, status);
             else if (j->speaks)

@@ -21,7 +21,8 @@
  *
  * save, load and load_weights are collective over groups->world: all ranks return the same status.
  * The others are rank-local. Only the calling thread may use HDF5. Errors: WEFT_FILE naming file,
- * dataset and fault. */
+ * dataset and fault; WEFT_CONFIG where a newer Weft wrote the checkpoint, which then is not damaged
+ * and which no save replaces. */
 #ifndef WEFT_PARALLEL_CHECKPOINT_H
 #define WEFT_PARALLEL_CHECKPOINT_H
 
@@ -67,6 +68,9 @@ typedef struct weft_checkpoint_keep {
  * is under way. *out_removed is set also after WEFT_FILE. */
 weft_status weft_checkpoint_prune(const char *dir, const weft_checkpoint_keep *keep,
                                   int *out_removed) WEFT_CHECKED;
+/* WEFT_CONFIG where the folder's manifest says that a newer Weft wrote it; WEFT_OK of any other
+ * folder, one that is damaged or missing too. Rank-local. */
+weft_status weft_checkpoint_check_format(const char *folder) WEFT_CHECKED;
 /* Verifies every hash, elements too, on this rank alone. */
 weft_status weft_checkpoint_verify(const char *folder) WEFT_CHECKED;
 /* Checks the manifest, and all files' sizes and hashes but for the elements in model.h5. */

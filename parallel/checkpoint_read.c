@@ -278,10 +278,14 @@ static weft_status read_head(const reader *r, weft_json_span root, const char *f
     if (strcmp(format, WEFT_CHECKPOINT_FORMAT) != 0)
         return WEFT_ERROR(WEFT_FILE, "%s: its format is not \"" WEFT_CHECKPOINT_FORMAT "\"",
                           r->path);
-    WEFT_TRY(number_member(r, root, "version", INT32_MAX, &version));
-    if (version != WEFT_CHECKPOINT_VERSION && version != WEFT_CHECKPOINT_OF_SAMPLES)
-        return WEFT_ERROR(WEFT_FILE, "%s: format version %" PRIu64 ", this program reads %d",
+    WEFT_TRY(number_member(r, root, "version", UINT64_MAX, &version));
+    if (version > WEFT_CHECKPOINT_VERSION) /* whatever follows: no damage, and nothing to replace */
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "%s: format version %" PRIu64
+                          ": a newer Weft wrote it; this one reads versions up to %d",
                           r->path, version, WEFT_CHECKPOINT_VERSION);
+    if (version < WEFT_CHECKPOINT_OF_SAMPLES)
+        return WEFT_ERROR(WEFT_FILE, "%s: format version %" PRIu64 " never was", r->path, version);
     WEFT_TRY(number_member(r, root, "step", INT64_MAX, &step));
     WEFT_TRY(read_position(r, root, folder, version, &out->consumed_tokens));
     WEFT_TRY(member(r, root, "seed", WEFT_JSON_STRING, &seed));
@@ -335,6 +339,24 @@ weft_status weft_manifest_read(const char *folder, weft_arena *arena, weft_manif
     WEFT_TRY(check_end(&r));
     WEFT_TRY(read_parts(&r, root, out));
     return read_datasets(&r, root, &out->datasets);
+}
+
+weft_status weft_checkpoint_check_format(const char *folder)
+{
+    weft_arena arena = {0};
+    reader r = {.arena = &arena};
+    weft_json_span root;
+    weft_checkpoint_info info;
+    weft_status status = weft_arena_printf(&arena, &r.path, "%s/" WEFT_MANIFEST_NAME, folder);
+    if (status == WEFT_OK)
+        status = load_text(&r, &root);
+    if (status == WEFT_OK)
+        status = read_head(&r, root, folder, &info);
+    weft_arena_release(&arena);
+    if (status == WEFT_CONFIG)
+        return status;
+    weft_error_clear();
+    return WEFT_OK;
 }
 
 weft_status weft_parts_check(const char *folder, const weft_manifest *manifest, weft_arena *arena)

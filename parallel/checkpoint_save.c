@@ -25,6 +25,8 @@ static weft_status prepare(weft_save *s)
             weft_lane_create(weft_parameters_device(s->parameters), 0, "checkpoint", &s->lane));
     if (weft_comm_rank(s->world) != 0)
         return WEFT_OK;
+    if (weft_checkpoint_check_format(s->target) != WEFT_OK) /* a run goes on without this save */
+        return WEFT_ERROR(WEFT_FILE, "not replaced: %s", weft_error_get()->text);
     return weft_folder_make_new(s->temporary); /* without what an interrupted save left */
 }
 

@@ -70,7 +70,7 @@ static const char again_head[] =
     "again() {\n"
     "    job=\n"
     "    case \"$code\" in\n"
-    "    4 | 5 | 9) ;;\n"
+    "    4 | 5 | 6 | 9 | 10) ;;\n"
     "    129 | 130 | 143) return 1 ;;\n"
     "    *) if [ \"$code\" -le 128 ]; then return 1; fi ;;\n"
     "    esac\n"

@@ -18,7 +18,9 @@ bool weft_restarts_is_fault(int exit_code)
     enum { SIGNALLED = 128, HANGUP = SIGNALLED + 1, INTERRUPTED, TERMINATED = SIGNALLED + 15 };
     return exit_code == weft_status_exit_code(WEFT_DEVICE) ||
            exit_code == weft_status_exit_code(WEFT_COMM) ||
+           exit_code == weft_status_exit_code(WEFT_FILE) ||
            exit_code == weft_status_exit_code(WEFT_HUNG) ||
+           exit_code == weft_status_exit_code(WEFT_FAULTY) ||
            (exit_code > SIGNALLED && exit_code != HANGUP && exit_code != INTERRUPTED &&
             exit_code != TERMINATED);
 }

@@ -6,10 +6,10 @@
 #include "launcher/planning/reliability.h"
 #include "launcher/training/run_folder.h"
 
-/* Whether a job that ends so may go on: a rank was killed by a signal, the device or the
- * communication failed, or ranks no longer got on. Not where the next start would meet the same
- * (bad config, damaged files, memory that is short, divergence, a bug, a rank that computes
- * wrongly), and not at a stop. */
+/* Whether a job that ends so may go on: a rank was killed by a signal, the device, the
+ * communication or a file failed (a disk that failed once reads the next time), ranks no longer got
+ * on, or one computed wrongly. Not where the next start would meet the same (bad config, a
+ * checkpoint of a newer Weft, memory that is short, divergence, a bug), and not at a stop. */
 bool weft_restarts_is_fault(int exit_code);
 
 /* weft_launch_mpirun with argv (argv[1] the verb), and again after each fault, at most

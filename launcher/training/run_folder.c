@@ -11,6 +11,7 @@
 
 #include "core/file.h"
 #include "core/log.h"
+#include "core/text.h"
 #include "launcher/training/ledger.h"
 #include "parallel/checkpoint.h"
 
@@ -172,6 +173,19 @@ weft_status weft_run_pass_over(weft_run_start *start)
     return WEFT_OK;
 }
 
+/* What a newer Weft has saved of steps that are to come would be in the way of this run's saves. */
+static weft_status check_later(const found *f, const weft_run_start *start, weft_arena *arena)
+{
+    for (size_t i = 0; i < f->count; i++) {
+        const char *checkpoint;
+        if (f->steps[i] <= start->step)
+            continue;
+        WEFT_TRY(find_step(f, i, arena, &checkpoint));
+        WEFT_TRY(weft_checkpoint_check_format(checkpoint));
+    }
+    return WEFT_OK;
+}
+
 weft_status weft_run_find_start(const weft_run_folder *folder, weft_arena *arena,
                                 weft_run_start *out)
 {
@@ -189,8 +203,15 @@ weft_status weft_run_find_start(const weft_run_folder *folder, weft_arena *arena
     } else if (folder->resume) {
         WEFT_TRY(check_lost(folder, arena));
     }
+    WEFT_TRY(check_later(&f, &start, arena));
     *out = start;
     return WEFT_OK;
+}
+
+int64_t weft_run_fallback(const weft_config *config)
+{
+    const int64_t most = config->checkpoint.fallback;
+    return most > 0 && config->reliability.max_restarts > 0 ? INT64_MAX : most;
 }
 
 weft_status weft_run_check_fallback(const weft_run_folder *folder, const weft_run_start *start,
@@ -200,6 +221,20 @@ weft_status weft_run_check_fallback(const weft_run_folder *folder, const weft_ru
     if (start->num_damaged <= most)
         return WEFT_OK;
     return weft_run_name_whole(folder, &newest, weft_error_put(&start->damage));
+}
+
+void weft_run_tell_damage(const weft_run_start *start, const char *when)
+{
+    const weft_error *damage = &start->damage;
+    char others[64] = "";
+    if (start->num_damaged == 0)
+        return;
+    if (start->num_damaged > 1)
+        snprintf(others, sizeof others, ", and %s",
+                 weft_count_text(start->num_damaged - 1, "more checkpoint").text);
+    weft_log(WEFT_LOG_WARN, "%s: %s is taken: %s is damaged%s: %s", when, start->checkpoint,
+             start->damaged, others,
+             damage->text + (damage->found_by == 0 ? damage->own_at : 0)); /* rank 0's own line */
 }
 
 /* The newest whole checkpoint but the start's, not beyond `latest`; NULL: none. */

@@ -31,15 +31,20 @@ typedef struct weft_run_start {
  * it has saved. Where the newest is damaged in
  * what can be checked without reading all elements, it is the newest that is not; a checkpoint that
  * is named is taken or refused. WEFT_FILE: it is damaged, or all are, and which other one is whole.
- * Rank-local. */
+ * WEFT_CONFIG: a newer Weft has saved it, or one of a later step. Rank-local. */
 weft_status weft_run_find_start(const weft_run_folder *folder, weft_arena *arena,
                                 weft_run_start *out) WEFT_CHECKED;
 /* Counts the start's checkpoint as damaged, by the current error record, which it takes; another
  * error than WEFT_FILE stays. */
 weft_status weft_run_pass_over(weft_run_start *start) WEFT_CHECKED;
+/* So many damaged checkpoints may a run pass over: checkpoint.fallback; any number where a run that
+ * nobody watches is to go on (reliability.max_restarts), unless fallback is 0. */
+int64_t weft_run_fallback(const weft_config *config);
 /* What is wrong with the newest, where more than `most` were passed over. Rank-local. */
 weft_status weft_run_check_fallback(const weft_run_folder *folder, const weft_run_start *start,
                                     int64_t most) WEFT_CHECKED;
+/* One line, where some were passed over. */
+void weft_run_tell_damage(const weft_run_start *start, const char *when);
 /* Adds to a WEFT_FILE record which other checkpoint is whole, if the start's own is not. */
 weft_status weft_run_name_whole(const weft_run_folder *folder, const weft_run_start *start,
                                 weft_status status) WEFT_CHECKED;

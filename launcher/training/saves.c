@@ -6,6 +6,7 @@
 #include "comm/watch.h"
 #include "core/log.h"
 #include "core/text.h"
+#include "launcher/training/judge.h"
 #include "launcher/training/setup.h"
 #include "parallel/checkpoint_copies.h"
 
@@ -282,8 +283,90 @@ weft_status weft_saves_copy(weft_saves *s)
     return warn(s, not_copied, s->trainer->step, weft_trainer_begin_save(s->trainer, NULL, NULL));
 }
 
-weft_status weft_saves_drop_copies(weft_saves *s)
+/* --- back to a checkpoint ------------------------------------------------------------------- */
+
+weft_status weft_saves_find_damage(weft_comm *world, const char *checkpoint, bool *out)
+{
+    weft_error error;
+    int64_t damaged = 0;
+    weft_error_take(&error);
+    if (weft_comm_rank(world) == 0)
+        damaged = weft_checkpoint_verify(checkpoint) != WEFT_OK;
+    WEFT_TRY(weft_comm_broadcast_host(world, &damaged, sizeof damaged, 0));
+    *out = damaged != 0;
+    weft_error_put(&error);
+    return WEFT_OK;
+}
+
+static weft_status check_any_before(const weft_saves *s, int64_t below)
+{
+    weft_arena arena = {0};
+    int64_t *steps;
+    size_t count;
+    weft_status status = weft_checkpoint_list(s->dir, &arena, &steps, &count);
+    if (status == WEFT_OK && (count == 0 || steps[0] >= below))
+        status = WEFT_ERROR(WEFT_DIVERGED,
+                            "step %" PRId64 ": a bad step, and no checkpoint yet to go back to",
+                            s->trainer->step + 1);
+    weft_arena_release(&arena);
+    return status;
+}
+
+/* Rank 0: the newest checkpoint before step `below` whose texts are whole. *start has what was
+ * passed over before. */
+static weft_status find_before(const weft_saves *s, const weft_run_folder *folder,
+                               weft_arena *arena, weft_run_start *start,
+                               char path[WEFT_SAVES_PATH_BYTES])
+{
+    weft_run_start found;
+    if (start->num_damaged == 0)
+        WEFT_TRY(check_any_before(s, folder->below));
+    weft_status status = weft_run_find_start(folder, arena, &found);
+    if (status == WEFT_FILE && start->num_damaged > 0) /* of them the newest is named */
+        return weft_run_check_fallback(folder, start, 0);
+    WEFT_TRY(status);
+    if (start->num_damaged > 0) {
+        found.damaged = start->damaged;
+        found.damage = start->damage;
+        found.num_damaged += start->num_damaged;
+    }
+    *start = found;
+    snprintf(path, WEFT_SAVES_PATH_BYTES, "%s", start->checkpoint);
+    return weft_run_check_fallback(folder, start, weft_run_fallback(&s->trainer->config));
+}
+
+static weft_status load_newest(weft_saves *s, const char *run, weft_arena *arena,
+                               weft_run_start *start, char path[WEFT_SAVES_PATH_BYTES])
+{
+    weft_comm *world = s->trainer->world;
+    weft_run_folder folder = {.path = run, .resume = true, .below = s->trainer->step + 1};
+    for (bool damaged = true; damaged; folder.below = start->step) {
+        weft_status status = leads(s) ? find_before(s, &folder, arena, start, path) : WEFT_OK;
+        WEFT_TRY(weft_comm_agree(world, status));
+        WEFT_TRY(weft_comm_broadcast_host(world, path, WEFT_SAVES_PATH_BYTES, 0));
+        status = weft_trainer_rewind(s->trainer, path);
+        if (status != WEFT_FILE)
+            return status;
+        WEFT_TRY(weft_saves_find_damage(world, path, &damaged));
+        if (damaged)
+            WEFT_TRY(weft_run_pass_over(start));
+    }
+    return weft_error_get()->status;
+}
+
+weft_status weft_saves_rewind(weft_saves *s, const char *run, char path[WEFT_SAVES_PATH_BYTES])
 {
     weft_checkpoint_writer *w = s->trainer->writer;
-    return weft_comm_agree(s->trainer->world, w ? weft_copies_clear(w) : WEFT_OK);
+    weft_arena arena = {0};
+    weft_run_start start = {0};
+    char when[48];
+    snprintf(when, sizeof when, "step %" PRId64, s->trainer->step + 1);
+    memset(path, 0, WEFT_SAVES_PATH_BYTES);
+    WEFT_TRY(weft_saves_finish(s));
+    WEFT_TRY(weft_comm_agree(s->trainer->world, w ? weft_copies_clear(w) : WEFT_OK));
+    weft_status status = load_newest(s, run, &arena, &start, path);
+    if (status == WEFT_OK && leads(s))
+        weft_run_tell_damage(&start, when);
+    weft_arena_release(&arena);
+    return status;
 }

@@ -8,6 +8,8 @@
 #include "launcher/training/run_folder.h"
 #include "parallel/checkpoint_writer.h"
 
+enum { WEFT_SAVES_PATH_BYTES = 4096 };
+
 typedef struct weft_saves {
     weft_trainer *trainer;
     weft_progress *progress; /* used on rank 0 */
@@ -33,8 +35,15 @@ weft_status weft_saves_reserve_copies(weft_saves *saves, const weft_config_sourc
                                       bool goes_on) WEFT_CHECKED;
 /* Where they are due after a step; not while a save is under way. */
 weft_status weft_saves_copy(weft_saves *saves) WEFT_CHECKED;
-/* Behind weft_saves_finish: the run goes back behind what they hold. */
-weft_status weft_saves_drop_copies(weft_saves *saves) WEFT_CHECKED;
+/* Brings the run at `run` back to its newest checkpoint that is whole: `path`, on rank 0. Damaged
+ * ones are passed over as at a start, with one line. The save that is under way ends before; copies
+ * in other nodes' memory, which hold later steps, go. WEFT_DIVERGED: there is no checkpoint yet. */
+weft_status weft_saves_rewind(weft_saves *saves, const char *run,
+                              char path[WEFT_SAVES_PATH_BYTES]) WEFT_CHECKED;
+/* After a load that failed on all ranks: whether rank 0 finds that the checkpoint is damaged, and
+ * not that it is another model's. The error record stays. */
+weft_status weft_saves_find_damage(weft_comm *world, const char *checkpoint,
+                                   bool *out) WEFT_CHECKED;
 /* After each step, with the world's word from its result: what is under way goes on. */
 weft_status weft_saves_advance(weft_saves *saves, weft_writer_word word) WEFT_CHECKED;
 /* A save that is due amid a run. */

@@ -10,11 +10,13 @@
  *   spike      the loss, wherever the marked sample is
  *   diverges   the loss, on every rank from its sixth run on
  *   flip       a bit of a weight on that rank, once
- * MARKED is the index of the marked sample; WITHOUT=first,count: the data lack these samples. */
+ * MARKED is the index of the marked sample; WITHOUT=first,count: the data lack these samples.
+ * DAMAGE: the file that is cut when the marked sample is read. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <weft/weft.h>
 
@@ -53,9 +55,11 @@ static weft_status fill_sample(const weft_sample *sample)
         sample->tokens[s] = (int32_t)((index * 7 + s * (index % 5 + 1)) % (VOCAB - 1));
         sample->labels[s] = (int32_t)((index * 7 + (s + 1) * (index % 5 + 1)) % (VOCAB - 1));
     }
-    if ((long)index == number("MARKED", -1))
-        sample->tokens[0] = MARK;
-    return WEFT_OK;
+    if ((long)index != number("MARKED", -1))
+        return WEFT_OK;
+    sample->tokens[0] = MARK;
+    const char *damaged = getenv("DAMAGE");
+    return damaged && truncate(damaged, 99) != 0 ? WEFT_FILE : WEFT_OK;
 }
 
 /* y = x, with a parameter that nothing depends on but for its gradient. */
@@ -262,6 +266,35 @@ static void check_same(const char *what, const losses *a, const losses *b, int f
                "%s: loss of step %d is %s, not %s", what, step, a->text[step],
                b->text[step - behind]);
     EXPECT(a->lines == a->last, "%s: %d lines of %d steps", what, a->lines, a->last);
+}
+
+/* Step 6 spikes, and step 4 has been damaged since: back to step 2. */
+static void check_damaged_rewind(void)
+{
+    static const char *const sets[] = {"on_bad_step=rewind", "loss_spike_factor=3",
+                                       "save_interval=2", "train_iters=7"};
+    static const char *const damaged[] = {"model.h5", "manifest.json"};
+    losses without, rewound;
+    check(&(run){"lacks_more", "dp=4", NULL, "WITHOUT=8,16", {"train_iters=7"}, 0, {NULL}},
+          &without);
+    for (int i = 0; i < 2; i++) {
+        child c;
+        char name[16], damage[128];
+        snprintf(name, sizeof name, "past%d", i);
+        const char *args[CHILD_MAX_ARGS] = {"train", "c.json", "--out", name, "--mesh", "dp=4"};
+        for (int k = 0; k < 4; k++) {
+            args[6 + 2 * k] = "--set";
+            args[7 + 2 * k] = sets[k];
+        }
+        snprintf(damage, sizeof damage, "DAMAGE=%s/checkpoints/step-4/%s", name, damaged[i]);
+        child_run(&c, args, (const char *[]){"BAD=spike", "MARKED=22", damage, NULL});
+        EXPECT(c.exit_code == 0 && strstr(c.err, "checkpoints/step-2 is taken: ") &&
+                   strstr(c.err, "checkpoints/step-4 is damaged: "),
+               "%s: exit %d: %s", name, c.exit_code, c.err);
+        child_release(&c);
+        read_losses(name, &rewound);
+        check_same("a spike that was gone back from past damage", &rewound, &without, 1, 7, 0);
+    }
 }
 
 static void check_verdicts(void)
@@ -484,6 +517,7 @@ int main(int argc, char **argv)
           &rewound);
     check_same("a spike that was gone back from", &rewound, &without, 1, 7, 0);
     EXPECT(rewound.bad_steps == 1, "%ld bad steps", rewound.bad_steps);
+    check_damaged_rewind();
     check(&(run){"diverges",
                  "dp=4",
                  "BAD=diverges",

@@ -176,6 +176,65 @@ static void check_count(int newest, int before)
     child_release(&c);
 }
 
+/* Nobody watches a run that is to start again by itself: it passes over as many as it must. */
+static void check_unwatched(void)
+{
+    const char *args[] = {"train",
+                          "c.json",
+                          "--out",
+                          "run",
+                          "--resume",
+                          "--set",
+                          "train_iters=7",
+                          "--set",
+                          "reliability.max_restarts=1",
+                          "--set",
+                          "checkpoint.fallback=1",
+                          NULL};
+    child c;
+    shell("rm -rf run; cp -r trained run");
+    do_damage(&damages[0], 6);
+    do_damage(&damages[3], 4);
+    args[10] = "checkpoint.fallback=0";
+    run_weft(&c, args, 6);
+    child_release(&c);
+    args[10] = "checkpoint.fallback=1";
+    run_weft(&c, args, 0);
+    EXPECT(c.err && strstr(c.err, "warn resume: run/checkpoints/step-2 is taken: "
+                                  "run/checkpoints/step-6 is damaged, and 1 more checkpoint: "),
+           "%s", c.err);
+    child_release(&c);
+}
+
+/* What a newer Weft has saved is no damage: nothing is taken in its place, and nothing replaces
+ * it. */
+static void check_newer(void)
+{
+    static const char *const starts[][9] = {
+        {"train", "c.json", "--out", "run", "--resume", "--set", "train_iters=7"},
+        {"train", "c.json", "--out", "run", "--resume-from", "step-4", "--set", "train_iters=7"},
+        {"inspect", "run"},
+        {"generate", "run", "--prompt", "a", "--num-tokens", "1"}};
+    static const char said[] = "run/checkpoints/step-6/manifest.json: format version 30: a newer "
+                               "Weft wrote it; this one reads versions up to ";
+    child c;
+    shell("rm -rf run; cp -r trained run; sed -i 's/\"version\": [0-9]*/\"version\": 30/' "
+          "run/checkpoints/step-6/manifest.json; cp -r run/checkpoints/step-6 newer");
+    for (int i = 0; i < 4; i++) {
+        run_weft(&c, starts[i], 2);
+        EXPECT(child_is_line(c.err) && strstr(c.err, said), "%s", c.err);
+        child_release(&c);
+    }
+    /* Nor is it taken where the newest is damaged. */
+    shell("rm -rf run; cp -r trained run; cp newer/manifest.json run/checkpoints/step-4/");
+    do_damage(&damages[0], 6);
+    run_weft(&c, starts[0], 2);
+    EXPECT(child_is_line(c.err) && strstr(c.err, "step-4/manifest.json: format version 30: "), "%s",
+           c.err);
+    child_release(&c);
+    shell("diff -r newer/manifest.json run/checkpoints/step-4/manifest.json");
+}
+
 /* A run keeps the latest checkpoints and those of multiples; none at all is refused. */
 static void check_keep(void)
 {
@@ -216,6 +275,8 @@ int main(void)
     check_count(0, 3);
     check_count(3, 0);
     check_count(0, 0);
+    check_unwatched();
+    check_newer();
     check_keep();
     if (!expect_failures)
         child_folder_leave(folder);

@@ -89,6 +89,35 @@ static void test_replaced(const char *dir)
     }
 }
 
+/* --- of a newer Weft ------------------------------------------------------------------------- */
+
+static void test_newer(const char *root)
+{
+    char dir[200], manifest[240];
+    size_t count;
+    tiny t;
+    snprintf(dir, sizeof dir, "%s/newer", root);
+    snprintf(manifest, sizeof manifest, "%s/step-1/manifest.json", dir);
+    if (tiny_create(&t, PLAIN)) {
+        EXPECT_OK(save_step(&t, dir, 1));
+        char *text = read_bytes(manifest, &count);
+        text[count] = '\0';
+        char *version = strstr(text, "\"version\": 2");
+        EXPECT(version, "%s", text);
+        if (version)
+            version[strlen("\"version\": ")] = '3';
+        write_bytes(manifest, text, count);
+        EXPECT_ERROR(save_step(&t, dir, 1), WEFT_FILE, "not replaced: ");
+        EXPECT(count_entries(dir) == 2, "%d entries in %s", count_entries(dir), dir);
+        size_t now;
+        char *again = read_bytes(manifest, &now);
+        EXPECT(now == count && memcmp(text, again, count) == 0, "%s is another", manifest);
+        free(text);
+        free(again);
+    }
+    tiny_release(&t);
+}
+
 /* --- what lies in the way ------------------------------------------------------------------ */
 
 static void test_links(const char *root)
@@ -275,6 +304,7 @@ int main(void)
     snprintf(dir, sizeof dir, "%s/finite", root);
     test_not_finite(dir);
     test_odd_name(root);
+    test_newer(root);
     remove_tree(root);
     return expect_finish();
 }
