@@ -418,6 +418,9 @@ static weft_status print(launcher *l)
     printf("\n");
     if (job->kind == WEFT_JOB_MPIRUN && job->num_nodes > 1 && !job->hosts)
         printf("hostfile: put the names of your nodes there, or give --hosts\n");
+    if (job->kind == WEFT_JOB_SLURM)
+        printf("stop: scancel --batch --signal=INT JOB, which lets it save; scancel alone leaves "
+               "it 30 s (Slurm's KillWait)\n");
     return WEFT_OK;
 }
 

@@ -16,6 +16,7 @@
 #include "launcher/arguments.h"
 #include "launcher/planning/no_effect.h"
 #include "launcher/planning/run_changes.h"
+#include "launcher/process/alive.h"
 #include "launcher/process/output.h"
 #include "launcher/process/stop.h"
 #include "launcher/training/energy.h"
@@ -640,6 +641,8 @@ static int run_job(arguments *args, plan *p, const weft_start *start, weft_arena
             say_finished(args, p);
         return 0;
     }
+    if (start->launched && j.speaks)
+        weft_alive_enter_steps(args->run.path);
     status = steps(&j);
     if (status != WEFT_OK)
         take_down(world, status);
@@ -685,6 +688,7 @@ static int train(arguments *args, plan *p, int argc, char **argv, weft_arena *ar
         code = start.rank == 0 ? weft_verb_fail("train") : weft_status_exit_code(status);
     else if (start.world)
         code = run_job(args, p, &start, arena);
+    weft_alive_end();
     weft_checkpoint_writer_destroy(start.writer);
     weft_comm_destroy(start.world);
     weft_watch_stop();

@@ -309,6 +309,20 @@ static weft_status mpi_split_node(weft_comm *parent, weft_comm **out)
     return WEFT_OK;
 }
 
+/* A step of srun whose tasks could not find each other: Open MPI then ends each of them with a page
+ * of its own words. */
+static weft_status check_step(void)
+{
+    int size = 1;
+    if (getenv("SLURM_STEP_ID") && weft_comm_launched(NULL, &size, NULL, NULL) && size > 1 &&
+        !getenv("PMIX_NAMESPACE") && !getenv("PMI_RANK") && !getenv("OMPI_COMM_WORLD_RANK"))
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "srun started %d tasks without PMIx, so they cannot meet: srun "
+                          "--mpi=pmix (srun --mpi=list shows what this Slurm has)",
+                          size);
+    return WEFT_OK;
+}
+
 static weft_status start_mpi(void)
 {
     int running = 0, provided = MPI_THREAD_SINGLE;
@@ -316,6 +330,7 @@ static weft_status start_mpi(void)
     if (running) {
         WEFT_TRY(WEFT_MPI(MPI_Query_thread(&provided)));
     } else {
+        WEFT_TRY(check_step());
         /* A rank that waits gives its core away; a user's own setting stands. */
         setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
         WEFT_TRY(WEFT_MPI(MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided)));

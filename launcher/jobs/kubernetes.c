@@ -150,7 +150,7 @@ void weft_job_print_kubernetes(const weft_job *job, FILE *out)
     weft_yaml_block(job->config_text, 2, out);
     fprintf(out, "  job.sh: |\n");
     print_indented(weft_job_passing, out);
-    print_indented("\"$@\" </dev/null &\n", out);
+    print_indented("\"$@\" </dev/null &\njob=$!\n", out);
     print_indented(weft_job_waiting, out);
     print_indented("exit \"$code\"\n", out);
     fprintf(out,

@@ -54,8 +54,7 @@ const char weft_job_passing[] =
 
 /* `wait` ends early at a signal, and is then repeated for the job's own code. A rank that is not
  * ready for the signal yet dies of it (138): nothing was done that could be saved. */
-const char weft_job_waiting[] = "job=$!\n"
-                                "if [ -n \"$asked\" ]; then tell; fi\n"
+const char weft_job_waiting[] = "if [ -n \"$asked\" ]; then tell; fi\n"
                                 "while :; do\n"
                                 "    interrupted=\n"
                                 "    wait \"$job\"\n"
@@ -64,10 +63,30 @@ const char weft_job_waiting[] = "job=$!\n"
                                 "done 2>/dev/null\n"
                                 "if [ -n \"$asked\" ] && [ \"$code\" -eq 138 ]; then code=75; fi\n";
 
-static const char again_head[] =
-    "restarts=0 last= farthest=0 delay=0\n"
-    "# Whether it is started again: a fault ended it, behind another step than the last time.\n"
+const char weft_job_judging[] =
+    "# A new verdict of the watchdog has ended this start: it names ranks (\"missing\") and "
+    "\"nodes\".\n"
+    "verdict=$run/flight/verdict.json\n"
+    "mark() { stat -c '%i %y' -- \"$verdict\" 2>/dev/null; }\n"
+    "judged() {\n"
+    "    local now\n"
+    "    now=$(mark)\n"
+    "    [ -n \"$now\" ] && [ \"$now\" != \"$marked\" ]\n"
+    "}\n"
+    "named() { if judged; then sed -n \"s/.*\\\"$1\\\": \\[\\([^]]*\\)\\].*/\\1/p\" "
+    "\"$verdict\" | tr -d '\" '; fi; }\n"
+    "# Before each start.\n"
+    "prepare() {\n"
+    "    marked=$(mark)\n"
+    "    rm -f -- \"$run/.alive\"\n"
+    "}\n";
+
+static const char again[] =
+    "restarts=0 tries=0 alike=0 last= farthest=0 delay=0\n"
+    "# Whether it is started again: a fault ended it, and not always the same one in one "
+    "step.\n"
     "again() {\n"
+    "    local how phase=\n"
     "    job=\n"
     "    case \"$code\" in\n"
     "    4 | 5 | 6 | 9 | 10) ;;\n"
@@ -75,15 +94,27 @@ static const char again_head[] =
     "    *) if [ \"$code\" -le 128 ]; then return 1; fi ;;\n"
     "    esac\n"
     "    if [ -n \"$asked\" ]; then return 1; fi\n"
-    "    step=$(tail -n 3 --";
-
-static const char again_tail[] =
-    "/metrics.jsonl 2>/dev/null |\n"
+    "    read -r _ phase 2>/dev/null <\"$run/.alive\"\n"
+    "    if [ \"$code\" -gt 128 ] && [ \"$phase\" != steps ] && [ \"$tries\" -lt 5 ]; then\n"
+    "        tries=$((tries + 1)) delay=$restart_delay\n"
+    "        pause \"the start ended with exit code $code before its first step: it is tried "
+    "again\" \"$tries of 5\"\n"
+    "        return\n"
+    "    fi\n"
+    "    if [ \"$max_restarts\" -eq 0 ]; then return 1; fi\n"
+    "    step=$(tail -n 3 -- \"$run/metrics.jsonl\" 2>/dev/null |\n"
     "        sed -n 's/^{\"step\": \\([0-9]*\\),.*}$/\\1/p' | tail -n 1)\n"
     "    step=${step:-0}\n"
     "    what=\"the job ended with exit code $code after step $step\"\n"
-    "    if [ \"$step\" = \"$last\" ]; then\n"
-    "        echo \"weft: $what, twice: it is not started again\" >&2\n"
+    "    how=\"$code $step $(named missing) $(sed -n 's/.*process rank \\([0-9]*\\) .*exited "
+    "on signal.*/\\1/p' \"$run/job.err\" 2>/dev/null)\"\n"
+    "    if [ \"$phase\" != steps ]; then how=; else tries=0; fi\n"
+    "    if [ -n \"$how\" ] && [ \"$how\" = \"$last\" ]; then alike=$((alike + 1)); else "
+    "alike=1; fi\n"
+    "    last=$how\n"
+    "    if [ \"$alike\" -ge 4 ]; then\n"
+    "        echo \"weft: $what, $alike times in a row and alike: it is not started again\" "
+    ">&2\n"
     "        return 1\n"
     "    fi\n"
     "    if [ \"$restarts\" -ge \"$max_restarts\" ]; then\n"
@@ -96,9 +127,13 @@ static const char again_tail[] =
     "    else\n"
     "        delay=$((delay * 2 > 600 ? 600 : delay * 2))\n"
     "    fi\n"
-    "    farthest=$((step > farthest ? step : farthest)) restarts=$((restarts + 1)) last=$step\n"
-    "    echo \"weft: $what: it is started again in $delay s ($restarts of $max_restarts, "
-    "reliability.max_restarts)\" >&2\n"
+    "    farthest=$((step > farthest ? step : farthest)) restarts=$((restarts + 1))\n"
+    "    pause \"$what: it is started again\" \"$restarts of $max_restarts, "
+    "reliability.max_restarts\"\n"
+    "}\n"
+    "# False: asked to stop meanwhile.\n"
+    "pause() {\n"
+    "    echo \"weft: $1 in $delay s ($2)\" >&2\n"
     "    sleep \"$delay\" &\n"
     "    wait $!\n"
     "    if [ -n \"$asked\" ]; then\n"
@@ -110,7 +145,5 @@ static const char again_tail[] =
 void weft_job_print_again(const weft_job *job, FILE *out)
 {
     fprintf(out, "max_restarts=%" PRId64 " restart_delay=%" PRId64 "\n%s", job->max_restarts,
-            job->restart_delay_s, again_head);
-    weft_job_shell_word(job->run, out);
-    fputs(again_tail, out);
+            job->restart_delay_s, again);
 }

@@ -1,6 +1,19 @@
 /* Slurm: a batch script that stops before its time is over, and queues itself again. */
+#include <string.h>
+
 #include "launcher/jobs/job_internal.h"
 #include "launcher/jobs/quote.h"
+
+/* In the run's folder, where Slurm's words for such a path are sure. */
+static void print_output(const weft_job *job, FILE *out)
+{
+    if (strpbrk(job->run, "\"\\\n"))
+        return;
+    fprintf(out, "#SBATCH --output=\"");
+    for (const char *c = job->run; *c; c++)
+        fprintf(out, *c == '%' ? "%%%%" : "%c", *c);
+    fprintf(out, "/slurm-%%j.out\"\n");
+}
 
 static void print_options(const weft_job *job, FILE *out)
 {
@@ -24,12 +37,93 @@ static void print_options(const weft_job *job, FILE *out)
             "#SBATCH --requeue\n"
             "#SBATCH --open-mode=append\n",
             job->stop_s);
+    print_output(job, out);
 }
+
+/* Slurm's own patience with a cancelled job is KillWait. */
+static void print_warning(const weft_job *job, FILE *out)
+{
+    if (job->stop_s <= 30)
+        return;
+    fprintf(out,
+            "trap 'echo \"weft: cancelled: Slurm kills it after KillWait (30 s), whatever "
+            "train.stop_timeout_s (%d s) says; scancel --batch --signal=INT $SLURM_JOB_ID gives it "
+            "the time to save\" >&2; pass_on TERM' TERM\n",
+            job->stop_s);
+}
+
+/* srun waits for a node that is gone until Slurm takes it for down (SlurmdTimeout, 300 s and more).
+ */
+static const char watching[] =
+    "# Once the watchdog has ended a step, nothing waits for who is missing: ranks that have "
+    "not ended 5 s later are\n"
+    "# killed; a srun that then does not end within 10 s waits for a node that is gone.\n"
+    "watch() {\n"
+    "    local end= over=\n"
+    "    while sleep 1 && kill -0 \"$1\" 2>/dev/null; do\n"
+    "        if [ -z \"$end\" ] && judged; then\n"
+    "            end=$((SECONDS + 5)) over=$((SECONDS + 15))\n"
+    "        elif [ -n \"$end\" ] && [ $SECONDS -ge $over ]; then\n"
+    "            kill -KILL \"$1\"\n"
+    "            return 3\n"
+    "        elif [ -n \"$end\" ] && [ $SECONDS -ge $end ]; then\n"
+    "            end=$over\n"
+    "            kill_steps &\n"
+    "        fi\n"
+    "    done\n"
+    "    return 0\n"
+    "}\n"
+    "kill_steps() {\n"
+    "    local step\n"
+    "    for step in $(squeue --noheader --steps --jobs=\"$SLURM_JOB_ID\" --format=%i); do\n"
+    "        if [[ $step != *.batch && $step != *.extern ]]; then\n"
+    "            scancel --signal=KILL \"$step\" 2>/dev/null\n"
+    "        fi\n"
+    "    done\n"
+    "}\n"
+    "# Queues the job again without the nodes that the verdict names. Slurm would hold it "
+    "back until it knows that\n"
+    "# they are gone: they leave the job first.\n"
+    "requeue_without() {\n"
+    "    local name bad out= others= i\n"
+    "    trap '' TERM USR1\n"
+    "    for name in $(scontrol show hostnames \"$SLURM_JOB_NODELIST\"); do\n"
+    "        for bad in $(named nodes | tr , ' ') ''; do\n"
+    "            if [[ $bad == \"$name\" || $bad == \"$name\".* || $name == \"$bad\".* ]]; "
+    "then break; fi\n"
+    "        done\n"
+    "        if [ -n \"$bad\" ]; then out+=,$name; else others+=,$name; fi\n"
+    "    done\n"
+    "    echo \"weft: no end of the step on ${out:1}: the job is queued again without "
+    "(scontrol update JobId=$SLURM_JOB_ID ExcNodeList= lets it back)\" >&2\n"
+    "    cd -- \"${TMPDIR:-/tmp}\"\n"
+    "    if [ -n \"$out\" ] && [ -n \"$others\" ]; then\n"
+    "        scontrol update JobId=\"$SLURM_JOB_ID\" ReqNodeList=\"${others:1}\" >/dev/null\n"
+    "        rm -f \"slurm_job_${SLURM_JOB_ID}_resize.sh\" "
+    "\"slurm_job_${SLURM_JOB_ID}_resize.csh\"\n"
+    "    fi\n"
+    "    scontrol requeue \"$SLURM_JOB_ID\"\n"
+    "    # Slurm may need a moment; silent nodes it leaves out itself.\n"
+    "    for ((i = 0; i < 20; i++)); do\n"
+    "        if scontrol update JobId=\"$SLURM_JOB_ID\" ExcNodeList=\"${out:1}\" "
+    "2>/dev/null; then break; fi\n"
+    "        sleep 1\n"
+    "    done\n"
+    "}\n";
 
 /* Ranks that end last may be killed by srun as soon as the first has ended with 75. */
 static const char after[] =
-    "# 75: stopped as asked, and saved. Cancelled jobs stay so.\n"
-    "if [ \"$asked\" = TERM ]; then exit \"$code\"; fi\n"
+    "wait \"$watcher\"\n"
+    "gone=$?\n"
+    "if [ \"$code\" -gt 128 ] && judged; then code=9; fi\n"
+    "if [ -z \"$asked\" ] && [ \"$gone\" -eq 3 ]; then\n"
+    "    requeue_without\n"
+    "    exit \"$code\"\n"
+    "fi\n"
+    "if ! again; then break; fi\n"
+    "done\n"
+    "# 75: stopped as asked, and saved. Slurm asks by USR1; whom its user asked to stop stays so.\n"
+    "case \"$asked\" in TERM | INT | HUP) exit \"$code\" ;; esac\n"
     "if [ \"$code\" -eq 75 ] || { [ -n \"$asked\" ] && [ \"$code\" -ge 128 ]; }; then\n"
     "    exec scontrol requeue \"$SLURM_JOB_ID\"\n"
     "fi\n"
@@ -47,17 +141,16 @@ void weft_job_print_slurm(const weft_job *job, FILE *out)
     weft_job_shell_word(job->folder, out);
     /* Slurm's USR1 is for the batch shell alone. */
     fprintf(out, " || exit\n%s", weft_job_passing);
-    if (job->max_restarts > 0) {
-        weft_job_print_again(job, out);
-        fprintf(out, "while :; do\n");
-    }
-    fprintf(out, "srun --mpi=pmix --kill-on-bad-exit=1 --distribution=block --cpu-bind=none");
+    print_warning(job, out);
+    fprintf(out, "run=");
+    weft_shell_word(job->run, out);
+    fprintf(out, "\n%s%s", weft_job_judging, watching);
+    weft_job_print_again(job, out);
+    fprintf(out, "while :; do\nprepare\n"
+                 "srun --mpi=pmix --kill-on-bad-exit=1 --distribution=block --cpu-bind=none");
     if (job->num_threads > 0)
         fprintf(out, " --cpus-per-task=%d", job->num_threads);
     fprintf(out, " \\\n   ");
     weft_job_words(job, weft_job_shell_word, out);
-    fprintf(out, " &\n%s", weft_job_waiting);
-    if (job->max_restarts > 0)
-        fprintf(out, "if ! again; then break; fi\ndone\n");
-    fputs(after, out);
+    fprintf(out, " &\njob=$!\nwatch \"$job\" &\nwatcher=$!\n%s%s", weft_job_waiting, after);
 }

@@ -355,10 +355,17 @@ static int tell(const job *j)
     return code;
 }
 
+static job latest;
+
+int weft_launch_killed_rank(void)
+{
+    return latest.words.killed_by ? latest.words.killed_rank : -1;
+}
+
 weft_status weft_launch_mpirun(int world, int argc, char **argv, int *exit_code)
 {
     static command c;
-    static job j;
+    job *j = &latest;
     struct sigaction action = {.sa_handler = child_ended};
     sigset_t all, mask;
     const long cores = sysconf(_SC_NPROCESSORS_ONLN);
@@ -373,12 +380,12 @@ weft_status weft_launch_mpirun(int world, int argc, char **argv, int *exit_code)
     sigfillset(&all);
     sigprocmask(SIG_BLOCK, &all, &mask);
     sigdelset(&mask, SIGCHLD);
-    j = (job){.words.verb = argv[1]};
+    *j = (job){.words.verb = argv[1]};
     weft_job_folder_open();
-    weft_status status = start(&c, &j);
+    weft_status status = start(&c, j);
     if (status == WEFT_OK) {
-        attend(&j, &mask);
-        *exit_code = tell(&j);
+        attend(j, &mask);
+        *exit_code = tell(j);
         if (*exit_code == NOT_STARTED)
             status = WEFT_ERROR(WEFT_COMM, "cannot start mpirun for %s: is it on PATH?",
                                 weft_count_text(world, "rank").text);

@@ -14,5 +14,8 @@
  * and passes on the ranks' words unchanged. Rank 0's stdout is a pipe, so WEFT_TTY names the user's
  * terminal to the ranks; empty: there is none. Errors: WEFT_COMM where mpirun cannot be started. */
 weft_status weft_launch_mpirun(int world, int argc, char **argv, int *exit_code) WEFT_CHECKED;
+/* The rank that mpirun said was killed by a signal, in the last of these; -1: it said so of none.
+ */
+int weft_launch_killed_rank(void);
 
 #endif

@@ -39,6 +39,7 @@ static void end_block(listener *l)
                 node, number, strsignal(number));
         l->explained = true;
         l->killed_by = number;
+        l->killed_rank = rank;
     } else if (!strstr(l->block, "Primary job  terminated normally") &&
                !strstr(l->block, "exited with non-zero status") &&
                !strstr(l->block, "MPI_ABORT was invoked")) {

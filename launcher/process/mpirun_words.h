@@ -16,7 +16,8 @@ typedef struct weft_mpirun_words { /* zero but for the verb is the start */
     bool in_block;
     bool explained; /* a line says why the job ended */
     int killed_by;  /* the signal that mpirun says killed a rank; 0: none */
-    bool muted;     /* why is known: leaves out mpirun's words */
+    int killed_rank;
+    bool muted; /* why is known: leaves out mpirun's words */
 } weft_mpirun_words;
 
 void weft_mpirun_words_take(weft_mpirun_words *words, const char *text, size_t bytes);

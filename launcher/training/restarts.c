@@ -8,10 +8,11 @@
 #include <time.h>
 
 #include "core/text.h"
+#include "launcher/process/alive.h"
 #include "launcher/process/launch.h"
 #include "launcher/process/stop.h"
 
-enum { MAX_DELAY_S = 600, TAIL_BYTES = 1 << 16 };
+enum { MAX_DELAY_S = 600, TAIL_BYTES = 1 << 16, MAX_ALIKE = 4 };
 
 bool weft_restarts_is_fault(int exit_code)
 {
@@ -99,20 +100,67 @@ static bool wait_for(double seconds)
     return true;
 }
 
+/* How a start ended: two that are alike may have one cause. */
+typedef struct ending {
+    int exit_code;
+    int64_t step; /* the last one that was done */
+    bool in_step; /* it had come to its first step: no step is to blame for what ends a start */
+    char missing[256]; /* the ranks that were killed, or that the watchdog names; "": nobody says */
+} ending;
+
+/* The ranks that the watchdog's verdict names, as they stand there. */
+static void read_missing(const char *run, char *out, size_t bytes)
+{
+    char path[4096], text[1024];
+    snprintf(path, sizeof path, "%s/flight/verdict.json", run);
+    FILE *file = fopen(path, "r");
+    const char *from = NULL;
+    if (file) {
+        text[fread(text, 1, sizeof text - 1, file)] = '\0';
+        fclose(file);
+        from = strstr(text, "\"missing\": [");
+    }
+    if (from)
+        snprintf(out, bytes, "%.*s", (int)strcspn(from, "]"), from);
+}
+
+static ending find_ending(const char *run, int exit_code)
+{
+    ending e = {
+        .exit_code = exit_code, .step = last_step(run), .in_step = weft_alive_came_to_steps(run)};
+    if (exit_code == weft_status_exit_code(WEFT_HUNG))
+        read_missing(run, e.missing, sizeof e.missing);
+    else if (weft_launch_killed_rank() >= 0)
+        snprintf(e.missing, sizeof e.missing, "%d", weft_launch_killed_rank());
+    return e;
+}
+
 typedef struct history {
-    int64_t num, last, farthest; /* restarts; steps */
+    int64_t num, farthest; /* restarts; a step */
+    ending last;
+    int num_alike; /* endings like the last, one after the other */
     double delay_s;
 } history;
+
+static void count_alike(history *h, const ending *now)
+{
+    const bool alike = h->last.in_step && now->in_step && now->exit_code == h->last.exit_code &&
+                       now->step == h->last.step && strcmp(now->missing, h->last.missing) == 0;
+    h->num_alike = alike ? h->num_alike + 1 : 1;
+    h->last = *now;
+}
 
 /* Says whether there will be another start, and what it follows. */
 static bool goes_on(const weft_reliability_options *o, history *h, const char *run, int exit_code)
 {
-    const int64_t step = last_step(run);
+    const ending now = find_ending(run, exit_code);
     char what[96];
     snprintf(what, sizeof what, "the job ended with exit code %d after step %" PRId64, exit_code,
-             step);
-    if (h->num > 0 && step == h->last) {
-        fprintf(stderr, "weft train: %s, twice: it is not started again\n", what);
+             now.step);
+    count_alike(h, &now);
+    if (h->num_alike >= MAX_ALIKE) {
+        fprintf(stderr, "weft train: %s, %d times in a row and alike: it is not started again\n",
+                what, h->num_alike);
         return false;
     }
     if (h->num >= o->max_restarts) {
@@ -120,11 +168,10 @@ static bool goes_on(const weft_reliability_options *o, history *h, const char *r
                 what, weft_count_text(h->num, "time").text);
         return false;
     }
-    h->delay_s = h->num == 0 || step > h->farthest ? o->restart_delay_s : 2 * h->delay_s;
+    h->delay_s = h->num == 0 || now.step > h->farthest ? o->restart_delay_s : 2 * h->delay_s;
     if (h->delay_s > MAX_DELAY_S)
         h->delay_s = MAX_DELAY_S;
-    h->farthest = step > h->farthest ? step : h->farthest;
-    h->last = step;
+    h->farthest = now.step > h->farthest ? now.step : h->farthest;
     h->num++;
     fprintf(stderr,
             "weft train: %s: it is started again in %g s (%" PRId64 " of %" PRId64
@@ -142,6 +189,7 @@ weft_status weft_restarts_run(const weft_reliability_options *options,
     char **words = malloc(((size_t)argc + 2) * sizeof *words);
     if (!words)
         return WEFT_ERROR(WEFT_MEMORY, "no memory for the command line");
+    weft_alive_clear(folder->path);
     weft_status status = weft_launch_mpirun(world, argc, argv, exit_code);
     while (status == WEFT_OK && weft_restarts_is_fault(*exit_code) && !weft_stop_asked() &&
            goes_on(options, &h, folder->path, *exit_code)) {
@@ -150,6 +198,7 @@ weft_status weft_restarts_run(const weft_reliability_options *options,
             break;
         }
         const int count = make_words(folder, &first, argc, argv, words);
+        weft_alive_clear(folder->path);
         status = weft_launch_mpirun(world, count, words, exit_code);
     }
     free(words);

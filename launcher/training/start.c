@@ -2,6 +2,7 @@
 
 #include "comm/watch.h"
 #include "core/log.h"
+#include "launcher/process/alive.h"
 #include "launcher/process/launch.h"
 #include "launcher/training/restarts.h"
 #include "launcher/training/setup.h"
@@ -50,6 +51,8 @@ weft_status weft_start_ranks(weft_start *start, const weft_config *config,
     }
     if (folder && config->checkpoint.async_save && !config->checkpoint.no_save)
         WEFT_TRY(weft_checkpoint_writer_create(&start->writer));
+    if (folder && start->launched && start->rank == 0)
+        weft_alive_start(folder->path);
     if (folder && start->launched && start->size > 1 && config->reliability.watchdog)
         WEFT_TRY(start_watch(&config->reliability, start, folder));
     weft_setup_driver(config);

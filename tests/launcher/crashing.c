@@ -1,6 +1,6 @@
 /* The weft command with a fault: CRASH=RANK:STEP:TIMES:CODE:FILE. In that step that rank ends with
  * exit code CODE, 0: as by SIGKILL, at its first sum with others, so often; FILE counts how often
- * it has. */
+ * it has. Step 0: where it sets up. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,11 +42,26 @@ weft_status __wrap_weft_all_reduce(weft_comm *comm, weft_lane *lane, void *buffe
     return __real_weft_all_reduce(comm, lane, buffer, count, dtype, reduce);
 }
 
+static bool is_rank(void)
+{
+    const char *rank = getenv("OMPI_COMM_WORLD_RANK");
+    return rank && atoi(rank) == crash.rank;
+}
+
+__typeof__(weft_trainer_create) __real_weft_trainer_create, __wrap_weft_trainer_create;
+weft_status __wrap_weft_trainer_create(weft_trainer *trainer, const weft_config *config,
+                                       const weft_config_source *source, weft_comm *world,
+                                       weft_arena *arena)
+{
+    if (crash.step == 0 && is_rank())
+        end_here();
+    return __real_weft_trainer_create(trainer, config, source, world, arena);
+}
+
 __typeof__(weft_trainer_step) __real_weft_trainer_step, __wrap_weft_trainer_step;
 weft_status __wrap_weft_trainer_step(weft_trainer *trainer, weft_step_result *result)
 {
-    const char *rank = getenv("OMPI_COMM_WORLD_RANK");
-    is_near = rank && atoi(rank) == crash.rank && trainer->step + 1 == crash.step;
+    is_near = is_rank() && trainer->step + 1 == crash.step;
     weft_status status = __real_weft_trainer_step(trainer, result);
     if (is_near)
         end_here();

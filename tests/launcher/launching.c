@@ -79,7 +79,7 @@ static void expect_bash(const char *path)
 /* A program that notes its name and arguments, a line each, and does what the script says. */
 static void make_fake(const char *name, const char *script)
 {
-    char path[128], text[1024];
+    char path[128], text[4096];
     snprintf(path, sizeof path, "fakes/%s", name);
     snprintf(text, sizeof text, "#!/bin/bash\nprintf '%%s\\n' %s \"$@\" >>'%s/said'\n%s\n", name,
              folder, script);
@@ -208,20 +208,33 @@ static void check_mpirun(void)
                 0, NULL);
 }
 
+/* What the fakes of this file begin with: where the ranks of this start leave their beats, and the
+ * files of its run. */
+#define FIND_RUN                                                                                   \
+    "args=(\"$@\")\n"                                                                              \
+    "while [ $# -gt 0 ]; do\n"                                                                     \
+    "  if [ \"$1\" = --out ]; then run=$2; break; fi\n  shift\ndone\nset -- \"${args[@]}\"\n"
+
 /* A fake mpirun whose first start loses a rank, on the last of its nodes, in step 4, and whose
  * later ones end with the code in FAKE_CODE, a step on. A node that the file "dead" has answers no
- * probe. */
+ * probe once there was a start, one in "absent" never does, and one in "slow" not the first. */
 static void make_failing_mpirun(void)
 {
     make_fake(
-        "mpirun",
+        "mpirun", FIND_RUN
         "while [ $# -gt 0 ]; do\n"
-        "  if [ \"$1\" = --host ]; then ! grep -qsxF \"$2\" dead; exit; fi\n"
+        "  if [ \"$1\" = --host ]; then\n"
+        "    if grep -qsxF \"$2\" slow; then rm slow; exit 1; fi\n"
+        "    if grep -qsxF \"$2\" absent || { [ -e steps ] && grep -qsxF \"$2\" dead; }; then exit "
+        "1; fi\n"
+        "    exit 0\n"
+        "  fi\n"
         "  if [ \"$1\" = --hostfile ]; then hosts=$2; fi\n"
         "  shift\ndone\n"
         "cat \"$hosts\" >>starts; echo >>starts\n"
         "step=$(cat steps 2>/dev/null || echo 3)\n"
-        "echo \"{\\\"step\\\": $step, \\\"loss\\\": 1}\" >\"${hosts%/*}/metrics.jsonl\"\n"
+        "echo '0000000001 steps' >\"$run/.alive\"\n"
+        "echo \"{\\\"step\\\": $step, \\\"loss\\\": 1}\" >\"$run/metrics.jsonl\"\n"
         "if [ ! -e steps ]; then\n"
         "  echo 5 >steps; node=$(tail -n 1 \"$hosts\"); node=${node%% *}\n"
         "  echo \"mpirun noticed that process rank 1 with PID 7 on node ${node%%.*} exited on "
@@ -230,66 +243,91 @@ static void make_failing_mpirun(void)
         "exit \"${FAKE_CODE:-0}\"");
 }
 
+typedef struct fault {
+    const char *out, *hosts, *spares;
+    const char *dead, *absent, *slow; /* NULL: none */
+    const char *code;                 /* of later starts */
+    int wanted;
+    const char *starts, *says;
+} fault;
+
+static void write_names(const char *path, const char *names)
+{
+    unlink(path);
+    EXPECT(!names || child_write(path, names), "%s", path);
+}
+
 /* What a job of two nodes does about a fault. */
-static void check_fault(const char *out, const char *hosts, const char *spares, const char *dead,
-                        const char *code, int wanted, const char *starts, const char *says)
+static void check_fault(const fault *f)
 {
     const char *args[] = {"launch",
                           "mpirun",
                           "tiny.json",
                           "--out",
-                          out,
+                          f->out,
                           "--mesh",
                           "dp=2,tp=1",
                           "--nodes",
                           "2",
                           "--hosts",
-                          hosts,
+                          f->hosts,
                           "--set",
-                          "reliability.max_restarts=2",
+                          "reliability.max_restarts=6",
                           "--set",
                           "reliability.restart_delay_s=0",
                           "--spares",
-                          spares,
+                          f->spares,
                           NULL};
     char script[64], fake_code[32];
     child c;
     expect_code(args, 0, NULL);
-    snprintf(script, sizeof script, "%s/job.sh", out);
-    snprintf(fake_code, sizeof fake_code, "FAKE_CODE=%s", code);
+    snprintf(script, sizeof script, "%s/job.sh", f->out);
+    snprintf(fake_code, sizeof fake_code, "FAKE_CODE=%s", f->code);
     const char *const env[] = {path_of_fakes, fake_code, NULL};
     expect_bash(script);
     unlink("starts");
     unlink("steps");
-    EXPECT(child_write("dead", dead), "no file");
+    write_names("dead", f->dead);
+    write_names("absent", f->absent);
+    write_names("slow", f->slow);
     const int got = other(&c, "/bin/bash", (const char *const[]){script, NULL}, env);
-    EXPECT(got == wanted && strstr(c.err, says), "%s: exit %d: %s", out, got, c.err);
+    EXPECT(got == f->wanted && strstr(c.err, f->says), "%s: exit %d: %s", f->out, got, c.err);
     child_release(&c);
     char *text = child_read("starts");
-    EXPECT(text && strcmp(text, starts) == 0, "%s started on:\n%s", out, text);
+    EXPECT(strcmp(text ? text : "", f->starts) == 0, "%s started on:\n%s", f->out, text);
     free(text);
     free(said());
 }
 
 static void check_restarts(void)
 {
+#define A "a slots=1\n"
+#define B "b.x slots=1\n"
+#define C "c slots=1\n"
+    static const fault faults[] = {
+        {"spared", "a,b.x,c", "1", NULL, NULL, NULL, "0", 0, A B "\n" A C "\n",
+         "weft: node b.x is left out: a rank on it failed\n"},
+        {"same", "a,b.x", "0", NULL, NULL, "b.x\n", "0", 0, A B "\n" A B "\n",
+         "weft: the job ended with exit code 137 after step 3: it is started again in 0 s "
+         "(1 of 6, reliability.max_restarts)\n"},
+        {"fewer", "a,b.x", "0", "b.x\n", NULL, NULL, "0", 0, A B "\n" A "\n",
+         "weft: goes on with 1 of 2 nodes: dp 2 -> 1, the global batch stays\n"},
+        {"none", "a,b.x", "0", "b.x\na\n", NULL, NULL, "0", 137, A B "\n",
+         "weft: no mesh fits the nodes that are left: none\n"},
+        {"never", "a,b.x", "0", NULL, "b.x\na\n", NULL, "0", 5, "",
+         "weft: no mesh fits the nodes that are left: none\n"},
+        /* A node, and then the spare in its place, that never answered. */
+        {"unheard", "a,b.x,c,d", "2", NULL, "b.x\nc\n", NULL, "0", 0,
+         A "d slots=1\n\n" A "d slots=1\n\n", "weft: node c is left out: it does not answer\n"},
+        {"config", "a,b.x", "0", NULL, NULL, NULL, "2", 2, A B "\n" A B "\n",
+         "started again in 0 s (1 of 6"},
+        {"loop", "a,b.x", "0", NULL, NULL, NULL, "137", 137,
+         A B "\n" A B "\n" A B "\n" A B "\n" A B "\n",
+         "after step 5, 4 times in a row and alike: it is not started again\n"},
+    };
     make_failing_mpirun();
-    static const char three[] = "a slots=1\nb.x slots=1\n\na slots=1\nc slots=1\n\n",
-                      two[] = "a slots=1\nb.x slots=1\n\na slots=1\nb.x slots=1\n\n",
-                      one[] = "a slots=1\nb.x slots=1\n\na slots=1\n\n";
-    check_fault("spared", "a,b.x,c", "1", "", "0", 0, three,
-                "weft: node b.x is left out: a rank on it failed\n");
-    check_fault("same", "a,b.x", "0", "", "0", 0, two,
-                "weft: the job ended with exit code 137 after step 3: it is started again in 0 s "
-                "(1 of 2, reliability.max_restarts)\n");
-    check_fault("fewer", "a,b.x", "0", "b.x\n", "0", 0, one,
-                "weft: goes on with 1 of 2 nodes: dp 2 -> 1, the global batch stays\n");
-    check_fault("none", "a,b.x", "0", "b.x\na\n", "0", 137, "a slots=1\nb.x slots=1\n\n",
-                "weft: no mesh fits the nodes that are left: none\n");
-    check_fault("config", "a,b.x", "0", "", "2", 2, two, "started again in 0 s (1 of 2");
-    check_fault("loop", "a,b.x", "0", "", "137", 137,
-                "a slots=1\nb.x slots=1\n\na slots=1\nb.x slots=1\n\na slots=1\nb.x slots=1\n\n",
-                "after step 5, twice: it is not started again\n");
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
+        check_fault(&faults[i]);
     make_fake("mpirun", "exit 0");
     expect_code((const char *const[]){"launch", "mpirun", "tiny.json", "--out", "few", "--nodes",
                                       "2", "--hosts", "a,b", "--spares", "1", "--set",
@@ -306,65 +344,154 @@ static void check_restarts(void)
                 2, "--spares: of mpirun jobs");
 }
 
-/* An mpirun that says that a rank was killed and never ends is killed; one that ends is not. */
-static void check_hung(void)
+/* A start that no launcher ends, or that looks so. */
+typedef struct hung {
+    const char *kind, *restarts;
+    const char *does; /* the fake launcher's first start; later ones end well */
+    int wanted;
+    const char *says; /* NULL: that nothing is killed */
+} hung;
+
+#define NOTICES                                                                                    \
+    "echo 'mpirun noticed that process rank 0 with PID 7 on node a exited on signal 9 (Killed).' " \
+    ">&2\necho more >&2\n"
+#define JUDGES                                                                                     \
+    "echo '0000000001 steps' >\"$run/.alive\"\nmkdir -p \"$run/flight\"\n"                         \
+    "echo '{\"by_rank\": 0, \"missing\": [1], \"nodes\": [\"b\"], \"text\": \"\"}' "               \
+    ">\"$run/flight/verdict.json\"\n"
+
+static const hung hungs[] = {
+    {"mpirun", "0", NOTICES "exec sleep 1000", 137,
+     "\nmore\nweft: mpirun did not end within 20 s of that: killed\n"},
+    {"mpirun", "1", "echo '0000000001 steps' >\"$run/.alive\"\n" NOTICES "exec sleep 1000", 0,
+     "the job ended with exit code 137 after step 0: it is started again"},
+    {"mpirun", "0",
+     "exec 8>\"$run/.alive\"\nflock 8\necho '0000000001 steps' >&8\nsleep 3\n"
+     "exec 8>&-\nexec sleep 1000",
+     137, "weft: rank 0 is dead, and mpirun did not end: killed\n"},
+    /* The ranks of daemons that have detached themselves are no children of mpirun; and one whose
+     * beat stands still, but that has its lock. */
+    {"mpirun", "0",
+     "exec 9<> <(:)\n"
+     "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do\n"
+     "  printf '%010d steps\\n' $i >\"$run/.alive\"\n  read -t 2 <&9\ndone\nexit 0",
+     0, NULL},
+    {"mpirun", "0",
+     "exec 8>\"$run/.alive\" 9<> <(:)\nflock 8\necho '0000000001 steps' >&8\n"
+     "read -t 25 <&9\nexit 0",
+     0, NULL},
+    {"mpirun", "0", JUDGES "exec sleep 1000", 9,
+     "weft: mpirun did not end within 10 s of the verdict: killed\n"},
+    {"mpirun", "1", "echo 'An ORTE daemon has unexpectedly failed after launch' >&2\nexit 1", 0,
+     "the job ended with exit code 5 after step 0: it is started again"},
+    {"slurm", "0", JUDGES "exec sleep 1000", 9,
+     "weft: no end of the step on b: the job is queued "},
+};
+enum { NUM_HUNGS = sizeof hungs / sizeof *hungs };
+
+static void start_hung(int i, child *c)
 {
-    const char *const env[] = {path_of_fakes, NULL};
-    static const char *const restarts[] = {"0", "1", "0"};
-    for (int i = 0; i < 3; i++) {
-        const bool bare = i == 2; /* without a word it has no ranks any more */
-        char setting[64], out[16], script[32];
-        child c;
-        snprintf(setting, sizeof setting, "reliability.max_restarts=%s", restarts[i]);
-        snprintf(out, sizeof out, "hung-%d", i);
-        snprintf(script, sizeof script, "%s/job.sh", out);
-        make_fake("mpirun",
-                  bare ? "sleep 2\nexec sleep 1000"
-                       : "[ \"$3\" = --host ] || [ -e hung ] && exit 0\ntouch hung\n"
-                         "echo 'mpirun noticed that process rank 0 with PID 7 on node a exited "
-                         "on signal 9 (Killed).' >&2\necho more >&2\nexec sleep 1000");
-        unlink("hung");
-        expect_code((const char *const[]){"launch", "mpirun", "tiny.json", "--out", out, "--set",
-                                          setting, "--set", "reliability.restart_delay_s=0", NULL},
-                    0, NULL);
-        expect_bash(script);
-        const int code = other(&c, "/bin/bash", (const char *const[]){script, NULL}, env);
-        EXPECT(code == (i == 1 ? 0 : 137) &&
-                   strstr(c.err,
-                          bare ? "weft: no rank is left, and mpirun did not end within 20 s: "
-                                 "killed\n"
-                               : "\nmore\nweft: mpirun did not end within 20 s of that: killed\n"),
-               "%s: exit %d: %s", out, code, c.err);
-        EXPECT(i != 1 || strstr(c.err, "the job ended with exit code 137 after step 0: it is "
-                                       "started again"),
-               "%s", c.err);
-        child_release(&c);
-        free(said());
-    }
-    make_fake("mpirun", "exit 0");
+    const hung *h = &hungs[i];
+    const bool by_slurm = strcmp(h->kind, "slurm") == 0;
+    char setting[64], out[16], script[32];
+    const char *const env[] = {path_of_fakes, "SLURM_JOB_ID=7", "SLURM_JOB_NODELIST=list",
+                               "TMPDIR=/tmp", NULL};
+    snprintf(setting, sizeof setting, "reliability.max_restarts=%s", h->restarts);
+    snprintf(out, sizeof out, "hung-%d", i);
+    snprintf(script, sizeof script, "%s/job.%s", out, by_slurm ? "sbatch" : "sh");
+    expect_code((const char *const[]){"launch", h->kind, "tiny.json", "--out", out, "--set",
+                                      setting, "--set", "reliability.restart_delay_s=0", NULL},
+                0, NULL);
+    expect_bash(script);
+    child_program = "/bin/bash";
+    EXPECT(child_start(c, (const char *const[]){script, NULL}, env), "no bash");
+    child_program = NULL;
 }
 
-/* A batch script's loop: two steps that a signal ended behind the same step. */
-static void check_slurm_restarts(void)
+static void make_hanging(void)
 {
-    const char *const env[] = {path_of_fakes, "FAKE_CODE=137", "SLURM_JOB_ID=123", NULL};
+    char text[4000];
+    size_t used = (size_t)snprintf(text, sizeof text,
+                                   FIND_RUN "if [ -e \"$run/hung\" ]; then exit 0; fi\n"
+                                            "touch \"$run/hung\"\ncase $run in\n");
+    for (int i = 0; i < NUM_HUNGS; i++)
+        used += (size_t)snprintf(text + used, sizeof text - used, "*/hung-%d)\n%s\n;;\n", i,
+                                 hungs[i].does);
+    snprintf(text + used, sizeof text - used, "esac");
+    make_fake("mpirun", text);
+    make_fake("srun", text);
+    make_fake("scontrol", "if [ \"$2\" = hostnames ]; then echo a; echo b; fi");
+    make_fake("squeue", "echo 7.0; echo 7.batch");
+    make_fake("scancel", "exit 0");
+}
+
+/* A launcher that waits for what is dead is ended; one whose ranks live is not. All at once. */
+static void check_hung(void)
+{
+    child children[NUM_HUNGS];
+    make_hanging();
+    for (int i = 0; i < NUM_HUNGS; i++)
+        start_hung(i, &children[i]);
+    for (int i = 0; i < NUM_HUNGS; i++) {
+        const hung *h = &hungs[i];
+        child *c = &children[i];
+        if (!child_wait(c, 120)) {
+            EXPECT(false, "hung-%d goes on", i);
+            child_kill(c);
+        }
+        EXPECT(c->exit_code == h->wanted &&
+                   (h->says ? strstr(c->err, h->says) != NULL : !strstr(c->err, "killed")),
+               "hung-%d: exit %d: %s", i, c->exit_code, c->err);
+        child_release(c);
+    }
+    char *text = said();
+    EXPECT(strstr(text, "\nscancel\n--signal=KILL\n7.0\n") && !strstr(text, "7.batch") &&
+               strstr(text, "\nupdate\nJobId=7\nReqNodeList=a\n") &&
+               strstr(text, "\nrequeue\n7\n") && strstr(text, "\nExcNodeList=b\n"),
+           "%s", text);
+    free(text);
+    make_fake("mpirun", "exit 0");
+    make_fake("scontrol", "exit 0");
+}
+
+/* The batch script with steps that a signal ends: `starts` of them. */
+static void check_slurm_ends(const char *restarts, const char *does, int wanted, int starts,
+                             const char *says)
+{
+    const char *const env[] = {path_of_fakes, "SLURM_JOB_ID=123", NULL};
+    char setting[64], text[1024];
     child c;
-    int starts = 0;
-    make_fake("srun", "exit $FAKE_CODE");
-    expect_code((const char *const[]){"launch", "slurm", "tiny.json", "--out", "again", "--set",
-                                      "reliability.max_restarts=3", "--set",
-                                      "reliability.restart_delay_s=0", NULL},
+    int found = 0;
+    snprintf(setting, sizeof setting, "reliability.max_restarts=%s", restarts);
+    snprintf(text, sizeof text, FIND_RUN "echo x >>ends; ends=$(wc -l <ends)\n%s", does);
+    unlink("ends");
+    make_fake("srun", text);
+    expect_code((const char *const[]){"launch", "slurm", "tiny.json", "--out", "again", "--force",
+                                      "--set", setting, "--set", "reliability.restart_delay_s=0",
+                                      NULL},
                 0, NULL);
     expect_bash("again/job.sbatch");
     const int code = other(&c, "/bin/bash", (const char *const[]){"again/job.sbatch", NULL}, env);
-    EXPECT(code == 137 && strstr(c.err, "after step 0, twice"), "exit %d: %s", code, c.err);
+    EXPECT(code == wanted && strstr(c.err, says), "exit %d: %s", code, c.err);
     child_release(&c);
-    char *text = said();
-    for (const char *at = text; (at = strstr(at, "srun\n")); at++)
-        starts++;
-    EXPECT(starts == 2 && !strstr(text, "requeue"), "%d starts: %s", starts, text);
-    free(text);
+    char *words = said();
+    for (const char *at = words; (at = strstr(at, "srun\n")); at++)
+        found++;
+    EXPECT(found == starts && !strstr(words, "requeue"), "%d starts: %s", found, words);
+    free(words);
     make_fake("srun", "exit 0");
+}
+
+static void check_slurm_restarts(void)
+{
+    check_slurm_ends("8", "echo '0000000001 steps' >\"$run/.alive\"; exit 137", 137, 4,
+                     "after step 0, 4 times in a row and alike");
+    check_slurm_ends("0", "echo '0000000001 steps' >\"$run/.alive\"; exit 139", 139, 1, "");
+    /* Before the first step, whatever max_restarts says. */
+    check_slurm_ends("0", "[ $ends -lt 3 ] && exit 139; exit 0", 0, 3,
+                     "weft: the start ended with exit code 139 before its first step: it is tried "
+                     "again in 0 s (2 of 5)\n");
+    check_slurm_ends("0", "exit 139", 139, 6, "(5 of 5)\n");
 }
 
 /* What leaves no time to train would be queued for ever. */
@@ -405,6 +532,7 @@ static void check_slurm_text(void)
         "\n#SBATCH --signal=B:USR1@90\n",
         "\n#SBATCH --requeue\n",
         "\n#SBATCH --open-mode=append\n",
+        "scancel --batch --signal=INT",
         "srun --mpi=pmix ",
         "\n#SBATCH --job-name=a-run-s-touch-oops-touch-oops-home\n"};
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
@@ -462,11 +590,12 @@ static void check_slurm_runs(void)
     check_step("0", 0, "exit $FAKE_CODE", 0, false);
     check_step("2", 0, "exit $FAKE_CODE", 2, false);
     check_step("75", 0, "exit $FAKE_CODE", 0, true);
-    check_step("137", 0, "exit $FAKE_CODE", 137, false);
+    check_step("137", 0, FIND_RUN "echo '1 steps' >\"$run/.alive\"; exit $FAKE_CODE", 137, false);
     check_step("75", SIGUSR1, waits, 0, true);
     check_step("137", SIGUSR1, waits, 0, true); /* srun killed who was still ending */
     check_step("6", SIGUSR1, waits, 6, false);  /* it could not save */
     check_step("75", SIGTERM, waits, 75, false);
+    check_step("75", SIGINT, waits, 75, false);
     make_fake("srun", "exit 0");
 }
 

@@ -1,6 +1,6 @@
 /* Ranks that `weft train` starts again after a fault: the run ends with the bits of one that
- * nothing disturbed; a crash at the same step each time, too many, a bad config or a stop end it.
- *   test_restarts WEFT-THAT-CRASHES */
+ * nothing disturbed, also where faults follow each other; a crash in one step each time, too many,
+ * a bad config or a stop end it. test_restarts WEFT-THAT-CRASHES */
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -117,13 +117,26 @@ static void goes_on(const char *whole, const char *mesh, int rank, const char *c
     check_same(whole, run);
 }
 
-/* Twice at the same step, then no more; and never where nobody asked for it. */
+/* The next fault comes before the first new step, in a step or amid the start, again and again. */
+static void goes_on_again(const char *run, const char *crash, int times)
+{
+    static const char *const more[] = {"--set", "checkpoint.save_interval=1", "--set",
+                                       "reliability.max_restarts=5", NULL};
+    child c;
+    run_until_end(&c, run, "tp=2", crash, more);
+    EXPECT(c.exit_code == 0 && count(c.err, "started again in ") == times, "%s: exit %d: %s", run,
+           c.exit_code, c.err);
+    child_release(&c);
+}
+
+/* In the same step, four times alike, then no more; and never where nobody asked for it. */
 static void ends(void)
 {
     child c;
-    run_until_end(&c, "loop", "tp=2", "1:4:9:0:count-loop", NULL);
-    EXPECT(c.exit_code == 137 && count(c.err, "started again in ") == 1 &&
-               strstr(c.err, "after step 3, twice: it is not started again\n"),
+    run_until_end(&c, "loop", "tp=2", "1:4:9:0:count-loop",
+                  (const char *[]){"--set", "reliability.max_restarts=8", NULL});
+    EXPECT(c.exit_code == 137 && count(c.err, "started again in ") == 3 &&
+               strstr(c.err, "after step 3, 4 times in a row and alike: it is not started again\n"),
            "loop: exit %d: %s", c.exit_code, c.err);
     child_release(&c);
     run_until_end(&c, "once", "tp=2", "1:4:9:0:count-once",
@@ -310,6 +323,8 @@ int main(int argc, char **argv)
     goes_on("four", "tp=2,dp=2", 2, NULL);
     goes_on("alone", "tp=1", 0, NULL);
     goes_on("zero", "pp=2", 0, (const char *[]){"--set", "checkpoint.async_save=true", NULL});
+    goes_on_again("steps", "1:4:3:0:count-steps", 3);
+    goes_on_again("starts", "0:0:5:0:count-starts", 5);
     ends();
     codes();
     bad_config();

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Jobs of `weft launch mpirun` over emulated nodes, of which one dies: with a spare the run goes on there
-# with the bits of one that nothing disturbed; without, on the nodes that are left, with its losses.
+# Jobs of `weft launch mpirun` over emulated nodes, of which one dies, where mpirun would wait for it for
+# minutes: with a spare the run goes on there with the bits of one that nothing disturbed; without, on the
+# nodes that are left, with its losses.
 #   restarts_netlab.sh NETLAB WEFT
 set -uo pipefail
 export LC_ALL=C
 netlab=${1:?usage: restarts_netlab.sh NETLAB WEFT} weft=${2:?}
 export NETLAB_NAME=restarts$$ NETLAB_TIMEOUT=90
+export OMPI_MCA_oob_tcp_keepalive_time=300 OMPI_MCA_oob_tcp_keepalive_intvl=20 # Open MPI's own
 folder=$(mktemp -d)
 failed=0
 cleanup() {
@@ -33,7 +35,7 @@ cat >c.json <<'END'
 {"model": {"num_layers": 2, "hidden_size": 16, "num_attention_heads": 2, "seq_length": 12, "vocab_size": 53},
  "train": {"micro_batch_size": 1, "global_batch_size": 4, "train_iters": 1500, "lr": 1e-3},
  "checkpoint": {"save_interval": 100, "keep_latest_k": 2}, "data": {"mock_data": true},
- "reliability": {"max_restarts": 2, "restart_delay_s": 0},
+ "reliability": {"max_restarts": 2, "restart_delay_s": 0, "exchange_limit_s": 6},
  "device": {"peak_flops": 1e9, "num_threads": 1}, "log": {"trace_step": 0, "log_interval": 1000}}
 END
 
@@ -70,7 +72,8 @@ start whole node0,node1 0
 finish whole ''
 start spared node0,node1,node2 1
 kill_node node1 spared
-finish spared 'weft: node node1 is left out: it does not answer'
+finish spared 'weft: node node1 is left out: a rank on it failed'
+grep -q 'mpirun did not end within 10 s of the verdict: killed' spared.err || complain 'spared: no verdict'
 [ "$(cat spared/hostfile.now)" = $'node0 slots=2\nnode2 slots=2' ] || complain 'spared: other nodes'
 cmp -s <(losses whole) <(losses spared) || complain 'spared: other losses'
 for file in whole/checkpoints/step-1500/*.h5; do

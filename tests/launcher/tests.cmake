@@ -49,7 +49,7 @@ weft_add_test(NAME stopping SOURCES launcher/stopping.c launcher/child.c LABELS 
 add_dependencies(test_stopping weft_binary)
 add_executable(weft_crashing launcher/crashing.c)
 target_link_libraries(weft_crashing PRIVATE weft weft_flags)
-target_link_options(weft_crashing PRIVATE -Wl,--wrap=weft_all_reduce,--wrap=weft_trainer_step)
+target_link_options(weft_crashing PRIVATE -Wl,--wrap=weft_all_reduce,--wrap=weft_trainer_step,--wrap=weft_trainer_create)
 weft_add_test(NAME restarts SOURCES launcher/restarts.c launcher/child.c TIMEOUT 300
   ARGS $<TARGET_FILE:weft_crashing> LABELS launcher)
 add_dependencies(test_restarts weft_crashing weft_binary)

@@ -315,9 +315,9 @@ static bool is_fallback(const torture_state *state, int start)
 void torture_judge(torture_state *state, const torture_life *life, int start, int exit_code,
                    bool lost_writer, const char *said, const char *warned)
 {
-    static const char *const in_run[] = {"config.json", "metrics.jsonl", "ledger.jsonl",
-                                         "checkpoints", "memory.json",   ".lock",
-                                         "trace.json",  "trace.svg",     NULL};
+    static const char *const in_run[] = {
+        "config.json", "metrics.jsonl", "ledger.jsonl", "checkpoints", "memory.json",
+        ".lock",       ".alive",        "trace.json",   "trace.svg",   NULL};
     static const char *const in_checkpoints[] = {"latest", NULL};
     bool falls = is_fallback(state, start);
     int latest = state->latest, last = state->last;
