@@ -6,6 +6,13 @@
 
 #define CONFIG_FOLDER "/etc/weft-job"
 
+/* A failed container of a pod is started again, whatever its exit code: what the next start would
+ * meet again is only told again. The pod's /dev/shm outlives its containers. */
+static const char recalling[] = "ended=/dev/shm/weft-ended-$HOSTNAME\n"
+                                "if [ -r \"$ended\" ]; then exit \"$(cat \"$ended\")\"; fi\n",
+                  ending[] = "case \"$code\" in 2 | 3 | 7 | 8) echo \"$code\" >\"$ended\" ;; esac\n"
+                             "exit \"$code\"\n";
+
 static void print_word(const char *word, FILE *out)
 {
     fprintf(out, "            - ");
@@ -118,7 +125,10 @@ static void print_replica(const weft_job *job, const char *name, bool launches, 
         fprintf(out, "            command:\n"
                      "            - /usr/sbin/sshd\n"
                      "            args:\n"
-                     "            - -De\n");
+                     "            - -De\n"
+                     "            readinessProbe:\n"
+                     "              tcpSocket:\n"
+                     "                port: 22\n");
         fprintf(out, "            workingDir: ");
         weft_yaml_text(job->folder, false, out);
         fputc('\n', out);
@@ -149,10 +159,11 @@ void weft_job_print_kubernetes(const weft_job *job, FILE *out)
             name);
     weft_yaml_block(job->config_text, 2, out);
     fprintf(out, "  job.sh: |\n");
+    print_indented(recalling, out);
     print_indented(weft_job_passing, out);
     print_indented("\"$@\" </dev/null &\njob=$!\n", out);
     print_indented(weft_job_waiting, out);
-    print_indented("exit \"$code\"\n", out);
+    print_indented(ending, out);
     fprintf(out,
             "---\n"
             "apiVersion: kubeflow.org/v2beta1\n"
@@ -162,8 +173,10 @@ void weft_job_print_kubernetes(const weft_job *job, FILE *out)
             "spec:\n"
             "  slotsPerWorker: %d\n"
             "  mpiImplementation: OpenMPI\n"
+            "  launcherCreationPolicy: WaitForWorkersReady\n"
             "  runPolicy:\n"
             "    cleanPodPolicy: Running\n"
+            "    ttlSecondsAfterFinished: 600\n"
             "    backoffLimit: 10\n"
             "  mpiReplicaSpecs:\n",
             name, job->ranks_per_node);

@@ -76,6 +76,16 @@ static void expect_bash(const char *path)
     child_release(&c);
 }
 
+static int count_lines(const char *path)
+{
+    char *text = child_read(path);
+    int count = 0;
+    for (const char *c = text; c && *c; c++)
+        count += *c == '\n';
+    free(text);
+    return count;
+}
+
 /* A program that notes its name and arguments, a line each, and does what the script says. */
 static void make_fake(const char *name, const char *script)
 {
@@ -638,6 +648,36 @@ static void expect_bash_text(const cJSON *text)
 }
 
 /* By a parser, where python3 has one. */
+/* The launcher's container is started again after any failure: what it would meet again it does not
+ * try. */
+static void check_pod(const cJSON *script)
+{
+    static const struct {
+        const char *code;
+        int starts;
+    } rows[] = {{"2", 1}, {"8", 1}, {"5", 2}};
+    EXPECT(script && child_write("pod.sh", script->valuestring), "no script");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char name[64], ended[64], command[64];
+        int starts = 0;
+        snprintf(name, sizeof name, "HOSTNAME=test%d-%s", (int)getpid(), rows[i].code);
+        snprintf(ended, sizeof ended, "/dev/shm/weft-ended-%s", strchr(name, '=') + 1);
+        snprintf(command, sizeof command, "echo x >>pod-%s; exit %s", rows[i].code, rows[i].code);
+        for (int k = 0; k < 2; k++) {
+            child c;
+            const int code =
+                other(&c, "/bin/bash", (const char *const[]){"pod.sh", "sh", "-c", command, NULL},
+                      (const char *const[]){name, NULL});
+            EXPECT(code == atoi(rows[i].code), "code %s: exit %d: %s", rows[i].code, code, c.err);
+            child_release(&c);
+        }
+        snprintf(command, sizeof command, "pod-%s", rows[i].code);
+        starts = count_lines(command);
+        EXPECT(starts == rows[i].starts, "code %s: %d starts", rows[i].code, starts);
+        unlink(ended);
+    }
+}
+
 static void check_yaml(const char *path)
 {
     child c;
@@ -657,6 +697,9 @@ static void check_yaml(const char *path)
     expect_field(json, "0/kind", "ConfigMap", 0);
     expect_field(json, "0/data/config.json", tiny, 0);
     expect_bash_text(field(json, "0/data/job.sh"));
+    check_pod(field(json, "0/data/job.sh"));
+    expect_field(json, "1/spec/launcherCreationPolicy", "WaitForWorkersReady", 0);
+    expect_field(json, "1/spec/runPolicy/ttlSecondsAfterFinished", NULL, 600);
     expect_field(json, "1/apiVersion", "kubeflow.org/v2beta1", 0);
     expect_field(json, "1/kind", "MPIJob", 0);
     expect_field(json, "1/spec/slotsPerWorker", NULL, 1);
@@ -814,16 +857,6 @@ static void check_mistakes(void)
                                       "train.lrr=1", NULL},
                 2, "train.lr");
     EXPECT(access("m", F_OK) != 0, "a folder of a job that was refused");
-}
-
-static int count_lines(const char *path)
-{
-    char *text = child_read(path);
-    int count = 0;
-    for (const char *c = text; c && *c; c++)
-        count += *c == '\n';
-    free(text);
-    return count;
 }
 
 /* The script as a user starts it. */
