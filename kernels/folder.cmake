@@ -14,12 +14,19 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
     -mprefer-vector-width=512)
 endif()
 # A sanitizer's checks keep loops from becoming vectors, however long the compiler tries; clang warns
-# of each.
+# of each, and takes 40 s for attention where it checks each access in place and each pointer's
+# arithmetic beside it.
 set(flags_level -O3)
 if(WEFT_SANITIZE)
   set(flags_level -O1)
   if(CMAKE_C_COMPILER_ID MATCHES "Clang")
     list(APPEND flags_level -Wno-pass-failed)
+    if(WEFT_SANITIZE MATCHES address)
+      list(APPEND flags_level "SHELL:-mllvm -asan-instrumentation-with-call-threshold=100")
+    endif()
+    if(WEFT_SANITIZE MATCHES undefined)
+      list(APPEND flags_level -fno-sanitize=null,alignment,object-size,pointer-overflow)
+    endif()
   endif()
 endif()
 foreach(isa ${isas})

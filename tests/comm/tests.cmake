@@ -54,7 +54,7 @@ weft_add_test_run(NAME comm_shared_disagree PROGRAM $<TARGET_FILE:test_comm_shar
 weft_add_test(NAME comm_fold SOURCES comm/test_fold.c CMOCKA LABELS comm)
 weft_add_test(NAME comm_world_size SOURCES comm/test_world_size.c RANKS 2 LABELS comm)
 weft_add_test(NAME comm_launched SOURCES comm/test_launched.c CMOCKA LABELS comm)
-weft_add_test(NAME comm_stress SOURCES comm/test_stress.c RANKS 8 LABELS comm)
+weft_add_test(NAME comm_stress TIER release SOURCES comm/test_stress.c RANKS 8 LABELS comm)
 # No MPI inside: clean under ThreadSanitizer.
 weft_add_test(NAME comm_engine SOURCES comm/test_engine.c CMOCKA LABELS comm tsan)
 weft_add_test(NAME comm_gate SOURCES comm/test_gate.c CMOCKA LABELS comm tsan)

@@ -6,7 +6,7 @@ if(WEFT_CUDA STREQUAL emulated)
 endif()
 foreach(isa baseline avx2)
   weft_add_test_run(NAME kernels_attention_${isa} PROGRAM $<TARGET_FILE:test_kernels_attention>
-    LABELS kernels)
+    TIER release LABELS kernels)
   set_property(TEST kernels_attention_${isa} APPEND PROPERTY ENVIRONMENT WEFT_CPU_ISA=${isa})
 endforeach()
 weft_add_cuda_run(attention)

@@ -5,7 +5,7 @@ foreach(name norm activation loss elementwise random routing dispatch optimizer)
     SOURCES ${CMAKE_CURRENT_LIST_DIR}/test_${name}.c ${CMAKE_CURRENT_LIST_DIR}/probe.c)
   foreach(isa baseline avx2)
     weft_add_test_run(NAME kernels_${name}_${isa} PROGRAM $<TARGET_FILE:test_kernels_${name}>
-      LABELS kernels)
+      TIER release LABELS kernels)
     set_property(TEST kernels_${name}_${isa} APPEND PROPERTY ENVIRONMENT WEFT_CPU_ISA=${isa})
   endforeach()
   weft_add_cuda_run(${name})

@@ -383,7 +383,7 @@ static void check(const attention_case *c, weft_dtype dtype, bool by_differences
 /* Where a case would take minutes, or half a minute of the sanitizer's time. */
 static bool is_left_out(const attention_case *c)
 {
-#ifdef __SANITIZE_ADDRESS__
+#ifdef WEFT_SANITIZED
     const weft_attention_shape *s = &c->s;
     if (s->seq_q * s->seq_k * s->heads * s->head_dim > 10000000)
         return true;

@@ -13,9 +13,10 @@ include(${CMAKE_CURRENT_LIST_DIR}/attention.cmake OPTIONAL)
 # the conversions of other instruction sets, and with oneDNN as it is on a processor without bf16.
 weft_add_test(NAME kernels_gemm CMOCKA LABELS kernels
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/test_gemm.c ${CMAKE_CURRENT_LIST_DIR}/probe.c)
+set(tier release)
 function(add_gemm_run name args)
   weft_add_test_run(NAME kernels_gemm_${name} PROGRAM $<TARGET_FILE:test_kernels_gemm>
-    LABELS kernels ARGS ${args})
+    TIER ${tier} LABELS kernels ARGS ${args})
   set_property(TEST kernels_gemm_${name} APPEND PROPERTY ENVIRONMENT ${ARGN})
 endfunction()
 add_gemm_run(native "" WEFT_CPU_BF16=native)
@@ -26,6 +27,7 @@ add_gemm_run(without_bf16 "" ONEDNN_MAX_CPU_ISA=AVX2)
 add_gemm_run(unknown_form refused WEFT_CPU_BF16=fast)
 add_gemm_run(native_refused refused WEFT_CPU_BF16=native ONEDNN_MAX_CPU_ISA=AVX2)
 weft_add_cuda_run(gemm)
+set(tier)
 foreach(form together each) # of the groups' products, whatever their size
   add_gemm_run(cuda_${form} groups WEFT_TEST_DEVICE=cuda WEFT_CUDA_GROUPED_GEMM=${form})
   weft_lock_gpu(kernels_gemm_cuda_${form})

@@ -9,6 +9,7 @@
 
 #include "schedule/kinds.h"
 #include "tests/expect.h"
+#include "tests/json.h"
 #include "tests/launcher/child.h"
 
 static const char tiny[] =
@@ -63,13 +64,6 @@ static const char recomputed[] =
     "\"recompute_granularity\": \"selective\", \"recompute_modules\": [\"moe\"]}, "
     "\"data\": {\"mock_data\": true}, \"checkpoint\": {\"no_save\": true}, "
     "\"log\": {\"trace_step\": 4}}";
-
-static double number_of(const cJSON *json, const char *key)
-{
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(json, key);
-    EXPECT(cJSON_IsNumber(item), "no number %s", key);
-    return cJSON_IsNumber(item) ? item->valuedouble : NAN;
-}
 
 static void expect_line(const char *const *args, int code, const char *part)
 {

@@ -11,24 +11,11 @@
 #include "launcher/verbs.h"
 #include "schedule/exchange.h"
 #include "tests/expect.h"
+#include "tests/json.h"
 #include "tests/launcher/child.h"
 #include "tests/launcher/svg.h"
 
 enum { ROUNDS = 3 };
-
-static double number_of(const cJSON *object, const char *key)
-{
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
-    EXPECT(cJSON_IsNumber(item), "%s", key);
-    return cJSON_IsNumber(item) ? item->valuedouble : NAN;
-}
-
-static const char *text_of(const cJSON *object, const char *key)
-{
-    const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, key));
-    EXPECT(text, "%s", key);
-    return text ? text : "";
-}
 
 static double median_of(const cJSON *object, const char *key)
 {

@@ -9,14 +9,8 @@
 #include "comm/comm.h"
 #include "launcher/verbs.h"
 #include "tests/expect.h"
+#include "tests/json.h"
 #include "tests/launcher/child.h"
-
-static double number_of(const cJSON *object, const char *key)
-{
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
-    EXPECT(cJSON_IsNumber(item), "%s", key);
-    return cJSON_IsNumber(item) ? item->valuedouble : NAN;
-}
 
 static const cJSON *find_form(const cJSON *cases, const char *form)
 {

@@ -228,7 +228,7 @@ void child_release(child *c)
     memset(c, 0, sizeof *c);
 }
 
-#ifdef __SANITIZE_ADDRESS__
+#ifdef WEFT_SANITIZED
 enum { RUN_S = 240 };
 #else
 enum { RUN_S = 60 };

@@ -6,6 +6,7 @@
 #include <cjson/cJSON.h>
 
 #include "tests/expect.h"
+#include "tests/json.h"
 #include "tests/launcher/child.h"
 
 enum { STEPS = 12, MAX_STEPS = 16 };
@@ -42,12 +43,6 @@ static void run_weft_travelling(child *c, const char *const *args)
 static void expect_part(const child *c, const char *part)
 {
     EXPECT(c->out && strstr(c->out, part), "no \"%s\" in\n%s", part, c->out);
-}
-
-static double number_of(const cJSON *object, const char *key)
-{
-    const cJSON *value = cJSON_GetObjectItemCaseSensitive(object, key);
-    return cJSON_IsNumber(value) ? value->valuedouble : NAN;
 }
 
 /* How MoE layers ran: with every step where tokens travel, and why with the run's first one. */

@@ -10,6 +10,7 @@
 
 #include "launcher/training/trainer.h"
 #include "tests/expect.h"
+#include "tests/json.h"
 #include "tests/launcher/child.h"
 
 /* 8 experts, each over a node; 1,024 x 4,096 tokens a step. */
@@ -31,19 +32,6 @@ static const char tiny[] =
     "\"train\": {\"global_batch_size\": 4, \"train_iters\": 6, \"lr\": 1e-3, \"seed\": 5}, "
     "\"data\": {\"mock_data\": true}, "
     "\"device\": {\"peak_flops\": 1e9, \"num_threads\": 1}, \"log\": {\"trace_step\": 0}}";
-
-static double number_of(const cJSON *json, const char *key)
-{
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(json, key);
-    EXPECT(cJSON_IsNumber(item), "no number %s", key);
-    return cJSON_IsNumber(item) ? item->valuedouble : NAN;
-}
-
-static const char *text_of(const cJSON *json, const char *key)
-{
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(json, key);
-    return cJSON_IsString(item) ? item->valuestring : "";
-}
 
 static const cJSON *step_of(const cJSON *json, int i)
 {
@@ -184,7 +172,8 @@ static void check_switch(void)
                   &json) == 0,
            "no ladder");
     for (const cJSON *s = cJSON_GetObjectItem(json, "steps")->child; s; s = s->next) {
-        const char *why = text_of(cJSON_GetObjectItem(s, "refused"), "reason");
+        const cJSON *no = cJSON_GetObjectItem(s, "refused");
+        const char *why = has_value(no, "reason") ? text_of(no, "reason") : "";
         EXPECT(number_of(s, "cp") != 4, "horizontal beyond the switch");
         refused |=
             strstr(why, "horizontal, ep 8 x cp 4 takes 32 nodes on one switch, which reaches "

@@ -16,7 +16,7 @@
 #include "tests/expect.h"
 #include "tests/launcher/meshes.h"
 
-#ifdef __SANITIZE_ADDRESS__
+#ifdef WEFT_SANITIZED
 enum { STEPS = 4 }; /* every path is walked; the other builds compare the numbers */
 #else
 enum { STEPS = 20 };

@@ -8,6 +8,7 @@
 #include <cjson/cJSON.h>
 
 #include "tests/expect.h"
+#include "tests/json.h"
 #include "tests/launcher/child.h"
 
 static const char dense[] =
@@ -44,13 +45,6 @@ static const char linked[] =
     "\"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 4, \"train_iters\": 1, "
     "\"fine_grained_activation_offloading\": true, \"offload_modules\": [\"block\"]}, "
     "\"data\": {\"mock_data\": true}, \"device\": {\"pace_link\": 2e6}}";
-
-static double number_of(const cJSON *json, const char *key)
-{
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(json, key);
-    EXPECT(cJSON_IsNumber(item), "no number %s", key);
-    return cJSON_IsNumber(item) ? item->valuedouble : NAN;
-}
 
 static double sum_of(const cJSON *object)
 {

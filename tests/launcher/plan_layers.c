@@ -8,21 +8,8 @@
 #include <cjson/cJSON.h>
 
 #include "tests/expect.h"
+#include "tests/json.h"
 #include "tests/launcher/child.h"
-
-static double number_of(const cJSON *json, const char *key)
-{
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(json, key);
-    EXPECT(cJSON_IsNumber(item), "no number %s", key);
-    return cJSON_IsNumber(item) ? item->valuedouble : NAN;
-}
-
-static const char *text_of(const cJSON *json, const char *key)
-{
-    const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, key));
-    EXPECT(text, "no text %s", key);
-    return text ? text : "";
-}
 
 /* Both programs must say the same. The caller deletes it. */
 static cJSON *ask(const char *alone, int code, const char *const *args)

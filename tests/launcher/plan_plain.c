@@ -9,6 +9,7 @@
 #include <cjson/cJSON.h>
 
 #include "tests/expect.h"
+#include "tests/json.h"
 #include "tests/launcher/child.h"
 
 /* The 22B of their table 3. */
@@ -43,13 +44,6 @@ static cJSON *plan(const char *file, const char *kernels, const char *mesh, cons
     cJSON *json = cJSON_Parse(c.out);
     child_release(&c);
     return json;
-}
-
-static double number_of(const cJSON *json, const char *key)
-{
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(json, key);
-    EXPECT(cJSON_IsNumber(item), "no number %s", key);
-    return cJSON_IsNumber(item) ? item->valuedouble : NAN;
 }
 
 /* What the one stage keeps, the ends' own left out: the embedding's mask, the last norm's input and

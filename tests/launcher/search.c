@@ -13,6 +13,7 @@
 #include "launcher/searching/bound.h"
 #include "launcher/searching/search.h"
 #include "tests/expect.h"
+#include "tests/json.h"
 #include "tests/launcher/child.h"
 #include "tests/launcher/problems.h"
 
@@ -251,13 +252,6 @@ static const char cpus[] =
     "\"between\": {\"cards\": 1, \"bandwidth\": 1e9, \"latency_us\": 5}, "
     "\"host\": {\"memory_bytes\": 4e9}}";
 
-static double number_of(const cJSON *json, const char *key)
-{
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(json, key);
-    EXPECT(cJSON_IsNumber(item), "no number %s", key);
-    return cJSON_IsNumber(item) ? item->valuedouble : NAN;
-}
-
 /* Runs weft with these arguments; *out_json: the caller's. */
 static int run(const char *const *args, cJSON **out_json, char *err, size_t capacity)
 {
@@ -369,7 +363,7 @@ static void check_held(void)
 /* The winner's whole plan, what it would gain, its timeline and its page stand beside the table. */
 static void check_best(void)
 {
-#ifdef __SANITIZE_ADDRESS__ /* takes minutes there */
+#ifdef WEFT_SANITIZED /* takes minutes there */
     return;
 #endif
     const char *args[20] = {"plan",     "small.json", "--cluster", "gpus.json",

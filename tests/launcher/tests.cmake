@@ -1,129 +1,129 @@
-weft_add_test(NAME mesh_invariance SOURCES launcher/mesh_invariance.c launcher/meshes.c
+weft_add_test(NAME mesh_invariance TIER slow SOURCES launcher/mesh_invariance.c launcher/meshes.c
   launcher/planned.c RANKS 8 TIMEOUT 600 LABELS launcher mesh)
 weft_add_test(NAME mesh_draws SOURCES launcher/mesh_draws.c launcher/meshes.c
   launcher/planned.c RANKS 4 LABELS launcher mesh)
-weft_add_test(NAME recompute SOURCES launcher/recompute.c launcher/same_bits.c
+weft_add_test(NAME recompute TIER release SOURCES launcher/recompute.c launcher/same_bits.c
   launcher/meshes.c launcher/planned.c RANKS 4 LABELS launcher mesh)
-weft_add_test(NAME offload SOURCES launcher/offload.c launcher/same_bits.c
+weft_add_test(NAME offload TIER slow SOURCES launcher/offload.c launcher/same_bits.c
   launcher/meshes.c launcher/planned.c RANKS 4 LABELS launcher mesh)
-weft_add_test(NAME tier SOURCES launcher/tier.c launcher/meshes.c launcher/planned.c
+weft_add_test(NAME tier TIER release SOURCES launcher/tier.c launcher/meshes.c launcher/planned.c
   launcher/weights.c RANKS 4 TIMEOUT 300 LABELS launcher mesh)
-weft_add_test_run(NAME tier_in_file PROGRAM $<TARGET_FILE:test_tier> RANKS 4 ARGS file TIMEOUT 300
+weft_add_test_run(NAME tier_in_file TIER nightly PROGRAM $<TARGET_FILE:test_tier> RANKS 4 ARGS file TIMEOUT 300
   LABELS launcher mesh)
-weft_add_test(NAME optimizer_state SOURCES launcher/optimizer_state.c launcher/meshes.c
+weft_add_test(NAME optimizer_state TIER release SOURCES launcher/optimizer_state.c launcher/meshes.c
   launcher/planned.c launcher/weights.c RANKS 4 TIMEOUT 300 LABELS launcher mesh)
-weft_add_test(NAME optimizer_limits SOURCES launcher/optimizer_limits.c launcher/child.c
+weft_add_test(NAME optimizer_limits TIER release SOURCES launcher/optimizer_limits.c launcher/child.c
   LABELS launcher)
 add_dependencies(test_optimizer_limits weft_binary)
-weft_add_test(NAME tier_generate SOURCES launcher/tier_generate.c launcher/child.c LABELS launcher)
+weft_add_test(NAME tier_generate TIER release SOURCES launcher/tier_generate.c launcher/child.c LABELS launcher)
 add_dependencies(test_tier_generate weft_binary)
-weft_add_test(NAME tier_placed SOURCES launcher/tier_placed.c launcher/meshes.c launcher/planned.c
+weft_add_test(NAME tier_placed TIER slow SOURCES launcher/tier_placed.c launcher/meshes.c launcher/planned.c
   launcher/weights.c RANKS 4 TIMEOUT 300 LABELS launcher mesh)
-weft_add_test_run(NAME tier_placed_nodes PROGRAM $<TARGET_FILE:test_tier_placed> RANKS 4 ARGS nodes
+weft_add_test_run(NAME tier_placed_nodes TIER nightly PROGRAM $<TARGET_FILE:test_tier_placed> RANKS 4 ARGS nodes
   TIMEOUT 300 LABELS launcher mesh)
-weft_add_test(NAME tier_file SOURCES launcher/tier_file.c LABELS launcher)
-weft_add_test(NAME tier_hard SOURCES launcher/tier_hard.c launcher/weights.c RANKS 4
+weft_add_test(NAME tier_file TIER slow SOURCES launcher/tier_file.c LABELS launcher)
+weft_add_test(NAME tier_hard TIER release SOURCES launcher/tier_hard.c launcher/weights.c RANKS 4
   LABELS launcher mesh)
-weft_add_test_run(NAME tier_hard_file PROGRAM $<TARGET_FILE:test_tier_hard> RANKS 4 ARGS file
+weft_add_test_run(NAME tier_hard_file TIER nightly PROGRAM $<TARGET_FILE:test_tier_hard> RANKS 4 ARGS file
   LABELS launcher mesh)
-weft_add_test(NAME tier_limits SOURCES launcher/tier_limits.c launcher/child.c TIMEOUT 300
+weft_add_test(NAME tier_limits TIER nightly SOURCES launcher/tier_limits.c launcher/child.c TIMEOUT 300
   LABELS launcher)
 add_dependencies(test_tier_limits weft_binary)
 weft_add_test(NAME tier_lanes SOURCES launcher/tier_lanes.c LABELS launcher tsan)
 target_link_options(test_tier_lanes PRIVATE -Wl,--wrap=weft_grouped_gemm)
-weft_add_test(NAME tier_slow SOURCES launcher/tier_slow.c launcher/meshes.c launcher/planned.c
+weft_add_test(NAME tier_slow TIER nightly SOURCES launcher/tier_slow.c launcher/meshes.c launcher/planned.c
   launcher/weights.c RANKS 2 TIMEOUT 300 LABELS launcher mesh)
 target_link_options(test_tier_slow PRIVATE -Wl,--wrap=weft_lane_submit,--wrap=weft_lane_copy)
-weft_add_test(NAME tier_draws SOURCES launcher/tier_draws.c launcher/meshes.c launcher/planned.c
+weft_add_test(NAME tier_draws TIER slow SOURCES launcher/tier_draws.c launcher/meshes.c launcher/planned.c
   launcher/weights.c RANKS 4 TIMEOUT 300 LABELS launcher mesh)
-weft_add_test(NAME sharding SOURCES launcher/sharding.c launcher/meshes.c
+weft_add_test(NAME sharding TIER release SOURCES launcher/sharding.c launcher/meshes.c
   launcher/planned.c RANKS 4 LABELS launcher mesh)
-weft_add_test(NAME packed SOURCES launcher/packed.c launcher/meshes.c launcher/planned.c RANKS 4
+weft_add_test(NAME packed TIER release SOURCES launcher/packed.c launcher/meshes.c launcher/planned.c RANKS 4
   LABELS launcher mesh)
 weft_add_test(NAME resume SOURCES launcher/resume.c launcher/weights.c RANKS 4 TIMEOUT 300
   LABELS launcher)
-weft_add_test(NAME position SOURCES launcher/position.c LABELS launcher)
-weft_add_test(NAME killed SOURCES launcher/killed.c launcher/child.c TIMEOUT 600 LABELS launcher)
+weft_add_test(NAME position TIER release SOURCES launcher/position.c LABELS launcher)
+weft_add_test(NAME killed TIER slow SOURCES launcher/killed.c launcher/child.c TIMEOUT 600 LABELS launcher)
+weft_add_test_run(NAME killed_all PROGRAM $<TARGET_FILE:test_killed> TIER nightly TIMEOUT 600
+  ARGS all LABELS launcher)
 add_dependencies(test_killed weft_binary)
-weft_add_test(NAME stopping SOURCES launcher/stopping.c launcher/child.c LABELS launcher)
+weft_add_test(NAME stopping TIER slow SOURCES launcher/stopping.c launcher/child.c LABELS launcher)
 add_dependencies(test_stopping weft_binary)
 add_executable(weft_crashing launcher/crashing.c)
 target_link_libraries(weft_crashing PRIVATE weft weft_flags)
 target_link_options(weft_crashing PRIVATE -Wl,--wrap=weft_all_reduce,--wrap=weft_trainer_step,--wrap=weft_trainer_create)
-weft_add_test(NAME restarts SOURCES launcher/restarts.c launcher/child.c TIMEOUT 300
+weft_add_test(NAME restarts TIER slow SOURCES launcher/restarts.c launcher/child.c TIMEOUT 300
   ARGS $<TARGET_FILE:weft_crashing> LABELS launcher)
 add_dependencies(test_restarts weft_crashing weft_binary)
 add_executable(weft_faulty launcher/faulty.c)
 target_link_libraries(weft_faulty PRIVATE weft weft_flags)
 target_link_options(weft_faulty PRIVATE -Wl,--wrap=weft_all_reduce,--wrap=weft_reduce_scatter
   -Wl,--wrap=weft_all_gather,--wrap=weft_send,--wrap=weft_checkpoint_save)
-weft_add_test(NAME watchdog SOURCES launcher/watchdog.c launcher/child.c TIMEOUT 300
+weft_add_test(NAME watchdog TIER slow SOURCES launcher/watchdog.c launcher/child.c TIMEOUT 300
   ARGS $<TARGET_FILE:weft_faulty> LABELS launcher)
 add_dependencies(test_watchdog weft_faulty)
-weft_add_test(NAME nonfinite SOURCES launcher/nonfinite.c launcher/child.c LABELS launcher)
-weft_add_test(NAME bad_steps SOURCES launcher/bad_steps.c launcher/child.c LABELS launcher TIMEOUT 300)
+weft_add_test(NAME nonfinite TIER release SOURCES launcher/nonfinite.c launcher/child.c LABELS launcher)
+weft_add_test(NAME bad_steps TIER slow SOURCES launcher/bad_steps.c launcher/child.c LABELS launcher TIMEOUT 300)
 set_tests_properties(nonfinite PROPERTIES PROCESSORS 2)
 weft_add_test(NAME wrong_configs SOURCES launcher/wrong_configs.c launcher/child.c LABELS launcher)
 weft_add_test(NAME plan SOURCES launcher/plan.c launcher/child.c LABELS launcher)
-weft_add_test(NAME plan_plain SOURCES launcher/plan_plain.c launcher/child.c LABELS launcher)
-weft_add_test(NAME tier_plan SOURCES launcher/tier_plan.c launcher/child.c LABELS launcher)
+weft_add_test(NAME plan_plain TIER release SOURCES launcher/plan_plain.c launcher/child.c LABELS launcher)
+weft_add_test(NAME tier_plan TIER release SOURCES launcher/tier_plan.c launcher/child.c LABELS launcher)
 add_dependencies(test_tier_plan weft_binary)
-weft_add_test(NAME plan_layers SOURCES launcher/plan_layers.c launcher/child.c LABELS launcher)
+weft_add_test(NAME plan_layers TIER release SOURCES launcher/plan_layers.c launcher/child.c LABELS launcher)
 add_dependencies(test_plan_layers weft_binary weft_plan)
-set(problems 200)
-if(WEFT_SANITIZE)
-  set(problems 8)
-endif()
-weft_add_test(NAME search SOURCES launcher/search.c launcher/problems.c launcher/child.c TIMEOUT 300
-  ARGS ${problems} LABELS launcher)
-weft_add_test(NAME what_if SOURCES launcher/what_if.c launcher/problems.c launcher/child.c TIMEOUT 300
+weft_add_test(NAME search TIER slow SOURCES launcher/search.c launcher/problems.c launcher/child.c
+  TIMEOUT 300 ARGS 40 LABELS launcher)
+weft_add_test_run(NAME search_all PROGRAM $<TARGET_FILE:test_search> TIER nightly TIMEOUT 300
+  ARGS 200 LABELS launcher)
+weft_add_test(NAME what_if TIER slow SOURCES launcher/what_if.c launcher/problems.c launcher/child.c TIMEOUT 300
   LABELS launcher)
 add_dependencies(test_search weft_binary)
-weft_add_test(NAME against SOURCES launcher/against.c launcher/child.c LABELS launcher)
-weft_add_test(NAME expand SOURCES launcher/expand.c launcher/child.c LABELS launcher)
+weft_add_test(NAME against TIER slow SOURCES launcher/against.c launcher/child.c LABELS launcher)
+weft_add_test(NAME expand TIER release SOURCES launcher/expand.c launcher/child.c LABELS launcher)
 set_tests_properties(expand PROPERTIES PROCESSORS 2)
 add_dependencies(test_expand weft_binary weft_plan)
-weft_add_test(NAME launching SOURCES launcher/launching.c launcher/child.c LABELS launcher)
+weft_add_test(NAME launching TIER slow SOURCES launcher/launching.c launcher/child.c LABELS launcher)
 add_dependencies(test_launching weft_binary weft_plan)
-weft_add_test(NAME schedule SOURCES launcher/schedule.c launcher/child.c LABELS launcher)
+weft_add_test(NAME schedule TIER release SOURCES launcher/schedule.c launcher/child.c LABELS launcher)
 add_dependencies(test_plan weft_binary weft_plan)
 add_dependencies(test_schedule weft_binary weft_plan)
-weft_add_test(NAME stacks SOURCES launcher/stacks.c launcher/child.c LABELS launcher)
+weft_add_test(NAME stacks TIER release SOURCES launcher/stacks.c launcher/child.c LABELS launcher)
 set_tests_properties(stacks PROPERTIES PROCESSORS 2)
-weft_add_test(NAME plan_figures SOURCES launcher/plan_figures.c launcher/child.c LABELS launcher)
+weft_add_test(NAME plan_figures TIER release SOURCES launcher/plan_figures.c launcher/child.c LABELS launcher)
 set_tests_properties(plan_figures PROPERTIES PROCESSORS 2)
 add_dependencies(test_plan_figures weft_binary)
 weft_add_test(NAME end_to_end SOURCES launcher/end_to_end.c launcher/child.c LABELS launcher)
 weft_add_test(NAME evaluation SOURCES launcher/evaluation.c launcher/child.c LABELS launcher)
 set_tests_properties(end_to_end evaluation PROPERTIES PROCESSORS 4)
-weft_add_test(NAME terminal SOURCES launcher/terminal.c launcher/child.c LABELS launcher)
-weft_add_test(NAME run_folder SOURCES launcher/run_folder.c launcher/child.c LABELS launcher)
+weft_add_test(NAME terminal TIER release SOURCES launcher/terminal.c launcher/child.c LABELS launcher)
+weft_add_test(NAME run_folder TIER slow SOURCES launcher/run_folder.c launcher/child.c LABELS launcher)
 add_dependencies(test_run_folder weft_binary)
-weft_add_test(NAME peak SOURCES launcher/peak.c launcher/child.c LABELS launcher)
+weft_add_test(NAME peak TIER release SOURCES launcher/peak.c launcher/child.c LABELS launcher)
 set_tests_properties(peak PROPERTIES PROCESSORS 2)
 weft_add_test(NAME damaged SOURCES launcher/damaged.c launcher/child.c LABELS launcher)
-weft_add_test(NAME async_saves SOURCES launcher/async_saves.c launcher/child.c TIMEOUT 300
+weft_add_test(NAME async_saves TIER slow SOURCES launcher/async_saves.c launcher/child.c TIMEOUT 300
   LABELS launcher)
-weft_add_test_run(NAME async_saves_faults PROGRAM $<TARGET_FILE:test_async_saves> ARGS faults
+weft_add_test_run(NAME async_saves_faults TIER nightly PROGRAM $<TARGET_FILE:test_async_saves> ARGS faults
   TIMEOUT 300 LABELS launcher)
 add_dependencies(test_async_saves weft_binary)
-weft_add_test(NAME fallback SOURCES launcher/fallback.c launcher/child.c TIMEOUT 300 LABELS launcher)
+weft_add_test(NAME fallback TIER release SOURCES launcher/fallback.c launcher/child.c TIMEOUT 300 LABELS launcher)
 set_tests_properties(fallback PROPERTIES PROCESSORS 2)
 add_dependencies(test_fallback weft_binary)
-weft_add_test(NAME torture SOURCES launcher/torture.c launcher/torture_draw.c
+weft_add_test(NAME torture TIER slow SOURCES launcher/torture.c launcher/torture_draw.c
   launcher/torture_life.c launcher/torture_damage.c launcher/torture_judge.c
   launcher/torture_compare.c launcher/child.c ARGS --kills 12 --seed 7 --steps 40 TIMEOUT 600
   LABELS launcher)
-weft_add_test_run(NAME torture_finds PROGRAM $<TARGET_FILE:test_torture> ARGS finds TIMEOUT 600
+weft_add_test_run(NAME torture_finds TIER nightly PROGRAM $<TARGET_FILE:test_torture> ARGS finds TIMEOUT 600
   LABELS launcher)
 add_dependencies(test_torture weft_binary)
-weft_add_test(NAME stragglers SOURCES launcher/stragglers.c launcher/child.c LABELS launcher)
+weft_add_test(NAME stragglers TIER slow SOURCES launcher/stragglers.c launcher/child.c LABELS launcher)
 target_link_options(test_stragglers PRIVATE -Wl,--wrap=weft_pace_end,--wrap=gethostname
   -Wl,--wrap=weft_comm_send_host)
-weft_add_test(NAME nodes SOURCES launcher/nodes.c launcher/child.c TIMEOUT 300 LABELS launcher)
+weft_add_test(NAME nodes TIER nightly SOURCES launcher/nodes.c launcher/child.c TIMEOUT 300 LABELS launcher)
 target_link_options(test_nodes PRIVATE -Wl,--wrap=weft_gemm,--wrap=weft_lane_copy)
 add_library(fake_nvml MODULE launcher/fake_nvml.c)
-weft_add_test(NAME ledger SOURCES launcher/ledger.c launcher/child.c ARGS $<TARGET_FILE:fake_nvml>
+weft_add_test(NAME ledger TIER release SOURCES launcher/ledger.c launcher/child.c ARGS $<TARGET_FILE:fake_nvml>
   LABELS launcher)
 add_dependencies(test_ledger fake_nvml)
 set_tests_properties(ledger PROPERTIES PROCESSORS 2)
@@ -135,17 +135,17 @@ include(${CMAKE_CURRENT_LIST_DIR}/calibrate.cmake OPTIONAL)
 include(${CMAKE_CURRENT_LIST_DIR}/cuda.cmake OPTIONAL)
 include(${CMAKE_CURRENT_LIST_DIR}/scale.cmake OPTIONAL)
 include(${CMAKE_CURRENT_LIST_DIR}/page.cmake OPTIONAL)
-weft_add_test(NAME bench SOURCES launcher/test_bench.c launcher/child.c CMOCKA LABELS launcher)
+weft_add_test(NAME bench TIER release SOURCES launcher/test_bench.c launcher/child.c CMOCKA LABELS launcher)
 add_dependencies(test_bench weft_binary)
-weft_add_test(NAME bench_all_to_all SOURCES launcher/bench_all_to_all.c launcher/child.c RANKS 4
+weft_add_test(NAME bench_all_to_all TIER release SOURCES launcher/bench_all_to_all.c launcher/child.c RANKS 4
   LABELS launcher mpi)
-weft_add_test_run(NAME bench_all_to_all_uneven PROGRAM $<TARGET_FILE:test_bench_all_to_all> RANKS 4
+weft_add_test_run(NAME bench_all_to_all_uneven TIER nightly PROGRAM $<TARGET_FILE:test_bench_all_to_all> RANKS 4
   ARGS uneven LABELS launcher mpi)
-weft_add_test(NAME bench_moe_layer SOURCES launcher/bench_moe_layer.c launcher/child.c RANKS 4
+weft_add_test(NAME bench_moe_layer TIER slow SOURCES launcher/bench_moe_layer.c launcher/child.c RANKS 4
   LABELS launcher mpi)
-weft_add_test_run(NAME bench_moe_layer_memory PROGRAM $<TARGET_FILE:test_bench_moe_layer> RANKS 4
+weft_add_test_run(NAME bench_moe_layer_memory TIER nightly PROGRAM $<TARGET_FILE:test_bench_moe_layer> RANKS 4
   ARGS memory LABELS launcher mpi)
-weft_add_test(NAME bench_experts SOURCES launcher/bench_experts.c launcher/child.c LABELS launcher)
+weft_add_test(NAME bench_experts TIER release SOURCES launcher/bench_experts.c launcher/child.c LABELS launcher)
 set_tests_properties(bench_experts PROPERTIES PROCESSORS 2)
 add_dependencies(test_bench_experts weft_binary)
 weft_add_test(NAME moe_choice SOURCES launcher/moe_choice.c RANKS 2 LABELS launcher mpi)

@@ -9,6 +9,7 @@
 #include <cjson/cJSON.h>
 
 #include "tests/expect.h"
+#include "tests/json.h"
 #include "tests/launcher/child.h"
 
 /* 2 MoE layers of 8 experts, each of 2 x 64 x 256 elements in fp32, on a link of 125 MiB/s each
@@ -46,13 +47,6 @@ enum { NUM_EXPERTS = 8, NUM_LAYERS = 2, MAX_SET = 8 };
 #define ELEMENTS (2.0 * 64 * 256)
 #define STEP_S (28 * ELEMENTS * NUM_EXPERTS * NUM_LAYERS / 5.24288e7) /* 0.28 s */
 #define SQUARES_S (STEP_S * 4 / 28)
-
-static double number_of(const cJSON *json, const char *key)
-{
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(json, key);
-    EXPECT(cJSON_IsNumber(item), "no number %s", key);
-    return cJSON_IsNumber(item) ? item->valuedouble : NAN;
-}
 
 typedef struct planned {
     double step, compute, upload, times;        /* seconds; times: the sum of all kinds */

@@ -868,7 +868,7 @@ static void check_memory(const char *mesh, const char *wanted)
 /* Pinned memory that cannot be had, before step one: this machine has 4 GiB, and 8 GB go out. */
 static void check_pinned(void)
 {
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#ifndef WEFT_SANITIZED
     const char *const args[] = {"train", "c.json",
                                 "--out", "run",
                                 "--set", "micro_batch_size=100000",

@@ -1,28 +1,28 @@
 weft_add_test(NAME golden SOURCES layers/golden.c layers/harness.c LABELS layers)
-weft_add_test(NAME golden_long SOURCES layers/golden_long.c layers/harness.c LABELS layers)
-weft_add_test_run(NAME golden_long_4 PROGRAM $<TARGET_FILE:test_golden_long> RANKS 4 LABELS layers mpi)
-weft_add_test(NAME precision_context SOURCES layers/precision_context.c layers/harness.c RANKS 8
+weft_add_test(NAME golden_long TIER release SOURCES layers/golden_long.c layers/harness.c LABELS layers)
+weft_add_test_run(NAME golden_long_4 TIER nightly PROGRAM $<TARGET_FILE:test_golden_long> RANKS 4 LABELS layers mpi)
+weft_add_test(NAME precision_context TIER release SOURCES layers/precision_context.c layers/harness.c RANKS 8
   LABELS layers)
 set(moe_case layers/moe_case.c layers/moe_reference.c layers/rig.c layers/harness.c)
 weft_add_test(NAME ppmoe SOURCES layers/ppmoe.c ${moe_case} RANKS 4 LABELS layers)
 weft_add_test(NAME extremes SOURCES layers/extremes.c ${moe_case} layers/training.c RANKS 4
   LABELS layers)
-weft_add_test(NAME no_allocation SOURCES layers/no_allocation.c layers/training.c RANKS 2
+weft_add_test(NAME no_allocation TIER release SOURCES layers/no_allocation.c layers/training.c RANKS 2
   TIMEOUT 600 LABELS layers)
-weft_add_test(NAME evaluation_memory SOURCES layers/evaluation_memory.c layers/training.c RANKS 4
+weft_add_test(NAME evaluation_memory TIER release SOURCES layers/evaluation_memory.c layers/training.c RANKS 4
   TIMEOUT 300 LABELS layers)
 weft_add_test(NAME precision SOURCES layers/precision.c layers/training.c layers/harness.c
   LABELS layers)
 weft_add_test(NAME text_before SOURCES layers/text_before.c layers/harness.c LABELS layers)
-weft_add_test(NAME describe SOURCES layers/describe.c layers/used.c layers/rig.c layers/harness.c RANKS 4
+weft_add_test(NAME describe TIER release SOURCES layers/describe.c layers/used.c layers/rig.c layers/harness.c RANKS 4
   TIMEOUT 300 LABELS layers)
 weft_add_test(NAME plain SOURCES layers/plain.c LABELS layers)
 weft_add_test(NAME stack CMOCKA SOURCES layers/test_stack.c LABELS layers)
 weft_add_test(NAME placing SOURCES layers/placing.c LABELS layers)
-weft_add_test(NAME footprint SOURCES layers/footprint.c layers/training.c RANKS 4 LABELS layers)
+weft_add_test(NAME footprint TIER slow SOURCES layers/footprint.c layers/training.c RANKS 4 LABELS layers)
 # They make hundreds of groups and send next to nothing: most of their time would go into windows.
 set_property(TEST describe footprint APPEND PROPERTY ENVIRONMENT WEFT_SHARED_WINDOWS=0)
-weft_add_test(NAME moe_pipeline SOURCES layers/moe_pipeline.c ${moe_case} RANKS 4 LABELS layers)
+weft_add_test(NAME moe_pipeline TIER slow SOURCES layers/moe_pipeline.c ${moe_case} RANKS 4 LABELS layers)
 weft_add_test(NAME forced_load SOURCES layers/forced_load.c LABELS layers)
 weft_add_test(NAME check_layer SOURCES layers/check_layer.c layers/harness.c RANKS 2 LABELS layers)
 weft_add_test(NAME own_parts SOURCES layers/own_parts.c layers/harness.c LABELS layers)

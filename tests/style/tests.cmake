@@ -18,13 +18,13 @@ weft_style_test(text COMMAND bash ${style}/text)
 weft_style_test(text_refuses COMMAND bash ${style}/text refuses)
 weft_style_test(format COMMAND bash ${CMAKE_SOURCE_DIR}/scripts/format --check)
 find_program(WEFT_CXX NAMES $ENV{CXX} g++ c++)
-weft_style_test(headers COMMAND bash ${style}/headers ${CMAKE_C_COMPILER} ${WEFT_CXX}
+weft_style_test(headers LABELS tier_slow COMMAND bash ${style}/headers ${CMAKE_C_COMPILER} ${WEFT_CXX}
   $<TARGET_PROPERTY:weft,INTERFACE_INCLUDE_DIRECTORIES>
   $<TARGET_PROPERTY:PkgConfig::CMOCKA,INTERFACE_INCLUDE_DIRECTORIES> ${CUDAToolkit_INCLUDE_DIRS})
 
 weft_style_test(plan_needed LABELS pure
   COMMAND bash ${style}/needed $<TARGET_FILE:weft_plan> $<TARGET_FILE:weft_binary>)
-weft_style_test(plan_alone LABELS pure
+weft_style_test(plan_alone LABELS pure tier_slow
   COMMAND bash ${style}/plan_alone ${CMAKE_C_COMPILER} $<TARGET_FILE:weft_binary>)
 
 if(NOT WEFT_CUDA STREQUAL emulated) # which is not installed
