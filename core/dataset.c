@@ -17,6 +17,8 @@ typedef struct extent {
 struct weft_dataset {
     char *prefix; /* for errors */
     weft_file bin;
+    weft_dataset_stamps stamps;
+    int64_t vocab_size; /* that tokens are read in; 2^31 unless one is set */
     weft_index_dtype dtype;
     size_t token_bytes;
     uint64_t num_tokens, num_sequences, num_documents;
@@ -206,6 +208,8 @@ static weft_status open_part(const char *prefix, const char *suffix, weft_file *
 static weft_status check_index(weft_dataset *d, const weft_file *idx)
 {
     WEFT_TRY(open_part(d->prefix, ".bin", &d->bin));
+    WEFT_TRY(weft_file_take_stamp(&d->bin, &d->stamps.of[0]));
+    WEFT_TRY(weft_file_take_stamp(idx, &d->stamps.of[1]));
     WEFT_TRY(check_header(d, idx));
     WEFT_TRY(check_sequences(d, idx));
     return check_documents(d, idx);
@@ -237,6 +241,7 @@ weft_status weft_dataset_open(const char *prefix, weft_dataset **out)
         free(d);
         return WEFT_ERROR(WEFT_MEMORY, "%s: no memory to open it", prefix);
     }
+    d->vocab_size = (int64_t)INT32_MAX + 1;
     weft_status status = open_files(d);
     if (status != WEFT_OK) {
         weft_dataset_close(d);
@@ -335,6 +340,16 @@ void weft_dataset_close(weft_dataset *dataset)
     free(dataset);
 }
 
+void weft_dataset_set_vocabulary(weft_dataset *dataset, int64_t vocab_size)
+{
+    dataset->vocab_size = vocab_size;
+}
+
+const weft_dataset_stamps *weft_dataset_get_stamps(const weft_dataset *dataset)
+{
+    return &dataset->stamps;
+}
+
 const char *weft_dataset_name(const weft_dataset *dataset)
 {
     return dataset->prefix;
@@ -371,20 +386,23 @@ static void read_mock(const weft_dataset *d, uint64_t first, size_t count, int32
     }
 }
 
-/* Widens tokens of one type. Returns how many were read before one outside [0, 2^31). */
+/* Widens tokens of one type. Returns how many were read before one outside [0, limit), *bad. */
 #define WIDEN(type)                                                                                \
     do {                                                                                           \
         const type *tokens = at;                                                                   \
         for (size_t i = 0; i < count; i++) {                                                       \
             int64_t token = (int64_t)tokens[i];                                                    \
-            if (token < 0 || token > INT32_MAX)                                                    \
+            if (token < 0 || token >= limit) {                                                     \
+                *bad = token;                                                                      \
                 return i;                                                                          \
+            }                                                                                      \
             out[i] = (int32_t)token;                                                               \
         }                                                                                          \
         return count;                                                                              \
     } while (0)
 
-static size_t widen(weft_index_dtype dtype, const void *at, size_t count, int32_t *out)
+static size_t widen(weft_index_dtype dtype, const void *at, size_t count, int64_t limit,
+                    int32_t *out, int64_t *bad)
 {
     switch (dtype) {
     case WEFT_INDEX_U8:
@@ -431,10 +449,16 @@ static weft_status read_run(const weft_dataset *d, uint64_t first, uint64_t offs
             part = count - done;
         WEFT_TRY(weft_file_read(&d->bin, offset_bytes + done * d->token_bytes, block,
                                 part * d->token_bytes));
-        size_t read = widen(d->dtype, block, part, out + done);
-        if (read < part)
+        int64_t bad = 0;
+        size_t read = widen(d->dtype, block, part, d->vocab_size, out + done, &bad);
+        if (read < part && d->vocab_size > INT32_MAX)
             return WEFT_ERROR(WEFT_FILE, "%s.bin: token %" PRIu64 " is outside [0, 2^31)",
                               d->prefix, first + done + read);
+        if (read < part)
+            return WEFT_ERROR(WEFT_FILE,
+                              "%s.bin: token %" PRIu64 " is %" PRId64
+                              ", outside a vocabulary of %" PRId64,
+                              d->prefix, first + done + read, bad, d->vocab_size);
     }
     return WEFT_OK;
 }
@@ -458,24 +482,5 @@ weft_status weft_dataset_read(const weft_dataset *d, uint64_t first, size_t coun
         out += part;
         count -= part;
     }
-    return WEFT_OK;
-}
-
-weft_status weft_dataset_max_token(const weft_dataset *dataset, int32_t *out)
-{
-    int32_t tokens[4096], max = 0;
-    if (dataset->is_mock) {
-        *out = dataset->mock_vocab_size - 1;
-        return WEFT_OK;
-    }
-    for (uint64_t first = 0; first < dataset->num_tokens;) {
-        uint64_t left = dataset->num_tokens - first;
-        size_t count = left < 4096 ? (size_t)left : 4096;
-        WEFT_TRY(weft_dataset_read(dataset, first, count, tokens));
-        for (size_t i = 0; i < count; i++)
-            max = tokens[i] > max ? tokens[i] : max;
-        first += count;
-    }
-    *out = max;
     return WEFT_OK;
 }

@@ -14,6 +14,8 @@
 #include <weft/sample.h>
 #include <weft/status.h>
 
+#include "core/file.h"
+
 /* One .bin/.idx pair. */
 typedef struct weft_dataset weft_dataset;
 
@@ -34,6 +36,11 @@ void weft_dataset_close(weft_dataset *dataset);
 
 /* The prefix it was opened by, for messages. Borrowed. */
 const char *weft_dataset_name(const weft_dataset *dataset);
+/* The files .bin and .idx, as they were when they were opened. Borrowed. */
+typedef struct weft_dataset_stamps {
+    weft_file_stamp of[2];
+} weft_dataset_stamps;
+const weft_dataset_stamps *weft_dataset_get_stamps(const weft_dataset *dataset);
 uint64_t weft_dataset_num_tokens(const weft_dataset *dataset);
 uint64_t weft_dataset_num_sequences(const weft_dataset *dataset);
 uint64_t weft_dataset_num_documents(const weft_dataset *dataset);
@@ -42,8 +49,9 @@ size_t weft_dataset_token_bytes(const weft_dataset *dataset);
  * token ids outside [0, 2^31), or a file that has become shorter or cannot be read. */
 weft_status weft_dataset_read(const weft_dataset *dataset, uint64_t first, size_t count,
                               int32_t *out) WEFT_CHECKED;
-/* The largest token id; reads the whole file. Callers refuse a model with a smaller vocabulary. */
-weft_status weft_dataset_max_token(const weft_dataset *dataset, int32_t *out) WEFT_CHECKED;
+/* Tokens outside [0, vocab_size) are refused from now on where they are read: WEFT_FILE naming
+ * file, place and token. */
+void weft_dataset_set_vocabulary(weft_dataset *dataset, int64_t vocab_size);
 
 /* A contiguous share of the samples: train, valid or test. */
 typedef struct weft_split {

@@ -48,6 +48,19 @@ weft_status weft_file_open(const char *path, weft_file *out)
     return WEFT_OK;
 }
 
+weft_status weft_file_take_stamp(const weft_file *file, weft_file_stamp *out)
+{
+    struct stat info;
+    if (fstat(file->fd, &info) != 0)
+        return WEFT_ERROR(WEFT_FILE, "%s: %s", file->path, strerror(errno));
+    *out = (weft_file_stamp){
+        .bytes = (uint64_t)info.st_size,
+        .inode = (uint64_t)info.st_ino,
+        .modified_ns = (int64_t)info.st_mtim.tv_sec * 1000000000 + info.st_mtim.tv_nsec,
+        .changed_ns = (int64_t)info.st_ctim.tv_sec * 1000000000 + info.st_ctim.tv_nsec};
+    return WEFT_OK;
+}
+
 weft_status weft_file_read(const weft_file *file, uint64_t offset, void *out, size_t bytes)
 {
     for (size_t done = 0; done < bytes;) {

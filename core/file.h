@@ -22,6 +22,13 @@ typedef struct weft_file {
 /* Refuses anything but a regular file, and never waits for a FIFO. Errors of all: WEFT_FILE with
  * the path and the reason, WEFT_MEMORY. */
 weft_status weft_file_open(const char *path, weft_file *out) WEFT_CHECKED;
+/* What tells one writing of a file from another: whoever writes or replaces it changes one of
+ * these. Other mount points and nodes show the same. */
+typedef struct weft_file_stamp {
+    uint64_t bytes, inode;
+    int64_t modified_ns, changed_ns; /* st_mtim, st_ctim */
+} weft_file_stamp;
+weft_status weft_file_take_stamp(const weft_file *file, weft_file_stamp *out) WEFT_CHECKED;
 /* Reads exactly `bytes` from `offset` on. Any number of threads may read. Where the file ends too
  * soon the error says at which byte. */
 weft_status weft_file_read(const weft_file *file, uint64_t offset, void *out,

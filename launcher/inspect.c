@@ -12,35 +12,64 @@
 #include "launcher/arguments.h"
 #include "launcher/training/ledger.h"
 #include "launcher/inspect_flight.h"
+#include "launcher/text/known.h"
+#include "launcher/text/tokenizer.h"
 #include "launcher/verbs.h"
 #include "parallel/checkpoint.h"
 
-static weft_status print_dataset(const char *prefix, const weft_dataset *dataset, bool json,
-                                 weft_arena *arena)
+static weft_status print_dataset(const char *prefix, const weft_dataset *dataset,
+                                 const weft_known *known, bool json, weft_arena *arena)
 {
-    int32_t most;
     const char *quoted;
-    WEFT_TRY(weft_dataset_max_token(dataset, &most));
     WEFT_TRY(weft_json_quote_utf8(prefix, arena, &quoted));
     if (json)
         printf("{\"dataset\": %s, \"tokens\": %" PRIu64 ", \"sequences\": %" PRIu64
-               ", \"documents\": %" PRIu64 ", \"token_bytes\": %zu, \"max_token\": %d}\n",
+               ", \"documents\": %" PRIu64 ", \"token_bytes\": %zu, \"max_token\": %d"
+               ", \"data_xxh64\": \"%016" PRIx64 "\"}\n",
                quoted, weft_dataset_num_tokens(dataset), weft_dataset_num_sequences(dataset),
-               weft_dataset_num_documents(dataset), weft_dataset_token_bytes(dataset), most);
+               weft_dataset_num_documents(dataset), weft_dataset_token_bytes(dataset),
+               (int)known->max_token, known->xxh64);
     else
         printf("dataset %s\n  tokens     %" PRIu64 "\n  sequences  %" PRIu64
-               "\n  documents  %" PRIu64 "\n  token size %zu bytes\n  max token  %d\n",
+               "\n  documents  %" PRIu64 "\n  token size %zu bytes\n  max token  %d\n"
+               "  data_xxh64 %016" PRIx64 "\n",
                prefix, weft_dataset_num_tokens(dataset), weft_dataset_num_sequences(dataset),
-               weft_dataset_num_documents(dataset), weft_dataset_token_bytes(dataset), most);
+               weft_dataset_num_documents(dataset), weft_dataset_token_bytes(dataset),
+               (int)known->max_token, known->xxh64);
+    return WEFT_OK;
+}
+
+/* Reads every token, and compares with what is kept of these files, which starts believe. */
+static weft_status check_dataset(const char *prefix, const weft_dataset *dataset, weft_arena *arena,
+                                 weft_known *out)
+{
+    weft_tokenizer_info info;
+    weft_prepared prepared;
+    weft_known kept;
+    const char *tokenizer;
+    bool is_kept;
+    WEFT_TRY(weft_prepared_find(prefix, arena, &info, &prepared));
+    WEFT_TRY(weft_tokenizer_identity(&info, arena, &tokenizer));
+    const bool has_kept = weft_known_recall(dataset, tokenizer, &kept);
+    WEFT_TRY(weft_known_look(dataset, tokenizer, !has_kept, out, &is_kept));
+    if (has_kept && (kept.xxh64 != out->xxh64 || kept.max_token != out->max_token))
+        return WEFT_ERROR(WEFT_FILE,
+                          "%s.bin: damaged: its tokens are not those that %s" WEFT_KNOWN_SUFFIX
+                          " is of, and nobody has written it since; if they are right, remove "
+                          "that file",
+                          prefix, prefix);
     return WEFT_OK;
 }
 
 static weft_status inspect_dataset(const char *prefix, bool json)
 {
     weft_dataset *dataset;
+    weft_known known;
     weft_arena arena = {0};
     WEFT_TRY(weft_dataset_open(prefix, &dataset));
-    weft_status status = print_dataset(prefix, dataset, json, &arena);
+    weft_status status = check_dataset(prefix, dataset, &arena, &known);
+    if (status == WEFT_OK)
+        status = print_dataset(prefix, dataset, &known, json, &arena);
     weft_dataset_close(dataset);
     weft_arena_release(&arena);
     return status;
@@ -159,7 +188,7 @@ int weft_verb_inspect(int argc, char **argv)
         .about =
             "CHECKPOINT: a run's folder, its checkpoints folder, or one step-N folder: lists "
             "its tensors\nand verifies every hash; of a run's folder also where its time went. "
-            "DATASET: a prefix of .bin and .idx:\ncounts and checks its tokens.\n",
+            "DATASET: a prefix of .bin and .idx:\nreads, counts and checks its tokens.\n",
         .rows = rows,
         .num_rows = sizeof rows / sizeof *rows};
     int code = weft_arguments_parse(&verb, argc, argv, &arena);

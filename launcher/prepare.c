@@ -6,10 +6,13 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <xxhash.h>
+
 #include "core/dataset.h"
 #include "core/json.h"
 #include "core/text.h"
 #include "launcher/arguments.h"
+#include "launcher/text/known.h"
 #include "launcher/text/tokenizer.h"
 #include "launcher/verbs.h"
 
@@ -34,6 +37,8 @@ typedef struct prepare {
     document document;
     weft_tokens tokens; /* of one document */
     weft_prepared prepared;
+    weft_known known;    /* of the tokens so far, */
+    XXH64_state_t *hash; /* and their hash */
     uint64_t num_bytes;
 } prepare;
 
@@ -74,6 +79,10 @@ static weft_status add_document(prepare *p, const char *text, size_t bytes)
         WEFT_TRY(weft_tokens_add(&p->tokens, (int32_t)eod));
     }
     WEFT_TRY(weft_dataset_writer_add(p->writer, p->tokens.ids, p->tokens.count));
+    XXH64_update(p->hash, p->tokens.ids, p->tokens.count * sizeof *p->tokens.ids);
+    for (size_t i = 0; i < p->tokens.count; i++)
+        p->known.max_token =
+            p->tokens.ids[i] > p->known.max_token ? p->tokens.ids[i] : p->known.max_token;
     p->prepared.documents++;
     p->prepared.tokens += (int64_t)p->tokens.count;
     p->num_bytes += bytes;
@@ -162,7 +171,7 @@ static weft_status write_description(const prepare *p, const char *path, weft_ar
 static weft_status write_all(prepare *p, weft_arena *arena)
 {
     const prepare_options *o = p->options;
-    const char *description;
+    const char *description, *tokenizer;
     WEFT_TRY(weft_arena_printf(arena, &description, "%s.json", o->out));
     for (size_t i = 0; i < o->texts.count; i++)
         WEFT_TRY(add_file(p, o->texts.values[i]));
@@ -174,6 +183,11 @@ static weft_status write_all(prepare *p, weft_arena *arena)
         return WEFT_ERROR(WEFT_FILE, "%s: cannot be replaced: %s", description, strerror(errno));
     WEFT_TRY(weft_dataset_writer_finish(p->writer));
     WEFT_TRY(write_description(p, description, arena));
+    WEFT_TRY(weft_tokenizer_identity(weft_tokenizer_get_info(p->tokenizer), arena, &tokenizer));
+    XXH64_update(p->hash, tokenizer, strlen(tokenizer));
+    p->known.xxh64 = XXH64_digest(p->hash);
+    if (weft_known_keep(o->out, tokenizer, &p->known) != WEFT_OK)
+        weft_error_clear(); /* then the first start reads the dataset */
     return WEFT_OK;
 }
 
@@ -209,12 +223,17 @@ static weft_status run(const prepare_options *o)
     WEFT_TRY(weft_tokenizer_kind_parse(o->tokenizer, &kind));
     WEFT_TRY(weft_tokenizer_create(kind, o->vocab_file, o->merge_file, &p.tokenizer));
     int64_t vocab_size = weft_tokenizer_get_info(p.tokenizer)->vocab_size;
-    weft_status status = weft_dataset_writer_create(o->out, vocab_size, &p.writer);
+    p.hash = XXH64_createState();
+    weft_status status = p.hash ? weft_dataset_writer_create(o->out, vocab_size, &p.writer)
+                                : WEFT_ERROR(WEFT_MEMORY, "no memory for a hash");
+    if (p.hash)
+        XXH64_reset(p.hash, 0);
     if (status == WEFT_OK)
         status = write_all(&p, &arena);
     if (status == WEFT_OK)
         status = print_result(&p, &arena);
     weft_dataset_writer_destroy(p.writer);
+    XXH64_freeState(p.hash);
     weft_tokenizer_destroy(p.tokenizer);
     weft_tokens_release(&p.tokens);
     free(p.document.text);

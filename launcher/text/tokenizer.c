@@ -1,5 +1,6 @@
 #include "launcher/text/tokenizer.h"
 
+#include <inttypes.h>
 #include <libgen.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -85,6 +86,33 @@ weft_status weft_prepared_read(const char *path, weft_arena *arena, weft_tokeniz
     WEFT_TRY(find_moved(path, arena, &info->vocab_file));
     WEFT_TRY(find_moved(path, arena, &info->merge_file));
     return WEFT_OK;
+}
+
+weft_status weft_prepared_find(const char *prefix, weft_arena *arena, weft_tokenizer_info *info,
+                               weft_prepared *prepared)
+{
+    const char *path;
+    *info = (weft_tokenizer_info){0};
+    *prepared = (weft_prepared){0};
+    WEFT_TRY(weft_arena_printf(arena, &path, "%s.json", prefix));
+    if (access(path, R_OK) != 0)
+        return WEFT_OK;
+    weft_status status = weft_prepared_read(path, arena, info, prepared);
+    if (status == WEFT_CONFIG) /* not the user's config: a file that belongs to the dataset */
+        status = WEFT_ERROR(WEFT_FILE, "%s", weft_error_get()->text);
+    return status;
+}
+
+weft_status weft_tokenizer_identity(const weft_tokenizer_info *info, weft_arena *arena,
+                                    const char **out)
+{
+    if (info->vocab_size == 0)
+        return weft_arena_strdup(arena, "", out);
+    return weft_arena_printf(arena, out, "%s %" PRId64 " %" PRId64 " %s %s",
+                             weft_tokenizer_kind_name((weft_tokenizer_kind)info->kind),
+                             info->vocab_size, info->eod,
+                             info->vocab_file_xxh64 ? info->vocab_file_xxh64 : "",
+                             info->merge_file_xxh64 ? info->merge_file_xxh64 : "");
 }
 
 weft_status weft_tokenizer_kind_parse(const char *name, weft_tokenizer_kind *out)

@@ -74,5 +74,13 @@ void weft_prepared_sections(weft_tokenizer_info *info, weft_prepared *prepared,
  * damaged. */
 weft_status weft_prepared_read(const char *path, weft_arena *arena, weft_tokenizer_info *info,
                                weft_prepared *prepared) WEFT_CHECKED;
+/* That of a dataset, WEFT_FILE also when it is damaged; all zero where there is none, as of
+ * Megatron's datasets. */
+weft_status weft_prepared_find(const char *prefix, weft_arena *arena, weft_tokenizer_info *info,
+                               weft_prepared *prepared) WEFT_CHECKED;
+/* A text, in the arena, that differs between tokenizers and not with the paths of their files: a
+ * dataset may be moved. "" for none. */
+weft_status weft_tokenizer_identity(const weft_tokenizer_info *info, weft_arena *arena,
+                                    const char **out) WEFT_CHECKED;
 
 #endif

@@ -173,6 +173,12 @@ static weft_status weigh_by_token(weft_trainer *t)
     return WEFT_OK;
 }
 
+/* A file that cannot be read, or holds what it did not, is no one rank's: one of them says it. */
+static weft_status agree_on_data(const weft_trainer *t, weft_status status)
+{
+    return weft_config_reads_file(&t->config) ? weft_comm_agree(t->world, status) : status;
+}
+
 /* Stages in the middle need to know of documents and cuts alone. */
 static bool reads(const weft_trainer *t)
 {
@@ -190,14 +196,18 @@ weft_status weft_batches_read(weft_trainer *t, const weft_split *split, bool shu
     const bool by_token = t->batches.label_weights && t->config.train.calculate_per_token_loss;
     const int *at = t->groups.coords.at; /* of the ranks that read a sample one counts it */
     const bool counts = at[WEFT_AXIS_TP] == 0 && at[WEFT_AXIS_CP] == 0 && at[WEFT_AXIS_PP] == 0;
+    weft_status status = WEFT_OK;
     t->batches.loss_tokens = 0;
     for (int m = 0; m < t->batches.num && reads(t); m++) {
         size_t count;
-        WEFT_TRY(read_samples(t, split, shuffle,
-                              first_sample + weft_trainer_micro_batch(t, m) * batch, &count));
+        status = read_samples(t, split, shuffle,
+                              first_sample + weft_trainer_micro_batch(t, m) * batch, &count);
+        if (status != WEFT_OK)
+            break;
         place(t, m, by_token ? 1 : weight_of(tokens, (double)count));
         t->batches.loss_tokens += counts ? (double)count : 0;
     }
+    WEFT_TRY(agree_on_data(t, status));
     return by_token ? weigh_by_token(t) : WEFT_OK;
 }
 

@@ -12,18 +12,14 @@ weft_status weft_setup_tokenizer_text(const weft_config *config, weft_arena *are
 /* Fills model.vocab_size from the dataset's tokenizer where the config leaves it 0, and refuses a
  * dataset that asks for more; so data.eod_token where documents are told apart. */
 weft_status weft_setup_vocabulary(weft_config *config) WEFT_CHECKED;
-/* Opens the dataset and divides its samples, after weft_setup_vocabulary. whole: reads and checks
- * every token, fills data.data_xxh64, and refuses changes that make the resumed run another one.
- * The caller owns *out, also after an error where it is not NULL. Rank-local; errors point into the
- * config. */
+/* Opens the dataset and divides its samples, after weft_setup_vocabulary. whole: learns the hash
+ * and the largest of its tokens, by reading them all unless that is kept beside it, fills
+ * data.data_xxh64, and refuses changes that make the resumed run another one. Tokens outside the
+ * vocabulary are refused where they are read. The caller owns *out, also after an error where it is
+ * not NULL. Rank-local; errors point into the config. */
 weft_status weft_setup_data(weft_config *config, const weft_config_source *source, bool whole,
                             weft_arena *arena, weft_dataset **out,
                             weft_split splits[3]) WEFT_CHECKED;
-/* Reads all tokens: the largest id, and the XXH64 of the ids (32 bits each, whatever they are
- * stored as) and of what identifies the tokenizer, 16 hexadecimal digits in the arena. */
-weft_status weft_setup_scan(const weft_dataset *dataset, const weft_tokenizer_info *tokenizer,
-                            weft_arena *arena, int32_t *out_most,
-                            const char **out_hash) WEFT_CHECKED;
 /* weft_setup_data before there are ranks; keeps nothing. */
 weft_status weft_setup_check_data(const weft_config *config,
                                   const weft_config_source *source) WEFT_CHECKED;

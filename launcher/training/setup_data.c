@@ -1,10 +1,13 @@
 /* Opens the trainer's dataset, checks it against the config and divides it. */
 #include <errno.h>
+#include <inttypes.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "core/file.h"
+#include "core/log.h"
 #include "launcher/planning/run_changes.h"
+#include "launcher/text/known.h"
 #include "launcher/text/tokenizer.h"
 #include "launcher/training/setup.h"
 
@@ -29,18 +32,11 @@ weft_status weft_setup_tokenizer_text(const weft_config *config, weft_arena *are
 static weft_status read_tokenizer(const weft_config *config, weft_arena *arena,
                                   weft_tokenizer_info *out, weft_prepared *prepared)
 {
-    const char *path;
     *out = (weft_tokenizer_info){0};
     *prepared = (weft_prepared){0};
-    if (!weft_config_reads_file(config))
-        return WEFT_OK;
-    WEFT_TRY(weft_arena_printf(arena, &path, "%s.json", config->data.data_path));
-    if (access(path, R_OK) != 0)
-        return WEFT_OK;
-    weft_status status = weft_prepared_read(path, arena, out, prepared);
-    if (status == WEFT_CONFIG) /* not the user's config: a file that belongs to the dataset */
-        status = WEFT_ERROR(WEFT_FILE, "%s", weft_error_get()->text);
-    return status;
+    return weft_config_reads_file(config)
+               ? weft_prepared_find(config->data.data_path, arena, out, prepared)
+               : WEFT_OK;
 }
 
 /* The key of data that asks for the end of documents. */
@@ -100,15 +96,27 @@ weft_status weft_setup_vocabulary(weft_config *config)
     return find_eod(config, &tokenizer, &prepared);
 }
 
-/* One pass over all tokens: their hash costs little beside reading them. */
+/* What every start reads anew is told from so many tokens on, which take seconds. */
+enum { MANY_TOKENS = 1000000000 };
+
 static weft_status check_tokens(weft_config *config, const weft_dataset *dataset,
-                                const weft_tokenizer_info *tokenizer, weft_arena *arena)
+                                const weft_tokenizer_info *info, weft_arena *arena)
 {
-    int32_t most;
-    WEFT_TRY(weft_setup_scan(dataset, tokenizer, arena, &most, &config->data.data_xxh64));
-    if (most >= config->model.vocab_size)
+    const char *tokenizer;
+    weft_known known;
+    bool kept = true;
+    WEFT_TRY(weft_tokenizer_identity(info, arena, &tokenizer));
+    if (!weft_known_recall(dataset, tokenizer, &known))
+        WEFT_TRY(weft_known_look(dataset, tokenizer, true, &known, &kept));
+    if (!kept && weft_dataset_num_tokens(dataset) >= MANY_TOKENS)
+        weft_log(WEFT_LOG_WARN,
+                 "%s" WEFT_KNOWN_SUFFIX ": cannot be written: every start reads all %.3g tokens",
+                 config->data.data_path, (double)weft_dataset_num_tokens(dataset));
+    WEFT_TRY(weft_arena_printf(arena, &config->data.data_xxh64, "%016" PRIx64, known.xxh64));
+    if (known.max_token >= config->model.vocab_size)
         return WEFT_KEY_ERROR("model.vocab_size", "%lld, but %s.bin holds token %d",
-                              (long long)config->model.vocab_size, config->data.data_path, most);
+                              (long long)config->model.vocab_size, config->data.data_path,
+                              (int)known.max_token);
     return WEFT_OK;
 }
 
@@ -147,12 +155,14 @@ static weft_status open_checked(weft_config *config, const weft_config_source *s
     WEFT_TRY(find_dataset(config));
     WEFT_TRY(weft_setup_vocabulary(config));
     WEFT_TRY(open_dataset(config, out));
-    if (!whole)
-        return WEFT_OK;
-    WEFT_TRY(read_tokenizer(config, arena, &tokenizer, &prepared));
-    if (weft_config_reads_file(config))
-        WEFT_TRY(check_tokens(config, *out, &tokenizer, arena));
-    return weft_run_check_changes(config, source);
+    if (whole) {
+        WEFT_TRY(read_tokenizer(config, arena, &tokenizer, &prepared));
+        if (weft_config_reads_file(config))
+            WEFT_TRY(check_tokens(config, *out, &tokenizer, arena));
+        WEFT_TRY(weft_run_check_changes(config, source));
+    }
+    weft_dataset_set_vocabulary(*out, config->model.vocab_size);
+    return WEFT_OK;
 }
 
 weft_status weft_setup_data(weft_config *config, const weft_config_source *source, bool whole,

@@ -6,6 +6,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "core/dataset.h"
+
 enum { INDEXED_CAPACITY = 1 << 16 };
 
 typedef struct indexed_bytes {
@@ -37,6 +39,18 @@ static inline void put_index(indexed_bytes *b, int dtype, int sequences, const i
         put_number(b, (uint64_t)(int64_t)offsets[i], 8);
     for (int i = 0; i < num_boundaries; i++)
         put_number(b, (uint64_t)(int64_t)boundaries[i], 8);
+}
+
+/* Reads all tokens. */
+static inline weft_status find_max_token(const weft_dataset *dataset, int32_t *out)
+{
+    int32_t token;
+    *out = 0;
+    for (uint64_t i = 0; i < weft_dataset_num_tokens(dataset); i++) {
+        WEFT_TRY(weft_dataset_read(dataset, i, 1, &token));
+        *out = token > *out ? token : *out;
+    }
+    return WEFT_OK;
 }
 
 #endif

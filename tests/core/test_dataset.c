@@ -90,7 +90,7 @@ static void every_dtype_reads(void **state)
         }
         for (int i = 0; i < NUM_TOKENS; i++)
             wanted = sample_token(i) > wanted ? sample_token(i) : wanted;
-        OK(weft_dataset_max_token(dataset, &max));
+        OK(find_max_token(dataset, &max));
         assert_int_equal(max, wanted);
         int32_t token;
         FAILS(weft_dataset_read(dataset, NUM_TOKENS, 1, &token), WEFT_INTERNAL, "of 16");
@@ -145,7 +145,7 @@ static void tokens_out_of_range_are_refused(void **state)
         OK(weft_dataset_read(dataset, 0, 1, tokens));
         FAILS(weft_dataset_read(dataset, 0, 2, tokens), WEFT_FILE,
               "negative.bin: token 1 is outside [0, 2^31)");
-        FAILS(weft_dataset_max_token(dataset, tokens), WEFT_FILE, "negative.bin: token 1");
+        FAILS(find_max_token(dataset, tokens), WEFT_FILE, "negative.bin: token 1");
         weft_dataset_close(dataset);
     }
 }
@@ -368,6 +368,23 @@ static void each_epoch_takes_every_sample_once(void **state)
     weft_dataset_close(dataset);
 }
 
+static void tokens_outside_a_vocabulary_are_named(void **state)
+{
+    (void)state;
+    weft_dataset *dataset;
+    int32_t tokens[NUM_TOKENS];
+    make_sample(8, 2);
+    write_pair(temporary_path("vocabulary"));
+    OK(weft_dataset_open(temporary_path("vocabulary"), &dataset));
+    weft_dataset_set_vocabulary(dataset, 120);
+    OK(weft_dataset_read(dataset, 0, NUM_TOKENS, tokens));
+    weft_dataset_set_vocabulary(dataset, sample_token(2));
+    OK(weft_dataset_read(dataset, 0, 2, tokens));
+    FAILS(weft_dataset_read(dataset, 1, 4, tokens), WEFT_FILE,
+          "vocabulary.bin: token 2 is 85, outside a vocabulary of 85");
+    weft_dataset_close(dataset);
+}
+
 static void mock_tokens_are_the_same_however_they_are_read(void **state)
 {
     (void)state;
@@ -393,7 +410,7 @@ static void mock_tokens_are_the_same_however_they_are_read(void **state)
         assert_in_range(counts[v], 10, 80); /* 40 expected */
     assert_true(same < N / 20);
     int32_t max;
-    OK(weft_dataset_max_token(dataset, &max));
+    OK(find_max_token(dataset, &max));
     assert_int_equal(max, VOCABULARY - 1);
     FAILS(weft_dataset_open_mock(N, 0, 7, &dataset), WEFT_CONFIG, "a vocabulary of 0");
     weft_dataset_close(dataset);
@@ -406,6 +423,7 @@ int main(void)
         cmocka_unit_test(every_dtype_reads),
         cmocka_unit_test(a_file_that_gets_shorter_or_fails_is_named),
         cmocka_unit_test(tokens_out_of_range_are_refused),
+        cmocka_unit_test(tokens_outside_a_vocabulary_are_named),
         cmocka_unit_test(the_writer_writes_the_format),
         cmocka_unit_test(an_unfinished_write_leaves_nothing),
         cmocka_unit_test(splits_follow_the_weights),

@@ -191,7 +191,7 @@ static void an_empty_dataset_opens(void **state)
     OK(weft_dataset_open(temporary_path("empty"), &dataset));
     assert_int_equal(weft_dataset_num_tokens(dataset), 0);
     assert_int_equal(weft_dataset_num_documents(dataset), 0);
-    OK(weft_dataset_max_token(dataset, &max));
+    OK(find_max_token(dataset, &max));
     FAILS(weft_dataset_split(dataset, 4, 0, (double[]){1, 0, 0}, split), WEFT_CONFIG,
           "empty: 0 tokens make 0 samples");
     weft_dataset_close(dataset);

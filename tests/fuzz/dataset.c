@@ -1,6 +1,7 @@
 /* A dataset: two bytes that say how long its index is, the index, the tokens. What opens is read,
  * whole and as samples. */
 #include "core/dataset.h"
+#include "launcher/text/known.h"
 #include "tests/fuzz/fuzz.h"
 
 static void note(weft_status status)
@@ -25,7 +26,8 @@ static void read_samples(const weft_dataset *dataset, int64_t seq_length)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     weft_dataset *dataset;
-    int32_t most;
+    weft_known known;
+    bool kept;
     if (size < 2)
         return 0;
     const size_t said = data[0] + 256u * data[1], idx = said < size - 2 ? said : size - 2;
@@ -43,7 +45,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     FUZZ_CHECK(tokens, "no memory");
     note(weft_dataset_read(dataset, 0, num_tokens, tokens));
     free(tokens);
-    note(weft_dataset_max_token(dataset, &most));
+    note(weft_known_look(dataset, "", false, &known, &kept));
+    weft_dataset_set_vocabulary(dataset, 100);
     read_samples(dataset, 1);
     read_samples(dataset, 4);
     weft_dataset_close(dataset);

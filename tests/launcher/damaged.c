@@ -11,6 +11,7 @@
 #include <cjson/cJSON.h>
 #include <hdf5.h>
 
+#include "launcher/text/known.h"
 #include "tests/expect.h"
 #include "tests/launcher/child.h"
 
@@ -321,6 +322,62 @@ static bool comes_to_hold(const char *path, const char *wanted)
     return holds(path, wanted);
 }
 
+/* Others' bytes over it, in the midst of a run: they are no tokens of its vocabulary. */
+static void check_overwritten_under_run(const char *run, const char *mesh)
+{
+    child c;
+    int place = 0;
+    bytes b = read_bytes("corpus.bin"), other = {malloc(b.count), b.count};
+    memset(other.data, 0xfe, other.count);
+    EXPECT(child_start(&c,
+                       (const char *[]){"train", "c.json", "--out", run, "--mesh", mesh, "--set",
+                                        "train_iters=1000000", "--set", "no_save=true", NULL},
+                       NULL),
+           "no start");
+    char path[64];
+    snprintf(path, sizeof path, "%s/metrics.jsonl", run);
+    EXPECT(comes_to_hold(path, "\"step\": 1,"), "no step");
+    FILE *file = fopen("corpus.bin", "r+b");
+    EXPECT(file && fwrite(other.data, 1, other.count, file) == other.count && fclose(file) == 0,
+           "cannot write");
+    EXPECT(child_wait(&c, 60), "%s: goes on with others' bytes", mesh);
+    const char *said = c.err ? strstr(c.err, "corpus.bin: token ") : NULL;
+    EXPECT(c.exit_code == 6 && child_is_line(c.err) && said &&
+               sscanf(said, "corpus.bin: token %d is 65278, outside a vocabulary of 257", &place) ==
+                   1 &&
+               place >= 0,
+           "%s: exit %d: %s", mesh, c.exit_code, c.err);
+    child_release(&c);
+    write_bytes("corpus.bin", b.data, b.count);
+    free(b.data);
+    free(other.data);
+}
+
+/* A start believes what is kept beside the data and reads none of them; `weft inspect` reads them
+ * all. */
+static void check_known(void)
+{
+    static const char tokenizer[] = "bytes 257 256  ",
+                      forged[] = "\"data_xxh64\": \"0123456789abcdef\"";
+    const weft_known known = {256, UINT64_C(0x0123456789abcdef)};
+    child c;
+    EXPECT(weft_known_keep("corpus", tokenizer, &known) == WEFT_OK, "corpus.xxh64.json");
+    accept((const char *[]){"train", "c.json", "--out", "believes", NULL});
+    EXPECT(holds("believes/config.json", forged), "the start has read the dataset");
+    refuse(inspect_corpus, "corpus.bin", "of another hash");
+    EXPECT(system("touch corpus.bin") == 0, "touch");
+    accept((const char *[]){"train", "c.json", "--out", "reads", NULL});
+    EXPECT(!holds("reads/config.json", forged), "the start has not read the dataset");
+    accept(inspect_corpus);
+    child_run(&c,
+              (const char *[]){"train", "c.json", "--out", "believes", "--resume", "--set",
+                               "train_iters=3", NULL},
+              NULL);
+    EXPECT(c.exit_code == 2 && strstr(c.err, "data.data_xxh64"), "exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
+    EXPECT(system("rm -r believes reads") == 0, "rm");
+}
+
 static int count_of(const char *text, const char *wanted)
 {
     int count = 0;
@@ -519,7 +576,10 @@ int main(void)
     check_checkpoint();
     check_latest();
     check_odd_name();
+    check_known();
     check_cut_under_run();
+    check_overwritten_under_run("over1", "dp=1");
+    check_overwritten_under_run("over2", "tp=2");
     check_full();
     check_failing_saves();
     /* Nothing of all that has changed the files: they are good again. */

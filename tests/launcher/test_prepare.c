@@ -2,10 +2,12 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 
 #include <cjson/cJSON.h>
 
 #include "core/dataset.h"
+#include "launcher/text/known.h"
 #include "launcher/text/tokenizer.h"
 #include "launcher/verbs.h"
 #include "tests/core/check.h"
@@ -100,6 +102,78 @@ static void each_file_is_a_document(void **state)
     expect_tokens("one\ntwo\n\n \t\nthree\n\n\nfour \xff\n\nfive", 2);
     assert_int_equal(RUN(text_path, "--append-eod", more_path, "--out", out_path), 0);
     expect_tokens("one\ntwo\n\n \t\nthree\n|\n\nfour \xff\n\nfive|", 2);
+}
+
+static const char identity[] = "bytes 257 256  "; /* weft_tokenizer_identity */
+
+/* What a start would know of the dataset without reading it. */
+static bool recalls(const char *prefix, const char *of, weft_known *out)
+{
+    weft_dataset *dataset;
+    OK(weft_dataset_open(prefix, &dataset));
+    const bool found = weft_known_recall(dataset, of, out);
+    weft_dataset_close(dataset);
+    return found;
+}
+
+static weft_known look(const char *prefix, bool keeps)
+{
+    weft_dataset *dataset;
+    weft_known known;
+    bool kept;
+    OK(weft_dataset_open(prefix, &dataset));
+    OK(weft_known_look(dataset, identity, keeps, &known, &kept));
+    assert_int_equal(kept, keeps);
+    weft_dataset_close(dataset);
+    return known;
+}
+
+/* Kept by who reads a dataset or has written it, and believed of these very files alone. */
+static void what_is_known_is_kept(void **state)
+{
+    (void)state;
+    char file[320];
+    weft_known known, read, other;
+    struct stat info;
+    assert_int_equal(RUN(text_path, more_path, "--append-eod", "--out", out_path), 0);
+    assert_true(recalls(out_path, identity, &known));
+    assert_false(recalls(out_path, "gpt2", &other));
+    read = look(out_path, false);
+    assert_int_equal(known.max_token, 256);
+    assert_int_equal(known.max_token, read.max_token);
+    assert_true(known.xxh64 == read.xxh64);
+
+    /* Other tokens, of the same number, in the same file, with the time that it had; a clock's tick
+     * later. */
+    nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+    snprintf(file, sizeof file, "%s.bin", out_path);
+    assert_int_equal(stat(file, &info), 0);
+    FILE *tokens = fopen(file, "r+b");
+    fputc(55, tokens);
+    fclose(tokens);
+    const struct timespec times[2] = {info.st_atim, info.st_mtim};
+    assert_int_equal(utimensat(AT_FDCWD, file, times, 0), 0);
+    assert_false(recalls(out_path, identity, &other));
+    read = look(out_path, true);
+    assert_true(known.xxh64 != read.xxh64);
+    assert_true(recalls(out_path, identity, &other));
+    assert_true(other.xxh64 == read.xxh64);
+
+    /* Each byte of what is kept counts, and so does its end. */
+    snprintf(file, sizeof file, "%s" WEFT_KNOWN_SUFFIX, out_path);
+    char text[1024], changed[1024];
+    FILE *in = fopen(file, "r");
+    const size_t bytes = fread(text, 1, sizeof text, in);
+    fclose(in);
+    for (size_t i = 0; i <= bytes; i++) {
+        memcpy(changed, text, bytes);
+        if (i < bytes)
+            changed[i] ^= 1;
+        temporary_write(file, (const unsigned char *)changed, i < bytes ? bytes : bytes - 1);
+        assert_false(recalls(out_path, identity, &other));
+    }
+    temporary_write(file, (const unsigned char *)text, bytes);
+    assert_true(recalls(out_path, identity, &other));
 }
 
 static void blank_lines_divide(void **state)
@@ -245,6 +319,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_file_is_a_document),
+        cmocka_unit_test(what_is_known_is_kept),
         cmocka_unit_test(blank_lines_divide),
         cmocka_unit_test(the_description_leads_to_the_tokenizer),
         cmocka_unit_test(mistakes_are_one_line),
