@@ -232,14 +232,27 @@ static weft_status note_step(job *j, const weft_step_result *r)
                                   weft_now_us(), &r->joules, r->tokens);
 }
 
-static weft_status evaluate(job *j)
+/* *stopped is set where a stop ended it, and else left. */
+static weft_status evaluate(job *j, bool *stopped)
 {
     weft_evaluation evaluation;
     WEFT_TRY(weft_trainer_evaluate(&j->trainer, WEFT_SPLIT_VALIDATION, &evaluation));
     WEFT_TRY(note(j, WEFT_DID_EVALUATE));
-    if (j->speaks)
+    *stopped |= evaluation.stopped;
+    if (j->speaks && !evaluation.stopped)
         weft_progress_evaluation(&j->progress, j->trainer.step, &evaluation);
     return WEFT_OK;
+}
+
+/* The evaluation that a stop or a fault left out behind the step that the run goes on from. */
+static weft_status evaluate_owed(job *j, bool *stopped)
+{
+    const weft_trainer *t = &j->trainer;
+    const int64_t interval = t->config.train.eval_interval;
+    int64_t owed =
+        j->speaks && interval > 0 && t->step % interval == 0 && j->progress.ends_with_step;
+    WEFT_TRY(weft_comm_broadcast_host(t->world, &owed, sizeof owed, 0));
+    return owed ? evaluate(j, stopped) : WEFT_OK;
 }
 
 /* What steps wrote to the experts' files, and how long they took. */
@@ -372,6 +385,7 @@ static weft_status steps(job *j)
     const weft_config *c = &t->config;
     weft_step_result result = {0};
     wear written = {0};
+    WEFT_TRY(evaluate_owed(j, &result.stop));
     while (t->step < c->train.train_iters && !result.stop) {
         WEFT_TRY(weft_trainer_step(t, &result));
         written.bytes += result.written_bytes;
@@ -384,8 +398,8 @@ static weft_status steps(job *j)
         }
         if (j->speaks)
             tell_step(j, &result);
-        if (c->train.eval_interval > 0 && t->step % c->train.eval_interval == 0)
-            WEFT_TRY(evaluate(j));
+        if (c->train.eval_interval > 0 && !result.stop && t->step % c->train.eval_interval == 0)
+            WEFT_TRY(evaluate(j, &result.stop));
         WEFT_TRY(keep_timeline(j));
         WEFT_TRY(save(j, &result));
     }

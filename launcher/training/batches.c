@@ -187,20 +187,21 @@ static bool reads(const weft_trainer *t)
            t->batches.first_seen;
 }
 
-weft_status weft_batches_read(weft_trainer *t, const weft_split *split, bool shuffle,
+weft_status weft_batches_read(weft_trainer *t, const weft_split *split, weft_batches_use use,
                               uint64_t first_token)
 {
     const uint64_t first_sample = first_token / (uint64_t)t->config.model.seq_length;
     const uint64_t batch = (uint64_t)t->config.train.micro_batch_size;
     const size_t tokens = (size_t)batch * (size_t)t->config.model.seq_length;
-    const bool by_token = t->batches.label_weights && t->config.train.calculate_per_token_loss;
+    const bool by_token = t->batches.label_weights && (use == WEFT_BATCHES_EVALUATE ||
+                                                       t->config.train.calculate_per_token_loss);
     const int *at = t->groups.coords.at; /* of the ranks that read a sample one counts it */
     const bool counts = at[WEFT_AXIS_TP] == 0 && at[WEFT_AXIS_CP] == 0 && at[WEFT_AXIS_PP] == 0;
     weft_status status = WEFT_OK;
     t->batches.loss_tokens = 0;
     for (int m = 0; m < t->batches.num && reads(t); m++) {
         size_t count;
-        status = read_samples(t, split, shuffle,
+        status = read_samples(t, split, use == WEFT_BATCHES_TRAIN,
                               first_sample + weft_trainer_micro_batch(t, m) * batch, &count);
         if (status != WEFT_OK)
             break;

@@ -32,6 +32,10 @@ typedef struct weft_batches {
     double loss_tokens; /* labels of the batch that bear a loss; 0 where another rank counts them */
 } weft_batches;
 
+/* What a batch is for. Training shuffles, and weighs labels by train.calculate_per_token_loss; an
+ * evaluation reads in the dataset's order, and all labels that bear a loss weigh the same. */
+typedef enum weft_batches_use { WEFT_BATCHES_TRAIN, WEFT_BATCHES_EVALUATE } weft_batches_use;
+
 struct weft_trainer;
 /* Rank-local micro-batch m is this number of the global batch. */
 uint64_t weft_trainer_micro_batch(const struct weft_trainer *trainer, int m);
@@ -41,8 +45,8 @@ void weft_batches_release(struct weft_trainer *trainer);
 /* Reads the micro-batches of the global batch that begins with the sample that holds token
  * `first_token` of the split's order; every rank finds its samples by that number. Token t = s * B
  * + b. Collective over the world where the whole batch weighs masked labels. */
-weft_status weft_batches_read(struct weft_trainer *trainer, const weft_split *split, bool shuffle,
-                              uint64_t first_token) WEFT_CHECKED;
+weft_status weft_batches_read(struct weft_trainer *trainer, const weft_split *split,
+                              weft_batches_use use, uint64_t first_token) WEFT_CHECKED;
 /* Fills in what was read for micro-batch m. */
 void weft_batches_take(const weft_batches *batches, int m, weft_micro_batch *out);
 

@@ -21,7 +21,8 @@
 
 enum { LINE_BYTES = 1 << 20 }; /* none that was written here is longer */
 
-static void keep_line(const char *line, int64_t step, FILE *out)
+/* *out_ends: whether the lines so far end with that of `step` itself. */
+static void keep_line(const char *line, int64_t step, FILE *out, bool *out_ends)
 {
     cJSON *json = cJSON_Parse(line);
     const cJSON *value = cJSON_GetObjectItemCaseSensitive(json, "step");
@@ -29,12 +30,14 @@ static void keep_line(const char *line, int64_t step, FILE *out)
         fputs(line, out);
         if (line[strlen(line) - 1] != '\n') /* the last one, cut off behind its object */
             fputc('\n', out);
+        *out_ends =
+            value->valuedouble == (double)step && !cJSON_HasObjectItem(json, "validation_loss");
     }
     cJSON_Delete(json);
 }
 
 /* Keeps the lines of steps up to `step`; a line that does not parse (cut off by a crash) goes. */
-static weft_status keep_lines(const char *path, FILE *in, int64_t step, char *line)
+static weft_status keep_lines(const char *path, FILE *in, int64_t step, char *line, bool *out_ends)
 {
     weft_new_file out;
     bool whole = true; /* what stands before `line` was one */
@@ -43,7 +46,7 @@ static weft_status keep_lines(const char *path, FILE *in, int64_t step, char *li
         bool starts = whole;
         whole = strlen(line) < LINE_BYTES - 1 || line[LINE_BYTES - 2] == '\n';
         if (starts && whole)
-            keep_line(line, step, out.file);
+            keep_line(line, step, out.file, out_ends);
     }
     weft_status status = WEFT_OK;
     if (ferror(in)) /* else what was not read would be lost */
@@ -51,14 +54,14 @@ static weft_status keep_lines(const char *path, FILE *in, int64_t step, char *li
     return weft_new_file_close(&out, status);
 }
 
-static weft_status keep_until(const char *path, int64_t step)
+static weft_status keep_until(const char *path, int64_t step, bool *out_ends)
 {
     FILE *in;
     if (access(path, F_OK) != 0 && errno == ENOENT)
         return WEFT_OK;
     WEFT_TRY(weft_file_stream(path, &in));
     char *line = malloc(LINE_BYTES);
-    weft_status status = line ? keep_lines(path, in, step, line)
+    weft_status status = line ? keep_lines(path, in, step, line, out_ends)
                               : WEFT_ERROR(WEFT_MEMORY, "%s: no memory to read it", path);
     free(line);
     fclose(in);
@@ -88,7 +91,7 @@ weft_status weft_progress_open(weft_progress *p, const char *run_dir, int64_t st
     p->interval = interval;
     p->start_us = weft_now_us();
     snprintf(p->path, sizeof p->path, "%s/metrics.jsonl", run_dir);
-    WEFT_TRY(keep_until(p->path, step));
+    WEFT_TRY(keep_until(p->path, step, &p->ends_with_step));
     p->metrics = fopen(p->path, "a");
     if (!p->metrics)
         return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", p->path, strerror(errno));

@@ -17,6 +17,7 @@ typedef struct weft_progress {
     const weft_ledger_account *account; /* for steps' lines; borrowed, NULL: none */
     char path[1024];                    /* of metrics.jsonl */
     int64_t num_unwritten;              /* lines that could not be written */
+    bool ends_with_step; /* when it was opened: with the line of `step`, no evaluation behind it */
 } weft_progress;
 
 /* Opens RUN/metrics.jsonl for appending and drops lines after `step`: a resumed run writes them

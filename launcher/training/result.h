@@ -54,8 +54,9 @@ typedef struct weft_step_result {
 
 /* An evaluation's result, the same on every rank. */
 typedef struct weft_evaluation {
-    double loss;   /* the mean of the batches' losses */
-    double tokens; /* whose labels bear them */
+    double loss;   /* the mean over all labels that bear one */
+    double tokens; /* how many these are */
+    bool stopped;  /* a stop was asked for; loss and tokens are of the batches until then */
 } weft_evaluation;
 
 /* What the start moved of experts is no step's. */

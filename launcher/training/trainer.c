@@ -17,7 +17,7 @@ weft_status weft_trainer_step(weft_trainer *t, weft_step_result *out)
     *out = (weft_step_result){.step = step,
                               .lr = weft_lr_at(&t->lr, weft_trainer_update_number(t, step))};
     double start = weft_now_us();
-    WEFT_TRY(weft_batches_read(t, &t->splits[0], true, (uint64_t)t->consumed_tokens));
+    WEFT_TRY(weft_batches_read(t, &t->splits[0], WEFT_BATCHES_TRAIN, (uint64_t)t->consumed_tokens));
     WEFT_TRY(weft_moe_selection_before(&t->moe, t->model));
     weft_trainer_note_moe(t, out);
     if (t->num_steps == 0)

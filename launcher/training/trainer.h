@@ -31,8 +31,10 @@ weft_status weft_trainer_footprint_at_load(const weft_trainer *trainer,
 weft_status weft_trainer_start(weft_trainer *trainer, const char *checkpoint) WEFT_CHECKED;
 /* One optimizer step, or none where out->rewinds. Collective. */
 weft_status weft_trainer_step(weft_trainer *trainer, weft_step_result *out) WEFT_CHECKED;
-/* Mean loss over the first eval_iters global batches of a split, in the order of the dataset; where
- * the split ends it starts again. WEFT_DIVERGED where the loss is not finite. Collective. */
+/* Mean loss over the labels of the first eval_iters global batches of a split, in the order of the
+ * dataset; where the split ends it starts again. A stop that is asked for ends it behind the batch
+ * that runs. WEFT_DIVERGED where the loss is not finite, WEFT_CONFIG where no label bears one.
+ * Collective. */
 weft_status weft_trainer_evaluate(weft_trainer *trainer, weft_split_kind split,
                                   weft_evaluation *out) WEFT_CHECKED;
 /* Saves under `dir`/step-N. Collective. */

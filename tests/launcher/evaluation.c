@@ -139,6 +139,52 @@ static void check_mesh(const char *run, const char *mesh, const char *precision)
     EXPECT(loss == losses[1], "%s: %.17g, not %.17g", mesh, loss, losses[1]);
 }
 
+/* Documents of tokens 0 to 3, most of which are as long as a sample: of micro-batches of one sample
+ * few have a label without a loss, some have many. The loss is that of all labels that bear one,
+ * however samples lie in micro-batches and on ranks. */
+static void check_masked(void)
+{
+    static const char masked[] =
+        "{\"model\": {\"num_layers\": 1, \"hidden_size\": 16, \"num_attention_heads\": 2,\n"
+        "  \"seq_length\": 4, \"vocab_size\": 3},\n"
+        "\"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 8, \"train_iters\": 30,\n"
+        "  \"lr\": 3e-2, \"eval_interval\": 30, \"eval_iters\": 3},\n"
+        "\"data\": {\"mock_data\": true, \"split\": \"9,1,0\", \"eod_mask_loss\": true,\n"
+        "  \"eod_token\": 0},\n"
+        "\"device\": {\"peak_flops\": 1e9, \"num_threads\": 1}, \"log\": {\"trace_step\": 0}}\n";
+    static const char *const ways[][2] = {{"train.micro_batch_size=4", "dp=1"},
+                                          {"train.micro_batch_size=8", "dp=1"},
+                                          {"train.micro_batch_size=2", "dp=2"},
+                                          {"train.micro_batch_size=1", "cp=2"},
+                                          {"train.micro_batch_size=1", "pp=1,vp=1,tp=2"}};
+    EXPECT(child_write("masked.json", masked), "masked.json");
+    child c;
+    child_run(&c, (const char *[]){"train", "masked.json", "--out", "masked", NULL}, NULL);
+    EXPECT(c.exit_code == 0, "masked: exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
+    double tokens = NAN, wanted = NAN;
+    for (size_t i = 0; i <= sizeof ways / sizeof *ways; i++) {
+        child_run(&c,
+                  (const char *[]){"eval", "masked", "--json", i ? "--set" : NULL,
+                                   i ? ways[i - 1][0] : NULL, "--mesh", i ? ways[i - 1][1] : NULL,
+                                   NULL},
+                  NULL);
+        EXPECT(c.exit_code == 0, "masked: exit %d: %s", c.exit_code, c.err);
+        cJSON *json = cJSON_Parse(c.out);
+        const double loss = number_of(json, "loss"), count = number_of(json, "tokens");
+        if (i == 0) {
+            tokens = count;
+            wanted = loss;
+            EXPECT(tokens > 0 && tokens < 3 * 8 * 4, "masked: %g labels bear a loss", tokens);
+        }
+        EXPECT(count == tokens && fabs(loss / wanted - 1) < 1e-5,
+               "%s, %s: %.9g over %g labels, not %.9g over %g", i ? ways[i - 1][0] : "as trained",
+               i ? ways[i - 1][1] : "", loss, count, wanted, tokens);
+        cJSON_Delete(json);
+        child_release(&c);
+    }
+}
+
 /* Lines of evaluations go the way of the lines of steps. */
 static void check_resume(void)
 {
@@ -202,6 +248,7 @@ int main(void)
     check_alone();
     check_wrong();
     check_resume();
+    check_masked();
     check_mesh("replicas", "dp=2,binding=dp,ep=2,zero=3", "precision=bf16");
     check_mesh("stages", "tp=2,pp=2,binding=tp", "precision=fp32");
     if (!expect_failures)

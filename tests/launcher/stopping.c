@@ -172,6 +172,41 @@ static void interrupt_twice(void)
     expect_gone("impatient");
 }
 
+/* Amid an evaluation that would take hours: the run saves and ends behind the batch. The run that
+ * goes on owes that evaluation. */
+static void stop_evaluation(const char *run, const char *mesh)
+{
+    child c;
+    char path[64];
+    const char *const often = "train.eval_interval=1", *split = "data.split=9,1,0";
+    const char *first[] = {"train",  "c.json", "--out", run,
+                           "--mesh", mesh,     "--set", often,
+                           "--set",  split,    "--set", "train.eval_iters=100000000",
+                           NULL};
+    const char *again[] = {"train", "--out",
+                           run,     "--resume",
+                           "--set", "train.eval_iters=1",
+                           "--set", "train.train_iters=2",
+                           NULL};
+    EXPECT(child_start(&c, first, NULL), "%s: no start", run);
+    for (int i = 0; i < 20000 && !has_steps(run) && !child_wait(&c, 0); i++)
+        pause_ms(1);
+    pause_ms(200);
+    kill(c.pid, SIGTERM);
+    check_end(run, &c, WEFT_EXIT_STOPPED, CHILD_ASKED "\n");
+    check_saved(run, true);
+    child_run(&c, again, NULL);
+    EXPECT(c.exit_code == 0, "%s: exit %d: %s", run, c.exit_code, c.err);
+    child_release(&c);
+    snprintf(path, sizeof path, "%s/metrics.jsonl", run);
+    char *text = child_read(path);
+    const char *owed = text ? strstr(text, "{\"step\": 1, \"validation_loss\"") : NULL;
+    const char *next = text ? strstr(text, "{\"step\": 2, \"loss\"") : NULL;
+    EXPECT(owed && next && owed < next, "%s: no evaluation of step 1 before step 2:\n%s", run,
+           text);
+    free(text);
+}
+
 static void lose_mpirun(void)
 {
     child c;
@@ -398,6 +433,8 @@ int main(void)
     stop("pair-hup", "dp=2", SIGHUP, 1, true);
     stop("pair-term", "dp=2", SIGTERM, 1, true);
     stop("pair-usr1", "dp=2", SIGUSR1, 200, true);
+    stop_evaluation("evaluates", "dp=1");
+    stop_evaluation("evaluates-pair", "dp=2");
     kill_stopped();
     interrupt_twice();
     lose_mpirun();
